@@ -1,0 +1,53 @@
+// Package config owns the service's whole configuration: one struct in which
+// every field names its environment variable, default, allowed values and
+// meaning. Loading, error texts and docs/configuration.md come from these tags.
+package config
+
+import (
+	"net/netip"
+	"time"
+
+	"telapi/internal/redact"
+)
+
+// Config is the effective configuration. Nothing else in the service reads the
+// environment.
+type Config struct {
+	// What is registered.
+	FeatureAPIAccess bool `env:"FEATURE_API_ACCESS" default:"true" doc:"When false, only health, metrics and webhooks are registered."`
+	FeatureWebRTC    bool `env:"FEATURE_WEBRTC" default:"true" doc:"When false, WebRTC session tokens are refused with 503 and /ws/session serves the other modes only."`
+
+	// Listening.
+	Port            int            `env:"TELAPI_PORT" default:"3001" min:"0" max:"65535" doc:"Port of the API server. 0 picks a free one."`
+	PublicURL       string         `env:"PUBLIC_URL" kind:"url:http,https" doc:"Address under which clients reach the service; used in the URLs it hands out. Empty: derived from the request."`
+	TrustedProxies  []netip.Prefix `env:"TRUSTED_PROXIES" doc:"Comma-separated addresses or CIDR ranges whose X-Forwarded-For is believed. Empty: nobody's."`
+	ShutdownTimeout time.Duration  `env:"SHUTDOWN_TIMEOUT" default:"30s" min:"1s" max:"10m" doc:"How long a drain may take before what is left is cut off."`
+	APITLSEnabled   bool           `env:"API_TLS_ENABLED" default:"false" doc:"Serve TLS on TELAPI_PORT with the EDGE_TLS_* material."`
+	EdgeTLSChain    redact.Secret  `env:"EDGE_TLS_FULLCHAIN_B64" doc:"Base64 of the PEM certificate chain."`
+	EdgeTLSKey      redact.Secret  `env:"EDGE_TLS_PRIVKEY_B64" doc:"Base64 of the PEM private key."`
+
+	// Trust.
+	JWTSecret    redact.Secret `env:"JWT_SECRET" doc:"HS256 key of console JWTs and session tokens, 32 bytes at least. It must equal the web console's signing secret, or every JWT is answered 401."`
+	MetricsToken redact.Secret `env:"METRICS_TOKEN" doc:"When set, /metrics asks for it as a bearer token."`
+
+	// Stores.
+	DataDir         string        `env:"DATA_DIR" default:"./data" doc:"Folder of the embedded stores."`
+	DatabaseURL     redact.Secret `env:"DATABASE_URL" kind:"url:postgres,postgresql" doc:"PostgreSQL URL. Empty: SQLite under DATA_DIR."`
+	DatabaseSSLMode string        `env:"DATABASE_SSL_MODE" default:"disable" oneof:"disable,require,verify-ca,verify-full" doc:"TLS to PostgreSQL. When set, it replaces sslmode in DATABASE_URL; the root certificate is the URL's sslrootcert."`
+	RedisURL        redact.Secret `env:"REDIS_URL" kind:"url:redis,rediss" doc:"Redis 7 or Valkey URL, several comma-separated hosts for a cluster. Empty: the embedded engine."`
+	RedisTLSEnabled bool          `env:"REDIS_TLS_ENABLED" default:"false" doc:"TLS to the key-value store, whatever the URL's scheme."`
+	RedisTLSCAFile  string        `env:"REDIS_TLS_CA_FILE" doc:"PEM file of the CA that signed the key-value store's certificate. Empty: the system's roots."`
+
+	// Media cache.
+	MediaCacheURL      string        `env:"TTS_MEDIA_CACHE_BASE_URL" kind:"url:http,https" doc:"HTTPS base URL of the media service."`
+	MediaCacheToken    redact.Secret `env:"TTS_MEDIA_CACHE_UPLOAD_TOKEN" doc:"Bearer token for writes to and deletes from the media service."`
+	MediaCacheCABundle redact.Secret `env:"TTS_MEDIA_CACHE_CA_BUNDLE" doc:"Raw or base64 PEM CA bundle of the media service's certificate."`
+
+	// Telemetry and privacy.
+	LogLevel             string `env:"LOG_LEVEL" default:"info" oneof:"debug,info,warn,error" doc:"Application log level."`
+	LogFormat            string `env:"LOG_FORMAT" default:"auto" oneof:"auto,text,json" doc:"auto is text in a terminal and JSON elsewhere."`
+	OTelEnabled          bool   `env:"OTEL_ENABLED" default:"true" doc:"Export traces, metrics and logs over OTLP/HTTP."`
+	OTLPEndpoint         string `env:"OTEL_EXPORTER_OTLP_ENDPOINT" kind:"url:http,https" doc:"OTLP/HTTP collector. Empty: nothing is exported, and the log says so once."`
+	EnablePIILogging     bool   `env:"ENABLE_PII_LOGGING" default:"false" doc:"When not true, transcript text of browser actions is redacted before it is persisted."`
+	MSISDNUnmaskedDigits int    `env:"MSISDN_UNMASKED_DIGITS" default:"4" min:"0" max:"15" doc:"Trailing digits kept when phone numbers are masked in exported logs."`
+}

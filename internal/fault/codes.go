@@ -1,0 +1,61 @@
+package fault
+
+import "net/http"
+
+// Code is the stable, machine-readable name of a refusal.
+type Code string
+
+// The codes of the service. Their meaning never changes once released.
+const (
+	Validation         Code = "VALIDATION_ERROR"
+	MalformedJSON      Code = "MALFORMED_JSON"
+	Unauthorized       Code = "UNAUTHORIZED"
+	Forbidden          Code = "FORBIDDEN"
+	NotFound           Code = "NOT_FOUND"
+	MethodNotAllowed   Code = "METHOD_NOT_ALLOWED"
+	PayloadTooLarge    Code = "PAYLOAD_TOO_LARGE"
+	UnsupportedMedia   Code = "UNSUPPORTED_MEDIA_TYPE"
+	RateLimitExceeded  Code = "RATE_LIMIT_EXCEEDED"
+	Internal           Code = "INTERNAL_ERROR"
+	ServiceUnavailable Code = "SERVICE_UNAVAILABLE"
+)
+
+// Entry documents one code: the status it travels with, what causes it and
+// what the caller should do.
+type Entry struct {
+	Code   Code
+	Status int
+	Cause  string
+	Fix    string
+}
+
+// Catalogue lists every code the API server can answer with.
+var Catalogue = []Entry{
+	{Validation, http.StatusBadRequest, "A value is missing, of the wrong type or out of its bounds.", "Read details: one entry per issue, with the place and what is allowed."},
+	{MalformedJSON, http.StatusBadRequest, "The body is not exactly one JSON value: broken syntax, duplicate keys, invalid UTF-8 or absurd nesting.", "Send well-formed JSON."},
+	{Unauthorized, http.StatusUnauthorized, "No credential, or one that is unknown, expired, revoked or wrongly signed.", "Send a valid X-API-Key, or a console JWT signed with the shared JWT_SECRET."},
+	{Forbidden, http.StatusForbidden, "The credential is good but lacks the scope of this operation.", "Use a key with the scope that details.requiredScope names."},
+	{NotFound, http.StatusNotFound, "No such route, or no such resource in your team.", "Check the path and the id."},
+	{MethodNotAllowed, http.StatusMethodNotAllowed, "The path exists, but not with this method.", "Use a method that the Allow header lists."},
+	{PayloadTooLarge, http.StatusRequestEntityTooLarge, "The body is larger than the route takes.", "Send less."},
+	{UnsupportedMedia, http.StatusUnsupportedMediaType, "The body is not declared as JSON.", "Send Content-Type: application/json."},
+	{RateLimitExceeded, http.StatusTooManyRequests, "An IP tier or the team's daily quota is used up; details say which.", "Wait for Retry-After seconds."},
+	{Internal, http.StatusInternalServerError, "A fault of ours.", "Report it with the request id."},
+	{ServiceUnavailable, http.StatusServiceUnavailable, "The service is draining, or a store it needs is away.", "Try again after Retry-After seconds."},
+}
+
+var statuses = func() map[Code]int {
+	m := make(map[Code]int, len(Catalogue))
+	for _, e := range Catalogue {
+		m[e.Code] = e.Status
+	}
+	return m
+}()
+
+// Status is the HTTP status a code travels with.
+func (c Code) Status() int {
+	if s, ok := statuses[c]; ok {
+		return s
+	}
+	return http.StatusInternalServerError
+}

@@ -1,0 +1,80 @@
+// Package fault owns the one error type that crosses floors: a stable code for
+// machines, a message for people, details for programs, and a cause for the log.
+//
+// Domain code returns *Error where the caller did something wrong or a
+// dependency is away; everything else stays an ordinary wrapped error and is
+// shown to the outside as INTERNAL_ERROR, without its text.
+package fault
+
+import (
+	"errors"
+	"fmt"
+	"time"
+)
+
+// Error is a refusal or failure that a client may see. Code, Message and
+// Details are public; Cause is for the log alone.
+type Error struct {
+	Code       Code
+	Message    string
+	Details    any
+	RetryAfter time.Duration
+	Cause      error
+}
+
+// New returns an error with a public message. The message should say what to do.
+func New(code Code, format string, args ...any) *Error {
+	return &Error{Code: code, Message: fmt.Sprintf(format, args...)}
+}
+
+// With returns a copy of e that carries public details.
+func (e *Error) With(details any) *Error {
+	c := *e
+	c.Details = details
+	return &c
+}
+
+// Because returns a copy of e that carries a cause, which is logged and never shown.
+func (e *Error) Because(cause error) *Error {
+	c := *e
+	c.Cause = cause
+	return &c
+}
+
+// After returns a copy of e that tells the client when to try again.
+func (e *Error) After(d time.Duration) *Error {
+	c := *e
+	c.RetryAfter = d
+	return &c
+}
+
+func (e *Error) Error() string {
+	if e.Cause != nil {
+		return fmt.Sprintf("%s: %s: %v", e.Code, e.Message, e.Cause)
+	}
+	return fmt.Sprintf("%s: %s", e.Code, e.Message)
+}
+
+func (e *Error) Unwrap() error { return e.Cause }
+
+// From finds the *Error in err's chain. An error without one becomes
+// INTERNAL_ERROR with err as its cause, so nothing internal reaches a client.
+func From(err error) *Error {
+	var e *Error
+	if errors.As(err, &e) {
+		return e
+	}
+	return New(Internal, "Something went wrong on our side. Quote the request id when you report it.").Because(err)
+}
+
+// Is tells whether err carries the given code.
+func Is(err error, code Code) bool {
+	var e *Error
+	return errors.As(err, &e) && e.Code == code
+}
+
+// Unavailable reports a dependency that is away for now.
+func Unavailable(what string, cause error) *Error {
+	return New(ServiceUnavailable, "%s is not reachable right now. Try again in a moment.", what).
+		After(2 * time.Second).Because(cause)
+}

@@ -1,0 +1,68 @@
+package fault
+
+import (
+	"fmt"
+	"strings"
+)
+
+// Issue is one thing wrong with a request. Path is a JSON Pointer: into the
+// body, or /query/<name> and /header/<name> for what stands outside it.
+type Issue struct {
+	Path    string `json:"path"`
+	Code    string `json:"code"`
+	Message string `json:"message"`
+}
+
+// Codes of an Issue.
+const (
+	IssueRequired  = "required"
+	IssueType      = "invalid_type"
+	IssueValue     = "invalid_value"
+	IssueTooSmall  = "too_small"
+	IssueTooLarge  = "too_large"
+	IssueTooLong   = "too_long"
+	IssueTooMany   = "too_many"
+	IssueUnknown   = "unknown_key"
+	IssueForbidden = "forbidden_character"
+)
+
+// maxIssues bounds the answer to a hostile body; the rest is counted.
+const maxIssues = 100
+
+// Issues collects everything wrong with a request, so that a caller can mend
+// all of it at once. The zero value is ready to use.
+type Issues struct {
+	list []Issue
+	more int
+}
+
+// Add notes one issue.
+func (is *Issues) Add(path, code, format string, args ...any) {
+	if len(is.list) >= maxIssues {
+		is.more++
+		return
+	}
+	is.list = append(is.list, Issue{path, code, fmt.Sprintf(format, args...)})
+}
+
+// List returns what was noted.
+func (is *Issues) List() []Issue { return is.list }
+
+// Err is nil when nothing was noted, else one VALIDATION_ERROR with all issues.
+func (is *Issues) Err() error {
+	switch n := len(is.list) + is.more; n {
+	case 0:
+		return nil
+	case 1:
+		return New(Validation, "%s: %s", is.list[0].Path, is.list[0].Message).With(is.list)
+	default:
+		return New(Validation, "The request has %d issues; details lists them.", n).With(is.list)
+	}
+}
+
+var pointerEscaper = strings.NewReplacer("~", "~0", "/", "~1")
+
+// Pointer appends one reference token to a JSON Pointer, escaped as RFC 6901 asks.
+func Pointer(base string, token any) string {
+	return base + "/" + pointerEscaper.Replace(fmt.Sprint(token))
+}

@@ -1,0 +1,35 @@
+// Package team owns the tenant: who keys, endpoints, quota and usage belong to.
+package team
+
+import (
+	"context"
+	"time"
+)
+
+// DefaultDailyQuota is what a team may ask of the API per UTC day unless an
+// administrator says otherwise.
+const DefaultDailyQuota = 50_000
+
+// Team is one tenant.
+type Team struct {
+	ID         string
+	Name       string
+	DailyQuota *int64 // nil: DefaultDailyQuota
+	CreatedAt  time.Time
+}
+
+// Quota is the number of API requests the team may make per UTC day.
+func (t Team) Quota() int64 {
+	if t.DailyQuota == nil {
+		return DefaultDailyQuota
+	}
+	return *t.DailyQuota
+}
+
+// Store keeps teams. Lookups of what is not there fail with fault.NotFound.
+type Store interface {
+	CreateTeam(ctx context.Context, t Team) error
+	Team(ctx context.Context, id string) (Team, error)
+	Teams(ctx context.Context) ([]Team, error)
+	UpdateTeam(ctx context.Context, t Team) error
+}
