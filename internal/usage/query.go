@@ -1,0 +1,75 @@
+package usage
+
+import (
+	"slices"
+	"strings"
+	"time"
+
+	"telapi/internal/fault"
+)
+
+const (
+	dateForm = time.DateOnly
+	// maxDays bounds a report; two years by day is more than a console shows.
+	maxDays = 732
+)
+
+var (
+	intervals = []Interval{Day, Month}
+	groups    = []Group{ByProvider, ByVoice, ByModel, ByEndpoint}
+)
+
+// ParseQuery reads the report's parameters. All are optional: the default is
+// the current month by day, in UTC.
+func ParseQuery(teamID string, params map[string][]string, now time.Time) (Query, error) {
+	var issues fault.Issues
+	now = now.UTC()
+	today := time.Date(now.Year(), now.Month(), now.Day(), 0, 0, 0, 0, time.UTC)
+	q := Query{TeamID: teamID, From: today.AddDate(0, 0, 1-today.Day()), To: today, Interval: Day}
+
+	one := func(name string) (string, bool) {
+		values := params[name]
+		if len(values) > 1 {
+			issues.Add("/query/"+name, fault.IssueTooMany, "Give %s once.", name)
+			return "", false
+		}
+		return strings.Join(values, ""), len(values) == 1
+	}
+	date := func(name string, into *time.Time) bool {
+		s, given := one(name)
+		if !given {
+			return false
+		}
+		t, err := time.Parse(dateForm, s)
+		if err != nil || t.Year() < 1970 {
+			issues.Add("/query/"+name, fault.IssueValue, "%s is a day such as 2026-11-15.", name)
+			return false
+		}
+		*into = t
+		return true
+	}
+
+	fromGiven, toGiven := date("from", &q.From), date("to", &q.To)
+	switch {
+	case toGiven && !fromGiven:
+		q.From = q.To.AddDate(0, 0, 1-q.To.Day())
+	case fromGiven && !toGiven && q.From.After(today):
+		q.To = q.From
+	}
+	if q.From.After(q.To) {
+		issues.Add("/query/from", fault.IssueValue, "from lies after to.")
+	} else if q.To.Sub(q.From) >= maxDays*24*time.Hour {
+		issues.Add("/query/from", fault.IssueTooLarge, "A report spans %d days at the most.", maxDays)
+	}
+	if s, given := one("interval"); given {
+		if q.Interval = Interval(s); !slices.Contains(intervals, q.Interval) {
+			issues.Add("/query/interval", fault.IssueValue, "interval is day or month.")
+		}
+	}
+	if s, given := one("groupBy"); given {
+		if q.GroupBy = Group(s); !slices.Contains(groups, q.GroupBy) {
+			issues.Add("/query/groupBy", fault.IssueValue, "groupBy is provider, voice, model or endpoint.")
+		}
+	}
+	return q, issues.Err()
+}
