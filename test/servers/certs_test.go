@@ -1,0 +1,52 @@
+package servers
+
+import (
+	"crypto/tls"
+	"crypto/x509"
+	"net"
+	"strconv"
+	"testing"
+)
+
+func TestCertificateHoldsForItsHostsOnly(t *testing.T) {
+	ca := NewCA(t)
+	caFile, certFile, keyFile := ca.Files(t, t.TempDir(), "db.example", "127.0.0.1")
+	if caFile == "" {
+		t.Fatal("no CA file")
+	}
+	pair, err := tls.LoadX509KeyPair(certFile, keyFile)
+	if err != nil {
+		t.Fatal(err)
+	}
+	leaf, err := x509.ParseCertificate(pair.Certificate[0])
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, tt := range []struct {
+		name, host string
+		ca         *CA
+		good       bool
+	}{
+		{"host name", "db.example", ca, true},
+		{"address", "127.0.0.1", ca, true},
+		{"another host", "other.example", ca, false},
+		{"another CA", "db.example", NewCA(t), false},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			roots := x509.NewCertPool()
+			roots.AppendCertsFromPEM(tt.ca.PEM())
+			_, err := leaf.Verify(x509.VerifyOptions{DNSName: tt.host, Roots: roots})
+			if (err == nil) != tt.good {
+				t.Errorf("verify: %v, want good = %v", err, tt.good)
+			}
+		})
+	}
+}
+
+func TestFreePortCanBeListenedOn(t *testing.T) {
+	l, err := net.Listen("tcp", net.JoinHostPort("127.0.0.1", strconv.Itoa(FreePort(t))))
+	if err != nil {
+		t.Fatal(err)
+	}
+	_ = l.Close()
+}
