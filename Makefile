@@ -1,0 +1,80 @@
+# telapi: `make` alone lists what can be done.
+
+SHELL         := bash
+.SHELLFLAGS   := -euo pipefail -c
+.DEFAULT_GOAL := help
+MAKEFLAGS     += --no-print-directory
+
+ifeq ($(shell command -v go),)
+$(error Go is not on PATH: install the version named in go.mod, or a newer one)
+endif
+
+VERSION ?= $(shell cat VERSION)
+TOOLS   := bin/tools
+
+# Tools carry their version in their file name: a new pin builds a new file.
+GOLANGCI    := $(TOOLS)/golangci-lint-v2.13.0
+STATICCHECK := $(TOOLS)/staticcheck-v0.8.2
+
+# Stamping the commit fails in clones that git does not trust (another owner, a
+# container); the version comes from the VERSION file anyway.
+export GOFLAGS := $(strip $(shell go env GOFLAGS) -buildvcs=false)
+
+# Packages with golden files: their tests register a flag -update.
+GOLDEN = $(shell grep -rl --include='*_test.go' 'flag\.Bool.*"update"' --exclude-dir=node_modules . | xargs -r -n1 dirname | sort -u)
+
+STEP := scripts/step.sh
+
+.PHONY: help run build test bench lint fmt generate clean
+
+help: ## Print this list
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+run: build ## Build, then run the service on embedded stores with a demo team and key
+	bin/telapi dev $(ARGS)
+
+build: ## Build bin/telapi: static, version from the VERSION file
+	CGO_ENABLED=0 go build -trimpath -ldflags '-s -w -X telapi/internal/cli.version=$(VERSION)' -o bin/telapi ./cmd/telapi
+
+# Golden tests compare generated files with what would be generated, so a stale
+# one fails in the last step; `make generate` rewrites it.
+test: ## Prove everything: servers, vet, staticcheck, all tests with the race detector
+	@$(STEP) 'servers for tests' scripts/install-servers.sh
+	@$(STEP) 'go vet' go vet ./...
+	@$(STEP) 'staticcheck: install' $(MAKE) $(STATICCHECK)
+	@$(STEP) 'staticcheck' $(STATICCHECK) ./...
+	@STRICT_TESTS=true $(STEP) 'tests' go test -race -timeout 10m ./...
+
+bench: ## Measure against the baselines; prints ratios from one run
+	go run ./test/bench $(ARGS)
+
+lint: ## Run golangci-lint, and shellcheck where it is installed
+	@$(STEP) 'golangci-lint: install' $(MAKE) $(GOLANGCI)
+	@$(STEP) 'golangci-lint' $(GOLANGCI) run ./...
+	@if command -v shellcheck >/dev/null; then \
+		$(STEP) 'shellcheck' shellcheck .ci/run scripts/*.sh; \
+	else \
+		echo 'shellcheck is not installed: the scripts were not checked'; \
+	fi
+
+fmt: $(GOLANGCI) ## Format all Go files the way lint wants them
+	$(GOLANGCI) fmt ./...
+
+generate: ## Rewrite golden and generated files (review the diff before committing)
+	@if [ -n '$(GOLDEN)' ]; then go test $(GOLDEN) -count=1 -update; else echo 'no package has golden files'; fi
+
+clean: ## Remove what was built; tools stay in bin/tools, data in data
+	rm -rf bin/telapi dist coverage.out
+
+$(GOLANGCI):
+	$(call install,github.com/golangci/golangci-lint/v2/cmd/golangci-lint)
+
+$(STATICCHECK):
+	$(call install,honnef.co/go/tools/cmd/staticcheck)
+
+# install PACKAGE: build the tool of this target at the version in its name.
+define install
+	@mkdir -p $(TOOLS)
+	@GOBIN='$(abspath $(TOOLS))' go install $(1)@$(lastword $(subst -v, v,$(notdir $@)))
+	@mv $(TOOLS)/$(notdir $(1)) $@
+endef

@@ -1,0 +1,119 @@
+#!/usr/bin/env bash
+# Installs the servers that tests start for themselves, and only those that are
+# missing. With everything in place it returns at once and touches nothing.
+#
+#   scripts/install-servers.sh            install what is missing (root or sudo)
+#   scripts/install-servers.sh --check    only say what is missing
+#
+# The machine is left as it was otherwise: no service is started or enabled, no
+# default PostgreSQL cluster is made, and files changed on the way are put back.
+# Package lists are fetched only when the ones at hand do not do.
+#
+# Exit code: 0 all there, 1 something is missing, 2 wrong usage.
+set -euo pipefail
+
+# One line per server: the program a test runs, the Debian package that brings
+# it, the systemd unit of that package, and where else the program may lie.
+servers='
+redis-server  redis-server  redis-server.service
+initdb        postgresql    postgresql.service    /usr/lib/postgresql/*/bin
+'
+
+policy=/usr/sbin/policy-rc.d
+clusters=/etc/postgresql-common/createcluster.conf
+
+# installed PROGRAM FOLDER: is the program on PATH or in a folder of the pattern?
+installed() {
+	command -v "$1" >/dev/null && return
+	[ -n "$2" ] && compgen -G "$2/$1" >/dev/null
+}
+
+packages=() units=()
+while read -r program package unit folder; do
+	[ -n "$program" ] || continue
+	if ! installed "$program" "$folder"; then
+		packages+=("$package")
+		units+=("$unit")
+	fi
+done <<<"$servers"
+
+[ ${#packages[@]} -gt 0 ] || exit 0
+
+# give_up REASON: name the packages and the command, for somebody who can.
+give_up() {
+	cat >&2 <<-TEXT
+		$1
+		Missing packages: ${packages[*]}
+		Install them with: sudo apt-get update && sudo apt-get install --yes --no-install-recommends ${packages[*]}
+	TEXT
+	exit 1
+}
+
+case "${1:-}" in
+'') ;;
+--check) give_up 'Tests need servers that are not installed.' ;;
+*)
+	echo "usage: $0 [--check]" >&2
+	exit 2
+	;;
+esac
+
+command -v apt-get >/dev/null || give_up 'Tests need servers that are not installed, and there is no apt-get here; the names below are those of Debian.'
+if [ "$(id -u)" -ne 0 ]; then
+	# A password can be typed only at a terminal; elsewhere sudo must need none.
+	if command -v sudo >/dev/null && { [ -t 0 ] || sudo --non-interactive true 2>/dev/null; }; then
+		exec sudo -- "$BASH" "$0"
+	fi
+	give_up 'Tests need servers that are not installed, and this user is neither root nor allowed to use sudo.'
+fi
+
+# What is replaced for the time of the installation, and put back at its end.
+kept=$(mktemp -d)
+replaced=()
+put_back() {
+	local file
+	for file in "${replaced[@]}"; do
+		if [ -e "$kept$file" ]; then
+			cp --preserve=all "$kept$file" "$file"
+		else
+			rm -f "$file"
+		fi
+	done
+	rm -rf "$kept"
+}
+trap put_back EXIT
+keep() {
+	if [ -e "$1" ]; then
+		mkdir -p "$kept$(dirname "$1")"
+		cp --preserve=all "$1" "$kept$1"
+	fi
+	replaced+=("$1")
+}
+
+apt() {
+	DEBIAN_FRONTEND=noninteractive apt-get --quiet --yes --no-install-recommends -o DPkg::Lock::Timeout=300 -o Dpkg::Use-Pty=0 "$@"
+}
+
+# add PACKAGE…: lists may be absent (nothing is found) or stale (downloads fail).
+add() {
+	apt --simulate install "$@" >/dev/null 2>&1 || apt update
+	apt install "$@" || { apt update && apt install "$@"; }
+}
+
+echo "Installing ${packages[*]}"
+
+# 101 tells Debian's maintainer scripts to start nothing.
+keep "$policy"
+printf '#!/bin/sh\nexit 101\n' >"$policy"
+chmod 755 "$policy"
+
+if [[ " ${packages[*]} " == *' postgresql '* ]]; then
+	add postgresql-common
+	keep "$clusters"
+	echo 'create_main_cluster = false' >>"$clusters"
+fi
+add "${packages[@]}"
+
+if command -v systemctl >/dev/null; then
+	systemctl --quiet disable "${units[@]}" 2>/dev/null || true
+fi
