@@ -41,7 +41,7 @@ build: ## Build bin/telapi: static, version from the VERSION file
 test: ## Prove everything: servers, vet, staticcheck, all tests with the race detector
 	@$(STEP) 'servers for tests' scripts/install-servers.sh
 	@$(STEP) 'go vet' go vet ./...
-	@$(STEP) 'staticcheck: install' $(MAKE) $(STATICCHECK)
+	@$(STEP) 'staticcheck: install' $(MAKE) -s $(STATICCHECK)
 	@$(STEP) 'staticcheck' $(STATICCHECK) ./...
 	@STRICT_TESTS=true $(STEP) 'tests' go test -race -timeout 10m ./...
 
@@ -49,7 +49,7 @@ bench: ## Measure against the baselines; prints ratios from one run
 	go run ./test/bench $(ARGS)
 
 lint: ## Run golangci-lint, and shellcheck where it is installed
-	@$(STEP) 'golangci-lint: install' $(MAKE) $(GOLANGCI)
+	@$(STEP) 'golangci-lint: install' $(MAKE) -s $(GOLANGCI)
 	@$(STEP) 'golangci-lint' $(GOLANGCI) run ./...
 	@if command -v shellcheck >/dev/null; then \
 		$(STEP) 'shellcheck' shellcheck .ci/run scripts/*.sh; \
