@@ -1,0 +1,214 @@
+package servers
+
+import (
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"fmt"
+	"net/url"
+	"os"
+	"slices"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/redis/rueidis"
+)
+
+// Redis is a real Redis server on a loopback port of its own.
+type Redis struct {
+	t        testing.TB
+	port     int
+	password string
+	tls      *tls.Config
+	args     []string
+	proc     *process
+}
+
+// RedisOption changes how StartRedis starts the server.
+type RedisOption func(*Redis)
+
+// RedisPassword makes clients authenticate.
+func RedisPassword(password string) RedisOption {
+	return func(r *Redis) {
+		r.password = password
+		r.args = append(r.args, "--requirepass", password)
+	}
+}
+
+// RedisTLS makes the server speak nothing but TLS, with a certificate of ca.
+func RedisTLS(ca *CA) RedisOption {
+	return func(r *Redis) {
+		caFile, certFile, keyFile := ca.Files(r.t, r.t.TempDir(), "127.0.0.1", "localhost")
+		roots := x509.NewCertPool()
+		roots.AppendCertsFromPEM(ca.PEM())
+		r.tls = &tls.Config{RootCAs: roots, MinVersion: tls.VersionTLS12}
+		r.args = append(r.args, "--tls-ca-cert-file", caFile, "--tls-cert-file", certFile,
+			"--tls-key-file", keyFile, "--tls-auth-clients", "no")
+	}
+}
+
+// RedisDurable makes every answered write survive Kill.
+func RedisDurable() RedisOption {
+	return RedisArgs("--appendonly", "yes", "--appendfsync", "always")
+}
+
+// RedisArgs passes further settings on the server's command line.
+func RedisArgs(args ...string) RedisOption {
+	return func(r *Redis) { r.args = append(r.args, args...) }
+}
+
+// StartRedis starts a Redis that keeps nothing on disk unless asked to, and ends
+// with the test.
+func StartRedis(t testing.TB, opts ...RedisOption) *Redis {
+	t.Helper()
+	r := &Redis{t: t, port: FreePort(t), args: []string{"--save", ""}}
+	for _, opt := range opts {
+		opt(r)
+	}
+	listen := []string{"--bind", "127.0.0.1", "--dir", t.TempDir(), "--port", strconv.Itoa(r.port)}
+	if r.tls != nil {
+		listen = append(listen, "--port", "0", "--tls-port", strconv.Itoa(r.port))
+	}
+	r.args = append(listen, r.args...)
+	r.Start()
+	return r
+}
+
+// Addr is the server's host and port.
+func (r *Redis) Addr() string { return "127.0.0.1:" + strconv.Itoa(r.port) }
+
+// Password is empty unless RedisPassword was given.
+func (r *Redis) Password() string { return r.password }
+
+// TLS trusts the server's certificate; nil unless RedisTLS was given.
+func (r *Redis) TLS() *tls.Config { return r.tls }
+
+// URL is the server's address as REDIS_URL has it.
+func (r *Redis) URL() string {
+	u := url.URL{Scheme: "redis", Host: r.Addr()}
+	if r.tls != nil {
+		u.Scheme = "rediss"
+	}
+	if r.password != "" {
+		u.User = url.UserPassword("", r.password)
+	}
+	return u.String()
+}
+
+// Start starts a stopped or killed server again, on the same port and data.
+func (r *Redis) Start() {
+	r.t.Helper()
+	r.proc = launch(r.t, need(r.t, "redis-server", "redis-server"), r.args...)
+	r.proc.await(r.t, func() error { _, err := r.Do("PING"); return err })
+}
+
+// Stop ends the server in an orderly way, Kill at once.
+func (r *Redis) Stop() { r.t.Helper(); r.proc.stop(r.t, syscall.SIGTERM) }
+
+// Kill ends the server without a chance to say goodbye.
+func (r *Redis) Kill() { r.t.Helper(); r.proc.stop(r.t, os.Kill) }
+
+// Freeze keeps connections open and answers nothing on them, like a host that
+// hangs; Thaw ends that.
+func (r *Redis) Freeze() { r.t.Helper(); r.proc.signal(r.t, syscall.SIGSTOP) }
+
+// Thaw lets a frozen server go on.
+func (r *Redis) Thaw() { r.t.Helper(); r.proc.signal(r.t, syscall.SIGCONT) }
+
+// Do sends one command on a connection of its own.
+func (r *Redis) Do(args ...string) (rueidis.RedisMessage, error) {
+	client, err := rueidis.NewClient(rueidis.ClientOption{
+		InitAddress: []string{r.Addr()}, Password: r.password, TLSConfig: r.tls,
+		ForceSingleClient: true, DisableCache: true, DisableRetry: true, PipelineMultiplex: -1,
+	})
+	if client != nil {
+		defer client.Close()
+	}
+	if err != nil {
+		return rueidis.RedisMessage{}, err
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+	defer cancel()
+	return client.Do(ctx, client.B().Arbitrary(args...).Build()).ToMessage()
+}
+
+// MustDo is Do for commands that cannot fail.
+func (r *Redis) MustDo(args ...string) rueidis.RedisMessage {
+	r.t.Helper()
+	m, err := r.Do(args...)
+	if err != nil {
+		r.t.Fatalf("%s: %v", strings.Join(args, " "), err)
+	}
+	return m
+}
+
+const clusterSlots = 16384
+
+// Cluster is a Redis Cluster of three masters without replicas.
+type Cluster struct {
+	t     testing.TB
+	Nodes []*Redis
+}
+
+// StartRedisCluster starts three nodes, shares the slots among them and waits
+// until they agree. Options apply to every node.
+func StartRedisCluster(t testing.TB, opts ...RedisOption) *Cluster {
+	t.Helper()
+	c := &Cluster{t: t}
+	for range 3 {
+		bus := strconv.Itoa(FreePort(t))
+		c.Nodes = append(c.Nodes, StartRedis(t, append(slices.Clone(opts), RedisArgs("--cluster-enabled", "yes",
+			"--cluster-port", bus, "--cluster-node-timeout", "1000", "--cluster-config-file", "nodes.conf"))...))
+	}
+	for i, node := range c.Nodes {
+		first, last := i*clusterSlots/len(c.Nodes), (i+1)*clusterSlots/len(c.Nodes)-1
+		node.MustDo("CLUSTER", "ADDSLOTSRANGE", strconv.Itoa(first), strconv.Itoa(last))
+		node.MustDo("CLUSTER", "SET-CONFIG-EPOCH", strconv.Itoa(i+1))
+		if i > 0 {
+			node.MustDo("CLUSTER", "MEET", "127.0.0.1", strconv.Itoa(c.Nodes[0].port), c.Nodes[0].busPort())
+		}
+	}
+	c.AwaitOK()
+	return c
+}
+
+// Addrs lists the nodes' addresses.
+func (c *Cluster) Addrs() []string {
+	addrs := make([]string, len(c.Nodes))
+	for i, node := range c.Nodes {
+		addrs[i] = node.Addr()
+	}
+	return addrs
+}
+
+// URL names all nodes, as REDIS_URL has it.
+func (c *Cluster) URL() string {
+	u, _ := url.Parse(c.Nodes[0].URL())
+	u.Host = strings.Join(c.Addrs(), ",")
+	return u.String()
+}
+
+// AwaitOK waits until every node can reach all slots.
+func (c *Cluster) AwaitOK() {
+	c.t.Helper()
+	for _, node := range c.Nodes {
+		node.proc.await(c.t, func() error {
+			m, err := node.Do("CLUSTER", "INFO")
+			if err != nil {
+				return err
+			}
+			info, err := m.ToString()
+			if err == nil && !(strings.Contains(info, "cluster_state:ok") && strings.Contains(info, "cluster_known_nodes:3")) {
+				err = fmt.Errorf("cluster is not ready:\n%s", info)
+			}
+			return err
+		})
+	}
+}
+
+func (r *Redis) busPort() string {
+	return r.args[slices.Index(r.args, "--cluster-port")+1]
+}
