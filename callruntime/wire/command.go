@@ -1,0 +1,110 @@
+package wire
+
+import (
+	"fmt"
+
+	"github.com/go-json-experiment/json"
+	"github.com/go-json-experiment/json/jsontext"
+)
+
+// The sources of a command: the callback route it came by.
+const (
+	SourceBot  = "bot"
+	SourceLLM  = "external_llm"
+	SourceTool = "external_tool"
+)
+
+// Sources lists them all.
+var Sources = []string{SourceBot, SourceLLM, SourceTool}
+
+// Apply says when the runtime carries a command out.
+type Apply string
+
+// The ways to apply a command.
+const (
+	Immediate     Apply = "immediate"      // at once, ahead of queued speech
+	AfterPlayback Apply = "after_playback" // once accepted playback has drained
+	InOrder       Apply = "in_order"       // in its place among messages and commands
+)
+
+// Command is one managed runtime command: a pointer to one of the structs of
+// this package.
+type Command interface{ Head() *Header }
+
+// Header is what every command carries.
+type Header struct {
+	Type      string         `json:"type"`
+	Source    string         `json:"source"`
+	CommandID string         `json:"commandId,omitzero"`
+	Metadata  jsontext.Value `json:"metadata,omitzero"`
+	// RequireConfirmation and WaitForSilence are the flow's policy, never the
+	// provider's. Hangup has a WaitForSilence of its own, which hides this one.
+	RequireConfirmation bool `json:"requireConfirmation,omitzero"`
+	WaitForSilence      bool `json:"waitForSilence,omitzero"`
+}
+
+// Head gives access to the header of any command.
+func (h *Header) Head() *Header { return h }
+
+// OtherCommand is a command of a type this version does not know. It only ever
+// travels as denied.
+type OtherCommand struct {
+	Header
+}
+
+// NewCommand returns an empty command of a type, or nil when there is no such
+// type.
+func NewCommand(commandType string) Command {
+	if build, ok := builders[commandType]; ok {
+		c := build()
+		c.Head().Type = commandType
+		return c
+	}
+	return nil
+}
+
+var builders = map[string]func() Command{
+	"hangup":                  func() Command { return new(Hangup) },
+	"transfer":                func() Command { return new(Transfer) },
+	"set_barge_in":            func() Command { return new(SetBargeIn) },
+	"set_voice_input":         func() Command { return new(SetVoiceInput) },
+	"update_stt_config":       func() Command { return new(UpdateSTTConfig) },
+	"update_tts_config":       func() Command { return new(UpdateTTSConfig) },
+	"set_tts_voice":           func() Command { return new(SetTTSVoice) },
+	"set_tts_speaking_rate":   func() Command { return new(SetTTSSpeakingRate) },
+	"play_audio":              func() Command { return new(PlayAudio) },
+	"send_dtmf":               func() Command { return new(SendDTMF) },
+	"update_dtmf_config":      func() Command { return new(UpdateDTMFConfig) },
+	"update_bot_delay_config": func() Command { return new(UpdateBotDelayConfig) },
+	"set_context":             func() Command { return new(SetContext) },
+	"emit_event":              func() Command { return new(EmitEvent) },
+}
+
+// AnyCommand holds one command of whatever type in a stream entry.
+type AnyCommand struct{ Command }
+
+// MarshalJSONTo writes the command itself.
+func (a AnyCommand) MarshalJSONTo(enc *jsontext.Encoder) error {
+	return json.MarshalEncode(enc, a.Command)
+}
+
+// UnmarshalJSONFrom reads the struct that the command's type names, or
+// OtherCommand, so that an older runtime can read a newer service's stream.
+func (a *AnyCommand) UnmarshalJSONFrom(dec *jsontext.Decoder) error {
+	raw, err := dec.ReadValue()
+	if err != nil {
+		return err
+	}
+	var head OtherCommand
+	if err := json.Unmarshal(raw, &head); err != nil {
+		return fmt.Errorf("read command header: %w", err)
+	}
+	if a.Command = NewCommand(head.Type); a.Command == nil {
+		a.Command = &head
+		return nil
+	}
+	if err := json.Unmarshal(raw, a.Command); err != nil {
+		return fmt.Errorf("read command %s: %w", head.Type, err)
+	}
+	return nil
+}

@@ -1,0 +1,147 @@
+package wire
+
+import "github.com/go-json-experiment/json/jsontext"
+
+// Every optional field is a pointer, a string or a raw value that is left out
+// when it was not given: an absent key keeps the call's current value.
+
+// Hangup ends the call after optional playback drain and disconnect delay.
+type Hangup struct {
+	Header
+	Reason               string `json:"reason,omitzero"`
+	WaitForSilence       *bool  `json:"waitForSilence,omitzero"`
+	DelayBotDisconnectMs *int64 `json:"delayBotDisconnectMs,omitzero"`
+	CallControl
+}
+
+// Transfer asks for a transfer to a configured or permitted destination. Only
+// a sip_bye transfer comes without a Target.
+type Transfer struct {
+	Header
+	Target       string `json:"target,omitzero"`
+	Message      string `json:"message,omitzero"`
+	CanConfirm   *bool  `json:"canConfirm,omitzero"`
+	HangupReason string `json:"hangupReason,omitzero"` // fallback reason for sip_bye
+	CallControl
+}
+
+// CallControl is what a bot's control event may say about a hangup or transfer
+// beyond the key fields of either.
+type CallControl struct {
+	TransferMethod                string      `json:"transferMethod,omitzero"`
+	TransferReferOutcomeMode      string      `json:"transferReferOutcomeMode,omitzero"`
+	TransferReferredByURL         string      `json:"transferReferredByURL,omitzero"`
+	TransferNotifications         *bool       `json:"transferNotifications,omitzero"`
+	TransferNotificationsHangupMS *float64    `json:"transferNotificationsHangupMS,omitzero"`
+	TransferRoutingPool           string      `json:"transferRoutingPool,omitzero"`
+	TransferSIPHeaders            []NameValue `json:"transferSipHeaders,omitempty"`
+	TransferSIPQueryParams        NameValues  `json:"transferSipQueryParams,omitzero"`
+	SIPQueryParams                NameValues  `json:"sipQueryParams,omitzero"`
+	HandoverReason                string      `json:"handoverReason,omitzero"`
+	HangupSIPHeaders              []NameValue `json:"hangupSipHeaders,omitempty"`
+	// BotOperationResult and BotOperationData are recorded for call records
+	// and call status even where the command is denied.
+	BotOperationResult string         `json:"botOperationResult,omitzero"`
+	BotOperationData   jsontext.Value `json:"botOperationData,omitzero"`
+	// SessionParams is for the record. Only update_* commands change a call's
+	// parameters, because only they were held against the policy.
+	SessionParams jsontext.Value `json:"sessionParams,omitzero"`
+}
+
+// SetBargeIn switches caller barge-in.
+type SetBargeIn struct {
+	Header
+	Enabled *bool `json:"enabled,omitzero"`
+}
+
+// SetVoiceInput switches voice input and may clear what was buffered.
+type SetVoiceInput struct {
+	Header
+	Enabled     *bool `json:"enabled,omitzero"`
+	ClearBuffer *bool `json:"clearBuffer,omitzero"`
+}
+
+// SpeechConfig selects a provider of the configured chain and bounds its use.
+// It can name neither new providers nor credentials.
+type SpeechConfig struct {
+	Provider            *string `json:"provider,omitzero"`
+	ConnectionTimeoutMs *int64  `json:"connectionTimeoutMs,omitzero"`
+	Retries             *int64  `json:"retries,omitzero"`
+}
+
+// UpdateSTTConfig changes speech recognition of the active call.
+type UpdateSTTConfig struct {
+	Header
+	Config SpeechConfig `json:"config,omitzero"`
+}
+
+// UpdateTTSConfig changes speech synthesis of the active call.
+type UpdateTTSConfig struct {
+	Header
+	Config SpeechConfig `json:"config,omitzero"`
+}
+
+// SetTTSVoice changes the voice.
+type SetTTSVoice struct {
+	Header
+	Voice string `json:"voice,omitzero"`
+}
+
+// SetTTSSpeakingRate changes the speaking rate.
+type SetTTSSpeakingRate struct {
+	Header
+	Rate *float64 `json:"rate,omitzero"`
+}
+
+// PlayAudio plays a referenced item: a string or an object that names it.
+type PlayAudio struct {
+	Header
+	Media jsontext.Value `json:"media,omitzero"`
+}
+
+// SendDTMF sends digits on the call leg.
+type SendDTMF struct {
+	Header
+	Digits string `json:"digits,omitzero"`
+}
+
+// UpdateDTMFConfig changes digit collection and barge-in.
+type UpdateDTMFConfig struct {
+	Header
+	Enabled             *bool   `json:"enabled,omitzero"`
+	SendDTMF            *bool   `json:"sendDTMF,omitzero"`
+	BargeIn             *bool   `json:"bargeIn,omitzero"`
+	BargeInOnDTMF       *bool   `json:"bargeInOnDTMF,omitzero"`
+	BargeInMinWordCount *int64  `json:"bargeInMinWordCount,omitzero"`
+	DTMFDigits          *string `json:"dtmfDigits,omitzero"`
+	MaxDigits           *int64  `json:"maxDigits,omitzero"`
+	TimeoutMs           *int64  `json:"timeoutMs,omitzero"`
+	InterDigitTimeoutMs *int64  `json:"interDigitTimeoutMs,omitzero"`
+	Terminator          *string `json:"terminator,omitzero"` // empty: no digit submits
+}
+
+// UpdateBotDelayConfig changes what happens while the bot is silent.
+type UpdateBotDelayConfig struct {
+	Header
+	BotNoInputTimeoutMs        *int64  `json:"botNoInputTimeoutMs,omitzero"`
+	BotNoInputSpeech           *string `json:"botNoInputSpeech,omitzero"`
+	BotNoInputURL              *string `json:"botNoInputUrl,omitzero"`
+	BotNoInputRetries          *int64  `json:"botNoInputRetries,omitzero"`
+	BotNoInputGiveUpTimeoutMs  *int64  `json:"botNoInputGiveUpTimeoutMs,omitzero"`
+	AbortPlayOnBotMessage      *bool   `json:"abortPlayOnBotMessage,omitzero"`
+	ResumeRecognitionTimeoutMs *int64  `json:"resumeRecognitionTimeoutMs,omitzero"`
+	ResumeRecognitionSpeech    *string `json:"resumeRecognitionSpeech,omitzero"`
+}
+
+// SetContext writes runtime context variables.
+type SetContext struct {
+	Header
+	Values jsontext.Value `json:"values,omitzero"`
+}
+
+// EmitEvent emits a runtime event.
+type EmitEvent struct {
+	Header
+	Event   string         `json:"event,omitzero"`
+	Payload jsontext.Value `json:"payload,omitzero"`
+}

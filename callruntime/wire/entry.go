@@ -1,0 +1,139 @@
+package wire
+
+import (
+	"log/slog"
+
+	"github.com/go-json-experiment/json/jsontext"
+)
+
+// Kind names what an entry of the runtime's stream carries.
+type Kind string
+
+// The kinds of an entry.
+const (
+	KindFrame         Kind = "frame"
+	KindSession       Kind = "session"
+	KindBotMessage    Kind = "bot_message"
+	KindBotEvent      Kind = "bot_event"
+	KindCommand       Kind = "command"
+	KindCommandDenied Kind = "command_denied"
+	KindMetadata      Kind = "metadata"
+	KindChannelData   Kind = "channel_data"
+	KindNLUData       Kind = "nlu_data"
+	KindLLMResult     Kind = "llm_result"
+	KindToolResult    Kind = "tool_result"
+	KindProviderError Kind = "provider_error"
+	KindTimeout       Kind = "timeout"
+	KindChannelEnded  Kind = "channel_ended"
+)
+
+// Forms of a bot message's text.
+const (
+	FormPlain    = "plain"
+	FormHTML     = "html"
+	FormMarkdown = "markdown"
+	FormVoice    = "voice"
+)
+
+// Events of a bot_event entry.
+const (
+	EventTyping          = "typing"
+	EventPause           = "pause"
+	EventMessageRead     = "messageRead"
+	EventNoInputExpected = "noInputExpected"
+)
+
+// Trace joins what belongs to one conversation across systems.
+type Trace struct {
+	TraceID       string `json:"traceId,omitzero"`
+	ParentSpanID  string `json:"parentSpanId,omitzero"`
+	CallID        string `json:"callId,omitzero"`
+	TransactionID string `json:"transactionId,omitzero"`
+}
+
+// TransactionHeader is the name under which the transaction id travels, in
+// HTTP and in SIP.
+const TransactionHeader = "bot-trace-transaction-id"
+
+// Entry is one thing that happened on a channel, in the order the runtime has
+// to act on it. Which fields are set depends on Kind.
+type Entry struct {
+	Kind      Kind   `json:"kind"`
+	ChannelID string `json:"channelId"`
+	At        int64  `json:"at"` // Unix milliseconds
+	Trace     Trace  `json:"trace,omitzero"`
+
+	// Of what came by a callback.
+	Source     string `json:"source,omitzero"`
+	CallbackID string `json:"callbackId,omitzero"`
+	WorkItemID string `json:"workItemId,omitzero"`
+
+	Message *ChannelMessage `json:"message,omitzero"` // frame
+
+	Event string         `json:"event,omitzero"` // session, bot_event
+	Value jsontext.Value `json:"value,omitzero"` // bot_event
+
+	BotMessage
+
+	Command AnyCommand `json:"command,omitzero"` // command, command_denied
+	Apply   Apply      `json:"apply,omitzero"`   // command
+	Reason  string     `json:"reason,omitzero"`  // command_denied, channel_ended
+
+	Metadata    jsontext.Value `json:"metadata,omitzero"`
+	ChannelData []ChannelDatum `json:"channelData,omitzero"`
+	NLUData     jsontext.Value `json:"nluData,omitzero"`
+	Content     *string        `json:"content,omitzero"` // llm_result
+	Result      jsontext.Value `json:"result,omitzero"`  // tool_result
+	Error       jsontext.Value `json:"error,omitzero"`   // provider_error
+
+	WorkItemKind string `json:"workItemKind,omitzero"` // timeout
+}
+
+// LogValue names an entry in a log without what people said in it.
+func (e Entry) LogValue() slog.Value {
+	return slog.GroupValue(slog.String("kind", string(e.Kind)), slog.String("channelId", e.ChannelID),
+		slog.String("callbackId", e.CallbackID), slog.String("workItemId", e.WorkItemID))
+}
+
+// BotMessage is what a bot_message entry carries. Numbers stay as they were
+// written.
+type BotMessage struct {
+	Text             string         `json:"text,omitzero"`
+	Form             string         `json:"form,omitzero"`
+	MessageID        jsontext.Value `json:"messageId,omitzero"`
+	RelatesTo        jsontext.Value `json:"relatesTo,omitzero"`
+	Sequence         jsontext.Value `json:"sequence,omitzero"`
+	Timestamp        string         `json:"timestamp,omitzero"`
+	From             *Party         `json:"from,omitzero"`
+	ConversationName string         `json:"conversationName,omitzero"`
+	ActivityParams   jsontext.Value `json:"activityParams,omitzero"`
+	DisableTTSCache  bool           `json:"disableTtsCache,omitzero"`
+}
+
+// Party is who speaks.
+type Party struct {
+	Identifier Identifier `json:"identifier,omitzero"`
+	Avatar     string     `json:"avatar,omitzero"`
+}
+
+// Identifier names a party or a conversation.
+type Identifier struct {
+	ID   string `json:"id,omitzero"`
+	Name string `json:"name,omitzero"`
+}
+
+// ChannelDatum is one item of outgoing channel data, passed on as it came.
+type ChannelDatum struct {
+	Key           *string        `json:"key"`
+	Value         jsontext.Value `json:"value,omitzero"`
+	SensitiveData *bool          `json:"sensitiveData,omitzero"`
+	Other         jsontext.Value `json:",unknown"`
+}
+
+// LogValue shows the key alone: values may be sensitive, marked or not.
+func (d ChannelDatum) LogValue() slog.Value {
+	if d.Key == nil {
+		return slog.Value{}
+	}
+	return slog.StringValue(*d.Key)
+}

@@ -1,0 +1,130 @@
+package strictjson
+
+import (
+	"errors"
+	"strings"
+	"testing"
+
+	"github.com/go-json-experiment/json/jsontext"
+
+	"telapi/internal/fault"
+)
+
+type order struct {
+	Name  string         `json:"name"`
+	Count *int64         `json:"count"`
+	Price float64        `json:"price"`
+	Open  *bool          `json:"open"`
+	Items []item         `json:"items"`
+	Free  jsontext.Value `json:"free"`
+}
+
+type item struct {
+	Key *string `json:"key"`
+}
+
+func TestEveryWrongTypeIsNotedAtItsPlace(t *testing.T) {
+	var o order
+	var issues fault.Issues
+	body := `{"name":1,"count":1.5,"price":"x","open":0,"items":[{"key":"a"},7,{"key":[]}],"free":{"any":[1]}}`
+	if err := Decode([]byte(body), &o, "/order", &issues); err != nil {
+		t.Fatal(err)
+	}
+	want := []string{"/order/name", "/order/count", "/order/price", "/order/open", "/order/items/1", "/order/items/2/key"}
+	var got []string
+	for _, i := range issues.List() {
+		got = append(got, i.Path)
+		if i.Code != fault.IssueType {
+			t.Errorf("%s: code %s", i.Path, i.Code)
+		}
+	}
+	if strings.Join(got, " ") != strings.Join(want, " ") {
+		t.Errorf("got %v, want %v", got, want)
+	}
+	if o.Items[2].Key == nil {
+		t.Error("a value of a wrong type counts as missing too")
+	}
+	if string(o.Free) != `{"any":[1]}` {
+		t.Errorf("free-form part is %s", o.Free)
+	}
+}
+
+func TestAnIntegerMayBeWrittenWithAPointOrExponent(t *testing.T) {
+	for raw, want := range map[string]int64{"10": 10, "10.0": 10, "1e1": 10, "-0": 0} {
+		var o order
+		var issues fault.Issues
+		if err := Decode([]byte(`{"count":`+raw+`}`), &o, "", &issues); err != nil || issues.Err() != nil {
+			t.Errorf("%s: %v %v", raw, err, issues.Err())
+		} else if *o.Count != want {
+			t.Errorf("%s read as %d", raw, *o.Count)
+		}
+	}
+	var o order
+	var issues fault.Issues
+	if err := Decode([]byte(`{"price":1e400}`), &o, "", &issues); err != nil || issues.Err() == nil {
+		t.Errorf("a number beyond all floats: %v, %v", err, issues.Err())
+	}
+	for _, raw := range []string{"1e400", "9007199254740993.5", "1e30", "99999999999999999999"} {
+		var o order
+		var issues fault.Issues
+		if err := Decode([]byte(`{"count":`+raw+`}`), &o, "", &issues); err != nil || issues.Err() == nil {
+			t.Errorf("%s was taken as an integer", raw)
+		}
+	}
+}
+
+func TestNullCountsAsAbsent(t *testing.T) {
+	var o order
+	var issues fault.Issues
+	if err := Decode([]byte(`{"name":null,"count":null,"items":null,"price":"x"}`), &o, "", &issues); err != nil {
+		t.Fatal(err)
+	}
+	if n := len(issues.List()); n != 1 || o.Count != nil {
+		t.Errorf("%d issues, count %v", n, o.Count)
+	}
+}
+
+func TestBytesThatAreNotOneValueAreMalformed(t *testing.T) {
+	for name, body := range map[string]string{
+		"empty":               "",
+		"cut off":             `{"name":`,
+		"trailing":            `{} {}`,
+		"duplicate key":       `{"name":"a","name":"b"}`,
+		"duplicate in free":   `{"free":{"x":{"a":1,"a":2}}}`,
+		"duplicate unknown":   `{"zzz":1,"zzz":2}`,
+		"escaped duplicate":   `{"free":{"a":1,"\u0061":2}}`,
+		"invalid UTF-8":       "{\"name\":\"\xff\"}",
+		"lone surrogate":      `{"name":"\ud800"}`,
+		"wrong type then cut": `{"name":1,"count":`,
+		"too deep":            strings.Repeat("[", 129) + strings.Repeat("]", 129),
+		"absurdly deep":       `{"free":` + strings.Repeat(`{"a":`, 10000) + "1" + strings.Repeat("}", 10001),
+		"comment":             `{"name":"a" /* x */}`,
+	} {
+		var o order
+		var issues fault.Issues
+		if err := Decode([]byte(body), &o, "", &issues); !fault.Is(err, fault.MalformedJSON) {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+	var list []any
+	var issues fault.Issues
+	deepest := strings.Repeat("[", 128) + `"[[["` + strings.Repeat("]", 128)
+	if err := Decode([]byte(deepest), &list, "", &issues); err != nil {
+		t.Errorf("128 levels: %v", err)
+	}
+}
+
+func FuzzDecode(f *testing.F) {
+	f.Add([]byte(`{"name":1,"items":[{"key":2}],"free":{}}`))
+	f.Add([]byte(`{"count":1e999}`))
+	f.Fuzz(func(t *testing.T, data []byte) {
+		var o order
+		var issues fault.Issues
+		if err := Decode(data, &o, "", &issues); err != nil {
+			var e *fault.Error
+			if !errors.As(err, &e) || e.Code != fault.MalformedJSON {
+				t.Fatalf("unexpected error %v", err)
+			}
+		}
+	})
+}
