@@ -1,0 +1,250 @@
+// Package app assembles the service: it is the one place where adapters, domain
+// and configuration meet. Read New from top to bottom to see the whole of it.
+package app
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"net/http"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"telapi/api"
+	"telapi/internal/auth"
+	"telapi/internal/config"
+	"telapi/internal/endpoint"
+	"telapi/internal/httpapi"
+	"telapi/internal/media"
+	"telapi/internal/ratelimit"
+	"telapi/internal/team"
+	"telapi/internal/telemetry"
+	"telapi/internal/usage"
+)
+
+// Options are what a process knows besides its configuration.
+type Options struct {
+	Version string
+	Log     io.Writer
+}
+
+// App is the API server. New binds its port, Run serves until its context ends.
+type App struct {
+	cfg      config.Config
+	version  string
+	started  time.Time
+	tele     *telemetry.Telemetry
+	log      *slog.Logger
+	stores   *stores
+	media    *media.Client // nil: not configured
+	probes   []*probe
+	listener net.Listener
+	surface  *httpapi.Server
+	server   *http.Server
+	jobs     []func(context.Context)
+	migrated atomic.Bool
+	draining atomic.Bool
+}
+
+// New assembles the server. Everything it opens is closed when it fails, and
+// at the end of Run otherwise.
+func New(ctx context.Context, cfg config.Config, opts Options) (_ *App, err error) {
+	a := &App{cfg: cfg, version: opts.Version, started: time.Now()}
+	defer func() {
+		if err != nil {
+			a.close(ctx)
+		}
+	}()
+
+	if a.listener, err = listen(ctx, cfg); err != nil {
+		return nil, err
+	}
+	if a.tele, err = telemetry.New(ctx, telemetryOptions(cfg, opts)); err != nil {
+		return nil, fmt.Errorf("start telemetry: %w", err)
+	}
+	a.log = a.tele.Logger
+	if a.stores, err = openServerStores(cfg, a.log); err != nil {
+		return nil, err
+	}
+	if a.media, err = openMedia(cfg); err != nil {
+		return nil, err
+	}
+	db, kv := a.stores.sql, a.stores.kv
+
+	uses := auth.NewUses(db, a.log)
+	authenticator := auth.NewAuthenticator(db, auth.NewConsoleTokens(cfg.JWTSecret, time.Now), uses, time.Now)
+	quotas := team.NewQuotas(db)
+	limits := ratelimit.NewSettings(kv, db, a.log, a.tele.Registry)
+	features := endpoint.Features{APIAccess: cfg.FeatureAPIAccess, WebRTC: cfg.FeatureWebRTC}
+
+	a.surface = httpapi.New(httpapi.Deps{
+		Log:            a.log,
+		Registry:       a.tele.Registry,
+		Tracing:        a.tele.TracerProvider,
+		Now:            time.Now,
+		APIAccess:      cfg.FeatureAPIAccess,
+		TrustedProxies: cfg.TrustedProxies,
+		MetricsToken:   cfg.MetricsToken,
+		OpenAPI:        api.OpenAPI,
+		Health:         a.Health,
+		Draining:       a.draining.Load,
+		Auth:           authenticator,
+		Limits:         ratelimit.NewLimiter(kv, limits, a.tele.Registry),
+		Quotas:         quotas,
+		Endpoints:      endpoint.NewDirectory(db, opts.Version, features),
+		Capabilities:   endpoint.RuntimeCapabilities(opts.Version, features),
+		Usage:          usage.NewAccounts(db, time.Now),
+	})
+	a.server = a.surface.HTTPServer()
+
+	a.watch("database", "the database", checkUnavailable, a.pingDatabase)
+	a.watch("kv", "the key-value store", checkUnavailable, kv.Ping)
+	if a.media != nil {
+		a.watch("media", "the media service", checkDegraded, a.media.Ping)
+	}
+	listeners := listeners{authenticator, quotas, limits}
+	a.jobs = append(a.jobs,
+		a.connectDatabase,
+		uses.Run,
+		limits.Run,
+		func(ctx context.Context) { kv.Subscribe(ctx, listeners) },
+	)
+	return a, nil
+}
+
+// Run serves until ctx ends, drains, and lets go of everything.
+func (a *App) Run(ctx context.Context) error {
+	defer a.close(context.WithoutCancel(ctx))
+
+	// Jobs outlive ctx: requests in flight need them until the drain is over.
+	background, stop := context.WithCancel(context.WithoutCancel(ctx))
+	var jobs sync.WaitGroup
+	for _, job := range a.jobs {
+		jobs.Go(func() { job(background) })
+	}
+	defer jobs.Wait()
+	defer stop()
+
+	a.log.InfoContext(ctx, "telapi is listening",
+		"version", a.version, "url", a.URL(), "jwt_fingerprint", a.cfg.JWTSecret.Fingerprint(),
+		"api_access", a.cfg.FeatureAPIAccess, "webrtc", a.cfg.FeatureWebRTC)
+	served := make(chan error, 1)
+	go func() { served <- a.server.Serve(a.listener) }()
+	select {
+	case err := <-served:
+		return fmt.Errorf("serve: %w", err)
+	case <-ctx.Done():
+		return a.drain(background)
+	}
+}
+
+// drain takes the instance out of service: /health answers 503 first, so that
+// a load balancer sends new requests elsewhere while this instance still
+// answers; then no connection is taken any more and requests in flight finish.
+func (a *App) drain(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, a.cfg.ShutdownTimeout)
+	defer cancel()
+	a.draining.Store(true)
+	a.log.InfoContext(ctx, "draining", "delay", a.cfg.DrainDelay, "deadline", a.cfg.ShutdownTimeout)
+	wait(ctx, min(a.cfg.DrainDelay, a.cfg.ShutdownTimeout/2))
+
+	err := a.server.Shutdown(ctx)
+	if errors.Is(err, context.DeadlineExceeded) {
+		a.log.WarnContext(ctx, "requests were cut off at the end of SHUTDOWN_TIMEOUT", "timeout", a.cfg.ShutdownTimeout)
+		return a.server.Close()
+	}
+	if err == nil {
+		a.log.InfoContext(ctx, "drained")
+	}
+	return err
+}
+
+func wait(ctx context.Context, d time.Duration) {
+	select {
+	case <-time.After(d):
+	case <-ctx.Done():
+	}
+}
+
+// close lets go of what was opened, whatever of it was.
+func (a *App) close(ctx context.Context) {
+	if a.listener != nil {
+		_ = a.listener.Close() // a second close after Shutdown is harmless
+	}
+	if a.media != nil {
+		a.media.Close()
+	}
+	if a.stores != nil {
+		a.stores.close()
+	}
+	if a.tele != nil {
+		ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
+		defer cancel()
+		if err := a.tele.Shutdown(ctx); err != nil {
+			a.log.WarnContext(ctx, "telemetry was not flushed", "error", err)
+		}
+	}
+}
+
+// connectDatabase keeps trying until the database is there and up to date.
+func (a *App) connectDatabase(ctx context.Context) {
+	if err := a.stores.sql.Connect(ctx); err != nil {
+		if ctx.Err() == nil {
+			a.log.ErrorContext(ctx, "the database cannot be used", "error", err)
+		}
+		return
+	}
+	a.migrated.Store(true)
+}
+
+// pingDatabase fails until the schema is there: an empty database is no
+// database yet.
+func (a *App) pingDatabase(ctx context.Context) error {
+	if !a.migrated.Load() {
+		return errors.New("not connected and migrated yet")
+	}
+	return a.stores.sql.Ping(ctx)
+}
+
+// watch adds a dependency to /health.
+func (a *App) watch(name, what, lost string, ping func(context.Context) error) {
+	p := newProbe(name, what, lost, ping)
+	a.probes = append(a.probes, p)
+	a.jobs = append(a.jobs, func(ctx context.Context) { p.run(ctx, a.log) })
+}
+
+// Ready waits until the instance may be sent traffic.
+func (a *App) Ready(ctx context.Context) error {
+	for a.Health().Status != httpapi.Healthy {
+		if err := ctx.Err(); err != nil {
+			return fmt.Errorf("not ready (%v): %w", a.Health().Checks, err)
+		}
+		wait(ctx, 20*time.Millisecond)
+	}
+	return nil
+}
+
+// Health is what /health answers.
+func (a *App) Health() httpapi.Health {
+	h := httpapi.Health{
+		Status:        httpapi.Healthy,
+		Version:       a.version,
+		UptimeSeconds: int64(time.Since(a.started).Seconds()),
+		Checks:        map[string]string{"database": checkDisabled, "kv": checkDisabled, "media": checkDisabled},
+	}
+	for _, p := range a.probes {
+		h.Checks[p.name] = p.get()
+	}
+	switch {
+	case a.draining.Load():
+		h.Status = "draining"
+	case h.Checks["kv"] != checkOK,
+		a.cfg.FeatureAPIAccess && h.Checks["database"] != checkOK:
+		h.Status = checkUnavailable
+	}
+	return h
+}

@@ -1,0 +1,177 @@
+package app
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"time"
+
+	"telapi/internal/auth"
+	"telapi/internal/config"
+	"telapi/internal/fault"
+	"telapi/internal/ratelimit"
+)
+
+// Finding is what the doctor says of one thing.
+type Finding struct {
+	Check string `json:"check"`
+	OK    bool   `json:"ok"`
+	Text  string `json:"text"`
+}
+
+// Symptoms are what an operator may hold against the configuration.
+type Symptoms struct {
+	JWTFingerprint string // of the console's secret
+	ConsoleJWT     string // a token the console issued
+}
+
+// Diagnose checks the configuration and everything it points at. It changes
+// nothing.
+func Diagnose(ctx context.Context, env []string, given Symptoms, log io.Writer) []Finding {
+	d := &diagnosis{}
+	cfg, warnings, err := config.Load(env, config.Serve)
+	d.configuration(warnings, err)
+	d.signing(cfg, given)
+	d.database(ctx, cfg, log)
+	d.keyValue(ctx, cfg, log)
+	d.mediaService(ctx, cfg)
+	return d.findings
+}
+
+type diagnosis struct{ findings []Finding }
+
+func (d *diagnosis) good(check, format string, args ...any) {
+	d.findings = append(d.findings, Finding{check, true, fmt.Sprintf(format, args...)})
+}
+
+func (d *diagnosis) bad(check, format string, args ...any) {
+	d.findings = append(d.findings, Finding{check, false, fmt.Sprintf(format, args...)})
+}
+
+func (d *diagnosis) configuration(warnings []config.Warning, err error) {
+	var problems *config.Error
+	switch {
+	case errors.As(err, &problems):
+		for _, p := range problems.Problems {
+			d.bad("configuration", "%s", p)
+		}
+	case err != nil:
+		d.bad("configuration", "%v", err)
+	}
+	for _, w := range warnings {
+		d.bad("configuration", "%s", w)
+	}
+	if err == nil && len(warnings) == 0 {
+		d.good("configuration", "every value is allowed, no deprecated name is set")
+	}
+}
+
+func (d *diagnosis) signing(cfg config.Config, given Symptoms) {
+	const check = "jwt secret"
+	own := cfg.JWTSecret.Fingerprint()
+	if len(cfg.JWTSecret) < auth.MinSecretBytes {
+		d.bad(check, "JWT_SECRET has %d bytes and needs %d at least; take the web console's signing secret", len(cfg.JWTSecret), auth.MinSecretBytes)
+		return
+	}
+	switch given.JWTFingerprint {
+	case "":
+		d.good(check, "fingerprint %s; compare it with the console's by --jwt-fingerprint", own)
+	case own:
+		d.good(check, "fingerprint %s, as given", own)
+	default:
+		d.bad(check, "fingerprint is %s, given was %s: JWT_SECRET is not the console's, and every console JWT is answered 401", own, given.JWTFingerprint)
+	}
+	if given.ConsoleJWT == "" {
+		return
+	}
+	who, err := auth.NewConsoleTokens(cfg.JWTSecret, time.Now).Verify(given.ConsoleJWT)
+	if err != nil {
+		d.bad(check, "the given console JWT is refused: %v", fault.From(err).Cause)
+		return
+	}
+	d.good(check, "the given console JWT is accepted, for team %s", who.TeamID)
+}
+
+func (d *diagnosis) database(ctx context.Context, cfg config.Config, log io.Writer) {
+	const check = "database"
+	db, err := openDatabase(cfg, toolLogger(cfg, log))
+	if err != nil {
+		d.bad(check, "%v", err)
+		return
+	}
+	defer func() { _ = db.Close() }()
+	if err := db.Ping(ctx); err != nil {
+		d.bad(check, "%s cannot be reached: %v. Check DATABASE_URL and DATABASE_SSL_MODE", db, reason(err))
+		return
+	}
+	schema, err := db.MigrationStatus(ctx)
+	switch {
+	case err != nil:
+		d.bad(check, "%s: %v", db, reason(err))
+	case len(schema.Pending) > 0:
+		d.good(check, "%s is reached; %d migrations are pending and run at the next start, or by telapi migrate", db, len(schema.Pending))
+	default:
+		d.good(check, "%s is reached, schema version %d", db, schema.Current)
+	}
+}
+
+func (d *diagnosis) keyValue(ctx context.Context, cfg config.Config, log io.Writer) {
+	const check = "key-value store"
+	kv, err := joinKeyValue(cfg, toolLogger(cfg, log))
+	if err != nil {
+		d.bad(check, "%v", err)
+		return
+	}
+	if kv == nil {
+		d.good(check, "embedded, and no server is running it now")
+		return
+	}
+	defer kv.Close()
+	ctx, cancel := context.WithTimeout(ctx, connectTimeout)
+	defer cancel()
+	if err := kv.Connect(ctx); err != nil {
+		d.bad(check, "cannot be reached: %v. Check REDIS_URL and REDIS_TLS_ENABLED", reason(err))
+		return
+	}
+	value, saved, err := kv.Limits(ctx)
+	if err == nil && saved {
+		_, err = ratelimit.ParseLimits(value)
+	}
+	if err != nil {
+		d.bad(check, "is reached, but the saved rate limits are refused: %v. Save good ones with telapi limits set", reason(err))
+		return
+	}
+	d.good(check, "is reached")
+}
+
+func (d *diagnosis) mediaService(ctx context.Context, cfg config.Config) {
+	const check = "media service"
+	client, err := openMedia(cfg)
+	switch {
+	case err != nil:
+		d.bad(check, "%v", err)
+		return
+	case client == nil:
+		d.good(check, "not configured; speech is not cached")
+		return
+	}
+	defer client.Close()
+	ctx, cancel := context.WithTimeout(ctx, connectTimeout)
+	defer cancel()
+	if err := client.Ping(ctx); err != nil {
+		d.bad(check, "%v. Check TTS_MEDIA_CACHE_BASE_URL and TTS_MEDIA_CACHE_CA_BUNDLE", err)
+		return
+	}
+	d.good(check, "is reached")
+}
+
+// reason is the cause of a refusal where it has one: at a prompt it says more
+// than the public text.
+func reason(err error) error {
+	var refusal *fault.Error
+	if errors.As(err, &refusal) && refusal.Cause != nil {
+		return refusal.Cause
+	}
+	return err
+}

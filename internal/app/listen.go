@@ -1,0 +1,95 @@
+package app
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"net"
+	"strconv"
+	"syscall"
+
+	"telapi/internal/config"
+	"telapi/internal/media"
+	"telapi/internal/telemetry"
+)
+
+// listen binds the port before anything else is opened, so that a port in use
+// is the first thing an operator hears of.
+func listen(ctx context.Context, cfg config.Config) (net.Listener, error) {
+	l, err := new(net.ListenConfig).Listen(ctx, "tcp", net.JoinHostPort("", strconv.Itoa(cfg.Port)))
+	if errors.Is(err, syscall.EADDRINUSE) {
+		return nil, fmt.Errorf("port %d is in use by another program. Stop that, or choose another port: TELAPI_PORT=%d (0 picks a free one)", cfg.Port, cfg.Port+10)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("listen on TELAPI_PORT %d: %w", cfg.Port, err)
+	}
+	if !cfg.APITLSEnabled {
+		return l, nil
+	}
+	edge, err := cfg.EdgeTLS()
+	if err != nil {
+		_ = l.Close()
+		return nil, err
+	}
+	return tls.NewListener(l, edge), nil
+}
+
+// URL is where this instance listens, as a browser on the same machine would
+// reach it.
+func (a *App) URL() string {
+	scheme := "http"
+	if a.cfg.APITLSEnabled {
+		scheme = "https"
+	}
+	_, port, _ := net.SplitHostPort(a.listener.Addr().String())
+	return scheme + "://localhost:" + port
+}
+
+func openMedia(cfg config.Config) (*media.Client, error) {
+	if cfg.MediaCacheURL == "" {
+		return nil, nil //nolint:nilnil // no media service is a way to run
+	}
+	roots, err := cfg.MediaRoots()
+	if err != nil {
+		return nil, err
+	}
+	return media.NewClient(cfg.MediaCacheURL, roots)
+}
+
+func telemetryOptions(cfg config.Config, opts Options) telemetry.Options {
+	return telemetry.Options{
+		Level:        cfg.LogLevel,
+		Format:       cfg.LogFormat,
+		Writer:       opts.Log,
+		Export:       cfg.OTelEnabled,
+		Endpoint:     cfg.OTLPEndpoint,
+		MSISDNDigits: cfg.MSISDNUnmaskedDigits,
+		Version:      opts.Version,
+	}
+}
+
+// listeners hear the announcements of this instance, each its own.
+type listeners []interface {
+	Up()
+	Down(error)
+	Message(topic string)
+}
+
+func (ls listeners) Up() {
+	for _, l := range ls {
+		l.Up()
+	}
+}
+
+func (ls listeners) Down(err error) {
+	for _, l := range ls {
+		l.Down(err)
+	}
+}
+
+func (ls listeners) Message(topic string) {
+	for _, l := range ls {
+		l.Message(topic)
+	}
+}

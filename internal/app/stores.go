@@ -1,0 +1,109 @@
+package app
+
+import (
+	"errors"
+	"fmt"
+	"log/slog"
+
+	"telapi/internal/config"
+	"telapi/internal/redisstore"
+	"telapi/internal/sqlstore"
+)
+
+// stores are the two places where state lives: the database, and the key-value
+// store with, where nothing else is configured, the embedded engine behind it.
+type stores struct {
+	sql      *sqlstore.Store
+	kv       *redisstore.Store
+	embedded *redisstore.Embedded // nil unless this process runs it
+	unlock   func()
+}
+
+// openServerStores opens the stores as the server does: it owns what is
+// embedded. A store that is away is no error here; it is connected to later.
+func openServerStores(cfg config.Config, log *slog.Logger) (s *stores, err error) {
+	s = &stores{unlock: func() {}}
+	defer func() {
+		if err != nil {
+			s.close()
+		}
+	}()
+	if s.sql, err = openDatabase(cfg, log); err != nil {
+		return nil, err
+	}
+	if cfg.DatabaseURL == "" || cfg.RedisURL == "" {
+		if s.unlock, err = sqlstore.LockServer(cfg.DataDir); err != nil {
+			return nil, err
+		}
+	}
+	if cfg.RedisURL != "" {
+		s.kv, err = openRedis(cfg, log)
+		return s, err
+	}
+	if s.embedded, err = redisstore.StartEmbedded(cfg.DataDir, log); err != nil {
+		return nil, fmt.Errorf("start the embedded key-value store: %w", err)
+	}
+	s.kv = redisstore.Open(s.embedded.Options(log))
+	return s, nil
+}
+
+// joinStores opens the stores as administration does, beside a running server.
+// The key-value store is nil where it is embedded and no server runs it.
+func joinStores(cfg config.Config, log *slog.Logger) (s *stores, err error) {
+	s = &stores{unlock: func() {}}
+	if s.sql, err = openDatabase(cfg, log); err != nil {
+		return nil, err
+	}
+	if s.kv, err = joinKeyValue(cfg, log); err != nil {
+		s.close()
+		return nil, err
+	}
+	return s, nil
+}
+
+func joinKeyValue(cfg config.Config, log *slog.Logger) (*redisstore.Store, error) {
+	if cfg.RedisURL != "" {
+		return openRedis(cfg, log)
+	}
+	opts, err := redisstore.Join(cfg.DataDir)
+	if errors.Is(err, redisstore.ErrNoServer) {
+		return nil, nil //nolint:nilnil // nobody runs it: that is an answer
+	}
+	if err != nil {
+		return nil, err
+	}
+	opts.Logger = log
+	return redisstore.Open(opts), nil
+}
+
+func openDatabase(cfg config.Config, log *slog.Logger) (*sqlstore.Store, error) {
+	db, err := sqlstore.Open(sqlstore.Options{DSN: cfg.DatabaseDSN(), DataDir: cfg.DataDir, Logger: log})
+	if err != nil {
+		return nil, fmt.Errorf("open the database: %w", err)
+	}
+	return db, nil
+}
+
+func openRedis(cfg config.Config, log *slog.Logger) (*redisstore.Store, error) {
+	r, err := cfg.Redis()
+	if err != nil {
+		return nil, err
+	}
+	return redisstore.Open(redisstore.Options{
+		Addrs: r.Addrs, Username: r.Username, Password: r.Password, DB: r.DB, TLS: r.TLS, Logger: log,
+	}), nil
+}
+
+// close lets go of everything, in the reverse order of opening.
+func (s *stores) close() {
+	if s.kv != nil {
+		s.kv.Close()
+	}
+	if s.embedded != nil {
+		s.embedded.Close()
+	}
+	if s.sql != nil {
+		_ = s.sql.Close()
+	}
+	s.unlock()
+}

@@ -1,0 +1,196 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"strconv"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"telapi/internal/app"
+	"telapi/internal/config"
+	"telapi/internal/ratelimit"
+	"telapi/internal/team"
+)
+
+// office runs a command's body with the stores open.
+func (c *cli) office(body func(ctx context.Context, o *app.Office, args []string) error) func(*cobra.Command, []string) error {
+	return c.work(func(ctx context.Context, args []string) error {
+		cfg, err := c.configure(config.Tool)
+		if err != nil {
+			return err
+		}
+		o, err := app.OpenOffice(ctx, cfg, c.Err)
+		if err != nil {
+			return err
+		}
+		defer o.Close()
+		return body(ctx, o, args)
+	})
+}
+
+func group(use, short string, commands ...*cobra.Command) *cobra.Command {
+	g := &cobra.Command{Use: use, GroupID: groupAdmin, Short: short, Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			return fmt.Errorf("say what to do: %s", cmd.UsageString())
+		}}
+	g.AddCommand(commands...)
+	return g
+}
+
+// teamView is a team as the command line shows it.
+type teamView struct {
+	ID         string     `json:"id"`
+	Name       string     `json:"name"`
+	DailyQuota int64      `json:"dailyQuota"`
+	CreatedAt  *time.Time `json:"createdAt"`
+}
+
+func viewTeam(t team.Team) teamView { return teamView{t.ID, t.Name, t.Quota(), moment(t.CreatedAt)} }
+
+func (c *cli) printTeam(t team.Team) error {
+	v := viewTeam(t)
+	return c.print(v, fields("id", v.ID, "name", v.Name, "daily quota", strconv.FormatInt(v.DailyQuota, 10), "created", when(t.CreatedAt)))
+}
+
+func (c *cli) teamCommand() *cobra.Command {
+	return group("team", "Teams: the tenants that own keys, endpoints, quota and usage",
+		&cobra.Command{Use: "create NAME", Short: "Create a team", Args: cobra.ExactArgs(1),
+			RunE: c.office(func(ctx context.Context, o *app.Office, args []string) error {
+				t, err := o.Teams.Create(ctx, args[0])
+				if err != nil {
+					return err
+				}
+				return c.printTeam(t)
+			})},
+		&cobra.Command{Use: "list", Short: "List all teams", Args: cobra.NoArgs,
+			RunE: c.office(func(ctx context.Context, o *app.Office, _ []string) error {
+				teams, err := o.Teams.List(ctx)
+				if err != nil {
+					return err
+				}
+				views := make([]teamView, len(teams))
+				for i, t := range teams {
+					views[i] = viewTeam(t)
+				}
+				return table(c, views, []string{"ID", "NAME", "QUOTA/DAY"}, func(v teamView) []string {
+					return []string{v.ID, v.Name, strconv.FormatInt(v.DailyQuota, 10)}
+				})
+			})},
+		&cobra.Command{Use: "show ID", Short: "Show a team", Args: cobra.ExactArgs(1),
+			RunE: c.office(func(ctx context.Context, o *app.Office, args []string) error {
+				t, err := o.Teams.Show(ctx, args[0])
+				if err != nil {
+					return err
+				}
+				return c.printTeam(t)
+			})},
+		c.teamUpdateCommand(),
+	)
+}
+
+func (c *cli) teamUpdateCommand() *cobra.Command {
+	var name string
+	cmd := &cobra.Command{Use: "update ID --name NAME", Short: "Rename a team", Args: cobra.ExactArgs(1),
+		RunE: c.office(func(ctx context.Context, o *app.Office, args []string) error {
+			t, err := o.Teams.Rename(ctx, args[0], name)
+			if err != nil {
+				return err
+			}
+			return c.printTeam(t)
+		})}
+	cmd.Flags().StringVar(&name, "name", "", "the new name")
+	must(cmd.MarkFlagRequired("name"))
+	return cmd
+}
+
+func (c *cli) quotaCommand() *cobra.Command {
+	return group("quota", "Daily request quota of a team",
+		&cobra.Command{Use: "set TEAM N|default", Short: "Set how many API requests a team may make per UTC day", Args: cobra.ExactArgs(2),
+			RunE: c.office(func(ctx context.Context, o *app.Office, args []string) error {
+				var quota *int64
+				if args[1] != "default" {
+					n, err := strconv.ParseInt(args[1], 10, 64)
+					if err != nil {
+						return fmt.Errorf("%q is no quota: give a number, or the word default", args[1])
+					}
+					quota = &n
+				}
+				t, err := o.Teams.SetQuota(ctx, args[0], quota)
+				if err != nil {
+					return err
+				}
+				return c.printTeam(t)
+			})},
+		&cobra.Command{Use: "show TEAM", Short: "Show a team's quota", Args: cobra.ExactArgs(1),
+			RunE: c.office(func(ctx context.Context, o *app.Office, args []string) error {
+				t, err := o.Teams.Show(ctx, args[0])
+				if err != nil {
+					return err
+				}
+				return c.printTeam(t)
+			})},
+	)
+}
+
+func (c *cli) limitsCommand() *cobra.Command {
+	return group("limits", "Rate limits by client address, shared by all instances",
+		&cobra.Command{Use: "show", Short: "Show the limits in force", Args: cobra.NoArgs,
+			RunE: c.office(func(ctx context.Context, o *app.Office, _ []string) error {
+				if err := o.Limits.Reload(ctx); err != nil {
+					return err
+				}
+				return c.printLimits(o)
+			})},
+		c.limitsSetCommand(),
+	)
+}
+
+func (c *cli) limitsSetCommand() *cobra.Command {
+	var tier string
+	var most int64
+	var window time.Duration
+	cmd := &cobra.Command{Use: "set --tier api|webhook|auth --max N --window DURATION",
+		Short: "Change one tier; every instance holds to it within a second", Args: cobra.NoArgs,
+		Example: "  telapi limits set --tier api --max 600 --window 1m",
+		RunE: c.office(func(ctx context.Context, o *app.Office, _ []string) error {
+			if err := o.Limits.Reload(ctx); err != nil {
+				return err
+			}
+			if err := o.Limits.Save(ctx, o.Limits.Current().With(ratelimit.Tier(tier), ratelimit.Rate{Max: most, Window: window})); err != nil {
+				return err
+			}
+			return c.printLimits(o)
+		})}
+	cmd.Flags().StringVar(&tier, "tier", "", "api, webhook or auth")
+	cmd.Flags().Int64Var(&most, "max", 0, "requests per window and address")
+	cmd.Flags().DurationVar(&window, "window", time.Minute, "length of the window, such as 1m")
+	must(cmd.MarkFlagRequired("tier"))
+	must(cmd.MarkFlagRequired("max"))
+	return cmd
+}
+
+func (c *cli) printLimits(o *app.Office) error {
+	limits := o.Limits.Current()
+	return c.print(limits, func(w io.Writer) {
+		pairs := []string{"TIER", "LIMIT"}
+		for _, t := range ratelimit.Tiers {
+			r := limits.Of(t)
+			pairs = append(pairs, string(t), fmt.Sprintf("%d per %s", r.Max, r.Window))
+		}
+		fields(pairs...)(w)
+		if o.Alone {
+			_, _ = fmt.Fprintln(w, "No server is running; the next one starts with these.")
+		}
+	})
+}
+
+// must stops a build in which a command names a flag it has not defined.
+func must(err error) {
+	if err != nil {
+		panic(errors.Join(errors.New("command line is assembled wrongly"), err))
+	}
+}

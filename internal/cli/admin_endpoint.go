@@ -1,0 +1,183 @@
+package cli
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/go-json-experiment/json"
+	"github.com/spf13/cobra"
+
+	"telapi/callruntime/wire"
+	"telapi/internal/app"
+	"telapi/internal/endpoint"
+)
+
+// endpointView is an endpoint as the command line shows it.
+type endpointView struct {
+	ID             string              `json:"id"`
+	TeamID         string              `json:"teamId"`
+	Name           string              `json:"name"`
+	Enabled        bool                `json:"enabled"`
+	Modes          []endpoint.Mode     `json:"modes"`
+	Origins        []string            `json:"origins"`
+	GatewayProfile wire.GatewayProfile `json:"gatewayProfile"`
+	CreatedAt      *time.Time          `json:"createdAt"`
+	UpdatedAt      *time.Time          `json:"updatedAt"`
+}
+
+func viewEndpoint(e endpoint.Endpoint) endpointView {
+	return endpointView{e.ID, e.TeamID, e.Name, e.Enabled, e.Modes, e.Origins, e.Profile, moment(e.CreatedAt), moment(e.UpdatedAt)}
+}
+
+func (v endpointView) modes() string {
+	names := make([]string, len(v.Modes))
+	for i, m := range v.Modes {
+		names[i] = string(m)
+	}
+	return strings.Join(names, ",")
+}
+
+func (c *cli) printEndpoint(e endpoint.Endpoint) error {
+	v := viewEndpoint(e)
+	profile, err := json.Marshal(v.GatewayProfile, json.Deterministic(true))
+	if err != nil {
+		return fmt.Errorf("print endpoint: %w", err)
+	}
+	return c.print(v, fields("id", v.ID, "team", v.TeamID, "name", v.Name, "enabled", strconv.FormatBool(v.Enabled),
+		"modes", v.modes(), "origins", strings.Join(v.Origins, " "), "profile", string(profile)))
+}
+
+func (c *cli) endpointCommand() *cobra.Command {
+	return group("endpoint", "Endpoints: a team's entries into a flow",
+		c.endpointCreateCommand(),
+		c.endpointListCommand(),
+		&cobra.Command{Use: "show ID", Short: "Show an endpoint", Args: cobra.ExactArgs(1),
+			RunE: c.office(func(ctx context.Context, o *app.Office, args []string) error {
+				e, err := o.Endpoints.Show(ctx, args[0])
+				if err != nil {
+					return err
+				}
+				return c.printEndpoint(e)
+			})},
+		c.endpointUpdateCommand(),
+	)
+}
+
+// endpointFlags are what create and update share.
+type endpointFlags struct {
+	name, profile  string
+	modes, origins []string
+}
+
+func (f *endpointFlags) register(cmd *cobra.Command) {
+	cmd.Flags().StringVar(&f.name, "name", "", "its name")
+	cmd.Flags().StringArrayVar(&f.modes, "mode", nil, "webrtc, audio or chat (repeatable)")
+	cmd.Flags().StringArrayVar(&f.origins, "origin", nil, "a web origin that may open its sockets, such as https://shop.example (repeatable)")
+	cmd.Flags().StringVar(&f.profile, "profile", "", "JSON file with its gatewayProfile")
+}
+
+// change is what the given flags ask for; a flag that was not given changes nothing.
+func (f *endpointFlags) change(cmd *cobra.Command) (endpoint.Change, error) {
+	var change endpoint.Change
+	given := cmd.Flags().Changed
+	if given("name") {
+		change.Name = &f.name
+	}
+	if given("mode") {
+		modes := make([]endpoint.Mode, len(f.modes))
+		for i, m := range f.modes {
+			modes[i] = endpoint.Mode(m)
+		}
+		change.Modes = &modes
+	}
+	if given("origin") {
+		change.Origins = &f.origins
+	}
+	if given("profile") {
+		raw, err := os.ReadFile(f.profile)
+		if err != nil {
+			return change, fmt.Errorf("read profile: %w", err)
+		}
+		profile, err := endpoint.ParseProfile(raw)
+		if err != nil {
+			return change, fmt.Errorf("%s: %w", f.profile, err)
+		}
+		change.Profile = &profile
+	}
+	return change, nil
+}
+
+func (c *cli) endpointCreateCommand() *cobra.Command {
+	var flags endpointFlags
+	var teamID string
+	cmd := &cobra.Command{Use: "create --team TEAM --name NAME --mode MODE…", Short: "Create an endpoint", Args: cobra.NoArgs,
+		Example: "  telapi endpoint create --team tm_… --name Shop --mode chat --mode webrtc --origin https://shop.example"}
+	flags.register(cmd)
+	cmd.Flags().StringVar(&teamID, "team", "", "the team's id")
+	for _, name := range []string{"team", "name", "mode"} {
+		must(cmd.MarkFlagRequired(name))
+	}
+	cmd.RunE = c.office(func(ctx context.Context, o *app.Office, _ []string) error {
+		change, err := flags.change(cmd)
+		if err != nil {
+			return err
+		}
+		if _, err := o.Teams.Show(ctx, teamID); err != nil {
+			return err
+		}
+		e, err := o.Endpoints.Create(ctx, teamID, change)
+		if err != nil {
+			return err
+		}
+		return c.printEndpoint(e)
+	})
+	return cmd
+}
+
+func (c *cli) endpointUpdateCommand() *cobra.Command {
+	var flags endpointFlags
+	var enabled bool
+	cmd := &cobra.Command{Use: "update ID", Short: "Change an endpoint; what is not given stays", Args: cobra.ExactArgs(1),
+		Example: "  telapi endpoint update ep_… --enabled=false"}
+	flags.register(cmd)
+	cmd.Flags().BoolVar(&enabled, "enabled", true, "whether sessions may be opened on it")
+	cmd.RunE = c.office(func(ctx context.Context, o *app.Office, args []string) error {
+		change, err := flags.change(cmd)
+		if err != nil {
+			return err
+		}
+		if cmd.Flags().Changed("enabled") {
+			change.Enabled = &enabled
+		}
+		e, err := o.Endpoints.Update(ctx, args[0], change)
+		if err != nil {
+			return err
+		}
+		return c.printEndpoint(e)
+	})
+	return cmd
+}
+
+func (c *cli) endpointListCommand() *cobra.Command {
+	var teamID string
+	cmd := &cobra.Command{Use: "list [--team TEAM]", Short: "List endpoints", Args: cobra.NoArgs,
+		RunE: c.office(func(ctx context.Context, o *app.Office, _ []string) error {
+			endpoints, err := o.Endpoints.List(ctx, teamID)
+			if err != nil {
+				return err
+			}
+			views := make([]endpointView, len(endpoints))
+			for i, e := range endpoints {
+				views[i] = viewEndpoint(e)
+			}
+			return table(c, views, []string{"ID", "TEAM", "ENABLED", "MODES", "NAME"}, func(v endpointView) []string {
+				return []string{v.ID, v.TeamID, strconv.FormatBool(v.Enabled), v.modes(), v.Name}
+			})
+		})}
+	cmd.Flags().StringVar(&teamID, "team", "", "only this team's")
+	return cmd
+}

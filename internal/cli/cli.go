@@ -1,0 +1,146 @@
+// Package cli is the command line: it reads flags and configuration, asks the
+// app to do the work, and prints what came of it for people or, with --json,
+// for programs.
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"telapi/internal/config"
+	"telapi/internal/fault"
+)
+
+// version is stamped in by the build.
+var version = "0.9.18" //nolint:gochecknoglobals // the linker can set nothing else
+
+// Console is the process's outside: what was typed, and where answers go.
+type Console struct {
+	Args []string
+	Env  []string
+	In   io.Reader
+	Out  io.Writer
+	Err  io.Writer
+}
+
+// Exit codes that scripts may rely on.
+const (
+	exitDone   = 0
+	exitFailed = 1 // refused or failed; the reason is on stderr
+	exitUsage  = 2
+)
+
+// cli is one invocation.
+type cli struct {
+	Console
+	json    bool
+	running bool // the command line was understood; errors are the work's own
+}
+
+// Run carries out one command line and returns the exit code.
+func Run(ctx context.Context, console Console) int {
+	c := &cli{Console: console}
+	root := c.root()
+	err := root.ExecuteContext(ctx)
+	switch {
+	case err == nil:
+		return exitDone
+	case errors.Is(err, errReported):
+		return exitFailed
+	case !c.running:
+		_, _ = fmt.Fprintf(c.Err, "telapi: %v\nSee 'telapi --help'.\n", err)
+		return exitUsage
+	}
+	c.complain(err)
+	return exitFailed
+}
+
+// errReported ends a command that has printed its own account of the failure.
+var errReported = errors.New("reported")
+
+func (c *cli) root() *cobra.Command {
+	root := &cobra.Command{
+		Use:   "telapi",
+		Short: "The service between browsers, a call runtime and asynchronous bots",
+		Long: `telapi joins a voice-bot platform's browsers, call runtime and bot providers.
+
+Try it on embedded stores, with a demo team:    telapi dev
+Run it in production (see telapi config):       telapi serve
+Ask what is wrong:                              telapi doctor
+
+All configuration comes from environment variables; docs/configuration.md lists them.`,
+		SilenceErrors: true,
+		SilenceUsage:  true,
+		Args:          cobra.NoArgs,
+	}
+	root.SetArgs(c.Args)
+	root.SetIn(c.In)
+	root.SetOut(c.Out)
+	root.SetErr(c.Err)
+	root.PersistentFlags().BoolVar(&c.json, "json", false, "print JSON, one object per line, and nothing else on stdout")
+	root.AddGroup(
+		&cobra.Group{ID: groupRun, Title: "Run it:"},
+		&cobra.Group{ID: groupAdmin, Title: "Administer it (works while the server runs):"},
+		&cobra.Group{ID: groupLook, Title: "Look at it:"},
+	)
+	root.AddCommand(
+		c.serveCommand(), c.devCommand(), c.migrateCommand(),
+		c.teamCommand(), c.keyCommand(), c.endpointCommand(), c.limitsCommand(), c.quotaCommand(),
+		c.doctorCommand(), c.configCommand(), c.versionCommand(),
+	)
+	return root
+}
+
+const (
+	groupRun   = "run"
+	groupAdmin = "admin"
+	groupLook  = "look"
+)
+
+// work wraps a command's body: from here on errors are the work's, not the
+// command line's.
+func (c *cli) work(body func(ctx context.Context, args []string) error) func(*cobra.Command, []string) error {
+	return func(cmd *cobra.Command, args []string) error {
+		c.running = true
+		return body(cmd.Context(), args)
+	}
+}
+
+// complain prints an error with everything a person needs to mend it.
+func (c *cli) complain(err error) {
+	var refusal *fault.Error
+	var badConfig *config.Error
+	switch {
+	case errors.As(err, &badConfig):
+		_, _ = fmt.Fprintln(c.Err, "telapi:", badConfig)
+	case errors.As(err, &refusal) && refusal.Code != fault.Internal:
+		// What was being done, then the public text; the code means
+		// nothing at a prompt.
+		doing, _, _ := strings.Cut(err.Error(), string(refusal.Code))
+		_, _ = fmt.Fprintf(c.Err, "telapi: %s%s\n", doing, refusal.Message)
+		if issues, ok := refusal.Details.([]fault.Issue); ok && len(issues) > 1 {
+			for _, i := range issues {
+				_, _ = fmt.Fprintf(c.Err, "  %s: %s\n", i.Path, i.Message)
+			}
+		}
+		if refusal.Cause != nil {
+			_, _ = fmt.Fprintf(c.Err, "  (%v)\n", refusal.Cause)
+		}
+	default:
+		_, _ = fmt.Fprintln(c.Err, "telapi:", err)
+	}
+}
+
+// configure loads the configuration and passes its warnings on.
+func (c *cli) configure(mode config.Mode) (config.Config, error) {
+	cfg, warnings, err := config.Load(c.Env, mode)
+	for _, w := range warnings {
+		_, _ = fmt.Fprintln(c.Err, "warning:", w)
+	}
+	return cfg, err
+}

@@ -1,0 +1,148 @@
+package cli
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"telapi/internal/app"
+	"telapi/internal/config"
+	"telapi/internal/demo"
+)
+
+func (c *cli) serveCommand() *cobra.Command {
+	return &cobra.Command{
+		Use:     "serve",
+		GroupID: groupRun,
+		Short:   "Run the API server",
+		Long: `Runs the API server until SIGTERM or Ctrl-C, then drains: /health answers 503,
+requests in flight finish, and the process ends within SHUTDOWN_TIMEOUT. A second
+signal ends it at once.
+
+JWT_SECRET is required. Without DATABASE_URL and REDIS_URL it runs on SQLite and an
+embedded key-value store under DATA_DIR, which is good for one machine.`,
+		Args: cobra.NoArgs,
+		RunE: c.work(func(ctx context.Context, _ []string) error {
+			cfg, err := c.configure(config.Serve)
+			if err != nil {
+				return err
+			}
+			a, err := app.New(ctx, cfg, c.options())
+			if err != nil {
+				return err
+			}
+			return a.Run(ctx)
+		}),
+	}
+}
+
+func (c *cli) options() app.Options { return app.Options{Version: version, Log: c.Err} }
+
+const (
+	// devShutdown bounds the drain of a development server, whose user waits
+	// at the prompt.
+	devShutdown = 10 * time.Second
+	devReady    = 30 * time.Second
+)
+
+func (c *cli) devCommand() *cobra.Command {
+	return &cobra.Command{
+		Use:     "dev",
+		GroupID: groupRun,
+		Short:   "Run everything on embedded stores, with a demo team to try it",
+		Long: `Runs the service with nothing to set up: SQLite and an embedded key-value store
+under DATA_DIR, a demo team with one endpoint, and a demo key with every scope.
+It honours every configuration name; TELAPI_PORT=0 picks a free port.`,
+		Args: cobra.NoArgs,
+		RunE: c.work(func(ctx context.Context, _ []string) error {
+			cfg, err := c.configure(config.Dev)
+			if err != nil {
+				return err
+			}
+			if !cfg.IsSet("DRAIN_DELAY") {
+				cfg.DrainDelay = 0
+			}
+			cfg.ShutdownTimeout = min(cfg.ShutdownTimeout, devShutdown)
+			a, err := app.New(ctx, cfg, c.options())
+			if err != nil {
+				return err
+			}
+			ran := make(chan error, 1)
+			go func() { ran <- a.Run(ctx) }()
+			if err := c.welcome(ctx, a, cfg); err != nil {
+				return err
+			}
+			return <-ran
+		}),
+	}
+}
+
+// welcome seeds the demo team once the stores are there, and says what to try.
+func (c *cli) welcome(ctx context.Context, a *app.App, cfg config.Config) error {
+	ready, cancel := context.WithTimeout(ctx, devReady)
+	defer cancel()
+	if err := a.Ready(ready); err != nil {
+		return fmt.Errorf("wait for the stores: %w", err)
+	}
+	office := a.Office()
+	d, err := demo.Seed(ctx, cfg.DataDir, office.Teams, office.Endpoints, office.Keys)
+	if err != nil {
+		return fmt.Errorf("seed the demo team: %w", err)
+	}
+	return c.print(struct {
+		URL        string `json:"url"`
+		Key        string `json:"key"`
+		TeamID     string `json:"teamId"`
+		EndpointID string `json:"endpointId"`
+	}{a.URL(), d.Key.Reveal(), d.TeamID, d.EndpointID}, func(w io.Writer) {
+		_, _ = fmt.Fprintf(w, `
+telapi %s is up, for development.
+
+  API        %s
+  Demo key   %s
+  Team       %s
+  Endpoint   %s
+
+  Try        curl -H 'X-API-Key: %s' %s/api/v1/endpoints
+  Then       telapi --help, in another terminal and this folder
+
+Ctrl-C ends it.
+
+`, version, a.URL(), d.Key.Reveal(), d.TeamID, d.EndpointID, d.Key.Reveal(), a.URL())
+	})
+}
+
+func (c *cli) versionCommand() *cobra.Command {
+	return &cobra.Command{
+		Use:     "version",
+		GroupID: groupLook,
+		Short:   "Print the version",
+		Args:    cobra.NoArgs,
+		RunE: c.work(func(context.Context, []string) error {
+			return c.print(map[string]string{"version": version}, func(w io.Writer) {
+				_, _ = fmt.Fprintln(w, "telapi", version)
+			})
+		}),
+	}
+}
+
+func (c *cli) configCommand() *cobra.Command {
+	return &cobra.Command{
+		Use:     "config",
+		GroupID: groupLook,
+		Short:   "Print the effective configuration, secrets masked",
+		Args:    cobra.NoArgs,
+		RunE: c.work(func(context.Context, []string) error {
+			cfg, err := c.configure(config.Tool)
+			if err != nil {
+				return err
+			}
+			return table(c, cfg.Effective(), []string{"NAME", "VALUE", "FROM"}, func(s config.Setting) []string {
+				return []string{s.Name, s.Value, s.Source}
+			})
+		}),
+	}
+}

@@ -1,0 +1,47 @@
+package httpapi
+
+import (
+	"net/http"
+	"net/netip"
+
+	"telapi/internal/auth"
+)
+
+// exchange is one request and its answer on their way through the table. It is
+// the ResponseWriter that handlers get, and gathers what the access log, the
+// metrics and the trace will say.
+type exchange struct {
+	http.ResponseWriter
+	status int
+	bytes  int64
+	route  *Route // nil: nothing matched
+	client netip.Addr
+	who    auth.Principal
+	cause  error // why it was refused, for the log
+}
+
+func (x *exchange) WriteHeader(status int) {
+	if x.status == 0 {
+		x.status = status
+	}
+	x.ResponseWriter.WriteHeader(status)
+}
+
+func (x *exchange) Write(b []byte) (int, error) {
+	if x.status == 0 {
+		x.status = http.StatusOK
+	}
+	n, err := x.ResponseWriter.Write(b)
+	x.bytes += int64(n)
+	return n, err
+}
+
+// Unwrap lets http.ResponseController reach the connection.
+func (x *exchange) Unwrap() http.ResponseWriter { return x.ResponseWriter }
+
+func (x *exchange) pattern() string {
+	if x.route == nil {
+		return "unmatched"
+	}
+	return x.route.Path
+}

@@ -1,0 +1,153 @@
+package httpapi
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net/http"
+	"runtime/debug"
+	"strconv"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"go.opentelemetry.io/otel/attribute"
+	"go.opentelemetry.io/otel/codes"
+	"go.opentelemetry.io/otel/propagation"
+	"go.opentelemetry.io/otel/trace"
+
+	"telapi/internal/reqid"
+)
+
+// clientClosed is what the log says of a client that left before its answer.
+const clientClosed = 499
+
+// ServeHTTP gives every request its id, keeps a panic from passing, and tells
+// log, metrics and trace how it went.
+func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	start := s.deps.Now()
+	x := &exchange{ResponseWriter: w, client: clientAddr(r, s.deps.TrustedProxies)}
+	id := reqid.FromHeader(r.Header.Get(reqid.Header))
+	w.Header().Set(reqid.Header, id)
+	w.Header().Set("X-Content-Type-Options", "nosniff")
+	if s.deps.Draining() {
+		w.Header().Set("Connection", "close") // the next request belongs on another instance
+	}
+
+	ctx := reqid.With(r.Context(), id)
+	ctx = propagation.TraceContext{}.Extract(ctx, propagation.HeaderCarrier(r.Header))
+	ctx, span := s.deps.Tracing.Tracer("telapi/httpapi").Start(ctx, r.Method, trace.WithSpanKind(trace.SpanKindServer))
+	r = r.WithContext(ctx)
+
+	s.seen.inFlight.Inc()
+	defer func() {
+		if p := recover(); p != nil {
+			if p == http.ErrAbortHandler { //nolint:errorlint // net/http compares it so
+				panic(p)
+			}
+			s.recovered(x, r, p)
+		}
+		s.seen.inFlight.Dec()
+		s.tell(ctx, x, r, span, s.deps.Now().Sub(start))
+	}()
+	s.route(x, r)
+}
+
+func (s *Server) recovered(x *exchange, r *http.Request, p any) {
+	err := fmt.Errorf("panic: %v\n%s", p, debug.Stack())
+	if x.status != 0 {
+		// Half an answer is out: cut the connection so that the client
+		// cannot take it for a whole one.
+		x.cause = err
+		_ = http.NewResponseController(x).SetWriteDeadline(time.Now())
+		return
+	}
+	s.refuse(x, r, err)
+}
+
+func (s *Server) tell(ctx context.Context, x *exchange, r *http.Request, span trace.Span, took time.Duration) {
+	if errors.Is(x.cause, context.Canceled) && r.Context().Err() != nil {
+		x.status = clientClosed
+	}
+	method := knownMethod(r.Method)
+	s.seen.requests.WithLabelValues(x.pattern(), method, strconv.Itoa(x.status)).Inc()
+	s.seen.duration.WithLabelValues(x.pattern(), method).Observe(took.Seconds())
+
+	if span.IsRecording() {
+		span.SetName(method + " " + x.pattern())
+		span.SetAttributes(
+			attribute.String("http.request.method", method),
+			attribute.String("http.route", x.pattern()),
+			attribute.Int("http.response.status_code", x.status),
+			attribute.String("telapi.team_id", x.who.TeamID),
+		)
+		if x.status >= http.StatusInternalServerError {
+			span.SetStatus(codes.Error, http.StatusText(x.status))
+		}
+	}
+	span.End()
+
+	level := s.logLevel(x)
+	if !s.deps.Log.Enabled(ctx, level) {
+		return
+	}
+	attrs := []slog.Attr{
+		slog.String("method", method),
+		slog.String("path", r.URL.Path), // never the query: legacy clients put tokens there
+		slog.Int("status", x.status),
+		slog.Int64("bytes", x.bytes),
+		slog.Duration("took", took),
+		slog.String("client", x.client.String()),
+	}
+	if x.who.TeamID != "" {
+		attrs = append(attrs, slog.String("team_id", x.who.TeamID), slog.String("subject", x.who.Subject))
+	}
+	if x.cause != nil {
+		attrs = append(attrs, slog.Any("error", x.cause))
+	}
+	s.deps.Log.LogAttrs(ctx, level, "request", attrs...)
+}
+
+// logLevel keeps probes and scrapes, which come every few seconds, out of the way.
+func (s *Server) logLevel(x *exchange) slog.Level {
+	switch {
+	case x.status >= http.StatusInternalServerError && x.cause != nil:
+		return slog.LevelError
+	case x.route != nil && x.route.Tier == "":
+		return slog.LevelDebug
+	default:
+		return slog.LevelInfo
+	}
+}
+
+// observations are the metrics every route has.
+type observations struct {
+	requests *prometheus.CounterVec
+	duration *prometheus.HistogramVec
+	inFlight prometheus.Gauge
+}
+
+func newObservations(reg prometheus.Registerer) *observations {
+	o := &observations{
+		requests: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "telapi_http_requests_total", Help: "Requests answered, by route, method and status."},
+			[]string{"route", "method", "status"}),
+		duration: prometheus.NewHistogramVec(prometheus.HistogramOpts{
+			Name: "telapi_http_request_duration_seconds", Help: "Time from the request's header to the end of its answer.",
+			Buckets: []float64{.0005, .001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10}},
+			[]string{"route", "method"}),
+		inFlight: prometheus.NewGauge(prometheus.GaugeOpts{
+			Name: "telapi_http_requests_in_flight", Help: "Requests being answered now."}),
+	}
+	reg.MustRegister(o.requests, o.duration, o.inFlight)
+	return o
+}
+
+// knownMethod keeps a client from making up metric labels.
+func knownMethod(m string) string {
+	switch m {
+	case http.MethodGet, http.MethodHead, http.MethodPost, http.MethodPut, http.MethodPatch, http.MethodDelete, http.MethodOptions:
+		return m
+	}
+	return "other"
+}

@@ -1,0 +1,65 @@
+package httpapi
+
+import (
+	"net/http"
+
+	"telapi/internal/auth"
+	"telapi/internal/ratelimit"
+)
+
+// access says who may call a route.
+type access string
+
+const (
+	public      access = "public"       // anybody
+	team        access = "team"         // an API key or a console JWT, with the route's scope
+	metricsOnly access = "metricsToken" // METRICS_TOKEN when one is set, else anybody
+)
+
+// flag says when a route is registered.
+type flag string
+
+const (
+	always    flag = "always"
+	apiAccess flag = "FEATURE_API_ACCESS"
+)
+
+// Route is one row of the service's surface.
+type Route struct {
+	Method string
+	Path   string
+	Access access
+	Scope  auth.Scope
+	Tier   ratelimit.Tier // empty: never limited
+	Flag   flag
+	handle handler
+}
+
+// handler answers one request for whoever the route's access let through. It
+// either writes the answer or returns an error, which becomes the envelope.
+type handler func(w http.ResponseWriter, r *http.Request, who auth.Principal) error
+
+// Routes is the whole HTTP surface. What is not in it does not exist.
+func (s *Server) routes() []Route {
+	return []Route{
+		{"GET", "/health", public, "", "", always, s.health},
+		{"GET", "/metrics", metricsOnly, "", "", always, s.metrics},
+		{"GET", "/openapi.yaml", public, "", ratelimit.API, apiAccess, s.openAPI},
+
+		{"GET", "/api/v1/endpoints", team, auth.ReadTeamApps, ratelimit.API, apiAccess, s.listEndpoints},
+		{"GET", "/api/v1/runtime/capabilities", team, auth.ReadTeamApps, ratelimit.API, apiAccess, s.runtimeCapabilities},
+		{"GET", "/api/v1/runtime/endpoints/{id}", team, auth.ReadTeamApps, ratelimit.API, apiAccess, s.runtimeEndpoint},
+		{"GET", "/api/v1/usage/tts-characters", team, auth.ReadTeamUsage, ratelimit.API, apiAccess, s.ttsUsage},
+	}
+}
+
+// Routes lists what this server registered, under its flags.
+func (s *Server) Routes() []Route {
+	var registered []Route
+	for _, rt := range s.routes() {
+		if rt.Flag == always || s.deps.APIAccess {
+			registered = append(registered, rt)
+		}
+	}
+	return registered
+}

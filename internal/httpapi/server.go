@@ -1,0 +1,88 @@
+// Package httpapi is the HTTP surface of the service: one table of routes
+// (routes.go), one way through it for every request (observe, limit,
+// authenticate, handle), and handlers that decode, call the domain and encode.
+package httpapi
+
+import (
+	"log/slog"
+	"net/http"
+	"net/netip"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/promhttp"
+	"go.opentelemetry.io/otel/trace"
+
+	"telapi/internal/auth"
+	"telapi/internal/endpoint"
+	"telapi/internal/ratelimit"
+	"telapi/internal/redact"
+	teams "telapi/internal/team"
+	"telapi/internal/usage"
+)
+
+// Deps is everything the surface stands on.
+type Deps struct {
+	Log      *slog.Logger
+	Registry *prometheus.Registry
+	Tracing  trace.TracerProvider
+	Now      func() time.Time
+
+	APIAccess      bool
+	TrustedProxies []netip.Prefix
+	MetricsToken   redact.Secret
+	OpenAPI        []byte
+	Health         func() Health
+	Draining       func() bool
+
+	Auth         *auth.Authenticator
+	Limits       *ratelimit.Limiter
+	Quotas       *teams.Quotas
+	Endpoints    *endpoint.Directory
+	Capabilities endpoint.Document
+	Usage        *usage.Accounts
+}
+
+// Server answers the service's HTTP requests.
+type Server struct {
+	deps       Deps
+	mux        *http.ServeMux
+	seen       *observations
+	scrape     http.Handler
+	openAPIDoc endpoint.Document
+}
+
+// New returns the surface, ready to serve.
+func New(deps Deps) *Server {
+	s := &Server{
+		deps:       deps,
+		seen:       newObservations(deps.Registry),
+		scrape:     promhttp.HandlerFor(deps.Registry, promhttp.HandlerOpts{Registry: deps.Registry}),
+		openAPIDoc: endpoint.NewDocument(deps.OpenAPI),
+	}
+	s.mux = s.register(s.Routes())
+	return s
+}
+
+// Time-outs that defeat clients who send or read a byte now and then to hold a
+// connection. Routes that stream for long extend their own write deadline.
+const (
+	headerTimeout = 10 * time.Second
+	readTimeout   = 30 * time.Second
+	writeTimeout  = 60 * time.Second
+	idleTimeout   = 120 * time.Second
+	maxHeader     = 32 << 10
+)
+
+// HTTPServer wraps the surface in a net/http server with its time-outs.
+func (s *Server) HTTPServer() *http.Server {
+	return &http.Server{
+		Handler:           s,
+		ReadHeaderTimeout: headerTimeout,
+		ReadTimeout:       readTimeout,
+		WriteTimeout:      writeTimeout,
+		IdleTimeout:       idleTimeout,
+		MaxHeaderBytes:    maxHeader,
+		ErrorLog:          slog.NewLogLogger(s.deps.Log.Handler(), slog.LevelDebug),
+	}
+}
