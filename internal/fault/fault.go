@@ -7,6 +7,7 @@
 package fault
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"time"
@@ -57,12 +58,17 @@ func (e *Error) Error() string {
 
 func (e *Error) Unwrap() error { return e.Cause }
 
-// From finds the *Error in err's chain. An error without one becomes
-// INTERNAL_ERROR with err as its cause, so nothing internal reaches a client.
+// From finds the *Error in err's chain. Work that ran out of its time becomes
+// SERVICE_UNAVAILABLE, since a dependency hangs; any other error becomes
+// INTERNAL_ERROR. Both have err as their cause, so nothing internal reaches a client.
 func From(err error) *Error {
 	var e *Error
 	if errors.As(err, &e) {
 		return e
+	}
+	if errors.Is(err, context.DeadlineExceeded) {
+		return New(ServiceUnavailable, "This took longer than it may. Try again in a moment.").
+			After(retryAfter).Because(err)
 	}
 	return New(Internal, "Something went wrong on our side. Quote the request id when you report it.").Because(err)
 }
@@ -73,8 +79,11 @@ func Is(err error, code Code) bool {
 	return errors.As(err, &e) && e.Code == code
 }
 
+// retryAfter is how soon a client may try again what was away or slow.
+const retryAfter = 2 * time.Second
+
 // Unavailable reports a dependency that is away for now.
 func Unavailable(what string, cause error) *Error {
 	return New(ServiceUnavailable, "%s is not reachable right now. Try again in a moment.", what).
-		After(2 * time.Second).Because(cause)
+		After(retryAfter).Because(cause)
 }

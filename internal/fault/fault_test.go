@@ -1,0 +1,114 @@
+package fault
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"strings"
+	"testing"
+	"time"
+)
+
+func TestEveryCodeIsInTheCatalogueOnce(t *testing.T) {
+	seen := map[Code]bool{}
+	for _, e := range Catalogue {
+		if seen[e.Code] {
+			t.Errorf("%s is listed twice", e.Code)
+		}
+		seen[e.Code] = true
+		if http.StatusText(e.Status) == "" || e.Status < 400 {
+			t.Errorf("%s travels with %d, which refuses nothing", e.Code, e.Status)
+		}
+		if e.Code.Status() != e.Status {
+			t.Errorf("%s: Status() = %d, the catalogue says %d", e.Code, e.Code.Status(), e.Status)
+		}
+		if e.Cause == "" || e.Fix == "" {
+			t.Errorf("%s does not tell the caller what happened and what to do", e.Code)
+		}
+	}
+	for _, c := range []Code{
+		Validation, MalformedJSON, Unauthorized, Forbidden, NotFound, MethodNotAllowed,
+		PayloadTooLarge, UnsupportedMedia, RateLimitExceeded, Internal, ServiceUnavailable,
+	} {
+		if !seen[c] {
+			t.Errorf("%s is missing", c)
+		}
+	}
+}
+
+func TestUnknownCodeTravelsAsOurFault(t *testing.T) {
+	if got := Code("NEVER_HEARD_OF").Status(); got != http.StatusInternalServerError {
+		t.Errorf("status %d, want 500", got)
+	}
+}
+
+func TestClientSeesWhatIsPublicAndNothingElse(t *testing.T) {
+	secret := errors.New("dial tcp 10.0.0.7:5432: refused")
+	refusal := New(Forbidden, "Not with %s.", "this key")
+	for _, tt := range []struct {
+		name    string
+		err     error
+		code    Code
+		message string
+	}{
+		{"a refusal", refusal, Forbidden, "Not with this key."},
+		{"a wrapped refusal", fmt.Errorf("list endpoints: %w", refusal), Forbidden, "Not with this key."},
+		{"a refusal with a cause", refusal.Because(secret), Forbidden, "Not with this key."},
+		{"an ordinary error", fmt.Errorf("list endpoints: %w", secret), Internal, ""},
+		{"a refusal inside a failure of ours", New(Internal, "Ours.").Because(refusal), Internal, "Ours."},
+		{"work that ran out of time", fmt.Errorf("query: %w", context.DeadlineExceeded), ServiceUnavailable, ""},
+		{"a client that left", fmt.Errorf("query: %w", context.Canceled), Internal, ""},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			e := From(tt.err)
+			if e.Code != tt.code {
+				t.Errorf("code %s, want %s", e.Code, tt.code)
+			}
+			if tt.message != "" && e.Message != tt.message {
+				t.Errorf("message %q, want %q", e.Message, tt.message)
+			}
+			if strings.Contains(e.Message, "10.0.0.7") {
+				t.Errorf("the public message shows the cause: %q", e.Message)
+			}
+			if !errors.Is(e, tt.err) && !errors.Is(tt.err, e) {
+				t.Error("the log can no longer see the error itself")
+			}
+			if !Is(tt.err, tt.code) && !Is(e, tt.code) {
+				t.Errorf("Is does not find %s", tt.code)
+			}
+		})
+	}
+	if Is(New(Internal, "Ours.").Because(refusal), Forbidden) {
+		t.Error("a code in the cause was taken for the code of the error")
+	}
+	if Is(nil, Internal) || Is(io.EOF, Internal) {
+		t.Error("Is found a code where there is none")
+	}
+}
+
+func TestCopiesLeaveTheOriginalAlone(t *testing.T) {
+	base := New(NotFound, "Nothing here.")
+	changed := base.With("details").Because(io.EOF).After(time.Second)
+	if base.Details != nil || base.Cause != nil || base.RetryAfter != 0 {
+		t.Errorf("the original changed: %+v", base)
+	}
+	if changed.Details != "details" || changed.RetryAfter != time.Second || !errors.Is(changed, io.EOF) {
+		t.Errorf("the copy lost something: %+v", changed)
+	}
+	if got, want := changed.Error(), "NOT_FOUND: Nothing here.: EOF"; got != want {
+		t.Errorf("logged as %q, want %q", got, want)
+	}
+	if got, want := base.Error(), "NOT_FOUND: Nothing here."; got != want {
+		t.Errorf("logged as %q, want %q", got, want)
+	}
+}
+
+func TestWhatIsAwayTellsWhenToTryAgain(t *testing.T) {
+	for _, e := range []*Error{Unavailable("The database", io.EOF), From(context.DeadlineExceeded)} {
+		if e.Code.Status() != http.StatusServiceUnavailable || e.RetryAfter <= 0 || e.Cause == nil {
+			t.Errorf("%v: status %d, retry after %s", e, e.Code.Status(), e.RetryAfter)
+		}
+	}
+}
