@@ -7,6 +7,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/go-json-experiment/json"
 	"github.com/golang-jwt/jwt/v5"
 
 	"telapi/internal/redact"
@@ -24,13 +25,26 @@ const MinSecretBytes = 32
 // maxTokenBytes bounds what is parsed before the signature is known to be good.
 const maxTokenBytes = 8 << 10
 
-var sane = regexp.MustCompile(`^[A-Za-z0-9._:@|-]{1,128}$`)
+var (
+	teamForm = regexp.MustCompile(`^[A-Za-z0-9._:@|-]{1,128}$`)
+	// subjectForm is wide, since the console chooses how it names people; it
+	// keeps out what would be blank or break a line where the name is shown.
+	subjectForm = regexp.MustCompile(`^[^\pC\s]([^\pC]{0,254}[^\pC\s])?$`)
+)
 
 // consoleClaims is what a console JWT must carry, besides exp.
 type consoleClaims struct {
 	TeamID string   `json:"teamId"`
 	Scopes *[]Scope `json:"scopes"`
 	jwt.RegisteredClaims
+}
+
+// UnmarshalJSON reads claims by their exact names and refuses repeated ones.
+// The JWT library's own decoder takes "TEAMID" for teamId and the last of two,
+// so that another reader could see other claims in the same signed bytes.
+func (c *consoleClaims) UnmarshalJSON(b []byte) error {
+	type plain consoleClaims
+	return json.Unmarshal(b, (*plain)(c))
 }
 
 // ConsoleTokens verifies the web console's JWTs.
@@ -70,9 +84,9 @@ func (c *ConsoleTokens) Verify(token string) (Principal, error) {
 		err = errors.New("header demands extensions we do not know")
 	case slices.Contains(claims.Audience, SessionAudience):
 		err = errors.New("a session token is no console token")
-	case claims.Subject == "":
-		err = errors.New("claim sub is missing")
-	case !sane.MatchString(claims.TeamID):
+	case !subjectForm.MatchString(claims.Subject):
+		err = errors.New("claim sub is missing or not a name")
+	case !teamForm.MatchString(claims.TeamID):
 		err = errors.New("claim teamId is missing or not an id")
 	case claims.Scopes == nil:
 		err = errors.New("claim scopes is missing")

@@ -1,0 +1,265 @@
+package auth
+
+import (
+	"errors"
+	"slices"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"telapi/internal/fault"
+)
+
+func TestGoodKeySpeaksForItsTeam(t *testing.T) {
+	m := newMemory()
+	k, presented := giveKey(t, m, time.Now(), time.Time{}, ReadTeamApps, CreateCallToken)
+	who, err := newTestAuthenticator(m, time.Now).APIKey(t.Context(), presented)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if who.TeamID != "tm_1" || who.Subject != k.ID || !slices.Equal(who.Scopes, []Scope{CreateCallToken, ReadTeamApps}) {
+		t.Errorf("got %+v", who)
+	}
+}
+
+func TestKeyOfAnotherFormIsRefusedWithoutALookup(t *testing.T) {
+	m := newMemory()
+	_, good := giveKey(t, m, time.Now(), time.Time{}, ReadTeamApps)
+	id, secret, _ := strings.Cut(strings.TrimPrefix(good, "tk_"), "_")
+	auth := newTestAuthenticator(m, time.Now)
+	for name, presented := range map[string]string{
+		"empty":                "",
+		"prefix alone":         "tk_",
+		"no prefix":            id + "_" + secret,
+		"another prefix":       "sk_" + id + "_" + secret,
+		"prefix in capitals":   "TK_" + id + "_" + secret,
+		"no secret":            "tk_" + id,
+		"empty secret":         "tk_" + id + "_",
+		"no id":                "tk__" + secret,
+		"secret cut short":     good[:len(good)-1],
+		"secret too long":      good + "A",
+		"padded secret":        good + "=",
+		"plain base64":         "tk_" + id + "_" + strings.Repeat("+", 43),
+		"space before":         " " + good,
+		"space after":          good + " ",
+		"line break after":     good + "\n",
+		"NUL after":            good + "\x00",
+		"with Bearer":          "Bearer " + good,
+		"two keys":             good + "," + good,
+		"id with a quote":      "tk_a'b_" + secret,
+		"id with a path":       "tk_../x_" + secret,
+		"id beyond its length": "tk_" + strings.Repeat("a", 65) + "_" + secret,
+		"id in Cyrillic":       "tk_Б_" + secret,
+		"not UTF-8":            "tk_\xff_" + secret,
+		"huge":                 "tk_" + strings.Repeat("a", 1<<20) + "_" + secret,
+	} {
+		t.Run(name, func(t *testing.T) {
+			_, err := auth.APIKey(t.Context(), presented)
+			wantUnauthorized(t, err)
+		})
+	}
+	if n := m.lookedUp(); n != 0 {
+		t.Errorf("%d of them cost a database lookup", n)
+	}
+}
+
+func TestBadKeyIsRefused(t *testing.T) {
+	now := time.Date(2026, 11, 15, 12, 0, 0, 0, time.UTC)
+	m := newMemory()
+	k, good := giveKey(t, m, now, now.Add(time.Hour), ReadTeamApps)
+	_, other := giveKey(t, m, now, time.Time{}, ReadTeamApps)
+	secretOf := func(full string) string { return full[len(full)-43:] }
+
+	for _, tt := range []struct {
+		name      string
+		presented string
+		at        time.Time
+		revoked   time.Time
+		good      bool
+	}{
+		{name: "as it was given out", presented: good, at: now, good: true},
+		{name: "a moment before it expires", presented: good, at: k.ExpiresAt.Add(-1), good: true},
+		{name: "the moment it expires", presented: good, at: k.ExpiresAt},
+		{name: "long after it expired", presented: good, at: k.ExpiresAt.AddDate(1, 0, 0)},
+		{name: "revoked", presented: good, at: now, revoked: now.Add(-time.Second)},
+		{name: "revoked by a clock that runs ahead", presented: good, at: now, revoked: now.Add(time.Minute)},
+		{name: "with another key's secret", presented: "tk_" + k.ID + "_" + secretOf(other), at: now},
+		{name: "with the last character of the secret changed", presented: good[:len(good)-1] + flip(good[len(good)-1]), at: now},
+		{name: "unknown", presented: "tk_" + strings.Repeat("A", 20) + "_" + secretOf(good), at: now},
+		{name: "with the id in small letters", presented: "tk_" + strings.ToLower(k.ID) + "_" + secretOf(good), at: now},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			record := k
+			record.RevokedAt = tt.revoked
+			m.set(func(m *memory) { m.keys[k.ID] = record })
+			_, err := newTestAuthenticator(m, func() time.Time { return tt.at }).APIKey(t.Context(), tt.presented)
+			if tt.good {
+				if err != nil {
+					t.Fatal(err)
+				}
+				return
+			}
+			wantUnauthorized(t, err)
+			if strings.Contains(err.Error(), secretOf(tt.presented)) {
+				t.Errorf("the error shows the secret: %v", err)
+			}
+		})
+	}
+}
+
+// flip changes a base64url character in its highest bits.
+func flip(c byte) string {
+	if c == 'A' {
+		return "g"
+	}
+	return "A"
+}
+
+func TestStoreAwayIsNotABadCredential(t *testing.T) {
+	m := newMemory()
+	_, presented := giveKey(t, m, time.Now(), time.Time{}, ReadTeamApps)
+	m.set(func(m *memory) { m.away = fault.Unavailable("The database", errors.New("refused")) })
+	auth := newTestAuthenticator(m, time.Now)
+	if _, err := auth.APIKey(t.Context(), presented); !fault.Is(err, fault.ServiceUnavailable) {
+		t.Errorf("got %v, want %s", err, fault.ServiceUnavailable)
+	}
+	m.set(func(m *memory) { m.away = nil })
+	if _, err := auth.APIKey(t.Context(), presented); err != nil {
+		t.Errorf("after the store came back: %v", err)
+	}
+}
+
+func TestRevocationHoldsAsSoonAsItIsAnnounced(t *testing.T) {
+	m := newMemory()
+	k, presented := giveKey(t, m, time.Now(), time.Time{}, ReadTeamApps)
+	auth := newTestAuthenticator(m, time.Now)
+	auth.Up()
+	if _, err := auth.APIKey(t.Context(), presented); err != nil {
+		t.Fatal(err)
+	}
+	if err := m.RevokeKey(t.Context(), k.ID, time.Now()); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := auth.APIKey(t.Context(), presented); err != nil {
+		t.Fatalf("the cached record was not used: %v", err)
+	}
+	auth.Message(KeyTopic("another"))
+	auth.Message("team:" + k.ID)
+	if n := m.lookedUp(); n != 1 {
+		t.Fatalf("%d lookups before the announcement, want 1", n)
+	}
+	auth.Message(KeyTopic(k.ID))
+	_, err := auth.APIKey(t.Context(), presented)
+	wantUnauthorized(t, err)
+}
+
+func TestRevocationHoldsForALookupUnderWay(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m := newMemory()
+		k, presented := giveKey(t, m, time.Now(), time.Time{}, ReadTeamApps)
+		auth := newTestAuthenticator(m, time.Now)
+		auth.Up()
+
+		hold := make(chan struct{})
+		m.set(func(m *memory) { m.hold = hold })
+		first := make(chan error)
+		go func() {
+			_, err := auth.APIKey(t.Context(), presented)
+			first <- err
+		}()
+		synctest.Wait() // the old record is read, and not yet cached
+
+		if err := m.RevokeKey(t.Context(), k.ID, time.Now()); err != nil {
+			t.Fatal(err)
+		}
+		auth.Message(KeyTopic(k.ID))
+		m.set(func(m *memory) { m.hold = nil })
+		close(hold)
+		if err := <-first; err != nil {
+			t.Fatalf("the request that was there before: %v", err)
+		}
+		_, err := auth.APIKey(t.Context(), presented)
+		wantUnauthorized(t, err)
+	})
+}
+
+func TestNothingIsCachedWhileAnnouncementsAreNotHeard(t *testing.T) {
+	m := newMemory()
+	_, presented := giveKey(t, m, time.Now(), time.Time{}, ReadTeamApps)
+	auth := newTestAuthenticator(m, time.Now)
+	ask := func(times, lookups int) {
+		t.Helper()
+		before := m.lookedUp()
+		for range times {
+			if _, err := auth.APIKey(t.Context(), presented); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if n := m.lookedUp() - before; n != lookups {
+			t.Errorf("%d requests made %d lookups, want %d", times, n, lookups)
+		}
+	}
+	ask(3, 3) // not yet subscribed
+	auth.Up()
+	ask(3, 1)
+	auth.Down(errors.New("subscription lost"))
+	ask(3, 3)
+	auth.Up()
+	ask(3, 1)
+}
+
+func TestRecordIsReadAgainAfterItsTime(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m := newMemory()
+		k, presented := giveKey(t, m, time.Now(), time.Time{}, ReadTeamApps)
+		auth := newTestAuthenticator(m, time.Now)
+		auth.Up()
+		if _, err := auth.APIKey(t.Context(), presented); err != nil {
+			t.Fatal(err)
+		}
+		// Revoked by somebody who could not announce it.
+		if err := m.RevokeKey(t.Context(), k.ID, time.Now()); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(CacheTTL)
+		_, err := auth.APIKey(t.Context(), presented)
+		wantUnauthorized(t, err)
+	})
+}
+
+func TestKeyExpiresWhileItsRecordIsCached(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m := newMemory()
+		_, presented := giveKey(t, m, time.Now(), time.Now().Add(5*time.Second), ReadTeamApps)
+		auth := newTestAuthenticator(m, time.Now)
+		auth.Up()
+		if _, err := auth.APIKey(t.Context(), presented); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(5 * time.Second)
+		_, err := auth.APIKey(t.Context(), presented)
+		wantUnauthorized(t, err)
+		if n := m.lookedUp(); n != 1 {
+			t.Errorf("%d lookups, want 1: the test says nothing about the cache", n)
+		}
+	})
+}
+
+func TestMissingCredentialIsUnauthorized(t *testing.T) {
+	wantUnauthorized(t, newTestAuthenticator(newMemory(), time.Now).Missing())
+}
+
+func TestScopeDecidesWhatIsAllowed(t *testing.T) {
+	who := Principal{Scopes: []Scope{ReadTeamApps}}
+	if err := who.Require(ReadTeamApps); err != nil {
+		t.Error(err)
+	}
+	for _, p := range []Principal{who, {}, {Scopes: []Scope{"READ_TEAM", "read_team_usage", "*", ""}}} {
+		e := fault.From(p.Require(ReadTeamUsage))
+		details, _ := e.Details.(map[string]Scope)
+		if e.Code != fault.Forbidden || details["requiredScope"] != ReadTeamUsage {
+			t.Errorf("scopes %q: got %v with %v", p.Scopes, e, e.Details)
+		}
+	}
+}

@@ -1,0 +1,81 @@
+package auth
+
+import (
+	"crypto/sha256"
+	"strings"
+	"testing"
+	"time"
+
+	"telapi/internal/fault"
+)
+
+func FuzzAPIKey(f *testing.F) {
+	m := newMemory()
+	id, full, digest := newSecret()
+	m.keys[id] = Key{ID: id, TeamID: "tm_1", Digest: digest, Scopes: []Scope{ReadTeamApps}}
+	auth := newTestAuthenticator(m, time.Now)
+
+	f.Add(full.Reveal())
+	f.Add("tk_" + id + "_" + strings.Repeat("A", 43))
+	f.Add("tk__")
+	f.Add("tk_a_b_c")
+	f.Add("")
+	f.Fuzz(func(t *testing.T, presented string) {
+		gotID, gotDigest, ok := splitSecret(presented)
+		if ok && (presented != "tk_"+gotID+"_"+presented[len(presented)-43:] ||
+			gotDigest != sha256.Sum256([]byte(presented[len(presented)-43:]))) {
+			t.Fatalf("%q was taken apart as id %q", presented, gotID)
+		}
+		who, err := auth.APIKey(t.Context(), presented)
+		switch {
+		case presented == full.Reveal():
+			if err != nil {
+				t.Fatal(err)
+			}
+		case !fault.Is(err, fault.Unauthorized):
+			t.Fatalf("%q: %+v, %v", presented, who, err)
+		}
+	})
+}
+
+func FuzzVerify(f *testing.F) {
+	tokens := newTestTokens()
+	good := hs256(goodHeader, goodClaims)
+	f.Add(good)
+	f.Add(hs256(`{"alg":"none"}`, goodClaims))
+	f.Add(hs256(goodHeader, `{"sub":1e999}`))
+	f.Add("..")
+	f.Add("")
+	f.Fuzz(func(t *testing.T, token string) {
+		who, err := tokens.Verify(token)
+		if err != nil && !fault.Is(err, fault.Unauthorized) {
+			t.Fatalf("%q: %v", token, err)
+		}
+		// The base64 decoder passes over line breaks; no header can carry one.
+		if err == nil && strings.NewReplacer("\r", "", "\n", "").Replace(token) != good {
+			t.Fatalf("%q was never signed, and is %+v", token, who)
+		}
+	})
+}
+
+// FuzzClaims signs whatever the fuzzer makes up: a console that is tricked into
+// odd claims must not make a principal without team and name.
+func FuzzClaims(f *testing.F) {
+	tokens := newTestTokens()
+	f.Add(goodHeader, goodClaims)
+	f.Add(`{"alg":"HS256","crit":["x"]}`, goodClaims)
+	f.Add(goodHeader, `{"sub":"u","teamId":"t","scopes":[],"exp":1800000060,"aud":["telapi:session"]}`)
+	f.Add(goodHeader, `null`)
+	f.Fuzz(func(t *testing.T, header, claims string) {
+		who, err := tokens.Verify(hs256(header, claims))
+		if err != nil {
+			if !fault.Is(err, fault.Unauthorized) {
+				t.Fatal(err)
+			}
+			return
+		}
+		if !teamForm.MatchString(who.TeamID) || !subjectForm.MatchString(who.Subject) || who.Scopes == nil {
+			t.Fatalf("%s gave %+v", claims, who)
+		}
+	})
+}

@@ -1,0 +1,272 @@
+package auth
+
+import (
+	"crypto"
+	"crypto/hmac"
+	"crypto/rand"
+	"crypto/rsa"
+	"crypto/sha256"
+	"crypto/sha512"
+	"encoding/base64"
+	"fmt"
+	"hash"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+)
+
+var jwtNow = time.Unix(1_800_000_000, 0)
+
+const (
+	goodHeader = `{"alg":"HS256","typ":"JWT"}`
+	goodClaims = `{"sub":"user-1","teamId":"tm_1","scopes":["READ_TEAM_APPS"],"exp":1800000060}`
+)
+
+func segment(b []byte) string { return base64.RawURLEncoding.EncodeToString(b) }
+
+// mac signs a token of any header and claims, good or bad.
+func mac(newHash func() hash.Hash, secret, header, claims string) string {
+	signed := segment([]byte(header)) + "." + segment([]byte(claims))
+	h := hmac.New(newHash, []byte(secret))
+	h.Write([]byte(signed))
+	return signed + "." + segment(h.Sum(nil))
+}
+
+func hs256(header, claims string) string {
+	return mac(sha256.New, testSecret.Reveal(), header, claims)
+}
+
+func newTestTokens() *ConsoleTokens {
+	return NewConsoleTokens(testSecret, func() time.Time { return jwtNow })
+}
+
+func TestConsoleTokenSpeaksForItsTeam(t *testing.T) {
+	for name, tt := range map[string]struct {
+		header, claims string
+		want           Principal
+	}{
+		"least it needs":        {goodHeader, goodClaims, Principal{"tm_1", "user-1", []Scope{ReadTeamApps}}},
+		"no typ":                {`{"alg":"HS256"}`, goodClaims, Principal{"tm_1", "user-1", []Scope{ReadTeamApps}}},
+		"no scopes":             {goodHeader, `{"sub":"u","teamId":"t","scopes":[],"exp":1800000060}`, Principal{"t", "u", []Scope{}}},
+		"scope we do not know":  {goodHeader, `{"sub":"u","teamId":"t","scopes":["ADMIN"],"exp":1800000060}`, Principal{"t", "u", []Scope{"ADMIN"}}},
+		"an audience of theirs": {goodHeader, `{"aud":["console"],"sub":"u","teamId":"t","scopes":[],"exp":1800000060}`, Principal{"t", "u", []Scope{}}},
+		"claims we do not know": {goodHeader, `{"sub":"u","teamId":"t","scopes":[],"exp":1800000060,"role":{"a":[1]},"TeamID":"x"}`, Principal{"t", "u", []Scope{}}},
+		"the second before exp": {goodHeader, `{"sub":"u","teamId":"t","scopes":[],"exp":1800000001}`, Principal{"t", "u", []Scope{}}},
+		"nbf and iat are now":   {goodHeader, `{"sub":"u","teamId":"t","scopes":[],"exp":1800000060,"nbf":1800000000,"iat":1800000000}`, Principal{"t", "u", []Scope{}}},
+		"sub is an address":     {goodHeader, `{"sub":"zoë o'neil+x@example.com","teamId":"t","scopes":[],"exp":1800000060}`, Principal{"t", "zoë o'neil+x@example.com", []Scope{}}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			who, err := newTestTokens().Verify(hs256(tt.header, tt.claims))
+			if err != nil {
+				t.Fatal(err)
+			}
+			if who.TeamID != tt.want.TeamID || who.Subject != tt.want.Subject || !slices.Equal(who.Scopes, tt.want.Scopes) {
+				t.Errorf("got %+v, want %+v", who, tt.want)
+			}
+		})
+	}
+}
+
+func TestHostileTokenIsRefused(t *testing.T) {
+	good := hs256(goodHeader, goodClaims)
+	parts := strings.Split(good, ".")
+	with := func(field string) string {
+		return hs256(goodHeader, strings.Replace(goodClaims, `"exp"`, field+`,"exp"`, 1))
+	}
+	claims := func(json string) string { return hs256(goodHeader, json) }
+
+	for name, token := range map[string]string{
+		// How it is signed.
+		"alg none, no signature":         segment([]byte(`{"alg":"none"}`)) + "." + parts[1] + ".",
+		"alg none, good signature":       hs256(`{"alg":"none"}`, goodClaims),
+		"alg None":                       hs256(`{"alg":"None"}`, goodClaims),
+		"alg hs256":                      hs256(`{"alg":"hs256"}`, goodClaims),
+		"alg empty":                      hs256(`{"alg":""}`, goodClaims),
+		"alg missing":                    hs256(`{}`, goodClaims),
+		"alg null":                       hs256(`{"alg":null}`, goodClaims),
+		"alg a number":                   hs256(`{"alg":256}`, goodClaims),
+		"alg a list":                     hs256(`{"alg":["HS256"]}`, goodClaims),
+		"HS384 with our secret":          mac(sha512.New384, testSecret.Reveal(), `{"alg":"HS384"}`, goodClaims),
+		"HS512 with our secret":          mac(sha512.New, testSecret.Reveal(), `{"alg":"HS512"}`, goodClaims),
+		"RS256 with a key of theirs":     rs256(t, goodClaims),
+		"RS256 named, HMAC made":         hs256(`{"alg":"RS256"}`, goodClaims),
+		"HS256 named, HS512 made":        mac(sha512.New, testSecret.Reveal(), goodHeader, goodClaims),
+		"ES256 named, HMAC made":         hs256(`{"alg":"ES256"}`, goodClaims),
+		"another secret":                 mac(sha256.New, strings.Repeat("x", 32), goodHeader, goodClaims),
+		"empty secret":                   mac(sha256.New, "", goodHeader, goodClaims),
+		"secret and a line break":        mac(sha256.New, testSecret.Reveal()+"\n", goodHeader, goodClaims),
+		"kid to an empty file":           mac(sha256.New, "", `{"alg":"HS256","kid":"/dev/null"}`, goodClaims),
+		"kid with SQL":                   mac(sha256.New, "x", `{"alg":"HS256","kid":"' UNION SELECT 'x"}`, goodClaims),
+		"jwk brings its own key":         mac(sha256.New, "theirs", `{"alg":"HS256","jwk":{"kty":"oct","k":"dGhlaXJz"}}`, goodClaims),
+		"jku names their server":         mac(sha256.New, "theirs", `{"alg":"HS256","jku":"https://attacker.example/keys"}`, goodClaims),
+		"x5u names their server":         mac(sha256.New, "theirs", `{"alg":"HS256","x5u":"https://attacker.example/c"}`, goodClaims),
+		"crit demands an extension":      hs256(`{"alg":"HS256","crit":["exp2"],"exp2":1}`, goodClaims),
+		"crit demands unencoded payload": hs256(`{"alg":"HS256","crit":["b64"],"b64":false}`, goodClaims),
+		"crit is empty":                  hs256(`{"alg":"HS256","crit":[]}`, goodClaims),
+		"no signature":                   parts[0] + "." + parts[1] + ".",
+		"signature of something else":    parts[0] + "." + parts[1] + "." + strings.Split(claims(`{}`), ".")[2],
+		"claims changed":                 parts[0] + "." + segment([]byte(strings.Replace(goodClaims, "tm_1", "tm_2", 1))) + "." + parts[2],
+		"signature cut short":            good[:len(good)-1],
+		"signature padded":               good + "=",
+		"signature with spare bits":      good[:len(good)-1] + spareBits(good[len(good)-1]),
+
+		// When it is good.
+		"expired":                  claims(`{"sub":"u","teamId":"t","scopes":[],"exp":1799999999}`),
+		"expires now":              claims(`{"sub":"u","teamId":"t","scopes":[],"exp":1800000000}`),
+		"exp missing":              claims(`{"sub":"u","teamId":"t","scopes":[]}`),
+		"exp null":                 claims(`{"sub":"u","teamId":"t","scopes":[],"exp":null}`),
+		"exp zero":                 claims(`{"sub":"u","teamId":"t","scopes":[],"exp":0}`),
+		"exp negative":             claims(`{"sub":"u","teamId":"t","scopes":[],"exp":-1}`),
+		"exp a word":               claims(`{"sub":"u","teamId":"t","scopes":[],"exp":"never"}`),
+		"exp a date":               claims(`{"sub":"u","teamId":"t","scopes":[],"exp":"2099-01-01T00:00:00Z"}`),
+		"exp a list":               claims(`{"sub":"u","teamId":"t","scopes":[],"exp":[1800000060]}`),
+		"exp beyond any number":    claims(`{"sub":"u","teamId":"t","scopes":[],"exp":1e999}`),
+		"exp in milliseconds, EXP": claims(`{"sub":"u","teamId":"t","scopes":[],"EXP":1800000060}`),
+		"not yet valid":            with(`"nbf":1800000001`),
+		"nbf a word":               with(`"nbf":"now"`),
+		"issued in the future":     with(`"iat":1800000001`),
+		"iat a word":               with(`"iat":"now"`),
+
+		// What it is for.
+		"session audience":              with(`"aud":"telapi:session"`),
+		"session audience in a list":    with(`"aud":["telapi:session"]`),
+		"session audience among others": with(`"aud":["console","telapi:session"]`),
+		"audience a number":             with(`"aud":1`),
+		"audience a list of numbers":    with(`"aud":[1]`),
+		"session token as we make them": claims(`{"iss":"telapi","aud":"telapi:session","sub":"s1","teamId":"t","endpointId":"e","mode":"chat","jti":"j","iat":1799999999,"exp":1800000060,"rdm":1800000060}`),
+		"two audiences, the last good":  with(`"aud":"telapi:session","aud":"console"`),
+
+		// Who it names.
+		"sub missing":               claims(`{"teamId":"t","scopes":[],"exp":1800000060}`),
+		"sub null":                  claims(`{"sub":null,"teamId":"t","scopes":[],"exp":1800000060}`),
+		"sub empty":                 claims(`{"sub":"","teamId":"t","scopes":[],"exp":1800000060}`),
+		"sub blank":                 claims(`{"sub":"  ","teamId":"t","scopes":[],"exp":1800000060}`),
+		"sub a number":              claims(`{"sub":7,"teamId":"t","scopes":[],"exp":1800000060}`),
+		"sub an object":             claims(`{"sub":{"id":7},"teamId":"t","scopes":[],"exp":1800000060}`),
+		"sub with a line break":     claims(`{"sub":"u\nlevel=error","teamId":"t","scopes":[],"exp":1800000060}`),
+		"sub with a terminal code":  claims(`{"sub":"u\u001b[2J","teamId":"t","scopes":[],"exp":1800000060}`),
+		"sub without end":           claims(`{"sub":"` + strings.Repeat("u", 257) + `","teamId":"t","scopes":[],"exp":1800000060}`),
+		"teamId missing":            claims(`{"sub":"u","scopes":[],"exp":1800000060}`),
+		"teamId null":               claims(`{"sub":"u","teamId":null,"scopes":[],"exp":1800000060}`),
+		"teamId empty":              claims(`{"sub":"u","teamId":"","scopes":[],"exp":1800000060}`),
+		"teamId a number":           claims(`{"sub":"u","teamId":1,"scopes":[],"exp":1800000060}`),
+		"teamId with a brace":       claims(`{"sub":"u","teamId":"{tm_1}","scopes":[],"exp":1800000060}`),
+		"teamId with a space":       claims(`{"sub":"u","teamId":"tm 1","scopes":[],"exp":1800000060}`),
+		"teamId with a line break":  claims(`{"sub":"u","teamId":"tm_1\n","scopes":[],"exp":1800000060}`),
+		"teamId without end":        claims(`{"sub":"u","teamId":"` + strings.Repeat("t", 129) + `","scopes":[],"exp":1800000060}`),
+		"teamId in another case":    claims(`{"sub":"u","TEAMID":"t","scopes":[],"exp":1800000060}`),
+		"two teams":                 claims(`{"sub":"u","teamId":"t","teamId":"x","scopes":[],"exp":1800000060}`),
+		"scopes missing":            claims(`{"sub":"u","teamId":"t","exp":1800000060}`),
+		"scopes null":               claims(`{"sub":"u","teamId":"t","scopes":null,"exp":1800000060}`),
+		"scopes a string":           claims(`{"sub":"u","teamId":"t","scopes":"READ_TEAM_APPS","exp":1800000060}`),
+		"scopes an object":          claims(`{"sub":"u","teamId":"t","scopes":{"0":"READ_TEAM_APPS"},"exp":1800000060}`),
+		"scopes a list of numbers":  claims(`{"sub":"u","teamId":"t","scopes":[1],"exp":1800000060}`),
+		"scopes under OAuth's name": claims(`{"sub":"u","teamId":"t","scope":"READ_TEAM_APPS","exp":1800000060}`),
+
+		// What is no token at all.
+		"empty":                   "",
+		"a word":                  "token",
+		"dots alone":              "..",
+		"two segments":            parts[0] + "." + parts[1],
+		"four segments":           good + "." + parts[2],
+		"five, as if encrypted":   parts[0] + "...." + parts[2],
+		"not base64":              "!." + parts[1] + "." + parts[2],
+		"standard base64":         strings.ReplaceAll(good, segment([]byte(goodHeader)), "+/+/"),
+		"header not JSON":         hs256(`alg`, goodClaims),
+		"header a list":           hs256(`[]`, goodClaims),
+		"header null":             hs256(`null`, goodClaims),
+		"claims not JSON":         claims(`sub`),
+		"claims null":             claims(`null`),
+		"claims a list":           claims(`[]`),
+		"claims a string":         claims(`"sub"`),
+		"claims twice":            claims(goodClaims + goodClaims),
+		"claims not UTF-8":        claims("{\"sub\":\"\xff\",\"teamId\":\"t\",\"scopes\":[],\"exp\":1800000060}"),
+		"claims nested absurdly":  claims(`{"sub":` + strings.Repeat("[", 2000) + strings.Repeat("]", 2000) + `}`),
+		"larger than any console": with(`"pad":"` + strings.Repeat("x", maxTokenBytes) + `"`),
+		"a megabyte of dots":      strings.Repeat(".", 1<<20),
+		"surrounded by spaces":    " " + good + " ",
+		"line break in the middle": parts[0] + "." +
+			parts[1] + "\n." + parts[2],
+	} {
+		t.Run(name, func(t *testing.T) {
+			who, err := newTestTokens().Verify(token)
+			if err == nil {
+				t.Fatalf("accepted as %+v", who)
+			}
+			wantUnauthorized(t, err)
+			if who.TeamID != "" || who.Subject != "" || who.Scopes != nil {
+				t.Errorf("refused, but returned %+v", who)
+			}
+			if strings.Contains(err.Error(), testSecret.Reveal()) {
+				t.Error("the error shows the signing secret")
+			}
+		})
+	}
+}
+
+func rs256(t *testing.T, claims string) string {
+	t.Helper()
+	key, err := rsa.GenerateKey(rand.Reader, 2048)
+	if err != nil {
+		t.Fatal(err)
+	}
+	signed := segment([]byte(`{"alg":"RS256"}`)) + "." + segment([]byte(claims))
+	sum := sha256.Sum256([]byte(signed))
+	signature, err := rsa.SignPKCS1v15(rand.Reader, key, crypto.SHA256, sum[:])
+	if err != nil {
+		t.Fatal(err)
+	}
+	return signed + "." + segment(signature)
+}
+
+// spareBits changes a last character in the bits that encode nothing: a lax
+// decoder reads the same signature from it, so that one token has many spellings.
+func spareBits(last byte) string {
+	const alphabet = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_"
+	return string(alphabet[strings.IndexByte(alphabet, last)^1])
+}
+
+func TestTokenIsReadFromTheAuthorizationHeader(t *testing.T) {
+	auth := newTestAuthenticator(newMemory(), func() time.Time { return jwtNow })
+	good := hs256(goodHeader, goodClaims)
+	for header, accepted := range map[string]bool{
+		"Bearer " + good:                true,
+		"bearer " + good:                true,
+		"BEARER  " + good:               true,
+		good:                            false,
+		"Bearer":                        false,
+		"Bearer ":                       false,
+		"":                              false,
+		"Basic " + good:                 false,
+		"Token " + good:                 false,
+		"Bearer Bearer " + good:         false,
+		"Bearer " + good + ", " + good:  false,
+		"Bearer " + good + " " + good:   false,
+		"Bearer\t" + good:               false,
+		"Bearer tk_abc_" + "0123456789": false,
+	} {
+		t.Run(fmt.Sprintf("%.20q", header), func(t *testing.T) {
+			who, err := auth.Bearer(header)
+			if accepted {
+				if err != nil || who.TeamID != "tm_1" {
+					t.Errorf("got %+v, %v", who, err)
+				}
+				return
+			}
+			wantUnauthorized(t, err)
+		})
+	}
+}
+
+func TestTokenEndsByTheInjectedClock(t *testing.T) {
+	now := jwtNow
+	tokens := NewConsoleTokens(testSecret, func() time.Time { return now })
+	token := hs256(goodHeader, goodClaims)
+	if _, err := tokens.Verify(token); err != nil {
+		t.Fatal(err)
+	}
+	now = now.Add(time.Minute)
+	_, err := tokens.Verify(token)
+	wantUnauthorized(t, err)
+}

@@ -1,0 +1,195 @@
+package auth
+
+import (
+	"bytes"
+	"crypto/sha256"
+	"encoding/base64"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"telapi/internal/fault"
+)
+
+func TestCreatedKeyIsShownOnceAndKeptAsADigest(t *testing.T) {
+	m := newMemory()
+	now := time.Date(2026, 11, 15, 12, 0, 0, 0, time.UTC)
+	ring := NewKeyring(m, m, func() time.Time { return now })
+	k, secret, err := ring.Create(t.Context(), "tm_1", "console", []Scope{ReadTeamUsage, ReadTeamApps, ReadTeamUsage}, now.Add(time.Hour))
+	if err != nil {
+		t.Fatal(err)
+	}
+	id, raw, ok := strings.Cut(strings.TrimPrefix(secret.Reveal(), "tk_"), "_")
+	if !ok || id != k.ID {
+		t.Fatalf("the key does not carry its id %s", k.ID)
+	}
+	if bits, err := base64.RawURLEncoding.DecodeString(raw); err != nil || len(bits) != 32 {
+		t.Errorf("the secret has %d bytes (%v), want 32", len(bits), err)
+	}
+	if k.Digest != sha256.Sum256([]byte(raw)) {
+		t.Error("the digest is not that of the secret")
+	}
+	if !slices.Equal(k.Scopes, []Scope{ReadTeamApps, ReadTeamUsage}) || !k.CreatedAt.Equal(now) || !k.ExpiresAt.Equal(now.Add(time.Hour)) {
+		t.Errorf("record %+v", k)
+	}
+	stored, err := ring.Show(t.Context(), k.ID)
+	if err != nil || stored.Digest != k.Digest {
+		t.Errorf("stored %+v, %v", stored, err)
+	}
+	if text := fmt.Sprintf("%v %+v %#v", stored, k, secret); strings.Contains(text, raw) {
+		t.Error("the secret prints itself")
+	}
+}
+
+func TestNoTwoKeysAreAlike(t *testing.T) {
+	seen := map[string]bool{}
+	for range 200 {
+		id, full, digest := newSecret()
+		gotID, gotDigest, ok := splitSecret(full.Reveal())
+		if !ok || gotID != id || gotDigest != digest {
+			t.Fatalf("a key of ours is not read back as such: %s", id)
+		}
+		if seen[id] || seen[full.Reveal()] {
+			t.Fatal("made twice")
+		}
+		seen[id], seen[full.Reveal()] = true, true
+	}
+}
+
+func TestBadKeyRequestNamesEveryIssue(t *testing.T) {
+	now := time.Date(2026, 11, 15, 12, 0, 0, 0, time.UTC)
+	for _, tt := range []struct {
+		name      string
+		keyName   string
+		scopes    []Scope
+		expiresAt time.Time
+		want      []string // path and code
+	}{
+		{"no scope", "", nil, time.Time{}, []string{"/scopes required"}},
+		{"unknown scopes", "", []Scope{ReadTeamApps, "ADMIN", ""}, time.Time{}, []string{"/scopes/1 invalid_value", "/scopes/2 invalid_value"}},
+		{"scope in small letters", "", []Scope{"read_team_apps"}, time.Time{}, []string{"/scopes/0 invalid_value"}},
+		{"long name", strings.Repeat("ü", 101), []Scope{ReadTeamApps}, time.Time{}, []string{"/name too_long"}},
+		{"line break in the name", "a\nb", []Scope{ReadTeamApps}, time.Time{}, []string{"/name forbidden_character"}},
+		{"NUL in the name", "a\x00", []Scope{ReadTeamApps}, time.Time{}, []string{"/name forbidden_character"}},
+		{"name that is not UTF-8", "a\xff", []Scope{ReadTeamApps}, time.Time{}, []string{"/name forbidden_character"}},
+		{"expired already", "", []Scope{ReadTeamApps}, now, []string{"/expiresAt invalid_value"}},
+		{"all at once", "\t", []Scope{"X"}, now.Add(-1), []string{"/scopes/0 invalid_value", "/name forbidden_character", "/expiresAt invalid_value"}},
+		{"longest name", strings.Repeat("ü", 100), []Scope{ReadTeamApps}, time.Time{}, nil},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			m := newMemory()
+			ring := NewKeyring(m, m, func() time.Time { return now })
+			_, secret, err := ring.Create(t.Context(), "tm_1", tt.keyName, tt.scopes, tt.expiresAt)
+			if tt.want == nil {
+				if err != nil {
+					t.Fatal(err)
+				}
+				return
+			}
+			e := fault.From(err)
+			var got []string
+			issues, _ := e.Details.([]fault.Issue)
+			for _, issue := range issues {
+				got = append(got, issue.Path+" "+issue.Code)
+			}
+			if e.Code != fault.Validation || !slices.Equal(got, tt.want) {
+				t.Errorf("got %v with %v, want %v", err, got, tt.want)
+			}
+			if len(m.keys) != 0 || secret != "" {
+				t.Error("a refused request made a key")
+			}
+		})
+	}
+}
+
+func TestKeyThatCannotBeStoredIsNotHandedOut(t *testing.T) {
+	m := newMemory()
+	m.away = fault.Unavailable("The database", errors.New("refused"))
+	_, secret, err := NewKeyring(m, m, time.Now).Create(t.Context(), "tm_1", "", []Scope{ReadTeamApps}, time.Time{})
+	if !fault.Is(err, fault.ServiceUnavailable) || secret != "" {
+		t.Errorf("got %v and a secret: %v", err, secret != "")
+	}
+}
+
+func TestListShowsOneTeamOrAll(t *testing.T) {
+	m := newMemory()
+	ring := NewKeyring(m, m, time.Now)
+	for _, team := range []string{"tm_1", "tm_1", "tm_2"} {
+		if _, _, err := ring.Create(t.Context(), team, "", []Scope{ReadTeamApps}, time.Time{}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for team, want := range map[string]int{"tm_1": 2, "tm_2": 1, "tm_3": 0, "": 3} {
+		if list, err := ring.List(t.Context(), team); err != nil || len(list) != want {
+			t.Errorf("team %q: %d keys, %v; want %d", team, len(list), err, want)
+		}
+	}
+}
+
+func TestRevocationIsCommittedThenAnnounced(t *testing.T) {
+	m := newMemory()
+	k, _ := giveKey(t, m, time.Now(), time.Time{}, ReadTeamApps)
+	if err := NewKeyring(m, m, time.Now).Revoke(t.Context(), k.ID); err != nil {
+		t.Fatal(err)
+	}
+	if want := []string{"committed " + k.ID, "announced key:" + k.ID}; !slices.Equal(m.events, want) {
+		t.Errorf("got %q, want %q", m.events, want)
+	}
+}
+
+func TestFailedRevocationIsNotAnnounced(t *testing.T) {
+	for name, tt := range map[string]struct {
+		id   string
+		away error
+		want fault.Code
+	}{
+		"unknown key": {"nobody", nil, fault.NotFound},
+		"store away":  {"any", fault.Unavailable("The database", errors.New("refused")), fault.ServiceUnavailable},
+	} {
+		t.Run(name, func(t *testing.T) {
+			m := newMemory()
+			m.away = tt.away
+			if err := NewKeyring(m, m, time.Now).Revoke(t.Context(), tt.id); !fault.Is(err, tt.want) {
+				t.Errorf("got %v, want %s", err, tt.want)
+			}
+			if len(m.events) != 0 {
+				t.Errorf("happened all the same: %q", m.events)
+			}
+		})
+	}
+}
+
+func TestUnheardRevocationSaysHowLongTheKeyMayLive(t *testing.T) {
+	m := newMemory()
+	k, _ := giveKey(t, m, time.Now(), time.Time{}, ReadTeamApps)
+	m.mute = errors.New("connection refused")
+	err := NewKeyring(m, m, time.Now).Revoke(t.Context(), k.ID)
+	if err == nil {
+		t.Fatal("nobody is told that the announcement failed")
+	}
+	for _, part := range []string{"is revoked", "running instances", CacheTTL.String(), "connection refused"} {
+		if !strings.Contains(err.Error(), part) {
+			t.Errorf("%q does not say %q", err, part)
+		}
+	}
+	if record := m.keys[k.ID]; record.RevokedAt.IsZero() {
+		t.Error("the key is not revoked although the text says so")
+	}
+}
+
+func TestDigestsAreComparedWhole(t *testing.T) {
+	var a [32]byte
+	for i := range a {
+		b := a
+		b[i] ^= 1
+		if sameDigest(a, b) {
+			t.Errorf("byte %d is not compared", i)
+		}
+	}
+	if !sameDigest(a, [32]byte(bytes.Repeat([]byte{0}, 32))) {
+		t.Error("equal digests differ")
+	}
+}

@@ -1,0 +1,104 @@
+package auth
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"log/slog"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+)
+
+func discard() *slog.Logger { return slog.New(slog.DiscardHandler) }
+
+func TestUsesAreWrittenInBatches(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m := newMemory()
+		_, presented := giveKey(t, m, time.Now(), time.Time{}, ReadTeamApps)
+		uses := NewUses(m, discard())
+		auth := NewAuthenticator(m, NewConsoleTokens(testSecret, time.Now), uses, time.Now)
+		ctx, stop := context.WithCancel(t.Context())
+		done := make(chan struct{})
+		go func() { uses.Run(ctx); close(done) }()
+
+		for range 1000 {
+			if _, err := auth.APIKey(t.Context(), presented); err != nil {
+				t.Fatal(err)
+			}
+			time.Sleep(time.Millisecond)
+		}
+		last := time.Now().Add(-time.Millisecond)
+		uses.Note("another", last)
+		synctest.Wait()
+		if len(m.written()) != 0 {
+			t.Fatal("written before the batch was due")
+		}
+		time.Sleep(flushEvery)
+		synctest.Wait()
+		written := m.written()
+		if len(written) != 1 || len(written[0]) != 2 || !written[0]["another"].Equal(last) {
+			t.Fatalf("written %v, want both keys at once", written)
+		}
+		for id, at := range written[0] {
+			if !at.Equal(last) {
+				t.Errorf("%s last used %v, want %v", id, at, last)
+			}
+		}
+		time.Sleep(3 * flushEvery)
+		synctest.Wait()
+		if len(m.written()) != 1 {
+			t.Error("an empty batch was written")
+		}
+		stop()
+		<-done
+	})
+}
+
+func TestRefusedCredentialIsNoUse(t *testing.T) {
+	m := newMemory()
+	_, presented := giveKey(t, m, time.Now(), time.Time{}, ReadTeamApps)
+	uses := NewUses(m, discard())
+	auth := NewAuthenticator(m, NewConsoleTokens(testSecret, time.Now), uses, time.Now)
+	_, err := auth.APIKey(t.Context(), presented[:len(presented)-1]+flip(presented[len(presented)-1]))
+	wantUnauthorized(t, err)
+	uses.flush(t.Context())
+	if len(m.touched) != 0 {
+		t.Errorf("noted: %v", m.touched)
+	}
+}
+
+func TestLastUsesAreWrittenOnTheWayOut(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m := newMemory()
+		uses := NewUses(m, discard())
+		ctx, stop := context.WithCancel(t.Context())
+		done := make(chan struct{})
+		go func() { uses.Run(ctx); close(done) }()
+		synctest.Wait()
+		uses.Note("k", time.Now())
+		stop()
+		<-done
+		if len(m.touched) != 1 {
+			t.Errorf("written %d times, want 1", len(m.touched))
+		}
+	})
+}
+
+func TestStoreAwayCostsTheBatchAndSaysSo(t *testing.T) {
+	m := newMemory()
+	m.away = errors.New("database is away")
+	var log bytes.Buffer
+	uses := NewUses(m, slog.New(slog.NewTextHandler(&log, nil)))
+	uses.Note("k", time.Now())
+	uses.flush(t.Context())
+	if !strings.Contains(log.String(), "keys=1") || !strings.Contains(log.String(), "database is away") {
+		t.Errorf("logged %q", log.String())
+	}
+	m.away = nil
+	uses.flush(t.Context())
+	if len(m.touched) != 1 {
+		t.Error("the lost batch was kept")
+	}
+}
