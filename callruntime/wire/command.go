@@ -36,7 +36,7 @@ type Header struct {
 	Type      string         `json:"type"`
 	Source    string         `json:"source"`
 	CommandID string         `json:"commandId,omitzero"`
-	Metadata  jsontext.Value `json:"metadata,omitzero"`
+	Metadata  jsontext.Value `json:"metadata,omitzero" shape:"object"`
 	// RequireConfirmation and WaitForSilence are the flow's policy, never the
 	// provider's. Hangup has a WaitForSilence of its own, which hides this one.
 	RequireConfirmation bool `json:"requireConfirmation,omitzero"`

@@ -3,7 +3,8 @@ package wire
 import "github.com/go-json-experiment/json/jsontext"
 
 // Every optional field is a pointer, a string or a raw value that is left out
-// when it was not given: an absent key keeps the call's current value.
+// when it was not given: an absent key keeps the call's current value. The tag
+// shape narrows what a raw value may be.
 
 // Hangup ends the call after optional playback drain and disconnect delay.
 type Hangup struct {
@@ -42,10 +43,10 @@ type CallControl struct {
 	// BotOperationResult and BotOperationData are recorded for call records
 	// and call status even where the command is denied.
 	BotOperationResult string         `json:"botOperationResult,omitzero"`
-	BotOperationData   jsontext.Value `json:"botOperationData,omitzero"`
+	BotOperationData   jsontext.Value `json:"botOperationData,omitzero" shape:"object"`
 	// SessionParams is for the record. Only update_* commands change a call's
 	// parameters, because only they were held against the policy.
-	SessionParams jsontext.Value `json:"sessionParams,omitzero"`
+	SessionParams jsontext.Value `json:"sessionParams,omitzero" shape:"object"`
 }
 
 // SetBargeIn switches caller barge-in.
@@ -136,7 +137,7 @@ type UpdateBotDelayConfig struct {
 // SetContext writes runtime context variables.
 type SetContext struct {
 	Header
-	Values jsontext.Value `json:"values,omitzero"`
+	Values jsontext.Value `json:"values,omitzero" shape:"object"`
 }
 
 // EmitEvent emits a runtime event.

@@ -51,7 +51,7 @@ func (r *Registry) Create(ctx context.Context, teamID string, c Change) (Endpoin
 		return Endpoint{}, fmt.Errorf("make endpoint id: %w", err)
 	}
 	now := r.now()
-	e := Endpoint{ID: "ep_" + id.String(), TeamID: teamID, Enabled: true, CreatedAt: now, UpdatedAt: now}
+	e := Endpoint{ID: idPrefix + id.String(), TeamID: teamID, Enabled: true, CreatedAt: now, UpdatedAt: now}
 	c.apply(&e)
 	if err := e.Validate(); err != nil {
 		return Endpoint{}, err

@@ -1,0 +1,98 @@
+package command
+
+import (
+	"errors"
+	"strings"
+)
+
+// Pattern permits targets: "*", "tel:+49*", "sip:*@pbx.example". A bare number
+// counts as tel:. Scheme, user and host have to match; a port only where the
+// pattern names one.
+type Pattern struct {
+	any     bool
+	scheme  string
+	user    string
+	hasUser bool
+	host    string
+	port    string
+}
+
+var errPattern = errors.New(`a pattern is "*", a phone number, or a tel:, sip: or sips: URI without parameters, in which * stands for any characters`)
+
+// ParsePattern reads one pattern.
+func ParsePattern(s string) (Pattern, error) {
+	if s == "*" {
+		return Pattern{any: true}, nil
+	}
+	scheme, rest, _ := strings.Cut(s, ":")
+	p := Pattern{scheme: strings.ToLower(scheme), hasUser: true}
+	switch p.scheme {
+	case "sip", "sips":
+		return p.parseSIP(rest)
+	case "tel":
+	default:
+		p.scheme, rest = "tel", s
+	}
+	// A wildcard is legal wherever a digit is.
+	if _, ok := phoneNumber(strings.ReplaceAll(rest, "*", "0"), "#"); !ok {
+		return Pattern{}, errPattern
+	}
+	p.user = strings.NewReplacer("-", "", ".", "", "(", "", ")", "").Replace(rest)
+	return p, nil
+}
+
+func (p Pattern) parseSIP(rest string) (Pattern, error) {
+	if strings.ContainsAny(rest, ";?%") {
+		return Pattern{}, errPattern
+	}
+	user, host, found := strings.Cut(rest, "@")
+	if p.hasUser = found; found {
+		if _, err := unescape(user); err != nil || user == "" || strings.Contains(user, ":") {
+			return Pattern{}, errPattern
+		}
+		p.user = user
+	} else {
+		host = rest
+	}
+	var err error
+	if strings.HasPrefix(host, "[") {
+		p.host, p.port, err = hostPort(host)
+	} else {
+		// Checked with a letter in the wildcard's place, which fits any label.
+		_, p.port, err = hostPort(strings.ReplaceAll(host, "*", "a"))
+		p.host = strings.ToLower(strings.TrimSuffix(strings.TrimSuffix(host, ":"+p.port), "."))
+	}
+	if err != nil {
+		return Pattern{}, errPattern
+	}
+	return p, nil
+}
+
+// Matches tells whether the pattern permits the target.
+func (p Pattern) Matches(t Target) bool {
+	return p.any || p.scheme == t.Scheme && p.hasUser == (t.User != "") &&
+		glob(p.user, t.User) && glob(p.host, t.Host) && (p.port == "" || p.port == t.Port)
+}
+
+// glob matches with * for any run of characters but @ ; and ?, which a user
+// part can contain in escaped form to look like another address.
+func glob(pattern, s string) bool {
+	star, mark := -1, 0
+	p, i := 0, 0
+	for i < len(s) {
+		switch {
+		case p < len(pattern) && pattern[p] == '*':
+			star, mark = p, i
+			p++
+		case p < len(pattern) && pattern[p] == s[i]:
+			p++
+			i++
+		case star >= 0 && strings.IndexByte("@;?", s[mark]) < 0:
+			mark++
+			p, i = star+1, mark
+		default:
+			return false
+		}
+	}
+	return strings.Trim(pattern[p:], "*") == ""
+}

@@ -1,0 +1,205 @@
+package command
+
+import (
+	"errors"
+	"net/netip"
+	"net/url"
+	"slices"
+	"strconv"
+	"strings"
+
+	"telapi/callruntime/wire"
+)
+
+// Target is a transfer's destination, taken apart and normalised. What is
+// matched against policies is this, never the text it was written in.
+//
+// The grammar is narrower than RFC 3261 and RFC 3966 allow: whatever two SIP
+// stacks are known to read differently is no target at all.
+type Target struct {
+	Scheme  string // tel, sip or sips
+	User    string // decoded; of a tel: target the number without separators
+	Host    string // lower case, without a trailing dot
+	Port    string
+	Params  []wire.NameValue // names in lower case
+	Headers []wire.NameValue
+}
+
+var (
+	errForm   = errors.New("a target is a phone number or a tel:, sip: or sips: URI")
+	errEscape = errors.New("the target has an escape that is broken, doubled or hides a control character")
+	errUser   = errors.New("the target's user part is empty or carries a password or a second @")
+	errHost   = errors.New("the target's host is not a host name or address")
+)
+
+// ParseTarget reads a phone number or a tel:, sip: or sips: URI.
+func ParseTarget(s string) (Target, error) {
+	if strings.ContainsAny(s, "\"<>\\^`{|}") {
+		return Target{}, errForm
+	}
+	scheme, rest, _ := strings.Cut(s, ":")
+	switch scheme = strings.ToLower(scheme); scheme {
+	case "tel":
+		return parseTel(rest)
+	case "sip", "sips":
+		return parseSIP(scheme, rest)
+	default:
+		number, ok := phoneNumber(strings.ReplaceAll(s, " ", ""), "*#")
+		if !ok {
+			return Target{}, errForm
+		}
+		return Target{Scheme: "tel", User: number}, nil
+	}
+}
+
+func parseTel(rest string) (Target, error) {
+	number, params, given := strings.Cut(rest, ";")
+	t := Target{Scheme: "tel"}
+	var ok bool
+	if t.User, ok = phoneNumber(number, "*#"); !ok {
+		return Target{}, errForm
+	}
+	var err error
+	if given {
+		t.Params, err = pairs(params, ";", strings.ToLower)
+	}
+	return t, err
+}
+
+// phoneNumber strips visual separators. A global number has digits alone after
+// its plus; a local one may have the extra symbols.
+func phoneNumber(s, extra string) (string, bool) {
+	var b strings.Builder
+	for i, c := range []byte(s) {
+		switch {
+		case c >= '0' && c <= '9', c == '+' && i == 0:
+			b.WriteByte(c)
+		case strings.IndexByte("-.()", c) >= 0:
+		case strings.IndexByte(extra, c) >= 0 && s[0] != '+':
+			b.WriteByte(c)
+		default:
+			return "", false
+		}
+	}
+	number := b.String()
+	return number, strings.ContainsAny(number, "0123456789")
+}
+
+func parseSIP(scheme, rest string) (Target, error) {
+	t := Target{Scheme: scheme}
+	var err error
+	if user, after, given := strings.Cut(rest, "@"); given {
+		if user == "" || strings.ContainsAny(user, ":") || strings.Contains(after, "@") {
+			return Target{}, errUser
+		}
+		if t.User, err = unescape(user); err != nil {
+			return Target{}, err
+		}
+		rest = after
+	}
+	rest, headers, hasHeaders := strings.Cut(rest, "?")
+	rest, params, hasParams := strings.Cut(rest, ";")
+	if t.Host, t.Port, err = hostPort(rest); err != nil {
+		return Target{}, err
+	}
+	if hasParams {
+		if t.Params, err = pairs(params, ";", strings.ToLower); err != nil {
+			return Target{}, err
+		}
+	}
+	if hasHeaders {
+		t.Headers, err = pairs(headers, "&", func(s string) string { return s })
+	}
+	return t, err
+}
+
+// hostPort normalises host[:port]. Numbers that are no dotted quad, such as
+// 127.1 or 0x7f000001, are no host: resolvers disagree about them.
+func hostPort(s string) (host, port string, err error) {
+	if strings.HasPrefix(s, "[") {
+		inner, after, _ := strings.Cut(s[1:], "]")
+		addr, err := netip.ParseAddr(inner)
+		if err != nil || !addr.Is6() || addr.Zone() != "" || !strings.HasPrefix(after+":", ":") {
+			return "", "", errHost
+		}
+		host, port = "["+addr.String()+"]", strings.TrimPrefix(after, ":")
+		if port == "" && after != "" {
+			return "", "", errHost
+		}
+	} else {
+		var given bool
+		host, port, given = strings.Cut(s, ":")
+		host = strings.ToLower(strings.TrimSuffix(host, "."))
+		if _, err := netip.ParseAddr(host); err != nil && !hostName(host) || given && port == "" {
+			return "", "", errHost
+		}
+	}
+	if n, err := strconv.ParseUint(port, 10, 16); port != "" && (err != nil || n == 0 || port[0] == '0') {
+		return "", "", errHost
+	}
+	return host, port, nil
+}
+
+func hostName(s string) bool {
+	if len(s) > 253 {
+		return false
+	}
+	labels := strings.Split(s, ".")
+	for _, label := range labels {
+		if label == "" || len(label) > 63 || label[0] == '-' || strings.Trim(label, "abcdefghijklmnopqrstuvwxyz0123456789-_") != "" {
+			return false
+		}
+	}
+	top := labels[len(labels)-1][0]
+	return top < '0' || top > '9'
+}
+
+// pairs reads name[=value] items, unescaped, with names folded.
+func pairs(s, separator string, fold func(string) string) ([]wire.NameValue, error) {
+	var list []wire.NameValue
+	for item := range strings.SplitSeq(s, separator) {
+		name, value, _ := strings.Cut(item, "=")
+		name, err := unescape(name)
+		if err != nil || !isToken(name) {
+			return nil, errForm
+		}
+		if value, err = unescape(value); err != nil {
+			return nil, err
+		}
+		list = append(list, wire.NameValue{Name: fold(name), Value: value})
+	}
+	return list, nil
+}
+
+// unescape takes percent escapes away, once. What then still looks escaped was
+// escaped twice to slip past somebody.
+func unescape(s string) (string, error) {
+	decoded, err := url.PathUnescape(s)
+	if err != nil || strings.Contains(decoded, "%") {
+		return "", errEscape
+	}
+	for _, c := range []byte(decoded) {
+		if c <= ' ' || c >= 0x7f {
+			return "", errEscape
+		}
+	}
+	return decoded, nil
+}
+
+// isToken holds s against RFC 3261's token, of which header names are made.
+func isToken(s string) bool {
+	for _, c := range []byte(s) {
+		switch {
+		case c >= 'a' && c <= 'z', c >= 'A' && c <= 'Z', c >= '0' && c <= '9', strings.IndexByte("-.!%*_+`'~", c) >= 0:
+		default:
+			return false
+		}
+	}
+	return s != ""
+}
+
+// same tells whether both name one destination in every part.
+func (t Target) same(o Target) bool {
+	return t.Scheme == o.Scheme && t.User == o.User && t.Host == o.Host && t.Port == o.Port &&
+		slices.Equal(t.Params, o.Params) && slices.Equal(t.Headers, o.Headers)
+}

@@ -1,0 +1,180 @@
+package endpoint
+
+import (
+	"crypto/sha256"
+	"encoding/base64"
+	"fmt"
+	"slices"
+
+	"github.com/go-json-experiment/json"
+
+	"telapi/callruntime/wire"
+	"telapi/internal/command"
+)
+
+// Document is a rarely changing answer with a strong ETag, both made once.
+type Document struct {
+	Body []byte
+	ETag string
+}
+
+// NewDocument computes the ETag of body.
+func NewDocument(body []byte) Document {
+	sum := sha256.Sum256(body)
+	return Document{body, `"` + base64.RawURLEncoding.EncodeToString(sum[:18]) + `"`}
+}
+
+// Features are what the deployment as a whole switched on or off.
+type Features struct {
+	WebRTC           bool     `json:"webrtc"`
+	APIAccess        bool     `json:"apiAccess"`
+	DisabledCommands []string `json:"-"` // no flow can permit these
+}
+
+// platform is what this deployment can do, over all endpoints.
+type platform struct {
+	version  string
+	features Features
+}
+
+// Limits are the bounds that clients have to keep to.
+type Limits struct {
+	CallbackBodyBytes int64 `json:"callbackBodyBytes"`
+	SIPHeaders        int   `json:"sipHeaders"`
+	// SIPHeaderCharacters is the bound that names and values together stay below.
+	SIPHeaderCharacters int   `json:"sipHeaderCharactersBelow"`
+	FrameBytes          int64 `json:"frameBytes"`
+	QueuedBytes         int64 `json:"queuedBytes"`
+	FramesPerSecond     int   `json:"framesPerSecond"`
+	HistoryMessages     int   `json:"historyMessages"`
+	HistorySeconds      int   `json:"historySeconds"`
+	MetadataBytes       int64 `json:"metadataBytes"`
+	TokenTTLSeconds     Range `json:"tokenTtlSeconds"`
+	SessionSeconds      Range `json:"sessionSeconds"`
+}
+
+// Range is a bounded setting.
+type Range struct {
+	Min     int `json:"min"`
+	Max     int `json:"max"`
+	Default int `json:"default"`
+}
+
+func limits() Limits {
+	return Limits{
+		CallbackBodyBytes:   1 << 20,
+		SIPHeaders:          command.MaxSIPHeaders,
+		SIPHeaderCharacters: command.SIPHeaderCharacters,
+		FrameBytes:          64 << 10,
+		QueuedBytes:         1 << 20,
+		FramesPerSecond:     60,
+		HistoryMessages:     300,
+		HistorySeconds:      600,
+		MetadataBytes:       4 << 10,
+		TokenTTLSeconds:     Range{10, 3600, 300},
+		SessionSeconds:      Range{60, 86400, 3600},
+	}
+}
+
+// AudioFormat is one encoding of speech.
+type AudioFormat struct {
+	Encoding   string `json:"encoding"`
+	Sample     string `json:"sample"`
+	SampleRate int    `json:"sampleRate,omitzero"` // where it is fixed
+}
+
+var audioFormats = []AudioFormat{{"alaw", "a-law, 8 bit", 8000}, {"pcm", "s16le", 0}}
+
+// Abilities is the short form of what one endpoint permits.
+type Abilities struct {
+	Modes          []Mode           `json:"modes"`
+	Commands       []string         `json:"commands"`
+	CommandSources []string         `json:"commandSources"`
+	Speech         wire.SpeechChain `json:"speech"`
+}
+
+type capabilities struct {
+	Version       string             `json:"version"`
+	Endpoint      *described         `json:"endpoint,omitzero"`
+	Features      Features           `json:"features"`
+	Modes         []Mode             `json:"modes"`
+	MessageTypes  []wire.MessageType `json:"messageTypes"`
+	Directions    []wire.Direction   `json:"directions"`
+	Commands      []command.Spec     `json:"commands"`
+	SessionParams map[string]any     `json:"sessionParams"`
+	AudioFormats  []AudioFormat      `json:"audioFormats"`
+	Limits        Limits             `json:"limits"`
+}
+
+type described struct {
+	ID             string           `json:"id"`
+	Name           string           `json:"name"`
+	Enabled        bool             `json:"enabled"`
+	CommandSources []string         `json:"commandSources"`
+	Speech         wire.SpeechChain `json:"speech"`
+}
+
+// RuntimeCapabilities is the document about the deployment as a whole.
+func RuntimeCapabilities(version string, features Features) Document {
+	p := platform{version, features}
+	doc, err := p.document(nil, Modes, p.offers)
+	if err != nil {
+		panic(err) // nothing in it comes from outside, so this is a bug in the tables
+	}
+	return doc
+}
+
+// describe is the same document for one endpoint: its modes, the commands its
+// profile permits, its speech providers.
+func (p platform) describe(e Endpoint) (Document, error) {
+	able := p.abilities(e)
+	about := &described{e.ID, e.Name, e.Enabled, able.CommandSources, able.Speech}
+	return p.document(about, e.Modes, func(commandType string) bool { return slices.Contains(able.Commands, commandType) })
+}
+
+func (p platform) document(about *described, modes []Mode, offered func(commandType string) bool) (Document, error) {
+	commands := []command.Spec{}
+	for _, c := range command.Catalogue {
+		if offered(c.Type) {
+			commands = append(commands, c)
+		}
+	}
+	body, err := json.Marshal(capabilities{
+		Version: p.version, Endpoint: about, Features: p.features, Modes: p.usable(modes),
+		MessageTypes: wire.MessageTypes, Directions: wire.Directions, Commands: commands,
+		SessionParams: command.SessionParamsSchema(), AudioFormats: audioFormats, Limits: limits(),
+	}, json.Deterministic(true))
+	if err != nil {
+		return Document{}, fmt.Errorf("encode capabilities: %w", err)
+	}
+	return NewDocument(body), nil
+}
+
+func (p platform) abilities(e Endpoint) Abilities {
+	a := Abilities{
+		Modes: p.usable(e.Modes), Commands: []string{}, Speech: e.Profile.Speech,
+		CommandSources: append([]string{}, e.Profile.CommandSources...),
+	}
+	for _, c := range command.Catalogue {
+		permitted := func(policy wire.CommandPolicy) bool { return policy.Type == c.Type && policy.Enabled }
+		if p.offers(c.Type) && len(a.CommandSources) > 0 && slices.ContainsFunc(e.Profile.CommandPolicies, permitted) {
+			a.Commands = append(a.Commands, c.Type)
+		}
+	}
+	return a
+}
+
+// usable leaves out what this deployment switched off.
+func (p platform) usable(modes []Mode) []Mode {
+	left := []Mode{}
+	for _, m := range modes {
+		if m != WebRTC || p.features.WebRTC {
+			left = append(left, m)
+		}
+	}
+	return left
+}
+
+func (p platform) offers(commandType string) bool {
+	return !slices.Contains(p.features.DisabledCommands, commandType)
+}

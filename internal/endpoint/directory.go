@@ -1,0 +1,111 @@
+package endpoint
+
+import (
+	"context"
+	"fmt"
+	"strconv"
+	"strings"
+
+	"telapi/callruntime/wire"
+	"telapi/internal/fault"
+)
+
+const (
+	defaultPage = 50
+	maxPage     = 200
+)
+
+// View is an endpoint as a team sees it in its list.
+type View struct {
+	ID             string              `json:"id"`
+	Name           string              `json:"name"`
+	Enabled        bool                `json:"enabled"`
+	Modes          []Mode              `json:"modes"`
+	Capabilities   Abilities           `json:"capabilities"`
+	GatewayProfile wire.GatewayProfile `json:"gatewayProfile"`
+}
+
+// Page is one page of a team's list. NextCursor is empty on the last one.
+type Page struct {
+	Data       []View  `json:"data"`
+	NextCursor *string `json:"nextCursor"`
+}
+
+// Directory answers what a team may know about its endpoints.
+type Directory struct {
+	store    Store
+	platform platform
+}
+
+// NewDirectory returns a directory of the endpoints in store, on a deployment
+// of that version and with those features.
+func NewDirectory(store Store, version string, features Features) *Directory {
+	return &Directory{store, platform{version, features}}
+}
+
+// List reads the query parameters cursor and limit and returns that page, in
+// order of age.
+func (d *Directory) List(ctx context.Context, teamID string, params map[string][]string) (Page, error) {
+	after, limit, err := pageOf(params)
+	if err != nil {
+		return Page{}, err
+	}
+	// One more than asked tells whether there is a next page.
+	found, err := d.store.Endpoints(ctx, teamID, after, limit+1)
+	if err != nil {
+		return Page{}, fmt.Errorf("list endpoints: %w", err)
+	}
+	var page Page
+	if len(found) > limit {
+		found = found[:limit]
+		next := encodeCursor(found[limit-1].ID)
+		page.NextCursor = &next
+	}
+	page.Data = make([]View, len(found))
+	for i, e := range found {
+		page.Data[i] = View{e.ID, e.Name, e.Enabled, e.Modes, d.platform.abilities(e), e.Profile}
+	}
+	return page, nil
+}
+
+// Find returns a team's endpoint. Another team's is not found.
+func (d *Directory) Find(ctx context.Context, teamID, id string) (Endpoint, error) {
+	e, err := d.store.Endpoint(ctx, id)
+	if err != nil {
+		return Endpoint{}, fmt.Errorf("find endpoint: %w", err)
+	}
+	if e.TeamID != teamID {
+		return Endpoint{}, fault.New(fault.NotFound, "There is no such endpoint.")
+	}
+	return e, nil
+}
+
+// Capabilities is the document about one of a team's endpoints.
+func (d *Directory) Capabilities(ctx context.Context, teamID, id string) (Document, error) {
+	e, err := d.Find(ctx, teamID, id)
+	if err != nil {
+		return Document{}, err
+	}
+	return d.platform.describe(e)
+}
+
+func pageOf(params map[string][]string) (after string, limit int, err error) {
+	var issues fault.Issues
+	one := func(name string) string {
+		if len(params[name]) > 1 {
+			issues.Add("/query/"+name, fault.IssueTooMany, "Give %s once.", name)
+			return ""
+		}
+		return strings.Join(params[name], "")
+	}
+	limit = defaultPage
+	if s := one("limit"); s != "" {
+		if limit, err = strconv.Atoi(s); err != nil || limit < 1 || limit > maxPage {
+			issues.Add("/query/limit", fault.IssueValue, "limit is a number from 1 to %d.", maxPage)
+		}
+	}
+	if s := one("cursor"); s != "" {
+		after = decodeCursor(s, &issues)
+	}
+	return after, limit, issues.Err()
+}

@@ -1,0 +1,95 @@
+package endpoint
+
+import (
+	"net/url"
+	"slices"
+	"strings"
+	"unicode"
+	"unicode/utf8"
+
+	"telapi/internal/command"
+	"telapi/internal/fault"
+)
+
+const (
+	idPrefix   = "ep_"
+	maxName    = 120
+	maxOrigins = 100
+)
+
+// Validate brings an endpoint into its normal form and reports everything wrong
+// with it.
+func (e *Endpoint) Validate() error {
+	var issues fault.Issues
+	e.Name = strings.TrimSpace(e.Name)
+	switch {
+	case e.Name == "":
+		issues.Add("/name", fault.IssueRequired, "An endpoint has a name.")
+	case utf8.RuneCountInString(e.Name) > maxName:
+		issues.Add("/name", fault.IssueTooLong, "A name has at most %d characters.", maxName)
+	case strings.ContainsFunc(e.Name, unicode.IsControl):
+		issues.Add("/name", fault.IssueForbidden, "A name has no control characters.")
+	}
+	if e.TeamID == "" {
+		issues.Add("/teamId", fault.IssueRequired, "An endpoint belongs to a team.")
+	}
+	e.Modes = normalModes(e.Modes, &issues)
+	e.Origins = normalOrigins(e.Origins, &issues)
+	command.CheckProfile(e.Profile, "/gatewayProfile", &issues)
+	return issues.Err()
+}
+
+// normalModes drops repetitions and puts modes in their usual order.
+func normalModes(modes []Mode, issues *fault.Issues) []Mode {
+	if len(modes) == 0 {
+		issues.Add("/modes", fault.IssueRequired, "An endpoint has at least one mode: webrtc, audio or chat.")
+	}
+	for i, m := range modes {
+		if !slices.Contains(Modes, m) {
+			issues.Add(fault.Pointer("/modes", i), fault.IssueValue, "There is no mode %q; modes are webrtc, audio and chat.", m)
+		}
+	}
+	var normal []Mode
+	for _, m := range Modes {
+		if slices.Contains(modes, m) {
+			normal = append(normal, m)
+		}
+	}
+	return normal
+}
+
+// normalOrigins writes origins as browsers send them, so that comparing them is
+// comparing strings.
+func normalOrigins(origins []string, issues *fault.Issues) []string {
+	if len(origins) > maxOrigins {
+		issues.Add("/origins", fault.IssueTooMany, "An endpoint has at most %d origins.", maxOrigins)
+		return nil
+	}
+	var normal []string
+	for i, s := range origins {
+		origin, ok := normalOrigin(s)
+		if !ok {
+			issues.Add(fault.Pointer("/origins", i), fault.IssueValue, "An origin is scheme and host alone, such as https://shop.example or http://localhost:8080.")
+			continue
+		}
+		if !slices.Contains(normal, origin) {
+			normal = append(normal, origin)
+		}
+	}
+	return normal
+}
+
+func normalOrigin(s string) (string, bool) {
+	u, err := url.Parse(strings.TrimSpace(s))
+	if err != nil || u.Scheme != "https" && u.Scheme != "http" || u.Hostname() == "" {
+		return "", false
+	}
+	if strings.Trim(u.Path, "/") != "" || u.User != nil || u.RawQuery != "" || u.Fragment != "" || u.ForceQuery || strings.ContainsAny(u.Host, "* ") {
+		return "", false
+	}
+	host := strings.ToLower(u.Host)
+	if port := u.Port(); port == "" || u.Scheme == "https" && port == "443" || u.Scheme == "http" && port == "80" {
+		host = strings.TrimSuffix(host, ":"+port)
+	}
+	return u.Scheme + "://" + host, true
+}
