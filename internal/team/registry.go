@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"strings"
 	"time"
+	"unicode"
 	"unicode/utf8"
 
 	"github.com/google/uuid"
@@ -104,7 +105,7 @@ func cleanName(name string) (string, error) {
 		issues.Add("/name", fault.IssueRequired, "A team needs a name.")
 	case n > 100:
 		issues.Add("/name", fault.IssueTooLong, "A name has 100 characters at the most.")
-	case !utf8.ValidString(name) || strings.ContainsFunc(name, func(c rune) bool { return c < ' ' }):
+	case !utf8.ValidString(name) || strings.ContainsFunc(name, unicode.IsControl):
 		issues.Add("/name", fault.IssueForbidden, "A name holds no control characters.")
 	}
 	return name, issues.Err()

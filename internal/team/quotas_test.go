@@ -1,0 +1,81 @@
+package team
+
+import (
+	"errors"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"telapi/internal/fault"
+)
+
+func wantQuota(t *testing.T, q *Quotas, id string, want int64) {
+	t.Helper()
+	if got, err := q.Of(t.Context(), id); err != nil || got != want {
+		t.Errorf("quota of %s: %d, %v; want %d", id, got, err, want)
+	}
+}
+
+func TestQuotaOfATeam(t *testing.T) {
+	m := newMemory(Team{ID: "tm_1"}, Team{ID: "tm_2", DailyQuota: new(int64(7))}, Team{ID: "tm_3", DailyQuota: new(int64(0))})
+	q := NewQuotas(m)
+	wantQuota(t, q, "tm_1", DefaultDailyQuota)
+	wantQuota(t, q, "tm_2", 7)
+	wantQuota(t, q, "tm_3", 0)
+	wantQuota(t, q, "known to the console alone", DefaultDailyQuota)
+}
+
+func TestStoreAwayIsNoQuota(t *testing.T) {
+	m := newMemory(Team{ID: "tm_1"})
+	q := NewQuotas(m)
+	q.Up()
+	m.away = fault.Unavailable("The database", errors.New("refused"))
+	if _, err := q.Of(t.Context(), "tm_1"); !fault.Is(err, fault.ServiceUnavailable) {
+		t.Errorf("got %v", err)
+	}
+	m.away = nil
+	wantQuota(t, q, "tm_1", DefaultDailyQuota)
+}
+
+func TestNewQuotaHoldsAsSoonAsItIsAnnounced(t *testing.T) {
+	m := newMemory(Team{ID: "tm_1", DailyQuota: new(int64(7))})
+	q := NewQuotas(m)
+	q.Up()
+	for range 5 {
+		wantQuota(t, q, "tm_1", 7)
+	}
+	if n := m.lookedUp(); n != 1 {
+		t.Errorf("%d lookups for five requests, want 1", n)
+	}
+	m.teams["tm_1"] = Team{ID: "tm_1", DailyQuota: new(int64(9))}
+	q.Message("team:tm_2")
+	q.Message("key:tm_1")
+	wantQuota(t, q, "tm_1", 7)
+	q.Message("team:tm_1")
+	wantQuota(t, q, "tm_1", 9)
+}
+
+func TestNothingIsCachedWhileAnnouncementsAreNotHeard(t *testing.T) {
+	m := newMemory(Team{ID: "tm_1", DailyQuota: new(int64(7))})
+	q := NewQuotas(m)
+	wantQuota(t, q, "tm_1", 7)
+	m.teams["tm_1"] = Team{ID: "tm_1", DailyQuota: new(int64(8))}
+	wantQuota(t, q, "tm_1", 8)
+	q.Up()
+	wantQuota(t, q, "tm_1", 8)
+	m.teams["tm_1"] = Team{ID: "tm_1", DailyQuota: new(int64(9))}
+	q.Down(errors.New("subscription lost"))
+	wantQuota(t, q, "tm_1", 9)
+}
+
+func TestUnheardQuotaHoldsAfterItsTime(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m := newMemory(Team{ID: "tm_1", DailyQuota: new(int64(7))})
+		q := NewQuotas(m)
+		q.Up()
+		wantQuota(t, q, "tm_1", 7)
+		m.teams["tm_1"] = Team{ID: "tm_1", DailyQuota: new(int64(9))}
+		time.Sleep(cacheTTL)
+		wantQuota(t, q, "tm_1", 9)
+	})
+}
