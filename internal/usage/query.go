@@ -56,9 +56,11 @@ func ParseQuery(teamID string, params map[string][]string, now time.Time) (Query
 	case fromGiven && !toGiven && q.From.After(today):
 		q.To = q.From
 	}
-	if q.From.After(q.To) {
+	switch {
+	case len(issues.List()) > 0: // a day that cannot be read says nothing about the span
+	case q.From.After(q.To):
 		issues.Add("/query/from", fault.IssueValue, "from lies after to.")
-	} else if q.To.Sub(q.From) >= maxDays*24*time.Hour {
+	case q.To.Sub(q.From) >= maxDays*24*time.Hour:
 		issues.Add("/query/from", fault.IssueTooLarge, "A report spans %d days at the most.", maxDays)
 	}
 	if s, given := one("interval"); given {

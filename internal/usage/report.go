@@ -29,7 +29,7 @@ type Figures struct {
 // ReportBucket is one interval, and one group where groups were asked for.
 type ReportBucket struct {
 	Start string  `json:"start"`
-	Group *string `json:"group,omitempty"`
+	Group *string `json:"group,omitzero"` // nil: not asked for; "": used without one
 	Figures
 }
 
