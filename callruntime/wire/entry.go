@@ -127,7 +127,7 @@ type ChannelDatum struct {
 	Key           *string        `json:"key"`
 	Value         jsontext.Value `json:"value,omitzero"`
 	SensitiveData *bool          `json:"sensitiveData,omitzero"`
-	Other         jsontext.Value `json:",unknown"`
+	Other         jsontext.Value `json:",embed"`
 }
 
 // LogValue shows the key alone: values may be sensitive, marked or not.

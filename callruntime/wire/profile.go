@@ -14,7 +14,7 @@ type GatewayProfile struct {
 	Speech          SpeechChain     `json:"speech,omitzero"`
 	// Other keeps members this version does not know, here and in every part,
 	// so that a newer console's profile survives a round trip.
-	Other jsontext.Value `json:",unknown"`
+	Other jsontext.Value `json:",embed"`
 }
 
 // CommandPolicy permits one command type.
@@ -25,14 +25,14 @@ type CommandPolicy struct {
 	WaitForSilence      bool           `json:"waitForSilence,omitzero"`
 	AllowedTargets      []string       `json:"allowedTargets,omitempty"`
 	AllowedHeaders      []string       `json:"allowedHeaders,omitempty"`
-	Other               jsontext.Value `json:",unknown"`
+	Other               jsontext.Value `json:",embed"`
 }
 
 // Actions are the defaults of managed hangups and transfers.
 type Actions struct {
 	Hangup   *HangupDefaults   `json:"hangup,omitempty"`
 	Transfer *TransferDefaults `json:"transfer,omitempty"`
-	Other    jsontext.Value    `json:",unknown"`
+	Other    jsontext.Value    `json:",embed"`
 }
 
 // HangupDefaults fill what a hangup leaves open.
@@ -40,7 +40,7 @@ type HangupDefaults struct {
 	Reason               string         `json:"reason,omitzero"`
 	WaitForSilence       *bool          `json:"waitForSilence,omitempty"`
 	DelayBotDisconnectMs *int64         `json:"delayBotDisconnectMs,omitempty"`
-	Other                jsontext.Value `json:",unknown"`
+	Other                jsontext.Value `json:",embed"`
 }
 
 // TransferDefaults fill what a transfer leaves open. Target is the configured
@@ -49,12 +49,12 @@ type TransferDefaults struct {
 	Target     string         `json:"target,omitzero"`
 	Message    string         `json:"message,omitzero"`
 	CanConfirm *bool          `json:"canConfirm,omitempty"`
-	Other      jsontext.Value `json:",unknown"`
+	Other      jsontext.Value `json:",embed"`
 }
 
 // SpeechChain names the providers a call may switch between.
 type SpeechChain struct {
 	STT   []string       `json:"stt,omitempty"`
 	TTS   []string       `json:"tts,omitempty"`
-	Other jsontext.Value `json:",unknown"`
+	Other jsontext.Value `json:",embed"`
 }
