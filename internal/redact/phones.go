@@ -1,0 +1,203 @@
+package redact
+
+import (
+	"regexp"
+	"strings"
+)
+
+// Phones masks the phone numbers in s but for their last keep digits; the
+// length stays. Numbers are taken for phone numbers when they are written like
+// one: after a plus, as a tel: or sip: user, with a trunk zero, in one of the
+// usual groupings, or right after a word such as "caller". Bare digits without
+// any such sign stay, because they are ids, counts and timestamps.
+func Phones(s string, keep int) string { return phones(s, "", keep) }
+
+// phones is Phones for the value of a field whose name may tell what it is.
+func phones(s, name string, keep int) string {
+	var out []byte
+	inWord := false // whether s[i] continues a word, where a plus is no sign
+	for i := 0; i < len(s); {
+		c, next := s[i], i+1
+		switch {
+		case isDigit(c), c == '(', c == '+' && !inWord, c == '%' && hasPrefixFold(s[i:], "%2b"):
+			body := i
+			switch c {
+			case '+':
+				body += len("+")
+			case '%':
+				body += len("%2b")
+			}
+			if end := numberEnd(s, i, body, name); end > 0 {
+				if out == nil {
+					out = []byte(s)
+				}
+				mask(out[body:end], keep)
+				next = end
+			} else if isDigit(c) {
+				next = wordEnd(s, i)
+			}
+			inWord = isDigit(c)
+		case isWord(c):
+			next, inWord = wordEnd(s, i), true
+		case c == '%' && i+2 < len(s) && isWord(s[i+1]) && isWord(s[i+2]):
+			next, inWord = i+len("%20"), false
+		default:
+			inWord = false
+		}
+		i = next
+	}
+	if out == nil {
+		return s
+	}
+	return string(out)
+}
+
+func mask(number []byte, keep int) {
+	for i := len(number) - 1; i >= 0; i-- {
+		if isDigit(number[i]) {
+			if keep <= 0 {
+				number[i] = '*'
+			}
+			keep--
+		}
+	}
+}
+
+// numberEnd returns where the phone number ends that starts at i, its digits at
+// body; 0 for none. Where several numbers may follow each other, the longest
+// start that makes a phone number counts.
+func numberEnd(s string, i, body int, name string) (end int) {
+	digits, context := 0, unknown
+	for j := body; ; {
+		gap := j
+		for j < len(s) && j-gap < 3 && strings.IndexByte(" -./()", s[j]) >= 0 && (j == gap || s[j] != s[j-1]) {
+			j++
+		}
+		from := j
+		for j < len(s) && isDigit(s[j]) {
+			j++
+		}
+		complete := digits >= 11 && gap < len(s) && s[gap] == ' '
+		digits += j - from
+		if from == j || complete || digits > 15 { // E.164 ends there
+			return end
+		}
+		if digits < 3 || digits < 7 && (i == 0 || s[i-1] != ':' && s[i-1] != 'A') {
+			continue // a status, a port, a count: by far the most numbers
+		}
+		if context == unknown {
+			if context = contextOf(s[:i], name); body > i && context != uri {
+				context = plus
+			}
+		}
+		if isPhone(s[body:j], s[j:], digits, context) {
+			end = j
+		}
+	}
+}
+
+// endsThere tells whether digits before rest are a word of their own, rather
+// than the start of an id, a time, a fraction or a quantity with a unit.
+func endsThere(rest string) bool {
+	if rest == "" {
+		return true
+	}
+	follower := byte(' ')
+	if len(rest) > 1 {
+		follower = rest[1]
+	}
+	switch rest[0] {
+	case '-':
+		return !isWord(follower)
+	case ':', '.', '/':
+		return !isDigit(follower)
+	}
+	return !isWord(rest[0])
+}
+
+var (
+	// An IPv4 address, a date, a fraction, zero padding.
+	noPhone = regexp.MustCompile(`^(?:(?:0|[1-9]\d{0,2})(?:\.(?:0|[1-9]\d{0,2})){3}(?:[^.\d]|$)|` +
+		`(?:19|20)\d\d[-./]\d\d?[-./]\d|\d\d?[-./]\d\d?[-./](?:19|20)\d\d(?:\D|$)|0\D|000)`)
+	// An area code in parentheses, a trunk zero, North America, numbers in
+	// pairs or threes, a country code without its plus.
+	written = regexp.MustCompile(`^(?:\(\d+\)|0\d|(?:1[-. ])?\d{3}[-. ]\d{3}[-. ]\d{4}$|\d{3}-\d{4}$|` +
+		`\d\d(?: \d\d){3,4}$|\d{3} \d{3} \d{3}$|\d\d[- ]\d{2,3}[- ]\d{7,8}$)`)
+	// Bare digits that may well be seconds, milliseconds or a compact date.
+	timestamp = regexp.MustCompile(`^(?:1\d{9}|1\d{12}|(?:19|20)\d{12})$`)
+	bare      = regexp.MustCompile(`^\d{10,15}$`)
+
+	// What may stand before a number.
+	contexts = []struct {
+		context int
+		find    *regexp.Regexp
+	}{
+		{clock, regexp.MustCompile(`\d:$`)},
+		{uri, regexp.MustCompile(`(?i)(?:^|[^a-z])(?:(?:tel|sips?)(?::|%3a)|(?:pj)?sip/)$`)},
+		{named, regexp.MustCompile(`(?i)(?:(?:phone|msisdn|caller|callee|dial|mobile)[a-z_-]*|(?:^|[^a-z])(?:tel|ani|dnis|cli))[ :="'/<(\[.]{1,4}$`)},
+		{party, regexp.MustCompile(`(?i)(?:^|[^a-z])(?:from|to|target|number)[ :="'/<(\[.]{1,4}$`)},
+		{list, regexp.MustCompile(`\[$`)},
+	}
+)
+
+const (
+	unknown = iota
+	nothing
+	clock // hours or minutes
+	uri   // tel: or sip:
+	plus
+	named // a word that phone numbers follow
+	party // a word that phone numbers may follow
+	list  // of any numbers
+)
+
+func contextOf(before, name string) int {
+	const window = 40 // as far back as a telling word may begin
+	if len(before) > window {
+		before = before[len(before)-window:]
+	} else if name != "" {
+		before = name + "=" + before
+	}
+	for _, c := range contexts {
+		if c.find.MatchString(before) {
+			return c.context
+		}
+	}
+	return nothing
+}
+
+// isPhone judges digits with separators by their form and by what is around them.
+func isPhone(number, after string, digits, context int) bool {
+	switch {
+	case context == clock, noPhone.MatchString(number):
+		return false
+	case context == uri:
+		return endsThere(after) || after[0] == '-'
+	case digits < 7:
+		return false
+	case context == plus:
+		return true
+	case !endsThere(after):
+		return false
+	case context == named:
+		return true
+	case written.MatchString(number):
+		return number[0] == '0' || number[0] == '(' || context != list
+	}
+	return context == party && bare.MatchString(number) && !timestamp.MatchString(number)
+}
+
+func isDigit(c byte) bool { return '0' <= c && c <= '9' }
+
+func isWord(c byte) bool {
+	return isDigit(c) || 'a' <= c && c <= 'z' || 'A' <= c && c <= 'Z' || c == '_'
+}
+
+// wordEnd also passes dots and hyphens, and slashes after digits, so that no
+// part of a UUID, version, host name or date is looked at by itself.
+func wordEnd(s string, i int) int {
+	for i < len(s) && (isWord(s[i]) || s[i] == '.' || s[i] == '-' || s[i] == '/' && i > 0 && isDigit(s[i-1])) {
+		i++
+	}
+	return i
+}
