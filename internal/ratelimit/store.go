@@ -15,8 +15,9 @@ type Grant struct {
 }
 
 // Counter counts permits in windows. Lease is atomic: all callers on all
-// instances together are never granted more than max in one window. A window
-// starts with its first permit.
+// instances together are never granted more than limit in one window. A window
+// starts with its first permit; one that is longer than asked is shortened.
+// Lease returns in bounded time even if ctx has no end.
 type Counter interface {
 	Lease(ctx context.Context, key string, want, limit int64, window time.Duration) (Grant, error)
 }

@@ -1,0 +1,69 @@
+package ratelimit
+
+import (
+	"strconv"
+	"time"
+
+	"telapi/internal/fault"
+)
+
+// teamPolicy is the daily quota's name where a tier's name stands otherwise.
+const teamPolicy = "team_daily_quota"
+
+// Decision says whether a request may go on and where its client stands.
+type Decision struct {
+	Policy    string // a tier, or team_daily_quota
+	Allowed   bool
+	Limit     int64         // requests per window
+	Remaining int64         // about: other instances may hold leases
+	Reset     time.Duration // until the window ends
+	Window    time.Duration
+}
+
+// PolicyHeader is the value of RateLimit-Policy, as draft-ietf-httpapi-ratelimit-headers has it.
+func (d Decision) PolicyHeader() string { return d.field(";q=", d.Limit, ";w=", d.Window) }
+
+// Header is the value of RateLimit in the same draft.
+func (d Decision) Header() string { return d.field(";r=", d.Remaining, ";t=", d.Reset) }
+
+func (d Decision) field(count string, n int64, seconds string, span time.Duration) string {
+	b := make([]byte, 0, 64)
+	b = append(b, '"')
+	b = append(b, d.Policy...)
+	b = append(append(b, '"'), count...)
+	b = strconv.AppendInt(b, n, 10)
+	b = append(b, seconds...)
+	b = strconv.AppendInt(b, wholeSeconds(span), 10)
+	return string(b)
+}
+
+// refusal tells the client which limit it met, and until when.
+type refusal struct {
+	Limit   string `json:"limit"`
+	Tier    string `json:"tier,omitempty"`
+	Max     int64  `json:"max"`
+	Window  int64  `json:"window"` // seconds
+	ResetAt string `json:"resetAt"`
+}
+
+// Refusal is the error that answers a request which is not allowed.
+func (d Decision) Refusal() *fault.Error {
+	wait := time.Duration(max(1, wholeSeconds(d.Reset))) * time.Second
+	details := refusal{
+		Limit:   "ip",
+		Tier:    d.Policy,
+		Max:     d.Limit,
+		Window:  wholeSeconds(d.Window),
+		ResetAt: time.Now().Add(wait).UTC().Format(time.RFC3339),
+	}
+	message := "Too many requests from your address."
+	if d.Policy == teamPolicy {
+		details.Limit, details.Tier = teamPolicy, ""
+		message = "Your team's daily quota is used up."
+	}
+	return fault.New(fault.RateLimitExceeded, "%s Try again in %d seconds.", message, wholeSeconds(wait)).
+		With(details).After(wait)
+}
+
+// wholeSeconds rounds up: a client that waits as told must not come too early.
+func wholeSeconds(d time.Duration) int64 { return int64((d + time.Second - 1) / time.Second) }

@@ -1,0 +1,87 @@
+package ratelimit
+
+import (
+	"slices"
+	"testing"
+
+	"telapi/internal/fault"
+)
+
+func TestLimitsThatAreTaken(t *testing.T) {
+	changed := DefaultLimits()
+	changed.Tiers.API = Limit{10, 1000}
+	for name, tc := range map[string]struct {
+		value string
+		want  Limits
+	}{
+		"no tier: the defaults":              {`{"tiers":{}}`, DefaultLimits()},
+		"one tier: the others have defaults": {` {"tiers": {"api":{"windowMs":1000,"max":10}}} `, changed},
+		"what we write ourselves":            {string(changed.JSON()), changed},
+	} {
+		t.Run(name, func(t *testing.T) {
+			got, err := ParseLimits([]byte(tc.value))
+			if err != nil || got != tc.want {
+				t.Errorf("got %+v, %v; want %+v", got, err, tc.want)
+			}
+		})
+	}
+}
+
+func TestEveryIssueOfBadLimitsIsNamed(t *testing.T) {
+	for value, want := range map[string][]string{
+		`[]`:                              {" invalid_type"},
+		`null`:                            {" invalid_type"},
+		`{}`:                              {"/tiers required"},
+		`{"tiers":null}`:                  {"/tiers invalid_type"},
+		`{"tiers":{},"Tiers":1,"a/b":1}`:  {"/Tiers unknown_key", "/a~1b unknown_key"},
+		`{"tiers":{"api":null,"API":{}}}`: {"/tiers/API unknown_key", "/tiers/api invalid_type"},
+		`{"tiers":{"api":{}}}`:            {"/tiers/api/max required", "/tiers/api/windowMs required"},
+		`{"tiers":{"api":{"max":0,"windowMs":999}}}`:                           {"/tiers/api/max too_small", "/tiers/api/windowMs too_small"},
+		`{"tiers":{"api":{"max":1000000001,"windowMs":86400001}}}`:             {"/tiers/api/max too_large", "/tiers/api/windowMs too_large"},
+		`{"tiers":{"api":{"max":"10","windowMs":1e3}}}`:                        {"/tiers/api/max invalid_type", "/tiers/api/windowMs invalid_type"},
+		`{"tiers":{"auth":{"max":1.5,"windowMs":99999999999999999999,"x":1}}}`: {"/tiers/auth/max invalid_type", "/tiers/auth/windowMs invalid_type", "/tiers/auth/x unknown_key"},
+		`{"tiers":{"api":{"max":null,"windowMs":true}}}`:                       {"/tiers/api/max invalid_type", "/tiers/api/windowMs invalid_type"},
+	} {
+		t.Run(value, func(t *testing.T) {
+			_, err := ParseLimits([]byte(value))
+			if !fault.Is(err, fault.Validation) {
+				t.Fatalf("got %v", err)
+			}
+			var got []string
+			for _, issue := range fault.From(err).Details.([]fault.Issue) {
+				got = append(got, issue.Path+" "+issue.Code)
+			}
+			if !slices.Equal(got, want) {
+				t.Errorf("got issues %q, want %q", got, want)
+			}
+		})
+	}
+}
+
+func TestLimitsThatAreNotJSONAreRefused(t *testing.T) {
+	for _, value := range []string{``, `{`, `{"tiers":{}}{}`, `{"tiers":{},"tiers":{}}`, "{\"tiers\":{\"\xff\":1}}"} {
+		if _, err := ParseLimits([]byte(value)); !fault.Is(err, fault.MalformedJSON) {
+			t.Errorf("%q: got %v", value, err)
+		}
+	}
+}
+
+func FuzzParseLimits(f *testing.F) {
+	f.Add(DefaultLimits().JSON())
+	f.Add([]byte(`{"tiers":{"api":{"max":-0,"windowMs":1000}}}`))
+	f.Fuzz(func(t *testing.T, value []byte) {
+		limits, err := ParseLimits(value)
+		if err != nil {
+			if code := fault.From(err).Code; code != fault.Validation && code != fault.MalformedJSON {
+				t.Fatalf("refused with %v", err)
+			}
+			return
+		}
+		if err := limits.Validate(); err != nil {
+			t.Fatalf("taken, but not valid: %v", err)
+		}
+		if again, err := ParseLimits(limits.JSON()); err != nil || again != limits {
+			t.Fatalf("%+v reads back as %+v, %v", limits, again, err)
+		}
+	})
+}

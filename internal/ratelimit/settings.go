@@ -1,0 +1,222 @@
+package ratelimit
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/promauto"
+
+	"telapi/internal/fault"
+)
+
+const (
+	// Topic announces that the limits in the store have changed.
+	Topic = "limits"
+
+	settingName = "limits"
+	rereadEvery = 5 * time.Second
+)
+
+// Settings holds the limits in force and keeps them in step with the store. A
+// bad value there changes nothing: the last good one stays, at start the
+// mirror's. A value that the store lost is restored from the mirror.
+//
+// It may be used from any goroutine.
+type Settings struct {
+	store   LimitsStore
+	mirror  Mirror
+	log     *slog.Logger
+	refused prometheus.Counter
+	current atomic.Pointer[Limits]
+	wake    chan struct{}
+
+	mu       sync.Mutex // one reload at a time: an older read never replaces a newer one
+	settled  bool       // current comes from the store or the mirror
+	bad      string     // the refused value that was reported last
+	mirrored Limits     // what the mirror is known to hold; zero: not known
+}
+
+// NewSettings returns settings that hold the defaults until the first Reload.
+func NewSettings(store LimitsStore, mirror Mirror, log *slog.Logger, registry prometheus.Registerer) *Settings {
+	s := &Settings{
+		store:  store,
+		mirror: mirror,
+		log:    log,
+		refused: promauto.With(registry).NewCounter(prometheus.CounterOpts{
+			Name: "telapi_ratelimit_limits_refused_total",
+			Help: "Bad values of the limits found in the key-value store.",
+		}),
+		wake: make(chan struct{}, 1),
+	}
+	limits := DefaultLimits()
+	s.current.Store(&limits)
+	return s
+}
+
+// Current returns the limits in force, which must not be changed. The pointer
+// changes when, and only when, the limits do.
+func (s *Settings) Current() *Limits { return s.current.Load() }
+
+// Up, Down and Message follow the announcements of this instance. They do not
+// block: Run does the work.
+func (s *Settings) Up() { s.poke() }
+
+// Down changes nothing: Run goes on to read.
+func (s *Settings) Down(error) {}
+
+// Message has the limits read again if they are its topic.
+func (s *Settings) Message(topic string) {
+	if topic == Topic {
+		s.poke()
+	}
+}
+
+func (s *Settings) poke() {
+	select {
+	case s.wake <- struct{}{}:
+	default: // a reload that has yet to start is due already
+	}
+}
+
+// Run reloads until ctx ends: at once, on announcements, and every few seconds
+// in case one was missed.
+func (s *Settings) Run(ctx context.Context) {
+	tick := time.NewTicker(rereadEvery)
+	defer tick.Stop()
+	failing := false
+	for {
+		err := s.Reload(ctx)
+		if err != nil && !failing && ctx.Err() == nil {
+			s.log.Warn("limits could not be reloaded; the last good ones stay in force", "error", err)
+		}
+		failing = err != nil
+		select {
+		case <-s.wake:
+		case <-tick.C:
+		case <-ctx.Done():
+			return
+		}
+	}
+}
+
+// Reload reads the limits once. A bad value is no error of Reload's: it is
+// reported once and passed over.
+func (s *Settings) Reload(ctx context.Context) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	value, ok, err := s.store.Limits(ctx)
+	if err != nil {
+		return fmt.Errorf("read limits: %w", err)
+	}
+	if !ok {
+		return s.restore(ctx)
+	}
+	limits, err := ParseLimits(value)
+	if err != nil {
+		return s.passOver(ctx, value, err)
+	}
+	s.bad = ""
+	s.adopt(limits, "store")
+	return s.copyToMirror(ctx, limits)
+}
+
+// restore brings back a value that the store lost.
+func (s *Settings) restore(ctx context.Context) error {
+	limits, ok, err := s.fromMirror(ctx)
+	if err != nil {
+		return err
+	}
+	if !ok {
+		s.adopt(DefaultLimits(), "defaults")
+		return nil
+	}
+	if err := s.store.RestoreLimits(ctx, limits.JSON()); err != nil {
+		return fmt.Errorf("restore limits: %w", err)
+	}
+	s.log.Warn("the key-value store had lost the limits; restored from the database")
+	s.adopt(limits, "database")
+	return nil
+}
+
+func (s *Settings) passOver(ctx context.Context, value []byte, cause error) error {
+	if s.bad != string(value) {
+		s.bad = string(value)
+		s.refused.Inc()
+		s.log.Error("bad limits in the key-value store; the last good ones stay in force",
+			"error", cause, "issues", fault.From(cause).Details)
+	}
+	if s.settled {
+		return nil
+	}
+	limits, ok, err := s.fromMirror(ctx)
+	if ok {
+		s.adopt(limits, "database")
+	}
+	return err
+}
+
+func (s *Settings) adopt(limits Limits, source string) {
+	s.settled = true
+	if *s.current.Load() != limits {
+		s.current.Store(&limits)
+		s.log.Info("limits in force", "limits", string(limits.JSON()), "from", source)
+	}
+}
+
+// fromMirror reads the last good value; ok is false when there is none.
+func (s *Settings) fromMirror(ctx context.Context) (limits Limits, ok bool, err error) {
+	value, ok, err := s.mirror.Setting(ctx, settingName)
+	if err != nil {
+		return Limits{}, false, fmt.Errorf("read mirrored limits: %w", err)
+	}
+	if !ok {
+		return Limits{}, false, nil
+	}
+	if limits, err = ParseLimits(value); err != nil {
+		s.log.Error("bad limits in the database; passed over", "error", err)
+		return Limits{}, false, nil
+	}
+	s.mirrored = limits
+	return limits, true, nil
+}
+
+func (s *Settings) copyToMirror(ctx context.Context, limits Limits) error {
+	if s.mirrored == (Limits{}) {
+		if _, _, err := s.fromMirror(ctx); err != nil {
+			return err
+		}
+	}
+	if s.mirrored == limits {
+		return nil
+	}
+	if err := s.mirror.SaveSetting(ctx, settingName, limits.JSON()); err != nil {
+		return fmt.Errorf("mirror limits: %w", err)
+	}
+	s.mirrored = limits
+	return nil
+}
+
+// Save puts limits in force on every instance. An error says what was and what
+// was not done.
+func (s *Settings) Save(ctx context.Context, limits Limits) error {
+	if err := limits.Validate(); err != nil {
+		return err
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if err := s.store.SaveLimits(ctx, limits.JSON()); err != nil {
+		return fmt.Errorf("save limits: %w", err)
+	}
+	s.adopt(limits, "saved")
+	if err := s.copyToMirror(ctx, limits); err != nil {
+		return fault.New(fault.ServiceUnavailable, "The limits are saved and in force, but the database has no copy of "+
+			"them yet. A running server makes it as soon as the database is back; until then a lost "+
+			"key-value store loses them too.").Because(err)
+	}
+	return nil
+}

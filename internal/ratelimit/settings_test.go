@@ -1,0 +1,264 @@
+package ratelimit
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"log/slog"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"telapi/internal/fault"
+)
+
+// shelf is one JSON value that can be away: the store's and the mirror's
+// contract in memory. The real ones are tested with their adapters.
+type shelf struct {
+	mu     sync.Mutex
+	value  []byte
+	err    error
+	writes int
+}
+
+func (s *shelf) put(value string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.value = []byte(value)
+}
+
+func (s *shelf) Limits(context.Context) ([]byte, bool, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.value, s.value != nil, s.err
+}
+
+func (s *shelf) SaveLimits(_ context.Context, value []byte) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.err == nil {
+		s.value = value
+		s.writes++
+	}
+	return s.err
+}
+
+func (s *shelf) RestoreLimits(ctx context.Context, value []byte) error {
+	if _, ok, _ := s.Limits(ctx); ok {
+		return nil
+	}
+	return s.SaveLimits(ctx, value)
+}
+
+type mirrorShelf struct{ shelf }
+
+func (s *mirrorShelf) Setting(ctx context.Context, _ string) ([]byte, bool, error) {
+	return s.Limits(ctx)
+}
+func (s *mirrorShelf) SaveSetting(ctx context.Context, _ string, value []byte) error {
+	return s.SaveLimits(ctx, value)
+}
+
+type settingsFixture struct {
+	*Settings
+	store  *shelf
+	mirror *mirrorShelf
+	logged *bytes.Buffer
+}
+
+func newSettingsFixture(store, mirror string) *settingsFixture {
+	f := &settingsFixture{store: &shelf{}, mirror: &mirrorShelf{}, logged: &bytes.Buffer{}}
+	if store != "" {
+		f.store.value = []byte(store)
+	}
+	if mirror != "" {
+		f.mirror.value = []byte(mirror)
+	}
+	f.Settings = NewSettings(f.store, f.mirror, slog.New(slog.NewTextHandler(f.logged, nil)), prometheus.NewRegistry())
+	return f
+}
+
+const (
+	ten    = `{"tiers":{"api":{"max":10,"windowMs":1000}}}`
+	twenty = `{"tiers":{"api":{"max":20,"windowMs":1000}}}`
+	bad    = `{"tiers":{"api":{"max":-1,"windowMs":1000}}}`
+)
+
+func TestLimitsInForceAfterAReload(t *testing.T) {
+	away := errors.New("away")
+	for name, tc := range map[string]struct {
+		store, mirror         string
+		storeErr, mirrorErr   error
+		want                  int64
+		wantErr               bool
+		wantStore, wantMirror string // of "", "ten", "twenty", "same"
+	}{
+		"nothing anywhere: defaults":                        {want: 600},
+		"in the store: in force and mirrored":               {store: ten, want: 10, wantMirror: ten},
+		"store and mirror differ: the store's counts":       {store: ten, mirror: twenty, want: 10, wantMirror: ten},
+		"lost by the store: restored":                       {mirror: ten, want: 10, wantStore: ten},
+		"bad in the store: the mirror's last good holds":    {store: bad, mirror: ten, want: 10, wantStore: bad, wantMirror: ten},
+		"bad in the store, nothing mirrored: defaults":      {store: bad, want: 600, wantStore: bad},
+		"bad in both: defaults":                             {store: bad, mirror: bad, want: 600, wantStore: bad, wantMirror: bad},
+		"lost by the store, bad in the mirror: defaults":    {mirror: bad, want: 600},
+		"store away: nothing changes":                       {store: ten, mirror: twenty, storeErr: away, want: 600, wantErr: true, wantMirror: twenty},
+		"mirror away: the store's value is in force anyway": {store: ten, mirrorErr: away, want: 10, wantErr: true},
+		"lost by the store, mirror away: nothing changes":   {mirrorErr: away, want: 600, wantErr: true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			f := newSettingsFixture(tc.store, tc.mirror)
+			f.store.err, f.mirror.err = tc.storeErr, tc.mirrorErr
+			if err := f.Reload(t.Context()); (err != nil) != tc.wantErr {
+				t.Errorf("reload: %v", err)
+			}
+			if got := f.Current().Tiers.API.Max; got != tc.want {
+				t.Errorf("%d requests are allowed, want %d", got, tc.want)
+			}
+			for what, pair := range map[string][2]string{
+				"store": {string(f.store.value), tc.wantStore}, "mirror": {string(f.mirror.value), tc.wantMirror},
+			} {
+				if want := pair[1]; want != "" && normal(pair[0]) != normal(want) {
+					t.Errorf("the %s holds %s, want %s", what, pair[0], want)
+				}
+			}
+		})
+	}
+}
+
+// normal is the form in which a good value is stored.
+func normal(value string) string {
+	if limits, err := ParseLimits([]byte(value)); err == nil {
+		return string(limits.JSON())
+	}
+	return value
+}
+
+func TestBadValueIsReportedOnceAndChangesNothing(t *testing.T) {
+	f := newSettingsFixture(ten, "")
+	reload := func(value string) {
+		f.store.put(value)
+		if err := f.Reload(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+	}
+	reload(ten)
+	for range 3 {
+		reload(bad)
+	}
+	if f.Current().Tiers.API.Max != 10 {
+		t.Error("a bad value changed the limits")
+	}
+	if n := strings.Count(f.logged.String(), "bad limits"); n != 1 || counted(f.refused) != 1 {
+		t.Errorf("reported %d times, counted %v:\n%s", n, counted(f.refused), f.logged)
+	}
+	if !strings.Contains(f.logged.String(), "/tiers/api/max") {
+		t.Errorf("the log does not say what is wrong:\n%s", f.logged)
+	}
+	reload(`nonsense`)
+	reload(twenty)
+	reload(bad)
+	if n := strings.Count(f.logged.String(), "bad limits"); n != 3 || counted(f.refused) != 3 {
+		t.Errorf("three bad values were reported %d times, counted %v", n, counted(f.refused))
+	}
+	if f.Current().Tiers.API.Max != 20 {
+		t.Error("the good value in between was not taken")
+	}
+}
+
+func TestUnchangedLimitsKeepTheirPointerAndTouchNoDatabase(t *testing.T) {
+	f := newSettingsFixture(ten, "")
+	_ = f.Reload(t.Context())
+	before := f.Current()
+	f.mirror.err = errors.New("must not be asked")
+	for range 3 {
+		if err := f.Reload(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if f.Current() != before || f.mirror.writes != 1 {
+		t.Errorf("reading the same value again voids leases, or is mirrored again (%d writes)", f.mirror.writes)
+	}
+}
+
+func TestRunPicksUpChanges(t *testing.T) {
+	for name, signal := range map[string]func(*Settings){
+		"on an announcement":             func(s *Settings) { s.Message("limits") },
+		"on subscribing again":           func(s *Settings) { s.Down(nil); s.Up() },
+		"within five seconds without it": func(s *Settings) { s.Message("something else"); time.Sleep(5 * time.Second) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				f := newSettingsFixture(ten, "")
+				ctx, cancel := context.WithCancel(t.Context())
+				go f.Run(ctx)
+				synctest.Wait()
+				if f.Current().Tiers.API.Max != 10 {
+					t.Fatal("not read at start")
+				}
+				f.store.put(twenty)
+				signal(f.Settings)
+				synctest.Wait()
+				if f.Current().Tiers.API.Max != 20 {
+					t.Error("the change was not picked up")
+				}
+				cancel()
+			})
+		})
+	}
+}
+
+func TestAStoreThatStaysAwayIsLoggedOnce(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newSettingsFixture(ten, "")
+		f.store.err = errors.New("away")
+		ctx, cancel := context.WithCancel(t.Context())
+		go f.Run(ctx)
+		time.Sleep(time.Minute)
+		cancel()
+		synctest.Wait()
+		if n := strings.Count(f.logged.String(), "could not be reloaded"); n != 1 {
+			t.Errorf("logged %d times:\n%s", n, f.logged)
+		}
+	})
+}
+
+func TestSaveSaysWhatWasDone(t *testing.T) {
+	limits, _ := ParseLimits([]byte(ten))
+	t.Run("saved", func(t *testing.T) {
+		f := newSettingsFixture("", "")
+		if err := f.Save(t.Context(), limits); err != nil {
+			t.Fatal(err)
+		}
+		if *f.Current() != limits || string(f.store.value) != normal(ten) || string(f.mirror.value) != normal(ten) {
+			t.Errorf("in force %+v, stored %s, mirrored %s", *f.Current(), f.store.value, f.mirror.value)
+		}
+	})
+	t.Run("out of bounds: nothing changed", func(t *testing.T) {
+		f := newSettingsFixture("", "")
+		if err := f.Save(t.Context(), Limits{}); !fault.Is(err, fault.Validation) || f.store.value != nil {
+			t.Errorf("%v, stored %s", err, f.store.value)
+		}
+	})
+	t.Run("store away: nothing changed", func(t *testing.T) {
+		f := newSettingsFixture("", "")
+		f.store.err = fault.Unavailable("The key-value store", nil)
+		if err := f.Save(t.Context(), limits); !fault.Is(err, fault.ServiceUnavailable) || f.mirror.value != nil {
+			t.Errorf("%v, mirrored %s", err, f.mirror.value)
+		}
+	})
+	t.Run("database away: in force, and said so", func(t *testing.T) {
+		f := newSettingsFixture("", "")
+		f.mirror.err = errors.New("away")
+		err := f.Save(t.Context(), limits)
+		if err == nil || !strings.Contains(err.Error(), "saved and in force, but the database has no copy") {
+			t.Errorf("got %v", err)
+		}
+		if *f.Current() != limits || f.store.value == nil {
+			t.Error("not in force")
+		}
+	})
+}
