@@ -4,7 +4,8 @@ import "github.com/go-json-experiment/json/jsontext"
 
 // Every optional field is a pointer, a string or a raw value that is left out
 // when it was not given: an absent key keeps the call's current value. The tag
-// shape narrows what a raw value may be.
+// shape narrows what a raw value may be; a command without a field that is
+// tagged as required says nothing, and is denied.
 
 // Hangup ends the call after optional playback drain and disconnect delay.
 type Hangup struct {
@@ -52,7 +53,7 @@ type CallControl struct {
 // SetBargeIn switches caller barge-in.
 type SetBargeIn struct {
 	Header
-	Enabled *bool `json:"enabled,omitzero"`
+	Enabled *bool `json:"enabled,omitzero" required:"true"`
 }
 
 // SetVoiceInput switches voice input and may clear what was buffered.
@@ -73,37 +74,37 @@ type SpeechConfig struct {
 // UpdateSTTConfig changes speech recognition of the active call.
 type UpdateSTTConfig struct {
 	Header
-	Config SpeechConfig `json:"config,omitzero"`
+	Config SpeechConfig `json:"config,omitzero" required:"true"`
 }
 
 // UpdateTTSConfig changes speech synthesis of the active call.
 type UpdateTTSConfig struct {
 	Header
-	Config SpeechConfig `json:"config,omitzero"`
+	Config SpeechConfig `json:"config,omitzero" required:"true"`
 }
 
 // SetTTSVoice changes the voice.
 type SetTTSVoice struct {
 	Header
-	Voice string `json:"voice,omitzero"`
+	Voice string `json:"voice,omitzero" required:"true"`
 }
 
 // SetTTSSpeakingRate changes the speaking rate.
 type SetTTSSpeakingRate struct {
 	Header
-	Rate *float64 `json:"rate,omitzero"`
+	Rate *float64 `json:"rate,omitzero" required:"true"`
 }
 
 // PlayAudio plays a referenced item: a string or an object that names it.
 type PlayAudio struct {
 	Header
-	Media jsontext.Value `json:"media,omitzero"`
+	Media jsontext.Value `json:"media,omitzero" required:"true"`
 }
 
 // SendDTMF sends digits on the call leg.
 type SendDTMF struct {
 	Header
-	Digits string `json:"digits,omitzero"`
+	Digits string `json:"digits,omitzero" required:"true"`
 }
 
 // UpdateDTMFConfig changes digit collection and barge-in.
@@ -137,12 +138,12 @@ type UpdateBotDelayConfig struct {
 // SetContext writes runtime context variables.
 type SetContext struct {
 	Header
-	Values jsontext.Value `json:"values,omitzero" shape:"object"`
+	Values jsontext.Value `json:"values,omitzero" shape:"object" required:"true"`
 }
 
 // EmitEvent emits a runtime event.
 type EmitEvent struct {
 	Header
-	Event   string         `json:"event,omitzero"`
+	Event   string         `json:"event,omitzero" required:"true"`
 	Payload jsontext.Value `json:"payload,omitzero"`
 }

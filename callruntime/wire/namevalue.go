@@ -10,11 +10,11 @@ type NameValue struct {
 	Name  string `json:"name"`
 	Value string `json:"value"`
 
-	incomplete bool
+	valueless bool
 }
 
-// Complete tells whether both members were given; an empty value is one.
-func (n NameValue) Complete() bool { return n.Name != "" && !n.incomplete }
+// HasValue tells whether a value was given; an empty one is one.
+func (n NameValue) HasValue() bool { return !n.valueless }
 
 // UnmarshalJSONFrom remembers a missing value, which an empty one is not.
 func (n *NameValue) UnmarshalJSONFrom(dec *jsontext.Decoder) error {
@@ -25,7 +25,7 @@ func (n *NameValue) UnmarshalJSONFrom(dec *jsontext.Decoder) error {
 	if err := json.UnmarshalDecode(dec, &members); err != nil {
 		return err
 	}
-	*n = NameValue{Name: members.Name, incomplete: members.Value == nil}
+	*n = NameValue{Name: members.Name, valueless: members.Value == nil}
 	if members.Value != nil {
 		n.Value = *members.Value
 	}

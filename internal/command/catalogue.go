@@ -22,8 +22,9 @@ type Spec struct {
 
 // Field is one member of a command, besides those that every command has.
 type Field struct {
-	Name string `json:"name"`
-	Type string `json:"type"`
+	Name     string `json:"name"`
+	Type     string `json:"type"`
+	Required bool   `json:"required,omitzero"`
 
 	index []int
 }
@@ -76,7 +77,7 @@ func fieldsOf(t reflect.Type, prefix string, index []int) []Field {
 			fields = append(fields, fieldsOf(f.Type, prefix, at)...)
 		default:
 			name, _, _ := strings.Cut(f.Tag.Get("json"), ",")
-			fields = append(fields, Field{prefix + name, jsonType(f), at})
+			fields = append(fields, Field{prefix + name, jsonType(f), f.Tag.Get("required") != "", at})
 			if f.Type == reflect.TypeFor[wire.SpeechConfig]() {
 				fields = append(fields, fieldsOf(f.Type, prefix+name+".", at)...)
 			}
@@ -115,12 +116,16 @@ func jsonType(f reflect.StructField) string {
 	}
 }
 
-// at finds the place of a field in a command.
-func (s *Spec) at(c wire.Command, name string) reflect.Value {
+// of finds the place of the field in a command.
+func (f Field) of(c wire.Command) reflect.Value {
+	return reflect.ValueOf(c).Elem().FieldByIndex(f.index)
+}
+
+func (s *Spec) field(name string) Field {
 	for _, f := range s.Fields {
 		if f.Name == name {
-			return reflect.ValueOf(c).Elem().FieldByIndex(f.index)
+			return f
 		}
 	}
-	return reflect.Value{}
+	panic("command " + s.Type + " has no field " + name) // a table names a field that is not there
 }

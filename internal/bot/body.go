@@ -1,0 +1,116 @@
+// Package bot owns what asynchronous providers post back: the bodies of bots,
+// language models and tools, their bounds, the text in them, and the entries
+// they put on a channel's stream.
+package bot
+
+import (
+	"cmp"
+	"slices"
+	"time"
+
+	"github.com/go-json-experiment/json/jsontext"
+
+	"telapi/callruntime/wire"
+	"telapi/internal/command"
+	"telapi/internal/fault"
+	"telapi/internal/strictjson"
+)
+
+// Body is a bot's checked callback body.
+type Body struct {
+	document
+	failure jsontext.Value // the provider's error, when that is all there is
+	actions []wire.Command
+}
+
+type document struct {
+	Conversation struct {
+		Identifier wire.Identifier `json:"identifier"`
+	} `json:"conversation"`
+	From     *wire.Party `json:"from"`
+	Messages struct {
+		Timestamp *string   `json:"timestamp"`
+		Message   []message `json:"message"`
+	} `json:"messages"`
+	Metadata    jsontext.Value      `json:"metadata"`
+	ChannelData []wire.ChannelDatum `json:"channelData"`
+	NLUData     jsontext.Value      `json:"nluData"`
+	Actions     jsontext.Value      `json:"actions"`
+}
+
+// Parse reads a body that was posted for a channel. It reports bytes that are
+// not JSON, or else everything that is wrong with what they say.
+func Parse(data []byte, channelID string) (*Body, error) {
+	b := new(Body)
+	var issues fault.Issues
+	if onlyError(data) {
+		var err error
+		if b.failure, err = readFailure(data, &issues); err != nil {
+			return nil, err
+		}
+		return b, issues.Err()
+	}
+	if err := strictjson.Decode(data, &b.document, "", &issues); err != nil {
+		return nil, err
+	}
+	b.check(channelID, &issues)
+	return b, issues.Err()
+}
+
+func (b *Body) check(channelID string, issues *fault.Issues) {
+	const id = "/conversation/identifier/id"
+	switch b.Conversation.Identifier.ID {
+	case channelID:
+	case "":
+		strictjson.Require(issues, id, "The body names the channel it is for.")
+	default:
+		issues.Add(id, fault.IssueValue, "This is not the channel in the path.")
+	}
+	if s := b.Messages.Timestamp; s != nil {
+		// UnmarshalText is the strict reader of RFC 3339 in package time.
+		if err := new(time.Time).UnmarshalText([]byte(*s)); err != nil && !strictjson.Covered(issues, "/messages/timestamp") {
+			issues.Add("/messages/timestamp", fault.IssueValue, "This is a time with a time zone, such as 2026-11-15T09:30:00Z.")
+		}
+	}
+	for i := range b.Messages.Message {
+		b.Messages.Message[i].check(fault.Pointer("/messages/message", i), issues)
+	}
+	b.Messages.Message = inSequence(b.Messages.Message)
+	object(&b.Metadata, "/metadata", issues)
+	for i, d := range b.ChannelData {
+		if d.Key == nil {
+			strictjson.Require(issues, fault.Pointer("/channelData", i)+"/key", "An item of channel data has a key.")
+		}
+	}
+	b.actions = command.Actions(b.Actions, "/actions", issues)
+}
+
+// inSequence sorts messages only if every one says where it belongs.
+func inSequence(list []message) []message {
+	for i := range list {
+		if !present(list[i].Sequence) {
+			return list
+		}
+	}
+	slices.SortStableFunc(list, func(a, b message) int { return cmp.Compare(a.sequence, b.sequence) })
+	return list
+}
+
+// Identified tells whether the body carries something by which a repetition of
+// it can be told from a second body that says the same.
+func (b *Body) Identified() bool {
+	return b.Messages.Timestamp != nil ||
+		slices.ContainsFunc(b.Messages.Message, func(m message) bool { return present(m.MessageID) })
+}
+
+func present(raw jsontext.Value) bool { return len(raw) > 0 && raw.Kind() != 'n' }
+
+// object wants an object; a null is the same as nothing.
+func object(raw *jsontext.Value, path string, issues *fault.Issues) {
+	switch {
+	case !present(*raw):
+		*raw = nil
+	case raw.Kind() != '{':
+		issues.Add(path, fault.IssueType, "This must be an object.")
+	}
+}

@@ -1,0 +1,74 @@
+package command
+
+import (
+	"github.com/go-json-experiment/json"
+	"github.com/go-json-experiment/json/jsontext"
+
+	"telapi/callruntime/wire"
+	"telapi/internal/fault"
+	"telapi/internal/strictjson"
+)
+
+// unknownType stands for the type of something that names none.
+const unknownType = "unknown"
+
+// Actions reads a body's actions: one managed command or a list of them.
+func Actions(raw jsontext.Value, path string, issues *fault.Issues) []wire.Command {
+	switch raw.Kind() {
+	case jsontext.KindInvalid, 'n':
+		return nil
+	case '[':
+		var items []jsontext.Value
+		if err := json.Unmarshal(raw, &items); err != nil {
+			return nil // raw came out of a decoder, so it is well formed
+		}
+		return List(items, path, issues)
+	default:
+		return []wire.Command{managed(raw, path, issues)}
+	}
+}
+
+// List reads managed commands.
+func List(items []jsontext.Value, path string, issues *fault.Issues) []wire.Command {
+	commands := make([]wire.Command, len(items))
+	for i, raw := range items {
+		commands[i] = managed(raw, fault.Pointer(path, i), issues)
+	}
+	return commands
+}
+
+// managed reads one managed command. What is none becomes an OtherCommand,
+// which every policy denies: a body that also carries messages is not lost for
+// an action that a newer provider has and this version has not.
+func managed(raw jsontext.Value, path string, issues *fault.Issues) wire.Command {
+	var head struct {
+		Type      jsontext.Value `json:"type"`
+		CommandID jsontext.Value `json:"commandId"`
+	}
+	if raw.Kind() == '{' {
+		_ = json.Unmarshal(raw, &head) // well formed, and raw members take anything
+	}
+	c := wire.NewCommand(stringOf(head.Type))
+	if c == nil {
+		other := &wire.OtherCommand{Header: wire.Header{Type: stringOf(head.Type), CommandID: stringOf(head.CommandID)}}
+		if other.Type == "" {
+			other.Type = unknownType
+		}
+		return other
+	}
+	if err := strictjson.Decode(raw, c, path, issues); err != nil {
+		issues.Add(path, fault.IssueValue, "This cannot be read.")
+	}
+	c.Head().Type = stringOf(head.Type)
+	check(c, path, issues)
+	return c
+}
+
+// stringOf is the string that raw holds, or nothing.
+func stringOf(raw jsontext.Value) string {
+	var s string
+	if raw.Kind() == '"' {
+		_ = json.Unmarshal(raw, &s)
+	}
+	return s
+}
