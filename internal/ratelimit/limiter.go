@@ -33,7 +33,7 @@ const (
 // limiter fails closed.
 type Limiter struct {
 	counter Counter
-	limits  func() *Limits
+	limits  Source
 	tallies map[string]*tally // by policy
 	leases  prometheus.Counter
 
@@ -51,9 +51,14 @@ type bucketKey struct {
 
 type tally struct{ allowed, refused, failed prometheus.Counter }
 
-// NewLimiter returns a limiter under the limits that the function names; every
-// new pointer it returns voids the leases made under the last one.
-func NewLimiter(counter Counter, limits func() *Limits, registry prometheus.Registerer) *Limiter {
+// Source knows the limits in force; Settings is the one of a server. A new
+// pointer means new limits, which void the leases made under the last ones.
+type Source interface {
+	Current() *Limits
+}
+
+// NewLimiter returns a limiter that holds no leases yet.
+func NewLimiter(counter Counter, limits Source, registry prometheus.Registerer) *Limiter {
 	buckets, err := simplelru.NewLRU[bucketKey, *bucket](maxBuckets, nil)
 	if err != nil {
 		panic(err) // the size is a positive constant
@@ -73,7 +78,7 @@ func NewLimiter(counter Counter, limits func() *Limits, registry prometheus.Regi
 		}),
 		buckets: buckets,
 	}
-	for _, policy := range append([]Tier{teamPolicy}, TierNames...) {
+	for _, policy := range append([]Tier{teamPolicy}, Tiers...) {
 		l.tallies[string(policy)] = &tally{
 			allowed: decisions.WithLabelValues(string(policy), "allowed"),
 			refused: decisions.WithLabelValues(string(policy), "refused"),
@@ -86,7 +91,7 @@ func NewLimiter(counter Counter, limits func() *Limits, registry prometheus.Regi
 // Allow counts one request of a client address against a tier. Addresses of
 // one IPv6 /64 are one client: whoever has one of them has them all.
 func (l *Limiter) Allow(ctx context.Context, tier Tier, client netip.Addr) (Decision, error) {
-	limits := l.limits()
+	limits := l.limits.Current()
 	limit := limits.Tier(tier)
 	if limit == nil {
 		return Decision{}, fmt.Errorf("limit requests: %q is no tier", tier)

@@ -22,8 +22,8 @@ const (
 	Auth    Tier = "auth"
 )
 
-// TierNames lists them all.
-var TierNames = []Tier{API, Webhook, Auth}
+// Tiers lists them all.
+var Tiers = []Tier{API, Webhook, Auth}
 
 // Bounds of a Limit.
 const (
@@ -73,6 +73,16 @@ func (l *Limits) Tier(name Tier) *Limit {
 	return nil
 }
 
+// With returns limits that differ in one tier. They are not checked yet.
+func (l Limits) With(name Tier, limit Limit) (Limits, error) {
+	tier := l.Tier(name)
+	if tier == nil {
+		return l, fault.New(fault.Validation, "There is no tier %q; there are %v.", name, Tiers)
+	}
+	*tier = limit
+	return l, nil
+}
+
 // JSON is the form in which the value is stored.
 func (l Limits) JSON() []byte {
 	value, err := json.Marshal(l)
@@ -98,8 +108,8 @@ func ParseLimits(value []byte) (Limits, error) {
 	}
 	limits := DefaultLimits()
 	var is fault.Issues
-	tiers := make(map[string]visit, len(TierNames))
-	for _, name := range TierNames {
+	tiers := make(map[string]visit, len(Tiers))
+	for _, name := range Tiers {
 		limit := limits.Tier(name)
 		tiers[string(name)] = object(&is, map[string]visit{
 			"max":      integer(&is, &limit.Max, 1, maxLimit),

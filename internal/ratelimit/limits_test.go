@@ -27,6 +27,16 @@ func TestLimitsThatAreTaken(t *testing.T) {
 	}
 }
 
+func TestOneTierIsReplaced(t *testing.T) {
+	got, err := DefaultLimits().With(Auth, Limit{1, 2})
+	if err != nil || got.Tiers.Auth != (Limit{1, 2}) || got.Tiers.API != DefaultLimits().Tiers.API {
+		t.Errorf("got %+v, %v", got, err)
+	}
+	if _, err := DefaultLimits().With("nonsense", Limit{}); !fault.Is(err, fault.Validation) {
+		t.Errorf("an unknown tier: %v", err)
+	}
+}
+
 func TestEveryIssueOfBadLimitsIsNamed(t *testing.T) {
 	for value, want := range map[string][]string{
 		`[]`:                              {" invalid_type"},
