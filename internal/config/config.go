@@ -12,42 +12,81 @@ import (
 
 // Config is the effective configuration. Nothing else in the service reads the
 // environment.
+//
+// Tags: env is the name; default, min, max and oneof mean what they say (min of
+// a secret counts bytes); kind narrows a text, and serve narrows it further for
+// `telapi serve`; required names the commands that insist on a value.
 type Config struct {
-	// What is registered.
-	FeatureAPIAccess bool `env:"FEATURE_API_ACCESS" default:"true" doc:"When false, only health, metrics and webhooks are registered."`
-	FeatureWebRTC    bool `env:"FEATURE_WEBRTC" default:"true" doc:"When false, WebRTC session tokens are refused with 503 and /ws/session serves the other modes only."`
+	_                struct{} `section:"What is registered"`
+	FeatureAPIAccess bool     `env:"FEATURE_API_ACCESS" default:"true" doc:"When false, only health, metrics and webhooks are registered."`
+	FeatureWebRTC    bool     `env:"FEATURE_WEBRTC" default:"true" doc:"When false, WebRTC session tokens are refused with 503 and /ws/session serves the other modes only."`
 
-	// Listening.
+	_               struct{}       `section:"Listening"`
 	Port            int            `env:"TELAPI_PORT" default:"3001" min:"0" max:"65535" doc:"Port of the API server. 0 picks a free one."`
 	PublicURL       string         `env:"PUBLIC_URL" kind:"url:http,https" doc:"Address under which clients reach the service; used in the URLs it hands out. Empty: derived from the request."`
 	TrustedProxies  []netip.Prefix `env:"TRUSTED_PROXIES" doc:"Comma-separated addresses or CIDR ranges whose X-Forwarded-For is believed. Empty: nobody's."`
 	ShutdownTimeout time.Duration  `env:"SHUTDOWN_TIMEOUT" default:"30s" min:"1s" max:"10m" doc:"How long a drain may take before what is left is cut off."`
-	APITLSEnabled   bool           `env:"API_TLS_ENABLED" default:"false" doc:"Serve TLS on TELAPI_PORT with the EDGE_TLS_* material."`
-	EdgeTLSChain    redact.Secret  `env:"EDGE_TLS_FULLCHAIN_B64" doc:"Base64 of the PEM certificate chain."`
-	EdgeTLSKey      redact.Secret  `env:"EDGE_TLS_PRIVKEY_B64" doc:"Base64 of the PEM private key."`
+	APITLSEnabled   bool           `env:"API_TLS_ENABLED" default:"false" doc:"Serve TLS on TELAPI_PORT with the EDGE_TLS_* material: TLS 1.3, and 1.2 with AEAD suites only."`
+	EdgeTLSChain    redact.Secret  `env:"EDGE_TLS_FULLCHAIN_B64" kind:"base64pem" doc:"Certificate chain of the TLS listener, the server's own certificate first."`
+	EdgeTLSKey      redact.Secret  `env:"EDGE_TLS_PRIVKEY_B64" kind:"base64pem" doc:"Private key of the TLS listener."`
 
-	// Trust.
-	JWTSecret    redact.Secret `env:"JWT_SECRET" doc:"HS256 key of console JWTs and session tokens, 32 bytes at least. It must equal the web console's signing secret, or every JWT is answered 401."`
+	_            struct{}      `section:"Trust"`
+	JWTSecret    redact.Secret `env:"JWT_SECRET" min:"32" required:"serve" doc:"HS256 key of console JWTs and session tokens. It must equal the web console's signing secret, or every JWT is answered 401. telapi dev makes one up when it is unset."`
 	MetricsToken redact.Secret `env:"METRICS_TOKEN" doc:"When set, /metrics asks for it as a bearer token."`
 
-	// Stores.
+	_               struct{}      `section:"Stores"`
 	DataDir         string        `env:"DATA_DIR" default:"./data" doc:"Folder of the embedded stores."`
 	DatabaseURL     redact.Secret `env:"DATABASE_URL" kind:"url:postgres,postgresql" doc:"PostgreSQL URL. Empty: SQLite under DATA_DIR."`
-	DatabaseSSLMode string        `env:"DATABASE_SSL_MODE" default:"disable" oneof:"disable,require,verify-ca,verify-full" doc:"TLS to PostgreSQL. When set, it replaces sslmode in DATABASE_URL; the root certificate is the URL's sslrootcert."`
+	DatabaseSSLMode string        `env:"DATABASE_SSL_MODE" default:"disable" oneof:"disable,require,verify-ca,verify-full" doc:"TLS to PostgreSQL. When set, it replaces sslmode in DATABASE_URL; when unset, sslmode of the URL holds. The root certificate is the URL's sslrootcert."`
 	RedisURL        redact.Secret `env:"REDIS_URL" kind:"url:redis,rediss" doc:"Redis 7 or Valkey URL, several comma-separated hosts for a cluster. Empty: the embedded engine."`
 	RedisTLSEnabled bool          `env:"REDIS_TLS_ENABLED" default:"false" doc:"TLS to the key-value store, whatever the URL's scheme."`
 	RedisTLSCAFile  string        `env:"REDIS_TLS_CA_FILE" doc:"PEM file of the CA that signed the key-value store's certificate. Empty: the system's roots."`
 
-	// Media cache.
-	MediaCacheURL      string        `env:"TTS_MEDIA_CACHE_BASE_URL" kind:"url:http,https" doc:"HTTPS base URL of the media service."`
+	_                  struct{}      `section:"Media cache"`
+	MediaCacheURL      string        `env:"TTS_MEDIA_CACHE_BASE_URL" kind:"url:http,https" serve:"url:https" doc:"HTTPS base URL of the media service. Plain http passes in telapi dev only."`
 	MediaCacheToken    redact.Secret `env:"TTS_MEDIA_CACHE_UPLOAD_TOKEN" doc:"Bearer token for writes to and deletes from the media service."`
-	MediaCacheCABundle redact.Secret `env:"TTS_MEDIA_CACHE_CA_BUNDLE" doc:"Raw or base64 PEM CA bundle of the media service's certificate."`
+	MediaCacheCABundle redact.Secret `env:"TTS_MEDIA_CACHE_CA_BUNDLE" kind:"pem" doc:"CA bundle that the media service's certificate is checked against. Empty: the system's roots."`
 
-	// Telemetry and privacy.
-	LogLevel             string `env:"LOG_LEVEL" default:"info" oneof:"debug,info,warn,error" doc:"Application log level."`
-	LogFormat            string `env:"LOG_FORMAT" default:"auto" oneof:"auto,text,json" doc:"auto is text in a terminal and JSON elsewhere."`
-	OTelEnabled          bool   `env:"OTEL_ENABLED" default:"true" doc:"Export traces, metrics and logs over OTLP/HTTP."`
-	OTLPEndpoint         string `env:"OTEL_EXPORTER_OTLP_ENDPOINT" kind:"url:http,https" doc:"OTLP/HTTP collector. Empty: nothing is exported, and the log says so once."`
-	EnablePIILogging     bool   `env:"ENABLE_PII_LOGGING" default:"false" doc:"When not true, transcript text of browser actions is redacted before it is persisted."`
-	MSISDNUnmaskedDigits int    `env:"MSISDN_UNMASKED_DIGITS" default:"4" min:"0" max:"15" doc:"Trailing digits kept when phone numbers are masked in exported logs."`
+	_                    struct{} `section:"Telemetry and privacy"`
+	LogLevel             string   `env:"LOG_LEVEL" default:"info" oneof:"debug,info,warn,error" doc:"Application log level."`
+	LogFormat            string   `env:"LOG_FORMAT" default:"auto" oneof:"auto,text,json" doc:"auto is text in a terminal and JSON elsewhere."`
+	OTelEnabled          bool     `env:"OTEL_ENABLED" default:"true" doc:"Export traces, metrics and logs over OTLP/HTTP."`
+	OTLPEndpoint         string   `env:"OTEL_EXPORTER_OTLP_ENDPOINT" kind:"url:http,https" doc:"OTLP/HTTP collector. Empty: nothing is exported, and the log says so once."`
+	EnablePIILogging     bool     `env:"ENABLE_PII_LOGGING" default:"false" doc:"When not true, transcript text of browser actions is redacted before it is persisted."`
+	MSISDNUnmaskedDigits int      `env:"MSISDN_UNMASKED_DIGITS" default:"4" min:"0" max:"15" doc:"Trailing digits kept when phone numbers are masked in exported logs."`
+
+	sources map[string]Source
 }
+
+// deprecated names had a meaning once. Setting one is no error, but loud.
+var deprecated = map[string]string{
+	"RATE_LIMIT_MAX":       limitsMoved,
+	"RATE_LIMIT_WINDOW_MS": limitsMoved,
+}
+
+const limitsMoved = "has NO EFFECT and must be removed: rate limits are set with `telapi limits set` or in the web console"
+
+// Mode is what the configuration is loaded for.
+type Mode int
+
+// Serve insists on what a production server needs, Dev fills gaps with made-up
+// values, and Tool, for administration commands, asks for nothing.
+const (
+	Serve Mode = iota
+	Dev
+	Tool
+)
+
+// Source is where a value came from.
+type Source string
+
+// Sources of values.
+const (
+	Default     Source = "default"
+	Environment Source = "environment"
+	FromURL     Source = "DATABASE_URL" // sslmode of the URL
+	Generated   Source = "generated"    // made up by dev
+)
+
+// IsSet tells whether the environment sets the variable of that name.
+func (c Config) IsSet(name string) bool { return c.sources[name] == Environment }

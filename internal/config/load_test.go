@@ -1,0 +1,266 @@
+package config
+
+import (
+	"errors"
+	"fmt"
+	"reflect"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"telapi/internal/redact"
+)
+
+const goodSecret = "0123456789abcdef0123456789abcdef"
+
+func load(t *testing.T, mode Mode, environ ...string) (Config, []Warning) {
+	t.Helper()
+	c, warnings, err := Load(environ, mode)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return c, warnings
+}
+
+// The names and defaults that other systems rely on.
+func TestEveryNameOfTheInterfaceDocumentHasItsDefault(t *testing.T) {
+	c, _ := load(t, Tool)
+	effective := map[string]Setting{}
+	for _, s := range c.Effective() {
+		effective[s.Name] = s
+	}
+	for name, want := range map[string]string{
+		"FEATURE_WEBRTC":               "true",
+		"FEATURE_API_ACCESS":           "true",
+		"TELAPI_PORT":                  "3001",
+		"LOG_LEVEL":                    "info",
+		"JWT_SECRET":                   "",
+		"DATABASE_SSL_MODE":            "disable",
+		"REDIS_TLS_ENABLED":            "false",
+		"API_TLS_ENABLED":              "false",
+		"EDGE_TLS_FULLCHAIN_B64":       "",
+		"EDGE_TLS_PRIVKEY_B64":         "",
+		"TTS_MEDIA_CACHE_BASE_URL":     "",
+		"TTS_MEDIA_CACHE_UPLOAD_TOKEN": "",
+		"TTS_MEDIA_CACHE_CA_BUNDLE":    "",
+		"OTEL_ENABLED":                 "true",
+		"ENABLE_PII_LOGGING":           "false",
+		"MSISDN_UNMASKED_DIGITS":       "4",
+		"DATABASE_URL":                 "",
+		"REDIS_URL":                    "",
+		"DATA_DIR":                     "./data",
+		"PUBLIC_URL":                   "",
+		"TRUSTED_PROXIES":              "",
+		"SHUTDOWN_TIMEOUT":             "30s",
+		"METRICS_TOKEN":                "",
+	} {
+		t.Run(name, func(t *testing.T) {
+			s, ok := effective[name]
+			if !ok || s.Value != want || s.Source != Default || s.Doc == "" {
+				t.Errorf("got %+v, want the default %q", s, want)
+			}
+		})
+	}
+}
+
+func TestValuesOfTheEnvironmentArriveTyped(t *testing.T) {
+	c, warnings := load(t, Serve, "JWT_SECRET="+goodSecret, "TELAPI_PORT= 0 ", "FEATURE_WEBRTC=FALSE", "OTEL_ENABLED=0", "ENABLE_PII_LOGGING=1",
+		"SHUTDOWN_TIMEOUT=1m30s", "TRUSTED_PROXIES=10.1.2.3/8, 192.0.2.7 ,::1,::ffff:198.51.100.0/120", "LOG_LEVEL=DEBUG",
+		"PUBLIC_URL=https://api.example/base/", "DATA_DIR=", "LOG_FORMAT=   ", "PATH=/bin", "TELAPI_PORT=4000", "NOVALUE")
+	if len(warnings) > 0 {
+		t.Errorf("warnings: %v", warnings)
+	}
+	if c.Port != 4000 || c.FeatureWebRTC || c.OTelEnabled || !c.EnablePIILogging || c.ShutdownTimeout != 90*time.Second ||
+		c.LogLevel != "debug" || c.PublicURL != "https://api.example/base" || c.DataDir != "./data" || c.LogFormat != "auto" {
+		t.Errorf("got %+v", c)
+	}
+	if got := fmt.Sprint(c.TrustedProxies); got != "[10.0.0.0/8 192.0.2.7/32 ::1/128 198.51.100.0/24]" {
+		t.Errorf("TrustedProxies = %s", got)
+	}
+	if !c.IsSet("TELAPI_PORT") || c.IsSet("DATA_DIR") || c.IsSet("LOG_FORMAT") || c.IsSet("nothing") {
+		t.Error("IsSet is wrong")
+	}
+}
+
+func TestAllProblemsAreReportedAtOnce(t *testing.T) {
+	bad := map[string]string{ // what the report must say of each
+		"TELAPI_PORT=65536":                                          `TELAPI_PORT="65536": allowed: a whole number from 0 to 65535`,
+		"MSISDN_UNMASKED_DIGITS=-1":                                  `MSISDN_UNMASKED_DIGITS="-1": allowed: a whole number from 0 to 15`,
+		"FEATURE_WEBRTC=yes":                                         `FEATURE_WEBRTC="yes": allowed: true or false`,
+		"LOG_LEVEL=loud":                                             `LOG_LEVEL="loud": allowed: debug, info, warn or error`,
+		"DATABASE_SSL_MODE=prefer":                                   `DATABASE_SSL_MODE="prefer": allowed: disable, require, verify-ca or verify-full`,
+		"SHUTDOWN_TIMEOUT=30":                                        `SHUTDOWN_TIMEOUT="30": allowed: a duration from 1s to 10m, such as 30s`,
+		"TRUSTED_PROXIES=10.0.0.0/8,proxy.example":                   `TRUSTED_PROXIES="10.0.0.0/8,proxy.example": allowed: comma-separated IP addresses or CIDR ranges`,
+		"PUBLIC_URL=https://u:hunter2@api.example":                   `PUBLIC_URL=https://u:[redacted]@api.example: has a user or password; allowed: a URL with http:// or https://`,
+		"OTEL_EXPORTER_OTLP_ENDPOINT=collector:4318":                 `OTEL_EXPORTER_OTLP_ENDPOINT=[redacted]: not a URL; allowed`,
+		"JWT_SECRET=hunter2":                                         `JWT_SECRET=[redacted]: has 7 bytes; allowed: at least 32 bytes`,
+		"DATABASE_URL=mysql://app:hunter2@db/x":                      `DATABASE_URL=mysql://app:[redacted]@db/x: another scheme; allowed: a URL with postgres:// or postgresql:// and a host`,
+		"REDIS_URL=redis://app:hunter2@kv:6379/one?password=hunter2": `REDIS_URL=redis://app:[redacted]@kv:6379/one?password=[redacted]: the path is not a database number; allowed`,
+		"TTS_MEDIA_CACHE_BASE_URL=http://media.example":              `TTS_MEDIA_CACHE_BASE_URL=http://media.example: another scheme; allowed: a URL with https:// and a host`,
+		"TTS_MEDIA_CACHE_CA_BUNDLE=hunter2":                          `TTS_MEDIA_CACHE_CA_BUNDLE=[redacted]: no certificate`,
+		"API_TLS_ENABLED=true":                                       `EDGE_TLS_FULLCHAIN_B64: is not set, and API_TLS_ENABLED=true needs it`,
+		"TELAPI_PROT=1":                                              `TELAPI_PROT: no such setting; did you mean TELAPI_PORT?`,
+		"TELAPI_JWT_SECRET=hunter2":                                  `TELAPI_JWT_SECRET: no such setting; did you mean JWT_SECRET?`,
+		"TELAPI_SERVICE_HOST=10.0.0.1":                               `set enableServiceLinks to false`,
+		"TELAPI_QUITE_SOMETHING_ELSE=1":                              `TELAPI_QUITE_SOMETHING_ELSE: no such setting`,
+	}
+	var environ []string
+	for entry := range bad {
+		environ = append(environ, entry)
+	}
+	_, _, err := Load(environ, Serve)
+	var problems Problems
+	if !errors.As(err, &problems) || len(problems) != len(bad)+1 { // API_TLS_ENABLED lacks two
+		t.Errorf("got %d problems, want %d", len(problems), len(bad)+1)
+	}
+	for _, want := range bad {
+		if !strings.Contains(fmt.Sprint(err), want) {
+			t.Errorf("the report lacks %q", want)
+		}
+	}
+	if strings.Contains(fmt.Sprint(err), "hunter2") {
+		t.Error("the report shows a secret")
+	}
+	if t.Failed() {
+		t.Log(err)
+	}
+}
+
+func TestModesDifferInWhatTheyInsistOn(t *testing.T) {
+	for _, c := range []struct {
+		mode  Mode
+		entry string
+		want  string // "" for no error
+	}{
+		{Serve, "", "JWT_SECRET: is not set, and telapi serve needs it; allowed: at least 32 bytes"},
+		{Serve, "JWT_SECRET=" + goodSecret[:31], "has 31 bytes"},
+		{Serve, "JWT_SECRET=" + goodSecret, ""},
+		{Dev, "", ""},
+		{Dev, "JWT_SECRET=short", "has 5 bytes"},
+		{Dev, "TTS_MEDIA_CACHE_BASE_URL=http://127.0.0.1:3002", ""},
+		{Dev, "API_TLS_ENABLED=true", "EDGE_TLS_PRIVKEY_B64: is not set"},
+		{Tool, "", ""},
+		{Tool, "JWT_SECRET=short", ""},
+		{Tool, "API_TLS_ENABLED=true", ""},
+		{Tool, "LOG_LEVEL=loud", "LOG_LEVEL"},
+	} {
+		_, _, err := Load([]string{c.entry}, c.mode)
+		if (err == nil) != (c.want == "") || err != nil && !strings.Contains(err.Error(), c.want) {
+			t.Errorf("mode %d with %q: %v, want %q", c.mode, c.entry, err, c.want)
+		}
+	}
+}
+
+func TestDevMakesUpASecret(t *testing.T) {
+	a, _ := load(t, Dev)
+	b, _ := load(t, Dev)
+	if len(a.JWTSecret) < 32 || a.JWTSecret == b.JWTSecret || a.IsSet("JWT_SECRET") {
+		t.Error("the made-up secret is short, repeated or passed off as set")
+	}
+	for _, s := range a.Effective() {
+		if s.Name == "JWT_SECRET" && (s.Source != Generated || s.Value != redact.Mark) {
+			t.Errorf("got %+v", s)
+		}
+	}
+}
+
+func TestWarnings(t *testing.T) {
+	for entries, want := range map[string]string{
+		"RATE_LIMIT_MAX=5":          "RATE_LIMIT_MAX has NO EFFECT and must be removed",
+		"RATE_LIMIT_WINDOW_MS=5":    "telapi limits set",
+		"RATE_LIMIT_MAX=":           "",
+		"METRICS_TOKEN=abc\n":       "METRICS_TOKEN begins or ends with white space",
+		"TRUSTED_PROXIES=0.0.0.0/0": "every client can claim any address",
+		"DATABASE_URL=postgres://h/d?sslmode=require DATABASE_SSL_MODE=verify-full": "DATABASE_SSL_MODE is verify-full and replaces sslmode=require of DATABASE_URL",
+		"DATABASE_URL=postgres://h/d?sslmode=require DATABASE_SSL_MODE=require":     "",
+		"DATABASE_URL=postgres://h/d?sslmode=require":                               "",
+		"REDIS_URL=rediss://h REDIS_TLS_ENABLED=false":                              "TLS stays on",
+		"REDIS_URL=rediss://h": "",
+	} {
+		_, warnings := load(t, Tool, strings.Split(entries, " ")...)
+		if (len(warnings) == 0) != (want == "") || len(warnings) > 0 && !strings.Contains(warnings[0].String(), want) {
+			t.Errorf("%s: %v, want %q", entries, warnings, want)
+		}
+	}
+}
+
+func TestSecretsAreTakenToTheLetter(t *testing.T) {
+	c, _ := load(t, Tool, "METRICS_TOKEN= a=b ")
+	if c.MetricsToken.Reveal() != " a=b " {
+		t.Errorf("got %q", c.MetricsToken.Reveal())
+	}
+}
+
+func TestEffectiveConfigurationShowsNoSecret(t *testing.T) {
+	c, _ := load(t, Tool, "JWT_SECRET=hunter2", "METRICS_TOKEN=hunter2", "DATABASE_URL=postgres://app:hunter2@db1:5432,db2/x?sslmode=require&password=hunter2",
+		"REDIS_URL=redis://:hunter2@kv/1", "TELAPI_PORT=5")
+	var lines []string
+	for _, s := range c.Effective() {
+		lines = append(lines, s.Name+"="+s.Value+" "+string(s.Source))
+	}
+	for _, want := range []string{
+		"JWT_SECRET=[redacted] environment",
+		"DATABASE_URL=postgres://app:[redacted]@db1:5432,db2/x?password=[redacted]&sslmode=require environment",
+		"DATABASE_SSL_MODE=require DATABASE_URL",
+		"REDIS_URL=redis://:[redacted]@kv/1 environment",
+		"TELAPI_PORT=5 environment",
+		"LOG_LEVEL=info default",
+		"EDGE_TLS_PRIVKEY_B64= default",
+	} {
+		if !slices.Contains(lines, want) {
+			t.Errorf("no line %q", want)
+		}
+	}
+	if all := strings.Join(lines, "\n") + fmt.Sprintf("%v %+v %#v", c, c, c); strings.Contains(all, "hunter2") {
+		t.Errorf("shown: %s", all)
+	}
+}
+
+func TestEverySettingIsDescribedAndItsDefaultIsAllowed(t *testing.T) {
+	for _, s := range settings() {
+		if s.doc == "" || s.section == "" || s.allowed(Serve) == "" {
+			t.Errorf("%s lacks a description or section", s.name)
+		}
+		if s.def != "" {
+			if reason := s.assign(reflect.New(s.typ).Elem(), s.def, Serve); reason != "" {
+				t.Errorf("the default of %s is refused: %s", s.name, reason)
+			}
+		}
+	}
+}
+
+func FuzzLoad(f *testing.F) {
+	for i, s := range settings() {
+		f.Add(i, "1", s.def)
+		f.Add(i, "redis://:p@h1:1,[::1]:2/0?x=%41", "x,y")
+	}
+	f.Add(0, "postgres://%zz", "\xff\x00")
+	f.Fuzz(func(t *testing.T, which int, value, tail string) {
+		const marker = "Hunter2-marker"
+		all := settings()
+		s := all[max(0, which%len(all))]
+		entries := []string{s.name + "=" + value, "TELAPI_" + tail + "=" + value}
+		if s.secret && !strings.HasPrefix(s.kind, "url:") {
+			entries = append(entries, s.name+"="+marker+value)
+		} else if s.secret {
+			scheme, _, _ := strings.Cut(s.kind[len("url:"):], ",")
+			entries = append(entries, s.name+"="+scheme+"://user:"+marker+value)
+		}
+		for _, entry := range entries {
+			for _, mode := range []Mode{Serve, Dev, Tool} {
+				c, warnings, err := Load([]string{entry, "JWT_SECRET=" + goodSecret}, mode)
+				shown := fmt.Sprint(c, warnings, err, c.Effective())
+				if strings.Contains(shown, marker) {
+					t.Fatalf("%q shows the secret: %s", entry, shown)
+				}
+				if err == nil {
+					_, _ = c.Redis()
+					_, _ = c.EdgeTLS()
+					_, _ = c.MediaCacheCAs()
+					_ = c.DatabaseDSN()
+				}
+			}
+		}
+	})
+}

@@ -1,0 +1,137 @@
+package config
+
+import (
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/tls"
+	"crypto/x509"
+	"encoding/base64"
+	"encoding/pem"
+	"io"
+	"math/big"
+	"net"
+	"regexp"
+	"strings"
+	"testing"
+	"time"
+
+	"telapi/internal/redact"
+)
+
+func certificate(t *testing.T, notAfter time.Time) (certPEM, keyPEM []byte) {
+	t.Helper()
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		t.Fatal(err)
+	}
+	template := &x509.Certificate{SerialNumber: big.NewInt(1), NotBefore: notAfter.Add(-time.Hour), NotAfter: notAfter, DNSNames: []string{"edge.example"}}
+	der, err := x509.CreateCertificate(rand.Reader, template, template, key.Public(), key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	keyDER, err := x509.MarshalPKCS8PrivateKey(key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der}), pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: keyDER})
+}
+
+func b64(b []byte) string { return base64.StdEncoding.EncodeToString(b) }
+
+// wrapped is base64 as the command of that name prints it.
+func wrapped(b []byte) string {
+	return regexp.MustCompile(`.{76}`).ReplaceAllString(b64(b), "$0\n") + "\n"
+}
+
+func TestEdgeTLSOffersAEADSuitesOnly(t *testing.T) {
+	cert, key := certificate(t, time.Now().Add(time.Hour))
+	c, warnings := load(t, Dev, "API_TLS_ENABLED=true", "EDGE_TLS_FULLCHAIN_B64="+wrapped(cert), "EDGE_TLS_PRIVKEY_B64="+strings.TrimRight(b64(key), "="))
+	if len(warnings) > 0 {
+		t.Errorf("warnings: %v", warnings)
+	}
+	server, err := c.EdgeTLS()
+	if err != nil {
+		t.Fatal(err)
+	}
+	roots := x509.NewCertPool()
+	roots.AppendCertsFromPEM(cert)
+	handshake := func(client *tls.Config) error {
+		a, b := net.Pipe()
+		defer a.Close()
+		go func() {
+			defer b.Close()
+			s := tls.Server(b, server)
+			if s.Handshake() == nil {
+				_, _ = io.Copy(io.Discard, s)
+			}
+		}()
+		client.RootCAs, client.ServerName = roots, "edge.example"
+		return tls.Client(a, client).Handshake()
+	}
+	for name, client := range map[string]struct {
+		config  *tls.Config
+		refused bool
+	}{
+		"TLS 1.3":      {&tls.Config{MinVersion: tls.VersionTLS13}, false},
+		"TLS 1.2 GCM":  {&tls.Config{MaxVersion: tls.VersionTLS12, CipherSuites: []uint16{tls.TLS_ECDHE_ECDSA_WITH_AES_128_GCM_SHA256}}, false},
+		"TLS 1.2 CBC":  {&tls.Config{MaxVersion: tls.VersionTLS12, CipherSuites: []uint16{tls.TLS_ECDHE_ECDSA_WITH_AES_128_CBC_SHA}}, true},
+		"TLS 1.1 only": {&tls.Config{MinVersion: tls.VersionTLS10, MaxVersion: tls.VersionTLS11}, true},
+	} {
+		if err := handshake(client.config); (err != nil) != client.refused {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+}
+
+func TestBadEdgeTLSMaterialIsAProblem(t *testing.T) {
+	cert, key := certificate(t, time.Now().Add(time.Hour))
+	_, otherKey := certificate(t, time.Now().Add(time.Hour))
+	for name, c := range map[string]struct{ chain, key, want string }{
+		"no base64":     {"***", b64(key), "EDGE_TLS_FULLCHAIN_B64=[redacted]: not base64"},
+		"raw key":       {b64(cert), string(key), "EDGE_TLS_PRIVKEY_B64=[redacted]: not base64"},
+		"no PEM":        {b64([]byte("hello")), b64(key), "EDGE_TLS_FULLCHAIN_B64=[redacted]: no pair"},
+		"foreign key":   {b64(cert), b64(otherKey), "does not match"},
+		"swapped":       {b64(key), b64(cert), "EDGE_TLS_FULLCHAIN_B64=[redacted]: no pair"},
+		"missing chain": {"", b64(key), "EDGE_TLS_FULLCHAIN_B64: is not set"},
+	} {
+		_, _, err := Load([]string{"API_TLS_ENABLED=true", "EDGE_TLS_FULLCHAIN_B64=" + c.chain, "EDGE_TLS_PRIVKEY_B64=" + c.key}, Dev)
+		if err == nil || !strings.Contains(err.Error(), c.want) {
+			t.Errorf("%s: %v, want %q", name, err, c.want)
+		}
+	}
+	if got, err := (Config{}).EdgeTLS(); got != nil || err != nil {
+		t.Errorf("switched off: %v, %v", got, err)
+	}
+}
+
+func TestExpiredEdgeCertificateIsWarnedAbout(t *testing.T) {
+	cert, key := certificate(t, time.Now().Add(-time.Hour))
+	_, warnings := load(t, Dev, "API_TLS_ENABLED=true", "EDGE_TLS_FULLCHAIN_B64="+b64(cert), "EDGE_TLS_PRIVKEY_B64="+b64(key))
+	if len(warnings) != 1 || !strings.Contains(warnings[0].String(), "expired on") {
+		t.Errorf("warnings: %v", warnings)
+	}
+}
+
+func TestMediaCABundleIsRawOrBase64(t *testing.T) {
+	one, key := certificate(t, time.Now().Add(time.Hour))
+	two, _ := certificate(t, time.Now().Add(time.Hour))
+	both := append(append([]byte{}, one...), two...)
+	for name, value := range map[string]string{"raw": string(both), "base64": b64(both), "wrapped base64": wrapped(both), "spaced": "\n" + string(one) + "\n"} {
+		c, _ := load(t, Dev, "TTS_MEDIA_CACHE_CA_BUNDLE="+value)
+		if pool, err := c.MediaCacheCAs(); err != nil || pool == nil {
+			t.Errorf("%s: %v, %v", name, pool, err)
+		}
+	}
+	for name, value := range map[string]string{
+		"text": "hello!", "base64 of text": b64([]byte("hello")), "a key": string(key), "a damaged second": string(one) + string(two[:len(two)/2]),
+		"a key among them": string(one) + string(key),
+	} {
+		if _, _, err := Load([]string{"TTS_MEDIA_CACHE_CA_BUNDLE=" + value}, Dev); err == nil || !strings.Contains(err.Error(), "TTS_MEDIA_CACHE_CA_BUNDLE="+redact.Mark) {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+	if pool, err := (Config{}).MediaCacheCAs(); pool != nil || err != nil {
+		t.Errorf("unset: %v, %v", pool, err)
+	}
+}

@@ -1,0 +1,191 @@
+package config
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"maps"
+	"net"
+	"net/url"
+	"slices"
+	"strconv"
+	"strings"
+
+	"telapi/internal/redact"
+)
+
+// address is a parsed URL that may name several hosts.
+type address struct {
+	*url.URL            // with the first host only
+	hosts    []*url.URL // Hostname and Port of each
+	query    url.Values
+}
+
+// parseAddress never puts any of raw into its error, unlike the parser it uses.
+func parseAddress(raw string, schemes []string) (a address, err error) {
+	scheme, rest, found := strings.Cut(raw, "://")
+	if !found {
+		return a, errors.New("not a URL")
+	}
+	if schemes != nil && !slices.Contains(schemes, scheme) {
+		return a, errors.New("another scheme")
+	}
+	tail := ""
+	if end := strings.IndexAny(rest, "/?#"); end >= 0 {
+		rest, tail = rest[:end], rest[end:]
+	}
+	at := strings.LastIndexByte(rest, '@') + 1
+	user, hosts := rest[:at], strings.Split(rest[at:], ",")
+	if a.URL, err = url.Parse(scheme + "://" + user + hosts[0] + tail); err != nil || a.Scheme != scheme {
+		return a, errors.New("not a URL")
+	}
+	if a.query, err = url.ParseQuery(a.RawQuery); err != nil {
+		return a, errors.New("the query is malformed")
+	}
+	if a.Host == "" && a.query.Get("host") != "" && strings.HasPrefix(scheme, "postgres") {
+		return a, nil // PostgreSQL takes hosts, and sockets, from the query too
+	}
+	for _, host := range hosts {
+		h, err := url.Parse("http://" + host)
+		if err != nil || h.Hostname() == "" || h.Host != host {
+			return a, errors.New("a host is missing or malformed")
+		}
+		if port := h.Port(); port != "" {
+			if n, err := strconv.ParseUint(port, 10, 16); err != nil || n == 0 {
+				return a, errors.New("a port is not within 1 to 65535")
+			}
+		}
+		a.hosts = append(a.hosts, h)
+	}
+	return a, nil
+}
+
+// addrs lists the hosts with their ports.
+func (a address) addrs(defaultPort string) (list []string) {
+	for _, h := range a.hosts {
+		list = append(list, net.JoinHostPort(h.Hostname(), cmp.Or(h.Port(), defaultPort)))
+	}
+	return list
+}
+
+// fits tells what in a well-formed URL the setting has no use for.
+func (a address) fits(secret bool) error {
+	switch {
+	case a.Fragment != "":
+		return errors.New("has a fragment")
+	case strings.HasPrefix(a.Scheme, "redis"):
+		_, err := a.redis()
+		return err
+	case strings.HasPrefix(a.Scheme, "postgres"):
+		if mode := a.query.Get("sslmode"); a.query.Has("sslmode") &&
+			!slices.Contains([]string{"disable", "allow", "prefer", "require", "verify-ca", "verify-full"}, mode) {
+			return errors.New("sslmode is not one that PostgreSQL knows")
+		}
+	case len(a.hosts) > 1:
+		return errors.New("has several hosts")
+	case !secret && a.User != nil:
+		return errors.New("has a user or password")
+	case !secret && len(a.query) > 0:
+		return errors.New("has a query")
+	}
+	return nil
+}
+
+// maskURL shows what helps to recognise a URL and nothing that could be secret.
+func maskURL(raw string) string {
+	a, err := parseAddress(raw, nil)
+	if err != nil {
+		return redact.Mark
+	}
+	var b strings.Builder
+	b.WriteString(a.Scheme + "://")
+	if a.User != nil {
+		if _, has := a.User.Password(); has {
+			b.WriteString(url.User(a.User.Username()).String() + ":")
+		}
+		b.WriteString(redact.Mark + "@")
+	}
+	for i, h := range a.hosts {
+		b.WriteString(strings.Repeat(",", min(i, 1)) + h.Host)
+	}
+	b.WriteString(a.EscapedPath())
+	for i, key := range slices.Sorted(maps.Keys(a.query)) {
+		value := redact.Mark
+		if key == "sslmode" || key == "sslrootcert" {
+			value = url.QueryEscape(a.query.Get(key))
+		}
+		b.WriteString("?&"[min(i, 1):][:1] + url.QueryEscape(key) + "=" + value)
+	}
+	return b.String()
+}
+
+// databaseURL is for what Load has checked; without one it fails.
+func (c Config) databaseURL() (address, error) {
+	return parseAddress(c.DatabaseURL.Reveal(), []string{"postgres", "postgresql"})
+}
+
+// DatabaseDSN is DATABASE_URL with the sslmode that holds in it: always one, so
+// that no default of the driver comes in. Empty means SQLite.
+func (c Config) DatabaseDSN() redact.Secret {
+	a, err := c.databaseURL()
+	if err != nil {
+		return c.DatabaseURL // none, or one that Load has not seen: the driver will say
+	}
+	a.query.Set("sslmode", cmp.Or(c.DatabaseSSLMode, a.query.Get("sslmode"), "disable"))
+	a.RawQuery = a.query.Encode()
+	a.Host = strings.Join(a.addrs("5432"), ",") // the driver wants every port or none
+	return redact.Secret(a.String())
+}
+
+// RedisOptions say how to reach the key-value store.
+type RedisOptions struct {
+	Addrs    []string // host:port; several mean a cluster
+	Username string
+	Password redact.Secret
+	DB       int
+	TLS      bool
+	CAFile   string // PEM; empty: the system's roots
+}
+
+// Redis takes REDIS_URL apart and puts the TLS settings on top. Without a URL it
+// returns no addresses, which means the embedded engine.
+func (c Config) Redis() (RedisOptions, error) {
+	if c.RedisURL == "" {
+		return RedisOptions{}, nil
+	}
+	a, err := parseAddress(c.RedisURL.Reveal(), []string{"redis", "rediss"})
+	if err != nil {
+		return RedisOptions{}, fmt.Errorf("REDIS_URL: %w", err)
+	}
+	o, err := a.redis()
+	if err != nil {
+		return RedisOptions{}, fmt.Errorf("REDIS_URL: %w", err)
+	}
+	o.TLS = o.TLS || c.RedisTLSEnabled
+	o.CAFile = c.RedisTLSCAFile
+	return o, nil
+}
+
+func (a address) redis() (o RedisOptions, err error) {
+	o.Addrs = a.addrs("6379")
+	if a.User != nil {
+		password, has := a.User.Password()
+		if !has {
+			return o, errors.New("has a user without a password; a password alone is written :password@")
+		}
+		o.Username, o.Password = a.User.Username(), redact.Secret(password)
+	}
+	if db := strings.TrimPrefix(a.Path, "/"); db != "" {
+		if o.DB, err = strconv.Atoi(db); err != nil || o.DB < 0 {
+			return o, errors.New("the path is not a database number")
+		}
+	}
+	switch {
+	case o.DB != 0 && len(o.Addrs) > 1:
+		return o, errors.New("a cluster has no database but 0")
+	case len(a.query) > 0:
+		return o, errors.New("has a query")
+	}
+	o.TLS = a.Scheme == "rediss"
+	return o, nil
+}

@@ -1,0 +1,74 @@
+package config
+
+import (
+	"fmt"
+	"slices"
+	"testing"
+
+	"telapi/internal/redact"
+)
+
+func TestRedisURLIsTakenApart(t *testing.T) {
+	for raw, want := range map[string]RedisOptions{
+		"redis://kv":                           {Addrs: []string{"kv:6379"}},
+		"redis://kv:7000/3":                    {Addrs: []string{"kv:7000"}, DB: 3},
+		"redis://:p%40ss%2F@h1:1,h2:2,[::1]/0": {Addrs: []string{"h1:1", "h2:2", "[::1]:6379"}, Password: "p@ss/"},
+		"rediss://app:secret@kv":               {Addrs: []string{"kv:6379"}, Username: "app", Password: "secret", TLS: true},
+		" redis://kv/ \n":                      {Addrs: []string{"kv:6379"}},
+	} {
+		c, _ := load(t, Tool, "REDIS_URL="+raw)
+		got, err := c.Redis()
+		if err != nil || !slices.Equal(got.Addrs, want.Addrs) || got.Username != want.Username || got.Password != want.Password ||
+			got.DB != want.DB || got.TLS != want.TLS {
+			t.Errorf("%s: %+v (password %q), %v", raw, got, got.Password.Reveal(), err)
+		}
+	}
+}
+
+func TestRedisTLSSettingsComeOnTop(t *testing.T) {
+	c, _ := load(t, Tool, "REDIS_URL=redis://kv", "REDIS_TLS_ENABLED=true", "REDIS_TLS_CA_FILE=/etc/ca.pem")
+	if got, err := c.Redis(); err != nil || !got.TLS || got.CAFile != "/etc/ca.pem" {
+		t.Errorf("got %+v, %v", got, err)
+	}
+	if got, err := (Config{RedisTLSEnabled: true}).Redis(); err != nil || got.Addrs != nil {
+		t.Errorf("without a URL: %+v, %v", got, err)
+	}
+}
+
+func TestMalformedURLsAreRefused(t *testing.T) {
+	for name, list := range map[string][]string{
+		"REDIS_URL": {"kv:6379", "redis:kv", "redis://", "redis://h1:1,", "redis://h1:1,h2:2/1", "redis://kv/x", "redis://kv/-1", "redis://kv:0", "redis://kv:65536",
+			"redis://kv:1:2", "redis://::1", "redis://pw@kv", "redis://:p/w@kv", "redis://kv?db=1", "redis://kv#f", "redis://kv/1/2", "http://kv", "redis://:p@kv:x"},
+		"DATABASE_URL": {"db", "postgres://", "postgres:///d", "postgres://h/d?sslmode=yes", "postgres://h/d?sslmode=", "postgres://h/d#f", "postgres://u:p;w?a=%zz@h/d", "host=db user=app"},
+		"PUBLIC_URL":   {"api.example", "//api.example", "ftp://api.example", "https://", "https://a,b", "https://api.example/?x=1", "https://api.example/#f", "https://:3001", "http://::1/"},
+	} {
+		for _, raw := range list {
+			if _, _, err := Load([]string{name + "=" + raw}, Tool); err == nil {
+				t.Errorf("%s=%s was taken", name, raw)
+			}
+		}
+	}
+}
+
+func TestDatabaseSSLMode(t *testing.T) {
+	for _, c := range []struct{ url, mode, want, effective string }{
+		{"", "", "", "disable"},
+		{"postgres://h/d", "", "postgres://h:5432/d?sslmode=disable", "disable"},
+		{"postgres://h/d?sslmode=verify-full", "", "postgres://h:5432/d?sslmode=verify-full", "verify-full"},
+		{"postgres://h/d?sslmode=prefer", "", "postgres://h:5432/d?sslmode=prefer", "prefer"},
+		{"postgres://h/d", "require", "postgres://h:5432/d?sslmode=require", "require"},
+		{"postgres://h/d?sslmode=verify-full&sslrootcert=%2Fca.pem", "disable", "postgres://h:5432/d?sslmode=disable&sslrootcert=%2Fca.pem", "disable"},
+		{"postgres://a:b%3F@h1:1,h2/d?sslrootcert=/ca.pem", "verify-ca", "postgres://a:b%3F@h1:1,h2:5432/d?sslmode=verify-ca&sslrootcert=%2Fca.pem", "verify-ca"},
+		{"postgresql:///d?host=/run/postgresql", "", "postgresql:///d?host=%2Frun%2Fpostgresql&sslmode=disable", "disable"},
+	} {
+		t.Run(fmt.Sprintf("%s with %q", c.url, c.mode), func(t *testing.T) {
+			cfg, _ := load(t, Tool, "DATABASE_URL="+c.url, "DATABASE_SSL_MODE="+c.mode)
+			if got := cfg.DatabaseDSN(); got.Reveal() != c.want || cfg.DatabaseSSLMode != c.effective {
+				t.Errorf("got %s, mode %s", got.Reveal(), cfg.DatabaseSSLMode)
+			}
+		})
+	}
+	if got := (Config{DatabaseURL: redact.Secret("postgres://h/d?sslmode=require")}).DatabaseDSN(); got.Reveal() != "postgres://h:5432/d?sslmode=require" {
+		t.Errorf("made by hand: %s", got.Reveal())
+	}
+}
