@@ -1,0 +1,299 @@
+package contract
+
+import (
+	"fmt"
+	"net/http/httptest"
+	"os"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/getkin/kin-openapi/openapi3"
+	"github.com/santhosh-tekuri/jsonschema/v6"
+
+	"telapi/api"
+	"telapi/callruntime/wire"
+	"telapi/internal/auth"
+	"telapi/internal/command"
+	"telapi/internal/endpoint"
+	"telapi/internal/fault"
+	"telapi/internal/ratelimit"
+)
+
+func load(t *testing.T) (*Checker, *schemas) {
+	t.Helper()
+	c, err := parsed()
+	if err != nil {
+		t.Fatal(err)
+	}
+	s, err := newSchemas(api.OpenAPI)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return c, s
+}
+
+func compile(t *testing.T, s *schemas, at string) *jsonschema.Schema {
+	t.Helper()
+	schema, err := s.compile(at)
+	if err != nil {
+		t.Fatalf("%s: %v", at, err)
+	}
+	return schema
+}
+
+// eachResponse visits every answer that the file documents.
+func eachResponse(c *Checker, visit func(name, status string, r *openapi3.Response)) {
+	for path, item := range c.doc.Paths.Map() {
+		for method, op := range item.Operations() {
+			for status, ref := range op.Responses.Map() {
+				visit(method+" "+path, status, ref.Value)
+			}
+		}
+	}
+	for name, ref := range c.doc.Components.Responses {
+		visit(name, "", ref.Value)
+	}
+}
+
+func TestVersionIsThatOfTheRelease(t *testing.T) {
+	c, _ := load(t)
+	version, err := os.ReadFile("../../VERSION")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got, want := c.doc.Info.Version, strings.TrimSpace(string(version)); got != want {
+		t.Errorf("info.version is %s, the release is %s", got, want)
+	}
+}
+
+func TestEveryAnswerCarriesTheRequestID(t *testing.T) {
+	c, _ := load(t)
+	eachResponse(c, func(name, status string, r *openapi3.Response) {
+		if h := r.Headers["X-Request-Id"]; h == nil || !h.Value.Required {
+			t.Errorf("%s %s does not promise X-Request-Id", name, status)
+		}
+	})
+}
+
+func TestEveryRefusalIsAnErrorResponseWithAnExample(t *testing.T) {
+	c, s := load(t)
+	envelope := compile(t, s, "/components/schemas/ErrorResponse")
+	eachResponse(c, func(name, status string, r *openapi3.Response) {
+		if status < "400" || name == "GET /health" && status == "503" {
+			return
+		}
+		content := r.Content["application/json"]
+		if content == nil || len(content.Examples) == 0 {
+			t.Errorf("%s %s has no example", name, status)
+			return
+		}
+		for which, example := range content.Examples {
+			if err := envelope.Validate(example.Value.Value); err != nil {
+				t.Errorf("%s %s, example %s: %v", name, status, which, err)
+			}
+			body := example.Value.Value.(map[string]any)["error"].(map[string]any)
+			if code := fault.Code(body["code"].(string)); fmt.Sprint(code.Status()) != status {
+				t.Errorf("%s %s: %s travels with %d", name, status, code, code.Status())
+			}
+		}
+	})
+}
+
+func TestExamplesAreWhatTheirSchemasAllow(t *testing.T) {
+	c, s := load(t)
+	seen := 0
+	check := func(at string, content openapi3.Content) {
+		for mediaType, m := range content {
+			for which, example := range m.Examples {
+				seen++
+				if err := compile(t, s, at+pointer("content", mediaType, "schema")).Validate(example.Value.Value); err != nil {
+					t.Errorf("%s, example %s: %v", at, which, err)
+				}
+			}
+		}
+	}
+	for path, item := range c.doc.Paths.Map() {
+		for method, op := range item.Operations() {
+			for status, ref := range op.Responses.Map() {
+				if ref.Ref == "" {
+					check(pointer("paths", path, strings.ToLower(method), "responses", status), ref.Value.Content)
+				}
+			}
+		}
+	}
+	for name, ref := range c.doc.Components.Responses {
+		check(pointer("components", "responses", name), ref.Value.Content)
+	}
+	for name, ref := range c.doc.Components.Headers {
+		if example, ok := ref.Value.Example.(string); ok {
+			seen++
+			if err := compile(t, s, pointer("components", "headers", name, "schema")).Validate(example); err != nil {
+				t.Errorf("header %s: %v", name, err)
+			}
+		}
+	}
+	if seen < 20 {
+		t.Errorf("only %d examples found: the test looks in the wrong places", seen)
+	}
+}
+
+func TestEveryComponentIsUsed(t *testing.T) {
+	c, _ := load(t)
+	used := map[string]bool{}
+	for _, ref := range regexp.MustCompile(`'#(/components/\w+/\w+)'`).FindAllStringSubmatch(string(api.OpenAPI), -1) {
+		used[ref[1]] = true
+	}
+	check := func(section, name string) {
+		if at := pointer("components", section, name); !used[at] {
+			t.Errorf("%s is not used", at)
+		}
+	}
+	for name := range c.doc.Components.Schemas {
+		check("schemas", name)
+	}
+	for name := range c.doc.Components.Responses {
+		check("responses", name)
+	}
+	for name := range c.doc.Components.Headers {
+		check("headers", name)
+	}
+	for name := range c.doc.Components.Parameters {
+		check("parameters", name)
+	}
+}
+
+func TestScopesAreNamedWithTheCredentials(t *testing.T) {
+	c, _ := load(t)
+	for path, item := range c.doc.Paths.Map() {
+		for method, op := range item.Operations() {
+			scope := extension(op, "x-required-scope")
+			if !strings.HasPrefix(path, "/api/v1/") {
+				if scope != "" {
+					t.Errorf("%s %s asks for a scope and no credential", method, path)
+				}
+				continue
+			}
+			if op.Security == nil || len(*op.Security) != 2 {
+				t.Errorf("%s %s does not take an API key or a console JWT", method, path)
+				continue
+			}
+			for i, scheme := range []string{"ApiKey", "ConsoleJwt"} {
+				if got := (*op.Security)[i][scheme]; !slices.Equal(got, []string{scope}) {
+					t.Errorf("%s %s: %s needs %v, x-required-scope is %q", method, path, scheme, got, scope)
+				}
+			}
+			if op.OperationID == "" || len(op.Tags) == 0 || op.Summary == "" || op.Description == "" {
+				t.Errorf("%s %s lacks a name, a tag or words", method, path)
+			}
+		}
+	}
+}
+
+// The lists of the file against the tables that the code goes by.
+func TestListsAreThoseOfTheCode(t *testing.T) {
+	_, s := load(t)
+	var codes []fault.Code
+	for _, e := range fault.Catalogue {
+		codes = append(codes, e.Code)
+	}
+	var commands []string
+	for _, c := range command.Catalogue {
+		commands = append(commands, c.Type)
+	}
+	for at, want := range map[string][]string{
+		"/components/schemas/ErrorCode":                                   texts(codes),
+		"/components/schemas/Scope":                                       texts(auth.Scopes),
+		"/components/schemas/Mode":                                        texts(endpoint.Modes),
+		"/components/schemas/CommandType":                                 commands,
+		"/components/schemas/CapabilitySet/properties/messageTypes/items": texts(wire.MessageTypes),
+		"/components/schemas/CapabilitySet/properties/directions/items":   texts(wire.Directions),
+		"/components/schemas/AddressLimit/properties/tier":                texts([]ratelimit.Tier{ratelimit.API, ratelimit.Webhook, ratelimit.Auth}),
+		"/components/schemas/Issue/properties/code": {
+			fault.IssueRequired, fault.IssueType, fault.IssueValue, fault.IssueTooSmall, fault.IssueTooLarge,
+			fault.IssueTooLong, fault.IssueTooMany, fault.IssueUnknown, fault.IssueForbidden,
+		},
+	} {
+		var listed []string
+		for _, v := range compile(t, s, at).Enum.Values {
+			listed = append(listed, v.(string))
+		}
+		slices.Sort(listed)
+		slices.Sort(want)
+		if !slices.Equal(listed, want) {
+			t.Errorf("%s lists %q, the code has %q", at, listed, want)
+		}
+	}
+}
+
+func texts[S ~string](list []S) []string {
+	var out []string
+	for _, s := range list {
+		out = append(out, string(s))
+	}
+	return out
+}
+
+func TestCapabilitiesAreAsDescribed(t *testing.T) {
+	doc := endpoint.RuntimeCapabilities("0.9.18", endpoint.Features{WebRTC: true, APIAccess: true})
+	served := fixed(answer{200, limitedHeader + "Cache-Control: private, no-cache\nETag: " + doc.ETag + "\n", string(doc.Body)})
+	if _, err := ask(Transport(t, served), httptest.NewRequest("GET", "/api/v1/runtime/capabilities", nil)); err != nil {
+		t.Error(err)
+	}
+	var heard listener
+	if _, err := ask(Transport(&heard, served), httptest.NewRequest("GET", "/api/v1/runtime/endpoints/ep_1", nil)); err != nil {
+		t.Error(err)
+	}
+	if !strings.Contains(heard.String(), "missing property 'endpoint'") {
+		t.Errorf("a document about no endpoint passes for one about an endpoint: %q", heard.String())
+	}
+}
+
+func TestRoutesAndFileAreCompared(t *testing.T) {
+	c, _ := load(t)
+	var routes []Route
+	for _, r := range c.routes() {
+		routes = append(routes, r)
+	}
+	changed := func(change func([]Route) []Route) string {
+		var heard listener
+		CompareRoutes(&heard, change(slices.Clone(routes)))
+		return heard.String()
+	}
+	first := routes[0].Method + " " + routes[0].Path
+	for _, tt := range []struct {
+		name   string
+		change func([]Route) []Route
+		want   string
+	}{
+		{"in agreement", func(r []Route) []Route { return r }, ""},
+		{"route not in the file", func(r []Route) []Route { return append(r, Route{"POST", "/new", "", ""}) }, "POST /new is a route"},
+		{"method not in the file", func(r []Route) []Route { return append(r, Route{"POST", "/health", "", ""}) }, "POST /health is a route"},
+		{"route gone", func(r []Route) []Route { return r[1:] }, "lists " + first},
+		{"other scope", func(r []Route) []Route { r[0].Scope += "X"; return r }, first + ": the route has scope"},
+		{"other tier", func(r []Route) []Route { r[0].Tier += "x"; return r }, first + ": the route has scope"},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			got := changed(tt.change)
+			if (tt.want == "") != (got == "") || !strings.Contains(got, tt.want) {
+				t.Errorf("complained %q, want %q", got, tt.want)
+			}
+		})
+	}
+}
+
+func TestUnusableFileIsRefused(t *testing.T) {
+	file := string(api.OpenAPI)
+	for name, broken := range map[string]string{
+		"not YAML":               "openapi: [",
+		"dangling reference":     strings.Replace(file, "$ref: '#/components/schemas/Health'", "$ref: '#/components/schemas/Wealth'", 1),
+		"answer for any status":  strings.Replace(file, "'413':", "default:", 1),
+		"schema that is no such": strings.Replace(file, "minimum: 0", "minimum: zero", 1),
+		"no 404 for the rest":    strings.ReplaceAll(strings.ReplaceAll(file, "    NotFound:\n", "    Missing:\n"), "responses/NotFound'", "responses/Missing'"),
+	} {
+		if _, err := New([]byte(broken)); err == nil {
+			t.Errorf("%s: accepted", name)
+		}
+	}
+}

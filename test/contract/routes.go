@@ -1,0 +1,57 @@
+package contract
+
+import (
+	"maps"
+	"slices"
+	"testing"
+
+	"github.com/getkin/kin-openapi/openapi3"
+)
+
+// Route is one row of the server's table, as the file has to describe it.
+type Route struct {
+	Method string
+	Path   string
+	Scope  string // x-required-scope; empty: none
+	Tier   string // x-rate-limit-tier; empty: never limited
+}
+
+// CompareRoutes fails t for every route that the file does not list, or lists
+// otherwise, and for every operation of the file that is no route.
+func CompareRoutes(t testing.TB, routes []Route) {
+	t.Helper()
+	c, err := parsed()
+	if err != nil {
+		t.Fatalf("read api/openapi.yaml: %v", err)
+	}
+	described := c.routes()
+	for _, r := range routes {
+		name := r.Method + " " + r.Path
+		d, listed := described[name]
+		switch {
+		case !listed:
+			t.Errorf("%s is a route, but api/openapi.yaml does not list it", name)
+		case d != r:
+			t.Errorf("%s: the route has scope %q and tier %q, api/openapi.yaml says %q and %q", name, r.Scope, r.Tier, d.Scope, d.Tier)
+		}
+		delete(described, name)
+	}
+	for _, name := range slices.Sorted(maps.Keys(described)) {
+		t.Errorf("api/openapi.yaml lists %s, but it is no route", name)
+	}
+}
+
+func (c *Checker) routes() map[string]Route {
+	described := map[string]Route{}
+	for path, item := range c.doc.Paths.Map() {
+		for method, op := range item.Operations() {
+			described[method+" "+path] = Route{method, path, extension(op, "x-required-scope"), extension(op, "x-rate-limit-tier")}
+		}
+	}
+	return described
+}
+
+func extension(op *openapi3.Operation, name string) string {
+	value, _ := op.Extensions[name].(string)
+	return value
+}
