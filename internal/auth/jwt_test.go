@@ -8,7 +8,6 @@ import (
 	"crypto/sha256"
 	"crypto/sha512"
 	"encoding/base64"
-	"fmt"
 	"hash"
 	"slices"
 	"strings"
@@ -230,25 +229,28 @@ func spareBits(last byte) string {
 func TestTokenIsReadFromTheAuthorizationHeader(t *testing.T) {
 	auth := newTestAuthenticator(newMemory(), func() time.Time { return jwtNow })
 	good := hs256(goodHeader, goodClaims)
-	for header, accepted := range map[string]bool{
-		"Bearer " + good:                true,
-		"bearer " + good:                true,
-		"BEARER  " + good:               true,
-		good:                            false,
-		"Bearer":                        false,
-		"Bearer ":                       false,
-		"":                              false,
-		"Basic " + good:                 false,
-		"Token " + good:                 false,
-		"Bearer Bearer " + good:         false,
-		"Bearer " + good + ", " + good:  false,
-		"Bearer " + good + " " + good:   false,
-		"Bearer\t" + good:               false,
-		"Bearer tk_abc_" + "0123456789": false,
+	for _, tt := range []struct {
+		name, header string
+		accepted     bool
+	}{
+		{"as usual", "Bearer " + good, true},
+		{"scheme in small letters", "bearer " + good, true},
+		{"scheme in capitals, two spaces", "BEARER  " + good, true},
+		{"no scheme", good, false},
+		{"scheme alone", "Bearer", false},
+		{"no token", "Bearer ", false},
+		{"empty", "", false},
+		{"Basic", "Basic " + good, false},
+		{"another scheme", "Token " + good, false},
+		{"scheme twice", "Bearer Bearer " + good, false},
+		{"two tokens", "Bearer " + good + ", " + good, false},
+		{"two tokens, one scheme", "Bearer " + good + " " + good, false},
+		{"tab", "Bearer\t" + good, false},
+		{"an API key", "Bearer tk_abc_0123456789", false},
 	} {
-		t.Run(fmt.Sprintf("%.20q", header), func(t *testing.T) {
-			who, err := auth.Bearer(header)
-			if accepted {
+		t.Run(tt.name, func(t *testing.T) {
+			who, err := auth.Bearer(tt.header)
+			if tt.accepted {
 				if err != nil || who.TeamID != "tm_1" {
 					t.Errorf("got %+v, %v", who, err)
 				}

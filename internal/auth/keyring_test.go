@@ -1,7 +1,6 @@
 package auth
 
 import (
-	"bytes"
 	"crypto/sha256"
 	"encoding/base64"
 	"errors"
@@ -189,7 +188,7 @@ func TestDigestsAreComparedWhole(t *testing.T) {
 			t.Errorf("byte %d is not compared", i)
 		}
 	}
-	if !sameDigest(a, [32]byte(bytes.Repeat([]byte{0}, 32))) {
+	if !sameDigest(a, [32]byte{}) {
 		t.Error("equal digests differ")
 	}
 }
