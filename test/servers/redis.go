@@ -147,9 +147,10 @@ func (r *Redis) MustDo(args ...string) rueidis.RedisMessage {
 
 const clusterSlots = 16384
 
-// Cluster is a Redis Cluster of three masters without replicas.
+// Cluster is a Redis Cluster of three masters, and of replicas where asked for.
 type Cluster struct {
 	t     testing.TB
+	opts  []RedisOption
 	Nodes []*Redis
 }
 
@@ -157,22 +158,50 @@ type Cluster struct {
 // until they agree. Options apply to every node.
 func StartRedisCluster(t testing.TB, opts ...RedisOption) *Cluster {
 	t.Helper()
-	c := &Cluster{t: t}
-	for range 3 {
-		bus := strconv.Itoa(FreePort(t))
-		c.Nodes = append(c.Nodes, StartRedis(t, append(slices.Clone(opts), RedisArgs("--cluster-enabled", "yes",
-			"--cluster-port", bus, "--cluster-node-timeout", "1000", "--cluster-config-file", "nodes.conf"))...))
-	}
-	for i, node := range c.Nodes {
-		first, last := i*clusterSlots/len(c.Nodes), (i+1)*clusterSlots/len(c.Nodes)-1
-		node.MustDo("CLUSTER", "ADDSLOTSRANGE", strconv.Itoa(first), strconv.Itoa(last))
-		node.MustDo("CLUSTER", "SET-CONFIG-EPOCH", strconv.Itoa(i+1))
-		if i > 0 {
-			node.MustDo("CLUSTER", "MEET", "127.0.0.1", strconv.Itoa(c.Nodes[0].port), c.Nodes[0].busPort())
-		}
+	const masters = 3
+	c := &Cluster{t: t, opts: opts}
+	for i := range masters {
+		first, last := i*clusterSlots/masters, (i+1)*clusterSlots/masters-1
+		c.join(
+			[]string{"CLUSTER", "ADDSLOTSRANGE", strconv.Itoa(first), strconv.Itoa(last)},
+			[]string{"CLUSTER", "SET-CONFIG-EPOCH", strconv.Itoa(i + 1)}, // only while it knows nobody
+		)
 	}
 	c.AwaitOK()
 	return c
+}
+
+// AddReplica starts a node that follows master and takes its place when that dies.
+func (c *Cluster) AddReplica(master *Redis) *Redis {
+	c.t.Helper()
+	m := master.MustDo("CLUSTER", "MYID")
+	id, _ := m.ToString()
+	replica := c.join()
+	c.AwaitOK()
+	replica.MustDo("CLUSTER", "REPLICATE", id)
+	replica.proc.await(c.t, func() error {
+		m := replica.MustDo("INFO", "replication")
+		if info, _ := m.ToString(); !strings.Contains(info, "master_link_status:up") {
+			return fmt.Errorf("not in step with its master:\n%s", info)
+		}
+		return nil
+	})
+	return replica
+}
+
+// join starts a node, sets it up and introduces it to the first.
+func (c *Cluster) join(setup ...[]string) *Redis {
+	c.t.Helper()
+	node := StartRedis(c.t, append(slices.Clone(c.opts), RedisArgs("--cluster-enabled", "yes",
+		"--cluster-port", strconv.Itoa(FreePort(c.t)), "--cluster-node-timeout", "1000", "--repl-diskless-sync-delay", "0"))...)
+	c.Nodes = append(c.Nodes, node)
+	for _, command := range setup {
+		node.MustDo(command...)
+	}
+	if first := c.Nodes[0]; first != node {
+		node.MustDo("CLUSTER", "MEET", "127.0.0.1", strconv.Itoa(first.port), first.busPort())
+	}
+	return node
 }
 
 // Addrs lists the nodes' addresses.
@@ -201,7 +230,8 @@ func (c *Cluster) AwaitOK() {
 				return err
 			}
 			info, err := m.ToString()
-			if err == nil && !(strings.Contains(info, "cluster_state:ok") && strings.Contains(info, "cluster_known_nodes:3")) {
+			known := fmt.Sprintf("cluster_known_nodes:%d\r", len(c.Nodes))
+			if err == nil && (!strings.Contains(info, "cluster_state:ok") || !strings.Contains(info, known)) {
 				err = fmt.Errorf("cluster is not ready:\n%s", info)
 			}
 			return err

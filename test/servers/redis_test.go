@@ -1,6 +1,8 @@
 package servers
 
 import (
+	"errors"
+	"strings"
 	"testing"
 )
 
@@ -30,4 +32,18 @@ func TestClusterIsWholeAgainAfterARestart(t *testing.T) {
 		node.Start()
 	}
 	c.AwaitOK()
+}
+
+func TestReplicaTakesADeadMastersPlace(t *testing.T) {
+	t.Parallel()
+	c := StartRedisCluster(t)
+	replica := c.AddReplica(c.Nodes[1])
+	c.Nodes[1].Kill()
+	replica.proc.await(t, func() error {
+		m := replica.MustDo("INFO", "replication")
+		if info, _ := m.ToString(); !strings.Contains(info, "role:master") {
+			return errors.New("still a replica")
+		}
+		return nil
+	})
 }
