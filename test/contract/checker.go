@@ -34,6 +34,17 @@ type pathItem struct {
 
 func (*pathItem) ServeHTTP(http.ResponseWriter, *http.Request) {}
 
+// mayBeOff tells whether a deployment can do without the path: then it has no
+// method at all, and none is wrong.
+func (p *pathItem) mayBeOff() bool {
+	for _, op := range p.operations {
+		if op[http.StatusNotFound] == nil {
+			return false
+		}
+	}
+	return true
+}
+
 type operation map[int]*response // by status
 
 type response struct {
@@ -94,6 +105,9 @@ func (c *Checker) expected(req *http.Request, status int) (*response, error) {
 		method = http.MethodGet
 	}
 	op, listed := item.operations[method]
+	if !listed && status == http.StatusNotFound && item.mayBeOff() {
+		return c.unlistedPath, nil
+	}
 	if !listed {
 		return unlisted(c.unlistedMethod, status, http.StatusMethodNotAllowed, "method")
 	}

@@ -107,6 +107,7 @@ func TestAnswersAreHeldAgainstTheFile(t *testing.T) {
 		{"known path spelt otherwise", "GET", "//health", unknown, ""},
 		{"slash at the end", "GET", "/health/", unknown, ""},
 		{"wrong method", "DELETE", "/health", wrongMethod, ""},
+		{"any method where API access is off", "DELETE", endpoints, unknown, ""},
 
 		{"undocumented status", "GET", "/health", answer{201, jsonHeader, health.body}, "status is not documented"},
 		{"redirect", "GET", endpoints, answer{301, "Location: /x\n", ""}, "status is not documented"},
