@@ -6,6 +6,7 @@ package bot
 import (
 	"cmp"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/go-json-experiment/json/jsontext"
@@ -67,8 +68,7 @@ func (b *Body) check(channelID string, issues *fault.Issues) {
 		issues.Add(id, fault.IssueValue, "This is not the channel in the path.")
 	}
 	if s := b.Messages.Timestamp; s != nil {
-		// UnmarshalText is the strict reader of RFC 3339 in package time.
-		if err := new(time.Time).UnmarshalText([]byte(*s)); err != nil && !strictjson.Covered(issues, "/messages/timestamp") {
+		if !rfc3339(*s) && !strictjson.Covered(issues, "/messages/timestamp") {
 			issues.Add("/messages/timestamp", fault.IssueValue, "This is a time with a time zone, such as 2026-11-15T09:30:00Z.")
 		}
 	}
@@ -83,6 +83,16 @@ func (b *Body) check(channelID string, issues *fault.Issues) {
 		}
 	}
 	b.actions = command.Actions(b.Actions, "/actions", issues)
+}
+
+// rfc3339 is stricter than package time, which takes an hour of one digit, a
+// comma before the fraction and offsets of more than a day.
+func rfc3339(s string) bool {
+	if _, err := time.Parse(time.RFC3339, s); err != nil || s[13] != ':' || strings.Contains(s, ",") {
+		return false
+	}
+	zone := s[len(s)-5:] // hh:mm of the offset, unless the last letter is a Z
+	return zone[4] == 'Z' || zone[:2] < "24" && zone[3:] < "60"
 }
 
 // inSequence sorts messages only if every one says where it belongs.

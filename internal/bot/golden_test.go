@@ -82,7 +82,9 @@ func outcome(t *testing.T, given string) string {
 		}
 		return out.String()
 	}
-	for _, e := range result.Entries(base, policy(t, set["profile"])) {
+	entries := result.Entries(base, policy(t, set["profile"]))
+	encode(t, entries)
+	for _, e := range entries {
 		line, err := json.Marshal(e, json.Deterministic(true))
 		if err != nil {
 			t.Fatal(err)
@@ -112,4 +114,22 @@ func policy(t testing.TB, name string) *command.Policy {
 		t.Fatal(err)
 	}
 	return command.NewPolicy(file.Profile, platform)
+}
+
+// encode shows that entries reach the stream and come back the same.
+func encode(t *testing.T, entries []wire.Entry) {
+	for _, e := range entries {
+		written, err := json.Marshal(e, json.Deterministic(true))
+		if err != nil {
+			t.Fatalf("write %+v: %v", e, err)
+		}
+		var back wire.Entry
+		if err := json.Unmarshal(written, &back); err != nil {
+			t.Fatalf("read %s: %v", written, err)
+		}
+		again, err := json.Marshal(back, json.Deterministic(true))
+		if err != nil || string(again) != string(written) {
+			t.Fatalf("%s came back as %s, %v", written, again, err)
+		}
+	}
 }

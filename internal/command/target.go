@@ -117,9 +117,9 @@ func parseSIP(scheme, rest string) (Target, error) {
 // 127.1 or 0x7f000001, are no host: resolvers disagree about them.
 func hostPort(s string) (host, port string, err error) {
 	if strings.HasPrefix(s, "[") {
-		inner, after, _ := strings.Cut(s[1:], "]")
+		inner, after, closed := strings.Cut(s[1:], "]")
 		addr, err := netip.ParseAddr(inner)
-		if err != nil || !addr.Is6() || addr.Zone() != "" || !strings.HasPrefix(after+":", ":") {
+		if err != nil || !closed || !addr.Is6() || addr.Zone() != "" || !strings.HasPrefix(after+":", ":") {
 			return "", "", errHost
 		}
 		host, port = "["+addr.String()+"]", strings.TrimPrefix(after, ":")

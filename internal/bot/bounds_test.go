@@ -1,0 +1,236 @@
+package bot
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+
+	"telapi/internal/fault"
+)
+
+// event wraps a control event's value into a body.
+func event(name, value string) []byte {
+	return fmt.Appendf(nil, `{"conversation":{"identifier":{"id":"c"}},"messages":{"message":[{"content":{"event":{"custom":{"name":%q,"value":%s}}}}]}}`, name, value)
+}
+
+// issue is the code of the one issue a body has, or nothing.
+func issue(t *testing.T, body []byte) string {
+	t.Helper()
+	_, err := Parse(body, "c")
+	if err == nil {
+		return ""
+	}
+	issues, ok := fault.From(err).Details.([]fault.Issue)
+	if !ok || len(issues) != 1 {
+		t.Fatalf("not one issue: %v", err)
+	}
+	return issues[0].Code
+}
+
+func TestEachDocumentedBoundHoldsToTheLetter(t *testing.T) {
+	const none = -1
+	for _, b := range []struct {
+		field    string
+		min, max int
+	}{
+		{"bargeInMinWordCount", 0, none},
+		{"dtmfCollectInterDigitTimeoutMS", 0, none},
+		{"dtmfCollectMaxDigits", 0, none},
+		{"sttConnectionTimeoutMS", 10, 600000},
+		{"sttRetries", 0, 10},
+		{"ttsConnectionTimeoutMS", 10, 600000},
+		{"ttsRetries", 0, 10},
+		{"botNoInputGiveUpTimeoutMS", 1000, 120000},
+		{"botNoInputGiveUpTimeoutMs", 1000, 120000},
+		{"botNoInputTimeoutMs", 500, 60000},
+		{"botNoInputRetries", 0, 10},
+		{"resumeRecognitionTimeoutMs", 1000, 60000},
+		{"transferNotificationsHangupMS", 0, 10000},
+	} {
+		t.Run(b.field, func(t *testing.T) {
+			at := func(n int) string {
+				if b.field == "transferNotificationsHangupMS" {
+					return issue(t, event("transfer", fmt.Sprintf(`{%q:%d}`, b.field, n)))
+				}
+				return issue(t, event("config", fmt.Sprintf(`{"sessionParams":{%q:%d}}`, b.field, n)))
+			}
+			if got := at(b.min - 1); got != fault.IssueTooSmall {
+				t.Errorf("min−1: %q", got)
+			}
+			if got := at(b.min); got != "" {
+				t.Errorf("min: %q", got)
+			}
+			if b.max == none {
+				if got := at(1_000_000_000); got != "" {
+					t.Errorf("a large value: %q", got)
+				}
+				return
+			}
+			if got := at(b.max); got != "" {
+				t.Errorf("max: %q", got)
+			}
+			if got := at(b.max + 1); got != fault.IssueTooLarge {
+				t.Errorf("max+1: %q", got)
+			}
+		})
+	}
+}
+
+func TestLengthsCountCodePoints(t *testing.T) {
+	for _, b := range []struct {
+		field string
+		max   int
+	}{{"dtmfCollectSubmitDigit", 1}, {"botNoInputSpeech", 500}, {"resumeRecognitionSpeech", 500}} {
+		t.Run(b.field, func(t *testing.T) {
+			at := func(n int) string {
+				return issue(t, event("config", fmt.Sprintf(`{"sessionParams":{%q:%q}}`, b.field, strings.Repeat("😀", n))))
+			}
+			for n, want := range map[int]string{0: "", b.max - 1: "", b.max: "", b.max + 1: fault.IssueTooLong} {
+				if got := at(n); got != want {
+					t.Errorf("%d code points: %q", n, got)
+				}
+			}
+		})
+	}
+}
+
+func TestUnboundedParametersTakeTheirType(t *testing.T) {
+	for _, field := range []string{"sendDTMF", "bargeInOnDTMF", "bargeIn", "dtmfCollect", "abortPlayOnBotMessage"} {
+		for value, want := range map[string]string{"true": "", "false": "", "1": fault.IssueType, `"true"`: fault.IssueType, "null": fault.IssueType} {
+			if got := issue(t, event("config", fmt.Sprintf(`{"sessionParams":{%q:%s}}`, field, value))); got != want {
+				t.Errorf("%s: %s is %q", field, value, got)
+			}
+		}
+	}
+	for _, field := range []string{"dtmfDigits", "sttProvider", "ttsProvider", "botNoInputUrl"} {
+		for value, want := range map[string]string{`""`: "", `"` + strings.Repeat("x", 5000) + `"`: "", "1": fault.IssueType, "true": fault.IssueType} {
+			if got := issue(t, event("config", fmt.Sprintf(`{"sessionParams":{%q:%s}}`, field, value))); got != want {
+				t.Errorf("%s: %.10s is %q", field, value, got)
+			}
+		}
+	}
+}
+
+func TestSIPHeadersHaveTwoBounds(t *testing.T) {
+	list := func(items, length int) string {
+		var all []string
+		for i := range items {
+			name := fmt.Sprintf("X%03d", i)
+			all = append(all, fmt.Sprintf(`{"name":%q,"value":%q}`, name, strings.Repeat("ä", length-len(name))))
+		}
+		return "[" + strings.Join(all, ",") + "]"
+	}
+	for _, field := range []string{"transferSipHeaders", "hangupSipHeaders"} {
+		for name, c := range map[string]struct{ given, want string }{
+			"99 items":          {list(99, 5), ""},
+			"100 items":         {list(100, 5), ""},
+			"101 items":         {list(101, 5), fault.IssueTooMany},
+			"11 999 characters": {list(1, 11999), ""},
+			"12 000 characters": {list(1, 12000), fault.IssueTooLong},
+			"12 000 in ten":     {list(10, 1200), fault.IssueTooLong},
+		} {
+			t.Run(field+" of "+name, func(t *testing.T) {
+				if got := issue(t, event("hangup", fmt.Sprintf(`{%q:%s}`, field, c.given))); got != c.want {
+					t.Errorf("got %q, want %q", got, c.want)
+				}
+			})
+		}
+	}
+}
+
+func TestEachValueOfAnEnumIsTaken(t *testing.T) {
+	for field, values := range map[string]string{
+		"transferMethod":           "sip_refer sip_refer_replace sip_invite sip_invite_bridge sip_invite_reinvite_p2p sip_bye",
+		"transferReferOutcomeMode": "blind notify",
+		"botOperationResult":       "success failure",
+	} {
+		for value := range strings.FieldsSeq(values) {
+			if got := issue(t, event("transfer", fmt.Sprintf(`{%q:%q}`, field, value))); got != "" {
+				t.Errorf("%s %s: %q", field, value, got)
+			}
+		}
+		if got := issue(t, event("transfer", fmt.Sprintf(`{%q:"SIP_REFER"}`, field))); got != fault.IssueValue {
+			t.Errorf("%s takes anything: %q", field, got)
+		}
+	}
+}
+
+func TestTimestampsNeedATimeZone(t *testing.T) {
+	for stamp, good := range map[string]bool{
+		"2026-11-15T09:30:00Z":            true,
+		"2026-11-15T09:30:00.123456789Z":  true,
+		"2026-11-15T09:30:00+05:45":       true,
+		"2024-02-29T23:59:59-12:00":       true,
+		"2026-11-15T09:30:00":             false,
+		"2026-11-15 09:30:00Z":            false,
+		"2026-11-15T9:30:00Z":             false,
+		"2026-11-15T09:30:00,5Z":          false,
+		"2026-11-15T09:30Z":               false,
+		"2025-02-29T00:00:00Z":            false,
+		"2026-11-15T24:00:01Z":            false,
+		"2026-11-15T09:30:00+24:00":       false,
+		"2026-11-15":                      false,
+		"":                                false,
+		"Sun, 15 Nov 2026 09:30:00 +0000": false,
+	} {
+		body := fmt.Appendf(nil, `{"conversation":{"identifier":{"id":"c"}},"messages":{"timestamp":%q}}`, stamp)
+		if _, err := Parse(body, "c"); (err == nil) != good {
+			t.Errorf("%q: %v", stamp, err)
+		}
+	}
+}
+
+func TestABodyIsIdentifiedByTimestampOrMessageID(t *testing.T) {
+	for messages, want := range map[string]bool{
+		`{"message":[{"content":{}}]}`:                              false,
+		`{"message":[{"content":{}},{"messageId":1,"content":{}}]}`: true,
+		`{"message":[{"messageId":null,"content":{}}]}`:             false,
+		`{"timestamp":"2026-11-15T09:30:00Z"}`:                      true,
+	} {
+		b, err := Parse([]byte(`{"conversation":{"identifier":{"id":"c"}},"messages":`+messages+`}`), "c")
+		if err != nil || b.Identified() != want {
+			t.Errorf("%s: %v, %v", messages, b.Identified(), err)
+		}
+	}
+}
+
+func TestHostileBodiesAreRefused(t *testing.T) {
+	wrap := func(metadata string) string {
+		return `{"conversation":{"identifier":{"id":"c"}},"metadata":` + metadata + `}`
+	}
+	for name, c := range map[string]struct {
+		body string
+		code fault.Code
+	}{
+		"empty":                {"", fault.MalformedJSON},
+		"invalid UTF-8":        {wrap("{\"a\":\"\xc3\x28\"}"), fault.MalformedJSON},
+		"byte order mark":      {"\ufeff" + wrap("{}"), fault.MalformedJSON},
+		"10,000 levels":        {wrap(strings.Repeat(`{"a":`, 10000) + "1" + strings.Repeat("}", 10000)), fault.MalformedJSON},
+		"200 levels":           {wrap(strings.Repeat(`[`, 200) + strings.Repeat("]", 200)), fault.MalformedJSON},
+		"NaN":                  {wrap(`{"a":NaN}`), fault.MalformedJSON},
+		"null":                 {"null", fault.Validation},
+		"number":               {"7", fault.Validation},
+		"id of another case":   {`{"conversation":{"identifier":{"ID":"c"}}}`, fault.Validation},
+		"huge pause":           {`{"conversation":{"identifier":{"id":"c"}},"messages":{"message":[{"content":{"event":{"pause":1e400}}}]}}`, fault.Validation},
+		"huge session integer": {string(event("config", `{"sessionParams":{"bargeInMinWordCount":1e40}}`)), fault.Validation},
+	} {
+		if _, err := Parse([]byte(c.body), "c"); !fault.Is(err, c.code) {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+	if _, err := Parse([]byte(wrap(`{"n":1e400,"d":12345678901234567890123}`)), "c"); err != nil {
+		t.Errorf("free-form numbers are the provider's business: %v", err)
+	}
+}
+
+func TestADecisionCanBeTakenAgainWithAnotherProfile(t *testing.T) {
+	b, err := Parse(event("transfer", `{"hangupReason":"r"}`), "c")
+	if err != nil {
+		t.Fatal(err)
+	}
+	first := b.Entries(entryOf("bot"), policy(t, "defaults"))
+	again := b.Entries(entryOf("bot"), policy(t, "open"))
+	if first[0].Reason != "" || again[0].Reason != "target_missing" {
+		t.Errorf("the first profile's defaults stuck: %q, %q", first[0].Reason, again[0].Reason)
+	}
+}

@@ -1,0 +1,153 @@
+package command
+
+import (
+	"reflect"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/go-json-experiment/json"
+	"github.com/go-json-experiment/json/jsontext"
+
+	"telapi/callruntime/wire"
+	"telapi/internal/fault"
+)
+
+// fill sets a field to something that is not its zero value.
+func fill(v reflect.Value) {
+	switch {
+	case v.Type() == reflect.TypeFor[jsontext.Value]():
+		v.Set(reflect.ValueOf(jsontext.Value(`{"a":1}`)))
+	case v.Type() == reflect.TypeFor[wire.NameValues]():
+		v.Set(reflect.ValueOf(wire.NameValues{List: []wire.NameValue{{Name: "a", Value: "b"}}, AsObject: true}))
+	case v.Kind() == reflect.Pointer:
+		v.Set(reflect.New(v.Type().Elem()))
+		fill(v.Elem())
+	case v.Kind() == reflect.Slice:
+		v.Set(reflect.MakeSlice(v.Type(), 1, 1))
+	case v.Kind() == reflect.Struct:
+		fill(v.Field(0))
+	case v.Kind() == reflect.String:
+		v.SetString("s")
+	case v.Kind() == reflect.Bool:
+		v.SetBool(true)
+	case v.Kind() == reflect.Int64:
+		v.SetInt(7)
+	case v.Kind() == reflect.Float64:
+		v.SetFloat(1.5)
+	}
+}
+
+func TestTheCatalogueHasTheDocumentedCommandsAndFields(t *testing.T) {
+	documented := map[string]struct {
+		fields string
+		apply  wire.Apply
+	}{
+		"hangup":                  {"reason waitForSilence delayBotDisconnectMs", wire.AfterPlayback},
+		"transfer":                {"target message canConfirm", wire.AfterPlayback},
+		"set_barge_in":            {"enabled", wire.InOrder},
+		"set_voice_input":         {"enabled clearBuffer", wire.InOrder},
+		"update_stt_config":       {"config", wire.Immediate},
+		"update_tts_config":       {"config", wire.Immediate},
+		"set_tts_voice":           {"voice", wire.InOrder},
+		"set_tts_speaking_rate":   {"rate", wire.InOrder},
+		"play_audio":              {"media", wire.InOrder},
+		"send_dtmf":               {"digits", wire.InOrder},
+		"update_dtmf_config":      {"enabled sendDTMF bargeIn bargeInOnDTMF bargeInMinWordCount maxDigits timeoutMs interDigitTimeoutMs terminator dtmfDigits", wire.Immediate},
+		"update_bot_delay_config": {"botNoInputTimeoutMs botNoInputSpeech botNoInputUrl botNoInputRetries botNoInputGiveUpTimeoutMs abortPlayOnBotMessage resumeRecognitionTimeoutMs resumeRecognitionSpeech", wire.Immediate},
+		"set_context":             {"values", wire.InOrder},
+		"emit_event":              {"event payload", wire.InOrder},
+	}
+	if len(Catalogue) != len(documented) {
+		t.Errorf("%d commands, %d documented", len(Catalogue), len(documented))
+	}
+	for _, spec := range Catalogue {
+		t.Run(spec.Type, func(t *testing.T) {
+			want, ok := documented[spec.Type]
+			if !ok || spec.Apply != want.apply {
+				t.Errorf("documented: %v, applies %s", ok, spec.Apply)
+			}
+			for name := range strings.FieldsSeq(want.fields) {
+				if !slices.ContainsFunc(spec.Fields, func(f Field) bool { return f.Name == name }) {
+					t.Errorf("field %s is missing", name)
+				}
+			}
+		})
+	}
+}
+
+// Every field of every command reaches the stream under its name and comes back.
+func TestEveryFieldTravels(t *testing.T) {
+	for _, spec := range Catalogue {
+		for _, f := range spec.Fields {
+			t.Run(spec.Type+"."+f.Name, func(t *testing.T) {
+				c := wire.NewCommand(spec.Type)
+				fill(f.of(c))
+				written, err := json.Marshal(wire.Entry{Command: wire.AnyCommand{Command: c}})
+				if err != nil {
+					t.Fatal(err)
+				}
+				last := f.Name[strings.LastIndex(f.Name, ".")+1:]
+				if !strings.Contains(string(written), `"`+last+`":`) {
+					t.Errorf("it is not in %s", written)
+				}
+				var back wire.Entry
+				if err := json.Unmarshal(written, &back); err != nil || !reflect.DeepEqual(back.Command.Command, c) {
+					t.Errorf("%+v came back as %+v, %v", c, back.Command.Command, err)
+				}
+			})
+		}
+	}
+}
+
+func TestSessionParamsSchemaAgreesWithTheTable(t *testing.T) {
+	schema := SessionParamsSchema()
+	properties := schema["properties"].(map[string]any)
+	if len(properties) != 24 || schema["additionalProperties"] != false {
+		t.Errorf("%d properties, others allowed: %v", len(properties), schema["additionalProperties"])
+	}
+	retries := properties["sttRetries"].(map[string]any)
+	if retries["minimum"] != int64(0) || retries["maximum"] != int64(10) || retries["type"] != "integer" {
+		t.Errorf("sttRetries: %v", retries)
+	}
+	if _, bounded := properties["bargeInMinWordCount"].(map[string]any)["maximum"]; bounded {
+		t.Error("bargeInMinWordCount has a maximum")
+	}
+	if got := properties["dtmfCollectSubmitDigit"].(map[string]any)["maxLength"]; got != 1 {
+		t.Errorf("dtmfCollectSubmitDigit: %v", got)
+	}
+	for _, p := range SessionParams {
+		specs[p.Command].field(p.Field) // panics if the table names what is not there
+	}
+}
+
+func TestAProfileIsCheckedInEveryPart(t *testing.T) {
+	var p wire.GatewayProfile
+	const profile = `{"commandSources":["bot","mars"],"commandPolicies":[{"type":"fly"},{},{"type":"transfer","allowedTargets":["tel:+49*","http:*"],"allowedHeaders":["X-A","a b"]},{"type":"transfer"}],"actions":{"transfer":{"target":"nowhere"}},"speech":{"stt":["a",""],"tts":[" "]}}`
+	if err := json.Unmarshal([]byte(profile), &p); err != nil {
+		t.Fatal(err)
+	}
+	var issues fault.Issues
+	CheckProfile(p, "/p", &issues)
+	var got []string
+	for _, i := range issues.List() {
+		got = append(got, i.Path)
+	}
+	want := []string{"/p/commandSources/1", "/p/commandPolicies/0/type", "/p/commandPolicies/1/type", "/p/commandPolicies/2/allowedTargets/1", "/p/commandPolicies/2/allowedHeaders/1", "/p/commandPolicies/3/type", "/p/actions/transfer/target", "/p/speech/stt/1", "/p/speech/tts/0"}
+	if !slices.Equal(got, want) {
+		t.Errorf("got %v\nwant %v", got, want)
+	}
+}
+
+func TestLineBreaksAreFoundBehindEscapes(t *testing.T) {
+	for s, want := range map[string]bool{
+		"%0d": true, "%0A": true, "%00": true, "%250d": true, "%25252525250A": true, "a%zz%0d": true,
+		"": false, "%": false, "%0": false, "%0b": false, "100%": false, "%25": false, "%2525": false, "%41": false,
+	} {
+		if hidesBreak(s) != want {
+			t.Errorf("%q: %v", s, !want)
+		}
+	}
+	hidesBreak("%" + strings.Repeat("25", 1<<20)) // in one pass
+	hidesBreak(strings.Repeat("%25", 1<<20))
+}

@@ -1,0 +1,250 @@
+package command
+
+import (
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/go-json-experiment/json"
+
+	"telapi/callruntime/wire"
+	"telapi/internal/fault"
+)
+
+func flow(t testing.TB, profile string) *Policy {
+	t.Helper()
+	var p wire.GatewayProfile
+	if err := json.Unmarshal([]byte(profile), &p); err != nil {
+		t.Fatal(err)
+	}
+	return NewPolicy(p, Platform{})
+}
+
+func transferFlow(t testing.TB, policy string) *Policy {
+	return flow(t, `{"commandSources":["bot"],"commandPolicies":[{"type":"transfer","enabled":true`+policy+`}]}`)
+}
+
+func transfer(target string) *wire.Transfer {
+	c := wire.NewCommand("transfer").(*wire.Transfer)
+	c.Target = target
+	return c
+}
+
+// What callers of premium numbers try.
+func TestTollFraudIsDenied(t *testing.T) {
+	p := transferFlow(t, `,"allowedTargets":["tel:+49*","sip:*@pbx.example"]`)
+	for target, want := range map[string]string{
+		"+4930123":                                    "",
+		"tel:+49-30-123":                              "",
+		"tel:+49301;ext=7":                            "",
+		"sip:100@PBX.example":                         "",
+		"sip:100@pbx.example:5061;transport=tls":      "",
+		"sip:100@pbx.example?X-Queue=sales":           "",
+		"+1900555":                                    TargetNotAllowed,
+		"001900555":                                   TargetNotAllowed,
+		"sip:+4930@evil.example":                      TargetNotAllowed,
+		"sips:100@pbx.example":                        TargetNotAllowed,
+		"sip:pbx.example":                             TargetNotAllowed,
+		"sip:100@pbx.example.evil.example":            TargetNotAllowed,
+		"sip:1900%40evil.example@pbx.example":         TargetNotAllowed,
+		"sip:100%3Bmaddr=evil.example@pbx.example":    TargetNotAllowed,
+		"sip:100;phone-context=x@pbx.example":         TargetNotAllowed,
+		"sip:100?Route=x@pbx.example":                 TargetNotAllowed,
+		"sip:a:b@pbx.example":                         TargetNotAllowed,
+		"sip:pbx.example@evil.example":                TargetNotAllowed,
+		"sip:100@pbx.example@evil.example":            TargetNotAllowed,
+		"sip:100@evil.example?x=@pbx.example":         TargetNotAllowed,
+		"sip:100@pbx.example\r\nRoute: x":             TargetNotAllowed,
+		"sip:100@pbx.example;maddr=evil.example":      ParameterNotAllowed,
+		"sip:100@pbx.example;MADDR=evil.example":      ParameterNotAllowed,
+		"sip:100@pbx.example;m%61ddr=evil.example":    ParameterNotAllowed,
+		"sip:100@pbx.example;method=BYE":              ParameterNotAllowed,
+		"tel:+4930123;phone-context=evil.example":     ParameterNotAllowed,
+		"tel:+4930123;tgrp=x;trunk-context=y":         ParameterNotAllowed,
+		"tel:+4930123;rn=+1900555":                    ParameterNotAllowed,
+		"tel:+4930123;postd=pp1900555":                ParameterNotAllowed,
+		"sip:100@pbx.example?Route=sip:evil.example":  HeaderNotAllowed,
+		"sip:100@pbx.example?ROUTE=sip:evil.example":  HeaderNotAllowed,
+		"sip:100@pbx.example?%52oute=evil":            HeaderNotAllowed,
+		"sip:100@pbx.example?Replaces=abc":            HeaderNotAllowed,
+		"sip:100@pbx.example?X-A=1&Refer-To=evil":     HeaderNotAllowed,
+		"sip:100@pbx.example?body=evil":               HeaderNotAllowed,
+		"sip:100@pbx.example?Content-Type=text/plain": HeaderNotAllowed,
+		"sip:100@pbx.example?f=sip:boss":              HeaderNotAllowed,
+	} {
+		if got := p.Decide(transfer(target), wire.SourceBot, ""); got.Reason != want {
+			t.Errorf("%q: %q, want %q", target, got.Reason, want)
+		}
+	}
+}
+
+func TestSteeringHeadersNeedThePolicysLeave(t *testing.T) {
+	strict := transferFlow(t, `,"allowedTargets":["*"]`)
+	listed := transferFlow(t, `,"allowedTargets":["*"],"allowedHeaders":["route","Refer-To","CONTACT","To","From","Via","Replaces","Call-ID","CSeq","Content-Type","maddr"]`)
+	places := map[string]func(*wire.Transfer, wire.NameValue){
+		"transferSipHeaders":     func(c *wire.Transfer, h wire.NameValue) { c.TransferSIPHeaders = []wire.NameValue{h} },
+		"hangupSipHeaders":       func(c *wire.Transfer, h wire.NameValue) { c.HangupSIPHeaders = []wire.NameValue{h} },
+		"transferSipQueryParams": func(c *wire.Transfer, h wire.NameValue) { c.TransferSIPQueryParams.List = []wire.NameValue{h} },
+		"sipQueryParams":         func(c *wire.Transfer, h wire.NameValue) { c.SIPQueryParams.List = []wire.NameValue{h} },
+	}
+	for place, put := range places {
+		decide := func(p *Policy, name string) string {
+			c := transfer("+49301")
+			put(c, wire.NameValue{Name: name, Value: "x"})
+			return p.Decide(c, wire.SourceBot, "").Reason
+		}
+		for name := range strings.FieldsSeq("Route route ROUTE Record-Route Refer-To r Contact m To t From f Via v Replaces Call-ID i CSeq Content-Type content-disposition Content-X c P-Asserted-Identity Remote-Party-ID %52oute %2552oute maddr") {
+			if got := decide(strict, name); got != HeaderNotAllowed {
+				t.Errorf("%s %s: %q", place, name, got)
+			}
+		}
+		for name := range strings.FieldsSeq("X-Queue User-to-User Subject X-Route Diversion") {
+			if got := decide(strict, name); got != "" {
+				t.Errorf("%s %s: %q", place, name, got)
+			}
+		}
+		for name := range strings.FieldsSeq("Route refer-to Contact to FROM via REPLACES call-id cseq content-type") {
+			if got := decide(listed, name); got != "" {
+				t.Errorf("%s %s, which is listed: %q", place, name, got)
+			}
+		}
+	}
+	if got := listed.Decide(transfer("sip:a@b;maddr=c?Route=d"), wire.SourceBot, "").Reason; got != "" {
+		t.Errorf("a target with what the policy lists: %q", got)
+	}
+}
+
+func TestEveryCommandIsDeniedUnlessPermitted(t *testing.T) {
+	for _, spec := range Catalogue {
+		c := wire.NewCommand(spec.Type)
+		for _, f := range spec.Fields {
+			if f.Required {
+				fill(f.of(c))
+			}
+		}
+		if tr, ok := c.(*wire.Transfer); ok {
+			tr.Target = "+491"
+		}
+		policies := `"commandPolicies":[{"type":"` + spec.Type + `","enabled":true,"allowedTargets":["*"]}],"speech":{"stt":["s"],"tts":["s"]}`
+		for name, tt := range map[string]struct{ profile, source, want string }{
+			"empty profile":    {`{}`, "bot", SourceNotAllowed},
+			"no sources":       {`{` + policies + `}`, "bot", SourceNotAllowed},
+			"another source":   {`{"commandSources":["bot"],` + policies + `}`, "external_llm", SourceNotAllowed},
+			"no policies":      {`{"commandSources":["bot"]}`, "bot", TypeNotAllowed},
+			"another type":     {`{"commandSources":["bot"],"commandPolicies":[{"type":"x","enabled":true}]}`, "bot", TypeNotAllowed},
+			"enabled missing":  {`{"commandSources":["bot"],"commandPolicies":[{"type":"` + spec.Type + `"}]}`, "bot", TypeDisabled},
+			"one of two wants": {`{"commandSources":["bot"],"commandPolicies":[{"type":"` + spec.Type + `","enabled":true},{"type":"` + spec.Type + `"}]}`, "bot", TypeDisabled},
+			"permitted":        {`{"commandSources":["bot"],` + policies + `}`, "bot", ""},
+		} {
+			d := flow(t, tt.profile).Decide(c, tt.source, "")
+			if d.Reason != tt.want {
+				t.Errorf("%s with %s: %q, want %q", spec.Type, name, d.Reason, tt.want)
+			}
+			if want := spec.Apply; tt.want == "" && d.Apply != want {
+				t.Errorf("%s applies %q", spec.Type, d.Apply)
+			}
+			if d.Command.Head().Source != tt.source {
+				t.Errorf("%s says its source is %q", spec.Type, d.Command.Head().Source)
+			}
+		}
+		platform, err := NewPlatform([]string{spec.Type}, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var profile wire.GatewayProfile
+		if err := json.Unmarshal([]byte(`{"commandSources":["bot"],`+policies+`}`), &profile); err != nil {
+			t.Fatal(err)
+		}
+		if d := NewPolicy(profile, platform).Decide(c, "bot", ""); d.Reason != PlatformDisabled {
+			t.Errorf("%s, disabled by the platform: %q", spec.Type, d.Reason)
+		}
+	}
+}
+
+func TestThePlatformHasTheLastWordOnTargets(t *testing.T) {
+	profile := wire.GatewayProfile{
+		CommandSources:  []string{"bot"},
+		CommandPolicies: []wire.CommandPolicy{{Type: "transfer", Enabled: true, AllowedTargets: []string{"*"}}},
+		Actions:         wire.Actions{Transfer: &wire.TransferDefaults{Target: "sip:desk@pbx.example"}},
+	}
+	platform, err := NewPlatform(nil, []string{"tel:+49*"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	p := NewPolicy(profile, platform)
+	for target, want := range map[string]string{"+4930": "", "+1900": TargetNotAllowed, "sip:desk@pbx.example": TargetNotAllowed, "": TargetNotAllowed} {
+		if got := p.Decide(transfer(target), "bot", "").Reason; got != want {
+			t.Errorf("%q: %q, want %q", target, got, want)
+		}
+	}
+	bye := transfer("")
+	bye.TransferMethod = SIPBye
+	if got := p.Decide(bye, "bot", ""); got.Reason != "" || got.Command.(*wire.Transfer).Target != "" {
+		t.Errorf("sip_bye without a target: %q", got.Reason)
+	}
+	if _, err := NewPlatform([]string{"fly"}, []string{"tel:+49*", "nonsense"}); !fault.Is(err, fault.Validation) {
+		t.Errorf("a platform of nonsense: %v", err)
+	}
+	broken, _ := NewPlatform(nil, []string{"nonsense"})
+	if got := NewPolicy(profile, broken).Decide(transfer("+49"), "bot", "").Reason; got != TargetNotAllowed {
+		t.Errorf("a broken list of targets permits: %q", got)
+	}
+}
+
+func TestDefaultsFillOnlyWhatIsOpen(t *testing.T) {
+	p := flow(t, `{"commandSources":["bot"],"commandPolicies":[{"type":"transfer","enabled":true},{"type":"hangup","enabled":true}],
+		"actions":{"hangup":{"reason":"r","waitForSilence":true,"delayBotDisconnectMs":5},"transfer":{"target":"tel:+49-1","message":"m","canConfirm":true}}}`)
+	no, ms := false, int64(9)
+	given := &wire.Hangup{Header: wire.Header{Type: "hangup"}, Reason: "own", WaitForSilence: &no, DelayBotDisconnectMs: &ms}
+	got := p.Decide(given, "bot", "").Command.(*wire.Hangup)
+	if got.Reason != "own" || *got.WaitForSilence || *got.DelayBotDisconnectMs != 9 {
+		t.Errorf("a default overruled the command: %+v", got)
+	}
+	filled := p.Decide(transfer(""), "bot", "").Command.(*wire.Transfer)
+	if filled.Target != "tel:+49-1" || filled.Message != "m" || !*filled.CanConfirm {
+		t.Errorf("defaults are missing: %+v", filled)
+	}
+	if d := p.Decide(transfer("+491"), "bot", ""); d.Reason != "" {
+		t.Errorf("the configured target, written otherwise: %q", d.Reason)
+	}
+	if d := p.Decide(transfer("+492"), "bot", ""); d.Reason != TargetNotAllowed {
+		t.Errorf("another target: %q", d.Reason)
+	}
+}
+
+func TestTheTransactionIDIsOneMoreHeader(t *testing.T) {
+	p := flow(t, `{"commandSources":["bot"],"commandPolicies":[{"type":"transfer","enabled":true,"allowedTargets":["*"]},{"type":"hangup","enabled":true}]}`)
+	full := slices.Repeat([]wire.NameValue{{Name: "X-A", Value: "1"}}, MaxSIPHeaders)
+	tr := transfer("+491")
+	tr.TransferSIPHeaders = full
+	h := &wire.Hangup{Header: wire.Header{Type: "hangup"}}
+	h.HangupSIPHeaders = full
+	for range 2 { // deciding leaves the command as it was
+		for name, got := range map[string][]wire.NameValue{
+			"transfer": p.Decide(tr, "bot", "tx").Command.(*wire.Transfer).TransferSIPHeaders,
+			"hangup":   p.Decide(h, "bot", "tx").Command.(*wire.Hangup).HangupSIPHeaders,
+		} {
+			if len(got) != MaxSIPHeaders+1 || got[MaxSIPHeaders] != (wire.NameValue{Name: "bot-trace-transaction-id", Value: "tx"}) {
+				t.Errorf("%s has %d headers, the last %v", name, len(got), got[len(got)-1])
+			}
+		}
+	}
+	if got := p.Decide(transfer("+491"), "bot", "").Command.(*wire.Transfer).TransferSIPHeaders; got != nil {
+		t.Errorf("headers without a transaction: %v", got)
+	}
+}
+
+func TestSessionParamsOnATransferAreARecordOnly(t *testing.T) {
+	var issues fault.Issues
+	var e Event
+	if err := json.Unmarshal([]byte(`{"name":"transfer","value":{"sessionParams":{"sttProvider":"x","sttRetries":99}}}`), &e); err != nil {
+		t.Fatal(err)
+	}
+	got := e.Commands("", &issues)
+	if len(got) != 1 || got[0].Head().Type != "transfer" {
+		t.Errorf("a transfer changed the call's parameters: %v", got)
+	}
+	if len(issues.List()) != 1 {
+		t.Errorf("bounds hold only in config events: %v", issues.List())
+	}
+}

@@ -1,0 +1,115 @@
+package command
+
+import (
+	"strings"
+	"testing"
+
+	"telapi/callruntime/wire"
+)
+
+func TestTargetsAreNormalised(t *testing.T) {
+	for in, want := range map[string]Target{
+		"+4930123":                      {Scheme: "tel", User: "+4930123"},
+		"+49 (30) 12-34.5":              {Scheme: "tel", User: "+493012345"},
+		"0049301":                       {Scheme: "tel", User: "0049301"},
+		"*31#0301":                      {Scheme: "tel", User: "*31#0301"},
+		"TEL:+49-30-1":                  {Scheme: "tel", User: "+49301"},
+		"tel:+49301;ext=5":              {Scheme: "tel", User: "+49301", Params: []wire.NameValue{{Name: "ext", Value: "5"}}},
+		"sip:Bob@PBX.Example":           {Scheme: "sip", User: "Bob", Host: "pbx.example"},
+		"SIPS:bob@pbx.example.:5061":    {Scheme: "sips", User: "bob", Host: "pbx.example", Port: "5061"},
+		"sip:%62ob@pbx.example":         {Scheme: "sip", User: "bob", Host: "pbx.example"},
+		"sip:a%40b@pbx.example":         {Scheme: "sip", User: "a@b", Host: "pbx.example"},
+		"sip:bob@10.0.0.1":              {Scheme: "sip", User: "bob", Host: "10.0.0.1"},
+		"sip:bob@[2001:DB8:0::1]:5060":  {Scheme: "sip", User: "bob", Host: "[2001:db8::1]", Port: "5060"},
+		"sip:pbx.example":               {Scheme: "sip", Host: "pbx.example"},
+		"sip:b@h;Transport=TLS?X-A=%31": {Scheme: "sip", User: "b", Host: "h", Params: []wire.NameValue{{Name: "transport", Value: "TLS"}}, Headers: []wire.NameValue{{Name: "X-A", Value: "1"}}},
+	} {
+		if got, err := ParseTarget(in); err != nil || !got.same(want) {
+			t.Errorf("%s: %+v, %v", in, got, err)
+		}
+	}
+}
+
+func TestWhatStacksReadDifferentlyIsNoTarget(t *testing.T) {
+	for _, in := range []string{
+		"", " ", "+", "*", "tel:", "tel:+", "sip:", "sips:", "bob", "bob@pbx.example", "http://x", "mailto:a@b", "javascript:1", "h323:a@b", "sip", "sip:@", "sip:a@",
+		"+49\r\n", "tel:+49\n", "sip:a\r\nb@h", "sip:a%0d%0ab@h", "sip:a%00@h", "sip:a@h?X=%0d", "sip:a@h;x=%0A", // line breaks, escaped or not
+		"+٤٩٣٠", "tel:+４９", "sip:%EF%BC%94@h", "sip:ü@h", "sip:a@hö.example", // other scripts' digits
+		"sip:a:secret@h", "sip::@h", "sip:@h", "sip:a@evil.example@pbx.example", "sip:pbx.example@a@b", // user-info
+		"sip:a@h?Route=<sip:x@y>", "sip:a@h;x=a@b", // a second @ further on
+		"sip:a%2540b@h", "sip:a%25@h", "sip:a%4@h", "sip:a%zz@h", "sip:a%@h", // doubled and broken escapes
+		"sip:a@h%2eevil", "sip:a@127.1", "sip:a@0x7f000001", "sip:a@2130706433", "sip:a@010.0.0.1", "sip:a@1.2.3.4.5", "sip:a@-h", "sip:a@h..", "sip:a@.h", "sip:a@h_é",
+		"sip:a@[::1", "sip:a@[::1]x", "sip:a@[fe80::1%eth0]", "sip:a@[1.2.3.4]", "sip:a@::1", "sip:a@[::1]:",
+		"sip:a@h:", "sip:a@h:0", "sip:a@h:65536", "sip:a@h:5o60", "sip:a@h:+5060", "sip:a@h:05060",
+		"sip:a@h;", "sip:a@h;=1", "sip:a@h?", "sip:a@h?=1", "sip:a@h?a b=1", "sip:a b@h", "sip: a@h", " sip:a@h", "sip:a@h ",
+		"<sip:a@h>", "sip:<a>@h", `"Bob" <sip:a@h>`, "sip:a@h,sip:b@i", "sip:a\\@h", "tel:+49?x=1", "tel:+4*9", "tel:+49@h", "tel:1;", "tel:%2B49", "49x",
+		"sip:" + strings.Repeat("a", 64) + "@" + strings.Repeat("h", 64), "sip:a@" + strings.Repeat("h.", 130) + "h",
+	} {
+		if got, err := ParseTarget(in); err == nil {
+			t.Errorf("%q was read as %+v", in, got)
+		}
+	}
+}
+
+func TestPatternsPermitWhatTheySay(t *testing.T) {
+	for pattern, targets := range map[string]struct{ good, bad []string }{
+		"*":                      {[]string{"+1900", "tel:1", "sip:a@evil.example", "sips:evil.example"}, nil},
+		"tel:+49*":               {[]string{"+4930", "tel:+49", "TEL:+49-1", "+49 1"}, []string{"+1900", "0049", "+4", "49", "sip:+4930@pbx.example", "sip:tel:+49@x"}},
+		"+49*":                   {[]string{"tel:+4930"}, []string{"+50"}},
+		"110":                    {[]string{"110", "tel:1-1-0"}, []string{"1100", "0110"}},
+		"tel:+49*00":             {[]string{"+4900", "+49100"}, []string{"+49001"}},
+		"sip:*@pbx.example":      {[]string{"sip:a@pbx.example", "SIP:a@PBX.EXAMPLE.", "sip:a@pbx.example:5070"}, []string{"sips:a@pbx.example", "sip:a@evil.pbx.example", "sip:a@pbx.example.evil", "sip:pbx.example", "sip:a%40evil.example@pbx.example", "sip:a%3Bmaddr=x@pbx.example", "sip:a%3Fx@pbx.example", "sip:a;x=y@pbx.example", "sip:a?x@pbx.example", "tel:+49", "sip:a@pbxxexample"}},
+		"sip:100*@pbx.example":   {[]string{"sip:1001@pbx.example", "sip:100@pbx.example"}, []string{"sip:200@pbx.example", "sip:100%40evil.example@pbx.example"}},
+		"sip:*@*.pbx.example":    {[]string{"sip:a@x.pbx.example", "sip:a@x.y.pbx.example"}, []string{"sip:a@pbx.example", "sip:a@pbx.example.evil"}},
+		"sip:bob@10.0.0.1:5070":  {[]string{"sip:bob@10.0.0.1:5070"}, []string{"sip:bob@10.0.0.1", "sip:bob@10.0.0.1:5060", "sip:Bob@10.0.0.1:5070"}},
+		"sip:*@[2001:DB8::1]":    {[]string{"sip:a@[2001:db8:0:0::1]"}, []string{"sip:a@[2001:db8::2]"}},
+		"sip:*":                  {[]string{"sip:anything.example"}, []string{"sip:a@anything.example"}},
+		"sips:desk@pbx.example.": {[]string{"sips:desk@pbx.example"}, []string{"sip:desk@pbx.example"}},
+	} {
+		p, err := ParsePattern(pattern)
+		if err != nil {
+			t.Errorf("%s: %v", pattern, err)
+			continue
+		}
+		for want, list := range map[bool][]string{true: targets.good, false: targets.bad} {
+			for _, s := range list {
+				target, err := ParseTarget(s)
+				if err == nil && p.Matches(target) != want || err != nil && want {
+					t.Errorf("%s with %s: %v, %v", pattern, s, !want, err)
+				}
+			}
+		}
+	}
+}
+
+func TestPatternsThatMakeNoSenseAreRefused(t *testing.T) {
+	for _, s := range []string{
+		"", " ", "tel:", "sip:", "http:*", "*@pbx.example", "sip:*@", "sip:@x", "sip:a@b@c", "sip:*@x;y=z", "sip:*@x?y", "sip:%61@x", "sip:a:b@x", "sip:*@x:*", "sip:*@x:0", "sip:*@[::*]", "sip: *@x", "*:*", "tel:+49x", "bob", "sip:*@x y", "sip:*@-x", "tel:+49*\n",
+	} {
+		if _, err := ParsePattern(s); err == nil {
+			t.Errorf("%q is a pattern", s)
+		}
+	}
+}
+
+func FuzzTarget(f *testing.F) {
+	for _, s := range []string{"tel:+49-1;ext=2", "sip:a%40b@h:1;c=d?e=f&g", "sips:[::1]", "+49 (1)", "sip:*@h"} {
+		f.Add(s)
+	}
+	anything, _ := ParsePattern("sip:*@pbx.example")
+	f.Fuzz(func(t *testing.T, s string) {
+		if p, err := ParsePattern(s); err == nil {
+			p.Matches(Target{Scheme: "sip", User: s, Host: s})
+		}
+		target, err := ParseTarget(s)
+		if err != nil {
+			return
+		}
+		if strings.ContainsAny(s, "\r\n\x00") {
+			t.Errorf("%q passed with a line break", s)
+		}
+		if anything.Matches(target) && (target.Host != "pbx.example" || strings.ContainsAny(target.User, "@;?")) {
+			t.Errorf("%q slipped through as %+v", s, target)
+		}
+	})
+}
