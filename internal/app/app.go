@@ -228,6 +228,9 @@ func (a *App) Ready(ctx context.Context) error {
 	return nil
 }
 
+// Routes lists what this instance serves.
+func (a *App) Routes() []httpapi.Route { return a.surface.Routes() }
+
 // Health is what /health answers.
 func (a *App) Health() httpapi.Health {
 	h := httpapi.Health{

@@ -32,6 +32,13 @@ func Diagnose(ctx context.Context, env []string, given Symptoms, log io.Writer) 
 	d := &diagnosis{}
 	cfg, warnings, err := config.Load(env, config.Serve)
 	d.configuration(warnings, err)
+	if err != nil {
+		// What only serve insists on need not keep the rest from being checked.
+		if cfg, _, err = config.Load(env, config.Tool); err != nil {
+			d.bad("everything else", "is not checked until the configuration is mended")
+			return d.findings
+		}
+	}
 	d.signing(cfg, given)
 	d.database(ctx, cfg, log)
 	d.keyValue(ctx, cfg, log)
@@ -50,11 +57,11 @@ func (d *diagnosis) bad(check, format string, args ...any) {
 }
 
 func (d *diagnosis) configuration(warnings []config.Warning, err error) {
-	var problems *config.Error
+	var problems config.Problems
 	switch {
 	case errors.As(err, &problems):
-		for _, p := range problems.Problems {
-			d.bad("configuration", "%s", p)
+		for _, p := range problems {
+			d.bad("configuration", "%v", p)
 		}
 	case err != nil:
 		d.bad("configuration", "%v", err)
@@ -71,8 +78,7 @@ func (d *diagnosis) signing(cfg config.Config, given Symptoms) {
 	const check = "jwt secret"
 	own := cfg.JWTSecret.Fingerprint()
 	if len(cfg.JWTSecret) < auth.MinSecretBytes {
-		d.bad(check, "JWT_SECRET has %d bytes and needs %d at least; take the web console's signing secret", len(cfg.JWTSecret), auth.MinSecretBytes)
-		return
+		return // the configuration's finding says it
 	}
 	switch given.JWTFingerprint {
 	case "":

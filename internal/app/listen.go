@@ -50,7 +50,7 @@ func openMedia(cfg config.Config) (*media.Client, error) {
 	if cfg.MediaCacheURL == "" {
 		return nil, nil //nolint:nilnil // no media service is a way to run
 	}
-	roots, err := cfg.MediaRoots()
+	roots, err := cfg.MediaCacheCAs()
 	if err != nil {
 		return nil, err
 	}

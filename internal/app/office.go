@@ -46,7 +46,7 @@ func OpenOffice(ctx context.Context, cfg config.Config, w io.Writer) (*Office, e
 		return nil, fmt.Errorf("connect to the database: %w", err)
 	}
 	if s.kv == nil {
-		return newOffice(s, nobody{}, log, true), nil
+		return newOffice(s, nobody{s.sql}, log, true), nil
 	}
 	if err := s.kv.Connect(ctx); err != nil {
 		s.close()
@@ -81,11 +81,13 @@ func (o *Office) Close() { o.stores.close() }
 // nobody stands in for the key-value store while no server runs on the
 // embedded one: there is no cache to drop, and limits live in their mirror, from
 // which the next server restores them.
-type nobody struct{}
+type nobody struct{ mirror ratelimit.Mirror }
 
 func (nobody) Announce(context.Context, string) error { return nil }
 
-func (nobody) Limits(context.Context) ([]byte, bool, error) { return nil, false, nil }
+func (n nobody) Limits(ctx context.Context) ([]byte, bool, error) {
+	return n.mirror.Setting(ctx, ratelimit.SettingName)
+}
 
 func (nobody) SaveLimits(context.Context, []byte) error { return nil }
 

@@ -1,9 +1,12 @@
 package app
 
 import (
+	"crypto/tls"
+	"crypto/x509"
 	"errors"
 	"fmt"
 	"log/slog"
+	"os"
 
 	"telapi/internal/config"
 	"telapi/internal/redisstore"
@@ -21,8 +24,8 @@ type stores struct {
 
 // openServerStores opens the stores as the server does: it owns what is
 // embedded. A store that is away is no error here; it is connected to later.
-func openServerStores(cfg config.Config, log *slog.Logger) (s *stores, err error) {
-	s = &stores{unlock: func() {}}
+func openServerStores(cfg config.Config, log *slog.Logger) (_ *stores, err error) {
+	s := &stores{unlock: func() {}}
 	defer func() {
 		if err != nil {
 			s.close()
@@ -31,11 +34,11 @@ func openServerStores(cfg config.Config, log *slog.Logger) (s *stores, err error
 	if s.sql, err = openDatabase(cfg, log); err != nil {
 		return nil, err
 	}
-	if cfg.DatabaseURL == "" || cfg.RedisURL == "" {
-		if s.unlock, err = sqlstore.LockServer(cfg.DataDir); err != nil {
-			return nil, err
-		}
+	unlock, err := s.sql.LockServer()
+	if err != nil {
+		return nil, err
 	}
+	s.unlock = unlock
 	if cfg.RedisURL != "" {
 		s.kv, err = openRedis(cfg, log)
 		return s, err
@@ -89,9 +92,32 @@ func openRedis(cfg config.Config, log *slog.Logger) (*redisstore.Store, error) {
 	if err != nil {
 		return nil, err
 	}
+	tlsConfig, err := redisTLS(r)
+	if err != nil {
+		return nil, err
+	}
 	return redisstore.Open(redisstore.Options{
-		Addrs: r.Addrs, Username: r.Username, Password: r.Password, DB: r.DB, TLS: r.TLS, Logger: log,
+		Addrs: r.Addrs, Username: r.Username, Password: r.Password, DB: r.DB, TLS: tlsConfig, Logger: log,
 	}), nil
+}
+
+func redisTLS(r config.RedisOptions) (*tls.Config, error) {
+	if !r.TLS {
+		return nil, nil //nolint:nilnil // no TLS is a way to run
+	}
+	c := &tls.Config{MinVersion: tls.VersionTLS12}
+	if r.CAFile == "" {
+		return c, nil
+	}
+	pem, err := os.ReadFile(r.CAFile)
+	if err != nil {
+		return nil, fmt.Errorf("REDIS_TLS_CA_FILE: %w", err)
+	}
+	c.RootCAs = x509.NewCertPool()
+	if !c.RootCAs.AppendCertsFromPEM(pem) {
+		return nil, fmt.Errorf("REDIS_TLS_CA_FILE %s holds no PEM certificate", r.CAFile)
+	}
+	return c, nil
 }
 
 // close lets go of everything, in the reverse order of opening.

@@ -160,7 +160,13 @@ func (c *cli) limitsSetCommand() *cobra.Command {
 			if err := o.Limits.Reload(ctx); err != nil {
 				return err
 			}
-			if err := o.Limits.Save(ctx, o.Limits.Current().With(ratelimit.Tier(tier), ratelimit.Rate{Max: most, Window: window})); err != nil {
+			limits := *o.Limits.Current()
+			limit := limits.Tier(ratelimit.Tier(tier))
+			if limit == nil {
+				return fmt.Errorf("there is no tier %q; tiers are api, webhook and auth", tier)
+			}
+			*limit = ratelimit.Limit{Max: most, WindowMs: window.Milliseconds()}
+			if err := o.Limits.Save(ctx, limits); err != nil {
 				return err
 			}
 			return c.printLimits(o)
@@ -177,9 +183,9 @@ func (c *cli) printLimits(o *app.Office) error {
 	limits := o.Limits.Current()
 	return c.print(limits, func(w io.Writer) {
 		pairs := []string{"TIER", "LIMIT"}
-		for _, t := range ratelimit.Tiers {
-			r := limits.Of(t)
-			pairs = append(pairs, string(t), fmt.Sprintf("%d per %s", r.Max, r.Window))
+		for _, name := range ratelimit.Tiers {
+			limit := limits.Tier(name)
+			pairs = append(pairs, string(name), fmt.Sprintf("%d per %s", limit.Max, limit.Window()))
 		}
 		fields(pairs...)(w)
 		if o.Alone {

@@ -17,7 +17,7 @@ import (
 )
 
 // version is stamped in by the build.
-var version = "0.9.18" //nolint:gochecknoglobals // the linker can set nothing else
+var version = "0.9.18"
 
 // Console is the process's outside: what was typed, and where answers go.
 type Console struct {
@@ -76,7 +76,6 @@ Ask what is wrong:                              telapi doctor
 All configuration comes from environment variables; docs/configuration.md lists them.`,
 		SilenceErrors: true,
 		SilenceUsage:  true,
-		Args:          cobra.NoArgs,
 	}
 	root.SetArgs(c.Args)
 	root.SetIn(c.In)
@@ -114,10 +113,7 @@ func (c *cli) work(body func(ctx context.Context, args []string) error) func(*co
 // complain prints an error with everything a person needs to mend it.
 func (c *cli) complain(err error) {
 	var refusal *fault.Error
-	var badConfig *config.Error
 	switch {
-	case errors.As(err, &badConfig):
-		_, _ = fmt.Fprintln(c.Err, "telapi:", badConfig)
 	case errors.As(err, &refusal) && refusal.Code != fault.Internal:
 		// What was being done, then the public text; the code means
 		// nothing at a prompt.

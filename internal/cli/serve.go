@@ -141,7 +141,7 @@ func (c *cli) configCommand() *cobra.Command {
 				return err
 			}
 			return table(c, cfg.Effective(), []string{"NAME", "VALUE", "FROM"}, func(s config.Setting) []string {
-				return []string{s.Name, s.Value, s.Source}
+				return []string{s.Name, s.Value, string(s.Source)}
 			})
 		}),
 	}

@@ -101,7 +101,7 @@ func stillKnown(ctx context.Context, c card, endpoints *endpoint.Registry, keys 
 
 func readCard(path string) (card, bool) {
 	var c card
-	raw, err := os.ReadFile(path) //nolint:gosec // a fixed name in the operator's own data folder
+	raw, err := os.ReadFile(path)
 	if err != nil || json.Unmarshal(raw, &c) != nil {
 		return card{}, false // absent or damaged: made anew
 	}

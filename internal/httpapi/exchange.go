@@ -5,6 +5,7 @@ import (
 	"net/netip"
 
 	"telapi/internal/auth"
+	"telapi/internal/fault"
 )
 
 // exchange is one request and its answer on their way through the table. It is
@@ -12,12 +13,12 @@ import (
 // metrics and the trace will say.
 type exchange struct {
 	http.ResponseWriter
-	status int
-	bytes  int64
-	route  *Route // nil: nothing matched
-	client netip.Addr
-	who    auth.Principal
-	cause  error // why it was refused, for the log
+	status  int
+	bytes   int64
+	route   *Route // nil: nothing matched
+	client  netip.Addr
+	who     auth.Principal
+	refusal *fault.Error // why it was refused, for the log
 }
 
 func (x *exchange) WriteHeader(status int) {

@@ -16,6 +16,7 @@ import (
 	"go.opentelemetry.io/otel/propagation"
 	"go.opentelemetry.io/otel/trace"
 
+	"telapi/internal/fault"
 	"telapi/internal/reqid"
 )
 
@@ -58,7 +59,7 @@ func (s *Server) recovered(x *exchange, r *http.Request, p any) {
 	if x.status != 0 {
 		// Half an answer is out: cut the connection so that the client
 		// cannot take it for a whole one.
-		x.cause = err
+		x.refusal = fault.From(err)
 		_ = http.NewResponseController(x).SetWriteDeadline(time.Now())
 		return
 	}
@@ -66,7 +67,7 @@ func (s *Server) recovered(x *exchange, r *http.Request, p any) {
 }
 
 func (s *Server) tell(ctx context.Context, x *exchange, r *http.Request, span trace.Span, took time.Duration) {
-	if errors.Is(x.cause, context.Canceled) && r.Context().Err() != nil {
+	if x.refusal != nil && errors.Is(x.refusal, context.Canceled) && r.Context().Err() != nil {
 		x.status = clientClosed
 	}
 	method := knownMethod(r.Method)
@@ -102,8 +103,11 @@ func (s *Server) tell(ctx context.Context, x *exchange, r *http.Request, span tr
 	if x.who.TeamID != "" {
 		attrs = append(attrs, slog.String("team_id", x.who.TeamID), slog.String("subject", x.who.Subject))
 	}
-	if x.cause != nil {
-		attrs = append(attrs, slog.Any("error", x.cause))
+	if x.refusal != nil {
+		attrs = append(attrs, slog.String("code", string(x.refusal.Code)))
+		if x.refusal.Cause != nil {
+			attrs = append(attrs, slog.Any("cause", x.refusal.Cause))
+		}
 	}
 	s.deps.Log.LogAttrs(ctx, level, "request", attrs...)
 }
@@ -111,7 +115,7 @@ func (s *Server) tell(ctx context.Context, x *exchange, r *http.Request, span tr
 // logLevel keeps probes and scrapes, which come every few seconds, out of the way.
 func (s *Server) logLevel(x *exchange) slog.Level {
 	switch {
-	case x.status >= http.StatusInternalServerError && x.cause != nil:
+	case x.status >= http.StatusInternalServerError && x.refusal != nil:
 		return slog.LevelError
 	case x.route != nil && x.route.Tier == "":
 		return slog.LevelDebug

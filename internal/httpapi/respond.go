@@ -26,7 +26,7 @@ type problem struct {
 // refuse answers with the envelope. What caused the error goes to the log only.
 func (s *Server) refuse(x *exchange, r *http.Request, err error) {
 	e := fault.From(err)
-	x.cause = e
+	x.refusal = e
 	h := x.Header()
 	switch e.Code {
 	case fault.Unauthorized:

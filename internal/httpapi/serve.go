@@ -119,8 +119,8 @@ func (s *Server) countFailure(x *exchange, r *http.Request, refusal error) error
 	if err != nil {
 		return err
 	}
-	if !d.Allowed {
-		return d.Refusal().Because(refusal)
+	if d.Allowed {
+		return refusal
 	}
-	return refusal
+	return announceLimit(x, d)
 }

@@ -57,7 +57,7 @@ func New(deps Deps) *Server {
 	s := &Server{
 		deps:       deps,
 		seen:       newObservations(deps.Registry),
-		scrape:     promhttp.HandlerFor(deps.Registry, promhttp.HandlerOpts{Registry: deps.Registry}),
+		scrape:     promhttp.HandlerFor(deps.Registry, promhttp.HandlerOpts{Registry: deps.Registry, ErrorHandling: promhttp.ContinueOnError}),
 		openAPIDoc: endpoint.NewDocument(deps.OpenAPI),
 	}
 	s.mux = s.register(s.Routes())
@@ -77,12 +77,14 @@ const (
 // HTTPServer wraps the surface in a net/http server with its time-outs.
 func (s *Server) HTTPServer() *http.Server {
 	return &http.Server{
-		Handler:           s,
-		ReadHeaderTimeout: headerTimeout,
-		ReadTimeout:       readTimeout,
-		WriteTimeout:      writeTimeout,
-		IdleTimeout:       idleTimeout,
-		MaxHeaderBytes:    maxHeader,
-		ErrorLog:          slog.NewLogLogger(s.deps.Log.Handler(), slog.LevelDebug),
+		Handler: s,
+		// OPTIONS * is answered by the table like everything else.
+		DisableGeneralOptionsHandler: true,
+		ReadHeaderTimeout:            headerTimeout,
+		ReadTimeout:                  readTimeout,
+		WriteTimeout:                 writeTimeout,
+		IdleTimeout:                  idleTimeout,
+		MaxHeaderBytes:               maxHeader,
+		ErrorLog:                     slog.NewLogLogger(s.deps.Log.Handler(), slog.LevelDebug),
 	}
 }

@@ -18,7 +18,9 @@ const (
 	// Topic announces that the limits in the store have changed.
 	Topic = "limits"
 
-	settingName = "limits"
+	// SettingName is the limits' name in the mirror.
+	SettingName = "limits"
+
 	rereadEvery = 5 * time.Second
 )
 
@@ -170,7 +172,7 @@ func (s *Settings) adopt(limits Limits, source string) {
 
 // fromMirror reads the last good value; ok is false when there is none.
 func (s *Settings) fromMirror(ctx context.Context) (limits Limits, ok bool, err error) {
-	value, ok, err := s.mirror.Setting(ctx, settingName)
+	value, ok, err := s.mirror.Setting(ctx, SettingName)
 	if err != nil {
 		return Limits{}, false, fmt.Errorf("read mirrored limits: %w", err)
 	}
@@ -194,7 +196,7 @@ func (s *Settings) copyToMirror(ctx context.Context, limits Limits) error {
 	if s.mirrored == limits {
 		return nil
 	}
-	if err := s.mirror.SaveSetting(ctx, settingName, limits.JSON()); err != nil {
+	if err := s.mirror.SaveSetting(ctx, SettingName, limits.JSON()); err != nil {
 		return fmt.Errorf("mirror limits: %w", err)
 	}
 	s.mirrored = limits

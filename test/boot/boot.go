@@ -1,0 +1,138 @@
+// Package boot starts the service inside a test: the same App that the binary
+// runs, on a free port, with its log at hand.
+package boot
+
+import (
+	"bytes"
+	"context"
+	"net/http"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"telapi/internal/app"
+	"telapi/internal/config"
+	"telapi/test/contract"
+)
+
+// Secret is the JWT_SECRET of instances that are given no other.
+const Secret = "a secret that only tests know, and long enough"
+
+// Env is a configuration by names, laid over defaults that suit tests.
+type Env map[string]string
+
+// Instance is one running server.
+type Instance struct {
+	URL    string
+	App    *app.App
+	Log    *Log
+	Client *http.Client // checks every answer against api/openapi.yaml
+
+	stop context.CancelFunc
+	done chan struct{}
+	err  error
+}
+
+// Config is the configuration an instance with this environment has.
+func Config(t testing.TB, env Env) config.Config {
+	t.Helper()
+	full := Env{
+		"TELAPI_PORT":  "0",
+		"JWT_SECRET":   Secret,
+		"OTEL_ENABLED": "false",
+		"LOG_FORMAT":   "json",
+		"DRAIN_DELAY":  "0s",
+	}
+	if env["DATA_DIR"] == "" {
+		full["DATA_DIR"] = t.TempDir()
+	}
+	for name, value := range env {
+		full[name] = value
+	}
+	var list []string
+	for name, value := range full {
+		list = append(list, name+"="+value)
+	}
+	cfg, _, err := config.Load(list, config.Serve)
+	if err != nil {
+		t.Fatalf("configure: %v", err)
+	}
+	return cfg
+}
+
+// Start runs an instance until the test ends, and waits until it is healthy.
+func Start(t testing.TB, env Env) *Instance {
+	t.Helper()
+	i := Launch(t, env)
+	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+	defer cancel()
+	if err := i.App.Ready(ctx); err != nil {
+		t.Fatalf("instance did not become healthy: %v\n%s", err, i.Log)
+	}
+	return i
+}
+
+// Launch is Start without the wait, for instances whose stores are away.
+func Launch(t testing.TB, env Env) *Instance {
+	t.Helper()
+	log := &Log{}
+	a, err := app.New(t.Context(), Config(t, env), app.Options{Version: "0.9.18", Log: log})
+	if err != nil {
+		t.Fatalf("assemble: %v", err)
+	}
+	ctx, stop := context.WithCancel(context.WithoutCancel(t.Context()))
+	i := &Instance{URL: a.URL(), App: a, Log: log, Client: contract.Client(t), stop: stop, done: make(chan struct{})}
+	go func() {
+		defer close(i.done)
+		i.err = a.Run(ctx)
+	}()
+	t.Cleanup(func() {
+		i.Client.CloseIdleConnections()
+		if err := i.Stop(); err != nil {
+			t.Errorf("instance ended with: %v", err)
+		}
+		if t.Failed() {
+			t.Logf("log of %s:\n%s", i.URL, log)
+		}
+	})
+	return i
+}
+
+// Stop drains the instance and returns what Run returned.
+func (i *Instance) Stop() error {
+	i.stop()
+	<-i.done
+	return i.err
+}
+
+// Log gathers what an instance logs.
+type Log struct {
+	mu  sync.Mutex
+	buf bytes.Buffer
+}
+
+func (l *Log) Write(b []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.buf.Write(b)
+}
+
+func (l *Log) String() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.buf.String()
+}
+
+// Has tells whether the log holds the text.
+func (l *Log) Has(text string) bool { return strings.Contains(l.String(), text) }
+
+// Eventually polls until ok holds, and fails the test when it does not in time.
+func Eventually(t testing.TB, within time.Duration, what string, ok func() bool) {
+	t.Helper()
+	for deadline := time.Now().Add(within); !ok(); time.Sleep(10 * time.Millisecond) {
+		if time.Now().After(deadline) {
+			t.Fatalf("not within %s: %s", within, what)
+		}
+	}
+}

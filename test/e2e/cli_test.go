@@ -1,0 +1,209 @@
+package e2e
+
+import (
+	"fmt"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"telapi/test/boot"
+	"telapi/test/servers"
+)
+
+func status(t *testing.T, url, key string) int {
+	t.Helper()
+	req, err := http.NewRequestWithContext(t.Context(), "GET", url, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	req.Header.Set("X-API-Key", key)
+	resp, err := http.DefaultClient.Do(req)
+	if err != nil {
+		t.Fatal(err)
+	}
+	_ = resp.Body.Close()
+	return resp.StatusCode
+}
+
+// Administration works while the server runs, and beside a server that does not.
+func TestAdministrationWhileTheServerRuns(t *testing.T) {
+	for name, stores := range map[string]func(t *testing.T) boot.Env{
+		"embedded":           func(*testing.T) boot.Env { return nil },
+		"postgres and redis": realStores,
+	} {
+		t.Run(name, func(t *testing.T) {
+			env, url := serveEnv(t, stores(t))
+			startProcess(t, env, "serve")
+			boot.Eventually(t, 20*time.Second, "healthy", func() bool { return healthStatus(url) == 200 })
+
+			teamID := telapiJSON(t, env, "team", "create", "Acme")["id"].(string)
+			renamed := telapiJSON(t, env, "team", "update", teamID, "--name", "Acme Ltd")
+			if renamed["name"] != "Acme Ltd" || telapiJSON(t, env, "team", "show", teamID)["name"] != "Acme Ltd" {
+				t.Errorf("renamed team is %v", renamed)
+			}
+			profile := filepath.Join(t.TempDir(), "profile.json")
+			if err := os.WriteFile(profile, []byte(`{"commandSources":["bot"],"commandPolicies":[{"type":"hangup","enabled":true}]}`), 0o600); err != nil {
+				t.Fatal(err)
+			}
+			ep := telapiJSON(t, env, "endpoint", "create", "--team", teamID, "--name", "Shop", "--mode", "chat", "--mode", "webrtc",
+				"--origin", "https://shop.example", "--profile", profile)
+			if fmt.Sprint(ep["modes"]) != "[webrtc chat]" || fmt.Sprint(ep["origins"]) != "[https://shop.example]" {
+				t.Errorf("endpoint is %v", ep)
+			}
+			off := telapiJSON(t, env, "endpoint", "update", ep["id"].(string), "--enabled=false")
+			if off["enabled"] != false || off["name"] != "Shop" {
+				t.Errorf("disabled endpoint is %v", off)
+			}
+
+			key := telapiJSON(t, env, "key", "create", "--team", teamID, "--scope", "READ_TEAM_APPS", "--name", "ci")
+			keyID, secret := key["id"].(string), key["key"].(string)
+			if got := status(t, url+"/api/v1/endpoints", secret); got != 200 {
+				t.Fatalf("new key: %d", got)
+			}
+			if shown := telapi(t, env, "key", "show", keyID, "--json"); strings.Contains(shown.stdout, secret) {
+				t.Error("show prints the secret")
+			}
+			if list := telapi(t, env, "key", "list", "--team", teamID, "--json"); strings.Count(list.stdout, "\n") != 1 || !strings.Contains(list.stdout, keyID) {
+				t.Errorf("list prints %q", list.stdout)
+			}
+
+			limits := telapiJSON(t, env, "limits", "set", "--tier", "api", "--max", "777", "--window", "1m")
+			if !strings.Contains(fmt.Sprint(limits), "777") {
+				t.Errorf("limits are %v", limits)
+			}
+			quota := telapiJSON(t, env, "quota", "set", teamID, "12345")
+			if quota["dailyQuota"] != float64(12345) {
+				t.Errorf("quota is %v", quota)
+			}
+
+			telapiJSON(t, env, "key", "revoke", keyID)
+			boot.Eventually(t, 3*time.Second, "the revoked key is refused", func() bool { return status(t, url+"/api/v1/endpoints", secret) == 401 })
+		})
+	}
+}
+
+func TestAdministrationWithoutAServer(t *testing.T) {
+	env := boot.Env{"DATA_DIR": t.TempDir()}
+	teamID := telapiJSON(t, env, "team", "create", "Acme")["id"].(string)
+	key := telapiJSON(t, env, "key", "create", "--team", teamID, "--scope", "READ_TEAM_APPS")
+	telapiJSON(t, env, "key", "revoke", key["id"].(string))
+	telapiJSON(t, env, "limits", "set", "--tier", "api", "--max", "42", "--window", "1m")
+
+	i := boot.Start(t, env)
+	own := newTenant(t, i, "own")
+	boot.Eventually(t, 5*time.Second, "the next server starts with the saved limit", func() bool {
+		return policyOf(t, i, own.key, "api") == `"api";q=42;w=60`
+	})
+}
+
+func TestExitCodesAndStreams(t *testing.T) {
+	env := boot.Env{"DATA_DIR": t.TempDir()}
+	for _, c := range []struct {
+		args   []string
+		exit   int
+		stderr string
+	}{
+		{[]string{"version"}, 0, ""},
+		{[]string{"--help"}, 0, ""},
+		{[]string{"nonsense"}, 2, "nonsense"},
+		{[]string{"team"}, 2, "create"},
+		{[]string{"team", "create"}, 2, "arg"},
+		{[]string{"team", "create", "x", "--colour"}, 2, "--colour"},
+		{[]string{"key", "create", "--team", "tm_x"}, 2, "scope"},
+		{[]string{"team", "show", "tm_none"}, 1, "no team"},
+		{[]string{"team", "create", "  "}, 1, "name"},
+		{[]string{"key", "create", "--team", "tm_none", "--scope", "READ_TEAM_APPS"}, 1, "no team"},
+		{[]string{"limits", "set", "--tier", "moon", "--max", "1"}, 1, "moon"},
+		{[]string{"limits", "set", "--tier", "api", "--max", "0"}, 1, "at least 1"},
+		{[]string{"quota", "set", "tm_none", "many"}, 1, "many"},
+	} {
+		r := telapi(t, env, c.args...)
+		if r.exit != c.exit || !strings.Contains(r.stderr, c.stderr) {
+			t.Errorf("telapi %v: exit %d, want %d; stderr %q, want %q in it", c.args, r.exit, c.exit, r.stderr, c.stderr)
+		}
+		if c.exit != 0 && r.stdout != "" {
+			t.Errorf("telapi %v fails with something on stdout: %q", c.args, r.stdout)
+		}
+	}
+}
+
+func TestConfigMasksSecrets(t *testing.T) {
+	env := boot.Env{"JWT_SECRET": boot.Secret, "REDIS_URL": "redis://:swordfish@127.0.0.1:6379", "DATABASE_URL": "postgres://u:swordfish@db/x"}
+	for _, args := range [][]string{{"config"}, {"config", "--json"}} {
+		r := telapi(t, env, args...)
+		if r.exit != 0 || strings.Contains(r.stdout+r.stderr, "swordfish") || strings.Contains(r.stdout+r.stderr, boot.Secret) {
+			t.Errorf("telapi %v: exit %d\n%s%s", args, r.exit, r.stdout, r.stderr)
+		}
+		if !strings.Contains(r.stdout, "TELAPI_PORT") || !strings.Contains(r.stdout, "3001") {
+			t.Errorf("telapi %v prints\n%s", args, r.stdout)
+		}
+	}
+}
+
+func TestUnknownNamesAndBadValuesAreNamedAtOnce(t *testing.T) {
+	env, _ := serveEnv(t, boot.Env{"TELAPI_PROT": "1", "LOG_LEVEL": "loud", "FEATURE_WEBRTC": "perhaps"})
+	r := telapi(t, env, "serve")
+	for _, want := range []string{"TELAPI_PROT", "TELAPI_PORT", "LOG_LEVEL", "loud", "FEATURE_WEBRTC", "perhaps"} {
+		if r.exit != 1 || !strings.Contains(r.stderr, want) {
+			t.Errorf("exit %d; no %q in %s", r.exit, want, r.stderr)
+		}
+	}
+}
+
+func TestDoctorFindsWhatIsWrong(t *testing.T) {
+	good := boot.Env{"JWT_SECRET": boot.Secret, "DATA_DIR": t.TempDir()}
+	if r := telapi(t, good, "doctor"); r.exit != 0 || strings.Contains(r.stdout, "FAIL") {
+		t.Errorf("a good installation: exit %d\n%s%s", r.exit, r.stdout, r.stderr)
+	}
+	for name, c := range map[string]struct {
+		env  boot.Env
+		args []string
+		want []string
+	}{
+		"a short secret":              {boot.Env{"JWT_SECRET": "short"}, nil, []string{"JWT_SECRET", "32"}},
+		"a secret that drifted":       {nil, []string{"--jwt-fingerprint", "00000000"}, []string{"00000000", "401"}},
+		"an unreachable database":     {boot.Env{"DATABASE_URL": "postgres://u:swordfish@127.0.0.1:1/x"}, nil, []string{"DATABASE_URL"}},
+		"an unreachable store":        {boot.Env{"REDIS_URL": "redis://127.0.0.1:1"}, nil, []string{"REDIS_URL"}},
+		"RATE_LIMIT_MAX":              {boot.Env{"RATE_LIMIT_MAX": "10"}, nil, []string{"RATE_LIMIT_MAX", "removed"}},
+		"RATE_LIMIT_WINDOW_MS":        {boot.Env{"RATE_LIMIT_WINDOW_MS": "10"}, nil, []string{"RATE_LIMIT_WINDOW_MS", "removed"}},
+		"an unreachable media server": {boot.Env{"TTS_MEDIA_CACHE_BASE_URL": "https://127.0.0.1:1"}, nil, []string{"TTS_MEDIA_CACHE_BASE_URL"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			env := boot.Env{"JWT_SECRET": boot.Secret, "DATA_DIR": t.TempDir()}
+			for k, v := range c.env {
+				env[k] = v
+			}
+			r := telapi(t, env, append([]string{"doctor"}, c.args...)...)
+			for _, want := range append(c.want, "FAIL") {
+				if r.exit != 1 || !strings.Contains(r.stdout, want) {
+					t.Errorf("exit %d; no %q in\n%s%s", r.exit, want, r.stdout, r.stderr)
+				}
+			}
+			if strings.Contains(r.stdout+r.stderr, "swordfish") {
+				t.Error("a password is printed")
+			}
+		})
+	}
+	t.Run("a bad saved limit", func(t *testing.T) {
+		redis := servers.StartRedis(t)
+		redis.MustDo("SET", "telapi:limits", "{}")
+		r := telapi(t, boot.Env{"JWT_SECRET": boot.Secret, "DATA_DIR": t.TempDir(), "REDIS_URL": redis.URL()}, "doctor")
+		if r.exit != 1 || !strings.Contains(r.stdout, "limits") {
+			t.Errorf("exit %d\n%s", r.exit, r.stdout)
+		}
+	})
+}
+
+func TestMigrateShowsAndAppliesWhatIsPending(t *testing.T) {
+	env := boot.Env{"DATABASE_URL": servers.SharedPostgres(t).NewDatabase(t), "DATA_DIR": t.TempDir()}
+	if before := telapiJSON(t, env, "migrate", "--status"); before["current"] != float64(0) || len(before["pending"].([]any)) == 0 {
+		t.Errorf("an empty database: %v", before)
+	}
+	if after := telapiJSON(t, env, "migrate"); after["current"] != after["newest"] || len(after["pending"].([]any)) != 0 {
+		t.Errorf("after migrating: %v", after)
+	}
+}

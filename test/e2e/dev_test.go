@@ -1,0 +1,70 @@
+package e2e
+
+import (
+	"encoding/json"
+	"fmt"
+	"net"
+	"os/exec"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"telapi/test/boot"
+)
+
+// The newcomer's minute: one command, a URL, a key, and a curl line that works.
+func TestDevPrintsACurlLineThatWorks(t *testing.T) {
+	env := boot.Env{"TELAPI_PORT": "0", "DATA_DIR": t.TempDir()}
+	p := startProcess(t, env, "dev")
+	url := strings.Fields(p.line(t, "API "))[1]
+	key := strings.Fields(p.line(t, "Demo key "))[2]
+	_, line, _ := strings.Cut(p.line(t, "curl "), "Try")
+	if !strings.Contains(line, url) || !strings.Contains(line, key) {
+		t.Errorf("curl line %q lacks %s or %s", line, url, key)
+	}
+	out, err := exec.Command("sh", "-c", strings.TrimSpace(line)+" --silent --show-error --fail").CombinedOutput()
+	if err != nil || !strings.Contains(string(out), "Demo endpoint") {
+		t.Errorf("%s\n%v\n%s", line, err, out)
+	}
+	for _, secret := range []string{key} {
+		if p.stderr.Has(secret) {
+			t.Errorf("the log holds the key")
+		}
+	}
+
+	t.Run("the key is the same after a restart", func(t *testing.T) {
+		_ = p.cmd.Process.Signal(syscall.SIGTERM)
+		if !p.ended(15 * time.Second) {
+			t.Fatal("dev did not end within 15 s of SIGTERM")
+		}
+		again := startProcess(t, env, "dev", "--json")
+		var card struct{ Key string }
+		if err := json.Unmarshal([]byte(again.line(t, "{")), &card); err != nil || card.Key != key {
+			t.Errorf("key is %q, was %q (%v)", card.Key, key, err)
+		}
+	})
+}
+
+func TestBusyPortIsAClearMessage(t *testing.T) {
+	l, err := net.Listen("tcp", ":0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = l.Close() }()
+	port := l.Addr().(*net.TCPAddr).Port
+	r := telapi(t, boot.Env{"TELAPI_PORT": fmt.Sprint(port), "DATA_DIR": t.TempDir()}, "dev")
+	if r.exit != 1 || !strings.Contains(r.stderr, fmt.Sprintf("port %d is in use", port)) || !strings.Contains(r.stderr, "TELAPI_PORT") {
+		t.Errorf("exit %d, stderr %s", r.exit, r.stderr)
+	}
+}
+
+func TestSecondServerOnOneDataFolderIsRefused(t *testing.T) {
+	env := boot.Env{"TELAPI_PORT": "0", "DATA_DIR": t.TempDir()}
+	p := startProcess(t, env, "dev")
+	p.line(t, "Demo key")
+	r := telapi(t, env, "dev")
+	if r.exit != 1 || !strings.Contains(r.stderr, env["DATA_DIR"]) {
+		t.Errorf("exit %d, stderr %s", r.exit, r.stderr)
+	}
+}

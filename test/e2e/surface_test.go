@@ -1,0 +1,233 @@
+package e2e
+
+import (
+	"fmt"
+	"net/http"
+	"strings"
+	"testing"
+
+	"telapi/internal/auth"
+	"telapi/test/boot"
+	"telapi/test/contract"
+)
+
+// The document's table of what is registered under which flags.
+func TestSurfaceByFeatureFlag(t *testing.T) {
+	surface := []struct {
+		path      string
+		always    bool
+		available int // what somebody without a credential gets where it is registered
+	}{
+		{"/health", true, 200},
+		{"/metrics", true, 200},
+		{"/api/v1/endpoints", false, 401},
+		{"/api/v1/runtime/capabilities", false, 401},
+		{"/api/v1/runtime/endpoints/ep_x", false, 401},
+		{"/api/v1/usage/tts-characters", false, 401},
+		{"/openapi.yaml", false, 200},
+	}
+	for _, apiAccess := range []bool{true, false} {
+		for _, webRTC := range []bool{true, false} {
+			t.Run(fmt.Sprintf("FEATURE_API_ACCESS=%v FEATURE_WEBRTC=%v", apiAccess, webRTC), func(t *testing.T) {
+				i := boot.Start(t, boot.Env{"FEATURE_API_ACCESS": fmt.Sprint(apiAccess), "FEATURE_WEBRTC": fmt.Sprint(webRTC)})
+				for _, row := range surface {
+					want := row.available
+					if !row.always && !apiAccess {
+						want = 404
+					}
+					if resp, body := call(t, i, "GET", row.path); resp.StatusCode != want {
+						t.Errorf("%s: got %d %s, want %d", row.path, resp.StatusCode, body, want)
+					}
+				}
+				if want := map[bool]int{true: 7, false: 2}[apiAccess]; len(i.App.Routes()) != want {
+					t.Errorf("%d routes are registered, want %d", len(i.App.Routes()), want)
+				}
+			})
+		}
+	}
+}
+
+func TestRouteTableAndOpenAPIAgree(t *testing.T) {
+	i := boot.Start(t, nil)
+	var routes []contract.Route
+	for _, rt := range i.App.Routes() {
+		routes = append(routes, contract.Route{Method: rt.Method, Path: rt.Path, Scope: string(rt.Scope), Tier: string(rt.Tier)})
+	}
+	contract.CompareRoutes(t, routes)
+}
+
+// Every route, with every way to be somebody: nobody, each scope alone, all of
+// them, by key and by JWT, in one's own team and in a foreign one.
+func TestRouteScopeTeamMatrix(t *testing.T) {
+	backends(t, func(t *testing.T, env boot.Env) {
+		i := boot.Start(t, env)
+		own, foreign := newTenant(t, i, "own"), newTenant(t, i, "foreign")
+		for _, rt := range i.App.Routes() {
+			if rt.Scope == "" {
+				continue
+			}
+			path := strings.Replace(rt.Path, "{id}", own.endpoint.ID, 1)
+			expect := func(who string, status int, errorCode string, headers ...string) {
+				t.Helper()
+				resp, body := call(t, i, rt.Method, path, headers...)
+				if resp.StatusCode != status || !strings.Contains(body, errorCode) {
+					t.Errorf("%s %s as %s: got %d %s, want %d %s", rt.Method, path, who, resp.StatusCode, body, status, errorCode)
+				}
+			}
+			expect("nobody", 401, code("UNAUTHORIZED"))
+			for _, scope := range auth.Scopes {
+				_, key := newKey(t, i, own.team.ID, scope)
+				bearer := "Bearer " + consoleJWT(t, own.team.ID, scope)
+				if scope == rt.Scope {
+					expect("a key with its scope", 200, "", "X-API-Key", key)
+					expect("a JWT with its scope", 200, "", "Authorization", bearer)
+					continue
+				}
+				required := fmt.Sprintf(`"requiredScope":%q`, rt.Scope)
+				expect("a key with "+string(scope), 403, required, "X-API-Key", key)
+				expect("a JWT with "+string(scope), 403, required, "Authorization", bearer)
+			}
+			expect("a JWT without scopes", 403, code("FORBIDDEN"), "Authorization", "Bearer "+consoleJWT(t, own.team.ID, []auth.Scope{}...))
+
+			// A foreign team sees itself, never this one.
+			if strings.Contains(rt.Path, "{id}") {
+				expect("a foreign team's key", 404, code("NOT_FOUND"), "X-API-Key", foreign.key)
+				expect("a foreign team's JWT", 404, code("NOT_FOUND"), "Authorization", "Bearer "+consoleJWT(t, foreign.team.ID, auth.Scopes...))
+			} else if _, body := call(t, i, rt.Method, path, "X-API-Key", foreign.key); strings.Contains(body, own.endpoint.ID) || strings.Contains(body, own.team.ID) {
+				t.Errorf("%s %s shows a foreign team what is not its own: %s", rt.Method, path, body)
+			}
+		}
+	})
+}
+
+func TestEveryRefusalIsAnEnvelope(t *testing.T) {
+	i := boot.Start(t, nil)
+	for _, c := range []struct {
+		method, path string
+		status       int
+		code         string
+	}{
+		{"GET", "/", 404, "NOT_FOUND"},
+		{"GET", "/nothing", 404, "NOT_FOUND"},
+		{"GET", "/api/v1/endpoints/", 404, "NOT_FOUND"},
+		{"GET", "//api/v1/endpoints", 404, "NOT_FOUND"},
+		{"GET", "/api/v1/../v1/endpoints", 404, "NOT_FOUND"},
+		{"GET", "/api/v1/runtime/endpoints/%00", 401, "UNAUTHORIZED"},
+		{"POST", "/api/v1/endpoints", 405, "METHOD_NOT_ALLOWED"},
+		{"DELETE", "/health", 405, "METHOD_NOT_ALLOWED"},
+		{"OPTIONS", "/api/v1/endpoints", 405, "METHOD_NOT_ALLOWED"},
+		{"BREW", "/api/v1/endpoints", 405, "METHOD_NOT_ALLOWED"},
+	} {
+		resp, body := call(t, i, c.method, c.path)
+		wantStatus(t, resp, body, c.status, code(c.code))
+		if c.status == 405 && resp.Header.Get("Allow") != "GET, HEAD" {
+			t.Errorf("%s %s: Allow is %q", c.method, c.path, resp.Header.Get("Allow"))
+		}
+	}
+}
+
+func TestRequestIDIsEchoedWhenSane(t *testing.T) {
+	i := boot.Start(t, nil)
+	for _, path := range []string{"/health", "/nothing"} {
+		if resp, _ := call(t, i, "GET", path, "X-Request-Id", "abc-123_4.5"); resp.Header.Get("X-Request-Id") != "abc-123_4.5" {
+			t.Errorf("%s: sane id came back as %q", path, resp.Header.Get("X-Request-Id"))
+		}
+		for _, bad := range []string{"", "a b", "ü", "a/b", strings.Repeat("x", 129)} {
+			resp, _ := call(t, i, "GET", path, "X-Request-Id", bad)
+			if got := resp.Header.Get("X-Request-Id"); got == "" || got == bad {
+				t.Errorf("%s: id %q came back as %q", path, bad, got)
+			}
+		}
+	}
+}
+
+func TestHostileQueryValuesAreRefusedWithEveryIssue(t *testing.T) {
+	i := boot.Start(t, nil)
+	own := newTenant(t, i, "own")
+	for _, c := range []struct {
+		path   string
+		issues []string
+	}{
+		{"/api/v1/endpoints?limit=0&cursor=!", []string{"/query/limit", "/query/cursor"}},
+		{"/api/v1/endpoints?limit=201", []string{"/query/limit"}},
+		{"/api/v1/endpoints?limit=1&limit=2", []string{"/query/limit"}},
+		{"/api/v1/endpoints?limit=99999999999999999999", []string{"/query/limit"}},
+		{"/api/v1/endpoints?cursor=%00%ff", []string{"/query/cursor"}},
+		{"/api/v1/endpoints?cursor=MTplcF8n", []string{"/query/cursor"}},
+		{"/api/v1/endpoints?%zz", []string{"/query"}},
+		{"/api/v1/usage/tts-characters?from=x&to=2026-02-30&interval=week&groupBy=team", []string{"/query/from", "/query/to", "/query/interval", "/query/groupBy"}},
+		{"/api/v1/usage/tts-characters?from=2026-02-02&to=2026-02-01", []string{"/query/from"}},
+		{"/api/v1/usage/tts-characters?from=0001-01-01", []string{"/query/from"}},
+	} {
+		resp, body := call(t, i, "GET", c.path, "X-API-Key", own.key)
+		wantStatus(t, resp, body, 400, code("VALIDATION_ERROR"))
+		for _, issue := range c.issues {
+			if !strings.Contains(body, fmt.Sprintf(`"path":%q`, issue)) {
+				t.Errorf("%s: no issue at %s in %s", c.path, issue, body)
+			}
+		}
+	}
+	for _, id := range []string{"%00", "%ff%fe", "..", "%2e%2e%2f", strings.Repeat("a", 4000), "'%20OR%201=1--"} {
+		resp, body := call(t, i, "GET", "/api/v1/runtime/endpoints/"+id, "X-API-Key", own.key)
+		wantStatus(t, resp, body, 404, code("NOT_FOUND"))
+	}
+}
+
+func TestBodyOverTheLimitIs413(t *testing.T) {
+	i := boot.Start(t, nil)
+	own := newTenant(t, i, "own")
+	req, err := http.NewRequestWithContext(t.Context(), "GET", i.URL+"/api/v1/endpoints", strings.NewReader(strings.Repeat("x", 64<<10+1)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	req.Header.Set("X-API-Key", own.key)
+	resp, err := i.Client.Do(req)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = resp.Body.Close() }()
+	if resp.StatusCode != 413 {
+		t.Errorf("got %d", resp.StatusCode)
+	}
+}
+
+func TestEndpointsArePagedByCursor(t *testing.T) {
+	backends(t, func(t *testing.T, env boot.Env) {
+		i := boot.Start(t, env)
+		own := newTenant(t, i, "own")
+		want := []string{own.endpoint.ID}
+		for n := range 6 {
+			want = append(want, newEndpoint(t, i, own.team.ID, fmt.Sprintf("endpoint %d", n)))
+		}
+		var got []string
+		for cursor := ""; ; {
+			page := struct {
+				Data       []struct{ ID string }
+				NextCursor *string
+			}{}
+			callJSON(t, i, "/api/v1/endpoints?limit=3&cursor="+cursor, own.key, &page)
+			for _, e := range page.Data {
+				got = append(got, e.ID)
+			}
+			if page.NextCursor == nil {
+				break
+			}
+			cursor = *page.NextCursor
+		}
+		if strings.Join(got, " ") != strings.Join(want, " ") {
+			t.Errorf("pages held\n%v, want\n%v", got, want)
+		}
+	})
+}
+
+func TestCapabilitiesAreAnswered304WhenKnown(t *testing.T) {
+	i := boot.Start(t, nil)
+	own := newTenant(t, i, "own")
+	for _, path := range []string{"/api/v1/runtime/capabilities", "/api/v1/runtime/endpoints/" + own.endpoint.ID, "/openapi.yaml"} {
+		first, _ := call(t, i, "GET", path, "X-API-Key", own.key)
+		again, body := call(t, i, "GET", path, "X-API-Key", own.key, "If-None-Match", first.Header.Get("ETag"))
+		if again.StatusCode != 304 || body != "" {
+			t.Errorf("%s with its ETag %q: got %d %q", path, first.Header.Get("ETag"), again.StatusCode, body)
+		}
+	}
+}

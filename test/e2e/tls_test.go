@@ -1,0 +1,71 @@
+package e2e
+
+import (
+	"crypto/tls"
+	"crypto/x509"
+	"encoding/base64"
+	"strings"
+	"testing"
+
+	"telapi/test/boot"
+	"telapi/test/servers"
+)
+
+func TestAPI_TLS_ENABLEDServesTLSWithAEADSuitesOnly(t *testing.T) {
+	ca := servers.NewCA(t)
+	cert, key := ca.Issue(t, "localhost")
+	i := boot.Launch(t, boot.Env{
+		"API_TLS_ENABLED":        "true",
+		"EDGE_TLS_FULLCHAIN_B64": base64.StdEncoding.EncodeToString(cert),
+		"EDGE_TLS_PRIVKEY_B64":   base64.StdEncoding.EncodeToString(key),
+	})
+	if !strings.HasPrefix(i.URL, "https://") {
+		t.Fatalf("URL is %s", i.URL)
+	}
+	roots := x509.NewCertPool()
+	roots.AppendCertsFromPEM(ca.PEM())
+	dial := func(c *tls.Config) error {
+		c.RootCAs = roots
+		conn, err := tls.Dial("tcp", strings.TrimPrefix(i.URL, "https://"), c)
+		if err != nil {
+			return err
+		}
+		return conn.Close()
+	}
+	only := func(version uint16, suites ...uint16) *tls.Config {
+		return &tls.Config{MinVersion: version, MaxVersion: version, CipherSuites: suites}
+	}
+	for name, c := range map[string]struct {
+		config *tls.Config
+		ok     bool
+	}{
+		"TLS 1.3":                  {only(tls.VersionTLS13), true},
+		"TLS 1.2 AES-GCM":          {only(tls.VersionTLS12, tls.TLS_ECDHE_ECDSA_WITH_AES_128_GCM_SHA256), true},
+		"TLS 1.2 ChaCha20":         {only(tls.VersionTLS12, tls.TLS_ECDHE_ECDSA_WITH_CHACHA20_POLY1305_SHA256), true},
+		"TLS 1.2 CBC":              {only(tls.VersionTLS12, tls.TLS_ECDHE_ECDSA_WITH_AES_128_CBC_SHA), false},
+		"TLS 1.1":                  {only(tls.VersionTLS11), false},
+		"TLS 1.2 RSA key exchange": {only(tls.VersionTLS12, tls.TLS_RSA_WITH_AES_128_GCM_SHA256), false},
+	} {
+		if err := dial(c.config); (err == nil) != c.ok {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+}
+
+func TestBadEdgeTLSMaterialIsAStartError(t *testing.T) {
+	cert, _ := servers.NewCA(t).Issue(t, "localhost")
+	_, otherKey := servers.NewCA(t).Issue(t, "localhost")
+	b64 := base64.StdEncoding.EncodeToString
+	for name, c := range map[string]struct{ chain, key, names string }{
+		"missing":       {"", "", "EDGE_TLS_FULLCHAIN_B64"},
+		"no key":        {b64(cert), "", "EDGE_TLS_PRIVKEY_B64"},
+		"not base64":    {"!!!", b64(otherKey), "EDGE_TLS_FULLCHAIN_B64"},
+		"not PEM":       {b64([]byte("x")), b64([]byte("y")), "EDGE_TLS_"},
+		"another's key": {b64(cert), b64(otherKey), "EDGE_TLS_"},
+	} {
+		env, _ := serveEnv(t, boot.Env{"API_TLS_ENABLED": "true", "EDGE_TLS_FULLCHAIN_B64": c.chain, "EDGE_TLS_PRIVKEY_B64": c.key})
+		if r := telapi(t, env, "serve"); r.exit != 1 || !strings.Contains(r.stderr, c.names) {
+			t.Errorf("%s: exit %d, stderr %s", name, r.exit, r.stderr)
+		}
+	}
+}
