@@ -1,0 +1,159 @@
+package sqlstore
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"time"
+
+	"telapi/internal/auth"
+	"telapi/internal/endpoint"
+	"telapi/internal/fault"
+	"telapi/internal/redact"
+	"telapi/internal/team"
+	"telapi/internal/usage"
+	"telapi/test/servers"
+)
+
+// engines are the databases every promise is tried on, each an empty one.
+var engines = []struct {
+	name string
+	make func(t *testing.T) Options
+}{
+	{"SQLite", func(t *testing.T) Options { return Options{DataDir: t.TempDir()} }},
+	{"PostgreSQL", func(t *testing.T) Options {
+		return Options{DSN: redact.Secret(servers.SharedPostgres(t).NewDatabase(t))}
+	}},
+}
+
+// onBoth runs a promise on every engine, migrated.
+func onBoth(t *testing.T, promise func(t *testing.T, s *Store)) {
+	for _, engine := range engines {
+		t.Run(engine.name, func(t *testing.T) {
+			t.Parallel()
+			s := open(t, engine.make(t))
+			if err := s.Migrate(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+			promise(t, s)
+		})
+	}
+}
+
+func open(t *testing.T, o Options) *Store {
+	t.Helper()
+	s, err := Open(o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = s.Close() })
+	return s
+}
+
+// must ends the test at the first failure.
+func must(t *testing.T, errs ...error) {
+	t.Helper()
+	if err := errors.Join(errs...); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// moment1 has the precision that is kept.
+var moment1 = time.Date(2026, 3, 1, 12, 30, 45, 678_000_000, time.UTC)
+
+func newTeam(t *testing.T, s *Store, id string) team.Team {
+	t.Helper()
+	made := team.Team{ID: id, Name: "Team " + id, CreatedAt: moment1}
+	must(t, s.CreateTeam(t.Context(), made))
+	return made
+}
+
+func TestWhatIsNotThereIsNotFound(t *testing.T) {
+	onBoth(t, func(t *testing.T, s *Store) {
+		ctx := t.Context()
+		for _, id := range []string{"nobody", "", "no\x00body", "no\xffbody", "'; DROP TABLE teams; --"} {
+			_, noTeam := s.Team(ctx, id)
+			_, noKey := s.Key(ctx, id)
+			_, noEndpoint := s.Endpoint(ctx, id)
+			for thing, err := range map[string]error{"team": noTeam, "API key": noKey, "endpoint": noEndpoint} {
+				if !fault.Is(err, fault.NotFound) || fault.From(err).Message != "There is no "+thing+" with this id." {
+					t.Errorf("%s %q: %v, want NOT_FOUND that names it", thing, id, err)
+				}
+			}
+		}
+		for verb, err := range map[string]error{
+			"update a team":       s.UpdateTeam(ctx, team.Team{ID: "nobody"}),
+			"update an endpoint":  s.UpdateEndpoint(ctx, endpoint.Endpoint{ID: "nobody", UpdatedAt: moment1}),
+			"revoke a key":        s.RevokeKey(ctx, "nobody", moment1),
+			"a key of no team":    s.CreateKey(ctx, auth.Key{ID: "k", TeamID: "nobody", CreatedAt: moment1}),
+			"endpoint of no team": s.CreateEndpoint(ctx, endpoint.Endpoint{ID: "e", TeamID: "nobody", CreatedAt: moment1, UpdatedAt: moment1}),
+		} {
+			if !fault.Is(err, fault.NotFound) {
+				t.Errorf("%s: %v, want NOT_FOUND", verb, err)
+			}
+		}
+	})
+}
+
+func TestTakenIdIsRefused(t *testing.T) {
+	onBoth(t, func(t *testing.T, s *Store) {
+		ctx := t.Context()
+		tm := newTeam(t, s, "t1")
+		k := auth.Key{ID: "k1", TeamID: "t1", CreatedAt: moment1}
+		e := endpoint.Endpoint{ID: "e1", TeamID: "t1", CreatedAt: moment1, UpdatedAt: moment1}
+		must(t, s.CreateKey(ctx, k), s.CreateEndpoint(ctx, e))
+		for thing, err := range map[string]error{
+			"team": s.CreateTeam(ctx, tm), "API key": s.CreateKey(ctx, k), "endpoint": s.CreateEndpoint(ctx, e),
+		} {
+			if !fault.Is(err, fault.Validation) || fault.From(err).Message != "Another "+thing+" has this id already." {
+				t.Errorf("%s: %v, want VALIDATION_ERROR", thing, err)
+			}
+		}
+	})
+}
+
+func TestTextNoDatabaseCanHoldIsRefused(t *testing.T) {
+	onBoth(t, func(t *testing.T, s *Store) {
+		for _, text := range []string{"nul\x00", "broken \xc3"} {
+			for what, err := range map[string]error{
+				"team":    s.CreateTeam(t.Context(), team.Team{ID: "t", Name: text, CreatedAt: moment1}),
+				"setting": s.SaveSetting(t.Context(), "limits", []byte(text)),
+				"usage":   s.AddTTSUsage(t.Context(), []usage.Entry{{TeamID: "t", Voice: text, Day: moment1}}),
+			} {
+				if !fault.Is(err, fault.Validation) {
+					t.Errorf("%s %q: %v, want VALIDATION_ERROR", what, text, err)
+				}
+			}
+		}
+	})
+}
+
+func TestCancelledCallerIsNotToldOfAnOutage(t *testing.T) {
+	onBoth(t, func(t *testing.T, s *Store) {
+		ctx, cancel := context.WithCancel(t.Context())
+		cancel()
+		_, one := s.Team(ctx, "t1")
+		_, list := s.Teams(ctx)
+		for what, err := range map[string]error{
+			"read": one, "list": list, "ping": s.Ping(ctx),
+			"write":   s.CreateTeam(ctx, team.Team{ID: "t1", CreatedAt: moment1}),
+			"batch":   s.TouchKeys(ctx, map[string]time.Time{"k": moment1}),
+			"connect": s.Connect(ctx),
+		} {
+			if !errors.Is(err, context.Canceled) || fault.Is(err, fault.ServiceUnavailable) {
+				t.Errorf("%s: %v, want the cancellation itself", what, err)
+			}
+		}
+	})
+}
+
+func TestLateDatabaseIsUnavailable(t *testing.T) {
+	onBoth(t, func(t *testing.T, s *Store) {
+		ctx, cancel := context.WithDeadline(t.Context(), time.Now().Add(-time.Second))
+		defer cancel()
+		_, err := s.Team(ctx, "t1")
+		if !fault.Is(err, fault.ServiceUnavailable) || !errors.Is(err, context.DeadlineExceeded) {
+			t.Errorf("%v, want SERVICE_UNAVAILABLE because of the deadline", err)
+		}
+	})
+}

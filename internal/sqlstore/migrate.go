@@ -1,0 +1,109 @@
+package sqlstore
+
+import (
+	"context"
+	"embed"
+	"errors"
+	"fmt"
+	"io/fs"
+	"path/filepath"
+
+	"github.com/pressly/goose/v3"
+	"github.com/pressly/goose/v3/lock"
+)
+
+//go:embed migrations/*.sql
+var migrations embed.FS
+
+// ErrNewerSchema says that the database was migrated by a newer telapi, whose
+// data this one might damage.
+var ErrNewerSchema = errors.New("the database belongs to a newer telapi")
+
+// Schema is how far a database has been migrated.
+type Schema struct {
+	Current int64    // 0: not at all
+	Newest  int64    // what this program brings
+	Pending []string // files still to run, in order
+}
+
+// MigrationStatus compares the database with the migrations of this program,
+// and changes nothing. A newer database is reported by ErrNewerSchema, with the
+// versions filled in.
+func (s *Store) MigrationStatus(ctx context.Context) (Schema, error) {
+	provider, err := s.migrationProvider()
+	if err != nil {
+		return Schema{}, err
+	}
+	ctx, cancel := context.WithTimeout(ctx, statementTimeout)
+	defer cancel()
+	var schema Schema
+	var begun bool
+	err = s.db.QueryRowContext(ctx, s.engine.versionTable).Scan(&begun)
+	if err == nil && begun {
+		err = s.db.QueryRowContext(ctx, "SELECT COALESCE(MAX(version_id), 0) FROM "+goose.DefaultTablename).Scan(&schema.Current)
+	}
+	if err != nil {
+		return Schema{}, failure(ctx, "read the schema version", err)
+	}
+	for _, source := range provider.ListSources() {
+		schema.Newest = source.Version
+		if source.Version > schema.Current {
+			schema.Pending = append(schema.Pending, filepath.Base(source.Path))
+		}
+	}
+	if schema.Current > schema.Newest {
+		return schema, fmt.Errorf("%w: its schema has version %d and this program knows up to %d; upgrade telapi, or restore the backup made before the upgrade",
+			ErrNewerSchema, schema.Current, schema.Newest)
+	}
+	return schema, nil
+}
+
+// Migrate brings the schema up to date. Any number of processes may call it at
+// once: one works, the others wait and find nothing left to do.
+func (s *Store) Migrate(ctx context.Context) error {
+	schema, err := s.MigrationStatus(ctx)
+	if err != nil || len(schema.Pending) == 0 {
+		return err
+	}
+	provider, err := s.migrationProvider()
+	if err != nil {
+		return err
+	}
+	if s.engine.dataDir != "" {
+		file, err := awaitLockFile(ctx, filepath.Join(s.engine.dataDir, "migrate.lock"))
+		if err != nil {
+			return fmt.Errorf("lock the data folder for migration: %w", err)
+		}
+		defer file.Close()
+	}
+	applied, err := provider.Up(ctx)
+	if err != nil {
+		return failure(ctx, "migrate the database", err)
+	}
+	if len(applied) > 0 {
+		s.log.InfoContext(ctx, "database schema migrated", "database", s.engine.title, "from", schema.Current, "to", schema.Newest)
+	}
+	return nil
+}
+
+func (s *Store) migrationProvider() (*goose.Provider, error) {
+	files, err := fs.Sub(migrations, "migrations")
+	if err != nil {
+		return nil, fmt.Errorf("read migrations: %w", err)
+	}
+	options := []goose.ProviderOption{goose.WithDisableGlobalRegistry(true)}
+	if s.engine.dialect == goose.DialectPostgres {
+		// Held by the session, so a migrator that dies lets go. Tried every
+		// second for ten minutes.
+		locker, err := lock.NewPostgresSessionLocker(lock.WithLockTimeout(1, 600))
+		if err != nil {
+			return nil, fmt.Errorf("prepare the migration lock: %w", err)
+		}
+		options = append(options, goose.WithSessionLocker(locker))
+	}
+	provider, err := goose.NewProvider(s.engine.dialect, s.db, files, options...)
+	if err != nil {
+		return nil, fmt.Errorf("read migrations: %w", err)
+	}
+	return provider, nil
+}

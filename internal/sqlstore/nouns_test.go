@@ -1,0 +1,219 @@
+package sqlstore
+
+import (
+	"fmt"
+	"reflect"
+	"slices"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/go-json-experiment/json"
+	"github.com/go-json-experiment/json/jsontext"
+
+	"telapi/callruntime/wire"
+	"telapi/internal/auth"
+	"telapi/internal/endpoint"
+	"telapi/internal/fault"
+	"telapi/internal/team"
+)
+
+func TestTeamIsKeptAsItWasGiven(t *testing.T) {
+	onBoth(t, func(t *testing.T, s *Store) {
+		ctx := t.Context()
+		quota := int64(0)
+		old := team.Team{ID: "b", Name: `Müller & "Söhne" 🙂`, CreatedAt: moment1, DailyQuota: &quota}
+		young := team.Team{ID: "a", Name: "young", CreatedAt: moment1.Add(time.Millisecond)}
+		must(t, s.CreateTeam(ctx, young), s.CreateTeam(ctx, old))
+
+		got, err := s.Teams(ctx)
+		if err != nil || !reflect.DeepEqual(got, []team.Team{old, young}) {
+			t.Fatalf("teams %+v, %v, want oldest first", got, err)
+		}
+
+		quota = 1 << 40
+		old.Name, young.DailyQuota, old.DailyQuota = "renamed", &quota, nil
+		must(t, s.UpdateTeam(ctx, old), s.UpdateTeam(ctx, young))
+		for _, want := range []team.Team{old, young} {
+			if got, err := s.Team(ctx, want.ID); err != nil || !reflect.DeepEqual(got, want) {
+				t.Errorf("team %+v, %v, want %+v", got, err, want)
+			}
+		}
+	})
+}
+
+func TestKeyIsKeptAsItWasGiven(t *testing.T) {
+	onBoth(t, func(t *testing.T, s *Store) {
+		ctx := t.Context()
+		newTeam(t, s, "t1")
+		newTeam(t, s, "t2")
+		full := auth.Key{
+			ID: "k2", TeamID: "t1", Name: "full", Digest: [32]byte{0: 1, 31: 255}, Scopes: auth.Scopes,
+			CreatedAt: moment1, ExpiresAt: moment1.Add(time.Hour), RevokedAt: moment1.Add(time.Minute), LastUsedAt: moment1.Add(time.Second),
+		}
+		bare := auth.Key{ID: "k1", TeamID: "t1", Scopes: []auth.Scope{}, CreatedAt: moment1.Add(time.Second)}
+		foreign := auth.Key{ID: "k3", TeamID: "t2", Scopes: []auth.Scope{"OF_A_NEWER_VERSION"}, CreatedAt: moment1.Add(-time.Second)}
+		must(t, s.CreateKey(ctx, bare), s.CreateKey(ctx, full), s.CreateKey(ctx, foreign))
+
+		for _, want := range []auth.Key{full, bare, foreign} {
+			if got, err := s.Key(ctx, want.ID); err != nil || !reflect.DeepEqual(got, want) {
+				t.Errorf("key %+v, %v, want %+v", got, err, want)
+			}
+		}
+		for teamID, want := range map[string][]string{"t1": {"k2", "k1"}, "t2": {"k3"}, "": {"k3", "k2", "k1"}, "t3": nil} {
+			keys, err := s.Keys(ctx, teamID)
+			if got := ids(keys, func(k auth.Key) string { return k.ID }); err != nil || !slices.Equal(got, want) {
+				t.Errorf("keys of %q: %v, %v, want %v", teamID, got, err, want)
+			}
+		}
+	})
+}
+
+func TestFirstMomentOfRevocationStays(t *testing.T) {
+	onBoth(t, func(t *testing.T, s *Store) {
+		newTeam(t, s, "t1")
+		must(t, s.CreateKey(t.Context(), auth.Key{ID: "k1", TeamID: "t1", CreatedAt: moment1}))
+		for _, at := range []time.Time{moment1, moment1.Add(time.Hour), moment1.Add(-time.Hour)} {
+			must(t, s.RevokeKey(t.Context(), "k1", at))
+		}
+		if k, err := s.Key(t.Context(), "k1"); err != nil || !k.RevokedAt.Equal(moment1) {
+			t.Errorf("revoked at %v, %v, want %v", k.RevokedAt, err, moment1)
+		}
+	})
+}
+
+func TestLastUseNeverGoesBack(t *testing.T) {
+	onBoth(t, func(t *testing.T, s *Store) {
+		newTeam(t, s, "t1")
+		// Many keys, noted in both directions at once: two transactions that
+		// lock rows in different orders would stop each other.
+		uses := map[string]time.Time{"unknown": moment1}
+		for i := range 50 {
+			id := fmt.Sprint("k", i)
+			must(t, s.CreateKey(t.Context(), auth.Key{ID: id, TeamID: "t1", CreatedAt: moment1}))
+			uses[id] = moment1
+		}
+		later := map[string]time.Time{}
+		for id := range uses {
+			later[id] = moment1.Add(time.Minute)
+		}
+		var wg sync.WaitGroup
+		for _, batch := range []map[string]time.Time{uses, later, uses, later, uses} {
+			wg.Go(func() {
+				if err := s.TouchKeys(t.Context(), batch); err != nil {
+					t.Error(err)
+				}
+			})
+		}
+		wg.Wait()
+		must(t, s.TouchKeys(t.Context(), uses), s.TouchKeys(t.Context(), nil))
+		keys, err := s.Keys(t.Context(), "t1")
+		must(t, err)
+		for _, k := range keys {
+			if !k.LastUsedAt.Equal(moment1.Add(time.Minute)) {
+				t.Errorf("key %s last used %v, want the latest moment", k.ID, k.LastUsedAt)
+			}
+		}
+	})
+}
+
+func TestEndpointIsKeptAsItWasGiven(t *testing.T) {
+	onBoth(t, func(t *testing.T, s *Store) {
+		ctx := t.Context()
+		newTeam(t, s, "t1")
+		newTeam(t, s, "t2")
+		given := endpoint.Endpoint{
+			ID: "e1", TeamID: "t1", Name: "Hotline", Enabled: true,
+			Modes: []endpoint.Mode{endpoint.Chat, endpoint.WebRTC}, Origins: []string{"https://a.example", "https://*.b.example"},
+			CreatedAt: moment1, UpdatedAt: moment1,
+		}
+		profile := `{"commandSources":["bot"],"commandPolicies":[{"type":"transfer","enabled":true,"allowedTargets":["tel:+49*"]}],` +
+			`"actions":{"hangup":{"reason":"bye","waitForSilence":false}},"speech":{"tts":["acme"]},"ofTomorrow":{"b":1,"a":[1.0,null,"\u0000"]}}`
+		must(t, json.Unmarshal([]byte(profile), &given.Profile), s.CreateEndpoint(ctx, given))
+
+		got, err := s.Endpoint(ctx, "e1")
+		must(t, err)
+		if !reflect.DeepEqual(got, given) {
+			t.Errorf("endpoint\n%+v, want\n%+v", got, given)
+		}
+		kept, err := json.Marshal(got.Profile)
+		must(t, err)
+		if same(t, kept) != same(t, []byte(profile)) {
+			t.Errorf("profile %s, want %s with the member this version does not know", kept, profile)
+		}
+
+		changed := endpoint.Endpoint{
+			ID: "e1", TeamID: "t1", Name: "renamed", Modes: []endpoint.Mode{}, Origins: []string{},
+			CreatedAt: moment1.Add(time.Hour), UpdatedAt: moment1.Add(time.Minute),
+		}
+		must(t, s.UpdateEndpoint(ctx, changed))
+		changed.CreatedAt = given.CreatedAt
+		if got, err := s.Endpoint(ctx, "e1"); err != nil || !reflect.DeepEqual(got, changed) {
+			t.Errorf("endpoint %+v, %v, want %+v with its age unchanged", got, err, changed)
+		}
+		changed.TeamID = "t2"
+		if err := s.UpdateEndpoint(ctx, changed); !fault.Is(err, fault.NotFound) {
+			t.Errorf("update under another team: %v, want NOT_FOUND", err)
+		}
+	})
+}
+
+func TestEndpointsArePagedWithinTheTeam(t *testing.T) {
+	onBoth(t, func(t *testing.T, s *Store) {
+		newTeam(t, s, "t1")
+		newTeam(t, s, "t2")
+		for i := range 9 {
+			must(t, s.CreateEndpoint(t.Context(), endpoint.Endpoint{
+				ID: fmt.Sprintf("e%d", 8-i), TeamID: []string{"t1", "t2", "t1"}[i%3],
+				Profile: wire.GatewayProfile{Other: jsontext.Value(`{}`)}, CreatedAt: moment1, UpdatedAt: moment1,
+			}))
+		}
+		for _, tt := range []struct {
+			name, team, after string
+			limit             int
+			want              []string
+		}{
+			{"first page", "t1", "", 4, []string{"e0", "e2", "e3", "e5"}},
+			{"last page", "t1", "e5", 4, []string{"e6", "e8"}},
+			{"past the end", "t1", "e8", 4, nil},
+			{"cursor between ids", "t2", "e2", 9, []string{"e4", "e7"}},
+			{"everybody", "", "e3", 3, []string{"e4", "e5", "e6"}},
+			{"nobody", "t3", "", 9, nil},
+			{"cursor no database can hold", "t1", "e\x00", 9, nil},
+		} {
+			page, err := s.Endpoints(t.Context(), tt.team, tt.after, tt.limit)
+			if got := ids(page, func(e endpoint.Endpoint) string { return e.ID }); err != nil || !slices.Equal(got, tt.want) {
+				t.Errorf("%s: %v, %v, want %v", tt.name, got, err, tt.want)
+			}
+		}
+	})
+}
+
+func TestLastSavedSettingCounts(t *testing.T) {
+	onBoth(t, func(t *testing.T, s *Store) {
+		if value, ok, err := s.Setting(t.Context(), "limits"); value != nil || ok || err != nil {
+			t.Errorf("unsaved setting: %q, %v, %v, want none", value, ok, err)
+		}
+		for _, want := range []string{`{"api":{"max":1}}`, `{}`, ``} {
+			must(t, s.SaveSetting(t.Context(), "limits", []byte(want)))
+			if value, ok, err := s.Setting(t.Context(), "limits"); string(value) != want || !ok || err != nil {
+				t.Errorf("setting: %q, %v, %v, want %q", value, ok, err, want)
+			}
+		}
+	})
+}
+
+func ids[T any](things []T, id func(T) string) (all []string) {
+	for _, thing := range things {
+		all = append(all, id(thing))
+	}
+	return all
+}
+
+// same is the canonical form of a JSON text.
+func same(t *testing.T, text jsontext.Value) string {
+	t.Helper()
+	text = slices.Clone(text)
+	must(t, text.Canonicalize())
+	return string(text)
+}

@@ -1,0 +1,171 @@
+package sqlstore
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"telapi/internal/auth"
+	"telapi/internal/fault"
+	"telapi/internal/redact"
+	"telapi/internal/usage"
+	"telapi/test/servers"
+)
+
+// journal is a log that can be read while it is written.
+type journal struct {
+	mu   sync.Mutex
+	text bytes.Buffer
+}
+
+func (j *journal) Write(p []byte) (int, error) {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	return j.text.Write(p)
+}
+
+func (j *journal) lines() []string {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	return strings.Split(strings.TrimSpace(j.text.String()), "\n")
+}
+
+// eventually polls until ok; the deadline is for a broken promise only.
+func eventually(t *testing.T, what string, ok func() bool) {
+	t.Helper()
+	for deadline := time.Now().Add(30 * time.Second); !ok(); time.Sleep(10 * time.Millisecond) {
+		if time.Now().After(deadline) {
+			t.Fatalf("never happened: %s", what)
+		}
+	}
+}
+
+func TestDatabaseAwayAtStartIsWaitedFor(t *testing.T) {
+	t.Parallel()
+	server := servers.StartPostgres(t, servers.PostgresOptions{Stopped: true})
+	var logged journal
+	s := open(t, Options{DSN: redact.Secret(server.URL()), Logger: slog.New(slog.NewTextHandler(&logged, nil))})
+	if _, err := s.Team(t.Context(), "t1"); !fault.Is(err, fault.ServiceUnavailable) {
+		t.Errorf("a read meanwhile: %v, want SERVICE_UNAVAILABLE", err)
+	}
+
+	connected := make(chan error, 1)
+	go func() { connected <- s.Connect(t.Context()) }()
+	eventually(t, "a line about the outage", func() bool { return strings.Contains(logged.lines()[0], "connection refused") })
+	server.Start(t)
+	must(t, <-connected)
+	newTeam(t, s, "t1")
+
+	lines := logged.lines()
+	refusals := 0
+	for _, line := range lines {
+		if strings.Contains(line, "connection refused") {
+			refusals++
+		}
+		if strings.Contains(line, "password") || strings.Contains(line, "postgres://") {
+			t.Errorf("the log shows the URL: %s", line)
+		}
+	}
+	if refusals != 1 || !strings.Contains(lines[0], fmt.Sprintf("127.0.0.1:%d", server.Port)) || !strings.Contains(lines[len(lines)-1], "database ready") {
+		t.Errorf("log:\n%s\nwant one line about the refusal, naming the server, and one about the end of waiting", strings.Join(lines, "\n"))
+	}
+}
+
+func TestDatabaseThatComesBackIsUsedAgain(t *testing.T) {
+	t.Parallel()
+	server := servers.StartPostgres(t, servers.PostgresOptions{})
+	s := open(t, Options{DSN: redact.Secret(server.URL())})
+	must(t, s.Connect(t.Context()))
+	newTeam(t, s, "t1")
+	must(t, s.CreateKey(t.Context(), auth.Key{ID: "k1", TeamID: "t1", CreatedAt: moment1}))
+
+	for name, end := range map[string]func(){"stop": server.Stop, "crash": server.Crash} {
+		end()
+		_, noTeam := s.Team(t.Context(), "t1")
+		_, noUsage := s.TTSUsage(t.Context(), usage.Query{TeamID: "t1", Interval: usage.Day})
+		for what, err := range map[string]error{
+			"read": noTeam, "list": noUsage, "ping": s.Ping(t.Context()),
+			"write": s.RevokeKey(t.Context(), "k1", moment1),
+			"batch": s.TouchKeys(t.Context(), map[string]time.Time{"k1": moment1}),
+		} {
+			if !fault.Is(err, fault.ServiceUnavailable) {
+				t.Errorf("%s after a %s: %v, want SERVICE_UNAVAILABLE", what, name, err)
+			}
+			if err != nil && (strings.Contains(err.Error(), "user=") || strings.Contains(err.Error(), "password")) {
+				t.Errorf("%s after a %s shows part of the URL: %v", what, name, err)
+			}
+		}
+		server.Start(t)
+		eventually(t, "an answer after a "+name, func() bool { return s.Ping(t.Context()) == nil })
+		_, err := s.Team(t.Context(), "t1")
+		must(t, err)
+		must(t, s.TouchKeys(t.Context(), map[string]time.Time{"k1": moment1}))
+	}
+}
+
+func TestRefusedCredentialIsToldWithoutShowingIt(t *testing.T) {
+	t.Parallel()
+	right := servers.SharedPostgres(t).URL()
+	_, host, _ := strings.Cut(right, "@")
+	var logged journal
+	s := open(t, Options{DSN: redact.Secret("postgres://telapi:hunter2@" + host), Logger: slog.New(slog.NewTextHandler(&logged, nil))})
+	go func() { _ = s.Connect(t.Context()) }()
+	eventually(t, "a line about the credential", func() bool { return strings.Contains(logged.lines()[0], "password authentication failed") })
+	if _, err := s.Team(t.Context(), "t1"); !fault.Is(err, fault.ServiceUnavailable) || strings.Contains(err.Error(), "hunter2") {
+		t.Errorf("%v, want SERVICE_UNAVAILABLE without the password", err)
+	}
+}
+
+func TestManyTriesAreLoggedOnce(t *testing.T) {
+	t.Parallel()
+	// A server that hangs up on everybody, as one behind a broken proxy does.
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	must(t, err)
+	defer listener.Close()
+	tries := make(chan struct{})
+	go func() {
+		for {
+			conn, err := listener.Accept()
+			if err != nil {
+				return
+			}
+			_, _ = conn.Read(make([]byte, 1024))
+			_ = conn.Close()
+			tries <- struct{}{}
+		}
+	}()
+	var logged journal
+	s := open(t, Options{DSN: redact.Secret("postgres://u:p@" + listener.Addr().String() + "/x"), Logger: slog.New(slog.NewTextHandler(&logged, nil))})
+	ctx, cancel := context.WithCancel(t.Context())
+	connected := make(chan error, 1)
+	go func() { connected <- s.Connect(ctx) }()
+	for range 4 {
+		<-tries
+	}
+	cancel()
+	if err := <-connected; !errors.Is(err, context.Canceled) {
+		t.Errorf("connect: %v, want the cancellation", err)
+	}
+	if lines := logged.lines(); len(lines) != 1 || !strings.Contains(lines[0], "database not ready") {
+		t.Errorf("log:\n%s\nwant one line", strings.Join(lines, "\n"))
+	}
+}
+
+func TestSameReasonIsLoggedOnce(t *testing.T) {
+	for _, pair := range [][2]error{
+		{errors.New("read tcp 127.0.0.1:40001->10.0.0.1:5432: reset"), errors.New("read tcp 127.0.0.1:40002->10.0.0.1:5432: reset")},
+		{errors.New("expired: current time 12:00:01\n\tis after"), errors.New("expired: current time 12:00:02 is after")},
+	} {
+		a, b := reason(pair[0]), reason(pair[1])
+		if numbers.ReplaceAllString(a, "") != numbers.ReplaceAllString(b, "") || strings.Contains(a, "\n") {
+			t.Errorf("%q and %q count as two reasons", a, b)
+		}
+	}
+}

@@ -1,0 +1,87 @@
+package sqlstore
+
+import (
+	"database/sql"
+	"errors"
+	"fmt"
+	"net"
+	"net/url"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/stdlib"
+	"github.com/pressly/goose/v3"
+
+	"telapi/internal/redact"
+)
+
+func openPostgres(dsn redact.Secret, sslMode string) (*sql.DB, engine, error) {
+	config, err := postgresConfig(dsn, sslMode)
+	if err != nil {
+		return nil, engine{}, err
+	}
+	db := stdlib.OpenDB(*config)
+	// A server hardly queries in its steady state, and PostgreSQL allows 100
+	// connections by default: several servers must fit with room to spare.
+	db.SetMaxOpenConns(16)
+	db.SetMaxIdleConns(4)
+	db.SetConnMaxIdleTime(5 * time.Minute)
+	db.SetConnMaxLifetime(30 * time.Minute) // so that a moved address is noticed
+	address := config.Host
+	if !strings.HasPrefix(address, "/") {
+		address = net.JoinHostPort(config.Host, strconv.Itoa(int(config.Port)))
+	}
+	return db, engine{
+		dialect:      goose.DialectPostgres,
+		title:        "PostgreSQL at " + address,
+		versionTable: "SELECT to_regclass('" + goose.DefaultTablename + "') IS NOT NULL",
+	}, nil
+}
+
+// postgresConfig reads the URL. Its errors show nothing of it but a parameter
+// that is wrong: a parser that stumbles over an unescaped password quotes it.
+func postgresConfig(dsn redact.Secret, sslMode string) (*pgx.ConnConfig, error) {
+	scheme, rest, _ := strings.Cut(dsn.Reveal(), "://")
+	if scheme != "postgres" && scheme != "postgresql" {
+		return nil, errors.New("DATABASE_URL must start with postgres:// or postgresql://")
+	}
+	// A bare / ? # or @ in a password shifts the parts of a URL, and half of
+	// the password would go on as host or database name, into logs as well.
+	authority := rest
+	if end := strings.IndexAny(rest, "/?#"); end >= 0 {
+		authority = rest[:end]
+	}
+	address, query, _ := strings.Cut(dsn.Reveal(), "?")
+	_, err := pgx.ParseConfig(address)
+	if err != nil || strings.Count(authority, "@") > 1 || strings.Contains(rest[len(authority):], "@") {
+		return nil, errors.New("DATABASE_URL cannot be read: special characters in it must be percent-encoded (@ as %40, / as %2F, ? as %3F, # as %23)")
+	}
+	parameters, err := url.ParseQuery(query)
+	if err != nil {
+		return nil, errors.New("DATABASE_URL has parameters that cannot be read: they must be name=value pairs joined by &, percent-encoded")
+	}
+	if sslMode != "" {
+		parameters.Del("ssl")
+		parameters.Set("sslmode", sslMode)
+	} else if !parameters.Has("sslmode") && !parameters.Has("ssl") {
+		parameters.Set("sslmode", "disable") // not the driver's default, which falls back to plain text in silence
+	}
+	config, err := pgx.ParseConfig(address + "?" + parameters.Encode())
+	if err != nil {
+		if reason := errors.Unwrap(err); reason != nil {
+			err = reason
+		} else {
+			err = errors.New("a value is out of its bounds")
+		}
+		return nil, fmt.Errorf("DATABASE_URL has a parameter that does not work: %w", err)
+	}
+	if config.ConnectTimeout == 0 {
+		config.ConnectTimeout = pingTimeout
+	}
+	if config.RuntimeParams["application_name"] == "" {
+		config.RuntimeParams["application_name"] = "telapi"
+	}
+	return config, nil
+}

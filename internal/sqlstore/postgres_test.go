@@ -1,0 +1,134 @@
+package sqlstore
+
+import (
+	"net/url"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"telapi/internal/fault"
+	"telapi/internal/redact"
+	"telapi/test/servers"
+)
+
+func TestSSLModeDecidesWhatIsTrusted(t *testing.T) {
+	t.Parallel()
+	rightCA, wrongCA := servers.NewCA(t), servers.NewCA(t)
+	right, wrong := filepath.Join(t.TempDir(), "right.pem"), filepath.Join(t.TempDir(), "wrong.pem")
+	must(t, os.WriteFile(right, rightCA.PEM(), 0o600), os.WriteFile(wrong, wrongCA.PEM(), 0o600))
+	secure := servers.StartPostgres(t, servers.PostgresOptions{CA: rightCA, Hosts: []string{"127.0.0.1"}})
+	ours, plain := secure.URL(), servers.SharedPostgres(t).URL()
+	misnamed := strings.Replace(ours, "127.0.0.1", "localhost", 1) // a name its certificate does not have
+
+	const refused, inPlainText, encrypted = "refused", "plain text", "encrypted"
+	for _, tt := range []struct {
+		mode, server, url, root, want string
+	}{
+		{"disable", "with TLS", ours, "", inPlainText},
+		{"disable", "without TLS", plain, "", inPlainText},
+		{"require", "with TLS", ours, "", encrypted},
+		{"require", "of another name", misnamed, "", encrypted},
+		{"require", "without TLS", plain, "", refused},
+		{"require", "of another CA than the given one", ours, wrong, refused},
+		{"verify-ca", "with TLS", ours, right, encrypted},
+		{"verify-ca", "of another name", misnamed, right, encrypted},
+		{"verify-ca", "of another CA", ours, wrong, refused},
+		{"verify-ca", "of a CA the system does not know", ours, "", refused},
+		{"verify-ca", "without TLS", plain, right, refused},
+		{"verify-full", "with TLS", ours, right, encrypted},
+		{"verify-full", "of another name", misnamed, right, refused},
+		{"verify-full", "of another CA", ours, wrong, refused},
+		{"verify-full", "of a CA the system does not know", ours, "", refused},
+		{"verify-full", "without TLS", plain, right, refused},
+		{"", "with TLS and no mode set", ours, "", inPlainText},
+	} {
+		t.Run(tt.mode+"/server "+tt.server, func(t *testing.T) {
+			// The URL asks for something else: the mode replaces it.
+			parameters := url.Values{}
+			if tt.mode != "" {
+				parameters.Set("sslmode", map[bool]string{true: "disable", false: "require"}[tt.want == encrypted])
+			}
+			if tt.root != "" {
+				parameters.Set("sslrootcert", tt.root)
+			}
+			s := open(t, Options{DSN: redact.Secret(tt.url + "?" + parameters.Encode()), SSLMode: tt.mode})
+			var tls bool
+			err := s.db.QueryRowContext(t.Context(), "SELECT ssl FROM pg_stat_ssl WHERE pid = pg_backend_pid()").Scan(&tls)
+			got := map[bool]string{true: encrypted, false: inPlainText}[tls]
+			if err != nil {
+				got = refused
+			}
+			if got != tt.want {
+				t.Errorf("%s (%v), want %s", got, err, tt.want)
+			}
+			if err := s.Ping(t.Context()); (err != nil) != (tt.want == refused) || err != nil && !fault.Is(err, fault.ServiceUnavailable) {
+				t.Errorf("ping: %v", err)
+			}
+		})
+	}
+}
+
+func TestUnusableURLIsRefusedWithoutShowingIt(t *testing.T) {
+	notPEM := filepath.Join(t.TempDir(), "ca.pem")
+	must(t, os.WriteFile(notPEM, []byte("nothing"), 0o600))
+	for name, tt := range map[string]struct{ dsn, mode, want string }{
+		"another scheme":          {"mysql://u:hunter2@db/x", "", "postgres://"},
+		"no scheme":               {"host=db password=hunter2", "", "postgres://"},
+		"slash in the password":   {"postgres://u:hunter2/x@db/x", "", "percent-encoded"},
+		"at sign in the password": {"postgres://u:hunter2@x@db/x", "", "percent-encoded"},
+		"question mark in it":     {"postgres://u:hunter2?x@db/x", "", "percent-encoded"},
+		"number and slash in it":  {"postgres://u:22/hunter2@db/x", "", "percent-encoded"},
+		"number and question":     {"postgres://u:22?hunter2@db/x", "", "percent-encoded"},
+		"broken escape":           {"postgres://u:hunter2%zz@db/x", "", "percent-encoded"},
+		"broken parameter":        {"postgres://u:hunter2@db/x?a=%zz", "", "parameters"},
+		"wrong port":              {"postgres://u:hunter2@db:port/x", "", "percent-encoded"},
+		"missing root":            {"postgres://u:hunter2@db/x?sslrootcert=/nowhere.pem", "verify-ca", "/nowhere.pem"},
+		"root that is no PEM":     {"postgres://u:hunter2@db/x?sslrootcert=" + notPEM, "verify-ca", "CA"},
+		"unknown mode":            {"postgres://u:hunter2@db/x", "sometimes", "sslmode"},
+		"nonsense time-out":       {"postgres://u:hunter2@db/x?connect_timeout=soon", "", "soon"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			_, err := Open(Options{DSN: redact.Secret(tt.dsn), SSLMode: tt.mode})
+			if err == nil || !strings.Contains(err.Error(), tt.want) || strings.Contains(err.Error(), "hunter2") {
+				t.Errorf("%v, want an error about %s that shows no password", err, tt.want)
+			}
+		})
+	}
+}
+
+func TestSeveralHostsAndSocketsCanBeNamed(t *testing.T) {
+	for dsn, want := range map[string]string{
+		"postgres://u:p%40@db.example/x":                                            "PostgreSQL at db.example:5432",
+		"postgresql://u:p@db1:6432,db2:6433/x?target_session_attrs=read-write":      "PostgreSQL at db1:6432",
+		"postgres://u:p@[::1]:6432/x":                                               "PostgreSQL at [::1]:6432",
+		"postgres:///x?host=/run/postgresql&user=u":                                 "PostgreSQL at /run/postgresql",
+		"postgres://u:p@db.example/x?sslmode=disable&application_name=telapi%20two": "PostgreSQL at db.example:5432",
+	} {
+		if s := open(t, Options{DSN: redact.Secret(dsn)}); s.String() != want {
+			t.Errorf("%s is %s, want %s", dsn, s, want)
+		}
+	}
+}
+
+// FuzzDatabaseURL holds that a password written without escaping never
+// surfaces: neither in an error nor in the database's title.
+func FuzzDatabaseURL(f *testing.F) {
+	for _, password := range []string{"plain", "a/b", "a@b", "1?b", "1#b", "%zz", "a:b", "[::", ",:1,@", "12/x", "&sslmode=x"} {
+		f.Add(password)
+	}
+	f.Fuzz(func(t *testing.T, password string) {
+		secret := "Qx7" + password + "7xQ"
+		s, err := Open(Options{DSN: redact.Secret("postgres://u:" + secret + "@db.example/x")})
+		if err != nil {
+			if strings.Contains(err.Error(), "Qx7") || strings.Contains(err.Error(), "7xQ") {
+				t.Errorf("error shows the password: %v", err)
+			}
+			return
+		}
+		defer func() { _ = s.Close() }()
+		if strings.Contains(s.String(), "Qx7") || strings.Contains(s.String(), "7xQ") {
+			t.Errorf("title shows the password: %s", s)
+		}
+	})
+}

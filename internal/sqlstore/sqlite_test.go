@@ -1,0 +1,155 @@
+package sqlstore
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"telapi/internal/fault"
+	"telapi/internal/team"
+)
+
+func TestDataFolderIsPrivate(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), "deep", "folder ?a=b#c %41 ü")
+	s := open(t, Options{DataDir: dir})
+	must(t, s.Connect(t.Context()))
+	newTeam(t, s, "t1")
+	for name, want := range map[string]os.FileMode{".": 0o700, "telapi.db": 0o600, "telapi.db-wal": 0o600, "telapi.db-shm": 0o600} {
+		info, err := os.Stat(filepath.Join(dir, name))
+		if err != nil || info.Mode().Perm() != want {
+			t.Errorf("%s: %v, %v, want %v", name, info, err, want)
+		}
+	}
+}
+
+func TestFolderThatCannotBeIsRefused(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "file")
+	must(t, os.WriteFile(file, nil, 0o600))
+	for _, dir := range []string{"", file, filepath.Join(file, "below")} {
+		if _, err := Open(Options{DataDir: dir}); err == nil || !strings.Contains(err.Error(), "DATA_DIR") {
+			t.Errorf("%q: %v, want an error that names DATA_DIR", dir, err)
+		}
+	}
+}
+
+func TestEveryConnectionHasItsPragmas(t *testing.T) {
+	s := open(t, Options{DataDir: t.TempDir()})
+	for range 3 {
+		conn, err := s.db.Conn(t.Context()) // held, so that the next is a new one
+		must(t, err)
+		defer func() { _ = conn.Close() }()
+		for pragma, want := range map[string]string{"busy_timeout": "5000", "journal_mode": "wal", "synchronous": "2", "foreign_keys": "1"} {
+			var got string
+			must(t, conn.QueryRowContext(t.Context(), "PRAGMA "+pragma).Scan(&got))
+			if got != want {
+				t.Errorf("%s is %s, want %s", pragma, got, want)
+			}
+		}
+	}
+}
+
+func TestWriterWaitsForAnotherProcess(t *testing.T) {
+	t.Parallel()
+	options := Options{DataDir: t.TempDir()}
+	s := open(t, options)
+	must(t, s.Migrate(t.Context()))
+	other := startCompanion(t, "write", options)()
+	if other.said != "done" {
+		t.Fatal(other.said)
+	}
+	if _, err := s.Teams(t.Context()); err != nil {
+		t.Errorf("a reader beside the writer: %v", err)
+	}
+	written := make(chan error, 1)
+	go func() { written <- s.CreateTeam(t.Context(), team.Team{ID: "t1", CreatedAt: moment1}) }()
+	eventually(t, "the write is waiting", func() bool { return s.db.Stats().InUse > 0 })
+	other.end()
+	must(t, <-written)
+}
+
+func TestDatabaseThatStaysBusyIsUnavailable(t *testing.T) {
+	t.Parallel()
+	options := Options{DataDir: t.TempDir()}
+	s := open(t, options)
+	must(t, s.Migrate(t.Context()))
+	_, err := s.db.ExecContext(t.Context(), "PRAGMA busy_timeout = 1")
+	must(t, err)
+	s.db.SetMaxOpenConns(1)
+	startCompanion(t, "write", options)()
+	if err := s.CreateTeam(t.Context(), team.Team{ID: "t1", CreatedAt: moment1}); !fault.Is(err, fault.ServiceUnavailable) {
+		t.Errorf("%v, want SERVICE_UNAVAILABLE", err)
+	}
+}
+
+func TestSecondServerIsKeptAway(t *testing.T) {
+	t.Parallel()
+	options := Options{DataDir: t.TempDir()}
+	s := open(t, options)
+	release, err := s.LockServer()
+	must(t, err)
+	said := startCompanion(t, "lock", options)().said
+	for _, part := range []string{options.DataDir, fmt.Sprintf("process %d", os.Getpid()), "DATA_DIR", "DATABASE_URL"} {
+		if !strings.Contains(said, part) {
+			t.Errorf("the second server says %q, want it to name %s", said, part)
+		}
+	}
+	if said := startCompanion(t, "migrate", options)().said; said != "done" {
+		t.Errorf("a command beside the server: %s", said)
+	}
+	release()
+
+	heir := startCompanion(t, "lock", options)()
+	if heir.said != "done" {
+		t.Fatalf("after the first has gone: %s", heir.said)
+	}
+	if _, err := s.LockServer(); err == nil {
+		t.Error("the lock of another process was given away")
+	}
+	must(t, heir.command.Process.Kill())
+	eventually(t, "the lock of a killed server is free", func() bool {
+		release, err := s.LockServer()
+		if err == nil {
+			release()
+		}
+		return err == nil
+	})
+}
+
+func TestServersShareOnePostgres(t *testing.T) {
+	options := engines[1].make(t)
+	for range 2 {
+		release, err := open(t, options).LockServer()
+		must(t, err)
+		defer release()
+	}
+}
+
+func TestNoQueryScansATable(t *testing.T) {
+	s := open(t, Options{DataDir: t.TempDir()})
+	must(t, s.Migrate(t.Context()))
+	queries := []string{
+		selectTeam, listTeams, updateTeam, selectKey, listKeys, listTeamKeys, revokeKey, touchKey,
+		selectEndpoint, listEndpoints, listTeamEndpoints, updateEndpoint, selectSetting,
+	}
+	for _, interval := range usageIntervals {
+		queries = append(queries, fmt.Sprintf(sumUsage, interval, "voice"))
+	}
+	for _, query := range queries {
+		args := make([]any, strings.Count(query, "$"))
+		rows, err := s.db.QueryContext(t.Context(), "EXPLAIN QUERY PLAN "+query, args...)
+		must(t, err)
+		for rows.Next() {
+			var id, parent, unused int
+			var step string
+			must(t, rows.Scan(&id, &parent, &unused, &step))
+			listsAll := (query == listTeams || query == listKeys) && strings.Contains(step, "USING INDEX")
+			sorts := strings.Contains(step, "ORDER BY")
+			if sorts || strings.HasPrefix(step, "SCAN") && !listsAll {
+				t.Errorf("%s\nneeds %s", query, step)
+			}
+		}
+		must(t, rows.Err(), rows.Close())
+	}
+}

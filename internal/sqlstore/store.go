@@ -1,0 +1,86 @@
+// Package sqlstore keeps what must not be lost: teams, API keys, endpoints, the
+// account of speech, and settings. It speaks to PostgreSQL, which any number of
+// servers share, or to an SQLite file under the data folder, with one set of
+// queries and migrations for both.
+//
+// A database that is away is no reason for a process to end: Open does not
+// touch it, Connect waits for it, and every operation meanwhile fails with
+// SERVICE_UNAVAILABLE. One that comes back is used again without reopening.
+package sqlstore
+
+import (
+	"context"
+	"database/sql"
+	"log/slog"
+	"time"
+
+	"github.com/pressly/goose/v3"
+
+	"telapi/internal/redact"
+)
+
+// Options say which database to use.
+type Options struct {
+	// DSN is a postgres:// URL. Empty: SQLite under DataDir.
+	DSN redact.Secret
+	// SSLMode is disable, require, verify-ca or verify-full and replaces the
+	// URL's sslmode. Empty: what the URL says, else disable. A root certificate
+	// comes from the URL's sslrootcert; as in libpq, giving one makes require
+	// check the chain like verify-ca.
+	SSLMode string
+	// DataDir is the folder of the SQLite file; created when missing.
+	DataDir string
+	Logger  *slog.Logger
+	Now     func() time.Time // nil: time.Now
+}
+
+// Store is the database. It is safe for concurrent use.
+type Store struct {
+	db     *sql.DB
+	engine engine
+	log    *slog.Logger
+	now    func() time.Time
+}
+
+// engine is what tells one database from the other.
+type engine struct {
+	dialect      goose.Dialect
+	title        string // for people, without credentials
+	versionTable string // query: has any migration ever run here?
+	dataDir      string // SQLite alone
+}
+
+// Open returns a store without connecting. It fails for settings that can never
+// work, not for a server that is away.
+func Open(o Options) (*Store, error) {
+	s := &Store{log: o.Logger, now: o.Now}
+	if s.log == nil {
+		s.log = slog.New(slog.DiscardHandler)
+	}
+	if s.now == nil {
+		s.now = time.Now
+	}
+	var err error
+	if o.DSN != "" {
+		s.db, s.engine, err = openPostgres(o.DSN, o.SSLMode)
+	} else {
+		s.db, s.engine, err = openSQLite(o.DataDir)
+	}
+	if err != nil {
+		return nil, err
+	}
+	return s, nil
+}
+
+// String names the database for people, without credentials.
+func (s *Store) String() string { return s.engine.title }
+
+// Ping tells whether the database answers.
+func (s *Store) Ping(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, pingTimeout)
+	defer cancel()
+	return failure(ctx, "ping the database", s.db.PingContext(ctx))
+}
+
+// Close gives up all connections.
+func (s *Store) Close() error { return s.db.Close() }

@@ -1,0 +1,43 @@
+package sqlstore
+
+import (
+	"context"
+
+	"telapi/internal/team"
+)
+
+var _ team.Store = (*Store)(nil)
+
+const (
+	insertTeam = `INSERT INTO teams (id, name, daily_quota, created_at) VALUES ($1, $2, $3, $4)`
+	selectTeam = `SELECT id, name, daily_quota, created_at FROM teams WHERE id = $1`
+	listTeams  = `SELECT id, name, daily_quota, created_at FROM teams ORDER BY created_at, id`
+	updateTeam = `UPDATE teams SET name = $2, daily_quota = $3 WHERE id = $1`
+)
+
+// CreateTeam adds a team.
+func (s *Store) CreateTeam(ctx context.Context, t team.Team) error {
+	return s.change(ctx, "create", "team", insertTeam, t.ID, t.Name, t.DailyQuota, millis(t.CreatedAt))
+}
+
+// Team reads one team.
+func (s *Store) Team(ctx context.Context, id string) (team.Team, error) {
+	return one(ctx, s, "team", scanTeam, selectTeam, id)
+}
+
+// Teams lists all teams, oldest first.
+func (s *Store) Teams(ctx context.Context) ([]team.Team, error) {
+	return list(ctx, s, "teams", scanTeam, listTeams)
+}
+
+// UpdateTeam changes a team's name and quota.
+func (s *Store) UpdateTeam(ctx context.Context, t team.Team) error {
+	return s.change(ctx, "update", "team", updateTeam, t.ID, t.Name, t.DailyQuota)
+}
+
+func scanTeam(r row) (t team.Team, err error) {
+	var created *int64
+	err = r.Scan(&t.ID, &t.Name, &t.DailyQuota, &created)
+	t.CreatedAt = moment(created)
+	return t, err
+}
