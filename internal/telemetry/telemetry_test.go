@@ -1,0 +1,398 @@
+package telemetry
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"go.opentelemetry.io/otel/attribute"
+	"go.opentelemetry.io/otel/codes"
+	"go.opentelemetry.io/otel/trace"
+	logspb "go.opentelemetry.io/proto/otlp/collector/logs/v1"
+	metricspb "go.opentelemetry.io/proto/otlp/collector/metrics/v1"
+	tracepb "go.opentelemetry.io/proto/otlp/collector/trace/v1"
+	"go.uber.org/goleak"
+	"google.golang.org/protobuf/encoding/prototext"
+	"google.golang.org/protobuf/proto"
+
+	"telapi/internal/redact"
+	"telapi/internal/reqid"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+const (
+	secret = "q8Zf3mN0vXc1B7yTtQe5KpLrS2wUoJ9hGdAi4EnRk_M"
+	phone  = "+4915112345678"
+)
+
+// collector is an OTLP/HTTP receiver that keeps what it gets as text.
+type collector struct {
+	*httptest.Server
+	mu       sync.Mutex
+	requests int
+	got      map[string]string // by path
+}
+
+func startCollector(t *testing.T) *collector {
+	t.Helper()
+	c := &collector{got: map[string]string{}}
+	messages := map[string]func() proto.Message{
+		"/v1/traces":  func() proto.Message { return new(tracepb.ExportTraceServiceRequest) },
+		"/v1/metrics": func() proto.Message { return new(metricspb.ExportMetricsServiceRequest) },
+		"/v1/logs":    func() proto.Message { return new(logspb.ExportLogsServiceRequest) },
+	}
+	c.Server = httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		body, err := io.ReadAll(r.Body)
+		message := messages[r.URL.Path]
+		if err != nil || message == nil {
+			http.Error(w, "unexpected", http.StatusBadRequest)
+			return
+		}
+		m := message()
+		if err := proto.Unmarshal(body, m); err != nil {
+			http.Error(w, err.Error(), http.StatusBadRequest)
+			return
+		}
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		c.requests++
+		c.got[r.URL.Path] += prototext.Format(m)
+		w.Header().Set("Content-Type", "application/x-protobuf")
+	}))
+	t.Cleanup(c.Close)
+	return c
+}
+
+func start(t *testing.T, o Options) (*Telemetry, *bytes.Buffer) {
+	t.Helper()
+	var log bytes.Buffer
+	o.Writer, o.MSISDNDigits = &log, 4
+	tele, err := New(t.Context(), o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = tele.Shutdown(context.Background()) })
+	return tele, &log
+}
+
+// tell says the same secrets in every way there is.
+func tell(t *testing.T, tele *Telemetry) {
+	t.Helper()
+	calls := prometheus.NewCounterVec(prometheus.CounterOpts{Name: "telapi_test_calls_total", Help: "For the test."}, []string{"line", "note"})
+	tele.Registry.MustRegister(calls)
+	calls.WithLabelValues(phone, "token="+secret).Inc()
+
+	ctx := reqid.With(t.Context(), "req-1")
+	ctx, span := tele.TracerProvider.Tracer("test").Start(ctx, "call "+phone, trace.WithAttributes(
+		attribute.String("url", "/ws/session?token="+secret), attribute.String("authorization", secret),
+		attribute.StringSlice("numbers", []string{phone}), attribute.Int64("caller", 4915112345678),
+		attribute.Slice("mixed", attribute.StringValue(phone)), attribute.Map("nested", attribute.String("password", secret)),
+	), trace.WithLinks(trace.Link{SpanContext: trace.NewSpanContext(trace.SpanContextConfig{TraceID: trace.TraceID{1}, SpanID: trace.SpanID{1}}),
+		Attributes: []attribute.KeyValue{attribute.String("to", phone)}}))
+	span.AddEvent("rang "+phone, trace.WithAttributes(attribute.String("token", secret)))
+	span.RecordError(fmt.Errorf("call %s: token=%s", phone, secret))
+	span.SetStatus(codes.Error, "lost "+phone)
+	tele.Logger.With("caller", phone).WithGroup("call").InfoContext(ctx, "dialled "+phone, "token", secret, "error", errors.New("Bearer "+secret))
+	span.End()
+}
+
+func TestOTEL_ENABLED_ExportsTracesMetricsAndLogs(t *testing.T) {
+	c := startCollector(t)
+	tele, log := start(t, Options{Export: true, Endpoint: c.URL + "/", Version: "0.9.18", InstanceID: "i-1"})
+	tell(t, tele)
+	if err := tele.Shutdown(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if err := tele.Shutdown(t.Context()); err != nil {
+		t.Errorf("a second Shutdown: %v", err)
+	}
+	for path, wants := range map[string][]string{
+		"/v1/traces": {`"call +*********5678"`, `"/ws/session?token=[redacted]"`, `"rang +*********5678"`, `"call +*********5678: token=[redacted]"`,
+			`"lost +*********5678"`, `"*********5678"`},
+		"/v1/metrics": {`"telapi_build_info"`, `"go_goroutines"`, `"process_open_fds"`, `"telapi_test_calls_total"`, `"+*********5678"`, `"token=[redacted]"`},
+		"/v1/logs":    {`"dialled +*********5678"`, `"req-1"`, `"Bearer [redacted]"`, `trace_id:`},
+	} {
+		got := strings.ReplaceAll(c.got[path], ":  ", ": ")
+		for _, want := range append(wants, `"service.name"`, `"telapi"`, `"service.instance.id"`, `"i-1"`, `"0.9.18"`) {
+			if !strings.Contains(got, want) {
+				t.Errorf("%s lacks %s", path, want)
+			}
+		}
+		if strings.Contains(got, secret) || strings.Contains(got, "15112345678") {
+			t.Errorf("%s shows a secret or a phone number", path)
+		}
+		if t.Failed() {
+			t.Log(path, got)
+		}
+	}
+	if strings.Contains(log.String(), secret) || strings.Contains(log.String(), "15112345678") {
+		t.Errorf("the log shows a secret or a phone number: %s", log)
+	}
+}
+
+func TestOTEL_ENABLED_FalseExportsNothing(t *testing.T) {
+	c := startCollector(t)
+	tele, log := start(t, Options{Export: false, Endpoint: c.URL})
+	tell(t, tele)
+	if err := tele.Shutdown(t.Context()); err != nil || c.requests != 0 || strings.Contains(log.String(), "OTEL") {
+		t.Errorf("%d requests, %v, log %s", c.requests, err, log)
+	}
+}
+
+func TestOTEL_ENABLED_WithoutACollectorSaysSoOnce(t *testing.T) {
+	tele, log := start(t, Options{Export: true})
+	tell(t, tele)
+	tele.Logger.Info("more")
+	if err := tele.Shutdown(t.Context()); err != nil || strings.Count(log.String(), "OTEL_EXPORTER_OTLP_ENDPOINT") != 1 || !strings.Contains(log.String(), `"level":"INFO"`) {
+		t.Errorf("%v, log %s", err, log)
+	}
+}
+
+func TestUnreachableCollectorNeitherBlocksNorFloods(t *testing.T) {
+	t.Setenv("OTEL_BSP_SCHEDULE_DELAY", "5")
+	t.Setenv("OTEL_BLRP_SCHEDULE_DELAY", "5")
+	t.Setenv("OTEL_METRIC_EXPORT_INTERVAL", "5")
+	t.Setenv("OTEL_EXPORTER_OTLP_TIMEOUT", "50")
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_ = l.Close() // nobody listens there any more
+	tele, log := start(t, Options{Export: true, Endpoint: "http://" + l.Addr().String()})
+	for range 10_000 { // more than the queues hold
+		ctx, span := tele.TracerProvider.Tracer("test").Start(t.Context(), "work")
+		tele.Logger.DebugContext(ctx, "work")
+		span.End()
+	}
+	tele.Logger.Info("work done")
+	ctx, cancel := context.WithTimeout(t.Context(), 200*time.Millisecond)
+	defer cancel()
+	_ = tele.Shutdown(ctx) // what cannot be flushed is lost, and that may be said
+	if n := strings.Count(log.String(), "\n"); n > 5 {
+		t.Errorf("%d lines in the log: %s", n, log)
+	}
+}
+
+func TestFailedExportsAreReportedEveryFewMinutes(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var log bytes.Buffer
+		p := &pipe{signal: "traces", console: NewLogger(Options{Writer: &log}), ended: make(chan struct{})}
+		for range 100 { // over 16 minutes
+			err := p.send(t.Context(), func(context.Context) error { return errors.New("refused, token=" + secret) })
+			if err != nil {
+				t.Fatal(err)
+			}
+			time.Sleep(10 * time.Second)
+		}
+		if n := strings.Count(log.String(), "\n"); n != 4 {
+			t.Errorf("%d reports: %s", n, log.String())
+		}
+		if !strings.Contains(log.String(), `"failures":30`) || strings.Contains(log.String(), secret) {
+			t.Errorf("log: %s", log.String())
+		}
+	})
+}
+
+func TestRunningExportEndsWithTheTelemetry(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		ended := make(chan struct{})
+		p := &pipe{signal: "logs", console: slog.New(slog.DiscardHandler), ended: ended}
+		done := make(chan struct{})
+		go func() {
+			defer close(done)
+			_ = p.send(context.Background(), func(ctx context.Context) error { <-ctx.Done(); return ctx.Err() })
+		}()
+		synctest.Wait()
+		close(ended)
+		<-done
+	})
+}
+
+func TestLOG_LEVEL(t *testing.T) {
+	levels := []string{"debug", "info", "warn", "error"}
+	for i, level := range levels {
+		c := startCollector(t)
+		tele, log := start(t, Options{Level: level, Export: true, Endpoint: c.URL})
+		log.Reset()
+		tele.Logger.Debug("said debug")
+		tele.Logger.Info("said info")
+		tele.Logger.Warn("said warn")
+		tele.Logger.Error("said error")
+		if err := tele.Shutdown(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		for j, said := range levels {
+			for where, text := range map[string]string{"log": log.String(), "collector": c.got["/v1/logs"]} {
+				if got := strings.Contains(text, "said "+said); got != (j >= i) {
+					t.Errorf("LOG_LEVEL=%s: %s in the %s: %v", level, said, where, got)
+				}
+			}
+		}
+	}
+	var log bytes.Buffer
+	if NewLogger(Options{Writer: &log, Level: "nonsense"}).Enabled(t.Context(), slog.LevelDebug) {
+		t.Error("an unknown level is more talkative than info")
+	}
+}
+
+func TestMSISDN_UNMASKED_DIGITS(t *testing.T) {
+	for digits, want := range map[int]string{0: "+*************", 4: "+*********5678", 15: phone} {
+		var log bytes.Buffer
+		NewLogger(Options{Writer: &log, MSISDNDigits: digits}).Info("call from "+phone, "to", phone)
+		if strings.Count(log.String(), want+`"`) != 2 {
+			t.Errorf("%d digits: %s", digits, log.String())
+		}
+	}
+}
+
+type (
+	named   string
+	valuer  struct{ v any }
+	stringy struct{ s string }
+	broken  struct{ s string }
+)
+
+func (v valuer) LogValue() slog.Value { return slog.AnyValue(v.v) }
+func (s stringy) String() string      { return s.s }
+func (b *broken) Error() string       { return b.s } // panics on nil
+
+func TestNoAttributeOfALogShowsASecret(t *testing.T) {
+	dirty := phone + " token=" + secret
+	for name, attr := range map[string]slog.Attr{
+		"string":         slog.String("x", dirty),
+		"secret name":    slog.String("X-API-Key", "short"),
+		"secret number":  slog.Int("password", 1234),
+		"secret group":   slog.Group("cookie", "a", "short"),
+		"phone number":   slog.Int64("msisdn", 4915112345678),
+		"phone unsigned": slog.Uint64("caller", 4915112345678),
+		"error":          slog.Any("error", errors.New(dirty)),
+		"wrapped error":  slog.Any("error", fmt.Errorf("a: %w", errors.New(dirty))),
+		"stringer":       slog.Any("x", stringy{dirty}),
+		"bytes":          slog.Any("x", []byte(dirty)),
+		"strings":        slog.Any("x", []string{dirty}),
+		"named string":   slog.Any("x", named(dirty)),
+		"pointer":        slog.Any("x", &struct{ S string }{dirty}),
+		"struct":         slog.Any("x", struct{ Password string }{"short words"}),
+		"map":            slog.Any("x", map[string]any{"apiKey": "short", "n": []any{dirty}}),
+		"header":         slog.Any("x", http.Header{"Token": {"short"}}),
+		"unmarshallable": slog.Any("x", struct {
+			C     chan int
+			Token string
+		}{Token: "short"}),
+		"group":             slog.Group("g", slog.Group("h", "x", dirty, "token", "short")),
+		"valuer":            slog.Any("x", valuer{dirty}),
+		"valuer of valuer":  slog.Any("x", valuer{valuer{errors.New(dirty)}}),
+		"valuer of a group": slog.Any("x", valuer{slog.GroupValue(slog.String("token", "short"))}),
+		"redacted type":     slog.Any("x", redact.Secret("short")),
+		"nil error":         slog.Any("x", (*broken)(nil)),
+	} {
+		for way, say := range map[string]func(*slog.Logger){
+			"record":              func(l *slog.Logger) { l.Info(dirty, attr) },
+			"With":                func(l *slog.Logger) { l.With(attr).Info(dirty) },
+			"WithGroup":           func(l *slog.Logger) { l.WithGroup("g").Info(dirty, attr) },
+			"With in a WithGroup": func(l *slog.Logger) { l.WithGroup("g").With(attr).WithGroup("h").Info(dirty, attr) },
+		} {
+			for _, format := range []string{"json", "text"} {
+				var log bytes.Buffer
+				say(NewLogger(Options{Writer: &log, Format: format, MSISDNDigits: 4}))
+				for _, leak := range []string{secret, "15112345678", "short", "1234,", "1234}", "=1234"} {
+					if strings.Contains(log.String(), leak) {
+						t.Errorf("%s by %s in %s: %s", name, way, format, log.String())
+					}
+				}
+			}
+		}
+	}
+}
+
+func TestHarmlessAttributesStayAsTheyAre(t *testing.T) {
+	var log bytes.Buffer
+	NewLogger(Options{Writer: &log}).Info("listening", "port", 3001, "took", 2*time.Second, "ok", true, "has_token", true, "ratio", 0.5,
+		"bytes", uint64(12345678901), "at", time.Unix(0, 0).UTC(), "n", named("x"), "list", []string{"a"}, "status", http.StatusOK, "nil", nil,
+		"kind", slog.KindInt64, "token", "")
+	var got map[string]any
+	if err := json.Unmarshal(log.Bytes(), &got); err != nil {
+		t.Fatal(err)
+	}
+	delete(got, "time")
+	if want := map[string]any{"level": "INFO", "msg": "listening", "port": 3001.0, "took": 2e9, "ok": true, "has_token": true, "ratio": 0.5,
+		"bytes": 12345678901.0, "at": "1970-01-01T00:00:00Z", "n": "x", "list": []any{"a"}, "status": 200.0, "nil": nil, "kind": "Int64", "token": ""}; fmt.Sprint(got) != fmt.Sprint(want) {
+		t.Errorf("got  %v\nwant %v", got, want)
+	}
+}
+
+func TestIdsOfTheContextStandBesideTheMessage(t *testing.T) {
+	span := trace.NewSpanContext(trace.SpanContextConfig{TraceID: trace.TraceID{0xab}, SpanID: trace.SpanID{0xcd}})
+	ctx := trace.ContextWithSpanContext(reqid.With(t.Context(), "req-1"), span)
+	for way, logger := range map[string]func(*slog.Logger) *slog.Logger{
+		"plain":   func(l *slog.Logger) *slog.Logger { return l },
+		"grouped": func(l *slog.Logger) *slog.Logger { return l.With("a", 1).WithGroup("g").With("b", 2) },
+	} {
+		var log bytes.Buffer
+		logger(NewLogger(Options{Writer: &log})).InfoContext(ctx, "hello", "c", 3)
+		var got map[string]any
+		if err := json.Unmarshal(log.Bytes(), &got); err != nil {
+			t.Fatal(err)
+		}
+		if got["request_id"] != "req-1" || got["trace_id"] != span.TraceID().String() || got["span_id"] != span.SpanID().String() {
+			t.Errorf("%s: %s", way, log.String())
+		}
+		if way == "grouped" && (got["a"] != 1.0 || fmt.Sprint(got["g"]) != "map[b:2 c:3]") {
+			t.Errorf("%s: %s", way, log.String())
+		}
+	}
+}
+
+func TestAutoFormatIsJSONWhereNoTerminalIs(t *testing.T) {
+	for format, wantJSON := range map[string]bool{"auto": true, "json": true, "text": false} {
+		var log bytes.Buffer
+		NewLogger(Options{Writer: &log, Format: format}).Info("hello")
+		if json.Valid(log.Bytes()) != wantJSON || strings.Contains(log.String(), "\x1b") {
+			t.Errorf("%s: %q", format, log.String())
+		}
+	}
+}
+
+func TestRegistryKnowsTheBuild(t *testing.T) {
+	tele, _ := start(t, Options{Version: "0.9.18"})
+	families, err := tele.Registry.Gather()
+	if err != nil {
+		t.Fatal(err)
+	}
+	var all strings.Builder
+	for _, f := range families {
+		fmt.Fprintln(&all, f)
+	}
+	if got := all.String(); !strings.Contains(got, "telapi_build_info") || !strings.Contains(got, "0.9.18") || !strings.Contains(got, "go_goroutines") {
+		t.Errorf("got %s", got)
+	}
+}
+
+func BenchmarkLog(b *testing.B) {
+	for name, log := range map[string]*slog.Logger{
+		"redacted": NewLogger(Options{Writer: io.Discard, Format: "json"}),
+		"bare":     slog.New(slog.NewJSONHandler(io.Discard, nil)),
+	} {
+		b.Run(name, func(b *testing.B) {
+			ctx := reqid.With(b.Context(), "req-1")
+			b.ReportAllocs()
+			for b.Loop() {
+				log.InfoContext(ctx, "request", "method", "GET", "route", "/api/v1/runtime/capabilities", "status", 200, "took", time.Millisecond, "client", "192.0.2.1")
+			}
+		})
+	}
+}
