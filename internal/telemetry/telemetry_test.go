@@ -323,14 +323,15 @@ func TestHarmlessAttributesStayAsTheyAre(t *testing.T) {
 	var log bytes.Buffer
 	NewLogger(Options{Writer: &log}).Info("listening", "port", 3001, "took", 2*time.Second, "ok", true, "has_token", true, "ratio", 0.5,
 		"bytes", uint64(12345678901), "at", time.Unix(0, 0).UTC(), "n", named("x"), "list", []string{"a"}, "status", http.StatusOK, "nil", nil,
-		"kind", slog.KindInt64, "token", "")
+		"kind", slog.KindInt64, "token", "", "error", fmt.Errorf("open: %w", io.EOF), "map", map[string]int{"b": 2, "a": 1})
 	var got map[string]any
 	if err := json.Unmarshal(log.Bytes(), &got); err != nil {
 		t.Fatal(err)
 	}
 	delete(got, "time")
 	if want := map[string]any{"level": "INFO", "msg": "listening", "port": 3001.0, "took": 2e9, "ok": true, "has_token": true, "ratio": 0.5,
-		"bytes": 12345678901.0, "at": "1970-01-01T00:00:00Z", "n": "x", "list": []any{"a"}, "status": 200.0, "nil": nil, "kind": "Int64", "token": ""}; fmt.Sprint(got) != fmt.Sprint(want) {
+		"bytes": 12345678901.0, "at": "1970-01-01T00:00:00Z", "n": "x", "list": []any{"a"}, "status": 200.0, "nil": nil, "kind": "Int64", "token": "",
+		"error": "open: EOF", "map": `{"a":1,"b":2}`}; fmt.Sprint(got) != fmt.Sprint(want) {
 		t.Errorf("got  %v\nwant %v", got, want)
 	}
 }
