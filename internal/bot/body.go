@@ -76,7 +76,7 @@ func (b *Body) check(channelID string, issues *fault.Issues) {
 		b.Messages.Message[i].check(fault.Pointer("/messages/message", i), issues)
 	}
 	b.Messages.Message = inSequence(b.Messages.Message)
-	object(&b.Metadata, "/metadata", issues)
+	strictjson.Object(&b.Metadata, "", "/metadata", issues)
 	for i, d := range b.ChannelData {
 		if d.Key == nil {
 			strictjson.Require(issues, fault.Pointer("/channelData", i)+"/key", "An item of channel data has a key.")
@@ -98,7 +98,7 @@ func rfc3339(s string) bool {
 // inSequence sorts messages only if every one says where it belongs.
 func inSequence(list []message) []message {
 	for i := range list {
-		if !present(list[i].Sequence) {
+		if !strictjson.Present(list[i].Sequence) {
 			return list
 		}
 	}
@@ -110,17 +110,5 @@ func inSequence(list []message) []message {
 // it can be told from a second body that says the same.
 func (b *Body) Identified() bool {
 	return b.Messages.Timestamp != nil ||
-		slices.ContainsFunc(b.Messages.Message, func(m message) bool { return present(m.MessageID) })
-}
-
-func present(raw jsontext.Value) bool { return len(raw) > 0 && raw.Kind() != 'n' }
-
-// object wants an object; a null is the same as nothing.
-func object(raw *jsontext.Value, path string, issues *fault.Issues) {
-	switch {
-	case !present(*raw):
-		*raw = nil
-	case raw.Kind() != '{':
-		issues.Add(path, fault.IssueType, "This must be an object.")
-	}
+		slices.ContainsFunc(b.Messages.Message, func(m message) bool { return strictjson.Present(m.MessageID) })
 }

@@ -223,6 +223,22 @@ func TestHostileBodiesAreRefused(t *testing.T) {
 	}
 }
 
+func TestMessagesOfOneSequenceKeepTheirOrder(t *testing.T) {
+	var list []string
+	for i := range 60 {
+		list = append(list, fmt.Sprintf(`{"messageId":%d,"sequence":%d,"content":{"textMessage":{"textPlain":"x"}}}`, i, i%2))
+	}
+	b, err := Parse([]byte(`{"conversation":{"identifier":{"id":"c"}},"messages":{"message":[`+strings.Join(list, ",")+`]}}`), "c")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i, e := range b.Entries(entryOf("bot"), policy(t, "open")) {
+		if want := fmt.Sprint(i*2%60 + i/30); string(e.MessageID) != want {
+			t.Fatalf("message %s stands at %d, want %s", e.MessageID, i, want)
+		}
+	}
+}
+
 func TestADecisionCanBeTakenAgainWithAnotherProfile(t *testing.T) {
 	b, err := Parse(event("transfer", `{"hangupReason":"r"}`), "c")
 	if err != nil {

@@ -6,6 +6,7 @@ import (
 
 	"telapi/callruntime/wire"
 	"telapi/internal/command"
+	"telapi/internal/strictjson"
 )
 
 // Result is a provider's answer of any kind.
@@ -23,13 +24,14 @@ func (b *Body) Entries(base wire.Entry, policy *command.Policy) []wire.Entry {
 		s.add(wire.KindProviderError, func(e *wire.Entry) { e.Error = b.failure })
 		return s.entries
 	}
+	s.entries = make([]wire.Entry, 0, 3+2*len(b.Messages.Message)+len(b.actions)) // more only with many events
 	if b.Metadata != nil {
 		s.add(wire.KindMetadata, func(e *wire.Entry) { e.Metadata = b.Metadata })
 	}
 	if b.ChannelData != nil {
 		s.add(wire.KindChannelData, func(e *wire.Entry) { e.ChannelData = b.ChannelData })
 	}
-	if present(b.NLUData) {
+	if strictjson.Present(b.NLUData) {
 		s.add(wire.KindNLUData, func(e *wire.Entry) { e.NLUData = b.NLUData })
 	}
 	for i := range b.Messages.Message {
@@ -56,7 +58,7 @@ func (b *Body) addMessage(s *stream, m *message) {
 	if t := c.Event.Typing; t != nil {
 		s.event(wire.EventTyping, t)
 	}
-	if present(c.Event.Pause) {
+	if strictjson.Present(c.Event.Pause) {
 		s.event(wire.EventPause, c.Event.Pause)
 	}
 	if c.Event.MessageRead != nil {

@@ -48,11 +48,11 @@ func ParseLLM(data []byte) (*LLMBody, error) {
 		return nil, err
 	}
 	switch {
-	case present(doc.Content):
+	case strictjson.Present(doc.Content):
 		b.content = doc.read("/content", &issues)
-	case present(doc.Message.Content):
+	case strictjson.Present(doc.Message.Content):
 		b.content = doc.Message.read("/message/content", &issues)
-	case len(doc.Choices) > 0 && present(doc.Choices[0].Message.Content):
+	case len(doc.Choices) > 0 && strictjson.Present(doc.Choices[0].Message.Content):
 		b.content = doc.Choices[0].Message.read("/choices/0/message/content", &issues)
 	case len(doc.Commands) == 0:
 		strictjson.Require(&issues, "/content", "An assistant message has content.")

@@ -48,49 +48,49 @@ type typing struct {
 }
 
 func (m *message) check(path string, issues *fault.Issues) {
-	number(&m.MessageID, path+"/messageId", issues)
-	number(&m.RelatesTo, path+"/relatesTo", issues)
-	m.sequence = number(&m.Sequence, path+"/sequence", issues)
+	number(&m.MessageID, path, "/messageId", issues)
+	number(&m.RelatesTo, path, "/relatesTo", issues)
+	m.sequence = number(&m.Sequence, path, "/sequence", issues)
 	if m.Content == nil {
 		strictjson.Require(issues, path+"/content", "A message has content.")
 		return
 	}
 	c, path := m.Content, path+"/content"
-	c.checkActivity(path+"/activityParams", issues)
+	c.checkActivity(path, issues)
 	if t := c.Event.Typing; t != nil {
 		if t.Enable == nil {
 			strictjson.Require(issues, path+"/event/typing/enable", "typing says whether to enable it.")
 		}
-		number(&t.Duration, path+"/event/typing/duration", issues)
+		number(&t.Duration, path, "/event/typing/duration", issues)
 	}
-	number(&c.Event.Pause, path+"/event/pause", issues)
+	number(&c.Event.Pause, path, "/event/pause", issues)
 	if c.Event.Custom != nil {
 		m.commands = c.Event.Custom.Commands(path+"/event/custom", issues)
 	}
 }
 
 func (c *content) checkActivity(path string, issues *fault.Issues) {
-	object(&c.ActivityParams, path, issues)
+	strictjson.Object(&c.ActivityParams, path, "/activityParams", issues)
 	if c.ActivityParams.Kind() != '{' {
 		return
 	}
 	var known struct {
 		DisableTTSCache bool `json:"disableTtsCache"`
 	}
-	if err := strictjson.Decode(c.ActivityParams, &known, path, issues); err == nil {
+	if err := strictjson.Decode(c.ActivityParams, &known, path+"/activityParams", issues); err == nil {
 		c.disableTTSCache = known.DisableTTSCache
 	}
 }
 
 // number wants a number that a float64 can hold; a null is the same as nothing.
-func number(raw *jsontext.Value, path string, issues *fault.Issues) float64 {
-	if !present(*raw) {
+func number(raw *jsontext.Value, path, field string, issues *fault.Issues) float64 {
+	if !strictjson.Present(*raw) {
 		*raw = nil
 		return 0
 	}
 	f, ok := strictjson.Number(*raw)
 	if !ok {
-		issues.Add(path, fault.IssueType, "This must be a number, and one that is not absurdly large.")
+		issues.Add(path+field, fault.IssueType, "This must be a number, and one that is not absurdly large.")
 	}
 	return f
 }

@@ -5,10 +5,9 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/go-json-experiment/json/jsontext"
-
 	"telapi/callruntime/wire"
 	"telapi/internal/fault"
+	"telapi/internal/strictjson"
 )
 
 // SIPBye is the transfer method that needs no target: the call is routed by
@@ -27,26 +26,26 @@ var (
 // fields.
 func check(c wire.Command, path string, issues *fault.Issues) {
 	spec := specs[c.Head().Type]
-	checkObject(&c.Head().Metadata, path+"/metadata", issues)
+	strictjson.Object(&c.Head().Metadata, path, "/metadata", issues)
 	for i := range SessionParams {
 		if p := &SessionParams[i]; p.Command == spec.Type {
-			p.checkField(spec.field(p.Field).of(c), path+"/"+strings.ReplaceAll(p.Field, ".", "/"), issues)
+			p.checkField(spec.field(p.Field).of(c), path, issues)
 		}
 	}
 	switch c := c.(type) {
 	case *wire.Hangup:
-		checkLine(c.Reason, path+"/reason", issues)
+		checkLine(c.Reason, path, "/reason", issues)
 		checkCallControl(&c.CallControl, path, issues)
 	case *wire.Transfer:
 		if c.Target != "" {
-			checkTarget(c.Target, path+"/target", issues)
+			checkTarget(c.Target, path, "/target", issues)
 		}
-		checkLine(c.HangupReason, path+"/hangupReason", issues)
+		checkLine(c.HangupReason, path, "/hangupReason", issues)
 		checkCallControl(&c.CallControl, path, issues)
 	case *wire.SendDTMF:
-		checkLine(c.Digits, path+"/digits", issues)
+		checkLine(c.Digits, path, "/digits", issues)
 	case *wire.SetContext:
-		checkObject(&c.Values, path+"/values", issues)
+		strictjson.Object(&c.Values, path, "/values", issues)
 	}
 }
 
@@ -56,20 +55,21 @@ func (p *Param) checkField(v reflect.Value, path string, issues *fault.Issues) {
 	if v.IsNil() {
 		return
 	}
+	field := strings.ReplaceAll(p.Field, ".", "/")
 	switch v := v.Elem().Interface().(type) {
 	case int64:
-		p.checkInteger(v, path, issues)
+		p.checkInteger(v, path, field, issues)
 	case string:
-		p.checkString(v, path, issues)
+		p.checkString(v, path, field, issues)
 	}
 }
 
 // checkCallControl notes what is wrong with what hangups, transfers and control
 // events have in common, and returns the session parameters among it.
 func checkCallControl(c *wire.CallControl, path string, issues *fault.Issues) settings {
-	checkOneOf(c.TransferMethod, transferMethods, path+"/transferMethod", issues)
-	checkOneOf(c.TransferReferOutcomeMode, outcomeModes, path+"/transferReferOutcomeMode", issues)
-	checkOneOf(c.BotOperationResult, results, path+"/botOperationResult", issues)
+	checkOneOf(c.TransferMethod, transferMethods, path, "/transferMethod", issues)
+	checkOneOf(c.TransferReferOutcomeMode, outcomeModes, path, "/transferReferOutcomeMode", issues)
+	checkOneOf(c.BotOperationResult, results, path, "/botOperationResult", issues)
 	if ms := c.TransferNotificationsHangupMS; ms != nil {
 		switch at := path + "/transferNotificationsHangupMS"; {
 		case *ms < 0:
@@ -78,40 +78,29 @@ func checkCallControl(c *wire.CallControl, path string, issues *fault.Issues) se
 			issues.Add(at, fault.IssueTooLarge, "This must be at most %d.", maxNotificationsHangupMS)
 		}
 	}
-	checkLine(c.TransferRoutingPool, path+"/transferRoutingPool", issues)
-	checkLine(c.HandoverReason, path+"/handoverReason", issues)
-	checkLine(c.TransferReferredByURL, path+"/transferReferredByURL", issues)
+	checkLine(c.TransferRoutingPool, path, "/transferRoutingPool", issues)
+	checkLine(c.HandoverReason, path, "/handoverReason", issues)
+	checkLine(c.TransferReferredByURL, path, "/transferReferredByURL", issues)
 	if hidesBreak(c.TransferReferredByURL) {
 		issues.Add(path+"/transferReferredByURL", fault.IssueForbidden, "CR, LF and NUL are not allowed, escaped or not.")
 	}
-	checkHeaders(c.TransferSIPHeaders, path+"/transferSipHeaders", issues)
-	checkHeaders(c.HangupSIPHeaders, path+"/hangupSipHeaders", issues)
-	checkQuery(c.TransferSIPQueryParams, path+"/transferSipQueryParams", issues)
-	checkQuery(c.SIPQueryParams, path+"/sipQueryParams", issues)
-	checkObject(&c.BotOperationData, path+"/botOperationData", issues)
-	checkObject(&c.SessionParams, path+"/sessionParams", issues)
-	return readSettings(c.SessionParams, path+"/sessionParams", issues)
+	checkHeaders(c.TransferSIPHeaders, path, "/transferSipHeaders", issues)
+	checkHeaders(c.HangupSIPHeaders, path, "/hangupSipHeaders", issues)
+	checkQuery(c.TransferSIPQueryParams, path, "/transferSipQueryParams", issues)
+	checkQuery(c.SIPQueryParams, path, "/sipQueryParams", issues)
+	strictjson.Object(&c.BotOperationData, path, "/botOperationData", issues)
+	strictjson.Object(&c.SessionParams, path, "/sessionParams", issues)
+	return readSettings(c.SessionParams, path, issues)
 }
 
-func checkOneOf(s string, allowed []string, path string, issues *fault.Issues) {
+func checkOneOf(s string, allowed []string, path, field string, issues *fault.Issues) {
 	if s != "" && !slices.Contains(allowed, s) {
-		issues.Add(path, fault.IssueValue, "This is one of %s.", strings.Join(allowed, ", "))
+		issues.Add(path+field, fault.IssueValue, "This is one of %s.", strings.Join(allowed, ", "))
 	}
 }
 
-func checkTarget(s, path string, issues *fault.Issues) {
+func checkTarget(s, path, field string, issues *fault.Issues) {
 	if _, err := ParseTarget(s); err != nil {
-		issues.Add(path, fault.IssueValue, "Not a target: %v.", err)
-	}
-}
-
-// checkObject wants an object; a null is the same as nothing.
-func checkObject(raw *jsontext.Value, path string, issues *fault.Issues) {
-	switch {
-	case len(*raw) == 0:
-	case raw.Kind() == 'n':
-		*raw = nil
-	case raw.Kind() != '{':
-		issues.Add(path, fault.IssueType, "This must be an object.")
+		issues.Add(path+field, fault.IssueValue, "Not a target: %v.", err)
 	}
 }

@@ -26,13 +26,13 @@ func (e *Event) Commands(path string, issues *fault.Issues) []wire.Command {
 	for _, given := range []struct {
 		name  string
 		value *string
-	}{{"target", v.Target}, {"transferTarget", v.TransferTarget}} {
+	}{{"/target", v.Target}, {"/transferTarget", v.TransferTarget}} {
 		if given.value != nil {
-			checkTarget(*given.value, at+"/"+given.name, issues)
+			checkTarget(*given.value, at, given.name, issues)
 			target = *given.value // the last one wins: transferTarget
 		}
 	}
-	checkLine(v.HangupReason, at+"/hangupReason", issues)
+	checkLine(v.HangupReason, at, "/hangupReason", issues)
 	params := checkCallControl(&v.CallControl, at, issues)
 
 	switch e.Name {

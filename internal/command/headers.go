@@ -48,55 +48,60 @@ func steers(name string) bool {
 	return steering[decoded] || strings.HasPrefix(decoded, "content-") || !isToken(decoded)
 }
 
-func checkHeaders(list []wire.NameValue, path string, issues *fault.Issues) {
+func checkHeaders(list []wire.NameValue, path, field string, issues *fault.Issues) {
 	if len(list) > MaxSIPHeaders {
-		issues.Add(path, fault.IssueTooMany, "There may be %d headers at the most.", MaxSIPHeaders)
+		issues.Add(path+field, fault.IssueTooMany, "There may be %d headers at the most.", MaxSIPHeaders)
 	}
 	total := 0
 	for i, h := range list {
 		total += utf8.RuneCountInString(h.Name) + utf8.RuneCountInString(h.Value)
-		at := fault.Pointer(path, i)
-		checkPair(h, at+"/name", at+"/value", issues)
+		checkPair(h, func(member string) string { return fault.Pointer(path+field, i) + member }, issues)
 	}
 	if total >= SIPHeaderCharacters {
-		issues.Add(path, fault.IssueTooLong, "Names and values must stay below %d characters together.", SIPHeaderCharacters)
+		issues.Add(path+field, fault.IssueTooLong, "Names and values must stay below %d characters together.", SIPHeaderCharacters)
 	}
 }
 
-func checkQuery(params wire.NameValues, path string, issues *fault.Issues) {
+func checkQuery(params wire.NameValues, path, field string, issues *fault.Issues) {
 	for i, p := range params.List {
-		name, value := fault.Pointer(path, i)+"/name", fault.Pointer(path, i)+"/value"
-		if params.AsObject {
-			name = fault.Pointer(path, p.Name)
-			value = name
+		at := func(member string) string {
+			if params.AsObject {
+				return fault.Pointer(path+field, p.Name)
+			}
+			return fault.Pointer(path+field, i) + member
 		}
-		checkPair(p, name, value, issues)
+		checkPair(p, at, issues)
 		if hidesBreak(p.Value) {
-			issues.Add(value, fault.IssueForbidden, "CR, LF and NUL are not allowed, escaped or not.")
+			issues.Add(at("/value"), fault.IssueForbidden, "CR, LF and NUL are not allowed, escaped or not.")
 		}
 	}
 }
 
-func checkPair(p wire.NameValue, name, value string, issues *fault.Issues) {
+// checkPair asks at for the place of a member only when it has to name it.
+func checkPair(p wire.NameValue, at func(member string) string, issues *fault.Issues) {
 	switch {
 	case p.Name == "":
-		strictjson.Require(issues, name, "A name is needed.")
+		strictjson.Require(issues, at("/name"), "A name is needed.")
 	case !isToken(p.Name):
-		issues.Add(name, fault.IssueForbidden, "A name consists of letters, digits and -.!%%*_+`'~ alone.")
+		issues.Add(at("/name"), fault.IssueForbidden, "A name consists of letters, digits and -.!%%*_+`'~ alone.")
 	}
 	if !p.HasValue() {
-		strictjson.Require(issues, value, "A value is needed.")
+		strictjson.Require(issues, at("/value"), "A value is needed.")
 	}
-	checkLine(p.Value, value, issues)
+	if breaksLine(p.Value) {
+		issues.Add(at("/value"), fault.IssueForbidden, "CR, LF and NUL are not allowed here.")
+	}
 }
 
 // checkLine keeps what ends up in a SIP message on one line: a line break would
 // let a provider write headers, or a whole request, of its own.
-func checkLine(s, path string, issues *fault.Issues) {
-	if strings.ContainsAny(s, "\r\n\x00") {
-		issues.Add(path, fault.IssueForbidden, "CR, LF and NUL are not allowed here.")
+func checkLine(s, path, field string, issues *fault.Issues) {
+	if breaksLine(s) {
+		issues.Add(path+field, fault.IssueForbidden, "CR, LF and NUL are not allowed here.")
 	}
 }
+
+func breaksLine(s string) bool { return strings.ContainsAny(s, "\r\n\x00") }
 
 // hidesBreak finds CR, LF or NUL behind one or more layers of percent escapes,
 // which whoever builds the URI would take away. It looks at each byte once.

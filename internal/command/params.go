@@ -110,8 +110,8 @@ func SessionParamsSchema() map[string]any {
 	}
 }
 
-// read checks one value against the table and returns it as the bool, int64 or
-// string it is, or nil with what is wrong noted.
+// read checks one value of the sessionParams at path and returns it as the bool,
+// int64 or string it is, or nil with what is wrong noted.
 func (p *Param) read(raw jsontext.Value, path string, issues *fault.Issues) any {
 	switch p.Type {
 	case "boolean":
@@ -120,31 +120,31 @@ func (p *Param) read(raw jsontext.Value, path string, issues *fault.Issues) any 
 		}
 	case "integer":
 		if n, ok := strictjson.Integer(raw); ok {
-			return p.checkInteger(n, path, issues)
+			return p.checkInteger(n, path, p.Name, issues)
 		}
 	case "string":
 		var s string
 		if raw.Kind() == '"' && json.Unmarshal(raw, &s) == nil {
-			return p.checkString(s, path, issues)
+			return p.checkString(s, path, p.Name, issues)
 		}
 	}
-	issues.Add(path, fault.IssueType, "%s must be of type %s.", p.Name, p.Type)
+	issues.Add(path+"/"+p.Name, fault.IssueType, "%s must be of type %s.", p.Name, p.Type)
 	return nil
 }
 
-func (p *Param) checkInteger(n int64, path string, issues *fault.Issues) any {
+func (p *Param) checkInteger(n int64, path, field string, issues *fault.Issues) any {
 	switch {
 	case n < p.Min:
-		issues.Add(path, fault.IssueTooSmall, "%s must be at least %d.", p.Name, p.Min)
+		issues.Add(path+"/"+field, fault.IssueTooSmall, "%s must be at least %d.", p.Name, p.Min)
 	case n > p.Max:
-		issues.Add(path, fault.IssueTooLarge, "%s must be at most %d.", p.Name, p.Max)
+		issues.Add(path+"/"+field, fault.IssueTooLarge, "%s must be at most %d.", p.Name, p.Max)
 	}
 	return n
 }
 
-func (p *Param) checkString(s, path string, issues *fault.Issues) any {
+func (p *Param) checkString(s, path, field string, issues *fault.Issues) any {
 	if p.MaxLength != anyLength && utf8.RuneCountInString(s) > p.MaxLength {
-		issues.Add(path, fault.IssueTooLong, "%s has at most %d characters.", p.Name, p.MaxLength)
+		issues.Add(path+"/"+field, fault.IssueTooLong, "%s has at most %d characters.", p.Name, p.MaxLength)
 	}
 	return s
 }

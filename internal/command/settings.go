@@ -14,11 +14,12 @@ import (
 // a key was not given.
 type settings []any
 
-// readSettings holds an object against the table.
+// readSettings holds the sessionParams below path against the table.
 func readSettings(raw jsontext.Value, path string, issues *fault.Issues) settings {
 	if raw.Kind() != '{' {
 		return nil
 	}
+	path += "/sessionParams"
 	given := make(settings, len(SessionParams))
 	dec := jsontext.NewDecoder(bytes.NewReader(raw))
 	_, err := dec.ReadToken()
@@ -33,7 +34,7 @@ func readSettings(raw jsontext.Value, path string, issues *fault.Issues) setting
 			break
 		}
 		if i, known := paramIndex[key]; known {
-			given[i] = SessionParams[i].read(value, path+"/"+key, issues)
+			given[i] = SessionParams[i].read(value, path, issues)
 		} else {
 			issues.Add(fault.Pointer(path, key), fault.IssueUnknown, "There is no such session parameter.")
 		}

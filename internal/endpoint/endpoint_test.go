@@ -204,6 +204,13 @@ func TestHostilePageParametersAreIssues(t *testing.T) {
 			t.Errorf("%.20q: %v", cursor, got)
 		}
 	}
+	good := encodeCursor("ep_00000000-0000-7000-8000-000000000000")
+	if _, err := d.List(t.Context(), "ours", map[string][]string{"cursor": {good}}); err != nil {
+		t.Errorf("a cursor of ours: %v", err)
+	}
+	if _, err := d.List(t.Context(), "ours", map[string][]string{"cursor": {good[:len(good)-1] + "B"}}); err == nil {
+		t.Error("a cursor with stray bits was taken")
+	}
 	for _, limit := range []string{"0", "-1", "201", "x", "1e2", "99999999999999999999", " 1"} {
 		_, err := d.List(t.Context(), "ours", map[string][]string{"limit": {limit}, "cursor": {"garbage"}})
 		if got := paths(err); !slices.Equal(got, []string{"/query/limit", "/query/cursor"}) {

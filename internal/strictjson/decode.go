@@ -152,3 +152,17 @@ func Require(issues *fault.Issues, path, format string, args ...any) {
 		issues.Add(path, fault.IssueRequired, format, args...)
 	}
 }
+
+// Present tells whether a raw member was given as something other than null.
+func Present(raw jsontext.Value) bool { return len(raw) > 0 && raw.Kind() != 'n' }
+
+// Object notes a raw member of the object at path that is neither an object nor
+// absent, and drops a null.
+func Object(raw *jsontext.Value, path, field string, issues *fault.Issues) {
+	switch {
+	case !Present(*raw):
+		*raw = nil
+	case raw.Kind() != '{':
+		issues.Add(path+field, fault.IssueType, "This must be an object.")
+	}
+}

@@ -1,0 +1,49 @@
+package bot
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+
+	"github.com/go-json-experiment/json"
+
+	"telapi/callruntime/wire"
+)
+
+// BenchmarkBody compares a usual body of 1 KB, read and turned into entries,
+// with decoding the same bytes alone.
+func BenchmarkBody(b *testing.B) {
+	body := fmt.Appendf(nil, `{"conversation":{"identifier":{"id":"c","name":"Support"}},"from":{"identifier":{"id":"bot-1"}},"messages":{"timestamp":"2026-11-15T09:30:00Z","message":[
+		{"messageId":1,"sequence":1,"content":{"textMessage":{"textPlain":%q}}},
+		{"messageId":2,"sequence":2,"content":{"textMessage":{"textPlain":%q},"event":{"typing":{"enable":true},"custom":{"name":"config","value":{"sessionParams":{"bargeIn":true,"botNoInputTimeoutMs":5000}}}}}}]},
+		"metadata":{"provider":"x","latency":12},"nluData":{"intents":[{"name":"greet","score":0.9}]}}`, strings.Repeat("word ", 60), strings.Repeat("word ", 40))
+	rules := policy(b, "open")
+	b.Run("decode alone", func(b *testing.B) {
+		for b.Loop() {
+			var d document
+			if err := json.Unmarshal(body, &d); err != nil {
+				b.Fatal(err)
+			}
+		}
+	})
+	b.Run("parse", func(b *testing.B) {
+		for b.Loop() {
+			if _, err := Parse(body, "c"); err != nil {
+				b.Fatal(err)
+			}
+		}
+	})
+	b.Run("parse and write entries", func(b *testing.B) {
+		for b.Loop() {
+			parsed, err := Parse(body, "c")
+			if err != nil {
+				b.Fatal(err)
+			}
+			for _, e := range parsed.Entries(entryOf(wire.SourceBot), rules) {
+				if _, err := json.Marshal(e); err != nil {
+					b.Fatal(err)
+				}
+			}
+		}
+	})
+}
