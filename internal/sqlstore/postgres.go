@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"net"
-	"net/url"
 	"strconv"
 	"strings"
 	"time"
@@ -17,8 +16,8 @@ import (
 	"telapi/internal/redact"
 )
 
-func openPostgres(dsn redact.Secret, sslMode string) (*sql.DB, engine, error) {
-	config, err := postgresConfig(dsn, sslMode)
+func openPostgres(dsn redact.Secret) (*sql.DB, engine, error) {
+	config, err := postgresConfig(dsn)
 	if err != nil {
 		return nil, engine{}, err
 	}
@@ -42,7 +41,7 @@ func openPostgres(dsn redact.Secret, sslMode string) (*sql.DB, engine, error) {
 
 // postgresConfig reads the URL. Its errors show nothing of it but a parameter
 // that is wrong: a parser that stumbles over an unescaped password quotes it.
-func postgresConfig(dsn redact.Secret, sslMode string) (*pgx.ConnConfig, error) {
+func postgresConfig(dsn redact.Secret) (*pgx.ConnConfig, error) {
 	scheme, rest, _ := strings.Cut(dsn.Reveal(), "://")
 	if scheme != "postgres" && scheme != "postgresql" {
 		return nil, errors.New("DATABASE_URL must start with postgres:// or postgresql://")
@@ -53,29 +52,18 @@ func postgresConfig(dsn redact.Secret, sslMode string) (*pgx.ConnConfig, error) 
 	if end := strings.IndexAny(rest, "/?#"); end >= 0 {
 		authority = rest[:end]
 	}
-	address, query, _ := strings.Cut(dsn.Reveal(), "?")
+	address, _, _ := strings.Cut(dsn.Reveal(), "?")
 	_, err := pgx.ParseConfig(address)
 	if err != nil || strings.Count(authority, "@") > 1 || strings.Contains(rest[len(authority):], "@") {
 		return nil, errors.New("DATABASE_URL cannot be read: special characters in it must be percent-encoded (@ as %40, / as %2F, ? as %3F, # as %23)")
 	}
-	parameters, err := url.ParseQuery(query)
+	config, err := pgx.ParseConfig(dsn.Reveal())
 	if err != nil {
-		return nil, errors.New("DATABASE_URL has parameters that cannot be read: they must be name=value pairs joined by &, percent-encoded")
-	}
-	if sslMode != "" {
-		parameters.Del("ssl")
-		parameters.Set("sslmode", sslMode)
-	} else if !parameters.Has("sslmode") && !parameters.Has("ssl") {
-		parameters.Set("sslmode", "disable") // not the driver's default, which falls back to plain text in silence
-	}
-	config, err := pgx.ParseConfig(address + "?" + parameters.Encode())
-	if err != nil {
-		if reason := errors.Unwrap(err); reason != nil {
-			err = reason
-		} else {
-			err = errors.New("a value is out of its bounds")
+		reason := errors.Unwrap(err) // without the URL, which the outer text has
+		if reason == nil {
+			reason = errors.New("a value is out of its bounds")
 		}
-		return nil, fmt.Errorf("DATABASE_URL has a parameter that does not work: %w", err)
+		return nil, fmt.Errorf("DATABASE_URL has a parameter that does not work: %w", reason)
 	}
 	if config.ConnectTimeout == 0 {
 		config.ConnectTimeout = pingTimeout

@@ -7,6 +7,7 @@ import (
 	"strings"
 	"testing"
 
+	"telapi/internal/config"
 	"telapi/internal/fault"
 	"telapi/internal/redact"
 	"telapi/test/servers"
@@ -44,17 +45,19 @@ func TestSSLModeDecidesWhatIsTrusted(t *testing.T) {
 		{"", "with TLS and no mode set", ours, "", inPlainText},
 	} {
 		t.Run(tt.mode+"/server "+tt.server, func(t *testing.T) {
-			// The URL asks for something else: the mode replaces it.
-			parameters := url.Values{}
-			if tt.mode != "" {
-				parameters.Set("sslmode", map[bool]string{true: "disable", false: "require"}[tt.want == encrypted])
+			environ := []string{}
+			if tt.mode != "" { // and the URL asks for something else, which it replaces
+				tt.url += "?sslmode=" + map[bool]string{true: "disable", false: "require"}[tt.want == encrypted]
+				environ = append(environ, "DATABASE_SSL_MODE="+tt.mode)
 			}
 			if tt.root != "" {
-				parameters.Set("sslrootcert", tt.root)
+				tt.url += "&sslrootcert=" + url.QueryEscape(tt.root)
 			}
-			s := open(t, Options{DSN: redact.Secret(tt.url + "?" + parameters.Encode()), SSLMode: tt.mode})
+			cfg, _, err := config.Load(append(environ, "DATABASE_URL="+tt.url), config.Tool)
+			must(t, err)
+			s := open(t, Options{DSN: cfg.DatabaseDSN()})
 			var tls bool
-			err := s.db.QueryRowContext(t.Context(), "SELECT ssl FROM pg_stat_ssl WHERE pid = pg_backend_pid()").Scan(&tls)
+			err = s.db.QueryRowContext(t.Context(), "SELECT ssl FROM pg_stat_ssl WHERE pid = pg_backend_pid()").Scan(&tls)
 			got := map[bool]string{true: encrypted, false: inPlainText}[tls]
 			if err != nil {
 				got = refused
@@ -72,24 +75,24 @@ func TestSSLModeDecidesWhatIsTrusted(t *testing.T) {
 func TestUnusableURLIsRefusedWithoutShowingIt(t *testing.T) {
 	notPEM := filepath.Join(t.TempDir(), "ca.pem")
 	must(t, os.WriteFile(notPEM, []byte("nothing"), 0o600))
-	for name, tt := range map[string]struct{ dsn, mode, want string }{
-		"another scheme":          {"mysql://u:hunter2@db/x", "", "postgres://"},
-		"no scheme":               {"host=db password=hunter2", "", "postgres://"},
-		"slash in the password":   {"postgres://u:hunter2/x@db/x", "", "percent-encoded"},
-		"at sign in the password": {"postgres://u:hunter2@x@db/x", "", "percent-encoded"},
-		"question mark in it":     {"postgres://u:hunter2?x@db/x", "", "percent-encoded"},
-		"number and slash in it":  {"postgres://u:22/hunter2@db/x", "", "percent-encoded"},
-		"number and question":     {"postgres://u:22?hunter2@db/x", "", "percent-encoded"},
-		"broken escape":           {"postgres://u:hunter2%zz@db/x", "", "percent-encoded"},
-		"broken parameter":        {"postgres://u:hunter2@db/x?a=%zz", "", "parameters"},
-		"wrong port":              {"postgres://u:hunter2@db:port/x", "", "percent-encoded"},
-		"missing root":            {"postgres://u:hunter2@db/x?sslrootcert=/nowhere.pem", "verify-ca", "/nowhere.pem"},
-		"root that is no PEM":     {"postgres://u:hunter2@db/x?sslrootcert=" + notPEM, "verify-ca", "CA"},
-		"unknown mode":            {"postgres://u:hunter2@db/x", "sometimes", "sslmode"},
-		"nonsense time-out":       {"postgres://u:hunter2@db/x?connect_timeout=soon", "", "soon"},
+	for name, tt := range map[string]struct{ dsn, want string }{
+		"another scheme":          {"mysql://u:hunter2@db/x", "postgres://"},
+		"no scheme":               {"host=db password=hunter2", "postgres://"},
+		"slash in the password":   {"postgres://u:hunter2/x@db/x", "percent-encoded"},
+		"at sign in the password": {"postgres://u:hunter2@x@db/x", "percent-encoded"},
+		"question mark in it":     {"postgres://u:hunter2?x@db/x", "percent-encoded"},
+		"number and slash in it":  {"postgres://u:22/hunter2@db/x", "percent-encoded"},
+		"number and question":     {"postgres://u:22?hunter2@db/x", "percent-encoded"},
+		"broken escape":           {"postgres://u:hunter2%zz@db/x", "percent-encoded"},
+		"broken parameter":        {"postgres://u:hunter2@db/x?a=%zz", "parameter"},
+		"wrong port":              {"postgres://u:hunter2@db:port/x", "percent-encoded"},
+		"missing root":            {"postgres://u:hunter2@db/x?sslmode=verify-ca&sslrootcert=/nowhere.pem", "/nowhere.pem"},
+		"root that is no PEM":     {"postgres://u:hunter2@db/x?sslmode=verify-ca&sslrootcert=" + notPEM, "CA"},
+		"unknown mode":            {"postgres://u:hunter2@db/x?sslmode=sometimes", "sslmode"},
+		"nonsense time-out":       {"postgres://u:hunter2@db/x?connect_timeout=soon", "soon"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			_, err := Open(Options{DSN: redact.Secret(tt.dsn), SSLMode: tt.mode})
+			_, err := Open(Options{DSN: redact.Secret(tt.dsn)})
 			if err == nil || !strings.Contains(err.Error(), tt.want) || strings.Contains(err.Error(), "hunter2") {
 				t.Errorf("%v, want an error about %s that shows no password", err, tt.want)
 			}

@@ -21,13 +21,9 @@ import (
 
 // Options say which database to use.
 type Options struct {
-	// DSN is a postgres:// URL. Empty: SQLite under DataDir.
+	// DSN is a postgres:// URL; its sslmode and sslrootcert decide about TLS as
+	// they do for libpq. Empty: SQLite under DataDir.
 	DSN redact.Secret
-	// SSLMode is disable, require, verify-ca or verify-full and replaces the
-	// URL's sslmode. Empty: what the URL says, else disable. A root certificate
-	// comes from the URL's sslrootcert; as in libpq, giving one makes require
-	// check the chain like verify-ca.
-	SSLMode string
 	// DataDir is the folder of the SQLite file; created when missing.
 	DataDir string
 	Logger  *slog.Logger
@@ -62,7 +58,7 @@ func Open(o Options) (*Store, error) {
 	}
 	var err error
 	if o.DSN != "" {
-		s.db, s.engine, err = openPostgres(o.DSN, o.SSLMode)
+		s.db, s.engine, err = openPostgres(o.DSN)
 	} else {
 		s.db, s.engine, err = openSQLite(o.DataDir)
 	}
