@@ -17,6 +17,7 @@ import (
 	"go.opentelemetry.io/otel/trace"
 
 	"telapi/internal/fault"
+	"telapi/internal/redact"
 	"telapi/internal/reqid"
 )
 
@@ -28,7 +29,7 @@ const clientClosed = 499
 func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	start := s.deps.Now()
 	x := &exchange{ResponseWriter: w, client: clientAddr(r, s.deps.TrustedProxies)}
-	id := reqid.FromHeader(r.Header.Get(reqid.Header))
+	id := requestID(r)
 	w.Header().Set(reqid.Header, id)
 	w.Header().Set("X-Content-Type-Options", "nosniff")
 	if s.deps.Draining() {
@@ -52,6 +53,16 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		s.tell(ctx, x, r, span, s.deps.Now().Sub(start))
 	}()
 	s.route(x, r)
+}
+
+// requestID takes over the client's id, unless a secret was pasted there: ids
+// are logged and echoed.
+func requestID(r *http.Request) string {
+	sent := r.Header.Get(reqid.Header)
+	if redact.Text(sent) != sent {
+		sent = ""
+	}
+	return reqid.FromHeader(sent)
 }
 
 func (s *Server) recovered(x *exchange, r *http.Request, p any) {
