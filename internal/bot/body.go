@@ -17,6 +17,13 @@ import (
 	"telapi/internal/strictjson"
 )
 
+// Bounds that the interface leaves open, against bodies that are small on the
+// wire and huge on the stream, where every message repeats who speaks.
+const (
+	MaxMessages = 500
+	maxRepeated = 4 << 20
+)
+
 // Body is a bot's checked callback body.
 type Body struct {
 	document
@@ -71,6 +78,17 @@ func (b *Body) check(channelID string, issues *fault.Issues) {
 		if !rfc3339(*s) && !strictjson.Covered(issues, "/messages/timestamp") {
 			issues.Add("/messages/timestamp", fault.IssueValue, "This is a time with a time zone, such as 2026-11-15T09:30:00Z.")
 		}
+	}
+	n := len(b.Messages.Message)
+	if n > MaxMessages {
+		issues.Add("/messages/message", fault.IssueTooMany, "There may be %d messages at the most.", MaxMessages)
+	}
+	repeated := len(b.Conversation.Identifier.Name)
+	if b.From != nil {
+		repeated += len(b.From.Avatar) + len(b.From.Identifier.ID) + len(b.From.Identifier.Name)
+	}
+	if n*repeated > maxRepeated {
+		issues.Add("/from", fault.IssueTooLong, "This is too long to travel with each of %d messages.", n)
 	}
 	for i := range b.Messages.Message {
 		b.Messages.Message[i].check(fault.Pointer("/messages/message", i), issues)

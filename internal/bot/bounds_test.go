@@ -239,6 +239,33 @@ func TestMessagesOfOneSequenceKeepTheirOrder(t *testing.T) {
 	}
 }
 
+func TestASmallBodyCannotBecomeAHugeStream(t *testing.T) {
+	body := func(from string, messages int, actions string) []byte {
+		list := strings.TrimSuffix(strings.Repeat(`{"content":{"voiceMessage":"a"}},`, messages), ",")
+		return fmt.Appendf(nil, `{"conversation":{"identifier":{"id":"c"}},"from":{"avatar":%q},"messages":{"message":[%s]},"actions":[%s]}`, from, list, actions)
+	}
+	zeros := func(n int) string { return strings.TrimSuffix(strings.Repeat("0,", n), ",") }
+	for name, c := range map[string]struct {
+		body []byte
+		want string
+	}{
+		"500 messages":                        {body("", 500, ""), ""},
+		"501 messages":                        {body("", 501, ""), fault.IssueTooMany},
+		"100 actions":                         {body("", 1, zeros(100)), ""},
+		"101 actions":                         {body("", 1, zeros(101)), fault.IssueTooMany},
+		"an avatar of 20 KB, 200 times":       {body(strings.Repeat("a", 20_000), 200, ""), ""},
+		"an avatar of half a megabyte, often": {body(strings.Repeat("a", 500_000), 100, ""), fault.IssueTooLong},
+		"an avatar of half a megabyte, once":  {body(strings.Repeat("a", 500_000), 1, ""), ""},
+	} {
+		if got := issue(t, c.body); got != c.want {
+			t.Errorf("%s: %q, want %q", name, got, c.want)
+		}
+	}
+	if _, err := ParseLLM([]byte(`{"content":"a","commands":[` + zeros(101) + `]}`)); !fault.Is(err, fault.Validation) {
+		t.Errorf("101 commands of a language model: %v", err)
+	}
+}
+
 func TestADecisionCanBeTakenAgainWithAnotherProfile(t *testing.T) {
 	b, err := Parse(event("transfer", `{"hangupReason":"r"}`), "c")
 	if err != nil {

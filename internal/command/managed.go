@@ -28,8 +28,16 @@ func Actions(raw jsontext.Value, path string, issues *fault.Issues) []wire.Comma
 	}
 }
 
+// MaxCommands is how many managed commands one body may carry. A short list of
+// nonsense would otherwise grow a hundredfold on its way to the stream.
+const MaxCommands = 100
+
 // List reads managed commands.
 func List(items []jsontext.Value, path string, issues *fault.Issues) []wire.Command {
+	if len(items) > MaxCommands {
+		issues.Add(path, fault.IssueTooMany, "There may be %d commands at the most.", MaxCommands)
+		return nil
+	}
 	commands := make([]wire.Command, len(items))
 	for i, raw := range items {
 		commands[i] = managed(raw, fault.Pointer(path, i), issues)
