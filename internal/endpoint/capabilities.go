@@ -9,7 +9,6 @@ import (
 	"github.com/go-json-experiment/json"
 
 	"telapi/callruntime/wire"
-	"telapi/internal/bot"
 	"telapi/internal/command"
 )
 
@@ -41,8 +40,6 @@ type platform struct {
 // Limits are the bounds that clients have to keep to.
 type Limits struct {
 	CallbackBodyBytes int64 `json:"callbackBodyBytes"`
-	CallbackMessages  int   `json:"callbackMessages"`
-	CallbackCommands  int   `json:"callbackCommands"`
 	SIPHeaders        int   `json:"sipHeaders"`
 	// SIPHeaderCharacters is the bound that names and values together stay below.
 	SIPHeaderCharacters int   `json:"sipHeaderCharactersBelow"`
@@ -66,8 +63,6 @@ type Range struct {
 func limits() Limits {
 	return Limits{
 		CallbackBodyBytes:   1 << 20,
-		CallbackMessages:    bot.MaxMessages,
-		CallbackCommands:    command.MaxCommands,
 		SIPHeaders:          command.MaxSIPHeaders,
 		SIPHeaderCharacters: command.SIPHeaderCharacters,
 		FrameBytes:          64 << 10,
