@@ -46,7 +46,6 @@ type App struct {
 	surface  *httpapi.Server
 	server   *http.Server
 	jobs     []func(context.Context)
-	migrated atomic.Bool
 	draining atomic.Bool
 }
 
@@ -101,7 +100,7 @@ func New(ctx context.Context, cfg config.Config, opts Options) (_ *App, err erro
 	})
 	a.server = a.surface.HTTPServer()
 
-	a.watch("database", "the database", checkUnavailable, a.pingDatabase)
+	a.watch("database", "the database", checkUnavailable, db.Ready)
 	a.watch("kv", "the key-value store", checkUnavailable, kv.Ping)
 	if a.media != nil {
 		a.watch("media", "the media service", checkDegraded, a.media.Ping)
@@ -192,22 +191,9 @@ func (a *App) close(ctx context.Context) {
 
 // connectDatabase keeps trying until the database is there and up to date.
 func (a *App) connectDatabase(ctx context.Context) {
-	if err := a.stores.sql.Connect(ctx); err != nil {
-		if ctx.Err() == nil {
-			a.log.ErrorContext(ctx, "the database cannot be used", "error", err)
-		}
-		return
+	if err := a.stores.sql.Connect(ctx); err != nil && ctx.Err() == nil {
+		a.log.ErrorContext(ctx, "the database cannot be used", "error", err)
 	}
-	a.migrated.Store(true)
-}
-
-// pingDatabase fails until the schema is there: an empty database is no
-// database yet.
-func (a *App) pingDatabase(ctx context.Context) error {
-	if !a.migrated.Load() {
-		return errors.New("not connected and migrated yet")
-	}
-	return a.stores.sql.Ping(ctx)
 }
 
 // watch adds a dependency to /health.

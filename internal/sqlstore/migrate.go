@@ -80,6 +80,7 @@ func (s *Store) Migrate(ctx context.Context) error {
 	if err != nil {
 		return failure(ctx, "migrate the database", err)
 	}
+	s.ready.Store(true)
 	if len(applied) > 0 {
 		s.log.InfoContext(ctx, "database schema migrated", "database", s.engine.title, "from", schema.Current, "to", schema.Newest)
 	}

@@ -24,6 +24,9 @@ func one[T any](ctx context.Context, s *Store, thing string, scan func(row) (T, 
 	ctx, cancel := context.WithTimeout(ctx, statementTimeout)
 	defer cancel()
 	var none T
+	if err := s.usable(); err != nil {
+		return none, err
+	}
 	if !storable(args) {
 		return none, notFound(thing)
 	}
@@ -42,6 +45,9 @@ func list[T any](ctx context.Context, s *Store, things string, scan func(row) (T
 	ctx, cancel := context.WithTimeout(ctx, statementTimeout)
 	defer cancel()
 	defer func() { err = failure(ctx, "list "+things, err) }()
+	if err := s.usable(); err != nil {
+		return nil, err
+	}
 	if !storable(args) {
 		return nil, nil
 	}
@@ -66,6 +72,9 @@ func list[T any](ctx context.Context, s *Store, things string, scan func(row) (T
 func (s *Store) change(ctx context.Context, verb, thing, query string, args ...any) error {
 	ctx, cancel := context.WithTimeout(ctx, statementTimeout)
 	defer cancel()
+	if err := s.usable(); err != nil {
+		return err
+	}
 	if !storable(args) {
 		return errNotStorable
 	}
@@ -89,6 +98,9 @@ func (s *Store) changeAll(ctx context.Context, doing, query string, sets [][]any
 	ctx, cancel := context.WithTimeout(ctx, statementTimeout)
 	defer cancel()
 	defer func() { err = failure(ctx, doing, err) }()
+	if err := s.usable(); err != nil {
+		return err
+	}
 	tx, err := s.db.BeginTx(ctx, nil)
 	if err != nil {
 		return err
@@ -103,6 +115,15 @@ func (s *Store) changeAll(ctx context.Context, doing, query string, sets [][]any
 		}
 	}
 	return tx.Commit()
+}
+
+// usable refuses to work on a schema that is not there yet: requests come as soon
+// as the server listens, and a missing table is no fault of theirs.
+func (s *Store) usable() error {
+	if !s.ready.Load() {
+		return fault.Unavailable("The database", errors.New("not connected and migrated yet"))
+	}
+	return nil
 }
 
 var errNotStorable = fault.New(fault.Validation, "Text must be valid UTF-8 without NUL characters.")

@@ -12,6 +12,7 @@ import (
 	"context"
 	"database/sql"
 	"log/slog"
+	"sync/atomic"
 	"time"
 
 	"github.com/pressly/goose/v3"
@@ -36,6 +37,7 @@ type Store struct {
 	engine engine
 	log    *slog.Logger
 	now    func() time.Time
+	ready  atomic.Bool // the schema is known to be up to date
 }
 
 // engine is what tells one database from the other.
@@ -76,6 +78,14 @@ func (s *Store) Ping(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, pingTimeout)
 	defer cancel()
 	return failure(ctx, "ping the database", s.db.PingContext(ctx))
+}
+
+// Ready tells whether the database answers and its schema is there.
+func (s *Store) Ready(ctx context.Context) error {
+	if err := s.usable(); err != nil {
+		return err
+	}
+	return s.Ping(ctx)
 }
 
 // Close gives up all connections.
