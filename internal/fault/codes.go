@@ -11,12 +11,18 @@ const (
 	MalformedJSON      Code = "MALFORMED_JSON"
 	Unauthorized       Code = "UNAUTHORIZED"
 	Forbidden          Code = "FORBIDDEN"
+	OriginNotAllowed   Code = "ORIGIN_NOT_ALLOWED"
 	NotFound           Code = "NOT_FOUND"
 	MethodNotAllowed   Code = "METHOD_NOT_ALLOWED"
+	SessionInUse       Code = "SESSION_IN_USE"
+	Idempotency        Code = "IDEMPOTENCY_CONFLICT"
+	SessionEnded       Code = "SESSION_ENDED"
 	PayloadTooLarge    Code = "PAYLOAD_TOO_LARGE"
 	UnsupportedMedia   Code = "UNSUPPORTED_MEDIA_TYPE"
+	UpgradeRequired    Code = "UPGRADE_REQUIRED"
 	RateLimitExceeded  Code = "RATE_LIMIT_EXCEEDED"
 	Internal           Code = "INTERNAL_ERROR"
+	WebRTCDisabled     Code = "WEBRTC_DISABLED"
 	ServiceUnavailable Code = "SERVICE_UNAVAILABLE"
 )
 
@@ -35,12 +41,18 @@ var Catalogue = []Entry{
 	{MalformedJSON, http.StatusBadRequest, "The body is not exactly one JSON value: broken syntax, duplicate keys, invalid UTF-8 or absurd nesting.", "Send well-formed JSON."},
 	{Unauthorized, http.StatusUnauthorized, "No credential, or one that is unknown, expired, revoked or wrongly signed.", "Send a valid X-API-Key, or a console JWT signed with the shared JWT_SECRET."},
 	{Forbidden, http.StatusForbidden, "The credential is good but lacks the scope of this operation.", "Use a key with the scope that details.requiredScope names."},
+	{OriginNotAllowed, http.StatusForbidden, "The page's origin is not among those the endpoint allows.", "Add the origin to the endpoint, or open the socket from an allowed page."},
 	{NotFound, http.StatusNotFound, "No such route, or no such resource in your team.", "Check the path and the id."},
 	{MethodNotAllowed, http.StatusMethodNotAllowed, "The path exists, but not with this method.", "Use a method that the Allow header lists."},
+	{SessionInUse, http.StatusConflict, "Another connection of the session is alive and its policy is reject.", "Close it, or name it by connectionId to take its place."},
+	{Idempotency, http.StatusConflict, "The Idempotency-Key was used with another body.", "Use a new key for a new request."},
+	{SessionEnded, http.StatusGone, "The session has ended, was deleted or is over its time.", "Ask for a new token."},
 	{PayloadTooLarge, http.StatusRequestEntityTooLarge, "The body is larger than the route takes.", "Send less."},
 	{UnsupportedMedia, http.StatusUnsupportedMediaType, "The body is not declared as JSON.", "Send Content-Type: application/json."},
+	{UpgradeRequired, http.StatusUpgradeRequired, "The token is good, but the request does not ask for a WebSocket.", "Open a WebSocket."},
 	{RateLimitExceeded, http.StatusTooManyRequests, "An IP tier or the team's daily quota is used up; details say which.", "Wait for Retry-After seconds."},
 	{Internal, http.StatusInternalServerError, "A fault of ours.", "Report it with the request id."},
+	{WebRTCDisabled, http.StatusServiceUnavailable, "WebRTC is switched off in this deployment.", "Ask for mode audio or chat."},
 	{ServiceUnavailable, http.StatusServiceUnavailable, "The service is draining, or a store it needs is away.", "Try again after Retry-After seconds."},
 }
 

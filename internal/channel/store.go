@@ -1,0 +1,119 @@
+// Package channel owns a live conversation as a browser sees it: the envelope
+// of its frames, the cursor by which it resumes, and what a connection may do.
+package channel
+
+import (
+	"context"
+	"time"
+)
+
+// Cursor is a position in the history towards the browser. Epoch names one life
+// of the channel's streams: after the store was wiped another begins, and a
+// cursor of the old one is good for nothing.
+type Cursor struct {
+	Epoch string
+	ID    string // the stream's own id; empty: before everything
+}
+
+// Message is one durable frame of the history: the ChannelMessage as the
+// runtime sent it, without its streamId.
+type Message struct {
+	Cursor Cursor
+	JSON   []byte
+}
+
+// Attachment is a connection that wants to own a session's channel.
+type Attachment struct {
+	ChannelID    string
+	ConnectionID string
+	Succeeds     string        // the connection it continues, if it says so
+	Reject       bool          // refuse when another connection is alive
+	Lease        time.Duration // how long ownership lasts without Renew
+	// What the channel is opened with, should this be the first connection
+	// or the store have lost it.
+	TeamID, EndpointID, Mode, TransactionID string
+	Profile                                 []byte // gatewayProfile as JSON
+	// Resume is where the browser left off; nil: it does not say.
+	Resume *Cursor
+	// Entry is the stream entry that tells the runtime of the connection.
+	Entry []byte
+}
+
+// Attached is what a connection starts with.
+type Attached struct {
+	Head      Cursor    // where this connection starts when it resumes nothing
+	First     bool      // no connection came before: the history is a greeting
+	Claimed   bool      // a runtime has taken the channel
+	TextChat  bool      // chat frames are welcome
+	Recovered bool      // Resume was good; Missed is everything since
+	Missed    []Message // what to replay, oldest first
+}
+
+// Outcome is what became of a frame.
+type Outcome string
+
+// The outcomes of Append.
+const (
+	Appended     Outcome = "appended"
+	Repeated     Outcome = "repeated"      // its messageId is on the stream already
+	NotOwner     Outcome = "not_owner"     // another connection owns the session now
+	Ended        Outcome = "ended"         // the channel has ended
+	Lost         Outcome = "lost"          // the store does not know the channel: it was wiped
+	ChatDisabled Outcome = "chat_disabled" // text chat is off
+	Backpressure Outcome = "backpressure"  // the runtime is too far behind
+)
+
+// Append is a browser's durable frame on its way to the runtime.
+type Append struct {
+	ChannelID    string
+	ConnectionID string
+	MessageID    string
+	Chat         bool   // a chat frame: refused while text chat is off
+	Switch       string // enable_text_chat or disable_text_chat; empty: neither
+	Entry        []byte
+}
+
+// Store is the channel's place in the key-value store. Every method is one
+// atomic script and one round trip; none may be repeated by the client when its
+// reply is lost. An unreachable store is fault.ServiceUnavailable.
+type Store interface {
+	// Attach opens the channel where needed, takes ownership, tells the
+	// connection before (if any) and the runtime, and reads the history. It
+	// fails with fault.SessionInUse or fault.SessionEnded.
+	Attach(ctx context.Context, a Attachment) (Attached, error)
+	// Append puts a frame on the runtime's stream, once per message id.
+	Append(ctx context.Context, f Append) (Outcome, error)
+	// Renew keeps ownership; false: it is lost or the channel has ended.
+	Renew(ctx context.Context, channelID, connectionID string, lease time.Duration) (bool, error)
+	// Detach gives ownership up, if it is still this connection's.
+	Detach(ctx context.Context, channelID, connectionID string, entry []byte) error
+	// Since reads what follows a cursor; false: history does not reach back.
+	Since(ctx context.Context, channelID string, after Cursor) ([]Message, bool, error)
+}
+
+// Live is what a connection hears while it is open.
+type Live interface {
+	// Message is a durable frame. After is the position before it: a listener
+	// that is elsewhere has missed something and reads Since.
+	Message(after Cursor, m Message)
+	// Audio is a frame that is never stored.
+	Audio(json []byte)
+	// Replaced says that another connection owns the session now.
+	Replaced(connectionID string)
+	// Closed says that the channel has ended, and why.
+	Closed(reason string)
+	// Gap says that messages may have been missed: the subscription was lost
+	// and is back.
+	Gap()
+}
+
+// Hub hands a channel's live messages to its connections. All channels of an
+// instance share one subscription connection.
+type Hub interface {
+	// Listen calls l for a channel until stop is called. It returns once the
+	// server has confirmed the subscription. Calls of one listener never
+	// overlap and must not block.
+	Listen(ctx context.Context, channelID string, l Live) (stop func(), err error)
+	// SendAudio publishes a browser's audio frame to the runtime.
+	SendAudio(ctx context.Context, channelID string, json []byte) error
+}
