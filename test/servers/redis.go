@@ -64,7 +64,7 @@ func RedisArgs(args ...string) RedisOption {
 // with the test.
 func StartRedis(t testing.TB, opts ...RedisOption) *Redis {
 	t.Helper()
-	r := &Redis{t: t, port: FreePort(t), args: []string{"--save", ""}}
+	r := &Redis{t: t, port: FreePort(t), args: []string{"--save", "", "--loglevel", "warning"}}
 	for _, opt := range opts {
 		opt(r)
 	}

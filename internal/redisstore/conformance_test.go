@@ -1,0 +1,264 @@
+package redisstore
+
+import (
+	"context"
+	"net/netip"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/redis/rueidis"
+
+	"telapi/internal/ratelimit"
+	"telapi/test/servers"
+)
+
+// Every engine keeps the same promises. Each test gets options by which to open
+// as many instances as it likes on one engine.
+func TestConformance(t *testing.T) {
+	engines := map[string]func(*testing.T) Options{
+		"embedded": func(t *testing.T) Options {
+			j := &journal{}
+			e, err := StartEmbedded(t.TempDir(), j.logger())
+			if err != nil {
+				t.Fatal(err)
+			}
+			t.Cleanup(e.Close)
+			return e.Options(j.logger())
+		},
+		"redis": func(t *testing.T) Options { return redisOptions(servers.StartRedis(t)) },
+		"redis with TLS, password and database": func(t *testing.T) Options {
+			opts := redisOptions(servers.StartRedis(t, servers.RedisTLS(servers.NewCA(t)), servers.RedisPassword("s3cret")))
+			opts.DB = 3
+			return opts
+		},
+		"redis with a named user": func(t *testing.T) Options {
+			r := servers.StartRedis(t, servers.RedisArgs("--user", "telapi", "on", ">s3cret", "~telapi:*", "&telapi:*", "+@all"))
+			opts := redisOptions(r)
+			opts.Username, opts.Password = "telapi", "s3cret"
+			return opts
+		},
+		"cluster, found by one of its addresses": func(t *testing.T) Options {
+			return Options{Addrs: servers.StartRedisCluster(t).Addrs()[:1]}
+		},
+	}
+	promises := map[string]func(*testing.T, Options){
+		"limits are saved, announced and restored":   limitsAreKept,
+		"simultaneous leases never exceed the limit": leasesNeverExceed,
+		"windows end, are shortened and are mended":  windowsEnd,
+		"two instances share one limit":              instancesShareALimit,
+		"saved limits are live elsewhere":            savedLimitsAreLive,
+		"announcements reach every instance":         announcementsReachAll,
+	}
+	for engine, start := range engines {
+		t.Run(engine, func(t *testing.T) {
+			t.Parallel()
+			opts := start(t)
+			for promise, keep := range promises {
+				t.Run(promise, func(t *testing.T) { keep(t, opts) })
+			}
+		})
+	}
+}
+
+func limitsAreKept(t *testing.T, opts Options) {
+	s, _ := connect(t, opts)
+	ctx := t.Context()
+	forget(t, s, limitsKey)
+	expect := func(want string) {
+		t.Helper()
+		value, ok, err := s.Limits(ctx)
+		if err != nil || ok != (want != "") || string(value) != want {
+			t.Errorf("read %q, %v, %v; want %q", value, ok, err, want)
+		}
+	}
+	expect("")
+	if err := s.RestoreLimits(ctx, []byte("first")); err != nil {
+		t.Fatal(err)
+	}
+	if err := s.RestoreLimits(ctx, []byte("second")); err != nil {
+		t.Fatal(err)
+	}
+	expect("first")
+	other, _ := connect(t, opts)
+	heard := listen(t, other)
+	if err := s.SaveLimits(ctx, []byte("third")); err != nil {
+		t.Fatal(err)
+	}
+	expect("third")
+	eventually(t, "the announcement", func() bool { return strings.HasPrefix(heard.story(), "up "+ratelimit.Topic) })
+}
+
+func leasesNeverExceed(t *testing.T, opts Options) {
+	a, _ := connect(t, opts)
+	b, _ := connect(t, opts)
+	for i := range 4 {
+		var granted atomic.Int64
+		var wg sync.WaitGroup
+		for worker := range 8 {
+			wg.Go(func() {
+				s := []*Store{a, b}[worker%2]
+				for n := range int64(30) {
+					g, err := s.Lease(t.Context(), spread(i), 1+n%7, 100, time.Hour)
+					if err != nil || g.Permits > 1+n%7 || g.Remaining < 0 || g.Reset <= 0 || g.Reset > time.Hour {
+						t.Errorf("lease: %+v, %v", g, err)
+						return
+					}
+					granted.Add(g.Permits)
+				}
+			})
+		}
+		wg.Wait()
+		if granted.Load() != 100 {
+			t.Errorf("%d of 100 granted", granted.Load())
+		}
+		if g, err := a.Lease(t.Context(), spread(i), 1, 90, time.Hour); err != nil || g.Permits != 0 || g.Remaining != 0 {
+			t.Errorf("under a lowered limit: %+v, %v", g, err)
+		}
+	}
+}
+
+func windowsEnd(t *testing.T, opts Options) {
+	s, _ := connect(t, opts)
+	lease := func(key string, window time.Duration) ratelimit.Grant {
+		t.Helper()
+		g, err := s.Lease(t.Context(), key, 1, 1, window)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return g
+	}
+	if g := lease("w", time.Hour); g.Permits != 1 {
+		t.Fatalf("first lease: %+v", g)
+	}
+	if g := lease("w", 300*time.Millisecond); g.Permits != 0 || g.Reset > 300*time.Millisecond {
+		t.Errorf("a shortened window: %+v", g)
+	}
+	eventually(t, "a new window", func() bool { return lease("w", 300*time.Millisecond).Permits == 1 })
+
+	raw(t, s, func(ctx context.Context, c rueidis.Client) error {
+		return c.Do(ctx, c.B().Set().Key(ratePrefix+"stuck").Value("1").Build()).Error()
+	})
+	if g := lease("stuck", 300*time.Millisecond); g.Permits != 0 || g.Reset <= 0 {
+		t.Errorf("a count without an end: %+v", g)
+	}
+	eventually(t, "the end of a count that had none", func() bool { return lease("stuck", time.Second).Permits == 1 })
+}
+
+func instancesShareALimit(t *testing.T, opts Options) {
+	const limit = 1000
+	limits, err := ratelimit.DefaultLimits().With(ratelimit.API, ratelimit.Limit{Max: limit, WindowMs: 3_600_000})
+	if err != nil {
+		t.Fatal(err)
+	}
+	instance := func() *ratelimit.Limiter {
+		s, _ := connect(t, opts)
+		return ratelimit.NewLimiter(s, fixed{&limits}, prometheus.NewRegistry())
+	}
+	a, b := instance(), instance()
+	spend := func(l *ratelimit.Limiter, client string, most int64) (n int64) {
+		for n < most {
+			d, err := l.Allow(t.Context(), ratelimit.API, netip.MustParseAddr(client))
+			if err != nil {
+				t.Errorf("allow: %v", err)
+				return n
+			}
+			if !d.Allowed {
+				break
+			}
+			n++
+		}
+		return n
+	}
+	t.Run("both busy: exactly the limit", func(t *testing.T) {
+		var total atomic.Int64
+		var wg sync.WaitGroup
+		for worker := range 8 {
+			wg.Go(func() { total.Add(spend([]*ratelimit.Limiter{a, b}[worker%2], "203.0.113.1", limit)) })
+		}
+		wg.Wait()
+		if total.Load() != limit {
+			t.Errorf("%d of %d allowed", total.Load(), limit)
+		}
+	})
+	t.Run("one falls idle: at most 2 % is left unused", func(t *testing.T) {
+		total := spend(a, "203.0.113.2", 100)
+		if total += spend(b, "203.0.113.2", limit); total > limit || total < limit*98/100 {
+			t.Errorf("%d of %d allowed", total, limit)
+		}
+	})
+}
+
+type fixed struct{ limits *ratelimit.Limits }
+
+func (f fixed) Current() *ratelimit.Limits { return f.limits }
+
+func savedLimitsAreLive(t *testing.T, opts Options) {
+	settings := func() (*ratelimit.Settings, *Store) {
+		s, j := connect(t, opts)
+		return ratelimit.NewSettings(s, noMirror{}, j.logger(), prometheus.NewRegistry()), s
+	}
+	admin, _ := settings()
+	server, s := settings()
+	ctx, cancel := context.WithCancel(t.Context())
+	var wg sync.WaitGroup
+	wg.Go(func() { server.Run(ctx) })
+	wg.Go(func() { s.Subscribe(ctx, server) })
+	defer wg.Wait()
+	defer cancel()
+	for n := range int64(3) {
+		limits, _ := ratelimit.DefaultLimits().With(ratelimit.Auth, ratelimit.Limit{Max: 1 + n, WindowMs: 1000})
+		if err := admin.Save(t.Context(), limits); err != nil {
+			t.Fatal(err)
+		}
+		eventually(t, "the new limits", func() bool { return *server.Current() == limits })
+	}
+}
+
+type noMirror struct{}
+
+func (noMirror) Setting(context.Context, string) ([]byte, bool, error) { return nil, false, nil }
+func (noMirror) SaveSetting(context.Context, string, []byte) error     { return nil }
+
+func announcementsReachAll(t *testing.T, opts Options) {
+	var stores []*Store
+	var ears []*ear
+	for range 3 {
+		s, _ := connect(t, opts)
+		stores, ears = append(stores, s), append(ears, listen(t, s))
+	}
+	want := "up"
+	for i, s := range stores {
+		topic := "key:" + spread(i)
+		if err := s.Announce(t.Context(), topic); err != nil {
+			t.Fatal(err)
+		}
+		want += " " + topic
+		for _, e := range ears {
+			eventually(t, topic, func() bool { return strings.HasSuffix(e.story(), topic) })
+		}
+	}
+	for _, e := range ears {
+		// A cluster may still be passing on what another test announced.
+		if got := strings.ReplaceAll(e.story(), " "+ratelimit.Topic, ""); got != want {
+			t.Errorf("heard %q, want %q", got, want)
+		}
+	}
+}
+
+func raw(t *testing.T, s *Store, operate func(context.Context, rueidis.Client) error) {
+	t.Helper()
+	if err := s.do(t.Context(), "test", operate); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func forget(t *testing.T, s *Store, key string) {
+	t.Helper()
+	raw(t, s, func(ctx context.Context, c rueidis.Client) error {
+		return c.Do(ctx, c.B().Del().Key(key).Build()).Error()
+	})
+}

@@ -1,0 +1,123 @@
+package redisstore
+
+import (
+	"errors"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+)
+
+func startEmbedded(t *testing.T, dir string) (*Embedded, *journal) {
+	t.Helper()
+	j := &journal{}
+	e, err := StartEmbedded(dir, j.logger())
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(e.Close)
+	return e, j
+}
+
+func TestCommandLineJoinsTheRunningServersEngine(t *testing.T) {
+	t.Parallel()
+	dir := filepath.Join(t.TempDir(), "data")
+	e, j := startEmbedded(t, dir)
+	file := filepath.Join(dir, engineFile)
+	if info, err := os.Stat(file); err != nil || info.Mode().Perm() != 0o600 {
+		t.Errorf("the record: %v, %v", info.Mode(), err)
+	}
+	if j.count("does not survive a restart") != 1 || strings.Contains(j.String(), e.pass.Reveal()) {
+		t.Errorf("logged:\n%s", j)
+	}
+
+	opts, err := Join(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	server, _ := connect(t, e.Options(nil))
+	tool, _ := connect(t, opts)
+	if err := tool.SaveLimits(t.Context(), []byte("{}")); err != nil {
+		t.Fatal(err)
+	}
+	if value, ok, err := server.Limits(t.Context()); !ok || err != nil {
+		t.Errorf("the server reads %q, %v", value, err)
+	}
+	if _, err := StartEmbedded(dir, j.logger()); err == nil || !strings.Contains(err.Error(), "another server is running") {
+		t.Errorf("a second engine: %v", err)
+	}
+
+	e.Close()
+	if left, _ := filepath.Glob(filepath.Join(dir, "*")); len(left) != 0 {
+		t.Errorf("left behind: %v", left)
+	}
+	if _, err := Join(dir); !errors.Is(err, ErrNoServer) {
+		t.Errorf("joined a closed engine: %v", err)
+	}
+}
+
+func TestRecordOfADeadServerIsRecognised(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	file := filepath.Join(dir, engineFile)
+	first, _ := startEmbedded(t, dir)
+	record, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	first.Close()
+	if err := os.WriteFile(file, record, 0o600); err != nil { // as if it had been killed
+		t.Fatal(err)
+	}
+	if _, err := Join(dir); !errors.Is(err, ErrNoServer) || !strings.Contains(err.Error(), "left behind by process") {
+		t.Errorf("joined a dead server: %v", err)
+	}
+	startEmbedded(t, dir)
+	if _, err := Join(dir); err != nil {
+		t.Errorf("the next server cannot be joined: %v", err)
+	}
+	if err := os.WriteFile(file, []byte("{nonsense"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := Join(dir); err == nil || errors.Is(err, ErrNoServer) {
+		t.Errorf("a damaged record: %v", err)
+	}
+}
+
+// Another program may listen on the port of a dead server, even a Redis.
+func TestForeignServerOnTheOldPortIsNotJoined(t *testing.T) {
+	t.Parallel()
+	ours, theirs := t.TempDir(), t.TempDir()
+	e, _ := startEmbedded(t, ours)
+	other, _ := startEmbedded(t, theirs)
+	e.Close()
+	e.addr, e.file = other.addr, filepath.Join(ours, engineFile)
+	if err := e.record(); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := Join(ours); !errors.Is(err, ErrNoServer) {
+		t.Errorf("joined with another server's password: %v", err)
+	}
+}
+
+func TestEmbeddedKeysExpireInRealTime(t *testing.T) {
+	t.Parallel()
+	e, _ := startEmbedded(t, t.TempDir())
+	s, _ := connect(t, e.Options(nil))
+	start := time.Now()
+	lease := func() int64 {
+		g, err := s.Lease(t.Context(), "k", 1, 1, time.Second)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return g.Permits
+	}
+	if lease() != 1 {
+		t.Fatal("refused in a new window")
+	}
+	eventually(t, "a new window", func() bool { return lease() == 1 })
+	if passed := time.Since(start); passed < time.Second-2*engineTick {
+		t.Errorf("a window of a second ended after %v", passed)
+	}
+}

@@ -1,0 +1,184 @@
+package redisstore
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"strings"
+	"time"
+
+	"github.com/cenkalti/backoff/v5"
+	"github.com/redis/rueidis"
+)
+
+const (
+	dialTimeout = 2 * time.Second
+	probeEvery  = time.Second
+
+	// keepAlive and commandTimeout together bound how long a connection whose
+	// other end has vanished goes unnoticed.
+	keepAlive = time.Second
+
+	firstPause = 200 * time.Millisecond
+	maxPause   = 5 * time.Second
+)
+
+// state is what is known about the store. It never changes: another follows.
+type state struct {
+	client rueidis.Client // nil while away
+	err    error          // why it is away
+	over   chan struct{}  // closed when another state follows
+}
+
+func (s *Store) enter(next state) {
+	next.over = make(chan struct{})
+	close(s.state.Swap(&next).over)
+}
+
+// run connects, watches and connects again. A lost connection is always made
+// anew from the configured addresses, so that whatever came back in the old one's
+// place is found: the same server, another topology, a promoted replica.
+func (s *Store) run(ctx context.Context) {
+	pause := newPauses()
+	reported := ""
+	for ctx.Err() == nil {
+		client, err := s.dial(ctx)
+		if err == nil {
+			reported = ""
+			s.log.Info("key-value store connected", "mode", client.Mode())
+			s.enter(state{client: client})
+			since := time.Now()
+			err = s.watch(ctx, client)
+			if time.Since(since) > maxPause {
+				pause.Reset()
+			}
+		}
+		s.enter(state{err: err})
+		if client != nil {
+			s.running.Go(client.Close) // takes a second where the other end is silent
+		}
+		if kind := kindOf(err); kind != reported && ctx.Err() == nil {
+			reported = kind
+			s.log.Warn("key-value store is away; trying again until it is back", "error", err)
+		}
+		sleep(ctx, pause.NextBackOff())
+	}
+}
+
+// kindOf is what must change for the log to say more than that the store is
+// away: texts of network errors vary, refusals of a server do not.
+func kindOf(err error) string {
+	if refusal, ok := rueidis.IsRedisErr(errors.Unwrap(err)); ok {
+		return refusal.Error()
+	}
+	return "unreachable"
+}
+
+func newPauses() *backoff.ExponentialBackOff {
+	pauses := backoff.NewExponentialBackOff()
+	pauses.InitialInterval, pauses.MaxInterval, pauses.Multiplier = firstPause, maxPause, 2
+	return pauses
+}
+
+func sleep(ctx context.Context, d time.Duration) {
+	select {
+	case <-time.After(d):
+	case <-ctx.Done():
+	}
+}
+
+// dial returns a client that has been seen to serve.
+func (s *Store) dial(ctx context.Context) (rueidis.Client, error) {
+	client, err := rueidis.NewClient(s.opts.client())
+	if err == nil {
+		err = probe(ctx, client)
+	}
+	if err != nil {
+		if client != nil {
+			s.running.Go(client.Close)
+		}
+		return nil, fmt.Errorf("connect: %w", err)
+	}
+	return client, nil
+}
+
+func (o Options) client() rueidis.ClientOption {
+	return rueidis.ClientOption{
+		InitAddress:       o.Addrs,
+		Username:          o.Username,
+		Password:          o.Password.Reveal(),
+		SelectDB:          o.DB,
+		TLSConfig:         o.TLS,
+		ClientName:        "telapi",
+		Dialer:            net.Dialer{Timeout: dialTimeout, KeepAlive: keepAlive},
+		ConnWriteTimeout:  commandTimeout,
+		DisableCache:      true,
+		ForceSingleClient: o.embedded,
+		AlwaysRESP2:       o.embedded, // its RESP3 cannot mix subscriptions with commands
+		// One retry, for what may be retried at all, covers a connection that
+		// turns out to be stale; the rest is the watch's business.
+		RetryDelay: func(attempts int, _ rueidis.Completed, _ error) time.Duration {
+			if attempts > 1 {
+				return -1
+			}
+			return 10 * time.Millisecond
+		},
+	}
+}
+
+// watch returns when the store no longer serves. It looks every second, and
+// whenever an operation failed.
+func (s *Store) watch(ctx context.Context, client rueidis.Client) error {
+	tick := time.NewTicker(probeEvery)
+	defer tick.Stop()
+	select {
+	case <-s.suspect: // of an earlier connection
+	default:
+	}
+	for {
+		select {
+		case <-tick.C:
+		case err := <-s.suspect:
+			// A demoted master answers every probe and takes no write.
+			if refusal, ok := rueidis.IsRedisErr(err); ok && code(refusal) == "READONLY" {
+				return fmt.Errorf("probe: %w", err)
+			}
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+		if err := probe(ctx, client); err != nil {
+			return fmt.Errorf("probe: %w", err)
+		}
+	}
+}
+
+// probe asks all nodes at once and is content with one good answer: a cluster
+// that has lost a node serves the other nodes' keys.
+func probe(ctx context.Context, client rueidis.Client) error {
+	nodes := client.Nodes()
+	answers := make(chan error, len(nodes))
+	for _, node := range nodes {
+		go func() { answers <- probeNode(ctx, node, client.Mode()) }()
+	}
+	err := errors.New("no node is known")
+	for range nodes {
+		if err = <-answers; err == nil {
+			return nil
+		}
+	}
+	return err
+}
+
+func probeNode(ctx context.Context, node rueidis.Client, mode rueidis.ClientMode) error {
+	ctx, cancel := uninterrupted(ctx)
+	defer cancel()
+	if mode != rueidis.ClientModeCluster {
+		return node.Do(ctx, node.B().Ping().Build()).Error()
+	}
+	info, err := node.Do(ctx, node.B().ClusterInfo().Build()).ToString()
+	if err == nil && !strings.Contains(info, "cluster_state:ok") {
+		err = errors.New("the cluster does not serve all its slots")
+	}
+	return err
+}

@@ -1,0 +1,114 @@
+package redisstore
+
+import (
+	"bytes"
+	"context"
+	"log/slog"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"telapi/internal/redact"
+	"telapi/test/servers"
+)
+
+// journal is what an operator would read.
+type journal struct {
+	mu  sync.Mutex
+	buf bytes.Buffer
+}
+
+func (j *journal) Write(p []byte) (int, error) {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	return j.buf.Write(p)
+}
+
+func (j *journal) String() string {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	return j.buf.String()
+}
+
+func (j *journal) count(text string) int { return strings.Count(j.String(), text) }
+
+func (j *journal) logger() *slog.Logger { return slog.New(slog.NewTextHandler(j, nil)) }
+
+// open opens a store that is closed with the test and logged when it fails.
+func open(t *testing.T, opts Options) (*Store, *journal) {
+	t.Helper()
+	j := &journal{}
+	opts.Logger = j.logger()
+	s := Open(opts)
+	t.Cleanup(func() {
+		s.Close()
+		if t.Failed() {
+			t.Logf("log of %s:\n%s", t.Name(), j)
+		}
+	})
+	return s, j
+}
+
+// connect opens a store and waits for it.
+func connect(t *testing.T, opts Options) (*Store, *journal) {
+	t.Helper()
+	s, j := open(t, opts)
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	defer cancel()
+	if err := s.Connect(ctx); err != nil {
+		t.Fatalf("connect: %v", err)
+	}
+	return s, j
+}
+
+func redisOptions(r *servers.Redis) Options {
+	return Options{Addrs: []string{r.Addr()}, Password: redact.Secret(r.Password()), TLS: r.TLS()}
+}
+
+// eventually polls until ok, and fails the test when that takes too long.
+func eventually(t *testing.T, what string, ok func() bool) {
+	t.Helper()
+	for deadline := time.Now().Add(20 * time.Second); !ok(); time.Sleep(5 * time.Millisecond) {
+		if time.Now().After(deadline) {
+			t.Fatalf("never happened: %s", what)
+		}
+	}
+}
+
+// ear is a Handler that remembers what it was told.
+type ear struct {
+	mu   sync.Mutex
+	told []string
+}
+
+func (e *ear) note(s string) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.told = append(e.told, s)
+}
+
+func (e *ear) Up()                  { e.note("up") }
+func (e *ear) Down(error)           { e.note("down") }
+func (e *ear) Message(topic string) { e.note(topic) }
+
+func (e *ear) story() string {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return strings.Join(e.told, " ")
+}
+
+// listen subscribes an ear until the test ends, and waits until it is up.
+func listen(t *testing.T, s *Store) *ear {
+	t.Helper()
+	e := &ear{}
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan struct{})
+	go func() { s.Subscribe(ctx, e); close(done) }()
+	t.Cleanup(func() { cancel(); <-done })
+	eventually(t, "subscription", func() bool { return strings.HasPrefix(e.story(), "up") })
+	return e
+}
+
+// key of a slot of its own, so that a cluster's nodes all get some.
+func spread(i int) string { return "test:" + string(rune('a'+i)) }
