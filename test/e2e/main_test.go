@@ -5,8 +5,8 @@ package e2e
 import (
 	"encoding/json"
 	"fmt"
+	"io"
 	"net/http"
-	"net/http/httptest"
 	"strings"
 	"testing"
 	"time"
@@ -85,8 +85,15 @@ func consoleJWT(t *testing.T, teamID string, scopes ...auth.Scope) string {
 	return token
 }
 
-// call sends one request and returns the answer with its body read.
-func call(t *testing.T, i *boot.Instance, method, path string, headers ...string) (*http.Response, string) {
+// answer is a response whose body was read and closed.
+type answer struct {
+	StatusCode int
+	Header     http.Header
+	Request    *http.Request
+}
+
+// call sends one request and returns the answer and its body.
+func call(t *testing.T, i *boot.Instance, method, path string, headers ...string) (answer, string) {
 	t.Helper()
 	req, err := http.NewRequestWithContext(t.Context(), method, i.URL+path, nil)
 	if err != nil {
@@ -100,14 +107,14 @@ func call(t *testing.T, i *boot.Instance, method, path string, headers ...string
 		t.Fatal(err)
 	}
 	defer func() { _ = resp.Body.Close() }()
-	rec := httptest.NewRecorder()
-	if _, err := rec.Body.ReadFrom(resp.Body); err != nil {
+	body, err := io.ReadAll(resp.Body)
+	if err != nil {
 		t.Fatal(err)
 	}
-	return resp, rec.Body.String()
+	return answer{resp.StatusCode, resp.Header, resp.Request}, string(body)
 }
 
-func wantStatus(t *testing.T, resp *http.Response, body string, status int, code string) {
+func wantStatus(t *testing.T, resp answer, body string, status int, code string) {
 	t.Helper()
 	if resp.StatusCode != status || !strings.Contains(body, code) {
 		t.Errorf("%s %s: got %d %s, want %d %s", resp.Request.Method, resp.Request.URL.Path, resp.StatusCode, body, status, code)
