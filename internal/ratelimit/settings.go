@@ -86,14 +86,15 @@ func (s *Settings) poke() {
 }
 
 // Run reloads until ctx ends: at once, on announcements, and every few seconds
-// in case one was missed.
+// in case one was missed. It is silent about a store that is away, which reports
+// that itself.
 func (s *Settings) Run(ctx context.Context) {
 	tick := time.NewTicker(rereadEvery)
 	defer tick.Stop()
 	failing := false
 	for {
 		err := s.Reload(ctx)
-		if err != nil && !failing && ctx.Err() == nil {
+		if err != nil && !failing && ctx.Err() == nil && !fault.Is(err, fault.ServiceUnavailable) {
 			s.log.Warn("limits could not be reloaded; the last good ones stay in force", "error", err)
 		}
 		failing = err != nil

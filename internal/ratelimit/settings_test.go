@@ -211,19 +211,21 @@ func TestRunPicksUpChanges(t *testing.T) {
 	}
 }
 
-func TestAStoreThatStaysAwayIsLoggedOnce(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		f := newSettingsFixture(ten, "")
-		f.store.err = errors.New("away")
-		ctx, cancel := context.WithCancel(t.Context())
-		go f.Run(ctx)
-		time.Sleep(time.Minute)
-		cancel()
-		synctest.Wait()
-		if n := strings.Count(f.logged.String(), "could not be reloaded"); n != 1 {
-			t.Errorf("logged %d times:\n%s", n, f.logged)
-		}
-	})
+func TestReloadThatKeepsFailingIsLoggedOnce(t *testing.T) {
+	for want, err := range []error{fault.Unavailable("The key-value store", nil), errors.New("odd")} {
+		synctest.Test(t, func(t *testing.T) {
+			f := newSettingsFixture(ten, "")
+			f.store.err = err
+			ctx, cancel := context.WithCancel(t.Context())
+			go f.Run(ctx)
+			time.Sleep(time.Minute)
+			cancel()
+			synctest.Wait()
+			if n := strings.Count(f.logged.String(), "could not be reloaded"); n != want {
+				t.Errorf("%v: logged %d times, want %d:\n%s", err, n, want, f.logged)
+			}
+		})
+	}
 }
 
 func TestSaveSaysWhatWasDone(t *testing.T) {

@@ -59,7 +59,7 @@ func StartEmbedded(dataDir string, log *slog.Logger) (*Embedded, error) {
 		return nil, fmt.Errorf("another server is running on %s", dataDir)
 	}
 	engine := miniredis.NewMiniRedis()
-	password := rand.Text() + rand.Text()
+	password := rand.Text()
 	engine.RequireAuth(password)
 	if err := engine.StartAddr("127.0.0.1:0"); err != nil {
 		return nil, fmt.Errorf("listen: %w", err)

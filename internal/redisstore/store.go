@@ -33,9 +33,9 @@ type Options struct {
 	Addrs    []string
 	Username string
 	Password redact.Secret
-	DB       int         // 0 with a cluster
-	TLS      *tls.Config // nil: none
-	Logger   *slog.Logger
+	DB       int          // 0 with a cluster
+	TLS      *tls.Config  // nil: none
+	Logger   *slog.Logger // required
 
 	embedded bool
 }
