@@ -62,8 +62,12 @@ func (s *Store) MigrationStatus(ctx context.Context) (Schema, error) {
 // once: one works, the others wait and find nothing left to do.
 func (s *Store) Migrate(ctx context.Context) error {
 	schema, err := s.MigrationStatus(ctx)
-	if err != nil || len(schema.Pending) == 0 {
+	if err != nil {
 		return err
+	}
+	if len(schema.Pending) == 0 {
+		s.ready.Store(true)
+		return nil
 	}
 	provider, err := s.migrationProvider()
 	if err != nil {

@@ -6,6 +6,8 @@ import (
 	"strings"
 	"sync"
 	"testing"
+
+	"telapi/internal/fault"
 )
 
 func TestManyInstancesMigrateAtOnce(t *testing.T) {
@@ -62,6 +64,25 @@ func TestStatusOfAFreshDatabaseChangesNothing(t *testing.T) {
 			must(t, s.db.QueryRowContext(t.Context(), s.engine.versionTable).Scan(&begun))
 			if begun {
 				t.Error("asking for the status created a table")
+			}
+		})
+	}
+}
+
+func TestNothingIsReadBeforeTheSchemaIsKnownToBeThere(t *testing.T) {
+	for _, engine := range engines {
+		t.Run(engine.name, func(t *testing.T) {
+			t.Parallel()
+			options := engine.make(t)
+			for _, opened := range []string{"fresh", "migrated by another"} {
+				s := open(t, options)
+				if _, err := s.Teams(t.Context()); !fault.Is(err, fault.ServiceUnavailable) {
+					t.Errorf("%s, before Migrate: %v", opened, err)
+				}
+				must(t, s.Migrate(t.Context()))
+				if _, err := s.Teams(t.Context()); err != nil {
+					t.Errorf("%s, after Migrate: %v", opened, err)
+				}
 			}
 		})
 	}
