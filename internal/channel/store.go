@@ -5,6 +5,8 @@ package channel
 import (
 	"context"
 	"time"
+
+	"telapi/callruntime/wire"
 )
 
 // Cursor is a position in the history towards the browser. Epoch names one life
@@ -43,7 +45,7 @@ type Attachment struct {
 type Attached struct {
 	Head      Cursor    // where this connection starts when it resumes nothing
 	First     bool      // no connection came before: the history is a greeting
-	Claimed   bool      // a runtime has taken the channel
+	Offer     bool      // no runtime has the channel: offer it
 	TextChat  bool      // chat frames are welcome
 	Recovered bool      // Resume was good; Missed is everything since
 	Missed    []Message // what to replay, oldest first
@@ -62,6 +64,9 @@ const (
 	ChatDisabled Outcome = "chat_disabled" // text chat is off
 	Backpressure Outcome = "backpressure"  // the runtime is too far behind
 )
+
+// Owned is what Renew finds, where it does not find NotOwner, Ended or Lost.
+const Owned Outcome = "owned"
 
 // Append is a browser's durable frame on its way to the runtime.
 type Append struct {
@@ -83,10 +88,17 @@ type Store interface {
 	Attach(ctx context.Context, a Attachment) (Attached, error)
 	// Append puts a frame on the runtime's stream, once per message id.
 	Append(ctx context.Context, f Append) (Outcome, error)
-	// Renew keeps ownership; false: it is lost or the channel has ended.
-	Renew(ctx context.Context, channelID, connectionID string, lease time.Duration) (bool, error)
+	// Renew keeps ownership, if it is still this connection's. offer says that
+	// no runtime has the channel and none was asked lately.
+	Renew(ctx context.Context, channelID, connectionID string, lease time.Duration) (outcome Outcome, offer bool, err error)
+	// Offer puts a session before the runtimes, once one of Attach and Renew
+	// says so. To do it twice is harmless.
+	Offer(ctx context.Context, o wire.Offer) error
 	// Detach gives ownership up, if it is still this connection's.
 	Detach(ctx context.Context, channelID, connectionID string, entry []byte) error
+	// Offer offers a session to the runtimes, until one claims it. Offering
+	// again does no harm.
+	Offer(ctx context.Context, channelID string, offer []byte) error
 	// Since reads what follows a cursor; false: history does not reach back.
 	Since(ctx context.Context, channelID string, after Cursor) ([]Message, bool, error)
 }

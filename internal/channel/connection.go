@@ -1,0 +1,204 @@
+package channel
+
+import (
+	"context"
+	"sync"
+	"time"
+
+	"golang.org/x/time/rate"
+
+	"telapi/callruntime/wire"
+	"telapi/internal/fault"
+)
+
+// badFramesAllowed is how many bad frames in a row a socket survives.
+const badFramesAllowed = 9
+
+// storeTimeout bounds work that no request waits for.
+const storeTimeout = 5 * time.Second
+
+// Socket is the transport under a connection. Its methods never block.
+type Socket interface {
+	// Send queues a frame; false: the queue is full.
+	Send(frame []byte) bool
+	// SendAudio queues a frame that is dropped first when the queue fills.
+	SendAudio(frame []byte)
+	// Close sends what is queued, then the code, and ends the socket. Only
+	// the first call counts.
+	Close(code CloseCode)
+}
+
+// Connection is one socket's part in a session. Handle and Beat are called by
+// the socket, one at a time each; Live's methods by the hub.
+type Connection struct {
+	service  *Service
+	session  Info
+	id       string
+	attached Attached
+	resuming bool
+	rate     *rate.Limiter
+	bad      int // bad frames in a row
+
+	stopListening func()
+
+	mu         sync.Mutex
+	socket     Socket // nil: not started yet
+	position   Cursor // of the last message that was queued
+	recovering bool
+	behind     bool // something came that could not be delivered in its place
+}
+
+func newConnection(s *Service, session Info, id string) *Connection {
+	perSecond := s.limits.FramesPerSecond
+	return &Connection{service: s, session: session, id: id, rate: rate.NewLimiter(rate.Limit(perSecond), perSecond)}
+}
+
+// Start gives the connection its socket: the ready frame, what was missed, and
+// from then on what is live.
+func (c *Connection) Start(socket Socket) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.socket = socket
+	a, limits := c.attached, c.service.limits
+	c.send(wire.TypeStatus, c.frame(wire.TypeStatus, ready{
+		Event: "ready", ConnectionID: c.id, StreamID: a.Head.String(), Resumed: c.resuming && a.Recovered,
+		PingIntervalMs: limits.PingInterval.Milliseconds(), MaxMessageBytes: limits.MaxMessageBytes,
+		TextChat: a.TextChat, ExpiresAt: c.session.ExpiresAt.UTC(), ReconnectJitterMs: limits.ReconnectJitter.Milliseconds(),
+	}))
+	c.replay(a.Missed)
+	if c.resuming {
+		outcome := "recovered"
+		if !a.Recovered {
+			outcome = "failed"
+		}
+		c.service.metrics.recoveries.WithLabelValues(outcome).Inc()
+		c.send(wire.TypeReconnect, c.frame(wire.TypeReconnect, recovery{a.Recovered, len(a.Missed)}))
+	}
+	c.attached.Missed = nil // not to be held for the connection's life
+	if c.behind {
+		c.catchUp()
+	}
+}
+
+// Close ends the connection's part. It is called once the socket is gone.
+func (c *Connection) Close() {
+	c.stopListening()
+	ctx, cancel := context.WithTimeout(context.Background(), storeTimeout)
+	defer cancel()
+	if err := c.service.store.Detach(ctx, c.session.ID, c.id, c.entry(wire.Entry{Kind: wire.KindSession, Event: "disconnected"})); err != nil {
+		// The lease ends by itself.
+		c.service.log.WarnContext(ctx, "a connection's end could not be noted", "session_id", c.session.ID, "error", err)
+	}
+}
+
+// Handle takes one text frame of the browser.
+func (c *Connection) Handle(ctx context.Context, raw []byte) {
+	began := c.service.now()
+	m, err := ParseFrame(raw, c.session.ID)
+	if err != nil {
+		c.refuse(fault.From(err), m.MessageID)
+		if c.bad++; c.bad > badFramesAllowed {
+			c.close(CloseBadFrames)
+		}
+		return
+	}
+	c.bad = 0
+	c.service.metrics.frames.WithLabelValues(string(m.Type), string(wire.ToARI)).Inc()
+	if m.Type != wire.TypeAudio && !c.rate.AllowN(began, 1) {
+		c.close(CloseRate)
+		return
+	}
+	switch m.Type {
+	case wire.TypePing:
+		c.reply(wire.TypePong, nil)
+	case wire.TypePong:
+	case wire.TypeAudio:
+		if err := c.service.hub.SendAudio(ctx, c.session.ID, encode(m)); err != nil {
+			c.service.metrics.refused.WithLabelValues(string(fault.From(err).Code)).Inc()
+		}
+	default:
+		c.append(ctx, m, began)
+	}
+}
+
+// append puts a durable frame on the runtime's stream and acknowledges it.
+func (c *Connection) append(ctx context.Context, m wire.ChannelMessage, began time.Time) {
+	outcome, err := c.service.store.Append(ctx, Append{
+		ChannelID: c.session.ID, ConnectionID: c.id, MessageID: m.MessageID,
+		Chat: m.Type == wire.TypeChat, Switch: textChatSwitch(m),
+		Entry: c.entry(wire.Entry{Kind: wire.KindFrame, Message: &m}),
+	})
+	if err != nil {
+		// Not known to be on the stream: no acknowledgement, and no later
+		// frame may overtake it.
+		c.refuse(fault.From(err), m.MessageID)
+		c.close(CloseStoreAway)
+		return
+	}
+	switch outcome {
+	case Appended, Repeated:
+		c.reply(wire.TypeStatus, acknowledgement{"ack", m.MessageID})
+		c.service.metrics.ackSeconds.Observe(c.service.now().Sub(began).Seconds())
+		if m.Type == wire.TypeBrowserAction && outcome == Appended {
+			c.service.keeper.Keep(c.session.ID, m.MessageID, began, m.BrowserAction)
+		}
+	case ChatDisabled:
+		c.refuse(fault.New(codeChatDisabled, "Text chat is switched off in this session."), m.MessageID)
+	case Backpressure:
+		c.refuse(fault.New(codeBackpressure, "The runtime is far behind. Send this again in a moment."), m.MessageID)
+	case NotOwner:
+		c.close(CloseReplaced)
+	case Ended:
+		c.close(CloseEnded)
+	case Lost:
+		c.close(ClosePositionLost)
+	}
+}
+
+// Beat is called with every ping: it keeps the session in this connection's
+// hands. While the store is away the socket stays, for the lease may outlast it.
+func (c *Connection) Beat(ctx context.Context) {
+	if !c.service.now().Before(c.session.ExpiresAt) {
+		c.close(CloseTimeOver)
+		return
+	}
+	owned, err := c.service.store.Renew(ctx, c.session.ID, c.id, c.service.lease())
+	if err == nil && !owned {
+		c.close(CloseReplaced)
+	}
+}
+
+func (c *Connection) entry(e wire.Entry) []byte {
+	e.ChannelID, e.At = c.session.ID, c.service.now().UnixMilli()
+	return encode(e)
+}
+
+// refuse answers a frame with an error.
+func (c *Connection) refuse(e *fault.Error, relatesTo string) {
+	c.service.metrics.refused.WithLabelValues(string(e.Code)).Inc()
+	issues, _ := e.Details.([]fault.Issue)
+	c.reply(wire.TypeError, problem{Code: e.Code, Message: e.Message, Fatal: false, RelatesTo: relatesTo, Issues: issues})
+}
+
+func (c *Connection) reply(t wire.MessageType, payload any) {
+	frame := c.frame(t, payload)
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.send(t, frame)
+}
+
+func (c *Connection) close(code CloseCode) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.socket != nil {
+		c.socket.Close(code)
+	}
+}
+
+// send queues a frame. The caller holds mu.
+func (c *Connection) send(t wire.MessageType, frame []byte) {
+	c.service.metrics.frames.WithLabelValues(string(t), string(wire.ToBrowser)).Inc()
+	if !c.socket.Send(frame) {
+		c.socket.Close(CloseSlow)
+	}
+}

@@ -1,0 +1,122 @@
+package channel
+
+import (
+	"context"
+	"log/slog"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/promauto"
+
+	"telapi/callruntime/wire"
+)
+
+// Limits bound what one connection may do. They are told to browsers in the
+// ready frame and with their token.
+type Limits struct {
+	PingInterval    time.Duration
+	MaxMessageBytes int64
+	QueuedBytes     int64
+	FramesPerSecond int // of what is not audio
+	ReconnectJitter time.Duration
+}
+
+// Info is the session a connection belongs to.
+type Info struct {
+	ID, TeamID, EndpointID, Mode string
+	Reject                       bool // duplicatePolicy
+	ExpiresAt                    time.Time
+	Profile                      []byte // gatewayProfile as JSON
+	Offer                        []byte // what a runtime is offered, as JSON
+}
+
+// Keeper persists browser actions; it never blocks.
+type Keeper interface {
+	Keep(sessionID, messageID string, at time.Time, browserAction []byte)
+}
+
+// Service opens connections.
+type Service struct {
+	store   Store
+	hub     Hub
+	keeper  Keeper
+	limits  Limits
+	log     *slog.Logger
+	now     func() time.Time
+	metrics metrics
+}
+
+// NewService returns a service on the given store.
+func NewService(store Store, hub Hub, keeper Keeper, limits Limits, log *slog.Logger, registry prometheus.Registerer) *Service {
+	return &Service{store: store, hub: hub, keeper: keeper, limits: limits, log: log, now: time.Now, metrics: newMetrics(registry)}
+}
+
+// Limits are what connections are held to.
+func (s *Service) Limits() Limits { return s.limits }
+
+// Open takes a session's channel over for a new connection, as far as that can
+// be done before there is a socket, so that a refusal is still an HTTP answer.
+// The caller calls Start, or Close when there will be no socket.
+func (s *Service) Open(ctx context.Context, session Info, succeeds string, resume string) (*Connection, error) {
+	c := newConnection(s, session, uuid.NewString())
+	// Listening comes first: what is sent between the history's end and the
+	// first live message would be lost otherwise.
+	stop, err := s.hub.Listen(ctx, session.ID, c)
+	if err != nil {
+		return nil, err
+	}
+	c.stopListening = stop
+	attachment := Attachment{
+		ChannelID: session.ID, ConnectionID: c.id, Succeeds: succeeds, Reject: session.Reject, Lease: s.lease(),
+		TeamID: session.TeamID, EndpointID: session.EndpointID, Mode: session.Mode, Profile: session.Profile,
+		Entry: c.entry(wire.Entry{Kind: wire.KindSession, Event: "connected"}),
+	}
+	if resume != "" {
+		cursor, _ := ParseCursor(resume) // garbage is a cursor of no epoch
+		attachment.Resume = &cursor
+	}
+	if c.attached, err = s.store.Attach(ctx, attachment); err != nil {
+		stop()
+		return nil, err
+	}
+	c.resuming = resume != ""
+	c.position = c.attached.Head
+	if n := len(c.attached.Missed); n > 0 {
+		c.position = c.attached.Missed[n-1].Cursor
+	}
+	if !c.attached.Claimed {
+		if err := s.store.Offer(ctx, session.ID, session.Offer); err != nil {
+			s.log.WarnContext(ctx, "a session could not be offered to a runtime yet", "session_id", session.ID, "error", err)
+		}
+	}
+	return c, nil
+}
+
+// lease is how long ownership lasts unless it is renewed with every ping.
+func (s *Service) lease() time.Duration { return 2 * s.limits.PingInterval }
+
+type metrics struct {
+	frames     *prometheus.CounterVec
+	refused    *prometheus.CounterVec
+	replayed   prometheus.Counter
+	recoveries *prometheus.CounterVec
+	ackSeconds prometheus.Histogram
+}
+
+func newMetrics(registry prometheus.Registerer) metrics {
+	auto := promauto.With(registry)
+	return metrics{
+		frames: auto.NewCounterVec(prometheus.CounterOpts{
+			Name: "telapi_frames_total", Help: "Frames that passed a socket, by type and direction."}, []string{"type", "direction"}),
+		refused: auto.NewCounterVec(prometheus.CounterOpts{
+			Name: "telapi_frames_refused_total", Help: "Frames of browsers that were answered with an error, by its code."}, []string{"code"}),
+		replayed: auto.NewCounter(prometheus.CounterOpts{
+			Name: "telapi_messages_replayed_total", Help: "Messages replayed to browsers that came back or had missed them."}),
+		recoveries: auto.NewCounterVec(prometheus.CounterOpts{
+			Name: "telapi_recoveries_total", Help: "Attempts to resume from a cursor, by outcome."}, []string{"outcome"}),
+		ackSeconds: auto.NewHistogram(prometheus.HistogramOpts{
+			Name: "telapi_frame_ack_seconds", Help: "Time from a frame's arrival to its acknowledgement.",
+			Buckets: []float64{.0005, .001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 2.5}}),
+	}
+}
