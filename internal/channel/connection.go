@@ -146,12 +146,8 @@ func (c *Connection) append(ctx context.Context, m wire.ChannelMessage, began ti
 		c.refuse(fault.New(codeChatDisabled, "Text chat is switched off in this session."), m.MessageID)
 	case Backpressure:
 		c.refuse(fault.New(codeBackpressure, "The runtime is far behind. Send this again in a moment."), m.MessageID)
-	case NotOwner:
-		c.close(CloseReplaced)
-	case Ended:
-		c.close(CloseEnded)
-	case Lost:
-		c.close(ClosePositionLost)
+	default:
+		c.lost(outcome)
 	}
 }
 
@@ -162,9 +158,25 @@ func (c *Connection) Beat(ctx context.Context) {
 		c.close(CloseTimeOver)
 		return
 	}
-	owned, err := c.service.store.Renew(ctx, c.session.ID, c.id, c.service.lease())
-	if err == nil && !owned {
+	outcome, offer, err := c.service.store.Renew(ctx, c.session.ID, c.id, c.service.lease())
+	switch {
+	case err != nil:
+	case offer:
+		c.service.offer(ctx, c.session)
+	default:
+		c.lost(outcome)
+	}
+}
+
+// lost ends a connection that no longer has the session, and says why.
+func (c *Connection) lost(outcome Outcome) {
+	switch outcome {
+	case NotOwner:
 		c.close(CloseReplaced)
+	case Ended:
+		c.close(CloseEnded)
+	case Lost:
+		c.close(ClosePositionLost)
 	}
 }
 

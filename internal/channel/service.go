@@ -28,7 +28,7 @@ type Info struct {
 	Reject                       bool // duplicatePolicy
 	ExpiresAt                    time.Time
 	Profile                      []byte // gatewayProfile as JSON
-	Offer                        []byte // what a runtime is offered, as JSON
+	Offer                        wire.Offer
 }
 
 // Keeper persists browser actions; it never blocks.
@@ -85,12 +85,18 @@ func (s *Service) Open(ctx context.Context, session Info, succeeds string, resum
 	if n := len(c.attached.Missed); n > 0 {
 		c.position = c.attached.Missed[n-1].Cursor
 	}
-	if !c.attached.Claimed {
-		if err := s.store.Offer(ctx, session.ID, session.Offer); err != nil {
-			s.log.WarnContext(ctx, "a session could not be offered to a runtime yet", "session_id", session.ID, "error", err)
-		}
+	if c.attached.Offer {
+		s.offer(ctx, session)
 	}
 	return c, nil
+}
+
+// offer puts a session before the runtimes. When that fails the next heartbeat
+// of its connection does it again.
+func (s *Service) offer(ctx context.Context, session Info) {
+	if err := s.store.Offer(ctx, session.Offer); err != nil {
+		s.log.WarnContext(ctx, "a session could not be offered to a runtime yet", "session_id", session.ID, "error", err)
+	}
 }
 
 // lease is how long ownership lasts unless it is renewed with every ping.

@@ -96,9 +96,6 @@ type Store interface {
 	Offer(ctx context.Context, o wire.Offer) error
 	// Detach gives ownership up, if it is still this connection's.
 	Detach(ctx context.Context, channelID, connectionID string, entry []byte) error
-	// Offer offers a session to the runtimes, until one claims it. Offering
-	// again does no harm.
-	Offer(ctx context.Context, channelID string, offer []byte) error
 	// Since reads what follows a cursor; false: history does not reach back.
 	Since(ctx context.Context, channelID string, after Cursor) ([]Message, bool, error)
 }
