@@ -1,6 +1,6 @@
 // Package redisstore owns the key-value store: Redis or Valkey, alone or as a
 // cluster, or the engine embedded in the process. It holds what instances share
-// and may lose: counts, limits, announcements.
+// and may lose: counts, limits, announcements, live conversations.
 package redisstore
 
 import (
@@ -17,6 +17,7 @@ import (
 
 	"github.com/redis/rueidis"
 
+	"telapi/callruntime/pubsub"
 	"telapi/internal/fault"
 	"telapi/internal/redact"
 )
@@ -49,6 +50,7 @@ type Store struct {
 	opts    Options
 	log     *slog.Logger
 	scripts scripts
+	topics  *pubsub.Hub
 	state   atomic.Pointer[state]
 	suspect chan error // an operation's failure, for the watch to look into
 	stop    context.CancelFunc
@@ -63,6 +65,7 @@ func Open(opts Options) *Store {
 		opts:    opts,
 		log:     opts.Logger.With("store", strings.Join(opts.Addrs, ",")),
 		scripts: newScripts(),
+		topics:  pubsub.New(),
 		suspect: make(chan error, 1),
 		stop:    stop,
 	}

@@ -1,0 +1,14 @@
+-- Ends a channel.
+--
+-- ARGV[1]  the claim's token; empty: on behalf of whoever has the claim
+-- ARGV[2]  the reason
+-- ARGV[3]  the entry that tells the runtime
+-- returns  'ended', 'already', 'lost' or 'claim_lost'
+--
+-- Atomic so that nothing follows the last entry, and that there is one.
+if channel.state == '' then return 'lost' end
+if ARGV[1] ~= '' and channel.claimToken ~= ARGV[1] then return 'claim_lost' end
+if channel.state == 'ended' then return 'already' end
+append(ARGV[3])
+finish(ARGV[2])
+return 'ended'

@@ -1,0 +1,192 @@
+package redisstore
+
+import (
+	"context"
+	"crypto/rand"
+	_ "embed" // the scripts
+	"errors"
+	"fmt"
+	"strconv"
+	"time"
+
+	"github.com/go-json-experiment/json"
+	"github.com/redis/rueidis"
+
+	"telapi/callruntime/lua"
+	"telapi/callruntime/wire"
+	"telapi/internal/channel"
+	"telapi/internal/fault"
+)
+
+var (
+	//go:embed lua/connect.lua
+	connectLua string
+	//go:embed lua/frame.lua
+	frameLua string
+	//go:embed lua/renew.lua
+	renewLua string
+	//go:embed lua/detach.lua
+	detachLua string
+	//go:embed lua/since.lua
+	sinceLua string
+)
+
+// maxOffers bounds how many offers wait where no runtime takes any. Sessions
+// that still want one are offered again.
+const maxOffers = 100_000
+
+// Channels are the live conversations in the store. Of the scripts, only those
+// are retried of which a second run changes nothing.
+type Channels struct {
+	store                                     *Store
+	limits                                    []string
+	connect, frame, renew, detach, since, end *rueidis.Lua
+}
+
+var (
+	_ channel.Store = (*Channels)(nil)
+	_ channel.Hub   = (*Channels)(nil)
+)
+
+// NewChannels returns the channels of a store. Those it opens get limits.
+func NewChannels(s *Store, limits wire.ChannelLimits) *Channels {
+	return &Channels{
+		store:   s,
+		limits:  limits.Args(),
+		connect: rueidis.NewLuaScript(lua.Channel(connectLua)),
+		frame:   rueidis.NewLuaScript(lua.Channel(frameLua)),
+		renew:   rueidis.NewLuaScript(lua.Channel(renewLua)),
+		detach:  rueidis.NewLuaScriptRetryable(lua.Channel(detachLua)),
+		since:   rueidis.NewLuaScriptRetryable(lua.Channel(sinceLua)),
+		end:     rueidis.NewLuaScriptRetryable(lua.End()),
+	}
+}
+
+// run executes a script of a channel.
+func (c *Channels) run(ctx context.Context, doing string, script *rueidis.Lua, channelID string, read func(rueidis.RedisResult) error, args ...string) error {
+	return c.store.do(ctx, doing, func(ctx context.Context, client rueidis.Client) error {
+		return read(script.Exec(ctx, client, wire.ChannelKeys(channelID), args))
+	})
+}
+
+// Attach implements channel.Store.
+func (c *Channels) Attach(ctx context.Context, a channel.Attachment) (attached channel.Attached, err error) {
+	args := []string{a.ConnectionID, a.Succeeds, flag(a.Reject), millis(a.Lease)}
+	if a.Resume != nil {
+		args = append(args, "at", a.Resume.Epoch, a.Resume.ID)
+	} else {
+		args = append(args, "none", "", "")
+	}
+	args = append(args, string(a.Entry), rand.Text(), a.TeamID, a.EndpointID, a.Mode, "", a.TransactionID, string(a.Profile))
+	var r []rueidis.RedisMessage
+	err = c.run(ctx, "attach to the channel", c.connect, a.ChannelID, func(reply rueidis.RedisResult) (err error) {
+		r, err = reply.ToArray()
+		return err
+	}, append(args, c.limits...)...)
+	if err != nil {
+		return attached, err
+	}
+	switch state, _ := r[0].ToString(); {
+	case state == "in_use":
+		return attached, fault.New(fault.SessionInUse, "Another connection of this session is open. Close it, or name it by connectionId to take its place.")
+	case state == "ended":
+		return attached, fault.New(fault.SessionEnded, "This session has ended. Ask for a new token.")
+	case state != "attached" || len(r) != 8:
+		return attached, fmt.Errorf("attach to the channel: it answered %q", state)
+	}
+	epoch, _ := r[1].ToString()
+	newest, _ := r[2].ToString()
+	attached = channel.Attached{
+		Head: channel.Cursor{Epoch: epoch, ID: newest}, First: isOne(r[3]), Offer: isOne(r[4]), TextChat: isOne(r[5]), Recovered: isOne(r[6]),
+	}
+	attached.Missed, err = messages(epoch, r[7])
+	return attached, err
+}
+
+// Append implements channel.Store.
+func (c *Channels) Append(ctx context.Context, f channel.Append) (outcome channel.Outcome, err error) {
+	err = c.run(ctx, "append a frame", c.frame, f.ChannelID, func(reply rueidis.RedisResult) error {
+		state, err := reply.ToString()
+		outcome = channel.Outcome(state)
+		return err
+	}, f.ConnectionID, f.MessageID, flag(f.Chat), f.Switch, rueidis.BinaryString(f.Entry))
+	return outcome, err
+}
+
+// Renew implements channel.Store.
+func (c *Channels) Renew(ctx context.Context, channelID, connectionID string, lease time.Duration) (outcome channel.Outcome, offer bool, err error) {
+	err = c.run(ctx, "renew the ownership of a session", c.renew, channelID, func(reply rueidis.RedisResult) error {
+		r, err := reply.ToArray()
+		if err != nil {
+			return err
+		}
+		state, err := r[0].ToString()
+		outcome, offer = channel.Outcome(state), len(r) > 1 && isOne(r[1])
+		return err
+	}, connectionID, millis(lease))
+	return outcome, offer, err
+}
+
+// Detach implements channel.Store.
+func (c *Channels) Detach(ctx context.Context, channelID, connectionID string, entry []byte) error {
+	return c.run(ctx, "detach from the channel", c.detach, channelID, rueidis.RedisResult.Error, connectionID, string(entry))
+}
+
+// Since implements channel.Store.
+func (c *Channels) Since(ctx context.Context, channelID string, after channel.Cursor) (missed []channel.Message, ok bool, err error) {
+	err = c.run(ctx, "read the history", c.since, channelID, func(reply rueidis.RedisResult) error {
+		r, err := reply.ToArray()
+		if ok = err == nil && isOne(r[0]); !ok {
+			return err
+		}
+		missed, err = messages(after.Epoch, r[1])
+		return err
+	}, after.Epoch, after.ID)
+	return missed, ok, err
+}
+
+// EndChannel ends a channel, if it is open: nothing can be put on it any more,
+// its runtime reads on to the end, and its socket is told why.
+func (c *Channels) EndChannel(ctx context.Context, channelID, reason string) error {
+	entry, err := json.Marshal(wire.Entry{Kind: wire.KindChannelEnded, ChannelID: channelID, At: time.Now().UnixMilli(), Reason: reason})
+	if err != nil {
+		return fmt.Errorf("encode the end: %w", err)
+	}
+	return c.run(ctx, "end the channel", c.end, channelID, rueidis.RedisResult.Error, "", reason, string(entry))
+}
+
+// Offer implements channel.Store.
+func (c *Channels) Offer(ctx context.Context, o wire.Offer) error {
+	value, err := json.Marshal(o)
+	if err != nil {
+		return fmt.Errorf("encode the offer: %w", err)
+	}
+	return c.store.do(ctx, "offer the session", func(ctx context.Context, client rueidis.Client) error {
+		return client.Do(ctx, client.B().Xadd().Key(wire.OffersStream).Maxlen().Almost().Threshold(strconv.Itoa(maxOffers)).
+			Id("*").FieldValue().FieldValue("offer", string(value)).Build()).Error()
+	})
+}
+
+// messages reads id, message, id, message …
+func messages(epoch string, list rueidis.RedisMessage) ([]channel.Message, error) {
+	values, err := list.AsStrSlice()
+	if err != nil || len(values)%2 != 0 {
+		return nil, errors.Join(err, errors.New("the history came in another form"))
+	}
+	found := make([]channel.Message, 0, len(values)/2)
+	for i := 0; i < len(values); i += 2 {
+		found = append(found, channel.Message{Cursor: channel.Cursor{Epoch: epoch, ID: values[i]}, JSON: []byte(values[i+1])})
+	}
+	return found, nil
+}
+
+func isOne(m rueidis.RedisMessage) bool { n, _ := m.AsInt64(); return n == 1 }
+
+func flag(b bool) string {
+	if b {
+		return "1"
+	}
+	return ""
+}
+
+func millis(d time.Duration) string { return strconv.FormatInt(d.Milliseconds(), 10) }

@@ -1,0 +1,66 @@
+package redisstore
+
+import (
+	"context"
+	"strings"
+
+	"github.com/redis/rueidis"
+
+	"telapi/callruntime/wire"
+	"telapi/internal/channel"
+	"telapi/internal/fault"
+)
+
+// Listen implements channel.Hub. It hears something while Subscribe runs.
+func (c *Channels) Listen(ctx context.Context, channelID string, l channel.Live) (stop func(), err error) {
+	ctx, cancel := context.WithTimeout(ctx, commandTimeout)
+	defer cancel()
+	member := c.store.topics.Join(wire.Downward(channelID), &socket{live: l})
+	if err := member.Wait(ctx); err != nil {
+		member.Leave()
+		return nil, fault.Unavailable(subject, err)
+	}
+	return member.Leave, nil
+}
+
+// SendAudio implements channel.Hub.
+func (c *Channels) SendAudio(ctx context.Context, channelID string, json []byte) error {
+	return c.store.do(ctx, "send audio", func(ctx context.Context, client rueidis.Client) error {
+		return client.Do(ctx, client.B().Publish().Channel(wire.Upward(channelID)).
+			Message(string(wire.NoticeAudio)+rueidis.BinaryString(json)).Build()).Error()
+	})
+}
+
+// socket turns what is published for a browser into calls.
+type socket struct {
+	live    channel.Live
+	hasGone bool
+}
+
+func (s *socket) Down(error) { s.hasGone = true }
+
+func (s *socket) Up() {
+	if s.hasGone {
+		s.live.Gap()
+	}
+}
+
+func (s *socket) Message(payload string) {
+	if payload == "" {
+		return
+	}
+	switch rest := payload[1:]; wire.Notice(payload[0]) {
+	case wire.NoticeMessage:
+		head, json, _ := strings.Cut(rest, "\n")
+		if at := strings.Split(head, " "); len(at) == 3 {
+			s.live.Message(channel.Cursor{Epoch: at[0], ID: at[1]},
+				channel.Message{Cursor: channel.Cursor{Epoch: at[0], ID: at[2]}, JSON: []byte(json)})
+		}
+	case wire.NoticeAudio:
+		s.live.Audio([]byte(rest))
+	case wire.NoticeReplaced:
+		s.live.Replaced(rest)
+	case wire.NoticeClosed:
+		s.live.Closed(rest)
+	}
+}

@@ -1,0 +1,13 @@
+-- Keeps a connection's ownership of its session.
+--
+-- ARGV[1]  the connection
+-- ARGV[2]  lease in ms
+-- returns  {'owned', 1 if to be offered}, {'lost'}, {'ended'} or {'not_owner'}
+--
+-- Atomic so that nobody renews what another connection has taken.
+if channel.state == '' then return { 'lost' } end
+if channel.state == 'ended' then return { 'ended' } end
+if channel.owner ~= ARGV[1] then return { 'not_owner' } end
+set('ownerUntil', int(now + ARGV[2]))
+touch()
+return { 'owned', offer() }
