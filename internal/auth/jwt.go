@@ -47,41 +47,55 @@ func (c *consoleClaims) UnmarshalJSON(b []byte) error {
 	return json.Unmarshal(b, (*plain)(c))
 }
 
-// ConsoleTokens verifies the web console's JWTs.
-type ConsoleTokens struct {
+// Verifier checks JWTs under the shared secret, whatever they are for.
+type Verifier struct {
 	secret []byte
 	parser *jwt.Parser
 }
 
-// NewConsoleTokens returns a verifier for tokens signed with the secret.
-func NewConsoleTokens(secret redact.Secret, now func() time.Time) *ConsoleTokens {
-	return &ConsoleTokens{
+// NewVerifier returns a verifier. Options add checks to those that every token
+// has to pass.
+func NewVerifier(secret redact.Secret, checks ...jwt.ParserOption) *Verifier {
+	return &Verifier{
 		secret: []byte(secret.Reveal()),
-		parser: jwt.NewParser(
+		parser: jwt.NewParser(append(checks,
 			// Pinned: with "none", an asymmetric family or a key named by
 			// the token itself, the sender would choose how to be checked.
 			jwt.WithValidMethods([]string{jwt.SigningMethodHS256.Alg()}),
-			jwt.WithExpirationRequired(),
-			jwt.WithIssuedAt(),
 			jwt.WithStrictDecoding(),
-			jwt.WithTimeFunc(now),
-		),
+		)...),
 	}
+}
+
+// Verify reads the claims of a well-signed token.
+func (v *Verifier) Verify(token string, into jwt.Claims) error {
+	if len(token) > maxTokenBytes {
+		return errors.New("token longer than any that is made")
+	}
+	parsed, err := v.parser.ParseWithClaims(token, into, func(*jwt.Token) (any, error) { return v.secret, nil })
+	if err != nil {
+		return err
+	}
+	if parsed.Header["crit"] != nil {
+		return errors.New("header demands extensions we do not know")
+	}
+	return nil
+}
+
+// ConsoleTokens verifies the web console's JWTs.
+type ConsoleTokens struct{ verifier *Verifier }
+
+// NewConsoleTokens returns a verifier for tokens signed with the secret.
+func NewConsoleTokens(secret redact.Secret, now func() time.Time) *ConsoleTokens {
+	return &ConsoleTokens{NewVerifier(secret, jwt.WithExpirationRequired(), jwt.WithIssuedAt(), jwt.WithTimeFunc(now))}
 }
 
 // Verify returns who a console JWT speaks for.
 func (c *ConsoleTokens) Verify(token string) (Principal, error) {
-	if len(token) > maxTokenBytes {
-		return Principal{}, unauthorized(errors.New("token longer than any console makes"))
-	}
 	var claims consoleClaims
-	parsed, err := c.parser.ParseWithClaims(token, &claims, func(*jwt.Token) (any, error) { return c.secret, nil })
-	if err != nil {
-		return Principal{}, unauthorized(fmt.Errorf("verify console token: %w", err))
-	}
+	err := c.verifier.Verify(token, &claims)
 	switch {
-	case parsed.Header["crit"] != nil:
-		err = errors.New("header demands extensions we do not know")
+	case err != nil:
 	case slices.Contains(claims.Audience, SessionAudience):
 		err = errors.New("a session token is no console token")
 	case !subjectForm.MatchString(claims.Subject):

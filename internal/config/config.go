@@ -24,7 +24,7 @@ type Config struct {
 	_               struct{}       `section:"Listening"`
 	Port            int            `env:"TELAPI_PORT" default:"3001" min:"0" max:"65535" doc:"Port of the API server. 0 picks a free one."`
 	PublicURL       string         `env:"PUBLIC_URL" kind:"url:http,https" doc:"Address under which clients reach the service; used in the URLs it hands out. Empty: derived from the request."`
-	TrustedProxies  []netip.Prefix `env:"TRUSTED_PROXIES" doc:"Comma-separated addresses or CIDR ranges whose X-Forwarded-For is believed. Empty: nobody's."`
+	TrustedProxies  []netip.Prefix `env:"TRUSTED_PROXIES" doc:"Comma-separated addresses or CIDR ranges whose X-Forwarded-For, X-Forwarded-Proto and X-Forwarded-Host are believed. Empty: nobody's."`
 	ShutdownTimeout time.Duration  `env:"SHUTDOWN_TIMEOUT" default:"30s" min:"1s" max:"10m" doc:"How long a drain may take before what is left is cut off."`
 	DrainDelay      time.Duration  `env:"DRAIN_DELAY" default:"5s" min:"0s" max:"5m" doc:"How long a draining instance goes on serving with /health at 503, so that a load balancer notices before connections are refused; at most half of SHUTDOWN_TIMEOUT. telapi dev does not wait unless this is set."`
 	APITLSEnabled   bool           `env:"API_TLS_ENABLED" default:"false" doc:"Serve TLS on TELAPI_PORT with the EDGE_TLS_* material: TLS 1.3, and 1.2 with AEAD suites only."`
@@ -34,6 +34,17 @@ type Config struct {
 	_            struct{}      `section:"Trust"`
 	JWTSecret    redact.Secret `env:"JWT_SECRET" min:"32" required:"serve" doc:"HS256 key of console JWTs and session tokens. It must equal the web console's signing secret, or every JWT is answered 401. telapi dev makes one up when it is unset."`
 	MetricsToken redact.Secret `env:"METRICS_TOKEN" doc:"When set, /metrics asks for it as a bearer token."`
+
+	_                  struct{}      `section:"Sessions"`
+	ICEServers         redact.Secret `env:"WEBRTC_ICE_SERVERS" kind:"ice" doc:"STUN and TURN servers that WebRTC sessions are given: URLs, or the list of an RTCConfiguration with credentials of its own. TURN servers without a credential get one per session from TURN_SHARED_SECRET."`
+	TURNSecret         redact.Secret `env:"TURN_SHARED_SECRET" doc:"Secret shared with the TURN servers (coturn: static-auth-secret), from which every session's credentials are made."`
+	SessionIdleTimeout time.Duration `env:"SESSION_IDLE_TIMEOUT" default:"15m" min:"1s" max:"24h" doc:"A session that no browser is connected to for this long expires."`
+	PingInterval       time.Duration `env:"SESSION_PING_INTERVAL" default:"25s" min:"1s" max:"5m" doc:"How often a session's socket is pinged. A connection owns its session for two of these without a sign of life."`
+	MaxFrameBytes      int           `env:"SESSION_MAX_FRAME_BYTES" default:"65536" min:"1024" max:"1048576" doc:"The largest frame a browser may send."`
+	MaxQueuedBytes     int           `env:"SESSION_MAX_QUEUED_BYTES" default:"1048576" min:"65536" max:"67108864" doc:"What is queued for a browser that reads slowly before it is disconnected."`
+	FramesPerSecond    int           `env:"SESSION_MAX_FRAMES_PER_SECOND" default:"60" min:"1" max:"10000" doc:"Frames a browser may send per second, audio not counted."`
+	HistoryMessages    int           `env:"SESSION_HISTORY_MESSAGES" default:"300" min:"1" max:"10000" doc:"Messages that are kept for a browser that reconnects."`
+	HistoryTime        time.Duration `env:"SESSION_HISTORY_TIME" default:"10m" min:"1s" max:"24h" doc:"How long they are kept."`
 
 	_               struct{}      `section:"Stores"`
 	DataDir         string        `env:"DATA_DIR" default:"./data" doc:"Folder of the embedded stores."`

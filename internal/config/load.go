@@ -179,6 +179,8 @@ func (s setting) checkKind(value string, mode Mode, refused string) string {
 		}
 	case kind == "pem":
 		_, err = parseBundle(value)
+	case kind == "ice":
+		_, err = parseICEServers(value)
 	}
 	if err != nil {
 		return err.Error() + "; " + refused
@@ -255,6 +257,12 @@ func (l *loader) judgeTogether() {
 	}
 	if r, err := c.Redis(); err == nil && r.TLS && c.IsSet("REDIS_TLS_ENABLED") && !c.RedisTLSEnabled {
 		l.warn("REDIS_TLS_ENABLED", "is false, but REDIS_URL asks for TLS with rediss://: TLS stays on")
+	}
+	if list, err := c.ICEServerList(); err == nil && l.mode != Tool && c.TURNSecret == "" && slices.ContainsFunc(list, ICEServer.NeedsCredential) {
+		l.problem("TURN_SHARED_SECRET", "", "is not set, and WEBRTC_ICE_SERVERS has a TURN server without a credential, which browsers refuse")
+	}
+	if c.MaxQueuedBytes > 0 && c.MaxQueuedBytes < c.MaxFrameBytes {
+		l.problem("SESSION_MAX_QUEUED_BYTES", strconv.Itoa(c.MaxQueuedBytes), "is less than SESSION_MAX_FRAME_BYTES, %d: such a frame could not be sent on", c.MaxFrameBytes)
 	}
 	for _, prefix := range c.TrustedProxies {
 		if prefix.Bits() == 0 {

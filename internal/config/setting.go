@@ -71,6 +71,8 @@ func (s setting) allowed(mode Mode) string {
 		return "PEM certificates, raw or in base64"
 	case kind == "base64pem":
 		return "PEM in base64"
+	case kind == "ice":
+		return `comma-separated stun:, stuns:, turn: and turns: URLs, or a JSON list such as [{"urls":["turn:turn.example"],"username":"u","credential":"c"}]`
 	case s.secret && s.min != "":
 		return "at least " + s.min + " bytes"
 	}

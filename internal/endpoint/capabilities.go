@@ -1,6 +1,7 @@
 package endpoint
 
 import (
+	"cmp"
 	"crypto/sha256"
 	"encoding/base64"
 	"fmt"
@@ -26,9 +27,10 @@ func NewDocument(body []byte) Document {
 
 // Features are what the deployment as a whole switched on or off.
 type Features struct {
-	WebRTC           bool     `json:"webrtc"`
-	APIAccess        bool     `json:"apiAccess"`
-	DisabledCommands []string `json:"-"` // no flow can permit these
+	WebRTC           bool          `json:"webrtc"`
+	APIAccess        bool          `json:"apiAccess"`
+	DisabledCommands []string      `json:"-"` // no flow can permit these
+	Channel          ChannelLimits `json:"-"` // zero: the defaults
 }
 
 // platform is what this deployment can do, over all endpoints.
@@ -43,14 +45,33 @@ type Limits struct {
 	SIPHeaders        int   `json:"sipHeaders"`
 	// SIPHeaderCharacters is the bound that names and values together stay below.
 	SIPHeaderCharacters int   `json:"sipHeaderCharactersBelow"`
-	FrameBytes          int64 `json:"frameBytes"`
-	QueuedBytes         int64 `json:"queuedBytes"`
-	FramesPerSecond     int   `json:"framesPerSecond"`
-	HistoryMessages     int   `json:"historyMessages"`
-	HistorySeconds      int   `json:"historySeconds"`
 	MetadataBytes       int64 `json:"metadataBytes"`
 	TokenTTLSeconds     Range `json:"tokenTtlSeconds"`
 	SessionSeconds      Range `json:"sessionSeconds"`
+	ChannelLimits
+}
+
+// ChannelLimits are those of a session's socket.
+type ChannelLimits struct {
+	FrameBytes      int64 `json:"frameBytes"`
+	QueuedBytes     int64 `json:"queuedBytes"`
+	FramesPerSecond int   `json:"framesPerSecond"`
+	HistoryMessages int   `json:"historyMessages"`
+	HistorySeconds  int   `json:"historySeconds"`
+	PingIntervalMs  int64 `json:"pingIntervalMs"`
+}
+
+// DefaultChannelLimits hold where nothing else is configured.
+func DefaultChannelLimits() ChannelLimits {
+	kept := wire.DefaultChannelLimits()
+	return ChannelLimits{
+		FrameBytes:      64 << 10,
+		QueuedBytes:     1 << 20,
+		FramesPerSecond: 60,
+		HistoryMessages: int(kept.HistoryMessages),
+		HistorySeconds:  int(kept.HistoryMs / 1000),
+		PingIntervalMs:  25_000,
+	}
 }
 
 // Range is a bounded setting.
@@ -60,19 +81,16 @@ type Range struct {
 	Default int `json:"default"`
 }
 
-func limits() Limits {
+// PublishedLimits are the limits of a deployment that configures none.
+func PublishedLimits() Limits {
 	return Limits{
 		CallbackBodyBytes:   1 << 20,
 		SIPHeaders:          command.MaxSIPHeaders,
 		SIPHeaderCharacters: command.SIPHeaderCharacters,
-		FrameBytes:          64 << 10,
-		QueuedBytes:         1 << 20,
-		FramesPerSecond:     60,
-		HistoryMessages:     300,
-		HistorySeconds:      600,
 		MetadataBytes:       4 << 10,
 		TokenTTLSeconds:     Range{10, 3600, 300},
 		SessionSeconds:      Range{60, 86400, 3600},
+		ChannelLimits:       DefaultChannelLimits(),
 	}
 }
 
@@ -139,10 +157,12 @@ func (p platform) document(about *described, modes []Mode, offered func(commandT
 			commands = append(commands, c)
 		}
 	}
+	limits := PublishedLimits()
+	limits.ChannelLimits = cmp.Or(p.features.Channel, limits.ChannelLimits)
 	body, err := json.Marshal(capabilities{
 		Version: p.version, Endpoint: about, Features: p.features, Modes: p.usable(modes),
 		MessageTypes: wire.MessageTypes, Directions: wire.Directions, Commands: commands,
-		SessionParams: command.SessionParamsSchema(), AudioFormats: audioFormats, Limits: limits(),
+		SessionParams: command.SessionParamsSchema(), AudioFormats: audioFormats, Limits: limits,
 	}, json.Deterministic(true))
 	if err != nil {
 		return Document{}, fmt.Errorf("encode capabilities: %w", err)

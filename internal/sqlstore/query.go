@@ -91,10 +91,25 @@ func (s *Store) change(ctx context.Context, verb, thing, query string, args ...a
 // changeAll runs one statement with many sets of values in one transaction.
 // Callers pass them in a fixed order of rows, so that two transactions never
 // wait for each other in a circle.
-func (s *Store) changeAll(ctx context.Context, doing, query string, sets [][]any) (err error) {
+func (s *Store) changeAll(ctx context.Context, doing, query string, sets [][]any) error {
 	if len(sets) == 0 {
 		return nil
 	}
+	return s.together(ctx, doing, func(ctx context.Context, tx *sql.Tx) error {
+		for _, args := range sets {
+			if !storable(args) {
+				return errNotStorable
+			}
+			if _, err := tx.ExecContext(ctx, query, args...); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+}
+
+// together commits all that do writes, or nothing where it fails.
+func (s *Store) together(ctx context.Context, doing string, do func(context.Context, *sql.Tx) error) (err error) {
 	ctx, cancel := context.WithTimeout(ctx, statementTimeout)
 	defer cancel()
 	defer func() { err = failure(ctx, doing, err) }()
@@ -106,13 +121,8 @@ func (s *Store) changeAll(ctx context.Context, doing, query string, sets [][]any
 		return err
 	}
 	defer tx.Rollback()
-	for _, args := range sets {
-		if !storable(args) {
-			return errNotStorable
-		}
-		if _, err := tx.ExecContext(ctx, query, args...); err != nil {
-			return err
-		}
+	if err := do(ctx, tx); err != nil {
+		return err
 	}
 	return tx.Commit()
 }

@@ -1,0 +1,124 @@
+package config
+
+import (
+	"errors"
+	"fmt"
+	"net"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/go-json-experiment/json"
+	"github.com/go-json-experiment/json/jsontext"
+
+	"telapi/internal/redact"
+)
+
+// ICEServer is one server by which browsers find a way through networks.
+type ICEServer struct {
+	URLs       []string
+	Username   string
+	Credential redact.Secret
+}
+
+// NeedsCredential tells whether a browser must be given a credential for it: TURN
+// without one is refused by browsers.
+func (s ICEServer) NeedsCredential() bool {
+	return s.Username == "" && slices.ContainsFunc(s.URLs, func(u string) bool { return strings.HasPrefix(u, "turn") })
+}
+
+// ICEServerList takes WEBRTC_ICE_SERVERS apart.
+func (c Config) ICEServerList() ([]ICEServer, error) {
+	list, err := parseICEServers(c.ICEServers.Reveal())
+	if err != nil {
+		return nil, fmt.Errorf("WEBRTC_ICE_SERVERS: %w", err)
+	}
+	return list, nil
+}
+
+// parseICEServers reads a JSON list as in RTCConfiguration, or URLs with commas
+// between them, of which the TURN servers are to share TURN_SHARED_SECRET. Its
+// errors repeat nothing of the value.
+func parseICEServers(value string) ([]ICEServer, error) {
+	if value == "" {
+		return nil, nil
+	}
+	list, err := readICEServers(value)
+	if err != nil {
+		return nil, err
+	}
+	for _, server := range list {
+		if len(server.URLs) == 0 || (server.Username == "") != (server.Credential == "") {
+			return nil, errors.New("an entry has no urls, or a username without a credential")
+		}
+		for _, u := range server.URLs {
+			if !iceURL(u) {
+				return nil, errors.New("a URL is not stun:, stuns:, turn: or turns: with a host")
+			}
+		}
+	}
+	return list, nil
+}
+
+func readICEServers(value string) ([]ICEServer, error) {
+	if !strings.HasPrefix(value, "[") {
+		var stun, turn ICEServer
+		for u := range strings.SplitSeq(value, ",") {
+			if u = strings.TrimSpace(u); strings.HasPrefix(u, "turn") {
+				turn.URLs = append(turn.URLs, u)
+			} else {
+				stun.URLs = append(stun.URLs, u)
+			}
+		}
+		return slices.DeleteFunc([]ICEServer{stun, turn}, func(s ICEServer) bool { return s.URLs == nil }), nil
+	}
+	var entries []struct {
+		URLs       jsontext.Value `json:"urls"`
+		Username   string         `json:"username"`
+		Credential string         `json:"credential"`
+	}
+	if err := json.Unmarshal([]byte(value), &entries, json.RejectUnknownMembers(true)); err != nil {
+		return nil, errors.New("not a JSON list of {urls, username, credential}")
+	}
+	var list []ICEServer
+	for _, e := range entries {
+		server := ICEServer{URLs: []string{""}, Username: e.Username, Credential: redact.Secret(e.Credential)}
+		err := json.Unmarshal(e.URLs, &server.URLs[0])
+		if err != nil {
+			err = json.Unmarshal(e.URLs, &server.URLs)
+		}
+		if err != nil {
+			return nil, errors.New("urls is neither a string nor a list of strings")
+		}
+		list = append(list, server)
+	}
+	return list, nil
+}
+
+// iceURL checks the form of RFC 7064 and RFC 7065.
+func iceURL(u string) bool {
+	scheme, rest, _ := strings.Cut(u, ":")
+	address, query, asked := strings.Cut(rest, "?")
+	switch scheme {
+	case "stun", "stuns":
+		if asked {
+			return false
+		}
+	case "turn", "turns":
+		if asked && query != "transport=udp" && query != "transport=tcp" {
+			return false
+		}
+	default:
+		return false
+	}
+	host, port := address, ""
+	if h, p, err := net.SplitHostPort(address); err == nil {
+		host, port = h, p
+		if n, err := strconv.ParseUint(port, 10, 16); err != nil || n == 0 {
+			return false
+		}
+	} else if strings.Contains(strings.Trim(address, "[]"), ":") != strings.HasPrefix(address, "[") {
+		return false
+	}
+	return host != "" && !strings.ContainsAny(host, " /@?#\t\"'<>\\")
+}

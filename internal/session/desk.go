@@ -1,0 +1,248 @@
+package session
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/google/uuid"
+
+	"telapi/internal/auth"
+	"telapi/internal/endpoint"
+	"telapi/internal/fault"
+)
+
+const (
+	// SocketPath is where a session's socket is opened.
+	SocketPath = "/ws/session"
+	// Subprotocol is what a session's socket speaks.
+	Subprotocol = "telapi.v1"
+
+	idPrefix = "ses_"
+	// keyLife is how long an idempotency key stands for its first request.
+	keyLife = 24 * time.Hour
+)
+
+// Order is a request for a token as it came in.
+type Order struct {
+	Body []byte
+	// IdempotencyKeys are the values of the header, of which there may be one.
+	IdempotencyKeys []string
+	BaseURL         string // the address the client reaches the service by
+}
+
+// Answer is what a browser needs to open its socket.
+type Answer struct {
+	SessionID    string                 `json:"sessionId"`
+	Token        string                 `json:"token"`
+	TokenType    string                 `json:"tokenType"`
+	Mode         endpoint.Mode          `json:"mode"`
+	EndpointID   string                 `json:"endpointId"`
+	RedeemBy     time.Time              `json:"redeemBy"`
+	ExpiresAt    time.Time              `json:"expiresAt"`
+	WSURL        string                 `json:"wsUrl"`
+	Subprotocols []string               `json:"subprotocols"`
+	ICEServers   []ICEServer            `json:"iceServers"`
+	Limits       endpoint.ChannelLimits `json:"limits"`
+}
+
+// View is a session as its team sees it.
+type View struct {
+	SessionID  string        `json:"sessionId"`
+	EndpointID string        `json:"endpointId"`
+	Mode       endpoint.Mode `json:"mode"`
+	State      State         `json:"state"`
+	IssuedAt   time.Time     `json:"issuedAt"`
+	RedeemBy   time.Time     `json:"redeemBy"`
+	ExpiresAt  time.Time     `json:"expiresAt"`
+	RedeemedAt time.Time     `json:"redeemedAt,omitzero"`
+	EndedAt    time.Time     `json:"endedAt,omitzero"`
+}
+
+// Deps is what a desk stands on.
+type Deps struct {
+	Store     Store
+	Endpoints *endpoint.Directory
+	Tokens    *Tokens
+	Channels  Channels
+	Announcer auth.Announcer
+	WebRTC    bool // whether the deployment offers it
+	ICE       ICE
+	Limits    endpoint.ChannelLimits
+	Now       func() time.Time
+}
+
+// Desk gives sessions out, lets browsers in and takes sessions back.
+type Desk struct {
+	Deps
+	undertaker undertaker
+}
+
+// NewDesk returns a desk.
+func NewDesk(deps Deps) *Desk {
+	return &Desk{deps, undertaker{deps.Store, deps.Channels, deps.Announcer}}
+}
+
+// Issue gives out a session. Its checks come in this order: body, endpoint,
+// mode. The same order under the same idempotency key gets the same answer,
+// whatever has become of the session since; twins that come at the same time,
+// on any instance, get one session between them.
+func (d *Desk) Issue(ctx context.Context, who auth.Principal, o Order) (Answer, error) {
+	w, err := parseRequest(o.Body, o.IdempotencyKeys)
+	if err != nil {
+		return Answer{}, err
+	}
+	now := d.Now().UTC()
+	w.receipt.At = now
+	s, found, err := d.replay(ctx, who.TeamID, w.receipt)
+	if err != nil {
+		return Answer{}, err
+	}
+	if !found {
+		if err := d.admit(ctx, who.TeamID, w.session); err != nil {
+			return Answer{}, err
+		}
+		if s, err = newSession(who.TeamID, w, now); err != nil {
+			return Answer{}, err
+		}
+		created, err := d.Store.CreateSession(ctx, s, w.receipt, now.Add(-keyLife))
+		if err != nil {
+			return Answer{}, fmt.Errorf("create session: %w", err)
+		}
+		if !created { // a twin was quicker
+			if s, _, err = d.replay(ctx, who.TeamID, w.receipt); err != nil {
+				return Answer{}, err
+			}
+		}
+	}
+	return d.answer(s, o.BaseURL)
+}
+
+// replay finds the session that an idempotency key stands for.
+func (d *Desk) replay(ctx context.Context, teamID string, r Receipt) (s Session, found bool, err error) {
+	if r.Key == "" {
+		return Session{}, false, nil
+	}
+	s, first, err := d.Store.SessionByKey(ctx, teamID, r.Key, r.At.Add(-keyLife))
+	switch {
+	case fault.Is(err, fault.NotFound):
+		return Session{}, false, nil
+	case err != nil:
+		return Session{}, false, fmt.Errorf("look up idempotency key: %w", err)
+	case first.Digest != r.Digest:
+		return Session{}, false, fault.New(fault.Idempotency, "This Idempotency-Key was used with another body. Use a new key for a new request.")
+	}
+	return s, true, nil
+}
+
+// admit checks that the endpoint takes such a session now.
+func (d *Desk) admit(ctx context.Context, teamID string, s Session) error {
+	e, err := d.Endpoints.Find(ctx, teamID, s.EndpointID)
+	if err != nil && !fault.Is(err, fault.NotFound) {
+		return err
+	}
+	if err != nil || !e.Enabled {
+		return fault.New(fault.NotFound, "There is no such endpoint, or it is disabled.").Because(err)
+	}
+	if err := d.offered(s.Mode); err != nil {
+		return err
+	}
+	if !slices.Contains(e.Modes, s.Mode) {
+		var issues fault.Issues
+		issues.Add("/mode", fault.IssueValue, "This endpoint has no mode %s; it has %s.", s.Mode, strings.Join(names(e.Modes), ", "))
+		return issues.Err()
+	}
+	return nil
+}
+
+// offered refuses a mode that the deployment has switched off.
+func (d *Desk) offered(m endpoint.Mode) error {
+	if m == endpoint.WebRTC && !d.WebRTC {
+		return fault.New(fault.WebRTCDisabled, "WebRTC is switched off here. Ask for mode audio or chat.")
+	}
+	return nil
+}
+
+func newSession(teamID string, w wish, now time.Time) (Session, error) {
+	id, err := uuid.NewV7()
+	if err != nil {
+		return Session{}, fmt.Errorf("make session id: %w", err)
+	}
+	tokenID, err := uuid.NewRandom()
+	if err != nil {
+		return Session{}, fmt.Errorf("make token id: %w", err)
+	}
+	s := w.session
+	s.ID, s.TeamID, s.TokenID = idPrefix+id.String(), teamID, tokenID.String()
+	s.IssuedAt = now.Truncate(time.Second)
+	s.RedeemBy, s.ExpiresAt = s.IssuedAt.Add(w.ttl), s.IssuedAt.Add(w.life)
+	return s, nil
+}
+
+func (d *Desk) answer(s Session, baseURL string) (Answer, error) {
+	token, err := d.Tokens.Sign(s)
+	if err != nil {
+		return Answer{}, err
+	}
+	servers := []ICEServer{}
+	if s.Mode == endpoint.WebRTC {
+		servers = d.ICE.servers(s)
+	}
+	return Answer{
+		SessionID: s.ID, Token: token, TokenType: "call", Mode: s.Mode, EndpointID: s.EndpointID,
+		RedeemBy: s.RedeemBy, ExpiresAt: s.ExpiresAt,
+		WSURL:        "ws" + strings.TrimPrefix(baseURL, "http") + SocketPath,
+		Subprotocols: []string{Subprotocol}, ICEServers: servers, Limits: d.Limits,
+	}, nil
+}
+
+// Show returns a team's session. Another team's is not found.
+func (d *Desk) Show(ctx context.Context, teamID, id string) (View, error) {
+	s, err := d.own(ctx, teamID, id)
+	if err != nil {
+		return View{}, err
+	}
+	state := s.State(d.Now(), false)
+	if state == Disconnected {
+		live, err := d.Channels.Connected(ctx, []string{id})
+		if err != nil {
+			return View{}, fmt.Errorf("ask whether a browser is connected: %w", err)
+		}
+		state = s.State(d.Now(), len(live) > 0)
+	}
+	return View{
+		SessionID: s.ID, EndpointID: s.EndpointID, Mode: s.Mode, State: state,
+		IssuedAt: s.IssuedAt, RedeemBy: s.RedeemBy, ExpiresAt: s.ExpiresAt, RedeemedAt: s.RedeemedAt, EndedAt: s.EndedAt,
+	}, nil
+}
+
+// Delete revokes a team's session: committed first, then everybody is told. A
+// session that has ended already stays as it ended. When telling fails the token
+// is revoked all the same; asking again, or the sweeper, does the rest.
+func (d *Desk) Delete(ctx context.Context, teamID, id string) error {
+	s, err := d.own(ctx, teamID, id)
+	if err != nil {
+		return err
+	}
+	first, err := d.Store.EndSession(ctx, s.ID, Revoked, d.Now(), time.Time{})
+	if err != nil {
+		return fmt.Errorf("revoke session: %w", err)
+	}
+	if first {
+		s.EndedAs = Revoked
+	}
+	return d.undertaker.bury(ctx, s.EndedAs, s.ID)
+}
+
+func (d *Desk) own(ctx context.Context, teamID, id string) (Session, error) {
+	s, err := d.Store.Session(ctx, id)
+	if fault.Is(err, fault.NotFound) || err == nil && s.TeamID != teamID {
+		return Session{}, fault.New(fault.NotFound, "There is no such session.")
+	}
+	if err != nil {
+		return Session{}, fmt.Errorf("find session: %w", err)
+	}
+	return s, nil
+}

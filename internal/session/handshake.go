@@ -1,0 +1,74 @@
+package session
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"telapi/internal/endpoint"
+	"telapi/internal/fault"
+)
+
+// Check tells whether a socket may be opened with a token, and changes nothing.
+// It fails with fault.Unauthorized for what is no token of ours,
+// fault.SessionEnded for one whose session has ended or is over its time, and
+// fault.WebRTCDisabled for a mode that is switched off. An endpoint that was
+// disabled since keeps its sessions.
+func (d *Desk) Check(ctx context.Context, token string) (Session, endpoint.Endpoint, error) {
+	claimed, err := d.Tokens.verify(token)
+	if err != nil {
+		return Session{}, endpoint.Endpoint{}, err
+	}
+	s, err := d.Store.Session(ctx, claimed.ID)
+	switch {
+	case fault.Is(err, fault.NotFound):
+		return Session{}, endpoint.Endpoint{}, over(err)
+	case err != nil:
+		return Session{}, endpoint.Endpoint{}, fmt.Errorf("find session: %w", err)
+	case s.TokenID != claimed.TokenID || s.TeamID != claimed.TeamID || s.EndpointID != claimed.EndpointID || s.Mode != claimed.Mode:
+		return Session{}, endpoint.Endpoint{}, badToken(errors.New("it is not the token of its session"))
+	}
+	if state := s.State(d.Now(), false); state != Issued && state != Disconnected {
+		return Session{}, endpoint.Endpoint{}, over(errors.New("it is " + string(state)))
+	}
+	if err := d.offered(s.Mode); err != nil {
+		return Session{}, endpoint.Endpoint{}, err
+	}
+	e, err := d.Endpoints.Find(ctx, s.TeamID, s.EndpointID)
+	if err != nil {
+		return Session{}, endpoint.Endpoint{}, fmt.Errorf("find the session's endpoint: %w", err)
+	}
+	return s, e, nil
+}
+
+// Redeem lets a browser in that Check has admitted: the first time it must come
+// before RedeemBy, later any time before ExpiresAt.
+func (d *Desk) Redeem(ctx context.Context, s Session) (Session, error) {
+	redeemed, err := d.Store.RedeemSession(ctx, s.ID, d.Now())
+	if fault.Is(err, fault.NotFound) {
+		return Session{}, over(err)
+	}
+	if err != nil {
+		return Session{}, fmt.Errorf("redeem session: %w", err)
+	}
+	return redeemed, nil
+}
+
+// End notes that the call runtime has ended a session's channel. Whoever comes
+// first decides how a session ended, so this may be called for any channel that
+// is seen to be over.
+func (d *Desk) End(ctx context.Context, id string) error {
+	first, err := d.Store.EndSession(ctx, id, Ended, d.Now(), time.Time{})
+	if err == nil && first {
+		err = d.Store.SettleSessions(ctx, []string{id}) // the channel is where the news came from
+	}
+	if err != nil {
+		return fmt.Errorf("end session: %w", err)
+	}
+	return nil
+}
+
+func over(cause error) error {
+	return fault.New(fault.SessionEnded, "The session has ended or is over its time. Ask for a new token.").Because(cause)
+}

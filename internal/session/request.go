@@ -1,0 +1,182 @@
+package session
+
+import (
+	"cmp"
+	"crypto/sha256"
+	"encoding/hex"
+	"fmt"
+	"regexp"
+	"slices"
+	"strings"
+	"time"
+	"unicode"
+	"unicode/utf8"
+
+	"github.com/go-json-experiment/json/jsontext"
+
+	"telapi/callruntime/wire"
+	"telapi/internal/endpoint"
+	"telapi/internal/fault"
+	"telapi/internal/strictjson"
+)
+
+// maxIdentity bounds the id and the name of an identity.
+const maxIdentity = 256
+
+// request is the body of a request for a token. Members it does not have pass
+// unread, so that clients may be newer than the service.
+type request struct {
+	EndpointID      *string         `json:"endpointId"`
+	Mode            *string         `json:"mode"`
+	Identity        *identityFields `json:"identity"`
+	TTLSeconds      *int64          `json:"ttlSeconds"`
+	MaxSession      *int64          `json:"maxSessionSeconds"`
+	DuplicatePolicy *string         `json:"duplicatePolicy"`
+	Metadata        jsontext.Value  `json:"metadata"`
+}
+
+type identityFields struct {
+	ID   *string `json:"id"`
+	Name *string `json:"name"`
+}
+
+// wish is a request that is as it should be: a session without id and team, and
+// how long it and its token live.
+type wish struct {
+	session Session
+	ttl     time.Duration
+	life    time.Duration
+	receipt Receipt
+}
+
+// parseRequest reads a body and the values of the Idempotency-Key header, and
+// reports everything wrong with both.
+func parseRequest(body []byte, keys []string) (wish, error) {
+	var in request
+	var issues fault.Issues
+	if err := strictjson.Decode(body, &in, "", &issues); err != nil {
+		return wish{}, err
+	}
+	limits := endpoint.PublishedLimits()
+	w := wish{session: Session{
+		EndpointID:      text(in.EndpointID),
+		Mode:            oneOf(in.Mode, endpoint.Modes, endpoint.WebRTC, "/mode", &issues),
+		Identity:        in.Identity.check(&issues),
+		Metadata:        checkMetadata(in.Metadata, limits.MetadataBytes, &issues),
+		DuplicatePolicy: oneOf(in.DuplicatePolicy, []DuplicatePolicy{Replace, Reject}, Replace, "/duplicatePolicy", &issues),
+	}}
+	if w.session.EndpointID == "" {
+		strictjson.Require(&issues, "/endpointId", "endpointId names the endpoint that the session is for.")
+	}
+	w.life = seconds(in.MaxSession, limits.SessionSeconds, "/maxSessionSeconds", &issues)
+	w.ttl = seconds(in.TTLSeconds, limits.TokenTTLSeconds, "/ttlSeconds", &issues)
+	switch {
+	case in.TTLSeconds == nil:
+		w.ttl = min(w.ttl, w.life)
+	case w.ttl > w.life && len(issues.List()) == 0:
+		issues.Add("/ttlSeconds", fault.IssueTooLarge, "ttlSeconds is not more than maxSessionSeconds, which is %d.", int(w.life.Seconds()))
+	}
+	w.receipt.Key = checkKey(keys, &issues)
+	if err := issues.Err(); err != nil {
+		return wish{}, err
+	}
+	digest, err := digestOf(body)
+	w.receipt.Digest = digest
+	return w, err
+}
+
+// digestOf tells bodies apart by what they say and not by how it is written.
+// Numbers count as they are spelt: no precision is lost on the way.
+func digestOf(body []byte) (string, error) {
+	canonical := jsontext.Value(slices.Clone(body))
+	if err := canonical.Canonicalize(jsontext.CanonicalizeRawInts(false), jsontext.CanonicalizeRawFloats(false)); err != nil {
+		return "", fmt.Errorf("canonicalize the body: %w", err)
+	}
+	sum := sha256.Sum256(canonical)
+	return hex.EncodeToString(sum[:]), nil
+}
+
+// visible is what an idempotency key is made of.
+var visible = regexp.MustCompile(`^[!-~]{1,255}$`)
+
+func checkKey(values []string, issues *fault.Issues) string {
+	const path = "/header/Idempotency-Key"
+	switch {
+	case len(values) == 0:
+		return ""
+	case len(values) > 1:
+		issues.Add(path, fault.IssueTooMany, "Give Idempotency-Key once.")
+	case !visible.MatchString(values[0]):
+		issues.Add(path, fault.IssueValue, "Idempotency-Key has 1 to 255 visible ASCII characters.")
+	}
+	return values[0]
+}
+
+func (f *identityFields) check(issues *fault.Issues) *wire.Identifier {
+	if f == nil {
+		return nil
+	}
+	who := &wire.Identifier{ID: text(f.ID), Name: text(f.Name)}
+	for _, field := range [][2]string{{"/identity/id", who.ID}, {"/identity/name", who.Name}} {
+		switch path, value := field[0], field[1]; {
+		case utf8.RuneCountInString(value) > maxIdentity:
+			issues.Add(path, fault.IssueTooLong, "This has at most %d characters.", maxIdentity)
+		case strings.ContainsFunc(value, unicode.IsControl):
+			issues.Add(path, fault.IssueForbidden, "This has no control characters.")
+		}
+	}
+	return who
+}
+
+// checkMetadata measures metadata as it is kept: without white space.
+func checkMetadata(raw jsontext.Value, most int64, issues *fault.Issues) jsontext.Value {
+	strictjson.Object(&raw, "", "/metadata", issues)
+	if raw == nil || raw.Kind() != '{' {
+		return nil
+	}
+	raw = slices.Clone(raw)
+	if err := raw.Compact(); err != nil || int64(len(raw)) > most {
+		issues.Add("/metadata", fault.IssueTooLarge, "metadata has at most %d bytes; this has %d.", most, len(raw))
+	}
+	return raw
+}
+
+func seconds(given *int64, allowed endpoint.Range, path string, issues *fault.Issues) time.Duration {
+	if given == nil {
+		return time.Duration(allowed.Default) * time.Second
+	}
+	code := ""
+	switch n := *given; {
+	case strictjson.Covered(issues, path):
+	case n < int64(allowed.Min):
+		code = fault.IssueTooSmall
+	case n > int64(allowed.Max):
+		code = fault.IssueTooLarge
+	default:
+		return time.Duration(n) * time.Second
+	}
+	if code != "" {
+		issues.Add(path, code, "This is a whole number of seconds from %d to %d.", allowed.Min, allowed.Max)
+	}
+	return 0
+}
+
+func oneOf[S ~string](given *string, allowed []S, byDefault S, path string, issues *fault.Issues) S {
+	if given == nil || strictjson.Covered(issues, path) {
+		return byDefault
+	}
+	if !slices.Contains(allowed, S(*given)) {
+		issues.Add(path, fault.IssueValue, "This is one of %s.", strings.Join(names(allowed), ", "))
+	}
+	return S(*given)
+}
+
+func names[S ~string](list []S) []string {
+	out := make([]string, len(list))
+	for i, s := range list {
+		out[i] = string(s)
+	}
+	return out
+}
+
+func text(given *string) string { return *cmp.Or(given, new(string)) }

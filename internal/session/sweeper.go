@@ -1,0 +1,237 @@
+package session
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"math/rand/v2"
+	"sync"
+	"time"
+
+	"telapi/internal/auth"
+	"telapi/internal/fault"
+)
+
+const (
+	sweepEvery   = 2 * time.Second // on average
+	sweepTimeout = 30 * time.Second
+	sweepPage    = 500
+	// unsettledAfter is when an end that nobody was told of is told by whoever
+	// notices: the instance that ended the session must have died or lost the
+	// key-value store.
+	unsettledAfter = 15 * time.Second
+)
+
+// SweepStore is what a sweeper asks of the database, besides ending sessions.
+type SweepStore interface {
+	Store
+	// ExpireSessions ends sessions that are due, limit at the most, and returns
+	// the ids of those that this call ended.
+	ExpireSessions(ctx context.Context, now time.Time, limit int) ([]string, error)
+	// StaleSessions lists redeemed sessions that go on and were last seen
+	// before the moment, with ids greater than after, in order of id.
+	StaleSessions(ctx context.Context, unseenSince time.Time, after string, limit int) ([]Session, error)
+	// UnsettledSessions lists sessions that ended before the moment and whose
+	// end was not settled.
+	UnsettledSessions(ctx context.Context, endedBefore time.Time, limit int) ([]Session, error)
+	// TouchSessions notes when browsers were seen; an older moment never
+	// replaces a newer one.
+	TouchSessions(ctx context.Context, seen map[string]time.Time) error
+	// ForgetKeys deletes receipts of idempotency keys from before the moment.
+	ForgetKeys(ctx context.Context, before time.Time) error
+}
+
+// undertaker tells everybody that sessions have ended.
+type undertaker struct {
+	store    Store
+	channels Channels
+	announce auth.Announcer
+}
+
+// bury announces the end of sessions and ends their channels. What fails is left
+// unsettled in the database, for a sweeper to do again.
+func (u undertaker) bury(ctx context.Context, as State, ids ...string) error {
+	var settled []string
+	var failed error
+	for _, id := range ids {
+		err := u.announce.Announce(ctx, Topic(id))
+		if err == nil {
+			err = u.channels.EndChannel(ctx, id, string(as))
+		}
+		if err != nil {
+			failed = fmt.Errorf("tell of the end of session %s: %w", id, err)
+			continue
+		}
+		settled = append(settled, id)
+	}
+	return errors.Join(failed, u.store.SettleSessions(ctx, settled))
+}
+
+// Sweeper ends sessions whose time has come. Any number of instances may sweep:
+// each session is ended by one of them.
+type Sweeper struct {
+	store      SweepStore
+	channels   Channels
+	undertaker undertaker
+	idle       time.Duration
+	log        *slog.Logger
+	now        func() time.Time
+	askedAt    time.Time // when the idle were last looked for; Sweep's alone
+
+	mu   sync.Mutex
+	seen map[string]time.Time
+}
+
+// NewSweeper returns a sweeper that ends sessions without a connection for as
+// long as idle.
+func NewSweeper(store SweepStore, channels Channels, announce auth.Announcer, idle time.Duration, log *slog.Logger, now func() time.Time) *Sweeper {
+	return &Sweeper{
+		store: store, channels: channels, undertaker: undertaker{store, channels, announce},
+		idle: idle, log: log, now: now, seen: map[string]time.Time{},
+	}
+}
+
+// Touch notes that a browser was connected until now. It does not block; the
+// next round writes it down.
+func (s *Sweeper) Touch(id string) {
+	s.mu.Lock()
+	s.seen[id] = s.now()
+	s.mu.Unlock()
+}
+
+// Run sweeps until ctx ends, in a rhythm of its own, so that instances do not
+// do the same work at the same moment. What was touched is written at the end.
+func (s *Sweeper) Run(ctx context.Context) {
+	for {
+		select {
+		case <-time.After(sweepEvery/2 + rand.N(sweepEvery)):
+			s.report(ctx, s.Sweep(ctx))
+		case <-ctx.Done():
+			last, cancel := context.WithTimeout(context.WithoutCancel(ctx), 5*time.Second)
+			defer cancel()
+			s.report(last, s.writeSeen(last))
+			return
+		}
+	}
+}
+
+// report leaves it to the stores to say that they are away.
+func (s *Sweeper) report(ctx context.Context, err error) {
+	if err != nil && ctx.Err() == nil && !fault.Is(err, fault.ServiceUnavailable) {
+		s.log.ErrorContext(ctx, "sessions were not swept", "error", err)
+	}
+}
+
+// Sweep is one round. A step that fails does not keep the others from being
+// done.
+func (s *Sweeper) Sweep(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, sweepTimeout)
+	defer cancel()
+	return errors.Join(
+		s.writeSeen(ctx),
+		s.expireDue(ctx),
+		s.expireIdle(ctx),
+		s.buryRest(ctx),
+		s.store.ForgetKeys(ctx, s.now().Add(-keyLife)),
+	)
+}
+
+func (s *Sweeper) writeSeen(ctx context.Context) error {
+	s.mu.Lock()
+	batch := s.seen
+	s.seen = map[string]time.Time{}
+	s.mu.Unlock()
+	err := s.store.TouchSessions(ctx, batch)
+	if err == nil {
+		return nil
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for id, at := range batch {
+		if at.After(s.seen[id]) {
+			s.seen[id] = at
+		}
+	}
+	return fmt.Errorf("note when sessions were seen: %w", err)
+}
+
+func (s *Sweeper) expireDue(ctx context.Context) error {
+	for {
+		ids, err := s.store.ExpireSessions(ctx, s.now(), sweepPage)
+		if err != nil {
+			return fmt.Errorf("expire sessions: %w", err)
+		}
+		if err := s.undertaker.bury(ctx, Expired, ids...); err != nil {
+			return err
+		}
+		if len(ids) < sweepPage {
+			return nil
+		}
+	}
+}
+
+// expireIdle ends sessions that no browser has been connected to for the idle
+// time. Long before that the key-value store is asked about them, again and
+// again, and whenever it knows of a connection their time starts anew: a store
+// that was wiped, and knows of none until they renew themselves, ends nothing.
+func (s *Sweeper) expireIdle(ctx context.Context) error {
+	now := s.now()
+	if now.Sub(s.askedAt) < s.idle/16 {
+		return nil
+	}
+	s.askedAt = now
+	for after := ""; ; {
+		stale, err := s.store.StaleSessions(ctx, now.Add(-s.idle/4), after, sweepPage)
+		if err != nil || len(stale) == 0 {
+			return err
+		}
+		after = stale[len(stale)-1].ID
+		ids := make([]string, len(stale))
+		for i, session := range stale {
+			ids[i] = session.ID
+		}
+		live, err := s.channels.Connected(ctx, ids)
+		if err != nil {
+			return fmt.Errorf("ask which browsers are connected: %w", err)
+		}
+		seen := map[string]time.Time{}
+		for _, id := range live {
+			seen[id] = now
+		}
+		if err := s.store.TouchSessions(ctx, seen); err != nil {
+			return fmt.Errorf("note which browsers are connected: %w", err)
+		}
+		if err := s.endIdle(ctx, stale, now); err != nil {
+			return err
+		}
+	}
+}
+
+// endIdle ends those of the sessions that were not seen for the idle time, also
+// not since they were read.
+func (s *Sweeper) endIdle(ctx context.Context, stale []Session, now time.Time) error {
+	var ended []string
+	for _, session := range stale {
+		if !session.LastSeenAt.Before(now.Add(-s.idle)) {
+			continue
+		}
+		first, err := s.store.EndSession(ctx, session.ID, Expired, now, now.Add(-s.idle))
+		if err != nil {
+			return fmt.Errorf("expire idle session: %w", err)
+		}
+		if first {
+			ended = append(ended, session.ID)
+		}
+	}
+	return s.undertaker.bury(ctx, Expired, ended...)
+}
+
+// buryRest tells of ends that somebody else could not tell of.
+func (s *Sweeper) buryRest(ctx context.Context) error {
+	rest, err := s.store.UnsettledSessions(ctx, s.now().Add(-unsettledAfter), sweepPage)
+	for _, ended := range rest {
+		err = errors.Join(err, s.undertaker.bury(ctx, ended.EndedAs, ended.ID))
+	}
+	return err
+}

@@ -1,0 +1,47 @@
+-- +goose Up
+
+-- due_at is when a session ends unless something happens before: redeem_by
+-- until it is redeemed, expires_at from then on. settled says that everybody was
+-- told of its end.
+CREATE TABLE sessions (
+    id               TEXT    NOT NULL PRIMARY KEY,
+    team_id          TEXT    NOT NULL REFERENCES teams (id),
+    endpoint_id      TEXT    NOT NULL,
+    mode             TEXT    NOT NULL,
+    identity         TEXT,
+    metadata         TEXT,
+    duplicate_policy TEXT    NOT NULL,
+    token_id         TEXT    NOT NULL,
+    issued_at        BIGINT  NOT NULL,
+    redeem_by        BIGINT  NOT NULL,
+    expires_at       BIGINT  NOT NULL,
+    redeemed_at      BIGINT,
+    last_seen_at     BIGINT,
+    ended_at         BIGINT,
+    ended_as         TEXT,
+    due_at           BIGINT  NOT NULL,
+    settled          BOOLEAN NOT NULL
+);
+CREATE INDEX sessions_due ON sessions (due_at) WHERE ended_at IS NULL;
+CREATE INDEX sessions_seen ON sessions (last_seen_at) WHERE ended_at IS NULL AND redeemed_at IS NOT NULL;
+CREATE INDEX sessions_unsettled ON sessions (ended_at) WHERE ended_at IS NOT NULL AND NOT settled;
+
+-- What an idempotency key stands for. The token itself is nowhere: it is signed
+-- again from the session.
+CREATE TABLE session_keys (
+    team_id         TEXT   NOT NULL,
+    idempotency_key TEXT   NOT NULL,
+    body_digest     TEXT   NOT NULL,
+    session_id      TEXT   NOT NULL,
+    created_at      BIGINT NOT NULL,
+    PRIMARY KEY (team_id, idempotency_key)
+);
+CREATE INDEX session_keys_by_age ON session_keys (created_at);
+
+CREATE TABLE browser_actions (
+    session_id  TEXT   NOT NULL,
+    message_id  TEXT   NOT NULL,
+    happened_at BIGINT NOT NULL,
+    action      TEXT   NOT NULL,
+    PRIMARY KEY (session_id, message_id)
+);
