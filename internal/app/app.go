@@ -16,11 +16,14 @@ import (
 
 	"telapi/api"
 	"telapi/internal/auth"
+	"telapi/internal/channel"
 	"telapi/internal/config"
 	"telapi/internal/endpoint"
 	"telapi/internal/httpapi"
 	"telapi/internal/media"
 	"telapi/internal/ratelimit"
+	"telapi/internal/redisstore"
+	"telapi/internal/session"
 	"telapi/internal/team"
 	"telapi/internal/telemetry"
 	"telapi/internal/usage"
@@ -28,8 +31,9 @@ import (
 
 // Options are what a process knows besides its configuration.
 type Options struct {
-	Version string
-	Log     io.Writer
+	Version     string
+	Log         io.Writer
+	Development bool // telapi dev: sockets may be opened from any page
 }
 
 // App is the API server. New binds its port, Run serves until its context ends.
@@ -78,7 +82,27 @@ func New(ctx context.Context, cfg config.Config, opts Options) (_ *App, err erro
 	authenticator := auth.NewAuthenticator(db, auth.NewConsoleTokens(cfg.JWTSecret, time.Now), uses, time.Now)
 	quotas := team.NewQuotas(db)
 	limits := ratelimit.NewSettings(kv, db, a.log, a.tele.Registry)
-	features := endpoint.Features{APIAccess: cfg.FeatureAPIAccess, WebRTC: cfg.FeatureWebRTC}
+	features := endpoint.Features{APIAccess: cfg.FeatureAPIAccess, WebRTC: cfg.FeatureWebRTC, Channel: channelLimits(cfg)}
+	endpoints := endpoint.NewDirectory(db, opts.Version, features)
+
+	servers, err := cfg.ICEServerList()
+	if err != nil {
+		return nil, err
+	}
+	channels := redisstore.NewChannels(kv, storedLimits(cfg))
+	sessions := session.NewDesk(session.Deps{
+		Store:     db,
+		Endpoints: endpoints,
+		Tokens:    session.NewTokens(cfg.JWTSecret),
+		Channels:  channels,
+		Announcer: kv,
+		WebRTC:    cfg.FeatureWebRTC,
+		ICE:       session.ICE{Servers: servers, Secret: cfg.TURNSecret},
+		Limits:    features.Channel,
+		Now:       time.Now,
+	})
+	sweeper := session.NewSweeper(db, channels, kv, cfg.SessionIdleTimeout, a.log, time.Now)
+	actions := session.NewActions(db, cfg.EnablePIILogging, a.log, a.tele.Registry)
 
 	a.surface = httpapi.New(httpapi.Deps{
 		Log:            a.log,
@@ -86,6 +110,7 @@ func New(ctx context.Context, cfg config.Config, opts Options) (_ *App, err erro
 		Tracing:        a.tele.TracerProvider,
 		Now:            time.Now,
 		APIAccess:      cfg.FeatureAPIAccess,
+		PublicURL:      cfg.PublicURL,
 		TrustedProxies: cfg.TrustedProxies,
 		MetricsToken:   cfg.MetricsToken,
 		OpenAPI:        api.OpenAPI,
@@ -94,9 +119,16 @@ func New(ctx context.Context, cfg config.Config, opts Options) (_ *App, err erro
 		Auth:           authenticator,
 		Limits:         ratelimit.NewLimiter(kv, limits, a.tele.Registry),
 		Quotas:         quotas,
-		Endpoints:      endpoint.NewDirectory(db, opts.Version, features),
+		Endpoints:      endpoints,
 		Capabilities:   endpoint.RuntimeCapabilities(opts.Version, features),
 		Usage:          usage.NewAccounts(db, time.Now),
+		Sessions:       sessions,
+		Channels: channel.NewService(channels, channels, struct {
+			*session.Desk
+			*session.Sweeper
+			*session.Actions
+		}{sessions, sweeper, actions}, socketLimits(cfg), a.log, a.tele.Registry),
+		AnyOrigin: opts.Development,
 	})
 	a.server = a.surface.HTTPServer()
 
@@ -112,6 +144,9 @@ func New(ctx context.Context, cfg config.Config, opts Options) (_ *App, err erro
 		limits.Run,
 		func(ctx context.Context) { kv.Subscribe(ctx, listeners) },
 	)
+	if cfg.FeatureAPIAccess {
+		a.jobs = append(a.jobs, sweeper.Run, actions.Run)
+	}
 	return a, nil
 }
 
@@ -151,6 +186,7 @@ func (a *App) drain(ctx context.Context) error {
 	a.log.InfoContext(ctx, "draining", "delay", a.cfg.DrainDelay, "deadline", a.cfg.ShutdownTimeout)
 	wait(ctx, min(a.cfg.DrainDelay, a.cfg.ShutdownTimeout/2))
 
+	a.surface.Drain(ctx, min(a.cfg.ReconnectJitter, a.cfg.ShutdownTimeout/4))
 	err := a.server.Shutdown(ctx)
 	if errors.Is(err, context.DeadlineExceeded) {
 		a.log.WarnContext(ctx, "requests were cut off at the end of SHUTDOWN_TIMEOUT", "timeout", a.cfg.ShutdownTimeout)

@@ -8,7 +8,10 @@ import (
 	"log/slog"
 	"os"
 
+	"telapi/callruntime/wire"
+	"telapi/internal/channel"
 	"telapi/internal/config"
+	"telapi/internal/endpoint"
 	"telapi/internal/redisstore"
 	"telapi/internal/sqlstore"
 )
@@ -118,6 +121,36 @@ func redisTLS(r config.RedisOptions) (*tls.Config, error) {
 		return nil, fmt.Errorf("REDIS_TLS_CA_FILE %s holds no PEM certificate", r.CAFile)
 	}
 	return c, nil
+}
+
+// channelLimits are what sockets of sessions are held to.
+func channelLimits(cfg config.Config) endpoint.ChannelLimits {
+	return endpoint.ChannelLimits{
+		FrameBytes:      int64(cfg.MaxFrameBytes),
+		QueuedBytes:     int64(cfg.MaxQueuedBytes),
+		FramesPerSecond: cfg.FramesPerSecond,
+		HistoryMessages: cfg.HistoryMessages,
+		HistorySeconds:  int(cfg.HistoryTime.Seconds()),
+		PingIntervalMs:  cfg.PingInterval.Milliseconds(),
+	}
+}
+
+// socketLimits are what a connection is held to.
+func socketLimits(cfg config.Config) channel.Limits {
+	return channel.Limits{
+		PingInterval:    cfg.PingInterval,
+		MaxMessageBytes: int64(cfg.MaxFrameBytes),
+		QueuedBytes:     int64(cfg.MaxQueuedBytes),
+		FramesPerSecond: cfg.FramesPerSecond,
+		ReconnectJitter: cfg.ReconnectJitter,
+	}
+}
+
+// storedLimits are what the key-value store keeps of a channel.
+func storedLimits(cfg config.Config) wire.ChannelLimits {
+	limits := wire.DefaultChannelLimits()
+	limits.HistoryMessages, limits.HistoryMs = int64(cfg.HistoryMessages), cfg.HistoryTime.Milliseconds()
+	return limits
 }
 
 // close lets go of everything, in the reverse order of opening.

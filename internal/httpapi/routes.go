@@ -5,6 +5,7 @@ import (
 
 	"telapi/internal/auth"
 	"telapi/internal/ratelimit"
+	"telapi/internal/session"
 )
 
 // access says who may call a route.
@@ -45,6 +46,13 @@ func (s *Server) routes() []Route {
 		{"GET", "/health", public, "", "", always, s.health},
 		{"GET", "/metrics", metricsOnly, "", "", always, s.metrics},
 		{"GET", "/openapi.yaml", public, "", ratelimit.API, apiAccess, s.openAPI},
+
+		{"POST", "/api/v1/sessions/token", team, auth.CreateCallToken, ratelimit.API, apiAccess, withBody(maxBody, s.issueToken)},
+		{"GET", "/api/v1/sessions/{id}", team, auth.CreateCallToken, ratelimit.API, apiAccess, s.showSession},
+		{"DELETE", "/api/v1/sessions/{id}", team, auth.CreateCallToken, ratelimit.API, apiAccess, s.deleteSession},
+
+		{"GET", session.SocketPath, public, "", "", apiAccess, s.openSocket},
+		{"OPTIONS", session.SocketPath, public, "", "", apiAccess, s.preflightSocket},
 
 		{"GET", "/api/v1/endpoints", team, auth.ReadTeamApps, ratelimit.API, apiAccess, s.listEndpoints},
 		{"GET", "/api/v1/runtime/capabilities", team, auth.ReadTeamApps, ratelimit.API, apiAccess, s.runtimeCapabilities},

@@ -14,7 +14,7 @@ const (
 	// handlerTimeout bounds the work for one answer, so that a store which
 	// hangs becomes a 503 and not a pile of waiting requests.
 	handlerTimeout = 10 * time.Second
-	// maxBody is what a route takes unless it says otherwise.
+	// maxBody is the largest body of a request for which bodies are small.
 	maxBody = 64 << 10
 )
 
@@ -47,10 +47,10 @@ func (s *Server) admitAndHandle(x *exchange, r *http.Request, rt *Route) error {
 			return err
 		}
 	}
-	if r.ContentLength > maxBody {
-		return fault.New(fault.PayloadTooLarge, "The body has %d bytes; this route takes %d at the most.", r.ContentLength, maxBody)
+	// A POST reads its body itself, to the limit in its row.
+	if rt.Method != http.MethodPost && r.ContentLength > maxBody {
+		return tooLarge(maxBody)
 	}
-	r.Body = http.MaxBytesReader(x, r.Body, maxBody)
 	return rt.handle(x, r, who)
 }
 

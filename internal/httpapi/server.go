@@ -14,9 +14,11 @@ import (
 	"go.opentelemetry.io/otel/trace"
 
 	"telapi/internal/auth"
+	"telapi/internal/channel"
 	"telapi/internal/endpoint"
 	"telapi/internal/ratelimit"
 	"telapi/internal/redact"
+	"telapi/internal/session"
 	teams "telapi/internal/team"
 	"telapi/internal/usage"
 )
@@ -29,6 +31,7 @@ type Deps struct {
 	Now      func() time.Time
 
 	APIAccess      bool
+	PublicURL      string // empty: derived from the request
 	TrustedProxies []netip.Prefix
 	MetricsToken   redact.Secret
 	OpenAPI        []byte
@@ -41,6 +44,9 @@ type Deps struct {
 	Endpoints    *endpoint.Directory
 	Capabilities endpoint.Document
 	Usage        *usage.Accounts
+	Channels     *channel.Service
+	AnyOrigin    bool // development: sockets from any page
+	Sessions     *session.Desk
 }
 
 // Server answers the service's HTTP requests.
@@ -48,6 +54,7 @@ type Server struct {
 	deps       Deps
 	mux        *http.ServeMux
 	seen       *observations
+	sockets    *sockets
 	scrape     http.Handler
 	openAPIDoc endpoint.Document
 }
@@ -57,6 +64,7 @@ func New(deps Deps) *Server {
 	s := &Server{
 		deps:       deps,
 		seen:       newObservations(deps.Registry),
+		sockets:    newSockets(deps.Registry),
 		scrape:     promhttp.HandlerFor(deps.Registry, promhttp.HandlerOpts{Registry: deps.Registry, ErrorHandling: promhttp.ContinueOnError}),
 		openAPIDoc: endpoint.NewDocument(deps.OpenAPI),
 	}

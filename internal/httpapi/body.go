@@ -1,0 +1,65 @@
+package httpapi
+
+import (
+	"errors"
+	"io"
+	"mime"
+	"net/http"
+	"strings"
+
+	"telapi/internal/auth"
+	"telapi/internal/fault"
+)
+
+// bodyHandler is a handler of a route that takes a JSON body.
+type bodyHandler func(w http.ResponseWriter, r *http.Request, who auth.Principal, body []byte) error
+
+// withBody reads a JSON body of at most limit bytes for a handler.
+func withBody(limit int64, handle bodyHandler) handler {
+	return func(w http.ResponseWriter, r *http.Request, who auth.Principal) error {
+		body, err := readBody(w, r, limit)
+		if err != nil {
+			return err
+		}
+		return handle(w, r, who, body)
+	}
+}
+
+// readBody refuses what is not declared as JSON before it reads a byte, and
+// what is declared too large before it reads all of it.
+func readBody(w http.ResponseWriter, r *http.Request, limit int64) ([]byte, error) {
+	if !declaresJSON(r.Header) {
+		return nil, fault.New(fault.UnsupportedMedia, "Send the body as Content-Type: application/json, in UTF-8 and without Content-Encoding.")
+	}
+	if r.ContentLength > limit {
+		return nil, tooLarge(limit)
+	}
+	body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, limit))
+	var over *http.MaxBytesError
+	switch {
+	case errors.As(err, &over):
+		return nil, tooLarge(limit)
+	case err != nil && r.Context().Err() != nil:
+		return nil, r.Context().Err()
+	case err != nil:
+		return nil, fault.New(fault.MalformedJSON, "The body broke off before its end.").Because(err)
+	}
+	return body, nil
+}
+
+func tooLarge(limit int64) error {
+	return fault.New(fault.PayloadTooLarge, "This route takes a body of %d bytes at the most.", limit)
+}
+
+func declaresJSON(h http.Header) bool {
+	if encoding := h.Values("Content-Encoding"); len(encoding) > 1 || len(encoding) == 1 && !strings.EqualFold(encoding[0], "identity") {
+		return false
+	}
+	declared := h.Values("Content-Type")
+	if len(declared) != 1 {
+		return false
+	}
+	mediaType, params, err := mime.ParseMediaType(declared[0])
+	charset, given := params["charset"]
+	return err == nil && mediaType == "application/json" && (!given || strings.EqualFold(charset, "utf-8"))
+}
