@@ -36,7 +36,7 @@ local function set(name, value)
 end
 
 -- A field, or the first part of an id, as a number.
-local function num(value) return tonumber(string.match(value, '^%d+')) or 0 end
+local function num(value) return tonumber(string.match(value, '^%d+') or '0') end
 
 local function live(milliseconds)
   for _, key in ipairs(KEYS) do redis.call('PEXPIRE', key, milliseconds) end

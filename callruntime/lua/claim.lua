@@ -3,16 +3,17 @@
 -- ARGV[1]  the runtime's name
 -- ARGV[2]  a token of this claim, by which it is told from an earlier one
 -- ARGV[3]  the lease in ms; 0 gives the claim up
--- ARGV[4]  open, claim or renew
+-- ARGV[4]  open, attach, accept or renew
 -- ARGV[5…] for open: epoch, team, endpoint, mode, call id, transaction id, profile, and
 --          the limits: history messages, history ms, backlog entries, backlog bytes, idle ms, keep ms
 -- returns  {'claimed', epoch, team, endpoint, mode, call id, transaction id, profile, committed position},
 --          or one of: {'lost'} no such channel; {'ended'} open of one that has ended; {'foreign'} it is another
 --          team's or endpoint's; {'taken'} another runtime has it; {'claim_lost'} the claim to renew is gone
 --
--- Atomic so that of two runtimes one has the channel. A runtime of the same name
--- takes over from itself at once: it was started again. An ended channel can be
--- claimed, so that what was acknowledged before its end is still read.
+-- Atomic so that of two runtimes one has the channel. With open and attach a
+-- runtime of the same name takes over from itself: it was started again. Not
+-- with accept, since the same session may be offered twice. An ended channel can
+-- be claimed, so that what was acknowledged before its end is still read.
 local how = ARGV[4]
 if channel.state == '' and how == 'open' then
   open(5)
@@ -25,7 +26,8 @@ elseif how == 'open' and (channel.team ~= ARGV[6] or channel.endpoint ~= ARGV[7]
 end
 if how == 'renew' then
   if channel.claimToken ~= ARGV[2] then return { 'claim_lost' } end
-elseif num(channel.claimUntil) > now and channel.claimedBy ~= ARGV[1] then
+elseif num(channel.claimUntil) > now and channel.claimToken ~= ARGV[2]
+  and (how == 'accept' or channel.claimedBy ~= ARGV[1]) then
   return { 'taken' }
 end
 redis.call('HSET', META, 'claimedBy', ARGV[1], 'claimToken', ARGV[2], 'claimUntil', int(now + ARGV[3]), 'offeredAt', '')

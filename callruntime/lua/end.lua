@@ -3,12 +3,12 @@
 -- ARGV[1]  the claim's token; empty: on behalf of whoever has the claim
 -- ARGV[2]  the reason
 -- ARGV[3]  the entry that tells the runtime
--- returns  'ended', 'already', 'lost' or 'claim_lost'
+-- returns  'done', also of one that has ended before; 'lost' or 'claim_lost'
 --
 -- Atomic so that nothing follows the last entry, and that there is one.
 if channel.state == '' then return 'lost' end
 if ARGV[1] ~= '' and channel.claimToken ~= ARGV[1] then return 'claim_lost' end
-if channel.state == 'ended' then return 'already' end
+if channel.state == 'ended' then return 'done' end
 append(ARGV[3])
 finish(ARGV[2])
-return 'ended'
+return 'done'

@@ -4,15 +4,15 @@
 -- ARGV[2]  the message's id
 -- ARGV[3]  enable_text_chat, disable_text_chat, or empty
 -- ARGV[4]  the ChannelMessage, without streamId
--- returns  {'sent', id}, {'repeated'}, {'ended'}, {'lost'} or {'claim_lost'}
+-- returns  'sent', 'repeated', 'ended', 'lost' or 'claim_lost'
 --
 -- Atomic so that a message is in the history before it is heard of, has the one
 -- before it named without fail, and is there once however often it is sent; and
 -- so that text chat is switched before the browser is told.
-if channel.state == '' then return { 'lost' } end
-if ARGV[1] ~= '' and channel.claimToken ~= ARGV[1] then return { 'claim_lost' } end
-if redis.call('ZSCORE', SENT, ARGV[2]) then return { 'repeated' } end
-if channel.state == 'ended' then return { 'ended' } end
+if channel.state == '' then return 'lost' end
+if ARGV[1] ~= '' and channel.claimToken ~= ARGV[1] then return 'claim_lost' end
+if redis.call('ZSCORE', SENT, ARGV[2]) then return 'repeated' end
+if channel.state == 'ended' then return 'ended' end
 if ARGV[3] == 'disable_text_chat' then
   set('chatOff', 'runtime')
 elseif ARGV[3] == 'enable_text_chat' then
@@ -27,4 +27,4 @@ if number % 64 == 0 then redis.call('ZREMRANGEBYSCORE', SENT, '-inf', int(number
 trim()
 redis.call('PUBLISH', BASE .. 'down', 'M' .. channel.epoch .. ' ' .. previous .. ' ' .. id .. '\n' .. ARGV[4])
 touch(number == 1)
-return { 'sent', id }
+return 'sent'

@@ -2,6 +2,7 @@ package redisstore
 
 import (
 	"context"
+	"maps"
 	"net/netip"
 	"strings"
 	"sync"
@@ -53,6 +54,7 @@ func TestConformance(t *testing.T) {
 		"saved limits are live elsewhere":            savedLimitsAreLive,
 		"announcements reach every instance":         announcementsReachAll,
 	}
+	maps.Copy(promises, channelPromises)
 	for engine, start := range engines {
 		t.Run(engine, func(t *testing.T) {
 			t.Parallel()

@@ -103,6 +103,9 @@ func (s *Store) dial(ctx context.Context) (rueidis.Client, error) {
 	return client, nil
 }
 
+// ClientOption is how others connect to the same store.
+func (s *Store) ClientOption() rueidis.ClientOption { return s.opts.client() }
+
 func (o Options) client() rueidis.ClientOption {
 	return rueidis.ClientOption{
 		InitAddress:       o.Addrs,

@@ -1,0 +1,132 @@
+package callruntime
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strconv"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/go-json-experiment/json"
+	"github.com/redis/rueidis"
+
+	"telapi/callruntime/pubsub"
+	"telapi/callruntime/wire"
+)
+
+// onlookers may look back at this many entries that were committed.
+const onlookers = "1000"
+
+// Channel is one live conversation, claimed by this runtime.
+type Channel struct {
+	ID                          string
+	TeamID, EndpointID          string
+	Mode, CallID, TransactionID string
+	Profile                     []byte      // gatewayProfile as JSON
+	Offer                       *wire.Offer // set by Accept
+
+	runtime *Runtime
+	token   string // empty: an onlooker
+	epoch   string
+	member  *pubsub.Membership
+	stop    context.CancelFunc
+	running sync.WaitGroup
+
+	news    chan struct{} // there may be something to read
+	audio   chan Delivery
+	dropped atomic.Int64
+	gone    chan struct{} // closed when the claim is
+	why     error         // set before gone is closed
+
+	reading  sync.Mutex
+	position string // of what Receive returned last
+	unread   []Delivery
+	ended    bool
+}
+
+func newChannel(r *Runtime, id string) *Channel {
+	return &Channel{
+		ID: id, runtime: r, stop: func() {},
+		news: make(chan struct{}, 1), audio: make(chan Delivery, maxAudio), gone: make(chan struct{}),
+	}
+}
+
+// Close gives the claim up, so that another runtime can have the channel at
+// once. The channel goes on.
+func (c *Channel) Close(ctx context.Context) error {
+	c.stop()
+	c.running.Wait()
+	c.member.Leave()
+	if c.token == "" {
+		return nil
+	}
+	_, err := c.keep(ctx, "renew", 0)
+	if errors.Is(err, ErrClaimLost) || errors.Is(err, ErrLost) {
+		return nil
+	}
+	return err
+}
+
+// keep runs claim.lua.
+func (c *Channel) keep(ctx context.Context, how string, lease time.Duration, args ...string) ([]string, error) {
+	reply, err := c.runtime.claim.Exec(ctx, c.runtime.client, wire.ChannelKeys(c.ID),
+		append([]string{c.runtime.opts.Name, c.token, strconv.FormatInt(lease.Milliseconds(), 10), how}, args...)).AsStrSlice()
+	if err == nil && reply[0] != "claimed" {
+		err = refusals[reply[0]]
+	}
+	if err != nil {
+		return nil, fmt.Errorf("claim: %w", err)
+	}
+	return reply, nil
+}
+
+// renew keeps the claim alive, and ends the channel for this runtime when it is
+// another's.
+func (c *Channel) renew(ctx context.Context) {
+	for {
+		wait(ctx, c.runtime.opts.Lease/3)
+		if ctx.Err() != nil {
+			return
+		}
+		bounded, cancel := context.WithTimeout(ctx, c.runtime.opts.Lease)
+		known, err := c.keep(bounded, "renew", c.runtime.opts.Lease)
+		cancel()
+		if err == nil && known[1] != c.epoch {
+			err = ErrLost
+		}
+		if errors.Is(err, ErrClaimLost) || errors.Is(err, ErrLost) {
+			c.why = err
+			close(c.gone)
+			return
+		}
+	}
+}
+
+// Commit says that everything up to a position has been dealt with. Whoever
+// reads the channel next starts after it.
+func (c *Channel) Commit(ctx context.Context, position string) error {
+	return c.do(ctx, "commit", c.runtime.commit, c.token, position, onlookers)
+}
+
+// End ends the channel for everybody. Ending it twice is harmless.
+func (c *Channel) End(ctx context.Context, reason string) error {
+	entry, err := json.Marshal(wire.Entry{Kind: wire.KindChannelEnded, ChannelID: c.ID, At: time.Now().UnixMilli(), Reason: reason})
+	if err != nil {
+		return fmt.Errorf("end: %w", err)
+	}
+	return c.do(ctx, "end", c.runtime.end, c.token, reason, string(entry))
+}
+
+// do runs a script that answers with one word.
+func (c *Channel) do(ctx context.Context, doing string, script *rueidis.Lua, args ...string) error {
+	word, err := script.Exec(ctx, c.runtime.client, wire.ChannelKeys(c.ID), args).ToString()
+	if err == nil {
+		err = refusals[word]
+	}
+	if err != nil {
+		return fmt.Errorf("%s: %w", doing, err)
+	}
+	return nil
+}

@@ -1,0 +1,159 @@
+package callruntime
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/go-json-experiment/json"
+	"github.com/go-json-experiment/json/jsontext"
+
+	"telapi/callruntime/wire"
+)
+
+const (
+	maxAudio  = 256 // frames that wait for Receive
+	readCount = 128
+	lookEvery = 5 * time.Second // for entries whose notice was missed
+)
+
+// Delivery is one thing that happened on a channel.
+type Delivery struct {
+	// Position is what to commit once it is dealt with; empty for audio.
+	Position string
+	Entry    wire.Entry
+	JSON     jsontext.Value // the entry as it stands on the stream
+}
+
+// Receive returns what happened next: the entries of the stream in their order,
+// and audio frames as they come. It fails with ErrEnded after the entry that
+// says so, and with ErrClaimLost or ErrLost when the channel is no longer this
+// runtime's. An entry that cannot be decoded comes with an error and its
+// position, and can be passed over.
+func (c *Channel) Receive(ctx context.Context) (Delivery, error) {
+	c.reading.Lock()
+	defer c.reading.Unlock()
+	look := time.NewTicker(lookEvery)
+	defer look.Stop()
+	for {
+		select {
+		case <-c.gone:
+			return Delivery{}, c.why
+		case <-ctx.Done():
+			return Delivery{}, ctx.Err()
+		case d := <-c.audio:
+			return d, nil
+		default:
+		}
+		if len(c.unread) > 0 {
+			return c.next()
+		}
+		if c.ended {
+			return Delivery{}, ErrEnded
+		}
+		if err := c.read(ctx); err != nil {
+			return Delivery{}, fmt.Errorf("read the stream: %w", err)
+		}
+		if len(c.unread) > 0 {
+			continue
+		}
+		select {
+		case <-c.news:
+		case <-look.C:
+		case d := <-c.audio:
+			return d, nil
+		case <-c.gone:
+		case <-ctx.Done():
+		}
+	}
+}
+
+func (c *Channel) next() (Delivery, error) {
+	d := c.unread[0]
+	c.unread = c.unread[1:]
+	c.position = d.Position
+	err := json.Unmarshal(d.JSON, &d.Entry)
+	if err != nil {
+		return d, fmt.Errorf("decode entry %s: %w", d.Position, err)
+	}
+	c.ended = d.Entry.Kind == wire.KindChannelEnded
+	return d, nil
+}
+
+// read fetches what follows the position, and the position itself: where that
+// has gone, the store has lost what came after it too, and counts again from an
+// earlier point.
+func (c *Channel) read(ctx context.Context) error {
+	found, err := c.runtime.entries(ctx, c.ID, c.position, readCount+1)
+	if err != nil {
+		return err
+	}
+	if c.position != "" {
+		if len(found) > 0 && found[0].Position == c.position {
+			found = found[1:]
+		} else if c.token != "" {
+			return ErrLost
+		}
+	}
+	c.unread = found
+	return nil
+}
+
+// Entries returns what is on a channel's stream from a position on, without
+// waiting for more: the oldest first, and what was committed long ago no more.
+func (r *Runtime) Entries(ctx context.Context, channelID, from string, count int) ([]Delivery, error) {
+	found, err := r.entries(ctx, channelID, from, count)
+	for i := range found {
+		err = errors.Join(err, json.Unmarshal(found[i].JSON, &found[i].Entry))
+	}
+	return found, err
+}
+
+func (r *Runtime) entries(ctx context.Context, channelID, from string, count int) ([]Delivery, error) {
+	if from == "" {
+		from = "-"
+	}
+	list, err := r.client.Do(ctx, r.client.B().Xrange().Key(wire.StreamKey(channelID)).Start(from).End("+").Count(int64(count)).Build()).AsXRange()
+	if err != nil {
+		return nil, err
+	}
+	found := make([]Delivery, 0, len(list))
+	for _, entry := range list {
+		found = append(found, Delivery{Position: entry.ID, JSON: jsontext.Value(entry.FieldValues["entry"])})
+	}
+	return found, nil
+}
+
+// ear hears of its channel. What goes unheard is found by looking.
+type ear struct{ *Channel }
+
+func (c ear) Up()        { c.look() }
+func (c ear) Down(error) {}
+
+func (c ear) Message(payload string) {
+	if payload == "" || wire.Notice(payload[0]) != wire.NoticeAudio {
+		c.look()
+		return
+	}
+	var message wire.ChannelMessage
+	if json.Unmarshal([]byte(payload[1:]), &message) != nil {
+		return
+	}
+	d := Delivery{Entry: wire.Entry{Kind: wire.KindFrame, ChannelID: c.ID, At: message.Timestamp, Message: &message}}
+	select {
+	case c.audio <- d:
+	default:
+		c.dropped.Add(1)
+	}
+}
+
+func (c *Channel) look() {
+	select {
+	case c.news <- struct{}{}:
+	default:
+	}
+}
+
+// AudioDropped counts audio frames that Receive was too slow for.
+func (c *Channel) AudioDropped() int64 { return c.dropped.Load() }

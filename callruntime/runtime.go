@@ -1,0 +1,183 @@
+// Package callruntime is the call runtime's side of the service: it takes
+// sessions that browsers open, reads what happens on their channels, answers,
+// and ends them. The two meet in the key-value store alone, by the scripts of
+// package lua, which a runtime in another language can run as well.
+//
+// A channel's stream is read in order and at the runtime's own pace. What the
+// runtime has dealt with it commits; one that is started again, or that takes
+// over from one that died, reads on from there.
+package callruntime
+
+import (
+	"context"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/cenkalti/backoff/v5"
+	"github.com/redis/rueidis"
+
+	"telapi/callruntime/lua"
+	"telapi/callruntime/pubsub"
+	"telapi/callruntime/wire"
+)
+
+// What a channel can be refused for.
+var (
+	ErrLost      = errors.New("the store does not know the channel, or has lost a part of it")
+	ErrEnded     = errors.New("the channel has ended")
+	ErrForeign   = errors.New("the channel is another team's or endpoint's")
+	ErrTaken     = errors.New("another runtime has the channel")
+	ErrClaimLost = errors.New("the claim of the channel is lost")
+	ErrPosition  = errors.New("the position is not on the stream")
+)
+
+var refusals = map[string]error{
+	"lost": ErrLost, "ended": ErrEnded, "foreign": ErrForeign, "taken": ErrTaken, "claim_lost": ErrClaimLost, "unknown": ErrPosition,
+}
+
+// Options say where the store is and who asks.
+type Options struct {
+	// Store is where the service's store is; see Locate.
+	Store rueidis.ClientOption
+	// Name tells this runtime from others, and stays when it is started again.
+	Name string
+	// Group shares the offers among its members, each of which takes any of
+	// them; default OffersGroup. Runtimes that pick and choose form a group of
+	// their own: each group sees every session that nobody has taken.
+	Group string
+	// Lease is how long a claim outlives its runtime; default 15 s.
+	Lease time.Duration
+	// Limits of the channels that Open opens; default DefaultChannelLimits.
+	Limits wire.ChannelLimits
+}
+
+// Runtime is a call runtime's access to the store. Its methods may be called
+// from any goroutine. While the store is away they wait for it until their
+// context ends.
+type Runtime struct {
+	opts    Options
+	client  rueidis.Client
+	topics  *pubsub.Hub
+	stop    context.CancelFunc
+	running sync.WaitGroup
+	// Each of these may run twice when its answer is lost: a second run does
+	// nothing.
+	claim, commit, send, end *rueidis.Lua
+}
+
+// New connects to the store.
+func New(opts Options) (*Runtime, error) {
+	if opts.Name == "" {
+		return nil, errors.New("a runtime needs a name")
+	}
+	if opts.Group == "" {
+		opts.Group = wire.OffersGroup
+	}
+	if opts.Lease == 0 {
+		opts.Lease = 15 * time.Second
+	}
+	if opts.Limits == (wire.ChannelLimits{}) {
+		opts.Limits = wire.DefaultChannelLimits()
+	}
+	opts.Store.DisableCache = true
+	opts.Store.RetryDelay = nil
+	client, err := rueidis.NewClient(opts.Store)
+	if err != nil {
+		return nil, fmt.Errorf("connect to the store: %w", err)
+	}
+	ctx, stop := context.WithCancel(context.Background())
+	r := &Runtime{
+		opts: opts, client: client, topics: pubsub.New(), stop: stop,
+		claim:  rueidis.NewLuaScriptRetryable(lua.Claim()),
+		commit: rueidis.NewLuaScriptRetryable(lua.Commit()),
+		send:   rueidis.NewLuaScriptRetryable(lua.Send()),
+		end:    rueidis.NewLuaScriptRetryable(lua.End()),
+	}
+	r.running.Go(func() { r.listen(ctx) })
+	return r, nil
+}
+
+// Close lets go of the store. Claims run out by themselves; those of channels
+// that were closed before are free at once.
+func (r *Runtime) Close() {
+	r.stop()
+	r.running.Wait()
+	r.client.Close()
+}
+
+func (r *Runtime) listen(ctx context.Context) {
+	pause := backoff.NewExponentialBackOff()
+	pause.MaxInterval = 5 * time.Second
+	for ctx.Err() == nil {
+		if served, _ := r.topics.Serve(ctx, r.client, nil); served {
+			pause.Reset()
+		}
+		wait(ctx, pause.NextBackOff())
+	}
+}
+
+func wait(ctx context.Context, d time.Duration) {
+	select {
+	case <-time.After(d):
+	case <-ctx.Done():
+	}
+}
+
+// OpenOptions describe a channel that has no browser session, such as a phone
+// call.
+type OpenOptions struct {
+	ChannelID, TeamID, EndpointID string
+	Mode, CallID, TransactionID   string
+	Profile                       []byte // the gatewayProfile as JSON, fixed for the channel's life
+}
+
+// Open opens a channel and claims it, or claims one that is open for the same
+// team and endpoint.
+func (r *Runtime) Open(ctx context.Context, o OpenOptions) (*Channel, error) {
+	args := append([]string{rand.Text(), o.TeamID, o.EndpointID, o.Mode, o.CallID, o.TransactionID, string(o.Profile)}, r.opts.Limits.Args()...)
+	c, err := r.take(ctx, o.ChannelID, "open", args...)
+	if err != nil {
+		return nil, fmt.Errorf("open channel %s: %w", o.ChannelID, err)
+	}
+	return c, nil
+}
+
+// Attach claims a channel that exists, also one that this runtime held before
+// it was started again.
+func (r *Runtime) Attach(ctx context.Context, channelID string) (*Channel, error) {
+	c, err := r.take(ctx, channelID, "attach")
+	if err != nil {
+		return nil, fmt.Errorf("attach to channel %s: %w", channelID, err)
+	}
+	return c, nil
+}
+
+// Observe is for onlookers: a channel that is read from a position on ("" is
+// the oldest entry there is) without claiming it. Send and End act on behalf of
+// the runtime that has the claim; Commit is refused.
+func (r *Runtime) Observe(channelID, from string) *Channel {
+	c := newChannel(r, channelID)
+	c.position = from
+	c.member = r.topics.Join(wire.Upward(channelID), ear{c})
+	return c
+}
+
+// take claims a channel and keeps the claim until the channel is closed.
+func (r *Runtime) take(ctx context.Context, channelID, how string, args ...string) (*Channel, error) {
+	c := newChannel(r, channelID)
+	c.token = rand.Text()
+	known, err := c.keep(ctx, how, r.opts.Lease, args...)
+	if err != nil {
+		return nil, err
+	}
+	c.epoch, c.TeamID, c.EndpointID, c.Mode, c.CallID, c.TransactionID = known[1], known[2], known[3], known[4], known[5], known[6]
+	c.Profile, c.position = []byte(known[7]), known[8]
+	c.member = r.topics.Join(wire.Upward(channelID), ear{c})
+	background, stop := context.WithCancel(context.WithoutCancel(ctx))
+	c.stop = stop
+	c.running.Go(func() { c.renew(background) })
+	return c, nil
+}

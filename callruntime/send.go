@@ -1,0 +1,73 @@
+package callruntime
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/go-json-experiment/json"
+	"github.com/go-json-experiment/json/jsontext"
+	"github.com/google/uuid"
+
+	"telapi/callruntime/wire"
+)
+
+// MaxMessageBytes bounds a message to the browser.
+const MaxMessageBytes = 64 << 10
+
+// Send sends a durable message to the browser, now or when it is back. What
+// identifies the message is filled in where it is empty. To send a message again
+// under the same MessageID, because it is not known what became of it, is
+// harmless.
+func (c *Channel) Send(ctx context.Context, m wire.ChannelMessage) error {
+	if !m.Type.Known() || !m.Type.Durable() {
+		return fmt.Errorf("send: a message of type %q is not kept", m.Type)
+	}
+	encoded, err := c.encode(m)
+	if err != nil {
+		return fmt.Errorf("send: %w", err)
+	}
+	var control struct {
+		Command string `json:"command"`
+	}
+	if m.Type == wire.TypeControl {
+		_ = json.Unmarshal(m.Control, &control) // any other shape is for the browser to understand
+	}
+	if control.Command != wire.EnableTextChat && control.Command != wire.DisableTextChat {
+		control.Command = ""
+	}
+	return c.do(ctx, "send", c.runtime.send, c.token, encoded.id, control.Command, encoded.json)
+}
+
+// SendAudio sends an audio frame to the browser, which gets it if it is there.
+func (c *Channel) SendAudio(ctx context.Context, audio jsontext.Value) error {
+	encoded, err := c.encode(wire.ChannelMessage{Type: wire.TypeAudio, Audio: audio})
+	if err == nil {
+		client := c.runtime.client
+		err = client.Do(ctx, client.B().Publish().Channel(wire.Downward(c.ID)).Message(string(wire.NoticeAudio)+encoded.json).Build()).Error()
+	}
+	if err != nil {
+		return fmt.Errorf("send audio: %w", err)
+	}
+	return nil
+}
+
+type encoded struct{ id, json string }
+
+func (c *Channel) encode(m wire.ChannelMessage) (encoded, error) {
+	if payload, name := m.Payload(); payload != nil && payload.Kind() != '{' {
+		return encoded{}, fmt.Errorf("a message of type %s needs the object %q", m.Type, name)
+	}
+	m.SessionID, m.Direction, m.StreamID = c.ID, wire.ToBrowser, ""
+	if m.MessageID == "" {
+		m.MessageID = uuid.NewString()
+	}
+	if m.Timestamp == 0 {
+		m.Timestamp = time.Now().UnixMilli()
+	}
+	b, err := json.Marshal(m)
+	if err == nil && len(b) > MaxMessageBytes {
+		err = fmt.Errorf("the message has %d bytes, %d are the most", len(b), MaxMessageBytes)
+	}
+	return encoded{m.MessageID, string(b)}, err
+}
