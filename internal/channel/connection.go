@@ -83,6 +83,7 @@ func (c *Connection) Start(socket Socket) {
 // Close ends the connection's part. It is called once the socket is gone.
 func (c *Connection) Close() {
 	c.stopListening()
+	c.service.records.Touch(c.session.ID)
 	ctx, cancel := context.WithTimeout(context.Background(), storeTimeout)
 	defer cancel()
 	if err := c.service.store.Detach(ctx, c.session.ID, c.id, c.entry(wire.Entry{Kind: wire.KindSession, Event: "disconnected"})); err != nil {
@@ -140,7 +141,7 @@ func (c *Connection) append(ctx context.Context, m wire.ChannelMessage, began ti
 		c.reply(wire.TypeStatus, acknowledgement{"ack", m.MessageID})
 		c.service.metrics.ackSeconds.Observe(c.service.now().Sub(began).Seconds())
 		if m.Type == wire.TypeBrowserAction && outcome == Appended {
-			c.service.keeper.Keep(c.session.ID, m.MessageID, began, m.BrowserAction)
+			c.service.records.Keep(c.session.ID, m.MessageID, began, m.BrowserAction)
 		}
 	case ChatDisabled:
 		c.refuse(fault.New(codeChatDisabled, "Text chat is switched off in this session."), m.MessageID)

@@ -54,7 +54,14 @@ func (c *Connection) Replaced(connectionID string) {
 }
 
 // Closed ends the connection with its channel.
-func (c *Connection) Closed(string) { c.close(CloseEnded) }
+func (c *Connection) Closed(string) {
+	c.close(CloseEnded)
+	go func() { // the hub must not wait for a database
+		ctx, cancel := context.WithTimeout(context.Background(), storeTimeout)
+		defer cancel()
+		c.service.ended(ctx, c.session.ID)
+	}()
+}
 
 // replay delivers what was missed. The caller holds mu.
 func (c *Connection) replay(messages []Message) {

@@ -10,6 +10,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus/promauto"
 
 	"telapi/callruntime/wire"
+	"telapi/internal/fault"
 )
 
 // Limits bound what one connection may do. They are told to browsers in the
@@ -31,16 +32,21 @@ type Info struct {
 	Offer                        wire.Offer
 }
 
-// Keeper persists browser actions; it never blocks.
-type Keeper interface {
+// Records is the lasting side of sessions. Keep and Touch never block.
+type Records interface {
+	// Keep persists what a browser did.
 	Keep(sessionID, messageID string, at time.Time, browserAction []byte)
+	// Touch notes that a browser is, or was until now, connected.
+	Touch(sessionID string)
+	// End notes that a session's channel was found to have ended.
+	End(ctx context.Context, sessionID string) error
 }
 
 // Service opens connections.
 type Service struct {
 	store   Store
 	hub     Hub
-	keeper  Keeper
+	records Records
 	limits  Limits
 	log     *slog.Logger
 	now     func() time.Time
@@ -48,8 +54,8 @@ type Service struct {
 }
 
 // NewService returns a service on the given store.
-func NewService(store Store, hub Hub, keeper Keeper, limits Limits, log *slog.Logger, registry prometheus.Registerer) *Service {
-	return &Service{store: store, hub: hub, keeper: keeper, limits: limits, log: log, now: time.Now, metrics: newMetrics(registry)}
+func NewService(store Store, hub Hub, records Records, limits Limits, log *slog.Logger, registry prometheus.Registerer) *Service {
+	return &Service{store: store, hub: hub, records: records, limits: limits, log: log, now: time.Now, metrics: newMetrics(registry)}
 }
 
 // Limits are what connections are held to.
@@ -78,8 +84,12 @@ func (s *Service) Open(ctx context.Context, session Info, succeeds string, resum
 	}
 	if c.attached, err = s.store.Attach(ctx, attachment); err != nil {
 		stop()
+		if fault.Is(err, fault.SessionEnded) {
+			s.ended(ctx, session.ID)
+		}
 		return nil, err
 	}
+	s.records.Touch(session.ID)
 	c.resuming = resume != ""
 	c.position = c.attached.Head
 	if n := len(c.attached.Missed); n > 0 {
@@ -96,6 +106,13 @@ func (s *Service) Open(ctx context.Context, session Info, succeeds string, resum
 func (s *Service) offer(ctx context.Context, session Info) {
 	if err := s.store.Offer(ctx, session.Offer); err != nil {
 		s.log.WarnContext(ctx, "a session could not be offered to a runtime yet", "session_id", session.ID, "error", err)
+	}
+}
+
+// ended passes on that the runtime has ended a session.
+func (s *Service) ended(ctx context.Context, sessionID string) {
+	if err := s.records.End(ctx, sessionID); err != nil {
+		s.log.WarnContext(ctx, "a session's end could not be noted yet", "session_id", sessionID, "error", err)
 	}
 }
 

@@ -66,7 +66,9 @@ It honours every configuration name; TELAPI_PORT=0 picks a free port.`,
 				cfg.DrainDelay = 0
 			}
 			cfg.ShutdownTimeout = min(cfg.ShutdownTimeout, devShutdown)
-			a, err := app.New(ctx, cfg, c.options())
+			opts := c.options()
+			opts.Development = true
+			a, err := app.New(ctx, cfg, opts)
 			if err != nil {
 				return err
 			}

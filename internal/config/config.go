@@ -45,6 +45,7 @@ type Config struct {
 	FramesPerSecond    int           `env:"SESSION_MAX_FRAMES_PER_SECOND" default:"60" min:"1" max:"10000" doc:"Frames a browser may send per second, audio not counted."`
 	HistoryMessages    int           `env:"SESSION_HISTORY_MESSAGES" default:"300" min:"1" max:"10000" doc:"Messages that are kept for a browser that reconnects."`
 	HistoryTime        time.Duration `env:"SESSION_HISTORY_TIME" default:"10m" min:"1s" max:"24h" doc:"How long they are kept."`
+	ReconnectJitter    time.Duration `env:"SESSION_RECONNECT_JITTER" default:"5s" min:"0s" max:"1m" doc:"The window over which sockets are closed when an instance drains, and come back to the others."`
 
 	_               struct{}      `section:"Stores"`
 	DataDir         string        `env:"DATA_DIR" default:"./data" doc:"Folder of the embedded stores."`

@@ -1,6 +1,8 @@
 package httpapi
 
 import (
+	"bufio"
+	"net"
 	"net/http"
 	"net/netip"
 
@@ -35,6 +37,12 @@ func (x *exchange) Write(b []byte) (int, error) {
 	n, err := x.ResponseWriter.Write(b)
 	x.bytes += int64(n)
 	return n, err
+}
+
+// Hijack hands the connection to a WebSocket; the answer then is its upgrade.
+func (x *exchange) Hijack() (net.Conn, *bufio.ReadWriter, error) {
+	x.status = http.StatusSwitchingProtocols
+	return http.NewResponseController(x.ResponseWriter).Hijack()
 }
 
 // Unwrap lets http.ResponseController reach the connection.

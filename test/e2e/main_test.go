@@ -152,3 +152,12 @@ func newEndpoint(t *testing.T, i *boot.Instance, teamID, name string) string {
 	}
 	return e.ID
 }
+
+func containsAll(text string, parts ...string) bool {
+	for _, p := range parts {
+		if !strings.Contains(text, p) {
+			return false
+		}
+	}
+	return true
+}

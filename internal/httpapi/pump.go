@@ -1,0 +1,207 @@
+package httpapi
+
+import (
+	"context"
+	"sync"
+	"time"
+	"unicode/utf8"
+
+	"github.com/gorilla/websocket"
+
+	"telapi/internal/channel"
+)
+
+const (
+	// writeWait is how long one write may hang before the socket is given up.
+	writeWait = 10 * time.Second
+	// closeWait is how long a peer may take to answer a close frame.
+	closeWait = 2 * time.Second
+	// beatTimeout bounds the store's part in a heartbeat.
+	beatTimeout = 5 * time.Second
+)
+
+// pump moves frames between a WebSocket and its connection. An idle socket
+// costs one goroutine, the reader's: the writer runs only while there is
+// something to write, and pings come by a timer.
+type pump struct {
+	conn    *websocket.Conn
+	channel *channel.Connection
+	sockets *sockets
+	limits  channel.Limits
+	timer   *time.Timer
+
+	mu      sync.Mutex
+	queue   [][]byte
+	bytes   int64
+	writing bool
+	closing channel.CloseCode // 0: open
+	heard   time.Time
+}
+
+// run serves a socket until it ends.
+func (p *pump) run() {
+	defer p.end()
+	p.conn.SetReadLimit(p.limits.MaxMessageBytes)
+	p.conn.SetPongHandler(func(string) error { p.noteHeard(); return nil })
+	p.noteHeard()
+	p.timer = time.AfterFunc(p.limits.PingInterval, p.beat)
+	p.channel.Start(p)
+	for {
+		kind, frame, err := p.conn.ReadMessage()
+		if err != nil {
+			return
+		}
+		p.noteHeard()
+		if kind == websocket.TextMessage && !utf8.Valid(frame) {
+			p.Close(channel.CloseInvalidText)
+			continue
+		}
+		if p.isClosing() {
+			continue // only the peer's close frame is of interest now
+		}
+		if kind != websocket.TextMessage {
+			frame = nil // refused like any frame that is not JSON
+		}
+		p.channel.Handle(p.sockets.ctx, frame)
+	}
+}
+
+func (p *pump) end() {
+	p.timer.Stop()
+	_ = p.conn.Close()
+	p.mu.Lock()
+	if p.closing == 0 {
+		p.closing = channel.CloseNormal
+	}
+	code := p.closing
+	p.queue, p.bytes = nil, 0
+	p.mu.Unlock()
+	p.channel.Close()
+	p.sockets.remove(p, code)
+}
+
+// Send queues a frame; false: the queue is full.
+func (p *pump) Send(frame []byte) bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.closing != 0 {
+		return true
+	}
+	if p.bytes+int64(len(frame)) > p.limits.QueuedBytes {
+		return false
+	}
+	p.enqueue(frame)
+	return true
+}
+
+// SendAudio queues a frame while the queue is less than half full.
+func (p *pump) SendAudio(frame []byte) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.closing != 0 {
+		return
+	}
+	if p.bytes+int64(len(frame)) > p.limits.QueuedBytes/2 {
+		p.sockets.dropped.Inc()
+		return
+	}
+	p.enqueue(frame)
+}
+
+// enqueue wakes the writer. The caller holds mu.
+func (p *pump) enqueue(frame []byte) {
+	p.queue = append(p.queue, frame)
+	p.bytes += int64(len(frame))
+	p.wake()
+}
+
+func (p *pump) wake() {
+	if !p.writing {
+		p.writing = true
+		go p.write()
+	}
+}
+
+// Close sends what is queued, then the code. A reader that is too slow for its
+// queue gets the code alone, as far as that can still be sent.
+func (p *pump) Close(code channel.CloseCode) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.closing != 0 {
+		return
+	}
+	p.closing = code
+	if code == channel.CloseSlow {
+		p.queue, p.bytes = nil, 0
+		_ = p.conn.NetConn().SetWriteDeadline(time.Now().Add(closeWait)) // a write may hang already
+	}
+	p.wake()
+}
+
+func (p *pump) isClosing() bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.closing != 0
+}
+
+// write sends what is queued and ends when nothing is left.
+func (p *pump) write() {
+	for {
+		p.mu.Lock()
+		batch, code := p.queue, p.closing
+		p.queue, p.bytes = nil, 0
+		if len(batch) == 0 {
+			p.writing = false
+			p.mu.Unlock()
+			if code != 0 {
+				p.goodbye(code)
+			}
+			return
+		}
+		p.mu.Unlock()
+		for _, frame := range batch {
+			_ = p.conn.SetWriteDeadline(time.Now().Add(writeWait))
+			if err := p.conn.WriteMessage(websocket.TextMessage, frame); err != nil {
+				_ = p.conn.Close() // the reader sees it and ends
+				return
+			}
+		}
+	}
+}
+
+// goodbye sends the close frame and gives the peer a moment to answer it.
+func (p *pump) goodbye(code channel.CloseCode) {
+	message := websocket.FormatCloseMessage(int(code), code.Reason())
+	if err := p.conn.WriteControl(websocket.CloseMessage, message, time.Now().Add(closeWait)); err != nil {
+		_ = p.conn.Close()
+		return
+	}
+	_ = p.conn.SetReadDeadline(time.Now().Add(closeWait))
+}
+
+func (p *pump) noteHeard() {
+	p.mu.Lock()
+	p.heard = time.Now()
+	p.mu.Unlock()
+}
+
+// beat pings the browser, renews the connection's hold on its session, and
+// gives up a socket from which nothing whole was heard for two intervals.
+func (p *pump) beat() {
+	p.mu.Lock()
+	silent := time.Since(p.heard) >= 2*p.limits.PingInterval
+	closing := p.closing != 0
+	p.mu.Unlock()
+	if closing {
+		return
+	}
+	if silent {
+		p.Close(channel.CloseNoPong)
+		return
+	}
+	_ = p.conn.WriteControl(websocket.PingMessage, nil, time.Now().Add(writeWait)) // a failure shows in the reader
+	ctx, cancel := context.WithTimeout(p.sockets.ctx, beatTimeout)
+	defer cancel()
+	p.channel.Beat(ctx)
+	p.timer.Reset(p.limits.PingInterval)
+}

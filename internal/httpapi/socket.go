@@ -1,0 +1,165 @@
+package httpapi
+
+import (
+	"fmt"
+	"net/http"
+	"net/url"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/go-json-experiment/json"
+	"github.com/gorilla/websocket"
+
+	"telapi/callruntime/wire"
+	"telapi/internal/auth"
+	"telapi/internal/channel"
+	"telapi/internal/endpoint"
+	"telapi/internal/fault"
+	"telapi/internal/ratelimit"
+	"telapi/internal/session"
+)
+
+// tokenPrefix is of the subprotocol that carries the token.
+const tokenPrefix = "telapi.bearer."
+
+// upgrader makes sockets that are cheap while idle: small buffers, and a write
+// buffer only while something is written.
+var upgrader = websocket.Upgrader{
+	ReadBufferSize:  1024,
+	WriteBufferSize: 1024,
+	WriteBufferPool: &sync.Pool{},
+	Subprotocols:    []string{session.Subprotocol},
+	CheckOrigin:     func(*http.Request) bool { return true }, // checked before, against the endpoint
+}
+
+// openSocket is the handshake of /ws/session. Everything that can be refused is
+// refused before the upgrade, as an ordinary answer; a plain GET goes the same
+// way, redeems nothing, and so tells a page why its socket was refused.
+func (s *Server) openSocket(w http.ResponseWriter, r *http.Request, _ auth.Principal) error {
+	ses, ep, err := s.admitSocket(w.(*exchange), r)
+	if err != nil {
+		return err
+	}
+	if !websocket.IsWebSocketUpgrade(r) {
+		w.Header().Set("Upgrade", "websocket")
+		return fault.New(fault.UpgradeRequired, "The token is good. Open a WebSocket to use it.")
+	}
+	if s.deps.Draining() {
+		return fault.New(fault.ServiceUnavailable, "This instance restarts. Connect again to reach another one.").After(time.Second)
+	}
+	if ses, err = s.deps.Sessions.Redeem(r.Context(), ses); err != nil {
+		return err
+	}
+	info, err := channelInfo(ses, ep)
+	if err != nil {
+		return err
+	}
+	query := r.URL.Query()
+	conn, err := s.deps.Channels.Open(r.Context(), info, query.Get("connectionId"), query.Get("streamId"))
+	if err != nil {
+		return err
+	}
+	ws, err := upgrader.Upgrade(w, r, nil)
+	if err != nil {
+		conn.Close()
+		return fmt.Errorf("upgrade: %w", err)
+	}
+	p := &pump{conn: ws, channel: conn, sockets: s.sockets, limits: s.deps.Channels.Limits()}
+	s.sockets.add(p)
+	go p.run() // so that net/http can let go of its buffers
+	return nil
+}
+
+// admitSocket checks token and origin, and counts the handshake against the
+// auth tier: guessing ends in 429, good tokens go on.
+func (s *Server) admitSocket(x *exchange, r *http.Request) (session.Session, endpoint.Endpoint, error) {
+	origin := r.Header.Get("Origin")
+	ses, ep, refusal := s.deps.Sessions.Check(r.Context(), presentedToken(r))
+	if refusal == nil && !s.originAllowed(r, origin, ep.Origins) {
+		refusal = fault.New(fault.OriginNotAllowed, "This endpoint does not allow pages of this origin to open its sockets.")
+	} else {
+		allowOrigin(x, origin)
+	}
+	d, err := s.deps.Limits.Allow(r.Context(), ratelimit.Auth, x.client)
+	switch {
+	case err != nil:
+		return ses, ep, err
+	case refusal != nil && !d.Allowed:
+		return ses, ep, announceLimit(x, d)
+	}
+	x.who = auth.Principal{TeamID: ses.TeamID, Subject: ses.ID}
+	return ses, ep, refusal
+}
+
+// presentedToken takes the token from the subprotocol, which is all a browser
+// can set, the Authorization header, or the query.
+func presentedToken(r *http.Request) string {
+	for _, p := range websocket.Subprotocols(r) {
+		if token, ok := strings.CutPrefix(p, tokenPrefix); ok {
+			return token
+		}
+	}
+	if scheme, token, ok := strings.Cut(r.Header.Get("Authorization"), " "); ok && strings.EqualFold(scheme, "Bearer") {
+		return strings.TrimSpace(token)
+	}
+	return r.URL.Query().Get("token")
+}
+
+// originAllowed holds a page's origin against the endpoint's list. Without a
+// list, any is good in development and the service's own host otherwise. What
+// sends no Origin is no browser.
+func (s *Server) originAllowed(r *http.Request, origin string, allowed []string) bool {
+	switch {
+	case origin == "":
+		return true
+	case len(allowed) > 0:
+		return slices.Contains(allowed, strings.ToLower(origin))
+	case s.deps.AnyOrigin:
+		return true
+	}
+	u, err := url.Parse(origin)
+	return err == nil && strings.EqualFold(u.Host, r.Host)
+}
+
+// allowOrigin lets the page read the answer, so that it can tell a person why a
+// socket was refused.
+func allowOrigin(w http.ResponseWriter, origin string) {
+	if origin == "" {
+		return
+	}
+	h := w.Header()
+	h.Set("Access-Control-Allow-Origin", origin)
+	h.Set("Access-Control-Expose-Headers", "X-Request-Id, Retry-After")
+	h.Add("Vary", "Origin")
+}
+
+// preflightSocket answers a page that asks whether it may ask: the question
+// itself, which carries the token, is held against the endpoint's list.
+func (s *Server) preflightSocket(w http.ResponseWriter, r *http.Request, _ auth.Principal) error {
+	allowOrigin(w, r.Header.Get("Origin"))
+	w.Header().Set("Access-Control-Allow-Methods", "GET")
+	w.Header().Set("Access-Control-Allow-Headers", "Authorization")
+	w.Header().Set("Access-Control-Max-Age", "600")
+	w.WriteHeader(http.StatusNoContent)
+	return nil
+}
+
+func channelInfo(ses session.Session, ep endpoint.Endpoint) (channel.Info, error) {
+	profile, err := json.Marshal(ep.Profile)
+	if err != nil {
+		return channel.Info{}, err
+	}
+	offer := wire.Offer{
+		SessionID: ses.ID, TeamID: ses.TeamID, EndpointID: ses.EndpointID, Mode: string(ses.Mode), Metadata: ses.Metadata,
+	}
+	if ses.Identity != nil {
+		offer.Identity = &wire.Identifier{ID: ses.Identity.ID, Name: ses.Identity.Name}
+	}
+	return channel.Info{
+		ID: ses.ID, TeamID: ses.TeamID, EndpointID: ses.EndpointID, Mode: string(ses.Mode),
+		Reject: ses.DuplicatePolicy == session.Reject, ExpiresAt: ses.ExpiresAt, Profile: profile,
+		Offer: offer,
+	}, nil
+}

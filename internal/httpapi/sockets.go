@@ -1,0 +1,74 @@
+package httpapi
+
+import (
+	"context"
+	"math/rand/v2"
+	"strconv"
+	"sync"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/promauto"
+
+	"telapi/internal/channel"
+)
+
+// sockets knows every open socket of this instance, so that a drain can end
+// them: net/http forgets a connection that was upgraded.
+type sockets struct {
+	ctx     context.Context // of work that belongs to no request
+	open    prometheus.Gauge
+	closed  *prometheus.CounterVec
+	dropped prometheus.Counter
+
+	mu   sync.Mutex
+	all  map[*pump]struct{}
+	gone sync.WaitGroup
+}
+
+func newSockets(registry prometheus.Registerer) *sockets {
+	auto := promauto.With(registry)
+	return &sockets{
+		ctx:     context.Background(),
+		all:     map[*pump]struct{}{},
+		open:    auto.NewGauge(prometheus.GaugeOpts{Name: "telapi_sockets", Help: "Open sockets of this instance."}),
+		closed:  auto.NewCounterVec(prometheus.CounterOpts{Name: "telapi_sockets_closed_total", Help: "Sockets that ended, by close code."}, []string{"code"}),
+		dropped: auto.NewCounter(prometheus.CounterOpts{Name: "telapi_audio_dropped_total", Help: "Audio frames dropped because a reader was slow."}),
+	}
+}
+
+func (s *sockets) add(p *pump) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.all[p] = struct{}{}
+	s.gone.Add(1)
+	s.open.Inc()
+}
+
+func (s *sockets) remove(p *pump, code channel.CloseCode) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	delete(s.all, p)
+	s.open.Dec()
+	s.closed.WithLabelValues(strconv.Itoa(int(code))).Inc()
+	s.gone.Done()
+}
+
+// Drain closes every socket with "restart", spread over a window so that the
+// other instances are not stormed, and waits until all are gone or ctx ends.
+func (s *Server) Drain(ctx context.Context, window time.Duration) {
+	s.sockets.mu.Lock()
+	for p := range s.sockets.all {
+		time.AfterFunc(rand.N(window+1), func() { p.Close(channel.CloseRestart) }) //nolint:gosec // jitter, not a secret
+	}
+	s.sockets.mu.Unlock()
+	done := make(chan struct{})
+	go func() {
+		s.sockets.gone.Wait()
+		close(done)
+	}()
+	select {
+	case <-done:
+	case <-ctx.Done():
+	}
+}
