@@ -15,7 +15,7 @@ const insertBrowserAction = `INSERT INTO browser_actions (session_id, message_id
 
 // AddBrowserActions keeps actions, each once.
 func (s *Store) AddBrowserActions(ctx context.Context, actions []session.Action) error {
-	actions = slices.SortedFunc(slices.Values(actions), func(a, b session.Action) int {
+	actions = slices.SortedStableFunc(slices.Values(actions), func(a, b session.Action) int {
 		return cmp.Or(cmp.Compare(a.SessionID, b.SessionID), cmp.Compare(a.MessageID, b.MessageID))
 	})
 	sets := make([][]any, len(actions))

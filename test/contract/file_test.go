@@ -19,6 +19,7 @@ import (
 	"telapi/internal/endpoint"
 	"telapi/internal/fault"
 	"telapi/internal/ratelimit"
+	"telapi/internal/session"
 )
 
 func load(t *testing.T) (*Checker, *schemas) {
@@ -206,6 +207,7 @@ func TestListsAreThoseOfTheCode(t *testing.T) {
 		"/components/schemas/ErrorCode":                                   texts(codes),
 		"/components/schemas/Scope":                                       texts(auth.Scopes),
 		"/components/schemas/Mode":                                        texts(endpoint.Modes),
+		"/components/schemas/SessionState":                                texts(session.States),
 		"/components/schemas/CommandType":                                 commands,
 		"/components/schemas/CapabilitySet/properties/messageTypes/items": texts(wire.MessageTypes),
 		"/components/schemas/CapabilitySet/properties/directions/items":   texts(wire.Directions),

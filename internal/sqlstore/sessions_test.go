@@ -1,0 +1,355 @@
+package sqlstore
+
+import (
+	"errors"
+	"fmt"
+	"reflect"
+	"slices"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/go-json-experiment/json/jsontext"
+
+	"telapi/callruntime/wire"
+	"telapi/internal/endpoint"
+	"telapi/internal/fault"
+	"telapi/internal/session"
+)
+
+// newSession is one that may be redeemed for a minute and lives for an hour.
+func newSession(id string) session.Session {
+	return session.Session{
+		ID: id, TeamID: "t1", EndpointID: "e1", Mode: endpoint.Chat, DuplicatePolicy: session.Replace, TokenID: "jti " + id,
+		IssuedAt: moment1, RedeemBy: moment1.Add(time.Minute), ExpiresAt: moment1.Add(time.Hour),
+	}
+}
+
+func addSession(t *testing.T, s *Store, made session.Session) {
+	t.Helper()
+	if created, err := s.CreateSession(t.Context(), made, session.Receipt{}, time.Time{}); err != nil || !created {
+		t.Fatalf("create %s: %v, %v", made.ID, created, err)
+	}
+}
+
+func getSession(t *testing.T, s *Store, id string) session.Session {
+	t.Helper()
+	found, err := s.Session(t.Context(), id)
+	must(t, err)
+	return found
+}
+
+func TestSessionIsKeptAsItWasGiven(t *testing.T) {
+	onBoth(t, func(t *testing.T, s *Store) {
+		newTeam(t, s, "t1")
+		full, bare := newSession("full"), newSession("bare")
+		full.Identity, full.Mode, full.DuplicatePolicy = &wire.Identifier{ID: "42", Name: `Zoë "Z" 🙂`}, endpoint.WebRTC, session.Reject
+		full.Metadata = jsontext.Value(`{"b":1e400,"a":["\u0000",null]}`)
+		for _, want := range []session.Session{full, bare} {
+			addSession(t, s, want)
+			if got := getSession(t, s, want.ID); !reflect.DeepEqual(got, want) {
+				t.Errorf("session %+v, want %+v", got, want)
+			}
+		}
+		if _, err := s.CreateSession(t.Context(), bare, session.Receipt{}, time.Time{}); !fault.Is(err, fault.Validation) {
+			t.Errorf("taken id: %v", err)
+		}
+		foreign := newSession("foreign")
+		foreign.TeamID = "nobody"
+		if _, err := s.CreateSession(t.Context(), foreign, session.Receipt{}, time.Time{}); !fault.Is(err, fault.NotFound) {
+			t.Errorf("session of no team: %v", err)
+		}
+		for _, id := range []string{"none", "", "n\x00", "n\xff"} {
+			if _, err := s.Session(t.Context(), id); !fault.Is(err, fault.NotFound) {
+				t.Errorf("session %q: %v", id, err)
+			}
+		}
+	})
+}
+
+func TestSessionIsRedeemedInTimeOrNever(t *testing.T) {
+	onBoth(t, func(t *testing.T, s *Store) {
+		newTeam(t, s, "t1")
+		for _, id := range []string{"prompt", "late", "ended"} {
+			addSession(t, s, newSession(id))
+		}
+		if first, err := s.EndSession(t.Context(), "ended", session.Revoked, moment1, time.Time{}); err != nil || !first {
+			t.Fatal(first, err)
+		}
+		first := moment1.Add(time.Minute - time.Millisecond)
+		for _, tt := range []struct {
+			name, id string
+			at       time.Time
+			redeemed bool
+		}{
+			{"in the last moment", "prompt", first, true},
+			{"reconnect after redeemBy", "prompt", moment1.Add(30 * time.Minute), true},
+			{"reconnect in the last moment", "prompt", moment1.Add(time.Hour - time.Millisecond), true},
+			{"reconnect when its time is over", "prompt", moment1.Add(time.Hour), false},
+			{"first time at redeemBy", "late", moment1.Add(time.Minute), false},
+			{"ended", "ended", moment1.Add(time.Second), false},
+			{"unknown", "none", moment1, false},
+		} {
+			got, err := s.RedeemSession(t.Context(), tt.id, tt.at)
+			switch {
+			case !tt.redeemed:
+				if !fault.Is(err, fault.NotFound) {
+					t.Errorf("%s: %v, want NOT_FOUND", tt.name, err)
+				}
+			case err != nil || !got.RedeemedAt.Equal(first) || !got.LastSeenAt.Equal(tt.at):
+				t.Errorf("%s: redeemed %v, seen %v, %v", tt.name, got.RedeemedAt, got.LastSeenAt, err)
+			}
+		}
+	})
+}
+
+func TestSessionEndsOnce(t *testing.T) {
+	onBoth(t, func(t *testing.T, s *Store) {
+		newTeam(t, s, "t1")
+		addSession(t, s, newSession("s1"))
+		reasons := []session.State{session.Ended, session.Revoked, session.Expired}
+		var mu sync.Mutex
+		var winners []session.State
+		var wg sync.WaitGroup
+		for i := range 12 {
+			wg.Go(func() {
+				first, err := s.EndSession(t.Context(), "s1", reasons[i%3], moment1, time.Time{})
+				mu.Lock()
+				defer mu.Unlock()
+				if err != nil {
+					t.Error(err)
+				}
+				if first {
+					winners = append(winners, reasons[i%3])
+				}
+			})
+		}
+		wg.Wait()
+		if got := getSession(t, s, "s1"); len(winners) != 1 || got.EndedAs != winners[0] || !got.EndedAt.Equal(moment1) {
+			t.Errorf("%v thought they ended it, and it ended as %s", winners, got.EndedAs)
+		}
+		if first, err := s.EndSession(t.Context(), "none", session.Ended, moment1, time.Time{}); first || err != nil {
+			t.Errorf("unknown session: %v, %v", first, err)
+		}
+	})
+}
+
+func TestSeenSessionIsNotEndedAsIdle(t *testing.T) {
+	onBoth(t, func(t *testing.T, s *Store) {
+		newTeam(t, s, "t1")
+		addSession(t, s, newSession("s1"))
+		_, err := s.RedeemSession(t.Context(), "s1", moment1)
+		must(t, err)
+		seen := moment1.Add(10 * time.Minute)
+		must(t, s.TouchSessions(t.Context(), map[string]time.Time{"s1": seen, "none": seen}),
+			s.TouchSessions(t.Context(), map[string]time.Time{"s1": moment1}), s.TouchSessions(t.Context(), nil))
+		for unseenSince, want := range map[time.Time]bool{seen: false, seen.Add(-time.Minute): false} {
+			if got, err := s.EndSession(t.Context(), "s1", session.Expired, seen, unseenSince); got != want || err != nil {
+				t.Errorf("unseen since %v: %v, %v", unseenSince, got, err)
+			}
+		}
+		if got, err := s.EndSession(t.Context(), "s1", session.Expired, seen, seen.Add(time.Millisecond)); !got || err != nil {
+			t.Errorf("idle session goes on: %v, %v", got, err)
+		}
+	})
+}
+
+func TestDueSessionsAreExpiredOnceByManySweepers(t *testing.T) {
+	onBoth(t, func(t *testing.T, s *Store) {
+		newTeam(t, s, "t1")
+		const due = 60
+		for i := range due {
+			addSession(t, s, newSession(fmt.Sprintf("due%02d", i)))
+		}
+		for _, id := range []string{"redeemed", "later", "ended"} {
+			made := newSession(id)
+			if id == "later" {
+				made.RedeemBy = made.ExpiresAt
+			}
+			addSession(t, s, made)
+		}
+		_, err := s.RedeemSession(t.Context(), "redeemed", moment1)
+		must(t, err)
+		_, err = s.EndSession(t.Context(), "ended", session.Revoked, moment1, time.Time{})
+		must(t, err)
+
+		at := moment1.Add(time.Minute)
+		var mu sync.Mutex
+		var all []string
+		var wg sync.WaitGroup
+		for range 8 {
+			wg.Go(func() {
+				for {
+					ids, err := s.ExpireSessions(t.Context(), at, 7)
+					if err != nil {
+						t.Error(err)
+						return
+					}
+					mu.Lock()
+					all = append(all, ids...)
+					enough := len(all) >= due
+					mu.Unlock()
+					if len(ids) == 0 && enough {
+						return
+					}
+				}
+			})
+		}
+		wg.Wait()
+		slices.Sort(all)
+		if len(all) != due || len(slices.Compact(slices.Clone(all))) != due {
+			t.Errorf("%d sessions were expired, want each of %d once: %v", len(all), due, all)
+		}
+		if got := getSession(t, s, "due00"); got.EndedAs != session.Expired || !got.EndedAt.Equal(at) {
+			t.Errorf("swept session %+v", got)
+		}
+		if ids, err := s.ExpireSessions(t.Context(), moment1.Add(time.Hour-time.Millisecond), 10); err != nil || len(ids) > 0 {
+			t.Errorf("too early: %v, %v", ids, err)
+		}
+		ids, err := s.ExpireSessions(t.Context(), moment1.Add(time.Hour), 10)
+		if slices.Sort(ids); err != nil || !slices.Equal(ids, []string{"later", "redeemed"}) {
+			t.Errorf("when their time was over: %v, %v", ids, err)
+		}
+		for id, want := range map[string]session.State{"later": session.Expired, "redeemed": session.Expired, "ended": session.Revoked} {
+			if got := getSession(t, s, id).EndedAs; got != want {
+				t.Errorf("%s ended as %q, want %q", id, got, want)
+			}
+		}
+	})
+}
+
+func TestStaleAndUnsettledSessionsAreListed(t *testing.T) {
+	onBoth(t, func(t *testing.T, s *Store) {
+		newTeam(t, s, "t1")
+		for i, id := range []string{"c", "a", "b", "fresh", "ended", "settled", "unredeemed"} {
+			addSession(t, s, newSession(id))
+			if id != "unredeemed" {
+				_, err := s.RedeemSession(t.Context(), id, moment1.Add(time.Duration(i)*time.Second))
+				must(t, err)
+			}
+		}
+		for _, id := range []string{"ended", "settled"} {
+			_, err := s.EndSession(t.Context(), id, session.Ended, moment1, time.Time{})
+			must(t, err)
+		}
+		must(t, s.SettleSessions(t.Context(), []string{"settled", "none"}), s.SettleSessions(t.Context(), nil))
+		id := func(s session.Session) string { return s.ID }
+		for _, tt := range []struct {
+			after string
+			limit int
+			want  []string
+		}{{"", 2, []string{"a", "b"}}, {"b", 2, []string{"c"}}, {"c", 2, nil}} {
+			got, err := s.StaleSessions(t.Context(), moment1.Add(3*time.Second), tt.after, tt.limit)
+			if err != nil || !slices.Equal(ids(got, id), tt.want) {
+				t.Errorf("stale after %q: %v, %v, want %v", tt.after, ids(got, id), err, tt.want)
+			}
+		}
+		for before, want := range map[time.Time][]string{moment1: nil, moment1.Add(time.Millisecond): {"ended"}} {
+			got, err := s.UnsettledSessions(t.Context(), before, 10)
+			if err != nil || !slices.Equal(ids(got, id), want) {
+				t.Errorf("unsettled before %v: %v, %v, want %v", before, ids(got, id), err, want)
+			}
+		}
+	})
+}
+
+func TestTwinsWithOneKeyGetOneSession(t *testing.T) {
+	onBoth(t, func(t *testing.T, s *Store) {
+		newTeam(t, s, "t1")
+		var mu sync.Mutex
+		var created []string
+		var seen []string
+		var wg sync.WaitGroup
+		for i := range 16 {
+			wg.Go(func() {
+				made := newSession(fmt.Sprint("twin", i))
+				first, err := s.CreateSession(t.Context(), made, session.Receipt{Key: "k", Digest: "d", At: moment1}, moment1.Add(-time.Hour))
+				found, receipt, again := s.SessionByKey(t.Context(), "t1", "k", moment1.Add(-time.Hour))
+				if err := errors.Join(err, again); err != nil || receipt.Digest != "d" {
+					t.Error(receipt, err)
+				}
+				mu.Lock()
+				defer mu.Unlock()
+				seen = append(seen, found.ID)
+				if first {
+					created = append(created, made.ID)
+				}
+			})
+		}
+		wg.Wait()
+		if len(created) != 1 || slices.ContainsFunc(seen, func(id string) bool { return id != created[0] }) {
+			t.Errorf("%v were created, and the key stands for %v", created, seen)
+		}
+		var rows int
+		must(t, s.db.QueryRowContext(t.Context(), "SELECT COUNT(*) FROM sessions").Scan(&rows))
+		if rows != 1 {
+			t.Errorf("%d sessions are kept", rows)
+		}
+	})
+}
+
+func TestKeysAreTheTeamsAndEnd(t *testing.T) {
+	onBoth(t, func(t *testing.T, s *Store) {
+		newTeam(t, s, "t1")
+		newTeam(t, s, "t2")
+		create := func(id, team string, at time.Time) bool {
+			made := newSession(id)
+			made.TeamID = team
+			created, err := s.CreateSession(t.Context(), made, session.Receipt{Key: "k", Digest: id, At: at}, at.Add(-24*time.Hour))
+			must(t, err)
+			return created
+		}
+		day := 24 * time.Hour
+		for _, tt := range []struct {
+			id, team string
+			at       time.Time
+			created  bool
+		}{
+			{"first", "t1", moment1, true},
+			{"again", "t1", moment1.Add(day - time.Millisecond), false},
+			{"other team", "t2", moment1, true},
+			{"next day", "t1", moment1.Add(day), true},
+			{"again the next day", "t1", moment1.Add(day + time.Hour), false},
+		} {
+			if got := create(tt.id, tt.team, tt.at); got != tt.created {
+				t.Errorf("%s: created %v", tt.id, got)
+			}
+		}
+		found, receipt, err := s.SessionByKey(t.Context(), "t1", "k", moment1)
+		if err != nil || found.ID != "next day" || receipt.Digest != "next day" || !receipt.At.Equal(moment1.Add(day)) {
+			t.Errorf("the key stands for %s, %+v, %v", found.ID, receipt, err)
+		}
+		must(t, s.ForgetKeys(t.Context(), moment1.Add(time.Hour)))
+		if _, _, err := s.SessionByKey(t.Context(), "t2", "k", time.Time{}); !fault.Is(err, fault.NotFound) {
+			t.Errorf("forgotten key: %v", err)
+		}
+		if _, _, err := s.SessionByKey(t.Context(), "t1", "k", moment1.Add(day)); !fault.Is(err, fault.NotFound) {
+			t.Errorf("old key: %v", err)
+		}
+	})
+}
+
+func TestBrowserActionIsKeptOnce(t *testing.T) {
+	onBoth(t, func(t *testing.T, s *Store) {
+		batch := []session.Action{
+			{SessionID: "s1", MessageID: "m2", At: moment1, JSON: []byte(`{"type":"click"}`)},
+			{SessionID: "s1", MessageID: "m1", At: moment1.Add(time.Second), JSON: []byte(`{"a":"\u0000"}`)},
+			{SessionID: "s1", MessageID: "m2", At: moment1, JSON: []byte(`{"type":"repeated"}`)},
+			{SessionID: "s2", MessageID: "m2", At: moment1, JSON: []byte(`{}`)},
+		}
+		must(t, s.AddBrowserActions(t.Context(), batch), s.AddBrowserActions(t.Context(), batch[:1]), s.AddBrowserActions(t.Context(), nil))
+		rows, err := list(t.Context(), s, "actions", func(r row) (text string, err error) {
+			var session, message, action string
+			var at int64
+			err = r.Scan(&session, &message, &at, &action)
+			return fmt.Sprint(session, " ", message, " ", at-moment1.UnixMilli(), " ", action), err
+		}, "SELECT session_id, message_id, happened_at, action FROM browser_actions ORDER BY session_id, message_id")
+		want := []string{`s1 m1 1000 {"a":"\u0000"}`, `s1 m2 0 {"type":"click"}`, `s2 m2 0 {}`}
+		if err != nil || !slices.Equal(rows, want) {
+			t.Errorf("kept %q, %v, want %q", rows, err, want)
+		}
+		if err := s.AddBrowserActions(t.Context(), []session.Action{{SessionID: "s", MessageID: "m", JSON: []byte("\x00")}}); !fault.Is(err, fault.Validation) {
+			t.Errorf("text no database can hold: %v", err)
+		}
+	})
+}
