@@ -137,6 +137,9 @@ type OpenOptions struct {
 // Open opens a channel and claims it, or claims one that is open for the same
 // team and endpoint.
 func (r *Runtime) Open(ctx context.Context, o OpenOptions) (*Channel, error) {
+	if !wire.ValidChannelID(o.ChannelID) {
+		return nil, fmt.Errorf("%q is no channel id: up to 128 letters, digits and . _ : -", o.ChannelID)
+	}
 	args := append([]string{rand.Text(), o.TeamID, o.EndpointID, o.Mode, o.CallID, o.TransactionID, string(o.Profile)}, r.opts.Limits.Args()...)
 	c, err := r.take(ctx, o.ChannelID, "open", args...)
 	if err != nil {

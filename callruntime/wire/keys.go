@@ -1,6 +1,7 @@
 package wire
 
 import (
+	"regexp"
 	"strconv"
 
 	"github.com/go-json-experiment/json/jsontext"
@@ -18,22 +19,28 @@ const (
 	OffersGroup = "runtimes"
 )
 
+var channelID = regexp.MustCompile(`^[A-Za-z0-9._:-]{1,128}$`)
+
+// ValidChannelID tells whether a channel may be named so. Other characters
+// could leave the hash tag or a URL.
+func ValidChannelID(id string) bool { return channelID.MatchString(id) }
+
 // ChannelKeys are the keys of a channel in the order in which every script of
 // the contract takes them: what is known of it, the stream towards the runtime,
 // the history towards the browser, and the ids of recent messages each way.
-func ChannelKeys(channelID string) []string {
-	base := channelPrefix + channelID + "}:"
+func ChannelKeys(id string) []string {
+	base := channelPrefix + id + "}:"
 	return []string{base + "meta", base + "in", base + "out", base + "seen", base + "sent"}
 }
 
 // StreamKey is the stream towards the runtime.
-func StreamKey(channelID string) string { return channelPrefix + channelID + "}:in" }
+func StreamKey(id string) string { return channelPrefix + id + "}:in" }
 
 // Upward is the pub/sub name on which a runtime hears of its channel.
-func Upward(channelID string) string { return channelPrefix + channelID + "}:up" }
+func Upward(id string) string { return channelPrefix + id + "}:up" }
 
 // Downward is the pub/sub name on which a browser's socket hears of it.
-func Downward(channelID string) string { return channelPrefix + channelID + "}:down" }
+func Downward(id string) string { return channelPrefix + id + "}:down" }
 
 // Notice is the first byte of whatever is published on a channel's two names.
 type Notice byte

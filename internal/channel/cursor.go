@@ -26,11 +26,17 @@ func ParseCursor(s string) (c Cursor, ok bool) {
 	if m == nil {
 		return Cursor{}, false
 	}
-	return Cursor{string(m[1]), string(m[2])}, true
+	c = Cursor{string(m[1]), string(m[2])}
+	if c.ID == beginning {
+		c.ID = ""
+	}
+	return c, true
 }
 
-// id is the stream's id, with the place before everything spelt out.
-func (c Cursor) id() string { return cmp.Or(c.ID, "0-0") }
+// beginning is how the place before everything is written.
+const beginning = "0-0"
+
+func (c Cursor) id() string { return cmp.Or(c.ID, beginning) }
 
 // Compare orders two cursors of one epoch.
 func (c Cursor) Compare(other Cursor) int {

@@ -130,13 +130,10 @@ func TestEveryTypeNeedsItsOwnObject(t *testing.T) {
 }
 
 func TestCursorsAreReadAsTheyWereWritten(t *testing.T) {
-	for _, c := range []Cursor{{"abc", "1731641234567-0"}, {"A1", "0-0"}, {"x", "18446744073709551-7"}} {
+	for _, c := range []Cursor{{"abc", "1731641234567-0"}, {"A1", ""}, {"x", "18446744073709551-7"}} {
 		if got, ok := ParseCursor(c.String()); !ok || got != c {
 			t.Errorf("%v became %v, %v", c, got, ok)
 		}
-	}
-	if got, ok := ParseCursor(Cursor{Epoch: "abc"}.String()); !ok || got.ID != "0-0" {
-		t.Errorf("the beginning became %v, %v", got, ok)
 	}
 	for _, bad := range []string{"", "!", "YWJj", "YWJjLjEtMg==", strings.Repeat("YWJj", 100), "LjEtMQ", "YS4tMQ"} {
 		if got, ok := ParseCursor(bad); ok {

@@ -89,7 +89,7 @@ All configuration comes from environment variables; docs/configuration.md lists 
 	)
 	root.AddCommand(
 		c.serveCommand(), c.devCommand(), c.migrateCommand(),
-		c.teamCommand(), c.keyCommand(), c.endpointCommand(), c.limitsCommand(), c.quotaCommand(),
+		c.teamCommand(), c.keyCommand(), c.endpointCommand(), c.limitsCommand(), c.quotaCommand(), c.channelCommand(),
 		c.doctorCommand(), c.configCommand(), c.versionCommand(),
 	)
 	return root
