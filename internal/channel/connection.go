@@ -152,6 +152,11 @@ func (c *Connection) append(ctx context.Context, m wire.ChannelMessage, began ti
 	}
 }
 
+// UntilBeat is when Beat is due: with the next ping, or at the session's end.
+func (c *Connection) UntilBeat() time.Duration {
+	return max(0, min(c.service.limits.PingInterval, c.session.ExpiresAt.Sub(c.service.now())))
+}
+
 // Beat is called with every ping: it keeps the session in this connection's
 // hands. While the store is away the socket stays, for the lease may outlast it.
 func (c *Connection) Beat(ctx context.Context) {

@@ -44,7 +44,7 @@ func (p *pump) run() {
 	p.conn.SetReadLimit(p.limits.MaxMessageBytes)
 	p.conn.SetPongHandler(func(string) error { p.noteHeard(); return nil })
 	p.noteHeard()
-	p.timer = time.AfterFunc(p.limits.PingInterval, p.beat)
+	p.timer = time.AfterFunc(p.channel.UntilBeat(), p.beat)
 	p.channel.Start(p)
 	for {
 		kind, frame, err := p.conn.ReadMessage()
@@ -203,5 +203,5 @@ func (p *pump) beat() {
 	ctx, cancel := context.WithTimeout(p.sockets.ctx, beatTimeout)
 	defer cancel()
 	p.channel.Beat(ctx)
-	p.timer.Reset(p.limits.PingInterval)
+	p.timer.Reset(p.channel.UntilBeat())
 }

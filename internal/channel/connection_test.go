@@ -1,0 +1,285 @@
+package channel
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"telapi/callruntime/wire"
+	"telapi/internal/fault"
+)
+
+// memory is a store and hub of one channel, and the records of its session.
+type memory struct {
+	mu       sync.Mutex
+	history  []Message
+	outcome  Outcome
+	err      error
+	whole    bool
+	live     Live
+	appended []Append
+	offered  int
+	kept     []string
+	ended    []string
+}
+
+func (m *memory) Attach(_ context.Context, a Attachment) (Attached, error) {
+	attached := Attached{Head: at(len(m.history)), First: a.Resume == nil, Offer: true, TextChat: true}
+	if a.Resume != nil && a.Resume.Epoch == "e" {
+		attached.Recovered, attached.Missed = true, m.after(*a.Resume)
+	}
+	return attached, nil
+}
+
+func (m *memory) Append(_ context.Context, a Append) (Outcome, error) {
+	m.appended = append(m.appended, a)
+	return m.outcome, m.err
+}
+
+func (m *memory) Renew(context.Context, string, string, time.Duration) (Outcome, bool, error) {
+	return m.outcome, false, m.err
+}
+
+func (m *memory) Offer(context.Context, wire.Offer) error              { m.offered++; return nil }
+func (m *memory) Detach(context.Context, string, string, []byte) error { return nil }
+func (m *memory) SendAudio(context.Context, string, []byte) error      { return nil }
+func (m *memory) Keep(_, id string, _ time.Time, _ []byte)             { m.kept = append(m.kept, id) }
+func (m *memory) Touch(string)                                         {}
+func (m *memory) End(_ context.Context, id string) error               { m.ended = append(m.ended, id); return nil }
+func (m *memory) Listen(_ context.Context, _ string, l Live) (func(), error) {
+	m.live = l
+	return func() {}, nil
+}
+func (m *memory) Since(_ context.Context, _ string, c Cursor) ([]Message, bool, error) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.after(c), m.whole, m.err
+}
+
+func (m *memory) after(c Cursor) (missed []Message) {
+	for _, message := range m.history {
+		if message.Cursor.Compare(c) > 0 {
+			missed = append(missed, message)
+		}
+	}
+	return missed
+}
+
+// say adds message n to the history and returns it with the place before it.
+func (m *memory) say(n int) (Cursor, Message) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	message := Message{at(n), fmt.Appendf(nil, `{"type":"chat","chat":{"n":%d}}`, n)}
+	m.history = append(m.history, message)
+	return at(n - 1), message
+}
+
+func at(n int) Cursor {
+	if n == 0 {
+		return Cursor{Epoch: "e"}
+	}
+	return Cursor{"e", fmt.Sprintf("%d-1", n)}
+}
+
+// wirePair is a socket that keeps what it was given.
+type wirePair struct {
+	frames []string
+	full   bool
+	code   CloseCode
+}
+
+func (w *wirePair) Send(frame []byte) bool {
+	if w.full {
+		return false
+	}
+	w.frames = append(w.frames, string(frame))
+	return true
+}
+func (w *wirePair) SendAudio([]byte) {}
+func (w *wirePair) Close(code CloseCode) {
+	if w.code == 0 {
+		w.code = code
+	}
+}
+
+// numbers are the messages that reached the browser, in order.
+func (w *wirePair) numbers() (n string) {
+	for _, f := range w.frames {
+		if _, rest, ok := strings.Cut(f, `"n":`); ok {
+			n += rest[:strings.IndexByte(rest, '}')] + " "
+		}
+	}
+	return strings.TrimSpace(n)
+}
+
+func openConnection(t *testing.T, m *memory, resume string) (*Connection, *wirePair) {
+	t.Helper()
+	limits := Limits{PingInterval: time.Second, MaxMessageBytes: 65536, QueuedBytes: 1 << 20, FramesPerSecond: 1000}
+	s := NewService(m, m, m, limits, slog.New(slog.DiscardHandler), nil)
+	c, err := s.Open(t.Context(), Info{ID: sessionID, ExpiresAt: time.Now().Add(time.Hour)}, "", resume)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return c, &wirePair{}
+}
+
+func TestLiveMessagesArriveOnceAndInOrderWhateverIsMissed(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m := &memory{whole: true}
+		c, w := openConnection(t, m, "")
+		m.live.Message(m.say(1)) // before the socket is there
+		c.Start(w)
+		synctest.Wait()
+		m.live.Message(m.say(2))
+		m.say(3)                 // never heard of
+		m.live.Message(m.say(4)) // shows the hole
+		synctest.Wait()
+		m.live.Message(at(1), m.history[1]) // heard again
+		m.say(5)
+		m.live.Gap() // the subscription was lost and is back
+		synctest.Wait()
+		if got := w.numbers(); got != "1 2 3 4 5" {
+			t.Errorf("the browser got %s", got)
+		}
+		if !strings.Contains(w.frames[0], `"event":"ready"`) || !strings.Contains(w.frames[1], `"streamId":"`+at(1).String()) {
+			t.Errorf("frames are %q", w.frames[:2])
+		}
+		if m.offered != 1 {
+			t.Errorf("offered %d times", m.offered)
+		}
+	})
+}
+
+func TestHoleThatCannotBeFilledClosesTheSocket(t *testing.T) {
+	for want, m := range map[CloseCode]*memory{
+		ClosePositionLost: {whole: false},
+		CloseStoreAway:    {whole: true, err: fault.Unavailable("The store", nil)},
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			c, w := openConnection(t, m, "")
+			c.Start(w)
+			m.say(1)
+			m.live.Message(m.say(2))
+			synctest.Wait()
+			if w.code != want || w.numbers() != "" {
+				t.Errorf("closed with %d after %q, want %d and nothing", w.code, w.numbers(), want)
+			}
+		})
+	}
+}
+
+func TestResumeReplaysThenSaysHowMany(t *testing.T) {
+	m := &memory{whole: true}
+	for n := range 3 {
+		m.say(n + 1)
+	}
+	c, w := openConnection(t, m, at(1).String())
+	c.Start(w)
+	if got := w.numbers(); got != "2 3" {
+		t.Errorf("replayed %s", got)
+	}
+	if last := w.frames[len(w.frames)-1]; !strings.Contains(last, `"recovered":true,"count":2`) {
+		t.Errorf("last frame is %s", last)
+	}
+	foreign, w2 := openConnection(t, m, Cursor{"other", "1-1"}.String())
+	foreign.Start(w2)
+	if last := w2.frames[len(w2.frames)-1]; !strings.Contains(last, `"recovered":false,"count":0`) || w2.numbers() != "" {
+		t.Errorf("a foreign cursor got %q", w2.frames)
+	}
+}
+
+func TestOutcomesAreAnsweredAsPromised(t *testing.T) {
+	for _, c := range []struct {
+		outcome Outcome
+		err     error
+		frame   string
+		code    CloseCode
+	}{
+		{outcome: Appended, frame: `"event":"ack"`},
+		{outcome: Repeated, frame: `"event":"ack"`},
+		{outcome: ChatDisabled, frame: `"code":"TEXT_CHAT_DISABLED"`},
+		{outcome: Backpressure, frame: `"code":"BACKPRESSURE"`},
+		{outcome: NotOwner, code: CloseReplaced},
+		{outcome: Ended, code: CloseEnded},
+		{outcome: Lost, code: ClosePositionLost},
+		{err: fault.Unavailable("The store", nil), frame: `"code":"SERVICE_UNAVAILABLE"`, code: CloseStoreAway},
+	} {
+		m := &memory{outcome: c.outcome, err: c.err, whole: true}
+		conn, w := openConnection(t, m, "")
+		conn.Start(w)
+		conn.Handle(t.Context(), object(nil))
+		last := w.frames[len(w.frames)-1]
+		if !strings.Contains(last, c.frame) || w.code != c.code || (c.frame != "" && !strings.Contains(last, messageID)) {
+			t.Errorf("%s %v: got %s and %d, want %s and %d", c.outcome, c.err, last, w.code, c.frame, c.code)
+		}
+	}
+}
+
+func TestTenthBadFrameInARowCloses(t *testing.T) {
+	m := &memory{outcome: Appended, whole: true}
+	c, w := openConnection(t, m, "")
+	c.Start(w)
+	for range 9 {
+		c.Handle(t.Context(), []byte(`{}`))
+	}
+	c.Handle(t.Context(), object(nil)) // a good one starts the count anew
+	for range 9 {
+		c.Handle(t.Context(), []byte(`{}`))
+	}
+	if w.code != 0 {
+		t.Fatalf("closed with %d", w.code)
+	}
+	c.Handle(t.Context(), []byte(`{}`))
+	if w.code != CloseBadFrames {
+		t.Errorf("closed with %d", w.code)
+	}
+}
+
+func TestOnlyNewBrowserActionsAreKept(t *testing.T) {
+	action := object(func(m map[string]any) { m["type"] = "browser_action"; m["browserAction"] = map[string]any{} })
+	for outcome, want := range map[Outcome]int{Appended: 1, Repeated: 0, Backpressure: 0} {
+		m := &memory{outcome: outcome, whole: true}
+		c, w := openConnection(t, m, "")
+		c.Start(w)
+		c.Handle(t.Context(), action)
+		c.Handle(t.Context(), object(nil))
+		if len(m.kept) != want {
+			t.Errorf("%s: kept %v", outcome, m.kept)
+		}
+	}
+}
+
+func TestSocketThatCannotKeepUpIsClosed(t *testing.T) {
+	m := &memory{outcome: Appended, whole: true}
+	c, w := openConnection(t, m, "")
+	c.Start(w)
+	w.full = true
+	m.live.Message(m.say(1))
+	if w.code != CloseSlow {
+		t.Errorf("closed with %d", w.code)
+	}
+}
+
+func TestHeartbeatEndsWhatIsOver(t *testing.T) {
+	for outcome, want := range map[Outcome]CloseCode{Owned: 0, NotOwner: CloseReplaced, Ended: CloseEnded, Lost: ClosePositionLost} {
+		m := &memory{outcome: outcome, whole: true}
+		c, w := openConnection(t, m, "")
+		c.Start(w)
+		c.Beat(t.Context())
+		if w.code != want {
+			t.Errorf("%s: closed with %d, want %d", outcome, w.code, want)
+		}
+	}
+	m := &memory{outcome: Owned, whole: true}
+	c, w := openConnection(t, m, "")
+	c.session.ExpiresAt = time.Now()
+	c.Start(w)
+	if c.Beat(t.Context()); w.code != CloseTimeOver {
+		t.Errorf("over its time: closed with %d", w.code)
+	}
+}
