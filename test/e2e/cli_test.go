@@ -36,7 +36,7 @@ func TestAdministrationWhileTheServerRuns(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			env, url := serveEnv(t, stores(t))
-			startProcess(t, env, "serve")
+			boot.StartProcess(t, env, "serve")
 			boot.Eventually(t, 20*time.Second, "healthy", func() bool { return healthStatus(url) == 200 })
 
 			teamID := telapiJSON(t, env, "team", "create", "Acme")["id"].(string)

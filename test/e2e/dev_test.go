@@ -16,10 +16,10 @@ import (
 // The newcomer's minute: one command, a URL, a key, and a curl line that works.
 func TestDevPrintsACurlLineThatWorks(t *testing.T) {
 	env := boot.Env{"TELAPI_PORT": "0", "DATA_DIR": t.TempDir()}
-	p := startProcess(t, env, "dev")
-	url := strings.Fields(p.line(t, "API "))[1]
-	key := strings.Fields(p.line(t, "Demo key "))[2]
-	_, line, _ := strings.Cut(p.line(t, "curl "), "Try")
+	p := boot.StartProcess(t, env, "dev")
+	url := strings.Fields(p.Line(t, "API "))[1]
+	key := strings.Fields(p.Line(t, "Demo key "))[2]
+	_, line, _ := strings.Cut(p.Line(t, "curl "), "Try")
 	if !strings.Contains(line, url) || !strings.Contains(line, key) {
 		t.Errorf("curl line %q lacks %s or %s", line, url, key)
 	}
@@ -28,19 +28,19 @@ func TestDevPrintsACurlLineThatWorks(t *testing.T) {
 		t.Errorf("%s\n%v\n%s", line, err, out)
 	}
 	for _, secret := range []string{key} {
-		if p.stderr.Has(secret) {
+		if p.Stderr.Has(secret) {
 			t.Errorf("the log holds the key")
 		}
 	}
 
 	t.Run("the key is the same after a restart", func(t *testing.T) {
-		_ = p.cmd.Process.Signal(syscall.SIGTERM)
-		if !p.ended(15 * time.Second) {
+		_ = p.Cmd.Process.Signal(syscall.SIGTERM)
+		if !p.Ended(15 * time.Second) {
 			t.Fatal("dev did not end within 15 s of SIGTERM")
 		}
-		again := startProcess(t, env, "dev", "--json")
+		again := boot.StartProcess(t, env, "dev", "--json")
 		var card struct{ Key string }
-		if err := json.Unmarshal([]byte(again.line(t, "{")), &card); err != nil || card.Key != key {
+		if err := json.Unmarshal([]byte(again.Line(t, "{")), &card); err != nil || card.Key != key {
 			t.Errorf("key is %q, was %q (%v)", card.Key, key, err)
 		}
 	})
@@ -61,8 +61,8 @@ func TestBusyPortIsAClearMessage(t *testing.T) {
 
 func TestSecondServerOnOneDataFolderIsRefused(t *testing.T) {
 	env := boot.Env{"TELAPI_PORT": "0", "DATA_DIR": t.TempDir()}
-	p := startProcess(t, env, "dev")
-	p.line(t, "Demo key")
+	p := boot.StartProcess(t, env, "dev")
+	p.Line(t, "Demo key")
 	r := telapi(t, env, "dev")
 	if r.exit != 1 || !strings.Contains(r.stderr, env["DATA_DIR"]) {
 		t.Errorf("exit %d, stderr %s", r.exit, r.stderr)

@@ -39,7 +39,7 @@ func healthStatus(url string) int {
 // flight finishes, and the process ends well.
 func TestSIGTERMDrains(t *testing.T) {
 	env, url := serveEnv(t, boot.Env{"DRAIN_DELAY": "2s"})
-	p := startProcess(t, env, "serve")
+	p := boot.StartProcess(t, env, "serve")
 	boot.Eventually(t, 20*time.Second, "healthy", func() bool { return healthStatus(url) == 200 })
 
 	conn, err := net.Dial("tcp", strings.TrimPrefix(url, "http://"))
@@ -51,7 +51,7 @@ func TestSIGTERMDrains(t *testing.T) {
 		t.Fatal(err)
 	}
 
-	if err := p.cmd.Process.Signal(syscall.SIGTERM); err != nil {
+	if err := p.Cmd.Process.Signal(syscall.SIGTERM); err != nil {
 		t.Fatal(err)
 	}
 	boot.Eventually(t, 2*time.Second, "/health is 503 while draining", func() bool { return healthStatus(url) == 503 })
@@ -62,25 +62,25 @@ func TestSIGTERMDrains(t *testing.T) {
 	if err != nil || !strings.HasPrefix(string(answer), "HTTP/1.1 200") || !strings.Contains(string(answer), "Connection: close") {
 		t.Errorf("request in flight: %v %.200s", err, answer)
 	}
-	if !p.ended(15 * time.Second) {
+	if !p.Ended(15 * time.Second) {
 		t.Fatal("still running")
 	}
-	if code := p.cmd.ProcessState; code != nil && !code.Success() {
+	if code := p.Cmd.ProcessState; code != nil && !code.Success() {
 		t.Errorf("ended with %v", code)
 	}
-	if !p.stderr.Has("drained") {
+	if !p.Stderr.Has("drained") {
 		t.Error("the log does not say that it drained")
 	}
 }
 
 func TestSecondSignalEndsAtOnce(t *testing.T) {
 	env, url := serveEnv(t, boot.Env{"DRAIN_DELAY": "1m", "SHUTDOWN_TIMEOUT": "5m"})
-	p := startProcess(t, env, "serve")
+	p := boot.StartProcess(t, env, "serve")
 	boot.Eventually(t, 20*time.Second, "healthy", func() bool { return healthStatus(url) == 200 })
-	_ = p.cmd.Process.Signal(syscall.SIGTERM)
+	_ = p.Cmd.Process.Signal(syscall.SIGTERM)
 	boot.Eventually(t, 5*time.Second, "draining", func() bool { return healthStatus(url) == 503 })
-	_ = p.cmd.Process.Signal(syscall.SIGTERM)
-	if !p.ended(5 * time.Second) {
+	_ = p.Cmd.Process.Signal(syscall.SIGTERM)
+	if !p.Ended(5 * time.Second) {
 		t.Error("a second signal did not end it")
 	}
 }

@@ -1,0 +1,111 @@
+package boot
+
+import (
+	"bufio"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+)
+
+// Binary builds the program once per run of the tests and returns its path.
+var Binary = sync.OnceValues(func() (string, error) {
+	dir, err := os.MkdirTemp("", "telapi-e2e")
+	if err != nil {
+		return "", err
+	}
+	path := filepath.Join(dir, "telapi")
+	out, err := exec.Command("go", "build", "-o", path, "telapi/cmd/telapi").CombinedOutput()
+	if err != nil {
+		return "", fmt.Errorf("build: %w\n%s", err, out)
+	}
+	return path, nil
+})
+
+// Environ is what a process of the program gets to see.
+func Environ(env Env) []string {
+	list := []string{"PATH=" + os.Getenv("PATH"), "HOME=" + os.Getenv("HOME")}
+	if env["OTEL_ENABLED"] == "" {
+		list = append(list, "OTEL_ENABLED=false")
+	}
+	for name, value := range env {
+		list = append(list, name+"="+value)
+	}
+	return list
+}
+
+// Process is the program, running.
+type Process struct {
+	Cmd    *exec.Cmd
+	Stderr *Log
+
+	lines *bufio.Reader
+	done  chan struct{}
+}
+
+// StartProcess runs the program until it ends or the test does.
+func StartProcess(t testing.TB, env Env, args ...string) *Process {
+	t.Helper()
+	path, err := Binary()
+	if err != nil {
+		t.Fatal(err)
+	}
+	p := &Process{Cmd: exec.Command(path, args...), Stderr: &Log{}, done: make(chan struct{})}
+	p.Cmd.Env = Environ(env)
+	p.Cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
+	p.Cmd.Stderr = p.Stderr
+	stdout, err := p.Cmd.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	p.lines = bufio.NewReader(stdout)
+	if err := p.Cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	go func() {
+		_, _ = p.Cmd.Process.Wait()
+		close(p.done)
+	}()
+	t.Cleanup(func() {
+		_ = p.Cmd.Process.Kill()
+		<-p.done
+		if t.Failed() {
+			t.Logf("stderr of telapi %v:\n%s", args, p.Stderr)
+		}
+	})
+	return p
+}
+
+// Line reads stdout up to the line that holds the text.
+func (p *Process) Line(t testing.TB, text string) string {
+	t.Helper()
+	for {
+		line, err := p.lines.ReadString('\n')
+		if strings.Contains(line, text) {
+			return strings.TrimSpace(line)
+		}
+		if errors.Is(err, io.EOF) {
+			t.Fatalf("stdout ended without %q\n%s", text, p.Stderr)
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// Ended waits for the end.
+func (p *Process) Ended(within time.Duration) bool {
+	select {
+	case <-p.done:
+		return true
+	case <-time.After(within):
+		return false
+	}
+}
