@@ -18,6 +18,7 @@ import (
 	"telapi/internal/endpoint"
 	"telapi/internal/fault"
 	"telapi/internal/ratelimit"
+	"telapi/internal/reqid"
 	"telapi/internal/session"
 )
 
@@ -61,7 +62,7 @@ func (s *Server) openSocket(w http.ResponseWriter, r *http.Request, _ auth.Princ
 	if err != nil {
 		return err
 	}
-	ws, err := upgrader.Upgrade(w, r, nil)
+	ws, err := upgrader.Upgrade(w, r, http.Header{reqid.Header: w.Header().Values(reqid.Header)})
 	if err != nil {
 		conn.Close()
 		return fmt.Errorf("upgrade: %w", err)

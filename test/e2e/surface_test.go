@@ -14,17 +14,22 @@ import (
 // The document's table of what is registered under which flags.
 func TestSurfaceByFeatureFlag(t *testing.T) {
 	surface := []struct {
-		path      string
-		always    bool
-		available int // what somebody without a credential gets where it is registered
+		method, path string
+		always       bool
+		available    int // what somebody without a credential gets where it is registered
 	}{
-		{"/health", true, 200},
-		{"/metrics", true, 200},
-		{"/api/v1/endpoints", false, 401},
-		{"/api/v1/runtime/capabilities", false, 401},
-		{"/api/v1/runtime/endpoints/ep_x", false, 401},
-		{"/api/v1/usage/tts-characters", false, 401},
-		{"/openapi.yaml", false, 200},
+		{"GET", "/health", true, 200},
+		{"GET", "/metrics", true, 200},
+		{"POST", "/api/v1/sessions/token", false, 401},
+		{"GET", "/api/v1/sessions/ses_x", false, 401},
+		{"DELETE", "/api/v1/sessions/ses_x", false, 401},
+		{"GET", "/api/v1/endpoints", false, 401},
+		{"GET", "/api/v1/runtime/capabilities", false, 401},
+		{"GET", "/api/v1/runtime/endpoints/ep_x", false, 401},
+		{"GET", "/api/v1/usage/tts-characters", false, 401},
+		{"GET", "/ws/session", false, 401},
+		{"OPTIONS", "/ws/session", false, 204},
+		{"GET", "/openapi.yaml", false, 200},
 	}
 	for _, apiAccess := range []bool{true, false} {
 		for _, webRTC := range []bool{true, false} {
@@ -35,11 +40,11 @@ func TestSurfaceByFeatureFlag(t *testing.T) {
 					if !row.always && !apiAccess {
 						want = 404
 					}
-					if resp, body := call(t, i, "GET", row.path); resp.StatusCode != want {
-						t.Errorf("%s: got %d %s, want %d", row.path, resp.StatusCode, body, want)
+					if resp, body := call(t, i, row.method, row.path); resp.StatusCode != want {
+						t.Errorf("%s %s: got %d %s, want %d", row.method, row.path, resp.StatusCode, body, want)
 					}
 				}
-				if want := map[bool]int{true: 7, false: 2}[apiAccess]; len(i.App.Routes()) != want {
+				if want := map[bool]int{true: len(surface), false: 2}[apiAccess]; len(i.App.Routes()) != want {
 					t.Errorf("%d routes are registered, want %d", len(i.App.Routes()), want)
 				}
 			})
@@ -66,7 +71,17 @@ func TestRouteScopeTeamMatrix(t *testing.T) {
 			if rt.Scope == "" {
 				continue
 			}
-			path := strings.Replace(rt.Path, "{id}", own.endpoint.ID, 1)
+			id, granted := own.endpoint.ID, 200
+			switch {
+			case rt.Method == "POST":
+				granted = 415 // these requests have no body
+			case rt.Method == "DELETE":
+				granted = 204
+			}
+			if strings.HasPrefix(rt.Path, "/api/v1/sessions/") {
+				id = issue(t, i, own, `"mode":"chat"`).SessionID
+			}
+			path := strings.Replace(rt.Path, "{id}", id, 1)
 			expect := func(who string, status int, errorCode string, headers ...string) {
 				t.Helper()
 				resp, body := call(t, i, rt.Method, path, headers...)
@@ -79,8 +94,8 @@ func TestRouteScopeTeamMatrix(t *testing.T) {
 				_, key := newKey(t, i, own.team.ID, scope)
 				bearer := "Bearer " + consoleJWT(t, own.team.ID, scope)
 				if scope == rt.Scope {
-					expect("a key with its scope", 200, "", "X-API-Key", key)
-					expect("a JWT with its scope", 200, "", "Authorization", bearer)
+					expect("a key with its scope", granted, "", "X-API-Key", key)
+					expect("a JWT with its scope", granted, "", "Authorization", bearer)
 					continue
 				}
 				required := fmt.Sprintf(`"requiredScope":%q`, rt.Scope)
