@@ -14,8 +14,9 @@ import (
 )
 
 // askEvery bounds how long a reader of offers waits before it looks for those
-// that another member of its group read and did not claim.
-const askEvery = 2 * time.Second
+// that another member of its group read and did not claim, and before it sees
+// that its context has ended.
+const askEvery = 500 * time.Millisecond
 
 // Accept waits for a session that no runtime has, claims it and returns its
 // channel, with Offer set. Sessions that want refuses (nil takes all) are left
@@ -62,7 +63,7 @@ func (r *Runtime) offers(ctx context.Context) ([]rueidis.XRangeEntry, error) {
 	if _, refused := rueidis.IsRedisErr(err); refused || ctx.Err() != nil {
 		return nil, err
 	}
-	wait(ctx, askEvery/4) // the store is away
+	wait(ctx, askEvery) // the store is away
 	return nil, nil
 }
 

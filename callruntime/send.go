@@ -44,7 +44,8 @@ func (c *Channel) SendAudio(ctx context.Context, audio jsontext.Value) error {
 	encoded, err := c.encode(wire.ChannelMessage{Type: wire.TypeAudio, Audio: audio})
 	if err == nil {
 		client := c.runtime.client
-		err = client.Do(ctx, client.B().Publish().Channel(wire.Downward(c.ID)).Message(string(wire.NoticeAudio)+encoded.json).Build()).Error()
+		// By the node of the channel's slot, so that a cluster keeps the order.
+		err = client.Do(ctx, client.B().Arbitrary("PUBLISH").Keys(wire.Downward(c.ID)).Args(string(wire.NoticeAudio)+encoded.json).Build()).Error()
 	}
 	if err != nil {
 		return fmt.Errorf("send audio: %w", err)

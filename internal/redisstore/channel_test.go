@@ -58,6 +58,11 @@ func newStage(t *testing.T, opts Options, change func(*wire.ChannelLimits)) *sta
 	return &stage{t, s, NewChannels(s, limits), uuid.NewString(), limits}
 }
 
+func (s *stage) raw(operate func(context.Context, rueidis.Client) error) {
+	s.Helper()
+	raw(s.T, s.store, operate)
+}
+
 func (s *stage) attachment(connection string) channel.Attachment {
 	return channel.Attachment{
 		ChannelID: s.id, ConnectionID: connection, Lease: time.Minute, TeamID: "team", EndpointID: "endpoint", Mode: "chat",
@@ -222,7 +227,7 @@ func wiped(t *testing.T, opts Options) {
 	c := s.take("r")
 	s.send(c, "1", "2")
 	before := s.attach("c").Head
-	raw(t, s.store, func(ctx context.Context, client rueidis.Client) error {
+	s.raw(func(ctx context.Context, client rueidis.Client) error {
 		for _, node := range client.Nodes() {
 			if err := node.Do(ctx, node.B().Flushall().Build()).Error(); err != nil {
 				return err
@@ -485,7 +490,7 @@ func endings(t *testing.T, opts Options) {
 	if err := c.Commit(t.Context(), last); err != nil {
 		t.Errorf("commit: %v", err)
 	}
-	raw(t, s.store, func(ctx context.Context, client rueidis.Client) error {
+	s.raw(func(ctx context.Context, client rueidis.Client) error {
 		for _, key := range wire.ChannelKeys(s.id) {
 			ttl, err := client.Do(ctx, client.B().Pttl().Key(key).Build()).AsInt64()
 			if err != nil {
@@ -500,31 +505,39 @@ func endings(t *testing.T, opts Options) {
 }
 
 func idleness(t *testing.T, opts Options) {
-	s := newStage(t, opts, func(l *wire.ChannelLimits) { l.IdleMs = 300 })
-	s.attach("a")
-	for i := range 20 {
-		time.Sleep(30 * time.Millisecond) // time that passes, not time to wait for something
-		if got := s.frame("a", fmt.Sprint(i)); got != channel.Appended {
-			t.Fatalf("a busy channel: %s", got)
-		}
+	s := newStage(t, opts, nil)
+	touched := func(before time.Duration) {
+		t.Helper()
+		s.raw(func(ctx context.Context, client rueidis.Client) error {
+			return client.Do(ctx, client.B().Hset().Key(wire.ChannelKeys(s.id)[0]).FieldValue().
+				FieldValue("touchedAt", fmt.Sprint(time.Now().Add(-before).UnixMilli())).Build()).Error()
+		})
 	}
-	eventually(t, "the end", func() bool {
-		time.Sleep(400 * time.Millisecond)
-		return s.frame("a", uuid.NewString()) == channel.Ended
-	})
-	s = newStage(t, opts, func(l *wire.ChannelLimits) { l.IdleMs, l.KeepMs = 200, 200 })
 	s.attach("a")
-	s.frame("a", "1")
+	s.frame("a", "0")
 	s.send(s.take("r"), "1")
-	raw(t, s.store, func(ctx context.Context, client rueidis.Client) error {
+	s.raw(func(ctx context.Context, client rueidis.Client) error {
 		for _, key := range wire.ChannelKeys(s.id) {
-			eventually(t, key+" is gone", func() bool {
-				n, err := client.Do(ctx, client.B().Exists().Key(key).Build()).AsInt64()
-				return err == nil && n == 0
-			})
+			ttl, err := client.Do(ctx, client.B().Pttl().Key(key).Build()).AsInt64()
+			if err != nil || ttl <= s.limits.IdleMs || ttl > s.limits.IdleMs+s.limits.KeepMs {
+				t.Errorf("%s lives for %d ms, %v", key, ttl, err)
+			}
 		}
 		return nil
 	})
+	for i := range 3 { // 69 hours
+		touched(23 * time.Hour)
+		if got := s.frame("a", fmt.Sprint("busy", i)); got != channel.Appended {
+			t.Fatalf("a channel in use: %s", got)
+		}
+		if got := s.frame("a", fmt.Sprint("busier", i)); got != channel.Appended {
+			t.Fatalf("a channel in use: %s", got)
+		}
+	}
+	touched(25 * time.Hour)
+	if got := s.frame("a", "late"); got != channel.Ended {
+		t.Errorf("an idle channel: %s", got)
+	}
 }
 
 func order(t *testing.T, opts Options) {
@@ -603,7 +616,7 @@ func claims(t *testing.T, opts Options) {
 	s.offer()
 	eventually(t, "all offers settled", func() bool {
 		gone := true
-		raw(t, s.store, func(ctx context.Context, client rueidis.Client) error {
+		s.raw(func(ctx context.Context, client rueidis.Client) error {
 			list, err := client.Do(ctx, client.B().Xrange().Key(wire.OffersStream).Start("-").End("+").Build()).AsXRange()
 			gone = !slices.ContainsFunc(list, func(e rueidis.XRangeEntry) bool { return strings.Contains(e.FieldValues["offer"], s.id) })
 			return err
@@ -635,7 +648,7 @@ func succession(t *testing.T, opts Options) {
 	}
 	s.offer()
 	// It dies between reading an offer and claiming the session.
-	raw(t, s.store, func(ctx context.Context, client rueidis.Client) error {
+	s.raw(func(ctx context.Context, client rueidis.Client) error {
 		for {
 			streams, err := client.Do(ctx, client.B().Xreadgroup().Group(s.id, "first").Count(1).Streams().Key(wire.OffersStream).Id(">").Build()).AsXRead()
 			if err != nil {
@@ -723,7 +736,8 @@ func liveMessages(t *testing.T, opts Options) {
 	s.send(c, "last")
 	for _, e := range ears {
 		eventually(t, "messages", func() bool { return strings.HasSuffix(e.story(), "last") })
-		if e.story() != "1>2:once audio 2>3:last" {
+		// A cluster may still be passing on what was sent before.
+		if strings.TrimPrefix(e.story(), ">1:early ") != "1>2:once audio 2>3:last" {
 			t.Errorf("heard %q", e.story())
 		}
 	}

@@ -12,6 +12,8 @@ import (
 	"github.com/redis/rueidis"
 	"go.uber.org/goleak"
 
+	"telapi/callruntime/wire"
+	"telapi/internal/channel"
 	"telapi/internal/fault"
 	"telapi/test/servers"
 )
@@ -45,6 +47,7 @@ func TestStoreThatIsAwayAtStartIsServedWhenItComes(t *testing.T) {
 }
 
 func operations(s *Store) map[string]func(context.Context) error {
+	channels := NewChannels(s, wire.DefaultChannelLimits())
 	return map[string]func(context.Context) error{
 		"ping":     s.Ping,
 		"announce": func(ctx context.Context) error { return s.Announce(ctx, "t") },
@@ -54,6 +57,16 @@ func operations(s *Store) map[string]func(context.Context) error {
 		},
 		"limits": func(ctx context.Context) error { _, _, err := s.Limits(ctx); return err },
 		"save":   func(ctx context.Context) error { return s.SaveLimits(ctx, []byte("{}")) },
+		"attach": func(ctx context.Context) error {
+			_, err := channels.Attach(ctx, channel.Attachment{ChannelID: "c", ConnectionID: "a"})
+			return err
+		},
+		"append": func(ctx context.Context) error {
+			_, err := channels.Append(ctx, channel.Append{ChannelID: "c"})
+			return err
+		},
+		"end":   func(ctx context.Context) error { return channels.EndChannel(ctx, "e", "over") },
+		"audio": func(ctx context.Context) error { return channels.SendAudio(ctx, "d", []byte("{}")) },
 	}
 }
 
@@ -274,4 +287,99 @@ func TestClosedStoreRefusesAndLeavesNothingBehind(t *testing.T) {
 	}
 	e.Close()
 	goleak.VerifyNone(t, before)
+}
+
+// A socket that was open all the time learns that it may have missed something,
+// and what.
+func TestSocketsNoticeThatTheirStoreWasAway(t *testing.T) {
+	t.Parallel()
+	r := servers.StartRedis(t, servers.RedisDurable())
+	s := newStage(t, redisOptions(r), nil)
+	listen(t, s.store)
+	head := s.attach("a").Head
+	c := s.take("r")
+	sockets := make([]*browser, 20)
+	for i := range sockets {
+		sockets[i] = &browser{}
+		stop, err := s.channels.Listen(t.Context(), s.id, sockets[i])
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer stop()
+	}
+	s.send(c, "1")
+	r.Kill()
+	r.Start()
+	s.send(c, "2") // waits for the store
+	for _, socket := range sockets {
+		eventually(t, "the gap", func() bool { return strings.Contains(socket.story(), "gap") })
+	}
+	s.send(c, "3")
+	for _, socket := range sockets {
+		eventually(t, "the next message", func() bool { return strings.HasSuffix(socket.story(), "2>3:3") })
+	}
+	missed, ok, err := s.channels.Since(t.Context(), s.id, head)
+	if err != nil || !ok || texts(missed) != "1 2 3" {
+		t.Errorf("since: %q, %v, %v", texts(missed), ok, err)
+	}
+	if got := s.frame("a", "1"); got != channel.Appended {
+		t.Errorf("frame: %s", got)
+	}
+	if events, _ := s.receive(c, "1"); strings.Join(events, " ") != "connected 1" {
+		t.Errorf("the runtime saw %v", events)
+	}
+}
+
+// Sessions come and go on all instances at once; one connection serves them.
+func TestThousandsOfSocketsShareAConnection(t *testing.T) {
+	t.Parallel()
+	r := servers.StartRedis(t)
+	s := newStage(t, redisOptions(r), nil)
+	listen(t, s.store)
+	const sockets = 10_000
+	heard := &browser{}
+	stops := make([]func(), sockets)
+	name := func(i int) string { return fmt.Sprintf("%s:%d", s.id, i/2) } // two each
+	var wg sync.WaitGroup
+	for worker := range 100 {
+		wg.Go(func() {
+			for i := worker; i < sockets; i += 100 {
+				stop, err := s.channels.Listen(t.Context(), name(i), heard)
+				if err != nil {
+					t.Error(err)
+					return
+				}
+				stops[i] = stop
+			}
+		})
+	}
+	wg.Wait()
+	if t.Failed() {
+		return
+	}
+	r.MustDo("CLIENT", "KILL", "TYPE", "pubsub")
+	eventually(t, "all told of the gap", func() bool { return strings.Count(heard.story(), "gap") == sockets })
+	for i := 1; i < sockets; i += 2 {
+		stops[i]()
+	}
+	for i := 0; i < sockets; i += 1000 {
+		r.MustDo("PUBLISH", wire.Downward(name(i)), "X"+name(i))
+		eventually(t, "news", func() bool { return strings.Count(heard.story(), "closed:"+name(i)) == 1 })
+	}
+	for i := 0; i < sockets; i += 2 {
+		stops[i]()
+	}
+	eventually(t, "no subscription but that to announcements", func() bool {
+		reply := r.MustDo("PUBSUB", "CHANNELS")
+		names, err := reply.AsStrSlice()
+		return err == nil && len(names) == 1
+	})
+	reply := r.MustDo("CLIENT", "LIST", "TYPE", "pubsub")
+	clients, err := reply.ToString()
+	if err != nil || strings.Count(clients, "id=") != 1 {
+		t.Errorf("connections that listen: %s, %v", clients, err)
+	}
+	if _, err := s.channels.Listen(t.Context(), name(0), heard); err != nil {
+		t.Errorf("a session that comes back: %v", err)
+	}
 }

@@ -26,8 +26,9 @@ func (c *Channels) Listen(ctx context.Context, channelID string, l channel.Live)
 // SendAudio implements channel.Hub.
 func (c *Channels) SendAudio(ctx context.Context, channelID string, json []byte) error {
 	return c.store.do(ctx, "send audio", func(ctx context.Context, client rueidis.Client) error {
-		return client.Do(ctx, client.B().Publish().Channel(wire.Upward(channelID)).
-			Message(string(wire.NoticeAudio)+rueidis.BinaryString(json)).Build()).Error()
+		// By the node of the channel's slot, so that a cluster keeps the order.
+		return client.Do(ctx, client.B().Arbitrary("PUBLISH").Keys(wire.Upward(channelID)).
+			Args(string(wire.NoticeAudio)+rueidis.BinaryString(json)).Build()).Error()
 	})
 }
 
