@@ -35,6 +35,7 @@ type Connection struct {
 	session  Info
 	id       string
 	attached Attached
+	start    Cursor // what the browser is told it starts at
 	resuming bool
 	rate     *rate.Limiter
 	bad      int // bad frames in a row
@@ -61,7 +62,7 @@ func (c *Connection) Start(socket Socket) {
 	c.socket = socket
 	a, limits := c.attached, c.service.limits
 	c.send(wire.TypeStatus, c.frame(wire.TypeStatus, ready{
-		Event: "ready", ConnectionID: c.id, StreamID: a.Head.String(), Resumed: c.resuming && a.Recovered,
+		Event: "ready", ConnectionID: c.id, StreamID: c.start.String(), Resumed: c.resuming && a.Recovered,
 		PingIntervalMs: limits.PingInterval.Milliseconds(), MaxMessageBytes: limits.MaxMessageBytes,
 		TextChat: a.TextChat, ExpiresAt: c.session.ExpiresAt.UTC(), ReconnectJitterMs: limits.ReconnectJitter.Milliseconds(),
 	}))

@@ -91,9 +91,14 @@ func (s *Service) Open(ctx context.Context, session Info, succeeds string, resum
 	}
 	s.records.Touch(session.ID)
 	c.resuming = resume != ""
-	c.position = c.attached.Head
+	c.start, c.position = c.attached.Head, c.attached.Head
 	if n := len(c.attached.Missed); n > 0 {
-		c.position = c.attached.Missed[n-1].Cursor
+		// A browser that is cut off again before it has seen all of that comes
+		// back to where this began.
+		c.start, c.position = Cursor{Epoch: c.attached.Head.Epoch}, c.attached.Missed[n-1].Cursor
+		if resume != "" {
+			c.start = *attachment.Resume
+		}
 	}
 	if c.attached.Offer {
 		s.offer(ctx, session)

@@ -169,3 +169,12 @@ func (b *Browser) Chat(text string) string {
 
 // Cut ends the socket as a lost network does: without a word.
 func (b *Browser) Cut() { _ = b.Conn.NetConn().Close() }
+
+// ReadyStreamID is the position that a ready frame names.
+func (m Received) ReadyStreamID() string {
+	var status struct {
+		StreamID string `json:"streamId"`
+	}
+	_ = json.Unmarshal(m.Status, &status)
+	return status.StreamID
+}
