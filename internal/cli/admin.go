@@ -32,6 +32,17 @@ func (c *cli) office(body func(ctx context.Context, o *app.Office, args []string
 	})
 }
 
+// answer is office for a body that comes to one thing, and shows it.
+func answer[T any](c *cli, show func(T) error, body func(ctx context.Context, o *app.Office, args []string) (T, error)) func(*cobra.Command, []string) error {
+	return c.office(func(ctx context.Context, o *app.Office, args []string) error {
+		thing, err := body(ctx, o, args)
+		if err != nil {
+			return err
+		}
+		return show(thing)
+	})
+}
+
 func group(use, short string, commands ...*cobra.Command) *cobra.Command {
 	g := &cobra.Command{Use: use, GroupID: groupAdmin, Short: short, Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
@@ -59,48 +70,33 @@ func (c *cli) printTeam(t team.Team) error {
 func (c *cli) teamCommand() *cobra.Command {
 	return group("team", "Teams: the tenants that own keys, endpoints, quota and usage",
 		&cobra.Command{Use: "create NAME", Short: "Create a team", Args: cobra.ExactArgs(1),
-			RunE: c.office(func(ctx context.Context, o *app.Office, args []string) error {
-				t, err := o.Teams.Create(ctx, args[0])
-				if err != nil {
-					return err
-				}
-				return c.printTeam(t)
+			RunE: answer(c, c.printTeam, func(ctx context.Context, o *app.Office, args []string) (team.Team, error) {
+				return o.Teams.Create(ctx, args[0])
 			})},
 		&cobra.Command{Use: "list", Short: "List all teams", Args: cobra.NoArgs,
-			RunE: c.office(func(ctx context.Context, o *app.Office, _ []string) error {
-				teams, err := o.Teams.List(ctx)
-				if err != nil {
-					return err
-				}
-				views := make([]teamView, len(teams))
-				for i, t := range teams {
-					views[i] = viewTeam(t)
-				}
-				return table(c, views, []string{"ID", "NAME", "QUOTA/DAY"}, func(v teamView) []string {
-					return []string{v.ID, v.Name, strconv.FormatInt(v.DailyQuota, 10)}
-				})
+			RunE: answer(c, c.printTeams, func(ctx context.Context, o *app.Office, _ []string) ([]team.Team, error) {
+				return o.Teams.List(ctx)
 			})},
-		&cobra.Command{Use: "show ID", Short: "Show a team", Args: cobra.ExactArgs(1),
-			RunE: c.office(func(ctx context.Context, o *app.Office, args []string) error {
-				t, err := o.Teams.Show(ctx, args[0])
-				if err != nil {
-					return err
-				}
-				return c.printTeam(t)
-			})},
+		&cobra.Command{Use: "show ID", Short: "Show a team", Args: cobra.ExactArgs(1), RunE: answer(c, c.printTeam, showTeam)},
 		c.teamUpdateCommand(),
 	)
+}
+
+func showTeam(ctx context.Context, o *app.Office, args []string) (team.Team, error) {
+	return o.Teams.Show(ctx, args[0])
+}
+
+func (c *cli) printTeams(teams []team.Team) error {
+	return table(c, teams, viewTeam, []string{"ID", "NAME", "QUOTA/DAY"}, func(v teamView) []string {
+		return []string{v.ID, v.Name, strconv.FormatInt(v.DailyQuota, 10)}
+	})
 }
 
 func (c *cli) teamUpdateCommand() *cobra.Command {
 	var name string
 	cmd := &cobra.Command{Use: "update ID --name NAME", Short: "Rename a team", Args: cobra.ExactArgs(1),
-		RunE: c.office(func(ctx context.Context, o *app.Office, args []string) error {
-			t, err := o.Teams.Rename(ctx, args[0], name)
-			if err != nil {
-				return err
-			}
-			return c.printTeam(t)
+		RunE: answer(c, c.printTeam, func(ctx context.Context, o *app.Office, args []string) (team.Team, error) {
+			return o.Teams.Rename(ctx, args[0], name)
 		})}
 	cmd.Flags().StringVar(&name, "name", "", "the new name")
 	must(cmd.MarkFlagRequired("name"))
@@ -110,29 +106,17 @@ func (c *cli) teamUpdateCommand() *cobra.Command {
 func (c *cli) quotaCommand() *cobra.Command {
 	return group("quota", "Daily request quota of a team",
 		&cobra.Command{Use: "set TEAM N|default", Short: "Set how many API requests a team may make per UTC day", Args: cobra.ExactArgs(2),
-			RunE: c.office(func(ctx context.Context, o *app.Office, args []string) error {
-				var quota *int64
-				if args[1] != "default" {
-					n, err := strconv.ParseInt(args[1], 10, 64)
-					if err != nil {
-						return fmt.Errorf("%q is no quota: give a number, or the word default", args[1])
-					}
-					quota = &n
+			RunE: answer(c, c.printTeam, func(ctx context.Context, o *app.Office, args []string) (team.Team, error) {
+				if args[1] == "default" {
+					return o.Teams.SetQuota(ctx, args[0], nil)
 				}
-				t, err := o.Teams.SetQuota(ctx, args[0], quota)
+				n, err := strconv.ParseInt(args[1], 10, 64)
 				if err != nil {
-					return err
+					return team.Team{}, fmt.Errorf("%q is no quota: give a number, or the word default", args[1])
 				}
-				return c.printTeam(t)
+				return o.Teams.SetQuota(ctx, args[0], &n)
 			})},
-		&cobra.Command{Use: "show TEAM", Short: "Show a team's quota", Args: cobra.ExactArgs(1),
-			RunE: c.office(func(ctx context.Context, o *app.Office, args []string) error {
-				t, err := o.Teams.Show(ctx, args[0])
-				if err != nil {
-					return err
-				}
-				return c.printTeam(t)
-			})},
+		&cobra.Command{Use: "show TEAM", Short: "Show a team's quota", Args: cobra.ExactArgs(1), RunE: answer(c, c.printTeam, showTeam)},
 	)
 }
 
@@ -160,12 +144,10 @@ func (c *cli) limitsSetCommand() *cobra.Command {
 			if err := o.Limits.Reload(ctx); err != nil {
 				return err
 			}
-			limits := *o.Limits.Current()
-			limit := limits.Tier(ratelimit.Tier(tier))
-			if limit == nil {
-				return fmt.Errorf("there is no tier %q; tiers are api, webhook and auth", tier)
+			limits, err := o.Limits.Current().With(ratelimit.Tier(tier), ratelimit.Limit{Max: most, WindowMs: window.Milliseconds()})
+			if err != nil {
+				return err
 			}
-			*limit = ratelimit.Limit{Max: most, WindowMs: window.Milliseconds()}
 			if err := o.Limits.Save(ctx, limits); err != nil {
 				return err
 			}

@@ -33,14 +33,6 @@ func viewEndpoint(e endpoint.Endpoint) endpointView {
 	return endpointView{e.ID, e.TeamID, e.Name, e.Enabled, e.Modes, e.Origins, e.Profile, moment(e.CreatedAt), moment(e.UpdatedAt)}
 }
 
-func (v endpointView) modes() string {
-	names := make([]string, len(v.Modes))
-	for i, m := range v.Modes {
-		names[i] = string(m)
-	}
-	return strings.Join(names, ",")
-}
-
 func (c *cli) printEndpoint(e endpoint.Endpoint) error {
 	v := viewEndpoint(e)
 	profile, err := json.Marshal(v.GatewayProfile, json.Deterministic(true))
@@ -48,7 +40,7 @@ func (c *cli) printEndpoint(e endpoint.Endpoint) error {
 		return fmt.Errorf("print endpoint: %w", err)
 	}
 	return c.print(v, fields("id", v.ID, "team", v.TeamID, "name", v.Name, "enabled", strconv.FormatBool(v.Enabled),
-		"modes", v.modes(), "origins", strings.Join(v.Origins, " "), "profile", string(profile)))
+		"modes", joined(v.Modes), "origins", strings.Join(v.Origins, " "), "profile", string(profile)))
 }
 
 func (c *cli) endpointCommand() *cobra.Command {
@@ -56,12 +48,8 @@ func (c *cli) endpointCommand() *cobra.Command {
 		c.endpointCreateCommand(),
 		c.endpointListCommand(),
 		&cobra.Command{Use: "show ID", Short: "Show an endpoint", Args: cobra.ExactArgs(1),
-			RunE: c.office(func(ctx context.Context, o *app.Office, args []string) error {
-				e, err := o.Endpoints.Show(ctx, args[0])
-				if err != nil {
-					return err
-				}
-				return c.printEndpoint(e)
+			RunE: answer(c, c.printEndpoint, func(ctx context.Context, o *app.Office, args []string) (endpoint.Endpoint, error) {
+				return o.Endpoints.Show(ctx, args[0])
 			})},
 		c.endpointUpdateCommand(),
 	)
@@ -88,10 +76,7 @@ func (f *endpointFlags) change(cmd *cobra.Command) (endpoint.Change, error) {
 		change.Name = &f.name
 	}
 	if given("mode") {
-		modes := make([]endpoint.Mode, len(f.modes))
-		for i, m := range f.modes {
-			modes[i] = endpoint.Mode(m)
-		}
+		modes := words[endpoint.Mode](f.modes)
 		change.Modes = &modes
 	}
 	if given("origin") {
@@ -121,19 +106,15 @@ func (c *cli) endpointCreateCommand() *cobra.Command {
 	for _, name := range []string{"team", "name", "mode"} {
 		must(cmd.MarkFlagRequired(name))
 	}
-	cmd.RunE = c.office(func(ctx context.Context, o *app.Office, _ []string) error {
+	cmd.RunE = answer(c, c.printEndpoint, func(ctx context.Context, o *app.Office, _ []string) (endpoint.Endpoint, error) {
 		change, err := flags.change(cmd)
 		if err != nil {
-			return err
+			return endpoint.Endpoint{}, err
 		}
 		if _, err := o.Teams.Show(ctx, teamID); err != nil {
-			return err
+			return endpoint.Endpoint{}, err
 		}
-		e, err := o.Endpoints.Create(ctx, teamID, change)
-		if err != nil {
-			return err
-		}
-		return c.printEndpoint(e)
+		return o.Endpoints.Create(ctx, teamID, change)
 	})
 	return cmd
 }
@@ -145,19 +126,15 @@ func (c *cli) endpointUpdateCommand() *cobra.Command {
 		Example: "  telapi endpoint update ep_… --enabled=false"}
 	flags.register(cmd)
 	cmd.Flags().BoolVar(&enabled, "enabled", true, "whether sessions may be opened on it")
-	cmd.RunE = c.office(func(ctx context.Context, o *app.Office, args []string) error {
+	cmd.RunE = answer(c, c.printEndpoint, func(ctx context.Context, o *app.Office, args []string) (endpoint.Endpoint, error) {
 		change, err := flags.change(cmd)
 		if err != nil {
-			return err
+			return endpoint.Endpoint{}, err
 		}
 		if cmd.Flags().Changed("enabled") {
 			change.Enabled = &enabled
 		}
-		e, err := o.Endpoints.Update(ctx, args[0], change)
-		if err != nil {
-			return err
-		}
-		return c.printEndpoint(e)
+		return o.Endpoints.Update(ctx, args[0], change)
 	})
 	return cmd
 }
@@ -170,12 +147,8 @@ func (c *cli) endpointListCommand() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			views := make([]endpointView, len(endpoints))
-			for i, e := range endpoints {
-				views[i] = viewEndpoint(e)
-			}
-			return table(c, views, []string{"ID", "TEAM", "ENABLED", "MODES", "NAME"}, func(v endpointView) []string {
-				return []string{v.ID, v.TeamID, strconv.FormatBool(v.Enabled), v.modes(), v.Name}
+			return table(c, endpoints, viewEndpoint, []string{"ID", "TEAM", "ENABLED", "MODES", "NAME"}, func(v endpointView) []string {
+				return []string{v.ID, v.TeamID, strconv.FormatBool(v.Enabled), joined(v.Modes), v.Name}
 			})
 		})}
 	cmd.Flags().StringVar(&teamID, "team", "", "only this team's")

@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"io"
-	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -42,43 +41,27 @@ func viewKey(k auth.Key) keyView {
 	}
 }
 
-func (v keyView) scopes() string {
-	names := make([]string, len(v.Scopes))
-	for i, s := range v.Scopes {
-		names[i] = string(s)
-	}
-	return strings.Join(names, ",")
-}
-
 func (c *cli) keyCommand() *cobra.Command {
 	return group("key", "API keys of a team",
 		c.keyCreateCommand(),
 		c.keyListCommand(),
 		&cobra.Command{Use: "show ID", Short: "Show a key's record (never the key itself)", Args: cobra.ExactArgs(1),
-			RunE: c.office(func(ctx context.Context, o *app.Office, args []string) error {
-				k, err := o.Keys.Show(ctx, args[0])
-				if err != nil {
-					return err
-				}
-				return c.printKey(k)
+			RunE: answer(c, c.printKey, func(ctx context.Context, o *app.Office, args []string) (auth.Key, error) {
+				return o.Keys.Show(ctx, args[0])
 			})},
 		&cobra.Command{Use: "revoke ID", Short: "Revoke a key on every instance, at once and for good", Args: cobra.ExactArgs(1),
-			RunE: c.office(func(ctx context.Context, o *app.Office, args []string) error {
+			RunE: answer(c, c.printKey, func(ctx context.Context, o *app.Office, args []string) (auth.Key, error) {
 				if err := o.Keys.Revoke(ctx, args[0]); err != nil {
-					return err
+					return auth.Key{}, err
 				}
-				k, err := o.Keys.Show(ctx, args[0])
-				if err != nil {
-					return err
-				}
-				return c.printKey(k)
+				return o.Keys.Show(ctx, args[0])
 			})},
 	)
 }
 
 func (c *cli) printKey(k auth.Key) error {
 	v := viewKey(k)
-	return c.print(v, fields("id", v.ID, "team", v.TeamID, "name", v.Name, "scopes", v.scopes(), "state", v.State,
+	return c.print(v, fields("id", v.ID, "team", v.TeamID, "name", v.Name, "scopes", joined(v.Scopes), "state", v.State,
 		"created", when(k.CreatedAt), "expires", when(k.ExpiresAt), "revoked", when(k.RevokedAt), "last used", when(k.LastUsedAt)))
 }
 
@@ -92,22 +75,18 @@ func (c *cli) keyCreateCommand() *cobra.Command {
 			if _, err := o.Teams.Show(ctx, teamID); err != nil {
 				return err
 			}
-			asked := make([]auth.Scope, len(scopes))
-			for i, s := range scopes {
-				asked[i] = auth.Scope(s)
-			}
 			var until time.Time
 			if expires != 0 {
 				until = time.Now().Add(expires)
 			}
-			k, secret, err := o.Keys.Create(ctx, teamID, name, asked, until)
+			k, secret, err := o.Keys.Create(ctx, teamID, name, words[auth.Scope](scopes), until)
 			if err != nil {
 				return err
 			}
 			v := viewKey(k)
 			v.Key = secret.Reveal()
 			return c.print(v, func(w io.Writer) {
-				fields("id", v.ID, "team", v.TeamID, "scopes", v.scopes(), "expires", when(k.ExpiresAt), "key", v.Key)(w)
+				fields("id", v.ID, "team", v.TeamID, "scopes", joined(v.Scopes), "expires", when(k.ExpiresAt), "key", v.Key)(w)
 				_, _ = fmt.Fprintln(w, "Keep the key now: it is not stored and cannot be shown again.")
 			})
 		})}
@@ -128,12 +107,8 @@ func (c *cli) keyListCommand() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			views := make([]keyView, len(keys))
-			for i, k := range keys {
-				views[i] = viewKey(k)
-			}
-			return table(c, views, []string{"ID", "TEAM", "STATE", "SCOPES", "NAME"}, func(v keyView) []string {
-				return []string{v.ID, v.TeamID, v.State, v.scopes(), v.Name}
+			return table(c, keys, viewKey, []string{"ID", "TEAM", "STATE", "SCOPES", "NAME"}, func(v keyView) []string {
+				return []string{v.ID, v.TeamID, v.State, joined(v.Scopes), v.Name}
 			})
 		})}
 	cmd.Flags().StringVar(&teamID, "team", "", "only this team's")

@@ -3,6 +3,7 @@ package cli
 import (
 	"fmt"
 	"io"
+	"strings"
 	"text/tabwriter"
 	"time"
 
@@ -23,37 +24,38 @@ func (c *cli) print(v any, human func(w io.Writer)) error {
 	return err
 }
 
-// table shows many results: one JSON object per line, or aligned columns.
-func table[T any](c *cli, rows []T, columns []string, cells func(T) []string) error {
-	if c.json {
-		for _, r := range rows {
-			if err := c.print(r, nil); err != nil {
-				return err
-			}
-		}
-		return nil
-	}
-	if len(rows) == 0 {
+// table shows many things by their views: one JSON object per line, or aligned
+// columns.
+func table[T, V any](c *cli, things []T, view func(T) V, columns []string, cells func(V) []string) error {
+	if len(things) == 0 && !c.json {
 		_, err := fmt.Fprintln(c.Out, "none")
 		return err
 	}
 	w := tabwriter.NewWriter(c.Out, 0, 4, 2, ' ', 0)
-	writeRow(w, columns)
-	for _, r := range rows {
-		writeRow(w, cells(r))
+	if !c.json {
+		writeRow(w, columns)
+	}
+	for _, t := range things {
+		v := view(t)
+		if err := c.print(v, func(io.Writer) { writeRow(w, cells(v)) }); err != nil {
+			return err
+		}
 	}
 	return w.Flush()
 }
 
-func writeRow(w io.Writer, cells []string) {
-	for i, cell := range cells {
-		if i > 0 {
-			_, _ = io.WriteString(w, "\t")
-		}
-		_, _ = io.WriteString(w, cell)
+func writeRow(w io.Writer, cells []string) { _, _ = fmt.Fprintln(w, strings.Join(cells, "\t")) }
+
+// words turns one kind of text into another: flags into scopes, modes into cells.
+func words[To, From ~string](list []From) []To {
+	out := make([]To, len(list))
+	for i, word := range list {
+		out[i] = To(word)
 	}
-	_, _ = io.WriteString(w, "\n")
+	return out
 }
+
+func joined[T ~string](list []T) string { return strings.Join(words[string](list), ",") }
 
 // fields shows one thing as aligned name and value lines.
 func fields(pairs ...string) func(io.Writer) {

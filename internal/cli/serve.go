@@ -142,7 +142,8 @@ func (c *cli) configCommand() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			return table(c, cfg.Effective(), []string{"NAME", "VALUE", "FROM"}, func(s config.Setting) []string {
+			same := func(s config.Setting) config.Setting { return s }
+			return table(c, cfg.Effective(), same, []string{"NAME", "VALUE", "FROM"}, func(s config.Setting) []string {
 				return []string{s.Name, s.Value, string(s.Source)}
 			})
 		}),
