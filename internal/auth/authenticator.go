@@ -20,7 +20,7 @@ const cachedKeys = 10_000
 // that a revocation holds everywhere as soon as it is announced.
 type Authenticator struct {
 	keys   KeyStore
-	cache  *fresh.Cache[string, Key]
+	cache  *fresh.Cache[Key]
 	tokens *ConsoleTokens
 	uses   *Uses
 	now    func() time.Time
@@ -31,7 +31,7 @@ type Authenticator struct {
 func NewAuthenticator(keys KeyStore, tokens *ConsoleTokens, uses *Uses, now func() time.Time) *Authenticator {
 	return &Authenticator{
 		keys:   keys,
-		cache:  fresh.New[string, Key](cachedKeys, CacheTTL),
+		cache:  fresh.New[Key](cachedKeys, CacheTTL),
 		tokens: tokens,
 		uses:   uses,
 		now:    now,

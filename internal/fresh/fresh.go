@@ -11,30 +11,32 @@ import (
 	"time"
 
 	"github.com/hashicorp/golang-lru/v2/simplelru"
+	"golang.org/x/sync/singleflight"
 )
 
 // Cache keeps the most recently used values for a bounded time.
 //
 // All methods may be called from any goroutine. What they promise together:
 //
-//   - A Get that starts after Drop, DropAll, Suspend or Resume returned never
-//     sees a value whose load started before it, neither from the cache nor by
-//     joining that load. Callers that were already waiting still get it.
+//   - A Get that starts after Drop, Suspend or Resume returned never sees a
+//     value whose load started before it, neither from the cache nor by joining
+//     that load. Callers that were already waiting still get it.
 //   - One load runs per key at a time, apart from one that such a call left
-//     behind. It runs detached from its callers: one that gives up fails
-//     nobody else, and only when all have given up is the load cancelled.
+//     behind. It runs detached from its callers, so that one that gives up fails
+//     nobody else, and has to bound its own time.
 //   - Errors are handed to everybody who waited and are not kept.
 //
 // One mutex guards everything. It is held for a map access and two pointer
 // moves, some tens of nanoseconds, so that a single hot key, which shards could
 // not spread, costs no more than many cold ones.
-type Cache[K comparable, V any] struct {
+type Cache[V any] struct {
 	ttl time.Duration
 
-	mu     sync.Mutex
-	open   bool
-	held   *simplelru.LRU[K, entry[V]]
-	flying map[K]*flight[V]
+	mu    sync.Mutex
+	open  bool
+	age   int // counts what was forgotten: a load of another age is not kept
+	held  *simplelru.LRU[string, entry[V]]
+	loads *singleflight.Group
 }
 
 type entry[V any] struct {
@@ -42,72 +44,53 @@ type entry[V any] struct {
 	expires time.Time
 }
 
-// flight is one running load. Only the flight that Cache.flying names for a key
-// may store its value: whoever takes it out of there has made it stale.
-type flight[V any] struct {
-	waiting int // guarded by Cache.mu
-	cancel  context.CancelFunc
-	done    chan struct{} // closed when value and err are set
-	value   V
-	err     error
-}
-
 // New returns a suspended cache of at most size values, each of which is used
 // for at most ttl. Both must be positive.
-func New[K comparable, V any](size int, ttl time.Duration) *Cache[K, V] {
-	held, err := simplelru.NewLRU[K, entry[V]](size, nil)
+func New[V any](size int, ttl time.Duration) *Cache[V] {
+	held, err := simplelru.NewLRU[string, entry[V]](size, nil)
 	if err != nil {
 		panic(fmt.Sprintf("fresh: cache of size %d: %v", size, err))
 	}
-	return &Cache[K, V]{ttl: ttl, held: held, flying: make(map[K]*flight[V])}
+	return &Cache[V]{ttl: ttl, held: held, loads: new(singleflight.Group)}
 }
 
 // Get returns the value of key, from the cache or by load. The context that load
 // receives carries the values of the first caller's, not its end.
-func (c *Cache[K, V]) Get(ctx context.Context, key K, load func(context.Context) (V, error)) (V, error) {
+func (c *Cache[V]) Get(ctx context.Context, key string, load func(context.Context) (V, error)) (V, error) {
 	now := time.Now()
 	c.mu.Lock()
 	if e, ok := c.held.Get(key); ok && now.Before(e.expires) {
 		c.mu.Unlock()
 		return e.value, nil
 	}
-	f, ok := c.flying[key]
-	if !ok {
-		f = c.launch(ctx, key, now.Add(c.ttl), load)
-	}
-	f.waiting++
+	loaded := c.launch(ctx, key, now.Add(c.ttl), load)
 	c.mu.Unlock()
 
+	var none V
 	select {
-	case <-f.done:
-		return f.value, f.err
+	case r := <-loaded:
+		if r.Err != nil {
+			return none, r.Err
+		}
+		return r.Val.(V), nil
 	case <-ctx.Done():
-		c.leave(key, f)
-		var none V
 		return none, ctx.Err()
 	}
 }
 
-// launch starts a load. Its value expires by the time at which the load started:
-// it may be that old. The caller holds mu.
-func (c *Cache[K, V]) launch(ctx context.Context, key K, expires time.Time, load func(context.Context) (V, error)) *flight[V] {
-	ctx, cancel := context.WithCancel(context.WithoutCancel(ctx))
-	f := &flight[V]{cancel: cancel, done: make(chan struct{})}
-	c.flying[key] = f
-	go func() {
-		defer cancel()
-		f.value, f.err = guarded(ctx, load)
+// launch joins the load of key or starts one. Its value expires by the time at
+// which the load started: it may be that old. The caller holds mu.
+func (c *Cache[V]) launch(ctx context.Context, key string, expires time.Time, load func(context.Context) (V, error)) <-chan singleflight.Result {
+	age := c.age
+	return c.loads.DoChan(key, func() (any, error) {
+		value, err := guarded(context.WithoutCancel(ctx), load)
 		c.mu.Lock()
-		if c.flying[key] == f {
-			delete(c.flying, key)
-			if f.err == nil && c.open {
-				c.held.Add(key, entry[V]{f.value, expires})
-			}
+		defer c.mu.Unlock()
+		if err == nil && c.open && c.age == age {
+			c.held.Add(key, entry[V]{value, expires})
 		}
-		c.mu.Unlock()
-		close(f.done)
-	}()
-	return f
+		return value, err
+	})
 }
 
 // guarded turns a panic of load into an error: it runs on a goroutine of its
@@ -121,52 +104,28 @@ func guarded[V any](ctx context.Context, load func(context.Context) (V, error)) 
 	return load(ctx)
 }
 
-// leave notes that a caller gave up. A load that nobody waits for any more is
-// cancelled and forgotten, so that the next caller does not inherit it.
-func (c *Cache[K, V]) leave(key K, f *flight[V]) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	f.waiting--
-	if f.waiting > 0 {
-		return
-	}
-	f.cancel()
-	if c.flying[key] == f {
-		delete(c.flying, key)
-	}
-}
-
 // Drop forgets one key.
-func (c *Cache[K, V]) Drop(key K) {
+func (c *Cache[V]) Drop(key string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	c.age++
 	c.held.Remove(key)
-	delete(c.flying, key)
-}
-
-// DropAll forgets everything.
-func (c *Cache[K, V]) DropAll() {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.forget()
+	c.loads.Forget(key)
 }
 
 // Suspend forgets everything and keeps nothing until Resume. Get goes on to
 // load.
-func (c *Cache[K, V]) Suspend() { c.setOpen(false) }
+func (c *Cache[V]) Suspend() { c.setOpen(false) }
 
 // Resume lets the cache keep what is loaded from now on; not the values of loads
 // that already run, which may have changed before anybody listened.
-func (c *Cache[K, V]) Resume() { c.setOpen(true) }
+func (c *Cache[V]) Resume() { c.setOpen(true) }
 
-func (c *Cache[K, V]) setOpen(open bool) {
+func (c *Cache[V]) setOpen(open bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.open = open
-	c.forget()
-}
-
-func (c *Cache[K, V]) forget() {
+	c.age++
 	c.held.Purge()
-	clear(c.flying)
+	c.loads = new(singleflight.Group)
 }

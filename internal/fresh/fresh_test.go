@@ -14,8 +14,8 @@ import (
 
 const ttl = 30 * time.Second
 
-func resumed() *Cache[string, int] {
-	c := New[string, int](2, ttl)
+func resumed() *Cache[int] {
+	c := New[int](2, ttl)
 	c.Resume()
 	return c
 }
@@ -27,7 +27,7 @@ func counted() func(context.Context) (int, error) {
 	return func(context.Context) (int, error) { return int(n.Add(1)), nil }
 }
 
-func get(t *testing.T, c *Cache[string, int], key string, load func(context.Context) (int, error)) int {
+func get(t *testing.T, c *Cache[int], key string, load func(context.Context) (int, error)) int {
 	t.Helper()
 	v, err := c.Get(t.Context(), key, load)
 	if err != nil {
@@ -39,17 +39,16 @@ func get(t *testing.T, c *Cache[string, int], key string, load func(context.Cont
 func TestWhatACallerSeesAfterEachCall(t *testing.T) {
 	for _, tc := range []struct {
 		name string
-		call func(*Cache[string, int])
+		call func(*Cache[int])
 		want int // of the second load-or-hit; the first answered 1
 	}{
-		{"nothing: a hit", func(*Cache[string, int]) {}, 1},
-		{"just inside the TTL: a hit", func(*Cache[string, int]) { time.Sleep(ttl - 1) }, 1},
-		{"past the TTL: loaded again", func(*Cache[string, int]) { time.Sleep(ttl) }, 2},
-		{"dropped: loaded again", func(c *Cache[string, int]) { c.Drop("k") }, 2},
-		{"another key dropped: a hit", func(c *Cache[string, int]) { c.Drop("other") }, 1},
-		{"all dropped: loaded again", func(c *Cache[string, int]) { c.DropAll() }, 2},
-		{"suspended: loaded again", func(c *Cache[string, int]) { c.Suspend() }, 2},
-		{"suspended and resumed: loaded again", func(c *Cache[string, int]) { c.Suspend(); c.Resume() }, 2},
+		{"nothing: a hit", func(*Cache[int]) {}, 1},
+		{"just inside the TTL: a hit", func(*Cache[int]) { time.Sleep(ttl - 1) }, 1},
+		{"past the TTL: loaded again", func(*Cache[int]) { time.Sleep(ttl) }, 2},
+		{"dropped: loaded again", func(c *Cache[int]) { c.Drop("k") }, 2},
+		{"another key dropped: a hit", func(c *Cache[int]) { c.Drop("other") }, 1},
+		{"suspended: loaded again", func(c *Cache[int]) { c.Suspend() }, 2},
+		{"suspended and resumed: loaded again", func(c *Cache[int]) { c.Suspend(); c.Resume() }, 2},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -65,7 +64,7 @@ func TestWhatACallerSeesAfterEachCall(t *testing.T) {
 }
 
 func TestNothingIsKeptBeforeResume(t *testing.T) {
-	c, load := New[string, int](2, ttl), counted()
+	c, load := New[int](2, ttl), counted()
 	get(t, c, "k", load)
 	if got := get(t, c, "k", load); got != 2 {
 		t.Errorf("a new cache kept load %d", got)
@@ -94,11 +93,10 @@ func TestLeastRecentlyUsedGoesFirst(t *testing.T) {
 // The attack: a key is looked up, revoked and announced while the look-up is
 // still under way. Its result must not be stored or given to later callers.
 func TestValueLoadedBeforeAnAnnouncementIsNotUsedAfterIt(t *testing.T) {
-	for name, announce := range map[string]func(*Cache[string, int]){
-		"Drop":    func(c *Cache[string, int]) { c.Drop("k") },
-		"DropAll": func(c *Cache[string, int]) { c.DropAll() },
-		"Suspend": func(c *Cache[string, int]) { c.Suspend() },
-		"Resume":  func(c *Cache[string, int]) { c.Resume() },
+	for name, announce := range map[string]func(*Cache[int]){
+		"Drop":    func(c *Cache[int]) { c.Drop("k") },
+		"Suspend": func(c *Cache[int]) { c.Suspend() },
+		"Resume":  func(c *Cache[int]) { c.Resume() },
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -174,27 +172,6 @@ func TestCallerWhoGivesUpFailsNobodyElse(t *testing.T) {
 	})
 }
 
-func TestLoadNobodyWaitsForIsCancelledAndForgotten(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		c := resumed()
-		cancelled := make(chan struct{})
-		hasty, cancel := context.WithTimeout(t.Context(), time.Second)
-		defer cancel()
-		_, err := c.Get(hasty, "k", func(ctx context.Context) (int, error) {
-			<-ctx.Done()
-			close(cancelled)
-			return 0, ctx.Err()
-		})
-		if !errors.Is(err, context.DeadlineExceeded) {
-			t.Errorf("got %v", err)
-		}
-		if got := get(t, c, "k", func(context.Context) (int, error) { return 2, nil }); got != 2 {
-			t.Errorf("the next caller inherited the abandoned load: %d", got)
-		}
-		<-cancelled
-	})
-}
-
 func TestErrorsAndPanicsAreHandedOverAndNotKept(t *testing.T) {
 	c, load := resumed(), counted()
 	boom := errors.New("boom")
@@ -242,8 +219,6 @@ func TestNoReaderEverSeesLessThanWasAnnounced(t *testing.T) {
 		for i := range int64(5000) {
 			source.Store(i)
 			switch i % 10 {
-			case 7:
-				c.DropAll()
 			case 8:
 				c.Suspend()
 			case 9:
@@ -271,7 +246,7 @@ func TestHitAllocatesNothing(t *testing.T) {
 func BenchmarkHit(b *testing.B) {
 	for _, keys := range []int{1, 1000} {
 		b.Run(fmt.Sprintf("%d keys", keys), func(b *testing.B) {
-			c := New[string, int](keys, time.Hour)
+			c := New[int](keys, time.Hour)
 			c.Resume()
 			names := make([]string, keys)
 			for i := range names {

@@ -17,12 +17,12 @@ const (
 // Quotas answers how much a team may ask per day without a query per request.
 type Quotas struct {
 	teams Store
-	cache *fresh.Cache[string, int64]
+	cache *fresh.Cache[int64]
 }
 
 // NewQuotas returns quotas whose cache holds nothing until Up is called.
 func NewQuotas(teams Store) *Quotas {
-	return &Quotas{teams: teams, cache: fresh.New[string, int64](cachedTeams, cacheTTL)}
+	return &Quotas{teams: teams, cache: fresh.New[int64](cachedTeams, cacheTTL)}
 }
 
 // Of returns a team's daily quota. A team that only the console knows has the default.
