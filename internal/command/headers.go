@@ -45,7 +45,7 @@ func steers(name string) bool {
 		return true
 	}
 	decoded = strings.ToLower(strings.TrimSpace(decoded))
-	return steering[decoded] || strings.HasPrefix(decoded, "content-") || !isToken(decoded)
+	return steering[decoded] || strings.HasPrefix(decoded, "content-") || !token.MatchString(decoded)
 }
 
 func checkHeaders(list []wire.NameValue, path, field string, issues *fault.Issues) {
@@ -82,7 +82,7 @@ func checkPair(p wire.NameValue, at func(member string) string, issues *fault.Is
 	switch {
 	case p.Name == "":
 		strictjson.Require(issues, at("/name"), "A name is needed.")
-	case !isToken(p.Name):
+	case !token.MatchString(p.Name):
 		issues.Add(at("/name"), fault.IssueForbidden, "A name consists of letters, digits and -.!%%*_+`'~ alone.")
 	}
 	if !p.HasValue() {

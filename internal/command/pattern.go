@@ -2,6 +2,7 @@ package command
 
 import (
 	"errors"
+	"regexp"
 	"strings"
 )
 
@@ -11,9 +12,9 @@ import (
 type Pattern struct {
 	any     bool
 	scheme  string
-	user    string
+	user    *regexp.Regexp
 	hasUser bool
-	host    string
+	host    *regexp.Regexp
 	port    string
 }
 
@@ -25,7 +26,7 @@ func ParsePattern(s string) (Pattern, error) {
 		return Pattern{any: true}, nil
 	}
 	scheme, rest, _ := strings.Cut(s, ":")
-	p := Pattern{scheme: strings.ToLower(scheme), hasUser: true}
+	p := Pattern{scheme: strings.ToLower(scheme), hasUser: true, host: glob("")}
 	switch p.scheme {
 	case "sip", "sips":
 		return p.parseSIP(rest)
@@ -37,7 +38,7 @@ func ParsePattern(s string) (Pattern, error) {
 	if _, ok := phoneNumber(strings.ReplaceAll(rest, "*", "0"), "#"); !ok {
 		return Pattern{}, errPattern
 	}
-	p.user = strings.NewReplacer("-", "", ".", "", "(", "", ")", "").Replace(rest)
+	p.user = glob(strings.NewReplacer("-", "", ".", "", "(", "", ")", "").Replace(rest))
 	return p, nil
 }
 
@@ -46,53 +47,34 @@ func (p Pattern) parseSIP(rest string) (Pattern, error) {
 		return Pattern{}, errPattern
 	}
 	user, host, found := strings.Cut(rest, "@")
-	if p.hasUser = found; found {
-		if _, err := unescape(user); err != nil || user == "" || strings.Contains(user, ":") {
-			return Pattern{}, errPattern
-		}
-		p.user = user
-	} else {
-		host = rest
+	if p.hasUser = found; !found {
+		user, host = "", rest
+	} else if _, err := unescape(user); err != nil || user == "" || strings.Contains(user, ":") {
+		return Pattern{}, errPattern
 	}
 	var err error
 	if strings.HasPrefix(host, "[") {
-		p.host, p.port, err = hostPort(host)
+		host, p.port, err = hostPort(host)
 	} else {
 		// Checked with a letter in the wildcard's place, which fits any label.
 		_, p.port, err = hostPort(strings.ReplaceAll(host, "*", "a"))
-		p.host = strings.ToLower(strings.TrimSuffix(strings.TrimSuffix(host, ":"+p.port), "."))
+		host = strings.ToLower(strings.TrimSuffix(strings.TrimSuffix(host, ":"+p.port), "."))
 	}
 	if err != nil {
 		return Pattern{}, errPattern
 	}
+	p.user, p.host = glob(user), glob(host)
 	return p, nil
 }
 
 // Matches tells whether the pattern permits the target.
 func (p Pattern) Matches(t Target) bool {
 	return p.any || p.scheme == t.Scheme && p.hasUser == (t.User != "") &&
-		glob(p.user, t.User) && glob(p.host, t.Host) && (p.port == "" || p.port == t.Port)
+		p.user.MatchString(t.User) && p.host.MatchString(t.Host) && (p.port == "" || p.port == t.Port)
 }
 
-// glob matches with * for any run of characters but @ ; and ?, which a user
-// part can contain in escaped form to look like another address.
-func glob(pattern, s string) bool {
-	star, mark := -1, 0
-	p, i := 0, 0
-	for i < len(s) {
-		switch {
-		case p < len(pattern) && pattern[p] == '*':
-			star, mark = p, i
-			p++
-		case p < len(pattern) && pattern[p] == s[i]:
-			p++
-			i++
-		case star >= 0 && strings.IndexByte("@;?", s[mark]) < 0:
-			mark++
-			p, i = star+1, mark
-		default:
-			return false
-		}
-	}
-	return strings.Trim(pattern[p:], "*") == ""
+// glob takes * for any run of characters but @ ; and ?, which a user part can
+// contain in escaped form to look like another address.
+func glob(pattern string) *regexp.Regexp {
+	return regexp.MustCompile("^" + strings.ReplaceAll(regexp.QuoteMeta(pattern), `\*`, "[^@;?]*") + "$")
 }

@@ -31,7 +31,7 @@ func CheckProfile(p wire.GatewayProfile, base string, issues *fault.Issues) {
 		seen[policy.Type] = true
 		checkPatterns(policy.AllowedTargets, path+"/allowedTargets", issues)
 		for j, name := range policy.AllowedHeaders {
-			if !isToken(name) {
+			if !token.MatchString(name) {
 				issues.Add(fault.Pointer(path+"/allowedHeaders", j), fault.IssueValue, "This is no header name.")
 			}
 		}

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"net/netip"
 	"net/url"
+	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -130,7 +131,7 @@ func hostPort(s string) (host, port string, err error) {
 		var given bool
 		host, port, given = strings.Cut(s, ":")
 		host = strings.ToLower(strings.TrimSuffix(host, "."))
-		if _, err := netip.ParseAddr(host); err != nil && !hostName(host) || given && port == "" {
+		if _, err := netip.ParseAddr(host); err != nil && !hostName.MatchString(host) || len(host) > 253 || given && port == "" {
 			return "", "", errHost
 		}
 	}
@@ -140,19 +141,8 @@ func hostPort(s string) (host, port string, err error) {
 	return host, port, nil
 }
 
-func hostName(s string) bool {
-	if len(s) > 253 {
-		return false
-	}
-	labels := strings.Split(s, ".")
-	for _, label := range labels {
-		if label == "" || len(label) > 63 || label[0] == '-' || strings.Trim(label, "abcdefghijklmnopqrstuvwxyz0123456789-_") != "" {
-			return false
-		}
-	}
-	top := labels[len(labels)-1][0]
-	return top < '0' || top > '9'
-}
+// hostName is a name of at least one label, the last of which is no number.
+var hostName = regexp.MustCompile(`^(?:[a-z0-9_][a-z0-9_-]{0,62}\.)*[a-z_][a-z0-9_-]{0,62}$`)
 
 // pairs reads name[=value] items, unescaped, with names folded.
 func pairs(s, separator string, fold func(string) string) ([]wire.NameValue, error) {
@@ -160,7 +150,7 @@ func pairs(s, separator string, fold func(string) string) ([]wire.NameValue, err
 	for item := range strings.SplitSeq(s, separator) {
 		name, value, _ := strings.Cut(item, "=")
 		name, err := unescape(name)
-		if err != nil || !isToken(name) {
+		if err != nil || !token.MatchString(name) {
 			return nil, errForm
 		}
 		if value, err = unescape(value); err != nil {
@@ -186,17 +176,8 @@ func unescape(s string) (string, error) {
 	return decoded, nil
 }
 
-// isToken holds s against RFC 3261's token, of which header names are made.
-func isToken(s string) bool {
-	for _, c := range []byte(s) {
-		switch {
-		case c >= 'a' && c <= 'z', c >= 'A' && c <= 'Z', c >= '0' && c <= '9', strings.IndexByte("-.!%*_+`'~", c) >= 0:
-		default:
-			return false
-		}
-	}
-	return s != ""
-}
+// token is RFC 3261's, of which header names are made.
+var token = regexp.MustCompile("^[A-Za-z0-9.!%*_+`'~-]+$")
 
 // same tells whether both name one destination in every part.
 func (t Target) same(o Target) bool {
