@@ -208,19 +208,24 @@ func parsePrefix(s string) (netip.Prefix, bool) {
 	return prefix.Masked(), true
 }
 
-// judgeNames looks at names that are set and should not be.
+// judgeNames looks at names that are set and should not be. One that begins
+// with TELAPI_ can only be meant for this service, so it is mistyped.
 func (l *loader) judgeNames() {
-	known := settings()
+	var known []string
+	for _, s := range settings() {
+		known = append(known, s.name)
+	}
 	for _, name := range slices.Sorted(maps.Keys(l.env)) {
 		if text, ok := deprecated[name]; ok {
 			l.warn(name, "%s", text)
 		}
-		if !strings.HasPrefix(name, "TELAPI_") || slices.ContainsFunc(known, func(s setting) bool { return s.name == name }) {
+		bare, ours := strings.CutPrefix(name, "TELAPI_")
+		if !ours || slices.Contains(known, name) {
 			continue
 		}
-		text := "no such setting"
-		if near := nearest(name, known); near != "" {
-			text += "; did you mean " + near + "?"
+		text := "no such setting; TELAPI_PORT is the only one of this prefix"
+		if slices.Contains(known, bare) {
+			text = "no such setting; did you mean " + bare + "?"
 		}
 		if strings.HasPrefix(name, "TELAPI_SERVICE_") || strings.HasPrefix(name, "TELAPI_PORT_") {
 			text += " Kubernetes sets such names for a Service called telapi: set enableServiceLinks to false"

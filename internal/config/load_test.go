@@ -100,7 +100,7 @@ func TestAllProblemsAreReportedAtOnce(t *testing.T) {
 		"TTS_MEDIA_CACHE_BASE_URL=http://media.example":              `TTS_MEDIA_CACHE_BASE_URL=http://media.example: another scheme; allowed: a URL with https:// and a host`,
 		"TTS_MEDIA_CACHE_CA_BUNDLE=hunter2":                          `TTS_MEDIA_CACHE_CA_BUNDLE=[redacted]: no certificate`,
 		"API_TLS_ENABLED=true":                                       `EDGE_TLS_FULLCHAIN_B64: is not set, and API_TLS_ENABLED=true needs it`,
-		"TELAPI_PROT=1":                                              `TELAPI_PROT: no such setting; did you mean TELAPI_PORT?`,
+		"TELAPI_PROT=1":                                              `TELAPI_PROT: no such setting; TELAPI_PORT is the only one of this prefix`,
 		"TELAPI_JWT_SECRET=hunter2":                                  `TELAPI_JWT_SECRET: no such setting; did you mean JWT_SECRET?`,
 		"TELAPI_SERVICE_HOST=10.0.0.1":                               `set enableServiceLinks to false`,
 		"TELAPI_QUITE_SOMETHING_ELSE=1":                              `TELAPI_QUITE_SOMETHING_ELSE: no such setting`,
@@ -263,4 +263,12 @@ func FuzzLoad(f *testing.F) {
 			}
 		}
 	})
+}
+
+func TestOnlyOneSettingHasThePrefix(t *testing.T) {
+	for _, s := range settings() {
+		if strings.HasPrefix(s.name, "TELAPI_") != (s.name == "TELAPI_PORT") {
+			t.Errorf("%s: the error text of unknown names denies it", s.name)
+		}
+	}
 }

@@ -104,36 +104,3 @@ func (s setting) show(value string) string {
 	}
 	return fmt.Sprintf("%q", redact.Text(value))
 }
-
-// nearest returns the known name that a mistyped one probably stands for.
-func nearest(name string, known []setting) (best string) {
-	least := len(name)/3 + 1
-	for _, s := range known {
-		d := min(distance(name, s.name), distance(strings.TrimPrefix(name, "TELAPI_"), s.name))
-		if d < least {
-			best, least = s.name, d
-		}
-	}
-	return best
-}
-
-// distance counts the edits that turn a into b.
-func distance(a, b string) int {
-	row := make([]int, len(b)+1)
-	for j := range row {
-		row[j] = j
-	}
-	for i := range len(a) {
-		diagonal := row[0]
-		row[0] = i + 1
-		for j := range len(b) {
-			cost := diagonal
-			if a[i] != b[j] {
-				cost++
-			}
-			diagonal = row[j+1]
-			row[j+1] = min(cost, row[j]+1, row[j+1]+1)
-		}
-	}
-	return row[len(b)]
-}
