@@ -21,20 +21,13 @@ type Decision struct {
 }
 
 // PolicyHeader is the value of RateLimit-Policy, as draft-ietf-httpapi-ratelimit-headers has it.
-func (d Decision) PolicyHeader() string { return d.field(";q=", d.Limit, ";w=", d.Window) }
+func (d Decision) PolicyHeader() string {
+	return `"` + d.Policy + `";q=` + strconv.FormatInt(d.Limit, 10) + ";w=" + strconv.FormatInt(wholeSeconds(d.Window), 10)
+}
 
 // Header is the value of RateLimit in the same draft.
-func (d Decision) Header() string { return d.field(";r=", d.Remaining, ";t=", d.Reset) }
-
-func (d Decision) field(count string, n int64, seconds string, span time.Duration) string {
-	b := make([]byte, 0, 64)
-	b = append(b, '"')
-	b = append(b, d.Policy...)
-	b = append(append(b, '"'), count...)
-	b = strconv.AppendInt(b, n, 10)
-	b = append(b, seconds...)
-	b = strconv.AppendInt(b, wholeSeconds(span), 10)
-	return string(b)
+func (d Decision) Header() string {
+	return `"` + d.Policy + `";r=` + strconv.FormatInt(d.Remaining, 10) + ";t=" + strconv.FormatInt(wholeSeconds(d.Reset), 10)
 }
 
 // refusal tells the client which limit it met, and until when.
