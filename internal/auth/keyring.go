@@ -6,8 +6,6 @@ import (
 	"slices"
 	"strings"
 	"time"
-	"unicode"
-	"unicode/utf8"
 
 	"telapi/internal/fault"
 	"telapi/internal/redact"
@@ -46,12 +44,7 @@ func (r *Keyring) Create(ctx context.Context, teamID, name string, scopes []Scop
 			issues.Add(fault.Pointer("/scopes", i), fault.IssueValue, "%q is no scope; there are %s.", s, scopeList())
 		}
 	}
-	switch {
-	case utf8.RuneCountInString(name) > 100:
-		issues.Add("/name", fault.IssueTooLong, "A name has 100 characters at the most.")
-	case !utf8.ValidString(name) || strings.ContainsFunc(name, unicode.IsControl):
-		issues.Add("/name", fault.IssueForbidden, "A name holds no control characters.")
-	}
+	issues.CheckName("/name", name, 100)
 	if !expiresAt.IsZero() && !expiresAt.After(r.now()) {
 		issues.Add("/expiresAt", fault.IssueValue, "The expiry lies in the past.")
 	}

@@ -4,8 +4,6 @@ import (
 	"net/url"
 	"slices"
 	"strings"
-	"unicode"
-	"unicode/utf8"
 
 	"telapi/internal/command"
 	"telapi/internal/fault"
@@ -22,14 +20,10 @@ const (
 func (e *Endpoint) Validate() error {
 	var issues fault.Issues
 	e.Name = strings.TrimSpace(e.Name)
-	switch {
-	case e.Name == "":
+	if e.Name == "" {
 		issues.Add("/name", fault.IssueRequired, "An endpoint has a name.")
-	case utf8.RuneCountInString(e.Name) > maxName:
-		issues.Add("/name", fault.IssueTooLong, "A name has at most %d characters.", maxName)
-	case strings.ContainsFunc(e.Name, unicode.IsControl):
-		issues.Add("/name", fault.IssueForbidden, "A name has no control characters.")
 	}
+	issues.CheckName("/name", e.Name, maxName)
 	if e.TeamID == "" {
 		issues.Add("/teamId", fault.IssueRequired, "An endpoint belongs to a team.")
 	}

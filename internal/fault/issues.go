@@ -3,6 +3,8 @@ package fault
 import (
 	"fmt"
 	"strings"
+	"unicode"
+	"unicode/utf8"
 )
 
 // Issue is one thing wrong with a request. Path is a JSON Pointer: into the
@@ -65,4 +67,15 @@ var pointerEscaper = strings.NewReplacer("~", "~0", "/", "~1")
 // Pointer appends one reference token to a JSON Pointer, escaped as RFC 6901 asks.
 func Pointer(base string, token any) string {
 	return base + "/" + pointerEscaper.Replace(fmt.Sprint(token))
+}
+
+// CheckName notes what keeps a text from being a name that people read in lists
+// and logs. An empty one passes.
+func (is *Issues) CheckName(path, name string, longest int) {
+	switch {
+	case utf8.RuneCountInString(name) > longest:
+		is.Add(path, IssueTooLong, "A name has %d characters at the most.", longest)
+	case !utf8.ValidString(name) || strings.ContainsFunc(name, unicode.IsControl):
+		is.Add(path, IssueForbidden, "A name holds no control characters.")
+	}
 }

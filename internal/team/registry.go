@@ -5,8 +5,6 @@ import (
 	"fmt"
 	"strings"
 	"time"
-	"unicode"
-	"unicode/utf8"
 
 	"github.com/google/uuid"
 
@@ -100,13 +98,9 @@ func (r *Registry) update(ctx context.Context, id string, change func(*Team)) (T
 func cleanName(name string) (string, error) {
 	name = strings.TrimSpace(name)
 	var issues fault.Issues
-	switch n := utf8.RuneCountInString(name); {
-	case n == 0:
+	if name == "" {
 		issues.Add("/name", fault.IssueRequired, "A team needs a name.")
-	case n > 100:
-		issues.Add("/name", fault.IssueTooLong, "A name has 100 characters at the most.")
-	case !utf8.ValidString(name) || strings.ContainsFunc(name, unicode.IsControl):
-		issues.Add("/name", fault.IssueForbidden, "A name holds no control characters.")
 	}
+	issues.CheckName("/name", name, 100)
 	return name, issues.Err()
 }
