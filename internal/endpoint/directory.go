@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"strconv"
-	"strings"
 
 	"telapi/callruntime/wire"
 	"telapi/internal/fault"
@@ -91,20 +90,13 @@ func (d *Directory) Capabilities(ctx context.Context, teamID, id string) (Docume
 
 func pageOf(params map[string][]string) (after string, limit int, err error) {
 	var issues fault.Issues
-	one := func(name string) string {
-		if len(params[name]) > 1 {
-			issues.Add("/query/"+name, fault.IssueTooMany, "Give %s once.", name)
-			return ""
-		}
-		return strings.Join(params[name], "")
-	}
 	limit = defaultPage
-	if s := one("limit"); s != "" {
+	if s, _ := issues.Once(params, "limit"); s != "" {
 		if limit, err = strconv.Atoi(s); err != nil || limit < 1 || limit > maxPage {
 			issues.Add("/query/limit", fault.IssueValue, "limit is a number from 1 to %d.", maxPage)
 		}
 	}
-	if s := one("cursor"); s != "" {
+	if s, _ := issues.Once(params, "cursor"); s != "" {
 		after = decodeCursor(s, &issues)
 	}
 	return after, limit, issues.Err()

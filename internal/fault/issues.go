@@ -47,6 +47,19 @@ func (is *Issues) Add(path, code, format string, args ...any) {
 	is.list = append(is.list, Issue{path, code, fmt.Sprintf(format, args...)})
 }
 
+// Once reads a query parameter, and notes one that is given more than once.
+func (is *Issues) Once(params map[string][]string, name string) (value string, given bool) {
+	switch values := params[name]; len(values) {
+	case 0:
+		return "", false
+	case 1:
+		return values[0], true
+	default:
+		is.Add("/query/"+name, IssueTooMany, "Give %s once.", name)
+		return "", false
+	}
+}
+
 // List returns what was noted.
 func (is *Issues) List() []Issue { return is.list }
 

@@ -2,7 +2,6 @@ package usage
 
 import (
 	"slices"
-	"strings"
 	"time"
 
 	"telapi/internal/fault"
@@ -27,16 +26,8 @@ func ParseQuery(teamID string, params map[string][]string, now time.Time) (Query
 	today := time.Date(now.Year(), now.Month(), now.Day(), 0, 0, 0, 0, time.UTC)
 	q := Query{TeamID: teamID, From: today.AddDate(0, 0, 1-today.Day()), To: today, Interval: Day}
 
-	one := func(name string) (string, bool) {
-		values := params[name]
-		if len(values) > 1 {
-			issues.Add("/query/"+name, fault.IssueTooMany, "Give %s once.", name)
-			return "", false
-		}
-		return strings.Join(values, ""), len(values) == 1
-	}
 	date := func(name string, into *time.Time) bool {
-		s, given := one(name)
+		s, given := issues.Once(params, name)
 		if !given {
 			return false
 		}
@@ -63,12 +54,12 @@ func ParseQuery(teamID string, params map[string][]string, now time.Time) (Query
 	case q.To.Sub(q.From) >= maxDays*24*time.Hour:
 		issues.Add("/query/from", fault.IssueTooLarge, "A report spans %d days at the most.", maxDays)
 	}
-	if s, given := one("interval"); given {
+	if s, given := issues.Once(params, "interval"); given {
 		if q.Interval = Interval(s); !slices.Contains(intervals, q.Interval) {
 			issues.Add("/query/interval", fault.IssueValue, "interval is day or month.")
 		}
 	}
-	if s, given := one("groupBy"); given {
+	if s, given := issues.Once(params, "groupBy"); given {
 		if q.GroupBy = Group(s); !slices.Contains(groups, q.GroupBy) {
 			issues.Add("/query/groupBy", fault.IssueValue, "groupBy is provider, voice, model or endpoint.")
 		}
