@@ -6,16 +6,14 @@ package reqid
 import (
 	"context"
 	"crypto/rand"
-	"strings"
+	"regexp"
 )
 
 // Header carries the id in both directions.
 const Header = "X-Request-Id"
 
-const (
-	maxLength = 128
-	alphabet  = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789._-"
-)
+// sane is an id that can neither forge log lines nor grow without bounds.
+var sane = regexp.MustCompile(`^[A-Za-z0-9._-]{1,128}$`)
 
 type contextKey struct{}
 
@@ -34,12 +32,10 @@ func From(ctx context.Context) string {
 func New() string { return rand.Text() }
 
 // FromHeader takes over the id a client sent, or makes a new one where it sent
-// none or one that could forge log lines or grow without bounds.
+// none or none that is sane.
 func FromHeader(value string) string {
-	if value == "" || len(value) > maxLength || strings.ContainsFunc(value, foreign) {
+	if !sane.MatchString(value) {
 		return New()
 	}
 	return value
 }
-
-func foreign(r rune) bool { return !strings.ContainsRune(alphabet, r) }
