@@ -3,7 +3,6 @@ package servers
 import (
 	"context"
 	"crypto/rand"
-	"fmt"
 	"net"
 	"net/url"
 	"os"
@@ -15,7 +14,6 @@ import (
 	"sync"
 	"syscall"
 	"testing"
-	"time"
 
 	"github.com/jackc/pgx/v5"
 )
@@ -23,7 +21,6 @@ import (
 const (
 	postgresUser     = "telapi"
 	postgresPassword = "postgres-test-password"
-	postgresPatience = 30 * time.Second
 )
 
 // PostgresOptions say how a server differs from a plain one.
@@ -41,12 +38,10 @@ type Postgres struct {
 	Port int
 
 	binary   string
-	dir      string // data, log and certificates
+	dir      string // data and certificates
 	settings []string
 	as       *syscall.Credential // nil: the user of the test itself
-
-	process *exec.Cmd
-	exited  chan struct{}
+	proc     *process            // nil: never started
 }
 
 // StartPostgres starts a server that is stopped and removed when the test ends.
@@ -161,8 +156,7 @@ func (p *Postgres) handOver(t testing.TB) {
 	}
 }
 
-func (p *Postgres) data() string    { return filepath.Join(p.dir, "data") }
-func (p *Postgres) logFile() string { return filepath.Join(p.dir, "log") }
+func (p *Postgres) data() string { return filepath.Join(p.dir, "data") }
 
 // URL is the address of the first database, under which everything is allowed.
 func (p *Postgres) URL() string { return p.url("postgres") }
@@ -181,7 +175,7 @@ func (p *Postgres) url(database string) string {
 func (p *Postgres) NewDatabase(t testing.TB) string {
 	t.Helper()
 	name := "test_" + strings.ToLower(rand.Text())
-	ctx, cancel := context.WithTimeout(context.Background(), postgresPatience)
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
 	conn, err := pgx.Connect(ctx, p.URL())
 	if err != nil {
@@ -198,50 +192,24 @@ func (p *Postgres) NewDatabase(t testing.TB) string {
 // answers. Port and data stay the same.
 func (p *Postgres) Start(t testing.TB) {
 	t.Helper()
-	logFile, err := os.OpenFile(p.logFile(), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o644)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer func() { _ = logFile.Close() }()
 	arguments := []string{"-D", p.data(), "-p", strconv.Itoa(p.Port)}
 	for _, s := range p.settings {
 		arguments = append(arguments, "-c", s)
 	}
-	p.process = exec.Command(p.binary, arguments...)
-	p.process.Dir, p.process.Stdout, p.process.Stderr = p.dir, logFile, logFile
-	// A group of its own keeps Ctrl-C for the test; the death signal ends the
-	// server with a test binary that could not clean up.
-	p.process.SysProcAttr = &syscall.SysProcAttr{Credential: p.as, Setpgid: true, Pdeathsig: syscall.SIGQUIT}
-	if err := p.process.Start(); err != nil {
-		t.Fatalf("start PostgreSQL: %v", err)
-	}
-	p.exited = make(chan struct{})
-	go func(process *exec.Cmd, exited chan<- struct{}) {
-		_ = process.Wait()
-		close(exited)
-	}(p.process, p.exited)
-	if err := p.awaitAnswer(); err != nil {
-		output, _ := os.ReadFile(p.logFile())
-		t.Fatalf("PostgreSQL does not answer: %v\n%s", err, output)
-	}
-}
-
-func (p *Postgres) awaitAnswer() error {
-	ctx, cancel := context.WithTimeout(context.Background(), postgresPatience)
-	defer cancel()
-	for {
+	command := exec.Command(p.binary, arguments...)
+	command.Dir = p.dir
+	// A group of its own keeps Ctrl-C for the test.
+	command.SysProcAttr = &syscall.SysProcAttr{Credential: p.as, Setpgid: true, Pdeathsig: syscall.SIGQUIT}
+	p.proc = launch(t, command)
+	p.proc.await(t, func() error {
+		ctx, cancel := context.WithTimeout(context.Background(), patience)
+		defer cancel()
 		conn, err := pgx.Connect(ctx, p.URL())
-		if err == nil {
-			return conn.Close(ctx)
-		}
-		select {
-		case <-p.exited:
-			return fmt.Errorf("it ended: %w", err)
-		case <-ctx.Done():
+		if err != nil {
 			return err
-		case <-time.After(20 * time.Millisecond):
 		}
-	}
+		return conn.Close(ctx)
+	})
 }
 
 // Stop shuts the server down in order: clients are told and disconnected.
@@ -251,17 +219,9 @@ func (p *Postgres) Stop() { p.end(syscall.SIGINT) }
 func (p *Postgres) Crash() { p.end(syscall.SIGQUIT) }
 
 func (p *Postgres) end(signal syscall.Signal) {
-	if p.process == nil {
-		return
+	if p.proc != nil {
+		_ = p.proc.stop(signal) // one that does not end is killed
 	}
-	_ = p.process.Process.Signal(signal)
-	select {
-	case <-p.exited:
-	case <-time.After(postgresPatience):
-		_ = p.process.Process.Kill()
-		<-p.exited
-	}
-	p.process = nil
 }
 
 func (p *Postgres) remove() {

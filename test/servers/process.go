@@ -3,6 +3,7 @@ package servers
 import (
 	"bytes"
 	"errors"
+	"fmt"
 	"os"
 	"os/exec"
 	"runtime"
@@ -12,62 +13,55 @@ import (
 	"time"
 )
 
-// process is a server that dies with the test, even if the test binary is
-// killed, and whose output is shown when the test fails.
+// patience is how long a server may take to start, or to end.
+const patience = 30 * time.Second
+
+// process is a server that dies with the test binary, even if that is killed.
 type process struct {
 	cmd    *exec.Cmd
 	exited chan struct{}
 	out    *lockedBuffer
 }
 
-// launch starts a server. Unless stop has ended it, it is killed at the end of
-// the test.
-func launch(t testing.TB, name string, args ...string) *process {
+// launch starts a server, with SIGKILL for the day its parent dies where the
+// command names no other signal.
+func launch(t testing.TB, cmd *exec.Cmd) *process {
 	t.Helper()
-	p := &process{cmd: exec.Command(name, args...), exited: make(chan struct{}), out: &lockedBuffer{}}
-	p.cmd.Stdout, p.cmd.Stderr = p.out, p.out
-	p.cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
+	p := &process{cmd: cmd, exited: make(chan struct{}), out: &lockedBuffer{}}
+	cmd.Stdout, cmd.Stderr = p.out, p.out
+	cmd.WaitDelay = time.Second // a child of the server may keep the output open
+	if cmd.SysProcAttr == nil {
+		cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
+	}
 	started := make(chan error)
 	go func() {
 		// The kernel ties Pdeathsig to the thread that forked: keep that
 		// thread for as long as the server lives.
 		runtime.LockOSThread()
 		defer runtime.UnlockOSThread()
-		err := p.cmd.Start()
+		err := cmd.Start()
 		started <- err
 		if err == nil {
-			_ = p.cmd.Wait()
+			_ = cmd.Wait()
 			close(p.exited)
 		}
 	}()
 	if err := <-started; err != nil {
-		t.Fatalf("start %s: %v", name, err)
+		t.Fatalf("start %s: %v", cmd.Path, err)
 	}
-	t.Cleanup(func() {
-		p.stop(t, syscall.SIGKILL)
-		if t.Failed() {
-			t.Logf("%s said:\n%s", name, p.out)
-		}
-	})
 	return p
 }
 
-func (p *process) signal(t testing.TB, s os.Signal) {
-	t.Helper()
+// stop sends a signal and waits for the end. A server that has ended is left alone.
+func (p *process) stop(s os.Signal) error {
 	if err := p.cmd.Process.Signal(s); err != nil && !errors.Is(err, os.ErrProcessDone) {
-		t.Errorf("signal %v to %s: %v", s, p.cmd.Path, err)
+		return fmt.Errorf("signal %v to %s: %w", s, p.cmd.Path, err)
 	}
-}
-
-// stop sends a signal and waits for the end.
-func (p *process) stop(t testing.TB, s os.Signal) {
-	t.Helper()
-	p.signal(t, s)
 	select {
 	case <-p.exited:
-	case <-time.After(10 * time.Second):
-		t.Errorf("%s does not end after %v", p.cmd.Path, s)
-		_ = p.cmd.Process.Kill()
+		return nil
+	case <-time.After(patience):
+		return fmt.Errorf("%s does not end after %v: %w", p.cmd.Path, s, p.cmd.Process.Kill())
 	}
 }
 
@@ -75,7 +69,7 @@ func (p *process) stop(t testing.TB, s os.Signal) {
 // takes too long.
 func (p *process) await(t testing.TB, ready func() error) {
 	t.Helper()
-	deadline := time.Now().Add(20 * time.Second)
+	deadline := time.Now().Add(patience)
 	for {
 		err := ready()
 		if err == nil {

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"net/url"
 	"os"
+	"os/exec"
 	"slices"
 	"strconv"
 	"strings"
@@ -101,22 +102,36 @@ func (r *Redis) URL() string {
 // Start starts a stopped or killed server again, on the same port and data.
 func (r *Redis) Start() {
 	r.t.Helper()
-	r.proc = launch(r.t, need(r.t, "redis-server", "redis-server"), r.args...)
-	r.proc.await(r.t, func() error { _, err := r.Do("PING"); return err })
+	p := launch(r.t, exec.Command(need(r.t, "redis-server", "redis-server"), r.args...))
+	r.t.Cleanup(func() {
+		_ = p.stop(os.Kill)
+		if r.t.Failed() {
+			r.t.Logf("Redis at %s said:\n%s", r.Addr(), p.out)
+		}
+	})
+	r.proc = p
+	p.await(r.t, func() error { _, err := r.Do("PING"); return err })
 }
 
 // Stop ends the server in an orderly way, Kill at once.
-func (r *Redis) Stop() { r.t.Helper(); r.proc.stop(r.t, syscall.SIGTERM) }
+func (r *Redis) Stop() { r.t.Helper(); r.must(r.proc.stop(syscall.SIGTERM)) }
 
 // Kill ends the server without a chance to say goodbye.
-func (r *Redis) Kill() { r.t.Helper(); r.proc.stop(r.t, os.Kill) }
+func (r *Redis) Kill() { r.t.Helper(); r.must(r.proc.stop(os.Kill)) }
 
 // Freeze keeps connections open and answers nothing on them, like a host that
 // hangs; Thaw ends that.
-func (r *Redis) Freeze() { r.t.Helper(); r.proc.signal(r.t, syscall.SIGSTOP) }
+func (r *Redis) Freeze() { r.t.Helper(); r.must(r.proc.cmd.Process.Signal(syscall.SIGSTOP)) }
 
 // Thaw lets a frozen server go on.
-func (r *Redis) Thaw() { r.t.Helper(); r.proc.signal(r.t, syscall.SIGCONT) }
+func (r *Redis) Thaw() { r.t.Helper(); r.must(r.proc.cmd.Process.Signal(syscall.SIGCONT)) }
+
+func (r *Redis) must(err error) {
+	r.t.Helper()
+	if err != nil {
+		r.t.Error(err)
+	}
+}
 
 // Do sends one command on a connection of its own.
 func (r *Redis) Do(args ...string) (rueidis.RedisMessage, error) {
