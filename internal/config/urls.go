@@ -34,6 +34,10 @@ func parseAddress(raw string, schemes []string) (a address, err error) {
 	if end := strings.IndexAny(rest, "/?#"); end >= 0 {
 		rest, tail = rest[:end], rest[end:]
 	}
+	if strings.Contains(tail, "@") {
+		// A bare / or ? in a password, half of which would go on as a path.
+		return a, errors.New("has an @ behind the host")
+	}
 	at := strings.LastIndexByte(rest, '@') + 1
 	user, hosts := rest[:at], strings.Split(rest[at:], ",")
 	if a.URL, err = url.Parse(scheme + "://" + user + hosts[0] + tail); err != nil || a.Scheme != scheme {

@@ -3,6 +3,7 @@ package config
 import (
 	"fmt"
 	"slices"
+	"strings"
 	"testing"
 
 	"telapi/internal/redact"
@@ -70,5 +71,16 @@ func TestDatabaseSSLMode(t *testing.T) {
 	}
 	if got := (Config{DatabaseURL: redact.Secret("postgres://h/d?sslmode=require")}).DatabaseDSN(); got.Reveal() != "postgres://h:5432/d?sslmode=require" {
 		t.Errorf("made by hand: %s", got.Reveal())
+	}
+}
+
+// An unescaped slash ends the host, and half of the password would be shown as
+// the path of the URL.
+func TestPasswordThatShiftsTheURLIsNotShown(t *testing.T) {
+	for _, url := range []string{"postgres://app:12/hunter2@db/x", "postgres://app:12?hunter2@db/x", "mysql://app:12/hunter2@db/x"} {
+		_, _, err := Load([]string{"DATABASE_URL=" + url}, Tool)
+		if err == nil || strings.Contains(err.Error(), "hunter2") {
+			t.Errorf("%s: %v", url, err)
+		}
 	}
 }
