@@ -2,6 +2,7 @@ package cli
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"time"
@@ -72,10 +73,19 @@ It honours every configuration name; TELAPI_PORT=0 picks a free port.`,
 			if err != nil {
 				return err
 			}
+			// A server that cannot be tried ends in order like any other, and one
+			// that has ended is not waited for.
+			ctx, stop := context.WithCancel(ctx)
+			defer stop()
 			ran := make(chan error, 1)
-			go func() { ran <- a.Run(ctx) }()
-			if err := c.welcome(ctx, a, cfg); err != nil {
-				return err
+			go func() {
+				defer stop()
+				ran <- a.Run(ctx)
+			}()
+			welcomed := c.welcome(ctx, a, cfg)
+			if welcomed != nil && ctx.Err() == nil {
+				stop()
+				return errors.Join(welcomed, <-ran)
 			}
 			return <-ran
 		}),
