@@ -45,11 +45,20 @@ func parse(redisURL string) (rueidis.ClientOption, error) {
 	if end := strings.IndexAny(rest, "/?"); end >= 0 {
 		hosts, tail = rest[:end], rest[end:]
 	}
-	nodes := strings.Split(hosts, ",")
-	opts, err := rueidis.ParseURL(scheme + "://" + user + nodes[0] + tail)
+	first, others, _ := strings.Cut(hosts, ",")
+	opts, err := rueidis.ParseURL(scheme + "://" + user + first + tail)
+	for node := range strings.SplitSeq(others, ",") {
+		if node != "" && err == nil {
+			var another rueidis.ClientOption
+			another, err = rueidis.ParseURL("redis://" + node)
+			opts.InitAddress = append(opts.InitAddress, another.InitAddress...)
+		}
+	}
 	if err != nil {
 		return opts, errors.New("the store's URL is not of the form redis://[user:password@]host:port[,host:port…][/database]")
 	}
-	opts.InitAddress = append(opts.InitAddress, nodes[1:]...)
+	if opts.TLSConfig != nil {
+		opts.TLSConfig.ServerName = "" // each node by its own name
+	}
 	return opts, nil
 }

@@ -2,13 +2,13 @@
 --
 -- ARGV[1]  the claim's token; empty: on behalf of whoever has the claim
 -- ARGV[2]  the reason
--- ARGV[3]  the entry that tells the runtime
+-- ARGV[3…] the entries that tell the runtime
 -- returns  'done', also of one that has ended before; 'lost' or 'claim_lost'
 --
--- Atomic so that nothing follows the last entry, and that there is one.
+-- Atomic so that nothing follows the last entry.
 if channel.state == '' then return 'lost' end
 if ARGV[1] ~= '' and channel.claimToken ~= ARGV[1] then return 'claim_lost' end
 if channel.state == 'ended' then return 'done' end
-append(ARGV[3])
+for i = 3, #ARGV do append(ARGV[i]) end
 finish(ARGV[2])
 return 'done'

@@ -145,14 +145,19 @@ func (c *Channels) Since(ctx context.Context, channelID string, after channel.Cu
 	return missed, ok, err
 }
 
-// EndChannel ends a channel, if it is open: nothing can be put on it any more,
-// its runtime reads on to the end, and its socket is told why.
+// EndChannel ends a session's channel, if it is open: nothing can be put on it
+// any more, its runtime reads on to the end, and its socket is told why.
 func (c *Channels) EndChannel(ctx context.Context, channelID, reason string) error {
-	entry, err := json.Marshal(wire.Entry{Kind: wire.KindChannelEnded, ChannelID: channelID, At: time.Now().UnixMilli(), Reason: reason})
-	if err != nil {
-		return fmt.Errorf("encode the end: %w", err)
+	args := []string{"", reason}
+	for _, entry := range []wire.Entry{{Kind: wire.KindSession, Event: "ended"}, {Kind: wire.KindChannelEnded, Reason: reason}} {
+		entry.ChannelID, entry.At = channelID, time.Now().UnixMilli()
+		encoded, err := json.Marshal(entry)
+		if err != nil {
+			return fmt.Errorf("encode the end: %w", err)
+		}
+		args = append(args, string(encoded))
 	}
-	return c.run(ctx, "end the channel", c.end, channelID, rueidis.RedisResult.Error, "", reason, string(entry))
+	return c.run(ctx, "end the channel", c.end, channelID, rueidis.RedisResult.Error, args...)
 }
 
 // Offer implements channel.Store.

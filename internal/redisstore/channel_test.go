@@ -481,7 +481,7 @@ func endings(t *testing.T, opts Options) {
 		t.Errorf("end: %v", err)
 	}
 	events, last := s.receive(c, "revoked")
-	if strings.Join(events, " ") != "connected 1 revoked" {
+	if strings.Join(events, " ") != "connected 1 ended revoked" {
 		t.Errorf("the runtime saw %v", events)
 	}
 	if _, err := c.Receive(t.Context()); !errors.Is(err, callruntime.ErrEnded) {

@@ -1,0 +1,103 @@
+package callruntime_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log"
+	"log/slog"
+	"os"
+	"time"
+
+	"github.com/go-json-experiment/json/jsontext"
+
+	"telapi/callruntime"
+	"telapi/callruntime/wire"
+	"telapi/internal/channel"
+	"telapi/internal/redisstore"
+)
+
+// A runtime that says back what a browser says, until the browser says goodbye.
+func Example() {
+	dataDir, stop := browserSays("hello", "goodbye")
+	defer stop()
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	defer cancel()
+
+	store, err := callruntime.Locate("", dataDir) // or Locate(redisURL, "")
+	if err != nil {
+		log.Fatal(err)
+	}
+	runtime, err := callruntime.New(callruntime.Options{Store: store, Name: "node-1"})
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer runtime.Close()
+
+	call, err := runtime.Accept(ctx, nil)
+	if err != nil {
+		log.Fatal(err)
+	}
+	fmt.Println("a session of mode", call.Mode)
+	for {
+		d, err := call.Receive(ctx)
+		if errors.Is(err, callruntime.ErrEnded) {
+			break
+		}
+		if err != nil {
+			log.Fatal(err)
+		}
+		switch d.Entry.Kind {
+		case wire.KindSession:
+			fmt.Println("the browser is", d.Entry.Event)
+		case wire.KindFrame:
+			said := d.Entry.Message.Chat
+			fmt.Println("it says", said)
+			err = call.Send(ctx, wire.ChannelMessage{Type: wire.TypeChat, Chat: said})
+			if string(said) == `{"text":"goodbye"}` {
+				err = errors.Join(err, call.End(ctx, "goodbye"))
+			}
+		case wire.KindChannelEnded:
+			fmt.Println("the end:", d.Entry.Reason)
+		}
+		if err == nil && d.Position != "" { // audio has none
+			err = call.Commit(ctx, d.Position)
+		}
+		if err != nil {
+			log.Fatal(err)
+		}
+	}
+	// Output:
+	// a session of mode chat
+	// the browser is connected
+	// it says {"text":"hello"}
+	// it says {"text":"goodbye"}
+	// the end: goodbye
+}
+
+// browserSays starts a store on which a browser has opened a session.
+func browserSays(texts ...string) (dataDir string, stop func()) {
+	ctx, quiet := context.Background(), slog.New(slog.DiscardHandler)
+	dataDir, err := os.MkdirTemp("", "callruntime")
+	must(err)
+	engine, err := redisstore.StartEmbedded(dataDir, quiet)
+	must(err)
+	store := redisstore.Open(engine.Options(quiet))
+	must(store.Connect(ctx))
+	channels := redisstore.NewChannels(store, wire.DefaultChannelLimits())
+	_, err = channels.Attach(ctx, channel.Attachment{ChannelID: "s", ConnectionID: "c", Mode: "chat", Entry: []byte(`{"kind":"session","event":"connected"}`)})
+	must(err)
+	for _, text := range texts {
+		_, err = channels.Append(ctx, channel.Append{ChannelID: "s", ConnectionID: "c", MessageID: text,
+			Entry: jsontext.Value(`{"kind":"frame","message":{"type":"chat","chat":{"text":"` + text + `"}}}`)})
+		must(err)
+	}
+	must(channels.Offer(ctx, wire.Offer{SessionID: "s", Mode: "chat"}))
+	return dataDir, func() { store.Close(); engine.Close(); _ = os.RemoveAll(dataDir) }
+}
+
+func must(err error) {
+	if err != nil {
+		log.Fatal(err)
+	}
+}

@@ -1,0 +1,48 @@
+package callruntime_test
+
+import (
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"telapi/callruntime"
+)
+
+func TestStoreIsFoundAsTheServiceFindsIt(t *testing.T) {
+	cases := map[string]struct {
+		addrs          []string
+		user, password string
+		db             int
+		tls            bool
+	}{
+		"redis://127.0.0.1:7000":                      {addrs: []string{"127.0.0.1:7000"}},
+		"redis://kv":                                  {addrs: []string{"kv:6379"}},
+		"redis://:s3cret@kv:7000/3":                   {addrs: []string{"kv:7000"}, password: "s3cret", db: 3},
+		"rediss://app:s%2Fcret@kv1:7000,kv2:7001,kv3": {addrs: []string{"kv1:7000", "kv2:7001", "kv3:6379"}, user: "app", password: "s/cret", tls: true},
+		"redis://[::1]:7000,[::2]:7001":               {addrs: []string{"[::1]:7000", "[::2]:7001"}},
+	}
+	for url, want := range cases {
+		got, err := callruntime.Locate(url, "")
+		if err != nil || !slices.Equal(got.InitAddress, want.addrs) || got.Username != want.user || got.Password != want.password ||
+			got.SelectDB != want.db || (got.TLSConfig != nil) != want.tls {
+			t.Errorf("%s: %v %q %q %d %v, %v", url, got.InitAddress, got.Username, got.Password, got.SelectDB, got.TLSConfig != nil, err)
+		}
+	}
+}
+
+func TestStoreThatCannotBeFoundIsSaidWithoutItsPassword(t *testing.T) {
+	damaged := t.TempDir()
+	if err := os.WriteFile(filepath.Join(damaged, "embedded-kv.json"), []byte("{"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for _, where := range [][2]string{{"http://:s3cret@kv", ""}, {"redis://:s3cret@kv:x y", ""}, {"redis://:s3cret@kv/db", ""}, {"", t.TempDir()}, {"", damaged}} {
+		if _, err := callruntime.Locate(where[0], where[1]); err == nil || strings.Contains(err.Error(), "s3cret") {
+			t.Errorf("%v: %v", where, err)
+		}
+	}
+	if _, err := callruntime.New(callruntime.Options{}); err == nil {
+		t.Error("a runtime without a name was started")
+	}
+}

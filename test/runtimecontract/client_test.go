@@ -1,0 +1,123 @@
+// Package runtimecontract is a call runtime as an author in another language
+// would write it from docs/runtime-contract.md: a socket, plain commands, and
+// the scripts as files. It uses nothing of callruntime.
+package runtimecontract
+
+import (
+	"bufio"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+)
+
+// client speaks the protocol of Redis, version 2.
+type client struct {
+	t    *testing.T
+	conn net.Conn
+	in   *bufio.Reader
+}
+
+func dial(t *testing.T, addr, password string) *client {
+	t.Helper()
+	conn, err := net.Dial("tcp", addr)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = conn.Close() })
+	c := &client{t, conn, bufio.NewReader(conn)}
+	if password != "" {
+		c.do("AUTH", password)
+	}
+	return c
+}
+
+// do sends a command and returns its reply: a string, an int64, a list or nil.
+func (c *client) do(args ...string) any {
+	c.t.Helper()
+	c.send(args...)
+	return c.read()
+}
+
+func (c *client) send(args ...string) {
+	c.t.Helper()
+	var b strings.Builder
+	fmt.Fprintf(&b, "*%d\r\n", len(args))
+	for _, arg := range args {
+		fmt.Fprintf(&b, "$%d\r\n%s\r\n", len(arg), arg)
+	}
+	if _, err := io.WriteString(c.conn, b.String()); err != nil {
+		c.t.Fatal(err)
+	}
+}
+
+func (c *client) read() any {
+	c.t.Helper()
+	_ = c.conn.SetReadDeadline(time.Now().Add(20 * time.Second))
+	line, err := c.in.ReadString('\n')
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	kind, rest := line[0], strings.TrimSpace(line[1:])
+	n, _ := strconv.Atoi(rest)
+	switch kind {
+	case '-':
+		c.t.Fatalf("the store refused: %s", rest)
+	case ':':
+		return int64(n)
+	case '$':
+		if n < 0 {
+			return nil
+		}
+		b := make([]byte, n+2)
+		if _, err := io.ReadFull(c.in, b); err != nil {
+			c.t.Fatal(err)
+		}
+		return string(b[:n])
+	case '*':
+		if n < 0 {
+			return nil
+		}
+		list := make([]any, n)
+		for i := range list {
+			list[i] = c.read()
+		}
+		return list
+	}
+	return rest
+}
+
+// eval runs a script of the contract on a channel.
+func (c *client) eval(script, channelID string, args ...string) any {
+	c.t.Helper()
+	var whole strings.Builder
+	for _, file := range []string{"channel", script} {
+		text, err := os.ReadFile(filepath.Join("..", "..", "callruntime", "lua", file+".lua"))
+		if err != nil {
+			c.t.Fatal(err)
+		}
+		whole.Write(text)
+	}
+	command := []string{"EVAL", whole.String(), "5"}
+	for _, key := range []string{"meta", "in", "out", "seen", "sent"} {
+		command = append(command, "telapi:ch:{"+channelID+"}:"+key)
+	}
+	return c.do(append(command, args...)...)
+}
+
+// at follows indices into nested lists.
+func at(reply any, path ...int) any {
+	for _, i := range path {
+		list, ok := reply.([]any)
+		if !ok || i >= len(list) {
+			return nil
+		}
+		reply = list[i]
+	}
+	return reply
+}

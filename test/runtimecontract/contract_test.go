@@ -1,0 +1,166 @@
+package runtimecontract
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"telapi/callruntime/wire"
+	"telapi/internal/channel"
+	"telapi/internal/ratelimit"
+	"telapi/internal/redisstore"
+	"telapi/test/servers"
+)
+
+func TestRuntimeWithPlainCommandsHoldsAConversation(t *testing.T) {
+	log := slog.New(slog.DiscardHandler)
+	t.Run("redis", func(t *testing.T) {
+		r := servers.StartRedis(t)
+		converse(t, redisstore.Options{Addrs: []string{r.Addr()}, Logger: log})
+	})
+	t.Run("embedded", func(t *testing.T) {
+		e, err := redisstore.StartEmbedded(t.TempDir(), log)
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(e.Close)
+		converse(t, e.Options(log))
+	})
+}
+
+func converse(t *testing.T, opts redisstore.Options) {
+	ctx := t.Context()
+	store := redisstore.Open(opts)
+	t.Cleanup(store.Close)
+	if err := store.Connect(ctx); err != nil {
+		t.Fatal(err)
+	}
+	settings := ratelimit.NewSettings(store, noMirror{}, opts.Logger, prometheus.NewRegistry())
+	background, stop := context.WithCancel(ctx)
+	t.Cleanup(stop)
+	go settings.Run(background)
+	go store.Subscribe(background, settings)
+
+	redis, ear := dial(t, opts.Addrs[0], opts.Password.Reveal()), dial(t, opts.Addrs[0], opts.Password.Reveal())
+	expect := func(got any, want string) {
+		t.Helper()
+		if fmt.Sprint(got) != want {
+			t.Fatalf("got %v, want %s", got, want)
+		}
+	}
+
+	// The service's side: a browser connects, is offered, and says something.
+	browser := &browser{}
+	service := redisstore.NewChannels(store, wire.DefaultChannelLimits())
+	stopListening, err := service.Listen(ctx, "s-1", browser)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer stopListening()
+	attached, err := service.Attach(ctx, channel.Attachment{ChannelID: "s-1", ConnectionID: "c-1", Lease: time.Minute, TeamID: "t-1", EndpointID: "e-1",
+		Mode: "chat", Profile: []byte(`{"commandSources":["bot"]}`), Entry: []byte(`{"kind":"session","event":"connected"}`)})
+	if err != nil || !attached.Offer {
+		t.Fatalf("attach: %+v, %v", attached, err)
+	}
+	if err := service.Offer(ctx, wire.Offer{SessionID: "s-1", TeamID: "t-1", EndpointID: "e-1", Mode: "chat"}); err != nil {
+		t.Fatal(err)
+	}
+	say := func(id string, want channel.Outcome) {
+		t.Helper()
+		got, err := service.Append(ctx, channel.Append{ChannelID: "s-1", ConnectionID: "c-1", MessageID: id, Chat: true, Entry: []byte(`{"kind":"frame","n":"` + id + `"}`)})
+		if err != nil || got != want {
+			t.Fatalf("frame %s: %s, %v", id, got, err)
+		}
+	}
+	say("m-1", channel.Appended)
+
+	// Accept.
+	expect(redis.do("XGROUP", "CREATE", "telapi:offers", "my-runtimes", "0", "MKSTREAM"), "OK")
+	offer := redis.do("XREADGROUP", "GROUP", "my-runtimes", "node-1", "COUNT", "1", "BLOCK", "5000", "STREAMS", "telapi:offers", ">")
+	id := at(offer, 0, 1, 0, 0).(string)
+	expect(at(offer, 0, 1, 0, 1), `[offer {"sessionId":"s-1","teamId":"t-1","endpointId":"e-1","mode":"chat"}]`)
+	claim := redis.eval("claim", "s-1", "node-1", "token-1", "15000", "accept")
+	expect(at(claim, 0), "claimed")
+	expect(claim.([]any)[2:], `[t-1 e-1 chat   {"commandSources":["bot"]} ]`)
+	expect(redis.eval("claim", "s-1", "node-2", "token-2", "15000", "accept"), "[taken]")
+	expect(redis.do("XACK", "telapi:offers", "my-runtimes", id), "1")
+	expect(redis.do("XDEL", "telapi:offers", id), "1")
+	expect(at(redis.eval("claim", "s-1", "node-1", "token-1", "15000", "renew"), 0), "claimed")
+
+	// Receive and commit.
+	entries := redis.do("XRANGE", "telapi:ch:{s-1}:in", "-", "+", "COUNT", "100")
+	expect(at(entries, 0, 1, 1), `{"kind":"session","event":"connected"}`)
+	expect(at(entries, 1, 1, 1), `{"kind":"frame","n":"m-1"}`)
+	position := at(entries, 0, 0).(string)
+	expect(redis.eval("commit", "s-1", "token-1", position, "1000"), "committed")
+	expect(redis.eval("commit", "s-1", "token-1", "99-1", "1000"), "unknown")
+
+	// Hear of what comes.
+	ear.send("SUBSCRIBE", "telapi:ch:{s-1}:up")
+	expect(ear.read(), "[subscribe telapi:ch:{s-1}:up 1]")
+	say("m-2", channel.Appended)
+	if notice := fmt.Sprint(at(ear.read(), 2)); !strings.HasPrefix(notice, "E3-") {
+		t.Errorf("heard %q", notice)
+	}
+	if err := service.SendAudio(ctx, "s-1", []byte(`{"type":"audio"}`)); err != nil {
+		t.Fatal(err)
+	}
+	expect(at(ear.read(), 2), `A{"type":"audio"}`)
+
+	// Send: durable, once, with text chat switched; and audio.
+	hello := `{"type":"chat","sessionId":"s-1","messageId":"h-1","timestamp":1,"direction":"to_browser","chat":{"text":"hello"}}`
+	expect(redis.eval("send", "s-1", "token-1", "h-1", "", hello), "sent")
+	expect(redis.eval("send", "s-1", "token-1", "h-1", "", hello), "repeated")
+	expect(redis.eval("send", "s-1", "token-1", "h-2", "disable_text_chat", `{"type":"control"}`), "sent")
+	redis.do("PUBLISH", "telapi:ch:{s-1}:down", `A{"type":"audio"}`)
+	eventually(t, "messages at the browser", func() bool {
+		return browser.story() == hello+` {"type":"control"} audio:{"type":"audio"}`
+	})
+	say("m-3", channel.ChatDisabled)
+	missed, ok, err := service.Since(ctx, "s-1", attached.Head)
+	if err != nil || !ok || len(missed) != 2 {
+		t.Errorf("history: %v, %v, %v", missed, ok, err)
+	}
+
+	// Started again: the former claim is void, the position is where it was.
+	again := redis.eval("claim", "s-1", "node-1", "token-3", "15000", "attach")
+	expect(at(again, 0), "claimed")
+	expect(at(again, 8), position)
+	expect(redis.eval("commit", "s-1", "token-1", position, "1000"), "claim_lost")
+	rest := redis.do("XRANGE", "telapi:ch:{s-1}:in", position, "+", "COUNT", "100")
+	expect(at(rest, 1, 1, 1), `{"kind":"frame","n":"m-1"}`)
+	expect(at(rest, 2, 1, 1), `{"kind":"frame","n":"m-2"}`)
+
+	// End.
+	for range 2 {
+		expect(redis.eval("end", "s-1", "token-3", "done", `{"kind":"channel_ended","reason":"done"}`), "done")
+	}
+	last := redis.do("XREVRANGE", "telapi:ch:{s-1}:in", "+", "-", "COUNT", "1")
+	expect(at(last, 0, 1, 1), `{"kind":"channel_ended","reason":"done"}`)
+	eventually(t, "the end at the browser", func() bool { return strings.HasSuffix(browser.story(), " closed:done") })
+	expect(redis.eval("send", "s-1", "token-3", "h-3", "", "{}"), "ended")
+
+	// A call that no browser opened.
+	open := func(team string) any {
+		return redis.eval("claim", "call-1", "node-1", "token-4", "15000", "open", "epoch1", team, "e-1", "", "call-id", "transaction-id", "{}",
+			"300", "600000", "10000", "8388608", "86400000", "90000000")
+	}
+	expect(open("t-1"), "[claimed epoch1 t-1 e-1  call-id transaction-id {} ]")
+	expect(open("t-2"), "[foreign]")
+	expect(redis.eval("claim", "call-2", "node-1", "token-5", "15000", "attach"), "[lost]")
+
+	// A console saves limits.
+	expect(redis.do("SET", "telapi:limits", `{"tiers":{"api":{"max":7,"windowMs":60000}}}`), "OK")
+	redis.do("PUBLISH", "telapi:announce", "limits")
+	eventually(t, "the new limits", func() bool { return settings.Current().Tiers.API.Max == 7 })
+}
+
+type noMirror struct{}
+
+func (noMirror) Setting(context.Context, string) ([]byte, bool, error) { return nil, false, nil }
+func (noMirror) SaveSetting(context.Context, string, []byte) error     { return nil }
