@@ -1,0 +1,388 @@
+package faults
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"net"
+	"net/http"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/gorilla/websocket"
+
+	"telapi/callruntime"
+	"telapi/callruntime/wire"
+	"telapi/test/boot"
+	"telapi/test/servers"
+	"telapi/test/talk"
+)
+
+// storm is many pages that talk and lose their sockets all the time.
+type storm struct {
+	t         *testing.T
+	sockets   int
+	each      int // messages of a session, each way
+	instances []*boot.Instance
+	pages     []*page
+
+	acknowledged, cuts atomic.Int64
+	mu                 sync.Mutex
+	heard              map[string][]string // message ids that reached a runtime, by session
+}
+
+// page is a browser that comes back for as long as it has something to say or
+// to hear, with everything it needs for that.
+type page struct {
+	storm                       *storm
+	session, token              string
+	cursor, connection          string
+	written, answered, answers  int
+	unacknowledged              []string // ids, oldest first
+	ids                         []string // of all messages, in order
+	seen                        map[string]bool
+	sockets, resumed, repetions int
+}
+
+// window is how many messages a page leaves unacknowledged.
+const window = 16
+
+// envelope is what a page reads of a frame.
+type envelope struct {
+	Type, StreamID string
+	Status         struct{ Event, MessageID, StreamID, ConnectionID string }
+	Chat           struct{ N int }
+	Reconnect      *struct{ Recovered bool }
+	Error          struct{ Code, Message string }
+}
+
+func (p *page) live(ctx context.Context) error {
+	for !p.done() {
+		conn, err := p.connect(ctx)
+		if err != nil {
+			return err
+		}
+		err = p.talk(ctx, conn)
+		_ = conn.Close()
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (p *page) done() bool {
+	return p.written == p.storm.each && len(p.unacknowledged) == 0 && p.answers == p.storm.each
+}
+
+// connect tries the instances until one lets it in.
+func (p *page) connect(ctx context.Context) (*websocket.Conn, error) {
+	d := websocket.Dialer{Subprotocols: []string{"telapi.v1", "telapi.bearer." + p.token}, HandshakeTimeout: 10 * time.Second}
+	query := "?connectionId=" + p.connection
+	if p.cursor != "" {
+		query += "&streamId=" + p.cursor
+	}
+	var status int
+	for ctx.Err() == nil {
+		i := p.storm.instances[rand.IntN(len(p.storm.instances))]
+		conn, resp, err := d.DialContext(ctx, "ws"+i.URL[len("http"):]+"/ws/session"+query, nil)
+		if err == nil {
+			p.sockets++
+			return conn, nil
+		}
+		if resp != nil {
+			// In use: the connection before was never introduced to the page,
+			// and its lease has to run out.
+			if status = resp.StatusCode; status != http.StatusConflict && status != http.StatusServiceUnavailable {
+				return nil, fmt.Errorf("handshake: %d %s", status, talk.Body(resp))
+			}
+		}
+		time.Sleep(20 * time.Millisecond)
+	}
+	return nil, fmt.Errorf("no socket in time; the last answer was %d", status)
+}
+
+// talk uses a socket until it ends, by its own hand or another's.
+func (p *page) talk(ctx context.Context, conn *websocket.Conn) error {
+	frames := make(chan []byte, 64)
+	over := make(chan struct{})
+	defer close(over)
+	var readErr error
+	go func() {
+		defer close(frames)
+		for {
+			_, raw, err := conn.ReadMessage()
+			if err != nil {
+				readErr = err
+				return
+			}
+			select {
+			case frames <- raw:
+			case <-over:
+				return
+			}
+		}
+	}()
+	ready := false
+	for !p.done() {
+		if ready && p.written < p.storm.each && len(p.unacknowledged) < window {
+			id := uuid.NewString()
+			p.unacknowledged, p.ids = append(p.unacknowledged, id), append(p.ids, id)
+			p.written++
+			if p.write(conn, id) != nil {
+				return nil
+			}
+		}
+		select {
+		case raw, open := <-frames:
+			if !open {
+				return p.mayComeBack(readErr)
+			}
+			if err := p.read(raw); err != nil {
+				return err
+			}
+			if !ready {
+				ready = true
+				for _, id := range p.unacknowledged {
+					if p.write(conn, id) != nil {
+						return nil
+					}
+				}
+			}
+			if rand.IntN(80) == 0 {
+				p.cut(conn)
+				return nil
+			}
+		case <-ctx.Done():
+			return fmt.Errorf("%d of %d written, %d unacknowledged, %d answers heard on %d sockets", p.written, p.storm.each, len(p.unacknowledged), p.answers, p.sockets)
+		}
+	}
+	return nil
+}
+
+// cut drops the connection without a close frame, half the time with a reset.
+func (p *page) cut(conn *websocket.Conn) {
+	p.storm.cuts.Add(1)
+	if tcp, ok := conn.NetConn().(*net.TCPConn); ok && rand.IntN(2) == 0 {
+		_ = tcp.SetLinger(0)
+	}
+	_ = conn.NetConn().Close()
+}
+
+func (p *page) write(conn *websocket.Conn, id string) error {
+	n := p.written - 1 // resent ones are told by their id
+	return conn.WriteMessage(websocket.TextMessage, []byte(talk.Frame("chat", p.session, id, "chat", fmt.Sprintf(`{"n":%d}`, n))))
+}
+
+// mayComeBack holds the end of a socket against what the code promises.
+func (p *page) mayComeBack(err error) error {
+	var closed *websocket.CloseError
+	if errors.As(err, &closed) && (closed.Code >= 4500 || closed.Code == 1007 || closed.Code == 1008 || closed.Code == 1009) {
+		return fmt.Errorf("told not to come back: %w", err)
+	}
+	return nil
+}
+
+func (p *page) read(raw []byte) error {
+	var m envelope
+	if err := json.Unmarshal(raw, &m); err != nil {
+		return err
+	}
+	switch {
+	case m.Status.Event == "ready":
+		p.cursor, p.connection = m.Status.StreamID, m.Status.ConnectionID
+	case m.Status.Event == "ack":
+		// Of a repeated message two acknowledgements may come.
+		if len(p.unacknowledged) > 0 && p.unacknowledged[0] == m.Status.MessageID {
+			p.unacknowledged = p.unacknowledged[1:]
+			p.storm.acknowledged.Add(1)
+		} else if len(p.unacknowledged) > 0 {
+			return fmt.Errorf("%s is acknowledged before %s", m.Status.MessageID, p.unacknowledged[0])
+		}
+	case m.Type == "reconnect":
+		if !m.Reconnect.Recovered {
+			return errors.New("history was lost")
+		}
+		p.resumed++
+	case m.Type == "chat":
+		if p.seen[m.StreamID] {
+			p.repetions++
+			return nil
+		}
+		if m.Chat.N != p.answers {
+			return fmt.Errorf("answer %d came where %d was due", m.Chat.N, p.answers)
+		}
+		p.seen[m.StreamID] = true
+		p.answers++
+		p.cursor = m.StreamID
+	default:
+		return fmt.Errorf("unexpected frame %s", raw)
+	}
+	return nil
+}
+
+// runtime answers every message with a number until the storm is over.
+func (s *storm) runtime(ctx context.Context, env boot.Env, running *sync.WaitGroup) {
+	r := talk.StartRuntime(s.t, env)
+	for range 2 {
+		running.Go(func() {
+			for {
+				ch, err := r.Accept(ctx, nil)
+				if ctx.Err() != nil {
+					return
+				}
+				if err != nil {
+					s.t.Errorf("accept: %v", err)
+					return
+				}
+				running.Go(func() {
+					if err := s.answer(ctx, ch); err != nil && ctx.Err() == nil {
+						s.t.Errorf("session %s: %v", ch.ID, err)
+					}
+				})
+			}
+		})
+	}
+}
+
+func (s *storm) answer(ctx context.Context, ch *callruntime.Channel) error {
+	defer func() { _ = ch.Close(context.WithoutCancel(ctx)) }()
+	for n := 0; ; {
+		d, err := ch.Receive(ctx)
+		if err != nil {
+			return err
+		}
+		if d.Entry.Kind == wire.KindFrame {
+			s.mu.Lock()
+			s.heard[ch.ID] = append(s.heard[ch.ID], d.Entry.Message.MessageID)
+			s.mu.Unlock()
+			if err := ch.Send(ctx, wire.ChannelMessage{Type: wire.TypeChat, Chat: fmt.Appendf(nil, `{"n":%d}`, n)}); err != nil {
+				return err
+			}
+			n++
+		}
+		if n%10 == 0 {
+			if err := ch.Commit(ctx, d.Position); err != nil {
+				return err
+			}
+		}
+	}
+}
+
+// rage lets every page live to its end, and strike once half is said.
+func (s *storm) rage(env boot.Env, within time.Duration, strike func()) {
+	ctx, cancel := context.WithTimeout(s.t.Context(), within)
+	defer cancel()
+	var runtimes, pages sync.WaitGroup
+	for range 2 {
+		s.runtime(ctx, env, &runtimes)
+	}
+	for _, p := range s.pages {
+		pages.Go(func() {
+			if err := p.live(ctx); err != nil {
+				s.t.Errorf("session %s: %v", p.session, err)
+				cancel()
+			}
+		})
+	}
+	pages.Go(func() {
+		half := int64(s.sockets * s.each / 2)
+		for ; s.acknowledged.Load() < half && ctx.Err() == nil; time.Sleep(time.Millisecond) {
+		}
+		strike()
+	})
+	pages.Wait()
+	cancel()
+	runtimes.Wait()
+}
+
+// settle compares what was acknowledged with what the runtimes heard and what
+// stands on the streams.
+func (s *storm) settle(env boot.Env) {
+	r := talk.StartRuntime(s.t, env)
+	var sockets, resumed, repeated int
+	for _, p := range s.pages {
+		entries, err := r.Entries(s.t.Context(), p.session, "", 100*s.each)
+		if err != nil {
+			s.t.Fatal(err)
+		}
+		var stored []string
+		for _, d := range entries {
+			if d.Entry.Kind == wire.KindFrame {
+				stored = append(stored, d.Entry.Message.MessageID)
+			}
+		}
+		if want := fmt.Sprint(p.ids); fmt.Sprint(stored) != want || fmt.Sprint(s.heard[p.session]) != want {
+			s.t.Errorf("session %s: %d were acknowledged, %d are on the stream, %d were received, or their order differs",
+				p.session, len(p.ids), len(stored), len(s.heard[p.session]))
+		}
+		sockets, resumed, repeated = sockets+p.sockets, resumed+p.resumed, repeated+p.repetions
+	}
+	s.t.Logf("%d messages each way, %d sockets cut, %d opened, %d resumed, %d messages seen twice",
+		s.acknowledged.Load(), s.cuts.Load(), sockets, resumed, repeated)
+}
+
+func newStorm(t *testing.T, p *place, sockets, each int) *storm {
+	s := &storm{t: t, sockets: sockets, each: each, heard: map[string][]string{}}
+	for n := range sockets {
+		id, token := p.session(t, "duplicatePolicy", []string{"replace", "reject"}[n%2])
+		s.pages = append(s.pages, &page{storm: s, session: id, token: token, seen: map[string]bool{}})
+	}
+	return s
+}
+
+// serve starts an instance as a process of its own.
+func serve(t *testing.T, env boot.Env) (*boot.Instance, *boot.Process) {
+	t.Helper()
+	port := servers.FreePort(t)
+	full := boot.Env{"TELAPI_PORT": fmt.Sprint(port), "JWT_SECRET": boot.Secret, "LOG_FORMAT": "json", "LOG_LEVEL": "warn", "DRAIN_DELAY": "0s"}
+	for name, value := range env {
+		full[name] = value
+	}
+	full["DATA_DIR"] = t.TempDir()
+	proc := boot.StartProcess(t, full, "serve")
+	i := &boot.Instance{URL: fmt.Sprintf("http://127.0.0.1:%d", port), Client: http.DefaultClient}
+	boot.Eventually(t, 20*time.Second, "healthy", func() bool {
+		resp, err := http.Get(i.URL + "/health")
+		if err == nil {
+			_ = resp.Body.Close()
+		}
+		return err == nil && resp.StatusCode == http.StatusOK
+	})
+	return i, proc
+}
+
+// Sockets are cut at random and one of two instances is killed in the middle:
+// every acknowledged message is on the runtime's stream once and in order, and
+// every answer reaches its browser once and in order.
+func TestNothingIsLostInAStorm(t *testing.T) {
+	env, _ := realStores(t)
+	env["SESSION_MAX_FRAMES_PER_SECOND"], env["SESSION_PING_INTERVAL"] = "10000", "1s"
+	p := newPlace(t, env)
+	s := newStorm(t, p, 200, 100)
+	if err := p.Stop(); err != nil {
+		t.Fatal(err)
+	}
+	a, victim := serve(t, env)
+	b, _ := serve(t, env)
+	s.instances = []*boot.Instance{a, b}
+	s.rage(env, 60*time.Second, func() { _ = victim.Cmd.Process.Signal(syscall.SIGKILL) })
+	s.settle(env)
+}
+
+// The same on the embedded engine, which has one instance and which the race
+// detector slows down more than a server of its own: a quarter of the messages.
+func TestNothingIsLostInAStormOnTheEmbeddedEngine(t *testing.T) {
+	env := boot.Env{"SESSION_MAX_FRAMES_PER_SECOND": "10000", "SESSION_PING_INTERVAL": "1s"}
+	p := newPlace(t, env)
+	s := newStorm(t, p, 100, 50)
+	s.instances = []*boot.Instance{p.Instance}
+	s.rage(p.env, 60*time.Second, func() {})
+	s.settle(p.env)
+}
