@@ -35,7 +35,7 @@ func load(addr string, request []byte, connections int, span time.Duration) (res
 		}
 		wg.Go(func() {
 			defer func() { _ = conn.Close() }()
-			took, errs := drive(conn, request, stop)
+			took, errs := repeat(conn, request, stop)
 			mu.Lock()
 			all, failed = append(all, took...), failed+errs
 			mu.Unlock()
@@ -53,7 +53,7 @@ func load(addr string, request []byte, connections int, span time.Duration) (res
 	}, nil
 }
 
-func drive(conn net.Conn, request []byte, stop time.Time) (took []time.Duration, errs int) {
+func repeat(conn net.Conn, request []byte, stop time.Time) (took []time.Duration, errs int) {
 	in := bufio.NewReaderSize(conn, 16<<10)
 	for start := time.Now(); start.Before(stop); {
 		if _, err := conn.Write(request); err != nil {
@@ -105,22 +105,36 @@ func readAnswer(in *bufio.Reader) (status int, err error) {
 	}
 }
 
+// duel is what two servers measured in turns.
+type duel struct {
+	ours, bare result
+	ratio      float64
+}
+
 // interleave measures both servers in turns, so that whatever else the machine
-// does falls on both, and returns the medians.
-func interleave(rounds int, a, b func() (result, error)) (medianA, medianB result, err error) {
+// does falls on both, and returns the medians: of each, and of the ratios of
+// neighbours.
+func interleave(rounds int, ours, bare func() (result, error)) (d duel, err error) {
 	var as, bs []result
-	for range rounds {
-		ra, err := a()
-		if err != nil {
-			return result{}, result{}, err
+	var ratios []float64
+	for i := range rounds {
+		var a, b result
+		steps := []func() error{
+			func() (err error) { a, err = ours(); return err },
+			func() (err error) { b, err = bare(); return err },
 		}
-		rb, err := b()
-		if err != nil {
-			return result{}, result{}, err
+		if i%2 == 1 {
+			slices.Reverse(steps)
 		}
-		as, bs = append(as, ra), append(bs, rb)
+		for _, step := range steps {
+			if err := step(); err != nil {
+				return duel{}, err
+			}
+		}
+		as, bs, ratios = append(as, a), append(bs, b), append(ratios, a.perSecond/b.perSecond)
 	}
-	return median(as), median(bs), nil
+	slices.Sort(ratios)
+	return duel{median(as), median(bs), ratios[len(ratios)/2]}, nil
 }
 
 func median(rs []result) result {
@@ -135,4 +149,22 @@ func median(rs []result) result {
 	slices.Sort(tails)
 	m.perSecond, m.p99 = rates[len(rates)/2], tails[len(tails)/2]
 	return m
+}
+
+// print shows both sides and what they are to each other.
+func (d duel) print(unit, peer, wanted string) {
+	for _, row := range []struct {
+		name string
+		result
+	}{{"telapi", d.ours}, {peer, d.bare}} {
+		fmt.Printf("  %-16s %8.0f %s/s", row.name, row.perSecond, unit)
+		if row.p99 > 0 {
+			fmt.Printf("   p99 %s", row.p99.Round(10*time.Microsecond))
+		}
+		if row.errors > 0 {
+			fmt.Printf("   errors %d", row.errors)
+		}
+		fmt.Println()
+	}
+	fmt.Printf("  %-16s %8.2f %s\n", "ratio", d.ratio, wanted)
 }

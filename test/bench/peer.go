@@ -1,6 +1,7 @@
 package main
 
 import (
+	"context"
 	"fmt"
 	"io"
 	"net"
@@ -8,63 +9,113 @@ import (
 	"os"
 	"os/exec"
 	"strconv"
-	"strings"
-	"syscall"
+
+	"github.com/gorilla/websocket"
+	"github.com/redis/rueidis"
 )
 
-// servePeer is a bare net/http server that writes the bytes it read from stdin
-// to whoever asks.
-func servePeer(settings) error {
-	body, err := io.ReadAll(os.Stdin)
+// peers are what the service is held against, each in a process of its own. One
+// is told on stdin what it needs to know.
+var peers = map[string]func(told []byte) (http.HandlerFunc, error){
+	"bytes":   peerBytes,
+	"greet":   peerGreet,
+	"xadd":    peerXadd,
+	"forward": peerForward,
+}
+
+// greeting is the first frame of a peer's socket, and its only acknowledgement:
+// about as long as the service's.
+var greeting = []byte(`{"type":"status","sessionId":"ses_00000000-0000-0000-0000-000000000000","messageId":"00000000-0000-0000-0000-000000000000",` +
+	`"timestamp":1700000000000,"direction":"to_browser","status":{"event":"ack","messageId":"00000000-0000-0000-0000-000000000000"}}`)
+
+func servePeer(name string) error {
+	told, err := io.ReadAll(os.Stdin)
 	if err != nil {
-		return fmt.Errorf("read body: %w", err)
+		return fmt.Errorf("read what to do: %w", err)
+	}
+	handler, err := peers[name](told)
+	if err != nil {
+		return err
 	}
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		return fmt.Errorf("listen: %w", err)
 	}
 	fmt.Println(listener.Addr())
+	return http.Serve(listener, handler)
+}
+
+// startPeer runs a peer, whose first line is its address.
+func startPeer(name string, told io.Reader) (*process, error) {
+	self, err := os.Executable()
+	if err != nil {
+		return nil, fmt.Errorf("find myself: %w", err)
+	}
+	cmd := exec.Command(self, "-peer", name)
+	cmd.Stdin = told
+	return start(cmd)
+}
+
+// peerBytes answers every request with what it was told.
+func peerBytes(body []byte) (http.HandlerFunc, error) {
 	length := strconv.Itoa(len(body))
-	return http.Serve(listener, http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+	return func(w http.ResponseWriter, _ *http.Request) {
 		w.Header().Set("Content-Type", "application/json")
 		w.Header().Set("Content-Length", length)
 		_, _ = w.Write(body)
-	}))
+	}, nil
 }
 
-// startPeer runs servePeer in a process of its own and returns its address.
-func startPeer(body []byte) (addr string, stop func(), err error) {
-	self, err := os.Executable()
-	if err != nil {
-		return "", nil, fmt.Errorf("find myself: %w", err)
+// greet upgrades and sends the first frame.
+func greet(w http.ResponseWriter, r *http.Request) (*websocket.Conn, error) {
+	upgrader := websocket.Upgrader{}
+	conn, err := upgrader.Upgrade(w, r, nil)
+	if err == nil {
+		err = conn.WriteMessage(websocket.TextMessage, greeting)
 	}
-	cmd := exec.Command(self, "-peer")
-	cmd.Stdin = strings.NewReader(string(body))
-	return startServer(cmd)
+	return conn, err
 }
 
-// startServer starts a process that prints its address in its first line.
-func startServer(cmd *exec.Cmd) (line string, stop func(), err error) {
-	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
-	out, err := cmd.StdoutPipe()
-	if err != nil {
-		return "", nil, fmt.Errorf("start %s: %w", cmd.Path, err)
-	}
-	if err := cmd.Start(); err != nil {
-		return "", nil, fmt.Errorf("start %s: %w", cmd.Path, err)
-	}
-	stop = func() {
-		_ = cmd.Process.Signal(syscall.SIGTERM)
-		_ = cmd.Wait()
-	}
-	var b [1]byte
-	for !strings.HasSuffix(line, "\n") {
-		if _, err := out.Read(b[:]); err != nil {
-			stop()
-			return "", nil, fmt.Errorf("%s ended before it listened: %w", cmd.Path, err)
+// peerGreet keeps its sockets open and does nothing else.
+func peerGreet([]byte) (http.HandlerFunc, error) {
+	return func(w http.ResponseWriter, r *http.Request) {
+		conn, err := greet(w, r)
+		for err == nil {
+			_, _, err = conn.ReadMessage()
 		}
-		line += string(b[:])
-	}
-	go func() { _, _ = io.Copy(io.Discard, out) }()
-	return strings.TrimSpace(line), stop, nil
+	}, nil
+}
+
+// peerXadd puts every frame on its socket's stream and acknowledges it.
+func peerXadd(redisURL []byte) (http.HandlerFunc, error) {
+	client, err := plainRedis(string(redisURL))
+	return func(w http.ResponseWriter, r *http.Request) {
+		conn, err := greet(w, r)
+		for err == nil {
+			var frame []byte
+			if _, frame, err = conn.ReadMessage(); err != nil {
+				return
+			}
+			err = client.Do(r.Context(), client.B().Xadd().Key(r.URL.Path).Id("*").FieldValue().
+				FieldValue("entry", rueidis.BinaryString(frame)).Build()).Error()
+			if err == nil {
+				err = conn.WriteMessage(websocket.TextMessage, greeting)
+			}
+		}
+	}, err
+}
+
+// peerForward subscribes to the topic of a socket's path and sends on what it
+// hears.
+func peerForward(redisURL []byte) (http.HandlerFunc, error) {
+	client, err := plainRedis(string(redisURL))
+	return func(w http.ResponseWriter, r *http.Request) {
+		conn, err := greet(w, r)
+		if err != nil {
+			return
+		}
+		_ = client.Receive(context.Background(), client.B().Subscribe().Channel(r.URL.Path).Build(), func(m rueidis.PubSubMessage) {
+			_ = conn.WriteMessage(websocket.TextMessage, []byte(m.Message))
+		})
+	}, err
 }

@@ -1,0 +1,170 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/gorilla/websocket"
+	"github.com/redis/rueidis"
+
+	"telapi/callruntime"
+	"telapi/callruntime/wire"
+)
+
+// said is what frames carry.
+const said = `{"text":"I would like to know when my parcel arrives, please."}`
+
+// framesIn measures frames of browsers, each acknowledged once it is on the
+// runtime's stream, against a socket that does one XADD per frame and answers.
+func framesIn(at *site, s settings) error {
+	t, peer, err := at.contestants("xadd")
+	if err != nil {
+		return err
+	}
+	defer t.kill()
+	defer peer.stop()
+	ours, bare := make([]lane, s.sockets), make([]lane, s.sockets)
+	if _, err := many(s.sockets, s.connections, func(i int) error {
+		k, conn, err := t.enter()
+		if err != nil {
+			return err
+		}
+		ours[i] = talker(conn, k.SessionID)
+		if conn, err = dial(fmt.Sprintf("ws://%s/%d", peer.line, i)); err == nil {
+			bare[i] = talker(conn, k.SessionID)
+		}
+		return err
+	}); err != nil {
+		return err
+	}
+	fmt.Printf("browser to runtime's stream, acknowledged; %d sockets, %d frames in flight on each\n", s.sockets, s.inFlight)
+	return race(s, ours, bare, "bare with XADD")
+}
+
+// framesOut measures messages of the runtime up to the browser, against a
+// socket that forwards what its sender publishes.
+func framesOut(at *site, s settings) error {
+	t, peer, err := at.contestants("forward")
+	if err != nil {
+		return err
+	}
+	defer t.kill()
+	defer peer.stop()
+	client, err := at.redis()
+	if err != nil {
+		return err
+	}
+	defer client.Close()
+	opts, err := rueidis.ParseURL(at.redisURL)
+	if err != nil {
+		return err
+	}
+	runtime, err := callruntime.New(callruntime.Options{Store: opts, Name: "bench"})
+	if err != nil {
+		return err
+	}
+	defer runtime.Close()
+
+	ours, bare := make([]lane, s.sockets), make([]lane, s.sockets)
+	if _, err := many(s.sockets, s.connections, func(i int) (err error) {
+		if ours[i], err = t.listener(runtime); err == nil {
+			bare[i], err = bareListener(peer.line, fmt.Sprintf("/%d", i), client)
+		}
+		return err
+	}); err != nil {
+		return err
+	}
+	fmt.Printf("runtime to browser; %d channels with a sender and a socket each, %d messages in flight on each\n", s.sockets, s.inFlight)
+	return race(s, ours, bare, "bare with PUBLISH")
+}
+
+// contestants are the service and a peer that uses the same Redis.
+func (s *site) contestants(peer string) (*telapi, *process, error) {
+	if s.redisURL == "" {
+		return nil, nil, fmt.Errorf("redis-server is not installed")
+	}
+	p, err := startPeer(peer, strings.NewReader(s.redisURL))
+	if err != nil {
+		return nil, nil, err
+	}
+	t, err := s.startTelapi()
+	if err != nil {
+		p.stop()
+	}
+	return t, p, err
+}
+
+// race warms both up and measures them in turns.
+func race(s settings, ours, bare []lane, peer string) error {
+	run := func(lanes []lane, span time.Duration) func() (result, error) {
+		return func() (result, error) { return drive(lanes, s.inFlight, span) }
+	}
+	if _, err := interleave(1, run(ours, s.span/4), run(bare, s.span/4)); err != nil {
+		return err
+	}
+	d, err := interleave(s.rounds, run(ours, s.span), run(bare, s.span))
+	if err == nil {
+		d.print("frames", peer, "(at least 0.80 wanted)")
+	}
+	return err
+}
+
+// talker sends chat frames, each under an id of its own, and awaits as many
+// frames in return.
+func talker(conn *websocket.Conn, sessionID string) lane {
+	send := func() error {
+		return conn.WriteMessage(websocket.TextMessage, fmt.Appendf(nil,
+			`{"type":"chat","sessionId":"%s","messageId":"%s","timestamp":%d,"direction":"to_ari","chat":%s}`,
+			sessionID, uuid.NewString(), time.Now().UnixMilli(), said))
+	}
+	return lane{send, func() error { return read(conn) }}
+}
+
+// enter opens a session and its socket.
+func (t *telapi) enter() (ticket, *websocket.Conn, error) {
+	k, err := t.issue()
+	if err != nil {
+		return k, nil, err
+	}
+	conn, err := t.open(k)
+	return k, conn, err
+}
+
+func (t *telapi) listener(runtime *callruntime.Runtime) (lane, error) {
+	k, conn, err := t.enter()
+	if err != nil {
+		return lane{}, err
+	}
+	channel, err := runtime.Attach(context.Background(), k.SessionID)
+	if err != nil {
+		return lane{}, err
+	}
+	send := func() error {
+		return channel.Send(context.Background(), wire.ChannelMessage{Type: wire.TypeChat, Chat: []byte(said)})
+	}
+	return lane{send, func() error { return read(conn) }}, nil
+}
+
+func bareListener(addr, topic string, client rueidis.Client) (lane, error) {
+	conn, err := dial("ws://" + addr + topic)
+	if err != nil {
+		return lane{}, err
+	}
+	publish := func() (heard int64, err error) {
+		message := fmt.Sprintf(`{"type":"chat","sessionId":"ses_%s","messageId":"%s","timestamp":%d,"direction":"to_browser","chat":%s}`,
+			uuid.Nil, uuid.NewString(), time.Now().UnixMilli(), said)
+		return client.Do(context.Background(), client.B().Publish().Channel(topic).Message(message).Build()).AsInt64()
+	}
+	// The subscription is there when somebody has heard something.
+	for heard := int64(0); heard == 0 && err == nil; {
+		heard, err = publish()
+	}
+	if err == nil {
+		err = read(conn)
+	}
+	send := func() error { _, err := publish(); return err }
+	return lane{send, func() error { return read(conn) }}, err
+}
