@@ -93,7 +93,9 @@ func realStores(t *testing.T, redis ...servers.RedisOption) (boot.Env, *servers.
 func backends(t *testing.T, settings boot.Env, try func(t *testing.T, p *place)) {
 	t.Run("embedded", func(t *testing.T) {
 		t.Parallel()
-		try(t, newPlace(t, maps.Clone(settings)))
+		env := boot.Env{}
+		maps.Copy(env, settings)
+		try(t, newPlace(t, env))
 	})
 	t.Run("postgres and redis", func(t *testing.T) {
 		t.Parallel()
