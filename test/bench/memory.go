@@ -112,7 +112,7 @@ func (s *site) stored() (float64, error) {
 	}
 	m := usedLine.FindStringSubmatch(info)
 	if m == nil {
-		return 0, fmt.Errorf("Redis does not tell its memory")
+		return 0, fmt.Errorf("no memory in what Redis tells")
 	}
 	return strconv.ParseFloat(m[1], 64)
 }

@@ -22,6 +22,7 @@ func dial(url string, subprotocols ...string) (*websocket.Conn, error) {
 	conn, resp, err := d.Dial(url, nil)
 	if err != nil {
 		if resp != nil {
+			_ = resp.Body.Close()
 			err = fmt.Errorf("%w: %s", err, resp.Status)
 		}
 		return nil, fmt.Errorf("open a socket: %w", err)
