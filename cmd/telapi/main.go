@@ -23,5 +23,7 @@ func main() {
 		<-signals
 		os.Exit(interrupted) // no patience left: end at once
 	}()
-	os.Exit(cli.Run(ctx, cli.Console{Args: os.Args[1:], Env: os.Environ(), In: os.Stdin, Out: os.Stdout, Err: os.Stderr}))
+	os.Exit(cli.Run(ctx, cli.Console{
+		Program: os.Args[0], Args: os.Args[1:], Env: os.Environ(), In: os.Stdin, Out: os.Stdout, Err: os.Stderr,
+	}))
 }

@@ -33,7 +33,8 @@ import (
 type Options struct {
 	Version     string
 	Log         io.Writer
-	Development bool // telapi dev: sockets may be opened from any page
+	Warnings    []config.Warning // of its configuration
+	Development bool             // telapi dev: sockets may be opened from any page
 }
 
 // App is the API server. New binds its port, Run serves until its context ends.
@@ -70,6 +71,9 @@ func New(ctx context.Context, cfg config.Config, opts Options) (_ *App, err erro
 		return nil, fmt.Errorf("start telemetry: %w", err)
 	}
 	a.log = a.tele.Logger
+	for _, w := range opts.Warnings {
+		a.log.WarnContext(ctx, w.String(), "name", w.Name)
+	}
 	if a.stores, err = openServerStores(cfg, a.log); err != nil {
 		return nil, err
 	}
@@ -183,8 +187,9 @@ func (a *App) drain(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, a.cfg.ShutdownTimeout)
 	defer cancel()
 	a.draining.Store(true)
-	a.log.InfoContext(ctx, "draining", "delay", a.cfg.DrainDelay, "deadline", a.cfg.ShutdownTimeout)
-	wait(ctx, min(a.cfg.DrainDelay, a.cfg.ShutdownTimeout/2))
+	delay := min(a.cfg.DrainDelay, a.cfg.ShutdownTimeout/2)
+	a.log.InfoContext(ctx, "draining", "delay", delay, "deadline", a.cfg.ShutdownTimeout)
+	wait(ctx, delay)
 
 	a.surface.Drain(ctx, min(a.cfg.ReconnectJitter, a.cfg.ShutdownTimeout/4))
 	err := a.server.Shutdown(ctx)

@@ -11,6 +11,7 @@ import (
 	"telapi/internal/config"
 	"telapi/internal/fault"
 	"telapi/internal/ratelimit"
+	"telapi/internal/sqlstore"
 )
 
 // Finding is what the doctor says of one thing.
@@ -101,6 +102,10 @@ func (d *diagnosis) signing(cfg config.Config, given Symptoms) {
 
 func (d *diagnosis) database(ctx context.Context, cfg config.Config, log io.Writer) {
 	const check = "database"
+	if cfg.DatabaseURL == "" && !sqlstore.Exists(cfg.DataDir) {
+		d.good(check, "SQLite in %s, which the first start makes", cfg.DataDir)
+		return
+	}
 	db, err := openDatabase(cfg, toolLogger(cfg, log))
 	if err != nil {
 		d.bad(check, "%v", err)
@@ -108,7 +113,7 @@ func (d *diagnosis) database(ctx context.Context, cfg config.Config, log io.Writ
 	}
 	defer func() { _ = db.Close() }()
 	if err := db.Ping(ctx); err != nil {
-		d.bad(check, "%s cannot be reached: %v. Check DATABASE_URL and DATABASE_SSL_MODE", db, reason(err))
+		d.bad(check, "%s cannot be used: %v. Check %s", db, reason(err), databaseSettings(cfg))
 		return
 	}
 	schema, err := db.MigrationStatus(ctx)
@@ -120,6 +125,14 @@ func (d *diagnosis) database(ctx context.Context, cfg config.Config, log io.Writ
 	default:
 		d.good(check, "%s is reached, schema version %d", db, schema.Current)
 	}
+}
+
+// databaseSettings names what to look at when the database is not as it should be.
+func databaseSettings(cfg config.Config) string {
+	if cfg.DatabaseURL == "" {
+		return "DATA_DIR"
+	}
+	return "DATABASE_URL and DATABASE_SSL_MODE"
 }
 
 func (d *diagnosis) keyValue(ctx context.Context, cfg config.Config, log io.Writer) {

@@ -2,6 +2,7 @@ package app
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"log/slog"
@@ -11,11 +12,15 @@ import (
 	"telapi/internal/config"
 	"telapi/internal/endpoint"
 	"telapi/internal/ratelimit"
+	"telapi/internal/redisstore"
 	"telapi/internal/team"
 )
 
-// connectTimeout is how long an administrator waits for a store.
-const connectTimeout = 10 * time.Second
+// How long an administrator waits for the database, and for the key-value store.
+const (
+	connectTimeout = 10 * time.Second
+	reachTimeout   = 5 * time.Second
+)
 
 // Office is what administration works with: the domain's registries on the
 // server's stores, whether or not a server is running.
@@ -41,18 +46,30 @@ func OpenOffice(ctx context.Context, cfg config.Config, w io.Writer) (*Office, e
 	}
 	ctx, cancel := context.WithTimeout(ctx, connectTimeout)
 	defer cancel()
-	if err := s.sql.Connect(ctx); err != nil {
+	if err := s.prepareDatabase(ctx); err != nil {
 		s.close()
-		return nil, fmt.Errorf("connect to the database: %w", err)
+		return nil, err
 	}
 	if s.kv == nil {
 		return newOffice(s, nobody{s.sql}, log, true), nil
 	}
-	if err := s.kv.Connect(ctx); err != nil {
-		s.close()
-		return nil, fmt.Errorf("connect to the key-value store: %w", err)
+	return newOffice(s, whenNeeded{s.kv}, log, false), nil
+}
+
+// prepareDatabase makes an empty database usable, and leaves one that needs an
+// upgrade alone: a mere question must not cut off servers of the older version.
+func (s *stores) prepareDatabase(ctx context.Context) error {
+	schema, err := s.sql.MigrationStatus(ctx)
+	if err == nil && schema.Current > 0 && len(schema.Pending) > 0 {
+		err = errors.New("its schema is older than this program; bring it up to date with telapi migrate")
 	}
-	return newOffice(s, s.kv, log, false), nil
+	if err == nil {
+		err = s.sql.Migrate(ctx)
+	}
+	if err != nil {
+		return fmt.Errorf("%s: %w", s.sql, err)
+	}
+	return nil
 }
 
 // Office is the administration of this server itself.
@@ -78,6 +95,41 @@ func newOffice(s *stores, kv announcing, log *slog.Logger, alone bool) *Office {
 // Close lets go of the stores.
 func (o *Office) Close() { o.stores.close() }
 
+// whenNeeded is the key-value store of commands most of which do without: only
+// those that come to it wait for it, and say so when it is away.
+type whenNeeded struct{ kv *redisstore.Store }
+
+func (w whenNeeded) reach(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, reachTimeout)
+	defer cancel()
+	return w.kv.Connect(ctx)
+}
+
+func (w whenNeeded) Announce(ctx context.Context, topic string) error {
+	if err := w.reach(ctx); err != nil {
+		return err
+	}
+	return w.kv.Announce(ctx, topic)
+}
+
+func (w whenNeeded) Limits(ctx context.Context) ([]byte, bool, error) {
+	if err := w.reach(ctx); err != nil {
+		return nil, false, err
+	}
+	return w.kv.Limits(ctx)
+}
+
+func (w whenNeeded) SaveLimits(ctx context.Context, old, value []byte) (bool, error) {
+	if err := w.reach(ctx); err != nil {
+		return false, err
+	}
+	return w.kv.SaveLimits(ctx, old, value)
+}
+
+func (w whenNeeded) RestoreLimits(ctx context.Context, value []byte) error {
+	return w.kv.RestoreLimits(ctx, value)
+}
+
 // nobody stands in for the key-value store while no server runs on the
 // embedded one: there is no cache to drop, and limits live in their mirror, from
 // which the next server restores them.
@@ -89,6 +141,6 @@ func (n nobody) Limits(ctx context.Context) ([]byte, bool, error) {
 	return n.mirror.Setting(ctx, ratelimit.SettingName)
 }
 
-func (nobody) SaveLimits(context.Context, []byte) error { return nil }
+func (nobody) SaveLimits(context.Context, []byte, []byte) (bool, error) { return true, nil }
 
 func (nobody) RestoreLimits(context.Context, []byte) error { return nil }

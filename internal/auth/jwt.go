@@ -67,6 +67,10 @@ func NewVerifier(secret redact.Secret, checks ...jwt.ParserOption) *Verifier {
 	}
 }
 
+// strangeHeaders demand extensions, or bring a key along. A token with one of
+// them was made to trick somebody, well signed or not.
+var strangeHeaders = []string{"crit", "jwk", "jku", "x5c", "x5u"}
+
 // Verify reads the claims of a well-signed token.
 func (v *Verifier) Verify(token string, into jwt.Claims) error {
 	if len(token) > maxTokenBytes {
@@ -76,8 +80,10 @@ func (v *Verifier) Verify(token string, into jwt.Claims) error {
 	if err != nil {
 		return err
 	}
-	if parsed.Header["crit"] != nil {
-		return errors.New("header demands extensions we do not know")
+	for _, name := range strangeHeaders {
+		if parsed.Header[name] != nil {
+			return errors.New("header " + name + " has no place in a token of ours")
+		}
 	}
 	return nil
 }

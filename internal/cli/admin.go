@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"slices"
 	"strconv"
 	"time"
 
@@ -46,7 +47,7 @@ func answer[T any](c *cli, show func(T) error, body func(ctx context.Context, o 
 func group(use, short string, commands ...*cobra.Command) *cobra.Command {
 	g := &cobra.Command{Use: use, GroupID: groupAdmin, Short: short, Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			return fmt.Errorf("say what to do: %s", cmd.UsageString())
+			return fmt.Errorf("%s needs a command of its own\n\n%s", cmd.CommandPath(), cmd.UsageString())
 		}}
 	g.AddCommand(commands...)
 	return g
@@ -112,7 +113,7 @@ func (c *cli) quotaCommand() *cobra.Command {
 				}
 				n, err := strconv.ParseInt(args[1], 10, 64)
 				if err != nil {
-					return team.Team{}, fmt.Errorf("%q is no quota: give a number, or the word default", args[1])
+					return team.Team{}, c.usage("%q is no quota: give a number, or the word default", args[1])
 				}
 				return o.Teams.SetQuota(ctx, args[0], &n)
 			})},
@@ -137,27 +138,30 @@ func (c *cli) limitsSetCommand() *cobra.Command {
 	var tier string
 	var most int64
 	var window time.Duration
-	cmd := &cobra.Command{Use: "set --tier api|webhook|auth --max N --window DURATION",
+	cmd := &cobra.Command{Use: "set --tier api|webhook|auth --max N [--window DURATION]",
 		Short: "Change one tier; every instance holds to it within a second", Args: cobra.NoArgs,
-		Example: "  telapi limits set --tier api --max 600 --window 1m",
-		RunE: c.office(func(ctx context.Context, o *app.Office, _ []string) error {
-			if err := o.Limits.Reload(ctx); err != nil {
-				return err
-			}
-			limits, err := o.Limits.Current().With(ratelimit.Tier(tier), ratelimit.Limit{Max: most, WindowMs: window.Milliseconds()})
-			if err != nil {
-				return err
-			}
-			if err := o.Limits.Save(ctx, limits); err != nil {
-				return err
-			}
-			return c.printLimits(o)
-		})}
+		Example: "  telapi limits set --tier api --max 600 --window 1m"}
 	cmd.Flags().StringVar(&tier, "tier", "", "api, webhook or auth")
 	cmd.Flags().Int64Var(&most, "max", 0, "requests per window and address")
-	cmd.Flags().DurationVar(&window, "window", time.Minute, "length of the window, such as 1m")
+	cmd.Flags().DurationVar(&window, "window", 0, "length of the window, such as 1m; without it the tier's stays")
 	must(cmd.MarkFlagRequired("tier"))
 	must(cmd.MarkFlagRequired("max"))
+	cmd.RunE = c.office(func(ctx context.Context, o *app.Office, _ []string) error {
+		if !slices.Contains(ratelimit.Tiers, ratelimit.Tier(tier)) {
+			return c.usage("there is no tier %q; tiers are api, webhook and auth", tier)
+		}
+		err := o.Limits.Change(ctx, func(limits ratelimit.Limits) (ratelimit.Limits, error) {
+			limit := ratelimit.Limit{Max: most, WindowMs: window.Milliseconds()}
+			if !cmd.Flags().Changed("window") {
+				limit.WindowMs = limits.Tier(ratelimit.Tier(tier)).WindowMs
+			}
+			return limits.With(ratelimit.Tier(tier), limit)
+		})
+		if err != nil {
+			return err
+		}
+		return c.printLimits(o)
+	})
 	return cmd
 }
 

@@ -21,11 +21,12 @@ var version = "0.9.18"
 
 // Console is the process's outside: what was typed, and where answers go.
 type Console struct {
-	Args []string
-	Env  []string
-	In   io.Reader
-	Out  io.Writer
-	Err  io.Writer
+	Program string // as it was called
+	Args    []string
+	Env     []string
+	In      io.Reader
+	Out     io.Writer
+	Err     io.Writer
 }
 
 // Exit codes that scripts may rely on.
@@ -74,6 +75,7 @@ Run it in production (see telapi config):       telapi serve
 Ask what is wrong:                              telapi doctor
 
 All configuration comes from environment variables; docs/configuration.md lists them.`,
+		Version:       version,
 		SilenceErrors: true,
 		SilenceUsage:  true,
 	}
@@ -110,6 +112,13 @@ func (c *cli) work(body func(ctx context.Context, args []string) error) func(*co
 	}
 }
 
+// usage is the error of a command line that was typed wrongly, where only the
+// command itself could see it.
+func (c *cli) usage(format string, args ...any) error {
+	c.running = false
+	return fmt.Errorf(format, args...)
+}
+
 // complain prints an error with everything a person needs to mend it.
 func (c *cli) complain(err error) {
 	var refusal *fault.Error
@@ -118,11 +127,12 @@ func (c *cli) complain(err error) {
 		// What was being done, then the public text; the code means
 		// nothing at a prompt.
 		doing, _, _ := strings.Cut(err.Error(), string(refusal.Code))
-		_, _ = fmt.Fprintf(c.Err, "telapi: %s%s\n", doing, refusal.Message)
-		if issues, ok := refusal.Details.([]fault.Issue); ok && len(issues) > 1 {
-			for _, i := range issues {
-				_, _ = fmt.Fprintf(c.Err, "  %s: %s\n", i.Path, i.Message)
-			}
+		issues, _ := refusal.Details.([]fault.Issue)
+		if len(issues) == 0 {
+			_, _ = fmt.Fprintf(c.Err, "telapi: %s%s\n", doing, refusal.Message)
+		}
+		for _, i := range issues {
+			_, _ = fmt.Fprintf(c.Err, "telapi: %s%s: %s\n", doing, strings.TrimPrefix(i.Path, "/"), i.Message)
 		}
 		if refusal.Cause != nil {
 			_, _ = fmt.Fprintf(c.Err, "  (%v)\n", refusal.Cause)

@@ -27,11 +27,11 @@ JWT_SECRET is required. Without DATABASE_URL and REDIS_URL it runs on SQLite and
 embedded key-value store under DATA_DIR, which is good for one machine.`,
 		Args: cobra.NoArgs,
 		RunE: c.work(func(ctx context.Context, _ []string) error {
-			cfg, err := c.configure(config.Serve)
+			cfg, warnings, err := config.Load(c.Env, config.Serve)
 			if err != nil {
 				return err
 			}
-			a, err := app.New(ctx, cfg, c.options())
+			a, err := app.New(ctx, cfg, c.options(warnings))
 			if err != nil {
 				return err
 			}
@@ -40,7 +40,9 @@ embedded key-value store under DATA_DIR, which is good for one machine.`,
 	}
 }
 
-func (c *cli) options() app.Options { return app.Options{Version: version, Log: c.Err} }
+func (c *cli) options(warnings []config.Warning) app.Options {
+	return app.Options{Version: version, Log: c.Err, Warnings: warnings}
+}
 
 const (
 	// devShutdown bounds the drain of a development server, whose user waits
@@ -59,7 +61,7 @@ under DATA_DIR, a demo team with one endpoint, and a demo key with every scope.
 It honours every configuration name; TELAPI_PORT=0 picks a free port.`,
 		Args: cobra.NoArgs,
 		RunE: c.work(func(ctx context.Context, _ []string) error {
-			cfg, err := c.configure(config.Dev)
+			cfg, warnings, err := config.Load(c.Env, config.Dev)
 			if err != nil {
 				return err
 			}
@@ -67,7 +69,7 @@ It honours every configuration name; TELAPI_PORT=0 picks a free port.`,
 				cfg.DrainDelay = 0
 			}
 			cfg.ShutdownTimeout = min(cfg.ShutdownTimeout, devShutdown)
-			opts := c.options()
+			opts := c.options(warnings)
 			opts.Development = true
 			a, err := app.New(ctx, cfg, opts)
 			if err != nil {
@@ -119,12 +121,20 @@ telapi %s is up, for development.
   Endpoint   %s
 
   Try        curl -H 'X-API-Key: %s' %s/api/v1/endpoints
-  Then       telapi --help, in another terminal and this folder
+  Then       %s --help
 
 Ctrl-C ends it.
 
-`, version, a.URL(), d.Key.Reveal(), d.TeamID, d.EndpointID, d.Key.Reveal(), a.URL())
+`, version, a.URL(), d.Key.Reveal(), d.TeamID, d.EndpointID, d.Key.Reveal(), a.URL(), c.again(cfg))
 	})
+}
+
+// again is how this program is called from another terminal, on the same data.
+func (c *cli) again(cfg config.Config) string {
+	if cfg.IsSet("DATA_DIR") {
+		return "DATA_DIR=" + cfg.DataDir + " " + c.Program
+	}
+	return c.Program
 }
 
 func (c *cli) versionCommand() *cobra.Command {

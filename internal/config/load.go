@@ -269,6 +269,9 @@ func (l *loader) judgeTogether() {
 	if c.MaxQueuedBytes > 0 && c.MaxQueuedBytes < c.MaxFrameBytes {
 		l.problem("SESSION_MAX_QUEUED_BYTES", strconv.Itoa(c.MaxQueuedBytes), "is less than SESSION_MAX_FRAME_BYTES, %d: such a frame could not be sent on", c.MaxFrameBytes)
 	}
+	if c.DrainDelay > c.ShutdownTimeout/2 {
+		l.warn("DRAIN_DELAY", "is more than half of SHUTDOWN_TIMEOUT, which must leave time for requests to finish: it is cut to %s", c.ShutdownTimeout/2)
+	}
 	for _, prefix := range c.TrustedProxies {
 		if prefix.Bits() == 0 {
 			l.warn("TRUSTED_PROXIES", "contains %s: every client can claim any address", prefix)

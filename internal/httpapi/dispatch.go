@@ -47,7 +47,7 @@ func (s *Server) methods(routes map[string]*Route) http.HandlerFunc {
 		rt, ok := routes[method]
 		if !ok {
 			x.Header().Set("Allow", allow)
-			s.refuse(x, r, fault.New(fault.MethodNotAllowed, "%s does not take %s; it takes %s.", r.URL.Path, r.Method, allow))
+			s.refuse(x, r, fault.New(fault.MethodNotAllowed, "This path takes %s.", allow))
 			return
 		}
 		s.serve(x, r, rt)

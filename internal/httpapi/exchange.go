@@ -24,7 +24,7 @@ type exchange struct {
 }
 
 func (x *exchange) WriteHeader(status int) {
-	if x.status == 0 {
+	if x.status == 0 && status >= http.StatusOK { // 1xx are only on the way
 		x.status = status
 	}
 	x.ResponseWriter.WriteHeader(status)

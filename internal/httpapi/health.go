@@ -41,8 +41,8 @@ func (s *Server) checkMetricsToken(r *http.Request) error {
 	if want == "" {
 		return nil
 	}
-	got, ok := strings.CutPrefix(r.Header.Get("Authorization"), "Bearer ")
-	if !ok || subtle.ConstantTimeCompare([]byte(got), []byte(want)) != 1 {
+	scheme, got, _ := strings.Cut(r.Header.Get("Authorization"), " ")
+	if !strings.EqualFold(scheme, "Bearer") || subtle.ConstantTimeCompare([]byte(got), []byte(want)) != 1 {
 		return fault.New(fault.Unauthorized, "Send METRICS_TOKEN as a bearer token.")
 	}
 	return nil

@@ -24,6 +24,9 @@ import (
 // clientClosed is what the log says of a client that left before its answer.
 const clientClosed = 499
 
+// maxLoggedPath keeps a client from filling the log with one request.
+const maxLoggedPath = 256
+
 // ServeHTTP gives every request its id, keeps a panic from passing, and tells
 // log, metrics and trace how it went.
 func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
@@ -43,14 +46,16 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 
 	s.seen.inFlight.Inc()
 	defer func() {
-		if p := recover(); p != nil {
-			if p == http.ErrAbortHandler { //nolint:errorlint // net/http compares it so
-				panic(p)
-			}
+		p := recover()
+		aborted := p == http.ErrAbortHandler //nolint:errorlint // net/http compares it so
+		if p != nil && !aborted {
 			s.recovered(x, r, p)
 		}
 		s.seen.inFlight.Dec()
 		s.tell(ctx, x, r, span, s.deps.Now().Sub(start))
+		if aborted {
+			panic(p)
+		}
 	}()
 	s.route(x, r)
 }
@@ -105,7 +110,7 @@ func (s *Server) tell(ctx context.Context, x *exchange, r *http.Request, span tr
 	}
 	attrs := []slog.Attr{
 		slog.String("method", method),
-		slog.String("path", r.URL.Path), // never the query: legacy clients put tokens there
+		slog.String("path", r.URL.Path[:min(len(r.URL.Path), maxLoggedPath)]), // never the query: legacy clients put tokens there
 		slog.Int("status", x.status),
 		slog.Int64("bytes", x.bytes),
 		slog.Duration("took", took),

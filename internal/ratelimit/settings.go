@@ -204,18 +204,58 @@ func (s *Settings) copyToMirror(ctx context.Context, limits Limits) error {
 	return nil
 }
 
-// Save puts limits in force on every instance. An error says what was and what
-// was not done.
-func (s *Settings) Save(ctx context.Context, limits Limits) error {
-	if err := limits.Validate(); err != nil {
-		return err
-	}
+// Change puts changed limits in force on every instance. What another
+// administrator saves meanwhile is not lost: the change is made on top of it. An
+// error says what was and what was not done.
+func (s *Settings) Change(ctx context.Context, change func(Limits) (Limits, error)) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if err := s.store.SaveLimits(ctx, limits.JSON()); err != nil {
-		return fmt.Errorf("save limits: %w", err)
+	for range saveAttempts {
+		old, there, err := s.store.Limits(ctx)
+		if err != nil {
+			return fmt.Errorf("read limits: %w", err)
+		}
+		base, err := s.effective(ctx, old, there)
+		if err != nil {
+			return err
+		}
+		limits, err := change(base)
+		if err == nil {
+			err = limits.Validate()
+		}
+		if err != nil {
+			return err
+		}
+		saved, err := s.store.SaveLimits(ctx, old, limits.JSON())
+		if err != nil {
+			return fmt.Errorf("save limits: %w", err)
+		}
+		if saved {
+			s.adopt(limits, "saved")
+			return s.mirrorSaved(ctx, limits)
+		}
 	}
-	s.adopt(limits, "saved")
+	return fault.New(fault.ServiceUnavailable, "Somebody else keeps saving limits at the same time. Nothing was changed; try again.")
+}
+
+// saveAttempts bounds how often a change is made anew on top of somebody's.
+const saveAttempts = 10
+
+// effective is what a stored value puts in force: itself, or the last good one.
+func (s *Settings) effective(ctx context.Context, value []byte, there bool) (Limits, error) {
+	if there {
+		if limits, err := ParseLimits(value); err == nil {
+			return limits, nil
+		}
+	}
+	limits, ok, err := s.fromMirror(ctx)
+	if err == nil && !ok {
+		limits = *s.current.Load()
+	}
+	return limits, err
+}
+
+func (s *Settings) mirrorSaved(ctx context.Context, limits Limits) error {
 	if err := s.copyToMirror(ctx, limits); err != nil {
 		return fault.New(fault.ServiceUnavailable, "The limits are saved and in force, but the database has no copy of "+
 			"them yet. A running server makes it as soon as the database is back; until then a lost "+

@@ -19,10 +19,16 @@ import (
 // shelf is one JSON value that can be away: the store's and the mirror's
 // contract in memory. The real ones are tested with their adapters.
 type shelf struct {
-	mu     sync.Mutex
-	value  []byte
-	err    error
-	writes int
+	mu        sync.Mutex
+	value     []byte
+	err       error
+	writes    int
+	meanwhile []byte // what another administrator saves before the next save
+}
+
+// to is a change that ends in these limits.
+func to(limits Limits) func(Limits) (Limits, error) {
+	return func(Limits) (Limits, error) { return limits, nil }
 }
 
 func (s *shelf) put(value string) {
@@ -37,21 +43,30 @@ func (s *shelf) Limits(context.Context) ([]byte, bool, error) {
 	return s.value, s.value != nil, s.err
 }
 
-func (s *shelf) SaveLimits(_ context.Context, value []byte) error {
+func (s *shelf) SaveLimits(_ context.Context, old, value []byte) (bool, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.err == nil {
-		s.value = value
-		s.writes++
+	if s.meanwhile != nil { // somebody else is faster, once
+		s.value, s.meanwhile = s.meanwhile, nil
 	}
-	return s.err
+	if s.err != nil || !bytes.Equal(s.value, old) {
+		return false, s.err
+	}
+	s.write(value)
+	return true, nil
+}
+
+func (s *shelf) write(value []byte) {
+	s.value = value
+	s.writes++
 }
 
 func (s *shelf) RestoreLimits(ctx context.Context, value []byte) error {
 	if _, ok, _ := s.Limits(ctx); ok {
 		return nil
 	}
-	return s.SaveLimits(ctx, value)
+	_, err := s.SaveLimits(ctx, nil, value)
+	return err
 }
 
 type mirrorShelf struct{ shelf }
@@ -59,8 +74,13 @@ type mirrorShelf struct{ shelf }
 func (s *mirrorShelf) Setting(ctx context.Context, _ string) ([]byte, bool, error) {
 	return s.Limits(ctx)
 }
-func (s *mirrorShelf) SaveSetting(ctx context.Context, _ string, value []byte) error {
-	return s.SaveLimits(ctx, value)
+func (s *mirrorShelf) SaveSetting(_ context.Context, _ string, value []byte) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.err == nil {
+		s.write(value)
+	}
+	return s.err
 }
 
 type settingsFixture struct {
@@ -232,7 +252,7 @@ func TestSaveSaysWhatWasDone(t *testing.T) {
 	limits, _ := ParseLimits([]byte(ten))
 	t.Run("saved", func(t *testing.T) {
 		f := newSettingsFixture("", "")
-		if err := f.Save(t.Context(), limits); err != nil {
+		if err := f.Change(t.Context(), to(limits)); err != nil {
 			t.Fatal(err)
 		}
 		if *f.Current() != limits || string(f.store.value) != normal(ten) || string(f.mirror.value) != normal(ten) {
@@ -241,21 +261,21 @@ func TestSaveSaysWhatWasDone(t *testing.T) {
 	})
 	t.Run("out of bounds: nothing changed", func(t *testing.T) {
 		f := newSettingsFixture("", "")
-		if err := f.Save(t.Context(), Limits{}); !fault.Is(err, fault.Validation) || f.store.value != nil {
+		if err := f.Change(t.Context(), to(Limits{})); !fault.Is(err, fault.Validation) || f.store.value != nil {
 			t.Errorf("%v, stored %s", err, f.store.value)
 		}
 	})
 	t.Run("store away: nothing changed", func(t *testing.T) {
 		f := newSettingsFixture("", "")
 		f.store.err = fault.Unavailable("The key-value store", nil)
-		if err := f.Save(t.Context(), limits); !fault.Is(err, fault.ServiceUnavailable) || f.mirror.value != nil {
+		if err := f.Change(t.Context(), to(limits)); !fault.Is(err, fault.ServiceUnavailable) || f.mirror.value != nil {
 			t.Errorf("%v, mirrored %s", err, f.mirror.value)
 		}
 	})
 	t.Run("database away: in force, and said so", func(t *testing.T) {
-		f := newSettingsFixture("", "")
+		f := newSettingsFixture(`{"tiers":{}}`, "")
 		f.mirror.err = errors.New("away")
-		err := f.Save(t.Context(), limits)
+		err := f.Change(t.Context(), to(limits))
 		if err == nil || !strings.Contains(err.Error(), "saved and in force, but the database has no copy") {
 			t.Errorf("got %v", err)
 		}
@@ -263,4 +283,20 @@ func TestSaveSaysWhatWasDone(t *testing.T) {
 			t.Error("not in force")
 		}
 	})
+}
+
+func TestChangesOfTwoAdministratorsAddUp(t *testing.T) {
+	f := newSettingsFixture("", "")
+	theirs := DefaultLimits()
+	theirs.Tiers.Webhook.Max = 4711
+	f.store.meanwhile = theirs.JSON()
+	err := f.Change(t.Context(), func(l Limits) (Limits, error) {
+		l.Tiers.API.Max = 42
+		return l, nil
+	})
+	want := theirs
+	want.Tiers.API.Max = 42
+	if err != nil || *f.Current() != want || string(f.store.value) != string(want.JSON()) {
+		t.Errorf("%v; in force %+v, stored %s", err, *f.Current(), f.store.value)
+	}
 }

@@ -26,8 +26,9 @@ type Counter interface {
 type LimitsStore interface {
 	// Limits returns the saved value; ok is false when there is none.
 	Limits(ctx context.Context) (value []byte, ok bool, err error)
-	// SaveLimits stores a value and announces it to every instance.
-	SaveLimits(ctx context.Context, value []byte) error
+	// SaveLimits stores a value and announces it to every instance, unless
+	// the value there is no longer old (nil: none); then it returns false.
+	SaveLimits(ctx context.Context, old, value []byte) (bool, error)
 	// RestoreLimits stores a value only where there is none.
 	RestoreLimits(ctx context.Context, value []byte) error
 }

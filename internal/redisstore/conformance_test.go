@@ -91,8 +91,14 @@ func limitsAreKept(t *testing.T, opts Options) {
 	expect("first")
 	other, _ := connect(t, opts)
 	heard := listen(t, other)
-	if err := s.SaveLimits(ctx, []byte("third")); err != nil {
-		t.Fatal(err)
+	for _, stale := range []string{"", "second"} {
+		if saved, err := s.SaveLimits(ctx, []byte(stale), []byte("third")); err != nil || saved {
+			t.Errorf("over %q, which is not there: %v, %v", stale, saved, err)
+		}
+	}
+	expect("first")
+	if saved, err := s.SaveLimits(ctx, []byte("first"), []byte("third")); err != nil || !saved {
+		t.Fatal(saved, err)
 	}
 	expect("third")
 	eventually(t, "the announcement", func() bool { return strings.HasPrefix(heard.story(), "up "+ratelimit.Topic) })
@@ -217,7 +223,7 @@ func savedLimitsAreLive(t *testing.T, opts Options) {
 	defer cancel()
 	for n := range int64(3) {
 		limits, _ := ratelimit.DefaultLimits().With(ratelimit.Auth, ratelimit.Limit{Max: 1 + n, WindowMs: 1000})
-		if err := admin.Save(t.Context(), limits); err != nil {
+		if err := admin.Change(t.Context(), func(ratelimit.Limits) (ratelimit.Limits, error) { return limits, nil }); err != nil {
 			t.Fatal(err)
 		}
 		eventually(t, "the new limits", func() bool { return *server.Current() == limits })

@@ -38,7 +38,7 @@ func TestCommandLineJoinsTheRunningServersEngine(t *testing.T) {
 	}
 	server, _ := connect(t, e.Options(nil))
 	tool, _ := connect(t, opts)
-	if err := tool.SaveLimits(t.Context(), []byte("{}")); err != nil {
+	if _, err := tool.SaveLimits(t.Context(), nil, []byte("{}")); err != nil {
 		t.Fatal(err)
 	}
 	if value, ok, err := server.Limits(t.Context()); !ok || err != nil {

@@ -56,7 +56,7 @@ func operations(s *Store) map[string]func(context.Context) error {
 			return err
 		},
 		"limits": func(ctx context.Context) error { _, _, err := s.Limits(ctx); return err },
-		"save":   func(ctx context.Context) error { return s.SaveLimits(ctx, []byte("{}")) },
+		"save":   func(ctx context.Context) error { return save(ctx, s) },
 		"attach": func(ctx context.Context) error {
 			_, err := channels.Attach(ctx, channel.Attachment{ChannelID: "c", ConnectionID: "a"})
 			return err
@@ -162,10 +162,10 @@ func TestDemotedMasterIsLeft(t *testing.T) {
 	e := listen(t, s)
 	host, port, _ := strings.Cut(master.Addr(), ":")
 	r.MustDo("REPLICAOF", host, port)
-	eventually(t, "refusals", func() bool { return fault.Is(s.SaveLimits(t.Context(), []byte("{}")), fault.ServiceUnavailable) })
+	eventually(t, "refusals", func() bool { return fault.Is(save(t.Context(), s), fault.ServiceUnavailable) })
 	eventually(t, "a log line", func() bool { return j.count("READONLY") > 0 })
 	r.MustDo("REPLICAOF", "NO", "ONE")
-	eventually(t, "service", func() bool { return s.SaveLimits(t.Context(), []byte("{}")) == nil })
+	eventually(t, "service", func() bool { return save(t.Context(), s) == nil })
 	eventually(t, "a subscription to whatever serves now", func() bool { return strings.HasPrefix(e.story(), "up down up") })
 }
 
@@ -220,18 +220,37 @@ func TestFaultOfOursIsNotTakenForAStoreThatIsAway(t *testing.T) {
 	t.Parallel()
 	r := servers.StartRedis(t)
 	s, j := connect(t, redisOptions(r))
-	r.MustDo("LPUSH", limitsKey, "not a string")
-	_, _, err := s.Limits(t.Context())
+	r.MustDo("LPUSH", ratePrefix+"k", "not a number")
+	_, err := s.Lease(t.Context(), "k", 1, 1, time.Hour)
 	if err == nil || fault.Is(err, fault.ServiceUnavailable) || !strings.Contains(err.Error(), "WRONGTYPE") {
 		t.Errorf("got %v", err)
-	}
-	r.MustDo("CONFIG", "SET", "maxmemory", "1")
-	if _, err := s.Lease(t.Context(), "k", 1, 1, time.Hour); !fault.Is(err, fault.ServiceUnavailable) {
-		t.Errorf("a full store: %v", err)
 	}
 	if j.count("is away") != 0 {
 		t.Errorf("taken for away:\n%s", j)
 	}
+	// A value of another type is a bad value, which an administrator can replace.
+	r.MustDo("LPUSH", limitsKey, "not a string")
+	value, there, err := s.Limits(t.Context())
+	if err != nil || !there || len(value) != 0 {
+		t.Errorf("limits of another type: %q, %v, %v", value, there, err)
+	}
+	if saved, err := s.SaveLimits(t.Context(), value, []byte("{}")); err != nil || !saved {
+		t.Errorf("replacing them: %v, %v", saved, err)
+	}
+}
+
+// A full store answers every ping, and is of no use all the same.
+func TestStoreThatTakesNoWriteIsAway(t *testing.T) {
+	t.Parallel()
+	r := servers.StartRedis(t)
+	s, _ := connect(t, redisOptions(r))
+	r.MustDo("CONFIG", "SET", "maxmemory", "1")
+	if _, err := s.Lease(t.Context(), "k", 1, 1, time.Hour); !fault.Is(err, fault.ServiceUnavailable) {
+		t.Errorf("a full store: %v", err)
+	}
+	eventually(t, "a failing ping", func() bool { return fault.Is(s.Ping(t.Context()), fault.ServiceUnavailable) })
+	r.MustDo("CONFIG", "SET", "maxmemory", "0")
+	eventually(t, "service", func() bool { return s.Ping(t.Context()) == nil })
 }
 
 func TestNothingIsHeardAfterSubscribeReturns(t *testing.T) {
@@ -382,4 +401,9 @@ func TestThousandsOfSocketsShareAConnection(t *testing.T) {
 	if _, err := s.channels.Listen(t.Context(), name(0), heard); err != nil {
 		t.Errorf("a session that comes back: %v", err)
 	}
+}
+
+func save(ctx context.Context, s *Store) error {
+	_, err := s.SaveLimits(ctx, nil, []byte("{}"))
+	return err
 }

@@ -12,6 +12,9 @@ const (
 	// the key's TTL.
 	ratePrefix = "telapi:rate:"
 
+	// probeKey is written now and then to see whether writes are taken.
+	probeKey = "telapi:probe"
+
 	// announceChannel carries one topic per message to every instance.
 	announceChannel = "telapi:announce"
 )

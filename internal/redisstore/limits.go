@@ -60,6 +60,9 @@ func (s *Store) Lease(ctx context.Context, key string, want, limit int64, window
 func (s *Store) Limits(ctx context.Context) (value []byte, ok bool, err error) {
 	err = s.do(ctx, "read limits", func(ctx context.Context, c rueidis.Client) (err error) {
 		value, err = c.Do(ctx, c.B().Get().Key(limitsKey).Build()).AsBytes()
+		if refusal, is := rueidis.IsRedisErr(err); is && code(refusal) == "WRONGTYPE" {
+			err = nil // a bad value like any other
+		}
 		ok = err == nil
 		return present(err)
 	})
@@ -67,11 +70,13 @@ func (s *Store) Limits(ctx context.Context) (value []byte, ok bool, err error) {
 }
 
 // SaveLimits implements ratelimit.LimitsStore.
-func (s *Store) SaveLimits(ctx context.Context, value []byte) error {
-	return s.do(ctx, "save limits", func(ctx context.Context, c rueidis.Client) error {
-		return s.scripts.saveLimits.Exec(ctx, c, []string{limitsKey},
-			[]string{string(value), announceChannel, ratelimit.Topic}).Error()
+func (s *Store) SaveLimits(ctx context.Context, old, value []byte) (saved bool, err error) {
+	err = s.do(ctx, "save limits", func(ctx context.Context, c rueidis.Client) (err error) {
+		saved, err = s.scripts.saveLimits.Exec(ctx, c, []string{limitsKey},
+			[]string{string(value), announceChannel, ratelimit.Topic, string(old)}).AsBool()
+		return err
 	})
+	return saved, err
 }
 
 // RestoreLimits implements ratelimit.LimitsStore.

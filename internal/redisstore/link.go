@@ -177,7 +177,8 @@ func probeNode(ctx context.Context, node rueidis.Client, mode rueidis.ClientMode
 	ctx, cancel := uninterrupted(ctx)
 	defer cancel()
 	if mode != rueidis.ClientModeCluster {
-		return node.Do(ctx, node.B().Ping().Build()).Error()
+		// A write, since one that is full or read only answers a ping.
+		return node.Do(ctx, node.B().Set().Key(probeKey).Value("1").Px(probeEvery*10).Build()).Error()
 	}
 	info, err := node.Do(ctx, node.B().ClusterInfo().Build()).ToString()
 	if err == nil && !strings.Contains(info, "cluster_state:ok") {

@@ -97,7 +97,7 @@ func digestOf(body []byte) (string, error) {
 }
 
 // visible is what an idempotency key is made of.
-var visible = regexp.MustCompile(`^[!-~]{1,255}$`)
+var visible = regexp.MustCompile(`^[\x21-\x7e]{1,255}$`)
 
 func checkKey(values []string, issues *fault.Issues) string {
 	const path = "/header/Idempotency-Key"

@@ -103,17 +103,16 @@ func (s *Sweeper) Touch(id string) {
 // Run sweeps until ctx ends, in a rhythm of its own, so that instances do not
 // do the same work at the same moment. What was touched is written at the end.
 func (s *Sweeper) Run(ctx context.Context) {
-	for {
+	for ctx.Err() == nil {
 		select {
-		case <-time.After(sweepEvery/2 + rand.N(sweepEvery)):
+		case <-time.After(sweepEvery/2 + rand.N(sweepEvery)): //nolint:gosec // a rhythm is no secret
 			s.report(ctx, s.Sweep(ctx))
 		case <-ctx.Done():
-			last, cancel := context.WithTimeout(context.WithoutCancel(ctx), 5*time.Second)
-			defer cancel()
-			s.report(last, s.writeSeen(last))
-			return
 		}
 	}
+	last, cancel := context.WithTimeout(context.WithoutCancel(ctx), lastWrite)
+	defer cancel()
+	s.report(last, s.writeSeen(last))
 }
 
 // report leaves it to the stores to say that they are away.

@@ -28,6 +28,15 @@ var sqlitePragmas = []string{
 	"foreign_keys(ON)",
 }
 
+const sqliteFile = "telapi.db"
+
+// Exists tells whether there is a database under a data folder, without making
+// one.
+func Exists(dataDir string) bool {
+	_, err := os.Stat(filepath.Join(dataDir, sqliteFile))
+	return err == nil
+}
+
 func openSQLite(dataDir string) (*sql.DB, engine, error) {
 	if dataDir == "" {
 		return nil, engine{}, errors.New("DATA_DIR must name a folder when DATABASE_URL is empty")
@@ -39,7 +48,7 @@ func openSQLite(dataDir string) (*sql.DB, engine, error) {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return nil, engine{}, fmt.Errorf("create DATA_DIR: %w", err)
 	}
-	path := filepath.Join(dir, "telapi.db")
+	path := filepath.Join(dir, sqliteFile)
 	dsn := url.URL{Scheme: "file", Path: path, RawQuery: url.Values{
 		"_pragma": sqlitePragmas,
 		// A transaction takes the write lock when it begins: one that read

@@ -329,7 +329,7 @@ func TestHarmlessAttributesStayAsTheyAre(t *testing.T) {
 		t.Fatal(err)
 	}
 	delete(got, "time")
-	if want := map[string]any{"level": "INFO", "msg": "listening", "port": 3001.0, "took": 2e9, "ok": true, "has_token": true, "ratio": 0.5,
+	if want := map[string]any{"level": "INFO", "msg": "listening", "port": 3001.0, "took": "2s", "ok": true, "has_token": true, "ratio": 0.5,
 		"bytes": 12345678901.0, "at": "1970-01-01T00:00:00Z", "n": "x", "list": []any{"a"}, "status": 200.0, "nil": nil, "kind": "Int64", "token": "",
 		"error": "open: EOF", "map": `{"a":1,"b":2}`}; fmt.Sprint(got) != fmt.Sprint(want) {
 		t.Errorf("got  %v\nwant %v", got, want)

@@ -18,13 +18,10 @@ const capabilities = "/api/v1/runtime/capabilities"
 
 func setLimit(t *testing.T, i *boot.Instance, tier ratelimit.Tier, most int64, window time.Duration) {
 	t.Helper()
-	settings := i.App.Office().Limits
-	if err := settings.Reload(t.Context()); err != nil {
-		t.Fatal(err)
-	}
-	limits := *settings.Current()
-	*limits.Tier(tier) = ratelimit.Limit{Max: most, WindowMs: window.Milliseconds()}
-	if err := settings.Save(t.Context(), limits); err != nil {
+	err := i.App.Office().Limits.Change(t.Context(), func(limits ratelimit.Limits) (ratelimit.Limits, error) {
+		return limits.With(tier, ratelimit.Limit{Max: most, WindowMs: window.Milliseconds()})
+	})
+	if err != nil {
 		t.Fatal(err)
 	}
 }

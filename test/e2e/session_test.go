@@ -2,7 +2,7 @@ package e2e
 
 import (
 	"crypto/hmac"
-	"crypto/sha1" //nolint:gosec // what TURN servers compute
+	"crypto/sha1"
 	"encoding/base64"
 	"encoding/json"
 	"fmt"
