@@ -22,7 +22,7 @@ import (
 // when none has been for the idle time.
 func TestSessionIsConnectedDisconnectedAndIdle(t *testing.T) {
 	env := realStores(t)
-	env["SESSION_IDLE_TIMEOUT"], env["SESSION_PING_INTERVAL"] = "4s", "1s"
+	env["SESSION_IDLE_TIMEOUT"], env["SESSION_PING_INTERVAL"] = "3s", "1s"
 	a, b := boot.Start(t, env), boot.Start(t, env)
 	own := newTenant(t, a, "own")
 	session, token := talk.Issue(t, a, own.key, map[string]any{"endpointId": own.endpoint.ID, "mode": "chat"})
@@ -42,7 +42,7 @@ func TestSessionIsConnectedDisconnectedAndIdle(t *testing.T) {
 	becomes("disconnected")
 	second := talk.Connect(t, b, session, token, "")
 	second.Expect(`"event":"ready"`)
-	for until := time.Now().Add(7 * time.Second); time.Now().Before(until); time.Sleep(200 * time.Millisecond) {
+	for until := time.Now().Add(5 * time.Second); time.Now().Before(until); time.Sleep(200 * time.Millisecond) {
 		if got := stateOf(t, a, own, session); got != "connected" {
 			t.Fatalf("a session in use is %s", got)
 		}
