@@ -21,6 +21,9 @@ const storeTimeout = 5 * time.Second
 type Socket interface {
 	// Send queues a frame; false: the queue is full.
 	Send(frame []byte) bool
+	// Replay queues history whatever is queued already: it has a bound of its
+	// own, and who was away for long could not come back otherwise.
+	Replay(frames [][]byte)
 	// SendAudio queues a frame that is dropped first when the queue fills.
 	SendAudio(frame []byte)
 	// Close sends what is queued, then the code, and ends the socket. Only
@@ -217,6 +220,10 @@ func (c *Connection) close(code CloseCode) {
 // send queues a frame. The caller holds mu.
 func (c *Connection) send(t wire.MessageType, frame []byte) {
 	c.service.metrics.frames.WithLabelValues(string(t), string(wire.ToBrowser)).Inc()
+	c.queue(frame)
+}
+
+func (c *Connection) queue(frame []byte) {
 	if !c.socket.Send(frame) {
 		c.socket.Close(CloseSlow)
 	}

@@ -100,6 +100,11 @@ func (w *wirePair) Send(frame []byte) bool {
 	w.frames = append(w.frames, string(frame))
 	return true
 }
+func (w *wirePair) Replay(frames [][]byte) {
+	for _, frame := range frames {
+		w.Send(frame)
+	}
+}
 func (w *wirePair) SendAudio([]byte) {}
 func (w *wirePair) Close(code CloseCode) {
 	if w.code == 0 {

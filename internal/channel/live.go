@@ -20,7 +20,7 @@ func (c *Connection) Message(after Cursor, m Message) {
 	case m.Cursor.Epoch == c.position.Epoch && m.Cursor.Compare(c.position) <= 0:
 		// Replayed already.
 	case after == c.position:
-		c.deliver([]Message{m})
+		c.queue(c.pass(m))
 	default:
 		c.catchUp()
 	}
@@ -65,16 +65,19 @@ func (c *Connection) Closed(string) {
 
 // replay delivers what was missed. The caller holds mu.
 func (c *Connection) replay(messages []Message) {
-	c.deliver(messages)
+	frames := make([][]byte, 0, len(messages))
+	for _, m := range messages {
+		frames = append(frames, c.pass(m))
+	}
+	c.socket.Replay(frames)
 	c.service.metrics.replayed.Add(float64(len(messages)))
 }
 
-// deliver queues messages and moves on. The caller holds mu.
-func (c *Connection) deliver(messages []Message) {
-	for _, m := range messages {
-		c.send(typeOf(m.JSON), withStreamID(m))
-		c.position = m.Cursor
-	}
+// pass moves on to a message and returns its frame. The caller holds mu.
+func (c *Connection) pass(m Message) []byte {
+	c.service.metrics.frames.WithLabelValues(string(typeOf(m.JSON)), string(wire.ToBrowser)).Inc()
+	c.position = m.Cursor
+	return withStreamID(m)
 }
 
 // typeOf finds a message's type for the metrics where it usually stands, at the

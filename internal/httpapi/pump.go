@@ -94,6 +94,16 @@ func (p *pump) Send(frame []byte) bool {
 	return true
 }
 
+// Replay queues history, which is not counted.
+func (p *pump) Replay(frames [][]byte) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.closing == 0 && len(frames) > 0 {
+		p.queue = append(p.queue, frames...)
+		p.wake()
+	}
+}
+
 // SendAudio queues a frame while the queue is less than half full.
 func (p *pump) SendAudio(frame []byte) {
 	p.mu.Lock()
@@ -131,10 +141,13 @@ func (p *pump) Close(code channel.CloseCode) {
 		return
 	}
 	p.closing = code
+	wait := writeWait
 	if code == channel.CloseSlow {
 		p.queue, p.bytes = nil, 0
-		_ = p.conn.NetConn().SetWriteDeadline(time.Now().Add(closeWait)) // a write may hang already
+		wait = closeWait
+		_ = p.conn.NetConn().SetWriteDeadline(time.Now().Add(wait)) // a write may hang already
 	}
+	_ = p.conn.SetReadDeadline(time.Now().Add(wait)) // nobody stays by reading drop by drop
 	p.wake()
 }
 

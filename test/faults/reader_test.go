@@ -1,0 +1,119 @@
+package faults
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"runtime"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/gorilla/websocket"
+
+	"telapi/test/boot"
+	"telapi/test/talk"
+)
+
+// deaf opens a socket with little room on its way, on which nothing is read.
+func deaf(t *testing.T, p *place, token string) {
+	t.Helper()
+	d := websocket.Dialer{
+		Subprotocols: []string{"telapi.v1", "telapi.bearer." + token},
+		NetDialContext: func(ctx context.Context, network, addr string) (net.Conn, error) {
+			conn, err := (&net.Dialer{}).DialContext(ctx, network, addr)
+			if err == nil {
+				err = conn.(*net.TCPConn).SetReadBuffer(4096)
+			}
+			return conn, err
+		},
+	}
+	conn, resp, err := d.DialContext(t.Context(), "ws"+strings.TrimPrefix(p.URL, "http")+"/ws/session", nil)
+	if err != nil {
+		t.Fatalf("open a socket: %v %s", err, talk.Body(resp))
+	}
+	t.Cleanup(func() { _ = conn.Close() })
+}
+
+// A browser that never reads is closed once its queue is full. It costs no more
+// memory than that, and nobody else notices.
+func TestReaderThatNeverReadsIsClosed(t *testing.T) {
+	const large = 60 << 10
+	backends(t, nil, func(t *testing.T, p *place) {
+		id, token := p.session(t)
+		deaf(t, p, token)
+		ch := talk.Accept(t, talk.StartRuntime(t, p.env))
+		other, _, otherCh := p.conversation(t)
+
+		text := fmt.Sprintf(`{"text":%q}`, strings.Repeat("x", large))
+		closed := func() bool { return metric(t, p.Instance, `telapi_sockets_closed_total{code="4001"} 1`) }
+		for n := 0; !closed(); n++ {
+			if n == 400 {
+				t.Fatalf("%d messages of %d bytes are queued for somebody who reads none", n, large)
+			}
+			for range 10 {
+				talk.Say(t, ch, text)
+			}
+			talk.Say(t, otherCh, fmt.Sprintf(`{"n":%d}`, n))
+			other.Expect(fmt.Sprintf(`{"n":%d}`, n))
+		}
+		goesOn(t, other, otherCh)
+
+		b := talk.Connect(t, p.Instance, id, token, "")
+		b.Expect(`"event":"ready"`, `"resumed":false`)
+		goesOn(t, b, ch)
+	})
+}
+
+// What is queued for readers that never read stays within its bound, however
+// many there are and however much is sent to them.
+func TestDeafReadersCostNoMoreThanTheirQueues(t *testing.T) {
+	const readers, queue = 20, 1 << 16
+	env, _ := realStores(t)
+	env["SESSION_MAX_QUEUED_BYTES"], env["SESSION_HISTORY_MESSAGES"] = fmt.Sprint(queue), "10"
+	p := newPlace(t, env)
+	rt := talk.StartRuntime(t, p.env)
+	var before, after runtime.MemStats
+	runtime.GC()
+	runtime.ReadMemStats(&before)
+	text := fmt.Sprintf(`{"text":%q}`, strings.Repeat("x", 30<<10))
+	for range readers {
+		_, token := p.session(t)
+		deaf(t, p, token)
+		ch := talk.Accept(t, rt)
+		for range 150 { // 4.5 MiB, of which the kernel may take most
+			talk.Say(t, ch, text)
+		}
+	}
+	runtime.GC()
+	runtime.ReadMemStats(&after)
+	if grown := int64(after.HeapAlloc) - int64(before.HeapAlloc); grown > readers*(3*queue+64<<10) {
+		t.Errorf("%d readers hold %d KiB", readers, grown>>10)
+	}
+	boot.Eventually(t, 15*time.Second, "all are closed", func() bool {
+		return metric(t, p.Instance, fmt.Sprintf(`telapi_sockets_closed_total{code="4001"} %d`, readers))
+	})
+}
+
+// History may be larger than what is queued for a live socket: a browser that
+// was away still gets all of it.
+func TestHistoryLargerThanTheQueueIsReplayed(t *testing.T) {
+	const count = 50
+	backends(t, boot.Env{"SESSION_MAX_QUEUED_BYTES": "65536"}, func(t *testing.T, p *place) {
+		id, token := p.session(t)
+		b := talk.Connect(t, p.Instance, id, token, "")
+		cursor := b.Expect(`"event":"ready"`).ReadyStreamID()
+		ch := talk.Accept(t, talk.StartRuntime(t, p.env))
+		b.Cut()
+		for n := range count {
+			talk.Say(t, ch, fmt.Sprintf(`{"n":%d,"text":%q}`, n, strings.Repeat("x", 10<<10)))
+		}
+		b = talk.Connect(t, p.Instance, id, token, "?streamId="+cursor)
+		b.Expect(`"event":"ready"`, `"resumed":true`)
+		for n := range count {
+			b.Expect(fmt.Sprintf(`"chat":{"n":%d,`, n))
+		}
+		b.Expect(fmt.Sprintf(`{"recovered":true,"count":%d}`, count))
+		goesOn(t, b, ch)
+	})
+}
