@@ -1,7 +1,7 @@
 -- telapi channel scripts, version 1
 --
--- Every script of a channel is this file followed by its own. It reads what is
--- known of the channel and holds what the scripts share.
+-- Every script of a channel is this file followed by its own. It holds what the
+-- scripts share.
 --
 -- KEYS[1]  meta: a hash, one field per thing known of the channel
 -- KEYS[2]  in:   the stream towards the runtime (fields entry, total)
@@ -18,16 +18,11 @@ local BASE = string.sub(META, 1, -5)
 local clock = redis.call('TIME')
 local now = clock[1] * 1000 + math.floor(clock[2] / 1000)
 
-local function int(n) return string.format('%.0f', n) end
+local channel = {} -- field of meta → value, empty where there is none
 
-local channel = {}
-do
-  local names = { 'state', 'epoch', 'team', 'endpoint', 'owner', 'ownerUntil', 'connections', 'chatOff',
-    'claimedBy', 'claimToken', 'claimUntil', 'offeredAt', 'inLast', 'inBytes', 'committed', 'committedBytes',
-    'outLast', 'trimmed', 'touchedAt', 'endReason',
-    'historyMessages', 'historyMs', 'backlogEntries', 'backlogBytes', 'idleMs', 'keepMs' }
-  local values = redis.call('HMGET', META, unpack(names))
-  for i, name in ipairs(names) do channel[name] = values[i] or '' end
+local function fetch(...)
+  local values = redis.call('HMGET', META, ...)
+  for i = 1, #values do channel[select(i, ...)] = values[i] or '' end
 end
 
 local function set(name, value)
@@ -35,44 +30,57 @@ local function set(name, value)
   redis.call('HSET', META, name, value)
 end
 
--- A field, or the first part of an id, as a number.
-local function num(value) return tonumber(string.match(value, '^%d+') or '0') end
+-- The number of a field, or of an id.
+local function num(value) return tonumber(value) or tonumber(string.match(value, '^%d+') or '0') end
 
 local function live(milliseconds)
   for _, key in ipairs(KEYS) do redis.call('PEXPIRE', key, milliseconds) end
 end
 
+local function finish(reason)
+  redis.call('HSET', META, 'state', 'ended', 'endReason', reason, 'owner', '')
+  channel.state, channel.owner = 'ended', ''
+  redis.call('PUBLISH', BASE .. 'down', 'X' .. reason)
+  live(redis.call('HGET', META, 'keepMs'))
+end
+
+-- Reads what a script needs to know of its channel, and ends it if it is idle.
+local function load(...)
+  fetch('state', 'touchAt', 'idleAt', ...)
+  if channel.state == 'open' and now > num(channel.idleAt) then finish('idle') end
+end
+
 -- Puts off the end of an idle channel. Once in a while is enough, except for
 -- keys that are new and have no TTL yet.
 local function touch(fresh)
-  local untouched = now - num(channel.touchedAt)
-  if channel.state == 'open' and (fresh or untouched > 60000 or untouched > num(channel.idleMs) / 10) then
-    set('touchedAt', int(now))
-    live(int(num(channel.idleMs) + num(channel.keepMs)))
-  end
+  if channel.state ~= 'open' or not fresh and now < num(channel.touchAt) then return end
+  fetch('idleMs', 'keepMs')
+  local idle = num(channel.idleMs)
+  redis.call('HSET', META, 'touchAt', now + math.min(60000, math.floor(idle / 10)), 'idleAt', now + idle)
+  live(idle + num(channel.keepMs))
 end
 
-local function append(entry)
+-- Adds an entry to the runtime's stream; announce must follow. Both need
+-- inLast and inBytes.
+local function add(entry)
   local number, total = num(channel.inLast) + 1, num(channel.inBytes) + #entry
-  local id = int(number) .. '-' .. int(now)
-  redis.call('XADD', IN, id, 'entry', entry, 'total', int(total))
-  channel.inLast, channel.inBytes = id, int(total)
-  redis.call('HSET', META, 'inLast', id, 'inBytes', int(total))
-  redis.call('PUBLISH', BASE .. 'up', 'E' .. id)
-  touch(number == 1)
+  local id = number .. '-' .. now
+  redis.call('XADD', IN, id, 'entry', entry, 'total', total)
+  channel.inLast, channel.inBytes, channel.isNew = id, total, channel.isNew or number == 1
 end
 
--- What the runtime has not committed, in parts of what it may leave so.
+-- Notes what was added and tells the runtime.
+local function announce()
+  redis.call('HSET', META, 'inLast', channel.inLast, 'inBytes', channel.inBytes)
+  redis.call('PUBLISH', BASE .. 'up', 'E' .. channel.inLast)
+  touch(channel.isNew)
+end
+
+-- What the runtime has not committed, in parts of what it may leave so. Needs
+-- the fields that it names.
 local function backlog()
-  return math.max((num(channel.inLast) - num(channel.committed)) / num(channel.backlogEntries),
-    (num(channel.inBytes) - num(channel.committedBytes)) / num(channel.backlogBytes))
-end
-
-local function finish(reason)
-  redis.call('HSET', META, 'state', 'ended', 'endReason', reason, 'owner', '')
-  channel.state, channel.endReason, channel.owner = 'ended', reason, ''
-  redis.call('PUBLISH', BASE .. 'down', 'X' .. reason)
-  live(channel.keepMs)
+  return math.max((num(channel.inLast) - num(channel.committed)) / channel.backlogEntries,
+    (num(channel.inBytes) - num(channel.committedBytes)) / channel.backlogBytes)
 end
 
 -- Begins a life of the channel. from is the place of the arguments in ARGV.
@@ -80,13 +88,14 @@ local function open(from)
   local names = { 'epoch', 'team', 'endpoint', 'mode', 'callId', 'transactionId', 'profile',
     'historyMessages', 'historyMs', 'backlogEntries', 'backlogBytes', 'idleMs', 'keepMs' }
   for i, name in ipairs(names) do set(name, ARGV[from + i - 1]) end
-  set('openedAt', int(now))
+  set('openedAt', now)
   set('state', 'open')
   touch(true)
 end
 
--- Lets go of history that is over its number or its age.
+-- Lets go of history that is over its number or its age. Needs outLast.
 local function trim()
+  fetch('historyMessages', 'historyMs', 'trimmed')
   while true do
     local oldest = redis.call('XRANGE', OUT, '-', '+', 'COUNT', 1)[1]
     if not oldest then return end
@@ -100,7 +109,7 @@ end
 -- The history from a message number on, as id, message, id, message …
 local function history(number)
   local list = {}
-  for _, item in ipairs(redis.call('XRANGE', OUT, int(number), '+')) do
+  for _, item in ipairs(redis.call('XRANGE', OUT, number, '+')) do
     list[#list + 1] = item[1]
     list[#list + 1] = item[2][2]
   end
@@ -108,7 +117,7 @@ local function history(number)
 end
 
 -- Everything after a position; nothing at all when it is none of this life's,
--- or when something after it is gone.
+-- or when something after it is gone. Needs epoch and outLast.
 local function since(epoch, id)
   trim()
   if channel.epoch == '' or epoch ~= channel.epoch then return false end
@@ -120,11 +129,10 @@ local function since(epoch, id)
   return history(num(id) + 1)
 end
 
--- Tells once a minute that no runtime has the channel.
+-- Tells once a minute that no runtime has the channel. Needs claimUntil and
+-- offeredAt.
 local function offer()
   if num(channel.claimUntil) > now or now - num(channel.offeredAt) < 60000 then return 0 end
-  set('offeredAt', int(now))
+  set('offeredAt', now)
   return 1
 end
-
-if channel.state == 'open' and now - num(channel.touchedAt) > num(channel.idleMs) then finish('idle') end

@@ -14,6 +14,7 @@
 -- runtime of the same name takes over from itself: it was started again. Not
 -- with accept, since the same session may be offered twice. An ended channel can
 -- be claimed, so that what was acknowledged before its end is still read.
+load('team', 'endpoint', 'claimedBy', 'claimToken', 'claimUntil')
 local how = ARGV[4]
 if channel.state == '' and how == 'open' then
   open(5)
@@ -30,7 +31,7 @@ elseif num(channel.claimUntil) > now and channel.claimToken ~= ARGV[2]
   and (how == 'accept' or channel.claimedBy ~= ARGV[1]) then
   return { 'taken' }
 end
-redis.call('HSET', META, 'claimedBy', ARGV[1], 'claimToken', ARGV[2], 'claimUntil', int(now + ARGV[3]), 'offeredAt', '')
+redis.call('HSET', META, 'claimedBy', ARGV[1], 'claimToken', ARGV[2], 'claimUntil', now + ARGV[3], 'offeredAt', '')
 touch()
 local reply = redis.call('HMGET', META, 'epoch', 'team', 'endpoint', 'mode', 'callId', 'transactionId', 'profile', 'committed')
 for i = 1, 8 do reply[i] = reply[i] or '' end

@@ -8,12 +8,13 @@
 -- Atomic so that a runtime which has lost its claim cannot move the position of
 -- the one that has it. Neither the position, by which a reader sees that the
 -- store has lost nothing, nor anything after it is ever trimmed.
+load('claimToken', 'committed', 'inLast')
 if channel.state == '' then return 'lost' end
 if channel.claimToken ~= ARGV[1] then return 'claim_lost' end
 if num(ARGV[2]) <= num(channel.committed) then return 'committed' end
 local entry = redis.call('XRANGE', IN, ARGV[2], ARGV[2])[1]
 if not entry then return 'unknown' end
 redis.call('HSET', META, 'committed', entry[1], 'committedBytes', entry[2][4])
-redis.call('XTRIM', IN, 'MINID', '~', int(math.max(1, math.min(num(entry[1]), num(channel.inLast) - ARGV[3] + 1))))
+redis.call('XTRIM', IN, 'MINID', '~', math.max(1, math.min(num(entry[1]), num(channel.inLast) - ARGV[3] + 1)))
 touch()
 return 'committed'

@@ -6,9 +6,11 @@
 -- returns  'done', also of one that has ended before; 'lost' or 'claim_lost'
 --
 -- Atomic so that nothing follows the last entry.
+load('claimToken', 'inLast', 'inBytes')
 if channel.state == '' then return 'lost' end
 if ARGV[1] ~= '' and channel.claimToken ~= ARGV[1] then return 'claim_lost' end
 if channel.state == 'ended' then return 'done' end
-for i = 3, #ARGV do append(ARGV[i]) end
+for i = 3, #ARGV do add(ARGV[i]) end
+announce()
 finish(ARGV[2])
 return 'done'

@@ -104,13 +104,35 @@ func (c *Channels) Attach(ctx context.Context, a channel.Attachment) (attached c
 }
 
 // Append implements channel.Store.
-func (c *Channels) Append(ctx context.Context, f channel.Append) (outcome channel.Outcome, err error) {
-	err = c.run(ctx, "append a frame", c.frame, f.ChannelID, func(reply rueidis.RedisResult) error {
-		state, err := reply.ToString()
-		outcome = channel.Outcome(state)
+func (c *Channels) Append(ctx context.Context, f channel.Append) (channel.Outcome, error) {
+	outcomes, err := c.AppendAll(ctx, f.ChannelID, f.ConnectionID, f)
+	if err != nil {
+		return "", err
+	}
+	return outcomes[0], nil
+}
+
+// AppendAll puts frames of one connection on the runtime's stream, in their
+// order, for little more than the cost of one.
+func (c *Channels) AppendAll(ctx context.Context, channelID, connectionID string, frames ...channel.Append) (outcomes []channel.Outcome, err error) {
+	args := make([]string, 1, 1+4*len(frames))
+	args[0] = connectionID
+	for _, f := range frames {
+		args = append(args, f.MessageID, flag(f.Chat), f.Switch, rueidis.BinaryString(f.Entry))
+	}
+	err = c.run(ctx, "append frames", c.frame, channelID, func(reply rueidis.RedisResult) error {
+		words, err := reply.AsStrSlice()
+		if err == nil && len(words) == 0 {
+			err = errors.New("the script answered in another form")
+		}
+		for i := range frames {
+			if err == nil {
+				outcomes = append(outcomes, channel.Outcome(words[min(i, len(words)-1)]))
+			}
+		}
 		return err
-	}, f.ConnectionID, f.MessageID, flag(f.Chat), f.Switch, rueidis.BinaryString(f.Entry))
-	return outcome, err
+	}, args...)
+	return outcomes, err
 }
 
 // Renew implements channel.Store.

@@ -322,7 +322,26 @@ func framesOnce(t *testing.T, opts Options) {
 	if got := s.frame("b", "2"); got != channel.Repeated {
 		t.Errorf("by another connection: %s", got)
 	}
-	if events, _ := s.receive(s.take("r"), "2"); strings.Join(events, " ") != "connected 1 2" {
+	all := func(connection string, frames ...channel.Append) string {
+		t.Helper()
+		for i := range frames {
+			frames[i].Entry = s.entry(wire.KindFrame, frames[i].MessageID)
+		}
+		outcomes, err := s.channels.AppendAll(t.Context(), s.id, connection, frames...)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return fmt.Sprint(outcomes)
+	}
+	if got := all("b", channel.Append{MessageID: "3"}, channel.Append{MessageID: "2"}, channel.Append{MessageID: "4", Switch: wire.DisableTextChat},
+		channel.Append{MessageID: "5", Chat: true}, channel.Append{MessageID: "3", Chat: true}, channel.Append{MessageID: "6"}); got !=
+		"[appended repeated appended chat_disabled repeated appended]" {
+		t.Errorf("several at a time: %s", got)
+	}
+	if got := all("a", channel.Append{MessageID: "7"}, channel.Append{MessageID: "8"}); got != "[not_owner not_owner]" {
+		t.Errorf("by one that owns nothing: %s", got)
+	}
+	if events, _ := s.receive(s.take("r"), "6"); strings.Join(events, " ") != "connected 1 2 connected 3 4 6" {
 		t.Errorf("the runtime saw %v", events)
 	}
 }
@@ -510,7 +529,7 @@ func idleness(t *testing.T, opts Options) {
 		t.Helper()
 		s.raw(func(ctx context.Context, client rueidis.Client) error {
 			return client.Do(ctx, client.B().Hset().Key(wire.ChannelKeys(s.id)[0]).FieldValue().
-				FieldValue("touchedAt", fmt.Sprint(time.Now().Add(-before).UnixMilli())).Build()).Error()
+				FieldValue("touchAt", "0").FieldValue("idleAt", fmt.Sprint(time.Now().Add(24*time.Hour-before).UnixMilli())).Build()).Error()
 		})
 	}
 	s.attach("a")

@@ -14,6 +14,8 @@
 --
 -- Atomic because of two connections one must own the session, and because what
 -- is sent between reading the history and hearing of what is new would be lost.
+load('epoch', 'team', 'endpoint', 'owner', 'ownerUntil', 'connections', 'chatOff', 'claimUntil', 'offeredAt',
+  'inLast', 'inBytes', 'committed', 'committedBytes', 'backlogEntries', 'backlogBytes', 'outLast')
 if channel.state == '' then
   open(9)
 elseif channel.state == 'ended' then
@@ -27,12 +29,15 @@ if former ~= '' and former ~= ARGV[1] then
   redis.call('PUBLISH', BASE .. 'down', 'R' .. ARGV[1])
 end
 local first = channel.connections == ''
-redis.call('HSET', META, 'owner', ARGV[1], 'ownerUntil', int(now + ARGV[4]), 'connections', int(num(channel.connections) + 1))
+redis.call('HSET', META, 'owner', ARGV[1], 'ownerUntil', now + ARGV[4], 'connections', num(channel.connections) + 1)
 if first then redis.call('ZADD', SEEN, 0, '') end -- so that it has a TTL from the start
 touch(true)
 -- Connections that come and go must not fill the stream of a runtime that is
 -- away; they get further than frames, which are refused and sent again.
-if backlog() < 2 then append(ARGV[8]) end
+if backlog() < 2 then
+  add(ARGV[8])
+  announce()
+end
 
 local recovered, missed = 0, {}
 if ARGV[5] == 'at' then

@@ -1,29 +1,37 @@
--- Puts a browser's durable frame on the runtime's stream.
+-- Puts durable frames of a browser on the runtime's stream.
 --
--- ARGV[1]  the connection it came by
--- ARGV[2]  the frame's message id
--- ARGV[3]  1 for a chat frame
--- ARGV[4]  enable_text_chat, disable_text_chat, or empty
--- ARGV[5]  the entry
--- returns  appended, repeated, lost, ended, not_owner, chat_disabled or backpressure
+-- ARGV[1]  the connection they came by
+-- ARGV[2…] for each frame: its message id; 1 for a chat frame, else empty; enable_text_chat,
+--          disable_text_chat or empty; the entry
+-- returns  for each frame: appended, repeated, chat_disabled or backpressure;
+--          or one of these for all of them: lost, ended, not_owner
 --
 -- Atomic so that a frame is on the stream once, whatever is sent again, and
--- never from a connection that another one has replaced.
-if channel.state == '' then return 'lost' end
-if channel.state == 'ended' then return 'ended' end
-if channel.owner ~= ARGV[1] then return 'not_owner' end
-if redis.call('ZSCORE', SEEN, ARGV[2]) then return 'repeated' end
-if ARGV[3] == '1' and channel.chatOff ~= '' then return 'chat_disabled' end
-if backlog() >= 1 then return 'backpressure' end
-append(ARGV[5])
-local number = num(channel.inLast)
-redis.call('ZADD', SEEN, int(number), ARGV[2])
--- Now and then, for it need not be exact: the newest 4,096 are remembered, and
--- a few more.
-if number % 64 == 0 then redis.call('ZREMRANGEBYRANK', SEEN, 0, -4097) end
-if ARGV[4] == 'disable_text_chat' and channel.chatOff == '' then
-  set('chatOff', 'browser')
-elseif ARGV[4] == 'enable_text_chat' and channel.chatOff == 'browser' then
-  set('chatOff', '') -- what the runtime has switched off stays off
+-- never from a connection that another one has replaced. Several at a time
+-- because most of the cost is in knowing the channel.
+load('owner', 'chatOff', 'inLast', 'inBytes', 'committed', 'committedBytes', 'backlogEntries', 'backlogBytes')
+if channel.state == '' then return { 'lost' } end
+if channel.state == 'ended' then return { 'ended' } end
+if channel.owner ~= ARGV[1] then return { 'not_owner' } end
+
+local function take(id, chat, switch, entry)
+  local refusal = chat == '1' and channel.chatOff ~= '' and 'chat_disabled' or backlog() >= 1 and 'backpressure'
+  if refusal then return redis.call('ZSCORE', SEEN, id) and 'repeated' or refusal end
+  local number = num(channel.inLast) + 1
+  if redis.call('ZADD', SEEN, 'NX', number, id) == 0 then return 'repeated' end
+  add(entry)
+  -- Now and then, for it need not be exact: the newest 4,096 are remembered,
+  -- and a few more.
+  if number % 64 == 0 then redis.call('ZREMRANGEBYRANK', SEEN, 0, -4097) end
+  if switch == 'disable_text_chat' and channel.chatOff == '' then
+    set('chatOff', 'browser')
+  elseif switch == 'enable_text_chat' and channel.chatOff == 'browser' then
+    set('chatOff', '') -- what the runtime has switched off stays off
+  end
+  return 'appended'
 end
-return 'appended'
+
+local before, outcomes = channel.inLast, {}
+for i = 2, #ARGV, 4 do outcomes[#outcomes + 1] = take(ARGV[i], ARGV[i + 1], ARGV[i + 2], ARGV[i + 3]) end
+if channel.inLast ~= before then announce() end
+return outcomes

@@ -5,9 +5,10 @@
 -- returns  {'owned', 1 if to be offered}, {'lost'}, {'ended'} or {'not_owner'}
 --
 -- Atomic so that nobody renews what another connection has taken.
+load('owner', 'claimUntil', 'offeredAt')
 if channel.state == '' then return { 'lost' } end
 if channel.state == 'ended' then return { 'ended' } end
 if channel.owner ~= ARGV[1] then return { 'not_owner' } end
-set('ownerUntil', int(now + ARGV[2]))
+set('ownerUntil', now + ARGV[2])
 touch()
 return { 'owned', offer() }
