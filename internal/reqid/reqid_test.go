@@ -31,3 +31,14 @@ func TestContextCarriesTheId(t *testing.T) {
 		t.Errorf("From = %q, want r1", got)
 	}
 }
+
+func FuzzFromHeader(f *testing.F) {
+	f.Add("abc-123")
+	f.Add("a\r\nb")
+	f.Fuzz(func(t *testing.T, sent string) {
+		got := FromHeader(sent)
+		if got == "" || len(got) > 128 || FromHeader(got) != got {
+			t.Errorf("%q became %q", sent, got)
+		}
+	})
+}

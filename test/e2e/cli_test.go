@@ -1,6 +1,7 @@
 package e2e
 
 import (
+	"database/sql"
 	"fmt"
 	"net/http"
 	"os"
@@ -205,5 +206,41 @@ func TestMigrateShowsAndAppliesWhatIsPending(t *testing.T) {
 	}
 	if after := telapiJSON(t, env, "migrate"); after["current"] != after["newest"] || len(after["pending"].([]any)) != 0 {
 		t.Errorf("after migrating: %v", after)
+	}
+}
+
+// A key can be revoked whatever is away but the database, and what needs no
+// announcement works as always.
+func TestAdministrationWhileTheStoreIsAway(t *testing.T) {
+	redis := servers.StartRedis(t)
+	env := boot.Env{"DATABASE_URL": servers.SharedPostgres(t).NewDatabase(t), "REDIS_URL": redis.URL(), "DATA_DIR": t.TempDir()}
+	teamID := telapiJSON(t, env, "team", "create", "Acme")["id"].(string)
+	keyID := telapiJSON(t, env, "key", "create", "--team", teamID, "--scope", "READ_TEAM_APPS")["id"].(string)
+	redis.Stop()
+	r := telapi(t, env, "key", "revoke", keyID)
+	if r.exit != 1 || !strings.Contains(r.stderr, "revoked in the database, but running instances could not be told") {
+		t.Errorf("exit %d, stderr %s", r.exit, r.stderr)
+	}
+	if key := telapiJSON(t, env, "key", "show", keyID); key["state"] != "revoked" {
+		t.Errorf("the key is %v", key)
+	}
+	if r := telapi(t, env, "limits", "show"); r.exit != 1 || !strings.Contains(r.stderr, "key-value store") {
+		t.Errorf("limits show: exit %d, stderr %s", r.exit, r.stderr)
+	}
+}
+
+func TestAdministrationLeavesAnOldSchemaAlone(t *testing.T) {
+	env := boot.Env{"DATABASE_URL": servers.SharedPostgres(t).NewDatabase(t), "DATA_DIR": t.TempDir(), "REDIS_URL": "redis://127.0.0.1:1"}
+	telapiJSON(t, env, "migrate")
+	db, err := sql.Open("pgx", env["DATABASE_URL"])
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = db.Close() }()
+	if _, err := db.ExecContext(t.Context(), "DELETE FROM goose_db_version WHERE version_id > 1"); err != nil {
+		t.Fatal(err)
+	}
+	if r := telapi(t, env, "team", "list"); r.exit != 1 || !strings.Contains(r.stderr, "telapi migrate") {
+		t.Errorf("exit %d, stderr %s", r.exit, r.stderr)
 	}
 }

@@ -1,0 +1,81 @@
+package httpapi
+
+import (
+	"bytes"
+	"log/slog"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	dto "github.com/prometheus/client_model/go"
+	"go.opentelemetry.io/otel/trace/noop"
+
+	"telapi/internal/auth"
+)
+
+// surface is a server with one route of the test's own.
+func surface(handle handler) (*Server, *bytes.Buffer) {
+	var log bytes.Buffer
+	s := New(Deps{
+		Log: slog.New(slog.NewJSONHandler(&log, nil)), Registry: prometheus.NewRegistry(), Tracing: noop.NewTracerProvider(),
+		Now: time.Now, Draining: func() bool { return false },
+	})
+	s.mux = s.register([]Route{{"GET", "/try", public, "", "", always, handle}})
+	return s, &log
+}
+
+func value(t *testing.T, m prometheus.Metric) float64 {
+	t.Helper()
+	var read dto.Metric
+	if err := m.Write(&read); err != nil {
+		t.Fatal(err)
+	}
+	return read.GetGauge().GetValue() + read.GetCounter().GetValue()
+}
+
+func TestPanicBecomesAnEnvelopeAndNothingMore(t *testing.T) {
+	s, log := surface(func(http.ResponseWriter, *http.Request, auth.Principal) error { panic("the secret reason") })
+	w := httptest.NewRecorder()
+	s.ServeHTTP(w, httptest.NewRequest("GET", "/try", nil))
+	if w.Code != 500 || !strings.Contains(w.Body.String(), `"code":"INTERNAL_ERROR"`) || strings.Contains(w.Body.String(), "secret reason") {
+		t.Errorf("answered %d %s", w.Code, w.Body)
+	}
+	if !strings.Contains(log.String(), "secret reason") || !strings.Contains(log.String(), "observe_test.go") {
+		t.Errorf("the log has no reason and place: %s", log)
+	}
+	if n := value(t, s.seen.inFlight); n != 0 {
+		t.Errorf("%v requests are still in flight", n)
+	}
+}
+
+func TestAbortedAnswerIsCountedAndPassedOn(t *testing.T) {
+	s, _ := surface(func(http.ResponseWriter, *http.Request, auth.Principal) error { panic(http.ErrAbortHandler) })
+	defer func() {
+		if recover() != http.ErrAbortHandler { //nolint:errorlint // it is passed on as it is
+			t.Error("net/http is not told to cut the connection")
+		}
+		if n := value(t, s.seen.inFlight); n != 0 {
+			t.Errorf("%v requests are still in flight", n)
+		}
+	}()
+	s.ServeHTTP(httptest.NewRecorder(), httptest.NewRequest("GET", "/try", nil))
+}
+
+func TestSecretsAndEndlessPathsStayOutOfTheAccessLog(t *testing.T) {
+	s, log := surface(func(w http.ResponseWriter, _ *http.Request, _ auth.Principal) error {
+		w.WriteHeader(http.StatusEarlyHints)
+		w.WriteHeader(http.StatusNoContent)
+		return nil
+	})
+	s.ServeHTTP(httptest.NewRecorder(), httptest.NewRequest("GET", "/try?token=swordfish", nil))
+	s.ServeHTTP(httptest.NewRecorder(), httptest.NewRequest("GET", "/"+strings.Repeat("x", 10_000), nil))
+	if strings.Contains(log.String(), "swordfish") || log.Len() > 2_000 {
+		t.Errorf("logged %d bytes: %.500s", log.Len(), log)
+	}
+	if n := value(t, s.seen.requests.WithLabelValues("/try", "GET", "204")); n != 1 {
+		t.Errorf("counted %v times", n)
+	}
+}
