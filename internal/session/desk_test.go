@@ -39,7 +39,7 @@ func TestSessionGoesThroughItsStates(t *testing.T) {
 		t.Errorf("over its time and not yet swept it is %s", got)
 	}
 	other := w.issue(t, `{"endpointId":"ep"}`)
-	if err := w.desk.End(t.Context(), other.SessionID); err != nil || w.state(t, other.SessionID) != Ended || len(w.events) > 0 {
+	if err := w.desk.End(t.Context(), other.SessionID); err != nil || w.state(t, other.SessionID) != Ended || len(w.events) > 0 || !w.settled[other.SessionID] {
 		t.Errorf("ended by the runtime: %s, %v, %v", w.state(t, other.SessionID), w.events, err)
 	}
 	w.kvAway = fault.Unavailable("The store", nil)
@@ -69,13 +69,13 @@ func TestTokenIsRedeemedInTimeAndGoodUntilTheSessionEnds(t *testing.T) {
 	if s, err := w.enter(t.Context(), a.Token); err != nil || !s.LastSeenAt.Equal(w.now) || !s.RedeemedAt.Equal(w.now.Add(-time.Second)) {
 		t.Errorf("reconnect: %+v, %v", s, err)
 	}
-	_, err := w.enter(t.Context(), late.Token)
+	_, _, err := w.desk.Check(t.Context(), late.Token)
 	wantFault(t, "first redemption after redeemBy", err, fault.SessionEnded)
 	w.pass(9 * time.Minute)
 	_, err = w.enter(t.Context(), a.Token)
 	wantFault(t, "session over its time", err, fault.SessionEnded)
 	w.pass(1000 * time.Hour)
-	_, err = w.enter(t.Context(), a.Token)
+	_, _, err = w.desk.Check(t.Context(), a.Token)
 	wantFault(t, "long over", err, fault.SessionEnded)
 }
 
@@ -309,6 +309,52 @@ func TestServersOfACallGetTheirCredentials(t *testing.T) {
 	want := `[{"urls":["stun:a"]},{"urls":["turn:b","turns:b"],"username":"1800000000:ses_1","credential":"Fyi7AQrQkE6ZPicuax9m0pEdt3c="},{"urls":["turn:c"],"username":"u","credential":"p"}]`
 	if got := encode(t, ice.servers(s)); got != want {
 		t.Errorf("got\n%s, want\n%s", got, want)
+	}
+}
+
+func TestTimesOfATokenRequest(t *testing.T) {
+	for body, want := range map[string][2]int{
+		``:                          {300, 3600},
+		`"ttlSeconds":10`:           {10, 3600},
+		`"ttlSeconds":3600`:         {3600, 3600},
+		`"maxSessionSeconds":60`:    {60, 60},
+		`"maxSessionSeconds":86400`: {300, 86400},
+		`"maxSessionSeconds":301`:   {300, 301},
+		`"ttlSeconds":null,"maxSessionSeconds":null`: {300, 3600},
+	} {
+		w := newWorld()
+		a := w.issue(t, strings.Replace(`{"endpointId":"ep",`+body+`}`, ",}", "}", 1))
+		issued := start.Truncate(time.Second)
+		if a.RedeemBy != issued.Add(time.Duration(want[0])*time.Second) || a.ExpiresAt != issued.Add(time.Duration(want[1])*time.Second) {
+			t.Errorf("{%s}: redeem by %v, expires %v", body, a.RedeemBy, a.ExpiresAt)
+		}
+	}
+	for _, body := range []string{`"ttlSeconds":9`, `"ttlSeconds":3601,"maxSessionSeconds":86400`, `"maxSessionSeconds":59,"ttlSeconds":10`, `"maxSessionSeconds":86401`, `"ttlSeconds":61,"maxSessionSeconds":60`} {
+		_, err := parseRequest([]byte(`{"endpointId":"ep",`+body+`}`), nil)
+		if fault.From(err).Code != fault.Validation || len(fault.From(err).Details.([]fault.Issue)) != 1 {
+			t.Errorf("{%s}: %v", body, err)
+		}
+	}
+}
+
+func TestBodiesThatSayTheSameAreOne(t *testing.T) {
+	digest := func(body string) string {
+		w, err := parseRequest([]byte(body), nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return w.receipt.Digest
+	}
+	first := digest(`{"endpointId":"ep","metadata":{"n":9007199254740993,"s":"é"}}`)
+	for body, same := range map[string]bool{
+		"\n{ \"metadata\":{\"s\":\"\\u00e9\",\"n\":9007199254740993},\"endpointId\":\"ep\"}": true,
+		`{"endpointId":"ep","metadata":{"n":9007199254740992,"s":"é"}}`:                      false,
+		`{"endpointId":"ep","metadata":{"n":9007199254740993,"s":"é"},"more":1}`:             false,
+		`{"endpointId":"ep","metadata":{"n":"9007199254740993","s":"é"}}`:                    false,
+	} {
+		if (digest(body) == first) != same {
+			t.Errorf("%s: the same is not %v", body, same)
+		}
 	}
 }
 

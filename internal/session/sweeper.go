@@ -161,11 +161,11 @@ func (s *Sweeper) expireDue(ctx context.Context) error {
 		if err != nil {
 			return fmt.Errorf("expire sessions: %w", err)
 		}
+		if len(ids) == 0 {
+			return nil
+		}
 		if err := s.undertaker.bury(ctx, Expired, ids...); err != nil {
 			return err
-		}
-		if len(ids) < sweepPage {
-			return nil
 		}
 	}
 }
