@@ -1,6 +1,7 @@
 package httpapi
 
 import (
+	"encoding/base64"
 	"fmt"
 	"net/http"
 	"net/url"
@@ -43,8 +44,9 @@ func (s *Server) openSocket(w http.ResponseWriter, r *http.Request, _ auth.Princ
 	if err != nil {
 		return err
 	}
-	if !websocket.IsWebSocketUpgrade(r) {
+	if !canUpgrade(r) {
 		w.Header().Set("Upgrade", "websocket")
+		w.Header().Set("Sec-WebSocket-Version", "13")
 		return fault.New(fault.UpgradeRequired, "The token is good. Open a WebSocket to use it.")
 	}
 	if s.deps.Draining() {
@@ -71,6 +73,13 @@ func (s *Server) openSocket(w http.ResponseWriter, r *http.Request, _ auth.Princ
 	s.sockets.add(p)
 	go p.run() // so that net/http can let go of its buffers
 	return nil
+}
+
+// canUpgrade tells whether the upgrade will work: by then the new socket has
+// taken the session from the one before.
+func canUpgrade(r *http.Request) bool {
+	key, err := base64.StdEncoding.DecodeString(r.Header.Get("Sec-WebSocket-Key"))
+	return websocket.IsWebSocketUpgrade(r) && r.Header.Get("Sec-WebSocket-Version") == "13" && err == nil && len(key) == 16
 }
 
 // admitSocket checks token and origin, and counts the handshake against the

@@ -171,10 +171,12 @@ func (b *Browser) Chat(text string) string {
 func (b *Browser) Cut() { _ = b.Conn.NetConn().Close() }
 
 // ReadyStreamID is the position that a ready frame names.
-func (m Received) ReadyStreamID() string {
-	var status struct {
-		StreamID string `json:"streamId"`
-	}
+func (m Received) ReadyStreamID() string { return m.ready().StreamID }
+
+// ConnectionID is the connection that a ready frame names.
+func (m Received) ConnectionID() string { return m.ready().ConnectionID }
+
+func (m Received) ready() (status struct{ StreamID, ConnectionID string }) {
 	_ = json.Unmarshal(m.Status, &status)
-	return status.StreamID
+	return status
 }
