@@ -26,6 +26,7 @@ var channelPromises = map[string]func(*testing.T, Options){
 	"a cursor is good for everything or for nothing":          cursors,
 	"a store that was wiped recovers nothing":                 wiped,
 	"one connection owns a session":                           owners,
+	"who is connected is known":                               presence,
 	"a frame is on the stream once":                           framesOnce,
 	"the runtime's word on text chat wins":                    textChat,
 	"a runtime that lags behind is waited for":                backpressure,
