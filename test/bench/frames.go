@@ -41,7 +41,7 @@ func framesIn(at *site, s settings) error {
 		return err
 	}
 	fmt.Printf("browser to runtime's stream, acknowledged; %d sockets, %d frames in flight on each\n", s.sockets, s.inFlight)
-	return race(s, ours, bare, "bare with XADD")
+	return at.race(s, t.process, ours, peer, bare, "bare with XADD")
 }
 
 // framesOut measures messages of the runtime up to the browser, against a
@@ -78,7 +78,7 @@ func framesOut(at *site, s settings) error {
 		return err
 	}
 	fmt.Printf("runtime to browser; %d channels with a sender and a socket each, %d messages in flight on each\n", s.sockets, s.inFlight)
-	return race(s, ours, bare, "bare with PUBLISH")
+	return at.race(s, t.process, ours, peer, bare, "bare with PUBLISH")
 }
 
 // contestants are the service and a peer that uses the same Redis.
@@ -98,16 +98,22 @@ func (s *site) contestants(peer string) (*telapi, *process, error) {
 }
 
 // race warms both up and measures them in turns.
-func race(s settings, ours, bare []lane, peer string) error {
-	run := func(lanes []lane, span time.Duration) func() (result, error) {
-		return func() (result, error) { return drive(lanes, s.inFlight, span) }
+func (s *site) race(how settings, telapi *process, ours []lane, peer *process, bare []lane, name string) error {
+	run := func(p *process, lanes []lane, span time.Duration) func() (result, error) {
+		return func() (result, error) {
+			server, redis := p.spent(), s.redisProcess.spent()
+			r, err := drive(lanes, how.inFlight, span)
+			each := 1e6 / (r.perSecond * span.Seconds())
+			r.costs = fmt.Sprintf("   processor µs/frame: server %.0f, Redis %.0f", (p.spent()-server)*each, (s.redisProcess.spent()-redis)*each)
+			return r, err
+		}
 	}
-	if _, err := interleave(1, run(ours, s.span/4), run(bare, s.span/4)); err != nil {
+	if _, err := interleave(1, run(telapi, ours, how.span/4), run(peer, bare, how.span/4)); err != nil {
 		return err
 	}
-	d, err := interleave(s.rounds, run(ours, s.span), run(bare, s.span))
+	d, err := interleave(how.rounds, run(telapi, ours, how.span), run(peer, bare, how.span))
 	if err == nil {
-		d.print("frames", peer, "(at least 0.80 wanted)")
+		d.print("frames", name, "(at least 0.80 wanted)")
 	}
 	return err
 }

@@ -17,6 +17,7 @@ type result struct {
 	perSecond float64
 	p99       time.Duration
 	errors    int
+	costs     string // processor time, where it was measured
 }
 
 // load sends the same request over many kept-alive connections, one at a time
@@ -143,7 +144,7 @@ func median(rs []result) result {
 	var m result
 	for _, r := range rs {
 		rates, tails = append(rates, r.perSecond), append(tails, r.p99)
-		m.errors += r.errors
+		m.errors, m.costs = m.errors+r.errors, r.costs
 	}
 	slices.Sort(rates)
 	slices.Sort(tails)
@@ -164,7 +165,7 @@ func (d duel) print(unit, peer, wanted string) {
 		if row.errors > 0 {
 			fmt.Printf("   errors %d", row.errors)
 		}
-		fmt.Println()
+		fmt.Println(row.costs)
 	}
 	fmt.Printf("  %-16s %8.2f %s\n", "ratio", d.ratio, wanted)
 }

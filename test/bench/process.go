@@ -67,3 +67,17 @@ func (p *process) resident() (float64, error) {
 	kib, err := strconv.ParseFloat(string(m[1]), 64)
 	return kib * 1024, err
 }
+
+// spent is the processor time it has used, in seconds.
+func (p *process) spent() float64 {
+	stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", p.cmd.Process.Pid))
+	if err != nil {
+		return 0
+	}
+	_, rest, _ := strings.Cut(string(stat), ") ") // the name before may hold anything
+	fields := strings.Fields(rest)
+	user, _ := strconv.ParseFloat(fields[11], 64)
+	system, _ := strconv.ParseFloat(fields[12], 64)
+	const ticks = 100 // a second, on every Linux that Go runs on
+	return (user + system) / ticks
+}

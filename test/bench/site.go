@@ -23,6 +23,7 @@ type site struct {
 	kv, database string // what they are
 	redisURL     string // empty: the embedded store
 	postgresURL  string // empty: SQLite
+	redisProcess *process
 	stops        []func()
 }
 
@@ -70,7 +71,7 @@ func (s *site) startRedis() error {
 	if err != nil {
 		return err
 	}
-	s.kv, s.redisURL = "Redis", "redis://127.0.0.1:"+port
+	s.kv, s.redisURL, s.redisProcess = "Redis", "redis://127.0.0.1:"+port, p
 	s.stops = append(s.stops, p.stop)
 	return nil
 }
