@@ -33,11 +33,24 @@ end
 -- The number of a field, or of an id.
 local function num(value) return tonumber(value) or tonumber(string.match(value, '^%d+') or '0') end
 
+-- The field flow, one because every frame needs it whole: entries and bytes
+-- ever put on the runtime's stream, those that are committed, how many may not
+-- be, when the end of the idle channel is to be put off next, and when it comes.
+local entries, bytes, committed, committedBytes, maxEntries, maxBytes, touchAt, idleAt
+local NEVER = 99999999999999
+
+local function save()
+  redis.call('HSET', META, 'flow', entries .. ' ' .. bytes .. ' ' .. committed .. ' ' .. committedBytes .. ' ' ..
+    maxEntries .. ' ' .. maxBytes .. ' ' .. touchAt .. ' ' .. idleAt)
+end
+
 local function live(milliseconds)
   for _, key in ipairs(KEYS) do redis.call('PEXPIRE', key, milliseconds) end
 end
 
 local function finish(reason)
+  touchAt, idleAt = NEVER, NEVER
+  save()
   redis.call('HSET', META, 'state', 'ended', 'endReason', reason, 'owner', '')
   channel.state, channel.owner = 'ended', ''
   redis.call('PUBLISH', BASE .. 'down', 'X' .. reason)
@@ -46,51 +59,56 @@ end
 
 -- Reads what a script needs to know of its channel, and ends it if it is idle.
 local function load(...)
-  fetch('state', 'touchAt', 'idleAt', ...)
-  if channel.state == 'open' and now > num(channel.idleAt) then finish('idle') end
+  fetch('flow', ...)
+  if channel.flow == '' then return end
+  local e, b, c, cb, me, mb, t, i = string.match(channel.flow, '^(%d+) (%d+) (%d+) (%d+) (%d+) (%d+) (%d+) (%d+)$')
+  entries, bytes, committed, committedBytes = tonumber(e), tonumber(b), tonumber(c), tonumber(cb)
+  maxEntries, maxBytes, touchAt, idleAt = tonumber(me), tonumber(mb), tonumber(t), tonumber(i)
+  if now > idleAt then finish('idle') end
 end
 
 -- Puts off the end of an idle channel. Once in a while is enough, except for
--- keys that are new and have no TTL yet.
+-- keys that are new and have no TTL yet. save must follow where it says so.
 local function touch(fresh)
-  if channel.state ~= 'open' or not fresh and now < num(channel.touchAt) then return end
+  if not fresh and now < touchAt then return false end
   fetch('idleMs', 'keepMs')
   local idle = num(channel.idleMs)
-  redis.call('HSET', META, 'touchAt', now + math.min(60000, math.floor(idle / 10)), 'idleAt', now + idle)
+  touchAt, idleAt = now + math.min(60000, math.floor(idle / 10)), now + idle
   live(idle + num(channel.keepMs))
+  return true
 end
 
--- Adds an entry to the runtime's stream; announce must follow. Both need
--- inLast and inBytes.
+-- Adds an entry to the runtime's stream; announce must follow.
 local function add(entry)
-  local number, total = num(channel.inLast) + 1, num(channel.inBytes) + #entry
-  local id = number .. '-' .. now
-  redis.call('XADD', IN, id, 'entry', entry, 'total', total)
-  channel.inLast, channel.inBytes, channel.isNew = id, total, channel.isNew or number == 1
+  entries, bytes = entries + 1, bytes + #entry
+  redis.call('XADD', IN, entries .. '-' .. now, 'entry', entry, 'total', bytes)
+  channel.isNew = channel.isNew or entries == 1
 end
 
 -- Notes what was added and tells the runtime.
 local function announce()
-  redis.call('HSET', META, 'inLast', channel.inLast, 'inBytes', channel.inBytes)
-  redis.call('PUBLISH', BASE .. 'up', 'E' .. channel.inLast)
   touch(channel.isNew)
+  save()
+  redis.call('PUBLISH', BASE .. 'up', 'E' .. entries .. '-' .. now)
 end
 
--- What the runtime has not committed, in parts of what it may leave so. Needs
--- the fields that it names.
+-- What the runtime has not committed, in parts of what it may leave so.
 local function backlog()
-  return math.max((num(channel.inLast) - num(channel.committed)) / channel.backlogEntries,
-    (num(channel.inBytes) - num(channel.committedBytes)) / channel.backlogBytes)
+  return math.max((entries - committed) / maxEntries, (bytes - committedBytes) / maxBytes)
 end
 
 -- Begins a life of the channel. from is the place of the arguments in ARGV.
 local function open(from)
-  local names = { 'epoch', 'team', 'endpoint', 'mode', 'callId', 'transactionId', 'profile',
-    'historyMessages', 'historyMs', 'backlogEntries', 'backlogBytes', 'idleMs', 'keepMs' }
+  local names = { 'epoch', 'team', 'endpoint', 'mode', 'callId', 'transactionId', 'profile', 'historyMessages', 'historyMs' }
   for i, name in ipairs(names) do set(name, ARGV[from + i - 1]) end
+  entries, bytes, committed, committedBytes = 0, 0, 0, 0
+  maxEntries, maxBytes = ARGV[from + 9], ARGV[from + 10]
+  set('idleMs', ARGV[from + 11])
+  set('keepMs', ARGV[from + 12])
   set('openedAt', now)
   set('state', 'open')
   touch(true)
+  save()
 end
 
 -- Lets go of history that is over its number or its age. Needs outLast.

@@ -14,7 +14,7 @@
 -- runtime of the same name takes over from itself: it was started again. Not
 -- with accept, since the same session may be offered twice. An ended channel can
 -- be claimed, so that what was acknowledged before its end is still read.
-load('team', 'endpoint', 'claimedBy', 'claimToken', 'claimUntil')
+load('state', 'team', 'endpoint', 'claimedBy', 'claimToken', 'claimUntil')
 local how = ARGV[4]
 if channel.state == '' and how == 'open' then
   open(5)
@@ -32,7 +32,7 @@ elseif num(channel.claimUntil) > now and channel.claimToken ~= ARGV[2]
   return { 'taken' }
 end
 redis.call('HSET', META, 'claimedBy', ARGV[1], 'claimToken', ARGV[2], 'claimUntil', now + ARGV[3], 'offeredAt', '')
-touch()
+if touch() then save() end
 local reply = redis.call('HMGET', META, 'epoch', 'team', 'endpoint', 'mode', 'callId', 'transactionId', 'profile', 'committed')
 for i = 1, 8 do reply[i] = reply[i] or '' end
 return { 'claimed', unpack(reply) }

@@ -8,13 +8,15 @@
 -- Atomic so that a runtime which has lost its claim cannot move the position of
 -- the one that has it. Neither the position, by which a reader sees that the
 -- store has lost nothing, nor anything after it is ever trimmed.
-load('claimToken', 'committed', 'inLast')
+load('state', 'claimToken')
 if channel.state == '' then return 'lost' end
 if channel.claimToken ~= ARGV[1] then return 'claim_lost' end
-if num(ARGV[2]) <= num(channel.committed) then return 'committed' end
+if num(ARGV[2]) <= committed then return 'committed' end
 local entry = redis.call('XRANGE', IN, ARGV[2], ARGV[2])[1]
 if not entry then return 'unknown' end
-redis.call('HSET', META, 'committed', entry[1], 'committedBytes', entry[2][4])
-redis.call('XTRIM', IN, 'MINID', '~', math.max(1, math.min(num(entry[1]), num(channel.inLast) - ARGV[3] + 1)))
+set('committed', entry[1])
+committed, committedBytes = num(entry[1]), entry[2][4]
 touch()
+save()
+redis.call('XTRIM', IN, 'MINID', '~', math.max(1, math.min(committed, entries - ARGV[3] + 1)))
 return 'committed'

@@ -6,7 +6,7 @@
 -- returns  'done', also of one that has ended before; 'lost' or 'claim_lost'
 --
 -- Atomic so that nothing follows the last entry.
-load('claimToken', 'inLast', 'inBytes')
+load('state', 'claimToken')
 if channel.state == '' then return 'lost' end
 if ARGV[1] ~= '' and channel.claimToken ~= ARGV[1] then return 'claim_lost' end
 if channel.state == 'ended' then return 'done' end

@@ -9,7 +9,7 @@
 -- Atomic so that a message is in the history before it is heard of, has the one
 -- before it named without fail, and is there once however often it is sent; and
 -- so that text chat is switched before the browser is told.
-load('claimToken', 'outLast', 'epoch')
+load('state', 'claimToken', 'outLast', 'epoch')
 if channel.state == '' then return 'lost' end
 if ARGV[1] ~= '' and channel.claimToken ~= ARGV[1] then return 'claim_lost' end
 if channel.state == 'ended' then return redis.call('ZSCORE', SENT, ARGV[2]) and 'repeated' or 'ended' end
@@ -28,5 +28,5 @@ if number % 16 == 0 then -- whoever reads trims exactly
   redis.call('ZREMRANGEBYSCORE', SENT, '-inf', number - 1024)
 end
 redis.call('PUBLISH', BASE .. 'down', 'M' .. channel.epoch .. ' ' .. previous .. ' ' .. id .. '\n' .. ARGV[4])
-touch(number == 1)
+if touch(number == 1) then save() end
 return 'sent'

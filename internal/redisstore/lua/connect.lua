@@ -14,8 +14,7 @@
 --
 -- Atomic because of two connections one must own the session, and because what
 -- is sent between reading the history and hearing of what is new would be lost.
-load('epoch', 'team', 'endpoint', 'owner', 'ownerUntil', 'connections', 'chatOff', 'claimUntil', 'offeredAt',
-  'inLast', 'inBytes', 'committed', 'committedBytes', 'backlogEntries', 'backlogBytes', 'outLast')
+load('state', 'epoch', 'team', 'endpoint', 'owner', 'ownerUntil', 'connections', 'chatOff', 'claimUntil', 'offeredAt', 'outLast')
 if channel.state == '' then
   open(9)
 elseif channel.state == 'ended' then
@@ -31,7 +30,7 @@ end
 local first = channel.connections == ''
 redis.call('HSET', META, 'owner', ARGV[1], 'ownerUntil', now + ARGV[4], 'connections', num(channel.connections) + 1)
 if first then redis.call('ZADD', SEEN, 0, '') end -- so that it has a TTL from the start
-touch(true)
+if touch(true) then save() end
 -- Connections that come and go must not fill the stream of a runtime that is
 -- away; they get further than frames, which are refused and sent again.
 if backlog() < 2 then

@@ -5,7 +5,7 @@
 -- returns  'detached', or 'not_owner' when there was nothing to give up
 --
 -- Atomic so that a connection that was replaced cannot report its session gone.
-load('owner', 'inLast', 'inBytes', 'committed', 'committedBytes', 'backlogEntries', 'backlogBytes')
+load('state', 'owner')
 if channel.state ~= 'open' or channel.owner ~= ARGV[1] then return 'not_owner' end
 set('owner', '')
 if backlog() < 2 then

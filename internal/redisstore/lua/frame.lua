@@ -9,20 +9,20 @@
 -- Atomic so that a frame is on the stream once, whatever is sent again, and
 -- never from a connection that another one has replaced. Several at a time
 -- because most of the cost is in knowing the channel.
-load('owner', 'chatOff', 'inLast', 'inBytes', 'committed', 'committedBytes', 'backlogEntries', 'backlogBytes')
-if channel.state == '' then return { 'lost' } end
-if channel.state == 'ended' then return { 'ended' } end
-if channel.owner ~= ARGV[1] then return { 'not_owner' } end
+load('owner', 'chatOff')
+if channel.owner ~= ARGV[1] then -- as is nobody of a channel that has ended
+  fetch('state')
+  return { channel.state == '' and 'lost' or channel.state == 'ended' and 'ended' or 'not_owner' }
+end
 
 local function take(id, chat, switch, entry)
   local refusal = chat == '1' and channel.chatOff ~= '' and 'chat_disabled' or backlog() >= 1 and 'backpressure'
   if refusal then return redis.call('ZSCORE', SEEN, id) and 'repeated' or refusal end
-  local number = num(channel.inLast) + 1
-  if redis.call('ZADD', SEEN, 'NX', number, id) == 0 then return 'repeated' end
+  if redis.call('ZADD', SEEN, 'NX', entries + 1, id) == 0 then return 'repeated' end
   add(entry)
   -- Now and then, for it need not be exact: the newest 4,096 are remembered,
   -- and a few more.
-  if number % 64 == 0 then redis.call('ZREMRANGEBYRANK', SEEN, 0, -4097) end
+  if entries % 64 == 0 then redis.call('ZREMRANGEBYRANK', SEEN, 0, -4097) end
   if switch == 'disable_text_chat' and channel.chatOff == '' then
     set('chatOff', 'browser')
   elseif switch == 'enable_text_chat' and channel.chatOff == 'browser' then
@@ -31,7 +31,7 @@ local function take(id, chat, switch, entry)
   return 'appended'
 end
 
-local before, outcomes = channel.inLast, {}
+local before, outcomes = entries, {}
 for i = 2, #ARGV, 4 do outcomes[#outcomes + 1] = take(ARGV[i], ARGV[i + 1], ARGV[i + 2], ARGV[i + 3]) end
-if channel.inLast ~= before then announce() end
+if entries ~= before then announce() end
 return outcomes

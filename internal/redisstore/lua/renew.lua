@@ -5,10 +5,10 @@
 -- returns  {'owned', 1 if to be offered}, {'lost'}, {'ended'} or {'not_owner'}
 --
 -- Atomic so that nobody renews what another connection has taken.
-load('owner', 'claimUntil', 'offeredAt')
+load('state', 'owner', 'claimUntil', 'offeredAt')
 if channel.state == '' then return { 'lost' } end
 if channel.state == 'ended' then return { 'ended' } end
 if channel.owner ~= ARGV[1] then return { 'not_owner' } end
 set('ownerUntil', now + ARGV[2])
-touch()
+if touch() then save() end
 return { 'owned', offer() }
