@@ -10,7 +10,7 @@
 -- never from a connection that another one has replaced. Several at a time
 -- because most of the cost is in knowing the channel.
 load('owner', 'chatOff')
-if channel.owner ~= ARGV[1] then -- as is nobody of a channel that has ended
+if channel.owner == '' or channel.owner ~= ARGV[1] then -- it is empty where the channel has ended
   fetch('state')
   return { channel.state == '' and 'lost' or channel.state == 'ended' and 'ended' or 'not_owner' }
 end
