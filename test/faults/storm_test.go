@@ -33,6 +33,7 @@ type storm struct {
 	pages     []*page
 
 	acknowledged, cuts atomic.Int64
+	refused, away      atomic.Int64 // frames that the store could not take, and sockets closed for it
 	mu                 sync.Mutex
 	heard              map[string][]string // message ids that reached a runtime, by session
 }
@@ -40,14 +41,14 @@ type storm struct {
 // page is a browser that comes back for as long as it has something to say or
 // to hear, with everything it needs for that.
 type page struct {
-	storm                       *storm
-	session, token              string
-	cursor, connection          string
-	written, answered, answers  int
-	unacknowledged              []string // ids, oldest first
-	ids                         []string // of all messages, in order
-	seen                        map[string]bool
-	sockets, resumed, repetions int
+	storm                         *storm
+	session, token                string
+	cursor, connection            string
+	written, answers              int
+	unacknowledged                []string // ids, oldest first
+	ids                           []string // of all messages, in order
+	seen                          map[string]bool
+	sockets, resumed, repetitions int
 }
 
 // window is how many messages a page leaves unacknowledged.
@@ -183,6 +184,9 @@ func (p *page) write(conn *websocket.Conn, id string) error {
 // mayComeBack holds the end of a socket against what the code promises.
 func (p *page) mayComeBack(err error) error {
 	var closed *websocket.CloseError
+	if websocket.IsCloseError(err, 4005) {
+		p.storm.away.Add(1)
+	}
 	if errors.As(err, &closed) && (closed.Code >= 4500 || closed.Code == 1007 || closed.Code == 1008 || closed.Code == 1009) {
 		return fmt.Errorf("told not to come back: %w", err)
 	}
@@ -212,7 +216,7 @@ func (p *page) read(raw []byte) error {
 		p.resumed++
 	case m.Type == "chat":
 		if p.seen[m.StreamID] {
-			p.repetions++
+			p.repetitions++
 			return nil
 		}
 		if m.Chat.N != p.answers {
@@ -221,6 +225,8 @@ func (p *page) read(raw []byte) error {
 		p.seen[m.StreamID] = true
 		p.answers++
 		p.cursor = m.StreamID
+	case m.Type == "error" && m.Error.Code == "SERVICE_UNAVAILABLE" && m.Error.Message != "":
+		p.storm.refused.Add(1)
 	default:
 		return fmt.Errorf("unexpected frame %s", raw)
 	}
@@ -322,7 +328,7 @@ func (s *storm) settle(env boot.Env) {
 			s.t.Errorf("session %s: %d were acknowledged, %d are on the stream, %d were received, or their order differs",
 				p.session, len(p.ids), len(stored), len(s.heard[p.session]))
 		}
-		sockets, resumed, repeated = sockets+p.sockets, resumed+p.resumed, repeated+p.repetions
+		sockets, resumed, repeated = sockets+p.sockets, resumed+p.resumed, repeated+p.repetitions
 	}
 	s.t.Logf("%d messages each way, %d sockets cut, %d opened, %d resumed, %d messages seen twice",
 		s.acknowledged.Load(), s.cuts.Load(), sockets, resumed, repeated)

@@ -52,7 +52,7 @@ func Issue(t testing.TB, i *boot.Instance, key string, body map[string]any) (id,
 type Browser struct {
 	Conn    *websocket.Conn
 	Session string
-	t       testing.TB
+	T       testing.TB
 }
 
 // Dial opens a socket as a page does; query is what follows ws/session.
@@ -73,7 +73,7 @@ func Connect(t testing.TB, i *boot.Instance, session, token, query string) *Brow
 	if err != nil {
 		t.Fatalf("open a socket: %v %s", err, Body(resp))
 	}
-	return &Browser{Conn: conn, Session: session, t: t}
+	return &Browser{Conn: conn, Session: session, T: t}
 }
 
 // Body is the answer to a handshake that was refused.
@@ -104,21 +104,21 @@ func (b *Browser) Read() (Received, error) {
 
 // Next is Read for frames that must come.
 func (b *Browser) Next() Received {
-	b.t.Helper()
+	b.T.Helper()
 	m, err := b.Read()
 	if err != nil {
-		b.t.Fatalf("read a frame: %v", err)
+		b.T.Fatalf("read a frame: %v", err)
 	}
 	return m
 }
 
 // Expect reads a frame that must hold all of the parts.
 func (b *Browser) Expect(parts ...string) Received {
-	b.t.Helper()
+	b.T.Helper()
 	m := b.Next()
 	for _, p := range parts {
 		if !strings.Contains(m.Raw, p) {
-			b.t.Fatalf("frame %s lacks %s", m.Raw, p)
+			b.T.Fatalf("frame %s lacks %s", m.Raw, p)
 		}
 	}
 	return m
@@ -126,7 +126,7 @@ func (b *Browser) Expect(parts ...string) Received {
 
 // CloseCode reads up to the close frame.
 func (b *Browser) CloseCode() int {
-	b.t.Helper()
+	b.T.Helper()
 	for {
 		_, err := b.Read()
 		var closed *websocket.CloseError
@@ -134,14 +134,14 @@ func (b *Browser) CloseCode() int {
 			return closed.Code
 		}
 		if err != nil {
-			b.t.Fatalf("the socket ended without a code: %v", err)
+			b.T.Fatalf("the socket ended without a code: %v", err)
 		}
 	}
 }
 
 // Send writes a frame and returns its message id.
 func (b *Browser) Send(kind, object, payload string) string {
-	b.t.Helper()
+	b.T.Helper()
 	id := uuid.NewString()
 	b.Write(Frame(kind, b.Session, id, object, payload))
 	return id
@@ -155,15 +155,15 @@ func Frame(kind, session, id, object, payload string) string {
 
 // Write sends a text frame as it is.
 func (b *Browser) Write(frame string) {
-	b.t.Helper()
+	b.T.Helper()
 	if err := b.Conn.WriteMessage(websocket.TextMessage, []byte(frame)); err != nil {
-		b.t.Fatalf("write a frame: %v", err)
+		b.T.Fatalf("write a frame: %v", err)
 	}
 }
 
 // Chat sends a text and returns its message id.
 func (b *Browser) Chat(text string) string {
-	b.t.Helper()
+	b.T.Helper()
 	return b.Send("chat", "chat", fmt.Sprintf(`{"text":%q}`, text))
 }
 
