@@ -71,24 +71,24 @@ func (s *Store) CreateSession(ctx context.Context, made session.Session, r sessi
 		made.ID, made.TeamID, made.EndpointID, made.Mode, identity, metadata, made.DuplicatePolicy, made.TokenID,
 		millis(made.IssuedAt), millis(made.RedeemBy), millis(made.ExpiresAt),
 	}
+	if r.Key == "" {
+		err := s.change(ctx, "create", "session", insertSession, args...)
+		return err == nil, err
+	}
 	err = s.together(ctx, "create session", func(ctx context.Context, tx *sql.Tx) error {
-		if r.Key != "" {
-			result, err := tx.ExecContext(ctx, insertReceipt, made.TeamID, r.Key, r.Digest, made.ID, r.At.UnixMilli(), staleBefore.UnixMilli())
-			if err != nil {
-				return err
-			}
-			if n, err := result.RowsAffected(); err != nil || n == 0 {
-				return err
-			}
-		}
 		if !storable(args) {
 			return errNotStorable
 		}
-		if _, err := tx.ExecContext(ctx, insertSession, args...); err != nil {
-			return refused(err, "session")
+		result, err := tx.ExecContext(ctx, insertReceipt, made.TeamID, r.Key, r.Digest, made.ID, r.At.UnixMilli(), staleBefore.UnixMilli())
+		if err != nil {
+			return err
+		}
+		if n, err := result.RowsAffected(); err != nil || n == 0 {
+			return err
 		}
 		created = true
-		return nil
+		_, err = tx.ExecContext(ctx, insertSession, args...)
+		return refused(err, "session")
 	})
 	return created && err == nil, err
 }
