@@ -1,0 +1,68 @@
+package e2e
+
+import (
+	"encoding/json"
+	"strings"
+	"testing"
+
+	"telapi/test/boot"
+	"telapi/test/talk"
+)
+
+// What an operator can do with a conversation: open one, watch it, speak in it
+// and end it, with output for people and for programs.
+func TestOperatorWatchesAndSpeaks(t *testing.T) {
+	for name, env := range map[string]boot.Env{"embedded": {}, "postgres and redis": realStores(t)} {
+		t.Run(name, func(t *testing.T) {
+			env := talk.WithDataDir(t, env)
+			i := boot.Start(t, env)
+			own := newTenant(t, i, "own")
+			opened := telapiJSON(t, env, "channel", "open", "call-1", "--team", own.team.ID, "--endpoint", own.endpoint.ID)
+			if opened["id"] != "call-1" {
+				t.Errorf("opened %v", opened)
+			}
+
+			session, token := talk.Issue(t, i, own.key, map[string]any{"endpointId": own.endpoint.ID, "mode": "chat"})
+			b := talk.Connect(t, i, session, token, "")
+			b.Expect(`"event":"ready"`)
+			telapiJSON(t, env, "channel", "send", session, "--type", "chat", "--payload", `{"text":"from the operator"}`)
+			b.Expect("from the operator", `"streamId"`)
+			id := b.Chat("to the operator")
+			b.Expect(`"event":"ack"`, id)
+
+			tail := telapi(t, env, "channel", "tail", session, "--json")
+			lines := strings.Split(strings.TrimSpace(tail.stdout), "\n")
+			if tail.exit != 0 || len(lines) != 2 {
+				t.Fatalf("tail: exit %d\n%s%s", tail.exit, tail.stdout, tail.stderr)
+			}
+			var frame struct{ ID, Kind, ChannelID string }
+			if err := json.Unmarshal([]byte(lines[1]), &frame); err != nil || frame.ID == "" || frame.Kind != "frame" || frame.ChannelID != session {
+				t.Errorf("second entry %s (%v)", lines[1], err)
+			}
+			if from := telapi(t, env, "channel", "tail", session, "--from", frame.ID, "--json"); strings.TrimSpace(from.stdout) != lines[1] {
+				t.Errorf("tail --from prints %s", from.stdout)
+			}
+
+			p := boot.StartProcess(t, env, "channel", "tail", session, "--follow")
+			p.Line(t, "to the operator")
+			telapiJSON(t, env, "channel", "end", session)
+			p.Line(t, "channel_ended")
+			if code := b.CloseCode(); code != 4503 {
+				t.Errorf("closed with %d", code)
+			}
+
+			for _, wrong := range [][]string{
+				{"channel", "send", "nowhere", "--payload", "{}"},
+				{"channel", "send", session, "--payload", "[]"},
+				{"channel", "send", session, "--type", "ping", "--payload", "{}"},
+				{"channel", "open", "a{b}", "--team", own.team.ID, "--endpoint", own.endpoint.ID},
+				{"channel", "open", "call-2", "--team", "tm_other", "--endpoint", own.endpoint.ID},
+				{"channel", "end", "nowhere"},
+			} {
+				if r := telapi(t, env, wrong...); r.exit != 1 || r.stdout != "" || r.stderr == "" {
+					t.Errorf("telapi %v: exit %d, %q, %q", wrong, r.exit, r.stdout, r.stderr)
+				}
+			}
+		})
+	}
+}
