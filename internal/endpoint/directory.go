@@ -70,11 +70,12 @@ func (d *Directory) List(ctx context.Context, teamID string, params map[string][
 // Find returns a team's endpoint. Another team's is not found.
 func (d *Directory) Find(ctx context.Context, teamID, id string) (Endpoint, error) {
 	e, err := d.store.Endpoint(ctx, id)
+	if fault.Is(err, fault.NotFound) || err == nil && e.TeamID != teamID {
+		// One answer: which ids others have is none of a team's business.
+		return Endpoint{}, fault.New(fault.NotFound, "There is no such endpoint.")
+	}
 	if err != nil {
 		return Endpoint{}, fmt.Errorf("find endpoint: %w", err)
-	}
-	if e.TeamID != teamID {
-		return Endpoint{}, fault.New(fault.NotFound, "There is no such endpoint.")
 	}
 	return e, nil
 }
