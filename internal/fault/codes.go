@@ -10,12 +10,15 @@ const (
 	Validation         Code = "VALIDATION_ERROR"
 	MalformedJSON      Code = "MALFORMED_JSON"
 	Unauthorized       Code = "UNAUTHORIZED"
+	CallbackToken      Code = "CALLBACK_TOKEN_INVALID"
 	Forbidden          Code = "FORBIDDEN"
 	OriginNotAllowed   Code = "ORIGIN_NOT_ALLOWED"
 	NotFound           Code = "NOT_FOUND"
 	MethodNotAllowed   Code = "METHOD_NOT_ALLOWED"
 	SessionInUse       Code = "SESSION_IN_USE"
 	Idempotency        Code = "IDEMPOTENCY_CONFLICT"
+	CallbackConsumed   Code = "CALLBACK_CONSUMED"
+	ConversationEnded  Code = "CONVERSATION_ENDED"
 	SessionEnded       Code = "SESSION_ENDED"
 	PayloadTooLarge    Code = "PAYLOAD_TOO_LARGE"
 	UnsupportedMedia   Code = "UNSUPPORTED_MEDIA_TYPE"
@@ -40,12 +43,15 @@ var Catalogue = []Entry{
 	{Validation, http.StatusBadRequest, "A value is missing, of the wrong type or out of its bounds.", "Read details: one entry per issue, with the place and what is allowed."},
 	{MalformedJSON, http.StatusBadRequest, "The body is not exactly one JSON value: broken syntax, duplicate keys, invalid UTF-8 or absurd nesting.", "Send well-formed JSON."},
 	{Unauthorized, http.StatusUnauthorized, "No credential, or one that is unknown, expired, revoked or wrongly signed.", "Send a valid X-API-Key, or a console JWT signed with the shared JWT_SECRET."},
+	{CallbackToken, http.StatusUnauthorized, "The callback token is missing, unknown, expired, of another conversation, kind or work item, or came in the query alone.", "Send the token of this very work item, raw, in the header token. Do not retry with the same one."},
 	{Forbidden, http.StatusForbidden, "The credential is good but lacks the scope of this operation.", "Use a key with the scope that details.requiredScope names."},
 	{OriginNotAllowed, http.StatusForbidden, "The page's origin is not among those the endpoint allows.", "Add the origin to the endpoint, or open the socket from an allowed page."},
 	{NotFound, http.StatusNotFound, "No such route, or no such resource in your team.", "Check the path and the id."},
 	{MethodNotAllowed, http.StatusMethodNotAllowed, "The path exists, but not with this method.", "Use a method that the Allow header lists."},
 	{SessionInUse, http.StatusConflict, "Another connection of the session is alive and its policy is reject.", "Close it, or name it by connectionId to take its place."},
 	{Idempotency, http.StatusConflict, "The Idempotency-Key was used with another body.", "Use a new key for a new request."},
+	{CallbackConsumed, http.StatusConflict, "The work item was answered before, or cancelled; details say which.", "With details.duplicate true all is well: the same body was taken the first time. Do not send another."},
+	{ConversationEnded, http.StatusGone, "The conversation has ended.", "Drop the result."},
 	{SessionEnded, http.StatusGone, "The session has ended, was deleted or is over its time.", "Ask for a new token."},
 	{PayloadTooLarge, http.StatusRequestEntityTooLarge, "The body is larger than the route takes.", "Send less."},
 	{UnsupportedMedia, http.StatusUnsupportedMediaType, "The body is not declared as JSON.", "Send Content-Type: application/json."},

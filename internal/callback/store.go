@@ -1,0 +1,87 @@
+// Package callback owns what a provider posts back: whether its credential is
+// good, what its body puts on the conversation's stream, and that this happens
+// once and in order.
+package callback
+
+import (
+	"context"
+
+	"telapi/internal/fault"
+)
+
+// Kind is the sort of work item a callback answers, and the route it comes by.
+type Kind string
+
+// The kinds.
+const (
+	Bot  Kind = "bot"
+	LLM  Kind = "llm"
+	Tool Kind = "tool"
+)
+
+// Credential is what a provider presents. The token itself goes no further than
+// the handler: Digest is its SHA-256 in hex.
+type Credential struct {
+	ChannelID  string
+	Kind       Kind
+	WorkItemID string // as the path names it; empty on the bot route
+	Digest     string
+}
+
+// Delivery is a callback on its way to the stream.
+type Delivery struct {
+	Credential
+	CallbackID string
+	// BodyDigest tells a repetition from another body; empty: bodies of this
+	// credential cannot be told apart.
+	BodyDigest string
+	// Epoch is the life of the channel whose profile decided the commands.
+	Epoch string
+	// Entries are what is appended, consecutively and in this order. There
+	// may be none; the work item is answered all the same.
+	Entries [][]byte
+	// Receipt is kept for the provider that asks again.
+	Receipt []byte
+}
+
+// Verdict is what became of a callback.
+type Verdict string
+
+// The verdicts.
+const (
+	Routed       Verdict = "routed"       // its entries are on the stream
+	Parked       Verdict = "parked"       // consumed; routed once its predecessors are
+	Invalid      Verdict = "invalid"      // no such credential here, or no longer
+	Ended        Verdict = "ended"        // the channel has ended
+	Consumed     Verdict = "consumed"     // answered before, with another body
+	Duplicate    Verdict = "duplicate"    // answered before, with this body
+	Cancelled    Verdict = "cancelled"    // the runtime has cancelled the work item
+	Stale        Verdict = "stale"        // of another epoch: nothing was done; decide again
+	Backpressure Verdict = "backpressure" // the runtime is too far behind: nothing was done
+	Good         Verdict = "good"         // Peek alone: it would be taken
+)
+
+// Channel is what a decision needs to know of a conversation.
+type Channel struct {
+	Epoch         string
+	Profile       []byte // gatewayProfile as JSON
+	CallID        string
+	TransactionID string
+}
+
+// ErrNoChannel says that there is no such conversation.
+var ErrNoChannel = fault.New(fault.NotFound, "There is no such conversation.")
+
+// Store is where credentials and streams are. Every method is one round trip.
+type Store interface {
+	// Channel reads what is fixed for a channel's life, or fails with
+	// ErrNoChannel. An ended channel is still there for a while.
+	Channel(ctx context.Context, channelID string) (Channel, error)
+	// Peek judges a credential and consumes nothing.
+	Peek(ctx context.Context, c Credential) (Verdict, error)
+	// Deliver checks, consumes, orders, parks, appends and announces in one
+	// atomic step: all of it, or nothing. The receipt is the first one where
+	// the verdict is Duplicate or Consumed. It may be repeated with the same
+	// CallbackID after a lost reply and then has the same outcome.
+	Deliver(ctx context.Context, d Delivery) (v Verdict, receipt []byte, err error)
+}
