@@ -32,13 +32,17 @@ type Credential struct {
 type Delivery struct {
 	Credential
 	CallbackID string
-	// BodyDigest tells a repetition from another body; empty: bodies of this
-	// credential cannot be told apart.
+	// BodyDigest tells a repetition from another body.
 	BodyDigest string
+	// Identified says that the body carries something to tell it by. Only then
+	// is the same body a repetition under a channel's credential, where a bot
+	// may well say the same thing twice; a work item has one answer anyway.
+	Identified bool
 	// Epoch is the life of the channel whose profile decided the commands.
 	Epoch string
 	// Entries are what is appended, consecutively and in this order. There
-	// may be none; the work item is answered all the same.
+	// may be none; the work item is answered all the same. Where the path does
+	// not name the work item, the store adds "workItemId" to each object.
 	Entries [][]byte
 	// Receipt is kept for the provider that asks again.
 	Receipt []byte
