@@ -2,9 +2,6 @@ package session
 
 import (
 	"cmp"
-	"crypto/sha256"
-	"encoding/hex"
-	"fmt"
 	"regexp"
 	"slices"
 	"strings"
@@ -80,20 +77,9 @@ func parseRequest(body []byte, keys []string) (wish, error) {
 	if err := issues.Err(); err != nil {
 		return wish{}, err
 	}
-	digest, err := digestOf(body)
+	digest, err := strictjson.Digest(body)
 	w.receipt.Digest = digest
 	return w, err
-}
-
-// digestOf tells bodies apart by what they say and not by how it is written.
-// Numbers count as they are spelt: no precision is lost on the way.
-func digestOf(body []byte) (string, error) {
-	canonical := jsontext.Value(slices.Clone(body))
-	if err := canonical.Canonicalize(jsontext.CanonicalizeRawInts(false), jsontext.CanonicalizeRawFloats(false)); err != nil {
-		return "", fmt.Errorf("canonicalize the body: %w", err)
-	}
-	sum := sha256.Sum256(canonical)
-	return hex.EncodeToString(sum[:]), nil
 }
 
 // visible is what an idempotency key is made of.

@@ -1,0 +1,49 @@
+package callback
+
+import (
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/promauto"
+
+	"telapi/internal/command"
+	"telapi/internal/fault"
+)
+
+type metrics struct {
+	callbacks *prometheus.CounterVec
+	commands  *prometheus.CounterVec
+	seconds   *prometheus.HistogramVec
+}
+
+func newMetrics(registry prometheus.Registerer) metrics {
+	make := promauto.With(registry)
+	return metrics{
+		callbacks: make.NewCounterVec(prometheus.CounterOpts{
+			Name: "telapi_callbacks_total", Help: "Callbacks of providers, by kind and by what became of them: accepted, parked, or the code of the refusal."},
+			[]string{"kind", "outcome"}),
+		commands: make.NewCounterVec(prometheus.CounterOpts{
+			Name: "telapi_commands_total", Help: "Commands in callbacks that were taken, by type and decision."},
+			[]string{"type", "decision"}),
+		seconds: make.NewHistogramVec(prometheus.HistogramOpts{
+			Name: "telapi_callback_seconds", Help: "Time from a callback's header to its entries being on the stream, or parked.",
+			Buckets: []float64{.0005, .001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10}},
+			[]string{"kind"}),
+	}
+}
+
+func (m metrics) count(kind Kind, answer Answer, err error, took time.Duration) {
+	if err != nil {
+		m.callbacks.WithLabelValues(string(kind), string(fault.From(err).Code)).Inc()
+		return
+	}
+	m.callbacks.WithLabelValues(string(kind), answer.Status).Inc()
+	m.seconds.WithLabelValues(string(kind)).Observe(took.Seconds())
+	for _, c := range answer.Commands {
+		label := c.Type
+		if !command.Known(label) {
+			label = "other" // a provider must not make up labels
+		}
+		m.commands.WithLabelValues(label, c.Decision).Inc()
+	}
+}

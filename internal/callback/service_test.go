@@ -1,0 +1,312 @@
+package callback
+
+import (
+	"context"
+	"errors"
+	"io"
+	"log/slog"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/go-json-experiment/json"
+	"github.com/prometheus/client_golang/prometheus"
+	dto "github.com/prometheus/client_model/go"
+
+	"telapi/callruntime/wire"
+	"telapi/internal/command"
+	"telapi/internal/fault"
+)
+
+const (
+	channelID = "call-1"
+	flowJSON  = `{"commandSources":["bot"],"commandPolicies":[{"type":"hangup","enabled":true}]}`
+	hello     = `{"conversation":{"identifier":{"id":"call-1"}},"messages":{"message":[{"content":{"textMessage":{"textPlain":"Hello"}}}]}}`
+	hangUp    = `{"conversation":{"identifier":{"id":"call-1"}},"actions":[{"type":"hangup","commandId":"c1"},{"type":"transfer","target":"tel:+49301"},{"type":"made_up"}]}`
+)
+
+// memory is a store whose word is scripted: what it was asked, in order, and
+// what it answers next.
+type memory struct {
+	channel   Channel
+	peek      Verdict
+	deliver   []any // Verdict or error, one per call; the last one stays
+	receipt   []byte
+	asked     []string
+	delivered []Delivery
+}
+
+func (m *memory) Channel(context.Context, string) (Channel, error) {
+	m.asked = append(m.asked, "channel")
+	if m.channel.Epoch == "" {
+		return Channel{}, ErrNoChannel
+	}
+	return m.channel, nil
+}
+
+func (m *memory) Peek(context.Context, Credential) (Verdict, error) {
+	m.asked = append(m.asked, "peek")
+	if m.peek == "" {
+		return "", fault.Unavailable("The store", io.EOF)
+	}
+	return m.peek, nil
+}
+
+func (m *memory) Deliver(_ context.Context, d Delivery) (Verdict, []byte, error) {
+	m.asked = append(m.asked, "deliver")
+	m.delivered = append(m.delivered, d)
+	next := any(Routed)
+	if len(m.deliver) > 0 {
+		next = m.deliver[0]
+		m.deliver = m.deliver[min(1, len(m.deliver)-1):]
+	}
+	if err, failed := next.(error); failed {
+		return "", nil, err
+	}
+	return next.(Verdict), m.receipt, nil
+}
+
+func (m *memory) entries(t *testing.T) (list []wire.Entry) {
+	t.Helper()
+	for _, raw := range m.delivered[len(m.delivered)-1].Entries {
+		var e wire.Entry
+		if err := json.Unmarshal(raw, &e); err != nil {
+			t.Fatal(err)
+		}
+		list = append(list, e)
+	}
+	return list
+}
+
+func newTestService(t *testing.T, m *memory, disabled ...string) *Service {
+	t.Helper()
+	platform, err := command.NewPlatform(disabled, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return NewService(m, platform, slog.New(slog.DiscardHandler), prometheus.NewRegistry(), time.Now)
+}
+
+func counted(t *testing.T, c prometheus.Counter) float64 {
+	t.Helper()
+	var m dto.Metric
+	if err := c.Write(&m); err != nil {
+		t.Fatal(err)
+	}
+	return m.GetCounter().GetValue()
+}
+
+func request(kind Kind, body string) Request {
+	r := Request{Credential: Credential{ChannelID: channelID, Kind: kind, Digest: "d1"}, Body: []byte(body), Received: time.Now()}
+	if kind != Bot {
+		r.WorkItemID = "w1"
+	}
+	return r
+}
+
+func TestChecksComeInTheirOrder(t *testing.T) {
+	tooLarge, wrongType := fault.New(fault.PayloadTooLarge, "Large."), fault.New(fault.UnsupportedMedia, "Type.")
+	brokenOff := fault.New(fault.MalformedJSON, "Broken off.")
+	for _, c := range []struct {
+		name  string
+		alter func(*Request, *memory)
+		want  fault.Code
+		asked string
+	}{
+		{"another media type, though there is no token", func(r *Request, _ *memory) { r.Unread, r.Digest = wrongType, "" }, fault.UnsupportedMedia, ""},
+		{"too large, though there is no token", func(r *Request, _ *memory) { r.Unread, r.Digest = tooLarge, "" }, fault.PayloadTooLarge, ""},
+		{"no token, though the body is bad", func(r *Request, _ *memory) { r.Digest, r.Body = "", []byte("{") }, fault.CallbackToken, ""},
+		{"a channel that cannot be", func(r *Request, _ *memory) { r.ChannelID = "a{b}" }, fault.CallbackToken, ""},
+		{"a work item that cannot be", func(r *Request, _ *memory) { r.Kind, r.WorkItemID = LLM, "a b" }, fault.CallbackToken, ""},
+		{"a body that broke off, to a stranger", func(r *Request, m *memory) { r.Unread, m.peek = brokenOff, Invalid }, fault.CallbackToken, "peek"},
+		{"a body that broke off, to a good token", func(r *Request, m *memory) { r.Unread = brokenOff }, fault.MalformedJSON, "peek"},
+		{"no JSON, to a stranger", func(r *Request, m *memory) { r.Body, m.peek = []byte("{"), Invalid }, fault.CallbackToken, "peek"},
+		{"no JSON, to a consumed token", func(r *Request, m *memory) { r.Body, m.peek = []byte("{"), Consumed }, fault.CallbackToken, "peek"},
+		{"no JSON, to a good token", func(r *Request, m *memory) { r.Body = []byte("{") }, fault.MalformedJSON, "peek"},
+		{"no JSON, the runtime behind", func(r *Request, m *memory) { r.Body, m.peek = []byte("{"), Backpressure }, fault.MalformedJSON, "peek"},
+		{"no JSON, the store away", func(r *Request, m *memory) { r.Body, m.peek = []byte("{"), "" }, fault.ServiceUnavailable, "peek"},
+		{"another conversation's body", func(r *Request, m *memory) { r.ChannelID = "call-2" }, fault.Validation, "peek"},
+		{"no such channel", func(_ *Request, m *memory) { m.channel = Channel{} }, fault.CallbackToken, "channel"},
+		{"a bad token", func(_ *Request, m *memory) { m.deliver = []any{Invalid} }, fault.CallbackToken, "channel deliver"},
+		{"an ended channel", func(_ *Request, m *memory) { m.deliver = []any{Ended} }, fault.ConversationEnded, "channel deliver"},
+		{"a consumed token", func(_ *Request, m *memory) { m.deliver = []any{Consumed} }, fault.CallbackConsumed, "channel deliver"},
+		{"a runtime that is behind", func(_ *Request, m *memory) { m.deliver = []any{Backpressure} }, fault.ServiceUnavailable, "channel deliver"},
+		{"a verdict that nobody knows", func(_ *Request, m *memory) { m.deliver = []any{Verdict("eh")} }, fault.Internal, "channel deliver"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			m := &memory{channel: Channel{Epoch: "e1"}, peek: Good}
+			s := newTestService(t, m)
+			r := request(Bot, hello)
+			c.alter(&r, m)
+			_, err := s.Accept(t.Context(), r)
+			if got := fault.From(err).Code; err == nil || got != c.want {
+				t.Errorf("got %v, want %s", err, c.want)
+			}
+			if got := strings.Join(m.asked, " "); got != c.asked {
+				t.Errorf("asked the store: %s, want: %s", got, c.asked)
+			}
+			if fault.Is(err, fault.ServiceUnavailable) && fault.From(err).RetryAfter <= 0 {
+				t.Error("503 does not say when to come again")
+			}
+			if n := counted(t, s.metrics.callbacks.WithLabelValues(string(r.Kind), string(c.want))); n != 1 {
+				t.Errorf("counted %v times as %s", n, c.want)
+			}
+		})
+	}
+}
+
+func TestReusedTokensLearnWhatBecameOfTheFirstAnswer(t *testing.T) {
+	for verdict, want := range map[Verdict]string{
+		Duplicate: `{"duplicate":true,"receipt":{"callbackId":"cb_first"}}`,
+		Consumed:  `{"duplicate":false}`,
+		Cancelled: `{"duplicate":false,"state":"cancelled"}`,
+	} {
+		m := &memory{channel: Channel{Epoch: "e1"}, deliver: []any{verdict}, receipt: []byte(`{"callbackId":"cb_first"}`)}
+		s := newTestService(t, m)
+		_, err := s.Accept(t.Context(), request(Bot, hello))
+		details, _ := json.Marshal(fault.From(err).Details)
+		if string(details) != want {
+			t.Errorf("%s: details %s, want %s", verdict, details, want)
+		}
+	}
+}
+
+func TestKnownChannelCostsOneRoundTrip(t *testing.T) {
+	m := &memory{channel: Channel{Epoch: "e1"}}
+	s := newTestService(t, m)
+	for range 3 {
+		if _, err := s.Accept(t.Context(), request(Bot, hello)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if got := strings.Join(m.asked, " "); got != "channel deliver deliver deliver" {
+		t.Errorf("asked the store: %s", got)
+	}
+}
+
+func TestChannelOpenedAnewIsDecidedByItsOwnProfile(t *testing.T) {
+	m := &memory{channel: Channel{Epoch: "e1", Profile: []byte(flowJSON)}}
+	s := newTestService(t, m)
+	decision := func() string {
+		t.Helper()
+		answer, err := s.Accept(t.Context(), request(Bot, hangUp))
+		if err != nil {
+			t.Fatal(err)
+		}
+		return answer.Commands[0].Decision
+	}
+	if d := decision(); d != "allowed" {
+		t.Errorf("under the first profile: %s", d)
+	}
+	m.channel = Channel{Epoch: "e2"}
+	m.deliver = []any{Stale, Routed}
+	if d := decision(); d != "denied" {
+		t.Errorf("under the second, which permits nothing: %s", d)
+	}
+	if last := m.delivered[len(m.delivered)-1]; last.Epoch != "e2" {
+		t.Errorf("decided for %s", last.Epoch)
+	}
+	m.deliver = []any{Stale}
+	if _, err := s.Accept(t.Context(), request(Bot, hello)); !fault.Is(err, fault.ServiceUnavailable) {
+		t.Errorf("a channel that keeps changing: %v", err)
+	}
+}
+
+func TestLostAnswerIsAskedForUnderTheSameName(t *testing.T) {
+	away := fault.Unavailable("The store", io.EOF)
+	m := &memory{channel: Channel{Epoch: "e1"}, deliver: []any{away, Routed}}
+	s := newTestService(t, m)
+	if answer, err := s.Accept(t.Context(), request(Bot, hello)); err != nil || answer.Status != "accepted" {
+		t.Errorf("got %v, %v", answer, err)
+	}
+	if len(m.delivered) != 2 || m.delivered[0].CallbackID != m.delivered[1].CallbackID {
+		t.Errorf("delivered %+v", m.delivered)
+	}
+	m.delivered, m.deliver = nil, []any{away}
+	if _, err := s.Accept(t.Context(), request(Bot, hello)); !fault.Is(err, fault.ServiceUnavailable) || len(m.delivered) != 2 {
+		t.Errorf("store away: %v after %d tries", err, len(m.delivered))
+	}
+	m.delivered, m.deliver = nil, []any{errors.New("a script that fails")}
+	if _, err := s.Accept(t.Context(), request(Bot, hello)); err == nil || len(m.delivered) != 1 {
+		t.Errorf("a failure of ours: %v after %d tries", err, len(m.delivered))
+	}
+}
+
+func TestAnswerSaysWhatBecameOfEveryCommand(t *testing.T) {
+	m := &memory{channel: Channel{Epoch: "e1", Profile: []byte(flowJSON)}, deliver: []any{Parked}}
+	s := newTestService(t, m)
+	answer, err := s.Accept(t.Context(), request(Bot, hangUp))
+	if err != nil || answer.Status != "parked" || answer.Messages != 0 || len(answer.Commands) != 3 {
+		t.Fatalf("got %+v, %v", answer, err)
+	}
+	want := []string{"hangup allowed ", "transfer denied type_not_allowed", "made_up denied unknown_action"}
+	for i, c := range answer.Commands {
+		if got := c.Type + " " + c.Decision + " " + c.Reason; got != want[i] {
+			t.Errorf("command %d: %s, want %s", i, got, want[i])
+		}
+	}
+	if n := counted(t, s.metrics.commands.WithLabelValues("other", "denied")); n != 1 {
+		t.Errorf("a made-up type is counted %v times as other", n)
+	}
+	s = newTestService(t, m, "hangup")
+	if answer, err = s.Accept(t.Context(), request(Bot, hangUp)); err != nil || answer.Commands[0].Reason != command.PlatformDisabled {
+		t.Errorf("with hangup off for the platform: %+v, %v", answer, err)
+	}
+}
+
+func TestEveryEntryCarriesTheTrace(t *testing.T) {
+	m := &memory{channel: Channel{Epoch: "e1", Profile: []byte(flowJSON), CallID: "sip-call", TransactionID: "tx-channel"}}
+	s := newTestService(t, m)
+	r := request(Bot, hangUp)
+	r.Trace = wire.Trace{TraceID: "trace", ParentSpanID: "span"}
+	for _, given := range []string{"", "tx-request"} {
+		r.Trace.TransactionID = given
+		if _, err := s.Accept(t.Context(), r); err != nil {
+			t.Fatal(err)
+		}
+		want := wire.Trace{TraceID: "trace", ParentSpanID: "span", CallID: "sip-call", TransactionID: "tx-channel"}
+		if given != "" {
+			want.TransactionID = given
+		}
+		for _, e := range m.entries(t) {
+			if e.Trace != want || e.Source != wire.SourceBot || !strings.HasPrefix(e.CallbackID, "cb_") || e.ChannelID != channelID || e.At == 0 {
+				t.Errorf("entry %+v", e)
+			}
+		}
+		sent := m.entries(t)[0].Command.Command.(*wire.Hangup).HangupSIPHeaders
+		if !slices.Contains(sent, wire.NameValue{Name: wire.TransactionHeader, Value: want.TransactionID}) {
+			t.Errorf("the hangup goes with %v", sent)
+		}
+	}
+}
+
+func TestBodiesAreToldApartByWhatTheySay(t *testing.T) {
+	m := &memory{channel: Channel{Epoch: "e1"}}
+	s := newTestService(t, m)
+	send := func(kind Kind, body string) Delivery {
+		t.Helper()
+		if _, err := s.Accept(t.Context(), request(kind, body)); err != nil {
+			t.Fatal(err)
+		}
+		return m.delivered[len(m.delivered)-1]
+	}
+	a, b, c := send(LLM, `{"content":"x","n":1}`), send(LLM, "{ \"n\": 1,\n\"content\":\"x\"}"), send(LLM, `{"content":"y","n":1}`)
+	if a.BodyDigest != b.BodyDigest || a.BodyDigest == c.BodyDigest || len(a.BodyDigest) != 64 || a.Identified {
+		t.Errorf("digests %s, %s, %s", a.BodyDigest, b.BodyDigest, c.BodyDigest)
+	}
+	if send(Bot, hello).Identified || !send(Bot, strings.Replace(hello, `"content"`, `"messageId":"m1","content"`, 1)).Identified {
+		t.Error("only a body with message ids or a time stamp can be told by them")
+	}
+	if d := send(Tool, `[1,2]`); len(d.Entries) != 1 || m.entries(t)[0].Source != wire.SourceTool || m.entries(t)[0].WorkItemID != "w1" {
+		t.Errorf("a tool's result becomes %s", d.Entries)
+	}
+}
+
+func TestUnreadableProfilePermitsNothing(t *testing.T) {
+	m := &memory{channel: Channel{Epoch: "e1", Profile: []byte(`{"commandSources":"bot"`)}}
+	s := newTestService(t, m)
+	if answer, err := s.Accept(t.Context(), request(Bot, hangUp)); err != nil || answer.Commands[0].Decision != "denied" {
+		t.Errorf("got %+v, %v", answer, err)
+	}
+}
