@@ -295,7 +295,7 @@ func TestBodiesAreToldApartByWhatTheySay(t *testing.T) {
 	if a.BodyDigest != b.BodyDigest || a.BodyDigest == c.BodyDigest || len(a.BodyDigest) != 64 || a.Identified {
 		t.Errorf("digests %s, %s, %s", a.BodyDigest, b.BodyDigest, c.BodyDigest)
 	}
-	if send(Bot, hello).Identified || !send(Bot, strings.Replace(hello, `"content"`, `"messageId":"m1","content"`, 1)).Identified {
+	if send(Bot, hello).Identified || !send(Bot, strings.Replace(hello, `"content"`, `"messageId":7,"content"`, 1)).Identified {
 		t.Error("only a body with message ids or a time stamp can be told by them")
 	}
 	if d := send(Tool, `[1,2]`); len(d.Entries) != 1 || m.entries(t)[0].Source != wire.SourceTool || m.entries(t)[0].WorkItemID != "w1" {
