@@ -152,6 +152,7 @@ func fragment(first bool, payload string) []byte {
 // A message that never ends is given up: for its size, or after two pings that
 // were not answered.
 func TestFragmentsWithoutEnd(t *testing.T) {
+	t.Parallel()
 	backends(t, boot.Env{"SESSION_PING_INTERVAL": "1s"}, func(t *testing.T, p *place) {
 		for name, c := range map[string]struct {
 			payload string

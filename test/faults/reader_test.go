@@ -68,7 +68,7 @@ func TestReaderThatNeverReadsIsClosed(t *testing.T) {
 // What is queued for readers that never read stays within its bound, however
 // many there are and however much is sent to them.
 func TestDeafReadersCostNoMoreThanTheirQueues(t *testing.T) {
-	const readers, queue = 20, 1 << 16
+	const readers, queue = 8, 1 << 16
 	env, _ := realStores(t)
 	env["SESSION_MAX_QUEUED_BYTES"], env["SESSION_HISTORY_MESSAGES"] = fmt.Sprint(queue), "10"
 	p := newPlace(t, env)

@@ -146,6 +146,7 @@ func TestWebRTCTokenIsRefusedWhileWebRTCIsOff(t *testing.T) {
 }
 
 func TestTimeOfATokenAndItsSession(t *testing.T) {
+	t.Parallel()
 	env, _ := realStores(t)
 	env["SESSION_PING_INTERVAL"] = "1s"
 	p := newPlace(t, env)
@@ -198,6 +199,7 @@ func TestTimeOfATokenAndItsSession(t *testing.T) {
 // SIGTERM: every socket is told to come back, and resumes on another instance
 // without a gap.
 func TestDrainedSocketsResumeElsewhere(t *testing.T) {
+	t.Parallel()
 	const sockets = 20
 	env, _ := realStores(t)
 	env["SESSION_RECONNECT_JITTER"] = "1s"
