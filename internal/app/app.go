@@ -64,6 +64,9 @@ func New(ctx context.Context, cfg config.Config, opts Options) (_ *App, err erro
 		}
 	}()
 
+	if _, err = Platform(cfg); err != nil {
+		return nil, err
+	}
 	if a.listener, err = listen(ctx, cfg); err != nil {
 		return nil, err
 	}
@@ -86,7 +89,7 @@ func New(ctx context.Context, cfg config.Config, opts Options) (_ *App, err erro
 	authenticator := auth.NewAuthenticator(db, auth.NewConsoleTokens(cfg.JWTSecret, time.Now), uses, time.Now)
 	quotas := team.NewQuotas(db)
 	limits := ratelimit.NewSettings(kv, db, a.log, a.tele.Registry)
-	features := endpoint.Features{APIAccess: cfg.FeatureAPIAccess, WebRTC: cfg.FeatureWebRTC, Channel: channelLimits(cfg)}
+	features := endpoint.Features{APIAccess: cfg.FeatureAPIAccess, WebRTC: cfg.FeatureWebRTC, DisabledCommands: cfg.CommandsDisabled, Channel: channelLimits(cfg)}
 	endpoints := endpoint.NewDirectory(db, opts.Version, features)
 
 	servers, err := cfg.ICEServerList()

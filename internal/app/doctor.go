@@ -32,6 +32,9 @@ type Symptoms struct {
 func Diagnose(ctx context.Context, env []string, given Symptoms, log io.Writer) []Finding {
 	d := &diagnosis{}
 	cfg, warnings, err := config.Load(env, config.Serve)
+	if err == nil {
+		_, err = Platform(cfg)
+	}
 	d.configuration(warnings, err)
 	if err != nil {
 		// What only serve insists on need not keep the rest from being checked.

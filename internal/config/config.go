@@ -47,6 +47,10 @@ type Config struct {
 	HistoryTime        time.Duration `env:"SESSION_HISTORY_TIME" default:"10m" min:"1s" max:"24h" doc:"How long they are kept."`
 	ReconnectJitter    time.Duration `env:"SESSION_RECONNECT_JITTER" default:"5s" min:"0s" max:"1m" doc:"The window over which sockets are closed when an instance drains, and come back to the others."`
 
+	_                struct{} `section:"Commands"`
+	CommandsDisabled []string `env:"COMMANDS_DISABLED" kind:"list:command types, such as transfer,send_dtmf" doc:"Command types that no callback may use, whatever a flow permits."`
+	TransferTargets  []string `env:"TRANSFER_ALLOWED_TARGETS" kind:"list:target patterns, such as tel:+49*,sip:*@pbx.example" doc:"The only targets that transfers may go to; flows can permit fewer, never more. Empty: what the flow permits."`
+
 	_               struct{}      `section:"Stores"`
 	DataDir         string        `env:"DATA_DIR" default:"./data" doc:"Folder of the embedded stores."`
 	DatabaseURL     redact.Secret `env:"DATABASE_URL" kind:"url:postgres,postgresql" doc:"PostgreSQL URL. Empty: SQLite under DATA_DIR."`

@@ -144,6 +144,12 @@ func (s setting) assign(field reflect.Value, value string, mode Mode) (reason st
 			}
 			*p = append(*p, prefix)
 		}
+	case *[]string:
+		for part := range strings.SplitSeq(value, ",") {
+			if *p = append(*p, strings.TrimSpace(part)); strings.TrimSpace(part) == "" {
+				return refused
+			}
+		}
 	case *redact.Secret:
 		if s.min != "" && mode != Tool && len(value) < must(strconv.Atoi(s.min)) {
 			return fmt.Sprintf("has %d bytes; %s", len(value), refused)

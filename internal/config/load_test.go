@@ -52,6 +52,8 @@ func TestEveryNameOfTheInterfaceDocumentHasItsDefault(t *testing.T) {
 		"DATA_DIR":                     "./data",
 		"PUBLIC_URL":                   "",
 		"TRUSTED_PROXIES":              "",
+		"COMMANDS_DISABLED":            "",
+		"TRANSFER_ALLOWED_TARGETS":     "",
 		"SHUTDOWN_TIMEOUT":             "30s",
 		"METRICS_TOKEN":                "",
 	} {
@@ -91,6 +93,7 @@ func TestAllProblemsAreReportedAtOnce(t *testing.T) {
 		"LOG_LEVEL=loud":                                             `LOG_LEVEL="loud": allowed: debug, info, warn or error`,
 		"DATABASE_SSL_MODE=prefer":                                   `DATABASE_SSL_MODE="prefer": allowed: disable, require, verify-ca or verify-full`,
 		"SHUTDOWN_TIMEOUT=30":                                        `SHUTDOWN_TIMEOUT="30": allowed: a duration from 1s to 10m, such as 30s`,
+		"COMMANDS_DISABLED=hangup,,transfer":                         `COMMANDS_DISABLED="hangup,,transfer": allowed: comma-separated command types`,
 		"TRUSTED_PROXIES=10.0.0.0/8,proxy.example":                   `TRUSTED_PROXIES="10.0.0.0/8,proxy.example": allowed: comma-separated IP addresses or CIDR ranges`,
 		"PUBLIC_URL=https://u:hunter2@api.example":                   `PUBLIC_URL=https://u:[redacted]@api.example: has a user or password; allowed: a URL with http:// or https://`,
 		"OTEL_EXPORTER_OTLP_ENDPOINT=collector:4318":                 `OTEL_EXPORTER_OTLP_ENDPOINT=[redacted]: not a URL; allowed`,

@@ -36,6 +36,8 @@ func (c Config) Effective() []Setting {
 				parts[i] = p.String()
 			}
 			value = strings.Join(parts, ",")
+		case []string:
+			value = strings.Join(v, ",")
 		default:
 			value = fmt.Sprint(v)
 		}

@@ -67,6 +67,8 @@ func (s setting) allowed(mode Mode) string {
 			return "a URL with " + schemes + " and a host, special characters in user and password percent-encoded"
 		}
 		return "a URL with " + schemes + " and a host, without user, query and fragment"
+	case strings.HasPrefix(kind, "list:"):
+		return "comma-separated " + kind[len("list:"):]
 	case kind == "pem":
 		return "PEM certificates, raw or in base64"
 	case kind == "base64pem":
