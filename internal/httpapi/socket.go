@@ -49,11 +49,11 @@ func (s *Server) openSocket(w http.ResponseWriter, r *http.Request, _ auth.Princ
 		w.Header().Set("Sec-WebSocket-Version", "13")
 		return fault.New(fault.UpgradeRequired, "The token is good. Open a WebSocket to use it.")
 	}
-	if s.deps.Draining() {
-		return fault.New(fault.ServiceUnavailable, "This instance restarts. Connect again to reach another one.").After(time.Second)
-	}
 	if ses, err = s.deps.Sessions.Redeem(r.Context(), ses); err != nil {
 		return err
+	}
+	if s.deps.Draining() { // asked as late as can be: a socket that opens after the drain is cut off without a word
+		return fault.New(fault.ServiceUnavailable, "This instance restarts. Connect again to reach another one.").After(time.Second)
 	}
 	info, err := channelInfo(ses, ep)
 	if err != nil {

@@ -21,9 +21,10 @@ type sockets struct {
 	closed  *prometheus.CounterVec
 	dropped prometheus.Counter
 
-	mu   sync.Mutex
-	all  map[*pump]struct{}
-	gone sync.WaitGroup
+	mu       sync.Mutex
+	all      map[*pump]struct{}
+	draining bool
+	gone     sync.WaitGroup
 }
 
 func newSockets(registry prometheus.Registerer) *sockets {
@@ -43,6 +44,9 @@ func (s *sockets) add(p *pump) {
 	s.all[p] = struct{}{}
 	s.gone.Add(1)
 	s.open.Inc()
+	if s.draining {
+		p.Close(channel.CloseRestart)
+	}
 }
 
 func (s *sockets) remove(p *pump, code channel.CloseCode) {
@@ -58,6 +62,7 @@ func (s *sockets) remove(p *pump, code channel.CloseCode) {
 // other instances are not stormed, and waits until all are gone or ctx ends.
 func (s *Server) Drain(ctx context.Context, window time.Duration) {
 	s.sockets.mu.Lock()
+	s.sockets.draining = true
 	for p := range s.sockets.all {
 		time.AfterFunc(rand.N(window+1), func() { p.Close(channel.CloseRestart) }) //nolint:gosec // jitter, not a secret
 	}

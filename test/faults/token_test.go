@@ -237,3 +237,51 @@ func TestDrainedSocketsResumeElsewhere(t *testing.T) {
 		t.Error("still running")
 	}
 }
+
+// A handshake that is still under way when an instance drains is sent elsewhere,
+// and holds nothing up.
+func TestHandshakeDuringADrainIsSentElsewhere(t *testing.T) {
+	t.Parallel()
+	env, _ := realStores(t)
+	p := newPlace(t, env)
+	leaving := p.twin(t)
+	id, token := p.session(t)
+	db, err := sql.Open("pgx", env["DATABASE_URL"])
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = db.Close() }()
+	tx, err := db.BeginTx(t.Context(), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := tx.ExecContext(t.Context(), "SELECT 1 FROM sessions WHERE id = $1 FOR UPDATE", id); err != nil { // nobody can redeem it
+		t.Fatal(err)
+	}
+	answered, stopped := make(chan int), make(chan error)
+	go func() {
+		_, resp, err := talk.Dial(t, leaving, token, "")
+		if resp == nil {
+			t.Errorf("no answer: %v", err)
+			resp = &http.Response{}
+		}
+		answered <- resp.StatusCode
+	}()
+	boot.Eventually(t, 10*time.Second, "the handshake waits for the database", func() bool {
+		var waiting int
+		err := db.QueryRowContext(t.Context(), "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND datname = current_database()").Scan(&waiting)
+		return err == nil && waiting > 0
+	})
+	go func() { stopped <- leaving.Stop() }()
+	boot.Eventually(t, 10*time.Second, "the instance drains", func() bool { return leaving.Log.Has("draining") })
+	if err := tx.Rollback(); err != nil {
+		t.Fatal(err)
+	}
+	if status := <-answered; status != http.StatusServiceUnavailable {
+		t.Errorf("answered %d", status)
+	}
+	if err := <-stopped; err != nil {
+		t.Error(err)
+	}
+	talk.Connect(t, p.Instance, id, token, "").Expect(`"event":"ready"`)
+}
