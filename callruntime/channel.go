@@ -37,8 +37,9 @@ type Channel struct {
 	news    chan struct{} // there may be something to read
 	audio   chan Delivery
 	dropped atomic.Int64
-	gone    chan struct{} // closed when the claim is
-	why     error         // set before gone is closed
+	gone    chan struct{}             // closed when the claim is
+	why     error                     // set before gone is closed
+	due     atomic.Pointer[time.Time] // when something is to be done on the channel; nil: not known
 
 	reading  sync.Mutex
 	position string // of what Receive returned last

@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strconv"
+	"strings"
 	"time"
 
 	"github.com/go-json-experiment/json"
@@ -52,7 +54,11 @@ func (c *Channel) Receive(ctx context.Context) (Delivery, error) {
 		if c.ended {
 			return Delivery{}, ErrEnded
 		}
-		if err := c.read(ctx); err != nil {
+		due, err := c.touch(ctx)
+		if err == nil {
+			err = c.read(ctx)
+		}
+		if err != nil {
 			return Delivery{}, fmt.Errorf("read the stream: %w", err)
 		}
 		if len(c.unread) > 0 {
@@ -60,7 +66,9 @@ func (c *Channel) Receive(ctx context.Context) (Delivery, error) {
 		}
 		select {
 		case <-c.news:
+		case <-time.After(time.Until(due)):
 		case <-look.C:
+			c.due.Store(nil) // the notice may have been missed
 		case d := <-c.audio:
 			return d, nil
 		case <-c.gone:
@@ -100,6 +108,33 @@ func (c *Channel) read(ctx context.Context) error {
 	return nil
 }
 
+// touch sees to it that what is due on the channel is done, and returns when
+// something is due next. Without anybody who receives, it is done by whatever
+// happens on the channel next.
+func (c *Channel) touch(ctx context.Context) (time.Time, error) {
+	known := c.due.Load()
+	if known != nil && time.Now().Before(*known) {
+		return *known, nil
+	}
+	ms, err := c.runtime.touch.Exec(ctx, c.runtime.client, wire.ChannelKeys(c.ID), nil).AsInt64()
+	if err != nil {
+		return time.Time{}, err
+	}
+	next := dueIn(ms)
+	c.due.CompareAndSwap(known, next) // unless a notice has come since
+	return *next, nil
+}
+
+// dueIn is when a work item is over its time; none is, if ms is negative. Of the
+// store's clock only how it runs is relied on.
+func dueIn(ms int64) *time.Time {
+	at := time.Now().Add(MaxTTL)
+	if ms >= 0 {
+		at = time.Now().Add(time.Duration(ms) * time.Millisecond)
+	}
+	return &at
+}
+
 // Entries returns what is on a channel's stream from a position on, without
 // waiting for more: the oldest first, and what was committed long ago no more.
 func (r *Runtime) Entries(ctx context.Context, channelID, from string, count int) ([]Delivery, error) {
@@ -128,11 +163,20 @@ func (r *Runtime) entries(ctx context.Context, channelID, from string, count int
 // ear hears of its channel. What goes unheard is found by looking.
 type ear struct{ *Channel }
 
-func (c ear) Up()        { c.look() }
 func (c ear) Down(error) {}
+
+func (c ear) Up() {
+	c.due.Store(nil)
+	c.look()
+}
 
 func (c ear) Message(payload string) {
 	if payload == "" || wire.Notice(payload[0]) != wire.NoticeAudio {
+		ms, err := strconv.ParseInt(payload[1+strings.LastIndexAny(payload, " D"):], 10, 64)
+		if err != nil {
+			ms = -1
+		}
+		c.due.Store(dueIn(ms))
 		c.look()
 		return
 	}

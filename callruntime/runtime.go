@@ -32,10 +32,14 @@ var (
 	ErrTaken     = errors.New("another runtime has the channel")
 	ErrClaimLost = errors.New("the claim of the channel is lost")
 	ErrPosition  = errors.New("the position is not on the stream")
+
+	ErrNoWorkItem     = errors.New("the channel awaits no such work item")
+	ErrWorkItemExists = errors.New("the channel has another work item of this id")
 )
 
 var refusals = map[string]error{
 	"lost": ErrLost, "ended": ErrEnded, "foreign": ErrForeign, "taken": ErrTaken, "claim_lost": ErrClaimLost, "unknown": ErrPosition,
+	"no_item": ErrNoWorkItem, "exists": ErrWorkItemExists,
 }
 
 // Options say where the store is and who asks.
@@ -65,7 +69,7 @@ type Runtime struct {
 	running sync.WaitGroup
 	// Each of these may run twice when its answer is lost: a second run does
 	// nothing.
-	claim, commit, send, end *rueidis.Lua
+	claim, commit, send, end, await, cancel, touch *rueidis.Lua
 }
 
 // New connects to the store.
@@ -95,6 +99,9 @@ func New(opts Options) (*Runtime, error) {
 		commit: rueidis.NewLuaScriptRetryable(lua.Commit()),
 		send:   rueidis.NewLuaScriptRetryable(lua.Send()),
 		end:    rueidis.NewLuaScriptRetryable(lua.End()),
+		await:  rueidis.NewLuaScriptRetryable(lua.Await()),
+		cancel: rueidis.NewLuaScriptRetryable(lua.Cancel()),
+		touch:  rueidis.NewLuaScriptRetryable(lua.Touch()),
 	}
 	r.running.Go(func() { r.listen(ctx) })
 	return r, nil
@@ -159,8 +166,8 @@ func (r *Runtime) Attach(ctx context.Context, channelID string) (*Channel, error
 }
 
 // Observe is for onlookers: a channel that is read from a position on ("" is
-// the oldest entry there is) without claiming it. Send and End act on behalf of
-// the runtime that has the claim; Commit is refused.
+// the oldest entry there is) without claiming it. Send, Await, Cancel and End act
+// on behalf of the runtime that has the claim; Commit is refused.
 func (r *Runtime) Observe(channelID, from string) *Channel {
 	c := newChannel(r, channelID)
 	c.position = from

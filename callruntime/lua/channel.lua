@@ -8,11 +8,13 @@
 -- KEYS[3]  out:  the history towards the browser (field message)
 -- KEYS[4]  seen: message ids of the browser, scored by entry number
 -- KEYS[5]  sent: message ids of the runtime, scored by message number
+-- KEYS[6]  work: a hash of work items and their credentials, see below
+-- KEYS[7]  forget: fields of work, scored by when they may go
 --
 -- Ids of both streams are <number>-<ms>: numbers count from 1 without a gap,
 -- ms is when it was added. An id never comes twice, not even after a failover
 -- that lost the newest ones, since the same number then has another ms.
-local META, IN, OUT, SEEN, SENT = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
+local META, IN, OUT, SEEN, SENT, WORK, FORGET = unpack(KEYS)
 local BASE = string.sub(META, 1, -5)
 
 local clock = redis.call('TIME')
@@ -35,13 +37,23 @@ local function num(value) return tonumber(value) or tonumber(string.match(value,
 
 -- The field flow, one because every frame needs it whole: entries and bytes
 -- ever put on the runtime's stream, those that are committed, how many may not
--- be, when the end of the idle channel is to be put off next, and when it comes.
-local entries, bytes, committed, committedBytes, maxEntries, maxBytes, touchAt, idleAt
+-- be, when the end of the idle channel is to be put off next, and when it comes,
+-- and when the first of the awaited work items is over its time.
+local entries, bytes, committed, committedBytes, maxEntries, maxBytes, touchAt, idleAt, dueAt
 local NEVER = 99999999999999
 
+-- The field queue, for scripts that have to do with work items: the numbers of
+-- the first and the last one that are not settled, and the bytes that are parked.
+local head, tail, parked
+
 local function save()
-  redis.call('HSET', META, 'flow', entries .. ' ' .. bytes .. ' ' .. committed .. ' ' .. committedBytes .. ' ' ..
-    maxEntries .. ' ' .. maxBytes .. ' ' .. touchAt .. ' ' .. idleAt)
+  local flow = entries .. ' ' .. bytes .. ' ' .. committed .. ' ' .. committedBytes .. ' ' ..
+    maxEntries .. ' ' .. maxBytes .. ' ' .. touchAt .. ' ' .. idleAt .. ' ' .. dueAt
+  if head then
+    redis.call('HSET', META, 'flow', flow, 'queue', head .. ' ' .. tail .. ' ' .. parked)
+  else
+    redis.call('HSET', META, 'flow', flow)
+  end
 end
 
 local function live(milliseconds)
@@ -55,16 +67,6 @@ local function finish(reason)
   channel.state, channel.owner = 'ended', ''
   redis.call('PUBLISH', BASE .. 'down', 'X' .. reason)
   live(redis.call('HGET', META, 'keepMs'))
-end
-
--- Reads what a script needs to know of its channel, and ends it if it is idle.
-local function load(...)
-  fetch('flow', ...)
-  if channel.flow == '' then return end
-  local e, b, c, cb, me, mb, t, i = string.match(channel.flow, '^(%d+) (%d+) (%d+) (%d+) (%d+) (%d+) (%d+) (%d+)$')
-  entries, bytes, committed, committedBytes = tonumber(e), tonumber(b), tonumber(c), tonumber(cb)
-  maxEntries, maxBytes, touchAt, idleAt = tonumber(me), tonumber(mb), tonumber(t), tonumber(i)
-  if now > idleAt then finish('idle') end
 end
 
 -- Puts off the end of an idle channel. Once in a while is enough, except for
@@ -83,18 +85,107 @@ local function add(entry)
   entries, bytes = entries + 1, bytes + #entry
   redis.call('XADD', IN, entries .. '-' .. now, 'entry', entry, 'total', bytes)
   channel.isNew = channel.isNew or entries == 1
+  channel.added = true
 end
 
--- Notes what was added and tells the runtime.
+-- Notes what was added and tells the runtime, and with it how long to wait for
+-- the next work item.
 local function announce()
   touch(channel.isNew)
   save()
-  redis.call('PUBLISH', BASE .. 'up', 'E' .. entries .. '-' .. now)
+  local wait = dueAt < NEVER and dueAt - now or ''
+  redis.call('PUBLISH', BASE .. 'up', channel.added and 'E' .. entries .. '-' .. now .. ' ' .. wait or 'D' .. wait)
 end
 
--- What the runtime has not committed, in parts of what it may leave so.
-local function backlog()
-  return math.max((entries - committed) / maxEntries, (bytes - committedBytes) / maxBytes)
+-- Work items are numbered as they are registered. Until it is settled, the
+-- field of an item's number in work says what to put on the stream at its turn:
+-- the time from which on that may be, a blank, and the entries. An item that is
+-- awaited has its deadline there and the entry that tells of it; one that was
+-- answered early has 0 and its entries, one that was cancelled 0 and none. So
+-- nothing but the deadline of the first item ever needs watching.
+--
+-- The field of a credential's digest is: state (awaiting, routed, parked or
+-- cancelled), number (0: the channel's, which has no turn), kind, deadline, work
+-- item, and once it is answered callback, digest of the body, and the receipt.
+-- The field @item is the digest of the item's credential.
+local RETENTION = 3600000 -- after the deadline
+
+local function pack(list)
+  local packed = {}
+  for i, entry in ipairs(list) do packed[i] = #entry .. ':' .. entry end
+  return table.concat(packed)
+end
+
+local function queue()
+  if head then return end
+  if not channel.queue then fetch('queue') end
+  local h, t, p = string.match(channel.queue, '^(%d+) (%d+) (%d+)$')
+  head, tail, parked = tonumber(h or 1), tonumber(t or 0), tonumber(p or 0)
+end
+
+-- Puts on the stream what has its turn, and with skip also what waits for items
+-- that are still awaited, which are given up. Needs queue; announce must follow.
+local function advance(skip)
+  dueAt = NEVER
+  while head <= tail do
+    local item = redis.call('HGET', WORK, head) or '0 '
+    local blank = string.find(item, ' ', 1, true)
+    local at = tonumber(string.sub(item, 1, blank - 1))
+    if at <= now then
+      if at == 0 then parked = parked - (#item - blank) end
+      local from = blank + 1
+      while from <= #item do
+        local colon = string.find(item, ':', from, true)
+        local last = colon + string.sub(item, from, colon - 1)
+        add(string.sub(item, colon + 1, last))
+        from = last + 1
+      end
+    elseif not skip then
+      dueAt = at
+      return
+    end
+    redis.call('HDEL', WORK, head)
+    head = head + 1
+  end
+end
+
+-- A credential as a list of its parts, or nothing.
+local function credential(digest)
+  local value = redis.call('HGET', WORK, digest)
+  if value then return { string.match(value, '^(%S+) (%d+) (%S+) (%d+) (%S+) (%S*) (%S*) (.*)$') } end
+end
+
+-- Lets go of a few fields of work that are over their time. Whoever calls it has
+-- just added some, so that neither key can vanish and come again without a TTL.
+local function forget()
+  local gone = redis.call('ZRANGEBYSCORE', FORGET, '-inf', now, 'LIMIT', 0, 8)
+  if #gone == 0 then return end
+  redis.call('HDEL', WORK, unpack(gone))
+  redis.call('ZREM', FORGET, unpack(gone))
+end
+
+-- Reads what a script needs to know of its channel, and first does what is due:
+-- ends it if it is idle, and gives up what was awaited for too long.
+local function load(...)
+  fetch('flow', ...)
+  if channel.flow == '' then return end
+  local e, b, c, cb, me, mb, t, i, d = string.match(channel.flow, '^(%d+) (%d+) (%d+) (%d+) (%d+) (%d+) (%d+) (%d+) (%d+)$')
+  entries, bytes, committed, committedBytes = tonumber(e), tonumber(b), tonumber(c), tonumber(cb)
+  maxEntries, maxBytes, touchAt, idleAt, dueAt = tonumber(me), tonumber(mb), tonumber(t), tonumber(i), tonumber(d)
+  local idle = now > idleAt
+  if now >= dueAt or idle and dueAt < NEVER then
+    queue()
+    advance(idle)
+    announce()
+    channel.added = nil
+  end
+  if idle then finish('idle') end
+end
+
+-- What the runtime has not committed, and as many bytes more, in parts of what
+-- it may leave so.
+local function backlog(more)
+  return math.max((entries - committed) / maxEntries, (bytes - committedBytes + (more or 0)) / maxBytes)
 end
 
 -- Begins a life of the channel. from is the place of the arguments in ARGV.
@@ -102,7 +193,7 @@ local function open(from)
   local names = { 'epoch', 'team', 'endpoint', 'mode', 'callId', 'transactionId', 'profile', 'historyMessages', 'historyMs' }
   for i, name in ipairs(names) do set(name, ARGV[from + i - 1]) end
   entries, bytes, committed, committedBytes = 0, 0, 0, 0
-  maxEntries, maxBytes = ARGV[from + 9], ARGV[from + 10]
+  maxEntries, maxBytes, dueAt = ARGV[from + 9], ARGV[from + 10], NEVER
   set('idleMs', ARGV[from + 11])
   set('keepMs', ARGV[from + 12])
   set('openedAt', now)

@@ -19,6 +19,12 @@ var (
 	send string
 	//go:embed end.lua
 	end string
+	//go:embed await.lua
+	await string
+	//go:embed cancel.lua
+	cancel string
+	//go:embed touch.lua
+	touch string
 )
 
 // Channel makes a script of a channel whole: what all of them share comes first.
@@ -35,3 +41,12 @@ func Send() string { return Channel(send) }
 
 // End is end.lua.
 func End() string { return Channel(end) }
+
+// Await is await.lua.
+func Await() string { return Channel(await) }
+
+// Cancel is cancel.lua.
+func Cancel() string { return Channel(cancel) }
+
+// Touch is touch.lua.
+func Touch() string { return Channel(touch) }

@@ -27,10 +27,11 @@ func ValidChannelID(id string) bool { return channelID.MatchString(id) }
 
 // ChannelKeys are the keys of a channel in the order in which every script of
 // the contract takes them: what is known of it, the stream towards the runtime,
-// the history towards the browser, and the ids of recent messages each way.
+// the history towards the browser, the ids of recent messages each way, work
+// items and their credentials, and when those can be forgotten.
 func ChannelKeys(id string) []string {
 	base := channelPrefix + id + "}:"
-	return []string{base + "meta", base + "in", base + "out", base + "seen", base + "sent"}
+	return []string{base + "meta", base + "in", base + "out", base + "seen", base + "sent", base + "work", base + "forget"}
 }
 
 // StreamKey is the stream towards the runtime.
@@ -48,7 +49,8 @@ type Notice byte
 // The notices. Nothing but audio is lost with one that goes unheard.
 const (
 	NoticeAudio    Notice = 'A' // both: the ChannelMessage
-	NoticeEntry    Notice = 'E' // up: the id of an entry that is on the stream now
+	NoticeEntry    Notice = 'E' // up: the id of an entry that is on the stream now, a blank, and what NoticeDue says
+	NoticeDue      Notice = 'D' // up: ms until a work item is over its time, or nothing if none is awaited
 	NoticeMessage  Notice = 'M' // down: epoch, id before, id, separated by blanks, a line feed and the ChannelMessage
 	NoticeReplaced Notice = 'R' // down: the connection that owns the session now
 	NoticeClosed   Notice = 'X' // down: the reason for which the channel ended

@@ -535,13 +535,18 @@ func idleness(t *testing.T, opts Options) {
 				return err
 			}
 			at := time.Now().Add(24*time.Hour - before).UnixMilli()
-			numbers := append(strings.Fields(flow)[:6], "0", fmt.Sprint(at))
+			numbers := strings.Fields(flow)
+			numbers[6], numbers[7] = "0", fmt.Sprint(at)
 			return client.Do(ctx, client.B().Hset().Key(meta).FieldValue().FieldValue("flow", strings.Join(numbers, " ")).Build()).Error()
 		})
 	}
 	s.attach("a")
 	s.frame("a", "0")
-	s.send(s.take("r"), "1")
+	c := s.take("r")
+	s.send(c, "1")
+	if _, err := c.Await(t.Context(), callruntime.AwaitOptions{}); err != nil {
+		t.Fatal(err)
+	}
 	s.raw(func(ctx context.Context, client rueidis.Client) error {
 		for _, key := range wire.ChannelKeys(s.id) {
 			ttl, err := client.Do(ctx, client.B().Pttl().Key(key).Build()).AsInt64()
