@@ -16,6 +16,7 @@ import (
 
 	"telapi/api"
 	"telapi/internal/auth"
+	"telapi/internal/callback"
 	"telapi/internal/channel"
 	"telapi/internal/config"
 	"telapi/internal/endpoint"
@@ -64,7 +65,8 @@ func New(ctx context.Context, cfg config.Config, opts Options) (_ *App, err erro
 		}
 	}()
 
-	if _, err = Platform(cfg); err != nil {
+	platform, err := Platform(cfg)
+	if err != nil {
 		return nil, err
 	}
 	if a.listener, err = listen(ctx, cfg); err != nil {
@@ -135,6 +137,7 @@ func New(ctx context.Context, cfg config.Config, opts Options) (_ *App, err erro
 			*session.Sweeper
 			*session.Actions
 		}{sessions, sweeper, actions}, socketLimits(cfg), a.log, a.tele.Registry),
+		Callbacks: callback.NewService(redisstore.NewCallbacks(kv), platform, a.log, a.tele.Registry, time.Now),
 		AnyOrigin: opts.Development,
 	})
 	a.server = a.surface.HTTPServer()

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"strings"
 	"time"
 
 	"github.com/go-json-experiment/json"
@@ -149,15 +150,24 @@ func (c *cli) printEntry(d callruntime.Delivery) error {
 		_, err := fmt.Fprintf(c.Out, `{"id":%q,%s`+"\n", d.Position, d.JSON[1:])
 		return err
 	}
-	e := d.Entry
+	_, err := fmt.Fprintf(c.Out, "%s  %-24s %s\n", time.UnixMilli(d.Entry.At).Format("15:04:05.000"), d.Position, describe(d.Entry))
+	return err
+}
+
+// describe says on one line what an entry is about.
+func describe(e wire.Entry) string {
 	what := string(e.Kind)
-	for _, detail := range []string{e.Event, e.WorkItemID, e.Reason, e.Text} {
+	if e.Command.Command != nil {
+		what += " " + e.Command.Head().Type
+	}
+	details := []string{e.Event, string(e.Value), e.WorkItemID, string(e.Apply), e.Reason, e.Text, string(e.Result), string(e.Error)}
+	if e.Content != nil {
+		details = append(details, *e.Content)
+	}
+	for _, detail := range details {
 		if detail != "" {
 			what += " " + detail
 		}
-	}
-	if e.Command.Command != nil {
-		what += " " + e.Command.Head().Type
 	}
 	if m := e.Message; m != nil {
 		what += " " + string(m.Type)
@@ -165,8 +175,7 @@ func (c *cli) printEntry(d callruntime.Delivery) error {
 			what += " " + string(*payload)
 		}
 	}
-	_, err := fmt.Fprintf(c.Out, "%s  %-24s %s\n", time.UnixMilli(e.At).Format("15:04:05.000"), d.Position, what)
-	return err
+	return strings.NewReplacer("\r", " ", "\n", " ").Replace(what)
 }
 
 func (c *cli) channelSendCommand() *cobra.Command {

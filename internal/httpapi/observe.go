@@ -13,7 +13,6 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"go.opentelemetry.io/otel/attribute"
 	"go.opentelemetry.io/otel/codes"
-	"go.opentelemetry.io/otel/propagation"
 	"go.opentelemetry.io/otel/trace"
 
 	"telapi/internal/fault"
@@ -40,8 +39,7 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 
 	ctx := reqid.With(r.Context(), id)
-	ctx = propagation.TraceContext{}.Extract(ctx, propagation.HeaderCarrier(r.Header))
-	ctx, span := s.deps.Tracing.Tracer("telapi/httpapi").Start(ctx, r.Method, trace.WithSpanKind(trace.SpanKindServer))
+	ctx, span := s.deps.Tracing.Tracer("telapi/httpapi").Start(joinTrace(ctx, r), r.Method, trace.WithSpanKind(trace.SpanKindServer))
 	r = r.WithContext(ctx)
 
 	s.seen.inFlight.Inc()

@@ -4,6 +4,7 @@ import (
 	"net/http"
 
 	"telapi/internal/auth"
+	"telapi/internal/callback"
 	"telapi/internal/ratelimit"
 	"telapi/internal/session"
 )
@@ -45,6 +46,10 @@ func (s *Server) routes() []Route {
 	return []Route{
 		{"GET", "/health", public, "", "", always, s.health},
 		{"GET", "/metrics", metricsOnly, "", "", always, s.metrics},
+		{"POST", webhooks + "bot/{channelId}", public, "", ratelimit.Webhook, always, s.webhook(callback.Bot)},
+		{"POST", webhooks + "llm/{channelId}/{workItemId}", public, "", ratelimit.Webhook, always, s.webhook(callback.LLM)},
+		{"POST", webhooks + "tool/{channelId}/{workItemId}", public, "", ratelimit.Webhook, always, s.webhook(callback.Tool)},
+
 		{"GET", "/openapi.yaml", public, "", ratelimit.API, apiAccess, s.openAPI},
 
 		{"POST", "/api/v1/sessions/token", team, auth.CreateCallToken, ratelimit.API, apiAccess, withBody(maxBody, s.issueToken)},

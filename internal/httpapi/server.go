@@ -14,6 +14,7 @@ import (
 	"go.opentelemetry.io/otel/trace"
 
 	"telapi/internal/auth"
+	"telapi/internal/callback"
 	"telapi/internal/channel"
 	"telapi/internal/endpoint"
 	"telapi/internal/ratelimit"
@@ -45,6 +46,7 @@ type Deps struct {
 	Capabilities endpoint.Document
 	Usage        *usage.Accounts
 	Channels     *channel.Service
+	Callbacks    *callback.Service
 	AnyOrigin    bool // development: sockets from any page
 	Sessions     *session.Desk
 }

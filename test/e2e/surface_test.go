@@ -30,6 +30,9 @@ func TestSurfaceByFeatureFlag(t *testing.T) {
 		{"GET", "/ws/session", false, 401},
 		{"OPTIONS", "/ws/session", false, 204},
 		{"GET", "/openapi.yaml", false, 200},
+		{"POST", "/api/v1/webhooks/bot/ch", true, 415},
+		{"POST", "/api/v1/webhooks/llm/ch/w", true, 415},
+		{"POST", "/api/v1/webhooks/tool/ch/w", true, 415},
 	}
 	for _, apiAccess := range []bool{true, false} {
 		for _, webRTC := range []bool{true, false} {
@@ -44,7 +47,7 @@ func TestSurfaceByFeatureFlag(t *testing.T) {
 						t.Errorf("%s %s: got %d %s, want %d", row.method, row.path, resp.StatusCode, body, want)
 					}
 				}
-				if want := map[bool]int{true: len(surface), false: 2}[apiAccess]; len(i.App.Routes()) != want {
+				if want := map[bool]int{true: len(surface), false: 5}[apiAccess]; len(i.App.Routes()) != want {
 					t.Errorf("%d routes are registered, want %d", len(i.App.Routes()), want)
 				}
 			})

@@ -1,0 +1,81 @@
+package httpapi
+
+import (
+	"crypto/sha256"
+	"encoding/hex"
+	"net/http"
+	"strings"
+
+	"go.opentelemetry.io/otel/attribute"
+	"go.opentelemetry.io/otel/trace"
+
+	"telapi/internal/auth"
+	"telapi/internal/callback"
+	"telapi/internal/endpoint"
+	"telapi/internal/reqid"
+)
+
+const webhooks = "/api/v1/webhooks/"
+
+// webhook takes what a provider of some kind posts back. Its credential is in
+// the request alone, so there is no principal; one that fails counts against
+// the auth tier like any other.
+func (s *Server) webhook(kind callback.Kind) handler {
+	limit := endpoint.PublishedLimits().CallbackBodyBytes
+	return func(w http.ResponseWriter, r *http.Request, _ auth.Principal) error {
+		received := s.deps.Now()
+		body, unread := readBody(w, r, limit)
+		request := callback.Request{
+			Credential: callback.Credential{
+				ChannelID: r.PathValue("channelId"), Kind: kind, WorkItemID: r.PathValue("workItemId"), Digest: digest(callbackToken(r, kind)),
+			},
+			Body: body, Unread: unread, Trace: callTrace(r), Received: received,
+		}
+		answer, err := s.deps.Callbacks.Accept(r.Context(), request)
+		if span := trace.SpanFromContext(r.Context()); span.IsRecording() {
+			span.SetAttributes(
+				attribute.String("telapi.channel_id", request.ChannelID),
+				attribute.String("telapi.callback_id", answer.CallbackID),
+				attribute.String("telapi.call_id", request.Trace.CallID),
+				attribute.String("telapi.transaction_id", request.Trace.TransactionID),
+			)
+		}
+		if err != nil {
+			return s.countFailure(w.(*exchange), r, err)
+		}
+		answer.RequestID = reqid.From(r.Context())
+		return writeJSON(w, http.StatusAccepted, answer)
+	}
+}
+
+// callbackToken is the token as it was presented, or nothing. Where the header
+// token is sent it alone counts; a query is never looked at, since URLs end up
+// in logs along the way.
+func callbackToken(r *http.Request, kind callback.Kind) string {
+	values, sent := r.Header["Token"]
+	bearer := false
+	if !sent && kind != callback.Bot {
+		values, bearer = r.Header["Authorization"], true
+	}
+	if len(values) != 1 {
+		return ""
+	}
+	scheme, rest, _ := strings.Cut(values[0], " ")
+	switch isBearer := strings.EqualFold(scheme, "Bearer"); {
+	case isBearer != bearer:
+		return ""
+	case isBearer:
+		return strings.TrimSpace(rest)
+	default:
+		return values[0]
+	}
+}
+
+// digest is all that is ever looked up or kept of a token.
+func digest(token string) string {
+	if token == "" {
+		return ""
+	}
+	sum := sha256.Sum256([]byte(token))
+	return hex.EncodeToString(sum[:])
+}
