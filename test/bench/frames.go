@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"fmt"
+	"os"
 	"strings"
 	"time"
 
@@ -101,10 +102,15 @@ func (s *site) contestants(peer string) (*telapi, *process, error) {
 func (s *site) race(how settings, telapi *process, ours []lane, peer *process, bare []lane, name string) error {
 	run := func(p *process, lanes []lane, span time.Duration) func() (result, error) {
 		return func() (result, error) {
-			server, redis := p.spent(), s.redisProcess.spent()
+			pids := []int{p.cmd.Process.Pid, s.redisProcess.cmd.Process.Pid, os.Getpid()}
+			var before []float64
+			for _, pid := range pids {
+				before = append(before, spentBy(pid))
+			}
 			r, err := drive(lanes, how.inFlight, span)
-			each := 1e6 / (r.perSecond * span.Seconds())
-			r.costs = fmt.Sprintf("   processor µs/frame: server %.0f, Redis %.0f", (p.spent()-server)*each, (s.redisProcess.spent()-redis)*each)
+			for i, pid := range pids {
+				r.costs = append(r.costs, (spentBy(pid)-before[i])*1e6/(r.perSecond*span.Seconds()))
+			}
 			return r, err
 		}
 	}

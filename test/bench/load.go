@@ -17,7 +17,7 @@ type result struct {
 	perSecond float64
 	p99       time.Duration
 	errors    int
-	costs     string // processor time, where it was measured
+	costs     []float64 // processor µs per frame of the server, Redis and bench itself, where measured
 }
 
 // load sends the same request over many kept-alive connections, one at a time
@@ -144,11 +144,19 @@ func median(rs []result) result {
 	var m result
 	for _, r := range rs {
 		rates, tails = append(rates, r.perSecond), append(tails, r.p99)
-		m.errors, m.costs = m.errors+r.errors, r.costs
+		m.errors += r.errors
 	}
 	slices.Sort(rates)
 	slices.Sort(tails)
 	m.perSecond, m.p99 = rates[len(rates)/2], tails[len(tails)/2]
+	for i := range rs[0].costs {
+		var each []float64
+		for _, r := range rs {
+			each = append(each, r.costs[i])
+		}
+		slices.Sort(each)
+		m.costs = append(m.costs, each[len(each)/2])
+	}
 	return m
 }
 
@@ -165,7 +173,10 @@ func (d duel) print(unit, peer, wanted string) {
 		if row.errors > 0 {
 			fmt.Printf("   errors %d", row.errors)
 		}
-		fmt.Println(row.costs)
+		if len(row.costs) > 0 {
+			fmt.Printf("   processor µs each: server %.0f, Redis %.0f, load %.0f", row.costs[0], row.costs[1], row.costs[2])
+		}
+		fmt.Println()
 	}
 	fmt.Printf("  %-16s %8.2f %s\n", "ratio", d.ratio, wanted)
 }

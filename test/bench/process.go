@@ -68,9 +68,9 @@ func (p *process) resident() (float64, error) {
 	return kib * 1024, err
 }
 
-// spent is the processor time it has used, in seconds.
-func (p *process) spent() float64 {
-	stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", p.cmd.Process.Pid))
+// spentBy is the processor time a process has used, in seconds.
+func spentBy(pid int) float64 {
+	stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
 	if err != nil {
 		return 0
 	}
