@@ -45,21 +45,32 @@ func framesIn(at *site, s settings) error {
 	return at.race(s, t.process, ours, peer, bare, "bare with XADD")
 }
 
-// framesOut measures messages of the runtime up to the browser, against a
-// socket that forwards what its sender publishes.
+// framesOut measures messages of the runtime, which are kept until the browser
+// has them, against a socket that forwards what its sender publishes.
 func framesOut(at *site, s settings) error {
-	t, peer, err := at.contestants("forward")
+	return at.speak(s, "kept messages", func(c *callruntime.Channel) error {
+		return c.Send(context.Background(), wire.ChannelMessage{Type: wire.TypeChat, Chat: []byte(said)})
+	})
+}
+
+// audioOut does the same for audio, which is never kept.
+func audioOut(at *site, s settings) error {
+	return at.speak(s, "audio", func(c *callruntime.Channel) error { return c.SendAudio(context.Background(), []byte(said)) })
+}
+
+func (s *site) speak(how settings, what string, send func(*callruntime.Channel) error) error {
+	t, peer, err := s.contestants("forward")
 	if err != nil {
 		return err
 	}
 	defer t.kill()
 	defer peer.stop()
-	client, err := at.redis()
+	client, err := s.redis()
 	if err != nil {
 		return err
 	}
 	defer client.Close()
-	opts, err := rueidis.ParseURL(at.redisURL)
+	opts, err := rueidis.ParseURL(s.redisURL)
 	if err != nil {
 		return err
 	}
@@ -69,17 +80,17 @@ func framesOut(at *site, s settings) error {
 	}
 	defer runtime.Close()
 
-	ours, bare := make([]lane, s.sockets), make([]lane, s.sockets)
-	if _, err := many(s.sockets, s.connections, func(i int) (err error) {
-		if ours[i], err = t.listener(runtime); err == nil {
+	ours, bare := make([]lane, how.sockets), make([]lane, how.sockets)
+	if _, err := many(how.sockets, how.connections, func(i int) (err error) {
+		if ours[i], err = t.listener(runtime, send); err == nil {
 			bare[i], err = bareListener(peer.line, fmt.Sprintf("/%d", i), client)
 		}
 		return err
 	}); err != nil {
 		return err
 	}
-	fmt.Printf("runtime to browser; %d channels with a sender and a socket each, %d messages in flight on each\n", s.sockets, s.inFlight)
-	return at.race(s, t.process, ours, peer, bare, "bare with PUBLISH")
+	fmt.Printf("runtime to browser, %s; %d channels with a sender and a socket each, %d frames in flight on each\n", what, how.sockets, how.inFlight)
+	return s.race(how, t.process, ours, peer, bare, "bare with PUBLISH")
 }
 
 // contestants are the service and a peer that uses the same Redis.
@@ -145,19 +156,14 @@ func (t *telapi) enter() (ticket, *websocket.Conn, error) {
 	return k, conn, err
 }
 
-func (t *telapi) listener(runtime *callruntime.Runtime) (lane, error) {
+// listener is a channel with its socket.
+func (t *telapi) listener(runtime *callruntime.Runtime, send func(*callruntime.Channel) error) (lane, error) {
 	k, conn, err := t.enter()
 	if err != nil {
 		return lane{}, err
 	}
 	channel, err := runtime.Attach(context.Background(), k.SessionID)
-	if err != nil {
-		return lane{}, err
-	}
-	send := func() error {
-		return channel.Send(context.Background(), wire.ChannelMessage{Type: wire.TypeChat, Chat: []byte(said)})
-	}
-	return lane{send, func() error { return read(conn) }}, nil
+	return lane{func() error { return send(channel) }, func() error { return read(conn) }}, err
 }
 
 func bareListener(addr, topic string, client rueidis.Client) (lane, error) {

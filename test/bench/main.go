@@ -32,6 +32,7 @@ var scenarios = []scenario{
 	{"capabilities", capabilities},
 	{"frames-in", framesIn},
 	{"frames-out", framesOut},
+	{"audio-out", audioOut},
 	{"connect", connect},
 	{"memory", memory},
 }
