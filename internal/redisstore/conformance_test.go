@@ -59,6 +59,7 @@ func TestConformance(t *testing.T) {
 		if engine != "redis" && engine != "redis with TLS, password and database" { // which a connection tells apart, not a script
 			promises = maps.Clone(promises)
 			maps.Copy(promises, channelPromises)
+			maps.Copy(promises, callbackPromises)
 		}
 		t.Run(engine, func(t *testing.T) {
 			t.Parallel()
