@@ -6,7 +6,12 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/google/uuid"
+	"github.com/redis/rueidis"
+
 	"telapi/callruntime"
+	"telapi/callruntime/lua"
+	"telapi/callruntime/wire"
 	"telapi/test/boot"
 	"telapi/test/talk"
 )
@@ -100,7 +105,7 @@ func TestCursorsRecoverAllOrNothing(t *testing.T) {
 		t.Run("trimmed", func(t *testing.T) { try(t, 8, resumption{cursors[8-history-1], false, 0}) })
 		t.Run("after a wipe", func(t *testing.T) {
 			b.Cut()
-			p.wipe(t)
+			p.store(t, func(c rueidis.Client) rueidis.Completed { return c.B().Flushall().Build() })
 			b = talk.Connect(t, p.Instance, id, token, "?streamId="+cursors[8])
 			ready := b.Expect(`"event":"ready"`, `"resumed":false`).ReadyStreamID()
 			b.Expect(`"type":"reconnect"`, `{"recovered":false,"count":0}`)
@@ -112,5 +117,27 @@ func TestCursorsRecoverAllOrNothing(t *testing.T) {
 			b.Expect("so am I")
 			b.Expect(`{"recovered":true,"count":1}`)
 		})
+	})
+}
+
+// A live socket that did not hear of a message notices with the next one.
+func TestSocketThatMissedAMessageRecovers(t *testing.T) {
+	backends(t, nil, func(t *testing.T, p *place) {
+		b, _, ch := p.conversation(t)
+		said(t, b, ch, 1, 2)
+		mute := strings.ReplaceAll(lua.Send(), "redis.call('PUBLISH'", "tostring('PUBLISH'")
+		for n := 3; n <= 5; n++ {
+			id := uuid.NewString()
+			p.store(t, func(c rueidis.Client) rueidis.Completed {
+				keys := wire.ChannelKeys(b.Session)
+				return c.B().Eval().Script(mute).Numkeys(int64(len(keys))).Key(keys...).Arg("", id, "",
+					fmt.Sprintf(`{"type":"chat","sessionId":%q,"messageId":%q,"timestamp":1,"direction":"to_browser","chat":{"n":%d}}`, b.Session, id, n)).Build()
+			})
+		}
+		talk.Say(t, ch, `{"n":6}`)
+		for n := 3; n <= 6; n++ {
+			b.Expect(fmt.Sprintf(`{"n":%d}`, n))
+		}
+		goesOn(t, b, ch)
 	})
 }

@@ -105,8 +105,8 @@ func backends(t *testing.T, settings boot.Env, try func(t *testing.T, p *place))
 	})
 }
 
-// wipe empties the key-value store.
-func (p *place) wipe(t *testing.T) {
+// store sends a command to the key-value store.
+func (p *place) store(t *testing.T, command func(rueidis.Client) rueidis.Completed) {
 	t.Helper()
 	where, err := callruntime.Locate(p.env["REDIS_URL"], p.env["DATA_DIR"])
 	if err != nil {
@@ -118,7 +118,7 @@ func (p *place) wipe(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer client.Close()
-	if err := client.Do(t.Context(), client.B().Flushall().Build()).Error(); err != nil {
+	if err := client.Do(t.Context(), command(client)).Error(); err != nil {
 		t.Fatal(err)
 	}
 }

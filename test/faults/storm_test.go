@@ -366,16 +366,20 @@ func serve(t *testing.T, env boot.Env) (*boot.Instance, *boot.Process) {
 	return i, proc
 }
 
-// Sockets are cut at random and one of two instances is killed in the middle:
+// Sockets are cut at random, and in the middle one of two instances is killed
+// and every subscription lost:
 // every acknowledged message is on the runtime's stream once and in order, and
 // every answer reaches its browser once and in order.
 func TestNothingIsLostInAStorm(t *testing.T) {
-	env, _ := realStores(t)
-	s, env := brew(t, env, 200, 100)
+	stores, redis := realStores(t)
+	s, env := brew(t, stores, 200, 100)
 	a, victim := serve(t, env)
 	b, _ := serve(t, env)
 	s.instances = []*boot.Instance{a, b}
-	s.rage(env, time.Minute, func() { _ = victim.Cmd.Process.Signal(syscall.SIGKILL) })
+	s.rage(env, time.Minute, func() {
+		_ = victim.Cmd.Process.Signal(syscall.SIGKILL)
+		_, _ = redis.Do("CLIENT", "KILL", "TYPE", "pubsub") // and nobody hears anything for a moment
+	})
 	s.settle(env)
 }
 
