@@ -30,6 +30,8 @@ var channelPromises = map[string]func(*testing.T, Options){
 	"a frame is on the stream once":                           framesOnce,
 	"the runtime's word on text chat wins":                    textChat,
 	"a runtime that lags behind is waited for":                backpressure,
+	"what is not committed is kept, and a little more":        trimming,
+	"a store that has lost its newest data is noticed":        setBack,
 	"nothing happens on a channel after its end":              endings,
 	"an idle channel ends":                                    idleness,
 	"simultaneous frames keep their order":                    order,
@@ -458,6 +460,81 @@ func backpressure(t *testing.T, opts Options) {
 				t.Errorf("commit of %s: %v", position, err)
 			}
 		}
+	}
+}
+
+func trimming(t *testing.T, opts Options) {
+	s := newStage(t, opts, nil)
+	s.attach("a")
+	const frames = 2500
+	for i := 0; i < frames; i += 100 {
+		batch := make([]channel.Append, 100)
+		for j := range batch {
+			name := fmt.Sprint(i + j)
+			batch[j] = channel.Append{MessageID: name, Entry: s.entry(wire.KindFrame, name)}
+		}
+		if _, err := s.channels.AppendAll(t.Context(), s.id, "a", batch...); err != nil {
+			t.Fatal(err)
+		}
+	}
+	read := func(c *callruntime.Channel, first, last int) {
+		t.Helper()
+		for i := first; i <= last; i++ {
+			d, err := c.Receive(t.Context())
+			if err == nil {
+				err = c.Commit(t.Context(), d.Position)
+			}
+			if err != nil || i >= 0 && d.Entry.Event != fmt.Sprint(i) {
+				t.Fatalf("entry %d is %+v, %v", i, d.Entry, err)
+			}
+		}
+	}
+	read(s.take("r"), -1, 199)
+	read(s.take("r"), 200, frames-1) // where the one before left off, more than is kept for onlookers from the end
+	kept, err := s.runtime("looker").Entries(t.Context(), s.id, "", frames)
+	if err != nil || len(kept) < 1000 || len(kept) > 1200 || kept[len(kept)-1].Entry.Event != fmt.Sprint(frames-1) {
+		t.Errorf("%d entries are kept for onlookers, %v", len(kept), err)
+	}
+}
+
+// What a failover to a replica that lagged behind looks like.
+func setBack(t *testing.T, opts Options) {
+	s := newStage(t, opts, nil)
+	s.attach("a")
+	s.frame("a", "1")
+	c := s.take("r")
+	_, position := s.receive(c, "1")
+	if err := c.Commit(t.Context(), position); err != nil {
+		t.Fatal(err)
+	}
+	keys := wire.ChannelKeys(s.id)
+	var flow string
+	s.raw(func(ctx context.Context, client rueidis.Client) (err error) {
+		flow, err = client.Do(ctx, client.B().Hget().Key(keys[0]).Field("flow").Build()).ToString()
+		return err
+	})
+	s.frame("a", "2")
+	_, lost := s.receive(c, "2")
+	later := time.Now().Add(5 * time.Millisecond)
+	eventually(t, "a later moment", func() bool { return time.Now().After(later) })
+	s.raw(func(ctx context.Context, client rueidis.Client) error {
+		return errors.Join(
+			client.Do(ctx, client.B().Hset().Key(keys[0]).FieldValue().FieldValue("flow", flow).Build()).Error(),
+			client.Do(ctx, client.B().Del().Key(keys[1]).Build()).Error(), // a stream takes no lower id than its last
+			client.Do(ctx, client.B().Xadd().Key(keys[1]).Id(position).FieldValue().
+				FieldValue("entry", string(s.entry(wire.KindFrame, "1"))).FieldValue("total", "1").Build()).Error())
+	})
+	if got := s.frame("a", "3"); got != channel.Appended {
+		t.Fatalf("frame: %s", got)
+	}
+	if err := c.Commit(t.Context(), lost); !errors.Is(err, callruntime.ErrPosition) {
+		t.Errorf("commit of what is lost: %v", err)
+	}
+	if d, err := c.Receive(t.Context()); !errors.Is(err, callruntime.ErrLost) {
+		t.Errorf("received %+v, %v", d, err)
+	}
+	if events, _ := s.receive(s.take("r"), "3"); strings.Join(events, " ") != "3" {
+		t.Errorf("after attaching again: %v", events)
 	}
 }
 
