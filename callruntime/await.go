@@ -40,6 +40,10 @@ const (
 	WholeChannel Scope = "channel"
 )
 
+// tokenPrefix lets whoever keeps secrets out of logs, this service included,
+// know a credential when it comes where it should not.
+const tokenPrefix = "cbt_"
+
 // How long an answer is awaited.
 const (
 	DefaultTTL = 5 * time.Minute
@@ -78,7 +82,7 @@ func (c *Channel) Await(ctx context.Context, o AwaitOptions) (WorkItem, error) {
 	}
 	secret := make([]byte, 32)
 	_, _ = rand.Read(secret) // which never fails
-	item := WorkItem{ID: o.WorkItemID, Kind: o.Kind, Token: base64.RawURLEncoding.EncodeToString(secret), Path: "/api/v1/webhooks/" + string(o.Kind) + "/" + c.ID}
+	item := WorkItem{ID: o.WorkItemID, Kind: o.Kind, Token: tokenPrefix + base64.RawURLEncoding.EncodeToString(secret), Path: "/api/v1/webhooks/" + string(o.Kind) + "/" + c.ID}
 	if o.Kind != Bot {
 		item.Path += "/" + item.ID
 	}

@@ -39,6 +39,7 @@ func TestTextHidesCredentials(t *testing.T) {
 		"key tk_ab12_" + callbackToken + " revoked":          "key tk_ab12_[redacted] revoked",
 		"X-API-Key: tk_ab12_s3cret":                          "X-API-Key: tk_ab12_[redacted]",
 		`{"apiKey":"tk_a1_x-y_z","n":1}`:                     `{"apiKey":"tk_a1_[redacted]","n":1}`,
+		"POST /api/v1/webhooks/bot/cbt_" + callbackToken:     "POST /api/v1/webhooks/bot/cbt_[redacted]",
 		"two: tk_a_b,tk_c_d":                                 "two: tk_a_[redacted],tk_c_[redacted]",
 		"jwt " + sampleJWT + " expired":                      "jwt [redacted] expired",
 		"Sec-WebSocket-Protocol: telapi.bearer." + sampleJWT: "Sec-WebSocket-Protocol: telapi.bearer.[redacted]",

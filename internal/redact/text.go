@@ -6,7 +6,7 @@ import (
 )
 
 // Text takes credentials out of free text: API keys (their public id stays),
-// JWTs, values after an authentication scheme, values of names such as token or
+// JWTs, callback tokens, values after an authentication scheme, values of names such as token or
 // password, and passwords in URLs. Text without any of them is returned as it
 // is, without a copy.
 func Text(s string) string {
@@ -59,6 +59,7 @@ var rules = []rule{
 	{"bearer basic", regexp.MustCompile(`(?i)\b(bearer|basic)(?:\s+|%20)([^\s"'\\]+)`), schemeValue},
 	{"eyj eya ewo", regexp.MustCompile(`()((?:eyJ|eyA|ewo)[A-Za-z0-9_-]{5,}\.[A-Za-z0-9_-]+(?:\.[A-Za-z0-9_-]*)?)`), always},
 	{"tk_", regexp.MustCompile(`(tk_[A-Za-z0-9]+_)([A-Za-z0-9_-]+)`), always},
+	{"cbt_", regexp.MustCompile(`(cbt_)([A-Za-z0-9_-]{16,})`), always},
 	{"cookie", regexp.MustCompile(`(?i)(cookies?)\\*["']?\s*[:=]\s*[\["'\\]*([^\r\n"'\\\[\]]+)`), unmarked},
 	{"token secret passw passphrase pwd apikey api_key api-key authorization credential jwt private",
 		regexp.MustCompile(`(?i)(token|secret|password|passwd|passphrase|pwd|api[_-]?key|authorization|credentials?|jwt|private_?key)` +
