@@ -1,0 +1,121 @@
+package e2e
+
+import (
+	"encoding/json"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"telapi/test/boot"
+	"telapi/test/talk"
+)
+
+func write(t *testing.T, name, text string) string {
+	t.Helper()
+	path := filepath.Join(t.TempDir(), name)
+	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return path
+}
+
+func TestLintShowsWhatABodyWouldDo(t *testing.T) {
+	profile := write(t, "flow.json", freeFlow)
+	body := write(t, "body.json", `{"conversation":{"identifier":{"id":"call-7"}},"messages":{"message":[{"content":{"textMessage":{"textHtml":"<p>Good</p><p>day</p>"}}}]},
+		"actions":[{"type":"hangup","commandId":"c1"},{"type":"transfer","target":"tel:+1900"}]}`)
+	r := telapi(t, nil, "callback", "lint", body, "--profile", profile, "--json")
+	lines := strings.Split(strings.TrimSpace(r.stdout), "\n")
+	if r.exit != 0 || len(lines) != 3 || r.stderr != "" {
+		t.Fatalf("exit %d\n%s%s", r.exit, r.stdout, r.stderr)
+	}
+	for n, want := range []string{`"text":"Good\nday"`, `"apply":"after_playback"`, `"reason":"target_not_allowed"`} {
+		if !json.Valid([]byte(lines[n])) || !containsAll(lines[n], want, `"channelId":"call-7"`, `"source":"bot"`) {
+			t.Errorf("line %d is %s, want %s", n, lines[n], want)
+		}
+	}
+	if r := telapi(t, nil, "callback", "lint", body, "--profile", profile); r.stdout != "bot_message Good day\ncommand hangup after_playback\ncommand_denied transfer target_not_allowed\n" {
+		t.Errorf("for people: %q", r.stdout)
+	}
+	if r := telapi(t, nil, "callback", "lint", body); strings.Count(r.stdout, "source_not_allowed") != 2 {
+		t.Errorf("without a profile: %q", r.stdout)
+	}
+	if r := telapi(t, boot.Env{"COMMANDS_DISABLED": "hangup"}, "callback", "lint", body, "--profile", profile); !strings.Contains(r.stdout, "hangup platform_disabled") {
+		t.Errorf("with hangup off for the platform: %q", r.stdout)
+	}
+	model := write(t, "model.json", `{"content":"Hi","commands":[{"type":"hangup"}]}`)
+	if r := telapi(t, nil, "callback", "lint", model, "--kind", "llm", "--profile", profile); r.exit != 0 || !containsAll(r.stdout, "llm_result Hi", "command hangup") {
+		t.Errorf("a model's body: %d %q %q", r.exit, r.stdout, r.stderr)
+	}
+	bad := write(t, "bad.json", `{"messages":{"timestamp":"today","message":[{}]}}`)
+	r = telapi(t, nil, "callback", "lint", bad)
+	if r.exit != 1 || r.stdout != "" || !containsAll(r.stderr, "conversation/identifier/id", "messages/timestamp", "messages/message/0/content") {
+		t.Errorf("a bad body: exit %d, %q, %q", r.exit, r.stdout, r.stderr)
+	}
+	for _, row := range []struct {
+		args []string
+		exit int
+	}{
+		{[]string{"lint", body, "--channel", "call-8"}, 1},
+		{[]string{"lint", filepath.Join(t.TempDir(), "none.json")}, 1},
+		{[]string{"lint", body, "--profile", bad}, 0}, // members that are not known pass
+		{[]string{"lint", body, "--kind", "human"}, 2},
+		{[]string{"lint"}, 2},
+	} {
+		if r := telapi(t, nil, append([]string{"callback"}, row.args...)...); r.exit != row.exit {
+			t.Errorf("callback %v: exit %d, %s", row.args, r.exit, r.stderr)
+		}
+	}
+}
+
+// What an operator is given to try a provider with, is used as it is printed.
+func TestIssuedCredentialWorks(t *testing.T) {
+	for name, env := range map[string]boot.Env{"embedded": {}, "postgres and redis": realStores(t)} {
+		t.Run(name, func(t *testing.T) {
+			env = talk.WithDataDir(t, env)
+			i := boot.Start(t, env)
+			c := openCall(t, i, talk.StartRuntime(t, env), "call-1")
+			for kind, body := range map[string]string{"bot": c.says("Hello"), "llm": `{"content":"Hello"}`, "tool": `{}`} {
+				got := telapiJSON(t, env, "callback", "issue", "--channel", "call-1", "--kind", kind, "--ttl", "1m")
+				expires, err := time.Parse(time.RFC3339, got["expiresAt"].(string))
+				if err != nil || time.Until(expires) > time.Minute || time.Until(expires) < 30*time.Second {
+					t.Errorf("expires %v (%v)", got["expiresAt"], err)
+				}
+				url, local := strings.CutPrefix(got["url"].(string), "http://localhost:3001")
+				if !local {
+					t.Fatalf("url is %s", got["url"])
+				}
+				resp, answer := post(t, i, url, body, "token", got["token"].(string))
+				wantStatus(t, resp, answer, 202, `"accepted"`)
+				if e := talk.Receive(t, c.Channel); e.WorkItemID != got["workItemId"] {
+					t.Errorf("received %+v for %v", e, got)
+				}
+			}
+			env["PUBLIC_URL"] = i.URL
+			people := telapi(t, env, "callback", "issue", "--channel", "call-1", "--scope", "channel")
+			_, line, found := strings.Cut(people.stdout, "\ncurl ")
+			if !found || !containsAll(line, i.URL, "token: cbt_", "Content-Type: application/json") {
+				t.Errorf("no command to try: %s%s", people.stdout, people.stderr)
+			}
+			for exit, wrong := range map[int][]string{
+				1: {"--channel", "nowhere"},
+				2: {"--channel", "call-1", "--kind", "human"},
+			} {
+				if r := telapi(t, env, append([]string{"callback", "issue"}, wrong...)...); r.exit != exit || r.stdout != "" {
+					t.Errorf("callback issue %v: exit %d, %q, %q", wrong, r.exit, r.stdout, r.stderr)
+				}
+			}
+		})
+	}
+}
+
+func TestBadPlatformRulesKeepTheServerFromStarting(t *testing.T) {
+	env := boot.Env{"COMMANDS_DISABLED": "hangup,dance", "TRANSFER_ALLOWED_TARGETS": "tel:+49*,http://x", "DATA_DIR": t.TempDir(), "JWT_SECRET": boot.Secret}
+	for _, command := range []string{"serve", "doctor"} {
+		r := telapi(t, env, command)
+		if r.exit != 1 || !containsAll(r.stdout+r.stderr, "COMMANDS_DISABLED", "dance", "TRANSFER_ALLOWED_TARGETS", "http://x") {
+			t.Errorf("telapi %s: exit %d\n%s%s", command, r.exit, r.stdout, r.stderr)
+		}
+	}
+}
