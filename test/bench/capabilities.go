@@ -45,7 +45,7 @@ func capabilities(at *site, s settings) error {
 		return err
 	}
 	sent := d.ours.perSecond * s.span.Seconds() * float64(s.rounds)
-	d.print("requests", "bare net/http", "(at least 0.50 wanted)")
+	d.print("requests", "bare net/http", "requests", "(at least 0.50 wanted)")
 	fmt.Printf("  store round trips per 1,000 requests: %.2f\n", (after-before)/sent*1000)
 	return nil
 }

@@ -56,8 +56,8 @@ func connect(at *site, s settings) error {
 	if err != nil {
 		return err
 	}
-	tokens.print("tokens", "bare upgrade", "")
-	sockets.print("sockets", "bare upgrade", "")
+	tokens.print("tokens", "bare upgrade", "sockets", "")
+	sockets.print("sockets", "bare upgrade", "sockets", "")
 	return nil
 }
 

@@ -130,7 +130,7 @@ func (s *site) race(how settings, telapi *process, ours []lane, peer *process, b
 	}
 	d, err := interleave(how.rounds, run(telapi, ours, how.span), run(peer, bare, how.span))
 	if err == nil {
-		d.print("frames", name, "(at least 0.80 wanted)")
+		d.print("frames", name, "frames", "(at least 0.80 wanted)")
 	}
 	return err
 }

@@ -161,12 +161,12 @@ func median(rs []result) result {
 }
 
 // print shows both sides and what they are to each other.
-func (d duel) print(unit, peer, wanted string) {
+func (d duel) print(unit, peer, peerUnit, wanted string) {
 	for _, row := range []struct {
-		name string
+		name, unit string
 		result
-	}{{"telapi", d.ours}, {peer, d.bare}} {
-		fmt.Printf("  %-16s %8.0f %s/s", row.name, row.perSecond, unit)
+	}{{"telapi", unit, d.ours}, {peer, peerUnit, d.bare}} {
+		fmt.Printf("  %-18s %8.0f %s/s", row.name, row.perSecond, row.unit)
 		if row.p99 > 0 {
 			fmt.Printf("   p99 %s", row.p99.Round(10*time.Microsecond))
 		}
@@ -178,5 +178,5 @@ func (d duel) print(unit, peer, wanted string) {
 		}
 		fmt.Println()
 	}
-	fmt.Printf("  %-16s %8.2f %s\n", "ratio", d.ratio, wanted)
+	fmt.Printf("  %-18s %8.2f %s\n", "ratio", d.ratio, wanted)
 }
