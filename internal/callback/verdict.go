@@ -16,6 +16,7 @@ var (
 	errInvalid  = fault.New(fault.CallbackToken, "This callback token is missing, unknown, over its time or not for this conversation and work item. Send the one that came with the work, raw, in the header token.")
 	errEnded    = fault.New(fault.ConversationEnded, "The conversation has ended. Drop the result.")
 	errConsumed = fault.New(fault.CallbackConsumed, "This work item was answered before. Do not send another result for it.")
+	errRecalled = fault.New(fault.CallbackConsumed, "This work item was cancelled. Drop the result.")
 	errBacklog  = fault.New(fault.ServiceUnavailable, "The conversation is too far behind to take more. Try again in a moment.").After(2 * time.Second)
 
 	errStale = errors.New("the channel is not the one that was decided for")
@@ -44,7 +45,7 @@ func judge(v Verdict, receipt []byte) (status string, err error) {
 	case Duplicate:
 		return "", errConsumed.With(reuse{Duplicate: true, Receipt: receipt})
 	case Cancelled:
-		return "", errConsumed.With(reuse{State: string(Cancelled)})
+		return "", errRecalled.With(reuse{State: string(Cancelled)})
 	case Backpressure:
 		return "", errBacklog
 	case Stale:
