@@ -33,7 +33,7 @@ func TestStoreAwayUnderTraffic(t *testing.T) {
 			rt := talk.StartRuntime(t, p.env)
 			idle, _ := p.page(t)
 			idleCh := talk.Accept(t, rt)
-			_ = idle.Conn.SetReadDeadline(time.Time{})
+			_ = idle.Conn.SetReadDeadline(time.Now().Add(time.Minute))
 			seen := make(chan error, 1)
 			go func() {
 				_, _, err := idle.Conn.ReadMessage()
