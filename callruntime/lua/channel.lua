@@ -119,7 +119,7 @@ end
 local function queue()
   if head then return end
   if not channel.queue then fetch('queue') end
-  local h, t, p = string.match(channel.queue, '^(%d+) (%d+) (%d+)$')
+  local h, t, p = string.match(channel.queue, '^(%d+) (%d+) (-?%d+)$')
   head, tail, parked = tonumber(h or 1), tonumber(t or 0), tonumber(p or 0)
 end
 

@@ -2,8 +2,10 @@ package runtimecontract
 
 import (
 	"context"
+	"crypto/sha256"
 	"fmt"
 	"log/slog"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -11,6 +13,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"telapi/callruntime/wire"
+	"telapi/internal/callback"
 	"telapi/internal/channel"
 	"telapi/internal/ratelimit"
 	"telapi/internal/redisstore"
@@ -136,11 +139,15 @@ func converse(t *testing.T, opts redisstore.Options) {
 	expect(at(rest, 1, 1, 1), `{"kind":"frame","n":"m-1"}`)
 	expect(at(rest, 2, 1, 1), `{"kind":"frame","n":"m-2"}`)
 
-	// End.
+	answer := awaitAnswers(t, redis, ear, redisstore.NewCallbacks(store))
+
+	// End: what was answered early comes first.
+	answer("item-4", "fourth", callback.Parked)
 	for range 2 {
 		expect(redis.eval("end", "s-1", "token-3", "done", `{"kind":"channel_ended","reason":"done"}`), "done")
 	}
-	last := redis.do("XREVRANGE", "telapi:ch:{s-1}:in", "+", "-", "COUNT", "1")
+	last := redis.do("XREVRANGE", "telapi:ch:{s-1}:in", "+", "-", "COUNT", "2")
+	expect(at(last, 1, 1, 1), `{"workItemId":"item-4","kind":"bot_message","text":"fourth"}`)
 	expect(at(last, 0, 1, 1), `{"kind":"channel_ended","reason":"done"}`)
 	eventually(t, "the end at the browser", func() bool { return strings.HasSuffix(browser.story(), " closed:done") })
 	expect(redis.eval("send", "s-1", "token-3", "h-3", "", "{}"), "ended")
@@ -158,6 +165,58 @@ func converse(t *testing.T, opts redisstore.Options) {
 	expect(redis.do("SET", "telapi:limits", `{"tiers":{"api":{"max":7,"windowMs":60000}}}`), "OK")
 	redis.do("PUBLISH", "telapi:announce", "limits")
 	eventually(t, "the new limits", func() bool { return settings.Current().Tiers.API.Max == 7 })
+}
+
+// awaitAnswers registers four work items, of which the first is cancelled and
+// the second never answered.
+func awaitAnswers(t *testing.T, redis, ear *client, service *redisstore.Callbacks) func(item, text string, want callback.Verdict) {
+	digest := func(item string) string { return fmt.Sprintf("%x", sha256.Sum256([]byte("secret of "+item))) }
+	for i, ttl := range []string{"60000", "200", "60000", "60000", "60000"} {
+		item := fmt.Sprint("item-", i)
+		reply := redis.eval("await", "s-1", "token-3", digest(item), "bot", "work_item", item, ttl, `{"kind":"timeout","workItemId":"`+item+`"}`)
+		if at(reply, 0) != "awaited" || len(at(reply, 1).(string)) != 13 {
+			t.Fatalf("await: %v", reply)
+		}
+	}
+	answer := func(item, text string, want callback.Verdict) {
+		t.Helper()
+		known, err := service.Channel(t.Context(), "s-1")
+		if err != nil {
+			t.Fatal(err)
+		}
+		got, _, err := service.Deliver(t.Context(), callback.Delivery{
+			Credential: callback.Credential{ChannelID: "s-1", Kind: callback.Bot, Digest: digest(item)}, Epoch: known.Epoch,
+			CallbackID: "callback-" + item, Entries: [][]byte{[]byte(`{"kind":"bot_message","text":"` + text + `"}`)}})
+		if err != nil || got != want {
+			t.Fatalf("answer to %s: %s, %v", item, got, err)
+		}
+	}
+	answer("item-2", "second", callback.Parked)
+	if got := redis.eval("cancel", "s-1", "token-3", "item-0"); got != "cancelled" {
+		t.Fatalf("cancel: %v", got)
+	}
+	for { // the runtime hears how long to wait, and looks when the time has come
+		notice := fmt.Sprint(at(ear.read(), 2))
+		if notice[0] != 'D' && notice[0] != 'E' {
+			continue
+		}
+		if ms, err := strconv.Atoi(notice[1+strings.LastIndexAny(notice, " D"):]); err == nil && ms <= 200 {
+			break
+		}
+	}
+	eventually(t, "the time-out", func() bool { return redis.eval("touch", "s-1").(int64) > 1000 })
+	newest := redis.do("XREVRANGE", "telapi:ch:{s-1}:in", "+", "-", "COUNT", "2")
+	for i, want := range []string{`{"workItemId":"item-2","kind":"bot_message","text":"second"}`, `{"kind":"timeout","workItemId":"item-1"}`} {
+		if got := at(newest, i, 1, 1); got != want {
+			t.Errorf("on the stream is %v, not %s", got, want)
+		}
+	}
+	answer("item-1", "late", callback.Invalid)
+	answer("item-0", "late", callback.Cancelled)
+	if got := redis.eval("cancel", "s-1", "token-3", "item-2"); got != "no_item" {
+		t.Errorf("cancel of what is answered: %v", got)
+	}
+	return answer
 }
 
 type noMirror struct{}
