@@ -304,7 +304,7 @@ func TestBodiesAreToldApartByWhatTheySay(t *testing.T) {
 }
 
 func TestUnreadableProfilePermitsNothing(t *testing.T) {
-	m := &memory{channel: Channel{Epoch: "e1", Profile: []byte(`{"commandSources":"bot"`)}}
+	m := &memory{channel: Channel{Epoch: "e1", Profile: []byte(strings.TrimSuffix(flowJSON, "}") + `,"speech":7}`)}}
 	s := newTestService(t, m)
 	if answer, err := s.Accept(t.Context(), request(Bot, hangUp)); err != nil || answer.Commands[0].Decision != "denied" {
 		t.Errorf("got %+v, %v", answer, err)
