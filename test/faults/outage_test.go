@@ -33,7 +33,7 @@ func TestStoreAwayUnderTraffic(t *testing.T) {
 			rt := talk.StartRuntime(t, p.env)
 			idle, _ := p.page(t)
 			idleCh := talk.Accept(t, rt)
-			_ = idle.Conn.SetReadDeadline(time.Now().Add(time.Minute))
+			_ = idle.Conn.SetReadDeadline(time.Now().Add(2 * time.Minute))
 			seen := make(chan error, 1)
 			go func() {
 				_, _, err := idle.Conn.ReadMessage()
@@ -42,7 +42,7 @@ func TestStoreAwayUnderTraffic(t *testing.T) {
 
 			s := newStorm(t, p, 20, 100)
 			s.instances = []*boot.Instance{p.Instance}
-			s.rage(p.env, 50*time.Second, func() {
+			s.rage(p.env, 2*time.Minute, func() {
 				c.goes(redis)
 				time.Sleep(outage)
 				c.returns(redis)

@@ -376,7 +376,7 @@ func TestNothingIsLostInAStorm(t *testing.T) {
 	a, victim := serve(t, env)
 	b, _ := serve(t, env)
 	s.instances = []*boot.Instance{a, b}
-	s.rage(env, time.Minute, func() {
+	s.rage(env, 2*time.Minute, func() {
 		_ = victim.Cmd.Process.Signal(syscall.SIGKILL)
 		_, _ = redis.Do("CLIENT", "KILL", "TYPE", "pubsub") // and nobody hears anything for a moment
 	})
@@ -389,7 +389,7 @@ func TestNothingIsLostInAStormOnTheEmbeddedEngine(t *testing.T) {
 	s, env := brew(t, boot.Env{}, 100, 50)
 	i, _ := serve(t, env)
 	s.instances = []*boot.Instance{i}
-	s.rage(env, time.Minute, func() {})
+	s.rage(env, 2*time.Minute, func() {})
 	s.settle(env)
 }
 
