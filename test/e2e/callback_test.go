@@ -349,3 +349,20 @@ func TestGuessingTokensIsLimitedAndGoodOnesGoOn(t *testing.T) {
 	resp, body := c.answer(item, c.says("Hello"))
 	wantStatus(t, resp, body, 202, `"accepted"`)
 }
+
+// What the platform forbids no flow can permit, and nobody is told it could.
+func TestPlatformStandsOverAllFlows(t *testing.T) {
+	env := boot.Env{"DATA_DIR": t.TempDir(), "COMMANDS_DISABLED": "hangup, play_audio", "TRANSFER_ALLOWED_TARGETS": "tel:+4930*"}
+	i := boot.Start(t, env)
+	own := newTenant(t, i, "own")
+	c := openCall(t, i, talk.StartRuntime(t, env), "call-1")
+	_, body := c.answer(c.await(callruntime.AwaitOptions{}), `{"conversation":{"identifier":{"id":"call-1"}},"actions":[
+		{"type":"hangup"},{"type":"transfer","target":"+49 40 1234"},{"type":"transfer","target":"+49 30 1234"}]}`)
+	if !containsAll(body, `{"type":"hangup","decision":"denied","reason":"platform_disabled"}`,
+		`{"type":"transfer","decision":"denied","reason":"target_not_allowed"},{"type":"transfer","decision":"allowed"}`) {
+		t.Errorf("answered %s", body)
+	}
+	if _, body := call(t, i, "GET", capabilities, "X-API-Key", own.key); strings.Contains(body, `"type":"play_audio"`) || !strings.Contains(body, `"type":"transfer"`) {
+		t.Errorf("capabilities are %s", body)
+	}
+}
