@@ -1,7 +1,8 @@
 // Package callruntime is the call runtime's side of the service: it takes
 // sessions that browsers open, reads what happens on their channels, answers,
-// and ends them. The two meet in the key-value store alone, by the scripts of
-// package lua, which a runtime in another language can run as well.
+// awaits what bots, models and tools have to say, and ends them. The two meet in
+// the key-value store alone, by the scripts of package lua, which a runtime in
+// another language can run as well.
 //
 // A channel's stream is read in order and at the runtime's own pace. What the
 // runtime has dealt with it commits; one that is started again, or that takes

@@ -13,6 +13,9 @@
 -- Atomic so that items have one order, whoever registers them.
 load('state', 'claimToken', 'queue')
 local digest, kind, id = ARGV[2], ARGV[3], ARGV[5]
+if string.find(digest .. kind .. id, '[^%w._:%-]') then -- entries get the id as it is
+  return redis.error_reply('ERR a digest, a kind and an id are made of letters, digits and . _ : -')
+end
 if channel.state == '' then return { 'lost' } end
 if ARGV[1] ~= '' and channel.claimToken ~= ARGV[1] then return { 'claim_lost' } end
 local known = redis.call('HGET', WORK, '@' .. id)

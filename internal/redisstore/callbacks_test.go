@@ -122,6 +122,18 @@ func (d *desk) story() string {
 	return strings.Join(all, " ")
 }
 
+// nothingParked sees that what came early is no longer counted as kept.
+func (d *desk) nothingParked() {
+	d.stage.Helper()
+	d.raw(func(ctx context.Context, client rueidis.Client) error {
+		queue, err := client.Do(ctx, client.B().Hget().Key(wire.ChannelKeys(d.id)[0]).Field("queue").Build()).ToString()
+		if !strings.HasSuffix(queue, " 0") {
+			d.Errorf("the queue is %s", queue)
+		}
+		return err
+	})
+}
+
 const briefly = 50 * time.Millisecond
 
 // over waits until an item is over its time.
@@ -230,6 +242,7 @@ func answersInOrder(t *testing.T, opts Options) {
 	if got := d.story(); got != strings.Join(want, " ") {
 		t.Errorf("the runtime sees %s", got)
 	}
+	d.nothingParked()
 	for i := range items * 2 {
 		got, err := d.Receive(t.Context())
 		if err != nil || got.Entry.WorkItemID != fmt.Sprint("w", i/2) && (i/2)%3 == 0 { // a bot's path does not name it
@@ -328,6 +341,7 @@ func cancellations(t *testing.T, opts Options) {
 	if got := d.story(); got != "c f" {
 		t.Errorf("the runtime sees %s", got)
 	}
+	d.nothingParked()
 	for _, item := range []callruntime.WorkItem{a, b, e} {
 		d.expect(item, "late", callback.Cancelled)
 	}
