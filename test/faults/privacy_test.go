@@ -58,6 +58,9 @@ func dump(t *testing.T, url string) string {
 			}
 			values = append(values, v)
 		}
+		if err := rows.Err(); err != nil {
+			t.Fatal(err)
+		}
 		return values
 	}
 	var all strings.Builder
