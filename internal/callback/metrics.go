@@ -17,15 +17,15 @@ type metrics struct {
 }
 
 func newMetrics(registry prometheus.Registerer) metrics {
-	make := promauto.With(registry)
+	auto := promauto.With(registry)
 	return metrics{
-		callbacks: make.NewCounterVec(prometheus.CounterOpts{
+		callbacks: auto.NewCounterVec(prometheus.CounterOpts{
 			Name: "telapi_callbacks_total", Help: "Callbacks of providers, by kind and by what became of them: accepted, parked, or the code of the refusal."},
 			[]string{"kind", "outcome"}),
-		commands: make.NewCounterVec(prometheus.CounterOpts{
+		commands: auto.NewCounterVec(prometheus.CounterOpts{
 			Name: "telapi_commands_total", Help: "Commands in callbacks that were taken, by type and decision."},
 			[]string{"type", "decision"}),
-		seconds: make.NewHistogramVec(prometheus.HistogramOpts{
+		seconds: auto.NewHistogramVec(prometheus.HistogramOpts{
 			Name: "telapi_callback_seconds", Help: "Time from a callback's header to its entries being on the stream, or parked.",
 			Buckets: []float64{.0005, .001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10}},
 			[]string{"kind"}),

@@ -12,7 +12,6 @@ import (
 	"github.com/spf13/cobra"
 
 	"telapi/internal/app"
-	"telapi/internal/config"
 	"telapi/internal/ratelimit"
 	"telapi/internal/team"
 )
@@ -20,7 +19,7 @@ import (
 // office runs a command's body with the stores open.
 func (c *cli) office(body func(ctx context.Context, o *app.Office, args []string) error) func(*cobra.Command, []string) error {
 	return c.work(func(ctx context.Context, args []string) error {
-		cfg, err := c.configure(config.Tool)
+		cfg, err := c.configure()
 		if err != nil {
 			return err
 		}

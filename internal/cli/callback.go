@@ -37,7 +37,7 @@ func (c *cli) callbackIssueCommand() *cobra.Command {
 			if scopes := []string{string(callruntime.OneItem), string(callruntime.WholeChannel)}; !slices.Contains(scopes, scope) {
 				return c.usage("there is no scope %q; scopes are %s", scope, strings.Join(scopes, ", "))
 			}
-			cfg, err := c.configure(config.Tool)
+			cfg, err := c.configure()
 			if err != nil {
 				return err
 			}
@@ -136,7 +136,7 @@ server. COMMANDS_DISABLED and TRANSFER_ALLOWED_TARGETS hold as they would there.
 }
 
 func (c *cli) lintPolicy(profileFile string) (*command.Policy, error) {
-	cfg, err := c.configure(config.Tool)
+	cfg, err := c.configure()
 	if err != nil {
 		return nil, err
 	}

@@ -16,14 +16,13 @@ import (
 	"telapi/callruntime"
 	"telapi/callruntime/wire"
 	"telapi/internal/app"
-	"telapi/internal/config"
 	"telapi/internal/endpoint"
 )
 
 // runtime runs a command's body with a call runtime's access to the store.
 func (c *cli) runtime(body func(ctx context.Context, r *callruntime.Runtime, args []string) error) func(*cobra.Command, []string) error {
 	return c.work(func(ctx context.Context, args []string) error {
-		cfg, err := c.configure(config.Tool)
+		cfg, err := c.configure()
 		if err != nil {
 			return err
 		}
@@ -107,10 +106,10 @@ the channel's end. It claims and commits nothing. A session's channel has the se
 			ch := r.Observe(args[0], last)
 			for {
 				d, err := ch.Receive(ctx)
-				if errors.Is(err, callruntime.ErrEnded) || ctx.Err() != nil {
-					return nil
-				}
-				if err == nil && d.Position != "" {
+				switch {
+				case ctx.Err() != nil || errors.Is(err, callruntime.ErrEnded):
+					return nil //nolint:nilerr // what was asked for is done
+				case err == nil && d.Position != "":
 					err = c.printEntry(d)
 				}
 				if err != nil {

@@ -142,9 +142,10 @@ func (c *cli) complain(err error) {
 	}
 }
 
-// configure loads the configuration and passes its warnings on.
-func (c *cli) configure(mode config.Mode) (config.Config, error) {
-	cfg, warnings, err := config.Load(c.Env, mode)
+// configure loads the configuration of a command that is no server, and passes
+// its warnings on.
+func (c *cli) configure() (config.Config, error) {
+	cfg, warnings, err := config.Load(c.Env, config.Tool)
 	for _, w := range warnings {
 		_, _ = fmt.Fprintln(c.Err, "warning:", w)
 	}

@@ -10,7 +10,6 @@ import (
 	"github.com/spf13/cobra"
 
 	"telapi/internal/app"
-	"telapi/internal/config"
 )
 
 func (c *cli) doctorCommand() *cobra.Command {
@@ -73,7 +72,7 @@ func (c *cli) migrateCommand() *cobra.Command {
 safe. Use it to migrate before an upgrade is rolled out.`,
 		Args: cobra.NoArgs,
 		RunE: c.work(func(ctx context.Context, _ []string) error {
-			cfg, err := c.configure(config.Tool)
+			cfg, err := c.configure()
 			if err != nil {
 				return err
 			}

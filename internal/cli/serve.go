@@ -158,7 +158,7 @@ func (c *cli) configCommand() *cobra.Command {
 		Short:   "Print the effective configuration, secrets masked",
 		Args:    cobra.NoArgs,
 		RunE: c.work(func(context.Context, []string) error {
-			cfg, err := c.configure(config.Tool)
+			cfg, err := c.configure()
 			if err != nil {
 				return err
 			}

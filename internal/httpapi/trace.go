@@ -54,7 +54,7 @@ func callTrace(r *http.Request) wire.Trace {
 }
 
 // traceID is what an id of another system may look like.
-var traceID = regexp.MustCompile(`^[!-~]{1,128}$`)
+var traceID = regexp.MustCompile(`^[\x21-\x7e]{1,128}$`)
 
 // traceParam drops what is not given once and sanely: a call must not suffer
 // from what is there to watch it.
