@@ -17,7 +17,7 @@ import (
 const (
 	maxAudio  = 256 // frames that wait for Receive
 	readCount = 128
-	lookEvery = 5 * time.Second // for entries whose notice was missed
+	lookEvery = 5 * time.Second // for what no notice was heard of
 )
 
 // Delivery is one thing that happened on a channel.
@@ -36,8 +36,6 @@ type Delivery struct {
 func (c *Channel) Receive(ctx context.Context) (Delivery, error) {
 	c.reading.Lock()
 	defer c.reading.Unlock()
-	look := time.NewTicker(lookEvery)
-	defer look.Stop()
 	for {
 		select {
 		case <-c.gone:
@@ -67,8 +65,6 @@ func (c *Channel) Receive(ctx context.Context) (Delivery, error) {
 		select {
 		case <-c.news:
 		case <-time.After(time.Until(due)):
-		case <-look.C:
-			c.due.Store(nil) // the notice may have been missed
 		case d := <-c.audio:
 			return d, nil
 		case <-c.gone:
@@ -108,9 +104,8 @@ func (c *Channel) read(ctx context.Context) error {
 	return nil
 }
 
-// touch sees to it that what is due on the channel is done, and returns when
-// something is due next. Without anybody who receives, it is done by whatever
-// happens on the channel next.
+// touch sees to it that what is due on the channel is done, and returns when to
+// do so again. Where nobody receives, whatever happens on the channel does it.
 func (c *Channel) touch(ctx context.Context) (time.Time, error) {
 	known := c.due.Load()
 	if known != nil && time.Now().Before(*known) {
@@ -125,13 +120,14 @@ func (c *Channel) touch(ctx context.Context) (time.Time, error) {
 	return *next, nil
 }
 
-// dueIn is when a work item is over its time; none is, if ms is negative. Of the
-// store's clock only how it runs is relied on.
+// dueIn is when to touch the channel: in so many ms, if that is not negative, and
+// before long in any case. Of the store's clock only how it runs is relied on.
 func dueIn(ms int64) *time.Time {
-	at := time.Now().Add(MaxTTL)
-	if ms >= 0 {
-		at = time.Now().Add(time.Duration(ms) * time.Millisecond)
+	after := time.Duration(ms) * time.Millisecond
+	if ms < 0 || after > lookEvery {
+		after = lookEvery
 	}
+	at := time.Now().Add(after)
 	return &at
 }
 
