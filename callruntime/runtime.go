@@ -88,7 +88,7 @@ func New(opts Options) (*Runtime, error) {
 		opts.Limits = wire.DefaultChannelLimits()
 	}
 	opts.Store.DisableCache = true
-	opts.Store.RetryDelay = nil
+	opts.Store.RetryDelay = retryDelay
 	client, err := rueidis.NewClient(opts.Store)
 	if err != nil {
 		return nil, fmt.Errorf("connect to the store: %w", err)
@@ -106,6 +106,14 @@ func New(opts Options) (*Runtime, error) {
 	}
 	r.running.Go(func() { r.listen(ctx) })
 	return r, nil
+}
+
+// retryDelay grows to a second. The command is pinned: the writer of the lost
+// connection may still read it while the client, done with the retry, would
+// reuse its memory.
+func retryDelay(attempts int, cmd rueidis.Completed, _ error) time.Duration {
+	cmd.Pin()
+	return min(time.Second, time.Millisecond<<min(attempts, 10))
 }
 
 // Close lets go of the store. Claims run out by themselves; those of channels

@@ -121,7 +121,9 @@ func (o Options) client() rueidis.ClientOption {
 		AlwaysRESP2:       o.embedded, // its RESP3 cannot mix subscriptions with commands
 		// One retry, for what may be retried at all, covers a connection that
 		// turns out to be stale; the rest is the watch's business.
-		RetryDelay: func(attempts int, _ rueidis.Completed, _ error) time.Duration {
+		// The command is pinned: the lost connection's writer may still read it.
+		RetryDelay: func(attempts int, cmd rueidis.Completed, _ error) time.Duration {
+			cmd.Pin()
 			if attempts > 1 {
 				return -1
 			}
