@@ -4,7 +4,6 @@ import (
 	"math"
 
 	"github.com/go-json-experiment/json"
-	"github.com/go-json-experiment/json/jsontext"
 	"github.com/google/uuid"
 
 	"telapi/callruntime/wire"
@@ -12,23 +11,11 @@ import (
 	"telapi/internal/strictjson"
 )
 
-// envelope is a frame as it comes in: everything may be missing.
+// envelope is a frame as it comes in. Its timestamp may be missing, and may be a
+// fraction where a page took it from a finer clock.
 type envelope struct {
-	Type      string   `json:"type"`
-	SessionID string   `json:"sessionId"`
-	MessageID string   `json:"messageId"`
+	wire.ChannelMessage
 	Timestamp *float64 `json:"timestamp"`
-	Direction string   `json:"direction"`
-
-	Chat          jsontext.Value `json:"chat"`
-	BrowserAction jsontext.Value `json:"browserAction"`
-	Action        jsontext.Value `json:"action"`
-	ActionResult  jsontext.Value `json:"actionResult"`
-	Audio         jsontext.Value `json:"audio"`
-	Status        jsontext.Value `json:"status"`
-	Control       jsontext.Value `json:"control"`
-	Reconnect     jsontext.Value `json:"reconnect"`
-	Error         jsontext.Value `json:"error"`
 }
 
 // ParseFrame reads a browser's frame. Everything wrong with its envelope is in
@@ -45,14 +32,9 @@ func ParseFrame(raw []byte, sessionID string) (wire.ChannelMessage, error) {
 		issues.Add("", fault.IssueType, "A frame is a JSON object.")
 		return wire.ChannelMessage{}, issues.Err()
 	}
-	m := wire.ChannelMessage{
-		Type: wire.MessageType(in.Type), SessionID: in.SessionID, Direction: wire.Direction(in.Direction),
-		Chat: in.Chat, BrowserAction: in.BrowserAction, Action: in.Action, ActionResult: in.ActionResult,
-		Audio: in.Audio, Status: in.Status, Control: in.Control, Reconnect: in.Reconnect, Error: in.Error,
-	}
-	if len(in.MessageID) == 36 && uuid.Validate(in.MessageID) == nil {
-		m.MessageID = in.MessageID
-	} else {
+	m := onlyOwnPayload(in.ChannelMessage)
+	if len(m.MessageID) != 36 || uuid.Validate(m.MessageID) != nil {
+		m.MessageID = ""
 		issues.Add("/messageId", fault.IssueValue, "messageId is a UUID.")
 	}
 	if !m.Type.Known() {
@@ -69,7 +51,6 @@ func ParseFrame(raw []byte, sessionID string) (wire.ChannelMessage, error) {
 	} else {
 		issues.Add("/timestamp", fault.IssueValue, "timestamp is Unix time in milliseconds.")
 	}
-	m = onlyOwnPayload(m)
 	if payload, name := m.Payload(); payload != nil && payload.Kind() != '{' {
 		issues.Add("/"+name, fault.IssueRequired, "A frame of type %s carries the object %s.", m.Type, name)
 	}
@@ -79,7 +60,7 @@ func ParseFrame(raw []byte, sessionID string) (wire.ChannelMessage, error) {
 // onlyOwnPayload drops the objects that belong to other types.
 func onlyOwnPayload(m wire.ChannelMessage) wire.ChannelMessage {
 	clean := wire.ChannelMessage{
-		Type: m.Type, SessionID: m.SessionID, MessageID: m.MessageID, Timestamp: m.Timestamp, Direction: m.Direction,
+		Type: m.Type, SessionID: m.SessionID, MessageID: m.MessageID, Direction: m.Direction,
 	}
 	if from, _ := m.Payload(); from != nil {
 		to, _ := clean.Payload()
