@@ -50,10 +50,26 @@ func (tr *transport) RoundTrip(req *http.Request) (*http.Response, error) {
 	if err != nil {
 		return nil, err
 	}
-	if err := tr.checker.Check(req, res); err != nil {
-		tr.t.Errorf("%s %s answered %d, against api/openapi.yaml:\n%v", req.Method, req.URL.Path, res.StatusCode, err)
-	}
+	tr.checker.hold(tr.t, req, res)
 	return res, nil
+}
+
+// Hold checks an answer that came another way than by Client, such as the one to
+// a WebSocket's handshake.
+func Hold(t testing.TB, res *http.Response) {
+	t.Helper()
+	c, err := parsed()
+	if err != nil {
+		t.Fatalf("read api/openapi.yaml: %v", err)
+	}
+	c.hold(t, res.Request, res)
+}
+
+func (c *Checker) hold(t testing.TB, req *http.Request, res *http.Response) {
+	t.Helper()
+	if err := c.Check(req, res); err != nil {
+		t.Errorf("%s %s answered %d, against api/openapi.yaml:\n%v", req.Method, req.URL.Path, res.StatusCode, err)
+	}
 }
 
 // CloseIdleConnections lets http.Client reach the transport below.

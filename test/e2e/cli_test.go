@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"telapi/test/boot"
+	"telapi/test/contract"
 	"telapi/test/servers"
 )
 
@@ -21,7 +22,7 @@ func status(t *testing.T, url, key string) int {
 		t.Fatal(err)
 	}
 	req.Header.Set("X-API-Key", key)
-	resp, err := http.DefaultClient.Do(req)
+	resp, err := contract.Client(t).Do(req)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -38,7 +39,7 @@ func TestAdministrationWhileTheServerRuns(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			env, url := serveEnv(t, stores(t))
 			boot.StartProcess(t, env, "serve")
-			boot.Eventually(t, 20*time.Second, "healthy", func() bool { return healthStatus(url) == 200 })
+			boot.Eventually(t, 20*time.Second, "healthy", func() bool { return healthStatus(t, url) == 200 })
 
 			teamID := telapiJSON(t, env, "team", "create", "Acme")["id"].(string)
 			renamed := telapiJSON(t, env, "team", "update", teamID, "--name", "Acme Ltd")

@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"io"
 	"net"
-	"net/http"
 	"strings"
 	"syscall"
 	"testing"
@@ -13,6 +12,7 @@ import (
 	"go.uber.org/goleak"
 
 	"telapi/test/boot"
+	"telapi/test/contract"
 	"telapi/test/servers"
 )
 
@@ -25,8 +25,9 @@ func serveEnv(t *testing.T, more boot.Env) (env boot.Env, url string) {
 	return env, fmt.Sprintf("http://127.0.0.1:%d", port)
 }
 
-func healthStatus(url string) int {
-	resp, err := http.Get(url + "/health")
+func healthStatus(t *testing.T, url string) int {
+	t.Helper()
+	resp, err := contract.Client(t).Get(url + "/health")
 	if err != nil {
 		return 0
 	}
@@ -40,7 +41,7 @@ func healthStatus(url string) int {
 func TestSIGTERMDrains(t *testing.T) {
 	env, url := serveEnv(t, boot.Env{"DRAIN_DELAY": "2s"})
 	p := boot.StartProcess(t, env, "serve")
-	boot.Eventually(t, 20*time.Second, "healthy", func() bool { return healthStatus(url) == 200 })
+	boot.Eventually(t, 20*time.Second, "healthy", func() bool { return healthStatus(t, url) == 200 })
 
 	conn, err := net.Dial("tcp", strings.TrimPrefix(url, "http://"))
 	if err != nil {
@@ -54,7 +55,7 @@ func TestSIGTERMDrains(t *testing.T) {
 	if err := p.Cmd.Process.Signal(syscall.SIGTERM); err != nil {
 		t.Fatal(err)
 	}
-	boot.Eventually(t, 2*time.Second, "/health is 503 while draining", func() bool { return healthStatus(url) == 503 })
+	boot.Eventually(t, 2*time.Second, "/health is 503 while draining", func() bool { return healthStatus(t, url) == 503 })
 	if _, err := io.WriteString(conn, "\r\n"); err != nil {
 		t.Fatal(err)
 	}
@@ -76,9 +77,9 @@ func TestSIGTERMDrains(t *testing.T) {
 func TestSecondSignalEndsAtOnce(t *testing.T) {
 	env, url := serveEnv(t, boot.Env{"DRAIN_DELAY": "1m", "SHUTDOWN_TIMEOUT": "5m"})
 	p := boot.StartProcess(t, env, "serve")
-	boot.Eventually(t, 20*time.Second, "healthy", func() bool { return healthStatus(url) == 200 })
+	boot.Eventually(t, 20*time.Second, "healthy", func() bool { return healthStatus(t, url) == 200 })
 	_ = p.Cmd.Process.Signal(syscall.SIGTERM)
-	boot.Eventually(t, 5*time.Second, "draining", func() bool { return healthStatus(url) == 503 })
+	boot.Eventually(t, 5*time.Second, "draining", func() bool { return healthStatus(t, url) == 503 })
 	_ = p.Cmd.Process.Signal(syscall.SIGTERM)
 	if !p.Ended(5 * time.Second) {
 		t.Error("a second signal did not end it")

@@ -13,6 +13,7 @@ import (
 	"telapi/callruntime"
 	"telapi/callruntime/wire"
 	"telapi/test/boot"
+	"telapi/test/contract"
 	"telapi/test/servers"
 	"telapi/test/talk"
 )
@@ -153,9 +154,9 @@ func serve(t *testing.T, env boot.Env) (*boot.Instance, *boot.Process) {
 		full["DATA_DIR"] = t.TempDir()
 	}
 	proc := boot.StartProcess(t, full, "serve")
-	i := &boot.Instance{URL: fmt.Sprintf("http://127.0.0.1:%d", port), Client: http.DefaultClient}
+	i := &boot.Instance{URL: fmt.Sprintf("http://127.0.0.1:%d", port), Client: contract.Client(t)}
 	boot.Eventually(t, 20*time.Second, "healthy", func() bool {
-		resp, err := http.Get(i.URL + "/health")
+		resp, err := i.Client.Get(i.URL + "/health")
 		if err == nil {
 			_ = resp.Body.Close()
 		}

@@ -17,6 +17,7 @@ import (
 
 	"telapi/callruntime/wire"
 	"telapi/test/boot"
+	"telapi/test/contract"
 )
 
 // patience is how long a frame may take to come.
@@ -60,6 +61,9 @@ func Dial(t testing.TB, i *boot.Instance, token, query string) (*websocket.Conn,
 	t.Helper()
 	d := websocket.Dialer{Subprotocols: []string{"telapi.v1", "telapi.bearer." + token}, HandshakeTimeout: patience}
 	conn, resp, err := d.DialContext(t.Context(), "ws"+strings.TrimPrefix(i.URL, "http")+"/ws/session"+query, nil)
+	if resp != nil {
+		contract.Hold(t, resp)
+	}
 	if err == nil {
 		t.Cleanup(func() { _ = conn.Close() })
 	}
