@@ -87,8 +87,9 @@ func New(ctx context.Context, cfg config.Config, opts Options) (_ *App, err erro
 	}
 	db, kv := a.stores.sql, a.stores.kv
 
+	secrets := jwtSecrets(cfg)
 	uses := auth.NewUses(db, a.log)
-	authenticator := auth.NewAuthenticator(db, auth.NewConsoleTokens(cfg.JWTSecret, time.Now), uses, time.Now)
+	authenticator := auth.NewAuthenticator(db, auth.NewConsoleTokens(secrets, time.Now), uses, time.Now)
 	quotas := team.NewQuotas(db)
 	limits := ratelimit.NewSettings(kv, db, a.log, a.tele.Registry)
 	features := endpoint.Features{APIAccess: cfg.FeatureAPIAccess, WebRTC: cfg.FeatureWebRTC, DisabledCommands: cfg.CommandsDisabled, Channel: channelLimits(cfg)}
@@ -102,7 +103,7 @@ func New(ctx context.Context, cfg config.Config, opts Options) (_ *App, err erro
 	sessions := session.NewDesk(session.Deps{
 		Store:     db,
 		Endpoints: endpoints,
-		Tokens:    session.NewTokens(cfg.JWTSecret),
+		Tokens:    session.NewTokens(secrets),
 		Channels:  channels,
 		Announcer: kv,
 		WebRTC:    cfg.FeatureWebRTC,

@@ -84,18 +84,20 @@ func (d *diagnosis) signing(cfg config.Config, given Symptoms) {
 	if len(cfg.JWTSecret) < auth.MinSecretBytes {
 		return // the configuration's finding says it
 	}
-	switch given.JWTFingerprint {
-	case "":
+	switch expected := given.JWTFingerprint; {
+	case expected == "":
 		d.good(check, "fingerprint %s; compare it with the console's by --jwt-fingerprint", own)
-	case own:
+	case expected == own:
 		d.good(check, "fingerprint %s, as given", own)
+	case cfg.JWTPrevious != "" && expected == cfg.JWTPrevious.Fingerprint():
+		d.good(check, "fingerprint %s, as given, is that of JWT_SECRET_PREVIOUS: its tokens are accepted until that is removed", expected)
 	default:
-		d.bad(check, "fingerprint is %s, given was %s: JWT_SECRET is not the console's, and every console JWT is answered 401", own, given.JWTFingerprint)
+		d.bad(check, "fingerprint is %s, given was %s: JWT_SECRET is not the console's, and every console JWT is answered 401", own, expected)
 	}
 	if given.ConsoleJWT == "" {
 		return
 	}
-	who, err := auth.NewConsoleTokens(cfg.JWTSecret, time.Now).Verify(given.ConsoleJWT)
+	who, err := auth.NewConsoleTokens(jwtSecrets(cfg), time.Now).Verify(given.ConsoleJWT)
 	if err != nil {
 		d.bad(check, "the given console JWT is refused: %v", fault.From(err).Cause)
 		return

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"strings"
 
+	"telapi/internal/auth"
 	"telapi/internal/command"
 	"telapi/internal/config"
 	"telapi/internal/fault"
@@ -31,4 +32,8 @@ func Platform(cfg config.Config) (command.Platform, error) {
 		problems = append(problems, p)
 	}
 	return platform, problems
+}
+
+func jwtSecrets(cfg config.Config) auth.Secrets {
+	return auth.Secrets{Current: cfg.JWTSecret, Previous: cfg.JWTPrevious}
 }

@@ -47,17 +47,31 @@ func (c *consoleClaims) UnmarshalJSON(b []byte) error {
 	return json.Unmarshal(b, (*plain)(c))
 }
 
-// Verifier checks JWTs under the shared secret, whatever they are for.
+// Secrets are what JWTs are signed with: Current signs and verifies, Previous,
+// if there is one, verifies alone, so that a secret can be changed without an
+// outage.
+type Secrets struct{ Current, Previous redact.Secret }
+
+func (s Secrets) keys() (set jwt.VerificationKeySet) {
+	for _, secret := range []redact.Secret{s.Current, s.Previous} {
+		if secret != "" {
+			set.Keys = append(set.Keys, []byte(secret.Reveal()))
+		}
+	}
+	return set
+}
+
+// Verifier checks JWTs under the shared secrets, whatever they are for.
 type Verifier struct {
-	secret []byte
+	keys   jwt.VerificationKeySet
 	parser *jwt.Parser
 }
 
 // NewVerifier returns a verifier. Options add checks to those that every token
 // has to pass.
-func NewVerifier(secret redact.Secret, checks ...jwt.ParserOption) *Verifier {
+func NewVerifier(secrets Secrets, checks ...jwt.ParserOption) *Verifier {
 	return &Verifier{
-		secret: []byte(secret.Reveal()),
+		keys: secrets.keys(),
 		parser: jwt.NewParser(append(checks,
 			// Pinned: with "none", an asymmetric family or a key named by
 			// the token itself, the sender would choose how to be checked.
@@ -76,7 +90,7 @@ func (v *Verifier) Verify(token string, into jwt.Claims) error {
 	if len(token) > maxTokenBytes {
 		return errors.New("token longer than any that is made")
 	}
-	parsed, err := v.parser.ParseWithClaims(token, into, func(*jwt.Token) (any, error) { return v.secret, nil })
+	parsed, err := v.parser.ParseWithClaims(token, into, func(*jwt.Token) (any, error) { return v.keys, nil })
 	if err != nil {
 		return err
 	}
@@ -91,9 +105,9 @@ func (v *Verifier) Verify(token string, into jwt.Claims) error {
 // ConsoleTokens verifies the web console's JWTs.
 type ConsoleTokens struct{ verifier *Verifier }
 
-// NewConsoleTokens returns a verifier for tokens signed with the secret.
-func NewConsoleTokens(secret redact.Secret, now func() time.Time) *ConsoleTokens {
-	return &ConsoleTokens{NewVerifier(secret, jwt.WithExpirationRequired(), jwt.WithIssuedAt(), jwt.WithTimeFunc(now))}
+// NewConsoleTokens returns a verifier for tokens signed with one of the secrets.
+func NewConsoleTokens(secrets Secrets, now func() time.Time) *ConsoleTokens {
+	return &ConsoleTokens{NewVerifier(secrets, jwt.WithExpirationRequired(), jwt.WithIssuedAt(), jwt.WithTimeFunc(now))}
 }
 
 // Verify returns who a console JWT speaks for.

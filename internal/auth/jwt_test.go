@@ -13,6 +13,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"telapi/internal/redact"
 )
 
 var jwtNow = time.Unix(1_800_000_000, 0)
@@ -37,7 +39,7 @@ func hs256(header, claims string) string {
 }
 
 func newTestTokens() *ConsoleTokens {
-	return NewConsoleTokens(testSecret, func() time.Time { return jwtNow })
+	return NewConsoleTokens(Secrets{Current: testSecret}, func() time.Time { return jwtNow })
 }
 
 func TestConsoleTokenSpeaksForItsTeam(t *testing.T) {
@@ -263,7 +265,7 @@ func TestTokenIsReadFromTheAuthorizationHeader(t *testing.T) {
 
 func TestTokenEndsByTheInjectedClock(t *testing.T) {
 	now := jwtNow
-	tokens := NewConsoleTokens(testSecret, func() time.Time { return now })
+	tokens := NewConsoleTokens(Secrets{Current: testSecret}, func() time.Time { return now })
 	token := hs256(goodHeader, goodClaims)
 	if _, err := tokens.Verify(token); err != nil {
 		t.Fatal(err)
@@ -271,4 +273,22 @@ func TestTokenEndsByTheInjectedClock(t *testing.T) {
 	now = now.Add(time.Minute)
 	_, err := tokens.Verify(token)
 	wantUnauthorized(t, err)
+}
+
+func TestTokenUnderThePreviousSecretIsAccepted(t *testing.T) {
+	const previous = redact.Secret("fedcba9876543210fedcba9876543210")
+	token := mac(sha256.New, previous.Reveal(), goodHeader, goodClaims)
+	for _, tt := range []struct {
+		name    string
+		secrets Secrets
+		good    bool
+	}{
+		{"while it is named", Secrets{testSecret, previous}, true},
+		{"not after it was removed", Secrets{Current: testSecret}, false},
+		{"nor under no secret at all", Secrets{}, false},
+	} {
+		if _, err := NewConsoleTokens(tt.secrets, func() time.Time { return jwtNow }).Verify(token); (err == nil) != tt.good {
+			t.Errorf("%s: %v", tt.name, err)
+		}
+	}
 }

@@ -138,7 +138,7 @@ func giveKey(t *testing.T, m *memory, now time.Time, expiresAt time.Time, scopes
 const testSecret = redact.Secret("0123456789abcdef0123456789abcdef")
 
 func newTestAuthenticator(m *memory, now func() time.Time) *Authenticator {
-	return NewAuthenticator(m, NewConsoleTokens(testSecret, now), NewUses(m, discard()), now)
+	return NewAuthenticator(m, NewConsoleTokens(Secrets{Current: testSecret}, now), NewUses(m, discard()), now)
 }
 
 // wantUnauthorized fails unless err is the one public answer to a bad

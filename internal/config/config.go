@@ -33,6 +33,7 @@ type Config struct {
 
 	_            struct{}      `section:"Trust"`
 	JWTSecret    redact.Secret `env:"JWT_SECRET" min:"32" required:"serve" doc:"HS256 key of console JWTs and session tokens. It must equal the web console's signing secret, or every JWT is answered 401. telapi dev makes one up when it is unset."`
+	JWTPrevious  redact.Secret `env:"JWT_SECRET_PREVIOUS" min:"32" doc:"A second secret under which JWTs are accepted and none is signed: the way to change JWT_SECRET without an outage."`
 	MetricsToken redact.Secret `env:"METRICS_TOKEN" doc:"When set, /metrics asks for it as a bearer token."`
 
 	_                  struct{}      `section:"Sessions"`

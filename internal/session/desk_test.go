@@ -280,7 +280,7 @@ func TestForeignAndForgedTokensAreRefused(t *testing.T) {
 	}
 	_, _, err := w.desk.Check(t.Context(), sign(func(s *Session) { s.ID = "ses_gone" }))
 	wantFault(t, "well signed, of a session nobody knows", err, fault.SessionEnded)
-	if _, err := auth.NewConsoleTokens(testSecret, w.clock).Verify(a.Token); !fault.Is(err, fault.Unauthorized) {
+	if _, err := auth.NewConsoleTokens(auth.Secrets{Current: testSecret}, w.clock).Verify(a.Token); !fault.Is(err, fault.Unauthorized) {
 		t.Errorf("a call token passes for a console JWT: %v", err)
 	}
 	w.dbAway = fault.Unavailable("The database", errors.New("away"))

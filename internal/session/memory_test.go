@@ -50,7 +50,7 @@ func newWorld() *world {
 			"far":  {ID: "far", TeamID: "t2", Enabled: true, Modes: endpoint.Modes},
 		},
 	}
-	w.tokens = NewTokens(testSecret)
+	w.tokens = NewTokens(auth.Secrets{Current: testSecret})
 	w.desk = NewDesk(Deps{
 		Store: w, Endpoints: endpoint.NewDirectory(w, "0.9.18", endpoint.Features{}), Tokens: w.tokens, Channels: w, Announcer: w,
 		WebRTC: true, Limits: endpoint.DefaultChannelLimits(), Now: w.clock,

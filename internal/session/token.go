@@ -11,7 +11,6 @@ import (
 	"telapi/internal/auth"
 	"telapi/internal/endpoint"
 	"telapi/internal/fault"
-	"telapi/internal/redact"
 )
 
 const tokenIssuer = "telapi"
@@ -37,15 +36,15 @@ func (c *claims) UnmarshalJSON(b []byte) error {
 // Tokens signs and verifies call tokens. They are never kept: what a token says
 // is in the session's record, and signing it again gives the same token.
 type Tokens struct {
-	secret   []byte
+	signing  []byte
 	verifier *auth.Verifier
 }
 
-// NewTokens returns tokens under the secret.
-func NewTokens(secret redact.Secret) *Tokens {
+// NewTokens returns tokens under the secrets.
+func NewTokens(secrets auth.Secrets) *Tokens {
 	// Whether a token's time is over is for the desk to say: that is another
 	// refusal than a bad one.
-	return &Tokens{[]byte(secret.Reveal()), auth.NewVerifier(secret, jwt.WithoutClaimsValidation())}
+	return &Tokens{[]byte(secrets.Current.Reveal()), auth.NewVerifier(secrets, jwt.WithoutClaimsValidation())}
 }
 
 // Sign returns the call token of a session.
@@ -63,7 +62,7 @@ func (t *Tokens) Sign(s Session) (string, error) {
 			IssuedAt:  jwt.NewNumericDate(s.IssuedAt),
 			ExpiresAt: jwt.NewNumericDate(s.ExpiresAt),
 		},
-	}).SignedString(t.secret)
+	}).SignedString(t.signing)
 	if err != nil {
 		return "", fmt.Errorf("sign call token: %w", err)
 	}

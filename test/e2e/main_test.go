@@ -76,9 +76,14 @@ func newKey(t *testing.T, i *boot.Instance, teamID string, scopes ...auth.Scope)
 // consoleJWT is what the web console would sign.
 func consoleJWT(t *testing.T, teamID string, scopes ...auth.Scope) string {
 	t.Helper()
+	return consoleJWTUnder(t, boot.Secret, teamID, scopes...)
+}
+
+func consoleJWTUnder(t *testing.T, secret, teamID string, scopes ...auth.Scope) string {
+	t.Helper()
 	token, err := jwt.NewWithClaims(jwt.SigningMethodHS256, jwt.MapClaims{
 		"sub": "user-1", "teamId": teamID, "scopes": scopes, "exp": time.Now().Add(time.Hour).Unix(),
-	}).SignedString([]byte(boot.Secret))
+	}).SignedString([]byte(secret))
 	if err != nil {
 		t.Fatal(err)
 	}
