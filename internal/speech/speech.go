@@ -1,0 +1,124 @@
+// Package speech owns spoken sentences: what may be asked for, the key under
+// which a sentence is kept in the media cache, one synthesis for any number of
+// simultaneous askers on all instances, and the chain of providers that make
+// what is not there yet.
+package speech
+
+import (
+	"context"
+	"errors"
+	"io"
+	"slices"
+	"time"
+
+	"telapi/internal/usage"
+)
+
+// Encoding is a form in which a sentence is kept.
+type Encoding string
+
+// A-law is that of telephones; PCM is signed, 16 bit, little endian. Both are mono.
+const (
+	ALaw Encoding = "alaw"
+	PCM  Encoding = "pcm"
+)
+
+// Encodings lists them all. Their names are also the extensions of blobs.
+var Encodings = []Encoding{ALaw, PCM}
+
+// Row is a sentence in the cache. Every variant of it has the row's hash.
+type Row struct {
+	Hash       string
+	TeamID     string
+	Sentence   string
+	Provider   string
+	Voice      string
+	Model      string
+	Speed      float64
+	SampleRate int
+	Variants   []Variant
+	TTL        time.Duration // 0: kept for good
+	CreatedAt  time.Time
+	UsedAt     time.Time // to the hour, more or less
+	ExpiresAt  time.Time // zero: never
+}
+
+// Variant is one encoding of a sentence, as a blob at Path.
+type Variant struct {
+	Encoding Encoding
+	Checksum string // SHA-256 of the blob, in hex
+}
+
+// Variant returns the variant of that encoding.
+func (r Row) Variant(e Encoding) (Variant, bool) {
+	i := slices.IndexFunc(r.Variants, func(v Variant) bool { return v.Encoding == e })
+	if i < 0 {
+		return Variant{}, false
+	}
+	return r.Variants[i], true
+}
+
+// Rows keeps what is known about cached sentences.
+type Rows interface {
+	// Speech returns a row, or fails with fault.NotFound.
+	Speech(ctx context.Context, hash string) (Row, error)
+	// SaveSpeech adds the row's variants to the row of that hash, in place of
+	// those of the same encoding. A row that has expired by then, or that
+	// there was none of, begins with them. Simultaneous calls lose nothing.
+	SaveSpeech(ctx context.Context, r Row) error
+	// DropSpeech removes a variant as long as it has that checksum, and a row
+	// whose last one it was.
+	DropSpeech(ctx context.Context, hash string, v Variant) error
+	// TouchSpeech notes when a row was last used.
+	TouchSpeech(ctx context.Context, hash string, at time.Time) error
+}
+
+// Errors by which Blobs tell why there is no answer. Everything else counts as
+// ErrBlobsAway.
+var (
+	ErrNoBlob    = errors.New("no such blob")
+	ErrBlobsAway = errors.New("the media service is away")
+)
+
+// Blobs is the media service. Paths are those of Path.
+type Blobs interface {
+	// Get opens a blob. The body is to be closed by the caller; reading it is
+	// bounded by ctx alone.
+	Get(ctx context.Context, path string, ask Conditions) (Blob, error)
+	// Put stores a blob whole, or not at all.
+	Put(ctx context.Context, path string, body []byte) error
+	// Delete removes a blob; ErrNoBlob where there is none.
+	Delete(ctx context.Context, path string) error
+}
+
+// Conditions are the request headers that decide which part of a blob is sent,
+// if any. They are passed on as they came.
+type Conditions struct {
+	Range, IfRange, IfNoneMatch, IfModifiedSince string
+	Head                                         bool // what a GET would be answered, without the body
+}
+
+// Blob is what the media service answered: the status (200, 206, 304 or 416),
+// the headers that belong to it, and the body.
+type Blob struct {
+	Status  int
+	Headers map[string]string // Content-Length, Content-Range, ETag, Last-Modified, Accept-Ranges, Cache-Control
+	Body    io.ReadCloser
+}
+
+// Leases let one instance at a time do something.
+type Leases interface {
+	// Acquire waits until nobody else holds the lease of that name, and holds
+	// it, renewed, until release is called or the process ends: then it passes
+	// to another within seconds.
+	Acquire(ctx context.Context, name string) (release func(), err error)
+}
+
+// Ledger takes down what was spoken. It never fails its caller.
+type Ledger interface {
+	Record(ctx context.Context, e usage.Entry)
+}
+
+// Path is where a variant's blob is kept: a shard of the hash's first two
+// digits, and the hash itself.
+func Path(hash string, e Encoding) string { return hash[:2] + "/" + hash + "." + string(e) }
