@@ -54,7 +54,7 @@ func openMedia(cfg config.Config) (*media.Client, error) {
 	if err != nil {
 		return nil, err
 	}
-	return media.NewClient(cfg.MediaCacheURL, roots)
+	return media.NewClient(cfg.MediaCacheURL, cfg.MediaCacheToken, roots)
 }
 
 func telemetryOptions(cfg config.Config, opts Options) telemetry.Options {

@@ -3,52 +3,137 @@
 package media
 
 import (
+	"bytes"
 	"context"
 	"crypto/tls"
 	"crypto/x509"
+	"errors"
 	"fmt"
 	"io"
+	"net"
 	"net/http"
 	"net/url"
+	"strconv"
+	"strings"
 	"time"
+
+	"github.com/go-json-experiment/json"
+
+	"telapi/internal/redact"
 )
 
-// Client reaches the media service over pooled connections.
-type Client struct {
-	base *url.URL
-	http *http.Client
+// How long the service may take. What is streamed from it has no bound as a
+// whole: a long recording on a slow line is no fault.
+const (
+	dialTimeout    = 2 * time.Second
+	headerTimeout  = 5 * time.Second
+	stallTimeout   = 10 * time.Second // without a byte of a body that is being read
+	requestTimeout = 30 * time.Second // of everything that is not streamed
+)
+
+// passed are the request headers that a reader of audio may steer the service
+// with.
+var passed = []string{"Range", "If-Range", "If-None-Match", "If-Modified-Since"}
+
+// Blob is a file of the media service as it is listed.
+type Blob struct {
+	Path       string    `json:"path"` // shard/name.encoding
+	Bytes      int64     `json:"bytes"`
+	ModifiedAt time.Time `json:"modifiedAt"`
 }
 
-// NewClient returns a client for the media service at base. Roots may be nil:
-// then the system's are used.
-func NewClient(base string, roots *x509.CertPool) (*Client, error) {
+// Client reaches the media service over pooled connections. A file that is not
+// there is NOT_FOUND; whatever else keeps the service from doing what was asked,
+// a wrong token included, is SERVICE_UNAVAILABLE with the reason as its cause.
+type Client struct {
+	base  *url.URL
+	token redact.Secret
+	http  *http.Client
+	stall time.Duration
+}
+
+// NewClient returns a client for the media service at base. Token may be empty.
+// Roots may be nil: then the system's are used.
+func NewClient(base string, token redact.Secret, roots *x509.CertPool) (*Client, error) {
 	u, err := url.Parse(base)
 	if err != nil {
 		return nil, fmt.Errorf("media base URL: %w", err)
 	}
-	transport := http.DefaultTransport.(*http.Transport).Clone()
-	transport.TLSClientConfig = &tls.Config{RootCAs: roots, MinVersion: tls.VersionTLS12}
-	transport.Proxy = nil // a private service is never behind a forward proxy
-	transport.MaxIdleConnsPerHost = 64
-	return &Client{base: u, http: &http.Client{Transport: transport, Timeout: 30 * time.Second}}, nil
+	if strings.ContainsFunc(token.Reveal(), func(r rune) bool { return r <= ' ' || r == 0x7f }) {
+		return nil, errors.New("the media service's upload token contains white space or control characters, which no HTTP header can carry")
+	}
+	protocols := new(http.Protocols)
+	protocols.SetHTTP1(true) // audio shares no connection: one that stalls holds up nobody else
+	return &Client{base: u, token: token, stall: stallTimeout, http: &http.Client{
+		Transport: &http.Transport{ // without a proxy: a private service is behind none
+			Protocols:             protocols,
+			DialContext:           (&net.Dialer{Timeout: dialTimeout}).DialContext,
+			TLSClientConfig:       &tls.Config{RootCAs: roots, MinVersion: tls.VersionTLS12},
+			TLSHandshakeTimeout:   dialTimeout,
+			ResponseHeaderTimeout: headerTimeout,
+			IdleConnTimeout:       90 * time.Second,
+			MaxIdleConnsPerHost:   64,
+			DisableCompression:    true,
+		},
+		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }, // the token goes nowhere else
+	}}, nil
+}
+
+// Get asks for a file (shard/name.encoding) under the conditions and the range
+// that header states; its other fields stay here. The answer has status 200, 206,
+// 304 or 416, and its body is the caller's to close.
+func (c *Client) Get(ctx context.Context, path string, header http.Header) (*http.Response, error) {
+	ctx, cancel := context.WithCancel(ctx)
+	req, err := c.request(ctx, http.MethodGet, c.base.JoinPath("media", path), nil)
+	if err != nil {
+		cancel()
+		return nil, err
+	}
+	for _, name := range passed {
+		if values := header.Values(name); len(values) > 0 {
+			req.Header[name] = values
+		}
+	}
+	resp, err := c.do(req, http.StatusOK, http.StatusPartialContent, http.StatusNotModified, http.StatusRequestedRangeNotSatisfiable)
+	if err != nil {
+		cancel()
+		return nil, err
+	}
+	resp.Body = &stream{resp.Body, cancel, c.stall}
+	return resp, nil
+}
+
+// Put stores a file, in the place of one that is there.
+func (c *Client) Put(ctx context.Context, path string, content []byte) error {
+	return c.ask(ctx, http.MethodPut, c.base.JoinPath("media", path), bytes.NewReader(content), nil, http.StatusCreated, http.StatusNoContent)
+}
+
+// Delete removes a file.
+func (c *Client) Delete(ctx context.Context, path string) error {
+	return c.ask(ctx, http.MethodDelete, c.base.JoinPath("media", path), nil, nil, http.StatusNoContent)
+}
+
+// List returns the files whose paths come after one ("" is the beginning), in
+// order of path, limit at the most. The last page is empty.
+func (c *Client) List(ctx context.Context, after string, limit int) (blobs []Blob, err error) {
+	u := c.base.JoinPath("media")
+	u.RawQuery = url.Values{"after": {after}, "limit": {strconv.Itoa(limit)}}.Encode()
+	err = c.ask(ctx, http.MethodGet, u, nil, func(body io.Reader) error {
+		return eachLine(body, limit, func(line []byte) error {
+			var next Blob
+			if err := json.Unmarshal(line, &next); err != nil {
+				return err
+			}
+			blobs = append(blobs, next)
+			return nil
+		})
+	}, http.StatusOK)
+	return blobs, err
 }
 
 // Ping asks the service for its health.
 func (c *Client) Ping(ctx context.Context) error {
-	req, err := http.NewRequestWithContext(ctx, http.MethodGet, c.base.JoinPath("health").String(), nil)
-	if err != nil {
-		return fmt.Errorf("ask media health: %w", err)
-	}
-	resp, err := c.http.Do(req)
-	if err != nil {
-		return fmt.Errorf("ask media health: %w", err)
-	}
-	defer func() { _ = resp.Body.Close() }()
-	_, _ = io.Copy(io.Discard, io.LimitReader(resp.Body, 4<<10)) // so that the connection is used again
-	if resp.StatusCode != http.StatusOK {
-		return fmt.Errorf("ask media health: status %d", resp.StatusCode)
-	}
-	return nil
+	return c.ask(ctx, http.MethodGet, c.base.JoinPath("health"), nil, nil, http.StatusOK)
 }
 
 // Close ends the idle connections.

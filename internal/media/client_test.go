@@ -1,0 +1,273 @@
+package media
+
+import (
+	"context"
+	"crypto/x509"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"reflect"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"telapi/internal/fault"
+	"telapi/internal/redact"
+)
+
+// client asks a service that answers by handle.
+func client(t *testing.T, handle http.HandlerFunc) (*Client, *httptest.Server) {
+	t.Helper()
+	server := httptest.NewTLSServer(handle)
+	t.Cleanup(server.Close)
+	roots := x509.NewCertPool()
+	roots.AddCert(server.Certificate())
+	c, err := NewClient(server.URL+"/base/", "upload-token", roots)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(c.Close)
+	return c, server
+}
+
+func TestRequestsAsTheyAreSent(t *testing.T) {
+	var got string
+	c, _ := client(t, func(w http.ResponseWriter, r *http.Request) {
+		body, _ := io.ReadAll(r.Body)
+		got = fmt.Sprintf("%s %s auth=%q range=%q cookie=%q body=%q", r.Method, r.URL, r.Header.Get("Authorization"),
+			r.Header.Get("Range")+r.Header.Get("If-None-Match"), r.Header.Get("Cookie"), body)
+		w.WriteHeader(map[string]int{"PUT": 201, "DELETE": 204}[r.Method] + map[bool]int{true: 200}[r.Method == "GET"])
+	})
+	for _, tt := range []struct {
+		name string
+		ask  func(ctx context.Context) error
+		want string
+	}{
+		{"what a listener may ask for is passed, and nothing else of his request", func(ctx context.Context) error {
+			resp, err := c.Get(ctx, "ab/abc.alaw", http.Header{"Range": {"bytes=0-9"}, "If-None-Match": {`"x"`},
+				"Cookie": {"secret"}, "Authorization": {"Bearer of-the-console"}})
+			if err == nil {
+				err = resp.Body.Close()
+			}
+			return err
+		}, `GET /base/media/ab/abc.alaw auth="" range="bytes=0-9\"x\"" cookie="" body=""`},
+		{"put", func(ctx context.Context) error { return c.Put(ctx, "ab/abc.pcm", []byte("audio")) },
+			`PUT /base/media/ab/abc.pcm auth="Bearer upload-token" range="" cookie="" body="audio"`},
+		{"delete", func(ctx context.Context) error { return c.Delete(ctx, "ab/abc.pcm") },
+			`DELETE /base/media/ab/abc.pcm auth="Bearer upload-token" range="" cookie="" body=""`},
+		{"list", func(ctx context.Context) error { _, err := c.List(ctx, "ab/x y.pcm", 7); return err },
+			`GET /base/media?after=ab%2Fx+y.pcm&limit=7 auth="Bearer upload-token" range="" cookie="" body=""`},
+		{"health", c.Ping, `GET /base/health auth="" range="" cookie="" body=""`},
+	} {
+		if err := tt.ask(t.Context()); err != nil || got != tt.want {
+			t.Errorf("%s: %v\ngot  %s\nwant %s", tt.name, err, got, tt.want)
+		}
+	}
+}
+
+func TestAwayIsToldApartFromNotThere(t *testing.T) {
+	status := 0
+	c, server := client(t, func(w http.ResponseWriter, _ *http.Request) {
+		w.Header().Set("Location", "/elsewhere")
+		w.WriteHeader(status)
+	})
+	ask := map[string]func(ctx context.Context) error{
+		"get":    func(ctx context.Context) error { _, err := c.Get(ctx, "ab/abc.pcm", nil); return err },
+		"put":    func(ctx context.Context) error { return c.Put(ctx, "ab/abc.pcm", nil) },
+		"delete": func(ctx context.Context) error { return c.Delete(ctx, "ab/abc.pcm") },
+		"list":   func(ctx context.Context) error { _, err := c.List(ctx, "", 1); return err },
+	}
+	expect := func(situation string, want fault.Code) {
+		t.Helper()
+		for what, do := range ask {
+			if err := do(t.Context()); !fault.Is(err, want) || strings.Contains(err.Error(), "upload-token") {
+				t.Errorf("%s, %s: %v, want %s", situation, what, err, want)
+			}
+		}
+	}
+	for status = range map[int]bool{302: true, 400: true, 401: true, 500: true, 502: true, 507: true} {
+		expect(fmt.Sprint("status ", status), fault.ServiceUnavailable)
+	}
+	status = 404
+	expect("no such file", fault.NotFound)
+
+	c.http.Transport.(*http.Transport).TLSClientConfig.RootCAs = x509.NewCertPool()
+	c.Close()
+	expect("a certificate of somebody else", fault.ServiceUnavailable)
+	server.Close()
+	expect("nobody there", fault.ServiceUnavailable)
+
+	gone, cancel := context.WithCancel(t.Context())
+	cancel()
+	if err := c.Ping(gone); !errors.Is(err, context.Canceled) || fault.Is(err, fault.ServiceUnavailable) {
+		t.Errorf("a caller who left: %v", err)
+	}
+}
+
+func TestAnswersThatAReaderMakesSenseOfArePassedOn(t *testing.T) {
+	c, _ := client(t, func(w http.ResponseWriter, r *http.Request) {
+		http.ServeContent(w, r, "", time.Unix(1, 0), strings.NewReader("0123456789"))
+	})
+	for header, want := range map[[2]string]string{
+		{}:                       "200 0123456789",
+		{"Range", "bytes=2-4"}:   "206 234",
+		{"Range", "bytes=90-99"}: "416 ",
+		{"If-Modified-Since", "Thu, 01 Jan 1970 00:00:01 GMT"}: "304 ",
+	} {
+		resp, err := c.Get(t.Context(), "ab/abc.pcm", http.Header{header[0]: {header[1]}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		body, _ := io.ReadAll(resp.Body)
+		_ = resp.Body.Close()
+		if resp.StatusCode == 416 {
+			body = nil
+		}
+		if got := fmt.Sprintf("%d %s", resp.StatusCode, body); got != want {
+			t.Errorf("%v: %s, want %s", header, got, want)
+		}
+	}
+}
+
+func TestListing(t *testing.T) {
+	body := ""
+	c, _ := client(t, func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, body) })
+	body = `{"path":"ab/abc.pcm","bytes":3,"modifiedAt":"2026-11-15T01:02:03Z"}` + "\n" + `{"path":"ac/x.alaw","bytes":0,"modifiedAt":"1970-01-01T00:00:00Z","new":1}` + "\n"
+	want := []Blob{{"ab/abc.pcm", 3, time.Date(2026, 11, 15, 1, 2, 3, 0, time.UTC)}, {"ac/x.alaw", 0, time.Unix(0, 0).UTC()}}
+	if got, err := c.List(t.Context(), "", 2); err != nil || !reflect.DeepEqual(got, want) {
+		t.Errorf("%+v, %v, want %+v", got, err, want)
+	}
+	if _, err := c.List(t.Context(), "", 1); !fault.Is(err, fault.ServiceUnavailable) {
+		t.Errorf("more than was asked for: %v", err)
+	}
+	for _, body = range []string{"<html>", `{"path":1}`, "{}\n{", `{"path":"` + strings.Repeat("x", maxLine)} {
+		if got, err := c.List(t.Context(), "", 9); !fault.Is(err, fault.ServiceUnavailable) {
+			t.Errorf("%.20s: %+v, %v", body, got, err)
+		}
+	}
+}
+
+func TestConnectionsAreUsedAgainAndStaleOnesReplaced(t *testing.T) {
+	var seen sync.Map
+	c, server := client(t, func(w http.ResponseWriter, r *http.Request) {
+		seen.Store(r.RemoteAddr, true)
+		_, _ = io.Copy(io.Discard, r.Body)
+		w.WriteHeader(map[string]int{"PUT": 201, "DELETE": 404}[r.Method])
+	})
+	for i := range 100 {
+		if err := c.Put(t.Context(), "ab/abc.pcm", []byte("audio")); err != nil {
+			t.Fatal(err)
+		}
+		_ = c.Delete(t.Context(), "ab/abc.pcm")
+		if i%10 == 9 {
+			server.CloseClientConnections()
+		}
+	}
+	n := 0
+	seen.Range(func(_, _ any) bool { n++; return true })
+	if n < 10 || n > 20 {
+		t.Errorf("%d connections for 200 requests, of which 9 found theirs closed", n)
+	}
+}
+
+// trickle serves over pipes, which stand still in a bubble of synctest.
+func trickle(t *testing.T, handle http.HandlerFunc) *Client {
+	c, err := NewClient("http://media", "", nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	c.http.Transport.(*http.Transport).DialContext = func(context.Context, string, string) (net.Conn, error) {
+		here, there := net.Pipe()
+		conns := make(chan net.Conn, 1)
+		conns <- there
+		go func() { _ = (&http.Server{Handler: handle}).Serve(&listener{conns}) }()
+		return here, nil
+	}
+	return c
+}
+
+type listener struct{ conns chan net.Conn }
+
+func (l *listener) Accept() (net.Conn, error) {
+	select {
+	case c := <-l.conns:
+		return c, nil
+	default:
+		return nil, net.ErrClosed
+	}
+}
+func (*listener) Close() error   { return nil }
+func (*listener) Addr() net.Addr { return &net.UnixAddr{} }
+
+func TestStreamIsBoundedByItsPausesAlone(t *testing.T) {
+	for name, tt := range map[string]struct {
+		pause time.Duration // of the service
+		slow  time.Duration // of the reader
+		want  fault.Code
+	}{
+		"a long recording on a slow line": {stallTimeout - time.Second, 0, ""},
+		"a listener who takes his time":   {0, time.Hour, ""},
+		"a service that has stopped":      {time.Hour, 0, fault.ServiceUnavailable},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				c := trickle(t, func(w http.ResponseWriter, r *http.Request) {
+					for range 20 {
+						if _, err := w.Write(make([]byte, 8<<10)); err != nil {
+							return
+						}
+						w.(http.Flusher).Flush()
+						select {
+						case <-time.After(tt.pause):
+						case <-r.Context().Done():
+							return
+						}
+					}
+				})
+				defer c.Close()
+				resp, err := c.Get(t.Context(), "ab/abc.pcm", nil)
+				if err != nil {
+					t.Fatal(err)
+				}
+				defer resp.Body.Close()
+				n, buffer := 0, make([]byte, 8<<10)
+				for err == nil {
+					time.Sleep(tt.slow)
+					var m int
+					m, err = resp.Body.Read(buffer)
+					n += m
+				}
+				switch {
+				case tt.want != "" && !fault.Is(err, tt.want):
+					t.Errorf("%v, want %s", err, tt.want)
+				case tt.want == "" && (!errors.Is(err, io.EOF) || n != 20*8<<10):
+					t.Errorf("%d bytes, %v, want all", n, err)
+				}
+			})
+		})
+	}
+}
+
+func TestSilentServiceIsGivenUp(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := trickle(t, func(_ http.ResponseWriter, r *http.Request) { <-r.Context().Done() })
+		defer c.Close()
+		begun := time.Now()
+		if _, err := c.Get(t.Context(), "ab/abc.pcm", nil); !fault.Is(err, fault.ServiceUnavailable) || time.Since(begun) > headerTimeout {
+			t.Errorf("%v after %v", err, time.Since(begun))
+		}
+	})
+}
+
+func TestTokenThatNoHeaderCarriesIsRefusedAtOnce(t *testing.T) {
+	for _, token := range []string{"with\nbreak", "trailing\n", "two words", "nul\x00"} {
+		if _, err := NewClient("https://media", redact.Secret(token), nil); err == nil || strings.Contains(err.Error(), token) {
+			t.Errorf("%q: %v", token, err)
+		}
+	}
+}
