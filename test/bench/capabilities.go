@@ -3,6 +3,8 @@ package main
 import (
 	"bytes"
 	"fmt"
+	"net/http"
+	"slices"
 )
 
 // capabilities measures an authenticated, rate-limited read against a bare
@@ -25,8 +27,11 @@ func capabilities(at *site, s settings) error {
 	}
 	defer peer.stop()
 
-	request := func(addr string) []byte {
-		return fmt.Appendf(nil, "GET %s HTTP/1.1\r\nHost: %s\r\nX-API-Key: %s\r\nAccept: */*\r\n\r\n", path, addr, t.key)
+	read := func(addr string) func() (result, error) {
+		request := fmt.Appendf(nil, "GET %s HTTP/1.1\r\nHost: %s\r\nX-API-Key: %s\r\nAccept: */*\r\n\r\n", path, addr, t.key)
+		return func() (result, error) {
+			return load(addr, http.StatusOK, slices.Repeat([]source{again(request, s.span)}, s.connections))
+		}
 	}
 	const leases = "telapi_ratelimit_leases_total" // how often the store was asked for permits
 	before, err := t.metric(leases)
@@ -34,9 +39,7 @@ func capabilities(at *site, s settings) error {
 		return err
 	}
 	fmt.Printf("GET %s (%d bytes), %d connections\n", path, len(body), s.connections)
-	d, err := interleave(s.rounds,
-		func() (result, error) { return load(t.addr, request(t.addr), s.connections, s.span) },
-		func() (result, error) { return load(peer.line, request(peer.line), s.connections, s.span) })
+	d, err := interleave(s.rounds, read(t.addr), read(peer.line))
 	if err != nil {
 		return err
 	}

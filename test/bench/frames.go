@@ -113,16 +113,7 @@ func (s *site) contestants(peer string) (*telapi, *process, error) {
 func (s *site) race(how settings, telapi *process, ours []lane, peer *process, bare []lane, name string) error {
 	run := func(p *process, lanes []lane, span time.Duration) func() (result, error) {
 		return func() (result, error) {
-			pids := []int{p.cmd.Process.Pid, s.redisProcess.cmd.Process.Pid, os.Getpid()}
-			var before []float64
-			for _, pid := range pids {
-				before = append(before, spentBy(pid))
-			}
-			r, err := drive(lanes, how.inFlight, span)
-			for i, pid := range pids {
-				r.costs = append(r.costs, (spentBy(pid)-before[i])*1e6/(r.perSecond*span.Seconds()))
-			}
-			return r, err
+			return s.charge(p, func() (result, error) { return drive(lanes, how.inFlight, span) })
 		}
 	}
 	if _, err := interleave(1, run(telapi, ours, how.span/4), run(peer, bare, how.span/4)); err != nil {
@@ -133,6 +124,22 @@ func (s *site) race(how settings, telapi *process, ours []lane, peer *process, b
 		d.print("frames", name, "frames", "(at least 0.80 wanted)")
 	}
 	return err
+}
+
+// charge measures what each unit costs the server, Redis and bench itself.
+func (s *site) charge(p *process, run func() (result, error)) (result, error) {
+	pids := []int{p.cmd.Process.Pid, s.redisProcess.cmd.Process.Pid, os.Getpid()}
+	var before []float64
+	for _, pid := range pids {
+		before = append(before, spentBy(pid))
+	}
+	began := time.Now()
+	r, err := run()
+	units := r.perSecond * time.Since(began).Seconds()
+	for i, pid := range pids {
+		r.costs = append(r.costs, (spentBy(pid)-before[i])*1e6/units)
+	}
+	return r, err
 }
 
 // talker sends chat frames, each under an id of its own, and awaits as many

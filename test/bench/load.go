@@ -20,29 +20,45 @@ type result struct {
 	costs     []float64 // processor µs per frame of the server, Redis and bench itself, where measured
 }
 
-// load sends the same request over many kept-alive connections, one at a time
-// on each, and measures what comes back. It parses no more of an answer than it
-// must, so that the generator does not hide the difference between servers.
-func load(addr string, request []byte, connections int, span time.Duration) (result, error) {
+// source gives the requests of one connection, one after the other; nil: no more.
+type source func() []byte
+
+// again gives the same request until it is time to stop.
+func again(request []byte, span time.Duration) source {
+	stop := time.Now().Add(span)
+	return func() []byte {
+		if time.Now().After(stop) {
+			return nil
+		}
+		return request
+	}
+}
+
+// load sends what each source gives over a kept-alive connection of its own, one
+// request at a time, and measures what comes back. It parses no more of an
+// answer than it must, so that the generator does not hide the difference
+// between servers.
+func load(addr string, status int, sources []source) (result, error) {
 	var mu sync.Mutex
 	var all []time.Duration
 	var failed int
 	var wg sync.WaitGroup
-	stop := time.Now().Add(span)
-	for range connections {
+	began := time.Now()
+	for _, next := range sources {
 		conn, err := net.Dial("tcp", addr)
 		if err != nil {
 			return result{}, fmt.Errorf("connect to %s: %w", addr, err)
 		}
 		wg.Go(func() {
 			defer func() { _ = conn.Close() }()
-			took, errs := repeat(conn, request, stop)
+			took, errs := converse(conn, status, next)
 			mu.Lock()
 			all, failed = append(all, took...), failed+errs
 			mu.Unlock()
 		})
 	}
 	wg.Wait()
+	span := time.Since(began)
 	if len(all) == 0 {
 		return result{}, fmt.Errorf("no request to %s succeeded", addr)
 	}
@@ -54,9 +70,10 @@ func load(addr string, request []byte, connections int, span time.Duration) (res
 	}, nil
 }
 
-func repeat(conn net.Conn, request []byte, stop time.Time) (took []time.Duration, errs int) {
+func converse(conn net.Conn, want int, next source) (took []time.Duration, errs int) {
 	in := bufio.NewReaderSize(conn, 16<<10)
-	for start := time.Now(); start.Before(stop); {
+	for request := next(); request != nil; request = next() {
+		start := time.Now()
 		if _, err := conn.Write(request); err != nil {
 			return took, errs + 1
 		}
@@ -64,13 +81,11 @@ func repeat(conn net.Conn, request []byte, stop time.Time) (took []time.Duration
 		if err != nil {
 			return took, errs + 1
 		}
-		now := time.Now()
-		if status != 200 {
+		if status != want {
 			errs++
 		} else {
-			took = append(took, now.Sub(start))
+			took = append(took, time.Since(start))
 		}
-		start = now
 	}
 	return took, errs
 }

@@ -33,6 +33,7 @@ var scenarios = []scenario{
 	{"frames-in", framesIn},
 	{"frames-out", framesOut},
 	{"audio-out", audioOut},
+	{"callbacks", callbacks},
 	{"connect", connect},
 	{"memory", memory},
 }

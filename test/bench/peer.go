@@ -21,6 +21,7 @@ var peers = map[string]func(told []byte) (http.HandlerFunc, error){
 	"greet":   peerGreet,
 	"xadd":    peerXadd,
 	"forward": peerForward,
+	"script":  peerScript,
 }
 
 // greeting is the first frame of a peer's socket, and its only acknowledgement:
