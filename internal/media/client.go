@@ -20,6 +20,7 @@ import (
 	"github.com/go-json-experiment/json"
 
 	"telapi/internal/redact"
+	"telapi/internal/speech"
 )
 
 // How long the service may take. What is streamed from it has no bound as a
@@ -31,20 +32,14 @@ const (
 	requestTimeout = 30 * time.Second // of everything that is not streamed
 )
 
-// passed are the request headers that a reader of audio may steer the service
-// with.
-var passed = []string{"Range", "If-Range", "If-None-Match", "If-Modified-Since"}
+var _ speech.Blobs = (*Client)(nil)
 
-// Blob is a file of the media service as it is listed.
-type Blob struct {
-	Path       string    `json:"path"` // shard/name.encoding
-	Bytes      int64     `json:"bytes"`
-	ModifiedAt time.Time `json:"modifiedAt"`
-}
+// described are the headers of an answer that a reader of audio needs.
+var described = []string{"Content-Length", "Content-Range", "Content-Type", "ETag", "Last-Modified", "Accept-Ranges", "Cache-Control"}
 
-// Client reaches the media service over pooled connections. A file that is not
-// there is NOT_FOUND; whatever else keeps the service from doing what was asked,
-// a wrong token included, is SERVICE_UNAVAILABLE with the reason as its cause.
+// Client reaches the media service over pooled connections. A blob that is not
+// there is speech.ErrNoBlob; whatever else keeps the service from doing what was
+// asked, a wrong token included, is speech.ErrBlobsAway with the reason.
 type Client struct {
 	base  *url.URL
 	token redact.Secret
@@ -79,48 +74,57 @@ func NewClient(base string, token redact.Secret, roots *x509.CertPool) (*Client,
 	}}, nil
 }
 
-// Get asks for a file (shard/name.encoding) under the conditions and the range
-// that header states; its other fields stay here. The answer has status 200, 206,
-// 304 or 416, and its body is the caller's to close.
-func (c *Client) Get(ctx context.Context, path string, header http.Header) (*http.Response, error) {
+// Get implements speech.Blobs.
+func (c *Client) Get(ctx context.Context, path string, ask speech.Conditions) (speech.Blob, error) {
+	method := http.MethodGet
+	if ask.Head {
+		method = http.MethodHead
+	}
 	ctx, cancel := context.WithCancel(ctx)
-	req, err := c.request(ctx, http.MethodGet, c.base.JoinPath("media", path), nil)
+	req, err := c.request(ctx, method, c.base.JoinPath("media", path), nil)
 	if err != nil {
 		cancel()
-		return nil, err
+		return speech.Blob{}, err
 	}
-	for _, name := range passed {
-		if values := header.Values(name); len(values) > 0 {
-			req.Header[name] = values
+	for name, value := range map[string]string{
+		"Range": ask.Range, "If-Range": ask.IfRange, "If-None-Match": ask.IfNoneMatch, "If-Modified-Since": ask.IfModifiedSince,
+	} {
+		if value != "" {
+			req.Header.Set(name, value)
 		}
 	}
 	resp, err := c.do(req, http.StatusOK, http.StatusPartialContent, http.StatusNotModified, http.StatusRequestedRangeNotSatisfiable)
 	if err != nil {
 		cancel()
-		return nil, err
+		return speech.Blob{}, err
 	}
-	resp.Body = &stream{resp.Body, cancel, c.stall}
-	return resp, nil
+	blob := speech.Blob{Status: resp.StatusCode, Headers: map[string]string{}, Body: &stream{resp.Body, cancel, c.stall}}
+	for _, name := range described {
+		if value := resp.Header.Get(name); value != "" {
+			blob.Headers[name] = value
+		}
+	}
+	return blob, nil
 }
 
-// Put stores a file, in the place of one that is there.
+// Put implements speech.Blobs.
 func (c *Client) Put(ctx context.Context, path string, content []byte) error {
 	return c.ask(ctx, http.MethodPut, c.base.JoinPath("media", path), bytes.NewReader(content), nil, http.StatusCreated, http.StatusNoContent)
 }
 
-// Delete removes a file.
+// Delete implements speech.Blobs.
 func (c *Client) Delete(ctx context.Context, path string) error {
 	return c.ask(ctx, http.MethodDelete, c.base.JoinPath("media", path), nil, nil, http.StatusNoContent)
 }
 
-// List returns the files whose paths come after one ("" is the beginning), in
-// order of path, limit at the most. The last page is empty.
-func (c *Client) List(ctx context.Context, after string, limit int) (blobs []Blob, err error) {
+// List returns the blobs whose paths come after one ("" is the beginning), in
+// order of path, limit at the most. There are no more where it returns none.
+func (c *Client) List(ctx context.Context, after string, limit int) (blobs []speech.Stored, err error) {
 	u := c.base.JoinPath("media")
 	u.RawQuery = url.Values{"after": {after}, "limit": {strconv.Itoa(limit)}}.Encode()
 	err = c.ask(ctx, http.MethodGet, u, nil, func(body io.Reader) error {
 		return eachLine(body, limit, func(line []byte) error {
-			var next Blob
+			var next speech.Stored
 			if err := json.Unmarshal(line, &next); err != nil {
 				return err
 			}

@@ -16,8 +16,8 @@ import (
 	"testing/synctest"
 	"time"
 
-	"telapi/internal/fault"
 	"telapi/internal/redact"
+	"telapi/internal/speech"
 )
 
 // client asks a service that answers by handle.
@@ -39,8 +39,8 @@ func TestRequestsAsTheyAreSent(t *testing.T) {
 	var got string
 	c, _ := client(t, func(w http.ResponseWriter, r *http.Request) {
 		body, _ := io.ReadAll(r.Body)
-		got = fmt.Sprintf("%s %s auth=%q range=%q cookie=%q body=%q", r.Method, r.URL, r.Header.Get("Authorization"),
-			r.Header.Get("Range")+r.Header.Get("If-None-Match"), r.Header.Get("Cookie"), body)
+		got = fmt.Sprintf("%s %s auth=%q range=%q body=%q", r.Method, r.URL, r.Header.Get("Authorization"),
+			r.Header.Get("Range")+r.Header.Get("If-None-Match"), body)
 		w.WriteHeader(map[string]int{"PUT": 201, "DELETE": 204}[r.Method] + map[bool]int{true: 200}[r.Method == "GET"])
 	})
 	for _, tt := range []struct {
@@ -48,21 +48,20 @@ func TestRequestsAsTheyAreSent(t *testing.T) {
 		ask  func(ctx context.Context) error
 		want string
 	}{
-		{"what a listener may ask for is passed, and nothing else of his request", func(ctx context.Context) error {
-			resp, err := c.Get(ctx, "ab/abc.alaw", http.Header{"Range": {"bytes=0-9"}, "If-None-Match": {`"x"`},
-				"Cookie": {"secret"}, "Authorization": {"Bearer of-the-console"}})
+		{"get", func(ctx context.Context) error {
+			blob, err := c.Get(ctx, "ab/abc.alaw", speech.Conditions{Range: "bytes=0-9", IfNoneMatch: `"x"`})
 			if err == nil {
-				err = resp.Body.Close()
+				err = blob.Body.Close()
 			}
 			return err
-		}, `GET /base/media/ab/abc.alaw auth="" range="bytes=0-9\"x\"" cookie="" body=""`},
+		}, `GET /base/media/ab/abc.alaw auth="" range="bytes=0-9\"x\"" body=""`},
 		{"put", func(ctx context.Context) error { return c.Put(ctx, "ab/abc.pcm", []byte("audio")) },
-			`PUT /base/media/ab/abc.pcm auth="Bearer upload-token" range="" cookie="" body="audio"`},
+			`PUT /base/media/ab/abc.pcm auth="Bearer upload-token" range="" body="audio"`},
 		{"delete", func(ctx context.Context) error { return c.Delete(ctx, "ab/abc.pcm") },
-			`DELETE /base/media/ab/abc.pcm auth="Bearer upload-token" range="" cookie="" body=""`},
+			`DELETE /base/media/ab/abc.pcm auth="Bearer upload-token" range="" body=""`},
 		{"list", func(ctx context.Context) error { _, err := c.List(ctx, "ab/x y.pcm", 7); return err },
-			`GET /base/media?after=ab%2Fx+y.pcm&limit=7 auth="Bearer upload-token" range="" cookie="" body=""`},
-		{"health", c.Ping, `GET /base/health auth="" range="" cookie="" body=""`},
+			`GET /base/media?after=ab%2Fx+y.pcm&limit=7 auth="Bearer upload-token" range="" body=""`},
+		{"health", c.Ping, `GET /base/health auth="" range="" body=""`},
 	} {
 		if err := tt.ask(t.Context()); err != nil || got != tt.want {
 			t.Errorf("%s: %v\ngot  %s\nwant %s", tt.name, err, got, tt.want)
@@ -77,34 +76,34 @@ func TestAwayIsToldApartFromNotThere(t *testing.T) {
 		w.WriteHeader(status)
 	})
 	ask := map[string]func(ctx context.Context) error{
-		"get":    func(ctx context.Context) error { _, err := c.Get(ctx, "ab/abc.pcm", nil); return err },
+		"get":    func(ctx context.Context) error { _, err := c.Get(ctx, "ab/abc.pcm", speech.Conditions{}); return err },
 		"put":    func(ctx context.Context) error { return c.Put(ctx, "ab/abc.pcm", nil) },
 		"delete": func(ctx context.Context) error { return c.Delete(ctx, "ab/abc.pcm") },
 		"list":   func(ctx context.Context) error { _, err := c.List(ctx, "", 1); return err },
 	}
-	expect := func(situation string, want fault.Code) {
+	expect := func(situation string, want error) {
 		t.Helper()
 		for what, do := range ask {
-			if err := do(t.Context()); !fault.Is(err, want) || strings.Contains(err.Error(), "upload-token") {
-				t.Errorf("%s, %s: %v, want %s", situation, what, err, want)
+			if err := do(t.Context()); !errors.Is(err, want) || strings.Contains(err.Error(), "upload-token") {
+				t.Errorf("%s, %s: %v, want %v", situation, what, err, want)
 			}
 		}
 	}
 	for status = range map[int]bool{302: true, 400: true, 401: true, 500: true, 502: true, 507: true} {
-		expect(fmt.Sprint("status ", status), fault.ServiceUnavailable)
+		expect(fmt.Sprint("status ", status), speech.ErrBlobsAway)
 	}
 	status = 404
-	expect("no such file", fault.NotFound)
+	expect("no such file", speech.ErrNoBlob)
 
 	c.http.Transport.(*http.Transport).TLSClientConfig.RootCAs = x509.NewCertPool()
 	c.Close()
-	expect("a certificate of somebody else", fault.ServiceUnavailable)
+	expect("a certificate of somebody else", speech.ErrBlobsAway)
 	server.Close()
-	expect("nobody there", fault.ServiceUnavailable)
+	expect("nobody there", speech.ErrBlobsAway)
 
 	gone, cancel := context.WithCancel(t.Context())
 	cancel()
-	if err := c.Ping(gone); !errors.Is(err, context.Canceled) || fault.Is(err, fault.ServiceUnavailable) {
+	if err := c.Ping(gone); !errors.Is(err, context.Canceled) || errors.Is(err, speech.ErrBlobsAway) {
 		t.Errorf("a caller who left: %v", err)
 	}
 }
@@ -113,23 +112,23 @@ func TestAnswersThatAReaderMakesSenseOfArePassedOn(t *testing.T) {
 	c, _ := client(t, func(w http.ResponseWriter, r *http.Request) {
 		http.ServeContent(w, r, "", time.Unix(1, 0), strings.NewReader("0123456789"))
 	})
-	for header, want := range map[[2]string]string{
-		{}:                       "200 0123456789",
-		{"Range", "bytes=2-4"}:   "206 234",
-		{"Range", "bytes=90-99"}: "416 ",
-		{"If-Modified-Since", "Thu, 01 Jan 1970 00:00:01 GMT"}: "304 ",
+	for ask, want := range map[speech.Conditions]string{
+		{}:                                       "200 10 bytes  0123456789",
+		{Head: true}:                             "200 10 bytes  ",
+		{Range: "bytes=2-4"}:                     "206 3 bytes bytes 2-4/10 234",
+		{Range: "bytes=90-99"}:                   "416 33  bytes */10 invalid range: failed to overlap\n",
+		{Range: "bytes=2-4", IfRange: `"other"`}: "200 10 bytes  0123456789",
+		{IfModifiedSince: "Thu, 01 Jan 1970 00:00:01 GMT"}: "304    ",
 	} {
-		resp, err := c.Get(t.Context(), "ab/abc.pcm", http.Header{header[0]: {header[1]}})
+		blob, err := c.Get(t.Context(), "ab/abc.pcm", ask)
 		if err != nil {
 			t.Fatal(err)
 		}
-		body, _ := io.ReadAll(resp.Body)
-		_ = resp.Body.Close()
-		if resp.StatusCode == 416 {
-			body = nil
-		}
-		if got := fmt.Sprintf("%d %s", resp.StatusCode, body); got != want {
-			t.Errorf("%v: %s, want %s", header, got, want)
+		body, _ := io.ReadAll(blob.Body)
+		_ = blob.Body.Close()
+		h := blob.Headers
+		if got := fmt.Sprintf("%d %s %s %s %s", blob.Status, h["Content-Length"], h["Accept-Ranges"], h["Content-Range"], body); got != want {
+			t.Errorf("%+v: %q, want %q", ask, got, want)
 		}
 	}
 }
@@ -138,15 +137,17 @@ func TestListing(t *testing.T) {
 	body := ""
 	c, _ := client(t, func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, body) })
 	body = `{"path":"ab/abc.pcm","bytes":3,"modifiedAt":"2026-11-15T01:02:03Z"}` + "\n" + `{"path":"ac/x.alaw","bytes":0,"modifiedAt":"1970-01-01T00:00:00Z","new":1}` + "\n"
-	want := []Blob{{"ab/abc.pcm", 3, time.Date(2026, 11, 15, 1, 2, 3, 0, time.UTC)}, {"ac/x.alaw", 0, time.Unix(0, 0).UTC()}}
+	want := []speech.Stored{
+		{Path: "ab/abc.pcm", Bytes: 3, ModifiedAt: time.Date(2026, 11, 15, 1, 2, 3, 0, time.UTC)},
+		{Path: "ac/x.alaw", ModifiedAt: time.Unix(0, 0).UTC()}}
 	if got, err := c.List(t.Context(), "", 2); err != nil || !reflect.DeepEqual(got, want) {
 		t.Errorf("%+v, %v, want %+v", got, err, want)
 	}
-	if _, err := c.List(t.Context(), "", 1); !fault.Is(err, fault.ServiceUnavailable) {
+	if _, err := c.List(t.Context(), "", 1); !errors.Is(err, speech.ErrBlobsAway) {
 		t.Errorf("more than was asked for: %v", err)
 	}
 	for _, body = range []string{"<html>", `{"path":1}`, "{}\n{", `{"path":"` + strings.Repeat("x", maxLine)} {
-		if got, err := c.List(t.Context(), "", 9); !fault.Is(err, fault.ServiceUnavailable) {
+		if got, err := c.List(t.Context(), "", 9); !errors.Is(err, speech.ErrBlobsAway) {
 			t.Errorf("%.20s: %+v, %v", body, got, err)
 		}
 	}
@@ -208,11 +209,11 @@ func TestStreamIsBoundedByItsPausesAlone(t *testing.T) {
 	for name, tt := range map[string]struct {
 		pause time.Duration // of the service
 		slow  time.Duration // of the reader
-		want  fault.Code
+		want  error
 	}{
-		"a long recording on a slow line": {stallTimeout - time.Second, 0, ""},
-		"a listener who takes his time":   {0, time.Hour, ""},
-		"a service that has stopped":      {time.Hour, 0, fault.ServiceUnavailable},
+		"a long recording on a slow line": {stallTimeout - time.Second, 0, nil},
+		"a listener who takes his time":   {0, time.Hour, nil},
+		"a service that has stopped":      {time.Hour, 0, speech.ErrBlobsAway},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -230,7 +231,7 @@ func TestStreamIsBoundedByItsPausesAlone(t *testing.T) {
 					}
 				})
 				defer c.Close()
-				resp, err := c.Get(t.Context(), "ab/abc.pcm", nil)
+				resp, err := c.Get(t.Context(), "ab/abc.pcm", speech.Conditions{})
 				if err != nil {
 					t.Fatal(err)
 				}
@@ -243,9 +244,9 @@ func TestStreamIsBoundedByItsPausesAlone(t *testing.T) {
 					n += m
 				}
 				switch {
-				case tt.want != "" && !fault.Is(err, tt.want):
+				case tt.want != nil && !errors.Is(err, tt.want):
 					t.Errorf("%v, want %s", err, tt.want)
-				case tt.want == "" && (!errors.Is(err, io.EOF) || n != 20*8<<10):
+				case tt.want == nil && (!errors.Is(err, io.EOF) || n != 20*8<<10):
 					t.Errorf("%d bytes, %v, want all", n, err)
 				}
 			})
@@ -258,7 +259,7 @@ func TestSilentServiceIsGivenUp(t *testing.T) {
 		c := trickle(t, func(_ http.ResponseWriter, r *http.Request) { <-r.Context().Done() })
 		defer c.Close()
 		begun := time.Now()
-		if _, err := c.Get(t.Context(), "ab/abc.pcm", nil); !fault.Is(err, fault.ServiceUnavailable) || time.Since(begun) > headerTimeout {
+		if _, err := c.Get(t.Context(), "ab/abc.pcm", speech.Conditions{}); !errors.Is(err, speech.ErrBlobsAway) || time.Since(begun) > headerTimeout {
 			t.Errorf("%v after %v", err, time.Since(begun))
 		}
 	})

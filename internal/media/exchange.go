@@ -11,7 +11,7 @@ import (
 	"slices"
 	"time"
 
-	"telapi/internal/fault"
+	"telapi/internal/speech"
 )
 
 const maxLine = 4 << 10 // of a listing, and of what is read of an answer nobody wants
@@ -24,7 +24,8 @@ func (c *Client) request(ctx context.Context, method string, u *url.URL, body io
 		return nil, fmt.Errorf("ask the media service: %w", err)
 	}
 	req.Header["Idempotency-Key"] = nil // heeded by the transport and not sent
-	if c.token != "" && (method != http.MethodGet || u.RawQuery != "") {
+	reading := (method == http.MethodGet || method == http.MethodHead) && u.RawQuery == ""
+	if c.token != "" && !reading {
 		req.Header.Set("Authorization", "Bearer "+c.token.Reveal())
 	}
 	return req, nil
@@ -65,7 +66,7 @@ func (c *Client) do(req *http.Request, want ...int) (*http.Response, error) {
 	_ = resp.Body.Close()
 	switch resp.StatusCode {
 	case http.StatusNotFound:
-		return nil, fault.New(fault.NotFound, "The media service has no such file.")
+		return nil, speech.ErrNoBlob
 	case http.StatusUnauthorized:
 		err = errors.New("it refuses the token of TTS_MEDIA_CACHE_UPLOAD_TOKEN")
 	default:
@@ -76,9 +77,9 @@ func (c *Client) do(req *http.Request, want ...int) (*http.Response, error) {
 
 func away(ctx context.Context, method string, err error) error {
 	if errors.Is(ctx.Err(), context.Canceled) {
-		return fmt.Errorf("%s a file of the media service: %w", method, ctx.Err())
+		return fmt.Errorf("%s a blob: %w", method, ctx.Err())
 	}
-	return fault.Unavailable("The media service", fmt.Errorf("%s: %w", method, err))
+	return fmt.Errorf("%w: %s: %w", speech.ErrBlobsAway, method, err)
 }
 
 // drain reads what is left of a small body, so that its connection is used
@@ -114,7 +115,7 @@ func (s *stream) Read(p []byte) (int, error) {
 	watch := time.AfterFunc(s.stall, s.cancel)
 	n, err := s.ReadCloser.Read(p)
 	if !watch.Stop() && err != nil && !errors.Is(err, io.EOF) {
-		err = fault.Unavailable("The media service", fmt.Errorf("read a file: nothing came for %v", s.stall))
+		err = fmt.Errorf("%w: nothing came for %v", speech.ErrBlobsAway, s.stall)
 	}
 	return n, err
 }
