@@ -30,6 +30,7 @@ type Channel struct {
 	runtime *Runtime
 	token   string // empty: an onlooker
 	epoch   string
+	list    func(ctx context.Context, from string) ([]Delivery, error) // what is on its stream
 	member  *pubsub.Membership
 	stop    context.CancelFunc
 	running sync.WaitGroup
@@ -50,6 +51,9 @@ type Channel struct {
 func newChannel(r *Runtime, id string) *Channel {
 	return &Channel{
 		ID: id, runtime: r, stop: func() {},
+		list: func(ctx context.Context, from string) ([]Delivery, error) {
+			return r.entries(ctx, id, from, readCount+1)
+		},
 		news: make(chan struct{}, 1), audio: make(chan Delivery, maxAudio), gone: make(chan struct{}),
 	}
 }

@@ -89,7 +89,7 @@ func (c *Channel) next() (Delivery, error) {
 // has gone, the store has lost what came after it too, and counts again from an
 // earlier point.
 func (c *Channel) read(ctx context.Context) error {
-	found, err := c.runtime.entries(ctx, c.ID, c.position, readCount+1)
+	found, err := c.list(ctx, c.position)
 	if err != nil {
 		return err
 	}

@@ -37,6 +37,9 @@ func ChannelKeys(id string) []string {
 // StreamKey is the stream towards the runtime.
 func StreamKey(id string) string { return channelPrefix + id + "}:in" }
 
+// HistoryKey is the stream towards the browser.
+func HistoryKey(id string) string { return channelPrefix + id + "}:out" }
+
 // Upward is the pub/sub name on which a runtime hears of its channel.
 func Upward(id string) string { return channelPrefix + id + "}:up" }
 

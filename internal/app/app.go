@@ -53,6 +53,8 @@ type App struct {
 	server   *http.Server
 	jobs     []func(context.Context)
 	draining atomic.Bool
+	onlooker onlooker
+	guide    atomic.Pointer[httpapi.Guide]
 }
 
 // New assembles the server. Everything it opens is closed when it fails, and
@@ -138,8 +140,9 @@ func New(ctx context.Context, cfg config.Config, opts Options) (_ *App, err erro
 			*session.Sweeper
 			*session.Actions
 		}{sessions, sweeper, actions}, socketLimits(cfg), a.log, a.tele.Registry),
-		Callbacks: callback.NewService(redisstore.NewCallbacks(kv), platform, a.log, a.tele.Registry, time.Now),
-		AnyOrigin: opts.Development,
+		Callbacks:  callback.NewService(redisstore.NewCallbacks(kv), platform, a.log, a.tele.Registry, time.Now),
+		AnyOrigin:  opts.Development,
+		Playground: a.openPlayground(),
 	})
 	a.server = a.surface.HTTPServer()
 
@@ -225,6 +228,7 @@ func (a *App) close(ctx context.Context) {
 	if a.media != nil {
 		a.media.Close()
 	}
+	a.onlooker.close()
 	if a.stores != nil {
 		a.stores.close()
 	}

@@ -57,6 +57,9 @@ func newConnection(s *Service, session Info, id string) *Connection {
 	return &Connection{service: s, session: session, id: id, rate: rate.NewLimiter(rate.Limit(perSecond), perSecond)}
 }
 
+// SessionID is the session it is a socket of.
+func (c *Connection) SessionID() string { return c.session.ID }
+
 // Start gives the connection its socket: the ready frame, what was missed, and
 // from then on what is live.
 func (c *Connection) Start(socket Socket) {

@@ -68,6 +68,9 @@ It honours every configuration name; TELAPI_PORT=0 picks a free port.`,
 			if !cfg.IsSet("DRAIN_DELAY") {
 				cfg.DrainDelay = 0
 			}
+			if !cfg.IsSet("PLAYGROUND_ENABLED") {
+				cfg.Playground = true
+			}
 			cfg.ShutdownTimeout = min(cfg.ShutdownTimeout, devShutdown)
 			opts := c.options(warnings)
 			opts.Development = true

@@ -61,7 +61,7 @@ func (s *Server) notFound(w http.ResponseWriter, r *http.Request) {
 // route sends a request into the mux, except those that the mux would answer
 // itself with a redirect or plain text.
 func (s *Server) route(x *exchange, r *http.Request) {
-	if p := r.URL.Path; !strings.HasPrefix(p, "/") || (p != "/" && path.Clean(p) != p) {
+	if p := r.URL.Path; !strings.HasPrefix(p, "/") || (p != "/" && path.Clean(p) != strings.TrimSuffix(p, "/")) {
 		s.notFound(x, r)
 		return
 	}

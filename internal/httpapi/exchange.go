@@ -2,6 +2,7 @@ package httpapi
 
 import (
 	"bufio"
+	"context"
 	"net"
 	"net/http"
 	"net/netip"
@@ -17,7 +18,8 @@ type exchange struct {
 	http.ResponseWriter
 	status  int
 	bytes   int64
-	route   *Route // nil: nothing matched
+	whole   context.Context // the request's, without the bound on a handler's work: for answers that go on and on
+	route   *Route          // nil: nothing matched
 	client  netip.Addr
 	who     auth.Principal
 	refusal *fault.Error // why it was refused, for the log

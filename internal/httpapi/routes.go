@@ -24,6 +24,7 @@ type flag string
 const (
 	always    flag = "always"
 	apiAccess flag = "FEATURE_API_ACCESS"
+	inPlay    flag = "PLAYGROUND_ENABLED" // and API access
 )
 
 // Route is one row of the service's surface.
@@ -63,6 +64,13 @@ func (s *Server) routes() []Route {
 		{"GET", "/api/v1/runtime/capabilities", team, auth.ReadTeamApps, ratelimit.API, apiAccess, s.runtimeCapabilities},
 		{"GET", "/api/v1/runtime/endpoints/{id}", team, auth.ReadTeamApps, ratelimit.API, apiAccess, s.runtimeEndpoint},
 		{"GET", "/api/v1/usage/tts-characters", team, auth.ReadTeamUsage, ratelimit.API, apiAccess, s.ttsUsage},
+
+		{"GET", "/playground", public, "", ratelimit.API, inPlay, s.enterPlayground},
+		{"GET", "/playground/{$}", public, "", ratelimit.API, inPlay, s.playgroundFile},
+		{"GET", "/playground/{file}", public, "", ratelimit.API, inPlay, s.playgroundFile},
+		{"GET", "/playground/config.json", public, "", ratelimit.API, inPlay, s.playgroundConfig},
+		{"GET", "/playground/feed", team, auth.ReadTeamApps, ratelimit.API, inPlay, s.feed},
+		{"POST", "/playground/sessions/{id}/drop", team, auth.CreateCallToken, ratelimit.API, inPlay, s.dropSocket},
 	}
 }
 
@@ -70,7 +78,7 @@ func (s *Server) routes() []Route {
 func (s *Server) Routes() []Route {
 	var registered []Route
 	for _, rt := range s.routes() {
-		if rt.Flag == always || s.deps.APIAccess {
+		if rt.Flag == always || s.deps.APIAccess && (rt.Flag == apiAccess || s.deps.Playground != nil) {
 			registered = append(registered, rt)
 		}
 	}

@@ -21,7 +21,7 @@ const (
 // serve takes a request through its route's row: tier, credential, scope,
 // quota, handler. The first that refuses ends it.
 func (s *Server) serve(x *exchange, r *http.Request, rt *Route) {
-	x.route = rt
+	x.route, x.whole = rt, r.Context()
 	ctx, cancel := context.WithTimeout(r.Context(), handlerTimeout)
 	defer cancel()
 	r = r.WithContext(ctx)

@@ -4,6 +4,7 @@
 package httpapi
 
 import (
+	"context"
 	"log/slog"
 	"net/http"
 	"net/netip"
@@ -49,6 +50,7 @@ type Deps struct {
 	Callbacks    *callback.Service
 	AnyOrigin    bool // development: sockets from any page
 	Sessions     *session.Desk
+	Playground   *Playground // nil: none
 }
 
 // Server answers the service's HTTP requests.
@@ -59,6 +61,10 @@ type Server struct {
 	sockets    *sockets
 	scrape     http.Handler
 	openAPIDoc endpoint.Document
+	pages      map[string]page // of the playground
+
+	streams    context.Context // of answers that go on until the server drains
+	endStreams context.CancelFunc
 }
 
 // New returns the surface, ready to serve.
@@ -70,6 +76,10 @@ func New(deps Deps) *Server {
 		scrape:     promhttp.HandlerFor(deps.Registry, promhttp.HandlerOpts{Registry: deps.Registry, ErrorHandling: promhttp.ContinueOnError}),
 		openAPIDoc: endpoint.NewDocument(deps.OpenAPI),
 	}
+	if deps.Playground != nil {
+		s.pages = readPages(deps.Playground.Files)
+	}
+	s.streams, s.endStreams = context.WithCancel(context.Background())
 	s.mux = s.register(s.Routes())
 	return s
 }

@@ -58,9 +58,24 @@ func (s *sockets) remove(p *pump, code channel.CloseCode) {
 	s.gone.Done()
 }
 
-// Drain closes every socket with "restart", spread over a window so that the
-// other instances are not stormed, and waits until all are gone or ctx ends.
+// cut ends a session's socket as a lost network does, without a close frame;
+// false: there is none here.
+func (s *sockets) cut(sessionID string) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for p := range s.all {
+		if p.channel.SessionID() == sessionID {
+			_ = p.conn.NetConn().Close() // the reader sees it and ends
+			return true
+		}
+	}
+	return false
+}
+
+// Drain ends every answer that would go on, and closes every socket with
+// "restart", spread over a window so that the other instances are not stormed, and waits until all are gone or ctx ends.
 func (s *Server) Drain(ctx context.Context, window time.Duration) {
+	s.endStreams()
 	s.sockets.mu.Lock()
 	s.sockets.draining = true
 	for p := range s.sockets.all {

@@ -80,6 +80,9 @@ func New(file []byte) (*Checker, error) {
 				return nil, fmt.Errorf("%s %s: %w", method, template, err)
 			}
 		}
+		if strings.HasSuffix(template, "/") {
+			template += "{$}" // that path, and nothing below it
+		}
 		c.paths.Handle(template, known)
 	}
 	for name, into := range map[string]**response{"NotFound": &c.unlistedPath, "MethodNotAllowed": &c.unlistedMethod} {
@@ -119,7 +122,7 @@ func (c *Checker) expected(req *http.Request, status int) (*response, error) {
 
 // item is nil for a path that the file does not list, spelt exactly.
 func (c *Checker) item(req *http.Request) *pathItem {
-	if p := req.URL.Path; p != "/" && path.Clean(p) != p {
+	if p := req.URL.Path; p != "/" && path.Clean(p) != strings.TrimSuffix(p, "/") {
 		return nil
 	}
 	handler, _ := c.paths.Handler(req)

@@ -3,6 +3,7 @@ package contract
 import (
 	"maps"
 	"slices"
+	"strings"
 	"testing"
 
 	"github.com/getkin/kin-openapi/openapi3"
@@ -26,6 +27,7 @@ func CompareRoutes(t testing.TB, routes []Route) {
 	}
 	described := c.routes()
 	for _, r := range routes {
+		r.Path = strings.TrimSuffix(r.Path, "{$}") // the file has no subtrees to tell it from
 		name := r.Method + " " + r.Path
 		d, listed := described[name]
 		switch {

@@ -56,7 +56,7 @@ func TestSurfaceByFeatureFlag(t *testing.T) {
 }
 
 func TestRouteTableAndOpenAPIAgree(t *testing.T) {
-	i := boot.Start(t, nil)
+	i := boot.Start(t, boot.Env{"PLAYGROUND_ENABLED": "true"})
 	var routes []contract.Route
 	for _, rt := range i.App.Routes() {
 		routes = append(routes, contract.Route{Method: rt.Method, Path: rt.Path, Scope: string(rt.Scope), Tier: string(rt.Tier)})

@@ -1,0 +1,186 @@
+package httpapi
+
+import (
+	"bytes"
+	"cmp"
+	"context"
+	"errors"
+	"net/http"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/go-json-experiment/json"
+	"github.com/go-json-experiment/json/jsontext"
+
+	"telapi/callruntime"
+	"telapi/callruntime/wire"
+	"telapi/internal/auth"
+	"telapi/internal/fault"
+	"telapi/internal/timeline"
+)
+
+const (
+	feedHeartbeat = 15 * time.Second
+	feedSettles   = 50 * time.Millisecond  // its sources are not heard in step
+	feedLingers   = 500 * time.Millisecond // after the session's end, for the last words
+	feedRetries   = time.Second
+	audioEvery    = time.Second // one of about fifty frames is shown
+)
+
+// feed streams what happens in a session, one event a line, from its beginning
+// as far as that is remembered and until it ends.
+func (s *Server) feed(w http.ResponseWriter, r *http.Request, who auth.Principal) error {
+	query, err := parseQuery(r)
+	if err != nil {
+		return err
+	}
+	id := query.Get("sessionId")
+	if _, err := s.deps.Sessions.Show(r.Context(), who.TeamID, id); err != nil {
+		return err
+	}
+	looker, err := s.deps.Playground.Onlooker()
+	if err != nil {
+		return fault.New(fault.ServiceUnavailable, "The key-value store is away. Try again in a moment.").After(feedRetries).Because(err)
+	}
+	ctx, stop := context.WithCancel(w.(*exchange).whole)
+	defer stop()
+	defer context.AfterFunc(s.streams, stop)()
+
+	w.Header().Set("Content-Type", "application/x-ndjson")
+	w.Header().Set("Cache-Control", "no-store")
+	w.Header().Set("X-Accel-Buffering", "no")
+	if r.Method == http.MethodHead {
+		return nil
+	}
+	out := http.NewResponseController(w)
+	_ = out.SetReadDeadline(time.Time{}) // the request was read; only its end is of interest now
+	events := follow(ctx, looker, s.deps.Playground.Events, id)
+	for batch := []timeline.Event{}; batch != nil; batch = gather(events) {
+		_ = out.SetWriteDeadline(time.Now().Add(writeWait))
+		if _, err := w.Write(lines(batch)); err != nil {
+			break
+		}
+		if err := out.Flush(); err != nil {
+			break
+		}
+		if s.gone(ctx, who.TeamID, id, batch) {
+			break
+		}
+	}
+	stop()
+	for range events { // until its sources have ended
+	}
+	return nil
+}
+
+// gone tells, when nothing happens, of a session that ended without a channel.
+func (s *Server) gone(ctx context.Context, teamID, id string, batch []timeline.Event) bool {
+	if len(batch) != 1 || batch[0].Kind != timeline.Heartbeat {
+		return false
+	}
+	view, err := s.deps.Sessions.Show(ctx, teamID, id)
+	return err == nil && !view.EndedAt.IsZero()
+}
+
+// follow merges what is on a session's channel with what the hub is told.
+func follow(ctx context.Context, looker *callruntime.Runtime, hub *timeline.Hub, id string) <-chan timeline.Event {
+	ctx, stop := context.WithCancel(ctx)
+	events := make(chan timeline.Event)
+	tell := func(e timeline.Event) {
+		select {
+		case events <- e:
+		case <-ctx.Done():
+		}
+	}
+	var sources sync.WaitGroup
+	sources.Go(func() {
+		watch(ctx, looker.Observe(id, ""), timeline.OfEntry, tell)
+		time.AfterFunc(feedLingers, stop)
+	})
+	sources.Go(func() { watch(ctx, looker.Overhear(id), timeline.ToBrowser, tell) })
+	sources.Go(func() {
+		past, next, leave := hub.Follow(id)
+		defer leave()
+		for _, e := range past {
+			tell(e)
+		}
+		for {
+			select {
+			case e := <-next:
+				tell(e)
+			case <-ctx.Done():
+				return
+			}
+		}
+	})
+	go func() {
+		sources.Wait()
+		stop()
+		close(events)
+	}()
+	return events
+}
+
+// watch tells of what an onlooker receives until the channel or ctx ends.
+func watch(ctx context.Context, ch *callruntime.Channel, event func(wire.Entry, jsontext.Value) timeline.Event, tell func(timeline.Event)) {
+	defer func() { _ = ch.Close(context.WithoutCancel(ctx)) }()
+	var heard time.Time
+	for {
+		d, err := ch.Receive(ctx)
+		switch {
+		case errors.Is(err, callruntime.ErrEnded) || ctx.Err() != nil:
+			return
+		case err != nil:
+			wait(ctx, feedRetries)
+			continue
+		case d.Position == "" && time.Since(heard) < audioEvery:
+			continue
+		case d.Position == "":
+			heard = time.Now()
+			d.JSON, _ = json.Marshal(d.Entry)
+		}
+		tell(event(d.Entry, d.JSON))
+	}
+}
+
+func wait(ctx context.Context, d time.Duration) {
+	select {
+	case <-time.After(d):
+	case <-ctx.Done():
+	}
+}
+
+// gather waits for an event and those close behind it and puts them in order; a
+// heartbeat when there is none for long, nil at the end.
+func gather(events <-chan timeline.Event) []timeline.Event {
+	var batch []timeline.Event
+	enough := time.After(feedHeartbeat)
+	for {
+		select {
+		case e, more := <-events:
+			if more {
+				if len(batch) == 0 {
+					enough = time.After(feedSettles)
+				}
+				batch = append(batch, e)
+				continue
+			}
+		case <-enough:
+			if len(batch) == 0 {
+				return []timeline.Event{{At: time.Now().UnixMilli(), Lane: timeline.Service, Kind: timeline.Heartbeat, Title: "still here"}}
+			}
+		}
+		slices.SortStableFunc(batch, func(a, b timeline.Event) int { return cmp.Compare(a.At, b.At) })
+		return batch
+	}
+}
+
+func lines(batch []timeline.Event) []byte {
+	var b bytes.Buffer
+	for _, e := range batch {
+		_ = json.MarshalWrite(&b, e) // into memory, of what was JSON before
+		b.WriteByte('\n')
+	}
+	return b.Bytes()
+}

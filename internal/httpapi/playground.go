@@ -1,0 +1,130 @@
+package httpapi
+
+import (
+	"io/fs"
+	"net"
+	"net/http"
+	"net/netip"
+	"path"
+
+	"telapi/callruntime"
+	"telapi/internal/auth"
+	"telapi/internal/endpoint"
+	"telapi/internal/fault"
+	"telapi/internal/timeline"
+)
+
+// Playground is what the page to try the service with stands on.
+type Playground struct {
+	Files    fs.FS
+	Guide    func() Guide
+	Onlooker func() (*callruntime.Runtime, error) // who looks at channels for the feed
+	Events   *timeline.Hub                        // what the demo does; nil: there is none
+}
+
+// Guide tells the page whom it can talk to and how. Without a key it asks for
+// one.
+type Guide struct {
+	APIKey    string          `json:"apiKey,omitzero"`
+	TeamID    string          `json:"teamId,omitzero"`
+	Endpoints []GuideEndpoint `json:"endpoints"`
+	Phrases   []Phrase        `json:"phrases"`
+}
+
+// GuideEndpoint is an endpoint to try.
+type GuideEndpoint struct {
+	ID    string          `json:"id"`
+	Name  string          `json:"name"`
+	Modes []endpoint.Mode `json:"modes"`
+}
+
+// Phrase is something to say, and what it does.
+type Phrase struct {
+	Say  string `json:"say"`
+	Does string `json:"does"`
+}
+
+// policy lets the page load and reach nothing but this service.
+const policy = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; font-src 'self'; connect-src 'self'; " +
+	"media-src 'self' blob:; manifest-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+
+// pageTypes are those of the files that are served; others are not.
+var pageTypes = map[string]string{
+	".html": "text/html; charset=utf-8",
+	".css":  "text/css; charset=utf-8",
+	".js":   "text/javascript; charset=utf-8",
+	".map":  "application/json",
+	".svg":  "image/svg+xml",
+	".png":  "image/png",
+}
+
+type page struct {
+	contentType string
+	document    endpoint.Document
+}
+
+// readPages reads the files once. They are compiled in: what fails to be read is
+// seen when the page is asked for.
+func readPages(files fs.FS) map[string]page {
+	pages := map[string]page{}
+	names, _ := fs.Glob(files, "*")
+	for _, name := range names {
+		content, err := fs.ReadFile(files, name)
+		if contentType := pageTypes[path.Ext(name)]; contentType != "" && err == nil {
+			pages[name] = page{contentType, endpoint.NewDocument(content)}
+		}
+	}
+	pages[""] = pages["index.html"]
+	return pages
+}
+
+func (s *Server) enterPlayground(w http.ResponseWriter, _ *http.Request, _ auth.Principal) error {
+	w.Header().Set("Location", "/playground/")
+	w.Header().Set("Cache-Control", "no-store")
+	w.WriteHeader(http.StatusFound)
+	return nil
+}
+
+func (s *Server) playgroundFile(w http.ResponseWriter, r *http.Request, _ auth.Principal) error {
+	found, ok := s.pages[r.PathValue("file")]
+	if !ok {
+		return fault.New(fault.NotFound, "The playground has no such file.")
+	}
+	h := w.Header()
+	h.Set("Content-Security-Policy", policy)
+	h.Set("Referrer-Policy", "no-referrer")
+	writeDocument(w, r, found.contentType, found.document)
+	return nil
+}
+
+func (s *Server) playgroundConfig(w http.ResponseWriter, r *http.Request, _ auth.Principal) error {
+	guide := s.deps.Playground.Guide()
+	if !local(w.(*exchange).client, r.Host) {
+		guide.APIKey = ""
+	}
+	return writeJSON(w, http.StatusOK, guide)
+}
+
+// local tells whether a page of this machine asks. The name counts as well: a
+// foreign page can have its own name point to this machine, and read what the
+// person at it may read.
+func local(client netip.Addr, host string) bool {
+	if name, _, err := net.SplitHostPort(host); err == nil {
+		host = name
+	}
+	addr, err := netip.ParseAddr(host)
+	return client.IsLoopback() && (host == "localhost" || err == nil && addr.IsLoopback())
+}
+
+// dropSocket cuts a session's line, for people who want to see it come back.
+func (s *Server) dropSocket(w http.ResponseWriter, r *http.Request, who auth.Principal) error {
+	id := r.PathValue("id")
+	if _, err := s.deps.Sessions.Show(r.Context(), who.TeamID, id); err != nil {
+		return err
+	}
+	if !s.sockets.cut(id) {
+		return fault.New(fault.NotFound, "This instance holds no socket of the session.")
+	}
+	w.WriteHeader(http.StatusNoContent)
+	return nil
+}

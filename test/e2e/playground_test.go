@@ -1,0 +1,220 @@
+package e2e
+
+import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"net/http"
+	"strings"
+	"testing"
+	"time"
+
+	"telapi/callruntime"
+	"telapi/internal/auth"
+	"telapi/internal/timeline"
+	"telapi/test/boot"
+	"telapi/test/talk"
+)
+
+var playing = boot.Env{"PLAYGROUND_ENABLED": "true"}
+
+func TestPlaygroundIsThereOnlyWhereItIsAskedFor(t *testing.T) {
+	for _, env := range []boot.Env{{}, {"PLAYGROUND_ENABLED": "true", "FEATURE_API_ACCESS": "false"}} {
+		i := boot.Start(t, env)
+		for _, path := range []string{"/playground", "/playground/", "/playground/config.json", "/playground/feed"} {
+			resp, body := call(t, i, "GET", path)
+			wantStatus(t, resp, body, 404, code("NOT_FOUND"))
+		}
+	}
+}
+
+func TestPlaygroundPageReachesNothingButTheService(t *testing.T) {
+	i := boot.Start(t, playing)
+	i.Client.CheckRedirect = func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }
+	if resp, _ := call(t, i, "GET", "/playground"); resp.StatusCode != 302 || resp.Header.Get("Location") != "/playground/" {
+		t.Errorf("got %d %s", resp.StatusCode, resp.Header.Get("Location"))
+	}
+	for _, path := range []string{"/playground/", "/playground/index.html"} {
+		page, body := call(t, i, "GET", path)
+		if page.StatusCode != 200 || !strings.Contains(body, "<title>") || page.Header.Get("Content-Type") != "text/html; charset=utf-8" {
+			t.Errorf("%s: %d %s %s", path, page.StatusCode, page.Header.Get("Content-Type"), body)
+		}
+		if policy := page.Header.Get("Content-Security-Policy"); !strings.HasPrefix(policy, "default-src 'none'; script-src 'self'; style-src 'self';") {
+			t.Errorf("%s: policy %q", path, policy)
+		}
+		if again, _ := call(t, i, "GET", path, "If-None-Match", page.Header.Get("ETag")); again.StatusCode != 304 {
+			t.Errorf("%s with its ETag: %d", path, again.StatusCode)
+		}
+	}
+	for _, path := range []string{"/playground/nothing.js", "/playground/..%2fweb.go", "/playground/dist/index.html", "/playground//", "/playground/index.html/"} {
+		resp, body := call(t, i, "GET", path)
+		wantStatus(t, resp, body, 404, code("NOT_FOUND"))
+	}
+	if _, body := call(t, i, "GET", "/playground/config.json"); body != `{"endpoints":[],"phrases":[]}` {
+		t.Errorf("without a demo the page is told %s", body)
+	}
+}
+
+// feedOf follows a session; each call of the result is the next event that is
+// no heartbeat, nil at the end.
+func feedOf(t *testing.T, i *boot.Instance, key, session string) func() *timeline.Event {
+	t.Helper()
+	req, err := http.NewRequestWithContext(t.Context(), "GET", i.URL+"/playground/feed?sessionId="+session, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	req.Header.Set("X-API-Key", key)
+	resp, err := i.Client.Do(req)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = resp.Body.Close() })
+	if resp.StatusCode != 200 {
+		t.Fatalf("feed: %d", resp.StatusCode)
+	}
+	lines := bufio.NewScanner(resp.Body)
+	return func() *timeline.Event {
+		for lines.Scan() {
+			var e timeline.Event
+			if err := json.Unmarshal(lines.Bytes(), &e); err != nil {
+				t.Fatalf("line %s: %v", lines.Text(), err)
+			}
+			if e.Kind != timeline.Heartbeat {
+				return &e
+			}
+		}
+		return nil
+	}
+}
+
+func TestFeedShowsASessionFromItsStartToItsEnd(t *testing.T) {
+	backends(t, func(t *testing.T, env boot.Env) {
+		env["PLAYGROUND_ENABLED"] = "true"
+		env = talk.WithDataDir(t, env)
+		i := boot.Start(t, env)
+		own := newTenant(t, i, "own")
+		id, token := talk.Issue(t, i, own.key, map[string]any{"endpointId": own.endpoint.ID, "mode": "chat"})
+		early := feedOf(t, i, own.key, id)
+		b := talk.Connect(t, i, id, token, "")
+		b.Expect("ready")
+		b.Chat("hello")
+		ch := talk.Accept(t, talk.StartRuntime(t, env))
+		talk.Receive(t, ch)
+		talk.Receive(t, ch)
+		talk.Say(t, ch, `{"text":"good day"}`)
+		item, err := ch.Await(t.Context(), callruntime.AwaitOptions{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		late := feedOf(t, i, own.key, id)
+		want := []timeline.Event{
+			{Lane: "service", To: "runtime", Kind: "session", Title: "browser connected"},
+			{Lane: "browser", To: "runtime", Kind: "frame", Title: "chat: hello"},
+			{Lane: "runtime", To: "browser", Kind: "frame", Title: "chat: good day"},
+			{Lane: "service", To: "runtime", Kind: "entry", Title: "channel_data"},
+			{Lane: "service", To: "runtime", Kind: "entry", Title: "the bot says: hm"},
+			{Lane: "service", To: "runtime", Kind: "denied", Title: "hangup denied: source_not_allowed"},
+			{Lane: "service", To: "runtime", Kind: "session", Title: "ended: done"},
+		}
+		expect := func(who string, next func() *timeline.Event, want ...timeline.Event) {
+			t.Helper()
+			for _, w := range want {
+				got := next()
+				if got == nil {
+					t.Fatalf("%s ended before %+v", who, w)
+				}
+				if got.Lane != w.Lane || got.To != w.To || got.Kind != w.Kind || got.Title != w.Title || got.SessionID != id || got.At == 0 {
+					t.Errorf("%s shows %+v, want %+v", who, *got, w)
+				}
+				if data := string(got.Data); data == "" || strings.Contains(data, item.Token) || strings.Contains(data, "4711") {
+					t.Errorf("%s shows %s", who, data)
+				}
+			}
+		}
+		expect("the early feed", early, want[:3]...)
+		expect("the late feed", late, want[:3]...)
+		resp, body := post(t, i, item.Path, `{"conversation":{"identifier":{"id":"`+id+`"}},"channelData":[{"key":"pin","value":"4711","sensitiveData":true}],
+			"messages":{"message":[{"content":{"textMessage":{"textPlain":"hm"},"event":{"custom":{"name":"hangup"}}}}]}}`, "token", item.Token)
+		wantStatus(t, resp, body, 202, "accepted")
+		expect("the early feed", early, want[3:6]...)
+		if err := ch.End(t.Context(), "done"); err != nil {
+			t.Fatal(err)
+		}
+		for who, next := range map[string]func() *timeline.Event{"the early feed": early, "the late feed": late} {
+			if who == "the late feed" {
+				expect(who, next, want[3:6]...)
+			}
+			expect(who, next, want[6])
+			if e := next(); e != nil {
+				t.Errorf("%s goes on after the end: %+v", who, e)
+			}
+		}
+		expect("a feed after the end", feedOf(t, i, own.key, id), want...)
+	})
+}
+
+func TestFeedAndDropAreTheTeamsOwn(t *testing.T) {
+	i := boot.Start(t, playing)
+	own, foreign := newTenant(t, i, "own"), newTenant(t, i, "foreign")
+	id := issue(t, i, own, `"mode":"chat"`).SessionID
+	for _, route := range []struct {
+		method, path string
+		scope        auth.Scope
+	}{
+		{"GET", "/playground/feed?sessionId=" + id, auth.ReadTeamApps},
+		{"POST", "/playground/sessions/" + id + "/drop", auth.CreateCallToken},
+	} {
+		for who, want := range map[string]int{"": 401, foreign.key: 404} {
+			resp, body := call(t, i, route.method, route.path, "X-API-Key", who)
+			wantStatus(t, resp, body, want, `"code"`)
+		}
+		for _, scope := range auth.Scopes {
+			if _, key := newKey(t, i, own.team.ID, scope); scope != route.scope {
+				resp, body := call(t, i, route.method, route.path, "X-API-Key", key)
+				wantStatus(t, resp, body, 403, string(route.scope))
+			}
+		}
+	}
+	resp, body := call(t, i, "GET", "/playground/feed", "X-API-Key", own.key)
+	wantStatus(t, resp, body, 404, code("NOT_FOUND"))
+	resp, body = call(t, i, "POST", "/playground/sessions/"+id+"/drop", "X-API-Key", own.key)
+	wantStatus(t, resp, body, 404, "holds no socket")
+}
+
+func TestDroppedSocketEndsWithoutAWordAndComesBack(t *testing.T) {
+	i := boot.Start(t, playing)
+	own := newTenant(t, i, "own")
+	id, token := talk.Issue(t, i, own.key, map[string]any{"endpointId": own.endpoint.ID, "mode": "chat"})
+	b := talk.Connect(t, i, id, token, "")
+	start := b.Expect("ready").ReadyStreamID()
+	resp, body := call(t, i, "POST", "/playground/sessions/"+id+"/drop", "X-API-Key", own.key)
+	wantStatus(t, resp, body, 204, "")
+	if _, err := b.Read(); err == nil || strings.Contains(err.Error(), "close 1000") || strings.Contains(err.Error(), "close 4") {
+		t.Errorf("the socket ended with %v", err)
+	}
+	again := talk.Connect(t, i, id, token, "?streamId="+start)
+	again.Expect("ready", `"resumed":true`)
+	again.Expect(`"recovered":true`)
+}
+
+func TestFeedDoesNotHoldUpADrain(t *testing.T) {
+	i := boot.Start(t, playing)
+	own := newTenant(t, i, "own")
+	id := issue(t, i, own, `"mode":"chat"`).SessionID
+	next := feedOf(t, i, own.key, id)
+	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+	defer cancel()
+	done := make(chan error, 1)
+	go func() { done <- i.Stop() }()
+	select {
+	case err := <-done:
+		if err != nil {
+			t.Error(err)
+		}
+	case <-ctx.Done():
+		t.Error("the server waits for a feed that never ends")
+	}
+	if e := next(); e != nil {
+		t.Errorf("the feed went on: %+v", e)
+	}
+}
