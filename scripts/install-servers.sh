@@ -19,6 +19,8 @@ servers='
 gcc           gcc           -
 redis-server  redis-server  redis-server.service
 initdb        postgresql    postgresql.service    /usr/lib/postgresql/*/bin
+sox           sox           -
+espeak-ng     espeak-ng     -
 '
 
 policy=/usr/sbin/policy-rc.d
