@@ -60,6 +60,7 @@ func TestConformance(t *testing.T) {
 			promises = maps.Clone(promises)
 			maps.Copy(promises, channelPromises)
 			maps.Copy(promises, callbackPromises)
+			maps.Copy(promises, leasePromises)
 		}
 		t.Run(engine, func(t *testing.T) {
 			t.Parallel()

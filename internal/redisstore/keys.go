@@ -12,6 +12,10 @@ const (
 	// the key's TTL.
 	ratePrefix = "telapi:rate:"
 
+	// leasePrefix is followed by what one instance at a time may do. The value
+	// names the holder, which renews the key's TTL.
+	leasePrefix = "telapi:lease:"
+
 	// probeKey is written now and then to see whether writes are taken.
 	probeKey = "telapi:probe"
 

@@ -17,6 +17,8 @@ var (
 	leaseLua string
 	//go:embed lua/save_limits.lua
 	saveLimitsLua string
+	//go:embed lua/hold.lua
+	holdLua string
 )
 
 // scripts are sent by their digest, and whole to a server that does not know
@@ -24,12 +26,14 @@ var (
 type scripts struct {
 	lease      *rueidis.Lua
 	saveLimits *rueidis.Lua
+	hold       *rueidis.Lua
 }
 
 func newScripts() scripts {
 	return scripts{
 		lease:      rueidis.NewLuaScript(leaseLua), // not retried: a lost reply would count twice
 		saveLimits: rueidis.NewLuaScriptRetryable(saveLimitsLua),
+		hold:       rueidis.NewLuaScriptRetryable(holdLua),
 	}
 }
 

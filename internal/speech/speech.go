@@ -63,9 +63,10 @@ type Rows interface {
 	// Speech returns a row, or fails with fault.NotFound.
 	Speech(ctx context.Context, hash string) (Row, error)
 	// SaveSpeech adds the row's variants to the row of that hash, in place of
-	// those of the same encoding. A row that has expired by then, or that
-	// there was none of, begins with them. Simultaneous calls lose nothing.
-	SaveSpeech(ctx context.Context, r Row) error
+	// those of the same encoding, and returns what there is then. Where there
+	// is none, or one that has expired, the given one takes its place.
+	// Simultaneous calls lose nothing.
+	SaveSpeech(ctx context.Context, r Row) (Row, error)
 	// DropSpeech removes a variant as long as it has that checksum, and a row
 	// whose last one it was.
 	DropSpeech(ctx context.Context, hash string, v Variant) error
@@ -108,17 +109,13 @@ type Blob struct {
 
 // Leases let one instance at a time do something.
 type Leases interface {
-	// Acquire waits until nobody else holds the lease of that name, and holds
-	// it, renewed, until release is called or the process ends: then it passes
-	// to another within seconds.
-	Acquire(ctx context.Context, name string) (release func(), err error)
+	// Acquire waits until nobody else holds the lease of that name, and tells
+	// whether it had to. The lease is renewed until it is released; that of a
+	// process which has died passes to another within seconds.
+	Acquire(ctx context.Context, name string) (release func(), waited bool, err error)
 }
 
 // Ledger takes down what was spoken. It never fails its caller.
 type Ledger interface {
 	Record(ctx context.Context, e usage.Entry)
 }
-
-// Path is where a variant's blob is kept: a shard of the hash's first two
-// digits, and the hash itself.
-func Path(hash string, e Encoding) string { return hash[:2] + "/" + hash + "." + string(e) }

@@ -1,0 +1,83 @@
+package redisstore
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/google/uuid"
+)
+
+var leasePromises = map[string]func(*testing.T, Options){
+	"one holder at a time, over all instances": leasesExclude,
+	"a dead holder's lease passes on":          leasesPassOn,
+}
+
+func leasesExclude(t *testing.T, opts Options) {
+	a, _ := connect(t, opts)
+	b, _ := connect(t, opts)
+	name := uuid.NewString()
+	var inside, most, waits atomic.Int64
+	var wg sync.WaitGroup
+	for i := range 8 {
+		wg.Go(func() {
+			release, waited, err := NewLeases([]*Store{a, b}[i%2]).Acquire(t.Context(), name)
+			if err != nil {
+				t.Error(err)
+				return
+			}
+			defer release()
+			if waited {
+				waits.Add(1)
+			}
+			most.Store(max(most.Load(), inside.Add(1)))
+			time.Sleep(time.Millisecond)
+			inside.Add(-1)
+		})
+	}
+	wg.Wait()
+	if most.Load() != 1 || waits.Load() == 0 {
+		t.Errorf("%d at a time, %d waited", most.Load(), waits.Load())
+	}
+	if _, waited, err := NewLeases(a).Acquire(t.Context(), name); err != nil || waited {
+		t.Errorf("what everybody released had to be waited for: %v, %v", waited, err)
+	}
+	hurried, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
+	defer cancel()
+	if _, _, err := NewLeases(b).Acquire(hurried, name); !errors.Is(err, context.DeadlineExceeded) {
+		t.Errorf("whoever cannot wait got %v", err)
+	}
+}
+
+// A holder that dies takes its connection along: nothing is released.
+func leasesPassOn(t *testing.T, opts Options) {
+	opts.Logger = (&journal{}).logger()
+	dead := Open(opts)
+	if err := dead.Connect(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	alive, _ := connect(t, opts)
+	name := uuid.NewString()
+	release, _, err := NewLeases(dead).Acquire(t.Context(), name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	dead.Close()
+	ctx, cancel := context.WithTimeout(t.Context(), 4*leaseTime)
+	defer cancel()
+	end, waited, err := NewLeases(alive).Acquire(ctx, name)
+	if err != nil || !waited {
+		t.Fatalf("waited %v, %v", waited, err)
+	}
+	release() // too late: it is another's by now
+	if held, err := NewLeases(alive).take(ctx, name, "somebody"); err != nil || held {
+		t.Errorf("the late release ended another's lease: %v", err)
+	}
+	end()
+	if held, err := NewLeases(alive).take(ctx, name, "somebody"); err != nil || !held {
+		t.Errorf("the lease was not released: %v", err)
+	}
+}

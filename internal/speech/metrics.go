@@ -1,0 +1,52 @@
+package speech
+
+import (
+	"errors"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/promauto"
+)
+
+type metrics struct {
+	syntheses *prometheus.CounterVec
+	seconds   *prometheus.HistogramVec
+	cache     *prometheus.CounterVec
+}
+
+// What became of a look into the cache.
+const (
+	cacheHit        = "hit"
+	cacheMiss       = "miss"
+	cacheTranscoded = "transcoded" // made from a stored variant
+	cacheBad        = "bad_blob"   // missing or damaged, and dropped
+	cacheAway       = "away"       // the media service, so that the answer carries the audio
+)
+
+func newMetrics(registry prometheus.Registerer) metrics {
+	auto := promauto.With(registry)
+	return metrics{
+		syntheses: auto.NewCounterVec(prometheus.CounterOpts{
+			Name: "telapi_speech_syntheses_total", Help: "What providers were asked to say, by provider and outcome: ok, refused or failed."},
+			[]string{"provider", "outcome"}),
+		seconds: auto.NewHistogramVec(prometheus.HistogramOpts{
+			Name: "telapi_speech_synthesis_seconds", Help: "Time that a provider took for one attempt.",
+			Buckets: []float64{.01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10, 30}},
+			[]string{"provider"}),
+		cache: auto.NewCounterVec(prometheus.CounterOpts{
+			Name: "telapi_speech_cache_total", Help: "Looks into the media cache by what became of them: hit, miss, transcoded, bad_blob or away."},
+			[]string{"result"}),
+	}
+}
+
+func (m metrics) synthesis(provider string, err error, took time.Duration) {
+	outcome := "ok"
+	switch {
+	case errors.Is(err, ErrRefused):
+		outcome = "refused"
+	case err != nil:
+		outcome = "failed"
+	}
+	m.syntheses.WithLabelValues(provider, outcome).Inc()
+	m.seconds.WithLabelValues(provider).Observe(took.Seconds())
+}

@@ -1,0 +1,238 @@
+package speech
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"golang.org/x/sync/singleflight"
+
+	"telapi/internal/endpoint"
+	"telapi/internal/usage"
+)
+
+// URLPrefix is the path below which audio is read.
+const URLPrefix = "/api/v1/runtime/speech/"
+
+// flightTime bounds the making of one sentence, whoever waits for it. It is less
+// than a request may take to be answered.
+const flightTime = 50 * time.Second
+
+// Deps is what speech stands on.
+type Deps struct {
+	Rows      Rows
+	Blobs     Blobs // nil: there is no media service
+	Leases    Leases
+	Ledger    Ledger
+	Endpoints interface {
+		Find(ctx context.Context, teamID, id string) (endpoint.Endpoint, error)
+	}
+	Providers []Provider // in order of preference
+	Retries   int        // of each
+	Log       *slog.Logger
+	Registry  prometheus.Registerer
+	Now       func() time.Time
+}
+
+// Service speaks. It is safe for concurrent use.
+type Service struct {
+	Deps
+	chain   *chain
+	cache   *cache
+	flights singleflight.Group
+}
+
+// NewService returns a service.
+func NewService(deps Deps) *Service {
+	m := newMetrics(deps.Registry)
+	return &Service{
+		Deps:  deps,
+		chain: &chain{providers: deps.Providers, retries: deps.Retries, log: deps.Log, metrics: m, now: deps.Now, failed: map[string]time.Time{}},
+		cache: &cache{rows: deps.Rows, blobs: deps.Blobs, log: deps.Log, metrics: m, now: deps.Now},
+	}
+}
+
+// Answer is speech, by the URL of the cached audio or with the audio itself.
+type Answer struct {
+	Hash       string    `json:"hash"`
+	Cached     bool      `json:"cached"`
+	Provider   string    `json:"provider"`
+	Encoding   Encoding  `json:"encoding"`
+	SampleRate int       `json:"sampleRate"`
+	URL        string    `json:"url,omitzero"`
+	Audio      []byte    `json:"audio,omitempty"`
+	Characters int       `json:"characters"`
+	ExpiresAt  time.Time `json:"expiresAt,omitzero"`
+}
+
+// rendering is a sentence in sound, as it came from the cache or was made.
+type rendering struct {
+	row    Row
+	audio  []byte
+	stored bool
+	made   bool // by a provider, and counted as billed
+}
+
+// Speak answers a request for speech of a team. Simultaneous requests for the
+// same, on all instances, cost one synthesis: one of them is billed, the others
+// count as cached. Neither a media service nor a key-value store that is away
+// fails a request.
+func (s *Service) Speak(ctx context.Context, teamID string, body []byte) (Answer, error) {
+	r, err := Parse(body, s.chain.names())
+	if err != nil {
+		return Answer{}, err
+	}
+	r.TeamID = teamID
+	providers, err := s.chain.from(r.Provider)
+	if err != nil {
+		return Answer{}, err
+	}
+	if r.EndpointID != "" {
+		if _, err := s.Endpoints.Find(ctx, teamID, r.EndpointID); err != nil {
+			return Answer{}, err
+		}
+	}
+	made, billed, err := s.render(ctx, r, providers)
+	if err != nil {
+		return Answer{}, err
+	}
+	if !billed {
+		s.count(ctx, r, made.row, true)
+	}
+	a := Answer{
+		Hash: made.row.Hash, Cached: !billed, Provider: made.row.Provider, Encoding: r.Encoding, SampleRate: r.SampleRate,
+		Characters: r.Characters(), ExpiresAt: made.row.ExpiresAt,
+	}
+	if made.stored {
+		a.URL = URLPrefix + made.row.Hash + "." + string(r.Encoding)
+	} else {
+		a.Audio, a.ExpiresAt = made.audio, time.Time{}
+	}
+	return a, nil
+}
+
+// render has the sentence made, or shares what another request of this instance
+// is waiting for. Billed tells whether a synthesis was made for this request.
+func (s *Service) render(ctx context.Context, r Request, providers []Provider) (made rendering, billed bool, err error) {
+	if r.DisableCache {
+		ctx, cancel := context.WithTimeout(ctx, flightTime)
+		defer cancel()
+		made, err := s.produce(ctx, r, providers, false)
+		return made, true, err
+	}
+	led := false
+	landed := s.flights.DoChan(Path(s.row(r, providers[0]).Hash, r.Encoding), func() (any, error) {
+		led = true
+		// Whoever asked first may leave: the others still wait, and a
+		// synthesis that is paid for is worth keeping.
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), flightTime)
+		defer cancel()
+		return s.obtain(ctx, r, providers)
+	})
+	select {
+	case <-ctx.Done():
+		return rendering{}, false, fmt.Errorf("wait for speech: %w", ctx.Err())
+	case result := <-landed:
+		if result.Err != nil {
+			return rendering{}, false, result.Err
+		}
+		made := result.Val.(rendering)
+		return made, led && made.made, nil
+	}
+}
+
+// row is how a provider's rendering is kept.
+func (s *Service) row(r Request, p Provider) Row {
+	u := r.Utterance
+	u.Voice, u.Model = p.Resolve(u.Voice, u.Model)
+	row := Row{
+		Hash: Key(r.TeamID, p.Name(), r.SampleRate, u), TeamID: r.TeamID, Sentence: u.Text,
+		Provider: p.Name(), Voice: u.Voice, Model: u.Model, Speed: u.Speed, SampleRate: r.SampleRate,
+		TTL: r.TTL, CreatedAt: s.Now().UTC(), UsedAt: s.Now().UTC(),
+	}
+	if r.TTL > 0 {
+		row.ExpiresAt = row.CreatedAt.Add(r.TTL)
+	}
+	return row
+}
+
+// obtain finds the sentence in the cache, or makes and keeps it. While one
+// instance makes it the others wait, and then take what it made, by whichever
+// provider.
+func (s *Service) obtain(ctx context.Context, r Request, providers []Provider) (rendering, error) {
+	if !s.cache.usable() {
+		return s.produce(ctx, r, providers, false)
+	}
+	if found, err := s.find(ctx, r, providers[:1]); err != nil || found != nil {
+		return value(found), err
+	}
+	release, waited, err := s.Leases.Acquire(ctx, Path(s.row(r, providers[0]).Hash, r.Encoding))
+	if err != nil {
+		s.Log.WarnContext(ctx, "speech is made without knowing whether another instance does", "error", err)
+		return s.produce(ctx, r, providers, true)
+	}
+	defer release()
+	perhaps := providers[:1] // made between the look and the lease
+	if waited {
+		perhaps = providers
+	}
+	if found, err := s.find(ctx, r, perhaps); err != nil || found != nil {
+		return value(found), err
+	}
+	return s.produce(ctx, r, providers, true)
+}
+
+// find looks for what any of the providers made.
+func (s *Service) find(ctx context.Context, r Request, providers []Provider) (*rendering, error) {
+	for _, p := range providers {
+		if found, err := s.cache.find(ctx, s.row(r, p), r.Encoding); err != nil || found != nil {
+			return found, err
+		}
+	}
+	return nil, nil //nolint:nilnil // nothing there is an answer
+}
+
+// produce has the first provider that can say it. What a fallback makes is kept
+// under its own name, and may be there already.
+func (s *Service) produce(ctx context.Context, r Request, providers []Provider, keep bool) (rendering, error) {
+	var failures []error
+	for _, p := range s.chain.ready(providers) {
+		row := s.row(r, p)
+		if keep && p != providers[0] {
+			if found, err := s.cache.find(ctx, row, r.Encoding); err != nil || found != nil {
+				return value(found), err
+			}
+		}
+		sound, err := s.chain.synthesize(ctx, p, Utterance{row.Sentence, row.Voice, row.Model, row.Speed})
+		if err != nil {
+			failures = append(failures, err)
+			continue
+		}
+		s.count(ctx, r, row, false)
+		made := rendering{row: row}
+		if keep {
+			s.cache.metrics.cache.WithLabelValues(cacheMiss).Inc()
+			made = *s.cache.keep(ctx, row, r.Encoding, sound)
+		} else {
+			made.audio = encode(sound.At(r.SampleRate), r.Encoding)
+		}
+		made.made = true
+		return made, nil
+	}
+	return rendering{}, s.chain.exhausted(failures)
+}
+
+// count takes one request down in the team's account.
+func (s *Service) count(ctx context.Context, r Request, row Row, cached bool) {
+	n := int64(r.Characters())
+	e := usage.Entry{
+		TeamID: r.TeamID, EndpointID: r.EndpointID, Provider: row.Provider, Voice: row.Voice, Model: row.Model,
+		Day: s.Now().UTC().Truncate(24 * time.Hour), Counts: usage.Counts{Characters: n, Requests: 1},
+	}
+	if cached {
+		e.Cached = n
+	}
+	s.Ledger.Record(ctx, e)
+}

@@ -1,0 +1,101 @@
+package sqlstore
+
+import (
+	"fmt"
+	"reflect"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"telapi/internal/fault"
+	"telapi/internal/speech"
+)
+
+var sentence1 = speech.Row{
+	Hash: strings.Repeat("ab", 32), TeamID: "t1", Sentence: "Grüß Gott, 世界 🌍\n„quoted“", Provider: "tone", Voice: "", Model: "m", Speed: 1.25, SampleRate: 8000,
+	Variants: []speech.Variant{{Encoding: speech.ALaw, Checksum: "1111"}}, TTL: time.Minute,
+	CreatedAt: moment1, UsedAt: moment1, ExpiresAt: moment1.Add(time.Minute),
+}
+
+func with(r speech.Row, change func(*speech.Row)) speech.Row {
+	change(&r)
+	return r
+}
+
+func TestSpeechIsKeptVariantByVariant(t *testing.T) {
+	onBoth(t, func(t *testing.T, s *Store) {
+		ctx := t.Context()
+		want := func(what string, want speech.Row) {
+			t.Helper()
+			if got, err := s.Speech(ctx, sentence1.Hash); err != nil || !reflect.DeepEqual(got, want) {
+				t.Errorf("%s: %+v, %v, want %+v", what, got, err, want)
+			}
+		}
+		save := func(r speech.Row) {
+			t.Helper()
+			kept, err := s.SaveSpeech(ctx, r)
+			if err != nil {
+				t.Fatal(err)
+			}
+			want("what was returned", kept)
+		}
+		save(sentence1)
+		want("new", sentence1)
+
+		second := speech.Variant{Encoding: speech.PCM, Checksum: "2222"}
+		save(with(sentence1, func(r *speech.Row) {
+			r.Variants, r.TTL, r.ExpiresAt = []speech.Variant{second}, 0, time.Time{}
+			r.CreatedAt = moment1.Add(30 * time.Second)
+		}))
+		both := with(sentence1, func(r *speech.Row) { r.Variants = append(r.Variants[:1:1], second) })
+		want("a second variant joins, and the first one's time holds", both)
+
+		must(t, s.DropSpeech(ctx, sentence1.Hash, speech.Variant{Encoding: speech.PCM, Checksum: "other"}), s.DropSpeech(ctx, "nobody", second))
+		want("what was replaced in the meantime is not dropped", both)
+		must(t, s.DropSpeech(ctx, sentence1.Hash, second))
+		want("dropped", sentence1)
+
+		must(t, s.TouchSpeech(ctx, sentence1.Hash, moment1.Add(time.Second)), s.TouchSpeech(ctx, "nobody", moment1))
+		want("touched", with(sentence1, func(r *speech.Row) { r.UsedAt = moment1.Add(time.Second) }))
+
+		later := with(sentence1, func(r *speech.Row) {
+			r.CreatedAt, r.UsedAt = moment1.Add(time.Minute), moment1.Add(time.Minute)
+			r.Variants, r.TTL, r.ExpiresAt = []speech.Variant{second}, 0, time.Time{}
+		})
+		save(later)
+		want("an expired row gives way", later)
+
+		must(t, s.DropSpeech(ctx, sentence1.Hash, second))
+		if _, err := s.Speech(ctx, sentence1.Hash); !fault.Is(err, fault.NotFound) {
+			t.Errorf("a row without variants is still there: %v", err)
+		}
+		var variants string
+		save(sentence1)
+		if err := s.db.QueryRowContext(ctx, `SELECT variants FROM tts_media_cache`).Scan(&variants); err != nil || variants != `["alaw"]` {
+			t.Errorf("variants are stored as %s, %v", variants, err)
+		}
+		if _, err := s.SaveSpeech(ctx, with(sentence1, func(r *speech.Row) { r.Voice = "\x00" })); !fault.Is(err, fault.Validation) {
+			t.Errorf("a NUL: %v", err)
+		}
+	})
+}
+
+func TestSimultaneousVariantsLoseNothing(t *testing.T) {
+	onBoth(t, func(t *testing.T, s *Store) {
+		const n = 12
+		var wg sync.WaitGroup
+		for i := range n {
+			wg.Go(func() {
+				v := speech.Variant{Encoding: speech.Encoding(fmt.Sprint("e", i)), Checksum: "x"}
+				if _, err := s.SaveSpeech(t.Context(), with(sentence1, func(r *speech.Row) { r.Variants = []speech.Variant{v} })); err != nil {
+					t.Error(err)
+				}
+			})
+		}
+		wg.Wait()
+		if got, err := s.Speech(t.Context(), sentence1.Hash); err != nil || len(got.Variants) != n {
+			t.Errorf("%d variants, %v", len(got.Variants), err)
+		}
+	})
+}
