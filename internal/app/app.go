@@ -115,9 +115,6 @@ func New(ctx context.Context, cfg config.Config, opts Options) (_ *App, err erro
 	})
 	sweeper := session.NewSweeper(db, channels, kv, cfg.SessionIdleTimeout, a.log, time.Now)
 	actions := session.NewActions(db, cfg.EnablePIILogging, a.log, a.tele.Registry)
-	reports := redisstore.NewReports(kv)
-	recorder := usage.NewRecorder(reports, a.log, a.tele.Registry)
-	bookkeeper := usage.NewBookkeeper(reports, db, a.log, a.tele.Registry, time.Now)
 
 	a.surface = httpapi.New(httpapi.Deps{
 		Log:            a.log,
@@ -162,7 +159,7 @@ func New(ctx context.Context, cfg config.Config, opts Options) (_ *App, err erro
 		func(ctx context.Context) { kv.Subscribe(ctx, listeners) },
 	)
 	if cfg.FeatureAPIAccess {
-		a.jobs = append(a.jobs, sweeper.Run, actions.Run, recorder.Run, bookkeeper.Run)
+		a.jobs = append(a.jobs, sweeper.Run, actions.Run)
 	}
 	return a, nil
 }
@@ -235,12 +232,17 @@ func (a *App) close(ctx context.Context) {
 	if a.stores != nil {
 		a.stores.close()
 	}
-	if a.tele != nil {
-		ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
-		defer cancel()
-		if err := a.tele.Shutdown(ctx); err != nil {
-			a.log.WarnContext(ctx, "telemetry was not flushed", "error", err)
-		}
+	endTelemetry(ctx, a.tele)
+}
+
+func endTelemetry(ctx context.Context, tele *telemetry.Telemetry) {
+	if tele == nil {
+		return
+	}
+	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
+	defer cancel()
+	if err := tele.Shutdown(ctx); err != nil {
+		tele.Logger.WarnContext(ctx, "telemetry was not flushed", "error", err)
 	}
 }
 

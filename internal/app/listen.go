@@ -14,15 +14,23 @@ import (
 	"telapi/internal/telemetry"
 )
 
-// listen binds the port before anything else is opened, so that a port in use
-// is the first thing an operator hears of.
-func listen(ctx context.Context, cfg config.Config) (net.Listener, error) {
-	l, err := new(net.ListenConfig).Listen(ctx, "tcp", net.JoinHostPort("", strconv.Itoa(cfg.Port)))
+// bind opens a port before anything else is, so that a port in use is the first
+// thing an operator hears of. Name is the setting it comes from.
+func bind(ctx context.Context, host string, port int, name string) (net.Listener, error) {
+	l, err := new(net.ListenConfig).Listen(ctx, "tcp", net.JoinHostPort(host, strconv.Itoa(port)))
 	if errors.Is(err, syscall.EADDRINUSE) {
-		return nil, fmt.Errorf("port %d is in use by another program. Stop that, or choose another port: TELAPI_PORT=%d (0 picks a free one)", cfg.Port, cfg.Port+10)
+		return nil, fmt.Errorf("port %d is in use by another program. Stop that, or choose another port: %s=%d (0 picks a free one): %w", port, name, port+10, err)
 	}
 	if err != nil {
-		return nil, fmt.Errorf("listen on TELAPI_PORT %d: %w", cfg.Port, err)
+		return nil, fmt.Errorf("listen on %s %d: %w", name, port, err)
+	}
+	return l, nil
+}
+
+func listen(ctx context.Context, cfg config.Config) (net.Listener, error) {
+	l, err := bind(ctx, "", cfg.Port, "TELAPI_PORT")
+	if err != nil {
+		return nil, err
 	}
 	if !cfg.APITLSEnabled {
 		return l, nil

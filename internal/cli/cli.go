@@ -90,7 +90,7 @@ All configuration comes from environment variables; docs/configuration.md lists 
 		&cobra.Group{ID: groupLook, Title: "Look at it:"},
 	)
 	root.AddCommand(
-		c.serveCommand(), c.devCommand(), c.migrateCommand(),
+		c.serveCommand(), c.devCommand(), c.mediaCommand(), c.migrateCommand(),
 		c.teamCommand(), c.keyCommand(), c.endpointCommand(), c.limitsCommand(), c.quotaCommand(), c.channelCommand(), c.callbackCommand(),
 		c.doctorCommand(), c.configCommand(), c.versionCommand(),
 	)

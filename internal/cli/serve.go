@@ -58,9 +58,10 @@ func (c *cli) devCommand() *cobra.Command {
 		Short:   "Run everything on embedded stores, with a demo team to try it",
 		Long: `Runs the service with nothing to set up: SQLite and an embedded key-value store
 under DATA_DIR, a demo team with one endpoint, and a demo key with every scope.
-It honours every configuration name; TELAPI_PORT=0 picks a free port.`,
+A media service runs beside it on MEDIA_PORT, unless TTS_MEDIA_CACHE_BASE_URL names one.
+It honours every configuration name; TELAPI_PORT=0 and MEDIA_PORT=0 pick free ports.`,
 		Args: cobra.NoArgs,
-		RunE: c.work(func(ctx context.Context, _ []string) error {
+		RunE: c.work(func(ctx context.Context, _ []string) (err error) {
 			cfg, warnings, err := config.Load(c.Env, config.Dev)
 			if err != nil {
 				return err
@@ -74,6 +75,13 @@ It honours every configuration name; TELAPI_PORT=0 picks a free port.`,
 			cfg.ShutdownTimeout = min(cfg.ShutdownTimeout, devShutdown)
 			opts := c.options(warnings)
 			opts.Development = true
+			if !cfg.IsSet("TTS_MEDIA_CACHE_BASE_URL") {
+				end, failed := beside(ctx, &cfg, opts)
+				if failed != nil {
+					return failed
+				}
+				defer func() { err = errors.Join(err, end()) }()
+			}
 			a, err := app.New(ctx, cfg, opts)
 			if err != nil {
 				return err
@@ -111,10 +119,11 @@ func (c *cli) welcome(ctx context.Context, a *app.App, cfg config.Config) error 
 	}
 	return c.print(struct {
 		URL        string `json:"url"`
+		MediaURL   string `json:"mediaUrl"`
 		Key        string `json:"key"`
 		TeamID     string `json:"teamId"`
 		EndpointID string `json:"endpointId"`
-	}{a.URL(), d.Key.Reveal(), d.TeamID, d.EndpointID}, func(w io.Writer) {
+	}{a.URL(), cfg.MediaCacheURL, d.Key.Reveal(), d.TeamID, d.EndpointID}, func(w io.Writer) {
 		_, _ = fmt.Fprintf(w, `
 telapi %s is up, for development.
 
@@ -122,13 +131,14 @@ telapi %s is up, for development.
   Demo key   %s
   Team       %s
   Endpoint   %s
+  Media      %s
 
   Try        curl -H 'X-API-Key: %s' %s/api/v1/endpoints
   Then       %s --help
 
 Ctrl-C ends it.
 
-`, version, a.URL(), d.Key.Reveal(), d.TeamID, d.EndpointID, d.Key.Reveal(), a.URL(), c.again(cfg))
+`, version, a.URL(), d.Key.Reveal(), d.TeamID, d.EndpointID, cfg.MediaCacheURL, d.Key.Reveal(), a.URL(), c.again(cfg))
 	})
 }
 

@@ -66,6 +66,18 @@ type Config struct {
 	MediaCacheToken    redact.Secret `env:"TTS_MEDIA_CACHE_UPLOAD_TOKEN" doc:"Bearer token for writes to and deletes from the media service."`
 	MediaCacheCABundle redact.Secret `env:"TTS_MEDIA_CACHE_CA_BUNDLE" kind:"pem" doc:"CA bundle that the media service's certificate is checked against. Empty: the system's roots."`
 
+	_                   struct{}      `section:"Media service (telapi media)"`
+	MediaPort           int           `env:"MEDIA_PORT" default:"3002" min:"0" max:"65535" doc:"Port of the media service. 0 picks a free one. telapi dev also picks one when this is unset and the default is in use."`
+	MediaHost           string        `env:"MEDIA_HOST" doc:"Address the media service listens on, such as 127.0.0.1. Empty: all of the machine's; in telapi dev the loopback address."`
+	MediaRoot           string        `env:"MEDIA_ROOT" doc:"Folder of the objects. Empty: media under DATA_DIR."`
+	MediaToken          redact.Secret `env:"MEDIA_UPLOAD_TOKEN" doc:"Bearer token that writes and deletes must bring. Empty: anybody may, and the log warns of it unless the service listens on a loopback address."`
+	MediaTokenPrevious  redact.Secret `env:"MEDIA_UPLOAD_TOKEN_PREVIOUS" doc:"A second token that is accepted too, while clients change from one to the other."`
+	MediaTLSCertFile    string        `env:"MEDIA_TLS_CERT_FILE" doc:"PEM file of the media service's certificate chain; with it the service speaks HTTPS only. Read again when it changes, and on SIGHUP."`
+	MediaTLSKeyFile     string        `env:"MEDIA_TLS_KEY_FILE" doc:"PEM file of that certificate's key."`
+	MediaMaxObjectBytes int           `env:"MEDIA_MAX_OBJECT_BYTES" default:"16777216" min:"1" max:"1073741824" doc:"The largest object that is stored."`
+	MediaMaxBytes       int           `env:"MEDIA_MAX_BYTES" default:"0" min:"0" max:"1125899906842624" doc:"Bytes of all objects together; over it the least recently used go. 0: no cap."`
+	MediaMemoryBytes    int           `env:"MEDIA_MEMORY_BYTES" default:"67108864" min:"0" max:"1099511627776" doc:"Memory for the objects that are asked for most; they are answered from there. 0: none."`
+
 	_                    struct{} `section:"Telemetry and privacy"`
 	LogLevel             string   `env:"LOG_LEVEL" default:"info" oneof:"debug,info,warn,error" doc:"Application log level."`
 	LogFormat            string   `env:"LOG_FORMAT" default:"auto" oneof:"auto,text,json" doc:"auto is text in a terminal and JSON elsewhere."`

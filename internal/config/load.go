@@ -275,6 +275,12 @@ func (l *loader) judgeTogether() {
 	if c.MaxQueuedBytes > 0 && c.MaxQueuedBytes < c.MaxFrameBytes {
 		l.problem("SESSION_MAX_QUEUED_BYTES", strconv.Itoa(c.MaxQueuedBytes), "is less than SESSION_MAX_FRAME_BYTES, %d: such a frame could not be sent on", c.MaxFrameBytes)
 	}
+	if (c.MediaTLSCertFile == "") != (c.MediaTLSKeyFile == "") {
+		l.problem("MEDIA_TLS_CERT_FILE", "", "goes with MEDIA_TLS_KEY_FILE: set both for HTTPS, or neither")
+	}
+	if c.MediaTokenPrevious != "" && c.MediaToken == "" {
+		l.problem("MEDIA_UPLOAD_TOKEN_PREVIOUS", redact.Mark, "is set, but MEDIA_UPLOAD_TOKEN is not: the current token goes there")
+	}
 	if c.DrainDelay > c.ShutdownTimeout/2 {
 		l.warn("DRAIN_DELAY", "is more than half of SHUTDOWN_TIMEOUT, which must leave time for requests to finish: it is cut to %s", c.ShutdownTimeout/2)
 	}

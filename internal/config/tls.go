@@ -13,7 +13,7 @@ import (
 )
 
 // EdgeTLS returns the configuration of the TLS listener, nil when API_TLS_ENABLED
-// is off. Go's own list for TLS 1.2 still has CBC suites; here are AEADs only.
+// is off.
 func (c Config) EdgeTLS() (*tls.Config, error) {
 	if !c.APITLSEnabled {
 		return nil, nil
@@ -31,15 +31,22 @@ func (c Config) EdgeTLS() (*tls.Config, error) {
 		return nil, Problem{"EDGE_TLS_FULLCHAIN_B64", redact.Mark,
 			"no pair with EDGE_TLS_PRIVKEY_B64: " + err.Error() + "; allowed: PEM in base64, the chain here and its key there"}
 	}
+	edge := ServerTLS()
+	edge.Certificates = []tls.Certificate{pair}
+	return edge, nil
+}
+
+// ServerTLS is what every TLS listener of ours speaks: 1.3, and 1.2 with AEADs.
+// Go's own list for 1.2 still has CBC suites.
+func ServerTLS() *tls.Config {
 	return &tls.Config{
-		Certificates: []tls.Certificate{pair},
-		MinVersion:   tls.VersionTLS12,
+		MinVersion: tls.VersionTLS12,
 		CipherSuites: []uint16{
 			tls.TLS_ECDHE_ECDSA_WITH_AES_128_GCM_SHA256, tls.TLS_ECDHE_RSA_WITH_AES_128_GCM_SHA256,
 			tls.TLS_ECDHE_ECDSA_WITH_AES_256_GCM_SHA384, tls.TLS_ECDHE_RSA_WITH_AES_256_GCM_SHA384,
 			tls.TLS_ECDHE_ECDSA_WITH_CHACHA20_POLY1305_SHA256, tls.TLS_ECDHE_RSA_WITH_CHACHA20_POLY1305_SHA256,
 		},
-	}, nil
+	}
 }
 
 func (l *loader) judgeEdgeTLS() {

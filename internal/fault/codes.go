@@ -20,13 +20,17 @@ const (
 	CallbackConsumed   Code = "CALLBACK_CONSUMED"
 	ConversationEnded  Code = "CONVERSATION_ENDED"
 	SessionEnded       Code = "SESSION_ENDED"
+	LengthRequired     Code = "LENGTH_REQUIRED"
+	PreconditionFailed Code = "PRECONDITION_FAILED"
 	PayloadTooLarge    Code = "PAYLOAD_TOO_LARGE"
 	UnsupportedMedia   Code = "UNSUPPORTED_MEDIA_TYPE"
+	RangeUnsatisfiable Code = "RANGE_NOT_SATISFIABLE"
 	UpgradeRequired    Code = "UPGRADE_REQUIRED"
 	RateLimitExceeded  Code = "RATE_LIMIT_EXCEEDED"
 	Internal           Code = "INTERNAL_ERROR"
 	WebRTCDisabled     Code = "WEBRTC_DISABLED"
 	ServiceUnavailable Code = "SERVICE_UNAVAILABLE"
+	StorageFull        Code = "INSUFFICIENT_STORAGE"
 )
 
 // Entry documents one code: the status it travels with, what causes it and
@@ -38,7 +42,7 @@ type Entry struct {
 	Fix    string
 }
 
-// Catalogue lists every code the API server can answer with.
+// Catalogue lists every code that the API server or the media service answers with.
 var Catalogue = []Entry{
 	{Validation, http.StatusBadRequest, "A value is missing, of the wrong type or out of its bounds.", "Read details: one entry per issue, with the place and what is allowed."},
 	{MalformedJSON, http.StatusBadRequest, "The body is not exactly one JSON value: broken syntax, duplicate keys, invalid UTF-8 or absurd nesting.", "Send well-formed JSON."},
@@ -53,13 +57,17 @@ var Catalogue = []Entry{
 	{CallbackConsumed, http.StatusConflict, "The work item was answered before, or cancelled; details say which.", "With details.duplicate true all is well: the same body was taken the first time. Do not send another."},
 	{ConversationEnded, http.StatusGone, "The conversation has ended.", "Drop the result."},
 	{SessionEnded, http.StatusGone, "The session has ended, was deleted or is over its time.", "Ask for a new token."},
+	{LengthRequired, http.StatusLengthRequired, "An upload to the media service does not say how long it is.", "Send Content-Length."},
+	{PreconditionFailed, http.StatusPreconditionFailed, "The object in the media service is not the one that If-Match, If-None-Match or If-Unmodified-Since asks for.", "Read it again, then decide."},
 	{PayloadTooLarge, http.StatusRequestEntityTooLarge, "The body is larger than the route takes.", "Send less."},
 	{UnsupportedMedia, http.StatusUnsupportedMediaType, "The body is not declared as JSON.", "Send Content-Type: application/json."},
+	{RangeUnsatisfiable, http.StatusRequestedRangeNotSatisfiable, "No part of the object in the media service lies in the range asked for.", "Ask for a range within its length, which Content-Range tells."},
 	{UpgradeRequired, http.StatusUpgradeRequired, "The token is good, but the request does not ask for a WebSocket.", "Open a WebSocket."},
 	{RateLimitExceeded, http.StatusTooManyRequests, "An IP tier or the team's daily quota is used up; details say which.", "Wait for Retry-After seconds."},
 	{Internal, http.StatusInternalServerError, "A fault of ours.", "Report it with the request id."},
 	{WebRTCDisabled, http.StatusServiceUnavailable, "WebRTC is switched off in this deployment.", "Ask for mode audio or chat."},
 	{ServiceUnavailable, http.StatusServiceUnavailable, "The service is draining, or a store it needs is away.", "Try again after Retry-After seconds."},
+	{StorageFull, http.StatusInsufficientStorage, "The media service has no room for the object; nothing of it was kept.", "Make room, or set MEDIA_MAX_BYTES so that the service makes it by itself."},
 }
 
 var statuses = func() map[Code]int {

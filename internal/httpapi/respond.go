@@ -11,18 +11,6 @@ import (
 	"telapi/internal/reqid"
 )
 
-// envelope is the ErrorResponse every refusal has.
-type envelope struct {
-	Error problem `json:"error"`
-}
-
-type problem struct {
-	Code      fault.Code `json:"code"`
-	Message   string     `json:"message"`
-	Details   any        `json:"details,omitempty"`
-	RequestID string     `json:"requestId,omitempty"`
-}
-
 // refuse answers with the envelope. What caused the error goes to the log only.
 func (s *Server) refuse(x *exchange, r *http.Request, err error) {
 	e := fault.From(err)
@@ -37,7 +25,7 @@ func (s *Server) refuse(x *exchange, r *http.Request, err error) {
 	if e.RetryAfter > 0 {
 		h.Set("Retry-After", strconv.FormatInt(int64(math.Ceil(e.RetryAfter.Seconds())), 10))
 	}
-	body := envelope{problem{e.Code, e.Message, e.Details, reqid.From(r.Context())}}
+	body := e.Envelope(reqid.From(r.Context()))
 	if err := writeJSON(x, e.Code.Status(), body); err != nil {
 		s.deps.Log.ErrorContext(r.Context(), "an error could not be encoded", "error", err)
 		http.Error(x, `{"error":{"code":"INTERNAL_ERROR","message":"The error could not be encoded."}}`, http.StatusInternalServerError)

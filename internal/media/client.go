@@ -1,5 +1,6 @@
-// Package media owns the cache of generated speech: the client through which
-// the API server reaches the private media service.
+// Package media owns the cache of generated speech: the private media service
+// with its store on disk, and the client through which the API server reaches
+// it. One rule for paths (path.go) holds for both.
 package media
 
 import (
@@ -93,8 +94,7 @@ func (c *Client) Get(ctx context.Context, path string, ask speech.Conditions) (s
 			req.Header.Set(name, value)
 		}
 	}
-	resp, err := c.do(req, http.StatusOK, http.StatusPartialContent, //nolint:bodyclose // the caller does, as the blob's
-		http.StatusNotModified, http.StatusRequestedRangeNotSatisfiable)
+	resp, err := c.do(req, http.StatusOK, http.StatusPartialContent, http.StatusNotModified, http.StatusRequestedRangeNotSatisfiable)
 	if err != nil {
 		cancel()
 		return speech.Blob{}, err

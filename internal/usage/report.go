@@ -72,7 +72,9 @@ func (a *Accounts) Report(ctx context.Context, q Query) (Report, error) {
 	}
 	var total Counts
 	for _, b := range buckets {
-		total = total.Plus(b.Counts)
+		total.Characters += b.Characters
+		total.Cached += b.Cached
+		total.Requests += b.Requests
 		rb := ReportBucket{Start: b.Start.Format(dateForm), Figures: figures(b.Counts)}
 		if q.GroupBy != "" {
 			rb.Group = &b.Group

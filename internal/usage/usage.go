@@ -1,6 +1,5 @@
 // Package usage owns the account of synthesised speech: what a team used, by
-// day or month, provider, voice, model or endpoint. Whoever speaks reports it on a
-// stream, and a bookkeeper counts every report once.
+// day or month, provider, voice, model or endpoint.
 package usage
 
 import (
@@ -45,11 +44,6 @@ type Counts struct {
 	Requests   int64
 }
 
-// Plus adds counts up.
-func (c Counts) Plus(other Counts) Counts {
-	return Counts{c.Characters + other.Characters, c.Cached + other.Cached, c.Requests + other.Requests}
-}
-
 // Bucket is the usage of one interval and one group. Start is its first day.
 type Bucket struct {
 	Start time.Time
@@ -57,26 +51,18 @@ type Bucket struct {
 	Counts
 }
 
-// Entry is the usage of one day and one way of speaking.
+// Entry is the usage of one day and one way of speaking, as it is stored.
 type Entry struct {
 	TeamID, EndpointID, Provider, Voice, Model string
-	Day                                        time.Time // any moment of it
+	Day                                        time.Time
 	Counts
 }
 
-// Store answers what is in the account.
+// Store keeps the account.
 type Store interface {
 	// TTSUsage returns the buckets of a query that are not empty, in order of
 	// start and group.
 	TTSUsage(ctx context.Context, q Query) ([]Bucket, error)
-}
-
-// Books is where the account is written.
-type Books interface {
-	// CountTTSUsage adds those receipts to the account whose ids were never
-	// counted, in one transaction that also remembers the ids, and returns how
-	// many they were.
-	CountTTSUsage(ctx context.Context, receipts []Receipt, now time.Time) (int, error)
-	// ForgetReceipts forgets ids that were counted before the moment.
-	ForgetReceipts(ctx context.Context, before time.Time) error
+	// AddTTSUsage adds all entries to the account in one transaction.
+	AddTTSUsage(ctx context.Context, entries []Entry) error
 }

@@ -1,0 +1,78 @@
+package cli
+
+import (
+	"context"
+	"os"
+	"os/signal"
+	"syscall"
+
+	"github.com/spf13/cobra"
+
+	"telapi/internal/app"
+	"telapi/internal/config"
+)
+
+func (c *cli) mediaCommand() *cobra.Command {
+	return &cobra.Command{
+		Use:     "media",
+		GroupID: groupRun,
+		Short:   "Run the media service, the private cache of generated speech",
+		Long: `Stores audio under /media/<shard>/<name>.alaw or .pcm and serves it, with ranges and
+conditional requests, until SIGTERM or Ctrl-C. One instance owns a MEDIA_ROOT.
+
+  MEDIA_PORT              3002; 0 picks a free one
+  MEDIA_ROOT              where the files are kept; media under DATA_DIR if unset
+  MEDIA_UPLOAD_TOKEN      what PUT and DELETE must bring as a bearer token; reading is free
+  MEDIA_TLS_CERT_FILE     with MEDIA_TLS_KEY_FILE: HTTPS, which telapi serve insists on;
+                          a renewed certificate is noticed, SIGHUP has it read at once
+  MEDIA_MAX_BYTES         a cap, over which the least recently used files go
+
+Try it:
+
+  MEDIA_PORT=3002 MEDIA_HOST=127.0.0.1 telapi media
+  curl -T hello.pcm http://127.0.0.1:3002/media/ab/hello.pcm       # 201, or 204 when replaced
+  curl -r 0-99 http://127.0.0.1:3002/media/ab/hello.pcm            # its first 100 bytes
+  curl 'http://127.0.0.1:3002/media?limit=10'                      # what is stored
+  curl -X DELETE http://127.0.0.1:3002/media/ab/hello.pcm
+
+An API server uses it through TTS_MEDIA_CACHE_BASE_URL; telapi dev runs one by itself.`,
+		Args: cobra.NoArgs,
+		RunE: c.work(func(ctx context.Context, _ []string) error {
+			cfg, warnings, err := config.Load(c.Env, config.Tool)
+			if err != nil {
+				return err
+			}
+			m, err := app.NewMedia(ctx, cfg, c.options(warnings))
+			if err != nil {
+				return err
+			}
+			hangups := make(chan os.Signal, 1)
+			signal.Notify(hangups, syscall.SIGHUP)
+			defer signal.Stop(hangups)
+			go func() {
+				for range hangups {
+					m.ReloadCertificate()
+				}
+			}()
+			return m.Run(ctx)
+		}),
+	}
+}
+
+// beside runs a media service next to the API server of telapi dev and points
+// the server's configuration to it. The returned function ends it.
+func beside(ctx context.Context, cfg *config.Config, opts app.Options) (end func() error, err error) {
+	opts.Warnings = nil // said by the API server
+	m, err := app.NewMedia(ctx, *cfg, opts)
+	if err != nil {
+		return nil, err
+	}
+	cfg.MediaCacheURL = m.URL()
+	if cfg.MediaCacheToken == "" {
+		cfg.MediaCacheToken = cfg.MediaToken
+	}
+	ctx, stop := context.WithCancel(context.WithoutCancel(ctx))
+	ran := make(chan error, 1)
+	go func() { ran <- m.Run(ctx) }()
+	return func() error { stop(); return <-ran }, nil
+}

@@ -1,0 +1,80 @@
+package media
+
+import (
+	"crypto/tls"
+	"fmt"
+	"log/slog"
+	"os"
+	"sync"
+	"time"
+)
+
+// lookAgain is how often, at the most, files are looked at for a new certificate.
+const lookAgain = time.Second
+
+// Certificate is a pair of files that is read again when it changes, so that
+// renewing it takes no restart.
+type Certificate struct {
+	certFile, keyFile string
+	log               *slog.Logger
+
+	mu     sync.Mutex
+	looked time.Time
+	seen   [2]version
+	pair   *tls.Certificate
+}
+
+// version tells one content of a file from another.
+type version struct {
+	modified time.Time
+	size     int64
+}
+
+// LoadCertificate reads the pair for the first time.
+func LoadCertificate(certFile, keyFile string, log *slog.Logger) (*Certificate, error) {
+	c := &Certificate{certFile: certFile, keyFile: keyFile, log: log}
+	return c, c.Reload()
+}
+
+// Reload reads the pair now. When it fails, the pair at hand stays.
+func (c *Certificate) Reload() error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.read(c.versions())
+}
+
+func (c *Certificate) read(seen [2]version) error {
+	c.seen = seen
+	pair, err := tls.LoadX509KeyPair(c.certFile, c.keyFile)
+	if err != nil {
+		return fmt.Errorf("read the certificate %s and its key %s: %w", c.certFile, c.keyFile, err)
+	}
+	c.pair = &pair
+	return nil
+}
+
+// Get is for tls.Config: the newest pair there is.
+func (c *Certificate) Get(*tls.ClientHelloInfo) (*tls.Certificate, error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if now := time.Now(); now.Sub(c.looked) >= lookAgain {
+		c.looked = now
+		if seen := c.versions(); seen != c.seen {
+			if err := c.read(seen); err != nil {
+				c.log.Warn("the new certificate cannot be used; the one before stays", "error", err)
+			} else {
+				c.log.Info("the certificate was read again", "expires", c.pair.Leaf.NotAfter)
+			}
+		}
+	}
+	return c.pair, nil
+}
+
+func (c *Certificate) versions() (v [2]version) {
+	for i, name := range []string{c.certFile, c.keyFile} {
+		if info, err := os.Stat(name); err == nil {
+			v[i] = version{info.ModTime(), info.Size()}
+		}
+	}
+	return v
+}

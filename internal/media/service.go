@@ -1,0 +1,199 @@
+package media
+
+import (
+	"context"
+	"crypto/sha256"
+	"crypto/subtle"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/http"
+	"strings"
+	"sync/atomic"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/promhttp"
+
+	"telapi/internal/fault"
+	"telapi/internal/media/fastlane"
+	"telapi/internal/redact"
+)
+
+// Options are what a media service works with.
+type Options struct {
+	Root           string
+	MaxBytes       int64           // of all objects; 0: no cap
+	MaxObjectBytes int64           // of one
+	MemoryBytes    int64           // of objects that are answered from memory; 0: none is
+	UploadTokens   []redact.Secret // any of them permits changes; none: anybody may
+	MetricsToken   redact.Secret   // for /metrics; empty: anybody may
+	Log            *slog.Logger
+	Registry       *prometheus.Registry
+}
+
+// Service is the media service: the objects of a Store over HTTP, the plainest
+// requests for them answered from memory.
+type Service struct {
+	o        Options
+	store    *Store
+	lane     *fastlane.Lane
+	server   *http.Server
+	scrape   http.Handler
+	seen     *observations
+	draining atomic.Bool
+}
+
+// Time-outs that cut clients who send or read a byte now and then to hold a
+// connection. One that moves a body has, on top, the time it takes at the slowest
+// rate that a reader or writer of audio has an excuse for.
+const (
+	firstByteTimeout = 10 * time.Second
+	bodyTimeout      = 30 * time.Second
+	keptAlive        = 120 * time.Second
+	slowestRate      = 64 << 10 // bytes a second
+	maxHeaderBytes   = 16 << 10
+)
+
+// New opens the store and returns the service, ready to serve.
+func New(o Options) (*Service, error) {
+	s := &Service{o: o, scrape: promhttp.HandlerFor(o.Registry, promhttp.HandlerOpts{ErrorHandling: promhttp.ContinueOnError})}
+	if o.MaxBytes > 0 {
+		s.o.MaxObjectBytes = min(o.MaxObjectBytes, o.MaxBytes)
+	}
+	s.lane = fastlane.New(fastlane.Options{MaxBytes: o.MemoryBytes, Load: s.load, Served: s.served})
+	change := func(p Path, change func() error) error { return s.lane.Change(Prefix+string(p), change) }
+	var err error
+	if s.store, err = OpenStore(StoreOptions{Root: o.Root, MaxBytes: o.MaxBytes, Log: o.Log, Change: change}); err != nil {
+		return nil, err
+	}
+	s.seen = newObservations(o.Registry, s.store, s.lane)
+	s.server = &http.Server{
+		Handler:                      s,
+		DisableGeneralOptionsHandler: true,
+		ReadHeaderTimeout:            firstByteTimeout,
+		WriteTimeout:                 bodyTimeout,
+		IdleTimeout:                  keptAlive,
+		MaxHeaderBytes:               maxHeaderBytes,
+		ErrorLog:                     slog.NewLogLogger(o.Log.Handler(), slog.LevelDebug),
+	}
+	s.lane.Attach(s.server)
+	return s, nil
+}
+
+// Serve answers on a listener, over TLS where a configuration is given, until
+// Shutdown.
+func (s *Service) Serve(l net.Listener, secure *tls.Config) error {
+	if err := s.server.Serve(s.lane.Listen(l, secure)); !errors.Is(err, http.ErrServerClosed) {
+		return fmt.Errorf("serve media: %w", err)
+	}
+	return nil
+}
+
+// Run does what the store needs done while it is served.
+func (s *Service) Run(ctx context.Context) { s.store.Run(ctx) }
+
+// Drain has /health answer 503 from now on.
+func (s *Service) Drain() { s.draining.Store(true) }
+
+// Shutdown takes no more connections, and lets requests in flight finish or, when
+// ctx ends, cuts them off.
+func (s *Service) Shutdown(ctx context.Context) error {
+	err := errors.Join(s.server.Shutdown(ctx), s.lane.Drain(ctx))
+	if err != nil {
+		_ = s.server.Close()
+	}
+	return err
+}
+
+// Close lets go of the store.
+func (s *Service) Close() { s.store.Close() }
+
+// route finds who answers. Paths are taken as they were sent: none is decoded,
+// cleaned or redirected.
+func (s *Service) route(w http.ResponseWriter, r *http.Request) error {
+	path := r.URL.EscapedPath()
+	switch {
+	case path == "/health":
+		return reads(w, r, s.health)
+	case path == "/metrics":
+		return reads(w, r, s.metrics)
+	case path == strings.TrimSuffix(Prefix, "/") && isRead(r) && s.mayChange(r):
+		return s.list(w, r)
+	}
+	change := r.Method == http.MethodPut || r.Method == http.MethodDelete
+	if change && !s.mayChange(r) {
+		return fault.New(fault.Unauthorized, "Send the upload token as a bearer token.")
+	}
+	p, ok := parseURLPath(path)
+	switch {
+	case !ok && r.Method == http.MethodPut:
+		return fault.New(fault.Validation, "Objects are put under /media/<shard>/<name>.alaw or .pcm; shard and name are letters, digits, _ and -.")
+	case !ok:
+		return notFound()
+	case isRead(r):
+		return s.get(w, r, p)
+	case r.Method == http.MethodPut:
+		return s.put(w, r, p)
+	case r.Method == http.MethodDelete:
+		return s.delete(w, r, p)
+	}
+	return notAllowed(w, "GET, HEAD, PUT, DELETE")
+}
+
+func isRead(r *http.Request) bool { return r.Method == http.MethodGet || r.Method == http.MethodHead }
+
+func reads(w http.ResponseWriter, r *http.Request, answer func(http.ResponseWriter, *http.Request) error) error {
+	if !isRead(r) {
+		return notAllowed(w, "GET, HEAD")
+	}
+	return answer(w, r)
+}
+
+func notFound() error {
+	return fault.New(fault.NotFound, "There is no such object.")
+}
+
+func notAllowed(w http.ResponseWriter, allowed string) error {
+	w.Header().Set("Allow", allowed)
+	return fault.New(fault.MethodNotAllowed, "Here only %s are possible.", allowed)
+}
+
+func (s *Service) health(w http.ResponseWriter, _ *http.Request) error {
+	text, status := "ok", http.StatusOK
+	if s.draining.Load() {
+		text, status = "draining", http.StatusServiceUnavailable
+	}
+	answerWith(w, status, "text/plain; charset=utf-8", []byte(text))
+	return nil
+}
+
+func (s *Service) metrics(w http.ResponseWriter, r *http.Request) error {
+	if want := s.o.MetricsToken; want != "" && !bearer(r, want) {
+		return fault.New(fault.Unauthorized, "Send METRICS_TOKEN as a bearer token.")
+	}
+	s.scrape.ServeHTTP(w, r)
+	return nil
+}
+
+func (s *Service) mayChange(r *http.Request) bool {
+	return len(s.o.UploadTokens) == 0 || bearer(r, s.o.UploadTokens...)
+}
+
+// bearer tells whether a request brings one of the secrets. How long it takes
+// says nothing about any of them.
+func bearer(r *http.Request, secrets ...redact.Secret) bool {
+	sent := r.Header["Authorization"]
+	if len(sent) != 1 {
+		return false
+	}
+	scheme, token, _ := strings.Cut(sent[0], " ")
+	got, found := sha256.Sum256([]byte(strings.TrimSpace(token))), 0
+	for _, secret := range secrets {
+		want := sha256.Sum256([]byte(secret.Reveal()))
+		found |= subtle.ConstantTimeCompare(got[:], want[:])
+	}
+	return found == 1 && strings.EqualFold(scheme, "Bearer")
+}

@@ -1,0 +1,168 @@
+package media
+
+import (
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"strconv"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"time"
+)
+
+// unfinished begins the names of files that are being uploaded. No path can
+// name such a file.
+const unfinished = ".upload-"
+
+// uploads are what uploads of one process share.
+type uploads struct {
+	boot    string       // in their files' names: no two processes share it
+	serial  atomic.Int64 // the rest of the name
+	last    atomic.Int64 // the time the last one was given
+	durable sync.Map     // shards whose folder outlives a crash
+	making  sync.Mutex
+	buffers sync.Pool
+}
+
+func newUploads() uploads {
+	return uploads{boot: rand.Text(), buffers: sync.Pool{New: func() any { return new([64 << 10]byte) }}}
+}
+
+// Put stores size bytes of body under a path and reports whether there was
+// nothing before. When it returns nil, the object is on disk for good; otherwise
+// nothing is left of it. Allow may refuse by what is to be replaced, nil where
+// there is nothing.
+//
+// The bytes go to a file beside their place, so that giving them their name
+// crosses no file system and touches one folder.
+func (s *Store) Put(p Path, body io.Reader, size int64, allow func(current fs.FileInfo) error) (created bool, err error) {
+	shard, file := p.split()
+	dir, err := s.makeShard(shard)
+	if err != nil {
+		return false, err
+	}
+	defer dir.Close()
+	temp := unfinished + s.uploads.boot + "-" + strconv.FormatInt(s.uploads.serial.Add(1), 36)
+	defer func() {
+		if err != nil {
+			_ = dir.Remove(temp) // not there any more, or swept at the next start
+		}
+	}()
+	if err := s.write(dir, temp, body, size); err != nil {
+		return false, err
+	}
+
+	unlock := s.lockPath(p)
+	created, err = s.commit(dir, p, temp, file, size, allow)
+	unlock()
+	s.makeRoom()
+	return created, err
+}
+
+func (s *Store) write(dir *os.Root, temp string, body io.Reader, size int64) error {
+	f, err := dir.OpenFile(temp, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o640)
+	if err != nil {
+		return fmt.Errorf("begin an upload: %w", err)
+	}
+	defer f.Close()
+	buffer := s.uploads.buffers.Get().(*[64 << 10]byte)
+	defer s.uploads.buffers.Put(buffer)
+	n, err := io.CopyBuffer(struct{ io.Writer }{f}, io.LimitReader(body, size), buffer[:])
+	if err == nil && n < size {
+		err = io.ErrUnexpectedEOF
+	}
+	if err != nil {
+		return fmt.Errorf("write an upload: %w", err)
+	}
+	now := s.moment()
+	if err := dir.Chtimes(temp, now, now); err != nil {
+		return fmt.Errorf("date an upload: %w", err)
+	}
+	if err := f.Sync(); err != nil {
+		return fmt.Errorf("make an upload durable: %w", err)
+	}
+	return nil
+}
+
+// commit gives an upload its name. The path must be locked.
+func (s *Store) commit(dir *os.Root, p Path, temp, file string, size int64, allow func(fs.FileInfo) error) (created bool, err error) {
+	old, err := dir.Lstat(file)
+	created = errors.Is(err, fs.ErrNotExist)
+	if err != nil && !created {
+		return false, fmt.Errorf("look for an object: %w", err)
+	}
+	var oldSize int64
+	if created {
+		old = nil
+	} else {
+		oldSize = old.Size()
+	}
+	if err := allow(old); err != nil {
+		return false, err
+	}
+	if err := s.change(p, func() error { return dir.Rename(temp, file) }); err != nil {
+		return false, fmt.Errorf("name an upload: %w", err)
+	}
+	s.bytes.Add(size - oldSize)
+	if created {
+		s.objects.Add(1)
+	}
+	if err := syncFolder(dir); err != nil {
+		// What may be gone after a crash must not be served before one.
+		return false, errors.Join(err, s.remove(dir, p, size))
+	}
+	return created, nil
+}
+
+// moment is a time that no other upload has: it is what their tags are made of.
+func (s *Store) moment() time.Time {
+	for {
+		last := s.uploads.last.Load()
+		now := max(time.Now().UnixNano(), last+1)
+		if s.uploads.last.CompareAndSwap(last, now) {
+			return time.Unix(0, now)
+		}
+	}
+}
+
+// makeShard opens a shard's folder, which is there for good when this returns.
+func (s *Store) makeShard(shard string) (*os.Root, error) {
+	if _, known := s.uploads.durable.Load(shard); known {
+		if dir, err := s.root.OpenRoot(shard); !errors.Is(err, fs.ErrNotExist) {
+			return dir, err
+		}
+	}
+	s.uploads.making.Lock()
+	defer s.uploads.making.Unlock()
+	err := s.root.Mkdir(shard, 0o750)
+	if err == nil || errors.Is(err, fs.ErrExist) {
+		err = syncFolder(s.root)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("make a shard: %w", err)
+	}
+	s.uploads.durable.Store(shard, nil)
+	return s.root.OpenRoot(shard)
+}
+
+// syncFolder makes the names in a folder outlive a crash.
+func syncFolder(dir *os.Root) error {
+	f, err := dir.Open(".")
+	if err == nil {
+		err = f.Sync()
+		f.Close()
+	}
+	if err != nil {
+		return fmt.Errorf("make a folder durable: %w", err)
+	}
+	return nil
+}
+
+// full tells whether there was no room for an upload.
+func full(err error) bool {
+	return errors.Is(err, syscall.ENOSPC) || errors.Is(err, syscall.EDQUOT)
+}
