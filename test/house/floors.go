@@ -32,7 +32,8 @@ var floors = []Floor{
 	{
 		Name: "adapters", Apart: true,
 		Folders: []string{
-			"internal/demo", "internal/httpapi", "internal/media", "internal/redisstore", "internal/sqlstore", "internal/telemetry",
+			"internal/demo", "internal/httpapi", "internal/media", "internal/redisstore", "internal/sqlstore", "internal/synth",
+			"internal/telemetry",
 		},
 		Why: "an adapter speaks one technology and knows the domain alone: let the domain declare a small interface and app connect the two",
 	},

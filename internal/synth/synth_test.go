@@ -1,0 +1,257 @@
+package synth
+
+import (
+	"context"
+	"encoding/binary"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"math"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"reflect"
+	"strings"
+	"testing"
+	"time"
+
+	"telapi/internal/audio"
+	"telapi/internal/speech"
+	"telapi/test/servers"
+)
+
+var hello = speech.Utterance{Text: "Hello, world", Voice: "alloy", Model: "tts-1", Speed: 1}
+
+// sound is half a second that no text could be mistaken for.
+func sound(rate int) audio.Sound {
+	s := audio.Sound{Rate: rate, Samples: make([]int16, rate/2)}
+	for i := range s.Samples {
+		s.Samples[i] = int16(8000 * math.Sin(float64(i)/20))
+	}
+	return s
+}
+
+func openAI(t *testing.T, timeout time.Duration, handle http.HandlerFunc) *OpenAI {
+	t.Helper()
+	server := httptest.NewServer(handle)
+	t.Cleanup(server.Close)
+	o := NewOpenAI(OpenAIOptions{URL: server.URL, Key: "sk-secret", Voice: "alloy", Model: "tts-1", Timeout: timeout})
+	t.Cleanup(o.http.CloseIdleConnections)
+	return o
+}
+
+func TestOpenAIIsAskedAsItsInterfaceSays(t *testing.T) {
+	var got map[string]any
+	o := openAI(t, time.Minute, func(w http.ResponseWriter, r *http.Request) {
+		if r.Method != "POST" || r.URL.Path != "/v1/audio/speech" || r.Header.Get("Authorization") != "Bearer sk-secret" || r.Header.Get("Content-Type") != "application/json" {
+			t.Errorf("asked by %s %s %v", r.Method, r.URL, r.Header)
+		}
+		if err := json.NewDecoder(r.Body).Decode(&got); err != nil {
+			t.Error(err)
+		}
+		w.Header().Set("Content-Type", "audio/pcm")
+		pcm := sound(24000).PCM()
+		_, _ = w.Write(pcm[:1001]) // in pieces that cut samples apart
+		_ = http.NewResponseController(w).Flush()
+		_, _ = w.Write(pcm[1001:])
+	})
+	made, err := o.Synthesize(t.Context(), hello)
+	if err != nil || !reflect.DeepEqual(made, sound(24000)) {
+		t.Errorf("%d samples at %d Hz, %v", len(made.Samples), made.Rate, err)
+	}
+	want := map[string]any{"model": "tts-1", "voice": "alloy", "input": "Hello, world", "speed": 1.0, "response_format": "pcm"}
+	if !reflect.DeepEqual(got, want) {
+		t.Errorf("order %v, want %v", got, want)
+	}
+}
+
+func TestOpenAIThatMisbehavesFailsClearly(t *testing.T) {
+	pcm := sound(24000).PCM()
+	answer := func(status int, contentType string, body []byte) http.HandlerFunc {
+		return func(w http.ResponseWriter, _ *http.Request) {
+			w.Header().Set("Content-Type", contentType)
+			w.WriteHeader(status)
+			_, _ = w.Write(body)
+		}
+	}
+	for name, c := range map[string]struct {
+		handle  http.HandlerFunc
+		says    string
+		refused bool
+	}{
+		"no such voice":         {answer(400, "application/json", []byte(`{"error":"sk-secret"}`)), "400", true},
+		"text it will not say":  {answer(422, "application/json", nil), "422", true},
+		"wrong key":             {answer(401, "application/json", nil), "401", false},
+		"too many requests":     {answer(429, "application/json", nil), "429", false},
+		"it is broken":          {answer(500, "text/plain", []byte("sk-secret")), "500", false},
+		"elsewhere":             {func(w http.ResponseWriter, r *http.Request) { http.Redirect(w, r, "http://127.0.0.1:1/", http.StatusFound) }, "302", false},
+		"JSON in place of pcm":  {answer(200, "application/json", []byte(`{"error":"no"}`)), "application/json", false},
+		"a page":                {answer(200, "text/html; charset=utf-8", []byte("<html>")), "text/html", false},
+		"another format":        {answer(200, "audio/mpeg", pcm), "audio/mpeg", false},
+		"a page called audio":   {answer(200, "audio/pcm", []byte(strings.Repeat("<html>", 1000))), "text", false},
+		"nothing":               {answer(200, "audio/pcm", nil), "0 bytes", false},
+		"next to nothing":       {answer(200, "audio/pcm", pcm[:100]), "100 bytes", false},
+		"half a sample":         {answer(200, "audio/pcm", pcm[:9999]), "9999 bytes", false},
+		"WAV without samples":   {answer(200, "audio/wav", []byte("RIFF....WAVE")), "WAV", false},
+		"cut within the body":   {cut(pcm, true), "EOF", false},
+		"cut within the chunks": {cut(pcm, false), "EOF", false},
+		"hangs":                 {func(_ http.ResponseWriter, r *http.Request) { <-r.Context().Done() }, "nothing came", false},
+		"stops in the middle": {func(w http.ResponseWriter, r *http.Request) {
+			_, _ = w.Write(pcm[:8000])
+			_ = http.NewResponseController(w).Flush()
+			<-r.Context().Done()
+		}, "nothing came", false},
+		"goes on for ever": {func(w http.ResponseWriter, _ *http.Request) {
+			for piece := make([]byte, 1<<20); ; {
+				if _, err := w.Write(piece); err != nil {
+					return
+				}
+			}
+		}, "more than", false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			timeout := 20 * time.Second
+			if c.says == "nothing came" {
+				timeout = 50 * time.Millisecond
+			}
+			_, err := openAI(t, timeout, func(w http.ResponseWriter, r *http.Request) {
+				_, _ = io.Copy(io.Discard, r.Body) // or the server does not notice who leaves
+				c.handle(w, r)
+			}).Synthesize(t.Context(), hello)
+			if err == nil || !strings.Contains(err.Error(), c.says) || errors.Is(err, speech.ErrRefused) != c.refused {
+				t.Errorf("%v, want one that says %q, refused %v", err, c.says, c.refused)
+			}
+			if err != nil && strings.Contains(err.Error(), "sk-secret") {
+				t.Errorf("the key shows in %v", err)
+			}
+		})
+	}
+	gone := NewOpenAI(OpenAIOptions{URL: "http://127.0.0.1:1", Timeout: time.Second})
+	if _, err := gone.Synthesize(t.Context(), hello); err == nil || errors.Is(err, speech.ErrRefused) {
+		t.Errorf("nobody there: %v", err)
+	}
+}
+
+// cut ends the connection in the middle of an answer.
+func cut(body []byte, declared bool) http.HandlerFunc {
+	return func(w http.ResponseWriter, _ *http.Request) {
+		if declared {
+			w.Header().Set("Content-Length", fmt.Sprint(len(body)))
+		}
+		_, _ = w.Write(body[:len(body)/2])
+		_ = http.NewResponseController(w).Flush()
+		panic(http.ErrAbortHandler)
+	}
+}
+
+func TestServiceThatSendsWAVIsUnderstood(t *testing.T) {
+	want := sound(22050)
+	o := openAI(t, time.Minute, func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write(wavOf(want)) })
+	if got, err := o.Synthesize(t.Context(), hello); err != nil || !reflect.DeepEqual(got, want) {
+		t.Errorf("%d samples at %d Hz, %v", len(got.Samples), got.Rate, err)
+	}
+}
+
+func wavOf(s audio.Sound) []byte {
+	le := binary.LittleEndian
+	b := append([]byte("RIFF\xff\xff\xff\x7fWAVELIST\x03\x00\x00\x00abc\x00fmt \x10\x00\x00\x00\x01\x00\x01\x00"), le.AppendUint32(nil, uint32(s.Rate))...)
+	b = append(le.AppendUint32(b, uint32(2*s.Rate)), "\x02\x00\x10\x00data\xff\xff\xff\x7f"...)
+	return append(b, s.PCM()...)
+}
+
+func FuzzDecode(f *testing.F) {
+	f.Add(wavOf(sound(8000)))
+	f.Add([]byte("RIFF"))
+	f.Add(sound(8000).PCM())
+	f.Fuzz(func(t *testing.T, body []byte) {
+		if s, err := decode(body, 24000); err == nil && (len(s.Samples) == 0 || s.Rate <= 0) {
+			t.Errorf("taken as sound: %v", s)
+		}
+	})
+}
+
+func TestToneIsTheSameForTheSameTextAndAsLongAsItIs(t *testing.T) {
+	play := func(u speech.Utterance) audio.Sound {
+		s, err := Tone{}.Synthesize(t.Context(), u)
+		if err != nil || len(s.Samples) == 0 {
+			t.Fatal(err)
+		}
+		return s
+	}
+	once := play(hello)
+	if !reflect.DeepEqual(once, play(hello)) {
+		t.Error("the same text sounds different")
+	}
+	longer, slower, other := hello, hello, hello
+	longer.Text += longer.Text
+	slower.Speed = 0.5
+	other.Voice = "echo"
+	if n := len(once.Samples); len(play(longer).Samples) != 2*n || len(play(slower).Samples) != 2*n || reflect.DeepEqual(play(other), once) {
+		t.Error("text, speed or voice make no difference")
+	}
+}
+
+func TestEspeakSaysWhatComesThroughThePipe(t *testing.T) {
+	servers.Espeak(t)
+	e, err := NewEspeak(t.Context(), "en", time.Minute)
+	if err != nil {
+		t.Fatal(err)
+	}
+	say := func(text, voice string, speed float64) int {
+		t.Helper()
+		v, m := e.Resolve(voice, "whatever")
+		s, err := e.Synthesize(t.Context(), speech.Utterance{Text: text, Voice: v, Model: m, Speed: speed})
+		if err != nil || s.Rate != 22050 {
+			t.Fatalf("%q: %d Hz, %v", text, s.Rate, err)
+		}
+		return len(s.Samples)
+	}
+	short, long, fast := say("Good morning.", "", 1), say("Good morning. How are you today?", "", 1), say("Good morning.", "", 2)
+	if short >= long || fast >= short {
+		t.Errorf("lengths: %d, longer text %d, faster %d", short, long, fast)
+	}
+	say("--help -f /etc/passwd; $(reboot) `id`", "en", 1)
+	say("Grüß Gott, 世界 🌍", "de+f3", 1)
+	for asked, want := range map[string]string{"": "en", "de": "de", "de+f3": "de+f3", "alloy": "en", "../../etc/passwd": "en", "de+../x": "en", "-v": "en"} {
+		if got, _ := e.Resolve(asked, ""); got != want {
+			t.Errorf("voice %q became %q, want %q", asked, got, want)
+		}
+	}
+	if _, err := NewEspeak(t.Context(), "no such voice", time.Minute); err == nil {
+		t.Error("a voice it has not was taken")
+	}
+}
+
+func TestProgramThatMisbehavesFailsClearly(t *testing.T) {
+	for name, c := range map[string]struct{ script, says string }{
+		"hangs":   {"exec sleep 60", "nothing came"},
+		"fails":   {"exit 3", "exit status 3"},
+		"rubbish": {"head -c 5000 /dev/zero | tr '\\0' x", "text"},
+		"crashes": {"kill -SEGV $$", "segmentation"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			program := filepath.Join(t.TempDir(), "espeak")
+			if err := os.WriteFile(program, []byte("#!/bin/sh\n"+c.script+"\n"), 0o700); err != nil {
+				t.Fatal(err)
+			}
+			timeout := 20 * time.Second
+			if name == "hangs" {
+				timeout = 50 * time.Millisecond
+			}
+			e := &Espeak{program: program, timeout: timeout, slots: make(chan struct{}, 1)}
+			if _, err := e.Synthesize(t.Context(), hello); err == nil || !strings.Contains(err.Error(), c.says) {
+				t.Errorf("%v, want one that says %q", err, c.says)
+			}
+		})
+	}
+	busy := &Espeak{slots: make(chan struct{})}
+	left, cancel := context.WithCancel(t.Context())
+	cancel()
+	if _, err := busy.Synthesize(left, hello); !errors.Is(err, context.Canceled) {
+		t.Errorf("whoever left waits for a free process: %v", err)
+	}
+}
