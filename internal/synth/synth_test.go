@@ -81,12 +81,14 @@ func TestOpenAIThatMisbehavesFailsClearly(t *testing.T) {
 		says    string
 		refused bool
 	}{
-		"no such voice":         {answer(400, "application/json", []byte(`{"error":"sk-secret"}`)), "400", true},
-		"text it will not say":  {answer(422, "application/json", nil), "422", true},
-		"wrong key":             {answer(401, "application/json", nil), "401", false},
-		"too many requests":     {answer(429, "application/json", nil), "429", false},
-		"it is broken":          {answer(500, "text/plain", []byte("sk-secret")), "500", false},
-		"elsewhere":             {func(w http.ResponseWriter, r *http.Request) { http.Redirect(w, r, "http://127.0.0.1:1/", http.StatusFound) }, "302", false},
+		"no such voice":        {answer(400, "application/json", []byte(`{"error":"sk-secret"}`)), "400", true},
+		"text it will not say": {answer(422, "application/json", nil), "422", true},
+		"wrong key":            {answer(401, "application/json", nil), "401", false},
+		"too many requests":    {answer(429, "application/json", nil), "429", false},
+		"it is broken":         {answer(500, "text/plain", []byte("sk-secret")), "500", false},
+		"elsewhere": {func(w http.ResponseWriter, r *http.Request) {
+			http.Redirect(w, r, "http://127.0.0.1:1/", http.StatusFound)
+		}, "302", false},
 		"JSON in place of pcm":  {answer(200, "application/json", []byte(`{"error":"no"}`)), "application/json", false},
 		"a page":                {answer(200, "text/html; charset=utf-8", []byte("<html>")), "text/html", false},
 		"another format":        {answer(200, "audio/mpeg", pcm), "audio/mpeg", false},
