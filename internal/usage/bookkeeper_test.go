@@ -1,0 +1,249 @@
+package usage
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"maps"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/prometheus/client_golang/prometheus"
+	dto "github.com/prometheus/client_model/go"
+
+	"telapi/internal/fault"
+)
+
+var noon = time.Date(2026, 11, 15, 12, 0, 0, 0, time.UTC)
+
+const someID = "0192d0c2-7b6e-4c1a-9f6f-0a1d2b4c5d6e"
+
+func TestReportsThatCount(t *testing.T) {
+	report := func(members string) string {
+		return fmt.Sprintf(`{"id":%q,"teamId":"tm_1","characters":12,"at":%d%s}`, someID, noon.UnixMilli(), members)
+	}
+	for name, tt := range map[string]struct {
+		report string
+		want   Receipt
+	}{
+		"the least there is": {report(""), Receipt{someID, Entry{TeamID: "tm_1", Day: noon, Counts: Counts{12, 0, 1}}}},
+		"all of it, from a cache": {report(`,"endpointId":"ep_1","provider":"openai","voice":"änna","model":"m","cached":true,"later":{}`),
+			Receipt{someID, Entry{"tm_1", "ep_1", "openai", "änna", "m", noon, Counts{12, 12, 1}}}},
+		"an id in capitals is the same id": {strings.Replace(report(""), someID, strings.ToUpper(someID), 1),
+			Receipt{someID, Entry{TeamID: "tm_1", Day: noon, Counts: Counts{12, 0, 1}}}},
+	} {
+		got, err := readReceipt([]byte(tt.report), noon)
+		if err != nil || got != tt.want {
+			t.Errorf("%s: %+v, %v, want %+v", name, got, err, tt.want)
+		}
+		again, err := got.report()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if twice, err := readReceipt(again, noon); err != nil || twice != got {
+			t.Errorf("%s, written and read: %+v, %v", name, twice, err)
+		}
+	}
+}
+
+func TestReportsThatDoNotCount(t *testing.T) {
+	for name, tt := range map[string]struct{ old, replacement, want string }{
+		"no JSON":         {`{`, `<`, "not a report"},
+		"two values":      {`}`, `}{}`, "not a report"},
+		"a member twice":  {`{`, `{"id":"x",`, "not a report"},
+		"not UTF-8":       {`tm_1`, "tm_\xff", "not a report"},
+		"no uuid":         {someID, "1", "id is no uuid"},
+		"no team":         {`tm_1`, ``, "teamId is missing"},
+		"a team with NUL": {`tm_1`, `tm\u0000`, "NUL"},
+		"a novel":         {`tm_1`, strings.Repeat("x", 257), "longer than 256"},
+		"nothing spoken":  {`:12,`, `:0,`, "characters must be"},
+		"less":            {`:12,`, `:-5,`, "characters must be"},
+		"too much":        {`:12,`, `:10000001,`, "characters must be"},
+		"half of one":     {`:12,`, `:1.5,`, "not a report"},
+		"long ago":        {fmt.Sprint(noon.UnixMilli()), fmt.Sprint(noon.Add(-countable - 1e6).UnixMilli()), "7 days back"},
+		"no time":         {fmt.Sprint(noon.UnixMilli()), "0", "7 days back"},
+		"tomorrow":        {fmt.Sprint(noon.UnixMilli()), fmt.Sprint(noon.Add(clockSkew + 1e6).UnixMilli()), "in the future"},
+		"the end of time": {fmt.Sprint(noon.UnixMilli()), "9223372036854775807", "in the future"},
+	} {
+		report := strings.Replace(fmt.Sprintf(`{"id":%q,"teamId":"tm_1","characters":12,"at":%d}`, someID, noon.UnixMilli()), tt.old, tt.replacement, 1)
+		if got, err := readReceipt([]byte(report), noon); err == nil || !strings.Contains(err.Error(), tt.want) {
+			t.Errorf("%s: %+v, %v, want %q", name, got, err, tt.want)
+		}
+	}
+}
+
+func FuzzReadReceipt(f *testing.F) {
+	f.Add(fmt.Appendf(nil, `{"id":%q,"teamId":"tm_1","characters":12,"at":%d,"cached":true}`, someID, noon.UnixMilli()))
+	f.Add([]byte(`{"id":null,"characters":1e300}`))
+	f.Fuzz(func(t *testing.T, report []byte) {
+		r, err := readReceipt(report, noon)
+		if err != nil {
+			return
+		}
+		if r.TeamID == "" || r.Characters < 1 || r.Cached > r.Characters || r.Requests != 1 || noon.Sub(r.Day).Abs() > countable || uuid.Validate(r.ID) != nil {
+			t.Fatalf("%s: %+v", report, r)
+		}
+	})
+}
+
+// stores are a stream and books in memory, either of which can be away.
+type stores struct {
+	mu       sync.Mutex
+	away     error // of the stream
+	lost     bool  // the account is away
+	poison   string
+	stream   [][]byte
+	taken    int
+	refused  []string
+	counted  map[string]int64
+	attempts int
+}
+
+func (s *stores) lock() func() { s.mu.Lock(); return s.mu.Unlock }
+
+func (s *stores) Add(_ context.Context, reports ...[]byte) error {
+	defer s.lock()()
+	if s.away == nil {
+		s.stream = append(s.stream, reports...)
+	}
+	return s.away
+}
+
+func (s *stores) Next(ctx context.Context, limit int) (found []Delivery, err error) {
+	select {
+	case <-time.After(time.Second):
+	case <-ctx.Done():
+	}
+	defer s.lock()()
+	for ; s.away == nil && s.taken < len(s.stream) && len(found) < limit; s.taken++ {
+		found = append(found, Delivery{fmt.Sprint(s.taken), s.stream[s.taken]})
+	}
+	return found, s.away
+}
+
+func (s *stores) Settle(_ context.Context, d []Delivery) error { defer s.lock()(); return s.away }
+func (s *stores) Waiting(context.Context) (int64, error)       { return 7, nil }
+
+func (s *stores) Refuse(_ context.Context, _ Delivery, reason string) error {
+	defer s.lock()()
+	s.refused = append(s.refused, reason)
+	return nil
+}
+
+func (s *stores) CountTTSUsage(_ context.Context, receipts []Receipt, _ time.Time) (n int, err error) {
+	defer s.lock()()
+	s.attempts++
+	if s.lost {
+		return 0, fault.Unavailable("The database", errors.New("gone"))
+	}
+	for _, r := range receipts {
+		if s.poison != "" && r.Voice == s.poison {
+			return 0, errors.New("out of range")
+		}
+	}
+	for _, r := range receipts {
+		if _, known := s.counted[r.ID]; !known {
+			s.counted[r.ID] = r.Characters
+			n++
+		}
+	}
+	return n, nil
+}
+
+func (s *stores) ForgetReceipts(context.Context, time.Time) error { return nil }
+
+// keepBooks runs a recorder and a bookkeeper in a bubble.
+func keepBooks(t *testing.T, try func(s *stores, r *Recorder, b *Bookkeeper)) {
+	synctest.Test(t, func(t *testing.T) {
+		s, reg, log := &stores{counted: map[string]int64{}}, prometheus.NewRegistry(), slog.New(slog.DiscardHandler)
+		r, b := NewRecorder(s, log, reg), NewBookkeeper(s, s, log, reg, time.Now)
+		ctx, stop := context.WithCancel(t.Context())
+		var jobs sync.WaitGroup
+		jobs.Go(func() { r.Run(ctx) })
+		jobs.Go(func() { b.Run(ctx) })
+		try(s, r, b)
+		stop()
+		jobs.Wait()
+	})
+}
+
+func speak(r *Recorder, voice string, characters int64) {
+	r.Record(context.Background(), Entry{TeamID: "tm_1", Voice: voice, Day: time.Now(), Counts: Counts{Characters: characters, Requests: 1}})
+}
+
+func (s *stores) sum() (n int64) {
+	defer s.lock()()
+	for _, c := range slices.Collect(maps.Values(s.counted)) {
+		n += c
+	}
+	return n
+}
+
+func value(m prometheus.Metric) float64 {
+	var d dto.Metric
+	_ = m.Write(&d)
+	return d.GetCounter().GetValue() + d.GetGauge().GetValue()
+}
+
+func TestNothingIsLostWhileAStoreIsAway(t *testing.T) {
+	keepBooks(t, func(s *stores, r *Recorder, _ *Bookkeeper) {
+		set := func(away error, lost bool) { defer s.lock()(); s.away, s.lost = away, lost }
+		want := int64(0)
+		for i, outage := range []func(){
+			func() {},
+			func() { set(fault.Unavailable("The key-value store", nil), false) },
+			func() { set(nil, true) },
+			func() { set(fault.Unavailable("The key-value store", nil), true) },
+		} {
+			outage()
+			for n := range int64(1200) {
+				speak(r, "", n+1)
+				want += n + 1
+			}
+			time.Sleep(time.Hour)
+			set(nil, false)
+			time.Sleep(time.Minute)
+			if got := s.sum(); got != want {
+				t.Errorf("after outage %d: %d of %d characters", i, got, want)
+			}
+		}
+		if n := value(r.lost); n != 0 {
+			t.Errorf("%v were lost", n)
+		}
+	})
+}
+
+func TestBadReportHoldsUpNoOther(t *testing.T) {
+	keepBooks(t, func(s *stores, r *Recorder, b *Bookkeeper) {
+		s.poison = "poison"
+		speak(r, "a", 1)
+		_ = s.Add(t.Context(), []byte("rubbish"))
+		speak(r, "poison", 10)
+		speak(r, "b", 100)
+		time.Sleep(time.Minute)
+		if s.sum() != 101 || len(s.refused) != 2 || !strings.HasPrefix(s.refused[0], "not a report") || s.refused[1] != "out of range" {
+			t.Errorf("%d characters, refused %v", s.sum(), s.refused)
+		}
+		if counted, refused := value(b.outcomes.WithLabelValues("counted")), value(b.outcomes.WithLabelValues("refused")); counted != 2 || refused != 2 || value(b.waiting) != 7 {
+			t.Errorf("%v counted, %v refused, %v waiting", counted, refused, value(b.waiting))
+		}
+	})
+}
+
+func TestWhatWaitsForTheStreamIsBoundedAndLossIsCounted(t *testing.T) {
+	keepBooks(t, func(s *stores, r *Recorder, _ *Bookkeeper) {
+		s.away = fault.Unavailable("The key-value store", nil)
+		for range maxKept + 3 {
+			speak(r, "", 1)
+		}
+		if n := value(r.lost); n != 3 {
+			t.Errorf("%v were lost, want those over the bound", n)
+		}
+	})
+}
