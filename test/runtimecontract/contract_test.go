@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"strconv"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -17,6 +18,7 @@ import (
 	"telapi/internal/channel"
 	"telapi/internal/ratelimit"
 	"telapi/internal/redisstore"
+	"telapi/internal/usage"
 	"telapi/test/servers"
 )
 
@@ -161,6 +163,8 @@ func converse(t *testing.T, opts redisstore.Options) {
 	expect(open("t-2"), "[foreign]")
 	expect(redis.eval("claim", "call-2", "node-1", "token-5", "15000", "attach"), "[lost]")
 
+	reportSpeech(t, redis, store)
+
 	// A console saves limits.
 	expect(redis.do("SET", "telapi:limits", `{"tiers":{"api":{"max":7,"windowMs":60000}}}`), "OK")
 	redis.do("PUBLISH", "telapi:announce", "limits")
@@ -218,6 +222,48 @@ func awaitAnswers(t *testing.T, redis, ear *client, service *redisstore.Callback
 	}
 	return answer
 }
+
+// reportSpeech reports one text twice, as after a lost answer, and rubbish.
+func reportSpeech(t *testing.T, redis *client, store *redisstore.Store) {
+	book := &book{}
+	keeper := usage.NewBookkeeper(redisstore.NewReports(store), book, slog.New(slog.DiscardHandler), prometheus.NewRegistry(), time.Now)
+	ctx, stop := context.WithCancel(t.Context())
+	var running sync.WaitGroup
+	running.Go(func() { keeper.Run(ctx) })
+	defer running.Wait()
+	defer stop()
+	spoken := fmt.Sprintf(`{"id":"%s","teamId":"t-1","endpointId":"e-1","provider":"p","voice":"v","model":"m","characters":42,"cached":true,"at":%d}`,
+		"0192d0c2-7b6e-4c1a-9f6f-0a1d2b4c5d6e", time.Now().UnixMilli())
+	for _, report := range []string{spoken, spoken, `{"characters":42}`} {
+		redis.do("XADD", "telapi:usage", "*", "report", report)
+	}
+	eventually(t, "all reports are read", func() bool { return redis.do("XLEN", "telapi:usage").(int64) == 0 })
+	if got := book.story(); got != "t-1 e-1 p v m {42 42 1}" {
+		t.Errorf("counted: %q", got)
+	}
+	refused := redis.do("XRANGE", "telapi:usage:refused", "-", "+")
+	if got := fmt.Sprint(at(refused, 0, 1)); got != `[report {"characters":42} reason id is no uuid]` {
+		t.Errorf("refused: %s", got)
+	}
+}
+
+// book knows reports by their ids, as the database does.
+type book struct {
+	browser
+	ids sync.Map
+}
+
+func (b *book) CountTTSUsage(_ context.Context, receipts []usage.Receipt, _ time.Time) (counted int, _ error) {
+	for _, r := range receipts {
+		if _, known := b.ids.LoadOrStore(r.ID, true); !known {
+			counted++
+			b.note(fmt.Sprint(r.TeamID, " ", r.EndpointID, " ", r.Provider, " ", r.Voice, " ", r.Model, " ", r.Counts))
+		}
+	}
+	return counted, nil
+}
+
+func (*book) ForgetReceipts(context.Context, time.Time) error { return nil }
 
 type noMirror struct{}
 
