@@ -115,6 +115,9 @@ func New(ctx context.Context, cfg config.Config, opts Options) (_ *App, err erro
 	})
 	sweeper := session.NewSweeper(db, channels, kv, cfg.SessionIdleTimeout, a.log, time.Now)
 	actions := session.NewActions(db, cfg.EnablePIILogging, a.log, a.tele.Registry)
+	reports := redisstore.NewReports(kv)
+	recorder := usage.NewRecorder(reports, a.log, a.tele.Registry)
+	bookkeeper := usage.NewBookkeeper(reports, db, a.log, a.tele.Registry, time.Now)
 
 	a.surface = httpapi.New(httpapi.Deps{
 		Log:            a.log,
@@ -159,7 +162,7 @@ func New(ctx context.Context, cfg config.Config, opts Options) (_ *App, err erro
 		func(ctx context.Context) { kv.Subscribe(ctx, listeners) },
 	)
 	if cfg.FeatureAPIAccess {
-		a.jobs = append(a.jobs, sweeper.Run, actions.Run)
+		a.jobs = append(a.jobs, sweeper.Run, actions.Run, recorder.Run, bookkeeper.Run)
 	}
 	return a, nil
 }

@@ -94,7 +94,8 @@ func (c *Client) Get(ctx context.Context, path string, ask speech.Conditions) (s
 			req.Header.Set(name, value)
 		}
 	}
-	resp, err := c.do(req, http.StatusOK, http.StatusPartialContent, http.StatusNotModified, http.StatusRequestedRangeNotSatisfiable)
+	resp, err := c.do(req, http.StatusOK, http.StatusPartialContent, //nolint:bodyclose // the caller does, as the blob's
+		http.StatusNotModified, http.StatusRequestedRangeNotSatisfiable)
 	if err != nil {
 		cancel()
 		return speech.Blob{}, err

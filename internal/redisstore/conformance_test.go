@@ -61,6 +61,7 @@ func TestConformance(t *testing.T) {
 			maps.Copy(promises, channelPromises)
 			maps.Copy(promises, callbackPromises)
 			maps.Copy(promises, leasePromises)
+			maps.Copy(promises, reportPromises)
 		}
 		t.Run(engine, func(t *testing.T) {
 			t.Parallel()

@@ -3,14 +3,20 @@ package sqlstore
 import (
 	"cmp"
 	"context"
+	"database/sql"
 	"fmt"
+	"maps"
 	"slices"
+	"strings"
 	"time"
 
 	"telapi/internal/usage"
 )
 
-var _ usage.Store = (*Store)(nil)
+var (
+	_ usage.Store = (*Store)(nil)
+	_ usage.Books = (*Store)(nil)
+)
 
 const addUsage = `INSERT INTO tts_usage (team_id, day, endpoint_id, provider, voice, model, characters, cached_characters, requests)
 	VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9)
@@ -52,17 +58,90 @@ func (s *Store) TTSUsage(ctx context.Context, q usage.Query) ([]usage.Bucket, er
 	return buckets, err
 }
 
-// AddTTSUsage adds entries to the account, all or none.
-func (s *Store) AddTTSUsage(ctx context.Context, entries []usage.Entry) error {
-	inOrder := slices.SortedFunc(slices.Values(entries), func(a, b usage.Entry) int {
-		return cmp.Or(cmp.Compare(a.TeamID, b.TeamID), a.Day.Compare(b.Day), cmp.Compare(a.EndpointID, b.EndpointID),
-			cmp.Compare(a.Provider, b.Provider), cmp.Compare(a.Voice, b.Voice), cmp.Compare(a.Model, b.Model))
-	})
-	sets := make([][]any, len(inOrder))
-	for i, e := range inOrder {
-		sets[i] = []any{e.TeamID, day(e.Day), e.EndpointID, e.Provider, e.Voice, e.Model, e.Characters, e.Cached, e.Requests}
+// CountTTSUsage implements usage.Books. Ids and sums are written in a fixed
+// order, so that two instances with the same reports wait for each other and not
+// in a circle.
+func (s *Store) CountTTSUsage(ctx context.Context, receipts []usage.Receipt, now time.Time) (counted int, err error) {
+	byID := make(map[string]usage.Entry, len(receipts))
+	for _, r := range receipts {
+		byID[r.ID] = r.Entry
 	}
-	return s.changeAll(ctx, "add to the account of speech", addUsage, sets)
+	if len(byID) == 0 {
+		return 0, nil
+	}
+	err = s.together(ctx, "add to the account of speech", func(ctx context.Context, tx *sql.Tx) error {
+		fresh, err := rememberReports(ctx, tx, slices.Sorted(maps.Keys(byID)), now)
+		if err != nil {
+			return err
+		}
+		counted = len(fresh)
+		sums := map[usage.Entry]usage.Counts{}
+		for _, id := range fresh {
+			way, counts := byID[id], byID[id].Counts
+			way.Day, way.Counts = way.Day.UTC().Truncate(24*time.Hour), usage.Counts{}
+			sums[way] = sums[way].Plus(counts)
+		}
+		for _, way := range slices.SortedFunc(maps.Keys(sums), compareWays) {
+			args := []any{way.TeamID, day(way.Day), way.EndpointID, way.Provider, way.Voice, way.Model,
+				sums[way].Characters, sums[way].Cached, sums[way].Requests}
+			if !storable(args) {
+				return errNotStorable
+			}
+			if _, err := tx.ExecContext(ctx, addUsage, args...); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+	return counted, err
+}
+
+func compareWays(a, b usage.Entry) int {
+	return cmp.Or(cmp.Compare(a.TeamID, b.TeamID), a.Day.Compare(b.Day), cmp.Compare(a.EndpointID, b.EndpointID),
+		cmp.Compare(a.Provider, b.Provider), cmp.Compare(a.Voice, b.Voice), cmp.Compare(a.Model, b.Model))
+}
+
+// rememberReports returns those of the ids that were not known.
+func rememberReports(ctx context.Context, tx *sql.Tx, ids []string, now time.Time) (fresh []string, err error) {
+	args := []any{now.UnixMilli()}
+	var values strings.Builder
+	for i, id := range ids {
+		args = append(args, id)
+		fmt.Fprintf(&values, "%s($%d, $1)", strings.Repeat(", ", min(i, 1)), i+2)
+	}
+	rows, err := tx.QueryContext(ctx, "INSERT INTO usage_reports (id, counted_at) VALUES "+ //nolint:gosec // nothing but placeholders
+		values.String()+" ON CONFLICT (id) DO NOTHING RETURNING id", args...)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	for rows.Next() {
+		var id string
+		if err := rows.Scan(&id); err != nil {
+			return nil, err
+		}
+		fresh = append(fresh, id)
+	}
+	return fresh, rows.Err()
+}
+
+// ForgetReceipts implements usage.Books, some at a time.
+func (s *Store) ForgetReceipts(ctx context.Context, before time.Time) error {
+	const page = 5000
+	for gone := int64(page); gone == page; {
+		err := s.together(ctx, "forget reports of speech", func(ctx context.Context, tx *sql.Tx) error {
+			result, err := tx.ExecContext(ctx, `DELETE FROM usage_reports WHERE id IN
+				(SELECT id FROM usage_reports WHERE counted_at < $1 ORDER BY id LIMIT $2)`, before.UnixMilli(), page)
+			if err == nil {
+				gone, err = result.RowsAffected()
+			}
+			return err
+		})
+		if err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 func day(t time.Time) string { return t.UTC().Format(time.DateOnly) }

@@ -72,9 +72,7 @@ func (a *Accounts) Report(ctx context.Context, q Query) (Report, error) {
 	}
 	var total Counts
 	for _, b := range buckets {
-		total.Characters += b.Characters
-		total.Cached += b.Cached
-		total.Requests += b.Requests
+		total = total.Plus(b.Counts)
 		rb := ReportBucket{Start: b.Start.Format(dateForm), Figures: figures(b.Counts)}
 		if q.GroupBy != "" {
 			rb.Group = &b.Group

@@ -23,8 +23,6 @@ func (l *ledger) TTSUsage(_ context.Context, q Query) ([]Bucket, error) {
 	return l.buckets, l.err
 }
 
-func (l *ledger) AddTTSUsage(context.Context, []Entry) error { return l.err }
-
 func day(d int) time.Time { return time.Date(2026, 11, d, 0, 0, 0, 0, time.UTC) }
 
 func TestReportAsItIsSent(t *testing.T) {

@@ -1,5 +1,6 @@
 // Package usage owns the account of synthesised speech: what a team used, by
-// day or month, provider, voice, model or endpoint.
+// day or month, provider, voice, model or endpoint. Whoever speaks reports it on a
+// stream, and a bookkeeper counts every report once.
 package usage
 
 import (
@@ -44,6 +45,11 @@ type Counts struct {
 	Requests   int64
 }
 
+// Plus adds counts up.
+func (c Counts) Plus(other Counts) Counts {
+	return Counts{c.Characters + other.Characters, c.Cached + other.Cached, c.Requests + other.Requests}
+}
+
 // Bucket is the usage of one interval and one group. Start is its first day.
 type Bucket struct {
 	Start time.Time
@@ -51,18 +57,26 @@ type Bucket struct {
 	Counts
 }
 
-// Entry is the usage of one day and one way of speaking, as it is stored.
+// Entry is the usage of one day and one way of speaking.
 type Entry struct {
 	TeamID, EndpointID, Provider, Voice, Model string
-	Day                                        time.Time
+	Day                                        time.Time // any moment of it
 	Counts
 }
 
-// Store keeps the account.
+// Store answers what is in the account.
 type Store interface {
 	// TTSUsage returns the buckets of a query that are not empty, in order of
 	// start and group.
 	TTSUsage(ctx context.Context, q Query) ([]Bucket, error)
-	// AddTTSUsage adds all entries to the account in one transaction.
-	AddTTSUsage(ctx context.Context, entries []Entry) error
+}
+
+// Books is where the account is written.
+type Books interface {
+	// CountTTSUsage adds those receipts to the account whose ids were never
+	// counted, in one transaction that also remembers the ids, and returns how
+	// many they were.
+	CountTTSUsage(ctx context.Context, receipts []Receipt, now time.Time) (int, error)
+	// ForgetReceipts forgets ids that were counted before the moment.
+	ForgetReceipts(ctx context.Context, before time.Time) error
 }

@@ -1,0 +1,136 @@
+package redisstore
+
+import (
+	"context"
+	"strconv"
+	"time"
+
+	"github.com/redis/rueidis"
+
+	"telapi/callruntime/wire"
+	"telapi/internal/usage"
+)
+
+const (
+	// All instances read as one consumer. What one of them leaves behind is
+	// found by its age, and no names of the dead pile up.
+	reportsGroup, reportsConsumer = "accounts", "telapi"
+
+	nextWait = time.Second
+
+	maxRefused      = 10_000 // newest ones that are put aside
+	maxRefusedBytes = 4 << 10
+)
+
+var _ usage.Stream = (*Reports)(nil)
+
+// Reports is the stream of speech that is to be counted.
+type Reports struct {
+	store       *Store
+	takeUpAfter time.Duration // what was read and not settled for so long
+}
+
+// NewReports returns the stream in a store.
+func NewReports(s *Store) *Reports { return &Reports{s, 5 * time.Second} }
+
+// Add implements usage.Stream.
+func (r *Reports) Add(ctx context.Context, reports ...[]byte) error {
+	return r.do(ctx, "report speech", func(c rueidis.Client) (commands rueidis.Commands) {
+		for _, report := range reports {
+			commands = append(commands, c.B().Xadd().Key(wire.ReportsStream).Id("*").FieldValue().
+				FieldValue("report", rueidis.BinaryString(report)).Build().ToRetryable())
+		}
+		return commands
+	})
+}
+
+// do runs commands of which each may be run twice.
+func (r *Reports) do(ctx context.Context, doing string, build func(rueidis.Client) rueidis.Commands) error {
+	return r.store.do(ctx, doing, func(ctx context.Context, c rueidis.Client) error {
+		for _, reply := range c.DoMulti(ctx, build(c)...) {
+			if err := reply.Error(); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+}
+
+// Next implements usage.Stream.
+func (r *Reports) Next(ctx context.Context, limit int) (taken []usage.Delivery, err error) {
+	err = r.store.do(ctx, "read reports of speech", func(ctx context.Context, c rueidis.Client) error {
+		entries, err := r.leftBehind(ctx, c, limit)
+		if err == nil && len(entries) == 0 {
+			entries, err = fresh(ctx, c, limit)
+		}
+		if refusal, ok := rueidis.IsRedisErr(err); ok && code(refusal) == "NOGROUP" {
+			err = makeGroup(ctx, c)
+		}
+		for _, e := range entries {
+			taken = append(taken, usage.Delivery{Position: e.ID, Report: []byte(e.FieldValues["report"])})
+		}
+		return err
+	})
+	return taken, err
+}
+
+func (r *Reports) leftBehind(ctx context.Context, c rueidis.Client, limit int) ([]rueidis.XRangeEntry, error) {
+	reply, err := c.Do(ctx, c.B().Xautoclaim().Key(wire.ReportsStream).Group(reportsGroup).Consumer(reportsConsumer).
+		MinIdleTime(strconv.FormatInt(r.takeUpAfter.Milliseconds(), 10)).Start("0-0").Count(int64(limit)).Build()).ToArray()
+	if err != nil || len(reply) < 2 {
+		return nil, err
+	}
+	return reply[1].AsXRange()
+}
+
+func fresh(ctx context.Context, c rueidis.Client, limit int) ([]rueidis.XRangeEntry, error) {
+	streams, err := c.Do(ctx, c.B().Xreadgroup().Group(reportsGroup, reportsConsumer).Count(int64(limit)).
+		Block(nextWait.Milliseconds()).Streams().Key(wire.ReportsStream).Id(">").Build()).AsXRead()
+	return streams[wire.ReportsStream], present(err)
+}
+
+// makeGroup begins with the oldest report there is.
+func makeGroup(ctx context.Context, c rueidis.Client) error {
+	err := c.Do(ctx, c.B().XgroupCreate().Key(wire.ReportsStream).Group(reportsGroup).Id("0").Mkstream().Build()).Error()
+	if refusal, ok := rueidis.IsRedisErr(err); ok && code(refusal) == "BUSYGROUP" {
+		return nil // another instance was faster
+	}
+	return err
+}
+
+// Settle implements usage.Stream. What is deleted first and then not
+// acknowledged, because the process dies, is never delivered again; the other way
+// round it would lie there for good.
+func (r *Reports) Settle(ctx context.Context, counted []usage.Delivery) error {
+	ids := make([]string, len(counted))
+	for i, d := range counted {
+		ids[i] = d.Position
+	}
+	return r.do(ctx, "settle reports of speech", func(c rueidis.Client) rueidis.Commands {
+		return rueidis.Commands{
+			c.B().Xdel().Key(wire.ReportsStream).Id(ids...).Build().ToRetryable(),
+			c.B().Xack().Key(wire.ReportsStream).Group(reportsGroup).Id(ids...).Build().ToRetryable(),
+		}
+	})
+}
+
+// Refuse implements usage.Stream.
+func (r *Reports) Refuse(ctx context.Context, bad usage.Delivery, reason string) error {
+	err := r.do(ctx, "put a report of speech aside", func(c rueidis.Client) rueidis.Commands {
+		return rueidis.Commands{c.B().Xadd().Key(wire.RefusedReports).Maxlen().Almost().Threshold(strconv.Itoa(maxRefused)).Id("*").FieldValue().
+			FieldValue("report", string(bad.Report[:min(len(bad.Report), maxRefusedBytes)])).FieldValue("reason", reason).Build()}
+	})
+	if err != nil {
+		return err
+	}
+	return r.Settle(ctx, []usage.Delivery{bad})
+}
+
+// Waiting implements usage.Stream.
+func (r *Reports) Waiting(ctx context.Context) (n int64, err error) {
+	err = r.store.do(ctx, "count reports of speech", func(ctx context.Context, c rueidis.Client) (err error) {
+		n, err = c.Do(ctx, c.B().Xlen().Key(wire.ReportsStream).Build()).AsInt64()
+		return err
+	})
+	return n, err
+}

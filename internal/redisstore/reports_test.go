@@ -1,0 +1,166 @@
+package redisstore
+
+import (
+	"context"
+	"fmt"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/redis/rueidis"
+
+	"telapi/callruntime/wire"
+	"telapi/internal/usage"
+)
+
+var reportPromises = map[string]func(*testing.T, Options){
+	"each report is delivered to one instance":         reportsAreShared,
+	"reports that were left behind are taken up":       reportsAreTakenUp,
+	"refused reports are put aside":                    refusedReportsArePutAside,
+	"a store that lost the stream begins it once more": lostStreamIsBegunAnew,
+}
+
+// reports returns the stream as two instances see it, empty.
+func reports(t *testing.T, opts Options) (a, b *Reports) {
+	t.Helper()
+	one, _ := connect(t, opts)
+	two, _ := connect(t, opts)
+	forget(t, one, wire.ReportsStream)
+	forget(t, one, wire.RefusedReports)
+	a, b = NewReports(one), NewReports(two)
+	a.takeUpAfter, b.takeUpAfter = time.Hour, time.Hour
+	return a, b
+}
+
+func add(t *testing.T, r *Reports, n int) {
+	t.Helper()
+	var batch [][]byte
+	for i := range n {
+		batch = append(batch, fmt.Append(nil, i))
+	}
+	if err := r.Add(t.Context(), batch...); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// next returns the first delivery there is.
+func next(t *testing.T, r *Reports) (taken []usage.Delivery) {
+	t.Helper()
+	eventually(t, "a delivery", func() (ok bool) {
+		var err error
+		if taken, err = r.Next(t.Context(), 100); err != nil {
+			t.Fatal(err)
+		}
+		return len(taken) > 0
+	})
+	return taken
+}
+
+func waiting(t *testing.T, r *Reports) int64 {
+	t.Helper()
+	n, err := r.Waiting(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	return n
+}
+
+func reportsAreShared(t *testing.T, opts Options) {
+	a, b := reports(t, opts)
+	const all = 2000
+	add(t, a, all)
+	var mu sync.Mutex
+	seen := map[string]int{}
+	var wg sync.WaitGroup
+	for worker := range 4 {
+		wg.Go(func() {
+			r := []*Reports{a, b}[worker%2]
+			for rounds := 0; ; rounds++ {
+				taken, err := r.Next(t.Context(), 64)
+				if err != nil {
+					t.Error(err)
+					return
+				}
+				if len(taken) == 0 && rounds > 0 { // the first may have made the group
+					return
+				}
+				mu.Lock()
+				for _, d := range taken {
+					seen[string(d.Report)]++
+				}
+				mu.Unlock()
+				if len(taken) > 0 {
+					if err := r.Settle(t.Context(), taken); err != nil {
+						t.Error(err)
+					}
+				}
+			}
+		})
+	}
+	wg.Wait()
+	for report, times := range seen {
+		if times != 1 {
+			t.Errorf("%s was delivered %d times", report, times)
+		}
+	}
+	if len(seen) != all || waiting(t, a) != 0 {
+		t.Errorf("%d of %d delivered, %d left", len(seen), all, waiting(t, a))
+	}
+}
+
+func reportsAreTakenUp(t *testing.T, opts Options) {
+	a, b := reports(t, opts)
+	add(t, a, 3)
+	dead := next(t, a)
+	if taken, err := b.Next(t.Context(), 100); err != nil || len(taken) != 0 {
+		t.Errorf("%v, %v: another instance is at these", taken, err)
+	}
+	b.takeUpAfter = time.Millisecond
+	if got := next(t, b); len(got) != 3 || got[0].Position != dead[0].Position || string(got[2].Report) != "2" {
+		t.Errorf("taken up: %v, want %v", got, dead)
+	}
+	// An instance that died between the two halves of settling.
+	raw(t, b.store, func(ctx context.Context, c rueidis.Client) error {
+		return c.Do(ctx, c.B().Xdel().Key(wire.ReportsStream).Id(dead[0].Position).Build()).Error()
+	})
+	if got := next(t, b); len(got) != 2 || string(got[0].Report) != "1" {
+		t.Errorf("after one is gone: %v", got)
+	}
+	if err := b.Settle(t.Context(), dead); err != nil {
+		t.Fatal(err)
+	}
+	if taken, err := b.Next(t.Context(), 100); err != nil || len(taken) != 0 || waiting(t, b) != 0 {
+		t.Errorf("after all are settled: %v, %v", taken, err)
+	}
+}
+
+func refusedReportsArePutAside(t *testing.T, opts Options) {
+	a, _ := reports(t, opts)
+	if err := a.Add(t.Context(), make([]byte, 10_000)); err != nil {
+		t.Fatal(err)
+	}
+	if err := a.Refuse(t.Context(), next(t, a)[0], "because"); err != nil {
+		t.Fatal(err)
+	}
+	raw(t, a.store, func(ctx context.Context, c rueidis.Client) error {
+		aside, err := c.Do(ctx, c.B().Xrange().Key(wire.RefusedReports).Start("-").End("+").Build()).AsXRange()
+		if len(aside) != 1 || aside[0].FieldValues["reason"] != "because" || len(aside[0].FieldValues["report"]) != maxRefusedBytes {
+			t.Errorf("aside: %d", len(aside))
+		}
+		return err
+	})
+	if waiting(t, a) != 0 {
+		t.Error("it is still on the stream")
+	}
+}
+
+func lostStreamIsBegunAnew(t *testing.T, opts Options) {
+	a, b := reports(t, opts)
+	add(t, a, 1)
+	next(t, b)
+	forget(t, a.store, wire.ReportsStream)
+	add(t, a, 2)
+	if got := next(t, b); len(got) != 2 {
+		t.Errorf("%v, want both of the new stream", got)
+	}
+}
