@@ -28,6 +28,8 @@ func (d *Desk) Check(ctx context.Context, token string) (Session, endpoint.Endpo
 		return Session{}, endpoint.Endpoint{}, fmt.Errorf("find session: %w", err)
 	case s.TokenID != claimed.TokenID || s.TeamID != claimed.TeamID || s.EndpointID != claimed.EndpointID || s.Mode != claimed.Mode:
 		return Session{}, endpoint.Endpoint{}, badToken(errors.New("it is not the token of its session"))
+	case !d.Now().Before(claimed.ExpiresAt):
+		return Session{}, endpoint.Endpoint{}, over(errors.New("the token's own time is over"))
 	}
 	if state := s.State(d.Now(), false); state != Issued && state != Disconnected {
 		return Session{}, endpoint.Endpoint{}, over(errors.New("it is " + string(state)))

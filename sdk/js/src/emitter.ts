@@ -1,0 +1,32 @@
+type Listener = (...args: never[]) => void;
+
+/** Listeners by event name. One that throws does not keep the others from hearing. */
+export class Emitter<Events extends { [Name in keyof Events]: Listener }> {
+  private readonly listeners = new Map<keyof Events, Set<Listener>>();
+
+  on<Name extends keyof Events>(name: Name, listener: Events[Name]): () => void {
+    const all = this.listeners.get(name) ?? new Set();
+    this.listeners.set(name, all.add(listener));
+    return () => void all.delete(listener);
+  }
+
+  has(name: keyof Events): boolean {
+    return !!this.listeners.get(name)?.size;
+  }
+
+  emit<Name extends keyof Events>(name: Name, ...args: Parameters<Events[Name]>): void {
+    for (const listener of [...(this.listeners.get(name) ?? [])]) {
+      try {
+        listener(...(args as never[]));
+      } catch (error) {
+        queueMicrotask(() => {
+          throw error; // where the page reports whatever nobody caught
+        });
+      }
+    }
+  }
+
+  clear(): void {
+    this.listeners.clear();
+  }
+}

@@ -1,0 +1,8 @@
+export { TelapiError } from "./errors.js";
+export type { ChannelMessage, DurableType, MessageType, Payload, Payloads, Ready, TokenAnswer } from "./messages.js";
+export type { ConnectOptions, Position, WebSocketConstructor, WebSocketLike } from "./options.js";
+export { MAX_UNACKNOWLEDGED } from "./outbox.js";
+export type { Refusal } from "./refusal.js";
+export { connect } from "./session.js";
+export type { Session } from "./session.js";
+export type { Frame, SessionEvents, State, StateChange } from "./events.js";

@@ -1,0 +1,46 @@
+import { execFileSync, spawn } from "node:child_process";
+import { once } from "node:events";
+import { mkdtemp, readFile, rm, symlink, writeFile, mkdir } from "node:fs/promises";
+import { tmpdir } from "node:os";
+import { join } from "node:path";
+import { expect, test } from "vitest";
+import { Service } from "./service.js";
+
+// A reader's project: the package installed, the example of the README in a file, and a server of their own that passes
+// tokens on. What Node 20 lacks, a relative fetch and a WebSocket, comes from a preload.
+test("the example of the README works as it stands", async () => {
+  await using service = await Service.start();
+  const readme = await readFile(new URL("../../README.md", import.meta.url), "utf8");
+  const example = /```js\n([^]*?)```/.exec(readme)![1]!;
+  expect(example.trim().split("\n").length).toBeLessThanOrEqual(14);
+  const dir = await mkdtemp(join(tmpdir(), "telapi-sdk-example-"));
+  try {
+    const sdk = new URL("../..", import.meta.url).pathname;
+    await mkdir(join(dir, "node_modules/@telapi"), { recursive: true });
+    await symlink(sdk, join(dir, "node_modules/@telapi/sdk"));
+    await symlink(join(sdk, "node_modules/ws"), join(dir, "node_modules/ws"));
+    await writeFile(join(dir, "example.mjs"), example);
+    await writeFile(join(dir, "place.mjs"), `
+      import { WebSocket } from "ws";
+      globalThis.WebSocket ??= WebSocket;
+      const { fetch } = globalThis;
+      const answer = ${JSON.stringify(await service.issue())};
+      globalThis.fetch = (url, init) => url === "/call-token" ? Promise.resolve(Response.json(answer)) : fetch(url, init);
+    `);
+    const page = spawn(process.execPath, ["--import", "./place.mjs", "example.mjs"], { cwd: dir, stdio: ["ignore", "pipe", "inherit"] });
+    let printed = "";
+    page.stdout.on("data", (text) => (printed += text));
+    await expect.poll(() => printed, { timeout: 15_000 }).toContain("they say: Good day");
+    expect(printed.split("\n")).toEqual(expect.arrayContaining(["connecting ", "connected ", "delivered"]));
+    page.kill();
+    await once(page, "exit");
+  } finally {
+    await rm(dir, { recursive: true, force: true });
+  }
+});
+
+test("the package holds the bundle, its types and its README, and nothing else", () => {
+  const [pack] = JSON.parse(execFileSync("npm", ["pack", "--dry-run", "--json", "--ignore-scripts"], { encoding: "utf8", stdio: ["ignore", "pipe", "ignore"] })) as [{ files: { path: string }[] }];
+  const others = pack.files.map((f) => f.path).filter((path) => !/^dist\/([a-z]+\.d\.ts|index\.js(\.map)?)$/.test(path));
+  expect(others.sort()).toEqual(["README.md", "package.json"]);
+});

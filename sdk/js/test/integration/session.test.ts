@@ -1,0 +1,211 @@
+import { afterAll, beforeAll, expect, test, vi } from "vitest";
+import { WebSocket } from "ws";
+import { type ConnectOptions, connect, type Refusal, type Session, type State, type TelapiError } from "../../src/index.js";
+import { Proxy } from "./proxy.js";
+import { Service } from "./service.js";
+
+let service: Service;
+const sessions: Session[] = [];
+beforeAll(async () => {
+  service = await Service.start();
+});
+afterAll(async () => {
+  for (const session of sessions) session.dispose();
+  await service[Symbol.asyncDispose]();
+});
+
+function open(options: Partial<ConnectOptions> = {}): Session & { heard: string[]; states: State[] } {
+  const session = connect({ ...("token" in options ? {} : { issue: () => service.issue() }), WebSocket, minDelayMs: 20, maxDelayMs: 200, ...options } as ConnectOptions);
+  sessions.push(session);
+  const heard: string[] = [];
+  const states: State[] = [];
+  session.on("chat", ({ text }) => heard.push(text!));
+  session.on("state", ({ state }) => states.push(state));
+  return Object.assign(session, { heard, states });
+}
+
+const until = (check: () => void) => vi.waitFor(check, { timeout: 15_000, interval: 20 });
+const ended = (session: Session) => until(() => expect(session.state).toBe("ended")).then(() => session.reason!);
+const numbers = (n: number) => Array.from({ length: n }, (_, i) => String(i));
+
+test("chat, audio and other messages go to the runtime and back", async () => {
+  const session = open({ issue: () => service.issue({ mode: "audio" }) });
+  const ready = await session.whenReady();
+  expect(ready).toMatchObject({ resumed: false, textChat: true });
+  const id = await session.send("chat", { text: "Good day 👋" });
+  expect(id).toMatch(/^[0-9a-f]{8}-[0-9a-f]{4}-4[0-9a-f]{3}-[89ab][0-9a-f]{3}-[0-9a-f]{12}$/);
+  const results: unknown[] = [];
+  session.on("action_result", (payload) => results.push(payload));
+  await session.send("action_result", { ok: true });
+  await until(() => expect([session.heard, results]).toEqual([["Good day 👋"], [{ ok: true }]]));
+  const audio: unknown[] = [];
+  session.on("audio", (payload) => audio.push(payload));
+  expect(session.sendAudio({ data: "AAAA" })).toBe(true);
+  await until(() => expect(audio).toEqual([{ data: "AAAA" }]));
+});
+
+test("the line is cut again and again with messages under way: nothing lost, nothing doubled, in order", async () => {
+  using network = await Proxy.to(service.url);
+  const session = open({ url: network.url });
+  await session.whenReady();
+  const frames = { resent: 0, seen: new Set<string>() };
+  session.on("frame", ({ direction, message }) => {
+    if (direction === "to_browser" || message.type !== "chat") return;
+    if (frames.seen.has(message.messageId)) frames.resent++;
+    frames.seen.add(message.messageId);
+  });
+  const storm = setInterval(() => network.cut(), 60 + Math.random() * 120);
+  const sent = numbers(120).map((text) => session.send("chat", { text }));
+  await Promise.all(sent);
+  await until(() => expect(session.heard).toHaveLength(120));
+  clearInterval(storm);
+  await session.send("chat", { text: "the end" });
+  await until(() => expect(session.heard.at(-1)).toBe("the end"));
+  expect(session.heard).toEqual([...numbers(120), "the end"]);
+  expect(network.connections).toBeGreaterThan(3);
+  expect(frames.resent).toBeGreaterThan(0);
+});
+
+test("what the runtime said meanwhile is there after cut and resume, once and in order", async () => {
+  const session = open();
+  const recoveries: unknown[] = [];
+  session.on("reconnect", (payload) => recoveries.push(payload));
+  await session.whenReady();
+  await session.send("chat", { text: "/count 40" });
+  await until(() => expect(session.heard.length).toBeGreaterThan(0));
+  session.cut();
+  const before = session.heard.length;
+  const waiting = session.send("chat", { text: "written while away" });
+  await service.telapi("channel", "send", session.sessionId!, "--type", "chat", "--payload", '{"text":"while you were away"}');
+  session.resume();
+  await waiting;
+  await until(() => expect(session.heard).toHaveLength(42));
+  expect(session.heard).toEqual([...numbers(40), "while you were away", "written while away"]);
+  expect(recoveries).toMatchObject([{ recovered: true }]);
+  expect((recoveries[0] as { count: number }).count).toBeGreaterThanOrEqual(41 - before);
+});
+
+test("a page goes on after a reload", async () => {
+  const token = await service.issue();
+  const before = open({ token } as ConnectOptions);
+  await before.whenReady();
+  await before.send("chat", { text: "before" });
+  await until(() => expect(before.heard).toEqual(["before"]));
+  const from = before.position!;
+  before.dispose();
+  await service.telapi("channel", "send", token.sessionId, "--type", "chat", "--payload", '{"text":"in between"}');
+  const after = open({ token, from } as ConnectOptions);
+  await until(() => expect(after.heard).toEqual(["in between"]));
+});
+
+test("a position that is not known any more is told, so that the page can reload", async () => {
+  const session = open({ from: { streamId: "garbage", connectionId: "none" } });
+  const recoveries: unknown[] = [];
+  session.on("reconnect", (payload) => recoveries.push(payload));
+  await until(() => expect(recoveries).toEqual([{ recovered: false, count: 0 }]));
+});
+
+test("256 messages are resent without breaking the service's rate", async () => {
+  const session = open();
+  const closed: unknown[] = [];
+  session.on("state", ({ state, reason }) => state === "waiting" && closed.push(reason));
+  await Promise.all(numbers(256).map((text) => session.send("chat", { text })));
+  await until(() => expect(session.heard).toEqual(numbers(256)));
+  expect(closed).toEqual([]);
+});
+
+test("a line that says nothing any more is noticed", async () => {
+  using network = await Proxy.to(service.url);
+  const session = open({ url: network.url, pongTimeoutMs: 300 });
+  const { pingIntervalMs } = await session.whenReady();
+  expect(pingIntervalMs).toBeGreaterThan(1_000);
+  network.freeze();
+  // What a network event does in a browser; waiting for the interval would take too long.
+  (session as unknown as { line: { probe(): void } }).line.probe();
+  await until(() => expect(session.states).toEqual(["connecting", "connected", "waiting", "connecting", "connected"]));
+});
+
+test("the service restarts: the session comes back and nothing is lost", async () => {
+  const session = open();
+  const closes: unknown[] = [];
+  session.on("state", ({ state, reason }) => state === "waiting" && closes.push(reason?.context.closeCode ?? reason?.code));
+  await session.whenReady();
+  await session.send("chat", { text: "before" });
+  const restarted = service.restart();
+  await until(() => expect(session.state).not.toBe("connected"));
+  const meanwhile = session.send("chat", { text: "meanwhile" });
+  await restarted;
+  await meanwhile;
+  await session.send("chat", { text: "after" });
+  await until(() => expect(session.heard).toEqual(["before", "meanwhile", "after"]));
+  expect(closes[0]).toBe(1012);
+});
+
+test("a session that the runtime ended stays ended", async () => {
+  const session = open();
+  await session.whenReady();
+  void session.send("chat", { text: "/end" });
+  expect(await ended(session)).toMatchObject({ code: "SESSION_ENDED", context: { closeCode: 4503 } });
+  await expect(session.send("chat", { text: "too late" })).rejects.toMatchObject({ code: "SESSION_ENDED" });
+});
+
+test("a deleted session is refused with the service's own words", async () => {
+  const token = await service.issue();
+  const first = open({ token } as ConnectOptions);
+  await first.whenReady();
+  await service.api("DELETE", `/api/v1/sessions/${token.sessionId}`);
+  expect(await ended(first)).toMatchObject({ code: "SESSION_ENDED" });
+  const second = open({ token } as ConnectOptions);
+  const refused: Refusal[] = [];
+  second.on("refused", (refusal) => refused.push(refusal));
+  const reason: TelapiError = await ended(second);
+  expect(reason).toMatchObject({ code: "SESSION_ENDED", context: { status: 410, requestId: expect.any(String) } });
+  expect(reason.message).toMatch(/[a-z]+ .*\.$/);
+  expect(refused).toMatchObject([{ final: true, error: reason }]);
+});
+
+test("another page takes the session over", async () => {
+  const token = await service.issue();
+  const first = open({ token } as ConnectOptions);
+  await first.whenReady();
+  const second = open({ token } as ConnectOptions);
+  await second.whenReady();
+  expect(await ended(first)).toMatchObject({ code: "SESSION_REPLACED", context: { closeCode: 4502 } });
+  expect(second.state).toBe("connected");
+});
+
+test("a second page of a session that takes no second one is kept out, and told so", async () => {
+  const token = await service.issue({ duplicatePolicy: "reject" });
+  const first = open({ token } as ConnectOptions);
+  await first.whenReady();
+  const second = open({ token } as ConnectOptions);
+  const refused: Refusal[] = [];
+  second.on("refused", (refusal) => refused.push(refusal));
+  await until(() => expect(refused.length).toBeGreaterThan(0));
+  expect(refused[0]).toMatchObject({ final: false, error: { message: expect.stringContaining("another connection") } });
+  second.dispose();
+  first.cut(); // the session's own page may come back at any time
+  first.resume();
+  await first.whenReady();
+});
+
+test("a token that is none is refused", async () => {
+  const { token, wsUrl } = await service.issue();
+  const session = open({ token: token.slice(0, -4) + "AAAA", url: wsUrl } as ConnectOptions);
+  expect(await ended(session)).toMatchObject({ code: "UNAUTHORIZED", context: { status: 401 } });
+});
+
+test("a token that is over its time is refused", async () => {
+  const { token, wsUrl } = await service.issue();
+  const session = open({ token: service.resign(token, { exp: 1_700_000_000, iat: 1_600_000_000 }), url: wsUrl } as ConnectOptions);
+  expect(await ended(session)).toMatchObject({ code: "SESSION_ENDED", context: { status: 410 } });
+});
+
+test("text chat that is switched off is refused in words, and welcome is told", async () => {
+  const session = open();
+  await session.whenReady();
+  await session.send("chat", { text: "/mute" });
+  await until(() => expect(session.textChat).toBe(false));
+  await expect(session.send("chat", { text: "hello?" })).rejects.toMatchObject({ code: "TEXT_CHAT_DISABLED", message: expect.stringContaining("switched off") });
+  await expect(session.send("browser_action", { name: "click" })).resolves.toEqual(expect.any(String));
+});

@@ -1,0 +1,254 @@
+import { afterEach, beforeEach, expect, test, vi } from "vitest";
+import { type ChannelMessage, connect, type Frame, MAX_UNACKNOWLEDGED, type MessageType } from "../../src/index.js";
+import { open, ScriptedSocket, token } from "./script.js";
+
+beforeEach(() => void vi.useFakeTimers().spyOn(Math, "random").mockReturnValue(0));
+afterEach(() => {
+  expect(vi.getTimerCount()).toBe(0);
+  vi.restoreAllMocks();
+  vi.unstubAllGlobals();
+  vi.useRealTimers();
+});
+
+const texts = (socket: ScriptedSocket) => socket.sent.map((m) => m.chat?.text);
+
+/** The line is lost and the next one begins. */
+async function again(more: object = {}) {
+  ScriptedSocket.latest.drop();
+  await vi.advanceTimersByTimeAsync(1);
+  ScriptedSocket.latest.ready(more);
+}
+
+test("every type of message has its event, with payload and envelope", async () => {
+  const { session } = await open();
+  ScriptedSocket.latest.ready();
+  const heard: unknown[] = [];
+  const fields: Record<MessageType, string> = {
+    chat: "chat", browser_action: "browserAction", action: "action", action_result: "actionResult", audio: "audio", status: "status",
+    control: "control", reconnect: "reconnect", error: "error", ping: "", pong: "",
+  };
+  for (const type of Object.keys(fields) as MessageType[]) {
+    session.on(type, (payload: object, message: ChannelMessage) => heard.push([type, payload, message.type]));
+    ScriptedSocket.latest.say({ type, streamId: `s-${type}`, ...(fields[type] ? { [fields[type]]: { of: type } } : {}) });
+    expect(heard.pop()).toEqual([type, fields[type] ? { of: type } : {}, type]);
+  }
+  session.dispose();
+});
+
+test("a listener that throws or leaves does not disturb the others", async () => {
+  const { session } = await open();
+  ScriptedSocket.latest.ready();
+  const uncaught = vi.spyOn(globalThis, "queueMicrotask").mockImplementation(() => {});
+  const heard = vi.fn();
+  session.on("chat", () => {
+    throw new Error("of a listener");
+  });
+  const off = session.on("chat", heard);
+  ScriptedSocket.latest.say({ type: "chat", streamId: "s1", chat: {} });
+  off();
+  ScriptedSocket.latest.say({ type: "chat", streamId: "s2", chat: {} });
+  expect(heard).toHaveBeenCalledTimes(1);
+  expect(uncaught).toHaveBeenCalledTimes(2);
+  session.dispose();
+});
+
+test("a message that comes twice is told once, and the hook sees both", async () => {
+  const { session } = await open();
+  const chat = vi.fn();
+  const frames: Frame[] = [];
+  session.on("chat", chat);
+  session.on("frame", (frame) => frames.push(frame));
+  ScriptedSocket.latest.ready();
+  ScriptedSocket.latest.say({ type: "chat", streamId: "s1", chat: { text: "once" } });
+  await again();
+  ScriptedSocket.latest.say({ type: "chat", streamId: "s1", chat: { text: "once" } });
+  expect(chat).toHaveBeenCalledTimes(1);
+  expect(frames.filter((f) => f.message.type === "chat").map((f) => f.duplicate)).toEqual([false, true]);
+  session.dispose();
+});
+
+test("it resumes after the last message and names the connection before", async () => {
+  const { session } = await open();
+  const reconnects = vi.fn();
+  session.on("reconnect", reconnects);
+  ScriptedSocket.latest.ready();
+  ScriptedSocket.latest.say({ type: "chat", streamId: "s7", chat: {} });
+  expect(session.position).toEqual({ streamId: "s7", connectionId: "c1" });
+  await again({ streamId: "s20" });
+  expect(Object.fromEntries(new URL(ScriptedSocket.latest.url).searchParams)).toEqual({ streamId: "s7", connectionId: "c1" });
+  ScriptedSocket.latest.say({ type: "reconnect", reconnect: { recovered: false, count: 0 } });
+  expect(reconnects.mock.calls[0]![0]).toEqual({ recovered: false, count: 0 });
+  expect(session.position).toEqual({ streamId: "s20", connectionId: "c2" });
+  session.dispose();
+});
+
+test("after a reload it goes on where the page was", async () => {
+  const { session } = await open({ from: { streamId: "s7", connectionId: "c9" } });
+  expect(ScriptedSocket.latest.url).toBe("ws://service/ws/session?streamId=s7&connectionId=c9");
+  session.dispose();
+});
+
+test("what is not acknowledged is sent again, the same and in order", async () => {
+  const { session } = await open();
+  const early = session.send("chat", { text: "a" }); // before there is a connection
+  ScriptedSocket.latest.ready();
+  const late = ["b", "c", "d"].map((text) => session.send("chat", { text }));
+  const first = ScriptedSocket.latest;
+  expect(texts(first)).toEqual(["a", "b", "c", "d"]);
+  first.ack(first.sent[1]);
+  await expect(late[0]).resolves.toBe(first.sent[1]!.messageId);
+  await again();
+  const e = session.send("chat", { text: "e" });
+  const second = ScriptedSocket.latest;
+  expect(texts(second)).toEqual(["a", "c", "d", "e"]);
+  expect(second.sent.slice(0, 3)).toEqual([first.sent[0], first.sent[2], first.sent[3]]);
+  for (const message of second.sent) second.ack(message);
+  await Promise.all([early, ...late, e]);
+  await again();
+  expect(texts(ScriptedSocket.latest)).toEqual([]);
+  session.dispose();
+});
+
+test("257 messages are one too many", async () => {
+  const { session } = await open();
+  const sent = Array.from({ length: MAX_UNACKNOWLEDGED }, (_, i) => session.send("chat", { text: String(i) }));
+  await expect(session.send("chat", { text: "one too many" })).rejects.toMatchObject({ code: "OUTBOX_FULL" });
+  session.dispose();
+  const outcomes = await Promise.allSettled(sent);
+  expect(new Set(outcomes.map((o) => (o as PromiseRejectedResult).reason.code))).toEqual(new Set(["DISPOSED"]));
+});
+
+test("it never sends faster than the service allows, not even when everything is resent", async () => {
+  const { session } = await open({ token: { token: token(), wsUrl: "ws://service/ws/session", limits: { framesPerSecond: 60 } } });
+  for (let i = 0; i < MAX_UNACKNOWLEDGED; i++) void session.send("chat", { text: String(i) });
+  const line = ScriptedSocket.latest;
+  line.ready();
+  expect(line.sent).toHaveLength(30); // and no more until the first is acknowledged
+  await vi.advanceTimersByTimeAsync(5_000);
+  expect(line.sent).toHaveLength(30);
+  for (let i = 0; i < MAX_UNACKNOWLEDGED; i++) {
+    while (!line.sent[i]) await vi.advanceTimersByTimeAsync(1);
+    line.ack(line.sent[i]);
+  }
+  expect(texts(line)).toEqual(Array.from({ length: MAX_UNACKNOWLEDGED }, (_, i) => String(i)));
+  // The service's own count: 60 at once, and 60 more each second.
+  let permits = 60;
+  line.sentAt.forEach((at, i, all) => {
+    permits = Math.min(60, permits + ((at - (all[i - 1] ?? at)) * 60) / 1000) - 1;
+    expect(permits).toBeGreaterThanOrEqual(10);
+  });
+  expect(line.sentAt.at(-1)! - line.sentAt[30]!).toBeLessThan(6_000);
+  session.dispose();
+});
+
+test.each([
+  ["TEXT_CHAT_DISABLED", "Text chat is switched off in this session."],
+  ["BACKPRESSURE", "The runtime is far behind. Send this again in a moment."],
+  ["VALIDATION_ERROR", "No."],
+])("%s rejects the message it is about, and is told as an error too", async (code, message) => {
+  const { session } = await open();
+  ScriptedSocket.latest.ready();
+  const errors = vi.fn();
+  session.on("error", errors);
+  const [a, b] = [session.send("chat", { text: "a" }), session.send("browser_action", { name: "click" })];
+  const line = ScriptedSocket.latest;
+  line.say({ type: "error", error: { code, message, fatal: false, relatesTo: line.sent[0]!.messageId } });
+  line.ack(line.sent[1]);
+  await expect(a).rejects.toMatchObject({ code, message });
+  await expect(b).resolves.toBe(line.sent[1]!.messageId);
+  expect(errors).toHaveBeenCalledTimes(1);
+  session.dispose();
+});
+
+test("a message that could not be read at all is the oldest in flight", async () => {
+  const { session } = await open();
+  ScriptedSocket.latest.ready();
+  const sent = session.send("chat", { text: "a" });
+  ScriptedSocket.latest.say({ type: "error", error: { code: "MALFORMED_JSON", message: "No." } });
+  await expect(sent).rejects.toMatchObject({ code: "MALFORMED_JSON" });
+  session.dispose();
+});
+
+test("a message that the store could not take is sent again on the next connection", async () => {
+  const { session } = await open();
+  ScriptedSocket.latest.ready();
+  const sent = session.send("chat", { text: "a" });
+  const { messageId } = ScriptedSocket.latest.sent[0]!;
+  ScriptedSocket.latest.say({ type: "error", error: { code: "SERVICE_UNAVAILABLE", message: "Soon.", relatesTo: messageId } });
+  ScriptedSocket.latest.drop(4005);
+  await vi.advanceTimersByTimeAsync(1);
+  ScriptedSocket.latest.ready();
+  ScriptedSocket.latest.ack(ScriptedSocket.latest.sent[0]);
+  await expect(sent).resolves.toBe(messageId);
+  session.dispose();
+});
+
+test("acknowledgements and errors of the runtime's own making settle nothing", async () => {
+  const { session } = await open();
+  ScriptedSocket.latest.ready();
+  const settled = vi.fn();
+  session.send("chat", { text: "a" }).then(settled, settled);
+  const { messageId } = ScriptedSocket.latest.sent[0]!;
+  ScriptedSocket.latest.say({ type: "status", streamId: "s1", status: { event: "ack", messageId } });
+  ScriptedSocket.latest.say({ type: "error", streamId: "s2", error: { code: "X", relatesTo: messageId } });
+  await vi.advanceTimersByTimeAsync(0);
+  expect(settled).not.toHaveBeenCalled();
+  session.dispose();
+});
+
+test("a message that is too large is refused before it costs the session", async () => {
+  const { session } = await open();
+  ScriptedSocket.latest.ready({ maxMessageBytes: 1_000 });
+  await expect(session.send("chat", { text: "ä".repeat(450) })).rejects.toMatchObject({ code: "MESSAGE_TOO_LARGE", message: expect.stringContaining("1000") });
+  void session.send("chat", { text: "ä".repeat(300) });
+  expect(ScriptedSocket.latest.sent).toHaveLength(1);
+  session.dispose();
+});
+
+test("a payload that is no JSON rejects; half a character does not", async () => {
+  const { session } = await open();
+  ScriptedSocket.latest.ready();
+  const circle: Record<string, unknown> = {};
+  circle.self = circle;
+  await expect(session.send("action", circle)).rejects.toThrow(TypeError);
+  void session.send("chat", { text: "👍 \ud83d" });
+  expect(texts(ScriptedSocket.latest)).toEqual(["👍 \ufffd"]);
+  session.dispose();
+});
+
+test("audio goes now or never", async () => {
+  const { session } = await open();
+  expect(session.sendAudio({ data: "…" })).toBe(false);
+  ScriptedSocket.latest.ready();
+  expect(session.sendAudio({ data: "…" })).toBe(true);
+  ScriptedSocket.latest.bufferedAmount = 100_000;
+  expect(session.sendAudio({ data: "…" })).toBe(false);
+  await again();
+  expect(ScriptedSocket.latest.sent).toHaveLength(0);
+  session.dispose();
+});
+
+test("whether chat is welcome follows the service and the runtime", async () => {
+  const { session } = await open();
+  ScriptedSocket.latest.ready({ textChat: false });
+  expect(session.textChat).toBe(false);
+  ScriptedSocket.latest.say({ type: "control", streamId: "s1", control: { command: "enable_text_chat" } });
+  ScriptedSocket.latest.say({ type: "control", streamId: "s2", control: { command: "dim_the_lights" } });
+  expect(session.textChat).toBe(true);
+  session.dispose();
+});
+
+test("whenReady waits for a connection, or for the end", async () => {
+  const { session } = await open();
+  const ready = session.whenReady();
+  ScriptedSocket.latest.ready();
+  await expect(ready).resolves.toMatchObject({ connectionId: "c1" });
+  await expect(session.whenReady()).resolves.toMatchObject({ connectionId: "c1" });
+  session.dispose();
+  await expect(session.whenReady()).rejects.toMatchObject({ code: "DISPOSED" });
+});
+
+test("without a WebSocket it says how to pass one", () => {
+  vi.stubGlobal("WebSocket", undefined);
+  expect(() => connect({ token: token(), url: "ws://service" })).toThrow(/Pass one/);
+});

@@ -1,0 +1,236 @@
+import { afterEach, beforeEach, describe, expect, test, vi } from "vitest";
+import type { Refusal } from "../../src/index.js";
+import { open, ScriptedSocket, token } from "./script.js";
+
+beforeEach(() => void vi.useFakeTimers().spyOn(Math, "random").mockReturnValue(0.999999));
+afterEach(() => {
+  expect(vi.getTimerCount()).toBe(0); // every test ends its session, and an ended session leaves no timers
+  vi.restoreAllMocks();
+  vi.unstubAllGlobals();
+  vi.useRealTimers();
+});
+
+function answer(status: number, body: unknown, headers = {}) {
+  const fetch = vi.fn((_url: string, _init?: RequestInit) => Promise.resolve(new Response(typeof body === "string" ? body : JSON.stringify(body), { status, headers })));
+  vi.stubGlobal("fetch", fetch);
+  return fetch;
+}
+
+test("the token travels as a subprotocol and never in the URL", async () => {
+  const { session } = await open();
+  expect(ScriptedSocket.latest.protocols).toEqual(["telapi.v1", `telapi.bearer.${token()}`]);
+  expect(ScriptedSocket.latest.url).toBe("ws://service/ws/session");
+  session.dispose();
+});
+
+describe("close codes", () => {
+  test.each([1000, 1001, 1005, 1006, 1011, 1012, 4000, 4001, 4002, 4003, 4004, 4005, 4499])("after %i it comes back", async (code) => {
+    const { session } = await open();
+    ScriptedSocket.latest.ready();
+    ScriptedSocket.latest.drop(code, "why");
+    expect(session.state).toBe("waiting");
+    expect(session.reason?.context.closeCode).toBe(code);
+    await vi.advanceTimersByTimeAsync(5_000);
+    expect(ScriptedSocket.all).toHaveLength(2);
+    session.dispose();
+  });
+
+  test.each([
+    [1007, "BAD_FRAMES"], [1008, "REFUSED"], [1009, "MESSAGE_TOO_LARGE"], [4500, "UNAUTHORIZED"], [4501, "BAD_FRAMES"],
+    [4502, "SESSION_REPLACED"], [4503, "SESSION_ENDED"], [4504, "SESSION_EXPIRED"], [4999, "REFUSED"],
+  ])("after %i it stays away: %s", async (code, name) => {
+    const { session, states } = await open();
+    ScriptedSocket.latest.ready();
+    const sent = session.send("chat", { text: "under way" });
+    ScriptedSocket.latest.drop(code, "why");
+    await expect(sent).rejects.toMatchObject({ name: "TelapiError", code: name, context: { closeCode: code } });
+    expect(states.at(-1)).toMatchObject({ state: "ended", reason: { code: name } });
+    await expect(session.send("chat", { text: "late" })).rejects.toMatchObject({ code: name });
+    await vi.advanceTimersByTimeAsync(120_000);
+    expect(ScriptedSocket.all).toHaveLength(1);
+  });
+});
+
+describe("back-off", () => {
+  test("waits double up to the ceiling, are random, and start anew after a steady connection", async () => {
+    answer(426, {});
+    const { session, states } = await open({ minDelayMs: 1_000, maxDelayMs: 6_000 });
+    for (let i = 0; i < 5; i++) {
+      ScriptedSocket.latest.drop();
+      await vi.advanceTimersByTimeAsync(6_000);
+    }
+    const waits = () => states.flatMap((s) => (s.state === "waiting" ? [s.retryInMs] : []));
+    expect(waits()).toEqual([1_000, 2_000, 4_000, 6_000, 6_000]);
+    ScriptedSocket.latest.ready();
+    ScriptedSocket.latest.drop(4005);
+    expect(waits().at(-1)).toBe(6_000); // it hardly began: the service is not well
+    await vi.advanceTimersByTimeAsync(6_000);
+    ScriptedSocket.latest.ready();
+    await vi.advanceTimersByTimeAsync(6_000);
+    vi.mocked(Math.random).mockReturnValue(0.25);
+    ScriptedSocket.latest.drop();
+    expect(waits().at(-1)).toBe(250);
+    session.dispose();
+  });
+
+  test("after a restart it comes back within the window that the service names", async () => {
+    const { session, states } = await open();
+    ScriptedSocket.latest.ready({ reconnectJitterMs: 8_000 });
+    vi.mocked(Math.random).mockReturnValue(0.5);
+    ScriptedSocket.latest.drop(1012);
+    expect(states.at(-1)).toMatchObject({ state: "waiting", retryInMs: 4_000 });
+    session.dispose();
+  });
+
+  test("the session's time ends it, whatever the local clock says", async () => {
+    vi.setSystemTime(0);
+    const { session } = await open();
+    const serverTime = 1_900_000_000_000;
+    ScriptedSocket.latest.onopen?.({});
+    ScriptedSocket.latest.say({
+      type: "status", timestamp: serverTime,
+      status: { event: "ready", connectionId: "c", streamId: "s", pingIntervalMs: 25_000, expiresAt: new Date(serverTime + 60_000).toISOString() },
+    });
+    session.cut();
+    await vi.advanceTimersByTimeAsync(60_000);
+    expect(session.state).toBe("cut");
+    await vi.advanceTimersByTimeAsync(2_000);
+    expect(session.reason?.code).toBe("SESSION_EXPIRED");
+  });
+
+  test("while the network is gone it waits for it, and comes back with it", async () => {
+    const events = new EventTarget();
+    vi.stubGlobal("addEventListener", events.addEventListener.bind(events));
+    vi.stubGlobal("removeEventListener", events.removeEventListener.bind(events));
+    const { session } = await open();
+    ScriptedSocket.latest.ready();
+    ScriptedSocket.latest.drop();
+    events.dispatchEvent(new Event("offline"));
+    expect(session.state).toBe("offline");
+    events.dispatchEvent(new Event("online"));
+    await vi.advanceTimersByTimeAsync(0);
+    expect(session.state).toBe("connecting");
+    ScriptedSocket.latest.ready();
+    events.dispatchEvent(new Event("online")); // another network: is the line still there?
+    expect(ScriptedSocket.latest.sent.at(-1)?.type).toBe("ping");
+    session.dispose();
+  });
+});
+
+describe("a refused handshake", () => {
+  const envelope = { error: { code: "SESSION_ENDED", message: "The session has ended.", requestId: "r1" } };
+
+  test("is explained by the service and ends the session", async () => {
+    const fetch = answer(410, envelope);
+    const { session } = await open();
+    const refused: Refusal[] = [];
+    session.on("refused", (refusal) => refused.push(refusal));
+    ScriptedSocket.latest.drop();
+    await vi.advanceTimersByTimeAsync(0);
+    expect(fetch.mock.calls[0]).toMatchObject(["http://service/ws/session", { headers: { Authorization: `Bearer ${token()}` } }]);
+    expect(refused).toMatchObject([{ final: true, error: { code: "SESSION_ENDED", message: "The session has ended.", context: { status: 410, requestId: "r1" } } }]);
+    expect(session.reason).toBe(refused[0]?.error);
+  });
+
+  test.each([
+    ["429 with Retry-After", 429, { error: { code: "RATE_LIMIT_EXCEEDED", message: "Slow down." } }, { "Retry-After": "7" }, "RATE_LIMIT_EXCEEDED", 8_000],
+    ["503 with Retry-After", 503, { error: { code: "SERVICE_UNAVAILABLE", message: "Soon." } }, { "Retry-After": "2" }, "SERVICE_UNAVAILABLE", 3_000],
+    ["502 of a load balancer", 502, "<html>", {}, "HTTP_502", 1_000],
+    ["426, when all is well by now", 426, envelope, {}, "HANDSHAKE_FAILED", 1_000],
+  ])("%s is tried again", async (_, status, body, headers, code, wait) => {
+    answer(status, body, headers);
+    const { session, states } = await open();
+    const refused = vi.fn();
+    session.on("refused", refused);
+    ScriptedSocket.latest.drop();
+    await vi.advanceTimersByTimeAsync(0);
+    expect(refused.mock.calls[0]![0]).toMatchObject({ final: false, error: { code } });
+    expect(states.at(-1)).toMatchObject({ state: "waiting", retryInMs: wait });
+    session.dispose();
+  });
+
+  test("a service that cannot be reached is tried again", async () => {
+    vi.stubGlobal("fetch", () => Promise.reject(new TypeError("fetch failed")));
+    const { session } = await open();
+    ScriptedSocket.latest.drop();
+    await vi.advanceTimersByTimeAsync(0);
+    expect(session.reason?.code).toBe("UNREACHABLE");
+    session.dispose();
+  });
+
+  test("a page of a foreign origin is told that it is one", async () => {
+    vi.stubGlobal("location", { origin: "https://page.example" });
+    vi.stubGlobal("fetch", (_: string, init: RequestInit) => (init.mode === "no-cors" ? Promise.resolve({}) : Promise.reject(new TypeError())));
+    const { session } = await open();
+    ScriptedSocket.latest.drop();
+    await vi.advanceTimersByTimeAsync(0);
+    expect(session.reason).toMatchObject({ code: "ORIGIN_NOT_ALLOWED", message: expect.stringContaining("https://page.example") });
+    session.dispose();
+  });
+
+  test("a token that went stale before it was used is asked for again, once", async () => {
+    answer(401, { error: { code: "UNAUTHORIZED", message: "Ask for a new one." } });
+    const issue = vi.fn(() => Promise.resolve({ token: token(), wsUrl: "ws://service/ws/session" }));
+    const { session } = await open({ issue });
+    for (const calls of [1, 2]) {
+      expect(issue).toHaveBeenCalledTimes(calls);
+      ScriptedSocket.latest.drop();
+      await vi.advanceTimersByTimeAsync(2_000);
+    }
+    expect(session.reason?.code).toBe("UNAUTHORIZED");
+    expect(issue).toHaveBeenCalledTimes(2);
+  });
+
+  test("a token that cannot be had ends the session with the reason", async () => {
+    const { session } = await open({ issue: () => Promise.reject(new Error("no credit")) });
+    expect(session.reason).toMatchObject({ code: "ISSUE_FAILED", message: expect.stringContaining("no credit") });
+    expect((await open({ token: "nonsense" })).session.reason?.code).toBe("BAD_TOKEN");
+  });
+});
+
+describe("a dead line", () => {
+  test("is noticed when a handshake hangs", async () => {
+    vi.stubGlobal("fetch", () => Promise.reject(new TypeError()));
+    const { session } = await open();
+    await vi.advanceTimersByTimeAsync(10_000);
+    expect(session.state).toBe("waiting");
+    expect(ScriptedSocket.latest.closedWith).toBeUndefined(); // closed, without a code
+    session.dispose();
+  });
+
+  test("is noticed when a ping is not answered, and anything heard keeps it alive", async () => {
+    const { session } = await open({ pongTimeoutMs: 4_000 });
+    const line = ScriptedSocket.latest;
+    line.ready({ pingIntervalMs: 20_000 });
+    await vi.advanceTimersByTimeAsync(19_000);
+    line.say({ type: "audio", audio: {} });
+    await vi.advanceTimersByTimeAsync(19_000);
+    expect(line.sent).toHaveLength(0);
+    await vi.advanceTimersByTimeAsync(1_000);
+    expect(line.sent.map((m) => m.type)).toEqual(["ping"]);
+    line.say({ type: "pong" });
+    await vi.advanceTimersByTimeAsync(23_000);
+    expect(session.state).toBe("connected");
+    await vi.advanceTimersByTimeAsync(1_000);
+    expect(session).toMatchObject({ state: "waiting", reason: { code: "CONNECTION_LOST", context: { closeCode: 4002 } } });
+    line.say({ type: "chat", streamId: "s9", chat: { text: "too late" } });
+    expect(session.position?.streamId).toBe("s0");
+    session.dispose();
+  });
+});
+
+test("cut stays away until resume; dispose is for good", async () => {
+  const { session, states } = await open();
+  ScriptedSocket.latest.ready();
+  session.cut();
+  await vi.advanceTimersByTimeAsync(600_000);
+  expect(ScriptedSocket.all).toHaveLength(1);
+  session.resume();
+  await vi.advanceTimersByTimeAsync(0);
+  ScriptedSocket.latest.ready();
+  session[Symbol.dispose]();
+  session.resume();
+  session.cut();
+  expect(ScriptedSocket.latest.closedWith).toBe(1000);
+  expect(states.map((s) => s.state)).toEqual(["connecting", "connected", "cut", "connecting", "connected", "ended"]);
+});

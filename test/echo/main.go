@@ -1,0 +1,106 @@
+// Command echo is the call runtime of tests that are not written in Go: it says
+// back what browsers say, and does a few things when it is told to.
+//
+//	echo TEAM    with DATA_DIR or REDIS_URL as the service has them
+//
+// It takes the sessions of one team and leaves all others alone.
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/signal"
+	"strconv"
+	"strings"
+	"syscall"
+
+	"github.com/go-json-experiment/json"
+	"github.com/go-json-experiment/json/jsontext"
+
+	"telapi/callruntime"
+	"telapi/callruntime/wire"
+)
+
+func main() {
+	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM)
+	defer stop()
+	if err := run(ctx, os.Args[1]); err != nil && ctx.Err() == nil {
+		fmt.Fprintln(os.Stderr, err)
+		os.Exit(1)
+	}
+}
+
+func run(ctx context.Context, team string) error {
+	store, err := callruntime.Locate(os.Getenv("REDIS_URL"), os.Getenv("DATA_DIR"))
+	if err != nil {
+		return err
+	}
+	r, err := callruntime.New(callruntime.Options{Store: store, Group: "echo", Name: "echo"})
+	if err != nil {
+		return err
+	}
+	defer r.Close()
+	for {
+		ch, err := r.Accept(ctx, func(o wire.Offer) bool { return o.TeamID == team })
+		if err != nil {
+			return err
+		}
+		go func() {
+			if err := converse(ctx, ch); err != nil && !errors.Is(err, callruntime.ErrEnded) {
+				fmt.Fprintln(os.Stderr, ch.ID, err)
+			}
+		}()
+	}
+}
+
+// converse answers one session until it ends.
+func converse(ctx context.Context, ch *callruntime.Channel) error {
+	for {
+		d, err := ch.Receive(ctx)
+		if err != nil {
+			return err
+		}
+		if d.Entry.Kind == wire.KindFrame {
+			if err := answer(ctx, ch, *d.Entry.Message); err != nil {
+				return err
+			}
+		}
+		if d.Position == "" { // audio
+			continue
+		}
+		if err := ch.Commit(ctx, d.Position); err != nil {
+			return err
+		}
+	}
+}
+
+func answer(ctx context.Context, ch *callruntime.Channel, m wire.ChannelMessage) error {
+	if m.Type == wire.TypeAudio {
+		return ch.SendAudio(ctx, m.Audio)
+	}
+	var chat struct {
+		Text string `json:"text"`
+	}
+	if m.Type == wire.TypeChat {
+		if err := json.Unmarshal(m.Chat, &chat); err != nil {
+			return err
+		}
+	}
+	command, argument, _ := strings.Cut(chat.Text, " ")
+	switch command {
+	case "/end":
+		return ch.End(ctx, "told to")
+	case "/mute":
+		return ch.Send(ctx, wire.ChannelMessage{Type: wire.TypeControl, Control: jsontext.Value(`{"command":"disable_text_chat"}`)})
+	case "/count":
+		n, err := strconv.Atoi(argument)
+		for i := range n {
+			err = errors.Join(err, ch.Send(ctx, wire.ChannelMessage{Type: wire.TypeChat, Chat: jsontext.Value(fmt.Sprintf(`{"text":"%d"}`, i))}))
+		}
+		return err
+	}
+	m.MessageID, m.Direction = "", ""
+	return ch.Send(ctx, m)
+}
