@@ -24,6 +24,8 @@ export GOFLAGS := $(strip $(shell go env GOFLAGS) -buildvcs=false)
 GOLDEN = $(shell grep -rl --include='*_test.go' 'flag\.Bool.*"update"' --exclude-dir=node_modules . | xargs -r -n1 dirname | sort -u)
 
 STEP := scripts/step.sh
+SDK  := sdk/js
+NPM  := npm --prefix $(SDK) --no-audit --no-fund --no-update-notifier
 
 .PHONY: help run build test bench lint fmt generate clean
 
@@ -44,6 +46,9 @@ test: ## Prove everything: servers, vet, staticcheck, all tests with the race de
 	@$(STEP) 'staticcheck: install' $(MAKE) -s $(STATICCHECK)
 	@$(STEP) 'staticcheck' $(STATICCHECK) ./...
 	@STRICT_TESTS=true $(STEP) 'tests' go test -race -timeout 10m ./...
+	@$(STEP) 'sdk: npm ci' $(MAKE) -s $(SDK)/node_modules/.package-lock.json
+	@$(STEP) 'sdk: types' $(NPM) run --silent typecheck
+	@$(STEP) 'sdk: tests' $(NPM) run --silent test
 
 bench: ## Measure against the baselines; prints ratios from one run
 	go run ./test/bench $(ARGS)
@@ -65,6 +70,10 @@ generate: ## Rewrite golden and generated files (review the diff before committi
 
 clean: ## Remove what was built; tools stay in bin/tools, data in data
 	rm -rf bin/telapi dist coverage.out
+
+# npm writes this file when it has installed everything.
+$(SDK)/node_modules/.package-lock.json: $(SDK)/package-lock.json
+	@$(NPM) ci
 
 $(GOLANGCI):
 	$(call install,github.com/golangci/golangci-lint/v2/cmd/golangci-lint)

@@ -12,13 +12,15 @@
 # Exit code: 0 all there, 1 something is missing, 2 wrong usage.
 set -euo pipefail
 
-# One line per program that tests need (gcc for the race detector): the Debian
+# One line per program that tests need (gcc for the race detector, Node for the SDK): the Debian
 # package that brings it, the systemd unit of that package, and where else the
 # program may lie.
 servers='
 gcc           gcc           -
 redis-server  redis-server  redis-server.service
 initdb        postgresql    postgresql.service    /usr/lib/postgresql/*/bin
+node          nodejs        -
+npm           npm           -
 sox           sox           -
 espeak-ng     espeak-ng     -
 '
