@@ -23,6 +23,8 @@ node          nodejs        -
 npm           npm           -
 sox           sox           -
 espeak-ng     espeak-ng     -
+haproxy       haproxy       haproxy.service
+nginx         nginx-light   nginx.service         /usr/sbin
 '
 
 policy=/usr/sbin/policy-rc.d

@@ -1,5 +1,10 @@
 package channel
 
+import (
+	"maps"
+	"slices"
+)
+
 // CloseCode tells a browser why its socket ended and whether to come back:
 // 1012 and 4000–4499 mean "reconnect", 1007, 1008, 1009 and 4500–4999 "do not".
 type CloseCode int
@@ -42,3 +47,6 @@ var reasons = map[CloseCode]string{
 
 // Reason is the text that travels with a code.
 func (c CloseCode) Reason() string { return reasons[c] }
+
+// CloseCodes lists every code in order, for documentation.
+func CloseCodes() []CloseCode { return slices.Sorted(maps.Keys(reasons)) }

@@ -1,0 +1,175 @@
+// Package operations proves what docs/operations.md promises to whoever runs
+// the service: balancers, restarts, rotations.
+package operations
+
+import (
+	"crypto/tls"
+	"crypto/x509"
+	"encoding/json"
+	"fmt"
+	"net"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"telapi/test/boot"
+	"telapi/test/servers"
+)
+
+func TestMain(m *testing.M) { servers.Main(m) }
+
+// site is two instances behind a balancer, as docs/operations.md has them.
+type site struct {
+	t         *testing.T
+	env       boot.Env
+	ports     [2]int
+	instances [2]*boot.Process
+	public    *boot.Instance // the balancer, as a client sees it
+	roots     *x509.CertPool
+	key       string
+	endpoint  string
+}
+
+// balancers start what stands in front of the instances. Both get the files
+// that deploy ships, with nothing but names and addresses filled in.
+var balancers = map[string]func(s *site, port int, cert, key string, ready func() error){
+	"HAProxy": func(s *site, port int, cert, key string, ready func() error) {
+		both := filepath.Join(s.t.TempDir(), "both.pem")
+		chain, _ := os.ReadFile(cert)
+		private, _ := os.ReadFile(key)
+		if err := os.WriteFile(both, append(chain, private...), 0o600); err != nil {
+			s.t.Fatal(err)
+		}
+		servers.StartHAProxy(s.t, "../../deploy/haproxy/haproxy.cfg", []string{
+			fmt.Sprintf("HAPROXY_BIND=127.0.0.1:%d", port), "HAPROXY_CERT=" + both,
+			"TELAPI_1=" + s.address(0), "TELAPI_2=" + s.address(1),
+		}, ready)
+	},
+	"nginx": func(s *site, port int, cert, key string, ready func() error) {
+		shipped, err := os.ReadFile("../../deploy/nginx/nginx.conf")
+		if err != nil {
+			s.t.Fatal(err)
+		}
+		filled := strings.NewReplacer(
+			"pid /run/telapi-nginx.pid;", "",
+			"listen 443", fmt.Sprintf("listen 127.0.0.1:%d", port), "telapi.example", "localhost",
+			"/etc/telapi/tls/fullchain.pem", cert, "/etc/telapi/tls/privkey.pem", key,
+			"127.0.0.1:3001", s.address(0), "127.0.0.1:3101", s.address(1),
+		).Replace(string(shipped))
+		file := filepath.Join(s.t.TempDir(), "nginx.conf")
+		if err := os.WriteFile(file, []byte(filled), 0o600); err != nil {
+			s.t.Fatal(err)
+		}
+		servers.StartNginx(s.t, file, ready)
+	},
+}
+
+func (s *site) address(n int) string { return "127.0.0.1:" + strconv.Itoa(s.ports[n]) }
+
+func newSite(t *testing.T, balancer string) *site {
+	t.Helper()
+	s := &site{t: t, env: boot.Env{
+		"JWT_SECRET": boot.Secret, "DATA_DIR": t.TempDir(), "TRUSTED_PROXIES": "127.0.0.1",
+		"DATABASE_URL": servers.SharedPostgres(t).NewDatabase(t), "REDIS_URL": servers.StartRedis(t).URL(),
+		"DRAIN_DELAY": "3s", "SESSION_RECONNECT_JITTER": "500ms", "LOG_LEVEL": "warn",
+	}}
+	s.ports = [2]int{servers.FreePort(t), servers.FreePort(t)}
+	for n := range s.instances {
+		s.start(n)
+	}
+	for n := range s.instances {
+		s.await(n)
+	}
+	s.seed()
+
+	ca := servers.NewCA(t)
+	s.roots = x509.NewCertPool()
+	s.roots.AppendCertsFromPEM(ca.PEM())
+	_, cert, key := ca.Files(t, t.TempDir(), "127.0.0.1", "localhost")
+	port := servers.FreePort(t)
+	s.public = &boot.Instance{URL: fmt.Sprintf("https://127.0.0.1:%d", port), Client: s.client(nil)}
+	balancers[balancer](s, port, cert, key, func() error {
+		resp, err := s.client(nil).Get(s.public.URL + "/health")
+		if err != nil {
+			return err
+		}
+		_ = resp.Body.Close()
+		if resp.StatusCode != http.StatusOK {
+			return fmt.Errorf("status %d", resp.StatusCode)
+		}
+		return nil
+	})
+	return s
+}
+
+// seed makes a team with an endpoint and a key, as an operator does.
+func (s *site) seed() {
+	s.t.Helper()
+	team := s.telapi("team", "create", "site")["id"]
+	s.endpoint = s.telapi("endpoint", "create", "--team", team, "--name", "front door", "--mode", "chat")["id"]
+	s.key = s.telapi("key", "create", "--team", team, "--scope", "CREATE_CALL_TOKEN", "--scope", "READ_TEAM_APPS")["key"]
+	s.telapi("quota", "set", team, "1000000")
+	for _, tier := range []string{"api", "auth"} {
+		s.telapi("limits", "set", "--tier", tier, "--max", "1000000", "--window", "1m")
+	}
+}
+
+// telapi runs a command on the site's stores and returns the texts of its answer.
+func (s *site) telapi(args ...string) map[string]string {
+	s.t.Helper()
+	path, err := boot.Binary()
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	cmd := exec.CommandContext(s.t.Context(), path, append(args, "--json")...)
+	cmd.Env = boot.Environ(s.env)
+	out, err := cmd.Output()
+	if err != nil {
+		s.t.Fatalf("telapi %v: %v", args, err)
+	}
+	var answer map[string]any
+	_ = json.Unmarshal(out, &answer)
+	texts := map[string]string{}
+	for name, value := range answer {
+		texts[name] = fmt.Sprint(value)
+	}
+	return texts
+}
+
+// client talks to the balancer from an address of its own.
+func (s *site) client(from net.IP) *http.Client {
+	dialer := &net.Dialer{Timeout: 5 * time.Second}
+	if from != nil {
+		dialer.LocalAddr = &net.TCPAddr{IP: from}
+	}
+	transport := &http.Transport{DialContext: dialer.DialContext, TLSClientConfig: s.tls(), ForceAttemptHTTP2: true}
+	s.t.Cleanup(transport.CloseIdleConnections)
+	return &http.Client{Transport: transport, Timeout: 20 * time.Second}
+}
+
+func (s *site) start(n int) {
+	env := boot.Env{"TELAPI_PORT": strconv.Itoa(s.ports[n])}
+	for name, value := range s.env {
+		env[name] = value
+	}
+	s.instances[n] = boot.StartProcess(s.t, env, "serve")
+}
+
+func (s *site) await(n int) {
+	s.t.Helper()
+	boot.Eventually(s.t, 30*time.Second, "instance "+strconv.Itoa(n)+" is healthy", func() bool {
+		resp, err := http.Get("http://" + s.address(n) + "/health")
+		if err != nil {
+			return false
+		}
+		_ = resp.Body.Close()
+		return resp.StatusCode == http.StatusOK
+	})
+}
+
+func (s *site) tls() *tls.Config { return &tls.Config{RootCAs: s.roots, MinVersion: tls.VersionTLS12} }

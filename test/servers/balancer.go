@@ -1,0 +1,38 @@
+package servers
+
+import (
+	"os"
+	"os/exec"
+	"path/filepath"
+	"testing"
+)
+
+// StartHAProxy runs HAProxy with a configuration file and the variables it
+// names until the test ends, and waits until ready returns nil.
+func StartHAProxy(t testing.TB, config string, env []string, ready func() error) {
+	t.Helper()
+	cmd := exec.Command(need(t, "haproxy", "haproxy", "/usr/sbin"), "-db", "-f", config)
+	cmd.Env = append(os.Environ(), env...)
+	serve(t, cmd, ready)
+}
+
+// StartNginx does the same for nginx, with a folder of its own for what it writes.
+func StartNginx(t testing.TB, config string, ready func() error) {
+	t.Helper()
+	dir := t.TempDir()
+	serve(t, exec.Command(need(t, "nginx", "nginx-light", "/usr/sbin"), "-p", dir, "-c", config,
+		"-g", "daemon off; user root; pid "+filepath.Join(dir, "pid")+";"), ready)
+}
+
+func serve(t testing.TB, cmd *exec.Cmd, ready func() error) {
+	t.Helper()
+	p := launch(t, cmd)
+	t.Cleanup(func() {
+		_ = p.stop(os.Kill)
+		if t.Failed() {
+			said := p.out.String()
+			t.Logf("%s said at the end:\n%s", cmd.Path, said[max(0, len(said)-4096):])
+		}
+	})
+	p.await(t, ready)
+}
