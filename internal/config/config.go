@@ -78,6 +78,16 @@ type Config struct {
 	MediaMaxBytes       int           `env:"MEDIA_MAX_BYTES" default:"0" min:"0" max:"1125899906842624" doc:"Bytes of all objects together; over it the least recently used go. 0: no cap."`
 	MediaMemoryBytes    int           `env:"MEDIA_MEMORY_BYTES" default:"67108864" min:"0" max:"1099511627776" doc:"Memory for the objects that are asked for most; they are answered from there. 0: none."`
 
+	_               struct{}      `section:"Speech"`
+	SpeechProviders []string      `env:"SPEECH_PROVIDERS" oneof:"openai,espeak,tone" doc:"Who makes speech, in order of preference: a service that speaks OpenAI's interface, the program espeak-ng, or a built-in one that plays tones. One that fails is followed by the next. Empty: requests for speech are answered 503; telapi dev plays tones."`
+	SpeechTimeout   time.Duration `env:"SPEECH_CONNECTION_TIMEOUT" default:"5s" min:"10ms" max:"10m" doc:"How long a speech provider may be silent, before its first byte or in between."`
+	SpeechRetries   int           `env:"SPEECH_RETRIES" default:"1" min:"0" max:"10" doc:"How often a speech provider that failed is tried again before the next one is."`
+	SpeechURL       string        `env:"SPEECH_OPENAI_URL" kind:"url:http,https" doc:"Base URL of the service behind openai, before /v1/audio/speech."`
+	SpeechKey       redact.Secret `env:"SPEECH_OPENAI_KEY" doc:"Its API key, sent as a bearer token."`
+	SpeechModel     string        `env:"SPEECH_OPENAI_MODEL" default:"tts-1" doc:"The model it is asked for where a request names none."`
+	SpeechVoice     string        `env:"SPEECH_OPENAI_VOICE" default:"alloy" doc:"The voice it is asked for where a request names none."`
+	EspeakVoice     string        `env:"SPEECH_ESPEAK_VOICE" default:"en" doc:"The voice of espeak where a request names none that it has; espeak-ng --voices lists them."`
+
 	_                    struct{} `section:"Telemetry and privacy"`
 	LogLevel             string   `env:"LOG_LEVEL" default:"info" oneof:"debug,info,warn,error" doc:"Application log level."`
 	LogFormat            string   `env:"LOG_FORMAT" default:"auto" oneof:"auto,text,json" doc:"auto is text in a terminal and JSON elsewhere."`

@@ -146,9 +146,11 @@ func (s setting) assign(field reflect.Value, value string, mode Mode) (reason st
 		}
 	case *[]string:
 		for part := range strings.SplitSeq(value, ",") {
-			if *p = append(*p, strings.TrimSpace(part)); strings.TrimSpace(part) == "" {
+			part = strings.TrimSpace(part)
+			if part == "" || s.oneof != nil && (!slices.Contains(s.oneof, part) || slices.Contains(*p, part)) {
 				return refused
 			}
+			*p = append(*p, part)
 		}
 	case *redact.Secret:
 		if s.min != "" && mode != Tool && len(value) < must(strconv.Atoi(s.min)) {
@@ -253,6 +255,12 @@ func (l *loader) judgeTogether() {
 	if _, set := c.sources["JWT_SECRET"]; l.mode == Dev && !set {
 		c.JWTSecret = redact.Secret(rand.Text() + rand.Text())
 		c.sources["JWT_SECRET"] = Generated
+	}
+	if l.mode == Dev && c.SpeechProviders == nil {
+		c.SpeechProviders, c.sources["SPEECH_PROVIDERS"] = []string{"tone"}, Generated
+	}
+	if l.mode != Tool && slices.Contains(c.SpeechProviders, "openai") && c.SpeechURL == "" {
+		l.problem("SPEECH_OPENAI_URL", "", "is not set, and SPEECH_PROVIDERS names openai; for OpenAI itself it is https://api.openai.com")
 	}
 	if c.APITLSEnabled && l.mode != Tool {
 		l.judgeEdgeTLS()

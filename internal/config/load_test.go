@@ -94,6 +94,7 @@ func TestAllProblemsAreReportedAtOnce(t *testing.T) {
 		"DATABASE_SSL_MODE=prefer":                                   `DATABASE_SSL_MODE="prefer": allowed: disable, require, verify-ca or verify-full`,
 		"SHUTDOWN_TIMEOUT=30":                                        `SHUTDOWN_TIMEOUT="30": allowed: a duration from 1s to 10m, such as 30s`,
 		"COMMANDS_DISABLED=hangup,,transfer":                         `COMMANDS_DISABLED="hangup,,transfer": allowed: comma-separated command types`,
+		"SPEECH_PROVIDERS=tone,tone":                                 `SPEECH_PROVIDERS="tone,tone": allowed: comma-separated, each once: openai, espeak, tone`,
 		"TRUSTED_PROXIES=10.0.0.0/8,proxy.example":                   `TRUSTED_PROXIES="10.0.0.0/8,proxy.example": allowed: comma-separated IP addresses or CIDR ranges`,
 		"PUBLIC_URL=https://u:hunter2@api.example":                   `PUBLIC_URL=https://u:[redacted]@api.example: has a user or password; allowed: a URL with http:// or https://`,
 		"OTEL_EXPORTER_OTLP_ENDPOINT=collector:4318":                 `OTEL_EXPORTER_OTLP_ENDPOINT=[redacted]: not a URL; allowed`,
@@ -273,5 +274,21 @@ func TestOnlyOneSettingHasThePrefix(t *testing.T) {
 		if strings.HasPrefix(s.name, "TELAPI_") != (s.name == "TELAPI_PORT") {
 			t.Errorf("%s: the error text of unknown names denies it", s.name)
 		}
+	}
+}
+
+func TestSpeechProvidersAreAChain(t *testing.T) {
+	if c, _ := load(t, Dev); !slices.Equal(c.SpeechProviders, []string{"tone"}) {
+		t.Errorf("dev speaks with %v", c.SpeechProviders)
+	}
+	if c, _ := load(t, Serve, "JWT_SECRET="+goodSecret); len(c.SpeechProviders) > 0 {
+		t.Errorf("serve speaks with %v", c.SpeechProviders)
+	}
+	c, _ := load(t, Dev, "SPEECH_PROVIDERS=openai, espeak ,tone", "SPEECH_OPENAI_URL=http://127.0.0.1:9/")
+	if want := []string{"openai", "espeak", "tone"}; !slices.Equal(c.SpeechProviders, want) || c.SpeechURL != "http://127.0.0.1:9" {
+		t.Errorf("%v at %s, want %v", c.SpeechProviders, c.SpeechURL, want)
+	}
+	if _, _, err := Load([]string{"SPEECH_PROVIDERS=openai"}, Dev); err == nil || !strings.Contains(err.Error(), "SPEECH_OPENAI_URL: is not set") {
+		t.Errorf("openai without its URL: %v", err)
 	}
 }

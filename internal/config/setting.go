@@ -59,6 +59,8 @@ func (s setting) kindIn(mode Mode) string {
 // allowed says which values a setting takes.
 func (s setting) allowed(mode Mode) string {
 	switch kind := s.kindIn(mode); {
+	case s.oneof != nil && s.typ == reflect.TypeFor[[]string]():
+		return "comma-separated, each once: " + strings.Join(s.oneof, ", ")
 	case s.oneof != nil:
 		return strings.Join(s.oneof[:len(s.oneof)-1], ", ") + " or " + s.oneof[len(s.oneof)-1]
 	case strings.HasPrefix(kind, "url:"):

@@ -7,6 +7,7 @@ import (
 	"telapi/internal/callback"
 	"telapi/internal/ratelimit"
 	"telapi/internal/session"
+	"telapi/internal/speech"
 )
 
 // access says who may call a route.
@@ -63,6 +64,8 @@ func (s *Server) routes() []Route {
 		{"GET", "/api/v1/endpoints", team, auth.ReadTeamApps, ratelimit.API, apiAccess, s.listEndpoints},
 		{"GET", "/api/v1/runtime/capabilities", team, auth.ReadTeamApps, ratelimit.API, apiAccess, s.runtimeCapabilities},
 		{"GET", "/api/v1/runtime/endpoints/{id}", team, auth.ReadTeamApps, ratelimit.API, apiAccess, s.runtimeEndpoint},
+		{"POST", speech.Route, team, auth.CreateSpeech, ratelimit.API, apiAccess, withBody(maxBody, s.speak)},
+		{"GET", speech.Route + "/{name}", team, auth.ReadTeamApps, ratelimit.API, apiAccess, s.playSpeech},
 		{"GET", "/api/v1/usage/tts-characters", team, auth.ReadTeamUsage, ratelimit.API, apiAccess, s.ttsUsage},
 
 		{"GET", "/playground", public, "", ratelimit.API, inPlay, s.enterPlayground},

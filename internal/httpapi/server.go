@@ -21,6 +21,7 @@ import (
 	"telapi/internal/ratelimit"
 	"telapi/internal/redact"
 	"telapi/internal/session"
+	"telapi/internal/speech"
 	teams "telapi/internal/team"
 	"telapi/internal/usage"
 )
@@ -48,6 +49,7 @@ type Deps struct {
 	Usage        *usage.Accounts
 	Channels     *channel.Service
 	Callbacks    *callback.Service
+	Speech       *speech.Service
 	AnyOrigin    bool // development: sockets from any page
 	Sessions     *session.Desk
 	Playground   *Playground // nil: none

@@ -48,7 +48,7 @@ func (s *Service) Open(ctx context.Context, teamID, name string, ask Conditions)
 
 // notFound is the answer to every name that is none, or none of the team's.
 func notFound() error {
-	return fault.New(fault.NotFound, "There is no such audio. Ask for it with POST /api/v1/runtime/speech.")
+	return fault.New(fault.NotFound, "There is no such audio. Have it made with POST %s.", Route)
 }
 
 // verified holds the end of a body back until the checksum of all is seen to be

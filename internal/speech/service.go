@@ -13,8 +13,8 @@ import (
 	"telapi/internal/usage"
 )
 
-// URLPrefix is the path below which audio is read.
-const URLPrefix = "/api/v1/runtime/speech/"
+// Route is where speech is asked for, and the path below which audio is read.
+const Route = "/api/v1/runtime/speech"
 
 // flightTime bounds the making of one sentence, whoever waits for it. It is less
 // than a request may take to be answered.
@@ -106,7 +106,7 @@ func (s *Service) Speak(ctx context.Context, teamID string, body []byte) (Answer
 		Characters: r.Characters(), ExpiresAt: made.row.ExpiresAt,
 	}
 	if made.stored {
-		a.URL = URLPrefix + made.row.Hash + "." + string(r.Encoding)
+		a.URL = Route + "/" + made.row.Hash + "." + string(r.Encoding)
 	} else {
 		a.Audio, a.ExpiresAt = made.audio, time.Time{}
 	}

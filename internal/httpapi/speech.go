@@ -1,0 +1,55 @@
+package httpapi
+
+import (
+	"errors"
+	"io"
+	"net/http"
+	"time"
+
+	"telapi/internal/auth"
+	"telapi/internal/fault"
+	"telapi/internal/speech"
+)
+
+// speak may take longer than a store is waited for: providers are slower.
+func (s *Server) speak(w http.ResponseWriter, _ *http.Request, who auth.Principal, body []byte) error {
+	answer, err := s.deps.Speech.Speak(w.(*exchange).whole, who.TeamID, body)
+	if err != nil {
+		return err
+	}
+	return writeJSON(w, http.StatusOK, answer)
+}
+
+// playSpeech passes audio on from the media service as it comes, with the
+// client's ranges and conditions.
+func (s *Server) playSpeech(w http.ResponseWriter, r *http.Request, who auth.Principal) error {
+	blob, err := s.deps.Speech.Open(w.(*exchange).whole, who.TeamID, r.PathValue("name"), speech.Conditions{
+		Range: r.Header.Get("Range"), IfRange: r.Header.Get("If-Range"),
+		IfNoneMatch: r.Header.Get("If-None-Match"), IfModifiedSince: r.Header.Get("If-Modified-Since"),
+		Head: r.Method == http.MethodHead,
+	})
+	if err != nil {
+		return err
+	}
+	defer blob.Body.Close()
+	if blob.Status == http.StatusRequestedRangeNotSatisfiable {
+		w.Header().Set("Content-Range", blob.Headers["Content-Range"])
+		return fault.New(fault.RangeUnsatisfiable, "No part of this audio lies in the range asked for; Content-Range tells its length.")
+	}
+	for name, value := range blob.Headers {
+		w.Header().Set(name, value)
+	}
+	w.WriteHeader(blob.Status)
+	if _, err := io.Copy(patient{w}, blob.Body); err != nil && !errors.Is(err, http.ErrBodyNotAllowed) {
+		panic(http.ErrAbortHandler) // so that nobody takes a part for the whole
+	}
+	return nil
+}
+
+// patient gives a listener time for each piece, however long all of it takes.
+type patient struct{ http.ResponseWriter }
+
+func (p patient) Write(b []byte) (int, error) {
+	_ = http.NewResponseController(p.ResponseWriter).SetWriteDeadline(time.Now().Add(writeTimeout))
+	return p.ResponseWriter.Write(b)
+}
