@@ -25,6 +25,7 @@ import (
 	"telapi/internal/ratelimit"
 	"telapi/internal/redisstore"
 	"telapi/internal/session"
+	"telapi/internal/speech"
 	"telapi/internal/team"
 	"telapi/internal/telemetry"
 	"telapi/internal/usage"
@@ -118,6 +119,17 @@ func New(ctx context.Context, cfg config.Config, opts Options) (_ *App, err erro
 	reports := redisstore.NewReports(kv)
 	recorder := usage.NewRecorder(reports, a.log, a.tele.Registry)
 	bookkeeper := usage.NewBookkeeper(reports, db, a.log, a.tele.Registry, time.Now)
+	providers, err := speechProviders(ctx, cfg)
+	if err != nil {
+		return nil, err
+	}
+	spoken := speech.Deps{
+		Rows: db, Leases: redisstore.NewLeases(kv), Ledger: recorder, Endpoints: endpoints,
+		Providers: providers, Retries: cfg.SpeechRetries, Log: a.log, Registry: a.tele.Registry, Now: time.Now,
+	}
+	if a.media != nil {
+		spoken.Blobs = a.media
+	}
 
 	a.surface = httpapi.New(httpapi.Deps{
 		Log:            a.log,
@@ -143,6 +155,7 @@ func New(ctx context.Context, cfg config.Config, opts Options) (_ *App, err erro
 			*session.Sweeper
 			*session.Actions
 		}{sessions, sweeper, actions}, socketLimits(cfg), a.log, a.tele.Registry),
+		Speech:     speech.NewService(spoken),
 		Callbacks:  callback.NewService(redisstore.NewCallbacks(kv), platform, a.log, a.tele.Registry, time.Now),
 		AnyOrigin:  opts.Development,
 		Playground: a.openPlayground(),

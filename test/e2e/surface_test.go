@@ -26,6 +26,8 @@ func TestSurfaceByFeatureFlag(t *testing.T) {
 		{"GET", "/api/v1/endpoints", false, 401},
 		{"GET", "/api/v1/runtime/capabilities", false, 401},
 		{"GET", "/api/v1/runtime/endpoints/ep_x", false, 401},
+		{"POST", "/api/v1/runtime/speech", false, 401},
+		{"GET", "/api/v1/runtime/speech/x.alaw", false, 401},
 		{"GET", "/api/v1/usage/tts-characters", false, 401},
 		{"GET", "/ws/session", false, 401},
 		{"OPTIONS", "/ws/session", false, 204},
@@ -80,6 +82,8 @@ func TestRouteScopeTeamMatrix(t *testing.T) {
 				granted = 415 // these requests have no body
 			case rt.Method == "DELETE":
 				granted = 204
+			case strings.HasSuffix(rt.Path, "/{name}"):
+				granted = 404 // nothing was spoken
 			}
 			if strings.HasPrefix(rt.Path, "/api/v1/sessions/") {
 				id = issue(t, i, own, `"mode":"chat"`).SessionID
