@@ -54,7 +54,7 @@ type tally struct{ allowed, refused, failed prometheus.Counter }
 // Source knows the limits in force; Settings is the one of a server. A new
 // pointer means new limits, which void the leases made under the last ones.
 type Source interface {
-	Current() *Limits
+	InForce(ctx context.Context) (*Limits, error)
 }
 
 // NewLimiter returns a limiter that holds no leases yet.
@@ -91,7 +91,10 @@ func NewLimiter(counter Counter, limits Source, registry prometheus.Registerer) 
 // Allow counts one request of a client address against a tier. Addresses of
 // one IPv6 /64 are one client: whoever has one of them has them all.
 func (l *Limiter) Allow(ctx context.Context, tier Tier, client netip.Addr) (Decision, error) {
-	limits := l.limits.Current()
+	limits, err := l.limits.InForce(ctx)
+	if err != nil {
+		return Decision{}, fmt.Errorf("limit requests: %w", err)
+	}
 	limit := limits.Tier(tier)
 	if limit == nil {
 		return Decision{}, fmt.Errorf("limit requests: %q is no tier", tier)
@@ -105,7 +108,7 @@ func (l *Limiter) Allow(ctx context.Context, tier Tier, client netip.Addr) (Deci
 		client = network.Addr()
 	}
 	d := Decision{Policy: string(tier), Limit: limit.Max, Window: limit.Window()}
-	err := l.decide(ctx, &d, bucketKey{tier: tier, client: client}, rule{limits, d.Limit, d.Window})
+	err = l.decide(ctx, &d, bucketKey{tier: tier, client: client}, rule{limits, d.Limit, d.Window})
 	return d, err
 }
 

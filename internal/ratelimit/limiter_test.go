@@ -87,7 +87,7 @@ func newFixture(t *testing.T, limits *Limits) *fixture {
 	return f
 }
 
-func (f *fixture) Current() *Limits { return f.current.Load() }
+func (f *fixture) InForce(context.Context) (*Limits, error) { return f.current.Load(), nil }
 
 func (f *fixture) allow(client netip.Addr) Decision {
 	f.t.Helper()

@@ -35,6 +35,7 @@ type Settings struct {
 	log     *slog.Logger
 	refused prometheus.Counter
 	current atomic.Pointer[Limits]
+	read    atomic.Bool // the store was reached, and current is what follows from it
 	wake    chan struct{}
 
 	mu       sync.Mutex // one reload at a time: an older read never replaces a newer one
@@ -63,6 +64,18 @@ func NewSettings(store LimitsStore, mirror Mirror, log *slog.Logger, registry pr
 // Current returns the limits in force, which must not be changed. The pointer
 // changes when, and only when, the limits do.
 func (s *Settings) Current() *Limits { return s.current.Load() }
+
+// InForce implements Source. An instance that has just started reads the limits
+// before it holds anybody to them, or whoever is over the defaults would be
+// refused.
+func (s *Settings) InForce(ctx context.Context) (*Limits, error) {
+	if !s.read.Load() {
+		if err := s.Reload(ctx); !s.read.Load() {
+			return nil, err
+		}
+	}
+	return s.Current(), nil
+}
 
 // Up, Down and Message follow the announcements of this instance. They do not
 // block: Run does the work.
@@ -116,6 +129,7 @@ func (s *Settings) Reload(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("read limits: %w", err)
 	}
+	defer s.read.Store(true)
 	if !ok {
 		return s.restore(ctx)
 	}

@@ -108,6 +108,24 @@ const (
 	bad    = `{"tiers":{"api":{"max":-1,"windowMs":1000}}}`
 )
 
+// Whoever is over the defaults and within the limits must not be refused by an
+// instance that has just started.
+func TestNobodyIsHeldToLimitsThatWereNotRead(t *testing.T) {
+	f := newSettingsFixture(ten, "")
+	f.store.err = errors.New("away")
+	if limits, err := f.InForce(t.Context()); !errors.Is(err, f.store.err) {
+		t.Errorf("with the store away %+v are in force, %v", limits, err)
+	}
+	f.store.err, f.mirror.err = nil, errors.New("away")
+	if limits, err := f.InForce(t.Context()); err != nil || limits.Tiers.API.Max != 10 {
+		t.Errorf("after the store was reached %+v are in force, %v", limits, err)
+	}
+	f.store.err = errors.New("away again")
+	if limits, err := f.InForce(t.Context()); err != nil || limits.Tiers.API.Max != 10 {
+		t.Errorf("of the limits that were read %+v are in force, %v", limits, err)
+	}
+}
+
 func TestLimitsInForceAfterAReload(t *testing.T) {
 	away := errors.New("away")
 	for name, tc := range map[string]struct {

@@ -209,7 +209,7 @@ func instancesShareALimit(t *testing.T, opts Options) {
 
 type fixed struct{ limits *ratelimit.Limits }
 
-func (f fixed) Current() *ratelimit.Limits { return f.limits }
+func (f fixed) InForce(context.Context) (*ratelimit.Limits, error) { return f.limits, nil }
 
 func savedLimitsAreLive(t *testing.T, opts Options) {
 	settings := func() (*ratelimit.Settings, *Store) {

@@ -142,11 +142,11 @@ func newStorm(t *testing.T, p *place, sockets, each int) *storm {
 	return s
 }
 
-// serve starts an instance as a process of its own.
+// serve starts an instance as a process of its own, on a free port unless one is
+// given.
 func serve(t *testing.T, env boot.Env) (*boot.Instance, *boot.Process) {
 	t.Helper()
-	port := servers.FreePort(t)
-	full := boot.Env{"TELAPI_PORT": fmt.Sprint(port), "JWT_SECRET": boot.Secret, "LOG_FORMAT": "json", "LOG_LEVEL": "warn", "DRAIN_DELAY": "0s"}
+	full := boot.Env{"TELAPI_PORT": fmt.Sprint(servers.FreePort(t)), "JWT_SECRET": boot.Secret, "LOG_FORMAT": "json", "LOG_LEVEL": "warn", "DRAIN_DELAY": "0s"}
 	for name, value := range env {
 		full[name] = value
 	}
@@ -154,7 +154,7 @@ func serve(t *testing.T, env boot.Env) (*boot.Instance, *boot.Process) {
 		full["DATA_DIR"] = t.TempDir()
 	}
 	proc := boot.StartProcess(t, full, "serve")
-	i := &boot.Instance{URL: fmt.Sprintf("http://127.0.0.1:%d", port), Client: contract.Client(t)}
+	i := &boot.Instance{URL: "http://127.0.0.1:" + full["TELAPI_PORT"], Client: contract.Client(t)}
 	boot.Eventually(t, 20*time.Second, "healthy", func() bool {
 		resp, err := i.Client.Get(i.URL + "/health")
 		if err == nil {

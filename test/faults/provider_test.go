@@ -1,0 +1,102 @@
+package faults
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"net/http"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"telapi/callruntime"
+	"telapi/test/boot"
+)
+
+// provider posts answers as docs/providers.md tells it to, to one address or
+// the other.
+type provider struct {
+	client *http.Client
+	urls   []string
+}
+
+// newProvider lifts the limit that its one address would meet.
+func newProvider(t *testing.T, env boot.Env, instances ...*boot.Instance) *provider {
+	t.Helper()
+	set := boot.StartProcess(t, env, "limits", "set", "--tier", "webhook", "--max", "1000000", "--window", "1m")
+	if !set.Ended(20 * time.Second) {
+		t.Fatal("the limit is not set")
+	}
+	p := &provider{client: &http.Client{Transport: &http.Transport{MaxIdleConnsPerHost: 64}, Timeout: 30 * time.Second}}
+	t.Cleanup(p.client.CloseIdleConnections)
+	for n, i := range instances {
+		p.urls = append(p.urls, i.URL)
+		boot.Eventually(t, 5*time.Second, "the limit is in force", func() bool {
+			resp, _, err := p.post(t.Context(), n, "/api/v1/webhooks/bot/x", "x", "{}")
+			return err == nil && strings.Contains(resp.Header.Get("RateLimit-Policy"), "q=1000000")
+		})
+	}
+	return p
+}
+
+func (p *provider) post(ctx context.Context, to int, path, token, body string) (*http.Response, string, error) {
+	req, err := http.NewRequestWithContext(ctx, http.MethodPost, p.urls[to%len(p.urls)]+path, strings.NewReader(body))
+	if err != nil {
+		return nil, "", err
+	}
+	req.Header.Set("Content-Type", "application/json")
+	req.Header.Set("token", token)
+	resp, err := p.client.Do(req)
+	if err != nil {
+		return nil, "", err
+	}
+	defer func() { _ = resp.Body.Close() }()
+	answer, err := io.ReadAll(resp.Body)
+	return resp, string(answer), err
+}
+
+// answer posts once.
+func (p *provider) answer(ctx context.Context, to int, channelID string, item callruntime.WorkItem) (*http.Response, string, error) {
+	return p.post(ctx, to, item.Path, item.Token,
+		fmt.Sprintf(`{"conversation":{"identifier":{"id":%q}},"messages":{"message":[{"content":{"textMessage":{"textPlain":%q}}}]}}`, channelID, item.ID))
+}
+
+// insist posts until it is known that the answer was taken, and tells how often.
+func (p *provider) insist(ctx context.Context, to int, channelID string, item callruntime.WorkItem) (tries int, err error) {
+	for tries = 1; ; tries++ {
+		resp, body, err := p.answer(ctx, to+tries, channelID, item)
+		switch {
+		case ctx.Err() != nil:
+			return tries, ctx.Err()
+		case err != nil: // no answer: the same again
+		case resp.StatusCode == http.StatusAccepted, tries > 1 && duplicate(resp, body):
+			return tries, nil
+		case resp.StatusCode == http.StatusServiceUnavailable:
+			seconds, err := strconv.Atoi(resp.Header.Get("Retry-After"))
+			if err != nil {
+				return tries, fmt.Errorf("503 that says not when to come again: %w", err)
+			}
+			select {
+			case <-time.After(time.Duration(seconds) * time.Second):
+			case <-ctx.Done():
+			}
+		default:
+			return tries, fmt.Errorf("got %d %s", resp.StatusCode, body)
+		}
+	}
+}
+
+func duplicate(resp *http.Response, body string) bool {
+	return resp.StatusCode == http.StatusConflict && strings.Contains(body, `"duplicate":true`)
+}
+
+// openCall opens a conversation without a browser.
+func openCall(t *testing.T, r *callruntime.Runtime, id string) *callruntime.Channel {
+	t.Helper()
+	c, err := r.Open(t.Context(), callruntime.OpenOptions{ChannelID: id, TeamID: "tm_1", EndpointID: "ep_1"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return c
+}
