@@ -26,6 +26,7 @@ type Channel struct {
 	Mode, CallID, TransactionID string
 	Profile                     []byte      // gatewayProfile as JSON
 	Offer                       *wire.Offer // set by Accept
+	Committed                   string      // the position that was, when the channel was claimed; empty: none
 
 	runtime *Runtime
 	token   string // empty: an onlooker

@@ -36,7 +36,8 @@ type Options struct {
 	Version     string
 	Log         io.Writer
 	Warnings    []config.Warning // of its configuration
-	Development bool             // telapi dev: sockets may be opened from any page
+	Development bool             // telapi dev: sockets may be opened from any page, and there is a demo team
+	NoDemo      bool             // which has neither runtime nor bot
 }
 
 // App is the API server. New binds its port, Run serves until its context ends.
@@ -56,6 +57,7 @@ type App struct {
 	draining atomic.Bool
 	onlooker onlooker
 	guide    atomic.Pointer[httpapi.Guide]
+	demo     *demonstration // nil: none
 }
 
 // New assembles the server. Everything it opens is closed when it fails, and
@@ -68,6 +70,9 @@ func New(ctx context.Context, cfg config.Config, opts Options) (_ *App, err erro
 		}
 	}()
 
+	if opts.Development {
+		a.demo = newDemonstration(!opts.NoDemo)
+	}
 	platform, err := Platform(cfg)
 	if err != nil {
 		return nil, err
@@ -174,6 +179,9 @@ func New(ctx context.Context, cfg config.Config, opts Options) (_ *App, err erro
 		limits.Run,
 		func(ctx context.Context) { kv.Subscribe(ctx, listeners) },
 	)
+	if a.demo != nil {
+		a.jobs = append(a.jobs, a.runDemo)
+	}
 	if cfg.FeatureAPIAccess {
 		a.jobs = append(a.jobs, sweeper.Run, actions.Run, recorder.Run, bookkeeper.Run)
 	}

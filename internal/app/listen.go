@@ -50,8 +50,12 @@ func (a *App) URL() string {
 	if a.cfg.APITLSEnabled {
 		scheme = "https"
 	}
+	return scheme + "://localhost:" + a.port()
+}
+
+func (a *App) port() string {
 	_, port, _ := net.SplitHostPort(a.listener.Addr().String())
-	return scheme + "://localhost:" + port
+	return port
 }
 
 func openMedia(cfg config.Config) (*media.Client, error) {

@@ -15,11 +15,15 @@ func (a *App) openPlayground() *httpapi.Playground {
 		return nil
 	}
 	a.guide.Store(&httpapi.Guide{Endpoints: []httpapi.GuideEndpoint{}, Phrases: []httpapi.Phrase{}})
-	return &httpapi.Playground{
+	p := &httpapi.Playground{
 		Files:    web.Files(),
 		Guide:    func() httpapi.Guide { return *a.guide.Load() },
 		Onlooker: func() (*callruntime.Runtime, error) { return a.onlooker.open(a.cfg) },
 	}
+	if a.demo != nil {
+		p.Events = a.demo.events
+	}
+	return p
 }
 
 // onlooker is the access to channels of those who look on. It is opened when

@@ -1,5 +1,7 @@
 // Package demo owns what a newcomer meets first: a team, an endpoint and a key
-// to try the service with.
+// to try the service with, and somebody to talk to: a small call runtime, which
+// meets the service through package callruntime alone, and a bot, which meets it
+// as any provider does, through the webhook.
 package demo
 
 import (

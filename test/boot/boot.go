@@ -64,7 +64,17 @@ func Config(t testing.TB, env Env) config.Config {
 // Start runs an instance until the test ends, and waits until it is healthy.
 func Start(t testing.TB, env Env) *Instance {
 	t.Helper()
-	i := Launch(t, env)
+	return started(t, Launch(t, env))
+}
+
+// Develop is Start for a development server, with its demo.
+func Develop(t testing.TB, env Env) *Instance {
+	t.Helper()
+	return started(t, launch(t, env, app.Options{Development: true}))
+}
+
+func started(t testing.TB, i *Instance) *Instance {
+	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
 	defer cancel()
 	if err := i.App.Ready(ctx); err != nil {
@@ -76,8 +86,14 @@ func Start(t testing.TB, env Env) *Instance {
 // Launch is Start without the wait, for instances whose stores are away.
 func Launch(t testing.TB, env Env) *Instance {
 	t.Helper()
+	return launch(t, env, app.Options{})
+}
+
+func launch(t testing.TB, env Env, opts app.Options) *Instance {
+	t.Helper()
 	log := &Log{}
-	a, err := app.New(t.Context(), Config(t, env), app.Options{Version: "0.9.18", Log: log})
+	opts.Version, opts.Log = "0.9.18", log
+	a, err := app.New(t.Context(), Config(t, env), opts)
 	if err != nil {
 		t.Fatalf("assemble: %v", err)
 	}

@@ -1,0 +1,168 @@
+package demo
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"net/http"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/go-json-experiment/json"
+	"github.com/go-json-experiment/json/jsontext"
+
+	"telapi/callruntime"
+	"telapi/internal/timeline"
+)
+
+const maxRequest = 64 << 10
+
+// order is what a runtime asks the bot, and how to answer.
+type order struct {
+	question
+	ChannelID string   `json:"channelId"`
+	Callback  callback `json:"callback"`
+}
+
+type callback struct {
+	URL   string `json:"url"`
+	Token string `json:"token"` // for the header of this name, raw
+}
+
+// botClient is how the runtime reaches the bot.
+type botClient struct {
+	url, api string
+	client   *http.Client
+}
+
+// ask returns in how many parts the bot will answer.
+func (b *botClient) ask(ctx context.Context, ch *callruntime.Channel, q question, item callruntime.WorkItem) (int, error) {
+	status, answer, err := postJSON(ctx, b.client, b.url, "", order{q, ch.ID, callback{b.api + item.Path, item.Token}})
+	if err == nil && status != http.StatusAccepted {
+		err = fmt.Errorf("the bot answers %d", status)
+	}
+	accepted := struct {
+		Parts int `json:"parts"`
+	}{1}
+	if err == nil {
+		err = json.Unmarshal(answer, &accepted)
+	}
+	return accepted.Parts, err
+}
+
+// Bot is an asynchronous provider as any other: it takes a question with 202
+// and posts the answer to the webhook later.
+type Bot struct {
+	api      string
+	client   *http.Client
+	events   *timeline.Hub
+	log      *slog.Logger
+	listener net.Listener
+	answers  sync.WaitGroup
+	life     context.Context // of answers under way; set by Run
+}
+
+// NewBot listens on a loopback port of its own. It posts answers to the API at
+// the given address only.
+func NewBot(api string, client *http.Client, events *timeline.Hub, log *slog.Logger) (*Bot, error) {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		return nil, fmt.Errorf("start the demo bot: %w", err)
+	}
+	return &Bot{api: api, client: client, events: events, log: log, listener: l}, nil
+}
+
+// URL is where it is asked.
+func (b *Bot) URL() string { return "http://" + b.listener.Addr().String() + "/" }
+
+// Run answers until ctx ends.
+func (b *Bot) Run(ctx context.Context) {
+	b.life = ctx
+	server := &http.Server{Handler: http.HandlerFunc(b.take), ReadTimeout: 10 * time.Second, WriteTimeout: 10 * time.Second}
+	defer b.answers.Wait()
+	defer context.AfterFunc(ctx, func() { _ = server.Close() })()
+	if err := server.Serve(b.listener); err != nil && !errors.Is(err, http.ErrServerClosed) {
+		b.log.WarnContext(ctx, "the demo bot ended", "error", err)
+	}
+}
+
+// take accepts a question and answers it later.
+func (b *Bot) take(w http.ResponseWriter, r *http.Request) {
+	var o order
+	if err := json.UnmarshalRead(http.MaxBytesReader(w, r.Body, maxRequest), &o); err != nil || !strings.HasPrefix(o.Callback.URL, b.api+"/") {
+		http.Error(w, "not a question with an address to answer to", http.StatusBadRequest)
+		return
+	}
+	parts := answersTo(o.question)
+	if o.Part < 1 || o.Part > len(parts) {
+		http.Error(w, "no such part", http.StatusBadRequest)
+		return
+	}
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(http.StatusAccepted)
+	_, _ = fmt.Fprintf(w, `{"parts":%d}`, len(parts))
+	b.answers.Go(func() {
+		part := parts[o.Part-1]
+		if pause(b.life, part.after); b.life.Err() == nil {
+			b.answer(b.life, o, part.body(o))
+		}
+	})
+}
+
+// answer posts a body with the work item's token, once more when it is not
+// known whether it arrived.
+func (b *Bot) answer(ctx context.Context, o order, body any) {
+	b.events.Tell(o.ChannelID, timeline.Bot, timeline.Service, timeline.Callback, fmt.Sprintf("posts its answer, part %d", o.Part), body)
+	for range 3 {
+		status, receipt, err := postJSON(ctx, b.client, o.Callback.URL, o.Callback.Token, body)
+		if err == nil {
+			b.events.Tell(o.ChannelID, timeline.Service, timeline.Bot, timeline.Callback, receiptTitle(status, receipt), jsontext.Value(receipt))
+		}
+		if err == nil && status != http.StatusServiceUnavailable || ctx.Err() != nil {
+			return
+		}
+		pause(ctx, time.Second)
+	}
+}
+
+// receiptTitle sums up the service's answer to a callback.
+func receiptTitle(status int, receipt []byte) string {
+	var known struct {
+		Status   string
+		Commands []struct{ Type, Decision string }
+		Error    struct{ Code string }
+	}
+	_ = json.Unmarshal(receipt, &known, json.MatchCaseInsensitiveNames(true)) // what is not there is not shown
+	title := strings.TrimSpace(fmt.Sprint(status, " ", known.Status, known.Error.Code))
+	for _, c := range known.Commands {
+		title += ", " + c.Type + " " + c.Decision
+	}
+	return title
+}
+
+func postJSON(ctx context.Context, client *http.Client, url, token string, body any) (int, []byte, error) {
+	raw, err := json.Marshal(body)
+	if err != nil {
+		return 0, nil, err
+	}
+	req, err := http.NewRequestWithContext(ctx, http.MethodPost, url, bytes.NewReader(raw))
+	if err != nil {
+		return 0, nil, err
+	}
+	req.Header.Set("Content-Type", "application/json")
+	if token != "" {
+		req.Header.Set("token", token)
+	}
+	resp, err := client.Do(req)
+	if err != nil {
+		return 0, nil, err
+	}
+	defer resp.Body.Close()
+	answer, err := io.ReadAll(io.LimitReader(resp.Body, maxRequest))
+	return resp.StatusCode, answer, err
+}

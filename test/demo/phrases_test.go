@@ -1,0 +1,142 @@
+// Package demo tries what a newcomer meets first: every phrase of the demo bot
+// does what it says, on the App that the binary runs.
+package demo
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+
+	"telapi/internal/demo"
+	"telapi/test/boot"
+	"telapi/test/servers"
+	"telapi/test/talk"
+)
+
+func TestMain(m *testing.M) { servers.Main(m) }
+
+// open opens a session of the demo team.
+func open(t *testing.T, i *boot.Instance, mode string) *talk.Browser {
+	t.Helper()
+	d, err := i.App.Demo(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	id, token := talk.Issue(t, i, d.Key.Reveal(), map[string]any{"endpointId": d.EndpointID, "mode": mode})
+	b := talk.Connect(t, i, id, token, "")
+	b.Expect("ready")
+	return b
+}
+
+// until reads up to a frame of a type that holds the text, and returns all of
+// that were no acknowledgement.
+func until(b *talk.Browser, kind, text string) []talk.Received {
+	b.T.Helper()
+	var seen []talk.Received
+	for {
+		m, err := b.Read()
+		if err != nil {
+			b.T.Fatalf("no %s with %q: %v, after %s", kind, text, err, show(seen))
+		}
+		if strings.Contains(m.Raw, `"event":"ack"`) {
+			continue
+		}
+		seen = append(seen, m)
+		if string(m.Type) == kind && strings.Contains(m.Raw, text) {
+			return seen
+		}
+	}
+}
+
+func show(seen []talk.Received) string {
+	text := ""
+	for _, m := range seen {
+		if m.Type != "audio" {
+			text += "\n  " + m.Raw
+		}
+	}
+	return fmt.Sprintf("%d frames%s", len(seen), text)
+}
+
+func TestEveryPhraseDoesWhatItSays(t *testing.T) {
+	i := boot.Develop(t, boot.Env{"PLAYGROUND_ENABLED": "true"})
+	does := map[string]func(b *talk.Browser){
+		"hello": func(b *talk.Browser) { until(b, "chat", "How are you?") },
+		"transfer me": func(b *talk.Browser) {
+			until(b, "chat", "put you through")
+			until(b, "action", `"target":"tel:+493012345678"`)
+			if got := b.CloseCode(); got != 4503 {
+				b.T.Errorf("closed with %d", got)
+			}
+		},
+		"transfer me abroad": func(b *talk.Browser) {
+			until(b, "chat", "A transfer was denied: target_not_allowed")
+			b.Chat("hello")
+			until(b, "chat", "How are you?") // it goes on
+		},
+		"call me slowly": func(b *talk.Browser) {
+			until(b, "chat", "# submits")
+			press := func(digits string) {
+				for _, d := range digits {
+					b.Send("browser_action", "browserAction", fmt.Sprintf(`{"type":"dtmf","digit":"%c"}`, d))
+				}
+			}
+			press("12A345") // A is not among the digits that count, 5 begins anew
+			until(b, "status", `"digits":"1234"`)
+			until(b, "chat", "You pressed 1 2 3 4.")
+			press("#")
+			until(b, "chat", "You pressed 5.")
+			press("67")
+			until(b, "chat", "You pressed 6 7.") // after three seconds without another
+		},
+		"be silent": func(b *talk.Browser) {
+			seen := until(b, "status", "bot_timeout")
+			if n := strings.Count(show(seen), "still thinking"); n != 2 {
+				b.T.Errorf("%d comfort prompts: %s", n, show(seen))
+			}
+			until(b, "chat", "stopped waiting")
+			b.Chat("hello")
+			until(b, "chat", "How are you?")
+		},
+		"fail": func(b *talk.Browser) {
+			until(b, "chat", "could not answer")
+			b.Chat("hello")
+			until(b, "chat", "How are you?")
+		},
+		"out of order": func(b *talk.Browser) {
+			if seen := until(b, "chat", "second answer"); !strings.Contains(show(seen), "first answer") {
+				b.T.Errorf("shown out of order: %s", show(seen))
+			}
+		},
+		"speak": func(b *talk.Browser) {
+			until(b, "chat", "media cache")
+		},
+		"hang up": func(b *talk.Browser) {
+			until(b, "chat", "Goodbye.")
+			if got := b.CloseCode(); got != 4503 {
+				b.T.Errorf("closed with %d", got)
+			}
+		},
+		"help": func(b *talk.Browser) {
+			seen := show(until(b, "chat", "I understand"))
+			for _, p := range demo.Phrases() {
+				if !strings.Contains(seen, p.Say) {
+					b.T.Errorf("help does not tell of %q", p.Say)
+				}
+			}
+		},
+	}
+	for _, p := range demo.Phrases() {
+		t.Run(p.Say, func(t *testing.T) {
+			t.Parallel()
+			b := open(t, i, "chat")
+			until(b, "chat", "Say help")
+			b.Chat(p.Say)
+			try, ok := does[p.Say]
+			if !ok {
+				t.Fatal("nothing is known of what it does")
+			}
+			try(b)
+		})
+	}
+}
