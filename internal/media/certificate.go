@@ -33,7 +33,8 @@ type version struct {
 // LoadCertificate reads the pair for the first time.
 func LoadCertificate(certFile, keyFile string, log *slog.Logger) (*Certificate, error) {
 	c := &Certificate{certFile: certFile, keyFile: keyFile, log: log}
-	return c, c.Reload()
+	err := c.Reload()
+	return c, err
 }
 
 // Reload reads the pair now. When it fails, the pair at hand stays.

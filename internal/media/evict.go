@@ -131,7 +131,7 @@ func (s *Store) makeRoom() {
 // evict removes an object unless it was used since it was chosen.
 func (s *Store) evict(c candidate) (gone bool, err error) {
 	shard, file := c.path.split()
-	dir, err := s.root.OpenRoot(shard)
+	dir, err := s.shard(shard)
 	if err != nil {
 		return false, ignoreAbsent(err)
 	}

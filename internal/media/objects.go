@@ -40,8 +40,12 @@ func (s *Service) get(w http.ResponseWriter, r *http.Request, p Path) error {
 	}
 	defer o.Close()
 	allowTime(w, o.Size)
-	if r.Method == http.MethodHead {
-		r.Header.Del("Range") // ranges are defined for GET alone
+	// Ranges are defined for GET alone, and one of a unit we do not know is none;
+	// ServeContent sees neither so.
+	if unit, ranges, _ := strings.Cut(r.Header.Get("Range"), "="); r.Method == http.MethodHead || !strings.EqualFold(unit, "bytes") {
+		r.Header.Del("Range")
+	} else {
+		r.Header.Set("Range", "bytes="+ranges)
 	}
 	o.describe(w.Header(), p)
 	http.ServeContent(w, r, "", o.Modified, o.File)
@@ -124,6 +128,12 @@ func (s *Service) delete(w http.ResponseWriter, r *http.Request, p Path) error {
 	return err
 }
 
+// contentRefusals are what http.ServeContent refuses, in words.
+var contentRefusals = map[int]*fault.Error{
+	http.StatusPreconditionFailed:           fault.New(fault.PreconditionFailed, "What is stored is not what the request's conditions ask for; nothing was done."),
+	http.StatusRequestedRangeNotSatisfiable: fault.New(fault.RangeUnsatisfiable, "No byte of the object lies in the range asked for."),
+}
+
 // preconditions are those of a change, decided while nobody else can change the
 // object.
 func preconditions(h http.Header) func(current fs.FileInfo) error {
@@ -143,7 +153,7 @@ func preconditions(h http.Header) func(current fs.FileInfo) error {
 			ok = !current.ModTime().Truncate(time.Second).After(since)
 		}
 		if !ok || among("If-None-Match", tag) || among("If-None-Match", "W/"+tag) {
-			return fault.New(fault.PreconditionFailed, "What is stored is not what the request's conditions ask for; nothing was changed.")
+			return contentRefusals[http.StatusPreconditionFailed]
 		}
 		return nil
 	}

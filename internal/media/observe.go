@@ -24,7 +24,7 @@ const maxLoggedPath = 256
 // ServeHTTP answers one request and tells log and metrics how it went.
 func (s *Service) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	start := time.Now()
-	x := &reply{ResponseWriter: w}
+	x := &reply{ResponseWriter: w, request: r}
 	if r.Body != http.NoBody {
 		allowTime(w, 0) // also for skipping a body that nobody wants
 	}
@@ -33,12 +33,12 @@ func (s *Service) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 	defer func() {
 		if p := recover(); p != nil {
-			x.refuse(r, fmt.Errorf("panic: %v\n%s", p, debug.Stack()))
+			x.refuse(fmt.Errorf("panic: %v\n%s", p, debug.Stack()))
 		}
 		s.tell(x, r, time.Since(start))
 	}()
 	if err := s.route(x, r); err != nil {
-		x.refuse(r, err)
+		x.refuse(err)
 	}
 }
 
@@ -89,6 +89,7 @@ func allowTime(w http.ResponseWriter, bytes int64) {
 // reply is an answer on its way out, and what will be said of it.
 type reply struct {
 	http.ResponseWriter
+	request *http.Request
 	status  int
 	bytes   int64
 	muted   bool
@@ -97,7 +98,7 @@ type reply struct {
 
 // refuse answers with the envelope. Once half an answer is out, it cuts the
 // connection instead, so that nobody takes it for a whole one.
-func (x *reply) refuse(r *http.Request, err error) {
+func (x *reply) refuse(err error) {
 	x.refusal = fault.From(err)
 	if x.status != 0 {
 		_ = http.NewResponseController(x).SetWriteDeadline(time.Now())
@@ -106,7 +107,7 @@ func (x *reply) refuse(r *http.Request, err error) {
 	if x.refusal.Code == fault.Unauthorized {
 		x.Header().Set("WWW-Authenticate", `Bearer realm="telapi media"`)
 	}
-	body, err := json.Marshal(x.refusal.Envelope(reqid.FromHeader(r.Header.Get(reqid.Header))))
+	body, err := json.Marshal(x.refusal.Envelope(reqid.FromHeader(x.request.Header.Get(reqid.Header))))
 	if err != nil {
 		body = nil
 	}
@@ -123,13 +124,11 @@ func answerWith(w http.ResponseWriter, status int, contentType string, body []by
 	_, _ = w.Write(body)
 }
 
-// WriteHeader notes the status. Where http.ServeContent refuses a range in plain
-// text, the envelope takes the place of that.
+// WriteHeader notes the status. Where http.ServeContent refuses, with plain text
+// or nothing, the envelope takes its place.
 func (x *reply) WriteHeader(status int) {
-	if x.status == 0 && status == http.StatusRequestedRangeNotSatisfiable && x.refusal == nil {
-		x.refusal = fault.New(fault.RangeUnsatisfiable, "No byte of the object lies in the range asked for.")
-		body, _ := json.Marshal(x.refusal.Envelope(""))
-		answerWith(x, status, "application/json", body)
+	if refusal := contentRefusals[status]; refusal != nil && x.status == 0 && x.refusal == nil {
+		x.refuse(refusal)
 		x.muted = true
 		return
 	}

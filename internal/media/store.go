@@ -111,7 +111,7 @@ type Object struct {
 // Open returns an object to read and to close, or ErrNoObject.
 func (s *Store) Open(p Path) (*Object, error) {
 	shard, file := p.split()
-	dir, err := s.root.OpenRoot(shard)
+	dir, err := s.shard(shard)
 	if err != nil {
 		return nil, absent(err)
 	}
@@ -131,6 +131,18 @@ func (s *Store) Open(p Path) (*Object, error) {
 	}
 	s.used(p)
 	return &Object{f, info.Size(), info.ModTime(), etag(info)}, nil
+}
+
+// shard opens the folder of a shard. A link is none: an object has one path.
+func (s *Store) shard(name string) (*os.Root, error) {
+	info, err := s.root.Lstat(name)
+	if err == nil && !info.IsDir() {
+		err = &fs.PathError{Op: "open", Path: name, Err: syscall.ENOTDIR}
+	}
+	if err != nil {
+		return nil, err
+	}
+	return s.root.OpenRoot(name)
 }
 
 // absent tells a missing object from a store that does not work. Whatever leads
@@ -154,7 +166,7 @@ func etag(info fs.FileInfo) string {
 // Delete removes an object for good. Allow may refuse by what is there.
 func (s *Store) Delete(p Path, allow func(current fs.FileInfo) error) error {
 	shard, file := p.split()
-	dir, err := s.root.OpenRoot(shard)
+	dir, err := s.shard(shard)
 	if err != nil {
 		return absent(err)
 	}

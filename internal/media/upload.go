@@ -91,12 +91,11 @@ func (s *Store) write(dir *os.Root, temp string, body io.Reader, size int64) err
 // commit gives an upload its name. The path must be locked.
 func (s *Store) commit(dir *os.Root, p Path, temp, file string, size int64, allow func(fs.FileInfo) error) (created bool, err error) {
 	old, err := dir.Lstat(file)
-	created = errors.Is(err, fs.ErrNotExist)
-	if err != nil && !created {
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return false, fmt.Errorf("look for an object: %w", err)
 	}
 	var oldSize int64
-	if created {
+	if created = err != nil || !old.Mode().IsRegular(); created {
 		old = nil
 	} else {
 		oldSize = old.Size()
@@ -132,7 +131,7 @@ func (s *Store) moment() time.Time {
 // makeShard opens a shard's folder, which is there for good when this returns.
 func (s *Store) makeShard(shard string) (*os.Root, error) {
 	if _, known := s.uploads.durable.Load(shard); known {
-		if dir, err := s.root.OpenRoot(shard); !errors.Is(err, fs.ErrNotExist) {
+		if dir, err := s.shard(shard); !errors.Is(err, fs.ErrNotExist) {
 			return dir, err
 		}
 	}
@@ -146,7 +145,7 @@ func (s *Store) makeShard(shard string) (*os.Root, error) {
 		return nil, fmt.Errorf("make a shard: %w", err)
 	}
 	s.uploads.durable.Store(shard, nil)
-	return s.root.OpenRoot(shard)
+	return s.shard(shard)
 }
 
 // syncFolder makes the names in a folder outlive a crash.

@@ -1,0 +1,182 @@
+package media_test
+
+import (
+	"fmt"
+	"io/fs"
+	"maps"
+	"math/rand/v2"
+	"net/url"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"telapi/internal/media"
+)
+
+const canary = "what lies outside must stay outside"
+
+// tree is every file below a folder with what is in it, links not followed.
+func tree(t *testing.T, root string) map[string]string {
+	t.Helper()
+	files := map[string]string{}
+	err := filepath.WalkDir(root, func(path string, d fs.DirEntry, err error) error {
+		if err != nil {
+			return err
+		}
+		files[path] = d.Type().String()
+		if d.Type().IsRegular() {
+			body, err := os.ReadFile(path)
+			files[path] += string(body)
+			return err
+		}
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return files
+}
+
+// hostilePaths are ways out of a folder, spelled in every way we can think of.
+func hostilePaths(n int) []string {
+	rng := rand.New(rand.NewPCG(1, 2))
+	pick := func(list ...string) string { return list[rng.IntN(len(list))] }
+	dots := func() string {
+		return pick("..", ".", "...", "%2e%2e", "%2e", ".%2e", "%252e%252e", "..;", "..%00", "..%c0%af", "%c0%ae%c0%ae", "..\x00", "..\\", "%uff0e%uff0e", "\u2025", "..\xff")
+	}
+	slash := func() string {
+		return pick("/", "/", "//", "%2f", "%2F", "\\", "%5c", "%252f", "/./", "%c0%af", "\uff0f")
+	}
+	name := func() string {
+		return pick("secret.pcm", "secret.pcm", "link.pcm", "pipe.pcm", "folder.pcm", "ok.pcm", ".lock", ".upload-x", "passwd", "secret.pcm%00.alaw", "secret.pcm\x00.alaw",
+			"secret.pcm/", "secret.pcm/.", "secret.pcm?x.pcm", "secret.pcm#.pcm", "secret.PCM", "secret.wav", ".pcm", "a b.pcm", "a+b.pcm", "ä.pcm", "%61.pcm",
+			strings.Repeat("n", 252)+".pcm", strings.Repeat("n", 300)+".pcm", strings.Repeat("n", 3000)+".alaw", "con.pcm.alaw", "~.pcm", "*.pcm", "$(id).pcm", "\r\nX: y.pcm")
+	}
+	shard := func() string {
+		return pick("ab", "out", "in", "loop", "outside", dots(), ".", "%61%62", "ab%20", "proc", "etc", ".lock", strings.Repeat("s", 256), "-", "_")
+	}
+	prefix := func() string {
+		return pick("/media/", "/media/", "/media/", "/media", "/media//", "/Media/", "/media/../", "/./media/", "//media/", "/media%2f", "/health/../media/",
+			"/media/./", "http://h/media/", "http://h/../media/", "file:///", "/%6dedia/", "/", "", "*", "\\media\\", "/media;x/")
+	}
+	paths := make([]string, 0, n)
+	for len(paths) < n {
+		p := prefix() + shard() + slash()
+		for range rng.IntN(4) {
+			p += dots() + slash()
+		}
+		if rng.IntN(4) == 0 {
+			p += pick("outside", "etc", "ab", "proc/self") + slash()
+		}
+		paths = append(paths, p+name())
+	}
+	return paths
+}
+
+// Whatever is asked for, in whatever way it is spelled, nothing outside the root
+// is read or written, and inside only objects are.
+func TestFiveThousandHostilePathsNeverLeaveTheRoot(t *testing.T) {
+	base := t.TempDir()
+	outside, root := filepath.Join(base, "outside"), filepath.Join(base, "root")
+	must := func(err error) {
+		t.Helper()
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, dir := range []string{outside, filepath.Join(root, "ab", "folder.pcm")} {
+		must(os.MkdirAll(dir, 0o755))
+	}
+	for _, name := range []string{"secret.pcm", "passwd", "ok.pcm", "link.pcm"} {
+		must(os.WriteFile(filepath.Join(outside, name), []byte(canary), 0o644))
+		must(os.WriteFile(filepath.Join(base, name), []byte(canary), 0o644))
+	}
+	for link, target := range map[string]string{
+		"out": outside, "in": "ab", "loop": "loop", "_": "/", "-": "../outside",
+		"ab/link.pcm": filepath.Join(outside, "secret.pcm"), "ab/secret.pcm": "../../outside/secret.pcm", "ab/inside.pcm": "ok.pcm",
+	} {
+		must(os.Symlink(target, filepath.Join(root, link)))
+	}
+	must(mkfifo(filepath.Join(root, "ab", "pipe.pcm")))
+	before := tree(t, base)
+
+	s := start(t, media.Options{Root: root, MemoryBytes: 1 << 20}, nil)
+	s.mustPut("/media/ab/ok.pcm", "fine")
+	for _, shard := range []string{"out", "in", "loop", "_", "-", "ab"} {
+		for _, name := range []string{"secret.pcm", "link.pcm", "pipe.pcm", "folder.pcm", "inside.pcm", "ok.pcm"} {
+			if shard+name == "abok.pcm" {
+				continue
+			}
+			path := "/media/" + shard + "/" + name
+			for _, method := range []string{"GET", "HEAD", "DELETE"} {
+				if resp, text := s.ask(method, path, ""); resp.StatusCode != 404 || strings.Contains(text, canary) {
+					t.Errorf("%s %s: %d %s", method, path, resp.StatusCode, text)
+				}
+			}
+			// A link in the place of an object is replaced, one in the place of a
+			// shard is the operator's to remove.
+			resp, _ := s.ask("PUT", path, "wrote")
+			if want := shard == "ab" && name != "folder.pcm"; (resp.StatusCode/100 == 2) != want {
+				t.Errorf("PUT %s: %d", path, resp.StatusCode)
+			}
+		}
+	}
+	statuses := map[string]int{}
+	for i, path := range hostilePaths(5000) {
+		method := []string{"GET", "PUT", "DELETE", "HEAD"}[i%4]
+		body := ""
+		if method == "PUT" {
+			body = "Content-Length: 5\r\n\r\nwrote"
+		} else {
+			body = "\r\n"
+		}
+		status, text := s.raw(method+" "+path+" HTTP/1.1\r\nHost: h\r\nConnection: close\r\n"+body, method)
+		statuses[fmt.Sprint(method, " ", status)]++
+		if strings.Contains(text, canary) || status >= 500 && status != 505 && method != "PUT" || status/100 == 3 {
+			t.Errorf("%s %q: %d %s", method, path, status, text)
+		}
+		sent, err := url.ParseRequestURI(path)
+		if status/100 != 2 || err != nil {
+			continue
+		}
+		if _, good := media.ParsePath(strings.TrimPrefix(sent.EscapedPath(), media.Prefix)); !good {
+			t.Errorf("%s %q: %d", method, path, status)
+		}
+	}
+	t.Log(statuses)
+	after := tree(t, base)
+	maps.DeleteFunc(after, func(path, now string) bool {
+		was, there := before[path]
+		rest, err := filepath.Rel(root, path)
+		_, object := media.ParsePath(rest)
+		if err == nil && object { // may have been written or deleted, through no link
+			return there && was == now || !strings.Contains(now, canary)
+		}
+		return there && was == now || rest == ".lock" || !strings.Contains(rest, "/") && now == "d---------"
+	})
+	if len(after) > 0 {
+		t.Errorf("changed: %q", after)
+	}
+	for path := range before {
+		if _, err := os.Lstat(path); err != nil && !strings.HasPrefix(path, root) {
+			t.Errorf("%s: %v", path, err)
+		}
+	}
+}
+
+func FuzzParsePath(f *testing.F) {
+	for _, p := range hostilePaths(50) {
+		f.Add(p)
+	}
+	f.Add("ab/x.pcm")
+	f.Fuzz(func(t *testing.T, s string) {
+		p, ok := media.ParsePath(s)
+		if !ok {
+			return
+		}
+		if string(p) != s || !filepath.IsLocal(s) || filepath.Clean(s) != s || strings.Count(s, "/") != 1 || strings.Count(s, ".") != 1 || strings.HasPrefix(s, ".") {
+			t.Errorf("%q is taken for an object", s)
+		}
+	})
+}

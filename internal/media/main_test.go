@@ -1,0 +1,133 @@
+package media_test
+
+import (
+	"bufio"
+	"crypto/tls"
+	"io"
+	"log/slog"
+	"net"
+	"net/http"
+	"strings"
+	"testing"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"go.uber.org/goleak"
+
+	"telapi/internal/media"
+	"telapi/internal/redact"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// token is the upload token of services that have one.
+const token = "the-upload-token"
+
+// service is a media service on a free port, ended with the test.
+type service struct {
+	t      *testing.T
+	addr   string
+	root   string
+	client *http.Client
+	end    func()
+}
+
+// start runs a service; options that are not given suit tests.
+func start(t *testing.T, o media.Options, secure *tls.Config) *service {
+	t.Helper()
+	if o.Root == "" {
+		o.Root = t.TempDir()
+	}
+	if o.MaxObjectBytes == 0 {
+		o.MaxObjectBytes = 1 << 20
+	}
+	if o.Registry == nil {
+		o.Registry = prometheus.NewRegistry()
+	}
+	o.Log = slog.New(slog.DiscardHandler)
+	s, err := media.New(o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	served := make(chan error, 1)
+	go func() { served <- s.Serve(l, secure) }()
+	transport := &http.Transport{MaxIdleConnsPerHost: 64, DisableCompression: true}
+	ended := false
+	run := &service{t: t, addr: l.Addr().String(), root: o.Root, client: &http.Client{Transport: transport}}
+	run.end = func() {
+		if ended {
+			return
+		}
+		ended = true
+		transport.CloseIdleConnections()
+		if err := s.Shutdown(t.Context()); err != nil && t.Context().Err() == nil {
+			t.Errorf("shut down: %v", err)
+		}
+		if err := <-served; err != nil {
+			t.Error(err)
+		}
+		s.Close()
+	}
+	t.Cleanup(run.end)
+	return run
+}
+
+// ask sends one request. Header is name, value, name, value.
+func (s *service) ask(method, path, body string, header ...string) (*http.Response, string) {
+	s.t.Helper()
+	req, err := http.NewRequestWithContext(s.t.Context(), method, "http://"+s.addr+path, strings.NewReader(body))
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	for i := 0; i+1 < len(header); i += 2 {
+		req.Header.Add(header[i], header[i+1])
+	}
+	resp, err := s.client.Do(req)
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	defer resp.Body.Close()
+	got, err := io.ReadAll(resp.Body)
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	return resp, string(got)
+}
+
+// mustPut stores an object and returns its tag.
+func (s *service) mustPut(path, body string) string {
+	s.t.Helper()
+	if resp, text := s.ask("PUT", path, body, "Authorization", "Bearer "+token); resp.StatusCode/100 != 2 {
+		s.t.Fatalf("PUT %s: %d %s", path, resp.StatusCode, text)
+	}
+	resp, _ := s.ask("HEAD", path, "")
+	return resp.Header.Get("Etag")
+}
+
+// raw sends bytes as they are and reads one answer. Without one the status is 0.
+func (s *service) raw(request, method string) (status int, body string) {
+	s.t.Helper()
+	conn, err := net.Dial("tcp", s.addr)
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	defer conn.Close()
+	_, _ = io.WriteString(conn, request)
+	resp, err := http.ReadResponse(bufio.NewReader(conn), &http.Request{Method: method})
+	if err != nil {
+		return 0, ""
+	}
+	defer resp.Body.Close()
+	text, _ := io.ReadAll(resp.Body)
+	return resp.StatusCode, string(text)
+}
+
+func tokens(list ...string) (secrets []redact.Secret) {
+	for _, s := range list {
+		secrets = append(secrets, redact.Secret(s))
+	}
+	return secrets
+}

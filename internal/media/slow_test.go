@@ -1,0 +1,159 @@
+package media_test
+
+import (
+	"bufio"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"telapi/internal/media"
+)
+
+// pipes is a listener whose connections are pipes: they have no buffers, and
+// their deadlines follow the clock of a synctest bubble.
+type pipes chan net.Conn
+
+type pipe struct{ net.Conn }
+
+func (p pipe) CloseWrite() error { return p.Close() }
+
+func (l pipes) Accept() (net.Conn, error) {
+	c, ok := <-l
+	if !ok {
+		return nil, net.ErrClosed
+	}
+	return c, nil
+}
+func (l pipes) Close() error   { close(l); return nil }
+func (l pipes) Addr() net.Addr { return &net.TCPAddr{} }
+
+// A client who sends or reads a byte now and then holds a connection for a
+// bounded time: less than a minute for small objects, and for large ones as long
+// as they take at 64 KiB a second.
+func TestSlowClientsAreCutOff(t *testing.T) {
+	const big = 1 << 20
+	slowly := strings.Repeat("x", 4000)
+	drip := func(c net.Conn, once, text string) { // a byte a second
+		_, _ = io.WriteString(c, once)
+		for i := range len(text) {
+			if _, err := io.WriteString(c, text[i:i+1]); err != nil {
+				return
+			}
+			time.Sleep(time.Second)
+		}
+		_, _ = io.Copy(io.Discard, c)
+	}
+	for name, tt := range map[string]struct {
+		memory int64
+		within time.Duration
+		client func(c net.Conn)
+	}{
+		"nothing is sent":     {0, 3 * time.Minute, func(c net.Conn) { _, _ = io.Copy(io.Discard, c) }},
+		"a header that drips": {0, time.Minute, func(c net.Conn) { drip(c, "GET /media/ab/x.pcm HTTP/1.1\r\nX: ", slowly) }},
+		"a body that drips": {0, time.Minute, func(c net.Conn) {
+			drip(c, "PUT /media/ab/y.pcm HTTP/1.1\r\nHost: h\r\nContent-Length: 4000\r\n\r\n", slowly)
+		}},
+		"an unwanted body": {0, time.Minute, func(c net.Conn) {
+			drip(c, "GET /nowhere HTTP/1.1\r\nHost: h\r\nContent-Length: 4000\r\n\r\n", slowly)
+		}},
+		"a reader who does not": {0, 2 * time.Minute, func(c net.Conn) {
+			_, _ = io.WriteString(c, "GET /media/ab/x.pcm HTTP/1.1\r\nHost: h\r\n\r\n")
+			time.Sleep(time.Hour)
+		}},
+		"a reader who does not, from memory": {64 << 20, 2 * time.Minute, func(c net.Conn) {
+			_, _ = io.WriteString(c, "GET /media/ab/x.pcm HTTP/1.1\r\nHost: h\r\n\r\n")
+			time.Sleep(time.Hour)
+		}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			root := t.TempDir()
+			if err := os.MkdirAll(filepath.Join(root, "ab"), 0o755); err != nil {
+				t.Fatal(err)
+			}
+			if err := os.WriteFile(filepath.Join(root, "ab/x.pcm"), make([]byte, big), 0o644); err != nil {
+				t.Fatal(err)
+			}
+			synctest.Test(t, func(t *testing.T) {
+				s, err := media.New(media.Options{Root: root, MaxObjectBytes: 16 << 20, MemoryBytes: tt.memory,
+					Log: slog.New(slog.DiscardHandler), Registry: prometheus.NewRegistry()})
+				if err != nil {
+					t.Fatal(err)
+				}
+				defer s.Close()
+				l := make(pipes)
+				served := make(chan error, 1)
+				go func() { served <- s.Serve(l, nil) }()
+				theirs, ours := net.Pipe()
+				gone := &closing{Conn: ours, at: make(chan time.Time, 1)}
+				began := time.Now()
+				l <- pipe{gone}
+				go tt.client(theirs)
+				select {
+				case at := <-gone.at:
+					t.Logf("held for %v", at.Sub(began))
+				case <-time.After(tt.within):
+					t.Errorf("still there after %v", tt.within)
+				}
+				theirs.Close()
+				if err := s.Shutdown(t.Context()); err != nil {
+					t.Error(err)
+				}
+				<-served
+				time.Sleep(2 * time.Hour) // the clients are done
+			})
+			left, _ := filepath.Glob(filepath.Join(root, "ab", ".upload-*"))
+			if len(left) > 0 {
+				t.Errorf("left %v", left)
+			}
+		})
+	}
+}
+
+type closing struct {
+	net.Conn
+	at chan time.Time
+}
+
+func (c *closing) Close() error {
+	select {
+	case c.at <- time.Now():
+	default:
+	}
+	return c.Conn.Close()
+}
+
+func TestABodyThatBreaksOffStoresNothing(t *testing.T) {
+	s := start(t, media.Options{}, nil)
+	s.mustPut("/media/ab/x.pcm", "first")
+	for cut := range 6 {
+		conn, err := net.Dial("tcp", s.addr)
+		if err != nil {
+			t.Fatal(err)
+		}
+		fmt.Fprintf(conn, "PUT /media/ab/x.pcm HTTP/1.1\r\nHost: h\r\nContent-Length: 6\r\n\r\n%s", "second"[:cut])
+		if err := conn.(*net.TCPConn).CloseWrite(); err != nil {
+			t.Fatal(err)
+		}
+		resp, err := http.ReadResponse(bufio.NewReader(conn), nil)
+		if err != nil || resp.StatusCode != 400 {
+			t.Errorf("cut after %d: %v %v", cut, resp, err)
+		}
+		conn.Close()
+		if _, body := s.ask("GET", "/media/ab/x.pcm", ""); body != "first" {
+			t.Errorf("cut after %d: stored %q", cut, body)
+		}
+	}
+	if entries, _ := os.ReadDir(filepath.Join(s.root, "ab")); len(entries) != 1 {
+		t.Errorf("left %v", entries)
+	}
+}

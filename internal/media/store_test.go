@@ -1,0 +1,281 @@
+package media_test
+
+import (
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+
+	"telapi/internal/media"
+)
+
+func mkfifo(path string) error { return syscall.Mkfifo(path, 0o644) }
+
+func openStore(t *testing.T, root string, maxBytes int64) *media.Store {
+	t.Helper()
+	s, err := media.OpenStore(media.StoreOptions{Root: root, MaxBytes: maxBytes, Log: slog.New(slog.DiscardHandler)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return s
+}
+
+func put(t *testing.T, s *media.Store, path, body string) (created bool) {
+	t.Helper()
+	created, err := s.Put(media.Path(path), strings.NewReader(body), int64(len(body)), func(fs.FileInfo) error { return nil })
+	if err != nil {
+		t.Fatalf("put %s: %v", path, err)
+	}
+	return created
+}
+
+func use(t *testing.T, s *media.Store, path string) {
+	t.Helper()
+	o, err := s.Open(media.Path(path))
+	if err != nil {
+		t.Fatalf("open %s: %v", path, err)
+	}
+	o.Close()
+}
+
+func stored(t *testing.T, s *media.Store) (paths []string) {
+	t.Helper()
+	list, err := s.List("", 10_000)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, b := range list {
+		paths = append(paths, b.Path)
+	}
+	return paths
+}
+
+func TestLeastRecentlyUsedGoesFirstAlsoAfterARestart(t *testing.T) {
+	root := t.TempDir()
+	s := openStore(t, root, 50)
+	for _, name := range []string{"a", "b", "c", "d", "e"} {
+		put(t, s, name+name+"/x.pcm", strings.Repeat(name, 10))
+	}
+	use(t, s, "aa/x.pcm")
+	put(t, s, "ff/x.pcm", strings.Repeat("f", 10))
+	if got, want := stored(t, s), []string{"aa/x.pcm", "cc/x.pcm", "dd/x.pcm", "ee/x.pcm", "ff/x.pcm"}; !slices.Equal(got, want) {
+		t.Fatalf("stored %v, want %v", got, want)
+	}
+	use(t, s, "cc/x.pcm")
+	s.Close()
+
+	s = openStore(t, root, 50)
+	put(t, s, "gg/x.pcm", strings.Repeat("g", 20)) // takes the place of two
+	if got, want := stored(t, s), []string{"aa/x.pcm", "cc/x.pcm", "ff/x.pcm", "gg/x.pcm"}; !slices.Equal(got, want) {
+		t.Errorf("stored %v, want %v", got, want)
+	}
+	put(t, s, "gg/x.pcm", "small") // a replacement gives room back
+	put(t, s, "hh/x.pcm", strings.Repeat("h", 10))
+	if got := stored(t, s); len(got) != 5 {
+		t.Errorf("stored %v, want five", got)
+	}
+	s.Close()
+
+	s = openStore(t, root, 15) // a smaller cap holds from the start
+	defer s.Close()
+	if got, want := stored(t, s), []string{"gg/x.pcm", "hh/x.pcm"}; !slices.Equal(got, want) {
+		t.Errorf("stored %v, want %v", got, want)
+	}
+}
+
+func TestUnfinishedUploadsAreSweptAtStartAndNothingElse(t *testing.T) {
+	root := t.TempDir()
+	s := openStore(t, root, 0)
+	put(t, s, "ab/x.pcm", "kept")
+	s.Close()
+	for name, stays := range map[string]bool{"ab/.upload-BEFORE-1": false, "ab/notes.txt": true, "ab/.hidden": true} {
+		if err := os.WriteFile(filepath.Join(root, name), []byte("?"), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		s := openStore(t, root, 0)
+		if _, err := os.Stat(filepath.Join(root, name)); (err == nil) != stays {
+			t.Errorf("%s: %v", name, err)
+		}
+		if got := stored(t, s); !slices.Equal(got, []string{"ab/x.pcm"}) {
+			t.Errorf("stored %v", got)
+		}
+		s.Close()
+	}
+}
+
+func TestOneRootHasOneStore(t *testing.T) {
+	root := t.TempDir()
+	s := openStore(t, root, 0)
+	if _, err := media.OpenStore(media.StoreOptions{Root: root}); err == nil || !strings.Contains(err.Error(), "MEDIA_ROOT") {
+		t.Errorf("a second one: %v", err)
+	}
+	s.Close()
+	openStore(t, root, 0).Close()
+}
+
+func TestListingGoesThroughAllInOrderOfPath(t *testing.T) {
+	s := openStore(t, t.TempDir(), 0)
+	defer s.Close()
+	var want []string
+	for _, shard := range []string{"a-b", "a", "A", "a_b", "00"} {
+		for i := range 7 {
+			p := fmt.Sprintf("%s/n%d.pcm", shard, i)
+			put(t, s, p, p)
+			want = append(want, p)
+		}
+	}
+	slices.Sort(want)
+	var got []string
+	for after := ""; ; {
+		page, err := s.List(after, 4)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if len(page) == 0 {
+			break
+		}
+		for _, b := range page {
+			got, after = append(got, b.Path), b.Path
+			if b.Bytes != int64(len(b.Path)) || b.ModifiedAt.IsZero() {
+				t.Errorf("%+v", b)
+			}
+		}
+	}
+	if !slices.Equal(got, want) {
+		t.Errorf("got  %v\nwant %v", got, want)
+	}
+}
+
+func TestAFailedUploadLeavesNothing(t *testing.T) {
+	root := t.TempDir()
+	s := openStore(t, root, 0)
+	defer s.Close()
+	put(t, s, "ab/x.pcm", "first")
+	refused := errors.New("refused")
+	for name, upload := range map[string]func() (bool, error){
+		"a short body": func() (bool, error) {
+			return s.Put("ab/x.pcm", strings.NewReader("sec"), 6, func(fs.FileInfo) error { return nil })
+		},
+		"a body that fails": func() (bool, error) {
+			return s.Put("ab/x.pcm", io.MultiReader(strings.NewReader("sec"), &broken{refused}), 6, func(fs.FileInfo) error { return nil })
+		},
+		"a refusal at the end": func() (bool, error) {
+			return s.Put("ab/x.pcm", strings.NewReader("second"), 6, func(fs.FileInfo) error { return refused })
+		},
+	} {
+		if _, err := upload(); err == nil {
+			t.Errorf("%s: no error", name)
+		}
+		entries, err := os.ReadDir(filepath.Join(root, "ab"))
+		if err != nil || len(entries) != 1 {
+			t.Errorf("%s: left %v, %v", name, entries, err)
+		}
+		if body, _ := os.ReadFile(filepath.Join(root, "ab/x.pcm")); string(body) != "first" {
+			t.Errorf("%s: stored %q", name, body)
+		}
+	}
+}
+
+type broken struct{ err error }
+
+func (b *broken) Read([]byte) (int, error) { return 0, b.err }
+
+// signed is a body whose last part says whether it is whole and of one piece.
+func signed(fill string, n int) string {
+	body := strings.Repeat(fill, n)
+	sum := sha256.Sum256([]byte(body))
+	return body + hex.EncodeToString(sum[:])
+}
+
+func whole(body string) bool {
+	cut := len(body) - 2*sha256.Size
+	if cut < 0 {
+		return false
+	}
+	sum := sha256.Sum256([]byte(body[:cut]))
+	return hex.EncodeToString(sum[:]) == body[cut:]
+}
+
+// Writers replace, delete and evict while readers read: whatever they get is one
+// body, whole, and who asks after an answer to a change sees that change.
+func TestReadersSeeWholeBodiesAndNoOldOnes(t *testing.T) {
+	s := start(t, media.Options{MemoryBytes: 1 << 20, MaxBytes: 1 << 20}, nil)
+	var wg sync.WaitGroup
+	for w := range 4 {
+		wg.Go(func() {
+			mine := fmt.Sprintf("/media/w%d/own.pcm", w)
+			for i := range 60 {
+				body := signed(fmt.Sprint(w, ".", i, ";"), 10+i*50)
+				s.ask("PUT", "/media/ab/shared.pcm", body)
+				s.ask("PUT", mine, body)
+				for range 3 {
+					if resp, got := s.ask("GET", mine, ""); got != body {
+						t.Errorf("asked after the PUT was answered: %d, another body of %d bytes", resp.StatusCode, len(got))
+					}
+				}
+				if i%5 == 0 {
+					s.ask("DELETE", mine, "")
+					if resp, _ := s.ask("GET", mine, ""); resp.StatusCode != 404 {
+						t.Errorf("asked after the DELETE was answered: %d", resp.StatusCode)
+					}
+				}
+				if resp, got := s.ask("GET", "/media/ab/shared.pcm", ""); resp.StatusCode != 200 || !whole(got) {
+					t.Errorf("shared: %d, %d bytes, not whole", resp.StatusCode, len(got))
+				}
+			}
+		})
+	}
+	wg.Wait()
+}
+
+func TestTheCapHoldsUnderManyWriters(t *testing.T) {
+	const maxBytes = 20_000
+	root := t.TempDir()
+	s := openStore(t, root, maxBytes)
+	defer s.Close()
+	var wg sync.WaitGroup
+	for w := range 8 {
+		wg.Go(func() {
+			for i := range 100 {
+				put(t, s, fmt.Sprintf("%02x/%d-%d.pcm", i%16, w, i%40), strings.Repeat("x", 100+i))
+			}
+		})
+	}
+	wg.Wait()
+	var bytes int64
+	list, err := s.List("", 10_000)
+	for _, b := range list {
+		bytes += b.Bytes
+	}
+	if err != nil || bytes > maxBytes || bytes < maxBytes-200 {
+		t.Errorf("%d bytes in %d objects, the cap is %d (%v)", bytes, len(list), maxBytes, err)
+	}
+}
+
+func TestEveryUploadHasATagOfItsOwn(t *testing.T) {
+	s := openStore(t, t.TempDir(), 0)
+	defer s.Close()
+	seen := map[string]bool{}
+	for i := range 200 {
+		put(t, s, "ab/x.pcm", fmt.Sprintf("%04d", i))
+		o, err := s.Open("ab/x.pcm")
+		if err != nil {
+			t.Fatal(err)
+		}
+		if seen[o.ETag] {
+			t.Fatalf("tag %s came twice", o.ETag)
+		}
+		seen[o.ETag] = true
+		o.Close()
+	}
+}

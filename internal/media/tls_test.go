@@ -1,0 +1,71 @@
+package media_test
+
+import (
+	"crypto/tls"
+	"crypto/x509"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"telapi/internal/config"
+	"telapi/internal/media"
+	"telapi/test/boot"
+	"telapi/test/servers"
+)
+
+func TestHTTPSWithAEADsOnlyAndARenewedCertificate(t *testing.T) {
+	first, second := servers.NewCA(t), servers.NewCA(t)
+	dir := t.TempDir()
+	_, certFile, keyFile := first.Files(t, dir, "localhost")
+	certificate, err := media.LoadCertificate(certFile, keyFile, slog.New(slog.DiscardHandler))
+	if err != nil {
+		t.Fatal(err)
+	}
+	secure := config.ServerTLS()
+	secure.GetCertificate = certificate.Get
+	s := start(t, media.Options{MemoryBytes: 1 << 20}, secure)
+	dial := func(ca *servers.CA, version uint16, suites ...uint16) error {
+		roots := x509.NewCertPool()
+		roots.AppendCertsFromPEM(ca.PEM())
+		conn, err := tls.Dial("tcp", s.addr, &tls.Config{ServerName: "localhost", RootCAs: roots, MinVersion: version, MaxVersion: version, CipherSuites: suites})
+		if err == nil {
+			conn.Close()
+		}
+		return err
+	}
+	for name, tt := range map[string]struct {
+		version uint16
+		suites  []uint16
+		ok      bool
+	}{
+		"TLS 1.3":          {tls.VersionTLS13, nil, true},
+		"TLS 1.2 AES-GCM":  {tls.VersionTLS12, []uint16{tls.TLS_ECDHE_ECDSA_WITH_AES_128_GCM_SHA256}, true},
+		"TLS 1.2 ChaCha20": {tls.VersionTLS12, []uint16{tls.TLS_ECDHE_ECDSA_WITH_CHACHA20_POLY1305_SHA256}, true},
+		"TLS 1.2 CBC":      {tls.VersionTLS12, []uint16{tls.TLS_ECDHE_ECDSA_WITH_AES_128_CBC_SHA}, false},
+		"TLS 1.1":          {tls.VersionTLS11, nil, false},
+	} {
+		if err := dial(first, tt.version, tt.suites...); (err == nil) != tt.ok {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+
+	// Half of a renewal: the new certificate is there, its key is not yet.
+	certPEM, keyPEM := second.Issue(t, "localhost")
+	write := func(name string, content []byte) {
+		t.Helper()
+		if err := os.WriteFile(filepath.Join(dir, name), content, 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	write("cert.pem", certPEM)
+	if err := certificate.Reload(); err == nil {
+		t.Error("half a pair was taken")
+	}
+	if err := dial(first, tls.VersionTLS13); err != nil {
+		t.Errorf("the pair before does not serve any more: %v", err)
+	}
+	write("key.pem", keyPEM)
+	boot.Eventually(t, 10*time.Second, "the new certificate is served", func() bool { return dial(second, tls.VersionTLS13) == nil })
+}
