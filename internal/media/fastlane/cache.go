@@ -9,27 +9,29 @@ import (
 // share is the part of the cache that one object may take.
 const share = 8
 
-// entry is an object in memory. It never changes.
+// entry is an object at hand, in memory or as an open file. It never changes.
 type entry struct {
-	path string
-	head []byte // of the answer, up to the Date
-	body []byte
-	used atomic.Bool // since the hand last passed
-	size int64
-	at   *list.Element
+	path         string
+	head         []byte // of the answer, up to the Date
+	body         []byte
+	file         *source     // instead of body
+	length, size int64       // of the body, and of everything
+	used         atomic.Bool // since the hand last passed
+	at           *list.Element
 }
 
 // cache holds objects up to a number of bytes. What goes first follows SIEVE: a
 // hand walks from the oldest to the newest, spares what was used since it last
 // came by, and takes the rest. So a hit writes nothing but one flag.
 //
-// A path is in one of three conditions: its object is in memory; one goroutine
+// A path is in one of three conditions: its object is at hand; one goroutine
 // loads it; or neither. Changing a path ends the first two, and while it lasts
 // nobody may begin to load: so what enters the cache was read entirely between
 // two changes.
 type cache struct {
-	max  int64
-	load func(path string, limit int64) (Object, bool)
+	max      int64
+	maxFiles uint64
+	load     func(path string, limit int64) (Object, bool)
 
 	hits, loads atomic.Uint64
 
@@ -41,20 +43,22 @@ type cache struct {
 	order   list.List      // of *entry, newest first
 	hand    *list.Element
 	bytes   int64
+	files   uint64
 }
 
 func newCache(maximum int64, load func(string, int64) (Object, bool)) *cache {
-	return &cache{max: maximum, load: load, entries: map[string]*entry{}, loading: map[string]uint64{}, changes: map[string]int{}}
+	return &cache{max: maximum, maxFiles: spareFiles(), load: load,
+		entries: map[string]*entry{}, loading: map[string]uint64{}, changes: map[string]int{}}
 }
 
-// get returns the object of a path, loaded if need be, or nil if the server
-// should answer.
-func (c *cache) get(path []byte) *entry {
+// get returns the object of a path, loaded if need be and into memory if asked
+// for, or nil if the server should answer.
+func (c *cache) get(path []byte, inMemory bool) *entry {
 	c.mu.RLock()
 	e := c.entries[string(path)]
 	c.mu.RUnlock()
-	if e == nil {
-		if e = c.fetch(string(path)); e == nil {
+	if e == nil || inMemory && e.file != nil {
+		if e = c.fetch(string(path), inMemory); e == nil {
 			return nil
 		}
 	}
@@ -67,7 +71,7 @@ func (c *cache) get(path []byte) *entry {
 
 // fetch loads an object. Who comes while another does so is left to the server
 // rather than made to wait.
-func (c *cache) fetch(path string) *entry {
+func (c *cache) fetch(path string, inMemory bool) *entry {
 	c.mu.Lock()
 	if c.max <= 0 || c.loading[path] != 0 || c.changes[path] > 0 {
 		c.mu.Unlock()
@@ -76,32 +80,52 @@ func (c *cache) fetch(path string) *entry {
 	c.turn++
 	mine := c.turn
 	c.loading[path] = mine
+	inMemory = inMemory || c.files >= c.maxFiles
 	c.mu.Unlock()
 
-	object, ok := c.load(path, c.max/share)
-	var e *entry
-	if ok {
-		e = newEntry(path, object)
-		c.loads.Add(1)
-	}
+	e := c.read(path, inMemory)
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.loading[path] == mine {
-		delete(c.loading, path)
-		if ok && e.size <= c.max/share {
-			c.insert(e)
-		}
+	if c.loading[path] != mine { // changed meanwhile
+		e.close()
+		return nil
+	}
+	delete(c.loading, path)
+	if e != nil {
+		c.loads.Add(1)
+		c.insert(e)
+	}
+	return e
+}
+
+// read gets an object from its owner, or nil if there is none of a fitting size.
+func (c *cache) read(path string, inMemory bool) *entry {
+	limit := c.max / share
+	object, ok := c.load(path, limit)
+	if !ok {
+		return nil
+	}
+	e, err := newEntry(path, object, inMemory)
+	if err != nil || e.size > limit {
+		e.close()
+		return nil
 	}
 	return e
 }
 
 func (c *cache) insert(e *entry) {
+	if old := c.entries[e.path]; old != nil {
+		c.remove(old)
+	}
 	for c.bytes+e.size > c.max {
 		c.evict()
 	}
 	c.entries[e.path] = e
 	e.at = c.order.PushFront(e)
 	c.bytes += e.size
+	if e.file != nil {
+		c.files++
+	}
 }
 
 func (c *cache) evict() {
@@ -125,6 +149,10 @@ func (c *cache) remove(e *entry) {
 	c.order.Remove(e.at)
 	delete(c.entries, e.path)
 	c.bytes -= e.size
+	if e.file != nil {
+		c.files--
+	}
+	e.close()
 }
 
 // close begins a change.

@@ -27,6 +27,7 @@ type conn struct {
 	net.Conn // the socket, or TLS over it
 	socket   net.Conn
 	records  *records // between TLS and the socket; nil without TLS
+	sender   *sender  // nil with TLS
 	lane     *Lane
 	state    atomic.Int32
 
@@ -64,7 +65,7 @@ func (c *conn) Read(p []byte) (int, error) {
 		c.owed -= int64(n)
 		return n, err
 	case c.state.Load() == handed:
-		return c.watch(p)
+		return c.watch()
 	default:
 		return c.serve(p)
 	}
@@ -96,11 +97,10 @@ func (c *conn) serve(p []byte) (int, error) {
 				return c.handOn(p, n, r, foreign)
 			}
 		case plain:
-			e := c.lane.cache.get(r.path)
-			if e == nil {
+			switch err := c.answer(c.lane.cache.get(r.path, c.sender == nil)); {
+			case errors.Is(err, errGone):
 				return c.handOn(p, n, r, framed)
-			}
-			if !c.answer(e) {
+			case err != nil: // nobody is there to be told
 				return 0, io.EOF
 			}
 			n, begun = copy(p, p[r.head:n]), false
@@ -110,15 +110,26 @@ func (c *conn) serve(p []byte) (int, error) {
 	}
 }
 
-// answer reports whether the connection may go on afterwards.
-func (c *conn) answer(e *entry) bool {
+// errGone says that an object is not at hand any more.
+var errGone = errors.New("object gone")
+
+// answer sends an object. After an error but errGone the connection ends.
+func (c *conn) answer(e *entry) error {
+	if e == nil {
+		return errGone
+	}
 	if !c.state.CompareAndSwap(waiting, busy) {
-		return false
+		return net.ErrClosed
 	}
 	arm(&c.writeBy, c.lane.write, c.Conn.SetWriteDeadline)
 	err := c.send(e)
-	c.lane.served(e.path, len(e.body))
-	return c.state.CompareAndSwap(busy, waiting) && err == nil && !c.lane.draining.Load()
+	if !c.state.CompareAndSwap(busy, waiting) || c.lane.draining.Load() {
+		return net.ErrClosed
+	}
+	if err == nil {
+		c.lane.served(e.path, int(e.length))
+	}
+	return err
 }
 
 // handOn returns to net/http what is in p, but for what follows its first
@@ -157,7 +168,7 @@ func (c *conn) settle(state http.ConnState) {
 // watch is what net/http does while a handler runs, to hear of a client that
 // leaves. A byte that comes instead begins the next request: it is held back
 // until net/http gives up, so that the lane may see that request too.
-func (c *conn) watch(p []byte) (int, error) {
+func (c *conn) watch() (int, error) {
 	if len(c.ahead) == 0 {
 		n, err := c.Conn.Read(c.one[:])
 		if n == 0 {

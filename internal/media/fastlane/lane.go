@@ -14,21 +14,27 @@ import (
 	"crypto/tls"
 	"net"
 	"net/http"
+	"os"
 	"sync"
 	"sync/atomic"
 	"time"
 )
 
-// Object is what a plain GET of a path is answered with, always as a 200.
+// Object is what a plain GET of a path is answered with, always as a 200. Its
+// bytes are either Body or the first Size bytes of File, which the lane closes;
+// nobody changes them from here on.
 type Object struct {
 	Header http.Header // what the handler sets; Date and Content-Length are the lane's
-	Body   []byte      // not changed by anybody from here on
+	Body   []byte
+	File   *os.File
+	Size   int64
 }
 
 // Options are what a lane works with.
 type Options struct {
-	// MaxBytes bounds the memory of all objects together; 0 leaves every
-	// request to the server.
+	// MaxBytes bounds the bytes of all objects together, in memory or, as
+	// connections without TLS need them, in open files; 0 leaves every request
+	// to the server.
 	MaxBytes int64
 
 	// Load fetches the object of a path that is not in memory. It reports false
@@ -111,7 +117,7 @@ func (l *Lane) Change(path string, change func() error) error {
 // Stats are figures for metrics.
 type Stats struct {
 	Hits, Loads    uint64 // answers given, and objects loaded for them
-	Objects, Bytes int64  // what is in memory
+	Objects, Bytes int64  // what is at hand
 }
 
 // Stats tells what the lane has done so far.
@@ -165,6 +171,7 @@ func (ln *listener) Accept() (net.Conn, error) {
 	}
 	if ln.secure == nil {
 		c := newConn(socket, ln.lane)
+		c.sender = newSender(socket)
 		ln.lane.remember(c)
 		return plainConn{c}, nil
 	}

@@ -1,6 +1,7 @@
 package fastlane
 
 import (
+	"context"
 	"crypto/tls"
 	"errors"
 	"io"
@@ -35,7 +36,7 @@ func (c secureConn) ConnectionState() tls.ConnectionState {
 	if c.lane.header > 0 {
 		_ = c.Conn.SetDeadline(time.Now().Add(c.lane.header))
 	}
-	err := c.tls.Handshake()
+	err := c.tls.HandshakeContext(context.Background())
 	_ = c.Conn.SetDeadline(time.Time{})
 	if mistake := (tls.RecordHeaderError{}); errors.As(err, &mistake) && mistake.Conn != nil && mistake.RecordHeader[0] >= 'A' {
 		_, _ = io.WriteString(mistake.Conn, "HTTP/1.0 400 Bad Request\r\n\r\nClient sent an HTTP request to an HTTPS server.\n")
