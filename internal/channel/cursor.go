@@ -10,6 +10,13 @@ import (
 
 var cursorForm = regexp.MustCompile(`^([A-Za-z0-9]{1,64})\.([0-9]{1,19}-[0-9]{1,19})$`)
 
+// Start is the cursor of who was cut off before it learnt of any: everything of
+// this life, whichever it is.
+const Start = "start"
+
+// anyEpoch cannot be part of a cursor that was given out.
+const anyEpoch = "*"
+
 // String is the cursor as browsers see it: opaque, for they must not reckon
 // with it.
 func (c Cursor) String() string {
@@ -18,6 +25,9 @@ func (c Cursor) String() string {
 
 // ParseCursor reads what String wrote; ok is false for anything else.
 func ParseCursor(s string) (c Cursor, ok bool) {
+	if s == Start {
+		return Cursor{Epoch: anyEpoch}, true
+	}
 	raw, err := base64.RawURLEncoding.Strict().DecodeString(s)
 	if err != nil || len(raw) > 128 {
 		return Cursor{}, false

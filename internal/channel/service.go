@@ -96,7 +96,7 @@ func (s *Service) Open(ctx context.Context, session Info, succeeds string, resum
 		// A browser that is cut off again before it has seen all of that comes
 		// back to where this began.
 		c.start, c.position = Cursor{Epoch: c.attached.Head.Epoch}, c.attached.Missed[n-1].Cursor
-		if resume != "" {
+		if resume != "" && resume != Start {
 			c.start = *attachment.Resume
 		}
 	}
@@ -104,6 +104,13 @@ func (s *Service) Open(ctx context.Context, session Info, succeeds string, resum
 		s.offer(ctx, session)
 	}
 	return c, nil
+}
+
+// Admits tells why Open would refuse a connection, if it would, and changes
+// nothing.
+func (s *Service) Admits(ctx context.Context, session Info, succeeds string) error {
+	_, err := s.store.Attach(ctx, Attachment{ChannelID: session.ID, Succeeds: succeeds, Reject: session.Reject, TeamID: session.TeamID, EndpointID: session.EndpointID})
+	return err
 }
 
 // offer puts a session before the runtimes. When that fails the next heartbeat

@@ -30,7 +30,7 @@ type Attachment struct {
 	ConnectionID string
 	Succeeds     string        // the connection it continues, if it says so
 	Reject       bool          // refuse when another connection is alive
-	Lease        time.Duration // how long ownership lasts without Renew
+	Lease        time.Duration // how long ownership lasts without Renew; 0: only ask
 	// What the channel is opened with, should this be the first connection
 	// or the store have lost it.
 	TeamID, EndpointID, Mode, TransactionID string
@@ -84,7 +84,8 @@ type Append struct {
 type Store interface {
 	// Attach opens the channel where needed, takes ownership, tells the
 	// connection before (if any) and the runtime, and reads the history. It
-	// fails with fault.SessionInUse or fault.SessionEnded.
+	// fails with fault.SessionInUse or fault.SessionEnded. Without a lease it
+	// does nothing but that.
 	Attach(ctx context.Context, a Attachment) (Attached, error)
 	// Append puts a frame on the runtime's stream, once per message id.
 	Append(ctx context.Context, f Append) (Outcome, error)

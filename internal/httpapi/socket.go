@@ -44,22 +44,25 @@ func (s *Server) openSocket(w http.ResponseWriter, r *http.Request, _ auth.Princ
 	if err != nil {
 		return err
 	}
-	if !canUpgrade(r) {
-		w.Header().Set("Upgrade", "websocket")
-		w.Header().Set("Sec-WebSocket-Version", "13")
-		return fault.New(fault.UpgradeRequired, "The token is good. Open a WebSocket to use it.")
-	}
-	if ses, err = s.deps.Sessions.Redeem(r.Context(), ses); err != nil {
-		return err
-	}
-	if s.deps.Draining() { // asked as late as can be: a socket that opens after the drain is cut off without a word
-		return fault.New(fault.ServiceUnavailable, "This instance restarts. Connect again to reach another one.").After(time.Second)
-	}
 	info, err := channelInfo(ses, ep)
 	if err != nil {
 		return err
 	}
 	query := r.URL.Query()
+	if !canUpgrade(r) {
+		if err := s.deps.Channels.Admits(r.Context(), info, query.Get("connectionId")); err != nil {
+			return err
+		}
+		w.Header().Set("Upgrade", "websocket")
+		w.Header().Set("Sec-WebSocket-Version", "13")
+		return fault.New(fault.UpgradeRequired, "The token is good. Open a WebSocket to use it.")
+	}
+	if _, err = s.deps.Sessions.Redeem(r.Context(), ses); err != nil {
+		return err
+	}
+	if s.deps.Draining() { // asked as late as can be: a socket that opens after the drain is cut off without a word
+		return fault.New(fault.ServiceUnavailable, "This instance restarts. Connect again to reach another one.").After(time.Second)
+	}
 	conn, err := s.deps.Channels.Open(r.Context(), info, query.Get("connectionId"), query.Get("streamId"))
 	if err != nil {
 		return err

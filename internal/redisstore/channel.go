@@ -91,6 +91,8 @@ func (c *Channels) Attach(ctx context.Context, a channel.Attachment) (attached c
 		return attached, fault.New(fault.SessionInUse, "Another connection of this session is open. Close it, or name it by connectionId to take its place.")
 	case state == "ended":
 		return attached, fault.New(fault.SessionEnded, "This session has ended. Ask for a new token.")
+	case state == "free":
+		return attached, nil
 	case state != "attached" || len(r) != 8:
 		return attached, fmt.Errorf("attach to the channel: it answered %q", state)
 	}

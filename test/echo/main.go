@@ -48,7 +48,7 @@ func run(ctx context.Context, team string) error {
 			return err
 		}
 		go func() {
-			if err := converse(ctx, ch); err != nil && !errors.Is(err, callruntime.ErrEnded) {
+			if err := converse(ctx, ch); !errors.Is(err, callruntime.ErrEnded) {
 				fmt.Fprintln(os.Stderr, ch.ID, err)
 			}
 		}()

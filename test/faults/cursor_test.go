@@ -81,6 +81,9 @@ func TestCursorsRecoverAllOrNothing(t *testing.T) {
 				}
 			}
 			b.Expect(`"type":"reconnect"`, fmt.Sprintf(`{"recovered":%v,"count":%d}`, r.recovered, count))
+			if r.cursor == "start" {
+				r.cursor = start
+			}
 			if r.recovered && ready.ReadyStreamID() != r.cursor || !r.recovered && ready.ReadyStreamID() != cursors[newest] {
 				t.Errorf("ready says it starts at %s", ready.ReadyStreamID())
 			}
@@ -88,6 +91,7 @@ func TestCursorsRecoverAllOrNothing(t *testing.T) {
 			b.Expect(`"event":"ack"`, ack)
 		}
 		t.Run("before the first message", func(t *testing.T) { try(t, 4, resumption{start, true, 1}) })
+		t.Run("lost before there was one", func(t *testing.T) { try(t, 4, resumption{"start", true, 1}) })
 		t.Run("current", func(t *testing.T) { try(t, 4, resumption{cursors[4], true, 5}) })
 		t.Run("old but kept", func(t *testing.T) { try(t, 4, resumption{cursors[2], true, 3}) })
 		t.Run("from the future", func(t *testing.T) { try(t, 4, resumption{future(t, cursors[4]), false, 0}) })
@@ -102,6 +106,7 @@ func TestCursorsRecoverAllOrNothing(t *testing.T) {
 			cursors = append(cursors, said(t, b, ch, 5, 8)...)
 		})
 		t.Run("the newest that was trimmed", func(t *testing.T) { try(t, 8, resumption{cursors[8-history], true, 8 - history + 1}) })
+		t.Run("lost before there was one, and trimmed", func(t *testing.T) { try(t, 8, resumption{"start", false, 0}) })
 		t.Run("trimmed", func(t *testing.T) { try(t, 8, resumption{cursors[8-history-1], false, 0}) })
 		t.Run("after a wipe", func(t *testing.T) {
 			b.Cut()

@@ -95,6 +95,11 @@ func TestSecondConnectionOnAnotherInstance(t *testing.T) {
 		ch := talk.Accept(t, talk.StartRuntime(t, p.env))
 		refused(t, other, token, "", http.StatusConflict, "SESSION_IN_USE")
 		refused(t, other, token, "?connectionId="+uuid.NewString(), http.StatusConflict, "SESSION_IN_USE")
+		for query, want := range map[string]int{"": http.StatusConflict, "?connectionId=" + name: http.StatusUpgradeRequired} {
+			if status, _, body := ask(t, other, http.MethodGet, "/ws/session"+query, "Authorization", "Bearer "+token); status != want {
+				t.Errorf("a page that asks with %q is told %d %s", query, status, body)
+			}
+		}
 		goesOn(t, first, ch)
 
 		second := talk.Connect(t, other, id, token, "?connectionId="+name)

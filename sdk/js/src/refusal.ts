@@ -36,7 +36,7 @@ export async function askWhy(socketUrl: string, token: string): Promise<Refusal 
 async function read(answer: Response): Promise<Refusal> {
   const { status } = answer;
   if (status === 426) {
-    return temporary("HANDSHAKE_FAILED", "The token is good, but no socket came about: another connection may have the session, or something on the way passes no WebSockets.");
+    return temporary("HANDSHAKE_FAILED", "The token is good, but no socket came about. Perhaps something on the way passes no WebSockets.");
   }
   const retryAfterMs = 1000 * (Number(answer.headers.get("Retry-After")) || 0);
   const envelope = (await answer.json().catch(() => undefined)) as { error?: { code?: string; message?: string; requestId?: string; details?: unknown } } | undefined;

@@ -29,6 +29,7 @@ export class Session {
   private readonly seen = new Set<string>();
   private ticket: Ticket | undefined;
   private reissued = false;
+  private tried = false; // there was a line: the service may have more of it than was seen here
   private line: Line | undefined;
   private turn = 0; // counts what was begun, so that what was overtaken can tell
   private attempt = 0;
@@ -125,6 +126,7 @@ export class Session {
   /** Cuts the line, as a lost network would; `resume` comes back. For demonstrations and tests. */
   cut(): void {
     if (this.state === "ended") return;
+    this.tried = true;
     this.hangUp();
     this.become({ state: "cut" });
   }
@@ -158,7 +160,8 @@ export class Session {
     if (this.turn !== turn) return;
     const { url, token } = this.ticket;
     const target = new URL(url);
-    for (const [name, value] of Object.entries(this.at)) target.searchParams.set(name, value);
+    // Who was cut off before the first frame has no cursor, but may have missed a greeting.
+    for (const [name, value] of Object.entries(this.tried ? { streamId: "start", ...this.at } : this.at)) target.searchParams.set(name, value);
     try {
       this.line = new Line(this.Socket, target.href, token, options.connectTimeoutMs ?? 10_000, options.pongTimeoutMs ?? 10_000, {
         message: (message, raw) => this.receive(message, raw),
@@ -183,7 +186,8 @@ export class Session {
   }
 
   private async lost(url: string, closeCode: number, reason: string, opened: boolean): Promise<void> {
-    const turn = this.turn;
+    const { turn, tried } = this;
+    this.tried = true;
     const lasted = this.readyAt ? Date.now() - this.readyAt : 0;
     this.line = undefined;
     this.readyAt = 0;
@@ -204,6 +208,8 @@ export class Session {
       this.ticket = undefined;
       refusal.final = false;
     }
+    // It may be a connection of this very page that has the session, and its end is not noticed yet.
+    if (tried && refusal.error.code === "SESSION_IN_USE") refusal.final = false;
     this.events.emit("refused", refusal);
     if (this.turn !== turn) return; // a listener decided otherwise
     if (refusal.final) return this.end(refusal.error);

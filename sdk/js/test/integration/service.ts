@@ -14,7 +14,8 @@ import type { TokenAnswer } from "../../src/index.js";
 export class Service implements AsyncDisposable {
   url = "";
   private key = "";
-  private endpointId = "";
+  team = "";
+  endpointId = "";
   private server: ChildProcess | undefined;
   private readonly others: ChildProcess[] = [];
 
@@ -35,7 +36,7 @@ export class Service implements AsyncDisposable {
     service.others.push(store);
     await line(store, "Ready to accept connections");
     await service.boot();
-    const team = (await service.telapi("team", "create", "SDK")).id as string;
+    const team = (service.team = (await service.telapi("team", "create", "SDK")).id as string);
     service.endpointId = (await service.telapi("endpoint", "create", "--team", team, "--name", "SDK", "--mode", "chat", "--mode", "audio")).id as string;
     service.key = (await service.telapi("key", "create", "--team", team, "--scope", "CREATE_CALL_TOKEN")).key as string;
     service.others.push(spawn(program("echo"), [team], { env, stdio: ["ignore", "ignore", "inherit"] }));

@@ -82,6 +82,15 @@ test("it resumes after the last message and names the connection before", async 
   session.dispose();
 });
 
+test("a line that is lost before its first frame is followed by one that asks for everything", async () => {
+  const { session } = await open();
+  expect(ScriptedSocket.latest.url).not.toContain("streamId");
+  ScriptedSocket.latest.onopen?.({});
+  await again();
+  expect(ScriptedSocket.latest.url).toContain("?streamId=start");
+  session.dispose();
+});
+
 test("after a reload it goes on where the page was", async () => {
   const { session } = await open({ from: { streamId: "s7", connectionId: "c9" } });
   expect(ScriptedSocket.latest.url).toBe("ws://service/ws/session?streamId=s7&connectionId=c9");

@@ -149,6 +149,22 @@ describe("a refused handshake", () => {
     session.dispose();
   });
 
+  test("a session in use is another page's at first, and may be one's own later", async () => {
+    answer(409, { error: { code: "SESSION_IN_USE", message: "Another connection is open." } });
+    const second = await open();
+    ScriptedSocket.latest.drop();
+    await vi.advanceTimersByTimeAsync(0);
+    expect(second.session).toMatchObject({ state: "ended", reason: { code: "SESSION_IN_USE" } });
+    const { session } = await open();
+    ScriptedSocket.latest.ready();
+    ScriptedSocket.latest.drop();
+    await vi.advanceTimersByTimeAsync(1_000);
+    ScriptedSocket.latest.drop();
+    await vi.advanceTimersByTimeAsync(0);
+    expect(session).toMatchObject({ state: "waiting", reason: { code: "SESSION_IN_USE" } });
+    session.dispose();
+  });
+
   test("a service that cannot be reached is tried again", async () => {
     vi.stubGlobal("fetch", () => Promise.reject(new TypeError("fetch failed")));
     const { session } = await open();
