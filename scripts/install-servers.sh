@@ -23,6 +23,7 @@ node          nodejs        -
 npm           npm           -
 sox           sox           -
 espeak-ng     espeak-ng     -
+faketime      faketime      -
 haproxy       haproxy       haproxy.service
 nginx         nginx-light   nginx.service         /usr/sbin
 '

@@ -2,6 +2,7 @@ package app
 
 import (
 	"context"
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"io"
@@ -11,6 +12,7 @@ import (
 	"telapi/internal/config"
 	"telapi/internal/fault"
 	"telapi/internal/ratelimit"
+	"telapi/internal/redisstore"
 	"telapi/internal/sqlstore"
 )
 
@@ -130,6 +132,30 @@ func (d *diagnosis) database(ctx context.Context, cfg config.Config, log io.Writ
 	default:
 		d.good(check, "%s is reached, schema version %d", db, schema.Current)
 	}
+	d.clock(db.String(), func() (time.Time, error) { return db.Clock(ctx) })
+}
+
+// maxSkew is how far clocks may be apart: tokens are checked by the machine's,
+// deadlines of work items by the key-value store's, and both in seconds.
+const maxSkew = 2 * time.Second
+
+// clock compares another machine's time with our own, half way through the
+// question.
+func (d *diagnosis) clock(whose string, ask func() (time.Time, error)) {
+	const check = "clocks"
+	asked := time.Now()
+	theirs, err := ask()
+	if err != nil {
+		d.bad(check, "%s does not tell its time: %v", whose, reason(err))
+		return
+	}
+	took := time.Since(asked)
+	skew := theirs.Sub(asked.Add(took / 2)).Round(time.Millisecond)
+	if skew.Abs() > maxSkew+took/2 {
+		d.bad(check, "%s is %s away from this machine's time: synchronise both by NTP, or tokens and deadlines end too early or too late", whose, skew)
+		return
+	}
+	d.good(check, "%s and this machine agree within %s", whose, (skew.Abs() + took/2).Round(time.Millisecond))
 }
 
 // databaseSettings names what to look at when the database is not as it should be.
@@ -167,6 +193,31 @@ func (d *diagnosis) keyValue(ctx context.Context, cfg config.Config, log io.Writ
 		return
 	}
 	d.good(check, "is reached")
+	if cfg.RedisURL != "" {
+		d.nodes(ctx, kv)
+	}
+}
+
+// wanted are the settings of a node without which conversations can be lost.
+var wanted = []struct{ name, value, otherwise string }{
+	{"maxmemory-policy", "noeviction", "a full server throws live conversations away instead of refusing new ones"},
+	{"appendonly", "yes", "what was acknowledged is lost when the server restarts"},
+}
+
+func (d *diagnosis) nodes(ctx context.Context, kv *redisstore.Store) {
+	for _, node := range kv.Nodes() {
+		d.clock("Redis at "+node.Name, func() (time.Time, error) { return node.Clock(ctx) })
+		for _, w := range wanted {
+			switch value := node.Setting(ctx, w.name); value {
+			case w.value:
+				d.good(w.name, "is %s on %s", value, node.Name)
+			case "":
+				d.good(w.name, "is not told by %s: see to it that it is %s there", node.Name, w.value)
+			default:
+				d.bad(w.name, "is %s on %s: %s. Set it to %s", value, node.Name, w.otherwise, w.value)
+			}
+		}
+	}
 }
 
 func (d *diagnosis) mediaService(ctx context.Context, cfg config.Config) {
@@ -183,7 +234,13 @@ func (d *diagnosis) mediaService(ctx context.Context, cfg config.Config) {
 	defer client.Close()
 	ctx, cancel := context.WithTimeout(ctx, connectTimeout)
 	defer cancel()
-	if err := client.Ping(ctx); err != nil {
+	err = client.Ping(ctx)
+	var untrusted *tls.CertificateVerificationError
+	switch {
+	case errors.As(err, &untrusted):
+		d.bad(check, "presents a certificate that TTS_MEDIA_CACHE_CA_BUNDLE does not vouch for: %v. Give the bundle of the CA that signed it", untrusted.Err)
+		return
+	case err != nil:
 		d.bad(check, "%v. Check TTS_MEDIA_CACHE_BASE_URL and TTS_MEDIA_CACHE_CA_BUNDLE", err)
 		return
 	}

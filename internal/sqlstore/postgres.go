@@ -36,6 +36,7 @@ func openPostgres(dsn redact.Secret) (*sql.DB, engine, error) {
 		dialect:      goose.DialectPostgres,
 		title:        "PostgreSQL at " + address,
 		versionTable: "SELECT to_regclass('" + goose.DefaultTablename + "') IS NOT NULL",
+		clock:        "SELECT CAST(EXTRACT(EPOCH FROM clock_timestamp()) * 1000 AS BIGINT)",
 	}, nil
 }
 

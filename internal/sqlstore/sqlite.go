@@ -66,6 +66,7 @@ func openSQLite(dataDir string) (*sql.DB, engine, error) {
 		dialect:      goose.DialectSQLite3,
 		title:        "SQLite at " + path,
 		versionTable: "SELECT COUNT(*) > 0 FROM sqlite_master WHERE name = '" + goose.DefaultTablename + "'",
+		clock:        "SELECT CAST(unixepoch('subsec') * 1000 AS INTEGER)",
 		dataDir:      dir,
 	}, nil
 }

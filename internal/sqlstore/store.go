@@ -45,6 +45,7 @@ type engine struct {
 	dialect      goose.Dialect
 	title        string // for people, without credentials
 	versionTable string // query: has any migration ever run here?
+	clock        string // query: ms since 1970 by the database's own clock
 	dataDir      string // SQLite alone
 }
 
@@ -86,6 +87,15 @@ func (s *Store) Ready(ctx context.Context) error {
 		return err
 	}
 	return s.Ping(ctx)
+}
+
+// Clock is the time by the database's own clock.
+func (s *Store) Clock(ctx context.Context) (time.Time, error) {
+	var ms int64
+	if err := s.db.QueryRowContext(ctx, s.engine.clock).Scan(&ms); err != nil {
+		return time.Time{}, failure(ctx, "ask the database for its time", err)
+	}
+	return time.UnixMilli(ms), nil
 }
 
 // Close gives up all connections.

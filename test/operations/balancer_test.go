@@ -88,8 +88,7 @@ func newSite(t *testing.T, balancer string) *site {
 	s.seed()
 
 	ca := servers.NewCA(t)
-	s.roots = x509.NewCertPool()
-	s.roots.AppendCertsFromPEM(ca.PEM())
+	s.roots = trust(ca)
 	_, cert, key := ca.Files(t, t.TempDir(), "127.0.0.1", "localhost")
 	port := servers.FreePort(t)
 	s.public = &boot.Instance{URL: fmt.Sprintf("https://127.0.0.1:%d", port), Client: s.client(nil)}
@@ -173,3 +172,10 @@ func (s *site) await(n int) {
 }
 
 func (s *site) tls() *tls.Config { return &tls.Config{RootCAs: s.roots, MinVersion: tls.VersionTLS12} }
+
+// trust returns the roots of a CA alone.
+func trust(ca *servers.CA) *x509.CertPool {
+	roots := x509.NewCertPool()
+	roots.AppendCertsFromPEM(ca.PEM())
+	return roots
+}

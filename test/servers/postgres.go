@@ -31,6 +31,8 @@ type PostgresOptions struct {
 	Hosts []string
 	// Stopped leaves the server to a later Start.
 	Stopped bool
+	// Clock sets the server's clock apart from the machine's, such as "+1h".
+	Clock string
 }
 
 // Postgres is a PostgreSQL server with a data folder of its own.
@@ -40,6 +42,7 @@ type Postgres struct {
 	binary   string
 	dir      string // data and certificates
 	settings []string
+	clock    string
 	as       *syscall.Credential // nil: the user of the test itself
 	proc     *process            // nil: never started
 }
@@ -92,6 +95,7 @@ func newPostgres(t testing.TB, opts PostgresOptions) *Postgres {
 		Port:   FreePort(t),
 		binary: filepath.Join(filepath.Dir(initdb), "postgres"),
 		dir:    dir,
+		clock:  opts.Clock,
 		as:     unprivileged(t),
 		settings: []string{
 			"listen_addresses=127.0.0.1", "unix_socket_directories=",
@@ -197,6 +201,9 @@ func (p *Postgres) Start(t testing.TB) {
 		arguments = append(arguments, "-c", s)
 	}
 	command := exec.Command(p.binary, arguments...)
+	if p.clock != "" {
+		command.Path, command.Args = need(t, "faketime", "faketime"), append([]string{"faketime", "-f", p.clock}, command.Args...)
+	}
 	command.Dir = p.dir
 	// A group of its own keeps Ctrl-C for the test.
 	command.SysProcAttr = &syscall.SysProcAttr{Credential: p.as, Setpgid: true, Pdeathsig: syscall.SIGQUIT}

@@ -1,0 +1,92 @@
+package operations
+
+import (
+	"fmt"
+	"net/http"
+	"os/exec"
+	"strings"
+	"testing"
+	"time"
+
+	"telapi/test/boot"
+	"telapi/test/servers"
+)
+
+// diagnose runs `telapi doctor` and returns what it printed and whether all was well.
+func diagnose(t *testing.T, env boot.Env, args ...string) (text string, well bool) {
+	t.Helper()
+	path, err := boot.Binary()
+	if err != nil {
+		t.Fatal(err)
+	}
+	full := boot.Env{"JWT_SECRET": boot.Secret, "DATA_DIR": t.TempDir()}
+	for name, value := range env {
+		full[name] = value
+	}
+	cmd := exec.CommandContext(t.Context(), path, append([]string{"doctor"}, args...)...)
+	cmd.Env = boot.Environ(full)
+	out, err := cmd.CombinedOutput()
+	return string(out), err == nil
+}
+
+func TestDoctorPassesASiteThatIsSetUpWell(t *testing.T) {
+	text, well := diagnose(t, boot.Env{
+		"DATABASE_URL": servers.SharedPostgres(t).NewDatabase(t),
+		"REDIS_URL":    servers.StartRedis(t, servers.RedisDurable()).URL(),
+	})
+	for _, want := range []string{"PostgreSQL at", "noeviction", "appendonly", "agree within"} {
+		if !well || !strings.Contains(text, want) {
+			t.Fatalf("well: %v, no %q in\n%s", well, want, text)
+		}
+	}
+}
+
+func TestDoctorFindsASiteThatWouldLoseSomething(t *testing.T) {
+	redis := func(args ...string) func(*testing.T) boot.Env {
+		return func(t *testing.T) boot.Env {
+			return boot.Env{"REDIS_URL": servers.StartRedis(t, servers.RedisDurable(), servers.RedisArgs(args...)).URL()}
+		}
+	}
+	for name, tt := range map[string]struct {
+		env  func(*testing.T) boot.Env
+		want []string
+	}{
+		"Redis that evicts":  {redis("--maxmemory-policy", "allkeys-lru"), []string{"maxmemory-policy", "allkeys-lru", "noeviction"}},
+		"Redis that forgets": {redis("--appendonly", "no"), []string{"appendonly", "Set it to yes"}},
+		"clocks an hour apart": {func(t *testing.T) boot.Env {
+			return boot.Env{"DATABASE_URL": servers.StartPostgres(t, servers.PostgresOptions{Clock: "+1h"}).URL()}
+		}, []string{"clocks", "1h0m0", "NTP"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			text, well := diagnose(t, tt.env(t))
+			for _, want := range tt.want {
+				if well || !strings.Contains(text, want) {
+					t.Fatalf("well: %v, no %q in\n%s", well, want, text)
+				}
+			}
+		})
+	}
+}
+
+func TestDoctorFindsABundleThatIsNotTheMediaServices(t *testing.T) {
+	ours, theirs := servers.NewCA(t), servers.NewCA(t)
+	_, cert, key := ours.Files(t, t.TempDir(), "127.0.0.1")
+	port := servers.FreePort(t)
+	boot.StartProcess(t, boot.Env{
+		"MEDIA_PORT": fmt.Sprint(port), "MEDIA_ROOT": t.TempDir(), "MEDIA_UPLOAD_TOKEN": "let me in",
+		"MEDIA_TLS_CERT_FILE": cert, "MEDIA_TLS_KEY_FILE": key,
+	}, "media")
+	url := fmt.Sprintf("https://127.0.0.1:%d", port)
+	client := &http.Client{Transport: &http.Transport{TLSClientConfig: (&site{roots: trust(ours)}).tls()}}
+	boot.Eventually(t, 20*time.Second, "the media service is up", func() bool {
+		resp, err := client.Get(url + "/health")
+		return err == nil && resp.Body.Close() == nil
+	})
+	for bundle, want := range map[*servers.CA]bool{ours: true, theirs: false} {
+		text, well := diagnose(t, boot.Env{"TTS_MEDIA_CACHE_BASE_URL": url, "TTS_MEDIA_CACHE_CA_BUNDLE": string(bundle.PEM())})
+		if well != want || well == strings.Contains(text, "does not vouch for") {
+			t.Errorf("well: %v, want %v\n%s", well, want, text)
+		}
+	}
+}
