@@ -1,0 +1,134 @@
+package speech
+
+import (
+	"fmt"
+	"reflect"
+	"strings"
+	"testing"
+	"time"
+
+	"telapi/internal/fault"
+)
+
+var known = []string{"openai", "tone"}
+
+func TestRequestsAreReadWithTheirDefaults(t *testing.T) {
+	for body, want := range map[string]Request{
+		`{"text":"Hi"}`: {Utterance: Utterance{Text: "Hi", Speed: 1}, Encoding: ALaw, SampleRate: 8000},
+		`{"text":"Hi","voice":null,"speed":null,"ttl":null,"zzz":[1]}`: {Utterance: Utterance{Text: "Hi", Speed: 1}, Encoding: ALaw, SampleRate: 8000},
+		`{"text":" \tgrüß\n","voice":"v","model":"m","speed":0.25,"provider":"tone","encoding":"pcm","sampleRate":24000,"ttl":31536000,"disableCache":true,"endpointId":"ep_1"}`: {
+			Utterance: Utterance{" \tgrüß\n", "v", "m", 0.25}, Provider: "tone", Encoding: PCM, SampleRate: 24000,
+			TTL: MaxTTL, DisableCache: true, EndpointID: "ep_1"},
+		`{"text":"` + strings.Repeat("🌍", MaxCharacters) + `","speed":4,"ttl":1}`: {
+			Utterance: Utterance{Text: strings.Repeat("🌍", MaxCharacters), Speed: 4}, Encoding: ALaw, SampleRate: 8000, TTL: time.Second},
+	} {
+		if got, err := Parse([]byte(body), known); err != nil || !reflect.DeepEqual(got, want) {
+			t.Errorf("%.80s: %+v, %v, want %+v", body, got, err, want)
+		}
+	}
+}
+
+func TestEverythingWrongWithARequestIsReported(t *testing.T) {
+	for body, want := range map[string]string{
+		`{}`:              "/text required",
+		`{"text":null}`:   "/text required",
+		`{"text":" \n "}`: "/text required",
+		`{"text":1,"voice":2,"model":3,"speed":"4","provider":5,"encoding":6,"sampleRate":7.5,"ttl":"8","disableCache":9,"endpointId":10}`: "/text invalid_type, /voice invalid_type, " +
+			"/model invalid_type, /speed invalid_type, /provider invalid_type, /encoding invalid_type, /sampleRate invalid_type, /ttl invalid_type, /disableCache invalid_type, /endpointId invalid_type",
+		`{"text":"` + strings.Repeat("ü", MaxCharacters+1) + `"}`:                          "/text too_long",
+		`{"text":"a\u0000b","voice":"a\u0007","model":"` + strings.Repeat("m", 129) + `"}`: "/text forbidden_character, /voice forbidden_character, /model too_long",
+		`{"text":"x","speed":0.2499,"encoding":"mp3","ttl":0,"provider":"espeak"}`:         "/speed too_small, /provider invalid_value, /encoding invalid_value, /ttl too_small",
+		`{"text":"x","speed":4.01,"encoding":"ALAW","ttl":31536001,"provider":""}`:         "/speed too_large, /provider invalid_value, /encoding invalid_value, /ttl too_large",
+		`{"text":"x","sampleRate":44100}`:                                                  "/sampleRate invalid_value",
+		`{"text":"x","sampleRate":16000}`:                                                  "/sampleRate invalid_value",
+		`{"text":"x","encoding":"pcm","sampleRate":8001}`:                                  "/sampleRate invalid_value",
+		`{"text":"x","ttl":9007199254740991}`:                                              "/ttl too_large",
+		`[]`:                                                                               " invalid_type",
+	} {
+		_, err := Parse([]byte(body), known)
+		var got []string
+		if issues, ok := fault.From(err).Details.([]fault.Issue); ok {
+			for _, i := range issues {
+				got = append(got, i.Path+" "+i.Code)
+			}
+		}
+		if strings.Join(got, ", ") != want {
+			t.Errorf("%.80s:\ngot  %s\nwant %s", body, strings.Join(got, ", "), want)
+		}
+	}
+	for _, body := range []string{"", "{", `{"text":"a","text":"b"}`, "{\"text\":\"\xff\"}", `{} {}`} {
+		if _, err := Parse([]byte(body), known); !fault.Is(err, fault.MalformedJSON) {
+			t.Errorf("%q: %v", body, err)
+		}
+	}
+}
+
+func FuzzParse(f *testing.F) {
+	f.Add([]byte(`{"text":"Hi","voice":"v","speed":1.5,"encoding":"pcm","sampleRate":16000,"ttl":60,"disableCache":true}`))
+	f.Add([]byte(`{"text":1,"ttl":-1}`))
+	f.Fuzz(func(t *testing.T, body []byte) {
+		r, err := Parse(body, known)
+		switch {
+		case fault.Is(err, fault.Validation), fault.Is(err, fault.MalformedJSON):
+		case err != nil:
+			t.Fatalf("unexpected error %v", err)
+		case r.Text == "" || r.Characters() > MaxCharacters || strings.ContainsRune(r.Text, 0) || !(r.Speed >= MinSpeed && r.Speed <= MaxSpeed) ||
+			r.TTL < 0 || r.TTL > MaxTTL || r.Encoding == ALaw && r.SampleRate != 8000:
+			t.Fatalf("taken: %+v", r)
+		}
+	})
+}
+
+// What is cached is found by these for ever: a key that changes silently throws
+// away everything that customers paid for.
+func TestKeysNeverChange(t *testing.T) {
+	for want, got := range map[string]string{
+		"f070e2d3be7dba23900f98fed360ac5febc3a0cf0e6e3f762931e681110182ac": Key("tm_1", "openai", 8000, Utterance{"Good morning, how can I help you?", "alloy", "tts-1", 1}),
+		"3790609f72b0bc368859e0f5668050ba74fbd4df1a858f4bff32ba9570755a0c": Key("tm_2", "espeak", 24000, Utterance{"Grüß Gott, 世界 🌍\n", "de+f3", "espeak-ng", 0.25}),
+		"06a304f503294a786727e7763d9a957e4d0f8f7b1d67ecc5e77fea378d399834": Key("", "", 8000, Utterance{"x", "", "", 1.1}),
+	} {
+		if got != want {
+			t.Errorf("key %s, want %s", got, want)
+		}
+	}
+}
+
+func TestEveryInputOfASynthesisIsInTheKey(t *testing.T) {
+	u := Utterance{"text", "voice", "model", 1}
+	keys := map[string]string{}
+	for what, key := range map[string]string{
+		"itself":       Key("team", "provider", 8000, u),
+		"team":         Key("team2", "provider", 8000, u),
+		"provider":     Key("team", "provider2", 8000, u),
+		"rate":         Key("team", "provider", 16000, u),
+		"text":         Key("team", "provider", 8000, Utterance{"text ", "voice", "model", 1}),
+		"voice":        Key("team", "provider", 8000, Utterance{"text", "voice2", "model", 1}),
+		"model":        Key("team", "provider", 8000, Utterance{"text", "voice", "model2", 1}),
+		"speed":        Key("team", "provider", 8000, Utterance{"text", "voice", "model", 1.0000000000000002}),
+		"moved border": Key("teamp", "rovider", 8000, u),
+		"empty voice":  Key("team", "provider", 8000, Utterance{"text", "", "model", 1}),
+		"voice, model": Key("team", "provider", 8000, Utterance{"text", "model", "voice", 1}),
+	} {
+		if other, taken := keys[key]; taken || len(key) != 64 {
+			t.Errorf("%s and %s have one key", what, other)
+		}
+		keys[key] = what
+	}
+}
+
+func TestNamesOfAudio(t *testing.T) {
+	hash := Key("t", "p", 8000, Utterance{})
+	for _, e := range Encodings {
+		if h, got, ok := ParseName(hash + "." + string(e)); !ok || h != hash || got != e {
+			t.Errorf("%s: %s %s %v", e, h, got, ok)
+		}
+		if want := fmt.Sprintf("%s/%s.%s", hash[:2], hash, e); Path(hash, e) != want {
+			t.Errorf("path %s, want %s", Path(hash, e), want)
+		}
+	}
+	for _, name := range []string{"", ".", hash, hash + ".", hash + ".wav", hash + ".alaw.pcm", hash[1:] + ".pcm", strings.ToUpper(hash) + ".pcm", "../" + hash + ".pcm", hash + ".pcm\x00"} {
+		if _, _, ok := ParseName(name); ok {
+			t.Errorf("%q was taken for audio", name)
+		}
+	}
+}

@@ -1,0 +1,308 @@
+package speech
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"telapi/internal/audio"
+	"telapi/internal/fault"
+	"telapi/internal/usage"
+)
+
+func TestSecondRequestIsAnsweredFromTheCache(t *testing.T) {
+	w, p := newWorld(), &voice{name: "primary"}
+	s := w.service(t, p)
+	first := speak(t, s, `{"text":"Grüße","endpointId":"ep_1"}`)
+	again := speak(t, s, `{"text":"Grüße"}`)
+	if first.Cached || !again.Cached || first.Hash != again.Hash || first.URL != again.URL || first.Audio != nil || first.Characters != 5 || first.Provider != "primary" {
+		t.Errorf("%+v, then %+v", first, again)
+	}
+	if sound := listen(t, s, again.URL); len(sound) != 100*len("Grüße") {
+		t.Errorf("%d bytes of A-law", len(sound))
+	}
+	want := []usage.Entry{
+		{TeamID: "t1", EndpointID: "ep_1", Provider: "primary", Voice: "primary-voice", Day: w.entries[0].Day, Counts: usage.Counts{Characters: 5, Requests: 1}},
+		{TeamID: "t1", Provider: "primary", Voice: "primary-voice", Day: w.entries[0].Day, Counts: usage.Counts{Characters: 5, Cached: 5, Requests: 1}},
+	}
+	if p.said.Load() != 1 || fmt.Sprint(w.entries) != fmt.Sprint(want) {
+		t.Errorf("said %d times, counted\n%v, want\n%v", p.said.Load(), w.entries, want)
+	}
+	if _, err := s.Speak(t.Context(), "t1", []byte(`{"text":"x","endpointId":"ep_other"}`)); !fault.Is(err, fault.NotFound) {
+		t.Errorf("a foreign endpoint: %v", err)
+	}
+}
+
+func TestSimultaneousRequestsCostOneSynthesis(t *testing.T) {
+	w, p := newWorld(), &voice{name: "primary", gate: make(chan struct{})}
+	instances := []*Service{w.service(t, p), w.service(t, p), w.service(t, p)}
+	var wg sync.WaitGroup
+	var billed atomic.Int64
+	for i := range 99 {
+		wg.Go(func() {
+			a, err := instances[i%3].Speak(t.Context(), "t1", []byte(`{"text":"abc"}`))
+			if err != nil || a.URL == "" {
+				t.Errorf("%+v, %v", a, err)
+			}
+			if !a.Cached {
+				billed.Add(1)
+			}
+		})
+	}
+	for p.said.Load() == 0 {
+		time.Sleep(time.Millisecond)
+	}
+	close(p.gate)
+	wg.Wait()
+	if c := w.counted(); p.said.Load() != 1 || billed.Load() != 1 || c.Requests != 99 || c.Characters-c.Cached != 3 {
+		t.Errorf("said %d times, %d billed, counted %+v", p.said.Load(), billed.Load(), c)
+	}
+}
+
+func TestWhoeverAskedFirstMayLeave(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w, p := newWorld(), &voice{name: "primary", gate: make(chan struct{})}
+		s := w.service(t, p)
+		ctx, leave := context.WithCancel(t.Context())
+		first := make(chan error)
+		go func() { _, err := s.Speak(ctx, "t1", []byte(`{"text":"abc"}`)); first <- err }()
+		synctest.Wait()
+		second := make(chan Answer)
+		go func() { a, _ := s.Speak(t.Context(), "t1", []byte(`{"text":"abc"}`)); second <- a }()
+		synctest.Wait()
+		leave()
+		if err := <-first; !errors.Is(err, context.Canceled) {
+			t.Errorf("who left got %v", err)
+		}
+		close(p.gate)
+		if a := <-second; !a.Cached || a.URL == "" || p.said.Load() != 1 || w.billed() != 3 {
+			t.Errorf("who stayed got %+v; said %d times, %d billed", a, p.said.Load(), w.billed())
+		}
+	})
+}
+
+func TestDisabledCacheIsNeitherReadNorWritten(t *testing.T) {
+	w, p := newWorld(), &voice{name: "primary"}
+	s := w.service(t, p)
+	for range 2 {
+		a := speak(t, s, `{"text":"abc","disableCache":true,"ttl":60}`)
+		if a.Cached || a.URL != "" || len(a.Audio) != 300 || !a.ExpiresAt.IsZero() {
+			t.Errorf("%+v", a)
+		}
+	}
+	speak(t, s, `{"text":"abc"}`)
+	speak(t, s, `{"text":"abc","disableCache":true}`)
+	if p.said.Load() != 4 || w.billed() != 12 || len(w.stored()) != 1 {
+		t.Errorf("said %d times, %d billed, %v stored", p.said.Load(), w.billed(), w.stored())
+	}
+}
+
+func TestMediaServiceThatIsAwayFailsNothing(t *testing.T) {
+	w, p := newWorld(), &voice{name: "primary"}
+	s := w.service(t, p)
+	speak(t, s, `{"text":"known"}`)
+	w.setAway(true)
+	for _, text := range []string{"known", "new", "known"} {
+		if a := speak(t, s, `{"text":"`+text+`"}`); a.Cached || a.URL != "" || len(a.Audio) == 0 {
+			t.Errorf("%s while it is away: %+v", text, a)
+		}
+	}
+	if _, err := s.Open(t.Context(), "t1", w.stored()[0][3:], Conditions{}); !fault.Is(err, fault.ServiceUnavailable) || fault.From(err).RetryAfter == 0 {
+		t.Errorf("reading while it is away: %v", err)
+	}
+	w.setAway(false)
+	w.pass(awayTime)
+	if a := speak(t, s, `{"text":"known"}`); !a.Cached || a.URL == "" {
+		t.Errorf("known when it is back: %+v", a)
+	}
+	if a := speak(t, s, `{"text":"new"}`); a.Cached || a.URL == "" {
+		t.Errorf("new when it is back: %+v", a)
+	}
+	none := w.service(t, p)
+	none.cache.blobs, none.Blobs = nil, nil
+	if a := speak(t, none, `{"text":"known"}`); a.Cached || len(a.Audio) == 0 {
+		t.Errorf("without a media service: %+v", a)
+	}
+	if _, err := none.Open(t.Context(), "t1", w.stored()[0][3:], Conditions{}); !fault.Is(err, fault.NotFound) {
+		t.Errorf("reading without a media service: %v", err)
+	}
+}
+
+func TestBadBlobIsDroppedAndMadeAgain(t *testing.T) {
+	w, p := newWorld(), &voice{name: "primary"}
+	s := w.service(t, p)
+	good := speak(t, s, `{"text":"abc"}`)
+	path := w.stored()[0]
+	sound := listen(t, s, good.URL)
+	for what, spoil := range map[string]func(){
+		"changed": func() { w.damage(path, "A"+string(sound[1:])) },
+		"cut":     func() { w.damage(path, string(sound[:9])) },
+		"longer":  func() { w.damage(path, string(sound)+"x") },
+		"empty":   func() { w.damage(path, "") },
+		"gone":    func() { _ = w.Delete(t.Context(), path) },
+	} {
+		spoil()
+		if what == "changed" || what == "longer" { // a listener notices before he has it all
+			blob, err := s.Open(t.Context(), "t1", path[3:], Conditions{})
+			if err != nil {
+				t.Fatal(err)
+			}
+			if got, err := io.ReadAll(blob.Body); err == nil || len(got) >= len(sound) {
+				t.Errorf("%s: a listener got %d of %d bytes, %v", what, len(got), len(sound), err)
+			}
+		}
+		if again := speak(t, s, `{"text":"abc"}`); again.Cached || again.URL != good.URL || !bytes.Equal(listen(t, s, again.URL), sound) {
+			t.Errorf("%s: %+v", what, again)
+		}
+		if !speak(t, s, `{"text":"abc"}`).Cached {
+			t.Errorf("%s: not kept again", what)
+		}
+	}
+}
+
+func TestALawIsMadeFromPCMAndNotBilled(t *testing.T) {
+	w, p := newWorld(), &voice{name: "primary"}
+	s := w.service(t, p)
+	pcm := speak(t, s, `{"text":"abc","encoding":"pcm"}`)
+	alaw := speak(t, s, `{"text":"abc","encoding":"alaw"}`)
+	if !alaw.Cached || alaw.Hash != pcm.Hash || p.said.Load() != 1 || w.billed() != 3 || len(w.stored()) != 2 {
+		t.Errorf("%+v after %+v; said %d times", alaw, pcm, p.said.Load())
+	}
+	if want := audio.FromPCM(8000, listen(t, s, pcm.URL)).ALaw(); !bytes.Equal(listen(t, s, alaw.URL), want) {
+		t.Error("A-law is not that of the samples")
+	}
+	// The other way round something would be lost.
+	speak(t, s, `{"text":"xyz","encoding":"alaw"}`)
+	if a := speak(t, s, `{"text":"xyz","encoding":"pcm"}`); a.Cached || p.said.Load() != 3 {
+		t.Errorf("samples made from A-law: %+v", a)
+	}
+	if a := speak(t, s, `{"text":"abc","encoding":"pcm","sampleRate":16000}`); a.Cached || a.Hash == pcm.Hash || len(listen(t, s, a.URL)) != 2*600 {
+		t.Errorf("at another rate: %+v", a)
+	}
+}
+
+func TestSpeechRunsOut(t *testing.T) {
+	w, p := newWorld(), &voice{name: "primary"}
+	s := w.service(t, p)
+	first := speak(t, s, `{"text":"abc","ttl":60}`)
+	if !first.ExpiresAt.Equal(w.now().Add(time.Minute)) {
+		t.Errorf("expires at %v", first.ExpiresAt)
+	}
+	w.pass(59 * time.Second)
+	if a := speak(t, s, `{"text":"abc","ttl":1}`); !a.Cached || !a.ExpiresAt.Equal(first.ExpiresAt) {
+		t.Errorf("before its end: %+v", a)
+	}
+	w.pass(time.Second)
+	if _, err := s.Open(t.Context(), "t1", first.Hash+".alaw", Conditions{}); !fault.Is(err, fault.NotFound) {
+		t.Errorf("read after its end: %v", err)
+	}
+	if a := speak(t, s, `{"text":"abc"}`); a.Cached || !a.ExpiresAt.IsZero() {
+		t.Errorf("after its end: %+v", a)
+	}
+	w.pass(2 * time.Hour)
+	speak(t, s, `{"text":"abc"}`)
+	if r := w.rows[first.Hash]; !r.UsedAt.Equal(w.now()) {
+		t.Errorf("last used at %v", r.UsedAt)
+	}
+}
+
+func TestFallbackIsKeptUnderItsOwnName(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w, p, f := newWorld(), &voice{name: "primary"}, &voice{name: "fallback"}
+		s := w.service(t, p, f)
+		p.fail(errDown)
+		a := speak(t, s, `{"text":"abc"}`)
+		if a.Provider != "fallback" || a.Hash != Key("t1", "fallback", 8000, Utterance{"abc", "fallback-voice", "", 1}) || p.said.Load() != 2 {
+			t.Errorf("%+v, primary asked %d times", a, p.said.Load())
+		}
+		if a := speak(t, s, `{"text":"abc"}`); !a.Cached || a.Provider != "fallback" || p.said.Load() != 2 {
+			t.Errorf("while the primary rests: %+v, primary asked %d times", a, p.said.Load())
+		}
+		if a := speak(t, s, `{"text":"abc","provider":"fallback"}`); !a.Cached || f.said.Load() != 1 {
+			t.Errorf("asked for by name: %+v", a)
+		}
+		p.fail(nil)
+		w.pass(pauseAfterFailure)
+		if a := speak(t, s, `{"text":"abc"}`); a.Cached || a.Provider != "primary" {
+			t.Errorf("when the primary is back: %+v", a)
+		}
+		f.fail(errDown)
+		if a := speak(t, s, `{"text":"def","provider":"fallback"}`); a.Provider != "primary" {
+			t.Errorf("the one named fails: %+v", a)
+		}
+		if e := w.entries[0]; e.Provider != "fallback" || e.Voice != "fallback-voice" {
+			t.Errorf("counted for %+v", e)
+		}
+	})
+}
+
+// Instances that wait for one that falls back take what it made, without asking
+// the primary again.
+func TestWaitingInstancesTakeWhatAFallbackMade(t *testing.T) {
+	w, p, f := newWorld(), (&voice{name: "primary"}).fail(errDown), &voice{name: "fallback", gate: make(chan struct{})}
+	a, b := w.service(t, p, f), w.service(t, p, f)
+	answers := make(chan Answer, 2)
+	ask := func(s *Service) { answer, _ := s.Speak(t.Context(), "t1", []byte(`{"text":"abc"}`)); answers <- answer }
+	go ask(a)
+	for f.said.Load() == 0 {
+		time.Sleep(time.Millisecond)
+	}
+	go ask(b)
+	close(f.gate)
+	if one, other := <-answers, <-answers; one.Cached == other.Cached || one.Hash != other.Hash || f.said.Load() != 1 {
+		t.Errorf("%+v and %+v; fallback asked %d times", one, other, f.said.Load())
+	}
+}
+
+func TestWhenNobodySpeaksTheAnswerSaysSo(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld()
+		refuses := fmt.Errorf("status 400: %w", ErrRefused)
+		for name, c := range map[string]struct {
+			providers []Provider
+			code      fault.Code
+			says      string
+			said      int64 // by the first
+		}{
+			"none is configured": {nil, fault.ServiceUnavailable, "SPEECH_PROVIDERS", 0},
+			"all fail":           {[]Provider{(&voice{name: "a"}).fail(errDown), (&voice{name: "b"}).fail(errDown)}, fault.ServiceUnavailable, "a, b", 2},
+			"all refuse":         {[]Provider{(&voice{name: "a"}).fail(refuses), (&voice{name: "b"}).fail(refuses)}, fault.Validation, "voice", 1},
+			"one refuses":        {[]Provider{(&voice{name: "a"}).fail(refuses), (&voice{name: "b"}).fail(errDown)}, fault.ServiceUnavailable, "a, b", 1},
+		} {
+			_, err := w.service(t, c.providers...).Speak(t.Context(), "t1", []byte(`{"text":"abc"}`))
+			e := fault.From(err)
+			if e.Code != c.code || !strings.Contains(e.Message, c.says) || (e.Code == fault.ServiceUnavailable) != (e.RetryAfter > 0) || strings.Contains(e.Message, "refused") {
+				t.Errorf("%s: %+v", name, e)
+			}
+			if len(c.providers) > 0 && c.providers[0].(*voice).said.Load() != c.said {
+				t.Errorf("%s: the first was asked %d times", name, c.providers[0].(*voice).said.Load())
+			}
+		}
+		if c := w.counted(); c.Requests != 0 {
+			t.Errorf("counted %+v", c)
+		}
+	})
+}
+
+func TestForeignAudioIsNotFound(t *testing.T) {
+	w := newWorld()
+	s := w.service(t, &voice{name: "primary"})
+	a := speak(t, s, `{"text":"abc"}`)
+	for _, c := range [][2]string{{"t2", a.Hash + ".alaw"}, {"", a.Hash + ".alaw"}, {"t1", a.Hash + ".pcm"}, {"t1", a.Hash}, {"t1", "../" + a.Hash + ".alaw"}} {
+		if _, err := s.Open(t.Context(), c[0], c[1], Conditions{}); !fault.Is(err, fault.NotFound) {
+			t.Errorf("team %q, %s: %v", c[0], c[1], err)
+		}
+	}
+	other, err := s.Speak(t.Context(), "t2", []byte(`{"text":"abc"}`))
+	if err != nil || other.Cached || other.Hash == a.Hash {
+		t.Errorf("another team's: %+v, %v", other, err)
+	}
+}
