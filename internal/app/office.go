@@ -14,6 +14,7 @@ import (
 	"telapi/internal/ratelimit"
 	"telapi/internal/redisstore"
 	"telapi/internal/team"
+	"telapi/internal/usage"
 )
 
 // How long an administrator waits for the database, and for the key-value store.
@@ -29,6 +30,7 @@ type Office struct {
 	Keys      *auth.Keyring
 	Endpoints *endpoint.Registry
 	Limits    *ratelimit.Settings
+	Usage     *usage.Accounts
 	// Alone says that no server runs on the embedded stores, so that there
 	// is nobody to announce a change to.
 	Alone bool
@@ -87,6 +89,7 @@ func newOffice(s *stores, kv announcing, log *slog.Logger, alone bool) *Office {
 		Keys:      auth.NewKeyring(s.sql, kv, time.Now),
 		Endpoints: endpoint.NewRegistry(s.sql, time.Now),
 		Limits:    ratelimit.NewSettings(kv, s.sql, log, nil),
+		Usage:     usage.NewAccounts(s.sql, time.Now),
 		Alone:     alone,
 		stores:    s,
 	}

@@ -1,0 +1,96 @@
+package cli
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"strings"
+	"time"
+	"unicode"
+	"unicode/utf8"
+
+	"github.com/spf13/cobra"
+
+	"telapi/internal/app"
+	"telapi/internal/usage"
+)
+
+func (c *cli) usageCommand() *cobra.Command {
+	flags := map[string]*string{}
+	cmd := &cobra.Command{Use: "usage TEAM", GroupID: groupLook, Short: "Show how much speech a team used", Args: cobra.ExactArgs(1),
+		Example: "  telapi usage tm_… --from 2026-10-01 --interval month --group-by voice"}
+	for _, f := range [][3]string{ // flag, name in a query, description
+		{"from", "from", "the first day, in UTC; default: the first of the month"},
+		{"to", "to", "the last day; default: today"},
+		{"interval", "interval", "day (default) or month"},
+		{"group-by", "groupBy", "provider, voice, model or endpoint"},
+	} {
+		flags[f[1]] = cmd.Flags().String(f[0], "", f[2])
+	}
+	cmd.RunE = answer(c, c.printUsage, func(ctx context.Context, o *app.Office, args []string) (usage.Report, error) {
+		asked := map[string][]string{}
+		for name, value := range flags {
+			if *value != "" {
+				asked[name] = []string{*value}
+			}
+		}
+		query, err := usage.ParseQuery(args[0], asked, time.Now())
+		if err != nil {
+			return usage.Report{}, err
+		}
+		report, err := o.Usage.Report(ctx, query)
+		if err == nil && len(report.Buckets) == 0 {
+			_, err = o.Teams.Show(ctx, args[0]) // a mistyped id is no team that was silent
+		}
+		return report, err
+	})
+	return cmd
+}
+
+func (c *cli) printUsage(r usage.Report) error {
+	return c.print(r, func(out io.Writer) {
+		_, _ = fmt.Fprintf(out, "Speech of %s from %s to %s, by %s (UTC)\n\n", r.TeamID, r.From, r.To, r.Interval)
+		if len(r.Buckets) == 0 {
+			_, _ = fmt.Fprintln(out, "none")
+			return
+		}
+		most, label := int64(1), len("TOTAL")
+		for _, b := range r.Buckets {
+			most, label = max(most, b.Characters), max(label, utf8.RuneCountInString(bucketLabel(b)))
+		}
+		_, _ = fmt.Fprintf(out, "%-*s %11s %11s %11s %9s  █ billed ░ cached\n", label, "", "CHARACTERS", "BILLED", "CACHED", "REQUESTS")
+		row := func(name string, f usage.Figures, bar string) {
+			_, _ = fmt.Fprintf(out, "%-*s %11d %11d %11d %9d%s\n", label, name, f.Characters, f.BilledCharacters, f.CachedCharacters, f.Requests, bar)
+		}
+		for _, b := range r.Buckets {
+			row(bucketLabel(b), b.Figures, "  "+bar(b.Figures, most))
+		}
+		row("TOTAL", r.Total, "")
+	})
+}
+
+// bucketLabel shows no character that would steer a terminal: runtimes choose
+// the names of what they report.
+func bucketLabel(b usage.ReportBucket) string {
+	if b.Group == nil {
+		return b.Start
+	}
+	return strings.TrimSpace(b.Start + " " + strings.Map(func(r rune) rune {
+		if unicode.IsPrint(r) {
+			return r
+		}
+		return utf8.RuneError
+	}, *b.Group))
+}
+
+// bar draws a bucket as a part of the largest. What was used at all is seen.
+func bar(f usage.Figures, most int64) string {
+	const width = 32
+	length := func(n int64) int {
+		if n == 0 {
+			return 0
+		}
+		return max(1, int((n*width+most/2)/most))
+	}
+	return strings.Repeat("█", length(f.BilledCharacters)) + strings.Repeat("░", length(f.CachedCharacters))
+}
