@@ -1,0 +1,84 @@
+package boot
+
+import (
+	"context"
+	"fmt"
+	"path/filepath"
+	"testing"
+
+	"telapi/internal/app"
+	"telapi/internal/config"
+	"telapi/test/servers"
+)
+
+const uploadToken = "upload-token-that-only-tests-know"
+
+// Media is a media service over HTTPS that can go away and come back.
+type Media struct {
+	Env  Env    // by which an API server reaches it
+	Root string // where its files are
+
+	own  Env
+	stop func()
+}
+
+// StartMedia runs the media service until the test ends. What is on disk is what
+// it serves: it keeps nothing in memory.
+func StartMedia(t testing.TB) *Media {
+	t.Helper()
+	ca, dir, port := servers.NewCA(t), t.TempDir(), servers.FreePort(t)
+	_, cert, key := ca.Files(t, dir, "127.0.0.1")
+	m := &Media{Root: filepath.Join(dir, "objects"), stop: func() {}}
+	m.Env = Env{
+		"TTS_MEDIA_CACHE_BASE_URL":     fmt.Sprintf("https://127.0.0.1:%d", port),
+		"TTS_MEDIA_CACHE_UPLOAD_TOKEN": uploadToken,
+		"TTS_MEDIA_CACHE_CA_BUNDLE":    string(ca.PEM()),
+	}
+	m.own = Env{
+		"MEDIA_PORT": fmt.Sprint(port), "MEDIA_HOST": "127.0.0.1", "MEDIA_ROOT": m.Root, "MEDIA_UPLOAD_TOKEN": uploadToken, "MEDIA_MEMORY_BYTES": "0",
+		"MEDIA_TLS_CERT_FILE": cert, "MEDIA_TLS_KEY_FILE": key, "OTEL_ENABLED": "false", "DRAIN_DELAY": "0s", "DATA_DIR": dir,
+	}
+	m.Start(t)
+	t.Cleanup(func() { m.Stop() })
+	return m
+}
+
+// Start runs it again.
+func (m *Media) Start(t testing.TB) {
+	t.Helper()
+	var environ []string
+	for name, value := range m.own {
+		environ = append(environ, name+"="+value)
+	}
+	cfg, _, err := config.Load(environ, config.Tool)
+	if err != nil {
+		t.Fatal(err)
+	}
+	service, err := app.NewMedia(t.Context(), cfg, app.Options{Version: "0.9.18", Log: &Log{}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(context.WithoutCancel(t.Context()))
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		if err := service.Run(ctx); err != nil {
+			t.Errorf("the media service ended with: %v", err)
+		}
+	}()
+	m.stop = func() { cancel(); <-done }
+}
+
+// Stop takes it away.
+func (m *Media) Stop() { m.stop() }
+
+// With lays environments over each other, the last on top.
+func With(layers ...Env) Env {
+	all := Env{}
+	for _, layer := range layers {
+		for name, value := range layer {
+			all[name] = value
+		}
+	}
+	return all
+}
