@@ -17,6 +17,7 @@ set -euo pipefail
 # program may lie.
 servers='
 gcc           gcc           -
+strace        strace        -
 redis-server  redis-server  redis-server.service
 initdb        postgresql    postgresql.service    /usr/lib/postgresql/*/bin
 node          nodejs        -

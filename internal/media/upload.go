@@ -139,7 +139,9 @@ func (s *Store) makeShard(shard string) (*os.Root, error) {
 	defer s.uploads.making.Unlock()
 	err := s.root.Mkdir(shard, 0o750)
 	if err == nil || errors.Is(err, fs.ErrExist) {
-		err = syncFolder(s.root)
+		if err = syncFolder(s.root); err != nil {
+			_ = s.root.Remove(shard) // while it is empty
+		}
 	}
 	if err != nil {
 		return nil, fmt.Errorf("make a shard: %w", err)

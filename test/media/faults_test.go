@@ -1,0 +1,204 @@
+package media
+
+import (
+	"fmt"
+	"io"
+	"net"
+	"path/filepath"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"testing"
+	"time"
+
+	"telapi/test/boot"
+	"telapi/test/servers"
+)
+
+// The process is killed amid uploads, again and again. Readers meet whole bodies
+// only, what was acknowledged is there afterwards, and a start leaves no trace of
+// what was under way.
+func TestKilledDuringUploads(t *testing.T) {
+	root := t.TempDir()
+	const writers, size = 4, 300_000
+	var acknowledged [writers]atomic.Int64
+	partsFound := 0
+	for round := range 8 {
+		s := start(t, root, nil)
+		for _, file := range s.files(t) {
+			if strings.HasPrefix(filepath.Base(file), ".") {
+				t.Errorf("round %d: %s was not swept", round, file)
+			}
+		}
+		for w := range writers {
+			last := acknowledged[w].Load()
+			if status, text := s.ask("GET", fmt.Sprintf("/media/%02d/x.pcm", w), ""); last > 0 && (status != 200 || int64(versionOf(text)) < last) {
+				t.Errorf("round %d: version %d was acknowledged, %d %.30q is there", round, last, status, text)
+			}
+		}
+		var wg sync.WaitGroup
+		dead := make(chan struct{})
+		over := func() bool {
+			select {
+			case <-dead:
+				return true
+			default:
+				return false
+			}
+		}
+		var puts atomic.Int64
+		for w := range writers {
+			path := fmt.Sprintf("/media/%02d/x.pcm", w)
+			wg.Go(func() {
+				for v := int(acknowledged[w].Load()) + 1; !over(); v++ {
+					if status, _ := s.ask("PUT", path, body(v, size)); status/100 == 2 {
+						acknowledged[w].Store(int64(v))
+						puts.Add(1)
+					}
+				}
+			})
+			wg.Go(func() {
+				for !over() {
+					if status, text := s.ask("GET", path, ""); status == 200 && versionOf(text) < 0 {
+						t.Errorf("a reader got %d bytes that are no whole body", len(text))
+					}
+				}
+			})
+		}
+		boot.Eventually(t, 20*time.Second, "uploads go on", func() bool { return puts.Load() >= int64(6+round) })
+		s.kill()
+		close(dead)
+		wg.Wait()
+		for _, file := range s.files(t) {
+			if strings.HasPrefix(filepath.Base(file), ".upload-") {
+				partsFound++
+			} else if versionOf(read(t, file)) < 0 {
+				t.Errorf("round %d: %s is not whole", round, file)
+			}
+		}
+	}
+	t.Logf("%d uploads were under way when the process was killed", partsFound)
+	if partsFound == 0 {
+		t.Error("no upload was ever cut: this shows nothing")
+	}
+	client.CloseIdleConnections()
+}
+
+func TestFullDisk(t *testing.T) {
+	s := start(t, servers.SmallDisk(t, "size=1m"), nil)
+	stored := 0
+	for ; stored < 20; stored++ {
+		if status, text := s.ask("PUT", fmt.Sprintf("/media/ab/%d.pcm", stored), body(stored, 100_000)); status != 201 {
+			if status != 507 || !strings.Contains(text, "INSUFFICIENT_STORAGE") {
+				t.Errorf("on a full disk: %d %s", status, text)
+			}
+			break
+		}
+	}
+	if stored < 5 || stored > 10 {
+		t.Fatalf("%d objects fit", stored)
+	}
+	s.want(t, "PUT", "/media/cd/new.pcm", body(1, 500_000), 507, "INSUFFICIENT_STORAGE")
+	s.want(t, "PUT", "/media/ab/0.pcm", body(99, 900_000), 507, "INSUFFICIENT_STORAGE")
+	if files := s.files(t); len(files) != stored {
+		t.Errorf("left %v", files)
+	}
+	s.want(t, "GET", "/media/ab/0.pcm", "", 200, body(0, 100_000)) // what could not be replaced stays
+	s.want(t, "DELETE", "/media/ab/0.pcm", "", 204, "")
+	s.want(t, "PUT", "/media/ab/new.pcm", body(1, 50_000), 201, "")
+	s.want(t, "GET", "/media/ab/new.pcm", "", 200, body(1, 50_000))
+
+	t.Run("with a cap there is always room", func(t *testing.T) {
+		s := start(t, servers.SmallDisk(t, "size=1m"), boot.Env{"MEDIA_MAX_BYTES": "500000"})
+		for i := range 30 {
+			s.want(t, "PUT", fmt.Sprintf("/media/ab/%d.pcm", i), body(i, 100_000), 201, "")
+		}
+		s.want(t, "GET", "/media/ab/29.pcm", "", 200, body(29, 100_000))
+		s.want(t, "GET", "/media/ab/0.pcm", "", 404, "NOT_FOUND")
+		s.want(t, "PUT", "/media/ab/big.pcm", body(1, 600_000), 413, "500000")
+	})
+	t.Run("no file can be made", func(t *testing.T) {
+		s := start(t, servers.SmallDisk(t, "size=1m,nr_inodes=4"), nil)
+		s.want(t, "PUT", "/media/ab/0.pcm", "first", 201, "")
+		s.want(t, "PUT", "/media/ab/1.pcm", "second", 507, "INSUFFICIENT_STORAGE")
+		s.want(t, "PUT", "/media/cd/1.pcm", "second", 507, "INSUFFICIENT_STORAGE")
+		s.want(t, "GET", "/media/ab/0.pcm", "", 200, "first")
+	})
+}
+
+// The disk takes the bytes and then cannot keep them: whichever sync fails, of
+// the file, of its shard or of a new shard in the root, the upload is refused and
+// leaves nothing that a crash could take back.
+func TestDiskThatCannotKeepItsWord(t *testing.T) {
+	for _, tt := range []struct {
+		name, error  string
+		path         string // below the root; "": every sync fails
+		replaced     int
+		stored       string
+		newInShard   int
+		newWithShard int
+	}{
+		{"the file", "ENOSPC", "", 507, "first", 507, 507},
+		{"over quota", "EDQUOT", "", 507, "first", 507, 507},
+		{"a broken disk", "EIO", "", 500, "first", 500, 500},
+		{"the shard", "ENOSPC", "ab", 507, "NOT_FOUND", 507, 201}, // nobody can know which of the two a crash would leave
+		{"the root", "ENOSPC", ".", 204, "second", 201, 507},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			s := start(t, t.TempDir(), nil)
+			s.want(t, "PUT", "/media/ab/x.pcm", "first", 201, "")
+			s.want(t, "GET", "/media/ab/x.pcm", "", 200, "first") // into memory
+			path := ""
+			if tt.path != "" {
+				path = filepath.Join(s.root, tt.path)
+			}
+			heal := servers.FailSyncs(t, s.Cmd.Process.Pid, tt.error, path)
+			for path, status := range map[string]int{"/media/ab/x.pcm": tt.replaced, "/media/ab/y.pcm": tt.newInShard, "/media/cd/z.pcm": tt.newWithShard} {
+				before := len(s.files(t))
+				s.want(t, "PUT", path, "second", status, "")
+				if status >= 500 && len(s.files(t)) > before {
+					t.Errorf("%s: left %v", path, s.files(t))
+				}
+			}
+			heal()
+			_, text := s.ask("GET", "/media/ab/x.pcm", "")
+			if !strings.Contains(text, tt.stored) {
+				t.Errorf("stored %s, want %s", text, tt.stored)
+			}
+			s.want(t, "PUT", "/media/ef/x.pcm", "healed", 201, "")
+		})
+	}
+	client.CloseIdleConnections()
+}
+
+// SIGTERM amid an upload: /health says so, the upload finishes, the process ends
+// by itself. SIGHUP before that ends nothing.
+func TestDrain(t *testing.T) {
+	s := start(t, t.TempDir(), boot.Env{"DRAIN_DELAY": "300ms"})
+	_ = s.Cmd.Process.Signal(syscall.SIGHUP)
+	s.want(t, "GET", "/health", "", 200, "ok")
+	conn, err := net.Dial("tcp", strings.TrimPrefix(s.url, "http://"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	fmt.Fprint(conn, "PUT /media/ab/x.pcm HTTP/1.1\r\nHost: h\r\nContent-Length: 6\r\n\r\nsec")
+	boot.Eventually(t, 10*time.Second, "the upload is under way", func() bool { return len(s.files(t)) == 1 })
+	_ = s.Cmd.Process.Signal(syscall.SIGTERM)
+	boot.Eventually(t, 10*time.Second, "/health says so", func() bool {
+		status, _ := s.ask("GET", "/health", "")
+		return status == 503 || status == 0
+	})
+	fmt.Fprint(conn, "ond")
+	answer, err := io.ReadAll(conn)
+	if err != nil || !strings.HasPrefix(string(answer), "HTTP/1.1 201") {
+		t.Errorf("%v %s", err, answer)
+	}
+	if !s.Ended(15*time.Second) || s.Cmd.ProcessState != nil && !s.Cmd.ProcessState.Success() {
+		t.Error("it does not end, or not in order")
+	}
+	if got := read(t, filepath.Join(s.root, "ab/x.pcm")); got != "second" {
+		t.Errorf("stored %q", got)
+	}
+}

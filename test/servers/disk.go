@@ -1,0 +1,69 @@
+package servers
+
+import (
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+)
+
+// SmallDisk mounts a file system in memory with these options, such as
+// "size=1m,nr_inodes=20", until the test ends. It takes root.
+func SmallDisk(t testing.TB, options string) (dir string) {
+	t.Helper()
+	if os.Geteuid() != 0 {
+		if Strict() {
+			t.Fatal("only root can mount a small disk")
+		}
+		t.Skip("only root can mount a small disk")
+	}
+	dir = t.TempDir()
+	if err := syscall.Mount("tmpfs", dir, "tmpfs", 0, options); err != nil {
+		t.Fatalf("mount a small disk: %v", err)
+	}
+	t.Cleanup(func() {
+		if err := syscall.Unmount(dir, syscall.MNT_DETACH); err != nil {
+			t.Errorf("unmount a small disk: %v", err)
+		}
+	})
+	return dir
+}
+
+// FailSyncs has every fsync of a running process fail with an error such as
+// ENOSPC, or only those of one path, until heal is called or the test ends.
+func FailSyncs(t testing.TB, pid int, errno, path string) (heal func()) {
+	t.Helper()
+	args := []string{"-f", "-qq", "-o", "/dev/null", "-p", strconv.Itoa(pid), "-e", "trace=fsync", "-e", "inject=fsync:error=" + errno}
+	if path != "" {
+		args = append(args, "-P", path)
+	}
+	p := launch(t, exec.Command(need(t, "strace", "strace"), args...))
+	heal = sync.OnceFunc(func() {
+		if err := p.stop(syscall.SIGTERM); err != nil {
+			t.Error(err)
+		}
+	})
+	t.Cleanup(heal)
+	p.await(t, func() error { return traced(pid) })
+	return heal
+}
+
+// traced tells whether every thread of a process has its tracer.
+func traced(pid int) error {
+	threads, err := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/status", pid))
+	if err != nil || len(threads) == 0 {
+		return fmt.Errorf("no process %d: %w", pid, err)
+	}
+	for _, thread := range threads {
+		status, err := os.ReadFile(thread)
+		if err != nil || strings.Contains(string(status), "TracerPid:\t0\n") {
+			return fmt.Errorf("%s is not traced (%w)", thread, err)
+		}
+	}
+	return nil
+}
