@@ -69,7 +69,7 @@ generate: ## Rewrite golden and generated files (review the diff before committi
 	@if [ -n '$(GOLDEN)' ]; then go test $(GOLDEN) -count=1 -update; else echo 'no package has golden files'; fi
 
 clean: ## Remove what was built; tools stay in bin/tools, data in data
-	rm -rf bin/telapi dist coverage.out
+	rm -rf bin/telapi dist $(SDK)/dist coverage.out
 
 # npm writes this file when it has installed everything.
 $(SDK)/node_modules/.package-lock.json: $(SDK)/package-lock.json

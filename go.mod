@@ -2,6 +2,9 @@ module telapi
 
 go 1.26.0
 
+// Packages of npm may bring Go files of their own.
+ignore ./sdk/js/node_modules
+
 require (
 	github.com/alicebob/miniredis/v2 v2.40.0
 	github.com/cenkalti/backoff/v5 v5.0.3

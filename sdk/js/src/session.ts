@@ -13,6 +13,8 @@ const steadyMs = 5_000;
 const remembered = 1_024;
 /** Audio is dropped while this much of it is stuck in the socket: late speech is worse than none. */
 const maxBufferedAudio = 65_536;
+/** What a browser tells when the line may be gone, or there again. */
+const signs = ["online", "offline", "visibilitychange"];
 /** Refusals of a message that the service could not take for now; it closes the socket, and the message is sent again. */
 const transient = ["SERVICE_UNAVAILABLE", "INTERNAL_ERROR"];
 
@@ -46,8 +48,7 @@ export class Session {
   constructor(private readonly options: ConnectOptions) {
     this.Socket = socketClass(options.WebSocket);
     this.at = { ...options.from };
-    globalThis.addEventListener?.("online", this.network);
-    globalThis.addEventListener?.("offline", this.network);
+    for (const name of signs) globalThis.addEventListener?.(name, this.surroundings);
     queueMicrotask(() => this.turn === 0 && void this.open());
   }
 
@@ -229,14 +230,15 @@ export class Session {
     this.become({ state: this.networkGone ? "offline" : "waiting", retryInMs, reason });
   }
 
-  private readonly network = (event: Event): void => {
-    this.networkGone = event.type === "offline";
-    if (this.networkGone) {
+  private readonly surroundings = ({ type }: Event): void => {
+    if (type === "offline") {
+      this.networkGone = true;
       if (this.state === "waiting") this.become({ ...this.change, state: "offline" });
-    } else if (this.state === "offline" || this.state === "waiting") {
-      void this.open();
+    } else if (type === "online") {
+      this.networkGone = false;
+      if (this.state === "offline" || this.state === "waiting") void this.open();
     }
-    this.line?.probe(); // it may have been of the network before
+    this.line?.probe(); // it may be of the network before, or have died while the page slept
   };
 
   private receive(message: ChannelMessage, raw: string): void {
@@ -261,7 +263,8 @@ export class Session {
 
   /** Does what the service itself says; the runtime's messages, which have a cursor, are none of the SDK's business. */
   private obey({ type, status, error, timestamp }: ChannelMessage): void {
-    if (type === "status" && status?.event === "ready") this.begin(status as unknown as Ready, timestamp);
+    if (type === "ping") this.transmit(this.frame("pong", uuid(), Date.now()));
+    else if (type === "status" && status?.event === "ready") this.begin(status as unknown as Ready, timestamp);
     else if (type === "status" && status?.event === "ack") this.outbox.settle(String(status.messageId));
     else if (type === "error" && error && !transient.includes(String(error.code))) {
       this.outbox.settle(error.relatesTo, new TelapiError(String(error.code), String(error.message), { details: error.issues }));
@@ -310,8 +313,7 @@ export class Session {
     if (this.state === "ended") return;
     this.hangUp(closeCode);
     clearTimeout(this.expiry);
-    globalThis.removeEventListener?.("online", this.network);
-    globalThis.removeEventListener?.("offline", this.network);
+    for (const name of signs) globalThis.removeEventListener?.(name, this.surroundings);
     this.become({ state: "ended", reason });
     this.outbox.fail(reason);
     this.events.clear();

@@ -247,6 +247,14 @@ test("whether chat is welcome follows the service and the runtime", async () => 
   session.dispose();
 });
 
+test("a ping is answered", async () => {
+  const { session } = await open();
+  ScriptedSocket.latest.ready();
+  ScriptedSocket.latest.say({ type: "ping" });
+  expect(ScriptedSocket.latest.sent).toMatchObject([{ type: "pong", sessionId: "ses_1", direction: "to_ari" }]);
+  session.dispose();
+});
+
 test("whenReady waits for a connection, or for the end", async () => {
   const { session } = await open();
   const ready = session.whenReady();

@@ -111,8 +111,9 @@ describe("back-off", () => {
     await vi.advanceTimersByTimeAsync(0);
     expect(session.state).toBe("connecting");
     ScriptedSocket.latest.ready();
-    events.dispatchEvent(new Event("online")); // another network: is the line still there?
-    expect(ScriptedSocket.latest.sent.at(-1)?.type).toBe("ping");
+    // Another network, or a page that slept: is the line still there?
+    for (const sign of ["online", "visibilitychange"]) events.dispatchEvent(new Event(sign));
+    expect(ScriptedSocket.latest.sent.map((m) => m.type)).toEqual(["ping", "ping"]);
     session.dispose();
   });
 });
@@ -195,6 +196,26 @@ describe("a refused handshake", () => {
     }
     expect(session.reason?.code).toBe("UNAUTHORIZED");
     expect(issue).toHaveBeenCalledTimes(2);
+  });
+
+  test("is asked about for those who still care", async () => {
+    let told = (_: Response) => {};
+    vi.stubGlobal("fetch", () => new Promise((resolve) => (told = resolve)));
+    const { session, states } = await open();
+    ScriptedSocket.latest.drop();
+    session.cut();
+    told(new Response(JSON.stringify(envelope), { status: 410 }));
+    await vi.advanceTimersByTimeAsync(60_000);
+    expect(states.map((s) => s.state)).toEqual(["connecting", "cut"]);
+    session.dispose();
+  });
+
+  test("another token is not asked for where that would not help", async () => {
+    answer(403, { error: { code: "ORIGIN_NOT_ALLOWED", message: "No." } });
+    const { session } = await open({ issue: () => Promise.resolve({ token: token(), wsUrl: "ws://service/ws/session" }) });
+    ScriptedSocket.latest.drop();
+    await vi.advanceTimersByTimeAsync(0);
+    expect(session).toMatchObject({ state: "ended", reason: { code: "ORIGIN_NOT_ALLOWED" } });
   });
 
   test("a token that cannot be had ends the session with the reason", async () => {
