@@ -71,7 +71,9 @@ test("a line that is lost before its first frame costs no greeting", async () =>
   class Unlucky extends WebSocket {
     constructor(url: string, protocols: string[]) {
       super(url, protocols);
-      if (urls.push(url) === 1) this.prependOnceListener("open", () => this.terminate());
+      if (urls.push(url) > 1) return;
+      Object.defineProperty(this, "onmessage", { set() {} }); // it may come in one packet with the handshake's answer
+      this.prependOnceListener("open", () => this.terminate());
     }
   }
   await service.telapi("channel", "open", token.sessionId, "--team", service.team, "--endpoint", service.endpointId);
