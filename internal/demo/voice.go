@@ -14,9 +14,9 @@ const maxAudio = 16 << 20
 
 // voice asks the API server for speech, as every runtime with a team's key can.
 type voice struct {
-	api    string
-	key    string
-	client *http.Client
+	api, key   string
+	endpointID string // whom it is counted for
+	client     *http.Client
 }
 
 // utterance is the server's answer.
@@ -32,7 +32,7 @@ type utterance struct {
 
 // speak returns a text as A-law of 8 kHz.
 func (v voice) speak(ctx context.Context, i item) (utterance, error) {
-	body := map[string]any{"text": i.text, "encoding": "alaw"}
+	body := map[string]any{"text": i.text, "encoding": "alaw", "endpointId": v.endpointID}
 	for name, value := range map[string]string{"voice": i.voiceName, "provider": i.provider} {
 		if value != "" {
 			body[name] = value

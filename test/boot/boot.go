@@ -37,6 +37,11 @@ type Instance struct {
 // Config is the configuration an instance with this environment has.
 func Config(t testing.TB, env Env) config.Config {
 	t.Helper()
+	return load(t, env, config.Serve)
+}
+
+func load(t testing.TB, env Env, mode config.Mode) config.Config {
+	t.Helper()
 	full := Env{
 		"TELAPI_PORT":  "0",
 		"JWT_SECRET":   Secret,
@@ -54,7 +59,7 @@ func Config(t testing.TB, env Env) config.Config {
 	for name, value := range full {
 		list = append(list, name+"="+value)
 	}
-	cfg, _, err := config.Load(list, config.Serve)
+	cfg, _, err := config.Load(list, mode)
 	if err != nil {
 		t.Fatalf("configure: %v", err)
 	}
@@ -67,10 +72,11 @@ func Start(t testing.TB, env Env) *Instance {
 	return started(t, Launch(t, env))
 }
 
-// Develop is Start for a development server, with its demo.
-func Develop(t testing.TB, env Env) *Instance {
+// Develop is Start for a development server, with a demo that is lively or has
+// nobody to talk to.
+func Develop(t testing.TB, env Env, lively bool) *Instance {
 	t.Helper()
-	return started(t, launch(t, env, app.Options{Development: true}))
+	return started(t, launch(t, load(t, env, config.Dev), app.Options{Development: true, NoDemo: !lively}))
 }
 
 func started(t testing.TB, i *Instance) *Instance {
@@ -86,14 +92,14 @@ func started(t testing.TB, i *Instance) *Instance {
 // Launch is Start without the wait, for instances whose stores are away.
 func Launch(t testing.TB, env Env) *Instance {
 	t.Helper()
-	return launch(t, env, app.Options{})
+	return launch(t, Config(t, env), app.Options{})
 }
 
-func launch(t testing.TB, env Env, opts app.Options) *Instance {
+func launch(t testing.TB, cfg config.Config, opts app.Options) *Instance {
 	t.Helper()
 	log := &Log{}
 	opts.Version, opts.Log = "0.9.18", log
-	a, err := app.New(t.Context(), Config(t, env), opts)
+	a, err := app.New(t.Context(), cfg, opts)
 	if err != nil {
 		t.Fatalf("assemble: %v", err)
 	}

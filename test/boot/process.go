@@ -32,8 +32,10 @@ var Binary = sync.OnceValues(func() (string, error) {
 // Environ is what a process of the program gets to see.
 func Environ(env Env) []string {
 	list := []string{"PATH=" + os.Getenv("PATH"), "HOME=" + os.Getenv("HOME")}
-	if env["OTEL_ENABLED"] == "" {
-		list = append(list, "OTEL_ENABLED=false")
+	for name, value := range (Env{"OTEL_ENABLED": "false", "MEDIA_PORT": "0"}) {
+		if env[name] == "" {
+			list = append(list, name+"="+value)
+		}
 	}
 	for name, value := range env {
 		list = append(list, name+"="+value)
@@ -48,6 +50,7 @@ type Process struct {
 
 	lines *bufio.Reader
 	done  chan struct{}
+	state *os.ProcessState
 }
 
 // StartProcess runs the program until it ends or the test does.
@@ -70,7 +73,7 @@ func StartProcess(t testing.TB, env Env, args ...string) *Process {
 		t.Fatal(err)
 	}
 	go func() {
-		_, _ = p.Cmd.Process.Wait()
+		p.state, _ = p.Cmd.Process.Wait()
 		close(p.done)
 	}()
 	t.Cleanup(func() {
@@ -99,6 +102,9 @@ func (p *Process) Line(t testing.TB, text string) string {
 		}
 	}
 }
+
+// ExitCode is that of a process that has ended.
+func (p *Process) ExitCode() int { return p.state.ExitCode() }
 
 // Ended waits for the end.
 func (p *Process) Ended(within time.Duration) bool {

@@ -59,7 +59,8 @@ func show(seen []talk.Received) string {
 }
 
 func TestEveryPhraseDoesWhatItSays(t *testing.T) {
-	i := boot.Develop(t, boot.Env{"PLAYGROUND_ENABLED": "true"})
+	t.Parallel()
+	i := boot.Develop(t, boot.Env{"SESSION_RECONNECT_JITTER": "0s"}, true)
 	does := map[string]func(b *talk.Browser){
 		"hello": func(b *talk.Browser) { until(b, "chat", "How are you?") },
 		"transfer me": func(b *talk.Browser) {
@@ -109,7 +110,9 @@ func TestEveryPhraseDoesWhatItSays(t *testing.T) {
 			}
 		},
 		"speak": func(b *talk.Browser) {
-			until(b, "chat", "media cache")
+			if seen := until(b, "audio", `"last":true`); len(seen) < 20 {
+				b.T.Errorf("%d frames of speech", len(seen))
+			}
 		},
 		"hang up": func(b *talk.Browser) {
 			until(b, "chat", "Goodbye.")

@@ -1,0 +1,107 @@
+package demo
+
+import (
+	"bufio"
+	"encoding/json"
+	"net/http"
+	"strings"
+	"testing"
+
+	"telapi/internal/httpapi"
+	"telapi/internal/timeline"
+	"telapi/test/boot"
+)
+
+func get(t *testing.T, i *boot.Instance, path, host, key string) *http.Response {
+	t.Helper()
+	req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, i.URL+path, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	req.Host = host
+	if key != "" {
+		req.Header.Set("X-API-Key", key)
+	}
+	resp, err := i.Client.Do(req)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = resp.Body.Close() })
+	return resp
+}
+
+func TestPageIsToldTheKeyOnlyOnThisMachine(t *testing.T) {
+	t.Parallel()
+	i := boot.Develop(t, boot.Env{"PLAYGROUND_ENABLED": "true"}, true)
+	d, err := i.App.Demo(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	for host, told := range map[string]bool{
+		"": true, "localhost": true, "localhost:3001": true, "127.0.0.1:3001": true, "[::1]:3001": true,
+		"attacker.example": false, "localhost.attacker.example:3001": false, "10.0.0.7:3001": false,
+	} {
+		var guide httpapi.Guide
+		if err := json.NewDecoder(get(t, i, "/playground/config.json", host, "").Body).Decode(&guide); err != nil {
+			t.Fatal(err)
+		}
+		if (guide.APIKey == d.Key.Reveal()) != told || !told && guide.APIKey != "" {
+			t.Errorf("as %q the page is told the key %q", host, guide.APIKey)
+		}
+		if guide.TeamID != d.TeamID || len(guide.Endpoints) != 1 || guide.Endpoints[0].ID != d.EndpointID || len(guide.Phrases) < 9 {
+			t.Errorf("as %q the page is told %+v", host, guide)
+		}
+	}
+}
+
+// The feed shows the demo's own doings among what is on the channel, and tells
+// nobody a token.
+func TestFeedShowsEveryLane(t *testing.T) {
+	t.Parallel()
+	i := boot.Develop(t, boot.Env{"PLAYGROUND_ENABLED": "true"}, true)
+	d, err := i.App.Demo(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	b := open(t, i, "chat")
+	b.Chat("transfer me abroad")
+	until(b, "chat", "denied")
+	b.Chat("hang up")
+	b.CloseCode()
+	want := map[string]bool{
+		"session service>runtime browser connected":                              false,
+		"frame browser>runtime chat: transfer me abroad":                         false,
+		"http runtime>bot asks the bot, part 1":                                  false,
+		"http bot>runtime 202, the answer will follow":                           false,
+		"callback bot>service posts its answer, part 1":                          false,
+		"callback service>bot 202 accepted, transfer denied":                     false,
+		"denied service>runtime transfer denied: target_not_allowed":             false,
+		"frame runtime>browser chat: A transfer was denied: target_not_allowed.": false,
+		"command service>runtime command hangup, after_playback":                 false,
+		"timer runtime> time: disconnect":                                        false,
+		"session service>runtime ended: hangup":                                  false,
+	}
+	lines := bufio.NewScanner(get(t, i, "/playground/feed?sessionId="+b.Session, "", d.Key.Reveal()).Body)
+	lines.Buffer(nil, 1<<20)
+	var last int64
+	for lines.Scan() {
+		var e timeline.Event
+		if err := json.Unmarshal(lines.Bytes(), &e); err != nil {
+			t.Fatal(err)
+		}
+		if strings.Contains(lines.Text(), "cbt_") || strings.Contains(lines.Text(), d.Key.Reveal()) {
+			t.Errorf("a credential is shown: %s", lines.Text())
+		}
+		if e.At < last {
+			t.Errorf("out of order: %s", lines.Text())
+		}
+		last = e.At
+		delete(want, string(e.Kind)+" "+string(e.Lane)+">"+string(e.To)+" "+e.Title)
+	}
+	for title := range want {
+		t.Errorf("not shown: %s", title)
+	}
+	if strings.Contains(i.Log.String(), "cbt_") {
+		t.Error("the log holds a token")
+	}
+}

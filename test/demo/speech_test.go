@@ -1,0 +1,106 @@
+package demo
+
+import (
+	"context"
+	"encoding/base64"
+	"encoding/json"
+	"strings"
+	"testing"
+	"time"
+
+	"telapi/internal/app"
+	"telapi/test/boot"
+	"telapi/test/talk"
+)
+
+// withMedia starts a media service and points an environment to it.
+func withMedia(t *testing.T, env boot.Env) boot.Env {
+	t.Helper()
+	own := boot.Env{"MEDIA_PORT": "0", "DATA_DIR": t.TempDir()}
+	m, err := app.NewMedia(t.Context(), boot.Config(t, own), app.Options{Log: &boot.Log{}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	background(t, func(ctx context.Context) { _ = m.Run(ctx) })
+	env["TTS_MEDIA_CACHE_BASE_URL"] = m.URL()
+	return env
+}
+
+// heard joins the audio of frames, which have to follow each other.
+func heard(t *testing.T, seen []talk.Received) (alaw []byte) {
+	t.Helper()
+	next := 0
+	for _, m := range seen {
+		if m.Type != "audio" {
+			continue
+		}
+		var frame struct {
+			Encoding             string
+			SampleRate, Sequence int
+			Data                 string
+		}
+		if err := json.Unmarshal(m.Audio, &frame); err != nil || frame.Encoding != "alaw" || frame.SampleRate != 8000 || frame.Sequence != next {
+			t.Fatalf("frame %d is %s (%v)", next, m.Audio, err)
+		}
+		piece, err := base64.StdEncoding.DecodeString(frame.Data)
+		if err != nil || len(piece) > 160 {
+			t.Fatalf("frame %d has %d bytes, %v", next, len(piece), err)
+		}
+		next++
+		alaw = append(alaw, piece...)
+	}
+	return alaw
+}
+
+func TestSpeechComesThroughTheMediaCacheAtThePaceItIsHeard(t *testing.T) {
+	t.Parallel()
+	h := newHouse(t, withMedia(t, boot.Env{}))
+	h.runtime(t, "demo")
+	b := open(t, h.Instance, "chat")
+	var first []byte
+	for _, cached := range []string{"speech made", "speech from the media cache"} {
+		b.Chat("speak")
+		seen := until(b, "audio", `"last":true`)
+		audio := heard(t, seen)
+		if first == nil {
+			first = audio
+		}
+		if len(audio) < 8000 || string(audio) != string(first) {
+			t.Errorf("%d bytes of audio, %d before", len(audio), len(first))
+		}
+		if took, ms := seen[len(seen)-1].Timestamp-seen[1].Timestamp, int64(len(audio)/8); took < ms*9/10 {
+			t.Errorf("%d ms of speech were sent within %d", ms, took)
+		}
+		boot.Eventually(t, 5*time.Second, cached, func() bool { return strings.Contains(h.story(b.Session), cached) })
+	}
+}
+
+func TestSpokenCallEndsAfterTheLastWord(t *testing.T) {
+	t.Parallel()
+	h := newHouse(t, withMedia(t, boot.Env{}))
+	h.runtime(t, "demo")
+	b := open(t, h.Instance, "audio")
+	until(b, "audio", `"last":true`) // the greeting
+	b.Chat("hang up")
+	until(b, "chat", "Goodbye.")
+	until(b, "audio", `"last":true`)
+	if got := b.CloseCode(); got != 4503 {
+		t.Errorf("closed with %d", got)
+	}
+	if story := h.story(b.Session); strings.Index(story, "played") > strings.Index(story, "playback has drained") {
+		t.Errorf("not drained: %s", story)
+	}
+}
+
+func TestWithoutSpeechTheCallGoesOnInText(t *testing.T) {
+	t.Parallel()
+	h := newHouse(t, boot.Env{"SPEECH_PROVIDERS": ""})
+	h.runtime(t, "demo")
+	b := open(t, h.Instance, "audio")
+	until(b, "chat", "Say help")
+	b.Chat("hang up")
+	until(b, "chat", "Goodbye.")
+	if got := b.CloseCode(); got != 4503 {
+		t.Errorf("closed with %d", got)
+	}
+}
