@@ -74,7 +74,7 @@ func (c *conn) Read(p []byte) (int, error) {
 // serve answers requests until one comes that is not the lane's, and leaves
 // that in p.
 func (c *conn) serve(p []byte) (int, error) {
-	begun := false
+	begun, later := false, false // bytes of a request, and requests before it
 	for n := c.replay(p); ; {
 		r, v := parse(p[:n])
 		switch v {
@@ -93,6 +93,8 @@ func (c *conn) serve(p []byte) (int, error) {
 			case err == nil:
 			case n == 0 || errors.Is(err, os.ErrDeadlineExceeded):
 				return 0, err
+			case later && n < shortest:
+				return 0, err
 			default: // what is said to a request that breaks off is for net/http to know
 				return c.handOn(p, n, r, foreign)
 			}
@@ -103,7 +105,7 @@ func (c *conn) serve(p []byte) (int, error) {
 			case err != nil: // nobody is there to be told
 				return 0, io.EOF
 			}
-			n, begun = copy(p, p[r.head:n]), false
+			n, begun, later = copy(p, p[r.head:n]), false, true
 		default:
 			return c.handOn(p, n, r, v)
 		}

@@ -118,10 +118,17 @@ func (l *Lane) Change(path string, change func() error) error {
 type Stats struct {
 	Hits, Loads    uint64 // answers given, and objects loaded for them
 	Objects, Bytes int64  // what is at hand
+	Connections    int64  // open, whoever serves them
 }
 
 // Stats tells what the lane has done so far.
-func (l *Lane) Stats() Stats { return l.cache.stats() }
+func (l *Lane) Stats() Stats {
+	s := l.cache.stats()
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	s.Connections = int64(len(l.conns))
+	return s
+}
 
 // Drain follows srv.Shutdown: it waits until the answers under way are written,
 // and cuts off those that are not when ctx ends.

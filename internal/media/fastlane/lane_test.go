@@ -1,124 +1,164 @@
 package fastlane_test
 
 import (
-	"bufio"
-	"bytes"
-	"fmt"
+	"context"
+	"crypto/tls"
+	"errors"
 	"io"
-	"net"
 	"net/http"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
-	"telapi/internal/media/fastlane"
+	"telapi/test/servers"
 )
 
-// shelf is a store in memory with a handler as a file server has it.
-type shelf struct {
-	mu    sync.Mutex
-	files map[string][]byte
-}
-
-func (s *shelf) read(path string) ([]byte, bool) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	b, ok := s.files[path]
-	return b, ok
-}
-
-func header(body []byte) http.Header {
-	return http.Header{
-		"Content-Type":  {"audio/basic"},
-		"Etag":          {fmt.Sprintf(`"%d-%x"`, len(body), body[:min(4, len(body))])},
-		"Last-Modified": {time.Unix(1_700_000_000, 0).UTC().Format(http.TimeFormat)},
-		"Accept-Ranges": {"bytes"},
-	}
-}
-
-func (s *shelf) load(path string, limit int64) (fastlane.Object, bool) {
-	body, ok := s.read(path)
-	if !ok || int64(len(body)) > limit {
-		return fastlane.Object{}, false
-	}
-	return fastlane.Object{Header: header(body), Body: body}, true
-}
-
-func (s *shelf) ServeHTTP(w http.ResponseWriter, r *http.Request) {
-	if r.Method == http.MethodPut {
-		body, err := io.ReadAll(r.Body)
-		if err != nil {
-			return
+func TestAConnectionComesBackFromNetHTTP(t *testing.T) {
+	s := serve(t, newShelf(t, objects), nil)
+	c := s.dial(t)
+	for range 200 { // a quick client is often ahead of net/http's own clean-up
+		c.send("HEAD /media/ab/empty.alaw HTTP/1.1\r\nHost: a\r\n\r\n")
+		c.receive()
+		c.send("PUT /a HTTP/1.1\r\nHost: a\r\nContent-Length: 3\r\n\r\n")
+		c.send("abc")
+		c.receive()
+		c.send(plainGet("/media/ab/large.pcm"))
+		if status, body := c.receive(); status != http.StatusOK || body != objects["/media/ab/large.pcm"] {
+			t.Fatalf("status %d, %d bytes", status, len(body))
 		}
-		s.mu.Lock()
-		s.files[r.URL.Path] = body
-		s.mu.Unlock()
-		w.WriteHeader(http.StatusNoContent)
-		return
 	}
-	body, ok := s.read(r.URL.Path)
-	if !ok {
-		http.NotFound(w, r)
-		return
+	if hits := s.lane.Stats().Hits; hits != 200 {
+		t.Errorf("the lane answered %d of 200 requests", hits)
 	}
-	for name, values := range header(body) {
-		w.Header()[name] = values
-	}
-	http.ServeContent(w, r, "", time.Unix(1_700_000_000, 0), bytes.NewReader(body))
 }
 
-// serve runs a server for a test, with a lane in front of it if there is one.
-func serve(t testing.TB, handler http.Handler, lane *fastlane.Lane) string {
-	t.Helper()
-	ln, err := net.Listen("tcp", "127.0.0.1:0")
+func TestOverTLS(t *testing.T) {
+	authority := servers.NewCA(t)
+	cert, err := tls.X509KeyPair(authority.Issue(t, "127.0.0.1"))
 	if err != nil {
 		t.Fatal(err)
 	}
-	srv := &http.Server{Handler: handler, ReadHeaderTimeout: 10 * time.Second, IdleTimeout: 10 * time.Second}
-	addr := ln.Addr().String()
-	if lane != nil {
-		lane.Attach(srv)
-		ln = lane.Listen(ln, nil)
-	}
-	go func() { _ = srv.Serve(ln) }()
-	t.Cleanup(func() { _ = srv.Close() })
-	return addr
-}
-
-func TestPlainGetsAreAnsweredByTheLaneAfterAnythingElse(t *testing.T) {
-	s := &shelf{files: map[string][]byte{"/media/ab/x.alaw": []byte("hello")}}
-	lane := fastlane.New(fastlane.Options{MaxBytes: 1 << 20, Load: s.load})
-	conn, err := net.Dial("tcp", serve(t, s, lane))
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer func() { _ = conn.Close() }()
-	in := bufio.NewReader(conn)
-	for i, step := range []struct {
-		request string
-		status  int
-		body    string
-		hits    uint64
-	}{
-		{"GET /media/ab/x.alaw HTTP/1.1\r\nHost: a\r\n\r\n", 200, "hello", 1},
-		{"GET /media/ab/x.alaw HTTP/1.1\r\nHost: a\r\nRange: bytes=1-2\r\n\r\n", 206, "el", 1},
-		{"GET /media/ab/x.alaw HTTP/1.1\r\nHost: a\r\n\r\n", 200, "hello", 2},
-		{"PUT /media/ab/y.alaw HTTP/1.1\r\nHost: a\r\nContent-Length: 3\r\n\r\nabc", 204, "", 2},
-		{"GET /media/ab/y.alaw HTTP/1.1\r\nHost: a\r\n\r\n", 200, "abc", 3},
-		{"GET /media/ab/z.alaw HTTP/1.1\r\nHost: a\r\n\r\n", 404, "404 page not found\n", 3},
-		{"GET /media/ab/x.alaw HTTP/1.1\r\nHost: a\r\n\r\n", 200, "hello", 4},
-	} {
-		if _, err := io.Copy(conn, strings.NewReader(step.request)); err != nil {
+	secured := make(chan bool, 1)
+	s := serve(t, newShelf(t, objects), &tls.Config{Certificates: []tls.Certificate{cert}, MinVersion: tls.VersionTLS12}, func(srv *http.Server) {
+		next := srv.Handler
+		srv.Handler = http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			secured <- r.TLS != nil && r.TLS.HandshakeComplete && r.TLS.NegotiatedProtocol == "http/1.1"
+			next.ServeHTTP(w, r)
+		})
+	})
+	for _, version := range []uint16{tls.VersionTLS12, tls.VersionTLS13} {
+		conn, err := tls.Dial("tcp", s.addr, &tls.Config{InsecureSkipVerify: true, MaxVersion: version, NextProtos: []string{"h2", "http/1.1"}})
+		if err != nil {
 			t.Fatal(err)
 		}
-		resp, err := http.ReadResponse(in, nil)
-		if err != nil {
-			t.Fatalf("step %d: %v", i, err)
+		c := newClient(t, conn)
+		before := s.lane.Stats().Hits
+		for range 10 {
+			c.send(plainGet("/media/ab/large.pcm"))
+			if status, body := c.receive(); status != http.StatusOK || body != objects["/media/ab/large.pcm"] {
+				t.Fatalf("status %d, %d bytes", status, len(body))
+			}
 		}
-		body, _ := io.ReadAll(resp.Body)
-		if resp.StatusCode != step.status || string(body) != step.body || lane.Stats().Hits != step.hits {
-			t.Fatalf("step %d: status %d, body %q, %d hits", i, resp.StatusCode, body, lane.Stats().Hits)
+		if hits := s.lane.Stats().Hits - before; hits != 10 {
+			t.Errorf("the lane answered %d of 10 requests", hits)
+		}
+		c.send("GET /media/ab/x.alaw HTTP/1.1\r\nHost: a\r\nRange: bytes=0-1\r\n\r\n")
+		if status, body := c.receive(); status != http.StatusPartialContent || body != "he" || !<-secured {
+			t.Errorf("a range: status %d, %q", status, body)
 		}
 	}
+	t.Run("plain HTTP is told off", func(t *testing.T) {
+		c := s.dial(t)
+		c.send(plainGet("/media/ab/x.alaw"))
+		if answer, _ := io.ReadAll(c); !strings.Contains(string(answer), "HTTP request to an HTTPS server") {
+			t.Errorf("answer %q", answer)
+		}
+	})
+}
+
+func TestSlowClientsAreCutOff(t *testing.T) {
+	const soon = 50 * time.Millisecond
+	large := map[string]string{"/large.pcm": strings.Repeat("x", 16<<20), "/x.alaw": "hello"}
+	quick := func(srv *http.Server) { srv.ReadHeaderTimeout, srv.IdleTimeout, srv.WriteTimeout = soon, soon, soon }
+	for name, steps := range map[string]func(c client){
+		"one that says nothing":           func(client) {},
+		"one that does not end its head":  func(c client) { c.send("GET /x.alaw HTTP/1.1\r\nHost: a\r\n") },
+		"one that is idle":                func(c client) { c.send(plainGet("/x.alaw")); c.receive() },
+		"one that begins a second":        func(c client) { c.send(plainGet("/x.alaw")); c.receive(); c.send("GET /x") },
+		"one that is idle after net/http": func(c client) { c.send(strings.Replace(plainGet("/x.alaw"), "GET", "PUT", 1)); c.receive() },
+	} {
+		t.Run(name, func(t *testing.T) {
+			c := serve(t, newShelf(t, large), nil, quick).dial(t)
+			steps(c)
+			c.awaitEnd()
+		})
+	}
+	t.Run("one that does not read", func(t *testing.T) {
+		s := serve(t, newShelf(t, large), nil, quick)
+		c := s.dial(t)
+		c.send(plainGet("/large.pcm"))
+		if _, err := c.in.Peek(1); err != nil {
+			t.Fatal(err)
+		}
+		await(t, "the connection to end", func() bool { return s.lane.Stats().Connections == 0 })
+	})
+}
+
+func await(t testing.TB, what string, is func() bool) {
+	t.Helper()
+	for deadline := time.Now().Add(30 * time.Second); !is(); time.Sleep(time.Millisecond) {
+		if time.Now().After(deadline) {
+			t.Fatal("no sign of " + what)
+		}
+	}
+}
+
+func TestShutdownLetsAnswersFinish(t *testing.T) {
+	objects := map[string]string{"/large.pcm": strings.Repeat("x", 16<<20), "/x.alaw": "hello"}
+	for name, first := range map[string]string{
+		"of a new connection":              "",
+		"of one that net/http has had too": "PUT /a HTTP/1.1\r\nHost: a\r\nContent-Length: 0\r\n\r\n",
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := serve(t, newShelf(t, objects), nil)
+			idle, reading := s.dial(t), s.dial(t)
+			idle.send(plainGet("/x.alaw"))
+			idle.receive()
+			if first != "" {
+				reading.send(first)
+				reading.receive()
+			}
+			reading.send(plainGet("/large.pcm"))
+			if _, err := reading.in.Peek(1); err != nil {
+				t.Fatal(err)
+			}
+			ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+			defer cancel()
+			ended := make(chan error)
+			go func() { ended <- errors.Join(s.srv.Shutdown(ctx), s.lane.Drain(ctx)) }()
+			idle.awaitEnd()
+			if _, body := reading.receive(); len(body) != 16<<20 {
+				t.Errorf("%d bytes came", len(body))
+			}
+			reading.awaitEnd()
+			if err := <-ended; err != nil {
+				t.Error(err)
+			}
+		})
+	}
+}
+
+func TestDrainCutsOffWhoDoesNotRead(t *testing.T) {
+	s := serve(t, newShelf(t, map[string]string{"/large.pcm": strings.Repeat("x", 16<<20)}), nil)
+	c := s.dial(t)
+	c.send(plainGet("/large.pcm"))
+	if _, err := c.in.Peek(1); err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	if err := s.lane.Drain(ctx); !errors.Is(err, context.Canceled) {
+		t.Errorf("drain: %v", err)
+	}
+	await(t, "the connection to end", func() bool { return s.lane.Stats().Connections == 0 })
 }

@@ -22,10 +22,17 @@ type request struct {
 	path []byte // of a plain request
 }
 
+// shortest is how many bytes net/http awaits of a request that is not the first
+// of its connection before it looks at them.
+const shortest = 4
+
 // parse reads the head of a request line by line in the strictest form that
 // HTTP/1.1 has. Where that is not met it does not guess: a head is plain or
 // framed only if every reader of HTTP finds the same lines and the same body.
 func parse(b []byte) (r request, v verdict) {
+	if len(b) < shortest {
+		return r, partial
+	}
 	line, rest, v := cutLine(b)
 	if v != framed {
 		return r, v

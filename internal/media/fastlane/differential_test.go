@@ -1,0 +1,202 @@
+package fastlane_test
+
+import (
+	"bytes"
+	"io"
+	"log"
+	"net"
+	"net/http"
+	"regexp"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"telapi/internal/media/fastlane"
+)
+
+// script is a client that has decided everything it will send: its connection
+// yields that in pieces, then ends, and keeps what it is answered.
+type script struct {
+	net.Conn // nothing else is called
+	mu       sync.Mutex
+	input    []byte
+	piece    int
+	output   bytes.Buffer
+	closed   chan struct{}
+	once     sync.Once
+}
+
+func (s *script) Read(p []byte) (int, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	n := copy(p[:min(len(p), s.piece)], s.input)
+	if s.input = s.input[n:]; n == 0 {
+		return 0, io.EOF
+	}
+	return n, nil
+}
+
+func (s *script) Write(p []byte) (int, error)      { return s.output.Write(p) }
+func (s *script) Close() error                     { s.once.Do(func() { close(s.closed) }); return nil }
+func (s *script) CloseWrite() error                { return nil }
+func (s *script) LocalAddr() net.Addr              { return &net.TCPAddr{} }
+func (s *script) RemoteAddr() net.Addr             { return &net.TCPAddr{} }
+func (s *script) SetDeadline(time.Time) error      { return nil }
+func (s *script) SetReadDeadline(time.Time) error  { return nil }
+func (s *script) SetWriteDeadline(time.Time) error { return nil }
+
+// stage is a listener for scripts.
+type stage struct {
+	scripts chan net.Conn
+	end     chan struct{}
+	once    sync.Once
+}
+
+func (s *stage) Accept() (net.Conn, error) {
+	select {
+	case c := <-s.scripts:
+		return c, nil
+	case <-s.end:
+		return nil, net.ErrClosed
+	}
+}
+func (s *stage) Close() error   { s.once.Do(func() { close(s.end) }); return nil }
+func (s *stage) Addr() net.Addr { return &net.TCPAddr{} }
+
+var dateField = regexp.MustCompile(`\r\nDate: [^\r]*`)
+
+// play returns everything that a server says to an input.
+func (s *stage) play(input []byte, piece int) string {
+	c := &script{input: bytes.Clone(input), piece: piece, closed: make(chan struct{})}
+	s.scripts <- c
+	<-c.closed
+	return dateField.ReplaceAllString(c.output.String(), "")
+}
+
+// raise starts a server for scripts.
+func raise(t testing.TB, s shelf, lane *fastlane.Lane) *stage {
+	st := &stage{scripts: make(chan net.Conn), end: make(chan struct{})}
+	srv := &http.Server{Handler: s, ErrorLog: log.New(io.Discard, "", 0)}
+	ln := net.Listener(st)
+	if lane != nil {
+		lane.Attach(srv)
+		ln = lane.Listen(st, nil)
+	}
+	go func() { _ = srv.Serve(ln) }()
+	t.Cleanup(func() { _ = srv.Close() })
+	return st
+}
+
+var objects = map[string]string{
+	"/media/ab/x.alaw":     "hello",
+	"/media/ab/empty.alaw": "",
+	"/media/ab/large.pcm":  strings.Repeat("0123456789abcdef", 4<<10),
+}
+
+// inputs are what a client may send, and how many of its requests are for the
+// lane.
+var inputs = []struct {
+	name, bytes string
+	hits        uint64
+}{
+	{"nothing", "", 0},
+	{"a plain GET", plainGet("/media/ab/x.alaw"), 1},
+	{"an empty object", plainGet("/media/ab/empty.alaw"), 1},
+	{"a large object", plainGet("/media/ab/large.pcm"), 1},
+	{"what browsers and libraries send", "GET /media/ab/x.alaw HTTP/1.1\r\nHost: [::1]:80\r\nUser-Agent: Go/1\r\nAccept-Encoding: gzip\r\n" +
+		"ACCEPT: */*\r\naccept-language:de\r\nCache-Control: \t no-cache \r\nPragma: no-cache\r\nConnection: Keep-Alive\r\nTraceparent: 00-1\r\n\r\n", 1},
+	{"pipelined", plainGet("/media/ab/x.alaw") + plainGet("/media/ab/large.pcm") + plainGet("/media/ab/x.alaw"), 3},
+	{"pipelined, one missing", plainGet("/media/ab/x.alaw") + plainGet("/media/ab/y.alaw") + plainGet("/media/ab/x.alaw"), 2},
+	{"pipelined behind a body", "PUT /a HTTP/1.1\r\nHost: a\r\nContent-Length: 5\r\n\r\nabcde" + plainGet("/media/ab/x.alaw"), 1},
+	{"pipelined behind a body that looks like a request", "PUT /a HTTP/1.1\r\nHost: a\r\nContent-Length: 46\r\n\r\n" + plainGet("/media/ab/x.alaw") +
+		plainGet("/media/ab/x.alaw"), 1},
+	{"pipelined behind HEAD", "HEAD /media/ab/x.alaw HTTP/1.1\r\nHost: a\r\n\r\n" + plainGet("/media/ab/x.alaw"), 1},
+	{"pipelined behind a range", "GET /media/ab/x.alaw HTTP/1.1\r\nHost: a\r\nRange: bytes=1-2\r\n\r\n" + plainGet("/media/ab/x.alaw"), 1},
+	{"behind chunks", "PUT /a HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n3\r\nabc\r\n0\r\n\r\n" + plainGet("/media/ab/x.alaw"), 0},
+	{"two lengths", "PUT /a HTTP/1.1\r\nHost: a\r\nContent-Length: 3\r\nContent-Length: 3\r\n\r\nabc" + plainGet("/media/ab/x.alaw"), 0},
+	{"two lengths that differ", "PUT /a HTTP/1.1\r\nHost: a\r\nContent-Length: 3\r\nContent-Length: 4\r\n\r\nabc" + plainGet("/media/ab/x.alaw"), 0},
+	{"a length and chunks", "PUT /a HTTP/1.1\r\nHost: a\r\nContent-Length: 3\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n" + plainGet("/media/ab/x.alaw"), 0},
+	{"a signed length", "PUT /a HTTP/1.1\r\nHost: a\r\nContent-Length: +3\r\n\r\nabc" + plainGet("/media/ab/x.alaw"), 0},
+	{"a length of many digits", "PUT /a HTTP/1.1\r\nHost: a\r\nContent-Length: 99999999999999999999\r\n\r\nabc", 0},
+	{"a body cut off", "PUT /a HTTP/1.1\r\nHost: a\r\nContent-Length: 9\r\n\r\nabc", 0},
+	{"a GET with a body", "GET /media/ab/x.alaw HTTP/1.1\r\nHost: a\r\nContent-Length: 3\r\n\r\nabc" + plainGet("/media/ab/x.alaw"), 1},
+	{"an expectation", "PUT /a HTTP/1.1\r\nHost: a\r\nExpect: 100-continue\r\nContent-Length: 3\r\n\r\nabc" + plainGet("/media/ab/x.alaw"), 1},
+	{"an unknown expectation", "GET /media/ab/x.alaw HTTP/1.1\r\nHost: a\r\nExpect: more\r\n\r\n", 0},
+	{"conditional", "GET /media/ab/x.alaw HTTP/1.1\r\nHost: a\r\nIf-None-Match: \"5\"\r\n\r\n", 0},
+	{"Connection: close", "GET /media/ab/x.alaw HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n" + plainGet("/media/ab/x.alaw"), 0},
+	{"HTTP/1.0", "GET /media/ab/x.alaw HTTP/1.0\r\nHost: a\r\n\r\n", 0},
+	{"HTTP/2 preface", "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", 0},
+	{"HTTP/1.1 in lower case", "GET /media/ab/x.alaw http/1.1\r\nHost: a\r\n\r\n", 0},
+	{"get in lower case", "get /media/ab/x.alaw HTTP/1.1\r\nHost: a\r\n\r\n", 0},
+	{"no host", "GET /media/ab/x.alaw HTTP/1.1\r\n\r\n", 0},
+	{"an empty host", "GET /media/ab/x.alaw HTTP/1.1\r\nHost:\r\n\r\n", 0},
+	{"two hosts", "GET /media/ab/x.alaw HTTP/1.1\r\nHost: a\r\nHost: a\r\n\r\n", 0},
+	{"a strange host", "GET /media/ab/x.alaw HTTP/1.1\r\nHost: a b\r\n\r\n", 0},
+	{"absolute form", "GET http://a/media/ab/x.alaw HTTP/1.1\r\nHost: a\r\n\r\n", 0},
+	{"a query", "GET /media/ab/x.alaw?a=b HTTP/1.1\r\nHost: a\r\n\r\n", 0},
+	{"a fragment", "GET /media/ab/x.alaw#a HTTP/1.1\r\nHost: a\r\n\r\n", 0},
+	{"percent-encoded", "GET /media/ab/%78.alaw HTTP/1.1\r\nHost: a\r\n\r\n", 0},
+	{"an encoded slash", "GET /media%2fab/x.alaw HTTP/1.1\r\nHost: a\r\n\r\n", 0},
+	{"dots", plainGet("/media/ab/../ab/x.alaw"), 0},
+	{"two slashes", plainGet("//media/ab/x.alaw") + plainGet("/media//ab/x.alaw"), 0},
+	{"no path", plainGet("*"), 0},
+	{"bare line feeds", "GET /media/ab/x.alaw HTTP/1.1\nHost: a\n\n", 0},
+	{"one bare line feed", "GET /media/ab/x.alaw HTTP/1.1\r\nHost: a\n\r\n", 0},
+	{"a bare carriage return", "GET /media/ab/x.alaw HTTP/1.1\r\nHost: a\rb\r\n\r\n", 0},
+	{"a folded field", "GET /media/ab/x.alaw HTTP/1.1\r\nHost: a\r\nAccept: a,\r\n b\r\n\r\n", 0},
+	{"a space before the colon", "GET /media/ab/x.alaw HTTP/1.1\r\nHost : a\r\n\r\n", 0},
+	{"a field without a name", "GET /media/ab/x.alaw HTTP/1.1\r\nHost: a\r\n: b\r\n\r\n", 0},
+	{"a field without a colon", "GET /media/ab/x.alaw HTTP/1.1\r\nHost: a\r\nAccept\r\n\r\n", 0},
+	{"a NUL in a value", "GET /media/ab/x.alaw HTTP/1.1\r\nHost: a\r\nAccept: \x00\r\n\r\n", 0},
+	{"bytes above ASCII in a value", "GET /media/ab/x.alaw HTTP/1.1\r\nHost: a\r\nAccept: \xff\r\n\r\n", 1},
+	{"two spaces", "GET  /media/ab/x.alaw HTTP/1.1\r\nHost: a\r\n\r\n", 0},
+	{"a tab for a space", "GET\t/media/ab/x.alaw HTTP/1.1\r\nHost: a\r\n\r\n", 0},
+	{"an empty line first", "\r\n" + plainGet("/media/ab/x.alaw"), 0},
+	{"a head cut off", plainGet("/media/ab/x.alaw") + "GET /media/ab/x.alaw HTT", 1},
+	{"a head cut off in its first line", "GE", 0},
+	{"a later head cut off in its first word", plainGet("/media/ab/x.alaw") + "GE", 1},
+	{"a later line too short for a request", plainGet("/media/ab/x.alaw") + "0\n", 1},
+	{"a long head", "GET /media/ab/x.alaw HTTP/1.1\r\nHost: a\r\nAccept: " + strings.Repeat("a", 5000) + "\r\n\r\n" + plainGet("/media/ab/x.alaw"), 0},
+	{"TLS to a server without", "\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03", 0},
+}
+
+// contest holds a server with a lane against one without.
+func contest(t testing.TB) (with, without *stage, lane *fastlane.Lane) {
+	s := newShelf(t, objects)
+	lane = fastlane.New(fastlane.Options{MaxBytes: 16 << 20, Load: s.load})
+	return raise(t, s, lane), raise(t, s, nil), lane
+}
+
+func TestEveryInputIsAnsweredAsByNetHTTP(t *testing.T) {
+	with, without, lane := contest(t)
+	for _, in := range inputs {
+		for _, piece := range []int{1 << 20, 1, 2, 7, 50} {
+			before := lane.Stats().Hits
+			got, want := with.play([]byte(in.bytes), piece), without.play([]byte(in.bytes), piece)
+			if got != want {
+				t.Errorf("%s, %d bytes at a time:\n got %.500q\nwant %.500q", in.name, piece, got, want)
+			}
+			if hits := lane.Stats().Hits - before; hits != in.hits {
+				t.Errorf("%s, %d bytes at a time: the lane answered %d requests, %d wanted", in.name, piece, hits, in.hits)
+			}
+		}
+	}
+}
+
+func FuzzInputsAreAnsweredAsByNetHTTP(f *testing.F) {
+	for _, in := range inputs {
+		f.Add([]byte(in.bytes), uint16(1<<15))
+		f.Add([]byte(in.bytes), uint16(1))
+	}
+	with, without, _ := contest(f)
+	f.Fuzz(func(t *testing.T, input []byte, piece uint16) {
+		if len(input) > 16<<10 {
+			return
+		}
+		got, want := with.play(input, int(piece)+1), without.play(input, int(piece)+1)
+		if got != want {
+			t.Errorf("%.2000q, %d bytes at a time:\n got %.500q\nwant %.500q", input, int(piece)+1, got, want)
+		}
+	})
+}
