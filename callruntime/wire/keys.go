@@ -1,7 +1,6 @@
 package wire
 
 import (
-	"regexp"
 	"strconv"
 
 	"github.com/go-json-experiment/json/jsontext"
@@ -19,11 +18,18 @@ const (
 	OffersGroup = "runtimes"
 )
 
-var channelID = regexp.MustCompile(`^[A-Za-z0-9._:-]{1,128}$`)
-
-// ValidChannelID tells whether a channel may be named so. Other characters
-// could leave the hash tag or a URL.
-func ValidChannelID(id string) bool { return channelID.MatchString(id) }
+// ValidChannelID tells whether a channel may be named so: 1 to 128 letters,
+// digits and . _ : - of ASCII. Others could leave the hash tag or a URL.
+func ValidChannelID(id string) bool {
+	for i := range len(id) {
+		switch c := id[i]; {
+		case 'a' <= c && c <= 'z', 'A' <= c && c <= 'Z', '0' <= c && c <= '9', c == '.', c == '_', c == ':', c == '-':
+		default:
+			return false
+		}
+	}
+	return id != "" && len(id) <= 128
+}
 
 // ChannelKeys are the keys of a channel in the order in which every script of
 // the contract takes them: what is known of it, the stream towards the runtime,

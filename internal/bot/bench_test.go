@@ -47,3 +47,24 @@ func BenchmarkBody(b *testing.B) {
 		}
 	})
 }
+
+// A second look at the bytes would allocate as much as the first, on top of what
+// the checks do: two for each message, to say where it is.
+func TestABodyIsDecodedOnce(t *testing.T) {
+	said := strings.Repeat(`{"messageId":1,"content":{"textMessage":{"textPlain":"Hello"}}},`, 50)
+	body := []byte(`{"conversation":{"identifier":{"id":"c"}},"messages":{"message":[` + strings.TrimSuffix(said, ",") + `]}}`)
+	alone := testing.AllocsPerRun(100, func() {
+		var d document
+		if err := json.Unmarshal(body, &d); err != nil {
+			t.Fatal(err)
+		}
+	})
+	parsed := testing.AllocsPerRun(100, func() {
+		if _, err := Parse(body, "c"); err != nil {
+			t.Fatal(err)
+		}
+	})
+	if parsed > 2*alone {
+		t.Errorf("%v allocations to read what takes %v to decode", parsed, alone)
+	}
+}

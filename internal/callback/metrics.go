@@ -16,8 +16,12 @@ type metrics struct {
 	seconds   *prometheus.HistogramVec
 }
 
-func newMetrics(registry prometheus.Registerer) metrics {
+func newMetrics(registry prometheus.Registerer, oldestParked func() float64) metrics {
 	auto := promauto.With(registry)
+	auto.NewGaugeFunc(prometheus.GaugeOpts{
+		Name: "telapi_callback_oldest_parked_seconds",
+		Help: "Age of the oldest callback that this instance took early and that still waits for its turn; 0 if none does. The maximum over all instances is the oldest of all."},
+		oldestParked)
 	return metrics{
 		callbacks: auto.NewCounterVec(prometheus.CounterOpts{
 			Name: "telapi_callbacks_total", Help: "Callbacks of providers, by kind and by what became of them: accepted, parked, or the code of the refusal."},

@@ -30,6 +30,7 @@ type Service struct {
 	flows    *lru.Cache[string, *flow]
 	log      *slog.Logger
 	now      func() time.Time
+	parked   *parked
 	metrics  metrics
 }
 
@@ -40,7 +41,14 @@ func NewService(store Store, platform command.Platform, log *slog.Logger, regist
 	if err != nil {
 		panic(err) // of a size that is not positive, which this one is
 	}
-	return &Service{store, platform, flows, log, now, newMetrics(registry)}
+	waiting := &parked{store: store}
+	return &Service{store, platform, flows, log, now, waiting, newMetrics(registry, func() float64 {
+		since := waiting.oldest(context.Background())
+		if since.IsZero() {
+			return 0
+		}
+		return now().Sub(since).Seconds()
+	})}
 }
 
 // Request is a callback as it came in.
@@ -110,8 +118,7 @@ func (r Request) read() (bot.Result, string, error) {
 	if err != nil {
 		return nil, "", err
 	}
-	digest, err := strictjson.Digest(r.Body)
-	return result, digest, err
+	return result, strictjson.DigestAsWritten(r.Body), nil
 }
 
 // refuseBody says what is wrong with a body, to those who may know.
@@ -184,20 +191,23 @@ func (s *Service) route(ctx context.Context, r Request, result bot.Result, diges
 	if d.Receipt, err = json.Marshal(answer.Receipt); err != nil {
 		return Answer{}, fmt.Errorf("encode the receipt: %w", err)
 	}
-	verdict, receipt, err := s.deliver(ctx, d)
+	outcome, err := s.deliver(ctx, d)
 	if err != nil {
 		return Answer{}, err
 	}
-	answer.Status, err = judge(verdict, receipt)
+	if outcome.Number > 0 {
+		s.parked.add(Turn{r.ChannelID, outcome.Number, s.now()})
+	}
+	answer.Status, err = judge(outcome)
 	return answer, err
 }
 
 // deliver tries a second time, with the same id, where the store's answer was
 // lost: it may have done its work, and says so then.
-func (s *Service) deliver(ctx context.Context, d Delivery) (Verdict, []byte, error) {
-	verdict, receipt, err := s.store.Deliver(ctx, d)
+func (s *Service) deliver(ctx context.Context, d Delivery) (Outcome, error) {
+	outcome, err := s.store.Deliver(ctx, d)
 	if fault.Is(err, fault.ServiceUnavailable) && ctx.Err() == nil {
-		verdict, receipt, err = s.store.Deliver(ctx, d)
+		outcome, err = s.store.Deliver(ctx, d)
 	}
-	return verdict, receipt, err
+	return outcome, err
 }

@@ -3,6 +3,7 @@ package callback
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"log/slog"
 	"slices"
@@ -34,6 +35,7 @@ type memory struct {
 	deliver   []any // Verdict or error, one per call; the last one stays
 	receipt   []byte
 	asked     []string
+	waiting   map[int64]bool // items by number; nil: the store is away
 	delivered []Delivery
 }
 
@@ -53,7 +55,19 @@ func (m *memory) Peek(context.Context, Credential) (Verdict, error) {
 	return m.peek, nil
 }
 
-func (m *memory) Deliver(_ context.Context, d Delivery) (Verdict, []byte, error) {
+func (m *memory) Waiting(_ context.Context, items []Turn) ([]bool, error) {
+	m.asked = append(m.asked, fmt.Sprint("waiting ", len(items)))
+	waiting := make([]bool, len(items))
+	for i, t := range items {
+		waiting[i] = m.waiting[t.Number]
+	}
+	if m.waiting == nil {
+		return nil, fault.Unavailable("The store", io.EOF)
+	}
+	return waiting, nil
+}
+
+func (m *memory) Deliver(_ context.Context, d Delivery) (Outcome, error) {
 	m.asked = append(m.asked, "deliver")
 	m.delivered = append(m.delivered, d)
 	next := any(Routed)
@@ -62,9 +76,13 @@ func (m *memory) Deliver(_ context.Context, d Delivery) (Verdict, []byte, error)
 		m.deliver = m.deliver[min(1, len(m.deliver)-1):]
 	}
 	if err, failed := next.(error); failed {
-		return "", nil, err
+		return Outcome{}, err
 	}
-	return next.(Verdict), m.receipt, nil
+	o := Outcome{Verdict: next.(Verdict), Receipt: m.receipt}
+	if o.Verdict == Parked {
+		o.Number = int64(len(m.delivered))
+	}
+	return o, nil
 }
 
 func (m *memory) entries(t *testing.T) (list []wire.Entry) {
@@ -291,7 +309,7 @@ func TestBodiesAreToldApartByWhatTheySay(t *testing.T) {
 		}
 		return m.delivered[len(m.delivered)-1]
 	}
-	a, b, c := send(LLM, `{"content":"x","n":1}`), send(LLM, "{ \"n\": 1,\n\"content\":\"x\"}"), send(LLM, `{"content":"y","n":1}`)
+	a, b, c := send(LLM, `{"content":"x","n":1}`), send(LLM, "{ \"content\": \"x\",\n\"n\":1}"), send(LLM, `{"content":"y","n":1}`)
 	if a.BodyDigest != b.BodyDigest || a.BodyDigest == c.BodyDigest || len(a.BodyDigest) != 64 || a.Identified {
 		t.Errorf("digests %s, %s, %s", a.BodyDigest, b.BodyDigest, c.BodyDigest)
 	}
@@ -308,5 +326,70 @@ func TestUnreadableProfilePermitsNothing(t *testing.T) {
 	s := newTestService(t, m)
 	if answer, err := s.Accept(t.Context(), request(Bot, hangUp)); err != nil || answer.Commands[0].Decision != "denied" {
 		t.Errorf("got %+v, %v", answer, err)
+	}
+}
+
+// The gauge tells how long the oldest one waits that still does, whoever has let
+// go of the others.
+func TestTheOldestParkedCallbackIsKnown(t *testing.T) {
+	m := &memory{channel: Channel{Epoch: "e1"}, deliver: []any{Parked}}
+	registry, now := prometheus.NewRegistry(), time.Now()
+	platform, err := command.NewPlatform(nil, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := NewService(m, platform, slog.New(slog.DiscardHandler), registry, func() time.Time { return now })
+	age := func() float64 {
+		t.Helper()
+		families, err := registry.Gather()
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, f := range families {
+			if f.GetName() == "telapi_callback_oldest_parked_seconds" {
+				return f.GetMetric()[0].GetGauge().GetValue()
+			}
+		}
+		t.Fatal("there is no such gauge")
+		return 0
+	}
+	m.waiting = map[int64]bool{}
+	if got := age(); got != 0 || len(m.asked) != 0 {
+		t.Errorf("nothing was parked, and %v s are reported after %v", got, m.asked)
+	}
+	for n := range int64(askAtOnce + 3) {
+		if _, err := s.Accept(t.Context(), request(Bot, hello)); err != nil {
+			t.Fatal(err)
+		}
+		m.waiting[n+1] = true
+		now = now.Add(time.Second)
+	}
+	last := float64(askAtOnce + 3)
+	if got := age(); got != last {
+		t.Errorf("%v s are reported with all waiting, want %v", got, last)
+	}
+	delete(m.waiting, 2) // behind one that waits
+	if got := age(); got != last {
+		t.Errorf("%v s are reported with the first waiting, want %v", got, last)
+	}
+	delete(m.waiting, 1)
+	if got := age(); got != last-2 {
+		t.Errorf("%v s are reported with the first two gone, want %v", got, last-2)
+	}
+	for n := range int64(askAtOnce + 2) {
+		delete(m.waiting, n+1)
+	}
+	if got := age(); got != 1 {
+		t.Errorf("%v s are reported with one left, want 1", got)
+	}
+	known := m.waiting
+	m.waiting = nil
+	if got := age(); got != 1 {
+		t.Errorf("%v s are reported with the store away, want 1", got)
+	}
+	delete(known, askAtOnce+3)
+	m.waiting = known
+	if got := age(); got != 0 {
+		t.Errorf("%v s are reported with all gone", got)
 	}
 }

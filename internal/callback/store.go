@@ -65,6 +65,13 @@ const (
 	Good         Verdict = "good"         // Peek alone: it would be taken
 )
 
+// Outcome is what the store has to say of a delivery.
+type Outcome struct {
+	Verdict Verdict
+	Receipt []byte // the first one, where the verdict is Duplicate or Consumed
+	Number  int64  // of the work item among the channel's, where it is Parked
+}
+
 // Channel is what a decision needs to know of a conversation.
 type Channel struct {
 	Epoch         string
@@ -84,8 +91,9 @@ type Store interface {
 	// Peek judges a credential and consumes nothing.
 	Peek(ctx context.Context, c Credential) (Verdict, error)
 	// Deliver checks, consumes, orders, parks, appends and announces in one
-	// atomic step: all of it, or nothing. The receipt is the first one where
-	// the verdict is Duplicate or Consumed. It may be repeated with the same
+	// atomic step: all of it, or nothing. It may be repeated with the same
 	// CallbackID after a lost reply and then has the same outcome.
-	Deliver(ctx context.Context, d Delivery) (v Verdict, receipt []byte, err error)
+	Deliver(ctx context.Context, d Delivery) (Outcome, error)
+	// Waiting tells which work items have not had their turn yet.
+	Waiting(ctx context.Context, items []Turn) ([]bool, error)
 }

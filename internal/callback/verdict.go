@@ -30,8 +30,8 @@ type reuse struct {
 }
 
 // judge turns the store's verdict into the status of an answer, or a refusal.
-func judge(v Verdict, receipt []byte) (status string, err error) {
-	switch v {
+func judge(o Outcome) (status string, err error) {
+	switch o.Verdict {
 	case Routed:
 		return "accepted", nil
 	case Parked:
@@ -43,7 +43,7 @@ func judge(v Verdict, receipt []byte) (status string, err error) {
 	case Consumed:
 		return "", errConsumed.With(reuse{})
 	case Duplicate:
-		return "", errConsumed.With(reuse{Duplicate: true, Receipt: receipt})
+		return "", errConsumed.With(reuse{Duplicate: true, Receipt: o.Receipt})
 	case Cancelled:
 		return "", errRecalled.With(reuse{State: string(Cancelled)})
 	case Backpressure:
@@ -51,6 +51,6 @@ func judge(v Verdict, receipt []byte) (status string, err error) {
 	case Stale:
 		return "", errStale
 	default:
-		return "", fmt.Errorf("the store says %q of a callback", v)
+		return "", fmt.Errorf("the store says %q of a callback", o.Verdict)
 	}
 }

@@ -3,7 +3,7 @@ package redisstore
 import (
 	"context"
 	_ "embed" // the script
-	"errors"
+	"strconv"
 
 	"github.com/redis/rueidis"
 
@@ -12,8 +12,12 @@ import (
 	"telapi/internal/callback"
 )
 
-//go:embed lua/callback.lua
-var callbackLua string
+var (
+	//go:embed lua/callback_usual.lua
+	usualCallbackLua string
+	//go:embed lua/callback.lua
+	callbackLua string
+)
 
 // Callbacks are the work items of live conversations, and the credentials by
 // which they are answered.
@@ -27,7 +31,7 @@ var _ callback.Store = (*Callbacks)(nil)
 
 // NewCallbacks returns the callbacks of a store.
 func NewCallbacks(s *Store) *Callbacks {
-	return &Callbacks{s, rueidis.NewLuaScriptRetryable(lua.Channel(callbackLua))}
+	return &Callbacks{s, rueidis.NewLuaScriptRetryable(usualCallbackLua + lua.Channel(callbackLua))}
 }
 
 // Channel implements callback.Store.
@@ -47,12 +51,12 @@ func (c *Callbacks) Channel(ctx context.Context, channelID string) (ch callback.
 
 // Peek implements callback.Store.
 func (c *Callbacks) Peek(ctx context.Context, credential callback.Credential) (callback.Verdict, error) {
-	verdict, _, err := c.Deliver(ctx, callback.Delivery{Credential: credential})
-	return verdict, err
+	outcome, err := c.Deliver(ctx, callback.Delivery{Credential: credential})
+	return outcome.Verdict, err
 }
 
 // Deliver implements callback.Store.
-func (c *Callbacks) Deliver(ctx context.Context, d callback.Delivery) (verdict callback.Verdict, receipt []byte, err error) {
+func (c *Callbacks) Deliver(ctx context.Context, d callback.Delivery) (outcome callback.Outcome, err error) {
 	args := make([]string, 0, 8+len(d.Entries))
 	args = append(args, d.Digest, string(d.Kind), d.WorkItemID, d.CallbackID, d.BodyDigest, flag(d.Identified), d.Epoch, rueidis.BinaryString(d.Receipt))
 	for _, entry := range d.Entries {
@@ -60,16 +64,34 @@ func (c *Callbacks) Deliver(ctx context.Context, d callback.Delivery) (verdict c
 	}
 	err = c.store.do(ctx, "deliver a callback", func(ctx context.Context, client rueidis.Client) error {
 		reply, err := c.script.Exec(ctx, client, wire.ChannelKeys(d.ChannelID), args).AsStrSlice()
-		if err == nil && len(reply) == 0 {
-			err = errors.New("the script answered in another form")
+		if err != nil {
+			return err
 		}
-		if err == nil {
-			verdict = callback.Verdict(reply[0])
-			if len(reply) > 1 {
-				receipt = []byte(reply[1])
-			}
+		reply = append(reply, make([]string, 3)...) // what the verdict has no use for
+		outcome = callback.Outcome{Verdict: callback.Verdict(reply[0]), Receipt: []byte(reply[1])}
+		if reply[2] != "" {
+			outcome.Number, err = strconv.ParseInt(reply[2], 10, 64)
 		}
 		return err
 	})
-	return verdict, receipt, err
+	return outcome, err
+}
+
+// Waiting implements callback.Store.
+func (c *Callbacks) Waiting(ctx context.Context, items []callback.Turn) (waiting []bool, err error) {
+	err = c.store.do(ctx, "look for parked callbacks", func(ctx context.Context, client rueidis.Client) error {
+		cmds := make([]rueidis.Completed, 0, len(items))
+		for _, t := range items {
+			cmds = append(cmds, client.B().Hexists().Key(wire.ChannelKeys(t.ChannelID)[5]).Field(strconv.FormatInt(t.Number, 10)).Build())
+		}
+		for _, reply := range client.DoMulti(ctx, cmds...) {
+			there, err := reply.AsBool()
+			if err != nil {
+				return err
+			}
+			waiting = append(waiting, there)
+		}
+		return nil
+	})
+	return waiting, err
 }

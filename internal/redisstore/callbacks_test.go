@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -85,11 +86,11 @@ func (d *desk) delivery(item callruntime.WorkItem, body string) callback.Deliver
 
 func (d *desk) deliver(c callback.Delivery) (callback.Verdict, string) {
 	d.stage.Helper()
-	verdict, receipt, err := d.callbacks.Deliver(d.Context(), c)
+	o, err := d.callbacks.Deliver(d.Context(), c)
 	if err != nil {
 		d.Errorf("deliver: %v", err)
 	}
-	return verdict, string(receipt)
+	return o.Verdict, string(o.Receipt)
 }
 
 func (d *desk) expect(item callruntime.WorkItem, body string, want callback.Verdict) {
@@ -132,6 +133,19 @@ func (d *desk) nothingParked() {
 		}
 		return err
 	})
+}
+
+// waiting sees which of the channel's items have not had their turn, by their
+// numbers from 0 on.
+func (d *desk) waiting(want ...bool) {
+	d.stage.Helper()
+	turns := make([]callback.Turn, len(want))
+	for n := range turns {
+		turns[n] = callback.Turn{ChannelID: d.id, Number: int64(n)}
+	}
+	if got, err := d.callbacks.Waiting(d.Context(), turns); err != nil || !slices.Equal(got, want) {
+		d.Errorf("waiting are %v, %v, want %v", got, err, want)
+	}
 }
 
 const briefly = 50 * time.Millisecond
@@ -215,7 +229,7 @@ func verdicts(t *testing.T, opts Options) {
 func answersInOrder(t *testing.T, opts Options) {
 	d := newDesk(t, opts, nil)
 	other, _ := connect(t, opts)
-	instances := []*Callbacks{d.callbacks, NewCallbacks(other)}
+	instances := []*Callbacks{d.callbacks, wholeCallbacks(other)}
 	const items, workers = 200, 16
 	var want []string
 	var posts []callback.Delivery
@@ -232,8 +246,8 @@ func answersInOrder(t *testing.T, opts Options) {
 	for w := range workers {
 		wg.Go(func() {
 			for i := w; i < items; i += workers {
-				if v, _, err := instances[i%2].Deliver(t.Context(), posts[i]); err != nil || v != callback.Routed && v != callback.Parked {
-					t.Errorf("deliver: %s, %v", v, err)
+				if o, err := instances[i%2].Deliver(t.Context(), posts[i]); err != nil || o.Verdict != callback.Routed && o.Verdict != callback.Parked {
+					t.Errorf("deliver: %+v, %v", o, err)
 				}
 			}
 		})
@@ -331,6 +345,7 @@ func cancellations(t *testing.T, opts Options) {
 	e, f := d.await(callruntime.AwaitOptions{}), d.await(callruntime.AwaitOptions{})
 	d.expect(c, "c", callback.Parked)
 	d.expect(e, "e", callback.Parked)
+	d.waiting(false, true, true, true, true, true, false)
 	operator := d.runtime("operator").Observe(d.id, "")
 	for _, cancel := range []error{d.Cancel(t.Context(), b.ID), d.Cancel(t.Context(), e.ID), operator.Cancel(t.Context(), a.ID), d.Cancel(t.Context(), a.ID)} {
 		if cancel != nil {
@@ -342,6 +357,7 @@ func cancellations(t *testing.T, opts Options) {
 		t.Errorf("the runtime sees %s", got)
 	}
 	d.nothingParked()
+	d.waiting(false, false, false, false, false, false, false)
 	for _, item := range []callruntime.WorkItem{a, b, e} {
 		d.expect(item, "late", callback.Cancelled)
 	}
@@ -363,7 +379,7 @@ func cancellations(t *testing.T, opts Options) {
 func simultaneous(t *testing.T, opts Options) {
 	d := newDesk(t, opts, nil)
 	other, _ := connect(t, opts)
-	instances := []*Callbacks{d.callbacks, NewCallbacks(other)}
+	instances := []*Callbacks{d.callbacks, wholeCallbacks(other)}
 	const tokens, each = 500, 5
 	var posts []callback.Delivery
 	var want []string
@@ -378,12 +394,12 @@ func simultaneous(t *testing.T, opts Options) {
 		wg.Go(func() {
 			for _, post := range posts {
 				post.CallbackID = uuid.NewString()
-				v, receipt, err := instances[w%2].Deliver(t.Context(), post)
-				if err != nil || string(receipt) != string(post.Receipt) {
-					t.Errorf("deliver: %s with %s, %v", v, receipt, err)
+				o, err := instances[w%2].Deliver(t.Context(), post)
+				if err != nil || string(o.Receipt) != string(post.Receipt) {
+					t.Errorf("deliver: %+v, %v", o, err)
 				}
 				mu.Lock()
-				taken[v]++
+				taken[o.Verdict]++
 				mu.Unlock()
 			}
 		})

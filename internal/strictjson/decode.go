@@ -4,6 +4,7 @@
 package strictjson
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
 	"reflect"
@@ -57,23 +58,39 @@ func problem(err error) string {
 // tooDeep counts brackets outside strings. On bytes that are not JSON it may
 // be wrong either way; those are refused as malformed all the same.
 func tooDeep(data []byte) bool {
-	depth, quoted := 0, false
+	depth := 0
 	for i := 0; i < len(data); i++ {
-		switch c := data[i]; {
-		case quoted && c == '\\':
-			i++
-		case c == '"':
-			quoted = !quoted
-		case quoted:
-		case c == '{' || c == '[':
+		switch data[i] {
+		case '"':
+			i = closing(data, i)
+		case '{', '[':
 			if depth++; depth > maxDepth {
 				return true
 			}
-		case c == '}' || c == ']':
+		case '}', ']':
 			depth--
 		}
 	}
 	return false
+}
+
+// closing is where the string ends whose opening quote is at open, or the end of
+// data. Most of a body is text: it is worth being quick about.
+func closing(data []byte, open int) int {
+	for i := open + 1; ; i++ {
+		next := bytes.IndexByte(data[i:], '"')
+		if next < 0 {
+			return len(data)
+		}
+		i += next
+		slashes := 0
+		for data[i-1-slashes] == '\\' {
+			slashes++
+		}
+		if slashes%2 == 0 {
+			return i
+		}
+	}
 }
 
 // noting reads like json does, but notes a value of a wrong type and goes on.

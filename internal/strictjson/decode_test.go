@@ -128,3 +128,19 @@ func FuzzDecode(f *testing.F) {
 		}
 	})
 }
+
+func TestDigestAsWrittenTellsBodiesApart(t *testing.T) {
+	const body = `{"a":"x y\\\" z\\","b":[1,2.0]}`
+	for other, same := range map[string]bool{
+		body: true,
+		"\t{ \"a\" :\r\n\"x y\\\\\\\" z\\\\\" , \"b\":[1, 2.0 ]}\n": true,
+		`{"a":"xy\\\" z\\","b":[1,2.0]}`:                            false, // white space that is said
+		`{"a":"x y\\\" z\\","b":[12.0]}`:                            false,
+		`{"a":"x y\\\" z\\","b":[1,2]}`:                             false, // numbers count as they are spelt
+		`{"b":[1,2.0],"a":"x y\\\" z\\"}`:                           false,
+	} {
+		if (DigestAsWritten([]byte(other)) == DigestAsWritten([]byte(body))) != same {
+			t.Errorf("%s is taken for %s: %v", other, body, !same)
+		}
+	}
+}

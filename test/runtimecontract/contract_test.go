@@ -188,11 +188,11 @@ func awaitAnswers(t *testing.T, redis, ear *client, service *redisstore.Callback
 		if err != nil {
 			t.Fatal(err)
 		}
-		got, _, err := service.Deliver(t.Context(), callback.Delivery{
+		got, err := service.Deliver(t.Context(), callback.Delivery{
 			Credential: callback.Credential{ChannelID: "s-1", Kind: callback.Bot, Digest: digest(item)}, Epoch: known.Epoch,
 			CallbackID: "callback-" + item, Entries: [][]byte{[]byte(`{"kind":"bot_message","text":"` + text + `"}`)}})
-		if err != nil || got != want {
-			t.Fatalf("answer to %s: %s, %v", item, got, err)
+		if err != nil || got.Verdict != want {
+			t.Fatalf("answer to %s: %+v, %v", item, got, err)
 		}
 	}
 	answer("item-2", "second", callback.Parked)

@@ -10,7 +10,7 @@
 -- ARGV[7]  the epoch of the channel that was decided for
 -- ARGV[8]  the receipt
 -- ARGV[9…] the entries
--- returns  {verdict, the first receipt if there was one}, where verdict is
+-- returns  {verdict, the first receipt if there was one, the item's number if it was parked}, where verdict is
 --          routed, parked, invalid, ended, consumed, duplicate, cancelled, stale, backpressure or good
 --
 -- Atomic because of simultaneous callbacks with one credential one is routed,
@@ -64,7 +64,7 @@ if not turn then
   redis.call('HSET', WORK, number, '0 ' .. packed)
   touch()
   save()
-  return { verdict, ARGV[8] }
+  return { verdict, ARGV[8], tostring(number) }
 end
 for _, entry in ipairs(list) do add(entry) end
 if not ownTurn then

@@ -1,0 +1,107 @@
+package redisstore
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/redis/rueidis"
+
+	"telapi/callruntime"
+	"telapi/callruntime/lua"
+	"telapi/callruntime/wire"
+	"telapi/internal/callback"
+	"telapi/test/servers"
+)
+
+// wholeCallbacks go the long way with usual callbacks, too.
+func wholeCallbacks(s *Store) *Callbacks {
+	return &Callbacks{s, rueidis.NewLuaScriptRetryable(lua.Channel(callbackLua))}
+}
+
+// Whether the usual callback or the whole script takes it, what is kept of a
+// callback is the same to the letter.
+func TestUsualCallbacksLeaveWhatTheWholeScriptLeaves(t *testing.T) {
+	embedded, err := StartEmbedded(t.TempDir(), (&journal{}).logger())
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(embedded.Close)
+	for engine, opts := range map[string]Options{"embedded": embedded.Options((&journal{}).logger()), "redis": redisOptions(servers.StartRedis(t))} {
+		t.Run(engine, func(t *testing.T) {
+			usual, whole := newDesk(t, opts, nil), newDesk(t, opts, nil)
+			whole.callbacks = wholeCallbacks(whole.store)
+			if a, b := usual.converse(), whole.converse(); a != b {
+				t.Errorf("the usual callback leaves\n%s\nthe whole script\n%s", a, b)
+			}
+		})
+	}
+}
+
+// converse has items awaited and answered, and returns all that is kept.
+func (d *desk) converse() string {
+	var items []callruntime.WorkItem
+	for n := range 8 {
+		kind := []callruntime.WorkItemKind{callruntime.Bot, callruntime.LLM}[n%2]
+		items = append(items, d.await(callruntime.AwaitOptions{Kind: kind, WorkItemID: fmt.Sprint("item-", n)}))
+	}
+	for _, n := range []int{0, 1, 2, 4, 3, 6, 5, 7} {
+		post := d.delivery(items[n], "said")
+		post.CallbackID = fmt.Sprint("callback-", n)
+		post.Entries = post.Entries[:min(n, len(post.Entries))] // the first says nothing
+		verdict, receipt := d.deliver(post)
+		if again, first := d.deliver(post); again != verdict || first != receipt {
+			d.Errorf("item %d: %s with %s, and again %s with %s", n, verdict, receipt, again, first)
+		}
+	}
+	var kept []string
+	d.raw(func(ctx context.Context, client rueidis.Client) error {
+		keys := wire.ChannelKeys(d.id)
+		for _, key := range []string{keys[0], keys[5]} {
+			fields, err := client.Do(ctx, client.B().Hgetall().Key(key).Build()).AsStrMap()
+			if err != nil {
+				return err
+			}
+			for _, name := range slices.Sorted(maps.Keys(fields)) {
+				kept = append(kept, name+" = "+fields[name])
+			}
+		}
+		entries, err := client.Do(ctx, client.B().Xrange().Key(keys[1]).Start("-").End("+").Build()).AsXRange()
+		for _, e := range entries {
+			kept = append(kept, fmt.Sprint(e.ID, e.FieldValues))
+		}
+		return err
+	})
+	text := strings.Join(kept, "\n")
+	for n, item := range items {
+		text = strings.ReplaceAll(text, d.delivery(item, "").Digest, fmt.Sprint("digest-", n))
+	}
+	text = regexp.MustCompile(`\d{13}`).ReplaceAllString(text, "time") // of the store
+	text = strings.NewReplacer(d.id, "channel", d.epoch, "epoch").Replace(text)
+	lines := strings.Split(regexp.MustCompile(`(?m)^claim.*$`).ReplaceAllString(text, ""), "\n")
+	slices.Sort(lines) // fields were in the order of their digests
+	return strings.Join(lines, "\n")
+}
+
+// A script travels once; after that it is called by its digest.
+func TestTheCallbackScriptIsSentByItsDigest(t *testing.T) {
+	r := servers.StartRedis(t)
+	d := newDesk(t, redisOptions(r), nil)
+	d.expect(d.await(callruntime.AwaitOptions{}), "first", callback.Routed)
+	r.MustDo("CONFIG", "RESETSTAT")
+	for n := range 20 {
+		post := d.delivery(d.await(callruntime.AwaitOptions{}), fmt.Sprint(n))
+		if v, _ := d.deliver(post); v != callback.Routed {
+			t.Errorf("callback %d: %s", n, v)
+		}
+	}
+	reply := r.MustDo("INFO", "commandstats")
+	stats, err := reply.ToString()
+	if err != nil || !strings.Contains(stats, "cmdstat_evalsha:calls=40,") || strings.Contains(stats, "cmdstat_eval:") {
+		t.Errorf("of 20 items that were awaited and answered Redis counts %s, %v", stats, err)
+	}
+}
