@@ -1,0 +1,192 @@
+package cli
+
+import (
+	"bufio"
+	"context"
+	"fmt"
+	"io"
+	"maps"
+	"os"
+	"strings"
+
+	"github.com/go-json-experiment/json"
+	"github.com/mattn/go-isatty"
+	"github.com/spf13/cobra"
+	"golang.org/x/sync/errgroup"
+
+	"telapi/internal/speech"
+)
+
+func (c *cli) speechCommand() *cobra.Command {
+	return group("speech", "Spoken text in the media cache", c.speechWarmCommand())
+}
+
+func (c *cli) speechWarmCommand() *cobra.Command {
+	cmd := &cobra.Command{Use: "warm FILE --key KEY", Short: "Have a list of sentences spoken and kept, before anybody calls", Args: cobra.ExactArgs(1),
+		Long: `Reads sentences from a file, or from standard input if the name is -, one on each line: plain
+text, or a JSON object as POST /api/v1/runtime/speech takes it, whose members go before the
+flags. What is cached already costs nothing, so the command can be repeated. It asks a running
+server, with a key that has the scope CREATE_SPEECH.`,
+		Example: `  telapi speech warm prompts.txt --key @key.txt --voice alloy
+  echo '{"text":"Guten Tag","voice":"de","provider":"espeak"}' | telapi speech warm - --key tk_…`}
+	f := cmd.Flags()
+	key := f.String("key", "", "an API key, or @FILE that holds one")
+	url := f.String("url", "", "where the server is (default: as configured here)")
+	parallel := f.Int("parallel", 4, "requests at a time")
+	texts, numbers := map[string]*string{}, map[string]*float64{}
+	for _, name := range []string{"voice", "model", "provider", "encoding"} {
+		texts[name] = f.String(name, "", name+" of sentences that name none")
+	}
+	numbers["speed"] = f.Float64("speed", 0, "speed of sentences that name none")
+	numbers["sampleRate"] = f.Float64("sample-rate", 0, "sample rate of sentences that name none")
+	numbers["ttl"] = f.Float64("ttl", 0, "seconds for which what is made is kept (default: for good)")
+	must(cmd.MarkFlagRequired("key"))
+	cmd.RunE = c.work(func(ctx context.Context, args []string) error {
+		cfg, err := c.configure()
+		if err != nil {
+			return err
+		}
+		if *url == "" {
+			*url = baseURL(cfg)
+		}
+		if file, is := strings.CutPrefix(*key, "@"); is {
+			content, err := os.ReadFile(file) //nolint:gosec // the operator's own file
+			if err != nil {
+				return fmt.Errorf("read the key: %w", err)
+			}
+			*key = strings.TrimSpace(string(content))
+		}
+		order := map[string]any{}
+		for name, value := range texts {
+			if *value != "" {
+				order[name] = *value
+			}
+		}
+		for name, value := range numbers {
+			if *value != 0 {
+				order[name] = *value
+			}
+		}
+		sentences, err := c.readSentences(args[0], order)
+		if err != nil {
+			return err
+		}
+		return c.warm(ctx, sentences, newSpeaker(*url, *key), *parallel)
+	})
+	return cmd
+}
+
+// sentence is one line of a file as the server is asked for it.
+type sentence struct {
+	line int
+	body []byte
+}
+
+// readSentences takes what a line does not say from order.
+func (c *cli) readSentences(name string, order map[string]any) (list []sentence, err error) {
+	from := c.In
+	if name != "-" {
+		file, err := os.Open(name) //nolint:gosec // the operator's own file
+		if err != nil {
+			return nil, fmt.Errorf("read sentences: %w", err)
+		}
+		defer file.Close()
+		from = file
+	}
+	lines := bufio.NewScanner(from)
+	lines.Buffer(nil, 1<<20)
+	for n := 1; lines.Scan(); n++ {
+		line := strings.TrimSpace(lines.Text())
+		if line == "" {
+			continue
+		}
+		full := maps.Clone(order)
+		if line[0] != '{' {
+			full["text"] = line
+		} else if err := json.Unmarshal([]byte(line), &full); err != nil {
+			return nil, fmt.Errorf("line %d is not one JSON object: %w", n, err)
+		}
+		body, err := json.Marshal(full)
+		if err != nil {
+			return nil, fmt.Errorf("line %d: %w", n, err)
+		}
+		list = append(list, sentence{n, body})
+	}
+	if err := lines.Err(); err != nil {
+		return nil, fmt.Errorf("read sentences: %w", err)
+	}
+	return list, nil
+}
+
+// warmed is what came of a line.
+type warmed struct {
+	Line int `json:"line"`
+	*speech.Answer
+	Error string `json:"error,omitzero"`
+}
+
+func (w warmed) state() string {
+	switch {
+	case w.Error != "":
+		return "failed"
+	case w.Cached:
+		return "there before"
+	default:
+		return "made"
+	}
+}
+
+// warm has all sentences spoken, and shows how far it is: with a bar on a
+// terminal, elsewhere with a line for each.
+func (c *cli) warm(ctx context.Context, sentences []sentence, s *speaker, parallel int) error {
+	results := make(chan warmed)
+	asking, asked := errgroup.WithContext(ctx)
+	asking.SetLimit(max(1, parallel) + 1)
+	asking.Go(func() error {
+		for _, next := range sentences {
+			asking.Go(func() error {
+				r, err := s.say(asked, next)
+				if err == nil {
+					results <- r
+				}
+				return err
+			})
+		}
+		return nil
+	})
+	var stopped error
+	go func() {
+		stopped = asking.Wait()
+		close(results)
+	}()
+	screen, isFile := c.Out.(*os.File)
+	onScreen := isFile && !c.json && isatty.IsTerminal(screen.Fd())
+	count, done := map[string]int{}, 0
+	for r := range results {
+		count[r.state()]++
+		if done++; r.Error != "" && !c.json {
+			_, _ = fmt.Fprintf(c.Err, "%sline %d: %s\n", map[bool]string{true: "\r\x1b[K"}[onScreen], r.Line, r.Error)
+		}
+		if onScreen {
+			const width = 30
+			full := width * done / len(sentences)
+			_, _ = fmt.Fprintf(c.Out, "\r\x1b[K%s%s %d/%d", strings.Repeat("█", full), strings.Repeat("░", width-full), done, len(sentences))
+			continue
+		}
+		if err := c.print(r, func(out io.Writer) {
+			_, _ = fmt.Fprintf(out, "%d/%d  line %d  %s\n", done, len(sentences), r.Line, r.state())
+		}); err != nil {
+			return err
+		}
+	}
+	if stopped != nil {
+		return stopped
+	}
+	if !c.json {
+		_, _ = fmt.Fprintf(c.Out, "%s%d made, %d there before, %d failed\n", map[bool]string{true: "\n"}[onScreen], count["made"], count["there before"], count["failed"])
+	}
+	if count["failed"] > 0 {
+		return errReported
+	}
+	return nil
+}

@@ -1,0 +1,55 @@
+package e2e
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"telapi/test/boot"
+)
+
+func TestListOfSentencesWarmsTheCache(t *testing.T) {
+	media := boot.StartMedia(t)
+	i := boot.Start(t, boot.With(media.Env, boot.Env{"SPEECH_PROVIDERS": "tone"}))
+	own := newTenant(t, i, "own")
+	dir := t.TempDir()
+	write := func(name, content string) string {
+		path := filepath.Join(dir, name)
+		if err := os.WriteFile(path, []byte(content), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		return path
+	}
+	list, key := write("list.txt", "Good morning\n\n{\"text\":\"Guten Tag\",\"voice\":\"de\"}\n  How are you?\n"), write("key.txt", own.key+"\n")
+	warm := func(args ...string) run {
+		return telapi(t, boot.Env{}, append([]string{"speech", "warm", "--url", i.URL, "--voice", "flute"}, args...)...)
+	}
+	if out := warm(list, "--key", "@"+key); out.exit != 0 || !strings.Contains(out.stdout, "3/3") || !strings.Contains(out.stdout, "3 made, 0 there before, 0 failed") {
+		t.Errorf("%+v", out)
+	}
+	if !speak(t, i, own.key, `{"text":"Good morning","voice":"flute"}`).Cached || !speak(t, i, own.key, `{"text":"Guten Tag","voice":"de"}`).Cached {
+		t.Error("what was warmed is not cached")
+	}
+	if out := warm(list, "--key", own.key, "--json"); out.exit != 0 || strings.Count(out.stdout, `"cached":true`) != 3 || strings.Count(out.stdout, "\n") != 3 {
+		t.Errorf("again, for programs: %+v", out)
+	}
+	bad := write("bad.txt", "fine\n{\"text\":\"too fast\",\"speed\":9}\n")
+	if out := warm(bad, "--key", own.key); out.exit != 1 || !strings.Contains(out.stderr, "line 2: /speed") || !strings.Contains(out.stdout, "1 made, 0 there before, 1 failed") {
+		t.Errorf("a sentence that is refused: %+v", out)
+	}
+	for what, args := range map[string][]string{
+		"wrong key":    {list, "--key", "tk_x_y"},
+		"no such file": {filepath.Join(dir, "none"), "--key", own.key},
+		"no JSON":      {write("broken.txt", "{\n"), "--key", own.key},
+		"nobody there": {list, "--key", own.key, "--url", "http://127.0.0.1:1"},
+	} {
+		if out := warm(args...); out.exit != 1 || strings.Count(out.stderr, "\n") != 1 || out.stdout != "" {
+			t.Errorf("%s: %+v", what, out)
+		}
+	}
+	media.Stop()
+	if out := warm(write("more.txt", "One more\n"), "--key", own.key); out.exit != 1 || !strings.Contains(out.stderr, "not kept") {
+		t.Errorf("without the media service: %+v", out)
+	}
+}
