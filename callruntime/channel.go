@@ -35,6 +35,7 @@ type Channel struct {
 	member  *pubsub.Membership
 	stop    context.CancelFunc
 	running sync.WaitGroup
+	outbox  outbox
 
 	news    chan struct{} // there may be something to read
 	audio   chan Delivery
@@ -50,13 +51,15 @@ type Channel struct {
 }
 
 func newChannel(r *Runtime, id string) *Channel {
-	return &Channel{
+	c := &Channel{
 		ID: id, runtime: r, stop: func() {},
 		list: func(ctx context.Context, from string) ([]Delivery, error) {
 			return r.entries(ctx, id, from, readCount+1)
 		},
 		news: make(chan struct{}, 1), audio: make(chan Delivery, maxAudio), gone: make(chan struct{}),
 	}
+	c.outbox.channel = c
+	return c
 }
 
 // Close gives the claim up, so that another runtime can have the channel at

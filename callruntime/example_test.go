@@ -88,8 +88,8 @@ func browserSays(texts ...string) (dataDir string, stop func()) {
 	_, err = channels.Attach(ctx, channel.Attachment{ChannelID: "s", ConnectionID: "c", Mode: "chat", Entry: []byte(`{"kind":"session","event":"connected"}`)})
 	must(err)
 	for _, text := range texts {
-		_, err = channels.Append(ctx, channel.Append{ChannelID: "s", ConnectionID: "c", MessageID: text,
-			Entry: jsontext.Value(`{"kind":"frame","message":{"type":"chat","chat":{"text":"` + text + `"}}}`)})
+		_, err = channels.Append(ctx, "s", "c", []channel.Append{{MessageID: text,
+			Entry: jsontext.Value(`{"kind":"frame","message":{"type":"chat","chat":{"text":"` + text + `"}}}`)}})
 		must(err)
 	}
 	must(channels.Offer(ctx, wire.Offer{SessionID: "s", Mode: "chat"}))

@@ -19,13 +19,28 @@ const MaxMessageBytes = 64 << 10
 // identifies the message is filled in where it is empty. To send a message again
 // under the same MessageID, because it is not known what became of it, is
 // harmless.
-func (c *Channel) Send(ctx context.Context, m wire.ChannelMessage) error {
+func (c *Channel) Send(ctx context.Context, m wire.ChannelMessage) error { return c.Begin(ctx, m)() }
+
+// Begin sends like Send without waiting for the store: wait does, and returns
+// what Send would. Messages reach the browser in the order in which they were
+// begun. A runtime that streams begins one while others are under way: those
+// travel together, for little more than the cost of one.
+func (c *Channel) Begin(ctx context.Context, m wire.ChannelMessage) (wait func() error) {
+	o, err := c.outgoing(ctx, m)
+	if err != nil {
+		return func() error { return fmt.Errorf("send: %w", err) }
+	}
+	c.outbox.add(o)
+	return o.wait
+}
+
+func (c *Channel) outgoing(ctx context.Context, m wire.ChannelMessage) (*outgoing, error) {
 	if !m.Type.Known() || !m.Type.Durable() {
-		return fmt.Errorf("send: a message of type %q is not kept", m.Type)
+		return nil, fmt.Errorf("a message of type %q is not kept", m.Type)
 	}
 	encoded, err := c.encode(m)
 	if err != nil {
-		return fmt.Errorf("send: %w", err)
+		return nil, err
 	}
 	var control struct {
 		Command string `json:"command"`
@@ -33,10 +48,14 @@ func (c *Channel) Send(ctx context.Context, m wire.ChannelMessage) error {
 	if m.Type == wire.TypeControl {
 		_ = json.Unmarshal(m.Control, &control) // any other shape is for the browser to understand
 	}
-	if control.Command != wire.EnableTextChat && control.Command != wire.DisableTextChat {
-		control.Command = ""
+	letter := byte('-')
+	switch control.Command {
+	case wire.EnableTextChat:
+		letter = 'e'
+	case wire.DisableTextChat:
+		letter = 'd'
 	}
-	return c.do(ctx, "send", c.runtime.send, c.token, encoded.id, control.Command, encoded.json)
+	return &outgoing{ctx: ctx, encoded: encoded, letter: letter, done: make(chan struct{})}, nil
 }
 
 // SendAudio sends an audio frame to the browser, which gets it if it is there.

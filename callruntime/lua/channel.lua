@@ -6,15 +6,17 @@
 -- KEYS[1]  meta: a hash, one field per thing known of the channel
 -- KEYS[2]  in:   the stream towards the runtime (fields entry, total)
 -- KEYS[3]  out:  the history towards the browser (field message)
--- KEYS[4]  seen: message ids of the browser, scored by entry number
--- KEYS[5]  sent: message ids of the runtime, scored by message number
+-- KEYS[4]  seen: message ids of the browser
+-- KEYS[5]  sent: message ids of the runtime
 -- KEYS[6]  work: a hash of work items and their credentials, see below
 -- KEYS[7]  forget: fields of work, scored by when they may go
+-- KEYS[8]  seenBefore: message ids of the browser, before those that are in seen
+-- KEYS[9]  sentBefore: likewise of the runtime
 --
 -- Ids of both streams are <number>-<ms>: numbers count from 1 without a gap,
 -- ms is when it was added. An id never comes twice, not even after a failover
 -- that lost the newest ones, since the same number then has another ms.
-local META, IN, OUT, SEEN, SENT, WORK, FORGET = unpack(KEYS)
+local META, IN, OUT, SEEN, SENT, WORK, FORGET, SEEN_BEFORE, SENT_BEFORE = unpack(KEYS)
 local BASE = string.sub(META, 1, -5)
 
 local clock = redis.call('TIME')
@@ -23,8 +25,8 @@ local now = clock[1] * 1000 + math.floor(clock[2] / 1000)
 local channel = {} -- field of meta → value, empty where there is none
 
 local function fetch(...)
-  local values = redis.call('HMGET', META, ...)
-  for i = 1, #values do channel[select(i, ...)] = values[i] or '' end
+  local names, values = { ... }, redis.call('HMGET', META, ...)
+  for i = 1, #names do channel[names[i]] = values[i] or '' end
 end
 
 local function set(name, value)
@@ -34,6 +36,10 @@ end
 
 -- The number of a field, or of an id.
 local function num(value) return tonumber(value) or tonumber(string.match(value, '^%d+') or '0') end
+
+-- The id of what is added now under a number. Formatted, which costs half of what
+-- joining numbers to strings does.
+local function id(number) return string.format('%d-%d', number, now) end
 
 -- The field flow, one because every frame needs it whole: entries and bytes
 -- ever put on the runtime's stream, those that are committed, how many may not
@@ -47,8 +53,8 @@ local NEVER = 99999999999999
 local head, tail, parked
 
 local function save()
-  local flow = entries .. ' ' .. bytes .. ' ' .. committed .. ' ' .. committedBytes .. ' ' ..
-    maxEntries .. ' ' .. maxBytes .. ' ' .. touchAt .. ' ' .. idleAt .. ' ' .. dueAt
+  local flow = string.format('%d %d %d %d %d %d %d %d %d',
+    entries, bytes, committed, committedBytes, maxEntries, maxBytes, touchAt, idleAt, dueAt)
   if head then
     redis.call('HSET', META, 'flow', flow, 'queue', head .. ' ' .. tail .. ' ' .. parked)
   else
@@ -83,7 +89,7 @@ end
 -- Adds an entry to the runtime's stream; announce must follow.
 local function add(entry)
   entries, bytes = entries + 1, bytes + #entry
-  redis.call('XADD', IN, entries .. '-' .. now, 'entry', entry, 'total', bytes)
+  redis.call('XADD', IN, id(entries), 'entry', entry, 'total', string.format('%d', bytes))
   channel.isNew = channel.isNew or entries == 1
   channel.added = true
 end
@@ -94,7 +100,26 @@ local function announce()
   touch(channel.isNew)
   save()
   local wait = dueAt < NEVER and dueAt - now or ''
-  redis.call('PUBLISH', BASE .. 'up', channel.added and 'E' .. entries .. '-' .. now .. ' ' .. wait or 'D' .. wait)
+  redis.call('PUBLISH', BASE .. 'up', channel.added and 'E' .. id(entries) .. ' ' .. wait or 'D' .. wait)
+end
+
+-- Message ids are remembered in two sets, so that the oldest can go without being
+-- looked for: once the younger set has its fill it takes the place of the older.
+-- Which of those from ARGV[from] to ARGV[to] are remembered, as id → true or false.
+local function recall(set, before, from, to)
+  local young, old, known = redis.call('SMISMEMBER', set, unpack(ARGV, from, to)), redis.call('SMISMEMBER', before, unpack(ARGV, from, to)), {}
+  for i = from, to do known[ARGV[i]] = young[i - from + 1] == 1 or old[i - from + 1] == 1 end
+  return known
+end
+
+-- Remembers the ids of messages that follow number others; touch must follow.
+local function remember(set, before, fill, number, ids)
+  if number % 64 < #ids and redis.call('SCARD', set) >= fill then -- it need not be exact
+    redis.call('UNLINK', before)
+    redis.call('RENAME', set, before)
+    touchAt = 0 -- the set that is new needs a TTL
+  end
+  redis.call('SADD', set, unpack(ids))
 end
 
 -- Work items are numbered as they are registered. Until it is settled, the
@@ -205,14 +230,17 @@ end
 -- Lets go of history that is over its number or its age. Needs outLast.
 local function trim()
   fetch('historyMessages', 'historyMs', 'trimmed')
-  while true do
-    local oldest = redis.call('XRANGE', OUT, '-', '+', 'COUNT', 1)[1]
-    if not oldest then return end
-    local number, at = string.match(oldest[1], '^(%d+)-(%d+)$')
-    if num(channel.outLast) - number < num(channel.historyMessages) and now - at <= num(channel.historyMs) then return end
-    redis.call('XDEL', OUT, oldest[1])
-    set('trimmed', oldest[1])
+  local function first(from) return redis.call('XRANGE', OUT, from, '+', 'COUNT', 1)[1] end
+  local from = math.max(1, num(channel.outLast) - num(channel.historyMessages) + 1)
+  local oldest = first(from)
+  while oldest and now - string.match(oldest[1], '%d+$') > num(channel.historyMs) do
+    from = num(oldest[1]) + 1
+    oldest = first(from)
   end
+  local gone = redis.call('XREVRANGE', OUT, from - 1, '-', 'COUNT', 1)[1]
+  if not gone then return end
+  redis.call('XTRIM', OUT, 'MINID', from)
+  set('trimmed', gone[1])
 end
 
 -- The history from a message number on, as id, message, id, message …

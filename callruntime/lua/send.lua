@@ -1,32 +1,44 @@
--- Sends a durable message to the browser.
+-- Sends durable messages to the browser.
 --
 -- ARGV[1]  the claim's token; empty: on behalf of whoever has the claim
--- ARGV[2]  the message's id
--- ARGV[3]  enable_text_chat, disable_text_chat, or empty
--- ARGV[4]  the ChannelMessage, without streamId
--- returns  'sent', 'repeated', 'ended', 'lost' or 'claim_lost'
+-- ARGV[2]  a letter for each message: e and d for one that enables or disables text chat, - for any other
+-- ARGV[3…] the ids of all of them, then all the ChannelMessages, without streamId
+-- returns  for each message: sent, repeated or ended; or one of these for all of them: lost, claim_lost
 --
 -- Atomic so that a message is in the history before it is heard of, has the one
 -- before it named without fail, and is there once however often it is sent; and
--- so that text chat is switched before the browser is told.
+-- so that text chat is switched before the browser is told. Several at a time
+-- because most of the cost is in knowing the channel.
 load('state', 'claimToken', 'outLast', 'epoch')
-if channel.state == '' then return 'lost' end
-if ARGV[1] ~= '' and channel.claimToken ~= ARGV[1] then return 'claim_lost' end
-if channel.state == 'ended' then return redis.call('ZSCORE', SENT, ARGV[2]) and 'repeated' or 'ended' end
-local number, previous = num(channel.outLast) + 1, channel.outLast
-if redis.call('ZADD', SENT, 'NX', number, ARGV[2]) == 0 then return 'repeated' end
-if ARGV[3] == 'disable_text_chat' then
-  set('chatOff', 'runtime')
-elseif ARGV[3] == 'enable_text_chat' then
-  set('chatOff', '')
+if channel.state == '' then return { 'lost' } end
+if ARGV[1] ~= '' and channel.claimToken ~= ARGV[1] then return { 'claim_lost' } end
+local letters, count, before = ARGV[2], #ARGV[2], num(channel.outLast)
+local known, new, outcomes = recall(SENT, SENT_BEFORE, 3, 2 + count), {}, {}
+local number, notice, messages = before, { channel.epoch, channel.outLast }, {}
+
+local function send(letter, messageId, message)
+  if known[messageId] then return 'repeated' end
+  if channel.state == 'ended' then return 'ended' end
+  number = number + 1
+  known[messageId], new[#new + 1] = true, messageId
+  if letter == 'd' then
+    set('chatOff', 'runtime')
+  elseif letter == 'e' then
+    set('chatOff', '')
+  end
+  channel.outLast = id(number)
+  redis.call('XADD', OUT, channel.outLast, 'message', message)
+  notice[#notice + 1] = channel.outLast .. ':' .. #message
+  messages[#messages + 1] = message
+  return 'sent'
 end
-local id = number .. '-' .. now
-redis.call('XADD', OUT, id, 'message', ARGV[4])
-set('outLast', id)
-if number % 16 == 0 then -- whoever reads trims exactly
-  trim()
-  redis.call('ZREMRANGEBYSCORE', SENT, '-inf', number - 1024)
+
+for i = 1, count do outcomes[i] = send(string.sub(letters, i, i), ARGV[2 + i], ARGV[2 + count + i]) end
+if #new > 0 then
+  set('outLast', channel.outLast)
+  remember(SENT, SENT_BEFORE, 1024, before, new)
+  if number % 64 < #new then trim() end -- whoever reads trims exactly
+  redis.call('PUBLISH', BASE .. 'down', 'M' .. table.concat(notice, ' ') .. '\n' .. table.concat(messages))
+  if touch(before == 0) then save() end
 end
-redis.call('PUBLISH', BASE .. 'down', 'M' .. channel.epoch .. ' ' .. previous .. ' ' .. id .. '\n' .. ARGV[4])
-if touch(number == 1) then save() end
-return 'sent'
+return outcomes

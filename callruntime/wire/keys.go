@@ -34,10 +34,12 @@ func ValidChannelID(id string) bool {
 // ChannelKeys are the keys of a channel in the order in which every script of
 // the contract takes them: what is known of it, the stream towards the runtime,
 // the history towards the browser, the ids of recent messages each way, work
-// items and their credentials, and when those can be forgotten.
+// items and their credentials, when those can be forgotten, and the ids of
+// earlier messages each way.
 func ChannelKeys(id string) []string {
 	base := channelPrefix + id + "}:"
-	return []string{base + "meta", base + "in", base + "out", base + "seen", base + "sent", base + "work", base + "forget"}
+	return []string{base + "meta", base + "in", base + "out", base + "seen", base + "sent", base + "work", base + "forget",
+		base + "seenBefore", base + "sentBefore"}
 }
 
 // StreamKey is the stream towards the runtime.
@@ -60,7 +62,7 @@ const (
 	NoticeAudio    Notice = 'A' // both: the ChannelMessage
 	NoticeEntry    Notice = 'E' // up: the id of an entry that is on the stream now, a blank, and what NoticeDue says
 	NoticeDue      Notice = 'D' // up: ms until a work item is over its time, or nothing if none is awaited
-	NoticeMessage  Notice = 'M' // down: epoch, id before, id, separated by blanks, a line feed and the ChannelMessage
+	NoticeMessage  Notice = 'M' // down: epoch, id before, id:length of each message, separated by blanks, a line feed and the ChannelMessages
 	NoticeReplaced Notice = 'R' // down: the connection that owns the session now
 	NoticeClosed   Notice = 'X' // down: the reason for which the channel ended
 )

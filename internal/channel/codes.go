@@ -13,6 +13,7 @@ type CloseCode int
 const (
 	CloseNormal      CloseCode = 1000
 	CloseInvalidText CloseCode = 1007 // not UTF-8
+	CloseTooBig      CloseCode = 1009 // a frame over the limit
 	CloseRestart     CloseCode = 1012 // the instance drains; another one is there
 
 	CloseSlow         CloseCode = 4001 // the reader did not keep up
@@ -32,6 +33,7 @@ const (
 var reasons = map[CloseCode]string{
 	CloseNormal:       "closed",
 	CloseInvalidText:  "a text frame was not UTF-8",
+	CloseTooBig:       "a frame was too big",
 	CloseRestart:      "the service restarts; reconnect",
 	CloseSlow:         "messages were not read in time; reconnect and resume",
 	CloseNoPong:       "nothing was heard in time; reconnect and resume",

@@ -19,8 +19,8 @@ const storeTimeout = 5 * time.Second
 
 // Socket is the transport under a connection. Its methods never block.
 type Socket interface {
-	// Send queues a frame; false: the queue is full.
-	Send(frame []byte) bool
+	// Send queues frames, to be written together; false: the queue is full.
+	Send(frames ...[]byte) bool
 	// Replay queues history whatever is queued already: it has a bound of its
 	// own, and who was away for long could not come back otherwise.
 	Replay(frames [][]byte)
@@ -31,8 +31,8 @@ type Socket interface {
 	Close(code CloseCode)
 }
 
-// Connection is one socket's part in a session. Handle and Beat are called by
-// the socket, one at a time each; Live's methods by the hub.
+// Connection is one socket's part in a session. Handle and Flush, and Beat, are
+// called by the socket, one at a time each; Live's methods by the hub.
 type Connection struct {
 	service  *Service
 	session  Info
@@ -42,6 +42,7 @@ type Connection struct {
 	resuming bool
 	rate     *rate.Limiter
 	bad      int // bad frames in a row
+	taken    batch
 
 	stopListening func()
 
@@ -99,66 +100,6 @@ func (c *Connection) Close() {
 	}
 }
 
-// Handle takes one text frame of the browser.
-func (c *Connection) Handle(ctx context.Context, raw []byte) {
-	began := c.service.now()
-	m, err := ParseFrame(raw, c.session.ID)
-	if err != nil {
-		c.refuse(fault.From(err), m.MessageID)
-		if c.bad++; c.bad > badFramesAllowed {
-			c.close(CloseBadFrames)
-		}
-		return
-	}
-	c.bad = 0
-	c.service.metrics.frames.WithLabelValues(string(m.Type), string(wire.ToARI)).Inc()
-	if m.Type != wire.TypeAudio && !c.rate.AllowN(began, 1) {
-		c.close(CloseRate)
-		return
-	}
-	switch m.Type {
-	case wire.TypePing:
-		c.reply(wire.TypePong, nil)
-	case wire.TypePong:
-	case wire.TypeAudio:
-		if err := c.service.hub.SendAudio(ctx, c.session.ID, encode(m)); err != nil {
-			c.service.metrics.refused.WithLabelValues(string(fault.From(err).Code)).Inc()
-		}
-	default:
-		c.append(ctx, m, began)
-	}
-}
-
-// append puts a durable frame on the runtime's stream and acknowledges it.
-func (c *Connection) append(ctx context.Context, m wire.ChannelMessage, began time.Time) {
-	outcome, err := c.service.store.Append(ctx, Append{
-		ChannelID: c.session.ID, ConnectionID: c.id, MessageID: m.MessageID,
-		Chat: m.Type == wire.TypeChat, Switch: textChatSwitch(m),
-		Entry: c.entry(wire.Entry{Kind: wire.KindFrame, Message: &m}),
-	})
-	if err != nil {
-		// Not known to be on the stream: no acknowledgement, and no later
-		// frame may overtake it.
-		c.refuse(fault.From(err), m.MessageID)
-		c.close(CloseStoreAway)
-		return
-	}
-	switch outcome {
-	case Appended, Repeated:
-		c.reply(wire.TypeStatus, acknowledgement{"ack", m.MessageID})
-		c.service.metrics.ackSeconds.Observe(c.service.now().Sub(began).Seconds())
-		if m.Type == wire.TypeBrowserAction && outcome == Appended {
-			c.service.records.Keep(c.session.ID, m.MessageID, began, m.BrowserAction)
-		}
-	case ChatDisabled:
-		c.refuse(fault.New(codeChatDisabled, "Text chat is switched off in this session."), m.MessageID)
-	case Backpressure:
-		c.refuse(fault.New(codeBackpressure, "The runtime is far behind. Send this again in a moment."), m.MessageID)
-	default:
-		c.lost(outcome)
-	}
-}
-
 // UntilBeat is when Beat is due: with the next ping, or at the session's end.
 func (c *Connection) UntilBeat() time.Duration {
 	return max(0, min(c.service.limits.PingInterval, c.session.ExpiresAt.Sub(c.service.now())))
@@ -193,11 +134,6 @@ func (c *Connection) lost(outcome Outcome) {
 	}
 }
 
-func (c *Connection) entry(e wire.Entry) []byte {
-	e.ChannelID, e.At = c.session.ID, c.service.now().UnixMilli()
-	return encode(e)
-}
-
 // refuse answers a frame with an error.
 func (c *Connection) refuse(e *fault.Error, relatesTo string) {
 	c.service.metrics.refused.WithLabelValues(string(e.Code)).Inc()
@@ -220,14 +156,14 @@ func (c *Connection) close(code CloseCode) {
 	}
 }
 
-// send queues a frame. The caller holds mu.
-func (c *Connection) send(t wire.MessageType, frame []byte) {
-	c.service.metrics.frames.WithLabelValues(string(t), string(wire.ToBrowser)).Inc()
-	c.queue(frame)
+// send queues frames of one type. The caller holds mu.
+func (c *Connection) send(t wire.MessageType, frames ...[]byte) {
+	c.service.metrics.frames.WithLabelValues(string(t), string(wire.ToBrowser)).Add(float64(len(frames)))
+	c.queue(frames...)
 }
 
-func (c *Connection) queue(frame []byte) {
-	if !c.socket.Send(frame) {
+func (c *Connection) queue(frames ...[]byte) {
+	if len(frames) > 0 && !c.socket.Send(frames...) {
 		c.socket.Close(CloseSlow)
 	}
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -23,6 +24,7 @@ type memory struct {
 	whole    bool
 	live     Live
 	appended []Append
+	calls    int
 	offered  int
 	kept     []string
 	ended    []string
@@ -36,9 +38,10 @@ func (m *memory) Attach(_ context.Context, a Attachment) (Attached, error) {
 	return attached, nil
 }
 
-func (m *memory) Append(_ context.Context, a Append) (Outcome, error) {
-	m.appended = append(m.appended, a)
-	return m.outcome, m.err
+func (m *memory) Append(_ context.Context, _, _ string, frames []Append) ([]Outcome, error) {
+	m.appended = append(m.appended, frames...)
+	m.calls++
+	return slices.Repeat([]Outcome{m.outcome}, len(frames)), m.err
 }
 
 func (m *memory) Renew(context.Context, string, string, time.Duration) (Outcome, bool, error) {
@@ -71,12 +74,12 @@ func (m *memory) after(c Cursor) (missed []Message) {
 }
 
 // say adds message n to the history and returns it with the place before it.
-func (m *memory) say(n int) (Cursor, Message) {
+func (m *memory) say(n int) (Cursor, []Message) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	message := Message{at(n), fmt.Appendf(nil, `{"type":"chat","chat":{"n":%d}}`, n)}
 	m.history = append(m.history, message)
-	return at(n - 1), message
+	return at(n - 1), []Message{message}
 }
 
 func at(n int) Cursor {
@@ -93,19 +96,17 @@ type wirePair struct {
 	code   CloseCode
 }
 
-func (w *wirePair) Send(frame []byte) bool {
+func (w *wirePair) Send(frames ...[]byte) bool {
 	if w.full {
 		return false
 	}
-	w.frames = append(w.frames, string(frame))
+	for _, frame := range frames {
+		w.frames = append(w.frames, string(frame))
+	}
 	return true
 }
-func (w *wirePair) Replay(frames [][]byte) {
-	for _, frame := range frames {
-		w.Send(frame)
-	}
-}
-func (w *wirePair) SendAudio([]byte) {}
+func (w *wirePair) Replay(frames [][]byte) { w.Send(frames...) }
+func (w *wirePair) SendAudio([]byte)       {}
 func (w *wirePair) Close(code CloseCode) {
 	if w.code == 0 {
 		w.code = code
@@ -133,22 +134,34 @@ func openConnection(t *testing.T, m *memory, resume string) (*Connection, *wireP
 	return c, &wirePair{}
 }
 
+// handle hands over frames that came together.
+func handle(t *testing.T, c *Connection, frames ...[]byte) {
+	t.Helper()
+	for _, frame := range frames {
+		c.Handle(t.Context(), frame)
+	}
+	c.Flush(t.Context())
+}
+
 func TestLiveMessagesArriveOnceAndInOrderWhateverIsMissed(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m := &memory{whole: true}
 		c, w := openConnection(t, m, "")
-		m.live.Message(m.say(1)) // before the socket is there
+		m.live.Messages(m.say(1)) // before the socket is there
 		c.Start(w)
 		synctest.Wait()
-		m.live.Message(m.say(2))
-		m.say(3)                 // never heard of
-		m.live.Message(m.say(4)) // shows the hole
+		m.live.Messages(m.say(2))
+		m.say(3)                  // never heard of
+		m.live.Messages(m.say(4)) // shows the hole
 		synctest.Wait()
-		m.live.Message(at(1), m.history[1]) // heard again
+		m.live.Messages(at(1), m.history[1:2]) // heard again
 		m.say(5)
+		m.say(6)
+		m.live.Messages(at(3), m.history[3:]) // some of it heard again
+		m.say(7)
 		m.live.Gap() // the subscription was lost and is back
 		synctest.Wait()
-		if got := w.numbers(); got != "1 2 3 4 5" {
+		if got := w.numbers(); got != "1 2 3 4 5 6 7" {
 			t.Errorf("the browser got %s", got)
 		}
 		if !strings.Contains(w.frames[0], `"event":"ready"`) || !strings.Contains(w.frames[1], `"streamId":"`+at(1).String()) {
@@ -169,7 +182,7 @@ func TestHoleThatCannotBeFilledClosesTheSocket(t *testing.T) {
 			c, w := openConnection(t, m, "")
 			c.Start(w)
 			m.say(1)
-			m.live.Message(m.say(2))
+			m.live.Messages(m.say(2))
 			synctest.Wait()
 			if w.code != want || w.numbers() != "" {
 				t.Errorf("closed with %d after %q, want %d and nothing", w.code, w.numbers(), want)
@@ -217,10 +230,55 @@ func TestOutcomesAreAnsweredAsPromised(t *testing.T) {
 		m := &memory{outcome: c.outcome, err: c.err, whole: true}
 		conn, w := openConnection(t, m, "")
 		conn.Start(w)
-		conn.Handle(t.Context(), object(nil))
+		handle(t, conn, object(nil))
 		last := w.frames[len(w.frames)-1]
 		if !strings.Contains(last, c.frame) || w.code != c.code || (c.frame != "" && !strings.Contains(last, messageID)) {
 			t.Errorf("%s %v: got %s and %d, want %s and %d", c.outcome, c.err, last, w.code, c.frame, c.code)
+		}
+	}
+}
+
+func TestFramesThatComeTogetherAreAppendedAndAnsweredInOrder(t *testing.T) {
+	m := &memory{outcome: Appended, whole: true}
+	c, w := openConnection(t, m, "")
+	c.Start(w)
+	var together [][]byte
+	for n := range 3 {
+		together = append(together, object(set("messageId", fmt.Sprintf("00000000-0000-0000-0000-%012d", n))))
+	}
+	handle(t, c, append(together, []byte(`{}`))...)
+	if len(m.appended) != 3 || m.calls != 1 {
+		t.Errorf("appended %d in %d calls", len(m.appended), m.calls)
+	}
+	story := strings.Join(w.frames[1:], "\n")
+	for n := range 3 {
+		if want := fmt.Sprintf(`"status":{"event":"ack","messageId":"00000000-0000-0000-0000-%012d"}`, n); !strings.Contains(w.frames[len(w.frames)-3+n], want) {
+			t.Errorf("%s is not in its place in %s", want, story)
+		}
+	}
+	c.Flush(t.Context())
+	if m.calls != 1 {
+		t.Error("nothing was appended again")
+	}
+}
+
+// What is written by hand is what the library would have written.
+func TestMessagesAreWrittenAsTheLibraryWrites(t *testing.T) {
+	c, _ := openConnection(t, &memory{whole: true}, "")
+	now := time.UnixMilli(1700000000123)
+	c.service.now = func() time.Time { return now }
+	for _, kind := range wire.MessageTypes {
+		m := wire.ChannelMessage{Type: kind, SessionID: sessionID, MessageID: messageID, Timestamp: 17, Direction: wire.ToARI}
+		payload, _ := m.Payload()
+		if payload == nil {
+			if got, want := string(appendMessage(nil, &m)), string(encode(m)); got != want {
+				t.Errorf("%s, not %s", got, want)
+			}
+			continue
+		}
+		*payload = []byte(`{"text":"a \"quoted\" ü"}`)
+		if got, want := string(c.frameEntry(&m, now)), string(c.entry(wire.Entry{Kind: wire.KindFrame, Message: &m})); got != want {
+			t.Errorf("%s, not %s", got, want)
 		}
 	}
 }
@@ -230,16 +288,16 @@ func TestTenthBadFrameInARowCloses(t *testing.T) {
 	c, w := openConnection(t, m, "")
 	c.Start(w)
 	for range 9 {
-		c.Handle(t.Context(), []byte(`{}`))
+		handle(t, c, []byte(`{}`))
 	}
-	c.Handle(t.Context(), object(nil)) // a good one starts the count anew
+	handle(t, c, object(nil)) // a good one starts the count anew
 	for range 9 {
-		c.Handle(t.Context(), []byte(`{}`))
+		handle(t, c, []byte(`{}`))
 	}
 	if w.code != 0 {
 		t.Fatalf("closed with %d", w.code)
 	}
-	c.Handle(t.Context(), []byte(`{}`))
+	handle(t, c, []byte(`{}`))
 	if w.code != CloseBadFrames {
 		t.Errorf("closed with %d", w.code)
 	}
@@ -251,8 +309,8 @@ func TestOnlyNewBrowserActionsAreKept(t *testing.T) {
 		m := &memory{outcome: outcome, whole: true}
 		c, w := openConnection(t, m, "")
 		c.Start(w)
-		c.Handle(t.Context(), action)
-		c.Handle(t.Context(), object(nil))
+		handle(t, c, action)
+		handle(t, c, object(nil))
 		if len(m.kept) != want {
 			t.Errorf("%s: kept %v", outcome, m.kept)
 		}
@@ -264,7 +322,7 @@ func TestSocketThatCannotKeepUpIsClosed(t *testing.T) {
 	c, w := openConnection(t, m, "")
 	c.Start(w)
 	w.full = true
-	m.live.Message(m.say(1))
+	m.live.Messages(m.say(1))
 	if w.code != CloseSlow {
 		t.Errorf("closed with %d", w.code)
 	}

@@ -9,18 +9,23 @@ import (
 
 var _ Live = (*Connection)(nil)
 
-// Message delivers a durable message if it follows the last one. If not, some
-// were missed, and the history is asked for them.
-func (c *Connection) Message(after Cursor, m Message) {
+// Messages delivers durable messages if they follow the last one. If not, some
+// were missed, and the history is asked for them. What was replayed already is
+// passed over.
+func (c *Connection) Messages(after Cursor, list []Message) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	switch {
-	case c.socket == nil || c.recovering:
+	if c.socket == nil || c.recovering {
 		c.behind = true
-	case m.Cursor.Epoch == c.position.Epoch && m.Cursor.Compare(c.position) <= 0:
-		// Replayed already.
+		return
+	}
+	for len(list) > 0 && list[0].Cursor.Epoch == c.position.Epoch && list[0].Cursor.Compare(c.position) <= 0 {
+		after, list = list[0].Cursor, list[1:]
+	}
+	switch {
+	case len(list) == 0:
 	case after == c.position:
-		c.queue(c.pass(m))
+		c.queue(c.pass(list)...)
 	default:
 		c.catchUp()
 	}
@@ -65,19 +70,19 @@ func (c *Connection) Closed(string) {
 
 // replay delivers what was missed. The caller holds mu.
 func (c *Connection) replay(messages []Message) {
-	frames := make([][]byte, 0, len(messages))
-	for _, m := range messages {
-		frames = append(frames, c.pass(m))
-	}
-	c.socket.Replay(frames)
+	c.socket.Replay(c.pass(messages))
 	c.service.metrics.replayed.Add(float64(len(messages)))
 }
 
-// pass moves on to a message and returns its frame. The caller holds mu.
-func (c *Connection) pass(m Message) []byte {
-	c.service.metrics.frames.WithLabelValues(string(typeOf(m.JSON)), string(wire.ToBrowser)).Inc()
-	c.position = m.Cursor
-	return withStreamID(m)
+// pass moves on past messages and returns their frames. The caller holds mu.
+func (c *Connection) pass(messages []Message) [][]byte {
+	frames := make([][]byte, 0, len(messages))
+	for _, m := range messages {
+		c.service.metrics.frames.WithLabelValues(string(typeOf(m.JSON)), string(wire.ToBrowser)).Inc()
+		c.position = m.Cursor
+		frames = append(frames, withStreamID(m))
+	}
+	return frames
 }
 
 // typeOf finds a message's type for the metrics where it usually stands, at the

@@ -70,12 +70,10 @@ const Owned Outcome = "owned"
 
 // Append is a browser's durable frame on its way to the runtime.
 type Append struct {
-	ChannelID    string
-	ConnectionID string
-	MessageID    string
-	Chat         bool   // a chat frame: refused while text chat is off
-	Switch       string // enable_text_chat or disable_text_chat; empty: neither
-	Entry        []byte
+	MessageID string
+	Chat      bool   // a chat frame: refused while text chat is off
+	Switch    string // enable_text_chat or disable_text_chat; empty: neither
+	Entry     []byte
 }
 
 // Store is the channel's place in the key-value store. Every method is one
@@ -87,8 +85,9 @@ type Store interface {
 	// fails with fault.SessionInUse or fault.SessionEnded. Without a lease it
 	// does nothing but that.
 	Attach(ctx context.Context, a Attachment) (Attached, error)
-	// Append puts a frame on the runtime's stream, once per message id.
-	Append(ctx context.Context, f Append) (Outcome, error)
+	// Append puts a connection's frames on the runtime's stream, in their order
+	// and each once per message id. Several cost little more than one.
+	Append(ctx context.Context, channelID, connectionID string, frames []Append) ([]Outcome, error)
 	// Renew keeps ownership, if it is still this connection's. offer says that
 	// no runtime has the channel and none was asked lately.
 	Renew(ctx context.Context, channelID, connectionID string, lease time.Duration) (outcome Outcome, offer bool, err error)
@@ -103,9 +102,10 @@ type Store interface {
 
 // Live is what a connection hears while it is open.
 type Live interface {
-	// Message is a durable frame. After is the position before it: a listener
-	// that is elsewhere has missed something and reads Since.
-	Message(after Cursor, m Message)
+	// Messages are durable frames that follow each other. After is the position
+	// before the first: a listener that is elsewhere has missed something and
+	// reads Since.
+	Messages(after Cursor, list []Message)
 	// Audio is a frame that is never stored.
 	Audio(json []byte)
 	// Replaced says that another connection owns the session now.

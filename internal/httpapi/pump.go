@@ -2,6 +2,7 @@ package httpapi
 
 import (
 	"context"
+	"errors"
 	"sync"
 	"time"
 	"unicode/utf8"
@@ -16,6 +17,8 @@ const (
 	writeWait = 10 * time.Second
 	// closeWait is how long a peer may take to answer a close frame.
 	closeWait = 2 * time.Second
+	// writtenTogether is about how many bytes are handed to the kernel at once.
+	writtenTogether = 16 << 10
 	// beatTimeout bounds the store's part in a heartbeat.
 	beatTimeout = 5 * time.Second
 )
@@ -25,17 +28,24 @@ const (
 // something to write, and pings come by a timer.
 type pump struct {
 	conn    *websocket.Conn
+	line    *line // under conn
 	channel *channel.Connection
 	sockets *sockets
 	limits  channel.Limits
 	timer   *time.Timer
 
 	mu      sync.Mutex
-	queue   [][]byte
-	bytes   int64
+	queue   []queued
+	bytes   int64 // that count, of what is queued or being written
 	writing bool
 	closing channel.CloseCode // 0: open
 	heard   time.Time
+}
+
+// queued is a frame that waits to be written.
+type queued struct {
+	frame   []byte
+	counted int64 // bytes against the bound; none of history
 }
 
 // run serves a socket until it ends.
@@ -45,14 +55,19 @@ func (p *pump) run() {
 	p.conn.SetPongHandler(func(string) error { p.noteHeard(); return nil })
 	p.noteHeard()
 	p.timer = time.AfterFunc(p.channel.UntilBeat(), p.beat)
+	p.line.drained = func() { p.channel.Flush(p.sockets.ctx) }
 	p.channel.Start(p)
 	for {
 		kind, frame, err := p.conn.ReadMessage()
+		if errors.Is(err, websocket.ErrReadLimit) {
+			p.noteClosed(channel.CloseTooBig) // the library has told the peer
+		}
 		if err != nil {
 			return
 		}
 		p.noteHeard()
 		if kind == websocket.TextMessage && !utf8.Valid(frame) {
+			p.channel.Flush(p.sockets.ctx)
 			p.Close(channel.CloseInvalidText)
 			continue
 		}
@@ -69,28 +84,38 @@ func (p *pump) run() {
 func (p *pump) end() {
 	p.timer.Stop()
 	_ = p.conn.Close()
-	p.mu.Lock()
-	if p.closing == 0 {
-		p.closing = channel.CloseNormal
-	}
-	code := p.closing
-	p.queue, p.bytes = nil, 0
-	p.mu.Unlock()
+	code := p.noteClosed(channel.CloseNormal)
 	p.channel.Close()
 	p.sockets.remove(p, code)
 }
 
-// Send queues a frame; false: the queue is full.
-func (p *pump) Send(frame []byte) bool {
+// noteClosed says that nothing is to be sent any more, and returns why: the first
+// reason counts.
+func (p *pump) noteClosed(code channel.CloseCode) channel.CloseCode {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.closing == 0 {
+		p.closing = code
+	}
+	p.queue = nil
+	return p.closing
+}
+
+// Send queues frames, to be written together; false: the queue is full.
+func (p *pump) Send(frames ...[]byte) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.closing != 0 {
 		return true
 	}
-	if p.bytes+int64(len(frame)) > p.limits.QueuedBytes {
+	added := int64(0)
+	for _, frame := range frames {
+		added += int64(len(frame))
+	}
+	if p.bytes+added > p.limits.QueuedBytes {
 		return false
 	}
-	p.enqueue(frame)
+	p.enqueue(true, frames...)
 	return true
 }
 
@@ -99,8 +124,7 @@ func (p *pump) Replay(frames [][]byte) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.closing == 0 && len(frames) > 0 {
-		p.queue = append(p.queue, frames...)
-		p.wake()
+		p.enqueue(false, frames...)
 	}
 }
 
@@ -115,13 +139,19 @@ func (p *pump) SendAudio(frame []byte) {
 		p.sockets.dropped.Inc()
 		return
 	}
-	p.enqueue(frame)
+	p.enqueue(true, frame)
 }
 
 // enqueue wakes the writer. The caller holds mu.
-func (p *pump) enqueue(frame []byte) {
-	p.queue = append(p.queue, frame)
-	p.bytes += int64(len(frame))
+func (p *pump) enqueue(counted bool, frames ...[]byte) {
+	for _, frame := range frames {
+		q := queued{frame: frame}
+		if counted {
+			q.counted = int64(len(frame))
+		}
+		p.queue = append(p.queue, q)
+		p.bytes += q.counted
+	}
 	p.wake()
 }
 
@@ -143,7 +173,7 @@ func (p *pump) Close(code channel.CloseCode) {
 	p.closing = code
 	wait := writeWait
 	if code == channel.CloseSlow {
-		p.queue, p.bytes = nil, 0
+		p.queue = nil
 		wait = closeWait
 		_ = p.conn.NetConn().SetWriteDeadline(time.Now().Add(wait)) // a write may hang already
 	}
@@ -159,27 +189,51 @@ func (p *pump) isClosing() bool {
 
 // write sends what is queued and ends when nothing is left.
 func (p *pump) write() {
+	var written int64
 	for {
 		p.mu.Lock()
-		batch, code := p.queue, p.closing
-		p.queue, p.bytes = nil, 0
-		if len(batch) == 0 {
-			p.writing = false
-			p.mu.Unlock()
+		p.bytes -= written
+		var together []queued
+		together, written = p.next()
+		code := p.closing
+		p.writing = len(together) > 0
+		p.mu.Unlock()
+		if len(together) == 0 {
 			if code != 0 {
 				p.goodbye(code)
 			}
 			return
 		}
-		p.mu.Unlock()
-		for _, frame := range batch {
-			_ = p.conn.SetWriteDeadline(time.Now().Add(writeWait))
-			if err := p.conn.WriteMessage(websocket.TextMessage, frame); err != nil {
-				_ = p.conn.Close() // the reader sees it and ends
-				return
-			}
+		if err := p.put(together); err != nil {
+			_ = p.conn.Close() // the reader sees it and ends
+			return
 		}
 	}
+}
+
+// next takes what is to be written next, and says how many bytes of it count.
+// The caller holds mu.
+func (p *pump) next() (together []queued, counted int64) {
+	n, bytes := 0, 0
+	for n < len(p.queue) && bytes < writtenTogether {
+		bytes += len(p.queue[n].frame)
+		counted += p.queue[n].counted
+		n++
+	}
+	together, p.queue = p.queue[:n:n], p.queue[n:]
+	if len(p.queue) == 0 {
+		p.queue = nil
+	}
+	return together, counted
+}
+
+func (p *pump) put(together []queued) (err error) {
+	_ = p.conn.SetWriteDeadline(time.Now().Add(writeWait))
+	p.line.hold()
+	for _, q := range together {
+		err = errors.Join(err, p.conn.WriteMessage(websocket.TextMessage, q.frame))
+	}
+	return errors.Join(err, p.line.release())
 }
 
 // goodbye sends the close frame and gives the peer a moment to answer it.

@@ -67,12 +67,13 @@ func (s *Server) openSocket(w http.ResponseWriter, r *http.Request, _ auth.Princ
 	if err != nil {
 		return err
 	}
-	ws, err := upgrader.Upgrade(w, r, http.Header{reqid.Header: w.Header().Values(reqid.Header)})
+	line := &line{}
+	ws, err := upgrader.Upgrade(lineTaker{w, line}, r, http.Header{reqid.Header: w.Header().Values(reqid.Header)})
 	if err != nil {
 		conn.Close()
 		return fmt.Errorf("upgrade: %w", err)
 	}
-	p := &pump{conn: ws, channel: conn, sockets: s.sockets, limits: s.deps.Channels.Limits()}
+	p := &pump{conn: ws, line: line, channel: conn, sockets: s.sockets, limits: s.deps.Channels.Limits()}
 	s.sockets.add(p)
 	go p.run() // so that net/http can let go of its buffers
 	return nil

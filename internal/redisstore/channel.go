@@ -106,22 +106,17 @@ func (c *Channels) Attach(ctx context.Context, a channel.Attachment) (attached c
 }
 
 // Append implements channel.Store.
-func (c *Channels) Append(ctx context.Context, f channel.Append) (channel.Outcome, error) {
-	outcomes, err := c.AppendAll(ctx, f.ChannelID, f.ConnectionID, f)
-	if err != nil {
-		return "", err
-	}
-	return outcomes[0], nil
-}
-
-// AppendAll puts frames of one connection on the runtime's stream, in their
-// order, for little more than the cost of one.
-func (c *Channels) AppendAll(ctx context.Context, channelID, connectionID string, frames ...channel.Append) (outcomes []channel.Outcome, err error) {
-	args := make([]string, 1, 1+4*len(frames))
-	args[0] = connectionID
+func (c *Channels) Append(ctx context.Context, channelID, connectionID string, frames []channel.Append) (outcomes []channel.Outcome, err error) {
+	args := make([]string, 2, 2+2*len(frames))
+	letters := make([]byte, 0, len(frames))
 	for _, f := range frames {
-		args = append(args, f.MessageID, flag(f.Chat), f.Switch, rueidis.BinaryString(f.Entry))
+		letters = append(letters, letter(f))
+		args = append(args, f.MessageID)
 	}
+	for _, f := range frames {
+		args = append(args, rueidis.BinaryString(f.Entry))
+	}
+	args[0], args[1] = connectionID, string(letters)
 	err = c.run(ctx, "append frames", c.frame, channelID, func(reply rueidis.RedisResult) error {
 		words, err := reply.AsStrSlice()
 		if err == nil && len(words) == 0 {
@@ -135,6 +130,19 @@ func (c *Channels) AppendAll(ctx context.Context, channelID, connectionID string
 		return err
 	}, args...)
 	return outcomes, err
+}
+
+// letter says to the script what a frame is.
+func letter(f channel.Append) byte {
+	switch {
+	case f.Chat:
+		return 'c'
+	case f.Switch == wire.EnableTextChat:
+		return 'e'
+	case f.Switch == wire.DisableTextChat:
+		return 'd'
+	}
+	return '-'
 }
 
 // Renew implements channel.Store.

@@ -62,7 +62,7 @@ func operations(s *Store) map[string]func(context.Context) error {
 			return err
 		},
 		"append": func(ctx context.Context) error {
-			_, err := channels.Append(ctx, channel.Append{ChannelID: "c"})
+			_, err := channels.Append(ctx, "c", "", []channel.Append{{}})
 			return err
 		},
 		"end":   func(ctx context.Context) error { return channels.EndChannel(ctx, "e", "over") },

@@ -2,6 +2,7 @@ package redisstore
 
 import (
 	"context"
+	"strconv"
 	"strings"
 
 	"github.com/redis/rueidis"
@@ -52,10 +53,8 @@ func (s *socket) Message(payload string) {
 	}
 	switch rest := payload[1:]; wire.Notice(payload[0]) {
 	case wire.NoticeMessage:
-		head, json, _ := strings.Cut(rest, "\n")
-		if at := strings.Split(head, " "); len(at) == 3 {
-			s.live.Message(channel.Cursor{Epoch: at[0], ID: at[1]},
-				channel.Message{Cursor: channel.Cursor{Epoch: at[0], ID: at[2]}, JSON: []byte(json)})
+		if after, list, ok := parseMessages(rest); ok {
+			s.live.Messages(after, list)
 		}
 	case wire.NoticeAudio:
 		s.live.Audio([]byte(rest))
@@ -64,4 +63,25 @@ func (s *socket) Message(payload string) {
 	case wire.NoticeClosed:
 		s.live.Closed(rest)
 	}
+}
+
+// parseMessages reads a notice of messages: epoch, id before, then id:length of
+// each, and after a line feed the messages themselves.
+func parseMessages(notice string) (after channel.Cursor, list []channel.Message, ok bool) {
+	head, json, _ := strings.Cut(notice, "\n")
+	at := strings.Split(head, " ")
+	if len(at) < 3 {
+		return after, nil, false
+	}
+	after = channel.Cursor{Epoch: at[0], ID: at[1]}
+	for _, each := range at[2:] {
+		id, length, _ := strings.Cut(each, ":")
+		n, err := strconv.Atoi(length)
+		if err != nil || n < 0 || n > len(json) {
+			return after, nil, false
+		}
+		list = append(list, channel.Message{Cursor: channel.Cursor{Epoch: after.Epoch, ID: id}, JSON: []byte(json[:n])})
+		json = json[n:]
+	}
+	return after, list, true
 }

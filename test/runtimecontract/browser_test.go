@@ -27,11 +27,15 @@ func (b *browser) story() string {
 	return strings.Join(b.told, " ")
 }
 
-func (b *browser) Message(_ channel.Cursor, m channel.Message) { b.note(string(m.JSON)) }
-func (b *browser) Audio(json []byte)                           { b.note("audio:" + string(json)) }
-func (b *browser) Replaced(by string)                          { b.note("replaced:" + by) }
-func (b *browser) Closed(reason string)                        { b.note("closed:" + reason) }
-func (b *browser) Gap()                                        { b.note("gap") }
+func (b *browser) Messages(_ channel.Cursor, list []channel.Message) {
+	for _, m := range list {
+		b.note(string(m.JSON))
+	}
+}
+func (b *browser) Audio(json []byte)    { b.note("audio:" + string(json)) }
+func (b *browser) Replaced(by string)   { b.note("replaced:" + by) }
+func (b *browser) Closed(reason string) { b.note("closed:" + reason) }
+func (b *browser) Gap()                 { b.note("gap") }
 
 func eventually(t *testing.T, what string, ok func() bool) {
 	t.Helper()

@@ -103,8 +103,8 @@ func (c *client) eval(script, channelID string, args ...string) any {
 		}
 		whole.Write(text)
 	}
-	command := []string{"EVAL", whole.String(), "7"}
-	for _, key := range []string{"meta", "in", "out", "seen", "sent", "work", "forget"} {
+	command := []string{"EVAL", whole.String(), "9"}
+	for _, key := range []string{"meta", "in", "out", "seen", "sent", "work", "forget", "seenBefore", "sentBefore"} {
 		command = append(command, "telapi:ch:{"+channelID+"}:"+key)
 	}
 	return c.do(append(command, args...)...)

@@ -1,8 +1,8 @@
 -- Puts durable frames of a browser on the runtime's stream.
 --
 -- ARGV[1]  the connection they came by
--- ARGV[2…] for each frame: its message id; 1 for a chat frame, else empty; enable_text_chat,
---          disable_text_chat or empty; the entry
+-- ARGV[2]  a letter for each frame: c for chat, e and d for one that enables or disables text chat, - for any other
+-- ARGV[3…] the message ids of all of them, then all the entries
 -- returns  for each frame: appended, repeated, chat_disabled or backpressure;
 --          or one of these for all of them: lost, ended, not_owner
 --
@@ -15,23 +15,27 @@ if channel.owner == '' or channel.owner ~= ARGV[1] then -- it is empty where the
   return { channel.state == '' and 'lost' or channel.state == 'ended' and 'ended' or 'not_owner' }
 end
 
-local function take(id, chat, switch, entry)
-  local refusal = chat == '1' and channel.chatOff ~= '' and 'chat_disabled' or backlog() >= 1 and 'backpressure'
-  if refusal then return redis.call('ZSCORE', SEEN, id) and 'repeated' or refusal end
-  if redis.call('ZADD', SEEN, 'NX', entries + 1, id) == 0 then return 'repeated' end
+local letters, count, before = ARGV[2], #ARGV[2], entries
+local known, new = recall(SEEN, SEEN_BEFORE, 3, 2 + count), {}
+
+local function take(letter, id, entry)
+  if known[id] then return 'repeated' end
+  if letter == 'c' and channel.chatOff ~= '' then return 'chat_disabled' end
+  if backlog() >= 1 then return 'backpressure' end
+  known[id], new[#new + 1] = true, id
   add(entry)
-  -- Now and then, for it need not be exact: the newest 4,096 are remembered,
-  -- and a few more.
-  if entries % 64 == 0 then redis.call('ZREMRANGEBYRANK', SEEN, 0, -4097) end
-  if switch == 'disable_text_chat' and channel.chatOff == '' then
+  if letter == 'd' and channel.chatOff == '' then
     set('chatOff', 'browser')
-  elseif switch == 'enable_text_chat' and channel.chatOff == 'browser' then
+  elseif letter == 'e' and channel.chatOff == 'browser' then
     set('chatOff', '') -- what the runtime has switched off stays off
   end
   return 'appended'
 end
 
-local before, outcomes = entries, {}
-for i = 2, #ARGV, 4 do outcomes[#outcomes + 1] = take(ARGV[i], ARGV[i + 1], ARGV[i + 2], ARGV[i + 3]) end
-if entries ~= before then announce() end
+local outcomes = {}
+for i = 1, count do outcomes[i] = take(string.sub(letters, i, i), ARGV[2 + i], ARGV[2 + count + i]) end
+if #new > 0 then
+  remember(SEEN, SEEN_BEFORE, 4096, before, new)
+  announce()
+end
 return outcomes

@@ -1,0 +1,67 @@
+package httpapi
+
+import (
+	"bufio"
+	"bytes"
+	"net"
+	"net/http"
+	"sync"
+)
+
+// line is the connection under a socket. It tells when everything that has
+// arrived was read, and gathers what is written to one piece: a busy socket
+// would cost a system call for each frame otherwise.
+type line struct {
+	net.Conn
+	drained func() // called before it waits for more
+
+	mu   sync.Mutex
+	held *bytes.Buffer // nil: what is written goes out at once
+}
+
+var heldBuffers = sync.Pool{New: func() any { return new(bytes.Buffer) }}
+
+func (l *line) Read(b []byte) (int, error) {
+	l.drained()
+	return l.Conn.Read(b)
+}
+
+func (l *line) Write(b []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.held != nil {
+		return l.held.Write(b)
+	}
+	return l.Conn.Write(b)
+}
+
+// hold keeps back what is written until release.
+func (l *line) hold() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.held = heldBuffers.Get().(*bytes.Buffer)
+}
+
+func (l *line) release() error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	held := l.held
+	l.held = nil
+	_, err := l.Conn.Write(held.Bytes())
+	if held.Reset(); held.Cap() <= 64<<10 {
+		heldBuffers.Put(held)
+	}
+	return err
+}
+
+// lineTaker hands the upgrade a line in place of the connection.
+type lineTaker struct {
+	http.ResponseWriter
+	line *line
+}
+
+func (t lineTaker) Hijack() (net.Conn, *bufio.ReadWriter, error) {
+	conn, buffers, err := http.NewResponseController(t.ResponseWriter).Hijack()
+	t.line.Conn = conn
+	return t.line, buffers, err
+}
