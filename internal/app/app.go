@@ -134,6 +134,8 @@ func New(ctx context.Context, cfg config.Config, opts Options) (_ *App, err erro
 	}
 	if a.media != nil {
 		spoken.Blobs = a.media
+		janitor := speech.NewJanitor(db, a.media, redisstore.NewLeases(kv), a.log, a.tele.Registry, time.Now)
+		a.jobs = append(a.jobs, janitor.Run)
 	}
 
 	a.surface = httpapi.New(httpapi.Deps{

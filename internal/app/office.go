@@ -35,6 +35,8 @@ type Office struct {
 	// is nobody to announce a change to.
 	Alone bool
 
+	cfg    config.Config
+	log    *slog.Logger
 	stores *stores
 }
 
@@ -53,9 +55,9 @@ func OpenOffice(ctx context.Context, cfg config.Config, w io.Writer) (*Office, e
 		return nil, err
 	}
 	if s.kv == nil {
-		return newOffice(s, nobody{s.sql}, log, true), nil
+		return newOffice(cfg, s, nobody{s.sql}, log, true), nil
 	}
-	return newOffice(s, whenNeeded{s.kv}, log, false), nil
+	return newOffice(cfg, s, whenNeeded{s.kv}, log, false), nil
 }
 
 // prepareDatabase makes an empty database usable, and leaves one that needs an
@@ -75,7 +77,7 @@ func (s *stores) prepareDatabase(ctx context.Context) error {
 }
 
 // Office is the administration of this server itself.
-func (a *App) Office() *Office { return newOffice(a.stores, a.stores.kv, a.log, false) }
+func (a *App) Office() *Office { return newOffice(a.cfg, a.stores, a.stores.kv, a.log, false) }
 
 // announcing is what the registries ask of the key-value store.
 type announcing interface {
@@ -83,7 +85,7 @@ type announcing interface {
 	ratelimit.LimitsStore
 }
 
-func newOffice(s *stores, kv announcing, log *slog.Logger, alone bool) *Office {
+func newOffice(cfg config.Config, s *stores, kv announcing, log *slog.Logger, alone bool) *Office {
 	return &Office{
 		Teams:     team.NewRegistry(s.sql, kv, time.Now),
 		Keys:      auth.NewKeyring(s.sql, kv, time.Now),
@@ -91,6 +93,8 @@ func newOffice(s *stores, kv announcing, log *slog.Logger, alone bool) *Office {
 		Limits:    ratelimit.NewSettings(kv, s.sql, log, nil),
 		Usage:     usage.NewAccounts(s.sql, time.Now),
 		Alone:     alone,
+		cfg:       cfg,
+		log:       log,
 		stores:    s,
 	}
 }

@@ -2,6 +2,8 @@ package cli
 
 import (
 	"context"
+	"fmt"
+	"io"
 	"os"
 	"os/signal"
 	"syscall"
@@ -10,10 +12,11 @@ import (
 
 	"telapi/internal/app"
 	"telapi/internal/config"
+	"telapi/internal/speech"
 )
 
 func (c *cli) mediaCommand() *cobra.Command {
-	return &cobra.Command{
+	cmd := &cobra.Command{
 		Use:     "media",
 		GroupID: groupRun,
 		Short:   "Run the media service, the private cache of generated speech",
@@ -57,6 +60,34 @@ An API server uses it through TTS_MEDIA_CACHE_BASE_URL; telapi dev runs one by i
 			return m.Run(ctx)
 		}),
 	}
+	cmd.AddCommand(c.mediaGCCommand())
+	return cmd
+}
+
+func (c *cli) mediaGCCommand() *cobra.Command {
+	var dryRun bool
+	cmd := &cobra.Command{
+		Use:   "gc [--dry-run]",
+		Short: "Clean up the media cache now",
+		Long: `Removes expired speech, blobs that no row knows for an hour, and rows whose blobs are gone, from
+the media service at TTS_MEDIA_CACHE_BASE_URL and the database. Servers do the same by
+themselves: the expired every minute, the rest every hour, one server at a time.`,
+		Args: cobra.NoArgs,
+	}
+	cmd.Flags().BoolVar(&dryRun, "dry-run", false, "only tell what would be removed")
+	cmd.RunE = c.office(func(ctx context.Context, o *app.Office, _ []string) error {
+		removed := 0
+		err := o.CleanMedia(ctx, dryRun, func(r speech.Removal) {
+			removed++
+			_ = c.print(r, func(w io.Writer) { _, _ = fmt.Fprintf(w, "%-8s %s\n", r.Reason, r.Path) })
+		})
+		if !c.json {
+			verb := map[bool]string{false: "removed", true: "would be removed"}[dryRun]
+			_, _ = fmt.Fprintf(c.Out, "%d %s\n", removed, verb)
+		}
+		return err
+	})
+	return cmd
 }
 
 // beside runs a media service next to the API server of telapi dev and points

@@ -21,7 +21,10 @@ const (
 // Leases let one instance at a time do something.
 type Leases struct{ store *Store }
 
-var _ speech.Leases = Leases{}
+var (
+	_ speech.Leases = Leases{}
+	_ speech.Turns  = Leases{}
+)
 
 // NewLeases returns the leases of a store.
 func NewLeases(s *Store) Leases { return Leases{s} }
@@ -33,7 +36,8 @@ func (l Leases) Acquire(ctx context.Context, name string) (release func(), waite
 		if taken, err := l.take(ctx, name, holder); err != nil {
 			return nil, waited, err
 		} else if taken {
-			return l.keep(ctx, name, holder), waited, nil
+			_, release := l.keep(ctx, name, holder)
+			return release, waited, nil
 		}
 		waited = true
 		if sleep(ctx, leasePoll/2+rand.N(leasePoll)); ctx.Err() != nil { //nolint:gosec // jitter, not a secret
@@ -51,20 +55,39 @@ func (l Leases) take(ctx context.Context, name, holder string) (taken bool, err 
 	return taken, err
 }
 
-// keep renews a lease until it is released or lost.
-func (l Leases) keep(ctx context.Context, name, holder string) (release func()) {
-	ctx, stop := context.WithCancel(context.WithoutCancel(ctx))
+// Try implements speech.Turns.
+func (l Leases) Try(ctx context.Context, name string) (turn context.Context, release func(), held bool, err error) {
+	holder := uuid.NewString()
+	if held, err = l.take(ctx, name, holder); err != nil || !held {
+		return nil, nil, false, err
+	}
+	turn, release = l.keep(ctx, name, holder)
+	return turn, release, true, nil
+}
+
+// keep renews a lease until it is released or lost. The turn ends with ctx, and
+// as soon as the lease may have passed to another.
+func (l Leases) keep(ctx context.Context, name, holder string) (turn context.Context, release func()) {
+	turn, over := context.WithCancel(ctx)
+	expiry := time.AfterFunc(leaseTime-leaseTime/10, over)
+	renewing, stop := context.WithCancel(context.WithoutCancel(ctx))
 	go func() {
+		defer over()
 		for held := true; held; {
-			if sleep(ctx, leaseTime/3); ctx.Err() != nil {
+			if sleep(renewing, leaseTime/3); renewing.Err() != nil {
 				return
 			}
+			asked := time.Now()
+			var err error
 			// What cannot be renewed now may be the next time.
-			held, _ = l.hold(ctx, name, holder, leaseTime)
+			if held, err = l.hold(renewing, name, holder, leaseTime); held && err == nil {
+				expiry.Reset(leaseTime - leaseTime/10 - time.Since(asked))
+			}
 		}
 	}()
-	return func() {
+	return turn, func() {
 		stop()
+		over()
 		_, _ = l.hold(context.WithoutCancel(ctx), name, holder, 0) // else it runs out
 	}
 }

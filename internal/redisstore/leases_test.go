@@ -14,6 +14,7 @@ import (
 var leasePromises = map[string]func(*testing.T, Options){
 	"one holder at a time, over all instances": leasesExclude,
 	"a dead holder's lease passes on":          leasesPassOn,
+	"a turn ends before another's begins":      turnsEnd,
 }
 
 func leasesExclude(t *testing.T, opts Options) {
@@ -79,5 +80,32 @@ func leasesPassOn(t *testing.T, opts Options) {
 	end()
 	if held, err := NewLeases(alive).take(ctx, name, "somebody"); err != nil || !held {
 		t.Errorf("the lease was not released: %v", err)
+	}
+}
+
+func turnsEnd(t *testing.T, opts Options) {
+	a, _ := connect(t, opts)
+	b, _ := connect(t, opts)
+	name := uuid.NewString()
+	turn, release, held, err := NewLeases(a).Try(t.Context(), name)
+	if err != nil || !held {
+		t.Fatal(held, err)
+	}
+	if _, _, held, err := NewLeases(b).Try(t.Context(), name); err != nil || held {
+		t.Errorf("two at a time: %v", err)
+	}
+	forget(t, b, leasePrefix+name)
+	second, endSecond, held, err := NewLeases(b).Try(t.Context(), name)
+	if err != nil || !held {
+		t.Fatal(held, err)
+	}
+	eventually(t, "the first is told that its lease is another's", func() bool { return turn.Err() != nil })
+	release()
+	if second.Err() != nil {
+		t.Error("the late release ended the second's turn")
+	}
+	endSecond()
+	if second.Err() == nil {
+		t.Error("a released turn goes on")
 	}
 }

@@ -14,7 +14,10 @@ import (
 	"telapi/internal/speech"
 )
 
-var _ speech.Rows = (*Store)(nil)
+var (
+	_ speech.Rows        = (*Store)(nil)
+	_ speech.CleanupRows = (*Store)(nil)
+)
 
 const (
 	speechColumns = `hash, team_id, sentence, provider, voice, model, speed, sample_rate, variants, checksums, ttl, created_at, used_at, expires_at`
@@ -26,6 +29,9 @@ const (
 	lockSpeech    = `UPDATE tts_media_cache SET used_at = used_at WHERE hash = $1 RETURNING ` + speechColumns
 	replaceSpeech = `UPDATE tts_media_cache SET variants = $2, checksums = $3, ttl = $4, created_at = $5, expires_at = $6 WHERE hash = $1`
 	deleteSpeech  = `DELETE FROM tts_media_cache WHERE hash = $1`
+	speechAfter   = `SELECT ` + speechColumns + ` FROM tts_media_cache WHERE hash > $1 ORDER BY hash LIMIT $2`
+	expiredSpeech = `SELECT ` + speechColumns + ` FROM tts_media_cache WHERE hash > $1 AND expires_at <= $3 ORDER BY hash LIMIT $2`
+	removeExpired = `DELETE FROM tts_media_cache WHERE hash = $1 AND expires_at = $2`
 	touchSpeech   = `UPDATE tts_media_cache SET used_at = $2 WHERE hash = $1`
 )
 
@@ -90,6 +96,23 @@ func (s *Store) TouchSpeech(ctx context.Context, hash string, at time.Time) erro
 		return err
 	}
 	return nil // dropped since
+}
+
+// SpeechAfter lists rows in order of hash, of which every database has the same
+// idea: hashes are hex.
+func (s *Store) SpeechAfter(ctx context.Context, after string, expiredBy time.Time, limit int) ([]speech.Row, error) {
+	if expiredBy.IsZero() {
+		return list(ctx, s, "speech", scanSpeech, speechAfter, after, limit)
+	}
+	return list(ctx, s, "speech", scanSpeech, expiredSpeech, after, limit, millis(expiredBy))
+}
+
+// RemoveExpired removes a row that still expires when it did.
+func (s *Store) RemoveExpired(ctx context.Context, r speech.Row) error {
+	if err := s.change(ctx, "remove", "speech", removeExpired, r.Hash, millis(r.ExpiresAt)); !fault.Is(err, fault.NotFound) {
+		return err
+	}
+	return nil // renewed since, or gone
 }
 
 func replace(ctx context.Context, tx *sql.Tx, r speech.Row) error {
