@@ -28,6 +28,7 @@ type call struct {
 	digits   string     // collected so far
 	awaited  []question // that the bot owes an answer to
 	silence  silence
+	confirm  func() // what the caller is asked to confirm
 	leaving  func() // ends the call once playback has drained
 	left     bool
 }
@@ -119,6 +120,14 @@ func (c *call) frame(m *wire.ChannelMessage) {
 			c.interrupt()
 		}
 		c.ask(question{Text: said.Text, Part: 1})
+	case wire.TypeActionResult:
+		var answer struct {
+			Name      string `json:"name"`
+			Confirmed bool   `json:"confirmed"`
+		}
+		if json.Unmarshal(m.ActionResult, &answer) == nil && answer.Name == "confirm" {
+			c.confirmed(answer.Confirmed)
+		}
 	case wire.TypeBrowserAction:
 		var pressed struct {
 			Type  string `json:"type"`
@@ -168,8 +177,16 @@ func (c *call) botEvent(e wire.Entry) {
 	c.hands.send(wire.TypeStatus, status{e.Event, e.Value})
 }
 
-// command carries out what the service permitted, when its apply says so.
+// command carries out what the service permitted, when its apply says so, and
+// after the caller agreed where the flow insists on that.
 func (c *call) command(e wire.Entry) {
+	if head := e.Command.Head(); head.RequireConfirmation {
+		head.RequireConfirmation = false
+		c.confirm = func() { c.command(e) }
+		c.timers.set(confirmation, confirmLimit)
+		c.hands.send(wire.TypeAction, map[string]any{"name": "confirm", "command": e.Command})
+		return
+	}
 	switch cmd := e.Command.Command.(type) {
 	case *wire.Hangup:
 		delay := time.Duration(value(cmd.DelayBotDisconnectMs)) * time.Millisecond
@@ -186,6 +203,20 @@ func (c *call) command(e wire.Entry) {
 		}
 		c.settings.update(cmd)
 		c.settingsChanged()
+	}
+}
+
+// confirmed is the caller's answer to the last question of that sort.
+func (c *call) confirmed(yes bool) {
+	delete(c.timers.due, confirmation)
+	do := c.confirm
+	c.confirm = nil
+	switch {
+	case do == nil:
+	case yes:
+		do()
+	default:
+		c.tell("That was not confirmed, so it is not done.")
 	}
 }
 

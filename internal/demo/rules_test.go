@@ -115,6 +115,20 @@ func TestCommandsTakeEffectWhenTheirApplySaysSo(t *testing.T) {
 	})
 }
 
+func TestCallerIsAskedWhereTheFlowInsistsOnIt(t *testing.T) {
+	hangup := orders(0, wire.AfterPlayback, `{"type":"hangup","source":"bot","requireConfirmation":true}`)
+	answer := func(at time.Duration, result string) cue {
+		return cue{at: at, entry: `{"kind":"frame","message":{"type":"action_result","actionResult":` + result + `}}`}
+	}
+	const asked = `0s action {"command":{"type":"hangup","source":"bot"},"name":"confirm"} `
+	const refused = `s says runtime: That was not confirmed, so it is not done.`
+	play(t, []scene{
+		{rule: "yes", cues: []cue{hangup, answer(1*s, `{"name":"another","confirmed":true}`), answer(2*s, `{"name":"confirm","confirmed":true}`)}, want: asked + `2s ends: hangup`},
+		{rule: "no", cues: []cue{hangup, answer(1*s, `{"name":"confirm"}`), answer(2*s, `{"name":"confirm","confirmed":true}`)}, want: asked + `1` + refused},
+		{rule: "silence", cues: []cue{hangup}, want: asked + `30` + refused},
+	})
+}
+
 func TestCallerInterruptsWhereThatIsPermitted(t *testing.T) {
 	story := answers(0, "", "A story.")
 	const told, stopped = `0s says bot: A story. 0s plays A story. `, `1s hush 1s control {"command":"stop_playback"} `

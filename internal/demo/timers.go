@@ -10,14 +10,18 @@ import (
 type timer string
 
 const (
-	comfort     timer = "comfort prompt"
-	giveUp      timer = "give up on the bot"
-	recognition timer = "recognition resumes"
-	interDigit  timer = "next digit"
-	allDigits   timer = "all digits"
-	playback    timer = "playback is stuck"
-	disconnect  timer = "disconnect"
+	comfort      timer = "comfort prompt"
+	giveUp       timer = "give up on the bot"
+	recognition  timer = "recognition resumes"
+	interDigit   timer = "next digit"
+	allDigits    timer = "all digits"
+	playback     timer = "playback is stuck"
+	disconnect   timer = "disconnect"
+	confirmation timer = "confirmation"
 )
+
+// confirmLimit is how long the caller may think about a confirmation.
+const confirmLimit = 30 * time.Second
 
 // timers are when each of them is due.
 type timers struct {
@@ -59,6 +63,8 @@ func (c *call) tick() {
 		case playback:
 			c.hands.hush()
 			c.played()
+		case confirmation:
+			c.confirmed(false)
 		case disconnect:
 			c.over("hangup")
 		}

@@ -113,8 +113,8 @@ func (h *Hub) Follow(sessionID string) (past []Event, next <-chan Event, leave f
 	}
 }
 
-// story finds a session's, and forgets the oldest for a new one. The caller
-// holds mu.
+// story finds a session's, and forgets the oldest that nobody follows for a new
+// one. The caller holds mu.
 func (h *Hub) story(sessionID string) *story {
 	s := h.sessions[sessionID]
 	if s == nil {
@@ -122,8 +122,9 @@ func (h *Hub) story(sessionID string) *story {
 		h.sessions[sessionID] = s
 		h.order = append(h.order, sessionID)
 		if len(h.order) > keptSessions {
-			delete(h.sessions, h.order[0])
-			h.order = h.order[1:]
+			at := max(0, slices.IndexFunc(h.order[:keptSessions], func(id string) bool { return len(h.sessions[id].readers) == 0 }))
+			delete(h.sessions, h.order[at])
+			h.order = slices.Delete(h.order, at, at+1)
 		}
 	}
 	return s

@@ -31,12 +31,23 @@ func TestWhatIsKeptIsBounded(t *testing.T) {
 	for n := range 2000 {
 		h.Tell("long", timeline.Runtime, "", timeline.Timer, fmt.Sprint(n), nil)
 	}
-	if past, _, _ := h.Follow("long"); len(past) > 500 || past[len(past)-1].Title != "1999" {
+	past, _, leave := h.Follow("long")
+	if len(past) > 500 || past[len(past)-1].Title != "1999" {
 		t.Errorf("%d events are kept", len(past))
 	}
-	for n := range 500 {
-		h.Tell(fmt.Sprint("session-", n), timeline.Runtime, "", timeline.Timer, "one", nil)
+	tellMany := func() {
+		for n := range 500 {
+			h.Tell(fmt.Sprint("session-", n), timeline.Runtime, "", timeline.Timer, "one", nil)
+		}
 	}
+	tellMany()
+	if past, _, leave := h.Follow("long"); len(past) == 0 {
+		t.Error("a session is forgotten while somebody follows it")
+	} else {
+		leave()
+	}
+	leave()
+	tellMany()
 	if past, _, _ := h.Follow("long"); len(past) != 0 {
 		t.Error("the oldest session is never forgotten")
 	}

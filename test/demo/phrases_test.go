@@ -4,6 +4,7 @@ package demo
 
 import (
 	"fmt"
+	"os"
 	"strings"
 	"testing"
 
@@ -141,5 +142,17 @@ func TestEveryPhraseDoesWhatItSays(t *testing.T) {
 			}
 			try(b)
 		})
+	}
+}
+
+func TestDocsTellOfEveryPhrase(t *testing.T) {
+	page, err := os.ReadFile("../../docs/demo.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, p := range demo.Phrases() {
+		if !strings.Contains(string(page), "| "+p.Say+" | ") {
+			t.Errorf("docs/demo.md does not tell of %q", p.Say)
+		}
 	}
 }

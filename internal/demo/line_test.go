@@ -1,0 +1,79 @@
+package demo
+
+import (
+	"context"
+	"log/slog"
+	"net/http"
+	"net/http/httptest"
+	"testing"
+	"time"
+
+	"telapi/callruntime"
+	"telapi/callruntime/wire"
+	"telapi/internal/redisstore"
+)
+
+// A runtime that dies between doing something and committing it is followed by
+// one that deals with the same entry again.
+func TestEntryThatIsDealtWithTwiceIsAnsweredOnce(t *testing.T) {
+	dir, quiet := t.TempDir(), slog.New(slog.DiscardHandler)
+	engine, err := redisstore.StartEmbedded(dir, quiet)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer engine.Close()
+	where, err := callruntime.Locate("", dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	asked := make(chan struct{}, 9)
+	bot := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		w.WriteHeader(http.StatusAccepted)
+		_, _ = w.Write([]byte(`{"parts":1}`))
+		asked <- struct{}{}
+	}))
+	defer bot.Close()
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	defer cancel()
+	var first string
+	for _, name := range []string{"first", "second"} {
+		r, err := callruntime.New(callruntime.Options{Store: where, Name: name})
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer r.Close()
+		ch, err := r.Open(ctx, callruntime.OpenOptions{ChannelID: "call"})
+		if err != nil {
+			t.Fatal(err)
+		}
+		l := &line{ledger: newLedger(), ctx: ctx, ch: ch, bot: &botClient{url: bot.URL, client: bot.Client()}}
+		l.begin("1-1")
+		l.send(wire.TypeChat, chat{Text: "one"})
+		l.send(wire.TypeChat, chat{Text: "two"})
+		item := l.ask(question{Text: "hi", Part: 1})
+		<-asked
+		if l.err != nil {
+			t.Fatalf("%s: %v", name, l.err)
+		}
+		if name == "first" {
+			first = item
+		} else if item == first {
+			t.Error("the bot was asked again for an item whose token is lost")
+		}
+		if err := ch.Close(ctx); err != nil {
+			t.Fatal(err)
+		}
+		heard := r.Overhear("call")
+		for _, want := range []string{`{"text":"one","from":""}`, `{"text":"two","from":""}`} {
+			d, err := heard.Receive(ctx)
+			if err != nil || string(d.Entry.Message.Chat) != want {
+				t.Errorf("%s: sent %s, %v", name, d.JSON, err)
+			}
+		}
+		more, stop := context.WithTimeout(ctx, 100*time.Millisecond)
+		if d, err := heard.Receive(more); err == nil {
+			t.Errorf("%s: sent %s as well", name, d.JSON)
+		}
+		stop()
+	}
+}
