@@ -82,7 +82,7 @@ type Config struct {
 	SpeechProviders []string      `env:"SPEECH_PROVIDERS" oneof:"openai,espeak,tone" doc:"Who makes speech, in order of preference: a service that speaks OpenAI's interface, the program espeak-ng, or a built-in one that plays tones. One that fails is followed by the next. Empty: requests for speech are answered 503; telapi dev plays tones."`
 	SpeechTimeout   time.Duration `env:"SPEECH_CONNECTION_TIMEOUT" default:"5s" min:"10ms" max:"10m" doc:"How long a speech provider may be silent, before its first byte or in between."`
 	SpeechRetries   int           `env:"SPEECH_RETRIES" default:"1" min:"0" max:"10" doc:"How often a speech provider that failed is tried again before the next one is."`
-	SpeechURL       string        `env:"SPEECH_OPENAI_URL" kind:"url:http,https" doc:"Base URL of the service behind openai, before /v1/audio/speech."`
+	SpeechURL       string        `env:"SPEECH_OPENAI_URL" kind:"url:http,https" doc:"Base URL of the service behind openai, before /v1/audio/speech. It is reached through HTTPS_PROXY or HTTP_PROXY where that is set."`
 	SpeechKey       redact.Secret `env:"SPEECH_OPENAI_KEY" doc:"Its API key, sent as a bearer token."`
 	SpeechModel     string        `env:"SPEECH_OPENAI_MODEL" default:"tts-1" doc:"The model it is asked for where a request names none."`
 	SpeechVoice     string        `env:"SPEECH_OPENAI_VOICE" default:"alloy" doc:"The voice it is asked for where a request names none."`

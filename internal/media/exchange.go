@@ -67,6 +67,8 @@ func (c *Client) do(req *http.Request, want ...int) (*http.Response, error) {
 	switch resp.StatusCode {
 	case http.StatusNotFound:
 		return nil, speech.ErrNoBlob
+	case http.StatusRequestEntityTooLarge:
+		return nil, speech.ErrTooLarge
 	case http.StatusUnauthorized:
 		err = errors.New("it refuses the token of TTS_MEDIA_CACHE_UPLOAD_TOKEN")
 	default:

@@ -110,8 +110,11 @@ func (c *cache) keep(ctx context.Context, row Row, e Encoding, sound audio.Sound
 	}
 	bounded, cancel := context.WithTimeout(ctx, blobTime)
 	defer cancel()
-	if err := c.blobs.Put(bounded, Path(row.Hash, e), made.audio); err != nil {
+	err := c.blobs.Put(bounded, Path(row.Hash, e), made.audio)
+	if err != nil && !errors.Is(err, ErrTooLarge) {
 		c.lost(ctx, err)
+	}
+	if err != nil {
 		return made
 	}
 	row.Variants = []Variant{{e, checksum(made.audio)}}

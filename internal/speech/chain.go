@@ -33,7 +33,7 @@ const (
 	// pauseAfterFailure is how long a provider that failed is asked last, so
 	// that callers do not all wait for one that is down.
 	pauseAfterFailure = 10 * time.Second
-	retryPause        = 50 * time.Millisecond
+	retryPause        = 100 * time.Millisecond // times the number of the attempt
 
 	retryAllFailed = 5 * time.Second
 	retryNoneThere = time.Minute
@@ -97,7 +97,7 @@ func (c *chain) synthesize(ctx context.Context, p Provider, u Utterance) (sound 
 			c.log.WarnContext(ctx, "a speech provider is tried again", "provider", p.Name(), "error", err)
 			select {
 			case <-ctx.Done():
-			case <-time.After(retryPause << attempt):
+			case <-time.After(retryPause * time.Duration(attempt)):
 			}
 		}
 		start := c.now()

@@ -119,6 +119,9 @@ func (w *world) Put(_ context.Context, path string, content []byte) error {
 	if w.away {
 		return errGone
 	}
+	if len(content) > 10_000 {
+		return ErrTooLarge
+	}
 	w.blobs[path] = content
 	return nil
 }

@@ -136,6 +136,17 @@ func TestMediaServiceThatIsAwayFailsNothing(t *testing.T) {
 	}
 }
 
+func TestOneSentenceTooLongToBeKeptHindersNoOther(t *testing.T) {
+	w := newWorld()
+	s := w.service(t, &voice{name: "primary"})
+	if a := speak(t, s, `{"text":"`+strings.Repeat("long", 100)+`"}`); a.Cached || a.URL != "" || len(a.Audio) != 40_000 {
+		t.Errorf("%+v", a)
+	}
+	if a := speak(t, s, `{"text":"short"}`); a.URL == "" {
+		t.Errorf("%+v", a)
+	}
+}
+
 func TestBadBlobIsDroppedAndMadeAgain(t *testing.T) {
 	w, p := newWorld(), &voice{name: "primary"}
 	s := w.service(t, p)

@@ -79,6 +79,7 @@ type Rows interface {
 var (
 	ErrNoBlob    = errors.New("no such blob")
 	ErrBlobsAway = errors.New("the media service is away")
+	ErrTooLarge  = errors.New("the media service takes no blob of this size")
 )
 
 // Blobs is the media service. Paths are those of Path.

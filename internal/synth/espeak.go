@@ -24,7 +24,7 @@ const (
 type Espeak struct {
 	program string
 	voice   string          // where none that it has is asked for
-	voices  map[string]bool // by name and by language
+	voices  map[string]bool // by language
 	timeout time.Duration
 	slots   chan struct{} // processes at a time
 }
@@ -47,7 +47,7 @@ func NewEspeak(ctx context.Context, voice string, timeout time.Duration) (*Espea
 		if len(columns) < 5 {
 			continue
 		}
-		e.voices[columns[1]], e.voices[columns[3]] = true, true
+		e.voices[columns[1]] = true
 		for _, other := range columns[5:] { // of the form (en 2)
 			if language, ok := strings.CutPrefix(other, "("); ok {
 				e.voices[language] = true

@@ -93,12 +93,16 @@ func (o *OpenAI) Synthesize(ctx context.Context, u speech.Utterance) (audio.Soun
 	return decode(body, openAIRate)
 }
 
+// refusals are what a service answers that is well and does not like the order: a
+// model it has not, a voice, a text.
+var refusals = []int{http.StatusBadRequest, http.StatusNotFound, http.StatusRequestEntityTooLarge, http.StatusUnprocessableEntity}
+
 // acceptable refuses an answer that cannot be sound. What a service says about
 // the reason stays unread: it may repeat the key.
 func acceptable(resp *http.Response) error {
 	mediaType, _, _ := mime.ParseMediaType(resp.Header.Get("Content-Type"))
 	switch {
-	case slices.Contains([]int{http.StatusBadRequest, http.StatusUnprocessableEntity}, resp.StatusCode):
+	case slices.Contains(refusals, resp.StatusCode):
 		return fmt.Errorf("it answered %d: %w", resp.StatusCode, speech.ErrRefused)
 	case resp.StatusCode != http.StatusOK:
 		return fmt.Errorf("it answered %d", resp.StatusCode)

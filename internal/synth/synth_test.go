@@ -82,6 +82,7 @@ func TestOpenAIThatMisbehavesFailsClearly(t *testing.T) {
 		refused bool
 	}{
 		"no such voice":        {answer(400, "application/json", []byte(`{"error":"sk-secret"}`)), "400", true},
+		"no such model":        {answer(404, "application/json", nil), "404", true},
 		"text it will not say": {answer(422, "application/json", nil), "422", true},
 		"wrong key":            {answer(401, "application/json", nil), "401", false},
 		"too many requests":    {answer(429, "application/json", nil), "429", false},
