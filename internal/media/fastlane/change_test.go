@@ -13,6 +13,7 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
+	"time"
 
 	"telapi/internal/media/fastlane"
 )
@@ -73,7 +74,7 @@ func TestNobodyGetsWhatWasReplacedOrDeleted(t *testing.T) {
 	s := newShelf(t, nil)
 	lane := fastlane.New(fastlane.Options{MaxBytes: maxBytes, Load: func(path string, limit int64) (fastlane.Object, bool) {
 		o, ok := s.load(path, limit)
-		for range rand.IntN(100) {
+		for range rand.IntN(20) {
 			runtime.Gosched() // so that a change may come in between
 		}
 		return o, ok
@@ -84,10 +85,10 @@ func TestNobodyGetsWhatWasReplacedOrDeleted(t *testing.T) {
 	for i := range 3 {
 		r := &register{path: fmt.Sprintf("/%d.alaw", i)}
 		writers.Go(func() {
-			for range 200 {
+			for range 60 {
 				r.write(t, s, lane)
 				for enough := r.reads.Load() + 10; r.reads.Load() < enough && !t.Failed(); {
-					runtime.Gosched()
+					time.Sleep(10 * time.Microsecond)
 				}
 			}
 		})

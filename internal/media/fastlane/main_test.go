@@ -148,12 +148,12 @@ func (s site) dial(t testing.TB) client {
 
 func newClient(t testing.TB, conn net.Conn) client {
 	t.Cleanup(func() { _ = conn.Close() })
-	_ = conn.SetDeadline(time.Now().Add(30 * time.Second)) // so that a test that hangs tells where
 	return client{t, conn, bufio.NewReader(conn)}
 }
 
 func (c client) send(request string) {
 	c.t.Helper()
+	_ = c.SetDeadline(time.Now().Add(30 * time.Second)) // so that a test that hangs tells where
 	if _, err := io.WriteString(c, request); err != nil {
 		c.t.Fatal(err)
 	}
