@@ -20,6 +20,7 @@ gcc           gcc           -
 strace        strace        -
 redis-server  redis-server  redis-server.service
 initdb        postgresql    postgresql.service    /usr/lib/postgresql/*/bin
+nginx         nginx-light   nginx.service         /usr/sbin
 node          nodejs        -
 npm           npm           -
 sox           sox           -

@@ -62,14 +62,13 @@ func (s *Service) load(path string, limit int64) (fastlane.Object, bool) {
 	if err != nil {
 		return fastlane.Object{}, false
 	}
-	defer o.Close()
 	if o.Size > limit {
+		o.Close()
 		return fastlane.Object{}, false
 	}
-	object := fastlane.Object{Header: http.Header{}, Body: make([]byte, o.Size)}
+	object := fastlane.Object{Header: http.Header{}, File: o.File, Size: o.Size}
 	o.describe(object.Header, p)
-	_, err = io.ReadFull(o, object.Body)
-	return object, err == nil
+	return object, true
 }
 
 func (s *Service) put(w http.ResponseWriter, r *http.Request, p Path) error {

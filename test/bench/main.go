@@ -36,6 +36,8 @@ var scenarios = []scenario{
 	{"callbacks", callbacks},
 	{"connect", connect},
 	{"memory", memory},
+	{"media-gets", mediaGets},
+	{"media-puts", mediaPuts},
 }
 
 func main() {
