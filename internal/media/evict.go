@@ -135,7 +135,7 @@ func (s *Store) evict(c candidate) (gone bool, err error) {
 	if err != nil {
 		return false, ignoreAbsent(err)
 	}
-	defer dir.Close()
+	defer dir.done()
 	defer s.lockPath(c.path)()
 	info, err := dir.Lstat(file)
 	if err != nil || !accessed(info).Equal(c.used) || s.uses.has(c.path) {
@@ -162,7 +162,7 @@ func (s *Store) survey() error {
 	s.counting.Lock()
 	defer s.counting.Unlock()
 	s.uses.flush(s.root)
-	shards, err := s.shards()
+	shards, err := s.shardNames()
 	if err != nil {
 		return err
 	}

@@ -29,11 +29,13 @@ import (
 // keeps what it opened.
 type Store struct {
 	root     *os.Root
+	folder   *os.File // the root, to be synced
 	lock     *os.File
 	maxBytes int64
 	change   func(p Path, change func() error) error
 	log      *slog.Logger
 
+	shards  shards
 	uploads uploads
 	stripes [256]sync.Mutex // of paths: their changes come one after another
 	uses    uses
@@ -75,6 +77,9 @@ func OpenStore(o StoreOptions) (_ *Store, err error) {
 	if s.root, err = os.OpenRoot(o.Root); err != nil {
 		return nil, fmt.Errorf("open the media root: %w", err)
 	}
+	if s.folder, err = s.root.Open("."); err != nil {
+		return nil, fmt.Errorf("open the media root: %w", err)
+	}
 	if s.lock, err = s.root.OpenFile(".lock", os.O_CREATE|os.O_RDWR, 0o600); err != nil {
 		return nil, fmt.Errorf("lock the media root: %w", err)
 	}
@@ -94,9 +99,9 @@ func (s *Store) Close() {
 		return
 	}
 	s.uses.flush(s.root)
-	if s.lock != nil {
-		_ = s.lock.Close()
-	}
+	s.shards.close()
+	_ = s.folder.Close()
+	_ = s.lock.Close()
 	_ = s.root.Close()
 }
 
@@ -115,7 +120,7 @@ func (s *Store) Open(p Path) (*Object, error) {
 	if err != nil {
 		return nil, absent(err)
 	}
-	defer dir.Close()
+	defer dir.done()
 	info, err := dir.Lstat(file)
 	if err != nil || !info.Mode().IsRegular() {
 		return nil, absent(err)
@@ -131,18 +136,6 @@ func (s *Store) Open(p Path) (*Object, error) {
 	}
 	s.used(p)
 	return &Object{f, info.Size(), info.ModTime(), etag(info)}, nil
-}
-
-// shard opens the folder of a shard. A link is none: an object has one path.
-func (s *Store) shard(name string) (*os.Root, error) {
-	info, err := s.root.Lstat(name)
-	if err == nil && !info.IsDir() {
-		err = &fs.PathError{Op: "open", Path: name, Err: syscall.ENOTDIR}
-	}
-	if err != nil {
-		return nil, err
-	}
-	return s.root.OpenRoot(name)
 }
 
 // absent tells a missing object from a store that does not work. Whatever leads
@@ -170,7 +163,7 @@ func (s *Store) Delete(p Path, allow func(current fs.FileInfo) error) error {
 	if err != nil {
 		return absent(err)
 	}
-	defer dir.Close()
+	defer dir.done()
 	defer s.lockPath(p)()
 	info, err := dir.Lstat(file)
 	if err != nil || !info.Mode().IsRegular() {
@@ -182,11 +175,11 @@ func (s *Store) Delete(p Path, allow func(current fs.FileInfo) error) error {
 	if err := s.remove(dir, p, info.Size()); err != nil {
 		return err
 	}
-	return syncFolder(dir)
+	return dir.sync()
 }
 
 // remove takes one file away. Its path must be locked.
-func (s *Store) remove(dir *os.Root, p Path, size int64) error {
+func (s *Store) remove(dir *shard, p Path, size int64) error {
 	_, file := p.split()
 	if err := s.change(p, func() error { return dir.Remove(file) }); err != nil {
 		return absent(err)
@@ -211,7 +204,7 @@ func (s *Store) lockPath(p Path) (unlock func()) {
 func (s *Store) List(after string, limit int) ([]speech.Stored, error) {
 	from, _, _ := strings.Cut(after, "/")
 	var blobs []speech.Stored
-	shards, err := s.shards()
+	shards, err := s.shardNames()
 	if err != nil {
 		return nil, err
 	}
@@ -238,9 +231,9 @@ func (s *Store) List(after string, limit int) ([]speech.Stored, error) {
 	return blobs, nil
 }
 
-// shards lists the folders that may hold objects, in the order of the paths in
+// shardNames lists the folders that may hold objects, in the order of the paths in
 // them.
-func (s *Store) shards() ([]string, error) {
+func (s *Store) shardNames() ([]string, error) {
 	entries, err := readFolder(s.root, ".")
 	if err != nil {
 		return nil, err

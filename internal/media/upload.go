@@ -23,8 +23,6 @@ type uploads struct {
 	boot    string       // in their files' names: no two processes share it
 	serial  atomic.Int64 // the rest of the name
 	last    atomic.Int64 // the time the last one was given
-	durable sync.Map     // shards whose folder outlives a crash
-	making  sync.Mutex
 	buffers sync.Pool
 }
 
@@ -45,7 +43,7 @@ func (s *Store) Put(p Path, body io.Reader, size int64, allow func(current fs.Fi
 	if err != nil {
 		return false, err
 	}
-	defer dir.Close()
+	defer dir.done()
 	temp := unfinished + s.uploads.boot + "-" + strconv.FormatInt(s.uploads.serial.Add(1), 36)
 	defer func() {
 		if err != nil {
@@ -63,20 +61,24 @@ func (s *Store) Put(p Path, body io.Reader, size int64, allow func(current fs.Fi
 	return created, err
 }
 
-func (s *Store) write(dir *os.Root, temp string, body io.Reader, size int64) error {
-	f, err := dir.OpenFile(temp, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o640)
+func (s *Store) write(dir *shard, temp string, body io.Reader, size int64) error {
+	// O_NONBLOCK means nothing for a file, but spares Go's attempt to poll it.
+	f, err := dir.OpenFile(temp, os.O_WRONLY|os.O_CREATE|os.O_EXCL|syscall.O_NONBLOCK, 0o640)
 	if err != nil {
 		return fmt.Errorf("begin an upload: %w", err)
 	}
 	defer f.Close()
 	buffer := s.uploads.buffers.Get().(*[64 << 10]byte)
 	defer s.uploads.buffers.Put(buffer)
-	n, err := io.CopyBuffer(struct{ io.Writer }{f}, io.LimitReader(body, size), buffer[:])
-	if err == nil && n < size {
-		err = io.ErrUnexpectedEOF
-	}
-	if err != nil {
-		return fmt.Errorf("write an upload: %w", err)
+	for left := size; left > 0; {
+		part := buffer[:min(left, int64(len(buffer)))]
+		if _, err = io.ReadFull(body, part); err == nil { // as few writes as it takes
+			_, err = f.Write(part)
+		}
+		if err != nil {
+			return fmt.Errorf("write an upload: %w", err)
+		}
+		left -= int64(len(part))
 	}
 	now := s.moment()
 	if err := dir.Chtimes(temp, now, now); err != nil {
@@ -89,7 +91,7 @@ func (s *Store) write(dir *os.Root, temp string, body io.Reader, size int64) err
 }
 
 // commit gives an upload its name. The path must be locked.
-func (s *Store) commit(dir *os.Root, p Path, temp, file string, size int64, allow func(fs.FileInfo) error) (created bool, err error) {
+func (s *Store) commit(dir *shard, p Path, temp, file string, size int64, allow func(fs.FileInfo) error) (created bool, err error) {
 	old, err := dir.Lstat(file)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return false, fmt.Errorf("look for an object: %w", err)
@@ -110,7 +112,7 @@ func (s *Store) commit(dir *os.Root, p Path, temp, file string, size int64, allo
 	if created {
 		s.objects.Add(1)
 	}
-	if err := syncFolder(dir); err != nil {
+	if err := dir.sync(); err != nil {
 		// What may be gone after a crash must not be served before one.
 		return false, errors.Join(err, s.remove(dir, p, size))
 	}
@@ -126,41 +128,6 @@ func (s *Store) moment() time.Time {
 			return time.Unix(0, now)
 		}
 	}
-}
-
-// makeShard opens a shard's folder, which is there for good when this returns.
-func (s *Store) makeShard(shard string) (*os.Root, error) {
-	if _, known := s.uploads.durable.Load(shard); known {
-		if dir, err := s.shard(shard); !errors.Is(err, fs.ErrNotExist) {
-			return dir, err
-		}
-	}
-	s.uploads.making.Lock()
-	defer s.uploads.making.Unlock()
-	err := s.root.Mkdir(shard, 0o750)
-	if err == nil || errors.Is(err, fs.ErrExist) {
-		if err = syncFolder(s.root); err != nil {
-			_ = s.root.Remove(shard) // while it is empty
-		}
-	}
-	if err != nil {
-		return nil, fmt.Errorf("make a shard: %w", err)
-	}
-	s.uploads.durable.Store(shard, nil)
-	return s.shard(shard)
-}
-
-// syncFolder makes the names in a folder outlive a crash.
-func syncFolder(dir *os.Root) error {
-	f, err := dir.Open(".")
-	if err == nil {
-		err = f.Sync()
-		f.Close()
-	}
-	if err != nil {
-		return fmt.Errorf("make a folder durable: %w", err)
-	}
-	return nil
 }
 
 // full tells whether there was no room for an upload.

@@ -21,10 +21,10 @@ import (
 // what was under way.
 func TestKilledDuringUploads(t *testing.T) {
 	root := t.TempDir()
-	const writers, size = 4, 300_000
+	const writers, size = 4, 100_000
 	var acknowledged [writers]atomic.Int64
 	partsFound := 0
-	for round := range 8 {
+	for round := range 5 {
 		s := start(t, root, nil)
 		for _, file := range s.files(t) {
 			if strings.HasPrefix(filepath.Base(file), ".") {
