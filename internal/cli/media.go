@@ -7,6 +7,7 @@ import (
 	"os"
 	"os/signal"
 	"syscall"
+	"time"
 
 	"github.com/spf13/cobra"
 
@@ -90,11 +91,15 @@ themselves: the expired every minute, the rest every hour, one server at a time.
 	return cmd
 }
 
+const devMediaShutdown = 2 * time.Second
+
 // beside runs a media service next to the API server of telapi dev and points
 // the server's configuration to it. The returned function ends it.
 func beside(ctx context.Context, cfg *config.Config, opts app.Options) (end func() error, err error) {
 	opts.Warnings = nil // said by the API server
-	m, err := app.NewMedia(ctx, *cfg, opts)
+	own := *cfg
+	own.DrainDelay, own.ShutdownTimeout = 0, devMediaShutdown // it ends after the API server has
+	m, err := app.NewMedia(ctx, own, opts)
 	if err != nil {
 		return nil, err
 	}

@@ -19,6 +19,7 @@ func TestDevPrintsACurlLineThatWorks(t *testing.T) {
 	p := boot.StartProcess(t, env, "dev")
 	url := strings.Fields(p.Line(t, "API "))[1]
 	key := strings.Fields(p.Line(t, "Demo key "))[2]
+	media := strings.Fields(p.Line(t, "Media "))[1]
 	_, line, _ := strings.Cut(p.Line(t, "curl "), "Try")
 	if !strings.Contains(line, url) || !strings.Contains(line, key) {
 		t.Errorf("curl line %q lacks %s or %s", line, url, key)
@@ -26,6 +27,14 @@ func TestDevPrintsACurlLineThatWorks(t *testing.T) {
 	out, err := exec.Command("sh", "-c", strings.TrimSpace(line)+" --silent --show-error --fail").CombinedOutput()
 	if err != nil || !strings.Contains(string(out), "Demo endpoint") {
 		t.Errorf("%s\n%v\n%s", line, err, out)
+	}
+	boot.Eventually(t, 10*time.Second, "the API server reaches the media service", func() bool {
+		out, _ := exec.Command("curl", "--silent", url+"/health").Output()
+		return strings.Contains(string(out), `"media":"ok"`)
+	})
+	out, err = exec.Command("curl", "--silent", "--fail", "-T", "dev_test.go", media+"/media/ab/x.pcm", "--next", "--silent", media+"/media").CombinedOutput()
+	if err != nil || !strings.Contains(string(out), `"path":"ab/x.pcm"`) {
+		t.Errorf("the media service at %s: %v %s", media, err, out)
 	}
 	for _, secret := range []string{key} {
 		if p.Stderr.Has(secret) {
