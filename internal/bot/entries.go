@@ -2,7 +2,6 @@ package bot
 
 import (
 	"github.com/go-json-experiment/json"
-	"github.com/go-json-experiment/json/jsontext"
 
 	"telapi/callruntime/wire"
 	"telapi/internal/command"
@@ -21,18 +20,18 @@ type Result interface {
 func (b *Body) Entries(base wire.Entry, policy *command.Policy) []wire.Entry {
 	s := stream{base: base, policy: policy}
 	if b.failure != nil {
-		s.add(wire.KindProviderError, func(e *wire.Entry) { e.Error = b.failure })
+		s.add(wire.KindProviderError).Error = b.failure
 		return s.entries
 	}
-	s.entries = make([]wire.Entry, 0, 3+2*len(b.Messages.Message)+len(b.actions)) // more only with many events
+	s.entries = make([]wire.Entry, 0, 1+2*len(b.Messages.Message)+len(b.actions)) // seldom more
 	if b.Metadata != nil {
-		s.add(wire.KindMetadata, func(e *wire.Entry) { e.Metadata = b.Metadata })
+		s.add(wire.KindMetadata).Metadata = b.Metadata
 	}
 	if b.ChannelData != nil {
-		s.add(wire.KindChannelData, func(e *wire.Entry) { e.ChannelData = b.ChannelData })
+		s.add(wire.KindChannelData).ChannelData = b.ChannelData
 	}
 	if strictjson.Present(b.NLUData) {
-		s.add(wire.KindNLUData, func(e *wire.Entry) { e.NLUData = b.NLUData })
+		s.add(wire.KindNLUData).NLUData = b.NLUData
 	}
 	for i := range b.Messages.Message {
 		b.addMessage(&s, &b.Messages.Message[i])
@@ -44,16 +43,15 @@ func (b *Body) Entries(base wire.Entry, policy *command.Policy) []wire.Entry {
 func (b *Body) addMessage(s *stream, m *message) {
 	c := m.Content
 	if text, form := c.text(); text != "" {
-		s.add(wire.KindBotMessage, func(e *wire.Entry) {
-			e.BotMessage = wire.BotMessage{
-				Text: text, Form: form, MessageID: m.MessageID, RelatesTo: m.RelatesTo, Sequence: m.Sequence,
-				From: b.From, ConversationName: b.Conversation.Identifier.Name,
-				ActivityParams: c.ActivityParams, DisableTTSCache: c.disableTTSCache,
-			}
-			if b.Messages.Timestamp != nil {
-				e.Timestamp = *b.Messages.Timestamp
-			}
-		})
+		e := s.add(wire.KindBotMessage)
+		e.BotMessage = wire.BotMessage{
+			Text: text, Form: form, MessageID: m.MessageID, RelatesTo: m.RelatesTo, Sequence: m.Sequence,
+			From: b.From, ConversationName: b.Conversation.Identifier.Name,
+			ActivityParams: c.ActivityParams, DisableTTSCache: c.disableTTSCache,
+		}
+		if b.Messages.Timestamp != nil {
+			e.Timestamp = *b.Messages.Timestamp
+		}
 	}
 	if t := c.Event.Typing; t != nil {
 		s.event(wire.EventTyping, t)
@@ -77,11 +75,12 @@ type stream struct {
 	entries []wire.Entry
 }
 
-func (s *stream) add(kind wire.Kind, fill func(*wire.Entry)) {
-	e := s.base
+// add returns an entry to be filled in before the next one is added.
+func (s *stream) add(kind wire.Kind) *wire.Entry {
+	s.entries = append(s.entries, s.base)
+	e := &s.entries[len(s.entries)-1]
 	e.Kind = kind
-	fill(&e)
-	s.entries = append(s.entries, e)
+	return e
 }
 
 func (s *stream) event(name string, value any) {
@@ -89,7 +88,8 @@ func (s *stream) event(name string, value any) {
 	if err != nil {
 		return // booleans, strings and checked numbers always encode
 	}
-	s.add(wire.KindBotEvent, func(e *wire.Entry) { e.Event, e.Value = name, jsontext.Value(raw) })
+	e := s.add(wire.KindBotEvent)
+	e.Event, e.Value = name, raw
 }
 
 func (s *stream) commands(list []wire.Command) {
@@ -99,9 +99,8 @@ func (s *stream) commands(list []wire.Command) {
 		if d.Reason != "" {
 			kind = wire.KindCommandDenied
 		}
-		s.add(kind, func(e *wire.Entry) {
-			e.Command, e.Apply, e.Reason = wire.AnyCommand{Command: d.Command}, d.Apply, d.Reason
-		})
+		e := s.add(kind)
+		e.Command, e.Apply, e.Reason = wire.AnyCommand{Command: d.Command}, d.Apply, d.Reason
 	}
 }
 
@@ -116,8 +115,8 @@ type CommandReceipt struct {
 // Receipt counts the messages among entries and lists what became of commands.
 func Receipt(entries []wire.Entry) (messages int, commands []CommandReceipt) {
 	commands = []CommandReceipt{}
-	for _, e := range entries {
-		switch e.Kind {
+	for i := range entries {
+		switch e := &entries[i]; e.Kind {
 		case wire.KindBotMessage, wire.KindLLMResult, wire.KindToolResult:
 			messages++
 		case wire.KindCommand, wire.KindCommandDenied:

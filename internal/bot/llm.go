@@ -83,10 +83,10 @@ func (a assistant) read(path string, issues *fault.Issues) *string {
 func (b *LLMBody) Entries(base wire.Entry, policy *command.Policy) []wire.Entry {
 	s := stream{base: base, policy: policy}
 	if b.failure != nil {
-		s.add(wire.KindProviderError, func(e *wire.Entry) { e.Error = b.failure })
+		s.add(wire.KindProviderError).Error = b.failure
 	}
 	if b.content != nil {
-		s.add(wire.KindLLMResult, func(e *wire.Entry) { e.Content = b.content })
+		s.add(wire.KindLLMResult).Content = b.content
 	}
 	s.commands(b.commands)
 	return s.entries

@@ -40,9 +40,9 @@ func ParseTool(data []byte) (*ToolBody, error) {
 func (b *ToolBody) Entries(base wire.Entry, _ *command.Policy) []wire.Entry {
 	s := stream{base: base}
 	if b.failure != nil {
-		s.add(wire.KindProviderError, func(e *wire.Entry) { e.Error = b.failure })
+		s.add(wire.KindProviderError).Error = b.failure
 	} else {
-		s.add(wire.KindToolResult, func(e *wire.Entry) { e.Result = b.result })
+		s.add(wire.KindToolResult).Result = b.result
 	}
 	return s.entries
 }

@@ -184,11 +184,11 @@ func (s *Service) route(ctx context.Context, r Request, result bot.Result, diges
 		d.Identified = b.Identified()
 	}
 	for i := range entries {
-		if d.Entries[i], err = json.Marshal(entries[i]); err != nil {
+		if d.Entries[i], err = json.Marshal(&entries[i]); err != nil {
 			return Answer{}, fmt.Errorf("encode an entry: %w", err)
 		}
 	}
-	if d.Receipt, err = json.Marshal(answer.Receipt); err != nil {
+	if d.Receipt, err = json.Marshal(&answer.Receipt); err != nil {
 		return Answer{}, fmt.Errorf("encode the receipt: %w", err)
 	}
 	outcome, err := s.deliver(ctx, d)

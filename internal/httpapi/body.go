@@ -1,8 +1,8 @@
 package httpapi
 
 import (
+	"bytes"
 	"errors"
-	"io"
 	"mime"
 	"net/http"
 	"strings"
@@ -25,6 +25,10 @@ func withBody(limit int64, handle bodyHandler) handler {
 	}
 }
 
+// foreseen is how much of a declared length is made room for at once: who only
+// declares a long body shall not have it.
+const foreseen = 16 << 10
+
 // readBody refuses what is not declared as JSON before it reads a byte, and
 // what is declared too large before it reads all of it.
 func readBody(w http.ResponseWriter, r *http.Request, limit int64) ([]byte, error) {
@@ -34,7 +38,8 @@ func readBody(w http.ResponseWriter, r *http.Request, limit int64) ([]byte, erro
 	if r.ContentLength > limit {
 		return nil, tooLarge(limit)
 	}
-	body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, limit))
+	body := bytes.NewBuffer(make([]byte, 0, bytes.MinRead+min(max(r.ContentLength, 0), foreseen)))
+	_, err := body.ReadFrom(http.MaxBytesReader(w, r.Body, limit))
 	var over *http.MaxBytesError
 	switch {
 	case errors.As(err, &over):
@@ -44,7 +49,7 @@ func readBody(w http.ResponseWriter, r *http.Request, limit int64) ([]byte, erro
 	case err != nil:
 		return nil, fault.New(fault.MalformedJSON, "The body broke off before its end.").Because(err)
 	}
-	return body, nil
+	return body.Bytes(), nil
 }
 
 func tooLarge(limit int64) error {
@@ -58,6 +63,9 @@ func declaresJSON(h http.Header) bool {
 	declared := h.Values("Content-Type")
 	if len(declared) != 1 {
 		return false
+	}
+	if declared[0] == "application/json" {
+		return true
 	}
 	mediaType, params, err := mime.ParseMediaType(declared[0])
 	charset, given := params["charset"]

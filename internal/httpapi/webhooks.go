@@ -44,7 +44,7 @@ func (s *Server) webhook(kind callback.Kind) handler {
 			return s.countFailure(w.(*exchange), r, err)
 		}
 		answer.RequestID = reqid.From(r.Context())
-		return writeJSON(w, http.StatusAccepted, answer)
+		return writeJSON(w, http.StatusAccepted, &answer)
 	}
 }
 
