@@ -48,8 +48,12 @@ test("the line is cut at random moments with messages under way: nothing lost, n
   using network = await Proxy.to(service.url);
   const session = open({ url: network.url });
   const sent = new Map<string, number>(); // how often, by message
+  const moments = new Set([20, 60, 100]);
   session.on("frame", ({ direction, message: { type, messageId } }) => {
-    if (direction === "to_ari" && type === "chat") sent.set(messageId, (sent.get(messageId) ?? 0) + 1);
+    if (direction !== "to_ari" || type !== "chat") return;
+    sent.set(messageId, (sent.get(messageId) ?? 0) + 1);
+    if (!moments.delete(sent.size)) return;
+    network.cut(); // for certain before the acknowledgement
   });
   let storm = setTimeout(function cut() {
     network.cut();
