@@ -9,6 +9,7 @@ import (
 	"log/slog"
 	"maps"
 	"slices"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -196,6 +197,9 @@ func (v *voice) Synthesize(ctx context.Context, u Utterance) (audio.Sound, error
 		case <-ctx.Done():
 			return audio.Sound{}, ctx.Err()
 		}
+	}
+	if strings.Contains(u.Text, "panic") {
+		panic(u.Text)
 	}
 	if err := v.fails.Load(); err != nil && *err != nil {
 		return audio.Sound{}, *err

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
+	"runtime/debug"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -123,8 +124,13 @@ func (s *Service) render(ctx context.Context, r Request, providers []Provider) (
 		return made, true, err
 	}
 	led := false
-	landed := s.flights.DoChan(Path(s.row(r, providers[0]).Hash, r.Encoding), func() (any, error) {
+	landed := s.flights.DoChan(Path(s.row(r, providers[0]).Hash, r.Encoding), func() (_ any, err error) {
 		led = true
+		defer func() { // no handler's guard reaches here
+			if p := recover(); p != nil {
+				err = fmt.Errorf("panic: %v\n%s", p, debug.Stack())
+			}
+		}()
 		// Whoever asked first may leave: the others still wait, and a
 		// synthesis that is paid for is worth keeping.
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), flightTime)

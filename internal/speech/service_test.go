@@ -297,6 +297,9 @@ func TestWhenNobodySpeaksTheAnswerSaysSo(t *testing.T) {
 				t.Errorf("%s: the first was asked %d times", name, c.providers[0].(*voice).said.Load())
 			}
 		}
+		if _, err := w.service(t, &voice{name: "a"}).Speak(t.Context(), "t1", []byte(`{"text":"panic"}`)); fault.From(err).Code != fault.Internal {
+			t.Errorf("a provider that is broken: %v", err)
+		}
 		if c := w.counted(); c.Requests != 0 {
 			t.Errorf("counted %+v", c)
 		}
