@@ -27,7 +27,7 @@ STEP := scripts/step.sh
 SDK  := sdk/js
 NPM  := npm --prefix $(SDK) --no-audit --no-fund --no-update-notifier
 
-.PHONY: help run build test bench lint fmt generate clean
+.PHONY: help run build test bench release lint fmt generate clean
 
 help: ## Print this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -52,6 +52,9 @@ test: ## Prove everything: servers, vet, staticcheck, all tests with the race de
 
 bench: ## Measure against the baselines; prints ratios from one run
 	go run ./test/bench $(ARGS)
+
+release: ## Build dist/: reproducible archives for amd64 and arm64, bills of materials, checksums
+	scripts/release.sh
 
 lint: ## Run golangci-lint, and shellcheck where it is installed
 	@$(STEP) 'golangci-lint: install' $(MAKE) -s $(GOLANGCI)

@@ -92,7 +92,7 @@ All configuration comes from environment variables; docs/configuration.md lists 
 	root.AddCommand(
 		c.serveCommand(), c.devCommand(), c.mediaCommand(), c.migrateCommand(),
 		c.teamCommand(), c.keyCommand(), c.endpointCommand(), c.limitsCommand(), c.quotaCommand(), c.channelCommand(), c.callbackCommand(), c.speechCommand(),
-		c.usageCommand(), c.doctorCommand(), c.configCommand(), c.versionCommand(),
+		c.usageCommand(), c.healthCommand(), c.doctorCommand(), c.configCommand(), c.versionCommand(),
 	)
 	return root
 }

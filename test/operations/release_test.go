@@ -1,0 +1,54 @@
+package operations
+
+import (
+	"bytes"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+)
+
+// TestReleaseIsReproducible builds the release twice, in two clones at different
+// places, and runs what is in the archive.
+func TestReleaseIsReproducible(t *testing.T) {
+	var sums [2][]byte
+	dirs := [2]string{filepath.Join(t.TempDir(), "here"), filepath.Join(t.TempDir(), "and", "there")}
+	for n, dir := range dirs {
+		run(t, "../..", "git", "clone", "--quiet", "--no-hardlinks", ".", dir)
+		run(t, dir, "scripts/release.sh")
+		var err error
+		if sums[n], err = os.ReadFile(filepath.Join(dir, "dist/SHA256SUMS")); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if !bytes.Equal(sums[0], sums[1]) || bytes.Count(sums[0], []byte("\n")) != 4 {
+		t.Errorf("two builds of one commit:\n%s\n%s", sums[0], sums[1])
+	}
+
+	dist := filepath.Join(dirs[0], "dist")
+	version := strings.TrimSpace(run(t, dirs[0], "cat", "VERSION"))
+	name := "telapi-" + version + "-linux-amd64"
+	run(t, dist, "sha256sum", "--check", "SHA256SUMS")
+	run(t, dist, "tar", "-xzf", name+".tar.gz")
+	if got := run(t, dist, "./"+name+"/telapi", "version"); !strings.Contains(got, version) {
+		t.Errorf("the archive's binary says %s", got)
+	}
+	if bill := run(t, dist, "cat", name+".sbom.json"); !strings.Contains(bill, "pkg:golang/github.com/redis/rueidis@") {
+		t.Error("the bill of materials lacks the client of the key-value store")
+	}
+	if _, err := os.Stat(filepath.Join(dist, name, "docs/operations.md")); err != nil {
+		t.Error(err)
+	}
+}
+
+func run(t *testing.T, dir, program string, args ...string) string {
+	t.Helper()
+	cmd := exec.CommandContext(t.Context(), program, args...)
+	cmd.Dir = dir
+	out, err := cmd.CombinedOutput()
+	if err != nil {
+		t.Fatalf("%s %v: %v\n%s", program, args, err, out)
+	}
+	return string(out)
+}
