@@ -68,6 +68,8 @@ func (j *Janitor) match(ctx context.Context, rows *rowWalk, blobs map[string]Sto
 			path := Path(row.Hash, v.Encoding)
 			if _, there := blobs[path]; there {
 				delete(blobs, path)
+			} else if row.expired(j.now()) {
+				continue // about to go as a whole
 			} else if err := j.lost(ctx, *row, v, really, tell); err != nil {
 				return err
 			}
