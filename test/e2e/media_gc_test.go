@@ -1,0 +1,116 @@
+package e2e
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"telapi/test/boot"
+	"telapi/test/servers"
+)
+
+// The media cache is cleaned up by an operator, beside a server or without: what is
+// over its time, what no row knows and what has no blob, and nothing else.
+func TestMediaCacheIsCleanedUp(t *testing.T) {
+	for name, stores := range map[string]func(t *testing.T) boot.Env{
+		"embedded": func(t *testing.T) boot.Env { return boot.Env{"DATA_DIR": t.TempDir()} },
+		"postgres and redis": func(t *testing.T) boot.Env {
+			redis := servers.StartRedis(t)
+			redis.MustDo("SET", "telapi:lease:media-janitor", "this test", "PX", "600000") // so that no server comes first
+			return boot.Env{"DATABASE_URL": servers.SharedPostgres(t).NewDatabase(t), "REDIS_URL": redis.URL()}
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			o, media := newOrator(t), boot.StartMedia(t)
+			env := boot.With(stores(t), o.env, media.Env)
+			i := boot.Start(t, env)
+			own := newTenant(t, i, "own")
+			kept := speak(t, i, own.key, `{"text":"kept"}`)
+			later := speak(t, i, own.key, `{"text":"later","ttl":3600}`)
+			expired := speak(t, i, own.key, `{"text":"expired","ttl":1,"encoding":"pcm"}`)
+			lost := speak(t, i, own.key, `{"text":"lost"}`)
+			file := func(s spoken) string {
+				return filepath.Join(media.Root, s.Hash[:2], s.Hash+"."+s.Encoding)
+			}
+			left := func(path string, age time.Duration) string {
+				t.Helper()
+				path = filepath.Join(media.Root, path)
+				when := time.Now().Add(-age)
+				if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
+					t.Fatal(err)
+				}
+				if err := os.WriteFile(path, []byte("audio"), 0o600); err != nil {
+					t.Fatal(err)
+				}
+				if err := os.Chtimes(path, when, when); err != nil {
+					t.Fatal(err)
+				}
+				return path
+			}
+			orphan := "aa/" + strings.Repeat("a", 64) + ".alaw"
+			old := left(orphan, 2*time.Hour)
+			young := left("bb/"+strings.Repeat("b", 64)+".alaw", time.Minute)
+			foreign := left("ab/hello.pcm", 1000*time.Hour)
+			if err := os.Remove(file(lost)); err != nil {
+				t.Fatal(err)
+			}
+			boot.Eventually(t, 10*time.Second, "a second passes", func() bool {
+				resp, _ := call(t, i, "GET", expired.URL, "X-API-Key", own.key)
+				return resp.StatusCode == 404
+			})
+
+			if env["REDIS_URL"] == "" {
+				if err := i.Stop(); err != nil { // also without a server
+					t.Fatal(err)
+				}
+			}
+			want := []string{`"reason":"expired","path":"` + expired.Hash[:2] + "/" + expired.Hash + `.pcm"`,
+				`"reason":"lost","path":"` + lost.Hash[:2] + "/" + lost.Hash + `.alaw"`, `"reason":"orphan","path":"` + orphan + `","bytes":5`}
+			gc := func(args ...string) {
+				t.Helper()
+				r := telapi(t, env, append([]string{"media", "gc", "--json"}, args...)...)
+				if r.exit != 0 || strings.Count(r.stdout, "\n") != len(want) || !containsAll(r.stdout, want...) {
+					t.Fatalf("gc %v: exit %d\n%s%s\nwant %v", args, r.exit, r.stdout, r.stderr, want)
+				}
+			}
+			there := func(yes bool, paths ...string) {
+				t.Helper()
+				for _, path := range paths {
+					if _, err := os.Stat(path); (err == nil) != yes {
+						t.Errorf("%s is there: %v", path, err == nil)
+					}
+				}
+			}
+			gc("--dry-run")
+			media.Stop()
+			for _, args := range [][]string{{"media", "gc"}, {"media", "gc", "--dry-run"}} {
+				if r := telapi(t, env, args...); r.exit != 1 || !strings.Contains(r.stderr, "media service is away") || !strings.HasPrefix(r.stdout, "0 ") {
+					t.Errorf("%v without the media service: %+v", args, r)
+				}
+			}
+			media.Start(t)
+			gc("--dry-run") // all is as it was
+			there(true, file(kept), file(later), file(expired), old, young, foreign)
+			gc()
+			there(true, file(kept), file(later), young, foreign)
+			there(false, file(expired), old)
+			if r := telapi(t, env, "media", "gc"); r.exit != 0 || r.stdout != "0 removed\n" {
+				t.Errorf("once more: %+v", r)
+			}
+			if env["REDIS_URL"] == "" {
+				i = boot.Start(t, env)
+			}
+			for text, cached := range map[string]bool{"kept": true, "later": true, "expired": false, "lost": false} {
+				if s := speak(t, i, own.key, fmt.Sprintf(`{"text":%q}`, text)); s.Cached != cached {
+					t.Errorf("%q after the cleanup: %+v", text, s)
+				}
+			}
+		})
+	}
+	if r := telapi(t, boot.Env{"DATA_DIR": t.TempDir()}, "media", "gc"); r.exit != 1 || !strings.Contains(r.stderr, "TTS_MEDIA_CACHE_BASE_URL") {
+		t.Errorf("without a media service: %+v", r)
+	}
+}
