@@ -97,6 +97,9 @@ func (s *stage) send(t wire.MessageType, payload any) {
 func (s *stage) ask(q question) string {
 	s.asked++
 	s.see("asks %s%s part %d", q.Text, q.DTMF, q.Part)
+	if q.Text != "" && q.Part == 1 && s.entry == "" {
+		s.see("on behalf of no entry")
+	}
 	return fmt.Sprint("item-", s.asked)
 }
 

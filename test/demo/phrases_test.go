@@ -3,6 +3,7 @@
 package demo
 
 import (
+	"flag"
 	"fmt"
 	"os"
 	"strings"
@@ -14,7 +15,10 @@ import (
 	"telapi/test/talk"
 )
 
-func TestMain(m *testing.M) { servers.Main(m) }
+func TestMain(m *testing.M) {
+	_ = flag.Set("test.parallel", "16") // conversations are mostly silence
+	servers.Main(m)
+}
 
 // open opens a session of the demo team.
 func open(t *testing.T, i *boot.Instance, mode string) *talk.Browser {
