@@ -2,30 +2,44 @@ package callruntime
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"strconv"
 	"strings"
 
+	"github.com/go-json-experiment/json"
 	"github.com/go-json-experiment/json/jsontext"
 
 	"telapi/callruntime/wire"
 )
 
 // Overhear is for onlookers, as Observe is, on the other direction: Receive
-// returns what is sent to the channel's browser, the history that is kept first,
-// as entries of kind frame. It does not say that the channel has ended.
-func (r *Runtime) Overhear(channelID string) *Channel {
+// returns what is sent to the channel's browser from a position of its history
+// on, as entries of kind frame. It does not say that the channel has ended.
+func (r *Runtime) Overhear(channelID, from string) *Channel {
 	c := newChannel(r, channelID)
-	c.list = func(ctx context.Context, from string) ([]Delivery, error) { return r.history(ctx, channelID, from) }
+	c.position = from
+	c.list = func(ctx context.Context, from string) ([]Delivery, error) {
+		return r.history(ctx, channelID, from, readCount+1)
+	}
 	c.member = r.topics.Join(wire.Downward(channelID), ear{c})
 	return c
 }
 
-func (r *Runtime) history(ctx context.Context, channelID, from string) ([]Delivery, error) {
+// History is to Overhear what Entries is to Observe: what is kept of it now.
+func (r *Runtime) History(ctx context.Context, channelID, from string, count int) ([]Delivery, error) {
+	found, err := r.history(ctx, channelID, from, count)
+	for i := range found {
+		err = errors.Join(err, json.Unmarshal(found[i].JSON, &found[i].Entry))
+	}
+	return found, err
+}
+
+func (r *Runtime) history(ctx context.Context, channelID, from string, count int) ([]Delivery, error) {
 	if from == "" {
 		from = "-"
 	}
-	list, err := r.client.Do(ctx, r.client.B().Xrange().Key(wire.HistoryKey(channelID)).Start(from).End("+").Count(readCount+1).Build()).AsXRange()
+	list, err := r.client.Do(ctx, r.client.B().Xrange().Key(wire.HistoryKey(channelID)).Start(from).End("+").Count(int64(count)).Build()).AsXRange()
 	if err != nil {
 		return nil, err
 	}

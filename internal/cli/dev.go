@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"os/exec"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -40,6 +41,9 @@ It honours every configuration name; TELAPI_PORT=0 and MEDIA_PORT=0 pick free po
 			}
 			if !cfg.IsSet("PLAYGROUND_ENABLED") {
 				cfg.Playground = true
+			}
+			if _, missing := exec.LookPath("espeak-ng"); missing == nil && !cfg.IsSet("SPEECH_PROVIDERS") {
+				cfg.SpeechProviders = append([]string{"espeak"}, cfg.SpeechProviders...) // words are nicer than tones
 			}
 			cfg.ShutdownTimeout = min(cfg.ShutdownTimeout, devShutdown)
 			opts := c.options(warnings)

@@ -79,7 +79,7 @@ type Config struct {
 	MediaMemoryBytes    int           `env:"MEDIA_MEMORY_BYTES" default:"67108864" min:"0" max:"1099511627776" doc:"Memory for the objects that are asked for most; they are answered from there. 0: none."`
 
 	_               struct{}      `section:"Speech"`
-	SpeechProviders []string      `env:"SPEECH_PROVIDERS" oneof:"openai,espeak,tone" doc:"Who makes speech, in order of preference: a service that speaks OpenAI's interface, the program espeak-ng, or a built-in one that plays tones. One that fails is followed by the next. Empty: requests for speech are answered 503; telapi dev plays tones."`
+	SpeechProviders []string      `env:"SPEECH_PROVIDERS" oneof:"openai,espeak,tone" doc:"Who makes speech, in order of preference: a service that speaks OpenAI's interface, the program espeak-ng, or a built-in one that plays tones. One that fails is followed by the next. Empty: requests for speech are answered 503; telapi dev has espeak speak where espeak-ng is installed, and plays tones otherwise."`
 	SpeechTimeout   time.Duration `env:"SPEECH_CONNECTION_TIMEOUT" default:"5s" min:"10ms" max:"10m" doc:"How long a speech provider may be silent, before its first byte or in between."`
 	SpeechRetries   int           `env:"SPEECH_RETRIES" default:"1" min:"0" max:"10" doc:"How often a speech provider that failed is tried again before the next one is."`
 	SpeechURL       string        `env:"SPEECH_OPENAI_URL" kind:"url:http,https" doc:"Base URL of the service behind openai, before /v1/audio/speech. It is reached through HTTPS_PROXY or HTTP_PROXY where that is set."`

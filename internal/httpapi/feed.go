@@ -5,6 +5,7 @@ import (
 	"cmp"
 	"context"
 	"errors"
+	"fmt"
 	"net/http"
 	"slices"
 	"sync"
@@ -25,6 +26,7 @@ const (
 	feedSettles   = 50 * time.Millisecond  // its sources are not heard in step
 	feedLingers   = 500 * time.Millisecond // after the session's end, for the last words
 	feedRetries   = time.Second
+	feedRemembers = 2000        // of each stream; about what is kept
 	audioEvery    = time.Second // one of about fifty frames is shown
 )
 
@@ -41,22 +43,23 @@ func (s *Server) feed(w http.ResponseWriter, r *http.Request, who auth.Principal
 	}
 	looker, err := s.deps.Playground.Onlooker()
 	if err != nil {
-		return fault.New(fault.ServiceUnavailable, "The key-value store is away. Try again in a moment.").After(feedRetries).Because(err)
+		return fault.Unavailable("The key-value store", err)
+	}
+	f, err := openFeed(r.Context(), looker, s.deps.Playground.Events, id)
+	if err != nil {
+		return fault.Unavailable("The key-value store", err)
 	}
 	ctx, stop := context.WithCancel(w.(*exchange).whole)
 	defer stop()
 	defer context.AfterFunc(s.streams, stop)()
+	events := f.follow(ctx)
 
 	w.Header().Set("Content-Type", "application/x-ndjson")
 	w.Header().Set("Cache-Control", "no-store")
 	w.Header().Set("X-Accel-Buffering", "no")
-	if r.Method == http.MethodHead {
-		return nil
-	}
 	out := http.NewResponseController(w)
 	_ = out.SetReadDeadline(time.Time{}) // the request was read; only its end is of interest now
-	events := follow(ctx, looker, s.deps.Playground.Events, id)
-	for batch := []timeline.Event{}; batch != nil; batch = gather(events) {
+	for batch, more := f.past, r.Method != http.MethodHead; more; batch, more = gather(events) {
 		_ = out.SetWriteDeadline(time.Now().Add(writeWait))
 		if _, err := w.Write(lines(batch)); err != nil {
 			break
@@ -83,8 +86,46 @@ func (s *Server) gone(ctx context.Context, teamID, id string, batch []timeline.E
 	return err == nil && !view.EndedAt.IsZero()
 }
 
-// follow merges what is on a session's channel with what the hub is told.
-func follow(ctx context.Context, looker *callruntime.Runtime, hub *timeline.Hub, id string) <-chan timeline.Event {
+// sessionFeed merges what is on a session's channel with what the hub is told.
+type sessionFeed struct {
+	id      string
+	looker  *callruntime.Runtime
+	past    []timeline.Event // in order of time
+	in, out string           // positions of the channel's streams where that ends
+	ended   bool
+	next    <-chan timeline.Event // of the hub
+	leave   func()
+}
+
+// openFeed reads what is remembered.
+func openFeed(ctx context.Context, looker *callruntime.Runtime, hub *timeline.Hub, id string) (_ *sessionFeed, err error) {
+	f := &sessionFeed{id: id, looker: looker}
+	f.past, f.next, f.leave = hub.Follow(id)
+	defer func() {
+		if err != nil {
+			f.leave()
+		}
+	}()
+	entries, err := looker.Entries(ctx, id, "", feedRemembers)
+	if err != nil {
+		return nil, fmt.Errorf("read the stream: %w", err)
+	}
+	messages, err := looker.History(ctx, id, "", feedRemembers)
+	if err != nil {
+		return nil, fmt.Errorf("read the history: %w", err)
+	}
+	for _, d := range entries {
+		f.past, f.in, f.ended = append(f.past, timeline.OfEntry(d.Entry, d.JSON)), d.Position, d.Entry.Kind == wire.KindChannelEnded
+	}
+	for _, d := range messages {
+		f.past, f.out = append(f.past, timeline.ToBrowser(d.Entry, d.JSON)), d.Position
+	}
+	f.past = inOrder(f.past)
+	return f, nil
+}
+
+// follow returns what happens from then on. The channel is closed at the end.
+func (f *sessionFeed) follow(ctx context.Context) <-chan timeline.Event {
 	ctx, stop := context.WithCancel(ctx)
 	events := make(chan timeline.Event)
 	tell := func(e timeline.Event) {
@@ -95,19 +136,17 @@ func follow(ctx context.Context, looker *callruntime.Runtime, hub *timeline.Hub,
 	}
 	var sources sync.WaitGroup
 	sources.Go(func() {
-		watch(ctx, looker.Observe(id, ""), timeline.OfEntry, tell)
+		if !f.ended {
+			watch(ctx, f.looker.Observe(f.id, f.in), timeline.OfEntry, tell)
+		}
 		time.AfterFunc(feedLingers, stop)
 	})
-	sources.Go(func() { watch(ctx, looker.Overhear(id), timeline.ToBrowser, tell) })
+	sources.Go(func() { watch(ctx, f.looker.Overhear(f.id, f.out), timeline.ToBrowser, tell) })
 	sources.Go(func() {
-		past, next, leave := hub.Follow(id)
-		defer leave()
-		for _, e := range past {
-			tell(e)
-		}
+		defer f.leave()
 		for {
 			select {
-			case e := <-next:
+			case e := <-f.next:
 				tell(e)
 			case <-ctx.Done():
 				return
@@ -152,28 +191,31 @@ func wait(ctx context.Context, d time.Duration) {
 }
 
 // gather waits for an event and those close behind it and puts them in order; a
-// heartbeat when there is none for long, nil at the end.
-func gather(events <-chan timeline.Event) []timeline.Event {
-	var batch []timeline.Event
+// heartbeat when there is none for long. False: there are no more.
+func gather(events <-chan timeline.Event) (batch []timeline.Event, more bool) {
 	enough := time.After(feedHeartbeat)
 	for {
 		select {
-		case e, more := <-events:
-			if more {
-				if len(batch) == 0 {
-					enough = time.After(feedSettles)
-				}
-				batch = append(batch, e)
-				continue
+		case e, open := <-events:
+			if !open {
+				return inOrder(batch), len(batch) > 0
 			}
+			if len(batch) == 0 {
+				enough = time.After(feedSettles)
+			}
+			batch = append(batch, e)
 		case <-enough:
 			if len(batch) == 0 {
-				return []timeline.Event{{At: time.Now().UnixMilli(), Lane: timeline.Service, Kind: timeline.Heartbeat, Title: "still here"}}
+				batch = append(batch, timeline.Event{At: time.Now().UnixMilli(), Lane: timeline.Service, Kind: timeline.Heartbeat, Title: "still here"})
 			}
+			return inOrder(batch), true
 		}
-		slices.SortStableFunc(batch, func(a, b timeline.Event) int { return cmp.Compare(a.At, b.At) })
-		return batch
 	}
+}
+
+func inOrder(batch []timeline.Event) []timeline.Event {
+	slices.SortStableFunc(batch, func(a, b timeline.Event) int { return cmp.Compare(a.At, b.At) })
+	return batch
 }
 
 func lines(batch []timeline.Event) []byte {

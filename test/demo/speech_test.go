@@ -94,7 +94,7 @@ func TestSpokenCallEndsAfterTheLastWord(t *testing.T) {
 
 func TestWithoutSpeechTheCallGoesOnInText(t *testing.T) {
 	t.Parallel()
-	h := newHouse(t, boot.Env{"SPEECH_PROVIDERS": ""})
+	h := newHouse(t, boot.Env{"SPEECH_PROVIDERS": "openai", "SPEECH_OPENAI_URL": "http://127.0.0.1:1", "SPEECH_RETRIES": "0"})
 	h.runtime(t, "demo")
 	b := open(t, h.Instance, "audio")
 	until(b, "chat", "Say help")
@@ -102,5 +102,8 @@ func TestWithoutSpeechTheCallGoesOnInText(t *testing.T) {
 	until(b, "chat", "Goodbye.")
 	if got := b.CloseCode(); got != 4503 {
 		t.Errorf("closed with %d", got)
+	}
+	if story := h.story(b.Session); strings.Count(story, "speech is not to be had") != 2 {
+		t.Errorf("of two sentences, not said: %s", story)
 	}
 }
