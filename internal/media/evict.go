@@ -25,8 +25,9 @@ const (
 
 // uses are the objects that were used and whose files do not show it yet.
 type uses struct {
-	mu      sync.Mutex
-	pending map[Path]time.Time
+	flushing         sync.Mutex
+	mu               sync.Mutex
+	pending, writing map[Path]time.Time
 }
 
 // used notes that somebody asked for an object. Without a cap nobody needs to know.
@@ -46,20 +47,25 @@ func (s *Store) used(p Path) {
 func (u *uses) has(p Path) bool {
 	u.mu.Lock()
 	defer u.mu.Unlock()
-	_, ok := u.pending[p]
-	return ok
+	_, pending := u.pending[p]
+	_, writing := u.writing[p]
+	return pending || writing
 }
 
 // flush writes uses down. One that cannot be written is forgotten: its object is
 // gone, or may go a little early.
 func (u *uses) flush(root *os.Root) {
+	u.flushing.Lock()
+	defer u.flushing.Unlock()
 	u.mu.Lock()
-	pending := u.pending
-	u.pending = make(map[Path]time.Time, len(pending))
+	u.writing, u.pending = u.pending, make(map[Path]time.Time, len(u.pending))
 	u.mu.Unlock()
-	for p, at := range pending {
+	for p, at := range u.writing {
 		_ = root.Chtimes(string(p), at, time.Time{})
 	}
+	u.mu.Lock()
+	u.writing = nil
+	u.mu.Unlock()
 }
 
 // Run writes down uses until ctx ends.

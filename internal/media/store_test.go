@@ -1,6 +1,7 @@
 package media_test
 
 import (
+	"bufio"
 	"crypto/sha256"
 	"encoding/hex"
 	"errors"
@@ -8,6 +9,8 @@ import (
 	"io"
 	"io/fs"
 	"log/slog"
+	"net"
+	"net/http"
 	"os"
 	"path/filepath"
 	"slices"
@@ -15,6 +18,8 @@ import (
 	"sync"
 	"syscall"
 	"testing"
+
+	"github.com/prometheus/client_golang/prometheus"
 
 	"telapi/internal/media"
 )
@@ -90,6 +95,66 @@ func TestLeastRecentlyUsedGoesFirstAlsoAfterARestart(t *testing.T) {
 	defer s.Close()
 	if got, want := stored(t, s), []string{"gg/x.pcm", "hh/x.pcm"}; !slices.Equal(got, want) {
 		t.Errorf("stored %v, want %v", got, want)
+	}
+}
+
+// What is answered from memory never opens a file, and is in use all the same.
+func TestAnswersFromMemoryCountAsUseAndInTheMetrics(t *testing.T) {
+	registry := prometheus.NewRegistry()
+	s := start(t, media.Options{MaxBytes: 50, MemoryBytes: 1 << 20, Registry: registry}, nil)
+	body := strings.Repeat("x", 10)
+	for i := range 5 {
+		s.mustPut(fmt.Sprintf("/media/ab/%d.pcm", i), body)
+	}
+	for i := range 5 {
+		s.ask("GET", "/media/ab/0.pcm", "")
+		s.mustPut(fmt.Sprintf("/media/cd/%d.pcm", i), body)
+	}
+	if resp, _ := s.ask("GET", "/media/ab/0.pcm", ""); resp.StatusCode != 200 {
+		t.Errorf("what was asked for all the time has gone: %d", resp.StatusCode)
+	}
+	if resp, _ := s.ask("GET", "/media/ab/1.pcm", ""); resp.StatusCode != 404 {
+		t.Errorf("what nobody asked for is still there: %d", resp.StatusCode)
+	}
+	_, metrics := s.ask("GET", "/metrics", "")
+	for _, line := range []string{
+		`telapi_media_requests_total{method="GET",status="200"} 6`, `telapi_media_memory_answers_total 6`,
+		`telapi_media_requests_total{method="PUT",status="201"} 10`, `telapi_media_bytes_total{direction="in"} 100`,
+		`telapi_media_store_objects 5`, `telapi_media_store_bytes 50`, `telapi_media_evictions_total 5`,
+	} {
+		if !strings.Contains(metrics, line+"\n") {
+			t.Errorf("no %s in\n%s", line, metrics)
+		}
+	}
+}
+
+func TestAThousandConnections(t *testing.T) {
+	s := start(t, media.Options{MemoryBytes: 1 << 20}, nil)
+	s.mustPut("/media/ab/x.pcm", signed("x", 24<<10))
+	conns := make([]net.Conn, 1000)
+	for i := range conns {
+		c, err := net.Dial("tcp", s.addr)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer c.Close()
+		conns[i] = c
+	}
+	for range 2 { // all of them are open all the time
+		for i, c := range conns {
+			method := []string{"GET /media/ab/x.pcm", "GET /media/ab/x.pcm?from-disk"}[i%2]
+			fmt.Fprintf(c, "%s HTTP/1.1\r\nHost: h\r\n\r\n", method)
+		}
+		for i, c := range conns {
+			resp, err := http.ReadResponse(bufio.NewReader(c), nil)
+			if err != nil {
+				t.Fatalf("connection %d: %v", i, err)
+			}
+			body, err := io.ReadAll(resp.Body)
+			if err != nil || resp.StatusCode != 200 || !whole(string(body)) {
+				t.Fatalf("connection %d: %d %v", i, resp.StatusCode, err)
+			}
+		}
 	}
 }
 

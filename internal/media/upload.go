@@ -56,6 +56,9 @@ func (s *Store) Put(p Path, body io.Reader, size int64, allow func(current fs.Fi
 
 	unlock := s.lockPath(p)
 	created, err = s.commit(dir, p, temp, file, size, allow)
+	if err == nil {
+		s.used(p) // an older use that is not written down yet must not date it back
+	}
 	unlock()
 	s.makeRoom()
 	return created, err

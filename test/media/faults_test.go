@@ -66,7 +66,7 @@ func TestKilledDuringUploads(t *testing.T) {
 				}
 			})
 		}
-		boot.Eventually(t, 20*time.Second, "uploads go on", func() bool { return puts.Load() >= int64(6+round) })
+		boot.Eventually(t, 20*time.Second, "uploads go on", func() bool { return puts.Load() >= int64(3+round) })
 		s.kill()
 		close(dead)
 		wg.Wait()
@@ -170,6 +170,42 @@ func TestDiskThatCannotKeepItsWord(t *testing.T) {
 		})
 	}
 	client.CloseIdleConnections()
+}
+
+func TestWhatKeepsItFromStarting(t *testing.T) {
+	s := start(t, t.TempDir(), nil)
+	port := s.url[strings.LastIndex(s.url, ":")+1:]
+	nowhere := filepath.Join(t.TempDir(), "none.pem")
+	for name, tt := range map[string]struct {
+		env  boot.Env
+		says string
+	}{
+		"a port in use":             {boot.Env{"MEDIA_PORT": port}, "MEDIA_PORT"},
+		"a root in use":             {boot.Env{"MEDIA_ROOT": s.root}, "MEDIA_ROOT"},
+		"a root that is a file":     {boot.Env{"MEDIA_ROOT": filepath.Join(s.root, ".lock")}, "media root"},
+		"a certificate, no key":     {boot.Env{"MEDIA_TLS_CERT_FILE": nowhere}, "MEDIA_TLS_KEY_FILE"},
+		"a certificate that is not": {boot.Env{"MEDIA_TLS_CERT_FILE": nowhere, "MEDIA_TLS_KEY_FILE": nowhere}, "MEDIA_TLS_CERT_FILE"},
+		"only the token before":     {boot.Env{"MEDIA_UPLOAD_TOKEN_PREVIOUS": "secret-of-old"}, "MEDIA_UPLOAD_TOKEN"},
+	} {
+		env := boot.With(boot.Env{"MEDIA_PORT": "0", "MEDIA_HOST": "127.0.0.1", "MEDIA_ROOT": t.TempDir()}, tt.env)
+		p := boot.StartProcess(t, env, "media")
+		if !p.Ended(20*time.Second) || !p.Stderr.Has(tt.says) || p.Stderr.Has("secret-of-old") {
+			t.Errorf("%s: %s", name, p.Stderr)
+		}
+	}
+}
+
+func TestAnOpenDoorIsWarnedOf(t *testing.T) {
+	const warning = "MEDIA_UPLOAD_TOKEN is not set"
+	if s := start(t, t.TempDir(), boot.Env{"MEDIA_HOST": "0.0.0.0"}); !s.Stderr.Has(warning) {
+		t.Error("open to everybody, and no warning")
+	}
+	if s := start(t, t.TempDir(), boot.Env{"MEDIA_HOST": "0.0.0.0", "MEDIA_UPLOAD_TOKEN": "x"}); s.Stderr.Has(warning) {
+		t.Error("a token is set: there is nothing to warn of")
+	}
+	if s := start(t, t.TempDir(), nil); s.Stderr.Has(warning) {
+		t.Error("on a loopback address there is nothing to warn of")
+	}
 }
 
 // SIGTERM amid an upload: /health says so, the upload finishes, the process ends
