@@ -2,6 +2,7 @@ package strictjson
 
 import (
 	"errors"
+	"slices"
 	"strings"
 	"testing"
 
@@ -117,6 +118,7 @@ func TestBytesThatAreNotOneValueAreMalformed(t *testing.T) {
 func FuzzDecode(f *testing.F) {
 	f.Add([]byte(`{"name":1,"items":[{"key":2}],"free":{}}`))
 	f.Add([]byte(`{"count":1e999}`))
+	f.Add([]byte("{ \"name\" : \"a \\\\\\\" b\\\\\" , \"items\":[ ] }"))
 	f.Fuzz(func(t *testing.T, data []byte) {
 		var o order
 		var issues fault.Issues
@@ -125,6 +127,11 @@ func FuzzDecode(f *testing.F) {
 			if !errors.As(err, &e) || e.Code != fault.MalformedJSON {
 				t.Fatalf("unexpected error %v", err)
 			}
+			return
+		}
+		compact := jsontext.Value(slices.Clone(data))
+		if err := compact.Compact(); err != nil || DigestAsWritten(compact) != DigestAsWritten(data) {
+			t.Fatalf("%q is another body than %q, %v", data, compact, err)
 		}
 	})
 }

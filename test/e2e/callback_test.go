@@ -254,6 +254,10 @@ func TestEarlyAnswerWaitsForItsTurn(t *testing.T) {
 		}{{third, "three", "parked"}, {second, "two", "parked"}, {first, "one", "accepted"}} {
 			resp, body := c.answer(step.item, c.says(step.text))
 			wantStatus(t, resp, body, 202, fmt.Sprintf(`"status":%q`, step.status))
+			_, metrics := call(t, i, "GET", "/metrics")
+			if waits := !strings.Contains(metrics, "\ntelapi_callback_oldest_parked_seconds 0\n"); waits != (step.status == "parked") {
+				t.Errorf("after %q the metrics tell that something waits: %v", step.text, waits)
+			}
 		}
 		for _, want := range []string{"one", "two", "three"} {
 			if e := talk.Receive(t, c.Channel); e.Text != want {
