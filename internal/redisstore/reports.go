@@ -16,8 +16,6 @@ const (
 	// found by its age, and no names of the dead pile up.
 	reportsGroup, reportsConsumer = "accounts", "telapi"
 
-	nextWait = time.Second
-
 	maxRefused      = 10_000 // newest ones that are put aside
 	maxRefusedBytes = 4 << 10
 )
@@ -57,11 +55,12 @@ func (r *Reports) do(ctx context.Context, doing string, build func(rueidis.Clien
 }
 
 // Next implements usage.Stream.
-func (r *Reports) Next(ctx context.Context, limit int) (taken []usage.Delivery, err error) {
-	err = r.store.do(ctx, "read reports of speech", func(ctx context.Context, c rueidis.Client) error {
+func (r *Reports) Next(caller context.Context, limit int, wait time.Duration) (taken []usage.Delivery, err error) {
+	err = r.store.do(caller, "read reports of speech", func(ctx context.Context, c rueidis.Client) error {
 		entries, err := r.leftBehind(ctx, c, limit)
 		if err == nil && len(entries) == 0 {
-			entries, err = fresh(ctx, c, limit)
+			// Whoever waits has a connection of its own, so that it may end with its caller.
+			entries, err = fresh(caller, c, limit, wait)
 		}
 		if refusal, ok := rueidis.IsRedisErr(err); ok && code(refusal) == "NOGROUP" {
 			err = makeGroup(ctx, c)
@@ -83,9 +82,17 @@ func (r *Reports) leftBehind(ctx context.Context, c rueidis.Client, limit int) (
 	return reply[1].AsXRange()
 }
 
-func fresh(ctx context.Context, c rueidis.Client, limit int) ([]rueidis.XRangeEntry, error) {
-	streams, err := c.Do(ctx, c.B().Xreadgroup().Group(reportsGroup, reportsConsumer).Count(int64(limit)).
-		Block(nextWait.Milliseconds()).Streams().Key(wire.ReportsStream).Id(">").Build()).AsXRead()
+func fresh(ctx context.Context, c rueidis.Client, limit int, wait time.Duration) ([]rueidis.XRangeEntry, error) {
+	ctx, cancel := context.WithTimeout(ctx, wait+commandTimeout)
+	defer cancel()
+	read := c.B().Xreadgroup().Group(reportsGroup, reportsConsumer).Count(int64(limit))
+	var command rueidis.Completed
+	if wait > 0 {
+		command = read.Block(wait.Milliseconds()).Streams().Key(wire.ReportsStream).Id(">").Build()
+	} else {
+		command = read.Streams().Key(wire.ReportsStream).Id(">").Build()
+	}
+	streams, err := c.Do(ctx, command).AsXRead()
 	return streams[wire.ReportsStream], present(err)
 }
 

@@ -48,7 +48,7 @@ func next(t *testing.T, r *Reports) (taken []usage.Delivery) {
 	t.Helper()
 	eventually(t, "a delivery", func() (ok bool) {
 		var err error
-		if taken, err = r.Next(t.Context(), 100); err != nil {
+		if taken, err = r.Next(t.Context(), 100, 100*time.Millisecond); err != nil {
 			t.Fatal(err)
 		}
 		return len(taken) > 0
@@ -76,7 +76,7 @@ func reportsAreShared(t *testing.T, opts Options) {
 		wg.Go(func() {
 			r := []*Reports{a, b}[worker%2]
 			for rounds := 0; ; rounds++ {
-				taken, err := r.Next(t.Context(), 64)
+				taken, err := r.Next(t.Context(), 64, 100*time.Millisecond)
 				if err != nil {
 					t.Error(err)
 					return
@@ -112,7 +112,7 @@ func reportsAreTakenUp(t *testing.T, opts Options) {
 	a, b := reports(t, opts)
 	add(t, a, 3)
 	dead := next(t, a)
-	if taken, err := b.Next(t.Context(), 100); err != nil || len(taken) != 0 {
+	if taken, err := b.Next(t.Context(), 100, 100*time.Millisecond); err != nil || len(taken) != 0 {
 		t.Errorf("%v, %v: another instance is at these", taken, err)
 	}
 	b.takeUpAfter = time.Millisecond
@@ -129,7 +129,7 @@ func reportsAreTakenUp(t *testing.T, opts Options) {
 	if err := b.Settle(t.Context(), dead); err != nil {
 		t.Fatal(err)
 	}
-	if taken, err := b.Next(t.Context(), 100); err != nil || len(taken) != 0 || waiting(t, b) != 0 {
+	if taken, err := b.Next(t.Context(), 100, 100*time.Millisecond); err != nil || len(taken) != 0 || waiting(t, b) != 0 {
 		t.Errorf("after all are settled: %v, %v", taken, err)
 	}
 }

@@ -13,6 +13,7 @@ import (
 
 const (
 	batchSize   = 500
+	nextWait    = time.Second
 	forgetEvery = time.Hour
 	firstPause  = 100 * time.Millisecond
 	maxPause    = 5 * time.Second
@@ -30,8 +31,8 @@ type Stream interface {
 	Add(ctx context.Context, reports ...[]byte) error
 	// Next returns reports that nobody is counting, limit at the most: those
 	// that an instance took and did not settle for a while, else new ones. It
-	// waits about a second for one to come.
-	Next(ctx context.Context, limit int) ([]Delivery, error)
+	// waits a while for one to come.
+	Next(ctx context.Context, limit int, wait time.Duration) ([]Delivery, error)
 	// Settle takes what is counted off the stream.
 	Settle(ctx context.Context, counted []Delivery) error
 	// Refuse takes a report off the stream and puts it aside.
@@ -66,11 +67,12 @@ func NewBookkeeper(stream Stream, books Books, log *slog.Logger, reg prometheus.
 	return b
 }
 
-// Run counts until ctx ends. What it is at then is left to others.
+// Run counts until ctx ends, and then what is there already: an embedded stream
+// ends with its process.
 func (b *Bookkeeper) Run(ctx context.Context) {
 	pauses := newPauses()
 	for ctx.Err() == nil {
-		err := b.round(ctx)
+		_, err := b.round(ctx, nextWait)
 		if err == nil {
 			pauses.Reset()
 			continue
@@ -83,6 +85,11 @@ func (b *Bookkeeper) Run(ctx context.Context) {
 		case <-ctx.Done():
 		}
 	}
+	last, cancel := context.WithTimeout(context.WithoutCancel(ctx), lastWrite)
+	defer cancel()
+	for taken, err := b.round(last, 0); err == nil && taken > 0; {
+		taken, err = b.round(last, 0)
+	}
 }
 
 func newPauses() *backoff.ExponentialBackOff {
@@ -91,23 +98,23 @@ func newPauses() *backoff.ExponentialBackOff {
 	return pauses
 }
 
-func (b *Bookkeeper) round(ctx context.Context) error {
+func (b *Bookkeeper) round(ctx context.Context, wait time.Duration) (taken int, err error) {
 	if now := b.now(); now.Sub(b.forgot) > forgetEvery {
 		if err := b.books.ForgetReceipts(ctx, now.Add(-remembered)); err != nil {
-			return err
+			return 0, err
 		}
 		b.forgot = now
 	}
-	taken, err := b.stream.Next(ctx, batchSize)
-	if err != nil {
-		return err
+	next, err := b.stream.Next(ctx, batchSize, wait)
+	if err == nil {
+		err = b.count(ctx, next)
 	}
-	if err := b.count(ctx, taken); err != nil {
-		return err
+	if err != nil {
+		return 0, err
 	}
 	waiting, err := b.stream.Waiting(ctx)
 	b.waiting.Set(float64(waiting))
-	return err
+	return len(next), err
 }
 
 // count settles every delivery: counted, known already, or refused.

@@ -115,9 +115,9 @@ func (s *stores) Add(_ context.Context, reports ...[]byte) error {
 	return s.away
 }
 
-func (s *stores) Next(ctx context.Context, limit int) (found []Delivery, err error) {
+func (s *stores) Next(ctx context.Context, limit int, wait time.Duration) (found []Delivery, err error) {
 	select {
-	case <-time.After(time.Second):
+	case <-time.After(wait):
 	case <-ctx.Done():
 	}
 	defer s.lock()()
@@ -217,6 +217,19 @@ func TestNothingIsLostWhileAStoreIsAway(t *testing.T) {
 			t.Errorf("%v were lost", n)
 		}
 	})
+}
+
+func TestWhatIsThereIsCountedBeforeTheEnd(t *testing.T) {
+	var s *stores
+	keepBooks(t, func(all *stores, r *Recorder, _ *Bookkeeper) {
+		s = all
+		for range 3 * batchSize {
+			speak(r, "", 1)
+		}
+	})
+	if got := s.sum(); got != 3*batchSize {
+		t.Errorf("%d of %d characters", got, 3*batchSize)
+	}
 }
 
 func TestBadReportHoldsUpNoOther(t *testing.T) {

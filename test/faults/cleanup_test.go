@@ -1,0 +1,137 @@
+package faults
+
+import (
+	"log/slog"
+	"net/http"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"telapi/internal/media"
+	"telapi/internal/redact"
+	"telapi/internal/redisstore"
+	"telapi/internal/speech"
+	"telapi/internal/sqlstore"
+	"telapi/test/boot"
+	"telapi/test/servers"
+)
+
+// Two instances clean up the same cache at once, again and again, and the media
+// service goes away in between: one works at a time, everything expired is
+// removed once, and nothing else.
+func TestInstancesTakeTurnsToCleanUp(t *testing.T) {
+	log := slog.New(slog.DiscardHandler)
+	for name, stores := range map[string]func(t *testing.T) (sqlstore.Options, redisstore.Options){
+		"embedded": func(t *testing.T) (sqlstore.Options, redisstore.Options) {
+			dir := t.TempDir()
+			engine, err := redisstore.StartEmbedded(dir, log)
+			if err != nil {
+				t.Fatal(err)
+			}
+			t.Cleanup(engine.Close)
+			return sqlstore.Options{DataDir: dir}, engine.Options(log)
+		},
+		"postgres and redis": func(t *testing.T) (sqlstore.Options, redisstore.Options) {
+			return sqlstore.Options{DSN: redact.Secret(servers.SharedPostgres(t).NewDatabase(t))},
+				redisstore.Options{Addrs: []string{servers.StartRedis(t).Addr()}, Logger: log}
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			at, kvAt := stores(t)
+			service := boot.StartMedia(t)
+			cfg := boot.Config(t, service.Env)
+			roots, err := cfg.MediaCacheCAs()
+			if err != nil {
+				t.Fatal(err)
+			}
+			db, err := sqlstore.Open(at)
+			if err == nil {
+				err = db.Migrate(t.Context())
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer func() { _ = db.Close() }()
+			client, err := media.NewClient(cfg.MediaCacheURL, cfg.MediaCacheToken, roots)
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer client.Close()
+
+			const each = 60
+			var good []string
+			for n := range 2 * each {
+				row := speech.Row{Hash: speech.Key("t", "p", n, speech.Utterance{}), TeamID: "t", Variants: []speech.Variant{{Encoding: speech.PCM, Checksum: "x"}},
+					CreatedAt: time.Now(), UsedAt: time.Now(), ExpiresAt: time.Now().Add(time.Duration(n%2*2-1) * time.Hour)}
+				path := speech.Path(row.Hash, speech.PCM)
+				if n%2 == 1 {
+					good = append(good, path)
+				}
+				if err := client.Put(t.Context(), path, []byte("audio")); err != nil {
+					t.Fatal(err)
+				}
+				if _, err := db.SaveSpeech(t.Context(), row); err != nil {
+					t.Fatal(err)
+				}
+			}
+
+			var mu sync.Mutex
+			removed, worked := map[string]int{}, 0
+			clean := func() {
+				var instances sync.WaitGroup
+				for range 2 {
+					kv := redisstore.Open(kvAt)
+					if err := kv.Connect(t.Context()); err != nil {
+						t.Fatal(err)
+					}
+					janitor := speech.NewJanitor(db, client, redisstore.NewLeases(kv), log, prometheus.NewRegistry(), time.Now)
+					instances.Go(func() {
+						defer kv.Close()
+						for range 5 {
+							err := janitor.Clean(t.Context(), func(r speech.Removal) {
+								mu.Lock()
+								defer mu.Unlock()
+								removed[r.Reason+" "+r.Path]++
+							})
+							mu.Lock()
+							if err == nil {
+								worked++
+							}
+							mu.Unlock()
+						}
+					})
+				}
+				instances.Wait()
+			}
+			service.Stop()
+			clean()
+			if worked != 0 || len(removed) != 0 {
+				t.Errorf("without the media service: %d worked, %v", worked, removed)
+			}
+			service.Start(t)
+			clean()
+			if worked == 0 || len(removed) != each {
+				t.Errorf("%d cleanups, %d removed, want %d", worked, len(removed), each)
+			}
+			for what, times := range removed {
+				if times != 1 {
+					t.Errorf("%s was removed %d times", what, times)
+				}
+			}
+			left, err := db.SpeechAfter(t.Context(), "", time.Time{}, 1000)
+			if err != nil || len(left) != len(good) {
+				t.Errorf("%d rows are left, want %d: %v", len(left), len(good), err)
+			}
+			for _, path := range good {
+				if blob, err := client.Get(t.Context(), path, speech.Conditions{Head: true}); err != nil || blob.Status != http.StatusOK {
+					t.Errorf("%s: %v", path, err)
+				} else {
+					_ = blob.Body.Close()
+				}
+			}
+		})
+	}
+}
