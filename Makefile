@@ -32,7 +32,7 @@ NPM  := npm --prefix $(SDK) --no-audit --no-fund --no-update-notifier
 help: ## Print this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
-run: build ## Build, then run the service on embedded stores with a demo team and key
+run: build ## Build, then run everything on embedded stores, with a demo to talk to
 	bin/telapi dev $(ARGS)
 
 build: ## Build bin/telapi: static, version from the VERSION file

@@ -6,6 +6,8 @@ import (
 	"testing"
 	"time"
 
+	"go.uber.org/goleak"
+
 	"telapi/test/boot"
 	"telapi/test/contract"
 	"telapi/test/talk"
@@ -73,4 +75,25 @@ func TestDevWithoutDemoLeavesSessionsToOthers(t *testing.T) {
 	if ch := talk.Accept(t, talk.StartRuntime(t, env)); ch.ID != b.Session {
 		t.Errorf("accepted %s, opened %s", ch.ID, b.Session)
 	}
+}
+
+// Not parallel to the others, whose goroutines would be taken for its own.
+func TestDemoLeavesNothingRunning(t *testing.T) {
+	before := goleak.IgnoreCurrent()
+	i := boot.Develop(t, boot.Env{"PLAYGROUND_ENABLED": "true", "SESSION_RECONNECT_JITTER": "0s"}, true)
+	d, err := i.App.Demo(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	b := open(t, i, "audio")
+	b.Chat("be silent")
+	until(b, "chat", "say nothing")
+	feed := get(t, i, "/playground/feed?sessionId="+b.Session, "", d.Key.Reveal())
+	b.Cut()
+	if err := i.Stop(); err != nil {
+		t.Error(err)
+	}
+	_ = feed.Body.Close()
+	i.Client.CloseIdleConnections()
+	goleak.VerifyNone(t, before)
 }
