@@ -119,7 +119,7 @@ func New(ctx context.Context, cfg config.Config, opts Options) (_ *App, err erro
 		Limits:    features.Channel,
 		Now:       time.Now,
 	})
-	sweeper := session.NewSweeper(db, channels, kv, cfg.SessionIdleTimeout, a.log, time.Now)
+	sweeper := session.NewSweeper(db, channels, kv, cfg.SessionIdleTimeout, cfg.SessionRetention, a.log, time.Now)
 	actions := session.NewActions(db, cfg.EnablePIILogging, a.log, a.tele.Registry)
 	reports := redisstore.NewReports(kv)
 	recorder := usage.NewRecorder(reports, a.log, a.tele.Registry)

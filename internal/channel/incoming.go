@@ -8,6 +8,9 @@ import (
 	"telapi/internal/fault"
 )
 
+// maxTaken bounds how many frames are appended at a time.
+const maxTaken = 32
+
 // batch is durable frames on their way to the runtime, and what else has to be
 // known of each once it is there.
 type batch struct {
@@ -52,6 +55,9 @@ func (c *Connection) Handle(ctx context.Context, raw []byte) {
 			MessageID: m.MessageID, Chat: m.Type == wire.TypeChat, Switch: textChatSwitch(m), Entry: c.frameEntry(&m, began),
 		})
 		c.taken.notes = append(c.taken.notes, note{began, m.BrowserAction})
+		if len(c.taken.frames) == maxTaken {
+			c.Flush(ctx)
+		}
 	}
 }
 

@@ -41,6 +41,7 @@ type Config struct {
 	ICEServers         redact.Secret `env:"WEBRTC_ICE_SERVERS" kind:"ice" doc:"STUN and TURN servers that WebRTC sessions are given: URLs, or the list of an RTCConfiguration with credentials of its own. TURN servers without a credential get one per session from TURN_SHARED_SECRET."`
 	TURNSecret         redact.Secret `env:"TURN_SHARED_SECRET" doc:"Secret shared with the TURN servers (coturn: static-auth-secret), from which every session's credentials are made."`
 	SessionIdleTimeout time.Duration `env:"SESSION_IDLE_TIMEOUT" default:"15m" min:"1s" max:"24h" doc:"A session that no browser is connected to for this long expires."`
+	SessionRetention   time.Duration `env:"SESSION_RETENTION" default:"720h" min:"0s" max:"87600h" doc:"Sessions that ended longer ago, and what their browsers did, are deleted from the database; never within a day of their end. 0 keeps them for ever."`
 	PingInterval       time.Duration `env:"SESSION_PING_INTERVAL" default:"25s" min:"1s" max:"5m" doc:"How often a session's socket is pinged. A connection owns its session for two of these without a sign of life."`
 	MaxFrameBytes      int           `env:"SESSION_MAX_FRAME_BYTES" default:"65536" min:"1024" max:"1048576" doc:"The largest frame a browser may send."`
 	MaxQueuedBytes     int           `env:"SESSION_MAX_QUEUED_BYTES" default:"1048576" min:"65536" max:"67108864" doc:"What is queued for a browser that reads slowly before it is disconnected."`

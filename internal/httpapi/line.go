@@ -6,6 +6,7 @@ import (
 	"net"
 	"net/http"
 	"sync"
+	"syscall"
 )
 
 // line is the connection under a socket. It tells when everything that has
@@ -13,7 +14,8 @@ import (
 // would cost a system call for each frame otherwise.
 type line struct {
 	net.Conn
-	drained func() // called before it waits for more
+	arrived syscall.RawConn // nil: it cannot tell, as with TLS
+	drained func()          // called before it waits for more
 
 	mu   sync.Mutex
 	held *bytes.Buffer // nil: what is written goes out at once
@@ -22,8 +24,24 @@ type line struct {
 var heldBuffers = sync.Pool{New: func() any { return new(bytes.Buffer) }}
 
 func (l *line) Read(b []byte) (int, error) {
+	if n := l.readArrived(b); n > 0 {
+		return n, nil
+	}
 	l.drained()
 	return l.Conn.Read(b)
+}
+
+// readArrived reads what is there without waiting. Whatever else it meets, the
+// end included, Read meets again.
+func (l *line) readArrived(b []byte) (n int) {
+	if l.arrived == nil {
+		return 0
+	}
+	_ = l.arrived.Read(func(fd uintptr) bool {
+		n, _ = syscall.Read(int(fd), b)
+		return true
+	})
+	return n
 }
 
 func (l *line) Write(b []byte) (int, error) {
@@ -63,5 +81,8 @@ type lineTaker struct {
 func (t lineTaker) Hijack() (net.Conn, *bufio.ReadWriter, error) {
 	conn, buffers, err := http.NewResponseController(t.ResponseWriter).Hijack()
 	t.line.Conn = conn
+	if direct, ok := conn.(syscall.Conn); ok && err == nil {
+		t.line.arrived, err = direct.SyscallConn()
+	}
 	return t.line, buffers, err
 }

@@ -55,7 +55,7 @@ func newWorld() *world {
 		Store: w, Endpoints: endpoint.NewDirectory(w, "0.9.18", endpoint.Features{}), Tokens: w.tokens, Channels: w, Announcer: w,
 		WebRTC: true, Limits: endpoint.DefaultChannelLimits(), Now: w.clock,
 	})
-	w.sweeper = NewSweeper(w, w, w, 15*time.Minute, slog.New(slog.DiscardHandler), w.clock)
+	w.sweeper = NewSweeper(w, w, w, 15*time.Minute, 30*24*time.Hour, slog.New(slog.DiscardHandler), w.clock)
 	return w
 }
 
@@ -229,12 +229,17 @@ func (w *world) TouchSessions(_ context.Context, seen map[string]time.Time) erro
 	return w.dbAway
 }
 
-func (w *world) ForgetKeys(_ context.Context, before time.Time) error {
+func (w *world) Forget(_ context.Context, before, endedBefore time.Time, _ int) error {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	for key, r := range w.receipts {
 		if r.At.Before(before) {
 			delete(w.receipts, key)
+		}
+	}
+	for id, s := range w.sessions {
+		if w.settled[id] && s.EndedAt.Before(endedBefore) {
+			delete(w.sessions, id)
 		}
 	}
 	return w.dbAway

@@ -38,8 +38,10 @@ type SweepStore interface {
 	// TouchSessions notes when browsers were seen; an older moment never
 	// replaces a newer one.
 	TouchSessions(ctx context.Context, seen map[string]time.Time) error
-	// ForgetKeys deletes receipts of idempotency keys from before the moment.
-	ForgetKeys(ctx context.Context, before time.Time) error
+	// Forget deletes receipts of idempotency keys from before a moment, and
+	// settled sessions that ended before another, limit at the most, with what
+	// their browsers did.
+	Forget(ctx context.Context, keysBefore, endedBefore time.Time, limit int) error
 }
 
 // undertaker tells everybody that sessions have ended.
@@ -75,6 +77,7 @@ type Sweeper struct {
 	channels   Channels
 	undertaker undertaker
 	idle       time.Duration
+	retention  time.Duration
 	log        *slog.Logger
 	now        func() time.Time
 	askedAt    time.Time // when the idle were last looked for; Sweep's alone
@@ -84,11 +87,12 @@ type Sweeper struct {
 }
 
 // NewSweeper returns a sweeper that ends sessions without a connection for as
-// long as idle.
-func NewSweeper(store SweepStore, channels Channels, announce auth.Announcer, idle time.Duration, log *slog.Logger, now func() time.Time) *Sweeper {
+// long as idle, and deletes those that ended longer ago than retention; 0 keeps
+// them for ever.
+func NewSweeper(store SweepStore, channels Channels, announce auth.Announcer, idle, retention time.Duration, log *slog.Logger, now func() time.Time) *Sweeper {
 	return &Sweeper{
 		store: store, channels: channels, undertaker: undertaker{store, channels, announce},
-		idle: idle, log: log, now: now, seen: map[string]time.Time{},
+		idle: idle, retention: retention, log: log, now: now, seen: map[string]time.Time{},
 	}
 }
 
@@ -132,8 +136,18 @@ func (s *Sweeper) Sweep(ctx context.Context) error {
 		s.expireDue(ctx),
 		s.expireIdle(ctx),
 		s.buryRest(ctx),
-		s.store.ForgetKeys(ctx, s.now().Add(-keyLife)),
+		s.forget(ctx),
 	)
+}
+
+// forget deletes what is over its retention, but no session that an idempotency
+// key may still stand for.
+func (s *Sweeper) forget(ctx context.Context) error {
+	var endedBefore time.Time // nothing ended before it
+	if s.retention > 0 {
+		endedBefore = s.now().Add(-max(s.retention, keyLife))
+	}
+	return s.store.Forget(ctx, s.now().Add(-keyLife), endedBefore, sweepPage)
 }
 
 func (s *Sweeper) writeSeen(ctx context.Context) error {

@@ -136,7 +136,7 @@ func TestEverySessionIsSweptByOneInstance(t *testing.T) {
 	var wg sync.WaitGroup
 	for range 8 {
 		wg.Go(func() {
-			other := NewSweeper(w, w, w, time.Hour, slog.New(slog.DiscardHandler), w.clock)
+			other := NewSweeper(w, w, w, time.Hour, 0, slog.New(slog.DiscardHandler), w.clock)
 			if err := other.Sweep(t.Context()); err != nil {
 				t.Error(err)
 			}
@@ -203,5 +203,24 @@ func TestOldKeysAreForgotten(t *testing.T) {
 	w.sweep(t)
 	if len(w.receipts) != 1 {
 		t.Errorf("receipts %v", w.receipts)
+	}
+}
+
+func TestEndedSessionsAreKeptForTheirRetention(t *testing.T) {
+	day := 24 * time.Hour
+	for retention, want := range map[time.Duration]time.Duration{30 * day: 30 * day, time.Hour: day, 0: 0} {
+		w := newWorld()
+		w.sweeper.retention = retention
+		id := w.issue(t, `{"endpointId":"ep","ttlSeconds":60}`).SessionID
+		w.pass(time.Minute)
+		w.sweep(t)
+		w.pass(want)
+		if w.sweep(t); w.endedAs(id) != Expired {
+			t.Errorf("retention %s: gone too early", retention)
+		}
+		w.pass(time.Second)
+		if w.sweep(t); (w.endedAs(id) == "") != (want > 0) {
+			t.Errorf("retention %s: still there is %q", retention, w.endedAs(id))
+		}
 	}
 }

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"database/sql"
+	"errors"
 	"fmt"
 	"maps"
 	"math"
@@ -51,6 +52,9 @@ const (
 	selectReceipt = `SELECT body_digest, session_id, created_at FROM session_keys
 		WHERE team_id = $1 AND idempotency_key = $2 AND created_at > $3`
 	deleteReceipts = `DELETE FROM session_keys WHERE created_at < $1`
+	deleteSessions = `DELETE FROM sessions WHERE id IN
+		(SELECT id FROM sessions WHERE settled AND ended_at < $1 ORDER BY ended_at LIMIT $2) RETURNING id`
+	deleteActions = `DELETE FROM browser_actions WHERE session_id = $1`
 )
 
 // CreateSession adds a new session and the receipt of its idempotency key, if any.
@@ -168,9 +172,32 @@ func (s *Store) TouchSessions(ctx context.Context, seen map[string]time.Time) er
 	return s.changeAll(ctx, "note when sessions were seen", touchSession, sets)
 }
 
-// ForgetKeys deletes old receipts.
-func (s *Store) ForgetKeys(ctx context.Context, before time.Time) error {
-	return s.changeAll(ctx, "forget idempotency keys", deleteReceipts, [][]any{{before.UnixMilli()}})
+// Forget deletes old receipts and some of the sessions that ended long ago.
+func (s *Store) Forget(ctx context.Context, keysBefore, endedBefore time.Time, limit int) error {
+	return s.together(ctx, "forget sessions", func(ctx context.Context, tx *sql.Tx) error {
+		if _, err := tx.ExecContext(ctx, deleteReceipts, keysBefore.UnixMilli()); err != nil {
+			return err
+		}
+		rows, err := tx.QueryContext(ctx, deleteSessions, endedBefore.UnixMilli(), limit)
+		if err != nil {
+			return err
+		}
+		var ids []string
+		for rows.Next() && err == nil {
+			var id string
+			err = rows.Scan(&id)
+			ids = append(ids, id)
+		}
+		if err = errors.Join(err, rows.Err(), rows.Close()); err != nil {
+			return err
+		}
+		for _, id := range ids {
+			if _, err := tx.ExecContext(ctx, deleteActions, id); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
 }
 
 func scanSession(r row) (found session.Session, err error) {

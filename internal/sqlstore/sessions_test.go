@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"reflect"
 	"slices"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -319,7 +320,7 @@ func TestKeysAreTheTeamsAndEnd(t *testing.T) {
 		if err != nil || found.ID != "next day" || receipt.Digest != "next day" || !receipt.At.Equal(moment1.Add(day)) {
 			t.Errorf("the key stands for %s, %+v, %v", found.ID, receipt, err)
 		}
-		must(t, s.ForgetKeys(t.Context(), moment1.Add(time.Hour)))
+		must(t, s.Forget(t.Context(), moment1.Add(time.Hour), time.Time{}, 10))
 		if _, _, err := s.SessionByKey(t.Context(), "t2", "k", time.Time{}); !fault.Is(err, fault.NotFound) {
 			t.Errorf("forgotten key: %v", err)
 		}
@@ -350,6 +351,34 @@ func TestBrowserActionIsKeptOnce(t *testing.T) {
 		}
 		if err := s.AddBrowserActions(t.Context(), []session.Action{{SessionID: "s", MessageID: "m", JSON: []byte("\x00")}}); !fault.Is(err, fault.Validation) {
 			t.Errorf("text no database can hold: %v", err)
+		}
+	})
+}
+
+func TestSessionsThatEndedLongAgoAreForgotten(t *testing.T) {
+	onBoth(t, func(t *testing.T, s *Store) {
+		newTeam(t, s, "t1")
+		for i, id := range []string{"oldest", "older", "old", "unsettled", "recent", "live"} {
+			addSession(t, s, newSession(id))
+			must(t, s.AddBrowserActions(t.Context(), []session.Action{{SessionID: id, MessageID: "m", At: moment1, JSON: []byte(`{}`)}}))
+			ended := moment1.Add(time.Duration(i) * time.Minute)
+			if id == "recent" {
+				ended = moment1.Add(time.Hour)
+			}
+			if id != "live" {
+				_, err := s.EndSession(t.Context(), id, session.Ended, ended, time.Time{})
+				must(t, err)
+			}
+		}
+		must(t, s.SettleSessions(t.Context(), []string{"oldest", "older", "old", "recent"}))
+		for _, want := range []string{"live old recent unsettled", "live recent unsettled", "live recent unsettled"} {
+			must(t, s.Forget(t.Context(), time.Time{}, moment1.Add(time.Hour), 2))
+			for _, query := range []string{"SELECT id FROM sessions ORDER BY id", "SELECT session_id FROM browser_actions ORDER BY session_id"} {
+				left, err := list(t.Context(), s, "what is left", func(r row) (id string, err error) { err = r.Scan(&id); return id, err }, query)
+				if must(t, err); strings.Join(left, " ") != want {
+					t.Errorf("%s: %q, want %q", query, left, want)
+				}
+			}
 		}
 	})
 }

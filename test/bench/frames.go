@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"os"
@@ -48,17 +49,24 @@ func framesIn(at *site, s settings) error {
 // framesOut measures messages of the runtime, which are kept until the browser
 // has them, against a socket that forwards what its sender publishes.
 func framesOut(at *site, s settings) error {
-	return at.speak(s, "kept messages", func(c *callruntime.Channel) error {
-		return c.Send(context.Background(), wire.ChannelMessage{Type: wire.TypeChat, Chat: []byte(said)})
+	return at.speak(s, "kept messages", func(c *callruntime.Channel) (wait func() error) {
+		return c.Begin(context.Background(), wire.ChannelMessage{Type: wire.TypeChat, Chat: []byte(said)})
 	})
 }
 
 // audioOut does the same for audio, which is never kept.
 func audioOut(at *site, s settings) error {
-	return at.speak(s, "audio", func(c *callruntime.Channel) error { return c.SendAudio(context.Background(), []byte(said)) })
+	return at.speak(s, "audio", func(c *callruntime.Channel) (wait func() error) {
+		err := c.SendAudio(context.Background(), []byte(said))
+		return func() error { return err }
+	})
 }
 
-func (s *site) speak(how settings, what string, send func(*callruntime.Channel) error) error {
+// speak has one sender for each channel on either side, in the way it comes
+// natural to it: the runtime begins a message while others are under way, as one
+// that streams what a model says, and hears of each in the end; who publishes
+// hears of each at once. Neither is further ahead of its browser than the other.
+func (s *site) speak(how settings, what string, send func(*callruntime.Channel) (wait func() error)) error {
 	t, peer, err := s.contestants("forward")
 	if err != nil {
 		return err
@@ -150,7 +158,7 @@ func talker(conn *websocket.Conn, sessionID string) lane {
 			`{"type":"chat","sessionId":"%s","messageId":"%s","timestamp":%d,"direction":"to_ari","chat":%s}`,
 			sessionID, uuid.NewString(), time.Now().UnixMilli(), said))
 	}
-	return lane{send, func() error { return read(conn) }}
+	return lane{send, func() error { return readAck(conn) }}
 }
 
 // enter opens a session and its socket.
@@ -164,13 +172,15 @@ func (t *telapi) enter() (ticket, *websocket.Conn, error) {
 }
 
 // listener is a channel with its socket.
-func (t *telapi) listener(runtime *callruntime.Runtime, send func(*callruntime.Channel) error) (lane, error) {
+func (t *telapi) listener(runtime *callruntime.Runtime, send func(*callruntime.Channel) (wait func() error)) (lane, error) {
 	k, conn, err := t.enter()
 	if err != nil {
 		return lane{}, err
 	}
 	channel, err := runtime.Attach(context.Background(), k.SessionID)
-	return lane{func() error { return send(channel) }, func() error { return read(conn) }}, err
+	receipts := make(chan func() error, 1024)
+	begin := func() error { receipts <- send(channel); return nil }
+	return lane{begin, func() error { return cmp.Or((<-receipts)(), read(conn)) }}, err
 }
 
 func bareListener(addr, topic string, client rueidis.Client) (lane, error) {

@@ -47,7 +47,9 @@ func main() {
 	flag.DurationVar(&s.span, "span", 2*time.Second, "length of a round")
 	flag.IntVar(&s.connections, "connections", 32, "kept-alive connections that send requests, or open sockets")
 	flag.IntVar(&s.sockets, "sockets", 64, "sockets that carry frames")
-	flag.IntVar(&s.inFlight, "in-flight", 4, "frames under way at a time on each of them")
+	// A page may have 256 frames unacknowledged, a model's words come faster than
+	// they are heard: several under way is what a busy socket looks like.
+	flag.IntVar(&s.inFlight, "in-flight", 8, "frames under way at a time on each of them")
 	flag.IntVar(&s.idle, "idle", 10_000, "sockets that are open and idle when memory is measured")
 	flag.StringVar(&only, "only", "", "one scenario: "+strings.Join(names(), ", ")+" (default all)")
 	flag.StringVar(&peer, "peer", "", "run as a plain peer (used by bench itself)")

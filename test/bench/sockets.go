@@ -1,6 +1,7 @@
 package main
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
 	"slices"
@@ -36,6 +37,17 @@ func dial(url string, subprotocols ...string) (*websocket.Conn, error) {
 func read(conn *websocket.Conn) error {
 	_ = conn.SetReadDeadline(time.Now().Add(patience))
 	_, _, err := conn.ReadMessage()
+	return err
+}
+
+// readAck reads a frame that has to be an acknowledgement: a refusal would be
+// cheaper.
+func readAck(conn *websocket.Conn) error {
+	_ = conn.SetReadDeadline(time.Now().Add(patience))
+	_, frame, err := conn.ReadMessage()
+	if err == nil && !bytes.Contains(frame, []byte(`"event":"ack"`)) {
+		err = fmt.Errorf("not acknowledged: %s", frame)
+	}
 	return err
 }
 
