@@ -10,6 +10,8 @@ import (
 	"math/rand/v2"
 	"slices"
 	"strings"
+	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -21,6 +23,7 @@ import (
 
 // shelf is rows and blobs with ages, and leases that can be taken away.
 type shelf struct {
+	sync.Mutex
 	rows   map[string]Row
 	blobs  map[string]time.Time // when they were stored
 	away   error
@@ -29,7 +32,10 @@ type shelf struct {
 	trying func(name string) // called before a lease is taken
 }
 
+func (s *shelf) lock() func() { s.Lock(); return s.Unlock }
+
 func (s *shelf) Speech(_ context.Context, hash string) (Row, error) {
+	defer s.lock()()
 	if r, ok := s.rows[hash]; ok {
 		return r, nil
 	}
@@ -37,6 +43,7 @@ func (s *shelf) Speech(_ context.Context, hash string) (Row, error) {
 }
 
 func (s *shelf) DropSpeech(_ context.Context, hash string, v Variant) error {
+	defer s.lock()()
 	r := s.rows[hash]
 	r.Variants = slices.DeleteFunc(slices.Clone(r.Variants), func(have Variant) bool { return have == v })
 	if s.rows[hash] = r; len(r.Variants) == 0 {
@@ -46,6 +53,7 @@ func (s *shelf) DropSpeech(_ context.Context, hash string, v Variant) error {
 }
 
 func (s *shelf) SpeechAfter(_ context.Context, after string, expiredBy time.Time, limit int) (page []Row, _ error) {
+	defer s.lock()()
 	for _, hash := range slices.Sorted(maps.Keys(s.rows)) {
 		if hash > after && len(page) < limit && (expiredBy.IsZero() || s.rows[hash].expired(expiredBy)) {
 			page = append(page, s.rows[hash])
@@ -55,6 +63,7 @@ func (s *shelf) SpeechAfter(_ context.Context, after string, expiredBy time.Time
 }
 
 func (s *shelf) RemoveExpired(_ context.Context, r Row) error {
+	defer s.lock()()
 	if s.rows[r.Hash].ExpiresAt.Equal(r.ExpiresAt) {
 		delete(s.rows, r.Hash)
 	}
@@ -62,6 +71,7 @@ func (s *shelf) RemoveExpired(_ context.Context, r Row) error {
 }
 
 func (s *shelf) Get(_ context.Context, path string, ask Conditions) (Blob, error) {
+	defer s.lock()()
 	if _, ok := s.blobs[path]; !ok && s.away == nil {
 		return Blob{}, ErrNoBlob
 	}
@@ -69,6 +79,7 @@ func (s *shelf) Get(_ context.Context, path string, ask Conditions) (Blob, error
 }
 
 func (s *shelf) Delete(_ context.Context, path string) error {
+	defer s.lock()()
 	if s.during != nil {
 		s.during(path)
 	}
@@ -82,6 +93,7 @@ func (s *shelf) Delete(_ context.Context, path string) error {
 }
 
 func (s *shelf) List(_ context.Context, after string, limit int) (page []Stored, _ error) {
+	defer s.lock()()
 	for _, path := range slices.Sorted(maps.Keys(s.blobs)) {
 		if path > after && len(page) < limit {
 			page = append(page, Stored{Path: path, ModifiedAt: s.blobs[path]})
@@ -91,6 +103,7 @@ func (s *shelf) List(_ context.Context, after string, limit int) (page []Stored,
 }
 
 func (s *shelf) Try(ctx context.Context, name string) (context.Context, func(), bool, error) {
+	defer s.lock()()
 	if s.trying != nil {
 		s.trying(name)
 	}
@@ -98,7 +111,7 @@ func (s *shelf) Try(ctx context.Context, name string) (context.Context, func(), 
 		return nil, nil, false, nil
 	}
 	s.taken[name] = true
-	return ctx, func() { delete(s.taken, name) }, true, nil
+	return ctx, func() { defer s.lock()(); delete(s.taken, name) }, true, nil
 }
 
 func newShelf() *shelf {
@@ -129,7 +142,7 @@ func (s *shelf) store(hash string, expires time.Time, encodings ...Encoding) {
 // its blobs, every blob its row, and nothing else is gone.
 func TestCleanupRemovesThisAndNothingElse(t *testing.T) {
 	random := rand.New(rand.NewPCG(1, 2))
-	for range 20 {
+	for range 8 {
 		s, want := newShelf(), map[string]string{}
 		kept := newShelf()
 		for n := range random.IntN(2500) + 2 {
@@ -242,29 +255,35 @@ func (s *shelf) renewing() {
 // Of several instances one cleans up, every minute; when it ends another does.
 func TestOneInstanceCleansUp(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		s := newShelf()
-		cleaned := map[string]int{}
-		start := func(name string) (stop func()) {
+		s, a, b := newShelf(), new(atomic.Int64), new(atomic.Int64)
+		start := func(looks *atomic.Int64) (stop func()) {
 			ctx, cancel := context.WithCancel(t.Context())
 			done := make(chan struct{})
-			j := s.janitor(func() time.Time { cleaned[name]++; return time.Now() })
+			j := s.janitor(func() time.Time { looks.Add(1); return time.Now() })
 			go func() { defer close(done); j.Run(ctx) }()
 			synctest.Wait()
 			return func() { cancel(); <-done }
 		}
-		stopA, stopB := start("a"), start("b")
-		s.store(hashOf(0), time.Time{}, PCM)
-		s.store(hashOf(1), time.Now().Add(30*time.Second), PCM)
+		change := func(do func()) { defer s.lock()(); do() }
+		stopA, stopB := start(a), start(b)
+		change(func() {
+			s.store(hashOf(0), time.Time{}, PCM)
+			s.store(hashOf(1), time.Now().Add(30*time.Second), PCM)
+		})
 		time.Sleep(2 * time.Minute)
-		if _, there := s.rows[hashOf(1)]; there || cleaned["b"] != 0 || len(s.blobs) != 1 {
-			t.Errorf("cleaned %v, %d blobs are left", cleaned, len(s.blobs))
-		}
+		change(func() {
+			if b.Load() != 0 || len(s.rows) != 1 || len(s.blobs) != 1 {
+				t.Errorf("the second cleaned %d times; %d rows and %d blobs are left", b.Load(), len(s.rows), len(s.blobs))
+			}
+		})
 		stopA()
-		s.blobs[Path(hashOf(2), PCM)] = time.Now()
+		change(func() { s.blobs[Path(hashOf(2), PCM)] = time.Now() })
 		time.Sleep(3 * time.Hour)
-		if cleaned["b"] == 0 || len(s.blobs) != 1 {
-			t.Errorf("cleaned %v, %d blobs are left", cleaned, len(s.blobs))
-		}
+		change(func() {
+			if b.Load() == 0 || len(s.blobs) != 1 {
+				t.Errorf("the second cleaned %d times; %d blobs are left", b.Load(), len(s.blobs))
+			}
+		})
 		stopB()
 	})
 }
