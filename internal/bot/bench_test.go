@@ -48,11 +48,10 @@ func BenchmarkBody(b *testing.B) {
 	})
 }
 
-// A second look at the bytes would allocate as much as the first, on top of what
-// the checks do: two for each message, to say where it is.
+// A second look at the bytes would allocate as much as the first.
 func TestABodyIsDecodedOnce(t *testing.T) {
-	said := strings.Repeat(`{"messageId":1,"content":{"textMessage":{"textPlain":"Hello"}}},`, 50)
-	body := []byte(`{"conversation":{"identifier":{"id":"c"}},"messages":{"message":[` + strings.TrimSuffix(said, ",") + `]}}`)
+	data := strings.Repeat(`{"key":"order","value":{"number":"4711"},"sensitiveData":true},`, 100)
+	body := []byte(`{"conversation":{"identifier":{"id":"c"}},"channelData":[` + strings.TrimSuffix(data, ",") + `]}`)
 	alone := testing.AllocsPerRun(100, func() {
 		var d document
 		if err := json.Unmarshal(body, &d); err != nil {
@@ -64,7 +63,7 @@ func TestABodyIsDecodedOnce(t *testing.T) {
 			t.Fatal(err)
 		}
 	})
-	if parsed > 2*alone {
+	if parsed > 1.5*alone {
 		t.Errorf("%v allocations to read what takes %v to decode", parsed, alone)
 	}
 }
