@@ -49,6 +49,7 @@ func Diagnose(ctx context.Context, env []string, given Symptoms, log io.Writer) 
 	d.database(ctx, cfg, log)
 	d.keyValue(ctx, cfg, log)
 	d.mediaService(ctx, cfg)
+	d.speech(ctx, cfg)
 	return d.findings
 }
 

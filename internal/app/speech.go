@@ -3,6 +3,7 @@ package app
 import (
 	"context"
 	"fmt"
+	"strings"
 
 	"telapi/internal/config"
 	"telapi/internal/speech"
@@ -20,7 +21,7 @@ func speechProviders(ctx context.Context, cfg config.Config) (chain []speech.Pro
 			})
 		case "espeak":
 			if p, err = synth.NewEspeak(ctx, cfg.EspeakVoice, cfg.SpeechTimeout); err != nil {
-				return nil, fmt.Errorf("SPEECH_PROVIDERS: %w", err)
+				return nil, fmt.Errorf("SPEECH_PROVIDERS, SPEECH_ESPEAK_VOICE: %w", err)
 			}
 		case "tone":
 			p = synth.Tone{}
@@ -28,4 +29,16 @@ func speechProviders(ctx context.Context, cfg config.Config) (chain []speech.Pro
 		chain = append(chain, p)
 	}
 	return chain, nil
+}
+
+func (d *diagnosis) speech(ctx context.Context, cfg config.Config) {
+	const check = "speech"
+	switch chain, err := speechProviders(ctx, cfg); {
+	case err != nil:
+		d.bad(check, "%v", err)
+	case len(chain) == 0:
+		d.good(check, "nobody speaks: requests for speech are answered 503 until SPEECH_PROVIDERS names somebody")
+	default:
+		d.good(check, "%s, in this order", strings.Join(cfg.SpeechProviders, ", "))
+	}
 }
