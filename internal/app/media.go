@@ -62,6 +62,7 @@ func NewMedia(ctx context.Context, cfg config.Config, opts Options) (_ *Media, e
 	m.service, err = media.New(media.Options{
 		Root:           cmp.Or(cfg.MediaRoot, filepath.Join(cfg.DataDir, "media")),
 		MaxBytes:       int64(cfg.MediaMaxBytes),
+		Unsynced:       !cfg.MediaSync,
 		MaxObjectBytes: int64(cfg.MediaMaxObjectBytes),
 		MemoryBytes:    int64(cfg.MediaMemoryBytes),
 		UploadTokens:   uploadTokens(cfg),

@@ -78,6 +78,7 @@ type Config struct {
 	MediaMaxObjectBytes int           `env:"MEDIA_MAX_OBJECT_BYTES" default:"16777216" min:"1" max:"1073741824" doc:"The largest object that is stored."`
 	MediaMaxBytes       int           `env:"MEDIA_MAX_BYTES" default:"0" min:"0" max:"1125899906842624" doc:"Bytes of all objects together; over it the least recently used go. 0: no cap."`
 	MediaMemoryBytes    int           `env:"MEDIA_MEMORY_BYTES" default:"67108864" min:"0" max:"1099511627776" doc:"Memory for the objects that are asked for most; they are answered from there. 0: none."`
+	MediaSync           bool          `env:"MEDIA_SYNC" default:"true" doc:"Uploads and deletes are answered once they are on disk for good. false: as soon as the system has them; after a power failure the last ones may be missing or empty, which readers that check what they get, as the API server does, can live with."`
 
 	_               struct{}      `section:"Speech"`
 	SpeechProviders []string      `env:"SPEECH_PROVIDERS" oneof:"openai,espeak,tone" doc:"Who makes speech, in order of preference: a service that speaks OpenAI's interface, the program espeak-ng, or a built-in one that plays tones. One that fails is followed by the next. Empty: requests for speech are answered 503; telapi dev has espeak speak where espeak-ng is installed, and plays tones otherwise."`

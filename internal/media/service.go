@@ -26,6 +26,7 @@ import (
 type Options struct {
 	Root           string
 	MaxBytes       int64           // of all objects; 0: no cap
+	Unsynced       bool            // changes are not on disk yet when they are answered
 	MaxObjectBytes int64           // of one
 	MemoryBytes    int64           // of objects that are answered from memory; 0: none is
 	UploadTokens   []redact.Secret // any of them permits changes; none: anybody may
@@ -66,7 +67,7 @@ func New(o Options) (*Service, error) {
 	s.lane = fastlane.New(fastlane.Options{MaxBytes: o.MemoryBytes, Load: s.load, Served: s.served})
 	change := func(p Path, change func() error) error { return s.lane.Change(Prefix+string(p), change) }
 	var err error
-	if s.store, err = OpenStore(StoreOptions{Root: o.Root, MaxBytes: o.MaxBytes, Log: o.Log, Change: change}); err != nil {
+	if s.store, err = OpenStore(StoreOptions{Root: o.Root, MaxBytes: o.MaxBytes, Unsynced: o.Unsynced, Log: o.Log, Change: change}); err != nil {
 		return nil, err
 	}
 	s.seen = newObservations(o.Registry, s.store, s.lane)

@@ -82,12 +82,12 @@ func (sh *shards) close() {
 	})
 }
 
-// sync makes the names in a shard outlive a crash.
-func (d *shard) sync() error {
-	if err := d.folder.Sync(); err != nil {
-		return fmt.Errorf("make a shard's names durable: %w", err)
+// sync makes a file, or the names in a folder, outlive a crash.
+func (s *Store) sync(f *os.File) error {
+	if s.unsynced {
+		return nil
 	}
-	return nil
+	return f.Sync()
 }
 
 // makeShard is shard for an upload: the folder is there for good when it returns.
@@ -105,7 +105,7 @@ func (s *Store) makeShard(name string) (*shard, error) {
 	defer s.shards.making.Unlock()
 	err = s.root.Mkdir(name, 0o750)
 	if err == nil || errors.Is(err, fs.ErrExist) {
-		if err = s.folder.Sync(); err != nil {
+		if err = s.sync(s.folder); err != nil {
 			_ = s.root.Remove(name) // while it is empty
 		}
 	}

@@ -32,6 +32,7 @@ type Store struct {
 	folder   *os.File // the root, to be synced
 	lock     *os.File
 	maxBytes int64
+	unsynced bool
 	change   func(p Path, change func() error) error
 	log      *slog.Logger
 
@@ -50,6 +51,7 @@ type Store struct {
 type StoreOptions struct {
 	Root     string
 	MaxBytes int64 // of all objects; 0: no cap
+	Unsynced bool  // leaves it to the system when changes reach the disk
 	Log      *slog.Logger
 	// Change, if set, is given each step that replaces or removes an object, and
 	// carries it out. It is where a cache of objects learns of it.
@@ -65,7 +67,7 @@ func OpenStore(o StoreOptions) (_ *Store, err error) {
 	if err := os.MkdirAll(o.Root, 0o750); err != nil {
 		return nil, fmt.Errorf("make the media root: %w", err)
 	}
-	s := &Store{maxBytes: o.MaxBytes, change: o.Change, log: o.Log, uploads: newUploads(), uses: uses{pending: map[Path]time.Time{}}}
+	s := &Store{maxBytes: o.MaxBytes, unsynced: o.Unsynced, change: o.Change, log: o.Log, uploads: newUploads(), uses: uses{pending: map[Path]time.Time{}}}
 	if s.change == nil {
 		s.change = func(_ Path, change func() error) error { return change() }
 	}
@@ -175,7 +177,10 @@ func (s *Store) Delete(p Path, allow func(current fs.FileInfo) error) error {
 	if err := s.remove(dir, p, info.Size()); err != nil {
 		return err
 	}
-	return dir.sync()
+	if err := s.sync(dir.folder); err != nil {
+		return fmt.Errorf("make a removal durable: %w", err)
+	}
+	return nil
 }
 
 // remove takes one file away. Its path must be locked.

@@ -31,9 +31,9 @@ func newUploads() uploads {
 }
 
 // Put stores size bytes of body under a path and reports whether there was
-// nothing before. When it returns nil, the object is on disk for good; otherwise
-// nothing is left of it. Allow may refuse by what is to be replaced, nil where
-// there is nothing.
+// nothing before. When it returns nil, the object is on disk for good, unless
+// the store leaves that to the system; otherwise nothing is left of it. Allow may
+// refuse by what is to be replaced, nil where there is nothing.
 //
 // The bytes go to a file beside their place, so that giving them their name
 // crosses no file system and touches one folder.
@@ -87,7 +87,7 @@ func (s *Store) write(dir *shard, temp string, body io.Reader, size int64) error
 	if err := dir.Chtimes(temp, now, now); err != nil {
 		return fmt.Errorf("date an upload: %w", err)
 	}
-	if err := f.Sync(); err != nil {
+	if err := s.sync(f); err != nil {
 		return fmt.Errorf("make an upload durable: %w", err)
 	}
 	return nil
@@ -115,9 +115,9 @@ func (s *Store) commit(dir *shard, p Path, temp, file string, size int64, allow 
 	if created {
 		s.objects.Add(1)
 	}
-	if err := dir.sync(); err != nil {
+	if err := s.sync(dir.folder); err != nil {
 		// What may be gone after a crash must not be served before one.
-		return false, errors.Join(err, s.remove(dir, p, size))
+		return false, errors.Join(fmt.Errorf("make an upload's name durable: %w", err), s.remove(dir, p, size))
 	}
 	return created, nil
 }

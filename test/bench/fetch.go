@@ -5,7 +5,6 @@ import (
 	"crypto/tls"
 	"fmt"
 	"io"
-	"math/rand/v2"
 	"net"
 	"slices"
 	"strconv"
@@ -54,9 +53,9 @@ func (f *fleet) leave() {
 	}
 }
 
-// round sends one of the requests after the other on every connection, drawn at
-// random, and measures the answers. An answer may have any of the statuses.
-func (f *fleet) round(requests [][]byte, span time.Duration, statuses ...int) (result, error) {
+// round sends one request after the other on every connection, as next makes
+// them in a buffer or elsewhere, and measures the answers.
+func (f *fleet) round(next func(buffer []byte) []byte, span time.Duration, status int) (result, error) {
 	var mu sync.Mutex
 	var all []time.Duration
 	var group sync.WaitGroup
@@ -72,8 +71,10 @@ func (f *fleet) round(requests [][]byte, span time.Duration, statuses ...int) (r
 			took := make([]time.Duration, 0, 1024)
 			err := error(nil)
 			var head [2048]byte
+			var request []byte
 			for start := time.Now(); err == nil && start.Before(stop); {
-				err = exchange(conn, requests[rand.IntN(len(requests))], head[:], &pool, statuses)
+				request = next(request)
+				err = exchange(conn, request, head[:], &pool, status)
 				now := time.Now()
 				took, start = append(took, now.Sub(start)), now
 			}
@@ -98,7 +99,7 @@ func (f *fleet) round(requests [][]byte, span time.Duration, statuses ...int) (r
 
 // exchange sends a request and reads its answer: the head in a piece, so that a
 // connection that waits needs no large buffer, and the body in large ones.
-func exchange(conn net.Conn, request, head []byte, pool *sync.Pool, statuses []int) error {
+func exchange(conn net.Conn, request, head []byte, pool *sync.Pool, want int) error {
 	if _, err := conn.Write(request); err != nil {
 		return err
 	}
@@ -115,7 +116,7 @@ func exchange(conn net.Conn, request, head []byte, pool *sync.Pool, statuses []i
 		end = bytes.Index(head[:n], []byte("\r\n\r\n"))
 	}
 	status, length, err := parseHead(head[:end+2])
-	if err != nil || !slices.Contains(statuses, status) {
+	if err != nil || status != want {
 		return fmt.Errorf("answer %q: %w", head[:end], err)
 	}
 	rest := length - (n - end - 4)
@@ -136,8 +137,8 @@ func exchange(conn net.Conn, request, head []byte, pool *sync.Pool, statuses []i
 	return nil
 }
 
-// parseHead reads the status and the length of an answer; a 201 or 204 may do
-// without one.
+// parseHead reads the status and the length of an answer; a 201 may do without
+// one.
 func parseHead(head []byte) (status, length int, err error) {
 	if len(head) < 12 {
 		return 0, 0, fmt.Errorf("status line too short")

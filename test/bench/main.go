@@ -36,8 +36,8 @@ var scenarios = []scenario{
 	{"callbacks", callbacks},
 	{"connect", connect},
 	{"memory", memory},
-	{"media-gets", mediaGets},
 	{"media-puts", mediaPuts},
+	{"media-gets", mediaGets},
 }
 
 func main() {

@@ -138,15 +138,17 @@ func TestDiskThatCannotKeepItsWord(t *testing.T) {
 		stored       string
 		newInShard   int
 		newWithShard int
+		env          boot.Env
 	}{
-		{"the file", "ENOSPC", "", 507, "first", 507, 507},
-		{"over quota", "EDQUOT", "", 507, "first", 507, 507},
-		{"a broken disk", "EIO", "", 500, "first", 500, 500},
-		{"the shard", "ENOSPC", "ab", 507, "NOT_FOUND", 507, 201}, // nobody can know which of the two a crash would leave
-		{"the root", "ENOSPC", ".", 204, "second", 201, 507},
+		{"the file", "ENOSPC", "", 507, "first", 507, 507, nil},
+		{"over quota", "EDQUOT", "", 507, "first", 507, 507, nil},
+		{"a broken disk", "EIO", "", 500, "first", 500, 500, nil},
+		{"the shard", "ENOSPC", "ab", 507, "NOT_FOUND", 507, 201, nil}, // nobody can know which of the two a crash would leave
+		{"the root", "ENOSPC", ".", 204, "second", 201, 507, nil},
+		{"nothing, as none is asked for", "EIO", "", 204, "second", 201, 201, boot.Env{"MEDIA_SYNC": "false"}},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			s := start(t, t.TempDir(), nil)
+			s := start(t, t.TempDir(), tt.env)
 			s.want(t, "PUT", "/media/ab/x.pcm", "first", 201, "")
 			s.want(t, "GET", "/media/ab/x.pcm", "", 200, "first") // into memory
 			path := ""
