@@ -32,7 +32,7 @@ fi
 if [ ! -e .env ]; then
 	secret() { openssl rand -hex 32; }
 	cat >.env <<-ENV
-		TELAPI_HOST=$1
+		PUBLIC_HOST=$1
 		JWT_SECRET=$(secret)
 		METRICS_TOKEN=$(secret)
 		MEDIA_UPLOAD_TOKEN=$(secret)

@@ -1,0 +1,105 @@
+package docs
+
+import (
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+
+	"telapi/test/boot"
+	"telapi/test/servers"
+)
+
+func TestMain(m *testing.M) { servers.Main(m) }
+
+// TestCommandsOfThePagesDoWhatTheySay runs every block that is marked `sh run`,
+// those of one page one after the other in one shell, beside an empty PostgreSQL
+// and an empty Redis, with deploy and the binary at hand as in an archive.
+func TestCommandsOfThePagesDoWhatTheySay(t *testing.T) {
+	pages, err := filepath.Glob(filepath.Join(root, "docs/*.md"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	tried := 0
+	for _, page := range append(pages, filepath.Join(root, "README.md")) {
+		script := blocks(t, page)
+		if script == "" {
+			continue
+		}
+		tried++
+		t.Run(filepath.Base(page), func(t *testing.T) {
+			t.Parallel()
+			runScript(t, script)
+		})
+	}
+	if tried == 0 {
+		t.Error("no page has a block to run: is the mark still `sh run`?")
+	}
+}
+
+// blocks joins what a page wants to be run, each with the line it stands on.
+func blocks(t *testing.T, page string) string {
+	t.Helper()
+	text, err := os.ReadFile(page)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var script strings.Builder
+	inside := false
+	number := 0
+	for line := range strings.Lines(string(text)) {
+		number++
+		switch {
+		case strings.TrimSpace(line) == "```sh run":
+			inside = true
+			fmt.Fprintf(&script, "echo '== line %d' >&2\n", number)
+		case strings.HasPrefix(line, "```"):
+			inside = false
+		case inside:
+			script.WriteString(line)
+		}
+	}
+	return script.String()
+}
+
+func runScript(t *testing.T, script string) {
+	t.Helper()
+	binary, err := boot.Binary()
+	if err != nil {
+		t.Fatal(err)
+	}
+	dir := t.TempDir()
+	if out, err := exec.CommandContext(t.Context(), "cp", "-r", filepath.Join(root, "deploy"), dir).CombinedOutput(); err != nil {
+		t.Fatalf("%v\n%s", err, out)
+	}
+	cmd := exec.CommandContext(t.Context(), "bash", "-euo", "pipefail", "-c", script+"\necho '== done' >&2\n")
+	cmd.Dir = dir
+	cmd.Env = append(boot.Environ(boot.Env{
+		"PATH":         filepath.Dir(binary) + ":" + os.Getenv("PATH") + ":/usr/sbin",
+		"DATABASE_URL": servers.SharedPostgres(t).NewDatabase(t),
+		"REDIS_URL":    servers.StartRedis(t, servers.RedisDurable()).URL(),
+		"DRAIN_DELAY":  "1s",
+	}), ports(t)...)
+	// What the page left running ends with its shell.
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+	log := &boot.Log{}
+	cmd.Stdout, cmd.Stderr = log, log
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) }()
+	if state, err := cmd.Process.Wait(); err != nil || !state.Success() || !log.Has("== done") {
+		t.Errorf("%v %v\n%s", state, err, log)
+	}
+}
+
+// ports keeps pages apart from each other and from what runs on this machine.
+func ports(t *testing.T) (env []string) {
+	for _, name := range []string{"PORT_1", "PORT_2", "PORT_MEDIA", "PORT_PUBLIC"} {
+		env = append(env, fmt.Sprintf("%s=%d", name, servers.FreePort(t)))
+	}
+	return env
+}

@@ -1,0 +1,202 @@
+package docs
+
+import (
+	"cmp"
+	"fmt"
+	"go/ast"
+	"go/parser"
+	"go/token"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+
+	"github.com/oasdiff/yaml"
+)
+
+// metric is one that the code registers.
+type metric struct {
+	name, kind, help string
+	labels           []string
+}
+
+// metrics finds in the source what is registered: a running service does not
+// show a vector before its first label.
+func metrics(t *testing.T) []metric {
+	t.Helper()
+	var found []metric
+	err := filepath.WalkDir(filepath.Join(root, "internal"), func(path string, _ fs.DirEntry, err error) error {
+		if err != nil || !strings.HasSuffix(path, ".go") || strings.HasSuffix(path, "_test.go") {
+			return err
+		}
+		file, err := parser.ParseFile(token.NewFileSet(), path, nil, 0)
+		if err != nil {
+			return err
+		}
+		ast.Inspect(file, func(n ast.Node) bool {
+			if call, ok := n.(*ast.CallExpr); ok {
+				if m, ok := registered(call); ok {
+					found = append(found, m)
+				}
+			}
+			return true
+		})
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	slices.SortFunc(found, func(a, b metric) int { return cmp.Compare(a.name, b.name) })
+	return found
+}
+
+// registered reads a call such as NewCounterVec(prometheus.CounterOpts{…}, []string{…}).
+func registered(call *ast.CallExpr) (m metric, ok bool) {
+	for _, arg := range call.Args {
+		literal, is := arg.(*ast.CompositeLit)
+		if !is {
+			continue
+		}
+		if options, is := literal.Type.(*ast.SelectorExpr); is && strings.HasSuffix(options.Sel.Name, "Opts") {
+			m.kind = strings.ToLower(strings.TrimSuffix(options.Sel.Name, "Opts"))
+			for _, e := range literal.Elts {
+				if field, is := e.(*ast.KeyValueExpr); is {
+					switch fmt.Sprint(field.Key) {
+					case "Name":
+						m.name = text(field.Value)
+					case "Help":
+						m.help = text(field.Value)
+					}
+				}
+			}
+			continue
+		}
+		for _, e := range literal.Elts {
+			m.labels = append(m.labels, text(e))
+		}
+	}
+	return m, strings.HasPrefix(m.name, "telapi_")
+}
+
+// text is the value of a string literal, or of several that are added.
+func text(e ast.Expr) string {
+	switch e := e.(type) {
+	case *ast.BasicLit:
+		s, _ := strconv.Unquote(e.Value)
+		return s
+	case *ast.BinaryExpr:
+		return text(e.X) + text(e.Y)
+	}
+	return ""
+}
+
+// alertRules is deploy/prometheus/alerts.yaml, as far as it is checked.
+type alertRules struct {
+	Groups []struct {
+		Rules []struct {
+			Alert, Expr string
+			Annotations struct{ Summary, Runbook string }
+		}
+	}
+}
+
+func alerts(t *testing.T) (rules alertRules) {
+	t.Helper()
+	raw, err := os.ReadFile(filepath.Join(root, "deploy/prometheus/alerts.yaml"))
+	if err == nil {
+		_, err = yaml.Unmarshal(raw, &rules, yaml.DecodeOpts{})
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	return rules
+}
+
+const metricsIntro = `# Metrics
+
+<!-- Generated from the source and from deploy/prometheus/alerts.yaml; ` + "`make generate`" + ` rewrites it. -->
+
+` + "`GET /metrics`" + ` of the API server and of the media service answers in Prometheus'
+text form, open unless METRICS_TOKEN is set. With OTEL_EXPORTER_OTLP_ENDPOINT the same
+figures leave over OTLP. Beside those below there are Go's own (` + "`go_*`" + `) and the process's
+(` + "`process_*`" + `). No label ever holds an id, an address, a token or a phone number.
+The alerts are those of deploy/prometheus/alerts.yaml.
+
+| Metric | Kind | Labels | Meaning | Alert |
+|---|---|---|---|---|
+`
+
+func TestMetricsPageListsEveryMetric(t *testing.T) {
+	rules := alerts(t)
+	var page strings.Builder
+	page.WriteString(metricsIntro)
+	for _, m := range metrics(t) {
+		if m.help == "" {
+			t.Errorf("%s has no help text", m.name)
+		}
+		var raised []string
+		for _, g := range rules.Groups {
+			for _, r := range g.Rules {
+				if slices.Contains(named(r.Expr), m.name) {
+					raised = append(raised, r.Alert)
+				}
+			}
+		}
+		fmt.Fprintf(&page, "| `%s` | %s | %s | %s | %s |\n", m.name, m.kind, strings.Join(m.labels, ", "), m.help, strings.Join(raised, ", "))
+	}
+	generated(t, "docs/metrics.md", page.String())
+}
+
+var (
+	metricName = regexp.MustCompile(`\btelapi_[a-z0-9_]+`)
+	partName   = regexp.MustCompile(`_(bucket|sum|count)$`)
+)
+
+// named lists the metrics of an expression; a histogram's parts count as it.
+func named(expr string) []string {
+	names := metricName.FindAllString(expr, -1)
+	for i := range names {
+		names[i] = partName.ReplaceAllString(names[i], "")
+	}
+	return names
+}
+
+// TestAlertsAndDashboardNameMetricsThatExist reads every name that begins with
+// telapi_ in what is handed to Prometheus and Grafana.
+func TestAlertsAndDashboardNameMetricsThatExist(t *testing.T) {
+	known := map[string]bool{}
+	for _, m := range metrics(t) {
+		known[m.name] = true
+	}
+	for _, file := range []string{"deploy/prometheus/alerts.yaml", "deploy/grafana/telapi.json"} {
+		raw, err := os.ReadFile(filepath.Join(root, file))
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, name := range named(string(raw)) {
+			if !known[name] {
+				t.Errorf("%s names %s, which nothing registers", file, name)
+			}
+		}
+	}
+}
+
+func TestEveryAlertLeadsToAPage(t *testing.T) {
+	page, err := os.ReadFile(filepath.Join(root, "docs/operations.md"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, g := range alerts(t).Groups {
+		for _, r := range g.Rules {
+			anchor := strings.TrimPrefix(r.Annotations.Runbook, "docs/operations.md#")
+			heading := regexp.MustCompile(`(?mi)^#+ ` + strings.ReplaceAll(regexp.QuoteMeta(anchor), "-", "[- ]") + `$`)
+			if r.Annotations.Summary == "" || anchor == "" || !heading.Match(page) {
+				t.Errorf("%s: summary %q, run book %q, which is no heading of docs/operations.md", r.Alert, r.Annotations.Summary, r.Annotations.Runbook)
+			}
+		}
+	}
+}
