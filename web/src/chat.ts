@@ -1,0 +1,102 @@
+import type { Session, TelapiError } from "@telapi/sdk";
+import { byId, keepingTheEnd, make } from "./dom.js";
+
+/** The panel of the conversation: what was said, what became of it, and where to say more. */
+export class Chat {
+  private readonly list = byId("chat");
+  private readonly text = byId<HTMLInputElement>("text");
+  private session: Session | undefined;
+
+  constructor(phrases: { say: string; does: string }[]) {
+    byId("compose").onsubmit = (event) => {
+      event.preventDefault();
+      if (!this.text.value.trim()) return;
+      this.say(this.text.value);
+      this.text.value = "";
+    };
+    byId("phrases").append(
+      ...phrases.map(({ say, does }) => {
+        const chip = make("button", { type: "button", title: does }, say);
+        chip.onclick = () => this.say(say);
+        return chip;
+      }),
+    );
+    this.invite();
+  }
+
+  /** Shows a session from its beginning. */
+  follow(session: Session): void {
+    this.session = session;
+    this.list.replaceChildren();
+    session.on("chat", ({ text, from, spoken }) => this.add(from === "runtime" ? "runtime" : "bot", String(text ?? ""), spoken ? "spoken" : ""));
+    session.on("action", (action) => {
+      if (action.name === "confirm") this.confirm(action.command);
+      else if (action.name === "transfer") this.note(`The call is transferred to ${String(action.target ?? "somebody")}.`);
+    });
+    session.on("status", ({ event, digits }) => {
+      if (event === "dtmf") this.note(`The keys ${String(digits)} were submitted.`);
+      if (event === "bot_timeout") this.note("The runtime does not wait for the bot any longer.");
+    });
+    session.on("reconnect", ({ recovered, count }) =>
+      this.note(recovered === false ? "Back, but messages are missing: the history does not reach that far." : `Back on the line, ${count ?? 0} missed messages came after.`),
+    );
+    session.on("control", ({ command }) => {
+      if (command === "disable_text_chat") this.note("The runtime switched text chat off.");
+      if (command === "enable_text_chat") this.note("The runtime switched text chat on.");
+      this.invite();
+    });
+    session.on("state", () => this.invite());
+    this.invite();
+  }
+
+  /** Something that nobody said. */
+  note(text: string): void {
+    this.append(make("li", { class: "note" }, text));
+  }
+
+  private say(text: string): void {
+    const item = this.add("you", text, "sending…");
+    this.session!.send("chat", { text }).then(
+      () => this.mark(item, "acknowledged"),
+      (error: TelapiError) => this.mark(item, "refused", `${error.code}: ${error.message}`),
+    );
+  }
+
+  private mark(item: HTMLElement, state: string, text = state): void {
+    item.dataset.state = state;
+    item.querySelector("small")!.textContent = text;
+  }
+
+  private confirm(command: unknown): void {
+    const type = (command as { type?: string } | undefined)?.type ?? "command";
+    const item = make("li", { class: "note" }, `Do you agree to a ${type}? `);
+    for (const [label, confirmed] of [["Confirm", true], ["Decline", false]] as const) {
+      const button = make("button", { type: "button" }, label);
+      button.onclick = () => {
+        void this.session!.send("action_result", { name: "confirm", confirmed });
+        item.textContent = `${label}ed: ${type}.`.replace("eed", "ed");
+      };
+      item.append(button);
+    }
+    this.append(item);
+  }
+
+  private add(who: string, text: string, state: string): HTMLElement {
+    const item = make("li", { class: who, "data-state": state }, make("b", {}, who), make("p", {}, text), make("small", {}, state));
+    this.append(item);
+    return item;
+  }
+
+  private append(item: HTMLElement): void {
+    keepingTheEnd(this.list, () => this.list.append(item));
+  }
+
+  /** Lets people type while somebody takes it: what is said while the line is cut waits for it. */
+  private invite(): void {
+    const { session } = this;
+    const open = !!session && session.state !== "ended";
+    const welcome = open && session.textChat;
+    this.text.placeholder = welcome ? "Say something" : open ? "Text chat is switched off" : "Connect to begin";
+    for (const control of document.querySelectorAll<HTMLButtonElement>("#phrases button, #text, #send")) control.disabled = !welcome;
+  }
+}

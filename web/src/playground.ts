@@ -1,0 +1,171 @@
+import { connect, type Session, type StateChange, TelapiError } from "@telapi/sdk";
+import { Api, type Endpoint, type Guide, type Order } from "./api.js";
+import { Chat } from "./chat.js";
+import { byId, make } from "./dom.js";
+import { Listening } from "./listening.js";
+import { chooseTabs, chooseTheme } from "./surroundings.js";
+import { Timeline } from "./timeline.js";
+import { UsagePanel } from "./usage.js";
+
+const endpoint = byId<HTMLSelectElement>("endpoint");
+const key = byId<HTMLInputElement>("key");
+const button = (id: string) => byId<HTMLButtonElement>(id);
+
+/** The page's one session at a time, and the panels that show it. */
+class Playground {
+  private readonly timeline = new Timeline();
+  private readonly listening = new Listening();
+  private readonly usage = new UsagePanel();
+  private readonly chat: Chat;
+  private api = new Api("");
+  private session: Session | undefined;
+  private leave = new AbortController();
+
+  constructor(private readonly guide: Guide) {
+    this.chat = new Chat(guide.phrases);
+    key.value = guide.apiKey ?? "";
+    byId<HTMLDetailsElement>("more").open = !guide.apiKey;
+    key.onchange = () => void this.offer();
+    endpoint.onchange = () => this.offerModes();
+    byId("connect").onsubmit = (event) => {
+      event.preventDefault();
+      this.open();
+    };
+    button("close").onclick = () => void this.close();
+    button("cut").onclick = () => this.session?.cut();
+    button("resume").onclick = () => this.session?.resume();
+    button("kill").onclick = () => void this.kill();
+    byId("keypad").append(...[..."123456789*0#"].map((digit) => this.digit(digit)));
+    this.show("idle", "Not connected");
+    void this.offer();
+  }
+
+  private endpoints: Endpoint[] = [];
+
+  /** Offers the guide's endpoints, or those of whoever has the key. */
+  private async offer(): Promise<void> {
+    this.api = new Api(key.value);
+    try {
+      this.endpoints = this.guide.endpoints.length ? this.guide.endpoints : key.value ? await this.api.endpoints() : [];
+      endpoint.replaceChildren(...this.endpoints.map(({ id, name }) => make("option", { value: id }, name)));
+      this.offerModes();
+      if (this.endpoints.length && key.value) this.usage.begin(this.api);
+    } catch (error) {
+      this.refuse(error);
+    }
+  }
+
+  private offerModes(): void {
+    const modes = this.endpoints.find(({ id }) => id === endpoint.value)?.modes ?? [];
+    const preferred = modes.includes("chat") ? "chat" : modes[0];
+    byId("modes").replaceChildren(
+      make("legend", {}, "Mode"),
+      ...modes.map((mode) => make("label", {}, make("input", { type: "radio", name: "mode", value: mode, ...(mode === preferred ? { checked: "" } : {}) }), mode)),
+    );
+  }
+
+  private open(): void {
+    const identity = byId<HTMLInputElement>("identity").value.trim();
+    const mode = document.querySelector<HTMLInputElement>("#modes input:checked")?.value ?? "chat";
+    const order: Order = { endpointId: endpoint.value, mode, ...(identity ? { identity: { id: identity } } : {}) };
+    const api = (this.api = new Api(key.value));
+    this.session?.dispose();
+    this.leave.abort();
+    this.leave = new AbortController();
+    byId("refusal").hidden = true;
+    this.timeline.clear();
+    this.listening.begin();
+    this.usage.begin(api);
+
+    const session = (this.session = connect({ issue: () => api.issue(order) }));
+    session.on("frame", (frame) => this.timeline.fromLine(frame));
+    session.on("audio", (payload) => this.listening.frame(payload));
+    session.on("control", ({ command }) => command === "stop_playback" && this.listening.hush());
+    session.on("refused", ({ error, final }) => this.timeline.note(`refused: ${error.message}`, { code: error.code, ...error.context, final }));
+    session.on("state", (change) => this.changed(change));
+    this.chat.follow(session);
+    void session.whenReady().then(
+      () => this.watch(session),
+      () => {}, // told as a change of state
+    );
+  }
+
+  private watch(session: Session): void {
+    byId("session").textContent = session.sessionId!;
+    byId("session").hidden = false;
+    void this.api.follow(session.sessionId!, this.leave.signal, (event) => {
+      this.timeline.fromFeed(event);
+      this.usage.heard(event);
+    });
+  }
+
+  private async close(): Promise<void> {
+    const { session, api } = this;
+    button("close").disabled = true;
+    try {
+      if (session?.sessionId) await api.end(session.sessionId);
+    } catch (error) {
+      this.refuse(error);
+    }
+    session?.dispose(); // unless the service has said goodbye already
+  }
+
+  private async kill(): Promise<void> {
+    try {
+      await this.api.dropSocket(this.session!.sessionId!);
+    } catch (error) {
+      this.refuse(error);
+    }
+  }
+
+  private changed({ state, retryInMs, reason, attempt }: StateChange): void {
+    const why = reason && ` ${reason.message}`;
+    const texts: Record<StateChange["state"], string> = {
+      connecting: attempt ? `Connecting, attempt ${attempt + 1}` : "Connecting",
+      connected: "Connected",
+      waiting: `Line lost, trying again in ${((retryInMs ?? 0) / 1000).toFixed(1)} s`,
+      offline: "No network, waiting for it",
+      cut: "Line cut",
+      ended: "Ended",
+    };
+    this.show(state, texts[state]);
+    this.timeline.note(texts[state].toLowerCase() + (why ? `:${why}` : ""), reason && { code: reason.code, ...reason.context });
+    if (state !== "ended") return;
+    if (reason?.code === "SESSION_ENDED" || reason?.code === "DISPOSED") this.chat.note("The session has ended. Connect to begin another.");
+    else if (reason) this.refuse(reason);
+  }
+
+  /** Says what was refused in the service's own words, with what support will ask for. */
+  private refuse(error: unknown): void {
+    const known = error instanceof TelapiError ? error : new TelapiError("UNREACHABLE", String(error));
+    const { status, closeCode, requestId } = known.context;
+    const origin = [status && `HTTP ${status}`, closeCode && `close code ${closeCode}`, known.code, requestId && `request ${requestId}`].filter(Boolean).join(" · ");
+    byId("refusal").replaceChildren(make("strong", {}, known.message), make("small", {}, origin));
+    byId("refusal").hidden = false;
+  }
+
+  private show(state: string, text: string): void {
+    byId("state").dataset.state = state;
+    byId("state").textContent = text;
+    const live = state !== "idle" && state !== "ended";
+    button("open").disabled = live;
+    button("close").disabled = !live;
+    button("cut").disabled = !live || state === "cut";
+    button("resume").disabled = !["cut", "waiting", "offline"].includes(state);
+    button("kill").disabled = state !== "connected";
+    for (const pad of byId("keypad").querySelectorAll("button")) pad.disabled = !live;
+  }
+
+  private digit(digit: string): HTMLElement {
+    const pad = make("button", { type: "button" }, digit);
+    pad.onclick = () => void this.session?.send("browser_action", { type: "dtmf", digit });
+    return pad;
+  }
+}
+
+chooseTheme();
+chooseTabs();
+Api.guide().then(
+  (guide) => new Playground(guide),
+  (error: unknown) => (byId("state").textContent = `The service does not answer: ${String(error)}`),
+);

@@ -1,0 +1,62 @@
+import type { Payload } from "@telapi/sdk";
+
+/** Samples between -1 and 1 of an audio message, or none of one that is not understood. */
+export function decode({ encoding, data }: Payload): Float32Array<ArrayBuffer> {
+  const bytes = Uint8Array.from(atob(String(data ?? "")), (letter) => letter.charCodeAt(0));
+  if (encoding === "alaw") return Float32Array.from(bytes, (byte) => alaw[byte]!);
+  if (encoding !== "pcm") return new Float32Array();
+  const view = new DataView(bytes.buffer);
+  return Float32Array.from({ length: bytes.length >> 1 }, (_, at) => view.getInt16(2 * at, true) / 32_768);
+}
+
+/** What each byte of A-law (G.711) stands for. */
+const alaw = Float32Array.from({ length: 256 }, (_, byte) => {
+  const bits = byte ^ 0x55;
+  const exponent = (bits >> 4) & 7;
+  const mantissa = ((bits & 15) << 4) + 8;
+  const size = exponent ? (mantissa + 256) << (exponent - 1) : mantissa;
+  return (bits & 0x80 ? size : -size) / 32_768;
+});
+
+/** How much is held back before playback begins, so that frames which come late are still in time. */
+const slackSeconds = 0.08;
+
+/** Plays frames one after the other. It needs a click of the page before it may be heard. */
+export class Player {
+  private readonly context = new AudioContext();
+  private readonly volume = new GainNode(this.context);
+  private readonly playing = new Set<AudioBufferSourceNode>();
+  private until = 0;
+
+  constructor(muted: boolean) {
+    this.volume.connect(this.context.destination);
+    this.mute(muted);
+  }
+
+  mute(muted: boolean): void {
+    this.volume.gain.value = muted ? 0 : 1;
+  }
+
+  play(samples: Float32Array<ArrayBuffer>, sampleRate: number): void {
+    const buffer = this.context.createBuffer(1, samples.length, sampleRate);
+    buffer.copyToChannel(samples, 0);
+    const source = new AudioBufferSourceNode(this.context, { buffer });
+    source.connect(this.volume);
+    source.onended = () => this.playing.delete(source);
+    this.playing.add(source);
+    const { currentTime } = this.context;
+    if (this.until < currentTime) this.until = currentTime + slackSeconds;
+    source.start(this.until);
+    this.until += buffer.duration;
+  }
+
+  /** Drops what was not heard yet. */
+  hush(): void {
+    for (const source of this.playing) source.stop();
+    this.until = 0;
+  }
+
+  close(): void {
+    void this.context.close();
+  }
+}

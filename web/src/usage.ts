@@ -1,0 +1,70 @@
+import type { Api, TimelineEvent } from "./api.js";
+import { byId, make } from "./dom.js";
+
+/** Usage is summed up a moment after it happened. */
+const settlesMs = 1_500;
+
+/** The panel of what speech cost: bars of characters, those from the cache apart, and hits of the session. */
+export class UsagePanel {
+  private readonly grouping = byId<HTMLSelectElement>("grouping");
+  private api: Api | undefined;
+  private due: ReturnType<typeof setTimeout> | undefined;
+  private hits = 0;
+  private spoken = 0;
+
+  constructor() {
+    this.grouping.onchange = () => void this.refresh();
+  }
+
+  begin(api: Api): void {
+    this.api = api;
+    this.hits = this.spoken = 0;
+    this.tally();
+    void this.refresh();
+  }
+
+  /** Speech that was made or found. */
+  heard({ kind, lane, data }: TimelineEvent): void {
+    if (kind !== "speech" || lane !== "service") return;
+    this.spoken++;
+    if ((data as { cached?: boolean }).cached) this.hits++;
+    this.tally();
+    clearTimeout(this.due);
+    this.due = setTimeout(() => void this.refresh(), settlesMs);
+  }
+
+  private tally(): void {
+    byId("hits").textContent = `${this.hits} of ${this.spoken}`;
+  }
+
+  private async refresh(): Promise<void> {
+    const usage = await this.api?.usage(this.grouping.value).catch(() => undefined);
+    if (!usage) return;
+    const { total, buckets } = usage;
+    byId("characters").textContent = total.characters.toLocaleString("en");
+    byId("billed").textContent = total.billedCharacters.toLocaleString("en");
+    byId("cached").textContent = total.cachedCharacters.toLocaleString("en");
+    const most = Math.max(1, ...buckets.map(({ characters }) => characters));
+    byId("chart").replaceChildren(
+      ...buckets.slice(-10).map(({ start, group, characters, billedCharacters, cachedCharacters }) => {
+        const name = group === undefined ? start : group || "without a name";
+        return make("figure", {}, make("figcaption", {}, make("span", {}, name), make("span", {}, characters.toLocaleString("en"))), bar(most, billedCharacters, cachedCharacters));
+      }),
+    );
+  }
+}
+
+function bar(most: number, billed: number, cached: number): SVGElement {
+  const svg = (name: string, attributes: Record<string, string | number>, ...children: SVGElement[]): SVGElement => {
+    const element = document.createElementNS("http://www.w3.org/2000/svg", name) as SVGElement;
+    for (const [key, value] of Object.entries(attributes)) element.setAttribute(key, String(value));
+    element.append(...children);
+    return element;
+  };
+  return svg(
+    "svg",
+    { viewBox: `0 0 ${most} 1`, preserveAspectRatio: "none", role: "img", "aria-label": `${billed} characters billed, ${cached} from the cache` },
+    svg("rect", { width: billed, height: 1, "data-key": "billed" }),
+    svg("rect", { x: billed, width: cached, height: 1, "data-key": "cached" }),
+  );
+}
