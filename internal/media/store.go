@@ -239,7 +239,7 @@ func (s *Store) List(after string, limit int) ([]speech.Stored, error) {
 // shardNames lists the folders that may hold objects, in the order of the paths in
 // them.
 func (s *Store) shardNames() ([]string, error) {
-	entries, err := readFolder(s.root, ".")
+	entries, err := readFolder(s.root)
 	if err != nil {
 		return nil, err
 	}
@@ -254,8 +254,16 @@ func (s *Store) shardNames() ([]string, error) {
 }
 
 // files lists the regular files of a shard.
-func (s *Store) files(shard string) (infos []fs.FileInfo, err error) {
-	entries, err := readFolder(s.root, shard)
+func (s *Store) files(name string) (infos []fs.FileInfo, err error) {
+	dir, err := s.shard(name)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, nil // removed meanwhile
+	}
+	if err != nil {
+		return nil, fmt.Errorf("look at the media root: %w", err)
+	}
+	defer dir.done()
+	entries, err := readFolder(dir.Root)
 	if err != nil {
 		return nil, err
 	}
@@ -263,7 +271,7 @@ func (s *Store) files(shard string) (infos []fs.FileInfo, err error) {
 		if !e.Type().IsRegular() {
 			continue
 		}
-		info, err := s.root.Lstat(shard + "/" + e.Name())
+		info, err := dir.Lstat(e.Name())
 		if errors.Is(err, fs.ErrNotExist) {
 			continue // removed meanwhile
 		}
@@ -275,11 +283,8 @@ func (s *Store) files(shard string) (infos []fs.FileInfo, err error) {
 	return infos, nil
 }
 
-func readFolder(root *os.Root, name string) ([]fs.DirEntry, error) {
-	dir, err := root.Open(name)
-	if errors.Is(err, fs.ErrNotExist) {
-		return nil, nil
-	}
+func readFolder(root *os.Root) ([]fs.DirEntry, error) {
+	dir, err := root.Open(".")
 	if err != nil {
 		return nil, fmt.Errorf("look at the media root: %w", err)
 	}
