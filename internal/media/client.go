@@ -33,7 +33,10 @@ const (
 	requestTimeout = 30 * time.Second // of everything that is not streamed
 )
 
-var _ speech.Blobs = (*Client)(nil)
+var (
+	_ speech.Blobs        = (*Client)(nil)
+	_ speech.CleanupBlobs = (*Client)(nil)
+)
 
 // described are the headers of an answer that a reader of audio needs.
 var described = []string{"Content-Length", "Content-Range", "Content-Type", "ETag", "Last-Modified", "Accept-Ranges", "Cache-Control"}
@@ -111,12 +114,25 @@ func (c *Client) Get(ctx context.Context, path string, ask speech.Conditions) (s
 
 // Put implements speech.Blobs.
 func (c *Client) Put(ctx context.Context, path string, content []byte) error {
-	return c.ask(ctx, http.MethodPut, c.base.JoinPath("media", path), bytes.NewReader(content), nil, http.StatusCreated, http.StatusNoContent)
+	return c.ask(ctx, http.MethodPut, c.base.JoinPath("media", path), nil, bytes.NewReader(content), nil, http.StatusCreated, http.StatusNoContent)
 }
 
 // Delete implements speech.Blobs.
 func (c *Client) Delete(ctx context.Context, path string) error {
-	return c.ask(ctx, http.MethodDelete, c.base.JoinPath("media", path), nil, nil, http.StatusNoContent)
+	return c.ask(ctx, http.MethodDelete, c.base.JoinPath("media", path), nil, nil, nil, http.StatusNoContent)
+}
+
+// DeleteOld implements speech.CleanupBlobs.
+func (c *Client) DeleteOld(ctx context.Context, path string, since time.Time) (gone bool, err error) {
+	header := http.Header{"If-Unmodified-Since": {since.UTC().Format(http.TimeFormat)}}
+	err = c.ask(ctx, http.MethodDelete, c.base.JoinPath("media", path), header, nil, nil, http.StatusNoContent)
+	switch {
+	case errors.Is(err, speech.ErrNoBlob):
+		return true, nil
+	case errors.Is(err, errChanged):
+		return false, nil
+	}
+	return err == nil, err
 }
 
 // List returns the blobs whose paths come after one ("" is the beginning), in
@@ -124,7 +140,7 @@ func (c *Client) Delete(ctx context.Context, path string) error {
 func (c *Client) List(ctx context.Context, after string, limit int) (blobs []speech.Stored, err error) {
 	u := c.base.JoinPath("media")
 	u.RawQuery = url.Values{"after": {after}, "limit": {strconv.Itoa(limit)}}.Encode()
-	err = c.ask(ctx, http.MethodGet, u, nil, func(body io.Reader) error {
+	err = c.ask(ctx, http.MethodGet, u, nil, nil, func(body io.Reader) error {
 		return eachLine(body, limit, func(line []byte) error {
 			var next speech.Stored
 			if err := json.Unmarshal(line, &next); err != nil {
@@ -139,7 +155,7 @@ func (c *Client) List(ctx context.Context, after string, limit int) (blobs []spe
 
 // Ping asks the service for its health.
 func (c *Client) Ping(ctx context.Context) error {
-	return c.ask(ctx, http.MethodGet, c.base.JoinPath("health"), nil, nil, http.StatusOK)
+	return c.ask(ctx, http.MethodGet, c.base.JoinPath("health"), nil, nil, nil, http.StatusOK)
 }
 
 // Close ends the idle connections.

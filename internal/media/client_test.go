@@ -40,7 +40,7 @@ func TestRequestsAsTheyAreSent(t *testing.T) {
 	c, _ := client(t, func(w http.ResponseWriter, r *http.Request) {
 		body, _ := io.ReadAll(r.Body)
 		got = fmt.Sprintf("%s %s auth=%q range=%q body=%q", r.Method, r.URL, r.Header.Get("Authorization"),
-			r.Header.Get("Range")+r.Header.Get("If-None-Match"), body)
+			r.Header.Get("Range")+r.Header.Get("If-None-Match")+r.Header.Get("If-Unmodified-Since"), body)
 		w.WriteHeader(map[string]int{"PUT": 201, "DELETE": 204}[r.Method] + map[bool]int{true: 200}[r.Method == "GET"])
 	})
 	for _, tt := range []struct {
@@ -59,6 +59,10 @@ func TestRequestsAsTheyAreSent(t *testing.T) {
 			`PUT /base/media/ab/abc.pcm auth="Bearer upload-token" range="" body="audio"`},
 		{"delete", func(ctx context.Context) error { return c.Delete(ctx, "ab/abc.pcm") },
 			`DELETE /base/media/ab/abc.pcm auth="Bearer upload-token" range="" body=""`},
+		{"delete what was not stored anew", func(ctx context.Context) error {
+			_, err := c.DeleteOld(ctx, "ab/abc.pcm", time.Unix(1, 999e6))
+			return err
+		}, `DELETE /base/media/ab/abc.pcm auth="Bearer upload-token" range="Thu, 01 Jan 1970 00:00:01 GMT" body=""`},
 		{"list", func(ctx context.Context) error { _, err := c.List(ctx, "ab/x y.pcm", 7); return err },
 			`GET /base/media?after=ab%2Fx+y.pcm&limit=7 auth="Bearer upload-token" range="" body=""`},
 		{"health", c.Ping, `GET /base/health auth="" range="" body=""`},

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"net/http"
 	"net/url"
 	"slices"
@@ -15,6 +16,9 @@ import (
 )
 
 const maxLine = 4 << 10 // of a listing, and of what is read of an answer nobody wants
+
+// errChanged is a blob that was stored anew since the moment that was given.
+var errChanged = errors.New("the blob is another one by now")
 
 // request asks with the token where there is one. All that is asked may be asked
 // twice, so a pooled connection that turns out to be closed is no failure.
@@ -32,13 +36,14 @@ func (c *Client) request(ctx context.Context, method string, u *url.URL, body io
 }
 
 // ask has an answer read within a bounded time.
-func (c *Client) ask(ctx context.Context, method string, u *url.URL, body io.Reader, read func(io.Reader) error, want ...int) error {
+func (c *Client) ask(ctx context.Context, method string, u *url.URL, header http.Header, body io.Reader, read func(io.Reader) error, want ...int) error {
 	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
 	defer cancel()
 	req, err := c.request(ctx, method, u, body)
 	if err != nil {
 		return err
 	}
+	maps.Copy(req.Header, header)
 	resp, err := c.do(req, want...)
 	if err != nil {
 		return err
@@ -69,6 +74,8 @@ func (c *Client) do(req *http.Request, want ...int) (*http.Response, error) {
 		return nil, speech.ErrNoBlob
 	case http.StatusRequestEntityTooLarge:
 		return nil, speech.ErrTooLarge
+	case http.StatusPreconditionFailed:
+		return nil, errChanged
 	case http.StatusUnauthorized:
 		err = errors.New("it refuses the token of TTS_MEDIA_CACHE_UPLOAD_TOKEN")
 	default:

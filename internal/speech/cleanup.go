@@ -48,7 +48,9 @@ type CleanupRows interface {
 // CleanupBlobs is what a cleanup asks of the media service.
 type CleanupBlobs interface {
 	Get(ctx context.Context, path string, ask Conditions) (Blob, error)
-	Delete(ctx context.Context, path string) error
+	// DeleteOld removes a blob unless it was stored anew since the moment, and
+	// tells whether it is gone.
+	DeleteOld(ctx context.Context, path string, since time.Time) (gone bool, err error)
 	// List returns blobs whose paths come after one, in order of path. There
 	// are no more where it returns none.
 	List(ctx context.Context, after string, limit int) ([]Stored, error)
@@ -199,19 +201,21 @@ func (j *Janitor) expire(ctx context.Context, really bool, tell func(Removal)) e
 	}
 }
 
+// expireRow leaves a row alone that somebody is renewing: its blob is then younger
+// than the end of its time. Where clocks differ an old one goes in the end.
 func (j *Janitor) expireRow(ctx context.Context, row Row, really bool, tell func(Removal)) error {
+	since := row.ExpiresAt
+	if ago := j.now().Add(-orphanAge); ago.After(since) {
+		since = ago
+	}
 	for _, v := range row.Variants {
 		path := Path(row.Hash, v.Encoding)
-		gone, err := j.remove(ctx, Removal{Expired, path, 0}, really, tell, func(ctx context.Context) (bool, error) {
-			now, err := j.rows.Speech(ctx, row.Hash)
-			if err != nil || !now.expired(j.now()) {
-				return false, ignore(err, fault.NotFound)
+		if really {
+			if gone, err := j.blobs.DeleteOld(ctx, path, since); err != nil || !gone {
+				return err
 			}
-			return true, j.delete(ctx, path)
-		})
-		if err != nil || !gone {
-			return err // somebody is making it anew
 		}
+		j.note(Removal{Expired, path, 0}, really, tell)
 	}
 	if !really {
 		return nil
@@ -219,29 +223,11 @@ func (j *Janitor) expireRow(ctx context.Context, row Row, really bool, tell func
 	return j.rows.RemoveExpired(ctx, row)
 }
 
-// remove does one thing while nobody makes the blob at that path, and counts it.
-func (j *Janitor) remove(ctx context.Context, r Removal, really bool, tell func(Removal), do func(context.Context) (bool, error)) (done bool, err error) {
+func (j *Janitor) note(r Removal, really bool, tell func(Removal)) {
 	if really {
-		turn, release, held, err := j.turns.Try(ctx, r.Path)
-		if err != nil || !held {
-			return false, err
-		}
-		done, err = do(turn)
-		release()
-		if err != nil || !done {
-			return false, err
-		}
 		j.removed.WithLabelValues(r.Reason).Inc()
 	}
 	tell(r)
-	return true, nil
-}
-
-func (j *Janitor) delete(ctx context.Context, path string) error {
-	if err := j.blobs.Delete(ctx, path); err != nil && !errors.Is(err, ErrNoBlob) {
-		return fmt.Errorf("delete a blob: %w", err)
-	}
-	return nil
 }
 
 func ignore(err error, code fault.Code) error {

@@ -29,7 +29,6 @@ type shelf struct {
 	away   error
 	taken  map[string]bool
 	during func(path string) // called before a blob is deleted
-	trying func(name string) // called before a lease is taken
 }
 
 func (s *shelf) lock() func() { s.Lock(); return s.Unlock }
@@ -78,18 +77,16 @@ func (s *shelf) Get(_ context.Context, path string, ask Conditions) (Blob, error
 	return Blob{Status: 200, Body: io.NopCloser(strings.NewReader(""))}, s.away
 }
 
-func (s *shelf) Delete(_ context.Context, path string) error {
+func (s *shelf) DeleteOld(_ context.Context, path string, since time.Time) (bool, error) {
 	defer s.lock()()
 	if s.during != nil {
 		s.during(path)
 	}
-	if _, ok := s.blobs[path]; !ok && s.away == nil {
-		return ErrNoBlob
+	if s.away != nil || s.blobs[path].After(since) {
+		return false, s.away
 	}
-	if s.away == nil {
-		delete(s.blobs, path)
-	}
-	return s.away
+	delete(s.blobs, path)
+	return true, nil
 }
 
 func (s *shelf) List(_ context.Context, after string, limit int) (page []Stored, _ error) {
@@ -104,9 +101,6 @@ func (s *shelf) List(_ context.Context, after string, limit int) (page []Stored,
 
 func (s *shelf) Try(ctx context.Context, name string) (context.Context, func(), bool, error) {
 	defer s.lock()()
-	if s.trying != nil {
-		s.trying(name)
-	}
 	if s.taken[name] {
 		return nil, nil, false, nil
 	}
@@ -218,14 +212,13 @@ func TestNothingIsDropped(t *testing.T) {
 		situation func(s *shelf)
 		fails     error
 	}{
-		"while the media service is away":                  {func(s *shelf) { s.away = ErrBlobsAway }, ErrBlobsAway},
-		"where an address answers 404 to everything":       {func(s *shelf) { s.away = ErrNoBlob }, ErrNoBlob},
-		"while somebody else cleans up":                    {func(s *shelf) { s.taken[cleanupLease] = true }, errBusy},
-		"that is being made anew":                          {func(s *shelf) { s.taken[Path(hashOf(1), PCM)], s.taken[Path(hashOf(2), PCM)] = true, true }, nil},
-		"of a volume that is not mounted":                  {func(s *shelf) { clear(s.blobs); delete(s.rows, hashOf(1)) }, nil},
-		"of another database's":                            {func(s *shelf) { clear(s.rows) }, nil},
-		"when the media service goes away in the midst":    {func(s *shelf) { s.during = func(string) { s.away = ErrBlobsAway } }, ErrBlobsAway},
-		"that was made anew between the look and the turn": {func(s *shelf) { s.renewing() }, nil},
+		"while the media service is away":               {func(s *shelf) { s.away = ErrBlobsAway }, ErrBlobsAway},
+		"where an address answers 404 to everything":    {func(s *shelf) { s.away = ErrNoBlob }, ErrNoBlob},
+		"while somebody else cleans up":                 {func(s *shelf) { s.taken[cleanupLease] = true }, errBusy},
+		"of a volume that is not mounted":               {func(s *shelf) { clear(s.blobs); delete(s.rows, hashOf(1)) }, nil},
+		"of another database's":                         {func(s *shelf) { clear(s.rows) }, nil},
+		"when the media service goes away in the midst": {func(s *shelf) { s.during = func(string) { s.away = ErrBlobsAway } }, ErrBlobsAway},
+		"that is made anew after the look":              {func(s *shelf) { s.during = func(path string) { s.blobs[path] = shelfTime.Add(1) } }, nil},
 	} {
 		t.Run(name, func(t *testing.T) {
 			s := newShelf()
@@ -240,16 +233,6 @@ func TestNothingIsDropped(t *testing.T) {
 			}
 		})
 	}
-}
-
-// renewing has everything made anew, by somebody who had the turn before.
-func (s *shelf) renewing() {
-	s.trying = func(path string) {
-		if hash, _, ok := parsePath(path); ok {
-			s.rows[hash] = Row{Hash: hash, Variants: []Variant{{PCM, "sum"}}, ExpiresAt: shelfTime.Add(time.Hour)}
-		}
-	}
-	s.rows[hashOf(2)] = Row{Hash: hashOf(2)} // so that as many are left
 }
 
 // Of several instances one cleans up, every minute; when it ends another does.
@@ -269,6 +252,7 @@ func TestOneInstanceCleansUp(t *testing.T) {
 		change(func() {
 			s.store(hashOf(0), time.Time{}, PCM)
 			s.store(hashOf(1), time.Now().Add(30*time.Second), PCM)
+			s.blobs[Path(hashOf(1), PCM)] = time.Now()
 		})
 		time.Sleep(2 * time.Minute)
 		change(func() {

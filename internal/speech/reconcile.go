@@ -88,10 +88,13 @@ func (j *Janitor) lost(ctx context.Context, row Row, v Variant, really bool, tel
 	if !errors.Is(err, ErrNoBlob) {
 		return fmt.Errorf("look for a blob: %w", err)
 	}
-	_, err = j.remove(ctx, Removal{Lost, path, 0}, really, tell, func(ctx context.Context) (bool, error) {
-		return true, j.rows.DropSpeech(ctx, row.Hash, v)
-	})
-	return err
+	if really {
+		if err := j.rows.DropSpeech(ctx, row.Hash, v); err != nil {
+			return err
+		}
+	}
+	j.note(Removal{Lost, path, 0}, really, tell)
+	return nil
 }
 
 // orphan deletes a blob that has been there for a while and still has no row.
@@ -100,21 +103,20 @@ func (j *Janitor) orphan(ctx context.Context, blob Stored, really bool, tell fun
 		return nil
 	}
 	hash, e, _ := parsePath(blob.Path)
-	known := func(ctx context.Context) (bool, error) {
-		row, err := j.rows.Speech(ctx, hash)
-		_, has := row.Variant(e)
-		return err == nil && has, ignore(err, fault.NotFound)
+	row, err := j.rows.Speech(ctx, hash)
+	if _, known := row.Variant(e); err == nil && known {
+		return nil
 	}
-	if is, err := known(ctx); err != nil || is {
+	if err := ignore(err, fault.NotFound); err != nil {
 		return err
 	}
-	_, err := j.remove(ctx, Removal{Orphan, blob.Path, blob.Bytes}, really, tell, func(ctx context.Context) (bool, error) {
-		if is, err := known(ctx); err != nil || is {
-			return false, err
+	if really {
+		if gone, err := j.blobs.DeleteOld(ctx, blob.Path, blob.ModifiedAt); err != nil || !gone {
+			return err
 		}
-		return true, j.delete(ctx, blob.Path)
-	})
-	return err
+	}
+	j.note(Removal{Orphan, blob.Path, blob.Bytes}, really, tell)
+	return nil
 }
 
 // rowWalk goes through all rows by hash, a page at a time.
