@@ -14,7 +14,7 @@ if channel.state == '' then return { 'lost' } end
 if ARGV[1] ~= '' and channel.claimToken ~= ARGV[1] then return { 'claim_lost' } end
 local letters, count, before = ARGV[2], #ARGV[2], num(channel.outLast)
 local known, new, outcomes = recall(SENT, SENT_BEFORE, 3, 2 + count), {}, {}
-local number, notice, messages = before, { channel.epoch, channel.outLast }, {}
+local number, notice, messages = before, { 'M', channel.epoch, ' ', channel.outLast }, {}
 
 local function send(letter, messageId, message)
   if known[messageId] then return 'repeated' end
@@ -28,7 +28,7 @@ local function send(letter, messageId, message)
   end
   channel.outLast = id(number)
   redis.call('XADD', OUT, channel.outLast, 'message', message)
-  notice[#notice + 1] = channel.outLast .. ':' .. #message
+  notice[#notice + 1] = string.format(' %s:%d', channel.outLast, #message)
   messages[#messages + 1] = message
   return 'sent'
 end
@@ -37,8 +37,10 @@ for i = 1, count do outcomes[i] = send(string.sub(letters, i, i), ARGV[2 + i], A
 if #new > 0 then
   set('outLast', channel.outLast)
   remember(SENT, SENT_BEFORE, 1024, before, new)
-  if number % 64 < #new then trim() end -- whoever reads trims exactly
-  redis.call('PUBLISH', BASE .. 'down', 'M' .. table.concat(notice, ' ') .. '\n' .. table.concat(messages))
+  if number % 128 < #new then trim() end -- whoever reads trims exactly
+  notice[#notice + 1] = '\n'
+  for i = 1, #messages do notice[#notice + 1] = messages[i] end
+  redis.call('PUBLISH', BASE .. 'down', table.concat(notice))
   if touch(before == 0) then save() end
 end
 return outcomes

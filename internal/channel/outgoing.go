@@ -1,6 +1,7 @@
 package channel
 
 import (
+	"bytes"
 	"strconv"
 	"time"
 
@@ -126,5 +127,5 @@ func withStreamID(m Message) []byte {
 	b = append(b, `{"streamId":"`...)
 	b = append(b, id...)
 	b = append(b, `",`...)
-	return append(b, m.JSON[1:]...)
+	return append(b, bytes.TrimPrefix(m.JSON, []byte{'{'})...)
 }

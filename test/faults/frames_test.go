@@ -130,6 +130,11 @@ func TestFramesAreBounded(t *testing.T) {
 		if code := b.CloseCode(); code != 1009 {
 			t.Errorf("64 KiB and a byte: closed with %d", code)
 		}
+		for deadline := time.Now().Add(10 * time.Second); !metric(t, p.Instance, `telapi_sockets_closed_total{code="1009"} 1`); time.Sleep(5 * time.Millisecond) {
+			if time.Now().After(deadline) {
+				t.Fatal("the close is not counted as what it was")
+			}
+		}
 
 		b, _ = p.page(t)
 		b.Write("{\"type\":\"\xff\"}")
