@@ -25,7 +25,8 @@ GOLDEN = $(shell grep -rl --include='*_test.go' 'flag\.Bool.*"update"' --exclude
 
 STEP := scripts/step.sh
 SDK  := sdk/js
-NPM  := npm --prefix $(SDK) --no-audit --no-fund --no-update-notifier
+WEB  := web
+NPM  := npm --no-audit --no-fund --no-update-notifier --prefix
 
 .PHONY: help run build test bench release lint fmt generate clean
 
@@ -47,8 +48,11 @@ test: ## Prove everything: servers, vet, staticcheck, all tests with the race de
 	@$(STEP) 'staticcheck' $(STATICCHECK) ./...
 	@STRICT_TESTS=true $(STEP) 'tests' go test -race -timeout 10m ./...
 	@$(STEP) 'sdk: npm ci' $(MAKE) -s $(SDK)/node_modules/.package-lock.json
-	@$(STEP) 'sdk: types' $(NPM) run --silent typecheck
-	@$(STEP) 'sdk: tests' $(NPM) run --silent test
+	@$(STEP) 'sdk: types' $(NPM) $(SDK) run --silent typecheck
+	@$(STEP) 'sdk: tests' $(NPM) $(SDK) run --silent test
+	@$(STEP) 'playground: npm ci' $(MAKE) -s $(WEB)/node_modules/.package-lock.json
+	@$(STEP) 'playground: types' $(NPM) $(WEB) run --silent typecheck
+	@$(STEP) 'playground: tests in Chromium' $(NPM) $(WEB) run --silent test
 
 bench: ## Measure against the baselines; prints ratios from one run
 	go run ./test/bench $(ARGS)
@@ -72,11 +76,11 @@ generate: ## Rewrite golden and generated files (review the diff before committi
 	@if [ -n '$(GOLDEN)' ]; then go test $(GOLDEN) -count=1 -update; else echo 'no package has golden files'; fi
 
 clean: ## Remove what was built; tools stay in bin/tools, data in data
-	rm -rf bin/telapi dist $(SDK)/dist coverage.out
+	rm -rf bin/telapi dist $(SDK)/dist test-artifacts coverage.out
 
 # npm writes this file when it has installed everything.
-$(SDK)/node_modules/.package-lock.json: $(SDK)/package-lock.json
-	@$(NPM) ci
+%/node_modules/.package-lock.json: %/package-lock.json
+	@$(NPM) $* ci
 
 $(GOLANGCI):
 	$(call install,github.com/golangci/golangci-lint/v2/cmd/golangci-lint)

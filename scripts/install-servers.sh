@@ -12,7 +12,7 @@
 # Exit code: 0 all there, 1 something is missing, 2 wrong usage.
 set -euo pipefail
 
-# One line per program that tests need (gcc for the race detector, Node for the SDK): the Debian
+# One line per program that tests need (gcc for the race detector, Node for the SDK and the page): the Debian
 # package that brings it, the systemd unit of that package, and where else the
 # program may lie.
 servers='
@@ -23,6 +23,7 @@ initdb        postgresql    postgresql.service    /usr/lib/postgresql/*/bin
 nginx         nginx-light   nginx.service         /usr/sbin
 node          nodejs        -
 npm           npm           -
+chromium      chromium      -
 sox           sox           -
 espeak-ng     espeak-ng     -
 faketime      faketime      -

@@ -89,7 +89,8 @@ export class Api {
         }
         return;
       } catch (error) {
-        if (signal.aborted || error instanceof TelapiError) return;
+        if (signal.aborted) return;
+        if (error instanceof TelapiError) throw error;
         await new Promise((done) => setTimeout(done, 1_000));
       }
     }

@@ -3,7 +3,7 @@ import { byId, keepingTheEnd, make } from "./dom.js";
 
 /** The panel of the conversation: what was said, what became of it, and where to say more. */
 export class Chat {
-  private readonly list = byId("chat");
+  private readonly list = byId("said");
   private readonly text = byId<HTMLInputElement>("text");
   private session: Session | undefined;
 
@@ -70,11 +70,11 @@ export class Chat {
   private confirm(command: unknown): void {
     const type = (command as { type?: string } | undefined)?.type ?? "command";
     const item = make("li", { class: "note" }, `Do you agree to a ${type}? `);
-    for (const [label, confirmed] of [["Confirm", true], ["Decline", false]] as const) {
+    for (const [label, confirmed, done] of [["Confirm", true, "Confirmed"], ["Decline", false, "Declined"]] as const) {
       const button = make("button", { type: "button" }, label);
       button.onclick = () => {
         void this.session!.send("action_result", { name: "confirm", confirmed });
-        item.textContent = `${label}ed: ${type}.`.replace("eed", "ed");
+        item.textContent = `${done}: ${type}.`;
       };
       item.append(button);
     }
@@ -88,7 +88,7 @@ export class Chat {
   }
 
   private append(item: HTMLElement): void {
-    keepingTheEnd(this.list, () => this.list.append(item));
+    keepingTheEnd(byId("chat"), () => this.list.append(item));
   }
 
   /** Lets people type while somebody takes it: what is said while the line is cut waits for it. */

@@ -50,7 +50,7 @@ export class Listening {
     this.seconds += samples.length / sampleRate;
     this.peaks = [...this.peaks, samples.reduce((peak, sample) => Math.max(peak, Math.abs(sample)), 0)].slice(-bars);
     const loudest = Math.round(100 * Math.max(...this.peaks));
-    byId("heard").textContent = `${this.frames} frames, ${this.seconds.toFixed(1)} s of ${String(payload.encoding)} at ${sampleRate / 1000} kHz, peak ${loudest}\u00a0%`;
+    byId("heard").textContent = `${this.frames} frames, ${this.seconds.toFixed(1)} s, ${String(payload.encoding)} ${sampleRate / 1000} kHz, peak ${loudest}\u00a0%`;
     this.draw();
   }
 

@@ -1,5 +1,5 @@
 import { connect, type Session, type StateChange, TelapiError } from "@telapi/sdk";
-import { Api, type Endpoint, type Guide, type Order } from "./api.js";
+import { Api, type Endpoint, type Guide, type Order, type TimelineEvent } from "./api.js";
 import { Chat } from "./chat.js";
 import { byId, make } from "./dom.js";
 import { Listening } from "./listening.js";
@@ -17,6 +17,7 @@ class Playground {
   private readonly listening = new Listening();
   private readonly usage = new UsagePanel();
   private readonly chat: Chat;
+  private endpoints: Endpoint[] = [];
   private api = new Api("");
   private session: Session | undefined;
   private leave = new AbortController();
@@ -39,8 +40,6 @@ class Playground {
     this.show("idle", "Not connected");
     void this.offer();
   }
-
-  private endpoints: Endpoint[] = [];
 
   /** Offers the guide's endpoints, or those of whoever has the key. */
   private async offer(): Promise<void> {
@@ -93,10 +92,11 @@ class Playground {
   private watch(session: Session): void {
     byId("session").textContent = session.sessionId!;
     byId("session").hidden = false;
-    void this.api.follow(session.sessionId!, this.leave.signal, (event) => {
+    const tell = (event: TimelineEvent) => {
       this.timeline.fromFeed(event);
       this.usage.heard(event);
-    });
+    };
+    this.api.follow(session.sessionId!, this.leave.signal, tell).catch((error: unknown) => this.refuse(error));
   }
 
   private async close(): Promise<void> {

@@ -26,7 +26,7 @@ export class Timeline {
   private readonly inspector = new Inspector(this.list);
   private rows: Row[] = [];
   private waiting: TimelineEvent[] = [];
-  private clockAhead = 0; // of the service, in milliseconds
+  private clockAhead = -Infinity; // of the service, in milliseconds, as far as its quickest frame tells
 
   constructor() {
     this.lane.append(...lanes.map((lane) => make("option", {}, lane)));
@@ -70,13 +70,13 @@ export class Timeline {
 
   /** A frame between this page and the service. */
   fromLine({ direction, message, duplicate }: Frame): void {
-    const { type, sessionId, timestamp, status, error } = message;
-    if (status?.event === "ready") this.clockAhead = timestamp - Date.now();
+    const { type, sessionId, streamId, timestamp, status, error } = message;
+    if (direction === "to_browser" && !streamId) this.clockAhead = Math.max(this.clockAhead, timestamp - Date.now());
     const payload = message.chat ?? status ?? message.control ?? message.action ?? message.browserAction ?? error ?? {};
     const said = [payload.text, payload.event, payload.command, payload.name, payload.type, payload.code].find((part) => typeof part === "string");
     const outward = direction === "to_ari";
     this.add({
-      at: Date.now() + this.clockAhead,
+      at: this.now(),
       lane: outward ? "browser" : "service",
       to: outward ? "service" : "browser",
       kind: type === "audio" ? "audio" : /^p[io]ng$/.test(type) ? "ping" : "frame",
@@ -88,7 +88,12 @@ export class Timeline {
 
   /** Something that the page itself did or noticed. */
   note(title: string, data?: unknown): void {
-    this.add({ at: Date.now() + this.clockAhead, lane: "browser", kind: "session", title, sessionId: "", data });
+    this.add({ at: this.now(), lane: "browser", kind: "session", title, sessionId: "", data });
+  }
+
+  /** The service's time, which the feed goes by. */
+  private now(): number {
+    return Date.now() + (Number.isFinite(this.clockAhead) ? this.clockAhead : 0);
   }
 
   private show(event: TimelineEvent): void {

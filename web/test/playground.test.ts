@@ -1,0 +1,197 @@
+import { readFileSync } from "node:fs";
+import { createRequire } from "node:module";
+import type { AxeResults } from "axe-core";
+import type { Browser } from "playwright-core";
+import { afterAll, beforeAll, expect, inject, test } from "vitest";
+import { launch, Service, Visit } from "./stage.js";
+
+let browser: Browser;
+let service: Service;
+
+beforeAll(async () => {
+  [browser, service] = await Promise.all([launch(), Service.start()]);
+});
+afterAll(async () => {
+  await browser?.close();
+  await service?.[Symbol.asyncDispose]();
+});
+
+const visit = (options = {}) => Visit.start(browser, service, options);
+
+test("what is served is what the sources build", () => {
+  expect(inject("stale"), "web/dist was stale and has been built anew: commit it").toEqual([]);
+});
+
+test("a greeting goes to the bot and comes back through the webhook", async () => {
+  await using it = await visit();
+  await it.begin();
+  await it.click("hello");
+  await it.said("Hello! How are you?").waitFor();
+  await it.said("hello").filter({ hasText: "acknowledged" }).waitFor();
+  for (const step of ["browser to service: frame", "service to runtime: frame", "runtime to bot: http", "bot to service: callback", "service to bot: callback", "service to browser: frame"]) {
+    await it.happened(step).first().waitFor();
+  }
+});
+
+test("a transfer that the policy denies is shown as denied, with the reason, and can be inspected by keyboard", async () => {
+  await using it = await visit();
+  await it.begin();
+  await it.say("transfer me abroad");
+  await it.said("A transfer was denied: target_not_allowed").waitFor();
+  const denied = it.happened("transfer denied: target_not_allowed");
+  expect(await denied.locator("strong").textContent()).toBe("denied");
+
+  await it.page.getByRole("combobox", { name: "Kind" }).selectOption("denied");
+  expect(await it.page.getByRole("list", { name: "Timeline" }).getByRole("button").count()).toBe(1);
+  await it.page.getByRole("list", { name: "Timeline" }).focus();
+  await it.page.keyboard.press("ArrowDown");
+  await it.page.keyboard.press("Enter");
+  await it.click("Copy JSON");
+  await it.page.getByRole("button", { name: "Copied" }).waitFor();
+  const copied = JSON.parse(await it.page.evaluate(() => navigator.clipboard.readText())) as { data: { reason: string } };
+  expect(copied.data.reason).toBe("target_not_allowed");
+  await it.page.keyboard.press("Escape");
+  await it.page.getByRole("region", { name: "transfer denied" }).waitFor({ state: "hidden" });
+  expect(await denied.evaluate((row) => row === document.activeElement)).toBe(true);
+});
+
+test("a line that was cut comes back, and nothing is lost or doubled", async () => {
+  await using it = await visit();
+  await it.begin();
+  await it.click("Cut the line");
+  await it.state("Line cut");
+  for (const n of [1, 2, 3]) await service.send(await it.sessionId(), "chat", { text: `missed ${n}` });
+  for (const n of [1, 2, 3]) await it.say(`said ${n}`);
+  expect(await it.said("sending…").count()).toBe(3);
+
+  await it.click("Come back");
+  await it.state("Connected");
+  for (const n of [1, 2, 3]) await it.said(`You said "said ${n}"`).waitFor();
+  expect(await it.said("acknowledged").count()).toBe(3);
+  const texts = await it.page.locator("#chat li p").allTextContents();
+  expect(texts.filter((text) => /^missed/.test(text))).toEqual(["missed 1", "missed 2", "missed 3"]);
+  expect(texts.filter((text) => /^You said/.test(text)).map((text) => text.slice(0, 17))).toEqual(['You said "said 1"', 'You said "said 2"', 'You said "said 3"']);
+});
+
+test("a socket that the instance drops is opened anew by itself", async () => {
+  await using it = await visit();
+  await it.begin();
+  await it.click("Kill this instance's socket");
+  await it.said("Back on the line").waitFor();
+  await it.happened("line lost").waitFor();
+  await it.click("hello");
+  await it.said("Hello! How are you?").waitFor();
+});
+
+test("text chat that is switched off cannot be used until it is switched on", async () => {
+  await using it = await visit();
+  await it.begin();
+  const message = it.page.getByRole("textbox", { name: "Message" });
+  await service.send(await it.sessionId(), "control", { command: "disable_text_chat" });
+  await it.said("The runtime switched text chat off").waitFor();
+  expect([await message.isDisabled(), await message.getAttribute("placeholder")]).toEqual([true, "Text chat is switched off"]);
+  expect(await it.page.getByRole("button", { name: "hello", exact: true }).isDisabled()).toBe(true);
+  await service.send(await it.sessionId(), "control", { command: "enable_text_chat" });
+  await it.said("The runtime switched text chat on").waitFor();
+  expect(await message.isEnabled()).toBe(true);
+});
+
+test("a call that the bot ends, or the page, is over, and another can begin", async () => {
+  await using it = await visit();
+  await it.begin();
+  await it.click("hang up");
+  await it.state("Ended");
+  await it.said("The session has ended").waitFor();
+  await it.begin();
+  await it.click("Disconnect");
+  await it.state("Ended");
+});
+
+test("a key that is not good is refused in words", async () => {
+  await using it = await visit();
+  await it.page.getByText("Identity and key").click();
+  await it.page.getByLabel("API key").fill("tk_AAAAAAAAAAAAAAAAAAAA_not-a-key");
+  await it.connect();
+  await it.page.getByRole("alert").filter({ hasText: /\w.*HTTP 401 · UNAUTHORIZED · request / }).waitFor();
+  expect(it.complaints.splice(0).every((text) => text.includes("401"))).toBe(true);
+});
+
+test("a mode that is switched off is refused in words", async () => {
+  await using without = await Service.start({ FEATURE_WEBRTC: "false" });
+  await using it = await Visit.start(browser, without);
+  await it.connect("webrtc");
+  await it.page.getByRole("alert").filter({ hasText: /WebRTC.*HTTP 503/i }).waitFor();
+  await it.state("Ended");
+  expect(it.complaints.splice(0).every((text) => text.includes("503"))).toBe(true);
+});
+
+test("speech is decoded, drawn and counted, and comes from the cache the second time", async () => {
+  await using it = await visit();
+  await it.begin("audio");
+  for (const round of [1, 2]) {
+    await it.click("speak");
+    await it.said("This sentence was made once").nth(round - 1).waitFor();
+    await it.happened(round === 1 ? "speech made" : "speech from the media cache").last().waitFor();
+  }
+  await expect.poll(async () => Number(/^(\d+) frames/.exec((await it.page.locator("#heard").textContent())!)?.[1]), { timeout: 20_000 }).toBeGreaterThan(50);
+  expect(await it.page.locator("#heard").textContent()).toMatch(/alaw 8 kHz, peak [1-9]/);
+  const tallest = await it.page.locator("#wave").evaluate((canvas: HTMLCanvasElement) => {
+    const { data } = canvas.getContext("2d")!.getImageData(canvas.width - 40, 0, 40, canvas.height);
+    const inked = Array.from({ length: canvas.height }, (_, y) => data.subarray(y * 160, y * 160 + 160).some((value) => value > 0));
+    return inked.filter(Boolean).length / canvas.height;
+  });
+  expect(tallest).toBeGreaterThan(0.2);
+  await it.click("Mute");
+  expect(await it.page.getByRole("button", { name: "Mute" }).getAttribute("aria-pressed")).toBe("true");
+  await expect.poll(() => it.page.locator("#hits").textContent(), { timeout: 20_000 }).toMatch(/^[1-9]/);
+  await it.page.getByRole("img", { name: /\d characters billed, [1-9]\d* from the cache/ }).waitFor();
+  await it.page.waitForFunction(() => document.querySelector("#cached")!.textContent !== "0");
+});
+
+test("digits are collected from the keypad", async () => {
+  await using it = await visit();
+  await it.begin();
+  await it.click("call me slowly");
+  await it.said("Press up to four keys").waitFor();
+  for (const key of ["4", "2", "#"]) await it.click(key);
+  await it.said("The keys 42 were submitted").waitFor();
+  await it.said("You pressed 4 2.").waitFor();
+});
+
+test("the timeline can be paused and cleared", async () => {
+  await using it = await visit();
+  await it.begin();
+  await it.click("Pause");
+  const before = await it.page.locator("#timeline li").count();
+  await it.click("hello");
+  await it.said("Hello! How are you?").waitFor();
+  expect(await it.page.locator("#timeline li").count()).toBe(before);
+  await it.click("Pause");
+  await it.happened("Hello! How are you?").first().waitFor();
+  await it.click("Clear");
+  expect(await it.page.locator("#timeline li").count()).toBe(0);
+});
+
+const axe = readFileSync(createRequire(import.meta.url).resolve("axe-core/axe.min.js"), "utf8");
+
+test.each([
+  ["light", { colorScheme: "light" }],
+  ["dark", { colorScheme: "dark" }],
+  ["phone", { viewport: { width: 375, height: 812 }, deviceScaleFactor: 2 }],
+] as const)("everybody can use it: %s", async (name, options) => {
+  await using it = await visit(options);
+  await it.begin("audio");
+  await it.say("hello");
+  await it.said("Hello! How are you?").waitFor();
+  await it.say("transfer me abroad");
+  await it.said("A transfer was denied").waitFor();
+  for (const panel of name === "phone" ? ["Talk", "Timeline", "Speech"] : [""]) {
+    if (panel) await it.click(panel);
+    if (panel !== "Talk" && panel !== "Speech") await it.happened("transfer denied: target_not_allowed").click();
+    await it.page.evaluate(axe);
+    const { violations } = (await it.page.evaluate("axe.run()")) as AxeResults;
+    expect(violations.map(({ id, nodes }) => `${id}: ${nodes.map(({ html }) => html).join(" ")}`)).toEqual([]);
+    expect(await it.page.evaluate(() => document.documentElement.scrollWidth <= innerWidth), "nothing sticks out").toBe(true);
+    await it.keep(`playground-${name}${panel && `-${panel.toLowerCase()}`}`);
+  }
+});

@@ -1,0 +1,121 @@
+import { type ChildProcess, execFile, spawn } from "node:child_process";
+import { once } from "node:events";
+import { mkdirSync } from "node:fs";
+import { mkdtemp, rm } from "node:fs/promises";
+import { tmpdir } from "node:os";
+import { join } from "node:path";
+import { createInterface } from "node:readline";
+import { promisify } from "node:util";
+import { type Browser, type BrowserContextOptions, chromium, type Locator, type Page } from "playwright-core";
+import { expect, inject } from "vitest";
+
+/** `telapi dev` as a newcomer has it, on free ports and with a data folder of its own. */
+export class Service implements AsyncDisposable {
+  private constructor(
+    readonly url: string,
+    private readonly env: Record<string, string>,
+    private readonly server: ChildProcess,
+  ) {}
+
+  static async start(settings: Record<string, string> = {}): Promise<Service> {
+    const env = {
+      PATH: process.env.PATH!, HOME: process.env.HOME!, OTEL_ENABLED: "false", TELAPI_PORT: "0", MEDIA_PORT: "0",
+      DATA_DIR: await mkdtemp(join(tmpdir(), "telapi-playground-data-")), ...settings,
+    };
+    const server = spawn(inject("program"), ["dev", "--json"], { env, stdio: ["ignore", "pipe", "ignore"] });
+    for await (const line of createInterface({ input: server.stdout })) {
+      if (!line.startsWith("{")) continue;
+      server.stdout.resume(); // nobody reads on, and it must not block
+      return new Service((JSON.parse(line) as { url: string }).url, env, server);
+    }
+    throw new Error("telapi dev ended before it was up");
+  }
+
+  /** Sends to the browser on behalf of the runtime. */
+  async send(sessionId: string, type: string, payload: object): Promise<void> {
+    await promisify(execFile)(inject("program"), ["channel", "send", sessionId, "--type", type, "--payload", JSON.stringify(payload)], { env: this.env });
+  }
+
+  async [Symbol.asyncDispose](): Promise<void> {
+    const exit = once(this.server, "exit");
+    this.server.kill("SIGTERM");
+    await exit;
+    await rm(this.env.DATA_DIR!, { recursive: true, force: true });
+  }
+}
+
+/** Debian's Chromium, or another. */
+export function launch(): Promise<Browser> {
+  return chromium.launch({ executablePath: process.env.CHROMIUM ?? "/usr/bin/chromium", args: ["--no-sandbox", "--disable-dev-shm-usage"] });
+}
+
+/** The page as somebody has it before them, and what went wrong on it. */
+export class Visit implements AsyncDisposable {
+  readonly complaints: string[] = [];
+
+  private constructor(readonly page: Page) {
+    page.on("console", (message) => message.type() === "error" && this.complaints.push(message.text()));
+    page.on("pageerror", (error) => this.complaints.push(error.message));
+    page.on("request", (request) => new URL(request.url()).origin === new URL(page.url()).origin || page.url() === "about:blank" || this.complaints.push(`asks for ${request.url()}`));
+  }
+
+  static async start(browser: Browser, service: Service, options: BrowserContextOptions = {}): Promise<Visit> {
+    const context = await browser.newContext({ viewport: { width: 1440, height: 900 }, permissions: ["clipboard-read", "clipboard-write"], ...options });
+    context.setDefaultTimeout(20_000);
+    const visit = new Visit(await context.newPage());
+    await visit.page.goto(`${service.url}/playground/`);
+    await visit.page.getByRole("radio").first().waitFor();
+    return visit;
+  }
+
+  async connect(mode = "chat"): Promise<void> {
+    await this.page.getByRole("radio", { name: mode }).check();
+    await this.click("Connect");
+  }
+
+  /** Connects and waits for the bot's first words. */
+  async begin(mode = "chat"): Promise<void> {
+    await this.connect(mode);
+    await this.said("Hello, this is the demo bot").waitFor();
+    await this.state("Connected");
+  }
+
+  async say(text: string): Promise<void> {
+    await this.page.getByRole("textbox", { name: "Message" }).fill(text);
+    await this.page.keyboard.press("Enter");
+  }
+
+  click(name: string): Promise<void> {
+    return this.page.getByRole("button", { name, exact: true }).click();
+  }
+
+  said(text: string): Locator {
+    return this.page.getByRole("log").getByRole("listitem").filter({ hasText: text });
+  }
+
+  happened(text: string): Locator {
+    return this.page.getByRole("list", { name: "Timeline" }).getByRole("button").filter({ hasText: text });
+  }
+
+  async state(text: string): Promise<void> {
+    await this.page.getByRole("status").filter({ hasText: text }).waitFor();
+  }
+
+  async sessionId(): Promise<string> {
+    return (await this.page.locator("#session").textContent())!;
+  }
+
+  async keep(name: string): Promise<void> {
+    mkdirSync(artifacts, { recursive: true });
+    await this.page.screenshot({ path: join(artifacts, `${name}.png`) });
+    console.log(`kept ${join(artifacts, `${name}.png`)}`);
+  }
+
+  /** Leaves. Whatever the browser complained about, but for what was to be expected, fails the test. */
+  async [Symbol.asyncDispose](): Promise<void> {
+    await this.page.context().close();
+    expect(this.complaints).toEqual([]);
+  }
+}
+
+const artifacts = new URL("../../test-artifacts", import.meta.url).pathname;
