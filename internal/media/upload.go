@@ -7,6 +7,7 @@ import (
 	"io"
 	"io/fs"
 	"os"
+	"runtime"
 	"strconv"
 	"sync"
 	"sync/atomic"
@@ -24,10 +25,11 @@ type uploads struct {
 	serial  atomic.Int64 // the rest of the name
 	last    atomic.Int64 // the time the last one was given
 	buffers sync.Pool
+	naming  chan struct{} // held to make or rename a file: many at a time only stand in each other's way in the kernel
 }
 
 func newUploads() uploads {
-	return uploads{boot: rand.Text(), buffers: sync.Pool{New: func() any { return new([64 << 10]byte) }}}
+	return uploads{boot: rand.Text(), naming: make(chan struct{}, 2*runtime.GOMAXPROCS(0)), buffers: sync.Pool{New: func() any { return new([64 << 10]byte) }}}
 }
 
 // Put stores size bytes of body under a path and reports whether there was
@@ -66,7 +68,9 @@ func (s *Store) Put(p Path, body io.Reader, size int64, allow func(current fs.Fi
 
 func (s *Store) write(dir *shard, temp string, body io.Reader, size int64) error {
 	// O_NONBLOCK means nothing for a file, but spares Go's attempt to poll it.
+	s.uploads.naming <- struct{}{}
 	f, err := dir.OpenFile(temp, os.O_WRONLY|os.O_CREATE|os.O_EXCL|syscall.O_NONBLOCK, 0o640)
+	<-s.uploads.naming
 	if err != nil {
 		return fmt.Errorf("begin an upload: %w", err)
 	}
@@ -108,7 +112,11 @@ func (s *Store) commit(dir *shard, p Path, temp, file string, size int64, allow 
 	if err := allow(old); err != nil {
 		return false, err
 	}
-	if err := s.change(p, func() error { return dir.Rename(temp, file) }); err != nil {
+	if err := s.change(p, func() error {
+		s.uploads.naming <- struct{}{}
+		defer func() { <-s.uploads.naming }()
+		return dir.Rename(temp, file)
+	}); err != nil {
 		return false, fmt.Errorf("name an upload: %w", err)
 	}
 	s.bytes.Add(size - oldSize)
