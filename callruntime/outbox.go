@@ -89,21 +89,34 @@ func (b *outbox) next() (together []*outgoing) {
 	return together
 }
 
-// send runs send.lua, as long as anybody waits for it, and tells of each message
-// what became of it.
-func (c *Channel) send(together []*outgoing) func(i int) error {
+// whileAwaited ends when nobody waits for any of the messages any more.
+func whileAwaited(together []*outgoing) (ctx context.Context, done func()) {
 	ctx, cancel := context.WithCancel(context.Background())
-	defer cancel()
 	var left atomic.Int64
 	left.Store(int64(len(together)))
-	letters, args := make([]byte, 0, len(together)), make([]string, 2, 2+2*len(together))
-	for _, o := range together {
-		stop := context.AfterFunc(o.ctx, func() {
+	stops := make([]func() bool, len(together))
+	for i, o := range together {
+		stops[i] = context.AfterFunc(o.ctx, func() {
 			if left.Add(-1) == 0 {
 				cancel()
 			}
 		})
-		defer stop()
+	}
+	return ctx, func() {
+		for _, stop := range stops {
+			stop()
+		}
+		cancel()
+	}
+}
+
+// send runs send.lua, as long as anybody waits for it, and tells of each message
+// what became of it.
+func (c *Channel) send(together []*outgoing) func(i int) error {
+	ctx, done := whileAwaited(together)
+	defer done()
+	letters, args := make([]byte, 0, len(together)), make([]string, 2, 2+2*len(together))
+	for _, o := range together {
 		letters, args = append(letters, o.letter), append(args, o.id)
 	}
 	for _, o := range together {

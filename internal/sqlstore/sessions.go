@@ -188,7 +188,7 @@ func (s *Store) Forget(ctx context.Context, keysBefore, endedBefore time.Time, l
 			err = rows.Scan(&id)
 			ids = append(ids, id)
 		}
-		if err = errors.Join(err, rows.Err(), rows.Close()); err != nil {
+		if err := errors.Join(err, rows.Err(), rows.Close()); err != nil {
 			return err
 		}
 		for _, id := range ids {
