@@ -148,6 +148,7 @@ func New(ctx context.Context, cfg config.Config, opts Options) (_ *App, err erro
 		TrustedProxies: cfg.TrustedProxies,
 		MetricsToken:   cfg.MetricsToken,
 		OpenAPI:        api.OpenAPI,
+		AsyncAPI:       api.AsyncAPI,
 		Health:         a.Health,
 		Draining:       a.draining.Load,
 		Auth:           authenticator,

@@ -16,7 +16,8 @@ func (a *App) openPlayground() *httpapi.Playground {
 	}
 	a.guide.Store(&httpapi.Guide{Endpoints: []httpapi.GuideEndpoint{}, Phrases: []httpapi.Phrase{}})
 	p := &httpapi.Playground{
-		Files:    web.Files(),
+		Files:    web.Playground(),
+		Docs:     web.Docs(),
 		Guide:    func() httpapi.Guide { return *a.guide.Load() },
 		Onlooker: func() (*callruntime.Runtime, error) { return a.onlooker.open(a.cfg) },
 	}

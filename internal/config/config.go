@@ -20,7 +20,7 @@ type Config struct {
 	_                struct{} `section:"What is registered"`
 	FeatureAPIAccess bool     `env:"FEATURE_API_ACCESS" default:"true" doc:"When false, only health, metrics and webhooks are registered."`
 	FeatureWebRTC    bool     `env:"FEATURE_WEBRTC" default:"true" doc:"When false, WebRTC session tokens are refused with 503 and /ws/session serves the other modes only."`
-	Playground       bool     `env:"PLAYGROUND_ENABLED" default:"false" doc:"Serve /playground, a page to try the service with. telapi dev serves it unless this is set to false."`
+	Playground       bool     `env:"PLAYGROUND_ENABLED" default:"false" doc:"Serve /playground, a page to try the service with, and /docs, its reference. telapi dev serves both unless this is set to false."`
 
 	_               struct{}       `section:"Listening"`
 	Port            int            `env:"TELAPI_PORT" default:"3001" min:"0" max:"65535" doc:"Port of the API server. 0 picks a free one."`

@@ -6,6 +6,7 @@ import (
 	"net/http"
 	"net/netip"
 	"path"
+	"strings"
 
 	"telapi/callruntime"
 	"telapi/internal/auth"
@@ -17,6 +18,7 @@ import (
 // Playground is what the page to try the service with stands on.
 type Playground struct {
 	Files    fs.FS
+	Docs     fs.FS // the reference, at /docs/
 	Guide    func() Guide
 	Onlooker func() (*callruntime.Runtime, error) // who looks at channels for the feed
 	Events   *timeline.Hub                        // what the demo does; nil: there is none
@@ -44,7 +46,7 @@ type Phrase struct {
 	Does string `json:"does"`
 }
 
-// policy lets the page load and reach nothing but this service.
+// policy lets a page load and reach nothing but this service.
 const policy = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; font-src 'self'; connect-src 'self'; " +
 	"media-src 'self' blob:; manifest-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
 
@@ -56,45 +58,56 @@ var pageTypes = map[string]string{
 	".map":  "application/json",
 	".svg":  "image/svg+xml",
 	".png":  "image/png",
+	".txt":  "text/plain; charset=utf-8",
 }
 
 type page struct {
 	contentType string
+	compressed  bool
 	document    endpoint.Document
 }
 
 // readPages reads the files once. They are compiled in: what fails to be read is
-// seen when the page is asked for.
+// seen when the page is asked for. One that ends in .gz is served without that
+// ending and as it is, for every browser can unpack it.
 func readPages(files fs.FS) map[string]page {
 	pages := map[string]page{}
 	names, _ := fs.Glob(files, "*")
 	for _, name := range names {
 		content, err := fs.ReadFile(files, name)
+		name, compressed := strings.CutSuffix(name, ".gz")
 		if contentType := pageTypes[path.Ext(name)]; contentType != "" && err == nil {
-			pages[name] = page{contentType, endpoint.NewDocument(content)}
+			pages[name] = page{contentType, compressed, endpoint.NewDocument(content)}
 		}
 	}
 	pages[""] = pages["index.html"]
 	return pages
 }
 
-func (s *Server) enterPlayground(w http.ResponseWriter, _ *http.Request, _ auth.Principal) error {
-	w.Header().Set("Location", "/playground/")
+// enterFolder leads to the page with the slash, beside which its files lie.
+func enterFolder(w http.ResponseWriter, r *http.Request, _ auth.Principal) error {
+	w.Header().Set("Location", r.URL.Path+"/")
 	w.Header().Set("Cache-Control", "no-store")
 	w.WriteHeader(http.StatusFound)
 	return nil
 }
 
-func (s *Server) playgroundFile(w http.ResponseWriter, r *http.Request, _ auth.Principal) error {
-	found, ok := s.pages[r.PathValue("file")]
-	if !ok {
-		return fault.New(fault.NotFound, "The playground has no such file.")
+// fileOf answers with a file of a page.
+func fileOf(pages map[string]page) handler {
+	return func(w http.ResponseWriter, r *http.Request, _ auth.Principal) error {
+		found, ok := pages[r.PathValue("file")]
+		if !ok {
+			return fault.New(fault.NotFound, "This page has no such file.")
+		}
+		h := w.Header()
+		h.Set("Content-Security-Policy", policy)
+		h.Set("Referrer-Policy", "no-referrer")
+		if found.compressed {
+			h.Set("Content-Encoding", "gzip")
+		}
+		writeDocument(w, r, found.contentType, found.document)
+		return nil
 	}
-	h := w.Header()
-	h.Set("Content-Security-Policy", policy)
-	h.Set("Referrer-Policy", "no-referrer")
-	writeDocument(w, r, found.contentType, found.document)
-	return nil
 }
 
 func (s *Server) playgroundConfig(w http.ResponseWriter, r *http.Request, _ auth.Principal) error {

@@ -52,7 +52,8 @@ func (s *Server) routes() []Route {
 		{"POST", webhooks + "llm/{channelId}/{workItemId}", public, "", ratelimit.Webhook, always, s.webhook(callback.LLM)},
 		{"POST", webhooks + "tool/{channelId}/{workItemId}", public, "", ratelimit.Webhook, always, s.webhook(callback.Tool)},
 
-		{"GET", "/openapi.yaml", public, "", ratelimit.API, apiAccess, s.openAPI},
+		{"GET", "/openapi.yaml", public, "", ratelimit.API, apiAccess, serveYAML(s.deps.OpenAPI)},
+		{"GET", "/asyncapi.yaml", public, "", ratelimit.API, apiAccess, serveYAML(s.deps.AsyncAPI)},
 
 		{"POST", "/api/v1/sessions/token", team, auth.CreateCallToken, ratelimit.API, apiAccess, withBody(maxBody, s.issueToken)},
 		{"GET", "/api/v1/sessions/{id}", team, auth.CreateCallToken, ratelimit.API, apiAccess, s.showSession},
@@ -68,12 +69,16 @@ func (s *Server) routes() []Route {
 		{"GET", speech.Route + "/{name}", team, auth.ReadTeamApps, ratelimit.API, apiAccess, s.playSpeech},
 		{"GET", "/api/v1/usage/tts-characters", team, auth.ReadTeamUsage, ratelimit.API, apiAccess, s.ttsUsage},
 
-		{"GET", "/playground", public, "", ratelimit.API, inPlay, s.enterPlayground},
-		{"GET", "/playground/{$}", public, "", ratelimit.API, inPlay, s.playgroundFile},
-		{"GET", "/playground/{file}", public, "", ratelimit.API, inPlay, s.playgroundFile},
+		{"GET", "/playground", public, "", ratelimit.API, inPlay, enterFolder},
+		{"GET", "/playground/{$}", public, "", ratelimit.API, inPlay, fileOf(s.playgroundFiles)},
+		{"GET", "/playground/{file}", public, "", ratelimit.API, inPlay, fileOf(s.playgroundFiles)},
 		{"GET", "/playground/config.json", public, "", ratelimit.API, inPlay, s.playgroundConfig},
 		{"GET", "/playground/feed", team, auth.ReadTeamApps, ratelimit.API, inPlay, s.feed},
 		{"POST", "/playground/sessions/{id}/drop", team, auth.CreateCallToken, ratelimit.API, inPlay, s.dropSocket},
+
+		{"GET", "/docs", public, "", ratelimit.API, inPlay, enterFolder},
+		{"GET", "/docs/{$}", public, "", ratelimit.API, inPlay, fileOf(s.docsFiles)},
+		{"GET", "/docs/{file}", public, "", ratelimit.API, inPlay, fileOf(s.docsFiles)},
 	}
 }
 

@@ -38,6 +38,7 @@ type Deps struct {
 	TrustedProxies []netip.Prefix
 	MetricsToken   redact.Secret
 	OpenAPI        []byte
+	AsyncAPI       []byte
 	Health         func() Health
 	Draining       func() bool
 
@@ -57,13 +58,14 @@ type Deps struct {
 
 // Server answers the service's HTTP requests.
 type Server struct {
-	deps       Deps
-	mux        *http.ServeMux
-	seen       *observations
-	sockets    *sockets
-	scrape     http.Handler
-	openAPIDoc endpoint.Document
-	pages      map[string]page // of the playground
+	deps    Deps
+	mux     *http.ServeMux
+	seen    *observations
+	sockets *sockets
+	scrape  http.Handler
+
+	playgroundFiles map[string]page
+	docsFiles       map[string]page
 
 	streams    context.Context // of answers that go on until the server drains
 	endStreams context.CancelFunc
@@ -72,14 +74,14 @@ type Server struct {
 // New returns the surface, ready to serve.
 func New(deps Deps) *Server {
 	s := &Server{
-		deps:       deps,
-		seen:       newObservations(deps.Registry),
-		sockets:    newSockets(deps.Registry),
-		scrape:     promhttp.HandlerFor(deps.Registry, promhttp.HandlerOpts{Registry: deps.Registry, ErrorHandling: promhttp.ContinueOnError}),
-		openAPIDoc: endpoint.NewDocument(deps.OpenAPI),
+		deps:    deps,
+		seen:    newObservations(deps.Registry),
+		sockets: newSockets(deps.Registry),
+		scrape:  promhttp.HandlerFor(deps.Registry, promhttp.HandlerOpts{Registry: deps.Registry, ErrorHandling: promhttp.ContinueOnError}),
 	}
 	if deps.Playground != nil {
-		s.pages = readPages(deps.Playground.Files)
+		s.playgroundFiles = readPages(deps.Playground.Files)
+		s.docsFiles = readPages(deps.Playground.Docs)
 	}
 	s.streams, s.endStreams = context.WithCancel(context.Background())
 	s.mux = s.register(s.Routes())

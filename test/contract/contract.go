@@ -1,5 +1,6 @@
 // Package contract holds every answer that a test receives against
-// api/openapi.yaml: its status, its headers, its media type and its body.
+// api/openapi.yaml: its status, its headers, its media type and its body; and
+// every frame of a session's socket against api/asyncapi.yaml.
 //
 // The OpenAPI library resolves the file; JSON Schemas are compiled from it by
 // the library below that one. Its own response check would compile a schema

@@ -23,20 +23,22 @@ var playing = boot.Env{"PLAYGROUND_ENABLED": "true"}
 func TestPlaygroundIsThereOnlyWhereItIsAskedFor(t *testing.T) {
 	for _, env := range []boot.Env{{}, {"PLAYGROUND_ENABLED": "true", "FEATURE_API_ACCESS": "false"}} {
 		i := boot.Start(t, env)
-		for _, path := range []string{"/playground", "/playground/", "/playground/config.json", "/playground/feed"} {
+		for _, path := range []string{"/playground", "/playground/", "/playground/config.json", "/playground/feed", "/docs", "/docs/", "/docs/docs.js"} {
 			resp, body := call(t, i, "GET", path)
 			wantStatus(t, resp, body, 404, code("NOT_FOUND"))
 		}
 	}
 }
 
-func TestPlaygroundPageReachesNothingButTheService(t *testing.T) {
+func TestPagesReachNothingButTheService(t *testing.T) {
 	i := boot.Start(t, playing)
 	i.Client.CheckRedirect = func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }
-	if resp, _ := call(t, i, "GET", "/playground"); resp.StatusCode != 302 || resp.Header.Get("Location") != "/playground/" {
-		t.Errorf("got %d %s", resp.StatusCode, resp.Header.Get("Location"))
+	for _, path := range []string{"/playground", "/docs"} {
+		if resp, _ := call(t, i, "GET", path); resp.StatusCode != 302 || resp.Header.Get("Location") != path+"/" {
+			t.Errorf("%s: got %d %s", path, resp.StatusCode, resp.Header.Get("Location"))
+		}
 	}
-	for _, path := range []string{"/playground/", "/playground/index.html"} {
+	for _, path := range []string{"/playground/", "/playground/index.html", "/docs/"} {
 		page, body := call(t, i, "GET", path)
 		if page.StatusCode != 200 || !strings.Contains(body, "<title>") || page.Header.Get("Content-Type") != "text/html; charset=utf-8" {
 			t.Errorf("%s: %d %s %s", path, page.StatusCode, page.Header.Get("Content-Type"), body)
@@ -48,7 +50,7 @@ func TestPlaygroundPageReachesNothingButTheService(t *testing.T) {
 			t.Errorf("%s with its ETag: %d", path, again.StatusCode)
 		}
 	}
-	for _, path := range []string{"/playground/nothing.js", "/playground/..%2fweb.go", "/playground/dist/index.html", "/playground//", "/playground/index.html/"} {
+	for _, path := range []string{"/playground/nothing.js", "/playground/..%2fweb.go", "/playground/dist/index.html", "/playground//", "/playground/index.html/", "/docs/icon.svg", "/docs/swagger-ui.css.gz"} {
 		resp, body := call(t, i, "GET", path)
 		wantStatus(t, resp, body, 404, code("NOT_FOUND"))
 	}

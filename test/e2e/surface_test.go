@@ -32,6 +32,7 @@ func TestSurfaceByFeatureFlag(t *testing.T) {
 		{"GET", "/ws/session", false, 401},
 		{"OPTIONS", "/ws/session", false, 204},
 		{"GET", "/openapi.yaml", false, 200},
+		{"GET", "/asyncapi.yaml", false, 200},
 		{"POST", "/api/v1/webhooks/bot/ch", true, 415},
 		{"POST", "/api/v1/webhooks/llm/ch/w", true, 415},
 		{"POST", "/api/v1/webhooks/tool/ch/w", true, 415},

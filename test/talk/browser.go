@@ -16,6 +16,7 @@ import (
 	"github.com/gorilla/websocket"
 
 	"telapi/callruntime/wire"
+	"telapi/internal/channel"
 	"telapi/test/boot"
 	"telapi/test/contract"
 )
@@ -102,6 +103,7 @@ func (b *Browser) Read() (Received, error) {
 	if err != nil {
 		return Received{}, err
 	}
+	contract.Frame(b.T, contract.Delivers, raw)
 	m := Received{Raw: string(raw)}
 	return m, json.Unmarshal(raw, &m.ChannelMessage)
 }
@@ -160,6 +162,9 @@ func Frame(kind, session, id, object, payload string) string {
 // Write sends a text frame as it is.
 func (b *Browser) Write(frame string) {
 	b.T.Helper()
+	if _, err := channel.ParseFrame([]byte(frame), b.Session); err == nil {
+		contract.Frame(b.T, contract.Takes, []byte(frame))
+	}
 	if err := b.Conn.WriteMessage(websocket.TextMessage, []byte(frame)); err != nil {
 		b.T.Fatalf("write a frame: %v", err)
 	}
