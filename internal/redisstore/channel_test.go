@@ -874,7 +874,7 @@ func liveMessages(t *testing.T, opts Options) {
 
 func opening(t *testing.T, opts Options) {
 	s := newStage(t, opts, nil)
-	r := s.runtime("r", func(o *callruntime.Options) { o.Lease = 300 * time.Millisecond })
+	r := s.runtime("r", func(o *callruntime.Options) { o.Lease = 3 * time.Second })
 	call := callruntime.OpenOptions{ChannelID: s.id, TeamID: "team", EndpointID: "endpoint", CallID: "call", TransactionID: "transaction", Profile: []byte(`{}`)}
 	c, err := r.Open(t.Context(), call)
 	if err != nil || c.CallID != "call" || c.TransactionID != "transaction" {

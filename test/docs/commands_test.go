@@ -75,7 +75,9 @@ func runScript(t *testing.T, script string) {
 	if out, err := exec.CommandContext(t.Context(), "cp", "-r", filepath.Join(root, "deploy"), dir).CombinedOutput(); err != nil {
 		t.Fatalf("%v\n%s", err, out)
 	}
-	cmd := exec.CommandContext(t.Context(), "bash", "-euo", "pipefail", "-c", script+"\necho '== done' >&2\n")
+	// What a page starts ends with its shell, and that with the test.
+	script = "trap 'kill $(jobs -p) 2>/dev/null' EXIT\n" + script + "\necho '== done' >&2\n"
+	cmd := exec.CommandContext(t.Context(), "bash", "-euo", "pipefail", "-c", script)
 	cmd.Dir = dir
 	cmd.Env = append(boot.Environ(boot.Env{
 		"PATH":         filepath.Dir(binary) + ":" + os.Getenv("PATH") + ":/usr/sbin",
@@ -83,8 +85,7 @@ func runScript(t *testing.T, script string) {
 		"REDIS_URL":    servers.StartRedis(t, servers.RedisDurable()).URL(),
 		"DRAIN_DELAY":  "1s",
 	}), ports(t)...)
-	// What the page left running ends with its shell.
-	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGTERM}
 	log := &boot.Log{}
 	cmd.Stdout, cmd.Stderr = log, log
 	if err := cmd.Start(); err != nil {
