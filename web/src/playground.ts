@@ -126,7 +126,7 @@ class Playground {
       waiting: `Line lost, trying again in ${((retryInMs ?? 0) / 1000).toFixed(1)} s`,
       offline: "No network, waiting for it",
       cut: "Line cut",
-      ended: "Ended",
+      ended: reason?.context.status ? "Refused" : "Ended",
     };
     this.show(state, texts[state]);
     this.timeline.note(texts[state].toLowerCase() + (why ? `:${why}` : ""), reason && { code: reason.code, ...reason.context });

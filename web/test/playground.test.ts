@@ -73,6 +73,26 @@ test("a line that was cut comes back, and nothing is lost or doubled", async () 
   expect(texts.filter((text) => /^You said/.test(text)).map((text) => text.slice(0, 17))).toEqual(['You said "said 1"', 'You said "said 2"', 'You said "said 3"']);
 });
 
+test("every phrase does what it says", async () => {
+  await using it = await visit();
+  await it.begin();
+  for (const [phrase, ...answers] of [
+    ["help", "I understand:"],
+    ["fail", "The bot could not answer"],
+    ["out of order", "This is the first answer, posted last.", "This is the second answer, posted first and parked."],
+    ["be silent", "I shall say nothing", "The bot is still thinking.", "The bot stays silent, so I stopped waiting."],
+    ["transfer me", "I put you through.", "The call is transferred to tel:+493012345678."],
+  ] as const) {
+    await it.click(phrase);
+    for (const answer of answers) await it.said(answer).first().waitFor();
+    await it.keep(`phrase-${phrase.replaceAll(" ", "-")}`);
+  }
+  const texts = (await it.page.locator("#chat li").allTextContents()).join();
+  expect(texts.indexOf("first answer")).toBeLessThan(texts.indexOf("second answer"));
+  expect(await it.happened("command transfer").first().locator("strong").textContent()).toBe("allowed");
+  await it.state("Ended");
+});
+
 test("a socket that the instance drops is opened anew by itself", async () => {
   await using it = await visit();
   await it.begin();
@@ -121,7 +141,7 @@ test("a mode that is switched off is refused in words", async () => {
   await using it = await Visit.start(browser, without);
   await it.connect("webrtc");
   await it.page.getByRole("alert").filter({ hasText: /WebRTC.*HTTP 503/i }).waitFor();
-  await it.state("Ended");
+  await it.state("Refused");
   expect(it.complaints.splice(0).every((text) => text.includes("503"))).toBe(true);
 });
 
