@@ -26,6 +26,7 @@ GOLDEN = $(shell grep -rl --include='*_test.go' 'flag\.Bool.*"update"' --exclude
 STEP := scripts/step.sh
 SDK  := sdk/js
 WEB  := web
+REDOCLY := env REDOCLY_TELEMETRY=off REDOCLY_SUPPRESS_UPDATE_NOTICE=true npx --yes @redocly/cli@2.73.0
 NPM  := npm --no-audit --no-fund --no-update-notifier --prefix
 
 .PHONY: help run build test bench release lint fmt generate clean
@@ -46,6 +47,7 @@ test: ## Prove everything: servers, vet, staticcheck, all tests with the race de
 	@$(STEP) 'go vet' go vet ./...
 	@$(STEP) 'staticcheck: install' $(MAKE) -s $(STATICCHECK)
 	@$(STEP) 'staticcheck' $(STATICCHECK) ./...
+	@$(STEP) 'interface descriptions' $(REDOCLY) lint --config api/redocly.yaml api/openapi.yaml api/asyncapi.yaml
 	@STRICT_TESTS=true $(STEP) 'tests' go test -race -timeout 10m ./...
 	@$(STEP) 'sdk: npm ci' $(MAKE) -s $(SDK)/node_modules/.package-lock.json
 	@$(STEP) 'sdk: types' $(NPM) $(SDK) run --silent typecheck

@@ -1,0 +1,28 @@
+import { expect, test } from "vitest";
+import { launch, Service } from "./stage.js";
+
+test("the reference shows every operation, tries one, and asks nobody but the service", async () => {
+  await using service = await Service.start();
+  const browser = await launch();
+  try {
+    const page = await browser.newPage();
+    const complaints: string[] = [];
+    page.on("console", (message) => message.type() === "error" && complaints.push(message.text())); // a breach of the policy is one
+    page.on("pageerror", (error) => complaints.push(error.message));
+    page.on("request", (request) => /^(data|blob):/.test(request.url()) || request.url().startsWith(service.url) || complaints.push(`asks for ${request.url()}`));
+
+    await page.goto(`${service.url}/docs`);
+    const health = page.locator("#operations-Operations-getHealth");
+    await health.waitFor();
+    for (const summary of await page.locator(".opblock-summary-control").all()) await summary.click();
+    await health.getByRole("button", { name: "Try it out" }).click();
+    await health.getByRole("button", { name: "Execute" }).click();
+    await health.locator(".live-responses-table").getByText("uptimeSeconds").waitFor();
+
+    const file = await (await fetch(`${service.url}/openapi.yaml`)).text();
+    expect(await page.locator(".opblock").count()).toBe(file.match(/^ {6}operationId:/gm)?.length);
+    expect(complaints).toEqual([]);
+  } finally {
+    await browser.close();
+  }
+});
