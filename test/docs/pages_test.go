@@ -5,6 +5,7 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 )
@@ -45,5 +46,27 @@ func TestEveryTestThatAPageNamesExists(t *testing.T) {
 	}
 	if named == 0 {
 		t.Error("no page names a test")
+	}
+}
+
+func TestTheMapOfTheHouseIsComplete(t *testing.T) {
+	text, err := os.ReadFile(filepath.Join(root, "docs/architecture.md"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, house, _ := strings.Cut(string(text), "## The house")
+	house, _, _ = strings.Cut(house, "\n## ")
+	words := strings.FieldsFunc(house, func(r rune) bool { return strings.ContainsRune(" \n/`", r) })
+	for _, folder := range []string{"", "callruntime", "internal", "test"} {
+		entries, err := os.ReadDir(filepath.Join(root, folder))
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, e := range entries {
+			made := slices.Contains([]string{"bin", "data", "dist", "node_modules"}, e.Name()) || strings.HasPrefix(e.Name(), ".")
+			if e.IsDir() && !made && !slices.Contains(words, e.Name()) {
+				t.Errorf("docs/architecture.md does not say what %s is", filepath.Join(folder, e.Name()))
+			}
+		}
 	}
 }
