@@ -49,6 +49,8 @@ func TestRangesAndConditions(t *testing.T) {
 				{"a range beyond the end", "GET", []string{"Range", "bytes=18-99"}, 206, "ij", "bytes 18-19/20"},
 				{"one byte", "GET", []string{"Range", "bytes=0-0"}, 206, "0", "bytes 0-0/20"},
 				{"no byte in range", "GET", []string{"Range", "bytes=20-"}, 416, "RANGE_NOT_SATISFIABLE", "bytes */20"},
+				{"the last 0 bytes", "GET", []string{"Range", "bytes=-0"}, 416, "RANGE_NOT_SATISFIABLE", "bytes */20"},
+				{"the last 0 bytes and two more", "GET", []string{"Range", "bytes= -00,1-2"}, 206, "12", "bytes 1-2/20"},
 				{"one of two in range", "GET", []string{"Range", "bytes=90-99, 1-2"}, 206, "12", "bytes 1-2/20"},
 				{"a range of another unit", "GET", []string{"Range", "lines=1-2"}, 200, content, ""},
 				{"a unit in capitals", "GET", []string{"Range", "Bytes=2-4"}, 206, "234", "bytes 2-4/20"},

@@ -40,16 +40,27 @@ func (s *Service) get(w http.ResponseWriter, r *http.Request, p Path) error {
 	}
 	defer o.Close()
 	allowTime(w, o.Size)
-	// Ranges are defined for GET alone, and one of a unit we do not know is none;
-	// ServeContent sees neither so.
+	// Ranges are defined for GET alone, one of a unit we do not know is none, and
+	// the last 0 bytes are no byte; ServeContent sees none of this so.
 	if unit, ranges, _ := strings.Cut(r.Header.Get("Range"), "="); r.Method == http.MethodHead || !strings.EqualFold(unit, "bytes") {
 		r.Header.Del("Range")
 	} else {
-		r.Header.Set("Range", "bytes="+ranges)
+		r.Header.Set("Range", "bytes="+withoutEmpty(ranges, o.Size))
 	}
 	o.describe(w.Header(), p)
 	http.ServeContent(w, r, "", o.Modified, o.File)
 	return nil
+}
+
+// withoutEmpty puts ranges that begin behind the end in place of empty ones.
+func withoutEmpty(ranges string, size int64) string {
+	list := strings.Split(ranges, ",")
+	for i, one := range list {
+		if last, ok := strings.CutPrefix(strings.TrimSpace(one), "-"); ok && last != "" && strings.Trim(last, "0") == "" {
+			list[i] = strconv.FormatInt(size, 10) + "-"
+		}
+	}
+	return strings.Join(list, ",")
 }
 
 // load brings an object into memory, with the header that get gives it.

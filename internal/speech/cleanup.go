@@ -2,7 +2,6 @@ package speech
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"log/slog"
 	"strings"
@@ -132,7 +131,7 @@ func (j *Janitor) serve(turn context.Context) {
 		case err == nil && due:
 			reconciled = j.now()
 			j.done.Set(float64(reconciled.Unix()))
-		case err != nil && turn.Err() == nil && !errors.Is(err, errBusy):
+		case err != nil && turn.Err() == nil && !fault.Is(err, fault.ServiceUnavailable): // another is at it, or a store says itself that it is away
 			j.failed.Inc()
 			j.log.WarnContext(turn, "the media cache was not cleaned up", "error", err)
 		}

@@ -271,3 +271,29 @@ func TestOneInstanceCleansUp(t *testing.T) {
 		stopB()
 	})
 }
+
+// At a start the database is not ready yet, which is no reason to alarm anybody.
+func TestCleanupComplainsOfWhatNobodyElseReports(t *testing.T) {
+	for name, tt := range map[string]struct {
+		fails error
+		says  bool
+	}{
+		"a database that is not ready":   {fault.Unavailable("The database", errors.New("not migrated yet")), false},
+		"a media service that is away":   {ErrBlobsAway, true},
+		"a media service of other words": {errors.New("line 1: no JSON"), true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				s := newShelf()
+				s.away = tt.fails
+				var said strings.Builder
+				turn, cancel := context.WithTimeout(t.Context(), expireEvery/2)
+				defer cancel()
+				NewJanitor(s, s, s, slog.New(slog.NewTextHandler(&said, nil)), prometheus.NewRegistry(), time.Now).serve(turn)
+				if strings.Contains(said.String(), "not cleaned up") != tt.says {
+					t.Errorf("it says %q", said.String())
+				}
+			})
+		})
+	}
+}

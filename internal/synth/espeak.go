@@ -103,8 +103,15 @@ func (e *Espeak) Synthesize(ctx context.Context, u speech.Utterance) (audio.Soun
 	if err != nil {
 		done() // or it would be waited for
 	}
-	if err := errors.Join(err, cmd.Wait()); err != nil {
-		return audio.Sound{}, fmt.Errorf("run espeak-ng: %w", err)
+	switch ended := cmd.Wait(); {
+	case errors.Is(err, errEndless):
+		return audio.Sound{}, fmt.Errorf("%w: %w", speech.ErrRefused, err)
+	case err != nil || ended != nil:
+		return audio.Sound{}, fmt.Errorf("run espeak-ng: %w", errors.Join(err, ended))
 	}
-	return decode(file, 0)
+	sound, err := decode(file, 0)
+	if err != nil { // it is well, and found nothing to say in a text such as "-"
+		err = fmt.Errorf("%w: %w", speech.ErrRefused, err)
+	}
+	return sound, err
 }

@@ -26,7 +26,10 @@ const (
 // rates are those that are made into ours without a filter of absurd length.
 var rates = []int{8000, 11025, 16000, 22050, 24000, 32000, 44100, 48000}
 
-var errSilent = errors.New("nothing came from it for too long")
+var (
+	errSilent  = errors.New("nothing came from it for too long")
+	errEndless = fmt.Errorf("it sent more than %d s of audio", maxSeconds)
+)
 
 // patience ends the context of work that gives no sign of life for a while.
 type patience struct {
@@ -60,7 +63,7 @@ func (p patience) readAll(ctx context.Context, r io.Reader) ([]byte, error) {
 		case err != nil:
 			return nil, fmt.Errorf("read audio: %w", err)
 		case len(all) > maxBytes:
-			return nil, fmt.Errorf("it sent more than %d s of audio", maxSeconds)
+			return nil, errEndless
 		}
 	}
 }

@@ -223,6 +223,14 @@ func TestEspeakSaysWhatComesThroughThePipe(t *testing.T) {
 			t.Errorf("voice %q became %q, want %q", asked, got, want)
 		}
 	}
+	for what, u := range map[string]speech.Utterance{
+		"nothing":               {Text: "-", Voice: "en", Speed: 1},
+		"more than ten minutes": {Text: strings.Repeat("9 ", 2048), Voice: "en", Speed: speech.MinSpeed},
+	} {
+		if _, err := e.Synthesize(t.Context(), u); !errors.Is(err, speech.ErrRefused) {
+			t.Errorf("a text that is %s to say is taken for a fault of the program: %v", what, err)
+		}
+	}
 	if _, err := NewEspeak(t.Context(), "no such voice", time.Minute); err == nil {
 		t.Error("a voice it has not was taken")
 	}
