@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"context"
 	"database/sql"
-	"errors"
 	"fmt"
 	"maps"
 	"math"
@@ -178,17 +177,8 @@ func (s *Store) Forget(ctx context.Context, keysBefore, endedBefore time.Time, l
 		if _, err := tx.ExecContext(ctx, deleteReceipts, keysBefore.UnixMilli()); err != nil {
 			return err
 		}
-		rows, err := tx.QueryContext(ctx, deleteSessions, endedBefore.UnixMilli(), limit)
+		ids, err := deletedSessions(ctx, tx, endedBefore, limit)
 		if err != nil {
-			return err
-		}
-		var ids []string
-		for rows.Next() && err == nil {
-			var id string
-			err = rows.Scan(&id)
-			ids = append(ids, id)
-		}
-		if err := errors.Join(err, rows.Err(), rows.Close()); err != nil {
 			return err
 		}
 		for _, id := range ids {
@@ -198,6 +188,24 @@ func (s *Store) Forget(ctx context.Context, keysBefore, endedBefore time.Time, l
 		}
 		return nil
 	})
+}
+
+// deletedSessions deletes, and says which; its rows are read to the end before
+// the transaction goes on.
+func deletedSessions(ctx context.Context, tx *sql.Tx, endedBefore time.Time, limit int) (ids []string, err error) {
+	rows, err := tx.QueryContext(ctx, deleteSessions, endedBefore.UnixMilli(), limit)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	for rows.Next() {
+		var id string
+		if err := rows.Scan(&id); err != nil {
+			return nil, err
+		}
+		ids = append(ids, id)
+	}
+	return ids, rows.Err()
 }
 
 func scanSession(r row) (found session.Session, err error) {
