@@ -64,10 +64,12 @@ func (s Sound) At(rate int) Sound {
 	out := Sound{rate, make([]int16, (len(s.Samples)*up+down/2)/down)}
 	for n := range out.Samples {
 		at, phase := n*down/up, n*down%up
-		taps := filter[phase]
+		first := max(0, at-reach+1)
+		near := s.Samples[first:min(len(s.Samples), at+reach+1)]
+		taps := filter[phase][first-at+reach-1:][:len(near)] // of one length: the loop checks no bounds
 		sum := 0.0
-		for i := max(0, at-reach+1); i <= min(len(s.Samples)-1, at+reach); i++ {
-			sum += taps[i-at+reach-1] * float64(s.Samples[i])
+		for i, v := range near {
+			sum += taps[i] * float64(v)
 		}
 		out.Samples[n] = int16(math.Round(min(math.MaxInt16, max(math.MinInt16, sum))))
 	}

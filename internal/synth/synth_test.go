@@ -195,6 +195,10 @@ func TestToneIsTheSameForTheSameTextAndAsLongAsItIs(t *testing.T) {
 	if n := len(once.Samples); len(play(longer).Samples) != 2*n || len(play(slower).Samples) != 2*n || reflect.DeepEqual(play(other), once) {
 		t.Error("text, speed or voice make no difference")
 	}
+	endless := speech.Utterance{Text: strings.Repeat("a", speech.MaxCharacters), Speed: speech.MinSpeed}
+	if n := len(play(endless).Samples); n > 60*once.Rate || n < 50*once.Rate {
+		t.Errorf("the longest text takes %d s", n/once.Rate)
+	}
 }
 
 func TestEspeakSaysWhatComesThroughThePipe(t *testing.T) {

@@ -19,6 +19,7 @@ var _ speech.Provider = Tone{}
 const (
 	toneRate    = 16000
 	toneSeconds = 0.04 // of a letter, at speed 1
+	longestTune = 60   // seconds: a long text is played faster
 )
 
 // pentatonic holds the semitones of a scale in which nothing sounds wrong.
@@ -38,7 +39,7 @@ func (Tone) Synthesize(_ context.Context, u speech.Utterance) (audio.Sound, erro
 	for _, c := range u.Voice {
 		base += int(c)
 	}
-	length := int(toneRate * toneSeconds / u.Speed)
+	length := int(toneRate * min(toneSeconds/u.Speed, longestTune/float64(max(1, u.Characters()))))
 	sound := audio.Sound{Rate: toneRate}
 	for _, c := range u.Text {
 		if unicode.IsSpace(c) {
