@@ -100,7 +100,7 @@ func (c *cli) welcome(ctx context.Context, a *app.App, cfg config.Config, noDemo
 	}{a.URL(), playground, cfg.MediaCacheURL, d.Key.Reveal(), d.TeamID, d.EndpointID}, func(w io.Writer) {
 		_, _ = fmt.Fprintf(w, "\ntelapi %s is up, for development.\n\n", version)
 		if playground != "" {
-			_, _ = fmt.Fprintf(w, "  Playground %s\n", playground)
+			_, _ = fmt.Fprintf(w, "  Playground %s\n  Reference  %s/docs/\n", playground, a.URL())
 		}
 		_, _ = fmt.Fprintf(w, `  API        %s
   Demo key   %s
