@@ -110,6 +110,9 @@ func (c *chain) synthesize(ctx context.Context, p Provider, u Utterance) (sound 
 			break
 		}
 	}
+	if err != nil && errors.Is(ctx.Err(), context.Canceled) { // whoever asked has left: no fault of the provider's
+		return audio.Sound{}, fmt.Errorf("wait for speech: %w", ctx.Err())
+	}
 	c.note(p, err != nil && !errors.Is(err, ErrRefused))
 	if err != nil {
 		return audio.Sound{}, fmt.Errorf("%s: %w", p.Name(), err)

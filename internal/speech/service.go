@@ -2,6 +2,7 @@ package speech
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"runtime/debug"
@@ -212,7 +213,10 @@ func (s *Service) produce(ctx context.Context, r Request, providers []Provider, 
 			}
 		}
 		sound, err := s.chain.synthesize(ctx, p, Utterance{row.Sentence, row.Voice, row.Model, row.Speed})
-		if err != nil {
+		switch {
+		case errors.Is(err, context.Canceled):
+			return rendering{}, err
+		case err != nil:
 			failures = append(failures, err)
 			continue
 		}

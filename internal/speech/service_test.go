@@ -89,6 +89,25 @@ func TestWhoeverAskedFirstMayLeave(t *testing.T) {
 	})
 }
 
+func TestWhoeverLeavesAnUncachedRequestHarmsNobody(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w, p, next := newWorld(), &voice{name: "primary", gate: make(chan struct{})}, &voice{name: "next"}
+		s := w.service(t, p, next)
+		ctx, leave := context.WithCancel(t.Context())
+		left := make(chan error)
+		go func() { _, err := s.Speak(ctx, "t1", []byte(`{"text":"abc","disableCache":true}`)); left <- err }()
+		synctest.Wait()
+		leave()
+		if err := <-left; !errors.Is(err, context.Canceled) || next.said.Load() != 0 || w.billed() != 0 {
+			t.Errorf("%v; the next provider was asked %d times, %d billed", err, next.said.Load(), w.billed())
+		}
+		close(p.gate)
+		if a := speak(t, s, `{"text":"abc"}`); a.Provider != "primary" {
+			t.Errorf("the others are spoken to by %s", a.Provider)
+		}
+	})
+}
+
 func TestDisabledCacheIsNeitherReadNorWritten(t *testing.T) {
 	w, p := newWorld(), &voice{name: "primary"}
 	s := w.service(t, p)
