@@ -141,8 +141,12 @@ func (c *cache) drop(ctx context.Context, row Row, v Variant, why error) {
 	}
 }
 
-// lost leaves the media service alone for a moment.
+// lost leaves the media service alone for a moment, unless it is the caller who
+// ran out of time.
 func (c *cache) lost(ctx context.Context, err error) {
+	if ctx.Err() != nil {
+		return
+	}
 	c.metrics.cache.WithLabelValues(cacheAway).Inc()
 	c.awayTil.Store(c.now().Add(awayTime).UnixNano())
 	c.log.WarnContext(ctx, "speech goes on without the media service", "error", err)

@@ -114,10 +114,10 @@ func (w *world) Get(_ context.Context, path string, _ Conditions) (Blob, error) 
 	return Blob{Status: 200, Headers: map[string]string{}, Body: io.NopCloser(bytes.NewReader(blob))}, nil
 }
 
-func (w *world) Put(_ context.Context, path string, content []byte) error {
+func (w *world) Put(ctx context.Context, path string, content []byte) error {
 	w.Lock()
 	defer w.Unlock()
-	if w.away {
+	if w.away || ctx.Err() != nil {
 		return errGone
 	}
 	if len(content) > 10_000 {

@@ -155,6 +155,19 @@ func TestMediaServiceThatIsAwayFailsNothing(t *testing.T) {
 	}
 }
 
+func TestOneSentenceThatTookTooLongHindersNoOther(t *testing.T) {
+	w, p := newWorld(), &voice{name: "primary"}
+	s := w.service(t, p)
+	late, end := context.WithCancel(t.Context())
+	end()
+	if made := s.cache.keep(late, s.row(Request{Encoding: PCM, SampleRate: 8000}, p), PCM, audio.Sound{Rate: 8000, Samples: make([]int16, 8)}); made.stored {
+		t.Error("it was kept in no time")
+	}
+	if a := speak(t, s, `{"text":"abc"}`); a.URL == "" {
+		t.Errorf("the media service is taken for away: %+v", a)
+	}
+}
+
 func TestOneSentenceTooLongToBeKeptHindersNoOther(t *testing.T) {
 	w := newWorld()
 	s := w.service(t, &voice{name: "primary"})
