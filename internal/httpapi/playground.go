@@ -6,6 +6,7 @@ import (
 	"net/http"
 	"net/netip"
 	"path"
+	"slices"
 	"strings"
 
 	"telapi/callruntime"
@@ -112,7 +113,7 @@ func fileOf(pages map[string]page) handler {
 
 func (s *Server) playgroundConfig(w http.ResponseWriter, r *http.Request, _ auth.Principal) error {
 	guide := s.deps.Playground.Guide()
-	if !local(w.(*exchange).client, r.Host) {
+	if !local(w.(*exchange).client, r.Host) || passedOn(r.Header) {
 		guide.APIKey = ""
 	}
 	return writeJSON(w, http.StatusOK, guide)
@@ -127,6 +128,13 @@ func local(client netip.Addr, host string) bool {
 	}
 	addr, err := netip.ParseAddr(host)
 	return client.IsLoopback() && (host == "localhost" || err == nil && addr.IsLoopback())
+}
+
+// passedOn tells whether a proxy or a tunnel on this machine asks for somebody
+// else: what it passes on comes from a local address, and often by a local name.
+func passedOn(h http.Header) bool {
+	return slices.ContainsFunc([]string{"Forwarded", "Via", "X-Forwarded-For", "X-Forwarded-Host", "X-Forwarded-Proto", "X-Real-Ip"},
+		func(name string) bool { return h[name] != nil })
 }
 
 // dropSocket cuts a session's line, for people who want to see it come back.

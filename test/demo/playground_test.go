@@ -3,6 +3,7 @@ package demo
 import (
 	"bufio"
 	"encoding/json"
+	"errors"
 	"net/http"
 	"strings"
 	"testing"
@@ -50,6 +51,29 @@ func TestPageIsToldTheKeyOnlyOnThisMachine(t *testing.T) {
 		}
 		if guide.TeamID != d.TeamID || len(guide.Endpoints) != 1 || guide.Endpoints[0].ID != d.EndpointID || len(guide.Phrases) < 9 {
 			t.Errorf("as %q the page is told %+v", host, guide)
+		}
+	}
+}
+
+func TestPageBehindAProxyOfThisMachineIsNotToldTheKey(t *testing.T) {
+	t.Parallel()
+	i := boot.Develop(t, boot.Env{"PLAYGROUND_ENABLED": "true"}, true)
+	if _, err := i.App.Demo(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	for _, header := range []string{"Forwarded", "Via", "X-Forwarded-For", "X-Forwarded-Host", "X-Forwarded-Proto", "X-Real-IP"} {
+		req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, i.URL+"/playground/config.json", nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		req.Header.Set(header, "127.0.0.1")
+		resp, err := i.Client.Do(req)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var guide httpapi.Guide
+		if err := errors.Join(json.NewDecoder(resp.Body).Decode(&guide), resp.Body.Close()); err != nil || guide.APIKey != "" || len(guide.Endpoints) != 1 {
+			t.Errorf("with %s the page is told %+v (%v)", header, guide, err)
 		}
 	}
 }

@@ -43,6 +43,9 @@ export interface Usage {
   buckets: (Figures & { start: string; group?: string })[];
 }
 
+/** How many lines of a feed are remembered; more than it repeats. */
+const remembered = 5_000;
+
 /** The service, for whoever holds the key. */
 export class Api {
   constructor(private readonly key: string) {}
@@ -76,8 +79,8 @@ export class Api {
     return (await (await this.ask("GET", `/api/v1/usage/tts-characters${query}`)).json()) as Usage;
   }
 
-  /** Tells what happens in a session until it ends. A broken feed is taken up again; what it repeats is told once. */
-  async follow(sessionId: string, signal: AbortSignal, tell: (event: TimelineEvent) => void): Promise<void> {
+  /** Tells what happens in a session until it is over. A feed that ends before is taken up again; what it repeats is told once. */
+  async follow(sessionId: string, over: () => boolean, signal: AbortSignal, tell: (event: TimelineEvent) => void): Promise<void> {
     const told = new Set<string>();
     while (!signal.aborted) {
       try {
@@ -85,14 +88,14 @@ export class Api {
         for await (const line of lines(answer.body!)) {
           if (told.has(line)) continue;
           told.add(line);
+          if (told.size > remembered) told.delete(told.values().next().value!);
           tell(JSON.parse(line) as TimelineEvent);
         }
-        return;
       } catch (error) {
-        if (signal.aborted) return;
-        if (error instanceof TelapiError) throw error;
-        await new Promise((done) => setTimeout(done, 1_000));
+        if (!signal.aborted && error instanceof TelapiError && error.context.status! < 500) throw error;
       }
+      if (over()) return;
+      await new Promise((done) => setTimeout(done, 1_000));
     }
   }
 

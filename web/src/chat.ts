@@ -38,7 +38,7 @@ export class Chat {
       if (event === "bot_timeout") this.note("The runtime does not wait for the bot any longer.");
     });
     session.on("reconnect", ({ recovered, count }) =>
-      this.note(recovered === false ? "Back, but messages are missing: the history does not reach that far." : `Back on the line, ${count ?? 0} missed messages came after.`),
+      this.note(recovered === false ? "Back, but messages are missing: the history does not reach that far." : `Back on the line, ${count ? `and what was missed came after: ${count}` : "nothing was missed"}.`),
     );
     session.on("control", ({ command }) => {
       if (command === "disable_text_chat") this.note("The runtime switched text chat off.");

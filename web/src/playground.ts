@@ -11,6 +11,9 @@ const endpoint = byId<HTMLSelectElement>("endpoint");
 const key = byId<HTMLInputElement>("key");
 const button = (id: string) => byId<HTMLButtonElement>(id);
 
+/** Where the keyboard goes on when a button is switched off under it. */
+const twins: Record<string, string> = { open: "close", close: "open", cut: "resume", resume: "cut", kill: "resume" };
+
 /** The page's one session at a time, and the panels that show it. */
 class Playground {
   private readonly timeline = new Timeline();
@@ -96,7 +99,7 @@ class Playground {
       this.timeline.fromFeed(event);
       this.usage.heard(event);
     };
-    this.api.follow(session.sessionId!, this.leave.signal, tell).catch((error: unknown) => this.refuse(error));
+    this.api.follow(session.sessionId!, () => session.state === "ended", this.leave.signal, tell).catch((error: unknown) => this.refuse(error));
   }
 
   private async close(): Promise<void> {
@@ -108,6 +111,7 @@ class Playground {
       this.refuse(error);
     }
     session?.dispose(); // unless the service has said goodbye already
+    button("open").focus();
   }
 
   private async kill(): Promise<void> {
@@ -145,6 +149,7 @@ class Playground {
   }
 
   private show(state: string, text: string): void {
+    const focused = Object.keys(twins).find((id) => id === document.activeElement?.id);
     byId("state").dataset.state = state;
     byId("state").textContent = text;
     const live = state !== "idle" && state !== "ended";
@@ -153,6 +158,7 @@ class Playground {
     button("cut").disabled = !live || state === "cut";
     button("resume").disabled = !["cut", "waiting", "offline"].includes(state);
     button("kill").disabled = state !== "connected";
+    if (focused && button(focused).disabled) [twins[focused]!, "open"].map(button).find(({ disabled }) => !disabled)?.focus();
     for (const pad of byId("keypad").querySelectorAll("button")) pad.disabled = !live;
   }
 

@@ -14,6 +14,7 @@ interface Row {
   item: HTMLElement;
   text: string;
   times: number;
+  until: number; // the last of its times
 }
 
 /** The panel of what happens, in order of time, each hop between two lanes in a row of its own. */
@@ -56,8 +57,8 @@ export class Timeline {
 
   add(event: TimelineEvent): void {
     if (event.kind === "heartbeat") return;
-    if (this.paused) this.waiting.push(event);
-    else this.show(event);
+    if (!this.paused) this.show(event);
+    else if (this.waiting.push(event) > keptRows) this.waiting.shift();
     this.count();
   }
 
@@ -98,7 +99,7 @@ export class Timeline {
 
   private show(event: TimelineEvent): void {
     if (event.kind === "audio" && this.joined(event)) return;
-    const row: Row = { event, item: rowOf(event), text: (event.title + JSON.stringify(event.data ?? "")).toLowerCase(), times: 1 };
+    const row: Row = { event, item: rowOf(event), text: (event.title + JSON.stringify(event.data ?? "")).toLowerCase(), times: 1, until: event.at };
     row.item.querySelector("button")!.onclick = () => this.inspector.open(row.event, row.item);
     row.item.hidden = !this.wanted(row);
     const at = this.rows.findLastIndex((earlier) => before(earlier.event, event)) + 1;
@@ -112,8 +113,9 @@ export class Timeline {
   /** Counts audio into the row of what came just before it on the same way. */
   private joined(event: TimelineEvent): boolean {
     const row = this.rows.findLast(({ event: { kind, lane } }) => kind === "audio" && lane === event.lane);
-    if (!row || event.at - row.event.at > sameUtteranceMs) return false;
-    row.event = { ...event, title: `audio, ${++row.times} frames` };
+    if (!row || event.at - row.until > sameUtteranceMs) return false;
+    row.until = event.at;
+    row.event = { ...event, at: row.event.at, title: `audio, ${++row.times} frames` };
     row.item.querySelector(".title")!.textContent = row.event.title;
     return true;
   }

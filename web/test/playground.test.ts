@@ -178,6 +178,33 @@ test("digits are collected from the keypad", async () => {
   await it.said("You pressed 4 2.").waitFor();
 });
 
+test("the keyboard is never left without a place", async () => {
+  await using it = await visit();
+  const focus = (name: string) => expect.poll(() => it.page.evaluate(() => document.activeElement!.textContent)).toBe(name);
+  await it.begin();
+  await focus("Disconnect");
+  await it.click("Cut the line");
+  await focus("Come back");
+  await it.page.keyboard.press("Enter");
+  await it.said("nothing was missed").waitFor();
+  await focus("Cut the line");
+  await it.click("Disconnect");
+  await it.state("Ended");
+  await focus("Connect");
+});
+
+test("speech keeps its place in the order of time", async () => {
+  await using it = await visit();
+  await it.begin("audio");
+  await it.click("speak");
+  await it.said("This sentence was made once").waitFor();
+  await it.page.waitForFunction(() => Number(/^\d+/.exec(document.querySelector("#heard")!.textContent!)) > 75);
+  await it.click("fail");
+  await it.said("The bot could not answer").waitFor();
+  const times = await it.page.locator("#timeline time").allTextContents();
+  expect(times).toEqual(times.toSorted());
+});
+
 test("the timeline can be paused and cleared", async () => {
   await using it = await visit();
   await it.begin();

@@ -59,8 +59,11 @@ export interface Ticket {
 
 /** Reads a token answer, or a bare token. The service alone can tell whether it is good. */
 export function readTicket(given: string | TokenAnswer, url?: string): Ticket {
-  const { token, wsUrl, limits } = typeof given === "string" ? { token: given, wsUrl: "", limits: undefined } : given;
+  // A server that passes on what it was answered passes on refusals as well.
+  const { error } = Object(given) as { error?: { code?: string; message?: string; requestId?: string } };
+  if (error?.code) throw new TelapiError(error.code, String(error.message), error.requestId ? { requestId: error.requestId } : {});
   try {
+    const { token, wsUrl, limits } = typeof given === "string" ? { token: given, wsUrl: "", limits: undefined } : given;
     const claims = JSON.parse(atob(token.split(".")[1]!.replace(/-/g, "+").replace(/_/g, "/"))) as { sub: string; iat: number; exp: number };
     if (!claims.sub || !(claims.exp > claims.iat)) throw new Error("A claim is missing.");
     return {

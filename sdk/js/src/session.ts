@@ -104,6 +104,7 @@ export class Session {
   send<Type extends DurableType>(type: Type, payload: Payloads[Type], { messageId = uuid() } = {}): Promise<string> {
     const sent = new Promise<string>((resolve, reject) => {
       if (this.state === "ended") throw this.reason!;
+      if (/^(audio|p[io]ng)$/.test(type)) throw new TelapiError("VALIDATION_ERROR", `Nobody acknowledges ${type}. For audio there is sendAudio.`);
       const body = wellFormed(payload);
       const timestamp = Date.now();
       this.outbox.add({
@@ -243,9 +244,10 @@ export class Session {
 
   private receive(message: ChannelMessage, raw: string): void {
     const { streamId, type } = message;
+    const { turn } = this;
     const duplicate = streamId !== undefined && this.seen.has(streamId);
     this.events.emit("frame", { direction: "to_browser", message, raw, duplicate });
-    if (duplicate) return;
+    if (duplicate || this.turn !== turn) return; // a listener left this line: what is not passed is sent again on the next
     const payload = (message[fieldOf(type)] ?? {}) as Payload;
     if (streamId) this.pass(streamId);
     else this.obey(message);

@@ -52,6 +52,31 @@ test("a listener that throws or leaves does not disturb the others", async () =>
   session.dispose();
 });
 
+test("a listener may leave the line in the middle of a frame", async () => {
+  const { session } = await open();
+  session.on("frame", ({ message }) => {
+    if (ScriptedSocket.all.length > 1) return;
+    expect(message.type).toBe("status");
+    session.cut();
+    session.resume();
+  });
+  ScriptedSocket.latest.ready();
+  expect([session.state, ScriptedSocket.all.length]).toEqual(["connecting", 2]);
+  session.on("frame", () => session.dispose());
+  ScriptedSocket.latest.ready();
+  expect(session.state).toBe("ended");
+});
+
+test("what nobody acknowledges is not sent as if somebody did", async () => {
+  const { session } = await open();
+  ScriptedSocket.latest.ready();
+  for (const type of ["audio", "ping", "pong"]) {
+    await expect(session.send(type as "chat", {})).rejects.toMatchObject({ code: "VALIDATION_ERROR", message: expect.stringContaining("sendAudio") });
+  }
+  expect(ScriptedSocket.latest.sent).toEqual([]);
+  session.dispose();
+});
+
 test("a message that comes twice is told once, and the hook sees both", async () => {
   const { session } = await open();
   const chat = vi.fn();

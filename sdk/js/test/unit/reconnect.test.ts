@@ -222,6 +222,13 @@ describe("a refused handshake", () => {
     const { session } = await open({ issue: () => Promise.reject(new Error("no credit")) });
     expect(session.reason).toMatchObject({ code: "ISSUE_FAILED", message: expect.stringContaining("no credit") });
     expect((await open({ token: "nonsense" })).session.reason?.code).toBe("BAD_TOKEN");
+    expect((await open({ issue: () => Promise.resolve(undefined as never) })).session.reason?.code).toBe("BAD_TOKEN");
+  });
+
+  test("a refusal that the page's server passed on is told in the service's words", async () => {
+    const refusal = { error: { code: "QUOTA_EXCEEDED", message: "No more sessions.", requestId: "R1" } };
+    const { session } = await open({ issue: () => Promise.resolve(refusal as never) });
+    expect(session.reason).toMatchObject({ code: "QUOTA_EXCEEDED", message: "No more sessions.", context: { requestId: "R1" } });
   });
 });
 
