@@ -18,7 +18,7 @@ import (
 )
 
 const (
-	maxSeconds = 600
+	maxSeconds = 300            // at 24 kHz still fits into the media service's largest object
 	minBytes   = 2 * 24000 / 50 // 20 ms: less than that says nothing
 	maxBytes   = 2 * 24000 * maxSeconds
 )
