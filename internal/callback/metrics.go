@@ -22,7 +22,7 @@ func newMetrics(registry prometheus.Registerer, oldestParked func() float64) met
 		Name: "telapi_callback_oldest_parked_seconds",
 		Help: "Age of the oldest callback that this instance took early and that still waits for its turn; 0 if none does. The maximum over all instances is the oldest of all."},
 		oldestParked)
-	return metrics{
+	m := metrics{
 		callbacks: auto.NewCounterVec(prometheus.CounterOpts{
 			Name: "telapi_callbacks_total", Help: "Callbacks of providers, by kind and by what became of them: accepted, parked, or the code of the refusal."},
 			[]string{"kind", "outcome"}),
@@ -34,6 +34,10 @@ func newMetrics(registry prometheus.Registerer, oldestParked func() float64) met
 			Buckets: []float64{.0005, .001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10}},
 			[]string{"kind"}),
 	}
+	for _, kind := range Kinds { // from 0, so that an alert sees the first one as an increase
+		m.callbacks.WithLabelValues(string(kind), string(fault.ServiceUnavailable))
+	}
+	return m
 }
 
 func (m metrics) count(kind Kind, answer Answer, err error, took time.Duration) {

@@ -141,7 +141,7 @@ type metrics struct {
 
 func newMetrics(registry prometheus.Registerer) metrics {
 	auto := promauto.With(registry)
-	return metrics{
+	m := metrics{
 		frames: auto.NewCounterVec(prometheus.CounterOpts{
 			Name: "telapi_frames_total", Help: "Frames that passed a socket, by type and direction."}, []string{"type", "direction"}),
 		refused: auto.NewCounterVec(prometheus.CounterOpts{
@@ -154,4 +154,10 @@ func newMetrics(registry prometheus.Registerer) metrics {
 			Name: "telapi_frame_ack_seconds", Help: "Time from a frame's arrival to its acknowledgement.",
 			Buckets: []float64{.0005, .001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 2.5}}),
 	}
+	// From 0, so that an alert sees the first one as an increase.
+	m.refused.WithLabelValues(string(codeBackpressure))
+	for _, outcome := range []string{"recovered", "failed"} {
+		m.recoveries.WithLabelValues(outcome)
+	}
+	return m
 }

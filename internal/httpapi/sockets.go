@@ -29,13 +29,17 @@ type sockets struct {
 
 func newSockets(registry prometheus.Registerer) *sockets {
 	auto := promauto.With(registry)
-	return &sockets{
+	s := &sockets{
 		ctx:     context.Background(),
 		all:     map[*pump]struct{}{},
 		open:    auto.NewGauge(prometheus.GaugeOpts{Name: "telapi_sockets", Help: "Open sockets of this instance."}),
 		closed:  auto.NewCounterVec(prometheus.CounterOpts{Name: "telapi_sockets_closed_total", Help: "Sockets that ended, by close code."}, []string{"code"}),
 		dropped: auto.NewCounter(prometheus.CounterOpts{Name: "telapi_audio_dropped_total", Help: "Audio frames dropped because a reader was slow."}),
 	}
+	for _, code := range channel.CloseCodes() {
+		s.closed.WithLabelValues(strconv.Itoa(int(code))) // from 0, so that the first one is an increase
+	}
+	return s
 }
 
 func (s *sockets) add(p *pump) {

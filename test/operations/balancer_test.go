@@ -30,6 +30,7 @@ type site struct {
 	ports     [2]int
 	instances [2]*boot.Process
 	public    *boot.Instance // the balancer, as a client sees it
+	said      func() string  // what the balancer logged
 	roots     *x509.CertPool
 	key       string
 	endpoint  string
@@ -37,20 +38,20 @@ type site struct {
 
 // balancers start what stands in front of the instances. Both get the files
 // that deploy ships, with nothing but names and addresses filled in.
-var balancers = map[string]func(s *site, port int, cert, key string, ready func() error){
-	"HAProxy": func(s *site, port int, cert, key string, ready func() error) {
+var balancers = map[string]func(s *site, port int, cert, key string, ready func() error) (said func() string){
+	"HAProxy": func(s *site, port int, cert, key string, ready func() error) func() string {
 		both := filepath.Join(s.t.TempDir(), "both.pem")
 		chain, _ := os.ReadFile(cert)
 		private, _ := os.ReadFile(key)
 		if err := os.WriteFile(both, append(chain, private...), 0o600); err != nil {
 			s.t.Fatal(err)
 		}
-		servers.StartHAProxy(s.t, "../../deploy/haproxy/haproxy.cfg", []string{
+		return servers.StartHAProxy(s.t, "../../deploy/haproxy/haproxy.cfg", []string{
 			fmt.Sprintf("HAPROXY_BIND=127.0.0.1:%d", port), "HAPROXY_CERT=" + both,
 			"TELAPI_1=" + s.address(0), "TELAPI_2=" + s.address(1),
 		}, ready)
 	},
-	"nginx": func(s *site, port int, cert, key string, ready func() error) {
+	"nginx": func(s *site, port int, cert, key string, ready func() error) func() string {
 		shipped, err := os.ReadFile("../../deploy/nginx/nginx.conf")
 		if err != nil {
 			s.t.Fatal(err)
@@ -65,7 +66,7 @@ var balancers = map[string]func(s *site, port int, cert, key string, ready func(
 		if err := os.WriteFile(file, []byte(filled), 0o600); err != nil {
 			s.t.Fatal(err)
 		}
-		servers.StartNginx(s.t, file, ready)
+		return servers.StartNginx(s.t, file, ready)
 	},
 }
 
@@ -73,9 +74,14 @@ func (s *site) address(n int) string { return "127.0.0.1:" + strconv.Itoa(s.port
 
 func newSite(t *testing.T, balancer string) *site {
 	t.Helper()
+	return newSiteOn(t, balancer, servers.SharedPostgres(t).NewDatabase(t))
+}
+
+func newSiteOn(t *testing.T, balancer, database string) *site {
+	t.Helper()
 	s := &site{t: t, env: boot.Env{
 		"JWT_SECRET": boot.Secret, "DATA_DIR": t.TempDir(), "TRUSTED_PROXIES": "127.0.0.1",
-		"DATABASE_URL": servers.SharedPostgres(t).NewDatabase(t), "REDIS_URL": servers.StartRedis(t).URL(),
+		"DATABASE_URL": database, "REDIS_URL": servers.StartRedis(t).URL(),
 		"DRAIN_DELAY": "3s", "SESSION_RECONNECT_JITTER": "500ms", "LOG_LEVEL": "warn",
 	}}
 	s.ports = [2]int{servers.FreePort(t), servers.FreePort(t)}
@@ -92,7 +98,7 @@ func newSite(t *testing.T, balancer string) *site {
 	_, cert, key := ca.Files(t, t.TempDir(), "127.0.0.1", "localhost")
 	port := servers.FreePort(t)
 	s.public = &boot.Instance{URL: fmt.Sprintf("https://127.0.0.1:%d", port), Client: s.client(nil)}
-	balancers[balancer](s, port, cert, key, func() error {
+	s.said = balancers[balancer](s, port, cert, key, func() error {
 		resp, err := s.client(nil).Get(s.public.URL + "/health")
 		if err != nil {
 			return err

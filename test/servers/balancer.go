@@ -8,23 +8,24 @@ import (
 )
 
 // StartHAProxy runs HAProxy with a configuration file and the variables it
-// names until the test ends, and waits until ready returns nil.
-func StartHAProxy(t testing.TB, config string, env []string, ready func() error) {
+// names until the test ends, and waits until ready returns nil. It returns what
+// HAProxy has printed by the time it is asked.
+func StartHAProxy(t testing.TB, config string, env []string, ready func() error) (said func() string) {
 	t.Helper()
 	cmd := exec.Command(need(t, "haproxy", "haproxy", "/usr/sbin"), "-db", "-f", config)
 	cmd.Env = append(os.Environ(), env...)
-	serve(t, cmd, ready)
+	return serve(t, cmd, ready)
 }
 
 // StartNginx does the same for nginx, with a folder of its own for what it writes.
-func StartNginx(t testing.TB, config string, ready func() error) {
+func StartNginx(t testing.TB, config string, ready func() error) (said func() string) {
 	t.Helper()
 	dir := t.TempDir()
-	serve(t, exec.Command(need(t, "nginx", "nginx-light", "/usr/sbin"), "-p", dir, "-c", config,
+	return serve(t, exec.Command(need(t, "nginx", "nginx-light", "/usr/sbin"), "-p", dir, "-c", config,
 		"-g", "daemon off; user root; pid "+filepath.Join(dir, "pid")+";"), ready)
 }
 
-func serve(t testing.TB, cmd *exec.Cmd, ready func() error) {
+func serve(t testing.TB, cmd *exec.Cmd, ready func() error) (said func() string) {
 	t.Helper()
 	p := launch(t, cmd)
 	t.Cleanup(func() {
@@ -35,4 +36,5 @@ func serve(t testing.TB, cmd *exec.Cmd, ready func() error) {
 		}
 	})
 	p.await(t, ready)
+	return p.out.String
 }
