@@ -42,6 +42,9 @@ It honours every configuration name; TELAPI_PORT=0 and MEDIA_PORT=0 pick free po
 			if !cfg.IsSet("PLAYGROUND_ENABLED") {
 				cfg.Playground = true
 			}
+			if !cfg.IsSet("OTEL_ENABLED") && cfg.OTLPEndpoint == "" {
+				cfg.OTelEnabled = false // there is nobody to export to, and no need to say so
+			}
 			if _, missing := exec.LookPath("espeak-ng"); missing == nil && !cfg.IsSet("SPEECH_PROVIDERS") {
 				cfg.SpeechProviders = append([]string{"espeak"}, cfg.SpeechProviders...) // words are nicer than tones
 			}

@@ -65,8 +65,8 @@ export class Timeline {
   /** What the feed tells: frames pass the service on their way, and the other half of it is seen here. */
   fromFeed(event: TimelineEvent): void {
     if (event.kind !== "frame") return this.add(event);
-    const kind = event.title.startsWith("audio") ? "audio" : "frame";
-    this.add({ ...event, kind, ...(event.lane === "browser" ? { lane: "service" } : { to: "service" }) });
+    const known = event.title.startsWith("audio") ? { kind: "audio", title: "audio, one frame a second of it" } : {};
+    this.add({ ...event, ...known, ...(event.lane === "browser" ? { lane: "service" } : { to: "service" }) });
   }
 
   /** A frame between this page and the service. */
@@ -115,7 +115,7 @@ export class Timeline {
     const row = this.rows.findLast(({ event: { kind, lane } }) => kind === "audio" && lane === event.lane);
     if (!row || event.at - row.until > sameUtteranceMs) return false;
     row.until = event.at;
-    row.event = { ...event, at: row.event.at, title: `audio, ${++row.times} frames` };
+    row.event = { ...event, at: row.event.at, title: event.title === "audio" ? `audio, ${++row.times} frames` : event.title };
     row.item.querySelector(".title")!.textContent = row.event.title;
     return true;
   }
