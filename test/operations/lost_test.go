@@ -21,14 +21,14 @@ func TestCallbacksPassWithoutADatabase(t *testing.T) {
 			s := newSiteOn(t, balancer, database.URL())
 			database.Stop()
 			boot.Eventually(t, 20*time.Second, "the balancer knows", func() bool {
-				return s.post(t, "/api/v1/sessions/token") == refused
+				return s.post(t, "/api/v1/sessions/token", "{}") == refused
 			})
 			for range 30 {
 				// A token that nobody knows is what an instance says; a balancer would not.
-				if status := s.post(t, "/api/v1/webhooks/bot/nobody"); status != http.StatusUnauthorized {
+				if status := s.post(t, "/api/v1/webhooks/bot/nobody", "{}"); status != http.StatusUnauthorized {
 					t.Fatalf("a callback got %d", status)
 				}
-				if status := s.post(t, "/api/v1/sessions/token"); status != refused {
+				if status := s.post(t, "/api/v1/sessions/token", "{}"); status != refused {
 					t.Fatalf("a request for a token got %d", status)
 				}
 			}
@@ -36,9 +36,9 @@ func TestCallbacksPassWithoutADatabase(t *testing.T) {
 	}
 }
 
-func (s *site) post(t *testing.T, path string) int {
+func (s *site) post(t *testing.T, path, body string) int {
 	t.Helper()
-	req, err := http.NewRequestWithContext(t.Context(), http.MethodPost, s.public.URL+path, strings.NewReader(`{"mode":"chat"}`))
+	req, err := http.NewRequestWithContext(t.Context(), http.MethodPost, s.public.URL+path, strings.NewReader(body))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -53,7 +53,7 @@ func (s *site) post(t *testing.T, path string) int {
 }
 
 // TestBalancerLogsNoTokensAndHidesMetrics has one instance dead, since errors
-// are logged apart from requests.
+// are logged apart from requests, and a body too large for a buffer.
 func TestBalancerLogsNoTokensAndHidesMetrics(t *testing.T) {
 	for balancer := range balancers {
 		t.Run(balancer, func(t *testing.T) {
@@ -68,6 +68,9 @@ func TestBalancerLogsNoTokensAndHidesMetrics(t *testing.T) {
 				}
 				_ = resp.Body.Close()
 				return resp.StatusCode
+			}
+			if status := s.post(t, "/api/v1/webhooks/bot/nobody", strings.Repeat(" ", 500_000)); status != http.StatusUnauthorized {
+				t.Errorf("a large callback got %d", status)
 			}
 			for n := range 8 {
 				get(fmt.Sprintf("/ws/session?token=hush-hush-%d", n))

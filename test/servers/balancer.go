@@ -22,7 +22,7 @@ func StartNginx(t testing.TB, config string, ready func() error) (said func() st
 	t.Helper()
 	dir := t.TempDir()
 	return serve(t, exec.Command(need(t, "nginx", "nginx-light", "/usr/sbin"), "-p", dir, "-c", config,
-		"-g", "daemon off; user root; pid "+filepath.Join(dir, "pid")+";"), ready)
+		"-g", "daemon off; pid "+filepath.Join(dir, "pid")+";"), ready)
 }
 
 func serve(t testing.TB, cmd *exec.Cmd, ready func() error) (said func() string) {
