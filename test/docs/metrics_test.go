@@ -153,7 +153,11 @@ func TestMetricsPageListsEveryMetric(t *testing.T) {
 
 var (
 	metricName = regexp.MustCompile(`\btelapi_[a-z0-9_]+`)
-	partName   = regexp.MustCompile(`_(bucket|sum|count)$`)
+	// Labels that a metric is summed by, and those it is selected by.
+	labelled = regexp.MustCompile(`(?:by \(([^)]*)\) \(rate\()?\b(telapi_[a-z0-9_]+)(?:\{([^}]*)\})?`)
+	listed   = regexp.MustCompile(`[a-z_]+`)
+	selected = regexp.MustCompile(`[a-z_]+[=!]~?`)
+	partName = regexp.MustCompile(`_(bucket|sum|count)$`)
 )
 
 // named lists the metrics of an expression; a histogram's parts count as it.
@@ -168,9 +172,9 @@ func named(expr string) []string {
 // TestAlertsAndDashboardNameMetricsThatExist reads every name that begins with
 // telapi_ in what is handed to Prometheus and Grafana.
 func TestAlertsAndDashboardNameMetricsThatExist(t *testing.T) {
-	known := map[string]bool{}
+	known := map[string][]string{}
 	for _, m := range metrics(t) {
-		known[m.name] = true
+		known[m.name] = append([]string{"le", "job", "instance"}, m.labels...)
 	}
 	for _, file := range []string{"deploy/prometheus/alerts.yaml", "deploy/grafana/telapi.json"} {
 		raw, err := os.ReadFile(filepath.Join(root, file))
@@ -178,8 +182,16 @@ func TestAlertsAndDashboardNameMetricsThatExist(t *testing.T) {
 			t.Fatal(err)
 		}
 		for _, name := range named(string(raw)) {
-			if !known[name] {
+			if known[name] == nil {
 				t.Errorf("%s names %s, which nothing registers", file, name)
+			}
+		}
+		for _, m := range labelled.FindAllStringSubmatch(string(raw), -1) {
+			name := partName.ReplaceAllString(m[2], "")
+			for _, label := range append(listed.FindAllString(m[1], -1), selected.FindAllString(m[3], -1)...) {
+				if label = strings.TrimRight(label, "=~!"); !slices.Contains(known[name], label) {
+					t.Errorf("%s asks %s for its %s, which it does not have", file, name, label)
+				}
 			}
 		}
 	}
