@@ -6,6 +6,10 @@ set -euo pipefail
 
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 version=$(cat VERSION)
+if [ -n "$(git status --porcelain)" ]; then
+	echo 'The tree differs from the last commit, and a release is of a commit: commit, or stash what is not ready.' >&2
+	exit 1
+fi
 # Every file is as old as the commit.
 SOURCE_DATE_EPOCH=${SOURCE_DATE_EPOCH:-$(git log -1 --format=%ct)}
 umask 022
