@@ -51,12 +51,21 @@ func list[T any](ctx context.Context, s *Store, things string, scan func(row) (T
 	if !storable(args) {
 		return nil, nil
 	}
-	rows, err := s.db.QueryContext(ctx, query, args...)
+	return collect(ctx, s.db, scan, query, args...)
+}
+
+// querier is the database, or a transaction in it.
+type querier interface {
+	QueryContext(ctx context.Context, query string, args ...any) (*sql.Rows, error)
+}
+
+// collect reads rows to their end, so that a transaction may go on.
+func collect[T any](ctx context.Context, from querier, scan func(row) (T, error), query string, args ...any) (all []T, err error) {
+	rows, err := from.QueryContext(ctx, query, args...)
 	if err != nil {
 		return nil, err
 	}
 	defer rows.Close()
-	var all []T
 	for rows.Next() {
 		next, err := scan(rows)
 		if err != nil {
@@ -65,6 +74,11 @@ func list[T any](ctx context.Context, s *Store, things string, scan func(row) (T
 		all = append(all, next)
 	}
 	return all, rows.Err()
+}
+
+func scanID(r row) (id string, err error) {
+	err = r.Scan(&id)
+	return id, err
 }
 
 // change writes a single thing; where there is none to change it fails with

@@ -146,10 +146,7 @@ func (s *Store) SettleSessions(ctx context.Context, ids []string) error {
 
 // ExpireSessions ends sessions that are due and returns those it ended itself.
 func (s *Store) ExpireSessions(ctx context.Context, now time.Time, limit int) ([]string, error) {
-	return list(ctx, s, "sessions to expire", func(r row) (id string, err error) {
-		err = r.Scan(&id)
-		return id, err
-	}, expireSessions, now.UnixMilli(), session.Expired, limit)
+	return list(ctx, s, "sessions to expire", scanID, expireSessions, now.UnixMilli(), session.Expired, limit)
 }
 
 // StaleSessions lists a page of redeemed sessions that were not seen since.
@@ -177,7 +174,7 @@ func (s *Store) Forget(ctx context.Context, keysBefore, endedBefore time.Time, l
 		if _, err := tx.ExecContext(ctx, deleteReceipts, keysBefore.UnixMilli()); err != nil {
 			return err
 		}
-		ids, err := deletedSessions(ctx, tx, endedBefore, limit)
+		ids, err := collect(ctx, tx, scanID, deleteSessions, endedBefore.UnixMilli(), limit)
 		if err != nil {
 			return err
 		}
@@ -188,24 +185,6 @@ func (s *Store) Forget(ctx context.Context, keysBefore, endedBefore time.Time, l
 		}
 		return nil
 	})
-}
-
-// deletedSessions deletes, and says which; its rows are read to the end before
-// the transaction goes on.
-func deletedSessions(ctx context.Context, tx *sql.Tx, endedBefore time.Time, limit int) (ids []string, err error) {
-	rows, err := tx.QueryContext(ctx, deleteSessions, endedBefore.UnixMilli(), limit)
-	if err != nil {
-		return nil, err
-	}
-	defer rows.Close()
-	for rows.Next() {
-		var id string
-		if err := rows.Scan(&id); err != nil {
-			return nil, err
-		}
-		ids = append(ids, id)
-	}
-	return ids, rows.Err()
 }
 
 func scanSession(r row) (found session.Session, err error) {

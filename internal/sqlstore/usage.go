@@ -109,20 +109,8 @@ func rememberReports(ctx context.Context, tx *sql.Tx, ids []string, now time.Tim
 		args = append(args, id)
 		fmt.Fprintf(&values, "%s($%d, $1)", strings.Repeat(", ", min(i, 1)), i+2)
 	}
-	rows, err := tx.QueryContext(ctx, "INSERT INTO usage_reports (id, counted_at) VALUES "+ //nolint:gosec // nothing but placeholders
+	return collect(ctx, tx, scanID, "INSERT INTO usage_reports (id, counted_at) VALUES "+ //nolint:gosec // nothing but placeholders
 		values.String()+" ON CONFLICT (id) DO NOTHING RETURNING id", args...)
-	if err != nil {
-		return nil, err
-	}
-	defer rows.Close()
-	for rows.Next() {
-		var id string
-		if err := rows.Scan(&id); err != nil {
-			return nil, err
-		}
-		fresh = append(fresh, id)
-	}
-	return fresh, rows.Err()
 }
 
 // ForgetReceipts implements usage.Books, some at a time.
