@@ -109,7 +109,7 @@ func rememberReports(ctx context.Context, tx *sql.Tx, ids []string, now time.Tim
 		args = append(args, id)
 		fmt.Fprintf(&values, "%s($%d, $1)", strings.Repeat(", ", min(i, 1)), i+2)
 	}
-	return collect(ctx, tx, scanID, "INSERT INTO usage_reports (id, counted_at) VALUES "+ //nolint:gosec // nothing but placeholders
+	return collect(ctx, tx, scanID, "INSERT INTO usage_reports (id, counted_at) VALUES "+ // nothing but placeholders
 		values.String()+" ON CONFLICT (id) DO NOTHING RETURNING id", args...)
 }
 

@@ -4,6 +4,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"syscall"
 	"testing"
 )
 
@@ -27,9 +28,11 @@ func StartNginx(t testing.TB, config string, ready func() error) (said func() st
 
 func serve(t testing.TB, cmd *exec.Cmd, ready func() error) (said func() string) {
 	t.Helper()
+	// Asked to end, never killed: nginx' workers would outlive their master.
+	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGTERM}
 	p := launch(t, cmd)
 	t.Cleanup(func() {
-		_ = p.stop(os.Kill)
+		_ = p.stop(syscall.SIGTERM)
 		if t.Failed() {
 			said := p.out.String()
 			t.Logf("%s said at the end:\n%s", cmd.Path, said[max(0, len(said)-4096):])
