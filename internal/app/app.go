@@ -22,6 +22,7 @@ import (
 	"telapi/internal/endpoint"
 	"telapi/internal/httpapi"
 	"telapi/internal/media"
+	"telapi/internal/pause"
 	"telapi/internal/ratelimit"
 	"telapi/internal/redisstore"
 	"telapi/internal/session"
@@ -96,8 +97,7 @@ func New(ctx context.Context, cfg config.Config, opts Options) (_ *App, err erro
 	db, kv := a.stores.sql, a.stores.kv
 
 	secrets := jwtSecrets(cfg)
-	uses := auth.NewUses(db, a.log)
-	authenticator := auth.NewAuthenticator(db, auth.NewConsoleTokens(secrets, time.Now), uses, time.Now)
+	authenticator := auth.NewAuthenticator(db, auth.NewConsoleTokens(secrets, time.Now), a.log, time.Now)
 	quotas := team.NewQuotas(db)
 	limits := ratelimit.NewSettings(kv, db, a.log, a.tele.Registry)
 	features := endpoint.Features{APIAccess: cfg.FeatureAPIAccess, WebRTC: cfg.FeatureWebRTC, DisabledCommands: cfg.CommandsDisabled, Channel: channelLimits(cfg)}
@@ -108,7 +108,7 @@ func New(ctx context.Context, cfg config.Config, opts Options) (_ *App, err erro
 		return nil, err
 	}
 	channels := redisstore.NewChannels(kv, storedLimits(cfg))
-	sessions := session.NewDesk(session.Deps{
+	sessions := &session.Desk{
 		Store:     db,
 		Endpoints: endpoints,
 		Tokens:    session.NewTokens(secrets),
@@ -118,8 +118,8 @@ func New(ctx context.Context, cfg config.Config, opts Options) (_ *App, err erro
 		ICE:       session.ICE{Servers: servers, Secret: cfg.TURNSecret},
 		Limits:    features.Channel,
 		Now:       time.Now,
-	})
-	sweeper := session.NewSweeper(db, channels, kv, cfg.SessionIdleTimeout, cfg.SessionRetention, a.log, time.Now)
+	}
+	sweeper := session.NewSweeper(sessions, db, cfg.SessionIdleTimeout, cfg.SessionRetention, a.log)
 	actions := session.NewActions(db, cfg.EnablePIILogging, a.log, a.tele.Registry)
 	reports := redisstore.NewReports(kv)
 	recorder := usage.NewRecorder(reports, a.log, a.tele.Registry)
@@ -156,7 +156,7 @@ func New(ctx context.Context, cfg config.Config, opts Options) (_ *App, err erro
 		Quotas:         quotas,
 		Endpoints:      endpoints,
 		Capabilities:   endpoint.RuntimeCapabilities(opts.Version, features),
-		Usage:          usage.NewAccounts(db, time.Now),
+		Usage:          &usage.Accounts{Store: db, Now: time.Now},
 		Sessions:       sessions,
 		Channels: channel.NewService(channels, channels, struct {
 			*session.Desk
@@ -178,7 +178,7 @@ func New(ctx context.Context, cfg config.Config, opts Options) (_ *App, err erro
 	listeners := listeners{authenticator, quotas, limits}
 	a.jobs = append(a.jobs,
 		a.connectDatabase,
-		uses.Run,
+		authenticator.Run,
 		limits.Run,
 		func(ctx context.Context) { kv.Subscribe(ctx, listeners) },
 	)
@@ -226,7 +226,7 @@ func (a *App) drain(ctx context.Context) error {
 	a.draining.Store(true)
 	delay := min(a.cfg.DrainDelay, a.cfg.ShutdownTimeout/2)
 	a.log.InfoContext(ctx, "draining", "delay", delay, "deadline", a.cfg.ShutdownTimeout)
-	wait(ctx, delay)
+	_ = pause.For(ctx, delay)
 
 	a.surface.Drain(ctx, min(a.cfg.ReconnectJitter, a.cfg.ShutdownTimeout/4))
 	err := a.server.Shutdown(ctx)
@@ -238,13 +238,6 @@ func (a *App) drain(ctx context.Context) error {
 		a.log.InfoContext(ctx, "drained")
 	}
 	return err
-}
-
-func wait(ctx context.Context, d time.Duration) {
-	select {
-	case <-time.After(d):
-	case <-ctx.Done():
-	}
 }
 
 // close lets go of what was opened, whatever of it was.
@@ -293,7 +286,7 @@ func (a *App) Ready(ctx context.Context) error {
 		if err := ctx.Err(); err != nil {
 			return fmt.Errorf("not ready (%v): %w", a.Health().Checks, err)
 		}
-		wait(ctx, 20*time.Millisecond)
+		_ = pause.For(ctx, 20*time.Millisecond)
 	}
 	return nil
 }

@@ -26,10 +26,7 @@ func (o *Office) CleanMedia(ctx context.Context, dryRun bool, tell func(speech.R
 		turns = whenNeeded{o.stores.kv}
 	}
 	janitor := speech.NewJanitor(o.stores.sql, client, turns, o.log, prometheus.NewRegistry(), time.Now)
-	if dryRun {
-		return janitor.Preview(ctx, tell)
-	}
-	return janitor.Clean(ctx, tell)
+	return janitor.Clean(ctx, dryRun, tell)
 }
 
 // Try implements speech.Turns.

@@ -5,6 +5,8 @@ import (
 	"log/slog"
 	"sync/atomic"
 	"time"
+
+	"telapi/internal/pause"
 )
 
 // What /health says of one dependency.
@@ -55,9 +57,9 @@ func (p *probe) run(ctx context.Context, log *slog.Logger) {
 		}
 		wasOK, everOK = isOK, everOK || isOK
 		if isOK {
-			wait(ctx, probeEvery)
+			_ = pause.For(ctx, probeEvery)
 		} else {
-			wait(ctx, probeLost)
+			_ = pause.For(ctx, probeLost)
 		}
 	}
 }

@@ -13,6 +13,7 @@ import (
 
 	"telapi/internal/config"
 	"telapi/internal/media"
+	"telapi/internal/pause"
 	"telapi/internal/redact"
 	"telapi/internal/telemetry"
 )
@@ -138,7 +139,7 @@ func (m *Media) Run(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(background, m.cfg.ShutdownTimeout)
 	defer cancel()
 	m.service.Drain()
-	wait(ctx, min(m.cfg.DrainDelay, m.cfg.ShutdownTimeout/2))
+	_ = pause.For(ctx, min(m.cfg.DrainDelay, m.cfg.ShutdownTimeout/2))
 	if err := m.service.Shutdown(ctx); err != nil {
 		m.tele.Logger.WarnContext(ctx, "requests were cut off at the end of SHUTDOWN_TIMEOUT", "error", err)
 	}

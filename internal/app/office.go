@@ -11,6 +11,7 @@ import (
 	"telapi/internal/auth"
 	"telapi/internal/config"
 	"telapi/internal/endpoint"
+	"telapi/internal/fresh"
 	"telapi/internal/ratelimit"
 	"telapi/internal/redisstore"
 	"telapi/internal/team"
@@ -81,17 +82,17 @@ func (a *App) Office() *Office { return newOffice(a.cfg, a.stores, a.stores.kv, 
 
 // announcing is what the registries ask of the key-value store.
 type announcing interface {
-	auth.Announcer
+	fresh.Announcer
 	ratelimit.LimitsStore
 }
 
 func newOffice(cfg config.Config, s *stores, kv announcing, log *slog.Logger, alone bool) *Office {
 	return &Office{
-		Teams:     team.NewRegistry(s.sql, kv, time.Now),
-		Keys:      auth.NewKeyring(s.sql, kv, time.Now),
-		Endpoints: endpoint.NewRegistry(s.sql, time.Now),
+		Teams:     &team.Registry{Store: s.sql, Announce: kv, Now: time.Now},
+		Keys:      &auth.Keyring{Store: s.sql, Announce: kv, Now: time.Now},
+		Endpoints: &endpoint.Registry{Store: s.sql, Now: time.Now},
 		Limits:    ratelimit.NewSettings(kv, s.sql, log, nil),
-		Usage:     usage.NewAccounts(s.sql, time.Now),
+		Usage:     &usage.Accounts{Store: s.sql, Now: time.Now},
 		Alone:     alone,
 		cfg:       cfg,
 		log:       log,

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"telapi/internal/fault"
+	"telapi/internal/fresh"
 )
 
 func TestGoodKeySpeaksForItsTeam(t *testing.T) {
@@ -144,12 +145,12 @@ func TestRevocationHoldsAsSoonAsItIsAnnounced(t *testing.T) {
 	if _, err := auth.APIKey(t.Context(), presented); err != nil {
 		t.Fatalf("the cached record was not used: %v", err)
 	}
-	auth.Message(KeyTopic("another"))
+	auth.Message(topicPrefix + "another")
 	auth.Message("team:" + k.ID)
 	if n := m.lookedUp(); n != 1 {
 		t.Fatalf("%d lookups before the announcement, want 1", n)
 	}
-	auth.Message(KeyTopic(k.ID))
+	auth.Message(topicPrefix + k.ID)
 	_, err := auth.APIKey(t.Context(), presented)
 	wantUnauthorized(t, err)
 }
@@ -173,7 +174,7 @@ func TestRevocationHoldsForALookupUnderWay(t *testing.T) {
 		if err := m.RevokeKey(t.Context(), k.ID, time.Now()); err != nil {
 			t.Fatal(err)
 		}
-		auth.Message(KeyTopic(k.ID))
+		auth.Message(topicPrefix + k.ID)
 		m.set(func(m *memory) { m.hold = nil })
 		close(hold)
 		if err := <-first; err != nil {
@@ -222,7 +223,7 @@ func TestRecordIsReadAgainAfterItsTime(t *testing.T) {
 		if err := m.RevokeKey(t.Context(), k.ID, time.Now()); err != nil {
 			t.Fatal(err)
 		}
-		time.Sleep(CacheTTL)
+		time.Sleep(fresh.TTL)
 		_, err := auth.APIKey(t.Context(), presented)
 		wantUnauthorized(t, err)
 	})

@@ -3,39 +3,36 @@ package auth
 import (
 	"context"
 	"errors"
+	"log/slog"
 	"strings"
 	"time"
 
+	"telapi/internal/backlog"
 	"telapi/internal/fault"
 	"telapi/internal/fresh"
+	"telapi/internal/pause"
 )
 
-// CacheTTL bounds how long a key's record is used without looking again.
-const CacheTTL = 30 * time.Second
-
-const cachedKeys = 10_000
+const (
+	flushEvery   = 10 * time.Second
+	flushTimeout = 5 * time.Second
+)
 
 // Authenticator turns a presented credential into a Principal. A key's record
-// is cached only while announcements reach this instance (see fresh.Cache), so
-// that a revocation holds everywhere as soon as it is announced.
+// is cached only while announcements reach this instance, so that a revocation
+// holds everywhere as soon as it is announced.
 type Authenticator struct {
+	*fresh.Cache[Key]
 	keys   KeyStore
-	cache  *fresh.Cache[Key]
 	tokens *ConsoleTokens
-	uses   *Uses
+	uses   backlog.Moments
+	log    *slog.Logger
 	now    func() time.Time
 }
 
-// NewAuthenticator returns an authenticator. Its cache starts suspended: it
-// holds nothing until Up is called.
-func NewAuthenticator(keys KeyStore, tokens *ConsoleTokens, uses *Uses, now func() time.Time) *Authenticator {
-	return &Authenticator{
-		keys:   keys,
-		cache:  fresh.New[Key](cachedKeys, CacheTTL),
-		tokens: tokens,
-		uses:   uses,
-		now:    now,
-	}
+// NewAuthenticator returns an authenticator, which Run keeps company.
+func NewAuthenticator(keys KeyStore, tokens *ConsoleTokens, log *slog.Logger, now func() time.Time) *Authenticator {
+	return &Authenticator{Cache: fresh.New[Key](topicPrefix, fresh.Size, fresh.TTL), keys: keys, tokens: tokens, log: log, now: now}
 }
 
 // APIKey checks the value of X-API-Key.
@@ -44,7 +41,7 @@ func (a *Authenticator) APIKey(ctx context.Context, presented string) (Principal
 	if !ok {
 		return Principal{}, unauthorized(errors.New("value has not the form of a key"))
 	}
-	k, err := a.cache.Get(ctx, id, func(ctx context.Context) (Key, error) { return a.keys.Key(ctx, id) })
+	k, err := a.Get(ctx, id, func(ctx context.Context) (Key, error) { return a.keys.Key(ctx, id) })
 	if fault.Is(err, fault.NotFound) {
 		return Principal{}, unauthorized(errors.New("no such key"))
 	}
@@ -79,15 +76,19 @@ func (a *Authenticator) Bearer(header string) (Principal, error) {
 // Missing is the refusal of a request that presents nothing.
 func (a *Authenticator) Missing() error { return unauthorized(errors.New("no credential presented")) }
 
-// Up, Down and Message follow the announcements of this instance.
-func (a *Authenticator) Up() { a.cache.Resume() }
+// Run writes the last uses of keys until ctx ends, and once more then, so that
+// authentication never waits for the database.
+func (a *Authenticator) Run(ctx context.Context) {
+	for ctx.Err() == nil {
+		_ = pause.For(ctx, flushEvery)
+		a.flush(context.WithoutCancel(ctx))
+	}
+}
 
-// Down empties the cache: a revocation might pass unheard now.
-func (a *Authenticator) Down(error) { a.cache.Suspend() }
-
-// Message drops what an announcement names.
-func (a *Authenticator) Message(topic string) {
-	if id, ok := strings.CutPrefix(topic, keyTopicPrefix); ok {
-		a.cache.Drop(id)
+func (a *Authenticator) flush(ctx context.Context) {
+	ctx, cancel := context.WithTimeout(ctx, flushTimeout)
+	defer cancel()
+	if err := a.uses.Flush(ctx, a.keys.TouchKeys); err != nil {
+		a.log.WarnContext(ctx, "last uses of API keys were not written yet", "error", err)
 	}
 }

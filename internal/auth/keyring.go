@@ -4,48 +4,35 @@ import (
 	"context"
 	"fmt"
 	"slices"
-	"strings"
 	"time"
 
 	"telapi/internal/fault"
+	"telapi/internal/fresh"
 	"telapi/internal/redact"
 )
 
-// Announcer tells every running instance that something changed.
-type Announcer interface {
-	Announce(ctx context.Context, topic string) error
-}
-
-// KeyTopic is what is announced when a key changed.
-func KeyTopic(id string) string { return keyTopicPrefix + id }
-
-const keyTopicPrefix = "key:"
+// topicPrefix begins the topic that is announced when a key changed; its id ends
+// it.
+const topicPrefix = "key:"
 
 // Keyring is the administrator's side of API keys.
 type Keyring struct {
-	keys     KeyStore
-	announce Announcer
-	now      func() time.Time
-}
-
-// NewKeyring returns a keyring on the given store.
-func NewKeyring(keys KeyStore, announce Announcer, now func() time.Time) *Keyring {
-	return &Keyring{keys: keys, announce: announce, now: now}
+	Store    KeyStore
+	Announce fresh.Announcer
+	Now      func() time.Time
 }
 
 // Create makes a key. The returned secret is shown once and cannot be had again.
 func (r *Keyring) Create(ctx context.Context, teamID, name string, scopes []Scope, expiresAt time.Time) (Key, redact.Secret, error) {
 	var issues fault.Issues
 	if len(scopes) == 0 {
-		issues.Add("/scopes", fault.IssueRequired, "Give at least one scope; there are %s.", scopeList())
+		issues.Add("/scopes", fault.IssueRequired, "Give at least one scope; there are %s.", Scopes)
 	}
 	for i, s := range scopes {
-		if !slices.Contains(Scopes, s) {
-			issues.Add(fault.Pointer("/scopes", i), fault.IssueValue, "%q is no scope; there are %s.", s, scopeList())
-		}
+		fault.OneOf(&issues, fault.Pointer("/scopes", i), s, Scopes)
 	}
 	issues.CheckName("/name", name, 100)
-	if !expiresAt.IsZero() && !expiresAt.After(r.now()) {
+	if !expiresAt.IsZero() && !expiresAt.After(r.Now()) {
 		issues.Add("/expiresAt", fault.IssueValue, "The expiry lies in the past.")
 	}
 	if err := issues.Err(); err != nil {
@@ -53,8 +40,8 @@ func (r *Keyring) Create(ctx context.Context, teamID, name string, scopes []Scop
 	}
 	id, full, digest := newSecret()
 	scopes = slices.Compact(slices.Sorted(slices.Values(scopes)))
-	k := Key{ID: id, TeamID: teamID, Name: name, Digest: digest, Scopes: scopes, CreatedAt: r.now(), ExpiresAt: expiresAt}
-	if err := r.keys.CreateKey(ctx, k); err != nil {
+	k := Key{ID: id, TeamID: teamID, Name: name, Digest: digest, Scopes: scopes, CreatedAt: r.Now(), ExpiresAt: expiresAt}
+	if err := r.Store.CreateKey(ctx, k); err != nil {
 		return Key{}, "", fmt.Errorf("create key: %w", err)
 	}
 	return k, full, nil
@@ -62,30 +49,22 @@ func (r *Keyring) Create(ctx context.Context, teamID, name string, scopes []Scop
 
 // List returns a team's keys, or everybody's when teamID is empty.
 func (r *Keyring) List(ctx context.Context, teamID string) ([]Key, error) {
-	return r.keys.Keys(ctx, teamID)
+	return r.Store.Keys(ctx, teamID)
 }
 
 // Show returns one key's record.
-func (r *Keyring) Show(ctx context.Context, id string) (Key, error) { return r.keys.Key(ctx, id) }
+func (r *Keyring) Show(ctx context.Context, id string) (Key, error) { return r.Store.Key(ctx, id) }
 
 // Revoke ends a key: committed first, announced then, so that an instance which
 // hears of it and looks again cannot find the old record. When the announcement
 // fails the key is revoked all the same, but instances may honour it until
 // their cached copy ends; the error says so.
 func (r *Keyring) Revoke(ctx context.Context, id string) error {
-	if err := r.keys.RevokeKey(ctx, id, r.now()); err != nil {
+	if err := r.Store.RevokeKey(ctx, id, r.Now()); err != nil {
 		return fmt.Errorf("revoke key: %w", err)
 	}
-	if err := r.announce.Announce(ctx, KeyTopic(id)); err != nil {
-		return fmt.Errorf("the key is revoked in the database, but running instances could not be told and may accept it for up to %s: %w", CacheTTL, err)
+	if err := r.Announce.Announce(ctx, topicPrefix+id); err != nil {
+		return fmt.Errorf("the key is revoked in the database, but running instances could not be told and may accept it for up to %s: %w", fresh.TTL, err)
 	}
 	return nil
-}
-
-func scopeList() string {
-	names := make([]string, len(Scopes))
-	for i, s := range Scopes {
-		names[i] = string(s)
-	}
-	return strings.Join(names, ", ")
 }

@@ -127,7 +127,7 @@ func (m *memory) written() []map[string]time.Time {
 // giveKey creates a key as an administrator would and returns its record and secret.
 func giveKey(t *testing.T, m *memory, now time.Time, expiresAt time.Time, scopes ...Scope) (Key, string) {
 	t.Helper()
-	ring := NewKeyring(m, m, func() time.Time { return now })
+	ring := &Keyring{m, m, func() time.Time { return now }}
 	k, secret, err := ring.Create(t.Context(), "tm_1", "test", scopes, expiresAt)
 	if err != nil {
 		t.Fatalf("create a key: %v", err)
@@ -138,7 +138,7 @@ func giveKey(t *testing.T, m *memory, now time.Time, expiresAt time.Time, scopes
 const testSecret = redact.Secret("0123456789abcdef0123456789abcdef")
 
 func newTestAuthenticator(m *memory, now func() time.Time) *Authenticator {
-	return NewAuthenticator(m, NewConsoleTokens(Secrets{Current: testSecret}, now), NewUses(m, discard()), now)
+	return NewAuthenticator(m, NewConsoleTokens(Secrets{Current: testSecret}, now), discard(), now)
 }
 
 // wantUnauthorized fails unless err is the one public answer to a bad

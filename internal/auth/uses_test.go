@@ -17,11 +17,10 @@ func TestUsesAreWrittenInBatches(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m := newMemory()
 		_, presented := giveKey(t, m, time.Now(), time.Time{}, ReadTeamApps)
-		uses := NewUses(m, discard())
-		auth := NewAuthenticator(m, NewConsoleTokens(Secrets{Current: testSecret}, time.Now), uses, time.Now)
+		auth := newTestAuthenticator(m, time.Now)
 		ctx, stop := context.WithCancel(t.Context())
 		done := make(chan struct{})
-		go func() { uses.Run(ctx); close(done) }()
+		go func() { auth.Run(ctx); close(done) }()
 
 		for range 1000 {
 			if _, err := auth.APIKey(t.Context(), presented); err != nil {
@@ -30,7 +29,7 @@ func TestUsesAreWrittenInBatches(t *testing.T) {
 			time.Sleep(time.Millisecond)
 		}
 		last := time.Now().Add(-time.Millisecond)
-		uses.Note("another", last)
+		auth.uses.Note("another", last)
 		synctest.Wait()
 		if len(m.written()) != 0 {
 			t.Fatal("written before the batch was due")
@@ -59,11 +58,10 @@ func TestUsesAreWrittenInBatches(t *testing.T) {
 func TestRefusedCredentialIsNoUse(t *testing.T) {
 	m := newMemory()
 	_, presented := giveKey(t, m, time.Now(), time.Time{}, ReadTeamApps)
-	uses := NewUses(m, discard())
-	auth := NewAuthenticator(m, NewConsoleTokens(Secrets{Current: testSecret}, time.Now), uses, time.Now)
+	auth := newTestAuthenticator(m, time.Now)
 	_, err := auth.APIKey(t.Context(), presented[:len(presented)-1]+flip(presented[len(presented)-1]))
 	wantUnauthorized(t, err)
-	uses.flush(t.Context())
+	auth.flush(t.Context())
 	if len(m.touched) != 0 {
 		t.Errorf("noted: %v", m.touched)
 	}
@@ -72,12 +70,12 @@ func TestRefusedCredentialIsNoUse(t *testing.T) {
 func TestLastUsesAreWrittenOnTheWayOut(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m := newMemory()
-		uses := NewUses(m, discard())
+		auth := newTestAuthenticator(m, time.Now)
 		ctx, stop := context.WithCancel(t.Context())
 		done := make(chan struct{})
-		go func() { uses.Run(ctx); close(done) }()
+		go func() { auth.Run(ctx); close(done) }()
 		synctest.Wait()
-		uses.Note("k", time.Now())
+		auth.uses.Note("k", time.Now())
 		stop()
 		<-done
 		if len(m.touched) != 1 {
@@ -86,19 +84,23 @@ func TestLastUsesAreWrittenOnTheWayOut(t *testing.T) {
 	})
 }
 
-func TestStoreAwayCostsTheBatchAndSaysSo(t *testing.T) {
+func TestUsesWaitForAStoreThatIsAwayAndTheLogSaysSo(t *testing.T) {
 	m := newMemory()
 	m.away = errors.New("database is away")
 	var log bytes.Buffer
-	uses := NewUses(m, slog.New(slog.NewTextHandler(&log, nil)))
-	uses.Note("k", time.Now())
-	uses.flush(t.Context())
-	if !strings.Contains(log.String(), "keys=1") || !strings.Contains(log.String(), "database is away") {
+	auth := NewAuthenticator(m, nil, slog.New(slog.NewTextHandler(&log, nil)), time.Now)
+	first, later := time.Now(), time.Now().Add(time.Second)
+	auth.uses.Note("k", first)
+	auth.uses.Note("l", first)
+	auth.flush(t.Context())
+	if !strings.Contains(log.String(), "database is away") {
 		t.Errorf("logged %q", log.String())
 	}
 	m.away = nil
-	uses.flush(t.Context())
-	if len(m.touched) != 1 {
-		t.Error("the lost batch was kept")
+	auth.uses.Note("l", later)
+	auth.flush(t.Context())
+	written := m.written()
+	if last := written[len(written)-1]; !last["k"].Equal(first) || !last["l"].Equal(later) {
+		t.Errorf("written: %v", written)
 	}
 }

@@ -75,7 +75,7 @@ func (b *Body) check(channelID string, issues *fault.Issues) {
 		issues.Add(id, fault.IssueValue, "This is not the channel in the path.")
 	}
 	if s := b.Messages.Timestamp; s != nil {
-		if !rfc3339(*s) && !strictjson.Covered(issues, "/messages/timestamp") {
+		if !rfc3339(*s) && !issues.Covered("/messages/timestamp") {
 			issues.Add("/messages/timestamp", fault.IssueValue, "This is a time with a time zone, such as 2026-11-15T09:30:00Z.")
 		}
 	}

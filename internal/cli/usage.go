@@ -59,11 +59,11 @@ func (c *cli) printUsage(r usage.Report) error {
 			most, label = max(most, b.Characters), max(label, utf8.RuneCountInString(bucketLabel(b)))
 		}
 		_, _ = fmt.Fprintf(out, "%-*s %11s %11s %11s %9s  █ billed ░ cached\n", label, "", "CHARACTERS", "BILLED", "CACHED", "REQUESTS")
-		row := func(name string, f usage.Figures, bar string) {
-			_, _ = fmt.Fprintf(out, "%-*s %11d %11d %11d %9d%s\n", label, name, f.Characters, f.BilledCharacters, f.CachedCharacters, f.Requests, bar)
+		row := func(name string, f usage.Counts, bar string) {
+			_, _ = fmt.Fprintf(out, "%-*s %11d %11d %11d %9d%s\n", label, name, f.Characters, f.Billed, f.Cached, f.Requests, bar)
 		}
 		for _, b := range r.Buckets {
-			row(bucketLabel(b), b.Figures, "  "+bar(b.Figures, most))
+			row(bucketLabel(b), b.Counts, "  "+bar(b.Counts, most))
 		}
 		row("TOTAL", r.Total, "")
 	})
@@ -71,7 +71,7 @@ func (c *cli) printUsage(r usage.Report) error {
 
 // bucketLabel shows no character that would steer a terminal: runtimes choose
 // the names of what they report.
-func bucketLabel(b usage.ReportBucket) string {
+func bucketLabel(b usage.Bucket) string {
 	if b.Group == nil {
 		return b.Start
 	}
@@ -84,7 +84,7 @@ func bucketLabel(b usage.ReportBucket) string {
 }
 
 // bar draws a bucket as a part of the largest. What was used at all is seen.
-func bar(f usage.Figures, most int64) string {
+func bar(f usage.Counts, most int64) string {
 	const width = 32
 	length := func(n int64) int {
 		if n == 0 {
@@ -92,5 +92,5 @@ func bar(f usage.Figures, most int64) string {
 		}
 		return max(1, int((n*width+most/2)/most))
 	}
-	return strings.Repeat("█", length(f.BilledCharacters)) + strings.Repeat("░", length(f.CachedCharacters))
+	return strings.Repeat("█", length(f.Billed)) + strings.Repeat("░", length(f.Cached))
 }

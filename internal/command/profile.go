@@ -13,7 +13,7 @@ import (
 // what its author meant. Members of later versions are none of its business.
 func CheckProfile(p wire.GatewayProfile, base string, issues *fault.Issues) {
 	for i, source := range p.CommandSources {
-		if at := fault.Pointer(base+"/commandSources", i); !slices.Contains(wire.Sources, source) && !strictjson.Covered(issues, at) {
+		if at := fault.Pointer(base+"/commandSources", i); !slices.Contains(wire.Sources, source) && !issues.Covered(at) {
 			issues.Add(at, fault.IssueValue, "There is no source %q; sources are %s.", source, strings.Join(wire.Sources, ", "))
 		}
 	}
@@ -55,7 +55,7 @@ func CheckProfile(p wire.GatewayProfile, base string, issues *fault.Issues) {
 
 func checkPatterns(patterns []string, base string, issues *fault.Issues) {
 	for i, s := range patterns {
-		if _, err := ParsePattern(s); err != nil && !strictjson.Covered(issues, fault.Pointer(base, i)) {
+		if _, err := ParsePattern(s); err != nil && !issues.Covered(fault.Pointer(base, i)) {
 			issues.Add(fault.Pointer(base, i), fault.IssueValue, "Not a target pattern: %v.", err)
 		}
 	}

@@ -134,7 +134,7 @@ func directory(t *testing.T, n int) (*Directory, *shelf) {
 	t.Helper()
 	store := new(shelf)
 	now := time.Unix(1_700_000_000, 0)
-	registry := NewRegistry(store, func() time.Time { return now })
+	registry := &Registry{store, func() time.Time { return now }}
 	for i := range n {
 		for _, team := range []string{"ours", "theirs"} {
 			name, modes := fmt.Sprintf("%s %d", team, i), []Mode{Chat, WebRTC}
@@ -331,7 +331,7 @@ func TestAnEndpointsDocumentSaysWhatThisOneCanDo(t *testing.T) {
 func TestAnUpdateChangesWhatItNames(t *testing.T) {
 	_, store := directory(t, 1)
 	later := time.Unix(1_800_000_000, 0)
-	registry := NewRegistry(store, func() time.Time { return later })
+	registry := &Registry{store, func() time.Time { return later }}
 	name, off := "Renamed", false
 	before := (*store)[0]
 	e, err := registry.Update(t.Context(), before.ID, Change{Name: &name, Enabled: &off})

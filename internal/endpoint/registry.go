@@ -35,13 +35,8 @@ func set[T any](to *T, from *T) {
 
 // Registry is the administrator's side of endpoints.
 type Registry struct {
-	endpoints Store
-	now       func() time.Time
-}
-
-// NewRegistry returns a registry on the given store.
-func NewRegistry(endpoints Store, now func() time.Time) *Registry {
-	return &Registry{endpoints: endpoints, now: now}
+	Store Store
+	Now   func() time.Time
 }
 
 // Create makes an enabled endpoint.
@@ -50,13 +45,13 @@ func (r *Registry) Create(ctx context.Context, teamID string, c Change) (Endpoin
 	if err != nil {
 		return Endpoint{}, fmt.Errorf("make endpoint id: %w", err)
 	}
-	now := r.now()
+	now := r.Now()
 	e := Endpoint{ID: idPrefix + id.String(), TeamID: teamID, Enabled: true, CreatedAt: now, UpdatedAt: now}
 	c.apply(&e)
 	if err := e.Validate(); err != nil {
 		return Endpoint{}, err
 	}
-	if err := r.endpoints.CreateEndpoint(ctx, e); err != nil {
+	if err := r.Store.CreateEndpoint(ctx, e); err != nil {
 		return Endpoint{}, fmt.Errorf("create endpoint: %w", err)
 	}
 	return e, nil
@@ -64,7 +59,7 @@ func (r *Registry) Create(ctx context.Context, teamID string, c Change) (Endpoin
 
 // Show returns one endpoint of any team.
 func (r *Registry) Show(ctx context.Context, id string) (Endpoint, error) {
-	return r.endpoints.Endpoint(ctx, id)
+	return r.Store.Endpoint(ctx, id)
 }
 
 // List returns all endpoints of a team, or everybody's when teamID is empty.
@@ -72,7 +67,7 @@ func (r *Registry) List(ctx context.Context, teamID string) ([]Endpoint, error) 
 	const step = 200
 	var all []Endpoint
 	for after := ""; ; after = all[len(all)-1].ID {
-		page, err := r.endpoints.Endpoints(ctx, teamID, after, step)
+		page, err := r.Store.Endpoints(ctx, teamID, after, step)
 		if err != nil {
 			return nil, fmt.Errorf("list endpoints: %w", err)
 		}
@@ -85,16 +80,16 @@ func (r *Registry) List(ctx context.Context, teamID string) ([]Endpoint, error) 
 
 // Update changes what c gives.
 func (r *Registry) Update(ctx context.Context, id string, c Change) (Endpoint, error) {
-	e, err := r.endpoints.Endpoint(ctx, id)
+	e, err := r.Store.Endpoint(ctx, id)
 	if err != nil {
 		return Endpoint{}, fmt.Errorf("update endpoint: %w", err)
 	}
 	c.apply(&e)
-	e.UpdatedAt = r.now()
+	e.UpdatedAt = r.Now()
 	if err := e.Validate(); err != nil {
 		return Endpoint{}, err
 	}
-	if err := r.endpoints.UpdateEndpoint(ctx, e); err != nil {
+	if err := r.Store.UpdateEndpoint(ctx, e); err != nil {
 		return Endpoint{}, fmt.Errorf("update endpoint: %w", err)
 	}
 	return e, nil

@@ -39,9 +39,7 @@ func normalModes(modes []Mode, issues *fault.Issues) []Mode {
 		issues.Add("/modes", fault.IssueRequired, "An endpoint has at least one mode: webrtc, audio or chat.")
 	}
 	for i, m := range modes {
-		if !slices.Contains(Modes, m) {
-			issues.Add(fault.Pointer("/modes", i), fault.IssueValue, "There is no mode %q; modes are webrtc, audio and chat.", m)
-		}
+		fault.OneOf(issues, fault.Pointer("/modes", i), m, Modes)
 	}
 	var normal []Mode
 	for _, m := range Modes {

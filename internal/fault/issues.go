@@ -2,6 +2,7 @@ package fault
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 	"unicode"
 	"unicode/utf8"
@@ -45,6 +46,38 @@ func (is *Issues) Add(path, code, format string, args ...any) {
 		return
 	}
 	is.list = append(is.list, Issue{path, code, fmt.Sprintf(format, args...)})
+}
+
+// Covered tells whether something is noted at path or above it, so that a value
+// of a wrong type is not reported as missing or out of bounds too.
+func (is *Issues) Covered(path string) bool {
+	return slices.ContainsFunc(is.list, func(i Issue) bool {
+		rest, above := strings.CutPrefix(path, i.Path)
+		return above && (rest == "" || rest[0] == '/')
+	})
+}
+
+// OneOf notes a value that is none of those allowed, unless it is covered.
+func OneOf[S ~string](is *Issues, path string, value S, allowed []S) {
+	if slices.Contains(allowed, value) || is.Covered(path) {
+		return
+	}
+	names := make([]string, len(allowed))
+	for i, name := range allowed {
+		names[i] = string(name)
+	}
+	is.Add(path, IssueValue, "This must be one of %s.", strings.Join(names, ", "))
+}
+
+// Within notes a number that is out of its bounds, unless it is covered.
+func Within[N int64 | float64](is *Issues, path string, n, least, most N) {
+	switch {
+	case is.Covered(path):
+	case n < least:
+		is.Add(path, IssueTooSmall, "This must be a number from %v to %v.", least, most)
+	case n > most:
+		is.Add(path, IssueTooLarge, "This must be a number from %v to %v.", least, most)
+	}
 }
 
 // Once reads a query parameter, and notes one that is given more than once.

@@ -7,6 +7,7 @@ import (
 	"context"
 	"fmt"
 	"runtime/debug"
+	"strings"
 	"sync"
 	"time"
 
@@ -18,9 +19,10 @@ import (
 //
 // All methods may be called from any goroutine. What they promise together:
 //
-//   - A Get that starts after Drop, Suspend or Resume returned never sees a
-//     value whose load started before it, neither from the cache nor by joining
-//     that load. Callers that were already waiting still get it.
+//   - A Get that starts after Message, Down or Up returned never sees a value
+//     that these forgot, nor one whose load started before them, neither from
+//     the cache nor by joining that load. Callers that were already waiting
+//     still get it.
 //   - One load runs per key at a time, apart from one that such a call left
 //     behind. It runs detached from its callers, so that one that gives up fails
 //     nobody else, and has to bound its own time.
@@ -30,7 +32,8 @@ import (
 // moves, some tens of nanoseconds, so that a single hot key, which shards could
 // not spread, costs no more than many cold ones.
 type Cache[V any] struct {
-	ttl time.Duration
+	topics string // the prefix of those that are about its keys
+	ttl    time.Duration
 
 	mu    sync.Mutex
 	open  bool
@@ -44,14 +47,26 @@ type entry[V any] struct {
 	expires time.Time
 }
 
-// New returns a suspended cache of at most size values, each of which is used
-// for at most ttl. Both must be positive.
-func New[V any](size int, ttl time.Duration) *Cache[V] {
+// Announcer tells every running instance that something changed.
+type Announcer interface {
+	Announce(ctx context.Context, topic string) error
+}
+
+// What caches of this service hold, and for how long at the most.
+const (
+	Size = 10_000
+	TTL  = 30 * time.Second
+)
+
+// New returns a cache of at most size values, each of which is used for at most
+// ttl. Both must be positive. It holds nothing until Up is called. A topic of the
+// prefix and a key announces that the key's value has changed.
+func New[V any](topics string, size int, ttl time.Duration) *Cache[V] {
 	held, err := simplelru.NewLRU[string, entry[V]](size, nil)
 	if err != nil {
 		panic(fmt.Sprintf("fresh: cache of size %d: %v", size, err))
 	}
-	return &Cache[V]{ttl: ttl, held: held, loads: new(singleflight.Group)}
+	return &Cache[V]{topics: topics, ttl: ttl, held: held, loads: new(singleflight.Group)}
 }
 
 // Get returns the value of key, from the cache or by load. The context that load
@@ -104,8 +119,12 @@ func guarded[V any](ctx context.Context, load func(context.Context) (V, error)) 
 	return load(ctx)
 }
 
-// Drop forgets one key.
-func (c *Cache[V]) Drop(key string) {
+// Message forgets the key that an announcement names.
+func (c *Cache[V]) Message(topic string) {
+	key, ours := strings.CutPrefix(topic, c.topics)
+	if !ours {
+		return
+	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.age++
@@ -113,13 +132,13 @@ func (c *Cache[V]) Drop(key string) {
 	c.loads.Forget(key)
 }
 
-// Suspend forgets everything and keeps nothing until Resume. Get goes on to
-// load.
-func (c *Cache[V]) Suspend() { c.setOpen(false) }
+// Down forgets everything and keeps nothing until Up: a change might pass
+// unheard now. Get goes on to load.
+func (c *Cache[V]) Down(error) { c.setOpen(false) }
 
-// Resume lets the cache keep what is loaded from now on; not the values of loads
+// Up lets the cache keep what is loaded from now on; not the values of loads
 // that already run, which may have changed before anybody listened.
-func (c *Cache[V]) Resume() { c.setOpen(true) }
+func (c *Cache[V]) Up() { c.setOpen(true) }
 
 func (c *Cache[V]) setOpen(open bool) {
 	c.mu.Lock()

@@ -15,8 +15,8 @@ import (
 const ttl = 30 * time.Second
 
 func resumed() *Cache[int] {
-	c := New[int](2, ttl)
-	c.Resume()
+	c := New[int]("t:", 2, ttl)
+	c.Up()
 	return c
 }
 
@@ -45,10 +45,11 @@ func TestWhatACallerSeesAfterEachCall(t *testing.T) {
 		{"nothing: a hit", func(*Cache[int]) {}, 1},
 		{"just inside the TTL: a hit", func(*Cache[int]) { time.Sleep(ttl - 1) }, 1},
 		{"past the TTL: loaded again", func(*Cache[int]) { time.Sleep(ttl) }, 2},
-		{"dropped: loaded again", func(c *Cache[int]) { c.Drop("k") }, 2},
-		{"another key dropped: a hit", func(c *Cache[int]) { c.Drop("other") }, 1},
-		{"suspended: loaded again", func(c *Cache[int]) { c.Suspend() }, 2},
-		{"suspended and resumed: loaded again", func(c *Cache[int]) { c.Suspend(); c.Resume() }, 2},
+		{"dropped: loaded again", func(c *Cache[int]) { c.Message("t:k") }, 2},
+		{"the key of another cache dropped: a hit", func(c *Cache[int]) { c.Message("k"); c.Message("u:k") }, 1},
+		{"another key dropped: a hit", func(c *Cache[int]) { c.Message("t:other") }, 1},
+		{"suspended: loaded again", func(c *Cache[int]) { c.Down(nil) }, 2},
+		{"suspended and resumed: loaded again", func(c *Cache[int]) { c.Down(nil); c.Up() }, 2},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -63,16 +64,16 @@ func TestWhatACallerSeesAfterEachCall(t *testing.T) {
 	}
 }
 
-func TestNothingIsKeptBeforeResume(t *testing.T) {
-	c, load := New[int](2, ttl), counted()
+func TestNothingIsKeptBeforeUp(t *testing.T) {
+	c, load := New[int]("t:", 2, ttl), counted()
 	get(t, c, "k", load)
 	if got := get(t, c, "k", load); got != 2 {
 		t.Errorf("a new cache kept load %d", got)
 	}
-	c.Resume()
+	c.Up()
 	get(t, c, "k", load)
 	if got := get(t, c, "k", load); got != 3 {
-		t.Errorf("after Resume got load %d, want the kept 3", got)
+		t.Errorf("after Up got load %d, want the kept 3", got)
 	}
 }
 
@@ -94,9 +95,9 @@ func TestLeastRecentlyUsedGoesFirst(t *testing.T) {
 // still under way. Its result must not be stored or given to later callers.
 func TestValueLoadedBeforeAnAnnouncementIsNotUsedAfterIt(t *testing.T) {
 	for name, announce := range map[string]func(*Cache[int]){
-		"Drop":    func(c *Cache[int]) { c.Drop("k") },
-		"Suspend": func(c *Cache[int]) { c.Suspend() },
-		"Resume":  func(c *Cache[int]) { c.Resume() },
+		"Message": func(c *Cache[int]) { c.Message("t:k") },
+		"Down":    func(c *Cache[int]) { c.Down(nil) },
+		"Up":      func(c *Cache[int]) { c.Up() },
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -220,11 +221,11 @@ func TestNoReaderEverSeesLessThanWasAnnounced(t *testing.T) {
 			source.Store(i)
 			switch i % 10 {
 			case 8:
-				c.Suspend()
+				c.Down(nil)
 			case 9:
-				c.Resume()
+				c.Up()
 			default:
-				c.Drop("k")
+				c.Message("t:k")
 			}
 			announced.Store(i)
 		}
@@ -246,8 +247,8 @@ func TestHitAllocatesNothing(t *testing.T) {
 func BenchmarkHit(b *testing.B) {
 	for _, keys := range []int{1, 1000} {
 		b.Run(fmt.Sprintf("%d keys", keys), func(b *testing.B) {
-			c := New[int](keys, time.Hour)
-			c.Resume()
+			c := New[int]("t:", keys, time.Hour)
+			c.Up()
 			names := make([]string, keys)
 			for i := range names {
 				names[i] = fmt.Sprintf("tk_%d", i)

@@ -2,8 +2,8 @@ package session
 
 import (
 	"context"
+	"errors"
 	"fmt"
-	"slices"
 	"strings"
 	"time"
 
@@ -12,6 +12,7 @@ import (
 	"telapi/internal/auth"
 	"telapi/internal/endpoint"
 	"telapi/internal/fault"
+	"telapi/internal/fresh"
 )
 
 const (
@@ -61,28 +62,17 @@ type View struct {
 	EndedAt    time.Time     `json:"endedAt,omitzero"`
 }
 
-// Deps is what a desk stands on.
-type Deps struct {
+// Desk gives sessions out, lets browsers in and takes sessions back.
+type Desk struct {
 	Store     Store
 	Endpoints *endpoint.Directory
 	Tokens    *Tokens
 	Channels  Channels
-	Announcer auth.Announcer
+	Announcer fresh.Announcer
 	WebRTC    bool // whether the deployment offers it
 	ICE       ICE
 	Limits    endpoint.ChannelLimits
 	Now       func() time.Time
-}
-
-// Desk gives sessions out, lets browsers in and takes sessions back.
-type Desk struct {
-	Deps
-	undertaker undertaker
-}
-
-// NewDesk returns a desk.
-func NewDesk(deps Deps) *Desk {
-	return &Desk{deps, undertaker{deps.Store, deps.Channels, deps.Announcer}}
 }
 
 // Issue gives out a session. Its checks come in this order: body, endpoint,
@@ -131,7 +121,7 @@ func (d *Desk) replay(ctx context.Context, teamID string, r Receipt) (s Session,
 		return Session{}, false, nil
 	case err != nil:
 		return Session{}, false, fmt.Errorf("look up idempotency key: %w", err)
-	case first.Digest != r.Digest:
+	case first != r.Digest:
 		return Session{}, false, fault.New(fault.Idempotency, "This Idempotency-Key was used with another body. Use a new key for a new request.")
 	}
 	return s, true, nil
@@ -149,12 +139,9 @@ func (d *Desk) admit(ctx context.Context, teamID string, s Session) error {
 	if err := d.offered(s.Mode); err != nil {
 		return err
 	}
-	if !slices.Contains(e.Modes, s.Mode) {
-		var issues fault.Issues
-		issues.Add("/mode", fault.IssueValue, "This endpoint has no mode %s; it has %s.", s.Mode, strings.Join(names(e.Modes), ", "))
-		return issues.Err()
-	}
-	return nil
+	var issues fault.Issues
+	fault.OneOf(&issues, "/mode", s.Mode, e.Modes)
+	return issues.Err()
 }
 
 // offered refuses a mode that the deployment has switched off.
@@ -233,7 +220,26 @@ func (d *Desk) Delete(ctx context.Context, teamID, id string) error {
 	if first {
 		s.EndedAs = Revoked
 	}
-	return d.undertaker.bury(ctx, s.EndedAs, s.ID)
+	return d.bury(ctx, s.EndedAs, s.ID)
+}
+
+// bury announces the end of sessions and ends their channels. What fails is left
+// unsettled in the database, for a sweeper to do again.
+func (d *Desk) bury(ctx context.Context, as State, ids ...string) error {
+	var settled []string
+	var failed error
+	for _, id := range ids {
+		err := d.Announcer.Announce(ctx, Topic(id))
+		if err == nil {
+			err = d.Channels.EndChannel(ctx, id, string(as))
+		}
+		if err != nil {
+			failed = fmt.Errorf("tell of the end of session %s: %w", id, err)
+			continue
+		}
+		settled = append(settled, id)
+	}
+	return errors.Join(failed, d.Store.SettleSessions(ctx, settled))
 }
 
 func (d *Desk) own(ctx context.Context, teamID, id string) (Session, error) {

@@ -16,25 +16,8 @@ import (
 // fault.WebRTCDisabled for a mode that is switched off. An endpoint that was
 // disabled since keeps its sessions.
 func (d *Desk) Check(ctx context.Context, token string) (Session, endpoint.Endpoint, error) {
-	claimed, err := d.Tokens.verify(token)
+	s, err := d.holder(ctx, token)
 	if err != nil {
-		return Session{}, endpoint.Endpoint{}, err
-	}
-	s, err := d.Store.Session(ctx, claimed.ID)
-	switch {
-	case fault.Is(err, fault.NotFound):
-		return Session{}, endpoint.Endpoint{}, over(err)
-	case err != nil:
-		return Session{}, endpoint.Endpoint{}, fmt.Errorf("find session: %w", err)
-	case s.TokenID != claimed.TokenID || s.TeamID != claimed.TeamID || s.EndpointID != claimed.EndpointID || s.Mode != claimed.Mode:
-		return Session{}, endpoint.Endpoint{}, badToken(errors.New("it is not the token of its session"))
-	case !d.Now().Before(claimed.ExpiresAt):
-		return Session{}, endpoint.Endpoint{}, over(errors.New("the token's own time is over"))
-	}
-	if state := s.State(d.Now(), false); state != Issued && state != Disconnected {
-		return Session{}, endpoint.Endpoint{}, over(errors.New("it is " + string(state)))
-	}
-	if err := d.offered(s.Mode); err != nil {
 		return Session{}, endpoint.Endpoint{}, err
 	}
 	e, err := d.Endpoints.Find(ctx, s.TeamID, s.EndpointID)
@@ -42,6 +25,29 @@ func (d *Desk) Check(ctx context.Context, token string) (Session, endpoint.Endpo
 		return Session{}, endpoint.Endpoint{}, fmt.Errorf("find the session's endpoint: %w", err)
 	}
 	return s, e, nil
+}
+
+// holder is the session of a token, if it goes on.
+func (d *Desk) holder(ctx context.Context, token string) (Session, error) {
+	claimed, err := d.Tokens.verify(token)
+	if err != nil {
+		return Session{}, err
+	}
+	s, err := d.Store.Session(ctx, claimed.ID)
+	switch {
+	case fault.Is(err, fault.NotFound):
+		return Session{}, over(err)
+	case err != nil:
+		return Session{}, fmt.Errorf("find session: %w", err)
+	case s.TokenID != claimed.TokenID || s.TeamID != claimed.TeamID || s.EndpointID != claimed.EndpointID || s.Mode != claimed.Mode:
+		return Session{}, badToken(errors.New("it is not the token of its session"))
+	case !d.Now().Before(claimed.ExpiresAt):
+		return Session{}, over(errors.New("the token's own time is over"))
+	}
+	if state := s.State(d.Now(), false); state != Issued && state != Disconnected {
+		return Session{}, over(errors.New("it is " + string(state)))
+	}
+	return s, d.offered(s.Mode)
 }
 
 // Redeem lets a browser in that Check has admitted: the first time it must come

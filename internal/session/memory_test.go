@@ -51,11 +51,11 @@ func newWorld() *world {
 		},
 	}
 	w.tokens = NewTokens(auth.Secrets{Current: testSecret})
-	w.desk = NewDesk(Deps{
+	w.desk = &Desk{
 		Store: w, Endpoints: endpoint.NewDirectory(w, "0.9.18", endpoint.Features{}), Tokens: w.tokens, Channels: w, Announcer: w,
 		WebRTC: true, Limits: endpoint.DefaultChannelLimits(), Now: w.clock,
-	})
-	w.sweeper = NewSweeper(w, w, w, 15*time.Minute, 30*24*time.Hour, slog.New(slog.DiscardHandler), w.clock)
+	}
+	w.sweeper = NewSweeper(w.desk, w, 15*time.Minute, 30*24*time.Hour, slog.New(slog.DiscardHandler))
 	return w
 }
 
@@ -123,14 +123,14 @@ func (w *world) CreateSession(_ context.Context, s Session, r Receipt, staleBefo
 	return true, nil
 }
 
-func (w *world) SessionByKey(_ context.Context, teamID, key string, staleBefore time.Time) (Session, Receipt, error) {
+func (w *world) SessionByKey(_ context.Context, teamID, key string, staleBefore time.Time) (Session, string, error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	r, ok := w.receipts[teamID+key]
 	if !ok || !r.At.After(staleBefore) {
-		return Session{}, Receipt{}, fault.New(fault.NotFound, "None.")
+		return Session{}, "", fault.New(fault.NotFound, "None.")
 	}
-	return w.sessions[w.ofKey[teamID+key]], r, w.dbAway
+	return w.sessions[w.ofKey[teamID+key]], r.Digest, w.dbAway
 }
 
 func (w *world) Session(_ context.Context, id string) (Session, error) {

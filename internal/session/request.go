@@ -4,10 +4,7 @@ import (
 	"cmp"
 	"regexp"
 	"slices"
-	"strings"
 	"time"
-	"unicode"
-	"unicode/utf8"
 
 	"github.com/go-json-experiment/json/jsontext"
 
@@ -57,10 +54,10 @@ func parseRequest(body []byte, keys []string) (wish, error) {
 	limits := endpoint.PublishedLimits()
 	w := wish{session: Session{
 		EndpointID:      text(in.EndpointID),
-		Mode:            oneOf(in.Mode, endpoint.Modes, endpoint.WebRTC, "/mode", &issues),
+		Mode:            oneOf(in.Mode, endpoint.Modes, "/mode", &issues),
 		Identity:        in.Identity.check(&issues),
 		Metadata:        checkMetadata(in.Metadata, limits.MetadataBytes, &issues),
-		DuplicatePolicy: oneOf(in.DuplicatePolicy, []DuplicatePolicy{Replace, Reject}, Replace, "/duplicatePolicy", &issues),
+		DuplicatePolicy: oneOf(in.DuplicatePolicy, []DuplicatePolicy{Replace, Reject}, "/duplicatePolicy", &issues),
 	}}
 	if w.session.EndpointID == "" {
 		strictjson.Require(&issues, "/endpointId", "endpointId names the endpoint that the session is for.")
@@ -103,14 +100,8 @@ func (f *identityFields) check(issues *fault.Issues) *wire.Identifier {
 		return nil
 	}
 	who := &wire.Identifier{ID: text(f.ID), Name: text(f.Name)}
-	for _, field := range [][2]string{{"/identity/id", who.ID}, {"/identity/name", who.Name}} {
-		switch path, value := field[0], field[1]; {
-		case utf8.RuneCountInString(value) > maxIdentity:
-			issues.Add(path, fault.IssueTooLong, "This has at most %d characters.", maxIdentity)
-		case strings.ContainsFunc(value, unicode.IsControl):
-			issues.Add(path, fault.IssueForbidden, "This has no control characters.")
-		}
-	}
+	issues.CheckName("/identity/id", who.ID, maxIdentity)
+	issues.CheckName("/identity/name", who.Name, maxIdentity)
 	return who
 }
 
@@ -128,41 +119,17 @@ func checkMetadata(raw jsontext.Value, most int64, issues *fault.Issues) jsontex
 }
 
 func seconds(given *int64, allowed endpoint.Range, path string, issues *fault.Issues) time.Duration {
+	n := *cmp.Or(given, new(int64(allowed.Default)))
+	fault.Within(issues, path, n, int64(allowed.Min), int64(allowed.Max))
+	return time.Duration(n) * time.Second
+}
+
+func oneOf[S ~string](given *string, allowed []S, path string, issues *fault.Issues) S {
 	if given == nil {
-		return time.Duration(allowed.Default) * time.Second
+		return allowed[0] // the default
 	}
-	code := ""
-	switch n := *given; {
-	case strictjson.Covered(issues, path):
-	case n < int64(allowed.Min):
-		code = fault.IssueTooSmall
-	case n > int64(allowed.Max):
-		code = fault.IssueTooLarge
-	default:
-		return time.Duration(n) * time.Second
-	}
-	if code != "" {
-		issues.Add(path, code, "This is a whole number of seconds from %d to %d.", allowed.Min, allowed.Max)
-	}
-	return 0
-}
-
-func oneOf[S ~string](given *string, allowed []S, byDefault S, path string, issues *fault.Issues) S {
-	if given == nil || strictjson.Covered(issues, path) {
-		return byDefault
-	}
-	if !slices.Contains(allowed, S(*given)) {
-		issues.Add(path, fault.IssueValue, "This is one of %s.", strings.Join(names(allowed), ", "))
-	}
+	fault.OneOf(issues, path, S(*given), allowed)
 	return S(*given)
-}
-
-func names[S ~string](list []S) []string {
-	out := make([]string, len(list))
-	for i, s := range list {
-		out[i] = string(s)
-	}
-	return out
 }
 
 func text(given *string) string { return *cmp.Or(given, new(string)) }

@@ -103,8 +103,9 @@ type Store interface {
 	// has a receipt of later than staleBefore; a request with the same key
 	// that is under way is waited for.
 	CreateSession(ctx context.Context, s Session, r Receipt, staleBefore time.Time) (bool, error)
-	// SessionByKey finds the session that a key of the team stands for.
-	SessionByKey(ctx context.Context, teamID, key string, staleBefore time.Time) (Session, Receipt, error)
+	// SessionByKey finds the session that a key of the team stands for, and the
+	// digest of the body it was used with.
+	SessionByKey(ctx context.Context, teamID, key string, staleBefore time.Time) (Session, string, error)
 	Session(ctx context.Context, id string) (Session, error)
 	// RedeemSession notes the first redemption and that the browser was seen.
 	// A session that has ended or is over its time is not found.

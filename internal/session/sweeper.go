@@ -6,11 +6,11 @@ import (
 	"fmt"
 	"log/slog"
 	"math/rand/v2"
-	"sync"
 	"time"
 
-	"telapi/internal/auth"
+	"telapi/internal/backlog"
 	"telapi/internal/fault"
+	"telapi/internal/pause"
 )
 
 const (
@@ -44,77 +44,38 @@ type SweepStore interface {
 	Forget(ctx context.Context, keysBefore, endedBefore time.Time, limit int) error
 }
 
-// undertaker tells everybody that sessions have ended.
-type undertaker struct {
-	store    Store
-	channels Channels
-	announce auth.Announcer
-}
-
-// bury announces the end of sessions and ends their channels. What fails is left
-// unsettled in the database, for a sweeper to do again.
-func (u undertaker) bury(ctx context.Context, as State, ids ...string) error {
-	var settled []string
-	var failed error
-	for _, id := range ids {
-		err := u.announce.Announce(ctx, Topic(id))
-		if err == nil {
-			err = u.channels.EndChannel(ctx, id, string(as))
-		}
-		if err != nil {
-			failed = fmt.Errorf("tell of the end of session %s: %w", id, err)
-			continue
-		}
-		settled = append(settled, id)
-	}
-	return errors.Join(failed, u.store.SettleSessions(ctx, settled))
-}
-
 // Sweeper ends sessions whose time has come. Any number of instances may sweep:
 // each session is ended by one of them.
 type Sweeper struct {
-	store      SweepStore
-	channels   Channels
-	undertaker undertaker
-	idle       time.Duration
-	retention  time.Duration
-	log        *slog.Logger
-	now        func() time.Time
-	askedAt    time.Time // when the idle were last looked for; Sweep's alone
-
-	mu   sync.Mutex
-	seen map[string]time.Time
+	desk      *Desk
+	store     SweepStore
+	idle      time.Duration
+	retention time.Duration
+	log       *slog.Logger
+	seen      backlog.Moments
+	askedAt   time.Time // when the idle were last looked for; Sweep's alone
 }
 
 // NewSweeper returns a sweeper that ends sessions without a connection for as
 // long as idle, and deletes those that ended longer ago than retention; 0 keeps
 // them for ever.
-func NewSweeper(store SweepStore, channels Channels, announce auth.Announcer, idle, retention time.Duration, log *slog.Logger, now func() time.Time) *Sweeper {
-	return &Sweeper{
-		store: store, channels: channels, undertaker: undertaker{store, channels, announce},
-		idle: idle, retention: retention, log: log, now: now, seen: map[string]time.Time{},
-	}
+func NewSweeper(desk *Desk, store SweepStore, idle, retention time.Duration, log *slog.Logger) *Sweeper {
+	return &Sweeper{desk: desk, store: store, idle: idle, retention: retention, log: log}
 }
 
 // Touch notes that a browser was connected until now. It does not block; the
 // next round writes it down.
-func (s *Sweeper) Touch(id string) {
-	s.mu.Lock()
-	s.seen[id] = s.now()
-	s.mu.Unlock()
-}
+func (s *Sweeper) Touch(id string) { s.seen.Note(id, s.desk.Now()) }
 
 // Run sweeps until ctx ends, in a rhythm of its own, so that instances do not
 // do the same work at the same moment. What was touched is written at the end.
 func (s *Sweeper) Run(ctx context.Context) {
 	for ctx.Err() == nil {
-		select {
-		case <-time.After(sweepEvery/2 + rand.N(sweepEvery)): //nolint:gosec // a rhythm is no secret
+		if pause.For(ctx, sweepEvery/2+rand.N(sweepEvery)) == nil { //nolint:gosec // a rhythm is no secret
 			s.report(ctx, s.Sweep(ctx))
-		case <-ctx.Done():
 		}
 	}
-	last, cancel := context.WithTimeout(context.WithoutCancel(ctx), lastWrite)
+	last, cancel := context.WithTimeout(context.WithoutCancel(ctx), backlog.LastWrite)
 	defer cancel()
 	s.report(last, s.writeSeen(last))
 }
@@ -145,40 +106,25 @@ func (s *Sweeper) Sweep(ctx context.Context) error {
 func (s *Sweeper) forget(ctx context.Context) error {
 	var endedBefore time.Time // nothing ended before it
 	if s.retention > 0 {
-		endedBefore = s.now().Add(-max(s.retention, keyLife))
+		endedBefore = s.desk.Now().Add(-max(s.retention, keyLife))
 	}
-	return s.store.Forget(ctx, s.now().Add(-keyLife), endedBefore, sweepPage)
+	return s.store.Forget(ctx, s.desk.Now().Add(-keyLife), endedBefore, sweepPage)
 }
 
 func (s *Sweeper) writeSeen(ctx context.Context) error {
-	s.mu.Lock()
-	batch := s.seen
-	s.seen = map[string]time.Time{}
-	s.mu.Unlock()
-	err := s.store.TouchSessions(ctx, batch)
-	if err == nil {
-		return nil
-	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	for id, at := range batch {
-		if at.After(s.seen[id]) {
-			s.seen[id] = at
-		}
-	}
-	return fmt.Errorf("note when sessions were seen: %w", err)
+	return s.seen.Flush(ctx, s.store.TouchSessions)
 }
 
 func (s *Sweeper) expireDue(ctx context.Context) error {
 	for {
-		ids, err := s.store.ExpireSessions(ctx, s.now(), sweepPage)
+		ids, err := s.store.ExpireSessions(ctx, s.desk.Now(), sweepPage)
 		if err != nil {
 			return fmt.Errorf("expire sessions: %w", err)
 		}
 		if len(ids) == 0 {
 			return nil
 		}
-		if err := s.undertaker.bury(ctx, Expired, ids...); err != nil {
+		if err := s.desk.bury(ctx, Expired, ids...); err != nil {
 			return err
 		}
 	}
@@ -189,7 +135,7 @@ func (s *Sweeper) expireDue(ctx context.Context) error {
 // again, and whenever it knows of a connection their time starts anew: a store
 // that was wiped, and knows of none until they renew themselves, ends nothing.
 func (s *Sweeper) expireIdle(ctx context.Context) error {
-	now := s.now()
+	now := s.desk.Now()
 	if now.Sub(s.askedAt) < s.idle/16 {
 		return nil
 	}
@@ -204,7 +150,7 @@ func (s *Sweeper) expireIdle(ctx context.Context) error {
 		for i, session := range stale {
 			ids[i] = session.ID
 		}
-		live, err := s.channels.Connected(ctx, ids)
+		live, err := s.desk.Channels.Connected(ctx, ids)
 		if err != nil {
 			return fmt.Errorf("ask which browsers are connected: %w", err)
 		}
@@ -237,14 +183,14 @@ func (s *Sweeper) endIdle(ctx context.Context, stale []Session, now time.Time) e
 			ended = append(ended, session.ID)
 		}
 	}
-	return s.undertaker.bury(ctx, Expired, ended...)
+	return s.desk.bury(ctx, Expired, ended...)
 }
 
 // buryRest tells of ends that somebody else could not tell of.
 func (s *Sweeper) buryRest(ctx context.Context) error {
-	rest, err := s.store.UnsettledSessions(ctx, s.now().Add(-unsettledAfter), sweepPage)
+	rest, err := s.store.UnsettledSessions(ctx, s.desk.Now().Add(-unsettledAfter), sweepPage)
 	for _, ended := range rest {
-		err = errors.Join(err, s.undertaker.bury(ctx, ended.EndedAs, ended.ID))
+		err = errors.Join(err, s.desk.bury(ctx, ended.EndedAs, ended.ID))
 	}
 	return err
 }

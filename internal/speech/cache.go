@@ -46,22 +46,21 @@ func (c *cache) usable() bool { return c.blobs != nil && c.now().UnixNano() >= c
 // dropped.
 func (c *cache) find(ctx context.Context, want Row, e Encoding) (*rendering, error) {
 	row, err := c.rows.Speech(ctx, want.Hash)
-	if err != nil && !fault.Is(err, fault.NotFound) {
+	switch {
+	case fault.Is(err, fault.NotFound), err == nil && row.expired(c.now()):
+		return nil, nil //nolint:nilnil // nothing there is an answer
+	case err != nil:
 		return nil, fmt.Errorf("look up speech: %w", err)
 	}
-	if err == nil && !row.expired(c.now()) {
-		if v, ok := row.Variant(e); ok {
-			if audio := c.read(ctx, row, v); audio != nil {
-				c.metrics.cache.WithLabelValues(cacheHit).Inc()
-				c.touch(ctx, row)
-				return &rendering{row: row, audio: audio, stored: true}, nil
-			}
-		}
-		if pcm, ok := row.Variant(PCM); ok && e == ALaw && c.usable() {
-			if source := c.read(ctx, row, pcm); source != nil {
-				c.metrics.cache.WithLabelValues(cacheTranscoded).Inc()
-				return c.keep(ctx, row, e, audio.FromPCM(row.SampleRate, source)), nil
-			}
+	if audio := c.read(ctx, row, e); audio != nil {
+		c.metrics.cache.WithLabelValues(cacheHit).Inc()
+		c.touch(ctx, row)
+		return &rendering{row: row, audio: audio, stored: true}, nil
+	}
+	if e == ALaw && c.usable() {
+		if source := c.read(ctx, row, PCM); source != nil {
+			c.metrics.cache.WithLabelValues(cacheTranscoded).Inc()
+			return c.keep(ctx, row, e, audio.FromPCM(row.SampleRate, source)), nil
 		}
 	}
 	return nil, nil //nolint:nilnil // nothing there is an answer
@@ -69,24 +68,27 @@ func (c *cache) find(ctx context.Context, want Row, e Encoding) (*rendering, err
 
 func (r Row) expired(now time.Time) bool { return !r.ExpiresAt.IsZero() && !now.Before(r.ExpiresAt) }
 
-// read returns a blob that is what was stored, else nil.
-func (c *cache) read(ctx context.Context, row Row, v Variant) []byte {
+// read returns a variant's blob that is what was stored, else nil.
+func (c *cache) read(ctx context.Context, row Row, e Encoding) []byte {
+	if row.Variants[e] == "" {
+		return nil
+	}
 	bounded, cancel := context.WithTimeout(ctx, blobTime)
 	defer cancel()
-	audio, err := c.fetch(bounded, row.Hash, v)
+	audio, err := c.fetch(bounded, row, e)
 	switch {
 	case err == nil:
 		return audio
 	case errors.Is(err, errDamaged), errors.Is(err, ErrNoBlob):
-		c.drop(ctx, row, v, err)
+		c.drop(ctx, row, e, err)
 	default:
 		c.lost(ctx, err)
 	}
 	return nil
 }
 
-func (c *cache) fetch(ctx context.Context, hash string, v Variant) ([]byte, error) {
-	blob, err := c.blobs.Get(ctx, Path(hash, v.Encoding), Conditions{})
+func (c *cache) fetch(ctx context.Context, row Row, e Encoding) ([]byte, error) {
+	blob, err := c.blobs.Get(ctx, Path(row.Hash, e), Conditions{})
 	if err != nil {
 		return nil, err
 	}
@@ -95,7 +97,7 @@ func (c *cache) fetch(ctx context.Context, hash string, v Variant) ([]byte, erro
 	if err != nil {
 		return nil, fmt.Errorf("read a blob: %w", err)
 	}
-	if checksum(audio) != v.Checksum {
+	if checksum(audio) != row.Variants[e] {
 		return nil, errDamaged
 	}
 	return audio, nil
@@ -117,7 +119,7 @@ func (c *cache) keep(ctx context.Context, row Row, e Encoding, sound audio.Sound
 	if err != nil {
 		return made
 	}
-	row.Variants = []Variant{{e, checksum(made.audio)}}
+	row.Variants = map[Encoding]string{e: checksum(made.audio)}
 	kept, err := c.rows.SaveSpeech(ctx, row)
 	if err != nil {
 		c.log.WarnContext(ctx, "speech was not kept", "error", err)
@@ -128,14 +130,14 @@ func (c *cache) keep(ctx context.Context, row Row, e Encoding, sound audio.Sound
 }
 
 // drop forgets a variant whose blob is no good.
-func (c *cache) drop(ctx context.Context, row Row, v Variant, why error) {
+func (c *cache) drop(ctx context.Context, row Row, e Encoding, why error) {
 	c.metrics.cache.WithLabelValues(cacheBad).Inc()
-	c.log.WarnContext(ctx, "cached speech is dropped", "hash", row.Hash, "encoding", v.Encoding, "error", why)
-	if err := c.rows.DropSpeech(ctx, row.Hash, v); err != nil {
+	c.log.WarnContext(ctx, "cached speech is dropped", "hash", row.Hash, "encoding", e, "error", why)
+	if err := c.rows.DropSpeech(ctx, row.Hash, e, row.Variants[e]); err != nil {
 		c.log.WarnContext(ctx, "cached speech was not dropped", "hash", row.Hash, "error", err)
 	}
 	if errors.Is(why, errDamaged) {
-		if err := c.blobs.Delete(ctx, Path(row.Hash, v.Encoding)); err != nil && !errors.Is(err, ErrNoBlob) {
+		if err := c.blobs.Delete(ctx, Path(row.Hash, e)); err != nil && !errors.Is(err, ErrNoBlob) {
 			c.lost(ctx, err)
 		}
 	}

@@ -12,6 +12,7 @@ import (
 
 	"telapi/internal/audio"
 	"telapi/internal/fault"
+	"telapi/internal/pause"
 )
 
 // Provider turns text into sound.
@@ -95,10 +96,7 @@ func (c *chain) synthesize(ctx context.Context, p Provider, u Utterance) (sound 
 	for attempt := range c.retries + 1 {
 		if attempt > 0 {
 			c.log.WarnContext(ctx, "a speech provider is tried again", "provider", p.Name(), "error", err)
-			select {
-			case <-ctx.Done():
-			case <-time.After(retryPause * time.Duration(attempt)):
-			}
+			_ = pause.For(ctx, retryPause*time.Duration(attempt))
 		}
 		start := c.now()
 		sound, err = p.Synthesize(ctx, u)

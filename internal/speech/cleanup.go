@@ -4,13 +4,13 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
-	"strings"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/promauto"
 
 	"telapi/internal/fault"
+	"telapi/internal/pause"
 )
 
 const (
@@ -36,7 +36,7 @@ type Stored struct {
 // CleanupRows is what a cleanup asks of the rows.
 type CleanupRows interface {
 	Speech(ctx context.Context, hash string) (Row, error)
-	DropSpeech(ctx context.Context, hash string, v Variant) error
+	DropSpeech(ctx context.Context, hash string, e Encoding, checksum string) error
 	// SpeechAfter lists rows whose hash comes after one, in order of hash; with
 	// a moment, only those that have expired by then.
 	SpeechAfter(ctx context.Context, after string, expiredBy time.Time, limit int) ([]Row, error)
@@ -112,21 +112,21 @@ func (j *Janitor) Run(ctx context.Context) {
 			j.serve(turn)
 			release()
 		}
-		pause(ctx, expireEvery/2)
+		_ = pause.For(ctx, expireEvery/2)
 	}
 }
 
 // serve cleans up for as long as the turn lasts.
 func (j *Janitor) serve(turn context.Context) {
+	round := cleanup{Janitor: j, really: true, tell: func(Removal) {}}
 	var reconciled time.Time
 	for turn.Err() == nil {
 		due := j.now().Sub(reconciled) >= reconcileEvery
-		err := j.alone(turn, func(ctx context.Context) error {
-			if !due {
-				return j.expire(ctx, true, ignored)
-			}
-			return j.all(ctx, true, ignored)
-		})
+		work := round.expire
+		if due {
+			work = round.all
+		}
+		err := j.alone(turn, work)
 		switch {
 		case err == nil && due:
 			reconciled = j.now()
@@ -135,16 +135,7 @@ func (j *Janitor) serve(turn context.Context) {
 			j.failed.Inc()
 			j.log.WarnContext(turn, "the media cache was not cleaned up", "error", err)
 		}
-		pause(turn, expireEvery)
-	}
-}
-
-func ignored(Removal) {}
-
-func pause(ctx context.Context, d time.Duration) {
-	select {
-	case <-time.After(d):
-	case <-ctx.Done():
+		_ = pause.For(turn, expireEvery)
 	}
 }
 
@@ -163,83 +154,79 @@ func (j *Janitor) alone(ctx context.Context, work func(context.Context) error) e
 	return work(turn)
 }
 
-// Clean does everything once.
-func (j *Janitor) Clean(ctx context.Context, tell func(Removal)) error {
-	return j.alone(ctx, func(ctx context.Context) error { return j.all(ctx, true, tell) })
+// Clean does everything once, or only tells what it would remove.
+func (j *Janitor) Clean(ctx context.Context, dryRun bool, tell func(Removal)) error {
+	once := cleanup{j, !dryRun, tell}
+	if dryRun {
+		return once.all(ctx)
+	}
+	return j.alone(ctx, once.all)
 }
 
-// Preview tells what Clean would remove, and removes nothing.
-func (j *Janitor) Preview(ctx context.Context, tell func(Removal)) error {
-	return j.all(ctx, false, tell)
+// cleanup is one of a janitor's.
+type cleanup struct {
+	*Janitor
+	really bool
+	tell   func(Removal)
 }
 
-func (j *Janitor) all(ctx context.Context, really bool, tell func(Removal)) error {
-	if err := j.expire(ctx, really, tell); err != nil {
+func (c cleanup) all(ctx context.Context) error {
+	if err := c.expire(ctx); err != nil {
 		return err
 	}
-	return j.reconcile(ctx, really, tell)
+	return c.reconcile(ctx)
+}
+
+// remove does what removes something, which tells whether it is gone then.
+func (c cleanup) remove(r Removal, do func() (gone bool, err error)) (bool, error) {
+	if c.really {
+		if gone, err := do(); err != nil || !gone {
+			return false, err
+		}
+		c.removed.WithLabelValues(r.Reason).Inc()
+	}
+	c.tell(r)
+	return true, nil
 }
 
 // expire removes what is over its time: the blobs, then the row, so that what
 // fails in between is found again.
-func (j *Janitor) expire(ctx context.Context, really bool, tell func(Removal)) error {
-	for after := ""; ; {
-		rows, err := j.rows.SpeechAfter(ctx, after, j.now(), cleanupPage)
-		if err != nil || len(rows) == 0 {
+func (c cleanup) expire(ctx context.Context) error {
+	rows := rowsOf(ctx, c.rows, c.now())
+	if first, err := rows.peek(); err != nil || first == nil {
+		return err
+	}
+	if _, err := c.blobs.List(ctx, "", 1); err != nil {
+		return fmt.Errorf("ask for blobs: %w", err) // whoever has no list has no word on what is not there
+	}
+	for {
+		row, err := rows.peek()
+		if err != nil || row == nil {
 			return err
 		}
-		after = rows[len(rows)-1].Hash
-		if _, err := j.blobs.List(ctx, "", 1); err != nil {
-			return fmt.Errorf("ask for blobs: %w", err) // whoever has no list has no word on what is not there
-		}
-		for _, row := range rows {
-			if err := j.expireRow(ctx, row, really, tell); err != nil {
-				return err
-			}
+		rows.next()
+		if err := c.expireRow(ctx, *row); err != nil {
+			return err
 		}
 	}
 }
 
 // expireRow leaves a row alone that somebody is renewing: its blob is then younger
 // than the end of its time. Where clocks differ an old one goes in the end.
-func (j *Janitor) expireRow(ctx context.Context, row Row, really bool, tell func(Removal)) error {
+func (c cleanup) expireRow(ctx context.Context, row Row) error {
 	since := row.ExpiresAt
-	if ago := j.now().Add(-orphanAge); ago.After(since) {
+	if ago := c.now().Add(-orphanAge); ago.After(since) {
 		since = ago
 	}
-	for _, v := range row.Variants {
-		path := Path(row.Hash, v.Encoding)
-		if really {
-			if gone, err := j.blobs.DeleteOld(ctx, path, since); err != nil || !gone {
-				return err
-			}
+	for e := range row.Variants {
+		path := Path(row.Hash, e)
+		gone, err := c.remove(Removal{Expired, path, 0}, func() (bool, error) { return c.blobs.DeleteOld(ctx, path, since) })
+		if err != nil || !gone {
+			return err
 		}
-		j.note(Removal{Expired, path, 0}, really, tell)
 	}
-	if !really {
+	if !c.really {
 		return nil
 	}
-	return j.rows.RemoveExpired(ctx, row)
-}
-
-func (j *Janitor) note(r Removal, really bool, tell func(Removal)) {
-	if really {
-		j.removed.WithLabelValues(r.Reason).Inc()
-	}
-	tell(r)
-}
-
-func ignore(err error, code fault.Code) error {
-	if fault.Is(err, code) {
-		return nil
-	}
-	return err
-}
-
-// parsePath reads the path of a blob of ours. Others may use the media service
-// too; what they store is none of a janitor's business.
-func parsePath(path string) (hash string, e Encoding, ok bool) {
-	shard, name, _ := strings.Cut(path, "/")
-	hash, e, ok = ParseName(name)
-	return hash, e, ok && shard == hash[:2]
+	return c.rows.RemoveExpired(ctx, row)
 }

@@ -41,10 +41,10 @@ func (s *shelf) Speech(_ context.Context, hash string) (Row, error) {
 	return Row{}, fault.New(fault.NotFound, "There is none.")
 }
 
-func (s *shelf) DropSpeech(_ context.Context, hash string, v Variant) error {
+func (s *shelf) DropSpeech(_ context.Context, hash string, e Encoding, checksum string) error {
 	defer s.lock()()
 	r := s.rows[hash]
-	r.Variants = slices.DeleteFunc(slices.Clone(r.Variants), func(have Variant) bool { return have == v })
+	r.Variants = without(r.Variants, e, checksum)
 	if s.rows[hash] = r; len(r.Variants) == 0 {
 		delete(s.rows, hash)
 	}
@@ -124,9 +124,9 @@ func hashOf(n int) string { return Key("t", fmt.Sprint(n), 8000, Utterance{}) }
 
 // store adds a row with variants, and their blobs.
 func (s *shelf) store(hash string, expires time.Time, encodings ...Encoding) {
-	row := Row{Hash: hash, ExpiresAt: expires}
+	row := Row{Hash: hash, ExpiresAt: expires, Variants: map[Encoding]string{}}
 	for _, e := range encodings {
-		row.Variants = append(row.Variants, Variant{e, "sum"})
+		row.Variants[e] = "sum"
 		s.blobs[Path(hash, e)] = shelfTime.Add(-48 * time.Hour)
 	}
 	s.rows[hash] = row
@@ -144,11 +144,7 @@ func TestCleanupRemovesThisAndNothingElse(t *testing.T) {
 			switch kind := random.IntN(12); {
 			case n == 0 || kind < 5:
 				s.store(hash, time.Time{}, Encodings[:1+random.IntN(2)]...)
-				kept.store(hash, time.Time{}, slices.Collect(func(yield func(Encoding) bool) {
-					for _, v := range s.rows[hash].Variants {
-						yield(v.Encoding)
-					}
-				})...)
+				kept.store(hash, time.Time{}, slices.Collect(maps.Keys(s.rows[hash].Variants))...)
 			case kind == 5: // not yet
 				s.store(hash, shelfTime.Add(time.Second), PCM)
 				kept.store(hash, shelfTime.Add(time.Second), PCM)
@@ -181,7 +177,7 @@ func TestCleanupRemovesThisAndNothingElse(t *testing.T) {
 		told := map[string]string{}
 		tell := func(r Removal) { told[r.Path] = r.Reason }
 		before, blobs := maps.Clone(s.rows), maps.Clone(s.blobs)
-		if err := s.janitor(always).Preview(t.Context(), tell); err != nil {
+		if err := s.janitor(always).Clean(t.Context(), true, tell); err != nil {
 			t.Fatal(err)
 		}
 		if !maps.Equal(s.blobs, blobs) || len(s.rows) != len(before) {
@@ -191,13 +187,13 @@ func TestCleanupRemovesThisAndNothingElse(t *testing.T) {
 			t.Errorf("the preview tells of %d removals, want %d", len(told), len(want))
 		}
 		told = map[string]string{}
-		if err := s.janitor(always).Clean(t.Context(), tell); err != nil {
+		if err := s.janitor(always).Clean(t.Context(), false, tell); err != nil {
 			t.Fatal(err)
 		}
 		if !maps.Equal(told, want) {
 			t.Errorf("%d removals told, want %d", len(told), len(want))
 		}
-		same := func(a, b Row) bool { return slices.Equal(a.Variants, b.Variants) && a.ExpiresAt.Equal(b.ExpiresAt) }
+		same := func(a, b Row) bool { return maps.Equal(a.Variants, b.Variants) && a.ExpiresAt.Equal(b.ExpiresAt) }
 		if !maps.EqualFunc(s.rows, kept.rows, same) || !slices.Equal(slices.Sorted(maps.Keys(s.blobs)), slices.Sorted(maps.Keys(kept.blobs))) {
 			t.Errorf("%d rows and %d blobs are left, want %d and %d", len(s.rows), len(s.blobs), len(kept.rows), len(kept.blobs))
 		}
@@ -227,7 +223,7 @@ func TestNothingIsDropped(t *testing.T) {
 			s.blobs[Path(hashOf(2), PCM)] = time.Time{}
 			tt.situation(s)
 			rows, blobs := len(s.rows), len(s.blobs)
-			err := s.janitor(always).Clean(t.Context(), func(r Removal) { t.Errorf("removed: %+v", r) })
+			err := s.janitor(always).Clean(t.Context(), false, func(r Removal) { t.Errorf("removed: %+v", r) })
 			if !errors.Is(err, tt.fails) || len(s.rows) != rows || len(s.blobs) != blobs {
 				t.Errorf("%v, want %v; %d of %d rows and %d of %d blobs are left", err, tt.fails, len(s.rows), rows, len(s.blobs), blobs)
 			}

@@ -17,10 +17,10 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
+	"telapi/callruntime/wire"
 	"telapi/internal/audio"
 	"telapi/internal/endpoint"
 	"telapi/internal/fault"
-	"telapi/internal/usage"
 )
 
 // world is everything around a service, in memory. Adapters keep the same
@@ -31,8 +31,7 @@ type world struct {
 	blobs   map[string][]byte
 	away    bool // the media service
 	held    map[string]chan struct{}
-	account usage.Counts
-	entries []usage.Entry
+	entries []wire.SpeechReport
 	clock   atomic.Int64
 }
 
@@ -45,12 +44,17 @@ func newWorld() *world {
 func (w *world) now() time.Time       { return time.Unix(0, w.clock.Load()).UTC() }
 func (w *world) pass(d time.Duration) { w.clock.Add(int64(d)) }
 func (w *world) setAway(away bool)    { w.Lock(); defer w.Unlock(); w.away = away }
-func (w *world) billed() int64 {
+func (w *world) counted() int         { w.Lock(); defer w.Unlock(); return len(w.entries) }
+func (w *world) billed() (sum int64) {
 	w.Lock()
 	defer w.Unlock()
-	return w.account.Characters - w.account.Cached
+	for _, e := range w.entries {
+		if !e.Cached {
+			sum += e.Characters
+		}
+	}
+	return sum
 }
-func (w *world) counted() usage.Counts { w.Lock(); defer w.Unlock(); return w.account }
 func (w *world) stored() []string {
 	w.Lock()
 	defer w.Unlock()
@@ -72,22 +76,28 @@ func (w *world) SaveSpeech(_ context.Context, r Row) (Row, error) {
 	defer w.Unlock()
 	if old, ok := w.rows[r.Hash]; ok && !old.expired(r.CreatedAt) {
 		added := r.Variants
-		r = old
-		r.Variants = append(slices.DeleteFunc(slices.Clone(old.Variants), func(v Variant) bool { return v.Encoding == added[0].Encoding }), added...)
+		r, r.Variants = old, maps.Clone(old.Variants)
+		maps.Copy(r.Variants, added)
 	}
 	w.rows[r.Hash] = r
 	return r, nil
 }
 
-func (w *world) DropSpeech(_ context.Context, hash string, v Variant) error {
+func (w *world) DropSpeech(_ context.Context, hash string, e Encoding, checksum string) error {
 	w.Lock()
 	defer w.Unlock()
 	r := w.rows[hash]
-	r.Variants = slices.DeleteFunc(slices.Clone(r.Variants), func(have Variant) bool { return have == v })
+	r.Variants = without(r.Variants, e, checksum)
 	if w.rows[hash] = r; len(r.Variants) == 0 {
 		delete(w.rows, hash)
 	}
 	return nil
+}
+
+func without(variants map[Encoding]string, e Encoding, checksum string) map[Encoding]string {
+	left := maps.Clone(variants)
+	maps.DeleteFunc(left, func(have Encoding, sum string) bool { return have == e && sum == checksum })
+	return left
 }
 
 func (w *world) TouchSpeech(_ context.Context, hash string, at time.Time) error {
@@ -154,11 +164,10 @@ func (w *world) Acquire(ctx context.Context, name string) (release func(), waite
 	}
 }
 
-func (w *world) Record(_ context.Context, e usage.Entry) {
+func (w *world) Record(_ context.Context, e wire.SpeechReport) {
 	w.Lock()
 	defer w.Unlock()
 	w.entries = append(w.entries, e)
-	w.account.Characters, w.account.Cached, w.account.Requests = w.account.Characters+e.Characters, w.account.Cached+e.Cached, w.account.Requests+e.Requests
 }
 
 func (w *world) Find(_ context.Context, teamID, id string) (endpoint.Endpoint, error) {

@@ -23,24 +23,23 @@ func (s *Service) Open(ctx context.Context, teamID, name string, ask Conditions)
 		return Blob{}, notFound()
 	}
 	row, err := s.Rows.Speech(ctx, hash)
-	v, kept := row.Variant(e)
 	switch {
 	case err != nil && !fault.Is(err, fault.NotFound):
 		return Blob{}, fmt.Errorf("look up speech: %w", err)
-	case err != nil || !kept || row.TeamID != teamID || row.expired(s.Now()):
+	case err != nil || row.Variants[e] == "" || row.TeamID != teamID || row.expired(s.Now()):
 		return Blob{}, notFound()
 	}
 	blob, err := s.Blobs.Get(ctx, Path(hash, e), ask)
 	if errors.Is(err, ErrNoBlob) {
-		s.cache.drop(ctx, row, v, err)
+		s.cache.drop(ctx, row, e, err)
 		return Blob{}, notFound()
 	}
 	if err != nil {
 		return Blob{}, fault.Unavailable("The media service", err)
 	}
 	if blob.Status == http.StatusOK && !ask.Head {
-		blob.Body = &verified{blob.Body, bufio.NewReader(blob.Body), sha256.New(), v.Checksum, func() {
-			s.cache.drop(context.WithoutCancel(ctx), row, v, errDamaged)
+		blob.Body = &verified{blob.Body, bufio.NewReader(blob.Body), sha256.New(), row.Variants[e], func() {
+			s.cache.drop(context.WithoutCancel(ctx), row, e, errDamaged)
 		}}
 	}
 	return blob, nil

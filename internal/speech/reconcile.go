@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 	"time"
 
 	"telapi/internal/fault"
@@ -13,124 +14,135 @@ import (
 // and removes what has no counterpart. Where either side is empty it does
 // nothing: a volume that is not mounted, or another database, must not cost the
 // whole cache.
-func (j *Janitor) reconcile(ctx context.Context, really bool, tell func(Removal)) error {
-	rows := &rowWalk{rows: j.rows}
-	blobs := map[string]Stored{} // not matched by a row yet
-	first, err := rows.peek(ctx)
-	if err != nil {
-		return err
-	}
-	for after, begun := "", false; ; begun = true {
-		page, err := j.blobs.List(ctx, after, cleanupPage)
+func (c cleanup) reconcile(ctx context.Context) error {
+	rows, blobs := rowsOf(ctx, c.rows, time.Time{}), blobsOf(ctx, c.blobs)
+	there := map[Encoding]bool{} // blobs of the row at hand
+	for begun := false; ; begun = true {
+		row, err := rows.peek()
+		if err != nil {
+			return err
+		}
+		blob, err := blobs.peek()
 		if err != nil {
 			return fmt.Errorf("list blobs: %w", err)
 		}
-		if !begun && (first == nil) != (len(page) == 0) {
-			j.log.WarnContext(ctx, "the media cache is not reconciled: there are rows and no blobs at all, or blobs and no rows",
-				"rows", first != nil, "blobs", len(page) > 0)
+		if !begun && (row == nil) != (blob == nil) {
+			c.log.WarnContext(ctx, "the media cache is not reconciled: there are rows and no blobs at all, or blobs and no rows",
+				"rows", row != nil, "blobs", blob != nil)
 			return nil
 		}
-		for _, blob := range page {
-			after = blob.Path
-			if _, _, ours := parsePath(blob.Path); ours {
-				blobs[blob.Path] = blob
+		if row == nil && blob == nil {
+			return nil
+		}
+		var hash string
+		var e Encoding
+		if blob != nil {
+			var ours bool
+			if hash, e, ours = parsePath(blob.Path); !ours {
+				blobs.next()
+				continue
 			}
 		}
-		end := len(page) == 0
-		covered := func(hash string) bool { return end || Path(hash, PCM) <= after } // all its blobs were listed
-		if err := j.match(ctx, rows, blobs, covered, really, tell); err != nil {
+		if blob == nil || row != nil && row.Hash < hash { // all blobs of the row have been seen
+			rows.next()
+			err = c.match(ctx, *row, there)
+			clear(there)
+		} else {
+			blobs.next()
+			if row != nil && row.Hash == hash && row.Variants[e] != "" {
+				there[e] = true
+			} else {
+				err = c.orphan(ctx, *blob, hash, e)
+			}
+		}
+		if err != nil {
 			return err
-		}
-		for path, blob := range blobs {
-			if hash, _, _ := parsePath(path); covered(hash) {
-				delete(blobs, path)
-				if err := j.orphan(ctx, blob, really, tell); err != nil {
-					return err
-				}
-			}
-		}
-		if end {
-			return nil
 		}
 	}
 }
 
-// match takes rows as far as their blobs were listed, and from the blobs those
-// that a row has.
-func (j *Janitor) match(ctx context.Context, rows *rowWalk, blobs map[string]Stored, covered func(hash string) bool, really bool, tell func(Removal)) error {
-	for {
-		row, err := rows.peek(ctx)
-		if err != nil || row == nil || !covered(row.Hash) {
+// match drops the variants of a row that have no blob. A row whose time is over
+// is about to go as a whole.
+func (c cleanup) match(ctx context.Context, row Row, there map[Encoding]bool) error {
+	for e := range row.Variants {
+		if there[e] || row.expired(c.now()) {
+			continue
+		}
+		if err := c.lost(ctx, row, e); err != nil {
 			return err
 		}
-		rows.next()
-		for _, v := range row.Variants {
-			path := Path(row.Hash, v.Encoding)
-			if _, there := blobs[path]; there {
-				delete(blobs, path)
-			} else if row.expired(j.now()) {
-				continue // about to go as a whole
-			} else if err := j.lost(ctx, *row, v, really, tell); err != nil {
-				return err
-			}
-		}
 	}
+	return nil
 }
 
 // lost drops a variant whose blob is gone, also on a second look: it may have
 // been stored since the list was made.
-func (j *Janitor) lost(ctx context.Context, row Row, v Variant, really bool, tell func(Removal)) error {
-	path := Path(row.Hash, v.Encoding)
-	blob, err := j.blobs.Get(ctx, path, Conditions{Head: true})
+func (c cleanup) lost(ctx context.Context, row Row, e Encoding) error {
+	path := Path(row.Hash, e)
+	blob, err := c.blobs.Get(ctx, path, Conditions{Head: true})
 	if err == nil {
 		return blob.Body.Close()
 	}
 	if !errors.Is(err, ErrNoBlob) {
 		return fmt.Errorf("look for a blob: %w", err)
 	}
-	if really {
-		if err := j.rows.DropSpeech(ctx, row.Hash, v); err != nil {
-			return err
-		}
-	}
-	j.note(Removal{Lost, path, 0}, really, tell)
-	return nil
+	_, err = c.remove(Removal{Lost, path, 0}, func() (bool, error) {
+		err := c.rows.DropSpeech(ctx, row.Hash, e, row.Variants[e])
+		return err == nil, err
+	})
+	return err
 }
 
 // orphan deletes a blob that has been there for a while and still has no row.
-func (j *Janitor) orphan(ctx context.Context, blob Stored, really bool, tell func(Removal)) error {
-	if j.now().Sub(blob.ModifiedAt) < orphanAge {
+func (c cleanup) orphan(ctx context.Context, blob Stored, hash string, e Encoding) error {
+	if c.now().Sub(blob.ModifiedAt) < orphanAge {
 		return nil
 	}
-	hash, e, _ := parsePath(blob.Path)
-	row, err := j.rows.Speech(ctx, hash)
-	if _, known := row.Variant(e); err == nil && known {
-		return nil
-	}
-	if err := ignore(err, fault.NotFound); err != nil {
+	row, err := c.rows.Speech(ctx, hash)
+	if err != nil && !fault.Is(err, fault.NotFound) || err == nil && row.Variants[e] != "" {
 		return err
 	}
-	if really {
-		if gone, err := j.blobs.DeleteOld(ctx, blob.Path, blob.ModifiedAt); err != nil || !gone {
-			return err
-		}
+	_, err = c.remove(Removal{Orphan, blob.Path, blob.Bytes}, func() (bool, error) {
+		return c.blobs.DeleteOld(ctx, blob.Path, blob.ModifiedAt)
+	})
+	return err
+}
+
+// parsePath reads the path of a blob of ours. Others may use the media service
+// too; what they store is none of a janitor's business.
+func parsePath(path string) (hash string, e Encoding, ok bool) {
+	shard, name, _ := strings.Cut(path, "/")
+	hash, e, ok = ParseName(name)
+	return hash, e, ok && shard == hash[:2]
+}
+
+// walk goes through a long list in its order, a page at a time.
+type walk[T any] struct {
+	read func(after string) ([]T, error) // empty after the last
+	name func(T) string
+	page []T
+	last string
+	end  bool
+}
+
+func rowsOf(ctx context.Context, rows CleanupRows, expiredBy time.Time) *walk[Row] {
+	return &walk[Row]{
+		read: func(after string) ([]Row, error) { return rows.SpeechAfter(ctx, after, expiredBy, cleanupPage) },
+		name: func(r Row) string { return r.Hash },
 	}
-	j.note(Removal{Orphan, blob.Path, blob.Bytes}, really, tell)
-	return nil
 }
 
-// rowWalk goes through all rows by hash, a page at a time.
-type rowWalk struct {
-	rows  CleanupRows
-	page  []Row
-	after string
-	end   bool
+func blobsOf(ctx context.Context, blobs CleanupBlobs) *walk[Stored] {
+	return &walk[Stored]{
+		read: func(after string) ([]Stored, error) { return blobs.List(ctx, after, cleanupPage) },
+		name: func(b Stored) string { return b.Path },
+	}
 }
 
-// peek returns the next row, nil after the last.
-func (w *rowWalk) peek(ctx context.Context) (*Row, error) {
+// peek returns the next one, nil after the last.
+func (w *walk[T]) peek() (*T, error) {
 	if len(w.page) == 0 && !w.end {
-		page, err := w.rows.SpeechAfter(ctx, w.after, time.Time{}, cleanupPage)
+		page, err := w.read(w.last)
 		if err != nil {
 			return nil, err
 		}
@@ -142,4 +154,4 @@ func (w *rowWalk) peek(ctx context.Context) (*Row, error) {
 	return &w.page[0], nil
 }
 
-func (w *rowWalk) next() { w.after, w.page = w.page[0].Hash, w.page[1:] }
+func (w *walk[T]) next() { w.last, w.page = w.name(w.page[0]), w.page[1:] }

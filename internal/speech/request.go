@@ -83,20 +83,19 @@ func Parse(body []byte, providers []string) (Request, error) {
 	issues.CheckName("/voice", r.Voice, maxName)
 	issues.CheckName("/model", r.Model, maxName)
 	issues.CheckName("/endpointId", r.EndpointID, maxName)
-	check := func(path string, ok bool, code, format string, args ...any) {
-		if !ok && !strictjson.Covered(&issues, path) {
-			issues.Add(path, code, format, args...)
+	fault.Within(&issues, "/speed", r.Speed, MinSpeed, MaxSpeed)
+	if in.Provider != nil {
+		fault.OneOf(&issues, "/provider", r.Provider, providers)
+	}
+	fault.OneOf(&issues, "/encoding", r.Encoding, Encodings)
+	if !slices.Contains(SampleRates, r.SampleRate) || r.Encoding == ALaw && r.SampleRate != telephoneRate {
+		if !issues.Covered("/sampleRate") {
+			issues.Add("/sampleRate", fault.IssueValue, "sampleRate is one of %v, and %d for alaw.", SampleRates, telephoneRate)
 		}
 	}
-	check("/speed", r.Speed >= MinSpeed, fault.IssueTooSmall, "speed is a number from %v to %v.", MinSpeed, MaxSpeed)
-	check("/speed", r.Speed <= MaxSpeed, fault.IssueTooLarge, "speed is a number from %v to %v.", MinSpeed, MaxSpeed)
-	check("/provider", in.Provider == nil || slices.Contains(providers, r.Provider), fault.IssueValue,
-		"provider is one of those configured here: %s.", cmp.Or(strings.Join(providers, ", "), "none is"))
-	check("/encoding", slices.Contains(Encodings, r.Encoding), fault.IssueValue, "encoding is alaw or pcm.")
-	check("/sampleRate", slices.Contains(SampleRates, r.SampleRate), fault.IssueValue, "sampleRate is 8000, 16000 or 24000.")
-	check("/sampleRate", r.Encoding != ALaw || r.SampleRate == telephoneRate, fault.IssueValue, "alaw has a sampleRate of 8000.")
-	check("/ttl", in.TTL == nil || *in.TTL >= 1, fault.IssueTooSmall, "ttl is a whole number of seconds from 1 to %d.", int(MaxTTL.Seconds()))
-	check("/ttl", value(in.TTL) <= int64(MaxTTL.Seconds()), fault.IssueTooLarge, "ttl is a whole number of seconds from 1 to %d.", int(MaxTTL.Seconds()))
+	if in.TTL != nil {
+		fault.Within(&issues, "/ttl", *in.TTL, 1, int64(MaxTTL.Seconds()))
+	}
 	return r, issues.Err()
 }
 
@@ -104,7 +103,7 @@ func (r Request) checkText(issues *fault.Issues) {
 	const path = "/text"
 	unspeakable := func(c rune) bool { return unicode.IsControl(c) && !strings.ContainsRune("\t\n\r", c) }
 	switch {
-	case strictjson.Covered(issues, path):
+	case issues.Covered(path):
 	case strings.TrimSpace(r.Text) == "":
 		issues.Add(path, fault.IssueRequired, "text is what is to be said.")
 	case r.Characters() > MaxCharacters:

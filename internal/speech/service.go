@@ -11,8 +11,8 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"golang.org/x/sync/singleflight"
 
+	"telapi/callruntime/wire"
 	"telapi/internal/endpoint"
-	"telapi/internal/usage"
 )
 
 // Route is where speech is asked for, and the path below which audio is read.
@@ -157,7 +157,7 @@ func (s *Service) row(r Request, p Provider) Row {
 	row := Row{
 		Hash: Key(r.TeamID, p.Name(), r.SampleRate, u), TeamID: r.TeamID, Sentence: u.Text,
 		Provider: p.Name(), Voice: u.Voice, Model: u.Model, Speed: u.Speed, SampleRate: r.SampleRate,
-		TTL: r.TTL, CreatedAt: s.Now().UTC(), UsedAt: s.Now().UTC(),
+		CreatedAt: s.Now().UTC(), UsedAt: s.Now().UTC(),
 	}
 	if r.TTL > 0 {
 		row.ExpiresAt = row.CreatedAt.Add(r.TTL)
@@ -236,13 +236,8 @@ func (s *Service) produce(ctx context.Context, r Request, providers []Provider, 
 
 // count takes one request down in the team's account.
 func (s *Service) count(ctx context.Context, r Request, row Row, cached bool) {
-	n := int64(r.Characters())
-	e := usage.Entry{
+	s.Ledger.Record(ctx, wire.SpeechReport{
 		TeamID: r.TeamID, EndpointID: r.EndpointID, Provider: row.Provider, Voice: row.Voice, Model: row.Model,
-		Day: s.Now().UTC().Truncate(24 * time.Hour), Counts: usage.Counts{Characters: n, Requests: 1},
-	}
-	if cached {
-		e.Cached = n
-	}
-	s.Ledger.Record(ctx, e)
+		Characters: int64(r.Characters()), Cached: cached, At: s.Now().UnixMilli(),
+	})
 }

@@ -13,9 +13,9 @@ import (
 	"testing/synctest"
 	"time"
 
+	"telapi/callruntime/wire"
 	"telapi/internal/audio"
 	"telapi/internal/fault"
-	"telapi/internal/usage"
 )
 
 func TestSecondRequestIsAnsweredFromTheCache(t *testing.T) {
@@ -29,9 +29,9 @@ func TestSecondRequestIsAnsweredFromTheCache(t *testing.T) {
 	if sound := listen(t, s, again.URL); len(sound) != 100*len("Grüße") {
 		t.Errorf("%d bytes of A-law", len(sound))
 	}
-	want := []usage.Entry{
-		{TeamID: "t1", EndpointID: "ep_1", Provider: "primary", Voice: "primary-voice", Day: w.entries[0].Day, Counts: usage.Counts{Characters: 5, Requests: 1}},
-		{TeamID: "t1", Provider: "primary", Voice: "primary-voice", Day: w.entries[0].Day, Counts: usage.Counts{Characters: 5, Cached: 5, Requests: 1}},
+	want := []wire.SpeechReport{
+		{TeamID: "t1", EndpointID: "ep_1", Provider: "primary", Voice: "primary-voice", Characters: 5, At: w.now().UnixMilli()},
+		{TeamID: "t1", Provider: "primary", Voice: "primary-voice", Characters: 5, Cached: true, At: w.now().UnixMilli()},
 	}
 	if p.said.Load() != 1 || fmt.Sprint(w.entries) != fmt.Sprint(want) {
 		t.Errorf("said %d times, counted\n%v, want\n%v", p.said.Load(), w.entries, want)
@@ -62,8 +62,8 @@ func TestSimultaneousRequestsCostOneSynthesis(t *testing.T) {
 	}
 	close(p.gate)
 	wg.Wait()
-	if c := w.counted(); p.said.Load() != 1 || billed.Load() != 1 || c.Requests != 99 || c.Characters-c.Cached != 3 {
-		t.Errorf("said %d times, %d billed, counted %+v", p.said.Load(), billed.Load(), c)
+	if p.said.Load() != 1 || billed.Load() != 1 || w.counted() != 99 || w.billed() != 3 {
+		t.Errorf("said %d times, %d billed, %d counted", p.said.Load(), billed.Load(), w.counted())
 	}
 }
 
@@ -332,8 +332,8 @@ func TestWhenNobodySpeaksTheAnswerSaysSo(t *testing.T) {
 		if _, err := w.service(t, &voice{name: "a"}).Speak(t.Context(), "t1", []byte(`{"text":"panic"}`)); fault.From(err).Code != fault.Internal {
 			t.Errorf("a provider that is broken: %v", err)
 		}
-		if c := w.counted(); c.Requests != 0 {
-			t.Errorf("counted %+v", c)
+		if w.counted() != 0 {
+			t.Errorf("%d were counted", w.counted())
 		}
 	})
 }

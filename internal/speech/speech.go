@@ -8,10 +8,9 @@ import (
 	"context"
 	"errors"
 	"io"
-	"slices"
 	"time"
 
-	"telapi/internal/usage"
+	"telapi/callruntime/wire"
 )
 
 // Encoding is a form in which a sentence is kept.
@@ -26,7 +25,7 @@ const (
 // Encodings lists them all. Their names are also the extensions of blobs.
 var Encodings = []Encoding{ALaw, PCM}
 
-// Row is a sentence in the cache. Every variant of it has the row's hash.
+// Row is a sentence in the cache. Every variant of it is a blob at Path.
 type Row struct {
 	Hash       string
 	TeamID     string
@@ -36,26 +35,10 @@ type Row struct {
 	Model      string
 	Speed      float64
 	SampleRate int
-	Variants   []Variant
-	TTL        time.Duration // 0: kept for good
+	Variants   map[Encoding]string // the SHA-256 of each one's blob, in hex
 	CreatedAt  time.Time
 	UsedAt     time.Time // to the hour, more or less
 	ExpiresAt  time.Time // zero: never
-}
-
-// Variant is one encoding of a sentence, as a blob at Path.
-type Variant struct {
-	Encoding Encoding
-	Checksum string // SHA-256 of the blob, in hex
-}
-
-// Variant returns the variant of that encoding.
-func (r Row) Variant(e Encoding) (Variant, bool) {
-	i := slices.IndexFunc(r.Variants, func(v Variant) bool { return v.Encoding == e })
-	if i < 0 {
-		return Variant{}, false
-	}
-	return r.Variants[i], true
 }
 
 // Rows keeps what is known about cached sentences.
@@ -69,7 +52,7 @@ type Rows interface {
 	SaveSpeech(ctx context.Context, r Row) (Row, error)
 	// DropSpeech removes a variant as long as it has that checksum, and a row
 	// whose last one it was.
-	DropSpeech(ctx context.Context, hash string, v Variant) error
+	DropSpeech(ctx context.Context, hash string, e Encoding, checksum string) error
 	// TouchSpeech notes when a row was last used.
 	TouchSpeech(ctx context.Context, hash string, at time.Time) error
 }
@@ -118,5 +101,5 @@ type Leases interface {
 
 // Ledger takes down what was spoken. It never fails its caller.
 type Ledger interface {
-	Record(ctx context.Context, e usage.Entry)
+	Record(ctx context.Context, spoken wire.SpeechReport)
 }

@@ -22,5 +22,5 @@ func (s *Store) AddBrowserActions(ctx context.Context, actions []session.Action)
 	for i, a := range actions {
 		sets[i] = []any{a.SessionID, a.MessageID, a.At.UnixMilli(), string(a.JSON)}
 	}
-	return s.changeAll(ctx, "keep browser actions", insertBrowserAction, sets)
+	return s.changeAll(ctx, "keep browser actions", insertBrowserAction, sets...)
 }

@@ -6,12 +6,12 @@ import (
 	"testing"
 	"time"
 
+	"telapi/callruntime/wire"
 	"telapi/internal/auth"
 	"telapi/internal/endpoint"
 	"telapi/internal/fault"
 	"telapi/internal/redact"
 	"telapi/internal/team"
-	"telapi/internal/usage"
 	"telapi/test/servers"
 )
 
@@ -118,7 +118,7 @@ func TestTextNoDatabaseCanHoldIsRefused(t *testing.T) {
 			for what, err := range map[string]error{
 				"team":    s.CreateTeam(t.Context(), team.Team{ID: "t", Name: text, CreatedAt: moment1}),
 				"setting": s.SaveSetting(t.Context(), "limits", []byte(text)),
-				"usage":   add(t, s, []usage.Entry{{TeamID: "t", Voice: text, Day: moment1}}),
+				"usage":   add(t, s, []wire.SpeechReport{{TeamID: "t", Voice: text, At: moment1.UnixMilli()}}),
 			} {
 				if !fault.Is(err, fault.Validation) {
 					t.Errorf("%s %q: %v, want VALIDATION_ERROR", what, text, err)

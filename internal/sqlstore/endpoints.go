@@ -2,10 +2,6 @@ package sqlstore
 
 import (
 	"context"
-	"errors"
-	"fmt"
-
-	"github.com/go-json-experiment/json"
 
 	"telapi/internal/endpoint"
 )
@@ -22,66 +18,31 @@ const (
 	updateEndpoint    = `UPDATE endpoints SET name = $3, enabled = $4, modes = $5, origins = $6, profile = $7, updated_at = $8 WHERE id = $1 AND team_id = $2`
 )
 
+func endpointFields(e *endpoint.Endpoint) []any {
+	return []any{&e.ID, &e.TeamID, &e.Name, &e.Enabled, jsonOf(&e.Modes), jsonOf(&e.Origins), jsonOf(&e.Profile),
+		moment{&e.CreatedAt}, moment{&e.UpdatedAt}}
+}
+
 // CreateEndpoint adds an endpoint to its team.
 func (s *Store) CreateEndpoint(ctx context.Context, e endpoint.Endpoint) error {
-	modes, origins, profile, err := encodeEndpoint(e)
-	if err != nil {
-		return err
-	}
-	return s.change(ctx, "create", "endpoint", insertEndpoint, e.ID, e.TeamID, e.Name, e.Enabled,
-		modes, origins, profile, millis(e.CreatedAt), millis(e.UpdatedAt))
+	return s.change(ctx, "create", "endpoint", insertEndpoint, endpointFields(&e)...)
 }
 
 // Endpoint reads one endpoint, whosever it is.
 func (s *Store) Endpoint(ctx context.Context, id string) (endpoint.Endpoint, error) {
-	return one(ctx, s, "endpoint", scanEndpoint, selectEndpoint, id)
+	return one(ctx, s, "endpoint", endpointFields, selectEndpoint, id)
 }
 
 // Endpoints lists a page of a team's endpoints, or of everybody's when teamID
 // is empty.
 func (s *Store) Endpoints(ctx context.Context, teamID, after string, limit int) ([]endpoint.Endpoint, error) {
 	if teamID == "" {
-		return list(ctx, s, "endpoints", scanEndpoint, listEndpoints, after, limit)
+		return list(ctx, s, "endpoints", endpointFields, listEndpoints, after, limit)
 	}
-	return list(ctx, s, "endpoints", scanEndpoint, listTeamEndpoints, teamID, after, limit)
+	return list(ctx, s, "endpoints", endpointFields, listTeamEndpoints, teamID, after, limit)
 }
 
 // UpdateEndpoint changes everything but an endpoint's id, team and age.
 func (s *Store) UpdateEndpoint(ctx context.Context, e endpoint.Endpoint) error {
-	modes, origins, profile, err := encodeEndpoint(e)
-	if err != nil {
-		return err
-	}
-	return s.change(ctx, "update", "endpoint", updateEndpoint, e.ID, e.TeamID, e.Name, e.Enabled,
-		modes, origins, profile, millis(e.UpdatedAt))
-}
-
-func encodeEndpoint(e endpoint.Endpoint) (modes, origins, profile string, err error) {
-	encode := func(v any) string {
-		text, failed := json.Marshal(v)
-		err = errors.Join(err, failed)
-		return string(text)
-	}
-	modes, origins, profile = encode(e.Modes), encode(e.Origins), encode(e.Profile)
-	if err != nil {
-		err = fmt.Errorf("encode endpoint: %w", err)
-	}
-	return modes, origins, profile, err
-}
-
-func scanEndpoint(r row) (e endpoint.Endpoint, err error) {
-	var modes, origins, profile string
-	var created, updated *int64
-	if err := r.Scan(&e.ID, &e.TeamID, &e.Name, &e.Enabled, &modes, &origins, &profile, &created, &updated); err != nil {
-		return e, err
-	}
-	err = errors.Join(
-		json.Unmarshal([]byte(modes), &e.Modes),
-		json.Unmarshal([]byte(origins), &e.Origins),
-		json.Unmarshal([]byte(profile), &e.Profile))
-	if err != nil {
-		return e, fmt.Errorf("endpoint %s is damaged: %w", e.ID, err)
-	}
-	e.CreatedAt, e.UpdatedAt = moment(created), moment(updated)
-	return e, nil
+	return s.change(ctx, "update", "endpoint", updateEndpoint, append(endpointFields(&e)[:7], moment{&e.UpdatedAt})...)
 }

@@ -101,7 +101,7 @@ func unavailable(err error) bool {
 
 var lostConnection = []error{io.EOF, io.ErrUnexpectedEOF, driver.ErrBadConn, sql.ErrConnDone, pgconn.ErrConnClosed}
 
-// refused turns a broken constraint into a refusal; other errors pass.
+// refused turns a broken constraint into a refusal; other errors pass, and none.
 func refused(err error, thing string) error {
 	switch state(err) {
 	case "23505":

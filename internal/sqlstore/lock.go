@@ -1,15 +1,16 @@
 package sqlstore
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
-	"strconv"
-	"strings"
 	"syscall"
 	"time"
+
+	"telapi/internal/pause"
 )
 
 // LockServer keeps a second server away from the same SQLite file until release
@@ -19,26 +20,20 @@ func (s *Store) LockServer() (release func(), err error) {
 	if s.engine.dataDir == "" {
 		return func() {}, nil
 	}
-	file, err := lockFile(filepath.Join(s.engine.dataDir, "server.lock"))
+	path := filepath.Join(s.engine.dataDir, "server.lock")
+	file, err := lockFile(path)
 	if errors.Is(err, syscall.EWOULDBLOCK) {
-		return nil, fmt.Errorf("another telapi server%s uses the data folder %s: stop it, or give this one a DATA_DIR of its own, "+
-			"or set DATABASE_URL and REDIS_URL so that several servers can work together", lockOwner(s.engine.dataDir), s.engine.dataDir)
+		pid, _ := os.ReadFile(path)
+		return nil, fmt.Errorf("another telapi server (process %s) uses the data folder %s: stop it, or give this one a DATA_DIR of its own, "+
+			"or set DATABASE_URL and REDIS_URL so that several servers can work together", bytes.TrimSpace(pid), s.engine.dataDir)
 	}
 	if err != nil {
 		return nil, fmt.Errorf("lock the data folder: %w", err)
 	}
 	if err := file.Truncate(0); err == nil {
-		_, _ = file.WriteString(strconv.Itoa(os.Getpid()) + "\n") // a courtesy for the error text above
+		_, _ = fmt.Fprintln(file, os.Getpid()) // a courtesy for the error text above
 	}
 	return func() { _ = file.Close() }, nil
-}
-
-func lockOwner(dataDir string) string {
-	text, err := os.ReadFile(filepath.Join(dataDir, "server.lock"))
-	if pid := strings.TrimSpace(string(text)); err == nil && pid != "" {
-		return " (process " + pid + ")"
-	}
-	return ""
 }
 
 // lockFile takes an exclusive lock, which the kernel drops when the file is
@@ -63,10 +58,8 @@ func awaitLockFile(ctx context.Context, path string) (*os.File, error) {
 		if !errors.Is(err, syscall.EWOULDBLOCK) {
 			return file, err
 		}
-		select {
-		case <-ctx.Done():
-			return nil, ctx.Err()
-		case <-time.After(20 * time.Millisecond):
+		if err := pause.For(ctx, 20*time.Millisecond); err != nil {
+			return nil, err
 		}
 	}
 }

@@ -2,6 +2,7 @@ package sqlstore
 
 import (
 	"context"
+	"database/sql"
 	"embed"
 	"errors"
 	"fmt"
@@ -30,22 +31,18 @@ type Schema struct {
 // and changes nothing. A newer database is reported by ErrNewerSchema, with the
 // versions filled in.
 func (s *Store) MigrationStatus(ctx context.Context) (Schema, error) {
-	provider, err := s.migrationProvider()
-	if err != nil {
-		return Schema{}, err
-	}
 	ctx, cancel := context.WithTimeout(ctx, statementTimeout)
 	defer cancel()
 	var schema Schema
 	var begun bool
-	err = s.db.QueryRowContext(ctx, s.engine.versionTable).Scan(&begun)
+	err := s.db.QueryRowContext(ctx, s.engine.versionTable).Scan(&begun)
 	if err == nil && begun {
 		err = s.db.QueryRowContext(ctx, "SELECT COALESCE(MAX(version_id), 0) FROM "+goose.DefaultTablename).Scan(&schema.Current)
 	}
 	if err != nil {
 		return Schema{}, failure(ctx, "read the schema version", err)
 	}
-	for _, source := range provider.ListSources() {
+	for _, source := range s.schema.ListSources() {
 		schema.Newest = source.Version
 		if source.Version > schema.Current {
 			schema.Pending = append(schema.Pending, filepath.Base(source.Path))
@@ -69,10 +66,6 @@ func (s *Store) Migrate(ctx context.Context) error {
 		s.ready.Store(true)
 		return nil
 	}
-	provider, err := s.migrationProvider()
-	if err != nil {
-		return err
-	}
 	if s.engine.dataDir != "" {
 		file, err := awaitLockFile(ctx, filepath.Join(s.engine.dataDir, "migrate.lock"))
 		if err != nil {
@@ -80,7 +73,7 @@ func (s *Store) Migrate(ctx context.Context) error {
 		}
 		defer file.Close()
 	}
-	applied, err := provider.Up(ctx)
+	applied, err := s.schema.Up(ctx)
 	if err != nil {
 		return failure(ctx, "migrate the database", err)
 	}
@@ -91,13 +84,14 @@ func (s *Store) Migrate(ctx context.Context) error {
 	return nil
 }
 
-func (s *Store) migrationProvider() (*goose.Provider, error) {
+// prepareMigrations reads the files; the database is not touched yet.
+func prepareMigrations(db *sql.DB, dialect goose.Dialect) (*goose.Provider, error) {
 	files, err := fs.Sub(migrations, "migrations")
 	if err != nil {
 		return nil, fmt.Errorf("read migrations: %w", err)
 	}
 	options := []goose.ProviderOption{goose.WithDisableGlobalRegistry(true)}
-	if s.engine.dialect == goose.DialectPostgres {
+	if dialect == goose.DialectPostgres {
 		// Held by the session, so a migrator that dies lets go. Tried every
 		// second for ten minutes.
 		locker, err := lock.NewPostgresSessionLocker(lock.WithLockTimeout(1, 600))
@@ -106,9 +100,5 @@ func (s *Store) migrationProvider() (*goose.Provider, error) {
 		}
 		options = append(options, goose.WithSessionLocker(locker))
 	}
-	provider, err := goose.NewProvider(s.engine.dialect, s.db, files, options...)
-	if err != nil {
-		return nil, fmt.Errorf("read migrations: %w", err)
-	}
-	return provider, nil
+	return goose.NewProvider(dialect, db, files, options...)
 }

@@ -4,6 +4,8 @@ import (
 	"context"
 	"database/sql"
 	"errors"
+	"maps"
+	"slices"
 	"strings"
 	"time"
 	"unicode/utf8"
@@ -16,42 +18,33 @@ const (
 	pingTimeout      = 5 * time.Second
 )
 
-// row is a *sql.Row or the current one of *sql.Rows.
-type row interface{ Scan(into ...any) error }
+// Functions named ...Fields point to the fields of a noun in the order of its
+// columns. Rows are read into them, and written from them.
 
 // one reads a single thing; where there is none it fails with NOT_FOUND.
-func one[T any](ctx context.Context, s *Store, thing string, scan func(row) (T, error), query string, args ...any) (T, error) {
-	ctx, cancel := context.WithTimeout(ctx, statementTimeout)
-	defer cancel()
-	var none T
-	if err := s.usable(); err != nil {
-		return none, err
-	}
-	if !storable(args) {
-		return none, notFound(thing)
-	}
-	found, err := scan(s.db.QueryRowContext(ctx, query, args...))
-	if errors.Is(err, sql.ErrNoRows) {
-		return none, notFound(thing)
-	}
-	if err != nil {
-		return none, failure(ctx, "read "+thing, err)
-	}
-	return found, nil
+func one[T any](ctx context.Context, s *Store, thing string, fields func(*T) []any, query string, args ...any) (found T, err error) {
+	err = s.during(ctx, "read "+thing, func(ctx context.Context) error {
+		if !storable(args) {
+			return notFound(thing)
+		}
+		err := s.db.QueryRowContext(ctx, query, args...).Scan(fields(&found)...)
+		if errors.Is(err, sql.ErrNoRows) {
+			return notFound(thing)
+		}
+		return err
+	})
+	return found, err
 }
 
 // list reads any number of things.
-func list[T any](ctx context.Context, s *Store, things string, scan func(row) (T, error), query string, args ...any) (_ []T, err error) {
-	ctx, cancel := context.WithTimeout(ctx, statementTimeout)
-	defer cancel()
-	defer func() { err = failure(ctx, "list "+things, err) }()
-	if err := s.usable(); err != nil {
-		return nil, err
-	}
-	if !storable(args) {
-		return nil, nil
-	}
-	return collect(ctx, s.db, scan, query, args...)
+func list[T any](ctx context.Context, s *Store, things string, fields func(*T) []any, query string, args ...any) (all []T, err error) {
+	err = s.during(ctx, "list "+things, func(ctx context.Context) error {
+		if storable(args) {
+			all, err = collect(ctx, s.db, fields, query, args...)
+		}
+		return err
+	})
+	return all, err
 }
 
 // querier is the database, or a transaction in it.
@@ -60,15 +53,15 @@ type querier interface {
 }
 
 // collect reads rows to their end, so that a transaction may go on.
-func collect[T any](ctx context.Context, from querier, scan func(row) (T, error), query string, args ...any) (all []T, err error) {
+func collect[T any](ctx context.Context, from querier, fields func(*T) []any, query string, args ...any) (all []T, err error) {
 	rows, err := from.QueryContext(ctx, query, args...)
 	if err != nil {
 		return nil, err
 	}
 	defer rows.Close()
 	for rows.Next() {
-		next, err := scan(rows)
-		if err != nil {
+		var next T
+		if err := rows.Scan(fields(&next)...); err != nil {
 			return nil, err
 		}
 		all = append(all, next)
@@ -76,45 +69,31 @@ func collect[T any](ctx context.Context, from querier, scan func(row) (T, error)
 	return all, rows.Err()
 }
 
-func scanID(r row) (id string, err error) {
-	err = r.Scan(&id)
-	return id, err
-}
+// itself is the fields of what has but one column.
+func itself[T any](v *T) []any { return []any{v} }
 
 // change writes a single thing; where there is none to change it fails with
 // NOT_FOUND.
 func (s *Store) change(ctx context.Context, verb, thing, query string, args ...any) error {
-	ctx, cancel := context.WithTimeout(ctx, statementTimeout)
-	defer cancel()
-	if err := s.usable(); err != nil {
-		return err
-	}
-	if !storable(args) {
-		return errNotStorable
-	}
-	result, err := s.db.ExecContext(ctx, query, args...)
-	if err != nil {
-		return failure(ctx, verb+" "+thing, refused(err, thing))
-	}
-	if n, err := result.RowsAffected(); err == nil && n == 0 {
-		return notFound(thing)
-	}
-	return nil
+	return s.during(ctx, verb+" "+thing, func(ctx context.Context) error {
+		changed, err := run(ctx, s.db, query, args...)
+		if err == nil && changed == 0 {
+			return notFound(thing)
+		}
+		return refused(err, thing)
+	})
 }
 
-// changeAll runs one statement with many sets of values in one transaction.
-// Callers pass them in a fixed order of rows, so that two transactions never
-// wait for each other in a circle.
-func (s *Store) changeAll(ctx context.Context, doing, query string, sets [][]any) error {
+// changeAll runs one statement with many sets of values in one transaction, as
+// far as there is something to change. Callers pass them in a fixed order of
+// rows, so that two transactions never wait for each other in a circle.
+func (s *Store) changeAll(ctx context.Context, doing, query string, sets ...[]any) error {
 	if len(sets) == 0 {
 		return nil
 	}
 	return s.together(ctx, doing, func(ctx context.Context, tx *sql.Tx) error {
 		for _, args := range sets {
-			if !storable(args) {
-				return errNotStorable
-			}
-			if _, err := tx.ExecContext(ctx, query, args...); err != nil {
+			if _, err := run(ctx, tx, query, args...); err != nil {
 				return err
 			}
 		}
@@ -122,23 +101,53 @@ func (s *Store) changeAll(ctx context.Context, doing, query string, sets [][]any
 	})
 }
 
+// touch runs a statement that takes an id and a moment.
+func (s *Store) touch(ctx context.Context, doing, query string, moments map[string]time.Time) error {
+	var sets [][]any
+	for _, id := range slices.Sorted(maps.Keys(moments)) {
+		sets = append(sets, []any{id, moments[id].UnixMilli()})
+	}
+	return s.changeAll(ctx, doing, query, sets...)
+}
+
+// run returns how many rows a statement changed.
+func run(ctx context.Context, in interface {
+	ExecContext(ctx context.Context, query string, args ...any) (sql.Result, error)
+}, query string, args ...any) (changed int64, err error) {
+	if !storable(args) {
+		return 0, errNotStorable
+	}
+	result, err := in.ExecContext(ctx, query, args...)
+	if err != nil {
+		return 0, err
+	}
+	return result.RowsAffected()
+}
+
 // together commits all that do writes, or nothing where it fails.
-func (s *Store) together(ctx context.Context, doing string, do func(context.Context, *sql.Tx) error) (err error) {
+func (s *Store) together(ctx context.Context, doing string, do func(context.Context, *sql.Tx) error) error {
+	return s.during(ctx, doing, func(ctx context.Context) error {
+		tx, err := s.db.BeginTx(ctx, nil)
+		if err != nil {
+			return err
+		}
+		defer tx.Rollback()
+		if err := do(ctx, tx); err != nil {
+			return err
+		}
+		return tx.Commit()
+	})
+}
+
+// during bounds the time of a statement and says what was being done when it
+// failed.
+func (s *Store) during(ctx context.Context, doing string, do func(context.Context) error) error {
 	ctx, cancel := context.WithTimeout(ctx, statementTimeout)
 	defer cancel()
-	defer func() { err = failure(ctx, doing, err) }()
 	if err := s.usable(); err != nil {
 		return err
 	}
-	tx, err := s.db.BeginTx(ctx, nil)
-	if err != nil {
-		return err
-	}
-	defer tx.Rollback()
-	if err := do(ctx, tx); err != nil {
-		return err
-	}
-	return tx.Commit()
+	return failure(ctx, doing, do(ctx))
 }
 
 // usable refuses to work on a schema that is not there yet: requests come as soon
@@ -156,26 +165,12 @@ var errNotStorable = fault.New(fault.Validation, "Text must be valid UTF-8 witho
 // refuses what SQLite would keep, so nothing of the kind is in either.
 func storable(args []any) bool {
 	for _, arg := range args {
+		if field, ok := arg.(*string); ok {
+			arg = *field
+		}
 		if text, ok := arg.(string); ok && (!utf8.ValidString(text) || strings.ContainsRune(text, 0)) {
 			return false
 		}
 	}
 	return true
-}
-
-// millis is a moment as it is stored: NULL for none.
-func millis(t time.Time) *int64 {
-	if t.IsZero() {
-		return nil
-	}
-	ms := t.UnixMilli()
-	return &ms
-}
-
-// moment is the inverse of millis.
-func moment(ms *int64) time.Time {
-	if ms == nil {
-		return time.Time{}
-	}
-	return time.UnixMilli(*ms).UTC()
 }

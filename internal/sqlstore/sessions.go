@@ -1,17 +1,11 @@
 package sqlstore
 
 import (
-	"cmp"
 	"context"
 	"database/sql"
-	"fmt"
-	"maps"
 	"math"
 	"slices"
 	"time"
-
-	"github.com/go-json-experiment/json"
-	"github.com/go-json-experiment/json/jsontext"
 
 	"telapi/internal/fault"
 	"telapi/internal/session"
@@ -22,7 +16,7 @@ var _ session.SweepStore = (*Store)(nil)
 const (
 	issuedColumns = `id, team_id, endpoint_id, mode, identity, metadata, duplicate_policy, token_id, issued_at, redeem_by, expires_at`
 
-	sessionColumns = issuedColumns + `, redeemed_at, last_seen_at, ended_at, ended_as`
+	sessionColumns = issuedColumns + `, redeemed_at, last_seen_at, ended_at, COALESCE(ended_as, '')`
 
 	insertSession = `INSERT INTO sessions (` + issuedColumns + `, due_at, settled)
 		VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $10, FALSE)`
@@ -48,7 +42,7 @@ const (
 		ON CONFLICT (team_id, idempotency_key) DO UPDATE SET
 			body_digest = excluded.body_digest, session_id = excluded.session_id, created_at = excluded.created_at
 		WHERE session_keys.created_at <= $6`
-	selectReceipt = `SELECT body_digest, session_id, created_at FROM session_keys
+	selectReceipt = `SELECT session_id, body_digest FROM session_keys
 		WHERE team_id = $1 AND idempotency_key = $2 AND created_at > $3`
 	deleteReceipts = `DELETE FROM session_keys WHERE created_at < $1`
 	deleteSessions = `DELETE FROM sessions WHERE id IN
@@ -56,70 +50,55 @@ const (
 	deleteActions = `DELETE FROM browser_actions WHERE session_id = $1`
 )
 
+// issued is how many of a session's fields are there from its start.
+const issued = 11
+
+func sessionFields(s *session.Session) []any {
+	return []any{
+		&s.ID, &s.TeamID, &s.EndpointID, &s.Mode, jsonOf(&s.Identity), jsonOf(&s.Metadata), &s.DuplicatePolicy, &s.TokenID,
+		moment{&s.IssuedAt}, moment{&s.RedeemBy}, moment{&s.ExpiresAt},
+		moment{&s.RedeemedAt}, moment{&s.LastSeenAt}, moment{&s.EndedAt}, &s.EndedAs,
+	}
+}
+
 // CreateSession adds a new session and the receipt of its idempotency key, if any.
 func (s *Store) CreateSession(ctx context.Context, made session.Session, r session.Receipt, staleBefore time.Time) (created bool, err error) {
-	var identity *string
-	if made.Identity != nil {
-		encoded, err := json.Marshal(made.Identity)
-		if err != nil {
-			return false, fmt.Errorf("encode identity: %w", err)
-		}
-		identity = new(string(encoded))
-	}
-	var metadata *string
-	if made.Metadata != nil {
-		metadata = new(string(made.Metadata))
-	}
-	args := []any{
-		made.ID, made.TeamID, made.EndpointID, made.Mode, identity, metadata, made.DuplicatePolicy, made.TokenID,
-		millis(made.IssuedAt), millis(made.RedeemBy), millis(made.ExpiresAt),
-	}
+	args := sessionFields(&made)[:issued]
 	if r.Key == "" {
 		err := s.change(ctx, "create", "session", insertSession, args...)
 		return err == nil, err
 	}
 	err = s.together(ctx, "create session", func(ctx context.Context, tx *sql.Tx) error {
-		if !storable(args) {
-			return errNotStorable
-		}
-		result, err := tx.ExecContext(ctx, insertReceipt, made.TeamID, r.Key, r.Digest, made.ID, r.At.UnixMilli(), staleBefore.UnixMilli())
-		if err != nil {
-			return err
-		}
-		if n, err := result.RowsAffected(); err != nil || n == 0 {
+		fresh, err := run(ctx, tx, insertReceipt, made.TeamID, r.Key, r.Digest, made.ID, r.At.UnixMilli(), staleBefore.UnixMilli())
+		if err != nil || fresh == 0 {
 			return err
 		}
 		created = true
-		_, err = tx.ExecContext(ctx, insertSession, args...)
+		_, err = run(ctx, tx, insertSession, args...)
 		return refused(err, "session")
 	})
 	return created && err == nil, err
 }
 
 // SessionByKey finds the session that an idempotency key stands for.
-func (s *Store) SessionByKey(ctx context.Context, teamID, key string, staleBefore time.Time) (session.Session, session.Receipt, error) {
-	var id string
-	r, err := one(ctx, s, "request", func(r row) (found session.Receipt, err error) {
-		var created *int64
-		err = r.Scan(&found.Digest, &id, &created)
-		found.Key, found.At = key, moment(created)
-		return found, err
-	}, selectReceipt, teamID, key, staleBefore.UnixMilli())
-	if err != nil {
-		return session.Session{}, session.Receipt{}, err
+func (s *Store) SessionByKey(ctx context.Context, teamID, key string, staleBefore time.Time) (found session.Session, bodyDigest string, err error) {
+	type receipt struct{ id, digest string }
+	r, err := one(ctx, s, "request", func(r *receipt) []any { return []any{&r.id, &r.digest} },
+		selectReceipt, teamID, key, staleBefore.UnixMilli())
+	if err == nil {
+		found, err = s.Session(ctx, r.id)
 	}
-	found, err := s.Session(ctx, id)
-	return found, r, err
+	return found, r.digest, err
 }
 
 // Session reads one session, whosever it is.
 func (s *Store) Session(ctx context.Context, id string) (session.Session, error) {
-	return one(ctx, s, "session", scanSession, selectSession, id)
+	return one(ctx, s, "session", sessionFields, selectSession, id)
 }
 
 // RedeemSession notes a redemption, if the session still goes on.
 func (s *Store) RedeemSession(ctx context.Context, id string, at time.Time) (session.Session, error) {
-	return one(ctx, s, "session", scanSession, redeemSession, id, at.UnixMilli())
+	return one(ctx, s, "session", sessionFields, redeemSession, id, at.UnixMilli())
 }
 
 // EndSession ends a session, if nobody has.
@@ -141,70 +120,44 @@ func (s *Store) SettleSessions(ctx context.Context, ids []string) error {
 	for i, id := range slices.Sorted(slices.Values(ids)) {
 		sets[i] = []any{id}
 	}
-	return s.changeAll(ctx, "settle sessions", settleSession, sets)
+	return s.changeAll(ctx, "settle sessions", settleSession, sets...)
 }
 
 // ExpireSessions ends sessions that are due and returns those it ended itself.
 func (s *Store) ExpireSessions(ctx context.Context, now time.Time, limit int) ([]string, error) {
-	return list(ctx, s, "sessions to expire", scanID, expireSessions, now.UnixMilli(), session.Expired, limit)
+	return list(ctx, s, "sessions to expire", itself[string], expireSessions, now.UnixMilli(), session.Expired, limit)
 }
 
 // StaleSessions lists a page of redeemed sessions that were not seen since.
 func (s *Store) StaleSessions(ctx context.Context, unseenSince time.Time, after string, limit int) ([]session.Session, error) {
-	return list(ctx, s, "stale sessions", scanSession, staleSessions, unseenSince.UnixMilli(), after, limit)
+	return list(ctx, s, "stale sessions", sessionFields, staleSessions, unseenSince.UnixMilli(), after, limit)
 }
 
 // UnsettledSessions lists ended sessions whose end was not told.
 func (s *Store) UnsettledSessions(ctx context.Context, endedBefore time.Time, limit int) ([]session.Session, error) {
-	return list(ctx, s, "unsettled sessions", scanSession, unsettledSessions, endedBefore.UnixMilli(), limit)
+	return list(ctx, s, "unsettled sessions", sessionFields, unsettledSessions, endedBefore.UnixMilli(), limit)
 }
 
 // TouchSessions notes when browsers were last seen.
 func (s *Store) TouchSessions(ctx context.Context, seen map[string]time.Time) error {
-	sets := make([][]any, 0, len(seen))
-	for _, id := range slices.Sorted(maps.Keys(seen)) {
-		sets = append(sets, []any{id, seen[id].UnixMilli()})
-	}
-	return s.changeAll(ctx, "note when sessions were seen", touchSession, sets)
+	return s.touch(ctx, "note when sessions were seen", touchSession, seen)
 }
 
 // Forget deletes old receipts and some of the sessions that ended long ago.
 func (s *Store) Forget(ctx context.Context, keysBefore, endedBefore time.Time, limit int) error {
 	return s.together(ctx, "forget sessions", func(ctx context.Context, tx *sql.Tx) error {
-		if _, err := tx.ExecContext(ctx, deleteReceipts, keysBefore.UnixMilli()); err != nil {
+		if _, err := run(ctx, tx, deleteReceipts, keysBefore.UnixMilli()); err != nil {
 			return err
 		}
-		ids, err := collect(ctx, tx, scanID, deleteSessions, endedBefore.UnixMilli(), limit)
+		ids, err := collect(ctx, tx, itself[string], deleteSessions, endedBefore.UnixMilli(), limit)
 		if err != nil {
 			return err
 		}
 		for _, id := range ids {
-			if _, err := tx.ExecContext(ctx, deleteActions, id); err != nil {
+			if _, err := run(ctx, tx, deleteActions, id); err != nil {
 				return err
 			}
 		}
 		return nil
 	})
-}
-
-func scanSession(r row) (found session.Session, err error) {
-	var identity, metadata, endedAs *string
-	var issued, redeemBy, expires, redeemed, seen, ended *int64
-	err = r.Scan(&found.ID, &found.TeamID, &found.EndpointID, &found.Mode, &identity, &metadata, &found.DuplicatePolicy, &found.TokenID,
-		&issued, &redeemBy, &expires, &redeemed, &seen, &ended, &endedAs)
-	if err != nil {
-		return found, err
-	}
-	if identity != nil {
-		if err := json.Unmarshal([]byte(*identity), &found.Identity); err != nil {
-			return found, fmt.Errorf("the identity of session %s is damaged: %w", found.ID, err)
-		}
-	}
-	if metadata != nil {
-		found.Metadata = jsontext.Value(*metadata)
-	}
-	found.EndedAs = session.State(*cmp.Or(endedAs, new(string)))
-	found.IssuedAt, found.RedeemBy, found.ExpiresAt = moment(issued), moment(redeemBy), moment(expires)
-	found.RedeemedAt, found.LastSeenAt, found.EndedAt = moment(redeemed), moment(seen), moment(ended)
-	return found, nil
 }

@@ -17,7 +17,7 @@ const (
 
 // Setting reads a named value; ok is false when there is none.
 func (s *Store) Setting(ctx context.Context, name string) (value []byte, ok bool, err error) {
-	value, err = one(ctx, s, "setting", scanSetting, selectSetting, name)
+	value, err = one(ctx, s, "setting", itself[[]byte], selectSetting, name)
 	if fault.Is(err, fault.NotFound) {
 		return nil, false, nil
 	}
@@ -27,9 +27,4 @@ func (s *Store) Setting(ctx context.Context, name string) (value []byte, ok bool
 // SaveSetting stores a named value, which must be text.
 func (s *Store) SaveSetting(ctx context.Context, name string, value []byte) error {
 	return s.change(ctx, "save", "setting", saveSetting, name, string(value), s.now().UnixMilli())
-}
-
-func scanSetting(r row) (value []byte, err error) {
-	err = r.Scan(&value)
-	return value, err
 }

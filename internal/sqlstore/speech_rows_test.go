@@ -14,7 +14,7 @@ import (
 
 var sentence1 = speech.Row{
 	Hash: strings.Repeat("ab", 32), TeamID: "t1", Sentence: "Grüß Gott, 世界 🌍\n„quoted“", Provider: "tone", Voice: "", Model: "m", Speed: 1.25, SampleRate: 8000,
-	Variants: []speech.Variant{{Encoding: speech.ALaw, Checksum: "1111"}}, TTL: time.Minute,
+	Variants:  map[speech.Encoding]string{speech.ALaw: "1111"},
 	CreatedAt: moment1, UsedAt: moment1, ExpiresAt: moment1.Add(time.Minute),
 }
 
@@ -43,17 +43,16 @@ func TestSpeechIsKeptVariantByVariant(t *testing.T) {
 		save(sentence1)
 		want("new", sentence1)
 
-		second := speech.Variant{Encoding: speech.PCM, Checksum: "2222"}
 		save(with(sentence1, func(r *speech.Row) {
-			r.Variants, r.TTL, r.ExpiresAt = []speech.Variant{second}, 0, time.Time{}
+			r.Variants, r.ExpiresAt = map[speech.Encoding]string{speech.PCM: "2222"}, time.Time{}
 			r.CreatedAt = moment1.Add(30 * time.Second)
 		}))
-		both := with(sentence1, func(r *speech.Row) { r.Variants = append(r.Variants[:1:1], second) })
+		both := with(sentence1, func(r *speech.Row) { r.Variants = map[speech.Encoding]string{speech.ALaw: "1111", speech.PCM: "2222"} })
 		want("a second variant joins, and the first one's time holds", both)
 
-		must(t, s.DropSpeech(ctx, sentence1.Hash, speech.Variant{Encoding: speech.PCM, Checksum: "other"}), s.DropSpeech(ctx, "nobody", second))
+		must(t, s.DropSpeech(ctx, sentence1.Hash, speech.PCM, "other"), s.DropSpeech(ctx, "nobody", speech.PCM, "2222"))
 		want("what was replaced in the meantime is not dropped", both)
-		must(t, s.DropSpeech(ctx, sentence1.Hash, second))
+		must(t, s.DropSpeech(ctx, sentence1.Hash, speech.PCM, "2222"))
 		want("dropped", sentence1)
 
 		must(t, s.TouchSpeech(ctx, sentence1.Hash, moment1.Add(time.Second)), s.TouchSpeech(ctx, "nobody", moment1))
@@ -61,12 +60,12 @@ func TestSpeechIsKeptVariantByVariant(t *testing.T) {
 
 		later := with(sentence1, func(r *speech.Row) {
 			r.CreatedAt, r.UsedAt = moment1.Add(time.Minute), moment1.Add(time.Minute)
-			r.Variants, r.TTL, r.ExpiresAt = []speech.Variant{second}, 0, time.Time{}
+			r.Variants, r.ExpiresAt = map[speech.Encoding]string{speech.PCM: "2222"}, time.Time{}
 		})
 		save(later)
 		want("an expired row gives way", later)
 
-		must(t, s.DropSpeech(ctx, sentence1.Hash, second))
+		must(t, s.DropSpeech(ctx, sentence1.Hash, speech.PCM, "2222"))
 		if _, err := s.Speech(ctx, sentence1.Hash); !fault.Is(err, fault.NotFound) {
 			t.Errorf("a row without variants is still there: %v", err)
 		}
@@ -87,8 +86,8 @@ func TestSimultaneousVariantsLoseNothing(t *testing.T) {
 		var wg sync.WaitGroup
 		for i := range n {
 			wg.Go(func() {
-				v := speech.Variant{Encoding: speech.Encoding(fmt.Sprint("e", i)), Checksum: "x"}
-				if _, err := s.SaveSpeech(t.Context(), with(sentence1, func(r *speech.Row) { r.Variants = []speech.Variant{v} })); err != nil {
+				v := map[speech.Encoding]string{speech.Encoding(fmt.Sprint("e", i)): "x"}
+				if _, err := s.SaveSpeech(t.Context(), with(sentence1, func(r *speech.Row) { r.Variants = v })); err != nil {
 					t.Error(err)
 				}
 			})

@@ -11,6 +11,7 @@ package sqlstore
 import (
 	"context"
 	"database/sql"
+	"fmt"
 	"log/slog"
 	"sync/atomic"
 	"time"
@@ -35,6 +36,7 @@ type Options struct {
 type Store struct {
 	db     *sql.DB
 	engine engine
+	schema *goose.Provider
 	log    *slog.Logger
 	now    func() time.Time
 	ready  atomic.Bool // the schema is known to be up to date
@@ -67,6 +69,9 @@ func Open(o Options) (*Store, error) {
 	}
 	if err != nil {
 		return nil, err
+	}
+	if s.schema, err = prepareMigrations(s.db, s.engine.dialect); err != nil {
+		return nil, fmt.Errorf("prepare migrations: %w", err)
 	}
 	return s, nil
 }

@@ -15,29 +15,26 @@ const (
 	updateTeam = `UPDATE teams SET name = $2, daily_quota = $3 WHERE id = $1`
 )
 
+func teamFields(t *team.Team) []any {
+	return []any{&t.ID, &t.Name, &t.DailyQuota, moment{&t.CreatedAt}}
+}
+
 // CreateTeam adds a team.
 func (s *Store) CreateTeam(ctx context.Context, t team.Team) error {
-	return s.change(ctx, "create", "team", insertTeam, t.ID, t.Name, t.DailyQuota, millis(t.CreatedAt))
+	return s.change(ctx, "create", "team", insertTeam, teamFields(&t)...)
 }
 
 // Team reads one team.
 func (s *Store) Team(ctx context.Context, id string) (team.Team, error) {
-	return one(ctx, s, "team", scanTeam, selectTeam, id)
+	return one(ctx, s, "team", teamFields, selectTeam, id)
 }
 
 // Teams lists all teams, oldest first.
 func (s *Store) Teams(ctx context.Context) ([]team.Team, error) {
-	return list(ctx, s, "teams", scanTeam, listTeams)
+	return list(ctx, s, "teams", teamFields, listTeams)
 }
 
 // UpdateTeam changes a team's name and quota.
 func (s *Store) UpdateTeam(ctx context.Context, t team.Team) error {
 	return s.change(ctx, "update", "team", updateTeam, t.ID, t.Name, t.DailyQuota)
-}
-
-func scanTeam(r row) (t team.Team, err error) {
-	var created *int64
-	err = r.Scan(&t.ID, &t.Name, &t.DailyQuota, &created)
-	t.CreatedAt = moment(created)
-	return t, err
 }

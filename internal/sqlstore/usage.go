@@ -10,6 +10,7 @@ import (
 	"strings"
 	"time"
 
+	"telapi/callruntime/wire"
 	"telapi/internal/usage"
 )
 
@@ -26,7 +27,8 @@ const addUsage = `INSERT INTO tts_usage (team_id, day, endpoint_id, provider, vo
 		requests = tts_usage.requests + excluded.requests`
 
 // sumUsage takes an expression of usageIntervals and one of usageGroups.
-const sumUsage = `SELECT %s, %s, CAST(SUM(characters) AS BIGINT), CAST(SUM(cached_characters) AS BIGINT), CAST(SUM(requests) AS BIGINT)
+const sumUsage = `SELECT %s, %s, CAST(SUM(characters) AS BIGINT), CAST(SUM(cached_characters) AS BIGINT),
+		CAST(SUM(characters - cached_characters) AS BIGINT), CAST(SUM(requests) AS BIGINT)
 	FROM tts_usage WHERE team_id = $1 AND day >= $2 AND day <= $3 GROUP BY 1, 2`
 
 var (
@@ -36,7 +38,7 @@ var (
 		usage.Month: `substr(day, 1, 7) || '-01'`,
 	}
 	usageGroups = map[usage.Group]string{
-		"":               `''`,
+		"":               `CAST(NULL AS TEXT)`,
 		usage.ByProvider: `provider`,
 		usage.ByVoice:    `voice`,
 		usage.ByModel:    `model`,
@@ -50,21 +52,25 @@ func (s *Store) TTSUsage(ctx context.Context, q usage.Query) ([]usage.Bucket, er
 	if interval == "" || group == "" {
 		return nil, fmt.Errorf("no account by interval %q and group %q", q.Interval, q.GroupBy)
 	}
-	buckets, err := list(ctx, s, "usage", scanBucket, fmt.Sprintf(sumUsage, interval, group), q.TeamID, day(q.From), day(q.To))
+	buckets, err := list(ctx, s, "usage", bucketFields, fmt.Sprintf(sumUsage, interval, group), q.TeamID, day(q.From), day(q.To))
 	// Sorted here, because databases disagree about the order of text.
 	slices.SortFunc(buckets, func(a, b usage.Bucket) int {
-		return cmp.Or(a.Start.Compare(b.Start), cmp.Compare(a.Group, b.Group))
+		return cmp.Or(cmp.Compare(a.Start, b.Start), cmp.Compare(*cmp.Or(a.Group, new(string)), *cmp.Or(b.Group, new(string))))
 	})
 	return buckets, err
+}
+
+func bucketFields(b *usage.Bucket) []any {
+	return []any{&b.Start, &b.Group, &b.Characters, &b.Cached, &b.Billed, &b.Requests}
 }
 
 // CountTTSUsage implements usage.Books. Ids and sums are written in a fixed
 // order, so that two instances with the same reports wait for each other and not
 // in a circle.
-func (s *Store) CountTTSUsage(ctx context.Context, receipts []usage.Receipt, now time.Time) (counted int, err error) {
-	byID := make(map[string]usage.Entry, len(receipts))
-	for _, r := range receipts {
-		byID[r.ID] = r.Entry
+func (s *Store) CountTTSUsage(ctx context.Context, reports []wire.SpeechReport, now time.Time) (counted int, err error) {
+	byID := make(map[string]wire.SpeechReport, len(reports))
+	for _, r := range reports {
+		byID[r.ID] = r
 	}
 	if len(byID) == 0 {
 		return 0, nil
@@ -75,30 +81,28 @@ func (s *Store) CountTTSUsage(ctx context.Context, receipts []usage.Receipt, now
 			return err
 		}
 		counted = len(fresh)
-		sums := map[usage.Entry]usage.Counts{}
+		type account [6]string // the columns of a row's key
+		sums := map[account]usage.Counts{}
 		for _, id := range fresh {
-			way, counts := byID[id], byID[id].Counts
-			way.Day, way.Counts = way.Day.UTC().Truncate(24*time.Hour), usage.Counts{}
-			sums[way] = sums[way].Plus(counts)
-		}
-		for _, way := range slices.SortedFunc(maps.Keys(sums), compareWays) {
-			args := []any{way.TeamID, day(way.Day), way.EndpointID, way.Provider, way.Voice, way.Model,
-				sums[way].Characters, sums[way].Cached, sums[way].Requests}
-			if !storable(args) {
-				return errNotStorable
+			r := byID[id]
+			key := account{r.TeamID, day(time.UnixMilli(r.At)), r.EndpointID, r.Provider, r.Voice, r.Model}
+			sum := sums[key]
+			sum.Characters += r.Characters
+			sum.Requests++
+			if r.Cached {
+				sum.Cached += r.Characters
 			}
-			if _, err := tx.ExecContext(ctx, addUsage, args...); err != nil {
+			sums[key] = sum
+		}
+		for _, key := range slices.SortedFunc(maps.Keys(sums), func(a, b account) int { return slices.Compare(a[:], b[:]) }) {
+			if _, err := run(ctx, tx, addUsage, key[0], key[1], key[2], key[3], key[4], key[5],
+				sums[key].Characters, sums[key].Cached, sums[key].Requests); err != nil {
 				return err
 			}
 		}
 		return nil
 	})
 	return counted, err
-}
-
-func compareWays(a, b usage.Entry) int {
-	return cmp.Or(cmp.Compare(a.TeamID, b.TeamID), a.Day.Compare(b.Day), cmp.Compare(a.EndpointID, b.EndpointID),
-		cmp.Compare(a.Provider, b.Provider), cmp.Compare(a.Voice, b.Voice), cmp.Compare(a.Model, b.Model))
 }
 
 // rememberReports returns those of the ids that were not known.
@@ -109,20 +113,18 @@ func rememberReports(ctx context.Context, tx *sql.Tx, ids []string, now time.Tim
 		args = append(args, id)
 		fmt.Fprintf(&values, "%s($%d, $1)", strings.Repeat(", ", min(i, 1)), i+2)
 	}
-	return collect(ctx, tx, scanID, "INSERT INTO usage_reports (id, counted_at) VALUES "+ // nothing but placeholders
+	return collect(ctx, tx, itself[string], "INSERT INTO usage_reports (id, counted_at) VALUES "+ // nothing but placeholders
 		values.String()+" ON CONFLICT (id) DO NOTHING RETURNING id", args...)
 }
 
-// ForgetReceipts implements usage.Books, some at a time.
-func (s *Store) ForgetReceipts(ctx context.Context, before time.Time) error {
+// ForgetReports implements usage.Books, some at a time.
+func (s *Store) ForgetReports(ctx context.Context, before time.Time) error {
 	const page = 5000
 	for gone := int64(page); gone == page; {
 		err := s.together(ctx, "forget reports of speech", func(ctx context.Context, tx *sql.Tx) error {
-			result, err := tx.ExecContext(ctx, `DELETE FROM usage_reports WHERE id IN
+			var err error
+			gone, err = run(ctx, tx, `DELETE FROM usage_reports WHERE id IN
 				(SELECT id FROM usage_reports WHERE counted_at < $1 ORDER BY id LIMIT $2)`, before.UnixMilli(), page)
-			if err == nil {
-				gone, err = result.RowsAffected()
-			}
 			return err
 		})
 		if err != nil {
@@ -133,12 +135,3 @@ func (s *Store) ForgetReceipts(ctx context.Context, before time.Time) error {
 }
 
 func day(t time.Time) string { return t.UTC().Format(time.DateOnly) }
-
-func scanBucket(r row) (b usage.Bucket, err error) {
-	var start string
-	if err := r.Scan(&start, &b.Group, &b.Characters, &b.Cached, &b.Requests); err != nil {
-		return b, err
-	}
-	b.Start, err = time.Parse(time.DateOnly, start)
-	return b, err
-}

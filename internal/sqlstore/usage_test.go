@@ -11,6 +11,7 @@ import (
 
 	"github.com/google/uuid"
 
+	"telapi/callruntime/wire"
 	"telapi/internal/usage"
 )
 
@@ -22,39 +23,41 @@ func on(day string) time.Time {
 	return t
 }
 
-// add counts entries, each under an id of its own.
-func add(t *testing.T, s *Store, entries []usage.Entry) error {
-	var receipts []usage.Receipt
-	for _, e := range entries {
-		receipts = append(receipts, usage.Receipt{ID: uuid.NewString(), Entry: e})
+// add counts reports, each under an id of its own.
+func add(t *testing.T, s *Store, reports []wire.SpeechReport) error {
+	reports = slices.Clone(reports)
+	for i := range reports {
+		reports[i].ID = uuid.NewString()
 	}
-	counted, err := s.CountTTSUsage(t.Context(), receipts, moment1)
-	if err == nil && counted != len(entries) {
-		err = fmt.Errorf("%d of %d were counted", counted, len(entries))
+	counted, err := s.CountTTSUsage(t.Context(), reports, moment1)
+	if err == nil && counted != len(reports) {
+		err = fmt.Errorf("%d of %d were counted", counted, len(reports))
 	}
 	return err
 }
 
 func TestUsageAddsUpByIntervalAndGroup(t *testing.T) {
 	onBoth(t, func(t *testing.T, s *Store) {
-		entry := func(team, day, endpoint, provider, voice, model string, characters, cached, requests int64) usage.Entry {
-			return usage.Entry{TeamID: team, EndpointID: endpoint, Provider: provider, Voice: voice, Model: model, Day: on(day),
-				Counts: usage.Counts{Characters: characters, Cached: cached, Requests: requests}}
+		spoken := func(team, day, endpoint, provider, voice, model string, characters int64, cached bool) wire.SpeechReport {
+			return wire.SpeechReport{TeamID: team, EndpointID: endpoint, Provider: provider, Voice: voice, Model: model,
+				At: on(day).Add(23 * time.Hour).UnixMilli(), Characters: characters, Cached: cached}
 		}
 		must(t,
-			add(t, s, []usage.Entry{
-				entry("t1", "2026-02-28", "e1", "acme", "Zoe", "m1", 100, 10, 1),
-				entry("t1", "2026-03-01", "e1", "acme", "anna", "m1", 200, 20, 2),
-				entry("t1", "2026-03-01", "e2", "beta", "Zoe", "m2", 300, 30, 3),
-				entry("t1", "2026-03-31", "", "beta", "Zoe", "m2", 400, 40, 4),
-				entry("t1", "2026-04-01", "e1", "acme", "Zoe", "m1", 1<<40, 0, 5),
-				entry("t2", "2026-03-01", "e9", "acme", "Zoe", "m1", 999, 9, 9),
+			add(t, s, []wire.SpeechReport{
+				spoken("t1", "2026-02-28", "e1", "acme", "Zoe", "m1", 100, false),
+				spoken("t1", "2026-03-01", "e1", "acme", "anna", "m1", 180, false),
+				spoken("t1", "2026-03-01", "e1", "acme", "anna", "m1", 20, true),
+				spoken("t1", "2026-03-01", "e2", "beta", "Zoe", "m2", 300, true),
+				spoken("t1", "2026-03-31", "", "beta", "Zoe", "m2", 400, false),
+				spoken("t1", "2026-04-01", "e1", "acme", "Zoe", "m1", 1<<40, false),
+				spoken("t2", "2026-03-01", "e9", "acme", "Zoe", "m1", 999, false),
 			}),
-			add(t, s, []usage.Entry{entry("t1", "2026-03-01", "e1", "acme", "anna", "m1", 1, 1, 1)}),
+			add(t, s, []wire.SpeechReport{spoken("t1", "2026-03-01", "e1", "acme", "anna", "m1", 1, true)}),
 			add(t, s, nil))
 
-		bucket := func(start, group string, characters, cached, requests int64) usage.Bucket {
-			return usage.Bucket{Start: on(start), Group: group, Counts: usage.Counts{Characters: characters, Cached: cached, Requests: requests}}
+		none := (*string)(nil)
+		bucket := func(start string, group *string, characters, cached, requests int64) usage.Bucket {
+			return usage.Bucket{Start: start, Group: group, Counts: usage.Counts{Characters: characters, Cached: cached, Billed: characters - cached, Requests: requests}}
 		}
 		for _, tt := range []struct {
 			name     string
@@ -64,17 +67,17 @@ func TestUsageAddsUpByIntervalAndGroup(t *testing.T) {
 			want     []usage.Bucket
 		}{
 			{"by day", "2026-03-01", "2026-03-31", usage.Day, "", []usage.Bucket{
-				bucket("2026-03-01", "", 501, 51, 6), bucket("2026-03-31", "", 400, 40, 4)}},
+				bucket("2026-03-01", none, 501, 321, 4), bucket("2026-03-31", none, 400, 0, 1)}},
 			{"by month", "2026-02-01", "2026-04-30", usage.Month, "", []usage.Bucket{
-				bucket("2026-02-01", "", 100, 10, 1), bucket("2026-03-01", "", 901, 91, 10), bucket("2026-04-01", "", 1<<40, 0, 5)}},
+				bucket("2026-02-01", none, 100, 0, 1), bucket("2026-03-01", none, 901, 321, 5), bucket("2026-04-01", none, 1<<40, 0, 1)}},
 			{"by provider", "2026-03-01", "2026-03-31", usage.Month, usage.ByProvider, []usage.Bucket{
-				bucket("2026-03-01", "acme", 201, 21, 3), bucket("2026-03-01", "beta", 700, 70, 7)}},
+				bucket("2026-03-01", new("acme"), 201, 21, 3), bucket("2026-03-01", new("beta"), 700, 300, 2)}},
 			{"by voice, capitals first", "2026-03-01", "2026-03-31", usage.Month, usage.ByVoice, []usage.Bucket{
-				bucket("2026-03-01", "Zoe", 700, 70, 7), bucket("2026-03-01", "anna", 201, 21, 3)}},
+				bucket("2026-03-01", new("Zoe"), 700, 300, 2), bucket("2026-03-01", new("anna"), 201, 21, 3)}},
 			{"by model", "2026-03-01", "2026-03-01", usage.Day, usage.ByModel, []usage.Bucket{
-				bucket("2026-03-01", "m1", 201, 21, 3), bucket("2026-03-01", "m2", 300, 30, 3)}},
+				bucket("2026-03-01", new("m1"), 201, 21, 3), bucket("2026-03-01", new("m2"), 300, 300, 1)}},
 			{"by endpoint", "2026-03-01", "2026-03-31", usage.Month, usage.ByEndpoint, []usage.Bucket{
-				bucket("2026-03-01", "", 400, 40, 4), bucket("2026-03-01", "e1", 201, 21, 3), bucket("2026-03-01", "e2", 300, 30, 3)}},
+				bucket("2026-03-01", new(""), 400, 0, 1), bucket("2026-03-01", new("e1"), 201, 21, 3), bucket("2026-03-01", new("e2"), 300, 300, 1)}},
 			{"nothing used", "2025-01-01", "2025-12-31", usage.Day, usage.ByVoice, nil},
 		} {
 			got, err := s.TTSUsage(t.Context(), usage.Query{TeamID: "t1", From: on(tt.from), To: on(tt.to), Interval: tt.interval, GroupBy: tt.group})
@@ -92,14 +95,14 @@ func TestUsageAddsUpByIntervalAndGroup(t *testing.T) {
 
 func TestConcurrentUsageLosesNothing(t *testing.T) {
 	onBoth(t, func(t *testing.T, s *Store) {
-		var entries []usage.Entry
+		var entries []wire.SpeechReport
 		for i := range 20 {
-			entries = append(entries, usage.Entry{TeamID: "t1", Voice: fmt.Sprint("v", i), Day: on("2026-03-01"), Counts: usage.Counts{Characters: 1, Requests: 1}})
+			entries = append(entries, wire.SpeechReport{TeamID: "t1", Voice: fmt.Sprint("v", i), At: on("2026-03-01").UnixMilli(), Characters: 1})
 		}
 		backwards := slices.Clone(entries)
 		slices.Reverse(backwards)
 		var wg sync.WaitGroup
-		for _, batch := range [][]usage.Entry{entries, backwards, entries, backwards, entries, backwards} {
+		for _, batch := range [][]wire.SpeechReport{entries, backwards, entries, backwards, entries, backwards} {
 			wg.Go(func() {
 				for range 5 {
 					if err := add(t, s, batch); err != nil {
@@ -118,9 +121,9 @@ func TestConcurrentUsageLosesNothing(t *testing.T) {
 
 func TestFailedBatchOfUsageCountsNothing(t *testing.T) {
 	onBoth(t, func(t *testing.T, s *Store) {
-		err := add(t, s, []usage.Entry{
-			{TeamID: "t1", Voice: "a", Day: on("2026-03-01"), Counts: usage.Counts{Characters: 1}},
-			{TeamID: "t1", Voice: "b\x00", Day: on("2026-03-01"), Counts: usage.Counts{Characters: 1}},
+		err := add(t, s, []wire.SpeechReport{
+			{TeamID: "t1", Voice: "a", At: on("2026-03-01").UnixMilli(), Characters: 1},
+			{TeamID: "t1", Voice: "b\x00", At: on("2026-03-01").UnixMilli(), Characters: 1},
 		})
 		if err == nil {
 			t.Fatal("a batch with text no database can hold was accepted")
@@ -134,16 +137,16 @@ func TestFailedBatchOfUsageCountsNothing(t *testing.T) {
 
 func TestReportIsCountedOnce(t *testing.T) {
 	onBoth(t, func(t *testing.T, s *Store) {
-		var receipts []usage.Receipt
+		var reports []wire.SpeechReport
 		for i := range 300 {
-			receipts = append(receipts, usage.Receipt{ID: fmt.Sprintf("%08d", i*7919%300), Entry: usage.Entry{
-				TeamID: "t1", Voice: fmt.Sprint("v", i%3), Day: on("2026-03-01").Add(time.Duration(i) * time.Minute), Counts: usage.Counts{Characters: 10, Cached: 10, Requests: 1}}})
+			reports = append(reports, wire.SpeechReport{ID: fmt.Sprintf("%08d", i*7919%300), TeamID: "t1", Voice: fmt.Sprint("v", i%3),
+				At: on("2026-03-01").Add(time.Duration(i) * time.Minute).UnixMilli(), Characters: 10, Cached: true})
 		}
 		var counted atomic.Int64
 		var wg sync.WaitGroup
 		for i := range 8 { // instances that were delivered overlapping parts, in some order
 			wg.Go(func() {
-				part := slices.Clone(receipts[i*20 : i*20+160])
+				part := slices.Clone(reports[i*20 : i*20+160])
 				slices.Reverse(part[:i*10])
 				for range 2 {
 					n, err := s.CountTTSUsage(t.Context(), append(part, part[0]), moment1)
@@ -166,13 +169,13 @@ func TestReportIsCountedOnce(t *testing.T) {
 func TestOldReportsAreForgotten(t *testing.T) {
 	onBoth(t, func(t *testing.T, s *Store) {
 		count := func(id string, at time.Time) int {
-			n, err := s.CountTTSUsage(t.Context(), []usage.Receipt{{ID: id, Entry: usage.Entry{TeamID: "t1", Day: at, Counts: usage.Counts{Characters: 1}}}}, at)
+			n, err := s.CountTTSUsage(t.Context(), []wire.SpeechReport{{ID: id, TeamID: "t1", At: at.UnixMilli(), Characters: 1}}, at)
 			must(t, err)
 			return n
 		}
 		count("old", moment1)
 		count("new", moment1.Add(time.Hour))
-		must(t, s.ForgetReceipts(t.Context(), moment1.Add(time.Minute)))
+		must(t, s.ForgetReports(t.Context(), moment1.Add(time.Minute)))
 		if count("old", moment1) != 1 || count("new", moment1) != 0 {
 			t.Error("the wrong one was forgotten")
 		}

@@ -8,8 +8,6 @@ import (
 	"errors"
 	"fmt"
 	"reflect"
-	"slices"
-	"strings"
 
 	"github.com/go-json-experiment/json"
 	"github.com/go-json-experiment/json/jsontext"
@@ -154,18 +152,9 @@ func expectation(to reflect.Kind, from jsontext.Kind) (want string, fits bool) {
 	}
 }
 
-// Covered tells whether something is noted at path or above it, so that a value
-// of a wrong type is not reported as missing too.
-func Covered(issues *fault.Issues, path string) bool {
-	return slices.ContainsFunc(issues.List(), func(i fault.Issue) bool {
-		rest, above := strings.CutPrefix(path, i.Path)
-		return above && (rest == "" || rest[0] == '/')
-	})
-}
-
 // Require notes a missing value, unless it is covered.
 func Require(issues *fault.Issues, path, format string, args ...any) {
-	if !Covered(issues, path) {
+	if !issues.Covered(path) {
 		issues.Add(path, fault.IssueRequired, format, args...)
 	}
 }

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"telapi/internal/fault"
+	"telapi/internal/fresh"
 )
 
 func wantQuota(t *testing.T, q *Quotas, id string, want int64) {
@@ -75,7 +76,7 @@ func TestUnheardQuotaHoldsAfterItsTime(t *testing.T) {
 		q.Up()
 		wantQuota(t, q, "tm_1", 7)
 		m.teams["tm_1"] = Team{ID: "tm_1", DailyQuota: new(int64(9))}
-		time.Sleep(cacheTTL)
+		time.Sleep(fresh.TTL)
 		wantQuota(t, q, "tm_1", 9)
 	})
 }

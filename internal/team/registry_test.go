@@ -8,12 +8,13 @@ import (
 	"time"
 
 	"telapi/internal/fault"
+	"telapi/internal/fresh"
 )
 
 func TestTeamIsCreatedWithTheDefaultQuota(t *testing.T) {
 	m := newMemory()
 	now := time.Date(2026, 11, 15, 12, 0, 0, 0, time.UTC)
-	registry := NewRegistry(m, m, func() time.Time { return now })
+	registry := &Registry{m, m, func() time.Time { return now }}
 	created, err := registry.Create(t.Context(), "  Acme  ")
 	if err != nil {
 		t.Fatal(err)
@@ -45,7 +46,7 @@ func TestTeamNameIsChecked(t *testing.T) {
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			m := newMemory(Team{ID: "tm_1", Name: "Old"})
-			registry := NewRegistry(m, m, time.Now)
+			registry := &Registry{m, m, time.Now}
 			_, createErr := registry.Create(t.Context(), tt.given)
 			_, renameErr := registry.Rename(t.Context(), "tm_1", tt.given)
 			for _, err := range []error{createErr, renameErr} {
@@ -69,7 +70,7 @@ func TestTeamNameIsChecked(t *testing.T) {
 
 func TestQuotaIsCommittedThenAnnounced(t *testing.T) {
 	m := newMemory(Team{ID: "tm_1", Name: "Acme"})
-	registry := NewRegistry(m, m, time.Now)
+	registry := &Registry{m, m, time.Now}
 	for _, quota := range []*int64{new(int64(0)), new(int64(1)), new(int64(MaxDailyQuota)), nil} {
 		m.events = nil
 		changed, err := registry.SetQuota(t.Context(), "tm_1", quota)
@@ -92,7 +93,7 @@ func TestQuotaIsCommittedThenAnnounced(t *testing.T) {
 func TestQuotaOutOfBoundsChangesNothing(t *testing.T) {
 	for _, quota := range []int64{-1, MaxDailyQuota + 1, -1 << 63, 1<<63 - 1} {
 		m := newMemory(Team{ID: "tm_1"})
-		_, err := NewRegistry(m, m, time.Now).SetQuota(t.Context(), "tm_1", &quota)
+		_, err := (&Registry{m, m, time.Now}).SetQuota(t.Context(), "tm_1", &quota)
 		if !fault.Is(err, fault.Validation) || len(m.events) != 0 {
 			t.Errorf("%d: %v, then %q", quota, err, m.events)
 		}
@@ -109,7 +110,7 @@ func TestChangeThatFailsIsNotAnnounced(t *testing.T) {
 		"store away":   {&memory{away: away}, fault.ServiceUnavailable},
 	} {
 		t.Run(name, func(t *testing.T) {
-			registry := NewRegistry(tt.store, tt.store, time.Now)
+			registry := &Registry{tt.store, tt.store, time.Now}
 			_, quotaErr := registry.SetQuota(t.Context(), "tm_1", new(int64(5)))
 			_, nameErr := registry.Rename(t.Context(), "tm_1", "New")
 			if !fault.Is(quotaErr, tt.want) || !fault.Is(nameErr, tt.want) {
@@ -121,7 +122,7 @@ func TestChangeThatFailsIsNotAnnounced(t *testing.T) {
 		})
 	}
 	m := &memory{away: away}
-	if _, err := NewRegistry(m, m, time.Now).Create(t.Context(), "Acme"); !fault.Is(err, fault.ServiceUnavailable) {
+	if _, err := (&Registry{m, m, time.Now}).Create(t.Context(), "Acme"); !fault.Is(err, fault.ServiceUnavailable) {
 		t.Errorf("create: %v", err)
 	}
 }
@@ -129,11 +130,11 @@ func TestChangeThatFailsIsNotAnnounced(t *testing.T) {
 func TestUnheardQuotaSaysHowLongTheOldOneHolds(t *testing.T) {
 	m := newMemory(Team{ID: "tm_1"})
 	m.mute = errors.New("connection refused")
-	_, err := NewRegistry(m, m, time.Now).SetQuota(t.Context(), "tm_1", new(int64(5)))
+	_, err := (&Registry{m, m, time.Now}).SetQuota(t.Context(), "tm_1", new(int64(5)))
 	if err == nil {
 		t.Fatal("nobody is told that the announcement failed")
 	}
-	for _, part := range []string{"is saved", "running instances", cacheTTL.String(), "connection refused"} {
+	for _, part := range []string{"is saved", "running instances", fresh.TTL.String(), "connection refused"} {
 		if !strings.Contains(err.Error(), part) {
 			t.Errorf("%q does not say %q", err, part)
 		}

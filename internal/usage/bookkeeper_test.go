@@ -17,6 +17,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	dto "github.com/prometheus/client_model/go"
 
+	"telapi/callruntime/wire"
 	"telapi/internal/fault"
 )
 
@@ -28,26 +29,18 @@ func TestReportsThatCount(t *testing.T) {
 	report := func(members string) string {
 		return fmt.Sprintf(`{"id":%q,"teamId":"tm_1","characters":12,"at":%d%s}`, someID, noon.UnixMilli(), members)
 	}
+	least := wire.SpeechReport{ID: someID, TeamID: "tm_1", Characters: 12, At: noon.UnixMilli()}
 	for name, tt := range map[string]struct {
 		report string
-		want   Receipt
+		want   wire.SpeechReport
 	}{
-		"the least there is": {report(""), Receipt{someID, Entry{TeamID: "tm_1", Day: noon, Counts: Counts{12, 0, 1}}}},
+		"the least there is": {report(""), least},
 		"all of it, from a cache": {report(`,"endpointId":"ep_1","provider":"openai","voice":"änna","model":"m","cached":true,"later":{}`),
-			Receipt{someID, Entry{"tm_1", "ep_1", "openai", "änna", "m", noon, Counts{12, 12, 1}}}},
-		"an id in capitals is the same id": {strings.Replace(report(""), someID, strings.ToUpper(someID), 1),
-			Receipt{someID, Entry{TeamID: "tm_1", Day: noon, Counts: Counts{12, 0, 1}}}},
+			wire.SpeechReport{ID: someID, TeamID: "tm_1", EndpointID: "ep_1", Provider: "openai", Voice: "änna", Model: "m", Characters: 12, Cached: true, At: noon.UnixMilli()}},
+		"an id in capitals is the same id": {strings.Replace(report(""), someID, strings.ToUpper(someID), 1), least},
 	} {
-		got, err := readReceipt([]byte(tt.report), noon)
-		if err != nil || got != tt.want {
+		if got, err := readReport([]byte(tt.report), noon); err != nil || got != tt.want {
 			t.Errorf("%s: %+v, %v, want %+v", name, got, err, tt.want)
-		}
-		again, err := got.report()
-		if err != nil {
-			t.Fatal(err)
-		}
-		if twice, err := readReceipt(again, noon); err != nil || twice != got {
-			t.Errorf("%s, written and read: %+v, %v", name, twice, err)
 		}
 	}
 }
@@ -72,21 +65,21 @@ func TestReportsThatDoNotCount(t *testing.T) {
 		"the end of time": {fmt.Sprint(noon.UnixMilli()), "9223372036854775807", "in the future"},
 	} {
 		report := strings.Replace(fmt.Sprintf(`{"id":%q,"teamId":"tm_1","characters":12,"at":%d}`, someID, noon.UnixMilli()), tt.old, tt.replacement, 1)
-		if got, err := readReceipt([]byte(report), noon); err == nil || !strings.Contains(err.Error(), tt.want) {
+		if got, err := readReport([]byte(report), noon); err == nil || !strings.Contains(err.Error(), tt.want) {
 			t.Errorf("%s: %+v, %v, want %q", name, got, err, tt.want)
 		}
 	}
 }
 
-func FuzzReadReceipt(f *testing.F) {
+func FuzzReadReport(f *testing.F) {
 	f.Add(fmt.Appendf(nil, `{"id":%q,"teamId":"tm_1","characters":12,"at":%d,"cached":true}`, someID, noon.UnixMilli()))
 	f.Add([]byte(`{"id":null,"characters":1e300}`))
 	f.Fuzz(func(t *testing.T, report []byte) {
-		r, err := readReceipt(report, noon)
+		r, err := readReport(report, noon)
 		if err != nil {
 			return
 		}
-		if r.TeamID == "" || r.Characters < 1 || r.Cached > r.Characters || r.Requests != 1 || noon.Sub(r.Day).Abs() > countable || uuid.Validate(r.ID) != nil {
+		if r.TeamID == "" || r.Characters < 1 || noon.Sub(time.UnixMilli(r.At)).Abs() > countable || uuid.Validate(r.ID) != nil {
 			t.Fatalf("%s: %+v", report, r)
 		}
 	})
@@ -136,18 +129,18 @@ func (s *stores) Refuse(_ context.Context, _ Delivery, reason string) error {
 	return nil
 }
 
-func (s *stores) CountTTSUsage(_ context.Context, receipts []Receipt, _ time.Time) (n int, err error) {
+func (s *stores) CountTTSUsage(_ context.Context, reports []wire.SpeechReport, _ time.Time) (n int, err error) {
 	defer s.lock()()
 	s.attempts++
 	if s.lost {
 		return 0, fault.Unavailable("The database", errors.New("gone"))
 	}
-	for _, r := range receipts {
+	for _, r := range reports {
 		if s.poison != "" && r.Voice == s.poison {
 			return 0, errors.New("out of range")
 		}
 	}
-	for _, r := range receipts {
+	for _, r := range reports {
 		if _, known := s.counted[r.ID]; !known {
 			s.counted[r.ID] = r.Characters
 			n++
@@ -156,7 +149,7 @@ func (s *stores) CountTTSUsage(_ context.Context, receipts []Receipt, _ time.Tim
 	return n, nil
 }
 
-func (s *stores) ForgetReceipts(context.Context, time.Time) error { return nil }
+func (s *stores) ForgetReports(context.Context, time.Time) error { return nil }
 
 // keepBooks runs a recorder and a bookkeeper in a bubble.
 func keepBooks(t *testing.T, try func(s *stores, r *Recorder, b *Bookkeeper)) {
@@ -174,7 +167,7 @@ func keepBooks(t *testing.T, try func(s *stores, r *Recorder, b *Bookkeeper)) {
 }
 
 func speak(r *Recorder, voice string, characters int64) {
-	r.Record(context.Background(), Entry{TeamID: "tm_1", Voice: voice, Day: time.Now(), Counts: Counts{Characters: characters, Requests: 1}})
+	r.Record(context.Background(), wire.SpeechReport{TeamID: "tm_1", Voice: voice, Characters: characters, At: time.Now().UnixMilli()})
 }
 
 func (s *stores) sum() (n int64) {

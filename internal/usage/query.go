@@ -1,7 +1,6 @@
 package usage
 
 import (
-	"slices"
 	"time"
 
 	"telapi/internal/fault"
@@ -11,11 +10,6 @@ const (
 	dateForm = time.DateOnly
 	// maxDays bounds a report; two years by day is more than a console shows.
 	maxDays = 732
-)
-
-var (
-	intervals = []Interval{Day, Month}
-	groups    = []Group{ByProvider, ByVoice, ByModel, ByEndpoint}
 )
 
 // ParseQuery reads the report's parameters. All are optional: the default is
@@ -55,14 +49,12 @@ func ParseQuery(teamID string, params map[string][]string, now time.Time) (Query
 		issues.Add("/query/from", fault.IssueTooLarge, "A report spans %d days at the most.", maxDays)
 	}
 	if s, given := issues.Once(params, "interval"); given {
-		if q.Interval = Interval(s); !slices.Contains(intervals, q.Interval) {
-			issues.Add("/query/interval", fault.IssueValue, "interval is day or month.")
-		}
+		q.Interval = Interval(s)
+		fault.OneOf(&issues, "/query/interval", q.Interval, []Interval{Day, Month})
 	}
 	if s, given := issues.Once(params, "groupBy"); given {
-		if q.GroupBy = Group(s); !slices.Contains(groups, q.GroupBy) {
-			issues.Add("/query/groupBy", fault.IssueValue, "groupBy is provider, voice, model or endpoint.")
-		}
+		q.GroupBy = Group(s)
+		fault.OneOf(&issues, "/query/groupBy", q.GroupBy, []Group{ByProvider, ByVoice, ByModel, ByEndpoint})
 	}
 	return q, issues.Err()
 }

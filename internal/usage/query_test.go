@@ -141,7 +141,7 @@ func FuzzParseQuery(f *testing.F) {
 			return
 		}
 		if q.TeamID != "tm_1" || q.From.After(q.To) || q.To.Sub(q.From) >= maxDays*24*time.Hour ||
-			!slices.Contains(intervals, q.Interval) || (q.GroupBy != "" && !slices.Contains(groups, q.GroupBy)) {
+			!slices.Contains([]Interval{Day, Month}, q.Interval) || (q.GroupBy != "" && !slices.Contains([]Group{ByProvider, ByVoice, ByModel, ByEndpoint}, q.GroupBy)) {
 			t.Fatalf("%q: %+v", raw, q)
 		}
 		for _, day := range []time.Time{q.From, q.To} {

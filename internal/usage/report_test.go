@@ -38,12 +38,12 @@ func TestReportAsItIsSent(t *testing.T) {
 		{"nothing used", "", nil,
 			`{"teamId":"tm_1","from":"2026-11-01","to":"2026-11-15","interval":"day","asOf":"2026-11-15T00:02:03.456Z",` +
 				`"total":{"characters":0,"cachedCharacters":0,"billedCharacters":0,"requests":0},"buckets":[]}`},
-		{"by day", "", []Bucket{{day(1), "", Counts{100, 30, 4}}, {day(3), "", Counts{50, 50, 1}}},
+		{"by day", "", []Bucket{{"2026-11-01", nil, Counts{100, 30, 70, 4}}, {"2026-11-03", nil, Counts{50, 50, 0, 1}}},
 			`{"teamId":"tm_1","from":"2026-11-01","to":"2026-11-15","interval":"day","asOf":"2026-11-15T00:02:03.456Z",` +
 				`"total":{"characters":150,"cachedCharacters":80,"billedCharacters":70,"requests":5},"buckets":[` +
 				`{"start":"2026-11-01","characters":100,"cachedCharacters":30,"billedCharacters":70,"requests":4},` +
 				`{"start":"2026-11-03","characters":50,"cachedCharacters":50,"billedCharacters":0,"requests":1}]}`},
-		{"by endpoint, one without", ByEndpoint, []Bucket{{day(1), "", Counts{1, 0, 1}}, {day(1), "ep_1", Counts{2, 0, 1}}},
+		{"by endpoint, one without", ByEndpoint, []Bucket{{"2026-11-01", new(""), Counts{1, 0, 1, 1}}, {"2026-11-01", new("ep_1"), Counts{2, 0, 2, 1}}},
 			`{"teamId":"tm_1","from":"2026-11-01","to":"2026-11-15","interval":"day","groupBy":"endpoint","asOf":"2026-11-15T00:02:03.456Z",` +
 				`"total":{"characters":3,"cachedCharacters":0,"billedCharacters":3,"requests":2},"buckets":[` +
 				`{"start":"2026-11-01","group":"","characters":1,"cachedCharacters":0,"billedCharacters":1,"requests":1},` +
@@ -52,7 +52,7 @@ func TestReportAsItIsSent(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			store := &ledger{buckets: tt.buckets}
 			q := Query{TeamID: "tm_1", From: day(1), To: day(15), Interval: Day, GroupBy: tt.groupBy}
-			report, err := NewAccounts(store, now).Report(t.Context(), q)
+			report, err := (&Accounts{store, now}).Report(t.Context(), q)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -72,7 +72,7 @@ func TestReportAsItIsSent(t *testing.T) {
 
 func TestStoreAwayIsNoReport(t *testing.T) {
 	store := &ledger{err: fault.Unavailable("The database", errors.New("refused"))}
-	if _, err := NewAccounts(store, time.Now).Report(t.Context(), Query{}); !fault.Is(err, fault.ServiceUnavailable) {
+	if _, err := (&Accounts{store, time.Now}).Report(t.Context(), Query{}); !fault.Is(err, fault.ServiceUnavailable) {
 		t.Errorf("got %v", err)
 	}
 }

@@ -6,6 +6,8 @@ package usage
 import (
 	"context"
 	"time"
+
+	"telapi/callruntime/wire"
 )
 
 // Interval is the length of a bucket.
@@ -40,27 +42,17 @@ type Query struct {
 // Counts adds up speech requests. Characters are Unicode code points; those
 // answered from the media cache are Cached, the others were billed.
 type Counts struct {
-	Characters int64
-	Cached     int64
-	Requests   int64
+	Characters int64 `json:"characters"`
+	Cached     int64 `json:"cachedCharacters"`
+	Billed     int64 `json:"billedCharacters"`
+	Requests   int64 `json:"requests"`
 }
 
-// Plus adds counts up.
-func (c Counts) Plus(other Counts) Counts {
-	return Counts{c.Characters + other.Characters, c.Cached + other.Cached, c.Requests + other.Requests}
-}
-
-// Bucket is the usage of one interval and one group. Start is its first day.
+// Bucket is the usage of one interval, which it names by its first day, and of
+// one group.
 type Bucket struct {
-	Start time.Time
-	Group string
-	Counts
-}
-
-// Entry is the usage of one day and one way of speaking.
-type Entry struct {
-	TeamID, EndpointID, Provider, Voice, Model string
-	Day                                        time.Time // any moment of it
+	Start string  `json:"start"`
+	Group *string `json:"group,omitzero"` // nil: not asked for; "": used without one
 	Counts
 }
 
@@ -73,10 +65,10 @@ type Store interface {
 
 // Books is where the account is written.
 type Books interface {
-	// CountTTSUsage adds those receipts to the account whose ids were never
+	// CountTTSUsage adds those reports to the account whose ids were never
 	// counted, in one transaction that also remembers the ids, and returns how
 	// many they were.
-	CountTTSUsage(ctx context.Context, receipts []Receipt, now time.Time) (int, error)
-	// ForgetReceipts forgets ids that were counted before the moment.
-	ForgetReceipts(ctx context.Context, before time.Time) error
+	CountTTSUsage(ctx context.Context, reports []wire.SpeechReport, now time.Time) (int, error)
+	// ForgetReports forgets ids that were counted before the moment.
+	ForgetReports(ctx context.Context, before time.Time) error
 }

@@ -98,7 +98,7 @@ func speak(t *testing.T, i *boot.Instance, key, body string) (s spoken) {
 // does, so that asking often meets no limit.
 func eventuallyCounted(t *testing.T, i *boot.Instance, teamID string, characters, billed, requests int64) {
 	t.Helper()
-	want := usage.Figures{Characters: characters, CachedCharacters: characters - billed, BilledCharacters: billed, Requests: requests}
+	want := usage.Counts{Characters: characters, Cached: characters - billed, Billed: billed, Requests: requests}
 	query, err := usage.ParseQuery(teamID, nil, time.Now())
 	if err != nil {
 		t.Fatal(err)

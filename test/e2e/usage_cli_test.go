@@ -51,7 +51,7 @@ TOTAL                       641         321         320         3
 		t.Errorf("a team that used nothing: %+v", r)
 	}
 	for text, args := range map[string][]string{
-		"no team": {"tm_none"}, "interval is day or month": {own.team.ID, "--interval", "week"}, "from is a day": {own.team.ID, "--from", "yesterday"},
+		"no team": {"tm_none"}, "one of day, month": {own.team.ID, "--interval", "week"}, "from is a day": {own.team.ID, "--from", "yesterday"},
 	} {
 		if r := telapi(t, env, append([]string{"usage"}, args...)...); r.exit != 1 || r.stdout != "" || !strings.Contains(r.stderr, text) {
 			t.Errorf("%v: %+v, want %q", args, r, text)

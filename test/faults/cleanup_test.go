@@ -67,7 +67,7 @@ func TestInstancesTakeTurnsToCleanUp(t *testing.T) {
 			var good []string
 			long := time.Now().Add(-2 * time.Hour)
 			for n := range 2 * each {
-				row := speech.Row{Hash: speech.Key("t", "p", n, speech.Utterance{}), TeamID: "t", Variants: []speech.Variant{{Encoding: speech.PCM, Checksum: "x"}},
+				row := speech.Row{Hash: speech.Key("t", "p", n, speech.Utterance{}), TeamID: "t", Variants: map[speech.Encoding]string{speech.PCM: "x"},
 					CreatedAt: time.Now(), UsedAt: time.Now(), ExpiresAt: time.Now().Add(time.Duration(n%2*2-1) * time.Hour)}
 				path := speech.Path(row.Hash, speech.PCM)
 				if err := client.Put(t.Context(), path, []byte("audio")); err != nil {
@@ -96,7 +96,7 @@ func TestInstancesTakeTurnsToCleanUp(t *testing.T) {
 					instances.Go(func() {
 						defer kv.Close()
 						for range 5 {
-							err := janitor.Clean(t.Context(), func(r speech.Removal) {
+							err := janitor.Clean(t.Context(), false, func(r speech.Removal) {
 								mu.Lock()
 								defer mu.Unlock()
 								removed[r.Reason+" "+r.Path]++

@@ -26,7 +26,7 @@ import (
 // spoken adds up what a runtime reported.
 type spoken struct {
 	mu    sync.Mutex
-	total usage.Figures
+	total usage.Counts
 }
 
 // speak reports one text, more than once where the answer is taken for lost.
@@ -44,9 +44,9 @@ func (s *spoken) speak(ctx context.Context, t *testing.T, rt *callruntime.Runtim
 	s.total.Requests++
 	s.total.Characters += report.Characters
 	if report.Cached {
-		s.total.CachedCharacters += report.Characters
+		s.total.Cached += report.Characters
 	} else {
-		s.total.BilledCharacters += report.Characters
+		s.total.Billed += report.Characters
 	}
 }
 
@@ -54,7 +54,7 @@ func (s *spoken) speak(ctx context.Context, t *testing.T, rt *callruntime.Runtim
 func (s *spoken) settles(t *testing.T, p *place) {
 	t.Helper()
 	var got usage.Report
-	ask := func() usage.Figures {
+	ask := func() usage.Counts {
 		status, _, body := ask(t, p.Instance, http.MethodGet, "/api/v1/usage/tts-characters?groupBy=voice", "X-API-Key", p.apiKey)
 		if status == http.StatusOK {
 			if err := json.Unmarshal([]byte(body), &got); err != nil {

@@ -238,7 +238,7 @@ func reportSpeech(t *testing.T, redis *client, store *redisstore.Store) {
 		redis.do("XADD", "telapi:usage", "*", "report", report)
 	}
 	eventually(t, "all reports are read", func() bool { return redis.do("XLEN", "telapi:usage").(int64) == 0 })
-	if got := book.story(); got != "t-1 e-1 p v m {42 42 1}" {
+	if got := book.story(); got != "t-1 e-1 p v m 42 true" {
 		t.Errorf("counted: %q", got)
 	}
 	refused := redis.do("XRANGE", "telapi:usage:refused", "-", "+")
@@ -253,17 +253,17 @@ type book struct {
 	ids sync.Map
 }
 
-func (b *book) CountTTSUsage(_ context.Context, receipts []usage.Receipt, _ time.Time) (counted int, _ error) {
-	for _, r := range receipts {
+func (b *book) CountTTSUsage(_ context.Context, reports []wire.SpeechReport, _ time.Time) (counted int, _ error) {
+	for _, r := range reports {
 		if _, known := b.ids.LoadOrStore(r.ID, true); !known {
 			counted++
-			b.note(fmt.Sprint(r.TeamID, " ", r.EndpointID, " ", r.Provider, " ", r.Voice, " ", r.Model, " ", r.Counts))
+			b.note(fmt.Sprint(r.TeamID, " ", r.EndpointID, " ", r.Provider, " ", r.Voice, " ", r.Model, " ", r.Characters, " ", r.Cached))
 		}
 	}
 	return counted, nil
 }
 
-func (*book) ForgetReceipts(context.Context, time.Time) error { return nil }
+func (*book) ForgetReports(context.Context, time.Time) error { return nil }
 
 type noMirror struct{}
 

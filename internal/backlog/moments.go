@@ -1,0 +1,46 @@
+package backlog
+
+import (
+	"context"
+	"sync"
+	"time"
+)
+
+// Moments gathers when things were last seen, so that nobody who sees one waits
+// for the database. The zero value is ready to use, from any goroutine.
+type Moments struct {
+	mu   sync.Mutex
+	last map[string]time.Time
+}
+
+// Note remembers a moment of id, the latest so far.
+func (m *Moments) Note(id string, at time.Time) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.last == nil {
+		m.last = map[string]time.Time{}
+	}
+	m.last[id] = at
+}
+
+// Flush has all that was noted written. What fails is written the next time,
+// unless something later was noted since.
+func (m *Moments) Flush(ctx context.Context, write func(context.Context, map[string]time.Time) error) error {
+	m.mu.Lock()
+	batch := m.last
+	m.last = nil
+	m.mu.Unlock()
+	if len(batch) == 0 {
+		return nil
+	}
+	err := write(ctx, batch)
+	if err != nil {
+		m.mu.Lock()
+		defer m.mu.Unlock()
+		for id, at := range m.last {
+			batch[id] = at
+		}
+		m.last = batch
+	}
+	return err
+}
