@@ -1,8 +1,10 @@
 package callruntime
 
 import (
+	"cmp"
 	"context"
 	"fmt"
+	"strings"
 	"sync"
 	"sync/atomic"
 
@@ -23,6 +25,7 @@ type outbox struct {
 	mu      sync.Mutex
 	waiting []*outgoing
 	sending bool
+	newest  string // message that the store has told of, by its id; of the one that sends
 }
 
 // outgoing is a message on its way to the browser.
@@ -115,15 +118,20 @@ func whileAwaited(together []*outgoing) (ctx context.Context, done func()) {
 func (c *Channel) send(together []*outgoing) func(i int) error {
 	ctx, done := whileAwaited(together)
 	defer done()
-	letters, args := make([]byte, 0, len(together)), make([]string, 2, 2+2*len(together))
-	for _, o := range together {
-		letters, args = append(letters, o.letter), append(args, o.id)
+	letters, names, args := make([]byte, len(together)), make([]string, len(together)), make([]string, 4, 4+len(together))
+	named := false
+	for i, o := range together {
+		letters[i], names[i], args = o.letter, cmp.Or(o.name, "-"), append(args, o.json)
+		named = named || o.name != ""
 	}
-	for _, o := range together {
-		args = append(args, o.json)
+	args[0], args[1], args[2] = c.token, string(letters), c.outbox.newest
+	if named {
+		args[3] = strings.Join(names, " ")
 	}
-	args[0], args[1] = c.token, string(letters)
 	words, err := c.runtime.send.Exec(ctx, c.runtime.client, wire.ChannelKeys(c.ID), args).AsStrSlice()
+	if err == nil && len(words) > len(together) {
+		c.outbox.newest, words = words[0], words[1:]
+	}
 	return func(i int) error {
 		if err != nil {
 			return err

@@ -3,7 +3,9 @@ package callruntime
 import (
 	"context"
 	"fmt"
+	"strings"
 	"time"
+	"unicode"
 
 	"github.com/go-json-experiment/json"
 	"github.com/go-json-experiment/json/jsontext"
@@ -72,22 +74,29 @@ func (c *Channel) SendAudio(ctx context.Context, audio jsontext.Value) error {
 	return nil
 }
 
-type encoded struct{ id, json string }
+type encoded struct {
+	name string // the message id that the caller chose and may use again
+	json string
+}
 
 func (c *Channel) encode(m wire.ChannelMessage) (encoded, error) {
 	if payload, name := m.Payload(); payload != nil && payload.Kind() != '{' {
 		return encoded{}, fmt.Errorf("a message of type %s needs the object %q", m.Type, name)
 	}
+	name := m.MessageID
 	m.SessionID, m.Direction, m.StreamID = c.ID, wire.ToBrowser, ""
-	if m.MessageID == "" {
+	if name == "" {
 		m.MessageID = uuid.NewString()
 	}
 	if m.Timestamp == 0 {
 		m.Timestamp = time.Now().UnixMilli()
 	}
 	b, err := json.Marshal(m)
+	if strings.ContainsFunc(name, unicode.IsSpace) {
+		err = fmt.Errorf("the message id %q has blanks", name)
+	}
 	if err == nil && len(b) > MaxMessageBytes {
 		err = fmt.Errorf("the message has %d bytes, %d are the most", len(b), MaxMessageBytes)
 	}
-	return encoded{m.MessageID, string(b)}, err
+	return encoded{name, string(b)}, err
 }

@@ -105,20 +105,23 @@ end
 
 -- Message ids are remembered in two sets, so that the oldest can go without being
 -- looked for: once the younger set has its fill it takes the place of the older.
--- Which of those from ARGV[from] to ARGV[to] are remembered, as id → true or false.
-local function recall(set, before, from, to)
-  local young, old, known = redis.call('SMISMEMBER', set, unpack(ARGV, from, to)), redis.call('SMISMEMBER', before, unpack(ARGV, from, to)), {}
-  for i = from, to do known[ARGV[i]] = young[i - from + 1] == 1 or old[i - from + 1] == 1 end
+-- Which of some ids are remembered, as id → true or false.
+local function recall(set, before, ids)
+  if #ids == 0 then return {} end
+  local young, old, known = redis.call('SMISMEMBER', set, unpack(ids)), redis.call('SMISMEMBER', before, unpack(ids)), {}
+  for i, id in ipairs(ids) do known[id] = young[i] == 1 or old[i] == 1 end
   return known
 end
 
--- Remembers the ids of messages that follow number others; touch must follow.
-local function remember(set, before, fill, number, ids)
-  if number % 64 < #ids and redis.call('SCARD', set) >= fill then -- it need not be exact
+-- Remembers ids; touch must follow.
+local function remember(set, before, fill, ids)
+  if #ids == 0 then return end
+  local size = redis.call('SCARD', set)
+  if size >= fill then
     redis.call('UNLINK', before)
     redis.call('RENAME', set, before)
-    touchAt = 0 -- the set that is new needs a TTL
   end
+  if size == 0 or size >= fill then touchAt = 0 end -- a set that is new needs a TTL
   redis.call('SADD', set, unpack(ids))
 end
 
@@ -222,6 +225,7 @@ local function open(from)
   set('idleMs', ARGV[from + 11])
   set('keepMs', ARGV[from + 12])
   set('openedAt', now)
+  redis.call('SADD', SEEN, '') -- there from the beginning, so that frame_usual.lua finds it with a TTL
   set('state', 'open')
   touch(true)
   save()

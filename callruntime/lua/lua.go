@@ -15,6 +15,8 @@ var (
 	claim string
 	//go:embed commit.lua
 	commit string
+	//go:embed send_usual.lua
+	sendUsual string
 	//go:embed send.lua
 	send string
 	//go:embed end.lua
@@ -36,8 +38,8 @@ func Claim() string { return Channel(claim) }
 // Commit is commit.lua.
 func Commit() string { return Channel(commit) }
 
-// Send is send.lua.
-func Send() string { return Channel(send) }
+// Send is send.lua, after a short way for what is usual.
+func Send() string { return sendUsual + Channel(send) }
 
 // End is end.lua.
 func End() string { return Channel(end) }

@@ -2,45 +2,61 @@
 --
 -- ARGV[1]  the claim's token; empty: on behalf of whoever has the claim
 -- ARGV[2]  a letter for each message: e and d for one that enables or disables text chat, - for any other
--- ARGV[3…] the ids of all of them, then all the ChannelMessages, without streamId
--- returns  for each message: sent, repeated or ended; or one of these for all of them: lost, claim_lost
+-- ARGV[3]  the newest message that the sender knows of, by its id on the stream; empty: none
+-- ARGV[4]  the message ids of those that may be sent again in another form, - for any other; empty: of none
+-- ARGV[5…] the ChannelMessages, without streamId and line feeds
+-- returns  the id of the newest message, and for each of these: sent, repeated or ended;
+--          or one of these for all of them: lost, claim_lost
 --
 -- Atomic so that a message is in the history before it is heard of, has the one
 -- before it named without fail, and is there once however often it is sent; and
 -- so that text chat is switched before the browser is told. Several at a time
 -- because most of the cost is in knowing the channel.
+--
+-- A message that is among those the sender does not know of has been sent before.
+-- Only what comes again later, or from a runtime that was started anew, needs to be
+-- remembered by its id.
 load('state', 'claimToken', 'outLast', 'epoch')
 if channel.state == '' then return { 'lost' } end
 if ARGV[1] ~= '' and channel.claimToken ~= ARGV[1] then return { 'claim_lost' } end
-local letters, count, before = ARGV[2], #ARGV[2], num(channel.outLast)
-local known, new, outcomes = recall(SENT, SENT_BEFORE, 3, 2 + count), {}, {}
-local number, notice, messages = before, { 'M', channel.epoch, ' ', channel.outLast }, {}
+local names, named = {}, {}
+for name in string.gmatch(ARGV[4], '%S+') do
+  names[#names + 1] = name
+  if name ~= '-' then named[#named + 1] = name end
+end
+local known = recall(SENT, SENT_BEFORE, named)
+local unheard = history(num(ARGV[3]) + 1)
+for i = 2, #unheard, 2 do known[unheard[i]] = true end
 
-local function send(letter, messageId, message)
-  if known[messageId] then return 'repeated' end
+local before, number, outcomes, new = channel.outLast, num(channel.outLast), {}, {}
+local notice = { '' }
+
+local function send(letter, message, name)
+  local key = name and name ~= '-' and name or message
+  if known[key] then return 'repeated' end
   if channel.state == 'ended' then return 'ended' end
-  number = number + 1
-  known[messageId], new[#new + 1] = true, messageId
+  known[key] = true
+  if key == name then new[#new + 1] = name end
   if letter == 'd' then
     set('chatOff', 'runtime')
   elseif letter == 'e' then
     set('chatOff', '')
   end
+  number = number + 1
   channel.outLast = id(number)
   redis.call('XADD', OUT, channel.outLast, 'message', message)
-  notice[#notice + 1] = string.format(' %s:%d', channel.outLast, #message)
-  messages[#messages + 1] = message
+  notice[#notice + 1] = message
   return 'sent'
 end
 
-for i = 1, count do outcomes[i] = send(string.sub(letters, i, i), ARGV[2 + i], ARGV[2 + count + i]) end
-if #new > 0 then
+for i = 5, #ARGV do outcomes[i - 3] = send(string.sub(ARGV[2], i - 4, i - 4), ARGV[i], names[i - 4]) end
+outcomes[1] = channel.outLast
+if #notice > 1 then
   set('outLast', channel.outLast)
-  remember(SENT, SENT_BEFORE, 1024, before, new)
-  if number % 128 < #new then trim() end -- whoever reads trims exactly
-  notice[#notice + 1] = '\n'
-  for i = 1, #messages do notice[#notice + 1] = messages[i] end
-  redis.call('PUBLISH', BASE .. 'down', table.concat(notice))
-  if touch(before == 0) then save() end
+  remember(SENT, SENT_BEFORE, 1024, new)
+  if number % 128 < #notice then trim() end -- whoever reads trims exactly
+  notice[1] = 'M' .. channel.epoch .. ' ' .. before .. ' ' .. channel.outLast
+  redis.call('PUBLISH', BASE .. 'down', table.concat(notice, '\n'))
+  if touch(before == '') then save() end
 end
 return outcomes

@@ -62,7 +62,7 @@ const (
 	NoticeAudio    Notice = 'A' // both: the ChannelMessage
 	NoticeEntry    Notice = 'E' // up: the id of an entry that is on the stream now, a blank, and what NoticeDue says
 	NoticeDue      Notice = 'D' // up: ms until a work item is over its time, or nothing if none is awaited
-	NoticeMessage  Notice = 'M' // down: epoch, id before, id:length of each message, separated by blanks, a line feed and the ChannelMessages
+	NoticeMessage  Notice = 'M' // down: epoch, id before and id of the last, separated by blanks, and each ChannelMessage after a line feed
 	NoticeReplaced Notice = 'R' // down: the connection that owns the session now
 	NoticeClosed   Notice = 'X' // down: the reason for which the channel ended
 )

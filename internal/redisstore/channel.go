@@ -21,6 +21,8 @@ import (
 var (
 	//go:embed lua/connect.lua
 	connectLua string
+	//go:embed lua/frame_usual.lua
+	usualFrameLua string
 	//go:embed lua/frame.lua
 	frameLua string
 	//go:embed lua/renew.lua
@@ -54,7 +56,7 @@ func NewChannels(s *Store, limits wire.ChannelLimits) *Channels {
 		store:   s,
 		limits:  limits.Args(),
 		connect: rueidis.NewLuaScript(lua.Channel(connectLua)),
-		frame:   rueidis.NewLuaScript(lua.Channel(frameLua)),
+		frame:   rueidis.NewLuaScript(usualFrameLua + lua.Channel(frameLua)),
 		renew:   rueidis.NewLuaScript(lua.Channel(renewLua)),
 		detach:  rueidis.NewLuaScriptRetryable(lua.Channel(detachLua)),
 		since:   rueidis.NewLuaScriptRetryable(lua.Channel(sinceLua)),

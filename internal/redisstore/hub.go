@@ -55,6 +55,8 @@ func (s *socket) Message(payload string) {
 	case wire.NoticeMessage:
 		if after, list, ok := parseMessages(rest); ok {
 			s.live.Messages(after, list)
+		} else {
+			s.live.Gap()
 		}
 	case wire.NoticeAudio:
 		s.live.Audio([]byte(rest))
@@ -65,23 +67,27 @@ func (s *socket) Message(payload string) {
 	}
 }
 
-// parseMessages reads a notice of messages: epoch, id before, then id:length of
-// each, and after a line feed the messages themselves.
+// parseMessages reads a notice of messages: epoch, id before, id of the last, and
+// each message on a line of its own. Their numbers have no gap and their time is
+// the same.
 func parseMessages(notice string) (after channel.Cursor, list []channel.Message, ok bool) {
-	head, json, _ := strings.Cut(notice, "\n")
-	at := strings.Split(head, " ")
-	if len(at) < 3 {
-		return after, nil, false
+	head, lines, _ := strings.Cut(notice, "\n")
+	epoch, ids, _ := strings.Cut(head, " ")
+	before, last, _ := strings.Cut(ids, " ")
+	after = channel.Cursor{Epoch: epoch, ID: before}
+	number, at := numbered(last)
+	first, _ := numbered(before)
+	for line := range strings.SplitSeq(lines, "\n") {
+		first++
+		id := strconv.FormatInt(first, 10) + "-" + at
+		list = append(list, channel.Message{Cursor: channel.Cursor{Epoch: epoch, ID: id}, JSON: []byte(line)})
 	}
-	after = channel.Cursor{Epoch: at[0], ID: at[1]}
-	for _, each := range at[2:] {
-		id, length, _ := strings.Cut(each, ":")
-		n, err := strconv.Atoi(length)
-		if err != nil || n < 0 || n > len(json) {
-			return after, nil, false
-		}
-		list = append(list, channel.Message{Cursor: channel.Cursor{Epoch: after.Epoch, ID: id}, JSON: []byte(json[:n])})
-		json = json[n:]
-	}
-	return after, list, true
+	return after, list, first == number
+}
+
+// numbered is the number of an id, 0 where there is none, and its time.
+func numbered(id string) (number int64, at string) {
+	digits, at, _ := strings.Cut(id, "-")
+	number, _ = strconv.ParseInt(digits, 10, 64)
+	return number, at
 }

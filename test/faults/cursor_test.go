@@ -135,7 +135,7 @@ func TestSocketThatMissedAMessageRecovers(t *testing.T) {
 			id := uuid.NewString()
 			p.store(t, func(c rueidis.Client) rueidis.Completed {
 				keys := wire.ChannelKeys(b.Session)
-				return c.B().Eval().Script(mute).Numkeys(int64(len(keys))).Key(keys...).Arg("", "-", id,
+				return c.B().Eval().Script(mute).Numkeys(int64(len(keys))).Key(keys...).Arg("", "-", "", "",
 					fmt.Sprintf(`{"type":"chat","sessionId":%q,"messageId":%q,"timestamp":1,"direction":"to_browser","chat":{"n":%d}}`, b.Session, id, n)).Build()
 			})
 		}

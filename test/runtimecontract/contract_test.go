@@ -119,9 +119,12 @@ func converse(t *testing.T, opts redisstore.Options) {
 
 	// Send: durable, once, with text chat switched; and audio.
 	hello := `{"type":"chat","sessionId":"s-1","messageId":"h-1","timestamp":1,"direction":"to_browser","chat":{"text":"hello"}}`
-	expect(redis.eval("send", "s-1", "token-1", "-", "h-1", hello), "[sent]")
-	expect(redis.eval("send", "s-1", "token-1", "-d", "h-1", "h-2", hello, `{"type":"control"}`), "[repeated sent]")
-	expect(redis.eval("send", "s-1", "token-0", "-", "h-3", hello), "[claim_lost]")
+	first := redis.eval("send", "s-1", "token-1", "-", "", "h-1", hello)
+	expect(at(first, 1), "sent")
+	second := redis.eval("send", "s-1", "token-1", "-d", "", "h-1 -", hello, `{"type":"control"}`)
+	expect(second, fmt.Sprint("[", at(second, 0), " repeated sent]"))
+	expect(redis.eval("send", "s-1", "token-1", "d", at(first, 0).(string), "", `{"type":"control"}`), fmt.Sprint("[", at(second, 0), " repeated]"))
+	expect(redis.eval("send", "s-1", "token-0", "-", "", "", hello), "[claim_lost]")
 	redis.do("PUBLISH", "telapi:ch:{s-1}:down", `A{"type":"audio"}`)
 	eventually(t, "messages at the browser", func() bool {
 		return browser.story() == hello+` {"type":"control"} audio:{"type":"audio"}`
@@ -152,7 +155,7 @@ func converse(t *testing.T, opts redisstore.Options) {
 	expect(at(last, 1, 1, 1), `{"workItemId":"item-4","kind":"bot_message","text":"fourth"}`)
 	expect(at(last, 0, 1, 1), `{"kind":"channel_ended","reason":"done"}`)
 	eventually(t, "the end at the browser", func() bool { return strings.HasSuffix(browser.story(), " closed:done") })
-	expect(redis.eval("send", "s-1", "token-3", "-", "h-3", "{}"), "[ended]")
+	expect(at(redis.eval("send", "s-1", "token-3", "-", "", "", "{}"), 1), "ended")
 
 	// A call that no browser opened.
 	open := func(team string) any {

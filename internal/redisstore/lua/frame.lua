@@ -15,8 +15,8 @@ if channel.owner == '' or channel.owner ~= ARGV[1] then -- it is empty where the
   return { channel.state == '' and 'lost' or channel.state == 'ended' and 'ended' or 'not_owner' }
 end
 
-local letters, count, before = ARGV[2], #ARGV[2], entries
-local known, new = recall(SEEN, SEEN_BEFORE, 3, 2 + count), {}
+local letters, count = ARGV[2], #ARGV[2]
+local known, new = recall(SEEN, SEEN_BEFORE, { unpack(ARGV, 3, 2 + count) }), {}
 
 local function take(letter, id, entry)
   if known[id] then return 'repeated' end
@@ -35,7 +35,7 @@ end
 local outcomes = {}
 for i = 1, count do outcomes[i] = take(string.sub(letters, i, i), ARGV[2 + i], ARGV[2 + count + i]) end
 if #new > 0 then
-  remember(SEEN, SEEN_BEFORE, 4096, before, new)
+  remember(SEEN, SEEN_BEFORE, 4096, new)
   announce()
 end
 return outcomes
