@@ -40,7 +40,7 @@ func BenchmarkBody(b *testing.B) {
 				b.Fatal(err)
 			}
 			for _, e := range parsed.Entries(entryOf(wire.SourceBot), rules) {
-				if _, err := json.Marshal(e); err != nil {
+				if _, err := e.AppendTo(nil); err != nil {
 					b.Fatal(err)
 				}
 			}

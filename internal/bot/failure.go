@@ -10,8 +10,12 @@ import (
 )
 
 // onlyError tells whether data is an object whose sole member is "error": how
-// a provider says that it has no result. It reads no further than it has to.
+// a provider says that it has no result. It reads no further than it has to:
+// of most bodies the first name's first letter.
 func onlyError(data []byte) bool {
+	if name := bytes.TrimLeft(data, "{ \t\r\n"); len(name) < 2 || name[1] != 'e' && name[1] != '\\' {
+		return false
+	}
 	dec := jsontext.NewDecoder(bytes.NewBuffer(data))
 	if t, err := dec.ReadToken(); err != nil || t.Kind() != '{' {
 		return false

@@ -85,7 +85,7 @@ func outcome(t *testing.T, given string) string {
 	entries := result.Entries(base, policy(t, set["profile"]))
 	encode(t, entries)
 	for _, e := range entries {
-		line, err := json.Marshal(e, json.Deterministic(true))
+		line, err := e.AppendTo(nil)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -119,7 +119,7 @@ func policy(t testing.TB, name string) *command.Policy {
 // encode shows that entries reach the stream and come back the same.
 func encode(t *testing.T, entries []wire.Entry) {
 	for _, e := range entries {
-		written, err := json.Marshal(e, json.Deterministic(true))
+		written, err := e.AppendTo(nil)
 		if err != nil {
 			t.Fatalf("write %+v: %v", e, err)
 		}

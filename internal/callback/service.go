@@ -20,8 +20,12 @@ import (
 	"telapi/internal/strictjson"
 )
 
-// maxFlows bounds how many conversations' profiles are kept ready for deciding.
-const maxFlows = 16_384
+const (
+	// maxFlows bounds how many conversations' profiles are kept ready for deciding.
+	maxFlows = 16_384
+	// usualEntry is what room is made for, beside what a body says.
+	usualEntry = 256
+)
 
 // Service takes callbacks. It is safe for concurrent use.
 type Service struct {
@@ -69,9 +73,17 @@ type Receipt struct {
 
 // Answer is what a provider gets whose callback was taken.
 type Answer struct {
-	Status string `json:"status"` // accepted or parked
+	Status string // accepted or parked
 	Receipt
-	RequestID string `json:"requestId"`
+	encoded []byte // the receipt
+}
+
+// JSON is the answer to the request of that id: the receipt as the store got
+// it, and what is said with it.
+func (a Answer) JSON(requestID string) []byte {
+	body := append(make([]byte, 0, len(a.encoded)+len(requestID)+64), `{"status":"`+a.Status+`",`...)
+	body = append(body, a.encoded[1:len(a.encoded)-1]...)
+	return append(body, `,"requestId":"`+requestID+`"}`...)
 }
 
 // Accept takes one callback, or says why not. Checks come in this order: media
@@ -183,14 +195,17 @@ func (s *Service) route(ctx context.Context, r Request, result bot.Result, diges
 	if b, ok := result.(*bot.Body); ok {
 		d.Identified = b.Identified()
 	}
+	room := make([]byte, 0, len(r.Body)+len(entries)*usualEntry)
 	for i := range entries {
-		if d.Entries[i], err = json.Marshal(&entries[i]); err != nil {
-			return Answer{}, fmt.Errorf("encode an entry: %w", err)
+		if room, err = entries[i].AppendTo(room[len(room):]); err != nil {
+			return Answer{}, err
 		}
+		d.Entries[i] = room
 	}
-	if d.Receipt, err = json.Marshal(&answer.Receipt); err != nil {
+	if answer.encoded, err = json.Marshal(&answer.Receipt); err != nil {
 		return Answer{}, fmt.Errorf("encode the receipt: %w", err)
 	}
+	d.Receipt = answer.encoded
 	outcome, err := s.deliver(ctx, d)
 	if err != nil {
 		return Answer{}, err

@@ -1,9 +1,9 @@
 package command
 
 import (
-	"bytes"
 	"reflect"
 
+	"github.com/go-json-experiment/json"
 	"github.com/go-json-experiment/json/jsontext"
 
 	"telapi/callruntime/wire"
@@ -19,9 +19,20 @@ func readSettings(raw jsontext.Value, path string, issues *fault.Issues) setting
 	if raw.Kind() != '{' {
 		return nil
 	}
-	path += "/sessionParams"
-	given := make(settings, len(SessionParams))
-	dec := jsontext.NewDecoder(bytes.NewReader(raw))
+	g := given{make(settings, len(SessionParams)), path + "/sessionParams", issues}
+	_ = json.Unmarshal(raw, &g, jsontext.AllowDuplicateNames(true)) // raw is well formed, and that was looked for
+	return g.settings
+}
+
+// given reads settings out of their object.
+type given struct {
+	settings
+	path   string
+	issues *fault.Issues
+}
+
+// UnmarshalJSONFrom looks at one member after the other.
+func (g *given) UnmarshalJSONFrom(dec *jsontext.Decoder) error {
 	_, err := dec.ReadToken()
 	for err == nil && dec.PeekKind() == '"' {
 		var name jsontext.Token
@@ -34,12 +45,15 @@ func readSettings(raw jsontext.Value, path string, issues *fault.Issues) setting
 			break
 		}
 		if i, known := paramIndex[key]; known {
-			given[i] = SessionParams[i].read(value, path, issues)
+			g.settings[i] = SessionParams[i].read(value, g.path, g.issues)
 		} else {
-			issues.Add(fault.Pointer(path, key), fault.IssueUnknown, "There is no such session parameter.")
+			g.issues.Add(fault.Pointer(g.path, key), fault.IssueUnknown, "There is no such session parameter.")
 		}
 	}
-	return given
+	if err == nil {
+		_, err = dec.ReadToken()
+	}
+	return err
 }
 
 // commands sends each given value to the field that carries it. Only what was

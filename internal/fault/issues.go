@@ -3,6 +3,7 @@ package fault
 import (
 	"fmt"
 	"slices"
+	"strconv"
 	"strings"
 	"unicode"
 	"unicode/utf8"
@@ -112,6 +113,9 @@ var pointerEscaper = strings.NewReplacer("~", "~0", "/", "~1")
 
 // Pointer appends one reference token to a JSON Pointer, escaped as RFC 6901 asks.
 func Pointer(base string, token any) string {
+	if index, is := token.(int); is {
+		return base + "/" + strconv.Itoa(index)
+	}
 	return base + "/" + pointerEscaper.Replace(fmt.Sprint(token))
 }
 

@@ -1,8 +1,8 @@
 package httpapi
 
 import (
-	"bytes"
 	"errors"
+	"io"
 	"mime"
 	"net/http"
 	"strings"
@@ -25,8 +25,8 @@ func withBody(limit int64, handle bodyHandler) handler {
 	}
 }
 
-// foreseen is how much of a declared length is made room for at once: who only
-// declares a long body shall not have it.
+// foreseen is the longest declared length that is made room for at once: who
+// only declares a long body shall not have it.
 const foreseen = 16 << 10
 
 // readBody refuses what is not declared as JSON before it reads a byte, and
@@ -38,18 +38,27 @@ func readBody(w http.ResponseWriter, r *http.Request, limit int64) ([]byte, erro
 	if r.ContentLength > limit {
 		return nil, tooLarge(limit)
 	}
-	body := bytes.NewBuffer(make([]byte, 0, bytes.MinRead+min(max(r.ContentLength, 0), foreseen)))
-	_, err := body.ReadFrom(http.MaxBytesReader(w, r.Body, limit))
+	body, err := readAll(w, r, limit)
 	var over *http.MaxBytesError
 	switch {
+	case err == nil:
+		return body, nil
 	case errors.As(err, &over):
 		return nil, tooLarge(limit)
-	case err != nil && r.Context().Err() != nil:
+	case r.Context().Err() != nil:
 		return nil, r.Context().Err()
-	case err != nil:
+	default:
 		return nil, fault.New(fault.MalformedJSON, "The body broke off before its end.").Because(err)
 	}
-	return body.Bytes(), nil
+}
+
+func readAll(w http.ResponseWriter, r *http.Request, limit int64) ([]byte, error) {
+	if n := r.ContentLength; n >= 0 && n <= foreseen { // no more than that can come
+		body := make([]byte, n)
+		_, err := io.ReadFull(r.Body, body)
+		return body, err
+	}
+	return io.ReadAll(http.MaxBytesReader(w, r.Body, limit))
 }
 
 func tooLarge(limit int64) error {

@@ -47,15 +47,15 @@ func (s *Server) methods(routes map[string]*Route) http.HandlerFunc {
 		rt, ok := routes[method]
 		if !ok {
 			x.Header().Set("Allow", allow)
-			s.refuse(x, r, fault.New(fault.MethodNotAllowed, "This path takes %s.", allow))
+			s.refuse(x, fault.New(fault.MethodNotAllowed, "This path takes %s.", allow))
 			return
 		}
 		s.serve(x, r, rt)
 	}
 }
 
-func (s *Server) notFound(w http.ResponseWriter, r *http.Request) {
-	s.refuse(w.(*exchange), r, fault.New(fault.NotFound, "There is nothing at this path."))
+func (s *Server) notFound(w http.ResponseWriter, _ *http.Request) {
+	s.refuse(w.(*exchange), fault.New(fault.NotFound, "There is nothing at this path."))
 }
 
 // route sends a request into the mux, except those that the mux would answer

@@ -16,9 +16,10 @@ import (
 // metrics and the trace will say.
 type exchange struct {
 	http.ResponseWriter
+	id      string
 	status  int
 	bytes   int64
-	whole   context.Context // the request's, without the bound on a handler's work: for answers that go on and on
+	whole   context.Context // the request's with its id and trace, but without the bound on a handler's work
 	route   *Route          // nil: nothing matched
 	client  netip.Addr
 	who     auth.Principal

@@ -30,27 +30,25 @@ const maxLoggedPath = 256
 // log, metrics and trace how it went.
 func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	start := s.deps.Now()
-	x := &exchange{ResponseWriter: w, client: clientAddr(r, s.deps.TrustedProxies)}
-	id := requestID(r)
-	w.Header().Set(reqid.Header, id)
+	x := &exchange{ResponseWriter: w, client: clientAddr(r, s.deps.TrustedProxies), id: requestID(r)}
+	w.Header().Set(reqid.Header, x.id)
 	w.Header().Set("X-Content-Type-Options", "nosniff")
 	if s.deps.Draining() {
 		w.Header().Set("Connection", "close") // the next request belongs on another instance
 	}
 
-	ctx := reqid.With(r.Context(), id)
-	ctx, span := s.deps.Tracing.Tracer("telapi/httpapi").Start(joinTrace(ctx, r), r.Method, trace.WithSpanKind(trace.SpanKindServer))
-	r = r.WithContext(ctx)
+	var span trace.Span
+	x.whole, span = s.tracer.Start(joinTrace(reqid.With(r.Context(), x.id), r), r.Method, trace.WithSpanKind(trace.SpanKindServer))
 
 	s.seen.inFlight.Inc()
 	defer func() {
 		p := recover()
 		aborted := p == http.ErrAbortHandler //nolint:errorlint // net/http compares it so
 		if p != nil && !aborted {
-			s.recovered(x, r, p)
+			s.recovered(x, p)
 		}
 		s.seen.inFlight.Dec()
-		s.tell(ctx, x, r, span, s.deps.Now().Sub(start))
+		s.tell(x, r, span, s.deps.Now().Sub(start))
 		if aborted {
 			panic(p)
 		}
@@ -62,13 +60,13 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 // are logged and echoed.
 func requestID(r *http.Request) string {
 	sent := r.Header.Get(reqid.Header)
-	if redact.Text(sent) != sent {
-		sent = ""
+	if sent == "" || redact.Text(sent) != sent {
+		return reqid.New()
 	}
 	return reqid.FromHeader(sent)
 }
 
-func (s *Server) recovered(x *exchange, r *http.Request, p any) {
+func (s *Server) recovered(x *exchange, p any) {
 	err := fmt.Errorf("panic: %v\n%s", p, debug.Stack())
 	if x.status != 0 {
 		// Half an answer is out: cut the connection so that the client
@@ -77,10 +75,10 @@ func (s *Server) recovered(x *exchange, r *http.Request, p any) {
 		_ = http.NewResponseController(x).SetWriteDeadline(time.Now())
 		return
 	}
-	s.refuse(x, r, err)
+	s.refuse(x, err)
 }
 
-func (s *Server) tell(ctx context.Context, x *exchange, r *http.Request, span trace.Span, took time.Duration) {
+func (s *Server) tell(x *exchange, r *http.Request, span trace.Span, took time.Duration) {
 	if x.refusal != nil && errors.Is(x.refusal, context.Canceled) && r.Context().Err() != nil {
 		x.status = clientClosed
 	}
@@ -103,7 +101,7 @@ func (s *Server) tell(ctx context.Context, x *exchange, r *http.Request, span tr
 	span.End()
 
 	level := s.logLevel(x)
-	if !s.deps.Log.Enabled(ctx, level) {
+	if !s.deps.Log.Enabled(x.whole, level) {
 		return
 	}
 	attrs := []slog.Attr{
@@ -123,7 +121,9 @@ func (s *Server) tell(ctx context.Context, x *exchange, r *http.Request, span tr
 			attrs = append(attrs, slog.Any("cause", x.refusal.Cause))
 		}
 	}
-	s.deps.Log.LogAttrs(ctx, level, "request", attrs...)
+	record := slog.NewRecord(s.deps.Now(), level, "request", 0) // finding its line in the source costs more than the rest
+	record.AddAttrs(attrs...)
+	_ = s.deps.Log.Handler().Handle(x.whole, record)
 }
 
 // logLevel keeps probes and scrapes, which come every few seconds, out of the way.

@@ -8,11 +8,10 @@ import (
 	"github.com/go-json-experiment/json"
 
 	"telapi/internal/fault"
-	"telapi/internal/reqid"
 )
 
 // refuse answers with the envelope. What caused the error goes to the log only.
-func (s *Server) refuse(x *exchange, r *http.Request, err error) {
+func (s *Server) refuse(x *exchange, err error) {
 	e := fault.From(err)
 	x.refusal = e
 	h := x.Header()
@@ -25,9 +24,9 @@ func (s *Server) refuse(x *exchange, r *http.Request, err error) {
 	if e.RetryAfter > 0 {
 		h.Set("Retry-After", strconv.FormatInt(int64(math.Ceil(e.RetryAfter.Seconds())), 10))
 	}
-	body := e.Envelope(reqid.From(r.Context()))
+	body := e.Envelope(x.id)
 	if err := writeJSON(x, e.Code.Status(), body); err != nil {
-		s.deps.Log.ErrorContext(r.Context(), "an error could not be encoded", "error", err)
+		s.deps.Log.ErrorContext(x.whole, "an error could not be encoded", "error", err)
 		http.Error(x, `{"error":{"code":"INTERNAL_ERROR","message":"The error could not be encoded."}}`, http.StatusInternalServerError)
 	}
 }

@@ -21,12 +21,12 @@ const (
 // serve takes a request through its route's row: tier, credential, scope,
 // quota, handler. The first that refuses ends it.
 func (s *Server) serve(x *exchange, r *http.Request, rt *Route) {
-	x.route, x.whole = rt, r.Context()
-	ctx, cancel := context.WithTimeout(r.Context(), handlerTimeout)
+	x.route = rt
+	ctx, cancel := context.WithTimeout(x.whole, handlerTimeout)
 	defer cancel()
 	r = r.WithContext(ctx)
 	if err := s.admitAndHandle(x, r, rt); err != nil {
-		s.refuse(x, r, err)
+		s.refuse(x, err)
 	}
 }
 
@@ -101,8 +101,9 @@ func (s *Server) limitTeam(x *exchange, r *http.Request, who auth.Principal) err
 // announceLimit tells the client where it stands with one limit, and refuses
 // when that is used up.
 func announceLimit(w http.ResponseWriter, d ratelimit.Decision) error {
-	w.Header().Add("RateLimit-Policy", d.PolicyHeader())
-	w.Header().Add("RateLimit", d.Header())
+	h := w.Header()
+	h.Add("Ratelimit-Policy", d.PolicyHeader()) // canonical names cost nothing to look up
+	h.Add("Ratelimit", d.Header())
 	if !d.Allowed {
 		return d.Refusal()
 	}

@@ -60,6 +60,7 @@ type Deps struct {
 type Server struct {
 	deps    Deps
 	mux     *http.ServeMux
+	tracer  trace.Tracer
 	seen    *observations
 	sockets *sockets
 	scrape  http.Handler
@@ -77,6 +78,7 @@ func New(deps Deps) *Server {
 		deps:    deps,
 		seen:    newObservations(deps.Registry),
 		sockets: newSockets(deps.Registry),
+		tracer:  deps.Tracing.Tracer("telapi/httpapi"),
 		scrape:  promhttp.HandlerFor(deps.Registry, promhttp.HandlerOpts{Registry: deps.Registry, ErrorHandling: promhttp.ContinueOnError}),
 	}
 	if deps.Playground != nil {

@@ -18,8 +18,10 @@ import (
 // traceparent names, or, on webhooks, the one that the platform wrote into the
 // callback's URL. Where both name the same trace, traceparent is closer.
 func joinTrace(ctx context.Context, r *http.Request) context.Context {
-	ctx = propagation.TraceContext{}.Extract(ctx, propagation.HeaderCarrier(r.Header))
-	if !strings.HasPrefix(r.URL.Path, webhooks) {
+	if r.Header["Traceparent"] != nil {
+		ctx = propagation.TraceContext{}.Extract(ctx, propagation.HeaderCarrier(r.Header))
+	}
+	if r.URL.RawQuery == "" || !strings.HasPrefix(r.URL.Path, webhooks) {
 		return ctx
 	}
 	query := r.URL.Query()
@@ -42,8 +44,11 @@ func hexOf(query url.Values, name string) string {
 // The platform's own ids are passed on as they came; without them, entries join
 // the trace of this request.
 func callTrace(r *http.Request) wire.Trace {
-	query := r.URL.Query()
-	t := wire.Trace{TraceID: traceParam(query, "traceId"), ParentSpanID: traceParam(query, "parentSpanId"), CallID: traceParam(query, "callId")}
+	var t wire.Trace
+	if r.URL.RawQuery != "" {
+		query := r.URL.Query()
+		t = wire.Trace{TraceID: traceParam(query, "traceId"), ParentSpanID: traceParam(query, "parentSpanId"), CallID: traceParam(query, "callId")}
+	}
 	if span := trace.SpanContextFromContext(r.Context()); t.TraceID == "" && span.IsValid() {
 		t.TraceID, t.ParentSpanID = span.TraceID().String(), span.SpanID().String()
 	}

@@ -12,7 +12,6 @@ import (
 	"telapi/internal/auth"
 	"telapi/internal/callback"
 	"telapi/internal/endpoint"
-	"telapi/internal/reqid"
 )
 
 const webhooks = "/api/v1/webhooks/"
@@ -23,7 +22,7 @@ const webhooks = "/api/v1/webhooks/"
 func (s *Server) webhook(kind callback.Kind) handler {
 	limit := endpoint.PublishedLimits().CallbackBodyBytes
 	return func(w http.ResponseWriter, r *http.Request, _ auth.Principal) error {
-		received := s.deps.Now()
+		x, received := w.(*exchange), s.deps.Now()
 		body, unread := readBody(w, r, limit)
 		request := callback.Request{
 			Credential: callback.Credential{
@@ -41,10 +40,10 @@ func (s *Server) webhook(kind callback.Kind) handler {
 			)
 		}
 		if err != nil {
-			return s.countFailure(w.(*exchange), r, err)
+			return s.countFailure(x, r, err)
 		}
-		answer.RequestID = reqid.From(r.Context())
-		return writeJSON(w, http.StatusAccepted, &answer)
+		writeBytes(w, http.StatusAccepted, "application/json", answer.JSON(x.id))
+		return nil
 	}
 }
 

@@ -24,18 +24,17 @@ func Digest(body []byte) (string, error) {
 // space between values. It needs well-formed JSON and, unlike Digest, does not
 // read it anew.
 func DigestAsWritten(body []byte) string {
-	compact := make([]byte, 0, len(body))
+	hash := sha256.New()
+	from := 0 // of what is not hashed yet
 	for i := 0; i < len(body); i++ {
 		switch body[i] {
 		case ' ', '\t', '\r', '\n':
+			hash.Write(body[from:i])
+			from = i + 1
 		case '"':
-			end := closing(body, i)
-			compact = append(compact, body[i:min(end+1, len(body))]...)
-			i = end
-		default:
-			compact = append(compact, body[i])
+			i = closing(body, i)
 		}
 	}
-	sum := sha256.Sum256(compact)
-	return hex.EncodeToString(sum[:])
+	hash.Write(body[from:])
+	return hex.EncodeToString(hash.Sum(nil))
 }

@@ -57,17 +57,20 @@ func (h *handler) Enabled(ctx context.Context, level slog.Level) bool {
 }
 
 func (h *handler) Handle(ctx context.Context, r slog.Record) error {
-	clean := slog.NewRecord(r.Time, r.Level, h.clean.text("", r.Message), r.PC)
+	var room [16]slog.Attr
+	attrs := room[:0]
 	r.Attrs(func(a slog.Attr) bool {
-		clean.AddAttrs(h.clean.attr(a))
+		attrs = append(attrs, h.clean.attr(a))
 		return true
 	})
 	if id := reqid.From(ctx); id != "" {
-		clean.AddAttrs(slog.String("request_id", id))
+		attrs = append(attrs, slog.String("request_id", id))
 	}
 	if span := trace.SpanContextFromContext(ctx); span.IsValid() {
-		clean.AddAttrs(slog.String("trace_id", span.TraceID().String()), slog.String("span_id", span.SpanID().String()))
+		attrs = append(attrs, slog.String("trace_id", span.TraceID().String()), slog.String("span_id", span.SpanID().String()))
 	}
+	clean := slog.NewRecord(r.Time, r.Level, h.clean.text("", r.Message), r.PC)
+	clean.AddAttrs(attrs...)
 	return h.Handler.Handle(ctx, clean)
 }
 
