@@ -2,6 +2,7 @@ package wire
 
 import (
 	"strconv"
+	"strings"
 
 	"github.com/go-json-experiment/json/jsontext"
 )
@@ -37,10 +38,21 @@ func ValidChannelID(id string) bool {
 // items and their credentials, when those can be forgotten, and the ids of
 // earlier messages each way.
 func ChannelKeys(id string) []string {
-	base := channelPrefix + id + "}:"
-	return []string{base + "meta", base + "in", base + "out", base + "seen", base + "sent", base + "work", base + "forget",
-		base + "seenBefore", base + "sentBefore"}
+	var all strings.Builder // in which each key is a part, since every script needs all
+	all.Grow(len(channelKeys) * (len(channelPrefix) + len(id) + len("}:sentBefore")))
+	keys := make([]string, len(channelKeys))
+	for i, name := range channelKeys {
+		from := all.Len()
+		all.WriteString(channelPrefix)
+		all.WriteString(id)
+		all.WriteString("}:")
+		all.WriteString(name)
+		keys[i] = all.String()[from:]
+	}
+	return keys
 }
+
+var channelKeys = [...]string{"meta", "in", "out", "seen", "sent", "work", "forget", "seenBefore", "sentBefore"}
 
 // StreamKey is the stream towards the runtime.
 func StreamKey(id string) string { return channelPrefix + id + "}:in" }

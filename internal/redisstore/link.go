@@ -117,6 +117,7 @@ func (o Options) client() rueidis.ClientOption {
 		Dialer:            net.Dialer{Timeout: dialTimeout, KeepAlive: keepAlive},
 		ConnWriteTimeout:  commandTimeout,
 		DisableCache:      true,
+		PipelineMultiplex: -1, // one connection: commands share its reads and writes, and Redis runs one at a time
 		ForceSingleClient: o.embedded,
 		AlwaysRESP2:       o.embedded, // its RESP3 cannot mix subscriptions with commands
 		// One retry, for what may be retried at all, covers a connection that
@@ -176,7 +177,7 @@ func probe(ctx context.Context, client rueidis.Client) error {
 }
 
 func probeNode(ctx context.Context, node rueidis.Client, mode rueidis.ClientMode) error {
-	ctx, cancel := uninterrupted(ctx)
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), commandTimeout)
 	defer cancel()
 	if mode != rueidis.ClientModeCluster {
 		// A write, since one that is full or read only answers a ping.

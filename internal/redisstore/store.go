@@ -13,7 +13,6 @@ import (
 	"strings"
 	"sync"
 	"sync/atomic"
-	"time"
 
 	"github.com/redis/rueidis"
 
@@ -24,9 +23,6 @@ import (
 
 // subject is the store's name in public error texts.
 const subject = "The key-value store"
-
-// commandTimeout bounds every command, whatever its caller's patience.
-const commandTimeout = 3 * time.Second
 
 // Options say where the store is. One address may be a single server or any
 // node of a cluster, which is found out; several are nodes of a cluster.
@@ -52,6 +48,7 @@ type Store struct {
 	scripts scripts
 	topics  *pubsub.Hub
 	state   atomic.Pointer[state]
+	bounds  bounds
 	suspect chan error // an operation's failure, for the watch to look into
 	stop    context.CancelFunc
 	running sync.WaitGroup
@@ -104,13 +101,6 @@ func (s *Store) connected(ctx context.Context) (*state, error) {
 // Ping tells whether the store serves commands.
 func (s *Store) Ping(ctx context.Context) error { return s.do(ctx, "ping", probe) }
 
-// uninterrupted bounds a command by time alone. One that is under way must not
-// end with its caller: it may be the one that dials the connection which others
-// wait for, or whose deadline is laid on a connection they share.
-func uninterrupted(ctx context.Context) (context.Context, context.CancelFunc) {
-	return context.WithTimeout(context.WithoutCancel(ctx), commandTimeout)
-}
-
 // do runs one operation and explains its failure.
 func (s *Store) do(ctx context.Context, doing string, operate func(context.Context, rueidis.Client) error) error {
 	now := s.state.Load()
@@ -120,9 +110,7 @@ func (s *Store) do(ctx context.Context, doing string, operate func(context.Conte
 	if ctx.Err() != nil {
 		return fmt.Errorf("%s: %w", doing, ctx.Err())
 	}
-	bounded, cancel := uninterrupted(ctx)
-	defer cancel()
-	err := operate(bounded, now.client)
+	err := operate(s.bounds.next(), now.client)
 	if err == nil {
 		return nil
 	}
