@@ -60,7 +60,7 @@ func (c *Callbacks) Deliver(ctx context.Context, d callback.Delivery) (outcome c
 	args := make([]string, 0, 8+len(d.Entries))
 	args = append(args, d.Digest, string(d.Kind), d.WorkItemID, d.CallbackID, d.BodyDigest, flag(d.Identified), d.Epoch, rueidis.BinaryString(d.Receipt))
 	for _, entry := range d.Entries {
-		args = append(args, rueidis.BinaryString(entry))
+		args = append(args, rueidis.BinaryString(entry[1:]))
 	}
 	err = c.store.do(ctx, "deliver a callback", func(ctx context.Context, client rueidis.Client) error {
 		reply, err := c.script.Exec(ctx, client, wire.ChannelKeys(d.ChannelID), args).AsStrSlice()

@@ -9,7 +9,7 @@
 -- ARGV[6]  1: the body has something to tell it by
 -- ARGV[7]  the epoch of the channel that was decided for
 -- ARGV[8]  the receipt
--- ARGV[9…] the entries
+-- ARGV[9…] the entries, without the brace they begin with
 -- returns  {verdict, the first receipt if there was one, the item's number if it was parked}, where verdict is
 --          routed, parked, invalid, ended, consumed, duplicate, cancelled, stale, backpressure or good
 --
@@ -45,10 +45,8 @@ queue()
 local turn = ownTurn or number == head
 if backlog(turn and 0 or parked) >= 1 then return { 'backpressure' } end
 
-local list = {}
-for i = 9, #ARGV do
-  list[#list + 1] = ARGV[3] ~= '' and ARGV[i] or '{"workItemId":"' .. id .. '",' .. string.sub(ARGV[i], 2)
-end
+local list, brace = {}, ARGV[3] ~= '' and '{' or '{"workItemId":"' .. id .. '",'
+for i = 9, #ARGV do list[#list + 1] = brace .. ARGV[i] end
 local verdict = turn and 'routed' or 'parked'
 if ownTurn then
   redis.call('HSET', WORK, record, callback .. ' ' .. body .. ' ' .. ARGV[8])
