@@ -101,7 +101,8 @@ func New(ctx context.Context, cfg config.Config, opts Options) (_ *App, err erro
 	quotas := team.NewQuotas(db)
 	limits := ratelimit.NewSettings(kv, db, a.log, a.tele.Registry)
 	features := endpoint.Features{APIAccess: cfg.FeatureAPIAccess, WebRTC: cfg.FeatureWebRTC, DisabledCommands: cfg.CommandsDisabled, Channel: channelLimits(cfg)}
-	endpoints := endpoint.NewDirectory(db, opts.Version, features)
+	deployment := endpoint.Deployment{Version: opts.Version, Features: features}
+	endpoints := &endpoint.Directory{Store: db, Deployment: deployment}
 
 	servers, err := cfg.ICEServerList()
 	if err != nil {
@@ -155,7 +156,7 @@ func New(ctx context.Context, cfg config.Config, opts Options) (_ *App, err erro
 		Limits:         ratelimit.NewLimiter(kv, limits, a.tele.Registry),
 		Quotas:         quotas,
 		Endpoints:      endpoints,
-		Capabilities:   endpoint.RuntimeCapabilities(opts.Version, features),
+		Capabilities:   deployment.Capabilities(),
 		Usage:          &usage.Accounts{Store: db, Now: time.Now},
 		Sessions:       sessions,
 		Channels: channel.NewService(channels, channels, struct {

@@ -134,10 +134,6 @@ func (w whenNeeded) SaveLimits(ctx context.Context, old, value []byte) (bool, er
 	return w.kv.SaveLimits(ctx, old, value)
 }
 
-func (w whenNeeded) RestoreLimits(ctx context.Context, value []byte) error {
-	return w.kv.RestoreLimits(ctx, value)
-}
-
 // nobody stands in for the key-value store while no server runs on the
 // embedded one: there is no cache to drop, and limits live in their mirror, from
 // which the next server restores them.
@@ -150,5 +146,3 @@ func (n nobody) Limits(ctx context.Context) ([]byte, bool, error) {
 }
 
 func (nobody) SaveLimits(context.Context, []byte, []byte) (bool, error) { return true, nil }
-
-func (nobody) RestoreLimits(context.Context, []byte) error { return nil }

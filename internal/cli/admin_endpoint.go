@@ -68,32 +68,28 @@ func (f *endpointFlags) register(cmd *cobra.Command) {
 	cmd.Flags().StringVar(&f.profile, "profile", "", "JSON file with its gatewayProfile")
 }
 
-// change is what the given flags ask for; a flag that was not given changes nothing.
-func (f *endpointFlags) change(cmd *cobra.Command) (endpoint.Change, error) {
-	var change endpoint.Change
+// apply does what the given flags ask for; a flag that was not given changes nothing.
+func (f *endpointFlags) apply(cmd *cobra.Command, e *endpoint.Endpoint) error {
 	given := cmd.Flags().Changed
 	if given("name") {
-		change.Name = &f.name
+		e.Name = f.name
 	}
 	if given("mode") {
-		modes := words[endpoint.Mode](f.modes)
-		change.Modes = &modes
+		e.Modes = words[endpoint.Mode](f.modes)
 	}
 	if given("origin") {
-		change.Origins = &f.origins
+		e.Origins = f.origins
 	}
 	if given("profile") {
 		raw, err := os.ReadFile(f.profile)
 		if err != nil {
-			return change, fmt.Errorf("read profile: %w", err)
+			return fmt.Errorf("read profile: %w", err)
 		}
-		profile, err := endpoint.ParseProfile(raw)
-		if err != nil {
-			return change, fmt.Errorf("%s: %w", f.profile, err)
+		if e.Profile, err = endpoint.ParseProfile(raw); err != nil {
+			return fmt.Errorf("%s: %w", f.profile, err)
 		}
-		change.Profile = &profile
 	}
-	return change, nil
+	return nil
 }
 
 func (c *cli) endpointCreateCommand() *cobra.Command {
@@ -107,14 +103,14 @@ func (c *cli) endpointCreateCommand() *cobra.Command {
 		must(cmd.MarkFlagRequired(name))
 	}
 	cmd.RunE = answer(c, c.printEndpoint, func(ctx context.Context, o *app.Office, _ []string) (endpoint.Endpoint, error) {
-		change, err := flags.change(cmd)
-		if err != nil {
+		e := endpoint.Endpoint{TeamID: teamID}
+		if err := flags.apply(cmd, &e); err != nil {
 			return endpoint.Endpoint{}, err
 		}
 		if _, err := o.Teams.Show(ctx, teamID); err != nil {
 			return endpoint.Endpoint{}, err
 		}
-		return o.Endpoints.Create(ctx, teamID, change)
+		return o.Endpoints.Create(ctx, e)
 	})
 	return cmd
 }
@@ -127,14 +123,12 @@ func (c *cli) endpointUpdateCommand() *cobra.Command {
 	flags.register(cmd)
 	cmd.Flags().BoolVar(&enabled, "enabled", true, "whether sessions may be opened on it")
 	cmd.RunE = answer(c, c.printEndpoint, func(ctx context.Context, o *app.Office, args []string) (endpoint.Endpoint, error) {
-		change, err := flags.change(cmd)
-		if err != nil {
-			return endpoint.Endpoint{}, err
-		}
-		if cmd.Flags().Changed("enabled") {
-			change.Enabled = &enabled
-		}
-		return o.Endpoints.Update(ctx, args[0], change)
+		return o.Endpoints.Update(ctx, args[0], func(e *endpoint.Endpoint) error {
+			if cmd.Flags().Changed("enabled") {
+				e.Enabled = enabled
+			}
+			return flags.apply(cmd, e)
+		})
 	})
 	return cmd
 }

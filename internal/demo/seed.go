@@ -57,7 +57,7 @@ func Seed(ctx context.Context, dataDir string, teams *team.Registry, endpoints *
 	if err != nil {
 		return Demo{}, err
 	}
-	e, err := endpoints.Create(ctx, t.ID, flow())
+	e, err := endpoints.Create(ctx, flow(t.ID))
 	if err != nil {
 		return Demo{}, err
 	}
@@ -73,9 +73,8 @@ func Seed(ctx context.Context, dataDir string, teams *team.Registry, endpoints *
 
 // flow is an endpoint that shows every mode, and a policy that permits some
 // things and denies others.
-func flow() endpoint.Change {
-	name, modes := "Demo endpoint", endpoint.Modes
-	profile := wire.GatewayProfile{
+func flow(teamID string) endpoint.Endpoint {
+	return endpoint.Endpoint{TeamID: teamID, Name: "Demo endpoint", Modes: endpoint.Modes, Profile: wire.GatewayProfile{
 		CommandSources: []string{"bot", "external_llm"},
 		CommandPolicies: []wire.CommandPolicy{
 			{Type: "hangup", Enabled: true, WaitForSilence: true},
@@ -83,8 +82,7 @@ func flow() endpoint.Change {
 			{Type: "update_dtmf_config", Enabled: true},
 			{Type: "update_bot_delay_config", Enabled: true},
 		},
-	}
-	return endpoint.Change{Name: &name, Modes: &modes, Profile: &profile}
+	}}
 }
 
 func stillKnown(ctx context.Context, c card, endpoints *endpoint.Registry, keys *auth.Keyring) (bool, error) {

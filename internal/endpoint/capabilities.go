@@ -33,10 +33,10 @@ type Features struct {
 	Channel          ChannelLimits `json:"-"` // zero: the defaults
 }
 
-// platform is what this deployment can do, over all endpoints.
-type platform struct {
-	version  string
-	features Features
+// Deployment is what this service can do, over all endpoints.
+type Deployment struct {
+	Version  string
+	Features Features
 }
 
 // Limits are the bounds that clients have to keep to.
@@ -132,10 +132,9 @@ type described struct {
 	Speech         wire.SpeechChain `json:"speech"`
 }
 
-// RuntimeCapabilities is the document about the deployment as a whole.
-func RuntimeCapabilities(version string, features Features) Document {
-	p := platform{version, features}
-	doc, err := p.document(nil, Modes, p.offers)
+// Capabilities is the document about the deployment as a whole.
+func (d Deployment) Capabilities() Document {
+	doc, err := d.document(nil, Modes, d.offers)
 	if err != nil {
 		panic(err) // nothing in it comes from outside, so this is a bug in the tables
 	}
@@ -144,23 +143,18 @@ func RuntimeCapabilities(version string, features Features) Document {
 
 // describe is the same document for one endpoint: its modes, the commands its
 // profile permits, its speech providers.
-func (p platform) describe(e Endpoint) (Document, error) {
-	able := p.abilities(e)
+func (d Deployment) describe(e Endpoint) (Document, error) {
+	able := d.abilities(e)
 	about := &described{e.ID, e.Name, e.Enabled, able.CommandSources, able.Speech}
-	return p.document(about, e.Modes, func(commandType string) bool { return slices.Contains(able.Commands, commandType) })
+	return d.document(about, e.Modes, func(commandType string) bool { return slices.Contains(able.Commands, commandType) })
 }
 
-func (p platform) document(about *described, modes []Mode, offered func(commandType string) bool) (Document, error) {
-	commands := []command.Spec{}
-	for _, c := range command.Catalogue {
-		if offered(c.Type) {
-			commands = append(commands, c)
-		}
-	}
+func (d Deployment) document(about *described, modes []Mode, offered func(commandType string) bool) (Document, error) {
+	commands := slices.DeleteFunc(slices.Clone(command.Catalogue), func(c command.Spec) bool { return !offered(c.Type) })
 	limits := PublishedLimits()
-	limits.ChannelLimits = cmp.Or(p.features.Channel, limits.ChannelLimits)
+	limits.ChannelLimits = cmp.Or(d.Features.Channel, limits.ChannelLimits)
 	body, err := json.Marshal(capabilities{
-		Version: p.version, Endpoint: about, Features: p.features, Modes: p.usable(modes),
+		Version: d.Version, Endpoint: about, Features: d.Features, Modes: d.usable(modes),
 		MessageTypes: wire.MessageTypes, Directions: wire.Directions, Commands: commands,
 		SessionParams: command.SessionParamsSchema(), AudioFormats: audioFormats, Limits: limits,
 	}, json.Deterministic(true))
@@ -170,14 +164,14 @@ func (p platform) document(about *described, modes []Mode, offered func(commandT
 	return NewDocument(body), nil
 }
 
-func (p platform) abilities(e Endpoint) Abilities {
+func (d Deployment) abilities(e Endpoint) Abilities {
 	a := Abilities{
-		Modes: p.usable(e.Modes), Commands: []string{}, Speech: e.Profile.Speech,
+		Modes: d.usable(e.Modes), Commands: []string{}, Speech: e.Profile.Speech,
 		CommandSources: append([]string{}, e.Profile.CommandSources...),
 	}
 	for _, c := range command.Catalogue {
 		permitted := func(policy wire.CommandPolicy) bool { return policy.Type == c.Type && policy.Enabled }
-		if p.offers(c.Type) && len(a.CommandSources) > 0 && slices.ContainsFunc(e.Profile.CommandPolicies, permitted) {
+		if d.offers(c.Type) && len(a.CommandSources) > 0 && slices.ContainsFunc(e.Profile.CommandPolicies, permitted) {
 			a.Commands = append(a.Commands, c.Type)
 		}
 	}
@@ -185,16 +179,10 @@ func (p platform) abilities(e Endpoint) Abilities {
 }
 
 // usable leaves out what this deployment switched off.
-func (p platform) usable(modes []Mode) []Mode {
-	left := []Mode{}
-	for _, m := range modes {
-		if m != WebRTC || p.features.WebRTC {
-			left = append(left, m)
-		}
-	}
-	return left
+func (d Deployment) usable(modes []Mode) []Mode {
+	return slices.DeleteFunc(append([]Mode{}, modes...), func(m Mode) bool { return m == WebRTC && !d.Features.WebRTC })
 }
 
-func (p platform) offers(commandType string) bool {
-	return !slices.Contains(p.features.DisabledCommands, commandType)
+func (d Deployment) offers(commandType string) bool {
+	return !slices.Contains(d.Features.DisabledCommands, commandType)
 }

@@ -32,14 +32,8 @@ type Page struct {
 
 // Directory answers what a team may know about its endpoints.
 type Directory struct {
-	store    Store
-	platform platform
-}
-
-// NewDirectory returns a directory of the endpoints in store, on a deployment
-// of that version and with those features.
-func NewDirectory(store Store, version string, features Features) *Directory {
-	return &Directory{store, platform{version, features}}
+	Store      Store
+	Deployment Deployment
 }
 
 // List reads the query parameters cursor and limit and returns that page, in
@@ -50,26 +44,25 @@ func (d *Directory) List(ctx context.Context, teamID string, params map[string][
 		return Page{}, err
 	}
 	// One more than asked tells whether there is a next page.
-	found, err := d.store.Endpoints(ctx, teamID, after, limit+1)
+	found, err := d.Store.Endpoints(ctx, teamID, after, limit+1)
 	if err != nil {
 		return Page{}, fmt.Errorf("list endpoints: %w", err)
 	}
 	var page Page
 	if len(found) > limit {
 		found = found[:limit]
-		next := encodeCursor(found[limit-1].ID)
-		page.NextCursor = &next
+		page.NextCursor = &found[limit-1].ID
 	}
 	page.Data = make([]View, len(found))
 	for i, e := range found {
-		page.Data[i] = View{e.ID, e.Name, e.Enabled, e.Modes, d.platform.abilities(e), e.Profile}
+		page.Data[i] = View{e.ID, e.Name, e.Enabled, e.Modes, d.Deployment.abilities(e), e.Profile}
 	}
 	return page, nil
 }
 
 // Find returns a team's endpoint. Another team's is not found.
 func (d *Directory) Find(ctx context.Context, teamID, id string) (Endpoint, error) {
-	e, err := d.store.Endpoint(ctx, id)
+	e, err := d.Store.Endpoint(ctx, id)
 	if fault.Is(err, fault.NotFound) || err == nil && e.TeamID != teamID {
 		// One answer: which ids others have is none of a team's business.
 		return Endpoint{}, fault.New(fault.NotFound, "There is no such endpoint.")
@@ -86,7 +79,7 @@ func (d *Directory) Capabilities(ctx context.Context, teamID, id string) (Docume
 	if err != nil {
 		return Document{}, err
 	}
-	return d.platform.describe(e)
+	return d.Deployment.describe(e)
 }
 
 func pageOf(params map[string][]string) (after string, limit int, err error) {
@@ -97,8 +90,8 @@ func pageOf(params map[string][]string) (after string, limit int, err error) {
 			issues.Add("/query/limit", fault.IssueValue, "limit is a number from 1 to %d.", maxPage)
 		}
 	}
-	if s, _ := issues.Once(params, "cursor"); s != "" {
-		after = decodeCursor(s, &issues)
+	if after, _ = issues.Once(params, "cursor"); after != "" && !idForm.MatchString(after) {
+		issues.Add("/query/cursor", fault.IssueValue, "Use nextCursor of the previous page as it came.")
 	}
 	return after, limit, issues.Err()
 }

@@ -6,32 +6,7 @@ import (
 	"time"
 
 	"github.com/google/uuid"
-
-	"telapi/callruntime/wire"
 )
-
-// Change is what an administrator asks of an endpoint; nil leaves as it is.
-type Change struct {
-	Name    *string
-	Enabled *bool
-	Modes   *[]Mode
-	Origins *[]string
-	Profile *wire.GatewayProfile
-}
-
-func (c Change) apply(e *Endpoint) {
-	set(&e.Name, c.Name)
-	set(&e.Enabled, c.Enabled)
-	set(&e.Modes, c.Modes)
-	set(&e.Origins, c.Origins)
-	set(&e.Profile, c.Profile)
-}
-
-func set[T any](to *T, from *T) {
-	if from != nil {
-		*to = *from
-	}
-}
 
 // Registry is the administrator's side of endpoints.
 type Registry struct {
@@ -39,20 +14,35 @@ type Registry struct {
 	Now   func() time.Time
 }
 
-// Create makes an enabled endpoint.
-func (r *Registry) Create(ctx context.Context, teamID string, c Change) (Endpoint, error) {
+// Create gives an endpoint its id and switches it on.
+func (r *Registry) Create(ctx context.Context, e Endpoint) (Endpoint, error) {
 	id, err := uuid.NewV7() // so that ids sort by age
 	if err != nil {
 		return Endpoint{}, fmt.Errorf("make endpoint id: %w", err)
 	}
-	now := r.Now()
-	e := Endpoint{ID: idPrefix + id.String(), TeamID: teamID, Enabled: true, CreatedAt: now, UpdatedAt: now}
-	c.apply(&e)
+	e.ID, e.Enabled, e.CreatedAt = idPrefix+id.String(), true, r.Now()
+	return r.save(ctx, e, r.Store.CreateEndpoint)
+}
+
+// Update makes a change to an endpoint.
+func (r *Registry) Update(ctx context.Context, id string, change func(*Endpoint) error) (Endpoint, error) {
+	e, err := r.Show(ctx, id)
+	if err == nil {
+		err = change(&e)
+	}
+	if err != nil {
+		return Endpoint{}, err
+	}
+	return r.save(ctx, e, r.Store.UpdateEndpoint)
+}
+
+func (r *Registry) save(ctx context.Context, e Endpoint, write func(context.Context, Endpoint) error) (Endpoint, error) {
+	e.UpdatedAt = r.Now()
 	if err := e.Validate(); err != nil {
 		return Endpoint{}, err
 	}
-	if err := r.Store.CreateEndpoint(ctx, e); err != nil {
-		return Endpoint{}, fmt.Errorf("create endpoint: %w", err)
+	if err := write(ctx, e); err != nil {
+		return Endpoint{}, fmt.Errorf("save endpoint: %w", err)
 	}
 	return e, nil
 }
@@ -63,34 +53,15 @@ func (r *Registry) Show(ctx context.Context, id string) (Endpoint, error) {
 }
 
 // List returns all endpoints of a team, or everybody's when teamID is empty.
-func (r *Registry) List(ctx context.Context, teamID string) ([]Endpoint, error) {
-	const step = 200
-	var all []Endpoint
+func (r *Registry) List(ctx context.Context, teamID string) (all []Endpoint, err error) {
 	for after := ""; ; after = all[len(all)-1].ID {
-		page, err := r.Store.Endpoints(ctx, teamID, after, step)
+		page, err := r.Store.Endpoints(ctx, teamID, after, maxPage)
 		if err != nil {
 			return nil, fmt.Errorf("list endpoints: %w", err)
 		}
 		all = append(all, page...)
-		if len(page) < step {
+		if len(page) < maxPage {
 			return all, nil
 		}
 	}
-}
-
-// Update changes what c gives.
-func (r *Registry) Update(ctx context.Context, id string, c Change) (Endpoint, error) {
-	e, err := r.Store.Endpoint(ctx, id)
-	if err != nil {
-		return Endpoint{}, fmt.Errorf("update endpoint: %w", err)
-	}
-	c.apply(&e)
-	e.UpdatedAt = r.Now()
-	if err := e.Validate(); err != nil {
-		return Endpoint{}, err
-	}
-	if err := r.Store.UpdateEndpoint(ctx, e); err != nil {
-		return Endpoint{}, fmt.Errorf("update endpoint: %w", err)
-	}
-	return e, nil
 }

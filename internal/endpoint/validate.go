@@ -2,11 +2,14 @@ package endpoint
 
 import (
 	"net/url"
+	"regexp"
 	"slices"
 	"strings"
 
+	"telapi/callruntime/wire"
 	"telapi/internal/command"
 	"telapi/internal/fault"
+	"telapi/internal/strictjson"
 )
 
 const (
@@ -14,6 +17,19 @@ const (
 	maxName    = 120
 	maxOrigins = 100
 )
+
+var idForm = regexp.MustCompile(`^` + idPrefix + `[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$`)
+
+// ParseProfile reads a flow's gateway profile and reports everything wrong with
+// it. Members this version does not know pass and are kept.
+func ParseProfile(data []byte) (p wire.GatewayProfile, err error) {
+	var issues fault.Issues
+	if err := strictjson.Decode(data, &p, "", &issues); err != nil {
+		return p, err
+	}
+	command.CheckProfile(p, "", &issues)
+	return p, issues.Err()
+}
 
 // Validate brings an endpoint into its normal form and reports everything wrong
 // with it.
@@ -41,13 +57,7 @@ func normalModes(modes []Mode, issues *fault.Issues) []Mode {
 	for i, m := range modes {
 		fault.OneOf(issues, fault.Pointer("/modes", i), m, Modes)
 	}
-	var normal []Mode
-	for _, m := range Modes {
-		if slices.Contains(modes, m) {
-			normal = append(normal, m)
-		}
-	}
-	return normal
+	return slices.DeleteFunc(slices.Clone(Modes), func(m Mode) bool { return !slices.Contains(modes, m) })
 }
 
 // normalOrigins writes origins as browsers send them, so that comparing them is

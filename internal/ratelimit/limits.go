@@ -3,13 +3,13 @@ package ratelimit
 import (
 	"maps"
 	"slices"
-	"strings"
 	"time"
 
 	"github.com/go-json-experiment/json"
 	"github.com/go-json-experiment/json/jsontext"
 
 	"telapi/internal/fault"
+	"telapi/internal/strictjson"
 )
 
 // Tier names one family of routes that shares a limit per client address.
@@ -103,61 +103,51 @@ func (l Limits) Validate() error {
 // reported at once, and unknown members are refused because a misspelt one would
 // silently leave a default in force. A tier that is left out has its default.
 func ParseLimits(value []byte) (Limits, error) {
-	if !jsontext.Value(value).IsValid() {
-		return Limits{}, fault.New(fault.MalformedJSON, "The limits are not one well-formed JSON value.")
+	type members map[string]jsontext.Value
+	var in struct {
+		Tiers map[string]struct {
+			Max      *int64  `json:"max"`
+			WindowMs *int64  `json:"windowMs"`
+			Others   members `json:",embed"`
+		} `json:"tiers"`
+		Others members `json:",embed"`
+	}
+	var issues fault.Issues
+	if err := strictjson.Decode(value, &in, "", &issues); err != nil {
+		return Limits{}, err
+	}
+	unknown := func(path, name string) {
+		issues.Add(fault.Pointer(path, name), fault.IssueUnknown, "This is not known here.")
+	}
+	number := func(into, given *int64, path string, least, most int64) {
+		if given == nil {
+			strictjson.Require(&issues, path, "This is missing.")
+			return
+		}
+		*into = *given
+		fault.Within(&issues, path, *given, least, most)
+	}
+	if in.Tiers == nil {
+		strictjson.Require(&issues, "/tiers", "This is missing.")
+	}
+	for _, name := range slices.Sorted(maps.Keys(in.Others)) {
+		unknown("", name)
 	}
 	limits := DefaultLimits()
-	var is fault.Issues
-	tiers := make(map[string]visit, len(Tiers))
-	for _, name := range Tiers {
-		limit := limits.Tier(name)
-		tiers[string(name)] = object(&is, map[string]visit{
-			"max":      integer(&is, &limit.Max, 1, maxLimit),
-			"windowMs": integer(&is, &limit.WindowMs, minWindowMs, maxWindowMs),
-		}, "max", "windowMs")
+	for _, name := range slices.Sorted(maps.Keys(in.Tiers)) {
+		limit, given, path := limits.Tier(Tier(name)), in.Tiers[name], fault.Pointer("/tiers", name)
+		if limit == nil {
+			unknown("/tiers", name)
+			continue
+		}
+		number(&limit.Max, given.Max, path+"/max", 1, maxLimit)
+		number(&limit.WindowMs, given.WindowMs, path+"/windowMs", minWindowMs, maxWindowMs)
+		for _, name := range slices.Sorted(maps.Keys(given.Others)) {
+			unknown(path, name)
+		}
 	}
-	object(&is, map[string]visit{"tiers": object(&is, tiers)}, "tiers")("", value)
-	if err := is.Err(); err != nil {
+	if err := issues.Err(); err != nil {
 		return Limits{}, err
 	}
 	return limits, nil
-}
-
-// visit reads the value at a path and notes what is wrong with it.
-type visit func(path string, value jsontext.Value)
-
-func object(is *fault.Issues, known map[string]visit, required ...string) visit {
-	return func(path string, value jsontext.Value) {
-		var given map[string]jsontext.Value
-		if value.Kind() != '{' || json.Unmarshal(value, &given) != nil {
-			is.Add(path, fault.IssueType, "must be an object")
-			return
-		}
-		for _, name := range required {
-			if given[name] == nil {
-				is.Add(fault.Pointer(path, name), fault.IssueRequired, "is missing")
-			}
-		}
-		for _, name := range slices.Sorted(maps.Keys(given)) {
-			if visit := known[name]; visit != nil {
-				visit(fault.Pointer(path, name), given[name])
-			} else {
-				is.Add(fault.Pointer(path, name), fault.IssueUnknown, "is not known here; %s is allowed",
-					strings.Join(slices.Sorted(maps.Keys(known)), ", "))
-			}
-		}
-	}
-}
-
-func integer(is *fault.Issues, into *int64, low, high int64) visit {
-	return func(path string, value jsontext.Value) {
-		switch {
-		case value.Kind() != '0' || json.Unmarshal(value, into) != nil:
-			is.Add(path, fault.IssueType, "must be an integer")
-		case *into < low:
-			is.Add(path, fault.IssueTooSmall, "must be at least %d", low)
-		case *into > high:
-			is.Add(path, fault.IssueTooLarge, "must be at most %d", high)
-		}
-	}
 }

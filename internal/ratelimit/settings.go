@@ -125,86 +125,74 @@ func (s *Settings) Run(ctx context.Context) {
 func (s *Settings) Reload(ctx context.Context) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	value, ok, err := s.store.Limits(ctx)
+	value, there, err := s.store.Limits(ctx)
 	if err != nil {
 		return fmt.Errorf("read limits: %w", err)
 	}
 	defer s.read.Store(true)
-	if !ok {
-		return s.restore(ctx)
+	limits, bad := ParseLimits(value)
+	if there && bad == nil {
+		s.bad = ""
+		s.adopt(limits)
+		return s.copyToMirror(ctx, limits)
 	}
-	limits, err := ParseLimits(value)
-	if err != nil {
-		return s.passOver(ctx, value, err)
+	if there {
+		s.complain(value, bad)
+		if s.settled {
+			return nil
+		}
 	}
-	s.bad = ""
-	s.adopt(limits, "store")
-	return s.copyToMirror(ctx, limits)
-}
-
-// restore brings back a value that the store lost.
-func (s *Settings) restore(ctx context.Context) error {
-	limits, ok, err := s.fromMirror(ctx)
-	if err != nil {
+	if limits, err = s.lastGood(ctx); err != nil {
 		return err
 	}
-	if !ok {
-		s.adopt(DefaultLimits(), "defaults")
-		return nil
+	if !there && s.mirrored == limits {
+		if _, err := s.store.SaveLimits(ctx, nil, limits.JSON()); err != nil {
+			return fmt.Errorf("restore limits: %w", err)
+		}
+		s.log.Warn("the key-value store had lost the limits; restored from the database")
 	}
-	if err := s.store.RestoreLimits(ctx, limits.JSON()); err != nil {
-		return fmt.Errorf("restore limits: %w", err)
-	}
-	s.log.Warn("the key-value store had lost the limits; restored from the database")
-	s.adopt(limits, "database")
+	s.adopt(limits)
 	return nil
 }
 
-func (s *Settings) passOver(ctx context.Context, value []byte, cause error) error {
-	if s.bad != string(value) {
-		s.bad = string(value)
-		s.refused.Inc()
-		s.log.Error("bad limits in the key-value store; the last good ones stay in force",
-			"error", cause, "issues", fault.From(cause).Details)
+func (s *Settings) complain(value []byte, bad error) {
+	if s.bad == string(value) {
+		return
 	}
-	if s.settled {
-		return nil
-	}
-	limits, ok, err := s.fromMirror(ctx)
-	if ok {
-		s.adopt(limits, "database")
-	}
-	return err
+	s.bad = string(value)
+	s.refused.Inc()
+	s.log.Error("bad limits in the key-value store; the last good ones stay in force", "error", bad, "issues", fault.From(bad).Details)
 }
 
-func (s *Settings) adopt(limits Limits, source string) {
+func (s *Settings) adopt(limits Limits) {
 	s.settled = true
 	if *s.current.Load() != limits {
 		s.current.Store(&limits)
-		s.log.Info("limits in force", "limits", string(limits.JSON()), "from", source)
+		s.log.Info("limits in force", "limits", string(limits.JSON()))
 	}
 }
 
-// fromMirror reads the last good value; ok is false when there is none.
-func (s *Settings) fromMirror(ctx context.Context) (limits Limits, ok bool, err error) {
-	value, ok, err := s.mirror.Setting(ctx, SettingName)
+// lastGood is what holds where the store has no good value: the mirror's, or
+// else what is in force.
+func (s *Settings) lastGood(ctx context.Context) (Limits, error) {
+	value, there, err := s.mirror.Setting(ctx, SettingName)
 	if err != nil {
-		return Limits{}, false, fmt.Errorf("read mirrored limits: %w", err)
+		return Limits{}, fmt.Errorf("read mirrored limits: %w", err)
 	}
-	if !ok {
-		return Limits{}, false, nil
-	}
-	if limits, err = ParseLimits(value); err != nil {
+	if there {
+		limits, err := ParseLimits(value)
+		if err == nil {
+			s.mirrored = limits
+			return limits, nil
+		}
 		s.log.Error("bad limits in the database; passed over", "error", err)
-		return Limits{}, false, nil
 	}
-	s.mirrored = limits
-	return limits, true, nil
+	return *s.Current(), nil
 }
 
 func (s *Settings) copyToMirror(ctx context.Context, limits Limits) error {
-	if s.mirrored == (Limits{}) {
-		if _, _, err := s.fromMirror(ctx); err != nil {
+	if s.mirrored == (Limits{}) { // perhaps they are there already
+		if _, err := s.lastGood(ctx); err != nil {
 			return err
 		}
 	}
@@ -218,6 +206,9 @@ func (s *Settings) copyToMirror(ctx context.Context, limits Limits) error {
 	return nil
 }
 
+// saveAttempts bounds how often a change is made anew on top of somebody's.
+const saveAttempts = 10
+
 // Change puts changed limits in force on every instance. What another
 // administrator saves meanwhile is not lost: the change is made on top of it. An
 // error says what was and what was not done.
@@ -225,15 +216,17 @@ func (s *Settings) Change(ctx context.Context, change func(Limits) (Limits, erro
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for range saveAttempts {
-		old, there, err := s.store.Limits(ctx)
+		old, _, err := s.store.Limits(ctx)
 		if err != nil {
 			return fmt.Errorf("read limits: %w", err)
 		}
-		base, err := s.effective(ctx, old, there)
+		limits, err := ParseLimits(old)
 		if err != nil {
-			return err
+			limits, err = s.lastGood(ctx)
 		}
-		limits, err := change(base)
+		if err == nil {
+			limits, err = change(limits)
+		}
 		if err == nil {
 			err = limits.Validate()
 		}
@@ -244,36 +237,16 @@ func (s *Settings) Change(ctx context.Context, change func(Limits) (Limits, erro
 		if err != nil {
 			return fmt.Errorf("save limits: %w", err)
 		}
-		if saved {
-			s.adopt(limits, "saved")
-			return s.mirrorSaved(ctx, limits)
+		if !saved {
+			continue
 		}
+		s.adopt(limits)
+		if err := s.copyToMirror(ctx, limits); err != nil {
+			return fault.New(fault.ServiceUnavailable, "The limits are saved and in force, but the database has no copy of "+
+				"them yet. A running server makes it as soon as the database is back; until then a lost "+
+				"key-value store loses them too.").Because(err)
+		}
+		return nil
 	}
 	return fault.New(fault.ServiceUnavailable, "Somebody else keeps saving limits at the same time. Nothing was changed; try again.")
-}
-
-// saveAttempts bounds how often a change is made anew on top of somebody's.
-const saveAttempts = 10
-
-// effective is what a stored value puts in force: itself, or the last good one.
-func (s *Settings) effective(ctx context.Context, value []byte, there bool) (Limits, error) {
-	if there {
-		if limits, err := ParseLimits(value); err == nil {
-			return limits, nil
-		}
-	}
-	limits, ok, err := s.fromMirror(ctx)
-	if err == nil && !ok {
-		limits = *s.current.Load()
-	}
-	return limits, err
-}
-
-func (s *Settings) mirrorSaved(ctx context.Context, limits Limits) error {
-	if err := s.copyToMirror(ctx, limits); err != nil {
-		return fault.New(fault.ServiceUnavailable, "The limits are saved and in force, but the database has no copy of "+
-			"them yet. A running server makes it as soon as the database is back; until then a lost "+
-			"key-value store loses them too.").Because(err)
-	}
-	return nil
 }

@@ -61,14 +61,6 @@ func (s *shelf) write(value []byte) {
 	s.writes++
 }
 
-func (s *shelf) RestoreLimits(ctx context.Context, value []byte) error {
-	if _, ok, _ := s.Limits(ctx); ok {
-		return nil
-	}
-	_, err := s.SaveLimits(ctx, nil, value)
-	return err
-}
-
 type mirrorShelf struct{ shelf }
 
 func (s *mirrorShelf) Setting(ctx context.Context, _ string) ([]byte, bool, error) {

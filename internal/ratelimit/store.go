@@ -29,8 +29,6 @@ type LimitsStore interface {
 	// SaveLimits stores a value and announces it to every instance, unless
 	// the value there is no longer old (nil: none); then it returns false.
 	SaveLimits(ctx context.Context, old, value []byte) (bool, error)
-	// RestoreLimits stores a value only where there is none.
-	RestoreLimits(ctx context.Context, value []byte) error
 }
 
 // Mirror keeps a copy of the limits where a wiped key-value store cannot lose it.

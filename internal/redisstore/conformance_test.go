@@ -85,11 +85,8 @@ func limitsAreKept(t *testing.T, opts Options) {
 		}
 	}
 	expect("")
-	if err := s.RestoreLimits(ctx, []byte("first")); err != nil {
-		t.Fatal(err)
-	}
-	if err := s.RestoreLimits(ctx, []byte("second")); err != nil {
-		t.Fatal(err)
+	if saved, err := s.SaveLimits(ctx, nil, []byte("first")); err != nil || !saved {
+		t.Fatal(saved, err)
 	}
 	expect("first")
 	other, _ := connect(t, opts)

@@ -83,13 +83,6 @@ func (s *Store) SaveLimits(ctx context.Context, old, value []byte) (saved bool, 
 	return saved, err
 }
 
-// RestoreLimits implements ratelimit.LimitsStore.
-func (s *Store) RestoreLimits(ctx context.Context, value []byte) error {
-	return s.do(ctx, "restore limits", func(ctx context.Context, c rueidis.Client) error {
-		return present(c.Do(ctx, c.B().Set().Key(limitsKey).Value(string(value)).Nx().Build()).Error())
-	})
-}
-
 // present takes the answer "nothing there" for what it is: no error.
 func present(err error) error {
 	if rueidis.IsRedisNil(err) {

@@ -52,7 +52,7 @@ func newWorld() *world {
 	}
 	w.tokens = NewTokens(auth.Secrets{Current: testSecret})
 	w.desk = &Desk{
-		Store: w, Endpoints: endpoint.NewDirectory(w, "0.9.18", endpoint.Features{}), Tokens: w.tokens, Channels: w, Announcer: w,
+		Store: w, Endpoints: &endpoint.Directory{Store: w}, Tokens: w.tokens, Channels: w, Announcer: w,
 		WebRTC: true, Limits: endpoint.DefaultChannelLimits(), Now: w.clock,
 	}
 	w.sweeper = NewSweeper(w.desk, w, 15*time.Minute, 30*24*time.Hour, slog.New(slog.DiscardHandler))

@@ -244,7 +244,7 @@ func texts[S ~string](list []S) []string {
 }
 
 func TestCapabilitiesAreAsDescribed(t *testing.T) {
-	doc := endpoint.RuntimeCapabilities("0.9.18", endpoint.Features{WebRTC: true, APIAccess: true})
+	doc := endpoint.Deployment{Version: "0.9.18", Features: endpoint.Features{WebRTC: true, APIAccess: true}}.Capabilities()
 	served := fixed(answer{200, limitedHeader + "Cache-Control: private, no-cache\nETag: " + doc.ETag + "\n", string(doc.Body)})
 	if _, err := ask(Transport(t, served), httptest.NewRequest("GET", "/api/v1/runtime/capabilities", nil)); err != nil {
 		t.Error(err)

@@ -141,7 +141,7 @@ func TestForeignSessionsAreLeftToOthers(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	ep, err := office.Endpoints.Create(t.Context(), foreign.ID, endpoint.Change{Name: &name, Modes: &endpoint.Modes})
+	ep, err := office.Endpoints.Create(t.Context(), endpoint.Endpoint{TeamID: foreign.ID, Name: name, Modes: endpoint.Modes})
 	if err != nil {
 		t.Fatal(err)
 	}

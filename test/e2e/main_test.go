@@ -56,7 +56,7 @@ func newTenant(t *testing.T, i *boot.Instance, name string) tenant {
 	if err != nil {
 		t.Fatal(err)
 	}
-	ep, err := office.Endpoints.Create(t.Context(), tm.ID, endpoint.Change{Name: &name, Modes: &endpoint.Modes})
+	ep, err := office.Endpoints.Create(t.Context(), endpoint.Endpoint{TeamID: tm.ID, Name: name, Modes: endpoint.Modes})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -151,7 +151,7 @@ func callJSON(t *testing.T, i *boot.Instance, path, key string, into any) {
 
 func newEndpoint(t *testing.T, i *boot.Instance, teamID, name string) string {
 	t.Helper()
-	e, err := i.App.Office().Endpoints.Create(t.Context(), teamID, endpoint.Change{Name: &name, Modes: &endpoint.Modes})
+	e, err := i.App.Office().Endpoints.Create(t.Context(), endpoint.Endpoint{TeamID: teamID, Name: name, Modes: endpoint.Modes})
 	if err != nil {
 		t.Fatal(err)
 	}

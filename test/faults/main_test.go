@@ -39,7 +39,7 @@ func newPlace(t *testing.T, env boot.Env) *place {
 	if err != nil {
 		t.Fatal(err)
 	}
-	ep, err := office.Endpoints.Create(t.Context(), team.ID, endpoint.Change{Name: &name, Modes: &endpoint.Modes})
+	ep, err := office.Endpoints.Create(t.Context(), endpoint.Endpoint{TeamID: team.ID, Name: name, Modes: endpoint.Modes})
 	if err != nil {
 		t.Fatal(err)
 	}
