@@ -8,15 +8,15 @@ import (
 // Key is the record of one API key. The secret itself is never kept: Digest is
 // the SHA-256 of it.
 type Key struct {
-	ID         string
-	TeamID     string
-	Name       string
-	Digest     [32]byte
-	Scopes     []Scope
-	CreatedAt  time.Time
-	ExpiresAt  time.Time // zero: never
-	RevokedAt  time.Time // zero: not revoked
-	LastUsedAt time.Time // zero: never used
+	ID         string    `json:"id"`
+	TeamID     string    `json:"teamId"`
+	Name       string    `json:"name,omitempty"`
+	Digest     [32]byte  `json:"-"`
+	Scopes     []Scope   `json:"scopes"`
+	CreatedAt  time.Time `json:"createdAt"`
+	ExpiresAt  time.Time `json:"expiresAt,omitzero"`  // zero: never
+	RevokedAt  time.Time `json:"revokedAt,omitzero"`  // zero: not revoked
+	LastUsedAt time.Time `json:"lastUsedAt,omitzero"` // zero: never used
 }
 
 // KeyStore keeps key records. Lookups of what is not there fail with

@@ -4,8 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
-	"os"
 	"strings"
 	"time"
 
@@ -16,22 +14,21 @@ import (
 	"telapi/callruntime"
 	"telapi/callruntime/wire"
 	"telapi/internal/app"
-	"telapi/internal/endpoint"
 )
 
-// runtime runs a command's body with a call runtime's access to the store.
-func (c *cli) runtime(body func(ctx context.Context, r *callruntime.Runtime, args []string) error) func(*cobra.Command, []string) error {
-	return c.work(func(ctx context.Context, args []string) error {
-		cfg, err := c.configure()
-		if err != nil {
-			return err
-		}
-		r, err := app.OpenRuntime(cfg)
-		if err != nil {
-			return err
-		}
-		defer r.Close()
-		return body(ctx, r, args)
+// withRuntime runs body with a call runtime's access to the store.
+func (c *cli) withRuntime(body func(r *callruntime.Runtime) error) error {
+	r, err := app.OpenRuntime(c.cfg)
+	if err != nil {
+		return err
+	}
+	defer r.Close()
+	return body(r)
+}
+
+func (c *cli) runtime(body func(ctx context.Context, r *callruntime.Runtime, args []string) error) runE {
+	return c.tool(func(ctx context.Context, args []string) error {
+		return c.withRuntime(func(r *callruntime.Runtime) error { return body(ctx, r, args) })
 	})
 }
 
@@ -41,84 +38,67 @@ func (c *cli) channelCommand() *cobra.Command {
 }
 
 func (c *cli) channelOpenCommand() *cobra.Command {
-	var teamID, endpointID, profileFile string
 	cmd := &cobra.Command{Use: "open CHANNEL --team TEAM --endpoint ENDPOINT", Short: "Open a channel that has no browser session", Args: cobra.ExactArgs(1),
 		Example: "  telapi channel open call-4711 --team tm_… --endpoint ep_… --profile flow.json"}
-	cmd.Flags().StringVar(&teamID, "team", "", "the team's id")
-	cmd.Flags().StringVar(&endpointID, "endpoint", "", "the endpoint's id")
-	cmd.Flags().StringVar(&profileFile, "profile", "", "JSON file with the gatewayProfile; without it the endpoint's holds")
-	must(cmd.MarkFlagRequired("team"))
-	must(cmd.MarkFlagRequired("endpoint"))
-	var profile []byte
-	open := c.runtime(func(ctx context.Context, r *callruntime.Runtime, args []string) error {
-		ch, err := r.Open(ctx, callruntime.OpenOptions{ChannelID: args[0], TeamID: teamID, EndpointID: endpointID, Profile: profile})
+	teamID := cmd.Flags().String("team", "", "the team's id")
+	endpointID := cmd.Flags().String("endpoint", "", "the endpoint's id")
+	profileFile := cmd.Flags().String("profile", "", "JSON file with the gatewayProfile; without it the endpoint's holds")
+	needs(cmd, "team", "endpoint")
+	cmd.RunE = c.office(func(ctx context.Context, o *app.Office, args []string) error {
+		e, err := o.Endpoints.Show(ctx, *endpointID)
+		if err == nil && e.TeamID != *teamID {
+			err = errors.New("the endpoint is another team's")
+		}
+		if err == nil && *profileFile != "" {
+			e.Profile, err = c.readProfile(*profileFile)
+		}
 		if err != nil {
 			return err
 		}
-		if err := ch.Close(ctx); err != nil { // the channel goes on without us
+		profile, err := json.Marshal(e.Profile)
+		if err != nil {
 			return err
 		}
-		return c.print(map[string]string{"id": ch.ID, "teamId": ch.TeamID, "endpointId": ch.EndpointID},
-			fields("id", ch.ID, "team", ch.TeamID, "endpoint", ch.EndpointID))
-	})
-	cmd.RunE = func(cmd *cobra.Command, args []string) error {
-		c.running = true
-		find := c.office(func(ctx context.Context, o *app.Office, _ []string) error {
-			e, err := o.Endpoints.Show(ctx, endpointID)
+		return c.withRuntime(func(r *callruntime.Runtime) error {
+			ch, err := r.Open(ctx, callruntime.OpenOptions{ChannelID: args[0], TeamID: *teamID, EndpointID: *endpointID, Profile: profile})
+			if err == nil {
+				err = ch.Close(ctx) // the channel goes on without us
+			}
 			if err != nil {
 				return err
 			}
-			if e.TeamID != teamID {
-				return errors.New("the endpoint is another team's")
-			}
-			if profileFile != "" {
-				raw, err := os.ReadFile(profileFile)
-				if err != nil {
-					return fmt.Errorf("read profile: %w", err)
-				}
-				if e.Profile, err = endpoint.ParseProfile(raw); err != nil {
-					return fmt.Errorf("%s: %w", profileFile, err)
-				}
-			}
-			profile, err = json.Marshal(e.Profile)
-			return err
+			return c.print(map[string]string{"id": ch.ID, "teamId": ch.TeamID, "endpointId": ch.EndpointID})
 		})
-		if err := find(cmd, args); err != nil {
-			return err
-		}
-		return open(cmd, args)
-	}
+	})
 	return cmd
 }
 
 func (c *cli) channelTailCommand() *cobra.Command {
-	var from string
-	var follow bool
 	cmd := &cobra.Command{Use: "tail CHANNEL", Short: "Print what is on a channel's stream towards the runtime, oldest first", Args: cobra.ExactArgs(1),
 		Long: `Prints the entries of a channel as the call runtime gets them, beginning with the oldest
 that is kept, and ends when it has caught up, or with --follow goes on until Ctrl-C or
-the channel's end. It claims and commits nothing. A session's channel has the session's id.`,
-		RunE: c.runtime(func(ctx context.Context, r *callruntime.Runtime, args []string) error {
-			last, err := c.tail(ctx, r, args[0], from)
-			if err != nil || !follow {
+the channel's end. It claims and commits nothing. A session's channel has the session's id.`}
+	from := cmd.Flags().String("from", "", "begin with the entry of this id")
+	follow := cmd.Flags().Bool("follow", false, "go on with what happens from now on")
+	cmd.RunE = c.runtime(func(ctx context.Context, r *callruntime.Runtime, args []string) error {
+		last, err := c.tail(ctx, r, args[0], *from)
+		if err != nil || !*follow {
+			return err
+		}
+		ch := r.Observe(args[0], last)
+		for {
+			d, err := ch.Receive(ctx)
+			switch {
+			case ctx.Err() != nil || errors.Is(err, callruntime.ErrEnded):
+				return nil //nolint:nilerr // what was asked for is done
+			case err == nil && d.Position != "":
+				err = c.printEntry(d)
+			}
+			if err != nil {
 				return err
 			}
-			ch := r.Observe(args[0], last)
-			for {
-				d, err := ch.Receive(ctx)
-				switch {
-				case ctx.Err() != nil || errors.Is(err, callruntime.ErrEnded):
-					return nil //nolint:nilerr // what was asked for is done
-				case err == nil && d.Position != "":
-					err = c.printEntry(d)
-				}
-				if err != nil {
-					return err
-				}
-			}
-		})}
-	cmd.Flags().StringVar(&from, "from", "", "begin with the entry of this id")
-	cmd.Flags().BoolVar(&follow, "follow", false, "go on with what happens from now on")
+		}
+	})
 	return cmd
 }
 
@@ -155,66 +135,61 @@ func (c *cli) printEntry(d callruntime.Delivery) error {
 
 // describe says on one line what an entry is about.
 func describe(e wire.Entry) string {
-	what := string(e.Kind)
+	parts := []string{string(e.Kind)}
 	if e.Command.Command != nil {
-		what += " " + e.Command.Head().Type
+		parts = append(parts, e.Command.Head().Type)
 	}
-	details := []string{e.Event, string(e.Value), e.WorkItemID, string(e.Apply), e.Reason, e.Text, string(e.Result), string(e.Error)}
+	parts = append(parts, e.Event, string(e.Value), e.WorkItemID, string(e.Apply), e.Reason, e.Text, string(e.Result), string(e.Error))
 	if e.Content != nil {
-		details = append(details, *e.Content)
-	}
-	for _, detail := range details {
-		if detail != "" {
-			what += " " + detail
-		}
+		parts = append(parts, *e.Content)
 	}
 	if m := e.Message; m != nil {
-		what += " " + string(m.Type)
+		parts = append(parts, string(m.Type))
 		if payload, _ := m.Payload(); payload != nil {
-			what += " " + string(*payload)
+			parts = append(parts, string(*payload))
 		}
 	}
-	return strings.NewReplacer("\r", " ", "\n", " ").Replace(what)
+	return printable(strings.Join(strings.Fields(strings.Join(parts, " ")), " "))
 }
 
 func (c *cli) channelSendCommand() *cobra.Command {
-	var kind, payload string
 	cmd := &cobra.Command{Use: "send CHANNEL --type chat --payload JSON", Short: "Send a message to the browser, on behalf of the runtime", Args: cobra.ExactArgs(1),
-		Example: `  telapi channel send ses_… --type chat --payload '{"text":"Good day"}'`,
-		RunE: c.runtime(func(ctx context.Context, r *callruntime.Runtime, args []string) error {
-			m := wire.ChannelMessage{Type: wire.MessageType(kind)}
-			to, _ := m.Payload()
-			if to == nil {
-				return fmt.Errorf("there is nothing to send of type %q", kind)
-			}
-			*to = jsontext.Value(payload)
-			if !to.IsValid() || to.Kind() != '{' {
-				return errors.New("the payload is not a JSON object")
-			}
-			ch := r.Observe(args[0], "")
-			if m.Type == wire.TypeAudio {
-				return ch.SendAudio(ctx, m.Audio)
-			}
-			if err := ch.Send(ctx, m); err != nil {
-				return err
-			}
-			return c.print(map[string]string{"channel": args[0], "status": "sent"}, func(w io.Writer) { _, _ = fmt.Fprintln(w, "sent") })
-		})}
-	cmd.Flags().StringVar(&kind, "type", "chat", "type of the message")
-	cmd.Flags().StringVar(&payload, "payload", "", "the object that the type carries")
-	must(cmd.MarkFlagRequired("payload"))
+		Example: `  telapi channel send ses_… --type chat --payload '{"text":"Good day"}'`}
+	kind := cmd.Flags().String("type", "chat", "type of the message")
+	payload := cmd.Flags().String("payload", "", "the object that the type carries")
+	needs(cmd, "payload")
+	cmd.RunE = c.runtime(func(ctx context.Context, r *callruntime.Runtime, args []string) error {
+		m := wire.ChannelMessage{Type: wire.MessageType(*kind)}
+		to, _ := m.Payload()
+		if to == nil {
+			return fmt.Errorf("there is nothing to send of type %q", *kind)
+		}
+		*to = jsontext.Value(*payload)
+		if !to.IsValid() || to.Kind() != '{' {
+			return errors.New("the payload is not a JSON object")
+		}
+		ch, err := r.Observe(args[0], ""), error(nil)
+		if m.Type == wire.TypeAudio {
+			err = ch.SendAudio(ctx, m.Audio)
+		} else {
+			err = ch.Send(ctx, m)
+		}
+		if err != nil {
+			return err
+		}
+		return c.print(map[string]string{"channel": args[0], "status": "sent"})
+	})
 	return cmd
 }
 
 func (c *cli) channelEndCommand() *cobra.Command {
-	var reason string
-	cmd := &cobra.Command{Use: "end CHANNEL", Short: "End a channel for everybody", Args: cobra.ExactArgs(1),
-		RunE: c.runtime(func(ctx context.Context, r *callruntime.Runtime, args []string) error {
-			if err := r.Observe(args[0], "").End(ctx, reason); err != nil {
-				return err
-			}
-			return c.print(map[string]string{"channel": args[0], "status": "ended"}, func(w io.Writer) { _, _ = fmt.Fprintln(w, "ended") })
-		})}
-	cmd.Flags().StringVar(&reason, "reason", "ended by an operator", "what the runtime is told")
+	cmd := &cobra.Command{Use: "end CHANNEL", Short: "End a channel for everybody", Args: cobra.ExactArgs(1)}
+	reason := cmd.Flags().String("reason", "ended by an operator", "what the runtime is told")
+	cmd.RunE = c.runtime(func(ctx context.Context, r *callruntime.Runtime, args []string) error {
+		if err := r.Observe(args[0], "").End(ctx, *reason); err != nil {
+			return err
+		}
+		return c.print(map[string]string{"channel": args[0], "status": "ended"})
+	})
 	return cmd
 }

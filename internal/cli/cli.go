@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"os"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -39,6 +40,7 @@ const (
 // cli is one invocation.
 type cli struct {
 	Console
+	cfg     config.Config // of commands that are no server
 	json    bool
 	running bool // the command line was understood; errors are the work's own
 }
@@ -103,9 +105,11 @@ const (
 	groupLook  = "look"
 )
 
+type runE = func(*cobra.Command, []string) error
+
 // work wraps a command's body: from here on errors are the work's, not the
 // command line's.
-func (c *cli) work(body func(ctx context.Context, args []string) error) func(*cobra.Command, []string) error {
+func (c *cli) work(body func(ctx context.Context, args []string) error) runE {
 	return func(cmd *cobra.Command, args []string) error {
 		c.running = true
 		return body(cmd.Context(), args)
@@ -122,32 +126,45 @@ func (c *cli) usage(format string, args ...any) error {
 // complain prints an error with everything a person needs to mend it.
 func (c *cli) complain(err error) {
 	var refusal *fault.Error
-	switch {
-	case errors.As(err, &refusal) && refusal.Code != fault.Internal:
-		// What was being done, then the public text; the code means
-		// nothing at a prompt.
-		doing, _, _ := strings.Cut(err.Error(), string(refusal.Code))
-		issues, _ := refusal.Details.([]fault.Issue)
-		if len(issues) == 0 {
-			_, _ = fmt.Fprintf(c.Err, "telapi: %s%s\n", doing, refusal.Message)
-		}
-		for _, i := range issues {
-			_, _ = fmt.Fprintf(c.Err, "telapi: %s%s: %s\n", doing, strings.TrimPrefix(i.Path, "/"), i.Message)
-		}
-		if refusal.Cause != nil {
-			_, _ = fmt.Fprintf(c.Err, "  (%v)\n", refusal.Cause)
-		}
-	default:
+	if !errors.As(err, &refusal) || refusal.Code == fault.Internal {
 		_, _ = fmt.Fprintln(c.Err, "telapi:", err)
+		return
+	}
+	// What was being done, then the public text; the code means nothing at a
+	// prompt.
+	doing, _, _ := strings.Cut(err.Error(), string(refusal.Code))
+	issues, _ := refusal.Details.([]fault.Issue)
+	if len(issues) == 0 {
+		_, _ = fmt.Fprintf(c.Err, "telapi: %s%s\n", doing, refusal.Message)
+	}
+	for _, i := range issues {
+		_, _ = fmt.Fprintf(c.Err, "telapi: %s%s: %s\n", doing, strings.TrimPrefix(i.Path, "/"), i.Message)
+	}
+	if refusal.Cause != nil {
+		_, _ = fmt.Fprintf(c.Err, "  (%v)\n", refusal.Cause)
 	}
 }
 
-// configure loads the configuration of a command that is no server, and passes
-// its warnings on.
-func (c *cli) configure() (config.Config, error) {
-	cfg, warnings, err := config.Load(c.Env, config.Tool)
-	for _, w := range warnings {
-		_, _ = fmt.Fprintln(c.Err, "warning:", w)
+// tool is work for a command that is no server, with its configuration loaded
+// and the warnings about it passed on.
+func (c *cli) tool(body func(ctx context.Context, args []string) error) runE {
+	return c.work(func(ctx context.Context, args []string) error {
+		cfg, warnings, err := config.Load(c.Env, config.Tool)
+		for _, w := range warnings {
+			_, _ = fmt.Fprintln(c.Err, "warning:", w)
+		}
+		if err != nil {
+			return err
+		}
+		c.cfg = cfg
+		return body(ctx, args)
+	})
+}
+
+// read takes - for standard input.
+func (c *cli) read(name string) ([]byte, error) {
+	if name == "-" {
+		return io.ReadAll(c.In)
 	}
-	return cfg, err
+	return os.ReadFile(name)
 }

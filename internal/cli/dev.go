@@ -93,7 +93,7 @@ func (c *cli) welcome(ctx context.Context, a *app.App, cfg config.Config, noDemo
 	if cfg.Playground && cfg.FeatureAPIAccess {
 		playground = a.URL() + "/playground/"
 	}
-	return c.print(struct {
+	return c.printAs(struct {
 		URL        string `json:"url"`
 		Playground string `json:"playground,omitempty"`
 		MediaURL   string `json:"mediaUrl"`

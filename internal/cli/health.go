@@ -8,6 +8,7 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"net/url"
 	"strconv"
 	"strings"
 	"time"
@@ -16,7 +17,6 @@ import (
 )
 
 func (c *cli) healthCommand() *cobra.Command {
-	var media bool
 	cmd := &cobra.Command{
 		Use:     "health",
 		GroupID: groupLook,
@@ -25,34 +25,30 @@ func (c *cli) healthCommand() *cobra.Command {
 --media: of the media service on MEDIA_PORT), prints the answer and exits with 1 unless
 it is healthy. Made for containers, which have no other program to ask with.`,
 		Args: cobra.NoArgs,
-		RunE: c.work(func(ctx context.Context, _ []string) error {
-			cfg, err := c.configure()
-			if err != nil {
-				return err
-			}
-			host, port, secure := "127.0.0.1", cfg.Port, cfg.APITLSEnabled
-			if media {
-				host, port, secure = cmp.Or(cfg.MediaHost, host), cfg.MediaPort, cfg.MediaTLSCertFile != ""
-			}
-			answer, err := askHealth(ctx, net.JoinHostPort(host, strconv.Itoa(port)), secure)
-			if answer != "" {
-				_, _ = fmt.Fprintln(c.Out, answer)
-			}
-			return err
-		}),
 	}
-	cmd.Flags().BoolVar(&media, "media", false, "ask the media service")
+	media := cmd.Flags().Bool("media", false, "ask the media service")
+	cmd.RunE = c.tool(func(ctx context.Context, _ []string) error {
+		host, port, secure := "127.0.0.1", c.cfg.Port, c.cfg.APITLSEnabled
+		if *media {
+			host, port, secure = cmp.Or(c.cfg.MediaHost, host), c.cfg.MediaPort, c.cfg.MediaTLSCertFile != ""
+		}
+		at := url.URL{Scheme: "http", Host: net.JoinHostPort(host, strconv.Itoa(port)), Path: "/health"}
+		if secure {
+			at.Scheme = "https"
+		}
+		answer, err := askHealth(ctx, at.String())
+		if answer != "" {
+			_, _ = fmt.Fprintln(c.Out, answer)
+		}
+		return err
+	})
 	return cmd
 }
 
-func askHealth(ctx context.Context, address string, secure bool) (answer string, err error) {
+func askHealth(ctx context.Context, at string) (answer string, err error) {
 	ctx, cancel := context.WithTimeout(ctx, 3*time.Second)
 	defer cancel()
-	scheme := "http"
-	if secure {
-		scheme = "https"
-	}
-	req, err := http.NewRequestWithContext(ctx, http.MethodGet, scheme+"://"+address+"/health", nil)
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, at, nil)
 	if err != nil {
 		return "", fmt.Errorf("ask for health: %w", err)
 	}

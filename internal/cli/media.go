@@ -66,7 +66,6 @@ An API server uses it through TTS_MEDIA_CACHE_BASE_URL; telapi dev runs one by i
 }
 
 func (c *cli) mediaGCCommand() *cobra.Command {
-	var dryRun bool
 	cmd := &cobra.Command{
 		Use:   "gc [--dry-run]",
 		Short: "Clean up the media cache now",
@@ -75,16 +74,16 @@ the media service at TTS_MEDIA_CACHE_BASE_URL and the database. Servers do the s
 themselves: the expired every minute, the rest every hour, one server at a time.`,
 		Args: cobra.NoArgs,
 	}
-	cmd.Flags().BoolVar(&dryRun, "dry-run", false, "only tell what would be removed")
+	dryRun := cmd.Flags().Bool("dry-run", false, "only tell what would be removed")
 	cmd.RunE = c.office(func(ctx context.Context, o *app.Office, _ []string) error {
 		removed := 0
-		err := o.CleanMedia(ctx, dryRun, func(r speech.Removal) {
+		err := o.CleanMedia(ctx, *dryRun, func(r speech.Removal) {
 			removed++
-			_ = c.print(r, func(w io.Writer) { _, _ = fmt.Fprintf(w, "%-8s %s\n", r.Reason, r.Path) })
+			_ = c.printAs(r, func(w io.Writer) { _, _ = fmt.Fprintf(w, "%-8s %s\n", r.Reason, r.Path) })
 		})
 		if !c.json {
-			verb := map[bool]string{false: "removed", true: "would be removed"}[dryRun]
-			_, _ = fmt.Fprintf(c.Out, "%d %s\n", removed, verb)
+			verb := map[bool]string{false: "removed", true: "would be removed"}[*dryRun]
+			_, _ = fmt.Fprintln(c.Out, removed, verb)
 		}
 		return err
 	})

@@ -1,86 +1,140 @@
 package cli
 
 import (
+	"bytes"
 	"fmt"
 	"io"
 	"strings"
 	"text/tabwriter"
 	"time"
+	"unicode"
+	"unicode/utf8"
 
 	"github.com/go-json-experiment/json"
+	"github.com/go-json-experiment/json/jsontext"
 )
 
-// print shows one result: as a JSON object, or as people read it.
-func (c *cli) print(v any, human func(w io.Writer)) error {
-	if !c.json {
-		human(c.Out)
-		return nil
-	}
-	b, err := json.Marshal(v, json.Deterministic(true))
-	if err != nil {
-		return fmt.Errorf("print result: %w", err)
-	}
-	_, err = fmt.Fprintf(c.Out, "%s\n", b)
-	return err
+// table is a list of results. People see those members of each that are named
+// as columns; programs get all.
+type table struct {
+	rows    []any
+	columns []string
 }
 
-// table shows many things by their views: one JSON object per line, or aligned
-// columns.
-func table[T, V any](c *cli, things []T, view func(T) V, columns []string, cells func(V) []string) error {
-	if len(things) == 0 && !c.json {
+func tableOf[T any](things []T, view func(T) any, columns ...string) table {
+	t := table{columns: columns}
+	for _, thing := range things {
+		t.rows = append(t.rows, view(thing))
+	}
+	return t
+}
+
+// itself is the view of what is shown as it is.
+func itself[T any](thing T) any { return thing }
+
+// print shows a result under the names that its JSON has: to programs as one
+// object on a line, to people as aligned lines, or columns of a table.
+func (c *cli) print(v any) error {
+	t, isTable := v.(table)
+	switch {
+	case !isTable:
+		t.rows = []any{v}
+	case c.json:
+	case len(t.rows) == 0:
 		_, err := fmt.Fprintln(c.Out, "none")
 		return err
 	}
 	w := tabwriter.NewWriter(c.Out, 0, 4, 2, ' ', 0)
-	if !c.json {
-		writeRow(w, columns)
+	if isTable && !c.json {
+		writeRow(w, strings.ToUpper(strings.Join(t.columns, "\t")))
 	}
-	for _, t := range things {
-		v := view(t)
-		if err := c.print(v, func(io.Writer) { writeRow(w, cells(v)) }); err != nil {
+	for _, row := range t.rows {
+		object, err := encode(row)
+		switch {
+		case err != nil:
 			return err
+		case c.json:
+			_, _ = fmt.Fprintf(c.Out, "%s\n", object)
+		case !isTable:
+			for _, m := range members(object) {
+				writeRow(w, m.name, m.value)
+			}
+		default:
+			values := map[string]string{}
+			for _, m := range members(object) {
+				values[m.name] = m.value
+			}
+			var cells []string
+			for _, column := range t.columns {
+				cells = append(cells, values[column])
+			}
+			writeRow(w, cells...)
 		}
 	}
 	return w.Flush()
 }
 
-func writeRow(w io.Writer, cells []string) { _, _ = fmt.Fprintln(w, strings.Join(cells, "\t")) }
-
-// words turns one kind of text into another: flags into scopes, modes into cells.
-func words[To, From ~string](list []From) []To {
-	out := make([]To, len(list))
-	for i, word := range list {
-		out[i] = To(word)
+// printAs is print for what people are told in words of its own.
+func (c *cli) printAs(v any, human func(w io.Writer)) error {
+	if c.json {
+		return c.print(v)
 	}
-	return out
+	human(c.Out)
+	return nil
 }
 
-func joined[T ~string](list []T) string { return strings.Join(words[string](list), ",") }
+// note tells people something beside a result.
+func (c *cli) note(text string) {
+	if !c.json {
+		_, _ = fmt.Fprintln(c.Err, text)
+	}
+}
 
-// fields shows one thing as aligned name and value lines.
-func fields(pairs ...string) func(io.Writer) {
-	return func(out io.Writer) {
-		w := tabwriter.NewWriter(out, 0, 4, 2, ' ', 0)
-		for i := 0; i+1 < len(pairs); i += 2 {
-			writeRow(w, pairs[i:i+2])
+func writeRow(w io.Writer, cells ...string) { _, _ = fmt.Fprintln(w, strings.Join(cells, "\t")) }
+
+// encode gives all times the same zone and precision, wherever they come from.
+func encode(v any) ([]byte, error) {
+	b, err := json.Marshal(v, json.Deterministic(true), json.WithMarshalers(json.MarshalFunc(func(t time.Time) ([]byte, error) {
+		return t.UTC().Truncate(time.Millisecond).MarshalJSON()
+	})))
+	if err != nil {
+		return nil, fmt.Errorf("print result: %w", err)
+	}
+	return b, nil
+}
+
+type member struct{ name, value string }
+
+// members are those of a JSON object, in its order, as people read them.
+func members(object []byte) (list []member) {
+	d := jsontext.NewDecoder(bytes.NewReader(object))
+	_, _ = d.ReadToken() // its opening brace: encode has written it
+	for d.PeekKind() == '"' {
+		name, _ := d.ReadToken()
+		m := member{name: name.String()}
+		value, _ := d.ReadValue()
+		var text string
+		var texts []string
+		switch {
+		case json.Unmarshal(value, &text) == nil:
+			m.value = text
+		case json.Unmarshal(value, &texts) == nil:
+			m.value = strings.Join(texts, ",")
+		default:
+			m.value = string(value)
 		}
-		_ = w.Flush()
+		m.value = printable(m.value)
+		list = append(list, m)
 	}
+	return list
 }
 
-// when shows a moment, or a dash for none.
-func when(t time.Time) string {
-	if t.IsZero() {
-		return "-"
-	}
-	return t.UTC().Format(time.RFC3339)
-}
-
-// moment is a time for JSON: absent when there is none.
-func moment(t time.Time) *time.Time {
-	if t.IsZero() {
-		return nil
-	}
-	t = t.UTC().Truncate(time.Millisecond)
-	return &t
+// printable takes out what would steer a terminal: names are chosen by others.
+func printable(text string) string {
+	return strings.Map(func(r rune) rune {
+		if unicode.IsPrint(r) {
+			return r
+		}
+		return utf8.RuneError
+	}, text)
 }

@@ -2,8 +2,6 @@ package cli
 
 import (
 	"context"
-	"fmt"
-	"io"
 
 	"github.com/spf13/cobra"
 
@@ -42,34 +40,33 @@ func (c *cli) options(warnings []config.Warning) app.Options {
 }
 
 func (c *cli) versionCommand() *cobra.Command {
-	return &cobra.Command{
-		Use:     "version",
-		GroupID: groupLook,
-		Short:   "Print the version",
-		Args:    cobra.NoArgs,
-		RunE: c.work(func(context.Context, []string) error {
-			return c.print(map[string]string{"version": version}, func(w io.Writer) {
-				_, _ = fmt.Fprintln(w, "telapi", version)
-			})
-		}),
-	}
+	return &cobra.Command{Use: "version", GroupID: groupLook, Short: "Print the version", Args: cobra.NoArgs,
+		RunE: c.work(func(context.Context, []string) error { return c.print(map[string]string{"version": version}) })}
 }
 
 func (c *cli) configCommand() *cobra.Command {
-	return &cobra.Command{
-		Use:     "config",
-		GroupID: groupLook,
-		Short:   "Print the effective configuration, secrets masked",
-		Args:    cobra.NoArgs,
-		RunE: c.work(func(context.Context, []string) error {
-			cfg, err := c.configure()
-			if err != nil {
-				return err
-			}
-			same := func(s config.Setting) config.Setting { return s }
-			return table(c, cfg.Effective(), same, []string{"NAME", "VALUE", "FROM"}, func(s config.Setting) []string {
-				return []string{s.Name, s.Value, string(s.Source)}
-			})
-		}),
+	return &cobra.Command{Use: "config", GroupID: groupLook, Short: "Print the effective configuration, secrets masked", Args: cobra.NoArgs,
+		RunE: c.tool(func(context.Context, []string) error {
+			return c.print(tableOf(c.cfg.Effective(), itself, "name", "value", "source"))
+		})}
+}
+
+func (c *cli) migrateCommand() *cobra.Command {
+	cmd := &cobra.Command{
+		Use:     "migrate",
+		GroupID: groupRun,
+		Short:   "Bring the database schema up to date",
+		Long: `Applies pending migrations. 'serve' and 'dev' do the same at start; several at once are
+safe. Use it to migrate before an upgrade is rolled out.`,
+		Args: cobra.NoArgs,
 	}
+	statusOnly := cmd.Flags().Bool("status", false, "only show what is pending")
+	cmd.RunE = c.tool(func(ctx context.Context, _ []string) error {
+		status, err := app.Migrate(ctx, c.cfg, c.Err, *statusOnly)
+		if err != nil {
+			return err
+		}
+		return c.print(status)
+	})
+	return cmd
 }

@@ -1,13 +1,13 @@
 package cli
 
 import (
-	"bufio"
 	"context"
 	"fmt"
 	"io"
 	"maps"
 	"os"
 	"strings"
+	"sync"
 
 	"github.com/go-json-experiment/json"
 	"github.com/mattn/go-isatty"
@@ -40,14 +40,10 @@ server, with a key that has the scope CREATE_SPEECH.`,
 	numbers["speed"] = f.Float64("speed", 0, "speed of sentences that name none")
 	numbers["sampleRate"] = f.Float64("sample-rate", 0, "sample rate of sentences that name none")
 	numbers["ttl"] = f.Float64("ttl", 0, "seconds for which what is made is kept (default: for good)")
-	must(cmd.MarkFlagRequired("key"))
-	cmd.RunE = c.work(func(ctx context.Context, args []string) error {
-		cfg, err := c.configure()
-		if err != nil {
-			return err
-		}
+	needs(cmd, "key")
+	cmd.RunE = c.tool(func(ctx context.Context, args []string) error {
 		if *url == "" {
-			*url = baseURL(cfg)
+			*url = c.baseURL()
 		}
 		if file, is := strings.CutPrefix(*key, "@"); is {
 			content, err := os.ReadFile(file)
@@ -84,36 +80,25 @@ type sentence struct {
 
 // readSentences takes what a line does not say from order.
 func (c *cli) readSentences(name string, order map[string]any) (list []sentence, err error) {
-	from := c.In
-	if name != "-" {
-		file, err := os.Open(name)
-		if err != nil {
-			return nil, fmt.Errorf("read sentences: %w", err)
-		}
-		defer file.Close()
-		from = file
+	content, err := c.read(name)
+	if err != nil {
+		return nil, fmt.Errorf("read sentences: %w", err)
 	}
-	lines := bufio.NewScanner(from)
-	lines.Buffer(nil, 1<<20)
-	for n := 1; lines.Scan(); n++ {
-		line := strings.TrimSpace(lines.Text())
-		if line == "" {
+	for i, line := range strings.Split(string(content), "\n") {
+		if line = strings.TrimSpace(line); line == "" {
 			continue
 		}
 		full := maps.Clone(order)
 		if line[0] != '{' {
 			full["text"] = line
 		} else if err := json.Unmarshal([]byte(line), &full); err != nil {
-			return nil, fmt.Errorf("line %d is not one JSON object: %w", n, err)
+			return nil, fmt.Errorf("line %d is not one JSON object: %w", i+1, err)
 		}
 		body, err := json.Marshal(full)
 		if err != nil {
-			return nil, fmt.Errorf("line %d: %w", n, err)
+			return nil, fmt.Errorf("line %d: %w", i+1, err)
 		}
-		list = append(list, sentence{n, body})
-	}
-	if err := lines.Err(); err != nil {
-		return nil, fmt.Errorf("read sentences: %w", err)
+		list = append(list, sentence{i + 1, body})
 	}
 	return list, nil
 }
@@ -139,54 +124,59 @@ func (w warmed) state() string {
 // warm has all sentences spoken, and shows how far it is: with a bar on a
 // terminal, elsewhere with a line for each.
 func (c *cli) warm(ctx context.Context, sentences []sentence, s *speaker, parallel int) error {
-	results := make(chan warmed)
-	asking, asked := errgroup.WithContext(ctx)
-	asking.SetLimit(max(1, parallel) + 1)
-	asking.Go(func() error {
-		for _, next := range sentences {
-			asking.Go(func() error {
-				r, err := s.say(asked, next)
-				if err == nil {
-					results <- r
-				}
-				return err
-			})
-		}
-		return nil
-	})
-	var stopped error
-	go func() {
-		stopped = asking.Wait()
-		close(results)
-	}()
+	p := progress{cli: c, all: len(sentences), count: map[string]int{}}
 	screen, isFile := c.Out.(*os.File)
-	onScreen := isFile && !c.json && isatty.IsTerminal(screen.Fd())
-	count, done := map[string]int{}, 0
-	for r := range results {
-		count[r.state()]++
-		if done++; r.Error != "" && !c.json {
-			_, _ = fmt.Fprintf(c.Err, "%sline %d: %s\n", map[bool]string{true: "\r\x1b[K"}[onScreen], r.Line, r.Error)
-		}
-		if onScreen {
-			const width = 30
-			full := width * done / len(sentences)
-			_, _ = fmt.Fprintf(c.Out, "\r\x1b[K%s%s %d/%d", strings.Repeat("█", full), strings.Repeat("░", width-full), done, len(sentences))
-			continue
-		}
-		if err := c.print(r, func(out io.Writer) {
-			_, _ = fmt.Fprintf(out, "%d/%d  line %d  %s\n", done, len(sentences), r.Line, r.state())
-		}); err != nil {
-			return err
-		}
+	p.bar = isFile && !c.json && isatty.IsTerminal(screen.Fd())
+	asking, ctx := errgroup.WithContext(ctx)
+	asking.SetLimit(max(1, parallel))
+	for _, next := range sentences {
+		asking.Go(func() error {
+			r, err := s.say(ctx, next)
+			if err != nil {
+				return err
+			}
+			return p.show(r)
+		})
 	}
-	if stopped != nil {
-		return stopped
+	if err := asking.Wait(); err != nil {
+		return err
+	}
+	if p.bar {
+		_, _ = fmt.Fprintln(c.Out)
 	}
 	if !c.json {
-		_, _ = fmt.Fprintf(c.Out, "%s%d made, %d there before, %d failed\n", map[bool]string{true: "\n"}[onScreen], count["made"], count["there before"], count["failed"])
+		_, _ = fmt.Fprintf(c.Out, "%d made, %d there before, %d failed\n", p.count["made"], p.count["there before"], p.count["failed"])
 	}
-	if count["failed"] > 0 {
+	if p.count["failed"] > 0 {
 		return errReported
 	}
 	return nil
+}
+
+// progress shows what came of sentences, one at a time.
+type progress struct {
+	*cli
+	all int
+	bar bool
+
+	mu    sync.Mutex
+	done  int
+	count map[string]int // by state
+}
+
+func (p *progress) show(r warmed) error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.done++
+	p.count[r.state()]++
+	if r.Error != "" && !p.json {
+		_, _ = fmt.Fprintf(p.Err, "%sline %d: %s\n", map[bool]string{true: "\r\x1b[K"}[p.bar], r.Line, r.Error)
+	}
+	if p.bar {
+		const width = 30
+		full := width * p.done / p.all
+		_, err := fmt.Fprintf(p.Out, "\r\x1b[K%s%s %d/%d", strings.Repeat("█", full), strings.Repeat("░", width-full), p.done, p.all)
+		return err
+	}
+	return p.printAs(r, func(w io.Writer) { _, _ = fmt.Fprintf(w, "%d/%d  line %d  %s\n", p.done, p.all, r.Line, r.state()) })
 }

@@ -6,7 +6,6 @@ import (
 	"io"
 	"strings"
 	"time"
-	"unicode"
 	"unicode/utf8"
 
 	"github.com/spf13/cobra"
@@ -27,7 +26,7 @@ func (c *cli) usageCommand() *cobra.Command {
 	} {
 		flags[f[1]] = cmd.Flags().String(f[0], "", f[2])
 	}
-	cmd.RunE = answer(c, c.printUsage, func(ctx context.Context, o *app.Office, args []string) (usage.Report, error) {
+	cmd.RunE = c.office(func(ctx context.Context, o *app.Office, args []string) error {
 		asked := map[string][]string{}
 		for name, value := range flags {
 			if *value != "" {
@@ -36,51 +35,45 @@ func (c *cli) usageCommand() *cobra.Command {
 		}
 		query, err := usage.ParseQuery(args[0], asked, time.Now())
 		if err != nil {
-			return usage.Report{}, err
+			return err
 		}
 		report, err := o.Usage.Report(ctx, query)
 		if err == nil && len(report.Buckets) == 0 {
 			_, err = o.Teams.Show(ctx, args[0]) // a mistyped id is no team that was silent
 		}
-		return report, err
+		if err != nil {
+			return err
+		}
+		return c.printAs(report, func(w io.Writer) { drawUsage(w, report) })
 	})
 	return cmd
 }
 
-func (c *cli) printUsage(r usage.Report) error {
-	return c.print(r, func(out io.Writer) {
-		_, _ = fmt.Fprintf(out, "Speech of %s from %s to %s, by %s (UTC)\n\n", r.TeamID, r.From, r.To, r.Interval)
-		if len(r.Buckets) == 0 {
-			_, _ = fmt.Fprintln(out, "none")
-			return
-		}
-		most, label := int64(1), len("TOTAL")
-		for _, b := range r.Buckets {
-			most, label = max(most, b.Characters), max(label, utf8.RuneCountInString(bucketLabel(b)))
-		}
-		_, _ = fmt.Fprintf(out, "%-*s %11s %11s %11s %9s  █ billed ░ cached\n", label, "", "CHARACTERS", "BILLED", "CACHED", "REQUESTS")
-		row := func(name string, f usage.Counts, bar string) {
-			_, _ = fmt.Fprintf(out, "%-*s %11d %11d %11d %9d%s\n", label, name, f.Characters, f.Billed, f.Cached, f.Requests, bar)
-		}
-		for _, b := range r.Buckets {
-			row(bucketLabel(b), b.Counts, "  "+bar(b.Counts, most))
-		}
-		row("TOTAL", r.Total, "")
-	})
+func drawUsage(w io.Writer, r usage.Report) {
+	_, _ = fmt.Fprintf(w, "Speech of %s from %s to %s, by %s (UTC)\n\n", r.TeamID, r.From, r.To, r.Interval)
+	if len(r.Buckets) == 0 {
+		_, _ = fmt.Fprintln(w, "none")
+		return
+	}
+	most, label := int64(1), len("TOTAL")
+	for _, b := range r.Buckets {
+		most, label = max(most, b.Characters), max(label, utf8.RuneCountInString(bucketLabel(b)))
+	}
+	_, _ = fmt.Fprintf(w, "%-*s %11s %11s %11s %9s  █ billed ░ cached\n", label, "", "CHARACTERS", "BILLED", "CACHED", "REQUESTS")
+	row := func(name string, f usage.Counts, bar string) {
+		_, _ = fmt.Fprintf(w, "%-*s %11d %11d %11d %9d%s\n", label, name, f.Characters, f.Billed, f.Cached, f.Requests, bar)
+	}
+	for _, b := range r.Buckets {
+		row(bucketLabel(b), b.Counts, "  "+bar(b.Counts, most))
+	}
+	row("TOTAL", r.Total, "")
 }
 
-// bucketLabel shows no character that would steer a terminal: runtimes choose
-// the names of what they report.
 func bucketLabel(b usage.Bucket) string {
 	if b.Group == nil {
 		return b.Start
 	}
-	return strings.TrimSpace(b.Start + " " + strings.Map(func(r rune) rune {
-		if unicode.IsPrint(r) {
-			return r
-		}
-		return utf8.RuneError
-	}, *b.Group))
+	return strings.TrimSpace(b.Start + " " + printable(*b.Group))
 }
 
 // bar draws a bucket as a part of the largest. What was used at all is seen.

@@ -24,15 +24,15 @@ var Modes = []Mode{WebRTC, Audio, Chat}
 
 // Endpoint is one configured entry. Ids sort by age.
 type Endpoint struct {
-	ID        string
-	TeamID    string
-	Name      string
-	Enabled   bool
-	Modes     []Mode
-	Origins   []string // allowed Origin values of /ws/session
-	Profile   wire.GatewayProfile
-	CreatedAt time.Time
-	UpdatedAt time.Time
+	ID        string              `json:"id"`
+	TeamID    string              `json:"teamId"`
+	Name      string              `json:"name"`
+	Enabled   bool                `json:"enabled"`
+	Modes     []Mode              `json:"modes"`
+	Origins   []string            `json:"origins"` // allowed Origin values of /ws/session
+	Profile   wire.GatewayProfile `json:"gatewayProfile"`
+	CreatedAt time.Time           `json:"createdAt"`
+	UpdatedAt time.Time           `json:"updatedAt"`
 }
 
 // Store keeps endpoints. Lookups of what is not there fail with fault.NotFound.

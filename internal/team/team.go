@@ -12,10 +12,10 @@ const DefaultDailyQuota = 50_000
 
 // Team is one tenant.
 type Team struct {
-	ID         string
-	Name       string
-	DailyQuota *int64 // nil: DefaultDailyQuota
-	CreatedAt  time.Time
+	ID         string    `json:"id"`
+	Name       string    `json:"name"`
+	DailyQuota *int64    `json:"-"` // nil: DefaultDailyQuota
+	CreatedAt  time.Time `json:"createdAt"`
 }
 
 // Quota is the number of API requests the team may make per UTC day.
