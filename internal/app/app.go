@@ -4,13 +4,9 @@ package app
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"io"
-	"log/slog"
-	"net"
 	"net/http"
-	"sync"
 	"sync/atomic"
 	"time"
 
@@ -28,7 +24,6 @@ import (
 	"telapi/internal/session"
 	"telapi/internal/speech"
 	"telapi/internal/team"
-	"telapi/internal/telemetry"
 	"telapi/internal/usage"
 )
 
@@ -43,18 +38,14 @@ type Options struct {
 
 // App is the API server. New binds its port, Run serves until its context ends.
 type App struct {
-	cfg      config.Config
+	process
 	version  string
 	started  time.Time
-	tele     *telemetry.Telemetry
-	log      *slog.Logger
 	stores   *stores
 	media    *media.Client // nil: not configured
 	probes   []*probe
-	listener net.Listener
 	surface  *httpapi.Server
 	server   *http.Server
-	jobs     []func(context.Context)
 	draining atomic.Bool
 	onlooker onlooker
 	guide    atomic.Pointer[httpapi.Guide]
@@ -64,7 +55,7 @@ type App struct {
 // New assembles the server. Everything it opens is closed when it fails, and
 // at the end of Run otherwise.
 func New(ctx context.Context, cfg config.Config, opts Options) (_ *App, err error) {
-	a := &App{cfg: cfg, version: opts.Version, started: time.Now()}
+	a := &App{process: process{cfg: cfg}, version: opts.Version, started: time.Now()}
 	defer func() {
 		if err != nil {
 			a.close(ctx)
@@ -81,12 +72,8 @@ func New(ctx context.Context, cfg config.Config, opts Options) (_ *App, err erro
 	if a.listener, err = listen(ctx, cfg); err != nil {
 		return nil, err
 	}
-	if a.tele, err = telemetry.New(ctx, telemetryOptions(cfg, opts)); err != nil {
-		return nil, fmt.Errorf("start telemetry: %w", err)
-	}
-	a.log = a.tele.Logger
-	for _, w := range opts.Warnings {
-		a.log.WarnContext(ctx, w.String(), "name", w.Name)
+	if err = a.start(ctx, opts); err != nil {
+		return nil, err
 	}
 	if a.stores, err = openServerStores(cfg, a.log); err != nil {
 		return nil, err
@@ -195,57 +182,23 @@ func New(ctx context.Context, cfg config.Config, opts Options) (_ *App, err erro
 // Run serves until ctx ends, drains, and lets go of everything.
 func (a *App) Run(ctx context.Context) error {
 	defer a.close(context.WithoutCancel(ctx))
-
-	// Jobs outlive ctx: requests in flight need them until the drain is over.
-	background, stop := context.WithCancel(context.WithoutCancel(ctx))
-	var jobs sync.WaitGroup
-	for _, job := range a.jobs {
-		jobs.Go(func() { job(background) })
-	}
-	defer jobs.Wait()
-	defer stop()
-
 	a.log.InfoContext(ctx, "telapi is listening",
 		"version", a.version, "url", a.URL(), "jwt_fingerprint", a.cfg.JWTSecret.Fingerprint(),
 		"api_access", a.cfg.FeatureAPIAccess, "webrtc", a.cfg.FeatureWebRTC)
-	served := make(chan error, 1)
-	go func() { served <- a.server.Serve(a.listener) }()
-	select {
-	case err := <-served:
-		return fmt.Errorf("serve: %w", err)
-	case <-ctx.Done():
-		return a.drain(background)
-	}
+	return a.serve(ctx,
+		func() error { return a.server.Serve(a.listener) },
+		func() { a.draining.Store(true) },
+		func(ctx context.Context) error {
+			a.surface.Drain(ctx, min(a.cfg.ReconnectJitter, a.cfg.ShutdownTimeout/4))
+			err := a.server.Shutdown(ctx)
+			if err != nil {
+				_ = a.server.Close()
+			}
+			return err
+		})
 }
 
-// drain takes the instance out of service: /health answers 503 first, so that
-// a load balancer sends new requests elsewhere while this instance still
-// answers; then no connection is taken any more and requests in flight finish.
-func (a *App) drain(ctx context.Context) error {
-	ctx, cancel := context.WithTimeout(ctx, a.cfg.ShutdownTimeout)
-	defer cancel()
-	a.draining.Store(true)
-	delay := min(a.cfg.DrainDelay, a.cfg.ShutdownTimeout/2)
-	a.log.InfoContext(ctx, "draining", "delay", delay, "deadline", a.cfg.ShutdownTimeout)
-	_ = pause.For(ctx, delay)
-
-	a.surface.Drain(ctx, min(a.cfg.ReconnectJitter, a.cfg.ShutdownTimeout/4))
-	err := a.server.Shutdown(ctx)
-	if errors.Is(err, context.DeadlineExceeded) {
-		a.log.WarnContext(ctx, "requests were cut off at the end of SHUTDOWN_TIMEOUT", "timeout", a.cfg.ShutdownTimeout)
-		return a.server.Close()
-	}
-	if err == nil {
-		a.log.InfoContext(ctx, "drained")
-	}
-	return err
-}
-
-// close lets go of what was opened, whatever of it was.
 func (a *App) close(ctx context.Context) {
-	if a.listener != nil {
-		_ = a.listener.Close() // a second close after Shutdown is harmless
-	}
 	if a.media != nil {
 		a.media.Close()
 	}
@@ -253,18 +206,17 @@ func (a *App) close(ctx context.Context) {
 	if a.stores != nil {
 		a.stores.close()
 	}
-	endTelemetry(ctx, a.tele)
+	a.process.close(ctx)
 }
 
-func endTelemetry(ctx context.Context, tele *telemetry.Telemetry) {
-	if tele == nil {
-		return
+// URL is where this instance listens, as a browser on the same machine would
+// reach it.
+func (a *App) URL() string {
+	scheme := "http"
+	if a.cfg.APITLSEnabled {
+		scheme = "https"
 	}
-	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
-	defer cancel()
-	if err := tele.Shutdown(ctx); err != nil {
-		tele.Logger.WarnContext(ctx, "telemetry was not flushed", "error", err)
-	}
+	return fmt.Sprintf("%s://localhost:%d", scheme, a.address().Port)
 }
 
 // connectDatabase keeps trying until the database is there and up to date.
@@ -314,4 +266,29 @@ func (a *App) Health() httpapi.Health {
 		h.Status = checkUnavailable
 	}
 	return h
+}
+
+// listeners hear the announcements of this instance, each its own.
+type listeners []interface {
+	Up()
+	Down(error)
+	Message(topic string)
+}
+
+func (ls listeners) Up() {
+	for _, l := range ls {
+		l.Up()
+	}
+}
+
+func (ls listeners) Down(err error) {
+	for _, l := range ls {
+		l.Down(err)
+	}
+}
+
+func (ls listeners) Message(topic string) {
+	for _, l := range ls {
+		l.Message(topic)
+	}
 }

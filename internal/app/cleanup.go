@@ -23,18 +23,10 @@ func (o *Office) CleanMedia(ctx context.Context, dryRun bool, tell func(speech.R
 	defer client.Close()
 	var turns speech.Turns = nobody{}
 	if o.stores.kv != nil {
-		turns = whenNeeded{o.stores.kv}
+		turns = redisstore.NewLeases(o.stores.kv)
 	}
 	janitor := speech.NewJanitor(o.stores.sql, client, turns, o.log, prometheus.NewRegistry(), time.Now)
 	return janitor.Clean(ctx, dryRun, tell)
-}
-
-// Try implements speech.Turns.
-func (w whenNeeded) Try(ctx context.Context, name string) (turn context.Context, release func(), held bool, err error) {
-	if err := w.reach(ctx); err != nil {
-		return nil, nil, false, err
-	}
-	return redisstore.NewLeases(w.kv).Try(ctx, name)
 }
 
 // Try implements speech.Turns: there is nobody to take turns with.

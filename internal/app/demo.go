@@ -104,7 +104,7 @@ func (a *App) openDemo(ctx context.Context, seeded demo.Demo) (run func(), err e
 		return nil, err
 	}
 	runtime, err := demo.NewRuntime(demo.RuntimeOptions{
-		Name: "demo-" + host + "-" + a.port(), Store: store, Demo: seeded, API: a.URL(), Bot: bot.URL(), Client: client,
+		Name: fmt.Sprintf("demo-%s-%d", host, a.address().Port), Store: store, Demo: seeded, API: a.URL(), Bot: bot.URL(), Client: client,
 		Events: a.demo.events, Log: a.log,
 	})
 	if err != nil {

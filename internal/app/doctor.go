@@ -6,6 +6,8 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"log/slog"
+	"strings"
 	"time"
 
 	"telapi/internal/auth"
@@ -41,99 +43,112 @@ func Diagnose(ctx context.Context, env []string, given Symptoms, log io.Writer) 
 	if err != nil {
 		// What only serve insists on need not keep the rest from being checked.
 		if cfg, _, err = config.Load(env, config.Tool); err != nil {
-			d.bad("everything else", "is not checked until the configuration is mended")
+			d.find("everything else", "", errors.New("is not checked until the configuration is mended"))
 			return d.findings
 		}
 	}
-	d.signing(cfg, given)
-	d.database(ctx, cfg, log)
-	d.keyValue(ctx, cfg, log)
-	d.mediaService(ctx, cfg)
-	d.speech(ctx, cfg)
+	d.cfg, d.given, d.log = cfg, given, toolLogger(cfg, log)
+	d.look(ctx, "jwt secret", d.fingerprint)
+	d.look(ctx, "jwt secret", d.consoleJWT)
+	d.look(ctx, "database", d.database)
+	d.look(ctx, "key-value store", d.keyValue)
+	d.look(ctx, "media service", d.mediaService)
+	d.look(ctx, "speech", d.speech)
 	return d.findings
 }
 
-type diagnosis struct{ findings []Finding }
-
-func (d *diagnosis) good(check, format string, args ...any) {
-	d.findings = append(d.findings, Finding{check, true, fmt.Sprintf(format, args...)})
+type diagnosis struct {
+	cfg      config.Config
+	given    Symptoms
+	log      *slog.Logger
+	findings []Finding
 }
 
-func (d *diagnosis) bad(check, format string, args ...any) {
-	d.findings = append(d.findings, Finding{check, false, fmt.Sprintf(format, args...)})
+// look has something checked, which returns what is well, nothing where there is
+// nothing to be said, or what is wrong.
+func (d *diagnosis) look(ctx context.Context, check string, into func(context.Context) (string, error)) {
+	text, err := into(ctx)
+	d.find(check, text, err)
+}
+
+func (d *diagnosis) find(check, text string, err error) {
+	if err != nil {
+		text = err.Error()
+	}
+	if text != "" {
+		d.findings = append(d.findings, Finding{check, err == nil, text})
+	}
 }
 
 func (d *diagnosis) configuration(warnings []config.Warning, err error) {
+	const check = "configuration"
 	var problems config.Problems
-	switch {
-	case errors.As(err, &problems):
+	if errors.As(err, &problems) {
 		for _, p := range problems {
-			d.bad("configuration", "%v", p)
+			d.find(check, "", p)
 		}
-	case err != nil:
-		d.bad("configuration", "%v", err)
+	} else if err != nil {
+		d.find(check, "", err)
 	}
 	for _, w := range warnings {
-		d.bad("configuration", "%s", w)
+		d.find(check, "", errors.New(w.String()))
 	}
 	if err == nil && len(warnings) == 0 {
-		d.good("configuration", "every value is allowed, no deprecated name is set")
+		d.find(check, "every value is allowed, no deprecated name is set", nil)
 	}
 }
 
-func (d *diagnosis) signing(cfg config.Config, given Symptoms) {
-	const check = "jwt secret"
-	own := cfg.JWTSecret.Fingerprint()
-	if len(cfg.JWTSecret) < auth.MinSecretBytes {
-		return // the configuration's finding says it
-	}
-	switch expected := given.JWTFingerprint; {
+func (d *diagnosis) fingerprint(context.Context) (string, error) {
+	own, expected := d.cfg.JWTSecret.Fingerprint(), d.given.JWTFingerprint
+	switch {
+	case len(d.cfg.JWTSecret) < auth.MinSecretBytes:
+		return "", nil // the configuration's finding says it
 	case expected == "":
-		d.good(check, "fingerprint %s; compare it with the console's by --jwt-fingerprint", own)
+		return "fingerprint " + own + "; compare it with the console's by --jwt-fingerprint", nil
 	case expected == own:
-		d.good(check, "fingerprint %s, as given", own)
-	case cfg.JWTPrevious != "" && expected == cfg.JWTPrevious.Fingerprint():
-		d.good(check, "fingerprint %s, as given, is that of JWT_SECRET_PREVIOUS: its tokens are accepted until that is removed", expected)
-	default:
-		d.bad(check, "fingerprint is %s, given was %s: JWT_SECRET is not the console's, and every console JWT is answered 401", own, expected)
+		return "fingerprint " + own + ", as given", nil
+	case d.cfg.JWTPrevious != "" && expected == d.cfg.JWTPrevious.Fingerprint():
+		return "fingerprint " + expected + ", as given, is that of JWT_SECRET_PREVIOUS: its tokens are accepted until that is removed", nil
 	}
-	if given.ConsoleJWT == "" {
-		return
-	}
-	who, err := auth.NewConsoleTokens(jwtSecrets(cfg), time.Now).Verify(given.ConsoleJWT)
-	if err != nil {
-		d.bad(check, "the given console JWT is refused: %v", fault.From(err).Cause)
-		return
-	}
-	d.good(check, "the given console JWT is accepted, for team %s", who.TeamID)
+	return "", fmt.Errorf("fingerprint is %s, given was %s: JWT_SECRET is not the console's, and every console JWT is answered 401", own, expected)
 }
 
-func (d *diagnosis) database(ctx context.Context, cfg config.Config, log io.Writer) {
-	const check = "database"
-	if cfg.DatabaseURL == "" && !sqlstore.Exists(cfg.DataDir) {
-		d.good(check, "SQLite in %s, which the first start makes", cfg.DataDir)
-		return
+func (d *diagnosis) consoleJWT(context.Context) (string, error) {
+	if d.given.ConsoleJWT == "" || len(d.cfg.JWTSecret) < auth.MinSecretBytes {
+		return "", nil
 	}
-	db, err := openDatabase(cfg, toolLogger(cfg, log))
+	who, err := auth.NewConsoleTokens(jwtSecrets(d.cfg), time.Now).Verify(d.given.ConsoleJWT)
 	if err != nil {
-		d.bad(check, "%v", err)
-		return
+		return "", fmt.Errorf("the given console JWT is refused: %w", reason(err))
+	}
+	return "the given console JWT is accepted, for team " + who.TeamID, nil
+}
+
+func (d *diagnosis) database(ctx context.Context) (string, error) {
+	settings := "DATABASE_URL and DATABASE_SSL_MODE"
+	if d.cfg.DatabaseURL == "" {
+		settings = "DATA_DIR"
+		if !sqlstore.Exists(d.cfg.DataDir) {
+			return "SQLite in " + d.cfg.DataDir + ", which the first start makes", nil
+		}
+	}
+	db, err := openDatabase(d.cfg, d.log)
+	if err != nil {
+		return "", err
 	}
 	defer func() { _ = db.Close() }()
 	if err := db.Ping(ctx); err != nil {
-		d.bad(check, "%s cannot be used: %v. Check %s", db, reason(err), databaseSettings(cfg))
-		return
+		return "", fmt.Errorf("%s cannot be used: %w. Check %s", db, reason(err), settings)
 	}
+	d.look(ctx, "clocks", clock(db.String(), db.Clock))
 	schema, err := db.MigrationStatus(ctx)
 	switch {
 	case err != nil:
-		d.bad(check, "%s: %v", db, reason(err))
+		return "", fmt.Errorf("%s: %w", db, reason(err))
 	case len(schema.Pending) > 0:
-		d.good(check, "%s is reached; %d migrations are pending and run at the next start, or by telapi migrate", db, len(schema.Pending))
-	default:
-		d.good(check, "%s is reached, schema version %d", db, schema.Current)
+		return fmt.Sprintf("%s is reached; %d migrations are pending and run at the next start, or by telapi migrate", db, len(schema.Pending)), nil
 	}
-	d.clock(db.String(), func() (time.Time, error) { return db.Clock(ctx) })
+	return fmt.Sprintf("%s is reached, schema version %d", db, schema.Current), nil
 }
 
 // maxSkew is how far clocks may be apart: tokens are checked by the machine's,
@@ -142,61 +157,47 @@ const maxSkew = 2 * time.Second
 
 // clock compares another machine's time with our own, half way through the
 // question.
-func (d *diagnosis) clock(whose string, ask func() (time.Time, error)) {
-	const check = "clocks"
-	asked := time.Now()
-	theirs, err := ask()
-	if err != nil {
-		d.bad(check, "%s does not tell its time: %v", whose, reason(err))
-		return
+func clock(whose string, ask func(context.Context) (time.Time, error)) func(context.Context) (string, error) {
+	return func(ctx context.Context) (string, error) {
+		asked := time.Now()
+		theirs, err := ask(ctx)
+		took := time.Since(asked)
+		skew := theirs.Sub(asked.Add(took / 2)).Round(time.Millisecond)
+		switch {
+		case err != nil:
+			return "", fmt.Errorf("%s does not tell its time: %w", whose, reason(err))
+		case skew.Abs() > maxSkew+took/2:
+			return "", fmt.Errorf("%s is %s away from this machine's time: synchronise both by NTP, or tokens and deadlines end too early or too late", whose, skew)
+		}
+		return fmt.Sprintf("%s and this machine agree within %s", whose, (skew.Abs() + took/2).Round(time.Millisecond)), nil
 	}
-	took := time.Since(asked)
-	skew := theirs.Sub(asked.Add(took / 2)).Round(time.Millisecond)
-	if skew.Abs() > maxSkew+took/2 {
-		d.bad(check, "%s is %s away from this machine's time: synchronise both by NTP, or tokens and deadlines end too early or too late", whose, skew)
-		return
-	}
-	d.good(check, "%s and this machine agree within %s", whose, (skew.Abs() + took/2).Round(time.Millisecond))
 }
 
-// databaseSettings names what to look at when the database is not as it should be.
-func databaseSettings(cfg config.Config) string {
-	if cfg.DatabaseURL == "" {
-		return "DATA_DIR"
-	}
-	return "DATABASE_URL and DATABASE_SSL_MODE"
-}
-
-func (d *diagnosis) keyValue(ctx context.Context, cfg config.Config, log io.Writer) {
-	const check = "key-value store"
-	kv, err := joinKeyValue(cfg, toolLogger(cfg, log))
-	if err != nil {
-		d.bad(check, "%v", err)
-		return
-	}
-	if kv == nil {
-		d.good(check, "embedded, and no server is running it now")
-		return
+func (d *diagnosis) keyValue(ctx context.Context) (string, error) {
+	kv, err := joinKeyValue(d.cfg, d.log)
+	switch {
+	case err != nil:
+		return "", err
+	case kv == nil:
+		return "embedded, and no server is running it now", nil
 	}
 	defer kv.Close()
 	ctx, cancel := context.WithTimeout(ctx, connectTimeout)
 	defer cancel()
 	if err := kv.Connect(ctx); err != nil {
-		d.bad(check, "cannot be reached: %v. Check REDIS_URL and REDIS_TLS_ENABLED", reason(err))
-		return
+		return "", fmt.Errorf("cannot be reached: %w. Check REDIS_URL and REDIS_TLS_ENABLED", reason(err))
+	}
+	if d.cfg.RedisURL != "" {
+		d.nodes(ctx, kv)
 	}
 	value, saved, err := kv.Limits(ctx)
 	if err == nil && saved {
 		_, err = ratelimit.ParseLimits(value)
 	}
 	if err != nil {
-		d.bad(check, "is reached, but the saved rate limits are refused: %v. Save good ones with telapi limits set", reason(err))
-		return
+		return "", fmt.Errorf("is reached, but the saved rate limits are refused: %w. Save good ones with telapi limits set", reason(err))
 	}
-	d.good(check, "is reached")
-	if cfg.RedisURL != "" {
-		d.nodes(ctx, kv)
-	}
+	return "is reached", nil
 }
 
 // wanted are the settings of a node without which conversations can be lost.
@@ -207,30 +208,29 @@ var wanted = []struct{ name, value, otherwise string }{
 
 func (d *diagnosis) nodes(ctx context.Context, kv *redisstore.Store) {
 	for _, node := range kv.Nodes() {
-		d.clock("Redis at "+node.Name, func() (time.Time, error) { return node.Clock(ctx) })
+		d.look(ctx, "clocks", clock("Redis at "+node.Name, node.Clock))
 		for _, w := range wanted {
-			switch value := node.Setting(ctx, w.name); value {
-			case w.value:
-				d.good(w.name, "is %s on %s", value, node.Name)
-			case "":
-				d.good(w.name, "is not told by %s: see to it that it is %s there", node.Name, w.value)
-			default:
-				d.bad(w.name, "is %s on %s: %s. Set it to %s", value, node.Name, w.otherwise, w.value)
-			}
+			d.look(ctx, w.name, func(ctx context.Context) (string, error) {
+				switch value := node.Setting(ctx, w.name); value {
+				case w.value:
+					return fmt.Sprintf("is %s on %s", value, node.Name), nil
+				case "":
+					return fmt.Sprintf("is not told by %s: see to it that it is %s there", node.Name, w.value), nil
+				default:
+					return "", fmt.Errorf("is %s on %s: %s. Set it to %s", value, node.Name, w.otherwise, w.value)
+				}
+			})
 		}
 	}
 }
 
-func (d *diagnosis) mediaService(ctx context.Context, cfg config.Config) {
-	const check = "media service"
-	client, err := openMedia(cfg)
+func (d *diagnosis) mediaService(ctx context.Context) (string, error) {
+	client, err := openMedia(d.cfg)
 	switch {
 	case err != nil:
-		d.bad(check, "%v", err)
-		return
+		return "", err
 	case client == nil:
-		d.good(check, "not configured; speech is not cached")
-		return
+		return "not configured; speech is not cached", nil
 	}
 	defer client.Close()
 	ctx, cancel := context.WithTimeout(ctx, connectTimeout)
@@ -239,13 +239,22 @@ func (d *diagnosis) mediaService(ctx context.Context, cfg config.Config) {
 	var untrusted *tls.CertificateVerificationError
 	switch {
 	case errors.As(err, &untrusted):
-		d.bad(check, "presents a certificate that TTS_MEDIA_CACHE_CA_BUNDLE does not vouch for: %v. Give the bundle of the CA that signed it", untrusted.Err)
-		return
+		return "", fmt.Errorf("presents a certificate that TTS_MEDIA_CACHE_CA_BUNDLE does not vouch for: %w. Give the bundle of the CA that signed it", untrusted.Err)
 	case err != nil:
-		d.bad(check, "%v. Check TTS_MEDIA_CACHE_BASE_URL and TTS_MEDIA_CACHE_CA_BUNDLE", err)
-		return
+		return "", fmt.Errorf("%w. Check TTS_MEDIA_CACHE_BASE_URL and TTS_MEDIA_CACHE_CA_BUNDLE", err)
 	}
-	d.good(check, "is reached")
+	return "is reached", nil
+}
+
+func (d *diagnosis) speech(ctx context.Context) (string, error) {
+	chain, err := speechProviders(ctx, d.cfg)
+	switch {
+	case err != nil:
+		return "", err
+	case len(chain) == 0:
+		return "nobody speaks: requests for speech are answered 503 until SPEECH_PROVIDERS names somebody", nil
+	}
+	return strings.Join(d.cfg.SpeechProviders, ", ") + ", in this order", nil
 }
 
 // reason is the cause of a refusal where it has one: at a prompt it says more

@@ -13,12 +13,12 @@ import (
 	"telapi/internal/endpoint"
 	"telapi/internal/fresh"
 	"telapi/internal/ratelimit"
-	"telapi/internal/redisstore"
 	"telapi/internal/team"
 	"telapi/internal/usage"
 )
 
-// How long an administrator waits for the database, and for the key-value store.
+// How long an administrator waits for the database, and, with commands that come
+// to it, for the key-value store.
 const (
 	connectTimeout = 10 * time.Second
 	reachTimeout   = 5 * time.Second
@@ -56,9 +56,9 @@ func OpenOffice(ctx context.Context, cfg config.Config, w io.Writer) (*Office, e
 		return nil, err
 	}
 	if s.kv == nil {
-		return newOffice(cfg, s, nobody{s.sql}, log, true), nil
+		return newOffice(cfg, s, nobody{s.sql}, log), nil
 	}
-	return newOffice(cfg, s, whenNeeded{s.kv}, log, false), nil
+	return newOffice(cfg, s, s.kv, log), nil
 }
 
 // prepareDatabase makes an empty database usable, and leaves one that needs an
@@ -78,7 +78,7 @@ func (s *stores) prepareDatabase(ctx context.Context) error {
 }
 
 // Office is the administration of this server itself.
-func (a *App) Office() *Office { return newOffice(a.cfg, a.stores, a.stores.kv, a.log, false) }
+func (a *App) Office() *Office { return newOffice(a.cfg, a.stores, a.stores.kv, a.log) }
 
 // announcing is what the registries ask of the key-value store.
 type announcing interface {
@@ -86,14 +86,14 @@ type announcing interface {
 	ratelimit.LimitsStore
 }
 
-func newOffice(cfg config.Config, s *stores, kv announcing, log *slog.Logger, alone bool) *Office {
+func newOffice(cfg config.Config, s *stores, kv announcing, log *slog.Logger) *Office {
 	return &Office{
 		Teams:     &team.Registry{Store: s.sql, Announce: kv, Now: time.Now},
 		Keys:      &auth.Keyring{Store: s.sql, Announce: kv, Now: time.Now},
 		Endpoints: &endpoint.Registry{Store: s.sql, Now: time.Now},
 		Limits:    ratelimit.NewSettings(kv, s.sql, log, nil),
 		Usage:     &usage.Accounts{Store: s.sql, Now: time.Now},
-		Alone:     alone,
+		Alone:     s.kv == nil,
 		cfg:       cfg,
 		log:       log,
 		stores:    s,
@@ -102,37 +102,6 @@ func newOffice(cfg config.Config, s *stores, kv announcing, log *slog.Logger, al
 
 // Close lets go of the stores.
 func (o *Office) Close() { o.stores.close() }
-
-// whenNeeded is the key-value store of commands most of which do without: only
-// those that come to it wait for it, and say so when it is away.
-type whenNeeded struct{ kv *redisstore.Store }
-
-func (w whenNeeded) reach(ctx context.Context) error {
-	ctx, cancel := context.WithTimeout(ctx, reachTimeout)
-	defer cancel()
-	return w.kv.Connect(ctx)
-}
-
-func (w whenNeeded) Announce(ctx context.Context, topic string) error {
-	if err := w.reach(ctx); err != nil {
-		return err
-	}
-	return w.kv.Announce(ctx, topic)
-}
-
-func (w whenNeeded) Limits(ctx context.Context) ([]byte, bool, error) {
-	if err := w.reach(ctx); err != nil {
-		return nil, false, err
-	}
-	return w.kv.Limits(ctx)
-}
-
-func (w whenNeeded) SaveLimits(ctx context.Context, old, value []byte) (bool, error) {
-	if err := w.reach(ctx); err != nil {
-		return false, err
-	}
-	return w.kv.SaveLimits(ctx, old, value)
-}
 
 // nobody stands in for the key-value store while no server runs on the
 // embedded one: there is no cache to drop, and limits live in their mirror, from

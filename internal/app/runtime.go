@@ -28,14 +28,5 @@ func runtimeStore(cfg config.Config) (rueidis.ClientOption, error) {
 		return store, nil
 	}
 	r, err := cfg.Redis()
-	if err != nil {
-		return rueidis.ClientOption{}, err
-	}
-	tlsConfig, err := redisTLS(r)
-	if err != nil {
-		return rueidis.ClientOption{}, err
-	}
-	return rueidis.ClientOption{
-		InitAddress: r.Addrs, Username: r.Username, Password: r.Password.Reveal(), SelectDB: r.DB, TLSConfig: tlsConfig,
-	}, nil
+	return rueidis.ClientOption{InitAddress: r.Addrs, Username: r.Username, Password: r.Password.Reveal(), SelectDB: r.DB, TLSConfig: r.TLS}, err
 }

@@ -3,7 +3,6 @@ package app
 import (
 	"context"
 	"fmt"
-	"strings"
 
 	"telapi/internal/config"
 	"telapi/internal/speech"
@@ -29,16 +28,4 @@ func speechProviders(ctx context.Context, cfg config.Config) (chain []speech.Pro
 		chain = append(chain, p)
 	}
 	return chain, nil
-}
-
-func (d *diagnosis) speech(ctx context.Context, cfg config.Config) {
-	const check = "speech"
-	switch chain, err := speechProviders(ctx, cfg); {
-	case err != nil:
-		d.bad(check, "%v", err)
-	case len(chain) == 0:
-		d.good(check, "nobody speaks: requests for speech are answered 503 until SPEECH_PROVIDERS names somebody")
-	default:
-		d.good(check, "%s, in this order", strings.Join(cfg.SpeechProviders, ", "))
-	}
 }

@@ -1,17 +1,15 @@
 package app
 
 import (
-	"crypto/tls"
-	"crypto/x509"
 	"errors"
 	"fmt"
 	"log/slog"
-	"os"
 
 	"telapi/callruntime/wire"
 	"telapi/internal/channel"
 	"telapi/internal/config"
 	"telapi/internal/endpoint"
+	"telapi/internal/media"
 	"telapi/internal/redisstore"
 	"telapi/internal/sqlstore"
 )
@@ -42,14 +40,18 @@ func openServerStores(cfg config.Config, log *slog.Logger) (_ *stores, err error
 		return nil, err
 	}
 	s.unlock = unlock
-	if cfg.RedisURL != "" {
-		s.kv, err = openRedis(cfg, log)
-		return s, err
+	opts, err := redisOptions(cfg)
+	if err != nil {
+		return nil, err
 	}
-	if s.embedded, err = redisstore.StartEmbedded(cfg.DataDir, log); err != nil {
-		return nil, fmt.Errorf("start the embedded key-value store: %w", err)
+	opts.Logger = log
+	if cfg.RedisURL == "" {
+		if s.embedded, err = redisstore.StartEmbedded(cfg.DataDir, log); err != nil {
+			return nil, fmt.Errorf("start the embedded key-value store: %w", err)
+		}
+		opts = s.embedded.Options(log)
 	}
-	s.kv = redisstore.Open(s.embedded.Options(log))
+	s.kv = redisstore.Open(opts)
 	return s, nil
 }
 
@@ -68,17 +70,17 @@ func joinStores(cfg config.Config, log *slog.Logger) (s *stores, err error) {
 }
 
 func joinKeyValue(cfg config.Config, log *slog.Logger) (*redisstore.Store, error) {
-	if cfg.RedisURL != "" {
-		return openRedis(cfg, log)
+	opts, err := redisOptions(cfg)
+	if cfg.RedisURL == "" {
+		opts, err = redisstore.Join(cfg.DataDir)
 	}
-	opts, err := redisstore.Join(cfg.DataDir)
 	if errors.Is(err, redisstore.ErrNoServer) {
 		return nil, nil //nolint:nilnil // nobody runs it: that is an answer
 	}
 	if err != nil {
 		return nil, err
 	}
-	opts.Logger = log
+	opts.Logger, opts.Patience = log, reachTimeout
 	return redisstore.Open(opts), nil
 }
 
@@ -90,37 +92,20 @@ func openDatabase(cfg config.Config, log *slog.Logger) (*sqlstore.Store, error) 
 	return db, nil
 }
 
-func openRedis(cfg config.Config, log *slog.Logger) (*redisstore.Store, error) {
+func redisOptions(cfg config.Config) (redisstore.Options, error) {
 	r, err := cfg.Redis()
-	if err != nil {
-		return nil, err
-	}
-	tlsConfig, err := redisTLS(r)
-	if err != nil {
-		return nil, err
-	}
-	return redisstore.Open(redisstore.Options{
-		Addrs: r.Addrs, Username: r.Username, Password: r.Password, DB: r.DB, TLS: tlsConfig, Logger: log,
-	}), nil
+	return redisstore.Options{Addrs: r.Addrs, Username: r.Username, Password: r.Password, DB: r.DB, TLS: r.TLS}, err
 }
 
-func redisTLS(r config.RedisOptions) (*tls.Config, error) {
-	if !r.TLS {
-		return nil, nil //nolint:nilnil // no TLS is a way to run
+func openMedia(cfg config.Config) (*media.Client, error) {
+	if cfg.MediaCacheURL == "" {
+		return nil, nil //nolint:nilnil // no media service is a way to run
 	}
-	c := &tls.Config{MinVersion: tls.VersionTLS12}
-	if r.CAFile == "" {
-		return c, nil
-	}
-	pem, err := os.ReadFile(r.CAFile)
+	roots, err := cfg.MediaCacheCAs()
 	if err != nil {
-		return nil, fmt.Errorf("REDIS_TLS_CA_FILE: %w", err)
+		return nil, err
 	}
-	c.RootCAs = x509.NewCertPool()
-	if !c.RootCAs.AppendCertsFromPEM(pem) {
-		return nil, fmt.Errorf("REDIS_TLS_CA_FILE %s holds no PEM certificate", r.CAFile)
-	}
-	return c, nil
+	return media.NewClient(cfg.MediaCacheURL, cfg.MediaCacheToken, roots)
 }
 
 // channelLimits are what sockets of sessions are held to.

@@ -4,9 +4,6 @@ import (
 	"context"
 	"fmt"
 	"io"
-	"os"
-	"os/signal"
-	"syscall"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -28,7 +25,7 @@ conditional requests, until SIGTERM or Ctrl-C. One instance owns a MEDIA_ROOT.
   MEDIA_ROOT              where the files are kept; media under DATA_DIR if unset
   MEDIA_UPLOAD_TOKEN      what PUT and DELETE must bring as a bearer token; reading is free
   MEDIA_TLS_CERT_FILE     with MEDIA_TLS_KEY_FILE: HTTPS, which telapi serve insists on;
-                          a renewed certificate is noticed, SIGHUP has it read at once
+                          a renewed certificate is noticed
   MEDIA_MAX_BYTES         a cap, over which the least recently used files go
 
 Try it:
@@ -50,14 +47,6 @@ An API server uses it through TTS_MEDIA_CACHE_BASE_URL; telapi dev runs one by i
 			if err != nil {
 				return err
 			}
-			hangups := make(chan os.Signal, 1)
-			signal.Notify(hangups, syscall.SIGHUP)
-			defer signal.Stop(hangups)
-			go func() {
-				for range hangups {
-					m.ReloadCertificate()
-				}
-			}()
 			return m.Run(ctx)
 		}),
 	}

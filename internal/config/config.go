@@ -73,7 +73,7 @@ type Config struct {
 	MediaRoot           string        `env:"MEDIA_ROOT" doc:"Folder of the objects. Empty: media under DATA_DIR."`
 	MediaToken          redact.Secret `env:"MEDIA_UPLOAD_TOKEN" doc:"Bearer token that writes and deletes must bring. Empty: anybody may, and the log warns of it unless the service listens on a loopback address."`
 	MediaTokenPrevious  redact.Secret `env:"MEDIA_UPLOAD_TOKEN_PREVIOUS" doc:"A second token that is accepted too, while clients change from one to the other."`
-	MediaTLSCertFile    string        `env:"MEDIA_TLS_CERT_FILE" doc:"PEM file of the media service's certificate chain; with it the service speaks HTTPS only. Read again when it changes, and on SIGHUP."`
+	MediaTLSCertFile    string        `env:"MEDIA_TLS_CERT_FILE" doc:"PEM file of the media service's certificate chain; with it the service speaks HTTPS only. Read again when it changes."`
 	MediaTLSKeyFile     string        `env:"MEDIA_TLS_KEY_FILE" doc:"PEM file of that certificate's key."`
 	MediaMaxObjectBytes int           `env:"MEDIA_MAX_OBJECT_BYTES" default:"16777216" min:"1" max:"1073741824" doc:"The largest object that is stored."`
 	MediaMaxBytes       int           `env:"MEDIA_MAX_BYTES" default:"0" min:"0" max:"1125899906842624" doc:"Bytes of all objects together; over it the least recently used go. 0: no cap."`

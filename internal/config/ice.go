@@ -3,9 +3,7 @@ package config
 import (
 	"errors"
 	"fmt"
-	"net"
 	"slices"
-	"strconv"
 	"strings"
 
 	"github.com/go-json-experiment/json"
@@ -98,27 +96,10 @@ func readICEServers(value string) ([]ICEServer, error) {
 // iceURL checks the form of RFC 7064 and RFC 7065.
 func iceURL(u string) bool {
 	scheme, rest, _ := strings.Cut(u, ":")
-	address, query, asked := strings.Cut(rest, "?")
-	switch scheme {
-	case "stun", "stuns":
-		if asked {
-			return false
-		}
-	case "turn", "turns":
-		if asked && query != "transport=udp" && query != "transport=tcp" {
-			return false
-		}
-	default:
+	a, err := parseAddress(scheme+"://"+rest, []string{"stun", "stuns", "turn", "turns"})
+	if err != nil || len(a.hosts) != 1 || a.User != nil || a.Path != "" || strings.Contains(u, "#") {
 		return false
 	}
-	host, port := address, ""
-	if h, p, err := net.SplitHostPort(address); err == nil {
-		host, port = h, p
-		if n, err := strconv.ParseUint(port, 10, 16); err != nil || n == 0 {
-			return false
-		}
-	} else if strings.Contains(strings.Trim(address, "[]"), ":") != strings.HasPrefix(address, "[") {
-		return false
-	}
-	return host != "" && !strings.ContainsAny(host, " /@?#\t\"'<>\\")
+	_, query, asked := strings.Cut(rest, "?")
+	return !asked || strings.HasPrefix(scheme, "turn") && (query == "transport=udp" || query == "transport=tcp")
 }

@@ -1,7 +1,9 @@
 package config
 
 import (
+	"cmp"
 	"crypto/rand"
+	"errors"
 	"fmt"
 	"maps"
 	"net/netip"
@@ -16,11 +18,7 @@ import (
 
 // Problem is one thing wrong with the configuration. Value is fit to be shown:
 // secrets in it are masked.
-type Problem struct {
-	Name  string `json:"name"`
-	Value string `json:"value,omitempty"`
-	Text  string `json:"text"`
-}
+type Problem struct{ Name, Value, Text string }
 
 func (p Problem) Error() string {
 	if p.Value == "" {
@@ -42,10 +40,7 @@ func (p Problems) Error() string {
 }
 
 // Warning is something that works, but hardly as intended.
-type Warning struct {
-	Name string `json:"name"`
-	Text string `json:"text"`
-}
+type Warning struct{ Name, Text string }
 
 func (w Warning) String() string { return w.Name + " " + w.Text }
 
@@ -65,7 +60,7 @@ func Load(environ []string, mode Mode) (Config, []Warning, error) {
 	l.judgeNames()
 	fields := reflect.ValueOf(&l.cfg).Elem()
 	for _, s := range settings() {
-		l.take(s, fields.FieldByIndex(s.index))
+		l.take(s, fields.FieldByIndex(s.Index))
 	}
 	l.judgeTogether()
 	if len(l.problems) > 0 {
@@ -93,54 +88,47 @@ func (l *loader) problem(name, value, format string, args ...any) {
 // take fills one field from the environment or its default.
 func (l *loader) take(s setting, field reflect.Value) {
 	value, source := l.env[s.name], Environment
-	if !s.opaque {
+	if s.secret && s.tag("kind") == "" { // to be taken to the letter
+		if value != strings.TrimSpace(value) {
+			l.warn(s.name, "begins or ends with white space, which is taken as part of it")
+		}
+	} else {
 		value = strings.TrimSpace(value)
-	} else if value != strings.TrimSpace(value) {
-		l.warn(s.name, "begins or ends with white space, which is taken as part of it")
 	}
 	if value == "" {
-		value, source = s.def, Default
+		value, source = s.tag("default"), Default
 	}
 	if value == "" {
 		return
 	}
 	l.cfg.sources[s.name] = source
-	if reason := s.assign(field, value, l.mode); reason != "" {
-		l.problem(s.name, s.show(value), "%s", reason)
+	if err := s.assign(field, value, l.mode); err != nil {
+		text := "allowed: " + s.allowed(l.mode)
+		if !errors.Is(err, errNotAllowed) {
+			text = err.Error() + "; " + text
+		}
+		l.problem(s.name, s.show(value), "%s", text)
 	}
 }
 
-// assign parses value into the field. It returns what is allowed where the
-// value is not, and never repeats the value.
-func (s setting) assign(field reflect.Value, value string, mode Mode) (reason string) {
-	refused := "allowed: " + s.allowed(mode)
+var errNotAllowed = errors.New("not allowed")
+
+// assign parses value into the field. Its error never repeats the value.
+func (s setting) assign(field reflect.Value, value string, mode Mode) (err error) {
 	switch p := field.Addr().Interface().(type) {
 	case *bool:
-		switch strings.ToLower(value) {
-		case "true", "1":
-			*p = true
-		case "false", "0":
-			*p = false
-		default:
-			return refused
+		if *p, err = strconv.ParseBool(strings.ToLower(value)); err != nil {
+			return errNotAllowed
 		}
 	case *int:
-		n, err := strconv.Atoi(value)
-		if err != nil || n < must(strconv.Atoi(s.min)) || n > must(strconv.Atoi(s.max)) {
-			return refused
-		}
-		*p = n
+		return within(p, value, s, strconv.Atoi)
 	case *time.Duration:
-		d, err := time.ParseDuration(value)
-		if err != nil || d < must(time.ParseDuration(s.min)) || d > must(time.ParseDuration(s.max)) {
-			return refused
-		}
-		*p = d
+		return within(p, value, s, time.ParseDuration)
 	case *[]netip.Prefix:
 		for part := range strings.SplitSeq(value, ",") {
 			prefix, ok := parsePrefix(strings.TrimSpace(part))
 			if !ok {
-				return refused
+				return errNotAllowed
 			}
 			*p = append(*p, prefix)
 		}
@@ -148,52 +136,54 @@ func (s setting) assign(field reflect.Value, value string, mode Mode) (reason st
 		for part := range strings.SplitSeq(value, ",") {
 			part = strings.TrimSpace(part)
 			if part == "" || s.oneof != nil && (!slices.Contains(s.oneof, part) || slices.Contains(*p, part)) {
-				return refused
+				return errNotAllowed
 			}
 			*p = append(*p, part)
 		}
 	case *redact.Secret:
-		if s.min != "" && mode != Tool && len(value) < must(strconv.Atoi(s.min)) {
-			return fmt.Sprintf("has %d bytes; %s", len(value), refused)
+		if least, _ := strconv.Atoi(s.tag("min")); len(value) < least && mode != Tool {
+			return fmt.Errorf("has %d bytes", len(value))
 		}
 		*p = redact.Secret(value)
-		return s.checkKind(value, mode, refused)
+		return s.checkKind(value, mode)
 	case *string:
 		if s.oneof != nil {
-			i := slices.Index(s.oneof, strings.ToLower(value))
-			if i < 0 {
-				return refused
+			if value = strings.ToLower(value); !slices.Contains(s.oneof, value) {
+				return errNotAllowed
 			}
-			value = s.oneof[i]
 		}
 		*p = value
-		if strings.HasPrefix(s.kind, "url:") {
+		if kind, _ := s.kindIn(mode); kind == "url" {
 			*p = strings.TrimRight(value, "/") // so that paths can be appended
 		}
-		return s.checkKind(value, mode, refused)
+		return s.checkKind(value, mode)
 	default:
 		panic("config: no parser for the type of " + s.name)
 	}
-	return ""
+	return nil
 }
 
-func (s setting) checkKind(value string, mode Mode, refused string) string {
-	var err error
-	switch kind := s.kindIn(mode); {
-	case strings.HasPrefix(kind, "url:"):
+// within takes a number that lies in the setting's bounds.
+func within[T cmp.Ordered](to *T, value string, s setting, parse func(string) (T, error)) (err error) {
+	if *to, err = parse(value); err != nil || *to < must(parse(s.tag("min"))) || *to > must(parse(s.tag("max"))) {
+		return errNotAllowed
+	}
+	return nil
+}
+
+func (s setting) checkKind(value string, mode Mode) (err error) {
+	switch kind, detail := s.kindIn(mode); kind {
+	case "url":
 		var a address
-		if a, err = parseAddress(value, strings.Split(kind[len("url:"):], ",")); err == nil {
+		if a, err = parseAddress(value, strings.Split(detail, ",")); err == nil {
 			err = a.fits(s.secret)
 		}
-	case kind == "pem":
+	case "pem":
 		_, err = parseBundle(value)
-	case kind == "ice":
+	case "ice":
 		_, err = parseICEServers(value)
 	}
-	if err != nil {
-		return err.Error() + "; " + refused
-	}
-	return ""
+	return err
 }
 
 // parsePrefix takes an address for the range of that one address. Ranges of
@@ -247,7 +237,7 @@ func (l *loader) judgeTogether() {
 	c := &l.cfg
 	if l.mode == Serve {
 		for _, s := range settings() {
-			if _, set := c.sources[s.name]; s.required == "serve" && !set {
+			if _, set := c.sources[s.name]; s.tag("required") == "serve" && !set {
 				l.problem(s.name, "", "is not set, and telapi serve needs it; allowed: %s", s.allowed(l.mode))
 			}
 		}
@@ -274,7 +264,7 @@ func (l *loader) judgeTogether() {
 			l.warn("DATABASE_SSL_MODE", "is %s and replaces sslmode=%s of DATABASE_URL: remove one of them", c.DatabaseSSLMode, mode)
 		}
 	}
-	if r, err := c.Redis(); err == nil && r.TLS && c.IsSet("REDIS_TLS_ENABLED") && !c.RedisTLSEnabled {
+	if strings.HasPrefix(c.RedisURL.Reveal(), "rediss:") && c.IsSet("REDIS_TLS_ENABLED") && !c.RedisTLSEnabled {
 		l.warn("REDIS_TLS_ENABLED", "is false, but REDIS_URL asks for TLS with rediss://: TLS stays on")
 	}
 	if list, err := c.ICEServerList(); err == nil && l.mode != Tool && c.TURNSecret == "" && slices.ContainsFunc(list, ICEServer.NeedsCredential) {

@@ -100,7 +100,7 @@ func TestAllProblemsAreReportedAtOnce(t *testing.T) {
 		"OTEL_EXPORTER_OTLP_ENDPOINT=collector:4318":                 `OTEL_EXPORTER_OTLP_ENDPOINT=[redacted]: not a URL; allowed`,
 		"JWT_SECRET=hunter2":                                         `JWT_SECRET=[redacted]: has 7 bytes; allowed: at least 32 bytes`,
 		"DATABASE_URL=mysql://app:hunter2@db/x":                      `DATABASE_URL=mysql://app:[redacted]@db/x: another scheme; allowed: a URL with postgres:// or postgresql:// and a host`,
-		"REDIS_URL=redis://app:hunter2@kv:6379/one?password=hunter2": `REDIS_URL=redis://app:[redacted]@kv:6379/one?password=[redacted]: the path is not a database number; allowed`,
+		"REDIS_URL=redis://app:hunter2@kv:6379/one?password=hunter2": `REDIS_URL=redis://app:[redacted]@kv:6379/one?[redacted]: the path is not a database number; allowed`,
 		"TTS_MEDIA_CACHE_BASE_URL=http://media.example":              `TTS_MEDIA_CACHE_BASE_URL=http://media.example: another scheme; allowed: a URL with https:// and a host`,
 		"TTS_MEDIA_CACHE_CA_BUNDLE=hunter2":                          `TTS_MEDIA_CACHE_CA_BUNDLE=[redacted]: no certificate`,
 		"API_TLS_ENABLED=true":                                       `EDGE_TLS_FULLCHAIN_B64: is not set, and API_TLS_ENABLED=true needs it`,
@@ -205,7 +205,7 @@ func TestEffectiveConfigurationShowsNoSecret(t *testing.T) {
 	}
 	for _, want := range []string{
 		"JWT_SECRET=[redacted] environment",
-		"DATABASE_URL=postgres://app:[redacted]@db1:5432,db2/x?password=[redacted]&sslmode=require environment",
+		"DATABASE_URL=postgres://app:[redacted]@db1:5432,db2/x?[redacted] environment",
 		"DATABASE_SSL_MODE=require DATABASE_URL",
 		"REDIS_URL=redis://:[redacted]@kv/1 environment",
 		"TELAPI_PORT=5 environment",
@@ -223,12 +223,12 @@ func TestEffectiveConfigurationShowsNoSecret(t *testing.T) {
 
 func TestEverySettingIsDescribedAndItsDefaultIsAllowed(t *testing.T) {
 	for _, s := range settings() {
-		if s.doc == "" || s.section == "" || s.allowed(Serve) == "" {
+		if s.tag("doc") == "" || s.section == "" || s.allowed(Serve) == "" {
 			t.Errorf("%s lacks a description or section", s.name)
 		}
-		if s.def != "" {
-			if reason := s.assign(reflect.New(s.typ).Elem(), s.def, Serve); reason != "" {
-				t.Errorf("the default of %s is refused: %s", s.name, reason)
+		if value := s.tag("default"); value != "" {
+			if err := s.assign(reflect.New(s.Type).Elem(), value, Serve); err != nil {
+				t.Errorf("the default of %s is refused: %v", s.name, err)
 			}
 		}
 	}
@@ -236,7 +236,7 @@ func TestEverySettingIsDescribedAndItsDefaultIsAllowed(t *testing.T) {
 
 func FuzzLoad(f *testing.F) {
 	for i, s := range settings() {
-		f.Add(i, "1", s.def)
+		f.Add(i, "1", s.tag("default"))
 		f.Add(i, "redis://:p@h1:1,[::1]:2/0?x=%41", "x,y")
 	}
 	f.Add(0, "postgres://%zz", "\xff\x00")
@@ -245,10 +245,10 @@ func FuzzLoad(f *testing.F) {
 		all := settings()
 		s := all[max(0, which%len(all))]
 		entries := []string{s.name + "=" + value, "TELAPI_" + tail + "=" + value}
-		if s.secret && !strings.HasPrefix(s.kind, "url:") {
+		if kind, schemes := s.kindIn(Dev); s.secret && kind != "url" {
 			entries = append(entries, s.name+"="+marker+value)
 		} else if s.secret {
-			scheme, _, _ := strings.Cut(s.kind[len("url:"):], ",")
+			scheme, _, _ := strings.Cut(schemes, ",")
 			entries = append(entries, s.name+"="+scheme+"://user:"+marker+value)
 		}
 		for _, entry := range entries {

@@ -2,6 +2,7 @@ package config
 
 import (
 	"bytes"
+	"cmp"
 	"fmt"
 	"maps"
 	"net/netip"
@@ -27,7 +28,7 @@ func (c Config) Effective() []Setting {
 	fields := reflect.ValueOf(c)
 	for _, s := range settings() {
 		value := ""
-		switch v := fields.FieldByIndex(s.index).Interface().(type) {
+		switch v := fields.FieldByIndex(s.Index).Interface().(type) {
 		case redact.Secret:
 			value = s.show(v.Reveal())
 		case []netip.Prefix:
@@ -41,11 +42,7 @@ func (c Config) Effective() []Setting {
 		default:
 			value = fmt.Sprint(v)
 		}
-		source := c.sources[s.name]
-		if source == "" {
-			source = Default
-		}
-		list = append(list, Setting{s.name, value, source, s.doc})
+		list = append(list, Setting{s.name, value, cmp.Or(c.sources[s.name], Default), s.tag("doc")})
 	}
 	return list
 }
@@ -80,12 +77,12 @@ func Reference() []byte {
 			fmt.Fprintf(&b, "\n## %s\n\n| Name | Default | Allowed | Meaning |\n|---|---|---|---|\n", section)
 		}
 		def := "none"
-		if s.def != "" {
-			def = "`" + s.def + "`"
+		if value := s.tag("default"); value != "" {
+			def = "`" + value + "`"
 		}
-		doc := s.doc
-		if s.required != "" {
-			doc += " Required by telapi " + s.required + "."
+		doc := s.tag("doc")
+		if command := s.tag("required"); command != "" {
+			doc += " Required by telapi " + command + "."
 		}
 		fmt.Fprintf(&b, "| `%s` | %s | %s | %s |\n", s.name, def, cell(s.allowed(Dev)), cell(doc))
 	}

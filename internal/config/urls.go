@@ -2,11 +2,12 @@ package config
 
 import (
 	"cmp"
+	"crypto/tls"
 	"errors"
 	"fmt"
-	"maps"
 	"net"
 	"net/url"
+	"os"
 	"slices"
 	"strconv"
 	"strings"
@@ -101,26 +102,21 @@ func maskURL(raw string) string {
 	if err != nil {
 		return redact.Mark
 	}
-	var b strings.Builder
-	b.WriteString(a.Scheme + "://")
+	user, query := "", ""
 	if a.User != nil {
 		if _, has := a.User.Password(); has {
-			b.WriteString(url.User(a.User.Username()).String() + ":")
+			user = url.User(a.User.Username()).String() + ":"
 		}
-		b.WriteString(redact.Mark + "@")
+		user += redact.Mark + "@"
 	}
-	for i, h := range a.hosts {
-		b.WriteString(strings.Repeat(",", min(i, 1)) + h.Host)
+	if a.RawQuery != "" {
+		query = "?" + redact.Mark
 	}
-	b.WriteString(a.EscapedPath())
-	for i, key := range slices.Sorted(maps.Keys(a.query)) {
-		value := redact.Mark
-		if key == "sslmode" || key == "sslrootcert" {
-			value = url.QueryEscape(a.query.Get(key))
-		}
-		b.WriteString("?&"[min(i, 1):][:1] + url.QueryEscape(key) + "=" + value)
+	var hosts []string
+	for _, h := range a.hosts {
+		hosts = append(hosts, h.Host)
 	}
-	return b.String()
+	return a.Scheme + "://" + user + strings.Join(hosts, ",") + a.EscapedPath() + query
 }
 
 // databaseURL is for what Load has checked; without one it fails.
@@ -147,8 +143,7 @@ type RedisOptions struct {
 	Username string
 	Password redact.Secret
 	DB       int
-	TLS      bool
-	CAFile   string // PEM; empty: the system's roots
+	TLS      *tls.Config // nil: none
 }
 
 // Redis takes REDIS_URL apart and puts the TLS settings on top. Without a URL it
@@ -165,8 +160,19 @@ func (c Config) Redis() (RedisOptions, error) {
 	if err != nil {
 		return RedisOptions{}, fmt.Errorf("REDIS_URL: %w", err)
 	}
-	o.TLS = o.TLS || c.RedisTLSEnabled
-	o.CAFile = c.RedisTLSCAFile
+	if a.Scheme == "redis" && !c.RedisTLSEnabled {
+		return o, nil
+	}
+	o.TLS = &tls.Config{MinVersion: tls.VersionTLS12}
+	if c.RedisTLSCAFile != "" {
+		bundle, err := os.ReadFile(c.RedisTLSCAFile)
+		if err == nil {
+			o.TLS.RootCAs, err = parseBundle(string(bundle))
+		}
+		if err != nil {
+			return RedisOptions{}, fmt.Errorf("REDIS_TLS_CA_FILE=%s: %w", c.RedisTLSCAFile, err)
+		}
+	}
 	return o, nil
 }
 
@@ -190,6 +196,5 @@ func (a address) redis() (o RedisOptions, err error) {
 	case len(a.query) > 0:
 		return o, errors.New("has a query")
 	}
-	o.TLS = a.Scheme == "rediss"
 	return o, nil
 }

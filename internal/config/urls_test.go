@@ -1,12 +1,16 @@
 package config
 
 import (
+	"crypto/tls"
 	"fmt"
+	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
 
 	"telapi/internal/redact"
+	"telapi/test/servers"
 )
 
 func TestRedisURLIsTakenApart(t *testing.T) {
@@ -14,22 +18,30 @@ func TestRedisURLIsTakenApart(t *testing.T) {
 		"redis://kv":                           {Addrs: []string{"kv:6379"}},
 		"redis://kv:7000/3":                    {Addrs: []string{"kv:7000"}, DB: 3},
 		"redis://:p%40ss%2F@h1:1,h2:2,[::1]/0": {Addrs: []string{"h1:1", "h2:2", "[::1]:6379"}, Password: "p@ss/"},
-		"rediss://app:secret@kv":               {Addrs: []string{"kv:6379"}, Username: "app", Password: "secret", TLS: true},
+		"rediss://app:secret@kv":               {Addrs: []string{"kv:6379"}, Username: "app", Password: "secret", TLS: &tls.Config{}},
 		" redis://kv/ \n":                      {Addrs: []string{"kv:6379"}},
 	} {
 		c, _ := load(t, Tool, "REDIS_URL="+raw)
 		got, err := c.Redis()
 		if err != nil || !slices.Equal(got.Addrs, want.Addrs) || got.Username != want.Username || got.Password != want.Password ||
-			got.DB != want.DB || got.TLS != want.TLS {
+			got.DB != want.DB || (got.TLS == nil) != (want.TLS == nil) {
 			t.Errorf("%s: %+v (password %q), %v", raw, got, got.Password.Reveal(), err)
 		}
 	}
 }
 
 func TestRedisTLSSettingsComeOnTop(t *testing.T) {
-	c, _ := load(t, Tool, "REDIS_URL=redis://kv", "REDIS_TLS_ENABLED=true", "REDIS_TLS_CA_FILE=/etc/ca.pem")
-	if got, err := c.Redis(); err != nil || !got.TLS || got.CAFile != "/etc/ca.pem" {
-		t.Errorf("got %+v, %v", got, err)
+	certificate := servers.NewCA(t).PEM()
+	file := filepath.Join(t.TempDir(), "ca.pem")
+	for content, want := range map[string]string{string(certificate): "", "no certificate": "REDIS_TLS_CA_FILE=" + file} {
+		if err := os.WriteFile(file, []byte(content), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		c, _ := load(t, Tool, "REDIS_URL=redis://kv", "REDIS_TLS_ENABLED=true", "REDIS_TLS_CA_FILE="+file)
+		got, err := c.Redis()
+		if want == "" && (err != nil || got.TLS == nil || got.TLS.RootCAs == nil) || want != "" && !strings.Contains(fmt.Sprint(err), want) {
+			t.Errorf("got %+v, %v, want %q", got, err, want)
+		}
 	}
 	if got, err := (Config{RedisTLSEnabled: true}).Redis(); err != nil || got.Addrs != nil {
 		t.Errorf("without a URL: %+v, %v", got, err)

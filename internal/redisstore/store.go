@@ -33,6 +33,9 @@ type Options struct {
 	DB       int          // 0 with a cluster
 	TLS      *tls.Config  // nil: none
 	Logger   *slog.Logger // required
+	// Patience is how long an operation waits for a store that is away. Servers
+	// have none.
+	Patience time.Duration
 
 	embedded bool
 }
@@ -104,6 +107,12 @@ func (s *Store) Ping(ctx context.Context) error { return s.do(ctx, "ping", probe
 // do runs one operation and explains its failure.
 func (s *Store) do(ctx context.Context, doing string, operate func(context.Context, rueidis.Client) error) error {
 	now := s.state.Load()
+	if now.client == nil && s.opts.Patience > 0 {
+		waiting, cancel := context.WithTimeout(ctx, s.opts.Patience)
+		_ = s.Connect(waiting)
+		cancel()
+		now = s.state.Load()
+	}
 	if now.client == nil {
 		return fault.Unavailable(subject, now.err)
 	}

@@ -22,9 +22,10 @@ var ErrNewerSchema = errors.New("the database belongs to a newer telapi")
 
 // Schema is how far a database has been migrated.
 type Schema struct {
-	Current int64    // 0: not at all
-	Newest  int64    // what this program brings
-	Pending []string // files still to run, in order
+	Database string   `json:"database"`
+	Current  int64    `json:"current"` // 0: not at all
+	Newest   int64    `json:"newest"`  // what this program brings
+	Pending  []string `json:"pending"` // files still to run, in order
 }
 
 // MigrationStatus compares the database with the migrations of this program,
@@ -33,7 +34,7 @@ type Schema struct {
 func (s *Store) MigrationStatus(ctx context.Context) (Schema, error) {
 	ctx, cancel := context.WithTimeout(ctx, statementTimeout)
 	defer cancel()
-	var schema Schema
+	schema := Schema{Database: s.String()}
 	var begun bool
 	err := s.db.QueryRowContext(ctx, s.engine.versionTable).Scan(&begun)
 	if err == nil && begun {
