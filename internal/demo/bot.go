@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"maps"
 	"net"
 	"net/http"
 	"strings"
@@ -20,7 +21,10 @@ import (
 	"telapi/internal/timeline"
 )
 
-const maxRequest = 64 << 10
+const (
+	maxRequest = 64 << 10
+	maxAnswer  = 16 << 20 // audio
+)
 
 // order is what a runtime asks the bot, and how to answer.
 type order struct {
@@ -42,7 +46,7 @@ type botClient struct {
 
 // ask returns in how many parts the bot will answer.
 func (b *botClient) ask(ctx context.Context, ch *callruntime.Channel, q question, item callruntime.WorkItem) (int, error) {
-	status, answer, err := postJSON(ctx, b.client, b.url, "", order{q, ch.ID, callback{b.api + item.Path, item.Token}})
+	status, answer, err := exchange(ctx, b.client, http.MethodPost, b.url, nil, order{q, ch.ID, callback{b.api + item.Path, item.Token}})
 	if err == nil && status != http.StatusAccepted {
 		err = fmt.Errorf("the bot answers %d", status)
 	}
@@ -119,7 +123,7 @@ func (b *Bot) take(w http.ResponseWriter, r *http.Request) {
 func (b *Bot) answer(ctx context.Context, o order, body any) {
 	b.events.Tell(o.ChannelID, timeline.Bot, timeline.Service, timeline.Callback, fmt.Sprintf("posts its answer, part %d", o.Part), body)
 	for range 3 {
-		status, receipt, err := postJSON(ctx, b.client, o.Callback.URL, o.Callback.Token, body)
+		status, receipt, err := exchange(ctx, b.client, http.MethodPost, o.Callback.URL, http.Header{"Token": {o.Callback.Token}}, body)
 		if err == nil {
 			b.events.Tell(o.ChannelID, timeline.Service, timeline.Bot, timeline.Callback, receiptTitle(status, receipt), jsontext.Value(receipt))
 		}
@@ -145,24 +149,23 @@ func receiptTitle(status int, receipt []byte) string {
 	return title
 }
 
-func postJSON(ctx context.Context, client *http.Client, url, token string, body any) (int, []byte, error) {
+// exchange sends a body as JSON, with a credential in a header of its own.
+func exchange(ctx context.Context, client *http.Client, method, url string, credential http.Header, body any) (int, []byte, error) {
 	raw, err := json.Marshal(body)
 	if err != nil {
 		return 0, nil, err
 	}
-	req, err := http.NewRequestWithContext(ctx, http.MethodPost, url, bytes.NewReader(raw))
+	req, err := http.NewRequestWithContext(ctx, method, url, bytes.NewReader(raw))
 	if err != nil {
 		return 0, nil, err
 	}
+	maps.Copy(req.Header, credential)
 	req.Header.Set("Content-Type", "application/json")
-	if token != "" {
-		req.Header.Set("token", token)
-	}
 	resp, err := client.Do(req)
 	if err != nil {
 		return 0, nil, err
 	}
 	defer resp.Body.Close()
-	answer, err := io.ReadAll(io.LimitReader(resp.Body, maxRequest))
+	answer, err := io.ReadAll(io.LimitReader(resp.Body, maxAnswer))
 	return resp.StatusCode, answer, err
 }

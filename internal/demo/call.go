@@ -22,7 +22,7 @@ type call struct {
 	now   func() time.Time
 
 	settings settings
-	timers   timers
+	timers   map[timer]alarm
 	greeted  bool
 	queue    []item     // to be played or done; the first is under way
 	digits   string     // collected so far
@@ -58,9 +58,7 @@ type question struct {
 }
 
 func newCall(mode string, h hands, now func() time.Time) *call {
-	c := &call{mode: mode, hands: h, now: now, settings: defaultSettings()}
-	c.timers = timers{now: now, due: map[timer]time.Time{}}
-	return c
+	return &call{mode: mode, hands: h, now: now, settings: defaultSettings(), timers: map[timer]alarm{}}
 }
 
 const greeting = "Hello, this is the demo bot. Say help to hear what I understand."
@@ -85,12 +83,12 @@ func (c *call) entry(e wire.Entry) {
 	case wire.KindSession:
 		if e.Event == "connected" && !c.greeted {
 			c.greeted = true
-			c.say(item{text: greeting})
+			c.say(item{sentence: sentence{Text: greeting}})
 		}
 	case wire.KindBotMessage:
-		c.say(item{text: e.Text, voice: e.Form == wire.FormVoice, noCache: e.DisableTTSCache})
+		c.say(item{sentence: sentence{Text: e.Text, DisableCache: e.DisableTTSCache}, voice: e.Form == wire.FormVoice})
 	case wire.KindLLMResult:
-		c.say(item{text: *e.Content})
+		c.say(item{sentence: sentence{Text: *e.Content}})
 	case wire.KindBotEvent:
 		c.botEvent(e)
 	case wire.KindCommand:
@@ -103,40 +101,33 @@ func (c *call) entry(e wire.Entry) {
 		c.tell("The bot did not answer in time. Try something else.")
 	case wire.KindChannelEnded:
 		c.left = true
-		c.timers.clear()
+		clear(c.timers)
 	}
 }
 
 func (c *call) frame(m *wire.ChannelMessage) {
-	switch m.Type {
-	case wire.TypeChat:
-		var said struct {
-			Text string `json:"text"`
-		}
-		if json.Unmarshal(m.Chat, &said) != nil || strings.TrimSpace(said.Text) == "" || c.leaving != nil {
-			return
-		}
-		if is(c.settings.dtmf.BargeIn) && int64(len(strings.Fields(said.Text))) >= value(c.settings.dtmf.BargeInMinWordCount) {
+	var said struct {
+		Text      string `json:"text"`  // of a chat
+		Type      string `json:"type"`  // of a browser action
+		Digit     string `json:"digit"` // that it pressed
+		Name      string `json:"name"`  // of an action that has a result
+		Confirmed bool   `json:"confirmed"`
+	}
+	if payload, _ := m.Payload(); payload == nil || json.Unmarshal(*payload, &said) != nil {
+		return
+	}
+	switch {
+	case m.Type == wire.TypeActionResult && said.Name == "confirm":
+		c.confirmed(said.Confirmed)
+	case c.leaving != nil:
+	case m.Type == wire.TypeChat && strings.TrimSpace(said.Text) != "":
+		if of(c.settings.dtmf.BargeIn) && int64(len(strings.Fields(said.Text))) >= of(c.settings.dtmf.BargeInMinWordCount) {
 			c.interrupt()
 		}
 		c.ask(question{Text: said.Text, Part: 1})
-	case wire.TypeActionResult:
-		var answer struct {
-			Name      string `json:"name"`
-			Confirmed bool   `json:"confirmed"`
-		}
-		if json.Unmarshal(m.ActionResult, &answer) == nil && answer.Name == "confirm" {
-			c.confirmed(answer.Confirmed)
-		}
-	case wire.TypeBrowserAction:
-		var pressed struct {
-			Type  string `json:"type"`
-			Digit string `json:"digit"`
-		}
-		if json.Unmarshal(m.BrowserAction, &pressed) == nil && pressed.Type == "dtmf" && c.leaving == nil {
-			for _, digit := range pressed.Digit {
-				c.digit(string(digit))
-			}
+	case m.Type == wire.TypeBrowserAction && said.Type == "dtmf":
+		for _, digit := range said.Digit {
+			c.digit(string(digit))
 		}
 	}
 }
@@ -144,7 +135,7 @@ func (c *call) frame(m *wire.ChannelMessage) {
 // say shows a text to the browser and, where the call is spoken, plays it.
 func (c *call) say(i item) {
 	spoken := i.voice || c.mode != "chat"
-	c.hands.send(wire.TypeChat, chat{Text: i.text, From: i.from(), Spoken: spoken})
+	c.hands.send(wire.TypeChat, chat{Text: i.Text, From: i.from(), Spoken: spoken})
 	if spoken {
 		c.enqueue(i)
 	}
@@ -183,14 +174,13 @@ func (c *call) command(e wire.Entry) {
 	if head := e.Command.Head(); head.RequireConfirmation {
 		head.RequireConfirmation = false
 		c.confirm = func() { c.command(e) }
-		c.timers.set(confirmation, confirmLimit)
+		c.after(confirmation, confirmLimit, func() { c.confirmed(false) })
 		c.hands.send(wire.TypeAction, map[string]any{"name": "confirm", "command": e.Command})
 		return
 	}
 	switch cmd := e.Command.Command.(type) {
 	case *wire.Hangup:
-		delay := time.Duration(value(cmd.DelayBotDisconnectMs)) * time.Millisecond
-		c.leave(func() { c.timers.set(disconnect, delay) }, "hangup")
+		c.leave(func() { c.after(disconnect, ms(cmd.DelayBotDisconnectMs), func() { c.over("hangup") }) }, "hangup")
 	case *wire.Transfer:
 		c.leave(func() {
 			c.hands.send(wire.TypeAction, transfer{"transfer", cmd.Target, cmd.Message})
@@ -208,7 +198,7 @@ func (c *call) command(e wire.Entry) {
 
 // confirmed is the caller's answer to the last question of that sort.
 func (c *call) confirmed(yes bool) {
-	delete(c.timers.due, confirmation)
+	delete(c.timers, confirmation)
 	do := c.confirm
 	c.confirm = nil
 	switch {
@@ -229,7 +219,7 @@ type transfer struct {
 // settingsChanged lets what is configured take effect on what is under way.
 func (c *call) settingsChanged() {
 	c.hands.note("", timeline.Command, "settings changed at once", nil)
-	if c.digits != "" && !is(c.settings.dtmf.Enabled) {
+	if c.digits != "" && !of(c.settings.dtmf.Enabled) {
 		c.submit()
 	}
 	c.watchSilence()
@@ -253,7 +243,7 @@ func (c *call) leave(how func(), what string) {
 func (c *call) over(reason string) {
 	if !c.left {
 		c.left = true
-		c.timers.clear()
+		clear(c.timers)
 		c.hands.end(reason)
 	}
 }

@@ -10,15 +10,15 @@ import (
 // digit is one key the caller pressed.
 func (c *call) digit(digit string) {
 	dtmf := c.settings.dtmf
-	submits := is(dtmf.Enabled) && digit == text(dtmf.Terminator)
-	if allowed := text(dtmf.DTMFDigits); !submits && allowed != "" && !strings.Contains(allowed, digit) {
+	submits := of(dtmf.Enabled) && digit == of(dtmf.Terminator)
+	if allowed := of(dtmf.DTMFDigits); !submits && allowed != "" && !strings.Contains(allowed, digit) {
 		c.hands.note("", timeline.Frame, "digit "+digit+" is ignored", nil)
 		return
 	}
-	if is(dtmf.BargeIn) && is(dtmf.BargeInOnDTMF) {
+	if of(dtmf.BargeIn) && of(dtmf.BargeInOnDTMF) {
 		c.interrupt()
 	}
-	if !is(dtmf.SendDTMF) {
+	if !of(dtmf.SendDTMF) {
 		return
 	}
 	if submits {
@@ -26,23 +26,23 @@ func (c *call) digit(digit string) {
 		return
 	}
 	c.digits += digit
-	if most := value(dtmf.MaxDigits); !is(dtmf.Enabled) || most > 0 && int64(len(c.digits)) >= most {
+	if most := of(dtmf.MaxDigits); !of(dtmf.Enabled) || most > 0 && int64(len(c.digits)) >= most {
 		c.submit()
 		return
 	}
 	if wait := ms(dtmf.InterDigitTimeoutMs); wait > 0 {
-		c.timers.set(interDigit, wait)
+		c.after(interDigit, wait, c.submit)
 	}
 	if wait := ms(dtmf.TimeoutMs); wait > 0 && len(c.digits) == 1 {
-		c.timers.set(allDigits, wait)
+		c.after(allDigits, wait, c.submit)
 	}
 }
 
 // submit forwards what was collected to the bot, and shows the caller what was
 // understood.
 func (c *call) submit() {
-	delete(c.timers.due, interDigit)
-	delete(c.timers.due, allDigits)
+	delete(c.timers, interDigit)
+	delete(c.timers, allDigits)
 	if c.digits == "" {
 		return
 	}

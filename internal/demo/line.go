@@ -161,16 +161,16 @@ func (l *line) perform(ctx context.Context, i item, begin func(time.Duration)) (
 		pause(ctx, i.pause)
 		return i.pause, nil
 	}
-	u, err := l.voice.speak(ctx, i)
+	u, err := l.voice.speak(ctx, i.sentence)
 	if err != nil {
 		return 0, err
 	}
 	source := map[bool]string{true: "from the media cache", false: "made"}[u.Cached]
 	l.hub.Tell(l.ch.ID, timeline.Service, timeline.Runtime, timeline.Speech, "speech "+source,
-		map[string]any{"text": i.text, "hash": u.Hash, "cached": u.Cached, "characters": u.Characters, "url": u.URL})
+		map[string]any{"text": i.Text, "hash": u.Hash, "cached": u.Cached, "characters": u.Characters, "url": u.URL})
 	frames := (len(u.Audio) + frameBytes - 1) / frameBytes
 	length := time.Duration(frames) * frameLength
-	l.note(timeline.Browser, timeline.Speech, "plays: "+i.text, map[string]int64{"ms": length.Milliseconds()})
+	l.note(timeline.Browser, timeline.Speech, "plays: "+i.Text, map[string]int64{"ms": length.Milliseconds()})
 	begin(length)
 	start := time.Now()
 	for n := 0; n < frames && ctx.Err() == nil; n++ {

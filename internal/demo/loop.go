@@ -1,6 +1,7 @@
 package demo
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"time"
@@ -37,9 +38,9 @@ func loop(ctx context.Context, from source, c *call, l *ledger) error {
 			}
 		}
 	}()
-	for l.failed() == nil {
+	for l.err == nil {
 		var due <-chan time.Time
-		if _, at, set := c.timers.first(); set {
+		if name, at := c.due(); name != "" {
 			due = time.After(at.Sub(c.now()))
 		}
 		select {
@@ -55,7 +56,7 @@ func loop(ctx context.Context, from source, c *call, l *ledger) error {
 				c.entry(d.Entry)
 			}
 			l.begin("")
-			if d.Position != "" && l.failed() == nil { // audio has none
+			if d.Position != "" && l.err == nil { // audio has none
 				if err := from.Commit(ctx, d.Position); err != nil {
 					return err
 				}
@@ -68,7 +69,7 @@ func loop(ctx context.Context, from source, c *call, l *ledger) error {
 			return ctx.Err()
 		}
 	}
-	return l.failed()
+	return l.err
 }
 
 // ledger is what loop and hands share: reports of what was begun, the entry
@@ -84,10 +85,4 @@ func newLedger() *ledger { return &ledger{reports: make(chan func(*call), 16)} }
 
 func (l *ledger) begin(position string) { l.entry, l.did = position, 0 }
 
-func (l *ledger) failed() error { return l.err }
-
-func (l *ledger) fail(err error) {
-	if l.err == nil {
-		l.err = err
-	}
-}
+func (l *ledger) fail(err error) { l.err = cmp.Or(l.err, err) }

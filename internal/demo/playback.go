@@ -1,6 +1,7 @@
 package demo
 
 import (
+	"slices"
 	"time"
 
 	"telapi/callruntime/wire"
@@ -17,15 +18,23 @@ const (
 // item is something that has its place in the order of playback: speech, a
 // pause, or a command.
 type item struct {
-	text    string
+	sentence
 	voice   bool // spoken in every mode
 	comfort bool
-	noCache bool
 	pause   time.Duration
 	do      func()
+}
 
-	provider, voiceName string // as configured when it was accepted
-	rate                float64
+// sentence is what the API server is asked to speak, as it is configured when the
+// item is accepted.
+type sentence struct {
+	Text         string  `json:"text"`
+	DisableCache bool    `json:"disableCache,omitzero"`
+	Provider     string  `json:"provider,omitzero"`
+	Voice        string  `json:"voice,omitzero"`
+	Speed        float64 `json:"speed,omitzero"`
+	Encoding     string  `json:"encoding"`
+	EndpointID   string  `json:"endpointId"` // whom it is counted for
 }
 
 func (i item) from() string {
@@ -36,7 +45,7 @@ func (i item) from() string {
 }
 
 func (c *call) enqueue(i item) {
-	i.provider, i.voiceName, i.rate = text(c.settings.tts.Provider), c.settings.voice, c.settings.rate
+	i.Provider, i.Voice, i.Speed = of(c.settings.tts.Provider), c.settings.voice, c.settings.rate
 	c.queue = append(c.queue, i)
 	if len(c.queue) == 1 {
 		c.next()
@@ -46,13 +55,13 @@ func (c *call) enqueue(i item) {
 // next begins what is first in the queue, and ends a call that waits for the
 // queue to drain.
 func (c *call) next() {
-	if _, busy := c.timers.due[playback]; busy || c.left {
+	if _, busy := c.timers[playback]; busy || c.left {
 		return
 	}
 	for len(c.queue) > 0 {
 		first := c.queue[0]
 		if first.do == nil {
-			c.timers.set(playback, startLimit)
+			c.after(playback, startLimit, c.stuck)
 			c.hands.play(first)
 			return
 		}
@@ -67,11 +76,17 @@ func (c *call) next() {
 }
 
 // playing says that the first item has begun, and how long it takes.
-func (c *call) playing(length time.Duration) { c.timers.set(playback, length+overrun) }
+func (c *call) playing(length time.Duration) { c.after(playback, length+overrun, c.stuck) }
+
+// stuck gives an item up that takes too long.
+func (c *call) stuck() {
+	c.hands.hush()
+	c.played()
+}
 
 // played says that the first item is over.
 func (c *call) played() {
-	delete(c.timers.due, playback)
+	delete(c.timers, playback)
 	was := c.queue[0]
 	c.queue = c.queue[1:]
 	c.silence.quiet = c.now()
@@ -91,14 +106,8 @@ func (c *call) interrupt() {
 	}
 	c.hands.hush()
 	c.hands.send(wire.TypeControl, map[string]string{"command": "stop_playback"})
-	delete(c.timers.due, playback)
-	var commands []item
-	for _, i := range c.queue {
-		if i.do != nil {
-			commands = append(commands, i)
-		}
-	}
-	c.queue = commands
+	delete(c.timers, playback)
+	c.queue = slices.DeleteFunc(c.queue, func(i item) bool { return i.do == nil })
 	c.silence.quiet = c.now()
 	c.watchSilence()
 	c.next()

@@ -23,19 +23,18 @@ import (
 
 // Demo is what was seeded.
 type Demo struct {
-	TeamID     string
-	EndpointID string
-	Key        redact.Secret
+	TeamID     string        `json:"teamId"`
+	EndpointID string        `json:"endpointId"`
+	KeyID      string        `json:"keyId"`
+	Key        redact.Secret `json:"-"`
 }
 
 // card is how the demo is remembered in the data folder. A key cannot be read
 // back from the database, and one that changes with every start would break
 // the newcomer's second terminal.
 type card struct {
-	TeamID     string `json:"teamId"`
-	EndpointID string `json:"endpointId"`
-	KeyID      string `json:"keyId"`
-	Key        string `json:"key"`
+	Demo
+	Key string `json:"key"`
 }
 
 const cardFile = "demo.json"
@@ -44,13 +43,19 @@ const cardFile = "demo.json"
 // or the database does not know it.
 func Seed(ctx context.Context, dataDir string, teams *team.Registry, endpoints *endpoint.Registry, keys *auth.Keyring) (Demo, error) {
 	path := filepath.Join(dataDir, cardFile)
-	if c, ok := readCard(path); ok {
-		known, err := stillKnown(ctx, c, endpoints, keys)
-		if err != nil {
-			return Demo{}, err
+	var known card
+	raw, err := os.ReadFile(path)
+	if err == nil && json.Unmarshal(raw, &known) == nil { // absent or damaged: made anew
+		k, err := keys.Show(ctx, known.KeyID)
+		if err == nil {
+			_, err = endpoints.Show(ctx, known.EndpointID)
 		}
-		if known {
-			return Demo{c.TeamID, c.EndpointID, redact.Secret(c.Key)}, nil
+		switch {
+		case err == nil && k.RevokedAt.IsZero():
+			known.Demo.Key = redact.Secret(known.Key)
+			return known.Demo, nil
+		case err != nil && !fault.Is(err, fault.NotFound):
+			return Demo{}, err
 		}
 	}
 	t, err := teams.Create(ctx, "Demo team")
@@ -65,10 +70,17 @@ func Seed(ctx context.Context, dataDir string, teams *team.Registry, endpoints *
 	if err != nil {
 		return Demo{}, err
 	}
-	if err := writeCard(path, card{t.ID, e.ID, k.ID, secret.Reveal()}); err != nil {
-		return Demo{}, err
+	made := Demo{t.ID, e.ID, k.ID, secret}
+	if raw, err = json.Marshal(card{made, secret.Reveal()}); err == nil {
+		err = os.MkdirAll(dataDir, 0o700)
 	}
-	return Demo{t.ID, e.ID, secret}, nil
+	if err == nil {
+		err = os.WriteFile(path, raw, 0o600)
+	}
+	if err != nil {
+		return Demo{}, fmt.Errorf("remember the demo key: %w", err)
+	}
+	return made, nil
 }
 
 // flow is an endpoint that shows every mode, and a policy that permits some
@@ -83,41 +95,4 @@ func flow(teamID string) endpoint.Endpoint {
 			{Type: "update_bot_delay_config", Enabled: true},
 		},
 	}}
-}
-
-func stillKnown(ctx context.Context, c card, endpoints *endpoint.Registry, keys *auth.Keyring) (bool, error) {
-	k, err := keys.Show(ctx, c.KeyID)
-	if fault.Is(err, fault.NotFound) {
-		return false, nil
-	}
-	if err != nil {
-		return false, err
-	}
-	if _, err = endpoints.Show(ctx, c.EndpointID); fault.Is(err, fault.NotFound) {
-		return false, nil
-	}
-	return k.RevokedAt.IsZero(), err
-}
-
-func readCard(path string) (card, bool) {
-	var c card
-	raw, err := os.ReadFile(path)
-	if err != nil || json.Unmarshal(raw, &c) != nil {
-		return card{}, false // absent or damaged: made anew
-	}
-	return c, true
-}
-
-func writeCard(path string, c card) error {
-	raw, err := json.Marshal(c)
-	if err == nil {
-		err = os.MkdirAll(filepath.Dir(path), 0o700)
-	}
-	if err == nil {
-		err = os.WriteFile(path, raw, 0o600)
-	}
-	if err != nil {
-		return fmt.Errorf("remember the demo key: %w", err)
-	}
-	return nil
 }

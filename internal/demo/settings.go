@@ -55,20 +55,12 @@ func overlay[T any](current, change *T) {
 	}
 }
 
-func is(b *bool) bool { return b != nil && *b }
-
-func value(n *int64) int64 {
-	if n == nil {
-		return 0
+// of is what a pointer points to, and zero for what is not set.
+func of[T any](p *T) (value T) {
+	if p != nil {
+		value = *p
 	}
-	return *n
+	return value
 }
 
-func ms(n *int64) time.Duration { return time.Duration(value(n)) * time.Millisecond }
-
-func text(s *string) string {
-	if s == nil {
-		return ""
-	}
-	return *s
-}
+func ms(n *int64) time.Duration { return time.Duration(of(n)) * time.Millisecond }

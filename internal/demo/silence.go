@@ -18,20 +18,20 @@ type silence struct {
 // watchSilence sets the timers by what is configured now, reckoned from when
 // the silence began: a changed setting holds at once.
 func (c *call) watchSilence() {
-	delete(c.timers.due, comfort)
-	delete(c.timers.due, giveUp)
+	delete(c.timers, comfort)
+	delete(c.timers, giveUp)
 	if len(c.awaited) == 0 {
 		return
 	}
 	delay := c.settings.delay
-	if c.silence.prompts <= value(delay.BotNoInputRetries) {
+	if c.silence.prompts <= of(delay.BotNoInputRetries) {
 		from := c.silence.since
 		if c.silence.quiet.After(from) {
 			from = c.silence.quiet
 		}
-		c.timers.due[comfort] = from.Add(ms(delay.BotNoInputTimeoutMs))
+		c.timers[comfort] = alarm{from.Add(ms(delay.BotNoInputTimeoutMs)), c.comfort}
 	}
-	c.timers.due[giveUp] = c.silence.since.Add(ms(delay.BotNoInputGiveUpTimeoutMs))
+	c.timers[giveUp] = alarm{c.silence.since.Add(ms(delay.BotNoInputGiveUpTimeoutMs)), c.giveUp}
 }
 
 // comfort prompts the caller to bear with the bot. While something plays the
@@ -43,11 +43,10 @@ func (c *call) comfort() {
 	c.silence.prompts++
 	c.silence.quiet = c.now()
 	delay := c.settings.delay
-	i := item{text: text(delay.BotNoInputSpeech), comfort: true}
-	if url := text(delay.BotNoInputURL); url != "" {
+	if url := of(delay.BotNoInputURL); url != "" {
 		c.hands.send(wire.TypeAction, map[string]string{"name": "play_audio", "url": url})
 	} else {
-		c.say(i)
+		c.say(item{sentence: sentence{Text: of(delay.BotNoInputSpeech)}, comfort: true})
 	}
 	if len(c.queue) == 0 { // not spoken: it was heard already
 		c.comforted()
@@ -58,24 +57,24 @@ func (c *call) comfort() {
 func (c *call) comforted() {
 	c.silence.quiet = c.now()
 	if after := ms(c.settings.delay.ResumeRecognitionTimeoutMs); after > 0 {
-		c.timers.set(recognition, after)
+		c.after(recognition, after, c.resumeRecognition)
 	}
 	c.watchSilence()
 }
 
 // stopComfort makes way for the bot's answer, where that is configured.
 func (c *call) stopComfort() {
-	if is(c.settings.delay.AbortPlayOnBotMessage) && len(c.queue) > 0 && c.queue[0].comfort {
+	if of(c.settings.delay.AbortPlayOnBotMessage) && len(c.queue) > 0 && c.queue[0].comfort {
 		c.hands.hush()
 		c.played()
 	}
-	delete(c.timers.due, recognition)
+	delete(c.timers, recognition)
 }
 
 func (c *call) resumeRecognition() {
 	c.hands.send(wire.TypeStatus, status{Event: "recognition_resumed"})
-	if speech := text(c.settings.delay.ResumeRecognitionSpeech); speech != "" {
-		c.say(item{text: speech, comfort: true})
+	if text := of(c.settings.delay.ResumeRecognitionSpeech); text != "" {
+		c.say(item{sentence: sentence{Text: text}, comfort: true})
 	}
 }
 

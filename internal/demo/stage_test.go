@@ -106,8 +106,8 @@ func (s *stage) ask(q question) string {
 func (s *stage) cancel(id string) { s.see("cancels %s", id) }
 
 func (s *stage) play(i item) {
-	what := i.text
-	if i.noCache {
+	what := i.Text
+	if i.DisableCache {
 		what += " (not from the cache)"
 	}
 	length := s.speech

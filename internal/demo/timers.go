@@ -23,50 +23,36 @@ const (
 // confirmLimit is how long the caller may think about a confirmation.
 const confirmLimit = 30 * time.Second
 
-// timers are when each of them is due.
-type timers struct {
-	now func() time.Time
-	due map[timer]time.Time
+// alarm is what happens then.
+type alarm struct {
+	at   time.Time
+	ring func()
 }
 
-func (t timers) set(name timer, after time.Duration) { t.due[name] = t.now().Add(after) }
-func (t timers) clear()                              { clear(t.due) }
+func (c *call) after(name timer, d time.Duration, ring func()) {
+	c.timers[name] = alarm{c.now().Add(d), ring}
+}
 
-// first is the one that is due first; false: none is set.
-func (t timers) first() (name timer, at time.Time, ok bool) {
-	for n, when := range t.due {
-		if !ok || when.Before(at) || when.Equal(at) && n < name {
-			name, at, ok = n, when, true
+// due is the timer that is due first; empty: none is set.
+func (c *call) due() (first timer, at time.Time) {
+	for name, a := range c.timers {
+		if first == "" || a.at.Before(at) || a.at.Equal(at) && name < first {
+			first, at = name, a.at
 		}
 	}
-	return name, at, ok
+	return first, at
 }
 
 // tick lets happen what is due.
 func (c *call) tick() {
 	for {
-		name, at, ok := c.timers.first()
-		if !ok || at.After(c.now()) {
+		name, at := c.due()
+		if name == "" || at.After(c.now()) {
 			return
 		}
-		delete(c.timers.due, name)
+		ring := c.timers[name].ring
+		delete(c.timers, name)
 		c.hands.note("", timeline.Timer, "time: "+string(name), nil)
-		switch name {
-		case comfort:
-			c.comfort()
-		case giveUp:
-			c.giveUp()
-		case recognition:
-			c.resumeRecognition()
-		case interDigit, allDigits:
-			c.submit()
-		case playback:
-			c.hands.hush()
-			c.played()
-		case confirmation:
-			c.confirmed(false)
-		case disconnect:
-			c.over("hangup")
-		}
+		ring()
 	}
 }

@@ -3,9 +3,8 @@ package telemetry
 import (
 	"fmt"
 	"log/slog"
-	"math"
 	"reflect"
-	"strconv"
+	"slices"
 
 	"github.com/go-json-experiment/json"
 	"go.opentelemetry.io/otel/attribute"
@@ -18,15 +17,8 @@ type cleaner struct{ keep int }
 
 func (c cleaner) text(key, value string) string { return redact.Field(key, value, c.keep) }
 
-// number hides a number where its name says that it is a secret or a phone's.
-func (c cleaner) number(key string, n int64) (hidden string, ok bool) {
-	if n < 1_000_000 && !redact.SecretName(key) { // too short for a phone number
-		return "", false
-	}
-	text := strconv.FormatInt(n, 10)
-	hidden = c.text(key, text)
-	return hidden, hidden != text
-}
+// shortestPhone is how many digits a phone number has at the least.
+const shortestPhone = 7
 
 func (c cleaner) attr(a slog.Attr) slog.Attr {
 	a.Value = c.value(a.Key, a.Value.Resolve())
@@ -39,13 +31,12 @@ func (c cleaner) value(key string, v slog.Value) slog.Value {
 		return slog.StringValue(c.text(key, v.String()))
 	case slog.KindBool:
 		return v // whether there is a secret is none
-	case slog.KindInt64:
-		if hidden, ok := c.number(key, v.Int64()); ok {
-			return slog.StringValue(hidden)
+	case slog.KindInt64, slog.KindUint64:
+		text := v.String()
+		if len(text) < shortestPhone && !redact.SecretName(key) {
+			return v
 		}
-		return v
-	case slog.KindUint64:
-		if hidden, ok := c.number(key, int64(min(v.Uint64(), math.MaxInt64))); ok {
+		if hidden := c.text(key, text); hidden != text {
 			return slog.StringValue(hidden)
 		}
 		return v
@@ -95,41 +86,20 @@ func (c cleaner) any(key string, v any) slog.Value {
 	return slog.StringValue(c.text(key, string(text)))
 }
 
+// attributes of a span stay as they are, or become clean text.
 func (c cleaner) attributes(list []attribute.KeyValue) []attribute.KeyValue {
-	clean := make([]attribute.KeyValue, len(list))
+	clean := slices.Clone(list)
 	for i, a := range list {
-		clean[i] = attribute.KeyValue{Key: a.Key, Value: c.attribute(string(a.Key), a.Value)}
+		text := a.Value.String()
+		switch a.Value.Type() {
+		case attribute.BOOL:
+			continue
+		case attribute.BYTESLICE:
+			text = string(a.Value.AsByteSlice())
+		}
+		if hidden := c.text(string(a.Key), text); hidden != text {
+			clean[i].Value = attribute.StringValue(hidden)
+		}
 	}
 	return clean
-}
-
-func (c cleaner) attribute(key string, v attribute.Value) attribute.Value {
-	switch v.Type() {
-	case attribute.STRING:
-		return attribute.StringValue(c.text(key, v.AsString()))
-	case attribute.INT64:
-		if hidden, ok := c.number(key, v.AsInt64()); ok {
-			return attribute.StringValue(hidden)
-		}
-	case attribute.STRINGSLICE:
-		list := v.AsStringSlice()
-		for i := range list {
-			list[i] = c.text(key, list[i])
-		}
-		return attribute.StringSliceValue(list)
-	case attribute.BYTESLICE:
-		return attribute.ByteSliceValue([]byte(c.text(key, string(v.AsByteSlice()))))
-	case attribute.SLICE:
-		list := v.AsSlice()
-		for i := range list {
-			list[i] = c.attribute(key, list[i])
-		}
-		return attribute.SliceValue(list...)
-	case attribute.MAP:
-		if redact.SecretName(key) {
-			return attribute.StringValue(redact.Mark)
-		}
-		return attribute.MapValue(c.attributes(v.AsMap())...)
-	}
-	return v
 }
