@@ -48,7 +48,6 @@ type App struct {
 	server   *http.Server
 	draining atomic.Bool
 	onlooker onlooker
-	guide    atomic.Pointer[httpapi.Guide]
 	demo     *demonstration // nil: none
 }
 
@@ -72,7 +71,7 @@ func New(ctx context.Context, cfg config.Config, opts Options) (_ *App, err erro
 	if a.listener, err = listen(ctx, cfg); err != nil {
 		return nil, err
 	}
-	if err = a.start(ctx, opts); err != nil {
+	if err := a.start(ctx, opts); err != nil {
 		return nil, err
 	}
 	if a.stores, err = openServerStores(cfg, a.log); err != nil {

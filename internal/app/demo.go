@@ -9,9 +9,12 @@ import (
 	"sync"
 	"time"
 
+	"telapi/callruntime"
+	"telapi/internal/config"
 	"telapi/internal/demo"
 	"telapi/internal/httpapi"
 	"telapi/internal/timeline"
+	"telapi/web"
 )
 
 const (
@@ -25,6 +28,7 @@ type demonstration struct {
 	events *timeline.Hub
 	seeded chan struct{} // closed when the following are known
 	demo   demo.Demo
+	guide  httpapi.Guide
 	err    error
 }
 
@@ -71,16 +75,15 @@ func (a *App) prepareDemo(ctx context.Context) (run func(), err error) {
 		return nil, err
 	}
 	a.demo.demo = seeded
-	guide := &httpapi.Guide{
-		APIKey: seeded.Key.Reveal(), TeamID: seeded.TeamID, Phrases: []httpapi.Phrase{},
+	a.demo.guide = httpapi.Guide{
+		APIKey: seeded.Key.Reveal(), TeamID: seeded.TeamID,
 		Endpoints: []httpapi.GuideEndpoint{{ID: e.ID, Name: e.Name, Modes: e.Modes}},
 	}
-	defer func() { a.guide.Store(guide) }()
 	if !a.demo.lively {
 		return func() {}, nil
 	}
 	for _, p := range demo.Phrases() {
-		guide.Phrases = append(guide.Phrases, httpapi.Phrase(p))
+		a.demo.guide.Phrases = append(a.demo.guide.Phrases, httpapi.Phrase(p))
 	}
 	return a.openDemo(ctx, seeded)
 }
@@ -117,4 +120,56 @@ func (a *App) openDemo(ctx context.Context, seeded demo.Demo) (run func(), err e
 		both.Wait()
 		transport.CloseIdleConnections()
 	}, nil
+}
+
+// openPlayground is nil where there is none to be served.
+func (a *App) openPlayground() *httpapi.Playground {
+	if !a.cfg.Playground {
+		return nil
+	}
+	p := &httpapi.Playground{
+		Files:    web.Playground(),
+		Docs:     web.Docs(),
+		Guide:    func() httpapi.Guide { return httpapi.Guide{} },
+		Onlooker: func() (*callruntime.Runtime, error) { return a.onlooker.open(a.cfg) },
+	}
+	if a.demo != nil {
+		p.Events, p.Guide = a.demo.events, a.demo.tell
+	}
+	return p
+}
+
+// tell is the guide to the demo once there is one.
+func (d *demonstration) tell() (guide httpapi.Guide) {
+	select {
+	case <-d.seeded:
+		guide = d.guide
+	default:
+	}
+	return guide
+}
+
+// onlooker is the access to channels of those who look on. It is opened when
+// the first of them comes: a store that is away must not keep the server from
+// starting.
+type onlooker struct {
+	mu      sync.Mutex
+	runtime *callruntime.Runtime
+}
+
+func (o *onlooker) open(cfg config.Config) (_ *callruntime.Runtime, err error) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if o.runtime == nil {
+		o.runtime, err = OpenRuntime(cfg)
+	}
+	return o.runtime, err
+}
+
+func (o *onlooker) close() {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if o.runtime != nil {
+		o.runtime.Close()
+	}
 }

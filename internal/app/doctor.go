@@ -25,15 +25,9 @@ type Finding struct {
 	Text  string `json:"text"`
 }
 
-// Symptoms are what an operator may hold against the configuration.
-type Symptoms struct {
-	JWTFingerprint string // of the console's secret
-	ConsoleJWT     string // a token the console issued
-}
-
 // Diagnose checks the configuration and everything it points at. It changes
-// nothing.
-func Diagnose(ctx context.Context, env []string, given Symptoms, log io.Writer) []Finding {
+// nothing. A fingerprint of the console's secret is held against ours.
+func Diagnose(ctx context.Context, env []string, fingerprint string, log io.Writer) []Finding {
 	d := &diagnosis{}
 	cfg, warnings, err := config.Load(env, config.Serve)
 	if err == nil {
@@ -47,9 +41,11 @@ func Diagnose(ctx context.Context, env []string, given Symptoms, log io.Writer) 
 			return d.findings
 		}
 	}
-	d.cfg, d.given, d.log = cfg, given, toolLogger(cfg, log)
-	d.look(ctx, "jwt secret", d.fingerprint)
-	d.look(ctx, "jwt secret", d.consoleJWT)
+	d.cfg, d.log = cfg, toolLogger(cfg, log)
+	if len(cfg.JWTSecret) >= auth.MinSecretBytes { // or else the configuration's finding says it
+		text, err := compareSecrets(cfg, fingerprint)
+		d.find("jwt secret", text, err)
+	}
 	d.look(ctx, "database", d.database)
 	d.look(ctx, "key-value store", d.keyValue)
 	d.look(ctx, "media service", d.mediaService)
@@ -59,13 +55,11 @@ func Diagnose(ctx context.Context, env []string, given Symptoms, log io.Writer) 
 
 type diagnosis struct {
 	cfg      config.Config
-	given    Symptoms
 	log      *slog.Logger
 	findings []Finding
 }
 
-// look has something checked, which returns what is well, nothing where there is
-// nothing to be said, or what is wrong.
+// look has something checked, which returns what is well or what is wrong.
 func (d *diagnosis) look(ctx context.Context, check string, into func(context.Context) (string, error)) {
 	text, err := into(ctx)
 	d.find(check, text, err)
@@ -75,9 +69,7 @@ func (d *diagnosis) find(check, text string, err error) {
 	if err != nil {
 		text = err.Error()
 	}
-	if text != "" {
-		d.findings = append(d.findings, Finding{check, err == nil, text})
-	}
+	d.findings = append(d.findings, Finding{check, err == nil, text})
 }
 
 func (d *diagnosis) configuration(warnings []config.Warning, err error) {
@@ -98,30 +90,17 @@ func (d *diagnosis) configuration(warnings []config.Warning, err error) {
 	}
 }
 
-func (d *diagnosis) fingerprint(context.Context) (string, error) {
-	own, expected := d.cfg.JWTSecret.Fingerprint(), d.given.JWTFingerprint
-	switch {
-	case len(d.cfg.JWTSecret) < auth.MinSecretBytes:
-		return "", nil // the configuration's finding says it
+func compareSecrets(cfg config.Config, expected string) (string, error) {
+	switch own := cfg.JWTSecret.Fingerprint(); {
 	case expected == "":
 		return "fingerprint " + own + "; compare it with the console's by --jwt-fingerprint", nil
 	case expected == own:
 		return "fingerprint " + own + ", as given", nil
-	case d.cfg.JWTPrevious != "" && expected == d.cfg.JWTPrevious.Fingerprint():
+	case cfg.JWTPrevious != "" && expected == cfg.JWTPrevious.Fingerprint():
 		return "fingerprint " + expected + ", as given, is that of JWT_SECRET_PREVIOUS: its tokens are accepted until that is removed", nil
+	default:
+		return "", fmt.Errorf("fingerprint is %s, given was %s: JWT_SECRET is not the console's, and every console JWT is answered 401", own, expected)
 	}
-	return "", fmt.Errorf("fingerprint is %s, given was %s: JWT_SECRET is not the console's, and every console JWT is answered 401", own, expected)
-}
-
-func (d *diagnosis) consoleJWT(context.Context) (string, error) {
-	if d.given.ConsoleJWT == "" || len(d.cfg.JWTSecret) < auth.MinSecretBytes {
-		return "", nil
-	}
-	who, err := auth.NewConsoleTokens(jwtSecrets(d.cfg), time.Now).Verify(d.given.ConsoleJWT)
-	if err != nil {
-		return "", fmt.Errorf("the given console JWT is refused: %w", reason(err))
-	}
-	return "the given console JWT is accepted, for team " + who.TeamID, nil
 }
 
 func (d *diagnosis) database(ctx context.Context) (string, error) {

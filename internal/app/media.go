@@ -44,7 +44,7 @@ func NewMedia(ctx context.Context, cfg config.Config, opts Options) (_ *Media, e
 	if err != nil {
 		return nil, err
 	}
-	if err = m.start(ctx, opts); err != nil {
+	if err := m.start(ctx, opts); err != nil {
 		return nil, err
 	}
 	if cfg.MediaTLSCertFile != "" {

@@ -8,12 +8,18 @@ import (
 	"log/slog"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
+
 	"telapi/internal/auth"
 	"telapi/internal/config"
 	"telapi/internal/endpoint"
 	"telapi/internal/fresh"
 	"telapi/internal/ratelimit"
+	"telapi/internal/redisstore"
+	"telapi/internal/speech"
+	"telapi/internal/sqlstore"
 	"telapi/internal/team"
+	"telapi/internal/telemetry"
 	"telapi/internal/usage"
 )
 
@@ -115,3 +121,51 @@ func (n nobody) Limits(ctx context.Context) ([]byte, bool, error) {
 }
 
 func (nobody) SaveLimits(context.Context, []byte, []byte) (bool, error) { return true, nil }
+
+// CleanMedia has an operator's cleanup of the media cache done, or only told.
+func (o *Office) CleanMedia(ctx context.Context, dryRun bool, tell func(speech.Removal)) error {
+	client, err := openMedia(o.cfg)
+	if err != nil {
+		return err
+	}
+	if client == nil {
+		return errors.New("no media service is configured: set TTS_MEDIA_CACHE_BASE_URL as for the server")
+	}
+	defer client.Close()
+	var turns speech.Turns = nobody{}
+	if o.stores.kv != nil {
+		turns = redisstore.NewLeases(o.stores.kv)
+	}
+	janitor := speech.NewJanitor(o.stores.sql, client, turns, o.log, prometheus.NewRegistry(), time.Now)
+	return janitor.Clean(ctx, dryRun, tell)
+}
+
+// Try implements speech.Turns: there is nobody to take turns with.
+func (nobody) Try(ctx context.Context, _ string) (turn context.Context, release func(), held bool, err error) {
+	return ctx, func() {}, true, nil
+}
+
+// Migrate brings the schema up to date, unless only its status is asked for.
+func Migrate(ctx context.Context, cfg config.Config, log io.Writer, statusOnly bool) (sqlstore.Schema, error) {
+	db, err := openDatabase(cfg, toolLogger(cfg, log))
+	if err != nil {
+		return sqlstore.Schema{}, err
+	}
+	defer func() { _ = db.Close() }()
+	if !statusOnly {
+		if err := db.Migrate(ctx); err != nil {
+			return sqlstore.Schema{}, fmt.Errorf("migrate: %w", err)
+		}
+	}
+	return db.MigrationStatus(ctx)
+}
+
+// toolLogger is the log of a short command: warnings on stderr, unless
+// LOG_LEVEL asks for more.
+func toolLogger(cfg config.Config, w io.Writer) *slog.Logger {
+	level := "warn"
+	if cfg.IsSet("LOG_LEVEL") {
+		level = cfg.LogLevel
+	}
+	return telemetry.NewLogger(telemetry.Options{Level: level, Format: cfg.LogFormat, Writer: w, MSISDNDigits: cfg.MSISDNUnmaskedDigits})
+}

@@ -5,10 +5,10 @@ import (
 	"fmt"
 	"log/slog"
 
-	"telapi/callruntime/wire"
-	"telapi/internal/channel"
+	"github.com/redis/rueidis"
+
+	"telapi/callruntime"
 	"telapi/internal/config"
-	"telapi/internal/endpoint"
 	"telapi/internal/media"
 	"telapi/internal/redisstore"
 	"telapi/internal/sqlstore"
@@ -108,36 +108,6 @@ func openMedia(cfg config.Config) (*media.Client, error) {
 	return media.NewClient(cfg.MediaCacheURL, cfg.MediaCacheToken, roots)
 }
 
-// channelLimits are what sockets of sessions are held to.
-func channelLimits(cfg config.Config) endpoint.ChannelLimits {
-	return endpoint.ChannelLimits{
-		FrameBytes:      int64(cfg.MaxFrameBytes),
-		QueuedBytes:     int64(cfg.MaxQueuedBytes),
-		FramesPerSecond: cfg.FramesPerSecond,
-		HistoryMessages: cfg.HistoryMessages,
-		HistorySeconds:  int(cfg.HistoryTime.Seconds()),
-		PingIntervalMs:  cfg.PingInterval.Milliseconds(),
-	}
-}
-
-// socketLimits are what a connection is held to.
-func socketLimits(cfg config.Config) channel.Limits {
-	return channel.Limits{
-		PingInterval:    cfg.PingInterval,
-		MaxMessageBytes: int64(cfg.MaxFrameBytes),
-		QueuedBytes:     int64(cfg.MaxQueuedBytes),
-		FramesPerSecond: cfg.FramesPerSecond,
-		ReconnectJitter: cfg.ReconnectJitter,
-	}
-}
-
-// storedLimits are what the key-value store keeps of a channel.
-func storedLimits(cfg config.Config) wire.ChannelLimits {
-	limits := wire.DefaultChannelLimits()
-	limits.HistoryMessages, limits.HistoryMs = int64(cfg.HistoryMessages), cfg.HistoryTime.Milliseconds()
-	return limits
-}
-
 // close lets go of everything, in the reverse order of opening.
 func (s *stores) close() {
 	if s.kv != nil {
@@ -150,4 +120,26 @@ func (s *stores) close() {
 		_ = s.sql.Close()
 	}
 	s.unlock()
+}
+
+// OpenRuntime gives an operator the call runtime's access to the store this
+// configuration points at.
+func OpenRuntime(cfg config.Config) (*callruntime.Runtime, error) {
+	store, err := runtimeStore(cfg)
+	if err != nil {
+		return nil, err
+	}
+	return callruntime.New(callruntime.Options{Name: "telapi-operator", Store: store})
+}
+
+func runtimeStore(cfg config.Config) (rueidis.ClientOption, error) {
+	if cfg.RedisURL == "" {
+		store, err := callruntime.Locate("", cfg.DataDir)
+		if err != nil {
+			return store, fmt.Errorf("no server runs on the embedded stores of %s: start one with telapi dev or telapi serve, or set REDIS_URL", cfg.DataDir)
+		}
+		return store, nil
+	}
+	r, err := cfg.Redis()
+	return rueidis.ClientOption{InitAddress: r.Addrs, Username: r.Username, Password: r.Password.Reveal(), SelectDB: r.DB, TLSConfig: r.TLS}, err
 }

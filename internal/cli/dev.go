@@ -15,9 +15,11 @@ import (
 	"telapi/internal/demo"
 )
 
-// devShutdown bounds the drain of a development server, whose user waits at the
-// prompt.
-const devShutdown = 10 * time.Second
+// The drain of a development server is bounded: its user waits at the prompt.
+const (
+	devShutdown      = 10 * time.Second
+	devMediaShutdown = 2 * time.Second
+)
 
 func (c *cli) devCommand() *cobra.Command {
 	var noDemo bool
@@ -35,12 +37,6 @@ It honours every configuration name; TELAPI_PORT=0 and MEDIA_PORT=0 pick free po
 			cfg, warnings, err := config.Load(c.Env, config.Dev)
 			if err != nil {
 				return err
-			}
-			if !cfg.IsSet("DRAIN_DELAY") {
-				cfg.DrainDelay = 0
-			}
-			if !cfg.IsSet("PLAYGROUND_ENABLED") {
-				cfg.Playground = true
 			}
 			if !cfg.IsSet("OTEL_ENABLED") && cfg.OTLPEndpoint == "" {
 				cfg.OTelEnabled = false // there is nobody to export to, and no need to say so
@@ -132,4 +128,24 @@ func (c *cli) again(cfg config.Config) string {
 		return "DATA_DIR=" + cfg.DataDir + " " + c.Program
 	}
 	return c.Program
+}
+
+// beside runs a media service next to the API server of telapi dev and points
+// the server's configuration to it. The returned function ends it.
+func beside(ctx context.Context, cfg *config.Config, opts app.Options) (end func() error, err error) {
+	opts.Warnings = nil // said by the API server
+	own := *cfg
+	own.DrainDelay, own.ShutdownTimeout = 0, devMediaShutdown // it ends after the API server has
+	m, err := app.NewMedia(ctx, own, opts)
+	if err != nil {
+		return nil, err
+	}
+	cfg.MediaCacheURL = m.URL()
+	if cfg.MediaCacheToken == "" {
+		cfg.MediaCacheToken = cfg.MediaToken
+	}
+	ctx, stop := context.WithCancel(context.WithoutCancel(ctx))
+	ran := make(chan error, 1)
+	go func() { ran <- m.Run(ctx) }()
+	return func() error { stop(); return <-ran }, nil
 }

@@ -1,19 +1,25 @@
 package cli
 
 import (
+	"bytes"
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"maps"
+	"net/http"
 	"os"
+	"strconv"
 	"strings"
 	"sync"
+	"time"
 
 	"github.com/go-json-experiment/json"
 	"github.com/mattn/go-isatty"
 	"github.com/spf13/cobra"
 	"golang.org/x/sync/errgroup"
 
+	"telapi/internal/fault"
 	"telapi/internal/speech"
 )
 
@@ -32,14 +38,10 @@ server, with a key that has the scope CREATE_SPEECH.`,
 	f := cmd.Flags()
 	key := f.String("key", "", "an API key, or @FILE that holds one")
 	url := f.String("url", "", "where the server is (default: as configured here)")
-	parallel := f.Int("parallel", 4, "requests at a time")
-	texts, numbers := map[string]*string{}, map[string]*float64{}
+	choices := map[string]*string{}
 	for _, name := range []string{"voice", "model", "provider", "encoding"} {
-		texts[name] = f.String(name, "", name+" of sentences that name none")
+		choices[name] = f.String(name, "", name+" of sentences that name none")
 	}
-	numbers["speed"] = f.Float64("speed", 0, "speed of sentences that name none")
-	numbers["sampleRate"] = f.Float64("sample-rate", 0, "sample rate of sentences that name none")
-	numbers["ttl"] = f.Float64("ttl", 0, "seconds for which what is made is kept (default: for good)")
 	needs(cmd, "key")
 	cmd.RunE = c.tool(func(ctx context.Context, args []string) error {
 		if *url == "" {
@@ -53,13 +55,8 @@ server, with a key that has the scope CREATE_SPEECH.`,
 			*key = strings.TrimSpace(string(content))
 		}
 		order := map[string]any{}
-		for name, value := range texts {
+		for name, value := range choices {
 			if *value != "" {
-				order[name] = *value
-			}
-		}
-		for name, value := range numbers {
-			if *value != 0 {
 				order[name] = *value
 			}
 		}
@@ -67,7 +64,7 @@ server, with a key that has the scope CREATE_SPEECH.`,
 		if err != nil {
 			return err
 		}
-		return c.warm(ctx, sentences, newSpeaker(*url, *key), *parallel)
+		return c.warm(ctx, sentences, newSpeaker(*url, *key))
 	})
 	return cmd
 }
@@ -123,12 +120,12 @@ func (w warmed) state() string {
 
 // warm has all sentences spoken, and shows how far it is: with a bar on a
 // terminal, elsewhere with a line for each.
-func (c *cli) warm(ctx context.Context, sentences []sentence, s *speaker, parallel int) error {
+func (c *cli) warm(ctx context.Context, sentences []sentence, s *speaker) error {
 	p := progress{cli: c, all: len(sentences), count: map[string]int{}}
 	screen, isFile := c.Out.(*os.File)
 	p.bar = isFile && !c.json && isatty.IsTerminal(screen.Fd())
 	asking, ctx := errgroup.WithContext(ctx)
-	asking.SetLimit(max(1, parallel))
+	asking.SetLimit(askedAtOnce)
 	for _, next := range sentences {
 		asking.Go(func() error {
 			r, err := s.say(ctx, next)
@@ -179,4 +176,72 @@ func (p *progress) show(r warmed) error {
 		return err
 	}
 	return p.printAs(r, func(w io.Writer) { _, _ = fmt.Fprintf(w, "%d/%d  line %d  %s\n", p.done, p.all, r.Line, r.state()) })
+}
+
+const (
+	askedAtOnce = 4
+	maxTries    = 10 // of a server that is busy or away
+)
+
+// speaker asks a running server for speech.
+type speaker struct {
+	client   *http.Client
+	url, key string
+}
+
+func newSpeaker(url, key string) *speaker {
+	return &speaker{&http.Client{Timeout: 2 * time.Minute}, strings.TrimRight(url, "/") + speech.Route, key}
+}
+
+// say has one sentence spoken, again when the server says that it may be. An error
+// is one that every other sentence would meet too.
+func (s *speaker) say(ctx context.Context, line sentence) (warmed, error) {
+	for try := 1; ; try++ {
+		a, err := s.ask(ctx, line.body)
+		var refusal *fault.Error
+		switch {
+		case err == nil && a.URL == "":
+			return warmed{Line: line.line, Error: "spoken, but not kept: the server's media service is away, or it has none"}, nil
+		case err == nil:
+			return warmed{Line: line.line, Answer: a}, nil
+		case !errors.As(err, &refusal), refusal.Code == fault.Unauthorized, refusal.Code == fault.Forbidden:
+			return warmed{}, err
+		case refusal.RetryAfter == 0 || try == maxTries:
+			return warmed{Line: line.line, Error: refusal.Message}, nil
+		}
+		select {
+		case <-time.After(refusal.RetryAfter):
+		case <-ctx.Done():
+			return warmed{}, ctx.Err()
+		}
+	}
+}
+
+// ask returns the server's answer; its refusal is a *fault.Error.
+func (s *speaker) ask(ctx context.Context, body []byte) (*speech.Answer, error) {
+	req, err := http.NewRequestWithContext(ctx, http.MethodPost, s.url, bytes.NewReader(body))
+	if err != nil {
+		return nil, fmt.Errorf("ask the server: %w", err)
+	}
+	req.Header.Set("Content-Type", "application/json")
+	req.Header.Set("X-API-Key", s.key)
+	resp, err := s.client.Do(req)
+	if err != nil {
+		return nil, fmt.Errorf("ask the server: %w", err)
+	}
+	defer resp.Body.Close()
+	if resp.StatusCode == http.StatusOK {
+		a := &speech.Answer{}
+		if err := json.UnmarshalRead(resp.Body, a); err != nil {
+			return nil, fmt.Errorf("read the answer: %w", err)
+		}
+		a.Audio = nil // of no use here
+		return a, nil
+	}
+	var envelope fault.Envelope
+	if json.UnmarshalRead(resp.Body, &envelope) != nil || envelope.Error.Code == "" {
+		return nil, fmt.Errorf("the server at %s is no telapi: it answered %d", s.url, resp.StatusCode)
+	}
+	seconds, _ := strconv.Atoi(resp.Header.Get("Retry-After"))
+	return nil, fault.New(envelope.Error.Code, "%s", envelope.Error.Message).After(time.Duration(seconds) * time.Second)
 }

@@ -14,20 +14,21 @@ import (
 // environment.
 //
 // Tags: env is the name; default, min, max and oneof mean what they say (min of
-// a secret counts bytes); kind narrows a text, and serve narrows it further for
-// `telapi serve`; required names the commands that insist on a value.
+// a secret counts bytes); dev is the default of `telapi dev` where it differs;
+// kind narrows a text, and serve narrows it further for `telapi serve`; required
+// names the commands that insist on a value.
 type Config struct {
 	_                struct{} `section:"What is registered"`
 	FeatureAPIAccess bool     `env:"FEATURE_API_ACCESS" default:"true" doc:"When false, only health, metrics and webhooks are registered."`
 	FeatureWebRTC    bool     `env:"FEATURE_WEBRTC" default:"true" doc:"When false, WebRTC session tokens are refused with 503 and /ws/session serves the other modes only."`
-	Playground       bool     `env:"PLAYGROUND_ENABLED" default:"false" doc:"Serve /playground, a page to try the service with, and /docs, its reference. telapi dev serves both unless this is set to false."`
+	Playground       bool     `env:"PLAYGROUND_ENABLED" default:"false" dev:"true" doc:"Serve /playground, a page to try the service with, and /docs, its reference. telapi dev serves both unless this is set to false."`
 
 	_               struct{}       `section:"Listening"`
 	Port            int            `env:"TELAPI_PORT" default:"3001" min:"0" max:"65535" doc:"Port of the API server. 0 picks a free one."`
 	PublicURL       string         `env:"PUBLIC_URL" kind:"url:http,https" doc:"Address under which clients reach the service; used in the URLs it hands out. Empty: derived from the request."`
 	TrustedProxies  []netip.Prefix `env:"TRUSTED_PROXIES" doc:"Comma-separated addresses or CIDR ranges whose X-Forwarded-For, X-Forwarded-Proto and X-Forwarded-Host are believed. Empty: nobody's."`
 	ShutdownTimeout time.Duration  `env:"SHUTDOWN_TIMEOUT" default:"30s" min:"1s" max:"10m" doc:"How long a drain may take before what is left is cut off."`
-	DrainDelay      time.Duration  `env:"DRAIN_DELAY" default:"5s" min:"0s" max:"5m" doc:"How long a draining instance goes on serving with /health at 503, so that a load balancer notices before connections are refused; at most half of SHUTDOWN_TIMEOUT. telapi dev does not wait unless this is set."`
+	DrainDelay      time.Duration  `env:"DRAIN_DELAY" default:"5s" dev:"0s" min:"0s" max:"5m" doc:"How long a draining instance goes on serving with /health at 503, so that a load balancer notices before connections are refused; at most half of SHUTDOWN_TIMEOUT. telapi dev does not wait unless this is set."`
 	APITLSEnabled   bool           `env:"API_TLS_ENABLED" default:"false" doc:"Serve TLS on TELAPI_PORT with the EDGE_TLS_* material: TLS 1.3, and 1.2 with AEAD suites only."`
 	EdgeTLSChain    redact.Secret  `env:"EDGE_TLS_FULLCHAIN_B64" kind:"base64pem" doc:"Certificate chain of the TLS listener, the server's own certificate first."`
 	EdgeTLSKey      redact.Secret  `env:"EDGE_TLS_PRIVKEY_B64" kind:"base64pem" doc:"Private key of the TLS listener."`
@@ -81,7 +82,7 @@ type Config struct {
 	MediaSync           bool          `env:"MEDIA_SYNC" default:"true" doc:"Uploads and deletes are answered once they are on disk for good. false: as soon as the system has them; after a power failure the last ones may be missing or empty, which readers that check what they get, as the API server does, can live with."`
 
 	_               struct{}      `section:"Speech"`
-	SpeechProviders []string      `env:"SPEECH_PROVIDERS" oneof:"openai,espeak,tone" doc:"Who makes speech, in order of preference: a service that speaks OpenAI's interface, the program espeak-ng, or a built-in one that plays tones. One that fails is followed by the next. Empty: requests for speech are answered 503; telapi dev has espeak speak where espeak-ng is installed, and plays tones otherwise."`
+	SpeechProviders []string      `env:"SPEECH_PROVIDERS" dev:"tone" oneof:"openai,espeak,tone" doc:"Who makes speech, in order of preference: a service that speaks OpenAI's interface, the program espeak-ng, or a built-in one that plays tones. One that fails is followed by the next. Empty: requests for speech are answered 503; telapi dev has espeak speak where espeak-ng is installed, and plays tones otherwise."`
 	SpeechTimeout   time.Duration `env:"SPEECH_CONNECTION_TIMEOUT" default:"5s" min:"10ms" max:"10m" doc:"How long a speech provider may be silent, before its first byte or in between."`
 	SpeechRetries   int           `env:"SPEECH_RETRIES" default:"1" min:"0" max:"10" doc:"How often a speech provider that failed is tried again before the next one is."`
 	SpeechURL       string        `env:"SPEECH_OPENAI_URL" kind:"url:http,https" doc:"Base URL of the service behind openai, before /v1/audio/speech. It is reached through HTTPS_PROXY or HTTP_PROXY where that is set."`

@@ -97,6 +97,9 @@ func (l *loader) take(s setting, field reflect.Value) {
 	}
 	if value == "" {
 		value, source = s.tag("default"), Default
+		if l.mode == Dev {
+			value = cmp.Or(s.tag("dev"), value)
+		}
 	}
 	if value == "" {
 		return
@@ -245,9 +248,6 @@ func (l *loader) judgeTogether() {
 	if _, set := c.sources["JWT_SECRET"]; l.mode == Dev && !set {
 		c.JWTSecret = redact.Secret(rand.Text() + rand.Text())
 		c.sources["JWT_SECRET"] = Generated
-	}
-	if l.mode == Dev && c.SpeechProviders == nil {
-		c.SpeechProviders, c.sources["SPEECH_PROVIDERS"] = []string{"tone"}, Generated
 	}
 	if l.mode != Tool && slices.Contains(c.SpeechProviders, "openai") && c.SpeechURL == "" {
 		l.problem("SPEECH_OPENAI_URL", "", "is not set, and SPEECH_PROVIDERS names openai; for OpenAI itself it is https://api.openai.com")

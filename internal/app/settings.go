@@ -1,0 +1,96 @@
+package app
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+
+	"telapi/callruntime/wire"
+	"telapi/internal/auth"
+	"telapi/internal/channel"
+	"telapi/internal/command"
+	"telapi/internal/config"
+	"telapi/internal/endpoint"
+	"telapi/internal/fault"
+	"telapi/internal/speech"
+	"telapi/internal/synth"
+)
+
+// Platform is what the configuration sets over all flows. Its error names the
+// variable, the value and what is wrong with it, as those of loading do.
+func Platform(cfg config.Config) (command.Platform, error) {
+	platform, err := command.NewPlatform(cfg.CommandsDisabled, cfg.TransferTargets)
+	var refusal *fault.Error
+	if !errors.As(err, &refusal) {
+		return platform, err
+	}
+	var problems config.Problems
+	issues, _ := refusal.Details.([]fault.Issue)
+	for _, i := range issues {
+		p := config.Problem{Name: "TRANSFER_ALLOWED_TARGETS", Value: fmt.Sprintf("%q", strings.Join(cfg.TransferTargets, ",")), Text: i.Message}
+		if strings.HasPrefix(i.Path, "/disabled/") {
+			p.Name, p.Value = "COMMANDS_DISABLED", fmt.Sprintf("%q", strings.Join(cfg.CommandsDisabled, ","))
+			for n, c := range command.Catalogue {
+				p.Text += []string{" Allowed: ", ", "}[min(n, 1)] + c.Type
+			}
+		}
+		problems = append(problems, p)
+	}
+	return platform, problems
+}
+
+func jwtSecrets(cfg config.Config) auth.Secrets {
+	return auth.Secrets{Current: cfg.JWTSecret, Previous: cfg.JWTPrevious}
+}
+
+// channelLimits are what sockets of sessions are held to.
+func channelLimits(cfg config.Config) endpoint.ChannelLimits {
+	return endpoint.ChannelLimits{
+		FrameBytes:      int64(cfg.MaxFrameBytes),
+		QueuedBytes:     int64(cfg.MaxQueuedBytes),
+		FramesPerSecond: cfg.FramesPerSecond,
+		HistoryMessages: cfg.HistoryMessages,
+		HistorySeconds:  int(cfg.HistoryTime.Seconds()),
+		PingIntervalMs:  cfg.PingInterval.Milliseconds(),
+	}
+}
+
+// socketLimits are what a connection is held to.
+func socketLimits(cfg config.Config) channel.Limits {
+	return channel.Limits{
+		PingInterval:    cfg.PingInterval,
+		MaxMessageBytes: int64(cfg.MaxFrameBytes),
+		QueuedBytes:     int64(cfg.MaxQueuedBytes),
+		FramesPerSecond: cfg.FramesPerSecond,
+		ReconnectJitter: cfg.ReconnectJitter,
+	}
+}
+
+// storedLimits are what the key-value store keeps of a channel.
+func storedLimits(cfg config.Config) wire.ChannelLimits {
+	limits := wire.DefaultChannelLimits()
+	limits.HistoryMessages, limits.HistoryMs = int64(cfg.HistoryMessages), cfg.HistoryTime.Milliseconds()
+	return limits
+}
+
+// speechProviders is the chain that SPEECH_PROVIDERS names.
+func speechProviders(ctx context.Context, cfg config.Config) (chain []speech.Provider, err error) {
+	for _, name := range cfg.SpeechProviders {
+		var p speech.Provider
+		switch name {
+		case "openai":
+			p = synth.NewOpenAI(synth.OpenAIOptions{
+				URL: cfg.SpeechURL, Key: cfg.SpeechKey, Voice: cfg.SpeechVoice, Model: cfg.SpeechModel, Timeout: cfg.SpeechTimeout,
+			})
+		case "espeak":
+			if p, err = synth.NewEspeak(ctx, cfg.EspeakVoice, cfg.SpeechTimeout); err != nil {
+				return nil, fmt.Errorf("SPEECH_PROVIDERS, SPEECH_ESPEAK_VOICE: %w", err)
+			}
+		case "tone":
+			p = synth.Tone{}
+		}
+		chain = append(chain, p)
+	}
+	return chain, nil
+}
