@@ -20,6 +20,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"telapi/internal/fault"
+	"telapi/internal/pause"
 	"telapi/internal/speech"
 )
 
@@ -209,10 +210,8 @@ func (s *speaker) say(ctx context.Context, line sentence) (warmed, error) {
 		case refusal.RetryAfter == 0 || try == maxTries:
 			return warmed{Line: line.line, Error: refusal.Message}, nil
 		}
-		select {
-		case <-time.After(refusal.RetryAfter):
-		case <-ctx.Done():
-			return warmed{}, ctx.Err()
+		if err := pause.For(ctx, refusal.RetryAfter); err != nil {
+			return warmed{}, err
 		}
 	}
 }

@@ -18,6 +18,7 @@ import (
 	"github.com/go-json-experiment/json/jsontext"
 
 	"telapi/callruntime"
+	"telapi/internal/pause"
 	"telapi/internal/timeline"
 )
 
@@ -112,7 +113,7 @@ func (b *Bot) take(w http.ResponseWriter, r *http.Request) {
 	_, _ = fmt.Fprintf(w, `{"parts":%d}`, len(parts))
 	b.answers.Go(func() {
 		part := parts[o.Part-1]
-		if pause(b.life, part.after); b.life.Err() == nil {
+		if pause.For(b.life, part.after) == nil {
 			b.answer(b.life, o, part.body(o))
 		}
 	})
@@ -130,7 +131,7 @@ func (b *Bot) answer(ctx context.Context, o order, body any) {
 		if err == nil && status != http.StatusServiceUnavailable || ctx.Err() != nil {
 			return
 		}
-		pause(ctx, time.Second)
+		_ = pause.For(ctx, time.Second)
 	}
 }
 

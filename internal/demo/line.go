@@ -11,6 +11,7 @@ import (
 
 	"telapi/callruntime"
 	"telapi/callruntime/wire"
+	"telapi/internal/pause"
 	"telapi/internal/timeline"
 )
 
@@ -158,7 +159,7 @@ type audioFrame struct {
 func (l *line) perform(ctx context.Context, i item, begin func(time.Duration)) (time.Duration, error) {
 	if i.pause > 0 {
 		begin(i.pause)
-		pause(ctx, i.pause)
+		_ = pause.For(ctx, i.pause)
 		return i.pause, nil
 	}
 	u, err := l.voice.speak(ctx, i.sentence)
@@ -181,14 +182,7 @@ func (l *line) perform(ctx context.Context, i item, begin func(time.Duration)) (
 		if err != nil {
 			return length, err
 		}
-		pause(ctx, time.Until(start.Add(time.Duration(n+1)*frameLength)))
+		_ = pause.For(ctx, time.Until(start.Add(time.Duration(n+1)*frameLength)))
 	}
 	return length, nil
-}
-
-func pause(ctx context.Context, d time.Duration) {
-	select {
-	case <-time.After(d):
-	case <-ctx.Done():
-	}
 }

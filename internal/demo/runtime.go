@@ -13,6 +13,7 @@ import (
 
 	"telapi/callruntime"
 	"telapi/callruntime/wire"
+	"telapi/internal/pause"
 	"telapi/internal/timeline"
 )
 
@@ -57,7 +58,7 @@ func (r *Runtime) Run(ctx context.Context) {
 		if err != nil {
 			if ctx.Err() == nil {
 				r.Log.WarnContext(ctx, "the demo runtime cannot take sessions", "error", err)
-				pause(ctx, time.Second)
+				_ = pause.For(ctx, time.Second)
 			}
 			continue
 		}

@@ -14,6 +14,7 @@ import (
 
 	"telapi/callruntime"
 	"telapi/callruntime/wire"
+	"telapi/internal/pause"
 	"telapi/internal/timeline"
 )
 
@@ -129,7 +130,7 @@ func (s *stage) play(i item) {
 	}
 	go func() {
 		report(func(c *call) { c.playing(length) })
-		if pause(ctx, length); ctx.Err() == nil {
+		if pause.For(ctx, length) == nil {
 			report(func(c *call) { c.played() })
 		}
 	}()
