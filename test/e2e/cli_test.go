@@ -119,7 +119,7 @@ func TestExitCodesAndStreams(t *testing.T) {
 		{[]string{"team", "create", "  "}, 1, "name"},
 		{[]string{"key", "create", "--team", "tm_none", "--scope", "READ_TEAM_APPS"}, 1, "no team"},
 		{[]string{"limits", "set", "--tier", "moon", "--max", "1"}, 2, "moon"},
-		{[]string{"limits", "set", "--tier", "api", "--max", "0"}, 1, "at least 1"},
+		{[]string{"limits", "set", "--tier", "api", "--max", "0"}, 1, "from 1 to"},
 		{[]string{"quota", "set", "tm_none", "many"}, 2, "many"},
 	} {
 		r := telapi(t, env, c.args...)
