@@ -94,9 +94,7 @@ func (d *Desk) Issue(ctx context.Context, who auth.Principal, o Order) (Answer, 
 		if err := d.admit(ctx, who.TeamID, w.session); err != nil {
 			return Answer{}, err
 		}
-		if s, err = newSession(who.TeamID, w, now); err != nil {
-			return Answer{}, err
-		}
+		s = newSession(who.TeamID, w, now)
 		created, err := d.Store.CreateSession(ctx, s, w.receipt, now.Add(-keyLife))
 		if err != nil {
 			return Answer{}, fmt.Errorf("create session: %w", err)
@@ -152,20 +150,12 @@ func (d *Desk) offered(m endpoint.Mode) error {
 	return nil
 }
 
-func newSession(teamID string, w wish, now time.Time) (Session, error) {
-	id, err := uuid.NewV7()
-	if err != nil {
-		return Session{}, fmt.Errorf("make session id: %w", err)
-	}
-	tokenID, err := uuid.NewRandom()
-	if err != nil {
-		return Session{}, fmt.Errorf("make token id: %w", err)
-	}
+func newSession(teamID string, w wish, now time.Time) Session {
 	s := w.session
-	s.ID, s.TeamID, s.TokenID = idPrefix+id.String(), teamID, tokenID.String()
+	s.ID, s.TeamID, s.TokenID = idPrefix+uuid.Must(uuid.NewV7()).String(), teamID, uuid.NewString()
 	s.IssuedAt = now.Truncate(time.Second)
 	s.RedeemBy, s.ExpiresAt = s.IssuedAt.Add(w.ttl), s.IssuedAt.Add(w.life)
-	return s, nil
+	return s
 }
 
 func (d *Desk) answer(s Session, baseURL string) (Answer, error) {

@@ -20,18 +20,13 @@ const maxIdentity = 256
 // request is the body of a request for a token. Members it does not have pass
 // unread, so that clients may be newer than the service.
 type request struct {
-	EndpointID      *string         `json:"endpointId"`
-	Mode            *string         `json:"mode"`
-	Identity        *identityFields `json:"identity"`
-	TTLSeconds      *int64          `json:"ttlSeconds"`
-	MaxSession      *int64          `json:"maxSessionSeconds"`
-	DuplicatePolicy *string         `json:"duplicatePolicy"`
-	Metadata        jsontext.Value  `json:"metadata"`
-}
-
-type identityFields struct {
-	ID   *string `json:"id"`
-	Name *string `json:"name"`
+	EndpointID      string           `json:"endpointId"`
+	Mode            *string          `json:"mode"`
+	Identity        *wire.Identifier `json:"identity"`
+	TTLSeconds      *int64           `json:"ttlSeconds"`
+	MaxSession      *int64           `json:"maxSessionSeconds"`
+	DuplicatePolicy *string          `json:"duplicatePolicy"`
+	Metadata        jsontext.Value   `json:"metadata"`
 }
 
 // wish is a request that is as it should be: a session without id and team, and
@@ -53,13 +48,17 @@ func parseRequest(body []byte, keys []string) (wish, error) {
 	}
 	limits := endpoint.PublishedLimits()
 	w := wish{session: Session{
-		EndpointID:      text(in.EndpointID),
+		EndpointID:      in.EndpointID,
 		Mode:            oneOf(in.Mode, endpoint.Modes, "/mode", &issues),
-		Identity:        in.Identity.check(&issues),
+		Identity:        in.Identity,
 		Metadata:        checkMetadata(in.Metadata, limits.MetadataBytes, &issues),
 		DuplicatePolicy: oneOf(in.DuplicatePolicy, []DuplicatePolicy{Replace, Reject}, "/duplicatePolicy", &issues),
 	}}
-	if w.session.EndpointID == "" {
+	if in.Identity != nil {
+		issues.CheckName("/identity/id", in.Identity.ID, maxIdentity)
+		issues.CheckName("/identity/name", in.Identity.Name, maxIdentity)
+	}
+	if in.EndpointID == "" {
 		strictjson.Require(&issues, "/endpointId", "endpointId names the endpoint that the session is for.")
 	}
 	w.life = seconds(in.MaxSession, limits.SessionSeconds, "/maxSessionSeconds", &issues)
@@ -95,16 +94,6 @@ func checkKey(values []string, issues *fault.Issues) string {
 	return values[0]
 }
 
-func (f *identityFields) check(issues *fault.Issues) *wire.Identifier {
-	if f == nil {
-		return nil
-	}
-	who := &wire.Identifier{ID: text(f.ID), Name: text(f.Name)}
-	issues.CheckName("/identity/id", who.ID, maxIdentity)
-	issues.CheckName("/identity/name", who.Name, maxIdentity)
-	return who
-}
-
 // checkMetadata measures metadata as it is kept: without white space.
 func checkMetadata(raw jsontext.Value, most int64, issues *fault.Issues) jsontext.Value {
 	strictjson.Object(&raw, "", "/metadata", issues)
@@ -131,5 +120,3 @@ func oneOf[S ~string](given *string, allowed []S, path string, issues *fault.Iss
 	fault.OneOf(issues, path, S(*given), allowed)
 	return S(*given)
 }
-
-func text(given *string) string { return *cmp.Or(given, new(string)) }

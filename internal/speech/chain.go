@@ -4,10 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"log/slog"
 	"slices"
 	"strings"
-	"sync"
 	"time"
 
 	"telapi/internal/audio"
@@ -40,70 +38,48 @@ const (
 	retryNoneThere = time.Minute
 )
 
-// chain is the providers in order of preference.
-type chain struct {
-	providers []Provider
-	retries   int // of each, before the next one's turn
-	log       *slog.Logger
-	metrics   metrics
-	now       func() time.Time
-
-	mu     sync.Mutex
-	failed map[string]time.Time
-}
-
 // names lists the providers in their order.
-func (c *chain) names() []string {
-	names := make([]string, len(c.providers))
-	for i, p := range c.providers {
+func (s *Service) names() []string {
+	names := make([]string, len(s.Providers))
+	for i, p := range s.Providers {
 		names[i] = p.Name()
 	}
 	return names
 }
 
-// from returns the chain as it is for a request: the provider it names first.
-func (c *chain) from(name string) ([]Provider, error) {
-	if len(c.providers) == 0 {
+// chain is the providers in the order of a request: the one it names first.
+func (s *Service) chain(name string) ([]Provider, error) {
+	if len(s.Providers) == 0 {
 		return nil, fault.New(fault.ServiceUnavailable, "This server has no speech provider: its operator sets SPEECH_PROVIDERS.").After(retryNoneThere)
 	}
-	first := max(0, slices.IndexFunc(c.providers, func(p Provider) bool { return p.Name() == name }))
-	return slices.Concat(c.providers[first:first+1], c.providers[:first], c.providers[first+1:]), nil
+	first := max(0, slices.Index(s.names(), name))
+	return slices.Concat(s.Providers[first:first+1], s.Providers[:first], s.Providers[first+1:]), nil
 }
 
 // ready puts those who failed a moment ago behind the others.
-func (c *chain) ready(list []Provider) []Provider {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	recently := func(p Provider) bool {
-		at, ok := c.failed[p.Name()]
-		return ok && c.now().Sub(at) < pauseAfterFailure
+func (s *Service) ready(list []Provider) []Provider {
+	rest := func(p Provider) int {
+		if at, ok := s.failed.Load(p.Name()); ok && s.Now().Sub(at.(time.Time)) < pauseAfterFailure {
+			return 1
+		}
+		return 0
 	}
-	good := slices.DeleteFunc(slices.Clone(list), recently)
-	bad := slices.DeleteFunc(slices.Clone(list), func(p Provider) bool { return !recently(p) })
-	return append(good, bad...)
-}
-
-func (c *chain) note(p Provider, failed bool) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if delete(c.failed, p.Name()); failed {
-		c.failed[p.Name()] = c.now()
-	}
+	return slices.SortedStableFunc(slices.Values(list), func(a, b Provider) int { return rest(a) - rest(b) })
 }
 
 // synthesize has one provider say something, again where that may help.
-func (c *chain) synthesize(ctx context.Context, p Provider, u Utterance) (sound audio.Sound, err error) {
-	for attempt := range c.retries + 1 {
+func (s *Service) synthesize(ctx context.Context, p Provider, u Utterance) (sound audio.Sound, err error) {
+	for attempt := range s.Retries + 1 {
 		if attempt > 0 {
-			c.log.WarnContext(ctx, "a speech provider is tried again", "provider", p.Name(), "error", err)
+			s.Log.WarnContext(ctx, "a speech provider is tried again", "provider", p.Name(), "error", err)
 			_ = pause.For(ctx, retryPause*time.Duration(attempt))
 		}
-		start := c.now()
+		start := s.Now()
 		sound, err = p.Synthesize(ctx, u)
 		if err == nil && (len(sound.Samples) == 0 || sound.Rate <= 0) {
 			err = errors.New("it made no sound")
 		}
-		c.metrics.synthesis(p.Name(), err, c.now().Sub(start))
+		s.metrics.synthesis(p.Name(), err, s.Now().Sub(start))
 		if err == nil || errors.Is(err, ErrRefused) || ctx.Err() != nil {
 			break
 		}
@@ -111,7 +87,11 @@ func (c *chain) synthesize(ctx context.Context, p Provider, u Utterance) (sound 
 	if err != nil && errors.Is(ctx.Err(), context.Canceled) { // whoever asked has left: no fault of the provider's
 		return audio.Sound{}, fmt.Errorf("wait for speech: %w", ctx.Err())
 	}
-	c.note(p, err != nil && !errors.Is(err, ErrRefused))
+	if err == nil || errors.Is(err, ErrRefused) {
+		s.failed.Delete(p.Name())
+	} else {
+		s.failed.Store(p.Name(), s.Now())
+	}
 	if err != nil {
 		return audio.Sound{}, fmt.Errorf("%s: %w", p.Name(), err)
 	}
@@ -119,13 +99,13 @@ func (c *chain) synthesize(ctx context.Context, p Provider, u Utterance) (sound 
 }
 
 // exhausted is what a caller gets whom no provider could serve.
-func (c *chain) exhausted(failures []error) error {
+func (s *Service) exhausted(failures []error) error {
 	cause := errors.Join(failures...)
 	if !slices.ContainsFunc(failures, func(err error) bool { return !errors.Is(err, ErrRefused) }) {
 		var issues fault.Issues
 		issues.Add("/voice", fault.IssueValue, "No provider says this text with this voice and model.")
 		return fault.From(issues.Err()).Because(cause)
 	}
-	return fault.New(fault.ServiceUnavailable, "No speech provider could say this right now (%s). Try again in a moment.", strings.Join(c.names(), ", ")).
+	return fault.New(fault.ServiceUnavailable, "No speech provider could say this right now (%s). Try again in a moment.", strings.Join(s.names(), ", ")).
 		After(retryAllFailed).Because(cause)
 }

@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"log/slog"
 	"runtime/debug"
+	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -41,19 +43,15 @@ type Deps struct {
 // Service speaks. It is safe for concurrent use.
 type Service struct {
 	Deps
-	chain   *chain
-	cache   *cache
+	metrics metrics
 	flights singleflight.Group
+	failed  sync.Map     // when providers failed last, by their names
+	awayTil atomic.Int64 // when the media service is tried again
 }
 
 // NewService returns a service.
 func NewService(deps Deps) *Service {
-	m := newMetrics(deps.Registry)
-	return &Service{
-		Deps:  deps,
-		chain: &chain{providers: deps.Providers, retries: deps.Retries, log: deps.Log, metrics: m, now: deps.Now, failed: map[string]time.Time{}},
-		cache: &cache{rows: deps.Rows, blobs: deps.Blobs, log: deps.Log, metrics: m, now: deps.Now},
-	}
+	return &Service{Deps: deps, metrics: newMetrics(deps.Registry)}
 }
 
 // Answer is speech, by the URL of the cached audio or with the audio itself.
@@ -82,12 +80,12 @@ type rendering struct {
 // count as cached. Neither a media service nor a key-value store that is away
 // fails a request.
 func (s *Service) Speak(ctx context.Context, teamID string, body []byte) (Answer, error) {
-	r, err := Parse(body, s.chain.names())
+	r, err := Parse(body, s.names())
 	if err != nil {
 		return Answer{}, err
 	}
 	r.TeamID = teamID
-	providers, err := s.chain.from(r.Provider)
+	providers, err := s.chain(r.Provider)
 	if err != nil {
 		return Answer{}, err
 	}
@@ -169,11 +167,11 @@ func (s *Service) row(r Request, p Provider) Row {
 // instance makes it the others wait, and then take what it made, by whichever
 // provider.
 func (s *Service) obtain(ctx context.Context, r Request, providers []Provider) (rendering, error) {
-	if !s.cache.usable() {
+	if !s.usable() {
 		return s.produce(ctx, r, providers, false)
 	}
-	if found, err := s.find(ctx, r, providers[:1]); err != nil || found != nil {
-		return value(found), err
+	if found, ok, err := s.find(ctx, r, providers[:1]); ok || err != nil {
+		return found, err
 	}
 	release, waited, err := s.Leases.Acquire(ctx, Path(s.row(r, providers[0]).Hash, r.Encoding))
 	if err != nil {
@@ -185,34 +183,34 @@ func (s *Service) obtain(ctx context.Context, r Request, providers []Provider) (
 	if waited {
 		perhaps = providers
 	}
-	if found, err := s.find(ctx, r, perhaps); err != nil || found != nil {
-		return value(found), err
+	if found, ok, err := s.find(ctx, r, perhaps); ok || err != nil {
+		return found, err
 	}
 	return s.produce(ctx, r, providers, true)
 }
 
 // find looks for what any of the providers made.
-func (s *Service) find(ctx context.Context, r Request, providers []Provider) (*rendering, error) {
+func (s *Service) find(ctx context.Context, r Request, providers []Provider) (found rendering, ok bool, err error) {
 	for _, p := range providers {
-		if found, err := s.cache.find(ctx, s.row(r, p), r.Encoding); err != nil || found != nil {
-			return found, err
+		if found, ok, err = s.recall(ctx, s.row(r, p), r.Encoding); ok || err != nil {
+			break
 		}
 	}
-	return nil, nil //nolint:nilnil // nothing there is an answer
+	return found, ok, err
 }
 
 // produce has the first provider that can say it. What a fallback makes is kept
 // under its own name, and may be there already.
 func (s *Service) produce(ctx context.Context, r Request, providers []Provider, keep bool) (rendering, error) {
 	var failures []error
-	for _, p := range s.chain.ready(providers) {
+	for _, p := range s.ready(providers) {
 		row := s.row(r, p)
 		if keep && p != providers[0] {
-			if found, err := s.cache.find(ctx, row, r.Encoding); err != nil || found != nil {
-				return value(found), err
+			if found, ok, err := s.recall(ctx, row, r.Encoding); ok || err != nil {
+				return found, err
 			}
 		}
-		sound, err := s.chain.synthesize(ctx, p, Utterance{row.Sentence, row.Voice, row.Model, row.Speed})
+		sound, err := s.synthesize(ctx, p, Utterance{row.Sentence, row.Voice, row.Model, row.Speed})
 		switch {
 		case errors.Is(err, context.Canceled):
 			return rendering{}, err
@@ -221,17 +219,14 @@ func (s *Service) produce(ctx context.Context, r Request, providers []Provider, 
 			continue
 		}
 		s.count(ctx, r, row, false)
-		made := rendering{row: row}
+		made := rendering{row: row, audio: encode(sound.At(r.SampleRate), r.Encoding), made: true}
 		if keep {
-			s.cache.metrics.cache.WithLabelValues(cacheMiss).Inc()
-			made = *s.cache.keep(ctx, row, r.Encoding, sound)
-		} else {
-			made.audio = encode(sound.At(r.SampleRate), r.Encoding)
+			s.metrics.cache.WithLabelValues(cacheMiss).Inc()
+			s.keep(ctx, &made, r.Encoding)
 		}
-		made.made = true
 		return made, nil
 	}
-	return rendering{}, s.chain.exhausted(failures)
+	return rendering{}, s.exhausted(failures)
 }
 
 // count takes one request down in the team's account.

@@ -146,7 +146,7 @@ func TestMediaServiceThatIsAwayFailsNothing(t *testing.T) {
 		t.Errorf("new when it is back: %+v", a)
 	}
 	none := w.service(t, p)
-	none.cache.blobs, none.Blobs = nil, nil
+	none.Blobs = nil
 	if a := speak(t, none, `{"text":"known"}`); a.Cached || len(a.Audio) == 0 {
 		t.Errorf("without a media service: %+v", a)
 	}
@@ -160,7 +160,8 @@ func TestOneSentenceThatTookTooLongHindersNoOther(t *testing.T) {
 	s := w.service(t, p)
 	late, end := context.WithCancel(t.Context())
 	end()
-	if made := s.cache.keep(late, s.row(Request{Encoding: PCM, SampleRate: 8000}, p), PCM, audio.Sound{Rate: 8000, Samples: make([]int16, 8)}); made.stored {
+	made := rendering{row: s.row(Request{Encoding: PCM, SampleRate: 8000}, p), audio: make([]byte, 16)}
+	if s.keep(late, &made, PCM); made.stored {
 		t.Error("it was kept in no time")
 	}
 	if a := speak(t, s, `{"text":"abc"}`); a.URL == "" {

@@ -41,13 +41,13 @@ func (s *Store) Connect(ctx context.Context) error {
 			s.log.WarnContext(ctx, "database not ready, trying again until it is", "database", s.engine.title, "reason", why)
 		}
 	}
-	began := s.now()
+	began := time.Now()
 	_, err := backoff.Retry(ctx, attempt,
 		backoff.WithBackOff(pauses), backoff.WithNotify(report), backoff.WithMaxElapsedTime(0))
 	if err != nil {
 		return err
 	}
-	s.log.InfoContext(ctx, "database ready", "database", s.engine.title, "waited", s.now().Sub(began).Round(time.Millisecond))
+	s.log.InfoContext(ctx, "database ready", "database", s.engine.title, "waited", time.Since(began).Round(time.Millisecond))
 	return nil
 }
 

@@ -1,6 +1,7 @@
 package sqlstore
 
 import (
+	"cmp"
 	"context"
 	"database/sql"
 	"math"
@@ -11,7 +12,10 @@ import (
 	"telapi/internal/session"
 )
 
-var _ session.SweepStore = (*Store)(nil)
+var (
+	_ session.SweepStore  = (*Store)(nil)
+	_ session.ActionStore = (*Store)(nil)
+)
 
 const (
 	issuedColumns = `id, team_id, endpoint_id, mode, identity, metadata, duplicate_policy, token_id, issued_at, redeem_by, expires_at`
@@ -48,6 +52,8 @@ const (
 	deleteSessions = `DELETE FROM sessions WHERE id IN
 		(SELECT id FROM sessions WHERE settled AND ended_at < $1 ORDER BY ended_at LIMIT $2) RETURNING id`
 	deleteActions = `DELETE FROM browser_actions WHERE session_id = $1`
+	insertAction  = `INSERT INTO browser_actions (session_id, message_id, happened_at, action) VALUES ($1, $2, $3, $4)
+		ON CONFLICT (session_id, message_id) DO NOTHING`
 )
 
 // issued is how many of a session's fields are there from its start.
@@ -160,4 +166,16 @@ func (s *Store) Forget(ctx context.Context, keysBefore, endedBefore time.Time, l
 		}
 		return nil
 	})
+}
+
+// AddBrowserActions keeps actions, each once.
+func (s *Store) AddBrowserActions(ctx context.Context, actions []session.Action) error {
+	actions = slices.SortedStableFunc(slices.Values(actions), func(a, b session.Action) int {
+		return cmp.Or(cmp.Compare(a.SessionID, b.SessionID), cmp.Compare(a.MessageID, b.MessageID))
+	})
+	sets := make([][]any, len(actions))
+	for i, a := range actions {
+		sets[i] = []any{a.SessionID, a.MessageID, a.At.UnixMilli(), string(a.JSON)}
+	}
+	return s.changeAll(ctx, "keep browser actions", insertAction, sets...)
 }

@@ -2,6 +2,7 @@ package sqlstore
 
 import (
 	"context"
+	"time"
 
 	"telapi/internal/fault"
 	"telapi/internal/ratelimit"
@@ -26,5 +27,5 @@ func (s *Store) Setting(ctx context.Context, name string) (value []byte, ok bool
 
 // SaveSetting stores a named value, which must be text.
 func (s *Store) SaveSetting(ctx context.Context, name string, value []byte) error {
-	return s.change(ctx, "save", "setting", saveSetting, name, string(value), s.now().UnixMilli())
+	return s.change(ctx, "save", "setting", saveSetting, name, string(value), time.Now().UnixMilli())
 }

@@ -29,7 +29,6 @@ type Options struct {
 	// DataDir is the folder of the SQLite file; created when missing.
 	DataDir string
 	Logger  *slog.Logger
-	Now     func() time.Time // nil: time.Now
 }
 
 // Store is the database. It is safe for concurrent use.
@@ -38,7 +37,6 @@ type Store struct {
 	engine engine
 	schema *goose.Provider
 	log    *slog.Logger
-	now    func() time.Time
 	ready  atomic.Bool // the schema is known to be up to date
 }
 
@@ -54,12 +52,9 @@ type engine struct {
 // Open returns a store without connecting. It fails for settings that can never
 // work, not for a server that is away.
 func Open(o Options) (*Store, error) {
-	s := &Store{log: o.Logger, now: o.Now}
+	s := &Store{log: o.Logger}
 	if s.log == nil {
 		s.log = slog.New(slog.DiscardHandler)
-	}
-	if s.now == nil {
-		s.now = time.Now
 	}
 	var err error
 	if o.DSN != "" {

@@ -30,11 +30,7 @@ func (r *Registry) Create(ctx context.Context, name string) (Team, error) {
 	if err != nil {
 		return Team{}, err
 	}
-	id, err := uuid.NewV7()
-	if err != nil {
-		return Team{}, fmt.Errorf("make team id: %w", err)
-	}
-	t := Team{ID: "tm_" + id.String(), Name: name, CreatedAt: r.Now()}
+	t := Team{ID: "tm_" + uuid.Must(uuid.NewV7()).String(), Name: name, CreatedAt: r.Now()}
 	if err := r.Store.CreateTeam(ctx, t); err != nil {
 		return Team{}, fmt.Errorf("create team: %w", err)
 	}
