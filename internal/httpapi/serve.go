@@ -1,7 +1,6 @@
 package httpapi
 
 import (
-	"context"
 	"net/http"
 	"time"
 
@@ -22,10 +21,9 @@ const (
 // quota, handler. The first that refuses ends it.
 func (s *Server) serve(x *exchange, r *http.Request, rt *Route) {
 	x.route = rt
-	ctx, cancel := context.WithTimeout(x.whole, handlerTimeout)
-	defer cancel()
-	r = r.WithContext(ctx)
-	if err := s.admitAndHandle(x, r, rt); err != nil {
+	bounded := &work{Context: x.whole, deadline: time.Now().Add(handlerTimeout)}
+	defer bounded.end()
+	if err := s.admitAndHandle(x, r.WithContext(bounded), rt); err != nil {
 		s.refuse(x, err)
 	}
 }

@@ -51,6 +51,8 @@ func (c cleaner) value(key string, v slog.Value) slog.Value {
 			group[i] = c.attr(a)
 		}
 		return slog.GroupValue(group...)
+	case slog.KindDuration:
+		return slog.StringValue(v.Duration().String()) // with its unit, where JSON has a bare number of nanoseconds
 	case slog.KindAny:
 		return c.any(key, v.Any())
 	}

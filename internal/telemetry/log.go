@@ -24,16 +24,7 @@ func newConsole(o Options) slog.Handler {
 	if o.Format == "text" || o.Format != "json" && terminal {
 		return tint.NewTextHandler(o.Writer, &tint.Options{Level: slog.LevelDebug, TimeFormat: time.TimeOnly + ".000", NoColor: !terminal})
 	}
-	return slog.NewJSONHandler(o.Writer, &slog.HandlerOptions{Level: slog.LevelDebug, ReplaceAttr: spellDurations})
-}
-
-// spellDurations gives durations their unit, where JSON would have a bare number
-// of nanoseconds.
-func spellDurations(_ []string, a slog.Attr) slog.Attr {
-	if a.Value.Kind() == slog.KindDuration {
-		a.Value = slog.StringValue(a.Value.Duration().String())
-	}
-	return a
+	return slog.NewJSONHandler(o.Writer, &slog.HandlerOptions{Level: slog.LevelDebug})
 }
 
 // handler redacts every record before anybody else sees it, and adds the ids by
