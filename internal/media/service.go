@@ -64,7 +64,7 @@ func New(o Options) (*Service, error) {
 	if o.MaxBytes > 0 {
 		s.o.MaxObjectBytes = min(o.MaxObjectBytes, o.MaxBytes)
 	}
-	s.lane = fastlane.New(fastlane.Options{MaxBytes: o.MemoryBytes, Load: s.load, Served: s.served})
+	s.lane = fastlane.New(fastlane.Options{MaxBytes: o.MemoryBytes, MaxUpload: s.o.MaxObjectBytes, Load: s.load, Served: s.served})
 	change := func(p Path, change func() error) error { return s.lane.Change(Prefix+string(p), change) }
 	var err error
 	if s.store, err = OpenStore(StoreOptions{Root: o.Root, MaxBytes: o.MaxBytes, Unsynced: o.Unsynced, Log: o.Log, Change: change}); err != nil {

@@ -35,6 +35,7 @@ type conn struct {
 	owed    int64  // bytes of the body of the request that net/http has
 	ahead   []byte // read already, but not part of that request
 	one     [1]byte
+	remote  string
 
 	readBy, writeBy time.Time // deadlines that the lane has set
 	head            []byte
@@ -106,6 +107,15 @@ func (c *conn) serve(p []byte) (int, error) {
 				return 0, io.EOF
 			}
 			n, begun, later = copy(p, p[r.head:n]), false, true
+		case upload:
+			if r.body > c.lane.maxUpload {
+				return c.handOn(p, n, r, framed)
+			}
+			m, err := c.upload(p[:n], r)
+			if err != nil {
+				return 0, io.EOF
+			}
+			n, begun, later = copy(p, p[m:n]), false, true
 		default:
 			return c.handOn(p, n, r, v)
 		}
@@ -249,4 +259,12 @@ func (c *conn) Close() error {
 // CloseWrite lets net/http end a connection whose client still sends.
 func (c *conn) CloseWrite() error {
 	return c.Conn.(interface{ CloseWrite() error }).CloseWrite()
+}
+
+// remoteAddr is the client's, as text.
+func (c *conn) remoteAddr() string {
+	if addr := c.socket.RemoteAddr(); c.remote == "" && addr != nil {
+		c.remote = addr.String()
+	}
+	return c.remote
 }

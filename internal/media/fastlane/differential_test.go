@@ -113,6 +113,19 @@ var inputs = []struct {
 		plainGet("/media/ab/x.alaw"), 1},
 	{"pipelined behind HEAD", "HEAD /media/ab/x.alaw HTTP/1.1\r\nHost: a\r\n\r\n" + plainGet("/media/ab/x.alaw"), 1},
 	{"pipelined behind a range", "GET /media/ab/x.alaw HTTP/1.1\r\nHost: a\r\nRange: bytes=1-2\r\n\r\n" + plainGet("/media/ab/x.alaw"), 1},
+	{"an upload", put("/a", "abc"), 0},
+	{"an empty upload", put("/a", "") + plainGet("/media/ab/x.alaw"), 1},
+	{"uploads, pipelined", put("/a", "abc") + put("//b", strings.Repeat("x", 10_000)) + plainGet("/media/ab/x.alaw") + put("/c", "de"), 1},
+	{"an upload with all that one may have", "PUT /a HTTP/1.1\r\nhost: a\r\nAuthorization:\tBearer x \r\nCONTENT-type: audio/pcm\r\nUser-Agent: a\r\nuser-agent: \xff\r\n" +
+		"Connection: keep-alive\r\nContent-Length: 003\r\n\r\nabc" + plainGet("/media/ab/x.alaw"), 1},
+	{"an upload of the longest kind", put("/a", strings.Repeat("x", 256<<10)) + plainGet("/media/ab/x.alaw"), 1},
+	{"a longer upload", put("/a", strings.Repeat("x", 256<<10+1)) + plainGet("/media/ab/x.alaw"), 1},
+	{"an upload with a condition", "PUT /a HTTP/1.1\r\nHost: a\r\nIf-Match: *\r\nContent-Length: 3\r\n\r\nabc" + plainGet("/media/ab/x.alaw"), 1},
+	{"an upload without a length", "PUT /a HTTP/1.1\r\nHost: a\r\n\r\n" + plainGet("/media/ab/x.alaw"), 1},
+	{"an upload without a host", "PUT /a HTTP/1.1\r\nContent-Length: 3\r\n\r\nabc" + plainGet("/media/ab/x.alaw"), 0},
+	{"an upload to a query", "PUT /a?b HTTP/1.1\r\nHost: a\r\nContent-Length: 3\r\n\r\nabc" + plainGet("/media/ab/x.alaw"), 1},
+	{"a last upload", "PUT /a HTTP/1.1\r\nHost: a\r\nConnection: close\r\nContent-Length: 3\r\n\r\nabc" + plainGet("/media/ab/x.alaw"), 0},
+	{"a GET with a type", "GET /media/ab/x.alaw HTTP/1.1\r\nHost: a\r\nContent-Type: a\r\n\r\n", 0},
 	{"behind chunks", "PUT /a HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n3\r\nabc\r\n0\r\n\r\n" + plainGet("/media/ab/x.alaw"), 0},
 	{"two lengths", "PUT /a HTTP/1.1\r\nHost: a\r\nContent-Length: 3\r\nContent-Length: 3\r\n\r\nabc" + plainGet("/media/ab/x.alaw"), 0},
 	{"two lengths that differ", "PUT /a HTTP/1.1\r\nHost: a\r\nContent-Length: 3\r\nContent-Length: 4\r\n\r\nabc" + plainGet("/media/ab/x.alaw"), 0},
@@ -164,7 +177,7 @@ var inputs = []struct {
 // contest holds a server with a lane against one without.
 func contest(t testing.TB) (with, without *stage, lane *fastlane.Lane) {
 	s := newShelf(t, objects)
-	lane = fastlane.New(fastlane.Options{MaxBytes: 16 << 20, Load: s.load})
+	lane = fastlane.New(fastlane.Options{MaxBytes: 16 << 20, MaxUpload: 1 << 20, Load: s.load})
 	return raise(t, s, lane), raise(t, s, nil), lane
 }
 

@@ -1,10 +1,11 @@
 // Package fastlane answers the plainest GETs of a net/http server from memory,
-// with one write each, and leaves everything else to that server.
+// with one write each, runs its handler for the plainest PUTs itself, and leaves
+// everything else to that server.
 //
 // It sits below net/http, in the Read of every connection: where the server
 // waits for its next request, the lane reads it first, answers it if it is of
-// the one form it knows and its object is at hand, and waits for the next. Any
-// other request is simply what Read returns. So net/http stays in charge of
+// a form it knows and its object is at hand, and waits for the next. Any other
+// request is simply what Read returns. So net/http stays in charge of
 // every connection, gets it when the lane is not sure, and gives it back by
 // waiting again.
 package fastlane
@@ -43,6 +44,12 @@ type Options struct {
 	// client sent it.
 	Load func(path string, limit int64) (Object, bool)
 
+	// MaxUpload bounds the bodies that plain PUTs may have for the lane to run the
+	// server's handler itself, without all that net/http does around one: such a
+	// request carries no TLS and nothing in its context, and its answer goes out at
+	// the end. Up to 256 KiB; 0 leaves every PUT to the server.
+	MaxUpload int64
+
 	// Served, if set, hears of every answer. It is called on the way of each
 	// and has to be quick.
 	Served func(path string, bytes int)
@@ -50,10 +57,12 @@ type Options struct {
 
 // Lane is a fast path for any number of listeners of one server.
 type Lane struct {
-	cache  *cache
-	served func(path string, bytes int)
-	date   atomic.Pointer[stamp]
-	held   sync.Pool // for the records of answers
+	cache     *cache
+	served    func(path string, bytes int)
+	date      atomic.Pointer[stamp]
+	handler   http.Handler // the server's, for uploads
+	maxUpload int64
+	held      sync.Pool // for the records of answers
 
 	header, idle, write time.Duration
 
@@ -65,7 +74,7 @@ type Lane struct {
 
 // New returns a lane with nothing in memory.
 func New(o Options) *Lane {
-	l := &Lane{cache: newCache(o.MaxBytes, o.Load), served: o.Served, conns: map[*conn]struct{}{}}
+	l := &Lane{cache: newCache(o.MaxBytes, o.Load), served: o.Served, maxUpload: min(o.MaxUpload, longestUpload), conns: map[*conn]struct{}{}}
 	if l.served == nil {
 		l.served = func(string, int) {}
 	}
@@ -78,6 +87,7 @@ func New(o Options) *Lane {
 // when a connection came, however long the lane has served it since. A handler
 // bounds the reading of a body with http.ResponseController.
 func (l *Lane) Attach(srv *http.Server) {
+	l.handler = srv.Handler
 	l.header, l.idle, l.write = srv.ReadHeaderTimeout, srv.IdleTimeout, srv.WriteTimeout
 	if l.idle == 0 {
 		l.idle = l.header

@@ -19,7 +19,7 @@ func TestAConnectionComesBackFromNetHTTP(t *testing.T) {
 	for range 200 { // a quick client is often ahead of net/http's own clean-up
 		c.send("HEAD /media/ab/empty.alaw HTTP/1.1\r\nHost: a\r\n\r\n")
 		c.receive()
-		c.send("PUT /a HTTP/1.1\r\nHost: a\r\nContent-Length: 3\r\n\r\n")
+		c.send("POST /a HTTP/1.1\r\nHost: a\r\nContent-Length: 3\r\n\r\n")
 		c.send("abc")
 		c.receive()
 		c.send(plainGet("/media/ab/large.pcm"))
@@ -81,11 +81,12 @@ func TestSlowClientsAreCutOff(t *testing.T) {
 	large := map[string]string{"/large.pcm": strings.Repeat("x", 16<<20), "/x.alaw": "hello"}
 	quick := func(srv *http.Server) { srv.ReadHeaderTimeout, srv.IdleTimeout, srv.WriteTimeout = soon, soon, soon }
 	for name, steps := range map[string]func(c client){
-		"one that says nothing":           func(client) {},
-		"one that does not end its head":  func(c client) { c.send("GET /x.alaw HTTP/1.1\r\nHost: a\r\n") },
-		"one that is idle":                func(c client) { c.send(plainGet("/x.alaw")); c.receive() },
-		"one that begins a second":        func(c client) { c.send(plainGet("/x.alaw")); c.receive(); c.send("GET /x") },
-		"one that is idle after net/http": func(c client) { c.send(strings.Replace(plainGet("/x.alaw"), "GET", "PUT", 1)); c.receive() },
+		"one that says nothing":            func(client) {},
+		"one that does not end its head":   func(c client) { c.send("GET /x.alaw HTTP/1.1\r\nHost: a\r\n") },
+		"one that is idle":                 func(c client) { c.send(plainGet("/x.alaw")); c.receive() },
+		"one that begins a second":         func(c client) { c.send(plainGet("/x.alaw")); c.receive(); c.send("GET /x") },
+		"one that is idle after net/http":  func(c client) { c.send(strings.Replace(plainGet("/x.alaw"), "GET", "PUT", 1)); c.receive() },
+		"one that is idle after an upload": func(c client) { c.send(put("/x", "abc")); c.receive() },
 	} {
 		t.Run(name, func(t *testing.T) {
 			c := serve(t, newShelf(t, large), nil, quick).dial(t)
@@ -117,7 +118,8 @@ func TestShutdownLetsAnswersFinish(t *testing.T) {
 	objects := map[string]string{"/large.pcm": strings.Repeat("x", 16<<20), "/x.alaw": "hello"}
 	for name, first := range map[string]string{
 		"of a new connection":              "",
-		"of one that net/http has had too": "PUT /a HTTP/1.1\r\nHost: a\r\nContent-Length: 0\r\n\r\n",
+		"of one that net/http has had too": "POST /a HTTP/1.1\r\nHost: a\r\nContent-Length: 0\r\n\r\n",
+		"of one that has uploaded":         "PUT /a HTTP/1.1\r\nHost: a\r\nContent-Length: 0\r\n\r\n",
 	} {
 		t.Run(name, func(t *testing.T) {
 			s := serve(t, newShelf(t, objects), nil)

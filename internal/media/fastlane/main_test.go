@@ -11,6 +11,7 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
+	"strconv"
 	"testing"
 	"time"
 
@@ -74,7 +75,9 @@ func (s shelf) load(path string, limit int64) (fastlane.Object, bool) {
 func (s shelf) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	if r.Method != http.MethodGet && r.Method != http.MethodHead {
 		body, err := io.ReadAll(r.Body)
-		_, _ = fmt.Fprintf(w, "%s %s %q %v %v", r.Method, r.URL, body, err, r.Header)
+		text := fmt.Sprintf("%s %s %s %s %q %v %v", r.Method, r.Host, r.URL, r.RequestURI, body, err, r.Header)
+		w.Header().Set("Content-Length", strconv.Itoa(len(text)))
+		_, _ = io.WriteString(w, text)
 		return
 	}
 	o, ok := s.open(r.URL.Path)
@@ -103,7 +106,7 @@ type site struct {
 // before it starts.
 func serve(t testing.TB, s shelf, secure *tls.Config, changes ...func(*http.Server)) site {
 	t.Helper()
-	return start(t, s, fastlane.New(fastlane.Options{MaxBytes: maxBytes, Load: s.load}), secure, changes...)
+	return start(t, s, fastlane.New(fastlane.Options{MaxBytes: maxBytes, MaxUpload: 1 << 20, Load: s.load}), secure, changes...)
 }
 
 func start(t testing.TB, handler http.Handler, lane *fastlane.Lane, secure *tls.Config, changes ...func(*http.Server)) site {
@@ -183,3 +186,8 @@ func (c client) awaitEnd() {
 
 // plainGet is a request that the lane answers.
 func plainGet(path string) string { return "GET " + path + " HTTP/1.1\r\nHost: media\r\n\r\n" }
+
+// put is an upload in the form that the lane takes.
+func put(path, body string) string {
+	return fmt.Sprintf("PUT %s HTTP/1.1\r\nHost: media\r\nContent-Length: %d\r\n\r\n%s", path, len(body), body)
+}

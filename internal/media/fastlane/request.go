@@ -11,6 +11,7 @@ type verdict int
 const (
 	partial verdict = iota // well-formed so far, but its head is not complete
 	plain                  // a GET of the one form that the lane answers
+	upload                 // a PUT of the one form that the lane gives the handler itself
 	framed                 // not for the lane, but it is known where the request ends
 	foreign                // anything else
 )
@@ -19,7 +20,7 @@ const (
 type request struct {
 	head int    // bytes up to and including the empty line
 	body int64  // bytes that follow
-	path []byte // of a plain request
+	path []byte // of a plain request or an upload
 }
 
 // shortest is how many bytes net/http awaits of a request that is not the first
@@ -27,8 +28,8 @@ type request struct {
 const shortest = 4
 
 // parse reads the head of a request line by line in the strictest form that
-// HTTP/1.1 has. Where that is not met it does not guess: a head is plain or
-// framed only if every reader of HTTP finds the same lines and the same body.
+// HTTP/1.1 has. Where that is not met it does not guess: a head is not foreign
+// only if every reader of HTTP finds the same lines and the same body.
 func parse(b []byte) (r request, v verdict) {
 	if len(b) < shortest {
 		return r, partial
@@ -52,6 +53,10 @@ func parse(b []byte) (r request, v verdict) {
 		kind, value := field(line)
 		switch kind {
 		case harmless:
+		case ofUpload:
+			if v == plain {
+				v = framed
+			}
 		case host:
 			hosts++
 			if !all(value, isHost) {
@@ -67,7 +72,9 @@ func parse(b []byte) (r request, v verdict) {
 			if err != nil || value[0] == '+' {
 				return r, foreign
 			}
-			r.body, v = int64(n), framed
+			if r.body = int64(n); v == plain {
+				v = framed
+			}
 		case other:
 			v = framed
 		default:
@@ -77,7 +84,7 @@ func parse(b []byte) (r request, v verdict) {
 	if lengths > 1 {
 		return r, foreign
 	}
-	if hosts != 1 {
+	if hosts != 1 || v == upload && lengths == 0 {
 		v = framed
 	}
 	r.head = len(b) - len(rest)
@@ -107,18 +114,23 @@ func cutLine(b []byte) (line, rest []byte, v verdict) {
 	return line, rest, framed
 }
 
-// requestLine tells whether the line is of a GET with a path of the lane's
-// alphabet, in which nothing is encoded and nothing means anything else.
+// requestLine tells whether the line is of a GET or a PUT with a path of the
+// lane's alphabet, in which nothing is encoded and nothing means anything else.
 func requestLine(line []byte) (path []byte, v verdict) {
 	method, rest, _ := bytes.Cut(line, []byte{' '})
 	target, version, found := bytes.Cut(rest, []byte{' '})
 	if !found || string(version) != "HTTP/1.1" || len(target) == 0 || !all(method, isToken) {
 		return nil, foreign
 	}
-	if string(method) != "GET" || target[0] != '/' || !all(target, isPath) {
+	switch {
+	case target[0] != '/' || !all(target, isPath):
 		return nil, framed
+	case string(method) == "GET":
+		return target, plain
+	case string(method) == "PUT":
+		return target, upload
 	}
-	return target, plain
+	return nil, framed
 }
 
 // kind is what the lane knows about a header field.
@@ -127,6 +139,7 @@ type kind int
 const (
 	malformed kind = iota
 	harmless       // changes nothing about the answer to a GET of a file
+	ofUpload       // changes nothing about how an upload is read
 	host
 	connection
 	contentLength
@@ -162,6 +175,8 @@ func field(line []byte) (k kind, value []byte) {
 	case "accept", "accept-charset", "accept-encoding", "accept-language", "baggage", "cache-control",
 		"pragma", "priority", "referer", "traceparent", "tracestate", "user-agent":
 		return harmless, value
+	case "authorization", "content-type":
+		return ofUpload, value
 	default:
 		return other, value
 	}

@@ -1,0 +1,182 @@
+package fastlane
+
+import (
+	"bytes"
+	"errors"
+	"io"
+	"net"
+	"net/http"
+	"net/textproto"
+	"net/url"
+	"strconv"
+	"time"
+)
+
+// longestUpload is as much as net/http skips of a body that a handler does not
+// want. With longer ones what it does around a handler hardly counts.
+const longestUpload = 256 << 10
+
+// exchange is an upload and its answer, between the lane and the server's
+// handler. The answer goes out when the handler has returned.
+type exchange struct {
+	*conn
+	ahead           []byte // of the body, read already
+	left            int64  // of it, unread by the handler
+	failure         error  // in reading it
+	begun           bool   // to read it from the connection
+	readBy, writeBy time.Time
+
+	header http.Header
+	status int
+	body   []byte
+}
+
+// upload has the server's handler answer the upload that p begins with, and
+// returns how many bytes of p belong to it. After an error the connection ends.
+func (c *conn) upload(p []byte, r request) (int, error) {
+	if !c.state.CompareAndSwap(waiting, busy) {
+		return 0, net.ErrClosed
+	}
+	defer c.state.CompareAndSwap(busy, waiting) // for net/http to close after a panic
+	size := min(int64(len(p)), int64(r.head)+r.body)
+	x := &exchange{conn: c, ahead: p[r.head:size], left: r.body}
+	c.lane.handler.ServeHTTP(x, x.request(p[:r.head], r))
+	err := x.finish()
+	if !c.state.CompareAndSwap(busy, waiting) || c.lane.draining.Load() {
+		return 0, net.ErrClosed
+	}
+	return int(size), err
+}
+
+// request is what net/http would have made of the head, but for TLS and the
+// values of its context.
+func (x *exchange) request(head []byte, r request) *http.Request {
+	path := string(r.path)
+	req := &http.Request{
+		Method: http.MethodPut, URL: &url.URL{Path: path}, RequestURI: path,
+		Proto: "HTTP/1.1", ProtoMajor: 1, ProtoMinor: 1,
+		Header: http.Header{}, Body: http.NoBody, ContentLength: r.body, RemoteAddr: x.remoteAddr(),
+	}
+	if r.body > 0 {
+		req.Body = unread{x}
+	}
+	_, fields, _ := bytes.Cut(head, []byte("\r\n"))
+	for len(fields) > len("\r\n") {
+		var line []byte
+		line, fields, _ = bytes.Cut(fields, []byte("\r\n"))
+		name, value, _ := bytes.Cut(line, []byte{':'})
+		key, text := textproto.CanonicalMIMEHeaderKey(string(name)), string(bytes.Trim(value, " \t"))
+		if key == "Host" {
+			req.Host = text
+		} else {
+			req.Header[key] = append(req.Header[key], text)
+		}
+	}
+	return req
+}
+
+// unread is the body of an upload.
+type unread struct{ x *exchange }
+
+func (u unread) Close() error { return nil }
+
+func (u unread) Read(p []byte) (int, error) {
+	x := u.x
+	switch {
+	case x.failure != nil:
+		return 0, x.failure
+	case x.left == 0:
+		return 0, io.EOF
+	case len(x.ahead) > 0:
+		n := copy(p, x.ahead)
+		x.ahead, x.left = x.ahead[n:], x.left-int64(n)
+		return n, nil
+	case !x.begun:
+		x.begun = true
+		x.conn.readBy = x.readBy
+		_ = x.Conn.SetReadDeadline(x.readBy)
+	}
+	n, err := x.Conn.Read(p[:min(int64(len(p)), x.left)])
+	if x.left -= int64(n); x.left == 0 {
+		return n, nil
+	}
+	if errors.Is(err, io.EOF) {
+		err = io.ErrUnexpectedEOF
+	}
+	x.failure = err
+	return n, err
+}
+
+// SetReadDeadline is the handler's, and takes effect when a body has not come
+// yet.
+func (x *exchange) SetReadDeadline(t time.Time) error {
+	x.readBy, x.begun = t, false
+	return nil
+}
+
+// SetWriteDeadline is the handler's.
+func (x *exchange) SetWriteDeadline(t time.Time) error {
+	x.writeBy = t
+	return nil
+}
+
+// Header implements http.ResponseWriter.
+func (x *exchange) Header() http.Header {
+	if x.header == nil {
+		x.header = http.Header{}
+	}
+	return x.header
+}
+
+// WriteHeader implements http.ResponseWriter.
+func (x *exchange) WriteHeader(status int) {
+	if x.status == 0 && status >= http.StatusOK {
+		x.status = status
+	}
+}
+
+// Write implements http.ResponseWriter.
+func (x *exchange) Write(p []byte) (int, error) {
+	x.WriteHeader(http.StatusOK)
+	x.body = append(x.body, p...)
+	return len(p), nil
+}
+
+// finish skips what the handler did not read, and sends the answer.
+func (x *exchange) finish() error {
+	_, broken := io.Copy(io.Discard, unread{x})
+	x.WriteHeader(http.StatusOK)
+	limit := x.lane.write
+	if !x.writeBy.IsZero() {
+		limit = max(time.Until(x.writeBy), 1)
+	}
+	arm(&x.conn.writeBy, limit, x.Conn.SetWriteDeadline)
+	x.conn.head = x.lane.dated(x.appendHead(x.conn.head[:0]))
+	if x.status != http.StatusNoContent {
+		x.conn.head = append(x.conn.head, x.body...)
+	}
+	_, err := x.Conn.Write(x.conn.head)
+	if x.header.Get("Connection") == "close" {
+		broken = net.ErrClosed
+	}
+	return errors.Join(err, broken)
+}
+
+// appendHead adds what net/http would have sent, up to the Date.
+func (x *exchange) appendHead(head []byte) []byte {
+	head = append(head, "HTTP/1.1 "...)
+	head = strconv.AppendInt(head, int64(x.status), 10)
+	head = append(append(append(head, ' '), http.StatusText(x.status)...), "\r\n"...)
+	if len(x.header) > 0 {
+		fields := bytes.NewBuffer(head)
+		_ = x.header.Write(fields) // a buffer takes everything
+		head = fields.Bytes()
+	}
+	if x.header["Content-Length"] == nil && x.status != http.StatusNoContent {
+		head = append(strconv.AppendInt(append(head, "Content-Length: "...), int64(len(x.body)), 10), "\r\n"...)
+	}
+	if x.header["Content-Type"] == nil && len(x.body) > 0 && x.status != http.StatusNoContent {
+		head = append(append(append(head, "Content-Type: "...), http.DetectContentType(x.body)...), "\r\n"...)
+	}
+	return append(head, "Date: "...)
+}

@@ -1,0 +1,94 @@
+package fastlane_test
+
+import (
+	"bufio"
+	"errors"
+	"io"
+	"log"
+	"net/http"
+	"os"
+	"strings"
+	"testing"
+	"time"
+
+	"telapi/internal/media/fastlane"
+)
+
+// answering runs a server whose uploads a handler of the test's answers.
+func answering(t *testing.T, answer http.HandlerFunc) client {
+	t.Helper()
+	lane := fastlane.New(fastlane.Options{MaxUpload: 1 << 20})
+	return start(t, answer, lane, nil, func(srv *http.Server) { srv.ErrorLog = log.New(io.Discard, "", 0) }).dial(t)
+}
+
+func TestWhateverAHandlerAnswersAnUploadIsSentAsByNetHTTP(t *testing.T) {
+	for name, tt := range map[string]struct {
+		answer http.HandlerFunc
+		want   string // but for the Date
+		ends   bool
+	}{
+		"nothing":    {func(http.ResponseWriter, *http.Request) {}, "200 OK\r\nContent-Length: 0\r\n\r\n", false},
+		"created":    {func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(201); w.WriteHeader(500) }, "201 Created\r\nContent-Length: 0\r\n\r\n", false},
+		"no content": {func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(204); _, _ = w.Write([]byte("x")) }, "204 No Content\r\n\r\n", false},
+		"the end": {func(w http.ResponseWriter, _ *http.Request) {
+			w.Header().Set("Connection", "close")
+			w.Header().Set("A", "b")
+		}, "200 OK\r\nA: b\r\nConnection: close\r\nContent-Length: 0\r\n\r\n", true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			c := answering(t, tt.answer)
+			for range 2 {
+				c.send(put("/a", strings.Repeat("nobody reads it ", 5000)))
+				var got string
+				for !strings.HasSuffix(got, "\r\n\r\n") {
+					line, err := c.in.ReadString('\n')
+					if err != nil {
+						t.Fatal(err)
+					}
+					got += line
+				}
+				if got = dateField.ReplaceAllString(got, ""); got != "HTTP/1.1 "+tt.want {
+					t.Errorf("got %q, want %q", got, tt.want)
+				}
+				if tt.ends {
+					c.awaitEnd()
+					return
+				}
+			}
+		})
+	}
+}
+
+func TestAHandlerThatFailsOrHurriesEndsItsConnectionAlone(t *testing.T) {
+	for name, answer := range map[string]http.HandlerFunc{
+		"panics": func(http.ResponseWriter, *http.Request) { panic(http.ErrAbortHandler) },
+		"has no time to write": func(w http.ResponseWriter, _ *http.Request) {
+			_ = http.NewResponseController(w).SetWriteDeadline(time.Now())
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			c := answering(t, answer)
+			c.send(put("/a", "abc"))
+			c.awaitEnd()
+		})
+	}
+}
+
+func TestABodyThatDoesNotComeIsNotWaitedForLongerThanAllowed(t *testing.T) {
+	failures := make(chan error, 1)
+	c := answering(t, func(w http.ResponseWriter, r *http.Request) {
+		_ = http.NewResponseController(w).SetReadDeadline(time.Now().Add(10 * time.Millisecond))
+		_, err := io.ReadAll(r.Body)
+		failures <- err
+		w.WriteHeader(http.StatusBadRequest)
+	})
+	c.send("PUT /a HTTP/1.1\r\nHost: a\r\nContent-Length: 9\r\n\r\nabc")
+	if err := <-failures; !errors.Is(err, os.ErrDeadlineExceeded) {
+		t.Errorf("the handler read %v", err)
+	}
+	resp, err := http.ReadResponse(bufio.NewReader(c.in), nil)
+	if err != nil || resp.StatusCode != http.StatusBadRequest {
+		t.Errorf("%v, %v", resp, err)
+	}
+	c.awaitEnd()
+}
