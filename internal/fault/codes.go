@@ -18,6 +18,7 @@ const (
 	SessionInUse       Code = "SESSION_IN_USE"
 	Idempotency        Code = "IDEMPOTENCY_CONFLICT"
 	CallbackConsumed   Code = "CALLBACK_CONSUMED"
+	PathOccupied       Code = "PATH_OCCUPIED"
 	ConversationEnded  Code = "CONVERSATION_ENDED"
 	SessionEnded       Code = "SESSION_ENDED"
 	LengthRequired     Code = "LENGTH_REQUIRED"
@@ -55,6 +56,7 @@ var Catalogue = []Entry{
 	{SessionInUse, http.StatusConflict, "Another connection of the session is alive and its policy is reject.", "Close it, or name it by connectionId to take its place."},
 	{Idempotency, http.StatusConflict, "The Idempotency-Key was used with another body.", "Use a new key for a new request."},
 	{CallbackConsumed, http.StatusConflict, "The work item was answered before, or cancelled; details say which.", "With details.duplicate true all is well: the same body was taken the first time. Do not send another."},
+	{PathOccupied, http.StatusConflict, "In the media service's folder something lies in the object's place that it did not put there, a link or a folder; it is left alone.", "Remove it on that host, or put the object under another path."},
 	{ConversationEnded, http.StatusGone, "The conversation has ended.", "Drop the result."},
 	{SessionEnded, http.StatusGone, "The session has ended, was deleted or is over its time.", "Ask for a new token."},
 	{LengthRequired, http.StatusLengthRequired, "An upload to the media service does not say how long it is.", "Send Content-Length."},

@@ -4,11 +4,8 @@ import (
 	"cmp"
 	"context"
 	"errors"
-	"fmt"
-	"io/fs"
 	"os"
 	"slices"
-	"strings"
 	"sync"
 	"time"
 )
@@ -161,7 +158,7 @@ func ignoreAbsent(err error) error {
 	return err
 }
 
-// survey looks at all there is: it sweeps uploads of processes that are gone,
+// survey looks at all there is: it removes shards that nothing is left in,
 // counts, and, with a cap, queues what is to go next. Objects can be read but not
 // changed meanwhile.
 func (s *Store) survey() error {
@@ -180,19 +177,18 @@ func (s *Store) survey() error {
 		if err != nil {
 			return err
 		}
+		if len(infos) == 0 {
+			s.top.removeEmpty(shard)
+		}
 		for _, info := range infos {
 			p, ours := ParsePath(shard + "/" + info.Name())
-			switch {
-			case ours:
-				objects++
-				bytes += info.Size()
-				if s.maxBytes > 0 {
-					oldest = append(oldest, candidate{p, accessed(info)})
-				}
-			case s.abandoned(info):
-				if err := s.root.Remove(shard + "/" + info.Name()); err != nil {
-					return fmt.Errorf("sweep an unfinished upload: %w", err)
-				}
+			if !ours {
+				continue
+			}
+			objects++
+			bytes += info.Size()
+			if s.maxBytes > 0 {
+				oldest = append(oldest, candidate{p, accessed(info)})
 			}
 		}
 		if len(oldest) > 2*queued {
@@ -203,11 +199,6 @@ func (s *Store) survey() error {
 	s.objects.Store(objects)
 	s.next.list = keepOldest(oldest, queued)
 	return nil
-}
-
-func (s *Store) abandoned(info fs.FileInfo) bool {
-	rest, ok := strings.CutPrefix(info.Name(), unfinished)
-	return ok && !strings.HasPrefix(rest, s.uploads.boot)
 }
 
 func keepOldest(list []candidate, n int) []candidate {

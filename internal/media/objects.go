@@ -99,6 +99,8 @@ func (s *Service) put(w http.ResponseWriter, r *http.Request, p Path) error {
 	switch {
 	case body.err != nil:
 		return fault.New(fault.Validation, "The body ended before Content-Length was reached, or came too slowly; nothing was stored.").Because(body.err)
+	case errors.Is(err, ErrOccupied):
+		return fault.New(fault.PathOccupied, "A link, a folder or another file that is no object lies in this object's place; nothing was stored. Remove it from the media root.").Because(err)
 	case full(err):
 		return fault.New(fault.StorageFull, "There is no room for this object; nothing was stored.").Because(err)
 	case err != nil:
@@ -147,6 +149,9 @@ var contentRefusals = map[int]*fault.Error{
 // preconditions are those of a change, decided while nobody else can change the
 // object.
 func preconditions(h http.Header) func(current fs.FileInfo) error {
+	if h["If-Match"] == nil && h["If-None-Match"] == nil && h["If-Unmodified-Since"] == nil {
+		return func(fs.FileInfo) error { return nil }
+	}
 	return func(current fs.FileInfo) error {
 		among := func(name, tag string) bool {
 			list := strings.Split(strings.Join(h[name], ","), ",")

@@ -13,81 +13,96 @@ import (
 // shard is the folder of a shard, opened.
 type shard struct {
 	*os.Root
-	folder  *os.File    // the same once more, to be synced
-	info    fs.FileInfo // which folder it is
+	opened
+	file    *os.File // what is opened
+	which   identity
 	durable atomic.Bool // it outlives a crash
 	kept    bool
 }
 
 // shards keeps folders open for the next who needs them.
 type shards struct {
-	byName sync.Map // of *shard
-	count  atomic.Int64
+	mu     sync.RWMutex
+	byName map[string]*shard
 	making sync.Mutex
+}
+
+func (sh *shards) get(name string) *shard {
+	sh.mu.RLock()
+	defer sh.mu.RUnlock()
+	return sh.byName[name]
+}
+
+// keep takes an opened folder in the place of one before, which is closed when
+// nobody uses it any more.
+func (sh *shards) keep(name string, d *shard) {
+	sh.mu.Lock()
+	defer sh.mu.Unlock()
+	if sh.byName[name] != nil || len(sh.byName) < maxKept {
+		sh.byName[name], d.kept = d, true
+	}
+}
+
+func (sh *shards) close() {
+	for _, d := range sh.byName {
+		d.kept = false
+		d.done()
+	}
 }
 
 // maxKept bounds the file descriptors: 256 shards are what hashes make, and each
 // takes two.
 const maxKept = 512
 
+// ErrOccupied says that something is in the place of an object or a shard that
+// the store has not put there and does not replace.
+var ErrOccupied = errors.New("something else is in the place of an object")
+
 // shard opens the folder of a shard, to be let go of with done. A link is none:
-// an object has one path. A folder that was kept is used only while the name still
-// stands for it, or a folder that somebody moves away would take uploads along.
+// an object has one path. A folder that was kept is used only while the name
+// still stands for it, or one that somebody moves away would take uploads along.
 func (s *Store) shard(name string) (*shard, error) {
-	info, err := s.root.Lstat(name)
-	if err == nil && !info.IsDir() {
-		err = &fs.PathError{Op: "open", Path: name, Err: syscall.ENOTDIR}
+	which, err := s.top.lstat(name)
+	if err == nil && !which.isFolder() {
+		err = syscall.ENOTDIR
 	}
 	if err != nil {
-		return nil, err
+		return nil, &fs.PathError{Op: "open", Path: name, Err: err}
 	}
-	old, ok := s.shards.byName.Load(name)
-	if ok && os.SameFile(old.(*shard).info, info) {
-		return old.(*shard), nil
+	if old := s.shards.get(name); old != nil && old.which.same(which) {
+		return old, nil
 	}
 	dir, err := s.root.OpenRoot(name)
 	if err != nil {
 		return nil, err
 	}
 	d := &shard{Root: dir}
-	if d.folder, err = dir.Open("."); err == nil {
-		d.info, err = d.folder.Stat()
+	if d.file, err = dir.Open("."); err == nil {
+		d.opened = opened(d.file.Fd())
+		d.which, err = d.lstat(".")
 	}
 	if err != nil {
 		d.done()
 		return nil, err
 	}
-	if ok || s.shards.count.Load() < maxKept {
-		d.kept = true
-		if _, there := s.shards.byName.Swap(name, d); !there {
-			s.shards.count.Add(1)
-		} // the one before is closed when nobody uses it any more
-	}
+	s.shards.keep(name, d)
 	return d, nil
 }
 
 // done closes what is not kept.
 func (d *shard) done() {
 	if !d.kept {
-		d.folder.Close()
-		d.Close()
+		_ = d.file.Close()
+		_ = d.Root.Close()
 	}
-}
-
-func (sh *shards) close() {
-	sh.byName.Range(func(_, d any) bool {
-		d.(*shard).kept = false
-		d.(*shard).done()
-		return true
-	})
 }
 
 // sync makes a file, or the names in a folder, outlive a crash.
-func (s *Store) sync(f *os.File) error {
+func (s *Store) sync(o interface{ sync() error }) error {
 	if s.unsynced {
 		return nil
 	}
-	return f.Sync()
+	return o.sync()
 }
 
 // makeShard is shard for an upload: the folder is there for good when it returns.
@@ -98,6 +113,8 @@ func (s *Store) makeShard(name string) (*shard, error) {
 		return d, nil
 	case err == nil:
 		d.done()
+	case errors.Is(err, syscall.ENOTDIR):
+		return nil, ErrOccupied
 	case !errors.Is(err, fs.ErrNotExist):
 		return nil, fmt.Errorf("open a shard: %w", err)
 	}
@@ -105,7 +122,7 @@ func (s *Store) makeShard(name string) (*shard, error) {
 	defer s.shards.making.Unlock()
 	err = s.root.Mkdir(name, 0o750)
 	if err == nil || errors.Is(err, fs.ErrExist) {
-		if err = s.sync(s.folder); err != nil {
+		if err = s.sync(s.top); err != nil {
 			_ = s.root.Remove(name) // while it is empty
 		}
 	}

@@ -111,7 +111,7 @@ func TestSlowClientsAreCutOff(t *testing.T) {
 				<-served
 				time.Sleep(2 * time.Hour) // the clients are done
 			})
-			left, _ := filepath.Glob(filepath.Join(root, "ab", ".upload-*"))
+			left, _ := filepath.Glob(filepath.Join(root, ".uploads", "*"))
 			if len(left) > 0 {
 				t.Errorf("left %v", left)
 			}

@@ -29,7 +29,8 @@ import (
 // keeps what it opened.
 type Store struct {
 	root     *os.Root
-	folder   *os.File // the root, to be synced
+	file     *os.File // the root once more
+	top      opened   // what that has opened
 	lock     *os.File
 	maxBytes int64
 	unsynced bool
@@ -67,7 +68,7 @@ func OpenStore(o StoreOptions) (_ *Store, err error) {
 	if err := os.MkdirAll(o.Root, 0o750); err != nil {
 		return nil, fmt.Errorf("make the media root: %w", err)
 	}
-	s := &Store{maxBytes: o.MaxBytes, unsynced: o.Unsynced, change: o.Change, log: o.Log, uploads: newUploads(), uses: uses{pending: map[Path]time.Time{}}}
+	s := &Store{maxBytes: o.MaxBytes, unsynced: o.Unsynced, change: o.Change, log: o.Log, shards: shards{byName: map[string]*shard{}}, uses: uses{pending: map[Path]time.Time{}}}
 	if s.change == nil {
 		s.change = func(_ Path, change func() error) error { return change() }
 	}
@@ -79,14 +80,18 @@ func OpenStore(o StoreOptions) (_ *Store, err error) {
 	if s.root, err = os.OpenRoot(o.Root); err != nil {
 		return nil, fmt.Errorf("open the media root: %w", err)
 	}
-	if s.folder, err = s.root.Open("."); err != nil {
+	if s.file, err = s.root.Open("."); err != nil {
 		return nil, fmt.Errorf("open the media root: %w", err)
 	}
+	s.top = opened(s.file.Fd())
 	if s.lock, err = s.root.OpenFile(".lock", os.O_CREATE|os.O_RDWR, 0o600); err != nil {
 		return nil, fmt.Errorf("lock the media root: %w", err)
 	}
 	if err := syscall.Flock(int(s.lock.Fd()), syscall.LOCK_EX|syscall.LOCK_NB); err != nil {
 		return nil, fmt.Errorf("the media root %s is in use by another media service: stop that, or give this one a MEDIA_ROOT of its own (%w)", o.Root, err)
+	}
+	if err := s.beginUploads(); err != nil {
+		return nil, err
 	}
 	if err := s.survey(); err != nil {
 		return nil, err
@@ -102,7 +107,10 @@ func (s *Store) Close() {
 	}
 	s.uses.flush(s.root)
 	s.shards.close()
-	_ = s.folder.Close()
+	_ = s.file.Close()
+	if folder := opened(s.uploads.folder.Load()); folder > 0 {
+		folder.close()
+	}
 	_ = s.lock.Close()
 	_ = s.root.Close()
 }
@@ -177,7 +185,7 @@ func (s *Store) Delete(p Path, allow func(current fs.FileInfo) error) error {
 	if err := s.remove(dir, p, info.Size()); err != nil {
 		return err
 	}
-	if err := s.sync(dir.folder); err != nil {
+	if err := s.sync(dir); err != nil {
 		return fmt.Errorf("make a removal durable: %w", err)
 	}
 	return nil

@@ -163,7 +163,7 @@ func TestUnfinishedUploadsAreSweptAtStartAndNothingElse(t *testing.T) {
 	s := openStore(t, root, 0)
 	put(t, s, "ab/x.pcm", "kept")
 	s.Close()
-	for name, stays := range map[string]bool{"ab/.upload-BEFORE-1": false, "ab/notes.txt": true, "ab/.hidden": true} {
+	for name, stays := range map[string]bool{".uploads/1": false, "ab/notes.txt": true, "ab/.hidden": true} {
 		if err := os.WriteFile(filepath.Join(root, name), []byte("?"), 0o600); err != nil {
 			t.Fatal(err)
 		}
@@ -175,6 +175,40 @@ func TestUnfinishedUploadsAreSweptAtStartAndNothingElse(t *testing.T) {
 			t.Errorf("stored %v", got)
 		}
 		s.Close()
+	}
+}
+
+func TestTheFolderOfUploadsIsMadeAgainIfSomebodyTidiesUp(t *testing.T) {
+	root := t.TempDir()
+	s := openStore(t, root, 0)
+	defer s.Close()
+	for i := range 3 {
+		if err := os.Remove(filepath.Join(root, ".uploads")); err != nil {
+			t.Fatal(err)
+		}
+		put(t, s, fmt.Sprintf("ab/%d.pcm", i), "kept")
+	}
+}
+
+func TestAShardThatNothingIsLeftInGoes(t *testing.T) {
+	root := t.TempDir()
+	s := openStore(t, root, 10)
+	put(t, s, "ab/x.pcm", "first")
+	put(t, s, "cd/x.pcm", "second") // takes the place of the first
+	if err := os.Mkdir(filepath.Join(root, "lost+found"), 0o750); err != nil {
+		t.Fatal(err)
+	}
+	s.Close()
+	s = openStore(t, root, 10)
+	defer s.Close()
+	for name, stays := range map[string]bool{"ab": false, "cd": true, "lost+found": true} {
+		if _, err := os.Stat(filepath.Join(root, name)); (err == nil) != stays {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+	put(t, s, "ab/x.pcm", "again")
+	if got, want := stored(t, s), []string{"ab/x.pcm"}; !slices.Equal(got, want) {
+		t.Errorf("stored %v, want %v", got, want)
 	}
 }
 
