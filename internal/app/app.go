@@ -18,12 +18,12 @@ import (
 	"telapi/internal/endpoint"
 	"telapi/internal/httpapi"
 	"telapi/internal/media"
-	"telapi/internal/pause"
 	"telapi/internal/ratelimit"
 	"telapi/internal/redisstore"
 	"telapi/internal/session"
 	"telapi/internal/speech"
 	"telapi/internal/team"
+	"telapi/internal/timeline"
 	"telapi/internal/usage"
 )
 
@@ -62,7 +62,7 @@ func New(ctx context.Context, cfg config.Config, opts Options) (_ *App, err erro
 	}()
 
 	if opts.Development {
-		a.demo = newDemonstration(!opts.NoDemo)
+		a.demo = &demonstration{lively: !opts.NoDemo, events: timeline.NewHub(), seeded: make(chan struct{})}
 	}
 	platform, err := Platform(cfg)
 	if err != nil {
@@ -162,12 +162,11 @@ func New(ctx context.Context, cfg config.Config, opts Options) (_ *App, err erro
 	if a.media != nil {
 		a.watch("media", "the media service", checkDegraded, a.media.Ping)
 	}
-	listeners := listeners{authenticator, quotas, limits}
 	a.jobs = append(a.jobs,
 		a.connectDatabase,
 		authenticator.Run,
 		limits.Run,
-		func(ctx context.Context) { kv.Subscribe(ctx, listeners) },
+		func(ctx context.Context) { kv.Subscribe(ctx, authenticator, quotas, limits) },
 	)
 	if a.demo != nil {
 		a.jobs = append(a.jobs, a.runDemo)
@@ -225,69 +224,5 @@ func (a *App) connectDatabase(ctx context.Context) {
 	}
 }
 
-// watch adds a dependency to /health.
-func (a *App) watch(name, what, lost string, ping func(context.Context) error) {
-	p := newProbe(name, what, lost, ping)
-	a.probes = append(a.probes, p)
-	a.jobs = append(a.jobs, func(ctx context.Context) { p.run(ctx, a.log) })
-}
-
-// Ready waits until the instance may be sent traffic.
-func (a *App) Ready(ctx context.Context) error {
-	for a.Health().Status != httpapi.Healthy {
-		if err := ctx.Err(); err != nil {
-			return fmt.Errorf("not ready (%v): %w", a.Health().Checks, err)
-		}
-		_ = pause.For(ctx, 20*time.Millisecond)
-	}
-	return nil
-}
-
 // Routes lists what this instance serves.
 func (a *App) Routes() []httpapi.Route { return a.surface.Routes() }
-
-// Health is what /health answers.
-func (a *App) Health() httpapi.Health {
-	h := httpapi.Health{
-		Status:        httpapi.Healthy,
-		Version:       a.version,
-		UptimeSeconds: int64(time.Since(a.started).Seconds()),
-		Checks:        map[string]string{"database": checkDisabled, "kv": checkDisabled, "media": checkDisabled},
-	}
-	for _, p := range a.probes {
-		h.Checks[p.name] = p.get()
-	}
-	switch {
-	case a.draining.Load():
-		h.Status = "draining"
-	case h.Checks["kv"] != checkOK,
-		a.cfg.FeatureAPIAccess && h.Checks["database"] != checkOK:
-		h.Status = checkUnavailable
-	}
-	return h
-}
-
-// listeners hear the announcements of this instance, each its own.
-type listeners []interface {
-	Up()
-	Down(error)
-	Message(topic string)
-}
-
-func (ls listeners) Up() {
-	for _, l := range ls {
-		l.Up()
-	}
-}
-
-func (ls listeners) Down(err error) {
-	for _, l := range ls {
-		l.Down(err)
-	}
-}
-
-func (ls listeners) Message(topic string) {
-	for _, l := range ls {
-		l.Message(topic)
-	}
-}

@@ -32,10 +32,6 @@ type demonstration struct {
 	err    error
 }
 
-func newDemonstration(lively bool) *demonstration {
-	return &demonstration{lively: lively, events: timeline.NewHub(), seeded: make(chan struct{})}
-}
-
 // Demo waits for the demo team of a development server. The server has to run.
 func (a *App) Demo(ctx context.Context) (demo.Demo, error) {
 	select {

@@ -25,12 +25,14 @@ func (s *Store) Announce(ctx context.Context, topic string) error {
 	})
 }
 
-// Subscribe hands announcements to h until ctx ends. The connection it holds,
+// Subscribe hands announcements to listeners until ctx ends. The connection it holds,
 // which is made again whenever it is lost, is the one by which channels are
 // heard too; it also ends when the store is connected to anew, for that may be
 // another server than the one listened to. One Subscribe runs at a time.
-func (s *Store) Subscribe(ctx context.Context, h pubsub.Listener) {
-	defer s.topics.Join(announceChannel, h).Leave()
+func (s *Store) Subscribe(ctx context.Context, listeners ...pubsub.Listener) {
+	for _, l := range listeners {
+		defer s.topics.Join(announceChannel, l).Leave()
+	}
 	pause := newPauses()
 	for ctx.Err() == nil {
 		if now, err := s.connected(ctx); err == nil {
