@@ -41,7 +41,7 @@ type App struct {
 	process
 	version  string
 	started  time.Time
-	stores   *stores
+	stores   stores
 	media    *media.Client // nil: not configured
 	probes   []*probe
 	surface  *httpapi.Server
@@ -57,7 +57,7 @@ func New(ctx context.Context, cfg config.Config, opts Options) (_ *App, err erro
 	a := &App{process: process{cfg: cfg}, version: opts.Version, started: time.Now()}
 	defer func() {
 		if err != nil {
-			a.close(ctx)
+			a.close()
 		}
 	}()
 
@@ -74,12 +74,17 @@ func New(ctx context.Context, cfg config.Config, opts Options) (_ *App, err erro
 	if err := a.start(ctx, opts); err != nil {
 		return nil, err
 	}
-	if a.stores, err = openServerStores(cfg, a.log); err != nil {
+	a.atEnd(a.stores.close)
+	if err := a.stores.openServer(cfg, a.log); err != nil {
 		return nil, err
 	}
 	if a.media, err = openMedia(cfg); err != nil {
 		return nil, err
 	}
+	if a.media != nil {
+		a.atEnd(a.media.Close)
+	}
+	a.atEnd(a.onlooker.close)
 	db, kv := a.stores.sql, a.stores.kv
 
 	secrets := jwtSecrets(cfg)
@@ -179,7 +184,7 @@ func New(ctx context.Context, cfg config.Config, opts Options) (_ *App, err erro
 
 // Run serves until ctx ends, drains, and lets go of everything.
 func (a *App) Run(ctx context.Context) error {
-	defer a.close(context.WithoutCancel(ctx))
+	defer a.close()
 	a.log.InfoContext(ctx, "telapi is listening",
 		"version", a.version, "url", a.URL(), "jwt_fingerprint", a.cfg.JWTSecret.Fingerprint(),
 		"api_access", a.cfg.FeatureAPIAccess, "webrtc", a.cfg.FeatureWebRTC)
@@ -194,17 +199,6 @@ func (a *App) Run(ctx context.Context) error {
 			}
 			return err
 		})
-}
-
-func (a *App) close(ctx context.Context) {
-	if a.media != nil {
-		a.media.Close()
-	}
-	a.onlooker.close()
-	if a.stores != nil {
-		a.stores.close()
-	}
-	a.process.close(ctx)
 }
 
 // URL is where this instance listens, as a browser on the same machine would

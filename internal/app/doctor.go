@@ -111,11 +111,12 @@ func (d *diagnosis) database(ctx context.Context) (string, error) {
 			return "SQLite in " + d.cfg.DataDir + ", which the first start makes", nil
 		}
 	}
-	db, err := openDatabase(d.cfg, d.log)
-	if err != nil {
+	var s stores
+	defer s.close()
+	if err := s.openDatabase(d.cfg, d.log); err != nil {
 		return "", err
 	}
-	defer func() { _ = db.Close() }()
+	db := s.sql
 	if err := db.Ping(ctx); err != nil {
 		return "", fmt.Errorf("%s cannot be used: %w. Check %s", db, reason(err), settings)
 	}
@@ -153,14 +154,15 @@ func clock(whose string, ask func(context.Context) (time.Time, error)) func(cont
 }
 
 func (d *diagnosis) keyValue(ctx context.Context) (string, error) {
-	kv, err := joinKeyValue(d.cfg, d.log)
-	switch {
-	case err != nil:
+	var s stores
+	defer s.close()
+	if err := s.joinKeyValue(d.cfg, d.log); err != nil {
 		return "", err
-	case kv == nil:
+	}
+	kv := s.kv
+	if kv == nil {
 		return "embedded, and no server is running it now", nil
 	}
-	defer kv.Close()
 	ctx, cancel := context.WithTimeout(ctx, connectTimeout)
 	defer cancel()
 	if err := kv.Connect(ctx); err != nil {

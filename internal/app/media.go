@@ -30,7 +30,7 @@ func NewMedia(ctx context.Context, cfg config.Config, opts Options) (_ *Media, e
 	m := &Media{process: process{cfg: cfg}}
 	defer func() {
 		if err != nil {
-			m.close(ctx)
+			m.close()
 		}
 	}()
 	host := cfg.MediaHost
@@ -69,6 +69,7 @@ func NewMedia(ctx context.Context, cfg config.Config, opts Options) (_ *Media, e
 	if len(uploadTokens(cfg)) == 0 && !m.address().IP.IsLoopback() {
 		m.log.WarnContext(ctx, "MEDIA_UPLOAD_TOKEN is not set: whoever reaches this port can store and delete objects")
 	}
+	m.atEnd(m.service.Close)
 	m.jobs = append(m.jobs, m.service.Run)
 	return m, nil
 }
@@ -95,7 +96,7 @@ func (m *Media) URL() string {
 
 // Run serves until ctx ends, drains, and lets go of everything.
 func (m *Media) Run(ctx context.Context) error {
-	defer m.close(context.WithoutCancel(ctx))
+	defer m.close()
 	var secure *tls.Config
 	if m.certificate != nil {
 		secure = config.ServerTLS()
@@ -103,11 +104,4 @@ func (m *Media) Run(ctx context.Context) error {
 	}
 	m.log.InfoContext(ctx, "telapi media is listening", "url", m.URL())
 	return m.serve(ctx, func() error { return m.service.Serve(m.listener, secure) }, m.service.Drain, m.service.Shutdown)
-}
-
-func (m *Media) close(ctx context.Context) {
-	if m.service != nil {
-		m.service.Close()
-	}
-	m.process.close(ctx)
 }

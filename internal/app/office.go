@@ -44,27 +44,25 @@ type Office struct {
 
 	cfg    config.Config
 	log    *slog.Logger
-	stores *stores
+	stores stores
 }
 
 // OpenOffice opens the stores beside a running server, if there is one. The
 // caller closes the office.
 func OpenOffice(ctx context.Context, cfg config.Config, w io.Writer) (*Office, error) {
+	var s stores
 	log := toolLogger(cfg, w)
-	s, err := joinStores(cfg, log)
-	if err != nil {
-		return nil, err
-	}
 	ctx, cancel := context.WithTimeout(ctx, connectTimeout)
 	defer cancel()
-	if err := s.prepareDatabase(ctx); err != nil {
+	err := s.join(cfg, log)
+	if err == nil {
+		err = s.prepareDatabase(ctx)
+	}
+	if err != nil {
 		s.close()
 		return nil, err
 	}
-	if s.kv == nil {
-		return newOffice(cfg, s, nobody{s.sql}, log), nil
-	}
-	return newOffice(cfg, s, s.kv, log), nil
+	return newOffice(cfg, s, log), nil
 }
 
 // prepareDatabase makes an empty database usable, and leaves one that needs an
@@ -84,7 +82,7 @@ func (s *stores) prepareDatabase(ctx context.Context) error {
 }
 
 // Office is the administration of this server itself.
-func (a *App) Office() *Office { return newOffice(a.cfg, a.stores, a.stores.kv, a.log) }
+func (a *App) Office() *Office { return newOffice(a.cfg, a.stores, a.log) }
 
 // announcing is what the registries ask of the key-value store.
 type announcing interface {
@@ -92,7 +90,11 @@ type announcing interface {
 	ratelimit.LimitsStore
 }
 
-func newOffice(cfg config.Config, s *stores, kv announcing, log *slog.Logger) *Office {
+func newOffice(cfg config.Config, s stores, log *slog.Logger) *Office {
+	var kv announcing = s.kv
+	if s.kv == nil {
+		kv = nobody{s.sql}
+	}
 	return &Office{
 		Teams:     &team.Registry{Store: s.sql, Announce: kv, Now: time.Now},
 		Keys:      &auth.Keyring{Store: s.sql, Announce: kv, Now: time.Now},
@@ -147,17 +149,17 @@ func (nobody) Try(ctx context.Context, _ string) (turn context.Context, release 
 
 // Migrate brings the schema up to date, unless only its status is asked for.
 func Migrate(ctx context.Context, cfg config.Config, log io.Writer, statusOnly bool) (sqlstore.Schema, error) {
-	db, err := openDatabase(cfg, toolLogger(cfg, log))
-	if err != nil {
+	var s stores
+	defer s.close()
+	if err := s.openDatabase(cfg, toolLogger(cfg, log)); err != nil {
 		return sqlstore.Schema{}, err
 	}
-	defer func() { _ = db.Close() }()
 	if !statusOnly {
-		if err := db.Migrate(ctx); err != nil {
+		if err := s.sql.Migrate(ctx); err != nil {
 			return sqlstore.Schema{}, fmt.Errorf("migrate: %w", err)
 		}
 	}
-	return db.MigrationStatus(ctx)
+	return s.sql.MigrationStatus(ctx)
 }
 
 // toolLogger is the log of a short command: warnings on stderr, unless

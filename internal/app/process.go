@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"log/slog"
 	"net"
+	"slices"
 	"strconv"
 	"sync"
 	"syscall"
@@ -17,9 +18,21 @@ import (
 	"telapi/internal/telemetry"
 )
 
+// opened is what has to be let go of again, the last first.
+type opened []func()
+
+func (o *opened) atEnd(letGo func()) { *o = append(*o, letGo) }
+
+func (o *opened) close() {
+	for _, letGo := range slices.Backward(*o) {
+		letGo()
+	}
+}
+
 // process is what the API server and the media service have in common: a port, a
 // log, jobs in the background, and a drain at the end.
 type process struct {
+	opened
 	cfg      config.Config
 	tele     *telemetry.Telemetry
 	log      *slog.Logger
@@ -30,6 +43,7 @@ type process struct {
 // start follows upon the binding of a port, so that a port in use is the first
 // thing an operator hears of.
 func (p *process) start(ctx context.Context, opts Options) (err error) {
+	p.atEnd(func() { _ = p.listener.Close() }) // a second time, after a shutdown, is harmless
 	p.tele, err = telemetry.New(ctx, telemetry.Options{
 		Level:        p.cfg.LogLevel,
 		Format:       p.cfg.LogFormat,
@@ -43,6 +57,13 @@ func (p *process) start(ctx context.Context, opts Options) (err error) {
 		return fmt.Errorf("start telemetry: %w", err)
 	}
 	p.log = p.tele.Logger
+	p.atEnd(func() {
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 5*time.Second)
+		defer cancel()
+		if err := p.tele.Shutdown(ctx); err != nil {
+			p.log.WarnContext(ctx, "telemetry was not flushed", "error", err)
+		}
+	})
 	for _, w := range opts.Warnings {
 		p.log.WarnContext(ctx, w.String(), "name", w.Name)
 	}
@@ -112,19 +133,4 @@ func (p *process) serve(ctx context.Context, serve func() error, announce func()
 	}
 	<-served
 	return nil
-}
-
-// close lets go of what was opened, whatever of it was.
-func (p *process) close(ctx context.Context) {
-	if p.listener != nil {
-		_ = p.listener.Close() // a second close after a shutdown is harmless
-	}
-	if p.tele == nil {
-		return
-	}
-	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
-	defer cancel()
-	if err := p.tele.Shutdown(ctx); err != nil {
-		p.log.WarnContext(ctx, "telemetry was not flushed", "error", err)
-	}
 }

@@ -17,79 +17,75 @@ import (
 // stores are the two places where state lives: the database, and the key-value
 // store with, where nothing else is configured, the embedded engine behind it.
 type stores struct {
-	sql      *sqlstore.Store
-	kv       *redisstore.Store
-	embedded *redisstore.Embedded // nil unless this process runs it
-	unlock   func()
+	opened
+	sql *sqlstore.Store
+	kv  *redisstore.Store // nil: embedded, and no server runs it
 }
 
-// openServerStores opens the stores as the server does: it owns what is
-// embedded. A store that is away is no error here; it is connected to later.
-func openServerStores(cfg config.Config, log *slog.Logger) (_ *stores, err error) {
-	s := &stores{unlock: func() {}}
-	defer func() {
-		if err != nil {
-			s.close()
-		}
-	}()
-	if s.sql, err = openDatabase(cfg, log); err != nil {
-		return nil, err
+// openServer opens the stores as the server does: it owns what is embedded. A
+// store that is away is no error here; it is connected to later.
+func (s *stores) openServer(cfg config.Config, log *slog.Logger) error {
+	if err := s.openDatabase(cfg, log); err != nil {
+		return err
 	}
 	unlock, err := s.sql.LockServer()
 	if err != nil {
-		return nil, err
+		return err
 	}
-	s.unlock = unlock
+	s.atEnd(unlock)
 	opts, err := redisOptions(cfg)
 	if err != nil {
-		return nil, err
+		return err
 	}
 	opts.Logger = log
 	if cfg.RedisURL == "" {
-		if s.embedded, err = redisstore.StartEmbedded(cfg.DataDir, log); err != nil {
-			return nil, fmt.Errorf("start the embedded key-value store: %w", err)
+		embedded, err := redisstore.StartEmbedded(cfg.DataDir, log)
+		if err != nil {
+			return fmt.Errorf("start the embedded key-value store: %w", err)
 		}
-		opts = s.embedded.Options(log)
+		s.atEnd(embedded.Close)
+		opts = embedded.Options(log)
 	}
-	s.kv = redisstore.Open(opts)
-	return s, nil
+	s.openKeyValue(opts)
+	return nil
 }
 
-// joinStores opens the stores as administration does, beside a running server.
-// The key-value store is nil where it is embedded and no server runs it.
-func joinStores(cfg config.Config, log *slog.Logger) (s *stores, err error) {
-	s = &stores{unlock: func() {}}
-	if s.sql, err = openDatabase(cfg, log); err != nil {
-		return nil, err
+// join opens the stores as administration does, beside a running server.
+func (s *stores) join(cfg config.Config, log *slog.Logger) error {
+	if err := s.openDatabase(cfg, log); err != nil {
+		return err
 	}
-	if s.kv, err = joinKeyValue(cfg, log); err != nil {
-		s.close()
-		return nil, err
-	}
-	return s, nil
+	return s.joinKeyValue(cfg, log)
 }
 
-func joinKeyValue(cfg config.Config, log *slog.Logger) (*redisstore.Store, error) {
+func (s *stores) joinKeyValue(cfg config.Config, log *slog.Logger) error {
 	opts, err := redisOptions(cfg)
 	if cfg.RedisURL == "" {
 		opts, err = redisstore.Join(cfg.DataDir)
 	}
 	if errors.Is(err, redisstore.ErrNoServer) {
-		return nil, nil //nolint:nilnil // nobody runs it: that is an answer
+		return nil
 	}
 	if err != nil {
-		return nil, err
+		return err
 	}
 	opts.Logger, opts.Patience = log, reachTimeout
-	return redisstore.Open(opts), nil
+	s.openKeyValue(opts)
+	return nil
 }
 
-func openDatabase(cfg config.Config, log *slog.Logger) (*sqlstore.Store, error) {
-	db, err := sqlstore.Open(sqlstore.Options{DSN: cfg.DatabaseDSN(), DataDir: cfg.DataDir, Logger: log})
+func (s *stores) openKeyValue(opts redisstore.Options) {
+	s.kv = redisstore.Open(opts)
+	s.atEnd(s.kv.Close)
+}
+
+func (s *stores) openDatabase(cfg config.Config, log *slog.Logger) (err error) {
+	s.sql, err = sqlstore.Open(sqlstore.Options{DSN: cfg.DatabaseDSN(), DataDir: cfg.DataDir, Logger: log})
 	if err != nil {
-		return nil, fmt.Errorf("open the database: %w", err)
+		return fmt.Errorf("open the database: %w", err)
 	}
-	return db, nil
+	s.atEnd(func() { _ = s.sql.Close() })
+	return nil
 }
 
 func redisOptions(cfg config.Config) (redisstore.Options, error) {
@@ -106,20 +102,6 @@ func openMedia(cfg config.Config) (*media.Client, error) {
 		return nil, err
 	}
 	return media.NewClient(cfg.MediaCacheURL, cfg.MediaCacheToken, roots)
-}
-
-// close lets go of everything, in the reverse order of opening.
-func (s *stores) close() {
-	if s.kv != nil {
-		s.kv.Close()
-	}
-	if s.embedded != nil {
-		s.embedded.Close()
-	}
-	if s.sql != nil {
-		_ = s.sql.Close()
-	}
-	s.unlock()
 }
 
 // OpenRuntime gives an operator the call runtime's access to the store this

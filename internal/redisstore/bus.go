@@ -30,9 +30,15 @@ func (s *Store) Announce(ctx context.Context, topic string) error {
 // heard too; it also ends when the store is connected to anew, for that may be
 // another server than the one listened to. One Subscribe runs at a time.
 func (s *Store) Subscribe(ctx context.Context, listeners ...pubsub.Listener) {
-	for _, l := range listeners {
-		defer s.topics.Join(announceChannel, l).Leave()
+	joined := make([]*pubsub.Membership, len(listeners))
+	for i, l := range listeners {
+		joined[i] = s.topics.Join(announceChannel, l)
 	}
+	defer func() {
+		for _, m := range joined {
+			m.Leave()
+		}
+	}()
 	pause := newPauses()
 	for ctx.Err() == nil {
 		if now, err := s.connected(ctx); err == nil {
