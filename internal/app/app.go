@@ -105,7 +105,6 @@ func New(ctx context.Context, cfg config.Config, opts Options) (_ *App, err erro
 		Endpoints: endpoints,
 		Tokens:    session.NewTokens(secrets),
 		Channels:  channels,
-		Announcer: kv,
 		WebRTC:    cfg.FeatureWebRTC,
 		ICE:       session.ICE{Servers: servers, Secret: cfg.TURNSecret},
 		Limits:    features.Channel,

@@ -66,7 +66,7 @@ func (a *App) prepareDemo(ctx context.Context) (run func(), err error) {
 	if err != nil {
 		return nil, err
 	}
-	e, err := office.Endpoints.Show(ctx, seeded.EndpointID)
+	e, err := office.Endpoints.Store.Endpoint(ctx, seeded.EndpointID)
 	if err != nil {
 		return nil, err
 	}

@@ -47,14 +47,6 @@ func (r *Keyring) Create(ctx context.Context, teamID, name string, scopes []Scop
 	return k, full, nil
 }
 
-// List returns a team's keys, or everybody's when teamID is empty.
-func (r *Keyring) List(ctx context.Context, teamID string) ([]Key, error) {
-	return r.Store.Keys(ctx, teamID)
-}
-
-// Show returns one key's record.
-func (r *Keyring) Show(ctx context.Context, id string) (Key, error) { return r.Store.Key(ctx, id) }
-
 // Revoke ends a key: committed first, announced then, so that an instance which
 // hears of it and looks again cannot find the old record. When the announcement
 // fails the key is revoked all the same, but instances may honour it until

@@ -35,7 +35,7 @@ func TestCreatedKeyIsShownOnceAndKeptAsADigest(t *testing.T) {
 	if !slices.Equal(k.Scopes, []Scope{ReadTeamApps, ReadTeamUsage}) || !k.CreatedAt.Equal(now) || !k.ExpiresAt.Equal(now.Add(time.Hour)) {
 		t.Errorf("record %+v", k)
 	}
-	stored, err := ring.Show(t.Context(), k.ID)
+	stored, err := ring.Store.Key(t.Context(), k.ID)
 	if err != nil || stored.Digest != k.Digest {
 		t.Errorf("stored %+v, %v", stored, err)
 	}
@@ -123,7 +123,7 @@ func TestListShowsOneTeamOrAll(t *testing.T) {
 		}
 	}
 	for team, want := range map[string]int{"tm_1": 2, "tm_2": 1, "tm_3": 0, "": 3} {
-		if list, err := ring.List(t.Context(), team); err != nil || len(list) != want {
+		if list, err := ring.Store.Keys(t.Context(), team); err != nil || len(list) != want {
 			t.Errorf("team %q: %d keys, %v; want %d", team, len(list), err, want)
 		}
 	}

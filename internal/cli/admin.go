@@ -79,7 +79,7 @@ func (c *cli) teamCommand() *cobra.Command {
 			})},
 		&cobra.Command{Use: "list", Short: "List all teams", Args: cobra.NoArgs,
 			RunE: c.answer(func(ctx context.Context, o *app.Office, _ []string) (any, error) {
-				teams, err := o.Teams.List(ctx)
+				teams, err := o.Teams.Store.Teams(ctx)
 				return tableOf(teams, viewTeam, "id", "name", "dailyQuota"), err
 			})},
 		&cobra.Command{Use: "show ID", Short: "Show a team", Args: cobra.ExactArgs(1), RunE: c.answer(showTeam)},
@@ -88,7 +88,7 @@ func (c *cli) teamCommand() *cobra.Command {
 }
 
 func showTeam(ctx context.Context, o *app.Office, args []string) (any, error) {
-	t, err := o.Teams.Show(ctx, args[0])
+	t, err := o.Teams.Store.Team(ctx, args[0])
 	return viewTeam(t), err
 }
 

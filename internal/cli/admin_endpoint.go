@@ -23,7 +23,7 @@ func (c *cli) endpointCommand() *cobra.Command {
 		list,
 		&cobra.Command{Use: "show ID", Short: "Show an endpoint", Args: cobra.ExactArgs(1),
 			RunE: c.answer(func(ctx context.Context, o *app.Office, args []string) (any, error) {
-				return o.Endpoints.Show(ctx, args[0])
+				return o.Endpoints.Store.Endpoint(ctx, args[0])
 			})},
 		c.endpointUpdateCommand(),
 	)
@@ -76,7 +76,7 @@ func (c *cli) endpointCreateCommand() *cobra.Command {
 		if err := apply(&e); err != nil {
 			return nil, err
 		}
-		if _, err := o.Teams.Show(ctx, *teamID); err != nil {
+		if _, err := o.Teams.Store.Team(ctx, *teamID); err != nil {
 			return nil, err
 		}
 		return o.Endpoints.Create(ctx, e)

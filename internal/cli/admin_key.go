@@ -30,7 +30,7 @@ func viewKey(k auth.Key) any {
 
 func (c *cli) keyCommand() *cobra.Command {
 	show := func(ctx context.Context, o *app.Office, args []string) (any, error) {
-		k, err := o.Keys.Show(ctx, args[0])
+		k, err := o.Keys.Store.Key(ctx, args[0])
 		return viewKey(k), err
 	}
 	return group("key", "API keys of a team",
@@ -56,7 +56,7 @@ func (c *cli) keyCreateCommand() *cobra.Command {
 	expires := cmd.Flags().Duration("expires-in", 0, "how long it is good for; 0 is for ever")
 	needs(cmd, "team", "scope")
 	cmd.RunE = c.answer(func(ctx context.Context, o *app.Office, _ []string) (any, error) {
-		if _, err := o.Teams.Show(ctx, *teamID); err != nil {
+		if _, err := o.Teams.Store.Team(ctx, *teamID); err != nil {
 			return nil, err
 		}
 		var until time.Time
@@ -77,7 +77,7 @@ func (c *cli) keyListCommand() *cobra.Command {
 	cmd := &cobra.Command{Use: "list [--team TEAM]", Short: "List keys", Args: cobra.NoArgs}
 	teamID := cmd.Flags().String("team", "", "only this team's")
 	cmd.RunE = c.answer(func(ctx context.Context, o *app.Office, _ []string) (any, error) {
-		keys, err := o.Keys.List(ctx, *teamID)
+		keys, err := o.Keys.Store.Keys(ctx, *teamID)
 		return tableOf(keys, viewKey, "id", "teamId", "state", "scopes", "name"), err
 	})
 	return cmd

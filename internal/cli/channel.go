@@ -45,7 +45,7 @@ func (c *cli) channelOpenCommand() *cobra.Command {
 	profileFile := cmd.Flags().String("profile", "", "JSON file with the gatewayProfile; without it the endpoint's holds")
 	needs(cmd, "team", "endpoint")
 	cmd.RunE = c.office(func(ctx context.Context, o *app.Office, args []string) error {
-		e, err := o.Endpoints.Show(ctx, *endpointID)
+		e, err := o.Endpoints.Store.Endpoint(ctx, *endpointID)
 		if err == nil && e.TeamID != *teamID {
 			err = errors.New("the endpoint is another team's")
 		}

@@ -39,7 +39,7 @@ func (c *cli) usageCommand() *cobra.Command {
 		}
 		report, err := o.Usage.Report(ctx, query)
 		if err == nil && len(report.Buckets) == 0 {
-			_, err = o.Teams.Show(ctx, args[0]) // a mistyped id is no team that was silent
+			_, err = o.Teams.Store.Team(ctx, args[0]) // a mistyped id is no team that was silent
 		}
 		if err != nil {
 			return err

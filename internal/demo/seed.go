@@ -46,9 +46,9 @@ func Seed(ctx context.Context, dataDir string, teams *team.Registry, endpoints *
 	var known card
 	raw, err := os.ReadFile(path)
 	if err == nil && json.Unmarshal(raw, &known) == nil { // absent or damaged: made anew
-		k, err := keys.Show(ctx, known.KeyID)
+		k, err := keys.Store.Key(ctx, known.KeyID)
 		if err == nil {
-			_, err = endpoints.Show(ctx, known.EndpointID)
+			_, err = endpoints.Store.Endpoint(ctx, known.EndpointID)
 		}
 		switch {
 		case err == nil && k.RevokedAt.IsZero():

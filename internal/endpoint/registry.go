@@ -23,7 +23,7 @@ func (r *Registry) Create(ctx context.Context, e Endpoint) (Endpoint, error) {
 
 // Update makes a change to an endpoint.
 func (r *Registry) Update(ctx context.Context, id string, change func(*Endpoint) error) (Endpoint, error) {
-	e, err := r.Show(ctx, id)
+	e, err := r.Store.Endpoint(ctx, id)
 	if err == nil {
 		err = change(&e)
 	}
@@ -42,11 +42,6 @@ func (r *Registry) save(ctx context.Context, e Endpoint, write func(context.Cont
 		return Endpoint{}, fmt.Errorf("save endpoint: %w", err)
 	}
 	return e, nil
-}
-
-// Show returns one endpoint of any team.
-func (r *Registry) Show(ctx context.Context, id string) (Endpoint, error) {
-	return r.Store.Endpoint(ctx, id)
 }
 
 // List returns all endpoints of a team, or everybody's when teamID is empty.

@@ -72,18 +72,12 @@ var Catalogue = []Entry{
 	{StorageFull, http.StatusInsufficientStorage, "The media service has no room for the object; nothing of it was kept.", "Make room, or set MEDIA_MAX_BYTES so that the service makes it by itself."},
 }
 
-var statuses = func() map[Code]int {
-	m := make(map[Code]int, len(Catalogue))
-	for _, e := range Catalogue {
-		m[e.Code] = e.Status
-	}
-	return m
-}()
-
 // Status is the HTTP status a code travels with.
 func (c Code) Status() int {
-	if s, ok := statuses[c]; ok {
-		return s
+	for _, e := range Catalogue {
+		if e.Code == c {
+			return e.Status
+		}
 	}
 	return http.StatusInternalServerError
 }

@@ -34,7 +34,7 @@ const (
 type Limiter struct {
 	counter Counter
 	limits  Source
-	tallies map[string]*tally // by policy
+	decided *prometheus.CounterVec
 	leases  prometheus.Counter
 
 	mu      sync.Mutex
@@ -49,8 +49,6 @@ type bucketKey struct {
 	day    int64
 }
 
-type tally struct{ allowed, refused, failed prometheus.Counter }
-
 // Source knows the limits in force; Settings is the one of a server. A new
 // pointer means new limits, which void the leases made under the last ones.
 type Source interface {
@@ -64,25 +62,22 @@ func NewLimiter(counter Counter, limits Source, registry prometheus.Registerer) 
 		panic(err) // the size is a positive constant
 	}
 	metrics := promauto.With(registry)
-	decisions := metrics.NewCounterVec(prometheus.CounterOpts{
-		Name: "telapi_ratelimit_decisions_total",
-		Help: "Requests counted against a limit, by tier and decision.",
-	}, []string{"tier", "decision"})
 	l := &Limiter{
 		counter: counter,
 		limits:  limits,
-		tallies: make(map[string]*tally),
+		buckets: buckets,
+		decided: metrics.NewCounterVec(prometheus.CounterOpts{
+			Name: "telapi_ratelimit_decisions_total",
+			Help: "Requests counted against a limit, by tier and decision.",
+		}, []string{"tier", "decision"}),
 		leases: metrics.NewCounter(prometheus.CounterOpts{
 			Name: "telapi_ratelimit_leases_total",
 			Help: "Round trips to the key-value store for permits.",
 		}),
-		buckets: buckets,
 	}
 	for _, policy := range append([]Tier{teamPolicy}, Tiers...) {
-		l.tallies[string(policy)] = &tally{
-			allowed: decisions.WithLabelValues(string(policy), "allowed"),
-			refused: decisions.WithLabelValues(string(policy), "refused"),
-			failed:  decisions.WithLabelValues(string(policy), "failed"),
+		for _, decision := range []string{"allowed", "refused", "failed"} {
+			l.decided.WithLabelValues(string(policy), decision) // there from the start, so that rates can be told
 		}
 	}
 	return l
@@ -126,7 +121,6 @@ func (l *Limiter) AllowTeam(ctx context.Context, teamID string, quota int64) (De
 // caller that waited goes by the rule in force then, or callers with different
 // rules could disown each other's leases for ever.
 func (l *Limiter) decide(ctx context.Context, d *Decision, key bucketKey, r rule) error {
-	tally := l.tallies[d.Policy]
 	b := l.bucket(key)
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -138,12 +132,12 @@ func (l *Limiter) decide(ctx context.Context, d *Decision, key bucketKey, r rule
 		case b.permits > 0:
 			b.permits--
 			d.Allowed = true
-			tally.allowed.Inc()
+			l.decided.WithLabelValues(d.Policy, "allowed").Inc()
 		case b.usedUp(now):
-			tally.refused.Inc()
+			l.decided.WithLabelValues(d.Policy, "refused").Inc()
 		default:
 			if err := l.await(ctx, b, key, now); err != nil {
-				tally.failed.Inc()
+				l.decided.WithLabelValues(d.Policy, "failed").Inc()
 				return err
 			}
 			continue

@@ -12,7 +12,6 @@ import (
 	"telapi/internal/auth"
 	"telapi/internal/endpoint"
 	"telapi/internal/fault"
-	"telapi/internal/fresh"
 )
 
 const (
@@ -68,7 +67,6 @@ type Desk struct {
 	Endpoints *endpoint.Directory
 	Tokens    *Tokens
 	Channels  Channels
-	Announcer fresh.Announcer
 	WebRTC    bool // whether the deployment offers it
 	ICE       ICE
 	Limits    endpoint.ChannelLimits
@@ -213,17 +211,13 @@ func (d *Desk) Delete(ctx context.Context, teamID, id string) error {
 	return d.bury(ctx, s.EndedAs, s.ID)
 }
 
-// bury announces the end of sessions and ends their channels. What fails is left
-// unsettled in the database, for a sweeper to do again.
+// bury ends the channels of sessions that have ended. What fails is left unsettled
+// in the database, for a sweeper to do again.
 func (d *Desk) bury(ctx context.Context, as State, ids ...string) error {
 	var settled []string
 	var failed error
 	for _, id := range ids {
-		err := d.Announcer.Announce(ctx, Topic(id))
-		if err == nil {
-			err = d.Channels.EndChannel(ctx, id, string(as))
-		}
-		if err != nil {
+		if err := d.Channels.EndChannel(ctx, id, string(as)); err != nil {
 			failed = fmt.Errorf("tell of the end of session %s: %w", id, err)
 			continue
 		}

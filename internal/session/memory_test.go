@@ -34,7 +34,7 @@ type world struct {
 	ofKey     map[string]string
 	endpoints map[string]endpoint.Endpoint
 	live      map[string]bool // browsers in the key-value store
-	events    []string        // what was announced and ended, in order
+	events    []string        // what was ended, in order
 	asked     int             // how often the key-value store was asked who is connected
 	kvAway    error
 	dbAway    error
@@ -52,7 +52,7 @@ func newWorld() *world {
 	}
 	w.tokens = NewTokens(auth.Secrets{Current: testSecret})
 	w.desk = &Desk{
-		Store: w, Endpoints: &endpoint.Directory{Store: w}, Tokens: w.tokens, Channels: w, Announcer: w,
+		Store: w, Endpoints: &endpoint.Directory{Store: w}, Tokens: w.tokens, Channels: w,
 		WebRTC: true, Limits: endpoint.DefaultChannelLimits(), Now: w.clock,
 	}
 	w.sweeper = NewSweeper(w.desk, w, 15*time.Minute, 30*24*time.Hour, slog.New(slog.DiscardHandler))
@@ -248,16 +248,10 @@ func (w *world) Forget(_ context.Context, before, endedBefore time.Time, _ int) 
 // What follows is the key-value store.
 
 func (w *world) EndChannel(_ context.Context, id, reason string) error {
-	return w.tell("ended " + id + " " + reason)
-}
-
-func (w *world) Announce(_ context.Context, topic string) error { return w.tell("announced " + topic) }
-
-func (w *world) tell(event string) error {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if w.kvAway == nil {
-		w.events = append(w.events, event)
+		w.events = append(w.events, "ended "+id+" "+reason)
 	}
 	return w.kvAway
 }

@@ -8,7 +8,6 @@ package session
 
 import (
 	"context"
-	"strings"
 	"time"
 
 	"github.com/go-json-experiment/json/jsontext"
@@ -126,11 +125,3 @@ type Channels interface {
 	// Connected returns those of the channels that a browser is connected to.
 	Connected(ctx context.Context, channelIDs []string) ([]string, error)
 }
-
-const topicPrefix = "session:"
-
-// Topic is what is announced when a session has ended.
-func Topic(id string) string { return topicPrefix + id }
-
-// OfTopic returns the session that an announcement is about, if it is about one.
-func OfTopic(topic string) (id string, ok bool) { return strings.CutPrefix(topic, topicPrefix) }

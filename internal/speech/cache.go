@@ -19,8 +19,7 @@ const (
 	blobTime = 3 * time.Second
 	awayTime = 2 * time.Second
 
-	maxBlob    = 64 << 20
-	touchEvery = time.Hour
+	maxBlob = 64 << 20
 )
 
 // errDamaged is a blob that is not what was stored.
@@ -41,8 +40,7 @@ func (s *Service) recall(ctx context.Context, want Row, e Encoding) (found rende
 		return rendering{}, false, fmt.Errorf("look up speech: %w", err)
 	}
 	if blob := s.read(ctx, row, e); blob != nil {
-		s.metrics.cache.WithLabelValues(cacheHit).Inc()
-		s.touch(ctx, row)
+		s.metrics.cache.WithLabelValues("hit").Inc()
 		return rendering{row: row, audio: blob, stored: true}, true, nil
 	}
 	if e != ALaw || !s.usable() {
@@ -52,7 +50,7 @@ func (s *Service) recall(ctx context.Context, want Row, e Encoding) (found rende
 	if source == nil {
 		return rendering{}, false, nil
 	}
-	s.metrics.cache.WithLabelValues(cacheTranscoded).Inc()
+	s.metrics.cache.WithLabelValues("transcoded").Inc()
 	found = rendering{row: row, audio: encode(audio.FromPCM(row.SampleRate, source), e)}
 	s.keep(ctx, &found, e)
 	return found, true, nil
@@ -121,7 +119,7 @@ func (s *Service) keep(ctx context.Context, made *rendering, e Encoding) {
 
 // drop forgets a variant whose blob is no good.
 func (s *Service) drop(ctx context.Context, row Row, e Encoding, why error) {
-	s.metrics.cache.WithLabelValues(cacheBad).Inc()
+	s.metrics.cache.WithLabelValues("bad_blob").Inc()
 	s.Log.WarnContext(ctx, "cached speech is dropped", "hash", row.Hash, "encoding", e, "error", why)
 	if err := s.Rows.DropSpeech(ctx, row.Hash, e, row.Variants[e]); err != nil {
 		s.Log.WarnContext(ctx, "cached speech was not dropped", "hash", row.Hash, "error", err)
@@ -139,18 +137,9 @@ func (s *Service) lost(ctx context.Context, err error) {
 	if ctx.Err() != nil {
 		return
 	}
-	s.metrics.cache.WithLabelValues(cacheAway).Inc()
+	s.metrics.cache.WithLabelValues("away").Inc()
 	s.awayTil.Store(s.Now().Add(awayTime).UnixNano())
 	s.Log.WarnContext(ctx, "speech goes on without the media service", "error", err)
-}
-
-func (s *Service) touch(ctx context.Context, row Row) {
-	if s.Now().Sub(row.UsedAt) < touchEvery {
-		return
-	}
-	if err := s.Rows.TouchSpeech(ctx, row.Hash, s.Now()); err != nil {
-		s.Log.WarnContext(ctx, "the use of cached speech was not noted", "error", err)
-	}
 }
 
 func checksum(b []byte) string {

@@ -100,15 +100,6 @@ func without(variants map[Encoding]string, e Encoding, checksum string) map[Enco
 	return left
 }
 
-func (w *world) TouchSpeech(_ context.Context, hash string, at time.Time) error {
-	w.Lock()
-	defer w.Unlock()
-	r := w.rows[hash]
-	r.UsedAt = at
-	w.rows[hash] = r
-	return nil
-}
-
 var errGone = fmt.Errorf("%w: nobody listens", ErrBlobsAway)
 
 func (w *world) Get(_ context.Context, path string, _ Conditions) (Blob, error) {

@@ -11,17 +11,8 @@ import (
 type metrics struct {
 	syntheses *prometheus.CounterVec
 	seconds   *prometheus.HistogramVec
-	cache     *prometheus.CounterVec
+	cache     *prometheus.CounterVec // transcoded: from a stored variant; bad_blob: missing or damaged, and dropped; away: the media service
 }
-
-// What became of a look into the cache.
-const (
-	cacheHit        = "hit"
-	cacheMiss       = "miss"
-	cacheTranscoded = "transcoded" // made from a stored variant
-	cacheBad        = "bad_blob"   // missing or damaged, and dropped
-	cacheAway       = "away"       // the media service, so that the answer carries the audio
-)
 
 func newMetrics(registry prometheus.Registerer) metrics {
 	auto := promauto.With(registry)

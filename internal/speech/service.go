@@ -155,7 +155,7 @@ func (s *Service) row(r Request, p Provider) Row {
 	row := Row{
 		Hash: Key(r.TeamID, p.Name(), r.SampleRate, u), TeamID: r.TeamID, Sentence: u.Text,
 		Provider: p.Name(), Voice: u.Voice, Model: u.Model, Speed: u.Speed, SampleRate: r.SampleRate,
-		CreatedAt: s.Now().UTC(), UsedAt: s.Now().UTC(),
+		CreatedAt: s.Now().UTC(),
 	}
 	if r.TTL > 0 {
 		row.ExpiresAt = row.CreatedAt.Add(r.TTL)
@@ -221,7 +221,7 @@ func (s *Service) produce(ctx context.Context, r Request, providers []Provider, 
 		s.count(ctx, r, row, false)
 		made := rendering{row: row, audio: encode(sound.At(r.SampleRate), r.Encoding), made: true}
 		if keep {
-			s.metrics.cache.WithLabelValues(cacheMiss).Inc()
+			s.metrics.cache.WithLabelValues("miss").Inc()
 			s.keep(ctx, &made, r.Encoding)
 		}
 		return made, nil

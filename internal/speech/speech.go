@@ -37,7 +37,6 @@ type Row struct {
 	SampleRate int
 	Variants   map[Encoding]string // the SHA-256 of each one's blob, in hex
 	CreatedAt  time.Time
-	UsedAt     time.Time // to the hour, more or less
 	ExpiresAt  time.Time // zero: never
 }
 
@@ -53,8 +52,6 @@ type Rows interface {
 	// DropSpeech removes a variant as long as it has that checksum, and a row
 	// whose last one it was.
 	DropSpeech(ctx context.Context, hash string, e Encoding, checksum string) error
-	// TouchSpeech notes when a row was last used.
-	TouchSpeech(ctx context.Context, hash string, at time.Time) error
 }
 
 // Errors by which Blobs tell why there is no answer. Everything else counts as

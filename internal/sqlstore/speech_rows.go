@@ -18,26 +18,25 @@ var (
 )
 
 const (
-	speechColumns = `hash, team_id, sentence, provider, voice, model, speed, sample_rate, variants, checksums, created_at, used_at, expires_at`
+	speechColumns = `hash, team_id, sentence, provider, voice, model, speed, sample_rate, variants, checksums, created_at, expires_at`
 
 	selectSpeech = `SELECT ` + speechColumns + ` FROM tts_media_cache WHERE hash = $1`
 	// Locks the row until the transaction ends, whether it was there or not.
-	holdSpeech = `INSERT INTO tts_media_cache (` + speechColumns + `) VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13)
-		ON CONFLICT (hash) DO UPDATE SET used_at = excluded.used_at RETURNING ` + speechColumns
-	lockSpeech    = `UPDATE tts_media_cache SET used_at = used_at WHERE hash = $1 RETURNING ` + speechColumns
+	holdSpeech = `INSERT INTO tts_media_cache (` + speechColumns + `) VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12)
+		ON CONFLICT (hash) DO UPDATE SET hash = excluded.hash RETURNING ` + speechColumns
+	lockSpeech    = `UPDATE tts_media_cache SET hash = hash WHERE hash = $1 RETURNING ` + speechColumns
 	replaceSpeech = `UPDATE tts_media_cache SET variants = $2, checksums = $3, created_at = $4, expires_at = $5,
 		ttl = (CAST($5 AS BIGINT) - CAST($4 AS BIGINT)) / 1000 WHERE hash = $1`
 	deleteSpeech  = `DELETE FROM tts_media_cache WHERE hash = $1`
 	speechAfter   = `SELECT ` + speechColumns + ` FROM tts_media_cache WHERE hash > $1 ORDER BY hash LIMIT $2`
 	expiredSpeech = `SELECT ` + speechColumns + ` FROM tts_media_cache WHERE hash > $1 AND expires_at <= $3 ORDER BY hash LIMIT $2`
 	removeExpired = `DELETE FROM tts_media_cache WHERE hash = $1 AND expires_at = $2`
-	touchSpeech   = `UPDATE tts_media_cache SET used_at = $2 WHERE hash = $1`
 )
 
 func speechFields(r *speech.Row) []any {
 	return []any{
 		&r.Hash, &r.TeamID, &r.Sentence, &r.Provider, &r.Voice, &r.Model, &r.Speed, &r.SampleRate,
-		encodings{&r.Variants}, jsonOf(&r.Variants), moment{&r.CreatedAt}, moment{&r.UsedAt}, moment{&r.ExpiresAt},
+		encodings{&r.Variants}, jsonOf(&r.Variants), moment{&r.CreatedAt}, moment{&r.ExpiresAt},
 	}
 }
 
@@ -102,11 +101,6 @@ func replace(ctx context.Context, tx *sql.Tx, r speech.Row) error {
 	return err
 }
 
-// TouchSpeech notes a use, unless the row was dropped since.
-func (s *Store) TouchSpeech(ctx context.Context, hash string, at time.Time) error {
-	return s.touch(ctx, "note a use of speech", touchSpeech, map[string]time.Time{hash: at})
-}
-
 // SpeechAfter lists rows in order of hash, of which every database has the same
 // idea: hashes are hex.
 func (s *Store) SpeechAfter(ctx context.Context, after string, expiredBy time.Time, limit int) ([]speech.Row, error) {
@@ -118,5 +112,5 @@ func (s *Store) SpeechAfter(ctx context.Context, after string, expiredBy time.Ti
 
 // RemoveExpired removes a row that still expires when it did.
 func (s *Store) RemoveExpired(ctx context.Context, r speech.Row) error {
-	return s.touch(ctx, "remove expired speech", removeExpired, map[string]time.Time{r.Hash: r.ExpiresAt})
+	return s.changeAll(ctx, "remove expired speech", removeExpired, []any{r.Hash, r.ExpiresAt.UnixMilli()})
 }

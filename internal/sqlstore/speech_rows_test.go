@@ -15,7 +15,7 @@ import (
 var sentence1 = speech.Row{
 	Hash: strings.Repeat("ab", 32), TeamID: "t1", Sentence: "Grüß Gott, 世界 🌍\n„quoted“", Provider: "tone", Voice: "", Model: "m", Speed: 1.25, SampleRate: 8000,
 	Variants:  map[speech.Encoding]string{speech.ALaw: "1111"},
-	CreatedAt: moment1, UsedAt: moment1, ExpiresAt: moment1.Add(time.Minute),
+	CreatedAt: moment1, ExpiresAt: moment1.Add(time.Minute),
 }
 
 func with(r speech.Row, change func(*speech.Row)) speech.Row {
@@ -55,11 +55,8 @@ func TestSpeechIsKeptVariantByVariant(t *testing.T) {
 		must(t, s.DropSpeech(ctx, sentence1.Hash, speech.PCM, "2222"))
 		want("dropped", sentence1)
 
-		must(t, s.TouchSpeech(ctx, sentence1.Hash, moment1.Add(time.Second)), s.TouchSpeech(ctx, "nobody", moment1))
-		want("touched", with(sentence1, func(r *speech.Row) { r.UsedAt = moment1.Add(time.Second) }))
-
 		later := with(sentence1, func(r *speech.Row) {
-			r.CreatedAt, r.UsedAt = moment1.Add(time.Minute), moment1.Add(time.Minute)
+			r.CreatedAt = moment1.Add(time.Minute)
 			r.Variants, r.ExpiresAt = map[speech.Encoding]string{speech.PCM: "2222"}, time.Time{}
 		})
 		save(later)

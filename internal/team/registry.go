@@ -37,12 +37,6 @@ func (r *Registry) Create(ctx context.Context, name string) (Team, error) {
 	return t, nil
 }
 
-// List returns all teams.
-func (r *Registry) List(ctx context.Context) ([]Team, error) { return r.Store.Teams(ctx) }
-
-// Show returns one team.
-func (r *Registry) Show(ctx context.Context, id string) (Team, error) { return r.Store.Team(ctx, id) }
-
 // Rename changes a team's name.
 func (r *Registry) Rename(ctx context.Context, id, name string) (Team, error) {
 	name, err := cleanName(name)

@@ -22,11 +22,11 @@ func TestTeamIsCreatedWithTheDefaultQuota(t *testing.T) {
 	if created.Name != "Acme" || !strings.HasPrefix(created.ID, "tm_") || created.Quota() != DefaultDailyQuota || !created.CreatedAt.Equal(now) {
 		t.Errorf("got %+v", created)
 	}
-	shown, err := registry.Show(t.Context(), created.ID)
+	shown, err := registry.Store.Team(t.Context(), created.ID)
 	if err != nil || shown != created {
 		t.Errorf("shown as %+v, %v", shown, err)
 	}
-	if list, err := registry.List(t.Context()); err != nil || len(list) != 1 {
+	if list, err := registry.Store.Teams(t.Context()); err != nil || len(list) != 1 {
 		t.Errorf("listed %v, %v", list, err)
 	}
 }

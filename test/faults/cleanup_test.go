@@ -68,7 +68,7 @@ func TestInstancesTakeTurnsToCleanUp(t *testing.T) {
 			long := time.Now().Add(-2 * time.Hour)
 			for n := range 2 * each {
 				row := speech.Row{Hash: speech.Key("t", "p", n, speech.Utterance{}), TeamID: "t", Variants: map[speech.Encoding]string{speech.PCM: "x"},
-					CreatedAt: time.Now(), UsedAt: time.Now(), ExpiresAt: time.Now().Add(time.Duration(n%2*2-1) * time.Hour)}
+					CreatedAt: time.Now(), ExpiresAt: time.Now().Add(time.Duration(n%2*2-1) * time.Hour)}
 				path := speech.Path(row.Hash, speech.PCM)
 				if err := client.Put(t.Context(), path, []byte("audio")); err != nil {
 					t.Fatal(err)
