@@ -31,11 +31,12 @@ type conn struct {
 	lane     *Lane
 	state    atomic.Int32
 
-	foreign bool   // for good: only net/http knows where the next request begins
-	owed    int64  // bytes of the body of the request that net/http has
-	ahead   []byte // read already, but not part of that request
-	one     [1]byte
-	remote  string
+	foreign  bool   // for good: only net/http knows where the next request begins
+	owed     int64  // bytes of the body of the request that net/http has
+	ahead    []byte // read already, but not part of that request
+	one      [1]byte
+	remote   string
+	exchange *exchange // of uploads; nil before the first
 
 	readBy, writeBy time.Time // deadlines that the lane has set
 	head            []byte

@@ -17,9 +17,14 @@ import (
 const longestUpload = 256 << 10
 
 // exchange is an upload and its answer, between the lane and the server's
-// handler. The answer goes out when the handler has returned.
+// handler. The answer goes out when the handler has returned, and all of it then
+// serves the connection's next upload.
 type exchange struct {
 	*conn
+	request http.Request
+	url     url.URL
+	values  []string // of the request's header
+
 	ahead           []byte // of the body, read already
 	left            int64  // of it, unread by the handler
 	failure         error  // in reading it
@@ -38,9 +43,14 @@ func (c *conn) upload(p []byte, r request) (int, error) {
 		return 0, net.ErrClosed
 	}
 	defer c.state.CompareAndSwap(busy, waiting) // for net/http to close after a panic
+	if c.exchange == nil {
+		c.exchange = &exchange{conn: c, header: http.Header{}}
+		c.exchange.request.Header = http.Header{}
+	}
 	size := min(int64(len(p)), int64(r.head)+r.body)
-	x := &exchange{conn: c, ahead: p[r.head:size], left: r.body}
-	c.lane.handler.ServeHTTP(x, x.request(p[:r.head], r))
+	x := c.exchange
+	x.begin(p[:r.head], r, p[r.head:size])
+	c.lane.handler.ServeHTTP(x, &x.request)
 	err := x.finish()
 	if !c.state.CompareAndSwap(busy, waiting) || c.lane.draining.Load() {
 		return 0, net.ErrClosed
@@ -48,31 +58,42 @@ func (c *conn) upload(p []byte, r request) (int, error) {
 	return int(size), err
 }
 
-// request is what net/http would have made of the head, but for TLS and the
-// values of its context.
-func (x *exchange) request(head []byte, r request) *http.Request {
+// begin makes the request that net/http would have made of the head, but for TLS
+// and the values of its context.
+func (x *exchange) begin(head []byte, r request, ahead []byte) {
+	clear(x.header)
+	clear(x.request.Header)
 	path := string(r.path)
-	req := &http.Request{
-		Method: http.MethodPut, URL: &url.URL{Path: path}, RequestURI: path,
-		Proto: "HTTP/1.1", ProtoMajor: 1, ProtoMinor: 1,
-		Header: http.Header{}, Body: http.NoBody, ContentLength: r.body, RemoteAddr: x.remoteAddr(),
-	}
+	*x = exchange{conn: x.conn, ahead: ahead, left: r.body, url: url.URL{Path: path}, values: x.values[:0],
+		header: x.header, body: x.body[:0], request: http.Request{
+			Method: http.MethodPut, URL: &x.url, RequestURI: path,
+			Proto: "HTTP/1.1", ProtoMajor: 1, ProtoMinor: 1,
+			Header: x.request.Header, Body: http.NoBody, ContentLength: r.body, RemoteAddr: x.remoteAddr(),
+		}}
 	if r.body > 0 {
-		req.Body = unread{x}
+		x.request.Body = unread{x}
 	}
 	_, fields, _ := bytes.Cut(head, []byte("\r\n"))
 	for len(fields) > len("\r\n") {
 		var line []byte
 		line, fields, _ = bytes.Cut(fields, []byte("\r\n"))
 		name, value, _ := bytes.Cut(line, []byte{':'})
-		key, text := textproto.CanonicalMIMEHeaderKey(string(name)), string(bytes.Trim(value, " \t"))
-		if key == "Host" {
-			req.Host = text
-		} else {
-			req.Header[key] = append(req.Header[key], text)
-		}
+		x.take(textproto.CanonicalMIMEHeaderKey(string(name)), string(bytes.Trim(value, " \t")))
 	}
-	return req
+}
+
+// take adds a field to the request.
+func (x *exchange) take(key, value string) {
+	header := x.request.Header
+	switch before := header[key]; {
+	case key == "Host":
+		x.request.Host = value
+	case before != nil:
+		header[key] = append(before, value)
+	default:
+		x.values = append(x.values, value)
+		header[key] = x.values[len(x.values)-1 : len(x.values) : len(x.values)]
+	}
 }
 
 // unread is the body of an upload.
@@ -121,12 +142,7 @@ func (x *exchange) SetWriteDeadline(t time.Time) error {
 }
 
 // Header implements http.ResponseWriter.
-func (x *exchange) Header() http.Header {
-	if x.header == nil {
-		x.header = http.Header{}
-	}
-	return x.header
-}
+func (x *exchange) Header() http.Header { return x.header }
 
 // WriteHeader implements http.ResponseWriter.
 func (x *exchange) WriteHeader(status int) {
