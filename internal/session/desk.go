@@ -201,7 +201,7 @@ func (d *Desk) Delete(ctx context.Context, teamID, id string) error {
 	if err != nil {
 		return err
 	}
-	first, err := d.Store.EndSession(ctx, s.ID, Revoked, d.Now(), time.Time{})
+	first, err := d.Store.EndSession(ctx, s.ID, Revoked, d.Now())
 	if err != nil {
 		return fmt.Errorf("revoke session: %w", err)
 	}

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"time"
 
 	"telapi/internal/endpoint"
 	"telapi/internal/fault"
@@ -67,7 +66,7 @@ func (d *Desk) Redeem(ctx context.Context, s Session) (Session, error) {
 // first decides how a session ended, so this may be called for any channel that
 // is seen to be over.
 func (d *Desk) End(ctx context.Context, id string) error {
-	first, err := d.Store.EndSession(ctx, id, Ended, d.Now(), time.Time{})
+	first, err := d.Store.EndSession(ctx, id, Ended, d.Now())
 	if err == nil && first {
 		err = d.Store.SettleSessions(ctx, []string{id}) // the channel is where the news came from
 	}

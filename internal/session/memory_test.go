@@ -158,11 +158,11 @@ func (w *world) RedeemSession(_ context.Context, id string, at time.Time) (Sessi
 	return s, w.dbAway
 }
 
-func (w *world) EndSession(_ context.Context, id string, as State, at, unseenSince time.Time) (bool, error) {
+func (w *world) EndSession(_ context.Context, id string, as State, at time.Time) (bool, error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	s, ok := w.sessions[id]
-	if w.dbAway != nil || !ok || !s.EndedAt.IsZero() || !unseenSince.IsZero() && !s.LastSeenAt.Before(unseenSince) {
+	if w.dbAway != nil || !ok || !s.EndedAt.IsZero() {
 		return false, w.dbAway
 	}
 	s.EndedAt, s.EndedAs = at, as
@@ -196,19 +196,24 @@ func (w *world) list(limit int, wanted func(Session) bool) (found []Session) {
 	return found[:min(len(found), limit)]
 }
 
-func (w *world) ExpireSessions(ctx context.Context, now time.Time, limit int) (ids []string, err error) {
-	for _, s := range w.list(limit, func(s Session) bool { return s.EndedAt.IsZero() && !now.Before(s.due()) }) {
-		if first, _ := w.EndSession(ctx, s.ID, Expired, now, time.Time{}); first {
+func (w *world) ExpireSessions(ctx context.Context, now, unseenSince time.Time, limit int) (ids []string, err error) {
+	for _, s := range w.list(limit, func(s Session) bool {
+		return s.EndedAt.IsZero() && (!now.Before(s.due()) || !s.RedeemedAt.IsZero() && s.LastSeenAt.Before(unseenSince))
+	}) {
+		if first, _ := w.EndSession(ctx, s.ID, Expired, now); first {
 			ids = append(ids, s.ID)
 		}
 	}
 	return ids, w.dbAway
 }
 
-func (w *world) StaleSessions(_ context.Context, unseenSince time.Time, after string, limit int) ([]Session, error) {
-	return w.list(limit, func(s Session) bool {
+func (w *world) StaleSessions(_ context.Context, unseenSince time.Time, after string, limit int) (ids []string, err error) {
+	for _, s := range w.list(limit, func(s Session) bool {
 		return s.EndedAt.IsZero() && !s.RedeemedAt.IsZero() && s.LastSeenAt.Before(unseenSince) && s.ID > after
-	}), w.dbAway
+	}) {
+		ids = append(ids, s.ID)
+	}
+	return ids, w.dbAway
 }
 
 func (w *world) UnsettledSessions(_ context.Context, endedBefore time.Time, limit int) ([]Session, error) {

@@ -110,9 +110,8 @@ type Store interface {
 	// A session that has ended or is over its time is not found.
 	RedeemSession(ctx context.Context, id string, at time.Time) (Session, error)
 	// EndSession ends a session once: true is returned to one caller alone,
-	// and its reason stays. One that was seen at or after unseenSince goes on;
-	// a zero moment asks for no such thing.
-	EndSession(ctx context.Context, id string, as State, at, unseenSince time.Time) (bool, error)
+	// and its reason stays.
+	EndSession(ctx context.Context, id string, as State, at time.Time) (bool, error)
 	// SettleSessions notes that everybody was told of the end of these.
 	SettleSessions(ctx context.Context, ids []string) error
 }

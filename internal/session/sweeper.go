@@ -26,12 +26,13 @@ const (
 // SweepStore is what a sweeper asks of the database, besides ending sessions.
 type SweepStore interface {
 	Store
-	// ExpireSessions ends sessions that are due, limit at the most, and returns
-	// the ids of those that this call ended.
-	ExpireSessions(ctx context.Context, now time.Time, limit int) ([]string, error)
+	// ExpireSessions ends sessions that are due, or redeemed and not seen since
+	// a moment, limit at the most, and returns the ids of those that this call
+	// ended.
+	ExpireSessions(ctx context.Context, now, unseenSince time.Time, limit int) ([]string, error)
 	// StaleSessions lists redeemed sessions that go on and were last seen
 	// before the moment, with ids greater than after, in order of id.
-	StaleSessions(ctx context.Context, unseenSince time.Time, after string, limit int) ([]Session, error)
+	StaleSessions(ctx context.Context, unseenSince time.Time, after string, limit int) ([]string, error)
 	// UnsettledSessions lists sessions that ended before the moment and whose
 	// end was not settled.
 	UnsettledSessions(ctx context.Context, endedBefore time.Time, limit int) ([]Session, error)
@@ -94,8 +95,7 @@ func (s *Sweeper) Sweep(ctx context.Context) error {
 	defer cancel()
 	return errors.Join(
 		s.writeSeen(ctx),
-		s.expireDue(ctx),
-		s.expireIdle(ctx),
+		s.expire(ctx),
 		s.buryRest(ctx),
 		s.forget(ctx),
 	)
@@ -115,75 +115,52 @@ func (s *Sweeper) writeSeen(ctx context.Context) error {
 	return s.seen.Flush(ctx, s.store.TouchSessions)
 }
 
-func (s *Sweeper) expireDue(ctx context.Context) error {
+// expire ends sessions that are over their time, or idle.
+func (s *Sweeper) expire(ctx context.Context) error {
+	idleSince, failed := s.askIdle(ctx)
 	for {
-		ids, err := s.store.ExpireSessions(ctx, s.desk.Now(), sweepPage)
-		if err != nil {
-			return fmt.Errorf("expire sessions: %w", err)
+		ids, err := s.store.ExpireSessions(ctx, s.desk.Now(), idleSince, sweepPage)
+		if err == nil {
+			err = s.desk.bury(ctx, Expired, ids...)
 		}
-		if len(ids) == 0 {
-			return nil
-		}
-		if err := s.desk.bury(ctx, Expired, ids...); err != nil {
-			return err
+		if err != nil || len(ids) == 0 {
+			return errors.Join(failed, err)
 		}
 	}
 }
 
-// expireIdle ends sessions that no browser has been connected to for the idle
-// time. Long before that the key-value store is asked about them, again and
-// again, and whenever it knows of a connection their time starts anew: a store
-// that was wiped, and knows of none until they renew themselves, ends nothing.
-func (s *Sweeper) expireIdle(ctx context.Context) error {
+// askIdle asks the key-value store about sessions that have not been seen for a
+// while, again and again, long before they are idle: whenever it knows of a
+// connection their time starts anew, so that a store that was wiped, and knows of
+// none until they renew themselves, ends nothing. Sessions that were not seen
+// since the returned moment are idle; it is zero where that cannot be told.
+func (s *Sweeper) askIdle(ctx context.Context) (since time.Time, err error) {
 	now := s.desk.Now()
 	if now.Sub(s.askedAt) < s.idle/16 {
-		return nil
+		return time.Time{}, nil
 	}
 	s.askedAt = now
 	for after := ""; ; {
 		stale, err := s.store.StaleSessions(ctx, now.Add(-s.idle/4), after, sweepPage)
-		if err != nil || len(stale) == 0 {
-			return err
-		}
-		after = stale[len(stale)-1].ID
-		ids := make([]string, len(stale))
-		for i, session := range stale {
-			ids[i] = session.ID
-		}
-		live, err := s.desk.Channels.Connected(ctx, ids)
 		if err != nil {
-			return fmt.Errorf("ask which browsers are connected: %w", err)
+			return time.Time{}, err
+		}
+		if len(stale) == 0 {
+			return now.Add(-s.idle), nil
+		}
+		after = stale[len(stale)-1]
+		live, err := s.desk.Channels.Connected(ctx, stale)
+		if err != nil {
+			return time.Time{}, fmt.Errorf("ask which browsers are connected: %w", err)
 		}
 		seen := map[string]time.Time{}
 		for _, id := range live {
 			seen[id] = now
 		}
 		if err := s.store.TouchSessions(ctx, seen); err != nil {
-			return fmt.Errorf("note which browsers are connected: %w", err)
-		}
-		if err := s.endIdle(ctx, stale, now); err != nil {
-			return err
+			return time.Time{}, err
 		}
 	}
-}
-
-// endIdle ends those of the sessions that were not seen for the idle time, also
-// not since they were read.
-func (s *Sweeper) endIdle(ctx context.Context, stale []Session, now time.Time) error {
-	var ended []string
-	for _, session := range stale {
-		if !session.LastSeenAt.Before(now.Add(-s.idle)) {
-			continue
-		}
-		first, err := s.store.EndSession(ctx, session.ID, Expired, now, now.Add(-s.idle))
-		if err != nil {
-			return fmt.Errorf("expire idle session: %w", err)
-		}
-		if first {
-			ended = append(ended, session.ID)
-		}
-	}
-	return s.desk.bury(ctx, Expired, ended...)
 }
 
 // buryRest tells of ends that somebody else could not tell of.

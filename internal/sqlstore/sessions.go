@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"context"
 	"database/sql"
-	"math"
 	"slices"
 	"time"
 
@@ -27,15 +26,18 @@ const (
 	selectSession = `SELECT ` + sessionColumns + ` FROM sessions WHERE id = $1`
 	redeemSession = `UPDATE sessions SET redeemed_at = COALESCE(redeemed_at, $2), due_at = expires_at, last_seen_at = $2
 		WHERE id = $1 AND ended_at IS NULL AND due_at > $2 RETURNING ` + sessionColumns
-	endSession = `UPDATE sessions SET ended_at = $2, ended_as = $3
-		WHERE id = $1 AND ended_at IS NULL AND COALESCE(last_seen_at, 0) < $4`
+	endSession    = `UPDATE sessions SET ended_at = $2, ended_as = $3 WHERE id = $1 AND ended_at IS NULL`
 	settleSession = `UPDATE sessions SET settled = TRUE WHERE id = $1`
 	touchSession  = `UPDATE sessions SET last_seen_at = $2 WHERE id = $1 AND ended_at IS NULL AND (last_seen_at IS NULL OR last_seen_at < $2)`
 
-	// Whoever comes second waits for the first and finds the rows ended.
-	expireSessions = `UPDATE sessions SET ended_at = $1, ended_as = $2 WHERE ended_at IS NULL AND id IN
-		(SELECT id FROM sessions WHERE ended_at IS NULL AND due_at <= $1 ORDER BY due_at LIMIT $3) RETURNING id`
-	staleSessions = `SELECT ` + sessionColumns + ` FROM sessions
+	// Whoever comes second waits for the first and finds the rows ended. What is
+	// asked twice may have changed after the first time: a browser came back.
+	expireSessions = `UPDATE sessions SET ended_at = $1, ended_as = $2
+		WHERE ended_at IS NULL AND (due_at <= $1 OR last_seen_at < $3) AND id IN
+			(SELECT id FROM sessions WHERE ended_at IS NULL AND due_at <= $1
+			UNION ALL SELECT id FROM sessions WHERE ended_at IS NULL AND redeemed_at IS NOT NULL AND last_seen_at < $3 LIMIT $4)
+		RETURNING id`
+	staleSessions = `SELECT id FROM sessions
 		WHERE ended_at IS NULL AND redeemed_at IS NOT NULL AND last_seen_at < $1 AND id > $2 ORDER BY id LIMIT $3`
 	unsettledSessions = `SELECT ` + sessionColumns + ` FROM sessions
 		WHERE ended_at IS NOT NULL AND NOT settled AND ended_at < $1 ORDER BY ended_at LIMIT $2`
@@ -108,12 +110,8 @@ func (s *Store) RedeemSession(ctx context.Context, id string, at time.Time) (ses
 }
 
 // EndSession ends a session, if nobody has.
-func (s *Store) EndSession(ctx context.Context, id string, as session.State, at, unseenSince time.Time) (bool, error) {
-	latest := int64(math.MaxInt64)
-	if !unseenSince.IsZero() {
-		latest = unseenSince.UnixMilli()
-	}
-	err := s.change(ctx, "end", "session", endSession, id, at.UnixMilli(), as, latest)
+func (s *Store) EndSession(ctx context.Context, id string, as session.State, at time.Time) (bool, error) {
+	err := s.change(ctx, "end", "session", endSession, id, at.UnixMilli(), as)
 	if fault.Is(err, fault.NotFound) {
 		return false, nil
 	}
@@ -129,14 +127,14 @@ func (s *Store) SettleSessions(ctx context.Context, ids []string) error {
 	return s.changeAll(ctx, "settle sessions", settleSession, sets...)
 }
 
-// ExpireSessions ends sessions that are due and returns those it ended itself.
-func (s *Store) ExpireSessions(ctx context.Context, now time.Time, limit int) ([]string, error) {
-	return list(ctx, s, "sessions to expire", itself[string], expireSessions, now.UnixMilli(), session.Expired, limit)
+// ExpireSessions ends sessions that are due or idle and returns those it ended itself.
+func (s *Store) ExpireSessions(ctx context.Context, now, unseenSince time.Time, limit int) ([]string, error) {
+	return list(ctx, s, "sessions to expire", itself[string], expireSessions, now.UnixMilli(), session.Expired, unseenSince.UnixMilli(), limit)
 }
 
 // StaleSessions lists a page of redeemed sessions that were not seen since.
-func (s *Store) StaleSessions(ctx context.Context, unseenSince time.Time, after string, limit int) ([]session.Session, error) {
-	return list(ctx, s, "stale sessions", sessionFields, staleSessions, unseenSince.UnixMilli(), after, limit)
+func (s *Store) StaleSessions(ctx context.Context, unseenSince time.Time, after string, limit int) ([]string, error) {
+	return list(ctx, s, "stale sessions", itself[string], staleSessions, unseenSince.UnixMilli(), after, limit)
 }
 
 // UnsettledSessions lists ended sessions whose end was not told.

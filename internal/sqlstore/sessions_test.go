@@ -74,7 +74,7 @@ func TestSessionIsRedeemedInTimeOrNever(t *testing.T) {
 		for _, id := range []string{"prompt", "late", "ended"} {
 			addSession(t, s, newSession(id))
 		}
-		if first, err := s.EndSession(t.Context(), "ended", session.Revoked, moment1, time.Time{}); err != nil || !first {
+		if first, err := s.EndSession(t.Context(), "ended", session.Revoked, moment1); err != nil || !first {
 			t.Fatal(first, err)
 		}
 		first := moment1.Add(time.Minute - time.Millisecond)
@@ -114,7 +114,7 @@ func TestSessionEndsOnce(t *testing.T) {
 		var wg sync.WaitGroup
 		for i := range 12 {
 			wg.Go(func() {
-				first, err := s.EndSession(t.Context(), "s1", reasons[i%3], moment1, time.Time{})
+				first, err := s.EndSession(t.Context(), "s1", reasons[i%3], moment1)
 				mu.Lock()
 				defer mu.Unlock()
 				if err != nil {
@@ -129,7 +129,7 @@ func TestSessionEndsOnce(t *testing.T) {
 		if got := getSession(t, s, "s1"); len(winners) != 1 || got.EndedAs != winners[0] || !got.EndedAt.Equal(moment1) {
 			t.Errorf("%v thought they ended it, and it ended as %s", winners, got.EndedAs)
 		}
-		if first, err := s.EndSession(t.Context(), "none", session.Ended, moment1, time.Time{}); first || err != nil {
+		if first, err := s.EndSession(t.Context(), "none", session.Ended, moment1); first || err != nil {
 			t.Errorf("unknown session: %v, %v", first, err)
 		}
 	})
@@ -144,12 +144,13 @@ func TestSeenSessionIsNotEndedAsIdle(t *testing.T) {
 		seen := moment1.Add(10 * time.Minute)
 		must(t, s.TouchSessions(t.Context(), map[string]time.Time{"s1": seen, "none": seen}),
 			s.TouchSessions(t.Context(), map[string]time.Time{"s1": moment1}), s.TouchSessions(t.Context(), nil))
-		for unseenSince, want := range map[time.Time]bool{seen: false, seen.Add(-time.Minute): false} {
-			if got, err := s.EndSession(t.Context(), "s1", session.Expired, seen, unseenSince); got != want || err != nil {
+		for _, unseenSince := range []time.Time{seen, seen.Add(-time.Minute)} {
+			if got, err := s.ExpireSessions(t.Context(), seen, unseenSince, 10); len(got) > 0 || err != nil {
 				t.Errorf("unseen since %v: %v, %v", unseenSince, got, err)
 			}
 		}
-		if got, err := s.EndSession(t.Context(), "s1", session.Expired, seen, seen.Add(time.Millisecond)); !got || err != nil {
+		addSession(t, s, newSession("new")) // was never seen, and is in time
+		if got, err := s.ExpireSessions(t.Context(), moment1, seen.Add(time.Millisecond), 10); !slices.Equal(got, []string{"s1"}) || err != nil {
 			t.Errorf("idle session goes on: %v, %v", got, err)
 		}
 	})
@@ -171,7 +172,7 @@ func TestDueSessionsAreExpiredOnceByManySweepers(t *testing.T) {
 		}
 		_, err := s.RedeemSession(t.Context(), "redeemed", moment1)
 		must(t, err)
-		_, err = s.EndSession(t.Context(), "ended", session.Revoked, moment1, time.Time{})
+		_, err = s.EndSession(t.Context(), "ended", session.Revoked, moment1)
 		must(t, err)
 
 		at := moment1.Add(time.Minute)
@@ -181,7 +182,7 @@ func TestDueSessionsAreExpiredOnceByManySweepers(t *testing.T) {
 		for range 8 {
 			wg.Go(func() {
 				for {
-					ids, err := s.ExpireSessions(t.Context(), at, 7)
+					ids, err := s.ExpireSessions(t.Context(), at, time.Time{}, 7)
 					if err != nil {
 						t.Error(err)
 						return
@@ -204,10 +205,10 @@ func TestDueSessionsAreExpiredOnceByManySweepers(t *testing.T) {
 		if got := getSession(t, s, "due00"); got.EndedAs != session.Expired || !got.EndedAt.Equal(at) {
 			t.Errorf("swept session %+v", got)
 		}
-		if ids, err := s.ExpireSessions(t.Context(), moment1.Add(time.Hour-time.Millisecond), 10); err != nil || len(ids) > 0 {
+		if ids, err := s.ExpireSessions(t.Context(), moment1.Add(time.Hour-time.Millisecond), time.Time{}, 10); err != nil || len(ids) > 0 {
 			t.Errorf("too early: %v, %v", ids, err)
 		}
-		ids, err := s.ExpireSessions(t.Context(), moment1.Add(time.Hour), 10)
+		ids, err := s.ExpireSessions(t.Context(), moment1.Add(time.Hour), moment1, 10)
 		if slices.Sort(ids); err != nil || !slices.Equal(ids, []string{"later", "redeemed"}) {
 			t.Errorf("when their time was over: %v, %v", ids, err)
 		}
@@ -230,23 +231,23 @@ func TestStaleAndUnsettledSessionsAreListed(t *testing.T) {
 			}
 		}
 		for _, id := range []string{"ended", "settled"} {
-			_, err := s.EndSession(t.Context(), id, session.Ended, moment1, time.Time{})
+			_, err := s.EndSession(t.Context(), id, session.Ended, moment1)
 			must(t, err)
 		}
 		must(t, s.SettleSessions(t.Context(), []string{"settled", "none"}), s.SettleSessions(t.Context(), nil))
-		id := func(s session.Session) string { return s.ID }
 		for _, tt := range []struct {
 			after string
 			limit int
 			want  []string
 		}{{"", 2, []string{"a", "b"}}, {"b", 2, []string{"c"}}, {"c", 2, nil}} {
 			got, err := s.StaleSessions(t.Context(), moment1.Add(3*time.Second), tt.after, tt.limit)
-			if err != nil || !slices.Equal(ids(got, id), tt.want) {
-				t.Errorf("stale after %q: %v, %v, want %v", tt.after, ids(got, id), err, tt.want)
+			if err != nil || !slices.Equal(got, tt.want) {
+				t.Errorf("stale after %q: %v, %v, want %v", tt.after, got, err, tt.want)
 			}
 		}
 		for before, want := range map[time.Time][]string{moment1: nil, moment1.Add(time.Millisecond): {"ended"}} {
 			got, err := s.UnsettledSessions(t.Context(), before, 10)
+			id := func(s session.Session) string { return s.ID }
 			if err != nil || !slices.Equal(ids(got, id), want) {
 				t.Errorf("unsettled before %v: %v, %v, want %v", before, ids(got, id), err, want)
 			}
@@ -362,7 +363,7 @@ func TestSessionsThatEndedLongAgoAreForgotten(t *testing.T) {
 				ended = moment1.Add(time.Hour)
 			}
 			if id != "live" {
-				_, err := s.EndSession(t.Context(), id, session.Ended, ended, time.Time{})
+				_, err := s.EndSession(t.Context(), id, session.Ended, ended)
 				must(t, err)
 			}
 		}

@@ -4,6 +4,8 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"regexp"
+	"slices"
 	"strings"
 	"testing"
 
@@ -126,18 +128,20 @@ func TestServersShareOnePostgres(t *testing.T) {
 	}
 }
 
+var placeholder = regexp.MustCompile(`\$\d+`)
+
 func TestNoQueryScansATable(t *testing.T) {
 	s := open(t, Options{DataDir: t.TempDir()})
 	must(t, s.Migrate(t.Context()))
 	queries := []string{
 		selectTeam, listTeams, updateTeam, selectKey, listKeys, listTeamKeys, revokeKey, touchKey,
-		selectEndpoint, listEndpoints, listTeamEndpoints, updateEndpoint, selectSetting,
+		selectEndpoint, listEndpoints, listTeamEndpoints, updateEndpoint, selectSetting, expireSessions,
 	}
 	for _, interval := range usageIntervals {
 		queries = append(queries, fmt.Sprintf(sumUsage, interval, "voice"))
 	}
 	for _, query := range queries {
-		args := make([]any, strings.Count(query, "$"))
+		args := make([]any, len(slices.Compact(slices.Sorted(slices.Values(placeholder.FindAllString(query, -1))))))
 		rows, err := s.db.QueryContext(t.Context(), "EXPLAIN QUERY PLAN "+query, args...)
 		must(t, err)
 		for rows.Next() {
