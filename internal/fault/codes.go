@@ -60,7 +60,7 @@ var Catalogue = []Entry{
 	{ConversationEnded, http.StatusGone, "The conversation has ended.", "Drop the result."},
 	{SessionEnded, http.StatusGone, "The session has ended, was deleted or is over its time.", "Ask for a new token."},
 	{LengthRequired, http.StatusLengthRequired, "An upload to the media service does not say how long it is.", "Send Content-Length."},
-	{PreconditionFailed, http.StatusPreconditionFailed, "The object in the media service is not the one that If-Match, If-None-Match or If-Unmodified-Since asks for.", "Read it again, then decide."},
+	{PreconditionFailed, http.StatusPreconditionFailed, "The audio is not the one that If-Match, If-None-Match or If-Unmodified-Since asks for.", "Read it again, then decide."},
 	{PayloadTooLarge, http.StatusRequestEntityTooLarge, "The body is larger than the route takes.", "Send less."},
 	{UnsupportedMedia, http.StatusUnsupportedMediaType, "The body is not declared as JSON.", "Send Content-Type: application/json."},
 	{RangeUnsatisfiable, http.StatusRequestedRangeNotSatisfiable, "No part of the object in the media service lies in the range asked for.", "Ask for a range within its length, which Content-Range tells."},

@@ -24,14 +24,18 @@ func (s *Server) speak(w http.ResponseWriter, _ *http.Request, who auth.Principa
 func (s *Server) playSpeech(w http.ResponseWriter, r *http.Request, who auth.Principal) error {
 	blob, err := s.deps.Speech.Open(w.(*exchange).whole, who.TeamID, r.PathValue("name"), speech.Conditions{
 		Range: r.Header.Get("Range"), IfRange: r.Header.Get("If-Range"),
-		IfNoneMatch: r.Header.Get("If-None-Match"), IfModifiedSince: r.Header.Get("If-Modified-Since"),
+		IfMatch: r.Header.Get("If-Match"), IfNoneMatch: r.Header.Get("If-None-Match"),
+		IfModifiedSince: r.Header.Get("If-Modified-Since"), IfUnmodifiedSince: r.Header.Get("If-Unmodified-Since"),
 		Head: r.Method == http.MethodHead,
 	})
 	if err != nil {
 		return err
 	}
 	defer blob.Body.Close()
-	if blob.Status == http.StatusRequestedRangeNotSatisfiable {
+	switch blob.Status {
+	case http.StatusPreconditionFailed:
+		return fault.New(fault.PreconditionFailed, "This audio is not the one that If-Match or If-Unmodified-Since asks for.")
+	case http.StatusRequestedRangeNotSatisfiable:
 		w.Header().Set("Content-Range", blob.Headers["Content-Range"])
 		return fault.New(fault.RangeUnsatisfiable, "No part of this audio lies in the range asked for; Content-Range tells its length.")
 	}

@@ -91,14 +91,15 @@ func (c *Client) Get(ctx context.Context, path string, ask speech.Conditions) (s
 		return speech.Blob{}, err
 	}
 	for name, value := range map[string]string{
-		"Range": ask.Range, "If-Range": ask.IfRange, "If-None-Match": ask.IfNoneMatch, "If-Modified-Since": ask.IfModifiedSince,
+		"Range": ask.Range, "If-Range": ask.IfRange, "If-Match": ask.IfMatch, "If-None-Match": ask.IfNoneMatch,
+		"If-Modified-Since": ask.IfModifiedSince, "If-Unmodified-Since": ask.IfUnmodifiedSince,
 	} {
 		if value != "" {
 			req.Header.Set(name, value)
 		}
 	}
 	resp, err := c.do(req, http.StatusOK, http.StatusPartialContent, //nolint:bodyclose // the caller does, as the blob's
-		http.StatusNotModified, http.StatusRequestedRangeNotSatisfiable)
+		http.StatusNotModified, http.StatusPreconditionFailed, http.StatusRequestedRangeNotSatisfiable)
 	if err != nil {
 		cancel()
 		return speech.Blob{}, err

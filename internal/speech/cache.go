@@ -51,7 +51,10 @@ func (s *Service) recall(ctx context.Context, want Row, e Encoding) (found rende
 		return rendering{}, false, nil
 	}
 	s.metrics.cache.WithLabelValues("transcoded").Inc()
-	found = rendering{row: row, audio: encode(audio.FromPCM(row.SampleRate, source), e)}
+	found = rendering{row: row}
+	if found.audio, err = s.encode(ctx, audio.FromPCM(row.SampleRate, source), row.SampleRate, e); err != nil {
+		return rendering{}, false, err
+	}
 	s.keep(ctx, &found, e)
 	return found, true, nil
 }
@@ -147,9 +150,16 @@ func checksum(b []byte) string {
 	return hex.EncodeToString(sum[:])
 }
 
-func encode(s audio.Sound, e Encoding) []byte {
-	if e == ALaw {
-		return s.ALaw()
+// encode makes the bytes of a sound, when it is its turn.
+func (s *Service) encode(ctx context.Context, sound audio.Sound, rate int, e Encoding) ([]byte, error) {
+	select {
+	case s.work <- struct{}{}:
+		defer func() { <-s.work }()
+	case <-ctx.Done():
+		return nil, fmt.Errorf("wait to encode speech: %w", ctx.Err())
 	}
-	return s.PCM()
+	if sound = sound.At(rate); e == ALaw {
+		return sound.ALaw(), nil
+	}
+	return sound.PCM(), nil
 }

@@ -37,6 +37,9 @@ func (s *Service) Open(ctx context.Context, teamID, name string, ask Conditions)
 	if err != nil {
 		return Blob{}, fault.Unavailable("The media service", err)
 	}
+	if !row.ExpiresAt.IsZero() { // for the media service nothing ever runs out
+		blob.Headers["Cache-Control"] = fmt.Sprintf("private, max-age=%d", int64(row.ExpiresAt.Sub(s.Now()).Seconds()))
+	}
 	if blob.Status == http.StatusOK && !ask.Head {
 		blob.Body = &verified{blob.Body, bufio.NewReader(blob.Body), sha256.New(), row.Variants[e], func() {
 			s.drop(context.WithoutCancel(ctx), row, e, errDamaged)

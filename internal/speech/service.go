@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"runtime"
 	"runtime/debug"
 	"sync"
 	"sync/atomic"
@@ -45,13 +46,14 @@ type Service struct {
 	Deps
 	metrics metrics
 	flights singleflight.Group
-	failed  sync.Map     // when providers failed last, by their names
-	awayTil atomic.Int64 // when the media service is tried again
+	failed  sync.Map      // when providers failed last, by their names
+	awayTil atomic.Int64  // when the media service is tried again
+	work    chan struct{} // held to resample and encode: more at a time than there are processors only take memory
 }
 
 // NewService returns a service.
 func NewService(deps Deps) *Service {
-	return &Service{Deps: deps, metrics: newMetrics(deps.Registry)}
+	return &Service{Deps: deps, metrics: newMetrics(deps.Registry), work: make(chan struct{}, runtime.GOMAXPROCS(0))}
 }
 
 // Answer is speech, by the URL of the cached audio or with the audio itself.
@@ -219,7 +221,10 @@ func (s *Service) produce(ctx context.Context, r Request, providers []Provider, 
 			continue
 		}
 		s.count(ctx, r, row, false)
-		made := rendering{row: row, audio: encode(sound.At(r.SampleRate), r.Encoding), made: true}
+		made := rendering{row: row, made: true}
+		if made.audio, err = s.encode(ctx, sound, r.SampleRate, r.Encoding); err != nil {
+			return rendering{}, err
+		}
 		if keep {
 			s.metrics.cache.WithLabelValues("miss").Inc()
 			s.keep(ctx, &made, r.Encoding)

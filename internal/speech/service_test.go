@@ -241,6 +241,10 @@ func TestSpeechRunsOut(t *testing.T) {
 		t.Errorf("expires at %v", first.ExpiresAt)
 	}
 	w.pass(59 * time.Second)
+	blob, err := s.Open(t.Context(), "t1", first.Hash+".alaw", Conditions{})
+	if err != nil || blob.Headers["Cache-Control"] != "private, max-age=1" {
+		t.Errorf("read before its end: %v, %v", blob.Headers, err)
+	}
 	if a := speak(t, s, `{"text":"abc","ttl":1}`); !a.Cached || !a.ExpiresAt.Equal(first.ExpiresAt) {
 		t.Errorf("before its end: %+v", a)
 	}

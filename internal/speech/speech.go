@@ -76,11 +76,12 @@ type Blobs interface {
 // Conditions are the request headers that decide which part of a blob is sent,
 // if any. They are passed on as they came.
 type Conditions struct {
-	Range, IfRange, IfNoneMatch, IfModifiedSince string
-	Head                                         bool // what a GET would be answered, without the body
+	Range, IfRange                                           string
+	IfMatch, IfNoneMatch, IfModifiedSince, IfUnmodifiedSince string
+	Head                                                     bool // what a GET would be answered, without the body
 }
 
-// Blob is what the media service answered: the status (200, 206, 304 or 416),
+// Blob is what the media service answered: the status (200, 206, 304, 412 or 416),
 // the headers that belong to it, and the body.
 type Blob struct {
 	Status  int

@@ -141,6 +141,16 @@ func TestTextBecomesAudioThatOnlyItsTeamHears(t *testing.T) {
 			t.Errorf("two parts with %v", parts.Header)
 		}
 		get(304, "If-None-Match", whole.Header.Get("ETag"))
+		get(200, "If-Match", whole.Header.Get("ETag"))
+		for _, condition := range [][]string{{"If-Match", `"another"`}, {"If-Unmodified-Since", "Thu, 01 Jan 2015 00:00:00 GMT"}} {
+			if _, body := get(412, condition...); !strings.Contains(body, code("PRECONDITION_FAILED")) {
+				t.Errorf("%v: %s", condition, body)
+			}
+		}
+		var age int
+		if _, err := fmt.Sscanf(whole.Header.Get("Cache-Control"), "private, max-age=%d", &age); err != nil || age > 3600 {
+			t.Errorf("speech with a ttl of an hour: %v", whole.Header)
+		}
 		get(200, "Range", "bytes=0-9", "If-Range", `"another"`)
 		if beyond, body := get(416, "Range", "bytes=8000-"); beyond.Header.Get("Content-Range") != "bytes */8000" || !strings.Contains(body, code("RANGE_NOT_SATISFIABLE")) {
 			t.Errorf("beyond the end: %s with %v", body, beyond.Header)
