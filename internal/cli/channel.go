@@ -14,6 +14,7 @@ import (
 	"telapi/callruntime"
 	"telapi/callruntime/wire"
 	"telapi/internal/app"
+	"telapi/internal/timeline"
 )
 
 // withRuntime runs body with a call runtime's access to the store.
@@ -133,23 +134,8 @@ func (c *cli) printEntry(d callruntime.Delivery) error {
 	return err
 }
 
-// describe says on one line what an entry is about.
 func describe(e wire.Entry) string {
-	parts := []string{string(e.Kind)}
-	if e.Command.Command != nil {
-		parts = append(parts, e.Command.Head().Type)
-	}
-	parts = append(parts, e.Event, string(e.Value), e.WorkItemID, string(e.Apply), e.Reason, e.Text, string(e.Result), string(e.Error))
-	if e.Content != nil {
-		parts = append(parts, *e.Content)
-	}
-	if m := e.Message; m != nil {
-		parts = append(parts, string(m.Type))
-		if payload, _ := m.Payload(); payload != nil {
-			parts = append(parts, string(*payload))
-		}
-	}
-	return printable(strings.Join(strings.Fields(strings.Join(parts, " ")), " "))
+	return printable(strings.Join(strings.Fields(timeline.Title(e)), " "))
 }
 
 func (c *cli) channelSendCommand() *cobra.Command {

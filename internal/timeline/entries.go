@@ -28,7 +28,7 @@ func OfEntry(e wire.Entry, raw jsontext.Value) Event {
 	if e.Kind == wire.KindChannelData {
 		raw = withoutSensitive(e)
 	}
-	event.At, event.SessionID, event.Title, event.Data = e.At, e.ChannelID, title(e), raw
+	event.At, event.SessionID, event.Title, event.Data = e.At, e.ChannelID, Title(e), raw
 	return event
 }
 
@@ -39,10 +39,19 @@ func ToBrowser(e wire.Entry, raw jsontext.Value) Event {
 	return event
 }
 
-func title(e wire.Entry) string {
-	switch e.Kind {
-	case wire.KindFrame:
+// Title says in words what an entry is about.
+func Title(e wire.Entry) string {
+	switch {
+	case e.Kind == wire.KindFrame && e.Message != nil:
 		return string(e.Message.Type) + said(e.Message)
+	case e.Kind == wire.KindCommand && e.Command.Command != nil:
+		return fmt.Sprintf("command %s, %s", e.Command.Head().Type, e.Apply)
+	case e.Kind == wire.KindCommandDenied && e.Command.Command != nil:
+		return fmt.Sprintf("%s denied: %s", e.Command.Head().Type, e.Reason)
+	case e.Kind == wire.KindLLMResult && e.Content != nil:
+		return "the model says: " + *e.Content
+	}
+	switch e.Kind {
 	case wire.KindSession:
 		return "browser " + e.Event
 	case wire.KindChannelEnded:
@@ -51,10 +60,8 @@ func title(e wire.Entry) string {
 		return "the bot says: " + e.Text
 	case wire.KindBotEvent:
 		return "bot event " + e.Event
-	case wire.KindCommand:
-		return fmt.Sprintf("command %s, %s", e.Command.Head().Type, e.Apply)
-	case wire.KindCommandDenied:
-		return fmt.Sprintf("%s denied: %s", e.Command.Head().Type, e.Reason)
+	case wire.KindToolResult:
+		return "the tool returns: " + string(e.Result)
 	case wire.KindTimeout:
 		return "no answer of the " + e.WorkItemKind + " in time"
 	case wire.KindProviderError:

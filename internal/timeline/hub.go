@@ -1,6 +1,6 @@
-// Package timeline owns what the playground shows of a session as it happens:
-// the events of its lanes, and the hub by which parts of this process that are
-// not seen on a channel, such as the demo's, tell of theirs.
+// Package timeline owns what people are shown of a session as it happens: the
+// events of the playground's lanes, their titles, and the hub by which parts of
+// this process that are not seen on a channel, such as the demo's, tell of theirs.
 package timeline
 
 import (

@@ -35,17 +35,17 @@ func TestLintShowsWhatABodyWouldDo(t *testing.T) {
 			t.Errorf("line %d is %s, want %s", n, lines[n], want)
 		}
 	}
-	if r := telapi(t, nil, "callback", "lint", body, "--profile", profile); r.stdout != "bot_message Good day\ncommand hangup after_playback\ncommand_denied transfer target_not_allowed\n" {
+	if r := telapi(t, nil, "callback", "lint", body, "--profile", profile); r.stdout != "the bot says: Good day\ncommand hangup, after_playback\ntransfer denied: target_not_allowed\n" {
 		t.Errorf("for people: %q", r.stdout)
 	}
 	if r := telapi(t, nil, "callback", "lint", body); strings.Count(r.stdout, "source_not_allowed") != 2 {
 		t.Errorf("without a profile: %q", r.stdout)
 	}
-	if r := telapi(t, boot.Env{"COMMANDS_DISABLED": "hangup"}, "callback", "lint", body, "--profile", profile); !strings.Contains(r.stdout, "hangup platform_disabled") {
+	if r := telapi(t, boot.Env{"COMMANDS_DISABLED": "hangup"}, "callback", "lint", body, "--profile", profile); !strings.Contains(r.stdout, "hangup denied: platform_disabled") {
 		t.Errorf("with hangup off for the platform: %q", r.stdout)
 	}
 	model := write(t, "model.json", `{"content":"Hi","commands":[{"type":"hangup"}]}`)
-	if r := telapi(t, nil, "callback", "lint", model, "--kind", "llm", "--profile", profile); r.exit != 0 || !containsAll(r.stdout, "llm_result Hi", "command hangup") {
+	if r := telapi(t, nil, "callback", "lint", model, "--kind", "llm", "--profile", profile); r.exit != 0 || !containsAll(r.stdout, "the model says: Hi", "command hangup") {
 		t.Errorf("a model's body: %d %q %q", r.exit, r.stdout, r.stderr)
 	}
 	bad := write(t, "bad.json", `{"messages":{"timestamp":"today","message":[{}]}}`)

@@ -46,7 +46,7 @@ func TestOperatorWatchesAndSpeaks(t *testing.T) {
 			p := boot.StartProcess(t, env, "channel", "tail", session, "--follow")
 			p.Line(t, "to the operator")
 			telapiJSON(t, env, "channel", "end", session)
-			p.Line(t, "channel_ended")
+			p.Line(t, "ended: ended by an operator")
 			if code := b.CloseCode(); code != 4503 {
 				t.Errorf("closed with %d", code)
 			}
