@@ -65,7 +65,7 @@ server, with a key that has the scope CREATE_SPEECH.`,
 		if err != nil {
 			return err
 		}
-		return c.warm(ctx, sentences, newSpeaker(*url, *key))
+		return c.warm(ctx, sentences, &speaker{strings.TrimRight(*url, "/") + speech.Route, *key, http.Client{Timeout: 2 * time.Minute}})
 	})
 	return cmd
 }
@@ -186,12 +186,8 @@ const (
 
 // speaker asks a running server for speech.
 type speaker struct {
-	client   *http.Client
 	url, key string
-}
-
-func newSpeaker(url, key string) *speaker {
-	return &speaker{&http.Client{Timeout: 2 * time.Minute}, strings.TrimRight(url, "/") + speech.Route, key}
+	client   http.Client
 }
 
 // say has one sentence spoken, again when the server says that it may be. An error

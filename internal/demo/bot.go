@@ -1,13 +1,10 @@
 package demo
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"log/slog"
-	"maps"
 	"net"
 	"net/http"
 	"strings"
@@ -17,15 +14,11 @@ import (
 	"github.com/go-json-experiment/json"
 	"github.com/go-json-experiment/json/jsontext"
 
-	"telapi/callruntime"
 	"telapi/internal/pause"
 	"telapi/internal/timeline"
 )
 
-const (
-	maxRequest = 64 << 10
-	maxAnswer  = 16 << 20 // audio
-)
+const maxRequest = 64 << 10
 
 // order is what a runtime asks the bot, and how to answer.
 type order struct {
@@ -37,27 +30,6 @@ type order struct {
 type callback struct {
 	URL   string `json:"url"`
 	Token string `json:"token"` // for the header of this name, raw
-}
-
-// botClient is how the runtime reaches the bot.
-type botClient struct {
-	url, api string
-	client   *http.Client
-}
-
-// ask returns in how many parts the bot will answer.
-func (b *botClient) ask(ctx context.Context, ch *callruntime.Channel, q question, item callruntime.WorkItem) (int, error) {
-	status, answer, err := exchange(ctx, b.client, http.MethodPost, b.url, nil, order{q, ch.ID, callback{b.api + item.Path, item.Token}})
-	if err == nil && status != http.StatusAccepted {
-		err = fmt.Errorf("the bot answers %d", status)
-	}
-	accepted := struct {
-		Parts int `json:"parts"`
-	}{1}
-	if err == nil {
-		err = json.Unmarshal(answer, &accepted)
-	}
-	return accepted.Parts, err
 }
 
 // Bot is an asynchronous provider as any other: it takes a question with 202
@@ -148,25 +120,4 @@ func receiptTitle(status int, receipt []byte) string {
 		title += ", " + c.Type + " " + c.Decision
 	}
 	return title
-}
-
-// exchange sends a body as JSON, with a credential in a header of its own.
-func exchange(ctx context.Context, client *http.Client, method, url string, credential http.Header, body any) (int, []byte, error) {
-	raw, err := json.Marshal(body)
-	if err != nil {
-		return 0, nil, err
-	}
-	req, err := http.NewRequestWithContext(ctx, method, url, bytes.NewReader(raw))
-	if err != nil {
-		return 0, nil, err
-	}
-	maps.Copy(req.Header, credential)
-	req.Header.Set("Content-Type", "application/json")
-	resp, err := client.Do(req)
-	if err != nil {
-		return 0, nil, err
-	}
-	defer resp.Body.Close()
-	answer, err := io.ReadAll(io.LimitReader(resp.Body, maxAnswer))
-	return resp.StatusCode, answer, err
 }

@@ -25,12 +25,11 @@ const (
 // line is a call's hands on a claimed channel.
 type line struct {
 	*ledger
-	ctx   context.Context // of the call
-	ch    *callruntime.Channel
-	bot   *botClient
-	voice voice
-	hub   *timeline.Hub
-	stop  context.CancelFunc // of what plays
+	outside outside
+	ctx     context.Context // of the call
+	ch      *callruntime.Channel
+	hub     *timeline.Hub
+	stop    context.CancelFunc // of what plays
 }
 
 // id names something that is done on behalf of an entry. A runtime that takes
@@ -86,7 +85,7 @@ func (l *line) ask(q question) string {
 	}{q, item.ID})
 	q.itemID = item.ID
 	go func() {
-		parts, err := l.bot.ask(l.ctx, l.ch, q, item)
+		parts, err := l.outside.ask(l.ctx, l.ch, q, item)
 		if err != nil {
 			l.note("", timeline.HTTP, "the bot cannot be reached", map[string]string{"error": err.Error()})
 			l.report(func(c *call) { c.unreachable(item.ID) })
@@ -162,7 +161,7 @@ func (l *line) perform(ctx context.Context, i item, begin func(time.Duration)) (
 		_ = pause.For(ctx, i.pause)
 		return i.pause, nil
 	}
-	u, err := l.voice.speak(ctx, i.sentence)
+	u, err := l.outside.speak(ctx, i.sentence)
 	if err != nil {
 		return 0, err
 	}

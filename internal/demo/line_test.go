@@ -46,7 +46,7 @@ func TestEntryThatIsDealtWithTwiceIsAnsweredOnce(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		l := &line{ledger: newLedger(), ctx: ctx, ch: ch, bot: &botClient{url: bot.URL, client: bot.Client()}}
+		l := &line{ledger: newLedger(), ctx: ctx, ch: ch, outside: outside{bot: bot.URL, client: bot.Client()}}
 		l.begin("1-1")
 		l.send(wire.TypeChat, chat{Text: "one"})
 		l.send(wire.TypeChat, chat{Text: "two"})

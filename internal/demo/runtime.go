@@ -82,8 +82,7 @@ func (r *Runtime) serve(ctx context.Context, ch *callruntime.Channel) error {
 	}()
 	l := &line{
 		ledger: newLedger(), ctx: ctx, ch: ch, hub: r.Events,
-		bot:   &botClient{url: r.Bot, api: r.API, client: r.Client},
-		voice: voice{r.API, r.Demo.Key.Reveal(), ch.EndpointID, r.Client},
+		outside: outside{r.Bot, r.API, r.Demo.Key.Reveal(), ch.EndpointID, r.Client},
 	}
 	c := newCall(ch.Mode, l, time.Now)
 	if err := r.recall(ctx, c, ch); err != nil {
