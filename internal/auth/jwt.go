@@ -52,15 +52,6 @@ func (c *consoleClaims) UnmarshalJSON(b []byte) error {
 // outage.
 type Secrets struct{ Current, Previous redact.Secret }
 
-func (s Secrets) keys() (set jwt.VerificationKeySet) {
-	for _, secret := range []redact.Secret{s.Current, s.Previous} {
-		if secret != "" {
-			set.Keys = append(set.Keys, []byte(secret.Reveal()))
-		}
-	}
-	return set
-}
-
 // Verifier checks JWTs under the shared secrets, whatever they are for.
 type Verifier struct {
 	keys   jwt.VerificationKeySet
@@ -70,15 +61,18 @@ type Verifier struct {
 // NewVerifier returns a verifier. Options add checks to those that every token
 // has to pass.
 func NewVerifier(secrets Secrets, checks ...jwt.ParserOption) *Verifier {
-	return &Verifier{
-		keys: secrets.keys(),
-		parser: jwt.NewParser(append(checks,
-			// Pinned: with "none", an asymmetric family or a key named by
-			// the token itself, the sender would choose how to be checked.
-			jwt.WithValidMethods([]string{jwt.SigningMethodHS256.Alg()}),
-			jwt.WithStrictDecoding(),
-		)...),
+	v := &Verifier{parser: jwt.NewParser(append(checks,
+		// Pinned: with "none", an asymmetric family or a key named by
+		// the token itself, the sender would choose how to be checked.
+		jwt.WithValidMethods([]string{jwt.SigningMethodHS256.Alg()}),
+		jwt.WithStrictDecoding(),
+	)...)}
+	for _, secret := range []redact.Secret{secrets.Current, secrets.Previous} {
+		if secret != "" {
+			v.keys.Keys = append(v.keys.Keys, []byte(secret.Reveal()))
+		}
 	}
+	return v
 }
 
 // strangeHeaders demand extensions, or bring a key along. A token with one of

@@ -36,8 +36,9 @@ func newCounts() *counts {
 }
 
 func (c *counts) Lease(_ context.Context, key string, want, limit int64, length time.Duration) (Grant, error) {
-	time.Sleep(c.delay / 2) // on the way there
-	defer time.Sleep(c.delay / 2)
+	half := c.delay / 2
+	time.Sleep(half) // on the way there
+	defer time.Sleep(half)
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.asked = append(c.asked, want)

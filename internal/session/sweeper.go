@@ -78,7 +78,7 @@ func (s *Sweeper) Run(ctx context.Context) {
 	}
 	last, cancel := context.WithTimeout(context.WithoutCancel(ctx), backlog.LastWrite)
 	defer cancel()
-	s.report(last, s.writeSeen(last))
+	s.report(last, s.seen.Flush(last, s.store.TouchSessions))
 }
 
 // report leaves it to the stores to say that they are away.
@@ -94,7 +94,7 @@ func (s *Sweeper) Sweep(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, sweepTimeout)
 	defer cancel()
 	return errors.Join(
-		s.writeSeen(ctx),
+		s.seen.Flush(ctx, s.store.TouchSessions),
 		s.expire(ctx),
 		s.buryRest(ctx),
 		s.forget(ctx),
@@ -109,10 +109,6 @@ func (s *Sweeper) forget(ctx context.Context) error {
 		endedBefore = s.desk.Now().Add(-max(s.retention, keyLife))
 	}
 	return s.store.Forget(ctx, s.desk.Now().Add(-keyLife), endedBefore, sweepPage)
-}
-
-func (s *Sweeper) writeSeen(ctx context.Context) error {
-	return s.seen.Flush(ctx, s.store.TouchSessions)
 }
 
 // expire ends sessions that are over their time, or idle.
