@@ -7,16 +7,15 @@ import (
 	"strings"
 
 	"github.com/go-json-experiment/json"
-	"github.com/go-json-experiment/json/jsontext"
 
 	"telapi/internal/redact"
 )
 
 // ICEServer is one server by which browsers find a way through networks.
 type ICEServer struct {
-	URLs       []string
-	Username   string
-	Credential redact.Secret
+	URLs       []string      `json:"urls"`
+	Username   string        `json:"username"`
+	Credential redact.Secret `json:"credential"`
 }
 
 // NeedsCredential tells whether a browser must be given a credential for it: TURN
@@ -70,25 +69,16 @@ func readICEServers(value string) ([]ICEServer, error) {
 		}
 		return slices.DeleteFunc([]ICEServer{stun, turn}, func(s ICEServer) bool { return s.URLs == nil }), nil
 	}
-	var entries []struct {
-		URLs       jsontext.Value `json:"urls"`
-		Username   string         `json:"username"`
-		Credential string         `json:"credential"`
-	}
-	if err := json.Unmarshal([]byte(value), &entries, json.RejectUnknownMembers(true)); err != nil {
-		return nil, errors.New("not a JSON list of {urls, username, credential}")
-	}
+	oneOrMore := json.UnmarshalFunc(func(raw []byte, urls *[]string) error {
+		*urls = []string{""}
+		if json.Unmarshal(raw, &(*urls)[0]) == nil {
+			return nil
+		}
+		return json.Unmarshal(raw, urls)
+	})
 	var list []ICEServer
-	for _, e := range entries {
-		server := ICEServer{URLs: []string{""}, Username: e.Username, Credential: redact.Secret(e.Credential)}
-		err := json.Unmarshal(e.URLs, &server.URLs[0])
-		if err != nil {
-			err = json.Unmarshal(e.URLs, &server.URLs)
-		}
-		if err != nil {
-			return nil, errors.New("urls is neither a string nor a list of strings")
-		}
-		list = append(list, server)
+	if json.Unmarshal([]byte(value), &list, json.RejectUnknownMembers(true), json.WithUnmarshalers(oneOrMore)) != nil {
+		return nil, errors.New("not a JSON list of {urls, username, credential}, urls a string or a list of them")
 	}
 	return list, nil
 }
