@@ -31,9 +31,11 @@ func Platform(cfg config.Config) (command.Platform, error) {
 		p := config.Problem{Name: "TRANSFER_ALLOWED_TARGETS", Value: fmt.Sprintf("%q", strings.Join(cfg.TransferTargets, ",")), Text: i.Message}
 		if strings.HasPrefix(i.Path, "/disabled/") {
 			p.Name, p.Value = "COMMANDS_DISABLED", fmt.Sprintf("%q", strings.Join(cfg.CommandsDisabled, ","))
-			for n, c := range command.Catalogue {
-				p.Text += []string{" Allowed: ", ", "}[min(n, 1)] + c.Type
+			var types []string
+			for _, c := range command.Catalogue {
+				types = append(types, c.Type)
 			}
+			p.Text += " Allowed: " + strings.Join(types, ", ")
 		}
 		problems = append(problems, p)
 	}
