@@ -88,6 +88,7 @@ func New(opts Options) (*Runtime, error) {
 		opts.Limits = wire.DefaultChannelLimits()
 	}
 	opts.Store.DisableCache = true
+	opts.Store.PipelineMultiplex = -1 // one connection: what is under way together shares its reads and writes
 	opts.Store.RetryDelay = retryDelay
 	client, err := rueidis.NewClient(opts.Store)
 	if err != nil {

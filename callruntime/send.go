@@ -2,10 +2,9 @@ package callruntime
 
 import (
 	"context"
+	"errors"
 	"fmt"
-	"strings"
 	"time"
-	"unicode"
 
 	"github.com/go-json-experiment/json"
 	"github.com/go-json-experiment/json/jsontext"
@@ -80,23 +79,25 @@ type encoded struct {
 }
 
 func (c *Channel) encode(m wire.ChannelMessage) (encoded, error) {
-	if payload, name := m.Payload(); payload != nil && payload.Kind() != '{' {
-		return encoded{}, fmt.Errorf("a message of type %s needs the object %q", m.Type, name)
-	}
 	name := m.MessageID
-	m.SessionID, m.Direction, m.StreamID = c.ID, wire.ToBrowser, ""
 	if name == "" {
 		m.MessageID = uuid.NewString()
+	} else if !wire.ValidChannelID(name) {
+		return encoded{}, fmt.Errorf("%q is no message id: up to 128 letters, digits and . _ : -", name)
 	}
 	if m.Timestamp == 0 {
 		m.Timestamp = time.Now().UnixMilli()
 	}
-	b, err := json.Marshal(m)
-	if strings.ContainsFunc(name, unicode.IsSpace) {
-		err = fmt.Errorf("the message id %q has blanks", name)
+	m.SessionID, m.Direction = c.ID, wire.ToBrowser
+	payload, member := m.Payload()
+	compact, err := jsontext.AppendFormat(nil, *payload) // one line
+	if err != nil || compact[0] != '{' {
+		return encoded{}, errors.Join(fmt.Errorf("a message of type %s needs the object %q", m.Type, member), err)
 	}
-	if err == nil && len(b) > MaxMessageBytes {
-		err = fmt.Errorf("the message has %d bytes, %d are the most", len(b), MaxMessageBytes)
+	*payload = compact
+	line := string(m.Append(make([]byte, 0, len(compact)+256)))
+	if len(line) > MaxMessageBytes {
+		return encoded{}, fmt.Errorf("the message has %d bytes, %d are the most", len(line), MaxMessageBytes)
 	}
-	return encoded{name, string(b)}, err
+	return encoded{name, line}, nil
 }

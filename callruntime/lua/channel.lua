@@ -41,11 +41,11 @@ local function num(value) return tonumber(value) or tonumber(string.match(value,
 -- joining numbers to strings does.
 local function id(number) return string.format('%d-%d', number, now) end
 
--- The field flow, one because every frame needs it whole: entries and bytes
--- ever put on the runtime's stream, those that are committed, how many may not
--- be, when the end of the idle channel is to be put off next, and when it comes,
--- and when the first of the awaited work items is over its time.
-local entries, bytes, committed, committedBytes, maxEntries, maxBytes, touchAt, idleAt, dueAt
+-- The field flow, one because every frame needs it whole: when the end of the
+-- idle channel is to be put off next, when the first of the awaited work items is
+-- over its time, and when the idle channel ends; entries and bytes ever put on the
+-- runtime's stream, those that are committed, and how many may not be.
+local touchAt, dueAt, idleAt, entries, bytes, committed, committedBytes, maxEntries, maxBytes
 local NEVER = 99999999999999
 
 -- The field queue, for scripts that have to do with work items: the numbers of
@@ -54,7 +54,7 @@ local head, tail, parked
 
 local function save()
   local flow = string.format('%d %d %d %d %d %d %d %d %d',
-    entries, bytes, committed, committedBytes, maxEntries, maxBytes, touchAt, idleAt, dueAt)
+    touchAt, dueAt, idleAt, entries, bytes, committed, committedBytes, maxEntries, maxBytes)
   if head then
     redis.call('HSET', META, 'flow', flow, 'queue', head .. ' ' .. tail .. ' ' .. parked)
   else
@@ -197,7 +197,7 @@ end
 local function load(...)
   fetch('flow', ...)
   if channel.flow == '' then return end
-  local e, b, c, cb, me, mb, t, i, d = string.match(channel.flow, '^(%d+) (%d+) (%d+) (%d+) (%d+) (%d+) (%d+) (%d+) (%d+)$')
+  local t, d, i, e, b, c, cb, me, mb = string.match(channel.flow, '^(%d+) (%d+) (%d+) (%d+) (%d+) (%d+) (%d+) (%d+) (%d+)$')
   entries, bytes, committed, committedBytes = tonumber(e), tonumber(b), tonumber(c), tonumber(cb)
   maxEntries, maxBytes, touchAt, idleAt, dueAt = tonumber(me), tonumber(mb), tonumber(t), tonumber(i), tonumber(d)
   local idle = now > idleAt

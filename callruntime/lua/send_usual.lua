@@ -10,8 +10,8 @@ do
     and number % 128 + count < 128 and not string.find(ARGV[2], '[^-]') then
     local clock = redis.call('TIME')
     local now = clock[1] .. string.sub('00000' .. clock[2], -6, -4)
-    local touchAt, dueAt = string.match(flow, '^%d+ %d+ %d+ %d+ %d+ %d+ (%d+) %d+ (%d+)$')
-    if tonumber(now) < math.min(touchAt, dueAt) then
+    local touchAt, dueAt = string.match(flow, '^(%d+) (%d+)')
+    if now < touchAt and now < dueAt then -- as texts: one that is shorter or longer begins with 0 or 9
       local outcomes, last = { before }, before
       for i = 1, count do
         last = string.format('%d-%s', number + i, now)

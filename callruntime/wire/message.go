@@ -2,6 +2,7 @@ package wire
 
 import (
 	"slices"
+	"strconv"
 
 	"github.com/go-json-experiment/json/jsontext"
 )
@@ -102,4 +103,28 @@ func (m *ChannelMessage) Payload() (*jsontext.Value, string) {
 	default:
 		return nil, ""
 	}
+}
+
+// Append appends the JSON of a message that has no streamId. All of the service's
+// own frames and most entries of the stream pass here: written by hand, because no
+// string of a checked envelope needs an escape, they cost a quarter.
+func (m *ChannelMessage) Append(b []byte) []byte {
+	b = append(b, `{"type":"`...)
+	b = append(b, m.Type...)
+	b = append(b, `","sessionId":"`...)
+	b = append(b, m.SessionID...)
+	b = append(b, `","messageId":"`...)
+	b = append(b, m.MessageID...)
+	b = append(b, `","timestamp":`...)
+	b = strconv.AppendInt(b, m.Timestamp, 10)
+	b = append(b, `,"direction":"`...)
+	b = append(b, m.Direction...)
+	b = append(b, '"')
+	if payload, name := m.Payload(); payload != nil {
+		b = append(b, `,"`...)
+		b = append(b, name...)
+		b = append(b, `":`...)
+		b = append(b, *payload...)
+	}
+	return append(b, '}')
 }

@@ -271,10 +271,7 @@ func TestMessagesAreWrittenAsTheLibraryWrites(t *testing.T) {
 		m := wire.ChannelMessage{Type: kind, SessionID: sessionID, MessageID: messageID, Timestamp: 17, Direction: wire.ToARI}
 		payload, _ := m.Payload()
 		if payload == nil {
-			if got, want := string(appendMessage(nil, &m)), string(encode(m)); got != want {
-				t.Errorf("%s, not %s", got, want)
-			}
-			continue
+			continue // nothing that is put on the stream
 		}
 		*payload = []byte(`{"text":"a \"quoted\" ü"}`)
 		if got, want := string(c.frameEntry(&m, now)), string(c.entry(wire.Entry{Kind: wire.KindFrame, Message: &m})); got != want {

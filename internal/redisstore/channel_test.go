@@ -612,7 +612,7 @@ func idleness(t *testing.T, opts Options) {
 			}
 			at := time.Now().Add(24*time.Hour - before).UnixMilli()
 			numbers := strings.Fields(flow)
-			numbers[6], numbers[7] = "0", fmt.Sprint(at)
+			numbers[0], numbers[2] = "0", fmt.Sprint(at)
 			return client.Do(ctx, client.B().Hset().Key(meta).FieldValue().FieldValue("flow", strings.Join(numbers, " ")).Build()).Error()
 		})
 	}

@@ -12,10 +12,10 @@ do
     local item, kind, deadline, id = string.match(held or '', '^awaiting( ' .. head .. ' (%S+) (%d+) (%S+) )')
     local clock = redis.call('TIME')
     local now = clock[1] .. string.sub('00000' .. clock[2], -6, -4)
-    local e, b, limits, c, cb, me, mb, touchAt = string.match(flow, '^(%d+) (%d+)( (%d+) (%d+) (%d+) (%d+) (%d+) %d+ )%d+$')
+    local touchAt, idle, e, b, limits, c, cb, me, mb = string.match(flow, '^(%d+) %d+( %d+ )(%d+) (%d+)( (%d+) (%d+) (%d+) (%d+))$')
     local entries, bytes = tonumber(e), tonumber(b)
     local due = head == tail and '99999999999999' or string.match(after or '', '^%d+') or '0'
-    if kind == ARGV[2] and (ARGV[3] == '' or ARGV[3] == id) and tonumber(now) < math.min(deadline, due, touchAt)
+    if kind == ARGV[2] and (ARGV[3] == '' or ARGV[3] == id) and now < deadline and now < due and now < touchAt -- as texts: one that is shorter or longer begins with 0 or 9
       and entries > 0 and entries - c < tonumber(me) and bytes - cb < tonumber(mb) then
       local last, brace = '', ARGV[3] ~= '' and '{' or '{"workItemId":"' .. id .. '",'
       for i = 9, #ARGV do
@@ -26,7 +26,7 @@ do
       end
       redis.call('HSET', KEYS[6], ARGV[1], 'routed' .. item .. ARGV[4] .. ' ' .. ARGV[5] .. ' ' .. ARGV[8])
       redis.call('HDEL', KEYS[6], head)
-      redis.call('HSET', KEYS[1], 'flow', string.format('%d %d%s%s', entries, bytes, limits, due), 'queue', following .. ' ' .. tail .. parked)
+      redis.call('HSET', KEYS[1], 'flow', string.format('%s %s%s%d %d%s', touchAt, due, idle, entries, bytes, limits), 'queue', following .. ' ' .. tail .. parked)
       local wait = head == tail and '' or string.format('%d', due - now)
       redis.call('PUBLISH', string.sub(KEYS[1], 1, -5) .. 'up', last ~= '' and 'E' .. last .. ' ' .. wait or 'D' .. wait)
       return { 'routed', ARGV[8] }

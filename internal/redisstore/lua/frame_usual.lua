@@ -8,10 +8,10 @@ do
   if owner and owner ~= '' and owner == ARGV[1] and (chatOff or '') == '' and not string.find(ARGV[2], '[^c-]') then
     local clock = redis.call('TIME')
     local now = clock[1] .. string.sub('00000' .. clock[2], -6, -4)
-    local e, b, rest, c, cb, me, mb, touchAt, dueAt = string.match(flow, '^(%d+) (%d+)( (%d+) (%d+) (%d+) (%d+) (%d+) %d+ (%d+))$')
+    local times, touchAt, dueAt, e, b, limits, c, cb, me, mb = string.match(flow, '^((%d+) (%d+) %d+ )(%d+) (%d+)( (%d+) (%d+) (%d+) (%d+))$')
     local entries, bytes, count, size = tonumber(e), tonumber(b), #ARGV[2], 0
     for i = 3 + count, #ARGV do size = size + #ARGV[i] end
-    if entries > 0 and entries % 256 + count < 256 and tonumber(now) < math.min(touchAt, dueAt)
+    if entries > 0 and entries % 256 + count < 256 and now < touchAt and now < dueAt -- as texts: one that is shorter or longer begins with 0 or 9
       and entries - c + count <= tonumber(me) and bytes - cb + size <= tonumber(mb) then
       local outcomes, last = {}, nil
       for i = 1, count do
@@ -27,7 +27,7 @@ do
         end
       end
       if last then
-        redis.call('HSET', KEYS[1], 'flow', string.format('%d %d%s', entries, bytes, rest))
+        redis.call('HSET', KEYS[1], 'flow', string.format('%s%d %d%s', times, entries, bytes, limits))
         local wait = dueAt == '99999999999999' and '' or string.format('%d', dueAt - now)
         redis.call('PUBLISH', string.sub(KEYS[1], 1, -5) .. 'up', 'E' .. last .. ' ' .. wait)
       end
