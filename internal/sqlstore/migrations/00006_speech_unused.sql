@@ -1,5 +1,0 @@
--- +goose Up
-
--- When a sentence was last asked for is known to the media service, which makes
--- room by it; here nothing ever read it.
-ALTER TABLE tts_media_cache DROP COLUMN used_at;
