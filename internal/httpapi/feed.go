@@ -18,6 +18,7 @@ import (
 	"telapi/callruntime/wire"
 	"telapi/internal/auth"
 	"telapi/internal/fault"
+	"telapi/internal/pause"
 	"telapi/internal/timeline"
 )
 
@@ -171,7 +172,7 @@ func watch(ctx context.Context, ch *callruntime.Channel, event func(wire.Entry, 
 		case errors.Is(err, callruntime.ErrEnded) || ctx.Err() != nil:
 			return
 		case err != nil:
-			wait(ctx, feedRetries)
+			_ = pause.For(ctx, feedRetries)
 			continue
 		case d.Position == "" && time.Since(heard) < audioEvery:
 			continue
@@ -180,13 +181,6 @@ func watch(ctx context.Context, ch *callruntime.Channel, event func(wire.Entry, 
 			d.JSON, _ = json.Marshal(d.Entry)
 		}
 		tell(event(d.Entry, d.JSON))
-	}
-}
-
-func wait(ctx context.Context, d time.Duration) {
-	select {
-	case <-time.After(d):
-	case <-ctx.Done():
 	}
 }
 

@@ -7,6 +7,7 @@ import (
 	"github.com/redis/rueidis"
 
 	"telapi/callruntime/pubsub"
+	"telapi/internal/pause"
 )
 
 // Announce tells every subscriber on every instance that a topic has changed.
@@ -39,18 +40,18 @@ func (s *Store) Subscribe(ctx context.Context, listeners ...pubsub.Listener) {
 			m.Leave()
 		}
 	}()
-	pause := newPauses()
+	pauses := newPauses()
 	for ctx.Err() == nil {
 		if now, err := s.connected(ctx); err == nil {
 			served, err := s.topics.Serve(ctx, now.client, now.over)
 			if served {
-				pause.Reset()
+				pauses.Reset()
 			}
 			select {
 			case s.suspect <- err:
 			default:
 			}
 		}
-		sleep(ctx, pause.NextBackOff())
+		_ = pause.For(ctx, pauses.NextBackOff())
 	}
 }

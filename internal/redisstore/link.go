@@ -10,6 +10,8 @@ import (
 
 	"github.com/cenkalti/backoff/v5"
 	"github.com/redis/rueidis"
+
+	"telapi/internal/pause"
 )
 
 const (
@@ -40,7 +42,7 @@ func (s *Store) enter(next state) {
 // anew from the configured addresses, so that whatever came back in the old one's
 // place is found: the same server, another topology, a promoted replica.
 func (s *Store) run(ctx context.Context) {
-	pause := newPauses()
+	pauses := newPauses()
 	reported := ""
 	for ctx.Err() == nil {
 		client, err := s.dial(ctx)
@@ -51,7 +53,7 @@ func (s *Store) run(ctx context.Context) {
 			since := time.Now()
 			err = s.watch(ctx, client)
 			if time.Since(since) > maxPause {
-				pause.Reset()
+				pauses.Reset()
 			}
 		}
 		s.enter(state{err: err})
@@ -62,7 +64,7 @@ func (s *Store) run(ctx context.Context) {
 			reported = kind
 			s.log.Warn("key-value store is away; trying again until it is back", "error", err)
 		}
-		sleep(ctx, pause.NextBackOff())
+		_ = pause.For(ctx, pauses.NextBackOff())
 	}
 }
 
@@ -79,13 +81,6 @@ func newPauses() *backoff.ExponentialBackOff {
 	pauses := backoff.NewExponentialBackOff()
 	pauses.InitialInterval, pauses.MaxInterval, pauses.Multiplier = firstPause, maxPause, 2
 	return pauses
-}
-
-func sleep(ctx context.Context, d time.Duration) {
-	select {
-	case <-time.After(d):
-	case <-ctx.Done():
-	}
 }
 
 // dial returns a client that has been seen to serve.
