@@ -225,7 +225,6 @@ local function open(from)
   set('idleMs', ARGV[from + 11])
   set('keepMs', ARGV[from + 12])
   set('openedAt', now)
-  redis.call('SADD', SEEN, '') -- there from the beginning, so that frame_usual.lua finds it with a TTL
   set('state', 'open')
   touch(true)
   save()

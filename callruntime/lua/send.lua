@@ -16,7 +16,7 @@
 -- A message that is among those the sender does not know of has been sent before.
 -- Only what comes again later, or from a runtime that was started anew, needs to be
 -- remembered by its id.
-load('state', 'claimToken', 'outLast', 'epoch')
+load('state', 'claimToken', 'outLast', 'epoch', 'trimmed')
 if channel.state == '' then return { 'lost' } end
 if ARGV[1] ~= '' and channel.claimToken ~= ARGV[1] then return { 'claim_lost' } end
 local names, named = {}, {}
@@ -25,8 +25,15 @@ for name in string.gmatch(ARGV[4], '%S+') do
   if name ~= '-' then named[#named + 1] = name end
 end
 local known = recall(SENT, SENT_BEFORE, named)
-local unheard = history(num(ARGV[3]) + 1)
+local heard = num(ARGV[3])
+local newest = redis.call('XRANGE', OUT, heard, heard)[1]
+if not newest or newest[1] ~= ARGV[3] then heard = 0 end -- let go of, or lost and its number given again
+local unheard = history(heard + 1)
 for i = 2, #unheard, 2 do known[unheard[i]] = true end
+local there = 0 -- up to this one all are there, or were in a history that is too short for them
+for i = 5, #ARGV do
+  if num(channel.trimmed) > heard and known[ARGV[i]] then there = i end
+end
 
 local before, number, outcomes, new = channel.outLast, num(channel.outLast), {}, {}
 local notice = { '' }
@@ -35,8 +42,7 @@ local function send(letter, message, name)
   local key = name and name ~= '-' and name or message
   if known[key] then return 'repeated' end
   if channel.state == 'ended' then return 'ended' end
-  known[key] = true
-  if key == name then new[#new + 1] = name end
+  if key == name then known[name], new[#new + 1] = true, name end
   if letter == 'd' then
     set('chatOff', 'runtime')
   elseif letter == 'e' then
@@ -49,12 +55,14 @@ local function send(letter, message, name)
   return 'sent'
 end
 
-for i = 5, #ARGV do outcomes[i - 3] = send(string.sub(ARGV[2], i - 4, i - 4), ARGV[i], names[i - 4]) end
+for i = 5, #ARGV do
+  outcomes[i - 3] = i <= there and 'repeated' or send(string.sub(ARGV[2], i - 4, i - 4), ARGV[i], names[i - 4])
+end
 outcomes[1] = channel.outLast
 if #notice > 1 then
   set('outLast', channel.outLast)
   remember(SENT, SENT_BEFORE, 1024, new)
-  if number % 128 < #notice then trim() end -- whoever reads trims exactly
+  if number % 128 < #notice - 1 then trim() end -- whoever reads trims exactly
   notice[1] = 'M' .. channel.epoch .. ' ' .. before .. ' ' .. channel.outLast
   redis.call('PUBLISH', BASE .. 'down', table.concat(notice, '\n'))
   if touch(before == '') then save() end

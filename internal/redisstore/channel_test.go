@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"testing"
@@ -41,6 +42,7 @@ var channelPromises = map[string]func(*testing.T, Options){
 	"a runtime that dies is replaced":                         succession,
 	"groups see each session until it is taken":               groups,
 	"what is sent is heard, kept and sent once":               liveMessages,
+	"what is sent again is kept once":                         sentAgain,
 	"a runtime opens, leaves and finds again what is its own": opening,
 }
 
@@ -534,6 +536,70 @@ func setBack(t *testing.T, opts Options) {
 	}
 	if events, _ := s.receive(s.take("r"), "3"); strings.Join(events, " ") != "3" {
 		t.Errorf("after attaching again: %v", events)
+	}
+}
+
+// A runtime that did not hear the answer sends the same once more, to a store
+// that may have let go of something.
+func sentAgain(t *testing.T, opts Options) {
+	for name, c := range map[string]struct {
+		history       int64
+		before, after func(s *stage, known string)
+		kept          string
+	}{
+		"nothing happened": {history: 10, kept: "1 2 3 4 5"},
+		"a short history was read": {history: 2, kept: "4 5", after: func(s *stage, _ string) {
+			s.attach("a", resume(channel.Cursor{}))
+		}},
+		"the newest was lost before": {history: 10, kept: "1 3 4 5", before: func(s *stage, known string) {
+			_, ms, _ := strings.Cut(known, "-")
+			then, err := strconv.ParseInt(ms, 10, 64)
+			if err != nil {
+				s.Fatal(err)
+			}
+			eventually(s.T, "a later moment", func() bool { return time.Now().UnixMilli() > then })
+			s.raw(func(ctx context.Context, client rueidis.Client) error {
+				keys := wire.ChannelKeys(s.id)
+				return errors.Join(
+					client.Do(ctx, client.B().Hset().Key(keys[0]).FieldValue().FieldValue("outLast", "1-"+ms).Build()).Error(),
+					client.Do(ctx, client.B().Del().Key(keys[2]).Build()).Error(), // a stream takes no lower id than its last
+					client.Do(ctx, client.B().Xadd().Key(keys[2]).Id("1-"+ms).FieldValue().FieldValue("message", "1").Build()).Error())
+			})
+		}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := newStage(t, opts, func(l *wire.ChannelLimits) { l.HistoryMessages = c.history })
+			s.attach("a")
+			send := func(known string, messages ...string) (newest string) {
+				s.raw(func(ctx context.Context, client rueidis.Client) error {
+					args := append([]string{"", strings.Repeat("-", len(messages)), known, ""}, messages...)
+					words, err := rueidis.NewLuaScript(lua.Send()).Exec(ctx, client, wire.ChannelKeys(s.id), args).AsStrSlice()
+					newest = words[0]
+					return err
+				})
+				return newest
+			}
+			known := send("", "1", "2")
+			if c.before != nil {
+				c.before(s, known)
+			}
+			send(known, "3", "4", "5")
+			if c.after != nil {
+				c.after(s, known)
+			}
+			send(known, "3", "4", "5")
+			var kept []string
+			s.raw(func(ctx context.Context, client rueidis.Client) error {
+				list, err := client.Do(ctx, client.B().Xrange().Key(wire.HistoryKey(s.id)).Start("-").End("+").Build()).AsXRange()
+				for _, m := range list {
+					kept = append(kept, m.FieldValues["message"])
+				}
+				return err
+			})
+			if got := strings.Join(kept, " "); got != c.kept {
+				t.Errorf("kept are %s, not %s", got, c.kept)
+			}
+		})
 	}
 }
 

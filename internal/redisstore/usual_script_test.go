@@ -32,7 +32,8 @@ func TestUsualFramesAndMessagesLeaveWhatTheWholeScriptsLeave(t *testing.T) {
 	}
 	for engine, opts := range map[string]Options{"embedded": embedded.Options((&journal{}).logger()), "redis": redisOptions(servers.StartRedis(t))} {
 		t.Run(engine, func(t *testing.T) {
-			usual, whole := newStage(t, opts, nil), newStage(t, opts, nil)
+			short := func(l *wire.ChannelLimits) { l.HistoryMessages = 5 }
+			usual, whole := newStage(t, opts, short), newStage(t, opts, short)
 			whole.channels.frame = rueidis.NewLuaScript(lua.Channel(frameLua))
 			if a, b := usual.chatter(lua.Send()), whole.chatter(lua.Channel(send)); a != b {
 				t.Errorf("the usual scripts leave\n%s\nthe whole ones\n%s", a, b)
@@ -74,6 +75,7 @@ func (s *stage) chatter(send string) string {
 	before := newest
 	messages("--", newest, "", "x1", "x2")
 	messages("---", before, "", "x1", "x2", "x3")
+	messages("--", newest, "", "twice", "twice")
 	messages("--", "", "", "x3", "x4")
 	messages("--", newest, "n1 -", "named", "x5")
 	messages("-", newest, "n1", "named otherwise")

@@ -32,7 +32,7 @@ end
 if asking then return { 'free' } end
 local first = channel.connections == ''
 redis.call('HSET', META, 'owner', ARGV[1], 'ownerUntil', now + ARGV[4], 'connections', num(channel.connections) + 1)
-if first then redis.call('SADD', SEEN, '') end -- so that it has a TTL from the start
+if first then redis.call('SADD', SEEN, '') end -- so that frame_usual.lua finds it with a TTL
 if touch(true) then save() end
 -- Connections that come and go must not fill the stream of a runtime that is
 -- away; they get further than frames, which are refused and sent again.
