@@ -47,7 +47,7 @@ type Options struct {
 	// MaxUpload bounds the bodies that plain PUTs may have for the lane to run the
 	// server's handler itself, without all that net/http does around one: such a
 	// request carries no TLS and nothing in its context, is not to be kept, and is
-	// answered at the end. Up to 256 KiB; 0 leaves every PUT to the server.
+	// answered at the end. Less than 256 KiB; 0 leaves all that have a body to the server.
 	MaxUpload int64
 
 	// Served, if set, hears of every answer. It is called on the way of each

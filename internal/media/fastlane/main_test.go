@@ -26,7 +26,8 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 var modified = time.Unix(1_700_000_000, 0)
 
 // shelf is a folder of objects that do not change, with a handler as a file
-// server has it. Everything but a read is answered with what arrived of it.
+// server has it. Everything but a read is answered with what arrived of it, and
+// what is sent to /unread with nothing.
 type shelf struct{ dir string }
 
 func newShelf(t testing.TB, objects map[string]string) shelf {
@@ -73,7 +74,10 @@ func (s shelf) load(path string, limit int64) (fastlane.Object, bool) {
 }
 
 func (s shelf) ServeHTTP(w http.ResponseWriter, r *http.Request) {
-	if r.Method != http.MethodGet && r.Method != http.MethodHead {
+	switch {
+	case r.URL.Path == "/unread":
+		return
+	case r.Method != http.MethodGet && r.Method != http.MethodHead:
 		body, err := io.ReadAll(r.Body)
 		text := fmt.Sprintf("%s %s %s %s %q %v %v", r.Method, r.Host, r.URL, r.RequestURI, body, err, r.Header)
 		w.Header().Set("Content-Length", strconv.Itoa(len(text)))

@@ -53,6 +53,10 @@ func parse(b []byte) (r request, v verdict) {
 		kind, value := field(line)
 		switch kind {
 		case harmless:
+		case ofRead:
+			if v == upload {
+				v = framed
+			}
 		case ofUpload:
 			if v == plain {
 				v = framed
@@ -139,6 +143,7 @@ type kind int
 const (
 	malformed kind = iota
 	harmless       // changes nothing about the answer to a GET of a file
+	ofRead         // the same, but net/http changes the header by it
 	ofUpload       // changes nothing about how an upload is read
 	host
 	connection
@@ -173,8 +178,10 @@ func field(line []byte) (k kind, value []byte) {
 	case "content-length":
 		return contentLength, value
 	case "accept", "accept-charset", "accept-encoding", "accept-language", "baggage", "cache-control",
-		"pragma", "priority", "referer", "traceparent", "tracestate", "user-agent":
+		"priority", "referer", "traceparent", "tracestate", "user-agent":
 		return harmless, value
+	case "pragma":
+		return ofRead, value
 	case "authorization", "content-type":
 		return ofUpload, value
 	default:

@@ -12,9 +12,9 @@ import (
 	"time"
 )
 
-// longestUpload is as much as net/http skips of a body that a handler does not
-// want. With longer ones what it does around a handler hardly counts.
-const longestUpload = 256 << 10
+// longestUpload is the longest body that net/http skips if a handler does not
+// want it. With longer ones what it does around a handler hardly counts.
+const longestUpload = 256<<10 - 1
 
 // exchange is an upload and its answer, between the lane and the server's
 // handler. The answer goes out when the handler has returned, and all of it then
@@ -121,8 +121,9 @@ func (u unread) Read(p []byte) (int, error) {
 	if x.left -= int64(n); x.left == 0 {
 		return n, nil
 	}
-	if errors.Is(err, io.EOF) {
-		err = io.ErrUnexpectedEOF
+	if errors.Is(err, io.EOF) { // there is no more of it, and none to skip
+		x.left = 0
+		return n, io.ErrUnexpectedEOF
 	}
 	x.failure = err
 	return n, err
@@ -161,25 +162,28 @@ func (x *exchange) Write(p []byte) (int, error) {
 // finish skips what the handler did not read, and sends the answer.
 func (x *exchange) finish() error {
 	_, broken := io.Copy(io.Discard, unread{x})
+	ends := broken != nil || x.lane.draining.Load() || x.header.Get("Connection") == "close"
 	x.WriteHeader(http.StatusOK)
 	limit := x.lane.write
 	if !x.writeBy.IsZero() {
 		limit = max(time.Until(x.writeBy), 1)
 	}
 	arm(&x.conn.writeBy, limit, x.Conn.SetWriteDeadline)
-	x.conn.head = x.lane.dated(x.appendHead(x.conn.head[:0]))
+	x.conn.head = x.lane.dated(x.appendHead(x.conn.head[:0], ends))
 	if x.status != http.StatusNoContent {
 		x.conn.head = append(x.conn.head, x.body...)
 	}
-	_, err := x.Conn.Write(x.conn.head)
-	if x.header.Get("Connection") == "close" {
-		broken = net.ErrClosed
+	if _, err := x.Conn.Write(x.conn.head); err != nil {
+		return err
 	}
-	return errors.Join(err, broken)
+	if ends {
+		return net.ErrClosed
+	}
+	return nil
 }
 
 // appendHead adds what net/http would have sent, up to the Date.
-func (x *exchange) appendHead(head []byte) []byte {
+func (x *exchange) appendHead(head []byte, ends bool) []byte {
 	head = append(head, "HTTP/1.1 "...)
 	head = strconv.AppendInt(head, int64(x.status), 10)
 	head = append(append(append(head, ' '), http.StatusText(x.status)...), "\r\n"...)
@@ -193,6 +197,9 @@ func (x *exchange) appendHead(head []byte) []byte {
 	}
 	if x.header["Content-Type"] == nil && len(x.body) > 0 && x.status != http.StatusNoContent {
 		head = append(append(append(head, "Content-Type: "...), http.DetectContentType(x.body)...), "\r\n"...)
+	}
+	if ends && x.header["Connection"] == nil {
+		head = append(head, "Connection: close\r\n"...)
 	}
 	return append(head, "Date: "...)
 }

@@ -87,8 +87,37 @@ func TestABodyThatDoesNotComeIsNotWaitedForLongerThanAllowed(t *testing.T) {
 		t.Errorf("the handler read %v", err)
 	}
 	resp, err := http.ReadResponse(bufio.NewReader(c.in), nil)
-	if err != nil || resp.StatusCode != http.StatusBadRequest {
+	if err != nil || resp.StatusCode != http.StatusBadRequest || !resp.Close {
 		t.Errorf("%v, %v", resp, err)
 	}
 	c.awaitEnd()
+}
+
+func TestAnUploadUnderWayWhenALaneDrainsIsAnsweredAndToldThatItIsTheLast(t *testing.T) {
+	begun, release := make(chan struct{}), make(chan struct{})
+	lane := fastlane.New(fastlane.Options{MaxUpload: 1 << 20})
+	s := start(t, http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+		if r.ContentLength > 0 {
+			close(begun)
+			<-release
+		}
+	}), lane, nil)
+	idle, c := s.dial(t), s.dial(t)
+	idle.send(put("/a", ""))
+	idle.receive()
+	c.send("PUT /a HTTP/1.1\r\nHost: a\r\nContent-Length: 3\r\n\r\n")
+	<-begun
+	ended := make(chan error)
+	go func() { ended <- lane.Drain(t.Context()) }()
+	idle.awaitEnd()
+	close(release)
+	c.send("abc")
+	resp, err := http.ReadResponse(c.in, nil)
+	if err != nil || resp.StatusCode != http.StatusOK || !resp.Close {
+		t.Errorf("%v, %v", resp, err)
+	}
+	c.awaitEnd()
+	if err := <-ended; err != nil {
+		t.Error(err)
+	}
 }
