@@ -78,12 +78,13 @@ func (s *Service) served(path string, bytes int) {
 	}
 }
 
-// allowTime gives a client as long as this many bytes may take.
+// allowTime gives a client as long as this many bytes may take, and who did not
+// send them by then a moment to hear of it.
 func allowTime(w http.ResponseWriter, bytes int64) {
 	deadline := time.Now().Add(bodyTimeout + time.Duration(bytes)*time.Second/slowestRate)
 	control := http.NewResponseController(w)
 	_ = control.SetReadDeadline(deadline) // fails on a connection that is gone
-	_ = control.SetWriteDeadline(deadline)
+	_ = control.SetWriteDeadline(deadline.Add(answerTimeout))
 }
 
 // reply is an answer on its way out, and what will be said of it.

@@ -53,6 +53,7 @@ type Service struct {
 const (
 	firstByteTimeout = 10 * time.Second
 	bodyTimeout      = 30 * time.Second
+	answerTimeout    = 5 * time.Second
 	keptAlive        = 120 * time.Second
 	slowestRate      = 64 << 10 // bytes a second
 	maxHeaderBytes   = 16 << 10
