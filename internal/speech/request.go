@@ -84,7 +84,7 @@ func Parse(body []byte, providers []string) (Request, error) {
 	issues.CheckName("/model", r.Model, maxName)
 	issues.CheckName("/endpointId", r.EndpointID, maxName)
 	fault.Within(&issues, "/speed", r.Speed, MinSpeed, MaxSpeed)
-	if in.Provider != nil {
+	if in.Provider != nil && len(providers) > 0 { // with none it is not the order that is wrong
 		fault.OneOf(&issues, "/provider", r.Provider, providers)
 	}
 	fault.OneOf(&issues, "/encoding", r.Encoding, Encodings)

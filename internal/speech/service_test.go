@@ -320,7 +320,7 @@ func TestWhenNobodySpeaksTheAnswerSaysSo(t *testing.T) {
 			"all refuse":         {[]Provider{(&voice{name: "a"}).fail(refuses), (&voice{name: "b"}).fail(refuses)}, fault.Validation, "voice", 1},
 			"one refuses":        {[]Provider{(&voice{name: "a"}).fail(refuses), (&voice{name: "b"}).fail(errDown)}, fault.ServiceUnavailable, "a, b", 1},
 		} {
-			_, err := w.service(t, c.providers...).Speak(t.Context(), "t1", []byte(`{"text":"abc"}`))
+			_, err := w.service(t, c.providers...).Speak(t.Context(), "t1", []byte(`{"text":"abc","provider":"a"}`))
 			e := fault.From(err)
 			if e.Code != c.code || !strings.Contains(e.Message, c.says) || (e.Code == fault.ServiceUnavailable) != (e.RetryAfter > 0) || strings.Contains(e.Message, "refused") {
 				t.Errorf("%s: %+v", name, e)
