@@ -79,16 +79,16 @@ func (a *Authenticator) Missing() error { return unauthorized(errors.New("no cre
 // Run writes the last uses of keys until ctx ends, and once more then, so that
 // authentication never waits for the database.
 func (a *Authenticator) Run(ctx context.Context) {
-	for ctx.Err() == nil {
-		_ = pause.For(ctx, flushEvery)
-		a.flush(context.WithoutCancel(ctx))
+	for pause.For(ctx, flushEvery) == nil {
+		a.flush(ctx)
 	}
+	a.flush(context.WithoutCancel(ctx))
 }
 
 func (a *Authenticator) flush(ctx context.Context) {
-	ctx, cancel := context.WithTimeout(ctx, flushTimeout)
+	bounded, cancel := context.WithTimeout(ctx, flushTimeout)
 	defer cancel()
-	if err := a.uses.Flush(ctx, a.keys.TouchKeys); err != nil {
+	if err := a.uses.Flush(bounded, a.keys.TouchKeys); err != nil && ctx.Err() == nil {
 		a.log.WarnContext(ctx, "last uses of API keys were not written yet", "error", err)
 	}
 }

@@ -26,7 +26,7 @@ type Keyring struct {
 func (r *Keyring) Create(ctx context.Context, teamID, name string, scopes []Scope, expiresAt time.Time) (Key, redact.Secret, error) {
 	var issues fault.Issues
 	if len(scopes) == 0 {
-		issues.Add("/scopes", fault.IssueRequired, "Give at least one scope; there are %s.", Scopes)
+		issues.Add("/scopes", fault.IssueRequired, "Give at least one scope; there are %s.", fault.List(Scopes))
 	}
 	for i, s := range scopes {
 		fault.OneOf(&issues, fault.Pointer("/scopes", i), s, Scopes)

@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"log/slog"
+	"maps"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -80,6 +81,39 @@ func TestLastUsesAreWrittenOnTheWayOut(t *testing.T) {
 		<-done
 		if len(m.touched) != 1 {
 			t.Errorf("written %d times, want 1", len(m.touched))
+		}
+	})
+}
+
+// endsMeanwhile is a store whose service is told to end, after another use, while
+// it writes for the first time.
+type endsMeanwhile struct {
+	*memory
+	first func()
+}
+
+func (s *endsMeanwhile) TouchKeys(ctx context.Context, used map[string]time.Time) error {
+	if first := s.first; first != nil {
+		s.first = nil
+		first()
+	}
+	return s.memory.TouchKeys(ctx, used)
+}
+
+func TestUsesNotedDuringTheLastBatchAreWrittenToo(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		store := &endsMeanwhile{memory: newMemory()}
+		auth := NewAuthenticator(store, nil, discard(), time.Now)
+		ctx, stop := context.WithCancel(t.Context())
+		store.first = func() { auth.uses.Note("l", time.Now()); stop() }
+		auth.uses.Note("k", time.Now())
+		auth.Run(ctx)
+		all := map[string]time.Time{}
+		for _, batch := range store.written() {
+			maps.Copy(all, batch)
+		}
+		if len(all) != 2 {
+			t.Errorf("written: %v", all)
 		}
 	})
 }

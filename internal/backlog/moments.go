@@ -20,7 +20,9 @@ func (m *Moments) Note(id string, at time.Time) {
 	if m.last == nil {
 		m.last = map[string]time.Time{}
 	}
-	m.last[id] = at
+	if at.After(m.last[id]) {
+		m.last[id] = at
+	}
 }
 
 // Flush has all that was noted written. What fails is written the next time,
@@ -35,12 +37,9 @@ func (m *Moments) Flush(ctx context.Context, write func(context.Context, map[str
 	}
 	err := write(ctx, batch)
 	if err != nil {
-		m.mu.Lock()
-		defer m.mu.Unlock()
-		for id, at := range m.last {
-			batch[id] = at
+		for id, at := range batch {
+			m.Note(id, at)
 		}
-		m.last = batch
 	}
 	return err
 }

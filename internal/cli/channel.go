@@ -68,7 +68,11 @@ func (c *cli) channelOpenCommand() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			return c.print(map[string]string{"id": ch.ID, "teamId": ch.TeamID, "endpointId": ch.EndpointID})
+			return c.print(struct {
+				ID         string `json:"id"`
+				TeamID     string `json:"teamId"`
+				EndpointID string `json:"endpointId"`
+			}{ch.ID, ch.TeamID, ch.EndpointID})
 		})
 	})
 	return cmd

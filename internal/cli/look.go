@@ -19,7 +19,9 @@ import (
 
 func (c *cli) versionCommand() *cobra.Command {
 	return &cobra.Command{Use: "version", GroupID: groupLook, Short: "Print the version", Args: cobra.NoArgs,
-		RunE: c.work(func(context.Context, []string) error { return c.print(map[string]string{"version": version}) })}
+		RunE: c.work(func(context.Context, []string) error {
+			return c.printAs(map[string]string{"version": version}, func(w io.Writer) { writeRow(w, "telapi "+version) })
+		})}
 }
 
 func (c *cli) configCommand() *cobra.Command {

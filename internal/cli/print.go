@@ -2,6 +2,7 @@ package cli
 
 import (
 	"bytes"
+	"cmp"
 	"fmt"
 	"io"
 	"strings"
@@ -32,8 +33,8 @@ func tableOf[T any](things []T, view func(T) any, columns ...string) table {
 // itself is the view of what is shown as it is.
 func itself[T any](thing T) any { return thing }
 
-// print shows a result under the names that its JSON has: to programs as one
-// object on a line, to people as aligned lines, or columns of a table.
+// print shows a result to programs as one JSON object on a line, and to people as
+// aligned lines, or columns of a table, under the names of its members in words.
 func (c *cli) print(v any) error {
 	t, isTable := v.(table)
 	switch {
@@ -46,7 +47,7 @@ func (c *cli) print(v any) error {
 	}
 	w := tabwriter.NewWriter(c.Out, 0, 4, 2, ' ', 0)
 	if isTable && !c.json {
-		writeRow(w, strings.ToUpper(strings.Join(t.columns, "\t")))
+		writeRow(w, strings.ToUpper(inWords(strings.Join(t.columns, "\t"))))
 	}
 	for _, row := range t.rows {
 		object, err := encode(row)
@@ -57,7 +58,7 @@ func (c *cli) print(v any) error {
 			_, _ = fmt.Fprintf(c.Out, "%s\n", object)
 		case !isTable:
 			for _, m := range members(object) {
-				writeRow(w, m.name, m.value)
+				writeRow(w, inWords(m.name), m.value)
 			}
 		default:
 			values := map[string]string{}
@@ -113,13 +114,16 @@ func members(object []byte) (list []member) {
 		name, _ := d.ReadToken()
 		m := member{name: name.String()}
 		value, _ := d.ReadValue()
+		var at time.Time
 		var text string
 		var texts []string
 		switch {
+		case value.Kind() == '"' && json.Unmarshal(value, &at) == nil:
+			m.value = at.Format(time.RFC3339)
 		case json.Unmarshal(value, &text) == nil:
 			m.value = text
 		case json.Unmarshal(value, &texts) == nil:
-			m.value = strings.Join(texts, ",")
+			m.value = cmp.Or(strings.Join(texts, ","), "none")
 		default:
 			m.value = string(value)
 		}
@@ -127,6 +131,18 @@ func members(object []byte) (list []member) {
 		list = append(list, m)
 	}
 	return list
+}
+
+// inWords is the name of a member as people write it: team id for teamId.
+func inWords(name string) string {
+	var b strings.Builder
+	for _, r := range name {
+		if unicode.IsUpper(r) {
+			b.WriteByte(' ')
+		}
+		b.WriteRune(unicode.ToLower(r))
+	}
+	return b.String()
 }
 
 // printable takes out what would steer a terminal: names are chosen by others.

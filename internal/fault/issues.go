@@ -63,11 +63,16 @@ func OneOf[S ~string](is *Issues, path string, value S, allowed []S) {
 	if slices.Contains(allowed, value) || is.Covered(path) {
 		return
 	}
-	names := make([]string, len(allowed))
-	for i, name := range allowed {
-		names[i] = string(name)
+	is.Add(path, IssueValue, "This must be one of %s.", List(allowed))
+}
+
+// List is how names are listed in a text.
+func List[S ~string](names []S) string {
+	var b strings.Builder
+	for i, name := range names {
+		b.WriteString(strings.Repeat(", ", min(i, 1)) + string(name))
 	}
-	is.Add(path, IssueValue, "This must be one of %s.", strings.Join(names, ", "))
+	return b.String()
 }
 
 // Within notes a number that is out of its bounds, unless it is covered.

@@ -116,8 +116,8 @@ func ParseLimits(value []byte) (Limits, error) {
 	if err := strictjson.Decode(value, &in, "", &issues); err != nil {
 		return Limits{}, err
 	}
-	unknown := func(path, name string) {
-		issues.Add(fault.Pointer(path, name), fault.IssueUnknown, "This is not known here.")
+	unknown := func(path, name, known string) {
+		issues.Add(fault.Pointer(path, name), fault.IssueUnknown, "This is not known here; there is %s.", known)
 	}
 	number := func(into, given *int64, path string, least, most int64) {
 		if given == nil {
@@ -131,19 +131,19 @@ func ParseLimits(value []byte) (Limits, error) {
 		strictjson.Require(&issues, "/tiers", "This is missing.")
 	}
 	for _, name := range slices.Sorted(maps.Keys(in.Others)) {
-		unknown("", name)
+		unknown("", name, "tiers")
 	}
 	limits := DefaultLimits()
 	for _, name := range slices.Sorted(maps.Keys(in.Tiers)) {
 		limit, given, path := limits.Tier(Tier(name)), in.Tiers[name], fault.Pointer("/tiers", name)
 		if limit == nil {
-			unknown("/tiers", name)
+			unknown("/tiers", name, fault.List(Tiers))
 			continue
 		}
 		number(&limit.Max, given.Max, path+"/max", 1, maxLimit)
 		number(&limit.WindowMs, given.WindowMs, path+"/windowMs", minWindowMs, maxWindowMs)
 		for _, name := range slices.Sorted(maps.Keys(given.Others)) {
-			unknown(path, name)
+			unknown(path, name, "max, windowMs")
 		}
 	}
 	if err := issues.Err(); err != nil {

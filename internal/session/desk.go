@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -136,7 +137,9 @@ func (d *Desk) admit(ctx context.Context, teamID string, s Session) error {
 		return err
 	}
 	var issues fault.Issues
-	fault.OneOf(&issues, "/mode", s.Mode, e.Modes)
+	if !slices.Contains(e.Modes, s.Mode) {
+		issues.Add("/mode", fault.IssueValue, "This endpoint has no mode %s; it has %s.", s.Mode, fault.List(e.Modes))
+	}
 	return issues.Err()
 }
 

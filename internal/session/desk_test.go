@@ -184,6 +184,10 @@ func TestModeIsCheckedAfterTheEndpoint(t *testing.T) {
 			}
 		}
 		w.issue(t, `{"endpointId":"chat","mode":"chat"}`)
+		_, err := w.desk.Issue(t.Context(), us, Order{Body: []byte(`{"endpointId":"chat","mode":"audio"}`)})
+		if text := fault.From(err).Message; text != "/mode: This endpoint has no mode audio; it has chat." {
+			t.Errorf("refused with %q", text)
+		}
 	}
 }
 

@@ -4,6 +4,7 @@ import (
 	"database/sql"
 	"database/sql/driver"
 	"encoding/hex"
+	"errors"
 	"fmt"
 	"time"
 
@@ -64,8 +65,10 @@ func (d digest) Value() (driver.Value, error) { return hex.EncodeToString(d.of[:
 
 func (d digest) Scan(from any) error {
 	text, _ := from.(string)
-	if n, err := hex.Decode(d.of[:], []byte(text)); err != nil || n != len(d.of) {
-		return fmt.Errorf("%q is no digest", text)
+	raw, err := hex.DecodeString(text)
+	if err != nil || len(raw) != len(d.of) {
+		return errors.New("the digest is damaged")
 	}
+	copy(d.of[:], raw)
 	return nil
 }

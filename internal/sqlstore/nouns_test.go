@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"reflect"
 	"slices"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -37,6 +38,20 @@ func TestTeamIsKeptAsItWasGiven(t *testing.T) {
 		for _, want := range []team.Team{old, young} {
 			if got, err := s.Team(ctx, want.ID); err != nil || !reflect.DeepEqual(got, want) {
 				t.Errorf("team %+v, %v, want %+v", got, err, want)
+			}
+		}
+	})
+}
+
+func TestDamagedDigestIsAnErrorThatDoesNotRepeatIt(t *testing.T) {
+	onBoth(t, func(t *testing.T, s *Store) {
+		newTeam(t, s, "t1")
+		must(t, s.CreateKey(t.Context(), auth.Key{ID: "k1", TeamID: "t1", CreatedAt: moment1}))
+		for _, damaged := range []string{"", "abab", "not hex", strings.Repeat("ab", 33)} {
+			_, err := run(t.Context(), s.db, `UPDATE api_keys SET digest = $1`, damaged)
+			must(t, err)
+			if _, err := s.Key(t.Context(), "k1"); err == nil || damaged != "" && strings.Contains(err.Error(), damaged) {
+				t.Errorf("%q: %v", damaged, err)
 			}
 		}
 	})

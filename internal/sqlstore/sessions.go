@@ -30,13 +30,12 @@ const (
 	settleSession = `UPDATE sessions SET settled = TRUE WHERE id = $1`
 	touchSession  = `UPDATE sessions SET last_seen_at = $2 WHERE id = $1 AND ended_at IS NULL AND (last_seen_at IS NULL OR last_seen_at < $2)`
 
-	// Whoever comes second waits for the first and finds the rows ended. What is
-	// asked twice may have changed after the first time: a browser came back.
-	expireSessions = `UPDATE sessions SET ended_at = $1, ended_as = $2
-		WHERE ended_at IS NULL AND (due_at <= $1 OR last_seen_at < $3) AND id IN
-			(SELECT id FROM sessions WHERE ended_at IS NULL AND due_at <= $1
-			UNION ALL SELECT id FROM sessions WHERE ended_at IS NULL AND redeemed_at IS NOT NULL AND last_seen_at < $3 LIMIT $4)
-		RETURNING id`
+	overdueSessions = `SELECT id FROM sessions WHERE ended_at IS NULL AND due_at <= $1
+		UNION ALL SELECT id FROM sessions WHERE ended_at IS NULL AND redeemed_at IS NOT NULL AND last_seen_at < $2 LIMIT $3`
+	// Asked once more: a browser may have come back since, or another instance
+	// may have ended it.
+	expireSession = `UPDATE sessions SET ended_at = $2, ended_as = $4
+		WHERE id = $1 AND ended_at IS NULL AND (due_at <= $2 OR last_seen_at < $3)`
 	staleSessions = `SELECT id FROM sessions
 		WHERE ended_at IS NULL AND redeemed_at IS NOT NULL AND last_seen_at < $1 AND id > $2 ORDER BY id LIMIT $3`
 	unsettledSessions = `SELECT ` + sessionColumns + ` FROM sessions
@@ -127,9 +126,29 @@ func (s *Store) SettleSessions(ctx context.Context, ids []string) error {
 	return s.changeAll(ctx, "settle sessions", settleSession, sets...)
 }
 
-// ExpireSessions ends sessions that are due or idle and returns those it ended itself.
-func (s *Store) ExpireSessions(ctx context.Context, now, unseenSince time.Time, limit int) ([]string, error) {
-	return list(ctx, s, "sessions to expire", itself[string], expireSessions, now.UnixMilli(), session.Expired, unseenSince.UnixMilli(), limit)
+// ExpireSessions ends sessions that are due or idle and returns those it ended
+// itself, one after the other in the order in which all others lock them.
+func (s *Store) ExpireSessions(ctx context.Context, now, unseenSince time.Time, limit int) (ended []string, err error) {
+	overdue, err := list(ctx, s, "sessions to expire", itself[string], overdueSessions, now.UnixMilli(), unseenSince.UnixMilli(), limit)
+	if err != nil || len(overdue) == 0 {
+		return nil, err
+	}
+	err = s.together(ctx, "expire sessions", func(ctx context.Context, tx *sql.Tx) error {
+		for _, id := range slices.Sorted(slices.Values(overdue)) {
+			changed, err := run(ctx, tx, expireSession, id, now.UnixMilli(), unseenSince.UnixMilli(), session.Expired)
+			if err != nil {
+				return err
+			}
+			if changed > 0 {
+				ended = append(ended, id)
+			}
+		}
+		return nil
+	})
+	if err != nil {
+		return nil, err
+	}
+	return ended, nil
 }
 
 // StaleSessions lists a page of redeemed sessions that were not seen since.

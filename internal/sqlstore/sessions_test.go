@@ -220,6 +220,41 @@ func TestDueSessionsAreExpiredOnceByManySweepers(t *testing.T) {
 	})
 }
 
+func TestSweeperWaitsForWhoeverNotesBrowsersWithoutHoldingSessions(t *testing.T) {
+	s := open(t, engines[1].make(t)) // PostgreSQL, where writers meet at rows
+	must(t, s.Migrate(t.Context()))
+	newTeam(t, s, "t1")
+	var ids []string
+	for i := range 30 {
+		ids = append(ids, fmt.Sprintf("s%02d", 29-i))
+		addSession(t, s, newSession(ids[i]))
+	}
+	slices.Sort(ids)
+	tx, err := s.db.BeginTx(t.Context(), nil)
+	must(t, err)
+	defer tx.Rollback()
+	note := func(id string) {
+		_, err := run(t.Context(), tx, touchSession, id, moment1.UnixMilli())
+		must(t, err)
+	}
+	note(ids[0])
+	swept := make(chan error, 1)
+	go func() {
+		ended, err := s.ExpireSessions(t.Context(), moment1.Add(time.Minute), time.Time{}, len(ids))
+		if err == nil && !slices.Equal(ended, ids) {
+			err = fmt.Errorf("ended: %v", ended)
+		}
+		swept <- err
+	}()
+	for waiting := false; !waiting; {
+		must(t, s.db.QueryRowContext(t.Context(), "SELECT count(*) > 0 FROM pg_locks WHERE NOT granted").Scan(&waiting))
+	}
+	for _, id := range ids[1:] {
+		note(id)
+	}
+	must(t, tx.Commit(), <-swept)
+}
+
 func TestStaleAndUnsettledSessionsAreListed(t *testing.T) {
 	onBoth(t, func(t *testing.T, s *Store) {
 		newTeam(t, s, "t1")

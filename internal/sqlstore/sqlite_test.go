@@ -135,7 +135,7 @@ func TestNoQueryScansATable(t *testing.T) {
 	must(t, s.Migrate(t.Context()))
 	queries := []string{
 		selectTeam, listTeams, updateTeam, selectKey, listKeys, listTeamKeys, revokeKey, touchKey,
-		selectEndpoint, listEndpoints, listTeamEndpoints, updateEndpoint, selectSetting, expireSessions,
+		selectEndpoint, listEndpoints, listTeamEndpoints, updateEndpoint, selectSetting, overdueSessions, expireSession,
 	}
 	for _, interval := range usageIntervals {
 		queries = append(queries, fmt.Sprintf(sumUsage, interval, "voice"))

@@ -2,6 +2,7 @@ package timeline
 
 import (
 	"fmt"
+	"strings"
 
 	"github.com/go-json-experiment/json"
 	"github.com/go-json-experiment/json/jsontext"
@@ -59,13 +60,13 @@ func Title(e wire.Entry) string {
 	case wire.KindBotMessage:
 		return "the bot says: " + e.Text
 	case wire.KindBotEvent:
-		return "bot event " + e.Event
+		return strings.TrimSpace("bot event " + e.Event + " " + string(e.Value))
 	case wire.KindToolResult:
 		return "the tool returns: " + string(e.Result)
 	case wire.KindTimeout:
 		return "no answer of the " + e.WorkItemKind + " in time"
 	case wire.KindProviderError:
-		return "the provider failed"
+		return "the provider failed: " + string(e.Error)
 	default:
 		return string(e.Kind)
 	}

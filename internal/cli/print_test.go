@@ -1,0 +1,63 @@
+package cli
+
+import (
+	"bytes"
+	"testing"
+	"time"
+)
+
+type thing struct {
+	ID         string    `json:"id"`
+	DailyQuota int64     `json:"dailyQuota"`
+	Origins    []string  `json:"origins"`
+	CreatedAt  time.Time `json:"createdAt"`
+	Name       *string   `json:"name"`
+}
+
+var things = []thing{
+	{"a", 50000, []string{"x", "y"}, time.Date(2026, 11, 15, 11, 11, 37, 539_000_000, time.FixedZone("", 3600)), new("steers\x1b[31m\nthe terminal")},
+	{"b", 7, nil, time.Time{}, nil},
+}
+
+func printed(t *testing.T, asJSON bool, v any) string {
+	t.Helper()
+	var out bytes.Buffer
+	c := &cli{Console: Console{Out: &out}, json: asJSON}
+	if err := c.print(v); err != nil {
+		t.Fatal(err)
+	}
+	return out.String()
+}
+
+func TestPeopleReadResultsInWords(t *testing.T) {
+	for name, tt := range map[string]struct {
+		shown any
+		want  string
+	}{
+		"one thing": {things[0], "id           a\n" +
+			"daily quota  50000\n" +
+			"origins      x,y\n" +
+			"created at   2026-11-15T10:11:37Z\n" +
+			"name         steers�[31m�the terminal\n"},
+		"what is not set": {things[1], "id           b\ndaily quota  7\norigins      none\ncreated at   0001-01-01T00:00:00Z\nname         \n"},
+		"a table":         {tableOf(things, itself, "id", "dailyQuota", "origins"), "ID  DAILY QUOTA  ORIGINS\na   50000        x,y\nb   7            none\n"},
+		"an empty table":  {tableOf([]thing(nil), itself, "id"), "none\n"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			if got := printed(t, false, tt.shown); got != tt.want {
+				t.Errorf("got\n%swant\n%s", got, tt.want)
+			}
+		})
+	}
+}
+
+func TestProgramsReadOneObjectPerLine(t *testing.T) {
+	want := `{"id":"a","dailyQuota":50000,"origins":["x","y"],"createdAt":"2026-11-15T10:11:37.539Z","name":"steers\u001b[31m\nthe terminal"}` + "\n" +
+		`{"id":"b","dailyQuota":7,"origins":[],"createdAt":"0001-01-01T00:00:00Z","name":null}` + "\n"
+	if got := printed(t, true, tableOf(things, itself, "id")); got != want {
+		t.Errorf("got\n%swant\n%s", got, want)
+	}
+	if got := printed(t, true, tableOf([]thing(nil), itself, "id")); got != "" {
+		t.Errorf("of an empty table: %q", got)
+	}
+}

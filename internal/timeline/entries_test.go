@@ -1,0 +1,25 @@
+package timeline
+
+import (
+	"testing"
+
+	"github.com/go-json-experiment/json/jsontext"
+
+	"telapi/callruntime/wire"
+)
+
+func TestTitlesSayWhatAnEntryIsAbout(t *testing.T) {
+	for want, e := range map[string]wire.Entry{
+		`the provider failed: {"code":"X"}`: {Kind: wire.KindProviderError, Error: jsontext.Value(`{"code":"X"}`)},
+		`bot event mood "good"`:             {Kind: wire.KindBotEvent, Event: "mood", Value: jsontext.Value(`"good"`)},
+		`bot event mood`:                    {Kind: wire.KindBotEvent, Event: "mood"},
+		`the bot says: Hello`:               {Kind: wire.KindBotMessage, BotMessage: wire.BotMessage{Text: "Hello"}},
+		`the tool returns: [1]`:             {Kind: wire.KindToolResult, Result: jsontext.Value(`[1]`)},
+		`chat: hi`:                          {Kind: wire.KindFrame, Message: &wire.ChannelMessage{Type: wire.TypeChat, Chat: jsontext.Value(`{"text":"hi"}`)}},
+		`channel_data`:                      {Kind: wire.KindChannelData, ChannelData: []wire.ChannelDatum{{Value: jsontext.Value(`"secret"`)}}},
+	} {
+		if got := Title(e); got != want {
+			t.Errorf("%s: got %q", want, got)
+		}
+	}
+}
