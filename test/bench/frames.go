@@ -62,10 +62,9 @@ func audioOut(at *site, s settings) error {
 	})
 }
 
-// speak has one sender for each channel on either side, in the way it comes
-// natural to it: the runtime begins a message while others are under way, as one
-// that streams what a model says, and hears of each in the end; who publishes
-// hears of each at once. Neither is further ahead of its browser than the other.
+// speak has one sender for each channel on either side, which begins a frame
+// while others are under way, as a runtime that streams what a model says, and
+// hears of each in the end. Neither is further ahead of its browser than the other.
 func (s *site) speak(how settings, what string, send func(*callruntime.Channel) (wait func() error)) error {
 	t, peer, err := s.contestants("forward")
 	if err != nil {
@@ -178,9 +177,16 @@ func (t *telapi) listener(runtime *callruntime.Runtime, send func(*callruntime.C
 		return lane{}, err
 	}
 	channel, err := runtime.Attach(context.Background(), k.SessionID)
+	return speaking(conn, func() (wait func() error) { return send(channel) }), err
+}
+
+// speaking is a lane whose sender does not wait for what it sends.
+func speaking(conn *websocket.Conn, begin func() (wait func() error)) lane {
 	receipts := make(chan func() error, 1024)
-	begin := func() error { receipts <- send(channel); return nil }
-	return lane{begin, func() error { return cmp.Or((<-receipts)(), read(conn)) }}, err
+	return lane{
+		send:    func() error { receipts <- begin(); return nil },
+		receive: func() error { return cmp.Or((<-receipts)(), read(conn)) },
+	}
 }
 
 func bareListener(addr, topic string, client rueidis.Client) (lane, error) {
@@ -200,6 +206,9 @@ func bareListener(addr, topic string, client rueidis.Client) (lane, error) {
 	if err == nil {
 		err = read(conn)
 	}
-	send := func() error { _, err := publish(); return err }
-	return lane{send, func() error { return read(conn) }}, err
+	return speaking(conn, func() (wait func() error) {
+		done := make(chan error, 1)
+		go func() { _, err := publish(); done <- err }()
+		return func() error { return <-done }
+	}), err
 }
