@@ -16,6 +16,7 @@ CREATE TABLE tts_media_cache (
     checksums   TEXT             NOT NULL,
     ttl         BIGINT,
     created_at  BIGINT           NOT NULL,
+    used_at     BIGINT           NOT NULL,
     expires_at  BIGINT
 );
 CREATE INDEX tts_media_cache_expiring ON tts_media_cache (expires_at) WHERE expires_at IS NOT NULL;
