@@ -109,6 +109,12 @@ func (m *ChannelMessage) Payload() (*jsontext.Value, string) {
 // own frames and most entries of the stream pass here: written by hand, because no
 // string of a checked envelope needs an escape, they cost a quarter.
 func (m *ChannelMessage) Append(b []byte) []byte {
+	payload, name := m.Payload()
+	room := 128 + len(m.SessionID) + len(m.MessageID)
+	if payload != nil {
+		room += len(*payload)
+	}
+	b = slices.Grow(b, room)
 	b = append(b, `{"type":"`...)
 	b = append(b, m.Type...)
 	b = append(b, `","sessionId":"`...)
@@ -120,7 +126,7 @@ func (m *ChannelMessage) Append(b []byte) []byte {
 	b = append(b, `,"direction":"`...)
 	b = append(b, m.Direction...)
 	b = append(b, '"')
-	if payload, name := m.Payload(); payload != nil {
+	if payload != nil {
 		b = append(b, `,"`...)
 		b = append(b, name...)
 		b = append(b, `":`...)
