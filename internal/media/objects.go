@@ -146,11 +146,10 @@ var contentRefusals = map[int]*fault.Error{
 	http.StatusRequestedRangeNotSatisfiable: fault.New(fault.RangeUnsatisfiable, "No byte of the object lies in the range asked for."),
 }
 
-// preconditions are those of a change, decided while nobody else can change the
-// object.
-func preconditions(h http.Header) func(current fs.FileInfo) error {
+// preconditions are those of a request for a change.
+func preconditions(h http.Header) Condition {
 	if h["If-Match"] == nil && h["If-None-Match"] == nil && h["If-Unmodified-Since"] == nil {
-		return func(fs.FileInfo) error { return nil }
+		return nil
 	}
 	return func(current fs.FileInfo) error {
 		among := func(name, tag string) bool {

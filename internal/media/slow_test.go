@@ -118,7 +118,7 @@ func TestSlowClientsAreCutOff(t *testing.T) {
 				<-served
 				time.Sleep(2 * time.Hour) // the clients are done
 			})
-			left, _ := filepath.Glob(filepath.Join(root, ".uploads", "*"))
+			left, _ := filepath.Glob(filepath.Join(root, ".uploads", "*", "*"))
 			if len(left) > 0 {
 				t.Errorf("left %v", left)
 			}
@@ -160,7 +160,7 @@ func TestABodyThatBreaksOffStoresNothing(t *testing.T) {
 			t.Errorf("cut after %d: stored %q", cut, body)
 		}
 	}
-	if files, _ := filepath.Glob(filepath.Join(s.root, "*", "*")); len(files) != 1 {
+	if files, _ := filepath.Glob(filepath.Join(s.root, ".uploads", "*", "*")); len(files) != 0 {
 		t.Errorf("left %v", files)
 	}
 }

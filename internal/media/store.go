@@ -108,9 +108,7 @@ func (s *Store) Close() {
 	s.uses.flush(s.root)
 	s.shards.close()
 	_ = s.file.Close()
-	if folder := opened(s.uploads.folder.Load()); folder > 0 {
-		folder.close()
-	}
+	s.endUploads()
 	_ = s.lock.Close()
 	_ = s.root.Close()
 }
@@ -166,8 +164,19 @@ func etag(info fs.FileInfo) string {
 	return `"` + strconv.FormatInt(info.ModTime().UnixNano(), 36) + "-" + strconv.FormatInt(info.Size(), 36) + `"`
 }
 
+// Condition may refuse a change by what is there, nil where nothing is. It is
+// asked while nobody else can change that. A nil one refuses nothing.
+type Condition func(current fs.FileInfo) error
+
+func (c Condition) of(current fs.FileInfo) error {
+	if c == nil {
+		return nil
+	}
+	return c(current)
+}
+
 // Delete removes an object for good. Allow may refuse by what is there.
-func (s *Store) Delete(p Path, allow func(current fs.FileInfo) error) error {
+func (s *Store) Delete(p Path, allow Condition) error {
 	shard, file := p.split()
 	dir, err := s.shard(shard)
 	if err != nil {
@@ -179,7 +188,7 @@ func (s *Store) Delete(p Path, allow func(current fs.FileInfo) error) error {
 	if err != nil || !info.Mode().IsRegular() {
 		return absent(err)
 	}
-	if err := allow(info); err != nil {
+	if err := allow.of(info); err != nil {
 		return err
 	}
 	if err := s.remove(dir, p, info.Size()); err != nil {

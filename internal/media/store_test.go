@@ -163,7 +163,7 @@ func TestUnfinishedUploadsAreSweptAtStartAndNothingElse(t *testing.T) {
 	s := openStore(t, root, 0)
 	put(t, s, "ab/x.pcm", "kept")
 	s.Close()
-	for name, stays := range map[string]bool{".uploads/1": false, "ab/notes.txt": true, "ab/.hidden": true} {
+	for name, stays := range map[string]bool{".uploads/1/1": false, "ab/notes.txt": true, "ab/.hidden": true} {
 		if err := os.WriteFile(filepath.Join(root, name), []byte("?"), 0o600); err != nil {
 			t.Fatal(err)
 		}
@@ -182,8 +182,8 @@ func TestTheFolderOfUploadsIsMadeAgainIfSomebodyTidiesUp(t *testing.T) {
 	root := t.TempDir()
 	s := openStore(t, root, 0)
 	defer s.Close()
-	for i := range 3 {
-		if err := os.Remove(filepath.Join(root, ".uploads")); err != nil {
+	for i := range 10 { // more than there are folders
+		if err := os.RemoveAll(filepath.Join(root, ".uploads")); err != nil {
 			t.Fatal(err)
 		}
 		put(t, s, fmt.Sprintf("ab/%d.pcm", i), "kept")
@@ -275,7 +275,7 @@ func TestAFailedUploadLeavesNothing(t *testing.T) {
 		if _, err := upload(); err == nil {
 			t.Errorf("%s: no error", name)
 		}
-		if files, _ := filepath.Glob(filepath.Join(root, "*", "*")); len(files) != 1 {
+		if files, _ := filepath.Glob(filepath.Join(root, ".uploads", "*", "*")); len(files) != 0 {
 			t.Errorf("%s: left %v", name, files)
 		}
 		if body, _ := os.ReadFile(filepath.Join(root, "ab/x.pcm")); string(body) != "first" {

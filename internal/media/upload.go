@@ -12,16 +12,16 @@ import (
 	"time"
 )
 
-// unfinished is the folder of files that are being uploaded. No path can name
-// it, and who opens the root empties it.
+// unfinished is where files stand that are being uploaded. No path can name it,
+// and who opens the root empties it.
 const unfinished = ".uploads"
 
 // uploads are what uploads of one process share.
 type uploads struct {
-	folder  atomic.Int64 // opened
-	serial  atomic.Int64 // their files' names
-	last    atomic.Int64 // the time the last one was given
-	buffers sync.Pool    // of *buffer
+	folders [4]atomic.Int64 // opened; more than one, since a folder takes one new name at a time
+	serial  atomic.Int64    // their files' names
+	last    atomic.Int64    // the time the last one was given
+	buffers sync.Pool       // of *buffer
 }
 
 type buffer [64 << 10]byte
@@ -32,42 +32,61 @@ func (s *Store) beginUploads() error {
 	if err := s.root.RemoveAll(unfinished); err != nil {
 		return fmt.Errorf("sweep unfinished uploads: %w", err)
 	}
-	_, err := s.uploadFolder(0)
-	return err
+	for i := range s.uploads.folders {
+		if _, err := s.uploadFolder(i, 0); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
-// uploadFolder opens the folder of unfinished uploads, unless another than the
+// uploadFolder opens a folder of unfinished uploads, unless another than the
 // last one is open already. That stays open: somebody may be using it.
-func (s *Store) uploadFolder(last opened) (opened, error) {
+func (s *Store) uploadFolder(i int, last opened) (opened, error) {
 	s.shards.making.Lock()
 	defer s.shards.making.Unlock()
-	if now := opened(s.uploads.folder.Load()); now != last {
+	if now := opened(s.uploads.folders[i].Load()); now != last {
 		return now, nil
 	}
-	if err := s.root.Mkdir(unfinished, 0o750); err != nil && !errors.Is(err, fs.ErrExist) {
-		return 0, fmt.Errorf("make the folder of uploads: %w", err)
+	name := strconv.Itoa(i)
+	if err := s.root.MkdirAll(unfinished+"/"+name, 0o750); err != nil {
+		return 0, fmt.Errorf("make a folder of uploads: %w", err)
 	}
-	folder, err := s.top.openFolder(unfinished)
+	all, err := s.top.openFolder(unfinished)
 	if err != nil {
-		return 0, fmt.Errorf("open the folder of uploads: %w", err)
+		return 0, fmt.Errorf("open the folders of uploads: %w", err)
 	}
-	s.uploads.folder.Store(int64(folder))
+	defer all.close()
+	folder, err := all.openFolder(name)
+	if err != nil {
+		return 0, fmt.Errorf("open a folder of uploads: %w", err)
+	}
+	s.uploads.folders[i].Store(int64(folder))
 	return folder, nil
+}
+
+func (s *Store) endUploads() {
+	for i := range s.uploads.folders {
+		if folder := opened(s.uploads.folders[i].Load()); folder > 0 {
+			folder.close()
+		}
+	}
 }
 
 // Put stores size bytes of body under a path and reports whether there was
 // nothing before. When it returns nil, the object is on disk for good, unless
-// the store leaves that to the system; otherwise nothing is left of it. Allow may
-// refuse by what is to be replaced, nil where there is nothing.
+// the store leaves that to the system; otherwise nothing is left of it.
 //
-// The bytes of all uploads go to files of one folder: file systems keep what
+// The bytes of all uploads go to files of a few folders: file systems keep what
 // begins in one folder together, and files that begin in hundreds of shards make
 // them look for room in hundreds of places.
-func (s *Store) Put(p Path, body io.Reader, size int64, allow func(current fs.FileInfo) error) (created bool, err error) {
-	from, temp := opened(s.uploads.folder.Load()), strconv.FormatInt(s.uploads.serial.Add(1), 36)
+func (s *Store) Put(p Path, body io.Reader, size int64, allow Condition) (created bool, err error) {
+	serial := s.uploads.serial.Add(1)
+	folder, temp := int(serial%int64(len(s.uploads.folders))), strconv.FormatInt(serial, 36)
+	from := opened(s.uploads.folders[folder].Load())
 	f, err := from.create(temp)
 	if errors.Is(err, fs.ErrNotExist) { // somebody has tidied up
-		if from, err = s.uploadFolder(from); err == nil {
+		if from, err = s.uploadFolder(folder, from); err == nil {
 			f, err = from.create(temp)
 		}
 	}
@@ -119,32 +138,46 @@ func (s *Store) write(from opened, temp string, f writing, body io.Reader, size 
 }
 
 // commit gives an upload its place. The path must be locked.
-func (s *Store) commit(from opened, temp string, p Path, size int64, allow func(fs.FileInfo) error) (created bool, err error) {
+func (s *Store) commit(from opened, temp string, p Path, size int64, allow Condition) (created bool, err error) {
 	shard, file := p.split()
 	dir, err := s.makeShard(shard)
 	if err != nil {
 		return false, err
 	}
 	defer dir.done()
-	old, oldSize, err := dir.current(file)
+	created, replaced, err := s.place(from, temp, p, dir, file, allow)
 	if err != nil {
 		return false, err
 	}
-	if err := allow(old); err != nil {
-		return false, err
-	}
-	if err := s.change(p, func() error { return from.move(temp, dir.opened, file) }); err != nil {
-		return false, fmt.Errorf("name an upload: %w", err)
-	}
-	s.bytes.Add(size - oldSize)
-	if old == nil {
+	s.bytes.Add(size - replaced)
+	if created {
 		s.objects.Add(1)
 	}
 	if err := s.sync(dir); err != nil {
 		// What may be gone after a crash must not be served before one.
 		return false, errors.Join(fmt.Errorf("make an upload's name durable: %w", err), s.remove(dir, p, size))
 	}
-	return old == nil, nil
+	return created, nil
+}
+
+// place moves an upload where it belongs, and tells how many bytes it replaces.
+func (s *Store) place(from opened, temp string, p Path, to *shard, file string, allow Condition) (created bool, replaced int64, err error) {
+	// Most uploads are of what is not there yet: the file system sees to that with
+	// less work than looking first takes.
+	if allow == nil && s.change(p, func() error { return from.moveNew(temp, to.opened, file) }) == nil {
+		return true, 0, nil
+	}
+	old, replaced, err := to.current(file)
+	if err != nil {
+		return false, 0, err
+	}
+	if err := allow.of(old); err != nil {
+		return false, 0, err
+	}
+	if err := s.change(p, func() error { return from.move(temp, to.opened, file) }); err != nil {
+		return false, 0, fmt.Errorf("name an upload: %w", err)
+	}
+	return old == nil, replaced, nil
 }
 
 // current is the object that an upload replaces, or nil.

@@ -12,8 +12,8 @@ import (
 	"time"
 )
 
-// fleet is a number of kept-alive connections to one server. They stay open
-// between rounds, so that handshakes are no part of what is measured.
+// fleet is a number of kept-alive connections to one server. They are open before
+// a round begins, so that handshakes are no part of what is measured.
 type fleet struct {
 	conns []net.Conn
 	pids  []int // of the server, whose processor time is counted

@@ -110,7 +110,7 @@ func mediaPuts(at *site, s settings) error {
 		head := fmt.Appendf(buffer[:0], "PUT /media/%s HTTP/1.1\r\nHost: media\r\nContent-Length: %d\r\n\r\n", object(kib, int(made.Add(1))), len(body))
 		return append(head, body...)
 	}
-	s.span /= 2 // they fill the disk
+	s.span, s.rounds = s.span/6, s.rounds*3 // the disk is busy now and then; half of the time, since they fill it
 	fmt.Printf("PUTs of %d KB over %d connections, against nginx's dav module\n", kib, connections)
 	for _, as := range []struct {
 		name, sync string
@@ -166,25 +166,24 @@ func (s *site) startMedia(root string, settings ...string) (listening, error) {
 	return listening{p, addr}, awaitDial(addr)
 }
 
-// race warms both servers up and measures them in turns, over connections that
-// stay open.
+// race warms both servers up and measures them in turns, each time over new
+// connections: which of nginx's workers takes which is chance, and decides about a
+// third of what it can do.
 func race(s settings, ours, theirs listening, secure *tls.Config, connections int, next func([]byte) []byte, status int) (duel, error) {
-	var fleets [2]*fleet
-	for i, l := range []listening{ours, theirs} {
-		f, err := board(l.addr, secure, connections, l.family())
-		if err != nil {
-			return duel{}, err
+	run := func(l listening, span time.Duration) func() (result, error) {
+		return func() (result, error) {
+			f, err := board(l.addr, secure, connections, l.family())
+			if err != nil {
+				return result{}, err
+			}
+			defer f.leave()
+			return f.round(next, span, status)
 		}
-		defer f.leave()
-		fleets[i] = f
 	}
-	run := func(f *fleet, span time.Duration) func() (result, error) {
-		return func() (result, error) { return f.round(next, span, status) }
-	}
-	if _, err := interleave(1, run(fleets[0], s.span/2), run(fleets[1], s.span/2)); err != nil {
+	if _, err := interleave(1, run(ours, s.span/2), run(theirs, s.span/2)); err != nil {
 		return duel{}, err
 	}
-	return interleave(s.rounds, run(fleets[0], s.span), run(fleets[1], s.span))
+	return interleave(s.rounds, run(ours, s.span), run(theirs, s.span))
 }
 
 // printBeside shows one load on a line: ratios, and what they are of.

@@ -5,6 +5,7 @@ package media
 import (
 	"fmt"
 	"io"
+	"io/fs"
 	"net/http"
 	"os"
 	"path/filepath"
@@ -78,8 +79,12 @@ func (s *service) want(t *testing.T, method, path, body string, status int, says
 // files are those below the root, but for the lock.
 func (s *service) files(t *testing.T) (names []string) {
 	t.Helper()
-	names, err := filepath.Glob(filepath.Join(s.root, "*", "*"))
-	if err != nil {
+	if err := filepath.WalkDir(s.root, func(name string, d fs.DirEntry, err error) error {
+		if err == nil && !d.IsDir() && filepath.Dir(name) != s.root {
+			names = append(names, name)
+		}
+		return err
+	}); err != nil {
 		t.Fatal(err)
 	}
 	return names
