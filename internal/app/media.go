@@ -6,8 +6,10 @@ import (
 	"crypto/tls"
 	"errors"
 	"fmt"
+	"math"
 	"net"
 	"path/filepath"
+	"runtime/debug"
 	"strconv"
 	"syscall"
 
@@ -69,9 +71,20 @@ func NewMedia(ctx context.Context, cfg config.Config, opts Options) (_ *Media, e
 	if len(uploadTokens(cfg)) == 0 && !m.address().IP.IsLoopback() {
 		m.log.WarnContext(ctx, "MEDIA_UPLOAD_TOKEN is not set: whoever reaches this port can store and delete objects")
 	}
+	if !opts.Development {
+		boundMemory(int64(cfg.MediaMemoryBytes))
+	}
 	m.atEnd(m.service.Close)
 	m.jobs = append(m.jobs, m.service.Run)
 	return m, nil
+}
+
+// boundMemory keeps the heap from growing to twice what the objects take before
+// garbage is collected. GOMEMLIMIT has the last word.
+func boundMemory(objects int64) {
+	if debug.SetMemoryLimit(-1) == math.MaxInt64 {
+		debug.SetMemoryLimit(objects + objects/4 + 64<<20)
+	}
 }
 
 func uploadTokens(cfg config.Config) (tokens []redact.Secret) {
