@@ -4,7 +4,7 @@
 -- scripts share.
 --
 -- KEYS[1]  meta: a hash, one field per thing known of the channel
--- KEYS[2]  in:   the stream towards the runtime (fields entry, total)
+-- KEYS[2]  in:   the stream towards the runtime (field entry, and total on every 16th)
 -- KEYS[3]  out:  the history towards the browser (field message)
 -- KEYS[4]  seen: message ids of the browser
 -- KEYS[5]  sent: message ids of the runtime
@@ -86,10 +86,15 @@ local function touch(fresh)
   return true
 end
 
--- Adds an entry to the runtime's stream; announce must follow.
+-- Adds an entry to the runtime's stream; announce must follow. Now and then it
+-- says how many bytes there were up to here: commit counts on from there.
 local function add(entry)
   entries, bytes = entries + 1, bytes + #entry
-  redis.call('XADD', IN, id(entries), 'entry', entry, 'total', string.format('%d', bytes))
+  if entries % 16 > 0 then
+    redis.call('XADD', IN, id(entries), 'entry', entry)
+  else
+    redis.call('XADD', IN, id(entries), 'entry', entry, 'total', string.format('%d', bytes))
+  end
   channel.isNew = channel.isNew or entries == 1
   channel.added = true
 end

@@ -11,11 +11,13 @@
 load('state', 'claimToken')
 if channel.state == '' then return 'lost' end
 if channel.claimToken ~= ARGV[1] then return 'claim_lost' end
-if num(ARGV[2]) <= committed then return 'committed' end
-local entry = redis.call('XRANGE', IN, ARGV[2], ARGV[2])[1]
-if not entry then return 'unknown' end
-set('committed', entry[1])
-committed, committedBytes = num(entry[1]), entry[2][4]
+local number = num(ARGV[2])
+if number <= committed then return 'committed' end
+local list = redis.call('XRANGE', IN, math.max(committed + 1, number - number % 16), ARGV[2])
+if #list == 0 or list[#list][1] ~= ARGV[2] then return 'unknown' end
+for _, entry in ipairs(list) do committedBytes = tonumber(entry[2][4]) or committedBytes + #entry[2][2] end
+committed = number
+set('committed', ARGV[2])
 touch()
 save()
 redis.call('XTRIM', IN, 'MINID', '~', math.max(1, math.min(committed, entries - ARGV[3] + 1)))

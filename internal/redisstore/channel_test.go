@@ -33,6 +33,7 @@ var channelPromises = map[string]func(*testing.T, Options){
 	"message ids are remembered, and not for ever":            remembered,
 	"the runtime's word on text chat wins":                    textChat,
 	"a runtime that lags behind is waited for":                backpressure,
+	"what is committed is counted to the byte":                committedBytes,
 	"what is not committed is kept, and a little more":        trimming,
 	"a store that has lost its newest data is noticed":        setBack,
 	"nothing happens on a channel after its end":              endings,
@@ -463,6 +464,47 @@ func backpressure(t *testing.T, opts Options) {
 				t.Errorf("commit of %s: %v", position, err)
 			}
 		}
+	}
+}
+
+// However many entries are committed at a time, their bytes are counted exactly:
+// what is left uncounted each time would stop a long conversation in the end.
+func committedBytes(t *testing.T, opts Options) {
+	s := newStage(t, opts, nil)
+	s.attach("a")
+	var frames []channel.Append
+	for i := range 100 {
+		name := strings.Repeat("x", i*i%37) + fmt.Sprint(i)
+		frames = append(frames, channel.Append{MessageID: name, Entry: s.entry(wire.KindFrame, name)})
+	}
+	for first := 0; first < len(frames); first += 20 {
+		s.append("a", frames[first:first+20]...)
+	}
+	c, bytes := s.take("r"), 0
+	steps := []int{1, 2, 16, 17, 18, 31, 50, 64, 65, 80, 99, 101} // the first entry is of the attachment
+	for n := 1; n <= 101; n++ {
+		d, err := c.Receive(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		if n == 1 {
+			bytes += len(s.entry(wire.KindSession, "connected"))
+		} else {
+			bytes += len(frames[n-2].Entry)
+		}
+		if !slices.Contains(steps, n) {
+			continue
+		}
+		if err := c.Commit(t.Context(), d.Position); err != nil {
+			t.Fatal(err)
+		}
+		s.raw(func(ctx context.Context, client rueidis.Client) error {
+			flow, err := client.Do(ctx, client.B().Hget().Key(wire.ChannelKeys(s.id)[0]).Field("flow").Build()).ToString()
+			if got, want := strings.Join(strings.Fields(flow)[5:7], " "), fmt.Sprint(n, " ", bytes); got != want {
+				t.Errorf("committed are %s entries and bytes, want %s", got, want)
+			}
+			return err
+		})
 	}
 }
 

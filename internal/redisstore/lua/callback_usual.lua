@@ -22,7 +22,11 @@ do
         local entry = brace .. ARGV[i]
         entries, bytes = entries + 1, bytes + #entry
         last = string.format('%d-%s', entries, now)
-        redis.call('XADD', KEYS[2], last, 'entry', entry, 'total', string.format('%d', bytes))
+        if entries % 16 > 0 then
+          redis.call('XADD', KEYS[2], last, 'entry', entry)
+        else
+          redis.call('XADD', KEYS[2], last, 'entry', entry, 'total', string.format('%d', bytes))
+        end
       end
       redis.call('HSET', KEYS[6], ARGV[1], 'routed' .. item .. ARGV[4] .. ' ' .. ARGV[5] .. ' ' .. ARGV[8])
       redis.call('HDEL', KEYS[6], head)

@@ -4,7 +4,7 @@
 -- ARGV[2]  a letter for each frame: c for chat, e and d for one that enables or disables text chat, - for any other
 -- ARGV[3…] the message ids of all of them, then all the entries
 -- returns  for each frame: appended, repeated, chat_disabled or backpressure;
---          or one of these for all of them: lost, ended, not_owner
+--          or one of these for all of them: appended, lost, ended, not_owner
 --
 -- Atomic so that a frame is on the stream once, whatever is sent again, and
 -- never from a connection that another one has replaced. Several at a time

@@ -13,17 +13,21 @@ do
     for i = 3 + count, #ARGV do size = size + #ARGV[i] end
     if entries > 0 and entries % 256 + count < 256 and now < touchAt and now < dueAt -- as texts: one that is shorter or longer begins with 0 or 9
       and entries - c + count <= tonumber(me) and bytes - cb + size <= tonumber(mb) then
-      local outcomes, last = {}, nil
+      local outcomes, last = { 'appended' }, nil -- of all, unless one was there before
       for i = 1, count do
         local id, entry = ARGV[2 + i], ARGV[2 + count + i]
         -- No id can be in the older set before the younger has had its fill.
         if entries > 4000 and redis.call('SISMEMBER', KEYS[8], id) == 1 or redis.call('SADD', KEYS[4], id) == 0 then
+          for j = #outcomes + 1, count do outcomes[j] = 'appended' end
           outcomes[i] = 'repeated'
         else
           entries, bytes = entries + 1, bytes + #entry
           last = string.format('%d-%s', entries, now)
-          redis.call('XADD', KEYS[2], last, 'entry', entry, 'total', string.format('%d', bytes))
-          outcomes[i] = 'appended'
+          if entries % 16 > 0 then
+            redis.call('XADD', KEYS[2], last, 'entry', entry)
+          else
+            redis.call('XADD', KEYS[2], last, 'entry', entry, 'total', string.format('%d', bytes))
+          end
         end
       end
       if last then
