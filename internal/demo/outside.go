@@ -64,18 +64,24 @@ func (o outside) fetch(ctx context.Context, method, path string, body any) ([]by
 	return answer, nil
 }
 
-// exchange sends a body as JSON, with a credential in a header of its own.
+// exchange sends a body, if there is one, as JSON, with a credential in a header
+// of its own.
 func exchange(ctx context.Context, client *http.Client, method, url string, credential http.Header, body any) (int, []byte, error) {
-	raw, err := json.Marshal(body)
-	if err != nil {
-		return 0, nil, err
+	var raw []byte
+	if body != nil {
+		var err error
+		if raw, err = json.Marshal(body); err != nil {
+			return 0, nil, err
+		}
 	}
 	req, err := http.NewRequestWithContext(ctx, method, url, bytes.NewReader(raw))
 	if err != nil {
 		return 0, nil, err
 	}
 	maps.Copy(req.Header, credential)
-	req.Header.Set("Content-Type", "application/json")
+	if body != nil {
+		req.Header.Set("Content-Type", "application/json")
+	}
 	resp, err := client.Do(req)
 	if err != nil {
 		return 0, nil, err

@@ -5,14 +5,12 @@ import (
 	"strings"
 )
 
-// Phones masks the phone numbers in s but for their last keep digits; the
-// length stays. Numbers are taken for phone numbers when they are written like
+// phones masks the phone numbers in s but for their last keep digits; the
+// length stays. Name is that of the field it is the value of, which may tell what
+// it is. Numbers are taken for phone numbers when they are written like
 // one: after a plus, as a tel: or sip: user, with a trunk zero, in one of the
 // usual groupings, or right after a word such as "caller". Bare digits without
 // any such sign stay, because they are ids, counts and timestamps.
-func Phones(s string, keep int) string { return phones(s, "", keep) }
-
-// phones is Phones for the value of a field whose name may tell what it is.
 func phones(s, name string, keep int) string {
 	var out []byte
 	inWord := false // whether s[i] continues a word, where a plus is no sign

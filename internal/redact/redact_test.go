@@ -115,7 +115,7 @@ func TestTextLeavesTheRest(t *testing.T) {
 func TestHugeHostileTextIsCleaned(t *testing.T) {
 	for _, part := range []string{"token=", "token: a", "token '", "tk_1_", "x://u:", "Bearer bearer ", "password=tk_", "cookie:", "+1(", "0 1-"} {
 		in := strings.Repeat(part, 1_000)
-		if got := Phones(Text(in), 4); got == "" {
+		if got := phones(Text(in), "", 4); got == "" {
 			t.Errorf("%q: nothing left", part)
 		}
 	}
@@ -168,15 +168,15 @@ func TestPhonesAreMasked(t *testing.T) {
 		"[01511234567 01511234568]":               "[*******4567 *******4568]",
 		"拨打01511234567":                           "拨打*******4567",
 	} {
-		if got := Phones(in, 4); got != want {
-			t.Errorf("Phones(%s)\n got %s\nwant %s", in, got, want)
+		if got := phones(in, "", 4); got != want {
+			t.Errorf("phones(%s)\n got %s\nwant %s", in, got, want)
 		}
 	}
 }
 
 func TestPhonesKeepsAsManyDigitsAsAsked(t *testing.T) {
 	for keep, want := range map[int]string{-1: "+** ******", 0: "+** ******", 1: "+** *****6", 6: "+** 123456", 7: "+*9 123456", 15: "+49 123456"} {
-		if got := Phones("+49 123456", keep); got != want {
+		if got := phones("+49 123456", "", keep); got != want {
 			t.Errorf("keep %d: %s, want %s", keep, got, want)
 		}
 	}
@@ -203,8 +203,8 @@ func TestPhonesLeavesOtherNumbers(t *testing.T) {
 		"1234 5678 9012 3456", "+02:00", "+1", "", "abc",
 	} {
 		for _, keep := range []int{0, 4} {
-			if got := Phones(in, keep); got != in {
-				t.Errorf("Phones(%q, %d) = %q", in, keep, got)
+			if got := phones(in, "", keep); got != in {
+				t.Errorf("phones(%q, %d) = %q", in, keep, got)
 			}
 		}
 	}
@@ -252,19 +252,19 @@ func FuzzPhones(f *testing.F) {
 	f.Add("%2B4930123456 (030) 1", ";x=1", 15)
 	f.Fuzz(func(t *testing.T, before, after string, keep int) {
 		in := before + " +4915112345678 , " + after
-		got := Phones(in, keep)
+		got := phones(in, "", keep)
 		if keep <= 4 && strings.Contains(got, "15112345678") && !strings.Contains(before+after, "15112345678") {
-			t.Errorf("Phones(%q) shows the number: %q", in, got)
+			t.Errorf("phones(%q) shows the number: %q", in, got)
 		}
 		if len(got) != len(in) {
-			t.Fatalf("Phones(%q) changed the length: %q", in, got)
+			t.Fatalf("phones(%q) changed the length: %q", in, got)
 		}
 		for i := range len(in) {
 			if got[i] != in[i] && (got[i] != '*' || !isDigit(in[i])) {
-				t.Fatalf("Phones(%q) changed more than digits: %q", in, got)
+				t.Fatalf("phones(%q) changed more than digits: %q", in, got)
 			}
 		}
-		if Phones(got, 0) == "" && got != "" {
+		if phones(got, "", 0) == "" && got != "" {
 			t.Error("a second pass lost the text")
 		}
 	})

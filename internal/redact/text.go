@@ -19,7 +19,7 @@ func Text(s string) string {
 	return s
 }
 
-// Field is Text and Phones for a value that has a name: a name that means a
+// Field is Text, with phone numbers masked, for a value that has a name: a name that means a
 // secret hides the value whole, and one that means a phone number lets bare
 // digits count as one.
 func Field(name, value string, keep int) string {

@@ -38,7 +38,7 @@ func (s *Service) Open(ctx context.Context, teamID, name string, ask Conditions)
 		return Blob{}, fault.Unavailable("The media service", err)
 	}
 	if !row.ExpiresAt.IsZero() { // for the media service nothing ever runs out
-		blob.Headers["Cache-Control"] = fmt.Sprintf("private, max-age=%d", int64(row.ExpiresAt.Sub(s.Now()).Seconds()))
+		blob.Headers["Cache-Control"] = fmt.Sprintf("private, max-age=%d", max(0, int64(row.ExpiresAt.Sub(s.Now()).Seconds())))
 	}
 	if blob.Status == http.StatusOK && !ask.Head {
 		blob.Body = &verified{blob.Body, bufio.NewReader(blob.Body), sha256.New(), row.Variants[e], func() {
