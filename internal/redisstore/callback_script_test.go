@@ -45,11 +45,15 @@ func TestUsualCallbacksLeaveWhatTheWholeScriptLeaves(t *testing.T) {
 // converse has items awaited and answered, and returns all that is kept.
 func (d *desk) converse() string {
 	var items []callruntime.WorkItem
-	for n := range 8 {
+	for n := range 40 {
 		kind := []callruntime.WorkItemKind{callruntime.Bot, callruntime.LLM}[n%2]
 		items = append(items, d.await(callruntime.AwaitOptions{Kind: kind, WorkItemID: fmt.Sprint("item-", n)}))
 	}
-	for _, n := range []int{0, 1, 2, 4, 3, 6, 5, 7} {
+	order := []int{0, 1, 2, 4, 3, 6, 5}
+	for n := 7; n < len(items); n++ { // in turn, past entries that say how many bytes there were
+		order = append(order, n)
+	}
+	for _, n := range order {
 		post := d.delivery(items[n], "said")
 		post.CallbackID = fmt.Sprint("callback-", n)
 		post.Entries = post.Entries[:min(n, len(post.Entries))] // the first says nothing
