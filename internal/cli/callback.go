@@ -24,6 +24,8 @@ func (c *cli) callbackCommand() *cobra.Command {
 
 func (c *cli) callbackIssueCommand() *cobra.Command {
 	cmd := &cobra.Command{Use: "issue --channel CHANNEL", Short: "Await a result on a channel and print the credential for it", Args: cobra.NoArgs,
+		Long: `Awaits a result on a channel and prints the credential for it, with a curl line that posts
+one. The URL is that of PUBLIC_URL or TELAPI_PORT: set them here as for the server.`,
 		Example: "  telapi callback issue --channel call-4711 --kind llm --ttl 1m"}
 	channelID := cmd.Flags().String("channel", "", "the channel's id")
 	kind := cmd.Flags().String("kind", string(callback.Bot), "who answers: "+kinds)

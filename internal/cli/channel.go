@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -14,6 +15,7 @@ import (
 	"telapi/callruntime"
 	"telapi/callruntime/wire"
 	"telapi/internal/app"
+	"telapi/internal/fault"
 	"telapi/internal/timeline"
 )
 
@@ -29,9 +31,15 @@ func (c *cli) withRuntime(body func(r *callruntime.Runtime) error) error {
 
 func (c *cli) runtime(body func(ctx context.Context, r *callruntime.Runtime, args []string) error) runE {
 	return c.tool(func(ctx context.Context, args []string) error {
-		return c.withRuntime(func(r *callruntime.Runtime) error { return body(ctx, r, args) })
+		err := c.withRuntime(func(r *callruntime.Runtime) error { return body(ctx, r, args) })
+		if errors.Is(err, callruntime.ErrLost) {
+			return fmt.Errorf("%w: %s", err, whenChannelsBegin)
+		}
+		return err
 	})
 }
+
+const whenChannelsBegin = "a session's begins when its browser connects, and telapi channel open begins one without a session"
 
 func (c *cli) channelCommand() *cobra.Command {
 	return group("channel", "Live conversations: open, watch, speak in and end one",
@@ -87,6 +95,9 @@ the channel's end. It claims and commits nothing. A session's channel has the se
 	follow := cmd.Flags().Bool("follow", false, "go on with what happens from now on")
 	cmd.RunE = c.runtime(func(ctx context.Context, r *callruntime.Runtime, args []string) error {
 		last, err := c.tail(ctx, r, args[0], *from)
+		if err == nil && last == "" && *from == "" { // which a name that was typed wrongly looks like, too
+			_, _ = fmt.Fprintf(c.Err, "nothing is on channel %s: %s\n", args[0], whenChannelsBegin)
+		}
 		if err != nil || !*follow {
 			return err
 		}
@@ -152,11 +163,11 @@ func (c *cli) channelSendCommand() *cobra.Command {
 		m := wire.ChannelMessage{Type: wire.MessageType(*kind)}
 		to, _ := m.Payload()
 		if to == nil {
-			return fmt.Errorf("there is nothing to send of type %q", *kind)
+			return fmt.Errorf("there is nothing to send of type %q; types are %s", *kind, fault.List(sendable()))
 		}
 		*to = jsontext.Value(*payload)
 		if !to.IsValid() || to.Kind() != '{' {
-			return errors.New("the payload is not a JSON object")
+			return errors.New(`the payload is no JSON object such as {"text":"Good day"}`)
 		}
 		ch, err := r.Observe(args[0], ""), error(nil)
 		if m.Type == wire.TypeAudio {
@@ -170,6 +181,14 @@ func (c *cli) channelSendCommand() *cobra.Command {
 		return c.print(map[string]string{"channel": args[0], "status": "sent"})
 	})
 	return cmd
+}
+
+// sendable are the types that carry something.
+func sendable() []wire.MessageType {
+	return slices.DeleteFunc(slices.Clone(wire.MessageTypes), func(t wire.MessageType) bool {
+		to, _ := (&wire.ChannelMessage{Type: t}).Payload()
+		return to == nil
+	})
 }
 
 func (c *cli) channelEndCommand() *cobra.Command {

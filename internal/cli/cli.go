@@ -49,14 +49,18 @@ type cli struct {
 func Run(ctx context.Context, console Console) int {
 	c := &cli{Console: console}
 	root := c.root()
-	err := root.ExecuteContext(ctx)
+	cmd, err := root.ExecuteContextC(ctx)
 	switch {
 	case err == nil:
 		return exitDone
 	case errors.Is(err, errReported):
 		return exitFailed
 	case !c.running:
-		_, _ = fmt.Fprintf(c.Err, "telapi: %v\nSee 'telapi --help'.\n", err)
+		_, _ = fmt.Fprintln(c.Err, "telapi:", err)
+		if !cmd.HasSubCommands() {
+			_, _ = fmt.Fprintln(c.Err, "Usage:", cmd.UseLine())
+		}
+		_, _ = fmt.Fprintf(c.Err, "See '%s --help'.\n", cmd.CommandPath())
 		return exitUsage
 	}
 	c.complain(err)

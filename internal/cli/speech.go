@@ -222,7 +222,7 @@ func (s *speaker) ask(ctx context.Context, body []byte) (*speech.Answer, error) 
 	req.Header.Set("X-API-Key", s.key)
 	resp, err := s.client.Do(req)
 	if err != nil {
-		return nil, fmt.Errorf("ask the server: %w", err)
+		return nil, fmt.Errorf("ask the server, which --url names: %w", err)
 	}
 	defer resp.Body.Close()
 	if resp.StatusCode == http.StatusOK {

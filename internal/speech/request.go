@@ -90,7 +90,7 @@ func Parse(body []byte, providers []string) (Request, error) {
 	fault.OneOf(&issues, "/encoding", r.Encoding, Encodings)
 	if !slices.Contains(SampleRates, r.SampleRate) || r.Encoding == ALaw && r.SampleRate != telephoneRate {
 		if !issues.Covered("/sampleRate") {
-			issues.Add("/sampleRate", fault.IssueValue, "sampleRate is one of %v, and %d for alaw.", SampleRates, telephoneRate)
+			issues.Add("/sampleRate", fault.IssueValue, "sampleRate is 8000 for alaw, and 8000, 16000 or 24000 for pcm.")
 		}
 	}
 	if in.TTL != nil {

@@ -51,16 +51,23 @@ func TestOperatorWatchesAndSpeaks(t *testing.T) {
 				t.Errorf("closed with %d", code)
 			}
 
-			for _, wrong := range [][]string{
-				{"channel", "send", "nowhere", "--payload", "{}"},
-				{"channel", "send", session, "--payload", "[]"},
-				{"channel", "send", session, "--type", "ping", "--payload", "{}"},
-				{"channel", "open", "a{b}", "--team", own.team.ID, "--endpoint", own.endpoint.ID},
-				{"channel", "open", "call-2", "--team", "tm_other", "--endpoint", own.endpoint.ID},
-				{"channel", "end", "nowhere"},
+			const begins = "when its browser connects"
+			if r := telapi(t, env, "channel", "tail", "nowhere"); r.exit != 0 || r.stdout != "" || !strings.Contains(r.stderr, begins) {
+				t.Errorf("tail of nothing: exit %d, %q, %q", r.exit, r.stdout, r.stderr)
+			}
+			for _, c := range []struct {
+				wrong  []string
+				stderr string
+			}{
+				{[]string{"channel", "send", "nowhere", "--payload", "{}"}, begins},
+				{[]string{"channel", "send", session, "--payload", "[]"}, `{"text":`},
+				{[]string{"channel", "send", session, "--type", "ping", "--payload", "{}"}, "types are chat, "},
+				{[]string{"channel", "open", "a{b}", "--team", own.team.ID, "--endpoint", own.endpoint.ID}, "no channel id"},
+				{[]string{"channel", "open", "call-2", "--team", "tm_other", "--endpoint", own.endpoint.ID}, "another team's"},
+				{[]string{"channel", "end", "nowhere"}, begins},
 			} {
-				if r := telapi(t, env, wrong...); r.exit != 1 || r.stdout != "" || r.stderr == "" {
-					t.Errorf("telapi %v: exit %d, %q, %q", wrong, r.exit, r.stdout, r.stderr)
+				if r := telapi(t, env, c.wrong...); r.exit != 1 || r.stdout != "" || !strings.Contains(r.stderr, c.stderr) {
+					t.Errorf("telapi %v: exit %d, %q, %q", c.wrong, r.exit, r.stdout, r.stderr)
 				}
 			}
 		})
