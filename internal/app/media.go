@@ -10,11 +10,14 @@ import (
 	"net"
 	"path/filepath"
 	"runtime/debug"
+	"runtime/metrics"
 	"strconv"
 	"syscall"
+	"time"
 
 	"telapi/internal/config"
 	"telapi/internal/media"
+	"telapi/internal/pause"
 	"telapi/internal/redact"
 )
 
@@ -71,19 +74,34 @@ func NewMedia(ctx context.Context, cfg config.Config, opts Options) (_ *Media, e
 	if len(uploadTokens(cfg)) == 0 && !m.address().IP.IsLoopback() {
 		m.log.WarnContext(ctx, "MEDIA_UPLOAD_TOKEN is not set: whoever reaches this port can store and delete objects")
 	}
-	if !opts.Development {
-		boundMemory(int64(cfg.MediaMemoryBytes))
-	}
 	m.atEnd(m.service.Close)
 	m.jobs = append(m.jobs, m.service.Run)
+	if !opts.Development {
+		m.jobs = append(m.jobs, m.boundMemory)
+	}
 	return m, nil
 }
 
 // boundMemory keeps the heap from growing to twice what the objects take before
-// garbage is collected. GOMEMLIMIT has the last word.
-func boundMemory(objects int64) {
-	if debug.SetMemoryLimit(-1) == math.MaxInt64 {
-		debug.SetMemoryLimit(objects + objects/4 + 64<<20)
+// garbage is collected. The bound gives way to what is in use, by thousands of
+// connections: below that the collector would run all the time. A number in
+// GOMEMLIMIT has the last word.
+func (m *Media) boundMemory(ctx context.Context) {
+	if debug.SetMemoryLimit(-1) != math.MaxInt64 {
+		return
+	}
+	defer debug.SetMemoryLimit(math.MaxInt64)
+	used := []metrics.Sample{{Name: "/gc/heap/live:bytes"}, {Name: "/memory/classes/heap/stacks:bytes"}}
+	for bound := int64(0); ; {
+		metrics.Read(used)
+		needed := max(int64(m.cfg.MediaMemoryBytes), int64(used[0].Value.Uint64()+used[1].Value.Uint64())) //nolint:gosec // memory has fewer bytes
+		if next := needed + needed/4 + 64<<20; next != bound {
+			bound = next
+			debug.SetMemoryLimit(bound)
+		}
+		if pause.For(ctx, time.Second) != nil {
+			return
+		}
 	}
 }
 
