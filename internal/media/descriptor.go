@@ -32,8 +32,12 @@ func (o opened) lstat(name string) (identity, error) {
 	return identity(info), err
 }
 
-// openFolder opens a folder in this one.
-func (o opened) openFolder(name string) (folder opened, err error) {
+// makeFolder opens a folder in this one, and makes it if need be.
+func (o opened) makeFolder(name string) (folder opened, err error) {
+	err = unbroken(func() error { return unix.Mkdirat(int(o), name, 0o750) })
+	if err != nil && !errors.Is(err, unix.EEXIST) {
+		return 0, err
+	}
 	err = unbroken(func() error {
 		fd, err := unix.Openat(int(o), name, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
 		folder = opened(fd)

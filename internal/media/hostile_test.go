@@ -8,6 +8,7 @@ import (
 	"net/url"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -36,6 +37,18 @@ func tree(t *testing.T, root string) map[string]string {
 		t.Fatal(err)
 	}
 	return files
+}
+
+// filesBelow are all that are no folders, in order.
+func filesBelow(t *testing.T, root string) (names []string) {
+	t.Helper()
+	for path, is := range tree(t, root) {
+		if !strings.HasPrefix(is, "d") {
+			names = append(names, strings.TrimPrefix(path, root+"/"))
+		}
+	}
+	slices.Sort(names)
+	return names
 }
 
 // hostilePaths are ways out of a folder, spelled in every way we can think of.

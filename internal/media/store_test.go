@@ -9,6 +9,7 @@ import (
 	"io"
 	"io/fs"
 	"log/slog"
+	"maps"
 	"net"
 	"net/http"
 	"os"
@@ -37,7 +38,7 @@ func openStore(t *testing.T, root string, maxBytes int64) *media.Store {
 
 func put(t *testing.T, s *media.Store, path, body string) (created bool) {
 	t.Helper()
-	created, err := s.Put(media.Path(path), strings.NewReader(body), int64(len(body)), func(fs.FileInfo) error { return nil })
+	created, err := s.Put(media.Path(path), strings.NewReader(body), int64(len(body)), nil)
 	if err != nil {
 		t.Fatalf("put %s: %v", path, err)
 	}
@@ -163,7 +164,7 @@ func TestUnfinishedUploadsAreSweptAtStartAndNothingElse(t *testing.T) {
 	s := openStore(t, root, 0)
 	put(t, s, "ab/x.pcm", "kept")
 	s.Close()
-	for name, stays := range map[string]bool{".uploads/1/1": false, "ab/notes.txt": true, "ab/.hidden": true} {
+	for name, stays := range map[string]bool{".uploads/1/1": false, ".uploads/x": false, "ab/notes.txt": true, "ab/.hidden": true} {
 		if err := os.WriteFile(filepath.Join(root, name), []byte("?"), 0o600); err != nil {
 			t.Fatal(err)
 		}
@@ -187,6 +188,18 @@ func TestTheFolderOfUploadsIsMadeAgainIfSomebodyTidiesUp(t *testing.T) {
 			t.Fatal(err)
 		}
 		put(t, s, fmt.Sprintf("ab/%d.pcm", i), "kept")
+	}
+
+	// A link is not followed, wherever it leads.
+	if err := errors.Join(os.RemoveAll(filepath.Join(root, ".uploads")), os.Symlink("ab", filepath.Join(root, ".uploads"))); err != nil {
+		t.Fatal(err)
+	}
+	before := tree(t, root)
+	if _, err := s.Put("ab/x.pcm", strings.NewReader("x"), 1, nil); err == nil {
+		t.Error("uploads go where a link leads")
+	}
+	if after := tree(t, root); !maps.Equal(before, after) {
+		t.Errorf("changed from %q to %q", before, after)
 	}
 }
 
@@ -263,10 +276,10 @@ func TestAFailedUploadLeavesNothing(t *testing.T) {
 	refused := errors.New("refused")
 	for name, upload := range map[string]func() (bool, error){
 		"a short body": func() (bool, error) {
-			return s.Put("ab/x.pcm", strings.NewReader("sec"), 6, func(fs.FileInfo) error { return nil })
+			return s.Put("ab/x.pcm", strings.NewReader("sec"), 6, nil)
 		},
 		"a body that fails": func() (bool, error) {
-			return s.Put("ab/x.pcm", io.MultiReader(strings.NewReader("sec"), &broken{refused}), 6, func(fs.FileInfo) error { return nil })
+			return s.Put("ab/x.pcm", io.MultiReader(strings.NewReader("sec"), &broken{refused}), 6, nil)
 		},
 		"a refusal at the end": func() (bool, error) {
 			return s.Put("ab/x.pcm", strings.NewReader("second"), 6, func(fs.FileInfo) error { return refused })
@@ -275,7 +288,7 @@ func TestAFailedUploadLeavesNothing(t *testing.T) {
 		if _, err := upload(); err == nil {
 			t.Errorf("%s: no error", name)
 		}
-		if files, _ := filepath.Glob(filepath.Join(root, ".uploads", "*", "*")); len(files) != 0 {
+		if files := filesBelow(t, root); !slices.Equal(files, []string{".lock", "ab/x.pcm"}) {
 			t.Errorf("%s: left %v", name, files)
 		}
 		if body, _ := os.ReadFile(filepath.Join(root, "ab/x.pcm")); string(body) != "first" {

@@ -48,18 +48,14 @@ func (s *Store) uploadFolder(i int, last opened) (opened, error) {
 	if now := opened(s.uploads.folders[i].Load()); now != last {
 		return now, nil
 	}
-	name := strconv.Itoa(i)
-	if err := s.root.MkdirAll(unfinished+"/"+name, 0o750); err != nil {
-		return 0, fmt.Errorf("make a folder of uploads: %w", err)
-	}
-	all, err := s.top.openFolder(unfinished)
+	all, err := s.top.makeFolder(unfinished)
 	if err != nil {
-		return 0, fmt.Errorf("open the folders of uploads: %w", err)
+		return 0, fmt.Errorf("make the folder of uploads: %w", err)
 	}
 	defer all.close()
-	folder, err := all.openFolder(name)
+	folder, err := all.makeFolder(strconv.Itoa(i))
 	if err != nil {
-		return 0, fmt.Errorf("open a folder of uploads: %w", err)
+		return 0, fmt.Errorf("make a folder of uploads: %w", err)
 	}
 	s.uploads.folders[i].Store(int64(folder))
 	return folder, nil

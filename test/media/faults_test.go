@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"io"
 	"net"
+	"os"
 	"path/filepath"
 	"strings"
 	"sync"
@@ -155,7 +156,7 @@ func TestDiskThatCannotKeepItsWord(t *testing.T) {
 			if tt.path != "" {
 				path = filepath.Join(s.root, tt.path)
 			}
-			heal := servers.FailSyncs(t, s.Cmd.Process.Pid, tt.error, path)
+			heal := servers.FailCalls(t, s.Cmd.Process.Pid, "fsync", tt.error, path)
 			for path, status := range map[string]int{"/media/ab/x.pcm": tt.replaced, "/media/ab/y.pcm": tt.newInShard, "/media/cd/z.pcm": tt.newWithShard} {
 				before := len(s.files(t))
 				s.want(t, "PUT", path, "second", status, "")
@@ -169,6 +170,40 @@ func TestDiskThatCannotKeepItsWord(t *testing.T) {
 				t.Errorf("stored %s, want %s", text, tt.stored)
 			}
 			s.want(t, "PUT", "/media/ef/x.pcm", "healed", 201, "")
+		})
+	}
+	client.CloseIdleConnections()
+}
+
+// Not every file system can be told to replace nothing, and none can give a place
+// in a folder that is full.
+func TestFileSystemsThatDoNotRename(t *testing.T) {
+	for _, tt := range []struct {
+		name, calls, error string
+		fresh, replaced    int
+		stored             string
+		objects            int
+	}{
+		{"unless they may replace", "renameat2", "EINVAL", 201, 204, "second", 2},
+		{"at all", "renameat,renameat2", "ENOSPC", 507, 507, "first", 1},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			s := start(t, t.TempDir(), nil)
+			if err := os.MkdirAll(filepath.Join(s.root, "ab", "folder.pcm"), 0o750); err != nil {
+				t.Fatal(err)
+			}
+			s.want(t, "PUT", "/media/ab/x.pcm", "first", 201, "")
+			s.want(t, "GET", "/media/ab/x.pcm", "", 200, "first") // into memory
+			heal := servers.FailCalls(t, s.Cmd.Process.Pid, tt.calls, tt.error, "")
+			s.want(t, "PUT", "/media/ab/y.pcm", "second", tt.fresh, "")
+			s.want(t, "PUT", "/media/ab/x.pcm", "second", tt.replaced, "")
+			s.want(t, "PUT", "/media/ab/folder.pcm", "second", 409, "PATH_OCCUPIED")
+			heal()
+			s.want(t, "GET", "/media/ab/x.pcm", "", 200, tt.stored)
+			s.want(t, "GET", "/metrics", "", 200, fmt.Sprintf("\ntelapi_media_store_objects %d\n", tt.objects))
+			if files := s.files(t); len(files) != tt.objects {
+				t.Errorf("left %v", files)
+			}
 		})
 	}
 	client.CloseIdleConnections()

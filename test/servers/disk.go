@@ -34,11 +34,12 @@ func SmallDisk(t testing.TB, options string) (dir string) {
 	return dir
 }
 
-// FailSyncs has every fsync of a running process fail with an error such as
-// ENOSPC, or only those of one path, until heal is called or the test ends.
-func FailSyncs(t testing.TB, pid int, errno, path string) (heal func()) {
+// FailCalls has every system call of a running process that is listed, such as
+// "fsync", fail with an error such as ENOSPC, or only those that concern one path,
+// until heal is called or the test ends.
+func FailCalls(t testing.TB, pid int, calls, errno, path string) (heal func()) {
 	t.Helper()
-	args := []string{"-f", "-qq", "-o", "/dev/null", "-p", strconv.Itoa(pid), "-e", "trace=fsync", "-e", "inject=fsync:error=" + errno}
+	args := []string{"-f", "-qq", "-o", "/dev/null", "-p", strconv.Itoa(pid), "-e", "trace=" + calls, "-e", "inject=" + calls + ":error=" + errno}
 	if path != "" {
 		args = append(args, "-P", path)
 	}
