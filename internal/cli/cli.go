@@ -89,6 +89,7 @@ All configuration comes from environment variables; docs/configuration.md lists 
 	root.SetIn(c.In)
 	root.SetOut(c.Out)
 	root.SetErr(c.Err)
+	root.SetVersionTemplate("telapi {{.Version}}\n") // as telapi version prints it
 	root.PersistentFlags().BoolVar(&c.json, "json", false, "print JSON, one object per line, and nothing else on stdout")
 	root.AddGroup(
 		&cobra.Group{ID: groupRun, Title: "Run it:"},
