@@ -38,7 +38,7 @@ type Channel struct {
 	outbox  outbox
 
 	news    chan struct{} // there may be something to read
-	audio   chan Delivery
+	audio   chan *wire.ChannelMessage
 	dropped atomic.Int64
 	gone    chan struct{}             // closed when the claim is
 	why     error                     // set before gone is closed
@@ -56,7 +56,7 @@ func newChannel(r *Runtime, id string) *Channel {
 		list: func(ctx context.Context, from string) ([]Delivery, error) {
 			return r.entries(ctx, id, from, readCount+1)
 		},
-		news: make(chan struct{}, 1), audio: make(chan Delivery, maxAudio), gone: make(chan struct{}),
+		news: make(chan struct{}, 1), audio: make(chan *wire.ChannelMessage, maxAudio), gone: make(chan struct{}),
 	}
 	c.outbox.channel = c
 	return c

@@ -42,8 +42,8 @@ func (c *Channel) Receive(ctx context.Context) (Delivery, error) {
 			return Delivery{}, c.why
 		case <-ctx.Done():
 			return Delivery{}, ctx.Err()
-		case d := <-c.audio:
-			return d, nil
+		case message := <-c.audio:
+			return c.heard(message), nil
 		default:
 		}
 		if len(c.unread) > 0 {
@@ -65,12 +65,16 @@ func (c *Channel) Receive(ctx context.Context) (Delivery, error) {
 		select {
 		case <-c.news:
 		case <-time.After(time.Until(due)):
-		case d := <-c.audio:
-			return d, nil
+		case message := <-c.audio:
+			return c.heard(message), nil
 		case <-c.gone:
 		case <-ctx.Done():
 		}
 	}
+}
+
+func (c *Channel) heard(message *wire.ChannelMessage) Delivery {
+	return Delivery{Entry: wire.Entry{Kind: wire.KindFrame, ChannelID: c.ID, At: message.Timestamp, Message: message}}
 }
 
 func (c *Channel) next() (Delivery, error) {
@@ -180,9 +184,8 @@ func (c ear) Message(payload string) {
 	if json.Unmarshal([]byte(payload[1:]), &message) != nil {
 		return
 	}
-	d := Delivery{Entry: wire.Entry{Kind: wire.KindFrame, ChannelID: c.ID, At: message.Timestamp, Message: &message}}
 	select {
-	case c.audio <- d:
+	case c.audio <- &message:
 	default:
 		c.dropped.Add(1)
 	}
