@@ -68,6 +68,9 @@ func NewMedia(ctx context.Context, cfg config.Config, opts Options) (_ *Media, e
 		Log:            m.log,
 		Registry:       m.tele.Registry,
 	})
+	if errors.Is(err, syscall.EWOULDBLOCK) && cfg.MediaRoot == "" {
+		return nil, fmt.Errorf("another telapi runs on the data folder %s: stop it, or give this one a DATA_DIR of its own", cfg.DataDir)
+	}
 	if err != nil {
 		return nil, err
 	}

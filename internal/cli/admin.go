@@ -10,6 +10,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"telapi/internal/app"
+	"telapi/internal/fault"
 	"telapi/internal/ratelimit"
 	"telapi/internal/team"
 )
@@ -38,8 +39,15 @@ func (c *cli) answer(body func(ctx context.Context, o *app.Office, args []string
 }
 
 func group(use, short string, commands ...*cobra.Command) *cobra.Command {
-	g := &cobra.Command{Use: use, GroupID: groupAdmin, Short: short, Args: cobra.NoArgs,
-		RunE: func(cmd *cobra.Command, _ []string) error {
+	var names []string
+	for _, c := range commands {
+		names = append(names, c.Name())
+	}
+	g := &cobra.Command{Use: use, GroupID: groupAdmin, Short: short,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if len(args) > 0 {
+				return fmt.Errorf("unknown command %q: %s has %s", args[0], cmd.CommandPath(), fault.List(names))
+			}
 			return fmt.Errorf("%s needs a command of its own\n\n%s", cmd.CommandPath(), cmd.UsageString())
 		}}
 	g.AddCommand(commands...)

@@ -110,7 +110,7 @@ themselves: the expired every minute, the rest every hour, one server at a time.
 			removed++
 			_ = c.printAs(r, func(w io.Writer) { _, _ = fmt.Fprintf(w, "%-8s %s\n", r.Reason, r.Path) })
 		})
-		if !c.json {
+		if !c.json && (err == nil || removed > 0) {
 			verb := map[bool]string{false: "removed", true: "would be removed"}[*dryRun]
 			_, _ = fmt.Fprintln(c.Out, removed, verb)
 		}

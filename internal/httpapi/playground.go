@@ -85,12 +85,14 @@ func readPages(files fs.FS) map[string]page {
 	return pages
 }
 
-// enterFolder leads to the page with the slash, beside which its files lie.
-func enterFolder(w http.ResponseWriter, r *http.Request, _ auth.Principal) error {
-	w.Header().Set("Location", r.URL.Path+"/")
-	w.Header().Set("Cache-Control", "no-store")
-	w.WriteHeader(http.StatusFound)
-	return nil
+// leadTo sends a browser to a page: with the slash, beside which its files lie.
+func leadTo(folder string) handler {
+	return func(w http.ResponseWriter, _ *http.Request, _ auth.Principal) error {
+		w.Header().Set("Location", folder)
+		w.Header().Set("Cache-Control", "no-store")
+		w.WriteHeader(http.StatusFound)
+		return nil
+	}
 }
 
 // fileOf answers with a file of a page.

@@ -67,6 +67,16 @@ func TestCtrlCEndsDevInOrder(t *testing.T) {
 	}
 }
 
+func TestASecondDevSaysThatTheDataFolderIsTaken(t *testing.T) {
+	t.Parallel()
+	folder := t.TempDir()
+	dev(t, boot.Env{"DATA_DIR": folder})
+	second := boot.StartProcess(t, boot.Env{"DATA_DIR": folder, "TELAPI_PORT": "0"}, "dev")
+	if !second.Ended(20*time.Second) || second.ExitCode() != 1 || !second.Stderr.Has("another telapi runs on the data folder "+folder) {
+		t.Errorf("it says %s", second.Stderr)
+	}
+}
+
 func TestDevWithoutDemoLeavesSessionsToOthers(t *testing.T) {
 	t.Parallel()
 	env := boot.Env{"DATA_DIR": t.TempDir()}

@@ -113,7 +113,7 @@ func TestExitCodesAndStreams(t *testing.T) {
 		{[]string{"nonsense"}, 2, "nonsense"},
 		{[]string{"team"}, 2, "create"},
 		{[]string{"team", "create"}, 2, "Usage: telapi team create NAME"},
-		{[]string{"team", "make"}, 2, "See 'telapi team --help'."},
+		{[]string{"team", "make"}, 2, "\"make\": telapi team has create, "},
 		{[]string{"team", "create", "x", "--colour"}, 2, "--colour"},
 		{[]string{"key", "create", "--team", "tm_x"}, 2, "scope"},
 		{[]string{"team", "show", "tm_none"}, 1, "no team"},
@@ -122,6 +122,7 @@ func TestExitCodesAndStreams(t *testing.T) {
 		{[]string{"limits", "set", "--tier", "moon", "--max", "1"}, 2, "moon"},
 		{[]string{"limits", "set", "--tier", "api", "--max", "0"}, 1, "from 1 to"},
 		{[]string{"quota", "set", "tm_none", "many"}, 2, "many"},
+		{[]string{"media", "gc"}, 1, "TTS_MEDIA_CACHE_BASE_URL"},
 	} {
 		r := telapi(t, env, c.args...)
 		if r.exit != c.exit || !strings.Contains(r.stderr, c.stderr) {

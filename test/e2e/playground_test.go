@@ -23,7 +23,7 @@ var playing = boot.Env{"PLAYGROUND_ENABLED": "true"}
 func TestPlaygroundIsThereOnlyWhereItIsAskedFor(t *testing.T) {
 	for _, env := range []boot.Env{{}, {"PLAYGROUND_ENABLED": "true", "FEATURE_API_ACCESS": "false"}} {
 		i := boot.Start(t, env)
-		for _, path := range []string{"/playground", "/playground/", "/playground/config.json", "/playground/feed", "/docs", "/docs/", "/docs/docs.js"} {
+		for _, path := range []string{"/", "/playground", "/playground/", "/playground/config.json", "/playground/feed", "/docs", "/docs/", "/docs/docs.js"} {
 			resp, body := call(t, i, "GET", path)
 			wantStatus(t, resp, body, 404, code("NOT_FOUND"))
 		}
@@ -33,8 +33,8 @@ func TestPlaygroundIsThereOnlyWhereItIsAskedFor(t *testing.T) {
 func TestPagesReachNothingButTheService(t *testing.T) {
 	i := boot.Start(t, playing)
 	i.Client.CheckRedirect = func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }
-	for _, path := range []string{"/playground", "/docs"} {
-		if resp, _ := call(t, i, "GET", path); resp.StatusCode != 302 || resp.Header.Get("Location") != path+"/" {
+	for path, page := range map[string]string{"/": "/playground/", "/playground": "/playground/", "/docs": "/docs/"} {
+		if resp, _ := call(t, i, "GET", path); resp.StatusCode != 302 || resp.Header.Get("Location") != page {
 			t.Errorf("%s: got %d %s", path, resp.StatusCode, resp.Header.Get("Location"))
 		}
 	}
