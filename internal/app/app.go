@@ -170,6 +170,7 @@ func New(ctx context.Context, cfg config.Config, opts Options) (_ *App, err erro
 		a.connectDatabase,
 		authenticator.Run,
 		limits.Run,
+		func(ctx context.Context) { giveMemoryBack(ctx, 10*time.Second) },
 		func(ctx context.Context) { kv.Subscribe(ctx, authenticator, quotas, limits) },
 	)
 	if a.demo != nil {

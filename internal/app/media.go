@@ -6,18 +6,13 @@ import (
 	"crypto/tls"
 	"errors"
 	"fmt"
-	"math"
 	"net"
 	"path/filepath"
-	"runtime/debug"
-	"runtime/metrics"
 	"strconv"
 	"syscall"
-	"time"
 
 	"telapi/internal/config"
 	"telapi/internal/media"
-	"telapi/internal/pause"
 	"telapi/internal/redact"
 )
 
@@ -83,29 +78,6 @@ func NewMedia(ctx context.Context, cfg config.Config, opts Options) (_ *Media, e
 		m.jobs = append(m.jobs, m.boundMemory)
 	}
 	return m, nil
-}
-
-// boundMemory keeps the heap from growing to twice what the objects take before
-// garbage is collected. The bound gives way to what is in use, by thousands of
-// connections: below that the collector would run all the time. A number in
-// GOMEMLIMIT has the last word.
-func (m *Media) boundMemory(ctx context.Context) {
-	if debug.SetMemoryLimit(-1) != math.MaxInt64 {
-		return
-	}
-	defer debug.SetMemoryLimit(math.MaxInt64)
-	used := []metrics.Sample{{Name: "/gc/heap/live:bytes"}, {Name: "/memory/classes/heap/stacks:bytes"}}
-	for bound := int64(0); ; {
-		metrics.Read(used)
-		needed := max(int64(m.cfg.MediaMemoryBytes), int64(used[0].Value.Uint64()+used[1].Value.Uint64())) //nolint:gosec // memory has fewer bytes
-		if next := needed + needed/4 + 64<<20; next != bound {
-			bound = next
-			debug.SetMemoryLimit(bound)
-		}
-		if pause.For(ctx, time.Second) != nil {
-			return
-		}
-	}
 }
 
 func uploadTokens(cfg config.Config) (tokens []redact.Secret) {

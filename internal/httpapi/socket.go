@@ -32,7 +32,6 @@ var upgrader = websocket.Upgrader{
 	ReadBufferSize:  1024,
 	WriteBufferSize: 1024,
 	WriteBufferPool: &sync.Pool{},
-	Subprotocols:    []string{session.Subprotocol},
 	CheckOrigin:     func(*http.Request) bool { return true }, // checked before, against the endpoint
 }
 
@@ -68,7 +67,13 @@ func (s *Server) openSocket(w http.ResponseWriter, r *http.Request, _ auth.Princ
 		return err
 	}
 	line := &line{}
-	ws, err := upgrader.Upgrade(lineTaker{w, line}, r, http.Header{reqid.Header: w.Header().Values(reqid.Header)})
+	header := http.Header{reqid.Header: w.Header().Values(reqid.Header)}
+	if slices.Contains(websocket.Subprotocols(r), session.Subprotocol) {
+		// The upgrader would choose it too, but keep the client's whole list, which
+		// holds the token, for as long as the socket is open.
+		header.Set("Sec-Websocket-Protocol", session.Subprotocol)
+	}
+	ws, err := upgrader.Upgrade(lineTaker{w, line}, r, header)
 	if err != nil {
 		conn.Close()
 		return fmt.Errorf("upgrade: %w", err)

@@ -50,12 +50,12 @@ func memory(at *site, s settings) error {
 	if err != nil {
 		return err
 	}
-	fmt.Printf("  %-18s %8.0f bytes/socket resident (less than 20480 wanted)\n", "telapi", ours)
+	inRedis := (storedThen - stored) / float64(s.idle)
+	fmt.Printf("  %-18s %8.0f bytes/socket resident\n", "telapi", ours)
+	fmt.Printf("  %-18s %8.0f bytes/session\n", "in Redis", inRedis)
+	fmt.Printf("  %-18s %8.0f bytes (less than 20480 wanted)\n", "in all", ours+inRedis)
 	fmt.Printf("  %-18s %8.0f bytes/socket resident\n", "bare gorilla", bare)
-	fmt.Printf("  %-18s %8.2f\n", "ratio", ours/bare)
-	if at.redisURL != "" {
-		fmt.Printf("  %-18s %8.0f bytes/session\n", "in Redis", (storedThen-stored)/float64(s.idle))
-	}
+	fmt.Printf("  %-18s %8.2f\n", "telapi : bare", ours/bare)
 	return nil
 }
 
