@@ -25,8 +25,12 @@ const (
 // errDamaged is a blob that is not what was stored.
 var errDamaged = errors.New("the blob's checksum is not the one that was kept")
 
-// usable tells whether there is a media service, not known to be away.
-func (s *Service) usable() bool { return s.Blobs != nil && s.Now().UnixNano() >= s.awayTil.Load() }
+// usable tells whether there is a media service, not known to be away. A clock
+// that is set back does not keep it away.
+func (s *Service) usable() bool {
+	left := time.Duration(s.awayTil.Load() - s.Now().UnixNano())
+	return s.Blobs != nil && (left <= 0 || left > awayTime)
+}
 
 // recall returns the wanted row's audio from the cache, checked. A missing
 // variant is made from one that has lost nothing. A blob that is missing or
@@ -117,7 +121,7 @@ func (s *Service) keep(ctx context.Context, made *rendering, e Encoding) {
 		s.Log.WarnContext(ctx, "speech was not kept", "error", err)
 		return
 	}
-	made.row, made.stored = kept, true
+	made.row, made.stored = kept, !kept.expired(s.Now())
 }
 
 // drop forgets a variant whose blob is no good.

@@ -67,10 +67,20 @@ func (s *Service) ready(list []Provider) []Provider {
 	return slices.SortedStableFunc(slices.Values(list), func(a, b Provider) int { return rest(a) - rest(b) })
 }
 
+// turn is until when a provider may be tried again, so that as much time is left
+// for each of those after it.
+func turn(ctx context.Context, providers int) time.Time {
+	end, _ := ctx.Deadline()
+	return time.Now().Add(time.Until(end) / time.Duration(providers))
+}
+
 // synthesize has one provider say something, again where that may help.
-func (s *Service) synthesize(ctx context.Context, p Provider, u Utterance) (sound audio.Sound, err error) {
+func (s *Service) synthesize(ctx context.Context, p Provider, u Utterance, until time.Time) (sound audio.Sound, err error) {
 	for attempt := range s.Retries + 1 {
 		if attempt > 0 {
+			if time.Now().After(until) {
+				break
+			}
 			s.Log.WarnContext(ctx, "a speech provider is tried again", "provider", p.Name(), "error", err)
 			_ = pause.For(ctx, retryPause*time.Duration(attempt))
 		}

@@ -174,6 +174,7 @@ type voice struct {
 	said  atomic.Int64
 	fails atomic.Pointer[error]
 	gate  chan struct{} // nil: speaks at once
+	takes func()        // what goes by meanwhile
 }
 
 func (v *voice) Name() string { return v.name }
@@ -197,6 +198,9 @@ func (v *voice) Synthesize(ctx context.Context, u Utterance) (audio.Sound, error
 		case <-ctx.Done():
 			return audio.Sound{}, ctx.Err()
 		}
+	}
+	if v.takes != nil {
+		v.takes()
 	}
 	if strings.Contains(u.Text, "panic") {
 		panic(u.Text)

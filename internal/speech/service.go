@@ -205,26 +205,30 @@ func (s *Service) find(ctx context.Context, r Request, providers []Provider) (fo
 // under its own name, and may be there already.
 func (s *Service) produce(ctx context.Context, r Request, providers []Provider, keep bool) (rendering, error) {
 	var failures []error
-	for _, p := range s.ready(providers) {
+	list := s.ready(providers)
+	for i, p := range list {
 		row := s.row(r, p)
 		if keep && p != providers[0] {
 			if found, ok, err := s.recall(ctx, row, r.Encoding); ok || err != nil {
 				return found, err
 			}
 		}
-		sound, err := s.synthesize(ctx, p, Utterance{row.Sentence, row.Voice, row.Model, row.Speed})
+		sound, err := s.synthesize(ctx, p, Utterance{row.Sentence, row.Voice, row.Model, row.Speed}, turn(ctx, len(list)-i))
 		switch {
 		case errors.Is(err, context.Canceled):
 			return rendering{}, err
 		case err != nil:
-			failures = append(failures, err)
+			if failures = append(failures, err); ctx.Err() != nil { // no time is left: the others are not to blame
+				return rendering{}, s.exhausted(failures)
+			}
 			continue
 		}
 		s.count(ctx, r, row, false)
-		made := rendering{row: row, made: true}
-		if made.audio, err = s.encode(ctx, sound, r.SampleRate, r.Encoding); err != nil {
+		audio, err := s.encode(ctx, sound, r.SampleRate, r.Encoding)
+		if err != nil {
 			return rendering{}, err
 		}
+		made := rendering{row: s.row(r, p), audio: audio, made: true} // its time begins now
 		if keep {
 			s.metrics.cache.WithLabelValues("miss").Inc()
 			s.keep(ctx, &made, r.Encoding)

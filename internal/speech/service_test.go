@@ -142,6 +142,13 @@ func TestMediaServiceThatIsAwayFailsNothing(t *testing.T) {
 	if a := speak(t, s, `{"text":"known"}`); !a.Cached || a.URL == "" {
 		t.Errorf("known when it is back: %+v", a)
 	}
+	w.setAway(true)
+	speak(t, s, `{"text":"known"}`)
+	w.setAway(false)
+	w.pass(-time.Hour)
+	if a := speak(t, s, `{"text":"known"}`); !a.Cached || a.URL == "" {
+		t.Errorf("known when it is back and the clock was set back: %+v", a)
+	}
 	if a := speak(t, s, `{"text":"new"}`); a.Cached || a.URL == "" {
 		t.Errorf("new when it is back: %+v", a)
 	}
@@ -255,6 +262,75 @@ func TestSpeechRunsOut(t *testing.T) {
 	if a := speak(t, s, `{"text":"abc"}`); a.Cached || !a.ExpiresAt.IsZero() {
 		t.Errorf("after its end: %+v", a)
 	}
+}
+
+// slowBlobs is a media service that takes its time to answer.
+type slowBlobs struct {
+	*world
+	takes time.Duration
+}
+
+func (b slowBlobs) Get(ctx context.Context, path string, ask Conditions) (Blob, error) {
+	b.pass(b.takes)
+	return b.world.Get(ctx, path, ask)
+}
+
+func (b slowBlobs) Put(ctx context.Context, path string, content []byte) error {
+	b.pass(b.takes)
+	return b.world.Put(ctx, path, content)
+}
+
+func TestNoAgeIsNegativeWhenSpeechRunsOutWhileItIsOpened(t *testing.T) {
+	w := newWorld()
+	s := w.service(t, &voice{name: "primary"})
+	a := speak(t, s, `{"text":"abc","ttl":60}`)
+	w.pass(59 * time.Second)
+	s.Blobs = slowBlobs{w, 3 * time.Second}
+	blob, err := s.Open(t.Context(), "t1", a.Hash+".alaw", Conditions{})
+	if err != nil || blob.Headers["Cache-Control"] != "private, max-age=0" {
+		t.Errorf("%v, %v", blob.Headers, err)
+	}
+}
+
+// A sentence may take longer to make than it is to be kept.
+func TestWhatIsKeptForAMomentIsThereWhenTheAnswerSaysSo(t *testing.T) {
+	w := newWorld()
+	slow := &voice{name: "primary", takes: func() { w.pass(5 * time.Second) }}
+	s := w.service(t, slow)
+	a := speak(t, s, `{"text":"abc","ttl":2}`)
+	if !a.ExpiresAt.Equal(w.now().Add(2 * time.Second)) {
+		t.Errorf("at %v it says %+v", w.now(), a)
+	}
+	listen(t, s, a.URL)
+	if a := speak(t, s, `{"text":"abc","encoding":"pcm"}`); a.ExpiresAt.IsZero() { // the first ran out meanwhile
+		listen(t, s, a.URL)
+	} else {
+		t.Errorf("beside what ran out: %+v", a)
+	}
+	s.Blobs = slowBlobs{w, 3 * time.Second}
+	if a := speak(t, s, `{"text":"def","ttl":2}`); a.URL != "" || len(a.Audio) == 0 || !a.ExpiresAt.IsZero() {
+		t.Errorf("over before it was stored: %+v", a)
+	}
+}
+
+func TestAnotherProviderHasTimeLeftHoweverOftenOneIsTried(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w, f := newWorld(), &voice{name: "fallback"}
+		p := (&voice{name: "primary", takes: func() { time.Sleep(5 * time.Second) }}).fail(errDown)
+		s := w.service(t, p, f)
+		s.Retries = 10
+		for _, body := range []string{`{"text":"abc"}`, `{"text":"abc","disableCache":true}`} {
+			w.pass(time.Minute)
+			if a := speak(t, s, body); a.Provider != "fallback" {
+				t.Errorf("%s: %+v", body, a)
+			}
+		}
+		w.pass(time.Minute)
+		p.takes = func() { time.Sleep(flightTime) }
+		if _, err := s.Speak(t.Context(), "t1", []byte(`{"text":"def"}`)); !fault.Is(err, fault.ServiceUnavailable) || f.said.Load() != 2 {
+			t.Errorf("without time left: %v, and the fallback was asked %d times", err, f.said.Load())
+		}
+	})
 }
 
 func TestFallbackIsKeptUnderItsOwnName(t *testing.T) {
