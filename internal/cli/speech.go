@@ -181,7 +181,8 @@ func (p *progress) show(r warmed) error {
 
 const (
 	askedAtOnce = 4
-	maxTries    = 10 // of a server that is busy or away
+	maxTries    = 10              // of a server that is busy or away
+	longestWait = 2 * time.Minute // before the next one: nobody wants to wait for tomorrow's quota
 )
 
 // speaker asks a running server for speech.
@@ -203,7 +204,7 @@ func (s *speaker) say(ctx context.Context, line sentence) (warmed, error) {
 			return warmed{Line: line.line, Answer: a}, nil
 		case !errors.As(err, &refusal), refusal.Code == fault.Unauthorized, refusal.Code == fault.Forbidden:
 			return warmed{}, err
-		case refusal.RetryAfter == 0 || try == maxTries:
+		case refusal.RetryAfter == 0, refusal.RetryAfter > longestWait, try == maxTries:
 			return warmed{Line: line.line, Error: refusal.Message}, nil
 		}
 		if err := pause.For(ctx, refusal.RetryAfter); err != nil {

@@ -1,6 +1,8 @@
 package e2e
 
 import (
+	"net/http"
+	"net/http/httptest"
 	"os"
 	"path/filepath"
 	"strings"
@@ -47,6 +49,15 @@ func TestListOfSentencesWarmsTheCache(t *testing.T) {
 		if out := warm(args...); out.exit != 1 || strings.Count(out.stderr, "\n") != 1 || out.stdout != "" {
 			t.Errorf("%s: %+v", what, out)
 		}
+	}
+	tomorrow := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		w.Header().Set("Retry-After", "3600")
+		w.WriteHeader(http.StatusTooManyRequests)
+		_, _ = w.Write([]byte(`{"error":{"code":"RATE_LIMIT_EXCEEDED","message":"The quota is used up."}}`))
+	}))
+	defer tomorrow.Close()
+	if out := warm(list, "--key", own.key, "--url", tomorrow.URL); out.exit != 1 || strings.Count(out.stderr, "The quota is used up.") != 3 {
+		t.Errorf("when nothing is left for today: %+v", out)
 	}
 	media.Stop()
 	if out := warm(write("more.txt", "One more\n"), "--key", own.key); out.exit != 1 || !strings.Contains(out.stderr, "not kept") {
