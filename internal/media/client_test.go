@@ -39,8 +39,11 @@ func TestRequestsAsTheyAreSent(t *testing.T) {
 	var got string
 	c, _ := client(t, func(w http.ResponseWriter, r *http.Request) {
 		body, _ := io.ReadAll(r.Body)
-		got = fmt.Sprintf("%s %s auth=%q range=%q body=%q", r.Method, r.URL, r.Header.Get("Authorization"),
-			r.Header.Get("Range")+r.Header.Get("If-None-Match")+r.Header.Get("If-Unmodified-Since"), body)
+		var asked []string
+		for _, name := range []string{"Range", "If-Range", "If-Match", "If-None-Match", "If-Modified-Since", "If-Unmodified-Since"} {
+			asked = append(asked, r.Header[name]...)
+		}
+		got = fmt.Sprintf("%s %s auth=%q asked=%v body=%q", r.Method, r.URL, r.Header.Get("Authorization"), asked, body)
 		w.WriteHeader(map[string]int{"PUT": 201, "DELETE": 204}[r.Method] + map[bool]int{true: 200}[r.Method == "GET"])
 	})
 	for _, tt := range []struct {
@@ -49,23 +52,23 @@ func TestRequestsAsTheyAreSent(t *testing.T) {
 		want string
 	}{
 		{"get", func(ctx context.Context) error {
-			blob, err := c.Get(ctx, "ab/abc.alaw", speech.Conditions{Range: "bytes=0-9", IfNoneMatch: `"x"`})
+			blob, err := c.Get(ctx, "ab/abc.alaw", speech.Conditions{Range: "bytes=0-9", IfRange: "a", IfMatch: "b", IfNoneMatch: "c", IfModifiedSince: "d", IfUnmodifiedSince: "e"})
 			if err == nil {
 				err = blob.Body.Close()
 			}
 			return err
-		}, `GET /base/media/ab/abc.alaw auth="" range="bytes=0-9\"x\"" body=""`},
+		}, `GET /base/media/ab/abc.alaw auth="" asked=[bytes=0-9 a b c d e] body=""`},
 		{"put", func(ctx context.Context) error { return c.Put(ctx, "ab/abc.pcm", []byte("audio")) },
-			`PUT /base/media/ab/abc.pcm auth="Bearer upload-token" range="" body="audio"`},
+			`PUT /base/media/ab/abc.pcm auth="Bearer upload-token" asked=[] body="audio"`},
 		{"delete", func(ctx context.Context) error { return c.Delete(ctx, "ab/abc.pcm") },
-			`DELETE /base/media/ab/abc.pcm auth="Bearer upload-token" range="" body=""`},
+			`DELETE /base/media/ab/abc.pcm auth="Bearer upload-token" asked=[] body=""`},
 		{"delete what was not stored anew", func(ctx context.Context) error {
 			_, err := c.DeleteOld(ctx, "ab/abc.pcm", time.Unix(1, 999e6))
 			return err
-		}, `DELETE /base/media/ab/abc.pcm auth="Bearer upload-token" range="Thu, 01 Jan 1970 00:00:01 GMT" body=""`},
+		}, `DELETE /base/media/ab/abc.pcm auth="Bearer upload-token" asked=[Thu, 01 Jan 1970 00:00:01 GMT] body=""`},
 		{"list", func(ctx context.Context) error { _, err := c.List(ctx, "ab/x y.pcm", 7); return err },
-			`GET /base/media?after=ab%2Fx+y.pcm&limit=7 auth="Bearer upload-token" range="" body=""`},
-		{"health", c.Ping, `GET /base/health auth="" range="" body=""`},
+			`GET /base/media?after=ab%2Fx+y.pcm&limit=7 auth="Bearer upload-token" asked=[] body=""`},
+		{"health", c.Ping, `GET /base/health auth="" asked=[] body=""`},
 	} {
 		if err := tt.ask(t.Context()); err != nil || got != tt.want {
 			t.Errorf("%s: %v\ngot  %s\nwant %s", tt.name, err, got, tt.want)
@@ -75,7 +78,10 @@ func TestRequestsAsTheyAreSent(t *testing.T) {
 
 func TestAwayIsToldApartFromNotThere(t *testing.T) {
 	status := 0
-	c, server := client(t, func(w http.ResponseWriter, _ *http.Request) {
+	c, server := client(t, func(w http.ResponseWriter, r *http.Request) {
+		if r.URL.Path == "/elsewhere" {
+			t.Error("somebody else is asked, with the token")
+		}
 		w.Header().Set("Location", "/elsewhere")
 		w.WriteHeader(status)
 	})

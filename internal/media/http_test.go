@@ -114,7 +114,7 @@ func TestSeveralRangesComeAsParts(t *testing.T) {
 }
 
 func TestChanges(t *testing.T) {
-	s := start(t, media.Options{UploadTokens: tokens(token, "the-one-before"), MaxObjectBytes: 100, MemoryBytes: 1 << 20}, nil)
+	s := start(t, media.Options{UploadTokens: tokens(token, "the-one-before"), MetricsToken: "scraping", MaxObjectBytes: 100, MemoryBytes: 1 << 20}, nil)
 	tag := s.mustPut(object, content)
 	bearer := []string{"Authorization", "Bearer " + token}
 	with := func(more ...string) []string { return append(more, bearer...) }
@@ -159,6 +159,9 @@ func TestChanges(t *testing.T) {
 		{"a listing", "GET", "/media?after=ab/empty.pcm&limit=5", "", bearer, 200, `{"path":"ab/missing.pcm","bytes":3,`},
 		{"a listing without bounds", "GET", "/media?limit=0", "", bearer, 400, "limit"},
 		{"health", "GET", "/health", "", nil, 200, "ok"},
+		{"metrics without a token", "GET", "/metrics", "", nil, 401, "UNAUTHORIZED"},
+		{"metrics with another token", "GET", "/metrics", "", bearer, 401, "UNAUTHORIZED"},
+		{"metrics", "GET", "/metrics", "", []string{"Authorization", "Bearer scraping"}, 200, "telapi_media_store_objects 2"},
 	} {
 		resp, body := s.ask(tt.method, tt.path, tt.body, tt.header...)
 		if resp.StatusCode != tt.status || !strings.Contains(body, tt.says) {

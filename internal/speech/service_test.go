@@ -326,7 +326,7 @@ func TestAnotherProviderHasTimeLeftHoweverOftenOneIsTried(t *testing.T) {
 			}
 		}
 		w.pass(time.Minute)
-		p.takes = func() { time.Sleep(flightTime) }
+		p.takes = func() { time.Sleep(flightTime + time.Second) }
 		if _, err := s.Speak(t.Context(), "t1", []byte(`{"text":"def"}`)); !fault.Is(err, fault.ServiceUnavailable) || f.said.Load() != 2 {
 			t.Errorf("without time left: %v, and the fallback was asked %d times", err, f.said.Load())
 		}

@@ -63,8 +63,11 @@ func StartProcess(t testing.TB, env Env, args ...string) *Process {
 	p := &Process{Cmd: exec.Command(path, args...), Stderr: &Log{}, done: make(chan struct{})}
 	p.Cmd.Env = Environ(env)
 	p.Cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
-	p.Cmd.Stderr = p.Stderr
 	stdout, err := p.Cmd.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	stderr, err := p.Cmd.StderrPipe()
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -73,8 +76,9 @@ func StartProcess(t testing.TB, env Env, args ...string) *Process {
 		t.Fatal(err)
 	}
 	go func() {
+		defer close(p.done)
+		_, _ = io.Copy(p.Stderr, stderr) // to its last word
 		p.state, _ = p.Cmd.Process.Wait()
-		close(p.done)
 	}()
 	t.Cleanup(func() {
 		_ = p.Cmd.Process.Kill()

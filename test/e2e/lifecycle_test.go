@@ -66,8 +66,8 @@ func TestSIGTERMDrains(t *testing.T) {
 	if !p.Ended(15 * time.Second) {
 		t.Fatal("still running")
 	}
-	if code := p.Cmd.ProcessState; code != nil && !code.Success() {
-		t.Errorf("ended with %v", code)
+	if code := p.ExitCode(); code != 0 {
+		t.Errorf("ended with %d", code)
 	}
 	if !p.Stderr.Has("drained") {
 		t.Error("the log does not say that it drained")

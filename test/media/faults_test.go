@@ -130,7 +130,8 @@ func TestFullDisk(t *testing.T) {
 
 // The disk takes the bytes and then cannot keep them: whichever sync fails, of
 // the file, of its shard or of a new shard in the root, the upload is refused and
-// leaves nothing that a crash could take back.
+// leaves nothing that a crash could take back. Nor is a removal confirmed that one
+// could undo.
 func TestDiskThatCannotKeepItsWord(t *testing.T) {
 	for _, tt := range []struct {
 		name, error  string
@@ -139,19 +140,21 @@ func TestDiskThatCannotKeepItsWord(t *testing.T) {
 		stored       string
 		newInShard   int
 		newWithShard int
+		deleted      int
 		env          boot.Env
 	}{
-		{"the file", "ENOSPC", "", 507, "first", 507, 507, nil},
-		{"over quota", "EDQUOT", "", 507, "first", 507, 507, nil},
-		{"a broken disk", "EIO", "", 500, "first", 500, 500, nil},
-		{"the shard", "ENOSPC", "ab", 507, "NOT_FOUND", 507, 201, nil}, // nobody can know which of the two a crash would leave
-		{"the root", "ENOSPC", ".", 204, "second", 201, 507, nil},
-		{"nothing, as none is asked for", "EIO", "", 204, "second", 201, 201, boot.Env{"MEDIA_SYNC": "false"}},
+		{"the file", "ENOSPC", "", 507, "first", 507, 507, 500, nil},
+		{"over quota", "EDQUOT", "", 507, "first", 507, 507, 500, nil},
+		{"a broken disk", "EIO", "", 500, "first", 500, 500, 500, nil},
+		{"the shard", "ENOSPC", "ab", 507, "NOT_FOUND", 507, 201, 500, nil}, // nobody can know which of the two a crash would leave
+		{"the root", "ENOSPC", ".", 204, "second", 201, 507, 204, nil},
+		{"nothing, as none is asked for", "EIO", "", 204, "second", 201, 201, 204, boot.Env{"MEDIA_SYNC": "false"}},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			s := start(t, t.TempDir(), tt.env)
 			s.want(t, "PUT", "/media/ab/x.pcm", "first", 201, "")
 			s.want(t, "GET", "/media/ab/x.pcm", "", 200, "first") // into memory
+			s.want(t, "PUT", "/media/ab/old.pcm", "old", 201, "")
 			path := ""
 			if tt.path != "" {
 				path = filepath.Join(s.root, tt.path)
@@ -164,7 +167,9 @@ func TestDiskThatCannotKeepItsWord(t *testing.T) {
 					t.Errorf("%s: left %v", path, s.files(t))
 				}
 			}
+			s.want(t, "DELETE", "/media/ab/old.pcm", "", tt.deleted, "")
 			heal()
+			s.want(t, "GET", "/media/ab/old.pcm", "", 404, "")
 			_, text := s.ask("GET", "/media/ab/x.pcm", "")
 			if !strings.Contains(text, tt.stored) {
 				t.Errorf("stored %s, want %s", text, tt.stored)
@@ -266,7 +271,7 @@ func TestDrain(t *testing.T) {
 	if err != nil || !strings.HasPrefix(string(answer), "HTTP/1.1 201") {
 		t.Errorf("%v %s", err, answer)
 	}
-	if !s.Ended(15*time.Second) || s.Cmd.ProcessState != nil && !s.Cmd.ProcessState.Success() {
+	if !s.Ended(15*time.Second) || s.ExitCode() != 0 {
 		t.Error("it does not end, or not in order")
 	}
 	if got := read(t, filepath.Join(s.root, "ab/x.pcm")); got != "second" {
