@@ -25,8 +25,8 @@ func openPostgres(dsn redact.Secret) (*sql.DB, engine, error) {
 	// A server hardly queries in its steady state, and PostgreSQL allows 100
 	// connections by default: several servers must fit with room to spare.
 	db.SetMaxOpenConns(16)
-	db.SetMaxIdleConns(4)
-	db.SetConnMaxIdleTime(5 * time.Minute)
+	db.SetMaxIdleConns(16) // opening one costs PostgreSQL more than a hundred queries: a rush must not do so for each
+	db.SetConnMaxIdleTime(time.Minute)
 	db.SetConnMaxLifetime(30 * time.Minute) // so that a moved address is noticed
 	address := config.Host
 	if !strings.HasPrefix(address, "/") {
