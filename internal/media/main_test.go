@@ -28,6 +28,7 @@ type service struct {
 	addr   string
 	root   string
 	client *http.Client
+	drain  func()
 	end    func()
 }
 
@@ -43,7 +44,9 @@ func start(t *testing.T, o media.Options, secure *tls.Config) *service {
 	if o.Registry == nil {
 		o.Registry = prometheus.NewRegistry()
 	}
-	o.Log = slog.New(slog.DiscardHandler)
+	if o.Log == nil {
+		o.Log = slog.New(slog.DiscardHandler)
+	}
 	s, err := media.New(o)
 	if err != nil {
 		t.Fatal(err)
@@ -56,7 +59,7 @@ func start(t *testing.T, o media.Options, secure *tls.Config) *service {
 	go func() { served <- s.Serve(l, secure) }()
 	transport := &http.Transport{MaxIdleConnsPerHost: 64, DisableCompression: true}
 	ended := false
-	run := &service{t: t, addr: l.Addr().String(), root: o.Root, client: &http.Client{Transport: transport}}
+	run := &service{t: t, addr: l.Addr().String(), root: o.Root, client: &http.Client{Transport: transport}, drain: s.Drain}
 	run.end = func() {
 		if ended {
 			return

@@ -135,6 +135,12 @@ func TestFailedBatchOfUsageCountsNothing(t *testing.T) {
 	})
 }
 
+func TestADayIsOneOfUTCWhereverTheServerStands(t *testing.T) {
+	if got := day(time.Date(2026, 11, 15, 0, 30, 0, 0, time.FixedZone("CET", 60*60))); got != "2026-11-14" {
+		t.Errorf("half past midnight in Berlin is on %s", got)
+	}
+}
+
 func TestReportIsCountedOnce(t *testing.T) {
 	onBoth(t, func(t *testing.T, s *Store) {
 		var reports []wire.SpeechReport

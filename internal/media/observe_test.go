@@ -1,0 +1,81 @@
+package media_test
+
+import (
+	"bytes"
+	"log/slog"
+	"strings"
+	"testing"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"telapi/internal/media"
+)
+
+// What is said of requests is complete once the service has ended.
+func TestEveryRequestIsInTheLogOfWhoAsksForIt(t *testing.T) {
+	for level, want := range map[slog.Level]map[string]int{
+		slog.LevelDebug: {
+			`"method":"PUT","path":"/media/ab/greeting.alaw","status":201,"bytes":0,`:  1,
+			`"method":"PUT","path":"/media/ab/greeting.alaw","status":401,`:            1,
+			`"method":"GET","path":"/media/ab/greeting.alaw","status":200,"bytes":20,`: 2,
+			`"memory":true`: 1,
+			`"method":"GET","path":"/media/ab/none.alaw","status":404,`: 1,
+		},
+		slog.LevelInfo: {`"method"`: 0},
+	} {
+		var log bytes.Buffer
+		s := start(t, media.Options{
+			MemoryBytes: 1 << 20, UploadTokens: tokens(token), Log: slog.New(slog.NewJSONHandler(&log, &slog.HandlerOptions{Level: level})),
+		}, nil)
+		s.mustPut(object, content)
+		s.ask("GET", object, "")
+		s.ask("GET", object+"?from-disk", "")
+		s.ask("GET", "/media/ab/none.alaw", "")
+		s.ask("PUT", object, "x", "Authorization", "Bearer another-token")
+		s.end()
+		for line, times := range want {
+			if got := strings.Count(log.String(), line); got != times {
+				t.Errorf("%v: %d times %s in\n%s", level, got, line, &log)
+			}
+		}
+		if strings.Contains(log.String(), token) || strings.Contains(log.String(), "another-token") {
+			t.Errorf("a token is in the log:\n%s", &log)
+		}
+	}
+}
+
+func TestBytesAreCountedWhereverTheyAreSentFrom(t *testing.T) {
+	registry := prometheus.NewRegistry()
+	s := start(t, media.Options{MemoryBytes: 1 << 20, UploadTokens: tokens(token), Registry: registry}, nil)
+	s.mustPut(object, content)
+	s.ask("GET", object, "")
+	s.ask("GET", object+"?from-disk", "")
+	s.ask("GET", object, "", "Range", "bytes=0-2")
+	s.end()
+	families, err := registry.Gather()
+	if err != nil {
+		t.Fatal(err)
+	}
+	moved := map[string]float64{}
+	for _, family := range families {
+		if family.GetName() == "telapi_media_bytes_total" {
+			for _, m := range family.GetMetric() {
+				moved[m.GetLabel()[0].GetValue()] = m.GetCounter().GetValue()
+			}
+		}
+	}
+	if moved["in"] != 20 || moved["out"] != 43 {
+		t.Errorf("bytes %v", moved)
+	}
+}
+
+func TestADrainingServiceSaysSoAndLetsItsClientsGo(t *testing.T) {
+	s := start(t, media.Options{}, nil)
+	if resp, body := s.ask("GET", "/health", ""); resp.StatusCode != 200 || body != "ok" || resp.Close {
+		t.Errorf("before: %d %q, close %v", resp.StatusCode, body, resp.Close)
+	}
+	s.drain()
+	if resp, body := s.ask("GET", "/health", ""); resp.StatusCode != 503 || body != "draining" || !resp.Close {
+		t.Errorf("then: %d %q, close %v", resp.StatusCode, body, resp.Close)
+	}
+}
