@@ -1,6 +1,7 @@
 package sqlstore
 
 import (
+	"database/sql"
 	"fmt"
 	"reflect"
 	"strings"
@@ -66,10 +67,16 @@ func TestSpeechIsKeptVariantByVariant(t *testing.T) {
 		if _, err := s.Speech(ctx, sentence1.Hash); !fault.Is(err, fault.NotFound) {
 			t.Errorf("a row without variants is still there: %v", err)
 		}
-		var variants string
-		save(sentence1)
-		if err := s.db.QueryRowContext(ctx, `SELECT variants FROM tts_media_cache`).Scan(&variants); err != nil || variants != `["alaw"]` {
-			t.Errorf("variants are stored as %s, %v", variants, err)
+		// Others read the table too.
+		forGood := with(sentence1, func(r *speech.Row) { r.Hash, r.ExpiresAt = strings.Repeat("cd", 32), time.Time{} })
+		for want, r := range map[string]speech.Row{`["alaw"] 60`: sentence1, `["alaw"] 0`: forGood} {
+			var variants string
+			var ttl sql.NullInt64
+			_, saved := s.SaveSpeech(ctx, r)
+			err := s.db.QueryRowContext(ctx, `SELECT variants, ttl FROM tts_media_cache WHERE hash = $1`, r.Hash).Scan(&variants, &ttl)
+			if got := fmt.Sprint(variants, " ", ttl.Int64); saved != nil || err != nil || got != want || ttl.Valid == r.ExpiresAt.IsZero() {
+				t.Errorf("variants and ttl are stored as %s, want %s; %v, %v", got, want, saved, err)
+			}
 		}
 		if _, err := s.SaveSpeech(ctx, with(sentence1, func(r *speech.Row) { r.Voice = "\x00" })); !fault.Is(err, fault.Validation) {
 			t.Errorf("a NUL: %v", err)
