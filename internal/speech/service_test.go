@@ -209,6 +209,9 @@ func TestBadBlobIsDroppedAndMadeAgain(t *testing.T) {
 			if got, err := io.ReadAll(blob.Body); err == nil || len(got) >= len(sound) {
 				t.Errorf("%s: a listener got %d of %d bytes, %v", what, len(got), len(sound), err)
 			}
+			if left := w.stored(); len(left) > 0 {
+				t.Errorf("%s: %v is still there", what, left)
+			}
 		}
 		if again := speak(t, s, `{"text":"abc"}`); again.Cached || again.URL != good.URL || !bytes.Equal(listen(t, s, again.URL), sound) {
 			t.Errorf("%s: %+v", what, again)

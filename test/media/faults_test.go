@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"io"
 	"net"
+	"net/http"
 	"os"
 	"path/filepath"
 	"strings"
@@ -247,6 +248,25 @@ func TestAnOpenDoorIsWarnedOf(t *testing.T) {
 	}
 	if s := start(t, t.TempDir(), nil); s.Stderr.Has(warning) {
 		t.Error("on a loopback address there is nothing to warn of")
+	}
+}
+
+func TestTheTokenBeforeIsGoodWhileClientsChangeOver(t *testing.T) {
+	s := start(t, t.TempDir(), boot.Env{"MEDIA_UPLOAD_TOKEN": "new", "MEDIA_UPLOAD_TOKEN_PREVIOUS": "old"})
+	for token, status := range map[string]int{"new": 201, "old": 201, "older": 401} {
+		req, err := http.NewRequest(http.MethodPut, s.url+"/media/ab/"+token+".pcm", strings.NewReader("x"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		req.Header.Set("Authorization", "Bearer "+token)
+		resp, err := client.Do(req)
+		if err != nil {
+			t.Fatal(err)
+		}
+		_ = resp.Body.Close()
+		if resp.StatusCode != status {
+			t.Errorf("with the token %q: %d, want %d", token, resp.StatusCode, status)
+		}
 	}
 }
 
