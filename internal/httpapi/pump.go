@@ -63,6 +63,7 @@ func (p *pump) run() {
 			p.noteClosed(channel.CloseTooBig) // the library has told the peer
 		}
 		if err != nil {
+			p.channel.Flush(p.sockets.ctx) // what came before the end, with it
 			return
 		}
 		p.noteHeard()

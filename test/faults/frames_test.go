@@ -3,6 +3,7 @@ package faults
 import (
 	"encoding/binary"
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -140,6 +141,28 @@ func TestFramesAreBounded(t *testing.T) {
 		b.Write("{\"type\":\"\xff\"}")
 		if code := b.CloseCode(); code != 1007 {
 			t.Errorf("no UTF-8: closed with %d", code)
+		}
+	})
+}
+
+// A page that says good-bye and closes its socket is heard, though the network
+// brings both at once.
+func TestLastFrameBeforeACloseReachesTheRuntime(t *testing.T) {
+	backends(t, nil, func(t *testing.T, p *place) {
+		b, _, ch := p.conversation(t)
+		last := fragment(true, talk.Frame("chat", b.Session, uuid.NewString(), "chat", `{"text":"good-bye"}`))
+		last[0] |= 0x80 // it is whole
+		closing := []byte{0x80 | websocket.CloseMessage, 0x80 | 2, 0, 0, 0, 0, 0x03, 0xe8}
+		if _, err := b.Conn.NetConn().Write(append(last, closing...)); err != nil {
+			t.Fatal(err)
+		}
+		var story []string
+		for !slices.Contains(story, "disconnected") {
+			e := talk.Receive(t, ch)
+			story = append(story, string(e.Kind), e.Event)
+		}
+		if !slices.Contains(story, string(wire.KindFrame)) {
+			t.Errorf("the runtime was told %q", story)
 		}
 	})
 }
