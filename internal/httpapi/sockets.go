@@ -21,10 +21,9 @@ type sockets struct {
 	closed  *prometheus.CounterVec
 	dropped prometheus.Counter
 
-	mu       sync.Mutex
-	all      map[*pump]struct{}
-	draining bool
-	gone     sync.WaitGroup
+	mu   sync.Mutex
+	all  map[*pump]struct{}
+	gone context.CancelFunc // called when no socket is left; nil: there is no drain
 }
 
 func newSockets(registry prometheus.Registerer) *sockets {
@@ -46,9 +45,8 @@ func (s *sockets) add(p *pump) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.all[p] = struct{}{}
-	s.gone.Add(1)
 	s.open.Inc()
-	if s.draining {
+	if s.gone != nil {
 		p.Close(channel.CloseRestart)
 	}
 }
@@ -59,7 +57,14 @@ func (s *sockets) remove(p *pump, code channel.CloseCode) {
 	delete(s.all, p)
 	s.open.Dec()
 	s.closed.WithLabelValues(strconv.Itoa(int(code))).Inc()
-	s.gone.Done()
+	s.noteGone()
+}
+
+// noteGone ends the drain with the last socket. The caller holds mu.
+func (s *sockets) noteGone() {
+	if s.gone != nil && len(s.all) == 0 {
+		s.gone()
+	}
 }
 
 // cut ends a session's socket as a lost network does, without a close frame;
@@ -77,22 +82,16 @@ func (s *sockets) cut(sessionID string) bool {
 }
 
 // Drain ends every answer that would go on, and closes every socket with
-// "restart", spread over a window so that the other instances are not stormed, and waits until all are gone or ctx ends.
+// "restart", spread over a window so that the other instances are not stormed, and
+// waits until all are gone or ctx ends.
 func (s *Server) Drain(ctx context.Context, window time.Duration) {
 	s.endStreams()
 	s.sockets.mu.Lock()
-	s.sockets.draining = true
+	ctx, s.sockets.gone = context.WithCancel(ctx)
 	for p := range s.sockets.all {
 		time.AfterFunc(rand.N(window+1), func() { p.Close(channel.CloseRestart) }) //nolint:gosec // jitter, not a secret
 	}
+	s.sockets.noteGone()
 	s.sockets.mu.Unlock()
-	done := make(chan struct{})
-	go func() {
-		s.sockets.gone.Wait()
-		close(done)
-	}()
-	select {
-	case <-done:
-	case <-ctx.Done():
-	}
+	<-ctx.Done()
 }
