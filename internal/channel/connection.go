@@ -31,8 +31,8 @@ type Socket interface {
 	Close(code CloseCode)
 }
 
-// Connection is one socket's part in a session. Handle and Flush, and Beat, are
-// called by the socket, one at a time each; Live's methods by the hub.
+// Connection is one socket's part in a session. Handle and Flush are called by the
+// socket, one at a time, Beat by anybody, Live's methods by the hub.
 type Connection struct {
 	service  *Service
 	session  Info
@@ -51,6 +51,7 @@ type Connection struct {
 	position   Cursor // of the last message that was queued
 	recovering bool
 	behind     bool // something came that could not be delivered in its place
+	doubted    bool // what was heard before it was started may mean its end
 }
 
 func newConnection(s *Service, session Info, id string) *Connection {
@@ -86,6 +87,9 @@ func (c *Connection) Start(socket Socket) {
 	if c.behind {
 		c.catchUp()
 	}
+	if c.doubted {
+		c.confirm()
+	}
 }
 
 // Close ends the connection's part. It is called once the socket is gone.
@@ -106,7 +110,8 @@ func (c *Connection) UntilBeat() time.Duration {
 }
 
 // Beat is called with every ping: it keeps the session in this connection's
-// hands. While the store is away the socket stays, for the lease may outlast it.
+// hands, and ends a connection that has lost it. While the store is away the
+// socket stays, for the lease may outlast it.
 func (c *Connection) Beat(ctx context.Context) {
 	if !c.service.now().Before(c.session.ExpiresAt) {
 		c.close(CloseTimeOver)
@@ -151,9 +156,11 @@ func (c *Connection) reply(t wire.MessageType, payload any) {
 func (c *Connection) close(code CloseCode) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.socket != nil {
-		c.socket.Close(code)
+	if c.socket == nil {
+		c.doubted = true
+		return
 	}
+	c.socket.Close(code)
 }
 
 // send queues frames of one type. The caller holds mu.

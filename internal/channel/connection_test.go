@@ -346,3 +346,32 @@ func TestHeartbeatEndsWhatIsOver(t *testing.T) {
 		t.Errorf("over its time: closed with %d", w.code)
 	}
 }
+
+// Notices come by another way than answers of the store: one that is heard before
+// the socket is there, or that is older than the connection's own turn, says
+// nothing for sure.
+func TestConnectionEndsWhenItIsReplacedWheneverItHearsOfIt(t *testing.T) {
+	for outcome, want := range map[Outcome]CloseCode{Owned: 0, NotOwner: CloseReplaced, Ended: CloseEnded} {
+		for _, early := range []bool{true, false} {
+			synctest.Test(t, func(t *testing.T) {
+				m := &memory{outcome: outcome, whole: true}
+				c, w := openConnection(t, m, "")
+				if !early {
+					c.Start(w)
+				}
+				m.live.Replaced("another")
+				if outcome == Ended && early {
+					m.live.Closed("over")
+				}
+				synctest.Wait()
+				if early {
+					c.Start(w)
+				}
+				synctest.Wait()
+				if w.code != want {
+					t.Errorf("%s, heard early: %t: closed with %d, want %d", outcome, early, w.code, want)
+				}
+			})
+		}
+	}
+}

@@ -51,11 +51,27 @@ func (c *Connection) Audio(json []byte) {
 	}
 }
 
-// Replaced ends this connection, unless it is the one that did it.
+// Replaced ends this connection, unless it is the one that did it, or came after
+// that one: a notice may be heard later than the store's answer to what followed.
 func (c *Connection) Replaced(connectionID string) {
-	if connectionID != c.id {
-		c.close(CloseReplaced)
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	switch {
+	case connectionID == c.id:
+	case c.socket == nil:
+		c.doubted = true
+	default:
+		c.confirm()
 	}
+}
+
+// confirm asks the store whether the session is still this connection's.
+func (c *Connection) confirm() {
+	go func() { // the hub must not wait for the store
+		ctx, cancel := context.WithTimeout(context.Background(), storeTimeout)
+		defer cancel()
+		c.Beat(ctx)
+	}()
 }
 
 // Closed ends the connection with its channel.

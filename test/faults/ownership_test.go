@@ -3,10 +3,12 @@ package faults
 import (
 	"net/http"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
 	"github.com/google/uuid"
+	"github.com/gorilla/websocket"
 
 	"telapi/callruntime"
 	"telapi/callruntime/wire"
@@ -119,6 +121,71 @@ func TestSecondConnectionOnAnotherInstance(t *testing.T) {
 			return err == nil
 		})
 	})
+}
+
+// Of connections that come at the same moment, to any instance, one has the
+// session and all others are told so.
+func TestOfSimultaneousConnectionsOneStays(t *testing.T) {
+	env, _ := realStores(t)
+	p := newPlace(t, env)
+	at := []*boot.Instance{p.Instance, p.twin(t)}
+	for range 20 {
+		id, token := p.session(t)
+		var all [4]*talk.Browser
+		var dialling sync.WaitGroup
+		for i := range all {
+			dialling.Go(func() {
+				conn, resp, err := talk.Dial(t, at[i%2], token, "")
+				if err != nil {
+					t.Error(err, talk.Body(resp))
+					return
+				}
+				all[i] = &talk.Browser{Conn: conn, Session: id, T: t}
+			})
+		}
+		if dialling.Wait(); t.Failed() {
+			return
+		}
+		ended, heard := make(chan int, len(all)), make(chan string, len(all))
+		for i, b := range all {
+			go func() {
+				for {
+					m, err := b.Read()
+					switch {
+					case websocket.IsCloseError(err, 4502):
+						ended <- i
+						return
+					case err != nil:
+						heard <- err.Error()
+						return
+					case strings.Contains(m.Raw, `"event":"ack"`):
+						heard <- "ack"
+					}
+				}
+			}()
+		}
+		for range len(all) - 1 {
+			select {
+			case i := <-ended:
+				all[i] = nil
+			case what := <-heard:
+				t.Fatalf("of the connections that are over one got %s", what)
+			}
+		}
+		for _, b := range all {
+			if b != nil {
+				b.Chat("still here")
+			}
+		}
+		select {
+		case <-ended:
+			t.Fatal("no connection stayed")
+		case what := <-heard:
+			if what != "ack" {
+				t.Fatalf("the connection that stayed got %s", what)
+			}
+		}
+	}
 }
 
 // A handshake that cannot become a socket is refused like any other, and takes
