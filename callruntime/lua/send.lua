@@ -30,9 +30,11 @@ local newest = redis.call('XRANGE', OUT, heard, heard)[1]
 if not newest or newest[1] ~= ARGV[3] then heard = 0 end -- let go of, or lost and its number given again
 local unheard = history(heard + 1)
 for i = 2, #unheard, 2 do known[unheard[i]] = true end
-local there = 0 -- up to this one all are there, or were in a history that is too short for them
+-- Up to this one all are there, or were in a history that is too short for them.
+-- One with a name tells nothing: new ones may come before what is sent again later.
+local there = 0
 for i = 5, #ARGV do
-  if num(channel.trimmed) > heard and known[ARGV[i]] then there = i end
+  if num(channel.trimmed) > heard and known[ARGV[i]] and (names[i - 4] or '-') == '-' then there = i end
 end
 
 local before, number, outcomes, new = channel.outLast, num(channel.outLast), {}, {}

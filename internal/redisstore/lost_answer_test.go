@@ -12,8 +12,10 @@ import (
 	"testing"
 
 	"github.com/go-json-experiment/json/jsontext"
+	"github.com/redis/rueidis"
 
 	"telapi/callruntime"
+	"telapi/callruntime/lua"
 	"telapi/callruntime/wire"
 	"telapi/test/servers"
 )
@@ -69,4 +71,30 @@ func TestMessagesWhoseAnswersAreLostAreThereOnceAndInOrder(t *testing.T) {
 	if got := texts(s.attach("a", resume(head)).Missed); got != strings.Join(want, " ") {
 		t.Errorf("of %d answers every other was lost; kept are\n%s\nnot\n%s", answers.Load(), got, strings.Join(want, " "))
 	}
+}
+
+// A runtime that was started again may say something new before it sends again
+// what it does not know the fate of.
+func TestNewMessageBeforeOneThatIsSentAgainIsKept(t *testing.T) {
+	s := newStage(t, redisOptions(servers.StartRedis(t)), func(l *wire.ChannelLimits) { l.HistoryMessages = 3 })
+	head := s.attach("a").Head
+	first := s.take("r")
+	s.send(first, "1", "2", "3", "4")
+	again := wire.ChannelMessage{Type: wire.TypeChat, MessageID: "again", Timestamp: 17, Chat: jsontext.Value(`{"text":"again"}`)}
+	if err := first.Send(t.Context(), again); err != nil {
+		t.Fatal(err)
+	}
+	_, _, _ = s.channels.Since(t.Context(), s.id, head) // lets go of what is over the history's bound
+	s.raw(func(ctx context.Context, client rueidis.Client) error {
+		old, err := client.Do(ctx, client.B().Xrevrange().Key(wire.HistoryKey(s.id)).End("+").Start("-").Count(1).Build()).AsXRange()
+		if err != nil {
+			return err
+		}
+		words, err := rueidis.NewLuaScript(lua.Send()).Exec(ctx, client, wire.ChannelKeys(s.id),
+			[]string{"", "--", "", "- again", `{"type":"chat","chat":{"text":"new"}}`, old[0].FieldValues["message"]}).AsStrSlice()
+		if got := strings.Join(words[1:], " "); got != "sent repeated" {
+			t.Errorf("they were %s", got)
+		}
+		return err
+	})
 }
