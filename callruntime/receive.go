@@ -1,6 +1,7 @@
 package callruntime
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -59,7 +60,7 @@ func (c *Channel) Receive(ctx context.Context) (Delivery, error) {
 		if err != nil {
 			return Delivery{}, fmt.Errorf("read the stream: %w", err)
 		}
-		if len(c.unread) > 0 {
+		if len(c.unread) > 0 || c.ended {
 			continue
 		}
 		select {
@@ -99,6 +100,7 @@ func (c *Channel) read(ctx context.Context) error {
 	}
 	if c.position != "" {
 		if len(found) > 0 && found[0].Position == c.position {
+			c.ended = found[0].isEnd()
 			found = found[1:]
 		} else if c.token != "" {
 			return ErrLost
@@ -106,6 +108,18 @@ func (c *Channel) read(ctx context.Context) error {
 	}
 	c.unread = found
 	return nil
+}
+
+// isEnd tells whether it is the last entry of its stream, of which a reader that
+// was started again has read everything before.
+func (d Delivery) isEnd() bool {
+	if !bytes.Contains(d.JSON, []byte(wire.KindChannelEnded)) {
+		return false // as almost always, and without decoding it once more
+	}
+	var entry struct {
+		Kind wire.Kind `json:"kind"`
+	}
+	return json.Unmarshal(d.JSON, &entry) == nil && entry.Kind == wire.KindChannelEnded
 }
 
 // touch sees to it that what is due on the channel is done, and returns when to

@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -101,7 +102,7 @@ the channel's end. It claims and commits nothing. A session's channel has the se
 		if err != nil || !*follow {
 			return err
 		}
-		ch := r.Observe(args[0], last)
+		ch := r.Observe(args[0], cmp.Or(last, *from))
 		for {
 			d, err := ch.Receive(ctx)
 			switch {

@@ -694,6 +694,13 @@ func endings(t *testing.T, opts Options) {
 	if err := c.Commit(t.Context(), last); err != nil {
 		t.Errorf("commit: %v", err)
 	}
+	for who, late := range map[string]*callruntime.Channel{"the same runtime": s.take("r"), "an onlooker": s.runtime("o").Observe(s.id, last)} {
+		ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+		if _, err := late.Receive(ctx); !errors.Is(err, callruntime.ErrEnded) {
+			t.Errorf("%s that comes when everything is read: %v", who, err)
+		}
+		cancel()
+	}
 	s.raw(func(ctx context.Context, client rueidis.Client) error {
 		for _, key := range wire.ChannelKeys(s.id) {
 			ttl, err := client.Do(ctx, client.B().Pttl().Key(key).Build()).AsInt64()

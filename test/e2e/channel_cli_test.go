@@ -45,8 +45,15 @@ func TestOperatorWatchesAndSpeaks(t *testing.T) {
 
 			p := boot.StartProcess(t, env, "channel", "tail", session, "--follow")
 			p.Line(t, "to the operator")
+			later := boot.StartProcess(t, env, "channel", "tail", session, "--follow", "--json", "--from", "3")
 			telapiJSON(t, env, "channel", "end", session)
 			p.Line(t, "ended: ended by an operator")
+			if line := later.Line(t, `"id":`); !strings.Contains(line, `"kind":"channel_ended"`) {
+				t.Errorf("tail --follow from what is to come begins with %s", line)
+			}
+			if r := telapi(t, env, "channel", "tail", session, "--follow"); r.exit != 0 || strings.Count(r.stdout, "\n") != 3 {
+				t.Errorf("tail --follow of a channel that has ended: exit %d, %q, %q", r.exit, r.stdout, r.stderr)
+			}
 			if code := b.CloseCode(); code != 4503 {
 				t.Errorf("closed with %d", code)
 			}
