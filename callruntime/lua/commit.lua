@@ -10,7 +10,7 @@
 -- store has lost nothing, nor anything after it is ever trimmed.
 load('state', 'claimToken')
 if channel.state == '' then return 'lost' end
-if channel.claimToken ~= ARGV[1] then return 'claim_lost' end
+if ARGV[1] == '' or channel.claimToken ~= ARGV[1] then return 'claim_lost' end
 local number = num(ARGV[2])
 if number <= committed then return 'committed' end
 local list = redis.call('XRANGE', IN, math.max(committed + 1, number - number % 16), ARGV[2])

@@ -28,9 +28,11 @@ type memory struct {
 	offered  int
 	kept     []string
 	ended    []string
+	leases   []time.Duration
 }
 
 func (m *memory) Attach(_ context.Context, a Attachment) (Attached, error) {
+	m.leases = append(m.leases, a.Lease)
 	attached := Attached{Head: at(len(m.history)), First: a.Resume == nil, Offer: true, TextChat: true}
 	if a.Resume != nil && a.Resume.Epoch == "e" {
 		attached.Recovered, attached.Missed = true, m.after(*a.Resume)
@@ -44,7 +46,8 @@ func (m *memory) Append(_ context.Context, _, _ string, frames []Append) ([]Outc
 	return slices.Repeat([]Outcome{m.outcome}, len(frames)), m.err
 }
 
-func (m *memory) Renew(context.Context, string, string, time.Duration) (Outcome, bool, error) {
+func (m *memory) Renew(_ context.Context, _, _ string, lease time.Duration) (Outcome, bool, error) {
+	m.leases = append(m.leases, lease)
 	return m.outcome, false, m.err
 }
 
@@ -336,6 +339,9 @@ func TestHeartbeatEndsWhatIsOver(t *testing.T) {
 		c.Beat(t.Context())
 		if w.code != want {
 			t.Errorf("%s: closed with %d, want %d", outcome, w.code, want)
+		}
+		if two := 2 * time.Second; !slices.Equal(m.leases, []time.Duration{two, two}) {
+			t.Errorf("with a ping a second it has the session for %v", m.leases)
 		}
 	}
 	m := &memory{outcome: Owned, whole: true}

@@ -3,6 +3,9 @@ package httpapi
 import (
 	"testing"
 
+	"github.com/prometheus/client_golang/prometheus"
+	dto "github.com/prometheus/client_model/go"
+
 	"telapi/internal/channel"
 )
 
@@ -21,6 +24,19 @@ func TestQueueCountsWhatIsBeingWrittenButNoHistory(t *testing.T) {
 	}
 	if !p.Send(make([]byte, 4)) {
 		t.Error("refused what there is room for while something is being written")
+	}
+}
+
+func TestAudioIsDroppedFirstAndCounted(t *testing.T) {
+	p := &pump{limits: channel.Limits{QueuedBytes: 10}, writing: true, sockets: newSockets(prometheus.NewRegistry())}
+	p.SendAudio(make([]byte, 5))
+	p.SendAudio(make([]byte, 1))
+	if !p.Send(make([]byte, 5)) {
+		t.Error("audio took the room of a message")
+	}
+	var dropped dto.Metric
+	if err := p.sockets.dropped.Write(&dropped); err != nil || dropped.GetCounter().GetValue() != 1 || len(p.queue) != 2 {
+		t.Errorf("%v frames were dropped, %d are queued, %v", dropped.GetCounter().GetValue(), len(p.queue), err)
 	}
 }
 

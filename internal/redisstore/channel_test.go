@@ -430,9 +430,20 @@ func backpressure(t *testing.T, opts Options) {
 		}
 		for range 50 { // who comes and goes cannot fill the store either
 			s.attach("a")
+			if err := s.channels.Detach(t.Context(), s.id, "a", s.entry(wire.KindSession, "disconnected")); err != nil {
+				t.Fatal(err)
+			}
 		}
+		s.attach("a")
 		if entries, err := s.runtime("looker").Entries(t.Context(), s.id, "", 100); err != nil || len(entries) > 20 {
 			t.Errorf("%s: %d entries, %v", name, len(entries), err)
+		}
+		oldest, err := s.runtime("looker").Entries(t.Context(), s.id, "", 1)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := s.runtime("looker").Observe(s.id, "").Commit(t.Context(), oldest[0].Position); !errors.Is(err, callruntime.ErrClaimLost) {
+			t.Errorf("%s: an onlooker's commit: %v", name, err)
 		}
 		c := s.take("r")
 		_, half := s.receive(c, fmt.Sprint(sent/2))

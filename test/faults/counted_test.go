@@ -1,0 +1,53 @@
+package faults
+
+import (
+	"fmt"
+	"testing"
+	"time"
+
+	"telapi/test/boot"
+	"telapi/test/talk"
+)
+
+// Whoever watches an instance sees what passes its sockets. Audio is taken at any
+// rate.
+func TestWhatPassesASocketIsCounted(t *testing.T) {
+	p := newPlace(t, boot.Env{})
+	b, token, ch := p.conversation(t)
+	const audio = 200 // more than would be taken of anything else
+	for n := range audio {
+		b.Send("audio", "audio", fmt.Sprintf(`{"n":%d}`, n))
+	}
+	b.Expect(`"event":"ack"`, b.Chat("and a word"))
+	if err := ch.SendAudio(t.Context(), []byte(`{"n":1}`)); err != nil {
+		t.Fatal(err)
+	}
+	b.Expect(`"type":"audio"`, `{"n":1}`)
+	cursor := said(t, b, ch, 1, 1)[0]
+
+	b.Cut()
+	talk.Say(t, ch, `{"n":2}`)
+	talk.Say(t, ch, `{"n":3}`)
+	b = talk.Connect(t, p.Instance, b.Session, token, "?streamId="+cursor)
+	b.Expect(`"event":"ready"`)
+	b.Expect(`{"n":2}`)
+	b.Expect(`{"n":3}`)
+	b.Expect(`"recovered":true`)
+	b = talk.Connect(t, p.Instance, b.Session, token, "?streamId=garbage")
+	b.Expect(`"event":"ready"`)
+	b.Expect(`"recovered":false`)
+
+	for _, line := range []string{
+		fmt.Sprintf(`telapi_frames_total{direction="to_ari",type="audio"} %d`, audio),
+		`telapi_frames_total{direction="to_ari",type="chat"} 1`,
+		`telapi_frames_total{direction="to_browser",type="chat"} 3`,
+		`telapi_frame_ack_seconds_count 1`,
+		`telapi_messages_replayed_total 2`,
+		`telapi_recoveries_total{outcome="recovered"} 1`,
+		`telapi_recoveries_total{outcome="failed"} 1`,
+		`telapi_sockets_closed_total{code="4502"} 1`,
+		"\ntelapi_sockets 1\n",
+	} {
+		boot.Eventually(t, 10*time.Second, line, func() bool { return metric(t, p.Instance, line) })
+	}
+}
