@@ -29,8 +29,7 @@ type Channel struct {
 	Committed                   string      // the position that was, when the channel was claimed; empty: none
 
 	runtime *Runtime
-	token   string // empty: an onlooker
-	epoch   string
+	token   string                                                     // empty: an onlooker
 	list    func(ctx context.Context, from string) ([]Delivery, error) // what is on its stream
 	member  *pubsub.Membership
 	stop    context.CancelFunc
@@ -100,11 +99,8 @@ func (c *Channel) renew(ctx context.Context) {
 			return
 		}
 		bounded, cancel := context.WithTimeout(ctx, c.runtime.opts.Lease)
-		known, err := c.keep(bounded, "renew", c.runtime.opts.Lease)
+		_, err := c.keep(bounded, "renew", c.runtime.opts.Lease)
 		cancel()
-		if err == nil && known[1] != c.epoch {
-			err = ErrLost
-		}
 		if errors.Is(err, ErrClaimLost) || errors.Is(err, ErrLost) {
 			c.why = err
 			close(c.gone)

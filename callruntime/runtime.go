@@ -193,7 +193,7 @@ func (r *Runtime) take(ctx context.Context, channelID, how string, args ...strin
 	if err != nil {
 		return nil, err
 	}
-	c.epoch, c.TeamID, c.EndpointID, c.Mode, c.CallID, c.TransactionID = known[1], known[2], known[3], known[4], known[5], known[6]
+	c.TeamID, c.EndpointID, c.Mode, c.CallID, c.TransactionID = known[2], known[3], known[4], known[5], known[6]
 	c.Profile, c.Committed, c.position = []byte(known[7]), known[8], known[8]
 	c.member = r.topics.Join(wire.Upward(channelID), ear{c})
 	background, stop := context.WithCancel(context.WithoutCancel(ctx))

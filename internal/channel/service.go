@@ -113,8 +113,8 @@ func (s *Service) Admits(ctx context.Context, session Info, succeeds string) err
 	return err
 }
 
-// offer puts a session before the runtimes. When that fails the next heartbeat
-// of its connection does it again.
+// offer puts a session before the runtimes. When that fails a heartbeat of its
+// connection does it again, in a minute or so.
 func (s *Service) offer(ctx context.Context, session Info) {
 	if err := s.store.Offer(ctx, session.Offer); err != nil {
 		s.log.WarnContext(ctx, "a session could not be offered to a runtime yet", "session_id", session.ID, "error", err)
