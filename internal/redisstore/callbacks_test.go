@@ -268,7 +268,7 @@ func answersInOrder(t *testing.T, opts Options) {
 func timeouts(t *testing.T, opts Options) {
 	d := newDesk(t, opts, nil)
 	t.Run("while the runtime receives", func(t *testing.T) {
-		first := d.await(callruntime.AwaitOptions{WorkItemID: "never", Kind: callruntime.Tool, TTL: 20 * briefly})
+		first := d.await(callruntime.AwaitOptions{WorkItemID: "never", Kind: callruntime.Tool, TTL: 60 * briefly})
 		second, third := d.await(callruntime.AwaitOptions{}), d.await(callruntime.AwaitOptions{})
 		d.expect(third, "third", callback.Parked)
 		d.expect(second, "second", callback.Parked)

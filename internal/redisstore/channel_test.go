@@ -873,7 +873,7 @@ func claims(t *testing.T, opts Options) {
 
 func succession(t *testing.T, opts Options) {
 	s := newStage(t, opts, nil)
-	short := func(o *callruntime.Options) { o.Lease = 300 * time.Millisecond }
+	short := func(o *callruntime.Options) { o.Lease = time.Second }
 	s.attach("a")
 	s.frame("a", "1")
 

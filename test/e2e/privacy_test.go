@@ -108,7 +108,7 @@ func TestLOG_LEVELChoosesWhatIsLogged(t *testing.T) {
 		i := boot.Start(t, boot.Env{"LOG_LEVEL": level})
 		call(t, i, "GET", "/nothing")
 		if level == "info" || level == "debug" {
-			boot.Eventually(t, 5*time.Second, "the request is logged", func() bool { return i.Log.Has(`"msg":"request"`) })
+			boot.Eventually(t, 20*time.Second, "the request is logged", func() bool { return i.Log.Has(`"msg":"request"`) })
 		}
 		if got := i.Log.Has(`"msg":"request"`); got != want {
 			t.Errorf("LOG_LEVEL=%s: requests are logged: %v", level, got)

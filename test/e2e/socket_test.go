@@ -50,7 +50,7 @@ func TestBrowserAndRuntimeTalk(t *testing.T) {
 		if code := b.CloseCode(); code != 4503 {
 			t.Errorf("closed with %d", code)
 		}
-		boot.Eventually(t, 5*time.Second, "the session is ended", func() bool {
+		boot.Eventually(t, 20*time.Second, "the session is ended", func() bool {
 			_, body := call(t, i, "GET", "/api/v1/sessions/"+session, "X-API-Key", own.key)
 			return containsAll(body, `"state":"ended"`)
 		})

@@ -8,6 +8,7 @@ import (
 	"math"
 	"net/http"
 	"net/http/httptest"
+	"net/url"
 	"os"
 	"path/filepath"
 	"strings"
@@ -99,7 +100,8 @@ func speak(t *testing.T, i *boot.Instance, key, body string) (s spoken) {
 func eventuallyCounted(t *testing.T, i *boot.Instance, teamID string, characters, billed, requests int64) {
 	t.Helper()
 	want := usage.Counts{Characters: characters, Cached: characters - billed, Billed: billed, Requests: requests}
-	query, err := usage.ParseQuery(teamID, nil, time.Now())
+	now := time.Now() // of a month that may have begun since
+	query, err := usage.ParseQuery(teamID, url.Values{"from": {now.UTC().AddDate(0, 0, -1).Format(time.DateOnly)}}, now)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -6,6 +6,7 @@ import (
 	"testing"
 	"time"
 
+	"telapi/internal/fresh"
 	"telapi/test/boot"
 	"telapi/test/servers"
 )
@@ -36,7 +37,7 @@ func TestStoresMayGoAndComeBack(t *testing.T) {
 	pg.Start(t)
 	eventuallyStatus(t, i, 20*time.Second, 200, "/health")
 	own := newTenant(t, i, "own")
-	eventuallyStatus(t, i, 5*time.Second, 200, capabilities, "X-API-Key", own.key)
+	eventuallyStatus(t, i, 20*time.Second, 200, capabilities, "X-API-Key", own.key)
 
 	t.Run("the key-value store goes", func(t *testing.T) {
 		redis.Kill()
@@ -85,7 +86,7 @@ func TestInstanceWithoutAnnouncementsCachesNothing(t *testing.T) {
 	env := boot.Env{"DATABASE_URL": servers.SharedPostgres(t).NewDatabase(t), "REDIS_URL": redis.URL()}
 	i := boot.Start(t, env)
 	own := newTenant(t, i, "own")
-	eventuallyStatus(t, i, 5*time.Second, 200, capabilities, "X-API-Key", own.key)
+	eventuallyStatus(t, i, 20*time.Second, 200, capabilities, "X-API-Key", own.key)
 
 	redis.MustDo("CLIENT", "KILL", "TYPE", "pubsub")
 	// Revoked in the database behind everybody's back: nothing is announced.
@@ -97,5 +98,5 @@ func TestInstanceWithoutAnnouncementsCachesNothing(t *testing.T) {
 	if _, err := db.ExecContext(t.Context(), "UPDATE api_keys SET revoked_at = 1 WHERE id = $1", own.keyID); err != nil {
 		t.Fatal(err)
 	}
-	eventuallyStatus(t, i, 5*time.Second, 401, capabilities, "X-API-Key", own.key)
+	eventuallyStatus(t, i, fresh.TTL/2, 401, capabilities, "X-API-Key", own.key)
 }

@@ -187,7 +187,7 @@ func TestFragmentsWithoutEnd(t *testing.T) {
 			code    int
 		}{
 			"small ones": {"x", 4002},
-			"large ones": {strings.Repeat("x", 4096), 1009},
+			"large ones": {strings.Repeat("x", 32<<10), 1009},
 		} {
 			b, _ := p.page(t)
 			b.Conn.SetPingHandler(func(string) error { return nil })

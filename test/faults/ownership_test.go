@@ -113,7 +113,7 @@ func TestSecondConnectionOnAnotherInstance(t *testing.T) {
 		goesOn(t, second, ch)
 
 		_ = second.Conn.Close()
-		boot.Eventually(t, 5*time.Second, "a closed connection makes room", func() bool {
+		boot.Eventually(t, 20*time.Second, "a closed connection makes room", func() bool {
 			conn, _, err := talk.Dial(t, p.Instance, token, "")
 			if err == nil {
 				_ = conn.Close()

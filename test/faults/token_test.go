@@ -125,7 +125,7 @@ func TestPlainGetTellsWhy(t *testing.T) {
 			t.Fatal(err)
 		}
 		for origin, want := range map[string]int{p.URL: 101, "https://shop.example": 403} { // no list: the service's own host
-			boot.Eventually(t, 5*time.Second, fmt.Sprintf("%s gets %d", origin, want), func() bool { return dial(origin) == want })
+			boot.Eventually(t, 20*time.Second, fmt.Sprintf("%s gets %d", origin, want), func() bool { return dial(origin) == want })
 		}
 	})
 }
@@ -178,14 +178,14 @@ func TestTimeOfATokenAndItsSession(t *testing.T) {
 		if code := b.CloseCode(); code != 4503 {
 			t.Errorf("closed with %d", code)
 		}
-		if took := time.Since(deleted); took > 5*time.Second { // a second, on a machine that is not busy
+		if took := time.Since(deleted); took > 15*time.Second { // a second, on a machine that is not busy
 			t.Errorf("closed after %s", took)
 		}
 		refused(t, other, token, "", http.StatusGone, "SESSION_ENDED")
 	})
 	t.Run("over while connected", func(t *testing.T) {
 		id, token := p.session(t)
-		change(t, p, id, fmt.Sprintf("expires_at = %d", time.Now().Add(1500*time.Millisecond).UnixMilli()))
+		change(t, p, id, fmt.Sprintf("expires_at = %d", time.Now().Add(5*time.Second).UnixMilli()))
 		b := talk.Connect(t, other, id, token, "")
 		b.Expect(`"event":"ready"`)
 		if code := b.CloseCode(); code != 4504 {

@@ -22,7 +22,7 @@ import (
 )
 
 // patience is how long a frame may take to come.
-const patience = 10 * time.Second
+const patience = 20 * time.Second
 
 // Issue asks for a session and returns its id and token.
 func Issue(t testing.TB, i *boot.Instance, key string, body map[string]any) (id, token string) {
