@@ -77,7 +77,7 @@ func TestOverTLS(t *testing.T) {
 }
 
 func TestSlowClientsAreCutOff(t *testing.T) {
-	const soon = time.Second // and yet time enough for what is no fault of theirs
+	const soon = 500 * time.Millisecond // and yet time enough for what is no fault of theirs
 	large := map[string]string{"/large.pcm": strings.Repeat("x", 16<<20), "/x.alaw": "hello"}
 	quick := func(srv *http.Server) { srv.ReadHeaderTimeout, srv.IdleTimeout, srv.WriteTimeout = soon, soon, soon }
 	for name, steps := range map[string]func(c client){

@@ -2,7 +2,7 @@ import { type ChildProcess, execFile, spawn } from "node:child_process";
 import { createHmac } from "node:crypto";
 import { once } from "node:events";
 import { mkdtemp, rm } from "node:fs/promises";
-import { createServer, type AddressInfo } from "node:net";
+import { createServer } from "node:net";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { createInterface } from "node:readline";
@@ -28,7 +28,7 @@ export class Service implements AsyncDisposable {
     const dir = await mkdtemp(join(tmpdir(), "telapi-sdk-data-"));
     const redis = await freePort();
     const env = {
-      PATH: process.env.PATH!, HOME: process.env.HOME!, OTEL_ENABLED: "false", DATA_DIR: dir, TELAPI_PORT: "0", MEDIA_PORT: "0",
+      PATH: process.env.PATH!, HOME: process.env.HOME!, OTEL_ENABLED: "false", DATA_DIR: dir, TELAPI_PORT: String(await freePort()), MEDIA_PORT: "0",
       REDIS_URL: `redis://127.0.0.1:${redis}`, JWT_SECRET: "a secret of the tests that is long enough", SESSION_RECONNECT_JITTER: "200ms", ...settings,
     };
     const service = new Service(dir, env);
@@ -46,7 +46,6 @@ export class Service implements AsyncDisposable {
   private async boot(): Promise<void> {
     this.server = spawn(program("telapi"), ["dev", "--json"], { env: this.env, stdio: ["ignore", "pipe", "ignore"] });
     this.url = (JSON.parse(await line(this.server, "{")) as { url: string }).url;
-    this.env.TELAPI_PORT = new URL(this.url).port; // the same after a restart
   }
 
   /** Ends the server as an operator does, and starts it again on the same port. */
@@ -113,10 +112,17 @@ async function line(process: ChildProcess, text: string): Promise<string> {
   throw new Error(`${process.spawnfile} ended without printing ${text}`);
 }
 
+/** A port below those from which the kernel takes the clients', so that none of them has it before the server does. */
 async function freePort(): Promise<number> {
-  const server = createServer().listen(0, "127.0.0.1");
-  await once(server, "listening");
-  const { port } = server.address() as AddressInfo;
-  await new Promise((done) => server.close(done));
-  return port;
+  for (;;) {
+    const port = 10_000 + Math.floor(Math.random() * 12_000);
+    const server = createServer().listen(port, "127.0.0.1");
+    try {
+      await once(server, "listening");
+    } catch {
+      continue; // taken
+    }
+    await new Promise((done) => server.close(done));
+    return port;
+  }
 }
