@@ -36,7 +36,8 @@ type pump struct {
 
 	mu      sync.Mutex
 	queue   []queued
-	bytes   int64 // that count, of what is queued or being written
+	control map[int][]byte // the ping and the pong that are to be sent next
+	bytes   int64          // that count, of what is queued or being written
 	writing bool
 	closing channel.CloseCode // 0: open
 	heard   time.Time
@@ -52,6 +53,7 @@ type queued struct {
 func (p *pump) run() {
 	defer p.end()
 	p.conn.SetReadLimit(p.limits.MaxMessageBytes)
+	p.conn.SetPingHandler(func(data string) error { p.sendControl(websocket.PongMessage, []byte(data)); return nil })
 	p.conn.SetPongHandler(func(string) error { p.noteHeard(); return nil })
 	p.noteHeard()
 	p.timer = time.AfterFunc(p.channel.UntilBeat(), p.beat)
@@ -98,7 +100,7 @@ func (p *pump) noteClosed(code channel.CloseCode) channel.CloseCode {
 	if p.closing == 0 {
 		p.closing = code
 	}
-	p.queue = nil
+	p.queue, p.control = nil, nil
 	return p.closing
 }
 
@@ -156,6 +158,22 @@ func (p *pump) enqueue(counted bool, frames ...[]byte) {
 	p.wake()
 }
 
+// sendControl sends a ping or a pong in turn with the messages: beside them it
+// would take its own short time from a message that a slow reader is still to get.
+// Only the last of a kind is sent.
+func (p *pump) sendControl(kind int, data []byte) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.closing != 0 {
+		return
+	}
+	if p.control == nil {
+		p.control = map[int][]byte{}
+	}
+	p.control[kind] = data
+	p.wake()
+}
+
 func (p *pump) wake() {
 	if !p.writing {
 		p.writing = true
@@ -174,7 +192,7 @@ func (p *pump) Close(code channel.CloseCode) {
 	p.closing = code
 	wait := writeWait
 	if code == channel.CloseSlow {
-		p.queue = nil
+		p.queue, p.control = nil, nil
 		wait = closeWait
 		_ = p.conn.NetConn().SetWriteDeadline(time.Now().Add(wait)) // a write may hang already
 	}
@@ -196,16 +214,17 @@ func (p *pump) write() {
 		p.bytes -= written
 		var together []queued
 		together, written = p.next()
-		code := p.closing
-		p.writing = len(together) > 0
+		control, code := p.control, p.closing
+		p.control = nil
+		p.writing = len(together) > 0 || control != nil
 		p.mu.Unlock()
-		if len(together) == 0 {
+		if len(together) == 0 && control == nil {
 			if code != 0 {
 				p.goodbye(code)
 			}
 			return
 		}
-		if err := p.put(together); err != nil {
+		if err := p.put(together, control); err != nil {
 			_ = p.conn.Close() // the reader sees it and ends
 			return
 		}
@@ -228,9 +247,13 @@ func (p *pump) next() (together []queued, counted int64) {
 	return together, counted
 }
 
-func (p *pump) put(together []queued) (err error) {
-	_ = p.conn.SetWriteDeadline(time.Now().Add(writeWait))
+func (p *pump) put(together []queued, control map[int][]byte) (err error) {
+	deadline := time.Now().Add(writeWait)
+	_ = p.conn.SetWriteDeadline(deadline)
 	p.line.hold()
+	for kind, data := range control {
+		err = errors.Join(err, p.conn.WriteControl(kind, data, deadline))
+	}
 	for _, q := range together {
 		err = errors.Join(err, p.conn.WriteMessage(websocket.TextMessage, q.frame))
 	}
@@ -267,7 +290,7 @@ func (p *pump) beat() {
 		p.Close(channel.CloseNoPong)
 		return
 	}
-	_ = p.conn.WriteControl(websocket.PingMessage, nil, time.Now().Add(writeWait)) // a failure shows in the reader
+	p.sendControl(websocket.PingMessage, nil)
 	ctx, cancel := context.WithTimeout(p.sockets.ctx, beatTimeout)
 	defer cancel()
 	p.channel.Beat(ctx)

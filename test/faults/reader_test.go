@@ -15,15 +15,15 @@ import (
 	"telapi/test/talk"
 )
 
-// deaf opens a socket with little room on its way, on which nothing is read.
-func deaf(t *testing.T, p *place, token string) {
+// deaf opens a socket with some bytes of room on its way, on which nothing is read.
+func deaf(t *testing.T, p *place, token string, room int) *websocket.Conn {
 	t.Helper()
 	d := websocket.Dialer{
 		Subprotocols: []string{"telapi.v1", "telapi.bearer." + token},
 		NetDialContext: func(ctx context.Context, network, addr string) (net.Conn, error) {
 			conn, err := (&net.Dialer{}).DialContext(ctx, network, addr)
 			if err == nil {
-				err = conn.(*net.TCPConn).SetReadBuffer(4096)
+				err = conn.(*net.TCPConn).SetReadBuffer(room)
 			}
 			return conn, err
 		},
@@ -33,6 +33,7 @@ func deaf(t *testing.T, p *place, token string) {
 		t.Fatalf("open a socket: %v %s", err, talk.Body(resp))
 	}
 	t.Cleanup(func() { _ = conn.Close() })
+	return conn
 }
 
 // A browser that never reads is closed once its queue is full. It costs no more
@@ -41,7 +42,7 @@ func TestReaderThatNeverReadsIsClosed(t *testing.T) {
 	const large = 60 << 10
 	backends(t, nil, func(t *testing.T, p *place) {
 		id, token := p.session(t)
-		deaf(t, p, token)
+		deaf(t, p, token, 4096)
 		ch := talk.Accept(t, talk.StartRuntime(t, p.env))
 		other, _, otherCh := p.conversation(t)
 
@@ -65,6 +66,37 @@ func TestReaderThatNeverReadsIsClosed(t *testing.T) {
 	})
 }
 
+// A browser whose reading rests for a while keeps its socket, also where its
+// library sends pings meanwhile: the pongs must not hurry what is being written.
+func TestReaderThatRestsKeepsItsSocket(t *testing.T) {
+	const messages = 300
+	backends(t, boot.Env{"SESSION_MAX_QUEUED_BYTES": "67108864", "SESSION_HISTORY_MESSAGES": "1000"}, func(t *testing.T, p *place) {
+		_, token := p.session(t)
+		conn := deaf(t, p, token, 256<<10)
+		ch := talk.Accept(t, talk.StartRuntime(t, p.env))
+		text := strings.Repeat("x", 30<<10)
+		for n := range messages {
+			talk.Say(t, ch, fmt.Sprintf(`{"n":%d,"text":%q}`, n, text))
+			if n%10 == 0 {
+				if err := conn.WriteControl(websocket.PingMessage, nil, time.Now().Add(10*time.Second)); err != nil {
+					t.Fatalf("ping: %v", err)
+				}
+			}
+		}
+		time.Sleep(2500 * time.Millisecond) // as long as it rests, and longer than a pong may take
+		for n := 0; n < messages; {
+			_ = conn.SetReadDeadline(time.Now().Add(20 * time.Second))
+			_, frame, err := conn.ReadMessage()
+			if err != nil {
+				t.Fatalf("after %d messages: %v", n, err)
+			}
+			if strings.Contains(string(frame), fmt.Sprintf(`"n":%d,`, n)) {
+				n++
+			}
+		}
+	})
+}
+
 // What is queued for readers that never read stays within its bound, however
 // many there are and however much is sent to them.
 func TestDeafReadersCostNoMoreThanTheirQueues(t *testing.T) {
@@ -81,7 +113,7 @@ func TestDeafReadersCostNoMoreThanTheirQueues(t *testing.T) {
 	text := fmt.Sprintf(`{"text":%q}`, strings.Repeat("x", 30<<10))
 	for range readers {
 		_, token := p.session(t)
-		deaf(t, p, token)
+		deaf(t, p, token, 4096)
 		ch := talk.Accept(t, rt)
 		for range 300 { // 9 MiB, of which the kernel takes less than half
 			talk.Say(t, ch, text)
