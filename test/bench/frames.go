@@ -28,22 +28,27 @@ func framesIn(at *site, s settings) error {
 	}
 	defer t.kill()
 	defer peer.stop()
-	ours, bare := make([]lane, s.sockets), make([]lane, s.sockets)
-	if _, err := many(s.sockets, s.connections, func(i int) error {
-		k, conn, err := t.enter()
-		if err != nil {
+	ours, bare, conns := make([]lane, s.sockets), make([]lane, s.sockets), make([]*websocket.Conn, s.sockets)
+	// Sessions are new in every round: nobody reads what they send, and a stream
+	// that is not read takes 10,000 frames and then no more.
+	enter := func() error {
+		closeAll(conns)
+		_, err := many(s.sockets, s.connections, func(i int) error {
+			k, conn, err := t.enter()
+			conns[i], ours[i] = conn, talker(conn, k.SessionID)
 			return err
-		}
-		ours[i] = talker(conn, k.SessionID)
-		if conn, err = dial(fmt.Sprintf("ws://%s/%d", peer.line, i)); err == nil {
-			bare[i] = talker(conn, k.SessionID)
-		}
+		})
+		return err
+	}
+	if _, err := many(s.sockets, s.connections, func(i int) error {
+		conn, err := dial(fmt.Sprintf("ws://%s/%d", peer.line, i))
+		bare[i] = talker(conn, "ses_"+uuid.NewString())
 		return err
 	}); err != nil {
 		return err
 	}
 	fmt.Printf("browser to runtime's stream, acknowledged; %d sockets, %d frames in flight on each\n", s.sockets, s.inFlight)
-	return at.race(s, t.process, ours, peer, bare, "bare with XADD")
+	return at.race(s, t.process, ours, enter, peer, bare, "bare with XADD")
 }
 
 // framesOut measures messages of the runtime, which are kept until the browser
@@ -97,7 +102,7 @@ func (s *site) speak(how settings, what string, send func(*callruntime.Channel) 
 		return err
 	}
 	fmt.Printf("runtime to browser, %s; %d channels with a sender and a socket each, %d frames in flight on each\n", what, how.sockets, how.inFlight)
-	return s.race(how, t.process, ours, peer, bare, "bare with PUBLISH")
+	return s.race(how, t.process, ours, nothing, peer, bare, "bare with PUBLISH")
 }
 
 // contestants are the service and a peer that uses the same Redis.
@@ -116,22 +121,31 @@ func (s *site) contestants(peer string) (*telapi, *process, error) {
 	return t, p, err
 }
 
-// race warms both up and measures them in turns.
-func (s *site) race(how settings, telapi *process, ours []lane, peer *process, bare []lane, name string) error {
-	run := func(p *process, lanes []lane, span time.Duration) func() (result, error) {
+// race warms both up and measures them in turns, ours each time after it has been
+// prepared.
+func (s *site) race(how settings, telapi *process, ours []lane, prepare func() error, peer *process, bare []lane, name string) error {
+	run := func(p *process, lanes []lane, prepare func() error, span time.Duration) func() (result, error) {
 		return func() (result, error) {
+			if err := prepare(); err != nil {
+				return result{}, err
+			}
 			return s.charge(p, func() (result, error) { return drive(lanes, how.inFlight, span) })
 		}
 	}
-	if _, err := interleave(1, run(telapi, ours, how.span/4), run(peer, bare, how.span/4)); err != nil {
+	compare := func(rounds int, span time.Duration) (duel, error) {
+		return interleave(rounds, run(telapi, ours, prepare, span), run(peer, bare, nothing, span))
+	}
+	if _, err := compare(1, how.span/4); err != nil {
 		return err
 	}
-	d, err := interleave(how.rounds, run(telapi, ours, how.span), run(peer, bare, how.span))
+	d, err := compare(how.rounds, how.span)
 	if err == nil {
 		d.print("frames", name, "frames", "(at least 0.80 wanted)")
 	}
 	return err
 }
+
+func nothing() error { return nil }
 
 // charge measures what each unit costs the server, Redis and bench itself.
 func (s *site) charge(p *process, run func() (result, error)) (result, error) {
