@@ -29,28 +29,34 @@ func (c *cli) endpointCommand() *cobra.Command {
 	)
 }
 
-// endpointFlags adds what create and update share. The returned function does
-// what the flags ask for; one that was not given changes nothing.
-func (c *cli) endpointFlags(cmd *cobra.Command) func(*endpoint.Endpoint) error {
+// endpointFlags adds what create and update share. The returned function reads
+// what they name and returns the change they ask for; a flag that was not given
+// changes nothing.
+func (c *cli) endpointFlags(cmd *cobra.Command) func() (func(*endpoint.Endpoint), error) {
 	f := cmd.Flags()
 	name := f.String("name", "", "its name")
 	modes := f.StringArray("mode", nil, "webrtc, audio or chat (repeatable)")
 	origins := f.StringArray("origin", nil, "a web origin that may open its sockets, such as https://shop.example (repeatable)")
 	profileFile := f.String("profile", "", "JSON file with its gatewayProfile")
-	return func(e *endpoint.Endpoint) (err error) {
-		if f.Changed("name") {
-			e.Name = *name
-		}
-		if f.Changed("mode") {
-			e.Modes = words[endpoint.Mode](*modes)
-		}
-		if f.Changed("origin") {
-			e.Origins = *origins
-		}
+	return func() (_ func(*endpoint.Endpoint), err error) {
+		var profile wire.GatewayProfile
 		if f.Changed("profile") {
-			e.Profile, err = c.readProfile(*profileFile)
+			profile, err = c.readProfile(*profileFile)
 		}
-		return err
+		return func(e *endpoint.Endpoint) {
+			if f.Changed("name") {
+				e.Name = *name
+			}
+			if f.Changed("mode") {
+				e.Modes = words[endpoint.Mode](*modes)
+			}
+			if f.Changed("origin") {
+				e.Origins = *origins
+			}
+			if f.Changed("profile") {
+				e.Profile = profile
+			}
+		}, err
 	}
 }
 
@@ -68,14 +74,16 @@ func (c *cli) readProfile(file string) (profile wire.GatewayProfile, err error) 
 func (c *cli) endpointCreateCommand() *cobra.Command {
 	cmd := &cobra.Command{Use: "create --team TEAM --name NAME --mode MODE…", Short: "Create an endpoint", Args: cobra.NoArgs,
 		Example: "  telapi endpoint create --team tm_… --name Shop --mode chat --mode webrtc --origin https://shop.example"}
-	apply := c.endpointFlags(cmd)
+	read := c.endpointFlags(cmd)
 	teamID := cmd.Flags().String("team", "", "the team's id")
 	needs(cmd, "team", "name", "mode")
 	cmd.RunE = c.answer(func(ctx context.Context, o *app.Office, _ []string) (any, error) {
-		e := endpoint.Endpoint{TeamID: *teamID}
-		if err := apply(&e); err != nil {
+		apply, err := read()
+		if err != nil {
 			return nil, err
 		}
+		e := endpoint.Endpoint{TeamID: *teamID}
+		apply(&e)
 		if _, err := o.Teams.Store.Team(ctx, *teamID); err != nil {
 			return nil, err
 		}
@@ -87,14 +95,18 @@ func (c *cli) endpointCreateCommand() *cobra.Command {
 func (c *cli) endpointUpdateCommand() *cobra.Command {
 	cmd := &cobra.Command{Use: "update ID", Short: "Change an endpoint; what is not given stays", Args: cobra.ExactArgs(1),
 		Example: "  telapi endpoint update ep_… --enabled=false"}
-	apply := c.endpointFlags(cmd)
+	read := c.endpointFlags(cmd)
 	enabled := cmd.Flags().Bool("enabled", true, "whether sessions may be opened on it")
 	cmd.RunE = c.answer(func(ctx context.Context, o *app.Office, args []string) (any, error) {
-		return o.Endpoints.Update(ctx, args[0], func(e *endpoint.Endpoint) error {
+		apply, err := read()
+		if err != nil {
+			return nil, err
+		}
+		return o.Endpoints.Update(ctx, args[0], func(e *endpoint.Endpoint) {
 			if cmd.Flags().Changed("enabled") {
 				e.Enabled = *enabled
 			}
-			return apply(e)
+			apply(e)
 		})
 	})
 	return cmd

@@ -42,5 +42,8 @@ type Store interface {
 	// Endpoints lists a team's endpoints with ids greater than after, in
 	// order of id, limit at the most. An empty teamID lists everybody's.
 	Endpoints(ctx context.Context, teamID, after string, limit int) ([]Endpoint, error)
-	UpdateEndpoint(ctx context.Context, e Endpoint) error
+	// UpdateEndpoint makes a change to anything but id, team and age, on top of
+	// every other: of two at once, one is made after the other. A change that
+	// fails changes nothing.
+	UpdateEndpoint(ctx context.Context, id string, change func(*Endpoint) error) (Endpoint, error)
 }

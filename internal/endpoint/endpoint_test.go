@@ -46,13 +46,17 @@ func (s *shelf) Endpoints(_ context.Context, teamID, after string, limit int) ([
 	return found[:min(len(found), limit)], nil
 }
 
-func (s *shelf) UpdateEndpoint(_ context.Context, e Endpoint) error {
+func (s *shelf) UpdateEndpoint(ctx context.Context, id string, change func(*Endpoint) error) (Endpoint, error) {
+	e, err := s.Endpoint(ctx, id)
+	if err == nil {
+		err = change(&e)
+	}
 	for i := range *s {
-		if (*s)[i].ID == e.ID {
+		if (*s)[i].ID == id && err == nil {
 			(*s)[i] = e
 		}
 	}
-	return nil
+	return e, err
 }
 
 func paths(err error) []string {
@@ -327,11 +331,11 @@ func TestAnUpdateChangesWhatItNames(t *testing.T) {
 	later := time.Unix(1_800_000_000, 0)
 	registry := &Registry{store, func() time.Time { return later }}
 	before := (*store)[0]
-	e, err := registry.Update(t.Context(), before.ID, func(e *Endpoint) error { e.Name, e.Enabled = "Renamed", false; return nil })
+	e, err := registry.Update(t.Context(), before.ID, func(e *Endpoint) { e.Name, e.Enabled = "Renamed", false })
 	if err != nil || e.Name != "Renamed" || e.Enabled || !e.UpdatedAt.Equal(later) || !slices.Equal(e.Modes, before.Modes) || !e.CreatedAt.Equal(before.CreatedAt) {
 		t.Errorf("%+v, %v", e, err)
 	}
-	if _, err := registry.Update(t.Context(), before.ID, func(e *Endpoint) error { e.Modes = []Mode{"fax"}; return nil }); !fault.Is(err, fault.Validation) || !slices.Equal((*store)[0].Modes, before.Modes) {
+	if _, err := registry.Update(t.Context(), before.ID, func(e *Endpoint) { e.Modes = []Mode{"fax"} }); !fault.Is(err, fault.Validation) || !slices.Equal((*store)[0].Modes, before.Modes) {
 		t.Errorf("a bad update: %v", err)
 	}
 	if _, err := registry.Update(t.Context(), "ep_none", nil); !fault.Is(err, fault.NotFound) {

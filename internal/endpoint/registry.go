@@ -18,30 +18,26 @@ type Registry struct {
 func (r *Registry) Create(ctx context.Context, e Endpoint) (Endpoint, error) {
 	id := uuid.Must(uuid.NewV7()) // so that ids sort by age
 	e.ID, e.Enabled, e.CreatedAt = idPrefix+id.String(), true, r.Now()
-	return r.save(ctx, e, r.Store.CreateEndpoint)
-}
-
-// Update makes a change to an endpoint.
-func (r *Registry) Update(ctx context.Context, id string, change func(*Endpoint) error) (Endpoint, error) {
-	e, err := r.Store.Endpoint(ctx, id)
-	if err == nil {
-		err = change(&e)
-	}
-	if err != nil {
+	if err := r.check(&e); err != nil {
 		return Endpoint{}, err
 	}
-	return r.save(ctx, e, r.Store.UpdateEndpoint)
-}
-
-func (r *Registry) save(ctx context.Context, e Endpoint, write func(context.Context, Endpoint) error) (Endpoint, error) {
-	e.UpdatedAt = r.Now()
-	if err := e.Validate(); err != nil {
-		return Endpoint{}, err
-	}
-	if err := write(ctx, e); err != nil {
-		return Endpoint{}, fmt.Errorf("save endpoint: %w", err)
+	if err := r.Store.CreateEndpoint(ctx, e); err != nil {
+		return Endpoint{}, fmt.Errorf("create endpoint: %w", err)
 	}
 	return e, nil
+}
+
+// Update makes a change to an endpoint, which others wait for meanwhile.
+func (r *Registry) Update(ctx context.Context, id string, change func(*Endpoint)) (Endpoint, error) {
+	return r.Store.UpdateEndpoint(ctx, id, func(e *Endpoint) error {
+		change(e)
+		return r.check(e)
+	})
+}
+
+func (r *Registry) check(e *Endpoint) error {
+	e.UpdatedAt = r.Now()
+	return e.Validate()
 }
 
 // List returns all endpoints of a team, or everybody's when teamID is empty.

@@ -280,7 +280,9 @@ func (w *world) Endpoint(_ context.Context, id string) (endpoint.Endpoint, error
 
 func (w *world) CreateEndpoint(context.Context, endpoint.Endpoint) error { return nil }
 
-func (w *world) UpdateEndpoint(context.Context, endpoint.Endpoint) error { return nil }
+func (w *world) UpdateEndpoint(context.Context, string, func(*endpoint.Endpoint) error) (endpoint.Endpoint, error) {
+	return endpoint.Endpoint{}, nil
+}
 
 func (w *world) Endpoints(context.Context, string, string, int) ([]endpoint.Endpoint, error) {
 	return nil, nil

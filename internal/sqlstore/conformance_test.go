@@ -81,9 +81,11 @@ func TestWhatIsNotThereIsNotFound(t *testing.T) {
 				}
 			}
 		}
+		_, noUpdate := s.UpdateTeam(ctx, "nobody", nil)
+		_, noChange := s.UpdateEndpoint(ctx, "no\x00body", nil)
 		for verb, err := range map[string]error{
-			"update a team":       s.UpdateTeam(ctx, team.Team{ID: "nobody"}),
-			"update an endpoint":  s.UpdateEndpoint(ctx, endpoint.Endpoint{ID: "nobody", UpdatedAt: moment1}),
+			"update a team":       noUpdate,
+			"update an endpoint":  noChange,
 			"revoke a key":        s.RevokeKey(ctx, "nobody", moment1),
 			"a key of no team":    s.CreateKey(ctx, auth.Key{ID: "k", TeamID: "nobody", CreatedAt: moment1}),
 			"endpoint of no team": s.CreateEndpoint(ctx, endpoint.Endpoint{ID: "e", TeamID: "nobody", CreatedAt: moment1, UpdatedAt: moment1}),

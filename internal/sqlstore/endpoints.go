@@ -15,7 +15,8 @@ const (
 	selectEndpoint    = `SELECT ` + endpointColumns + ` FROM endpoints WHERE id = $1`
 	listEndpoints     = `SELECT ` + endpointColumns + ` FROM endpoints WHERE id > $1 ORDER BY id LIMIT $2`
 	listTeamEndpoints = `SELECT ` + endpointColumns + ` FROM endpoints WHERE team_id = $1 AND id > $2 ORDER BY id LIMIT $3`
-	updateEndpoint    = `UPDATE endpoints SET name = $3, enabled = $4, modes = $5, origins = $6, profile = $7, updated_at = $8 WHERE id = $1 AND team_id = $2`
+	lockEndpoint      = `UPDATE endpoints SET name = name WHERE id = $1 RETURNING ` + endpointColumns
+	updateEndpoint    = `UPDATE endpoints SET name = $2, enabled = $3, modes = $4, origins = $5, profile = $6, updated_at = $7 WHERE id = $1`
 )
 
 func endpointFields(e *endpoint.Endpoint) []any {
@@ -43,6 +44,11 @@ func (s *Store) Endpoints(ctx context.Context, teamID, after string, limit int) 
 }
 
 // UpdateEndpoint changes everything but an endpoint's id, team and age.
-func (s *Store) UpdateEndpoint(ctx context.Context, e endpoint.Endpoint) error {
-	return s.change(ctx, "update", "endpoint", updateEndpoint, append(endpointFields(&e)[:7], moment{&e.UpdatedAt})...)
+func (s *Store) UpdateEndpoint(ctx context.Context, id string, change func(*endpoint.Endpoint) error) (endpoint.Endpoint, error) {
+	return amend(ctx, s, "endpoint", endpointFields, lockEndpoint, id, func(e *endpoint.Endpoint) (string, []any, error) {
+		fixed := *e
+		err := change(e)
+		e.ID, e.TeamID, e.CreatedAt = fixed.ID, fixed.TeamID, fixed.CreatedAt
+		return updateEndpoint, []any{id, e.Name, e.Enabled, jsonOf(&e.Modes), jsonOf(&e.Origins), jsonOf(&e.Profile), moment{&e.UpdatedAt}}, err
+	})
 }

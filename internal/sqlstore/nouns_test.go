@@ -1,6 +1,7 @@
 package sqlstore
 
 import (
+	"errors"
 	"fmt"
 	"reflect"
 	"slices"
@@ -34,7 +35,12 @@ func TestTeamIsKeptAsItWasGiven(t *testing.T) {
 
 		quota = 1 << 40
 		old.Name, young.DailyQuota, old.DailyQuota = "renamed", &quota, nil
-		must(t, s.UpdateTeam(ctx, old), s.UpdateTeam(ctx, young))
+		for _, want := range []team.Team{old, young} {
+			got, err := s.UpdateTeam(ctx, want.ID, func(t *team.Team) { *t = want })
+			if err != nil || !reflect.DeepEqual(got, want) {
+				t.Errorf("updated to %+v, %v, want %+v", got, err, want)
+			}
+		}
 		for _, want := range []team.Team{old, young} {
 			if got, err := s.Team(ctx, want.ID); err != nil || !reflect.DeepEqual(got, want) {
 				t.Errorf("team %+v, %v, want %+v", got, err, want)
@@ -161,14 +167,48 @@ func TestEndpointIsKeptAsItWasGiven(t *testing.T) {
 			ID: "e1", TeamID: "t1", Name: "renamed", Modes: []endpoint.Mode{}, Origins: []string{},
 			CreatedAt: moment1.Add(time.Hour), UpdatedAt: moment1.Add(time.Minute),
 		}
-		must(t, s.UpdateEndpoint(ctx, changed))
-		changed.CreatedAt = given.CreatedAt
-		if got, err := s.Endpoint(ctx, "e1"); err != nil || !reflect.DeepEqual(got, changed) {
-			t.Errorf("endpoint %+v, %v, want %+v with its age unchanged", got, err, changed)
-		}
 		changed.TeamID = "t2"
-		if err := s.UpdateEndpoint(ctx, changed); !fault.Is(err, fault.NotFound) {
-			t.Errorf("update under another team: %v, want NOT_FOUND", err)
+		updated, err := s.UpdateEndpoint(ctx, "e1", func(e *endpoint.Endpoint) error { *e = changed; return nil })
+		changed.TeamID, changed.CreatedAt = given.TeamID, given.CreatedAt
+		if err != nil || !reflect.DeepEqual(updated, changed) {
+			t.Errorf("updated to %+v, %v, want %+v", updated, err, changed)
+		}
+		if got, err := s.Endpoint(ctx, "e1"); err != nil || !reflect.DeepEqual(got, changed) {
+			t.Errorf("endpoint %+v, %v, want %+v with its team and age unchanged", got, err, changed)
+		}
+		refusal := fault.New(fault.Validation, "No.")
+		_, err = s.UpdateEndpoint(ctx, "e1", func(e *endpoint.Endpoint) error { e.Name = "half done"; return refusal })
+		if got, _ := s.Endpoint(ctx, "e1"); !errors.Is(err, refusal) || got.Name != changed.Name {
+			t.Errorf("a change that fails: %v, and the name is %s", err, got.Name)
+		}
+	})
+}
+
+func TestAdministratorsDoNotUndoEachOther(t *testing.T) {
+	onBoth(t, func(t *testing.T, s *Store) {
+		newTeam(t, s, "t1")
+		must(t, s.CreateEndpoint(t.Context(), endpoint.Endpoint{ID: "e1", TeamID: "t1", Enabled: true, CreatedAt: moment1, UpdatedAt: moment1}))
+		const administrators = 10
+		var all sync.WaitGroup
+		for i := range administrators {
+			all.Go(func() {
+				_, err := s.UpdateEndpoint(t.Context(), "e1", func(e *endpoint.Endpoint) error {
+					e.Origins = append(e.Origins, fmt.Sprint("https://", i))
+					return nil
+				})
+				_, failed := s.UpdateTeam(t.Context(), "t1", func(t *team.Team) { t.DailyQuota = new(t.Quota() + 1) })
+				if err := errors.Join(err, failed); err != nil {
+					t.Error(err)
+				}
+			})
+		}
+		all.Wait()
+		e, err := s.Endpoint(t.Context(), "e1")
+		if err != nil || len(e.Origins) != administrators {
+			t.Errorf("of the origins added at once are left %v, %v", e.Origins, err)
+		}
+		if team1, err := s.Team(t.Context(), "t1"); err != nil || team1.Quota() != team.DefaultDailyQuota+administrators {
+			t.Errorf("a quota raised by one %d times at once is %d, %v", administrators, team1.Quota(), err)
 		}
 	})
 }

@@ -1,6 +1,7 @@
 package sqlstore
 
 import (
+	"context"
 	"database/sql"
 	"errors"
 	"fmt"
@@ -38,6 +39,28 @@ func openPostgres(dsn redact.Secret) (*sql.DB, engine, error) {
 		versionTable: "SELECT to_regclass('" + goose.DefaultTablename + "') IS NOT NULL",
 		clock:        "SELECT CAST(EXTRACT(EPOCH FROM clock_timestamp()) * 1000 AS BIGINT)",
 	}, nil
+}
+
+// inOneTrip sends a statement with all its sets of values before it waits for the
+// first answer: thousands, each waited for, outlast statementTimeout where the
+// server is a millisecond away, and hold their rows meanwhile. They are one
+// transaction.
+func inOneTrip(ctx context.Context, db *sql.DB, query string, sets [][]any) error {
+	var batch pgx.Batch
+	for _, args := range sets {
+		if !storable(args) {
+			return errNotStorable
+		}
+		batch.Queue(query, args...)
+	}
+	conn, err := db.Conn(ctx)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = conn.Close() }()
+	return conn.Raw(func(driver any) error {
+		return driver.(*stdlib.Conn).Conn().SendBatch(ctx, &batch).Close()
+	})
 }
 
 // postgresConfig reads the URL. Its errors show nothing of it but a parameter

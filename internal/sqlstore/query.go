@@ -10,6 +10,8 @@ import (
 	"time"
 	"unicode/utf8"
 
+	"github.com/pressly/goose/v3"
+
 	"telapi/internal/fault"
 )
 
@@ -84,12 +86,44 @@ func (s *Store) change(ctx context.Context, verb, thing, query string, args ...a
 	})
 }
 
+// amend changes a single thing from what it is by then: lock reads it and keeps
+// others from changing it, and change says by which statement it is written.
+// Where there is none it fails with NOT_FOUND.
+func amend[T any](ctx context.Context, s *Store, thing string, fields func(*T) []any, lock, id string,
+	change func(*T) (query string, args []any, err error)) (changed T, err error) {
+	err = s.together(ctx, "update "+thing, func(ctx context.Context, tx *sql.Tx) error {
+		if !storable([]any{id}) {
+			return notFound(thing)
+		}
+		err := tx.QueryRowContext(ctx, lock, id).Scan(fields(&changed)...)
+		if errors.Is(err, sql.ErrNoRows) {
+			return notFound(thing)
+		}
+		if err != nil {
+			return err
+		}
+		query, args, err := change(&changed)
+		if err == nil {
+			_, err = run(ctx, tx, query, args...)
+		}
+		return err
+	})
+	if err != nil {
+		var none T
+		return none, err
+	}
+	return changed, nil
+}
+
 // changeAll runs one statement with many sets of values in one transaction, as
 // far as there is something to change. Callers pass them in a fixed order of
 // rows, so that two transactions never wait for each other in a circle.
 func (s *Store) changeAll(ctx context.Context, doing, query string, sets ...[]any) error {
 	if len(sets) == 0 {
 		return nil
+	}
+	if s.engine.dialect == goose.DialectPostgres {
+		return s.during(ctx, doing, func(ctx context.Context) error { return inOneTrip(ctx, s.db, query, sets) })
 	}
 	return s.together(ctx, doing, func(ctx context.Context, tx *sql.Tx) error {
 		for _, args := range sets {

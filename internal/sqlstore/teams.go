@@ -12,6 +12,7 @@ const (
 	insertTeam = `INSERT INTO teams (id, name, daily_quota, created_at) VALUES ($1, $2, $3, $4)`
 	selectTeam = `SELECT id, name, daily_quota, created_at FROM teams WHERE id = $1`
 	listTeams  = `SELECT id, name, daily_quota, created_at FROM teams ORDER BY created_at, id`
+	lockTeam   = `UPDATE teams SET name = name WHERE id = $1 RETURNING id, name, daily_quota, created_at`
 	updateTeam = `UPDATE teams SET name = $2, daily_quota = $3 WHERE id = $1`
 )
 
@@ -35,6 +36,9 @@ func (s *Store) Teams(ctx context.Context) ([]team.Team, error) {
 }
 
 // UpdateTeam changes a team's name and quota.
-func (s *Store) UpdateTeam(ctx context.Context, t team.Team) error {
-	return s.change(ctx, "update", "team", updateTeam, t.ID, t.Name, t.DailyQuota)
+func (s *Store) UpdateTeam(ctx context.Context, id string, change func(*team.Team)) (team.Team, error) {
+	return amend(ctx, s, "team", teamFields, lockTeam, id, func(t *team.Team) (string, []any, error) {
+		change(t)
+		return updateTeam, []any{id, t.Name, t.DailyQuota}, nil
+	})
 }

@@ -27,7 +27,14 @@ func newMemory(teams ...Team) *memory {
 
 func (m *memory) CreateTeam(_ context.Context, t Team) error { return m.put("created ", t) }
 
-func (m *memory) UpdateTeam(_ context.Context, t Team) error { return m.put("committed ", t) }
+func (m *memory) UpdateTeam(ctx context.Context, id string, change func(*Team)) (Team, error) {
+	t, err := m.Team(ctx, id)
+	if err != nil {
+		return Team{}, err
+	}
+	change(&t)
+	return t, m.put("committed ", t)
+}
 
 func (m *memory) put(event string, t Team) error {
 	m.mu.Lock()

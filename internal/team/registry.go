@@ -67,12 +67,8 @@ func (r *Registry) SetQuota(ctx context.Context, id string, quota *int64) (Team,
 }
 
 func (r *Registry) update(ctx context.Context, id string, change func(*Team)) (Team, error) {
-	t, err := r.Store.Team(ctx, id)
+	t, err := r.Store.UpdateTeam(ctx, id, change)
 	if err != nil {
-		return Team{}, fmt.Errorf("update team: %w", err)
-	}
-	change(&t)
-	if err := r.Store.UpdateTeam(ctx, t); err != nil {
 		return Team{}, fmt.Errorf("update team: %w", err)
 	}
 	return t, nil

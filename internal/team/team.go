@@ -31,5 +31,7 @@ type Store interface {
 	CreateTeam(ctx context.Context, t Team) error
 	Team(ctx context.Context, id string) (Team, error)
 	Teams(ctx context.Context) ([]Team, error)
-	UpdateTeam(ctx context.Context, t Team) error
+	// UpdateTeam makes a change to a team's name and quota on top of every other:
+	// of two at once, one is made after the other.
+	UpdateTeam(ctx context.Context, id string, change func(*Team)) (Team, error)
 }

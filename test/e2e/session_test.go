@@ -271,7 +271,7 @@ func TestChecksOfATokenRequestComeInOrder(t *testing.T) {
 			t.Fatal(err)
 		}
 		disabled := newEndpoint(t, i, own.team.ID, "disabled")
-		if _, err := i.App.Office().Endpoints.Update(t.Context(), disabled, func(e *endpoint.Endpoint) error { e.Enabled = false; return nil }); err != nil {
+		if _, err := i.App.Office().Endpoints.Update(t.Context(), disabled, func(e *endpoint.Endpoint) { e.Enabled = false }); err != nil {
 			t.Fatal(err)
 		}
 		body := func(id, mode string) string { return fmt.Sprintf(`{"endpointId":%q,"mode":%q}`, id, mode) }

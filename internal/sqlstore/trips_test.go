@@ -1,0 +1,102 @@
+package sqlstore
+
+import (
+	"fmt"
+	"net"
+	"net/url"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"telapi/internal/auth"
+	"telapi/internal/redact"
+	"telapi/test/servers"
+)
+
+// line is a way to a database that counts how often it was asked something after
+// it had answered.
+type line struct {
+	asked    atomic.Int64
+	answered atomic.Bool
+}
+
+func (l *line) join(t *testing.T, server string) (address string) {
+	t.Helper()
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	must(t, err)
+	t.Cleanup(func() { _ = listener.Close() })
+	go func() {
+		for {
+			near, err := listener.Accept()
+			if err != nil {
+				return
+			}
+			far, err := net.Dial("tcp", server)
+			if err != nil {
+				_ = near.Close()
+				continue
+			}
+			go pass(near, far, func() {
+				if l.answered.Swap(false) {
+					l.asked.Add(1)
+				}
+			})
+			go pass(far, near, func() { l.answered.Store(true) })
+		}
+	}()
+	return listener.Addr().String()
+}
+
+func pass(from, to net.Conn, seen func()) {
+	defer to.Close()
+	buffer := make([]byte, 1<<20)
+	for {
+		n, err := from.Read(buffer)
+		if err != nil {
+			return
+		}
+		seen()
+		if _, err := to.Write(buffer[:n]); err != nil {
+			return
+		}
+	}
+}
+
+// A server may be a millisecond away: thousands of last uses, each waited for,
+// would never be written in time.
+func TestManyMomentsCostFewRoundTrips(t *testing.T) {
+	t.Parallel()
+	at, err := url.Parse(servers.SharedPostgres(t).NewDatabase(t))
+	must(t, err)
+	var l line
+	at.Host = l.join(t, at.Host)
+	s := open(t, Options{DSN: redact.Secret(at.String())})
+	must(t, s.Migrate(t.Context()))
+	newTeam(t, s, "t1")
+	must(t, s.CreateKey(t.Context(), auth.Key{ID: "k999", TeamID: "t1", CreatedAt: moment1}))
+	uses := map[string]time.Time{}
+	for i := range 1000 {
+		uses[fmt.Sprint("k", i)] = moment1
+	}
+	before := l.asked.Load()
+	must(t, s.TouchKeys(t.Context(), uses))
+	if trips := l.asked.Load() - before; trips > 100 {
+		t.Errorf("%d moments cost %d round trips", len(uses), trips)
+	}
+	if k, err := s.Key(t.Context(), "k999"); err != nil || !k.LastUsedAt.Equal(moment1) {
+		t.Errorf("last used %v, %v", k.LastUsedAt, err)
+	}
+}
+
+func TestBatchIsWrittenWholeOrNotAtAll(t *testing.T) {
+	onBoth(t, func(t *testing.T, s *Store) {
+		newTeam(t, s, "t1")
+		must(t, s.CreateKey(t.Context(), auth.Key{ID: "k1", TeamID: "t1", CreatedAt: moment1}))
+		for name, bad := range map[string][]any{"the database refuses": {"k1", nil}, "no database can hold": {"k\x00", "new"}} {
+			err := s.changeAll(t.Context(), "rename", `UPDATE api_keys SET name = CAST($2 AS TEXT) WHERE id = $1`, []any{"k1", "new"}, bad)
+			if k, _ := s.Key(t.Context(), "k1"); err == nil || k.Name != "" {
+				t.Errorf("a batch with what %s: %v, and of it was written %q", name, err, k.Name)
+			}
+		}
+	})
+}
