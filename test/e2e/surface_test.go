@@ -112,6 +112,13 @@ func TestRouteScopeTeamMatrix(t *testing.T) {
 			}
 			expect("a JWT without scopes", 403, code("FORBIDDEN"), "Authorization", "Bearer "+consoleJWT(t, own.team.ID, []auth.Scope{}...))
 
+			// Of two credentials the key alone counts, and of several keys none.
+			good := "Bearer " + consoleJWT(t, own.team.ID, auth.Scopes...)
+			expect("a bad key beside a good JWT", 401, code("UNAUTHORIZED"), "X-API-Key", "tk_guess_"+strings.Repeat("A", 43), "Authorization", good)
+			expect("an empty key beside a good JWT", 401, code("UNAUTHORIZED"), "X-API-Key", "", "Authorization", good)
+			expect("a good key twice", 401, code("UNAUTHORIZED"), "X-API-Key", own.key, "X-API-Key", own.key)
+			expect("a good JWT twice", 401, code("UNAUTHORIZED"), "Authorization", good, "Authorization", good)
+
 			// A foreign team sees itself, never this one.
 			if strings.Contains(rt.Path, "{id}") {
 				expect("a foreign team's key", 404, code("NOT_FOUND"), "X-API-Key", foreign.key)
