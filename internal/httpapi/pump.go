@@ -55,8 +55,7 @@ func (p *pump) run() {
 	p.conn.SetReadLimit(p.limits.MaxMessageBytes)
 	p.conn.SetPingHandler(func(data string) error { p.sendControl(websocket.PongMessage, []byte(data)); return nil })
 	p.conn.SetPongHandler(func(string) error { p.noteHeard(); return nil })
-	p.noteHeard()
-	p.timer = time.AfterFunc(p.channel.UntilBeat(), p.beat)
+	p.startBeat()
 	p.line.drained = func() { p.channel.Flush(p.sockets.ctx) }
 	p.channel.Start(p)
 	for {
@@ -274,6 +273,15 @@ func (p *pump) noteHeard() {
 	p.mu.Lock()
 	p.heard = time.Now()
 	p.mu.Unlock()
+}
+
+// startBeat holds mu until beat can find its timer: it is due at once where the
+// session ends while its socket opens.
+func (p *pump) startBeat() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.heard = time.Now()
+	p.timer = time.AfterFunc(p.channel.UntilBeat(), p.beat)
 }
 
 // beat pings the browser, renews the connection's hold on its session, and
