@@ -108,7 +108,8 @@ type Live interface {
 	Messages(after Cursor, list []Message)
 	// Audio is a frame that is never stored.
 	Audio(json []byte)
-	// Replaced says that another connection owns the session now.
+	// Replaced says that another connection took the session. A third may have
+	// it by now, the listener among them.
 	Replaced(connectionID string)
 	// Closed says that the channel has ended, and why.
 	Closed(reason string)

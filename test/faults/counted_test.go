@@ -26,6 +26,7 @@ func TestWhatPassesASocketIsCounted(t *testing.T) {
 	cursor := said(t, b, ch, 1, 1)[0]
 
 	b.Cut()
+	boot.Eventually(t, 20*time.Second, "the socket is gone", func() bool { return metric(t, p.Instance, "\ntelapi_sockets 0\n") })
 	talk.Say(t, ch, `{"n":2}`)
 	talk.Say(t, ch, `{"n":3}`)
 	b = talk.Connect(t, p.Instance, b.Session, token, "?streamId="+cursor)
@@ -48,6 +49,6 @@ func TestWhatPassesASocketIsCounted(t *testing.T) {
 		`telapi_sockets_closed_total{code="4502"} 1`,
 		"\ntelapi_sockets 1\n",
 	} {
-		boot.Eventually(t, 10*time.Second, line, func() bool { return metric(t, p.Instance, line) })
+		boot.Eventually(t, 20*time.Second, line, func() bool { return metric(t, p.Instance, line) })
 	}
 }
