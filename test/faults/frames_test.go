@@ -167,6 +167,25 @@ func TestLastFrameBeforeACloseReachesTheRuntime(t *testing.T) {
 	})
 }
 
+// What other clients than browsers ask of a socket themselves. The answer comes
+// before that to whatever follows, and repeats what was asked.
+func TestPingOfTheProtocolIsAnswered(t *testing.T) {
+	backends(t, nil, func(t *testing.T, p *place) {
+		b, _ := p.page(t)
+		var answers []string
+		b.Conn.SetPongHandler(func(data string) error { answers = append(answers, data); return nil })
+		for _, asked := range []string{"", "are you there?"} {
+			if err := b.Conn.WriteControl(websocket.PingMessage, []byte(asked), time.Now().Add(10*time.Second)); err != nil {
+				t.Fatal(err)
+			}
+			b.Expect(`"event":"ack"`, b.Chat("hello"))
+		}
+		if want := []string{"", "are you there?"}; !slices.Equal(answers, want) {
+			t.Errorf("the answers are %q", answers)
+		}
+	})
+}
+
 // fragment is a part of a text message on the wire, masked with zeros.
 func fragment(first bool, payload string) []byte {
 	head := []byte{0, 0x80 | 126}
