@@ -29,12 +29,14 @@ type Channel struct {
 	Committed                   string      // the position that was, when the channel was claimed; empty: none
 
 	runtime *Runtime
-	token   string                                                     // empty: an onlooker
-	list    func(ctx context.Context, from string) ([]Delivery, error) // what is on its stream
+	token   string // empty: an onlooker
 	member  *pubsub.Membership
 	stop    context.CancelFunc
 	running sync.WaitGroup
 	outbox  outbox
+
+	// list returns what is on its stream.
+	list func(ctx context.Context, from string) ([]Delivery, error)
 
 	news    chan struct{} // there may be something to read
 	audio   chan *wire.ChannelMessage
