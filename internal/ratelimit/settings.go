@@ -22,6 +22,10 @@ const (
 	SettingName = "limits"
 
 	rereadEvery = 5 * time.Second
+
+	// patience is what Run has for a mirror that hangs: the next reload, which
+	// may bring other limits, waits for it.
+	patience = 500 * time.Millisecond
 )
 
 // Settings holds the limits in force and keeps them in step with the store. A
@@ -106,7 +110,9 @@ func (s *Settings) Run(ctx context.Context) {
 	defer tick.Stop()
 	failing := false
 	for {
-		err := s.Reload(ctx)
+		bounded, cancel := context.WithTimeout(ctx, patience)
+		err := s.Reload(bounded)
+		cancel()
 		if err != nil && !failing && ctx.Err() == nil && !fault.Is(err, fault.ServiceUnavailable) {
 			s.log.Warn("limits could not be reloaded; the last good ones stay in force", "error", err)
 		}

@@ -61,12 +61,24 @@ func (s *shelf) write(value []byte) {
 	s.writes++
 }
 
-type mirrorShelf struct{ shelf }
+type mirrorShelf struct {
+	shelf
+	hangs bool // until its caller gives up
+}
 
 func (s *mirrorShelf) Setting(ctx context.Context, _ string) ([]byte, bool, error) {
+	if s.hangs {
+		<-ctx.Done()
+		return nil, false, ctx.Err()
+	}
 	return s.Limits(ctx)
 }
-func (s *mirrorShelf) SaveSetting(_ context.Context, _ string, value []byte) error {
+
+func (s *mirrorShelf) SaveSetting(ctx context.Context, _ string, value []byte) error {
+	if s.hangs {
+		<-ctx.Done()
+		return ctx.Err()
+	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.err == nil {
@@ -239,6 +251,24 @@ func TestRunPicksUpChanges(t *testing.T) {
 			})
 		})
 	}
+}
+
+func TestDatabaseThatHangsHoldsUpNoChange(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newSettingsFixture(ten, "")
+		f.mirror.hangs = true
+		ctx, cancel := context.WithCancel(t.Context())
+		defer cancel()
+		go f.Run(ctx)
+		for _, next := range []string{twenty, ten, twenty} {
+			f.store.put(next)
+			f.Message(Topic)
+			time.Sleep(time.Second)
+			if want, _ := ParseLimits([]byte(next)); *f.Current() != want {
+				t.Errorf("a second after the change %d requests are allowed, want %d", f.Current().Tiers.API.Max, want.Tiers.API.Max)
+			}
+		}
+	})
 }
 
 func TestReloadThatKeepsFailingIsLoggedOnce(t *testing.T) {
