@@ -128,8 +128,9 @@ func (s *Server) tell(x *exchange, r *http.Request, span trace.Span, took time.D
 
 // logLevel keeps probes and scrapes, which come every few seconds, out of the way.
 func (s *Server) logLevel(x *exchange) slog.Level {
+	broken := x.refusal != nil && x.status < http.StatusBadRequest // after its answer had begun, a socket's too
 	switch {
-	case x.status >= http.StatusInternalServerError && x.refusal != nil:
+	case broken, x.status >= http.StatusInternalServerError && x.refusal != nil:
 		return slog.LevelError
 	case x.route != nil && x.route.Tier == "":
 		return slog.LevelDebug

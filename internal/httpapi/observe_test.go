@@ -2,6 +2,7 @@ package httpapi
 
 import (
 	"bytes"
+	"io"
 	"log/slog"
 	"net/http"
 	"net/http/httptest"
@@ -48,6 +49,27 @@ func TestPanicBecomesAnEnvelopeAndNothingMore(t *testing.T) {
 	}
 	if n := value(t, s.seen.inFlight); n != 0 {
 		t.Errorf("%v requests are still in flight", n)
+	}
+}
+
+func TestPanicWithinAnAnswerCutsItOffAndIsLogged(t *testing.T) {
+	s, log := surface(func(w http.ResponseWriter, _ *http.Request, _ auth.Principal) error {
+		_, _ = w.Write([]byte("half"))
+		_ = http.NewResponseController(w).Flush()
+		panic("the secret reason")
+	})
+	server := httptest.NewServer(s)
+	resp, err := http.Get(server.URL + "/try")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer resp.Body.Close()
+	if body, err := io.ReadAll(resp.Body); err == nil {
+		t.Errorf("the client takes %q for the whole", body)
+	}
+	server.Close() // the log is written by then
+	if !strings.Contains(log.String(), "secret reason") || !strings.Contains(log.String(), `"level":"ERROR"`) {
+		t.Errorf("the log tells nobody: %s", log)
 	}
 }
 
