@@ -12,9 +12,12 @@ import (
 	"testing"
 	"time"
 
+	"github.com/jackc/pgx/v5/pgconn"
+
 	"telapi/internal/auth"
 	"telapi/internal/fault"
 	"telapi/internal/redact"
+	"telapi/internal/team"
 	"telapi/internal/usage"
 	"telapi/test/servers"
 )
@@ -166,6 +169,43 @@ func TestSameReasonIsLoggedOnce(t *testing.T) {
 		a, b := reason(pair[0]), reason(pair[1])
 		if numbers.ReplaceAllString(a, "") != numbers.ReplaceAllString(b, "") || strings.Contains(a, "\n") {
 			t.Errorf("%q and %q count as two reasons", a, b)
+		}
+	}
+}
+
+func TestStandbyIsUnavailableForWritesAlone(t *testing.T) {
+	t.Parallel()
+	dsn := redact.Secret(servers.SharedPostgres(t).NewDatabase(t))
+	before := open(t, Options{DSN: dsn})
+	must(t, before.Migrate(t.Context()))
+	newTeam(t, before, "t1")
+	_, err := before.db.ExecContext(t.Context(), `DO $$ BEGIN EXECUTE format('ALTER DATABASE %I SET default_transaction_read_only = on', current_database()); END $$`)
+	must(t, err)
+
+	s := open(t, Options{DSN: dsn})
+	must(t, s.Connect(t.Context()))
+	_, err = s.Team(t.Context(), "t1")
+	must(t, err)
+	_, update := s.UpdateTeam(t.Context(), "t1", func(t *team.Team) { t.Name = "other" })
+	for what, err := range map[string]error{
+		"write":  s.CreateTeam(t.Context(), team.Team{ID: "t2", CreatedAt: moment1}),
+		"update": update,
+		"batch":  s.TouchKeys(t.Context(), map[string]time.Time{"k1": moment1}),
+	} {
+		if !fault.Is(err, fault.ServiceUnavailable) {
+			t.Errorf("%s: %v, want SERVICE_UNAVAILABLE", what, err)
+		}
+	}
+}
+
+func TestStatesOfADatabaseThatMayServeLater(t *testing.T) {
+	for state, away := range map[string]bool{
+		"08006": true, "28P01": true, "40P01": true, "53100": true, "53300": true, "57P01": true, "57014": true, "58030": true, "25006": true, "3D000": true, "55P03": true,
+		"42P01": false, "42703": false, "23502": false, "22001": false, "25001": false,
+	} {
+		err := failure(t.Context(), "try", &pgconn.PgError{Code: state})
+		if fault.Is(err, fault.ServiceUnavailable) != away {
+			t.Errorf("%s: %v", state, err)
 		}
 	}
 }
