@@ -6,10 +6,12 @@ import (
 	"fmt"
 	"io/fs"
 	"log/slog"
+	"net"
 	"net/url"
 	"os"
 	"path/filepath"
 	"sync"
+	"syscall"
 	"time"
 
 	"github.com/alicebob/miniredis/v2"
@@ -136,8 +138,10 @@ func (e *Embedded) Close() {
 }
 
 // Join returns what Open needs to connect to the engine that a server runs on
-// the same data folder. Where none answers, because nothing is recorded or the
-// record was left behind by a server that died, the error is ErrNoServer.
+// the same data folder. Where there is none, because nothing is recorded or the
+// record was left behind by a server that died, the error is ErrNoServer. One
+// that lives and is slow to answer is joined: whoever could not tell it something
+// has to know.
 func Join(dataDir string) (Options, error) {
 	file := filepath.Join(dataDir, engineFile)
 	content, err := os.ReadFile(file)
@@ -161,7 +165,9 @@ func Join(dataDir string) (Options, error) {
 	if client != nil {
 		client.Close()
 	}
-	if err != nil {
+	var network net.Error
+	hangs := errors.As(err, &network) && network.Timeout() && !errors.Is(syscall.Kill(record.PID, 0), syscall.ESRCH)
+	if err != nil && !hangs {
 		return Options{}, fmt.Errorf("%w: %s was left behind by process %d, which does not answer", ErrNoServer, file, record.PID)
 	}
 	return opts, nil

@@ -2,11 +2,15 @@ package redisstore
 
 import (
 	"errors"
+	"log/slog"
+	"net"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
 	"time"
+
+	"telapi/internal/fault"
 )
 
 func startEmbedded(t *testing.T, dir string) (*Embedded, *journal) {
@@ -98,6 +102,33 @@ func TestForeignServerOnTheOldPortIsNotJoined(t *testing.T) {
 	}
 	if _, err := Join(ours); !errors.Is(err, ErrNoServer) {
 		t.Errorf("joined with another server's password: %v", err)
+	}
+}
+
+// Whoever revokes a key beside a server that hangs must not be told that nobody
+// was there to hear of it.
+func TestServerThatHangsIsNotTakenForNone(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	e, _ := startEmbedded(t, dir)
+	silent, err := net.Listen("tcp", "127.0.0.1:0") // connections wait to be accepted
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer silent.Close()
+	e.addr = silent.Addr().String()
+	if err := e.record(); err != nil {
+		t.Fatal(err)
+	}
+	opts, err := Join(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	opts.Logger, opts.Patience = slog.New(slog.DiscardHandler), time.Second
+	s := Open(opts)
+	defer s.Close()
+	if err := s.Announce(t.Context(), "key:k1"); !fault.Is(err, fault.ServiceUnavailable) {
+		t.Errorf("an announcement that nobody heard: %v", err)
 	}
 }
 
