@@ -18,6 +18,7 @@ export class Line {
   private watch: ReturnType<typeof setTimeout> | undefined;
   private ping: (() => void) | undefined;
   private pingIntervalMs = 0;
+  private probing = false;
   private over = false;
 
   constructor(
@@ -58,8 +59,11 @@ export class Line {
   /** Asks for a sign of life at once. */
   probe(): void {
     if (!this.ping || this.over) return;
-    clearTimeout(this.watch);
-    this.watch = setTimeout(() => this.lose(noAnswer, "Nothing was heard in time.", true), this.pongTimeoutMs);
+    if (!this.probing) {
+      this.probing = true; // and however often it is asked again, the first one counts
+      clearTimeout(this.watch);
+      this.watch = setTimeout(() => this.lose(noAnswer, "Nothing was heard in time.", true), this.pongTimeoutMs);
+    }
     this.ping();
   }
 
@@ -84,6 +88,7 @@ export class Line {
   }
 
   private rest(): void {
+    this.probing = false;
     clearTimeout(this.watch);
     this.watch = setTimeout(() => this.probe(), this.pingIntervalMs);
   }

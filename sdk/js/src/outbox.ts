@@ -46,7 +46,7 @@ export class Outbox {
     this.stop();
     this.live = true;
     this.permits = this.framesPerSecond / 2;
-    this.refilledAt = Date.now();
+    this.refilledAt = performance.now();
     this.flush();
   }
 
@@ -74,11 +74,17 @@ export class Outbox {
     for (const message of this.waiting.splice(0)) message.reject(error);
   }
 
+  /** Why a frame would cost the session, or undefined: it may go. */
+  tooLarge(frame: string): TelapiError | undefined {
+    const size = new TextEncoder().encode(frame).length;
+    return size > this.maxBytes ? new TelapiError("MESSAGE_TOO_LARGE", `The message has ${size} bytes; ${this.maxBytes} are allowed.`) : undefined;
+  }
+
   private flush(): void {
     clearTimeout(this.timer);
-    const now = Date.now();
+    const now = performance.now();
     const rate = 0.8 * this.framesPerSecond;
-    this.permits = Math.min(this.framesPerSecond / 2, this.permits + (Math.max(0, now - this.refilledAt) * rate) / 1000);
+    this.permits = Math.min(this.framesPerSecond / 2, this.permits + ((now - this.refilledAt) * rate) / 1000);
     this.refilledAt = now;
     while (this.live && this.inFlight < Math.min(this.waiting.length, Math.max(1, this.framesPerSecond / 2))) {
       if (this.permits < 1) {
@@ -87,10 +93,10 @@ export class Outbox {
       }
       const next = this.waiting[this.inFlight]!;
       const frame = next.frame();
-      const size = new TextEncoder().encode(frame).length;
-      if (size > this.maxBytes) {
+      const problem = this.tooLarge(frame);
+      if (problem) {
         this.waiting.splice(this.inFlight, 1);
-        next.reject(new TelapiError("MESSAGE_TOO_LARGE", `The message has ${size} bytes; ${this.maxBytes} are allowed.`));
+        next.reject(problem);
         continue;
       }
       this.permits--;

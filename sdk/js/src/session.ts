@@ -11,6 +11,8 @@ import { askWhy } from "./refusal.js";
 const steadyMs = 5_000;
 /** How many cursors are remembered to tell what has come before; more than the service replays. */
 const remembered = 1_024;
+/** What a timer can be set to at the most; more would be taken for none. */
+const maxTimer = 2 ** 31 - 1;
 /** Audio is dropped while this much of it is stuck in the socket: late speech is worse than none. */
 const maxBufferedAudio = 65_536;
 /** What a browser tells when the line may be gone, or there again. */
@@ -74,7 +76,8 @@ export class Session {
 
   /** What `connect({ from })` needs to go on here, for instance after a reload. */
   get position(): Position | undefined {
-    return this.at.streamId && this.at.connectionId ? (this.at as Position) : undefined;
+    const { streamId, connectionId } = this.at;
+    return streamId && connectionId ? { streamId, connectionId } : undefined;
   }
 
   /** Calls the listener whenever it happens, until the returned function is called. */
@@ -105,6 +108,8 @@ export class Session {
     const sent = new Promise<string>((resolve, reject) => {
       if (this.state === "ended") throw this.reason!;
       if (/^(audio|p[io]ng)$/.test(type)) throw new TelapiError("VALIDATION_ERROR", `Nobody acknowledges ${type}. For audio there is sendAudio.`);
+      // The service could not say which message it refuses by another id, and would refuse it on every connection.
+      if (!/^[\da-f]{8}(-[\da-f]{4}){3}-[\da-f]{12}$/i.test(messageId)) throw new TelapiError("VALIDATION_ERROR", "A messageId is a UUID.");
       const body = wellFormed(payload);
       const timestamp = Date.now();
       this.outbox.add({
@@ -118,10 +123,16 @@ export class Session {
     return sent;
   }
 
-  /** Sends audio now or never. False: it was dropped, because there is no connection or it does not keep up. */
+  /**
+   * Sends audio now or never. False: it was dropped, because there is no connection or it does not keep up. Throws when it
+   * is larger than a frame may be, which would cost the session.
+   */
   sendAudio(payload: Payload): boolean {
     if (this.state !== "connected" || this.line!.bufferedAmount > maxBufferedAudio) return false;
-    this.transmit(this.frame("audio", uuid(), Date.now(), wellFormed(payload)));
+    const frame = this.frame("audio", uuid(), Date.now(), wellFormed(payload));
+    const problem = this.outbox.tooLarge(frame);
+    if (problem) throw problem;
+    this.transmit(frame);
     return true;
   }
 
@@ -153,17 +164,22 @@ export class Session {
     const turn = this.turn;
     this.become({ state: "connecting" });
     const { options } = this;
+    if (this.turn !== turn) return; // a listener decided otherwise
     try {
-      this.ticket ??= this.admit(readTicket("issue" in options ? await options.issue() : options.token, options.url));
+      if (!this.ticket) {
+        const given = "issue" in options ? await options.issue() : options.token;
+        if (this.turn !== turn) return; // whoever came after has asked for a token of its own, or needs none
+        this.ticket = this.admit(readTicket(given, options.url));
+      }
     } catch (cause) {
       const error = cause instanceof TelapiError ? cause : new TelapiError("ISSUE_FAILED", `No token was issued: ${String(cause)}`, { cause });
       return this.turn === turn ? this.end(error) : undefined;
     }
-    if (this.turn !== turn) return;
     const { url, token } = this.ticket;
     const target = new URL(url);
     // Who was cut off before the first frame has no cursor, but may have missed a greeting.
-    for (const [name, value] of Object.entries(this.tried ? { streamId: "start", ...this.at } : this.at)) target.searchParams.set(name, value);
+    if (this.tried) this.at = { streamId: "start", ...this.at };
+    for (const [name, value] of Object.entries(this.at)) target.searchParams.set(name, value);
     try {
       this.line = new Line(this.Socket, target.href, token, options.connectTimeoutMs ?? 10_000, options.pongTimeoutMs ?? 10_000, {
         message: (message, raw) => this.receive(message, raw),
@@ -184,13 +200,13 @@ export class Session {
   private expireIn(ms: number): void {
     clearTimeout(this.expiry);
     // The service closes first, and says so; this is for those who do not hear it.
-    this.expiry = setTimeout(() => this.end(finalClose(4504, "")!), Math.min(ms + 1_000, 2 ** 31 - 1)); // more would be taken for none
+    this.expiry = setTimeout(() => this.end(finalClose(4504, "")!), Math.min(ms + 1_000, maxTimer));
   }
 
   private async lost(url: string, closeCode: number, reason: string, opened: boolean): Promise<void> {
     const { turn, tried } = this;
     this.tried = true;
-    const lasted = this.readyAt ? Date.now() - this.readyAt : 0;
+    const lasted = this.readyAt ? performance.now() - this.readyAt : 0;
     this.line = undefined;
     this.readyAt = 0;
     this.outbox.stop();
@@ -226,7 +242,7 @@ export class Session {
   private wait(reason: TelapiError, ms: number): void {
     this.attempt++;
     // The network's word is a hint: the service may be on this very machine.
-    const retryInMs = Math.round(this.networkGone ? (this.options.maxDelayMs ?? 30_000) : ms);
+    const retryInMs = Math.min(Math.round(this.networkGone ? (this.options.maxDelayMs ?? 30_000) : ms), maxTimer);
     this.retry = setTimeout(() => void this.open(), retryInMs);
     this.become({ state: this.networkGone ? "offline" : "waiting", retryInMs, reason });
   }
@@ -237,6 +253,7 @@ export class Session {
       if (this.state === "waiting") this.become({ ...this.change, state: "offline" });
     } else if (type === "online") {
       this.networkGone = false;
+      this.attempt = 0; // what failed without a network says nothing; an attempt that is under way is followed soon
       if (this.state === "offline" || this.state === "waiting") void this.open();
     }
     this.line?.probe(); // it may be of the network before, or have died while the page slept
@@ -264,26 +281,29 @@ export class Session {
   }
 
   /** Does what the service itself says; the runtime's messages, which have a cursor, are none of the SDK's business. */
-  private obey({ type, status, error, timestamp }: ChannelMessage): void {
+  private obey({ type, status, reconnect, error, timestamp }: ChannelMessage): void {
     if (type === "ping") this.transmit(this.frame("pong", uuid(), Date.now()));
     else if (type === "status" && status?.event === "ready") this.begin(status as unknown as Ready, timestamp);
     else if (type === "status" && status?.event === "ack") this.outbox.settle(String(status.messageId));
+    else if (type === "reconnect" && !reconnect?.recovered) this.at.streamId = this.last!.streamId;
     else if (type === "error" && error && !transient.includes(String(error.code))) {
       this.outbox.settle(error.relatesTo, new TelapiError(String(error.code), String(error.message), { details: error.issues }));
     }
   }
 
   private begin(ready: Ready, serverTime: number): void {
+    const { turn } = this;
     this.last = ready;
-    this.readyAt = Date.now();
+    this.readyAt = performance.now(); // which does not jump, as the time of day does
     this.chat = ready.textChat;
-    this.at = { streamId: ready.streamId, connectionId: ready.connectionId };
+    // Where it asked to go on it asks again, until it was told what it has missed, or that this is not known.
+    this.at = { streamId: ready.streamId, ...this.at, connectionId: ready.connectionId };
     this.expireIn(Date.parse(ready.expiresAt) - serverTime);
     this.line!.keepAlive(ready.pingIntervalMs, () => this.transmit(this.frame("ping", uuid(), Date.now())));
     this.outbox.maxBytes = ready.maxMessageBytes;
     this.events.emit("ready", ready);
-    this.become({ state: "connected" });
-    if (this.line) this.outbox.start();
+    if (this.turn === turn) this.become({ state: "connected" });
+    if (this.turn === turn) this.outbox.start(); // unless a listener left this line
   }
 
   private frame(type: MessageType, messageId: string, timestamp: number, body?: string): string {
@@ -322,7 +342,7 @@ export class Session {
   }
 }
 
-/** JSON that the service takes: it refuses halves of surrogate pairs, which a cut-off string may end with. */
+/** JSON that the service takes: it refuses halves of surrogate pairs, which a cut-off string may end with; only they are escaped by their number. */
 function wellFormed(payload: Payload): string {
-  return JSON.stringify(payload, (_, value: unknown) => (typeof value === "string" ? value.replace(/\p{Cs}/gu, "\ufffd") : value));
+  return JSON.stringify(payload)?.replace(/(\\\\)|\\ud[89a-f]../g, (_, backslash?: string) => backslash ?? "\ufffd");
 }

@@ -67,6 +67,29 @@ test("a listener may leave the line in the middle of a frame", async () => {
   expect(session.state).toBe("ended");
 });
 
+test.each(["ready", "state"] as const)("a listener may leave the line, for a while or for good, when it is told of it: %s", async (name) => {
+  const { session, states } = await open();
+  void session.send("chat", { text: "waits" });
+  const on = (act: () => void) => session.on(name, () => (name === "ready" || session.state === "connected") && act());
+  let off = on(() => session.cut());
+  ScriptedSocket.latest.ready();
+  expect([session.state, ScriptedSocket.latest.sent]).toEqual(["cut", []]);
+  off();
+  session.resume();
+  off = on(() => {
+    session.cut();
+    session.resume();
+  });
+  ScriptedSocket.latest.ready();
+  expect([session.state, ScriptedSocket.all.length, ScriptedSocket.latest.sent]).toEqual(["connecting", 3, []]);
+  off();
+  on(() => session.dispose());
+  ScriptedSocket.latest.ready();
+  expect([session.state, session.sendAudio({})]).toEqual(["ended", false]);
+  await expect(session.send("chat", { text: "late" })).rejects.toMatchObject({ code: "DISPOSED" });
+  expect(states.at(-1)!.state).toBe("ended");
+});
+
 test("what nobody acknowledges is not sent as if somebody did", async () => {
   const { session } = await open();
   ScriptedSocket.latest.ready();
@@ -104,6 +127,30 @@ test("it resumes after the last message and names the connection before", async 
   ScriptedSocket.latest.say({ type: "reconnect", reconnect: { recovered: false, count: 0 } });
   expect(reconnects.mock.calls[0]![0]).toEqual({ recovered: false, count: 0 });
   expect(session.position).toEqual({ streamId: "s20", connectionId: "c2" });
+  session.dispose();
+});
+
+test("that messages are missing is told, even if the line that was to tell it is lost", async () => {
+  const { session } = await open({ from: { streamId: "s7", connectionId: "c0" } });
+  const asked = () => Object.fromEntries(new URL(ScriptedSocket.latest.url).searchParams);
+  ScriptedSocket.latest.ready({ streamId: "s20" }); // it begins at the head, and says why in a moment
+  await again({ streamId: "s21" });
+  expect(asked()).toEqual({ streamId: "s7", connectionId: "c1" });
+  ScriptedSocket.latest.say({ type: "reconnect", reconnect: { recovered: false, count: 0 } });
+  await again({ streamId: "s22" });
+  expect(asked()).toEqual({ streamId: "s21", connectionId: "c2" });
+  ScriptedSocket.latest.say({ type: "chat", streamId: "s22", chat: {} });
+  ScriptedSocket.latest.say({ type: "reconnect", reconnect: { recovered: true, count: 1 } });
+  expect(session.position).toEqual({ streamId: "s22", connectionId: "c3" });
+  session.dispose();
+});
+
+test("a position that was kept does not move on", async () => {
+  const { session } = await open();
+  ScriptedSocket.latest.ready();
+  const kept = session.position;
+  ScriptedSocket.latest.say({ type: "chat", streamId: "s1", chat: {} });
+  expect([kept?.streamId, session.position?.streamId]).toEqual(["s0", "s1"]);
   session.dispose();
 });
 
@@ -194,6 +241,18 @@ test.each([
   session.dispose();
 });
 
+test("a message is not sent under an id that the service could not name", async () => {
+  const { session } = await open();
+  ScriptedSocket.latest.ready();
+  await expect(session.send("chat", { text: "a" }, { messageId: "mine" })).rejects.toMatchObject({ code: "VALIDATION_ERROR" });
+  expect(ScriptedSocket.latest.sent).toEqual([]);
+  const messageId = "0A1B2C3D-0000-4000-8000-000000000001";
+  const sent = session.send("chat", { text: "b" }, { messageId });
+  ScriptedSocket.latest.ack(ScriptedSocket.latest.sent[0]);
+  await expect(sent).resolves.toBe(messageId);
+  session.dispose();
+});
+
 test("a message that could not be read at all is the oldest in flight", async () => {
   const { session } = await open();
   ScriptedSocket.latest.ready();
@@ -245,8 +304,8 @@ test("a payload that is no JSON rejects; half a character does not", async () =>
   const circle: Record<string, unknown> = {};
   circle.self = circle;
   await expect(session.send("action", circle)).rejects.toThrow(TypeError);
-  void session.send("chat", { text: "👍 \ud83d" });
-  expect(texts(ScriptedSocket.latest)).toEqual(["👍 \ufffd"]);
+  void session.send("chat", { text: "👍 \ud83d \\ud83d", "\udc4d": ["\\\udc4d"] });
+  expect(ScriptedSocket.latest.sent[0]!.chat).toEqual({ text: "👍 \ufffd \\ud83d", "\ufffd": ["\\\ufffd"] });
   session.dispose();
 });
 
@@ -255,6 +314,8 @@ test("audio goes now or never", async () => {
   expect(session.sendAudio({ data: "…" })).toBe(false);
   ScriptedSocket.latest.ready();
   expect(session.sendAudio({ data: "…" })).toBe(true);
+  expect(() => session.sendAudio({ data: "A".repeat(70_000) })).toThrow(/70\d{3} bytes; 65536 are allowed/);
+  expect(ScriptedSocket.latest.sent).toHaveLength(1);
   ScriptedSocket.latest.bufferedAmount = 100_000;
   expect(session.sendAudio({ data: "…" })).toBe(false);
   await again();

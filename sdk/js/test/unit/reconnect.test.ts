@@ -1,5 +1,5 @@
 import { afterEach, beforeEach, describe, expect, test, vi } from "vitest";
-import type { Refusal } from "../../src/index.js";
+import { connect, type Refusal, type TokenAnswer } from "../../src/index.js";
 import { open, ScriptedSocket, token } from "./script.js";
 
 beforeEach(() => void vi.useFakeTimers().spyOn(Math, "random").mockReturnValue(0.999999));
@@ -14,6 +14,14 @@ function answer(status: number, body: unknown, headers = {}) {
   const fetch = vi.fn((_url: string, _init?: RequestInit) => Promise.resolve(new Response(typeof body === "string" ? body : JSON.stringify(body), { status, headers })));
   vi.stubGlobal("fetch", fetch);
   return fetch;
+}
+
+/** What a browser would tell. */
+function listenTo(): EventTarget {
+  const events = new EventTarget();
+  vi.stubGlobal("addEventListener", events.addEventListener.bind(events));
+  vi.stubGlobal("removeEventListener", events.removeEventListener.bind(events));
+  return events;
 }
 
 test("the token travels as a subprotocol and never in the URL", async () => {
@@ -82,6 +90,23 @@ describe("back-off", () => {
     session.dispose();
   });
 
+  test.each([-3_600_000, 3_600_000])("a clock that jumps by %i ms makes no connection steady, nor unsteady", async (jump) => {
+    const { session, states } = await open({ minDelayMs: 1_000, maxDelayMs: 8_000 });
+    for (const lasted of [0, 6_000]) {
+      ScriptedSocket.latest.ready();
+      await vi.advanceTimersByTimeAsync(lasted);
+      vi.setSystemTime(Date.now() + jump);
+      ScriptedSocket.latest.drop();
+      expect(states.at(-1)).toMatchObject({ attempt: 1, retryInMs: 1_000 });
+      await vi.advanceTimersByTimeAsync(1_000);
+    }
+    ScriptedSocket.latest.ready();
+    vi.setSystemTime(Date.now() + jump);
+    ScriptedSocket.latest.drop();
+    expect(states.at(-1)).toMatchObject({ attempt: 2, retryInMs: 2_000 });
+    session.dispose();
+  });
+
   test("the session's time ends it, whatever the local clock says", async () => {
     vi.setSystemTime(0);
     const { session } = await open();
@@ -99,9 +124,7 @@ describe("back-off", () => {
   });
 
   test("while the network is gone it waits for it, and comes back with it", async () => {
-    const events = new EventTarget();
-    vi.stubGlobal("addEventListener", events.addEventListener.bind(events));
-    vi.stubGlobal("removeEventListener", events.removeEventListener.bind(events));
+    const events = listenTo();
     const { session } = await open();
     ScriptedSocket.latest.ready();
     ScriptedSocket.latest.drop();
@@ -114,6 +137,37 @@ describe("back-off", () => {
     // Another network, or a page that slept: is the line still there?
     for (const sign of ["online", "visibilitychange"]) events.dispatchEvent(new Event(sign));
     expect(ScriptedSocket.latest.sent.map((m) => m.type)).toEqual(["ping", "ping"]);
+    session.dispose();
+    events.dispatchEvent(new Event("online"));
+    expect([session.state, ScriptedSocket.all.length]).toEqual(["ended", 2]);
+  });
+
+  test("who looks at the page again and again does not keep a dead line", async () => {
+    const events = listenTo();
+    const { session } = await open({ pongTimeoutMs: 4_000 });
+    ScriptedSocket.latest.ready();
+    for (let second = 0; second < 4; second++) {
+      events.dispatchEvent(new Event("visibilitychange"));
+      expect(session.state).toBe("connected");
+      await vi.advanceTimersByTimeAsync(1_000);
+    }
+    expect(session.reason).toMatchObject({ context: { closeCode: 4002 } });
+    session.dispose();
+  });
+
+  test("an attempt that fails as the network comes back is soon followed by another", async () => {
+    vi.stubGlobal("fetch", () => Promise.reject(new TypeError()));
+    const events = listenTo();
+    const { session, states } = await open();
+    for (let i = 0; i < 6; i++) {
+      ScriptedSocket.latest.drop();
+      await vi.advanceTimersByTimeAsync(30_000);
+    }
+    expect(session.state).toBe("connecting");
+    events.dispatchEvent(new Event("online"));
+    ScriptedSocket.latest.drop();
+    await vi.advanceTimersByTimeAsync(0);
+    expect(states.at(-1)).toMatchObject({ state: "waiting", retryInMs: 1_000 });
     session.dispose();
   });
 });
@@ -136,6 +190,7 @@ describe("a refused handshake", () => {
   test.each([
     ["429 with Retry-After", 429, { error: { code: "RATE_LIMIT_EXCEEDED", message: "Slow down." } }, { "Retry-After": "7" }, "RATE_LIMIT_EXCEEDED", 8_000],
     ["503 with Retry-After", 503, { error: { code: "SERVICE_UNAVAILABLE", message: "Soon." } }, { "Retry-After": "2" }, "SERVICE_UNAVAILABLE", 3_000],
+    ["503 for longer than a timer can be set to", 503, { error: { code: "SERVICE_UNAVAILABLE", message: "Some day." } }, { "Retry-After": "9999999" }, "SERVICE_UNAVAILABLE", 2 ** 31 - 1],
     ["502 of a load balancer", 502, "<html>", {}, "HTTP_502", 1_000],
     ["426, when all is well by now", 426, envelope, {}, "HANDSHAKE_FAILED", 1_000],
   ])("%s is tried again", async (_, status, body, headers, code, wait) => {
@@ -208,6 +263,34 @@ describe("a refused handshake", () => {
     await vi.advanceTimersByTimeAsync(60_000);
     expect(states.map((s) => s.state)).toEqual(["connecting", "cut"]);
     session.dispose();
+  });
+
+  test("a token that comes when nobody waits for it any more is left alone", async () => {
+    const asked: ((answer: TokenAnswer) => void)[] = [];
+    const issue = () => new Promise<TokenAnswer>((resolve) => asked.push(resolve));
+    const answerWith = async (at: number, sub: string) => {
+      asked[at]!({ token: token(3_600, sub), wsUrl: "ws://service/ws/session" });
+      await vi.advanceTimersByTimeAsync(0);
+    };
+    const { session } = await open({ issue });
+    session.cut();
+    session.resume();
+    await answerWith(1, "ses_2");
+    await answerWith(0, "ses_1"); // the slower of two
+    expect([session.sessionId, ScriptedSocket.all.length]).toEqual(["ses_2", 1]);
+    session.dispose();
+    const gone = await open({ issue });
+    gone.session.dispose();
+    await answerWith(2, "ses_3");
+    expect([gone.session.sessionId, ScriptedSocket.all.length]).toEqual([undefined, 0]);
+  });
+
+  test("no token is asked for by a session that a listener has left", async () => {
+    const issue = vi.fn();
+    const session = connect({ issue, WebSocket: ScriptedSocket });
+    session.on("state", () => session.dispose());
+    await vi.advanceTimersByTimeAsync(0);
+    expect(issue).not.toHaveBeenCalled();
   });
 
   test("another token is not asked for where that would not help", async () => {
