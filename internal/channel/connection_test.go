@@ -255,9 +255,12 @@ func TestFramesThatComeTogetherAreAppendedAndAnsweredInOrder(t *testing.T) {
 	}
 	story := strings.Join(w.frames[1:], "\n")
 	for n := range 3 {
-		if want := fmt.Sprintf(`"status":{"event":"ack","messageId":"00000000-0000-0000-0000-%012d"}`, n); !strings.Contains(w.frames[len(w.frames)-3+n], want) {
+		if want := fmt.Sprintf(`"status":{"event":"ack","messageId":"00000000-0000-0000-0000-%012d"}`, n); !strings.Contains(w.frames[len(w.frames)-4+n], want) {
 			t.Errorf("%s is not in its place in %s", want, story)
 		}
+	}
+	if last := w.frames[len(w.frames)-1]; !strings.Contains(last, `"type":"error"`) {
+		t.Errorf("the bad frame, which came last, is not the last to be answered in %s", story)
 	}
 	c.Flush(t.Context())
 	if m.calls != 1 {

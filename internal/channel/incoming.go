@@ -28,9 +28,11 @@ func (c *Connection) Handle(ctx context.Context, raw []byte) {
 	began := c.service.now()
 	m, err := ParseFrame(raw, c.session.ID)
 	if err != nil {
+		// Where its id cannot be read, only the order of answers tells which
+		// frame is meant.
+		c.Flush(ctx)
 		c.refuse(fault.From(err), m.MessageID)
 		if c.bad++; c.bad > badFramesAllowed {
-			c.Flush(ctx)
 			c.close(CloseBadFrames)
 		}
 		return
