@@ -49,6 +49,10 @@ test("a listener that throws or leaves does not disturb the others", async () =>
   ScriptedSocket.latest.say({ type: "chat", streamId: "s2", chat: {} });
   expect(heard).toHaveBeenCalledTimes(1);
   expect(uncaught).toHaveBeenCalledTimes(2);
+  const late = vi.fn();
+  session.on("chat", () => session.on("chat", late));
+  ScriptedSocket.latest.say({ type: "chat", streamId: "s3", chat: {} });
+  expect(late).not.toHaveBeenCalled(); // this one was there before
   session.dispose();
 });
 
@@ -115,6 +119,17 @@ test("a message that comes twice is told once, and the hook sees both", async ()
   session.dispose();
 });
 
+test("what has come before is remembered as far as the service repeats it, and no further", async () => {
+  const { session } = await open();
+  const chat = vi.fn();
+  session.on("chat", chat);
+  ScriptedSocket.latest.ready();
+  for (let i = 0; i < 3_000; i++) ScriptedSocket.latest.say({ type: "chat", streamId: `m${i}`, chat: {} });
+  for (const i of [2_999, 2_000, 1_000]) ScriptedSocket.latest.say({ type: "chat", streamId: `m${i}`, chat: {} });
+  expect(chat).toHaveBeenCalledTimes(3_001);
+  session.dispose();
+});
+
 test("it resumes after the last message and names the connection before", async () => {
   const { session } = await open();
   const reconnects = vi.fn();
@@ -161,6 +176,11 @@ test("a line that is lost before its first frame is followed by one that asks fo
   await again();
   expect(ScriptedSocket.latest.url).toContain("?streamId=start");
   session.dispose();
+  const other = await open();
+  other.session.cut();
+  other.session.resume();
+  expect(ScriptedSocket.latest.url).toContain("?streamId=start");
+  other.session.dispose();
 });
 
 test("after a reload it goes on where the page was", async () => {
@@ -178,8 +198,10 @@ test("what is not acknowledged is sent again, the same and in order", async () =
   expect(texts(first)).toEqual(["a", "b", "c", "d"]);
   first.ack(first.sent[1]);
   await expect(late[0]).resolves.toBe(first.sent[1]!.messageId);
-  await again();
-  const e = session.send("chat", { text: "e" });
+  first.drop();
+  const e = session.send("chat", { text: "e" }); // while there is none
+  await vi.advanceTimersByTimeAsync(1);
+  ScriptedSocket.latest.ready();
   const second = ScriptedSocket.latest;
   expect(texts(second)).toEqual(["a", "c", "d", "e"]);
   expect(second.sent.slice(0, 3)).toEqual([first.sent[0], first.sent[2], first.sent[3]]);
@@ -197,6 +219,14 @@ test("257 messages are one too many", async () => {
   session.dispose();
   const outcomes = await Promise.allSettled(sent);
   expect(new Set(outcomes.map((o) => (o as PromiseRejectedResult).reason.code))).toEqual(new Set(["DISPOSED"]));
+});
+
+test("it keeps to the rate that came with the token", async () => {
+  const { session } = await open({ token: { token: token(), wsUrl: "ws://service/ws/session", limits: { framesPerSecond: 10 } } });
+  for (let i = 0; i < 20; i++) void session.send("chat", { text: String(i) });
+  ScriptedSocket.latest.ready();
+  expect(ScriptedSocket.latest.sent).toHaveLength(5);
+  session.dispose();
 });
 
 test("it never sends faster than the service allows, not even when everything is resent", async () => {
@@ -233,9 +263,10 @@ test.each([
   session.on("error", errors);
   const [a, b] = [session.send("chat", { text: "a" }), session.send("browser_action", { name: "click" })];
   const line = ScriptedSocket.latest;
-  line.say({ type: "error", error: { code, message, fatal: false, relatesTo: line.sent[0]!.messageId } });
+  const issues = [{ path: "/chat", message: "Why." }];
+  line.say({ type: "error", error: { code, message, fatal: false, relatesTo: line.sent[0]!.messageId, issues } });
   line.ack(line.sent[1]);
-  await expect(a).rejects.toMatchObject({ code, message });
+  await expect(a).rejects.toMatchObject({ code, message, context: { details: issues } });
   await expect(b).resolves.toBe(line.sent[1]!.messageId);
   expect(errors).toHaveBeenCalledTimes(1);
   session.dispose();
@@ -262,12 +293,12 @@ test("a message that could not be read at all is the oldest in flight", async ()
   session.dispose();
 });
 
-test("a message that the store could not take is sent again on the next connection", async () => {
+test.each(["SERVICE_UNAVAILABLE", "INTERNAL_ERROR"])("a message that the store could not take is sent again on the next connection: %s", async (code) => {
   const { session } = await open();
   ScriptedSocket.latest.ready();
   const sent = session.send("chat", { text: "a" });
   const { messageId } = ScriptedSocket.latest.sent[0]!;
-  ScriptedSocket.latest.say({ type: "error", error: { code: "SERVICE_UNAVAILABLE", message: "Soon.", relatesTo: messageId } });
+  ScriptedSocket.latest.say({ type: "error", error: { code, message: "Soon.", relatesTo: messageId } });
   ScriptedSocket.latest.drop(4005);
   await vi.advanceTimersByTimeAsync(1);
   ScriptedSocket.latest.ready();

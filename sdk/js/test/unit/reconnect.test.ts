@@ -17,10 +17,16 @@ function answer(status: number, body: unknown, headers = {}) {
 }
 
 /** What a browser would tell. */
-function listenTo(): EventTarget {
-  const events = new EventTarget();
-  vi.stubGlobal("addEventListener", events.addEventListener.bind(events));
-  vi.stubGlobal("removeEventListener", events.removeEventListener.bind(events));
+function listenTo() {
+  const events = Object.assign(new EventTarget(), { listened: [] as string[] });
+  vi.stubGlobal("addEventListener", (name: string, listener: EventListener) => {
+    events.listened.push(name);
+    events.addEventListener(name, listener);
+  });
+  vi.stubGlobal("removeEventListener", (name: string, listener: EventListener) => {
+    events.listened.splice(events.listened.indexOf(name), 1);
+    events.removeEventListener(name, listener);
+  });
   return events;
 }
 
@@ -52,7 +58,7 @@ describe("close codes", () => {
     const sent = session.send("chat", { text: "under way" });
     ScriptedSocket.latest.drop(code, "why");
     await expect(sent).rejects.toMatchObject({ name: "TelapiError", code: name, context: { closeCode: code } });
-    expect(states.at(-1)).toMatchObject({ state: "ended", reason: { code: name } });
+    expect(states.at(-1)).toMatchObject({ state: "ended", reason: { code: name, message: code === 4999 ? "why" : expect.stringMatching(/^[A-Z].*\.$/) } });
     await expect(session.send("chat", { text: "late" })).rejects.toMatchObject({ code: name });
     await vi.advanceTimersByTimeAsync(120_000);
     expect(ScriptedSocket.all).toHaveLength(1);
@@ -70,6 +76,7 @@ describe("back-off", () => {
     const waits = () => states.flatMap((s) => (s.state === "waiting" ? [s.retryInMs] : []));
     expect(waits()).toEqual([1_000, 2_000, 4_000, 6_000, 6_000]);
     ScriptedSocket.latest.ready();
+    await vi.advanceTimersByTimeAsync(4_000);
     ScriptedSocket.latest.drop(4005);
     expect(waits().at(-1)).toBe(6_000); // it hardly began: the service is not well
     await vi.advanceTimersByTimeAsync(6_000);
@@ -123,9 +130,23 @@ describe("back-off", () => {
     expect(session.reason?.code).toBe("SESSION_EXPIRED");
   });
 
+  test("the token's time ends it, where the service was never heard", async () => {
+    const { session } = await open({ token: token(60) });
+    session.cut();
+    await vi.advanceTimersByTimeAsync(60_000);
+    expect(session.state).toBe("cut");
+    await vi.advanceTimersByTimeAsync(2_000);
+    expect(session.reason?.code).toBe("SESSION_EXPIRED");
+  });
+
   test("while the network is gone it waits for it, and comes back with it", async () => {
     const events = listenTo();
-    const { session } = await open();
+    const { session, states } = await open();
+    ScriptedSocket.latest.ready();
+    events.dispatchEvent(new Event("offline"));
+    ScriptedSocket.latest.drop();
+    expect(states.at(-1)).toMatchObject({ state: "offline", retryInMs: 30_000 });
+    events.dispatchEvent(new Event("online"));
     ScriptedSocket.latest.ready();
     ScriptedSocket.latest.drop();
     events.dispatchEvent(new Event("offline"));
@@ -138,8 +159,7 @@ describe("back-off", () => {
     for (const sign of ["online", "visibilitychange"]) events.dispatchEvent(new Event(sign));
     expect(ScriptedSocket.latest.sent.map((m) => m.type)).toEqual(["ping", "ping"]);
     session.dispose();
-    events.dispatchEvent(new Event("online"));
-    expect([session.state, ScriptedSocket.all.length]).toEqual(["ended", 2]);
+    expect(events.listened).toEqual([]);
   });
 
   test("who looks at the page again and again does not keep a dead line", async () => {
@@ -182,7 +202,9 @@ describe("a refused handshake", () => {
     session.on("refused", (refusal) => refused.push(refusal));
     ScriptedSocket.latest.drop();
     await vi.advanceTimersByTimeAsync(0);
-    expect(fetch.mock.calls[0]).toMatchObject(["http://service/ws/session", { headers: { Authorization: `Bearer ${token()}` } }]);
+    expect(fetch.mock.calls[0]).toMatchObject(["http://service/ws/session", {
+      headers: { Authorization: `Bearer ${token()}` }, cache: "no-store", credentials: "omit", signal: expect.any(AbortSignal),
+    }]);
     expect(refused).toMatchObject([{ final: true, error: { code: "SESSION_ENDED", message: "The session has ended.", context: { status: 410, requestId: "r1" } } }]);
     expect(session.reason).toBe(refused[0]?.error);
   });
@@ -253,13 +275,36 @@ describe("a refused handshake", () => {
     expect(issue).toHaveBeenCalledTimes(2);
   });
 
-  test("is asked about for those who still care", async () => {
-    let told = (_: Response) => {};
+  test("a token that was good once is not replaced: its session has ended", async () => {
+    answer(410, envelope);
+    const issue = vi.fn(() => Promise.resolve({ token: token(), wsUrl: "ws://service/ws/session" }));
+    const { session } = await open({ issue });
+    ScriptedSocket.latest.ready();
+    ScriptedSocket.latest.drop();
+    await vi.advanceTimersByTimeAsync(1_000);
+    ScriptedSocket.latest.drop();
+    await vi.advanceTimersByTimeAsync(2_000);
+    expect(session.reason?.code).toBe("SESSION_ENDED");
+    expect(issue).toHaveBeenCalledTimes(1);
+  });
+
+  test.each([410, 503])("may be answered by a listener: %i", async (status) => {
+    answer(status, envelope);
+    const { session } = await open();
+    session.on("refused", () => session.cut());
+    ScriptedSocket.latest.drop();
+    await vi.advanceTimersByTimeAsync(60_000);
+    expect([session.state, ScriptedSocket.all.length]).toEqual(["cut", 1]);
+    session.dispose();
+  });
+
+  test.each(["an answer", "none"])("is asked about for those who still care: %s", async (what) => {
+    let told = (_: Response | Promise<never>) => {};
     vi.stubGlobal("fetch", () => new Promise((resolve) => (told = resolve)));
     const { session, states } = await open();
     ScriptedSocket.latest.drop();
     session.cut();
-    told(new Response(JSON.stringify(envelope), { status: 410 }));
+    told(what === "none" ? Promise.reject(new TypeError()) : new Response(JSON.stringify(envelope), { status: 410 }));
     await vi.advanceTimersByTimeAsync(60_000);
     expect(states.map((s) => s.state)).toEqual(["connecting", "cut"]);
     session.dispose();
@@ -349,15 +394,38 @@ describe("a dead line", () => {
 test("cut stays away until resume; dispose is for good", async () => {
   const { session, states } = await open();
   ScriptedSocket.latest.ready();
+  const first = ScriptedSocket.latest;
   session.cut();
+  first.drop(); // as a browser says after every close
   await vi.advanceTimersByTimeAsync(600_000);
   expect(ScriptedSocket.all).toHaveLength(1);
   session.resume();
   await vi.advanceTimersByTimeAsync(0);
   ScriptedSocket.latest.ready();
+  first.drop(4503);
   session[Symbol.dispose]();
   session.resume();
   session.cut();
   expect(ScriptedSocket.latest.closedWith).toBe(1000);
   expect(states.map((s) => s.state)).toEqual(["connecting", "connected", "cut", "connecting", "connected", "ended"]);
+});
+
+test("a socket that can be cut without a word is, and is told when the page leaves", async () => {
+  const terminated = vi.fn();
+  const { session } = await open({ WebSocket: class extends ScriptedSocket {
+    terminate = terminated;
+  } });
+  ScriptedSocket.latest.ready();
+  session.cut();
+  expect([terminated.mock.calls.length, ScriptedSocket.latest.closedWith]).toEqual([1, null]);
+  session.resume();
+  ScriptedSocket.latest.ready();
+  session.dispose();
+  expect([terminated.mock.calls.length, ScriptedSocket.latest.closedWith]).toEqual([1, 1000]);
+});
+
+test("the socket is where the page says, whatever the answer says", async () => {
+  const { session } = await open({ token: { token: token(), wsUrl: "ws://inside/ws/session" }, url: "wss://outside/ws/session" });
+  expect(ScriptedSocket.latest.url).toBe("wss://outside/ws/session");
+  session.dispose();
 });

@@ -62,7 +62,7 @@ export class ScriptedSocket {
 
 /** A call token as far as the SDK looks into it. */
 export function token(lifetimeSeconds = 3_600, sub = "ses_1"): string {
-  const claims = { sub, iat: 1_000, exp: 1_000 + lifetimeSeconds };
+  const claims = { sub, iat: 1_000, exp: 1_000 + lifetimeSeconds, more: "???????>>>>>>>" }; // in base64url - and _
   return `e30.${Buffer.from(JSON.stringify(claims)).toString("base64url")}.sig`;
 }
 
