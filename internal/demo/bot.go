@@ -2,7 +2,6 @@ package demo
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"log/slog"
 	"net"
@@ -18,7 +17,11 @@ import (
 	"telapi/internal/timeline"
 )
 
-const maxRequest = 64 << 10
+const (
+	maxRequest = 64 << 10
+	// closeLimit is how long the bot's end waits for questions that are slow to come.
+	closeLimit = 2 * time.Second
+)
 
 // order is what a runtime asks the bot, and how to answer.
 type order struct {
@@ -61,11 +64,20 @@ func (b *Bot) URL() string { return "http://" + b.listener.Addr().String() + "/"
 func (b *Bot) Run(ctx context.Context) {
 	b.life = ctx
 	server := &http.Server{Handler: http.HandlerFunc(b.take), ReadTimeout: 10 * time.Second, WriteTimeout: 10 * time.Second}
-	defer b.answers.Wait()
-	defer context.AfterFunc(ctx, func() { _ = server.Close() })()
-	if err := server.Serve(b.listener); err != nil && !errors.Is(err, http.ErrServerClosed) {
+	ended := make(chan error, 1)
+	go func() { ended <- server.Serve(b.listener) }()
+	select {
+	case err := <-ended:
 		b.log.WarnContext(ctx, "the demo bot ended", "error", err)
+	case <-ctx.Done():
 	}
+	// Questions that are being taken come first: each may begin an answer.
+	closing, cancel := context.WithTimeout(context.WithoutCancel(ctx), closeLimit)
+	defer cancel()
+	if server.Shutdown(closing) != nil {
+		_ = server.Close()
+	}
+	b.answers.Wait()
 }
 
 // take accepts a question and answers it later.

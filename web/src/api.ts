@@ -92,7 +92,7 @@ export class Api {
           tell(JSON.parse(line) as TimelineEvent);
         }
       } catch (error) {
-        if (!signal.aborted && error instanceof TelapiError && error.context.status! < 500) throw error;
+        if (!signal.aborted && error instanceof TelapiError && error.context.status! < 500 && error.context.status !== 429) throw error;
       }
       if (over()) return;
       await new Promise((done) => setTimeout(done, 1_000));

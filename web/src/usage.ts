@@ -38,8 +38,10 @@ export class UsagePanel {
   }
 
   private async refresh(): Promise<void> {
-    const usage = await this.api?.usage(this.grouping.value).catch(() => undefined);
-    if (!usage) return;
+    const { api, grouping } = this;
+    const { value } = grouping;
+    const usage = await api?.usage(value).catch(() => undefined);
+    if (!usage || api !== this.api || value !== grouping.value) return; // not what was asked for last
     const { total, buckets } = usage;
     byId("characters").textContent = total.characters.toLocaleString("en");
     byId("billed").textContent = total.billedCharacters.toLocaleString("en");

@@ -58,7 +58,7 @@ export class Line {
 
   /** Asks for a sign of life at once. */
   probe(): void {
-    if (!this.ping || this.over) return;
+    if (!this.ping) return;
     if (!this.probing) {
       this.probing = true; // and however often it is asked again, the first one counts
       clearTimeout(this.watch);
