@@ -168,6 +168,40 @@ test("speech is decoded, drawn and counted, and comes from the cache the second 
   await it.page.waitForFunction(() => document.querySelector("#cached")!.textContent !== "0");
 });
 
+test("the usage chart shows what was chosen last, however late the rest is answered", async ({ expect }) => {
+  await using it = await visit();
+  const answer = (name: string) => ({ json: { total: { characters: 1, billedCharacters: 1, cachedCharacters: 0 }, buckets: [{ start: "2030-01", group: name, characters: 1, billedCharacters: 1, cachedCharacters: 0 }] } });
+  let release = () => {};
+  const slow = new Promise<void>((done) => (release = done));
+  await it.page.route(/usage\/tts-characters\?/, async (route) => {
+    const group = new URL(route.request().url()).searchParams.get("groupBy")!;
+    if (group === "voice") await slow;
+    await route.fulfill(answer(`by ${group}`));
+  });
+  const grouping = it.page.locator("#grouping");
+  const asked = it.page.waitForRequest(/groupBy=voice/);
+  await grouping.selectOption("voice");
+  await asked;
+  await grouping.selectOption("model");
+  await it.page.locator("#chart", { hasText: "by model" }).waitFor();
+  const late = it.page.waitForResponse(/groupBy=voice/);
+  release();
+  await (await late).finished();
+  await it.page.evaluate(() => new Promise(requestAnimationFrame));
+  expect(await it.page.locator("#chart").textContent()).toContain("by model");
+});
+
+test("a timeline that is asked to slow down is taken up again", async () => {
+  await using it = await visit();
+  let refused = 0;
+  await it.page.route(/\/playground\/feed/, (route) =>
+    refused++ ? route.continue() : route.fulfill({ status: 429, json: { error: { code: "RATE_LIMIT_EXCEEDED", message: "Slow down." } } }));
+  await it.begin();
+  await it.happened("service to runtime: session").first().waitFor();
+  expect(await it.page.getByRole("alert").count()).toBe(0);
+  expect(it.complaints.splice(0).every((text) => text.includes("429"))).toBe(true);
+});
+
 test("digits are collected from the keypad", async () => {
   await using it = await visit();
   await it.begin();
