@@ -206,9 +206,12 @@ local function load(...)
   entries, bytes, committed, committedBytes = tonumber(e), tonumber(b), tonumber(c), tonumber(cb)
   maxEntries, maxBytes, touchAt, idleAt, dueAt = tonumber(me), tonumber(mb), tonumber(t), tonumber(i), tonumber(d)
   local idle = now > idleAt
-  if now >= dueAt or idle and dueAt < NEVER then
+  if now >= dueAt or idle then
     queue()
     advance(idle)
+    if idle then
+      add(string.format('{"kind":"channel_ended","channelId":"%s","at":%d,"reason":"idle"}', string.match(META, '{(.+)}'), now))
+    end
     announce()
     channel.added = nil
   end

@@ -1,6 +1,7 @@
 package callback
 
 import (
+	"errors"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -9,6 +10,10 @@ import (
 	"telapi/internal/command"
 	"telapi/internal/fault"
 )
+
+// behind is the outcome of a callback that its runtime is too slow for. Providers
+// are told the same as when the store is away; those who watch are not.
+const behind = "BACKPRESSURE"
 
 type metrics struct {
 	callbacks *prometheus.CounterVec
@@ -24,7 +29,7 @@ func newMetrics(registry prometheus.Registerer, oldestParked func() float64) met
 		oldestParked)
 	m := metrics{
 		callbacks: auto.NewCounterVec(prometheus.CounterOpts{
-			Name: "telapi_callbacks_total", Help: "Callbacks of providers, by kind and by what became of them: accepted, parked, or the code of the refusal."},
+			Name: "telapi_callbacks_total", Help: "Callbacks of providers, by kind and by what became of them: accepted, parked, or the code of the refusal; BACKPRESSURE where the runtime was too far behind."},
 			[]string{"kind", "outcome"}),
 		commands: auto.NewCounterVec(prometheus.CounterOpts{
 			Name: "telapi_commands_total", Help: "Commands in callbacks that were taken, by type and decision."},
@@ -36,13 +41,18 @@ func newMetrics(registry prometheus.Registerer, oldestParked func() float64) met
 	}
 	for _, kind := range Kinds { // from 0, so that an alert sees the first one as an increase
 		m.callbacks.WithLabelValues(string(kind), string(fault.ServiceUnavailable))
+		m.callbacks.WithLabelValues(string(kind), behind)
 	}
 	return m
 }
 
 func (m metrics) count(kind Kind, answer Answer, err error, took time.Duration) {
 	if err != nil {
-		m.callbacks.WithLabelValues(string(kind), string(fault.From(err).Code)).Inc()
+		outcome := string(fault.From(err).Code)
+		if errors.Is(err, errBacklog) {
+			outcome = behind
+		}
+		m.callbacks.WithLabelValues(string(kind), outcome).Inc()
 		return
 	}
 	m.callbacks.WithLabelValues(string(kind), answer.Status).Inc()

@@ -24,7 +24,7 @@ func wholeCallbacks(s *Store) *Callbacks {
 }
 
 // Whether the usual callback or the whole script takes it, what is kept of a
-// callback is the same to the letter.
+// callback, and told of it, is the same to the letter.
 func TestUsualCallbacksLeaveWhatTheWholeScriptLeaves(t *testing.T) {
 	embedded, err := StartEmbedded(t.TempDir(), (&journal{}).logger())
 	if err != nil {
@@ -42,8 +42,77 @@ func TestUsualCallbacksLeaveWhatTheWholeScriptLeaves(t *testing.T) {
 	}
 }
 
-// converse has items awaited and answered, and returns all that is kept.
+// Whoever waits for something on the channel is told when it happens, and how
+// long to wait for what is awaited next.
+func TestWhatHappensToWorkItemsIsToldAtOnce(t *testing.T) {
+	d := newDesk(t, redisOptions(servers.StartRedis(t)), nil)
+	told := d.overhear()
+	a, b := d.await(callruntime.AwaitOptions{}), d.await(callruntime.AwaitOptions{})
+	c, e := d.await(callruntime.AwaitOptions{}), d.await(callruntime.AwaitOptions{})
+	whole := d.await(callruntime.AwaitOptions{Scope: callruntime.WholeChannel})
+	d.expect(whole, "whole", callback.Routed)
+	d.expect(a, "a", callback.Routed)
+	d.expect(c, "c", callback.Parked)
+	d.expect(b, "b", callback.Routed)
+	d.expect(e, "e", callback.Routed)
+	given, brief := d.await(callruntime.AwaitOptions{}), d.await(callruntime.AwaitOptions{TTL: briefly})
+	d.over(brief)
+	if err := d.Cancel(t.Context(), given.ID); err != nil {
+		t.Fatal(err)
+	}
+	want := []string{
+		"Dwait",                              // a is the first to be awaited
+		"E2-time wait",                       // whole, and a is still awaited
+		"E4-time wait",                       // a, and then b is awaited
+		"E8-time wait", "E10-time ", "Dwait", // b and c; e; given
+		"E11-time ", // given is cancelled, and brief over its time
+	}
+	if got := told(); !slices.Equal(got, want) {
+		t.Errorf("told is %q, want %q", got, want)
+	}
+}
+
+// overhear listens to what a runtime is told, until the returned function is
+// asked what that was. Times are left out.
+func (d *desk) overhear() func() []string {
+	d.stage.Helper()
+	const last = "last"
+	var told []string
+	listening, heard := make(chan struct{}), make(chan struct{})
+	topic := wire.Upward(d.id)
+	d.raw(func(_ context.Context, client rueidis.Client) error {
+		conn, release := client.Dedicate()
+		d.Cleanup(release)
+		conn.SetPubSubHooks(rueidis.PubSubHooks{
+			OnSubscription: func(rueidis.PubSubSubscription) { close(listening) },
+			OnMessage: func(m rueidis.PubSubMessage) {
+				if m.Message == last {
+					close(heard)
+					return
+				}
+				told = append(told, m.Message)
+			},
+		})
+		return conn.Do(d.Context(), conn.B().Subscribe().Channel(topic).Build()).Error()
+	})
+	<-listening
+	return func() []string {
+		d.raw(func(ctx context.Context, client rueidis.Client) error {
+			return client.Do(ctx, client.B().Publish().Channel(topic).Message(last).Build()).Error()
+		})
+		<-heard
+		for i, notice := range told {
+			notice = regexp.MustCompile(`\d{13}`).ReplaceAllString(notice, "time")
+			told[i] = regexp.MustCompile(`(^D| )\d+$`).ReplaceAllString(notice, "${1}wait")
+		}
+		return told
+	}
+}
+
+// converse has items awaited and answered, and returns all that is kept of it
+// and told.
 func (d *desk) converse() string {
+	told := d.overhear()
 	var items []callruntime.WorkItem
 	for n := range 40 {
 		kind := []callruntime.WorkItemKind{callruntime.Bot, callruntime.LLM}[n%2]
@@ -62,7 +131,7 @@ func (d *desk) converse() string {
 			d.Errorf("item %d: %s with %s, and again %s with %s", n, verdict, receipt, again, first)
 		}
 	}
-	var kept []string
+	kept := told()
 	d.raw(func(ctx context.Context, client rueidis.Client) error {
 		keys := wire.ChannelKeys(d.id)
 		for _, key := range []string{keys[0], keys[5]} {

@@ -34,6 +34,7 @@ var callbackPromises = map[string]func(*testing.T, Options){
 	"a refusal for the time being changes nothing":         temporaryRefusals,
 	"a channel's credential is good for any number":        channelCredentials,
 	"credentials are remembered for an hour, and no token": retention,
+	"callbacks keep a channel open":                        busyChannel,
 }
 
 // desk is where work items are awaited and answered.
@@ -337,6 +338,16 @@ func timeouts(t *testing.T, opts Options) {
 			t.Errorf("the runtime sees %s", got)
 		}
 	})
+	t.Run("by its own answer, which is late", func(t *testing.T) {
+		d := newDesk(t, opts, nil)
+		d.expect(d.await(callruntime.AwaitOptions{}), "first", callback.Routed)
+		brief := d.await(callruntime.AwaitOptions{TTL: briefly, WorkItemID: "brief"})
+		eventually(t, "the end of its time", func() bool { return time.Now().After(brief.ExpiresAt.Add(time.Millisecond)) })
+		d.expect(brief, "late", callback.Invalid)
+		if got := d.story(); got != "first timeout:brief" {
+			t.Errorf("the runtime sees %s", got)
+		}
+	})
 }
 
 func cancellations(t *testing.T, opts Options) {
@@ -443,8 +454,9 @@ func lostReplies(t *testing.T, opts Options) {
 		want     callback.Verdict
 	}{{d.delivery(second, "second"), callback.Parked}, {d.delivery(first, "first"), callback.Routed}, {d.delivery(whole, "whole"), callback.Routed}, {plain, callback.Routed}} {
 		for range 3 {
-			if v, receipt := d.deliver(c.delivery); v != c.want || receipt != string(c.delivery.Receipt) {
-				t.Errorf("%s: %s with %s", c.delivery.BodyDigest, v, receipt)
+			o, err := d.callbacks.Deliver(t.Context(), c.delivery)
+			if err != nil || o.Verdict != c.want || string(o.Receipt) != string(c.delivery.Receipt) || (o.Number == 2) != (c.want == callback.Parked) {
+				t.Errorf("%s: %+v, %v", c.delivery.Receipt, o, err)
 			}
 		}
 	}
@@ -497,6 +509,46 @@ func temporaryRefusals(t *testing.T, opts Options) {
 	if got := d.story(); !strings.HasSuffix(got, fmt.Sprintf(" %d again", refused-1)) {
 		t.Errorf("the runtime sees %s", got)
 	}
+
+	few := newDesk(t, opts, func(l *wire.ChannelLimits) { l.BacklogEntries = 2 })
+	few.expect(few.await(callruntime.AwaitOptions{}), "first", callback.Routed)
+	next := few.delivery(few.await(callruntime.AwaitOptions{}), "next")
+	for _, instance := range []*Callbacks{few.callbacks, wholeCallbacks(few.store)} {
+		if o, err := instance.Deliver(t.Context(), next); err != nil || o.Verdict != callback.Backpressure {
+			t.Errorf("with as many entries as may wait: %+v, %v", o, err)
+		}
+	}
+	r, err := few.Receive(t.Context())
+	if err = errors.Join(err, few.Commit(t.Context(), r.Position)); err != nil {
+		t.Fatal(err)
+	}
+	if v, _ := few.deliver(next); v != callback.Routed {
+		t.Errorf("with room again: %s", v)
+	}
+}
+
+func busyChannel(t *testing.T, opts Options) {
+	d := newDesk(t, opts, nil)
+	first, second := d.await(callruntime.AwaitOptions{}), d.await(callruntime.AwaitOptions{})
+	third, fourth := d.await(callruntime.AwaitOptions{}), d.await(callruntime.AwaitOptions{})
+	whole := d.await(callruntime.AwaitOptions{Scope: callruntime.WholeChannel})
+	for _, c := range []struct {
+		item callruntime.WorkItem
+		body string
+		want callback.Verdict
+	}{{first, "1", callback.Routed}, {second, "2", callback.Routed}, {fourth, "4", callback.Parked}, {whole, "5", callback.Routed}} {
+		d.touched(23 * time.Hour)
+		d.expect(c.item, c.body, c.want)
+		if idleAt, err := strconv.ParseInt(d.flow()[2], 10, 64); err != nil || time.Until(time.UnixMilli(idleAt)) < 23*time.Hour {
+			t.Errorf("after %s the idle channel ends at %d, %v", c.body, idleAt, err)
+		}
+	}
+	d.touched(25 * time.Hour)
+	d.expect(third, "3", callback.Ended)
+	if got := d.story(); got != "1 2 5 4 idle" {
+		t.Errorf("the runtime sees %s", got)
+	}
+	d.nothingParked()
 }
 
 func channelCredentials(t *testing.T, opts Options) {
@@ -535,11 +587,21 @@ func channelCredentials(t *testing.T, opts Options) {
 
 func retention(t *testing.T, opts Options) {
 	d := newDesk(t, opts, nil)
-	used, whole := d.await(callruntime.AwaitOptions{}), d.await(callruntime.AwaitOptions{Scope: callruntime.WholeChannel})
+	used, whole := d.await(callruntime.AwaitOptions{}), d.await(callruntime.AwaitOptions{Scope: callruntime.WholeChannel, TTL: time.Hour})
 	d.expect(used, "1", callback.Routed)
-	d.expect(whole, "2", callback.Routed)
+	identified, plain := d.delivery(whole, "2"), d.delivery(whole, "3")
+	plain.Identified = false
+	for _, use := range []callback.Delivery{identified, plain} {
+		if v, _ := d.deliver(use); v != callback.Routed {
+			t.Errorf("a use of the channel's: %s", v)
+		}
+	}
 	waiting := d.await(callruntime.AwaitOptions{})
-	d.expect(d.await(callruntime.AwaitOptions{}), "parked", callback.Parked)
+	early, cancelled := d.await(callruntime.AwaitOptions{}), d.await(callruntime.AwaitOptions{})
+	d.expect(early, "early", callback.Parked)
+	if err := d.Cancel(t.Context(), cancelled.ID); err != nil {
+		t.Fatal(err)
+	}
 	keys := wire.ChannelKeys(d.id)
 	read := func(command ...string) (text string) {
 		d.raw(func(ctx context.Context, client rueidis.Client) error {
@@ -563,17 +625,35 @@ func retention(t *testing.T, opts Options) {
 			t.Error("the store has the token, or not its digest")
 		}
 	}
-	digest := d.delivery(used, "").Digest
-	at := fmt.Sprint(used.ExpiresAt.UnixMilli())
-	for ago, want := range map[time.Duration]callback.Verdict{59 * time.Minute: callback.Duplicate, 61 * time.Minute: callback.Invalid} {
+	for record, want := range map[string]time.Time{
+		identified.Digest + " " + identified.BodyDigest: whole.ExpiresAt,
+		plain.Digest + " " + plain.CallbackID:           time.Now().Add(10 * time.Minute), // for a lost answer alone
+	} {
 		d.raw(func(ctx context.Context, client rueidis.Client) error {
-			record, err := client.Do(ctx, client.B().Hget().Key(keys[5]).Field(digest).Build()).ToString()
-			earlier := fmt.Sprint(time.Now().Add(-ago).UnixMilli())
-			record, at = strings.Replace(record, at, earlier, 1), earlier
-			return errors.Join(err, client.Do(ctx, client.B().Hset().Key(keys[5]).FieldValue().FieldValue(digest, record).Build()).Error())
+			until, err := client.Do(ctx, client.B().Zscore().Key(keys[6]).Member(record).Build()).AsFloat64()
+			if off := want.Sub(time.UnixMilli(int64(until))); off.Abs() > time.Minute {
+				t.Errorf("a use of the channel's is kept until %v, want %v", until, want)
+			}
+			return err
 		})
-		d.expect(used, "1", want)
 	}
+	for _, settled := range []struct {
+		item callruntime.WorkItem
+		body string
+		want callback.Verdict
+	}{{used, "1", callback.Duplicate}, {early, "early", callback.Duplicate}, {cancelled, "late", callback.Cancelled}} {
+		digest, at := d.delivery(settled.item, "").Digest, fmt.Sprint(settled.item.ExpiresAt.UnixMilli())
+		for ago, want := range map[time.Duration]callback.Verdict{59 * time.Minute: settled.want, 61 * time.Minute: callback.Invalid} {
+			d.raw(func(ctx context.Context, client rueidis.Client) error {
+				record, err := client.Do(ctx, client.B().Hget().Key(keys[5]).Field(digest).Build()).ToString()
+				earlier := fmt.Sprint(time.Now().Add(-ago).UnixMilli())
+				record, at = strings.Replace(record, at, earlier, 1), earlier
+				return errors.Join(err, client.Do(ctx, client.B().Hset().Key(keys[5]).FieldValue().FieldValue(digest, record).Build()).Error())
+			})
+			d.expect(settled.item, settled.body, want)
+		}
+	}
+	digest := d.delivery(used, "").Digest
 	d.raw(func(ctx context.Context, client rueidis.Client) error {
 		return client.Do(ctx, client.B().Zadd().Key(keys[6]).ScoreMember().ScoreMember(1, digest).ScoreMember(1, "@"+used.ID).Build()).Error()
 	})

@@ -726,22 +726,28 @@ func endings(t *testing.T, opts Options) {
 	})
 }
 
+// touched makes it so long ago that somebody did something on the channel.
+func (s *stage) touched(before time.Duration) {
+	s.Helper()
+	flow := s.flow()
+	flow[0], flow[2] = "0", fmt.Sprint(time.Now().Add(24*time.Hour-before).UnixMilli())
+	s.raw(func(ctx context.Context, client rueidis.Client) error {
+		return client.Do(ctx, client.B().Hset().Key(wire.ChannelKeys(s.id)[0]).FieldValue().FieldValue("flow", strings.Join(flow, " ")).Build()).Error()
+	})
+}
+
+func (s *stage) flow() (numbers []string) {
+	s.Helper()
+	s.raw(func(ctx context.Context, client rueidis.Client) error {
+		flow, err := client.Do(ctx, client.B().Hget().Key(wire.ChannelKeys(s.id)[0]).Field("flow").Build()).ToString()
+		numbers = strings.Fields(flow)
+		return err
+	})
+	return numbers
+}
+
 func idleness(t *testing.T, opts Options) {
 	s := newStage(t, opts, nil)
-	touched := func(before time.Duration) {
-		t.Helper()
-		s.raw(func(ctx context.Context, client rueidis.Client) error {
-			meta := wire.ChannelKeys(s.id)[0]
-			flow, err := client.Do(ctx, client.B().Hget().Key(meta).Field("flow").Build()).ToString()
-			if err != nil {
-				return err
-			}
-			at := time.Now().Add(24*time.Hour - before).UnixMilli()
-			numbers := strings.Fields(flow)
-			numbers[0], numbers[2] = "0", fmt.Sprint(at)
-			return client.Do(ctx, client.B().Hset().Key(meta).FieldValue().FieldValue("flow", strings.Join(numbers, " ")).Build()).Error()
-		})
-	}
 	s.attach("a")
 	s.frame("a", "0")
 	c := s.take("r")
@@ -761,7 +767,7 @@ func idleness(t *testing.T, opts Options) {
 		return nil
 	})
 	for i := range 3 { // 69 hours
-		touched(23 * time.Hour)
+		s.touched(23 * time.Hour)
 		if got := s.frame("a", fmt.Sprint("busy", i)); got != channel.Appended {
 			t.Fatalf("a channel in use: %s", got)
 		}
@@ -769,9 +775,22 @@ func idleness(t *testing.T, opts Options) {
 			t.Fatalf("a channel in use: %s", got)
 		}
 	}
-	touched(25 * time.Hour)
+	s.touched(25 * time.Hour)
 	if got := s.frame("a", "late"); got != channel.Ended {
 		t.Errorf("an idle channel: %s", got)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	defer cancel()
+	var last callruntime.Delivery
+	for {
+		d, err := c.Receive(ctx)
+		if err != nil {
+			if e := last.Entry; !errors.Is(err, callruntime.ErrEnded) || e.Kind != wire.KindChannelEnded || e.ChannelID != s.id || e.Reason != "idle" || e.At == 0 {
+				t.Errorf("the runtime is told %v after %s", err, last.JSON)
+			}
+			return
+		}
+		last = d
 	}
 }
 

@@ -34,7 +34,7 @@ if ownTurn and callback ~= '' then
 end
 local answered = by ~= ''
 
-if answered and by == callback then return { ownTurn and 'routed' or state, receipt } end
+if answered and by == callback then return { ownTurn and 'routed' or state, receipt, state == 'parked' and tostring(number) or nil } end
 if now >= deadline + (state ~= 'awaiting' and RETENTION or 0) then return { 'invalid' } end
 if channel.state == 'ended' then return { 'ended' } end
 if state == 'cancelled' then return { 'cancelled' } end
