@@ -72,6 +72,23 @@ func TestWhatHappensToWorkItemsIsToldAtOnce(t *testing.T) {
 	}
 }
 
+// A runtime in another language cannot await what would spoil the entries, which
+// get a work item's id as it is.
+func TestIDsThatWouldSpoilEntriesAreNotAwaited(t *testing.T) {
+	d := newDesk(t, redisOptions(servers.StartRedis(t)), nil)
+	digest := strings.Repeat("0", 64)
+	for _, bad := range [][3]string{{digest, "bot", `a"b`}, {digest, "bot", "a b"}, {digest, "b t", "a"}, {digest + " ", "bot", "a"}} {
+		d.raw(func(ctx context.Context, client rueidis.Client) error {
+			args := []string{"", bad[0], bad[1], "work_item", bad[2], "1000", "{}"}
+			if err := rueidis.NewLuaScript(lua.Await()).Exec(ctx, client, wire.ChannelKeys(d.id), args).Error(); err == nil || !strings.Contains(err.Error(), "letters") {
+				t.Errorf("awaited %q: %v", bad, err)
+			}
+			return nil
+		})
+	}
+	d.expect(d.await(callruntime.AwaitOptions{}), "first", callback.Routed)
+}
+
 // overhear listens to what a runtime is told, until the returned function is
 // asked what that was. Times are left out.
 func (d *desk) overhear() func() []string {

@@ -1054,8 +1054,13 @@ func opening(t *testing.T, opts Options) {
 	if _, err := c.Receive(t.Context()); !errors.Is(err, callruntime.ErrClaimLost) {
 		t.Errorf("the former one: %v", err)
 	}
+	item, err := again.Await(t.Context(), callruntime.AwaitOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, awaiting := c.Await(t.Context(), callruntime.AwaitOptions{})
 	for name, err := range map[string]error{
-		"commit": c.Commit(t.Context(), "1-1"), "end": c.End(t.Context(), "x"),
+		"commit": c.Commit(t.Context(), "1-1"), "end": c.End(t.Context(), "x"), "await": awaiting, "cancel": c.Cancel(t.Context(), item.ID),
 		"send": c.Send(t.Context(), wire.ChannelMessage{Type: wire.TypeError, Error: jsontext.Value("{}")}),
 	} {
 		if !errors.Is(err, callruntime.ErrClaimLost) {

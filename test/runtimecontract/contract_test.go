@@ -178,11 +178,20 @@ func converse(t *testing.T, opts redisstore.Options) {
 // the second never answered.
 func awaitAnswers(t *testing.T, redis, ear *client, service *redisstore.Callbacks) func(item, text string, want callback.Verdict) {
 	digest := func(item string) string { return fmt.Sprintf("%x", sha256.Sum256([]byte("secret of "+item))) }
-	for i, ttl := range []string{"60000", "200", "60000", "60000", "60000"} {
+	for i, ttl := range []string{"60000", "2000", "60000", "60000", "60000"} {
 		item := fmt.Sprint("item-", i)
-		reply := redis.eval("await", "s-1", "token-3", digest(item), "bot", "work_item", item, ttl, `{"kind":"timeout","workItemId":"`+item+`"}`)
+		await := func(digest string) any {
+			return redis.eval("await", "s-1", "token-3", digest, "bot", "work_item", item, ttl, `{"kind":"timeout","workItemId":"`+item+`"}`)
+		}
+		reply := await(digest(item))
 		if at(reply, 0) != "awaited" || len(at(reply, 1).(string)) != 13 {
 			t.Fatalf("await: %v", reply)
+		}
+		if again := await(digest(item)); fmt.Sprint(again) != fmt.Sprint(reply) { // as after a lost answer
+			t.Fatalf("await: %v, and again %v", reply, again)
+		}
+		if another := await(digest("another")); at(another, 0) != "exists" {
+			t.Fatalf("await under a name that is taken: %v", another)
 		}
 	}
 	answer := func(item, text string, want callback.Verdict) {
@@ -207,11 +216,11 @@ func awaitAnswers(t *testing.T, redis, ear *client, service *redisstore.Callback
 		if notice[0] != 'D' && notice[0] != 'E' {
 			continue
 		}
-		if ms, err := strconv.Atoi(notice[1+strings.LastIndexAny(notice, " D"):]); err == nil && ms <= 200 {
+		if ms, err := strconv.Atoi(notice[1+strings.LastIndexAny(notice, " D"):]); err == nil && ms <= 2000 {
 			break
 		}
 	}
-	eventually(t, "the time-out", func() bool { return redis.eval("touch", "s-1").(int64) > 1000 })
+	eventually(t, "the time-out", func() bool { return redis.eval("touch", "s-1").(int64) > 10_000 })
 	newest := redis.do("XREVRANGE", "telapi:ch:{s-1}:in", "+", "-", "COUNT", "2")
 	for i, want := range []string{`{"workItemId":"item-2","kind":"bot_message","text":"second"}`, `{"kind":"timeout","workItemId":"item-1"}`} {
 		if got := at(newest, i, 1, 1); got != want {
