@@ -141,6 +141,8 @@ func TestChecksComeInTheirOrder(t *testing.T) {
 		{"a body that broke off, to a good token", func(r *Request, m *memory) { r.Unread = brokenOff }, fault.MalformedJSON, "peek"},
 		{"no JSON, to a stranger", func(r *Request, m *memory) { r.Body, m.peek = []byte("{"), Invalid }, fault.CallbackToken, "peek"},
 		{"no JSON, to a consumed token", func(r *Request, m *memory) { r.Body, m.peek = []byte("{"), Consumed }, fault.CallbackToken, "peek"},
+		{"no JSON, to a cancelled token", func(r *Request, m *memory) { r.Body, m.peek = []byte("{"), Cancelled }, fault.CallbackToken, "peek"},
+		{"no JSON, to an ended conversation", func(r *Request, m *memory) { r.Body, m.peek = []byte("{"), Ended }, fault.CallbackToken, "peek"},
 		{"no JSON, to a good token", func(r *Request, m *memory) { r.Body = []byte("{") }, fault.MalformedJSON, "peek"},
 		{"no JSON, the runtime behind", func(r *Request, m *memory) { r.Body, m.peek = []byte("{"), Backpressure }, fault.MalformedJSON, "peek"},
 		{"no JSON, the store away", func(r *Request, m *memory) { r.Body, m.peek = []byte("{"), "" }, fault.ServiceUnavailable, "peek"},
