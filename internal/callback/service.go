@@ -138,7 +138,7 @@ func (s *Service) refuseBody(ctx context.Context, c Credential, problem error) e
 	switch v, err := s.store.Peek(ctx, c); {
 	case err != nil:
 		return err
-	case v == Good || v == Backpressure:
+	case v == Good:
 		return problem
 	default:
 		return errInvalid

@@ -144,7 +144,6 @@ func TestChecksComeInTheirOrder(t *testing.T) {
 		{"no JSON, to a cancelled token", func(r *Request, m *memory) { r.Body, m.peek = []byte("{"), Cancelled }, fault.CallbackToken, "peek"},
 		{"no JSON, to an ended conversation", func(r *Request, m *memory) { r.Body, m.peek = []byte("{"), Ended }, fault.CallbackToken, "peek"},
 		{"no JSON, to a good token", func(r *Request, m *memory) { r.Body = []byte("{") }, fault.MalformedJSON, "peek"},
-		{"no JSON, the runtime behind", func(r *Request, m *memory) { r.Body, m.peek = []byte("{"), Backpressure }, fault.MalformedJSON, "peek"},
 		{"no JSON, the store away", func(r *Request, m *memory) { r.Body, m.peek = []byte("{"), "" }, fault.ServiceUnavailable, "peek"},
 		{"another conversation's body", func(r *Request, m *memory) { r.ChannelID = "call-2" }, fault.Validation, "peek"},
 		{"no such channel", func(_ *Request, m *memory) { m.channel = Channel{} }, fault.CallbackToken, "channel"},
