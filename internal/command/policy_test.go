@@ -109,6 +109,14 @@ func TestSteeringHeadersNeedThePolicysLeave(t *testing.T) {
 			}
 		}
 	}
+	for policy, want := range map[string]string{"": HeaderNotAllowed, `,"allowedHeaders":["Route"]`: ""} {
+		p := flow(t, `{"commandSources":["bot"],"commandPolicies":[{"type":"hangup","enabled":true`+policy+`}]}`)
+		c := wire.NewCommand("hangup").(*wire.Hangup)
+		c.Type, c.HangupSIPHeaders = "hangup", []wire.NameValue{{Name: "route", Value: "x"}}
+		if got := p.Decide(c, wire.SourceBot, "").Reason; got != want {
+			t.Errorf("a hangup's Route under %q: %q, want %q", policy, got, want)
+		}
+	}
 	if got := listed.Decide(transfer("sip:a@b;maddr=c?Route=d"), wire.SourceBot, "").Reason; got != "" {
 		t.Errorf("a target with what the policy lists: %q", got)
 	}
@@ -209,6 +217,29 @@ func TestDefaultsFillOnlyWhatIsOpen(t *testing.T) {
 	}
 	if d := p.Decide(transfer("+492"), "bot", ""); d.Reason != TargetNotAllowed {
 		t.Errorf("another target: %q", d.Reason)
+	}
+}
+
+// Without patterns a call goes to the configured target, and to nothing that
+// merely looks like it.
+func TestOnlyTheConfiguredTargetItselfIsPermittedByBeingConfigured(t *testing.T) {
+	p := flow(t, `{"commandSources":["bot"],"commandPolicies":[{"type":"transfer","enabled":true}],
+		"actions":{"transfer":{"target":"sip:desk@pbx.example:5070;transport=tls?Route=sip:edge.example"}}}`)
+	for target, want := range map[string]string{
+		"": "",
+		"sip:desk@pbx.example:5070;transport=tls?Route=sip:edge.example":                    "",
+		"SIP:d%65sk@PBX.example.:5070;Transport=tls?Route=sip:edge.example":                 "",
+		"sips:desk@pbx.example:5070;transport=tls?Route=sip:edge.example":                   TargetNotAllowed,
+		"sip:boss@pbx.example:5070;transport=tls?Route=sip:edge.example":                    TargetNotAllowed,
+		"sip:desk@evil.example:5070;transport=tls?Route=sip:edge.example":                   TargetNotAllowed,
+		"sip:desk@pbx.example:5071;transport=tls?Route=sip:edge.example":                    TargetNotAllowed,
+		"sip:desk@pbx.example;transport=tls?Route=sip:edge.example":                         TargetNotAllowed,
+		"sip:desk@pbx.example:5070;transport=tls;maddr=evil.example?Route=sip:edge.example": TargetNotAllowed,
+		"sip:desk@pbx.example:5070;transport=tls?Route=sip:evil.example":                    TargetNotAllowed,
+	} {
+		if got := p.Decide(transfer(target), wire.SourceBot, "").Reason; got != want {
+			t.Errorf("%q: %q, want %q", target, got, want)
+		}
 	}
 }
 
