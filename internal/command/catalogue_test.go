@@ -151,3 +151,25 @@ func TestLineBreaksAreFoundBehindEscapes(t *testing.T) {
 	hidesBreak("%" + strings.Repeat("25", 1<<20)) // in one pass
 	hidesBreak(strings.Repeat("%25", 1<<20))
 }
+
+// Whatever of a command ends up in a SIP message stays on its line.
+func TestNoFieldThatIsBoundForSIPBreaksItsLine(t *testing.T) {
+	for _, commandType := range []string{"hangup", "transfer", "send_dtmf"} {
+		for _, f := range specs[commandType].Fields {
+			if f.Type != "string" || f.Name == "message" { // which is spoken
+				continue
+			}
+			for _, end := range []string{"\r", "\n", "\x00"} {
+				raw, err := json.Marshal(map[string]string{"type": commandType, f.Name: "1" + end})
+				if err != nil {
+					t.Fatal(err)
+				}
+				var issues fault.Issues
+				Actions(raw, "", &issues)
+				if list := issues.List(); len(list) != 1 || list[0].Path != "/"+f.Name {
+					t.Errorf("%q: %v", raw, list)
+				}
+			}
+		}
+	}
+}
