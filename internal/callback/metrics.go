@@ -1,6 +1,7 @@
 package callback
 
 import (
+	"context"
 	"errors"
 	"time"
 
@@ -11,9 +12,13 @@ import (
 	"telapi/internal/fault"
 )
 
-// behind is the outcome of a callback that its runtime is too slow for. Providers
-// are told the same as when the store is away; those who watch are not.
-const behind = "BACKPRESSURE"
+// Outcomes that are no codes, for those who watch.
+const (
+	// behind: the runtime is too slow. Providers are told the same as when the
+	// store is away.
+	behind = "BACKPRESSURE"
+	gone   = "gone" // nobody is left to be told
+)
 
 type metrics struct {
 	callbacks *prometheus.CounterVec
@@ -29,7 +34,7 @@ func newMetrics(registry prometheus.Registerer, oldestParked func() float64) met
 		oldestParked)
 	m := metrics{
 		callbacks: auto.NewCounterVec(prometheus.CounterOpts{
-			Name: "telapi_callbacks_total", Help: "Callbacks of providers, by kind and by what became of them: accepted, parked, or the code of the refusal; BACKPRESSURE where the runtime was too far behind."},
+			Name: "telapi_callbacks_total", Help: "Callbacks of providers, by kind and by what became of them: accepted, parked, or the code of the refusal; BACKPRESSURE where the runtime was too far behind, gone where the provider hung up first."},
 			[]string{"kind", "outcome"}),
 		commands: auto.NewCounterVec(prometheus.CounterOpts{
 			Name: "telapi_commands_total", Help: "Commands in callbacks that were taken, by type and decision."},
@@ -49,8 +54,11 @@ func newMetrics(registry prometheus.Registerer, oldestParked func() float64) met
 func (m metrics) count(kind Kind, answer Answer, err error, took time.Duration) {
 	if err != nil {
 		outcome := string(fault.From(err).Code)
-		if errors.Is(err, errBacklog) {
+		switch {
+		case errors.Is(err, errBacklog):
 			outcome = behind
+		case errors.Is(err, context.Canceled):
+			outcome = gone
 		}
 		m.callbacks.WithLabelValues(string(kind), outcome).Inc()
 		return

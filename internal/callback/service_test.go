@@ -1,6 +1,7 @@
 package callback
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -131,27 +132,30 @@ func TestChecksComeInTheirOrder(t *testing.T) {
 		alter func(*Request, *memory)
 		want  fault.Code
 		asked string
+
+		outcome string // counted, if not as the code
 	}{
-		{"another media type, though there is no token", func(r *Request, _ *memory) { r.Unread, r.Digest = wrongType, "" }, fault.UnsupportedMedia, ""},
-		{"too large, though there is no token", func(r *Request, _ *memory) { r.Unread, r.Digest = tooLarge, "" }, fault.PayloadTooLarge, ""},
-		{"no token, though the body is bad", func(r *Request, _ *memory) { r.Digest, r.Body = "", []byte("{") }, fault.CallbackToken, ""},
-		{"a channel that cannot be", func(r *Request, _ *memory) { r.ChannelID = "a{b}" }, fault.CallbackToken, ""},
-		{"a work item that cannot be", func(r *Request, _ *memory) { r.Kind, r.WorkItemID = LLM, "a b" }, fault.CallbackToken, ""},
-		{"a body that broke off, to a stranger", func(r *Request, m *memory) { r.Unread, m.peek = brokenOff, Invalid }, fault.CallbackToken, "peek"},
-		{"a body that broke off, to a good token", func(r *Request, m *memory) { r.Unread = brokenOff }, fault.MalformedJSON, "peek"},
-		{"no JSON, to a stranger", func(r *Request, m *memory) { r.Body, m.peek = []byte("{"), Invalid }, fault.CallbackToken, "peek"},
-		{"no JSON, to a consumed token", func(r *Request, m *memory) { r.Body, m.peek = []byte("{"), Consumed }, fault.CallbackToken, "peek"},
-		{"no JSON, to a cancelled token", func(r *Request, m *memory) { r.Body, m.peek = []byte("{"), Cancelled }, fault.CallbackToken, "peek"},
-		{"no JSON, to an ended conversation", func(r *Request, m *memory) { r.Body, m.peek = []byte("{"), Ended }, fault.CallbackToken, "peek"},
-		{"no JSON, to a good token", func(r *Request, m *memory) { r.Body = []byte("{") }, fault.MalformedJSON, "peek"},
-		{"no JSON, the store away", func(r *Request, m *memory) { r.Body, m.peek = []byte("{"), "" }, fault.ServiceUnavailable, "peek"},
-		{"another conversation's body", func(r *Request, m *memory) { r.ChannelID = "call-2" }, fault.Validation, "peek"},
-		{"no such channel", func(_ *Request, m *memory) { m.channel = Channel{} }, fault.CallbackToken, "channel"},
-		{"a bad token", func(_ *Request, m *memory) { m.deliver = []any{Invalid} }, fault.CallbackToken, "channel deliver"},
-		{"an ended channel", func(_ *Request, m *memory) { m.deliver = []any{Ended} }, fault.ConversationEnded, "channel deliver"},
-		{"a consumed token", func(_ *Request, m *memory) { m.deliver = []any{Consumed} }, fault.CallbackConsumed, "channel deliver"},
-		{"a runtime that is behind", func(_ *Request, m *memory) { m.deliver = []any{Backpressure} }, fault.ServiceUnavailable, "channel deliver"},
-		{"a verdict that nobody knows", func(_ *Request, m *memory) { m.deliver = []any{Verdict("eh")} }, fault.Internal, "channel deliver"},
+		{"another media type, though there is no token", func(r *Request, _ *memory) { r.Unread, r.Digest = wrongType, "" }, fault.UnsupportedMedia, "", ""},
+		{"too large, though there is no token", func(r *Request, _ *memory) { r.Unread, r.Digest = tooLarge, "" }, fault.PayloadTooLarge, "", ""},
+		{"no token, though the body is bad", func(r *Request, _ *memory) { r.Digest, r.Body = "", []byte("{") }, fault.CallbackToken, "", ""},
+		{"a channel that cannot be", func(r *Request, _ *memory) { r.ChannelID = "a{b}" }, fault.CallbackToken, "", ""},
+		{"a work item that cannot be", func(r *Request, _ *memory) { r.Kind, r.WorkItemID = LLM, "a b" }, fault.CallbackToken, "", ""},
+		{"a body that broke off, to a stranger", func(r *Request, m *memory) { r.Unread, m.peek = brokenOff, Invalid }, fault.CallbackToken, "peek", ""},
+		{"a body that broke off, to a good token", func(r *Request, m *memory) { r.Unread = brokenOff }, fault.MalformedJSON, "peek", ""},
+		{"no JSON, to a stranger", func(r *Request, m *memory) { r.Body, m.peek = []byte("{"), Invalid }, fault.CallbackToken, "peek", ""},
+		{"no JSON, to a consumed token", func(r *Request, m *memory) { r.Body, m.peek = []byte("{"), Consumed }, fault.CallbackToken, "peek", ""},
+		{"no JSON, to a cancelled token", func(r *Request, m *memory) { r.Body, m.peek = []byte("{"), Cancelled }, fault.CallbackToken, "peek", ""},
+		{"no JSON, to an ended conversation", func(r *Request, m *memory) { r.Body, m.peek = []byte("{"), Ended }, fault.CallbackToken, "peek", ""},
+		{"no JSON, to a good token", func(r *Request, m *memory) { r.Body = []byte("{") }, fault.MalformedJSON, "peek", ""},
+		{"no JSON, the store away", func(r *Request, m *memory) { r.Body, m.peek = []byte("{"), "" }, fault.ServiceUnavailable, "peek", ""},
+		{"another conversation's body", func(r *Request, m *memory) { r.ChannelID = "call-2" }, fault.Validation, "peek", ""},
+		{"no such channel", func(_ *Request, m *memory) { m.channel = Channel{} }, fault.CallbackToken, "channel", ""},
+		{"a bad token", func(_ *Request, m *memory) { m.deliver = []any{Invalid} }, fault.CallbackToken, "channel deliver", ""},
+		{"an ended channel", func(_ *Request, m *memory) { m.deliver = []any{Ended} }, fault.ConversationEnded, "channel deliver", ""},
+		{"a consumed token", func(_ *Request, m *memory) { m.deliver = []any{Consumed} }, fault.CallbackConsumed, "channel deliver", ""},
+		{"a runtime that is behind", func(_ *Request, m *memory) { m.deliver = []any{Backpressure} }, fault.ServiceUnavailable, "channel deliver", "BACKPRESSURE"},
+		{"a verdict that nobody knows", func(_ *Request, m *memory) { m.deliver = []any{Verdict("eh")} }, fault.Internal, "channel deliver", ""},
+		{"a provider that has hung up", func(_ *Request, m *memory) { m.deliver = []any{context.Canceled} }, fault.Internal, "channel deliver", "gone"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			m := &memory{channel: Channel{Epoch: "e1"}, peek: Good}
@@ -168,10 +172,7 @@ func TestChecksComeInTheirOrder(t *testing.T) {
 			if fault.Is(err, fault.ServiceUnavailable) && fault.From(err).RetryAfter <= 0 {
 				t.Error("503 does not say when to come again")
 			}
-			outcome := string(c.want)
-			if slices.Equal(m.deliver, []any{Backpressure}) { // which is not the store being away
-				outcome = "BACKPRESSURE"
-			}
+			outcome := cmp.Or(c.outcome, string(c.want))
 			if n := counted(t, s.metrics.callbacks.WithLabelValues(string(r.Kind), outcome)); n != 1 {
 				t.Errorf("counted %v times as %s", n, outcome)
 			}
@@ -331,6 +332,22 @@ func TestUnreadableProfilePermitsNothing(t *testing.T) {
 	s := newTestService(t, m)
 	if answer, err := s.Accept(t.Context(), request(Bot, hangUp)); err != nil || answer.Commands[0].Decision != "denied" {
 		t.Errorf("got %+v, %v", answer, err)
+	}
+}
+
+func TestTheTimeToTheStreamCountsFromTheRequest(t *testing.T) {
+	s := newTestService(t, &memory{channel: Channel{Epoch: "e1"}, deliver: []any{Routed, Parked, Consumed}})
+	r := request(Bot, hello)
+	s.now = func() time.Time { return r.Received.Add(3 * time.Second) }
+	for range 3 {
+		_, _ = s.Accept(t.Context(), r) // the last one is refused, and does not come there
+	}
+	var m dto.Metric
+	if err := s.metrics.seconds.WithLabelValues("bot").(prometheus.Metric).Write(&m); err != nil {
+		t.Fatal(err)
+	}
+	if h := m.GetHistogram(); h.GetSampleCount() != 2 || h.GetSampleSum() != 6 {
+		t.Errorf("%d callbacks took %v s", h.GetSampleCount(), h.GetSampleSum())
 	}
 }
 
