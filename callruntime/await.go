@@ -139,8 +139,8 @@ func (o *AwaitOptions) complete() error {
 
 // Cancel gives a work item up: what waits for it is received without it, an
 // answer that has come early is dropped, and a provider that answers later is
-// refused. It fails with ErrNoWorkItem when the answer, or the time-out, is on
-// the stream already.
+// refused. It fails with ErrNoWorkItem when the answer is on the stream already,
+// or the item is over its time.
 func (c *Channel) Cancel(ctx context.Context, workItemID string) error {
 	return c.do(ctx, "cancel", c.runtime.cancel, c.token, workItemID)
 }

@@ -2,7 +2,7 @@
 --
 -- ARGV[1]  the claim's token; empty: on behalf of whoever has the claim
 -- ARGV[2]  the work item's id
--- returns  'cancelled', also when it was before; 'no_item' if there is none, or it is on the stream already;
+-- returns  'cancelled', also when it was before; 'no_item' if there is none, its answer is on the stream already, or it is over its time;
 --          'ended', 'lost' or 'claim_lost'
 --
 -- Atomic so that an item is either cancelled or answered. An answer that waits
