@@ -62,9 +62,9 @@ func leasesPassOn(t *testing.T, opts Options) {
 	}
 	alive, _ := connect(t, opts)
 	name := uuid.NewString()
-	release, _, err := NewLeases(dead).Acquire(t.Context(), name)
-	if err != nil {
-		t.Fatal(err)
+	turn, release, held, err := NewLeases(dead).Try(t.Context(), name)
+	if err != nil || !held {
+		t.Fatal(held, err)
 	}
 	dead.Close()
 	ctx, cancel := context.WithTimeout(t.Context(), 4*leaseTime)
@@ -72,6 +72,9 @@ func leasesPassOn(t *testing.T, opts Options) {
 	end, waited, err := NewLeases(alive).Acquire(ctx, name)
 	if err != nil || !waited {
 		t.Fatalf("waited %v, %v", waited, err)
+	}
+	if turn.Err() == nil {
+		t.Error("who could not renew its lease goes on beside the next")
 	}
 	release() // too late: it is another's by now
 	if held, err := NewLeases(alive).take(ctx, name, "somebody"); err != nil || held {
