@@ -43,12 +43,12 @@ func (s *Store) Subscribe(ctx context.Context, listeners ...pubsub.Listener) {
 	pauses := newPauses()
 	for ctx.Err() == nil {
 		if now, err := s.connected(ctx); err == nil {
-			served, err := s.topics.Serve(ctx, now.client, now.over)
+			served, _ := s.topics.Serve(ctx, now.client, now.over)
 			if served {
 				pauses.Reset()
 			}
 			select {
-			case s.suspect <- err:
+			case s.suspect <- struct{}{}:
 			default:
 			}
 		}

@@ -140,11 +140,7 @@ func (s *Store) watch(ctx context.Context, client rueidis.Client) error {
 	for {
 		select {
 		case <-tick.C:
-		case err := <-s.suspect:
-			// A demoted master answers every probe and takes no write.
-			if refusal, ok := rueidis.IsRedisErr(err); ok && code(refusal) == "READONLY" {
-				return fmt.Errorf("probe: %w", err)
-			}
+		case <-s.suspect:
 		case <-ctx.Done():
 			return ctx.Err()
 		}

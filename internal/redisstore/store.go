@@ -53,7 +53,7 @@ type Store struct {
 	topics  *pubsub.Hub
 	state   atomic.Pointer[state]
 	bounds  bounds
-	suspect chan error // an operation's failure, for the watch to look into
+	suspect chan struct{} // that an operation failed, for the watch to look into
 	stop    context.CancelFunc
 	running sync.WaitGroup
 }
@@ -67,7 +67,7 @@ func Open(opts Options) *Store {
 		log:     opts.Logger.With("store", strings.Join(opts.Addrs, ",")),
 		scripts: newScripts(),
 		topics:  pubsub.New(),
-		suspect: make(chan error, 1),
+		suspect: make(chan struct{}, 1),
 		stop:    stop,
 	}
 	s.state.Store(&state{err: errors.New("not connected yet"), over: make(chan struct{})})
@@ -128,7 +128,7 @@ func (s *Store) do(ctx context.Context, doing string, operate func(context.Conte
 		return fmt.Errorf("%s: %w", doing, err)
 	}
 	select {
-	case s.suspect <- err:
+	case s.suspect <- struct{}{}:
 	default: // somebody else's is being looked into
 	}
 	return fault.Unavailable(subject, fmt.Errorf("%s: %w", doing, err))
