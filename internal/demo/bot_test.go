@@ -7,8 +7,12 @@ import (
 	"log/slog"
 	"net"
 	"net/http"
+	"net/http/httptest"
 	"strings"
 	"testing"
+	"time"
+
+	"github.com/go-json-experiment/json/jsontext"
 )
 
 func TestBotEndsAfterTheQuestionThatItIsBeingAsked(t *testing.T) {
@@ -51,5 +55,47 @@ func TestBotEndsAfterTheQuestionThatItIsBeingAsked(t *testing.T) {
 		}
 		taken = strings.Contains(line, "202 Accepted")
 	}
+	<-ended
+}
+
+func TestBotPostsToTheAPIAloneAndAgainWhenItIsNotKnownToHaveArrived(t *testing.T) {
+	tokens := make(chan string, 2)
+	asked := 0
+	api := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if asked++; asked == 1 {
+			w.WriteHeader(http.StatusServiceUnavailable)
+		}
+		tokens <- r.Header.Get("Token")
+	}))
+	defer api.Close()
+	bot, err := NewBot(api.URL, api.Client(), nil, slog.New(slog.DiscardHandler))
+	if err != nil {
+		t.Fatal(err)
+	}
+	ended := make(chan struct{})
+	ctx, stop := context.WithCancel(t.Context())
+	defer stop()
+	go func() {
+		bot.Run(ctx)
+		close(ended)
+	}()
+	for url, want := range map[string]int{api.URL + "/a": 202, api.URL + "9/a": 400, "http://elsewhere.example/a": 400} {
+		body := fmt.Sprintf(`{"text":"hello","part":1,"channelId":"c","callback":{"url":%q,"token":"t"}}`, url)
+		status, _, err := exchange(ctx, api.Client(), http.MethodPost, bot.URL(), nil, jsontext.Value(body))
+		if err != nil || status != want {
+			t.Errorf("to answer at %s: %d, %v", url, status, err)
+		}
+	}
+	for range 2 {
+		select {
+		case token := <-tokens:
+			if token != "t" {
+				t.Errorf("token %q", token)
+			}
+		case <-time.After(30 * time.Second):
+			t.Fatal("it was not posted again")
+		}
+	}
+	stop()
 	<-ended
 }

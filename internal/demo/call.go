@@ -232,7 +232,10 @@ func (c *call) leave(how func(), what string) {
 		return
 	}
 	c.leaving = how
-	c.awaited = nil
+	c.awaited, c.digits = nil, ""
+	for _, name := range []timer{interDigit, allDigits, recognition} {
+		delete(c.timers, name)
+	}
 	c.watchSilence()
 	if len(c.queue) > 0 {
 		c.hands.note("", timeline.Speech, what+" waits for playback to drain", nil)

@@ -223,3 +223,27 @@ func TestRuntimeThatTakesOverKnowsWhatWasConfiguredAndGreetsNobodyTwice(t *testi
 		t.Errorf("seen %q", st.seen)
 	}
 }
+
+func TestCallThatIsLeavingBeginsNothing(t *testing.T) {
+	hangup := orders(2*s, wire.AfterPlayback, `{"type":"hangup","source":"bot","delayBotDisconnectMs":20000}`)
+	play(t, []scene{
+		{rule: "no comfort, no end of patience, no further part of an answer", cues: []cue{
+			delays(`"botNoInputTimeoutMs":4000,"botNoInputGiveUpTimeoutMs":7000`), caller(0, "hi"), hangup,
+			{at: 3 * s, tell: func(c *call) { c.accepted(question{Text: "hi", Part: 1, itemID: "item-1"}, 2) }},
+		}, want: `0s asks hi part 1
+			22s ends: hangup`},
+		{rule: "no digits to submit", cues: []cue{
+			dtmf(`"sendDTMF":true,"enabled":true,"maxDigits":4,"interDigitTimeoutMs":3000,"timeoutMs":8000`), presses(1*s, "4"), hangup,
+		}, want: `22s ends: hangup`},
+		{rule: "no recognition to resume", cues: []cue{
+			delays(`"botNoInputTimeoutMs":1500,"resumeRecognitionTimeoutMs":3000,"resumeRecognitionSpeech":"I listen."`), caller(0, "hi"), hangup,
+		}, want: `0s asks hi part 1
+			1.5s says runtime: One moment, please.
+			22s ends: hangup`},
+		{rule: "nor after a prompt that is still playing", mode: "audio", speech: 4 * s, cues: []cue{
+			delays(`"botNoInputTimeoutMs":1500,"resumeRecognitionTimeoutMs":3000,"resumeRecognitionSpeech":"I listen."`), caller(0, "hi"), hangup,
+		}, want: `0s asks hi part 1
+			1.5s says runtime: One moment, please. 1.5s plays One moment, please.
+			25.5s ends: hangup`},
+	})
+}

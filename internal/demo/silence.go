@@ -56,7 +56,7 @@ func (c *call) comfort() {
 // comforted follows a comfort prompt.
 func (c *call) comforted() {
 	c.silence.quiet = c.now()
-	if after := ms(c.settings.delay.ResumeRecognitionTimeoutMs); after > 0 {
+	if after := ms(c.settings.delay.ResumeRecognitionTimeoutMs); after > 0 && c.leaving == nil {
 		c.after(recognition, after, c.resumeRecognition)
 	}
 	c.watchSilence()
