@@ -1,14 +1,8 @@
-import { afterEach, beforeEach, expect, test, vi } from "vitest";
+import { expect, test, vi } from "vitest";
 import { type ChannelMessage, connect, type Frame, MAX_UNACKNOWLEDGED, type MessageType } from "../../src/index.js";
-import { open, ScriptedSocket, token } from "./script.js";
+import { atATimeOfItsOwn, open, ScriptedSocket, token } from "./script.js";
 
-beforeEach(() => void vi.useFakeTimers().spyOn(Math, "random").mockReturnValue(0));
-afterEach(() => {
-  expect(vi.getTimerCount()).toBe(0);
-  vi.restoreAllMocks();
-  vi.unstubAllGlobals();
-  vi.useRealTimers();
-});
+atATimeOfItsOwn(0);
 
 const texts = (socket: ScriptedSocket) => socket.sent.map((m) => m.chat?.text);
 

@@ -1,5 +1,23 @@
-import { vi } from "vitest";
+import { afterEach, beforeEach, expect, vi } from "vitest";
 import { connect, type ChannelMessage, type ConnectOptions, type Session, type StateChange } from "../../src/index.js";
+
+/** Every test of the file has timers and chance of its own, and leaves no timers: an ended session has none. */
+export function atATimeOfItsOwn(chance: number): void {
+  beforeEach(() => void vi.useFakeTimers().spyOn(Math, "random").mockReturnValue(chance));
+  afterEach(() => {
+    expect(vi.getTimerCount()).toBe(0);
+    vi.restoreAllMocks();
+    vi.unstubAllGlobals();
+    vi.useRealTimers();
+  });
+}
+
+/** What fetch is answered from now on. */
+export function answer(status: number, body: unknown, headers = {}) {
+  const fetch = vi.fn((_url: string, _init?: RequestInit) => Promise.resolve(new Response(typeof body === "string" ? body : JSON.stringify(body), { status, headers })));
+  vi.stubGlobal("fetch", fetch);
+  return fetch;
+}
 
 /** A WebSocket whose other end is the test. */
 export class ScriptedSocket {

@@ -1,0 +1,173 @@
+import { describe, expect, test, vi } from "vitest";
+import { connect, type Refusal, type TokenAnswer } from "../../src/index.js";
+import { answer, atATimeOfItsOwn, open, ScriptedSocket, token } from "./script.js";
+
+atATimeOfItsOwn(0.999999);
+
+describe("a refused handshake", () => {
+  const envelope = { error: { code: "SESSION_ENDED", message: "The session has ended.", requestId: "r1" } };
+
+  test("is explained by the service and ends the session", async () => {
+    const fetch = answer(410, envelope);
+    const { session } = await open();
+    const refused: Refusal[] = [];
+    session.on("refused", (refusal) => refused.push(refusal));
+    ScriptedSocket.latest.drop();
+    await vi.advanceTimersByTimeAsync(0);
+    expect(fetch.mock.calls[0]).toMatchObject(["http://service/ws/session", {
+      headers: { Authorization: `Bearer ${token()}` }, cache: "no-store", credentials: "omit", signal: expect.any(AbortSignal),
+    }]);
+    expect(refused).toMatchObject([{ final: true, error: { code: "SESSION_ENDED", message: "The session has ended.", context: { status: 410, requestId: "r1" } } }]);
+    expect(session.reason).toBe(refused[0]?.error);
+  });
+
+  test.each([
+    ["429 with Retry-After", 429, { error: { code: "RATE_LIMIT_EXCEEDED", message: "Slow down." } }, { "Retry-After": "7" }, "RATE_LIMIT_EXCEEDED", 8_000],
+    ["503 with Retry-After", 503, { error: { code: "SERVICE_UNAVAILABLE", message: "Soon." } }, { "Retry-After": "2" }, "SERVICE_UNAVAILABLE", 3_000],
+    ["503 for longer than a timer can be set to", 503, { error: { code: "SERVICE_UNAVAILABLE", message: "Some day." } }, { "Retry-After": "9999999" }, "SERVICE_UNAVAILABLE", 2 ** 31 - 1],
+    ["502 of a load balancer", 502, "<html>", {}, "HTTP_502", 1_000],
+    ["426, when all is well by now", 426, envelope, {}, "HANDSHAKE_FAILED", 1_000],
+  ])("%s is tried again", async (_, status, body, headers, code, wait) => {
+    answer(status, body, headers);
+    const { session, states } = await open();
+    const refused = vi.fn();
+    session.on("refused", refused);
+    ScriptedSocket.latest.drop();
+    await vi.advanceTimersByTimeAsync(0);
+    expect(refused.mock.calls[0]![0]).toMatchObject({ final: false, error: { code } });
+    expect(states.at(-1)).toMatchObject({ state: "waiting", retryInMs: wait });
+    session.dispose();
+  });
+
+  test("a session in use is another page's at first, and may be one's own later", async () => {
+    answer(409, { error: { code: "SESSION_IN_USE", message: "Another connection is open." } });
+    const second = await open();
+    ScriptedSocket.latest.drop();
+    await vi.advanceTimersByTimeAsync(0);
+    expect(second.session).toMatchObject({ state: "ended", reason: { code: "SESSION_IN_USE" } });
+    const { session } = await open();
+    ScriptedSocket.latest.ready();
+    ScriptedSocket.latest.drop();
+    await vi.advanceTimersByTimeAsync(1_000);
+    ScriptedSocket.latest.drop();
+    await vi.advanceTimersByTimeAsync(0);
+    expect(session).toMatchObject({ state: "waiting", reason: { code: "SESSION_IN_USE" } });
+    session.dispose();
+  });
+
+  test("a service that cannot be reached is tried again", async () => {
+    vi.stubGlobal("fetch", () => Promise.reject(new TypeError("fetch failed")));
+    const { session } = await open();
+    ScriptedSocket.latest.drop();
+    await vi.advanceTimersByTimeAsync(0);
+    expect(session.reason?.code).toBe("UNREACHABLE");
+    session.dispose();
+  });
+
+  test("a page of a foreign origin is told that it is one", async () => {
+    vi.stubGlobal("location", { origin: "https://page.example" });
+    vi.stubGlobal("fetch", (_: string, init: RequestInit) => (init.mode === "no-cors" ? Promise.resolve({}) : Promise.reject(new TypeError())));
+    const { session } = await open();
+    ScriptedSocket.latest.drop();
+    await vi.advanceTimersByTimeAsync(0);
+    expect(session.reason).toMatchObject({ code: "ORIGIN_NOT_ALLOWED", message: expect.stringContaining("https://page.example") });
+    session.dispose();
+  });
+
+  test("a token that went stale before it was used is asked for again, once", async () => {
+    answer(401, { error: { code: "UNAUTHORIZED", message: "Ask for a new one." } });
+    const issue = vi.fn(() => Promise.resolve({ token: token(), wsUrl: "ws://service/ws/session" }));
+    const { session } = await open({ issue });
+    for (const calls of [1, 2]) {
+      expect(issue).toHaveBeenCalledTimes(calls);
+      ScriptedSocket.latest.drop();
+      await vi.advanceTimersByTimeAsync(2_000);
+    }
+    expect(session.reason?.code).toBe("UNAUTHORIZED");
+    expect(issue).toHaveBeenCalledTimes(2);
+  });
+
+  test("a token that was good once is not replaced: its session has ended", async () => {
+    answer(410, envelope);
+    const issue = vi.fn(() => Promise.resolve({ token: token(), wsUrl: "ws://service/ws/session" }));
+    const { session } = await open({ issue });
+    ScriptedSocket.latest.ready();
+    ScriptedSocket.latest.drop();
+    await vi.advanceTimersByTimeAsync(1_000);
+    ScriptedSocket.latest.drop();
+    await vi.advanceTimersByTimeAsync(2_000);
+    expect(session.reason?.code).toBe("SESSION_ENDED");
+    expect(issue).toHaveBeenCalledTimes(1);
+  });
+
+  test.each([410, 503])("may be answered by a listener: %i", async (status) => {
+    answer(status, envelope);
+    const { session } = await open();
+    session.on("refused", () => session.cut());
+    ScriptedSocket.latest.drop();
+    await vi.advanceTimersByTimeAsync(60_000);
+    expect([session.state, ScriptedSocket.all.length]).toEqual(["cut", 1]);
+    session.dispose();
+  });
+
+  test.each(["an answer", "none"])("is asked about for those who still care: %s", async (what) => {
+    let told = (_: Response | Promise<never>) => {};
+    vi.stubGlobal("fetch", () => new Promise((resolve) => (told = resolve)));
+    const { session, states } = await open();
+    ScriptedSocket.latest.drop();
+    session.cut();
+    told(what === "none" ? Promise.reject(new TypeError()) : new Response(JSON.stringify(envelope), { status: 410 }));
+    await vi.advanceTimersByTimeAsync(60_000);
+    expect(states.map((s) => s.state)).toEqual(["connecting", "cut"]);
+    session.dispose();
+  });
+
+  test("a token that comes when nobody waits for it any more is left alone", async () => {
+    const asked: ((answer: TokenAnswer) => void)[] = [];
+    const issue = () => new Promise<TokenAnswer>((resolve) => asked.push(resolve));
+    const answerWith = async (at: number, sub: string) => {
+      asked[at]!({ token: token(3_600, sub), wsUrl: "ws://service/ws/session" });
+      await vi.advanceTimersByTimeAsync(0);
+    };
+    const { session } = await open({ issue });
+    session.cut();
+    session.resume();
+    await answerWith(1, "ses_2");
+    await answerWith(0, "ses_1"); // the slower of two
+    expect([session.sessionId, ScriptedSocket.all.length]).toEqual(["ses_2", 1]);
+    session.dispose();
+    const gone = await open({ issue });
+    gone.session.dispose();
+    await answerWith(2, "ses_3");
+    expect([gone.session.sessionId, ScriptedSocket.all.length]).toEqual([undefined, 0]);
+  });
+
+  test("no token is asked for by a session that a listener has left", async () => {
+    const issue = vi.fn();
+    const session = connect({ issue, WebSocket: ScriptedSocket });
+    session.on("state", () => session.dispose());
+    await vi.advanceTimersByTimeAsync(0);
+    expect(issue).not.toHaveBeenCalled();
+  });
+
+  test("another token is not asked for where that would not help", async () => {
+    answer(403, { error: { code: "ORIGIN_NOT_ALLOWED", message: "No." } });
+    const { session } = await open({ issue: () => Promise.resolve({ token: token(), wsUrl: "ws://service/ws/session" }) });
+    ScriptedSocket.latest.drop();
+    await vi.advanceTimersByTimeAsync(0);
+    expect(session).toMatchObject({ state: "ended", reason: { code: "ORIGIN_NOT_ALLOWED" } });
+  });
+
+  test("a token that cannot be had ends the session with the reason", async () => {
+    const { session } = await open({ issue: () => Promise.reject(new Error("no credit")) });
+    expect(session.reason).toMatchObject({ code: "ISSUE_FAILED", message: expect.stringContaining("no credit") });
+    expect((await open({ token: "nonsense" })).session.reason?.code).toBe("BAD_TOKEN");
+    expect((await open({ issue: () => Promise.resolve(undefined as never) })).session.reason?.code).toBe("BAD_TOKEN");
+  });
+
+  test("a refusal that the page's server passed on is told in the service's words", async () => {
+    const refusal = { error: { code: "QUOTA_EXCEEDED", message: "No more sessions.", requestId: "R1" } };
+    const { session } = await open({ issue: () => Promise.resolve(refusal as never) });
+    expect(session.reason).toMatchObject({ code: "QUOTA_EXCEEDED", message: "No more sessions.", context: { requestId: "R1" } });
+  });
+});
