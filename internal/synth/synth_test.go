@@ -248,11 +248,11 @@ func TestProgramThatMisbehavesFailsClearly(t *testing.T) {
 		"crashes": {"kill -SEGV $$", "segmentation"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			t.Parallel()
 			program := filepath.Join(t.TempDir(), "espeak")
 			if err := os.WriteFile(program, []byte("#!/bin/sh\n"+c.script+"\n"), 0o700); err != nil {
 				t.Fatal(err)
 			}
+			t.Parallel() // only now: a process that starts while the file is written makes it busy
 			timeout := 20 * time.Second
 			if name == "hangs" {
 				timeout = 50 * time.Millisecond
