@@ -66,6 +66,7 @@ type Runtime struct {
 	opts    Options
 	client  rueidis.Client
 	topics  *pubsub.Hub
+	life    context.Context // ends with Close
 	stop    context.CancelFunc
 	running sync.WaitGroup
 	// Each of these may run twice when its answer is lost: a second run does
@@ -94,9 +95,9 @@ func New(opts Options) (*Runtime, error) {
 	if err != nil {
 		return nil, fmt.Errorf("connect to the store: %w", err)
 	}
-	ctx, stop := context.WithCancel(context.Background())
+	life, stop := context.WithCancel(context.Background())
 	r := &Runtime{
-		opts: opts, client: client, topics: pubsub.New(), stop: stop,
+		opts: opts, client: client, topics: pubsub.New(), life: life, stop: stop,
 		claim:  rueidis.NewLuaScriptRetryable(lua.Claim()),
 		commit: rueidis.NewLuaScriptRetryable(lua.Commit()),
 		send:   rueidis.NewLuaScriptRetryable(lua.Send()),
@@ -105,7 +106,7 @@ func New(opts Options) (*Runtime, error) {
 		cancel: rueidis.NewLuaScriptRetryable(lua.Cancel()),
 		touch:  rueidis.NewLuaScriptRetryable(lua.Touch()),
 	}
-	r.running.Go(func() { r.listen(ctx) })
+	r.running.Go(func() { r.listen(life) })
 	return r, nil
 }
 
@@ -196,8 +197,12 @@ func (r *Runtime) take(ctx context.Context, channelID, how string, args ...strin
 	c.TeamID, c.EndpointID, c.Mode, c.CallID, c.TransactionID = known[2], known[3], known[4], known[5], known[6]
 	c.Profile, c.Committed, c.position = []byte(known[7]), known[8], known[8]
 	c.member = r.topics.Join(wire.Upward(channelID), ear{c})
-	background, stop := context.WithCancel(context.WithoutCancel(ctx))
+	holding, stop := context.WithCancel(r.life)
 	c.stop = stop
-	c.running.Go(func() { c.renew(background) })
+	c.running.Add(1)
+	r.running.Go(func() {
+		defer c.running.Done()
+		c.renew(holding)
+	})
 	return c, nil
 }

@@ -3,6 +3,7 @@ package channel
 import (
 	"context"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"golang.org/x/time/rate"
@@ -46,6 +47,10 @@ type Connection struct {
 
 	stopListening func()
 
+	// unsure says that the session may not stand before the runtimes, since
+	// whoever was told to offer it failed, or was a connection before this one.
+	unsure atomic.Bool
+
 	mu         sync.Mutex
 	socket     Socket // nil: not started yet
 	position   Cursor // of the last message that was queued
@@ -56,7 +61,9 @@ type Connection struct {
 
 func newConnection(s *Service, session Info, id string) *Connection {
 	perSecond := s.limits.FramesPerSecond
-	return &Connection{service: s, session: session, id: id, rate: rate.NewLimiter(rate.Limit(perSecond), perSecond)}
+	c := &Connection{service: s, session: session, id: id, rate: rate.NewLimiter(rate.Limit(perSecond), perSecond)}
+	c.unsure.Store(true)
+	return c
 }
 
 // SessionID is the session it is a socket of.
@@ -117,13 +124,25 @@ func (c *Connection) Beat(ctx context.Context) {
 		c.close(CloseTimeOver)
 		return
 	}
-	outcome, offer, err := c.service.store.Renew(ctx, c.session.ID, c.id, c.service.lease())
+	outcome, offer, err := c.service.store.Renew(ctx, c.session.ID, c.id, c.service.lease(), c.unsure.Load())
 	switch {
 	case err != nil:
+		c.unsure.Store(true)
 	case offer:
-		c.service.offer(ctx, c.session)
+		c.offer(ctx)
 	default:
+		c.unsure.Store(false)
 		c.lost(outcome)
+	}
+}
+
+// offer puts the session before the runtimes. When that fails the next beat does
+// it again.
+func (c *Connection) offer(ctx context.Context) {
+	err := c.service.store.Offer(ctx, c.session.Offer)
+	c.unsure.Store(err != nil)
+	if err != nil {
+		c.service.log.WarnContext(ctx, "a session could not be offered to a runtime yet", "session_id", c.session.ID, "error", err)
 	}
 }
 

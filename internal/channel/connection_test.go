@@ -2,6 +2,7 @@ package channel
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"slices"
@@ -26,6 +27,8 @@ type memory struct {
 	appended []Append
 	calls    int
 	offered  int
+	told     bool // an earlier connection was told to offer it
+	claimed  bool
 	kept     []string
 	ended    []string
 	leases   []time.Duration
@@ -33,7 +36,7 @@ type memory struct {
 
 func (m *memory) Attach(_ context.Context, a Attachment) (Attached, error) {
 	m.leases = append(m.leases, a.Lease)
-	attached := Attached{Head: at(len(m.history)), First: a.Resume == nil, Offer: true, TextChat: true}
+	attached := Attached{Head: at(len(m.history)), First: a.Resume == nil, Offer: !m.told && !m.claimed, TextChat: true}
 	if a.Resume != nil && a.Resume.Epoch == "e" {
 		attached.Recovered, attached.Missed = true, m.after(*a.Resume)
 	}
@@ -46,12 +49,18 @@ func (m *memory) Append(_ context.Context, _, _ string, frames []Append) ([]Outc
 	return slices.Repeat([]Outcome{m.outcome}, len(frames)), m.err
 }
 
-func (m *memory) Renew(_ context.Context, _, _ string, lease time.Duration) (Outcome, bool, error) {
+func (m *memory) Renew(_ context.Context, _, _ string, lease time.Duration, again bool) (Outcome, bool, error) {
 	m.leases = append(m.leases, lease)
-	return m.outcome, false, m.err
+	return m.outcome, again && !m.claimed, m.err
 }
 
-func (m *memory) Offer(context.Context, wire.Offer) error              { m.offered++; return nil }
+func (m *memory) Offer(context.Context, wire.Offer) error {
+	if m.err != nil {
+		return m.err
+	}
+	m.offered++
+	return nil
+}
 func (m *memory) Detach(context.Context, string, string, []byte) error { return nil }
 func (m *memory) SendAudio(context.Context, string, []byte) error      { return nil }
 func (m *memory) Keep(_, id string, _ time.Time, _ []byte)             { m.kept = append(m.kept, id) }
@@ -174,6 +183,35 @@ func TestLiveMessagesArriveOnceAndInOrderWhateverIsMissed(t *testing.T) {
 			t.Errorf("offered %d times", m.offered)
 		}
 	})
+}
+
+func TestSessionIsOfferedUntilItStandsBeforeTheRuntimes(t *testing.T) {
+	for name, c := range map[string]struct {
+		store *memory
+		want  string // offers after the opening and after each beat, of which the second finds the store
+	}{
+		"at once":                           {&memory{}, "1 1 1 1"},
+		"when the store is back":            {&memory{err: errors.New("away")}, "0 0 1 1"},
+		"by the next of its connections":    {&memory{told: true}, "0 1 1 1"},
+		"by the next, once the store is":    {&memory{told: true, err: errors.New("away")}, "0 0 1 1"},
+		"not while it has a runtime at all": {&memory{claimed: true}, "0 0 0 0"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			m := c.store
+			m.outcome = Owned
+			connection, w := openConnection(t, m, "")
+			connection.Start(w)
+			got := fmt.Sprint(m.offered)
+			for range 3 {
+				connection.Beat(t.Context())
+				m.err = nil
+				got += fmt.Sprintf(" %d", m.offered)
+			}
+			if got != c.want {
+				t.Errorf("offered %s times, want %s", got, c.want)
+			}
+		})
+	}
 }
 
 func TestHoleThatCannotBeFilledClosesTheSocket(t *testing.T) {

@@ -101,7 +101,7 @@ func (s *Service) Open(ctx context.Context, session Info, succeeds string, resum
 		}
 	}
 	if c.attached.Offer {
-		s.offer(ctx, session)
+		c.offer(ctx)
 	}
 	return c, nil
 }
@@ -111,14 +111,6 @@ func (s *Service) Open(ctx context.Context, session Info, succeeds string, resum
 func (s *Service) Admits(ctx context.Context, session Info, succeeds string) error {
 	_, err := s.store.Attach(ctx, Attachment{ChannelID: session.ID, Succeeds: succeeds, Reject: session.Reject, TeamID: session.TeamID, EndpointID: session.EndpointID})
 	return err
-}
-
-// offer puts a session before the runtimes. When that fails a heartbeat of its
-// connection does it again, in a minute or so.
-func (s *Service) offer(ctx context.Context, session Info) {
-	if err := s.store.Offer(ctx, session.Offer); err != nil {
-		s.log.WarnContext(ctx, "a session could not be offered to a runtime yet", "session_id", session.ID, "error", err)
-	}
 }
 
 // ended passes on that the runtime has ended a session.

@@ -89,8 +89,9 @@ type Store interface {
 	// and each once per message id. Several cost little more than one.
 	Append(ctx context.Context, channelID, connectionID string, frames []Append) ([]Outcome, error)
 	// Renew keeps ownership, if it is still this connection's. offer says that
-	// no runtime has the channel and none was asked lately.
-	Renew(ctx context.Context, channelID, connectionID string, lease time.Duration) (outcome Outcome, offer bool, err error)
+	// no runtime has the channel and none was asked lately; with again, it is
+	// not known whether any was.
+	Renew(ctx context.Context, channelID, connectionID string, lease time.Duration, again bool) (outcome Outcome, offer bool, err error)
 	// Offer puts a session before the runtimes, once one of Attach and Renew
 	// says so. To do it twice is harmless.
 	Offer(ctx context.Context, o wire.Offer) error

@@ -148,7 +148,7 @@ func letter(f channel.Append) byte {
 }
 
 // Renew implements channel.Store.
-func (c *Channels) Renew(ctx context.Context, channelID, connectionID string, lease time.Duration) (outcome channel.Outcome, offer bool, err error) {
+func (c *Channels) Renew(ctx context.Context, channelID, connectionID string, lease time.Duration, again bool) (outcome channel.Outcome, offer bool, err error) {
 	err = c.run(ctx, "renew the ownership of a session", c.renew, channelID, func(reply rueidis.RedisResult) error {
 		r, err := reply.ToArray()
 		if err != nil {
@@ -157,7 +157,7 @@ func (c *Channels) Renew(ctx context.Context, channelID, connectionID string, le
 		state, err := r[0].ToString()
 		outcome, offer = channel.Outcome(state), len(r) > 1 && isOne(r[1])
 		return err
-	}, connectionID, millis(lease))
+	}, connectionID, millis(lease), flag(again))
 	return outcome, offer, err
 }
 

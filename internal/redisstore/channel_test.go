@@ -250,7 +250,7 @@ func wiped(t *testing.T, opts Options) {
 	if got := s.frame("c", "lost"); got != channel.Lost {
 		t.Errorf("frame: %s", got)
 	}
-	if got, _, err := s.channels.Renew(t.Context(), s.id, "c", time.Minute); got != channel.Lost || err != nil {
+	if got, _, err := s.channels.Renew(t.Context(), s.id, "c", time.Minute, false); got != channel.Lost || err != nil {
 		t.Errorf("renew: %s, %v", got, err)
 	}
 	if _, ok, err := s.channels.Since(t.Context(), s.id, before); ok || err != nil {
@@ -300,10 +300,10 @@ func owners(t *testing.T, opts Options) {
 		_, err := s.channels.Attach(t.Context(), func() channel.Attachment { a := s.attachment("d"); a.Reject = true; return a }())
 		return err == nil
 	})
-	if got, _, err := s.channels.Renew(t.Context(), s.id, "c", time.Minute); got != channel.NotOwner || err != nil {
+	if got, _, err := s.channels.Renew(t.Context(), s.id, "c", time.Minute, false); got != channel.NotOwner || err != nil {
 		t.Errorf("renewal of what is lost: %s, %v", got, err)
 	}
-	if got, _, err := s.channels.Renew(t.Context(), s.id, "d", time.Minute); got != channel.Owned || err != nil {
+	if got, _, err := s.channels.Renew(t.Context(), s.id, "d", time.Minute, false); got != channel.Owned || err != nil {
 		t.Errorf("renewal: %s, %v", got, err)
 	}
 	for _, connection := range []string{"a", "d", "d"} {
@@ -683,7 +683,7 @@ func endings(t *testing.T, opts Options) {
 	if got := s.frame("a", "2"); got != channel.Ended {
 		t.Errorf("frame: %s", got)
 	}
-	if got, offer, err := s.channels.Renew(t.Context(), s.id, "a", time.Minute); got != channel.Ended || offer || err != nil {
+	if got, offer, err := s.channels.Renew(t.Context(), s.id, "a", time.Minute, false); got != channel.Ended || offer || err != nil {
 		t.Errorf("renew: %s, %v", got, err)
 	}
 	if err := s.channels.Detach(t.Context(), s.id, "a", s.entry(wire.KindSession, "disconnected")); err != nil {
@@ -882,7 +882,7 @@ func claims(t *testing.T, opts Options) {
 	if len(won) > 0 {
 		t.Error("claimed twice")
 	}
-	if _, offer, err := s.channels.Renew(t.Context(), s.id, "a", time.Minute); offer || err != nil {
+	if _, offer, err := s.channels.Renew(t.Context(), s.id, "a", time.Minute, false); offer || err != nil {
 		t.Errorf("offered although claimed: %v", err)
 	}
 	if _, err := s.runtime("r3").Attach(t.Context(), s.id); !errors.Is(err, callruntime.ErrTaken) {
@@ -929,10 +929,20 @@ func succession(t *testing.T, opts Options) {
 	s.receive(c, "2") // and is not committed
 	second.Close()    // it dies after claiming
 
+	unsure := false
 	eventually(t, "a new offer", func() bool {
-		_, offer, err := s.channels.Renew(t.Context(), s.id, "a", time.Minute)
-		return err == nil && offer
+		_, offer, err := s.channels.Renew(t.Context(), s.id, "a", time.Minute, unsure)
+		if unsure = err != nil; unsure {
+			t.Logf("renew: %v", err)
+		}
+		return offer
 	})
+	if _, offer, err := s.channels.Renew(t.Context(), s.id, "a", time.Minute, false); offer || err != nil {
+		t.Errorf("to be offered twice: %t %v", offer, err)
+	}
+	if _, offer, err := s.channels.Renew(t.Context(), s.id, "a", time.Minute, true); !offer || err != nil {
+		t.Errorf("what may not have been offered is not to be offered: %v", err)
+	}
 	s.offer()
 	s.frame("a", "3")
 	third, err := s.runtime("third").Accept(t.Context(), s.mine)
