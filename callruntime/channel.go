@@ -31,7 +31,8 @@ type Channel struct {
 	runtime *Runtime
 	token   string // empty: an onlooker
 	member  *pubsub.Membership
-	stop    context.CancelFunc
+	life    context.Context // ends when it is closed, or its runtime is, or the claim is lost
+	leave   context.CancelCauseFunc
 	running sync.WaitGroup
 	outbox  outbox
 
@@ -41,8 +42,6 @@ type Channel struct {
 	news    chan struct{} // there may be something to read
 	audio   chan *wire.ChannelMessage
 	dropped atomic.Int64
-	gone    chan struct{}             // closed when the claim is
-	why     error                     // set before gone is closed
 	due     atomic.Pointer[time.Time] // when something is to be done on the channel; nil: not known
 
 	reading  sync.Mutex
@@ -53,20 +52,26 @@ type Channel struct {
 
 func newChannel(r *Runtime, id string) *Channel {
 	c := &Channel{
-		ID: id, runtime: r, stop: func() {},
+		ID: id, runtime: r,
 		list: func(ctx context.Context, from string) ([]Delivery, error) {
 			return r.entries(ctx, id, from, readCount+1)
 		},
-		news: make(chan struct{}, 1), audio: make(chan *wire.ChannelMessage, maxAudio), gone: make(chan struct{}),
+		news: make(chan struct{}, 1), audio: make(chan *wire.ChannelMessage, maxAudio),
 	}
 	c.outbox.channel = c
 	return c
 }
 
+// follow begins to hear of what happens, until the channel is closed.
+func (c *Channel) follow(topic string) {
+	c.life, c.leave = context.WithCancelCause(c.runtime.life)
+	c.member = c.runtime.topics.Join(topic, ear{c})
+}
+
 // Close gives the claim up, so that another runtime can have the channel at
-// once. The channel goes on.
+// once. The channel goes on, and is not received here any more.
 func (c *Channel) Close(ctx context.Context) error {
-	c.stop()
+	c.leave(ErrClosed)
 	c.running.Wait()
 	c.member.Leave()
 	if c.token == "" {
@@ -94,18 +99,17 @@ func (c *Channel) keep(ctx context.Context, how string, lease time.Duration, arg
 
 // renew keeps the claim alive, and ends the channel for this runtime when it is
 // another's.
-func (c *Channel) renew(ctx context.Context) {
+func (c *Channel) renew() {
 	for {
-		wait(ctx, c.runtime.opts.Lease/3)
-		if ctx.Err() != nil {
+		wait(c.life, c.runtime.opts.Lease/3)
+		if c.life.Err() != nil {
 			return
 		}
-		bounded, cancel := context.WithTimeout(ctx, c.runtime.opts.Lease)
+		bounded, cancel := context.WithTimeout(c.life, c.runtime.opts.Lease)
 		_, err := c.keep(bounded, "renew", c.runtime.opts.Lease)
 		cancel()
 		if errors.Is(err, ErrClaimLost) || errors.Is(err, ErrLost) {
-			c.why = err
-			close(c.gone)
+			c.leave(err)
 			return
 		}
 	}

@@ -1,6 +1,7 @@
 package callruntime
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -23,7 +24,7 @@ const askEvery = 500 * time.Millisecond
 // to other groups. Of any number of runtimes one gets a session; should that one
 // die, the session is offered again.
 func (r *Runtime) Accept(ctx context.Context, want func(wire.Offer) bool) (*Channel, error) {
-	for ctx.Err() == nil {
+	for ctx.Err() == nil && r.life.Err() == nil {
 		found, err := r.offers(ctx)
 		if err != nil {
 			return nil, fmt.Errorf("wait for a session: %w", err)
@@ -35,7 +36,7 @@ func (r *Runtime) Accept(ctx context.Context, want func(wire.Offer) bool) (*Chan
 			}
 		}
 	}
-	return nil, fmt.Errorf("wait for a session: %w", ctx.Err())
+	return nil, fmt.Errorf("wait for a session: %w", cmp.Or(ctx.Err(), context.Cause(r.life)))
 }
 
 // offers returns what was left behind by members that died, else what is new,

@@ -22,7 +22,7 @@ func (r *Runtime) Overhear(channelID, from string) *Channel {
 	c.list = func(ctx context.Context, from string) ([]Delivery, error) {
 		return r.history(ctx, channelID, from, readCount+1)
 	}
-	c.member = r.topics.Join(wire.Downward(channelID), ear{c})
+	c.follow(wire.Downward(channelID))
 	return c
 }
 

@@ -31,16 +31,16 @@ type Delivery struct {
 
 // Receive returns what happened next: the entries of the stream in their order,
 // and audio frames as they come. It fails with ErrEnded after the entry that
-// says so, and with ErrClaimLost or ErrLost when the channel is no longer this
-// runtime's. An entry that cannot be decoded comes with an error and its
-// position, and can be passed over.
+// says so, with ErrClaimLost or ErrLost when the channel is no longer this
+// runtime's, and with ErrClosed once it is closed here. An entry that cannot be
+// decoded comes with an error and its position, and can be passed over.
 func (c *Channel) Receive(ctx context.Context) (Delivery, error) {
 	c.reading.Lock()
 	defer c.reading.Unlock()
 	for {
 		select {
-		case <-c.gone:
-			return Delivery{}, c.why
+		case <-c.life.Done():
+			return Delivery{}, context.Cause(c.life)
 		case <-ctx.Done():
 			return Delivery{}, ctx.Err()
 		case message := <-c.audio:
@@ -68,7 +68,7 @@ func (c *Channel) Receive(ctx context.Context) (Delivery, error) {
 		case <-time.After(time.Until(due)):
 		case message := <-c.audio:
 			return c.heard(message), nil
-		case <-c.gone:
+		case <-c.life.Done():
 		case <-ctx.Done():
 		}
 	}

@@ -33,6 +33,7 @@ var (
 	ErrTaken     = errors.New("another runtime has the channel")
 	ErrClaimLost = errors.New("the claim of the channel is lost")
 	ErrPosition  = errors.New("the position is not on the stream")
+	ErrClosed    = errors.New("the channel, or its runtime, is closed")
 
 	ErrNoWorkItem     = errors.New("the channel awaits no such work item")
 	ErrWorkItemExists = errors.New("the channel has another work item of this id")
@@ -61,13 +62,14 @@ type Options struct {
 
 // Runtime is a call runtime's access to the store. Its methods may be called
 // from any goroutine. While the store is away they wait for it until their
-// context ends.
+// context ends, or Close is called.
 type Runtime struct {
 	opts    Options
 	client  rueidis.Client
 	topics  *pubsub.Hub
 	life    context.Context // ends with Close
-	stop    context.CancelFunc
+	stop    context.CancelCauseFunc
+	ending  sync.Mutex // held while life ends, and while what Close waits for is begun
 	running sync.WaitGroup
 	// Each of these may run twice when its answer is lost: a second run does
 	// nothing.
@@ -95,7 +97,7 @@ func New(opts Options) (*Runtime, error) {
 	if err != nil {
 		return nil, fmt.Errorf("connect to the store: %w", err)
 	}
-	life, stop := context.WithCancel(context.Background())
+	life, stop := context.WithCancelCause(context.Background())
 	r := &Runtime{
 		opts: opts, client: client, topics: pubsub.New(), life: life, stop: stop,
 		claim:  rueidis.NewLuaScriptRetryable(lua.Claim()),
@@ -118,10 +120,13 @@ func retryDelay(attempts int, cmd rueidis.Completed, _ error) time.Duration {
 	return min(time.Second, time.Millisecond<<min(attempts, 10))
 }
 
-// Close lets go of the store. Claims run out by themselves; those of channels
-// that were closed before are free at once.
+// Close lets go of the store; Accept and Receive, if they wait, fail with
+// ErrClosed. Claims run out by themselves; those of channels that were closed
+// before are free at once.
 func (r *Runtime) Close() {
-	r.stop()
+	r.ending.Lock()
+	r.stop(ErrClosed)
+	r.ending.Unlock()
 	r.running.Wait()
 	r.client.Close()
 }
@@ -182,11 +187,12 @@ func (r *Runtime) Attach(ctx context.Context, channelID string) (*Channel, error
 func (r *Runtime) Observe(channelID, from string) *Channel {
 	c := newChannel(r, channelID)
 	c.position = from
-	c.member = r.topics.Join(wire.Upward(channelID), ear{c})
+	c.follow(wire.Upward(channelID))
 	return c
 }
 
-// take claims a channel and keeps the claim until the channel is closed.
+// take claims a channel and keeps the claim until the channel, or the runtime, is
+// closed.
 func (r *Runtime) take(ctx context.Context, channelID, how string, args ...string) (*Channel, error) {
 	c := newChannel(r, channelID)
 	c.token = rand.Text()
@@ -196,13 +202,16 @@ func (r *Runtime) take(ctx context.Context, channelID, how string, args ...strin
 	}
 	c.TeamID, c.EndpointID, c.Mode, c.CallID, c.TransactionID = known[2], known[3], known[4], known[5], known[6]
 	c.Profile, c.Committed, c.position = []byte(known[7]), known[8], known[8]
-	c.member = r.topics.Join(wire.Upward(channelID), ear{c})
-	holding, stop := context.WithCancel(r.life)
-	c.stop = stop
+	r.ending.Lock()
+	defer r.ending.Unlock()
+	if r.life.Err() != nil {
+		return nil, ErrClosed
+	}
+	c.follow(wire.Upward(channelID))
 	c.running.Add(1)
 	r.running.Go(func() {
 		defer c.running.Done()
-		c.renew(holding)
+		c.renew()
 	})
 	return c, nil
 }
