@@ -49,6 +49,9 @@ func (s *Server) openSocket(w http.ResponseWriter, r *http.Request, _ auth.Princ
 	}
 	query := r.URL.Query()
 	if !canUpgrade(r) {
+		if err := s.staying(); err != nil {
+			return err
+		}
 		if err := s.deps.Channels.Admits(r.Context(), info, query.Get("connectionId")); err != nil {
 			return err
 		}
@@ -59,8 +62,8 @@ func (s *Server) openSocket(w http.ResponseWriter, r *http.Request, _ auth.Princ
 	if _, err = s.deps.Sessions.Redeem(r.Context(), ses); err != nil {
 		return err
 	}
-	if s.deps.Draining() { // asked as late as can be: a socket that opens after the drain is cut off without a word
-		return fault.New(fault.ServiceUnavailable, "This instance restarts. Connect again to reach another one.").After(time.Second)
+	if err := s.staying(); err != nil { // asked as late as can be: a socket that opens after the drain is cut off without a word
+		return err
 	}
 	conn, err := s.deps.Channels.Open(r.Context(), info, query.Get("connectionId"), query.Get("streamId"))
 	if err != nil {
@@ -84,11 +87,19 @@ func (s *Server) openSocket(w http.ResponseWriter, r *http.Request, _ auth.Princ
 	return nil
 }
 
+// staying refuses what would outlast an instance that drains.
+func (s *Server) staying() error {
+	if s.deps.Draining() {
+		return fault.New(fault.ServiceUnavailable, "This instance restarts. Connect again to reach another one.").After(time.Second)
+	}
+	return nil
+}
+
 // canUpgrade tells whether the upgrade will work: by then the new socket has
 // taken the session from the one before.
 func canUpgrade(r *http.Request) bool {
 	key, err := base64.StdEncoding.DecodeString(r.Header.Get("Sec-WebSocket-Key"))
-	return websocket.IsWebSocketUpgrade(r) && r.Header.Get("Sec-WebSocket-Version") == "13" && err == nil && len(key) == 16
+	return r.Method == http.MethodGet && websocket.IsWebSocketUpgrade(r) && r.Header.Get("Sec-WebSocket-Version") == "13" && err == nil && len(key) == 16
 }
 
 // admitSocket checks token and origin, and counts the handshake against the

@@ -204,6 +204,10 @@ func TestMalformedUpgradeChangesNothing(t *testing.T) {
 				t.Errorf("%s: %d %s", name, status, body)
 			}
 		}
+		if status, _, _ := ask(t, p.Instance, http.MethodHead, "/ws/session", "Sec-WebSocket-Version", "13", "Sec-WebSocket-Key", "dGhlIHNhbXBsZSBub25jZQ==",
+			"Connection", "Upgrade", "Upgrade", "websocket", "Authorization", "Bearer "+token); status != http.StatusUpgradeRequired {
+			t.Errorf("HEAD: %d", status)
+		}
 		goesOn(t, b, ch)
 	})
 }

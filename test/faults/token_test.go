@@ -237,6 +237,30 @@ func TestDrainedSocketsResumeElsewhere(t *testing.T) {
 	}
 }
 
+// A page that asks a draining instance why it got no socket is told that, and not
+// that its token is good.
+func TestPlainGetTellsOfADrain(t *testing.T) {
+	t.Parallel()
+	env, _ := realStores(t)
+	p := newPlace(t, env)
+	env["DRAIN_DELAY"], env["SHUTDOWN_TIMEOUT"] = "1m", "2m"
+	leaving, proc := serve(t, env)
+	_, token := p.session(t)
+	if err := proc.Cmd.Process.Signal(syscall.SIGTERM); err != nil {
+		t.Fatal(err)
+	}
+	boot.Eventually(t, 20*time.Second, "the drain is told", func() bool {
+		status, header, body := ask(t, leaving, http.MethodGet, "/ws/session", "Origin", leaving.URL, "Authorization", "Bearer "+token)
+		return status == http.StatusServiceUnavailable && strings.Contains(body, "restarts") &&
+			header.Get("Retry-After") != "" && header.Get("Access-Control-Allow-Origin") == leaving.URL
+	})
+	refused(t, leaving, token, "", http.StatusServiceUnavailable, "SERVICE_UNAVAILABLE")
+	if err := proc.Cmd.Process.Signal(syscall.SIGTERM); err != nil { // and no more delay
+		t.Fatal(err)
+	}
+	proc.Ended(20 * time.Second)
+}
+
 // A handshake that is still under way when an instance drains is sent elsewhere,
 // and holds nothing up.
 func TestHandshakeDuringADrainIsSentElsewhere(t *testing.T) {
