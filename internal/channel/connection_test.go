@@ -32,6 +32,9 @@ type memory struct {
 	kept     []string
 	ended    []string
 	leases   []time.Duration
+	over     error // the session has ended
+	reading  func(ctx context.Context) error
+	left     int // listeners that stopped, and connections that were given up
 }
 
 func (m *memory) Attach(_ context.Context, a Attachment) (Attached, error) {
@@ -61,16 +64,22 @@ func (m *memory) Offer(context.Context, wire.Offer) error {
 	m.offered++
 	return nil
 }
-func (m *memory) Detach(context.Context, string, string, []byte) error { return nil }
+func (m *memory) Confirm(context.Context, string) error                { return m.over }
+func (m *memory) Detach(context.Context, string, string, []byte) error { m.left++; return nil }
 func (m *memory) SendAudio(context.Context, string, []byte) error      { return nil }
 func (m *memory) Keep(_, id string, _ time.Time, _ []byte)             { m.kept = append(m.kept, id) }
 func (m *memory) Touch(string)                                         {}
 func (m *memory) End(_ context.Context, id string) error               { m.ended = append(m.ended, id); return nil }
 func (m *memory) Listen(_ context.Context, _ string, l Live) (func(), error) {
 	m.live = l
-	return func() {}, nil
+	return func() { m.left++ }, nil
 }
-func (m *memory) Since(_ context.Context, _ string, c Cursor) ([]Message, bool, error) {
+func (m *memory) Since(ctx context.Context, _ string, c Cursor) ([]Message, bool, error) {
+	if m.reading != nil {
+		if err := m.reading(ctx); err != nil {
+			return nil, false, err
+		}
+	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	return m.after(c), m.whole, m.err
@@ -212,6 +221,42 @@ func TestSessionIsOfferedUntilItStandsBeforeTheRuntimes(t *testing.T) {
 			}
 		})
 	}
+}
+
+// It was revoked while it had no channel that could be ended.
+func TestSessionThatHasEndedIsNotOpenedByItsFirstConnection(t *testing.T) {
+	m := &memory{over: fault.New(fault.SessionEnded, "It has ended.")}
+	s := NewService(m, m, m, Limits{PingInterval: time.Second}, slog.New(slog.DiscardHandler), nil)
+	c, err := s.Open(t.Context(), Info{ID: sessionID}, "", "")
+	if c != nil || !fault.Is(err, fault.SessionEnded) || m.offered > 0 || m.left != 2 {
+		t.Errorf("opened %v (%v), offered %d times, let go of %d", c, err, m.offered, m.left)
+	}
+}
+
+// It is sent more while it reads what it has missed, for longer than one reading
+// may take.
+func TestSocketCatchesUpWithARuntimeThatDoesNotStop(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m := &memory{whole: true}
+		c, socket := openConnection(t, m, "")
+		c.Start(socket)
+		m.say(1)
+		n := 1
+		m.reading = func(ctx context.Context) error {
+			time.Sleep(time.Second)
+			if n < 10 {
+				n++
+				c.Messages(m.say(n))
+			}
+			return ctx.Err()
+		}
+		c.Gap()
+		time.Sleep(time.Minute)
+		synctest.Wait()
+		if got := socket.numbers(); got != "1 2 3 4 5 6 7 8 9 10" || socket.code != 0 {
+			t.Errorf("got %s, closed with %d", got, socket.code)
+		}
+	})
 }
 
 func TestHoleThatCannotBeFilledClosesTheSocket(t *testing.T) {

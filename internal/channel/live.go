@@ -117,13 +117,13 @@ func typeOf(json []byte) wire.MessageType {
 func (c *Connection) catchUp() {
 	c.recovering, c.behind = true, false
 	go func() {
-		ctx, cancel := context.WithTimeout(context.Background(), storeTimeout)
-		defer cancel()
 		for {
 			c.mu.Lock()
 			from := c.position
 			c.mu.Unlock()
+			ctx, cancel := context.WithTimeout(context.Background(), storeTimeout)
 			missed, whole, err := c.service.store.Since(ctx, c.session.ID, from)
+			cancel()
 
 			c.mu.Lock()
 			switch {

@@ -40,6 +40,8 @@ type Records interface {
 	Touch(sessionID string)
 	// End notes that a session's channel was found to have ended.
 	End(ctx context.Context, sessionID string) error
+	// Confirm fails, and ends the session's channel, where the session has ended.
+	Confirm(ctx context.Context, sessionID string) error
 }
 
 // Service opens connections.
@@ -98,6 +100,13 @@ func (s *Service) Open(ctx context.Context, session Info, succeeds string, resum
 		c.start, c.position = Cursor{Epoch: c.attached.Head.Epoch}, c.attached.Missed[n-1].Cursor
 		if resume != "" && resume != Start {
 			c.start = *attachment.Resume
+		}
+	}
+	if c.attached.First {
+		// Whoever ended the session before it had a channel had nothing to end.
+		if err := s.records.Confirm(ctx, session.ID); err != nil {
+			c.Close()
+			return nil, err
 		}
 	}
 	if c.attached.Offer {

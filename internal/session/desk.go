@@ -99,8 +99,11 @@ func (d *Desk) Issue(ctx context.Context, who auth.Principal, o Order) (Answer, 
 			return Answer{}, fmt.Errorf("create session: %w", err)
 		}
 		if !created { // a twin was quicker
-			if s, _, err = d.replay(ctx, who.TeamID, w.receipt); err != nil {
+			if s, found, err = d.replay(ctx, who.TeamID, w.receipt); err != nil {
 				return Answer{}, err
+			}
+			if !found {
+				return Answer{}, fault.New(fault.ServiceUnavailable, "This Idempotency-Key is being forgotten just now. Send the request again.").After(time.Second)
 			}
 		}
 	}

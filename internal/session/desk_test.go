@@ -4,6 +4,7 @@ import (
 	"context"
 	"crypto/sha256"
 	"errors"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -93,6 +94,31 @@ func TestEndedBetweenCheckAndRedemption(t *testing.T) {
 	wantFault(t, "revoked meanwhile", err, fault.SessionEnded)
 }
 
+// A session's channel comes to be after the redemption: who ends it in between
+// finds nothing to end.
+func TestEndedBetweenRedemptionAndTheFirstConnection(t *testing.T) {
+	w := newWorld()
+	a := w.issue(t, `{"endpointId":"ep"}`)
+	if _, err := w.enter(t.Context(), a.Token); err != nil {
+		t.Fatal(err)
+	}
+	if err := w.desk.Confirm(t.Context(), a.SessionID); err != nil || len(w.events) > 0 {
+		t.Errorf("a session that goes on: %v, told %v", err, w.events)
+	}
+	if err := w.desk.Delete(t.Context(), "t1", a.SessionID); err != nil {
+		t.Fatal(err)
+	}
+	w.events = nil
+	wantFault(t, "revoked meanwhile", w.desk.Confirm(t.Context(), a.SessionID), fault.SessionEnded)
+	if want := []string{"ended " + a.SessionID + " revoked"}; !slices.Equal(w.events, want) {
+		t.Errorf("told %v, want %v", w.events, want)
+	}
+	w.kvAway = fault.Unavailable("The store", nil)
+	wantFault(t, "nobody can be told", w.desk.Confirm(t.Context(), a.SessionID), fault.ServiceUnavailable)
+	w.dbAway = fault.Unavailable("The database", nil)
+	wantFault(t, "database away", w.desk.Confirm(t.Context(), a.SessionID), fault.ServiceUnavailable)
+}
+
 func TestRevokedSessionIsCommittedThenToldOf(t *testing.T) {
 	w := newWorld()
 	a := w.issue(t, `{"endpointId":"ep"}`)
@@ -163,6 +189,21 @@ func TestOvertakenTwinGetsTheFirstOnesAnswer(t *testing.T) {
 	if a := w.issue(t, `{"endpointId":"ep"}`, "k"); a.SessionID != "ses_twin" {
 		t.Errorf("got %s", a.SessionID)
 	}
+}
+
+// forgetful is a store that lets go of a key between being asked to use it and
+// being asked what it stands for.
+type forgetful struct{ *world }
+
+func (f forgetful) CreateSession(context.Context, Session, Receipt, time.Time) (bool, error) {
+	return false, nil
+}
+
+func TestKeyThatRunsOutMeanwhileIsSentAgain(t *testing.T) {
+	w := newWorld()
+	w.desk.Store = forgetful{w}
+	_, err := w.desk.Issue(t.Context(), us, Order{Body: []byte(`{"endpointId":"ep"}`), IdempotencyKeys: []string{"k"}})
+	wantFault(t, "no session", err, fault.ServiceUnavailable)
 }
 
 func TestModeIsCheckedAfterTheEndpoint(t *testing.T) {

@@ -62,6 +62,22 @@ func (d *Desk) Redeem(ctx context.Context, s Session) (Session, error) {
 	return redeemed, nil
 }
 
+// Confirm lets a browser stay whose channel was opened after Redeem: an end that
+// came in between is told now that there is somebody to tell.
+func (d *Desk) Confirm(ctx context.Context, id string) error {
+	s, err := d.Store.Session(ctx, id)
+	if err != nil {
+		return fmt.Errorf("find session: %w", err)
+	}
+	if s.EndedAt.IsZero() {
+		return nil
+	}
+	if err := d.bury(ctx, s.EndedAs, id); err != nil {
+		return err
+	}
+	return over(errors.New("it has ended as " + string(s.EndedAs) + " meanwhile"))
+}
+
 // End notes that the call runtime has ended a session's channel. Whoever comes
 // first decides how a session ended, so this may be called for any channel that
 // is seen to be over.
