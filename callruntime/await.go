@@ -94,9 +94,9 @@ func (c *Channel) Await(ctx context.Context, o AwaitOptions) (WorkItem, error) {
 		return WorkItem{}, fmt.Errorf("await: %w", err)
 	}
 	digest := sha256.Sum256([]byte(item.Token))
-	reply, err := c.runtime.await.Exec(ctx, c.runtime.client, wire.ChannelKeys(c.ID), []string{
+	reply, err := c.run(ctx, c.runtime.await,
 		c.token, hex.EncodeToString(digest[:]), string(o.Kind), string(o.Scope), item.ID, strconv.FormatInt(o.TTL.Milliseconds(), 10), string(timeout),
-	}).AsStrSlice()
+	).AsStrSlice()
 	if err == nil {
 		err = refusals[reply[0]]
 	}

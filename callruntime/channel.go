@@ -86,8 +86,8 @@ func (c *Channel) Close(ctx context.Context) error {
 
 // keep runs claim.lua.
 func (c *Channel) keep(ctx context.Context, how string, lease time.Duration, args ...string) ([]string, error) {
-	reply, err := c.runtime.claim.Exec(ctx, c.runtime.client, wire.ChannelKeys(c.ID),
-		append([]string{c.runtime.opts.Name, c.token, strconv.FormatInt(lease.Milliseconds(), 10), how}, args...)).AsStrSlice()
+	args = append([]string{c.runtime.opts.Name, c.token, strconv.FormatInt(lease.Milliseconds(), 10), how}, args...)
+	reply, err := c.run(ctx, c.runtime.claim, args...).AsStrSlice()
 	if err == nil && reply[0] != "claimed" {
 		err = refusals[reply[0]]
 	}
@@ -132,7 +132,7 @@ func (c *Channel) End(ctx context.Context, reason string) error {
 
 // do runs a script that answers with one word.
 func (c *Channel) do(ctx context.Context, doing string, script *rueidis.Lua, args ...string) error {
-	word, err := script.Exec(ctx, c.runtime.client, wire.ChannelKeys(c.ID), args).ToString()
+	word, err := c.run(ctx, script, args...).ToString()
 	if err == nil {
 		err = refusals[word]
 	}
@@ -140,4 +140,13 @@ func (c *Channel) do(ctx context.Context, doing string, script *rueidis.Lua, arg
 		return fmt.Errorf("%s: %w", doing, err)
 	}
 	return nil
+}
+
+// run runs a script. Where no channel can have the name the store knows none: in
+// a cluster, its keys would lie in different slots.
+func (c *Channel) run(ctx context.Context, script *rueidis.Lua, args ...string) rueidis.RedisResult {
+	if !wire.ValidChannelID(c.ID) {
+		return rueidis.NewErrorResult(ErrLost)
+	}
+	return script.Exec(ctx, c.runtime.client, wire.ChannelKeys(c.ID), args)
 }

@@ -7,8 +7,6 @@ import (
 	"strings"
 	"sync"
 	"sync/atomic"
-
-	"telapi/callruntime/wire"
 )
 
 // What is sent together at the most.
@@ -128,7 +126,7 @@ func (c *Channel) send(together []*outgoing) func(i int) error {
 	if named {
 		args[3] = strings.Join(names, " ")
 	}
-	words, err := c.runtime.send.Exec(ctx, c.runtime.client, wire.ChannelKeys(c.ID), args).AsStrSlice()
+	words, err := c.run(ctx, c.runtime.send, args...).AsStrSlice()
 	if err == nil && len(words) > len(together) {
 		c.outbox.newest, words = words[0], words[1:]
 	}

@@ -129,7 +129,7 @@ func (c *Channel) touch(ctx context.Context) (time.Time, error) {
 	if known != nil && time.Now().Before(*known) {
 		return *known, nil
 	}
-	ms, err := c.runtime.touch.Exec(ctx, c.runtime.client, wire.ChannelKeys(c.ID), nil).AsInt64()
+	ms, err := c.run(ctx, c.runtime.touch).AsInt64()
 	if err != nil {
 		return time.Time{}, err
 	}

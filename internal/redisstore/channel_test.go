@@ -964,13 +964,16 @@ func expired(t *testing.T) context.Context {
 func groups(t *testing.T, opts Options) {
 	s := newStage(t, opts, nil)
 	s.attach("a")
+	if err := s.channels.Offer(t.Context(), wire.Offer{SessionID: "}"}); err != nil {
+		t.Fatal(err)
+	}
 	s.offer()
 	picky := s.runtime("picky", func(o *callruntime.Options) { o.Group = "picky:" + s.id })
 	if c, err := picky.Accept(expired(t), func(o wire.Offer) bool { return o.TeamID == "demo" }); err == nil {
 		t.Errorf("took %s", c.ID)
 	}
-	if _, err := s.runtime("r").Accept(t.Context(), s.mine); err != nil {
-		t.Errorf("not left to others: %v", err)
+	if c, err := s.runtime("r").Accept(t.Context(), func(o wire.Offer) bool { return o.SessionID == "}" || s.mine(o) }); err != nil || c.ID != s.id {
+		t.Errorf("not left to others: %+v, %v", c, err)
 	}
 }
 
@@ -1048,6 +1051,17 @@ func opening(t *testing.T, opts Options) {
 	}
 	if _, err := r.Attach(t.Context(), "unknown:"+s.id); !errors.Is(err, callruntime.ErrLost) {
 		t.Errorf("an unknown channel: %v", err)
+	}
+	for _, impossible := range []string{"", "}", "a}b"} {
+		_, err := r.Attach(t.Context(), impossible)
+		onlooker := r.Observe(impossible, "")
+		_, receiving := onlooker.Receive(t.Context())
+		for doing, err := range map[string]error{"attach": err, "receive": receiving, "end": onlooker.End(t.Context(), "x"),
+			"send": onlooker.Send(t.Context(), wire.ChannelMessage{Type: wire.TypeError, Error: jsontext.Value("{}")})} {
+			if !errors.Is(err, callruntime.ErrLost) {
+				t.Errorf("%s of the channel %q: %v", doing, impossible, err)
+			}
+		}
 	}
 	foreign := call
 	foreign.TeamID = "other"
