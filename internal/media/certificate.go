@@ -21,6 +21,7 @@ type Certificate struct {
 	mu     sync.Mutex
 	looked time.Time
 	seen   [2]version
+	failed bool // to read what was seen
 	pair   *tls.Certificate
 }
 
@@ -45,9 +46,8 @@ func (c *Certificate) Reload() error {
 }
 
 func (c *Certificate) read(seen [2]version) error {
-	c.seen = seen
 	pair, err := tls.LoadX509KeyPair(c.certFile, c.keyFile)
-	if err != nil {
+	if c.seen, c.failed = seen, err != nil; err != nil {
 		return fmt.Errorf("read the certificate %s and its key %s: %w", c.certFile, c.keyFile, err)
 	}
 	c.pair = &pair
@@ -60,11 +60,13 @@ func (c *Certificate) Get(*tls.ClientHelloInfo) (*tls.Certificate, error) {
 	defer c.mu.Unlock()
 	if now := time.Now(); now.Sub(c.looked) >= lookAgain {
 		c.looked = now
-		if seen := c.versions(); seen != c.seen {
-			if err := c.read(seen); err != nil {
-				c.log.Warn("the new certificate cannot be used; the one before stays", "error", err)
-			} else {
+		// What could not be read is tried again: it may have been for want of a
+		// permission or a descriptor, which no file's version tells.
+		if seen, before := c.versions(), c.seen; seen != before || c.failed {
+			if err := c.read(seen); err == nil {
 				c.log.Info("the certificate was read again", "expires", c.pair.Leaf.NotAfter)
+			} else if seen != before {
+				c.log.Warn("the new certificate cannot be used; the one before stays", "error", err)
 			}
 		}
 	}

@@ -1,6 +1,7 @@
 package media_test
 
 import (
+	"bytes"
 	"crypto/tls"
 	"crypto/x509"
 	"log/slog"
@@ -68,4 +69,24 @@ func TestHTTPSWithAEADsOnlyAndARenewedCertificate(t *testing.T) {
 	}
 	write("key.pem", keyPEM)
 	boot.Eventually(t, 10*time.Second, "the new certificate is served", func() bool { return dial(second, tls.VersionTLS13) == nil })
+
+	// One that cannot be read at first, for reasons that leave the files as they are.
+	certPEM, keyPEM = first.Issue(t, "localhost")
+	renewed := time.Now().Add(time.Minute)
+	writeAt := func(key []byte) {
+		t.Helper()
+		write("cert.pem", certPEM)
+		write("key.pem", key)
+		for _, file := range []string{certFile, keyFile} {
+			if err := os.Chtimes(file, renewed, renewed); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	writeAt(bytes.ToLower(keyPEM))
+	if err := certificate.Reload(); err == nil {
+		t.Error("a key that is none was taken")
+	}
+	writeAt(keyPEM)
+	boot.Eventually(t, 10*time.Second, "the certificate that could not be read is served", func() bool { return dial(first, tls.VersionTLS13) == nil })
 }
