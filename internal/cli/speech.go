@@ -65,7 +65,11 @@ server, with a key that has the scope CREATE_SPEECH.`,
 		if err != nil {
 			return err
 		}
-		return c.warm(ctx, sentences, &speaker{strings.TrimRight(*url, "/") + speech.Route, *key, http.Client{Timeout: 2 * time.Minute}})
+		client := http.Client{
+			Timeout:       2 * time.Minute,
+			CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }, // the key goes nowhere else
+		}
+		return c.warm(ctx, sentences, &speaker{strings.TrimRight(*url, "/") + speech.Route, *key, client})
 	})
 	return cmd
 }

@@ -59,6 +59,15 @@ func TestListOfSentencesWarmsTheCache(t *testing.T) {
 	if out := warm(list, "--key", own.key, "--url", tomorrow.URL); out.exit != 1 || strings.Count(out.stderr, "The quota is used up.") != 3 {
 		t.Errorf("when nothing is left for today: %+v", out)
 	}
+	elsewhere := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+		t.Errorf("somebody else is asked, with the key %q", r.Header.Get("X-API-Key"))
+	}))
+	defer elsewhere.Close()
+	moved := httptest.NewServer(http.RedirectHandler(elsewhere.URL, http.StatusTemporaryRedirect))
+	defer moved.Close()
+	if out := warm(list, "--key", own.key, "--url", moved.URL); out.exit != 1 || !strings.Contains(out.stderr, "it answered 307") {
+		t.Errorf("a server that sends elsewhere: %+v", out)
+	}
 	media.Stop()
 	if out := warm(write("more.txt", "One more\n"), "--key", own.key); out.exit != 1 || !strings.Contains(out.stderr, "not kept") {
 		t.Errorf("without the media service: %+v", out)
