@@ -42,8 +42,9 @@ var (
 var described = []string{"Content-Length", "Content-Range", "Content-Type", "ETag", "Last-Modified", "Accept-Ranges", "Cache-Control"}
 
 // Client reaches the media service over pooled connections. A blob that is not
-// there is speech.ErrNoBlob; whatever else keeps the service from doing what was
-// asked, a wrong token included, is speech.ErrBlobsAway with the reason.
+// there is speech.ErrNoBlob, and what the service will not change, for want of room
+// or of the right token, speech.ErrBlobRefused; whatever else keeps it from doing
+// what was asked is speech.ErrBlobsAway with the reason.
 type Client struct {
 	base  *url.URL
 	token redact.Secret
@@ -118,15 +119,19 @@ func (c *Client) Put(ctx context.Context, path string, content []byte) error {
 	return c.ask(ctx, http.MethodPut, c.base.JoinPath("media", path), nil, bytes.NewReader(content), nil, http.StatusCreated, http.StatusNoContent)
 }
 
-// Delete implements speech.Blobs.
-func (c *Client) Delete(ctx context.Context, path string) error {
-	return c.ask(ctx, http.MethodDelete, c.base.JoinPath("media", path), nil, nil, nil, http.StatusNoContent)
+// DeleteSame implements speech.Blobs.
+func (c *Client) DeleteSame(ctx context.Context, path, etag string) (gone bool, err error) {
+	return c.deleteIf(ctx, path, "If-Match", etag)
 }
 
-// DeleteOld implements speech.CleanupBlobs.
+// DeleteOld implements speech.CleanupBlobs. Dates have no fractions: what was
+// stored in the last second before the moment may be younger, and stays too.
 func (c *Client) DeleteOld(ctx context.Context, path string, since time.Time) (gone bool, err error) {
-	header := http.Header{"If-Unmodified-Since": {since.UTC().Format(http.TimeFormat)}}
-	err = c.ask(ctx, http.MethodDelete, c.base.JoinPath("media", path), header, nil, nil, http.StatusNoContent)
+	return c.deleteIf(ctx, path, "If-Unmodified-Since", since.Add(-time.Second).UTC().Format(http.TimeFormat))
+}
+
+func (c *Client) deleteIf(ctx context.Context, path, condition, value string) (gone bool, err error) {
+	err = c.ask(ctx, http.MethodDelete, c.base.JoinPath("media", path), http.Header{condition: {value}}, nil, nil, http.StatusNoContent)
 	switch {
 	case errors.Is(err, speech.ErrNoBlob):
 		return true, nil

@@ -60,10 +60,10 @@ func TestRequestsAsTheyAreSent(t *testing.T) {
 		}, `GET /base/media/ab/abc.alaw auth="" asked=[bytes=0-9 a b c d e] body=""`},
 		{"put", func(ctx context.Context) error { return c.Put(ctx, "ab/abc.pcm", []byte("audio")) },
 			`PUT /base/media/ab/abc.pcm auth="Bearer upload-token" asked=[] body="audio"`},
-		{"delete", func(ctx context.Context) error { return c.Delete(ctx, "ab/abc.pcm") },
-			`DELETE /base/media/ab/abc.pcm auth="Bearer upload-token" asked=[] body=""`},
+		{"delete what was read", func(ctx context.Context) error { _, err := c.DeleteSame(ctx, "ab/abc.pcm", `"tag"`); return err },
+			`DELETE /base/media/ab/abc.pcm auth="Bearer upload-token" asked=["tag"] body=""`},
 		{"delete what was not stored anew", func(ctx context.Context) error {
-			_, err := c.DeleteOld(ctx, "ab/abc.pcm", time.Unix(1, 999e6))
+			_, err := c.DeleteOld(ctx, "ab/abc.pcm", time.Unix(2, 999e6))
 			return err
 		}, `DELETE /base/media/ab/abc.pcm auth="Bearer upload-token" asked=[Thu, 01 Jan 1970 00:00:01 GMT] body=""`},
 		{"list", func(ctx context.Context) error { _, err := c.List(ctx, "ab/x y.pcm", 7); return err },
@@ -86,10 +86,9 @@ func TestAwayIsToldApartFromNotThere(t *testing.T) {
 		w.WriteHeader(status)
 	})
 	ask := map[string]func(ctx context.Context) error{
-		"get":    func(ctx context.Context) error { _, err := c.Get(ctx, "ab/abc.pcm", speech.Conditions{}); return err },
-		"put":    func(ctx context.Context) error { return c.Put(ctx, "ab/abc.pcm", nil) },
-		"delete": func(ctx context.Context) error { return c.Delete(ctx, "ab/abc.pcm") },
-		"list":   func(ctx context.Context) error { _, err := c.List(ctx, "", 1); return err },
+		"get":  func(ctx context.Context) error { _, err := c.Get(ctx, "ab/abc.pcm", speech.Conditions{}); return err },
+		"put":  func(ctx context.Context) error { return c.Put(ctx, "ab/abc.pcm", nil) },
+		"list": func(ctx context.Context) error { _, err := c.List(ctx, "", 1); return err },
 	}
 	expect := func(situation string, want error) {
 		t.Helper()
@@ -99,8 +98,11 @@ func TestAwayIsToldApartFromNotThere(t *testing.T) {
 			}
 		}
 	}
-	for status = range map[int]bool{302: true, 400: true, 401: true, 500: true, 502: true, 507: true} {
+	for status = range map[int]bool{302: true, 400: true, 500: true, 502: true, 503: true} {
 		expect(fmt.Sprint("status ", status), speech.ErrBlobsAway)
+	}
+	for status = range map[int]bool{401: true, 409: true, 413: true, 507: true} {
+		expect(fmt.Sprint("status ", status), speech.ErrBlobRefused)
 	}
 	status = 404
 	expect("no such file", speech.ErrNoBlob)
@@ -174,7 +176,7 @@ func TestConnectionsAreUsedAgainAndStaleOnesReplaced(t *testing.T) {
 		if err := c.Put(t.Context(), "ab/abc.pcm", []byte("audio")); err != nil {
 			t.Fatal(err)
 		}
-		_ = c.Delete(t.Context(), "ab/abc.pcm")
+		_, _ = c.DeleteSame(t.Context(), "ab/abc.pcm", `"tag"`)
 		if i%10 == 9 {
 			server.CloseClientConnections()
 		}

@@ -72,16 +72,14 @@ func (c *Client) do(req *http.Request, want ...int) (*http.Response, error) {
 	switch resp.StatusCode {
 	case http.StatusNotFound:
 		return nil, speech.ErrNoBlob
-	case http.StatusRequestEntityTooLarge:
-		return nil, speech.ErrTooLarge
+	case http.StatusConflict, http.StatusRequestEntityTooLarge, http.StatusInsufficientStorage:
+		return nil, fmt.Errorf("%w: status %d", speech.ErrBlobRefused, resp.StatusCode)
 	case http.StatusPreconditionFailed:
 		return nil, errChanged
 	case http.StatusUnauthorized:
-		err = errors.New("it refuses the token of TTS_MEDIA_CACHE_UPLOAD_TOKEN")
-	default:
-		err = fmt.Errorf("status %d", resp.StatusCode)
+		return nil, fmt.Errorf("%w with the token of TTS_MEDIA_CACHE_UPLOAD_TOKEN", speech.ErrBlobRefused)
 	}
-	return nil, away(req.Context(), req.Method, err)
+	return nil, away(req.Context(), req.Method, fmt.Errorf("status %d", resp.StatusCode))
 }
 
 func away(ctx context.Context, method string, err error) error {

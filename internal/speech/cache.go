@@ -72,32 +72,31 @@ func (s *Service) read(ctx context.Context, row Row, e Encoding) []byte {
 	}
 	bounded, cancel := context.WithTimeout(ctx, blobTime)
 	defer cancel()
-	audio, err := s.fetch(bounded, row, e)
+	audio, etag, err := s.fetch(bounded, row, e)
 	switch {
 	case err == nil:
 		return audio
 	case errors.Is(err, errDamaged), errors.Is(err, ErrNoBlob):
-		s.drop(ctx, row, e, err)
+		s.drop(ctx, row, e, etag, err)
 	default:
 		s.lost(ctx, err)
 	}
 	return nil
 }
 
-func (s *Service) fetch(ctx context.Context, row Row, e Encoding) ([]byte, error) {
+func (s *Service) fetch(ctx context.Context, row Row, e Encoding) (audio []byte, etag string, err error) {
 	blob, err := s.Blobs.Get(ctx, Path(row.Hash, e), Conditions{})
 	if err != nil {
-		return nil, err
+		return nil, "", err
 	}
 	defer blob.Body.Close()
-	audio, err := io.ReadAll(io.LimitReader(blob.Body, maxBlob))
-	if err != nil {
-		return nil, fmt.Errorf("read a blob: %w", err)
+	if audio, err = io.ReadAll(io.LimitReader(blob.Body, maxBlob)); err != nil {
+		return nil, "", fmt.Errorf("read a blob: %w", err)
 	}
 	if checksum(audio) != row.Variants[e] {
-		return nil, errDamaged
+		err = errDamaged
 	}
-	return audio, nil
+	return audio, blob.Headers["ETag"], err
 }
 
 // keep stores audio as a variant of its row, the blob first: no row ever points
@@ -108,10 +107,12 @@ func (s *Service) keep(ctx context.Context, made *rendering, e Encoding) {
 	}
 	bounded, cancel := context.WithTimeout(ctx, blobTime)
 	defer cancel()
-	if err := s.Blobs.Put(bounded, Path(made.row.Hash, e), made.audio); err != nil {
-		if !errors.Is(err, ErrTooLarge) {
-			s.lost(ctx, err)
-		}
+	switch err := s.Blobs.Put(bounded, Path(made.row.Hash, e), made.audio); {
+	case errors.Is(err, ErrBlobRefused):
+		s.Log.WarnContext(ctx, "speech was not kept", "error", err)
+		return
+	case err != nil:
+		s.lost(ctx, err)
 		return
 	}
 	row := made.row
@@ -124,17 +125,21 @@ func (s *Service) keep(ctx context.Context, made *rendering, e Encoding) {
 	made.row, made.stored = kept, !kept.expired(s.Now())
 }
 
-// drop forgets a variant whose blob is no good.
-func (s *Service) drop(ctx context.Context, row Row, e Encoding, why error) {
+// drop forgets a variant whose blob is missing or, by that ETag, damaged, unless
+// it has been made again meanwhile.
+func (s *Service) drop(ctx context.Context, row Row, e Encoding, etag string, why error) {
 	s.metrics.cache.WithLabelValues("bad_blob").Inc()
 	s.Log.WarnContext(ctx, "cached speech is dropped", "hash", row.Hash, "encoding", e, "error", why)
+	if errors.Is(why, errDamaged) {
+		gone, err := s.Blobs.DeleteSame(ctx, Path(row.Hash, e), etag)
+		if err != nil {
+			s.lost(ctx, err)
+		} else if !gone {
+			return
+		}
+	}
 	if err := s.Rows.DropSpeech(ctx, row.Hash, e, row.Variants[e]); err != nil {
 		s.Log.WarnContext(ctx, "cached speech was not dropped", "hash", row.Hash, "error", err)
-	}
-	if errors.Is(why, errDamaged) {
-		if err := s.Blobs.Delete(ctx, Path(row.Hash, e)); err != nil && !errors.Is(err, ErrNoBlob) {
-			s.lost(ctx, err)
-		}
 	}
 }
 

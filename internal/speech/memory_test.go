@@ -112,7 +112,7 @@ func (w *world) Get(_ context.Context, path string, _ Conditions) (Blob, error) 
 	case !ok:
 		return Blob{}, ErrNoBlob
 	}
-	return Blob{Status: 200, Headers: map[string]string{}, Body: io.NopCloser(bytes.NewReader(blob))}, nil
+	return Blob{Status: 200, Headers: map[string]string{"ETag": checksum(blob)}, Body: io.NopCloser(bytes.NewReader(blob))}, nil
 }
 
 func (w *world) Put(ctx context.Context, path string, content []byte) error {
@@ -122,17 +122,20 @@ func (w *world) Put(ctx context.Context, path string, content []byte) error {
 		return errGone
 	}
 	if len(content) > 10_000 {
-		return ErrTooLarge
+		return ErrBlobRefused
 	}
 	w.blobs[path] = content
 	return nil
 }
 
-func (w *world) Delete(_ context.Context, path string) error {
+func (w *world) DeleteSame(_ context.Context, path, etag string) (bool, error) {
 	w.Lock()
 	defer w.Unlock()
+	if blob, ok := w.blobs[path]; ok && checksum(blob) != etag {
+		return false, nil
+	}
 	delete(w.blobs, path)
-	return nil
+	return true, nil
 }
 
 func (w *world) Acquire(ctx context.Context, name string) (release func(), waited bool, err error) {

@@ -31,7 +31,7 @@ func (s *Service) Open(ctx context.Context, teamID, name string, ask Conditions)
 	}
 	blob, err := s.Blobs.Get(ctx, Path(hash, e), ask)
 	if errors.Is(err, ErrNoBlob) {
-		s.drop(ctx, row, e, err)
+		s.drop(ctx, row, e, "", err)
 		return Blob{}, notFound()
 	}
 	if err != nil {
@@ -42,7 +42,7 @@ func (s *Service) Open(ctx context.Context, teamID, name string, ask Conditions)
 	}
 	if blob.Status == http.StatusOK && !ask.Head {
 		blob.Body = &verified{blob.Body, bufio.NewReader(blob.Body), sha256.New(), row.Variants[e], func() {
-			s.drop(context.WithoutCancel(ctx), row, e, errDamaged)
+			s.drop(context.WithoutCancel(ctx), row, e, blob.Headers["ETag"], errDamaged)
 		}}
 	}
 	return blob, nil

@@ -103,7 +103,7 @@ func (c cleanup) orphan(ctx context.Context, blob Stored, hash string, e Encodin
 		return err
 	}
 	_, err = c.remove(Removal{Orphan, blob.Path, blob.Bytes}, func() (bool, error) {
-		return c.blobs.DeleteOld(ctx, blob.Path, blob.ModifiedAt)
+		return c.blobs.DeleteOld(ctx, blob.Path, c.now().Add(-orphanAge))
 	})
 	return err
 }

@@ -215,7 +215,7 @@ func (s *Service) produce(ctx context.Context, r Request, providers []Provider, 
 		}
 		sound, err := s.synthesize(ctx, p, Utterance{row.Sentence, row.Voice, row.Model, row.Speed}, turn(ctx, len(list)-i))
 		switch {
-		case errors.Is(err, context.Canceled):
+		case err != nil && errors.Is(ctx.Err(), context.Canceled):
 			return rendering{}, err
 		case err != nil:
 			if failures = append(failures, err); ctx.Err() != nil { // no time is left: the others are not to blame

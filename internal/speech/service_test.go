@@ -187,6 +187,46 @@ func TestOneSentenceTooLongToBeKeptHindersNoOther(t *testing.T) {
 	}
 }
 
+// fullBlobs is a media service whose disk is full.
+type fullBlobs struct{ *world }
+
+func (fullBlobs) Put(context.Context, string, []byte) error { return ErrBlobRefused }
+
+func TestWhatIsCachedIsNotBilledAgainBecauseNothingMoreIsKept(t *testing.T) {
+	w, p := newWorld(), &voice{name: "primary"}
+	s := w.service(t, p)
+	speak(t, s, `{"text":"cached"}`)
+	s.Blobs = fullBlobs{w}
+	if a := speak(t, s, `{"text":"new"}`); a.URL != "" || len(a.Audio) == 0 {
+		t.Errorf("%+v", a)
+	}
+	if a := speak(t, s, `{"text":"cached"}`); !a.Cached || a.URL == "" || p.said.Load() != 2 {
+		t.Errorf("%+v; the provider was asked %d times", a, p.said.Load())
+	}
+}
+
+// A listener may take long to come to the end of a bad blob.
+func TestWhatWasMadeAgainMeanwhileIsNotDropped(t *testing.T) {
+	w := newWorld()
+	s := w.service(t, &voice{name: "primary"})
+	url := speak(t, s, `{"text":"abc"}`).URL
+	w.damage(w.stored()[0], "no sound")
+	slow, err := s.Open(t.Context(), "t1", url[len(Route)+1:], Conditions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if a := speak(t, s, `{"text":"abc"}`); a.Cached || a.URL != url {
+		t.Fatalf("%+v", a)
+	}
+	if _, err := io.ReadAll(slow.Body); !errors.Is(err, errDamaged) {
+		t.Errorf("the slow listener: %v", err)
+	}
+	listen(t, s, url)
+	if a := speak(t, s, `{"text":"abc"}`); !a.Cached {
+		t.Errorf("%+v", a)
+	}
+}
+
 func TestBadBlobIsDroppedAndMadeAgain(t *testing.T) {
 	w, p := newWorld(), &voice{name: "primary"}
 	s := w.service(t, p)
@@ -198,7 +238,7 @@ func TestBadBlobIsDroppedAndMadeAgain(t *testing.T) {
 		"cut":     func() { w.damage(path, string(sound[:9])) },
 		"longer":  func() { w.damage(path, string(sound)+"x") },
 		"empty":   func() { w.damage(path, "") },
-		"gone":    func() { _ = w.Delete(t.Context(), path) },
+		"gone":    func() { w.Lock(); defer w.Unlock(); delete(w.blobs, path) },
 	} {
 		spoil()
 		if what == "changed" || what == "longer" { // a listener notices before he has it all
@@ -356,9 +396,12 @@ func TestFallbackIsKeptUnderItsOwnName(t *testing.T) {
 		if a := speak(t, s, `{"text":"abc"}`); a.Cached || a.Provider != "primary" {
 			t.Errorf("when the primary is back: %+v", a)
 		}
-		f.fail(errDown)
-		if a := speak(t, s, `{"text":"def","provider":"fallback"}`); a.Provider != "primary" {
-			t.Errorf("the one named fails: %+v", a)
+		for i, failure := range []error{errDown, context.Canceled} { // not by whoever asks
+			f.fail(failure)
+			if a := speak(t, s, fmt.Sprintf(`{"text":"def %d","provider":"fallback"}`, i)); a.Provider != "primary" {
+				t.Errorf("the one named fails with %v: %+v", failure, a)
+			}
+			w.pass(pauseAfterFailure)
 		}
 		if e := w.entries[0]; e.Provider != "fallback" || e.Voice != "fallback-voice" {
 			t.Errorf("counted for %+v", e)

@@ -57,9 +57,9 @@ type Rows interface {
 // Errors by which Blobs tell why there is no answer. Everything else counts as
 // ErrBlobsAway.
 var (
-	ErrNoBlob    = errors.New("no such blob")
-	ErrBlobsAway = errors.New("the media service is away")
-	ErrTooLarge  = errors.New("the media service takes no blob of this size")
+	ErrNoBlob      = errors.New("no such blob")
+	ErrBlobsAway   = errors.New("the media service is away")
+	ErrBlobRefused = errors.New("the media service does not take this") // and has what it has
 )
 
 // Blobs is the media service. Paths are those of Path.
@@ -69,8 +69,9 @@ type Blobs interface {
 	Get(ctx context.Context, path string, ask Conditions) (Blob, error)
 	// Put stores a blob whole, or not at all.
 	Put(ctx context.Context, path string, body []byte) error
-	// Delete removes a blob; ErrNoBlob where there is none.
-	Delete(ctx context.Context, path string) error
+	// DeleteSame removes a blob as long as it is the one with that ETag, and
+	// tells whether it is gone.
+	DeleteSame(ctx context.Context, path, etag string) (gone bool, err error)
 }
 
 // Conditions are the request headers that decide which part of a blob is sent,

@@ -57,6 +57,10 @@ func TestMediaCacheIsCleanedUp(t *testing.T) {
 			if err := os.Remove(file(lost)); err != nil {
 				t.Fatal(err)
 			}
+			made := time.Now().Add(-time.Minute) // however long it took to be stored
+			if err := os.Chtimes(file(expired), made, made); err != nil {
+				t.Fatal(err)
+			}
 			boot.Eventually(t, 10*time.Second, "a second passes", func() bool {
 				resp, _ := call(t, i, "GET", expired.URL, "X-API-Key", own.key)
 				return resp.StatusCode == 404

@@ -1,0 +1,56 @@
+package media_test
+
+import (
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"telapi/internal/media"
+	"telapi/internal/speech"
+)
+
+func TestABlobThatIsAnotherByNowIsNotDeleted(t *testing.T) {
+	s := start(t, media.Options{}, nil)
+	c, err := media.NewClient("http://"+s.addr, "", nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(c.Close)
+	const path = "ab/abc.pcm"
+	etag := func() string {
+		blob, err := c.Get(t.Context(), path, speech.Conditions{Head: true})
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer blob.Body.Close()
+		return blob.Headers["ETag"]
+	}
+	store := func() string {
+		if err := c.Put(t.Context(), path, []byte("audio")); err != nil {
+			t.Fatal(err)
+		}
+		return etag()
+	}
+	expect := func(what string, want bool) func(bool, error) {
+		return func(gone bool, err error) {
+			t.Helper()
+			if err != nil || gone != want {
+				t.Errorf("%s: gone %v, %v", what, gone, err)
+			}
+		}
+	}
+	first := store()
+	second := store()
+	expect("what was replaced", false)(c.DeleteSame(t.Context(), path, first))
+	expect("what was read", true)(c.DeleteSame(t.Context(), path, second))
+	expect("what is gone", true)(c.DeleteSame(t.Context(), path, second))
+
+	store()
+	stored := time.Unix(1_800_000_000, 9e8)
+	if err := os.Chtimes(filepath.Join(s.root, path), stored, stored); err != nil {
+		t.Fatal(err)
+	}
+	expect("what was stored in the same second, after the moment", false)(c.DeleteOld(t.Context(), path, stored.Add(-time.Second/2)))
+	expect("what was stored the second before", true)(c.DeleteOld(t.Context(), path, stored.Add(time.Second)))
+}
