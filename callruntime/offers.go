@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -58,21 +59,33 @@ func (r *Runtime) offers(ctx context.Context) ([]rueidis.XRangeEntry, error) {
 			return streams[wire.OffersStream], nil
 		}
 	}
-	if refusal, ok := rueidis.IsRedisErr(err); ok && strings.HasPrefix(refusal.Error(), "NOGROUP") {
+	switch word := refusal(err); {
+	case word == "NOGROUP":
 		return nil, r.join(ctx)
-	}
-	if _, refused := rueidis.IsRedisErr(err); refused || ctx.Err() != nil {
+	case word != "" && !slices.Contains(betweenMasters, word), ctx.Err() != nil:
 		return nil, err
 	}
 	wait(ctx, askEvery) // the store is away
 	return nil, nil
 }
 
+// betweenMasters is what a server says whose place another takes.
+var betweenMasters = []string{"UNBLOCKED", "READONLY", "MASTERDOWN"}
+
+// refusal is the word by which the store says why it refuses, if it does.
+func refusal(err error) string {
+	if said, ok := rueidis.IsRedisErr(err); ok {
+		word, _, _ := strings.Cut(said.Error(), " ")
+		return word
+	}
+	return ""
+}
+
 // join makes the group, which begins with the oldest offer there is.
 func (r *Runtime) join(ctx context.Context) error {
 	c := r.client
 	err := c.Do(ctx, c.B().XgroupCreate().Key(wire.OffersStream).Group(r.opts.Group).Id("0").Mkstream().Build().ToRetryable()).Error()
-	if refusal, ok := rueidis.IsRedisErr(err); ok && strings.HasPrefix(refusal.Error(), "BUSYGROUP") {
+	if refusal(err) == "BUSYGROUP" {
 		return nil // another member was faster
 	}
 	return err

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"regexp"
 	"strings"
 	"sync"
 	"testing"
@@ -167,6 +168,36 @@ func TestDemotedMasterIsLeft(t *testing.T) {
 	r.MustDo("REPLICAOF", "NO", "ONE")
 	eventually(t, "service", func() bool { return save(t.Context(), s) == nil })
 	eventually(t, "a subscription to whatever serves now", func() bool { return strings.HasPrefix(e.story(), "up down up") })
+}
+
+func TestSessionsAreAcceptedAfterAMasterWasReplaced(t *testing.T) {
+	t.Parallel()
+	r := servers.StartRedis(t)
+	s := newStage(t, redisOptions(r), nil)
+	s.attach("a")
+	accepted := make(chan error, 1)
+	runtime := s.runtime("r")
+	go func() {
+		_, err := runtime.Accept(t.Context(), s.mine)
+		accepted <- err
+	}()
+	info := func(section string) string {
+		reply := r.MustDo("INFO", section)
+		text, err := reply.ToString()
+		if err != nil {
+			t.Fatal(err)
+		}
+		return text
+	}
+	eventually(t, "a reader of offers", func() bool { return strings.Contains(info("clients"), "blocked_clients:1") })
+	r.MustDo("REPLICAOF", "127.0.0.1", "1")
+	refused := regexp.MustCompile("cmdstat_xautoclaim:.*rejected_calls=[1-9]")
+	eventually(t, "a refusal", func() bool { return refused.MatchString(info("commandstats")) })
+	r.MustDo("REPLICAOF", "NO", "ONE")
+	eventually(t, "an offer", func() bool { return s.channels.Offer(t.Context(), wire.Offer{SessionID: s.id}) == nil })
+	if err := <-accepted; err != nil {
+		t.Error(err)
+	}
 }
 
 func TestWrongPasswordIsSaidAndNotShown(t *testing.T) {
