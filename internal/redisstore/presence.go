@@ -13,27 +13,31 @@ import (
 
 var _ session.Channels = (*Channels)(nil)
 
-// Connected returns those of the channels that a connection owns now. A lease is
-// much longer than clocks of instances and store differ.
-func (c *Channels) Connected(ctx context.Context, channelIDs []string) (connected []string, err error) {
+// Presence tells which of the channels a connection owns now, and which have
+// ended. A lease is much longer than clocks of instances and store differ.
+func (c *Channels) Presence(ctx context.Context, channelIDs []string) (connected, ended []string, err error) {
 	err = c.store.do(ctx, "ask who is connected", func(ctx context.Context, client rueidis.Client) error {
 		asked := make(rueidis.Commands, len(channelIDs))
 		for i, id := range channelIDs {
-			asked[i] = client.B().Hmget().Key(wire.ChannelKeys(id)[0]).Field("owner", "ownerUntil").Build()
+			asked[i] = client.B().Hmget().Key(wire.ChannelKeys(id)[0]).Field("owner", "ownerUntil", "state").Build()
 		}
 		for i, reply := range client.DoMulti(ctx, asked...) {
-			owner, err := reply.ToArray()
+			known, err := reply.ToArray()
 			if err != nil {
 				return err
 			}
-			name, _ := owner[0].ToString()
-			ends, _ := owner[1].ToString()
+			owner, _ := known[0].ToString()
+			ends, _ := known[1].ToString()
 			until, _ := strconv.ParseInt(ends, 10, 64)
-			if name != "" && until > time.Now().UnixMilli() {
+			state, _ := known[2].ToString()
+			switch {
+			case state == "ended":
+				ended = append(ended, channelIDs[i])
+			case owner != "" && until > time.Now().UnixMilli():
 				connected = append(connected, channelIDs[i])
 			}
 		}
 		return nil
 	})
-	return connected, err
+	return connected, ended, err
 }

@@ -14,9 +14,9 @@ func presence(t *testing.T, opts Options) {
 	s := newStage(t, opts, nil)
 	want := func(what string, connected ...string) {
 		t.Helper()
-		got, err := s.channels.Connected(t.Context(), []string{uuid.NewString(), s.id, uuid.NewString()})
-		if err != nil || !slices.Equal(got, connected) {
-			t.Errorf("%s: %v, %v, want %v", what, got, err, connected)
+		got, ended, err := s.channels.Presence(t.Context(), []string{uuid.NewString(), s.id, uuid.NewString()})
+		if err != nil || !slices.Equal(got, connected) || len(ended) > 0 {
+			t.Errorf("%s: %v, ended %v, %v, want %v", what, got, ended, err, connected)
 		}
 	}
 	want("no connection yet")
@@ -28,15 +28,17 @@ func presence(t *testing.T, opts Options) {
 	want("it has left")
 	s.attach("second", func(a *channel.Attachment) { a.Lease = time.Millisecond })
 	eventually(t, "a lease that nobody renews ends", func() bool {
-		got, err := s.channels.Connected(t.Context(), []string{s.id})
+		got, _, err := s.channels.Presence(t.Context(), []string{s.id})
 		return err == nil && len(got) == 0
 	})
 	s.attach("third")
 	if err := s.channels.EndChannel(t.Context(), s.id, "revoked"); err != nil {
 		t.Fatal(err)
 	}
-	want("the channel has ended")
-	if got, err := s.channels.Connected(t.Context(), nil); err != nil || len(got) > 0 {
-		t.Errorf("nobody was asked for: %v, %v", got, err)
+	if got, ended, err := s.channels.Presence(t.Context(), []string{uuid.NewString(), s.id}); err != nil || len(got) > 0 || !slices.Equal(ended, []string{s.id}) {
+		t.Errorf("the channel has ended: %v, ended %v, %v", got, ended, err)
+	}
+	if got, ended, err := s.channels.Presence(t.Context(), nil); err != nil || len(got)+len(ended) > 0 {
+		t.Errorf("nobody was asked for: %v, %v, %v", got, ended, err)
 	}
 }

@@ -187,9 +187,17 @@ func (d *Desk) Show(ctx context.Context, teamID, id string) (View, error) {
 	}
 	state := s.State(d.Now(), false)
 	if state == Disconnected {
-		live, err := d.Channels.Connected(ctx, []string{id})
+		live, ended, err := d.Channels.Presence(ctx, []string{id})
 		if err != nil {
 			return View{}, fmt.Errorf("ask whether a browser is connected: %w", err)
+		}
+		if len(ended) > 0 { // by its runtime, with no browser there to hear of it
+			if err := d.End(ctx, id); err != nil {
+				return View{}, err
+			}
+			if s, err = d.own(ctx, teamID, id); err != nil {
+				return View{}, err
+			}
 		}
 		state = s.State(d.Now(), len(live) > 0)
 	}

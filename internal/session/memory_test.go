@@ -34,6 +34,7 @@ type world struct {
 	ofKey     map[string]string
 	endpoints map[string]endpoint.Endpoint
 	live      map[string]bool // browsers in the key-value store
+	over      map[string]bool // channels there that have ended
 	events    []string        // what was ended, in order
 	asked     int             // how often the key-value store was asked who is connected
 	kvAway    error
@@ -42,7 +43,7 @@ type world struct {
 
 func newWorld() *world {
 	w := &world{
-		now: start, sessions: map[string]Session{}, settled: map[string]bool{}, receipts: map[string]Receipt{}, ofKey: map[string]string{}, live: map[string]bool{},
+		now: start, sessions: map[string]Session{}, settled: map[string]bool{}, receipts: map[string]Receipt{}, ofKey: map[string]string{}, live: map[string]bool{}, over: map[string]bool{},
 		endpoints: map[string]endpoint.Endpoint{
 			"ep":   {ID: "ep", TeamID: "t1", Enabled: true, Modes: endpoint.Modes, Origins: []string{"https://a.example"}},
 			"chat": {ID: "chat", TeamID: "t1", Enabled: true, Modes: []endpoint.Mode{endpoint.Chat}},
@@ -261,11 +262,14 @@ func (w *world) EndChannel(_ context.Context, id, reason string) error {
 	return w.kvAway
 }
 
-func (w *world) Connected(_ context.Context, ids []string) ([]string, error) {
+func (w *world) Presence(_ context.Context, ids []string) (connected, ended []string, err error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.asked++
-	return slices.DeleteFunc(slices.Clone(ids), func(id string) bool { return !w.live[id] }), w.kvAway
+	those := func(set map[string]bool) []string {
+		return slices.DeleteFunc(slices.Clone(ids), func(id string) bool { return !set[id] })
+	}
+	return those(w.live), those(w.over), w.kvAway
 }
 
 // What follows is the endpoints' store.

@@ -121,6 +121,7 @@ type Channels interface {
 	// EndChannel ends the channel of a session, tells its runtime and closes
 	// its socket. One that is not there, or has ended, is no error.
 	EndChannel(ctx context.Context, channelID, reason string) error
-	// Connected returns those of the channels that a browser is connected to.
-	Connected(ctx context.Context, channelIDs []string) ([]string, error)
+	// Presence tells which of the channels a browser is connected to, and which
+	// have ended.
+	Presence(ctx context.Context, channelIDs []string) (connected, ended []string, err error)
 }

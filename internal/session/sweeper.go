@@ -128,8 +128,9 @@ func (s *Sweeper) expire(ctx context.Context) error {
 // askIdle asks the key-value store about sessions that have not been seen for a
 // while, again and again, long before they are idle: whenever it knows of a
 // connection their time starts anew, so that a store that was wiped, and knows of
-// none until they renew themselves, ends nothing. Sessions that were not seen
-// since the returned moment are idle; it is zero where that cannot be told.
+// none until they renew themselves, ends nothing. Sessions that their runtime has
+// ended, end as such. Those that were not seen since the returned moment are idle;
+// it is zero where that cannot be told.
 func (s *Sweeper) askIdle(ctx context.Context) (since time.Time, err error) {
 	now := s.desk.Now()
 	if now.Sub(s.askedAt) < s.idle/16 {
@@ -145,9 +146,14 @@ func (s *Sweeper) askIdle(ctx context.Context) (since time.Time, err error) {
 			return now.Add(-s.idle), nil
 		}
 		after = stale[len(stale)-1]
-		live, err := s.desk.Channels.Connected(ctx, stale)
+		live, ended, err := s.desk.Channels.Presence(ctx, stale)
 		if err != nil {
 			return time.Time{}, fmt.Errorf("ask which browsers are connected: %w", err)
+		}
+		for _, id := range ended { // by runtimes, with no browser there to hear of it
+			if err := s.desk.End(ctx, id); err != nil {
+				return time.Time{}, err
+			}
 		}
 		seen := map[string]time.Time{}
 		for _, id := range live {

@@ -87,6 +87,26 @@ func TestIdleSessionExpiresAndAConnectedOneDoesNot(t *testing.T) {
 	}
 }
 
+// A call often ends so: the browser leaves, and the runtime ends what is left.
+func TestSessionThatItsRuntimeEndedAfterItsBrowserHasEnded(t *testing.T) {
+	w := newWorld()
+	shown := w.connected(t, w.issue(t, `{"endpointId":"ep"}`).Token)
+	swept := w.connected(t, w.issue(t, `{"endpointId":"ep"}`).Token)
+	idle := w.connected(t, w.issue(t, `{"endpointId":"ep"}`).Token)
+	for _, id := range []string{shown, swept, idle} {
+		delete(w.live, id)
+		w.over[id] = id != idle
+	}
+	if got := w.state(t, shown); got != Ended {
+		t.Errorf("it is shown as %s", got)
+	}
+	w.pass(20 * time.Minute)
+	w.sweep(t)
+	if w.endedAs(shown) != Ended || w.endedAs(swept) != Ended || w.endedAs(idle) != Expired {
+		t.Errorf("shown %q, swept %q, idle %q", w.endedAs(shown), w.endedAs(swept), w.endedAs(idle))
+	}
+}
+
 // A wiped key-value store knows of nobody until connections renew themselves.
 func TestWipedStoreEndsNoConversation(t *testing.T) {
 	w := newWorld()

@@ -55,6 +55,30 @@ func TestSessionIsConnectedDisconnectedAndIdle(t *testing.T) {
 	wantStatus(t, resp, body, 410, code("SESSION_ENDED"))
 }
 
+// The usual end of a call: the browser leaves, and the runtime ends what is left.
+func TestSessionThatItsRuntimeEndsAfterItsBrowserHasEnded(t *testing.T) {
+	for name, env := range map[string]boot.Env{"embedded": {}, "postgres and redis": realStores(t)} {
+		t.Run(name, func(t *testing.T) {
+			env := talk.WithDataDir(t, env)
+			i := boot.Start(t, env)
+			own := newTenant(t, i, "own")
+			session, token := talk.Issue(t, i, own.key, map[string]any{"endpointId": own.endpoint.ID, "mode": "chat"})
+			b := talk.Connect(t, i, session, token, "")
+			b.Expect(`"event":"ready"`)
+			ch := talk.Accept(t, talk.StartRuntime(t, env))
+			_ = b.Conn.Close()
+			for talk.Receive(t, ch).Event != "disconnected" {
+			}
+			if err := ch.End(t.Context(), "hung up"); err != nil {
+				t.Fatal(err)
+			}
+			if got := stateOf(t, i, own, session); got != "ended" {
+				t.Errorf("the session is %s", got)
+			}
+		})
+	}
+}
+
 // What a person said or typed stays between browser and runtime.
 func TestTranscriptOfABrowserActionIsWrittenNowhere(t *testing.T) {
 	for _, keepText := range []string{"false", "true"} {
