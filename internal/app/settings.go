@@ -78,15 +78,16 @@ func storedLimits(cfg config.Config) wire.ChannelLimits {
 
 // speechProviders is the chain that SPEECH_PROVIDERS names.
 func speechProviders(ctx context.Context, cfg config.Config) (chain []speech.Provider, err error) {
+	patience := speech.Patience(cfg.SpeechTimeout, len(cfg.SpeechProviders))
 	for _, name := range cfg.SpeechProviders {
 		var p speech.Provider
 		switch name {
 		case "openai":
 			p = synth.NewOpenAI(synth.OpenAIOptions{
-				URL: cfg.SpeechURL, Key: cfg.SpeechKey, Voice: cfg.SpeechVoice, Model: cfg.SpeechModel, Timeout: cfg.SpeechTimeout,
+				URL: cfg.SpeechURL, Key: cfg.SpeechKey, Voice: cfg.SpeechVoice, Model: cfg.SpeechModel, Timeout: patience,
 			})
 		case "espeak":
-			if p, err = synth.NewEspeak(ctx, cfg.EspeakVoice, cfg.SpeechTimeout); err != nil {
+			if p, err = synth.NewEspeak(ctx, cfg.EspeakVoice, patience); err != nil {
 				return nil, fmt.Errorf("SPEECH_PROVIDERS, SPEECH_ESPEAK_VOICE: %w", err)
 			}
 		case "tone":

@@ -74,6 +74,12 @@ func turn(ctx context.Context, providers int) time.Time {
 	return time.Now().Add(time.Until(end) / time.Duration(providers))
 }
 
+// Patience is how long one of some providers may be silent: as long as is wished,
+// but no longer than leaves as much for each of the others.
+func Patience(wished time.Duration, providers int) time.Duration {
+	return min(wished, flightTime/time.Duration(max(1, providers)))
+}
+
 // synthesize has one provider say something, again where that may help.
 func (s *Service) synthesize(ctx context.Context, p Provider, u Utterance, until time.Time) (sound audio.Sound, err error) {
 	for attempt := range s.Retries + 1 {

@@ -376,6 +376,22 @@ func TestAnotherProviderHasTimeLeftHoweverOftenOneIsTried(t *testing.T) {
 	})
 }
 
+func TestTheLastProviderIsReachedHoweverSilentTheOthersAre(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		for others := range 4 {
+			chain := []Provider{&voice{name: "last"}}
+			patience := Patience(10*time.Minute, others+1)
+			for n := range others {
+				hangs := (&voice{name: fmt.Sprint(n), takes: func() { time.Sleep(patience + time.Millisecond) }}).fail(errDown)
+				chain = append([]Provider{hangs}, chain...)
+			}
+			if a := speak(t, newWorld().service(t, chain...), `{"text":"abc"}`); a.Provider != "last" {
+				t.Errorf("after %d others: %+v", others, a)
+			}
+		}
+	})
+}
+
 func TestFallbackIsKeptUnderItsOwnName(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w, p, f := newWorld(), &voice{name: "primary"}, &voice{name: "fallback"}

@@ -1,0 +1,23 @@
+package app
+
+import (
+	"testing"
+	"time"
+
+	"telapi/internal/config"
+	"telapi/internal/speech"
+	"telapi/internal/synth"
+)
+
+func TestAProviderThatHangsLeavesTimeToTheNext(t *testing.T) {
+	for _, others := range []int{0, 1, 2} {
+		cfg := config.Config{SpeechProviders: append([]string{"openai"}, []string{"tone", "tone"}[:others]...), SpeechTimeout: 10 * time.Minute}
+		chain, err := speechProviders(t.Context(), cfg)
+		if err != nil || len(chain) != others+1 {
+			t.Fatalf("%d providers, %v", len(chain), err)
+		}
+		if waits, want := chain[0].(*synth.OpenAI).Timeout, speech.Patience(10*time.Minute, others+1); waits != want {
+			t.Errorf("before %d others it may be silent for %v, want %v", others, waits, want)
+		}
+	}
+}
