@@ -120,7 +120,7 @@ func (c *Connection) UntilBeat() time.Duration {
 // hands, and ends a connection that has lost it. While the store is away the
 // socket stays, for the lease may outlast it.
 func (c *Connection) Beat(ctx context.Context) {
-	if !c.service.now().Before(c.session.ExpiresAt) {
+	if c.timeOver() {
 		c.close(CloseTimeOver)
 		return
 	}
@@ -152,11 +152,23 @@ func (c *Connection) lost(outcome Outcome) {
 	case NotOwner:
 		c.close(CloseReplaced)
 	case Ended:
-		c.close(CloseEnded)
+		c.ended()
 	case Lost:
 		c.close(ClosePositionLost)
 	}
 }
+
+// ended ends the connection with its channel. A sweeper may be the first to notice
+// that the session's time is over; the browser is told that, all the same.
+func (c *Connection) ended() {
+	code := CloseEnded
+	if c.timeOver() {
+		code = CloseTimeOver
+	}
+	c.close(code)
+}
+
+func (c *Connection) timeOver() bool { return !c.service.now().Before(c.session.ExpiresAt) }
 
 // refuse answers a frame with an error.
 func (c *Connection) refuse(e *fault.Error, relatesTo string) {

@@ -442,6 +442,27 @@ func TestHeartbeatEndsWhatIsOver(t *testing.T) {
 // Notices come by another way than answers of the store: one that is heard before
 // the socket is there, or that is older than the connection's own turn, says
 // nothing for sure.
+func TestSessionOverItsTimeIsSaidToBeThatWhoeverNoticesFirst(t *testing.T) {
+	for when, want := range map[time.Duration]CloseCode{time.Hour - time.Millisecond: CloseEnded, time.Hour: CloseTimeOver} {
+		for name, notice := range map[string]func(*Connection){
+			"a sweeper":       func(c *Connection) { c.Closed("expired") },
+			"the heartbeat":   func(c *Connection) { c.Beat(t.Context()) },
+			"the next frames": func(c *Connection) { handle(t, c, object(nil)) },
+		} {
+			synctest.Test(t, func(t *testing.T) {
+				c, socket := openConnection(t, &memory{outcome: Ended}, "")
+				c.Start(socket)
+				time.Sleep(when)
+				notice(c)
+				synctest.Wait()
+				if socket.code != want {
+					t.Errorf("%s, after %s: closed with %d", name, when, socket.code)
+				}
+			})
+		}
+	}
+}
+
 func TestConnectionEndsWhenItIsReplacedWheneverItHearsOfIt(t *testing.T) {
 	for outcome, want := range map[Outcome]CloseCode{Owned: 0, NotOwner: CloseReplaced, Ended: CloseEnded} {
 		for _, early := range []bool{true, false} {

@@ -76,7 +76,7 @@ func (c *Connection) confirm() {
 
 // Closed ends the connection with its channel.
 func (c *Connection) Closed(string) {
-	c.close(CloseEnded)
+	c.ended()
 	go func() { // the hub must not wait for a database
 		ctx, cancel := context.WithTimeout(context.Background(), storeTimeout)
 		defer cancel()
