@@ -145,7 +145,10 @@ func (c *Channel) do(ctx context.Context, doing string, script *rueidis.Lua, arg
 // run runs a script. Where no channel can have the name the store knows none: in
 // a cluster, its keys would lie in different slots.
 func (c *Channel) run(ctx context.Context, script *rueidis.Lua, args ...string) rueidis.RedisResult {
-	if !wire.ValidChannelID(c.ID) {
+	switch {
+	case c.runtime.life.Err() != nil:
+		return rueidis.NewErrorResult(ErrClosed)
+	case !wire.ValidChannelID(c.ID):
 		return rueidis.NewErrorResult(ErrLost)
 	}
 	return script.Exec(ctx, c.runtime.client, wire.ChannelKeys(c.ID), args)

@@ -10,6 +10,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/go-json-experiment/json/jsontext"
+
 	"telapi/callruntime"
 	"telapi/callruntime/wire"
 )
@@ -63,6 +65,13 @@ func TestWhoeverWaitsIsToldOfTheClosing(t *testing.T) {
 		},
 		"for what happens on a channel that is closed": func(_ *callruntime.Runtime, c *callruntime.Channel, waits func()) (func(), func() error) {
 			return func() { _ = c.Close(ctx) }, func() error { return receive(ctx, c, waits) }
+		},
+		"to send, after it": func(r *callruntime.Runtime, c *callruntime.Channel, waits func()) (func(), func() error) {
+			r.Close()
+			waits()
+			return func() {}, func() error {
+				return c.Send(ctx, wire.ChannelMessage{Type: wire.TypeChat, Chat: jsontext.Value(`{}`)})
+			}
 		},
 		"as an onlooker": func(r *callruntime.Runtime, _ *callruntime.Channel, waits func()) (func(), func() error) {
 			onlooker := r.Observe("s", "")

@@ -27,12 +27,12 @@ const askEvery = 500 * time.Millisecond
 func (r *Runtime) Accept(ctx context.Context, want func(wire.Offer) bool) (*Channel, error) {
 	for ctx.Err() == nil && r.life.Err() == nil {
 		found, err := r.offers(ctx)
-		if err != nil {
+		if err != nil && r.life.Err() == nil {
 			return nil, fmt.Errorf("wait for a session: %w", err)
 		}
 		for _, entry := range found {
 			c, err := r.consider(ctx, entry, want)
-			if c != nil || err != nil {
+			if c != nil || err != nil && r.life.Err() == nil {
 				return c, err
 			}
 		}

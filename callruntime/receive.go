@@ -57,7 +57,7 @@ func (c *Channel) Receive(ctx context.Context) (Delivery, error) {
 		if err == nil {
 			err = c.read(ctx)
 		}
-		if err != nil {
+		if err != nil && c.life.Err() == nil {
 			return Delivery{}, fmt.Errorf("read the stream: %w", err)
 		}
 		if len(c.unread) > 0 || c.ended {
