@@ -147,7 +147,6 @@ func TestWebRTCTokenIsRefusedWhileWebRTCIsOff(t *testing.T) {
 func TestTimeOfATokenAndItsSession(t *testing.T) {
 	t.Parallel()
 	env, _ := realStores(t)
-	env["SESSION_PING_INTERVAL"] = "1s"
 	p := newPlace(t, env)
 	other := p.twin(t)
 
