@@ -92,6 +92,9 @@ func (s *Service) synthesize(ctx context.Context, p Provider, u Utterance, until
 		}
 		start := s.Now()
 		sound, err = p.Synthesize(ctx, u)
+		if err != nil && errors.Is(ctx.Err(), context.Canceled) { // whoever asked has left: no fault of the provider's
+			return audio.Sound{}, fmt.Errorf("wait for speech: %w", ctx.Err())
+		}
 		if err == nil && (len(sound.Samples) == 0 || sound.Rate <= 0) {
 			err = errors.New("it made no sound")
 		}
@@ -99,9 +102,6 @@ func (s *Service) synthesize(ctx context.Context, p Provider, u Utterance, until
 		if err == nil || errors.Is(err, ErrRefused) || ctx.Err() != nil {
 			break
 		}
-	}
-	if err != nil && errors.Is(ctx.Err(), context.Canceled) { // whoever asked has left: no fault of the provider's
-		return audio.Sound{}, fmt.Errorf("wait for speech: %w", ctx.Err())
 	}
 	if err == nil || errors.Is(err, ErrRefused) {
 		s.failed.Delete(p.Name())
