@@ -40,8 +40,9 @@ type Records interface {
 	Touch(sessionID string)
 	// End notes that a session's channel was found to have ended.
 	End(ctx context.Context, sessionID string) error
-	// Confirm fails, and ends the session's channel, where the session has ended.
-	Confirm(ctx context.Context, sessionID string) error
+	// Redeem notes that a session's browser was let in. Where the session has
+	// ended it fails, and ends the channel.
+	Redeem(ctx context.Context, sessionID string) error
 }
 
 // Service opens connections.
@@ -91,7 +92,12 @@ func (s *Service) Open(ctx context.Context, session Info, succeeds string, resum
 		}
 		return nil, err
 	}
-	s.records.Touch(session.ID)
+	// Once there is a channel: who ends the session any earlier is seen here, who
+	// does it later has something to end.
+	if err := s.records.Redeem(ctx, session.ID); err != nil {
+		c.Close()
+		return nil, err
+	}
 	c.resuming = resume != ""
 	c.start, c.position = c.attached.Head, c.attached.Head
 	if n := len(c.attached.Missed); n > 0 {
@@ -100,13 +106,6 @@ func (s *Service) Open(ctx context.Context, session Info, succeeds string, resum
 		c.start, c.position = Cursor{Epoch: c.attached.Head.Epoch}, c.attached.Missed[n-1].Cursor
 		if resume != "" && resume != Start {
 			c.start = *attachment.Resume
-		}
-	}
-	if c.attached.First {
-		// Whoever ended the session before it had a channel had nothing to end.
-		if err := s.records.Confirm(ctx, session.ID); err != nil {
-			c.Close()
-			return nil, err
 		}
 	}
 	if c.attached.Offer {

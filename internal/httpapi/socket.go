@@ -47,11 +47,11 @@ func (s *Server) openSocket(w http.ResponseWriter, r *http.Request, _ auth.Princ
 	if err != nil {
 		return err
 	}
+	if err := s.staying(); err != nil {
+		return err
+	}
 	query := r.URL.Query()
 	if !canUpgrade(r) {
-		if err := s.staying(); err != nil {
-			return err
-		}
 		if err := s.deps.Channels.Admits(r.Context(), info, query.Get("connectionId")); err != nil {
 			return err
 		}
@@ -59,14 +59,12 @@ func (s *Server) openSocket(w http.ResponseWriter, r *http.Request, _ auth.Princ
 		w.Header().Set("Sec-WebSocket-Version", "13")
 		return fault.New(fault.UpgradeRequired, "The token is good. Open a WebSocket to use it.")
 	}
-	if _, err = s.deps.Sessions.Redeem(r.Context(), ses); err != nil {
-		return err
-	}
-	if err := s.staying(); err != nil { // asked as late as can be: a socket that opens after the drain is cut off without a word
-		return err
-	}
 	conn, err := s.deps.Channels.Open(r.Context(), info, query.Get("connectionId"), query.Get("streamId"))
 	if err != nil {
+		return err
+	}
+	if err := s.staying(); err != nil { // once more: a socket that opens after the drain is cut off without a word
+		conn.Close()
 		return err
 	}
 	line := &line{}

@@ -27,6 +27,7 @@ func (held) Attach(context.Context, channel.Attachment) (channel.Attached, error
 }
 func (held) Detach(context.Context, string, string, []byte) error         { return nil }
 func (held) Listen(context.Context, string, channel.Live) (func(), error) { return func() {}, nil }
+func (held) Redeem(context.Context, string) error                         { return nil }
 func (held) Touch(string)                                                 {}
 
 func TestSocketThatOpensAtTheEndOfItsSessionIsClosedWithIt(t *testing.T) {

@@ -80,6 +80,8 @@ func TestTokenIsRedeemedInTimeAndGoodUntilTheSessionEnds(t *testing.T) {
 	wantFault(t, "long over", err, fault.SessionEnded)
 }
 
+// A session's channel comes to be between the two: who ends the session before
+// that has nothing to end.
 func TestEndedBetweenCheckAndRedemption(t *testing.T) {
 	w := newWorld()
 	a := w.issue(t, `{"endpointId":"ep"}`)
@@ -90,33 +92,19 @@ func TestEndedBetweenCheckAndRedemption(t *testing.T) {
 	if err := w.desk.Delete(t.Context(), "t1", a.SessionID); err != nil {
 		t.Fatal(err)
 	}
-	_, err = w.desk.Redeem(t.Context(), s)
-	wantFault(t, "revoked meanwhile", err, fault.SessionEnded)
-}
-
-// A session's channel comes to be after the redemption: who ends it in between
-// finds nothing to end.
-func TestEndedBetweenRedemptionAndTheFirstConnection(t *testing.T) {
-	w := newWorld()
-	a := w.issue(t, `{"endpointId":"ep"}`)
-	if _, err := w.enter(t.Context(), a.Token); err != nil {
-		t.Fatal(err)
-	}
-	if err := w.desk.Confirm(t.Context(), a.SessionID); err != nil || len(w.events) > 0 {
-		t.Errorf("a session that goes on: %v, told %v", err, w.events)
-	}
-	if err := w.desk.Delete(t.Context(), "t1", a.SessionID); err != nil {
-		t.Fatal(err)
-	}
 	w.events = nil
-	wantFault(t, "revoked meanwhile", w.desk.Confirm(t.Context(), a.SessionID), fault.SessionEnded)
+	wantFault(t, "revoked meanwhile", w.desk.Redeem(t.Context(), s.ID), fault.SessionEnded)
 	if want := []string{"ended " + a.SessionID + " revoked"}; !slices.Equal(w.events, want) {
 		t.Errorf("told %v, want %v", w.events, want)
 	}
+	wantFault(t, "deleted meanwhile", w.desk.Redeem(t.Context(), "none"), fault.SessionEnded)
+	late := w.issue(t, `{"endpointId":"ep"}`)
+	w.pass(time.Hour)
+	wantFault(t, "over its time", w.desk.Redeem(t.Context(), late.SessionID), fault.SessionEnded)
 	w.kvAway = fault.Unavailable("The store", nil)
-	wantFault(t, "nobody can be told", w.desk.Confirm(t.Context(), a.SessionID), fault.ServiceUnavailable)
+	wantFault(t, "nobody can be told", w.desk.Redeem(t.Context(), s.ID), fault.ServiceUnavailable)
 	w.dbAway = fault.Unavailable("The database", nil)
-	wantFault(t, "database away", w.desk.Confirm(t.Context(), a.SessionID), fault.ServiceUnavailable)
+	wantFault(t, "database away", w.desk.Redeem(t.Context(), s.ID), fault.ServiceUnavailable)
 }
 
 func TestRevokedSessionIsCommittedThenToldOf(t *testing.T) {

@@ -50,32 +50,21 @@ func (d *Desk) holder(ctx context.Context, token string) (Session, error) {
 }
 
 // Redeem lets a browser in that Check has admitted: the first time it must come
-// before RedeemBy, later any time before ExpiresAt.
-func (d *Desk) Redeem(ctx context.Context, s Session) (Session, error) {
-	redeemed, err := d.Store.RedeemSession(ctx, s.ID, d.Now())
-	if fault.Is(err, fault.NotFound) {
-		return Session{}, over(err)
-	}
-	if err != nil {
-		return Session{}, fmt.Errorf("redeem session: %w", err)
-	}
-	return redeemed, nil
-}
-
-// Confirm lets a browser stay whose channel was opened after Redeem: an end that
-// came in between is told now that there is somebody to tell.
-func (d *Desk) Confirm(ctx context.Context, id string) error {
-	s, err := d.Store.Session(ctx, id)
-	if err != nil {
-		return fmt.Errorf("find session: %w", err)
-	}
-	if s.EndedAt.IsZero() {
-		return nil
-	}
-	if err := d.bury(ctx, s.EndedAs, id); err != nil {
+// before RedeemBy, later any time before ExpiresAt. It has a channel by then, of
+// which who ended the session since may not have known: that ends too.
+func (d *Desk) Redeem(ctx context.Context, id string) error {
+	err := d.Store.RedeemSession(ctx, id, d.Now())
+	if !fault.Is(err, fault.NotFound) {
 		return err
 	}
-	return over(errors.New("it has ended as " + string(s.EndedAs) + " meanwhile"))
+	s, err := d.Store.Session(ctx, id)
+	if err == nil && !s.EndedAt.IsZero() {
+		err = d.bury(ctx, s.EndedAs, id)
+	}
+	if err != nil && !fault.Is(err, fault.NotFound) {
+		return fmt.Errorf("tell of a session's end: %w", err)
+	}
+	return over(errors.New("it has ended or is over its time since"))
 }
 
 // End notes that the call runtime has ended a session's channel. Whoever comes

@@ -87,7 +87,10 @@ func (w *world) enter(ctx context.Context, token string) (Session, error) {
 	if err != nil {
 		return Session{}, err
 	}
-	return w.desk.Redeem(ctx, s)
+	if err := w.desk.Redeem(ctx, s.ID); err != nil {
+		return Session{}, err
+	}
+	return w.Session(ctx, s.ID)
 }
 
 func (w *world) state(t *testing.T, id string) State {
@@ -144,19 +147,19 @@ func (w *world) Session(_ context.Context, id string) (Session, error) {
 	return s, w.dbAway
 }
 
-func (w *world) RedeemSession(_ context.Context, id string, at time.Time) (Session, error) {
+func (w *world) RedeemSession(_ context.Context, id string, at time.Time) error {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	s, ok := w.sessions[id]
 	if !ok || !s.EndedAt.IsZero() || !at.Before(s.due()) {
-		return Session{}, fault.New(fault.NotFound, "None.")
+		return fault.New(fault.NotFound, "None.")
 	}
 	if s.RedeemedAt.IsZero() {
 		s.RedeemedAt = at
 	}
 	s.LastSeenAt = at
 	w.sessions[id] = s
-	return s, w.dbAway
+	return w.dbAway
 }
 
 func (w *world) EndSession(_ context.Context, id string, as State, at time.Time) (bool, error) {

@@ -108,7 +108,7 @@ type Store interface {
 	Session(ctx context.Context, id string) (Session, error)
 	// RedeemSession notes the first redemption and that the browser was seen.
 	// A session that has ended or is over its time is not found.
-	RedeemSession(ctx context.Context, id string, at time.Time) (Session, error)
+	RedeemSession(ctx context.Context, id string, at time.Time) error
 	// EndSession ends a session once: true is returned to one caller alone,
 	// and its reason stays.
 	EndSession(ctx context.Context, id string, as State, at time.Time) (bool, error)

@@ -25,7 +25,7 @@ const (
 		VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $10, FALSE)`
 	selectSession = `SELECT ` + sessionColumns + ` FROM sessions WHERE id = $1`
 	redeemSession = `UPDATE sessions SET redeemed_at = COALESCE(redeemed_at, $2), due_at = expires_at, last_seen_at = $2
-		WHERE id = $1 AND ended_at IS NULL AND due_at > $2 RETURNING ` + sessionColumns
+		WHERE id = $1 AND ended_at IS NULL AND due_at > $2`
 	endSession    = `UPDATE sessions SET ended_at = $2, ended_as = $3 WHERE id = $1 AND ended_at IS NULL`
 	settleSession = `UPDATE sessions SET settled = TRUE WHERE id = $1`
 	touchSession  = `UPDATE sessions SET last_seen_at = $2 WHERE id = $1 AND ended_at IS NULL AND (last_seen_at IS NULL OR last_seen_at < $2)`
@@ -104,8 +104,8 @@ func (s *Store) Session(ctx context.Context, id string) (session.Session, error)
 }
 
 // RedeemSession notes a redemption, if the session still goes on.
-func (s *Store) RedeemSession(ctx context.Context, id string, at time.Time) (session.Session, error) {
-	return one(ctx, s, "session", sessionFields, redeemSession, id, at.UnixMilli())
+func (s *Store) RedeemSession(ctx context.Context, id string, at time.Time) error {
+	return s.change(ctx, "redeem", "session", redeemSession, id, at.UnixMilli())
 }
 
 // EndSession ends a session, if nobody has.
