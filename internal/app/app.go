@@ -167,7 +167,7 @@ func New(ctx context.Context, cfg config.Config, opts Options) (_ *App, err erro
 		a.watch("media", "the media service", checkDegraded, a.media.Ping)
 	}
 	a.jobs = append(a.jobs,
-		a.connectDatabase,
+		func(ctx context.Context) { _ = db.Connect(ctx) }, // which tells the log, and tries until ctx ends
 		authenticator.Run,
 		limits.Run,
 		func(ctx context.Context) { giveMemoryBack(ctx, 10*time.Second) },
@@ -209,13 +209,6 @@ func (a *App) URL() string {
 		scheme = "https"
 	}
 	return fmt.Sprintf("%s://localhost:%d", scheme, a.address().Port)
-}
-
-// connectDatabase keeps trying until the database is there and up to date.
-func (a *App) connectDatabase(ctx context.Context) {
-	if err := a.stores.sql.Connect(ctx); err != nil && ctx.Err() == nil {
-		a.log.ErrorContext(ctx, "the database cannot be used", "error", err)
-	}
 }
 
 // Routes lists what this instance serves.

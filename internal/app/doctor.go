@@ -127,6 +127,8 @@ func (d *diagnosis) database(ctx context.Context) (string, error) {
 		return "", fmt.Errorf("%s: %w", db, reason(err))
 	case len(schema.Pending) > 0:
 		return fmt.Sprintf("%s is reached; %d migrations are pending and run at the next start, or by telapi migrate", db, len(schema.Pending)), nil
+	case schema.Current > schema.Newest:
+		return fmt.Sprintf("%s is reached; a newer telapi has migrated it to schema version %d, on which this one, of version %d, can run", db, schema.Current, schema.Newest), nil
 	}
 	return fmt.Sprintf("%s is reached, schema version %d", db, schema.Current), nil
 }

@@ -16,8 +16,7 @@ import (
 
 // Connect waits until the database answers and its schema is up to date. It
 // tries again for as long as ctx lasts, with growing, jittered pauses, and logs
-// when the reason changes, not every try. It gives up only on a database that
-// belongs to a newer telapi.
+// when the reason changes, not every try. The end of ctx is its only error.
 func (s *Store) Connect(ctx context.Context) error {
 	pauses := backoff.NewExponentialBackOff()
 	pauses.InitialInterval = 200 * time.Millisecond
@@ -27,9 +26,6 @@ func (s *Store) Connect(ctx context.Context) error {
 		err := s.Ping(ctx)
 		if err == nil {
 			err = s.Migrate(ctx)
-		}
-		if errors.Is(err, ErrNewerSchema) {
-			err = backoff.Permanent(err)
 		}
 		return struct{}{}, err
 	}

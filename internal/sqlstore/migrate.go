@@ -4,7 +4,6 @@ import (
 	"context"
 	"database/sql"
 	"embed"
-	"errors"
 	"fmt"
 	"io/fs"
 	"path/filepath"
@@ -16,21 +15,16 @@ import (
 //go:embed migrations/*.sql
 var migrations embed.FS
 
-// ErrNewerSchema says that the database was migrated by a newer telapi, whose
-// data this one might damage.
-var ErrNewerSchema = errors.New("the database belongs to a newer telapi")
-
 // Schema is how far a database has been migrated.
 type Schema struct {
 	Database string   `json:"database"`
-	Current  int64    `json:"current"` // 0: not at all
+	Current  int64    `json:"current"` // 0: not at all; over Newest: by a newer telapi
 	Newest   int64    `json:"newest"`  // what this program brings
 	Pending  []string `json:"pending"` // files still to run, in order
 }
 
 // MigrationStatus compares the database with the migrations of this program,
-// and changes nothing. A newer database is reported by ErrNewerSchema, with the
-// versions filled in.
+// and changes nothing.
 func (s *Store) MigrationStatus(ctx context.Context) (Schema, error) {
 	ctx, cancel := context.WithTimeout(ctx, statementTimeout)
 	defer cancel()
@@ -49,21 +43,23 @@ func (s *Store) MigrationStatus(ctx context.Context) (Schema, error) {
 			schema.Pending = append(schema.Pending, filepath.Base(source.Path))
 		}
 	}
-	if schema.Current > schema.Newest {
-		return schema, fmt.Errorf("%w: its schema has version %d and this program knows up to %d; upgrade telapi, or restore the backup made before the upgrade",
-			ErrNewerSchema, schema.Current, schema.Newest)
-	}
 	return schema, nil
 }
 
 // Migrate brings the schema up to date. Any number of processes may call it at
-// once: one works, the others wait and find nothing left to do.
+// once: one works, the others wait and find nothing left to do. A schema that a
+// newer telapi has migrated is used as it is: migrations only add, so that an
+// upgrade can be rolled out one server at a time, and back.
 func (s *Store) Migrate(ctx context.Context) error {
 	schema, err := s.MigrationStatus(ctx)
 	if err != nil {
 		return err
 	}
 	if len(schema.Pending) == 0 {
+		if schema.Current > schema.Newest {
+			s.log.InfoContext(ctx, "a newer telapi has migrated the database, and only added to it: it is used as it is",
+				"database", s.engine.title, "version", schema.Current, "known", schema.Newest)
+		}
 		s.ready.Store(true)
 		return nil
 	}
