@@ -282,6 +282,7 @@ func (l *loader) judgeTogether() {
 	if c.DrainDelay > c.ShutdownTimeout/2 {
 		l.warn("DRAIN_DELAY", "is more than half of SHUTDOWN_TIMEOUT, which must leave time for requests to finish: it is cut to %s", c.ShutdownTimeout/2)
 	}
+	l.judgeCollectorHeaders()
 	for _, prefix := range c.TrustedProxies {
 		if prefix.Bits() == 0 {
 			l.warn("TRUSTED_PROXIES", "contains %s: every client can claim any address", prefix)

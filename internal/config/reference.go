@@ -63,7 +63,7 @@ everything production needs. ` + "`dev`" + ` makes up what is missing. Administr
 commands need only the settings of the stores.
 
 The OpenTelemetry libraries also read the standard ` + "`OTEL_*`" + ` variables, such as
-` + "`OTEL_EXPORTER_OTLP_HEADERS`" + ` or ` + "`OTEL_RESOURCE_ATTRIBUTES`" + `.
+` + "`OTEL_EXPORTER_OTLP_HEADERS`" + ` (` + "`name=value`" + `, separated by commas) or ` + "`OTEL_RESOURCE_ATTRIBUTES`" + `.
 `
 
 // Reference renders docs/configuration.md.

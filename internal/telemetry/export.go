@@ -12,6 +12,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/go-logr/logr"
 	"github.com/prometheus/client_golang/prometheus"
 	dto "github.com/prometheus/client_model/go"
 	"go.opentelemetry.io/contrib/bridges/otelslog"
@@ -46,6 +47,7 @@ func (t *Telemetry) export(ctx context.Context, o Options, console *slog.Logger)
 	// Global, so that of several instances in one process the last one hears
 	// what any SDK has to say. Without it, the SDK writes to stderr by itself.
 	otel.SetErrorHandler(otel.ErrorHandlerFunc(pipe("all").note))
+	otel.SetLogger(logr.FromSlogHandler(console.Handler()))
 
 	spans, err := otlptracehttp.New(ctx, otlptracehttp.WithEndpointURL(base+"/v1/traces"))
 	if err != nil {

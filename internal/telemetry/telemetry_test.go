@@ -187,6 +187,14 @@ func TestUnreachableCollectorNeitherBlocksNorFloods(t *testing.T) {
 	}
 }
 
+func TestWhatTheSDKSaysOfItsSettingsStandsInTheLogWithoutSecrets(t *testing.T) {
+	t.Setenv("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "http://u:"+secret+"@host%zz")
+	_, log := start(t, Options{Export: true, Endpoint: startCollector(t).URL})
+	if !strings.Contains(log.String(), "parse url") || strings.Contains(log.String(), secret) {
+		t.Errorf("log: %s", log)
+	}
+}
+
 func TestFailedExportsAreReportedEveryFewMinutes(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var log bytes.Buffer

@@ -1,0 +1,20 @@
+package config
+
+import (
+	"strings"
+	"testing"
+)
+
+func TestHeadersThatOpenTelemetryWouldPrintAreRefusedWithoutShowingThem(t *testing.T) {
+	for _, name := range []string{"OTEL_EXPORTER_OTLP_HEADERS", "OTEL_EXPORTER_OTLP_TRACES_HEADERS", "OTEL_EXPORTER_OTLP_METRICS_HEADERS", "OTEL_EXPORTER_OTLP_LOGS_HEADERS"} {
+		for _, bad := range []string{"hunter2", "api-key: hunter2", "a=b,hunter2", "authorization=Bearer hunter2%zz", "Bearer hunter2==", "=hunter2", "a=hunter2%0d%0ab"} {
+			_, _, err := Load([]string{name + "=" + bad}, Tool)
+			if err == nil || !strings.Contains(err.Error(), name) || !strings.Contains(err.Error(), "name=value") || strings.Contains(err.Error(), "hunter2") {
+				t.Errorf("%s=%s: %v", name, bad, err)
+			}
+		}
+		for _, good := range []string{"a=b", "authorization=Bearer%20hunter2==,x-tenant=ü, y=,", "authorization=Basic dTpw"} {
+			load(t, Tool, name+"="+good)
+		}
+	}
+}
