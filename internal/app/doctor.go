@@ -133,12 +133,9 @@ func (d *diagnosis) database(ctx context.Context) (string, error) {
 	return fmt.Sprintf("%s is reached, schema version %d", db, schema.Current), nil
 }
 
-// maxSkew is how far clocks may be apart: tokens are checked by the machine's,
-// deadlines of work items by the key-value store's, and both in seconds.
-const maxSkew = 2 * time.Second
-
 // clock compares another machine's time with our own, half way through the
-// question.
+// question: tokens are checked by the machine's, deadlines of work items by the
+// key-value store's.
 func clock(whose string, ask func(context.Context) (time.Time, error)) func(context.Context) (string, error) {
 	return func(ctx context.Context) (string, error) {
 		asked := time.Now()
@@ -148,7 +145,7 @@ func clock(whose string, ask func(context.Context) (time.Time, error)) func(cont
 		switch {
 		case err != nil:
 			return "", fmt.Errorf("%s does not tell its time: %w", whose, reason(err))
-		case skew.Abs() > maxSkew+took/2:
+		case skew.Abs() > auth.MaxSkew+took/2:
 			return "", fmt.Errorf("%s is %s away from this machine's time: synchronise both by NTP, or tokens and deadlines end too early or too late", whose, skew)
 		}
 		return fmt.Sprintf("%s and this machine agree within %s", whose, (skew.Abs() + took/2).Round(time.Millisecond)), nil

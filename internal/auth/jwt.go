@@ -22,6 +22,10 @@ const SessionAudience = "telapi:session"
 // guessed offline from any one token.
 const MinSecretBytes = 32
 
+// MaxSkew is how far the clocks of machines may be apart. A token of a console
+// whose clock is ahead must not be refused for being used at once.
+const MaxSkew = 2 * time.Second
+
 // maxTokenBytes bounds what is parsed before the signature is known to be good.
 const maxTokenBytes = 8 << 10
 
@@ -101,7 +105,7 @@ type ConsoleTokens struct{ verifier *Verifier }
 
 // NewConsoleTokens returns a verifier for tokens signed with one of the secrets.
 func NewConsoleTokens(secrets Secrets, now func() time.Time) *ConsoleTokens {
-	return &ConsoleTokens{NewVerifier(secrets, jwt.WithExpirationRequired(), jwt.WithIssuedAt(), jwt.WithTimeFunc(now))}
+	return &ConsoleTokens{NewVerifier(secrets, jwt.WithExpirationRequired(), jwt.WithIssuedAt(), jwt.WithLeeway(MaxSkew), jwt.WithTimeFunc(now))}
 }
 
 // Verify returns who a console JWT speaks for.

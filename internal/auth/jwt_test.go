@@ -47,15 +47,17 @@ func TestConsoleTokenSpeaksForItsTeam(t *testing.T) {
 		header, claims string
 		want           Principal
 	}{
-		"least it needs":        {goodHeader, goodClaims, Principal{"tm_1", "user-1", []Scope{ReadTeamApps}}},
-		"no typ":                {`{"alg":"HS256"}`, goodClaims, Principal{"tm_1", "user-1", []Scope{ReadTeamApps}}},
-		"no scopes":             {goodHeader, `{"sub":"u","teamId":"t","scopes":[],"exp":1800000060}`, Principal{"t", "u", []Scope{}}},
-		"scope we do not know":  {goodHeader, `{"sub":"u","teamId":"t","scopes":["ADMIN"],"exp":1800000060}`, Principal{"t", "u", []Scope{"ADMIN"}}},
-		"an audience of theirs": {goodHeader, `{"aud":["console"],"sub":"u","teamId":"t","scopes":[],"exp":1800000060}`, Principal{"t", "u", []Scope{}}},
-		"claims we do not know": {goodHeader, `{"sub":"u","teamId":"t","scopes":[],"exp":1800000060,"role":{"a":[1]},"TeamID":"x"}`, Principal{"t", "u", []Scope{}}},
-		"the second before exp": {goodHeader, `{"sub":"u","teamId":"t","scopes":[],"exp":1800000001}`, Principal{"t", "u", []Scope{}}},
-		"nbf and iat are now":   {goodHeader, `{"sub":"u","teamId":"t","scopes":[],"exp":1800000060,"nbf":1800000000,"iat":1800000000}`, Principal{"t", "u", []Scope{}}},
-		"sub is an address":     {goodHeader, `{"sub":"zoë o'neil+x@example.com","teamId":"t","scopes":[],"exp":1800000060}`, Principal{"t", "zoë o'neil+x@example.com", []Scope{}}},
+		"least it needs":         {goodHeader, goodClaims, Principal{"tm_1", "user-1", []Scope{ReadTeamApps}}},
+		"no typ":                 {`{"alg":"HS256"}`, goodClaims, Principal{"tm_1", "user-1", []Scope{ReadTeamApps}}},
+		"no scopes":              {goodHeader, `{"sub":"u","teamId":"t","scopes":[],"exp":1800000060}`, Principal{"t", "u", []Scope{}}},
+		"scope we do not know":   {goodHeader, `{"sub":"u","teamId":"t","scopes":["ADMIN"],"exp":1800000060}`, Principal{"t", "u", []Scope{"ADMIN"}}},
+		"an audience of theirs":  {goodHeader, `{"aud":["console"],"sub":"u","teamId":"t","scopes":[],"exp":1800000060}`, Principal{"t", "u", []Scope{}}},
+		"claims we do not know":  {goodHeader, `{"sub":"u","teamId":"t","scopes":[],"exp":1800000060,"role":{"a":[1]},"TeamID":"x"}`, Principal{"t", "u", []Scope{}}},
+		"the second before exp":  {goodHeader, `{"sub":"u","teamId":"t","scopes":[],"exp":1800000001}`, Principal{"t", "u", []Scope{}}},
+		"nbf and iat are now":    {goodHeader, `{"sub":"u","teamId":"t","scopes":[],"exp":1800000060,"nbf":1800000000,"iat":1800000000}`, Principal{"t", "u", []Scope{}}},
+		"console's clock ahead":  {goodHeader, `{"sub":"u","teamId":"t","scopes":[],"exp":1800000060,"nbf":1800000002,"iat":1800000002}`, Principal{"t", "u", []Scope{}}},
+		"console's clock behind": {goodHeader, `{"sub":"u","teamId":"t","scopes":[],"exp":1799999999}`, Principal{"t", "u", []Scope{}}},
+		"sub is an address":      {goodHeader, `{"sub":"zoë o'neil+x@example.com","teamId":"t","scopes":[],"exp":1800000060}`, Principal{"t", "zoë o'neil+x@example.com", []Scope{}}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			who, err := newTestTokens().Verify(hs256(tt.header, tt.claims))
@@ -113,8 +115,7 @@ func TestHostileTokenIsRefused(t *testing.T) {
 		"signature with spare bits":      good[:len(good)-1] + spareBits(good[len(good)-1]),
 
 		// When it is good.
-		"expired":                  claims(`{"sub":"u","teamId":"t","scopes":[],"exp":1799999999}`),
-		"expires now":              claims(`{"sub":"u","teamId":"t","scopes":[],"exp":1800000000}`),
+		"expired":                  claims(`{"sub":"u","teamId":"t","scopes":[],"exp":1799999998}`),
 		"exp missing":              claims(`{"sub":"u","teamId":"t","scopes":[]}`),
 		"exp null":                 claims(`{"sub":"u","teamId":"t","scopes":[],"exp":null}`),
 		"exp zero":                 claims(`{"sub":"u","teamId":"t","scopes":[],"exp":0}`),
@@ -124,9 +125,9 @@ func TestHostileTokenIsRefused(t *testing.T) {
 		"exp a list":               claims(`{"sub":"u","teamId":"t","scopes":[],"exp":[1800000060]}`),
 		"exp beyond any number":    claims(`{"sub":"u","teamId":"t","scopes":[],"exp":1e999}`),
 		"exp in milliseconds, EXP": claims(`{"sub":"u","teamId":"t","scopes":[],"EXP":1800000060}`),
-		"not yet valid":            with(`"nbf":1800000001`),
+		"not yet valid":            with(`"nbf":1800000003`),
 		"nbf a word":               with(`"nbf":"now"`),
-		"issued in the future":     with(`"iat":1800000001`),
+		"issued in the future":     with(`"iat":1800000003`),
 		"iat a word":               with(`"iat":"now"`),
 
 		// What it is for.
@@ -270,7 +271,7 @@ func TestTokenEndsByTheInjectedClock(t *testing.T) {
 	if _, err := tokens.Verify(token); err != nil {
 		t.Fatal(err)
 	}
-	now = now.Add(time.Minute)
+	now = now.Add(time.Minute + MaxSkew)
 	_, err := tokens.Verify(token)
 	wantUnauthorized(t, err)
 }
