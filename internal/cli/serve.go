@@ -18,8 +18,8 @@ func (c *cli) serveCommand() *cobra.Command {
 		GroupID: groupRun,
 		Short:   "Run the API server",
 		Long: `Runs the API server until SIGTERM or Ctrl-C, then drains: /health answers 503,
-requests in flight finish, and the process ends within SHUTDOWN_TIMEOUT. A second
-signal ends it at once.
+requests in flight finish within SHUTDOWN_TIMEOUT, and the process ends; eight seconds
+later where a store or the collector hangs. A second signal ends it at once.
 
 JWT_SECRET is required. Without DATABASE_URL and REDIS_URL it runs on SQLite and an
 embedded key-value store under DATA_DIR, which is good for one machine.`,

@@ -27,7 +27,7 @@ type Config struct {
 	Port            int            `env:"TELAPI_PORT" default:"3001" min:"0" max:"65535" doc:"Port of the API server. 0 picks a free one."`
 	PublicURL       string         `env:"PUBLIC_URL" kind:"url:http,https" doc:"Address under which clients reach the service; used in the URLs it hands out. Empty: derived from the request."`
 	TrustedProxies  []netip.Prefix `env:"TRUSTED_PROXIES" doc:"Comma-separated addresses or CIDR ranges whose X-Forwarded-For, X-Forwarded-Proto and X-Forwarded-Host are believed. Empty: nobody's."`
-	ShutdownTimeout time.Duration  `env:"SHUTDOWN_TIMEOUT" default:"30s" min:"1s" max:"10m" doc:"How long a drain may take before what is left is cut off."`
+	ShutdownTimeout time.Duration  `env:"SHUTDOWN_TIMEOUT" default:"30s" min:"1s" max:"10m" doc:"How long a drain may take before what is left is cut off. Whoever ends the process should wait ten seconds longer: last writes to a store and a collector that hang are given up after eight."`
 	DrainDelay      time.Duration  `env:"DRAIN_DELAY" default:"5s" dev:"0s" min:"0s" max:"5m" doc:"How long a draining instance goes on serving with /health at 503, so that a load balancer notices before connections are refused; at most half of SHUTDOWN_TIMEOUT. telapi dev does not wait unless this is set."`
 	APITLSEnabled   bool           `env:"API_TLS_ENABLED" default:"false" doc:"Serve TLS on TELAPI_PORT with the EDGE_TLS_* material: TLS 1.3, and 1.2 with AEAD suites only."`
 	EdgeTLSChain    redact.Secret  `env:"EDGE_TLS_FULLCHAIN_B64" kind:"base64pem" doc:"Certificate chain of the TLS listener, the server's own certificate first."`

@@ -229,7 +229,7 @@ func (l *loader) judgeNames() {
 			text = "no such setting; did you mean " + bare + "?"
 		}
 		if strings.HasPrefix(name, "TELAPI_SERVICE_") || strings.HasPrefix(name, "TELAPI_PORT_") {
-			text += " Kubernetes sets such names for a Service called telapi: set enableServiceLinks to false"
+			text += "; Kubernetes sets such names for a Service called telapi: set enableServiceLinks to false"
 		}
 		l.problem(name, "", "%s", text)
 	}

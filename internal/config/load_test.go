@@ -106,7 +106,7 @@ func TestAllProblemsAreReportedAtOnce(t *testing.T) {
 		"API_TLS_ENABLED=true":                                       `EDGE_TLS_FULLCHAIN_B64: is not set, and API_TLS_ENABLED=true needs it`,
 		"TELAPI_PROT=1":                                              `TELAPI_PROT: no such setting; TELAPI_PORT is the only one of this prefix`,
 		"TELAPI_JWT_SECRET=hunter2":                                  `TELAPI_JWT_SECRET: no such setting; did you mean JWT_SECRET?`,
-		"TELAPI_SERVICE_HOST=10.0.0.1":                               `set enableServiceLinks to false`,
+		"TELAPI_SERVICE_HOST=10.0.0.1":                               `of this prefix; Kubernetes sets such names for a Service called telapi: set enableServiceLinks to false`,
 		"TELAPI_QUITE_SOMETHING_ELSE=1":                              `TELAPI_QUITE_SOMETHING_ELSE: no such setting`,
 	}
 	var environ []string

@@ -58,7 +58,7 @@ func StartEmbedded(dataDir string, log *slog.Logger) (*Embedded, error) {
 		return nil, fmt.Errorf("make the data folder: %w", err)
 	}
 	if _, err := Join(dataDir); err == nil {
-		return nil, fmt.Errorf("another server is running on %s", dataDir)
+		return nil, fmt.Errorf("another server is running on %s: stop it, or give this one a DATA_DIR of its own, or set REDIS_URL so that several can work together", dataDir)
 	}
 	engine := miniredis.NewMiniRedis()
 	password := rand.Text()

@@ -48,7 +48,7 @@ func TestCommandLineJoinsTheRunningServersEngine(t *testing.T) {
 	if value, ok, err := server.Limits(t.Context()); !ok || err != nil {
 		t.Errorf("the server reads %q, %v", value, err)
 	}
-	if _, err := StartEmbedded(dir, j.logger()); err == nil || !strings.Contains(err.Error(), "another server is running") {
+	if _, err := StartEmbedded(dir, j.logger()); err == nil || !strings.Contains(err.Error(), "another server is running on "+dir+": stop it") {
 		t.Errorf("a second engine: %v", err)
 	}
 
