@@ -17,7 +17,7 @@ local state, number, deadline = item[1], tonumber(item[2]), tonumber(item[4])
 if state == 'cancelled' then return 'cancelled' end
 if channel.state == 'ended' then return 'ended' end
 queue()
-if state == 'routed' or state == 'awaiting' and now >= deadline or state == 'parked' and number < head then return 'no_item' end
+if state == 'routed' or state == 'awaiting' and now >= deadline or number > 0 and number < head then return 'no_item' end
 
 item[1] = 'cancelled'
 redis.call('HSET', WORK, digest, table.concat(item, ' '))

@@ -348,6 +348,29 @@ func timeouts(t *testing.T, opts Options) {
 			t.Errorf("the runtime sees %s", got)
 		}
 	})
+	t.Run("for good, though the store's clock goes back", func(t *testing.T) {
+		d := newDesk(t, opts, nil)
+		brief := d.await(callruntime.AwaitOptions{TTL: briefly, WorkItemID: "brief"})
+		d.over(brief)
+		d.raw(func(ctx context.Context, client rueidis.Client) error { // as if its time were still to come
+			work, digest := wire.ChannelKeys(d.id)[5], d.delivery(brief, "").Digest
+			later := fmt.Sprintf("awaiting 1 bot %d brief   ", brief.ExpiresAt.Add(time.Hour).UnixMilli())
+			return client.Do(ctx, client.B().Hset().Key(work).FieldValue().FieldValue(digest, later).Build()).Error()
+		})
+		d.expect(brief, "late", callback.Invalid)
+		if v, err := d.callbacks.Peek(t.Context(), d.delivery(brief, "").Credential); v != callback.Invalid || err != nil {
+			t.Errorf("peek: %s, %v", v, err)
+		}
+		if err := d.Cancel(t.Context(), brief.ID); !errors.Is(err, callruntime.ErrNoWorkItem) {
+			t.Errorf("cancel: %v", err)
+		}
+		d.expect(d.await(callruntime.AwaitOptions{}), "next", callback.Routed)
+		if got := d.story(); got != "timeout:brief next" {
+			t.Errorf("the runtime sees %s", got)
+		}
+		d.nothingParked()
+		d.waiting(false, false, false)
+	})
 }
 
 func cancellations(t *testing.T, opts Options) {

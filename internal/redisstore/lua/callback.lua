@@ -39,9 +39,10 @@ if now >= deadline + (state ~= 'awaiting' and RETENTION or 0) then return { 'inv
 if channel.state == 'ended' then return { 'ended' } end
 if state == 'cancelled' then return { 'cancelled' } end
 if answered then return { of == body and 'duplicate' or 'consumed', receipt } end
+queue()
+if not ownTurn and number < head then return { 'invalid' } end -- it was given up, and then the clock went back
 if callback == '' then return { 'good' } end
 if channel.epoch ~= ARGV[7] then return { 'stale' } end
-queue()
 local turn = ownTurn or number == head
 if backlog(turn and 0 or parked) >= 1 then return { 'backpressure' } end
 
