@@ -18,10 +18,11 @@ import (
 )
 
 // Bounds that the interface leaves open, against bodies that are small on the
-// wire and huge on the stream, where every message repeats who speaks.
+// wire and huge on the stream, where every message repeats who speaks and when.
 const (
-	MaxMessages = 500
-	maxRepeated = 4 << 20
+	MaxMessages  = 500
+	maxRepeated  = 4 << 20
+	maxTimestamp = 64
 )
 
 // Body is a bot's checked callback body.
@@ -104,9 +105,10 @@ func (b *Body) check(channelID string, issues *fault.Issues) {
 }
 
 // rfc3339 is stricter than package time, which takes an hour of one digit, a
-// comma before the fraction and offsets of more than a day.
+// comma before the fraction, a fraction of any length and offsets of more than a
+// day.
 func rfc3339(s string) bool {
-	if _, err := time.Parse(time.RFC3339, s); err != nil || s[13] != ':' || strings.Contains(s, ",") {
+	if _, err := time.Parse(time.RFC3339, s); err != nil || len(s) > maxTimestamp || s[13] != ':' || strings.Contains(s, ",") {
 		return false
 	}
 	zone := s[len(s)-5:] // hh:mm of the offset, unless the last letter is a Z

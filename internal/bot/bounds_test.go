@@ -172,6 +172,10 @@ func TestTimestampsNeedATimeZone(t *testing.T) {
 		"2026-11-15":                      false,
 		"":                                false,
 		"Sun, 15 Nov 2026 09:30:00 +0000": false,
+
+		// of 64 and 65 characters
+		"2026-11-15T09:30:00." + strings.Repeat("1", 43) + "Z": true,
+		"2026-11-15T09:30:00." + strings.Repeat("1", 44) + "Z": false,
 	} {
 		body := fmt.Appendf(nil, `{"conversation":{"identifier":{"id":"c"}},"messages":{"timestamp":%q}}`, stamp)
 		if _, err := Parse(body, "c"); (err == nil) != good {
