@@ -1,6 +1,7 @@
 package httpapi
 
 import (
+	"context"
 	"errors"
 	"io"
 	"mime"
@@ -21,8 +22,17 @@ func withBody(limit int64, handle bodyHandler) handler {
 		if err != nil {
 			return err
 		}
+		r, end := begin(w, r)
+		defer end()
 		return handle(w, r, who, body)
 	}
+}
+
+// begin gives the work on a body its whole time: what the client took to send it
+// was none of ours.
+func begin(w http.ResponseWriter, r *http.Request) (begun *http.Request, end func()) {
+	bounded := newWork(w.(*exchange).whole)
+	return r.WithContext(bounded), bounded.end
 }
 
 // foreseen is the longest declared length that is made room for at once: who
@@ -45,7 +55,7 @@ func readBody(w http.ResponseWriter, r *http.Request, limit int64) ([]byte, erro
 		return body, nil
 	case errors.As(err, &over):
 		return nil, tooLarge(limit)
-	case r.Context().Err() != nil:
+	case errors.Is(r.Context().Err(), context.Canceled):
 		return nil, r.Context().Err()
 	default:
 		return nil, fault.New(fault.MalformedJSON, "The body broke off before its end.").Because(err)

@@ -21,7 +21,7 @@ const (
 // quota, handler. The first that refuses ends it.
 func (s *Server) serve(x *exchange, r *http.Request, rt *Route) {
 	x.route = rt
-	bounded := &work{Context: x.whole, deadline: time.Now().Add(handlerTimeout)}
+	bounded := newWork(x.whole)
 	defer bounded.end()
 	if err := s.admitAndHandle(x, r.WithContext(bounded), rt); err != nil {
 		s.refuse(x, err)

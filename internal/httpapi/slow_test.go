@@ -3,6 +3,7 @@ package httpapi
 import (
 	"bufio"
 	"errors"
+	"fmt"
 	"io"
 	"net"
 	"net/http"
@@ -106,6 +107,41 @@ func TestClientsThatHoldAConnectionAreCutOff(t *testing.T) {
 				_ = conn.Close()
 				client.Wait()
 			})
+		})
+	}
+}
+
+func TestBodyThatComesSlowlyLeavesTheTimeToHandleIt(t *testing.T) {
+	for name, c := range map[string]struct {
+		end  error
+		want string
+	}{
+		"comes to its end": {nil, "200 []"},
+		"breaks off":       {io.ErrUnexpectedEOF, "400 "},
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			s, _ := surface(nil)
+			s.mux = s.register([]Route{{"POST", "/try", public, "", "", always, withBody(maxBody, func(w http.ResponseWriter, r *http.Request, _ auth.Principal, body []byte) error {
+				until, _ := r.Context().Deadline()
+				if left := time.Until(until); r.Context().Err() != nil || left != handlerTimeout {
+					t.Errorf("%s are left, %v", left, r.Context().Err())
+				}
+				writeBytes(w, http.StatusOK, "application/json", body)
+				return nil
+			})}})
+			body, pen := io.Pipe()
+			go func() {
+				_, _ = io.WriteString(pen, "[")
+				time.Sleep(2 * handlerTimeout)
+				_, _ = io.WriteString(pen, "]")
+				_ = pen.CloseWithError(c.end)
+			}()
+			r, w := httptest.NewRequest("POST", "/try", body), httptest.NewRecorder()
+			r.Header.Set("Content-Type", "application/json")
+			s.ServeHTTP(w, r)
+			if got := fmt.Sprint(w.Code, " ", w.Body); !strings.HasPrefix(got, c.want) {
+				t.Errorf("one that %s is answered %s", name, got)
+			}
 		})
 	}
 }

@@ -24,6 +24,8 @@ func (s *Server) webhook(kind callback.Kind) handler {
 	return func(w http.ResponseWriter, r *http.Request, _ auth.Principal) error {
 		x, received := w.(*exchange), s.deps.Now()
 		body, unread := readBody(w, r, limit)
+		r, end := begin(w, r)
+		defer end()
 		request := callback.Request{
 			Credential: callback.Credential{
 				ChannelID: r.PathValue("channelId"), Kind: kind, WorkItemID: r.PathValue("workItemId"), Digest: digest(callbackToken(r, kind)),

@@ -19,6 +19,10 @@ type work struct {
 	stop  context.CancelFunc
 }
 
+func newWork(request context.Context) *work {
+	return &work{Context: request, deadline: time.Now().Add(handlerTimeout)}
+}
+
 // Deadline implements context.Context.
 func (w *work) Deadline() (time.Time, bool) { return w.deadline, true }
 

@@ -21,7 +21,7 @@ func TestWorkEndsInTimeWhetherSomebodyWaitsOrNot(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				request, leave := context.WithCancel(context.WithValue(t.Context(), key{}, name))
 				defer leave()
-				w := &work{Context: request, deadline: time.Now().Add(handlerTimeout)}
+				w := newWork(request)
 				defer w.end()
 				if w.Err() != nil {
 					t.Errorf("%s: ended at once: %v", name, w.Err())
@@ -44,7 +44,7 @@ func TestWorkEndsInTimeWhetherSomebodyWaitsOrNot(t *testing.T) {
 }
 
 func TestWorkThatIsDoneEndsForThoseWhoWait(t *testing.T) {
-	w := &work{Context: t.Context(), deadline: time.Now().Add(handlerTimeout)}
+	w := newWork(t.Context())
 	child, cancel := context.WithCancel(w)
 	defer cancel()
 	w.end()
