@@ -181,17 +181,17 @@ func TestChecksComeInTheirOrder(t *testing.T) {
 }
 
 func TestReusedTokensLearnWhatBecameOfTheFirstAnswer(t *testing.T) {
-	for verdict, want := range map[Verdict]string{
-		Duplicate: `{"duplicate":true,"receipt":{"callbackId":"cb_first"}}`,
-		Consumed:  `{"duplicate":false}`,
-		Cancelled: `{"duplicate":false,"state":"cancelled"}`,
+	for verdict, want := range map[Verdict]struct{ details, does string }{
+		Duplicate: {`{"duplicate":true,"receipt":{"callbackId":"cb_first"}}`, "Nothing is left to do."},
+		Consumed:  {`{"duplicate":false}`, "Drop this one."},
+		Cancelled: {`{"duplicate":false,"state":"cancelled"}`, "Drop the result."},
 	} {
 		m := &memory{channel: Channel{Epoch: "e1"}, deliver: []any{verdict}, receipt: []byte(`{"callbackId":"cb_first"}`)}
 		s := newTestService(t, m)
 		_, err := s.Accept(t.Context(), request(Bot, hello))
 		details, _ := json.Marshal(fault.From(err).Details)
-		if string(details) != want {
-			t.Errorf("%s: details %s, want %s", verdict, details, want)
+		if string(details) != want.details || !strings.HasSuffix(fault.From(err).Message, want.does) {
+			t.Errorf("%s: %v with details %s, want %s", verdict, err, details, want)
 		}
 	}
 }

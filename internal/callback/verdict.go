@@ -15,7 +15,8 @@ import (
 var (
 	errInvalid  = fault.New(fault.CallbackToken, "This callback token is missing, unknown, over its time or not for this conversation and work item. Send the one that came with the work, raw, in the header token.")
 	errEnded    = fault.New(fault.ConversationEnded, "The conversation has ended. Drop the result.")
-	errConsumed = fault.New(fault.CallbackConsumed, "This work item was answered before. Do not send another result for it.")
+	errRepeated = fault.New(fault.CallbackConsumed, "This very result was taken before, as the receipt in details says. Nothing is left to do.")
+	errConsumed = fault.New(fault.CallbackConsumed, "This work item was answered before, with another result. Drop this one.")
 	errRecalled = fault.New(fault.CallbackConsumed, "This work item was cancelled. Drop the result.")
 	errBacklog  = fault.New(fault.ServiceUnavailable, "The conversation is too far behind to take more. Try again in a moment.").After(2 * time.Second)
 
@@ -43,7 +44,7 @@ func judge(o Outcome) (status string, err error) {
 	case Consumed:
 		return "", errConsumed.With(reuse{})
 	case Duplicate:
-		return "", errConsumed.With(reuse{Duplicate: true, Receipt: o.Receipt})
+		return "", errRepeated.With(reuse{Duplicate: true, Receipt: o.Receipt})
 	case Cancelled:
 		return "", errRecalled.With(reuse{State: string(Cancelled)})
 	case Backpressure:

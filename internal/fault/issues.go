@@ -108,7 +108,8 @@ func (is *Issues) Err() error {
 	case 0:
 		return nil
 	case 1:
-		return New(Validation, "%s: %s", is.list[0].Path, is.list[0].Message).With(is.list)
+		// Of the body as a whole the path is empty.
+		return New(Validation, "%s", strings.TrimPrefix(is.list[0].Path+": "+is.list[0].Message, ": ")).With(is.list)
 	default:
 		return New(Validation, "The request has %d issues; details lists them.", n).With(is.list)
 	}

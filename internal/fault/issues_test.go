@@ -25,6 +25,14 @@ func TestSingleIssueIsTheMessage(t *testing.T) {
 	}
 }
 
+func TestIssueOfTheWholeBodyHasNoPlaceToName(t *testing.T) {
+	var issues Issues
+	issues.Add("", IssueType, "This must be an object.")
+	if e := From(issues.Err()); e.Message != "This must be an object." {
+		t.Errorf("message %q", e.Message)
+	}
+}
+
 func TestAllIssuesAreListedAtOnce(t *testing.T) {
 	var issues Issues
 	issues.Add("/a", IssueRequired, "a is missing.")

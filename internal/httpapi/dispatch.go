@@ -55,7 +55,11 @@ func (s *Server) methods(routes map[string]*Route) http.HandlerFunc {
 }
 
 func (s *Server) notFound(w http.ResponseWriter, _ *http.Request) {
-	s.refuse(w.(*exchange), fault.New(fault.NotFound, "There is nothing at this path; GET /openapi.yaml tells what there is."))
+	hint := "GET /openapi.yaml tells what there is"
+	if !s.deps.APIAccess {
+		hint = "this deployment takes callbacks under " + webhooks + " alone"
+	}
+	s.refuse(w.(*exchange), fault.New(fault.NotFound, "There is nothing at this path; %s.", hint))
 }
 
 // route sends a request into the mux, except those that the mux would answer

@@ -44,12 +44,12 @@ func Decode(data []byte, v any, base string, issues *fault.Issues) error {
 func problem(err error) string {
 	var syntax *jsontext.SyntacticError
 	switch {
-	case errors.Is(err, jsontext.ErrDuplicateName):
-		return "an object has the same name twice"
-	case errors.As(err, &syntax):
-		return fmt.Sprintf("it breaks at byte %d", syntax.ByteOffset)
-	default:
+	case !errors.As(err, &syntax):
 		return "it breaks off"
+	case errors.Is(err, jsontext.ErrDuplicateName):
+		return fmt.Sprintf("an object has the same name twice, at byte %d", syntax.ByteOffset)
+	default:
+		return fmt.Sprintf("it breaks at byte %d", syntax.ByteOffset)
 	}
 }
 

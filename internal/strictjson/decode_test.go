@@ -107,8 +107,12 @@ func TestBytesThatAreNotOneValueAreMalformed(t *testing.T) {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
-	var list []any
+	var o order
 	var issues fault.Issues
+	if err := Decode([]byte(`{"zzz":1,"zzz":2}`), &o, "", &issues); err == nil || !strings.Contains(err.Error(), "the same name twice, at byte 9.") {
+		t.Errorf("a name that is there twice: %v", err)
+	}
+	var list []any
 	deepest := strings.Repeat("[", 128) + `"[[["` + strings.Repeat("]", 128)
 	if err := Decode([]byte(deepest), &list, "", &issues); err != nil {
 		t.Errorf("128 levels: %v", err)

@@ -50,6 +50,9 @@ func TestSurfaceByFeatureFlag(t *testing.T) {
 						t.Errorf("%s %s: got %d %s, want %d", row.method, row.path, resp.StatusCode, body, want)
 					}
 				}
+				if _, body := call(t, i, "POST", "/api/v1/webhooks/mail/ch"); strings.Contains(body, "/openapi.yaml") != apiAccess {
+					t.Errorf("whoever goes astray is sent where there is nothing: %s", body)
+				}
 				if want := map[bool]int{true: len(surface), false: 5}[apiAccess]; len(i.App.Routes()) != want {
 					t.Errorf("%d routes are registered, want %d", len(i.App.Routes()), want)
 				}
