@@ -15,10 +15,10 @@ import (
 // bodyHandler is a handler of a route that takes a JSON body.
 type bodyHandler func(w http.ResponseWriter, r *http.Request, who auth.Principal, body []byte) error
 
-// withBody reads a JSON body of at most limit bytes for a handler.
-func withBody(limit int64, handle bodyHandler) handler {
+// withBody reads a JSON body for a handler, a small one.
+func withBody(handle bodyHandler) handler {
 	return func(w http.ResponseWriter, r *http.Request, who auth.Principal) error {
-		body, err := readBody(w, r, limit)
+		body, err := readBody(w, r, maxBody)
 		if err != nil {
 			return err
 		}

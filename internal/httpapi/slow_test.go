@@ -42,7 +42,7 @@ func serveOn(t *testing.T) (client net.Conn, ended <-chan time.Duration) {
 			writeBytes(w, http.StatusOK, "text/plain", make([]byte, 1<<20))
 			return nil
 		}},
-		{"POST", "/try", public, "", "", always, withBody(maxBody, func(http.ResponseWriter, *http.Request, auth.Principal, []byte) error {
+		{"POST", "/try", public, "", "", always, withBody(func(http.ResponseWriter, *http.Request, auth.Principal, []byte) error {
 			t.Error("a body that never came was handled")
 			return nil
 		})},
@@ -121,7 +121,7 @@ func TestBodyThatComesSlowlyLeavesTheTimeToHandleIt(t *testing.T) {
 	} {
 		synctest.Test(t, func(t *testing.T) {
 			s, _ := surface(nil)
-			s.mux = s.register([]Route{{"POST", "/try", public, "", "", always, withBody(maxBody, func(w http.ResponseWriter, r *http.Request, _ auth.Principal, body []byte) error {
+			s.mux = s.register([]Route{{"POST", "/try", public, "", "", always, withBody(func(w http.ResponseWriter, r *http.Request, _ auth.Principal, body []byte) error {
 				until, _ := r.Context().Deadline()
 				if left := time.Until(until); r.Context().Err() != nil || left != handlerTimeout {
 					t.Errorf("%s are left, %v", left, r.Context().Err())
