@@ -32,16 +32,16 @@ func (c *cli) endpointCommand() *cobra.Command {
 // endpointFlags adds what create and update share. The returned function reads
 // what they name and returns the change they ask for; a flag that was not given
 // changes nothing.
-func (c *cli) endpointFlags(cmd *cobra.Command) func() (func(*endpoint.Endpoint), error) {
+func (c *cli) endpointFlags(cmd *cobra.Command) func(context.Context) (func(*endpoint.Endpoint), error) {
 	f := cmd.Flags()
 	name := f.String("name", "", "its name")
 	modes := f.StringArray("mode", nil, "webrtc, audio or chat (repeatable)")
 	origins := f.StringArray("origin", nil, "a web origin that may open its sockets, such as https://shop.example (repeatable)")
 	profileFile := f.String("profile", "", "JSON file with its gatewayProfile")
-	return func() (_ func(*endpoint.Endpoint), err error) {
+	return func(ctx context.Context) (_ func(*endpoint.Endpoint), err error) {
 		var profile wire.GatewayProfile
 		if f.Changed("profile") {
-			profile, err = c.readProfile(*profileFile)
+			profile, err = c.readProfile(ctx, *profileFile)
 		}
 		return func(e *endpoint.Endpoint) {
 			if f.Changed("name") {
@@ -60,8 +60,8 @@ func (c *cli) endpointFlags(cmd *cobra.Command) func() (func(*endpoint.Endpoint)
 	}
 }
 
-func (c *cli) readProfile(file string) (profile wire.GatewayProfile, err error) {
-	raw, err := c.read(file)
+func (c *cli) readProfile(ctx context.Context, file string) (profile wire.GatewayProfile, err error) {
+	raw, err := c.read(ctx, file)
 	if err != nil {
 		return profile, fmt.Errorf("read profile: %w", err)
 	}
@@ -78,7 +78,7 @@ func (c *cli) endpointCreateCommand() *cobra.Command {
 	teamID := cmd.Flags().String("team", "", "the team's id")
 	needs(cmd, "team", "name", "mode")
 	cmd.RunE = c.answer(func(ctx context.Context, o *app.Office, _ []string) (any, error) {
-		apply, err := read()
+		apply, err := read(ctx)
 		if err != nil {
 			return nil, err
 		}
@@ -98,7 +98,7 @@ func (c *cli) endpointUpdateCommand() *cobra.Command {
 	read := c.endpointFlags(cmd)
 	enabled := cmd.Flags().Bool("enabled", true, "whether sessions may be opened on it")
 	cmd.RunE = c.answer(func(ctx context.Context, o *app.Office, args []string) (any, error) {
-		apply, err := read()
+		apply, err := read(ctx)
 		if err != nil {
 			return nil, err
 		}

@@ -102,7 +102,7 @@ server. COMMANDS_DISABLED and TRANSFER_ALLOWED_TARGETS hold as they would there.
 	profileFile := cmd.Flags().String("profile", "", "JSON file with the gatewayProfile; without it nothing is permitted")
 	kind := cmd.Flags().String("kind", string(callback.Bot), "whose body it is: "+kinds)
 	channelID := cmd.Flags().String("channel", "", "the channel it would be posted for; by default the one it names")
-	cmd.RunE = c.tool(func(_ context.Context, args []string) error {
+	cmd.RunE = c.tool(func(ctx context.Context, args []string) error {
 		if err := c.checkKind(*kind); err != nil {
 			return err
 		}
@@ -112,11 +112,11 @@ server. COMMANDS_DISABLED and TRANSFER_ALLOWED_TARGETS hold as they would there.
 		}
 		var profile wire.GatewayProfile
 		if *profileFile != "" {
-			if profile, err = c.readProfile(*profileFile); err != nil {
+			if profile, err = c.readProfile(ctx, *profileFile); err != nil {
 				return err
 			}
 		}
-		body, err := c.read(args[0])
+		body, err := c.read(ctx, args[0])
 		if err != nil {
 			return err
 		}

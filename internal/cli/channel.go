@@ -60,7 +60,7 @@ func (c *cli) channelOpenCommand() *cobra.Command {
 			err = errors.New("the endpoint is another team's")
 		}
 		if err == nil && *profileFile != "" {
-			e.Profile, err = c.readProfile(*profileFile)
+			e.Profile, err = c.readProfile(ctx, *profileFile)
 		}
 		if err != nil {
 			return err

@@ -166,10 +166,23 @@ func (c *cli) tool(body func(ctx context.Context, args []string) error) runE {
 	})
 }
 
-// read takes - for standard input.
-func (c *cli) read(name string) ([]byte, error) {
-	if name == "-" {
-		return io.ReadAll(c.In)
+// read takes - for standard input, which may be a terminal: it is given up, and
+// left to itself, when ctx is done.
+func (c *cli) read(ctx context.Context, name string) ([]byte, error) {
+	if name != "-" {
+		return os.ReadFile(name)
 	}
-	return os.ReadFile(name)
+	var content []byte
+	read := make(chan error, 1)
+	go func() {
+		var err error
+		content, err = io.ReadAll(c.In)
+		read <- err
+	}()
+	select {
+	case err := <-read:
+		return content, err
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	}
 }

@@ -61,7 +61,7 @@ server, with a key that has the scope CREATE_SPEECH.`,
 				order[name] = *value
 			}
 		}
-		sentences, err := c.readSentences(args[0], order)
+		sentences, err := c.readSentences(ctx, args[0], order)
 		if err != nil {
 			return err
 		}
@@ -81,8 +81,8 @@ type sentence struct {
 }
 
 // readSentences takes what a line does not say from order.
-func (c *cli) readSentences(name string, order map[string]any) (list []sentence, err error) {
-	content, err := c.read(name)
+func (c *cli) readSentences(ctx context.Context, name string, order map[string]any) (list []sentence, err error) {
+	content, err := c.read(ctx, name)
 	if err != nil {
 		return nil, fmt.Errorf("read sentences: %w", err)
 	}
