@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"os/exec"
+	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -110,7 +111,7 @@ func (c *cli) welcome(ctx context.Context, a *app.App, cfg config.Config, noDemo
   Try        curl -H 'X-API-Key: %s' %s/api/v1/endpoints
   Then       %s --help
 
-`, a.URL(), d.Key.Reveal(), d.TeamID, d.EndpointID, cfg.MediaCacheURL, d.Key.Reveal(), a.URL(), c.again(cfg))
+`, a.URL(), d.Key.Reveal(), d.TeamID, d.EndpointID, cfg.MediaCacheURL, d.Key.Reveal(), a.URL(), c.again(cfg, a.URL()))
 		if !noDemo {
 			_, _ = fmt.Fprintln(w, "  Open a session and say to the bot:")
 			for _, p := range demo.Phrases() {
@@ -122,12 +123,17 @@ func (c *cli) welcome(ctx context.Context, a *app.App, cfg config.Config, noDemo
 	})
 }
 
-// again is how this program is called from another terminal, on the same data.
-func (c *cli) again(cfg config.Config) string {
-	if cfg.IsSet("DATA_DIR") {
-		return "DATA_DIR=" + cfg.DataDir + " " + c.Program
+// again is how this program is called from another terminal, for the same data
+// and the server at url.
+func (c *cli) again(cfg config.Config, url string) string {
+	call := c.Program
+	if cfg.IsSet("TELAPI_PORT") {
+		call = "TELAPI_PORT=" + url[strings.LastIndex(url, ":")+1:] + " " + call
 	}
-	return c.Program
+	if cfg.IsSet("DATA_DIR") {
+		call = "DATA_DIR='" + strings.ReplaceAll(cfg.DataDir, "'", `'\''`) + "' " + call
+	}
+	return call
 }
 
 // beside runs a media service next to the API server of telapi dev and points

@@ -146,9 +146,10 @@ func inWords(name string) string {
 }
 
 // printable takes out what would steer a terminal: names are chosen by others.
+// What joins letters and emoji, or keeps letters apart, stays.
 func printable(text string) string {
 	return strings.Map(func(r rune) rune {
-		if unicode.IsPrint(r) {
+		if unicode.IsPrint(r) || unicode.Is(unicode.Join_Control, r) {
 			return r
 		}
 		return utf8.RuneError

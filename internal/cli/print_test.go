@@ -39,6 +39,8 @@ func TestPeopleReadResultsInWords(t *testing.T) {
 			"origins      x,y\n" +
 			"created at   2026-11-15T10:11:37Z\n" +
 			"name         steers�[31m�the terminal\n"},
+		"what is joined": {thing{ID: "👩\u200d👧 می\u200cخواهم \u202eback"}, "id           👩\u200d👧 می\u200cخواهم �back\n" +
+			"daily quota  0\norigins      none\ncreated at   0001-01-01T00:00:00Z\nname         \n"},
 		"what is not set": {things[1], "id           b\ndaily quota  7\norigins      none\ncreated at   0001-01-01T00:00:00Z\nname         \n"},
 		"a table":         {tableOf(things, itself, "id", "dailyQuota", "origins"), "ID  DAILY QUOTA  ORIGINS\na   50000        x,y\nb   7            none\n"},
 		"an empty table":  {tableOf([]thing(nil), itself, "id"), "none\n"},

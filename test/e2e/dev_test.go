@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"net"
 	"os/exec"
+	"path/filepath"
 	"strings"
 	"syscall"
 	"testing"
@@ -15,7 +16,7 @@ import (
 
 // The newcomer's minute: one command, a URL, a key, and a curl line that works.
 func TestDevPrintsACurlLineThatWorks(t *testing.T) {
-	env := boot.Env{"TELAPI_PORT": "0", "DATA_DIR": t.TempDir()}
+	env := boot.Env{"TELAPI_PORT": "0", "DATA_DIR": filepath.Join(t.TempDir(), "it's mine")}
 	p := boot.StartProcess(t, env, "dev")
 	url := strings.Fields(p.Line(t, "API "))[1]
 	key := strings.Fields(p.Line(t, "Demo key "))[2]
@@ -26,6 +27,11 @@ func TestDevPrintsACurlLineThatWorks(t *testing.T) {
 	}
 	out, err := exec.Command("sh", "-c", strings.TrimSpace(line)+" --silent --show-error --fail").CombinedOutput()
 	if err != nil || !strings.Contains(string(out), "Demo endpoint") {
+		t.Errorf("%s\n%v\n%s", line, err, out)
+	}
+	_, line, _ = strings.Cut(p.Line(t, "Then "), "Then")
+	out, err = exec.Command("sh", "-c", strings.Replace(line, "--help", "health", 1)).CombinedOutput()
+	if err != nil || !strings.Contains(string(out), `"version"`) {
 		t.Errorf("%s\n%v\n%s", line, err, out)
 	}
 	boot.Eventually(t, 10*time.Second, "the API server reaches the media service", func() bool {
