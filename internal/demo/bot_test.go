@@ -99,3 +99,10 @@ func TestBotPostsToTheAPIAloneAndAgainWhenItIsNotKnownToHaveArrived(t *testing.T
 	stop()
 	<-ended
 }
+
+func TestBotRepeatsWhatWasSaidLetterByLetter(t *testing.T) {
+	const said = "👩\u200d👧 \"שלום\" \\o/"
+	if got := smallTalk(said, said); !strings.HasPrefix(got, `You said "`+said+`".`) {
+		t.Error(got)
+	}
+}

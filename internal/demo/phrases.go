@@ -1,7 +1,6 @@
 package demo
 
 import (
-	"fmt"
 	"strings"
 	"time"
 )
@@ -102,7 +101,7 @@ func smallTalk(said, text string) string {
 			return t.reply
 		}
 	}
-	return fmt.Sprintf("You said %q. Say help to hear what else I understand.", text)
+	return `You said "` + text + `". Say help to hear what else I understand.`
 }
 
 type object map[string]any
