@@ -100,11 +100,14 @@ export class Api {
   }
 
   private async ask(method: string, path: string, body?: unknown, signal?: AbortSignal): Promise<Response> {
-    const answer = await fetch(path, {
+    const request = fetch(path, {
       method,
       headers: { "X-API-Key": this.key, ...(body ? { "Content-Type": "application/json" } : {}) },
       ...(body ? { body: JSON.stringify(body) } : {}),
       ...(signal ? { signal } : {}),
+    });
+    const answer = await request.catch((cause: unknown) => {
+      throw new TelapiError("UNREACHABLE", "The service could not be reached.", { cause });
     });
     if (!answer.ok) throw await refusal(answer);
     return answer;

@@ -73,8 +73,8 @@ export class Chat {
     for (const [label, confirmed, done] of [["Confirm", true, "Confirmed"], ["Decline", false, "Declined"]] as const) {
       const button = make("button", { type: "button" }, label);
       button.onclick = () => {
-        void this.session!.send("action_result", { name: "confirm", confirmed });
         item.textContent = `${done}: ${type}.`;
+        this.session!.send("action_result", { name: "confirm", confirmed }).catch((error: TelapiError) => (item.textContent = `Not answered: ${error.message}`));
       };
       item.append(button);
     }
@@ -82,7 +82,7 @@ export class Chat {
   }
 
   private add(who: string, text: string, state: string): HTMLElement {
-    const item = make("li", { class: who, "data-state": state }, make("b", {}, who), make("p", {}, text), make("small", {}, state));
+    const item = make("li", { class: who, "data-state": state }, make("b", {}, who), make("p", { dir: "auto" }, text), make("small", {}, state));
     this.append(item);
     return item;
   }

@@ -7,12 +7,21 @@ export function chooseTheme(): void {
     document.documentElement.style.colorScheme = theme.value;
     window.dispatchEvent(new Event("themechange"));
   };
-  theme.value = localStorage.getItem("theme") ?? "light dark";
+  theme.value = remembered(() => localStorage.getItem("theme")) ?? "light dark";
   theme.onchange = () => {
-    localStorage.setItem("theme", theme.value);
+    remembered(() => localStorage.setItem("theme", theme.value));
     apply();
   };
   apply();
+}
+
+/** What the browser remembers, unless its owner forbade it to. */
+function remembered<Value>(use: () => Value): Value | undefined {
+  try {
+    return use();
+  } catch {
+    return undefined;
+  }
 }
 
 /** Where the page is narrow, one column at a time is shown. */

@@ -253,6 +253,66 @@ test("the timeline can be paused and cleared", async () => {
   expect(await it.page.locator("#timeline li").count()).toBe(0);
 });
 
+test("a browser that may remember nothing shows the page all the same", async () => {
+  await using it = await visit();
+  await it.page.addInitScript(() =>
+    Object.defineProperty(window, "localStorage", { get: () => { throw new DOMException("Access is denied.", "SecurityError"); } }));
+  await it.page.reload();
+  await it.begin();
+  await it.page.getByRole("combobox", { name: "Theme" }).selectOption("dark");
+  expect(await it.page.evaluate(() => document.documentElement.style.colorScheme)).toBe("dark");
+});
+
+test("a service that is away is said to be", async () => {
+  await using it = await visit();
+  await it.page.route(/\/sessions\/token/, (route) => route.abort());
+  await it.connect();
+  await it.page.getByRole("alert").filter({ hasText: "The service could not be reached." }).waitFor();
+  expect(it.complaints.splice(0).every((text) => text.includes("ERR_FAILED"))).toBe(true);
+});
+
+test("a question that is answered too late is not shown as answered", async () => {
+  await using it = await visit();
+  await it.begin();
+  await service.send(await it.sessionId(), "action", { name: "confirm", command: { type: "hangup" } });
+  await it.said("Do you agree to a hangup?").waitFor();
+  await it.click("Disconnect");
+  await it.state("Ended");
+  await it.click("Confirm");
+  await it.said("Not answered: The session").waitFor();
+});
+
+test("what is written from right to left is read from right to left", async () => {
+  await using it = await visit();
+  await it.begin();
+  await it.say("שלום!");
+  const direction = (text: string) => it.said(text).first().locator("p").evaluate((p) => getComputedStyle(p).direction);
+  expect([await direction("שלום!"), await direction("Hello")]).toEqual(["rtl", "ltr"]);
+});
+
+test.each([320, 375])("nothing covers anything else %i pixels wide", async (width) => {
+  await using it = await visit({ viewport: { width, height: 640 } });
+  const crowded = (bar: string) =>
+    it.page.locator(bar).evaluate((element) => {
+      const parts = [...element.children].map((part) => part as HTMLElement).filter((part) => part.offsetWidth && getComputedStyle(part).position === "static");
+      const [boxes, edge] = [parts.map((part) => part.getBoundingClientRect()), element.getBoundingClientRect().right];
+      return parts.filter((part, at) => part.scrollWidth > part.clientWidth || boxes[at]!.right > edge || boxes.some((box, other) => other > at && box.left < boxes[at]!.right && box.top < boxes[at]!.bottom && box.bottom > boxes[at]!.top)).map(({ outerHTML }) => outerHTML);
+    });
+  await it.begin();
+  await it.page.context().setOffline(true);
+  await it.click("Cut the line");
+  await it.click("Come back");
+  await it.state("No network, waiting for it");
+  await it.keep(`playground-${width}-offline`);
+  expect(await crowded("header")).toEqual([]);
+  await it.click("Timeline");
+  await it.happened("service to runtime: session").first().waitFor();
+  expect(await crowded("[data-column=watch] > .bar")).toEqual([]);
+  expect(await it.page.locator("#timeline").evaluate((list) => list.scrollWidth <= list.clientWidth)).toBe(true);
+  await it.keep(`playground-${width}-timeline`);
+  it.complaints.splice(0); // of the network that is gone
+});
+
 const axe = readFileSync(createRequire(import.meta.url).resolve("axe-core/axe.min.js"), "utf8");
 
 test.each([
