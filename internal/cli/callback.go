@@ -16,6 +16,7 @@ import (
 	"telapi/internal/app"
 	"telapi/internal/callback"
 	"telapi/internal/command"
+	"telapi/internal/endpoint"
 )
 
 func (c *cli) callbackCommand() *cobra.Command {
@@ -119,6 +120,9 @@ server. COMMANDS_DISABLED and TRANSFER_ALLOWED_TARGETS hold as they would there.
 		body, err := c.read(ctx, args[0])
 		if err != nil {
 			return err
+		}
+		if limit := endpoint.PublishedLimits().CallbackBodyBytes; int64(len(body)) > limit {
+			return fmt.Errorf("%s: a body has %d bytes at the most, and this one has %d", args[0], limit, len(body))
 		}
 		if *channelID == "" {
 			*channelID = conversationOf(body)

@@ -143,7 +143,7 @@ func (c *cli) complain(err error) {
 		_, _ = fmt.Fprintf(c.Err, "telapi: %s%s\n", doing, refusal.Message)
 	}
 	for _, i := range issues {
-		_, _ = fmt.Fprintf(c.Err, "telapi: %s%s: %s\n", doing, strings.TrimPrefix(i.Path, "/"), i.Message)
+		_, _ = fmt.Fprintf(c.Err, "telapi: %s%s\n", doing, strings.TrimPrefix(i.String(), "/"))
 	}
 	if refusal.Cause != nil {
 		_, _ = fmt.Fprintf(c.Err, "  (%v)\n", refusal.Cause)

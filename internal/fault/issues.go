@@ -17,6 +17,9 @@ type Issue struct {
 	Message string `json:"message"`
 }
 
+// String is the issue in one line. Of a body as a whole the path is empty.
+func (i Issue) String() string { return strings.TrimPrefix(i.Path+": "+i.Message, ": ") }
+
 // Codes of an Issue.
 const (
 	IssueRequired  = "required"
@@ -108,8 +111,7 @@ func (is *Issues) Err() error {
 	case 0:
 		return nil
 	case 1:
-		// Of the body as a whole the path is empty.
-		return New(Validation, "%s", strings.TrimPrefix(is.list[0].Path+": "+is.list[0].Message, ": ")).With(is.list)
+		return New(Validation, "%s", is.list[0]).With(is.list)
 	default:
 		return New(Validation, "The request has %d issues; details lists them.", n).With(is.list)
 	}

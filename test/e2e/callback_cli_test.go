@@ -53,6 +53,11 @@ func TestLintShowsWhatABodyWouldDo(t *testing.T) {
 	if r.exit != 1 || r.stdout != "" || !containsAll(r.stderr, "conversation/identifier/id", "messages/timestamp", "messages/message/0/content") {
 		t.Errorf("a bad body: exit %d, %q, %q", r.exit, r.stdout, r.stderr)
 	}
+	if r := telapi(t, nil, "callback", "lint", write(t, "list.json", "[]")); !strings.HasSuffix(r.stderr, "list.json: This must be an object.\n") {
+		t.Errorf("a body of another shape: %q", r.stderr)
+	}
+	largest := write(t, "largest.json", `"`+strings.Repeat("x", 1<<20-2)+`"`)
+	tooLarge := write(t, "large.json", `"`+strings.Repeat("x", 1<<20-1)+`"`)
 	for _, row := range []struct {
 		args []string
 		exit int
@@ -60,6 +65,8 @@ func TestLintShowsWhatABodyWouldDo(t *testing.T) {
 		{[]string{"lint", body, "--channel", "call-8"}, 1},
 		{[]string{"lint", filepath.Join(t.TempDir(), "none.json")}, 1},
 		{[]string{"lint", body, "--profile", bad}, 0}, // members that are not known pass
+		{[]string{"lint", largest, "--kind", "tool"}, 0},
+		{[]string{"lint", tooLarge, "--kind", "tool"}, 1},
 		{[]string{"lint", body, "--kind", "human"}, 2},
 		{[]string{"lint"}, 2},
 	} {
