@@ -8,6 +8,7 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+	"time"
 
 	"telapi/test/boot"
 	"telapi/test/servers"
@@ -92,9 +93,11 @@ func runScript(t *testing.T, script string) {
 		t.Fatal(err)
 	}
 	defer func() { _ = syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) }()
-	if state, err := cmd.Process.Wait(); err != nil || !state.Success() || !log.Has("== done") {
-		t.Errorf("%v %v\n%s", state, err, log)
+	if state, err := cmd.Process.Wait(); err != nil || !state.Success() {
+		t.Fatalf("%v %v\n%s", state, err, log)
 	}
+	// What it said last may still be on its way.
+	boot.Eventually(t, 20*time.Second, "the page's last line is reached", func() bool { return log.Has("== done") })
 }
 
 // ports keeps pages apart from each other and from what runs on this machine.
