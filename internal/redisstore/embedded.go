@@ -26,6 +26,10 @@ const (
 	// tells the command line and runtimes of the same user how to join.
 	engineFile = "embedded-kv.json"
 
+	// engineLock is held by the server that runs an engine, and outlives it:
+	// removing it would let two in.
+	engineLock = "embedded-kv.lock"
+
 	// engineTick is how precisely keys expire. The engine's own clock mode
 	// would walk all keys at every command; this walks them ten times a second.
 	engineTick = 100 * time.Millisecond
@@ -47,6 +51,7 @@ type Embedded struct {
 	addr   string
 	pass   redact.Secret
 	file   string
+	lock   *os.File
 	close  sync.Once
 	done   chan struct{}
 	ticker sync.WaitGroup
@@ -57,13 +62,19 @@ func StartEmbedded(dataDir string, log *slog.Logger) (*Embedded, error) {
 	if err := os.MkdirAll(dataDir, 0o700); err != nil {
 		return nil, fmt.Errorf("make the data folder: %w", err)
 	}
-	if _, err := Join(dataDir); err == nil {
+	lock, err := os.OpenFile(filepath.Join(dataDir, engineLock), os.O_CREATE|os.O_RDWR, 0o600)
+	if err != nil {
+		return nil, fmt.Errorf("lock the data folder: %w", err)
+	}
+	if syscall.Flock(int(lock.Fd()), syscall.LOCK_EX|syscall.LOCK_NB) != nil {
+		_ = lock.Close()
 		return nil, fmt.Errorf("another server is running on %s: stop it, or give this one a DATA_DIR of its own, or set REDIS_URL so that several can work together", dataDir)
 	}
 	engine := miniredis.NewMiniRedis()
 	password := rand.Text()
 	engine.RequireAuth(password)
 	if err := engine.StartAddr("127.0.0.1:0"); err != nil {
+		_ = lock.Close()
 		return nil, fmt.Errorf("listen: %w", err)
 	}
 	e := &Embedded{
@@ -71,10 +82,12 @@ func StartEmbedded(dataDir string, log *slog.Logger) (*Embedded, error) {
 		addr:   engine.Addr(),
 		pass:   redact.Secret(password),
 		file:   filepath.Join(dataDir, engineFile),
+		lock:   lock,
 		done:   make(chan struct{}),
 	}
 	if err := e.record(); err != nil {
 		engine.Close()
+		_ = lock.Close()
 		return nil, fmt.Errorf("record how to join: %w", err)
 	}
 	e.ticker.Go(e.tick)
@@ -134,6 +147,7 @@ func (e *Embedded) Close() {
 		close(e.done)
 		e.ticker.Wait()
 		e.engine.Close()
+		_ = e.lock.Close()
 	})
 }
 

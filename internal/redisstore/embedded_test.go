@@ -7,6 +7,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -53,11 +54,32 @@ func TestCommandLineJoinsTheRunningServersEngine(t *testing.T) {
 	}
 
 	e.Close()
-	if left, _ := filepath.Glob(filepath.Join(dir, "*")); len(left) != 0 {
+	if left, _ := filepath.Glob(filepath.Join(dir, "*")); len(left) != 1 || filepath.Base(left[0]) != engineLock {
 		t.Errorf("left behind: %v", left)
 	}
 	if _, err := Join(dir); !errors.Is(err, ErrNoServer) {
 		t.Errorf("joined a closed engine: %v", err)
+	}
+}
+
+func TestOfServersThatStartAtOnceOneRuns(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	var started sync.WaitGroup
+	var engines [8]*Embedded
+	for i := range engines {
+		started.Go(func() { engines[i], _ = StartEmbedded(dir, slog.New(slog.DiscardHandler)) })
+	}
+	started.Wait()
+	running := 0
+	for _, e := range engines {
+		if e != nil {
+			running++
+			defer e.Close()
+		}
+	}
+	if running != 1 {
+		t.Errorf("%d servers run on one data folder", running)
 	}
 }
 
