@@ -41,15 +41,14 @@ type Connection struct {
 	attached Attached
 	start    Cursor // what the browser is told it starts at
 	resuming bool
-	rate     *rate.Limiter
-	bad      int // bad frames in a row
-	taken    batch
-
-	stopListening func()
-
 	// unsure says that the session may not stand before the runtimes, since
 	// whoever was told to offer it failed, or was a connection before this one.
 	unsure atomic.Bool
+	rate   *rate.Limiter
+	bad    int // bad frames in a row
+	taken  batch
+
+	stopListening func()
 
 	mu         sync.Mutex
 	socket     Socket // nil: not started yet
@@ -60,6 +59,7 @@ type Connection struct {
 }
 
 func newConnection(s *Service, session Info, id string) *Connection {
+	session.Profile = nil // the channel's from its opening on, and not to be held for the connection's life
 	perSecond := s.limits.FramesPerSecond
 	c := &Connection{service: s, session: session, id: id, rate: rate.NewLimiter(rate.Limit(perSecond), perSecond)}
 	c.unsure.Store(true)
