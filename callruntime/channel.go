@@ -12,8 +12,8 @@ import (
 	"github.com/go-json-experiment/json"
 	"github.com/redis/rueidis"
 
-	"telapi/callruntime/pubsub"
 	"telapi/callruntime/wire"
+	"telapi/internal/pubsub"
 )
 
 // onlookers may look back at this many entries that were committed.

@@ -20,9 +20,9 @@ import (
 	"github.com/cenkalti/backoff/v5"
 	"github.com/redis/rueidis"
 
-	"telapi/callruntime/lua"
-	"telapi/callruntime/pubsub"
 	"telapi/callruntime/wire"
+	"telapi/internal/lua"
+	"telapi/internal/pubsub"
 )
 
 // What a channel can be refused for.
@@ -100,13 +100,13 @@ func New(opts Options) (*Runtime, error) {
 	life, stop := context.WithCancelCause(context.Background())
 	r := &Runtime{
 		opts: opts, client: client, topics: pubsub.New(), life: life, stop: stop,
-		claim:  rueidis.NewLuaScriptRetryable(lua.Claim()),
-		commit: rueidis.NewLuaScriptRetryable(lua.Commit()),
-		send:   rueidis.NewLuaScriptRetryable(lua.Send()),
-		end:    rueidis.NewLuaScriptRetryable(lua.End()),
-		await:  rueidis.NewLuaScriptRetryable(lua.Await()),
-		cancel: rueidis.NewLuaScriptRetryable(lua.Cancel()),
-		touch:  rueidis.NewLuaScriptRetryable(lua.Touch()),
+		claim:  rueidis.NewLuaScriptRetryable(lua.Channel("claim")),
+		commit: rueidis.NewLuaScriptRetryable(lua.Channel("commit")),
+		send:   rueidis.NewLuaScriptRetryable(lua.FastChannel("send")),
+		end:    rueidis.NewLuaScriptRetryable(lua.Channel("end")),
+		await:  rueidis.NewLuaScriptRetryable(lua.Channel("await")),
+		cancel: rueidis.NewLuaScriptRetryable(lua.Channel("cancel")),
+		touch:  rueidis.NewLuaScriptRetryable(lua.Channel("touch")),
 	}
 	r.running.Go(func() { r.listen(life) })
 	return r, nil

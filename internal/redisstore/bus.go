@@ -6,8 +6,8 @@ import (
 
 	"github.com/redis/rueidis"
 
-	"telapi/callruntime/pubsub"
 	"telapi/internal/pause"
+	"telapi/internal/pubsub"
 )
 
 // Announce tells every subscriber on every instance that a topic has changed.

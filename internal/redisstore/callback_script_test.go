@@ -12,15 +12,15 @@ import (
 	"github.com/redis/rueidis"
 
 	"telapi/callruntime"
-	"telapi/callruntime/lua"
 	"telapi/callruntime/wire"
 	"telapi/internal/callback"
+	"telapi/internal/lua"
 	"telapi/test/servers"
 )
 
 // wholeCallbacks go the long way with usual callbacks, too.
 func wholeCallbacks(s *Store) *Callbacks {
-	return &Callbacks{s, rueidis.NewLuaScriptRetryable(lua.Channel(callbackLua))}
+	return &Callbacks{s, rueidis.NewLuaScriptRetryable(lua.Channel("callback"))}
 }
 
 // Whether the usual callback or the whole script takes it, what is kept of a
@@ -80,7 +80,7 @@ func TestIDsThatWouldSpoilEntriesAreNotAwaited(t *testing.T) {
 	for _, bad := range [][3]string{{digest, "bot", `a"b`}, {digest, "bot", "a b"}, {digest, "b t", "a"}, {digest + " ", "bot", "a"}} {
 		d.raw(func(ctx context.Context, client rueidis.Client) error {
 			args := []string{"", bad[0], bad[1], "work_item", bad[2], "1000", "{}"}
-			if err := rueidis.NewLuaScript(lua.Await()).Exec(ctx, client, wire.ChannelKeys(d.id), args).Error(); err == nil || !strings.Contains(err.Error(), "letters") {
+			if err := rueidis.NewLuaScript(lua.Channel("await")).Exec(ctx, client, wire.ChannelKeys(d.id), args).Error(); err == nil || !strings.Contains(err.Error(), "letters") {
 				t.Errorf("awaited %q: %v", bad, err)
 			}
 			return nil

@@ -2,21 +2,13 @@ package redisstore
 
 import (
 	"context"
-	_ "embed" // the script
 	"strconv"
 
 	"github.com/redis/rueidis"
 
-	"telapi/callruntime/lua"
 	"telapi/callruntime/wire"
 	"telapi/internal/callback"
-)
-
-var (
-	//go:embed lua/callback_usual.lua
-	usualCallbackLua string
-	//go:embed lua/callback.lua
-	callbackLua string
+	"telapi/internal/lua"
 )
 
 // Callbacks are the work items of live conversations, and the credentials by
@@ -31,7 +23,7 @@ var _ callback.Store = (*Callbacks)(nil)
 
 // NewCallbacks returns the callbacks of a store.
 func NewCallbacks(s *Store) *Callbacks {
-	return &Callbacks{s, rueidis.NewLuaScriptRetryable(usualCallbackLua + lua.Channel(callbackLua))}
+	return &Callbacks{s, rueidis.NewLuaScriptRetryable(lua.FastChannel("callback"))}
 }
 
 // Channel implements callback.Store.

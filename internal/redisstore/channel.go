@@ -3,7 +3,6 @@ package redisstore
 import (
 	"context"
 	"crypto/rand"
-	_ "embed" // the scripts
 	"errors"
 	"fmt"
 	"strconv"
@@ -12,25 +11,10 @@ import (
 	"github.com/go-json-experiment/json"
 	"github.com/redis/rueidis"
 
-	"telapi/callruntime/lua"
 	"telapi/callruntime/wire"
 	"telapi/internal/channel"
 	"telapi/internal/fault"
-)
-
-var (
-	//go:embed lua/connect.lua
-	connectLua string
-	//go:embed lua/frame_usual.lua
-	usualFrameLua string
-	//go:embed lua/frame.lua
-	frameLua string
-	//go:embed lua/renew.lua
-	renewLua string
-	//go:embed lua/detach.lua
-	detachLua string
-	//go:embed lua/since.lua
-	sinceLua string
+	"telapi/internal/lua"
 )
 
 // maxOffers bounds how many offers wait where no runtime takes any. Sessions
@@ -55,12 +39,12 @@ func NewChannels(s *Store, limits wire.ChannelLimits) *Channels {
 	return &Channels{
 		store:   s,
 		limits:  limits.Args(),
-		connect: rueidis.NewLuaScript(lua.Channel(connectLua)),
-		frame:   rueidis.NewLuaScript(usualFrameLua + lua.Channel(frameLua)),
-		renew:   rueidis.NewLuaScript(lua.Channel(renewLua)),
-		detach:  rueidis.NewLuaScriptRetryable(lua.Channel(detachLua)),
-		since:   rueidis.NewLuaScriptRetryable(lua.Channel(sinceLua)),
-		end:     rueidis.NewLuaScriptRetryable(lua.End()),
+		connect: rueidis.NewLuaScript(lua.Channel("connect")),
+		frame:   rueidis.NewLuaScript(lua.FastChannel("frame")),
+		renew:   rueidis.NewLuaScript(lua.Channel("renew")),
+		detach:  rueidis.NewLuaScriptRetryable(lua.Channel("detach")),
+		since:   rueidis.NewLuaScriptRetryable(lua.Channel("since")),
+		end:     rueidis.NewLuaScriptRetryable(lua.Channel("end")),
 	}
 }
 

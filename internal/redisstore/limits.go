@@ -2,23 +2,14 @@ package redisstore
 
 import (
 	"context"
-	_ "embed" // the scripts
 	"errors"
 	"strconv"
 	"time"
 
 	"github.com/redis/rueidis"
 
+	"telapi/internal/lua"
 	"telapi/internal/ratelimit"
-)
-
-var (
-	//go:embed lua/lease.lua
-	leaseLua string
-	//go:embed lua/save_limits.lua
-	saveLimitsLua string
-	//go:embed lua/hold.lua
-	holdLua string
 )
 
 // scripts are sent by their digest, and whole to a server that does not know
@@ -31,9 +22,9 @@ type scripts struct {
 
 func newScripts() scripts {
 	return scripts{
-		lease:      rueidis.NewLuaScript(leaseLua), // not retried: a lost reply would count twice
-		saveLimits: rueidis.NewLuaScriptRetryable(saveLimitsLua),
-		hold:       rueidis.NewLuaScriptRetryable(holdLua),
+		lease:      rueidis.NewLuaScript(lua.Script("lease")), // not retried: a lost reply would count twice
+		saveLimits: rueidis.NewLuaScriptRetryable(lua.Script("save_limits")),
+		hold:       rueidis.NewLuaScriptRetryable(lua.Script("hold")),
 	}
 }
 

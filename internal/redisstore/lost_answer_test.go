@@ -15,8 +15,8 @@ import (
 	"github.com/redis/rueidis"
 
 	"telapi/callruntime"
-	"telapi/callruntime/lua"
 	"telapi/callruntime/wire"
+	"telapi/internal/lua"
 	"telapi/test/servers"
 )
 
@@ -90,7 +90,7 @@ func TestNewMessageBeforeOneThatIsSentAgainIsKept(t *testing.T) {
 		if err != nil {
 			return err
 		}
-		words, err := rueidis.NewLuaScript(lua.Send()).Exec(ctx, client, wire.ChannelKeys(s.id),
+		words, err := rueidis.NewLuaScript(lua.FastChannel("send")).Exec(ctx, client, wire.ChannelKeys(s.id),
 			[]string{"", "--", "", "- again", `{"type":"chat","chat":{"text":"new"}}`, old[0].FieldValues["message"]}).AsStrSlice()
 		if got := strings.Join(words[1:], " "); got != "sent repeated" {
 			t.Errorf("they were %s", got)

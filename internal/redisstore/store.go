@@ -17,8 +17,8 @@ import (
 
 	"github.com/redis/rueidis"
 
-	"telapi/callruntime/pubsub"
 	"telapi/internal/fault"
+	"telapi/internal/pubsub"
 	"telapi/internal/redact"
 )
 

@@ -12,9 +12,9 @@ import (
 
 	"github.com/redis/rueidis"
 
-	"telapi/callruntime/lua"
 	"telapi/callruntime/wire"
 	"telapi/internal/channel"
+	"telapi/internal/lua"
 	"telapi/test/servers"
 )
 
@@ -26,16 +26,12 @@ func TestUsualFramesAndMessagesLeaveWhatTheWholeScriptsLeave(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Cleanup(embedded.Close)
-	_, send, ok := strings.Cut(lua.Send(), lua.Channel(""))
-	if !ok {
-		t.Fatal("what all scripts share is not in front of send.lua")
-	}
 	for engine, opts := range map[string]Options{"embedded": embedded.Options((&journal{}).logger()), "redis": redisOptions(servers.StartRedis(t))} {
 		t.Run(engine, func(t *testing.T) {
 			short := func(l *wire.ChannelLimits) { l.HistoryMessages = 5 }
 			usual, whole := newStage(t, opts, short), newStage(t, opts, short)
-			whole.channels.frame = rueidis.NewLuaScript(lua.Channel(frameLua))
-			if a, b := usual.chatter(lua.Send()), whole.chatter(lua.Channel(send)); a != b {
+			whole.channels.frame = rueidis.NewLuaScript(lua.Channel("frame"))
+			if a, b := usual.chatter(lua.FastChannel("send")), whole.chatter(lua.Channel("send")); a != b {
 				t.Errorf("the usual scripts leave\n%s\nthe whole ones\n%s", a, b)
 			}
 		})

@@ -97,7 +97,7 @@ func (c *client) eval(script, channelID string, args ...string) any {
 	c.t.Helper()
 	var whole strings.Builder
 	for _, file := range []string{"channel", script} {
-		text, err := os.ReadFile(filepath.Join("..", "..", "callruntime", "lua", file+".lua"))
+		text, err := os.ReadFile(filepath.Join("..", "..", "internal", "lua", file+".lua"))
 		if err != nil {
 			c.t.Fatal(err)
 		}
