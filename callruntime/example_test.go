@@ -85,10 +85,10 @@ func browserSays(texts ...string) (dataDir string, stop func()) {
 	store := redisstore.Open(engine.Options(quiet))
 	must(store.Connect(ctx))
 	channels := redisstore.NewChannels(store, wire.DefaultChannelLimits())
-	_, err = channels.Attach(ctx, channel.Attachment{ChannelID: "s", ConnectionID: "c", Lease: time.Minute, Mode: "chat", Entry: []byte(`{"kind":"session","event":"connected"}`)})
+	_, err = channels.Attach(ctx, channel.AttachRequest{ChannelID: "s", ConnectionID: "c", Lease: time.Minute, Mode: "chat", Entry: []byte(`{"kind":"session","event":"connected"}`)})
 	must(err)
 	for _, text := range texts {
-		_, err = channels.Append(ctx, "s", "c", []channel.Append{{MessageID: text,
+		_, err = channels.Append(ctx, "s", "c", []channel.Frame{{MessageID: text,
 			Entry: jsontext.Value(`{"kind":"frame","message":{"type":"chat","chat":{"text":"` + text + `"}}}`)}})
 		must(err)
 	}

@@ -100,13 +100,13 @@ func New(ctx context.Context, cfg config.Config, opts Options) (_ *App, err erro
 		return nil, err
 	}
 	channels := redisstore.NewChannels(kv, storedLimits(cfg))
-	sessions := &session.Desk{
+	sessions := &session.Service{
 		Store:     db,
 		Endpoints: endpoints,
 		Tokens:    session.NewTokens(secrets),
 		Channels:  channels,
 		WebRTC:    cfg.FeatureWebRTC,
-		ICE:       session.ICE{Servers: servers, Secret: cfg.TURNSecret},
+		ICE:       session.ICEConfig{Servers: servers, Secret: cfg.TURNSecret},
 		Limits:    features.Channel,
 		Now:       time.Now,
 	}
@@ -150,9 +150,9 @@ func New(ctx context.Context, cfg config.Config, opts Options) (_ *App, err erro
 		Usage:          &usage.Accounts{Store: db, Now: time.Now},
 		Sessions:       sessions,
 		Channels: channel.NewService(channels, channels, struct {
-			*session.Desk
+			*session.Service
 			*session.Sweeper
-			*session.Actions
+			*session.ActionQueue
 		}{sessions, sweeper, actions}, socketLimits(cfg), a.log, a.tele.Registry),
 		Speech:     speech.NewService(spoken),
 		Callbacks:  callback.NewService(redisstore.NewCallbacks(kv), platform, a.log, a.tele.Registry, time.Now),

@@ -25,7 +25,7 @@ type Authenticator struct {
 	*fresh.Cache[Key]
 	keys   KeyStore
 	tokens *ConsoleTokens
-	uses   backlog.Moments
+	uses   backlog.LastSeen
 	log    *slog.Logger
 	now    func() time.Time
 }

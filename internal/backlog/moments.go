@@ -6,15 +6,15 @@ import (
 	"time"
 )
 
-// Moments gathers when things were last seen, so that nobody who sees one waits
+// LastSeen gathers when things were last seen, so that nobody who sees one waits
 // for the database. The zero value is ready to use, from any goroutine.
-type Moments struct {
+type LastSeen struct {
 	mu   sync.Mutex
 	last map[string]time.Time
 }
 
 // Note remembers a moment of id, the latest so far.
-func (m *Moments) Note(id string, at time.Time) {
+func (m *LastSeen) Note(id string, at time.Time) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if m.last == nil {
@@ -27,7 +27,7 @@ func (m *Moments) Note(id string, at time.Time) {
 
 // Flush has all that was noted written. What fails is written the next time,
 // unless something later was noted since.
-func (m *Moments) Flush(ctx context.Context, write func(context.Context, map[string]time.Time) error) error {
+func (m *LastSeen) Flush(ctx context.Context, write func(context.Context, map[string]time.Time) error) error {
 	m.mu.Lock()
 	batch := m.last
 	m.last = nil

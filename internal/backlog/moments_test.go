@@ -9,7 +9,7 @@ import (
 )
 
 func TestTheLatestMomentIsWritten(t *testing.T) {
-	var m Moments
+	var m LastSeen
 	early := time.Unix(1_800_000_000, 0)
 	late := early.Add(time.Minute)
 	m.Note("a", late)

@@ -16,17 +16,17 @@ const (
 	CloseTooBig      CloseCode = 1009 // a frame over the limit
 	CloseRestart     CloseCode = 1012 // the instance drains; another one is there
 
-	CloseSlow         CloseCode = 4001 // the reader did not keep up
+	CloseSlowReader         CloseCode = 4001 // the reader did not keep up
 	CloseNoPong       CloseCode = 4002 // nothing was heard in time
-	ClosePositionLost CloseCode = 4003 // history no longer reaches back to this socket
-	CloseRate         CloseCode = 4004 // more frames than allowed
-	CloseStoreAway    CloseCode = 4005 // a frame could not be taken; resend it
+	CloseHistoryLost CloseCode = 4003 // history no longer reaches back to this socket
+	CloseRateLimited         CloseCode = 4004 // more frames than allowed
+	CloseStoreUnavailable    CloseCode = 4005 // a frame could not be taken; resend it
 
 	CloseBadToken  CloseCode = 4500
-	CloseBadFrames CloseCode = 4501 // ten bad frames in a row
+	CloseInvalidFrames CloseCode = 4501 // ten bad frames in a row
 	CloseReplaced  CloseCode = 4502 // another connection took the session over
 	CloseEnded     CloseCode = 4503 // ended or revoked
-	CloseTimeOver  CloseCode = 4504 // the session's time is over
+	CloseExpired  CloseCode = 4504 // the session's time is over
 )
 
 // reasons are what a person reads in the close frame.
@@ -35,16 +35,16 @@ var reasons = map[CloseCode]string{
 	CloseInvalidText:  "a text frame was not UTF-8",
 	CloseTooBig:       "a frame was too big",
 	CloseRestart:      "the service restarts; reconnect",
-	CloseSlow:         "messages were not read in time; reconnect and resume",
+	CloseSlowReader:         "messages were not read in time; reconnect and resume",
 	CloseNoPong:       "nothing was heard in time; reconnect and resume",
-	ClosePositionLost: "messages were missed and cannot be replayed; reconnect",
-	CloseRate:         "too many frames a second; slow down",
-	CloseStoreAway:    "the message store is away; reconnect and resend",
+	CloseHistoryLost: "messages were missed and cannot be replayed; reconnect",
+	CloseRateLimited:         "too many frames a second; slow down",
+	CloseStoreUnavailable:    "the message store is away; reconnect and resend",
 	CloseBadToken:     "the token is not valid",
-	CloseBadFrames:    "too many bad frames in a row",
+	CloseInvalidFrames:    "too many bad frames in a row",
 	CloseReplaced:     "another connection took the session over",
 	CloseEnded:        "the session has ended",
-	CloseTimeOver:     "the session's time is over",
+	CloseExpired:     "the session's time is over",
 }
 
 // Reason is the text that travels with a code.

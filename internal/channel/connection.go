@@ -36,9 +36,9 @@ type Socket interface {
 // socket, one at a time, Beat by anybody, Live's methods by the hub.
 type Connection struct {
 	service  *Service
-	session  Info
+	session  SessionInfo
 	id       string
-	attached Attached
+	attached AttachResult
 	start    Cursor // what the browser is told it starts at
 	resuming bool
 	// unsure says that the session may not stand before the runtimes, since
@@ -58,7 +58,7 @@ type Connection struct {
 	doubted    bool // what was heard before it was started may mean its end
 }
 
-func newConnection(s *Service, session Info, id string) *Connection {
+func newConnection(s *Service, session SessionInfo, id string) *Connection {
 	session.Profile = nil // the channel's from its opening on, and not to be held for the connection's life
 	perSecond := s.limits.FramesPerSecond
 	c := &Connection{service: s, session: session, id: id, rate: rate.NewLimiter(rate.Limit(perSecond), perSecond)}
@@ -111,17 +111,17 @@ func (c *Connection) Close() {
 	}
 }
 
-// UntilBeat is when Beat is due: with the next ping, or at the session's end.
-func (c *Connection) UntilBeat() time.Duration {
+// UntilHeartbeat is when Beat is due: with the next ping, or at the session's end.
+func (c *Connection) UntilHeartbeat() time.Duration {
 	return max(0, min(c.service.limits.PingInterval, c.session.ExpiresAt.Sub(c.service.now())))
 }
 
-// Beat is called with every ping: it keeps the session in this connection's
+// Heartbeat is called with every ping: it keeps the session in this connection's
 // hands, and ends a connection that has lost it. While the store is away the
 // socket stays, for the lease may outlast it.
-func (c *Connection) Beat(ctx context.Context) {
+func (c *Connection) Heartbeat(ctx context.Context) {
 	if c.timeOver() {
-		c.close(CloseTimeOver)
+		c.close(CloseExpired)
 		return
 	}
 	outcome, offer, err := c.service.store.Renew(ctx, c.session.ID, c.id, c.service.lease(), c.unsure.Load())
@@ -154,7 +154,7 @@ func (c *Connection) lost(outcome Outcome) {
 	case Ended:
 		c.ended()
 	case Lost:
-		c.close(ClosePositionLost)
+		c.close(CloseHistoryLost)
 	}
 }
 
@@ -163,7 +163,7 @@ func (c *Connection) lost(outcome Outcome) {
 func (c *Connection) ended() {
 	code := CloseEnded
 	if c.timeOver() {
-		code = CloseTimeOver
+		code = CloseExpired
 	}
 	c.close(code)
 }
@@ -202,6 +202,6 @@ func (c *Connection) send(t wire.MessageType, frames ...[]byte) {
 
 func (c *Connection) queue(frames ...[]byte) {
 	if len(frames) > 0 && !c.socket.Send(frames...) {
-		c.socket.Close(CloseSlow)
+		c.socket.Close(CloseSlowReader)
 	}
 }

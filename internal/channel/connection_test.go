@@ -23,8 +23,8 @@ type memory struct {
 	outcome  Outcome
 	err      error
 	whole    bool
-	live     Live
-	appended []Append
+	live     Subscriber
+	appended []Frame
 	calls    int
 	offered  int
 	told     bool // an earlier connection was told to offer it
@@ -37,16 +37,16 @@ type memory struct {
 	left     int // listeners that stopped, and connections that were given up
 }
 
-func (m *memory) Attach(_ context.Context, a Attachment) (Attached, error) {
+func (m *memory) Attach(_ context.Context, a AttachRequest) (AttachResult, error) {
 	m.leases = append(m.leases, a.Lease)
-	attached := Attached{Head: at(len(m.history)), First: a.Resume == nil, Offer: !m.told && !m.claimed, TextChat: true}
+	attached := AttachResult{Head: at(len(m.history)), First: a.Resume == nil, Offer: !m.told && !m.claimed, TextChat: true}
 	if a.Resume != nil && a.Resume.Epoch == "e" {
 		attached.Recovered, attached.Missed = true, m.after(*a.Resume)
 	}
 	return attached, nil
 }
 
-func (m *memory) Append(_ context.Context, _, _ string, frames []Append) ([]Outcome, error) {
+func (m *memory) Append(_ context.Context, _, _ string, frames []Frame) ([]Outcome, error) {
 	m.appended = append(m.appended, frames...)
 	m.calls++
 	return slices.Repeat([]Outcome{m.outcome}, len(frames)), m.err
@@ -72,10 +72,10 @@ func (m *memory) Redeem(context.Context, string) error {
 }
 func (m *memory) Detach(context.Context, string, string, []byte) error { m.left++; return nil }
 func (m *memory) SendAudio(context.Context, string, []byte) error      { return nil }
-func (m *memory) Keep(_, id string, _ time.Time, _ []byte)             { m.kept = append(m.kept, id) }
+func (m *memory) AddAction(_, id string, _ time.Time, _ []byte)             { m.kept = append(m.kept, id) }
 func (m *memory) Touch(string)                                         {}
 func (m *memory) End(_ context.Context, id string) error               { m.ended = append(m.ended, id); return nil }
-func (m *memory) Listen(_ context.Context, _ string, l Live) (func(), error) {
+func (m *memory) Subscribe(_ context.Context, _ string, l Subscriber) (func(), error) {
 	m.live = l
 	return func() { m.left++ }, nil
 }
@@ -153,7 +153,7 @@ func openConnection(t *testing.T, m *memory, resume string) (*Connection, *wireP
 	t.Helper()
 	limits := Limits{PingInterval: time.Second, MaxMessageBytes: 65536, QueuedBytes: 1 << 20, FramesPerSecond: 1000}
 	s := NewService(m, m, m, limits, slog.New(slog.DiscardHandler), nil)
-	c, err := s.Open(t.Context(), Info{ID: sessionID, ExpiresAt: time.Now().Add(time.Hour)}, "", resume)
+	c, err := s.Open(t.Context(), SessionInfo{ID: sessionID, ExpiresAt: time.Now().Add(time.Hour)}, "", resume)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -217,7 +217,7 @@ func TestSessionIsOfferedUntilItStandsBeforeTheRuntimes(t *testing.T) {
 			connection.Start(w)
 			got := fmt.Sprint(m.offered)
 			for range 3 {
-				connection.Beat(t.Context())
+				connection.Heartbeat(t.Context())
 				m.err = nil
 				got += fmt.Sprintf(" %d", m.offered)
 			}
@@ -232,7 +232,7 @@ func TestSessionIsOfferedUntilItStandsBeforeTheRuntimes(t *testing.T) {
 func TestSessionThatHasEndedMeanwhileIsNotOpened(t *testing.T) {
 	m := &memory{over: fault.New(fault.SessionEnded, "It has ended.")}
 	s := NewService(m, m, m, Limits{PingInterval: time.Second}, slog.New(slog.DiscardHandler), nil)
-	c, err := s.Open(t.Context(), Info{ID: sessionID}, "", "")
+	c, err := s.Open(t.Context(), SessionInfo{ID: sessionID}, "", "")
 	if c != nil || !fault.Is(err, fault.SessionEnded) || m.offered > 0 || m.left != 2 {
 		t.Errorf("opened %v (%v), offered %d times, let go of %d", c, err, m.offered, m.left)
 	}
@@ -266,8 +266,8 @@ func TestSocketCatchesUpWithARuntimeThatDoesNotStop(t *testing.T) {
 
 func TestHoleThatCannotBeFilledClosesTheSocket(t *testing.T) {
 	for want, m := range map[CloseCode]*memory{
-		ClosePositionLost: {whole: false},
-		CloseStoreAway:    {whole: true, err: fault.Unavailable("The store", nil)},
+		CloseHistoryLost: {whole: false},
+		CloseStoreUnavailable:    {whole: true, err: fault.Unavailable("The store", nil)},
 	} {
 		synctest.Test(t, func(t *testing.T) {
 			c, w := openConnection(t, m, "")
@@ -310,13 +310,13 @@ func TestOutcomesAreAnsweredAsPromised(t *testing.T) {
 		code    CloseCode
 	}{
 		{outcome: Appended, frame: `"event":"ack"`},
-		{outcome: Repeated, frame: `"event":"ack"`},
+		{outcome: Duplicate, frame: `"event":"ack"`},
 		{outcome: ChatDisabled, frame: `"code":"TEXT_CHAT_DISABLED"`},
 		{outcome: Backpressure, frame: `"code":"BACKPRESSURE"`},
 		{outcome: NotOwner, code: CloseReplaced},
 		{outcome: Ended, code: CloseEnded},
-		{outcome: Lost, code: ClosePositionLost},
-		{err: fault.Unavailable("The store", nil), frame: `"code":"SERVICE_UNAVAILABLE"`, code: CloseStoreAway},
+		{outcome: Lost, code: CloseHistoryLost},
+		{err: fault.Unavailable("The store", nil), frame: `"code":"SERVICE_UNAVAILABLE"`, code: CloseStoreUnavailable},
 	} {
 		m := &memory{outcome: c.outcome, err: c.err, whole: true}
 		conn, w := openConnection(t, m, "")
@@ -392,14 +392,14 @@ func TestTenthBadFrameInARowCloses(t *testing.T) {
 		t.Fatalf("closed with %d", w.code)
 	}
 	handle(t, c, []byte(`{}`))
-	if w.code != CloseBadFrames {
+	if w.code != CloseInvalidFrames {
 		t.Errorf("closed with %d", w.code)
 	}
 }
 
 func TestOnlyNewBrowserActionsAreKept(t *testing.T) {
 	action := object(func(m map[string]any) { m["type"] = "browser_action"; m["browserAction"] = map[string]any{} })
-	for outcome, want := range map[Outcome]int{Appended: 1, Repeated: 0, Backpressure: 0} {
+	for outcome, want := range map[Outcome]int{Appended: 1, Duplicate: 0, Backpressure: 0} {
 		m := &memory{outcome: outcome, whole: true}
 		c, w := openConnection(t, m, "")
 		c.Start(w)
@@ -417,17 +417,17 @@ func TestSocketThatCannotKeepUpIsClosed(t *testing.T) {
 	c.Start(w)
 	w.full = true
 	m.live.Messages(m.say(1))
-	if w.code != CloseSlow {
+	if w.code != CloseSlowReader {
 		t.Errorf("closed with %d", w.code)
 	}
 }
 
 func TestHeartbeatEndsWhatIsOver(t *testing.T) {
-	for outcome, want := range map[Outcome]CloseCode{Owned: 0, NotOwner: CloseReplaced, Ended: CloseEnded, Lost: ClosePositionLost} {
+	for outcome, want := range map[Outcome]CloseCode{Owned: 0, NotOwner: CloseReplaced, Ended: CloseEnded, Lost: CloseHistoryLost} {
 		m := &memory{outcome: outcome, whole: true}
 		c, w := openConnection(t, m, "")
 		c.Start(w)
-		c.Beat(t.Context())
+		c.Heartbeat(t.Context())
 		if w.code != want {
 			t.Errorf("%s: closed with %d, want %d", outcome, w.code, want)
 		}
@@ -439,7 +439,7 @@ func TestHeartbeatEndsWhatIsOver(t *testing.T) {
 	c, w := openConnection(t, m, "")
 	c.session.ExpiresAt = time.Now()
 	c.Start(w)
-	if c.Beat(t.Context()); w.code != CloseTimeOver {
+	if c.Heartbeat(t.Context()); w.code != CloseExpired {
 		t.Errorf("over its time: closed with %d", w.code)
 	}
 }
@@ -448,10 +448,10 @@ func TestHeartbeatEndsWhatIsOver(t *testing.T) {
 // the socket is there, or that is older than the connection's own turn, says
 // nothing for sure.
 func TestSessionOverItsTimeIsSaidToBeThatWhoeverNoticesFirst(t *testing.T) {
-	for when, want := range map[time.Duration]CloseCode{time.Hour - time.Millisecond: CloseEnded, time.Hour: CloseTimeOver} {
+	for when, want := range map[time.Duration]CloseCode{time.Hour - time.Millisecond: CloseEnded, time.Hour: CloseExpired} {
 		for name, notice := range map[string]func(*Connection){
 			"a sweeper":       func(c *Connection) { c.Closed("expired") },
-			"the heartbeat":   func(c *Connection) { c.Beat(t.Context()) },
+			"the heartbeat":   func(c *Connection) { c.Heartbeat(t.Context()) },
 			"the next frames": func(c *Connection) { handle(t, c, object(nil)) },
 		} {
 			synctest.Test(t, func(t *testing.T) {

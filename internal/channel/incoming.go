@@ -14,7 +14,7 @@ const maxTaken = 32
 // batch is durable frames on their way to the runtime, and what else has to be
 // known of each once it is there.
 type batch struct {
-	frames []Append
+	frames []Frame
 	notes  []note
 }
 
@@ -33,7 +33,7 @@ func (c *Connection) Handle(ctx context.Context, raw []byte) {
 		c.Flush(ctx)
 		c.refuse(fault.From(err), m.MessageID)
 		if c.bad++; c.bad > badFramesAllowed {
-			c.close(CloseBadFrames)
+			c.close(CloseInvalidFrames)
 		}
 		return
 	}
@@ -41,7 +41,7 @@ func (c *Connection) Handle(ctx context.Context, raw []byte) {
 	c.service.metrics.frames.WithLabelValues(string(m.Type), string(wire.ToARI)).Inc()
 	if m.Type != wire.TypeAudio && !c.rate.AllowN(began, 1) {
 		c.Flush(ctx)
-		c.close(CloseRate)
+		c.close(CloseRateLimited)
 		return
 	}
 	switch m.Type {
@@ -53,7 +53,7 @@ func (c *Connection) Handle(ctx context.Context, raw []byte) {
 			c.service.metrics.refused.WithLabelValues(string(fault.From(err).Code)).Inc()
 		}
 	default:
-		c.taken.frames = append(c.taken.frames, Append{
+		c.taken.frames = append(c.taken.frames, Frame{
 			MessageID: m.MessageID, Chat: m.Type == wire.TypeChat, Switch: textChatSwitch(m), Entry: c.frameEntry(&m, began),
 		})
 		c.taken.notes = append(c.taken.notes, note{began, m.BrowserAction})
@@ -83,7 +83,7 @@ func (c *Connection) Flush(ctx context.Context) {
 		for _, f := range taken.frames {
 			c.refuse(fault.From(err), f.MessageID)
 		}
-		c.close(CloseStoreAway)
+		c.close(CloseStoreUnavailable)
 		return
 	}
 	c.answer(taken, outcomes)
@@ -96,11 +96,11 @@ func (c *Connection) answer(taken batch, outcomes []Outcome) {
 	for i, outcome := range outcomes {
 		id, note := taken.frames[i].MessageID, taken.notes[i]
 		switch outcome {
-		case Appended, Repeated:
+		case Appended, Duplicate:
 			acks = append(acks, c.ack(id, now))
 			c.service.metrics.ackSeconds.Observe(now.Sub(note.at).Seconds())
 			if note.action != nil && outcome == Appended {
-				c.service.records.Keep(c.session.ID, id, note.at, note.action)
+				c.service.records.AddAction(c.session.ID, id, note.at, note.action)
 			}
 		case ChatDisabled:
 			c.refuse(fault.New(codeChatDisabled, "Text chat is switched off in this session."), id)

@@ -23,8 +23,8 @@ type Limits struct {
 	ReconnectJitter time.Duration
 }
 
-// Info is the session a connection belongs to.
-type Info struct {
+// SessionInfo is the session a connection belongs to.
+type SessionInfo struct {
 	ID, TeamID, EndpointID, Mode string
 	Reject                       bool // duplicatePolicy
 	ExpiresAt                    time.Time
@@ -32,10 +32,10 @@ type Info struct {
 	Offer                        wire.Offer
 }
 
-// Records is the lasting side of sessions. Keep and Touch never block.
-type Records interface {
-	// Keep persists what a browser did.
-	Keep(sessionID, messageID string, at time.Time, browserAction []byte)
+// Sessions is the lasting side of sessions. Keep and Touch never block.
+type Sessions interface {
+	// AddAction persists what a browser did.
+	AddAction(sessionID, messageID string, at time.Time, browserAction []byte)
 	// Touch notes that a browser is, or was until now, connected.
 	Touch(sessionID string)
 	// End notes that a session's channel was found to have ended.
@@ -49,7 +49,7 @@ type Records interface {
 type Service struct {
 	store   Store
 	hub     Hub
-	records Records
+	records Sessions
 	limits  Limits
 	log     *slog.Logger
 	now     func() time.Time
@@ -57,7 +57,7 @@ type Service struct {
 }
 
 // NewService returns a service on the given store.
-func NewService(store Store, hub Hub, records Records, limits Limits, log *slog.Logger, registry prometheus.Registerer) *Service {
+func NewService(store Store, hub Hub, records Sessions, limits Limits, log *slog.Logger, registry prometheus.Registerer) *Service {
 	return &Service{store: store, hub: hub, records: records, limits: limits, log: log, now: time.Now, metrics: newMetrics(registry)}
 }
 
@@ -67,16 +67,16 @@ func (s *Service) Limits() Limits { return s.limits }
 // Open takes a session's channel over for a new connection, as far as that can
 // be done before there is a socket, so that a refusal is still an HTTP answer.
 // The caller calls Start, or Close when there will be no socket.
-func (s *Service) Open(ctx context.Context, session Info, succeeds string, resume string) (*Connection, error) {
+func (s *Service) Open(ctx context.Context, session SessionInfo, succeeds string, resume string) (*Connection, error) {
 	c := newConnection(s, session, uuid.NewString())
 	// Listening comes first: what is sent between the history's end and the
 	// first live message would be lost otherwise.
-	stop, err := s.hub.Listen(ctx, session.ID, c)
+	stop, err := s.hub.Subscribe(ctx, session.ID, c)
 	if err != nil {
 		return nil, err
 	}
 	c.stopListening = stop
-	attachment := Attachment{
+	attachment := AttachRequest{
 		ChannelID: session.ID, ConnectionID: c.id, Succeeds: succeeds, Reject: session.Reject, Lease: s.lease(),
 		TeamID: session.TeamID, EndpointID: session.EndpointID, Mode: session.Mode, Profile: session.Profile,
 		Entry: c.entry(wire.Entry{Kind: wire.KindSession, Event: "connected"}),
@@ -114,10 +114,10 @@ func (s *Service) Open(ctx context.Context, session Info, succeeds string, resum
 	return c, nil
 }
 
-// Admits tells why Open would refuse a connection, if it would, and changes
+// CheckOpen tells why Open would refuse a connection, if it would, and changes
 // nothing.
-func (s *Service) Admits(ctx context.Context, session Info, succeeds string) error {
-	_, err := s.store.Attach(ctx, Attachment{ChannelID: session.ID, Succeeds: succeeds, Reject: session.Reject, TeamID: session.TeamID, EndpointID: session.EndpointID})
+func (s *Service) CheckOpen(ctx context.Context, session SessionInfo, succeeds string) error {
+	_, err := s.store.Attach(ctx, AttachRequest{ChannelID: session.ID, Succeeds: succeeds, Reject: session.Reject, TeamID: session.TeamID, EndpointID: session.EndpointID})
 	return err
 }
 

@@ -24,8 +24,8 @@ type Message struct {
 	JSON   []byte
 }
 
-// Attachment is a connection that wants to own a session's channel.
-type Attachment struct {
+// AttachRequest is a connection that wants to own a session's channel.
+type AttachRequest struct {
 	ChannelID    string
 	ConnectionID string
 	Succeeds     string        // the connection it continues, if it says so
@@ -41,8 +41,8 @@ type Attachment struct {
 	Entry []byte
 }
 
-// Attached is what a connection starts with.
-type Attached struct {
+// AttachResult is what a connection starts with.
+type AttachResult struct {
 	Head      Cursor    // where this connection starts when it resumes nothing
 	First     bool      // no connection came before: the history is a greeting
 	Offer     bool      // no runtime has the channel: offer it
@@ -57,7 +57,7 @@ type Outcome string
 // The outcomes of Append.
 const (
 	Appended     Outcome = "appended"
-	Repeated     Outcome = "repeated"      // its messageId is on the stream already
+	Duplicate     Outcome = "repeated"      // its messageId is on the stream already
 	NotOwner     Outcome = "not_owner"     // another connection owns the session now
 	Ended        Outcome = "ended"         // the channel has ended
 	Lost         Outcome = "lost"          // the store does not know the channel: it was wiped
@@ -68,8 +68,8 @@ const (
 // Owned is what Renew finds, where it does not find NotOwner, Ended or Lost.
 const Owned Outcome = "owned"
 
-// Append is a browser's durable frame on its way to the runtime.
-type Append struct {
+// Frame is a browser's durable frame on its way to the runtime.
+type Frame struct {
 	MessageID string
 	Chat      bool   // a chat frame: refused while text chat is off
 	Switch    string // enable_text_chat or disable_text_chat; empty: neither
@@ -84,10 +84,10 @@ type Store interface {
 	// connection before (if any) and the runtime, and reads the history. It
 	// fails with fault.SessionInUse or fault.SessionEnded. Without a lease it
 	// does nothing but that.
-	Attach(ctx context.Context, a Attachment) (Attached, error)
+	Attach(ctx context.Context, a AttachRequest) (AttachResult, error)
 	// Append puts a connection's frames on the runtime's stream, in their order
 	// and each once per message id. Several cost little more than one.
-	Append(ctx context.Context, channelID, connectionID string, frames []Append) ([]Outcome, error)
+	Append(ctx context.Context, channelID, connectionID string, frames []Frame) ([]Outcome, error)
 	// Renew keeps ownership, if it is still this connection's. offer says that
 	// no runtime has the channel and none was asked lately; with again, it is
 	// not known whether any was.
@@ -101,8 +101,8 @@ type Store interface {
 	Since(ctx context.Context, channelID string, after Cursor) ([]Message, bool, error)
 }
 
-// Live is what a connection hears while it is open.
-type Live interface {
+// Subscriber is what a connection hears while it is open.
+type Subscriber interface {
 	// Messages are durable frames that follow each other. After is the position
 	// before the first: a listener that is elsewhere has missed something and
 	// reads Since.
@@ -122,10 +122,10 @@ type Live interface {
 // Hub hands a channel's live messages to its connections. All channels of an
 // instance share one subscription connection.
 type Hub interface {
-	// Listen calls l for a channel until stop is called. It returns once the
+	// Subscribe calls l for a channel until stop is called. It returns once the
 	// server has confirmed the subscription. Calls of one listener never
 	// overlap and must not block.
-	Listen(ctx context.Context, channelID string, l Live) (stop func(), err error)
+	Subscribe(ctx context.Context, channelID string, l Subscriber) (stop func(), err error)
 	// SendAudio publishes a browser's audio frame to the runtime.
 	SendAudio(ctx context.Context, channelID string, json []byte) error
 }

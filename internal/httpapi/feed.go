@@ -39,7 +39,7 @@ func (s *Server) feed(w http.ResponseWriter, r *http.Request, who auth.Principal
 		return err
 	}
 	id := query.Get("sessionId")
-	if _, err := s.deps.Sessions.Show(r.Context(), who.TeamID, id); err != nil {
+	if _, err := s.deps.Sessions.Get(r.Context(), who.TeamID, id); err != nil {
 		return err
 	}
 	looker, err := s.deps.Playground.Onlooker()
@@ -83,7 +83,7 @@ func (s *Server) gone(ctx context.Context, teamID, id string, batch []timeline.E
 	if len(batch) != 1 || batch[0].Kind != timeline.Heartbeat {
 		return false
 	}
-	view, err := s.deps.Sessions.Show(ctx, teamID, id)
+	view, err := s.deps.Sessions.Get(ctx, teamID, id)
 	return err == nil && !view.EndedAt.IsZero()
 }
 

@@ -142,7 +142,7 @@ func passedOn(h http.Header) bool {
 // dropSocket cuts a session's line, for people who want to see it come back.
 func (s *Server) dropSocket(w http.ResponseWriter, r *http.Request, who auth.Principal) error {
 	id := r.PathValue("id")
-	if _, err := s.deps.Sessions.Show(r.Context(), who.TeamID, id); err != nil {
+	if _, err := s.deps.Sessions.Get(r.Context(), who.TeamID, id); err != nil {
 		return err
 	}
 	if !s.sockets.cut(id) {

@@ -190,7 +190,7 @@ func (p *pump) Close(code channel.CloseCode) {
 	}
 	p.closing = code
 	wait := writeWait
-	if code == channel.CloseSlow {
+	if code == channel.CloseSlowReader {
 		p.queue, p.control = nil, nil
 		wait = closeWait
 		_ = p.conn.NetConn().SetWriteDeadline(time.Now().Add(wait)) // a write may hang already
@@ -281,7 +281,7 @@ func (p *pump) startBeat() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.heard = time.Now()
-	p.timer = time.AfterFunc(p.channel.UntilBeat(), p.beat)
+	p.timer = time.AfterFunc(p.channel.UntilHeartbeat(), p.beat)
 }
 
 // beat pings the browser, renews the connection's hold on its session, and
@@ -301,6 +301,6 @@ func (p *pump) beat() {
 	p.sendControl(websocket.PingMessage, nil)
 	ctx, cancel := context.WithTimeout(p.sockets.ctx, beatTimeout)
 	defer cancel()
-	p.channel.Beat(ctx)
-	p.timer.Reset(p.channel.UntilBeat())
+	p.channel.Heartbeat(ctx)
+	p.timer.Reset(p.channel.UntilHeartbeat())
 }

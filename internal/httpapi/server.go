@@ -52,7 +52,7 @@ type Deps struct {
 	Callbacks    *callback.Service
 	Speech       *speech.Service
 	AnyOrigin    bool // development: sockets from any page
-	Sessions     *session.Desk
+	Sessions     *session.Service
 	Playground   *Playground // nil: none
 }
 

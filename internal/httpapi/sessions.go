@@ -10,7 +10,7 @@ import (
 )
 
 func (s *Server) issueToken(w http.ResponseWriter, r *http.Request, who auth.Principal, body []byte) error {
-	answer, err := s.deps.Sessions.Issue(r.Context(), who, session.Order{
+	answer, err := s.deps.Sessions.Issue(r.Context(), who, session.TokenRequest{
 		Body: body, IdempotencyKeys: r.Header.Values("Idempotency-Key"), BaseURL: s.baseURL(r),
 	})
 	if err != nil {
@@ -20,7 +20,7 @@ func (s *Server) issueToken(w http.ResponseWriter, r *http.Request, who auth.Pri
 }
 
 func (s *Server) showSession(w http.ResponseWriter, r *http.Request, who auth.Principal) error {
-	view, err := s.deps.Sessions.Show(r.Context(), who.TeamID, r.PathValue("id"))
+	view, err := s.deps.Sessions.Get(r.Context(), who.TeamID, r.PathValue("id"))
 	if err != nil {
 		return err
 	}

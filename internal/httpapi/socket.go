@@ -52,7 +52,7 @@ func (s *Server) openSocket(w http.ResponseWriter, r *http.Request, _ auth.Princ
 	}
 	query := r.URL.Query()
 	if !canUpgrade(r) {
-		if err := s.deps.Channels.Admits(r.Context(), info, query.Get("connectionId")); err != nil {
+		if err := s.deps.Channels.CheckOpen(r.Context(), info, query.Get("connectionId")); err != nil {
 			return err
 		}
 		w.Header().Set("Upgrade", "websocket")
@@ -104,7 +104,7 @@ func canUpgrade(r *http.Request) bool {
 // auth tier: guessing ends in 429, good tokens go on.
 func (s *Server) admitSocket(x *exchange, r *http.Request) (session.Session, endpoint.Endpoint, error) {
 	origin := r.Header.Get("Origin")
-	ses, ep, refusal := s.deps.Sessions.Check(r.Context(), presentedToken(r))
+	ses, ep, refusal := s.deps.Sessions.Verify(r.Context(), presentedToken(r))
 	if refusal == nil && !s.originAllowed(r, origin, ep.Origins) {
 		refusal = fault.New(fault.OriginNotAllowed, "This endpoint does not allow pages of this origin to open its sockets.")
 	} else {
@@ -174,10 +174,10 @@ func (s *Server) preflightSocket(w http.ResponseWriter, r *http.Request, _ auth.
 	return nil
 }
 
-func channelInfo(ses session.Session, ep endpoint.Endpoint) (channel.Info, error) {
+func channelInfo(ses session.Session, ep endpoint.Endpoint) (channel.SessionInfo, error) {
 	profile, err := json.Marshal(ep.Profile)
 	if err != nil {
-		return channel.Info{}, err
+		return channel.SessionInfo{}, err
 	}
 	offer := wire.Offer{
 		SessionID: ses.ID, TeamID: ses.TeamID, EndpointID: ses.EndpointID, Mode: string(ses.Mode), Metadata: ses.Metadata,
@@ -185,7 +185,7 @@ func channelInfo(ses session.Session, ep endpoint.Endpoint) (channel.Info, error
 	if ses.Identity != nil {
 		offer.Identity = &wire.Identifier{ID: ses.Identity.ID, Name: ses.Identity.Name}
 	}
-	return channel.Info{
+	return channel.SessionInfo{
 		ID: ses.ID, TeamID: ses.TeamID, EndpointID: ses.EndpointID, Mode: string(ses.Mode),
 		Reject: ses.DuplicatePolicy == session.Reject, ExpiresAt: ses.ExpiresAt, Profile: profile,
 		Offer: offer,

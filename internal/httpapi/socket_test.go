@@ -19,14 +19,14 @@ import (
 type held struct {
 	channel.Store
 	channel.Hub
-	channel.Records
+	channel.Sessions
 }
 
-func (held) Attach(context.Context, channel.Attachment) (channel.Attached, error) {
-	return channel.Attached{}, nil
+func (held) Attach(context.Context, channel.AttachRequest) (channel.AttachResult, error) {
+	return channel.AttachResult{}, nil
 }
 func (held) Detach(context.Context, string, string, []byte) error         { return nil }
-func (held) Listen(context.Context, string, channel.Live) (func(), error) { return func() {}, nil }
+func (held) Subscribe(context.Context, string, channel.Subscriber) (func(), error) { return func() {}, nil }
 func (held) Redeem(context.Context, string) error                         { return nil }
 func (held) Touch(string)                                                 {}
 
@@ -35,7 +35,7 @@ func TestSocketThatOpensAtTheEndOfItsSessionIsClosedWithIt(t *testing.T) {
 	channels := channel.NewService(held{}, held{}, held{}, limits, slog.New(slog.DiscardHandler), prometheus.NewRegistry())
 	all := newSockets(prometheus.NewRegistry())
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		conn, err := channels.Open(r.Context(), channel.Info{ID: "ses_1", ExpiresAt: time.Now()}, "", "")
+		conn, err := channels.Open(r.Context(), channel.SessionInfo{ID: "ses_1", ExpiresAt: time.Now()}, "", "")
 		if err != nil {
 			t.Error(err)
 			return
@@ -59,7 +59,7 @@ func TestSocketThatOpensAtTheEndOfItsSessionIsClosedWithIt(t *testing.T) {
 		for err == nil {
 			_, _, err = ws.ReadMessage()
 		}
-		if !websocket.IsCloseError(err, int(channel.CloseTimeOver)) {
+		if !websocket.IsCloseError(err, int(channel.CloseExpired)) {
 			t.Errorf("closed with %v", err)
 		}
 		_ = ws.Close()

@@ -56,7 +56,7 @@ func (c *Channels) run(ctx context.Context, doing string, script *rueidis.Lua, c
 }
 
 // Attach implements channel.Store.
-func (c *Channels) Attach(ctx context.Context, a channel.Attachment) (attached channel.Attached, err error) {
+func (c *Channels) Attach(ctx context.Context, a channel.AttachRequest) (attached channel.AttachResult, err error) {
 	args := []string{a.ConnectionID, a.Succeeds, flag(a.Reject), millis(a.Lease)}
 	if a.Resume != nil {
 		args = append(args, "at", a.Resume.Epoch, a.Resume.ID)
@@ -84,7 +84,7 @@ func (c *Channels) Attach(ctx context.Context, a channel.Attachment) (attached c
 	}
 	epoch, _ := r[1].ToString()
 	newest, _ := r[2].ToString()
-	attached = channel.Attached{
+	attached = channel.AttachResult{
 		Head: channel.Cursor{Epoch: epoch, ID: newest}, First: isOne(r[3]), Offer: isOne(r[4]), TextChat: isOne(r[5]), Recovered: isOne(r[6]),
 	}
 	attached.Missed, err = messages(epoch, r[7])
@@ -92,7 +92,7 @@ func (c *Channels) Attach(ctx context.Context, a channel.Attachment) (attached c
 }
 
 // Append implements channel.Store.
-func (c *Channels) Append(ctx context.Context, channelID, connectionID string, frames []channel.Append) (outcomes []channel.Outcome, err error) {
+func (c *Channels) Append(ctx context.Context, channelID, connectionID string, frames []channel.Frame) (outcomes []channel.Outcome, err error) {
 	args := make([]string, 2, 2+2*len(frames))
 	letters := make([]byte, 0, len(frames))
 	for _, f := range frames {
@@ -119,7 +119,7 @@ func (c *Channels) Append(ctx context.Context, channelID, connectionID string, f
 }
 
 // letter says to the script what a frame is.
-func letter(f channel.Append) byte {
+func letter(f channel.Frame) byte {
 	switch {
 	case f.Chat:
 		return 'c'

@@ -71,8 +71,8 @@ func (s *stage) raw(operate func(context.Context, rueidis.Client) error) {
 	raw(s.T, s.store, operate)
 }
 
-func (s *stage) attachment(connection string) channel.Attachment {
-	return channel.Attachment{
+func (s *stage) attachment(connection string) channel.AttachRequest {
+	return channel.AttachRequest{
 		ChannelID: s.id, ConnectionID: connection, Lease: time.Minute, TeamID: "team", EndpointID: "endpoint", Mode: "chat",
 		Profile: []byte(`{"commandSources":["bot"]}`), Entry: s.entry(wire.KindSession, "connected"),
 	}
@@ -82,7 +82,7 @@ func (s *stage) entry(kind wire.Kind, event string) []byte {
 	return []byte(fmt.Sprintf(`{"kind":%q,"channelId":%q,"at":1,"event":%q}`, kind, s.id, event))
 }
 
-func (s *stage) attach(connection string, change ...func(*channel.Attachment)) channel.Attached {
+func (s *stage) attach(connection string, change ...func(*channel.AttachRequest)) channel.AttachResult {
 	s.Helper()
 	a := s.attachment(connection)
 	for _, f := range change {
@@ -95,17 +95,17 @@ func (s *stage) attach(connection string, change ...func(*channel.Attachment)) c
 	return attached
 }
 
-func resume(c channel.Cursor) func(*channel.Attachment) {
-	return func(a *channel.Attachment) { a.Resume = &c }
+func resume(c channel.Cursor) func(*channel.AttachRequest) {
+	return func(a *channel.AttachRequest) { a.Resume = &c }
 }
 
 // frame appends a frame whose message id, and event, is name.
 func (s *stage) frame(connection, name string) channel.Outcome {
 	s.Helper()
-	return s.append(connection, channel.Append{MessageID: name, Entry: s.entry(wire.KindFrame, name)})[0]
+	return s.append(connection, channel.Frame{MessageID: name, Entry: s.entry(wire.KindFrame, name)})[0]
 }
 
-func (s *stage) append(connection string, frames ...channel.Append) []channel.Outcome {
+func (s *stage) append(connection string, frames ...channel.Frame) []channel.Outcome {
 	s.Helper()
 	outcome, err := s.channels.Append(s.Context(), s.id, connection, frames)
 	if err != nil {
@@ -213,7 +213,7 @@ func cursors(t *testing.T, opts Options) {
 		"empty":                    {&channel.Cursor{}, "-"},
 	}
 	for name, want := range cases {
-		got := s.attach("c1", func(a *channel.Attachment) { a.Resume = want.cursor })
+		got := s.attach("c1", func(a *channel.AttachRequest) { a.Resume = want.cursor })
 		if got.First || got.Head != head || got.Recovered != (want.missed != "-") || texts(got.Missed) != strings.Trim(want.missed, "-") {
 			t.Errorf("attach with a cursor that is %s: %+v", name, got)
 		}
@@ -271,13 +271,13 @@ func owners(t *testing.T, opts Options) {
 	s := newStage(t, opts, nil)
 	listen(t, s.store)
 	heard := &browser{}
-	stop, err := s.channels.Listen(t.Context(), s.id, heard)
+	stop, err := s.channels.Subscribe(t.Context(), s.id, heard)
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer stop()
 	s.attach("a")
-	reject := func(a *channel.Attachment) { a.Reject = true }
+	reject := func(a *channel.AttachRequest) { a.Reject = true }
 	refused := s.attachment("b")
 	refused.Reject = true
 	if _, err := s.channels.Attach(t.Context(), refused); !fault.Is(err, fault.SessionInUse) {
@@ -287,9 +287,9 @@ func owners(t *testing.T, opts Options) {
 	if _, err := s.channels.Attach(t.Context(), refused); !fault.Is(err, fault.SessionInUse) {
 		t.Errorf("one that names another: %v", err)
 	}
-	s.attach("b", reject, func(a *channel.Attachment) { a.Succeeds = "a" })
+	s.attach("b", reject, func(a *channel.AttachRequest) { a.Succeeds = "a" })
 	eventually(t, "the news", func() bool { return heard.story() == "replaced:b" })
-	s.attach("c", func(a *channel.Attachment) { a.Lease = time.Millisecond })
+	s.attach("c", func(a *channel.AttachRequest) { a.Lease = time.Millisecond })
 	eventually(t, "the news", func() bool { return heard.story() == "replaced:b replaced:c" })
 	for connection, want := range map[string]channel.Outcome{"a": channel.NotOwner, "b": channel.NotOwner, "c": channel.Appended} {
 		if got := s.frame(connection, connection); got != want {
@@ -297,7 +297,7 @@ func owners(t *testing.T, opts Options) {
 		}
 	}
 	eventually(t, "the end of a lease", func() bool {
-		_, err := s.channels.Attach(t.Context(), func() channel.Attachment { a := s.attachment("d"); a.Reject = true; return a }())
+		_, err := s.channels.Attach(t.Context(), func() channel.AttachRequest { a := s.attachment("d"); a.Reject = true; return a }())
 		return err == nil
 	})
 	if got, _, err := s.channels.Renew(t.Context(), s.id, "c", time.Minute, false); got != channel.NotOwner || err != nil {
@@ -327,26 +327,26 @@ func framesOnce(t *testing.T, opts Options) {
 	s := newStage(t, opts, nil)
 	s.attach("a")
 	if got := []channel.Outcome{s.frame("a", "1"), s.frame("a", "1"), s.frame("a", "2"), s.frame("a", "1")}; !slices.Equal(got,
-		[]channel.Outcome{channel.Appended, channel.Repeated, channel.Appended, channel.Repeated}) {
+		[]channel.Outcome{channel.Appended, channel.Duplicate, channel.Appended, channel.Duplicate}) {
 		t.Errorf("got %v", got)
 	}
 	s.attach("b") // what one connection sent, another may send again
-	if got := s.frame("b", "2"); got != channel.Repeated {
+	if got := s.frame("b", "2"); got != channel.Duplicate {
 		t.Errorf("by another connection: %s", got)
 	}
-	all := func(connection string, frames ...channel.Append) string {
+	all := func(connection string, frames ...channel.Frame) string {
 		t.Helper()
 		for i := range frames {
 			frames[i].Entry = s.entry(wire.KindFrame, frames[i].MessageID)
 		}
 		return fmt.Sprint(s.append(connection, frames...))
 	}
-	if got := all("b", channel.Append{MessageID: "3"}, channel.Append{MessageID: "2"}, channel.Append{MessageID: "4", Switch: wire.DisableTextChat},
-		channel.Append{MessageID: "5", Chat: true}, channel.Append{MessageID: "3", Chat: true}, channel.Append{MessageID: "6"}); got !=
+	if got := all("b", channel.Frame{MessageID: "3"}, channel.Frame{MessageID: "2"}, channel.Frame{MessageID: "4", Switch: wire.DisableTextChat},
+		channel.Frame{MessageID: "5", Chat: true}, channel.Frame{MessageID: "3", Chat: true}, channel.Frame{MessageID: "6"}); got !=
 		"[appended repeated appended chat_disabled repeated appended]" {
 		t.Errorf("several at a time: %s", got)
 	}
-	if got := all("a", channel.Append{MessageID: "7"}, channel.Append{MessageID: "8"}); got != "[not_owner not_owner]" {
+	if got := all("a", channel.Frame{MessageID: "7"}, channel.Frame{MessageID: "8"}); got != "[not_owner not_owner]" {
 		t.Errorf("by one that owns nothing: %s", got)
 	}
 	if events, _ := s.receive(s.take("r"), "6"); strings.Join(events, " ") != "connected 1 2 connected 3 4 6" {
@@ -362,7 +362,7 @@ func textChat(t *testing.T, opts Options) {
 	browser := func(command string) {
 		t.Helper()
 		n++
-		if got := s.append("a", channel.Append{MessageID: fmt.Sprint(n), Switch: command, Entry: []byte("{}")}); got[0] != channel.Appended {
+		if got := s.append("a", channel.Frame{MessageID: fmt.Sprint(n), Switch: command, Entry: []byte("{}")}); got[0] != channel.Appended {
 			t.Errorf("%s: %s", command, got)
 		}
 	}
@@ -375,7 +375,7 @@ func textChat(t *testing.T, opts Options) {
 	expect := func(on bool) {
 		t.Helper()
 		n++
-		got := s.append("a", channel.Append{MessageID: fmt.Sprint(n), Chat: true, Entry: []byte("{}")})[0]
+		got := s.append("a", channel.Frame{MessageID: fmt.Sprint(n), Chat: true, Entry: []byte("{}")})[0]
 		if (got == channel.Appended) != on || (got == channel.ChatDisabled) == on {
 			t.Errorf("chat: %s; want %v", got, on)
 		}
@@ -425,7 +425,7 @@ func backpressure(t *testing.T, opts Options) {
 			}
 		}
 		fill()
-		if got := s.frame("a", "0"); got != channel.Repeated {
+		if got := s.frame("a", "0"); got != channel.Duplicate {
 			t.Errorf("%s: a repeated frame: %s", name, got)
 		}
 		for range 50 { // who comes and goes cannot fill the store either
@@ -483,10 +483,10 @@ func backpressure(t *testing.T, opts Options) {
 func committedBytes(t *testing.T, opts Options) {
 	s := newStage(t, opts, nil)
 	s.attach("a")
-	var frames []channel.Append
+	var frames []channel.Frame
 	for i := range 100 {
 		name := strings.Repeat("x", i*i%37) + fmt.Sprint(i)
-		frames = append(frames, channel.Append{MessageID: name, Entry: s.entry(wire.KindFrame, name)})
+		frames = append(frames, channel.Frame{MessageID: name, Entry: s.entry(wire.KindFrame, name)})
 	}
 	for first := 0; first < len(frames); first += 20 {
 		s.append("a", frames[first:first+20]...)
@@ -524,10 +524,10 @@ func trimming(t *testing.T, opts Options) {
 	s.attach("a")
 	const frames = 2500
 	for i := 0; i < frames; i += 100 {
-		batch := make([]channel.Append, 100)
+		batch := make([]channel.Frame, 100)
 		for j := range batch {
 			name := fmt.Sprint(i + j)
-			batch[j] = channel.Append{MessageID: name, Entry: s.entry(wire.KindFrame, name)}
+			batch[j] = channel.Frame{MessageID: name, Entry: s.entry(wire.KindFrame, name)}
 		}
 		s.append("a", batch...)
 	}
@@ -660,7 +660,7 @@ func endings(t *testing.T, opts Options) {
 	s := newStage(t, opts, nil)
 	listen(t, s.store)
 	heard := &browser{}
-	stop, err := s.channels.Listen(t.Context(), s.id, heard)
+	stop, err := s.channels.Subscribe(t.Context(), s.id, heard)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -988,7 +988,7 @@ func liveMessages(t *testing.T, opts Options) {
 	var ears [2]*browser
 	for i, store := range []*Store{s.store, other} {
 		ears[i] = &browser{}
-		stop, err := NewChannels(store, s.limits).Listen(t.Context(), s.id, ears[i])
+		stop, err := NewChannels(store, s.limits).Subscribe(t.Context(), s.id, ears[i])
 		if err != nil {
 			t.Fatal(err)
 		}

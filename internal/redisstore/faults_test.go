@@ -59,11 +59,11 @@ func operations(s *Store) map[string]func(context.Context) error {
 		"limits": func(ctx context.Context) error { _, _, err := s.Limits(ctx); return err },
 		"save":   func(ctx context.Context) error { return save(ctx, s) },
 		"attach": func(ctx context.Context) error {
-			_, err := channels.Attach(ctx, channel.Attachment{ChannelID: "c", ConnectionID: "a"})
+			_, err := channels.Attach(ctx, channel.AttachRequest{ChannelID: "c", ConnectionID: "a"})
 			return err
 		},
 		"append": func(ctx context.Context) error {
-			_, err := channels.Append(ctx, "c", "", []channel.Append{{}})
+			_, err := channels.Append(ctx, "c", "", []channel.Frame{{}})
 			return err
 		},
 		"end":   func(ctx context.Context) error { return channels.EndChannel(ctx, "e", "over") },
@@ -353,7 +353,7 @@ func TestSocketsNoticeThatTheirStoreWasAway(t *testing.T) {
 	sockets := make([]*browser, 20)
 	for i := range sockets {
 		sockets[i] = &browser{}
-		stop, err := s.channels.Listen(t.Context(), s.id, sockets[i])
+		stop, err := s.channels.Subscribe(t.Context(), s.id, sockets[i])
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -396,7 +396,7 @@ func TestThousandsOfSocketsShareAConnection(t *testing.T) {
 	for worker := range 100 {
 		wg.Go(func() {
 			for i := worker; i < sockets; i += 100 {
-				stop, err := s.channels.Listen(t.Context(), name(i), heard)
+				stop, err := s.channels.Subscribe(t.Context(), name(i), heard)
 				if err != nil {
 					t.Error(err)
 					return
@@ -431,7 +431,7 @@ func TestThousandsOfSocketsShareAConnection(t *testing.T) {
 	if err != nil || strings.Count(clients, "id=") != 1 {
 		t.Errorf("connections that listen: %s, %v", clients, err)
 	}
-	if _, err := s.channels.Listen(t.Context(), name(0), heard); err != nil {
+	if _, err := s.channels.Subscribe(t.Context(), name(0), heard); err != nil {
 		t.Errorf("a session that comes back: %v", err)
 	}
 }

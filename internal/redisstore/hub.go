@@ -12,8 +12,8 @@ import (
 	"telapi/internal/fault"
 )
 
-// Listen implements channel.Hub. It hears something while Subscribe runs.
-func (c *Channels) Listen(ctx context.Context, channelID string, l channel.Live) (stop func(), err error) {
+// Subscribe implements channel.Hub. It hears something while Subscribe runs.
+func (c *Channels) Subscribe(ctx context.Context, channelID string, l channel.Subscriber) (stop func(), err error) {
 	ctx, cancel := context.WithTimeout(ctx, commandTimeout)
 	defer cancel()
 	member := c.store.topics.Join(wire.Downward(channelID), &socket{live: l})
@@ -35,7 +35,7 @@ func (c *Channels) SendAudio(ctx context.Context, channelID string, json []byte)
 
 // socket turns what is published for a browser into calls.
 type socket struct {
-	live    channel.Live
+	live    channel.Subscriber
 	hasGone bool
 }
 

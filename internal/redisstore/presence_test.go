@@ -26,7 +26,7 @@ func presence(t *testing.T, opts Options) {
 		t.Fatal(err)
 	}
 	want("it has left")
-	s.attach("second", func(a *channel.Attachment) { a.Lease = time.Millisecond })
+	s.attach("second", func(a *channel.AttachRequest) { a.Lease = time.Millisecond })
 	eventually(t, "a lease that nobody renews ends", func() bool {
 		got, _, err := s.channels.Presence(t.Context(), []string{s.id})
 		return err == nil && len(got) == 0

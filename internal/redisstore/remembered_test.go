@@ -18,9 +18,9 @@ func remembered(t *testing.T, opts Options) {
 	c := s.take("r")
 	const frames, messages, together = 9_000, 2_300, 100
 	for n := 0; n < frames; n += together {
-		batch := make([]channel.Append, together)
+		batch := make([]channel.Frame, together)
 		for i := range batch {
-			batch[i] = channel.Append{MessageID: fmt.Sprint(n + i), Entry: []byte("{}")}
+			batch[i] = channel.Frame{MessageID: fmt.Sprint(n + i), Entry: []byte("{}")}
 		}
 		s.append("a", batch...)
 	}
@@ -48,8 +48,8 @@ func remembered(t *testing.T, opts Options) {
 		}
 		return nil
 	})
-	for n, want := range map[int]channel.Outcome{frames - 1: channel.Repeated, frames - 4096: channel.Repeated, 0: channel.Appended} {
-		if got := s.append("a", channel.Append{MessageID: fmt.Sprint(n), Entry: []byte("{}")})[0]; got != want {
+	for n, want := range map[int]channel.Outcome{frames - 1: channel.Duplicate, frames - 4096: channel.Duplicate, 0: channel.Appended} {
+		if got := s.append("a", channel.Frame{MessageID: fmt.Sprint(n), Entry: []byte("{}")})[0]; got != want {
 			t.Errorf("frame %d of %d again: %s", n, frames, got)
 		}
 	}

@@ -45,9 +45,9 @@ func (s *stage) chatter(send string) string {
 	s.take("r")
 	var story []string
 	frames := func(connection string, ids ...string) {
-		var list []channel.Append
+		var list []channel.Frame
 		for _, id := range ids {
-			list = append(list, channel.Append{MessageID: id, Entry: []byte(`{"said":"` + id + `"}`), Chat: strings.HasPrefix(id, "c")})
+			list = append(list, channel.Frame{MessageID: id, Entry: []byte(`{"said":"` + id + `"}`), Chat: strings.HasPrefix(id, "c")})
 		}
 		outcomes, err := s.channels.Append(s.Context(), s.id, connection, list)
 		story = append(story, fmt.Sprint(outcomes, err))

@@ -35,10 +35,10 @@ type ActionStore interface {
 	AddBrowserActions(ctx context.Context, actions []Action) error
 }
 
-// Actions writes browser actions to the database in the background. The queue
+// ActionQueue writes browser actions to the database in the background. The queue
 // is bounded, and what does not fit in is dropped and counted: no browser waits
 // for the database.
-type Actions struct {
+type ActionQueue struct {
 	queue    *backlog.Queue[Action]
 	keepText bool
 	log      *slog.Logger
@@ -46,17 +46,17 @@ type Actions struct {
 }
 
 // NewActions returns an empty queue. keepText is ENABLE_PII_LOGGING.
-func NewActions(store ActionStore, keepText bool, log *slog.Logger, reg prometheus.Registerer) *Actions {
-	a := &Actions{keepText: keepText, log: log, dropped: promauto.With(reg).NewCounterVec(prometheus.CounterOpts{
+func NewActions(store ActionStore, keepText bool, log *slog.Logger, reg prometheus.Registerer) *ActionQueue {
+	a := &ActionQueue{keepText: keepText, log: log, dropped: promauto.With(reg).NewCounterVec(prometheus.CounterOpts{
 		Name: "telapi_browser_actions_dropped_total", Help: "Browser actions that were not kept, by reason: full, malformed, refused or shutdown."},
 		[]string{"reason"})}
 	a.queue = backlog.NewQueue(actionRoom, actionBatch, store.AddBrowserActions, a.refused)
 	return a
 }
 
-// Keep queues an action and returns at once. The bytes are the caller's again
+// AddAction queues an action and returns at once. The bytes are the caller's again
 // when it does, and no text is in the queue that must not be in the database.
-func (a *Actions) Keep(sessionID, messageID string, at time.Time, browserAction []byte) {
+func (a *ActionQueue) AddAction(sessionID, messageID string, at time.Time, browserAction []byte) {
 	kept := slices.Clone(browserAction)
 	if !a.keepText {
 		var err error
@@ -71,14 +71,14 @@ func (a *Actions) Keep(sessionID, messageID string, at time.Time, browserAction 
 }
 
 // Run writes until ctx ends, and what is left then, for a few seconds.
-func (a *Actions) Run(ctx context.Context) {
+func (a *ActionQueue) Run(ctx context.Context) {
 	if left := a.queue.Run(ctx); left > 0 {
 		a.dropped.WithLabelValues("shutdown").Add(float64(left))
 		a.log.WarnContext(ctx, "browser actions were not written before the end", "actions", left)
 	}
 }
 
-func (a *Actions) refused(bad Action, err error) error {
+func (a *ActionQueue) refused(bad Action, err error) error {
 	a.dropped.WithLabelValues("refused").Inc()
 	a.log.Error("a browser action was refused by the database", "session_id", bad.SessionID, "error", err)
 	return nil

@@ -139,7 +139,7 @@ func (s *shelf) set(change func(*shelf)) {
 	change(s)
 }
 
-func runActions(t *testing.T, s *shelf, keepText bool) (a *Actions, stop func()) {
+func runActions(t *testing.T, s *shelf, keepText bool) (a *ActionQueue, stop func()) {
 	t.Helper()
 	a = NewActions(s, keepText, slog.New(slog.DiscardHandler), prometheus.NewRegistry())
 	ctx, cancel := context.WithCancel(t.Context())
@@ -148,7 +148,7 @@ func runActions(t *testing.T, s *shelf, keepText bool) (a *Actions, stop func())
 	return a, func() { cancel(); running.Wait() }
 }
 
-func dropped(a *Actions, reason string) float64 {
+func dropped(a *ActionQueue, reason string) float64 {
 	var m dto.Metric
 	if err := a.dropped.WithLabelValues(reason).Write(&m); err != nil {
 		panic(err)
@@ -162,9 +162,9 @@ func TestActionsAreKeptBlankUnlessPersonalDataIsAllowed(t *testing.T) {
 			s := &shelf{kept: map[string]string{}}
 			a, stop := runActions(t, s, keepText)
 			frame := []byte(`{"type":"say","text":"secret"}`)
-			a.Keep("s", "m", start, frame)
+			a.AddAction("s", "m", start, frame)
 			copy(frame, "XXXXXXXXXXXXXXXX") // the caller's buffer is used again
-			a.Keep("s", "m", start, []byte(`{"type":"repeated"}`))
+			a.AddAction("s", "m", start, []byte(`{"type":"repeated"}`))
 			synctest.Wait()
 			if s.kept["sm"] != want || len(s.kept) != 1 {
 				t.Errorf("keepText %v: kept %v", keepText, s.kept)
@@ -180,7 +180,7 @@ func TestActionsAreWrittenWhenTheDatabaseIsBack(t *testing.T) {
 		a, stop := runActions(t, s, false)
 		const n = 3*actionBatch + 1
 		for i := range n {
-			a.Keep("s", fmt.Sprint(i), start, []byte(`{}`))
+			a.AddAction("s", fmt.Sprint(i), start, []byte(`{}`))
 		}
 		time.Sleep(time.Minute)
 		s.set(func(s *shelf) { s.away = nil })
@@ -198,7 +198,7 @@ func TestQueueIsBoundedAndLossIsCounted(t *testing.T) {
 		a, stop := runActions(t, s, true)
 		large := []byte(`{"x":"` + strings.Repeat("x", 60<<10) + `"}`)
 		for i := range 200 {
-			a.Keep("large", fmt.Sprint(i), start, large)
+			a.AddAction("large", fmt.Sprint(i), start, large)
 		}
 		if fit := float64(actionRoom / len(large)); dropped(a, "full") != 200-fit {
 			t.Errorf("%v were dropped, want %v", dropped(a, "full"), 200-fit)
@@ -208,7 +208,7 @@ func TestQueueIsBoundedAndLossIsCounted(t *testing.T) {
 		s.set(func(s *shelf) { s.away = fault.Unavailable("The database", nil) })
 		before, maxActions := dropped(a, "full"), actionRoom/minActionBytes
 		for i := range maxActions + 5 {
-			a.Keep("small", fmt.Sprint(i), start, []byte(`{}`))
+			a.AddAction("small", fmt.Sprint(i), start, []byte(`{}`))
 		}
 		if got := dropped(a, "full") - before; got != 5 {
 			t.Errorf("%v were dropped, want 5", got)
@@ -225,9 +225,9 @@ func TestRefusedActionDoesNotStopTheOthers(t *testing.T) {
 		s := &shelf{kept: map[string]string{}, refuse: "poison"}
 		a, stop := runActions(t, s, true)
 		for i := range 10 {
-			a.Keep("s", fmt.Sprint(i), start, fmt.Appendf(nil, `{"x":%q}`, map[bool]string{true: "poison", false: "fine"}[i == 3]))
+			a.AddAction("s", fmt.Sprint(i), start, fmt.Appendf(nil, `{"x":%q}`, map[bool]string{true: "poison", false: "fine"}[i == 3]))
 		}
-		a.Keep("s", "last", start, []byte(`{}`))
+		a.AddAction("s", "last", start, []byte(`{}`))
 		time.Sleep(time.Second)
 		stop()
 		if len(s.kept) != 10 || dropped(a, "refused") != 1 {
@@ -238,7 +238,7 @@ func TestRefusedActionDoesNotStopTheOthers(t *testing.T) {
 
 func TestMalformedActionIsDropped(t *testing.T) {
 	a := NewActions(&shelf{}, false, slog.New(slog.DiscardHandler), prometheus.NewRegistry())
-	a.Keep("s", "m", start, []byte(`{"x":"sec`))
+	a.AddAction("s", "m", start, []byte(`{"x":"sec`))
 	if dropped(a, "malformed") != 1 {
 		t.Error("it was queued")
 	}
@@ -248,7 +248,7 @@ func TestWhatIsQueuedAtTheEndIsWritten(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := &shelf{kept: map[string]string{}, away: fault.Unavailable("The database", nil)}
 		a, stop := runActions(t, s, false)
-		a.Keep("s", "m", start, []byte(`{}`))
+		a.AddAction("s", "m", start, []byte(`{}`))
 		synctest.Wait()
 		go func() {
 			time.Sleep(time.Second)

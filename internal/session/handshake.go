@@ -9,12 +9,12 @@ import (
 	"telapi/internal/fault"
 )
 
-// Check tells whether a socket may be opened with a token, and changes nothing.
+// Verify tells whether a socket may be opened with a token, and changes nothing.
 // It fails with fault.Unauthorized for what is no token of ours,
 // fault.SessionEnded for one whose session has ended or is over its time, and
 // fault.WebRTCDisabled for a mode that is switched off. An endpoint that was
 // disabled since keeps its sessions.
-func (d *Desk) Check(ctx context.Context, token string) (Session, endpoint.Endpoint, error) {
+func (d *Service) Verify(ctx context.Context, token string) (Session, endpoint.Endpoint, error) {
 	s, err := d.holder(ctx, token)
 	if err != nil {
 		return Session{}, endpoint.Endpoint{}, err
@@ -27,7 +27,7 @@ func (d *Desk) Check(ctx context.Context, token string) (Session, endpoint.Endpo
 }
 
 // holder is the session of a token, if it goes on.
-func (d *Desk) holder(ctx context.Context, token string) (Session, error) {
+func (d *Service) holder(ctx context.Context, token string) (Session, error) {
 	claimed, err := d.Tokens.verify(token)
 	if err != nil {
 		return Session{}, err
@@ -52,7 +52,7 @@ func (d *Desk) holder(ctx context.Context, token string) (Session, error) {
 // Redeem lets a browser in that Check has admitted: the first time it must come
 // before RedeemBy, later any time before ExpiresAt. It has a channel by then, of
 // which who ended the session since may not have known: that ends too.
-func (d *Desk) Redeem(ctx context.Context, id string) error {
+func (d *Service) Redeem(ctx context.Context, id string) error {
 	err := d.Store.RedeemSession(ctx, id, d.Now())
 	if !fault.Is(err, fault.NotFound) {
 		return err
@@ -70,7 +70,7 @@ func (d *Desk) Redeem(ctx context.Context, id string) error {
 // End notes that the call runtime has ended a session's channel. Whoever comes
 // first decides how a session ended, so this may be called for any channel that
 // is seen to be over.
-func (d *Desk) End(ctx context.Context, id string) error {
+func (d *Service) End(ctx context.Context, id string) error {
 	first, err := d.Store.EndSession(ctx, id, Ended, d.Now())
 	if err == nil && first {
 		err = d.Store.SettleSessions(ctx, []string{id}) // the channel is where the news came from

@@ -17,8 +17,8 @@ type ICEServer struct {
 	Credential string   `json:"credential,omitzero"`
 }
 
-// ICE is what browsers are given to find a way through networks.
-type ICE struct {
+// ICEConfig is what browsers are given to find a way through networks.
+type ICEConfig struct {
 	Servers []config.ICEServer
 	// Secret is shared with the TURN servers that have no credential of their
 	// own.
@@ -28,7 +28,7 @@ type ICE struct {
 // servers lists them for one session. A TURN server that shares the secret takes
 // a user name that begins with the moment it ends, and its HMAC for a password,
 // so that every session has credentials that end with it.
-func (c ICE) servers(s Session) []ICEServer {
+func (c ICEConfig) servers(s Session) []ICEServer {
 	list := make([]ICEServer, len(c.Servers))
 	for i, configured := range c.Servers {
 		list[i] = ICEServer{configured.URLs, configured.Username, configured.Credential.Reveal()}

@@ -20,9 +20,9 @@ var start = time.Date(2026, 11, 15, 9, 30, 0, 250_000_000, time.UTC)
 
 const testSecret = redact.Secret("0123456789abcdef0123456789abcdef")
 
-// world is a desk and a sweeper on stores in memory, under one clock.
+// world is a service and a sweeper on stores in memory, under one clock.
 type world struct {
-	desk    *Desk
+	service    *Service
 	sweeper *Sweeper
 	tokens  *Tokens
 
@@ -30,7 +30,7 @@ type world struct {
 	now       time.Time
 	sessions  map[string]Session
 	settled   map[string]bool
-	receipts  map[string]Receipt // by team and key
+	receipts  map[string]IdempotencyRecord // by team and key
 	ofKey     map[string]string
 	endpoints map[string]endpoint.Endpoint
 	live      map[string]bool // browsers in the key-value store
@@ -43,7 +43,7 @@ type world struct {
 
 func newWorld() *world {
 	w := &world{
-		now: start, sessions: map[string]Session{}, settled: map[string]bool{}, receipts: map[string]Receipt{}, ofKey: map[string]string{}, live: map[string]bool{}, over: map[string]bool{},
+		now: start, sessions: map[string]Session{}, settled: map[string]bool{}, receipts: map[string]IdempotencyRecord{}, ofKey: map[string]string{}, live: map[string]bool{}, over: map[string]bool{},
 		endpoints: map[string]endpoint.Endpoint{
 			"ep":   {ID: "ep", TeamID: "t1", Enabled: true, Modes: endpoint.Modes, Origins: []string{"https://a.example"}},
 			"chat": {ID: "chat", TeamID: "t1", Enabled: true, Modes: []endpoint.Mode{endpoint.Chat}},
@@ -52,11 +52,11 @@ func newWorld() *world {
 		},
 	}
 	w.tokens = NewTokens(auth.Secrets{Current: testSecret})
-	w.desk = &Desk{
+	w.service = &Service{
 		Store: w, Endpoints: &endpoint.Directory{Store: w}, Tokens: w.tokens, Channels: w,
 		WebRTC: true, Limits: endpoint.DefaultChannelLimits(), Now: w.clock,
 	}
-	w.sweeper = NewSweeper(w.desk, w, 15*time.Minute, 30*24*time.Hour, slog.New(slog.DiscardHandler))
+	w.sweeper = NewSweeper(w.service, w, 15*time.Minute, 30*24*time.Hour, slog.New(slog.DiscardHandler))
 	return w
 }
 
@@ -72,9 +72,9 @@ func (w *world) pass(d time.Duration) {
 	w.now = w.now.Add(d)
 }
 
-func (w *world) issue(t *testing.T, body string, keys ...string) Answer {
+func (w *world) issue(t *testing.T, body string, keys ...string) TokenResponse {
 	t.Helper()
-	a, err := w.desk.Issue(t.Context(), auth.Principal{TeamID: "t1"}, Order{Body: []byte(body), IdempotencyKeys: keys, BaseURL: "https://api.example"})
+	a, err := w.service.Issue(t.Context(), auth.Principal{TeamID: "t1"}, TokenRequest{Body: []byte(body), IdempotencyKeys: keys, BaseURL: "https://api.example"})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -83,11 +83,11 @@ func (w *world) issue(t *testing.T, body string, keys ...string) Answer {
 
 // enter does what a socket's handshake does.
 func (w *world) enter(ctx context.Context, token string) (Session, error) {
-	s, _, err := w.desk.Check(ctx, token)
+	s, _, err := w.service.Verify(ctx, token)
 	if err != nil {
 		return Session{}, err
 	}
-	if err := w.desk.Redeem(ctx, s.ID); err != nil {
+	if err := w.service.Redeem(ctx, s.ID); err != nil {
 		return Session{}, err
 	}
 	return w.Session(ctx, s.ID)
@@ -95,7 +95,7 @@ func (w *world) enter(ctx context.Context, token string) (Session, error) {
 
 func (w *world) state(t *testing.T, id string) State {
 	t.Helper()
-	v, err := w.desk.Show(t.Context(), "t1", id)
+	v, err := w.service.Get(t.Context(), "t1", id)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -111,7 +111,7 @@ func wantFault(t *testing.T, what string, err error, code fault.Code) {
 
 // What follows is the database.
 
-func (w *world) CreateSession(_ context.Context, s Session, r Receipt, staleBefore time.Time) (bool, error) {
+func (w *world) CreateSession(_ context.Context, s Session, r IdempotencyRecord, staleBefore time.Time) (bool, error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if w.dbAway != nil {
@@ -238,7 +238,7 @@ func (w *world) TouchSessions(_ context.Context, seen map[string]time.Time) erro
 	return w.dbAway
 }
 
-func (w *world) Forget(_ context.Context, before, endedBefore time.Time, _ int) error {
+func (w *world) PruneSessions(_ context.Context, before, endedBefore time.Time, _ int) error {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	for key, r := range w.receipts {

@@ -35,7 +35,7 @@ type wish struct {
 	session Session
 	ttl     time.Duration
 	life    time.Duration
-	receipt Receipt
+	receipt IdempotencyRecord
 }
 
 // parseRequest reads a body and the values of the Idempotency-Key header, and

@@ -87,9 +87,9 @@ func (s Session) due() time.Time {
 	return s.ExpiresAt
 }
 
-// Receipt is what an idempotency key stands for: the digest of the request's
+// IdempotencyRecord is what an idempotency key stands for: the digest of the request's
 // canonical body, and since when.
-type Receipt struct {
+type IdempotencyRecord struct {
 	Key    string // empty: the request had none
 	Digest string
 	At     time.Time
@@ -101,7 +101,7 @@ type Store interface {
 	// transaction. It returns false, and adds nothing, where the team's key
 	// has a receipt of later than staleBefore; a request with the same key
 	// that is under way is waited for.
-	CreateSession(ctx context.Context, s Session, r Receipt, staleBefore time.Time) (bool, error)
+	CreateSession(ctx context.Context, s Session, r IdempotencyRecord, staleBefore time.Time) (bool, error)
 	// SessionByKey finds the session that a key of the team stands for, and the
 	// digest of the body it was used with.
 	SessionByKey(ctx context.Context, teamID, key string, staleBefore time.Time) (Session, string, error)

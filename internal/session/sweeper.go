@@ -23,8 +23,8 @@ const (
 	unsettledAfter = 15 * time.Second
 )
 
-// SweepStore is what a sweeper asks of the database, besides ending sessions.
-type SweepStore interface {
+// SweeperStore is what a sweeper asks of the database, besides ending sessions.
+type SweeperStore interface {
 	Store
 	// ExpireSessions ends sessions that are due, or redeemed and not seen since
 	// a moment, limit at the most, and returns the ids of those that this call
@@ -39,34 +39,34 @@ type SweepStore interface {
 	// TouchSessions notes when browsers were seen; an older moment never
 	// replaces a newer one.
 	TouchSessions(ctx context.Context, seen map[string]time.Time) error
-	// Forget deletes receipts of idempotency keys from before a moment, and
+	// PruneSessions deletes receipts of idempotency keys from before a moment, and
 	// settled sessions that ended before another, limit at the most, with what
 	// their browsers did.
-	Forget(ctx context.Context, keysBefore, endedBefore time.Time, limit int) error
+	PruneSessions(ctx context.Context, keysBefore, endedBefore time.Time, limit int) error
 }
 
 // Sweeper ends sessions whose time has come. Any number of instances may sweep:
 // each session is ended by one of them.
 type Sweeper struct {
-	desk      *Desk
-	store     SweepStore
+	service      *Service
+	store     SweeperStore
 	idle      time.Duration
 	retention time.Duration
 	log       *slog.Logger
-	seen      backlog.Moments
+	seen      backlog.LastSeen
 	askedAt   time.Time // when the idle were last looked for; Sweep's alone
 }
 
 // NewSweeper returns a sweeper that ends sessions without a connection for as
 // long as idle, and deletes those that ended longer ago than retention; 0 keeps
 // them for ever.
-func NewSweeper(desk *Desk, store SweepStore, idle, retention time.Duration, log *slog.Logger) *Sweeper {
-	return &Sweeper{desk: desk, store: store, idle: idle, retention: retention, log: log}
+func NewSweeper(service *Service, store SweeperStore, idle, retention time.Duration, log *slog.Logger) *Sweeper {
+	return &Sweeper{service: service, store: store, idle: idle, retention: retention, log: log}
 }
 
 // Touch notes that a browser was connected until now. It does not block; the
 // next round writes it down.
-func (s *Sweeper) Touch(id string) { s.seen.Note(id, s.desk.Now()) }
+func (s *Sweeper) Touch(id string) { s.seen.Note(id, s.service.Now()) }
 
 // Run sweeps until ctx ends, in a rhythm of its own, so that instances do not
 // do the same work at the same moment. What was touched is written at the end.
@@ -106,18 +106,18 @@ func (s *Sweeper) Sweep(ctx context.Context) error {
 func (s *Sweeper) forget(ctx context.Context) error {
 	var endedBefore time.Time // nothing ended before it
 	if s.retention > 0 {
-		endedBefore = s.desk.Now().Add(-max(s.retention, keyLife))
+		endedBefore = s.service.Now().Add(-max(s.retention, keyLife))
 	}
-	return s.store.Forget(ctx, s.desk.Now().Add(-keyLife), endedBefore, sweepPage)
+	return s.store.PruneSessions(ctx, s.service.Now().Add(-keyLife), endedBefore, sweepPage)
 }
 
 // expire ends sessions that are over their time, or idle.
 func (s *Sweeper) expire(ctx context.Context) error {
 	idleSince, failed := s.askIdle(ctx)
 	for {
-		ids, err := s.store.ExpireSessions(ctx, s.desk.Now(), idleSince, sweepPage)
+		ids, err := s.store.ExpireSessions(ctx, s.service.Now(), idleSince, sweepPage)
 		if err == nil {
-			err = s.desk.bury(ctx, Expired, ids...)
+			err = s.service.bury(ctx, Expired, ids...)
 		}
 		if err != nil || len(ids) == 0 {
 			return errors.Join(failed, err)
@@ -132,7 +132,7 @@ func (s *Sweeper) expire(ctx context.Context) error {
 // ended, end as such. Those that were not seen since the returned moment are idle;
 // it is zero where that cannot be told.
 func (s *Sweeper) askIdle(ctx context.Context) (since time.Time, err error) {
-	now := s.desk.Now()
+	now := s.service.Now()
 	if now.Sub(s.askedAt) < s.idle/16 {
 		return time.Time{}, nil
 	}
@@ -146,12 +146,12 @@ func (s *Sweeper) askIdle(ctx context.Context) (since time.Time, err error) {
 			return now.Add(-s.idle), nil
 		}
 		after = stale[len(stale)-1]
-		live, ended, err := s.desk.Channels.Presence(ctx, stale)
+		live, ended, err := s.service.Channels.Presence(ctx, stale)
 		if err != nil {
 			return time.Time{}, fmt.Errorf("ask which browsers are connected: %w", err)
 		}
 		for _, id := range ended { // by runtimes, with no browser there to hear of it
-			if err := s.desk.End(ctx, id); err != nil {
+			if err := s.service.End(ctx, id); err != nil {
 				return time.Time{}, err
 			}
 		}
@@ -167,9 +167,9 @@ func (s *Sweeper) askIdle(ctx context.Context) (since time.Time, err error) {
 
 // buryRest tells of ends that somebody else could not tell of.
 func (s *Sweeper) buryRest(ctx context.Context) error {
-	rest, err := s.store.UnsettledSessions(ctx, s.desk.Now().Add(-unsettledAfter), sweepPage)
+	rest, err := s.store.UnsettledSessions(ctx, s.service.Now().Add(-unsettledAfter), sweepPage)
 	for _, ended := range rest {
-		err = errors.Join(err, s.desk.bury(ctx, ended.EndedAs, ended.ID))
+		err = errors.Join(err, s.service.bury(ctx, ended.EndedAs, ended.ID))
 	}
 	return err
 }

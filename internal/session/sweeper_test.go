@@ -156,7 +156,7 @@ func TestEverySessionIsSweptByOneInstance(t *testing.T) {
 	var wg sync.WaitGroup
 	for range 8 {
 		wg.Go(func() {
-			other := NewSweeper(w.desk, w, time.Hour, 0, slog.New(slog.DiscardHandler))
+			other := NewSweeper(w.service, w, time.Hour, 0, slog.New(slog.DiscardHandler))
 			if err := other.Sweep(t.Context()); err != nil {
 				t.Error(err)
 			}

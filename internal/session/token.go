@@ -42,7 +42,7 @@ type Tokens struct {
 
 // NewTokens returns tokens under the secrets.
 func NewTokens(secrets auth.Secrets) *Tokens {
-	// Whether a token's time is over is for the desk to say: that is another
+	// Whether a token's time is over is for the service to say: that is another
 	// refusal than a bad one.
 	return &Tokens{[]byte(secrets.Current.Reveal()), auth.NewVerifier(secrets, jwt.WithoutClaimsValidation())}
 }

@@ -12,7 +12,7 @@ import (
 )
 
 var (
-	_ session.SweepStore  = (*Store)(nil)
+	_ session.SweeperStore  = (*Store)(nil)
 	_ session.ActionStore = (*Store)(nil)
 )
 
@@ -69,7 +69,7 @@ func sessionFields(s *session.Session) []any {
 }
 
 // CreateSession adds a new session and the receipt of its idempotency key, if any.
-func (s *Store) CreateSession(ctx context.Context, made session.Session, r session.Receipt, staleBefore time.Time) (created bool, err error) {
+func (s *Store) CreateSession(ctx context.Context, made session.Session, r session.IdempotencyRecord, staleBefore time.Time) (created bool, err error) {
 	args := sessionFields(&made)[:issued]
 	if r.Key == "" {
 		err := s.change(ctx, "create", "session", insertSession, args...)
@@ -166,8 +166,8 @@ func (s *Store) TouchSessions(ctx context.Context, seen map[string]time.Time) er
 	return s.touch(ctx, "note when sessions were seen", touchSession, seen)
 }
 
-// Forget deletes old receipts and some of the sessions that ended long ago.
-func (s *Store) Forget(ctx context.Context, keysBefore, endedBefore time.Time, limit int) error {
+// PruneSessions deletes old receipts and some of the sessions that ended long ago.
+func (s *Store) PruneSessions(ctx context.Context, keysBefore, endedBefore time.Time, limit int) error {
 	return s.together(ctx, "forget sessions", func(ctx context.Context, tx *sql.Tx) error {
 		if _, err := run(ctx, tx, deleteReceipts, keysBefore.UnixMilli()); err != nil {
 			return err

@@ -28,7 +28,7 @@ func newSession(id string) session.Session {
 
 func addSession(t *testing.T, s *Store, made session.Session) {
 	t.Helper()
-	if created, err := s.CreateSession(t.Context(), made, session.Receipt{}, time.Time{}); err != nil || !created {
+	if created, err := s.CreateSession(t.Context(), made, session.IdempotencyRecord{}, time.Time{}); err != nil || !created {
 		t.Fatalf("create %s: %v, %v", made.ID, created, err)
 	}
 }
@@ -52,12 +52,12 @@ func TestSessionIsKeptAsItWasGiven(t *testing.T) {
 				t.Errorf("session %+v, want %+v", got, want)
 			}
 		}
-		if _, err := s.CreateSession(t.Context(), bare, session.Receipt{}, time.Time{}); !fault.Is(err, fault.Validation) {
+		if _, err := s.CreateSession(t.Context(), bare, session.IdempotencyRecord{}, time.Time{}); !fault.Is(err, fault.Validation) {
 			t.Errorf("taken id: %v", err)
 		}
 		foreign := newSession("foreign")
 		foreign.TeamID = "nobody"
-		if _, err := s.CreateSession(t.Context(), foreign, session.Receipt{}, time.Time{}); !fault.Is(err, fault.NotFound) {
+		if _, err := s.CreateSession(t.Context(), foreign, session.IdempotencyRecord{}, time.Time{}); !fault.Is(err, fault.NotFound) {
 			t.Errorf("session of no team: %v", err)
 		}
 		for _, id := range []string{"none", "", "n\x00", "n\xff"} {
@@ -299,7 +299,7 @@ func TestTwinsWithOneKeyGetOneSession(t *testing.T) {
 		for i := range 16 {
 			wg.Go(func() {
 				made := newSession(fmt.Sprint("twin", i))
-				first, err := s.CreateSession(t.Context(), made, session.Receipt{Key: "k", Digest: "d", At: moment1}, moment1.Add(-time.Hour))
+				first, err := s.CreateSession(t.Context(), made, session.IdempotencyRecord{Key: "k", Digest: "d", At: moment1}, moment1.Add(-time.Hour))
 				found, digest, again := s.SessionByKey(t.Context(), "t1", "k", moment1.Add(-time.Hour))
 				if err := errors.Join(err, again); err != nil || digest != "d" {
 					t.Error(digest, err)
@@ -331,7 +331,7 @@ func TestKeysAreTheTeamsAndEnd(t *testing.T) {
 		create := func(id, team string, at time.Time) bool {
 			made := newSession(id)
 			made.TeamID = team
-			created, err := s.CreateSession(t.Context(), made, session.Receipt{Key: "k", Digest: id, At: at}, at.Add(-24*time.Hour))
+			created, err := s.CreateSession(t.Context(), made, session.IdempotencyRecord{Key: "k", Digest: id, At: at}, at.Add(-24*time.Hour))
 			must(t, err)
 			return created
 		}
@@ -355,7 +355,7 @@ func TestKeysAreTheTeamsAndEnd(t *testing.T) {
 		if err != nil || found.ID != "next day" || digest != "next day" {
 			t.Errorf("the key stands for %s, %+v, %v", found.ID, digest, err)
 		}
-		must(t, s.Forget(t.Context(), moment1.Add(time.Hour), time.Time{}, 10))
+		must(t, s.PruneSessions(t.Context(), moment1.Add(time.Hour), time.Time{}, 10))
 		if _, _, err := s.SessionByKey(t.Context(), "t2", "k", time.Time{}); !fault.Is(err, fault.NotFound) {
 			t.Errorf("forgotten key: %v", err)
 		}
@@ -403,7 +403,7 @@ func TestSessionsThatEndedLongAgoAreForgotten(t *testing.T) {
 		}
 		must(t, s.SettleSessions(t.Context(), []string{"oldest", "older", "old", "recent"}))
 		for _, want := range []string{"live old recent unsettled", "live recent unsettled", "live recent unsettled"} {
-			must(t, s.Forget(t.Context(), time.Time{}, moment1.Add(time.Hour), 2))
+			must(t, s.PruneSessions(t.Context(), time.Time{}, moment1.Add(time.Hour), 2))
 			for _, query := range []string{"SELECT id FROM sessions ORDER BY id", "SELECT session_id FROM browser_actions ORDER BY session_id"} {
 				left, err := list(t.Context(), s, "what is left", itself[string], query)
 				if must(t, err); strings.Join(left, " ") != want {

@@ -62,12 +62,12 @@ func converse(t *testing.T, opts redisstore.Options) {
 	// The service's side: a browser connects, is offered, and says something.
 	browser := &browser{}
 	service := redisstore.NewChannels(store, wire.DefaultChannelLimits())
-	stopListening, err := service.Listen(ctx, "s-1", browser)
+	stopListening, err := service.Subscribe(ctx, "s-1", browser)
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer stopListening()
-	attached, err := service.Attach(ctx, channel.Attachment{ChannelID: "s-1", ConnectionID: "c-1", Lease: time.Minute, TeamID: "t-1", EndpointID: "e-1",
+	attached, err := service.Attach(ctx, channel.AttachRequest{ChannelID: "s-1", ConnectionID: "c-1", Lease: time.Minute, TeamID: "t-1", EndpointID: "e-1",
 		Mode: "chat", Profile: []byte(`{"commandSources":["bot"]}`), Entry: []byte(`{"kind":"session","event":"connected"}`)})
 	if err != nil || !attached.Offer {
 		t.Fatalf("attach: %+v, %v", attached, err)
@@ -77,7 +77,7 @@ func converse(t *testing.T, opts redisstore.Options) {
 	}
 	say := func(id string, want channel.Outcome) {
 		t.Helper()
-		got, err := service.Append(ctx, "s-1", "c-1", []channel.Append{{MessageID: id, Chat: true, Entry: []byte(`{"kind":"frame","n":"` + id + `"}`)}})
+		got, err := service.Append(ctx, "s-1", "c-1", []channel.Frame{{MessageID: id, Chat: true, Entry: []byte(`{"kind":"frame","n":"` + id + `"}`)}})
 		if err != nil || got[0] != want {
 			t.Fatalf("frame %s: %s, %v", id, got, err)
 		}

@@ -26,16 +26,16 @@ const (
 	keyLife = 24 * time.Hour
 )
 
-// Order is a request for a token as it came in.
-type Order struct {
+// TokenRequest is a request for a token as it came in.
+type TokenRequest struct {
 	Body []byte
 	// IdempotencyKeys are the values of the header, of which there may be one.
 	IdempotencyKeys []string
 	BaseURL         string // the address the client reaches the service by
 }
 
-// Answer is what a browser needs to open its socket.
-type Answer struct {
+// TokenResponse is what a browser needs to open its socket.
+type TokenResponse struct {
 	SessionID    string                 `json:"sessionId"`
 	Token        string                 `json:"token"`
 	TokenType    string                 `json:"tokenType"`
@@ -62,14 +62,14 @@ type View struct {
 	EndedAt    time.Time     `json:"endedAt,omitzero"`
 }
 
-// Desk gives sessions out, lets browsers in and takes sessions back.
-type Desk struct {
+// Service gives sessions out, lets browsers in and takes sessions back.
+type Service struct {
 	Store     Store
 	Endpoints *endpoint.Directory
 	Tokens    *Tokens
 	Channels  Channels
 	WebRTC    bool // whether the deployment offers it
-	ICE       ICE
+	ICE       ICEConfig
 	Limits    endpoint.ChannelLimits
 	Now       func() time.Time
 }
@@ -78,32 +78,32 @@ type Desk struct {
 // mode. The same order under the same idempotency key gets the same answer,
 // whatever has become of the session since; twins that come at the same time,
 // on any instance, get one session between them.
-func (d *Desk) Issue(ctx context.Context, who auth.Principal, o Order) (Answer, error) {
+func (d *Service) Issue(ctx context.Context, who auth.Principal, o TokenRequest) (TokenResponse, error) {
 	w, err := parseRequest(o.Body, o.IdempotencyKeys)
 	if err != nil {
-		return Answer{}, err
+		return TokenResponse{}, err
 	}
 	now := d.Now().UTC()
 	w.receipt.At = now
 	s, found, err := d.replay(ctx, who.TeamID, w.receipt)
 	if err != nil {
-		return Answer{}, err
+		return TokenResponse{}, err
 	}
 	if !found {
 		if err := d.admit(ctx, who.TeamID, w.session); err != nil {
-			return Answer{}, err
+			return TokenResponse{}, err
 		}
 		s = newSession(who.TeamID, w, now)
 		created, err := d.Store.CreateSession(ctx, s, w.receipt, now.Add(-keyLife))
 		if err != nil {
-			return Answer{}, fmt.Errorf("create session: %w", err)
+			return TokenResponse{}, fmt.Errorf("create session: %w", err)
 		}
 		if !created { // a twin was quicker
 			if s, found, err = d.replay(ctx, who.TeamID, w.receipt); err != nil {
-				return Answer{}, err
+				return TokenResponse{}, err
 			}
 			if !found {
-				return Answer{}, fault.New(fault.ServiceUnavailable, "This Idempotency-Key is being forgotten just now. Send the request again.").After(time.Second)
+				return TokenResponse{}, fault.New(fault.ServiceUnavailable, "This Idempotency-Key is being forgotten just now. Send the request again.").After(time.Second)
 			}
 		}
 	}
@@ -111,7 +111,7 @@ func (d *Desk) Issue(ctx context.Context, who auth.Principal, o Order) (Answer, 
 }
 
 // replay finds the session that an idempotency key stands for.
-func (d *Desk) replay(ctx context.Context, teamID string, r Receipt) (s Session, found bool, err error) {
+func (d *Service) replay(ctx context.Context, teamID string, r IdempotencyRecord) (s Session, found bool, err error) {
 	if r.Key == "" {
 		return Session{}, false, nil
 	}
@@ -128,7 +128,7 @@ func (d *Desk) replay(ctx context.Context, teamID string, r Receipt) (s Session,
 }
 
 // admit checks that the endpoint takes such a session now.
-func (d *Desk) admit(ctx context.Context, teamID string, s Session) error {
+func (d *Service) admit(ctx context.Context, teamID string, s Session) error {
 	e, err := d.Endpoints.Find(ctx, teamID, s.EndpointID)
 	if err != nil && !fault.Is(err, fault.NotFound) {
 		return err
@@ -147,7 +147,7 @@ func (d *Desk) admit(ctx context.Context, teamID string, s Session) error {
 }
 
 // offered refuses a mode that the deployment has switched off.
-func (d *Desk) offered(m endpoint.Mode) error {
+func (d *Service) offered(m endpoint.Mode) error {
 	if m == endpoint.WebRTC && !d.WebRTC {
 		return fault.New(fault.WebRTCDisabled, "WebRTC is switched off here. Ask for mode audio or chat.")
 	}
@@ -162,16 +162,16 @@ func newSession(teamID string, w wish, now time.Time) Session {
 	return s
 }
 
-func (d *Desk) answer(s Session, baseURL string) (Answer, error) {
+func (d *Service) answer(s Session, baseURL string) (TokenResponse, error) {
 	token, err := d.Tokens.Sign(s)
 	if err != nil {
-		return Answer{}, err
+		return TokenResponse{}, err
 	}
 	servers := []ICEServer{}
 	if s.Mode == endpoint.WebRTC {
 		servers = d.ICE.servers(s)
 	}
-	return Answer{
+	return TokenResponse{
 		SessionID: s.ID, Token: token, TokenType: "call", Mode: s.Mode, EndpointID: s.EndpointID,
 		RedeemBy: s.RedeemBy, ExpiresAt: s.ExpiresAt,
 		WSURL:        "ws" + strings.TrimPrefix(baseURL, "http") + SocketPath,
@@ -179,8 +179,8 @@ func (d *Desk) answer(s Session, baseURL string) (Answer, error) {
 	}, nil
 }
 
-// Show returns a team's session. Another team's is not found.
-func (d *Desk) Show(ctx context.Context, teamID, id string) (View, error) {
+// Get returns a team's session. Another team's is not found.
+func (d *Service) Get(ctx context.Context, teamID, id string) (View, error) {
 	s, err := d.own(ctx, teamID, id)
 	if err != nil {
 		return View{}, err
@@ -210,7 +210,7 @@ func (d *Desk) Show(ctx context.Context, teamID, id string) (View, error) {
 // Delete revokes a team's session: committed first, then everybody is told. A
 // session that has ended already stays as it ended. When telling fails the token
 // is revoked all the same; asking again, or the sweeper, does the rest.
-func (d *Desk) Delete(ctx context.Context, teamID, id string) error {
+func (d *Service) Delete(ctx context.Context, teamID, id string) error {
 	s, err := d.own(ctx, teamID, id)
 	if err != nil {
 		return err
@@ -227,7 +227,7 @@ func (d *Desk) Delete(ctx context.Context, teamID, id string) error {
 
 // bury ends the channels of sessions that have ended. What fails is left unsettled
 // in the database, for a sweeper to do again.
-func (d *Desk) bury(ctx context.Context, as State, ids ...string) error {
+func (d *Service) bury(ctx context.Context, as State, ids ...string) error {
 	var settled []string
 	var failed error
 	for _, id := range ids {
@@ -240,7 +240,7 @@ func (d *Desk) bury(ctx context.Context, as State, ids ...string) error {
 	return errors.Join(failed, d.Store.SettleSessions(ctx, settled))
 }
 
-func (d *Desk) own(ctx context.Context, teamID, id string) (Session, error) {
+func (d *Service) own(ctx context.Context, teamID, id string) (Session, error) {
 	s, err := d.Store.Session(ctx, id)
 	if fault.Is(err, fault.NotFound) || err == nil && s.TeamID != teamID {
 		return Session{}, fault.New(fault.NotFound, "There is no such session.")

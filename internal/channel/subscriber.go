@@ -7,7 +7,7 @@ import (
 	"telapi/callruntime/wire"
 )
 
-var _ Live = (*Connection)(nil)
+var _ Subscriber = (*Connection)(nil)
 
 // Messages delivers durable messages if they follow the last one. If not, some
 // were missed, and the history is asked for them. What was replayed already is
@@ -70,7 +70,7 @@ func (c *Connection) confirm() {
 	go func() { // the hub must not wait for the store
 		ctx, cancel := context.WithTimeout(context.Background(), storeTimeout)
 		defer cancel()
-		c.Beat(ctx)
+		c.Heartbeat(ctx)
 	}()
 }
 
@@ -128,10 +128,10 @@ func (c *Connection) catchUp() {
 			c.mu.Lock()
 			switch {
 			case err != nil:
-				c.socket.Close(CloseStoreAway)
+				c.socket.Close(CloseStoreUnavailable)
 			case !whole:
 				c.service.metrics.recoveries.WithLabelValues("failed").Inc()
-				c.socket.Close(ClosePositionLost)
+				c.socket.Close(CloseHistoryLost)
 			default:
 				c.service.metrics.recoveries.WithLabelValues("recovered").Inc()
 				c.replay(missed)

@@ -40,7 +40,7 @@ func TestSessionGoesThroughItsStates(t *testing.T) {
 		t.Errorf("over its time and not yet swept it is %s", got)
 	}
 	other := w.issue(t, `{"endpointId":"ep"}`)
-	if err := w.desk.End(t.Context(), other.SessionID); err != nil || w.state(t, other.SessionID) != Ended || len(w.events) > 0 || !w.settled[other.SessionID] {
+	if err := w.service.End(t.Context(), other.SessionID); err != nil || w.state(t, other.SessionID) != Ended || len(w.events) > 0 || !w.settled[other.SessionID] {
 		t.Errorf("ended by the runtime: %s, %v, %v", w.state(t, other.SessionID), w.events, err)
 	}
 	w.kvAway = fault.Unavailable("The store", nil)
@@ -48,7 +48,7 @@ func TestSessionGoesThroughItsStates(t *testing.T) {
 	if _, err := w.enter(t.Context(), third.Token); err != nil {
 		t.Fatal(err)
 	}
-	_, err := w.desk.Show(t.Context(), "t1", third.SessionID)
+	_, err := w.service.Get(t.Context(), "t1", third.SessionID)
 	wantFault(t, "whether it is connected is not known", err, fault.ServiceUnavailable)
 }
 
@@ -58,7 +58,7 @@ func TestTokenIsRedeemedInTimeAndGoodUntilTheSessionEnds(t *testing.T) {
 	late := w.issue(t, `{"endpointId":"ep","ttlSeconds":60,"maxSessionSeconds":600}`)
 	w.pass(59 * time.Second)
 	for range 2 { // checking redeems nothing
-		if _, e, err := w.desk.Check(t.Context(), a.Token); err != nil || e.Origins[0] != "https://a.example" || w.state(t, a.SessionID) != Issued {
+		if _, e, err := w.service.Verify(t.Context(), a.Token); err != nil || e.Origins[0] != "https://a.example" || w.state(t, a.SessionID) != Issued {
 			t.Fatal(err)
 		}
 	}
@@ -70,13 +70,13 @@ func TestTokenIsRedeemedInTimeAndGoodUntilTheSessionEnds(t *testing.T) {
 	if s, err := w.enter(t.Context(), a.Token); err != nil || !s.LastSeenAt.Equal(w.now) || !s.RedeemedAt.Equal(w.now.Add(-time.Second)) {
 		t.Errorf("reconnect: %+v, %v", s, err)
 	}
-	_, _, err := w.desk.Check(t.Context(), late.Token)
+	_, _, err := w.service.Verify(t.Context(), late.Token)
 	wantFault(t, "first redemption after redeemBy", err, fault.SessionEnded)
 	w.pass(9 * time.Minute)
 	_, err = w.enter(t.Context(), a.Token)
 	wantFault(t, "session over its time", err, fault.SessionEnded)
 	w.pass(1000 * time.Hour)
-	_, _, err = w.desk.Check(t.Context(), a.Token)
+	_, _, err = w.service.Verify(t.Context(), a.Token)
 	wantFault(t, "long over", err, fault.SessionEnded)
 }
 
@@ -85,33 +85,33 @@ func TestTokenIsRedeemedInTimeAndGoodUntilTheSessionEnds(t *testing.T) {
 func TestEndedBetweenCheckAndRedemption(t *testing.T) {
 	w := newWorld()
 	a := w.issue(t, `{"endpointId":"ep"}`)
-	s, _, err := w.desk.Check(t.Context(), a.Token)
+	s, _, err := w.service.Verify(t.Context(), a.Token)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := w.desk.Delete(t.Context(), "t1", a.SessionID); err != nil {
+	if err := w.service.Delete(t.Context(), "t1", a.SessionID); err != nil {
 		t.Fatal(err)
 	}
 	w.events = nil
-	wantFault(t, "revoked meanwhile", w.desk.Redeem(t.Context(), s.ID), fault.SessionEnded)
+	wantFault(t, "revoked meanwhile", w.service.Redeem(t.Context(), s.ID), fault.SessionEnded)
 	if want := []string{"ended " + a.SessionID + " revoked"}; !slices.Equal(w.events, want) {
 		t.Errorf("told %v, want %v", w.events, want)
 	}
-	wantFault(t, "deleted meanwhile", w.desk.Redeem(t.Context(), "none"), fault.SessionEnded)
+	wantFault(t, "deleted meanwhile", w.service.Redeem(t.Context(), "none"), fault.SessionEnded)
 	late := w.issue(t, `{"endpointId":"ep"}`)
 	w.pass(time.Hour)
-	wantFault(t, "over its time", w.desk.Redeem(t.Context(), late.SessionID), fault.SessionEnded)
+	wantFault(t, "over its time", w.service.Redeem(t.Context(), late.SessionID), fault.SessionEnded)
 	w.kvAway = fault.Unavailable("The store", nil)
-	wantFault(t, "nobody can be told", w.desk.Redeem(t.Context(), s.ID), fault.ServiceUnavailable)
+	wantFault(t, "nobody can be told", w.service.Redeem(t.Context(), s.ID), fault.ServiceUnavailable)
 	w.dbAway = fault.Unavailable("The database", nil)
-	wantFault(t, "database away", w.desk.Redeem(t.Context(), s.ID), fault.ServiceUnavailable)
+	wantFault(t, "database away", w.service.Redeem(t.Context(), s.ID), fault.ServiceUnavailable)
 }
 
 func TestRevokedSessionIsCommittedThenToldOf(t *testing.T) {
 	w := newWorld()
 	a := w.issue(t, `{"endpointId":"ep"}`)
 	w.kvAway = fault.Unavailable("The store", nil)
-	wantFault(t, "nobody can be told", w.desk.Delete(t.Context(), "t1", a.SessionID), fault.ServiceUnavailable)
+	wantFault(t, "nobody can be told", w.service.Delete(t.Context(), "t1", a.SessionID), fault.ServiceUnavailable)
 	if w.state(t, a.SessionID) != Revoked || w.settled[a.SessionID] {
 		t.Error("not revoked, or taken for told")
 	}
@@ -120,7 +120,7 @@ func TestRevokedSessionIsCommittedThenToldOf(t *testing.T) {
 
 	w.kvAway = nil
 	for range 2 {
-		if err := w.desk.Delete(t.Context(), "t1", a.SessionID); err != nil || !w.settled[a.SessionID] {
+		if err := w.service.Delete(t.Context(), "t1", a.SessionID); err != nil || !w.settled[a.SessionID] {
 			t.Fatal(err)
 		}
 	}
@@ -128,13 +128,13 @@ func TestRevokedSessionIsCommittedThenToldOf(t *testing.T) {
 		t.Errorf("told %v, want %s", w.events, want)
 	}
 	for _, team := range []string{"t2", ""} {
-		_, err := w.desk.Show(t.Context(), team, a.SessionID)
+		_, err := w.service.Get(t.Context(), team, a.SessionID)
 		wantFault(t, "foreign session", err, fault.NotFound)
-		wantFault(t, "foreign session", w.desk.Delete(t.Context(), team, a.SessionID), fault.NotFound)
+		wantFault(t, "foreign session", w.service.Delete(t.Context(), team, a.SessionID), fault.NotFound)
 	}
 	w.dbAway = fault.Unavailable("The database", nil)
-	wantFault(t, "database away", w.desk.Delete(t.Context(), "t1", a.SessionID), fault.ServiceUnavailable)
-	_, err = w.desk.Issue(t.Context(), us, Order{Body: []byte(`{"endpointId":"ep"}`)})
+	wantFault(t, "database away", w.service.Delete(t.Context(), "t1", a.SessionID), fault.ServiceUnavailable)
+	_, err = w.service.Issue(t.Context(), us, TokenRequest{Body: []byte(`{"endpointId":"ep"}`)})
 	wantFault(t, "database away", err, fault.ServiceUnavailable)
 }
 
@@ -146,7 +146,7 @@ func TestKeyStandsForItsRequestADay(t *testing.T) {
 	if again := w.issue(t, ` {"endpointId" : "ep"}`, "k"); encode(t, again) != encode(t, first) {
 		t.Errorf("got\n%s, want\n%s", encode(t, again), encode(t, first))
 	}
-	_, err := w.desk.Issue(t.Context(), us, Order{Body: []byte(`{"endpointId":"none"}`), IdempotencyKeys: []string{"k"}})
+	_, err := w.service.Issue(t.Context(), us, TokenRequest{Body: []byte(`{"endpointId":"none"}`), IdempotencyKeys: []string{"k"}})
 	wantFault(t, "other body", err, fault.Idempotency)
 	w.pass(time.Millisecond)
 	if later := w.issue(t, body, "k"); later.SessionID == first.SessionID {
@@ -163,7 +163,7 @@ type overtaken struct {
 	twin Session
 }
 
-func (o overtaken) CreateSession(ctx context.Context, s Session, r Receipt, staleBefore time.Time) (bool, error) {
+func (o overtaken) CreateSession(ctx context.Context, s Session, r IdempotencyRecord, staleBefore time.Time) (bool, error) {
 	if _, err := o.world.CreateSession(ctx, o.twin, r, staleBefore); err != nil {
 		return false, err
 	}
@@ -173,7 +173,7 @@ func (o overtaken) CreateSession(ctx context.Context, s Session, r Receipt, stal
 func TestOvertakenTwinGetsTheFirstOnesAnswer(t *testing.T) {
 	w := newWorld()
 	twin := Session{ID: "ses_twin", TeamID: "t1", EndpointID: "ep", Mode: endpoint.WebRTC, TokenID: "j", IssuedAt: start, RedeemBy: start, ExpiresAt: start}
-	w.desk.Store = overtaken{w, twin}
+	w.service.Store = overtaken{w, twin}
 	if a := w.issue(t, `{"endpointId":"ep"}`, "k"); a.SessionID != "ses_twin" {
 		t.Errorf("got %s", a.SessionID)
 	}
@@ -183,21 +183,21 @@ func TestOvertakenTwinGetsTheFirstOnesAnswer(t *testing.T) {
 // being asked what it stands for.
 type forgetful struct{ *world }
 
-func (f forgetful) CreateSession(context.Context, Session, Receipt, time.Time) (bool, error) {
+func (f forgetful) CreateSession(context.Context, Session, IdempotencyRecord, time.Time) (bool, error) {
 	return false, nil
 }
 
 func TestKeyThatRunsOutMeanwhileIsSentAgain(t *testing.T) {
 	w := newWorld()
-	w.desk.Store = forgetful{w}
-	_, err := w.desk.Issue(t.Context(), us, Order{Body: []byte(`{"endpointId":"ep"}`), IdempotencyKeys: []string{"k"}})
+	w.service.Store = forgetful{w}
+	_, err := w.service.Issue(t.Context(), us, TokenRequest{Body: []byte(`{"endpointId":"ep"}`), IdempotencyKeys: []string{"k"}})
 	wantFault(t, "no session", err, fault.ServiceUnavailable)
 }
 
 func TestModeIsCheckedAfterTheEndpoint(t *testing.T) {
 	for _, webRTC := range []bool{true, false} {
 		w := newWorld()
-		w.desk.WebRTC = webRTC
+		w.service.WebRTC = webRTC
 		for body, code := range map[string]fault.Code{
 			`{"endpointId":"off"}`:                 fault.NotFound,
 			`{"endpointId":"far"}`:                 fault.NotFound,
@@ -206,14 +206,14 @@ func TestModeIsCheckedAfterTheEndpoint(t *testing.T) {
 			`{"endpointId":"chat","mode":"audio"}`: fault.Validation,
 			`{"endpointId":"far","mode":"fax"}`:    fault.Validation,
 		} {
-			_, err := w.desk.Issue(t.Context(), us, Order{Body: []byte(body)})
+			_, err := w.service.Issue(t.Context(), us, TokenRequest{Body: []byte(body)})
 			wantFault(t, body, err, code)
 			if foreign := fault.From(err); code == fault.NotFound && foreign.Message != "There is no such endpoint, or it is disabled." {
 				t.Errorf("%s can be told from other endpoints that are not there: %s", body, foreign.Message)
 			}
 		}
 		w.issue(t, `{"endpointId":"chat","mode":"chat"}`)
-		_, err := w.desk.Issue(t.Context(), us, Order{Body: []byte(`{"endpointId":"chat","mode":"audio"}`)})
+		_, err := w.service.Issue(t.Context(), us, TokenRequest{Body: []byte(`{"endpointId":"chat","mode":"audio"}`)})
 		if text := fault.From(err).Message; text != "/mode: This endpoint has no mode audio; it has chat." {
 			t.Errorf("refused with %q", text)
 		}
@@ -223,7 +223,7 @@ func TestModeIsCheckedAfterTheEndpoint(t *testing.T) {
 func TestWebRTCTokenIsRefusedWhileWebRTCIsOff(t *testing.T) {
 	w := newWorld()
 	call, chat := w.issue(t, `{"endpointId":"ep"}`), w.issue(t, `{"endpointId":"ep","mode":"chat"}`)
-	w.desk.WebRTC = false
+	w.service.WebRTC = false
 	_, err := w.enter(t.Context(), call.Token)
 	wantFault(t, "webrtc", err, fault.WebRTCDisabled)
 	if _, err := w.enter(t.Context(), chat.Token); err != nil {
@@ -272,7 +272,7 @@ func TestForeignAndForgedTokensAreRefused(t *testing.T) {
 		}
 		return changed
 	}
-	if _, _, err := w.desk.Check(t.Context(), with(testSecret, jwt.SigningMethodHS256, good)); err != nil {
+	if _, _, err := w.service.Verify(t.Context(), with(testSecret, jwt.SigningMethodHS256, good)); err != nil {
 		t.Fatalf("the test's own token: %v", err)
 	}
 	hs := func(claims jwt.MapClaims) string { return with(testSecret, jwt.SigningMethodHS256, claims) }
@@ -302,19 +302,19 @@ func TestForeignAndForgedTokensAreRefused(t *testing.T) {
 		"another mode":         sign(func(s *Session) { s.Mode = endpoint.Chat }),
 		"surrounded by blanks": " " + a.Token,
 	} {
-		s, e, err := w.desk.Check(t.Context(), token)
+		s, e, err := w.service.Verify(t.Context(), token)
 		wantFault(t, name, err, fault.Unauthorized)
 		if s.ID != "" || e.ID != "" || err == nil || fault.From(err).Message != "The call token is missing or not valid. Ask for a new one." || fault.From(err).Cause == nil {
 			t.Errorf("%s: refused with %v %v %v", name, s, e, err)
 		}
 	}
-	_, _, err := w.desk.Check(t.Context(), sign(func(s *Session) { s.ID = "ses_gone" }))
+	_, _, err := w.service.Verify(t.Context(), sign(func(s *Session) { s.ID = "ses_gone" }))
 	wantFault(t, "well signed, of a session nobody knows", err, fault.SessionEnded)
 	if _, err := auth.NewConsoleTokens(auth.Secrets{Current: testSecret}, w.clock).Verify(a.Token); !fault.Is(err, fault.Unauthorized) {
 		t.Errorf("a call token passes for a console JWT: %v", err)
 	}
 	w.dbAway = fault.Unavailable("The database", errors.New("away"))
-	_, _, err = w.desk.Check(t.Context(), a.Token)
+	_, _, err = w.service.Verify(t.Context(), a.Token)
 	wantFault(t, "database away", err, fault.ServiceUnavailable)
 }
 
@@ -330,7 +330,7 @@ func TestSameSessionIsSignedTheSame(t *testing.T) {
 
 func TestServersOfACallGetTheirCredentials(t *testing.T) {
 	s := Session{ID: "ses_1", Mode: endpoint.WebRTC, ExpiresAt: time.Unix(1_800_000_000, 0)}
-	ice := ICE{Secret: "north", Servers: []config.ICEServer{
+	ice := ICEConfig{Secret: "north", Servers: []config.ICEServer{
 		{URLs: []string{"stun:a"}},
 		{URLs: []string{"turn:b", "turns:b"}},
 		{URLs: []string{"turn:c"}, Username: "u", Credential: "p"},
