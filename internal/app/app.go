@@ -114,7 +114,7 @@ func New(ctx context.Context, cfg config.Config, opts Options) (_ *App, err erro
 	actions := session.NewActions(db, cfg.EnablePIILogging, a.log, a.tele.Registry)
 	reports := redisstore.NewReports(kv)
 	recorder := usage.NewRecorder(reports, a.log, a.tele.Registry)
-	bookkeeper := usage.NewBookkeeper(reports, db, a.log, a.tele.Registry, time.Now)
+	consumer := usage.NewConsumer(reports, db, a.log, a.tele.Registry, time.Now)
 	providers, err := speechProviders(ctx, cfg)
 	if err != nil {
 		return nil, err
@@ -147,7 +147,7 @@ func New(ctx context.Context, cfg config.Config, opts Options) (_ *App, err erro
 		Quotas:         quotas,
 		Endpoints:      endpoints,
 		Capabilities:   deployment.Capabilities(),
-		Usage:          &usage.Accounts{Store: db, Now: time.Now},
+		Usage:          &usage.Reporter{Store: db, Now: time.Now},
 		Sessions:       sessions,
 		Channels: channel.NewService(channels, channels, struct {
 			*session.Service
@@ -177,7 +177,7 @@ func New(ctx context.Context, cfg config.Config, opts Options) (_ *App, err erro
 		a.jobs = append(a.jobs, a.runDemo)
 	}
 	if cfg.FeatureAPIAccess {
-		a.jobs = append(a.jobs, sweeper.Run, actions.Run, recorder.Run, bookkeeper.Run)
+		a.jobs = append(a.jobs, sweeper.Run, actions.Run, recorder.Run, consumer.Run)
 	}
 	return a, nil
 }

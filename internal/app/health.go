@@ -8,7 +8,7 @@ import (
 	"time"
 
 	"telapi/internal/httpapi"
-	"telapi/internal/pause"
+	"telapi/internal/sleep"
 )
 
 // What /health says of one dependency.
@@ -54,7 +54,7 @@ func (p *probe) run(ctx context.Context, log *slog.Logger) {
 		if known = known || err == nil; err != nil {
 			next = probeLost
 		}
-		_ = pause.For(ctx, next)
+		_ = sleep.For(ctx, next)
 	}
 }
 
@@ -95,7 +95,7 @@ func (a *App) Ready(ctx context.Context) error {
 		if err := ctx.Err(); err != nil {
 			return fmt.Errorf("not ready (%v): %w", a.Health().Checks, err)
 		}
-		_ = pause.For(ctx, 20*time.Millisecond)
+		_ = sleep.For(ctx, 20*time.Millisecond)
 	}
 	return nil
 }

@@ -7,7 +7,7 @@ import (
 	"runtime/metrics"
 	"time"
 
-	"telapi/internal/pause"
+	"telapi/internal/sleep"
 )
 
 // giveMemoryBack collects garbage while little goes on, so that a while passes
@@ -16,7 +16,7 @@ import (
 // memory they need.
 func giveMemoryBack(ctx context.Context, while time.Duration) {
 	collections := []metrics.Sample{{Name: "/gc/cycles/total:gc-cycles"}}
-	for last := uint64(0); pause.For(ctx, while) == nil; {
+	for last := uint64(0); sleep.For(ctx, while) == nil; {
 		metrics.Read(collections)
 		now := collections[0].Value.Uint64()
 		if now == last {
@@ -43,7 +43,7 @@ func (m *Media) boundMemory(ctx context.Context) {
 			bound = next
 			debug.SetMemoryLimit(bound)
 		}
-		if pause.For(ctx, time.Second) != nil {
+		if sleep.For(ctx, time.Second) != nil {
 			return
 		}
 	}

@@ -11,9 +11,9 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"telapi/internal/auth"
+	"telapi/internal/cache"
 	"telapi/internal/config"
 	"telapi/internal/endpoint"
-	"telapi/internal/fresh"
 	"telapi/internal/ratelimit"
 	"telapi/internal/redisstore"
 	"telapi/internal/speech"
@@ -34,10 +34,10 @@ const (
 // server's stores, whether or not a server is running.
 type Office struct {
 	Teams     *team.Registry
-	Keys      *auth.Keyring
+	Keys      *auth.KeyRegistry
 	Endpoints *endpoint.Registry
 	Limits    *ratelimit.Settings
-	Usage     *usage.Accounts
+	Usage     *usage.Reporter
 	// Alone says that no server runs on the embedded stores, so that there
 	// is nobody to announce a change to.
 	Alone bool
@@ -86,7 +86,7 @@ func (a *App) Office() *Office { return newOffice(a.cfg, a.stores, a.log) }
 
 // announcing is what the registries ask of the key-value store.
 type announcing interface {
-	fresh.Announcer
+	cache.Announcer
 	ratelimit.LimitsStore
 }
 
@@ -97,10 +97,10 @@ func newOffice(cfg config.Config, s stores, log *slog.Logger) *Office {
 	}
 	return &Office{
 		Teams:     &team.Registry{Store: s.sql, Announce: kv, Now: time.Now},
-		Keys:      &auth.Keyring{Store: s.sql, Announce: kv, Now: time.Now},
+		Keys:      &auth.KeyRegistry{Store: s.sql, Announce: kv, Now: time.Now},
 		Endpoints: &endpoint.Registry{Store: s.sql, Now: time.Now},
 		Limits:    ratelimit.NewSettings(kv, s.sql, log, nil),
-		Usage:     &usage.Accounts{Store: s.sql, Now: time.Now},
+		Usage:     &usage.Reporter{Store: s.sql, Now: time.Now},
 		Alone:     s.kv == nil,
 		cfg:       cfg,
 		log:       log,

@@ -14,7 +14,7 @@ import (
 	"time"
 
 	"telapi/internal/config"
-	"telapi/internal/pause"
+	"telapi/internal/sleep"
 	"telapi/internal/telemetry"
 )
 
@@ -121,7 +121,7 @@ func (p *process) serve(ctx context.Context, serve func() error, announce func()
 	announce()
 	delay := min(p.cfg.DrainDelay, p.cfg.ShutdownTimeout/2)
 	p.log.InfoContext(draining, "draining", "delay", delay, "deadline", p.cfg.ShutdownTimeout)
-	_ = pause.For(draining, delay)
+	_ = sleep.For(draining, delay)
 	err := shutdown(draining)
 	switch {
 	case errors.Is(err, context.DeadlineExceeded):

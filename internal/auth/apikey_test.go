@@ -8,8 +8,8 @@ import (
 	"testing/synctest"
 	"time"
 
+	"telapi/internal/cache"
 	"telapi/internal/fault"
-	"telapi/internal/fresh"
 )
 
 func TestGoodKeySpeaksForItsTeam(t *testing.T) {
@@ -223,7 +223,7 @@ func TestRecordIsReadAgainAfterItsTime(t *testing.T) {
 		if err := m.RevokeKey(t.Context(), k.ID, time.Now()); err != nil {
 			t.Fatal(err)
 		}
-		time.Sleep(fresh.TTL)
+		time.Sleep(cache.TTL)
 		_, err := auth.APIKey(t.Context(), presented)
 		wantUnauthorized(t, err)
 	})

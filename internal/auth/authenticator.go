@@ -8,9 +8,9 @@ import (
 	"time"
 
 	"telapi/internal/backlog"
+	"telapi/internal/cache"
 	"telapi/internal/fault"
-	"telapi/internal/fresh"
-	"telapi/internal/pause"
+	"telapi/internal/sleep"
 )
 
 const (
@@ -22,7 +22,7 @@ const (
 // is cached only while announcements reach this instance, so that a revocation
 // holds everywhere as soon as it is announced.
 type Authenticator struct {
-	*fresh.Cache[Key]
+	*cache.Cache[Key]
 	keys   KeyStore
 	tokens *ConsoleTokens
 	uses   backlog.LastSeen
@@ -32,7 +32,7 @@ type Authenticator struct {
 
 // NewAuthenticator returns an authenticator, which Run keeps company.
 func NewAuthenticator(keys KeyStore, tokens *ConsoleTokens, log *slog.Logger, now func() time.Time) *Authenticator {
-	return &Authenticator{Cache: fresh.New[Key](topicPrefix, fresh.Size, fresh.TTL), keys: keys, tokens: tokens, log: log, now: now}
+	return &Authenticator{Cache: cache.New[Key](topicPrefix, cache.Size, cache.TTL), keys: keys, tokens: tokens, log: log, now: now}
 }
 
 // APIKey checks the value of X-API-Key.
@@ -79,7 +79,7 @@ func (a *Authenticator) Missing() error { return unauthorized(errors.New("no cre
 // Run writes the last uses of keys until ctx ends, and once more then, so that
 // authentication never waits for the database.
 func (a *Authenticator) Run(ctx context.Context) {
-	for pause.For(ctx, flushEvery) == nil {
+	for sleep.For(ctx, flushEvery) == nil {
 		a.flush(ctx)
 	}
 	a.flush(context.WithoutCancel(ctx))

@@ -127,7 +127,7 @@ func (m *memory) written() []map[string]time.Time {
 // giveKey creates a key as an administrator would and returns its record and secret.
 func giveKey(t *testing.T, m *memory, now time.Time, expiresAt time.Time, scopes ...Scope) (Key, string) {
 	t.Helper()
-	ring := &Keyring{m, m, func() time.Time { return now }}
+	ring := &KeyRegistry{m, m, func() time.Time { return now }}
 	k, secret, err := ring.Create(t.Context(), "tm_1", "test", scopes, expiresAt)
 	if err != nil {
 		t.Fatalf("create a key: %v", err)

@@ -20,7 +20,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"telapi/internal/fault"
-	"telapi/internal/pause"
+	"telapi/internal/sleep"
 	"telapi/internal/speech"
 )
 
@@ -211,7 +211,7 @@ func (s *speaker) say(ctx context.Context, line sentence) (warmed, error) {
 		case refusal.RetryAfter == 0, refusal.RetryAfter > longestWait, try == maxTries:
 			return warmed{Line: line.line, Error: refusal.Message}, nil
 		}
-		if err := pause.For(ctx, refusal.RetryAfter); err != nil {
+		if err := sleep.For(ctx, refusal.RetryAfter); err != nil {
 			return warmed{}, err
 		}
 	}

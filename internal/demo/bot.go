@@ -13,7 +13,7 @@ import (
 	"github.com/go-json-experiment/json"
 	"github.com/go-json-experiment/json/jsontext"
 
-	"telapi/internal/pause"
+	"telapi/internal/sleep"
 	"telapi/internal/timeline"
 )
 
@@ -97,7 +97,7 @@ func (b *Bot) take(w http.ResponseWriter, r *http.Request) {
 	_, _ = fmt.Fprintf(w, `{"parts":%d}`, len(parts))
 	b.answers.Go(func() {
 		part := parts[o.Part-1]
-		if pause.For(b.life, part.after) == nil {
+		if sleep.For(b.life, part.after) == nil {
 			b.answer(b.life, o, part.body(o))
 		}
 	})
@@ -115,7 +115,7 @@ func (b *Bot) answer(ctx context.Context, o order, body any) {
 		if err == nil && status != http.StatusServiceUnavailable || ctx.Err() != nil {
 			return
 		}
-		_ = pause.For(ctx, time.Second)
+		_ = sleep.For(ctx, time.Second)
 	}
 }
 

@@ -11,7 +11,7 @@ import (
 
 	"telapi/callruntime"
 	"telapi/callruntime/wire"
-	"telapi/internal/pause"
+	"telapi/internal/sleep"
 	"telapi/internal/timeline"
 )
 
@@ -158,7 +158,7 @@ type audioFrame struct {
 func (l *line) perform(ctx context.Context, i item, begin func(time.Duration)) (time.Duration, error) {
 	if i.pause > 0 {
 		begin(i.pause)
-		_ = pause.For(ctx, i.pause)
+		_ = sleep.For(ctx, i.pause)
 		return i.pause, nil
 	}
 	u, err := l.outside.speak(ctx, i.sentence)
@@ -181,7 +181,7 @@ func (l *line) perform(ctx context.Context, i item, begin func(time.Duration)) (
 		if err != nil {
 			return length, err
 		}
-		_ = pause.For(ctx, time.Until(start.Add(time.Duration(n+1)*frameLength)))
+		_ = sleep.For(ctx, time.Until(start.Add(time.Duration(n+1)*frameLength)))
 	}
 	return length, nil
 }

@@ -13,7 +13,7 @@ import (
 
 	"telapi/callruntime"
 	"telapi/callruntime/wire"
-	"telapi/internal/pause"
+	"telapi/internal/sleep"
 	"telapi/internal/timeline"
 )
 
@@ -58,7 +58,7 @@ func (r *Runtime) Run(ctx context.Context) {
 		if err != nil {
 			if ctx.Err() == nil {
 				r.Log.WarnContext(ctx, "the demo runtime cannot take sessions", "error", err)
-				_ = pause.For(ctx, time.Second)
+				_ = sleep.For(ctx, time.Second)
 			}
 			continue
 		}

@@ -14,7 +14,7 @@ import (
 
 	"telapi/callruntime"
 	"telapi/callruntime/wire"
-	"telapi/internal/pause"
+	"telapi/internal/sleep"
 	"telapi/internal/timeline"
 )
 
@@ -130,7 +130,7 @@ func (s *stage) play(i item) {
 	}
 	go func() {
 		report(func(c *call) { c.playing(length) })
-		if pause.For(ctx, length) == nil {
+		if sleep.For(ctx, length) == nil {
 			report(func(c *call) { c.played() })
 		}
 	}()

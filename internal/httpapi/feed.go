@@ -18,7 +18,7 @@ import (
 	"telapi/callruntime/wire"
 	"telapi/internal/auth"
 	"telapi/internal/fault"
-	"telapi/internal/pause"
+	"telapi/internal/sleep"
 	"telapi/internal/timeline"
 )
 
@@ -172,7 +172,7 @@ func watch(ctx context.Context, ch *callruntime.Channel, event func(wire.Entry, 
 		case errors.Is(err, callruntime.ErrEnded) || ctx.Err() != nil:
 			return
 		case err != nil:
-			_ = pause.For(ctx, feedRetries)
+			_ = sleep.For(ctx, feedRetries)
 			continue
 		case d.Position == "" && time.Since(heard) < audioEvery:
 			continue

@@ -47,7 +47,7 @@ type Deps struct {
 	Quotas       *teams.Quotas
 	Endpoints    *endpoint.Directory
 	Capabilities endpoint.Document
-	Usage        *usage.Accounts
+	Usage        *usage.Reporter
 	Channels     *channel.Service
 	Callbacks    *callback.Service
 	Speech       *speech.Service

@@ -6,8 +6,8 @@ import (
 
 	"github.com/redis/rueidis"
 
-	"telapi/internal/pause"
 	"telapi/internal/pubsub"
+	"telapi/internal/sleep"
 )
 
 // Announce tells every subscriber on every instance that a topic has changed.
@@ -52,6 +52,6 @@ func (s *Store) Subscribe(ctx context.Context, listeners ...pubsub.Listener) {
 			default:
 			}
 		}
-		_ = pause.For(ctx, pauses.NextBackOff())
+		_ = sleep.For(ctx, pauses.NextBackOff())
 	}
 }

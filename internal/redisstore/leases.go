@@ -10,7 +10,7 @@ import (
 	"github.com/google/uuid"
 	"github.com/redis/rueidis"
 
-	"telapi/internal/pause"
+	"telapi/internal/sleep"
 	"telapi/internal/speech"
 )
 
@@ -41,7 +41,7 @@ func (l Leases) Acquire(ctx context.Context, name string) (release func(), waite
 			return release, waited, nil
 		}
 		waited = true
-		if pause.For(ctx, leasePoll/2+rand.N(leasePoll)) != nil { //nolint:gosec // jitter, not a secret
+		if sleep.For(ctx, leasePoll/2+rand.N(leasePoll)) != nil { //nolint:gosec // jitter, not a secret
 			return nil, waited, fmt.Errorf("wait for a lease: %w", ctx.Err())
 		}
 	}
@@ -75,7 +75,7 @@ func (l Leases) keep(ctx context.Context, name, holder string) (turn context.Con
 	go func() {
 		defer over()
 		for held := true; held; {
-			if pause.For(renewing, leaseTime/3) != nil {
+			if sleep.For(renewing, leaseTime/3) != nil {
 				return
 			}
 			asked := time.Now()

@@ -11,7 +11,7 @@ import (
 	"github.com/cenkalti/backoff/v5"
 	"github.com/redis/rueidis"
 
-	"telapi/internal/pause"
+	"telapi/internal/sleep"
 )
 
 const (
@@ -64,7 +64,7 @@ func (s *Store) run(ctx context.Context) {
 			reported = kind
 			s.log.Warn("key-value store is away; trying again until it is back", "error", err)
 		}
-		_ = pause.For(ctx, pauses.NextBackOff())
+		_ = sleep.For(ctx, pauses.NextBackOff())
 	}
 }
 

@@ -31,8 +31,8 @@ type Reports struct {
 // NewReports returns the stream in a store.
 func NewReports(s *Store) *Reports { return &Reports{s, 5 * time.Second} }
 
-// Add implements usage.Stream.
-func (r *Reports) Add(ctx context.Context, reports ...[]byte) error {
+// Append implements usage.Stream.
+func (r *Reports) Append(ctx context.Context, reports ...[]byte) error {
 	return r.do(ctx, "report speech", func(c rueidis.Client) (commands rueidis.Commands) {
 		for _, report := range reports {
 			commands = append(commands, c.B().Xadd().Key(wire.ReportsStream).Id("*").FieldValue().
@@ -54,8 +54,8 @@ func (r *Reports) do(ctx context.Context, doing string, build func(rueidis.Clien
 	})
 }
 
-// Next implements usage.Stream.
-func (r *Reports) Next(caller context.Context, limit int, wait time.Duration) (taken []usage.Delivery, err error) {
+// Read implements usage.Stream.
+func (r *Reports) Read(caller context.Context, limit int, wait time.Duration) (taken []usage.ReportEntry, err error) {
 	err = r.store.do(caller, "read reports of speech", func(ctx context.Context, c rueidis.Client) error {
 		entries, err := r.leftBehind(ctx, c, limit)
 		if err == nil && len(entries) == 0 {
@@ -66,7 +66,7 @@ func (r *Reports) Next(caller context.Context, limit int, wait time.Duration) (t
 			err = makeGroup(ctx, c)
 		}
 		for _, e := range entries {
-			taken = append(taken, usage.Delivery{Position: e.ID, Report: []byte(e.FieldValues["report"])})
+			taken = append(taken, usage.ReportEntry{ID: e.ID, Report: []byte(e.FieldValues["report"])})
 		}
 		return err
 	})
@@ -105,13 +105,13 @@ func makeGroup(ctx context.Context, c rueidis.Client) error {
 	return err
 }
 
-// Settle implements usage.Stream. What is deleted first and then not
+// Ack implements usage.Stream. What is deleted first and then not
 // acknowledged, because the process dies, is never delivered again; the other way
 // round it would lie there for good.
-func (r *Reports) Settle(ctx context.Context, counted []usage.Delivery) error {
+func (r *Reports) Ack(ctx context.Context, counted []usage.ReportEntry) error {
 	ids := make([]string, len(counted))
 	for i, d := range counted {
-		ids[i] = d.Position
+		ids[i] = d.ID
 	}
 	return r.do(ctx, "settle reports of speech", func(c rueidis.Client) rueidis.Commands {
 		return rueidis.Commands{
@@ -121,8 +121,8 @@ func (r *Reports) Settle(ctx context.Context, counted []usage.Delivery) error {
 	})
 }
 
-// Refuse implements usage.Stream.
-func (r *Reports) Refuse(ctx context.Context, bad usage.Delivery, reason string) error {
+// Reject implements usage.Stream.
+func (r *Reports) Reject(ctx context.Context, bad usage.ReportEntry, reason string) error {
 	err := r.do(ctx, "put a report of speech aside", func(c rueidis.Client) rueidis.Commands {
 		return rueidis.Commands{c.B().Xadd().Key(wire.RefusedReports).Maxlen().Almost().Threshold(strconv.Itoa(maxRefused)).Id("*").FieldValue().
 			FieldValue("report", string(bad.Report[:min(len(bad.Report), maxRefusedBytes)])).FieldValue("reason", reason).Build()}
@@ -130,11 +130,11 @@ func (r *Reports) Refuse(ctx context.Context, bad usage.Delivery, reason string)
 	if err != nil {
 		return err
 	}
-	return r.Settle(ctx, []usage.Delivery{bad})
+	return r.Ack(ctx, []usage.ReportEntry{bad})
 }
 
-// Waiting implements usage.Stream.
-func (r *Reports) Waiting(ctx context.Context) (n int64, err error) {
+// Len implements usage.Stream.
+func (r *Reports) Len(ctx context.Context) (n int64, err error) {
 	err = r.store.do(ctx, "count reports of speech", func(ctx context.Context, c rueidis.Client) (err error) {
 		n, err = c.Do(ctx, c.B().Xlen().Key(wire.ReportsStream).Build()).AsInt64()
 		return err

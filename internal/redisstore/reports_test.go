@@ -38,17 +38,17 @@ func add(t *testing.T, r *Reports, n int) {
 	for i := range n {
 		batch = append(batch, fmt.Append(nil, i))
 	}
-	if err := r.Add(t.Context(), batch...); err != nil {
+	if err := r.Append(t.Context(), batch...); err != nil {
 		t.Fatal(err)
 	}
 }
 
 // next returns the first delivery there is.
-func next(t *testing.T, r *Reports) (taken []usage.Delivery) {
+func next(t *testing.T, r *Reports) (taken []usage.ReportEntry) {
 	t.Helper()
 	eventually(t, "a delivery", func() (ok bool) {
 		var err error
-		if taken, err = r.Next(t.Context(), 100, 100*time.Millisecond); err != nil {
+		if taken, err = r.Read(t.Context(), 100, 100*time.Millisecond); err != nil {
 			t.Fatal(err)
 		}
 		return len(taken) > 0
@@ -58,7 +58,7 @@ func next(t *testing.T, r *Reports) (taken []usage.Delivery) {
 
 func waiting(t *testing.T, r *Reports) int64 {
 	t.Helper()
-	n, err := r.Waiting(t.Context())
+	n, err := r.Len(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -76,7 +76,7 @@ func reportsAreShared(t *testing.T, opts Options) {
 		wg.Go(func() {
 			r := []*Reports{a, b}[worker%2]
 			for rounds := 0; ; rounds++ {
-				taken, err := r.Next(t.Context(), 64, 100*time.Millisecond)
+				taken, err := r.Read(t.Context(), 64, 100*time.Millisecond)
 				if err != nil {
 					t.Error(err)
 					return
@@ -90,7 +90,7 @@ func reportsAreShared(t *testing.T, opts Options) {
 				}
 				mu.Unlock()
 				if len(taken) > 0 {
-					if err := r.Settle(t.Context(), taken); err != nil {
+					if err := r.Ack(t.Context(), taken); err != nil {
 						t.Error(err)
 					}
 				}
@@ -112,34 +112,34 @@ func reportsAreTakenUp(t *testing.T, opts Options) {
 	a, b := reports(t, opts)
 	add(t, a, 3)
 	dead := next(t, a)
-	if taken, err := b.Next(t.Context(), 100, 100*time.Millisecond); err != nil || len(taken) != 0 {
+	if taken, err := b.Read(t.Context(), 100, 100*time.Millisecond); err != nil || len(taken) != 0 {
 		t.Errorf("%v, %v: another instance is at these", taken, err)
 	}
 	b.takeUpAfter = time.Millisecond
-	if got := next(t, b); len(got) != 3 || got[0].Position != dead[0].Position || string(got[2].Report) != "2" {
+	if got := next(t, b); len(got) != 3 || got[0].ID != dead[0].ID || string(got[2].Report) != "2" {
 		t.Errorf("taken up: %v, want %v", got, dead)
 	}
 	// An instance that died between the two halves of settling.
 	raw(t, b.store, func(ctx context.Context, c rueidis.Client) error {
-		return c.Do(ctx, c.B().Xdel().Key(wire.ReportsStream).Id(dead[0].Position).Build()).Error()
+		return c.Do(ctx, c.B().Xdel().Key(wire.ReportsStream).Id(dead[0].ID).Build()).Error()
 	})
 	if got := next(t, b); len(got) != 2 || string(got[0].Report) != "1" {
 		t.Errorf("after one is gone: %v", got)
 	}
-	if err := b.Settle(t.Context(), dead); err != nil {
+	if err := b.Ack(t.Context(), dead); err != nil {
 		t.Fatal(err)
 	}
-	if taken, err := b.Next(t.Context(), 100, 100*time.Millisecond); err != nil || len(taken) != 0 || waiting(t, b) != 0 {
+	if taken, err := b.Read(t.Context(), 100, 100*time.Millisecond); err != nil || len(taken) != 0 || waiting(t, b) != 0 {
 		t.Errorf("after all are settled: %v, %v", taken, err)
 	}
 }
 
 func refusedReportsArePutAside(t *testing.T, opts Options) {
 	a, _ := reports(t, opts)
-	if err := a.Add(t.Context(), make([]byte, 10_000)); err != nil {
+	if err := a.Append(t.Context(), make([]byte, 10_000)); err != nil {
 		t.Fatal(err)
 	}
-	if err := a.Refuse(t.Context(), next(t, a)[0], "because"); err != nil {
+	if err := a.Reject(t.Context(), next(t, a)[0], "because"); err != nil {
 		t.Fatal(err)
 	}
 	raw(t, a.store, func(ctx context.Context, c rueidis.Client) error {

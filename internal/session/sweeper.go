@@ -10,7 +10,7 @@ import (
 
 	"telapi/internal/backlog"
 	"telapi/internal/fault"
-	"telapi/internal/pause"
+	"telapi/internal/sleep"
 )
 
 const (
@@ -72,7 +72,7 @@ func (s *Sweeper) Touch(id string) { s.seen.Note(id, s.service.Now()) }
 // do the same work at the same moment. What was touched is written at the end.
 func (s *Sweeper) Run(ctx context.Context) {
 	for ctx.Err() == nil {
-		if pause.For(ctx, sweepEvery/2+rand.N(sweepEvery)) == nil { //nolint:gosec // a rhythm is no secret
+		if sleep.For(ctx, sweepEvery/2+rand.N(sweepEvery)) == nil { //nolint:gosec // a rhythm is no secret
 			s.report(ctx, s.Sweep(ctx))
 		}
 	}

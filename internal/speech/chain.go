@@ -10,7 +10,7 @@ import (
 
 	"telapi/internal/audio"
 	"telapi/internal/fault"
-	"telapi/internal/pause"
+	"telapi/internal/sleep"
 )
 
 // Provider turns text into sound.
@@ -88,7 +88,7 @@ func (s *Service) synthesize(ctx context.Context, p Provider, u Utterance, until
 				break
 			}
 			s.Log.WarnContext(ctx, "a speech provider is tried again", "provider", p.Name(), "error", err)
-			_ = pause.For(ctx, retryPause*time.Duration(attempt))
+			_ = sleep.For(ctx, retryPause*time.Duration(attempt))
 		}
 		start := s.Now()
 		sound, err = p.Synthesize(ctx, u)

@@ -10,7 +10,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus/promauto"
 
 	"telapi/internal/fault"
-	"telapi/internal/pause"
+	"telapi/internal/sleep"
 )
 
 const (
@@ -112,7 +112,7 @@ func (j *Janitor) Run(ctx context.Context) {
 			j.serve(turn)
 			release()
 		}
-		_ = pause.For(ctx, expireEvery/2)
+		_ = sleep.For(ctx, expireEvery/2)
 	}
 }
 
@@ -135,7 +135,7 @@ func (j *Janitor) serve(turn context.Context) {
 			j.failed.Inc()
 			j.log.WarnContext(turn, "the media cache was not cleaned up", "error", err)
 		}
-		_ = pause.For(turn, expireEvery)
+		_ = sleep.For(turn, expireEvery)
 	}
 }
 

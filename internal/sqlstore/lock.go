@@ -10,7 +10,7 @@ import (
 	"syscall"
 	"time"
 
-	"telapi/internal/pause"
+	"telapi/internal/sleep"
 )
 
 // LockServer keeps a second server away from the same SQLite file until release
@@ -58,7 +58,7 @@ func awaitLockFile(ctx context.Context, path string) (*os.File, error) {
 		if !errors.Is(err, syscall.EWOULDBLOCK) {
 			return file, err
 		}
-		if err := pause.For(ctx, 20*time.Millisecond); err != nil {
+		if err := sleep.For(ctx, 20*time.Millisecond); err != nil {
 			return nil, err
 		}
 	}

@@ -15,8 +15,8 @@ import (
 )
 
 var (
-	_ usage.Store = (*Store)(nil)
-	_ usage.Books = (*Store)(nil)
+	_ usage.Store       = (*Store)(nil)
+	_ usage.ReportStore = (*Store)(nil)
 )
 
 const addUsage = `INSERT INTO tts_usage (team_id, day, endpoint_id, provider, voice, model, characters, cached_characters, requests)
@@ -64,10 +64,10 @@ func bucketFields(b *usage.Bucket) []any {
 	return []any{&b.Start, &b.Group, &b.Characters, &b.Cached, &b.Billed, &b.Requests}
 }
 
-// CountTTSUsage implements usage.Books. Ids and sums are written in a fixed
+// AddReports implements usage.ReportStore. Ids and sums are written in a fixed
 // order, so that two instances with the same reports wait for each other and not
 // in a circle.
-func (s *Store) CountTTSUsage(ctx context.Context, reports []wire.SpeechReport, now time.Time) (counted int, err error) {
+func (s *Store) AddReports(ctx context.Context, reports []wire.SpeechReport, now time.Time) (counted int, err error) {
 	byID := make(map[string]wire.SpeechReport, len(reports))
 	for _, r := range reports {
 		byID[r.ID] = r
@@ -117,8 +117,8 @@ func rememberReports(ctx context.Context, tx *sql.Tx, ids []string, now time.Tim
 		values.String()+" ON CONFLICT (id) DO NOTHING RETURNING id", args...)
 }
 
-// ForgetReports implements usage.Books, some at a time.
-func (s *Store) ForgetReports(ctx context.Context, before time.Time) error {
+// DeleteReports implements usage.ReportStore, some at a time.
+func (s *Store) DeleteReports(ctx context.Context, before time.Time) error {
 	const page = 5000
 	for gone := int64(page); gone == page; {
 		err := s.together(ctx, "forget reports of speech", func(ctx context.Context, tx *sql.Tx) error {

@@ -29,7 +29,7 @@ func add(t *testing.T, s *Store, reports []wire.SpeechReport) error {
 	for i := range reports {
 		reports[i].ID = uuid.NewString()
 	}
-	counted, err := s.CountTTSUsage(t.Context(), reports, moment1)
+	counted, err := s.AddReports(t.Context(), reports, moment1)
 	if err == nil && counted != len(reports) {
 		err = fmt.Errorf("%d of %d were counted", counted, len(reports))
 	}
@@ -155,7 +155,7 @@ func TestReportIsCountedOnce(t *testing.T) {
 				part := slices.Clone(reports[i*20 : i*20+160])
 				slices.Reverse(part[:i*10])
 				for range 2 {
-					n, err := s.CountTTSUsage(t.Context(), append(part, part[0]), moment1)
+					n, err := s.AddReports(t.Context(), append(part, part[0]), moment1)
 					if err != nil {
 						t.Error(err)
 					}
@@ -175,13 +175,13 @@ func TestReportIsCountedOnce(t *testing.T) {
 func TestOldReportsAreForgotten(t *testing.T) {
 	onBoth(t, func(t *testing.T, s *Store) {
 		count := func(id string, at time.Time) int {
-			n, err := s.CountTTSUsage(t.Context(), []wire.SpeechReport{{ID: id, TeamID: "t1", At: at.UnixMilli(), Characters: 1}}, at)
+			n, err := s.AddReports(t.Context(), []wire.SpeechReport{{ID: id, TeamID: "t1", At: at.UnixMilli(), Characters: 1}}, at)
 			must(t, err)
 			return n
 		}
 		count("old", moment1)
 		count("new", moment1.Add(time.Hour))
-		must(t, s.ForgetReports(t.Context(), moment1.Add(time.Minute)))
+		must(t, s.DeleteReports(t.Context(), moment1.Add(time.Minute)))
 		if count("old", moment1) != 1 || count("new", moment1) != 0 {
 			t.Error("the wrong one was forgotten")
 		}

@@ -3,19 +3,19 @@ package team
 import (
 	"context"
 
+	"telapi/internal/cache"
 	"telapi/internal/fault"
-	"telapi/internal/fresh"
 )
 
 // Quotas answers how much a team may ask per day without a query per request.
 type Quotas struct {
-	*fresh.Cache[int64]
+	*cache.Cache[int64]
 	teams Store
 }
 
 // NewQuotas returns quotas that are cached while announcements are heard.
 func NewQuotas(teams Store) *Quotas {
-	return &Quotas{fresh.New[int64](topicPrefix, fresh.Size, fresh.TTL), teams}
+	return &Quotas{cache.New[int64](topicPrefix, cache.Size, cache.TTL), teams}
 }
 
 // Of returns a team's daily quota. A team that only the console knows has the default.

@@ -6,8 +6,8 @@ import (
 	"testing/synctest"
 	"time"
 
+	"telapi/internal/cache"
 	"telapi/internal/fault"
-	"telapi/internal/fresh"
 )
 
 func wantQuota(t *testing.T, q *Quotas, id string, want int64) {
@@ -76,7 +76,7 @@ func TestUnheardQuotaHoldsAfterItsTime(t *testing.T) {
 		q.Up()
 		wantQuota(t, q, "tm_1", 7)
 		m.teams["tm_1"] = Team{ID: "tm_1", DailyQuota: new(int64(9))}
-		time.Sleep(fresh.TTL)
+		time.Sleep(cache.TTL)
 		wantQuota(t, q, "tm_1", 9)
 	})
 }

@@ -8,8 +8,8 @@ import (
 
 	"github.com/google/uuid"
 
+	"telapi/internal/cache"
 	"telapi/internal/fault"
-	"telapi/internal/fresh"
 )
 
 // MaxDailyQuota is the largest quota that can be set.
@@ -20,7 +20,7 @@ const topicPrefix = "team:" // of what is announced when a team changed; its id 
 // Registry is the administrator's side of teams.
 type Registry struct {
 	Store    Store
-	Announce fresh.Announcer
+	Announce cache.Announcer
 	Now      func() time.Time
 }
 
@@ -61,7 +61,7 @@ func (r *Registry) SetQuota(ctx context.Context, id string, quota *int64) (Team,
 		return Team{}, err
 	}
 	if err := r.Announce.Announce(ctx, topicPrefix+id); err != nil {
-		return Team{}, fmt.Errorf("the quota is saved, but running instances could not be told and may use the old one for up to %s: %w", fresh.TTL, err)
+		return Team{}, fmt.Errorf("the quota is saved, but running instances could not be told and may use the old one for up to %s: %w", cache.TTL, err)
 	}
 	return t, nil
 }

@@ -7,8 +7,8 @@ import (
 	"testing"
 	"time"
 
+	"telapi/internal/cache"
 	"telapi/internal/fault"
-	"telapi/internal/fresh"
 )
 
 func TestTeamIsCreatedWithTheDefaultQuota(t *testing.T) {
@@ -134,7 +134,7 @@ func TestUnheardQuotaSaysHowLongTheOldOneHolds(t *testing.T) {
 	if err == nil {
 		t.Fatal("nobody is told that the announcement failed")
 	}
-	for _, part := range []string{"is saved", "running instances", fresh.TTL.String(), "connection refused"} {
+	for _, part := range []string{"is saved", "running instances", cache.TTL.String(), "connection refused"} {
 		if !strings.Contains(err.Error(), part) {
 			t.Errorf("%q does not say %q", err, part)
 		}

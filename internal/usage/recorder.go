@@ -30,7 +30,7 @@ func NewRecorder(stream Stream, log *slog.Logger, reg prometheus.Registerer) *Re
 	r := &Recorder{stream: stream, log: log, lost: promauto.With(reg).NewCounter(prometheus.CounterOpts{
 		Name: "telapi_usage_records_lost_total", Help: "Speech of this instance that was not reported, because the key-value store was away for too long."})}
 	r.kept = backlog.NewQueue(maxKept, batchSize, func(ctx context.Context, reports [][]byte) error {
-		if err := stream.Add(ctx, reports...); err != nil {
+		if err := stream.Append(ctx, reports...); err != nil {
 			return fault.Unavailable("The key-value store", err) // whatever it is: none of these is given up
 		}
 		return nil
@@ -44,7 +44,7 @@ func NewRecorder(stream Stream, log *slog.Logger, reg prometheus.Registerer) *Re
 func (r *Recorder) Record(ctx context.Context, spoken wire.SpeechReport) {
 	spoken.ID = uuid.NewString()
 	report, err := json.Marshal(spoken)
-	if err != nil || r.stream.Add(context.WithoutCancel(ctx), report) != nil && !r.kept.Add(report, 1) {
+	if err != nil || r.stream.Append(context.WithoutCancel(ctx), report) != nil && !r.kept.Add(report, 1) {
 		r.lost.Inc()
 	}
 }

@@ -18,15 +18,15 @@ type Report struct {
 	Buckets  []Bucket  `json:"buckets"`
 }
 
-// Accounts answers what teams used.
-type Accounts struct {
+// Reporter answers what teams used.
+type Reporter struct {
 	Store Store
 	Now   func() time.Time
 }
 
 // Report adds up a team's usage. The total is the sum of the buckets, so the
 // two can never disagree.
-func (a *Accounts) Report(ctx context.Context, q Query) (Report, error) {
+func (a *Reporter) Report(ctx context.Context, q Query) (Report, error) {
 	asOf := a.Now().UTC()
 	buckets, err := a.Store.TTSUsage(ctx, q)
 	if err != nil {

@@ -52,7 +52,7 @@ func TestReportAsItIsSent(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			store := &ledger{buckets: tt.buckets}
 			q := Query{TeamID: "tm_1", From: day(1), To: day(15), Interval: Day, GroupBy: tt.groupBy}
-			report, err := (&Accounts{store, now}).Report(t.Context(), q)
+			report, err := (&Reporter{store, now}).Report(t.Context(), q)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -72,7 +72,7 @@ func TestReportAsItIsSent(t *testing.T) {
 
 func TestStoreAwayIsNoReport(t *testing.T) {
 	store := &ledger{err: fault.Unavailable("The database", errors.New("refused"))}
-	if _, err := (&Accounts{store, time.Now}).Report(t.Context(), Query{}); !fault.Is(err, fault.ServiceUnavailable) {
+	if _, err := (&Reporter{store, time.Now}).Report(t.Context(), Query{}); !fault.Is(err, fault.ServiceUnavailable) {
 		t.Errorf("got %v", err)
 	}
 }

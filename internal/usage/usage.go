@@ -1,6 +1,6 @@
 // Package usage owns the account of synthesised speech: what a team used, by
 // day or month, provider, voice, model or endpoint. Whoever speaks reports it on a
-// stream, and a bookkeeper counts every report once.
+// stream, and a consumer counts every report once.
 package usage
 
 import (
@@ -63,12 +63,12 @@ type Store interface {
 	TTSUsage(ctx context.Context, q Query) ([]Bucket, error)
 }
 
-// Books is where the account is written.
-type Books interface {
-	// CountTTSUsage adds those reports to the account whose ids were never
+// ReportStore is where the account is written.
+type ReportStore interface {
+	// AddReports adds those reports to the account whose ids were never
 	// counted, in one transaction that also remembers the ids, and returns how
 	// many they were.
-	CountTTSUsage(ctx context.Context, reports []wire.SpeechReport, now time.Time) (int, error)
-	// ForgetReports forgets ids that were counted before the moment.
-	ForgetReports(ctx context.Context, before time.Time) error
+	AddReports(ctx context.Context, reports []wire.SpeechReport, now time.Time) (int, error)
+	// DeleteReports forgets ids that were counted before the moment.
+	DeleteReports(ctx context.Context, before time.Time) error
 }

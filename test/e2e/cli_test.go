@@ -10,7 +10,7 @@ import (
 	"testing"
 	"time"
 
-	"telapi/internal/fresh"
+	"telapi/internal/cache"
 	"telapi/test/boot"
 	"telapi/test/contract"
 	"telapi/test/servers"
@@ -83,7 +83,7 @@ func TestAdministrationWhileTheServerRuns(t *testing.T) {
 			}
 
 			telapiJSON(t, env, "key", "revoke", keyID)
-			boot.Eventually(t, fresh.TTL/2, "the revoked key is refused", func() bool { return status(t, url+"/api/v1/endpoints", secret) == 401 })
+			boot.Eventually(t, cache.TTL/2, "the revoked key is refused", func() bool { return status(t, url+"/api/v1/endpoints", secret) == 401 })
 		})
 	}
 }

@@ -9,7 +9,7 @@ import (
 	"testing"
 	"time"
 
-	"telapi/internal/fresh"
+	"telapi/internal/cache"
 	"telapi/internal/ratelimit"
 	"telapi/test/boot"
 	"telapi/test/servers"
@@ -128,7 +128,7 @@ func TestRevocationHoldsOnEveryInstanceAtOnce(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, i := range []*boot.Instance{a, b} {
-		eventuallyStatus(t, i, fresh.TTL/2, 401, capabilities, "X-API-Key", own.key) // not because what was cached grew old
+		eventuallyStatus(t, i, cache.TTL/2, 401, capabilities, "X-API-Key", own.key) // not because what was cached grew old
 	}
 }
 

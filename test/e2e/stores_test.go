@@ -6,7 +6,7 @@ import (
 	"testing"
 	"time"
 
-	"telapi/internal/fresh"
+	"telapi/internal/cache"
 	"telapi/test/boot"
 	"telapi/test/servers"
 )
@@ -98,5 +98,5 @@ func TestInstanceWithoutAnnouncementsCachesNothing(t *testing.T) {
 	if _, err := db.ExecContext(t.Context(), "UPDATE api_keys SET revoked_at = 1 WHERE id = $1", own.keyID); err != nil {
 		t.Fatal(err)
 	}
-	eventuallyStatus(t, i, fresh.TTL/2, 401, capabilities, "X-API-Key", own.key)
+	eventuallyStatus(t, i, cache.TTL/2, 401, capabilities, "X-API-Key", own.key)
 }

@@ -52,7 +52,7 @@ var floors = []Floor{
 	{
 		Name: "leaves",
 		Folders: []string{
-			"api", "callruntime/wire", "internal/audio", "internal/backlog", "internal/config", "internal/fault", "internal/fresh", "internal/lua", "internal/pause", "internal/redact", "internal/reqid",
+			"api", "callruntime/wire", "internal/audio", "internal/backlog", "internal/config", "internal/fault", "internal/cache", "internal/lua", "internal/sleep", "internal/redact", "internal/reqid",
 			"internal/strictjson", "internal/timeline", "web",
 		},
 		Why: "everybody imports the leaves, so they may depend on nothing above them",

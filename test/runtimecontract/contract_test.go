@@ -238,7 +238,7 @@ func awaitAnswers(t *testing.T, redis, ear *client, service *redisstore.Callback
 // reportSpeech reports one text twice, as after a lost answer, and rubbish.
 func reportSpeech(t *testing.T, redis *client, store *redisstore.Store) {
 	book := &book{}
-	keeper := usage.NewBookkeeper(redisstore.NewReports(store), book, slog.New(slog.DiscardHandler), prometheus.NewRegistry(), time.Now)
+	keeper := usage.NewConsumer(redisstore.NewReports(store), book, slog.New(slog.DiscardHandler), prometheus.NewRegistry(), time.Now)
 	ctx, stop := context.WithCancel(t.Context())
 	var running sync.WaitGroup
 	running.Go(func() { keeper.Run(ctx) })
@@ -265,7 +265,7 @@ type book struct {
 	ids sync.Map
 }
 
-func (b *book) CountTTSUsage(_ context.Context, reports []wire.SpeechReport, _ time.Time) (counted int, _ error) {
+func (b *book) AddReports(_ context.Context, reports []wire.SpeechReport, _ time.Time) (counted int, _ error) {
 	for _, r := range reports {
 		if _, known := b.ids.LoadOrStore(r.ID, true); !known {
 			counted++
@@ -275,7 +275,7 @@ func (b *book) CountTTSUsage(_ context.Context, reports []wire.SpeechReport, _ t
 	return counted, nil
 }
 
-func (*book) ForgetReports(context.Context, time.Time) error { return nil }
+func (*book) DeleteReports(context.Context, time.Time) error { return nil }
 
 type noMirror struct{}
 

@@ -10,14 +10,14 @@ import (
 	"testing"
 	"time"
 
+	"telapi/internal/cache"
 	"telapi/internal/fault"
-	"telapi/internal/fresh"
 )
 
 func TestCreatedKeyIsShownOnceAndKeptAsADigest(t *testing.T) {
 	m := newMemory()
 	now := time.Date(2026, 11, 15, 12, 0, 0, 0, time.UTC)
-	ring := &Keyring{m, m, func() time.Time { return now }}
+	ring := &KeyRegistry{m, m, func() time.Time { return now }}
 	k, secret, err := ring.Create(t.Context(), "tm_1", "console", []Scope{ReadTeamUsage, ReadTeamApps, ReadTeamUsage}, now.Add(time.Hour))
 	if err != nil {
 		t.Fatal(err)
@@ -81,7 +81,7 @@ func TestBadKeyRequestNamesEveryIssue(t *testing.T) {
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			m := newMemory()
-			ring := &Keyring{m, m, func() time.Time { return now }}
+			ring := &KeyRegistry{m, m, func() time.Time { return now }}
 			_, secret, err := ring.Create(t.Context(), "tm_1", tt.keyName, tt.scopes, tt.expiresAt)
 			if tt.want == nil {
 				if err != nil {
@@ -108,7 +108,7 @@ func TestBadKeyRequestNamesEveryIssue(t *testing.T) {
 func TestKeyThatCannotBeStoredIsNotHandedOut(t *testing.T) {
 	m := newMemory()
 	m.away = fault.Unavailable("The database", errors.New("refused"))
-	_, secret, err := (&Keyring{m, m, time.Now}).Create(t.Context(), "tm_1", "", []Scope{ReadTeamApps}, time.Time{})
+	_, secret, err := (&KeyRegistry{m, m, time.Now}).Create(t.Context(), "tm_1", "", []Scope{ReadTeamApps}, time.Time{})
 	if !fault.Is(err, fault.ServiceUnavailable) || secret != "" {
 		t.Errorf("got %v and a secret: %v", err, secret != "")
 	}
@@ -116,7 +116,7 @@ func TestKeyThatCannotBeStoredIsNotHandedOut(t *testing.T) {
 
 func TestListShowsOneTeamOrAll(t *testing.T) {
 	m := newMemory()
-	ring := &Keyring{m, m, time.Now}
+	ring := &KeyRegistry{m, m, time.Now}
 	for _, team := range []string{"tm_1", "tm_1", "tm_2"} {
 		if _, _, err := ring.Create(t.Context(), team, "", []Scope{ReadTeamApps}, time.Time{}); err != nil {
 			t.Fatal(err)
@@ -132,7 +132,7 @@ func TestListShowsOneTeamOrAll(t *testing.T) {
 func TestRevocationIsCommittedThenAnnounced(t *testing.T) {
 	m := newMemory()
 	k, _ := giveKey(t, m, time.Now(), time.Time{}, ReadTeamApps)
-	if err := (&Keyring{m, m, time.Now}).Revoke(t.Context(), k.ID); err != nil {
+	if err := (&KeyRegistry{m, m, time.Now}).Revoke(t.Context(), k.ID); err != nil {
 		t.Fatal(err)
 	}
 	if want := []string{"committed " + k.ID, "announced key:" + k.ID}; !slices.Equal(m.events, want) {
@@ -152,7 +152,7 @@ func TestFailedRevocationIsNotAnnounced(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			m := newMemory()
 			m.away = tt.away
-			if err := (&Keyring{m, m, time.Now}).Revoke(t.Context(), tt.id); !fault.Is(err, tt.want) {
+			if err := (&KeyRegistry{m, m, time.Now}).Revoke(t.Context(), tt.id); !fault.Is(err, tt.want) {
 				t.Errorf("got %v, want %s", err, tt.want)
 			}
 			if len(m.events) != 0 {
@@ -166,11 +166,11 @@ func TestUnheardRevocationSaysHowLongTheKeyMayLive(t *testing.T) {
 	m := newMemory()
 	k, _ := giveKey(t, m, time.Now(), time.Time{}, ReadTeamApps)
 	m.mute = errors.New("connection refused")
-	err := (&Keyring{m, m, time.Now}).Revoke(t.Context(), k.ID)
+	err := (&KeyRegistry{m, m, time.Now}).Revoke(t.Context(), k.ID)
 	if err == nil {
 		t.Fatal("nobody is told that the announcement failed")
 	}
-	for _, part := range []string{"is revoked", "running instances", fresh.TTL.String(), "connection refused"} {
+	for _, part := range []string{"is revoked", "running instances", cache.TTL.String(), "connection refused"} {
 		if !strings.Contains(err.Error(), part) {
 			t.Errorf("%q does not say %q", err, part)
 		}

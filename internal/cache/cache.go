@@ -1,7 +1,7 @@
-// Package fresh owns a cache whose values are dropped by announcements. It
+// Package cache provides a cache whose values are dropped by announcements. It
 // holds values only while announcements can be heard: a value that changed
 // unheard is never served from it.
-package fresh
+package cache
 
 import (
 	"context"
@@ -64,7 +64,7 @@ const (
 func New[V any](topics string, size int, ttl time.Duration) *Cache[V] {
 	held, err := simplelru.NewLRU[string, entry[V]](size, nil)
 	if err != nil {
-		panic(fmt.Sprintf("fresh: cache of size %d: %v", size, err))
+		panic(fmt.Sprintf("cache: cache of size %d: %v", size, err))
 	}
 	return &Cache[V]{topics: topics, ttl: ttl, held: held, loads: new(singleflight.Group)}
 }

@@ -1,5 +1,5 @@
 // Package pause owns waiting that ends early with its context.
-package pause
+package sleep
 
 import (
 	"context"

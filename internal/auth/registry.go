@@ -6,8 +6,8 @@ import (
 	"slices"
 	"time"
 
+	"telapi/internal/cache"
 	"telapi/internal/fault"
-	"telapi/internal/fresh"
 	"telapi/internal/redact"
 )
 
@@ -15,15 +15,15 @@ import (
 // it.
 const topicPrefix = "key:"
 
-// Keyring is the administrator's side of API keys.
-type Keyring struct {
+// KeyRegistry is the administrator's side of API keys.
+type KeyRegistry struct {
 	Store    KeyStore
-	Announce fresh.Announcer
+	Announce cache.Announcer
 	Now      func() time.Time
 }
 
 // Create makes a key. The returned secret is shown once and cannot be had again.
-func (r *Keyring) Create(ctx context.Context, teamID, name string, scopes []Scope, expiresAt time.Time) (Key, redact.Secret, error) {
+func (r *KeyRegistry) Create(ctx context.Context, teamID, name string, scopes []Scope, expiresAt time.Time) (Key, redact.Secret, error) {
 	var issues fault.Issues
 	if len(scopes) == 0 {
 		issues.Add("/scopes", fault.IssueRequired, "Give at least one scope; there are %s.", fault.List(Scopes))
@@ -51,12 +51,12 @@ func (r *Keyring) Create(ctx context.Context, teamID, name string, scopes []Scop
 // hears of it and looks again cannot find the old record. When the announcement
 // fails the key is revoked all the same, but instances may honour it until
 // their cached copy ends; the error says so.
-func (r *Keyring) Revoke(ctx context.Context, id string) error {
+func (r *KeyRegistry) Revoke(ctx context.Context, id string) error {
 	if err := r.Store.RevokeKey(ctx, id, r.Now()); err != nil {
 		return fmt.Errorf("revoke key: %w", err)
 	}
 	if err := r.Announce.Announce(ctx, topicPrefix+id); err != nil {
-		return fmt.Errorf("the key is revoked in the database, but running instances could not be told and may accept it for up to %s: %w", fresh.TTL, err)
+		return fmt.Errorf("the key is revoked in the database, but running instances could not be told and may accept it for up to %s: %w", cache.TTL, err)
 	}
 	return nil
 }

@@ -100,7 +100,7 @@ type stores struct {
 
 func (s *stores) lock() func() { s.mu.Lock(); return s.mu.Unlock }
 
-func (s *stores) Add(_ context.Context, reports ...[]byte) error {
+func (s *stores) Append(_ context.Context, reports ...[]byte) error {
 	defer s.lock()()
 	if s.away == nil {
 		s.stream = append(s.stream, reports...)
@@ -108,28 +108,28 @@ func (s *stores) Add(_ context.Context, reports ...[]byte) error {
 	return s.away
 }
 
-func (s *stores) Next(ctx context.Context, limit int, wait time.Duration) (found []Delivery, err error) {
+func (s *stores) Read(ctx context.Context, limit int, wait time.Duration) (found []ReportEntry, err error) {
 	select {
 	case <-time.After(wait):
 	case <-ctx.Done():
 	}
 	defer s.lock()()
 	for ; s.away == nil && s.taken < len(s.stream) && len(found) < limit; s.taken++ {
-		found = append(found, Delivery{fmt.Sprint(s.taken), s.stream[s.taken]})
+		found = append(found, ReportEntry{fmt.Sprint(s.taken), s.stream[s.taken]})
 	}
 	return found, s.away
 }
 
-func (s *stores) Settle(_ context.Context, d []Delivery) error { defer s.lock()(); return s.away }
-func (s *stores) Waiting(context.Context) (int64, error)       { return 7, nil }
+func (s *stores) Ack(_ context.Context, d []ReportEntry) error { defer s.lock()(); return s.away }
+func (s *stores) Len(context.Context) (int64, error)           { return 7, nil }
 
-func (s *stores) Refuse(_ context.Context, _ Delivery, reason string) error {
+func (s *stores) Reject(_ context.Context, _ ReportEntry, reason string) error {
 	defer s.lock()()
 	s.refused = append(s.refused, reason)
 	return nil
 }
 
-func (s *stores) CountTTSUsage(_ context.Context, reports []wire.SpeechReport, _ time.Time) (n int, err error) {
+func (s *stores) AddReports(_ context.Context, reports []wire.SpeechReport, _ time.Time) (n int, err error) {
 	defer s.lock()()
 	s.attempts++
 	if s.lost {
@@ -149,13 +149,13 @@ func (s *stores) CountTTSUsage(_ context.Context, reports []wire.SpeechReport, _
 	return n, nil
 }
 
-func (s *stores) ForgetReports(context.Context, time.Time) error { return nil }
+func (s *stores) DeleteReports(context.Context, time.Time) error { return nil }
 
-// keepBooks runs a recorder and a bookkeeper in a bubble.
-func keepBooks(t *testing.T, try func(s *stores, r *Recorder, b *Bookkeeper)) {
+// keepBooks runs a recorder and a consumer in a bubble.
+func keepBooks(t *testing.T, try func(s *stores, r *Recorder, b *Consumer)) {
 	synctest.Test(t, func(t *testing.T) {
 		s, reg, log := &stores{counted: map[string]int64{}}, prometheus.NewRegistry(), slog.New(slog.DiscardHandler)
-		r, b := NewRecorder(s, log, reg), NewBookkeeper(s, s, log, reg, time.Now)
+		r, b := NewRecorder(s, log, reg), NewConsumer(s, s, log, reg, time.Now)
 		ctx, stop := context.WithCancel(t.Context())
 		var jobs sync.WaitGroup
 		jobs.Go(func() { r.Run(ctx) })
@@ -185,7 +185,7 @@ func value(m prometheus.Metric) float64 {
 }
 
 func TestNothingIsLostWhileAStoreIsAway(t *testing.T) {
-	keepBooks(t, func(s *stores, r *Recorder, _ *Bookkeeper) {
+	keepBooks(t, func(s *stores, r *Recorder, _ *Consumer) {
 		set := func(away error, lost bool) { defer s.lock()(); s.away, s.lost = away, lost }
 		want := int64(0)
 		for i, outage := range []func(){
@@ -214,7 +214,7 @@ func TestNothingIsLostWhileAStoreIsAway(t *testing.T) {
 
 func TestWhatIsThereIsCountedBeforeTheEnd(t *testing.T) {
 	var s *stores
-	keepBooks(t, func(all *stores, r *Recorder, _ *Bookkeeper) {
+	keepBooks(t, func(all *stores, r *Recorder, _ *Consumer) {
 		s = all
 		for range 3 * batchSize {
 			speak(r, "", 1)
@@ -226,10 +226,10 @@ func TestWhatIsThereIsCountedBeforeTheEnd(t *testing.T) {
 }
 
 func TestBadReportHoldsUpNoOther(t *testing.T) {
-	keepBooks(t, func(s *stores, r *Recorder, b *Bookkeeper) {
+	keepBooks(t, func(s *stores, r *Recorder, b *Consumer) {
 		s.poison = "poison"
 		speak(r, "a", 1)
-		_ = s.Add(t.Context(), []byte("rubbish"))
+		_ = s.Append(t.Context(), []byte("rubbish"))
 		speak(r, "poison", 10)
 		speak(r, "b", 100)
 		time.Sleep(time.Minute)
@@ -243,7 +243,7 @@ func TestBadReportHoldsUpNoOther(t *testing.T) {
 }
 
 func TestWhatWaitsForTheStreamIsBoundedAndLossIsCounted(t *testing.T) {
-	keepBooks(t, func(s *stores, r *Recorder, _ *Bookkeeper) {
+	keepBooks(t, func(s *stores, r *Recorder, _ *Consumer) {
 		s.away = fault.Unavailable("The key-value store", nil)
 		for range maxKept + 3 {
 			speak(r, "", 1)
