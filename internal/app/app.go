@@ -120,13 +120,13 @@ func New(ctx context.Context, cfg config.Config, opts Options) (_ *App, err erro
 		return nil, err
 	}
 	spoken := speech.Deps{
-		Rows: db, Leases: redisstore.NewLeases(kv), Ledger: recorder, Endpoints: endpoints,
+		Store: db, Leases: redisstore.NewLeases(kv), Reporter: recorder, Endpoints: endpoints,
 		Providers: providers, Retries: cfg.SpeechRetries, Log: a.log, Registry: a.tele.Registry, Now: time.Now,
 	}
 	if a.media != nil {
 		spoken.Blobs = a.media
-		janitor := speech.NewJanitor(db, a.media, redisstore.NewLeases(kv), a.log, a.tele.Registry, time.Now)
-		a.jobs = append(a.jobs, janitor.Run)
+		cleaner := speech.NewCleaner(db, a.media, redisstore.NewLeases(kv), a.log, a.tele.Registry, time.Now)
+		a.jobs = append(a.jobs, cleaner.Run)
 	}
 
 	a.surface = httpapi.New(httpapi.Deps{

@@ -134,17 +134,12 @@ func (o *Office) CleanMedia(ctx context.Context, dryRun bool, tell func(speech.R
 		return errors.New("no media service is configured: set TTS_MEDIA_CACHE_BASE_URL as for the server")
 	}
 	defer client.Close()
-	var turns speech.Turns = nobody{}
+	var leases speech.Leases
 	if o.stores.kv != nil {
-		turns = redisstore.NewLeases(o.stores.kv)
+		leases = redisstore.NewLeases(o.stores.kv)
 	}
-	janitor := speech.NewJanitor(o.stores.sql, client, turns, o.log, prometheus.NewRegistry(), time.Now)
-	return janitor.Clean(ctx, dryRun, tell)
-}
-
-// Try implements speech.Turns: there is nobody to take turns with.
-func (nobody) Try(ctx context.Context, _ string) (turn context.Context, release func(), held bool, err error) {
-	return ctx, func() {}, true, nil
+	cleaner := speech.NewCleaner(o.stores.sql, client, leases, o.log, prometheus.NewRegistry(), time.Now)
+	return cleaner.Clean(ctx, dryRun, tell)
 }
 
 // Migrate brings the schema up to date, unless only its status is asked for.

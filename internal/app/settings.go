@@ -78,7 +78,7 @@ func storedLimits(cfg config.Config) wire.ChannelLimits {
 
 // speechProviders is the chain that SPEECH_PROVIDERS names.
 func speechProviders(ctx context.Context, cfg config.Config) (chain []speech.Provider, err error) {
-	patience := speech.Patience(cfg.SpeechTimeout, len(cfg.SpeechProviders))
+	patience := speech.ProviderTimeout(cfg.SpeechTimeout, len(cfg.SpeechProviders))
 	for _, name := range cfg.SpeechProviders {
 		var p speech.Provider
 		switch name {

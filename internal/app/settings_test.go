@@ -16,7 +16,7 @@ func TestAProviderThatHangsLeavesTimeToTheNext(t *testing.T) {
 		if err != nil || len(chain) != others+1 {
 			t.Fatalf("%d providers, %v", len(chain), err)
 		}
-		if waits, want := chain[0].(*synth.OpenAI).Timeout, speech.Patience(10*time.Minute, others+1); waits != want {
+		if waits, want := chain[0].(*synth.OpenAI).Timeout, speech.ProviderTimeout(10*time.Minute, others+1); waits != want {
 			t.Errorf("before %d others it may be silent for %v, want %v", others, waits, want)
 		}
 	}

@@ -51,9 +51,9 @@ const (
 	beta      = 8.96 // of the Kaiser window
 )
 
-// At returns the sound at another rate, by a windowed-sinc filter. It is as long
+// Resample returns the sound at another rate, by a windowed-sinc filter. It is as long
 // as the original, to the nearest sample, and not delayed.
-func (s Sound) At(rate int) Sound {
+func (s Sound) Resample(rate int) Sound {
 	if rate == s.Rate || len(s.Samples) == 0 {
 		return Sound{rate, s.Samples}
 	}

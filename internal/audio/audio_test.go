@@ -65,7 +65,7 @@ func TestResampledSpectrumIsThatOfSox(t *testing.T) {
 		t.Run(fmt.Sprintf("%d to %d", c.from, c.to), func(t *testing.T) {
 			notes := []float64{200, 440, 1000, 2500, 3400}
 			in := tones(c.from, 1, 4000, notes...)
-			got, want := in.At(c.to), FromPCM(c.to, sox(t, in, "s16", c.to))
+			got, want := in.Resample(c.to), FromPCM(c.to, sox(t, in, "s16", c.to))
 			if d := len(got.Samples) - len(want.Samples); d < -1 || d > 1 {
 				t.Fatalf("%d samples, sox has %d", len(got.Samples), len(want.Samples))
 			}
@@ -86,7 +86,7 @@ func TestResampledSpectrumIsThatOfSox(t *testing.T) {
 
 func TestWhatTheLowerRateCannotHoldIsNotHeardElsewhere(t *testing.T) {
 	for hz, mirror := range map[float64]float64{4500: 3500, 5000: 3000, 6000: 2000, 7000: 1000, 9000: 1000, 11000: 3000} {
-		out := tones(24000, 1, 16000, hz).At(8000)
+		out := tones(24000, 1, 16000, hz).Resample(8000)
 		if l := level(out, mirror); l > -80 {
 			t.Errorf("%v Hz is heard at %v Hz with %.1f dB", hz, mirror, l)
 		}
@@ -96,7 +96,7 @@ func TestWhatTheLowerRateCannotHoldIsNotHeardElsewhere(t *testing.T) {
 func TestEdgesOfResampling(t *testing.T) {
 	for _, n := range []int{0, 1, 2, 3} {
 		in := Sound{24000, make([]int16, n)}
-		if got := in.At(8000); got.Rate != 8000 || len(got.Samples) != (n+1)/3 {
+		if got := in.Resample(8000); got.Rate != 8000 || len(got.Samples) != (n+1)/3 {
 			t.Errorf("%d samples became %d at %d Hz", n, len(got.Samples), got.Rate)
 		}
 	}
@@ -107,7 +107,7 @@ func TestEdgesOfResampling(t *testing.T) {
 			loudest.Samples[i] = math.MinInt16
 		}
 	}
-	for i, v := range loudest.At(24000).Samples { // overshoots, and must not wrap round
+	for i, v := range loudest.Resample(24000).Samples { // overshoots, and must not wrap round
 		if at := i / 3 % 14; at >= 2 && at <= 4 && v < 0 || at >= 9 && at <= 11 && v > 0 {
 			t.Fatalf("sample %d, over the top, became %d", i, v)
 		}
@@ -120,6 +120,6 @@ func TestEdgesOfResampling(t *testing.T) {
 func BenchmarkSecondOfSpeechTo8kHz(b *testing.B) {
 	in := tones(24000, 1, 8000, 440)
 	for b.Loop() {
-		in.At(8000)
+		in.Resample(8000)
 	}
 }

@@ -108,7 +108,7 @@ func (c *cli) readSentences(ctx context.Context, name string, order map[string]a
 // warmed is what came of a line.
 type warmed struct {
 	Line int `json:"line"`
-	*speech.Answer
+	*speech.Response
 	Error string `json:"error,omitzero"`
 }
 
@@ -205,7 +205,7 @@ func (s *speaker) say(ctx context.Context, line sentence) (warmed, error) {
 		case err == nil && a.URL == "":
 			return warmed{Line: line.line, Error: "spoken, but not kept: the server's media service is away, or it has none"}, nil
 		case err == nil:
-			return warmed{Line: line.line, Answer: a}, nil
+			return warmed{Line: line.line, Response: a}, nil
 		case !errors.As(err, &refusal), refusal.Code == fault.Unauthorized, refusal.Code == fault.Forbidden:
 			return warmed{}, err
 		case refusal.RetryAfter == 0, refusal.RetryAfter > longestWait, try == maxTries:
@@ -218,7 +218,7 @@ func (s *speaker) say(ctx context.Context, line sentence) (warmed, error) {
 }
 
 // ask returns the server's answer; its refusal is a *fault.Error.
-func (s *speaker) ask(ctx context.Context, body []byte) (*speech.Answer, error) {
+func (s *speaker) ask(ctx context.Context, body []byte) (*speech.Response, error) {
 	req, err := http.NewRequestWithContext(ctx, http.MethodPost, s.url, bytes.NewReader(body))
 	if err != nil {
 		return nil, fmt.Errorf("ask the server: %w", err)
@@ -231,7 +231,7 @@ func (s *speaker) ask(ctx context.Context, body []byte) (*speech.Answer, error) 
 	}
 	defer resp.Body.Close()
 	if resp.StatusCode == http.StatusOK {
-		a := &speech.Answer{}
+		a := &speech.Response{}
 		if err := json.UnmarshalRead(resp.Body, a); err != nil {
 			return nil, fmt.Errorf("read the answer: %w", err)
 		}

@@ -41,7 +41,7 @@ func (o outside) ask(ctx context.Context, ch *callruntime.Channel, q question, i
 }
 
 // speak returns a text as A-law of 8 kHz.
-func (o outside) speak(ctx context.Context, s sentence) (u speech.Answer, err error) {
+func (o outside) speak(ctx context.Context, s sentence) (u speech.Response, err error) {
 	s.Encoding, s.EndpointID = string(speech.ALaw), o.endpointID
 	answer, err := o.fetch(ctx, http.MethodPost, speech.Route, s)
 	if err == nil {

@@ -12,7 +12,7 @@ import (
 
 // speak may take longer than a store is waited for: providers are slower.
 func (s *Server) speak(w http.ResponseWriter, _ *http.Request, who auth.Principal, body []byte) error {
-	answer, err := s.deps.Speech.Speak(w.(*exchange).whole, who.TeamID, body)
+	answer, err := s.deps.Speech.Synthesize(w.(*exchange).whole, who.TeamID, body)
 	if err != nil {
 		return err
 	}

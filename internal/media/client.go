@@ -33,18 +33,15 @@ const (
 	requestTimeout = 30 * time.Second // of everything that is not streamed
 )
 
-var (
-	_ speech.Blobs        = (*Client)(nil)
-	_ speech.CleanupBlobs = (*Client)(nil)
-)
+var _ speech.BlobStore = (*Client)(nil)
 
 // described are the headers of an answer that a reader of audio needs.
 var described = []string{"Content-Length", "Content-Range", "Content-Type", "ETag", "Last-Modified", "Accept-Ranges", "Cache-Control"}
 
 // Client reaches the media service over pooled connections. A blob that is not
-// there is speech.ErrNoBlob, and what the service will not change, for want of room
-// or of the right token, speech.ErrBlobRefused; whatever else keeps it from doing
-// what was asked is speech.ErrBlobsAway with the reason.
+// there is speech.ErrBlobNotFound, and what the service will not change, for want of room
+// or of the right token, speech.ErrBlobRejected; whatever else keeps it from doing
+// what was asked is speech.ErrBlobsUnavailable with the reason.
 type Client struct {
 	base  *url.URL
 	token redact.Secret
@@ -79,7 +76,7 @@ func NewClient(base string, token redact.Secret, roots *x509.CertPool) (*Client,
 	}}, nil
 }
 
-// Get implements speech.Blobs.
+// Get implements speech.BlobStore.
 func (c *Client) Get(ctx context.Context, path string, ask speech.Conditions) (speech.Blob, error) {
 	method := http.MethodGet
 	if ask.Head {
@@ -114,26 +111,26 @@ func (c *Client) Get(ctx context.Context, path string, ask speech.Conditions) (s
 	return blob, nil
 }
 
-// Put implements speech.Blobs.
+// Put implements speech.BlobStore.
 func (c *Client) Put(ctx context.Context, path string, content []byte) error {
 	return c.ask(ctx, http.MethodPut, c.base.JoinPath("media", path), nil, bytes.NewReader(content), nil, http.StatusCreated, http.StatusNoContent)
 }
 
-// DeleteSame implements speech.Blobs.
-func (c *Client) DeleteSame(ctx context.Context, path, etag string) (gone bool, err error) {
+// DeleteIfMatch implements speech.BlobStore.
+func (c *Client) DeleteIfMatch(ctx context.Context, path, etag string) (gone bool, err error) {
 	return c.deleteIf(ctx, path, "If-Match", etag)
 }
 
-// DeleteOld implements speech.CleanupBlobs. Dates have no fractions: what was
+// DeleteUnmodifiedSince implements speech.BlobStore. Dates have no fractions: what was
 // stored in the last second before the moment may be younger, and stays too.
-func (c *Client) DeleteOld(ctx context.Context, path string, since time.Time) (gone bool, err error) {
+func (c *Client) DeleteUnmodifiedSince(ctx context.Context, path string, since time.Time) (gone bool, err error) {
 	return c.deleteIf(ctx, path, "If-Unmodified-Since", since.Add(-time.Second).UTC().Format(http.TimeFormat))
 }
 
 func (c *Client) deleteIf(ctx context.Context, path, condition, value string) (gone bool, err error) {
 	err = c.ask(ctx, http.MethodDelete, c.base.JoinPath("media", path), http.Header{condition: {value}}, nil, nil, http.StatusNoContent)
 	switch {
-	case errors.Is(err, speech.ErrNoBlob):
+	case errors.Is(err, speech.ErrBlobNotFound):
 		return true, nil
 	case errors.Is(err, errChanged):
 		return false, nil
@@ -143,12 +140,12 @@ func (c *Client) deleteIf(ctx context.Context, path, condition, value string) (g
 
 // List returns the blobs whose paths come after one ("" is the beginning), in
 // order of path, limit at the most. There are no more where it returns none.
-func (c *Client) List(ctx context.Context, after string, limit int) (blobs []speech.Stored, err error) {
+func (c *Client) List(ctx context.Context, after string, limit int) (blobs []speech.BlobInfo, err error) {
 	u := c.base.JoinPath("media")
 	u.RawQuery = url.Values{"after": {after}, "limit": {strconv.Itoa(limit)}}.Encode()
 	err = c.ask(ctx, http.MethodGet, u, nil, nil, func(body io.Reader) error {
 		return eachLine(body, limit, func(line []byte) error {
-			var next speech.Stored
+			var next speech.BlobInfo
 			if err := json.Unmarshal(line, &next); err != nil {
 				return err
 			}

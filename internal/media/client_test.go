@@ -60,10 +60,10 @@ func TestRequestsAsTheyAreSent(t *testing.T) {
 		}, `GET /base/media/ab/abc.alaw auth="" asked=[bytes=0-9 a b c d e] body=""`},
 		{"put", func(ctx context.Context) error { return c.Put(ctx, "ab/abc.pcm", []byte("audio")) },
 			`PUT /base/media/ab/abc.pcm auth="Bearer upload-token" asked=[] body="audio"`},
-		{"delete what was read", func(ctx context.Context) error { _, err := c.DeleteSame(ctx, "ab/abc.pcm", `"tag"`); return err },
+		{"delete what was read", func(ctx context.Context) error { _, err := c.DeleteIfMatch(ctx, "ab/abc.pcm", `"tag"`); return err },
 			`DELETE /base/media/ab/abc.pcm auth="Bearer upload-token" asked=["tag"] body=""`},
 		{"delete what was not stored anew", func(ctx context.Context) error {
-			_, err := c.DeleteOld(ctx, "ab/abc.pcm", time.Unix(2, 999e6))
+			_, err := c.DeleteUnmodifiedSince(ctx, "ab/abc.pcm", time.Unix(2, 999e6))
 			return err
 		}, `DELETE /base/media/ab/abc.pcm auth="Bearer upload-token" asked=[Thu, 01 Jan 1970 00:00:01 GMT] body=""`},
 		{"list", func(ctx context.Context) error { _, err := c.List(ctx, "ab/x y.pcm", 7); return err },
@@ -99,23 +99,23 @@ func TestAwayIsToldApartFromNotThere(t *testing.T) {
 		}
 	}
 	for status = range map[int]bool{302: true, 400: true, 500: true, 502: true, 503: true} {
-		expect(fmt.Sprint("status ", status), speech.ErrBlobsAway)
+		expect(fmt.Sprint("status ", status), speech.ErrBlobsUnavailable)
 	}
 	for status = range map[int]bool{401: true, 409: true, 413: true, 507: true} {
-		expect(fmt.Sprint("status ", status), speech.ErrBlobRefused)
+		expect(fmt.Sprint("status ", status), speech.ErrBlobRejected)
 	}
 	status = 404
-	expect("no such file", speech.ErrNoBlob)
+	expect("no such file", speech.ErrBlobNotFound)
 
 	c.http.Transport.(*http.Transport).TLSClientConfig.RootCAs = x509.NewCertPool()
 	c.Close()
-	expect("a certificate of somebody else", speech.ErrBlobsAway)
+	expect("a certificate of somebody else", speech.ErrBlobsUnavailable)
 	server.Close()
-	expect("nobody there", speech.ErrBlobsAway)
+	expect("nobody there", speech.ErrBlobsUnavailable)
 
 	gone, cancel := context.WithCancel(t.Context())
 	cancel()
-	if err := c.Ping(gone); !errors.Is(err, context.Canceled) || errors.Is(err, speech.ErrBlobsAway) {
+	if err := c.Ping(gone); !errors.Is(err, context.Canceled) || errors.Is(err, speech.ErrBlobsUnavailable) {
 		t.Errorf("a caller who left: %v", err)
 	}
 }
@@ -149,17 +149,17 @@ func TestListing(t *testing.T) {
 	body := ""
 	c, _ := client(t, func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, body) })
 	body = `{"path":"ab/abc.pcm","bytes":3,"modifiedAt":"2026-11-15T01:02:03Z"}` + "\n" + `{"path":"ac/x.alaw","bytes":0,"modifiedAt":"1970-01-01T00:00:00Z","new":1}` + "\n"
-	want := []speech.Stored{
+	want := []speech.BlobInfo{
 		{Path: "ab/abc.pcm", Bytes: 3, ModifiedAt: time.Date(2026, 11, 15, 1, 2, 3, 0, time.UTC)},
 		{Path: "ac/x.alaw", ModifiedAt: time.Unix(0, 0).UTC()}}
 	if got, err := c.List(t.Context(), "", 2); err != nil || !reflect.DeepEqual(got, want) {
 		t.Errorf("%+v, %v, want %+v", got, err, want)
 	}
-	if _, err := c.List(t.Context(), "", 1); !errors.Is(err, speech.ErrBlobsAway) {
+	if _, err := c.List(t.Context(), "", 1); !errors.Is(err, speech.ErrBlobsUnavailable) {
 		t.Errorf("more than was asked for: %v", err)
 	}
 	for _, body = range []string{"<html>", `{"path":1}`, "{}\n{", `{"path":"` + strings.Repeat("x", maxLine)} {
-		if got, err := c.List(t.Context(), "", 9); !errors.Is(err, speech.ErrBlobsAway) {
+		if got, err := c.List(t.Context(), "", 9); !errors.Is(err, speech.ErrBlobsUnavailable) {
 			t.Errorf("%.20s: %+v, %v", body, got, err)
 		}
 	}
@@ -176,7 +176,7 @@ func TestConnectionsAreUsedAgainAndStaleOnesReplaced(t *testing.T) {
 		if err := c.Put(t.Context(), "ab/abc.pcm", []byte("audio")); err != nil {
 			t.Fatal(err)
 		}
-		_, _ = c.DeleteSame(t.Context(), "ab/abc.pcm", `"tag"`)
+		_, _ = c.DeleteIfMatch(t.Context(), "ab/abc.pcm", `"tag"`)
 		if i%10 == 9 {
 			server.CloseClientConnections()
 		}
@@ -225,7 +225,7 @@ func TestStreamIsBoundedByItsPausesAlone(t *testing.T) {
 	}{
 		"a long recording on a slow line": {stallTimeout - time.Second, 0, nil},
 		"a listener who takes his time":   {0, time.Hour, nil},
-		"a service that has stopped":      {time.Hour, 0, speech.ErrBlobsAway},
+		"a service that has stopped":      {time.Hour, 0, speech.ErrBlobsUnavailable},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -271,7 +271,7 @@ func TestSilentServiceIsGivenUp(t *testing.T) {
 		c := trickle(t, func(_ http.ResponseWriter, r *http.Request) { <-r.Context().Done() })
 		defer c.Close()
 		begun := time.Now()
-		if _, err := c.Get(t.Context(), "ab/abc.pcm", speech.Conditions{}); !errors.Is(err, speech.ErrBlobsAway) || time.Since(begun) > headerTimeout {
+		if _, err := c.Get(t.Context(), "ab/abc.pcm", speech.Conditions{}); !errors.Is(err, speech.ErrBlobsUnavailable) || time.Since(begun) > headerTimeout {
 			t.Errorf("%v after %v", err, time.Since(begun))
 		}
 	})

@@ -42,15 +42,15 @@ func TestABlobThatIsAnotherByNowIsNotDeleted(t *testing.T) {
 	}
 	first := store()
 	second := store()
-	expect("what was replaced", false)(c.DeleteSame(t.Context(), path, first))
-	expect("what was read", true)(c.DeleteSame(t.Context(), path, second))
-	expect("what is gone", true)(c.DeleteSame(t.Context(), path, second))
+	expect("what was replaced", false)(c.DeleteIfMatch(t.Context(), path, first))
+	expect("what was read", true)(c.DeleteIfMatch(t.Context(), path, second))
+	expect("what is gone", true)(c.DeleteIfMatch(t.Context(), path, second))
 
 	store()
 	stored := time.Unix(1_800_000_000, 9e8)
 	if err := os.Chtimes(filepath.Join(s.root, path), stored, stored); err != nil {
 		t.Fatal(err)
 	}
-	expect("what was stored in the same second, after the moment", false)(c.DeleteOld(t.Context(), path, stored.Add(-time.Second/2)))
-	expect("what was stored the second before", true)(c.DeleteOld(t.Context(), path, stored.Add(time.Second)))
+	expect("what was stored in the same second, after the moment", false)(c.DeleteUnmodifiedSince(t.Context(), path, stored.Add(-time.Second/2)))
+	expect("what was stored the second before", true)(c.DeleteUnmodifiedSince(t.Context(), path, stored.Add(time.Second)))
 }

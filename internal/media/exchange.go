@@ -71,13 +71,13 @@ func (c *Client) do(req *http.Request, want ...int) (*http.Response, error) {
 	_ = resp.Body.Close()
 	switch resp.StatusCode {
 	case http.StatusNotFound:
-		return nil, speech.ErrNoBlob
+		return nil, speech.ErrBlobNotFound
 	case http.StatusConflict, http.StatusRequestEntityTooLarge, http.StatusInsufficientStorage:
-		return nil, fmt.Errorf("%w: status %d", speech.ErrBlobRefused, resp.StatusCode)
+		return nil, fmt.Errorf("%w: status %d", speech.ErrBlobRejected, resp.StatusCode)
 	case http.StatusPreconditionFailed:
 		return nil, errChanged
 	case http.StatusUnauthorized:
-		return nil, fmt.Errorf("%w with the token of TTS_MEDIA_CACHE_UPLOAD_TOKEN", speech.ErrBlobRefused)
+		return nil, fmt.Errorf("%w with the token of TTS_MEDIA_CACHE_UPLOAD_TOKEN", speech.ErrBlobRejected)
 	}
 	return nil, away(req.Context(), req.Method, fmt.Errorf("status %d", resp.StatusCode))
 }
@@ -86,7 +86,7 @@ func away(ctx context.Context, method string, err error) error {
 	if errors.Is(ctx.Err(), context.Canceled) {
 		return fmt.Errorf("%s a blob: %w", method, ctx.Err())
 	}
-	return fmt.Errorf("%w: %s: %w", speech.ErrBlobsAway, method, err)
+	return fmt.Errorf("%w: %s: %w", speech.ErrBlobsUnavailable, method, err)
 }
 
 // drain reads what is left of a small body, so that its connection is used
@@ -122,7 +122,7 @@ func (s *stream) Read(p []byte) (int, error) {
 	watch := time.AfterFunc(s.stall, s.cancel)
 	n, err := s.ReadCloser.Read(p)
 	if !watch.Stop() && err != nil && !errors.Is(err, io.EOF) {
-		err = fmt.Errorf("%w: nothing came for %v", speech.ErrBlobsAway, s.stall)
+		err = fmt.Errorf("%w: nothing came for %v", speech.ErrBlobsUnavailable, s.stall)
 	}
 	return n, err
 }

@@ -223,9 +223,9 @@ func (s *Store) lockPath(p Path) (unlock func()) {
 }
 
 // List returns objects after a path, in order of path, limit at the most.
-func (s *Store) List(after string, limit int) ([]speech.Stored, error) {
+func (s *Store) List(after string, limit int) ([]speech.BlobInfo, error) {
 	from, _, _ := strings.Cut(after, "/")
-	var blobs []speech.Stored
+	var blobs []speech.BlobInfo
 	shards, err := s.shardNames()
 	if err != nil {
 		return nil, err
@@ -247,7 +247,7 @@ func (s *Store) List(after string, limit int) ([]speech.Stored, error) {
 			if len(blobs) == limit {
 				return blobs, nil
 			}
-			blobs = append(blobs, speech.Stored{Path: path, Bytes: info.Size(), ModifiedAt: info.ModTime().UTC()})
+			blobs = append(blobs, speech.BlobInfo{Path: path, Bytes: info.Size(), ModifiedAt: info.ModTime().UTC()})
 		}
 	}
 	return blobs, nil

@@ -22,10 +22,7 @@ const (
 // Leases let one instance at a time do something.
 type Leases struct{ store *Store }
 
-var (
-	_ speech.Leases = Leases{}
-	_ speech.Turns  = Leases{}
-)
+var _ speech.Leases = Leases{}
 
 // NewLeases returns the leases of a store.
 func NewLeases(s *Store) Leases { return Leases{s} }
@@ -56,7 +53,7 @@ func (l Leases) take(ctx context.Context, name, holder string) (taken bool, err 
 	return taken, err
 }
 
-// Try implements speech.Turns.
+// Try implements speech.Leases.
 func (l Leases) Try(ctx context.Context, name string) (turn context.Context, release func(), held bool, err error) {
 	holder := uuid.NewString()
 	if held, err = l.take(ctx, name, holder); err != nil || !held {

@@ -35,8 +35,8 @@ func (s *Service) usable() bool {
 // recall returns the wanted row's audio from the cache, checked. A missing
 // variant is made from one that has lost nothing. A blob that is missing or
 // damaged is dropped.
-func (s *Service) recall(ctx context.Context, want Row, e Encoding) (found rendering, ok bool, err error) {
-	row, err := s.Rows.Speech(ctx, want.Hash)
+func (s *Service) recall(ctx context.Context, want Recording, e Encoding) (found rendering, ok bool, err error) {
+	row, err := s.Store.Speech(ctx, want.Hash)
 	switch {
 	case fault.Is(err, fault.NotFound), err == nil && row.expired(s.Now()):
 		return rendering{}, false, nil
@@ -63,10 +63,12 @@ func (s *Service) recall(ctx context.Context, want Row, e Encoding) (found rende
 	return found, true, nil
 }
 
-func (r Row) expired(now time.Time) bool { return !r.ExpiresAt.IsZero() && !now.Before(r.ExpiresAt) }
+func (r Recording) expired(now time.Time) bool {
+	return !r.ExpiresAt.IsZero() && !now.Before(r.ExpiresAt)
+}
 
 // read returns a variant's blob that is what was stored, else nil.
-func (s *Service) read(ctx context.Context, row Row, e Encoding) []byte {
+func (s *Service) read(ctx context.Context, row Recording, e Encoding) []byte {
 	if row.Variants[e] == "" {
 		return nil
 	}
@@ -76,7 +78,7 @@ func (s *Service) read(ctx context.Context, row Row, e Encoding) []byte {
 	switch {
 	case err == nil:
 		return audio
-	case errors.Is(err, errDamaged), errors.Is(err, ErrNoBlob):
+	case errors.Is(err, errDamaged), errors.Is(err, ErrBlobNotFound):
 		s.drop(ctx, row, e, etag, err)
 	default:
 		s.lost(ctx, err)
@@ -84,8 +86,8 @@ func (s *Service) read(ctx context.Context, row Row, e Encoding) []byte {
 	return nil
 }
 
-func (s *Service) fetch(ctx context.Context, row Row, e Encoding) (audio []byte, etag string, err error) {
-	blob, err := s.Blobs.Get(ctx, Path(row.Hash, e), Conditions{})
+func (s *Service) fetch(ctx context.Context, row Recording, e Encoding) (audio []byte, etag string, err error) {
+	blob, err := s.Blobs.Get(ctx, BlobPath(row.Hash, e), Conditions{})
 	if err != nil {
 		return nil, "", err
 	}
@@ -107,8 +109,8 @@ func (s *Service) keep(ctx context.Context, made *rendering, e Encoding) {
 	}
 	bounded, cancel := context.WithTimeout(ctx, blobTime)
 	defer cancel()
-	switch err := s.Blobs.Put(bounded, Path(made.row.Hash, e), made.audio); {
-	case errors.Is(err, ErrBlobRefused):
+	switch err := s.Blobs.Put(bounded, BlobPath(made.row.Hash, e), made.audio); {
+	case errors.Is(err, ErrBlobRejected):
 		s.Log.WarnContext(ctx, "speech was not kept", "error", err)
 		return
 	case err != nil:
@@ -117,7 +119,7 @@ func (s *Service) keep(ctx context.Context, made *rendering, e Encoding) {
 	}
 	row := made.row
 	row.Variants = map[Encoding]string{e: checksum(made.audio)}
-	kept, err := s.Rows.SaveSpeech(ctx, row)
+	kept, err := s.Store.SaveSpeech(ctx, row)
 	if err != nil {
 		s.Log.WarnContext(ctx, "speech was not kept", "error", err)
 		return
@@ -127,18 +129,18 @@ func (s *Service) keep(ctx context.Context, made *rendering, e Encoding) {
 
 // drop forgets a variant whose blob is missing or, by that ETag, damaged, unless
 // it has been made again meanwhile.
-func (s *Service) drop(ctx context.Context, row Row, e Encoding, etag string, why error) {
+func (s *Service) drop(ctx context.Context, row Recording, e Encoding, etag string, why error) {
 	s.metrics.cache.WithLabelValues("bad_blob").Inc()
 	s.Log.WarnContext(ctx, "cached speech is dropped", "hash", row.Hash, "encoding", e, "error", why)
 	if errors.Is(why, errDamaged) {
-		gone, err := s.Blobs.DeleteSame(ctx, Path(row.Hash, e), etag)
+		gone, err := s.Blobs.DeleteIfMatch(ctx, BlobPath(row.Hash, e), etag)
 		if err != nil {
 			s.lost(ctx, err)
 		} else if !gone {
 			return
 		}
 	}
-	if err := s.Rows.DropSpeech(ctx, row.Hash, e, row.Variants[e]); err != nil {
+	if err := s.Store.DeleteSpeechVariant(ctx, row.Hash, e, row.Variants[e]); err != nil {
 		s.Log.WarnContext(ctx, "cached speech was not dropped", "hash", row.Hash, "error", err)
 	}
 }
@@ -167,7 +169,7 @@ func (s *Service) encode(ctx context.Context, sound audio.Sound, rate int, e Enc
 	case <-ctx.Done():
 		return nil, fmt.Errorf("wait to encode speech: %w", ctx.Err())
 	}
-	if sound = sound.At(rate); e == ALaw {
+	if sound = sound.Resample(rate); e == ALaw {
 		return sound.ALaw(), nil
 	}
 	return sound.PCM(), nil

@@ -21,12 +21,12 @@ type Provider interface {
 	Resolve(voice, model string) (string, string)
 	// Synthesize says an utterance, resolved, within ctx. It gives up on a
 	// service that is silent for too long, and fails rather than return what
-	// is no sound. A failure that another attempt cannot mend wraps ErrRefused.
+	// is no sound. A failure that another attempt cannot mend wraps ErrRejected.
 	Synthesize(ctx context.Context, u Utterance) (audio.Sound, error)
 }
 
-// ErrRefused marks the failure of a provider that is well but will not say this.
-var ErrRefused = errors.New("the provider refuses this")
+// ErrRejected marks the failure of a provider that is well but will not say this.
+var ErrRejected = errors.New("the provider refuses this")
 
 const (
 	// pauseAfterFailure is how long a provider that failed is asked last, so
@@ -74,9 +74,9 @@ func turn(ctx context.Context, providers int) time.Time {
 	return time.Now().Add(time.Until(end) / time.Duration(providers))
 }
 
-// Patience is how long one of some providers may be silent: as long as is wished,
+// ProviderTimeout is how long one of some providers may be silent: as long as is wished,
 // but no longer than leaves as much for each of the others.
-func Patience(wished time.Duration, providers int) time.Duration {
+func ProviderTimeout(wished time.Duration, providers int) time.Duration {
 	return min(wished, flightTime/time.Duration(max(1, providers)))
 }
 
@@ -99,11 +99,11 @@ func (s *Service) synthesize(ctx context.Context, p Provider, u Utterance, until
 			err = errors.New("it made no sound")
 		}
 		s.metrics.synthesis(p.Name(), err, s.Now().Sub(start))
-		if err == nil || errors.Is(err, ErrRefused) || ctx.Err() != nil {
+		if err == nil || errors.Is(err, ErrRejected) || ctx.Err() != nil {
 			break
 		}
 	}
-	if err == nil || errors.Is(err, ErrRefused) {
+	if err == nil || errors.Is(err, ErrRejected) {
 		s.failed.Delete(p.Name())
 	} else {
 		s.failed.Store(p.Name(), s.Now())
@@ -117,7 +117,7 @@ func (s *Service) synthesize(ctx context.Context, p Provider, u Utterance, until
 // exhausted is what a caller gets whom no provider could serve.
 func (s *Service) exhausted(failures []error) error {
 	cause := errors.Join(failures...)
-	if !slices.ContainsFunc(failures, func(err error) bool { return !errors.Is(err, ErrRefused) }) {
+	if !slices.ContainsFunc(failures, func(err error) bool { return !errors.Is(err, ErrRejected) }) {
 		var issues fault.Issues
 		issues.Add("/voice", fault.IssueValue, "No provider says this text with this voice and model.")
 		return fault.From(issues.Err()).Because(cause)

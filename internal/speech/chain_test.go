@@ -25,7 +25,7 @@ func TestAnotherProviderHasTimeLeftHoweverOftenOneIsTried(t *testing.T) {
 		}
 		w.pass(time.Minute)
 		p.takes = func() { time.Sleep(flightTime + time.Second) }
-		if _, err := s.Speak(t.Context(), "t1", []byte(`{"text":"def"}`)); !fault.Is(err, fault.ServiceUnavailable) || f.said.Load() != 2 {
+		if _, err := s.Synthesize(t.Context(), "t1", []byte(`{"text":"def"}`)); !fault.Is(err, fault.ServiceUnavailable) || f.said.Load() != 2 {
 			t.Errorf("without time left: %v, and the fallback was asked %d times", err, f.said.Load())
 		}
 	})
@@ -35,7 +35,7 @@ func TestTheLastProviderIsReachedHoweverSilentTheOthersAre(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		for others := range 4 {
 			chain := []Provider{&voice{name: "last"}}
-			patience := Patience(10*time.Minute, others+1)
+			patience := ProviderTimeout(10*time.Minute, others+1)
 			for n := range others {
 				hangs := (&voice{name: fmt.Sprint(n), takes: func() { time.Sleep(patience + time.Millisecond) }}).fail(errDown)
 				chain = append([]Provider{hangs}, chain...)
@@ -85,8 +85,11 @@ func TestFallbackIsKeptUnderItsOwnName(t *testing.T) {
 func TestWaitingInstancesTakeWhatAFallbackMade(t *testing.T) {
 	w, p, f := newWorld(), (&voice{name: "primary"}).fail(errDown), &voice{name: "fallback", gate: make(chan struct{})}
 	a, b := w.service(t, p, f), w.service(t, p, f)
-	answers := make(chan Answer, 2)
-	ask := func(s *Service) { answer, _ := s.Speak(t.Context(), "t1", []byte(`{"text":"abc"}`)); answers <- answer }
+	answers := make(chan Response, 2)
+	ask := func(s *Service) {
+		answer, _ := s.Synthesize(t.Context(), "t1", []byte(`{"text":"abc"}`))
+		answers <- answer
+	}
 	go ask(a)
 	for f.said.Load() == 0 {
 		time.Sleep(time.Millisecond)
@@ -101,7 +104,7 @@ func TestWaitingInstancesTakeWhatAFallbackMade(t *testing.T) {
 func TestWhenNobodySpeaksTheAnswerSaysSo(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld()
-		refuses := fmt.Errorf("status 400: %w", ErrRefused)
+		refuses := fmt.Errorf("status 400: %w", ErrRejected)
 		for name, c := range map[string]struct {
 			providers []Provider
 			code      fault.Code
@@ -113,7 +116,7 @@ func TestWhenNobodySpeaksTheAnswerSaysSo(t *testing.T) {
 			"all refuse":         {[]Provider{(&voice{name: "a"}).fail(refuses), (&voice{name: "b"}).fail(refuses)}, fault.Validation, "voice", 1},
 			"one refuses":        {[]Provider{(&voice{name: "a"}).fail(refuses), (&voice{name: "b"}).fail(errDown)}, fault.ServiceUnavailable, "a, b", 1},
 		} {
-			_, err := w.service(t, c.providers...).Speak(t.Context(), "t1", []byte(`{"text":"abc","provider":"a"}`))
+			_, err := w.service(t, c.providers...).Synthesize(t.Context(), "t1", []byte(`{"text":"abc","provider":"a"}`))
 			e := fault.From(err)
 			if e.Code != c.code || !strings.Contains(e.Message, c.says) || (e.Code == fault.ServiceUnavailable) != (e.RetryAfter > 0) || strings.Contains(e.Message, "refused") {
 				t.Errorf("%s: %+v", name, e)
@@ -122,7 +125,7 @@ func TestWhenNobodySpeaksTheAnswerSaysSo(t *testing.T) {
 				t.Errorf("%s: the first was asked %d times", name, c.providers[0].(*voice).said.Load())
 			}
 		}
-		if _, err := w.service(t, &voice{name: "a"}).Speak(t.Context(), "t1", []byte(`{"text":"panic"}`)); fault.From(err).Code != fault.Internal {
+		if _, err := w.service(t, &voice{name: "a"}).Synthesize(t.Context(), "t1", []byte(`{"text":"panic"}`)); fault.From(err).Code != fault.Internal {
 			t.Errorf("a provider that is broken: %v", err)
 		}
 		if w.counted() != 0 {

@@ -26,40 +26,11 @@ const (
 	orphanAge = time.Hour
 )
 
-// Stored is a blob as the media service lists it.
-type Stored struct {
+// BlobInfo is a blob as the media service lists it.
+type BlobInfo struct {
 	Path       string    `json:"path"`
 	Bytes      int64     `json:"bytes"`
 	ModifiedAt time.Time `json:"modifiedAt"`
-}
-
-// CleanupRows is what a cleanup asks of the rows.
-type CleanupRows interface {
-	Speech(ctx context.Context, hash string) (Row, error)
-	DropSpeech(ctx context.Context, hash string, e Encoding, checksum string) error
-	// SpeechAfter lists rows whose hash comes after one, in order of hash; with
-	// a moment, only those that have expired by then.
-	SpeechAfter(ctx context.Context, after string, expiredBy time.Time, limit int) ([]Row, error)
-	// RemoveExpired removes a row unless it has been renewed.
-	RemoveExpired(ctx context.Context, r Row) error
-}
-
-// CleanupBlobs is what a cleanup asks of the media service.
-type CleanupBlobs interface {
-	Get(ctx context.Context, path string, ask Conditions) (Blob, error)
-	// DeleteOld removes a blob unless it was stored anew since the moment, and
-	// tells whether it is gone.
-	DeleteOld(ctx context.Context, path string, since time.Time) (gone bool, err error)
-	// List returns blobs whose paths come after one, in order of path. There
-	// are no more where it returns none.
-	List(ctx context.Context, after string, limit int) ([]Stored, error)
-}
-
-// Turns let one instance at a time do something, and the others something else.
-type Turns interface {
-	// Try returns a context that ends when the lease is released or can no
-	// longer be sure to be held. Held is false where somebody else has it.
-	Try(ctx context.Context, name string) (turn context.Context, release func(), held bool, err error)
 }
 
 // Removal is something that a cleanup removed, or would have.
@@ -76,25 +47,25 @@ const (
 	Lost    = "lost"   // a row whose blob is gone
 )
 
-// Janitor keeps rows and blobs together: it removes what has expired, blobs that
+// Cleaner keeps rows and blobs together: it removes what has expired, blobs that
 // nobody knows and rows that point at nothing. While the media service is away it
 // removes nothing.
-type Janitor struct {
-	rows  CleanupRows
-	blobs CleanupBlobs
-	turns Turns
-	log   *slog.Logger
-	now   func() time.Time
+type Cleaner struct {
+	rows   Store
+	blobs  BlobStore
+	leases Leases
+	log    *slog.Logger
+	now    func() time.Time
 
 	removed *prometheus.CounterVec
 	failed  prometheus.Counter
 	done    prometheus.Gauge
 }
 
-// NewJanitor returns a janitor.
-func NewJanitor(rows CleanupRows, blobs CleanupBlobs, turns Turns, log *slog.Logger, reg prometheus.Registerer, now func() time.Time) *Janitor {
+// NewCleaner returns a janitor.
+func NewCleaner(rows Store, blobs BlobStore, leases Leases, log *slog.Logger, reg prometheus.Registerer, now func() time.Time) *Cleaner {
 	auto := promauto.With(reg)
-	return &Janitor{rows: rows, blobs: blobs, turns: turns, log: log, now: now,
+	return &Cleaner{rows: rows, blobs: blobs, leases: leases, log: log, now: now,
 		removed: auto.NewCounterVec(prometheus.CounterOpts{
 			Name: "telapi_media_cleanup_removed_total", Help: "What was removed from the media cache, by reason: expired, orphan (no row) or lost (no blob)."}, []string{"reason"}),
 		failed: auto.NewCounter(prometheus.CounterOpts{
@@ -105,9 +76,9 @@ func NewJanitor(rows CleanupRows, blobs CleanupBlobs, turns Turns, log *slog.Log
 }
 
 // Run cleans up until ctx ends, if no other instance has taken that upon itself.
-func (j *Janitor) Run(ctx context.Context) {
+func (j *Cleaner) Run(ctx context.Context) {
 	for ctx.Err() == nil {
-		turn, release, held, err := j.turns.Try(ctx, janitorLease)
+		turn, release, held, err := j.leases.Try(ctx, janitorLease)
 		if err == nil && held {
 			j.serve(turn)
 			release()
@@ -117,8 +88,8 @@ func (j *Janitor) Run(ctx context.Context) {
 }
 
 // serve cleans up for as long as the turn lasts.
-func (j *Janitor) serve(turn context.Context) {
-	round := cleanup{Janitor: j, really: true, tell: func(Removal) {}}
+func (j *Cleaner) serve(turn context.Context) {
+	round := cleanup{Cleaner: j, really: true, tell: func(Removal) {}}
 	var reconciled time.Time
 	for turn.Err() == nil {
 		due := j.now().Sub(reconciled) >= reconcileEvery
@@ -142,8 +113,11 @@ func (j *Janitor) serve(turn context.Context) {
 var errBusy = fault.New(fault.ServiceUnavailable, "Another cleanup of the media cache is under way. Try again in a moment.")
 
 // alone works while no other cleanup does, the janitor's or an operator's.
-func (j *Janitor) alone(ctx context.Context, work func(context.Context) error) error {
-	turn, release, held, err := j.turns.Try(ctx, cleanupLease)
+func (j *Cleaner) alone(ctx context.Context, work func(context.Context) error) error {
+	if j.leases == nil {
+		return work(ctx)
+	}
+	turn, release, held, err := j.leases.Try(ctx, cleanupLease)
 	if err != nil {
 		return err
 	}
@@ -155,7 +129,7 @@ func (j *Janitor) alone(ctx context.Context, work func(context.Context) error) e
 }
 
 // Clean does everything once, or only tells what it would remove.
-func (j *Janitor) Clean(ctx context.Context, dryRun bool, tell func(Removal)) error {
+func (j *Cleaner) Clean(ctx context.Context, dryRun bool, tell func(Removal)) error {
 	once := cleanup{j, !dryRun, tell}
 	if dryRun {
 		return once.all(ctx)
@@ -165,7 +139,7 @@ func (j *Janitor) Clean(ctx context.Context, dryRun bool, tell func(Removal)) er
 
 // cleanup is one of a janitor's.
 type cleanup struct {
-	*Janitor
+	*Cleaner
 	really bool
 	tell   func(Removal)
 }
@@ -213,14 +187,14 @@ func (c cleanup) expire(ctx context.Context) error {
 
 // expireRow leaves a row alone that somebody is renewing: its blob is then younger
 // than the end of its time. Where clocks differ an old one goes in the end.
-func (c cleanup) expireRow(ctx context.Context, row Row) error {
+func (c cleanup) expireRow(ctx context.Context, row Recording) error {
 	since := row.ExpiresAt
 	if ago := c.now().Add(-orphanAge); ago.After(since) {
 		since = ago
 	}
 	for e := range row.Variants {
-		path := Path(row.Hash, e)
-		gone, err := c.remove(Removal{Expired, path, 0}, func() (bool, error) { return c.blobs.DeleteOld(ctx, path, since) })
+		path := BlobPath(row.Hash, e)
+		gone, err := c.remove(Removal{Expired, path, 0}, func() (bool, error) { return c.blobs.DeleteUnmodifiedSince(ctx, path, since) })
 		if err != nil || !gone {
 			return err
 		}
@@ -228,5 +202,5 @@ func (c cleanup) expireRow(ctx context.Context, row Row) error {
 	if !c.really {
 		return nil
 	}
-	return c.rows.RemoveExpired(ctx, row)
+	return c.rows.DeleteExpiredSpeech(ctx, row)
 }

@@ -23,8 +23,11 @@ import (
 
 // shelf is rows and blobs with ages, and leases that can be taken away.
 type shelf struct {
+	Store
+	BlobStore
+	Leases
 	sync.Mutex
-	rows   map[string]Row
+	rows   map[string]Recording
 	blobs  map[string]time.Time // when they were stored
 	away   error
 	taken  map[string]bool
@@ -33,15 +36,15 @@ type shelf struct {
 
 func (s *shelf) lock() func() { s.Lock(); return s.Unlock }
 
-func (s *shelf) Speech(_ context.Context, hash string) (Row, error) {
+func (s *shelf) Speech(_ context.Context, hash string) (Recording, error) {
 	defer s.lock()()
 	if r, ok := s.rows[hash]; ok {
 		return r, nil
 	}
-	return Row{}, fault.New(fault.NotFound, "There is none.")
+	return Recording{}, fault.New(fault.NotFound, "There is none.")
 }
 
-func (s *shelf) DropSpeech(_ context.Context, hash string, e Encoding, checksum string) error {
+func (s *shelf) DeleteSpeechVariant(_ context.Context, hash string, e Encoding, checksum string) error {
 	defer s.lock()()
 	r := s.rows[hash]
 	r.Variants = without(r.Variants, e, checksum)
@@ -51,7 +54,7 @@ func (s *shelf) DropSpeech(_ context.Context, hash string, e Encoding, checksum 
 	return nil
 }
 
-func (s *shelf) SpeechAfter(_ context.Context, after string, expiredBy time.Time, limit int) (page []Row, _ error) {
+func (s *shelf) ListSpeech(_ context.Context, after string, expiredBy time.Time, limit int) (page []Recording, _ error) {
 	defer s.lock()()
 	for _, hash := range slices.Sorted(maps.Keys(s.rows)) {
 		if hash > after && len(page) < limit && (expiredBy.IsZero() || s.rows[hash].expired(expiredBy)) {
@@ -61,7 +64,7 @@ func (s *shelf) SpeechAfter(_ context.Context, after string, expiredBy time.Time
 	return page, nil
 }
 
-func (s *shelf) RemoveExpired(_ context.Context, r Row) error {
+func (s *shelf) DeleteExpiredSpeech(_ context.Context, r Recording) error {
 	defer s.lock()()
 	if s.rows[r.Hash].ExpiresAt.Equal(r.ExpiresAt) {
 		delete(s.rows, r.Hash)
@@ -72,12 +75,12 @@ func (s *shelf) RemoveExpired(_ context.Context, r Row) error {
 func (s *shelf) Get(_ context.Context, path string, ask Conditions) (Blob, error) {
 	defer s.lock()()
 	if _, ok := s.blobs[path]; !ok && s.away == nil {
-		return Blob{}, ErrNoBlob
+		return Blob{}, ErrBlobNotFound
 	}
 	return Blob{Status: 200, Body: io.NopCloser(strings.NewReader(""))}, s.away
 }
 
-func (s *shelf) DeleteOld(_ context.Context, path string, since time.Time) (bool, error) {
+func (s *shelf) DeleteUnmodifiedSince(_ context.Context, path string, since time.Time) (bool, error) {
 	defer s.lock()()
 	if s.during != nil {
 		s.during(path)
@@ -89,11 +92,11 @@ func (s *shelf) DeleteOld(_ context.Context, path string, since time.Time) (bool
 	return true, nil
 }
 
-func (s *shelf) List(_ context.Context, after string, limit int) (page []Stored, _ error) {
+func (s *shelf) List(_ context.Context, after string, limit int) (page []BlobInfo, _ error) {
 	defer s.lock()()
 	for _, path := range slices.Sorted(maps.Keys(s.blobs)) {
 		if path > after && len(page) < limit {
-			page = append(page, Stored{Path: path, ModifiedAt: s.blobs[path]})
+			page = append(page, BlobInfo{Path: path, ModifiedAt: s.blobs[path]})
 		}
 	}
 	return page, s.away
@@ -109,11 +112,11 @@ func (s *shelf) Try(ctx context.Context, name string) (context.Context, func(), 
 }
 
 func newShelf() *shelf {
-	return &shelf{rows: map[string]Row{}, blobs: map[string]time.Time{}, taken: map[string]bool{}}
+	return &shelf{rows: map[string]Recording{}, blobs: map[string]time.Time{}, taken: map[string]bool{}}
 }
 
-func (s *shelf) janitor(now func() time.Time) *Janitor {
-	return NewJanitor(s, s, s, slog.New(slog.DiscardHandler), prometheus.NewRegistry(), now)
+func (s *shelf) cleaner(now func() time.Time) *Cleaner {
+	return NewCleaner(s, s, s, slog.New(slog.DiscardHandler), prometheus.NewRegistry(), now)
 }
 
 var shelfTime = time.Date(2026, 11, 15, 12, 0, 0, 0, time.UTC)
@@ -124,10 +127,10 @@ func hashOf(n int) string { return Key("t", fmt.Sprint(n), 8000, Utterance{}) }
 
 // store adds a row with variants, and their blobs.
 func (s *shelf) store(hash string, expires time.Time, encodings ...Encoding) {
-	row := Row{Hash: hash, ExpiresAt: expires, Variants: map[Encoding]string{}}
+	row := Recording{Hash: hash, ExpiresAt: expires, Variants: map[Encoding]string{}}
 	for _, e := range encodings {
 		row.Variants[e] = "sum"
-		s.blobs[Path(hash, e)] = shelfTime.Add(-48 * time.Hour)
+		s.blobs[BlobPath(hash, e)] = shelfTime.Add(-48 * time.Hour)
 	}
 	s.rows[hash] = row
 }
@@ -140,7 +143,7 @@ func TestCleanupRemovesThisAndNothingElse(t *testing.T) {
 		s, want := newShelf(), map[string]string{}
 		kept := newShelf()
 		for n := range random.IntN(2500) + 2 {
-			hash, alaw, pcm := hashOf(n), Path(hashOf(n), ALaw), Path(hashOf(n), PCM)
+			hash, alaw, pcm := hashOf(n), BlobPath(hashOf(n), ALaw), BlobPath(hashOf(n), PCM)
 			switch kind := random.IntN(12); {
 			case n == 0 || kind < 5:
 				s.store(hash, time.Time{}, Encodings[:1+random.IntN(2)]...)
@@ -177,7 +180,7 @@ func TestCleanupRemovesThisAndNothingElse(t *testing.T) {
 		told := map[string]string{}
 		tell := func(r Removal) { told[r.Path] = r.Reason }
 		before, blobs := maps.Clone(s.rows), maps.Clone(s.blobs)
-		if err := s.janitor(always).Clean(t.Context(), true, tell); err != nil {
+		if err := s.cleaner(always).Clean(t.Context(), true, tell); err != nil {
 			t.Fatal(err)
 		}
 		if !maps.Equal(s.blobs, blobs) || len(s.rows) != len(before) {
@@ -187,13 +190,13 @@ func TestCleanupRemovesThisAndNothingElse(t *testing.T) {
 			t.Errorf("the preview tells of %d removals, want %d", len(told), len(want))
 		}
 		told = map[string]string{}
-		if err := s.janitor(always).Clean(t.Context(), false, tell); err != nil {
+		if err := s.cleaner(always).Clean(t.Context(), false, tell); err != nil {
 			t.Fatal(err)
 		}
 		if !maps.Equal(told, want) {
 			t.Errorf("%d removals told, want %d", len(told), len(want))
 		}
-		same := func(a, b Row) bool { return maps.Equal(a.Variants, b.Variants) && a.ExpiresAt.Equal(b.ExpiresAt) }
+		same := func(a, b Recording) bool { return maps.Equal(a.Variants, b.Variants) && a.ExpiresAt.Equal(b.ExpiresAt) }
 		if !maps.EqualFunc(s.rows, kept.rows, same) || !slices.Equal(slices.Sorted(maps.Keys(s.blobs)), slices.Sorted(maps.Keys(kept.blobs))) {
 			t.Errorf("%d rows and %d blobs are left, want %d and %d", len(s.rows), len(s.blobs), len(kept.rows), len(kept.blobs))
 		}
@@ -208,22 +211,22 @@ func TestNothingIsDropped(t *testing.T) {
 		situation func(s *shelf)
 		fails     error
 	}{
-		"while the media service is away":               {func(s *shelf) { s.away = ErrBlobsAway }, ErrBlobsAway},
-		"where an address answers 404 to everything":    {func(s *shelf) { s.away = ErrNoBlob }, ErrNoBlob},
+		"while the media service is away":               {func(s *shelf) { s.away = ErrBlobsUnavailable }, ErrBlobsUnavailable},
+		"where an address answers 404 to everything":    {func(s *shelf) { s.away = ErrBlobNotFound }, ErrBlobNotFound},
 		"while somebody else cleans up":                 {func(s *shelf) { s.taken[cleanupLease] = true }, errBusy},
 		"of a volume that is not mounted":               {func(s *shelf) { clear(s.blobs); delete(s.rows, hashOf(1)) }, nil},
 		"of another database's":                         {func(s *shelf) { clear(s.rows) }, nil},
-		"when the media service goes away in the midst": {func(s *shelf) { s.during = func(string) { s.away = ErrBlobsAway } }, ErrBlobsAway},
+		"when the media service goes away in the midst": {func(s *shelf) { s.during = func(string) { s.away = ErrBlobsUnavailable } }, ErrBlobsUnavailable},
 		"that is made anew after the look":              {func(s *shelf) { s.during = func(path string) { s.blobs[path] = shelfTime.Add(1) } }, nil},
 	} {
 		t.Run(name, func(t *testing.T) {
 			s := newShelf()
 			s.store(hashOf(0), time.Time{}, PCM)
 			s.store(hashOf(1), shelfTime, PCM)
-			s.blobs[Path(hashOf(2), PCM)] = time.Time{}
+			s.blobs[BlobPath(hashOf(2), PCM)] = time.Time{}
 			tt.situation(s)
 			rows, blobs := len(s.rows), len(s.blobs)
-			err := s.janitor(always).Clean(t.Context(), false, func(r Removal) { t.Errorf("removed: %+v", r) })
+			err := s.cleaner(always).Clean(t.Context(), false, func(r Removal) { t.Errorf("removed: %+v", r) })
 			if !errors.Is(err, tt.fails) || len(s.rows) != rows || len(s.blobs) != blobs {
 				t.Errorf("%v, want %v; %d of %d rows and %d of %d blobs are left", err, tt.fails, len(s.rows), rows, len(s.blobs), blobs)
 			}
@@ -238,7 +241,7 @@ func TestOneInstanceCleansUp(t *testing.T) {
 		start := func(looks *atomic.Int64) (stop func()) {
 			ctx, cancel := context.WithCancel(t.Context())
 			done := make(chan struct{})
-			j := s.janitor(func() time.Time { looks.Add(1); return time.Now() })
+			j := s.cleaner(func() time.Time { looks.Add(1); return time.Now() })
 			go func() { defer close(done); j.Run(ctx) }()
 			synctest.Wait()
 			return func() { cancel(); <-done }
@@ -248,7 +251,7 @@ func TestOneInstanceCleansUp(t *testing.T) {
 		change(func() {
 			s.store(hashOf(0), time.Time{}, PCM)
 			s.store(hashOf(1), time.Now().Add(30*time.Second), PCM)
-			s.blobs[Path(hashOf(1), PCM)] = time.Now()
+			s.blobs[BlobPath(hashOf(1), PCM)] = time.Now()
 		})
 		time.Sleep(2 * time.Minute)
 		change(func() {
@@ -257,7 +260,7 @@ func TestOneInstanceCleansUp(t *testing.T) {
 			}
 		})
 		stopA()
-		change(func() { s.blobs[Path(hashOf(2), PCM)] = time.Now() })
+		change(func() { s.blobs[BlobPath(hashOf(2), PCM)] = time.Now() })
 		time.Sleep(3 * time.Hour)
 		change(func() {
 			if b.Load() == 0 || len(s.blobs) != 1 {
@@ -275,7 +278,7 @@ func TestCleanupComplainsOfWhatNobodyElseReports(t *testing.T) {
 		says  bool
 	}{
 		"a database that is not ready":   {fault.Unavailable("The database", errors.New("not migrated yet")), false},
-		"a media service that is away":   {ErrBlobsAway, true},
+		"a media service that is away":   {ErrBlobsUnavailable, true},
 		"a media service of other words": {errors.New("line 1: no JSON"), true},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -285,7 +288,7 @@ func TestCleanupComplainsOfWhatNobodyElseReports(t *testing.T) {
 				var said strings.Builder
 				turn, cancel := context.WithTimeout(t.Context(), expireEvery/2)
 				defer cancel()
-				NewJanitor(s, s, s, slog.New(slog.NewTextHandler(&said, nil)), prometheus.NewRegistry(), time.Now).serve(turn)
+				NewCleaner(s, s, s, slog.New(slog.NewTextHandler(&said, nil)), prometheus.NewRegistry(), time.Now).serve(turn)
 				if strings.Contains(said.String(), "not cleaned up") != tt.says {
 					t.Errorf("it says %q", said.String())
 				}

@@ -27,14 +27,14 @@ func Key(teamID, provider string, sampleRate int, u Utterance) string {
 	return hex.EncodeToString(h.Sum(nil))
 }
 
-// Path is where a variant's blob is kept: a shard of the hash's first two
+// BlobPath is where a variant's blob is kept: a shard of the hash's first two
 // digits, and the hash itself.
-func Path(hash string, e Encoding) string { return hash[:2] + "/" + hash + "." + string(e) }
+func BlobPath(hash string, e Encoding) string { return hash[:2] + "/" + hash + "." + string(e) }
 
 var hashForm = regexp.MustCompile(`^[0-9a-f]{64}$`)
 
-// ParseName reads the name of a blob, as it stands in a URL.
-func ParseName(name string) (hash string, e Encoding, ok bool) {
+// ParseBlobName reads the name of a blob, as it stands in a URL.
+func ParseBlobName(name string) (hash string, e Encoding, ok bool) {
 	hash, extension, _ := strings.Cut(name, ".")
 	for _, e := range Encodings {
 		if string(e) == extension && hashForm.MatchString(hash) {

@@ -26,8 +26,11 @@ import (
 // world is everything around a service, in memory. Adapters keep the same
 // promises on real stores, where the whole is tried too.
 type world struct {
+	Store // nil: what only cleanups call
+	BlobStore
+	Leases
 	sync.Mutex
-	rows    map[string]Row
+	rows    map[string]Recording
 	blobs   map[string][]byte
 	away    bool // the media service
 	held    map[string]chan struct{}
@@ -36,7 +39,7 @@ type world struct {
 }
 
 func newWorld() *world {
-	w := &world{rows: map[string]Row{}, blobs: map[string][]byte{}, held: map[string]chan struct{}{}}
+	w := &world{rows: map[string]Recording{}, blobs: map[string][]byte{}, held: map[string]chan struct{}{}}
 	w.clock.Store(time.Date(2026, 11, 15, 12, 0, 0, 0, time.UTC).UnixNano())
 	return w
 }
@@ -62,16 +65,16 @@ func (w *world) stored() []string {
 }
 func (w *world) damage(path, as string) { w.Lock(); defer w.Unlock(); w.blobs[path] = []byte(as) }
 
-func (w *world) Speech(_ context.Context, hash string) (Row, error) {
+func (w *world) Speech(_ context.Context, hash string) (Recording, error) {
 	w.Lock()
 	defer w.Unlock()
 	if r, ok := w.rows[hash]; ok {
 		return r, nil
 	}
-	return Row{}, fault.New(fault.NotFound, "There is no speech with this id.")
+	return Recording{}, fault.New(fault.NotFound, "There is no speech with this id.")
 }
 
-func (w *world) SaveSpeech(_ context.Context, r Row) (Row, error) {
+func (w *world) SaveSpeech(_ context.Context, r Recording) (Recording, error) {
 	w.Lock()
 	defer w.Unlock()
 	if old, ok := w.rows[r.Hash]; ok && !old.expired(r.CreatedAt) {
@@ -83,7 +86,7 @@ func (w *world) SaveSpeech(_ context.Context, r Row) (Row, error) {
 	return r, nil
 }
 
-func (w *world) DropSpeech(_ context.Context, hash string, e Encoding, checksum string) error {
+func (w *world) DeleteSpeechVariant(_ context.Context, hash string, e Encoding, checksum string) error {
 	w.Lock()
 	defer w.Unlock()
 	r := w.rows[hash]
@@ -100,7 +103,7 @@ func without(variants map[Encoding]string, e Encoding, checksum string) map[Enco
 	return left
 }
 
-var errGone = fmt.Errorf("%w: nobody listens", ErrBlobsAway)
+var errGone = fmt.Errorf("%w: nobody listens", ErrBlobsUnavailable)
 
 func (w *world) Get(_ context.Context, path string, _ Conditions) (Blob, error) {
 	w.Lock()
@@ -110,7 +113,7 @@ func (w *world) Get(_ context.Context, path string, _ Conditions) (Blob, error) 
 	case w.away:
 		return Blob{}, errGone
 	case !ok:
-		return Blob{}, ErrNoBlob
+		return Blob{}, ErrBlobNotFound
 	}
 	return Blob{Status: 200, Headers: map[string]string{"ETag": checksum(blob)}, Body: io.NopCloser(bytes.NewReader(blob))}, nil
 }
@@ -122,13 +125,13 @@ func (w *world) Put(ctx context.Context, path string, content []byte) error {
 		return errGone
 	}
 	if len(content) > 10_000 {
-		return ErrBlobRefused
+		return ErrBlobRejected
 	}
 	w.blobs[path] = content
 	return nil
 }
 
-func (w *world) DeleteSame(_ context.Context, path, etag string) (bool, error) {
+func (w *world) DeleteIfMatch(_ context.Context, path, etag string) (bool, error) {
 	w.Lock()
 	defer w.Unlock()
 	if blob, ok := w.blobs[path]; ok && checksum(blob) != etag {
@@ -224,14 +227,14 @@ var errDown = errors.New("connection refused")
 func (w *world) service(t *testing.T, providers ...Provider) *Service {
 	t.Helper()
 	return NewService(Deps{
-		Rows: w, Blobs: w, Leases: w, Ledger: w, Endpoints: w, Providers: providers, Retries: 1,
+		Store: w, Blobs: w, Leases: w, Reporter: w, Endpoints: w, Providers: providers, Retries: 1,
 		Log: slog.New(slog.DiscardHandler), Registry: prometheus.NewRegistry(), Now: w.now,
 	})
 }
 
-func speak(t *testing.T, s *Service, body string) Answer {
+func speak(t *testing.T, s *Service, body string) Response {
 	t.Helper()
-	a, err := s.Speak(t.Context(), "t1", []byte(body))
+	a, err := s.Synthesize(t.Context(), "t1", []byte(body))
 	if err != nil {
 		t.Fatalf("%s: %v", body, err)
 	}

@@ -33,7 +33,7 @@ func newMetrics(registry prometheus.Registerer) metrics {
 func (m metrics) synthesis(provider string, err error, took time.Duration) {
 	outcome := "ok"
 	switch {
-	case errors.Is(err, ErrRefused):
+	case errors.Is(err, ErrRejected):
 		outcome = "refused"
 	case err != nil:
 		outcome = "failed"

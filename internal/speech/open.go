@@ -18,19 +18,19 @@ import (
 // that is asked for. The body of a whole answer fails before its end if it is
 // not what was stored, so that nobody takes damaged audio for good.
 func (s *Service) Open(ctx context.Context, teamID, name string, ask Conditions) (Blob, error) {
-	hash, e, ok := ParseName(name)
+	hash, e, ok := ParseBlobName(name)
 	if !ok || s.Blobs == nil {
 		return Blob{}, notFound()
 	}
-	row, err := s.Rows.Speech(ctx, hash)
+	row, err := s.Store.Speech(ctx, hash)
 	switch {
 	case err != nil && !fault.Is(err, fault.NotFound):
 		return Blob{}, fmt.Errorf("look up speech: %w", err)
 	case err != nil || row.Variants[e] == "" || row.TeamID != teamID || row.expired(s.Now()):
 		return Blob{}, notFound()
 	}
-	blob, err := s.Blobs.Get(ctx, Path(hash, e), ask)
-	if errors.Is(err, ErrNoBlob) {
+	blob, err := s.Blobs.Get(ctx, BlobPath(hash, e), ask)
+	if errors.Is(err, ErrBlobNotFound) {
 		s.drop(ctx, row, e, "", err)
 		return Blob{}, notFound()
 	}

@@ -63,7 +63,7 @@ func (c cleanup) reconcile(ctx context.Context) error {
 
 // match drops the variants of a row that have no blob. A row whose time is over
 // is about to go as a whole.
-func (c cleanup) match(ctx context.Context, row Row, there map[Encoding]bool) error {
+func (c cleanup) match(ctx context.Context, row Recording, there map[Encoding]bool) error {
 	for e := range row.Variants {
 		if there[e] || row.expired(c.now()) {
 			continue
@@ -77,24 +77,24 @@ func (c cleanup) match(ctx context.Context, row Row, there map[Encoding]bool) er
 
 // lost drops a variant whose blob is gone, also on a second look: it may have
 // been stored since the list was made.
-func (c cleanup) lost(ctx context.Context, row Row, e Encoding) error {
-	path := Path(row.Hash, e)
+func (c cleanup) lost(ctx context.Context, row Recording, e Encoding) error {
+	path := BlobPath(row.Hash, e)
 	blob, err := c.blobs.Get(ctx, path, Conditions{Head: true})
 	if err == nil {
 		return blob.Body.Close()
 	}
-	if !errors.Is(err, ErrNoBlob) {
+	if !errors.Is(err, ErrBlobNotFound) {
 		return fmt.Errorf("look for a blob: %w", err)
 	}
 	_, err = c.remove(Removal{Lost, path, 0}, func() (bool, error) {
-		err := c.rows.DropSpeech(ctx, row.Hash, e, row.Variants[e])
+		err := c.rows.DeleteSpeechVariant(ctx, row.Hash, e, row.Variants[e])
 		return err == nil, err
 	})
 	return err
 }
 
 // orphan deletes a blob that has been there for a while and still has no row.
-func (c cleanup) orphan(ctx context.Context, blob Stored, hash string, e Encoding) error {
+func (c cleanup) orphan(ctx context.Context, blob BlobInfo, hash string, e Encoding) error {
 	if c.now().Sub(blob.ModifiedAt) < orphanAge {
 		return nil
 	}
@@ -103,7 +103,7 @@ func (c cleanup) orphan(ctx context.Context, blob Stored, hash string, e Encodin
 		return err
 	}
 	_, err = c.remove(Removal{Orphan, blob.Path, blob.Bytes}, func() (bool, error) {
-		return c.blobs.DeleteOld(ctx, blob.Path, c.now().Add(-orphanAge))
+		return c.blobs.DeleteUnmodifiedSince(ctx, blob.Path, c.now().Add(-orphanAge))
 	})
 	return err
 }
@@ -112,7 +112,7 @@ func (c cleanup) orphan(ctx context.Context, blob Stored, hash string, e Encodin
 // too; what they store is none of a janitor's business.
 func parsePath(path string) (hash string, e Encoding, ok bool) {
 	shard, name, _ := strings.Cut(path, "/")
-	hash, e, ok = ParseName(name)
+	hash, e, ok = ParseBlobName(name)
 	return hash, e, ok && shard == hash[:2]
 }
 
@@ -125,17 +125,17 @@ type walk[T any] struct {
 	end  bool
 }
 
-func rowsOf(ctx context.Context, rows CleanupRows, expiredBy time.Time) *walk[Row] {
-	return &walk[Row]{
-		read: func(after string) ([]Row, error) { return rows.SpeechAfter(ctx, after, expiredBy, cleanupPage) },
-		name: func(r Row) string { return r.Hash },
+func rowsOf(ctx context.Context, rows Store, expiredBy time.Time) *walk[Recording] {
+	return &walk[Recording]{
+		read: func(after string) ([]Recording, error) { return rows.ListSpeech(ctx, after, expiredBy, cleanupPage) },
+		name: func(r Recording) string { return r.Hash },
 	}
 }
 
-func blobsOf(ctx context.Context, blobs CleanupBlobs) *walk[Stored] {
-	return &walk[Stored]{
-		read: func(after string) ([]Stored, error) { return blobs.List(ctx, after, cleanupPage) },
-		name: func(b Stored) string { return b.Path },
+func blobsOf(ctx context.Context, blobs BlobStore) *walk[BlobInfo] {
+	return &walk[BlobInfo]{
+		read: func(after string) ([]BlobInfo, error) { return blobs.List(ctx, after, cleanupPage) },
+		name: func(b BlobInfo) string { return b.Path },
 	}
 }
 

@@ -119,15 +119,15 @@ func TestEveryInputOfASynthesisIsInTheKey(t *testing.T) {
 func TestNamesOfAudio(t *testing.T) {
 	hash := Key("t", "p", 8000, Utterance{})
 	for _, e := range Encodings {
-		if h, got, ok := ParseName(hash + "." + string(e)); !ok || h != hash || got != e {
+		if h, got, ok := ParseBlobName(hash + "." + string(e)); !ok || h != hash || got != e {
 			t.Errorf("%s: %s %s %v", e, h, got, ok)
 		}
-		if want := fmt.Sprintf("%s/%s.%s", hash[:2], hash, e); Path(hash, e) != want {
-			t.Errorf("path %s, want %s", Path(hash, e), want)
+		if want := fmt.Sprintf("%s/%s.%s", hash[:2], hash, e); BlobPath(hash, e) != want {
+			t.Errorf("path %s, want %s", BlobPath(hash, e), want)
 		}
 	}
 	for _, name := range []string{"", ".", hash, hash + ".", hash + ".wav", hash + ".alaw.pcm", hash[1:] + ".pcm", strings.ToUpper(hash) + ".pcm", "../" + hash + ".pcm", hash + ".pcm\x00"} {
-		if _, _, ok := ParseName(name); ok {
+		if _, _, ok := ParseBlobName(name); ok {
 			t.Errorf("%q was taken for audio", name)
 		}
 	}

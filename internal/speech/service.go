@@ -27,10 +27,10 @@ const flightTime = 50 * time.Second
 
 // Deps is what speech stands on.
 type Deps struct {
-	Rows      Rows
-	Blobs     Blobs // nil: there is no media service
+	Store     Store
+	Blobs     BlobStore // nil: there is no media service
 	Leases    Leases
-	Ledger    Ledger
+	Reporter  Reporter
 	Endpoints interface {
 		Find(ctx context.Context, teamID, id string) (endpoint.Endpoint, error)
 	}
@@ -56,8 +56,8 @@ func NewService(deps Deps) *Service {
 	return &Service{Deps: deps, metrics: newMetrics(deps.Registry), work: make(chan struct{}, runtime.GOMAXPROCS(0))}
 }
 
-// Answer is speech, by the URL of the cached audio or with the audio itself.
-type Answer struct {
+// Response is speech, by the URL of the cached audio or with the audio itself.
+type Response struct {
 	Hash       string    `json:"hash"`
 	Cached     bool      `json:"cached"`
 	Provider   string    `json:"provider"`
@@ -71,7 +71,7 @@ type Answer struct {
 
 // rendering is a sentence in sound, as it came from the cache or was made.
 type rendering struct {
-	row    Row
+	row    Recording
 	audio  []byte
 	stored bool
 	made   bool // by a provider, and counted as billed
@@ -81,29 +81,29 @@ type rendering struct {
 // same, on all instances, cost one synthesis: one of them is billed, the others
 // count as cached. Neither a media service nor a key-value store that is away
 // fails a request.
-func (s *Service) Speak(ctx context.Context, teamID string, body []byte) (Answer, error) {
+func (s *Service) Synthesize(ctx context.Context, teamID string, body []byte) (Response, error) {
 	r, err := Parse(body, s.names())
 	if err != nil {
-		return Answer{}, err
+		return Response{}, err
 	}
 	r.TeamID = teamID
 	providers, err := s.chain(r.Provider)
 	if err != nil {
-		return Answer{}, err
+		return Response{}, err
 	}
 	if r.EndpointID != "" {
 		if _, err := s.Endpoints.Find(ctx, teamID, r.EndpointID); err != nil {
-			return Answer{}, err
+			return Response{}, err
 		}
 	}
 	made, billed, err := s.render(ctx, r, providers)
 	if err != nil {
-		return Answer{}, err
+		return Response{}, err
 	}
 	if !billed {
 		s.count(ctx, r, made.row, true)
 	}
-	a := Answer{
+	a := Response{
 		Hash: made.row.Hash, Cached: !billed, Provider: made.row.Provider, Encoding: r.Encoding, SampleRate: r.SampleRate,
 		Characters: r.Characters(), ExpiresAt: made.row.ExpiresAt,
 	}
@@ -125,7 +125,7 @@ func (s *Service) render(ctx context.Context, r Request, providers []Provider) (
 		return made, true, err
 	}
 	led := false
-	landed := s.flights.DoChan(Path(s.row(r, providers[0]).Hash, r.Encoding), func() (_ any, err error) {
+	landed := s.flights.DoChan(BlobPath(s.row(r, providers[0]).Hash, r.Encoding), func() (_ any, err error) {
 		led = true
 		defer func() { // no handler's guard reaches here
 			if p := recover(); p != nil {
@@ -151,10 +151,10 @@ func (s *Service) render(ctx context.Context, r Request, providers []Provider) (
 }
 
 // row is how a provider's rendering is kept.
-func (s *Service) row(r Request, p Provider) Row {
+func (s *Service) row(r Request, p Provider) Recording {
 	u := r.Utterance
 	u.Voice, u.Model = p.Resolve(u.Voice, u.Model)
-	row := Row{
+	row := Recording{
 		Hash: Key(r.TeamID, p.Name(), r.SampleRate, u), TeamID: r.TeamID, Sentence: u.Text,
 		Provider: p.Name(), Voice: u.Voice, Model: u.Model, Speed: u.Speed, SampleRate: r.SampleRate,
 		CreatedAt: s.Now().UTC(),
@@ -175,7 +175,7 @@ func (s *Service) obtain(ctx context.Context, r Request, providers []Provider) (
 	if found, ok, err := s.find(ctx, r, providers[:1]); ok || err != nil {
 		return found, err
 	}
-	release, waited, err := s.Leases.Acquire(ctx, Path(s.row(r, providers[0]).Hash, r.Encoding))
+	release, waited, err := s.Leases.Acquire(ctx, BlobPath(s.row(r, providers[0]).Hash, r.Encoding))
 	if err != nil {
 		s.Log.WarnContext(ctx, "speech is made without knowing whether another instance does", "error", err)
 		return s.produce(ctx, r, providers, true)
@@ -239,8 +239,8 @@ func (s *Service) produce(ctx context.Context, r Request, providers []Provider, 
 }
 
 // count takes one request down in the team's account.
-func (s *Service) count(ctx context.Context, r Request, row Row, cached bool) {
-	s.Ledger.Record(ctx, wire.SpeechReport{
+func (s *Service) count(ctx context.Context, r Request, row Recording, cached bool) {
+	s.Reporter.Record(ctx, wire.SpeechReport{
 		TeamID: r.TeamID, EndpointID: r.EndpointID, Provider: row.Provider, Voice: row.Voice, Model: row.Model,
 		Characters: int64(r.Characters()), Cached: cached, At: s.Now().UnixMilli(),
 	})

@@ -38,7 +38,7 @@ func TestSecondRequestIsAnsweredFromTheCache(t *testing.T) {
 	if p.said.Load() != 1 || fmt.Sprint(w.entries) != fmt.Sprint(want) {
 		t.Errorf("said %d times, counted\n%v, want\n%v", p.said.Load(), w.entries, want)
 	}
-	if _, err := s.Speak(t.Context(), "t1", []byte(`{"text":"x","endpointId":"ep_other"}`)); !fault.Is(err, fault.NotFound) {
+	if _, err := s.Synthesize(t.Context(), "t1", []byte(`{"text":"x","endpointId":"ep_other"}`)); !fault.Is(err, fault.NotFound) {
 		t.Errorf("a foreign endpoint: %v", err)
 	}
 }
@@ -50,7 +50,7 @@ func TestSimultaneousRequestsCostOneSynthesis(t *testing.T) {
 	var billed atomic.Int64
 	for i := range 99 {
 		wg.Go(func() {
-			a, err := instances[i%3].Speak(t.Context(), "t1", []byte(`{"text":"abc"}`))
+			a, err := instances[i%3].Synthesize(t.Context(), "t1", []byte(`{"text":"abc"}`))
 			if err != nil || a.URL == "" {
 				t.Errorf("%+v, %v", a, err)
 			}
@@ -75,10 +75,10 @@ func TestWhoeverAskedFirstMayLeave(t *testing.T) {
 		s := w.service(t, p)
 		ctx, leave := context.WithCancel(t.Context())
 		first := make(chan error)
-		go func() { _, err := s.Speak(ctx, "t1", []byte(`{"text":"abc"}`)); first <- err }()
+		go func() { _, err := s.Synthesize(ctx, "t1", []byte(`{"text":"abc"}`)); first <- err }()
 		synctest.Wait()
-		second := make(chan Answer)
-		go func() { a, _ := s.Speak(t.Context(), "t1", []byte(`{"text":"abc"}`)); second <- a }()
+		second := make(chan Response)
+		go func() { a, _ := s.Synthesize(t.Context(), "t1", []byte(`{"text":"abc"}`)); second <- a }()
 		synctest.Wait()
 		leave()
 		if err := <-first; !errors.Is(err, context.Canceled) {
@@ -97,7 +97,7 @@ func TestWhoeverLeavesAnUncachedRequestHarmsNobody(t *testing.T) {
 		s := w.service(t, p, next)
 		ctx, leave := context.WithCancel(t.Context())
 		left := make(chan error)
-		go func() { _, err := s.Speak(ctx, "t1", []byte(`{"text":"abc","disableCache":true}`)); left <- err }()
+		go func() { _, err := s.Synthesize(ctx, "t1", []byte(`{"text":"abc","disableCache":true}`)); left <- err }()
 		synctest.Wait()
 		leave()
 		if err := <-left; !errors.Is(err, context.Canceled) || next.said.Load() != 0 || w.billed() != 0 {
@@ -196,7 +196,7 @@ func TestOneSentenceTooLongToBeKeptHindersNoOther(t *testing.T) {
 // fullBlobs is a media service whose disk is full.
 type fullBlobs struct{ *world }
 
-func (fullBlobs) Put(context.Context, string, []byte) error { return ErrBlobRefused }
+func (fullBlobs) Put(context.Context, string, []byte) error { return ErrBlobRejected }
 
 func TestWhatIsCachedIsNotBilledAgainBecauseNothingMoreIsKept(t *testing.T) {
 	w, p := newWorld(), &voice{name: "primary"}
@@ -371,7 +371,7 @@ func TestForeignAudioIsNotFound(t *testing.T) {
 			t.Errorf("team %q, %s: %v", c[0], c[1], err)
 		}
 	}
-	other, err := s.Speak(t.Context(), "t2", []byte(`{"text":"abc"}`))
+	other, err := s.Synthesize(t.Context(), "t2", []byte(`{"text":"abc"}`))
 	if err != nil || other.Cached || other.Hash == a.Hash {
 		t.Errorf("another team's: %+v, %v", other, err)
 	}

@@ -12,10 +12,7 @@ import (
 	"telapi/internal/speech"
 )
 
-var (
-	_ speech.Rows        = (*Store)(nil)
-	_ speech.CleanupRows = (*Store)(nil)
-)
+var _ speech.Store = (*Store)(nil)
 
 const (
 	speechColumns = `hash, team_id, sentence, provider, voice, model, speed, sample_rate, variants, checksums, created_at, expires_at`
@@ -33,7 +30,7 @@ const (
 	removeExpired = `DELETE FROM tts_media_cache WHERE hash = $1 AND expires_at = $2`
 )
 
-func speechFields(r *speech.Row) []any {
+func speechFields(r *speech.Recording) []any {
 	return []any{
 		&r.Hash, &r.TeamID, &r.Sentence, &r.Provider, &r.Voice, &r.Model, &r.Speed, &r.SampleRate,
 		encodings{&r.Variants}, jsonOf(&r.Variants), moment{&r.CreatedAt}, moment{&r.ExpiresAt},
@@ -54,12 +51,12 @@ func (e encodings) Value() (driver.Value, error) {
 func (encodings) Scan(any) error { return nil }
 
 // Speech reads one row, whosever it is.
-func (s *Store) Speech(ctx context.Context, hash string) (speech.Row, error) {
+func (s *Store) Speech(ctx context.Context, hash string) (speech.Recording, error) {
 	return one(ctx, s, "speech", speechFields, selectSpeech, hash)
 }
 
 // SaveSpeech adds variants to a row.
-func (s *Store) SaveSpeech(ctx context.Context, r speech.Row) (kept speech.Row, err error) {
+func (s *Store) SaveSpeech(ctx context.Context, r speech.Recording) (kept speech.Recording, err error) {
 	err = s.together(ctx, "save speech", func(ctx context.Context, tx *sql.Tx) error {
 		if !storable(speechFields(&r)) {
 			return errNotStorable
@@ -77,10 +74,10 @@ func (s *Store) SaveSpeech(ctx context.Context, r speech.Row) (kept speech.Row, 
 	return kept, err
 }
 
-// DropSpeech removes a variant, and with the last one its row.
-func (s *Store) DropSpeech(ctx context.Context, hash string, e speech.Encoding, checksum string) error {
+// DeleteSpeechVariant removes a variant, and with the last one its row.
+func (s *Store) DeleteSpeechVariant(ctx context.Context, hash string, e speech.Encoding, checksum string) error {
 	return s.together(ctx, "drop speech", func(ctx context.Context, tx *sql.Tx) error {
-		var r speech.Row
+		var r speech.Recording
 		err := tx.QueryRowContext(ctx, lockSpeech, hash).Scan(speechFields(&r)...)
 		if errors.Is(err, sql.ErrNoRows) || err == nil && r.Variants[e] != checksum {
 			return nil
@@ -96,21 +93,21 @@ func (s *Store) DropSpeech(ctx context.Context, hash string, e speech.Encoding, 
 	})
 }
 
-func replace(ctx context.Context, tx *sql.Tx, r speech.Row) error {
+func replace(ctx context.Context, tx *sql.Tx, r speech.Recording) error {
 	_, err := run(ctx, tx, replaceSpeech, r.Hash, encodings{&r.Variants}, jsonOf(&r.Variants), moment{&r.CreatedAt}, moment{&r.ExpiresAt})
 	return err
 }
 
-// SpeechAfter lists rows in order of hash, of which every database has the same
+// ListSpeech lists rows in order of hash, of which every database has the same
 // idea: hashes are hex.
-func (s *Store) SpeechAfter(ctx context.Context, after string, expiredBy time.Time, limit int) ([]speech.Row, error) {
+func (s *Store) ListSpeech(ctx context.Context, after string, expiredBy time.Time, limit int) ([]speech.Recording, error) {
 	if expiredBy.IsZero() {
 		return list(ctx, s, "speech", speechFields, speechAfter, after, limit)
 	}
 	return list(ctx, s, "speech", speechFields, expiredSpeech, after, limit, expiredBy.UnixMilli())
 }
 
-// RemoveExpired removes a row that still expires when it did.
-func (s *Store) RemoveExpired(ctx context.Context, r speech.Row) error {
+// DeleteExpiredSpeech removes a row that still expires when it did.
+func (s *Store) DeleteExpiredSpeech(ctx context.Context, r speech.Recording) error {
 	return s.changeAll(ctx, "remove expired speech", removeExpired, []any{r.Hash, r.ExpiresAt.UnixMilli()})
 }

@@ -13,13 +13,13 @@ import (
 	"telapi/internal/speech"
 )
 
-var sentence1 = speech.Row{
+var sentence1 = speech.Recording{
 	Hash: strings.Repeat("ab", 32), TeamID: "t1", Sentence: "Grüß Gott, 世界 🌍\n„quoted“", Provider: "tone", Voice: "", Model: "m", Speed: 1.25, SampleRate: 8000,
 	Variants:  map[speech.Encoding]string{speech.ALaw: "1111"},
 	CreatedAt: moment1, ExpiresAt: moment1.Add(time.Minute),
 }
 
-func with(r speech.Row, change func(*speech.Row)) speech.Row {
+func with(r speech.Recording, change func(*speech.Recording)) speech.Recording {
 	change(&r)
 	return r
 }
@@ -27,13 +27,13 @@ func with(r speech.Row, change func(*speech.Row)) speech.Row {
 func TestSpeechIsKeptVariantByVariant(t *testing.T) {
 	onBoth(t, func(t *testing.T, s *Store) {
 		ctx := t.Context()
-		want := func(what string, want speech.Row) {
+		want := func(what string, want speech.Recording) {
 			t.Helper()
 			if got, err := s.Speech(ctx, sentence1.Hash); err != nil || !reflect.DeepEqual(got, want) {
 				t.Errorf("%s: %+v, %v, want %+v", what, got, err, want)
 			}
 		}
-		save := func(r speech.Row) {
+		save := func(r speech.Recording) {
 			t.Helper()
 			kept, err := s.SaveSpeech(ctx, r)
 			if err != nil {
@@ -44,32 +44,34 @@ func TestSpeechIsKeptVariantByVariant(t *testing.T) {
 		save(sentence1)
 		want("new", sentence1)
 
-		save(with(sentence1, func(r *speech.Row) {
+		save(with(sentence1, func(r *speech.Recording) {
 			r.Variants, r.ExpiresAt = map[speech.Encoding]string{speech.PCM: "2222"}, time.Time{}
 			r.CreatedAt = moment1.Add(30 * time.Second)
 		}))
-		both := with(sentence1, func(r *speech.Row) { r.Variants = map[speech.Encoding]string{speech.ALaw: "1111", speech.PCM: "2222"} })
+		both := with(sentence1, func(r *speech.Recording) {
+			r.Variants = map[speech.Encoding]string{speech.ALaw: "1111", speech.PCM: "2222"}
+		})
 		want("a second variant joins, and the first one's time holds", both)
 
-		must(t, s.DropSpeech(ctx, sentence1.Hash, speech.PCM, "other"), s.DropSpeech(ctx, "nobody", speech.PCM, "2222"))
+		must(t, s.DeleteSpeechVariant(ctx, sentence1.Hash, speech.PCM, "other"), s.DeleteSpeechVariant(ctx, "nobody", speech.PCM, "2222"))
 		want("what was replaced in the meantime is not dropped", both)
-		must(t, s.DropSpeech(ctx, sentence1.Hash, speech.PCM, "2222"))
+		must(t, s.DeleteSpeechVariant(ctx, sentence1.Hash, speech.PCM, "2222"))
 		want("dropped", sentence1)
 
-		later := with(sentence1, func(r *speech.Row) {
+		later := with(sentence1, func(r *speech.Recording) {
 			r.CreatedAt = moment1.Add(time.Minute)
 			r.Variants, r.ExpiresAt = map[speech.Encoding]string{speech.PCM: "2222"}, time.Time{}
 		})
 		save(later)
 		want("an expired row gives way", later)
 
-		must(t, s.DropSpeech(ctx, sentence1.Hash, speech.PCM, "2222"))
+		must(t, s.DeleteSpeechVariant(ctx, sentence1.Hash, speech.PCM, "2222"))
 		if _, err := s.Speech(ctx, sentence1.Hash); !fault.Is(err, fault.NotFound) {
 			t.Errorf("a row without variants is still there: %v", err)
 		}
 		// Others read the table too.
-		forGood := with(sentence1, func(r *speech.Row) { r.Hash, r.ExpiresAt = strings.Repeat("cd", 32), time.Time{} })
-		for want, r := range map[string]speech.Row{`["alaw"] 60`: sentence1, `["alaw"] 0`: forGood} {
+		forGood := with(sentence1, func(r *speech.Recording) { r.Hash, r.ExpiresAt = strings.Repeat("cd", 32), time.Time{} })
+		for want, r := range map[string]speech.Recording{`["alaw"] 60`: sentence1, `["alaw"] 0`: forGood} {
 			var variants string
 			var ttl sql.NullInt64
 			_, saved := s.SaveSpeech(ctx, r)
@@ -78,7 +80,7 @@ func TestSpeechIsKeptVariantByVariant(t *testing.T) {
 				t.Errorf("variants and ttl are stored as %s, want %s; %v, %v", got, want, saved, err)
 			}
 		}
-		if _, err := s.SaveSpeech(ctx, with(sentence1, func(r *speech.Row) { r.Voice = "\x00" })); !fault.Is(err, fault.Validation) {
+		if _, err := s.SaveSpeech(ctx, with(sentence1, func(r *speech.Recording) { r.Voice = "\x00" })); !fault.Is(err, fault.Validation) {
 			t.Errorf("a NUL: %v", err)
 		}
 	})
@@ -91,7 +93,7 @@ func TestSimultaneousVariantsLoseNothing(t *testing.T) {
 		for i := range n {
 			wg.Go(func() {
 				v := map[speech.Encoding]string{speech.Encoding(fmt.Sprint("e", i)): "x"}
-				if _, err := s.SaveSpeech(t.Context(), with(sentence1, func(r *speech.Row) { r.Variants = v })); err != nil {
+				if _, err := s.SaveSpeech(t.Context(), with(sentence1, func(r *speech.Recording) { r.Variants = v })); err != nil {
 					t.Error(err)
 				}
 			})

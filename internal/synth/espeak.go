@@ -105,13 +105,13 @@ func (e *Espeak) Synthesize(ctx context.Context, u speech.Utterance) (audio.Soun
 	}
 	switch ended := cmd.Wait(); {
 	case errors.Is(err, errEndless):
-		return audio.Sound{}, fmt.Errorf("%w: %w", speech.ErrRefused, err)
+		return audio.Sound{}, fmt.Errorf("%w: %w", speech.ErrRejected, err)
 	case err != nil || ended != nil:
 		return audio.Sound{}, fmt.Errorf("run espeak-ng: %w", errors.Join(err, ended))
 	}
 	sound, err := decode(file, 0)
 	if err != nil { // it is well, and found nothing to say in a text such as "-"
-		err = fmt.Errorf("%w: %w", speech.ErrRefused, err)
+		err = fmt.Errorf("%w: %w", speech.ErrRejected, err)
 	}
 	return sound, err
 }

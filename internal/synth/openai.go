@@ -103,7 +103,7 @@ func acceptable(resp *http.Response) error {
 	mediaType, _, _ := mime.ParseMediaType(resp.Header.Get("Content-Type"))
 	switch {
 	case slices.Contains(refusals, resp.StatusCode):
-		return fmt.Errorf("it answered %d: %w", resp.StatusCode, speech.ErrRefused)
+		return fmt.Errorf("it answered %d: %w", resp.StatusCode, speech.ErrRejected)
 	case resp.StatusCode != http.StatusOK:
 		return fmt.Errorf("it answered %d", resp.StatusCode)
 	case strings.HasPrefix(mediaType, "text/") || mediaType == "application/json" || mediaType == "audio/mpeg":

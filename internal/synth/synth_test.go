@@ -124,7 +124,7 @@ func TestOpenAIThatMisbehavesFailsClearly(t *testing.T) {
 				_, _ = io.Copy(io.Discard, r.Body) // or the server does not notice who leaves
 				c.handle(w, r)
 			}).Synthesize(t.Context(), hello)
-			if err == nil || !strings.Contains(err.Error(), c.says) || errors.Is(err, speech.ErrRefused) != c.refused {
+			if err == nil || !strings.Contains(err.Error(), c.says) || errors.Is(err, speech.ErrRejected) != c.refused {
 				t.Errorf("%v, want one that says %q, refused %v", err, c.says, c.refused)
 			}
 			if err != nil && strings.Contains(err.Error(), "sk-secret") {
@@ -133,7 +133,7 @@ func TestOpenAIThatMisbehavesFailsClearly(t *testing.T) {
 		})
 	}
 	gone := NewOpenAI(OpenAIOptions{URL: "http://127.0.0.1:1", Timeout: time.Second})
-	if _, err := gone.Synthesize(t.Context(), hello); err == nil || errors.Is(err, speech.ErrRefused) {
+	if _, err := gone.Synthesize(t.Context(), hello); err == nil || errors.Is(err, speech.ErrRejected) {
 		t.Errorf("nobody there: %v", err)
 	}
 }
@@ -231,7 +231,7 @@ func TestEspeakSaysWhatComesThroughThePipe(t *testing.T) {
 		"nothing":               {Text: "-", Voice: "en", Speed: 1},
 		"more than ten minutes": {Text: strings.Repeat("9 ", 2048), Voice: "en", Speed: speech.MinSpeed},
 	} {
-		if _, err := e.Synthesize(t.Context(), u); !errors.Is(err, speech.ErrRefused) {
+		if _, err := e.Synthesize(t.Context(), u); !errors.Is(err, speech.ErrRejected) {
 			t.Errorf("a text that is %s to say is taken for a fault of the program: %v", what, err)
 		}
 	}

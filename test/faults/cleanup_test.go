@@ -67,9 +67,9 @@ func TestInstancesTakeTurnsToCleanUp(t *testing.T) {
 			var good []string
 			long := time.Now().Add(-2 * time.Hour)
 			for n := range 2 * each {
-				row := speech.Row{Hash: speech.Key("t", "p", n, speech.Utterance{}), TeamID: "t", Variants: map[speech.Encoding]string{speech.PCM: "x"},
+				row := speech.Recording{Hash: speech.Key("t", "p", n, speech.Utterance{}), TeamID: "t", Variants: map[speech.Encoding]string{speech.PCM: "x"},
 					CreatedAt: time.Now(), ExpiresAt: time.Now().Add(time.Duration(n%2*2-1) * time.Hour)}
-				path := speech.Path(row.Hash, speech.PCM)
+				path := speech.BlobPath(row.Hash, speech.PCM)
 				if err := client.Put(t.Context(), path, []byte("audio")); err != nil {
 					t.Fatal(err)
 				}
@@ -92,11 +92,11 @@ func TestInstancesTakeTurnsToCleanUp(t *testing.T) {
 					if err := kv.Connect(t.Context()); err != nil {
 						t.Fatal(err)
 					}
-					janitor := speech.NewJanitor(db, client, redisstore.NewLeases(kv), log, prometheus.NewRegistry(), time.Now)
+					cleaner := speech.NewCleaner(db, client, redisstore.NewLeases(kv), log, prometheus.NewRegistry(), time.Now)
 					instances.Go(func() {
 						defer kv.Close()
 						for range 5 {
-							err := janitor.Clean(t.Context(), false, func(r speech.Removal) {
+							err := cleaner.Clean(t.Context(), false, func(r speech.Removal) {
 								mu.Lock()
 								defer mu.Unlock()
 								removed[r.Reason+" "+r.Path]++
@@ -126,7 +126,7 @@ func TestInstancesTakeTurnsToCleanUp(t *testing.T) {
 					t.Errorf("%s was removed %d times", what, times)
 				}
 			}
-			left, err := db.SpeechAfter(t.Context(), "", time.Time{}, 1000)
+			left, err := db.ListSpeech(t.Context(), "", time.Time{}, 1000)
 			if err != nil || len(left) != len(good) {
 				t.Errorf("%d rows are left, want %d: %v", len(left), len(good), err)
 			}
