@@ -19,8 +19,8 @@ import (
 
 // Platform is what the configuration sets over all flows. Its error names the
 // variable, the value and what is wrong with it, as those of loading do.
-func Platform(cfg config.Config) (command.Platform, error) {
-	platform, err := command.NewPlatform(cfg.CommandsDisabled, cfg.TransferTargets)
+func Platform(cfg config.Config) (command.PlatformPolicy, error) {
+	platform, err := command.NewPlatformPolicy(cfg.CommandsDisabled, cfg.TransferTargets)
 	var refusal *fault.Error
 	if !errors.As(err, &refusal) {
 		return platform, err

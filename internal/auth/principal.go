@@ -19,12 +19,12 @@ func (p Principal) Require(s Scope) error {
 		return nil
 	}
 	return fault.New(fault.Forbidden, "This operation needs the scope %s, which your credential does not have.", s).
-		With(map[string]Scope{"requiredScope": s})
+		WithDetails(map[string]Scope{"requiredScope": s})
 }
 
 // unauthorized is the one answer to every bad credential: which part of it was
 // wrong is for the log, since the difference would help whoever is guessing.
 func unauthorized(cause error) error {
 	return fault.New(fault.Unauthorized, "The credential is missing or not valid. Send an API key in X-API-Key, or a console JWT as a bearer token.").
-		Because(cause)
+		WithCause(cause)
 }

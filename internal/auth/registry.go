@@ -26,10 +26,10 @@ type KeyRegistry struct {
 func (r *KeyRegistry) Create(ctx context.Context, teamID, name string, scopes []Scope, expiresAt time.Time) (Key, redact.Secret, error) {
 	var issues fault.Issues
 	if len(scopes) == 0 {
-		issues.Add("/scopes", fault.IssueRequired, "Give at least one scope; there are %s.", fault.List(Scopes))
+		issues.Add("/scopes", fault.IssueRequired, "Give at least one scope; there are %s.", fault.Join(Scopes))
 	}
 	for i, s := range scopes {
-		fault.OneOf(&issues, fault.Pointer("/scopes", i), s, Scopes)
+		fault.CheckOneOf(&issues, fault.Pointer("/scopes", i), s, Scopes)
 	}
 	issues.CheckName("/name", name, 100)
 	if !expiresAt.IsZero() && !expiresAt.After(r.Now()) {

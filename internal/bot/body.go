@@ -71,12 +71,12 @@ func (b *Body) check(channelID string, issues *fault.Issues) {
 	switch b.Conversation.Identifier.ID {
 	case channelID:
 	case "":
-		strictjson.Require(issues, id, "The body names the channel it is for.")
+		issues.Missing(id, "The body names the channel it is for.")
 	default:
 		issues.Add(id, fault.IssueValue, "This is not the channel in the path.")
 	}
 	if s := b.Messages.Timestamp; s != nil {
-		if !rfc3339(*s) && !issues.Covered("/messages/timestamp") {
+		if !rfc3339(*s) && !issues.Has("/messages/timestamp") {
 			issues.Add("/messages/timestamp", fault.IssueValue, "This is a time with a time zone, such as 2026-11-15T09:30:00Z.")
 		}
 	}
@@ -95,13 +95,13 @@ func (b *Body) check(channelID string, issues *fault.Issues) {
 		b.Messages.Message[i].check(fault.Pointer("/messages/message", i), issues)
 	}
 	b.Messages.Message = inSequence(b.Messages.Message)
-	strictjson.Object(&b.Metadata, "", "/metadata", issues)
+	strictjson.CheckObject(&b.Metadata, "", "/metadata", issues)
 	for i, d := range b.ChannelData {
 		if d.Key == nil {
-			strictjson.Require(issues, fault.Pointer("/channelData", i)+"/key", "An item of channel data has a key.")
+			issues.Missing(fault.Pointer("/channelData", i)+"/key", "An item of channel data has a key.")
 		}
 	}
-	b.actions = command.Actions(b.Actions, "/actions", issues)
+	b.actions = command.ParseActions(b.Actions, "/actions", issues)
 }
 
 // rfc3339 is stricter than package time, which takes an hour of one digit, a
@@ -126,9 +126,9 @@ func inSequence(list []message) []message {
 	return list
 }
 
-// Identified tells whether the body carries something by which a repetition of
+// HasIdentity tells whether the body carries something by which a repetition of
 // it can be told from a second body that says the same.
-func (b *Body) Identified() bool {
+func (b *Body) HasIdentity() bool {
 	return b.Messages.Timestamp != nil ||
 		slices.ContainsFunc(b.Messages.Message, func(m message) bool { return strictjson.Present(m.MessageID) })
 }

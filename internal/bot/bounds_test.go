@@ -192,8 +192,8 @@ func TestABodyIsIdentifiedByTimestampOrMessageID(t *testing.T) {
 		`{"timestamp":"2026-11-15T09:30:00Z"}`:                      true,
 	} {
 		b, err := Parse([]byte(`{"conversation":{"identifier":{"id":"c"}},"messages":`+messages+`}`), "c")
-		if err != nil || b.Identified() != want {
-			t.Errorf("%s: %v, %v", messages, b.Identified(), err)
+		if err != nil || b.HasIdentity() != want {
+			t.Errorf("%s: %v, %v", messages, b.HasIdentity(), err)
 		}
 	}
 }

@@ -42,10 +42,10 @@ func readFailure(data []byte, issues *fault.Issues) (jsontext.Value, error) {
 		return nil, err
 	}
 	if parts.Code == nil {
-		strictjson.Require(issues, "/error/code", "An error has a code.")
+		issues.Missing("/error/code", "An error has a code.")
 	}
 	if parts.Message == nil {
-		strictjson.Require(issues, "/error/message", "An error has a message.")
+		issues.Missing("/error/message", "An error has a message.")
 	}
 	return e.Error, nil
 }

@@ -109,7 +109,7 @@ func policy(t testing.TB, name string) *command.Policy {
 	if err := json.Unmarshal(raw, &file); err != nil {
 		t.Fatal(err)
 	}
-	platform, err := command.NewPlatform(file.Platform.CommandsDisabled, file.Platform.TransferAllowedTargets)
+	platform, err := command.NewPlatformPolicy(file.Platform.CommandsDisabled, file.Platform.TransferAllowedTargets)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -55,9 +55,9 @@ func ParseLLM(data []byte) (*LLMBody, error) {
 	case len(doc.Choices) > 0 && strictjson.Present(doc.Choices[0].Message.Content):
 		b.content = doc.Choices[0].Message.read("/choices/0/message/content", &issues)
 	case len(doc.Commands) == 0:
-		strictjson.Require(&issues, "/content", "An assistant message has content.")
+		issues.Missing("/content", "An assistant message has content.")
 	}
-	b.commands = command.List(doc.Commands, "/commands", &issues)
+	b.commands = command.ParseList(doc.Commands, "/commands", &issues)
 	return b, issues.Err()
 }
 

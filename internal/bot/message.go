@@ -32,11 +32,11 @@ type content struct {
 	VoiceMessage   string         `json:"voiceMessage"`
 	ActivityParams jsontext.Value `json:"activityParams"`
 	Event          struct {
-		Typing          *typing        `json:"typing"`
-		Pause           jsontext.Value `json:"pause"`
-		MessageRead     *string        `json:"messageRead"`
-		NoInputExpected *bool          `json:"noInputExpected"`
-		Custom          *command.Event `json:"custom"`
+		Typing          *typing               `json:"typing"`
+		Pause           jsontext.Value        `json:"pause"`
+		MessageRead     *string               `json:"messageRead"`
+		NoInputExpected *bool                 `json:"noInputExpected"`
+		Custom          *command.ControlEvent `json:"custom"`
 	} `json:"event"`
 
 	disableTTSCache bool
@@ -52,14 +52,14 @@ func (m *message) check(path string, issues *fault.Issues) {
 	number(&m.RelatesTo, path, "/relatesTo", issues)
 	m.sequence = number(&m.Sequence, path, "/sequence", issues)
 	if m.Content == nil {
-		strictjson.Require(issues, path+"/content", "A message has content.")
+		issues.Missing(path+"/content", "A message has content.")
 		return
 	}
 	c, path := m.Content, path+"/content"
 	c.checkActivity(path, issues)
 	if t := c.Event.Typing; t != nil {
 		if t.Enable == nil {
-			strictjson.Require(issues, path+"/event/typing/enable", "typing says whether to enable it.")
+			issues.Missing(path+"/event/typing/enable", "typing says whether to enable it.")
 		}
 		number(&t.Duration, path, "/event/typing/duration", issues)
 	}
@@ -70,7 +70,7 @@ func (m *message) check(path string, issues *fault.Issues) {
 }
 
 func (c *content) checkActivity(path string, issues *fault.Issues) {
-	strictjson.Object(&c.ActivityParams, path, "/activityParams", issues)
+	strictjson.CheckObject(&c.ActivityParams, path, "/activityParams", issues)
 	if c.ActivityParams.Kind() != '{' {
 		return
 	}

@@ -15,8 +15,8 @@ import (
 // taker is a store that takes everything.
 type taker struct{ memory }
 
-func (taker) Deliver(context.Context, Delivery) (Outcome, error) {
-	return Outcome{Verdict: Routed}, nil
+func (taker) Deliver(context.Context, DeliverParams) (DeliverResult, error) {
+	return DeliverResult{Status: Routed}, nil
 }
 
 // BenchmarkAccept is what a usual answer of 1 KB costs the service beside HTTP
@@ -26,7 +26,7 @@ func BenchmarkAccept(b *testing.B) {
 		"message":[{"messageId":1,"sequence":1,"content":{"textMessage":{"textPlain":"` + strings.Repeat("word ", 120) + `"},
 		"event":{"typing":{"enable":true,"duration":800},"custom":{"name":"config","value":{"sessionParams":{"bargeIn":true,"bargeInMinWordCount":2}}}}}}]}}`
 	m := &taker{memory{channel: Channel{Epoch: "e1", Profile: []byte(`{"commandSources":["bot"],"commandPolicies":[{"type":"update_dtmf_config","enabled":true}]}`)}}}
-	s := NewService(m, command.Platform{}, slog.New(slog.DiscardHandler), prometheus.NewRegistry(), time.Now)
+	s := NewService(m, command.PlatformPolicy{}, slog.New(slog.DiscardHandler), prometheus.NewRegistry(), time.Now)
 	r := request(Bot, body)
 	b.ReportAllocs()
 	for b.Loop() {

@@ -13,8 +13,8 @@ const (
 	askFor    = time.Second
 )
 
-// Turn is the place of a parked work item in its channel.
-type Turn struct {
+// ParkedItem is the place of a parked work item in its channel.
+type ParkedItem struct {
 	ChannelID string
 	Number    int64
 	Since     time.Time
@@ -27,10 +27,10 @@ type parked struct {
 	store  Store
 	asking sync.Mutex
 	mu     sync.Mutex
-	turns  []Turn
+	turns  []ParkedItem
 }
 
-func (p *parked) add(t Turn) {
+func (p *parked) add(t ParkedItem) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if len(p.turns) < maxParked {
@@ -50,7 +50,7 @@ func (p *parked) oldest(ctx context.Context) time.Time {
 		if len(first) == 0 {
 			return time.Time{}
 		}
-		waiting, err := p.store.Waiting(ctx, first)
+		waiting, err := p.store.StillParked(ctx, first)
 		if err != nil {
 			return first[0].Since
 		}
@@ -63,7 +63,7 @@ func (p *parked) oldest(ctx context.Context) time.Time {
 }
 
 // drop forgets the n oldest and returns those that are then the first.
-func (p *parked) drop(n int) []Turn {
+func (p *parked) drop(n int) []ParkedItem {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.turns = p.turns[n:]

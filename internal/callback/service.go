@@ -30,7 +30,7 @@ const (
 // Service takes callbacks. It is safe for concurrent use.
 type Service struct {
 	store    Store
-	platform command.Platform
+	platform command.PlatformPolicy
 	flows    *lru.Cache[string, *flow]
 	log      *slog.Logger
 	now      func() time.Time
@@ -40,7 +40,7 @@ type Service struct {
 
 // NewService returns a service on the given store. The platform stands over
 // what conversations permit.
-func NewService(store Store, platform command.Platform, log *slog.Logger, registry prometheus.Registerer, now func() time.Time) *Service {
+func NewService(store Store, platform command.PlatformPolicy, log *slog.Logger, registry prometheus.Registerer, now func() time.Time) *Service {
 	flows, err := lru.New[string, *flow](maxFlows)
 	if err != nil {
 		panic(err) // of a size that is not positive, which this one is
@@ -130,15 +130,15 @@ func (r Request) read() (bot.Result, string, error) {
 	if err != nil {
 		return nil, "", err
 	}
-	return result, strictjson.DigestAsWritten(r.Body), nil
+	return result, strictjson.DigestCompact(r.Body), nil
 }
 
 // refuseBody says what is wrong with a body, to those who may know.
 func (s *Service) refuseBody(ctx context.Context, c Credential, problem error) error {
-	switch v, err := s.store.Peek(ctx, c); {
+	switch valid, err := s.store.CheckCredential(ctx, c); {
 	case err != nil:
 		return err
-	case v == Good:
+	case valid:
 		return problem
 	default:
 		return errInvalid
@@ -156,7 +156,7 @@ func (s *Service) flow(ctx context.Context, channelID string) (*flow, error) {
 		return f, nil
 	}
 	ch, err := s.store.Channel(ctx, channelID)
-	if errors.Is(err, ErrNoChannel) {
+	if errors.Is(err, ErrChannelNotFound) {
 		return nil, errInvalid
 	}
 	if err != nil {
@@ -191,9 +191,9 @@ func (s *Service) route(ctx context.Context, r Request, result bot.Result, diges
 	answer := Answer{Receipt: Receipt{CallbackID: base.CallbackID}}
 	answer.Messages, answer.Commands = bot.Receipt(entries)
 
-	d := Delivery{Credential: r.Credential, CallbackID: base.CallbackID, BodyDigest: digest, Epoch: f.Epoch, Entries: make([][]byte, len(entries))}
+	d := DeliverParams{Credential: r.Credential, CallbackID: base.CallbackID, BodyDigest: digest, Epoch: f.Epoch, Entries: make([][]byte, len(entries))}
 	if b, ok := result.(*bot.Body); ok {
-		d.Identified = b.Identified()
+		d.Deduplicate = b.HasIdentity()
 	}
 	room := make([]byte, 0, len(r.Body)+len(entries)*usualEntry)
 	for i := range entries {
@@ -211,7 +211,7 @@ func (s *Service) route(ctx context.Context, r Request, result bot.Result, diges
 		return Answer{}, err
 	}
 	if outcome.Number > 0 {
-		s.parked.add(Turn{r.ChannelID, outcome.Number, s.now()})
+		s.parked.add(ParkedItem{r.ChannelID, outcome.Number, s.now()})
 	}
 	answer.Status, err = judge(outcome)
 	return answer, err
@@ -219,7 +219,7 @@ func (s *Service) route(ctx context.Context, r Request, result bot.Result, diges
 
 // deliver tries a second time, with the same id, where the store's answer was
 // lost: it may have done its work, and says so then.
-func (s *Service) deliver(ctx context.Context, d Delivery) (Outcome, error) {
+func (s *Service) deliver(ctx context.Context, d DeliverParams) (DeliverResult, error) {
 	outcome, err := s.store.Deliver(ctx, d)
 	if fault.Is(err, fault.ServiceUnavailable) && ctx.Err() == nil {
 		outcome, err = s.store.Deliver(ctx, d)

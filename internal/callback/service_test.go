@@ -32,31 +32,29 @@ const (
 // what it answers next.
 type memory struct {
 	channel   Channel
-	peek      Verdict
-	deliver   []any // Verdict or error, one per call; the last one stays
+	valid     bool
+	checkErr  error
+	deliver   []any // Status or error, one per call; the last one stays
 	receipt   []byte
 	asked     []string
 	waiting   map[int64]bool // items by number; nil: the store is away
-	delivered []Delivery
+	delivered []DeliverParams
 }
 
 func (m *memory) Channel(context.Context, string) (Channel, error) {
 	m.asked = append(m.asked, "channel")
 	if m.channel.Epoch == "" {
-		return Channel{}, ErrNoChannel
+		return Channel{}, ErrChannelNotFound
 	}
 	return m.channel, nil
 }
 
-func (m *memory) Peek(context.Context, Credential) (Verdict, error) {
-	m.asked = append(m.asked, "peek")
-	if m.peek == "" {
-		return "", fault.Unavailable("The store", io.EOF)
-	}
-	return m.peek, nil
+func (m *memory) CheckCredential(context.Context, Credential) (bool, error) {
+	m.asked = append(m.asked, "check")
+	return m.valid, m.checkErr
 }
 
-func (m *memory) Waiting(_ context.Context, items []Turn) ([]bool, error) {
+func (m *memory) StillParked(_ context.Context, items []ParkedItem) ([]bool, error) {
 	m.asked = append(m.asked, fmt.Sprint("waiting ", len(items)))
 	waiting := make([]bool, len(items))
 	for i, t := range items {
@@ -68,7 +66,7 @@ func (m *memory) Waiting(_ context.Context, items []Turn) ([]bool, error) {
 	return waiting, nil
 }
 
-func (m *memory) Deliver(_ context.Context, d Delivery) (Outcome, error) {
+func (m *memory) Deliver(_ context.Context, d DeliverParams) (DeliverResult, error) {
 	m.asked = append(m.asked, "deliver")
 	m.delivered = append(m.delivered, d)
 	next := any(Routed)
@@ -77,10 +75,10 @@ func (m *memory) Deliver(_ context.Context, d Delivery) (Outcome, error) {
 		m.deliver = m.deliver[min(1, len(m.deliver)-1):]
 	}
 	if err, failed := next.(error); failed {
-		return Outcome{}, err
+		return DeliverResult{}, err
 	}
-	o := Outcome{Verdict: next.(Verdict), Receipt: m.receipt}
-	if o.Verdict == Parked {
+	o := DeliverResult{Status: next.(Status), Receipt: m.receipt}
+	if o.Status == Parked {
 		o.Number = int64(len(m.delivered))
 	}
 	return o, nil
@@ -100,7 +98,7 @@ func (m *memory) entries(t *testing.T) (list []wire.Entry) {
 
 func newTestService(t *testing.T, m *memory, disabled ...string) *Service {
 	t.Helper()
-	platform, err := command.NewPlatform(disabled, nil)
+	platform, err := command.NewPlatformPolicy(disabled, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -140,25 +138,25 @@ func TestChecksComeInTheirOrder(t *testing.T) {
 		{"no token, though the body is bad", func(r *Request, _ *memory) { r.Digest, r.Body = "", []byte("{") }, fault.CallbackToken, "", ""},
 		{"a channel that cannot be", func(r *Request, _ *memory) { r.ChannelID = "a{b}" }, fault.CallbackToken, "", ""},
 		{"a work item that cannot be", func(r *Request, _ *memory) { r.Kind, r.WorkItemID = LLM, "a b" }, fault.CallbackToken, "", ""},
-		{"a body that broke off, to a stranger", func(r *Request, m *memory) { r.Unread, m.peek = brokenOff, Invalid }, fault.CallbackToken, "peek", ""},
-		{"a body that broke off, to a good token", func(r *Request, m *memory) { r.Unread = brokenOff }, fault.MalformedJSON, "peek", ""},
-		{"no JSON, to a stranger", func(r *Request, m *memory) { r.Body, m.peek = []byte("{"), Invalid }, fault.CallbackToken, "peek", ""},
-		{"no JSON, to a consumed token", func(r *Request, m *memory) { r.Body, m.peek = []byte("{"), Consumed }, fault.CallbackToken, "peek", ""},
-		{"no JSON, to a cancelled token", func(r *Request, m *memory) { r.Body, m.peek = []byte("{"), Cancelled }, fault.CallbackToken, "peek", ""},
-		{"no JSON, to an ended conversation", func(r *Request, m *memory) { r.Body, m.peek = []byte("{"), Ended }, fault.CallbackToken, "peek", ""},
-		{"no JSON, to a good token", func(r *Request, m *memory) { r.Body = []byte("{") }, fault.MalformedJSON, "peek", ""},
-		{"no JSON, the store away", func(r *Request, m *memory) { r.Body, m.peek = []byte("{"), "" }, fault.ServiceUnavailable, "peek", ""},
-		{"another conversation's body", func(r *Request, m *memory) { r.ChannelID = "call-2" }, fault.Validation, "peek", ""},
+		{"a body that broke off, to a stranger", func(r *Request, m *memory) { r.Unread, m.valid = brokenOff, false }, fault.CallbackToken, "check", ""},
+		{"a body that broke off, to a good token", func(r *Request, m *memory) { r.Unread = brokenOff }, fault.MalformedJSON, "check", ""},
+		{"no JSON, to a stranger", func(r *Request, m *memory) { r.Body, m.valid = []byte("{"), false }, fault.CallbackToken, "check", ""},
+		{"no JSON, to a consumed token", func(r *Request, m *memory) { r.Body, m.valid = []byte("{"), false }, fault.CallbackToken, "check", ""},
+		{"no JSON, to a cancelled token", func(r *Request, m *memory) { r.Body, m.valid = []byte("{"), false }, fault.CallbackToken, "check", ""},
+		{"no JSON, to an ended conversation", func(r *Request, m *memory) { r.Body, m.valid = []byte("{"), false }, fault.CallbackToken, "check", ""},
+		{"no JSON, to a good token", func(r *Request, m *memory) { r.Body = []byte("{") }, fault.MalformedJSON, "check", ""},
+		{"no JSON, the store away", func(r *Request, m *memory) { r.Body, m.checkErr = []byte("{"), fault.Unavailable("The store", io.EOF) }, fault.ServiceUnavailable, "check", ""},
+		{"another conversation's body", func(r *Request, m *memory) { r.ChannelID = "call-2" }, fault.Validation, "check", ""},
 		{"no such channel", func(_ *Request, m *memory) { m.channel = Channel{} }, fault.CallbackToken, "channel", ""},
 		{"a bad token", func(_ *Request, m *memory) { m.deliver = []any{Invalid} }, fault.CallbackToken, "channel deliver", ""},
 		{"an ended channel", func(_ *Request, m *memory) { m.deliver = []any{Ended} }, fault.ConversationEnded, "channel deliver", ""},
 		{"a consumed token", func(_ *Request, m *memory) { m.deliver = []any{Consumed} }, fault.CallbackConsumed, "channel deliver", ""},
 		{"a runtime that is behind", func(_ *Request, m *memory) { m.deliver = []any{Backpressure} }, fault.ServiceUnavailable, "channel deliver", "BACKPRESSURE"},
-		{"a verdict that nobody knows", func(_ *Request, m *memory) { m.deliver = []any{Verdict("eh")} }, fault.Internal, "channel deliver", ""},
+		{"a verdict that nobody knows", func(_ *Request, m *memory) { m.deliver = []any{Status("eh")} }, fault.Internal, "channel deliver", ""},
 		{"a provider that has hung up", func(_ *Request, m *memory) { m.deliver = []any{context.Canceled} }, fault.Internal, "channel deliver", "gone"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			m := &memory{channel: Channel{Epoch: "e1"}, peek: Good}
+			m := &memory{channel: Channel{Epoch: "e1"}, valid: true}
 			s := newTestService(t, m)
 			r := request(Bot, hello)
 			c.alter(&r, m)
@@ -181,7 +179,7 @@ func TestChecksComeInTheirOrder(t *testing.T) {
 }
 
 func TestReusedTokensLearnWhatBecameOfTheFirstAnswer(t *testing.T) {
-	for verdict, want := range map[Verdict]struct{ details, does string }{
+	for verdict, want := range map[Status]struct{ details, does string }{
 		Duplicate: {`{"duplicate":true,"receipt":{"callbackId":"cb_first"}}`, "Nothing is left to do."},
 		Consumed:  {`{"duplicate":false}`, "Drop this one."},
 		Cancelled: {`{"duplicate":false,"state":"cancelled"}`, "Drop the result."},
@@ -308,7 +306,7 @@ func TestEveryEntryCarriesTheTrace(t *testing.T) {
 func TestBodiesAreToldApartByWhatTheySay(t *testing.T) {
 	m := &memory{channel: Channel{Epoch: "e1"}}
 	s := newTestService(t, m)
-	send := func(kind Kind, body string) Delivery {
+	send := func(kind Kind, body string) DeliverParams {
 		t.Helper()
 		if _, err := s.Accept(t.Context(), request(kind, body)); err != nil {
 			t.Fatal(err)
@@ -316,10 +314,10 @@ func TestBodiesAreToldApartByWhatTheySay(t *testing.T) {
 		return m.delivered[len(m.delivered)-1]
 	}
 	a, b, c := send(LLM, `{"content":"x","n":1}`), send(LLM, "{ \"content\": \"x\",\n\"n\":1}"), send(LLM, `{"content":"y","n":1}`)
-	if a.BodyDigest != b.BodyDigest || a.BodyDigest == c.BodyDigest || len(a.BodyDigest) != 64 || a.Identified {
+	if a.BodyDigest != b.BodyDigest || a.BodyDigest == c.BodyDigest || len(a.BodyDigest) != 64 || a.Deduplicate {
 		t.Errorf("digests %s, %s, %s", a.BodyDigest, b.BodyDigest, c.BodyDigest)
 	}
-	if send(Bot, hello).Identified || !send(Bot, strings.Replace(hello, `"content"`, `"messageId":7,"content"`, 1)).Identified {
+	if send(Bot, hello).Deduplicate || !send(Bot, strings.Replace(hello, `"content"`, `"messageId":7,"content"`, 1)).Deduplicate {
 		t.Error("only a body with message ids or a time stamp can be told by them")
 	}
 	if d := send(Tool, `[1,2]`); len(d.Entries) != 1 || m.entries(t)[0].Source != wire.SourceTool || m.entries(t)[0].WorkItemID != "w1" {
@@ -356,7 +354,7 @@ func TestTheTimeToTheStreamCountsFromTheRequest(t *testing.T) {
 func TestTheOldestParkedCallbackIsKnown(t *testing.T) {
 	m := &memory{channel: Channel{Epoch: "e1"}, deliver: []any{Parked}}
 	registry, now := prometheus.NewRegistry(), time.Now()
-	platform, err := command.NewPlatform(nil, nil)
+	platform, err := command.NewPlatformPolicy(nil, nil)
 	if err != nil {
 		t.Fatal(err)
 	}

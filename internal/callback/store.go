@@ -28,16 +28,16 @@ type Credential struct {
 	Digest     string
 }
 
-// Delivery is a callback on its way to the stream.
-type Delivery struct {
+// DeliverParams is a callback on its way to the stream.
+type DeliverParams struct {
 	Credential
 	CallbackID string
 	// BodyDigest tells a repetition from another body.
 	BodyDigest string
-	// Identified says that the body carries something to tell it by. Only then
+	// Deduplicate says that the body carries something to tell it by. Only then
 	// is the same body a repetition under a channel's credential, where a bot
 	// may well say the same thing twice; a work item has one answer anyway.
-	Identified bool
+	Deduplicate bool
 	// Epoch is the life of the channel whose profile decided the commands.
 	Epoch string
 	// Entries are what is appended, consecutively and in this order. There
@@ -48,26 +48,25 @@ type Delivery struct {
 	Receipt []byte
 }
 
-// Verdict is what became of a callback.
-type Verdict string
+// Status is what became of a callback.
+type Status string
 
 // The verdicts.
 const (
-	Routed       Verdict = "routed"       // its entries are on the stream
-	Parked       Verdict = "parked"       // consumed; routed once its predecessors are
-	Invalid      Verdict = "invalid"      // no such credential here, or no longer
-	Ended        Verdict = "ended"        // the channel has ended
-	Consumed     Verdict = "consumed"     // answered before, with another body
-	Duplicate    Verdict = "duplicate"    // answered before, with this body
-	Cancelled    Verdict = "cancelled"    // the runtime has cancelled the work item
-	Stale        Verdict = "stale"        // of another epoch: nothing was done; decide again
-	Backpressure Verdict = "backpressure" // the runtime is too far behind: nothing was done
-	Good         Verdict = "good"         // Peek alone: it would be taken
+	Routed       Status = "routed"       // its entries are on the stream
+	Parked       Status = "parked"       // consumed; routed once its predecessors are
+	Invalid      Status = "invalid"      // no such credential here, or no longer
+	Ended        Status = "ended"        // the channel has ended
+	Consumed     Status = "consumed"     // answered before, with another body
+	Duplicate    Status = "duplicate"    // answered before, with this body
+	Cancelled    Status = "cancelled"    // the runtime has cancelled the work item
+	Stale        Status = "stale"        // of another epoch: nothing was done; decide again
+	Backpressure Status = "backpressure" // the runtime is too far behind: nothing was done
 )
 
-// Outcome is what the store has to say of a delivery.
-type Outcome struct {
-	Verdict Verdict
+// DeliverResult is what the store has to say of a delivery.
+type DeliverResult struct {
+	Status  Status
 	Receipt []byte // the first one, where the verdict is Duplicate or Consumed
 	Number  int64  // of the work item among the channel's, where it is Parked
 }
@@ -80,20 +79,21 @@ type Channel struct {
 	TransactionID string
 }
 
-// ErrNoChannel says that there is no such conversation.
-var ErrNoChannel = fault.New(fault.NotFound, "There is no such conversation.")
+// ErrChannelNotFound says that there is no such conversation.
+var ErrChannelNotFound = fault.New(fault.NotFound, "There is no such conversation.")
 
 // Store is where credentials and streams are. Every method is one round trip.
 type Store interface {
 	// Channel reads what is fixed for a channel's life, or fails with
-	// ErrNoChannel. An ended channel is still there for a while.
+	// ErrChannelNotFound. An ended channel is still there for a while.
 	Channel(ctx context.Context, channelID string) (Channel, error)
-	// Peek judges a credential and consumes nothing.
-	Peek(ctx context.Context, c Credential) (Verdict, error)
+	// CheckCredential reports whether a delivery with the credential would be
+	// routed or parked. It changes nothing.
+	CheckCredential(ctx context.Context, c Credential) (bool, error)
 	// Deliver checks, consumes, orders, parks, appends and announces in one
 	// atomic step: all of it, or nothing. It may be repeated with the same
 	// CallbackID after a lost reply and then has the same outcome.
-	Deliver(ctx context.Context, d Delivery) (Outcome, error)
-	// Waiting tells which work items have not had their turn yet.
-	Waiting(ctx context.Context, items []Turn) ([]bool, error)
+	Deliver(ctx context.Context, d DeliverParams) (DeliverResult, error)
+	// StillParked reports for each item whether it is still parked.
+	StillParked(ctx context.Context, items []ParkedItem) ([]bool, error)
 }

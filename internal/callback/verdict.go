@@ -18,7 +18,7 @@ var (
 	errRepeated = fault.New(fault.CallbackConsumed, "This very result was taken before, as the receipt in details says. Nothing is left to do.")
 	errConsumed = fault.New(fault.CallbackConsumed, "This work item was answered before, with another result. Drop this one.")
 	errRecalled = fault.New(fault.CallbackConsumed, "This work item was cancelled. Drop the result.")
-	errBacklog  = fault.New(fault.ServiceUnavailable, "The conversation is too far behind to take more. Try again in a moment.").After(2 * time.Second)
+	errBacklog  = fault.New(fault.ServiceUnavailable, "The conversation is too far behind to take more. Try again in a moment.").WithRetryAfter(2 * time.Second)
 
 	errStale = errors.New("the channel is not the one that was decided for")
 )
@@ -31,8 +31,8 @@ type reuse struct {
 }
 
 // judge turns the store's verdict into the status of an answer, or a refusal.
-func judge(o Outcome) (status string, err error) {
-	switch o.Verdict {
+func judge(o DeliverResult) (status string, err error) {
+	switch o.Status {
 	case Routed:
 		return "accepted", nil
 	case Parked:
@@ -42,16 +42,16 @@ func judge(o Outcome) (status string, err error) {
 	case Ended:
 		return "", errEnded
 	case Consumed:
-		return "", errConsumed.With(reuse{})
+		return "", errConsumed.WithDetails(reuse{})
 	case Duplicate:
-		return "", errRepeated.With(reuse{Duplicate: true, Receipt: o.Receipt})
+		return "", errRepeated.WithDetails(reuse{Duplicate: true, Receipt: o.Receipt})
 	case Cancelled:
-		return "", errRecalled.With(reuse{State: string(Cancelled)})
+		return "", errRecalled.WithDetails(reuse{State: string(Cancelled)})
 	case Backpressure:
 		return "", errBacklog
 	case Stale:
 		return "", errStale
 	default:
-		return "", fmt.Errorf("the store says %q of a callback", o.Verdict)
+		return "", fmt.Errorf("the store says %q of a callback", o.Status)
 	}
 }

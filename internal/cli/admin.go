@@ -46,7 +46,7 @@ func group(use, short string, commands ...*cobra.Command) *cobra.Command {
 	g := &cobra.Command{Use: use, GroupID: groupAdmin, Short: short,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if len(args) > 0 {
-				return fmt.Errorf("unknown command %q: %s has %s", args[0], cmd.CommandPath(), fault.List(names))
+				return fmt.Errorf("unknown command %q: %s has %s", args[0], cmd.CommandPath(), fault.Join(names))
 			}
 			return fmt.Errorf("%s needs a command of its own\n\n%s", cmd.CommandPath(), cmd.UsageString())
 		}}

@@ -53,7 +53,7 @@ func (c *cli) keyCreateCommand() *cobra.Command {
 		Example: "  telapi key create --team tm_… --scope READ_TEAM_APPS --scope READ_TEAM_USAGE --expires-in 2160h"}
 	teamID := cmd.Flags().String("team", "", "the team's id")
 	name := cmd.Flags().String("name", "", "a name to know it by")
-	scopes := cmd.Flags().StringArray("scope", nil, "a scope it has, one of "+fault.List(auth.Scopes)+" (repeatable)")
+	scopes := cmd.Flags().StringArray("scope", nil, "a scope it has, one of "+fault.Join(auth.Scopes)+" (repeatable)")
 	expires := cmd.Flags().Duration("expires-in", 0, "how long it is good for; 0 is for ever")
 	needs(cmd, "team", "scope")
 	cmd.RunE = c.answer(func(ctx context.Context, o *app.Office, _ []string) (any, error) {

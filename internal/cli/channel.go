@@ -164,7 +164,7 @@ func (c *cli) channelSendCommand() *cobra.Command {
 		m := wire.ChannelMessage{Type: wire.MessageType(*kind)}
 		to, _ := m.Payload()
 		if to == nil {
-			return fmt.Errorf("there is nothing to send of type %q; types are %s", *kind, fault.List(sendable()))
+			return fmt.Errorf("there is nothing to send of type %q; types are %s", *kind, fault.Join(sendable()))
 		}
 		*to = jsontext.Value(*payload)
 		if !to.IsValid() || to.Kind() != '{' {

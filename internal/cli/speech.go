@@ -243,5 +243,5 @@ func (s *speaker) ask(ctx context.Context, body []byte) (*speech.Response, error
 		return nil, fmt.Errorf("the server at %s is no telapi: it answered %d", s.url, resp.StatusCode)
 	}
 	seconds, _ := strconv.Atoi(resp.Header.Get("Retry-After"))
-	return nil, fault.New(envelope.Error.Code, "%s", envelope.Error.Message).After(time.Duration(seconds) * time.Second)
+	return nil, fault.New(envelope.Error.Code, "%s", envelope.Error.Message).WithRetryAfter(time.Duration(seconds) * time.Second)
 }

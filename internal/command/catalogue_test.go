@@ -165,7 +165,7 @@ func TestNoFieldThatIsBoundForSIPBreaksItsLine(t *testing.T) {
 					t.Fatal(err)
 				}
 				var issues fault.Issues
-				Actions(raw, "", &issues)
+				ParseActions(raw, "", &issues)
 				if list := issues.List(); len(list) != 1 || list[0].Path != "/"+f.Name {
 					t.Errorf("%q: %v", raw, list)
 				}

@@ -26,7 +26,7 @@ var (
 // fields.
 func check(c wire.Command, path string, issues *fault.Issues) {
 	spec := specs[c.Head().Type]
-	strictjson.Object(&c.Head().Metadata, path, "/metadata", issues)
+	strictjson.CheckObject(&c.Head().Metadata, path, "/metadata", issues)
 	for i := range SessionParams {
 		if p := &SessionParams[i]; p.Command == spec.Type {
 			p.checkField(spec.field(p.Field).of(c), path, issues)
@@ -45,7 +45,7 @@ func check(c wire.Command, path string, issues *fault.Issues) {
 	case *wire.SendDTMF:
 		checkLine(c.Digits, path, "/digits", issues)
 	case *wire.SetContext:
-		strictjson.Object(&c.Values, path, "/values", issues)
+		strictjson.CheckObject(&c.Values, path, "/values", issues)
 	}
 }
 
@@ -88,8 +88,8 @@ func checkCallControl(c *wire.CallControl, path string, issues *fault.Issues) se
 	checkHeaders(c.HangupSIPHeaders, path, "/hangupSipHeaders", issues)
 	checkQuery(c.TransferSIPQueryParams, path, "/transferSipQueryParams", issues)
 	checkQuery(c.SIPQueryParams, path, "/sipQueryParams", issues)
-	strictjson.Object(&c.BotOperationData, path, "/botOperationData", issues)
-	strictjson.Object(&c.SessionParams, path, "/sessionParams", issues)
+	strictjson.CheckObject(&c.BotOperationData, path, "/botOperationData", issues)
+	strictjson.CheckObject(&c.SessionParams, path, "/sessionParams", issues)
 	return readSettings(c.SessionParams, path, issues)
 }
 

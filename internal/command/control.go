@@ -3,11 +3,10 @@ package command
 import (
 	"telapi/callruntime/wire"
 	"telapi/internal/fault"
-	"telapi/internal/strictjson"
 )
 
-// Event is a control event that a bot sends among its messages.
-type Event struct {
+// ControlEvent is a control event that a bot sends among its messages.
+type ControlEvent struct {
 	Name  string `json:"name"`
 	Value struct {
 		TransferTarget *string `json:"transferTarget"`
@@ -19,7 +18,7 @@ type Event struct {
 
 // Commands checks the event and returns what it asks of the call. Every field
 // is checked, whichever event it belongs to.
-func (e *Event) Commands(path string, issues *fault.Issues) []wire.Command {
+func (e *ControlEvent) Commands(path string, issues *fault.Issues) []wire.Command {
 	v := &e.Value
 	at := path + "/value"
 	target := ""
@@ -43,7 +42,7 @@ func (e *Event) Commands(path string, issues *fault.Issues) []wire.Command {
 	case "config":
 		return params.commands()
 	case "":
-		strictjson.Require(issues, path+"/name", "A control event has a name: hangup, transfer, handover or config.")
+		issues.Missing(path+"/name", "A control event has a name: hangup, transfer, handover or config.")
 	default:
 		issues.Add(path+"/name", fault.IssueValue, "A control event is one of hangup, transfer, handover and config.")
 	}

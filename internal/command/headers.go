@@ -7,7 +7,6 @@ import (
 
 	"telapi/callruntime/wire"
 	"telapi/internal/fault"
-	"telapi/internal/strictjson"
 )
 
 // Bounds of a list of SIP headers: so many items at the most, and names and
@@ -81,12 +80,12 @@ func checkQuery(params wire.NameValues, path, field string, issues *fault.Issues
 func checkPair(p wire.NameValue, at func(member string) string, issues *fault.Issues) {
 	switch {
 	case p.Name == "":
-		strictjson.Require(issues, at("/name"), "A name is needed.")
+		issues.Missing(at("/name"), "A name is needed.")
 	case !token.MatchString(p.Name):
 		issues.Add(at("/name"), fault.IssueForbidden, "A name consists of letters, digits and -.!%%*_+`'~ alone.")
 	}
 	if !p.HasValue() {
-		strictjson.Require(issues, at("/value"), "A value is needed.")
+		issues.Missing(at("/value"), "A value is needed.")
 	}
 	if breaksLine(p.Value) {
 		issues.Add(at("/value"), fault.IssueForbidden, "CR, LF and NUL are not allowed here.")

@@ -12,8 +12,8 @@ import (
 // unknownType stands for the type of something that names none.
 const unknownType = "unknown"
 
-// Actions reads a body's actions: one managed command or a list of them.
-func Actions(raw jsontext.Value, path string, issues *fault.Issues) []wire.Command {
+// ParseActions reads a body's actions: one managed command or a list of them.
+func ParseActions(raw jsontext.Value, path string, issues *fault.Issues) []wire.Command {
 	switch raw.Kind() {
 	case jsontext.KindInvalid, 'n':
 		return nil
@@ -22,7 +22,7 @@ func Actions(raw jsontext.Value, path string, issues *fault.Issues) []wire.Comma
 		if err := json.Unmarshal(raw, &items); err != nil {
 			return nil // raw came out of a decoder, so it is well formed
 		}
-		return List(items, path, issues)
+		return ParseList(items, path, issues)
 	default:
 		return []wire.Command{managed(raw, path, issues)}
 	}
@@ -32,8 +32,8 @@ func Actions(raw jsontext.Value, path string, issues *fault.Issues) []wire.Comma
 // nonsense would otherwise grow a hundredfold on its way to the stream.
 const MaxCommands = 100
 
-// List reads managed commands.
-func List(items []jsontext.Value, path string, issues *fault.Issues) []wire.Command {
+// ParseList reads managed commands.
+func ParseList(items []jsontext.Value, path string, issues *fault.Issues) []wire.Command {
 	if len(items) > MaxCommands {
 		issues.Add(path, fault.IssueTooMany, "There may be %d commands at the most.", MaxCommands)
 		return nil

@@ -23,17 +23,17 @@ const (
 	ProviderNotInChain  = "provider_not_in_chain" // not one of the flow's speech providers
 )
 
-// Platform is what stands over all flows.
-type Platform struct {
+// PlatformPolicy is what stands over all flows.
+type PlatformPolicy struct {
 	disabled   []string
 	restricted bool // targets is all there is, even when it is empty
 	targets    []Pattern
 }
 
-// NewPlatform takes the command types that no flow may use and the targets that
+// NewPlatformPolicy takes the command types that no flow may use and the targets that
 // transfers may go to at all; no targets: any. Everything wrong is reported, at
 // /disabled/<n> and /targets/<n>.
-func NewPlatform(disabled, targets []string) (Platform, error) {
+func NewPlatformPolicy(disabled, targets []string) (PlatformPolicy, error) {
 	var issues fault.Issues
 	for i, t := range disabled {
 		if !Known(t) {
@@ -41,7 +41,7 @@ func NewPlatform(disabled, targets []string) (Platform, error) {
 		}
 	}
 	checkPatterns(targets, "/targets", &issues)
-	return Platform{disabled, len(targets) > 0, patterns(targets)}, issues.Err()
+	return PlatformPolicy{disabled, len(targets) > 0, patterns(targets)}, issues.Err()
 }
 
 // patterns leaves out what is no pattern: it permits nothing.
@@ -57,7 +57,7 @@ func patterns(list []string) []Pattern {
 
 // Policy decides on commands for one flow. It is safe for concurrent use.
 type Policy struct {
-	platform   Platform
+	platform   PlatformPolicy
 	profile    wire.GatewayProfile
 	rules      map[string][]rule
 	configured *Target
@@ -72,7 +72,7 @@ type rule struct {
 
 // NewPolicy prepares a flow's profile for deciding. What the profile does not
 // permit is denied, so a part that makes no sense permits nothing.
-func NewPolicy(profile wire.GatewayProfile, platform Platform) *Policy {
+func NewPolicy(profile wire.GatewayProfile, platform PlatformPolicy) *Policy {
 	p := &Policy{platform: platform, profile: profile, rules: map[string][]rule{}}
 	for _, c := range profile.CommandPolicies {
 		p.rules[c.Type] = append(p.rules[c.Type], rule{c, patterns(c.AllowedTargets)})

@@ -17,7 +17,7 @@ func flow(t testing.TB, profile string) *Policy {
 	if err := json.Unmarshal([]byte(profile), &p); err != nil {
 		t.Fatal(err)
 	}
-	return NewPolicy(p, Platform{})
+	return NewPolicy(p, PlatformPolicy{})
 }
 
 func transferFlow(t testing.TB, policy string) *Policy {
@@ -155,7 +155,7 @@ func TestEveryCommandIsDeniedUnlessPermitted(t *testing.T) {
 				t.Errorf("%s says its source is %q", spec.Type, d.Command.Head().Source)
 			}
 		}
-		platform, err := NewPlatform([]string{spec.Type}, nil)
+		platform, err := NewPlatformPolicy([]string{spec.Type}, nil)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -175,7 +175,7 @@ func TestThePlatformHasTheLastWordOnTargets(t *testing.T) {
 		CommandPolicies: []wire.CommandPolicy{{Type: "transfer", Enabled: true, AllowedTargets: []string{"*"}}},
 		Actions:         wire.Actions{Transfer: &wire.TransferDefaults{Target: "sip:desk@pbx.example"}},
 	}
-	platform, err := NewPlatform(nil, []string{"tel:+49*"})
+	platform, err := NewPlatformPolicy(nil, []string{"tel:+49*"})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -190,10 +190,10 @@ func TestThePlatformHasTheLastWordOnTargets(t *testing.T) {
 	if got := p.Decide(bye, "bot", ""); got.Reason != "" || got.Command.(*wire.Transfer).Target != "" {
 		t.Errorf("sip_bye without a target: %q", got.Reason)
 	}
-	if _, err := NewPlatform([]string{"fly"}, []string{"tel:+49*", "nonsense"}); !fault.Is(err, fault.Validation) {
+	if _, err := NewPlatformPolicy([]string{"fly"}, []string{"tel:+49*", "nonsense"}); !fault.Is(err, fault.Validation) {
 		t.Errorf("a platform of nonsense: %v", err)
 	}
-	broken, _ := NewPlatform(nil, []string{"nonsense"})
+	broken, _ := NewPlatformPolicy(nil, []string{"nonsense"})
 	if got := NewPolicy(profile, broken).Decide(transfer("+49"), "bot", "").Reason; got != TargetNotAllowed {
 		t.Errorf("a broken list of targets permits: %q", got)
 	}
@@ -267,7 +267,7 @@ func TestTheTransactionIDIsOneMoreHeader(t *testing.T) {
 
 func TestSessionParamsOnATransferAreARecordOnly(t *testing.T) {
 	var issues fault.Issues
-	var e Event
+	var e ControlEvent
 	if err := json.Unmarshal([]byte(`{"name":"transfer","value":{"sessionParams":{"sttProvider":"x","sttRetries":99}}}`), &e); err != nil {
 		t.Fatal(err)
 	}

@@ -6,14 +6,13 @@ import (
 
 	"telapi/callruntime/wire"
 	"telapi/internal/fault"
-	"telapi/internal/strictjson"
 )
 
 // CheckProfile notes everything in a gateway profile that could never permit
 // what its author meant. Members of later versions are none of its business.
 func CheckProfile(p wire.GatewayProfile, base string, issues *fault.Issues) {
 	for i, source := range p.CommandSources {
-		if at := fault.Pointer(base+"/commandSources", i); !slices.Contains(wire.Sources, source) && !issues.Covered(at) {
+		if at := fault.Pointer(base+"/commandSources", i); !slices.Contains(wire.Sources, source) && !issues.Has(at) {
 			issues.Add(at, fault.IssueValue, "There is no source %q; sources are %s.", source, strings.Join(wire.Sources, ", "))
 		}
 	}
@@ -22,7 +21,7 @@ func CheckProfile(p wire.GatewayProfile, base string, issues *fault.Issues) {
 		path := fault.Pointer(base+"/commandPolicies", i)
 		switch {
 		case policy.Type == "":
-			strictjson.Require(issues, path+"/type", "A policy names the command type it is about.")
+			issues.Missing(path+"/type", "A policy names the command type it is about.")
 		case !Known(policy.Type):
 			issues.Add(path+"/type", fault.IssueValue, "There is no command type %q.", policy.Type)
 		case seen[policy.Type]:
@@ -55,7 +54,7 @@ func CheckProfile(p wire.GatewayProfile, base string, issues *fault.Issues) {
 
 func checkPatterns(patterns []string, base string, issues *fault.Issues) {
 	for i, s := range patterns {
-		if _, err := ParsePattern(s); err != nil && !issues.Covered(fault.Pointer(base, i)) {
+		if _, err := ParsePattern(s); err != nil && !issues.Has(fault.Pointer(base, i)) {
 			issues.Add(fault.Pointer(base, i), fault.IssueValue, "Not a target pattern: %v.", err)
 		}
 	}

@@ -16,7 +16,7 @@ func (l *loader) judgeCollectorHeaders() {
 	for _, signal := range []string{"", "TRACES_", "METRICS_", "LOGS_"} {
 		name := "OTEL_EXPORTER_OTLP_" + signal + "HEADERS"
 		if value := l.env[name]; value != "" && !headerList(value) {
-			l.problem(name, redact.Mark, "allowed: name=value, several separated by commas, special characters in a value percent-encoded")
+			l.problem(name, redact.Placeholder, "allowed: name=value, several separated by commas, special characters in a value percent-encoded")
 		}
 	}
 }

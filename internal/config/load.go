@@ -277,7 +277,7 @@ func (l *loader) judgeTogether() {
 		l.problem("MEDIA_TLS_CERT_FILE", "", "goes with MEDIA_TLS_KEY_FILE: set both for HTTPS, or neither")
 	}
 	if c.MediaTokenPrevious != "" && c.MediaToken == "" {
-		l.problem("MEDIA_UPLOAD_TOKEN_PREVIOUS", redact.Mark, "is set, but MEDIA_UPLOAD_TOKEN is not: the current token goes there")
+		l.problem("MEDIA_UPLOAD_TOKEN_PREVIOUS", redact.Placeholder, "is set, but MEDIA_UPLOAD_TOKEN is not: the current token goes there")
 	}
 	if c.DrainDelay > c.ShutdownTimeout/2 {
 		l.warn("DRAIN_DELAY", "is more than half of SHUTDOWN_TIMEOUT, which must leave time for requests to finish: it is cut to %s", c.ShutdownTimeout/2)

@@ -163,7 +163,7 @@ func TestDevMakesUpASecret(t *testing.T) {
 		t.Error("the made-up secret is short, repeated or passed off as set")
 	}
 	for _, s := range a.Effective() {
-		if s.Name == "JWT_SECRET" && (s.Source != Generated || s.Value != redact.Mark) {
+		if s.Name == "JWT_SECRET" && (s.Source != Generated || s.Value != redact.Placeholder) {
 			t.Errorf("got %+v", s)
 		}
 	}

@@ -94,7 +94,7 @@ func (s setting) show(value string) string {
 	case kind == "url":
 		return maskURL(value)
 	case s.secret:
-		return redact.Mark
+		return redact.Placeholder
 	case len(value) > longest:
 		value = value[:longest] + "…"
 	}

@@ -20,15 +20,15 @@ func (c Config) EdgeTLS() (*tls.Config, error) {
 	}
 	chain, err := decodeBase64(c.EdgeTLSChain.Reveal())
 	if err != nil {
-		return nil, Problem{"EDGE_TLS_FULLCHAIN_B64", redact.Mark, "not base64; allowed: PEM in base64"}
+		return nil, Problem{"EDGE_TLS_FULLCHAIN_B64", redact.Placeholder, "not base64; allowed: PEM in base64"}
 	}
 	key, err := decodeBase64(c.EdgeTLSKey.Reveal())
 	if err != nil {
-		return nil, Problem{"EDGE_TLS_PRIVKEY_B64", redact.Mark, "not base64; allowed: PEM in base64"}
+		return nil, Problem{"EDGE_TLS_PRIVKEY_B64", redact.Placeholder, "not base64; allowed: PEM in base64"}
 	}
 	pair, err := tls.X509KeyPair(chain, key)
 	if err != nil {
-		return nil, Problem{"EDGE_TLS_FULLCHAIN_B64", redact.Mark,
+		return nil, Problem{"EDGE_TLS_FULLCHAIN_B64", redact.Placeholder,
 			"no pair with EDGE_TLS_PRIVKEY_B64: " + err.Error() + "; allowed: PEM in base64, the chain here and its key there"}
 	}
 	edge := ServerTLS()

@@ -127,7 +127,7 @@ func TestMediaCABundleIsRawOrBase64(t *testing.T) {
 		"text": "hello!", "base64 of text": b64([]byte("hello")), "a key": string(key), "a damaged second": string(one) + string(two[:len(two)/2]),
 		"a key among them": string(one) + string(key),
 	} {
-		if _, _, err := Load([]string{"TTS_MEDIA_CACHE_CA_BUNDLE=" + value}, Dev); err == nil || !strings.Contains(err.Error(), "TTS_MEDIA_CACHE_CA_BUNDLE="+redact.Mark) {
+		if _, _, err := Load([]string{"TTS_MEDIA_CACHE_CA_BUNDLE=" + value}, Dev); err == nil || !strings.Contains(err.Error(), "TTS_MEDIA_CACHE_CA_BUNDLE="+redact.Placeholder) {
 			t.Errorf("%s: %v", name, err)
 		}
 	}

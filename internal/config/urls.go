@@ -100,17 +100,17 @@ func (a address) fits(secret bool) error {
 func maskURL(raw string) string {
 	a, err := parseAddress(raw, nil)
 	if err != nil {
-		return redact.Mark
+		return redact.Placeholder
 	}
 	user, query := "", ""
 	if a.User != nil {
 		if _, has := a.User.Password(); has {
 			user = url.User(a.User.Username()).String() + ":"
 		}
-		user += redact.Mark + "@"
+		user += redact.Placeholder + "@"
 	}
 	if a.RawQuery != "" {
-		query = "?" + redact.Mark
+		query = "?" + redact.Placeholder
 	}
 	var hosts []string
 	for _, h := range a.hosts {

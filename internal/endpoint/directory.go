@@ -85,12 +85,12 @@ func (d *Directory) Capabilities(ctx context.Context, teamID, id string) (Docume
 func pageOf(params map[string][]string) (after string, limit int, err error) {
 	var issues fault.Issues
 	limit = defaultPage
-	if s, _ := issues.Once(params, "limit"); s != "" {
+	if s, _ := issues.QueryValue(params, "limit"); s != "" {
 		if limit, err = strconv.Atoi(s); err != nil || limit < 1 || limit > maxPage {
 			issues.Add("/query/limit", fault.IssueValue, "limit is a number from 1 to %d.", maxPage)
 		}
 	}
-	if after, _ = issues.Once(params, "cursor"); after != "" && !idForm.MatchString(after) {
+	if after, _ = issues.QueryValue(params, "cursor"); after != "" && !idForm.MatchString(after) {
 		issues.Add("/query/cursor", fault.IssueValue, "Use nextCursor of the previous page as it came.")
 	}
 	return after, limit, issues.Err()

@@ -55,7 +55,7 @@ func normalModes(modes []Mode, issues *fault.Issues) []Mode {
 		issues.Add("/modes", fault.IssueRequired, "An endpoint has at least one mode: webrtc, audio or chat.")
 	}
 	for i, m := range modes {
-		fault.OneOf(issues, fault.Pointer("/modes", i), m, Modes)
+		fault.CheckOneOf(issues, fault.Pointer("/modes", i), m, Modes)
 	}
 	return slices.DeleteFunc(slices.Clone(Modes), func(m Mode) bool { return !slices.Contains(modes, m) })
 }

@@ -28,22 +28,22 @@ func New(code Code, format string, args ...any) *Error {
 	return &Error{Code: code, Message: fmt.Sprintf(format, args...)}
 }
 
-// With returns a copy of e that carries public details.
-func (e *Error) With(details any) *Error {
+// WithDetails returns a copy of e that carries public details.
+func (e *Error) WithDetails(details any) *Error {
 	c := *e
 	c.Details = details
 	return &c
 }
 
-// Because returns a copy of e that carries a cause, which is logged and never shown.
-func (e *Error) Because(cause error) *Error {
+// WithCause returns a copy of e that carries a cause, which is logged and never shown.
+func (e *Error) WithCause(cause error) *Error {
 	c := *e
 	c.Cause = cause
 	return &c
 }
 
-// After returns a copy of e that tells the client when to try again.
-func (e *Error) After(d time.Duration) *Error {
+// WithRetryAfter returns a copy of e that tells the client when to try again.
+func (e *Error) WithRetryAfter(d time.Duration) *Error {
 	c := *e
 	c.RetryAfter = d
 	return &c
@@ -68,9 +68,9 @@ func From(err error) *Error {
 	}
 	if errors.Is(err, context.DeadlineExceeded) {
 		return New(ServiceUnavailable, "This took longer than it may. Try again in a moment.").
-			After(retryAfter).Because(err)
+			WithRetryAfter(retryAfter).WithCause(err)
 	}
-	return New(Internal, "Something went wrong on our side. Quote the request id when you report it.").Because(err)
+	return New(Internal, "Something went wrong on our side. Quote the request id when you report it.").WithCause(err)
 }
 
 // Is tells whether err carries the given code.
@@ -85,5 +85,5 @@ const retryAfter = 2 * time.Second
 // Unavailable reports a dependency that is away for now.
 func Unavailable(what string, cause error) *Error {
 	return New(ServiceUnavailable, "%s is not reachable right now. Try again in a moment.", what).
-		After(retryAfter).Because(cause)
+		WithRetryAfter(retryAfter).WithCause(cause)
 }

@@ -55,9 +55,9 @@ func TestClientSeesWhatIsPublicAndNothingElse(t *testing.T) {
 	}{
 		{"a refusal", refusal, Forbidden, "Not with this key."},
 		{"a wrapped refusal", fmt.Errorf("list endpoints: %w", refusal), Forbidden, "Not with this key."},
-		{"a refusal with a cause", refusal.Because(secret), Forbidden, "Not with this key."},
+		{"a refusal with a cause", refusal.WithCause(secret), Forbidden, "Not with this key."},
 		{"an ordinary error", fmt.Errorf("list endpoints: %w", secret), Internal, ""},
-		{"a refusal inside a failure of ours", New(Internal, "Ours.").Because(refusal), Internal, "Ours."},
+		{"a refusal inside a failure of ours", New(Internal, "Ours.").WithCause(refusal), Internal, "Ours."},
 		{"work that ran out of time", fmt.Errorf("query: %w", context.DeadlineExceeded), ServiceUnavailable, ""},
 		{"a client that left", fmt.Errorf("query: %w", context.Canceled), Internal, ""},
 	} {
@@ -80,7 +80,7 @@ func TestClientSeesWhatIsPublicAndNothingElse(t *testing.T) {
 			}
 		})
 	}
-	if Is(New(Internal, "Ours.").Because(refusal), Forbidden) {
+	if Is(New(Internal, "Ours.").WithCause(refusal), Forbidden) {
 		t.Error("a code in the cause was taken for the code of the error")
 	}
 	if Is(nil, Internal) || Is(io.EOF, Internal) {
@@ -90,7 +90,7 @@ func TestClientSeesWhatIsPublicAndNothingElse(t *testing.T) {
 
 func TestCopiesLeaveTheOriginalAlone(t *testing.T) {
 	base := New(NotFound, "Nothing here.")
-	changed := base.With("details").Because(io.EOF).After(time.Second)
+	changed := base.WithDetails("details").WithCause(io.EOF).WithRetryAfter(time.Second)
 	if base.Details != nil || base.Cause != nil || base.RetryAfter != 0 {
 		t.Errorf("the original changed: %+v", base)
 	}

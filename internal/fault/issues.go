@@ -52,25 +52,32 @@ func (is *Issues) Add(path, code, format string, args ...any) {
 	is.list = append(is.list, Issue{path, code, fmt.Sprintf(format, args...)})
 }
 
-// Covered tells whether something is noted at path or above it, so that a value
+// Has tells whether something is noted at path or above it, so that a value
 // of a wrong type is not reported as missing or out of bounds too.
-func (is *Issues) Covered(path string) bool {
+func (is *Issues) Has(path string) bool {
 	return slices.ContainsFunc(is.list, func(i Issue) bool {
 		rest, above := strings.CutPrefix(path, i.Path)
 		return above && (rest == "" || rest[0] == '/')
 	})
 }
 
-// OneOf notes a value that is none of those allowed, unless it is covered.
-func OneOf[S ~string](is *Issues, path string, value S, allowed []S) {
-	if slices.Contains(allowed, value) || is.Covered(path) {
-		return
+// Missing records that a required value is missing, unless Has(path).
+func (is *Issues) Missing(path, format string, args ...any) {
+	if !is.Has(path) {
+		is.Add(path, IssueRequired, format, args...)
 	}
-	is.Add(path, IssueValue, "This must be one of %s.", List(allowed))
 }
 
-// List is how names are listed in a text.
-func List[S ~string](names []S) string {
+// CheckOneOf notes a value that is none of those allowed, unless it is covered.
+func CheckOneOf[S ~string](is *Issues, path string, value S, allowed []S) {
+	if slices.Contains(allowed, value) || is.Has(path) {
+		return
+	}
+	is.Add(path, IssueValue, "This must be one of %s.", Join(allowed))
+}
+
+// Join lists names in a text, separated by commas.
+func Join[S ~string](names []S) string {
 	var b strings.Builder
 	for i, name := range names {
 		b.WriteString(strings.Repeat(", ", min(i, 1)) + string(name))
@@ -78,10 +85,10 @@ func List[S ~string](names []S) string {
 	return b.String()
 }
 
-// Within notes a number that is out of its bounds, unless it is covered.
-func Within[N int64 | float64](is *Issues, path string, n, least, most N) {
+// CheckRange notes a number that is out of its bounds, unless it is covered.
+func CheckRange[N int64 | float64](is *Issues, path string, n, least, most N) {
 	switch {
-	case is.Covered(path):
+	case is.Has(path):
 	case n < least:
 		is.Add(path, IssueTooSmall, "This must be a number from %v to %v.", least, most)
 	case n > most:
@@ -89,8 +96,8 @@ func Within[N int64 | float64](is *Issues, path string, n, least, most N) {
 	}
 }
 
-// Once reads a query parameter, and notes one that is given more than once.
-func (is *Issues) Once(params map[string][]string, name string) (value string, given bool) {
+// QueryValue reads a query parameter, and notes one that is given more than once.
+func (is *Issues) QueryValue(params map[string][]string, name string) (value string, given bool) {
 	switch values := params[name]; len(values) {
 	case 0:
 		return "", false
@@ -111,9 +118,9 @@ func (is *Issues) Err() error {
 	case 0:
 		return nil
 	case 1:
-		return New(Validation, "%s", is.list[0]).With(is.list)
+		return New(Validation, "%s", is.list[0]).WithDetails(is.list)
 	default:
-		return New(Validation, "The request has %d issues; details lists them.", n).With(is.list)
+		return New(Validation, "The request has %d issues; details lists them.", n).WithDetails(is.list)
 	}
 }
 

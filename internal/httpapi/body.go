@@ -58,7 +58,7 @@ func readBody(w http.ResponseWriter, r *http.Request, limit int64) ([]byte, erro
 	case errors.Is(r.Context().Err(), context.Canceled):
 		return nil, r.Context().Err()
 	default:
-		return nil, fault.New(fault.MalformedJSON, "The body broke off before its end.").Because(err)
+		return nil, fault.New(fault.MalformedJSON, "The body broke off before its end.").WithCause(err)
 	}
 }
 

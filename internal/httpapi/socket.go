@@ -88,7 +88,7 @@ func (s *Server) openSocket(w http.ResponseWriter, r *http.Request, _ auth.Princ
 // staying refuses what would outlast an instance that drains.
 func (s *Server) staying() error {
 	if s.deps.Draining() {
-		return fault.New(fault.ServiceUnavailable, "This instance restarts. Connect again to reach another one.").After(time.Second)
+		return fault.New(fault.ServiceUnavailable, "This instance restarts. Connect again to reach another one.").WithRetryAfter(time.Second)
 	}
 	return nil
 }

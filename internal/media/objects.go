@@ -98,11 +98,11 @@ func (s *Service) put(w http.ResponseWriter, r *http.Request, p Path) error {
 	created, err := s.store.Put(p, body, r.ContentLength, preconditions(r.Header))
 	switch {
 	case body.err != nil:
-		return fault.New(fault.Validation, "The body ended before Content-Length was reached, or came too slowly; nothing was stored.").Because(body.err)
+		return fault.New(fault.Validation, "The body ended before Content-Length was reached, or came too slowly; nothing was stored.").WithCause(body.err)
 	case errors.Is(err, ErrOccupied):
-		return fault.New(fault.PathOccupied, "A link, a folder or another file that is no object lies in this object's place; nothing was stored. Remove it from the media root.").Because(err)
+		return fault.New(fault.PathOccupied, "A link, a folder or another file that is no object lies in this object's place; nothing was stored. Remove it from the media root.").WithCause(err)
 	case full(err):
-		return fault.New(fault.StorageFull, "There is no room for this object; nothing was stored.").Because(err)
+		return fault.New(fault.StorageFull, "There is no room for this object; nothing was stored.").WithCause(err)
 	case err != nil:
 		return err
 	}
@@ -184,9 +184,9 @@ const (
 func (s *Service) list(w http.ResponseWriter, r *http.Request) error {
 	var issues fault.Issues
 	query := r.URL.Query()
-	after, _ := issues.Once(query, "after")
+	after, _ := issues.QueryValue(query, "after")
 	limit := listedByDefault
-	if text, given := issues.Once(query, "limit"); given {
+	if text, given := issues.QueryValue(query, "limit"); given {
 		var err error
 		if limit, err = strconv.Atoi(text); err != nil || limit < 1 || limit > maxListed {
 			issues.Add("/query/limit", fault.IssueValue, "limit is a whole number from 1 to %d.", maxListed)

@@ -55,7 +55,7 @@ func (d Decision) Refusal() *fault.Error {
 		message = "Your team's daily quota is used up."
 	}
 	return fault.New(fault.RateLimitExceeded, "%s Try again in %d seconds.", message, wholeSeconds(wait)).
-		With(details).After(wait)
+		WithDetails(details).WithRetryAfter(wait)
 }
 
 // wholeSeconds rounds up: a client that waits as told must not come too early.

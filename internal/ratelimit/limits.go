@@ -121,14 +121,14 @@ func ParseLimits(value []byte) (Limits, error) {
 	}
 	number := func(into, given *int64, path string, least, most int64) {
 		if given == nil {
-			strictjson.Require(&issues, path, "This is missing.")
+			issues.Missing(path, "This is missing.")
 			return
 		}
 		*into = *given
-		fault.Within(&issues, path, *given, least, most)
+		fault.CheckRange(&issues, path, *given, least, most)
 	}
 	if in.Tiers == nil {
-		strictjson.Require(&issues, "/tiers", "This is missing.")
+		issues.Missing("/tiers", "This is missing.")
 	}
 	for _, name := range slices.Sorted(maps.Keys(in.Others)) {
 		unknown("", name, "tiers")
@@ -137,7 +137,7 @@ func ParseLimits(value []byte) (Limits, error) {
 	for _, name := range slices.Sorted(maps.Keys(in.Tiers)) {
 		limit, given, path := limits.Tier(Tier(name)), in.Tiers[name], fault.Pointer("/tiers", name)
 		if limit == nil {
-			unknown("/tiers", name, fault.List(Tiers))
+			unknown("/tiers", name, fault.Join(Tiers))
 			continue
 		}
 		number(&limit.Max, given.Max, path+"/max", 1, maxLimit)

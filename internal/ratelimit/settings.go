@@ -250,7 +250,7 @@ func (s *Settings) Change(ctx context.Context, change func(Limits) (Limits, erro
 		if err := s.copyToMirror(ctx, limits); err != nil {
 			return fault.New(fault.ServiceUnavailable, "The limits are saved and in force, but the database has no copy of "+
 				"them yet. A running server makes it as soon as the database is back; until then a lost "+
-				"key-value store loses them too.").Because(err)
+				"key-value store loses them too.").WithCause(err)
 		}
 		return nil
 	}

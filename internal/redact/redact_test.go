@@ -212,8 +212,8 @@ func TestPhonesLeavesOtherNumbers(t *testing.T) {
 
 func TestFieldNameTellsWhatAValueIs(t *testing.T) {
 	for _, c := range []struct{ name, value, want string }{
-		{"token", "abc", Mark}, {"X-API-Key", "abc", Mark}, {"Set-Cookie", "a=b", Mark}, {"clientSecret", "abc", Mark},
-		{"authorization", "abc", Mark}, {"db_password", "a b", Mark}, {"token", "", ""},
+		{"token", "abc", Placeholder}, {"X-API-Key", "abc", Placeholder}, {"Set-Cookie", "a=b", Placeholder}, {"clientSecret", "abc", Placeholder},
+		{"authorization", "abc", Placeholder}, {"db_password", "a b", Placeholder}, {"token", "", ""},
 		{"input_tokens", "512", "512"}, {"tokenType", "call", "call"}, {"keyId", "ab12", "ab12"},
 		{"caller", "491711234567", "********4567"}, {"to", "491711234567", "********4567"}, {"phone_number", "1711234567", "******4567"},
 		{"from", "2025-01-01", "2025-01-01"}, {"to", "1763174400000", "1763174400000"}, {"id", "491711234567", "491711234567"},

@@ -9,10 +9,10 @@ import (
 	"log/slog"
 )
 
-// Mark stands wherever something was taken out.
-const Mark = "[redacted]"
+// Placeholder stands wherever something was taken out.
+const Placeholder = "[redacted]"
 
-// Secret is a string that formats, logs and marshals as Mark. Reveal is the
+// Secret is a string that formats, logs and marshals as Placeholder. Reveal is the
 // only way to the value, so every use of a secret can be found by that name.
 type Secret string
 
@@ -33,7 +33,7 @@ func (s Secret) String() string {
 	if s == "" {
 		return ""
 	}
-	return Mark
+	return Placeholder
 }
 
 // GoString keeps %#v from printing the value.

@@ -23,14 +23,14 @@ func Text(s string) string {
 // secret hides the value whole, and one that means a phone number lets bare
 // digits count as one.
 func Field(name, value string, keep int) string {
-	if value != "" && SecretName(name) {
-		return Mark
+	if value != "" && IsSecretName(name) {
+		return Placeholder
 	}
 	return phones(Text(value), name, keep)
 }
 
-// SecretName tells whether a field, header or parameter of that name holds a secret.
-func SecretName(name string) bool {
+// IsSecretName tells whether a field, header or parameter of that name holds a secret.
+func IsSecretName(name string) bool {
 	for _, n := range secretNames {
 		if len(name) >= len(n) && hasPrefixFold(name[len(name)-len(n):], n) {
 			return true
@@ -93,7 +93,7 @@ func (r rule) clean(s string) string {
 		}
 		if from >= done {
 			out.WriteString(s[done:from])
-			out.WriteString(Mark)
+			out.WriteString(Placeholder)
 		}
 		if done = to; to-from > 64 {
 			at = to

@@ -36,21 +36,21 @@ func (c *Callbacks) Channel(ctx context.Context, channelID string) (ch callback.
 		return err
 	})
 	if err == nil && ch.Epoch == "" {
-		err = callback.ErrNoChannel
+		err = callback.ErrChannelNotFound
 	}
 	return ch, err
 }
 
-// Peek implements callback.Store.
-func (c *Callbacks) Peek(ctx context.Context, credential callback.Credential) (callback.Verdict, error) {
-	outcome, err := c.Deliver(ctx, callback.Delivery{Credential: credential})
-	return outcome.Verdict, err
+// CheckCredential implements callback.Store.
+func (c *Callbacks) CheckCredential(ctx context.Context, credential callback.Credential) (bool, error) {
+	result, err := c.Deliver(ctx, callback.DeliverParams{Credential: credential})
+	return result.Status == "good", err
 }
 
 // Deliver implements callback.Store.
-func (c *Callbacks) Deliver(ctx context.Context, d callback.Delivery) (outcome callback.Outcome, err error) {
+func (c *Callbacks) Deliver(ctx context.Context, d callback.DeliverParams) (outcome callback.DeliverResult, err error) {
 	args := make([]string, 0, 8+len(d.Entries))
-	args = append(args, d.Digest, string(d.Kind), d.WorkItemID, d.CallbackID, d.BodyDigest, flag(d.Identified), d.Epoch, rueidis.BinaryString(d.Receipt))
+	args = append(args, d.Digest, string(d.Kind), d.WorkItemID, d.CallbackID, d.BodyDigest, flag(d.Deduplicate), d.Epoch, rueidis.BinaryString(d.Receipt))
 	for _, entry := range d.Entries {
 		args = append(args, rueidis.BinaryString(entry[1:]))
 	}
@@ -60,7 +60,7 @@ func (c *Callbacks) Deliver(ctx context.Context, d callback.Delivery) (outcome c
 			return err
 		}
 		reply = append(reply, make([]string, 3)...) // what the verdict has no use for
-		outcome = callback.Outcome{Verdict: callback.Verdict(reply[0]), Receipt: []byte(reply[1])}
+		outcome = callback.DeliverResult{Status: callback.Status(reply[0]), Receipt: []byte(reply[1])}
 		if reply[2] != "" {
 			outcome.Number, err = strconv.ParseInt(reply[2], 10, 64)
 		}
@@ -69,8 +69,8 @@ func (c *Callbacks) Deliver(ctx context.Context, d callback.Delivery) (outcome c
 	return outcome, err
 }
 
-// Waiting implements callback.Store.
-func (c *Callbacks) Waiting(ctx context.Context, items []callback.Turn) (waiting []bool, err error) {
+// StillParked implements callback.Store.
+func (c *Callbacks) StillParked(ctx context.Context, items []callback.ParkedItem) (waiting []bool, err error) {
 	err = c.store.do(ctx, "look for parked callbacks", func(ctx context.Context, client rueidis.Client) error {
 		cmds := make([]rueidis.Completed, 0, len(items))
 		for _, t := range items {

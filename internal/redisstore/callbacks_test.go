@@ -72,11 +72,11 @@ func (d *desk) await(o callruntime.AwaitOptions) callruntime.WorkItem {
 }
 
 // delivery answers an item with entries that are named after the body.
-func (d *desk) delivery(item callruntime.WorkItem, body string) callback.Delivery {
+func (d *desk) delivery(item callruntime.WorkItem, body string) callback.DeliverParams {
 	digest := func(text string) string { sum := sha256.Sum256([]byte(text)); return hex.EncodeToString(sum[:]) }
-	made := callback.Delivery{
+	made := callback.DeliverParams{
 		Credential: callback.Credential{ChannelID: d.id, Kind: callback.Kind(item.Kind), Digest: digest(item.Token)},
-		CallbackID: uuid.NewString(), BodyDigest: digest(body), Identified: true, Epoch: d.epoch,
+		CallbackID: uuid.NewString(), BodyDigest: digest(body), Deduplicate: true, Epoch: d.epoch,
 		Entries: [][]byte{d.entry(wire.KindBotEvent, body), d.entry(wire.KindBotEvent, body+"'")}, Receipt: []byte(`{"of": "` + body + `"}`),
 	}
 	if item.Kind != callruntime.Bot {
@@ -85,16 +85,16 @@ func (d *desk) delivery(item callruntime.WorkItem, body string) callback.Deliver
 	return made
 }
 
-func (d *desk) deliver(c callback.Delivery) (callback.Verdict, string) {
+func (d *desk) deliver(c callback.DeliverParams) (callback.Status, string) {
 	d.stage.Helper()
 	o, err := d.callbacks.Deliver(d.Context(), c)
 	if err != nil {
 		d.Errorf("deliver: %v", err)
 	}
-	return o.Verdict, string(o.Receipt)
+	return o.Status, string(o.Receipt)
 }
 
-func (d *desk) expect(item callruntime.WorkItem, body string, want callback.Verdict) {
+func (d *desk) expect(item callruntime.WorkItem, body string, want callback.Status) {
 	d.stage.Helper()
 	if got, _ := d.deliver(d.delivery(item, body)); got != want {
 		d.Errorf("%s: %s, want %s", body, got, want)
@@ -140,11 +140,11 @@ func (d *desk) nothingParked() {
 // numbers from 0 on.
 func (d *desk) waiting(want ...bool) {
 	d.stage.Helper()
-	turns := make([]callback.Turn, len(want))
+	turns := make([]callback.ParkedItem, len(want))
 	for n := range turns {
-		turns[n] = callback.Turn{ChannelID: d.id, Number: int64(n)}
+		turns[n] = callback.ParkedItem{ChannelID: d.id, Number: int64(n)}
 	}
-	if got, err := d.callbacks.Waiting(d.Context(), turns); err != nil || !slices.Equal(got, want) {
+	if got, err := d.callbacks.StillParked(d.Context(), turns); err != nil || !slices.Equal(got, want) {
 		d.Errorf("waiting are %v, %v, want %v", got, err, want)
 	}
 }
@@ -155,8 +155,8 @@ const briefly = 50 * time.Millisecond
 func (d *desk) over(item callruntime.WorkItem) {
 	d.stage.Helper()
 	eventually(d.T, "the end of its time", func() bool {
-		v, _ := d.callbacks.Peek(d.Context(), d.delivery(item, "").Credential)
-		return v == callback.Invalid
+		valid, err := d.callbacks.CheckCredential(d.Context(), d.delivery(item, "").Credential)
+		return !valid && err == nil
 	})
 }
 
@@ -165,31 +165,31 @@ func verdicts(t *testing.T, opts Options) {
 	cases := []struct {
 		name    string
 		kind    callruntime.WorkItemKind
-		prepare func(*callback.Delivery, callruntime.WorkItem)
-		want    callback.Verdict
+		prepare func(*callback.DeliverParams, callruntime.WorkItem)
+		want    callback.Status
 	}{
 		{"a good one", callruntime.Bot, nil, callback.Routed},
 		{"a good one of a model", callruntime.LLM, nil, callback.Routed},
 		{"a good one of a tool", callruntime.Tool, nil, callback.Routed},
-		{"an unknown one", callruntime.Bot, func(c *callback.Delivery, _ callruntime.WorkItem) { c.Digest = strings.Repeat("0", 64) }, callback.Invalid},
-		{"none", callruntime.Bot, func(c *callback.Delivery, _ callruntime.WorkItem) { c.Digest = "" }, callback.Invalid},
-		{"the name of another field", callruntime.Bot, func(c *callback.Delivery, i callruntime.WorkItem) { c.Digest = "@" + i.ID }, callback.Invalid},
-		{"another channel's", callruntime.Bot, func(c *callback.Delivery, _ callruntime.WorkItem) { c.ChannelID = other.id }, callback.Invalid},
-		{"one for no channel", callruntime.Bot, func(c *callback.Delivery, _ callruntime.WorkItem) { c.ChannelID = uuid.NewString() }, callback.Invalid},
-		{"another kind's", callruntime.LLM, func(c *callback.Delivery, _ callruntime.WorkItem) { c.Kind = callback.Tool }, callback.Invalid},
-		{"a model's on the bots' path", callruntime.LLM, func(c *callback.Delivery, _ callruntime.WorkItem) { c.Kind, c.WorkItemID = callback.Bot, "" }, callback.Invalid},
-		{"another item's", callruntime.Tool, func(c *callback.Delivery, _ callruntime.WorkItem) { c.WorkItemID = "other" }, callback.Invalid},
-		{"one that was used", callruntime.Bot, func(c *callback.Delivery, i callruntime.WorkItem) { d.expect(i, "first", callback.Routed) }, callback.Consumed},
-		{"one that was used for the same", callruntime.Bot, func(c *callback.Delivery, i callruntime.WorkItem) {
+		{"an unknown one", callruntime.Bot, func(c *callback.DeliverParams, _ callruntime.WorkItem) { c.Digest = strings.Repeat("0", 64) }, callback.Invalid},
+		{"none", callruntime.Bot, func(c *callback.DeliverParams, _ callruntime.WorkItem) { c.Digest = "" }, callback.Invalid},
+		{"the name of another field", callruntime.Bot, func(c *callback.DeliverParams, i callruntime.WorkItem) { c.Digest = "@" + i.ID }, callback.Invalid},
+		{"another channel's", callruntime.Bot, func(c *callback.DeliverParams, _ callruntime.WorkItem) { c.ChannelID = other.id }, callback.Invalid},
+		{"one for no channel", callruntime.Bot, func(c *callback.DeliverParams, _ callruntime.WorkItem) { c.ChannelID = uuid.NewString() }, callback.Invalid},
+		{"another kind's", callruntime.LLM, func(c *callback.DeliverParams, _ callruntime.WorkItem) { c.Kind = callback.Tool }, callback.Invalid},
+		{"a model's on the bots' path", callruntime.LLM, func(c *callback.DeliverParams, _ callruntime.WorkItem) { c.Kind, c.WorkItemID = callback.Bot, "" }, callback.Invalid},
+		{"another item's", callruntime.Tool, func(c *callback.DeliverParams, _ callruntime.WorkItem) { c.WorkItemID = "other" }, callback.Invalid},
+		{"one that was used", callruntime.Bot, func(c *callback.DeliverParams, i callruntime.WorkItem) { d.expect(i, "first", callback.Routed) }, callback.Consumed},
+		{"one that was used for the same", callruntime.Bot, func(c *callback.DeliverParams, i callruntime.WorkItem) {
 			d.expect(i, "one that was used for the same", callback.Routed)
-			c.Identified = false
+			c.Deduplicate = false
 		}, callback.Duplicate},
-		{"a cancelled one", callruntime.LLM, func(_ *callback.Delivery, i callruntime.WorkItem) {
+		{"a cancelled one", callruntime.LLM, func(_ *callback.DeliverParams, i callruntime.WorkItem) {
 			if err := d.Cancel(t.Context(), i.ID); err != nil {
 				t.Error(err)
 			}
 		}, callback.Cancelled},
-		{"one for another life", callruntime.Bot, func(c *callback.Delivery, _ callruntime.WorkItem) { c.Epoch = other.epoch }, callback.Stale},
+		{"one for another life", callruntime.Bot, func(c *callback.DeliverParams, _ callruntime.WorkItem) { c.Epoch = other.epoch }, callback.Stale},
 	}
 	for _, c := range cases {
 		item := d.await(callruntime.AwaitOptions{Kind: c.kind})
@@ -208,8 +208,8 @@ func verdicts(t *testing.T, opts Options) {
 	d.expect(brief, "late", callback.Invalid)
 
 	used, cancelled, open := d.await(callruntime.AwaitOptions{}), d.await(callruntime.AwaitOptions{}), d.await(callruntime.AwaitOptions{})
-	if v, err := d.callbacks.Peek(t.Context(), d.delivery(used, "").Credential); v != callback.Good || err != nil {
-		t.Errorf("peek: %s, %v", v, err)
+	if valid, err := d.callbacks.CheckCredential(t.Context(), d.delivery(used, "").Credential); !valid || err != nil {
+		t.Errorf("unused credential: valid %t, %v", valid, err)
 	}
 	d.expect(used, "used", callback.Routed)
 	if err := errors.Join(d.Cancel(t.Context(), cancelled.ID), d.End(t.Context(), "done")); err != nil {
@@ -222,7 +222,7 @@ func verdicts(t *testing.T, opts Options) {
 	if _, err := d.Await(t.Context(), callruntime.AwaitOptions{}); !errors.Is(err, callruntime.ErrEnded) {
 		t.Errorf("await on what has ended: %v", err)
 	}
-	if _, err := d.callbacks.Channel(t.Context(), uuid.NewString()); !errors.Is(err, callback.ErrNoChannel) {
+	if _, err := d.callbacks.Channel(t.Context(), uuid.NewString()); !errors.Is(err, callback.ErrChannelNotFound) {
 		t.Errorf("a channel that is none: %v", err)
 	}
 }
@@ -233,7 +233,7 @@ func answersInOrder(t *testing.T, opts Options) {
 	instances := []*Callbacks{d.callbacks, wholeCallbacks(other)}
 	const items, workers = 200, 16
 	var want []string
-	var posts []callback.Delivery
+	var posts []callback.DeliverParams
 	for i := range items {
 		kind := []callruntime.WorkItemKind{callruntime.Bot, callruntime.LLM, callruntime.Tool}[i%3]
 		item := d.await(callruntime.AwaitOptions{Kind: kind, WorkItemID: fmt.Sprint("w", i)})
@@ -247,7 +247,7 @@ func answersInOrder(t *testing.T, opts Options) {
 	for w := range workers {
 		wg.Go(func() {
 			for i := w; i < items; i += workers {
-				if o, err := instances[i%2].Deliver(t.Context(), posts[i]); err != nil || o.Verdict != callback.Routed && o.Verdict != callback.Parked {
+				if o, err := instances[i%2].Deliver(t.Context(), posts[i]); err != nil || o.Status != callback.Routed && o.Status != callback.Parked {
 					t.Errorf("deliver: %+v, %v", o, err)
 				}
 			}
@@ -358,8 +358,8 @@ func timeouts(t *testing.T, opts Options) {
 			return client.Do(ctx, client.B().Hset().Key(work).FieldValue().FieldValue(digest, later).Build()).Error()
 		})
 		d.expect(brief, "late", callback.Invalid)
-		if v, err := d.callbacks.Peek(t.Context(), d.delivery(brief, "").Credential); v != callback.Invalid || err != nil {
-			t.Errorf("peek: %s, %v", v, err)
+		if valid, err := d.callbacks.CheckCredential(t.Context(), d.delivery(brief, "").Credential); valid || err != nil {
+			t.Errorf("credential: valid %t, %v", valid, err)
 		}
 		if err := d.Cancel(t.Context(), brief.ID); !errors.Is(err, callruntime.ErrNoWorkItem) {
 			t.Errorf("cancel: %v", err)
@@ -415,14 +415,14 @@ func simultaneous(t *testing.T, opts Options) {
 	other, _ := connect(t, opts)
 	instances := []*Callbacks{d.callbacks, wholeCallbacks(other)}
 	const tokens, each = 500, 5
-	var posts []callback.Delivery
+	var posts []callback.DeliverParams
 	var want []string
 	for i := range tokens {
 		want = append(want, fmt.Sprint(i))
 		posts = append(posts, d.delivery(d.await(callruntime.AwaitOptions{}), fmt.Sprint(i)))
 	}
 	var mu sync.Mutex
-	taken := map[callback.Verdict]int{}
+	taken := map[callback.Status]int{}
 	var wg sync.WaitGroup
 	for w := range each {
 		wg.Go(func() {
@@ -433,7 +433,7 @@ func simultaneous(t *testing.T, opts Options) {
 					t.Errorf("deliver: %+v, %v", o, err)
 				}
 				mu.Lock()
-				taken[o.Verdict]++
+				taken[o.Status]++
 				mu.Unlock()
 			}
 		})
@@ -471,14 +471,14 @@ func lostReplies(t *testing.T, opts Options) {
 	first, second := d.await(callruntime.AwaitOptions{}), d.await(callruntime.AwaitOptions{})
 	whole := d.await(callruntime.AwaitOptions{Scope: callruntime.WholeChannel})
 	plain := d.delivery(whole, "plain")
-	plain.Identified = false
+	plain.Deduplicate = false
 	for _, c := range []struct {
-		delivery callback.Delivery
-		want     callback.Verdict
+		delivery callback.DeliverParams
+		want     callback.Status
 	}{{d.delivery(second, "second"), callback.Parked}, {d.delivery(first, "first"), callback.Routed}, {d.delivery(whole, "whole"), callback.Routed}, {plain, callback.Routed}} {
 		for range 3 {
 			o, err := d.callbacks.Deliver(t.Context(), c.delivery)
-			if err != nil || o.Verdict != c.want || string(o.Receipt) != string(c.delivery.Receipt) || (o.Number == 2) != (c.want == callback.Parked) {
+			if err != nil || o.Status != c.want || string(o.Receipt) != string(c.delivery.Receipt) || (o.Number == 2) != (c.want == callback.Parked) {
 				t.Errorf("%s: %+v, %v", c.delivery.Receipt, o, err)
 			}
 		}
@@ -514,8 +514,8 @@ func temporaryRefusals(t *testing.T, opts Options) {
 	}
 	d.expect(items[0], "0", callback.Routed) // which lets them go
 	d.expect(items[refused], "again", callback.Backpressure)
-	if v, err := d.callbacks.Peek(t.Context(), d.delivery(items[refused], "").Credential); v != callback.Good || err != nil {
-		t.Errorf("peek: %s, %v", v, err)
+	if valid, err := d.callbacks.CheckCredential(t.Context(), d.delivery(items[refused], "").Credential); !valid || err != nil {
+		t.Errorf("credential: valid %t, %v", valid, err)
 	}
 	for {
 		r, err := d.Receive(t.Context())
@@ -537,7 +537,7 @@ func temporaryRefusals(t *testing.T, opts Options) {
 	few.expect(few.await(callruntime.AwaitOptions{}), "first", callback.Routed)
 	next := few.delivery(few.await(callruntime.AwaitOptions{}), "next")
 	for _, instance := range []*Callbacks{few.callbacks, wholeCallbacks(few.store)} {
-		if o, err := instance.Deliver(t.Context(), next); err != nil || o.Verdict != callback.Backpressure {
+		if o, err := instance.Deliver(t.Context(), next); err != nil || o.Status != callback.Backpressure {
 			t.Errorf("with as many entries as may wait: %+v, %v", o, err)
 		}
 	}
@@ -558,7 +558,7 @@ func busyChannel(t *testing.T, opts Options) {
 	for _, c := range []struct {
 		item callruntime.WorkItem
 		body string
-		want callback.Verdict
+		want callback.Status
 	}{{first, "1", callback.Routed}, {second, "2", callback.Routed}, {fourth, "4", callback.Parked}, {whole, "5", callback.Routed}} {
 		d.touched(23 * time.Hour)
 		d.expect(c.item, c.body, c.want)
@@ -586,7 +586,7 @@ func channelCredentials(t *testing.T, opts Options) {
 	}
 	for range 2 {
 		unidentified := d.delivery(whole, "hm")
-		unidentified.Identified = false
+		unidentified.Deduplicate = false
 		if v, _ := d.deliver(unidentified); v != callback.Routed {
 			t.Errorf("what may be said twice: %s", v)
 		}
@@ -613,8 +613,8 @@ func retention(t *testing.T, opts Options) {
 	used, whole := d.await(callruntime.AwaitOptions{}), d.await(callruntime.AwaitOptions{Scope: callruntime.WholeChannel, TTL: time.Hour})
 	d.expect(used, "1", callback.Routed)
 	identified, plain := d.delivery(whole, "2"), d.delivery(whole, "3")
-	plain.Identified = false
-	for _, use := range []callback.Delivery{identified, plain} {
+	plain.Deduplicate = false
+	for _, use := range []callback.DeliverParams{identified, plain} {
 		if v, _ := d.deliver(use); v != callback.Routed {
 			t.Errorf("a use of the channel's: %s", v)
 		}
@@ -663,10 +663,10 @@ func retention(t *testing.T, opts Options) {
 	for _, settled := range []struct {
 		item callruntime.WorkItem
 		body string
-		want callback.Verdict
+		want callback.Status
 	}{{used, "1", callback.Duplicate}, {early, "early", callback.Duplicate}, {cancelled, "late", callback.Cancelled}} {
 		digest, at := d.delivery(settled.item, "").Digest, fmt.Sprint(settled.item.ExpiresAt.UnixMilli())
-		for ago, want := range map[time.Duration]callback.Verdict{59 * time.Minute: settled.want, 61 * time.Minute: callback.Invalid} {
+		for ago, want := range map[time.Duration]callback.Status{59 * time.Minute: settled.want, 61 * time.Minute: callback.Invalid} {
 			d.raw(func(ctx context.Context, client rueidis.Client) error {
 				record, err := client.Do(ctx, client.B().Hget().Key(keys[5]).Field(digest).Build()).ToString()
 				earlier := fmt.Sprint(time.Now().Add(-ago).UnixMilli())

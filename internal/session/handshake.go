@@ -82,5 +82,5 @@ func (d *Service) End(ctx context.Context, id string) error {
 }
 
 func over(cause error) error {
-	return fault.New(fault.SessionEnded, "The session has ended or is over its time. Ask for a new token.").Because(cause)
+	return fault.New(fault.SessionEnded, "The session has ended or is over its time. Ask for a new token.").WithCause(cause)
 }

@@ -36,7 +36,7 @@ func blank(value []byte) ([]byte, error) {
 		switch {
 		case text && readable[member]:
 		case text:
-			token = jsontext.String(redact.Mark)
+			token = jsontext.String(redact.Placeholder)
 		}
 		member = ""
 		if name {

@@ -59,7 +59,7 @@ func parseRequest(body []byte, keys []string) (wish, error) {
 		issues.CheckName("/identity/name", in.Identity.Name, maxIdentity)
 	}
 	if in.EndpointID == "" {
-		strictjson.Require(&issues, "/endpointId", "endpointId names the endpoint that the session is for.")
+		issues.Missing("/endpointId", "endpointId names the endpoint that the session is for.")
 	}
 	w.life = seconds(in.MaxSession, limits.SessionSeconds, "/maxSessionSeconds", &issues)
 	w.ttl = seconds(in.TTLSeconds, limits.TokenTTLSeconds, "/ttlSeconds", &issues)
@@ -96,7 +96,7 @@ func checkKey(values []string, issues *fault.Issues) string {
 
 // checkMetadata measures metadata as it is kept: without white space.
 func checkMetadata(raw jsontext.Value, most int64, issues *fault.Issues) jsontext.Value {
-	strictjson.Object(&raw, "", "/metadata", issues)
+	strictjson.CheckObject(&raw, "", "/metadata", issues)
 	if raw == nil || raw.Kind() != '{' {
 		return nil
 	}
@@ -109,7 +109,7 @@ func checkMetadata(raw jsontext.Value, most int64, issues *fault.Issues) jsontex
 
 func seconds(given *int64, allowed endpoint.Range, path string, issues *fault.Issues) time.Duration {
 	n := *cmp.Or(given, new(int64(allowed.Default)))
-	fault.Within(issues, path, n, int64(allowed.Min), int64(allowed.Max))
+	fault.CheckRange(issues, path, n, int64(allowed.Min), int64(allowed.Max))
 	return time.Duration(n) * time.Second
 }
 
@@ -117,6 +117,6 @@ func oneOf[S ~string](given *string, allowed []S, path string, issues *fault.Iss
 	if given == nil {
 		return allowed[0] // the default
 	}
-	fault.OneOf(issues, path, S(*given), allowed)
+	fault.CheckOneOf(issues, path, S(*given), allowed)
 	return S(*given)
 }

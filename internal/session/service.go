@@ -103,7 +103,7 @@ func (d *Service) Issue(ctx context.Context, who auth.Principal, o TokenRequest)
 				return TokenResponse{}, err
 			}
 			if !found {
-				return TokenResponse{}, fault.New(fault.ServiceUnavailable, "This Idempotency-Key is being forgotten just now. Send the request again.").After(time.Second)
+				return TokenResponse{}, fault.New(fault.ServiceUnavailable, "This Idempotency-Key is being forgotten just now. Send the request again.").WithRetryAfter(time.Second)
 			}
 		}
 	}
@@ -134,14 +134,14 @@ func (d *Service) admit(ctx context.Context, teamID string, s Session) error {
 		return err
 	}
 	if err != nil || !e.Enabled {
-		return fault.New(fault.NotFound, "There is no such endpoint, or it is disabled.").Because(err)
+		return fault.New(fault.NotFound, "There is no such endpoint, or it is disabled.").WithCause(err)
 	}
 	if err := d.offered(s.Mode); err != nil {
 		return err
 	}
 	var issues fault.Issues
 	if !slices.Contains(e.Modes, s.Mode) {
-		issues.Add("/mode", fault.IssueValue, "This endpoint has no mode %s; it has %s.", s.Mode, fault.List(e.Modes))
+		issues.Add("/mode", fault.IssueValue, "This endpoint has no mode %s; it has %s.", s.Mode, fault.Join(e.Modes))
 	}
 	return issues.Err()
 }

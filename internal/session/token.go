@@ -94,5 +94,5 @@ func (t *Tokens) verify(token string) (Session, error) {
 // told what was wrong.
 func badToken(cause error) error {
 	return fault.New(fault.Unauthorized, "The call token is missing or not valid. Ask for a new one.").
-		Because(fmt.Errorf("verify call token: %w", cause))
+		WithCause(fmt.Errorf("verify call token: %w", cause))
 }

@@ -50,7 +50,7 @@ func (s *Service) names() []string {
 // chain is the providers in the order of a request: the one it names first.
 func (s *Service) chain(name string) ([]Provider, error) {
 	if len(s.Providers) == 0 {
-		return nil, fault.New(fault.ServiceUnavailable, "This server has no speech provider: its operator sets SPEECH_PROVIDERS.").After(retryNoneThere)
+		return nil, fault.New(fault.ServiceUnavailable, "This server has no speech provider: its operator sets SPEECH_PROVIDERS.").WithRetryAfter(retryNoneThere)
 	}
 	first := max(0, slices.Index(s.names(), name))
 	return slices.Concat(s.Providers[first:first+1], s.Providers[:first], s.Providers[first+1:]), nil
@@ -120,8 +120,8 @@ func (s *Service) exhausted(failures []error) error {
 	if !slices.ContainsFunc(failures, func(err error) bool { return !errors.Is(err, ErrRejected) }) {
 		var issues fault.Issues
 		issues.Add("/voice", fault.IssueValue, "No provider says this text with this voice and model.")
-		return fault.From(issues.Err()).Because(cause)
+		return fault.From(issues.Err()).WithCause(cause)
 	}
 	return fault.New(fault.ServiceUnavailable, "No speech provider could say this right now (%s). Try again in a moment.", strings.Join(s.names(), ", ")).
-		After(retryAllFailed).Because(cause)
+		WithRetryAfter(retryAllFailed).WithCause(cause)
 }

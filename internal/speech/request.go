@@ -83,18 +83,18 @@ func Parse(body []byte, providers []string) (Request, error) {
 	issues.CheckName("/voice", r.Voice, maxName)
 	issues.CheckName("/model", r.Model, maxName)
 	issues.CheckName("/endpointId", r.EndpointID, maxName)
-	fault.Within(&issues, "/speed", r.Speed, MinSpeed, MaxSpeed)
+	fault.CheckRange(&issues, "/speed", r.Speed, MinSpeed, MaxSpeed)
 	if in.Provider != nil && len(providers) > 0 { // with none it is not the order that is wrong
-		fault.OneOf(&issues, "/provider", r.Provider, providers)
+		fault.CheckOneOf(&issues, "/provider", r.Provider, providers)
 	}
-	fault.OneOf(&issues, "/encoding", r.Encoding, Encodings)
+	fault.CheckOneOf(&issues, "/encoding", r.Encoding, Encodings)
 	if !slices.Contains(SampleRates, r.SampleRate) || r.Encoding == ALaw && r.SampleRate != telephoneRate {
-		if !issues.Covered("/sampleRate") {
+		if !issues.Has("/sampleRate") {
 			issues.Add("/sampleRate", fault.IssueValue, "sampleRate is 8000 for alaw, and 8000, 16000 or 24000 for pcm.")
 		}
 	}
 	if in.TTL != nil {
-		fault.Within(&issues, "/ttl", *in.TTL, 1, int64(MaxTTL.Seconds()))
+		fault.CheckRange(&issues, "/ttl", *in.TTL, 1, int64(MaxTTL.Seconds()))
 	}
 	return r, issues.Err()
 }
@@ -103,7 +103,7 @@ func (r Request) checkText(issues *fault.Issues) {
 	const path = "/text"
 	unspeakable := func(c rune) bool { return unicode.IsControl(c) && !strings.ContainsRune("\t\n\r", c) }
 	switch {
-	case issues.Covered(path):
+	case issues.Has(path):
 	case strings.TrimSpace(r.Text) == "":
 		issues.Add(path, fault.IssueRequired, "text is what is to be said.")
 	case r.Characters() > MaxCharacters:

@@ -105,9 +105,9 @@ var lostConnection = []error{io.EOF, io.ErrUnexpectedEOF, driver.ErrBadConn, sql
 func refused(err error, thing string) error {
 	switch state(err) {
 	case "23505":
-		return fault.New(fault.Validation, "Another %s has this id already.", thing).Because(err)
+		return fault.New(fault.Validation, "Another %s has this id already.", thing).WithCause(err)
 	case "23503":
-		return fault.New(fault.NotFound, "There is no team with this id.").Because(err) // the only thing others refer to
+		return fault.New(fault.NotFound, "There is no team with this id.").WithCause(err) // the only thing others refer to
 	}
 	return err
 }

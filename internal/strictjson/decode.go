@@ -35,7 +35,7 @@ func Decode(data []byte, v any, base string, issues *fault.Issues) error {
 		err = json.Unmarshal(data, v, json.WithUnmarshalers(noting(base, issues)))
 	}
 	if err != nil {
-		return fault.New(fault.MalformedJSON, "The body is not one well-formed JSON value: %s.", problem(err)).Because(err)
+		return fault.New(fault.MalformedJSON, "The body is not one well-formed JSON value: %s.", problem(err)).WithCause(err)
 	}
 	return nil
 }
@@ -152,19 +152,12 @@ func expectation(to reflect.Kind, from jsontext.Kind) (want string, fits bool) {
 	}
 }
 
-// Require notes a missing value, unless it is covered.
-func Require(issues *fault.Issues, path, format string, args ...any) {
-	if !issues.Covered(path) {
-		issues.Add(path, fault.IssueRequired, format, args...)
-	}
-}
-
 // Present tells whether a raw member was given as something other than null.
 func Present(raw jsontext.Value) bool { return len(raw) > 0 && raw.Kind() != 'n' }
 
-// Object notes a raw member of the object at path that is neither an object nor
+// CheckObject notes a raw member of the object at path that is neither an object nor
 // absent, and drops a null.
-func Object(raw *jsontext.Value, path, field string, issues *fault.Issues) {
+func CheckObject(raw *jsontext.Value, path, field string, issues *fault.Issues) {
 	switch {
 	case !Present(*raw):
 		*raw = nil

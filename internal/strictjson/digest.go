@@ -20,10 +20,10 @@ func Digest(body []byte) (string, error) {
 	return hex.EncodeToString(sum[:]), nil
 }
 
-// DigestAsWritten tells bodies apart by how they are written, but for the white
+// DigestCompact tells bodies apart by how they are written, but for the white
 // space between values. It needs well-formed JSON and, unlike Digest, does not
 // read it anew.
-func DigestAsWritten(body []byte) string {
+func DigestCompact(body []byte) string {
 	hash := sha256.New()
 	from := 0 // of what is not hashed yet
 	for i := 0; i < len(body); i++ {

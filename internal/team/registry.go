@@ -51,7 +51,7 @@ func (r *Registry) Rename(ctx context.Context, id, name string) (Team, error) {
 func (r *Registry) SetQuota(ctx context.Context, id string, quota *int64) (Team, error) {
 	var issues fault.Issues
 	if quota != nil {
-		fault.Within(&issues, "/dailyQuota", *quota, 0, MaxDailyQuota)
+		fault.CheckRange(&issues, "/dailyQuota", *quota, 0, MaxDailyQuota)
 	}
 	if err := issues.Err(); err != nil {
 		return Team{}, err

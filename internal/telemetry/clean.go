@@ -33,7 +33,7 @@ func (c cleaner) value(key string, v slog.Value) slog.Value {
 		return v // whether there is a secret is none
 	case slog.KindInt64, slog.KindUint64:
 		text := v.String()
-		if len(text) < shortestPhone && !redact.SecretName(key) {
+		if len(text) < shortestPhone && !redact.IsSecretName(key) {
 			return v
 		}
 		if hidden := c.text(key, text); hidden != text {
@@ -41,8 +41,8 @@ func (c cleaner) value(key string, v slog.Value) slog.Value {
 		}
 		return v
 	}
-	if redact.SecretName(key) {
-		return slog.StringValue(redact.Mark)
+	if redact.IsSecretName(key) {
+		return slog.StringValue(redact.Placeholder)
 	}
 	switch v.Kind() {
 	case slog.KindGroup:

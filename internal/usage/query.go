@@ -21,7 +21,7 @@ func ParseQuery(teamID string, params map[string][]string, now time.Time) (Query
 	q := Query{TeamID: teamID, From: today.AddDate(0, 0, 1-today.Day()), To: today, Interval: Day}
 
 	date := func(name string, into *time.Time) bool {
-		s, given := issues.Once(params, name)
+		s, given := issues.QueryValue(params, name)
 		if !given {
 			return false
 		}
@@ -48,13 +48,13 @@ func ParseQuery(teamID string, params map[string][]string, now time.Time) (Query
 	case q.To.Sub(q.From) >= maxDays*24*time.Hour:
 		issues.Add("/query/from", fault.IssueTooLarge, "A report spans %d days at the most.", maxDays)
 	}
-	if s, given := issues.Once(params, "interval"); given {
+	if s, given := issues.QueryValue(params, "interval"); given {
 		q.Interval = Interval(s)
-		fault.OneOf(&issues, "/query/interval", q.Interval, []Interval{Day, Month})
+		fault.CheckOneOf(&issues, "/query/interval", q.Interval, []Interval{Day, Month})
 	}
-	if s, given := issues.Once(params, "groupBy"); given {
+	if s, given := issues.QueryValue(params, "groupBy"); given {
 		q.GroupBy = Group(s)
-		fault.OneOf(&issues, "/query/groupBy", q.GroupBy, []Group{ByProvider, ByVoice, ByModel, ByEndpoint})
+		fault.CheckOneOf(&issues, "/query/groupBy", q.GroupBy, []Group{ByProvider, ByVoice, ByModel, ByEndpoint})
 	}
 	return q, issues.Err()
 }

@@ -176,7 +176,7 @@ func converse(t *testing.T, opts redisstore.Options) {
 
 // awaitAnswers registers four work items, of which the first is cancelled and
 // the second never answered.
-func awaitAnswers(t *testing.T, redis, ear *client, service *redisstore.Callbacks) func(item, text string, want callback.Verdict) {
+func awaitAnswers(t *testing.T, redis, ear *client, service *redisstore.Callbacks) func(item, text string, want callback.Status) {
 	digest := func(item string) string { return fmt.Sprintf("%x", sha256.Sum256([]byte("secret of "+item))) }
 	for i, ttl := range []string{"60000", "2000", "60000", "60000", "60000"} {
 		item := fmt.Sprint("item-", i)
@@ -194,16 +194,16 @@ func awaitAnswers(t *testing.T, redis, ear *client, service *redisstore.Callback
 			t.Fatalf("await under a name that is taken: %v", another)
 		}
 	}
-	answer := func(item, text string, want callback.Verdict) {
+	answer := func(item, text string, want callback.Status) {
 		t.Helper()
 		known, err := service.Channel(t.Context(), "s-1")
 		if err != nil {
 			t.Fatal(err)
 		}
-		got, err := service.Deliver(t.Context(), callback.Delivery{
+		got, err := service.Deliver(t.Context(), callback.DeliverParams{
 			Credential: callback.Credential{ChannelID: "s-1", Kind: callback.Bot, Digest: digest(item)}, Epoch: known.Epoch,
 			CallbackID: "callback-" + item, Entries: [][]byte{[]byte(`{"kind":"bot_message","text":"` + text + `"}`)}})
-		if err != nil || got.Verdict != want {
+		if err != nil || got.Status != want {
 			t.Fatalf("answer to %s: %+v, %v", item, got, err)
 		}
 	}
