@@ -15,6 +15,7 @@ import (
 	"telapi/internal/callback"
 	"telapi/internal/channel"
 	"telapi/internal/config"
+	"telapi/internal/demo"
 	"telapi/internal/endpoint"
 	"telapi/internal/httpapi"
 	"telapi/internal/media"
@@ -23,7 +24,6 @@ import (
 	"telapi/internal/session"
 	"telapi/internal/speech"
 	"telapi/internal/team"
-	"telapi/internal/timeline"
 	"telapi/internal/usage"
 )
 
@@ -62,7 +62,7 @@ func New(ctx context.Context, cfg config.Config, opts Options) (_ *App, err erro
 	}()
 
 	if opts.Development {
-		a.demo = &demonstration{lively: !opts.NoDemo, events: timeline.NewHub(), seeded: make(chan struct{})}
+		a.demo = &demonstration{lively: !opts.NoDemo, events: demo.NewHub(), seeded: make(chan struct{})}
 	}
 	platform, err := Platform(cfg)
 	if err != nil {

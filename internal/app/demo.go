@@ -9,11 +9,13 @@ import (
 	"sync"
 	"time"
 
+	"github.com/go-json-experiment/json/jsontext"
+
 	"telapi/callruntime"
+	"telapi/callruntime/wire"
 	"telapi/internal/config"
 	"telapi/internal/demo"
 	"telapi/internal/httpapi"
-	"telapi/internal/timeline"
 	"telapi/web"
 )
 
@@ -25,20 +27,20 @@ const (
 // demonstration is what a development server has for a newcomer.
 type demonstration struct {
 	lively bool // with a runtime and a bot
-	events *timeline.Hub
+	events *demo.Hub
 	seeded chan struct{} // closed when the following are known
-	demo   demo.Demo
+	demo   demo.Resources
 	guide  httpapi.Guide
 	err    error
 }
 
 // Demo waits for the demo team of a development server. The server has to run.
-func (a *App) Demo(ctx context.Context) (demo.Demo, error) {
+func (a *App) Demo(ctx context.Context) (demo.Resources, error) {
 	select {
 	case <-a.demo.seeded:
 		return a.demo.demo, a.demo.err
 	case <-ctx.Done():
-		return demo.Demo{}, ctx.Err()
+		return demo.Resources{}, ctx.Err()
 	}
 }
 
@@ -61,12 +63,12 @@ func (a *App) prepareDemo(ctx context.Context) (run func(), err error) {
 	if err := a.Ready(ready); err != nil {
 		return nil, fmt.Errorf("wait for the stores: %w", err)
 	}
-	office := a.Office()
-	seeded, err := demo.Seed(ctx, a.cfg.DataDir, office.Teams, office.Endpoints, office.Keys)
+	admin := a.Admin()
+	seeded, err := demo.Seed(ctx, a.cfg.DataDir, admin.Teams, admin.Endpoints, admin.Keys)
 	if err != nil {
 		return nil, err
 	}
-	e, err := office.Endpoints.Store.Endpoint(ctx, seeded.EndpointID)
+	e, err := admin.Endpoints.Store.Endpoint(ctx, seeded.EndpointID)
 	if err != nil {
 		return nil, err
 	}
@@ -86,7 +88,7 @@ func (a *App) prepareDemo(ctx context.Context) (run func(), err error) {
 
 // openDemo opens the demo's runtime and bot, who meet the server as they would
 // one on another machine.
-func (a *App) openDemo(ctx context.Context, seeded demo.Demo) (run func(), err error) {
+func (a *App) openDemo(ctx context.Context, seeded demo.Resources) (run func(), err error) {
 	store, err := runtimeStore(a.cfg)
 	if err != nil {
 		return nil, err
@@ -128,9 +130,10 @@ func (a *App) openPlayground() *httpapi.Playground {
 		Docs:     web.Docs(),
 		Guide:    func() httpapi.Guide { return httpapi.Guide{} },
 		Onlooker: func() (*callruntime.Runtime, error) { return a.onlooker.open(a.cfg) },
+		Feed:     feedSource{},
 	}
 	if a.demo != nil {
-		p.Events, p.Guide = a.demo.events, a.demo.tell
+		p.Feed, p.Guide = feedSource{a.demo.events}, a.demo.tell
 	}
 	return p
 }
@@ -168,4 +171,26 @@ func (o *onlooker) close() {
 	if o.runtime != nil {
 		o.runtime.Close()
 	}
+}
+
+// feedSource connects the demo's timeline to the playground's feed: adapters do
+// not import each other.
+type feedSource struct{ *demo.Hub }
+
+func (feedSource) Heartbeat() httpapi.FeedEvent { return demo.Heartbeat() }
+
+func (feedSource) EntryEvent(e wire.Entry, raw jsontext.Value) httpapi.FeedEvent {
+	return demo.EntryEvent(e, raw)
+}
+
+func (feedSource) MessageEvent(e wire.Entry, raw jsontext.Value) httpapi.FeedEvent {
+	return demo.MessageEvent(e, raw)
+}
+
+func (f feedSource) Subscribe(sessionID string, deliver func(httpapi.FeedEvent)) (past []httpapi.FeedEvent, cancel func()) {
+	events, cancel := f.Hub.Subscribe(sessionID, func(e demo.Event) { deliver(e) })
+	for _, e := range events {
+		past = append(past, e)
+	}
+	return past, cancel
 }

@@ -15,22 +15,22 @@ import (
 	"telapi/internal/team"
 )
 
-// office runs a command's body with the stores open.
-func (c *cli) office(body func(ctx context.Context, o *app.Office, args []string) error) runE {
+// admin runs a command's body with the stores open.
+func (c *cli) admin(body func(ctx context.Context, a *app.Admin, args []string) error) runE {
 	return c.tool(func(ctx context.Context, args []string) error {
-		o, err := app.OpenOffice(ctx, c.cfg, c.Err)
+		a, err := app.OpenAdmin(ctx, c.cfg, c.Err)
 		if err != nil {
 			return err
 		}
-		defer o.Close()
-		return body(ctx, o, args)
+		defer a.Close()
+		return body(ctx, a, args)
 	})
 }
 
-// answer is office for a body that comes to something to be printed.
-func (c *cli) answer(body func(ctx context.Context, o *app.Office, args []string) (any, error)) runE {
-	return c.office(func(ctx context.Context, o *app.Office, args []string) error {
-		thing, err := body(ctx, o, args)
+// answer is admin for a body that comes to something to be printed.
+func (c *cli) answer(body func(ctx context.Context, a *app.Admin, args []string) (any, error)) runE {
+	return c.admin(func(ctx context.Context, a *app.Admin, args []string) error {
+		thing, err := body(ctx, a, args)
 		if err != nil {
 			return err
 		}
@@ -75,19 +75,19 @@ func (c *cli) teamCommand() *cobra.Command {
 	update := &cobra.Command{Use: "update ID --name NAME", Short: "Rename a team", Args: cobra.ExactArgs(1)}
 	name := update.Flags().String("name", "", "the new name")
 	needs(update, "name")
-	update.RunE = c.answer(func(ctx context.Context, o *app.Office, args []string) (any, error) {
-		t, err := o.Teams.Rename(ctx, args[0], *name)
+	update.RunE = c.answer(func(ctx context.Context, a *app.Admin, args []string) (any, error) {
+		t, err := a.Teams.Rename(ctx, args[0], *name)
 		return viewTeam(t), err
 	})
 	return group("team", "Teams: the tenants that own keys, endpoints, quota and usage",
 		&cobra.Command{Use: "create NAME", Short: "Create a team", Args: cobra.ExactArgs(1),
-			RunE: c.answer(func(ctx context.Context, o *app.Office, args []string) (any, error) {
-				t, err := o.Teams.Create(ctx, args[0])
+			RunE: c.answer(func(ctx context.Context, a *app.Admin, args []string) (any, error) {
+				t, err := a.Teams.Create(ctx, args[0])
 				return viewTeam(t), err
 			})},
 		&cobra.Command{Use: "list", Short: "List all teams", Args: cobra.NoArgs,
-			RunE: c.answer(func(ctx context.Context, o *app.Office, _ []string) (any, error) {
-				teams, err := o.Teams.Store.Teams(ctx)
+			RunE: c.answer(func(ctx context.Context, a *app.Admin, _ []string) (any, error) {
+				teams, err := a.Teams.Store.Teams(ctx)
 				return tableOf(teams, viewTeam, "id", "name", "dailyQuota"), err
 			})},
 		&cobra.Command{Use: "show ID", Short: "Show a team", Args: cobra.ExactArgs(1), RunE: c.answer(showTeam)},
@@ -95,15 +95,15 @@ func (c *cli) teamCommand() *cobra.Command {
 	)
 }
 
-func showTeam(ctx context.Context, o *app.Office, args []string) (any, error) {
-	t, err := o.Teams.Store.Team(ctx, args[0])
+func showTeam(ctx context.Context, a *app.Admin, args []string) (any, error) {
+	t, err := a.Teams.Store.Team(ctx, args[0])
 	return viewTeam(t), err
 }
 
 func (c *cli) quotaCommand() *cobra.Command {
 	return group("quota", "Daily request quota of a team",
 		&cobra.Command{Use: "set TEAM N|default", Short: "Set how many API requests a team may make per UTC day", Args: cobra.ExactArgs(2),
-			RunE: c.answer(func(ctx context.Context, o *app.Office, args []string) (any, error) {
+			RunE: c.answer(func(ctx context.Context, a *app.Admin, args []string) (any, error) {
 				var quota *int64
 				if args[1] != "default" {
 					n, err := strconv.ParseInt(args[1], 10, 64)
@@ -112,7 +112,7 @@ func (c *cli) quotaCommand() *cobra.Command {
 					}
 					quota = &n
 				}
-				t, err := o.Teams.SetQuota(ctx, args[0], quota)
+				t, err := a.Teams.SetQuota(ctx, args[0], quota)
 				return viewTeam(t), err
 			})},
 		&cobra.Command{Use: "show TEAM", Short: "Show a team's quota", Args: cobra.ExactArgs(1), RunE: c.answer(showTeam)},
@@ -122,11 +122,11 @@ func (c *cli) quotaCommand() *cobra.Command {
 func (c *cli) limitsCommand() *cobra.Command {
 	return group("limits", "Rate limits by client address, shared by all instances",
 		&cobra.Command{Use: "show", Short: "Show the limits in force", Args: cobra.NoArgs,
-			RunE: c.office(func(ctx context.Context, o *app.Office, _ []string) error {
-				if err := o.Limits.Reload(ctx); err != nil {
+			RunE: c.admin(func(ctx context.Context, a *app.Admin, _ []string) error {
+				if err := a.Limits.Reload(ctx); err != nil {
 					return err
 				}
-				return c.printLimits(o)
+				return c.printLimits(a)
 			})},
 		c.limitsSetCommand(),
 	)
@@ -140,12 +140,12 @@ func (c *cli) limitsSetCommand() *cobra.Command {
 	most := cmd.Flags().Int64("max", 0, "requests per window and address")
 	window := cmd.Flags().Duration("window", 0, "length of the window, such as 1m; without it the tier's stays")
 	needs(cmd, "tier", "max")
-	cmd.RunE = c.office(func(ctx context.Context, o *app.Office, _ []string) error {
+	cmd.RunE = c.admin(func(ctx context.Context, a *app.Admin, _ []string) error {
 		tier := ratelimit.Tier(*name)
 		if !slices.Contains(ratelimit.Tiers, tier) {
 			return c.usage("there is no tier %q; tiers are api, webhook and auth", tier)
 		}
-		err := o.Limits.Change(ctx, func(limits ratelimit.Limits) (ratelimit.Limits, error) {
+		err := a.Limits.Change(ctx, func(limits ratelimit.Limits) (ratelimit.Limits, error) {
 			limit := ratelimit.Limit{Max: *most, WindowMs: window.Milliseconds()}
 			if !cmd.Flags().Changed("window") {
 				limit.WindowMs = limits.Tier(tier).WindowMs
@@ -155,19 +155,19 @@ func (c *cli) limitsSetCommand() *cobra.Command {
 		if err != nil {
 			return err
 		}
-		return c.printLimits(o)
+		return c.printLimits(a)
 	})
 	return cmd
 }
 
-func (c *cli) printLimits(o *app.Office) error {
-	limits := o.Limits.Current()
+func (c *cli) printLimits(a *app.Admin) error {
+	limits := a.Limits.Current()
 	return c.printAs(limits, func(w io.Writer) {
 		for _, name := range ratelimit.Tiers {
 			limit := limits.Tier(name)
 			_, _ = fmt.Fprintf(w, "%-8s %d per %s\n", name, limit.Max, limit.Window())
 		}
-		if o.Alone {
+		if a.Offline {
 			c.note("No server is running; the next one starts with these.")
 		}
 	})

@@ -14,16 +14,16 @@ import (
 func (c *cli) endpointCommand() *cobra.Command {
 	list := &cobra.Command{Use: "list [--team TEAM]", Short: "List endpoints", Args: cobra.NoArgs}
 	teamID := list.Flags().String("team", "", "only this team's")
-	list.RunE = c.answer(func(ctx context.Context, o *app.Office, _ []string) (any, error) {
-		endpoints, err := o.Endpoints.List(ctx, *teamID)
+	list.RunE = c.answer(func(ctx context.Context, a *app.Admin, _ []string) (any, error) {
+		endpoints, err := a.Endpoints.List(ctx, *teamID)
 		return tableOf(endpoints, itself, "id", "teamId", "enabled", "modes", "name"), err
 	})
 	return group("endpoint", "Endpoints: a team's entries into a flow",
 		c.endpointCreateCommand(),
 		list,
 		&cobra.Command{Use: "show ID", Short: "Show an endpoint", Args: cobra.ExactArgs(1),
-			RunE: c.answer(func(ctx context.Context, o *app.Office, args []string) (any, error) {
-				return o.Endpoints.Store.Endpoint(ctx, args[0])
+			RunE: c.answer(func(ctx context.Context, a *app.Admin, args []string) (any, error) {
+				return a.Endpoints.Store.Endpoint(ctx, args[0])
 			})},
 		c.endpointUpdateCommand(),
 	)
@@ -77,17 +77,17 @@ func (c *cli) endpointCreateCommand() *cobra.Command {
 	read := c.endpointFlags(cmd)
 	teamID := cmd.Flags().String("team", "", "the team's id")
 	needs(cmd, "team", "name", "mode")
-	cmd.RunE = c.answer(func(ctx context.Context, o *app.Office, _ []string) (any, error) {
+	cmd.RunE = c.answer(func(ctx context.Context, a *app.Admin, _ []string) (any, error) {
 		apply, err := read(ctx)
 		if err != nil {
 			return nil, err
 		}
 		e := endpoint.Endpoint{TeamID: *teamID}
 		apply(&e)
-		if _, err := o.Teams.Store.Team(ctx, *teamID); err != nil {
+		if _, err := a.Teams.Store.Team(ctx, *teamID); err != nil {
 			return nil, err
 		}
-		return o.Endpoints.Create(ctx, e)
+		return a.Endpoints.Create(ctx, e)
 	})
 	return cmd
 }
@@ -97,12 +97,12 @@ func (c *cli) endpointUpdateCommand() *cobra.Command {
 		Example: "  telapi endpoint update ep_… --enabled=false"}
 	read := c.endpointFlags(cmd)
 	enabled := cmd.Flags().Bool("enabled", true, "whether sessions may be opened on it")
-	cmd.RunE = c.answer(func(ctx context.Context, o *app.Office, args []string) (any, error) {
+	cmd.RunE = c.answer(func(ctx context.Context, a *app.Admin, args []string) (any, error) {
 		apply, err := read(ctx)
 		if err != nil {
 			return nil, err
 		}
-		return o.Endpoints.Update(ctx, args[0], func(e *endpoint.Endpoint) {
+		return a.Endpoints.Update(ctx, args[0], func(e *endpoint.Endpoint) {
 			if cmd.Flags().Changed("enabled") {
 				e.Enabled = *enabled
 			}

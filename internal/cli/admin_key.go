@@ -30,8 +30,8 @@ func viewKey(k auth.Key) any {
 }
 
 func (c *cli) keyCommand() *cobra.Command {
-	show := func(ctx context.Context, o *app.Office, args []string) (any, error) {
-		k, err := o.Keys.Store.Key(ctx, args[0])
+	show := func(ctx context.Context, a *app.Admin, args []string) (any, error) {
+		k, err := a.Keys.Store.Key(ctx, args[0])
 		return viewKey(k), err
 	}
 	return group("key", "API keys of a team",
@@ -39,11 +39,11 @@ func (c *cli) keyCommand() *cobra.Command {
 		c.keyListCommand(),
 		&cobra.Command{Use: "show ID", Short: "Show a key's record (never the key itself)", Args: cobra.ExactArgs(1), RunE: c.answer(show)},
 		&cobra.Command{Use: "revoke ID", Short: "Revoke a key on every instance, at once and for good", Args: cobra.ExactArgs(1),
-			RunE: c.answer(func(ctx context.Context, o *app.Office, args []string) (any, error) {
-				if err := o.Keys.Revoke(ctx, args[0]); err != nil {
+			RunE: c.answer(func(ctx context.Context, a *app.Admin, args []string) (any, error) {
+				if err := a.Keys.Revoke(ctx, args[0]); err != nil {
 					return nil, err
 				}
-				return show(ctx, o, args)
+				return show(ctx, a, args)
 			})},
 	)
 }
@@ -56,15 +56,15 @@ func (c *cli) keyCreateCommand() *cobra.Command {
 	scopes := cmd.Flags().StringArray("scope", nil, "a scope it has, one of "+fault.Join(auth.Scopes)+" (repeatable)")
 	expires := cmd.Flags().Duration("expires-in", 0, "how long it is good for; 0 is for ever")
 	needs(cmd, "team", "scope")
-	cmd.RunE = c.answer(func(ctx context.Context, o *app.Office, _ []string) (any, error) {
-		if _, err := o.Teams.Store.Team(ctx, *teamID); err != nil {
+	cmd.RunE = c.answer(func(ctx context.Context, a *app.Admin, _ []string) (any, error) {
+		if _, err := a.Teams.Store.Team(ctx, *teamID); err != nil {
 			return nil, err
 		}
 		var until time.Time
 		if *expires != 0 {
 			until = time.Now().Add(*expires)
 		}
-		k, secret, err := o.Keys.Create(ctx, *teamID, *name, words[auth.Scope](*scopes), until)
+		k, secret, err := a.Keys.Create(ctx, *teamID, *name, words[auth.Scope](*scopes), until)
 		if err != nil {
 			return nil, err
 		}
@@ -77,8 +77,8 @@ func (c *cli) keyCreateCommand() *cobra.Command {
 func (c *cli) keyListCommand() *cobra.Command {
 	cmd := &cobra.Command{Use: "list [--team TEAM]", Short: "List keys", Args: cobra.NoArgs}
 	teamID := cmd.Flags().String("team", "", "only this team's")
-	cmd.RunE = c.answer(func(ctx context.Context, o *app.Office, _ []string) (any, error) {
-		keys, err := o.Keys.Store.Keys(ctx, *teamID)
+	cmd.RunE = c.answer(func(ctx context.Context, a *app.Admin, _ []string) (any, error) {
+		keys, err := a.Keys.Store.Keys(ctx, *teamID)
 		return tableOf(keys, viewKey, "id", "teamId", "state", "scopes", "name"), err
 	})
 	return cmd

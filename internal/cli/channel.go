@@ -16,8 +16,8 @@ import (
 	"telapi/callruntime"
 	"telapi/callruntime/wire"
 	"telapi/internal/app"
+	"telapi/internal/demo"
 	"telapi/internal/fault"
-	"telapi/internal/timeline"
 )
 
 // withRuntime runs body with a call runtime's access to the store.
@@ -54,8 +54,8 @@ func (c *cli) channelOpenCommand() *cobra.Command {
 	endpointID := cmd.Flags().String("endpoint", "", "the endpoint's id")
 	profileFile := cmd.Flags().String("profile", "", "JSON file with the gatewayProfile; without it the endpoint's holds")
 	needs(cmd, "team", "endpoint")
-	cmd.RunE = c.office(func(ctx context.Context, o *app.Office, args []string) error {
-		e, err := o.Endpoints.Store.Endpoint(ctx, *endpointID)
+	cmd.RunE = c.admin(func(ctx context.Context, a *app.Admin, args []string) error {
+		e, err := a.Endpoints.Store.Endpoint(ctx, *endpointID)
 		if err == nil && e.TeamID != *teamID {
 			err = errors.New("the endpoint is another team's")
 		}
@@ -151,7 +151,7 @@ func (c *cli) printEntry(d callruntime.Delivery) error {
 }
 
 func describe(e wire.Entry) string {
-	return printable(strings.Join(strings.Fields(timeline.Title(e)), " "))
+	return printable(strings.Join(strings.Fields(demo.Title(e)), " "))
 }
 
 func (c *cli) channelSendCommand() *cobra.Command {

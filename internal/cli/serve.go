@@ -104,9 +104,9 @@ func (c *cli) mediaGCCommand() *cobra.Command {
 the media service at TTS_MEDIA_CACHE_BASE_URL and the database. Servers do the same by
 themselves: the expired every minute, the rest every hour, one server at a time.`}
 	dryRun := cmd.Flags().Bool("dry-run", false, "only tell what would be removed")
-	cmd.RunE = c.office(func(ctx context.Context, o *app.Office, _ []string) error {
+	cmd.RunE = c.admin(func(ctx context.Context, a *app.Admin, _ []string) error {
 		removed := 0
-		err := o.CleanMedia(ctx, *dryRun, func(r speech.Removal) {
+		err := a.CleanMedia(ctx, *dryRun, func(r speech.Removal) {
 			removed++
 			_ = c.printAs(r, func(w io.Writer) { _, _ = fmt.Fprintf(w, "%-8s %s\n", r.Reason, r.Path) })
 		})

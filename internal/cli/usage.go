@@ -26,7 +26,7 @@ func (c *cli) usageCommand() *cobra.Command {
 	} {
 		flags[f[1]] = cmd.Flags().String(f[0], "", f[2])
 	}
-	cmd.RunE = c.office(func(ctx context.Context, o *app.Office, args []string) error {
+	cmd.RunE = c.admin(func(ctx context.Context, a *app.Admin, args []string) error {
 		asked := map[string][]string{}
 		for name, value := range flags {
 			if *value != "" {
@@ -37,9 +37,9 @@ func (c *cli) usageCommand() *cobra.Command {
 		if err != nil {
 			return err
 		}
-		report, err := o.Usage.Report(ctx, query)
+		report, err := a.Usage.Report(ctx, query)
 		if err == nil && len(report.Buckets) == 0 {
-			_, err = o.Teams.Store.Team(ctx, args[0]) // a mistyped id is no team that was silent
+			_, err = a.Teams.Store.Team(ctx, args[0]) // a mistyped id is no team that was silent
 		}
 		if err != nil {
 			return err

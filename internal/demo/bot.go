@@ -14,7 +14,6 @@ import (
 	"github.com/go-json-experiment/json/jsontext"
 
 	"telapi/internal/sleep"
-	"telapi/internal/timeline"
 )
 
 const (
@@ -40,7 +39,7 @@ type callback struct {
 type Bot struct {
 	api      string
 	client   *http.Client
-	events   *timeline.Hub
+	events   *Hub
 	log      *slog.Logger
 	listener net.Listener
 	answers  sync.WaitGroup
@@ -49,7 +48,7 @@ type Bot struct {
 
 // NewBot listens on a loopback port of its own. It posts answers to the API at
 // the given address only.
-func NewBot(api string, client *http.Client, events *timeline.Hub, log *slog.Logger) (*Bot, error) {
+func NewBot(api string, client *http.Client, events *Hub, log *slog.Logger) (*Bot, error) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		return nil, fmt.Errorf("start the demo bot: %w", err)
@@ -106,11 +105,11 @@ func (b *Bot) take(w http.ResponseWriter, r *http.Request) {
 // answer posts a body with the work item's token, once more when it is not
 // known whether it arrived.
 func (b *Bot) answer(ctx context.Context, o order, body any) {
-	b.events.Tell(o.ChannelID, timeline.Bot, timeline.Service, timeline.Callback, fmt.Sprintf("posts its answer, part %d", o.Part), body)
+	b.events.Publish(o.ChannelID, LaneBot, LaneService, EventCallback, fmt.Sprintf("posts its answer, part %d", o.Part), body)
 	for range 3 {
 		status, receipt, err := exchange(ctx, b.client, http.MethodPost, o.Callback.URL, http.Header{"Token": {o.Callback.Token}}, body)
 		if err == nil {
-			b.events.Tell(o.ChannelID, timeline.Service, timeline.Bot, timeline.Callback, receiptTitle(status, receipt), jsontext.Value(receipt))
+			b.events.Publish(o.ChannelID, LaneService, LaneBot, EventCallback, receiptTitle(status, receipt), jsontext.Value(receipt))
 		}
 		if err == nil && status != http.StatusServiceUnavailable || ctx.Err() != nil {
 			return

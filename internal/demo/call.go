@@ -10,7 +10,6 @@ import (
 	"github.com/go-json-experiment/json/jsontext"
 
 	"telapi/callruntime/wire"
-	"telapi/internal/timeline"
 )
 
 // call is the state of one conversation: what was configured, what plays, whom
@@ -45,7 +44,7 @@ type hands interface {
 	play(i item)
 	hush()
 	end(reason string)
-	note(to timeline.Lane, kind timeline.Kind, title string, data any)
+	note(to Lane, kind EventKind, title string, data any)
 }
 
 // question is what the bot is asked. A bot that announces parts is asked for
@@ -218,7 +217,7 @@ type transfer struct {
 
 // settingsChanged lets what is configured take effect on what is under way.
 func (c *call) settingsChanged() {
-	c.hands.note("", timeline.Command, "settings changed at once", nil)
+	c.hands.note("", EventCommand, "settings changed at once", nil)
 	if c.digits != "" && !of(c.settings.dtmf.Enabled) {
 		c.submit()
 	}
@@ -238,7 +237,7 @@ func (c *call) leave(how func(), what string) {
 	}
 	c.watchSilence()
 	if len(c.queue) > 0 {
-		c.hands.note("", timeline.Speech, what+" waits for playback to drain", nil)
+		c.hands.note("", EventSpeech, what+" waits for playback to drain", nil)
 	}
 	c.next()
 }

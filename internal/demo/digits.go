@@ -4,7 +4,6 @@ import (
 	"strings"
 
 	"telapi/callruntime/wire"
-	"telapi/internal/timeline"
 )
 
 // digit is one key the caller pressed.
@@ -12,7 +11,7 @@ func (c *call) digit(digit string) {
 	dtmf := c.settings.dtmf
 	submits := of(dtmf.Enabled) && digit == of(dtmf.Terminator)
 	if allowed := of(dtmf.DTMFDigits); !submits && allowed != "" && !strings.Contains(allowed, digit) {
-		c.hands.note("", timeline.Frame, "digit "+digit+" is ignored", nil)
+		c.hands.note("", EventFrame, "digit "+digit+" is ignored", nil)
 		return
 	}
 	if of(dtmf.BargeIn) && of(dtmf.BargeInOnDTMF) {

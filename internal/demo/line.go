@@ -12,7 +12,6 @@ import (
 	"telapi/callruntime"
 	"telapi/callruntime/wire"
 	"telapi/internal/sleep"
-	"telapi/internal/timeline"
 )
 
 const (
@@ -28,7 +27,7 @@ type line struct {
 	outside outside
 	ctx     context.Context // of the call
 	ch      *callruntime.Channel
-	hub     *timeline.Hub
+	hub     *Hub
 	stop    context.CancelFunc // of what plays
 }
 
@@ -79,7 +78,7 @@ func (l *line) ask(q question) string {
 		l.check(err)
 		return id
 	}
-	l.note(timeline.Bot, timeline.HTTP, fmt.Sprintf("asks the bot, part %d", q.Part), struct {
+	l.note(LaneBot, EventHTTP, fmt.Sprintf("asks the bot, part %d", q.Part), struct {
 		question
 		WorkItemID string `json:"workItemId"`
 	}{q, item.ID})
@@ -87,11 +86,11 @@ func (l *line) ask(q question) string {
 	go func() {
 		parts, err := l.outside.ask(l.ctx, l.ch, q, item)
 		if err != nil {
-			l.note("", timeline.HTTP, "the bot cannot be reached", map[string]string{"error": err.Error()})
+			l.note("", EventHTTP, "the bot cannot be reached", map[string]string{"error": err.Error()})
 			l.report(func(c *call) { c.unreachable(item.ID) })
 			return
 		}
-		l.hub.Tell(l.ch.ID, timeline.Bot, timeline.Runtime, timeline.HTTP, "202, the answer will follow", map[string]int{"parts": parts})
+		l.hub.Publish(l.ch.ID, LaneBot, LaneRuntime, EventHTTP, "202, the answer will follow", map[string]int{"parts": parts})
 		l.report(func(c *call) { c.accepted(q, parts) })
 	}()
 	return item.ID
@@ -101,8 +100,8 @@ func (l *line) cancel(workItemID string) { l.check(l.ch.Cancel(l.ctx, workItemID
 
 func (l *line) end(reason string) { l.check(l.ch.End(l.ctx, reason)) }
 
-func (l *line) note(to timeline.Lane, kind timeline.Kind, title string, data any) {
-	l.hub.Tell(l.ch.ID, timeline.Runtime, to, kind, title, data)
+func (l *line) note(to Lane, kind EventKind, title string, data any) {
+	l.hub.Publish(l.ch.ID, LaneRuntime, to, kind, title, data)
 }
 
 // report has the loop tell the call.
@@ -117,7 +116,7 @@ func (l *line) hush() {
 	if l.stop != nil {
 		l.stop()
 	}
-	l.note("", timeline.Speech, "playback is stopped", nil)
+	l.note("", EventSpeech, "playback is stopped", nil)
 }
 
 // play plays in the background. What it reports counts until it is hushed.
@@ -137,9 +136,9 @@ func (l *line) play(i item) {
 		case ctx.Err() != nil:
 			return
 		case err != nil:
-			l.note("", timeline.Speech, "speech is not to be had", map[string]string{"error": err.Error()})
+			l.note("", EventSpeech, "speech is not to be had", map[string]string{"error": err.Error()})
 		default:
-			l.note("", timeline.Speech, "played", map[string]int64{"ms": length.Milliseconds()})
+			l.note("", EventSpeech, "played", map[string]int64{"ms": length.Milliseconds()})
 		}
 		report(func(c *call) { stop(); c.played() })
 	}()
@@ -166,11 +165,11 @@ func (l *line) perform(ctx context.Context, i item, begin func(time.Duration)) (
 		return 0, err
 	}
 	source := map[bool]string{true: "from the media cache", false: "made"}[u.Cached]
-	l.hub.Tell(l.ch.ID, timeline.Service, timeline.Runtime, timeline.Speech, "speech "+source,
+	l.hub.Publish(l.ch.ID, LaneService, LaneRuntime, EventSpeech, "speech "+source,
 		map[string]any{"text": i.Text, "hash": u.Hash, "cached": u.Cached, "characters": u.Characters, "url": u.URL})
 	frames := (len(u.Audio) + frameBytes - 1) / frameBytes
 	length := time.Duration(frames) * frameLength
-	l.note(timeline.Browser, timeline.Speech, "plays: "+i.Text, map[string]int64{"ms": length.Milliseconds()})
+	l.note(LaneBrowser, EventSpeech, "plays: "+i.Text, map[string]int64{"ms": length.Milliseconds()})
 	begin(length)
 	start := time.Now()
 	for n := 0; n < frames && ctx.Err() == nil; n++ {

@@ -5,7 +5,6 @@ import (
 	"time"
 
 	"telapi/callruntime/wire"
-	"telapi/internal/timeline"
 )
 
 const (
@@ -70,7 +69,7 @@ func (c *call) next() {
 	}
 	if leave := c.leaving; leave != nil {
 		c.leaving = func() {} // once
-		c.hands.note("", timeline.Speech, "playback has drained", nil)
+		c.hands.note("", EventSpeech, "playback has drained", nil)
 		leave()
 	}
 }

@@ -14,7 +14,6 @@ import (
 	"telapi/callruntime"
 	"telapi/callruntime/wire"
 	"telapi/internal/sleep"
-	"telapi/internal/timeline"
 )
 
 // group is the demo's own: what it does not take, other groups are offered.
@@ -24,11 +23,11 @@ const group = "demo"
 type RuntimeOptions struct {
 	Name   string
 	Store  rueidis.ClientOption
-	Demo   Demo
+	Demo   Resources
 	API    string // the API server's address
 	Bot    string // the bot's
 	Client *http.Client
-	Events *timeline.Hub // nil: nobody looks
+	Events *Hub // nil: nobody looks
 	Log    *slog.Logger
 }
 
@@ -88,7 +87,7 @@ func (r *Runtime) serve(ctx context.Context, ch *callruntime.Channel) error {
 	if err := r.recall(ctx, c, ch); err != nil {
 		return fmt.Errorf("read what happened before: %w", err)
 	}
-	l.note("", timeline.Session, r.Name+" has the call", nil)
+	l.note("", EventSession, r.Name+" has the call", nil)
 	return loop(ctx, ch, c, l.ledger)
 }
 

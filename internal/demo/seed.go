@@ -21,8 +21,8 @@ import (
 	"telapi/internal/team"
 )
 
-// Demo is what was seeded.
-type Demo struct {
+// Resources are the demo team, endpoint and API key that Seed creates.
+type Resources struct {
 	TeamID     string        `json:"teamId"`
 	EndpointID string        `json:"endpointId"`
 	KeyID      string        `json:"keyId"`
@@ -33,7 +33,7 @@ type Demo struct {
 // back from the database, and one that changes with every start would break
 // the newcomer's second terminal.
 type card struct {
-	Demo
+	Resources
 	Key string `json:"key"`
 }
 
@@ -41,7 +41,7 @@ const cardFile = "demo.json"
 
 // Seed returns the demo of the data folder, and makes it where it is not there
 // or the database does not know it.
-func Seed(ctx context.Context, dataDir string, teams *team.Registry, endpoints *endpoint.Registry, keys *auth.KeyRegistry) (Demo, error) {
+func Seed(ctx context.Context, dataDir string, teams *team.Registry, endpoints *endpoint.Registry, keys *auth.KeyRegistry) (Resources, error) {
 	path := filepath.Join(dataDir, cardFile)
 	var known card
 	raw, err := os.ReadFile(path)
@@ -52,25 +52,25 @@ func Seed(ctx context.Context, dataDir string, teams *team.Registry, endpoints *
 		}
 		switch {
 		case err == nil && k.RevokedAt.IsZero():
-			known.Demo.Key = redact.Secret(known.Key)
-			return known.Demo, nil
+			known.Resources.Key = redact.Secret(known.Key)
+			return known.Resources, nil
 		case err != nil && !fault.Is(err, fault.NotFound):
-			return Demo{}, err
+			return Resources{}, err
 		}
 	}
 	t, err := teams.Create(ctx, "Demo team")
 	if err != nil {
-		return Demo{}, err
+		return Resources{}, err
 	}
 	e, err := endpoints.Create(ctx, flow(t.ID))
 	if err != nil {
-		return Demo{}, err
+		return Resources{}, err
 	}
 	k, secret, err := keys.Create(ctx, t.ID, "demo", auth.Scopes, time.Time{})
 	if err != nil {
-		return Demo{}, err
+		return Resources{}, err
 	}
-	made := Demo{t.ID, e.ID, k.ID, secret}
+	made := Resources{t.ID, e.ID, k.ID, secret}
 	if raw, err = json.Marshal(card{made, secret.Reveal()}); err == nil {
 		err = os.MkdirAll(dataDir, 0o700)
 	}
@@ -78,7 +78,7 @@ func Seed(ctx context.Context, dataDir string, teams *team.Registry, endpoints *
 		err = os.WriteFile(path, raw, 0o600)
 	}
 	if err != nil {
-		return Demo{}, fmt.Errorf("remember the demo key: %w", err)
+		return Resources{}, fmt.Errorf("remember the demo key: %w", err)
 	}
 	return made, nil
 }

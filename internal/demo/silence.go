@@ -4,7 +4,6 @@ import (
 	"time"
 
 	"telapi/callruntime/wire"
-	"telapi/internal/timeline"
 )
 
 // silence is how the bot's is dealt with: comfort prompts, as often as they are
@@ -87,6 +86,6 @@ func (c *call) giveUp() {
 	c.watchSilence()
 	c.stopComfort()
 	c.hands.send(wire.TypeStatus, status{Event: "bot_timeout"})
-	c.hands.note("", timeline.Timer, "bot_timeout: the bot is not waited for any longer", nil)
+	c.hands.note("", EventTimer, "bot_timeout: the bot is not waited for any longer", nil)
 	c.tell("The bot stays silent, so I stopped waiting. Try something else.")
 }

@@ -15,7 +15,6 @@ import (
 	"telapi/callruntime"
 	"telapi/callruntime/wire"
 	"telapi/internal/sleep"
-	"telapi/internal/timeline"
 )
 
 // A cue is an entry, or a report, and when it comes.
@@ -140,7 +139,7 @@ func (s *stage) hush() { s.stop(); s.see("hush") }
 
 func (s *stage) end(reason string) { s.see("ends: %s", reason) }
 
-func (s *stage) note(timeline.Lane, timeline.Kind, string, any) {}
+func (s *stage) note(Lane, EventKind, string, any) {}
 
 // What comes by the stream.
 

@@ -2,8 +2,6 @@ package demo
 
 import (
 	"time"
-
-	"telapi/internal/timeline"
 )
 
 // timer names something that happens by itself. Each runs on its own.
@@ -52,7 +50,7 @@ func (c *call) tick() {
 		}
 		ring := c.timers[name].ring
 		delete(c.timers, name)
-		c.hands.note("", timeline.Timer, "time: "+string(name), nil)
+		c.hands.note("", EventTimer, "time: "+string(name), nil)
 		ring()
 	}
 }

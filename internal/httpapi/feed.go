@@ -19,7 +19,6 @@ import (
 	"telapi/internal/auth"
 	"telapi/internal/fault"
 	"telapi/internal/sleep"
-	"telapi/internal/timeline"
 )
 
 const (
@@ -29,7 +28,23 @@ const (
 	feedRetries   = time.Second
 	feedRemembers = 2000        // of each stream; about what is kept
 	audioEvery    = time.Second // one of about fifty frames is shown
+	feedBuffer    = 256         // events of the demo; a slower reader misses some
 )
+
+// FeedEvent is one event of the playground's feed. It is written as a line of JSON.
+type FeedEvent interface {
+	UnixMilli() int64 // when it happened
+}
+
+// FeedSource converts what happens in a session to events. Package demo implements it.
+type FeedSource interface {
+	EntryEvent(entry wire.Entry, raw jsontext.Value) FeedEvent
+	MessageEvent(message wire.Entry, raw jsontext.Value) FeedEvent
+	Heartbeat() FeedEvent
+	// Subscribe returns recorded events of the demo in a session and calls deliver,
+	// which does not block, for each later one until cancel is called.
+	Subscribe(sessionID string, deliver func(FeedEvent)) (past []FeedEvent, cancel func())
+}
 
 // feed streams what happens in a session, one event a line, from its beginning
 // as far as that is remembered and until it ends.
@@ -46,7 +61,7 @@ func (s *Server) feed(w http.ResponseWriter, r *http.Request, who auth.Principal
 	if err != nil {
 		return fault.Unavailable("The key-value store", err)
 	}
-	f, err := openFeed(r.Context(), looker, s.deps.Playground.Events, id)
+	f, err := openFeed(r.Context(), looker, s.deps.Playground.Feed, id)
 	if err != nil {
 		return fault.Unavailable("The key-value store", err)
 	}
@@ -60,17 +75,21 @@ func (s *Server) feed(w http.ResponseWriter, r *http.Request, who auth.Principal
 	w.Header().Set("X-Accel-Buffering", "no")
 	out := http.NewResponseController(w)
 	_ = out.SetReadDeadline(time.Time{}) // the request was read; only its end is of interest now
-	for batch, more := f.past, r.Method != http.MethodHead; more; batch, more = gather(events) {
+	write := func(batch []FeedEvent) error {
 		_ = out.SetWriteDeadline(time.Now().Add(writeWait))
 		if _, err := w.Write(lines(batch)); err != nil {
-			break
+			return err
 		}
-		if err := out.Flush(); err != nil {
-			break
+		return out.Flush()
+	}
+	for open := r.Method != http.MethodHead && write(f.past) == nil; open; {
+		batch, more := gather(events)
+		ended := false
+		if more && len(batch) == 0 {
+			batch = []FeedEvent{s.deps.Playground.Feed.Heartbeat()}
+			ended = s.sessionEnded(ctx, who.TeamID, id)
 		}
-		if s.gone(ctx, who.TeamID, id, batch) {
-			break
-		}
+		open = more && write(batch) == nil && !ended
 	}
 	stop()
 	for range events { // until its sources have ended
@@ -78,11 +97,8 @@ func (s *Server) feed(w http.ResponseWriter, r *http.Request, who auth.Principal
 	return nil
 }
 
-// gone tells, when nothing happens, of a session that ended without a channel.
-func (s *Server) gone(ctx context.Context, teamID, id string, batch []timeline.Event) bool {
-	if len(batch) != 1 || batch[0].Kind != timeline.Heartbeat {
-		return false
-	}
+// sessionEnded reports whether a session has ended, which its channel does not show if it never had one.
+func (s *Server) sessionEnded(ctx context.Context, teamID, id string) bool {
 	view, err := s.deps.Sessions.Get(ctx, teamID, id)
 	return err == nil && !view.EndedAt.IsZero()
 }
@@ -91,20 +107,26 @@ func (s *Server) gone(ctx context.Context, teamID, id string, batch []timeline.E
 type sessionFeed struct {
 	id      string
 	looker  *callruntime.Runtime
-	past    []timeline.Event // in order of time
-	in, out string           // positions of the channel's streams where that ends
+	source  FeedSource
+	past    []FeedEvent // in order of time
+	in, out string      // positions of the channel's streams where that ends
 	ended   bool
-	next    <-chan timeline.Event // of the hub
-	leave   func()
+	demo    chan FeedEvent
+	cancel  func() // of the subscription to demo
 }
 
 // openFeed reads what is remembered.
-func openFeed(ctx context.Context, looker *callruntime.Runtime, hub *timeline.Hub, id string) (_ *sessionFeed, err error) {
-	f := &sessionFeed{id: id, looker: looker}
-	f.past, f.next, f.leave = hub.Follow(id)
+func openFeed(ctx context.Context, looker *callruntime.Runtime, source FeedSource, id string) (_ *sessionFeed, err error) {
+	f := &sessionFeed{id: id, looker: looker, source: source, demo: make(chan FeedEvent, feedBuffer)}
+	f.past, f.cancel = source.Subscribe(id, func(e FeedEvent) {
+		select {
+		case f.demo <- e:
+		default:
+		}
+	})
 	defer func() {
 		if err != nil {
-			f.leave()
+			f.cancel()
 		}
 	}()
 	entries, err := looker.Entries(ctx, id, "", feedRemembers)
@@ -116,20 +138,20 @@ func openFeed(ctx context.Context, looker *callruntime.Runtime, hub *timeline.Hu
 		return nil, fmt.Errorf("read the history: %w", err)
 	}
 	for _, d := range entries {
-		f.past, f.in, f.ended = append(f.past, timeline.OfEntry(d.Entry, d.JSON)), d.Position, d.Entry.Kind == wire.KindChannelEnded
+		f.past, f.in, f.ended = append(f.past, source.EntryEvent(d.Entry, d.JSON)), d.Position, d.Entry.Kind == wire.KindChannelEnded
 	}
 	for _, d := range messages {
-		f.past, f.out = append(f.past, timeline.ToBrowser(d.Entry, d.JSON)), d.Position
+		f.past, f.out = append(f.past, source.MessageEvent(d.Entry, d.JSON)), d.Position
 	}
 	f.past = inOrder(f.past)
 	return f, nil
 }
 
 // follow returns what happens from then on. The channel is closed at the end.
-func (f *sessionFeed) follow(ctx context.Context) <-chan timeline.Event {
+func (f *sessionFeed) follow(ctx context.Context) <-chan FeedEvent {
 	ctx, stop := context.WithCancel(ctx)
-	events := make(chan timeline.Event)
-	tell := func(e timeline.Event) {
+	events := make(chan FeedEvent)
+	tell := func(e FeedEvent) {
 		select {
 		case events <- e:
 		case <-ctx.Done():
@@ -138,16 +160,16 @@ func (f *sessionFeed) follow(ctx context.Context) <-chan timeline.Event {
 	var sources sync.WaitGroup
 	sources.Go(func() {
 		if !f.ended {
-			watch(ctx, f.looker.Observe(f.id, f.in), timeline.OfEntry, tell)
+			watch(ctx, f.looker.Observe(f.id, f.in), f.source.EntryEvent, tell)
 		}
 		time.AfterFunc(feedLingers, stop)
 	})
-	sources.Go(func() { watch(ctx, f.looker.Overhear(f.id, f.out), timeline.ToBrowser, tell) })
+	sources.Go(func() { watch(ctx, f.looker.Overhear(f.id, f.out), f.source.MessageEvent, tell) })
 	sources.Go(func() {
-		defer f.leave()
+		defer f.cancel()
 		for {
 			select {
-			case e := <-f.next:
+			case e := <-f.demo:
 				tell(e)
 			case <-ctx.Done():
 				return
@@ -163,7 +185,7 @@ func (f *sessionFeed) follow(ctx context.Context) <-chan timeline.Event {
 }
 
 // watch tells of what an onlooker receives until the channel or ctx ends.
-func watch(ctx context.Context, ch *callruntime.Channel, event func(wire.Entry, jsontext.Value) timeline.Event, tell func(timeline.Event)) {
+func watch(ctx context.Context, ch *callruntime.Channel, event func(wire.Entry, jsontext.Value) FeedEvent, tell func(FeedEvent)) {
 	defer func() { _ = ch.Close(context.WithoutCancel(ctx)) }()
 	var heard time.Time
 	for {
@@ -184,9 +206,9 @@ func watch(ctx context.Context, ch *callruntime.Channel, event func(wire.Entry, 
 	}
 }
 
-// gather waits for an event and those close behind it and puts them in order; a
-// heartbeat when there is none for long. False: there are no more.
-func gather(events <-chan timeline.Event) (batch []timeline.Event, more bool) {
+// gather waits for an event and those that closely follow it, and sorts them. The
+// batch is empty if none comes for feedHeartbeat. It returns false at the end.
+func gather(events <-chan FeedEvent) (batch []FeedEvent, more bool) {
 	enough := time.After(feedHeartbeat)
 	for {
 		select {
@@ -199,20 +221,17 @@ func gather(events <-chan timeline.Event) (batch []timeline.Event, more bool) {
 			}
 			batch = append(batch, e)
 		case <-enough:
-			if len(batch) == 0 {
-				batch = append(batch, timeline.Event{At: time.Now().UnixMilli(), Lane: timeline.Service, Kind: timeline.Heartbeat, Title: "still here"})
-			}
 			return inOrder(batch), true
 		}
 	}
 }
 
-func inOrder(batch []timeline.Event) []timeline.Event {
-	slices.SortStableFunc(batch, func(a, b timeline.Event) int { return cmp.Compare(a.At, b.At) })
+func inOrder(batch []FeedEvent) []FeedEvent {
+	slices.SortStableFunc(batch, func(a, b FeedEvent) int { return cmp.Compare(a.UnixMilli(), b.UnixMilli()) })
 	return batch
 }
 
-func lines(batch []timeline.Event) []byte {
+func lines(batch []FeedEvent) []byte {
 	var b bytes.Buffer
 	for _, e := range batch {
 		_ = json.MarshalWrite(&b, e) // into memory, of what was JSON before

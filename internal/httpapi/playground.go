@@ -13,7 +13,6 @@ import (
 	"telapi/internal/auth"
 	"telapi/internal/endpoint"
 	"telapi/internal/fault"
-	"telapi/internal/timeline"
 )
 
 // Playground is what the page to try the service with stands on.
@@ -22,7 +21,7 @@ type Playground struct {
 	Docs     fs.FS // the reference, at /docs/
 	Guide    func() Guide
 	Onlooker func() (*callruntime.Runtime, error) // who looks at channels for the feed
-	Events   *timeline.Hub                        // what the demo does; nil: there is none
+	Feed     FeedSource
 }
 
 // Guide tells the page whom it can talk to and how. Without a key it asks for

@@ -25,10 +25,12 @@ type held struct {
 func (held) Attach(context.Context, channel.AttachRequest) (channel.AttachResult, error) {
 	return channel.AttachResult{}, nil
 }
-func (held) Detach(context.Context, string, string, []byte) error         { return nil }
-func (held) Subscribe(context.Context, string, channel.Subscriber) (func(), error) { return func() {}, nil }
-func (held) Redeem(context.Context, string) error                         { return nil }
-func (held) Touch(string)                                                 {}
+func (held) Detach(context.Context, string, string, []byte) error { return nil }
+func (held) Subscribe(context.Context, string, channel.Subscriber) (func(), error) {
+	return func() {}, nil
+}
+func (held) Redeem(context.Context, string) error { return nil }
+func (held) Touch(string)                         {}
 
 func TestSocketThatOpensAtTheEndOfItsSessionIsClosedWithIt(t *testing.T) {
 	limits := channel.Limits{PingInterval: time.Minute, MaxMessageBytes: 1 << 10, QueuedBytes: 1 << 20, FramesPerSecond: 1}

@@ -74,9 +74,9 @@ func Start(t testing.TB, env Env) *Instance {
 	return started(t, Launch(t, env))
 }
 
-// Develop is Start for a development server, with a demo that is lively or has
+// StartDev is Start for a development server, with a demo that is lively or has
 // nobody to talk to.
-func Develop(t testing.TB, env Env, lively bool) *Instance {
+func StartDev(t testing.TB, env Env, lively bool) *Instance {
 	t.Helper()
 	return started(t, launch(t, load(t, env, config.Dev), app.Options{Development: true, NoDemo: !lively}))
 }
@@ -151,9 +151,9 @@ func (l *Log) String() string {
 // Has tells whether the log holds the text.
 func (l *Log) Has(text string) bool { return strings.Contains(l.String(), text) }
 
-// NothingLeft fails the test when goroutines were begun since before and have
+// VerifyNoLeaks fails the test when goroutines were begun since before and have
 // not ended; those that are about to get their time.
-func NothingLeft(t testing.TB, before goleak.Option) {
+func VerifyNoLeaks(t testing.TB, before goleak.Option) {
 	t.Helper()
 	for deadline := time.Now().Add(20 * time.Second); goleak.Find(before) != nil && time.Now().Before(deadline); {
 	}

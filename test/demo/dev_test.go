@@ -90,7 +90,7 @@ func TestDevWithoutDemoLeavesSessionsToOthers(t *testing.T) {
 // Not parallel to the others, whose goroutines would be taken for its own.
 func TestDemoLeavesNothingRunning(t *testing.T) {
 	before := goleak.IgnoreCurrent()
-	i := boot.Develop(t, boot.Env{"PLAYGROUND_ENABLED": "true", "SESSION_RECONNECT_JITTER": "0s"}, true)
+	i := boot.StartDev(t, boot.Env{"PLAYGROUND_ENABLED": "true", "SESSION_RECONNECT_JITTER": "0s"}, true)
 	d, err := i.App.Demo(t.Context())
 	if err != nil {
 		t.Fatal(err)
@@ -105,5 +105,5 @@ func TestDemoLeavesNothingRunning(t *testing.T) {
 	}
 	_ = feed.Body.Close()
 	i.Client.CloseIdleConnections()
-	boot.NothingLeft(t, before)
+	boot.VerifyNoLeaks(t, before)
 }

@@ -65,7 +65,7 @@ func show(seen []talk.Received) string {
 
 func TestEveryPhraseDoesWhatItSays(t *testing.T) {
 	t.Parallel()
-	i := boot.Develop(t, boot.Env{"SESSION_RECONNECT_JITTER": "0s"}, true)
+	i := boot.StartDev(t, boot.Env{"SESSION_RECONNECT_JITTER": "0s"}, true)
 	does := map[string]func(b *talk.Browser){
 		"hello": func(b *talk.Browser) { until(b, "chat", "How are you?") },
 		"transfer me": func(b *talk.Browser) {

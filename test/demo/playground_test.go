@@ -8,8 +8,8 @@ import (
 	"strings"
 	"testing"
 
+	"telapi/internal/demo"
 	"telapi/internal/httpapi"
-	"telapi/internal/timeline"
 	"telapi/test/boot"
 )
 
@@ -33,7 +33,7 @@ func get(t *testing.T, i *boot.Instance, path, host, key string) *http.Response 
 
 func TestPageIsToldTheKeyOnlyOnThisMachine(t *testing.T) {
 	t.Parallel()
-	i := boot.Develop(t, boot.Env{"PLAYGROUND_ENABLED": "true"}, true)
+	i := boot.StartDev(t, boot.Env{"PLAYGROUND_ENABLED": "true"}, true)
 	d, err := i.App.Demo(t.Context())
 	if err != nil {
 		t.Fatal(err)
@@ -57,7 +57,7 @@ func TestPageIsToldTheKeyOnlyOnThisMachine(t *testing.T) {
 
 func TestPageBehindAProxyOfThisMachineIsNotToldTheKey(t *testing.T) {
 	t.Parallel()
-	i := boot.Develop(t, boot.Env{"PLAYGROUND_ENABLED": "true"}, true)
+	i := boot.StartDev(t, boot.Env{"PLAYGROUND_ENABLED": "true"}, true)
 	if _, err := i.App.Demo(t.Context()); err != nil {
 		t.Fatal(err)
 	}
@@ -82,7 +82,7 @@ func TestPageBehindAProxyOfThisMachineIsNotToldTheKey(t *testing.T) {
 // nobody a token.
 func TestFeedShowsEveryLane(t *testing.T) {
 	t.Parallel()
-	i := boot.Develop(t, boot.Env{"PLAYGROUND_ENABLED": "true"}, true)
+	i := boot.StartDev(t, boot.Env{"PLAYGROUND_ENABLED": "true"}, true)
 	d, err := i.App.Demo(t.Context())
 	if err != nil {
 		t.Fatal(err)
@@ -109,7 +109,7 @@ func TestFeedShowsEveryLane(t *testing.T) {
 	lines.Buffer(nil, 1<<20)
 	var last int64
 	for lines.Scan() {
-		var e timeline.Event
+		var e demo.Event
 		if err := json.Unmarshal(lines.Bytes(), &e); err != nil {
 			t.Fatal(err)
 		}

@@ -14,7 +14,6 @@ import (
 	"telapi/internal/auth"
 	"telapi/internal/demo"
 	"telapi/internal/endpoint"
-	"telapi/internal/timeline"
 	"telapi/test/boot"
 	"telapi/test/talk"
 )
@@ -23,16 +22,16 @@ import (
 type house struct {
 	*boot.Instance
 	env    boot.Env
-	demo   demo.Demo
+	demo   demo.Resources
 	bot    *demo.Bot
-	events *timeline.Hub
+	events *demo.Hub
 }
 
 func newHouse(t *testing.T, env boot.Env) *house {
 	t.Helper()
 	env = talk.WithDataDir(t, env)
 	env["SESSION_RECONNECT_JITTER"] = "0s"
-	h := &house{Instance: boot.Develop(t, env, false), env: env, events: timeline.NewHub()}
+	h := &house{Instance: boot.StartDev(t, env, false), env: env, events: demo.NewHub()}
 	var err error
 	if h.demo, err = h.App.Demo(t.Context()); err != nil {
 		t.Fatal(err)
@@ -81,8 +80,8 @@ func (h *house) holders(session string) (names []string) {
 
 // story is what the demo told of a session, a line each.
 func (h *house) story(session string) (titles string) {
-	past, _, leave := h.events.Follow(session)
-	defer leave()
+	past, cancel := h.events.Subscribe(session, func(demo.Event) {})
+	defer cancel()
 	for _, e := range past {
 		titles += e.Title + "\n"
 	}
@@ -136,16 +135,16 @@ func TestForeignSessionsAreLeftToOthers(t *testing.T) {
 	t.Parallel()
 	h := newHouse(t, boot.Env{})
 	h.runtime(t, "demo")
-	office, name := h.App.Office(), "foreign"
-	foreign, err := office.Teams.Create(t.Context(), name)
+	admin, name := h.App.Admin(), "foreign"
+	foreign, err := admin.Teams.Create(t.Context(), name)
 	if err != nil {
 		t.Fatal(err)
 	}
-	ep, err := office.Endpoints.Create(t.Context(), endpoint.Endpoint{TeamID: foreign.ID, Name: name, Modes: endpoint.Modes})
+	ep, err := admin.Endpoints.Create(t.Context(), endpoint.Endpoint{TeamID: foreign.ID, Name: name, Modes: endpoint.Modes})
 	if err != nil {
 		t.Fatal(err)
 	}
-	_, key, err := office.Keys.Create(t.Context(), foreign.ID, "", []auth.Scope{auth.CreateCallToken}, time.Time{})
+	_, key, err := admin.Keys.Create(t.Context(), foreign.ID, "", []auth.Scope{auth.CreateCallToken}, time.Time{})
 	if err != nil {
 		t.Fatal(err)
 	}

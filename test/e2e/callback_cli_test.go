@@ -35,7 +35,7 @@ func TestLintShowsWhatABodyWouldDo(t *testing.T) {
 			t.Errorf("line %d is %s, want %s", n, lines[n], want)
 		}
 	}
-	if r := telapi(t, nil, "callback", "lint", body, "--profile", profile); r.stdout != "the bot says: Good day\ncommand hangup, after_playback\ntransfer denied: target_not_allowed\n" {
+	if r := telapi(t, nil, "callback", "lint", body, "--profile", profile); r.stdout != "bot message: Good day\ncommand hangup, after_playback\ntransfer denied: target_not_allowed\n" {
 		t.Errorf("for people: %q", r.stdout)
 	}
 	if r := telapi(t, nil, "callback", "lint", body); strings.Count(r.stdout, "source_not_allowed") != 2 {
@@ -45,7 +45,7 @@ func TestLintShowsWhatABodyWouldDo(t *testing.T) {
 		t.Errorf("with hangup off for the platform: %q", r.stdout)
 	}
 	model := write(t, "model.json", `{"content":"Hi","commands":[{"type":"hangup"}]}`)
-	if r := telapi(t, nil, "callback", "lint", model, "--kind", "llm", "--profile", profile); r.exit != 0 || !containsAll(r.stdout, "the model says: Hi", "command hangup") {
+	if r := telapi(t, nil, "callback", "lint", model, "--kind", "llm", "--profile", profile); r.exit != 0 || !containsAll(r.stdout, "LLM result: Hi", "command hangup") {
 		t.Errorf("a model's body: %d %q %q", r.exit, r.stdout, r.stderr)
 	}
 	bad := write(t, "bad.json", `{"messages":{"timestamp":"today","message":[{}]}}`)

@@ -131,5 +131,5 @@ func TestNothingIsLeftRunning(t *testing.T) {
 			t.Error(err)
 		}
 	}
-	boot.NothingLeft(t, before)
+	boot.VerifyNoLeaks(t, before)
 }

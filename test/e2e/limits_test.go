@@ -19,7 +19,7 @@ const capabilities = "/api/v1/runtime/capabilities"
 
 func setLimit(t *testing.T, i *boot.Instance, tier ratelimit.Tier, most int64, window time.Duration) {
 	t.Helper()
-	err := i.App.Office().Limits.Change(t.Context(), func(limits ratelimit.Limits) (ratelimit.Limits, error) {
+	err := i.App.Admin().Limits.Change(t.Context(), func(limits ratelimit.Limits) (ratelimit.Limits, error) {
 		return limits.With(tier, ratelimit.Limit{Max: most, WindowMs: window.Milliseconds()})
 	})
 	if err != nil {
@@ -94,7 +94,7 @@ func TestTeamDailyQuotaIsSharedAndNamed(t *testing.T) {
 	a, b := boot.Start(t, env), boot.Start(t, env)
 	own, other := newTenant(t, a, "own"), newTenant(t, a, "other")
 	quota := int64(20)
-	if _, err := a.App.Office().Teams.SetQuota(t.Context(), own.team.ID, &quota); err != nil {
+	if _, err := a.App.Admin().Teams.SetQuota(t.Context(), own.team.ID, &quota); err != nil {
 		t.Fatal(err)
 	}
 	allowed := 0
@@ -124,7 +124,7 @@ func TestRevocationHoldsOnEveryInstanceAtOnce(t *testing.T) {
 	for _, i := range []*boot.Instance{a, b} {
 		eventuallyStatus(t, i, 20*time.Second, 200, capabilities, "X-API-Key", own.key)
 	}
-	if err := a.App.Office().Keys.Revoke(t.Context(), own.keyID); err != nil {
+	if err := a.App.Admin().Keys.Revoke(t.Context(), own.keyID); err != nil {
 		t.Fatal(err)
 	}
 	for _, i := range []*boot.Instance{a, b} {

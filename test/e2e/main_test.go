@@ -51,12 +51,12 @@ type tenant struct {
 
 func newTenant(t *testing.T, i *boot.Instance, name string) tenant {
 	t.Helper()
-	office := i.App.Office()
-	tm, err := office.Teams.Create(t.Context(), name)
+	admin := i.App.Admin()
+	tm, err := admin.Teams.Create(t.Context(), name)
 	if err != nil {
 		t.Fatal(err)
 	}
-	ep, err := office.Endpoints.Create(t.Context(), endpoint.Endpoint{TeamID: tm.ID, Name: name, Modes: endpoint.Modes})
+	ep, err := admin.Endpoints.Create(t.Context(), endpoint.Endpoint{TeamID: tm.ID, Name: name, Modes: endpoint.Modes})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -66,7 +66,7 @@ func newTenant(t *testing.T, i *boot.Instance, name string) tenant {
 
 func newKey(t *testing.T, i *boot.Instance, teamID string, scopes ...auth.Scope) (id, key string) {
 	t.Helper()
-	k, secret, err := i.App.Office().Keys.Create(t.Context(), teamID, "", scopes, time.Time{})
+	k, secret, err := i.App.Admin().Keys.Create(t.Context(), teamID, "", scopes, time.Time{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -151,7 +151,7 @@ func callJSON(t *testing.T, i *boot.Instance, path, key string, into any) {
 
 func newEndpoint(t *testing.T, i *boot.Instance, teamID, name string) string {
 	t.Helper()
-	e, err := i.App.Office().Endpoints.Create(t.Context(), endpoint.Endpoint{TeamID: teamID, Name: name, Modes: endpoint.Modes})
+	e, err := i.App.Admin().Endpoints.Create(t.Context(), endpoint.Endpoint{TeamID: teamID, Name: name, Modes: endpoint.Modes})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -13,7 +13,7 @@ import (
 
 	"telapi/callruntime"
 	"telapi/internal/auth"
-	"telapi/internal/timeline"
+	"telapi/internal/demo"
 	"telapi/test/boot"
 	"telapi/test/talk"
 )
@@ -61,7 +61,7 @@ func TestPagesReachNothingButTheService(t *testing.T) {
 
 // feedOf follows a session; each call of the result is the next event that is
 // no heartbeat, nil at the end.
-func feedOf(t *testing.T, i *boot.Instance, key, session string) func() *timeline.Event {
+func feedOf(t *testing.T, i *boot.Instance, key, session string) func() *demo.Event {
 	t.Helper()
 	req, err := http.NewRequestWithContext(t.Context(), "GET", i.URL+"/playground/feed?sessionId="+session, nil)
 	if err != nil {
@@ -77,13 +77,13 @@ func feedOf(t *testing.T, i *boot.Instance, key, session string) func() *timelin
 		t.Fatalf("feed: %d", resp.StatusCode)
 	}
 	lines := bufio.NewScanner(resp.Body)
-	return func() *timeline.Event {
+	return func() *demo.Event {
 		for lines.Scan() {
-			var e timeline.Event
+			var e demo.Event
 			if err := json.Unmarshal(lines.Bytes(), &e); err != nil {
 				t.Fatalf("line %s: %v", lines.Text(), err)
 			}
-			if e.Kind != timeline.Heartbeat {
+			if e.Kind != demo.EventHeartbeat {
 				return &e
 			}
 		}
@@ -111,25 +111,25 @@ func TestFeedShowsASessionFromItsStartToItsEnd(t *testing.T) {
 			t.Fatal(err)
 		}
 		late := feedOf(t, i, own.key, id)
-		want := []timeline.Event{
+		want := []demo.Event{
 			{Lane: "service", To: "runtime", Kind: "session", Title: "browser connected"},
 			{Lane: "browser", To: "runtime", Kind: "frame", Title: "chat: hello"},
 			{Lane: "runtime", To: "browser", Kind: "frame", Title: "chat: good day"},
 			{Lane: "service", To: "runtime", Kind: "entry", Title: "channel_data"},
-			{Lane: "service", To: "runtime", Kind: "entry", Title: "the bot says: hm"},
+			{Lane: "service", To: "runtime", Kind: "entry", Title: "bot message: hm"},
 			{Lane: "service", To: "runtime", Kind: "denied", Title: "hangup denied: source_not_allowed"},
 			{Lane: "service", To: "runtime", Kind: "session", Title: "ended: done"},
 		}
-		expect := func(who string, next func() *timeline.Event, want ...timeline.Event) {
+		expect := func(who string, next func() *demo.Event, want ...demo.Event) {
 			t.Helper()
-			var seen []*timeline.Event
+			var seen []*demo.Event
 			for _, w := range want {
 				if seen = append(seen, next()); seen[len(seen)-1] == nil {
 					t.Fatalf("%s ended before %+v", who, w)
 				}
 			}
 			// On a busy machine the sources of a live feed may be heard out of step.
-			slices.SortStableFunc(seen, func(a, b *timeline.Event) int { return cmp.Compare(a.At, b.At) })
+			slices.SortStableFunc(seen, func(a, b *demo.Event) int { return cmp.Compare(a.At, b.At) })
 			for n, w := range want {
 				got := seen[n]
 				if got.Lane != w.Lane || got.To != w.To || got.Kind != w.Kind || got.Title != w.Title || got.SessionID != id || got.At == 0 {
@@ -149,7 +149,7 @@ func TestFeedShowsASessionFromItsStartToItsEnd(t *testing.T) {
 		if err := ch.End(t.Context(), "done"); err != nil {
 			t.Fatal(err)
 		}
-		for who, next := range map[string]func() *timeline.Event{"the early feed": early, "the late feed": late} {
+		for who, next := range map[string]func() *demo.Event{"the early feed": early, "the late feed": late} {
 			if who == "the late feed" {
 				expect(who, next, want[3:6]...)
 			}

@@ -266,12 +266,12 @@ func TestChecksOfATokenRequestComeInOrder(t *testing.T) {
 		i := boot.Start(t, boot.Env{"FEATURE_WEBRTC": fmt.Sprint(webRTC)})
 		own, foreign := newTenant(t, i, "own"), newTenant(t, i, "foreign")
 		_, noScope := newKey(t, i, own.team.ID, auth.ReadTeamApps)
-		chat, err := i.App.Office().Endpoints.Create(t.Context(), endpoint.Endpoint{TeamID: own.team.ID, Name: "chat only", Modes: []endpoint.Mode{endpoint.Chat}})
+		chat, err := i.App.Admin().Endpoints.Create(t.Context(), endpoint.Endpoint{TeamID: own.team.ID, Name: "chat only", Modes: []endpoint.Mode{endpoint.Chat}})
 		if err != nil {
 			t.Fatal(err)
 		}
 		disabled := newEndpoint(t, i, own.team.ID, "disabled")
-		if _, err := i.App.Office().Endpoints.Update(t.Context(), disabled, func(e *endpoint.Endpoint) { e.Enabled = false }); err != nil {
+		if _, err := i.App.Admin().Endpoints.Update(t.Context(), disabled, func(e *endpoint.Endpoint) { e.Enabled = false }); err != nil {
 			t.Fatal(err)
 		}
 		body := func(id, mode string) string { return fmt.Sprintf(`{"endpointId":%q,"mode":%q}`, id, mode) }

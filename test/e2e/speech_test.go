@@ -106,7 +106,7 @@ func eventuallyCounted(t *testing.T, i *boot.Instance, teamID string, characters
 		t.Fatal(err)
 	}
 	boot.Eventually(t, 20*time.Second, fmt.Sprintf("the account says %+v", want), func() bool {
-		report, err := i.App.Office().Usage.Report(t.Context(), query)
+		report, err := i.App.Admin().Usage.Report(t.Context(), query)
 		return err == nil && report.Total == want
 	})
 }

@@ -34,16 +34,16 @@ func newPlace(t *testing.T, env boot.Env) *place {
 	t.Helper()
 	env = talk.WithDataDir(t, env)
 	p := &place{Instance: boot.Start(t, env), env: env}
-	office, name := p.App.Office(), "own"
-	team, err := office.Teams.Create(t.Context(), name)
+	admin, name := p.App.Admin(), "own"
+	team, err := admin.Teams.Create(t.Context(), name)
 	if err != nil {
 		t.Fatal(err)
 	}
-	ep, err := office.Endpoints.Create(t.Context(), endpoint.Endpoint{TeamID: team.ID, Name: name, Modes: endpoint.Modes})
+	ep, err := admin.Endpoints.Create(t.Context(), endpoint.Endpoint{TeamID: team.ID, Name: name, Modes: endpoint.Modes})
 	if err != nil {
 		t.Fatal(err)
 	}
-	_, secret, err := office.Keys.Create(t.Context(), team.ID, "", auth.Scopes, time.Time{})
+	_, secret, err := admin.Keys.Create(t.Context(), team.ID, "", auth.Scopes, time.Time{})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -84,7 +84,7 @@ func sign(t *testing.T, claims jwt.MapClaims, secret string) string {
 // and redeems nothing.
 func TestPlainGetTellsWhy(t *testing.T) {
 	backends(t, nil, func(t *testing.T, p *place) {
-		ep, err := p.App.Office().Endpoints.Create(t.Context(), endpoint.Endpoint{TeamID: p.team, Name: "shop", Modes: endpoint.Modes, Origins: []string{"https://shop.example"}})
+		ep, err := p.App.Admin().Endpoints.Create(t.Context(), endpoint.Endpoint{TeamID: p.team, Name: "shop", Modes: endpoint.Modes, Origins: []string{"https://shop.example"}})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -121,7 +121,7 @@ func TestPlainGetTellsWhy(t *testing.T) {
 				t.Errorf("a socket from %s: %d", origin, got)
 			}
 		}
-		if _, err := p.App.Office().Endpoints.Update(t.Context(), ep.ID, func(e *endpoint.Endpoint) { e.Origins = nil }); err != nil {
+		if _, err := p.App.Admin().Endpoints.Update(t.Context(), ep.ID, func(e *endpoint.Endpoint) { e.Origins = nil }); err != nil {
 			t.Fatal(err)
 		}
 		for origin, want := range map[string]int{p.URL: 101, "https://shop.example": 403} { // no list: the service's own host

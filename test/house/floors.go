@@ -53,7 +53,7 @@ var floors = []Floor{
 		Name: "leaves",
 		Folders: []string{
 			"api", "callruntime/wire", "internal/audio", "internal/backlog", "internal/config", "internal/fault", "internal/cache", "internal/lua", "internal/sleep", "internal/redact", "internal/reqid",
-			"internal/strictjson", "internal/timeline", "web",
+			"internal/strictjson", "web",
 		},
 		Why: "everybody imports the leaves, so they may depend on nothing above them",
 	},

@@ -30,26 +30,26 @@ const (
 	reachTimeout   = 5 * time.Second
 )
 
-// Office is what administration works with: the domain's registries on the
+// Admin is what administration works with: the domain's registries on the
 // server's stores, whether or not a server is running.
-type Office struct {
+type Admin struct {
 	Teams     *team.Registry
 	Keys      *auth.KeyRegistry
 	Endpoints *endpoint.Registry
 	Limits    *ratelimit.Settings
 	Usage     *usage.Reporter
-	// Alone says that no server runs on the embedded stores, so that there
+	// Offline says that no server runs on the embedded stores, so that there
 	// is nobody to announce a change to.
-	Alone bool
+	Offline bool
 
 	cfg    config.Config
 	log    *slog.Logger
 	stores stores
 }
 
-// OpenOffice opens the stores beside a running server, if there is one. The
-// caller closes the office.
-func OpenOffice(ctx context.Context, cfg config.Config, w io.Writer) (*Office, error) {
+// OpenAdmin opens the stores beside a running server, if there is one. The
+// caller closes the admin.
+func OpenAdmin(ctx context.Context, cfg config.Config, w io.Writer) (*Admin, error) {
 	var s stores
 	log := toolLogger(cfg, w)
 	ctx, cancel := context.WithTimeout(ctx, connectTimeout)
@@ -62,7 +62,7 @@ func OpenOffice(ctx context.Context, cfg config.Config, w io.Writer) (*Office, e
 		s.close()
 		return nil, err
 	}
-	return newOffice(cfg, s, log), nil
+	return newAdmin(cfg, s, log), nil
 }
 
 // prepareDatabase makes an empty database usable, and leaves one that needs an
@@ -81,8 +81,8 @@ func (s *stores) prepareDatabase(ctx context.Context) error {
 	return nil
 }
 
-// Office is the administration of this server itself.
-func (a *App) Office() *Office { return newOffice(a.cfg, a.stores, a.log) }
+// Admin is the administration of this server itself.
+func (a *App) Admin() *Admin { return newAdmin(a.cfg, a.stores, a.log) }
 
 // announcing is what the registries ask of the key-value store.
 type announcing interface {
@@ -90,18 +90,18 @@ type announcing interface {
 	ratelimit.LimitsStore
 }
 
-func newOffice(cfg config.Config, s stores, log *slog.Logger) *Office {
+func newAdmin(cfg config.Config, s stores, log *slog.Logger) *Admin {
 	var kv announcing = s.kv
 	if s.kv == nil {
 		kv = nobody{s.sql}
 	}
-	return &Office{
+	return &Admin{
 		Teams:     &team.Registry{Store: s.sql, Announce: kv, Now: time.Now},
 		Keys:      &auth.KeyRegistry{Store: s.sql, Announce: kv, Now: time.Now},
 		Endpoints: &endpoint.Registry{Store: s.sql, Now: time.Now},
 		Limits:    ratelimit.NewSettings(kv, s.sql, log, nil),
 		Usage:     &usage.Reporter{Store: s.sql, Now: time.Now},
-		Alone:     s.kv == nil,
+		Offline:   s.kv == nil,
 		cfg:       cfg,
 		log:       log,
 		stores:    s,
@@ -109,7 +109,7 @@ func newOffice(cfg config.Config, s stores, log *slog.Logger) *Office {
 }
 
 // Close lets go of the stores.
-func (o *Office) Close() { o.stores.close() }
+func (a *Admin) Close() { a.stores.close() }
 
 // nobody stands in for the key-value store while no server runs on the
 // embedded one: there is no cache to drop, and limits live in their mirror, from
@@ -125,8 +125,8 @@ func (n nobody) Limits(ctx context.Context) ([]byte, bool, error) {
 func (nobody) SaveLimits(context.Context, []byte, []byte) (bool, error) { return true, nil }
 
 // CleanMedia has an operator's cleanup of the media cache done, or only told.
-func (o *Office) CleanMedia(ctx context.Context, dryRun bool, tell func(speech.Removal)) error {
-	client, err := openMedia(o.cfg)
+func (a *Admin) CleanMedia(ctx context.Context, dryRun bool, tell func(speech.Removal)) error {
+	client, err := openMedia(a.cfg)
 	if err != nil {
 		return err
 	}
@@ -135,10 +135,10 @@ func (o *Office) CleanMedia(ctx context.Context, dryRun bool, tell func(speech.R
 	}
 	defer client.Close()
 	var leases speech.Leases
-	if o.stores.kv != nil {
-		leases = redisstore.NewLeases(o.stores.kv)
+	if a.stores.kv != nil {
+		leases = redisstore.NewLeases(a.stores.kv)
 	}
-	cleaner := speech.NewCleaner(o.stores.sql, client, leases, o.log, prometheus.NewRegistry(), time.Now)
+	cleaner := speech.NewCleaner(a.stores.sql, client, leases, a.log, prometheus.NewRegistry(), time.Now)
 	return cleaner.Clean(ctx, dryRun, tell)
 }
 

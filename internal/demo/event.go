@@ -1,0 +1,149 @@
+package demo
+
+import (
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/go-json-experiment/json"
+	"github.com/go-json-experiment/json/jsontext"
+
+	"telapi/callruntime/wire"
+)
+
+// Lane is a participant that the playground's timeline shows in its own column.
+type Lane string
+
+// The lanes of the timeline.
+const (
+	LaneBrowser Lane = "browser"
+	LaneService Lane = "service"
+	LaneRuntime Lane = "runtime"
+	LaneBot     Lane = "bot"
+)
+
+// EventKind classifies an Event.
+type EventKind string
+
+// The kinds of events.
+const (
+	EventFrame     EventKind = "frame"     // a frame between browser and runtime
+	EventEntry     EventKind = "entry"     // an entry of the runtime stream
+	EventCallback  EventKind = "callback"  // a provider's callback or its receipt
+	EventCommand   EventKind = "command"   // an allowed command
+	EventDenied    EventKind = "denied"    // a denied command
+	EventTimer     EventKind = "timer"     // a timer that fired
+	EventSpeech    EventKind = "speech"    // speech synthesized or played
+	EventHTTP      EventKind = "http"      // a request to a provider
+	EventSession   EventKind = "session"   // connected, disconnected, ended
+	EventHeartbeat EventKind = "heartbeat" // keeps an idle feed open
+)
+
+// Event is one event of a session's timeline. Data never contains credentials.
+type Event struct {
+	At        int64          `json:"at"` // Unix milliseconds
+	Lane      Lane           `json:"lane"`
+	To        Lane           `json:"to,omitzero"` // the receiving lane, if any
+	Kind      EventKind      `json:"kind"`
+	Title     string         `json:"title"`
+	SessionID string         `json:"sessionId"`
+	Data      jsontext.Value `json:"data,omitzero"`
+}
+
+// UnixMilli returns the time of the event.
+func (e Event) UnixMilli() int64 { return e.At }
+
+// Heartbeat returns an event that shows that the feed is alive.
+func Heartbeat() Event {
+	return Event{At: time.Now().UnixMilli(), Lane: LaneService, Kind: EventHeartbeat, Title: "no new events"}
+}
+
+// entryEvents maps kinds of stream entries to the lanes and kind of their events.
+var entryEvents = map[wire.Kind]Event{
+	wire.KindFrame:         {Lane: LaneBrowser, To: LaneRuntime, Kind: EventFrame},
+	wire.KindSession:       {Lane: LaneService, To: LaneRuntime, Kind: EventSession},
+	wire.KindChannelEnded:  {Lane: LaneService, To: LaneRuntime, Kind: EventSession},
+	wire.KindCommand:       {Lane: LaneService, To: LaneRuntime, Kind: EventCommand},
+	wire.KindCommandDenied: {Lane: LaneService, To: LaneRuntime, Kind: EventDenied},
+	wire.KindTimeout:       {Lane: LaneService, To: LaneRuntime, Kind: EventTimer},
+}
+
+// EntryEvent converts an entry of the runtime stream.
+func EntryEvent(e wire.Entry, raw jsontext.Value) Event {
+	event, ok := entryEvents[e.Kind]
+	if !ok {
+		event = Event{Lane: LaneService, To: LaneRuntime, Kind: EventEntry}
+	}
+	if e.Kind == wire.KindChannelData {
+		raw = withoutSensitiveData(e)
+	}
+	event.At, event.SessionID, event.Title, event.Data = e.At, e.ChannelID, Title(e), raw
+	return event
+}
+
+// MessageEvent converts a message from the runtime to the browser.
+func MessageEvent(e wire.Entry, raw jsontext.Value) Event {
+	event := EntryEvent(e, raw)
+	event.Lane, event.To = LaneRuntime, LaneBrowser
+	return event
+}
+
+// Title summarizes an entry in one line.
+func Title(e wire.Entry) string {
+	switch {
+	case e.Kind == wire.KindFrame && e.Message != nil:
+		return string(e.Message.Type) + payloadTitle(e.Message)
+	case e.Kind == wire.KindCommand && e.Command.Command != nil:
+		return fmt.Sprintf("command %s, %s", e.Command.Head().Type, e.Apply)
+	case e.Kind == wire.KindCommandDenied && e.Command.Command != nil:
+		return fmt.Sprintf("%s denied: %s", e.Command.Head().Type, e.Reason)
+	case e.Kind == wire.KindLLMResult && e.Content != nil:
+		return "LLM result: " + *e.Content
+	}
+	switch e.Kind {
+	case wire.KindSession:
+		return "browser " + e.Event
+	case wire.KindChannelEnded:
+		return "ended: " + e.Reason
+	case wire.KindBotMessage:
+		return "bot message: " + e.Text
+	case wire.KindBotEvent:
+		return strings.TrimSpace("bot event " + e.Event + " " + string(e.Value))
+	case wire.KindToolResult:
+		return "tool result: " + string(e.Result)
+	case wire.KindTimeout:
+		return e.WorkItemKind + " timed out"
+	case wire.KindProviderError:
+		return "provider error: " + string(e.Error)
+	default:
+		return string(e.Kind)
+	}
+}
+
+// payloadTitle returns the text of a chat or the name of an event or action, after a colon.
+func payloadTitle(m *wire.ChannelMessage) string {
+	payload, _ := m.Payload()
+	var known struct {
+		Text, Event, Command, Type, Name any
+	}
+	if payload != nil {
+		_ = json.Unmarshal(*payload, &known, json.MatchCaseInsensitiveNames(true)) // a free-form payload may have no title
+	}
+	for _, part := range []any{known.Text, known.Event, known.Command, known.Type, known.Name} {
+		if s, ok := part.(string); ok {
+			return ": " + s
+		}
+	}
+	return ""
+}
+
+// withoutSensitiveData encodes an entry without the values that its provider marked as sensitive.
+func withoutSensitiveData(e wire.Entry) jsontext.Value {
+	for i, d := range e.ChannelData {
+		if d.SensitiveData != nil && *d.SensitiveData {
+			e.ChannelData[i].Value = jsontext.Value(`"[hidden]"`)
+		}
+	}
+	raw, _ := json.Marshal(e) // it was decoded from JSON
+	return raw
+}
