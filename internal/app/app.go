@@ -153,7 +153,7 @@ func New(ctx context.Context, cfg config.Config, opts Options) (_ *App, err erro
 			*session.Service
 			*session.Sweeper
 			*session.ActionQueue
-		}{sessions, sweeper, actions}, socketLimits(cfg), a.log, a.tele.Registry),
+		}{sessions, sweeper, actions}, channelLimits(cfg), a.log, a.tele.Registry),
 		Speech:     speech.NewService(spoken),
 		Callbacks:  callback.NewService(redisstore.NewCallbacks(kv), platform, a.log, a.tele.Registry, time.Now),
 		AnyOrigin:  opts.Development,

@@ -11,7 +11,6 @@ import (
 	"telapi/internal/channel"
 	"telapi/internal/command"
 	"telapi/internal/config"
-	"telapi/internal/endpoint"
 	"telapi/internal/fault"
 	"telapi/internal/speech"
 	"telapi/internal/synth"
@@ -46,25 +45,15 @@ func jwtSecrets(cfg config.Config) auth.Secrets {
 	return auth.Secrets{Current: cfg.JWTSecret, Previous: cfg.JWTPrevious}
 }
 
-// channelLimits are what sockets of sessions are held to.
-func channelLimits(cfg config.Config) endpoint.ChannelLimits {
-	return endpoint.ChannelLimits{
+// channelLimits returns the limits of sessions' channels.
+func channelLimits(cfg config.Config) channel.Limits {
+	return channel.Limits{
 		FrameBytes:      int64(cfg.MaxFrameBytes),
 		QueuedBytes:     int64(cfg.MaxQueuedBytes),
 		FramesPerSecond: cfg.FramesPerSecond,
 		HistoryMessages: cfg.HistoryMessages,
 		HistorySeconds:  int(cfg.HistoryTime.Seconds()),
 		PingIntervalMs:  cfg.PingInterval.Milliseconds(),
-	}
-}
-
-// socketLimits are what a connection is held to.
-func socketLimits(cfg config.Config) channel.Limits {
-	return channel.Limits{
-		PingInterval:    cfg.PingInterval,
-		MaxMessageBytes: int64(cfg.MaxFrameBytes),
-		QueuedBytes:     int64(cfg.MaxQueuedBytes),
-		FramesPerSecond: cfg.FramesPerSecond,
 		ReconnectJitter: cfg.ReconnectJitter,
 	}
 }

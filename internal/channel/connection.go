@@ -78,7 +78,7 @@ func (c *Connection) Start(socket Socket) {
 	a, limits := c.attached, c.service.limits
 	c.send(wire.TypeStatus, c.frame(wire.TypeStatus, ready{
 		Event: "ready", ConnectionID: c.id, StreamID: c.start.String(), Resumed: c.resuming && a.Recovered,
-		PingIntervalMs: limits.PingInterval.Milliseconds(), MaxMessageBytes: limits.MaxMessageBytes,
+		PingIntervalMs: limits.PingIntervalMs, MaxMessageBytes: limits.FrameBytes,
 		TextChat: a.TextChat, ExpiresAt: c.session.ExpiresAt.UTC(), ReconnectJitterMs: limits.ReconnectJitter.Milliseconds(),
 	}))
 	c.replay(a.Missed)
@@ -113,7 +113,7 @@ func (c *Connection) Close() {
 
 // UntilHeartbeat is when Beat is due: with the next ping, or at the session's end.
 func (c *Connection) UntilHeartbeat() time.Duration {
-	return max(0, min(c.service.limits.PingInterval, c.session.ExpiresAt.Sub(c.service.now())))
+	return max(0, min(c.service.limits.PingInterval(), c.session.ExpiresAt.Sub(c.service.now())))
 }
 
 // Heartbeat is called with every ping: it keeps the session in this connection's

@@ -72,7 +72,7 @@ func (m *memory) Redeem(context.Context, string) error {
 }
 func (m *memory) Detach(context.Context, string, string, []byte) error { m.left++; return nil }
 func (m *memory) SendAudio(context.Context, string, []byte) error      { return nil }
-func (m *memory) AddAction(_, id string, _ time.Time, _ []byte)             { m.kept = append(m.kept, id) }
+func (m *memory) AddAction(_, id string, _ time.Time, _ []byte)        { m.kept = append(m.kept, id) }
 func (m *memory) Touch(string)                                         {}
 func (m *memory) End(_ context.Context, id string) error               { m.ended = append(m.ended, id); return nil }
 func (m *memory) Subscribe(_ context.Context, _ string, l Subscriber) (func(), error) {
@@ -151,7 +151,7 @@ func (w *wirePair) numbers() (n string) {
 
 func openConnection(t *testing.T, m *memory, resume string) (*Connection, *wirePair) {
 	t.Helper()
-	limits := Limits{PingInterval: time.Second, MaxMessageBytes: 65536, QueuedBytes: 1 << 20, FramesPerSecond: 1000}
+	limits := Limits{PingIntervalMs: 1000, FrameBytes: 65536, QueuedBytes: 1 << 20, FramesPerSecond: 1000}
 	s := NewService(m, m, m, limits, slog.New(slog.DiscardHandler), nil)
 	c, err := s.Open(t.Context(), SessionInfo{ID: sessionID, ExpiresAt: time.Now().Add(time.Hour)}, "", resume)
 	if err != nil {
@@ -231,7 +231,7 @@ func TestSessionIsOfferedUntilItStandsBeforeTheRuntimes(t *testing.T) {
 // It may have been revoked while it had no channel that could be ended.
 func TestSessionThatHasEndedMeanwhileIsNotOpened(t *testing.T) {
 	m := &memory{over: fault.New(fault.SessionEnded, "It has ended.")}
-	s := NewService(m, m, m, Limits{PingInterval: time.Second}, slog.New(slog.DiscardHandler), nil)
+	s := NewService(m, m, m, Limits{PingIntervalMs: 1000}, slog.New(slog.DiscardHandler), nil)
 	c, err := s.Open(t.Context(), SessionInfo{ID: sessionID}, "", "")
 	if c != nil || !fault.Is(err, fault.SessionEnded) || m.offered > 0 || m.left != 2 {
 		t.Errorf("opened %v (%v), offered %d times, let go of %d", c, err, m.offered, m.left)
@@ -266,8 +266,8 @@ func TestSocketCatchesUpWithARuntimeThatDoesNotStop(t *testing.T) {
 
 func TestHoleThatCannotBeFilledClosesTheSocket(t *testing.T) {
 	for want, m := range map[CloseCode]*memory{
-		CloseHistoryLost: {whole: false},
-		CloseStoreUnavailable:    {whole: true, err: fault.Unavailable("The store", nil)},
+		CloseHistoryLost:      {whole: false},
+		CloseStoreUnavailable: {whole: true, err: fault.Unavailable("The store", nil)},
 	} {
 		synctest.Test(t, func(t *testing.T) {
 			c, w := openConnection(t, m, "")

@@ -13,14 +13,34 @@ import (
 	"telapi/internal/fault"
 )
 
-// Limits bound what one connection may do. They are told to browsers in the
-// ready frame and with their token.
+// Limits bound a session's channel and its connection. Browsers receive them
+// with their token.
 type Limits struct {
-	PingInterval    time.Duration
-	MaxMessageBytes int64
-	QueuedBytes     int64
-	FramesPerSecond int // of what is not audio
-	ReconnectJitter time.Duration
+	FrameBytes      int64         `json:"frameBytes"`
+	QueuedBytes     int64         `json:"queuedBytes"`
+	FramesPerSecond int           `json:"framesPerSecond"` // audio excluded
+	HistoryMessages int           `json:"historyMessages"`
+	HistorySeconds  int           `json:"historySeconds"`
+	PingIntervalMs  int64         `json:"pingIntervalMs"`
+	ReconnectJitter time.Duration `json:"-"`
+}
+
+// DefaultLimits returns the limits of a deployment that configures none.
+func DefaultLimits() Limits {
+	kept := wire.DefaultChannelLimits()
+	return Limits{
+		FrameBytes:      64 << 10,
+		QueuedBytes:     1 << 20,
+		FramesPerSecond: 60,
+		HistoryMessages: int(kept.HistoryMessages),
+		HistorySeconds:  int(kept.HistoryMs / 1000),
+		PingIntervalMs:  25_000,
+	}
+}
+
+// PingInterval returns PingIntervalMs as a duration.
+func (l Limits) PingInterval() time.Duration {
+	return time.Duration(l.PingIntervalMs) * time.Millisecond
 }
 
 // SessionInfo is the session a connection belongs to.
@@ -129,7 +149,7 @@ func (s *Service) ended(ctx context.Context, sessionID string) {
 }
 
 // lease is how long ownership lasts unless it is renewed with every ping.
-func (s *Service) lease() time.Duration { return 2 * s.limits.PingInterval }
+func (s *Service) lease() time.Duration { return 2 * s.limits.PingInterval() }
 
 type metrics struct {
 	frames     *prometheus.CounterVec

@@ -57,7 +57,7 @@ type Outcome string
 // The outcomes of Append.
 const (
 	Appended     Outcome = "appended"
-	Duplicate     Outcome = "repeated"      // its messageId is on the stream already
+	Duplicate    Outcome = "repeated"      // its messageId is on the stream already
 	NotOwner     Outcome = "not_owner"     // another connection owns the session now
 	Ended        Outcome = "ended"         // the channel has ended
 	Lost         Outcome = "lost"          // the store does not know the channel: it was wiped

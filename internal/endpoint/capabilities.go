@@ -10,6 +10,7 @@ import (
 	"github.com/go-json-experiment/json"
 
 	"telapi/callruntime/wire"
+	"telapi/internal/channel"
 	"telapi/internal/command"
 )
 
@@ -27,10 +28,10 @@ func NewDocument(body []byte) Document {
 
 // Features are what the deployment as a whole switched on or off.
 type Features struct {
-	WebRTC           bool          `json:"webrtc"`
-	APIAccess        bool          `json:"apiAccess"`
-	DisabledCommands []string      `json:"-"` // no flow can permit these
-	Channel          ChannelLimits `json:"-"` // zero: the defaults
+	WebRTC           bool           `json:"webrtc"`
+	APIAccess        bool           `json:"apiAccess"`
+	DisabledCommands []string       `json:"-"` // no flow can permit these
+	Channel          channel.Limits `json:"-"` // zero: the defaults
 }
 
 // Deployment is what this service can do, over all endpoints.
@@ -44,34 +45,11 @@ type Limits struct {
 	CallbackBodyBytes int64 `json:"callbackBodyBytes"`
 	SIPHeaders        int   `json:"sipHeaders"`
 	// SIPHeaderCharacters is the bound that names and values together stay below.
-	SIPHeaderCharacters int   `json:"sipHeaderCharactersBelow"`
-	MetadataBytes       int64 `json:"metadataBytes"`
-	TokenTTLSeconds     Range `json:"tokenTtlSeconds"`
-	SessionSeconds      Range `json:"sessionSeconds"`
-	ChannelLimits
-}
-
-// ChannelLimits are those of a session's socket.
-type ChannelLimits struct {
-	FrameBytes      int64 `json:"frameBytes"`
-	QueuedBytes     int64 `json:"queuedBytes"`
-	FramesPerSecond int   `json:"framesPerSecond"`
-	HistoryMessages int   `json:"historyMessages"`
-	HistorySeconds  int   `json:"historySeconds"`
-	PingIntervalMs  int64 `json:"pingIntervalMs"`
-}
-
-// DefaultChannelLimits hold where nothing else is configured.
-func DefaultChannelLimits() ChannelLimits {
-	kept := wire.DefaultChannelLimits()
-	return ChannelLimits{
-		FrameBytes:      64 << 10,
-		QueuedBytes:     1 << 20,
-		FramesPerSecond: 60,
-		HistoryMessages: int(kept.HistoryMessages),
-		HistorySeconds:  int(kept.HistoryMs / 1000),
-		PingIntervalMs:  25_000,
-	}
+	SIPHeaderCharacters int            `json:"sipHeaderCharactersBelow"`
+	MetadataBytes       int64          `json:"metadataBytes"`
+	TokenTTLSeconds     Range          `json:"tokenTtlSeconds"`
+	SessionSeconds      Range          `json:"sessionSeconds"`
+	Channel             channel.Limits `json:",embed"`
 }
 
 // Range is a bounded setting.
@@ -90,7 +68,7 @@ func PublishedLimits() Limits {
 		MetadataBytes:       4 << 10,
 		TokenTTLSeconds:     Range{10, 3600, 300},
 		SessionSeconds:      Range{60, 86400, 3600},
-		ChannelLimits:       DefaultChannelLimits(),
+		Channel:             channel.DefaultLimits(),
 	}
 }
 
@@ -152,7 +130,7 @@ func (d Deployment) describe(e Endpoint) (Document, error) {
 func (d Deployment) document(about *described, modes []Mode, offered func(commandType string) bool) (Document, error) {
 	commands := slices.DeleteFunc(slices.Clone(command.Catalogue), func(c command.Spec) bool { return !offered(c.Type) })
 	limits := PublishedLimits()
-	limits.ChannelLimits = cmp.Or(d.Features.Channel, limits.ChannelLimits)
+	limits.Channel = cmp.Or(d.Features.Channel, limits.Channel)
 	body, err := json.Marshal(capabilities{
 		Version: d.Version, Endpoint: about, Features: d.Features, Modes: d.usable(modes),
 		MessageTypes: wire.MessageTypes, Directions: wire.Directions, Commands: commands,

@@ -303,7 +303,7 @@ func TestTheRuntimeDocumentIsCompleteAndStable(t *testing.T) {
 			t.Errorf("%s is not described", c.Type)
 		}
 	}
-	if l := got.Limits; l.CallbackBodyBytes != 1<<20 || l.SIPHeaders != 100 || l.SIPHeaderCharacters != 12000 || l.FrameBytes != 64<<10 {
+	if l := got.Limits; l.CallbackBodyBytes != 1<<20 || l.SIPHeaders != 100 || l.SIPHeaderCharacters != 12000 || l.Channel.FrameBytes != 64<<10 {
 		t.Errorf("%+v", l)
 	}
 }

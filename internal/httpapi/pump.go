@@ -52,7 +52,7 @@ type queued struct {
 // run serves a socket until it ends.
 func (p *pump) run() {
 	defer p.end()
-	p.conn.SetReadLimit(p.limits.MaxMessageBytes)
+	p.conn.SetReadLimit(p.limits.FrameBytes)
 	p.conn.SetPingHandler(func(data string) error { p.sendControl(websocket.PongMessage, []byte(data)); return nil })
 	p.conn.SetPongHandler(func(string) error { p.noteHeard(); return nil })
 	p.startBeat()
@@ -288,7 +288,7 @@ func (p *pump) startBeat() {
 // gives up a socket from which nothing whole was heard for two intervals.
 func (p *pump) beat() {
 	p.mu.Lock()
-	silent := time.Since(p.heard) >= 2*p.limits.PingInterval
+	silent := time.Since(p.heard) >= 2*p.limits.PingInterval()
 	closing := p.closing != 0
 	p.mu.Unlock()
 	if closing {

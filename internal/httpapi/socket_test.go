@@ -33,7 +33,7 @@ func (held) Redeem(context.Context, string) error { return nil }
 func (held) Touch(string)                         {}
 
 func TestSocketThatOpensAtTheEndOfItsSessionIsClosedWithIt(t *testing.T) {
-	limits := channel.Limits{PingInterval: time.Minute, MaxMessageBytes: 1 << 10, QueuedBytes: 1 << 20, FramesPerSecond: 1}
+	limits := channel.Limits{PingIntervalMs: 60_000, FrameBytes: 1 << 10, QueuedBytes: 1 << 20, FramesPerSecond: 1}
 	channels := channel.NewService(held{}, held{}, held{}, limits, slog.New(slog.DiscardHandler), prometheus.NewRegistry())
 	all := newSockets(prometheus.NewRegistry())
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {

@@ -11,6 +11,7 @@ import (
 	"github.com/go-json-experiment/json"
 
 	"telapi/internal/auth"
+	"telapi/internal/channel"
 	"telapi/internal/endpoint"
 	"telapi/internal/fault"
 	"telapi/internal/redact"
@@ -22,7 +23,7 @@ const testSecret = redact.Secret("0123456789abcdef0123456789abcdef")
 
 // world is a service and a sweeper on stores in memory, under one clock.
 type world struct {
-	service    *Service
+	service *Service
 	sweeper *Sweeper
 	tokens  *Tokens
 
@@ -54,7 +55,7 @@ func newWorld() *world {
 	w.tokens = NewTokens(auth.Secrets{Current: testSecret})
 	w.service = &Service{
 		Store: w, Endpoints: &endpoint.Directory{Store: w}, Tokens: w.tokens, Channels: w,
-		WebRTC: true, Limits: endpoint.DefaultChannelLimits(), Now: w.clock,
+		WebRTC: true, Limits: channel.DefaultLimits(), Now: w.clock,
 	}
 	w.sweeper = NewSweeper(w.service, w, 15*time.Minute, 30*24*time.Hour, slog.New(slog.DiscardHandler))
 	return w

@@ -11,6 +11,7 @@ import (
 	"github.com/google/uuid"
 
 	"telapi/internal/auth"
+	"telapi/internal/channel"
 	"telapi/internal/endpoint"
 	"telapi/internal/fault"
 )
@@ -36,17 +37,17 @@ type TokenRequest struct {
 
 // TokenResponse is what a browser needs to open its socket.
 type TokenResponse struct {
-	SessionID    string                 `json:"sessionId"`
-	Token        string                 `json:"token"`
-	TokenType    string                 `json:"tokenType"`
-	Mode         endpoint.Mode          `json:"mode"`
-	EndpointID   string                 `json:"endpointId"`
-	RedeemBy     time.Time              `json:"redeemBy"`
-	ExpiresAt    time.Time              `json:"expiresAt"`
-	WSURL        string                 `json:"wsUrl"`
-	Subprotocols []string               `json:"subprotocols"`
-	ICEServers   []ICEServer            `json:"iceServers"`
-	Limits       endpoint.ChannelLimits `json:"limits"`
+	SessionID    string         `json:"sessionId"`
+	Token        string         `json:"token"`
+	TokenType    string         `json:"tokenType"`
+	Mode         endpoint.Mode  `json:"mode"`
+	EndpointID   string         `json:"endpointId"`
+	RedeemBy     time.Time      `json:"redeemBy"`
+	ExpiresAt    time.Time      `json:"expiresAt"`
+	WSURL        string         `json:"wsUrl"`
+	Subprotocols []string       `json:"subprotocols"`
+	ICEServers   []ICEServer    `json:"iceServers"`
+	Limits       channel.Limits `json:"limits"`
 }
 
 // View is a session as its team sees it.
@@ -70,7 +71,7 @@ type Service struct {
 	Channels  Channels
 	WebRTC    bool // whether the deployment offers it
 	ICE       ICEConfig
-	Limits    endpoint.ChannelLimits
+	Limits    channel.Limits
 	Now       func() time.Time
 }
 

@@ -48,7 +48,7 @@ type SweeperStore interface {
 // Sweeper ends sessions whose time has come. Any number of instances may sweep:
 // each session is ended by one of them.
 type Sweeper struct {
-	service      *Service
+	service   *Service
 	store     SweeperStore
 	idle      time.Duration
 	retention time.Duration

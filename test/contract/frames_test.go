@@ -12,7 +12,6 @@ import (
 
 	"telapi/callruntime/wire"
 	"telapi/internal/channel"
-	"telapi/internal/endpoint"
 	"telapi/internal/session"
 )
 
@@ -42,7 +41,7 @@ func TestTheSocketsFileSaysWhatTheCodeDoes(t *testing.T) {
 		t.Errorf("x-close-codes are\n%v, want\n%v", f.file.Info.CloseCodes, codes)
 	}
 	var limits any
-	if raw, err := json.Marshal(endpoint.DefaultChannelLimits()); err != nil || json.Unmarshal(raw, &limits) != nil {
+	if raw, err := json.Marshal(channel.DefaultLimits()); err != nil || json.Unmarshal(raw, &limits) != nil {
 		t.Fatal(err)
 	}
 	if !reflect.DeepEqual(limits, f.file.Info.Limits) {
