@@ -8,39 +8,36 @@ import (
 	"net/http"
 	"strings"
 
-	"telapi/internal/auth"
 	"telapi/internal/fault"
 )
 
-// bodyHandler is a handler of a route that takes a JSON body.
-type bodyHandler func(w http.ResponseWriter, r *http.Request, who auth.Principal, body []byte) error
-
-// withBody reads a JSON body for a handler, a small one.
-func withBody(handle bodyHandler) handler {
-	return func(w http.ResponseWriter, r *http.Request, who auth.Principal) error {
-		body, err := readBody(w, r, maxBody)
+// withBody returns a handler that reads a JSON body of at most maxBody bytes
+// first.
+func withBody(handle func(x *exchange, r *http.Request, body []byte) error) handler {
+	return func(x *exchange, r *http.Request) error {
+		body, err := readBody(x, r, maxBody)
 		if err != nil {
 			return err
 		}
-		r, end := begin(w, r)
-		defer end()
-		return handle(w, r, who, body)
+		r, cancel := restartTimeout(x, r)
+		defer cancel()
+		return handle(x, r, body)
 	}
 }
 
-// begin gives the work on a body its whole time: what the client took to send it
-// was none of ours.
-func begin(w http.ResponseWriter, r *http.Request) (begun *http.Request, end func()) {
-	bounded := newWork(w.(*exchange).whole)
-	return r.WithContext(bounded), bounded.end
+// restartTimeout gives the work on a body the full handler timeout, no matter how
+// long the client took to send the body.
+func restartTimeout(x *exchange, r *http.Request) (restarted *http.Request, cancel func()) {
+	ctx := withTimeout(x.ctx)
+	return r.WithContext(ctx), ctx.cancel
 }
 
-// foreseen is the longest declared length that is made room for at once: who
-// only declares a long body shall not have it.
-const foreseen = 16 << 10
+// preallocated is the longest declared length for which memory is allocated at
+// once: a client must not get more by just declaring a long body.
+const preallocated = 16 << 10
 
-// readBody refuses what is not declared as JSON before it reads a byte, and
-// what is declared too large before it reads all of it.
+// readBody reads a JSON body. It rejects other content types before it reads
+// anything, and declared lengths over the limit before it reads everything.
 func readBody(w http.ResponseWriter, r *http.Request, limit int64) ([]byte, error) {
 	if !declaresJSON(r.Header) {
 		return nil, fault.New(fault.UnsupportedMedia, "Send the body as Content-Type: application/json, in UTF-8 and without Content-Encoding.")
@@ -49,21 +46,20 @@ func readBody(w http.ResponseWriter, r *http.Request, limit int64) ([]byte, erro
 		return nil, tooLarge(limit)
 	}
 	body, err := readAll(w, r, limit)
-	var over *http.MaxBytesError
 	switch {
 	case err == nil:
 		return body, nil
-	case errors.As(err, &over):
+	case isTooLarge(err):
 		return nil, tooLarge(limit)
 	case errors.Is(r.Context().Err(), context.Canceled):
 		return nil, r.Context().Err()
 	default:
-		return nil, fault.New(fault.MalformedJSON, "The body broke off before its end.").WithCause(err)
+		return nil, fault.New(fault.MalformedJSON, "The body is incomplete.").WithCause(err)
 	}
 }
 
 func readAll(w http.ResponseWriter, r *http.Request, limit int64) ([]byte, error) {
-	if n := r.ContentLength; n >= 0 && n <= foreseen { // no more than that can come
+	if n := r.ContentLength; n >= 0 && n <= preallocated { // net/http does not deliver more
 		body := make([]byte, n)
 		_, err := io.ReadFull(r.Body, body)
 		return body, err
@@ -71,8 +67,13 @@ func readAll(w http.ResponseWriter, r *http.Request, limit int64) ([]byte, error
 	return io.ReadAll(http.MaxBytesReader(w, r.Body, limit))
 }
 
+func isTooLarge(err error) bool {
+	_, is := errors.AsType[*http.MaxBytesError](err)
+	return is
+}
+
 func tooLarge(limit int64) error {
-	return fault.New(fault.PayloadTooLarge, "This route takes a body of %d bytes at the most.", limit)
+	return fault.New(fault.PayloadTooLarge, "The body is too large: the limit is %d bytes.", limit)
 }
 
 func declaresJSON(h http.Header) bool {

@@ -16,7 +16,6 @@ import (
 
 	"telapi/callruntime"
 	"telapi/callruntime/wire"
-	"telapi/internal/auth"
 	"telapi/internal/fault"
 	"telapi/internal/sleep"
 )
@@ -48,13 +47,13 @@ type FeedSource interface {
 
 // feed streams what happens in a session, one event a line, from its beginning
 // as far as that is remembered and until it ends.
-func (s *Server) feed(w http.ResponseWriter, r *http.Request, who auth.Principal) error {
+func (s *Server) feed(x *exchange, r *http.Request) error {
 	query, err := parseQuery(r)
 	if err != nil {
 		return err
 	}
 	id := query.Get("sessionId")
-	if _, err := s.deps.Sessions.Get(r.Context(), who.TeamID, id); err != nil {
+	if _, err := s.deps.Sessions.Get(r.Context(), x.principal.TeamID, id); err != nil {
 		return err
 	}
 	looker, err := s.deps.Playground.Onlooker()
@@ -65,19 +64,19 @@ func (s *Server) feed(w http.ResponseWriter, r *http.Request, who auth.Principal
 	if err != nil {
 		return fault.Unavailable("The key-value store", err)
 	}
-	ctx, stop := context.WithCancel(w.(*exchange).whole)
+	ctx, stop := context.WithCancel(x.ctx)
 	defer stop()
 	defer context.AfterFunc(s.streams, stop)()
 	events := f.follow(ctx)
 
-	w.Header().Set("Content-Type", "application/x-ndjson")
-	w.Header().Set("Cache-Control", "no-store")
-	w.Header().Set("X-Accel-Buffering", "no")
-	out := http.NewResponseController(w)
+	x.Header().Set("Content-Type", "application/x-ndjson")
+	x.Header().Set("Cache-Control", "no-store")
+	x.Header().Set("X-Accel-Buffering", "no")
+	out := http.NewResponseController(x)
 	_ = out.SetReadDeadline(time.Time{}) // the request was read; only its end is of interest now
 	write := func(batch []FeedEvent) error {
 		_ = out.SetWriteDeadline(time.Now().Add(writeWait))
-		if _, err := w.Write(lines(batch)); err != nil {
+		if _, err := x.Write(lines(batch)); err != nil {
 			return err
 		}
 		return out.Flush()
@@ -87,7 +86,7 @@ func (s *Server) feed(w http.ResponseWriter, r *http.Request, who auth.Principal
 		ended := false
 		if more && len(batch) == 0 {
 			batch = []FeedEvent{s.deps.Playground.Feed.Heartbeat()}
-			ended = s.sessionEnded(ctx, who.TeamID, id)
+			ended = s.sessionEnded(ctx, x.principal.TeamID, id)
 		}
 		open = more && write(batch) == nil && !ended
 	}

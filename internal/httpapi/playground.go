@@ -10,7 +10,6 @@ import (
 	"strings"
 
 	"telapi/callruntime"
-	"telapi/internal/auth"
 	"telapi/internal/endpoint"
 	"telapi/internal/fault"
 )
@@ -86,38 +85,38 @@ func readPages(files fs.FS) map[string]page {
 
 // leadTo sends a browser to a page: with the slash, beside which its files lie.
 func leadTo(folder string) handler {
-	return func(w http.ResponseWriter, _ *http.Request, _ auth.Principal) error {
-		w.Header().Set("Location", folder)
-		w.Header().Set("Cache-Control", "no-store")
-		w.WriteHeader(http.StatusFound)
+	return func(x *exchange, _ *http.Request) error {
+		x.Header().Set("Location", folder)
+		x.Header().Set("Cache-Control", "no-store")
+		x.WriteHeader(http.StatusFound)
 		return nil
 	}
 }
 
 // fileOf answers with a file of a page.
 func fileOf(pages map[string]page) handler {
-	return func(w http.ResponseWriter, r *http.Request, _ auth.Principal) error {
+	return func(x *exchange, r *http.Request) error {
 		found, ok := pages[r.PathValue("file")]
 		if !ok {
 			return fault.New(fault.NotFound, "This page has no such file.")
 		}
-		h := w.Header()
+		h := x.Header()
 		h.Set("Content-Security-Policy", policy)
 		h.Set("Referrer-Policy", "no-referrer")
 		if found.compressed {
 			h.Set("Content-Encoding", "gzip")
 		}
-		writeDocument(w, r, found.contentType, found.document)
+		writeDocument(x, r, found.contentType, found.document)
 		return nil
 	}
 }
 
-func (s *Server) playgroundConfig(w http.ResponseWriter, r *http.Request, _ auth.Principal) error {
+func (s *Server) playgroundConfig(x *exchange, r *http.Request) error {
 	guide := s.deps.Playground.Guide()
-	if !local(w.(*exchange).client, r.Host) || passedOn(r.Header) {
+	if !local(x.client, r.Host) || passedOn(r.Header) {
 		guide.APIKey = ""
 	}
-	return writeJSON(w, http.StatusOK, guide)
+	return x.WriteJSON(http.StatusOK, guide)
 }
 
 // local tells whether a page of this machine asks. The name counts as well: a
@@ -139,14 +138,14 @@ func passedOn(h http.Header) bool {
 }
 
 // dropSocket cuts a session's line, for people who want to see it come back.
-func (s *Server) dropSocket(w http.ResponseWriter, r *http.Request, who auth.Principal) error {
+func (s *Server) dropSocket(x *exchange, r *http.Request) error {
 	id := r.PathValue("id")
-	if _, err := s.deps.Sessions.Get(r.Context(), who.TeamID, id); err != nil {
+	if _, err := s.deps.Sessions.Get(r.Context(), x.principal.TeamID, id); err != nil {
 		return err
 	}
 	if !s.sockets.cut(id) {
 		return fault.New(fault.NotFound, "This instance holds no socket of the session.")
 	}
-	w.WriteHeader(http.StatusNoContent)
+	x.WriteHeader(http.StatusNoContent)
 	return nil
 }

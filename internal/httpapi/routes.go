@@ -39,18 +39,18 @@ type Route struct {
 	handle handler
 }
 
-// handler answers one request for whoever the route's access let through. It
-// either writes the answer or returns an error, which becomes the envelope.
-type handler func(w http.ResponseWriter, r *http.Request, who auth.Principal) error
+// handler serves one request of the principal in x. It either writes the
+// response or returns an error, which is sent as the error envelope.
+type handler func(x *exchange, r *http.Request) error
 
 // Routes is the whole HTTP surface. What is not in it does not exist.
 func (s *Server) routes() []Route {
 	return []Route{
 		{"GET", "/health", public, "", "", always, s.health},
-		{"GET", "/metrics", metricsOnly, "", "", always, s.metrics},
-		{"POST", webhooks + "bot/{channelId}", public, "", ratelimit.Webhook, always, s.webhook(callback.Bot)},
-		{"POST", webhooks + "llm/{channelId}/{workItemId}", public, "", ratelimit.Webhook, always, s.webhook(callback.LLM)},
-		{"POST", webhooks + "tool/{channelId}/{workItemId}", public, "", ratelimit.Webhook, always, s.webhook(callback.Tool)},
+		{"GET", "/metrics", metricsOnly, "", "", always, s.scrape},
+		{"POST", webhooksPath + "bot/{channelId}", public, "", ratelimit.Webhook, always, s.webhook(callback.Bot)},
+		{"POST", webhooksPath + "llm/{channelId}/{workItemId}", public, "", ratelimit.Webhook, always, s.webhook(callback.LLM)},
+		{"POST", webhooksPath + "tool/{channelId}/{workItemId}", public, "", ratelimit.Webhook, always, s.webhook(callback.Tool)},
 
 		{"GET", "/openapi.yaml", public, "", ratelimit.API, apiAccess, serveYAML(s.deps.OpenAPI)},
 		{"GET", "/asyncapi.yaml", public, "", ratelimit.API, apiAccess, serveYAML(s.deps.AsyncAPI)},

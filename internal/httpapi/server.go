@@ -61,9 +61,10 @@ type Server struct {
 	deps    Deps
 	mux     *http.ServeMux
 	tracer  trace.Tracer
-	seen    *observations
+	metrics httpMetrics
 	sockets *sockets
-	scrape  http.Handler
+
+	prometheus http.Handler // serves /metrics
 
 	playgroundFiles map[string]page
 	docsFiles       map[string]page
@@ -75,18 +76,18 @@ type Server struct {
 // New returns the surface, ready to serve.
 func New(deps Deps) *Server {
 	s := &Server{
-		deps:    deps,
-		seen:    newObservations(deps.Registry),
-		sockets: newSockets(deps.Registry),
-		tracer:  deps.Tracing.Tracer("telapi/httpapi"),
-		scrape:  promhttp.HandlerFor(deps.Registry, promhttp.HandlerOpts{Registry: deps.Registry, ErrorHandling: promhttp.ContinueOnError}),
+		deps:       deps,
+		metrics:    newHTTPMetrics(deps.Registry),
+		sockets:    newSockets(deps.Registry),
+		tracer:     deps.Tracing.Tracer("telapi/httpapi"),
+		prometheus: promhttp.HandlerFor(deps.Registry, promhttp.HandlerOpts{Registry: deps.Registry, ErrorHandling: promhttp.ContinueOnError}),
 	}
 	if deps.Playground != nil {
 		s.playgroundFiles = readPages(deps.Playground.Files)
 		s.docsFiles = readPages(deps.Playground.Docs)
 	}
 	s.streams, s.endStreams = context.WithCancel(context.Background())
-	s.mux = s.register(s.Routes())
+	s.mux = s.newMux(s.Routes())
 	return s
 }
 

@@ -5,33 +5,32 @@ import (
 	"net/url"
 	"strings"
 
-	"telapi/internal/auth"
 	"telapi/internal/session"
 )
 
-func (s *Server) issueToken(w http.ResponseWriter, r *http.Request, who auth.Principal, body []byte) error {
-	answer, err := s.deps.Sessions.Issue(r.Context(), who, session.TokenRequest{
+func (s *Server) issueToken(x *exchange, r *http.Request, body []byte) error {
+	answer, err := s.deps.Sessions.Issue(r.Context(), x.principal, session.TokenRequest{
 		Body: body, IdempotencyKeys: r.Header.Values("Idempotency-Key"), BaseURL: s.baseURL(r),
 	})
 	if err != nil {
 		return err
 	}
-	return writeJSON(w, http.StatusCreated, answer)
+	return x.WriteJSON(http.StatusCreated, answer)
 }
 
-func (s *Server) showSession(w http.ResponseWriter, r *http.Request, who auth.Principal) error {
-	view, err := s.deps.Sessions.Get(r.Context(), who.TeamID, r.PathValue("id"))
+func (s *Server) showSession(x *exchange, r *http.Request) error {
+	view, err := s.deps.Sessions.Get(r.Context(), x.principal.TeamID, r.PathValue("id"))
 	if err != nil {
 		return err
 	}
-	return writeJSON(w, http.StatusOK, view)
+	return x.WriteJSON(http.StatusOK, view)
 }
 
-func (s *Server) deleteSession(w http.ResponseWriter, r *http.Request, who auth.Principal) error {
-	if err := s.deps.Sessions.Delete(r.Context(), who.TeamID, r.PathValue("id")); err != nil {
+func (s *Server) deleteSession(x *exchange, r *http.Request) error {
+	if err := s.deps.Sessions.Delete(r.Context(), x.principal.TeamID, r.PathValue("id")); err != nil {
 		return err
 	}
-	w.WriteHeader(http.StatusNoContent)
+	x.WriteHeader(http.StatusNoContent)
 	return nil
 }
 

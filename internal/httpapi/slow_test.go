@@ -13,8 +13,6 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
-
-	"telapi/internal/auth"
 )
 
 // wires is a listener for connections within the process, which follow a test's
@@ -37,12 +35,12 @@ func (w wires) Addr() net.Addr { return &net.TCPAddr{} }
 func serveOn(t *testing.T) (client net.Conn, ended <-chan time.Duration) {
 	t.Helper()
 	s, _ := surface(nil)
-	s.mux = s.register([]Route{
-		{"GET", "/try", public, "", "", always, func(w http.ResponseWriter, _ *http.Request, _ auth.Principal) error {
-			writeBytes(w, http.StatusOK, "text/plain", make([]byte, 1<<20))
+	s.mux = s.newMux([]Route{
+		{"GET", "/try", public, "", "", always, func(x *exchange, _ *http.Request) error {
+			x.WriteBytes(http.StatusOK, "text/plain", make([]byte, 1<<20))
 			return nil
 		}},
-		{"POST", "/try", public, "", "", always, withBody(func(http.ResponseWriter, *http.Request, auth.Principal, []byte) error {
+		{"POST", "/try", public, "", "", always, withBody(func(*exchange, *http.Request, []byte) error {
 			t.Error("a body that never came was handled")
 			return nil
 		})},
@@ -121,12 +119,12 @@ func TestBodyThatComesSlowlyLeavesTheTimeToHandleIt(t *testing.T) {
 	} {
 		synctest.Test(t, func(t *testing.T) {
 			s, _ := surface(nil)
-			s.mux = s.register([]Route{{"POST", "/try", public, "", "", always, withBody(func(w http.ResponseWriter, r *http.Request, _ auth.Principal, body []byte) error {
+			s.mux = s.newMux([]Route{{"POST", "/try", public, "", "", always, withBody(func(x *exchange, r *http.Request, body []byte) error {
 				until, _ := r.Context().Deadline()
 				if left := time.Until(until); r.Context().Err() != nil || left != handlerTimeout {
 					t.Errorf("%s are left, %v", left, r.Context().Err())
 				}
-				writeBytes(w, http.StatusOK, "application/json", body)
+				x.WriteBytes(http.StatusOK, "application/json", body)
 				return nil
 			})}})
 			body, pen := io.Pipe()
@@ -163,7 +161,7 @@ func TestHugeHeaderIsRefused(t *testing.T) {
 
 func TestStoreThatHangsIsAnswered503(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		s, _ := surface(func(_ http.ResponseWriter, r *http.Request, _ auth.Principal) error {
+		s, _ := surface(func(_ *exchange, r *http.Request) error {
 			<-r.Context().Done()
 			return r.Context().Err()
 		})

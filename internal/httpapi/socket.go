@@ -18,8 +18,8 @@ import (
 	"telapi/internal/channel"
 	"telapi/internal/endpoint"
 	"telapi/internal/fault"
+	"telapi/internal/httpserve"
 	"telapi/internal/ratelimit"
-	"telapi/internal/reqid"
 	"telapi/internal/session"
 )
 
@@ -38,8 +38,8 @@ var upgrader = websocket.Upgrader{
 // openSocket is the handshake of /ws/session. Everything that can be refused is
 // refused before the upgrade, as an ordinary answer; a plain GET goes the same
 // way, redeems nothing, and so tells a page why its socket was refused.
-func (s *Server) openSocket(w http.ResponseWriter, r *http.Request, _ auth.Principal) error {
-	ses, ep, err := s.admitSocket(w.(*exchange), r)
+func (s *Server) openSocket(x *exchange, r *http.Request) error {
+	ses, ep, err := s.admitSocket(x, r)
 	if err != nil {
 		return err
 	}
@@ -55,8 +55,8 @@ func (s *Server) openSocket(w http.ResponseWriter, r *http.Request, _ auth.Princ
 		if err := s.deps.Channels.CheckOpen(r.Context(), info, query.Get("connectionId")); err != nil {
 			return err
 		}
-		w.Header().Set("Upgrade", "websocket")
-		w.Header().Set("Sec-WebSocket-Version", "13")
+		x.Header().Set("Upgrade", "websocket")
+		x.Header().Set("Sec-WebSocket-Version", "13")
 		return fault.New(fault.UpgradeRequired, "The token is good. Open a WebSocket to use it.")
 	}
 	conn, err := s.deps.Channels.Open(r.Context(), info, query.Get("connectionId"), query.Get("streamId"))
@@ -68,13 +68,13 @@ func (s *Server) openSocket(w http.ResponseWriter, r *http.Request, _ auth.Princ
 		return err
 	}
 	line := &line{}
-	header := http.Header{reqid.Header: w.Header().Values(reqid.Header)}
+	header := http.Header{httpserve.RequestIDHeader: x.Header().Values(httpserve.RequestIDHeader)}
 	if slices.Contains(websocket.Subprotocols(r), session.Subprotocol) {
 		// The upgrader would choose it too, but keep the client's whole list, which
 		// holds the token, for as long as the socket is open.
 		header.Set("Sec-Websocket-Protocol", session.Subprotocol)
 	}
-	ws, err := upgrader.Upgrade(lineTaker{w, line}, r, header)
+	ws, err := upgrader.Upgrade(lineTaker{x, line}, r, header)
 	if err != nil {
 		conn.Close()
 		return fmt.Errorf("upgrade: %w", err)
@@ -115,9 +115,9 @@ func (s *Server) admitSocket(x *exchange, r *http.Request) (session.Session, end
 	case err != nil:
 		return ses, ep, err
 	case refusal != nil && !d.Allowed:
-		return ses, ep, announceLimit(x, d)
+		return ses, ep, applyLimit(x, d)
 	}
-	x.who = auth.Principal{TeamID: ses.TeamID, Subject: ses.ID}
+	x.principal = auth.Principal{TeamID: ses.TeamID, Subject: ses.ID}
 	return ses, ep, refusal
 }
 
@@ -165,12 +165,12 @@ func allowOrigin(w http.ResponseWriter, origin string) {
 
 // preflightSocket answers a page that asks whether it may ask: the question
 // itself, which carries the token, is held against the endpoint's list.
-func (s *Server) preflightSocket(w http.ResponseWriter, r *http.Request, _ auth.Principal) error {
-	allowOrigin(w, r.Header.Get("Origin"))
-	w.Header().Set("Access-Control-Allow-Methods", "GET")
-	w.Header().Set("Access-Control-Allow-Headers", "Authorization")
-	w.Header().Set("Access-Control-Max-Age", "600")
-	w.WriteHeader(http.StatusNoContent)
+func (s *Server) preflightSocket(x *exchange, r *http.Request) error {
+	allowOrigin(x, r.Header.Get("Origin"))
+	x.Header().Set("Access-Control-Allow-Methods", "GET")
+	x.Header().Set("Access-Control-Allow-Headers", "Authorization")
+	x.Header().Set("Access-Control-Max-Age", "600")
+	x.WriteHeader(http.StatusNoContent)
 	return nil
 }
 

@@ -4,29 +4,28 @@ import (
 	"net/http"
 	"net/url"
 
-	"telapi/internal/auth"
 	"telapi/internal/fault"
 	"telapi/internal/usage"
 )
 
-func (s *Server) listEndpoints(w http.ResponseWriter, r *http.Request, who auth.Principal) error {
+func (s *Server) listEndpoints(x *exchange, r *http.Request) error {
 	query, err := parseQuery(r)
 	if err != nil {
 		return err
 	}
-	page, err := s.deps.Endpoints.List(r.Context(), who.TeamID, query)
+	page, err := s.deps.Endpoints.List(r.Context(), x.principal.TeamID, query)
 	if err != nil {
 		return err
 	}
-	return writeJSON(w, http.StatusOK, page)
+	return x.WriteJSON(http.StatusOK, page)
 }
 
-func (s *Server) ttsUsage(w http.ResponseWriter, r *http.Request, who auth.Principal) error {
+func (s *Server) ttsUsage(x *exchange, r *http.Request) error {
 	params, err := parseQuery(r)
 	if err != nil {
 		return err
 	}
-	q, err := usage.ParseQuery(who.TeamID, params, s.deps.Now())
+	q, err := usage.ParseQuery(x.principal.TeamID, params, s.deps.Now())
 	if err != nil {
 		return err
 	}
@@ -34,7 +33,7 @@ func (s *Server) ttsUsage(w http.ResponseWriter, r *http.Request, who auth.Princ
 	if err != nil {
 		return err
 	}
-	return writeJSON(w, http.StatusOK, report)
+	return x.WriteJSON(http.StatusOK, report)
 }
 
 // parseQuery refuses a query string that net/url would silently drop parts of.

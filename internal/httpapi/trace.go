@@ -21,7 +21,7 @@ func joinTrace(ctx context.Context, r *http.Request) context.Context {
 	if r.Header["Traceparent"] != nil {
 		ctx = propagation.TraceContext{}.Extract(ctx, propagation.HeaderCarrier(r.Header))
 	}
-	if r.URL.RawQuery == "" || !strings.HasPrefix(r.URL.Path, webhooks) {
+	if r.URL.RawQuery == "" || !strings.HasPrefix(r.URL.Path, webhooksPath) {
 		return ctx
 	}
 	query := r.URL.Query()

@@ -9,22 +9,21 @@ import (
 	"go.opentelemetry.io/otel/attribute"
 	"go.opentelemetry.io/otel/trace"
 
-	"telapi/internal/auth"
 	"telapi/internal/callback"
 	"telapi/internal/endpoint"
 )
 
-const webhooks = "/api/v1/webhooks/"
+const webhooksPath = "/api/v1/webhooks/"
 
 // webhook takes what a provider of some kind posts back. Its credential is in
 // the request alone, so there is no principal; one that fails counts against
 // the auth tier like any other.
 func (s *Server) webhook(kind callback.Kind) handler {
 	limit := endpoint.PublishedLimits().CallbackBodyBytes
-	return func(w http.ResponseWriter, r *http.Request, _ auth.Principal) error {
-		x, received := w.(*exchange), s.deps.Now()
-		body, unread := readBody(w, r, limit)
-		r, end := begin(w, r)
+	return func(x *exchange, r *http.Request) error {
+		received := s.deps.Now()
+		body, unread := readBody(x, r, limit)
+		r, end := restartTimeout(x, r)
 		defer end()
 		request := callback.Request{
 			Credential: callback.Credential{
@@ -42,9 +41,9 @@ func (s *Server) webhook(kind callback.Kind) handler {
 			)
 		}
 		if err != nil {
-			return s.countFailure(x, r, err)
+			return s.countAuthFailure(x, r, err)
 		}
-		writeBytes(w, http.StatusAccepted, "application/json", answer.JSON(x.id))
+		x.WriteBytes(http.StatusAccepted, "application/json", answer.JSON(x.RequestID))
 		return nil
 	}
 }

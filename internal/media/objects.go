@@ -14,6 +14,7 @@ import (
 	"github.com/go-json-experiment/json"
 
 	"telapi/internal/fault"
+	"telapi/internal/httpserve"
 	"telapi/internal/media/fastlane"
 )
 
@@ -30,7 +31,7 @@ func (o *Object) describe(h http.Header, p Path) {
 	h.Set("X-Content-Type-Options", "nosniff")
 }
 
-func (s *Service) get(w http.ResponseWriter, r *http.Request, p Path) error {
+func (s *Service) get(x *httpserve.Response, r *http.Request, p Path) error {
 	o, err := s.store.Open(p)
 	if errors.Is(err, ErrNoObject) {
 		return notFound()
@@ -39,7 +40,7 @@ func (s *Service) get(w http.ResponseWriter, r *http.Request, p Path) error {
 		return err
 	}
 	defer o.Close()
-	allowTime(w, o.Size)
+	extendDeadline(x, o.Size)
 	// Ranges are defined for GET alone, one of a unit we do not know is none, and
 	// the last 0 bytes are no byte; ServeContent sees none of this so.
 	if unit, ranges, _ := strings.Cut(r.Header.Get("Range"), "="); r.Method == http.MethodHead || !strings.EqualFold(unit, "bytes") {
@@ -47,8 +48,8 @@ func (s *Service) get(w http.ResponseWriter, r *http.Request, p Path) error {
 	} else {
 		r.Header.Set("Range", "bytes="+withoutEmpty(ranges, o.Size))
 	}
-	o.describe(w.Header(), p)
-	http.ServeContent(w, r, "", o.Modified, o.File)
+	o.describe(x.Header(), p)
+	http.ServeContent(x, r, "", o.Modified, o.File)
 	return nil
 }
 
@@ -82,18 +83,17 @@ func (s *Service) load(path string, limit int64) (fastlane.Object, bool) {
 	return object, true
 }
 
-func (s *Service) put(w http.ResponseWriter, r *http.Request, p Path) error {
+func (s *Service) put(x *httpserve.Response, r *http.Request, p Path) error {
 	switch size := r.ContentLength; {
 	case size < 0, size == 0 && r.Header.Get("Content-Length") == "":
-		w.Header().Set("Connection", "close") // how much is there to skip?
+		x.Header().Set("Connection", "close") // how much is there to skip?
 		return fault.New(fault.LengthRequired, "Say in Content-Length how long the object is.")
 	case size > s.o.MaxObjectBytes:
-		w.Header().Set("Connection", "close") // the rest of the body is not worth reading
 		return fault.New(fault.PayloadTooLarge, "An object has %d bytes at the most.", s.o.MaxObjectBytes)
 	case r.Header.Get("Content-Range") != "":
 		return fault.New(fault.Validation, "An object is stored whole: send it without Content-Range.")
 	}
-	allowTime(w, r.ContentLength)
+	extendDeadline(x, r.ContentLength)
 	body := &upload{Reader: r.Body}
 	created, err := s.store.Put(p, body, r.ContentLength, preconditions(r.Header))
 	switch {
@@ -106,11 +106,11 @@ func (s *Service) put(w http.ResponseWriter, r *http.Request, p Path) error {
 	case err != nil:
 		return err
 	}
-	s.seen.received.Add(float64(r.ContentLength))
+	s.metrics.received.Add(float64(r.ContentLength))
 	if created {
-		w.WriteHeader(http.StatusCreated)
+		x.WriteHeader(http.StatusCreated)
 	} else {
-		w.WriteHeader(http.StatusNoContent)
+		x.WriteHeader(http.StatusNoContent)
 	}
 	return nil
 }
@@ -129,19 +129,19 @@ func (u *upload) Read(p []byte) (int, error) {
 	return n, err
 }
 
-func (s *Service) delete(w http.ResponseWriter, r *http.Request, p Path) error {
+func (s *Service) delete(x *httpserve.Response, r *http.Request, p Path) error {
 	err := s.store.Delete(p, preconditions(r.Header))
 	if errors.Is(err, ErrNoObject) {
 		return notFound()
 	}
 	if err == nil {
-		w.WriteHeader(http.StatusNoContent)
+		x.WriteHeader(http.StatusNoContent)
 	}
 	return err
 }
 
-// contentRefusals are what http.ServeContent refuses, in words.
-var contentRefusals = map[int]*fault.Error{
+// contentErrors are the errors that http.ServeContent sends as plain text.
+var contentErrors = map[int]*fault.Error{
 	http.StatusPreconditionFailed:           fault.New(fault.PreconditionFailed, "What is stored is not what the request's conditions ask for; nothing was done."),
 	http.StatusRequestedRangeNotSatisfiable: fault.New(fault.RangeUnsatisfiable, "No byte of the object lies in the range asked for."),
 }
@@ -167,7 +167,7 @@ func preconditions(h http.Header) Condition {
 			ok = !current.ModTime().Truncate(time.Second).After(since)
 		}
 		if !ok || among("If-None-Match", tag) || among("If-None-Match", "W/"+tag) {
-			return contentRefusals[http.StatusPreconditionFailed]
+			return contentErrors[http.StatusPreconditionFailed]
 		}
 		return nil
 	}
@@ -181,7 +181,7 @@ const (
 
 // list answers with one object per line, in order of path, for whoever compares
 // the store with what it should hold.
-func (s *Service) list(w http.ResponseWriter, r *http.Request) error {
+func (s *Service) list(x *httpserve.Response, r *http.Request) error {
 	var issues fault.Issues
 	query := r.URL.Query()
 	after, _ := issues.QueryValue(query, "after")
@@ -206,6 +206,6 @@ func (s *Service) list(w http.ResponseWriter, r *http.Request) error {
 		}
 		lines.WriteByte('\n')
 	}
-	answerWith(w, http.StatusOK, "application/x-ndjson", lines.Bytes())
+	x.WriteBytes(http.StatusOK, "application/x-ndjson", lines.Bytes())
 	return nil
 }

@@ -2,179 +2,72 @@ package media
 
 import (
 	"context"
-	"fmt"
-	"io"
 	"log/slog"
 	"net/http"
-	"runtime/debug"
 	"strconv"
 	"time"
 
-	"github.com/go-json-experiment/json"
 	"github.com/prometheus/client_golang/prometheus"
 
-	"telapi/internal/fault"
+	"telapi/internal/httpserve"
 	"telapi/internal/media/fastlane"
-	"telapi/internal/reqid"
 )
 
-// maxLoggedPath keeps a client from filling the log with one request.
-const maxLoggedPath = 256
-
-// ServeHTTP answers one request and tells log and metrics how it went.
+// ServeHTTP answers one request and records the outcome in the access log and
+// the metrics.
 func (s *Service) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	start := time.Now()
-	x := &reply{ResponseWriter: w, request: r}
+	x := &httpserve.Response{ResponseWriter: w, Request: r, Realm: "telapi media", Errors: contentErrors}
 	if r.Body != http.NoBody {
-		allowTime(w, 0) // also for skipping a body that nobody wants
+		extendDeadline(w, 0) // also for skipping a body that is not read
 	}
 	if s.draining.Load() {
 		w.Header().Set("Connection", "close")
 	}
-	defer func() {
-		if p := recover(); p != nil {
-			x.refuse(fmt.Errorf("panic: %v\n%s", p, debug.Stack()))
-		}
-		s.tell(x, r, time.Since(start))
-	}()
+	defer x.Finish(func() { s.observe(x, time.Since(start)) })
 	if err := s.route(x, r); err != nil {
-		x.refuse(err)
+		x.Fail(err)
 	}
 }
 
-func (s *Service) tell(x *reply, r *http.Request, took time.Duration) {
-	method := knownMethod(r.Method)
-	s.seen.requests.WithLabelValues(method, strconv.Itoa(x.status)).Inc()
-	s.seen.duration.WithLabelValues(method).Observe(took.Seconds())
-	s.seen.sent.Add(float64(x.bytes))
-	level := slog.LevelDebug
-	if x.status >= http.StatusInternalServerError && x.refusal != nil {
-		level = slog.LevelError
-	}
-	if !s.o.Log.Enabled(r.Context(), level) {
-		return
-	}
-	attrs := []slog.Attr{
-		slog.String("method", method),
-		slog.String("path", r.URL.Path[:min(len(r.URL.Path), maxLoggedPath)]),
-		slog.Int("status", x.status),
-		slog.Int64("bytes", x.bytes),
-		slog.Duration("took", took),
-		slog.String("client", r.RemoteAddr),
-	}
-	if x.refusal != nil && x.refusal.Cause != nil {
-		attrs = append(attrs, slog.Any("cause", x.refusal.Cause))
-	}
-	s.o.Log.LogAttrs(r.Context(), level, "request", attrs...)
+func (s *Service) observe(x *httpserve.Response, took time.Duration) {
+	method := httpserve.Method(x.Request)
+	s.metrics.requests.WithLabelValues(method, strconv.Itoa(x.Status)).Inc()
+	s.metrics.duration.WithLabelValues(method).Observe(took.Seconds())
+	s.metrics.sent.Add(float64(x.Bytes))
+	x.Log(x.Request.Context(), s.o.Log, slog.LevelDebug, took, x.Request.RemoteAddr)
 }
 
-// served hears of an answer from memory.
+// served records a response from memory.
 func (s *Service) served(path string, bytes int) {
 	s.store.used(Path(path[len(Prefix):]))
-	s.seen.fromMemory.Inc()
-	s.seen.sent.Add(float64(bytes))
+	s.metrics.fromMemory.Inc()
+	s.metrics.sent.Add(float64(bytes))
 	if s.o.Log.Enabled(context.Background(), slog.LevelDebug) {
 		s.o.Log.Debug("request", "method", http.MethodGet, "path", path, "status", http.StatusOK, "bytes", bytes, "memory", true)
 	}
 }
 
-// allowTime gives a client as long as this many bytes may take, and who did not
-// send them by then a moment to hear of it.
-func allowTime(w http.ResponseWriter, bytes int64) {
-	deadline := time.Now().Add(bodyTimeout + time.Duration(bytes)*time.Second/slowestRate)
+// extendDeadline gives a client the time that it may take to send or receive a
+// body of this size, and a little more to receive the error if it is too slow.
+func extendDeadline(w http.ResponseWriter, size int64) {
+	deadline := time.Now().Add(bodyTimeout + time.Duration(size)*time.Second/slowestRate)
 	control := http.NewResponseController(w)
-	_ = control.SetReadDeadline(deadline) // fails on a connection that is gone
+	_ = control.SetReadDeadline(deadline) // fails only if the connection is closed
 	_ = control.SetWriteDeadline(deadline.Add(answerTimeout))
 }
 
-// reply is an answer on its way out, and what will be said of it.
-type reply struct {
-	http.ResponseWriter
-	request *http.Request
-	status  int
-	bytes   int64
-	muted   bool
-	refusal *fault.Error
-}
-
-// refuse answers with the envelope. Once half an answer is out, it cuts the
-// connection instead, so that nobody takes it for a whole one.
-func (x *reply) refuse(err error) {
-	x.refusal = fault.From(err)
-	if x.status != 0 {
-		_ = http.NewResponseController(x).SetWriteDeadline(time.Now())
-		return
-	}
-	if x.refusal.Code == fault.Unauthorized {
-		x.Header().Set("WWW-Authenticate", `Bearer realm="telapi media"`)
-	}
-	body, err := json.Marshal(x.refusal.Envelope(reqid.FromHeader(x.request.Header.Get(reqid.Header))))
-	if err != nil {
-		body = nil
-	}
-	answerWith(x, x.refusal.Code.Status(), "application/json", body)
-}
-
-func answerWith(w http.ResponseWriter, status int, contentType string, body []byte) {
-	h := w.Header()
-	h.Set("Content-Type", contentType)
-	h.Set("Content-Length", strconv.Itoa(len(body)))
-	h.Set("Cache-Control", "no-store")
-	h.Set("X-Content-Type-Options", "nosniff")
-	w.WriteHeader(status)
-	_, _ = w.Write(body)
-}
-
-// WriteHeader notes the status. Where http.ServeContent refuses, with plain text
-// or nothing, the envelope takes its place.
-func (x *reply) WriteHeader(status int) {
-	if refusal := contentRefusals[status]; refusal != nil && x.status == 0 && x.refusal == nil {
-		x.refuse(refusal)
-		x.muted = true
-		return
-	}
-	if x.status == 0 && status >= http.StatusOK {
-		x.status = status
-	}
-	x.ResponseWriter.WriteHeader(status)
-}
-
-func (x *reply) Write(b []byte) (int, error) {
-	if x.muted {
-		return len(b), nil
-	}
-	if x.status == 0 {
-		x.status = http.StatusOK
-	}
-	n, err := x.ResponseWriter.Write(b)
-	x.bytes += int64(n)
-	return n, err
-}
-
-// ReadFrom lets the kernel send a file.
-func (x *reply) ReadFrom(r io.Reader) (int64, error) {
-	if x.status == 0 {
-		x.status = http.StatusOK
-	}
-	n, err := io.Copy(x.ResponseWriter, r)
-	x.bytes += n
-	return n, err
-}
-
-// Unwrap lets http.ResponseController reach the connection.
-func (x *reply) Unwrap() http.ResponseWriter { return x.ResponseWriter }
-
-type observations struct {
+type serviceMetrics struct {
 	requests       *prometheus.CounterVec
 	duration       *prometheus.HistogramVec
 	received, sent prometheus.Counter
 	fromMemory     prometheus.Counter
 }
 
-func newObservations(reg prometheus.Registerer, store *Store, lane *fastlane.Lane) *observations {
+func newServiceMetrics(reg prometheus.Registerer, store *Store, lane *fastlane.Lane) *serviceMetrics {
 	moved := prometheus.NewCounterVec(prometheus.CounterOpts{
 		Name: "telapi_media_bytes_total", Help: "Bytes of bodies, by direction: stored (in) and sent (out)."}, []string{"direction"})
-	o := &observations{
+	o := &serviceMetrics{
 		requests: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "telapi_media_requests_total", Help: "Requests answered, by method and status."}, []string{"method", "status"}),
 		duration: prometheus.NewHistogramVec(prometheus.HistogramOpts{
@@ -199,13 +92,4 @@ func newObservations(reg prometheus.Registerer, store *Store, lane *fastlane.Lan
 		counter("telapi_media_evictions_total", "Objects that went to make room.", store.evicted.Load),
 	)
 	return o
-}
-
-// knownMethod keeps a client from making up metric labels.
-func knownMethod(m string) string {
-	switch m {
-	case http.MethodGet, http.MethodHead, http.MethodPut, http.MethodDelete, http.MethodPost, http.MethodPatch, http.MethodOptions:
-		return m
-	}
-	return "other"
 }

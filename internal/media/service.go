@@ -2,8 +2,6 @@ package media
 
 import (
 	"context"
-	"crypto/sha256"
-	"crypto/subtle"
 	"crypto/tls"
 	"errors"
 	"fmt"
@@ -18,6 +16,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 
 	"telapi/internal/fault"
+	"telapi/internal/httpserve"
 	"telapi/internal/media/fastlane"
 	"telapi/internal/redact"
 )
@@ -38,13 +37,13 @@ type Options struct {
 // Service is the media service: the objects of a Store over HTTP, the plainest
 // requests for them answered from memory.
 type Service struct {
-	o        Options
-	store    *Store
-	lane     *fastlane.Lane
-	server   *http.Server
-	scrape   http.Handler
-	seen     *observations
-	draining atomic.Bool
+	o          Options
+	store      *Store
+	lane       *fastlane.Lane
+	server     *http.Server
+	prometheus http.Handler // serves /metrics
+	metrics    *serviceMetrics
+	draining   atomic.Bool
 }
 
 // Time-outs that cut clients who send or read a byte now and then to hold a
@@ -61,7 +60,7 @@ const (
 
 // New opens the store and returns the service, ready to serve.
 func New(o Options) (*Service, error) {
-	s := &Service{o: o, scrape: promhttp.HandlerFor(o.Registry, promhttp.HandlerOpts{ErrorHandling: promhttp.ContinueOnError})}
+	s := &Service{o: o, prometheus: promhttp.HandlerFor(o.Registry, promhttp.HandlerOpts{ErrorHandling: promhttp.ContinueOnError})}
 	if o.MaxBytes > 0 {
 		s.o.MaxObjectBytes = min(o.MaxObjectBytes, o.MaxBytes)
 	}
@@ -71,7 +70,7 @@ func New(o Options) (*Service, error) {
 	if s.store, err = OpenStore(StoreOptions{Root: o.Root, MaxBytes: o.MaxBytes, Unsynced: o.Unsynced, Log: o.Log, Change: change}); err != nil {
 		return nil, err
 	}
-	s.seen = newObservations(o.Registry, s.store, s.lane)
+	s.metrics = newServiceMetrics(o.Registry, s.store, s.lane)
 	s.server = &http.Server{
 		Handler:                      s,
 		DisableGeneralOptionsHandler: true,
@@ -115,15 +114,15 @@ func (s *Service) Close() { s.store.Close() }
 
 // route finds who answers. Paths are taken as they were sent: none is decoded,
 // cleaned or redirected.
-func (s *Service) route(w http.ResponseWriter, r *http.Request) error {
+func (s *Service) route(x *httpserve.Response, r *http.Request) error {
 	path := r.URL.EscapedPath()
 	switch {
 	case path == "/health":
-		return reads(w, r, s.health)
+		return readOnly(x, r, s.health)
 	case path == "/metrics":
-		return reads(w, r, s.metrics)
+		return readOnly(x, r, s.scrape)
 	case path == strings.TrimSuffix(Prefix, "/") && isRead(r) && s.mayChange(r):
-		return s.list(w, r)
+		return s.list(x, r)
 	}
 	change := r.Method == http.MethodPut || r.Method == http.MethodDelete
 	if change && !s.mayChange(r) {
@@ -136,66 +135,45 @@ func (s *Service) route(w http.ResponseWriter, r *http.Request) error {
 	case !ok:
 		return notFound()
 	case isRead(r):
-		return s.get(w, r, p)
+		return s.get(x, r, p)
 	case r.Method == http.MethodPut:
-		return s.put(w, r, p)
+		return s.put(x, r, p)
 	case r.Method == http.MethodDelete:
-		return s.delete(w, r, p)
+		return s.delete(x, r, p)
 	}
-	return notAllowed(w, "GET, HEAD, PUT, DELETE")
+	return httpserve.MethodNotAllowed(x, "GET, HEAD, PUT, DELETE")
 }
 
 func isRead(r *http.Request) bool { return r.Method == http.MethodGet || r.Method == http.MethodHead }
 
-func reads(w http.ResponseWriter, r *http.Request, answer func(http.ResponseWriter, *http.Request) error) error {
+func readOnly(x *httpserve.Response, r *http.Request, handle func(*httpserve.Response, *http.Request) error) error {
 	if !isRead(r) {
-		return notAllowed(w, "GET, HEAD")
+		return httpserve.MethodNotAllowed(x, "GET, HEAD")
 	}
-	return answer(w, r)
+	return handle(x, r)
 }
 
 func notFound() error {
 	return fault.New(fault.NotFound, "There is no such object.")
 }
 
-func notAllowed(w http.ResponseWriter, allowed string) error {
-	w.Header().Set("Allow", allowed)
-	return fault.New(fault.MethodNotAllowed, "Here only %s are possible.", allowed)
-}
-
-func (s *Service) health(w http.ResponseWriter, _ *http.Request) error {
+func (s *Service) health(x *httpserve.Response, _ *http.Request) error {
 	text, status := "ok", http.StatusOK
 	if s.draining.Load() {
 		text, status = "draining", http.StatusServiceUnavailable
 	}
-	answerWith(w, status, "text/plain; charset=utf-8", []byte(text))
+	x.WriteBytes(status, "text/plain; charset=utf-8", []byte(text))
 	return nil
 }
 
-func (s *Service) metrics(w http.ResponseWriter, r *http.Request) error {
-	if want := s.o.MetricsToken; want != "" && !bearer(r, want) {
+func (s *Service) scrape(x *httpserve.Response, r *http.Request) error {
+	if want := s.o.MetricsToken; want != "" && !httpserve.HasBearer(r, want) {
 		return fault.New(fault.Unauthorized, "Send METRICS_TOKEN as a bearer token.")
 	}
-	s.scrape.ServeHTTP(w, r)
+	s.prometheus.ServeHTTP(x, r)
 	return nil
 }
 
 func (s *Service) mayChange(r *http.Request) bool {
-	return len(s.o.UploadTokens) == 0 || bearer(r, s.o.UploadTokens...)
-}
-
-// bearer tells whether a request brings one of the secrets. How long it takes
-// says nothing about any of them.
-func bearer(r *http.Request, secrets ...redact.Secret) bool {
-	sent := r.Header["Authorization"]
-	if len(sent) != 1 {
-		return false
-	}
-	scheme, token, _ := strings.Cut(sent[0], " ")
-	got, found := sha256.Sum256([]byte(strings.TrimSpace(token))), 0
-	for _, secret := range secrets {
-		want := sha256.Sum256([]byte(secret.Reveal()))
-		found |= subtle.ConstantTimeCompare(got[:], want[:])
-	}
-	return found == 1 && strings.EqualFold(scheme, "Bearer")
+	return len(s.o.UploadTokens) == 0 || httpserve.HasBearer(r, s.o.UploadTokens...)
 }

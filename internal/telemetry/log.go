@@ -11,7 +11,7 @@ import (
 	"github.com/mattn/go-isatty"
 	"go.opentelemetry.io/otel/trace"
 
-	"telapi/internal/reqid"
+	"telapi/internal/httpserve"
 )
 
 // NewLogger returns the log alone, for commands that export nothing.
@@ -54,7 +54,7 @@ func (h *handler) Handle(ctx context.Context, r slog.Record) error {
 		attrs = append(attrs, h.clean.attr(a))
 		return true
 	})
-	if id := reqid.From(ctx); id != "" {
+	if id := httpserve.RequestIDFrom(ctx); id != "" {
 		attrs = append(attrs, slog.String("request_id", id))
 	}
 	if span := trace.SpanContextFromContext(ctx); span.IsValid() {

@@ -28,8 +28,8 @@ import (
 	"google.golang.org/protobuf/encoding/prototext"
 	"google.golang.org/protobuf/proto"
 
+	"telapi/internal/httpserve"
 	"telapi/internal/redact"
-	"telapi/internal/reqid"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -96,7 +96,7 @@ func tell(t *testing.T, tele *Telemetry) {
 	tele.Registry.MustRegister(calls)
 	calls.WithLabelValues(phone, "token="+secret).Inc()
 
-	ctx := reqid.With(t.Context(), "req-1")
+	ctx := httpserve.WithRequestID(t.Context(), "req-1")
 	ctx, span := tele.TracerProvider.Tracer("test").Start(ctx, "call "+phone, trace.WithAttributes(
 		attribute.String("url", "/ws/session?token="+secret), attribute.String("authorization", secret),
 		attribute.StringSlice("numbers", []string{phone}), attribute.Int64("caller", 4915112345678),
@@ -346,7 +346,7 @@ func TestHarmlessAttributesStayAsTheyAre(t *testing.T) {
 
 func TestIdsOfTheContextStandBesideTheMessage(t *testing.T) {
 	span := trace.NewSpanContext(trace.SpanContextConfig{TraceID: trace.TraceID{0xab}, SpanID: trace.SpanID{0xcd}})
-	ctx := trace.ContextWithSpanContext(reqid.With(t.Context(), "req-1"), span)
+	ctx := trace.ContextWithSpanContext(httpserve.WithRequestID(t.Context(), "req-1"), span)
 	var log bytes.Buffer
 	NewLogger(Options{Writer: &log}).With("a", 1).InfoContext(ctx, "hello", "b", 2)
 	var got map[string]any
@@ -389,7 +389,7 @@ func BenchmarkLog(b *testing.B) {
 		"bare":     slog.New(slog.NewJSONHandler(io.Discard, nil)),
 	} {
 		b.Run(name, func(b *testing.B) {
-			ctx := reqid.With(b.Context(), "req-1")
+			ctx := httpserve.WithRequestID(b.Context(), "req-1")
 			b.ReportAllocs()
 			for b.Loop() {
 				log.InfoContext(ctx, "request", "method", "GET", "route", "/api/v1/runtime/capabilities", "status", 200, "took", time.Millisecond, "client", "192.0.2.1")

@@ -48,7 +48,7 @@ var reservations = []reserved{
 		"net/http", []string{
 			"Error", "Handle", "HandleFunc", "Handler", "HandlerFunc", "ListenAndServe", "ListenAndServeTLS", "NewServeMux",
 			"Redirect", "ResponseController", "ResponseWriter", "Serve", "ServeContent", "ServeMux", "ServeTLS", "Server",
-		}, outsideFloors("domain", "leaves"), whyServe,
+		}, func(dir string) bool { return dir == "internal/httpserve" || outsideFloors("domain", "leaves")(dir) }, whyServe,
 	},
 }
 

@@ -52,7 +52,7 @@ var floors = []Floor{
 	{
 		Name: "leaves",
 		Folders: []string{
-			"api", "callruntime/wire", "internal/audio", "internal/backlog", "internal/config", "internal/fault", "internal/cache", "internal/lua", "internal/sleep", "internal/redact", "internal/reqid",
+			"api", "callruntime/wire", "internal/audio", "internal/backlog", "internal/config", "internal/fault", "internal/cache", "internal/lua", "internal/sleep", "internal/redact", "internal/httpserve",
 			"internal/strictjson", "web",
 		},
 		Why: "everybody imports the leaves, so they may depend on nothing above them",
@@ -77,6 +77,11 @@ var bans = []ban{
 			"github.com/redis", "github.com/alicebob/miniredis", "github.com/gorilla/websocket",
 		},
 		why: "decisions are made and tested without a database, a key-value store or a socket: that belongs into an adapter",
+	},
+	{
+		from:    func(p placed) bool { return p.floor.Name == "domain" },
+		imports: []string{module + "/internal/httpserve"},
+		why:     "the domain knows nothing of HTTP: decode and encode in httpapi",
 	},
 	{
 		from:    func(p placed) bool { return true },

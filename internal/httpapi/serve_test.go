@@ -13,8 +13,6 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	dto "github.com/prometheus/client_model/go"
 	"go.opentelemetry.io/otel/trace/noop"
-
-	"telapi/internal/auth"
 )
 
 // surface is a server with one route of the test's own.
@@ -24,7 +22,7 @@ func surface(handle handler) (*Server, *bytes.Buffer) {
 		Log: slog.New(slog.NewJSONHandler(&log, nil)), Registry: prometheus.NewRegistry(), Tracing: noop.NewTracerProvider(),
 		Now: time.Now, Draining: func() bool { return false },
 	})
-	s.mux = s.register([]Route{{"GET", "/try", public, "", "", always, handle}})
+	s.mux = s.newMux([]Route{{"GET", "/try", public, "", "", always, handle}})
 	return s, &log
 }
 
@@ -38,24 +36,24 @@ func value(t *testing.T, m prometheus.Metric) float64 {
 }
 
 func TestPanicBecomesAnEnvelopeAndNothingMore(t *testing.T) {
-	s, log := surface(func(http.ResponseWriter, *http.Request, auth.Principal) error { panic("the secret reason") })
+	s, log := surface(func(*exchange, *http.Request) error { panic("the secret reason") })
 	w := httptest.NewRecorder()
 	s.ServeHTTP(w, httptest.NewRequest("GET", "/try", nil))
 	if w.Code != 500 || !strings.Contains(w.Body.String(), `"code":"INTERNAL_ERROR"`) || strings.Contains(w.Body.String(), "secret reason") {
 		t.Errorf("answered %d %s", w.Code, w.Body)
 	}
-	if !strings.Contains(log.String(), "secret reason") || !strings.Contains(log.String(), "observe_test.go") {
+	if !strings.Contains(log.String(), "secret reason") || !strings.Contains(log.String(), "serve_test.go") {
 		t.Errorf("the log has no reason and place: %s", log)
 	}
-	if n := value(t, s.seen.inFlight); n != 0 {
+	if n := value(t, s.metrics.inFlight); n != 0 {
 		t.Errorf("%v requests are still in flight", n)
 	}
 }
 
 func TestPanicWithinAnAnswerCutsItOffAndIsLogged(t *testing.T) {
-	s, log := surface(func(w http.ResponseWriter, _ *http.Request, _ auth.Principal) error {
-		_, _ = w.Write([]byte("half"))
-		_ = http.NewResponseController(w).Flush()
+	s, log := surface(func(x *exchange, _ *http.Request) error {
+		_, _ = x.Write([]byte("half"))
+		_ = http.NewResponseController(x).Flush()
 		panic("the secret reason")
 	})
 	server := httptest.NewServer(s)
@@ -74,12 +72,12 @@ func TestPanicWithinAnAnswerCutsItOffAndIsLogged(t *testing.T) {
 }
 
 func TestAbortedAnswerIsCountedAndPassedOn(t *testing.T) {
-	s, _ := surface(func(http.ResponseWriter, *http.Request, auth.Principal) error { panic(http.ErrAbortHandler) })
+	s, _ := surface(func(*exchange, *http.Request) error { panic(http.ErrAbortHandler) })
 	defer func() {
-		if recover() != http.ErrAbortHandler { //nolint:errorlint // it is passed on as it is
+		if recover() != http.ErrAbortHandler { //nolint:errorlint // net/http compares it the same way
 			t.Error("net/http is not told to cut the connection")
 		}
-		if n := value(t, s.seen.inFlight); n != 0 {
+		if n := value(t, s.metrics.inFlight); n != 0 {
 			t.Errorf("%v requests are still in flight", n)
 		}
 	}()
@@ -87,9 +85,9 @@ func TestAbortedAnswerIsCountedAndPassedOn(t *testing.T) {
 }
 
 func TestSecretsAndEndlessPathsStayOutOfTheAccessLog(t *testing.T) {
-	s, log := surface(func(w http.ResponseWriter, _ *http.Request, _ auth.Principal) error {
-		w.WriteHeader(http.StatusEarlyHints)
-		w.WriteHeader(http.StatusNoContent)
+	s, log := surface(func(x *exchange, _ *http.Request) error {
+		x.WriteHeader(http.StatusEarlyHints)
+		x.WriteHeader(http.StatusNoContent)
 		return nil
 	})
 	s.ServeHTTP(httptest.NewRecorder(), httptest.NewRequest("GET", "/try?token=swordfish", nil))
@@ -97,7 +95,7 @@ func TestSecretsAndEndlessPathsStayOutOfTheAccessLog(t *testing.T) {
 	if strings.Contains(log.String(), "swordfish") || log.Len() > 2_000 {
 		t.Errorf("logged %d bytes: %.500s", log.Len(), log)
 	}
-	if n := value(t, s.seen.requests.WithLabelValues("/try", "GET", "204")); n != 1 {
+	if n := value(t, s.metrics.requests.WithLabelValues("/try", "GET", "204")); n != 1 {
 		t.Errorf("counted %v times", n)
 	}
 }

@@ -11,18 +11,18 @@ import (
 func TestWorkEndsInTimeWhetherSomebodyWaitsOrNot(t *testing.T) {
 	type key struct{}
 	for name, c := range map[string]struct {
-		happens func(w *work, leave context.CancelFunc)
+		happens func(w *timeoutContext, leave context.CancelFunc)
 		want    error
 	}{
-		"over its time":   {func(*work, context.CancelFunc) { time.Sleep(handlerTimeout) }, context.DeadlineExceeded},
-		"the client left": {func(_ *work, leave context.CancelFunc) { leave() }, context.Canceled},
+		"over its time":   {func(*timeoutContext, context.CancelFunc) { time.Sleep(handlerTimeout) }, context.DeadlineExceeded},
+		"the client left": {func(_ *timeoutContext, leave context.CancelFunc) { leave() }, context.Canceled},
 	} {
 		for _, waits := range []bool{true, false} {
 			synctest.Test(t, func(t *testing.T) {
 				request, leave := context.WithCancel(context.WithValue(t.Context(), key{}, name))
 				defer leave()
-				w := newWork(request)
-				defer w.end()
+				w := withTimeout(request)
+				defer w.cancel()
 				if w.Err() != nil {
 					t.Errorf("%s: ended at once: %v", name, w.Err())
 				}
@@ -44,10 +44,10 @@ func TestWorkEndsInTimeWhetherSomebodyWaitsOrNot(t *testing.T) {
 }
 
 func TestWorkThatIsDoneEndsForThoseWhoWait(t *testing.T) {
-	w := newWork(t.Context())
+	w := withTimeout(t.Context())
 	child, cancel := context.WithCancel(w)
 	defer cancel()
-	w.end()
+	w.cancel()
 	<-child.Done()
 	if !errors.Is(w.Err(), context.Canceled) {
 		t.Errorf("ended with %v", w.Err())

@@ -1,0 +1,111 @@
+package httpserve
+
+import (
+	"bytes"
+	"errors"
+	"io"
+	"log/slog"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+
+	"telapi/internal/fault"
+	"telapi/internal/redact"
+)
+
+func newResponse() (*Response, *httptest.ResponseRecorder) {
+	sent, r := httptest.NewRecorder(), httptest.NewRequest("GET", "/x?token=secret", nil)
+	r.Header.Set(RequestIDHeader, "req-1")
+	return &Response{ResponseWriter: sent, Request: r, Realm: "test"}, sent
+}
+
+func TestFailSendsEnvelope(t *testing.T) {
+	w, sent := newResponse()
+	w.Fail(fault.New(fault.Unauthorized, "No token.").WithCause(errors.New("hidden")))
+	if want := `{"error":{"code":"UNAUTHORIZED","message":"No token.","requestId":"req-1"}}`; sent.Code != 401 || sent.Body.String() != want {
+		t.Errorf("sent %d %s, want %s", sent.Code, sent.Body, want)
+	}
+	if got := sent.Header().Get("WWW-Authenticate"); got != `Bearer realm="test"` {
+		t.Errorf("WWW-Authenticate: %s", got)
+	}
+	if w.Status != 401 || w.Bytes != int64(sent.Body.Len()) {
+		t.Errorf("recorded status %d and %d bytes", w.Status, w.Bytes)
+	}
+}
+
+func TestFailWithDetailsThatCannotBeEncoded(t *testing.T) {
+	w, sent := newResponse()
+	w.Fail(fault.New(fault.Validation, "Bad.").WithDetails(func() {}))
+	if sent.Code != 500 || !strings.Contains(sent.Body.String(), `"INTERNAL_ERROR"`) || !strings.Contains(w.Err.Error(), "encode error details") {
+		t.Errorf("sent %d %s, recorded %v", sent.Code, sent.Body, w.Err)
+	}
+}
+
+func TestEnvelopeReplacesPlainTextError(t *testing.T) {
+	w, sent := newResponse()
+	w.Errors = map[int]*fault.Error{http.StatusPreconditionFailed: fault.New(fault.PreconditionFailed, "Changed.")}
+	http.Error(w, "plain text", http.StatusPreconditionFailed)
+	if got := sent.Body.String(); sent.Code != 412 || !strings.Contains(got, `"Changed."`) || strings.Contains(got, "plain text") {
+		t.Errorf("sent %d %s", sent.Code, got)
+	}
+}
+
+func TestReadFromRecordsStatusAndLength(t *testing.T) {
+	w, _ := newResponse()
+	if n, err := io.Copy(w, strings.NewReader("content")); n != 7 || err != nil || w.Status != 200 || w.Bytes != 7 {
+		t.Errorf("copied %d, %v; recorded status %d and %d bytes", n, err, w.Status, w.Bytes)
+	}
+}
+
+func TestAccessLogLevels(t *testing.T) {
+	internal := fault.New(fault.Internal, "Failed.").WithCause(errors.New("the cause"))
+	for name, c := range map[string]struct {
+		status int
+		err    *fault.Error
+		want   string
+	}{
+		"success":           {200, nil, `"level":"INFO"`},
+		"client error":      {404, fault.New(fault.NotFound, "Not found."), `"level":"INFO"`},
+		"server error":      {500, internal, `"level":"ERROR"`},
+		"truncated":         {200, internal, `"level":"ERROR"`},
+		"unhealthy":         {503, nil, `"level":"INFO"`},
+		"code in the log":   {500, internal, `"code":"INTERNAL_ERROR"`},
+		"cause in the log":  {500, internal, `"cause":"the cause"`},
+		"path has no query": {200, nil, `"path":"/x","status":200`},
+	} {
+		w, _ := newResponse()
+		w.Status, w.Err = c.status, c.err
+		var log bytes.Buffer
+		w.Log(t.Context(), slog.New(slog.NewJSONHandler(&log, nil)), slog.LevelInfo, 0, "192.0.2.1")
+		if !strings.Contains(log.String(), c.want) {
+			t.Errorf("%s: logged %s, want %s", name, &log, c.want)
+		}
+		log.Reset()
+		w.Log(t.Context(), slog.New(slog.NewJSONHandler(&log, nil)), slog.LevelDebug, 0, "192.0.2.1")
+		if isError := strings.Contains(c.want, "ERROR") || c.err == internal; (log.Len() > 0) != isError {
+			t.Errorf("%s: logged at debug level: %s", name, &log)
+		}
+	}
+}
+
+func TestBearerToken(t *testing.T) {
+	secrets := []redact.Secret{"one", "two"}
+	for _, c := range []struct {
+		sent []string
+		want bool
+	}{
+		{[]string{"Bearer one"}, true},
+		{[]string{"bearer  two "}, true},
+		{[]string{"Bearer three"}, false},
+		{[]string{"Bearer "}, false},
+		{[]string{"Basic one"}, false},
+		{[]string{"Bearer one", "Bearer one"}, false},
+		{nil, false},
+	} {
+		r := &http.Request{Header: http.Header{"Authorization": c.sent}}
+		if got := HasBearer(r, secrets...); got != c.want {
+			t.Errorf("%q: %v, want %v", c.sent, got, c.want)
+		}
+	}
+}
