@@ -35,7 +35,7 @@ const (
 type Admin struct {
 	Teams     *team.Registry
 	Keys      *auth.KeyRegistry
-	Endpoints *endpoint.Registry
+	Endpoints *endpoint.Service
 	Limits    *ratelimit.Settings
 	Usage     *usage.Reporter
 	// Offline says that no server runs on the embedded stores, so that there
@@ -98,7 +98,7 @@ func newAdmin(cfg config.Config, s stores, log *slog.Logger) *Admin {
 	return &Admin{
 		Teams:     &team.Registry{Store: s.sql, Announce: kv, Now: time.Now},
 		Keys:      &auth.KeyRegistry{Store: s.sql, Announce: kv, Now: time.Now},
-		Endpoints: &endpoint.Registry{Store: s.sql, Now: time.Now},
+		Endpoints: &endpoint.Service{Store: s.sql, Now: time.Now},
 		Limits:    ratelimit.NewSettings(kv, s.sql, log, nil),
 		Usage:     &usage.Reporter{Store: s.sql, Now: time.Now},
 		Offline:   s.kv == nil,

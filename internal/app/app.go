@@ -93,7 +93,11 @@ func New(ctx context.Context, cfg config.Config, opts Options) (_ *App, err erro
 	limits := ratelimit.NewSettings(kv, db, a.log, a.tele.Registry)
 	features := endpoint.Features{APIAccess: cfg.FeatureAPIAccess, WebRTC: cfg.FeatureWebRTC, DisabledCommands: cfg.CommandsDisabled, Channel: channelLimits(cfg)}
 	deployment := endpoint.Deployment{Version: opts.Version, Features: features}
-	endpoints := &endpoint.Directory{Store: db, Deployment: deployment}
+	capabilities, err := deployment.Capabilities()
+	if err != nil {
+		return nil, err
+	}
+	endpoints := &endpoint.Service{Store: db, Deployment: deployment, Now: time.Now}
 
 	servers, err := cfg.ICEServerList()
 	if err != nil {
@@ -146,7 +150,7 @@ func New(ctx context.Context, cfg config.Config, opts Options) (_ *App, err erro
 		Limits:         ratelimit.NewLimiter(kv, limits, a.tele.Registry),
 		Quotas:         quotas,
 		Endpoints:      endpoints,
-		Capabilities:   deployment.Capabilities(),
+		Capabilities:   capabilities,
 		Usage:          &usage.Reporter{Store: db, Now: time.Now},
 		Sessions:       sessions,
 		Channels: channel.NewService(channels, channels, struct {

@@ -41,7 +41,7 @@ const cardFile = "demo.json"
 
 // Seed returns the demo of the data folder, and makes it where it is not there
 // or the database does not know it.
-func Seed(ctx context.Context, dataDir string, teams *team.Registry, endpoints *endpoint.Registry, keys *auth.KeyRegistry) (Resources, error) {
+func Seed(ctx context.Context, dataDir string, teams *team.Registry, endpoints *endpoint.Service, keys *auth.KeyRegistry) (Resources, error) {
 	path := filepath.Join(dataDir, cardFile)
 	var known card
 	raw, err := os.ReadFile(path)

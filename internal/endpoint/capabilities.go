@@ -2,8 +2,6 @@ package endpoint
 
 import (
 	"cmp"
-	"crypto/sha256"
-	"encoding/base64"
 	"fmt"
 	"slices"
 
@@ -13,18 +11,6 @@ import (
 	"telapi/internal/channel"
 	"telapi/internal/command"
 )
-
-// Document is a rarely changing answer with a strong ETag, both made once.
-type Document struct {
-	Body []byte
-	ETag string
-}
-
-// NewDocument computes the ETag of body.
-func NewDocument(body []byte) Document {
-	sum := sha256.Sum256(body)
-	return Document{body, `"` + base64.RawURLEncoding.EncodeToString(sum[:18]) + `"`}
-}
 
 // Features are what the deployment as a whole switched on or off.
 type Features struct {
@@ -110,24 +96,18 @@ type described struct {
 	Speech         wire.SpeechChain `json:"speech"`
 }
 
-// Capabilities is the document about the deployment as a whole.
-func (d Deployment) Capabilities() Document {
-	doc, err := d.document(nil, Modes, d.offers)
-	if err != nil {
-		panic(err) // nothing in it comes from outside, so this is a bug in the tables
-	}
-	return doc
-}
+// Capabilities returns the JSON document about the whole deployment.
+func (d Deployment) Capabilities() ([]byte, error) { return d.encode(nil, Modes, d.offers) }
 
-// describe is the same document for one endpoint: its modes, the commands its
-// profile permits, its speech providers.
-func (d Deployment) describe(e Endpoint) (Document, error) {
+// endpointCapabilities returns the same document for one endpoint: its modes,
+// the commands its profile permits, its speech providers.
+func (d Deployment) endpointCapabilities(e Endpoint) ([]byte, error) {
 	able := d.abilities(e)
 	about := &described{e.ID, e.Name, e.Enabled, able.CommandSources, able.Speech}
-	return d.document(about, e.Modes, func(commandType string) bool { return slices.Contains(able.Commands, commandType) })
+	return d.encode(about, e.Modes, func(commandType string) bool { return slices.Contains(able.Commands, commandType) })
 }
 
-func (d Deployment) document(about *described, modes []Mode, offered func(commandType string) bool) (Document, error) {
+func (d Deployment) encode(about *described, modes []Mode, offered func(commandType string) bool) ([]byte, error) {
 	commands := slices.DeleteFunc(slices.Clone(command.Catalogue), func(c command.Spec) bool { return !offered(c.Type) })
 	limits := PublishedLimits()
 	limits.Channel = cmp.Or(d.Features.Channel, limits.Channel)
@@ -137,9 +117,9 @@ func (d Deployment) document(about *described, modes []Mode, offered func(comman
 		SessionParams: command.SessionParamsSchema(), AudioFormats: audioFormats, Limits: limits,
 	}, json.Deterministic(true))
 	if err != nil {
-		return Document{}, fmt.Errorf("encode capabilities: %w", err)
+		return nil, fmt.Errorf("encode capabilities: %w", err)
 	}
-	return NewDocument(body), nil
+	return body, nil
 }
 
 func (d Deployment) abilities(e Endpoint) Abilities {

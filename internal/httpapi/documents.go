@@ -1,45 +1,51 @@
 package httpapi
 
 import (
+	"crypto/sha256"
+	"encoding/base64"
 	"net/http"
 	"strings"
-
-	"telapi/internal/endpoint"
 )
 
-// serveYAML answers with a description of the interface.
-func serveYAML(content []byte) handler {
-	doc := endpoint.NewDocument(content)
+// document is a response body that rarely changes, with a strong ETag. Both are
+// computed once.
+type document struct {
+	body []byte
+	etag string
+}
+
+func newDocument(body []byte) document {
+	sum := sha256.Sum256(body)
+	return document{body, `"` + base64.RawURLEncoding.EncodeToString(sum[:18]) + `"`}
+}
+
+// serveDocument returns a handler that responds with a fixed body.
+func serveDocument(contentType string, body []byte) handler {
+	doc := newDocument(body)
 	return func(x *exchange, r *http.Request) error {
-		writeDocument(x, r, "application/yaml", doc)
+		doc.write(x, r, contentType)
 		return nil
 	}
 }
 
-func (s *Server) runtimeCapabilities(x *exchange, r *http.Request) error {
-	writeDocument(x, r, "application/json", s.deps.Capabilities)
-	return nil
-}
-
 func (s *Server) runtimeEndpoint(x *exchange, r *http.Request) error {
-	doc, err := s.deps.Endpoints.Capabilities(r.Context(), x.principal.TeamID, r.PathValue("id"))
+	body, err := s.deps.Endpoints.Capabilities(r.Context(), x.principal.TeamID, r.PathValue("id"))
 	if err != nil {
 		return err
 	}
-	writeDocument(x, r, "application/json", doc)
+	newDocument(body).write(x, r, "application/json")
 	return nil
 }
 
-// writeDocument answers with something that rarely changes, or with 304 when
-// the client has it already.
-func writeDocument(x *exchange, r *http.Request, contentType string, doc endpoint.Document) {
-	x.Header().Set("ETag", doc.ETag)
+// write responds with the document, or with 304 if the client has it already.
+func (d document) write(x *exchange, r *http.Request, contentType string) {
+	x.Header().Set("ETag", d.etag)
 	x.Header().Set("Cache-Control", "private, no-cache")
-	if etagMatches(r.Header.Get("If-None-Match"), doc.ETag) {
+	if etagMatches(r.Header.Get("If-None-Match"), d.etag) {
 		x.WriteHeader(http.StatusNotModified)
 		return
 	}
-	x.WriteBytes(http.StatusOK, contentType, doc.Body)
+	x.WriteBytes(http.StatusOK, contentType, d.body)
 }
 
 // etagMatches compares weakly, as If-None-Match asks.

@@ -63,7 +63,7 @@ var pageTypes = map[string]string{
 type page struct {
 	contentType string
 	compressed  bool
-	document    endpoint.Document
+	document    document
 }
 
 // readPages reads the files once. They are compiled in: what fails to be read is
@@ -76,7 +76,7 @@ func readPages(files fs.FS) map[string]page {
 		content, err := fs.ReadFile(files, name)
 		name, compressed := strings.CutSuffix(name, ".gz")
 		if contentType := pageTypes[path.Ext(name)]; contentType != "" && err == nil {
-			pages[name] = page{contentType, compressed, endpoint.NewDocument(content)}
+			pages[name] = page{contentType, compressed, newDocument(content)}
 		}
 	}
 	pages[""] = pages["index.html"]
@@ -106,7 +106,7 @@ func fileOf(pages map[string]page) handler {
 		if found.compressed {
 			h.Set("Content-Encoding", "gzip")
 		}
-		writeDocument(x, r, found.contentType, found.document)
+		found.document.write(x, r, found.contentType)
 		return nil
 	}
 }

@@ -52,8 +52,8 @@ func (s *Server) routes() []Route {
 		{"POST", webhooksPath + "llm/{channelId}/{workItemId}", public, "", ratelimit.Webhook, always, s.webhook(callback.LLM)},
 		{"POST", webhooksPath + "tool/{channelId}/{workItemId}", public, "", ratelimit.Webhook, always, s.webhook(callback.Tool)},
 
-		{"GET", "/openapi.yaml", public, "", ratelimit.API, apiAccess, serveYAML(s.deps.OpenAPI)},
-		{"GET", "/asyncapi.yaml", public, "", ratelimit.API, apiAccess, serveYAML(s.deps.AsyncAPI)},
+		{"GET", "/openapi.yaml", public, "", ratelimit.API, apiAccess, serveDocument("application/yaml", s.deps.OpenAPI)},
+		{"GET", "/asyncapi.yaml", public, "", ratelimit.API, apiAccess, serveDocument("application/yaml", s.deps.AsyncAPI)},
 
 		{"POST", "/api/v1/sessions/token", team, auth.CreateCallToken, ratelimit.API, apiAccess, withBody(s.issueToken)},
 		{"GET", "/api/v1/sessions/{id}", team, auth.CreateCallToken, ratelimit.API, apiAccess, s.showSession},
@@ -63,7 +63,7 @@ func (s *Server) routes() []Route {
 		{"OPTIONS", session.SocketPath, public, "", "", apiAccess, s.preflightSocket},
 
 		{"GET", "/api/v1/endpoints", team, auth.ReadTeamApps, ratelimit.API, apiAccess, s.listEndpoints},
-		{"GET", "/api/v1/runtime/capabilities", team, auth.ReadTeamApps, ratelimit.API, apiAccess, s.runtimeCapabilities},
+		{"GET", "/api/v1/runtime/capabilities", team, auth.ReadTeamApps, ratelimit.API, apiAccess, serveDocument("application/json", s.deps.Capabilities)},
 		{"GET", "/api/v1/runtime/endpoints/{id}", team, auth.ReadTeamApps, ratelimit.API, apiAccess, s.runtimeEndpoint},
 		{"POST", speech.Route, team, auth.CreateSpeech, ratelimit.API, apiAccess, withBody(s.speak)},
 		{"GET", speech.Route + "/{name}", team, auth.ReadTeamApps, ratelimit.API, apiAccess, s.playSpeech},

@@ -45,8 +45,8 @@ type Deps struct {
 	Auth         *auth.Authenticator
 	Limits       *ratelimit.Limiter
 	Quotas       *teams.Quotas
-	Endpoints    *endpoint.Directory
-	Capabilities endpoint.Document
+	Endpoints    *endpoint.Service
+	Capabilities []byte // as JSON
 	Usage        *usage.Reporter
 	Channels     *channel.Service
 	Callbacks    *callback.Service

@@ -13,7 +13,7 @@ func (s *Server) listEndpoints(x *exchange, r *http.Request) error {
 	if err != nil {
 		return err
 	}
-	page, err := s.deps.Endpoints.List(r.Context(), x.principal.TeamID, query)
+	page, err := s.deps.Endpoints.ListPage(r.Context(), x.principal.TeamID, query)
 	if err != nil {
 		return err
 	}

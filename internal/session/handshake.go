@@ -19,7 +19,7 @@ func (d *Service) Verify(ctx context.Context, token string) (Session, endpoint.E
 	if err != nil {
 		return Session{}, endpoint.Endpoint{}, err
 	}
-	e, err := d.Endpoints.Find(ctx, s.TeamID, s.EndpointID)
+	e, err := d.Endpoints.Get(ctx, s.TeamID, s.EndpointID)
 	if err != nil {
 		return Session{}, endpoint.Endpoint{}, fmt.Errorf("find the session's endpoint: %w", err)
 	}

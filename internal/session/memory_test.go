@@ -54,7 +54,7 @@ func newWorld() *world {
 	}
 	w.tokens = NewTokens(auth.Secrets{Current: testSecret})
 	w.service = &Service{
-		Store: w, Endpoints: &endpoint.Directory{Store: w}, Tokens: w.tokens, Channels: w,
+		Store: w, Endpoints: &endpoint.Service{Store: w}, Tokens: w.tokens, Channels: w,
 		WebRTC: true, Limits: channel.DefaultLimits(), Now: w.clock,
 	}
 	w.sweeper = NewSweeper(w.service, w, 15*time.Minute, 30*24*time.Hour, slog.New(slog.DiscardHandler))

@@ -66,7 +66,7 @@ type View struct {
 // Service gives sessions out, lets browsers in and takes sessions back.
 type Service struct {
 	Store     Store
-	Endpoints *endpoint.Directory
+	Endpoints *endpoint.Service
 	Tokens    *Tokens
 	Channels  Channels
 	WebRTC    bool // whether the deployment offers it
@@ -130,7 +130,7 @@ func (d *Service) replay(ctx context.Context, teamID string, r IdempotencyRecord
 
 // admit checks that the endpoint takes such a session now.
 func (d *Service) admit(ctx context.Context, teamID string, s Session) error {
-	e, err := d.Endpoints.Find(ctx, teamID, s.EndpointID)
+	e, err := d.Endpoints.Get(ctx, teamID, s.EndpointID)
 	if err != nil && !fault.Is(err, fault.NotFound) {
 		return err
 	}

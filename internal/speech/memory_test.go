@@ -167,7 +167,10 @@ func (w *world) Record(_ context.Context, e wire.SpeechReport) {
 	w.entries = append(w.entries, e)
 }
 
-func (w *world) Find(_ context.Context, teamID, id string) (endpoint.Endpoint, error) {
+// endpoints holds the endpoint ep_1 of team t1.
+type endpoints struct{}
+
+func (endpoints) Get(_ context.Context, teamID, id string) (endpoint.Endpoint, error) {
 	if teamID == "t1" && id == "ep_1" {
 		return endpoint.Endpoint{}, nil
 	}
@@ -227,7 +230,7 @@ var errDown = errors.New("connection refused")
 func (w *world) service(t *testing.T, providers ...Provider) *Service {
 	t.Helper()
 	return NewService(Deps{
-		Store: w, Blobs: w, Leases: w, Reporter: w, Endpoints: w, Providers: providers, Retries: 1,
+		Store: w, Blobs: w, Leases: w, Reporter: w, Endpoints: endpoints{}, Providers: providers, Retries: 1,
 		Log: slog.New(slog.DiscardHandler), Registry: prometheus.NewRegistry(), Now: w.now,
 	})
 }

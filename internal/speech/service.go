@@ -32,7 +32,7 @@ type Deps struct {
 	Leases    Leases
 	Reporter  Reporter
 	Endpoints interface {
-		Find(ctx context.Context, teamID, id string) (endpoint.Endpoint, error)
+		Get(ctx context.Context, teamID, id string) (endpoint.Endpoint, error)
 	}
 	Providers []Provider // in order of preference
 	Retries   int        // of each
@@ -92,7 +92,7 @@ func (s *Service) Synthesize(ctx context.Context, teamID string, body []byte) (R
 		return Response{}, err
 	}
 	if r.EndpointID != "" {
-		if _, err := s.Endpoints.Find(ctx, teamID, r.EndpointID); err != nil {
+		if _, err := s.Endpoints.Get(ctx, teamID, r.EndpointID); err != nil {
 			return Response{}, err
 		}
 	}

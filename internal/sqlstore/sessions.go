@@ -12,8 +12,8 @@ import (
 )
 
 var (
-	_ session.SweeperStore  = (*Store)(nil)
-	_ session.ActionStore = (*Store)(nil)
+	_ session.SweeperStore = (*Store)(nil)
+	_ session.ActionStore  = (*Store)(nil)
 )
 
 const (

@@ -1,0 +1,152 @@
+package endpoint_test
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/go-json-experiment/json"
+
+	"telapi/callruntime/wire"
+	"telapi/internal/endpoint"
+	"telapi/internal/fault"
+	"telapi/internal/sqlstore"
+	"telapi/internal/team"
+)
+
+var created = time.Unix(1_700_000_000, 0).UTC()
+
+// newService returns a service on an empty SQLite database with the teams ours
+// and theirs, each with n endpoints.
+func newService(t *testing.T, n int) *endpoint.Service {
+	t.Helper()
+	store, err := sqlstore.Open(sqlstore.Options{DataDir: t.TempDir()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = store.Close() })
+	if err := store.Migrate(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	service := &endpoint.Service{
+		Store:      store,
+		Deployment: endpoint.Deployment{Version: "0.9.18", Features: endpoint.Features{APIAccess: true, DisabledCommands: []string{"emit_event"}}},
+		Now:        func() time.Time { return created },
+	}
+	for _, id := range []string{"ours", "theirs"} {
+		if err := store.CreateTeam(t.Context(), team.Team{ID: id, Name: id, CreatedAt: created}); err != nil {
+			t.Fatal(err)
+		}
+		for i := range n {
+			create(t, service, id, fmt.Sprintf("%s %d", id, i))
+		}
+	}
+	return service
+}
+
+func create(t *testing.T, s *endpoint.Service, teamID, name string) endpoint.Endpoint {
+	t.Helper()
+	e, err := s.Create(t.Context(), endpoint.Endpoint{
+		TeamID: teamID, Name: name, Modes: []endpoint.Mode{endpoint.Chat, endpoint.WebRTC},
+		Profile: wire.GatewayProfile{
+			CommandSources:  []string{"bot"},
+			CommandPolicies: []wire.CommandPolicy{{Type: "hangup", Enabled: true}, {Type: "transfer"}, {Type: "emit_event", Enabled: true}},
+			Speech:          wire.SpeechChain{STT: []string{"a"}},
+		},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return e
+}
+
+func TestListPageReturnsOwnEndpointsOldestFirst(t *testing.T) {
+	s := newService(t, 7)
+	var names []string
+	query := map[string][]string{"limit": {"3"}}
+	for pages := 0; ; pages++ {
+		page, err := s.ListPage(t.Context(), "ours", query)
+		if err != nil || pages > 3 {
+			t.Fatal(pages, err)
+		}
+		for _, v := range page.Data {
+			names = append(names, v.Name)
+		}
+		if page.NextCursor == nil {
+			break
+		}
+		query["cursor"] = []string{*page.NextCursor}
+	}
+	if want := []string{"ours 0", "ours 1", "ours 2", "ours 3", "ours 4", "ours 5", "ours 6"}; !slices.Equal(names, want) {
+		t.Errorf("got %v", names)
+	}
+	page, err := s.ListPage(t.Context(), "nobody", nil)
+	if err != nil || page.Data == nil || len(page.Data) != 0 || page.NextCursor != nil {
+		t.Errorf("team without endpoints: %+v, %v", page, err)
+	}
+	full, err := s.ListPage(t.Context(), "ours", map[string][]string{"limit": {"7"}})
+	if err != nil || full.NextCursor != nil {
+		t.Errorf("a full last page has a next cursor: %v", err)
+	}
+	if _, err := s.ListPage(t.Context(), "ours", map[string][]string{"limit": {"0"}}); !fault.Is(err, fault.Validation) {
+		t.Errorf("invalid limit: %v", err)
+	}
+}
+
+func TestListPageIncludesCapabilities(t *testing.T) {
+	page, err := newService(t, 1).ListPage(t.Context(), "ours", nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	page.Data[0].ID = "ep_1"
+	got, err := json.Marshal(page)
+	want := `{"data":[{"id":"ep_1","name":"ours 0","enabled":true,"modes":["webrtc","chat"],"capabilities":{"modes":["chat"],"commands":["hangup"],"commandSources":["bot"],"speech":{"stt":["a"]}},"gatewayProfile":{"commandSources":["bot"],"commandPolicies":[{"type":"hangup","enabled":true},{"type":"transfer","enabled":false},{"type":"emit_event","enabled":true}],"speech":{"stt":["a"]}}}],"nextCursor":null}`
+	if err != nil || string(got) != want {
+		t.Errorf("got  %s\nwant %s, %v", got, want, err)
+	}
+}
+
+func TestEndpointOfAnotherTeamIsNotFound(t *testing.T) {
+	s := newService(t, 0)
+	own, foreign := create(t, s, "ours", "own"), create(t, s, "theirs", "foreign")
+	if got, err := s.Get(t.Context(), "ours", own.ID); err != nil || got.ID != own.ID {
+		t.Errorf("own: %v", err)
+	}
+	if doc, err := s.Capabilities(t.Context(), "ours", own.ID); err != nil || !strings.Contains(string(doc), own.ID) {
+		t.Errorf("capabilities: %s, %v", doc, err)
+	}
+	for _, id := range []string{foreign.ID, "ep_none", ""} {
+		if _, err := s.Get(t.Context(), "ours", id); !fault.Is(err, fault.NotFound) {
+			t.Errorf("get %q: %v", id, err)
+		}
+		if _, err := s.Capabilities(t.Context(), "ours", id); !fault.Is(err, fault.NotFound) {
+			t.Errorf("capabilities of %q: %v", id, err)
+		}
+	}
+}
+
+func TestUpdateChangesOnlyTheGivenFields(t *testing.T) {
+	s := newService(t, 0)
+	before := create(t, s, "ours", "shop")
+	create(t, s, "theirs", "foreign")
+	later := time.Unix(1_800_000_000, 0).UTC()
+	s.Now = func() time.Time { return later }
+	e, err := s.Update(t.Context(), before.ID, func(e *endpoint.Endpoint) { e.Name, e.Enabled = "Renamed", false })
+	if err != nil || e.Name != "Renamed" || e.Enabled || !e.UpdatedAt.Equal(later) || !slices.Equal(e.Modes, before.Modes) || !e.CreatedAt.Equal(before.CreatedAt) {
+		t.Errorf("%+v, %v", e, err)
+	}
+	_, err = s.Update(t.Context(), before.ID, func(e *endpoint.Endpoint) { e.Modes = []endpoint.Mode{"fax"} })
+	stored, _ := s.Get(t.Context(), "ours", before.ID)
+	if !fault.Is(err, fault.Validation) || !slices.Equal(stored.Modes, before.Modes) {
+		t.Errorf("invalid update: %v", err)
+	}
+	if _, err := s.Update(t.Context(), "ep_none", func(*endpoint.Endpoint) {}); !fault.Is(err, fault.NotFound) {
+		t.Errorf("unknown endpoint: %v", err)
+	}
+	all, err := s.List(t.Context(), "")
+	if err != nil || len(all) != 2 || !strings.HasPrefix(all[0].ID, "ep_") || all[0].ID >= all[1].ID {
+		t.Errorf("list of all teams: %v, %v", all, err)
+	}
+}
