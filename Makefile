@@ -1,4 +1,4 @@
-# telapi: `make` alone lists what can be done.
+# telapi: run `make` to list the targets.
 
 SHELL         := bash
 .SHELLFLAGS   := -euo pipefail -c
@@ -12,12 +12,12 @@ endif
 VERSION ?= $(shell cat VERSION)
 TOOLS   := bin/tools
 
-# Tools carry their version in their file name: a new pin builds a new file.
+# File names contain the version, so that a new pin builds a new file.
 GOLANGCI    := $(TOOLS)/golangci-lint-v2.13.0
 STATICCHECK := $(TOOLS)/staticcheck-v0.8.2
 
-# Stamping the commit fails in clones that git does not trust (another owner, a
-# container); the version comes from the VERSION file anyway.
+# VCS stamping fails in clones with another owner, for example in containers. The
+# version comes from the VERSION file.
 export GOFLAGS := $(strip $(shell go env GOFLAGS) -buildvcs=false)
 
 # Packages with golden files: their tests register a flag -update.
@@ -31,18 +31,17 @@ NPM  := npm --no-audit --no-fund --no-update-notifier --prefix
 
 .PHONY: help run build test bench release lint fmt generate clean
 
-help: ## Print this list
+help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
-run: build ## Build, then run everything on embedded stores, with a demo to talk to
+run: build ## Build, then run everything on embedded stores, with a demo bot
 	bin/telapi dev $(ARGS)
 
-build: ## Build bin/telapi: static, version from the VERSION file
+build: ## Build bin/telapi, a static binary
 	CGO_ENABLED=0 go build -trimpath -ldflags '-s -w -X telapi/internal/cli.version=$(VERSION)' -o bin/telapi ./cmd/telapi
 
-# Golden tests compare generated files with what would be generated, so a stale
-# one fails in the last step; `make generate` rewrites it.
-test: ## Prove everything: servers, vet, staticcheck, all tests with the race detector
+# A stale generated file fails its golden test; `make generate` rewrites it.
+test: ## Run all checks and tests; installs missing servers
 	@$(STEP) 'servers for tests' scripts/install-servers.sh
 	@$(STEP) 'go vet' go vet ./...
 	@$(STEP) 'staticcheck: install' $(MAKE) -s $(STATICCHECK)
@@ -56,10 +55,10 @@ test: ## Prove everything: servers, vet, staticcheck, all tests with the race de
 	@$(STEP) 'playground: types' $(NPM) $(WEB) run --silent typecheck
 	@$(STEP) 'playground: tests in Chromium' $(NPM) $(WEB) run --silent test
 
-bench: ## Measure against the baselines; prints ratios from one run
+bench: ## Compare with baselines in one run and print ratios
 	go run ./test/bench $(ARGS)
 
-release: ## Build dist/: reproducible archives for amd64 and arm64, bills of materials, checksums
+release: ## Build reproducible archives for amd64 and arm64 in dist/
 	scripts/release.sh
 
 lint: ## Run golangci-lint, and shellcheck where it is installed
@@ -71,16 +70,16 @@ lint: ## Run golangci-lint, and shellcheck where it is installed
 		echo 'shellcheck is not installed: the scripts were not checked'; \
 	fi
 
-fmt: $(GOLANGCI) ## Format all Go files the way lint wants them
+fmt: $(GOLANGCI) ## Format all Go files
 	$(GOLANGCI) fmt ./...
 
-generate: ## Rewrite golden and generated files (review the diff before committing)
+generate: ## Rewrite golden and generated files
 	@if [ -n '$(GOLDEN)' ]; then go test $(GOLDEN) -count=1 -update; else echo 'no package has golden files'; fi
 
-clean: ## Remove what was built; tools stay in bin/tools, data in data
+clean: ## Remove build results; keeps bin/tools and data
 	rm -rf bin/telapi dist $(SDK)/dist test-artifacts coverage.out
 
-# npm writes this file when it has installed everything.
+# npm writes this file at the end of an installation.
 %/node_modules/.package-lock.json: %/package-lock.json
 	@$(NPM) $* ci
 

@@ -1,20 +1,19 @@
 #!/usr/bin/env bash
-# Installs the servers that tests start for themselves, and only those that are
-# missing. With everything in place it returns at once and touches nothing.
+# Installs the servers that tests start, if they are missing.
 #
 #   scripts/install-servers.sh            install what is missing (root or sudo)
-#   scripts/install-servers.sh --check    only say what is missing
+#   scripts/install-servers.sh --check    only list what is missing
 #
-# The machine is left as it was otherwise: no service is started or enabled, no
-# default PostgreSQL cluster is made, and files changed on the way are put back.
-# Package lists are fetched only when the ones at hand do not do.
+# It starts and enables no service, creates no default PostgreSQL cluster and
+# restores the files that it changes temporarily. Package lists are updated only
+# if the present ones don't work.
 #
-# Exit code: 0 all there, 1 something is missing, 2 wrong usage.
+# Exit code: 0 all installed, 1 something is missing, 2 wrong usage.
 set -euo pipefail
 
-# One line per program that tests need (gcc for the race detector, Node for the SDK and the page): the Debian
-# package that brings it, the systemd unit of that package, and where else the
-# program may lie.
+# One line per program (gcc for the race detector, Node for the SDK and the
+# playground): the Debian package, the package's systemd unit, and other
+# directories in which the program may be.
 servers='
 gcc           gcc           -
 strace        strace        -
@@ -34,7 +33,7 @@ nginx         nginx-light   nginx.service         /usr/sbin
 policy=/usr/sbin/policy-rc.d
 clusters=/etc/postgresql-common/createcluster.conf
 
-# installed PROGRAM FOLDER: is the program on PATH or in a folder of the pattern?
+# installed PROGRAM GLOB: is the program on PATH or in a directory that matches?
 installed() {
 	command -v "$1" >/dev/null && return
 	[ -n "$2" ] && compgen -G "$2/$1" >/dev/null
@@ -51,8 +50,8 @@ done <<<"$servers"
 
 [ ${#packages[@]} -gt 0 ] || exit 0
 
-# give_up REASON: name the packages and the command, for somebody who can.
-give_up() {
+# fail REASON: print the missing packages and the command that installs them.
+fail() {
 	cat >&2 <<-TEXT
 		$1
 		Missing packages: ${packages[*]}
@@ -63,23 +62,23 @@ give_up() {
 
 case "${1:-}" in
 '') ;;
---check) give_up 'Tests need servers that are not installed.' ;;
+--check) fail 'Tests need servers that are not installed.' ;;
 *)
 	echo "usage: $0 [--check]" >&2
 	exit 2
 	;;
 esac
 
-command -v apt-get >/dev/null || give_up 'Tests need servers that are not installed, and there is no apt-get here; the names below are those of Debian.'
+command -v apt-get >/dev/null || fail 'Tests need servers that are not installed, and apt-get is not available. These are Debian's package names.'
 if [ "$(id -u)" -ne 0 ]; then
-	# A password can be typed only at a terminal; elsewhere sudo must need none.
+	# sudo can ask for a password only on a terminal.
 	if command -v sudo >/dev/null && { [ -t 0 ] || sudo --non-interactive true 2>/dev/null; }; then
 		exec sudo -- "$BASH" "$0"
 	fi
-	give_up 'Tests need servers that are not installed, and this user is neither root nor allowed to use sudo.'
+	fail 'Tests need servers that are not installed, and this user is neither root nor allowed to use sudo.'
 fi
 
-# What is replaced for the time of the installation, and put back at its end.
+# Files that are replaced during the installation and restored at its end.
 kept=$(mktemp -d)
 replaced=()
 put_back() {
@@ -106,7 +105,7 @@ apt() {
 	DEBIAN_FRONTEND=noninteractive apt-get --quiet --yes --no-install-recommends -o DPkg::Lock::Timeout=300 -o Dpkg::Use-Pty=0 "$@"
 }
 
-# add PACKAGE…: lists may be absent (nothing is found) or stale (downloads fail).
+# add PACKAGE…: package lists may be missing (nothing found) or stale (downloads fail).
 add() {
 	apt --simulate install "$@" >/dev/null 2>&1 || apt update
 	apt install "$@" || { apt update && apt install "$@"; }

@@ -1,21 +1,21 @@
 #!/usr/bin/env bash
-# Builds dist/: one archive per architecture with the binary, the docs and the
-# files of deploy, each with its bill of materials, and SHA256SUMS over all. The
-# same commit and Go version give the same bytes, wherever and whenever it runs.
+# Builds dist/: one archive per architecture with the binary, the docs and deploy,
+# a bill of materials for each, and SHA256SUMS. The build is reproducible: the
+# same commit and Go version produce the same bytes.
 set -euo pipefail
 
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 version=$(cat VERSION)
 if [ -n "$(git status --porcelain)" ]; then
-	echo 'The tree differs from the last commit, and a release is of a commit: commit, or stash what is not ready.' >&2
+	echo 'The working tree has uncommitted changes: commit or stash them before a release.' >&2
 	exit 1
 fi
-# Every file is as old as the commit.
+# Every file gets the commit's time.
 SOURCE_DATE_EPOCH=${SOURCE_DATE_EPOCH:-$(git log -1 --format=%ct)}
 umask 022
 
-# bill BINARY: its bill of materials as CycloneDX JSON, from what the linker
-# recorded, so that it cannot differ from what is shipped.
+# bill BINARY: its bill of materials as CycloneDX JSON, from the binary's build
+# info, so that it always matches the binary.
 bill() {
 	go version -m "$1" | awk -v version="$version" '
 		NR == 1 { go = $2 }

@@ -1,10 +1,9 @@
 #!/usr/bin/env bash
-# Runs one step of a longer command and says what it was and how long it took,
-# so that whoever waits for `make test` sees where the time goes.
+# Runs one step of a longer command and prints its name and duration.
 #
 #   scripts/step.sh "go vet" go vet ./...
 #
-# Exit code: that of the step.
+# The exit code is the step's.
 set -euo pipefail
 
 if [ $# -lt 2 ]; then

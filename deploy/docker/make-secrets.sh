@@ -1,8 +1,7 @@
 #!/usr/bin/env bash
-# Makes what compose.yaml needs and what nobody else should have: random secrets
-# in .env, a CA of your own with a certificate for the media service, and, until
-# you put a real one there, a self-signed certificate for the host's name. What
-# exists is kept.
+# Creates the secrets for compose.yaml: random values in .env, a private CA with a
+# certificate for the media service, and a self-signed certificate for the host
+# name, to be replaced by a real one. Existing files are kept.
 #
 #   ./make-secrets.sh telapi.example
 set -euo pipefail
@@ -27,7 +26,7 @@ if [ ! -e tls/edge.pem ]; then
 	cat tls/edge.crt tls/edge.key >tls/edge.pem
 	rm tls/edge.key tls/edge.crt
 	chmod 644 tls/edge.pem
-	echo "tls/edge.pem is self-signed: replace it by the chain and key of a real certificate for $1."
+	echo "tls/edge.pem is self-signed: replace it with the chain and key of a real certificate for $1."
 fi
 if [ ! -e .env ]; then
 	secret() { openssl rand -hex 32; }
