@@ -8,6 +8,7 @@ import (
 	"encoding/hex"
 	"fmt"
 	"log/slog"
+	"slices"
 	"strconv"
 	"time"
 
@@ -15,16 +16,6 @@ import (
 	"github.com/google/uuid"
 
 	"telapi/callruntime/wire"
-)
-
-// WorkItemKind is the sort of answer that is awaited, and the route it comes by.
-type WorkItemKind string
-
-// The kinds of work items.
-const (
-	Bot  WorkItemKind = "bot"
-	LLM  WorkItemKind = "llm"
-	Tool WorkItemKind = "tool"
 )
 
 // Scope is what a credential is good for.
@@ -50,10 +41,10 @@ const (
 	MaxTTL     = 24 * time.Hour
 )
 
-// AwaitOptions describe a work item. What is empty has a default: Bot, OneItem,
+// AwaitOptions describe a work item. What is empty has a default: BotItem, OneItem,
 // an id of its own, DefaultTTL.
 type AwaitOptions struct {
-	Kind       WorkItemKind
+	Kind       wire.WorkItemKind
 	Scope      Scope
 	WorkItemID string // 1 to 128 letters, digits and . _ : -, other than those of the channel's recent items
 	TTL        time.Duration
@@ -62,7 +53,7 @@ type AwaitOptions struct {
 // WorkItem is what a provider needs to answer.
 type WorkItem struct {
 	ID        string
-	Kind      WorkItemKind
+	Kind      wire.WorkItemKind
 	Token     string // the credential; nobody else has it, the store has a digest
 	Path      string // where to post the answer, below the service's address
 	ExpiresAt time.Time
@@ -83,12 +74,12 @@ func (c *Channel) Await(ctx context.Context, o AwaitOptions) (WorkItem, error) {
 	secret := make([]byte, 32)
 	_, _ = rand.Read(secret) // which never fails
 	item := WorkItem{ID: o.WorkItemID, Kind: o.Kind, Token: tokenPrefix + base64.RawURLEncoding.EncodeToString(secret), Path: "/api/v1/webhooks/" + string(o.Kind) + "/" + c.ID}
-	if o.Kind != Bot {
+	if o.Kind != wire.BotItem {
 		item.Path += "/" + item.ID
 	}
 	timeout, err := json.Marshal(wire.Entry{
 		Kind: wire.KindTimeout, ChannelID: c.ID, At: time.Now().Add(o.TTL).UnixMilli(), Trace: wire.Trace{CallID: c.CallID, TransactionID: c.TransactionID},
-		WorkItemID: item.ID, WorkItemKind: string(o.Kind),
+		WorkItemID: item.ID, WorkItemKind: o.Kind,
 	})
 	if err != nil {
 		return WorkItem{}, fmt.Errorf("await: %w", err)
@@ -113,7 +104,7 @@ func (c *Channel) Await(ctx context.Context, o AwaitOptions) (WorkItem, error) {
 
 func (o *AwaitOptions) complete() error {
 	if o.Kind == "" {
-		o.Kind = Bot
+		o.Kind = wire.BotItem
 	}
 	if o.Scope == "" {
 		o.Scope = OneItem
@@ -125,7 +116,7 @@ func (o *AwaitOptions) complete() error {
 		o.TTL = DefaultTTL
 	}
 	switch {
-	case o.Kind != Bot && o.Kind != LLM && o.Kind != Tool:
+	case !slices.Contains(wire.WorkItemKinds, o.Kind):
 		return fmt.Errorf("%q is no kind of work item: bot, llm or tool", o.Kind)
 	case o.Scope != OneItem && o.Scope != WholeChannel:
 		return fmt.Errorf("%q is no scope: work_item or channel", o.Scope)

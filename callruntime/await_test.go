@@ -7,11 +7,12 @@ import (
 	"time"
 
 	"telapi/callruntime"
+	"telapi/callruntime/wire"
 )
 
 func TestALoggedWorkItemKeepsItsCredential(t *testing.T) {
 	var out strings.Builder
-	item := callruntime.WorkItem{ID: "item-1", Kind: callruntime.LLM, Token: "cbt_secret", Path: "/p", ExpiresAt: time.Now()}
+	item := callruntime.WorkItem{ID: "item-1", Kind: wire.LLMItem, Token: "cbt_secret", Path: "/p", ExpiresAt: time.Now()}
 	for _, h := range []slog.Handler{slog.NewTextHandler(&out, nil), slog.NewJSONHandler(&out, nil)} {
 		slog.New(h).Info("awaited", "item", item)
 	}

@@ -41,7 +41,7 @@ func (e *Entry) AppendTo(buf []byte) ([]byte, error) {
 	o.value("content", e.Content, e.Content != nil)
 	o.raw("result", e.Result)
 	o.raw("error", e.Error)
-	o.text("workItemKind", e.WorkItemKind)
+	o.text("workItemKind", string(e.WorkItemKind))
 	o.close()
 	if o.err != nil {
 		return nil, fmt.Errorf("encode an entry: %w", o.err)

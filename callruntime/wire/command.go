@@ -7,6 +7,32 @@ import (
 	"github.com/go-json-experiment/json/jsontext"
 )
 
+// WorkItemKind is the kind of provider that answers a work item. Each kind has
+// its own callback route.
+type WorkItemKind string
+
+// The kinds of work items.
+const (
+	BotItem  WorkItemKind = "bot"
+	LLMItem  WorkItemKind = "llm"
+	ToolItem WorkItemKind = "tool"
+)
+
+// WorkItemKinds lists all kinds.
+var WorkItemKinds = []WorkItemKind{BotItem, LLMItem, ToolItem}
+
+// Source returns the command source of callbacks of this kind.
+func (k WorkItemKind) Source() string {
+	switch k {
+	case LLMItem:
+		return SourceLLM
+	case ToolItem:
+		return SourceTool
+	default:
+		return SourceBot
+	}
+}
+
 // The sources of a command: the callback route it came by.
 const (
 	SourceBot  = "bot"

@@ -86,7 +86,7 @@ type Entry struct {
 	Result      jsontext.Value `json:"result,omitzero"`  // tool_result
 	Error       jsontext.Value `json:"error,omitzero"`   // provider_error
 
-	WorkItemKind string `json:"workItemKind,omitzero"` // timeout
+	WorkItemKind WorkItemKind `json:"workItemKind,omitzero"` // timeout
 }
 
 // LogValue names an entry in a log without what people said in it.

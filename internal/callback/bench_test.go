@@ -9,6 +9,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
+	"telapi/callruntime/wire"
 	"telapi/internal/command"
 )
 
@@ -27,7 +28,7 @@ func BenchmarkAccept(b *testing.B) {
 		"event":{"typing":{"enable":true,"duration":800},"custom":{"name":"config","value":{"sessionParams":{"bargeIn":true,"bargeInMinWordCount":2}}}}}}]}}`
 	m := &taker{memory{channel: Channel{Epoch: "e1", Profile: []byte(`{"commandSources":["bot"],"commandPolicies":[{"type":"update_dtmf_config","enabled":true}]}`)}}}
 	s := NewService(m, command.PlatformPolicy{}, slog.New(slog.DiscardHandler), prometheus.NewRegistry(), time.Now)
-	r := request(Bot, body)
+	r := request(wire.BotItem, body)
 	b.ReportAllocs()
 	for b.Loop() {
 		if answer, err := s.Accept(b.Context(), r); err != nil || len(answer.Commands) != 1 || answer.Commands[0].Reason != "" {

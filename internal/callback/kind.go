@@ -7,34 +7,20 @@ import (
 	"telapi/internal/bot"
 )
 
-// Kinds lists them all.
-var Kinds = []Kind{Bot, LLM, Tool}
-
-// Source is what commands of this kind of callback are permitted as.
-func (k Kind) Source() string {
-	switch k {
-	case LLM:
-		return wire.SourceLLM
-	case Tool:
-		return wire.SourceTool
-	default:
-		return wire.SourceBot
-	}
-}
-
-// Parse reads a body of this kind and reports everything wrong with it.
-func (k Kind) Parse(body []byte, channelID string) (bot.Result, error) {
+// Parse decodes a callback body of the given kind. Its error lists every problem
+// of the body.
+func Parse(kind wire.WorkItemKind, body []byte, channelID string) (bot.Result, error) {
 	var result bot.Result
 	var err error
-	switch k {
-	case Bot:
+	switch kind {
+	case wire.BotItem:
 		result, err = bot.Parse(body, channelID)
-	case LLM:
+	case wire.LLMItem:
 		result, err = bot.ParseLLM(body)
-	case Tool:
+	case wire.ToolItem:
 		result, err = bot.ParseTool(body)
 	default:
-		err = fmt.Errorf("there is no callback of kind %q", k)
+		err = fmt.Errorf("unknown callback kind %q", kind)
 	}
 	if err != nil {
 		return nil, err

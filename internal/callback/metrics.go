@@ -8,6 +8,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/promauto"
 
+	"telapi/callruntime/wire"
 	"telapi/internal/command"
 	"telapi/internal/fault"
 )
@@ -44,14 +45,14 @@ func newMetrics(registry prometheus.Registerer, oldestParked func() float64) met
 			Buckets: []float64{.0005, .001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10}},
 			[]string{"kind"}),
 	}
-	for _, kind := range Kinds { // from 0, so that an alert sees the first one as an increase
+	for _, kind := range wire.WorkItemKinds { // from 0, so that an alert sees the first one as an increase
 		m.callbacks.WithLabelValues(string(kind), string(fault.ServiceUnavailable))
 		m.callbacks.WithLabelValues(string(kind), behind)
 	}
 	return m
 }
 
-func (m metrics) count(kind Kind, answer Answer, err error, took time.Duration) {
+func (m metrics) count(kind wire.WorkItemKind, answer Answer, err error, took time.Duration) {
 	if err != nil {
 		outcome := string(fault.From(err).Code)
 		switch {

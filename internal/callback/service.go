@@ -100,7 +100,7 @@ func (s *Service) accept(ctx context.Context, r Request) (Answer, error) {
 	if r.Unread != nil && !fault.Is(r.Unread, fault.MalformedJSON) {
 		return Answer{}, r.Unread
 	}
-	if r.Digest == "" || !wire.ValidChannelID(r.ChannelID) || r.Kind != Bot && !wire.ValidChannelID(r.WorkItemID) {
+	if r.Digest == "" || !wire.ValidChannelID(r.ChannelID) || r.Kind != wire.BotItem && !wire.ValidChannelID(r.WorkItemID) {
 		return Answer{}, errInvalid
 	}
 	result, digest, err := r.read()
@@ -126,7 +126,7 @@ func (r Request) read() (bot.Result, string, error) {
 	if r.Unread != nil {
 		return nil, "", r.Unread
 	}
-	result, err := r.Kind.Parse(r.Body, r.ChannelID)
+	result, err := Parse(r.Kind, r.Body, r.ChannelID)
 	if err != nil {
 		return nil, "", err
 	}

@@ -114,9 +114,9 @@ func counted(t *testing.T, c prometheus.Counter) float64 {
 	return m.GetCounter().GetValue()
 }
 
-func request(kind Kind, body string) Request {
+func request(kind wire.WorkItemKind, body string) Request {
 	r := Request{Credential: Credential{ChannelID: channelID, Kind: kind, Digest: "d1"}, Body: []byte(body), Received: time.Now()}
-	if kind != Bot {
+	if kind != wire.BotItem {
 		r.WorkItemID = "w1"
 	}
 	return r
@@ -137,7 +137,7 @@ func TestChecksComeInTheirOrder(t *testing.T) {
 		{"too large, though there is no token", func(r *Request, _ *memory) { r.Unread, r.Digest = tooLarge, "" }, fault.PayloadTooLarge, "", ""},
 		{"no token, though the body is bad", func(r *Request, _ *memory) { r.Digest, r.Body = "", []byte("{") }, fault.CallbackToken, "", ""},
 		{"a channel that cannot be", func(r *Request, _ *memory) { r.ChannelID = "a{b}" }, fault.CallbackToken, "", ""},
-		{"a work item that cannot be", func(r *Request, _ *memory) { r.Kind, r.WorkItemID = LLM, "a b" }, fault.CallbackToken, "", ""},
+		{"a work item that cannot be", func(r *Request, _ *memory) { r.Kind, r.WorkItemID = wire.LLMItem, "a b" }, fault.CallbackToken, "", ""},
 		{"a body that broke off, to a stranger", func(r *Request, m *memory) { r.Unread, m.valid = brokenOff, false }, fault.CallbackToken, "check", ""},
 		{"a body that broke off, to a good token", func(r *Request, m *memory) { r.Unread = brokenOff }, fault.MalformedJSON, "check", ""},
 		{"no JSON, to a stranger", func(r *Request, m *memory) { r.Body, m.valid = []byte("{"), false }, fault.CallbackToken, "check", ""},
@@ -158,7 +158,7 @@ func TestChecksComeInTheirOrder(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			m := &memory{channel: Channel{Epoch: "e1"}, valid: true}
 			s := newTestService(t, m)
-			r := request(Bot, hello)
+			r := request(wire.BotItem, hello)
 			c.alter(&r, m)
 			_, err := s.Accept(t.Context(), r)
 			if got := fault.From(err).Code; err == nil || got != c.want {
@@ -186,7 +186,7 @@ func TestReusedTokensLearnWhatBecameOfTheFirstAnswer(t *testing.T) {
 	} {
 		m := &memory{channel: Channel{Epoch: "e1"}, deliver: []any{verdict}, receipt: []byte(`{"callbackId":"cb_first"}`)}
 		s := newTestService(t, m)
-		_, err := s.Accept(t.Context(), request(Bot, hello))
+		_, err := s.Accept(t.Context(), request(wire.BotItem, hello))
 		details, _ := json.Marshal(fault.From(err).Details)
 		if string(details) != want.details || !strings.HasSuffix(fault.From(err).Message, want.does) {
 			t.Errorf("%s: %v with details %s, want %s", verdict, err, details, want)
@@ -198,7 +198,7 @@ func TestKnownChannelCostsOneRoundTrip(t *testing.T) {
 	m := &memory{channel: Channel{Epoch: "e1"}}
 	s := newTestService(t, m)
 	for range 3 {
-		if _, err := s.Accept(t.Context(), request(Bot, hello)); err != nil {
+		if _, err := s.Accept(t.Context(), request(wire.BotItem, hello)); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -212,7 +212,7 @@ func TestChannelOpenedAnewIsDecidedByItsOwnProfile(t *testing.T) {
 	s := newTestService(t, m)
 	decision := func() string {
 		t.Helper()
-		answer, err := s.Accept(t.Context(), request(Bot, hangUp))
+		answer, err := s.Accept(t.Context(), request(wire.BotItem, hangUp))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -230,7 +230,7 @@ func TestChannelOpenedAnewIsDecidedByItsOwnProfile(t *testing.T) {
 		t.Errorf("decided for %s", last.Epoch)
 	}
 	m.deliver = []any{Stale}
-	if _, err := s.Accept(t.Context(), request(Bot, hello)); !fault.Is(err, fault.ServiceUnavailable) {
+	if _, err := s.Accept(t.Context(), request(wire.BotItem, hello)); !fault.Is(err, fault.ServiceUnavailable) {
 		t.Errorf("a channel that keeps changing: %v", err)
 	}
 }
@@ -239,18 +239,18 @@ func TestLostAnswerIsAskedForUnderTheSameName(t *testing.T) {
 	away := fault.Unavailable("The store", io.EOF)
 	m := &memory{channel: Channel{Epoch: "e1"}, deliver: []any{away, Routed}}
 	s := newTestService(t, m)
-	if answer, err := s.Accept(t.Context(), request(Bot, hello)); err != nil || answer.Status != "accepted" {
+	if answer, err := s.Accept(t.Context(), request(wire.BotItem, hello)); err != nil || answer.Status != "accepted" {
 		t.Errorf("got %v, %v", answer, err)
 	}
 	if len(m.delivered) != 2 || m.delivered[0].CallbackID != m.delivered[1].CallbackID {
 		t.Errorf("delivered %+v", m.delivered)
 	}
 	m.delivered, m.deliver = nil, []any{away}
-	if _, err := s.Accept(t.Context(), request(Bot, hello)); !fault.Is(err, fault.ServiceUnavailable) || len(m.delivered) != 2 {
+	if _, err := s.Accept(t.Context(), request(wire.BotItem, hello)); !fault.Is(err, fault.ServiceUnavailable) || len(m.delivered) != 2 {
 		t.Errorf("store away: %v after %d tries", err, len(m.delivered))
 	}
 	m.delivered, m.deliver = nil, []any{errors.New("a script that fails")}
-	if _, err := s.Accept(t.Context(), request(Bot, hello)); err == nil || len(m.delivered) != 1 {
+	if _, err := s.Accept(t.Context(), request(wire.BotItem, hello)); err == nil || len(m.delivered) != 1 {
 		t.Errorf("a failure of ours: %v after %d tries", err, len(m.delivered))
 	}
 }
@@ -258,7 +258,7 @@ func TestLostAnswerIsAskedForUnderTheSameName(t *testing.T) {
 func TestAnswerSaysWhatBecameOfEveryCommand(t *testing.T) {
 	m := &memory{channel: Channel{Epoch: "e1", Profile: []byte(flowJSON)}, deliver: []any{Parked}}
 	s := newTestService(t, m)
-	answer, err := s.Accept(t.Context(), request(Bot, hangUp))
+	answer, err := s.Accept(t.Context(), request(wire.BotItem, hangUp))
 	if err != nil || answer.Status != "parked" || answer.Messages != 0 || len(answer.Commands) != 3 {
 		t.Fatalf("got %+v, %v", answer, err)
 	}
@@ -272,7 +272,7 @@ func TestAnswerSaysWhatBecameOfEveryCommand(t *testing.T) {
 		t.Errorf("a made-up type is counted %v times as other", n)
 	}
 	s = newTestService(t, m, "hangup")
-	if answer, err = s.Accept(t.Context(), request(Bot, hangUp)); err != nil || answer.Commands[0].Reason != command.PlatformDisabled {
+	if answer, err = s.Accept(t.Context(), request(wire.BotItem, hangUp)); err != nil || answer.Commands[0].Reason != command.PlatformDisabled {
 		t.Errorf("with hangup off for the platform: %+v, %v", answer, err)
 	}
 }
@@ -280,7 +280,7 @@ func TestAnswerSaysWhatBecameOfEveryCommand(t *testing.T) {
 func TestEveryEntryCarriesTheTrace(t *testing.T) {
 	m := &memory{channel: Channel{Epoch: "e1", Profile: []byte(flowJSON), CallID: "sip-call", TransactionID: "tx-channel"}}
 	s := newTestService(t, m)
-	r := request(Bot, hangUp)
+	r := request(wire.BotItem, hangUp)
 	r.Trace = wire.Trace{TraceID: "trace", ParentSpanID: "span"}
 	for _, given := range []string{"", "tx-request"} {
 		r.Trace.TransactionID = given
@@ -306,21 +306,21 @@ func TestEveryEntryCarriesTheTrace(t *testing.T) {
 func TestBodiesAreToldApartByWhatTheySay(t *testing.T) {
 	m := &memory{channel: Channel{Epoch: "e1"}}
 	s := newTestService(t, m)
-	send := func(kind Kind, body string) DeliverParams {
+	send := func(kind wire.WorkItemKind, body string) DeliverParams {
 		t.Helper()
 		if _, err := s.Accept(t.Context(), request(kind, body)); err != nil {
 			t.Fatal(err)
 		}
 		return m.delivered[len(m.delivered)-1]
 	}
-	a, b, c := send(LLM, `{"content":"x","n":1}`), send(LLM, "{ \"content\": \"x\",\n\"n\":1}"), send(LLM, `{"content":"y","n":1}`)
+	a, b, c := send(wire.LLMItem, `{"content":"x","n":1}`), send(wire.LLMItem, "{ \"content\": \"x\",\n\"n\":1}"), send(wire.LLMItem, `{"content":"y","n":1}`)
 	if a.BodyDigest != b.BodyDigest || a.BodyDigest == c.BodyDigest || len(a.BodyDigest) != 64 || a.Deduplicate {
 		t.Errorf("digests %s, %s, %s", a.BodyDigest, b.BodyDigest, c.BodyDigest)
 	}
-	if send(Bot, hello).Deduplicate || !send(Bot, strings.Replace(hello, `"content"`, `"messageId":7,"content"`, 1)).Deduplicate {
+	if send(wire.BotItem, hello).Deduplicate || !send(wire.BotItem, strings.Replace(hello, `"content"`, `"messageId":7,"content"`, 1)).Deduplicate {
 		t.Error("only a body with message ids or a time stamp can be told by them")
 	}
-	if d := send(Tool, `[1,2]`); len(d.Entries) != 1 || m.entries(t)[0].Source != wire.SourceTool || m.entries(t)[0].WorkItemID != "w1" {
+	if d := send(wire.ToolItem, `[1,2]`); len(d.Entries) != 1 || m.entries(t)[0].Source != wire.SourceTool || m.entries(t)[0].WorkItemID != "w1" {
 		t.Errorf("a tool's result becomes %s", d.Entries)
 	}
 }
@@ -328,14 +328,14 @@ func TestBodiesAreToldApartByWhatTheySay(t *testing.T) {
 func TestUnreadableProfilePermitsNothing(t *testing.T) {
 	m := &memory{channel: Channel{Epoch: "e1", Profile: []byte(strings.TrimSuffix(flowJSON, "}") + `,"speech":7}`)}}
 	s := newTestService(t, m)
-	if answer, err := s.Accept(t.Context(), request(Bot, hangUp)); err != nil || answer.Commands[0].Decision != "denied" {
+	if answer, err := s.Accept(t.Context(), request(wire.BotItem, hangUp)); err != nil || answer.Commands[0].Decision != "denied" {
 		t.Errorf("got %+v, %v", answer, err)
 	}
 }
 
 func TestTheTimeToTheStreamCountsFromTheRequest(t *testing.T) {
 	s := newTestService(t, &memory{channel: Channel{Epoch: "e1"}, deliver: []any{Routed, Parked, Consumed}})
-	r := request(Bot, hello)
+	r := request(wire.BotItem, hello)
 	s.now = func() time.Time { return r.Received.Add(3 * time.Second) }
 	for range 3 {
 		_, _ = s.Accept(t.Context(), r) // the last one is refused, and does not come there
@@ -378,7 +378,7 @@ func TestTheOldestParkedCallbackIsKnown(t *testing.T) {
 		t.Errorf("nothing was parked, and %v s are reported after %v", got, m.asked)
 	}
 	for n := range int64(askAtOnce + 3) {
-		if _, err := s.Accept(t.Context(), request(Bot, hello)); err != nil {
+		if _, err := s.Accept(t.Context(), request(wire.BotItem, hello)); err != nil {
 			t.Fatal(err)
 		}
 		m.waiting[n+1] = true

@@ -6,24 +6,15 @@ package callback
 import (
 	"context"
 
+	"telapi/callruntime/wire"
 	"telapi/internal/fault"
-)
-
-// Kind is the sort of work item a callback answers, and the route it comes by.
-type Kind string
-
-// The kinds.
-const (
-	Bot  Kind = "bot"
-	LLM  Kind = "llm"
-	Tool Kind = "tool"
 )
 
 // Credential is what a provider presents. The token itself goes no further than
 // the handler: Digest is its SHA-256 in hex.
 type Credential struct {
 	ChannelID  string
-	Kind       Kind
+	Kind       wire.WorkItemKind
 	WorkItemID string // as the path names it; empty on the bot route
 	Digest     string
 }

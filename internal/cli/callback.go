@@ -29,7 +29,7 @@ func (c *cli) callbackIssueCommand() *cobra.Command {
 one. The URL is that of PUBLIC_URL or TELAPI_PORT: set them here as for the server.`,
 		Example: "  telapi callback issue --channel call-4711 --kind llm --ttl 1m"}
 	channelID := cmd.Flags().String("channel", "", "the channel's id")
-	kind := cmd.Flags().String("kind", string(callback.Bot), "who answers: "+kinds)
+	kind := cmd.Flags().String("kind", string(wire.BotItem), "who answers: "+kinds)
 	scope := cmd.Flags().String("scope", string(callruntime.OneItem), "work_item: for one answer, in its turn; channel: for any number")
 	ttl := cmd.Flags().Duration("ttl", callruntime.DefaultTTL, "how long an answer is awaited")
 	needs(cmd, "channel")
@@ -41,7 +41,7 @@ one. The URL is that of PUBLIC_URL or TELAPI_PORT: set them here as for the serv
 			return c.usage("there is no scope %q; scopes are %s", *scope, strings.Join(scopes, ", "))
 		}
 		item, err := r.Observe(*channelID, "").Await(ctx, callruntime.AwaitOptions{
-			Kind: callruntime.WorkItemKind(*kind), Scope: callruntime.Scope(*scope), TTL: *ttl,
+			Kind: wire.WorkItemKind(*kind), Scope: callruntime.Scope(*scope), TTL: *ttl,
 		})
 		if err != nil {
 			return err
@@ -55,17 +55,17 @@ one. The URL is that of PUBLIC_URL or TELAPI_PORT: set them here as for the serv
 		}{item.Token, url, item.ID, item.ExpiresAt})
 		if !c.json {
 			_, _ = fmt.Fprintf(c.Out, "\ncurl -i '%s' -H 'token: %s' -H 'Content-Type: application/json' \\\n  -d '%s'\n",
-				url, item.Token, sampleBody(callback.Kind(*kind), *channelID))
+				url, item.Token, sampleBody(wire.WorkItemKind(*kind), *channelID))
 		}
 		return err
 	})
 	return cmd
 }
 
-const kinds = string(callback.Bot + ", " + callback.LLM + " or " + callback.Tool)
+const kinds = string(wire.BotItem + ", " + wire.LLMItem + " or " + wire.ToolItem)
 
 func (c *cli) checkKind(kind string) error {
-	if !slices.Contains(callback.Kinds, callback.Kind(kind)) {
+	if !slices.Contains(wire.WorkItemKinds, wire.WorkItemKind(kind)) {
 		return c.usage("there is no kind %q; it is %s", kind, kinds)
 	}
 	return nil
@@ -82,11 +82,11 @@ func (c *cli) baseURL() string {
 	return fmt.Sprintf("http://localhost:%d", c.cfg.Port)
 }
 
-func sampleBody(kind callback.Kind, channelID string) string {
+func sampleBody(kind wire.WorkItemKind, channelID string) string {
 	switch kind {
-	case callback.LLM:
+	case wire.LLMItem:
 		return `{"content":"Hello"}`
-	case callback.Tool:
+	case wire.ToolItem:
 		return `{"result":"done"}`
 	default:
 		return fmt.Sprintf(`{"conversation":{"identifier":{"id":%q}},"messages":{"message":[{"content":{"textMessage":{"textPlain":"Hello"}}}]}}`, channelID)
@@ -101,7 +101,7 @@ be denied and why. A body that would be refused is reported with all its issues.
 server. COMMANDS_DISABLED and TRANSFER_ALLOWED_TARGETS hold as they would there.`,
 		Example: "  telapi callback lint answer.json --profile flow.json"}
 	profileFile := cmd.Flags().String("profile", "", "JSON file with the gatewayProfile; without it nothing is permitted")
-	kind := cmd.Flags().String("kind", string(callback.Bot), "whose body it is: "+kinds)
+	kind := cmd.Flags().String("kind", string(wire.BotItem), "whose body it is: "+kinds)
 	channelID := cmd.Flags().String("channel", "", "the channel it would be posted for; by default the one it names")
 	cmd.RunE = c.tool(func(ctx context.Context, args []string) error {
 		if err := c.checkKind(*kind); err != nil {
@@ -127,11 +127,11 @@ server. COMMANDS_DISABLED and TRANSFER_ALLOWED_TARGETS hold as they would there.
 		if *channelID == "" {
 			*channelID = conversationOf(body)
 		}
-		result, err := callback.Kind(*kind).Parse(body, *channelID)
+		result, err := callback.Parse(wire.WorkItemKind(*kind), body, *channelID)
 		if err != nil {
 			return fmt.Errorf("%s: %w", args[0], err)
 		}
-		base := wire.Entry{ChannelID: *channelID, At: time.Now().UnixMilli(), Source: callback.Kind(*kind).Source()}
+		base := wire.Entry{ChannelID: *channelID, At: time.Now().UnixMilli(), Source: wire.WorkItemKind(*kind).Source()}
 		for _, e := range result.Entries(base, command.NewPolicy(profile, platform)) {
 			if err := c.printAs(e, func(w io.Writer) { writeRow(w, describe(e)) }); err != nil {
 				return err

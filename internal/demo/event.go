@@ -112,7 +112,7 @@ func Title(e wire.Entry) string {
 	case wire.KindToolResult:
 		return "tool result: " + string(e.Result)
 	case wire.KindTimeout:
-		return e.WorkItemKind + " timed out"
+		return string(e.WorkItemKind) + " timed out"
 	case wire.KindProviderError:
 		return "provider error: " + string(e.Error)
 	default:

@@ -3,8 +3,8 @@ package httpapi
 import (
 	"net/http"
 
+	"telapi/callruntime/wire"
 	"telapi/internal/auth"
-	"telapi/internal/callback"
 	"telapi/internal/ratelimit"
 	"telapi/internal/session"
 	"telapi/internal/speech"
@@ -48,9 +48,9 @@ func (s *Server) routes() []Route {
 	return []Route{
 		{"GET", "/health", public, "", "", always, s.health},
 		{"GET", "/metrics", metricsOnly, "", "", always, s.scrape},
-		{"POST", webhooksPath + "bot/{channelId}", public, "", ratelimit.Webhook, always, s.webhook(callback.Bot)},
-		{"POST", webhooksPath + "llm/{channelId}/{workItemId}", public, "", ratelimit.Webhook, always, s.webhook(callback.LLM)},
-		{"POST", webhooksPath + "tool/{channelId}/{workItemId}", public, "", ratelimit.Webhook, always, s.webhook(callback.Tool)},
+		{"POST", webhooksPath + "bot/{channelId}", public, "", ratelimit.Webhook, always, s.webhook(wire.BotItem)},
+		{"POST", webhooksPath + "llm/{channelId}/{workItemId}", public, "", ratelimit.Webhook, always, s.webhook(wire.LLMItem)},
+		{"POST", webhooksPath + "tool/{channelId}/{workItemId}", public, "", ratelimit.Webhook, always, s.webhook(wire.ToolItem)},
 
 		{"GET", "/openapi.yaml", public, "", ratelimit.API, apiAccess, serveDocument("application/yaml", s.deps.OpenAPI)},
 		{"GET", "/asyncapi.yaml", public, "", ratelimit.API, apiAccess, serveDocument("application/yaml", s.deps.AsyncAPI)},

@@ -9,6 +9,7 @@ import (
 	"go.opentelemetry.io/otel/attribute"
 	"go.opentelemetry.io/otel/trace"
 
+	"telapi/callruntime/wire"
 	"telapi/internal/callback"
 	"telapi/internal/endpoint"
 )
@@ -18,7 +19,7 @@ const webhooksPath = "/api/v1/webhooks/"
 // webhook takes what a provider of some kind posts back. Its credential is in
 // the request alone, so there is no principal; one that fails counts against
 // the auth tier like any other.
-func (s *Server) webhook(kind callback.Kind) handler {
+func (s *Server) webhook(kind wire.WorkItemKind) handler {
 	limit := endpoint.PublishedLimits().CallbackBodyBytes
 	return func(x *exchange, r *http.Request) error {
 		received := s.deps.Now()
@@ -51,10 +52,10 @@ func (s *Server) webhook(kind callback.Kind) handler {
 // callbackToken is the token as it was presented, or nothing. Where the header
 // token is sent it alone counts; a query is never looked at, since URLs end up
 // in logs along the way.
-func callbackToken(r *http.Request, kind callback.Kind) string {
+func callbackToken(r *http.Request, kind wire.WorkItemKind) string {
 	values, sent := r.Header["Token"]
 	bearer := false
-	if !sent && kind != callback.Bot {
+	if !sent && kind != wire.BotItem {
 		values, bearer = r.Header["Authorization"], true
 	}
 	if len(values) != 1 {

@@ -5,7 +5,7 @@ import (
 	"net/http/httptest"
 	"testing"
 
-	"telapi/internal/callback"
+	"telapi/callruntime/wire"
 )
 
 func TestCallbackTokenIsTakenFromItsHeaderAlone(t *testing.T) {
@@ -30,10 +30,10 @@ func TestCallbackTokenIsTakenFromItsHeaderAlone(t *testing.T) {
 	} {
 		r := httptest.NewRequest("POST", "/x?token=abc", nil)
 		r.Header = c.header
-		if got := callbackToken(r, callback.Bot); got != c.bot {
+		if got := callbackToken(r, wire.BotItem); got != c.bot {
 			t.Errorf("%s: %q on the bot's route, want %q", c.name, got, c.bot)
 		}
-		for _, kind := range []callback.Kind{callback.LLM, callback.Tool} {
+		for _, kind := range []wire.WorkItemKind{wire.LLMItem, wire.ToolItem} {
 			if got := callbackToken(r, kind); got != c.others {
 				t.Errorf("%s: %q on the route of %s, want %q", c.name, got, kind, c.others)
 			}

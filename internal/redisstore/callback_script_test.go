@@ -132,7 +132,7 @@ func (d *desk) converse() string {
 	told := d.overhear()
 	var items []callruntime.WorkItem
 	for n := range 40 {
-		kind := []callruntime.WorkItemKind{callruntime.Bot, callruntime.LLM}[n%2]
+		kind := []wire.WorkItemKind{wire.BotItem, wire.LLMItem}[n%2]
 		items = append(items, d.await(callruntime.AwaitOptions{Kind: kind, WorkItemID: fmt.Sprint("item-", n)}))
 	}
 	order := []int{0, 1, 2, 4, 3, 6, 5}

@@ -75,11 +75,11 @@ func (d *desk) await(o callruntime.AwaitOptions) callruntime.WorkItem {
 func (d *desk) delivery(item callruntime.WorkItem, body string) callback.DeliverParams {
 	digest := func(text string) string { sum := sha256.Sum256([]byte(text)); return hex.EncodeToString(sum[:]) }
 	made := callback.DeliverParams{
-		Credential: callback.Credential{ChannelID: d.id, Kind: callback.Kind(item.Kind), Digest: digest(item.Token)},
+		Credential: callback.Credential{ChannelID: d.id, Kind: wire.WorkItemKind(item.Kind), Digest: digest(item.Token)},
 		CallbackID: uuid.NewString(), BodyDigest: digest(body), Deduplicate: true, Epoch: d.epoch,
 		Entries: [][]byte{d.entry(wire.KindBotEvent, body), d.entry(wire.KindBotEvent, body+"'")}, Receipt: []byte(`{"of": "` + body + `"}`),
 	}
-	if item.Kind != callruntime.Bot {
+	if item.Kind != wire.BotItem {
 		made.WorkItemID = item.ID
 	}
 	return made
@@ -164,32 +164,32 @@ func verdicts(t *testing.T, opts Options) {
 	d, other := newDesk(t, opts, nil), newDesk(t, opts, nil)
 	cases := []struct {
 		name    string
-		kind    callruntime.WorkItemKind
+		kind    wire.WorkItemKind
 		prepare func(*callback.DeliverParams, callruntime.WorkItem)
 		want    callback.Status
 	}{
-		{"a good one", callruntime.Bot, nil, callback.Routed},
-		{"a good one of a model", callruntime.LLM, nil, callback.Routed},
-		{"a good one of a tool", callruntime.Tool, nil, callback.Routed},
-		{"an unknown one", callruntime.Bot, func(c *callback.DeliverParams, _ callruntime.WorkItem) { c.Digest = strings.Repeat("0", 64) }, callback.Invalid},
-		{"none", callruntime.Bot, func(c *callback.DeliverParams, _ callruntime.WorkItem) { c.Digest = "" }, callback.Invalid},
-		{"the name of another field", callruntime.Bot, func(c *callback.DeliverParams, i callruntime.WorkItem) { c.Digest = "@" + i.ID }, callback.Invalid},
-		{"another channel's", callruntime.Bot, func(c *callback.DeliverParams, _ callruntime.WorkItem) { c.ChannelID = other.id }, callback.Invalid},
-		{"one for no channel", callruntime.Bot, func(c *callback.DeliverParams, _ callruntime.WorkItem) { c.ChannelID = uuid.NewString() }, callback.Invalid},
-		{"another kind's", callruntime.LLM, func(c *callback.DeliverParams, _ callruntime.WorkItem) { c.Kind = callback.Tool }, callback.Invalid},
-		{"a model's on the bots' path", callruntime.LLM, func(c *callback.DeliverParams, _ callruntime.WorkItem) { c.Kind, c.WorkItemID = callback.Bot, "" }, callback.Invalid},
-		{"another item's", callruntime.Tool, func(c *callback.DeliverParams, _ callruntime.WorkItem) { c.WorkItemID = "other" }, callback.Invalid},
-		{"one that was used", callruntime.Bot, func(c *callback.DeliverParams, i callruntime.WorkItem) { d.expect(i, "first", callback.Routed) }, callback.Consumed},
-		{"one that was used for the same", callruntime.Bot, func(c *callback.DeliverParams, i callruntime.WorkItem) {
+		{"a good one", wire.BotItem, nil, callback.Routed},
+		{"a good one of a model", wire.LLMItem, nil, callback.Routed},
+		{"a good one of a tool", wire.ToolItem, nil, callback.Routed},
+		{"an unknown one", wire.BotItem, func(c *callback.DeliverParams, _ callruntime.WorkItem) { c.Digest = strings.Repeat("0", 64) }, callback.Invalid},
+		{"none", wire.BotItem, func(c *callback.DeliverParams, _ callruntime.WorkItem) { c.Digest = "" }, callback.Invalid},
+		{"the name of another field", wire.BotItem, func(c *callback.DeliverParams, i callruntime.WorkItem) { c.Digest = "@" + i.ID }, callback.Invalid},
+		{"another channel's", wire.BotItem, func(c *callback.DeliverParams, _ callruntime.WorkItem) { c.ChannelID = other.id }, callback.Invalid},
+		{"one for no channel", wire.BotItem, func(c *callback.DeliverParams, _ callruntime.WorkItem) { c.ChannelID = uuid.NewString() }, callback.Invalid},
+		{"another kind's", wire.LLMItem, func(c *callback.DeliverParams, _ callruntime.WorkItem) { c.Kind = wire.ToolItem }, callback.Invalid},
+		{"a model's on the bots' path", wire.LLMItem, func(c *callback.DeliverParams, _ callruntime.WorkItem) { c.Kind, c.WorkItemID = wire.BotItem, "" }, callback.Invalid},
+		{"another item's", wire.ToolItem, func(c *callback.DeliverParams, _ callruntime.WorkItem) { c.WorkItemID = "other" }, callback.Invalid},
+		{"one that was used", wire.BotItem, func(c *callback.DeliverParams, i callruntime.WorkItem) { d.expect(i, "first", callback.Routed) }, callback.Consumed},
+		{"one that was used for the same", wire.BotItem, func(c *callback.DeliverParams, i callruntime.WorkItem) {
 			d.expect(i, "one that was used for the same", callback.Routed)
 			c.Deduplicate = false
 		}, callback.Duplicate},
-		{"a cancelled one", callruntime.LLM, func(_ *callback.DeliverParams, i callruntime.WorkItem) {
+		{"a cancelled one", wire.LLMItem, func(_ *callback.DeliverParams, i callruntime.WorkItem) {
 			if err := d.Cancel(t.Context(), i.ID); err != nil {
 				t.Error(err)
 			}
 		}, callback.Cancelled},
-		{"one for another life", callruntime.Bot, func(c *callback.DeliverParams, _ callruntime.WorkItem) { c.Epoch = other.epoch }, callback.Stale},
+		{"one for another life", wire.BotItem, func(c *callback.DeliverParams, _ callruntime.WorkItem) { c.Epoch = other.epoch }, callback.Stale},
 	}
 	for _, c := range cases {
 		item := d.await(callruntime.AwaitOptions{Kind: c.kind})
@@ -235,7 +235,7 @@ func answersInOrder(t *testing.T, opts Options) {
 	var want []string
 	var posts []callback.DeliverParams
 	for i := range items {
-		kind := []callruntime.WorkItemKind{callruntime.Bot, callruntime.LLM, callruntime.Tool}[i%3]
+		kind := []wire.WorkItemKind{wire.BotItem, wire.LLMItem, wire.ToolItem}[i%3]
 		item := d.await(callruntime.AwaitOptions{Kind: kind, WorkItemID: fmt.Sprint("w", i)})
 		if want = append(want, fmt.Sprint(i)); item.Kind != kind || item.ID != fmt.Sprint("w", i) {
 			t.Fatalf("awaited %+v", item)
@@ -269,7 +269,7 @@ func answersInOrder(t *testing.T, opts Options) {
 func timeouts(t *testing.T, opts Options) {
 	d := newDesk(t, opts, nil)
 	t.Run("while the runtime receives", func(t *testing.T) {
-		first := d.await(callruntime.AwaitOptions{WorkItemID: "never", Kind: callruntime.Tool, TTL: 60 * briefly})
+		first := d.await(callruntime.AwaitOptions{WorkItemID: "never", Kind: wire.ToolItem, TTL: 60 * briefly})
 		second, third := d.await(callruntime.AwaitOptions{}), d.await(callruntime.AwaitOptions{})
 		d.expect(third, "third", callback.Parked)
 		d.expect(second, "second", callback.Parked)
@@ -577,7 +577,7 @@ func busyChannel(t *testing.T, opts Options) {
 func channelCredentials(t *testing.T, opts Options) {
 	d := newDesk(t, opts, nil)
 	item := d.await(callruntime.AwaitOptions{})
-	whole, model := d.await(callruntime.AwaitOptions{Scope: callruntime.WholeChannel}), d.await(callruntime.AwaitOptions{Scope: callruntime.WholeChannel, Kind: callruntime.LLM})
+	whole, model := d.await(callruntime.AwaitOptions{Scope: callruntime.WholeChannel}), d.await(callruntime.AwaitOptions{Scope: callruntime.WholeChannel, Kind: wire.LLMItem})
 	d.expect(whole, "1", callback.Routed)
 	d.expect(model, "1", callback.Routed)
 	d.expect(whole, "2", callback.Routed)

@@ -79,19 +79,19 @@ func TestProvidersAnswersReachTheConversation(t *testing.T) {
 	withCalls(t, func(t *testing.T, i *boot.Instance, r *callruntime.Runtime) {
 		c := openCall(t, i, r, "call-1")
 		for _, row := range []struct {
-			kind        callruntime.WorkItemKind
+			kind        wire.WorkItemKind
 			body        string
 			bearer      bool
 			want        string // in the entries
 			receipt     string
 			alsoEntries int
 		}{
-			{callruntime.Bot, c.says("Good day"), false, `"text":"Good day"`, `"messages":1`, 0},
-			{callruntime.Bot, `{"conversation":{"identifier":{"id":"call-1"}},"actions":[{"type":"hangup"},{"type":"transfer","target":"tel:+1900"}]}`,
+			{wire.BotItem, c.says("Good day"), false, `"text":"Good day"`, `"messages":1`, 0},
+			{wire.BotItem, `{"conversation":{"identifier":{"id":"call-1"}},"actions":[{"type":"hangup"},{"type":"transfer","target":"tel:+1900"}]}`,
 				false, `"bot-trace-transaction-id"`, `"reason":"target_not_allowed"`, 1},
-			{callruntime.Bot, `{"error":{"code":"TIMEOUT","message":"no answer"}}`, false, `"kind":"provider_error"`, `"messages":0`, 0},
-			{callruntime.LLM, `{"choices":[{"message":{"content":"Hello"}}],"commands":[{"type":"hangup"}]}`, true, `"source":"external_llm"`, `"decision":"allowed"`, 1},
-			{callruntime.Tool, `[1,2,{"a":null}]`, true, `"result":[1,2,{"a":null}]`, `"messages":1`, 0},
+			{wire.BotItem, `{"error":{"code":"TIMEOUT","message":"no answer"}}`, false, `"kind":"provider_error"`, `"messages":0`, 0},
+			{wire.LLMItem, `{"choices":[{"message":{"content":"Hello"}}],"commands":[{"type":"hangup"}]}`, true, `"source":"external_llm"`, `"decision":"allowed"`, 1},
+			{wire.ToolItem, `[1,2,{"a":null}]`, true, `"result":[1,2,{"a":null}]`, `"messages":1`, 0},
 		} {
 			item := c.await(callruntime.AwaitOptions{Kind: row.kind})
 			headers := []string{"token", item.Token}
@@ -127,7 +127,7 @@ func TestProvidersAnswersReachTheConversation(t *testing.T) {
 func TestRefusedCallbackLeavesTheTokenGood(t *testing.T) {
 	withCalls(t, func(t *testing.T, i *boot.Instance, r *callruntime.Runtime) {
 		c, other := openCall(t, i, r, "call-1"), openCall(t, i, r, "call-2")
-		bot, llm, foreign := c.await(callruntime.AwaitOptions{}), c.await(callruntime.AwaitOptions{Kind: callruntime.LLM}), other.await(callruntime.AwaitOptions{})
+		bot, llm, foreign := c.await(callruntime.AwaitOptions{}), c.await(callruntime.AwaitOptions{Kind: wire.LLMItem}), other.await(callruntime.AwaitOptions{})
 		good := c.says("Hello")
 		token := []string{"token", bot.Token}
 		for _, row := range []struct {

@@ -14,6 +14,7 @@ import (
 	"github.com/redis/rueidis"
 
 	"telapi/callruntime"
+	"telapi/callruntime/wire"
 	"telapi/test/boot"
 	"telapi/test/talk"
 )
@@ -107,7 +108,7 @@ func TestCallbackTokensAndTextsLeaveInNothing(t *testing.T) {
 	const said, sensitive = "what-was-said-4711", "iban-swordfish-99"
 	body := fmt.Sprintf(`{"conversation":{"identifier":{"id":"call-1"}},"messages":{"message":[{"content":{"textMessage":{"textPlain":%q}}}]},
 		"channelData":[{"key":"iban","value":%q,"sensitiveData":true}],"actions":[{"type":"made_up"},{"type":"transfer","target":"tel:+1900555"}]}`, said, sensitive)
-	items := []callruntime.WorkItem{c.await(callruntime.AwaitOptions{}), c.await(callruntime.AwaitOptions{}), c.await(callruntime.AwaitOptions{Kind: callruntime.LLM})}
+	items := []callruntime.WorkItem{c.await(callruntime.AwaitOptions{}), c.await(callruntime.AwaitOptions{}), c.await(callruntime.AwaitOptions{Kind: wire.LLMItem})}
 	answers := ""
 	for _, item := range []callruntime.WorkItem{items[1], items[0], items[0], items[2]} {
 		for _, path := range []string{"/api/v1/webhooks/bot/" + item.Token, "/api/v1/webhooks/llm/call-1/" + item.Token, item.Path + "?token=" + item.Token} {

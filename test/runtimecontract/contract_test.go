@@ -201,7 +201,7 @@ func awaitAnswers(t *testing.T, redis, ear *client, service *redisstore.Callback
 			t.Fatal(err)
 		}
 		got, err := service.Deliver(t.Context(), callback.DeliverParams{
-			Credential: callback.Credential{ChannelID: "s-1", Kind: callback.Bot, Digest: digest(item)}, Epoch: known.Epoch,
+			Credential: callback.Credential{ChannelID: "s-1", Kind: wire.BotItem, Digest: digest(item)}, Epoch: known.Epoch,
 			CallbackID: "callback-" + item, Entries: [][]byte{[]byte(`{"kind":"bot_message","text":"` + text + `"}`)}})
 		if err != nil || got.Status != want {
 			t.Fatalf("answer to %s: %+v, %v", item, got, err)
