@@ -11,20 +11,20 @@ import (
 	"telapi/internal/redact"
 )
 
-// ICEServer is one server by which browsers find a way through networks.
+// ICEServer is a STUN or TURN server.
 type ICEServer struct {
 	URLs       []string      `json:"urls"`
 	Username   string        `json:"username"`
 	Credential redact.Secret `json:"credential"`
 }
 
-// NeedsCredential tells whether a browser must be given a credential for it: TURN
-// without one is refused by browsers.
+// NeedsCredential reports whether it is a TURN server without a credential, which
+// browsers reject.
 func (s ICEServer) NeedsCredential() bool {
 	return s.Username == "" && slices.ContainsFunc(s.URLs, func(u string) bool { return strings.HasPrefix(u, "turn") })
 }
 
-// ICEServerList takes WEBRTC_ICE_SERVERS apart.
+// ICEServerList parses WEBRTC_ICE_SERVERS.
 func (c Config) ICEServerList() ([]ICEServer, error) {
 	list, err := parseICEServers(c.ICEServers.Reveal())
 	if err != nil {
@@ -33,33 +33,26 @@ func (c Config) ICEServerList() ([]ICEServer, error) {
 	return list, nil
 }
 
-// parseICEServers reads a JSON list as in RTCConfiguration, or URLs with commas
-// between them, of which the TURN servers are to share TURN_SHARED_SECRET. Its
-// errors repeat nothing of the value.
+// parseICEServers parses a JSON list as in RTCConfiguration, or comma-separated
+// URLs. Its errors never contain the value, which may hold credentials.
 func parseICEServers(value string) ([]ICEServer, error) {
 	if value == "" {
 		return nil, nil
 	}
-	list, err := readICEServers(value)
-	if err != nil {
-		return nil, err
-	}
-	for _, server := range list {
-		if len(server.URLs) == 0 || (server.Username == "") != (server.Credential == "") {
-			return nil, errors.New("an entry has no urls, or a username without a credential")
-		}
-		for _, u := range server.URLs {
-			if !iceURL(u) {
-				return nil, errors.New("a URL is not stun:, stuns:, turn: or turns: with a host")
+	var list []ICEServer
+	if strings.HasPrefix(value, "[") {
+		oneOrMore := json.UnmarshalFunc(func(raw []byte, urls *[]string) error {
+			*urls = []string{""}
+			if json.Unmarshal(raw, &(*urls)[0]) == nil {
+				return nil
 			}
+			return json.Unmarshal(raw, urls)
+		})
+		if json.Unmarshal([]byte(value), &list, json.RejectUnknownMembers(true), json.WithUnmarshalers(oneOrMore)) != nil {
+			return nil, errors.New("not a JSON list of {urls, username, credential}")
 		}
-	}
-	return list, nil
-}
-
-func readICEServers(value string) ([]ICEServer, error) {
-	if !strings.HasPrefix(value, "[") {
-		var stun, turn ICEServer
+	} else {
+		var stun, turn ICEServer // TURN servers share TURN_SHARED_SECRET
 		for u := range strings.SplitSeq(value, ",") {
 			if u = strings.TrimSpace(u); strings.HasPrefix(u, "turn") {
 				turn.URLs = append(turn.URLs, u)
@@ -67,29 +60,28 @@ func readICEServers(value string) ([]ICEServer, error) {
 				stun.URLs = append(stun.URLs, u)
 			}
 		}
-		return slices.DeleteFunc([]ICEServer{stun, turn}, func(s ICEServer) bool { return s.URLs == nil }), nil
+		list = slices.DeleteFunc([]ICEServer{stun, turn}, func(s ICEServer) bool { return s.URLs == nil })
 	}
-	oneOrMore := json.UnmarshalFunc(func(raw []byte, urls *[]string) error {
-		*urls = []string{""}
-		if json.Unmarshal(raw, &(*urls)[0]) == nil {
-			return nil
+	for _, server := range list {
+		if len(server.URLs) == 0 || (server.Username == "") != (server.Credential == "") {
+			return nil, errors.New("an entry lacks urls, or has only one of username and credential")
 		}
-		return json.Unmarshal(raw, urls)
-	})
-	var list []ICEServer
-	if json.Unmarshal([]byte(value), &list, json.RejectUnknownMembers(true), json.WithUnmarshalers(oneOrMore)) != nil {
-		return nil, errors.New("not a JSON list of {urls, username, credential}, urls a string or a list of them")
+		for _, u := range server.URLs {
+			if !validICEURL(u) {
+				return nil, errors.New("contains an invalid URL")
+			}
+		}
 	}
 	return list, nil
 }
 
-// iceURL checks the form of RFC 7064 and RFC 7065.
-func iceURL(u string) bool {
+// validICEURL checks the syntax of RFC 7064 and RFC 7065.
+func validICEURL(u string) bool {
 	scheme, rest, _ := strings.Cut(u, ":")
 	a, err := parseAddress(scheme+"://"+rest, []string{"stun", "stuns", "turn", "turns"})
 	if err != nil || len(a.hosts) != 1 || a.User != nil || a.Path != "" || strings.Contains(u, "#") {
 		return false
 	}
-	_, query, asked := strings.Cut(rest, "?")
-	return !asked || strings.HasPrefix(scheme, "turn") && (query == "transport=udp" || query == "transport=tcp")
+	_, query, found := strings.Cut(rest, "?")
+	return !found || strings.HasPrefix(scheme, "turn") && (query == "transport=udp" || query == "transport=tcp")
 }

@@ -6,11 +6,11 @@ import (
 	"testing"
 )
 
-func TestICEServersAreReadInBothForms(t *testing.T) {
+func TestICEServersAreParsedFromURLsAndJSON(t *testing.T) {
 	for _, tt := range []struct{ name, value, want string }{
-		{"none", "", "[]"},
-		{"one", "stun:stun.example", "[{[stun:stun.example]  }]"},
-		{"several, by kind", "stun:a.example:3478, turn:b.example?transport=udp,stuns:[2001:db8::1]:5349,turns:c.example:443?transport=tcp",
+		{"empty", "", "[]"},
+		{"one URL", "stun:stun.example", "[{[stun:stun.example]  }]"},
+		{"STUN and TURN", "stun:a.example:3478, turn:b.example?transport=udp,stuns:[2001:db8::1]:5349,turns:c.example:443?transport=tcp",
 			"[{[stun:a.example:3478 stuns:[2001:db8::1]:5349]  } {[turn:b.example?transport=udp turns:c.example:443?transport=tcp]  }]"},
 		{"JSON", `[{"urls":"stun:a.example"},{"urls":["turn:b.example"],"username":"u","credential":"hunter2"}]`,
 			"[{[stun:a.example]  } {[turn:b.example] u [redacted]}]"},
@@ -26,7 +26,7 @@ func TestICEServersAreReadInBothForms(t *testing.T) {
 	}
 }
 
-func TestBadICEServersAreRefusedWithoutShowingThem(t *testing.T) {
+func TestInvalidICEServersAreRejectedWithoutTheirValue(t *testing.T) {
 	for _, value := range []string{
 		"hunter2", "stun:", "http://hunter2.example", "stun:a,,stun:b", "stun:a b", "stun:a:0", "stun:a:99999", "stun:2001:db8::1", "stun://hunter2",
 		"stun:a?transport=udp", "turn:a?transport=sctp", "turn:user@hunter2",
@@ -40,7 +40,7 @@ func TestBadICEServersAreRefusedWithoutShowingThem(t *testing.T) {
 	}
 }
 
-func TestTURNNeedsAWayToACredential(t *testing.T) {
+func TestTURNServerNeedsCredential(t *testing.T) {
 	const own = `[{"urls":"turn:a","username":"u","credential":"c"}]`
 	for value, good := range map[string]bool{"stun:a": true, "turn:a": false, "stun:a,turns:b": false, own: true} {
 		_, _, err := Load([]string{"WEBRTC_ICE_SERVERS=" + value}, Dev)

@@ -23,8 +23,8 @@ func load(t *testing.T, mode Mode, environ ...string) (Config, []Warning) {
 	return c, warnings
 }
 
-// The names and defaults that other systems rely on.
-func TestEveryNameOfTheInterfaceDocumentHasItsDefault(t *testing.T) {
+// Other systems rely on these names and defaults.
+func TestDefaultsMatchInterfaceDocument(t *testing.T) {
 	c, _ := load(t, Tool)
 	effective := map[string]Setting{}
 	for _, s := range c.Effective() {
@@ -66,7 +66,7 @@ func TestEveryNameOfTheInterfaceDocumentHasItsDefault(t *testing.T) {
 	}
 }
 
-func TestValuesOfTheEnvironmentArriveTyped(t *testing.T) {
+func TestLoadParsesValues(t *testing.T) {
 	c, warnings := load(t, Serve, "JWT_SECRET="+goodSecret, "TELAPI_PORT= 0 ", "FEATURE_WEBRTC=FALSE", "OTEL_ENABLED=0", "ENABLE_PII_LOGGING=1",
 		"SHUTDOWN_TIMEOUT=1m30s", "TRUSTED_PROXIES=10.1.2.3/8, 192.0.2.7 ,::1,::ffff:198.51.100.0/120", "LOG_LEVEL=DEBUG",
 		"PUBLIC_URL=https://api.example/base/", "DATA_DIR=", "LOG_FORMAT=   ", "PATH=/bin", "TELAPI_PORT=4000", "NOVALUE")
@@ -81,33 +81,33 @@ func TestValuesOfTheEnvironmentArriveTyped(t *testing.T) {
 		t.Errorf("TrustedProxies = %s", got)
 	}
 	if !c.IsSet("TELAPI_PORT") || c.IsSet("DATA_DIR") || c.IsSet("LOG_FORMAT") || c.IsSet("nothing") {
-		t.Error("IsSet is wrong")
+		t.Error("IsSet returns a wrong value")
 	}
 }
 
-func TestAllProblemsAreReportedAtOnce(t *testing.T) {
-	bad := map[string]string{ // what the report must say of each
-		"TELAPI_PORT=65536":                                          `TELAPI_PORT="65536": allowed: a whole number from 0 to 65535`,
-		"MSISDN_UNMASKED_DIGITS=-1":                                  `MSISDN_UNMASKED_DIGITS="-1": allowed: a whole number from 0 to 15`,
-		"FEATURE_WEBRTC=yes":                                         `FEATURE_WEBRTC="yes": allowed: true or false`,
-		"LOG_LEVEL=loud":                                             `LOG_LEVEL="loud": allowed: debug, info, warn or error`,
-		"DATABASE_SSL_MODE=prefer":                                   `DATABASE_SSL_MODE="prefer": allowed: disable, require, verify-ca or verify-full`,
-		"SHUTDOWN_TIMEOUT=30":                                        `SHUTDOWN_TIMEOUT="30": allowed: a duration from 1s to 10m, such as 30s`,
-		"COMMANDS_DISABLED=hangup,,transfer":                         `COMMANDS_DISABLED="hangup,,transfer": allowed: comma-separated command types`,
-		"SPEECH_PROVIDERS=tone,tone":                                 `SPEECH_PROVIDERS="tone,tone": allowed: comma-separated, each once: openai, espeak, tone`,
-		"TRUSTED_PROXIES=10.0.0.0/8,proxy.example":                   `TRUSTED_PROXIES="10.0.0.0/8,proxy.example": allowed: comma-separated IP addresses or CIDR ranges`,
-		"PUBLIC_URL=https://u:hunter2@api.example":                   `PUBLIC_URL=https://u:[redacted]@api.example: has a user or password; allowed: a URL with http:// or https://`,
-		"OTEL_EXPORTER_OTLP_ENDPOINT=collector:4318":                 `OTEL_EXPORTER_OTLP_ENDPOINT=[redacted]: not a URL; allowed`,
-		"JWT_SECRET=hunter2":                                         `JWT_SECRET=[redacted]: has 7 bytes; allowed: at least 32 bytes`,
-		"DATABASE_URL=mysql://app:hunter2@db/x":                      `DATABASE_URL=mysql://app:[redacted]@db/x: another scheme; allowed: a URL with postgres:// or postgresql:// and a host`,
-		"REDIS_URL=redis://app:hunter2@kv:6379/one?password=hunter2": `REDIS_URL=redis://app:[redacted]@kv:6379/one?[redacted]: the path is not a database number; allowed`,
-		"TTS_MEDIA_CACHE_BASE_URL=http://media.example":              `TTS_MEDIA_CACHE_BASE_URL=http://media.example: another scheme; allowed: a URL with https:// and a host`,
-		"TTS_MEDIA_CACHE_CA_BUNDLE=hunter2":                          `TTS_MEDIA_CACHE_CA_BUNDLE=[redacted]: no certificate`,
-		"API_TLS_ENABLED=true":                                       `EDGE_TLS_FULLCHAIN_B64: is not set, and API_TLS_ENABLED=true needs it`,
-		"TELAPI_PROT=1":                                              `TELAPI_PROT: no such setting; TELAPI_PORT is the only one of this prefix`,
-		"TELAPI_JWT_SECRET=hunter2":                                  `TELAPI_JWT_SECRET: no such setting; did you mean JWT_SECRET?`,
-		"TELAPI_SERVICE_HOST=10.0.0.1":                               `of this prefix; Kubernetes sets such names for a Service called telapi: set enableServiceLinks to false`,
-		"TELAPI_QUITE_SOMETHING_ELSE=1":                              `TELAPI_QUITE_SOMETHING_ELSE: no such setting`,
+func TestLoadReportsAllProblems(t *testing.T) {
+	bad := map[string]string{ // expected part of the report
+		"TELAPI_PORT=65536":                                          `TELAPI_PORT="65536": use an integer from 0 to 65535`,
+		"MSISDN_UNMASKED_DIGITS=-1":                                  `MSISDN_UNMASKED_DIGITS="-1": use an integer from 0 to 15`,
+		"FEATURE_WEBRTC=yes":                                         `FEATURE_WEBRTC="yes": use true or false`,
+		"LOG_LEVEL=loud":                                             `LOG_LEVEL="loud": use debug, info, warn or error`,
+		"DATABASE_SSL_MODE=prefer":                                   `DATABASE_SSL_MODE="prefer": use disable, require, verify-ca or verify-full`,
+		"SHUTDOWN_TIMEOUT=30":                                        `SHUTDOWN_TIMEOUT="30": use a duration from 1s to 10m, such as 30s`,
+		"COMMANDS_DISABLED=hangup,,transfer":                         `COMMANDS_DISABLED="hangup,,transfer": use comma-separated command types`,
+		"SPEECH_PROVIDERS=tone,tone":                                 `SPEECH_PROVIDERS="tone,tone": use a comma-separated list without duplicates of openai, espeak, tone`,
+		"TRUSTED_PROXIES=10.0.0.0/8,proxy.example":                   `TRUSTED_PROXIES="10.0.0.0/8,proxy.example": use comma-separated IP addresses or CIDR ranges`,
+		"PUBLIC_URL=https://u:hunter2@api.example":                   `PUBLIC_URL=https://u:[redacted]@api.example: contains a user or password; use a URL with http:// or https://`,
+		"OTEL_EXPORTER_OTLP_ENDPOINT=collector:4318":                 `OTEL_EXPORTER_OTLP_ENDPOINT=[redacted]: not a URL; use`,
+		"JWT_SECRET=hunter2":                                         `JWT_SECRET=[redacted]: has only 7 bytes; use at least 32 bytes`,
+		"DATABASE_URL=mysql://app:hunter2@db/x":                      `DATABASE_URL=mysql://app:[redacted]@db/x: unsupported scheme; use a URL with postgres:// or postgresql:// and a host`,
+		"REDIS_URL=redis://app:hunter2@kv:6379/one?password=hunter2": `REDIS_URL=redis://app:[redacted]@kv:6379/one?[redacted]: the path is not a database number; use`,
+		"TTS_MEDIA_CACHE_BASE_URL=http://media.example":              `TTS_MEDIA_CACHE_BASE_URL=http://media.example: unsupported scheme; use a URL with https:// and a host`,
+		"TTS_MEDIA_CACHE_CA_BUNDLE=hunter2":                          `TTS_MEDIA_CACHE_CA_BUNDLE=[redacted]: missing or damaged certificate`,
+		"API_TLS_ENABLED=true":                                       `EDGE_TLS_FULLCHAIN_B64: not set, but required by API_TLS_ENABLED=true`,
+		"TELAPI_PROT=1":                                              `TELAPI_PROT: unknown setting; TELAPI_PORT is the only one with this prefix`,
+		"TELAPI_JWT_SECRET=hunter2":                                  `TELAPI_JWT_SECRET: unknown setting; did you mean JWT_SECRET?`,
+		"TELAPI_SERVICE_HOST=10.0.0.1":                               `with this prefix; Kubernetes sets such variables for a Service called telapi: set enableServiceLinks to false`,
+		"TELAPI_QUITE_SOMETHING_ELSE=1":                              `TELAPI_QUITE_SOMETHING_ELSE: unknown setting`,
 	}
 	var environ []string
 	for entry := range bad {
@@ -115,35 +115,35 @@ func TestAllProblemsAreReportedAtOnce(t *testing.T) {
 	}
 	_, _, err := Load(environ, Serve)
 	var problems Problems
-	if !errors.As(err, &problems) || len(problems) != len(bad)+1 { // API_TLS_ENABLED lacks two
+	if !errors.As(err, &problems) || len(problems) != len(bad)+1 { // API_TLS_ENABLED causes two
 		t.Errorf("got %d problems, want %d", len(problems), len(bad)+1)
 	}
 	for _, want := range bad {
 		if !strings.Contains(fmt.Sprint(err), want) {
-			t.Errorf("the report lacks %q", want)
+			t.Errorf("missing in report: %q", want)
 		}
 	}
 	if strings.Contains(fmt.Sprint(err), "hunter2") {
-		t.Error("the report shows a secret")
+		t.Error("report contains a secret")
 	}
 	if t.Failed() {
 		t.Log(err)
 	}
 }
 
-func TestModesDifferInWhatTheyInsistOn(t *testing.T) {
+func TestModesRequireDifferentSettings(t *testing.T) {
 	for _, c := range []struct {
 		mode  Mode
 		entry string
 		want  string // "" for no error
 	}{
-		{Serve, "", "JWT_SECRET: is not set, and telapi serve needs it; allowed: at least 32 bytes"},
-		{Serve, "JWT_SECRET=" + goodSecret[:31], "has 31 bytes"},
+		{Serve, "", "JWT_SECRET: not set, but required by telapi serve; use at least 32 bytes"},
+		{Serve, "JWT_SECRET=" + goodSecret[:31], "has only 31 bytes"},
 		{Serve, "JWT_SECRET=" + goodSecret, ""},
 		{Dev, "", ""},
-		{Dev, "JWT_SECRET=short", "has 5 bytes"},
+		{Dev, "JWT_SECRET=short", "has only 5 bytes"},
 		{Dev, "TTS_MEDIA_CACHE_BASE_URL=http://127.0.0.1:3002", ""},
-		{Dev, "API_TLS_ENABLED=true", "EDGE_TLS_PRIVKEY_B64: is not set"},
+		{Dev, "API_TLS_ENABLED=true", "EDGE_TLS_PRIVKEY_B64: not set"},
 		{Tool, "", ""},
 		{Tool, "JWT_SECRET=short", ""},
 		{Tool, "API_TLS_ENABLED=true", ""},
@@ -156,11 +156,11 @@ func TestModesDifferInWhatTheyInsistOn(t *testing.T) {
 	}
 }
 
-func TestDevMakesUpASecret(t *testing.T) {
+func TestDevGeneratesJWTSecret(t *testing.T) {
 	a, _ := load(t, Dev)
 	b, _ := load(t, Dev)
 	if len(a.JWTSecret) < 32 || a.JWTSecret == b.JWTSecret || a.IsSet("JWT_SECRET") {
-		t.Error("the made-up secret is short, repeated or passed off as set")
+		t.Error("generated secret is short, not random or reported as set")
 	}
 	for _, s := range a.Effective() {
 		if s.Name == "JWT_SECRET" && (s.Source != Generated || s.Value != redact.Placeholder) {
@@ -171,15 +171,15 @@ func TestDevMakesUpASecret(t *testing.T) {
 
 func TestWarnings(t *testing.T) {
 	for entries, want := range map[string]string{
-		"RATE_LIMIT_MAX=5":          "RATE_LIMIT_MAX has NO EFFECT and must be removed",
+		"RATE_LIMIT_MAX=5":          "RATE_LIMIT_MAX has NO EFFECT: remove it",
 		"RATE_LIMIT_WINDOW_MS=5":    "telapi limits set",
 		"RATE_LIMIT_MAX=":           "",
-		"METRICS_TOKEN=abc\n":       "METRICS_TOKEN begins or ends with white space",
-		"TRUSTED_PROXIES=0.0.0.0/0": "every client can claim any address",
-		"DATABASE_URL=postgres://h/d?sslmode=require DATABASE_SSL_MODE=verify-full": "DATABASE_SSL_MODE is verify-full and replaces sslmode=require of DATABASE_URL",
+		"METRICS_TOKEN=abc\n":       "METRICS_TOKEN starts or ends with white space",
+		"TRUSTED_PROXIES=0.0.0.0/0": "every client can spoof its address",
+		"DATABASE_URL=postgres://h/d?sslmode=require DATABASE_SSL_MODE=verify-full": "DATABASE_SSL_MODE is verify-full and overrides sslmode=require in DATABASE_URL",
 		"DATABASE_URL=postgres://h/d?sslmode=require DATABASE_SSL_MODE=require":     "",
 		"DATABASE_URL=postgres://h/d?sslmode=require":                               "",
-		"REDIS_URL=rediss://h REDIS_TLS_ENABLED=false":                              "TLS stays on",
+		"REDIS_URL=rediss://h REDIS_TLS_ENABLED=false":                              "TLS stays enabled",
 		"REDIS_URL=rediss://h": "",
 	} {
 		_, warnings := load(t, Tool, strings.Split(entries, " ")...)
@@ -189,14 +189,14 @@ func TestWarnings(t *testing.T) {
 	}
 }
 
-func TestSecretsAreTakenToTheLetter(t *testing.T) {
+func TestSecretKeepsWhiteSpace(t *testing.T) {
 	c, _ := load(t, Tool, "METRICS_TOKEN= a=b ")
 	if c.MetricsToken.Reveal() != " a=b " {
 		t.Errorf("got %q", c.MetricsToken.Reveal())
 	}
 }
 
-func TestEffectiveConfigurationShowsNoSecret(t *testing.T) {
+func TestEffectiveConfigurationMasksSecrets(t *testing.T) {
 	c, _ := load(t, Tool, "JWT_SECRET=hunter2", "METRICS_TOKEN=hunter2", "DATABASE_URL=postgres://app:hunter2@db1:5432,db2/x?sslmode=require&password=hunter2",
 		"REDIS_URL=redis://:hunter2@kv/1", "TELAPI_PORT=5")
 	var lines []string
@@ -221,14 +221,14 @@ func TestEffectiveConfigurationShowsNoSecret(t *testing.T) {
 	}
 }
 
-func TestEverySettingIsDescribedAndItsDefaultIsAllowed(t *testing.T) {
+func TestSettingsHaveDescriptionAndValidDefault(t *testing.T) {
 	for _, s := range settings() {
-		if s.tag("doc") == "" || s.section == "" || s.allowed(Serve) == "" {
-			t.Errorf("%s lacks a description or section", s.name)
+		if s.tag("doc") == "" || s.section == "" || s.valid(Serve) == "" {
+			t.Errorf("%s has no description or section", s.name)
 		}
 		if value := s.tag("default"); value != "" {
 			if err := s.assign(reflect.New(s.Type).Elem(), value, Serve); err != nil {
-				t.Errorf("the default of %s is refused: %v", s.name, err)
+				t.Errorf("invalid default of %s: %v", s.name, err)
 			}
 		}
 	}
@@ -245,7 +245,7 @@ func FuzzLoad(f *testing.F) {
 		all := settings()
 		s := all[max(0, which%len(all))]
 		entries := []string{s.name + "=" + value, "TELAPI_" + tail + "=" + value}
-		if kind, schemes := s.kindIn(Dev); s.secret && kind != "url" {
+		if kind, schemes := s.kind(Dev); s.secret && kind != "url" {
 			entries = append(entries, s.name+"="+marker+value)
 		} else if s.secret {
 			scheme, _, _ := strings.Cut(schemes, ",")
@@ -256,7 +256,7 @@ func FuzzLoad(f *testing.F) {
 				c, warnings, err := Load([]string{entry, "JWT_SECRET=" + goodSecret}, mode)
 				shown := fmt.Sprint(c, warnings, err, c.Effective())
 				if strings.Contains(shown, marker) {
-					t.Fatalf("%q shows the secret: %s", entry, shown)
+					t.Fatalf("%q reveals the secret: %s", entry, shown)
 				}
 				if err == nil {
 					_, _ = c.Redis()
@@ -269,26 +269,26 @@ func FuzzLoad(f *testing.F) {
 	})
 }
 
-func TestOnlyOneSettingHasThePrefix(t *testing.T) {
+func TestOnlyPortHasPrefix(t *testing.T) {
 	for _, s := range settings() {
 		if strings.HasPrefix(s.name, "TELAPI_") != (s.name == "TELAPI_PORT") {
-			t.Errorf("%s: the error text of unknown names denies it", s.name)
+			t.Errorf("%s: the error for unknown settings claims that TELAPI_PORT is the only one", s.name)
 		}
 	}
 }
 
-func TestSpeechProvidersAreAChain(t *testing.T) {
+func TestSpeechProvidersKeepTheirOrder(t *testing.T) {
 	if c, _ := load(t, Dev); !slices.Equal(c.SpeechProviders, []string{"tone"}) {
-		t.Errorf("dev speaks with %v", c.SpeechProviders)
+		t.Errorf("dev uses %v", c.SpeechProviders)
 	}
 	if c, _ := load(t, Serve, "JWT_SECRET="+goodSecret); len(c.SpeechProviders) > 0 {
-		t.Errorf("serve speaks with %v", c.SpeechProviders)
+		t.Errorf("serve uses %v", c.SpeechProviders)
 	}
 	c, _ := load(t, Dev, "SPEECH_PROVIDERS=openai, espeak ,tone", "SPEECH_OPENAI_URL=http://127.0.0.1:9/")
 	if want := []string{"openai", "espeak", "tone"}; !slices.Equal(c.SpeechProviders, want) || c.SpeechURL != "http://127.0.0.1:9" {
 		t.Errorf("%v at %s, want %v", c.SpeechProviders, c.SpeechURL, want)
 	}
-	if _, _, err := Load([]string{"SPEECH_PROVIDERS=openai"}, Dev); err == nil || !strings.Contains(err.Error(), "SPEECH_OPENAI_URL: is not set") {
+	if _, _, err := Load([]string{"SPEECH_PROVIDERS=openai"}, Dev); err == nil || !strings.Contains(err.Error(), "SPEECH_OPENAI_URL: not set") {
 		t.Errorf("openai without its URL: %v", err)
 	}
 }

@@ -21,6 +21,6 @@ func TestReferenceIsUpToDate(t *testing.T) {
 		t.Fatal(err)
 	}
 	if !bytes.Equal(got, Reference()) {
-		t.Error("docs/configuration.md is not what the configuration struct says: run `make generate`")
+		t.Error("docs/configuration.md is outdated: run `make generate`")
 	}
 }

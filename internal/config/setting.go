@@ -11,7 +11,7 @@ import (
 	"telapi/internal/redact"
 )
 
-// setting is one field of Config as its tags describe it.
+// setting is one field of Config with its tags.
 type setting struct {
 	reflect.StructField
 	name, section string
@@ -19,7 +19,7 @@ type setting struct {
 	secret        bool
 }
 
-// settings lists them in the order of the struct.
+// settings returns all settings in the order of Config.
 func settings() (all []setting) {
 	section := ""
 	for f := range reflect.TypeFor[Config]().Fields() {
@@ -37,8 +37,8 @@ func settings() (all []setting) {
 
 func (s setting) tag(name string) string { return s.Tag.Get(name) }
 
-// kindIn is what narrows a text, and what is said of that kind, as in url:https.
-func (s setting) kindIn(mode Mode) (kind, detail string) {
+// kind splits the kind tag, such as url:https, into kind and detail.
+func (s setting) kind(mode Mode) (kind, detail string) {
 	tag := s.tag("kind")
 	if mode == Serve {
 		tag = cmp.Or(s.tag("serve"), tag)
@@ -47,21 +47,23 @@ func (s setting) kindIn(mode Mode) (kind, detail string) {
 	return kind, detail
 }
 
-// allowed says which values a setting takes.
-func (s setting) allowed(mode Mode) string {
-	switch kind, detail := s.kindIn(mode); {
+// valid describes the valid values of a setting.
+func (s setting) valid(mode Mode) string {
+	switch kind, detail := s.kind(mode); {
 	case s.oneof != nil && s.Type == reflect.TypeFor[[]string]():
-		return "comma-separated, each once: " + strings.Join(s.oneof, ", ")
+		return "a comma-separated list without duplicates of " + strings.Join(s.oneof, ", ")
 	case s.oneof != nil:
 		return strings.Join(s.oneof[:len(s.oneof)-1], ", ") + " or " + s.oneof[len(s.oneof)-1]
-	case kind == "url" && s.secret:
-		return "a URL with " + schemes(detail) + " and a host, special characters in user and password percent-encoded"
 	case kind == "url":
-		return "a URL with " + schemes(detail) + " and a host, without user, query and fragment"
+		schemes := strings.ReplaceAll(detail, ",", ":// or ") + "://"
+		if s.secret {
+			return "a URL with " + schemes + " and a host, with special characters in user and password percent-encoded"
+		}
+		return "a URL with " + schemes + " and a host, without user, query and fragment"
 	case kind == "list":
 		return "comma-separated " + detail
 	case kind == "pem":
-		return "PEM certificates, raw or in base64"
+		return "PEM certificates, plain or in base64"
 	case kind == "base64pem":
 		return "PEM in base64"
 	case kind == "ice":
@@ -73,7 +75,7 @@ func (s setting) allowed(mode Mode) string {
 	case reflect.TypeFor[bool]():
 		return "true or false"
 	case reflect.TypeFor[int]():
-		return fmt.Sprintf("a whole number from %s to %s", s.tag("min"), s.tag("max"))
+		return fmt.Sprintf("an integer from %s to %s", s.tag("min"), s.tag("max"))
 	case reflect.TypeFor[time.Duration]():
 		return fmt.Sprintf("a duration from %s to %s, such as %s", s.tag("min"), s.tag("max"), s.tag("default"))
 	case reflect.TypeFor[[]netip.Prefix]():
@@ -82,12 +84,10 @@ func (s setting) allowed(mode Mode) string {
 	return "any text"
 }
 
-func schemes(list string) string { return strings.ReplaceAll(list, ",", ":// or ") + "://" }
-
-// show returns a value as it may be printed.
-func (s setting) show(value string) string {
-	const longest = 200
-	kind, _ := s.kindIn(Dev)
+// masked returns a value for output, without secrets.
+func (s setting) masked(value string) string {
+	const maxLength = 200
+	kind, _ := s.kind(Dev)
 	switch {
 	case value == "":
 		return ""
@@ -95,8 +95,36 @@ func (s setting) show(value string) string {
 		return maskURL(value)
 	case s.secret:
 		return redact.Placeholder
-	case len(value) > longest:
-		value = value[:longest] + "…"
+	case len(value) > maxLength:
+		value = value[:maxLength] + "…"
 	}
 	return fmt.Sprintf("%q", redact.Text(value))
+}
+
+// Setting is the effective value of one variable, with secrets masked.
+type Setting struct {
+	Name   string `json:"name"`
+	Value  string `json:"value"`
+	Source Source `json:"source"`
+	Doc    string `json:"doc"`
+}
+
+// Effective returns the value and source of every setting.
+func (c Config) Effective() (list []Setting) {
+	fields := reflect.ValueOf(c)
+	for _, s := range settings() {
+		value := ""
+		switch v := fields.FieldByIndex(s.Index).Interface().(type) {
+		case redact.Secret:
+			value = s.masked(v.Reveal())
+		case []string:
+			value = strings.Join(v, ",")
+		case []netip.Prefix:
+			value = strings.ReplaceAll(strings.Trim(fmt.Sprint(v), "[]"), " ", ",")
+		default:
+			value = fmt.Sprint(v)
+		}
+		list = append(list, Setting{s.name, value, cmp.Or(c.sources[s.name], Default), s.tag("doc")})
+	}
+	return list
 }

@@ -7,37 +7,36 @@ import (
 	"encoding/pem"
 	"errors"
 	"strings"
-	"time"
 
 	"telapi/internal/redact"
 )
 
-// EdgeTLS returns the configuration of the TLS listener, nil when API_TLS_ENABLED
-// is off.
+// EdgeTLS returns the configuration of the TLS listener, or nil if API_TLS_ENABLED
+// is false.
 func (c Config) EdgeTLS() (*tls.Config, error) {
 	if !c.APITLSEnabled {
 		return nil, nil
 	}
+	const name, use = "EDGE_TLS_FULLCHAIN_B64", "; use PEM in base64"
 	chain, err := decodeBase64(c.EdgeTLSChain.Reveal())
 	if err != nil {
-		return nil, Problem{"EDGE_TLS_FULLCHAIN_B64", redact.Placeholder, "not base64; allowed: PEM in base64"}
+		return nil, Problem{name, redact.Placeholder, "invalid base64" + use}
 	}
 	key, err := decodeBase64(c.EdgeTLSKey.Reveal())
 	if err != nil {
-		return nil, Problem{"EDGE_TLS_PRIVKEY_B64", redact.Placeholder, "not base64; allowed: PEM in base64"}
+		return nil, Problem{"EDGE_TLS_PRIVKEY_B64", redact.Placeholder, "invalid base64" + use}
 	}
 	pair, err := tls.X509KeyPair(chain, key)
 	if err != nil {
-		return nil, Problem{"EDGE_TLS_FULLCHAIN_B64", redact.Placeholder,
-			"no pair with EDGE_TLS_PRIVKEY_B64: " + err.Error() + "; allowed: PEM in base64, the chain here and its key there"}
+		return nil, Problem{name, redact.Placeholder, "does not match EDGE_TLS_PRIVKEY_B64: " + err.Error() + use}
 	}
 	edge := ServerTLS()
 	edge.Certificates = []tls.Certificate{pair}
 	return edge, nil
 }
 
-// ServerTLS is what every TLS listener of ours speaks: 1.3, and 1.2 with AEADs.
-// Go's own list for 1.2 still has CBC suites.
+// ServerTLS returns the configuration of all TLS listeners: TLS 1.3, and TLS 1.2
+// with AEAD cipher suites only. Go's default for 1.2 includes CBC suites.
 func ServerTLS() *tls.Config {
 	return &tls.Config{
 		MinVersion: tls.VersionTLS12,
@@ -49,28 +48,8 @@ func ServerTLS() *tls.Config {
 	}
 }
 
-func (l *loader) judgeEdgeTLS() {
-	complete := true
-	for _, name := range []string{"EDGE_TLS_FULLCHAIN_B64", "EDGE_TLS_PRIVKEY_B64"} {
-		if !l.cfg.IsSet(name) {
-			l.problem(name, "", "is not set, and API_TLS_ENABLED=true needs it; allowed: PEM in base64")
-			complete = false
-		}
-	}
-	if !complete {
-		return
-	}
-	edge, err := l.cfg.EdgeTLS()
-	var p Problem
-	if errors.As(err, &p) {
-		l.problems = append(l.problems, p)
-	} else if until := edge.Certificates[0].Leaf.NotAfter; time.Now().After(until) {
-		l.warn("EDGE_TLS_FULLCHAIN_B64", "holds a certificate that expired on %s: clients will refuse it", until.Format(time.DateOnly))
-	}
-}
-
-// MediaCacheCAs returns the roots for the media service's certificate, nil for
-// the system's.
+// MediaCacheCAs returns the root certificates for the media service, or nil for the
+// system's.
 func (c Config) MediaCacheCAs() (*x509.CertPool, error) {
 	if c.MediaCacheCABundle == "" {
 		return nil, nil
@@ -78,8 +57,8 @@ func (c Config) MediaCacheCAs() (*x509.CertPool, error) {
 	return parseBundle(c.MediaCacheCABundle.Reveal())
 }
 
-// parseBundle insists that every block is a certificate: a bundle of which a
-// part is skipped in silence fails on the day that part is needed.
+// parseBundle requires that every PEM block is a certificate: skipping one silently
+// would cause a failure only when that certificate is needed.
 func parseBundle(value string) (*x509.CertPool, error) {
 	rest := []byte(value)
 	if !strings.Contains(value, "-----BEGIN") {
@@ -93,19 +72,19 @@ func parseBundle(value string) (*x509.CertPool, error) {
 		var block *pem.Block
 		if block, rest = pem.Decode(rest); block == nil {
 			if n == 0 || strings.Contains(string(rest), "-----BEGIN") {
-				return nil, errors.New("no certificate, or a damaged one")
+				return nil, errors.New("missing or damaged certificate")
 			}
 			return pool, nil
 		}
 		cert, err := x509.ParseCertificate(block.Bytes)
 		if err != nil || block.Type != "CERTIFICATE" {
-			return nil, errors.New("contains something that is not a certificate")
+			return nil, errors.New("contains a PEM block that is not a certificate")
 		}
 		pool.AddCert(cert)
 	}
 }
 
-// decodeBase64 forgives the line breaks and missing padding of common tools.
+// decodeBase64 accepts line breaks and missing padding.
 func decodeBase64(value string) ([]byte, error) {
 	value = strings.TrimRight(strings.Join(strings.Fields(value), ""), "=")
 	return base64.RawStdEncoding.DecodeString(value)

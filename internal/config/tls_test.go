@@ -84,16 +84,16 @@ func TestEdgeTLSOffersAEADSuitesOnly(t *testing.T) {
 	}
 }
 
-func TestBadEdgeTLSMaterialIsAProblem(t *testing.T) {
+func TestInvalidEdgeTLSIsRejected(t *testing.T) {
 	cert, key := certificate(t, time.Now().Add(time.Hour))
 	_, otherKey := certificate(t, time.Now().Add(time.Hour))
 	for name, c := range map[string]struct{ chain, key, want string }{
-		"no base64":     {"***", b64(key), "EDGE_TLS_FULLCHAIN_B64=[redacted]: not base64"},
-		"raw key":       {b64(cert), string(key), "EDGE_TLS_PRIVKEY_B64=[redacted]: not base64"},
-		"no PEM":        {b64([]byte("hello")), b64(key), "EDGE_TLS_FULLCHAIN_B64=[redacted]: no pair"},
-		"foreign key":   {b64(cert), b64(otherKey), "does not match"},
-		"swapped":       {b64(key), b64(cert), "EDGE_TLS_FULLCHAIN_B64=[redacted]: no pair"},
-		"missing chain": {"", b64(key), "EDGE_TLS_FULLCHAIN_B64: is not set"},
+		"invalid base64":     {"***", b64(key), "EDGE_TLS_FULLCHAIN_B64=[redacted]: invalid base64"},
+		"raw key":       {b64(cert), string(key), "EDGE_TLS_PRIVKEY_B64=[redacted]: invalid base64"},
+		"not PEM":        {b64([]byte("hello")), b64(key), "EDGE_TLS_FULLCHAIN_B64=[redacted]: does not match"},
+		"other key":   {b64(cert), b64(otherKey), "does not match"},
+		"swapped":       {b64(key), b64(cert), "EDGE_TLS_FULLCHAIN_B64=[redacted]: does not match"},
+		"missing chain": {"", b64(key), "EDGE_TLS_FULLCHAIN_B64: not set"},
 	} {
 		_, _, err := Load([]string{"API_TLS_ENABLED=true", "EDGE_TLS_FULLCHAIN_B64=" + c.chain, "EDGE_TLS_PRIVKEY_B64=" + c.key}, Dev)
 		if err == nil || !strings.Contains(err.Error(), c.want) {
@@ -101,11 +101,11 @@ func TestBadEdgeTLSMaterialIsAProblem(t *testing.T) {
 		}
 	}
 	if got, err := (Config{}).EdgeTLS(); got != nil || err != nil {
-		t.Errorf("switched off: %v, %v", got, err)
+		t.Errorf("disabled: %v, %v", got, err)
 	}
 }
 
-func TestExpiredEdgeCertificateIsWarnedAbout(t *testing.T) {
+func TestExpiredEdgeCertificateCausesWarning(t *testing.T) {
 	cert, key := certificate(t, time.Now().Add(-time.Hour))
 	_, warnings := load(t, Dev, "API_TLS_ENABLED=true", "EDGE_TLS_FULLCHAIN_B64="+b64(cert), "EDGE_TLS_PRIVKEY_B64="+b64(key))
 	if len(warnings) != 1 || !strings.Contains(warnings[0].String(), "expired on") {
@@ -113,7 +113,7 @@ func TestExpiredEdgeCertificateIsWarnedAbout(t *testing.T) {
 	}
 }
 
-func TestMediaCABundleIsRawOrBase64(t *testing.T) {
+func TestMediaCABundleIsPlainOrBase64(t *testing.T) {
 	one, key := certificate(t, time.Now().Add(time.Hour))
 	two, _ := certificate(t, time.Now().Add(time.Hour))
 	both := append(append([]byte{}, one...), two...)

@@ -15,29 +15,29 @@ import (
 	"telapi/internal/redact"
 )
 
-// address is a parsed URL that may name several hosts.
+// address is a parsed URL that may have several hosts.
 type address struct {
 	*url.URL            // with the first host only
 	hosts    []*url.URL // Hostname and Port of each
 	query    url.Values
 }
 
-// parseAddress never puts any of raw into its error, unlike the parser it uses.
+// parseAddress parses a URL. Its errors never contain the value, unlike those of net/url.
 func parseAddress(raw string, schemes []string) (a address, err error) {
 	scheme, rest, found := strings.Cut(raw, "://")
 	if !found {
 		return a, errors.New("not a URL")
 	}
 	if schemes != nil && !slices.Contains(schemes, scheme) {
-		return a, errors.New("another scheme")
+		return a, errors.New("unsupported scheme")
 	}
 	tail := ""
 	if end := strings.IndexAny(rest, "/?#"); end >= 0 {
 		rest, tail = rest[:end], rest[end:]
 	}
 	if strings.Contains(tail, "@") {
-		// A bare / or ? in a password, half of which would go on as a path.
-		return a, errors.New("has an @ behind the host")
+		// An unescaped / or ? in a password: half of it would be shown as the path.
+		return a, errors.New("contains an @ after the host")
 	}
 	at := strings.LastIndexByte(rest, '@') + 1
 	user, hosts := rest[:at], strings.Split(rest[at:], ",")
@@ -45,19 +45,19 @@ func parseAddress(raw string, schemes []string) (a address, err error) {
 		return a, errors.New("not a URL")
 	}
 	if a.query, err = url.ParseQuery(a.RawQuery); err != nil {
-		return a, errors.New("the query is malformed")
+		return a, errors.New("malformed query")
 	}
 	if a.Host == "" && a.query.Get("host") != "" && strings.HasPrefix(scheme, "postgres") {
-		return a, nil // PostgreSQL takes hosts, and sockets, from the query too
+		return a, nil // PostgreSQL also accepts hosts and sockets in the query
 	}
 	for _, host := range hosts {
 		h, err := url.Parse("http://" + host)
 		if err != nil || h.Hostname() == "" || h.Host != host {
-			return a, errors.New("a host is missing or malformed")
+			return a, errors.New("missing or malformed host")
 		}
 		if port := h.Port(); port != "" {
 			if n, err := strconv.ParseUint(port, 10, 16); err != nil || n == 0 {
-				return a, errors.New("a port is not within 1 to 65535")
+				return a, errors.New("port out of range 1 to 65535")
 			}
 		}
 		a.hosts = append(a.hosts, h)
@@ -65,7 +65,7 @@ func parseAddress(raw string, schemes []string) (a address, err error) {
 	return a, nil
 }
 
-// addrs lists the hosts with their ports.
+// addrs returns host:port for each host.
 func (a address) addrs(defaultPort string) (list []string) {
 	for _, h := range a.hosts {
 		list = append(list, net.JoinHostPort(h.Hostname(), cmp.Or(h.Port(), defaultPort)))
@@ -73,30 +73,30 @@ func (a address) addrs(defaultPort string) (list []string) {
 	return list
 }
 
-// fits tells what in a well-formed URL the setting has no use for.
-func (a address) fits(secret bool) error {
+// check rejects parts of a well-formed URL that the setting does not support.
+func (a address) check(secret bool) error {
 	switch {
 	case a.Fragment != "":
-		return errors.New("has a fragment")
+		return errors.New("contains a fragment")
 	case strings.HasPrefix(a.Scheme, "redis"):
 		_, err := a.redis()
 		return err
 	case strings.HasPrefix(a.Scheme, "postgres"):
 		if mode := a.query.Get("sslmode"); a.query.Has("sslmode") &&
 			!slices.Contains([]string{"disable", "allow", "prefer", "require", "verify-ca", "verify-full"}, mode) {
-			return errors.New("sslmode is not one that PostgreSQL knows")
+			return errors.New("unknown sslmode")
 		}
 	case len(a.hosts) > 1:
-		return errors.New("has several hosts")
+		return errors.New("contains several hosts")
 	case !secret && a.User != nil:
-		return errors.New("has a user or password")
+		return errors.New("contains a user or password")
 	case !secret && len(a.query) > 0:
-		return errors.New("has a query")
+		return errors.New("contains a query")
 	}
 	return nil
 }
 
-// maskURL shows what helps to recognise a URL and nothing that could be secret.
+// maskURL returns the URL without its password and query.
 func maskURL(raw string) string {
 	a, err := parseAddress(raw, nil)
 	if err != nil {
@@ -119,21 +119,21 @@ func maskURL(raw string) string {
 	return a.Scheme + "://" + user + strings.Join(hosts, ",") + a.EscapedPath() + query
 }
 
-// databaseURL is for what Load has checked; without one it fails.
+// databaseURL parses DATABASE_URL. It fails if that is empty.
 func (c Config) databaseURL() (address, error) {
 	return parseAddress(c.DatabaseURL.Reveal(), []string{"postgres", "postgresql"})
 }
 
-// DatabaseDSN is DATABASE_URL with the sslmode that holds in it: always one, so
-// that no default of the driver comes in. Empty means SQLite.
+// DatabaseDSN returns DATABASE_URL with the effective sslmode, which is always set
+// so that the driver's default does not apply. Empty means SQLite.
 func (c Config) DatabaseDSN() redact.Secret {
 	a, err := c.databaseURL()
 	if err != nil {
-		return c.DatabaseURL // none, or one that Load has not seen: the driver will say
+		return c.DatabaseURL // empty, or not checked by Load: the driver reports the error
 	}
 	a.query.Set("sslmode", cmp.Or(c.DatabaseSSLMode, a.query.Get("sslmode"), "disable"))
 	a.RawQuery = a.query.Encode()
-	a.Host = strings.Join(a.addrs("5432"), ",") // the driver wants every port or none
+	a.Host = strings.Join(a.addrs("5432"), ",") // the driver requires all ports or none
 	return redact.Secret(a.String())
 }
 
@@ -194,7 +194,7 @@ func (a address) redis() (o RedisOptions, err error) {
 	case o.DB != 0 && len(o.Addrs) > 1:
 		return o, errors.New("a cluster has no database but 0")
 	case len(a.query) > 0:
-		return o, errors.New("has a query")
+		return o, errors.New("contains a query")
 	}
 	return o, nil
 }

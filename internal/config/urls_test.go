@@ -13,7 +13,7 @@ import (
 	"telapi/test/servers"
 )
 
-func TestRedisURLIsTakenApart(t *testing.T) {
+func TestRedisURLIsParsed(t *testing.T) {
 	for raw, want := range map[string]RedisOptions{
 		"redis://kv":                           {Addrs: []string{"kv:6379"}},
 		"redis://kv:7000/3":                    {Addrs: []string{"kv:7000"}, DB: 3},
@@ -30,7 +30,7 @@ func TestRedisURLIsTakenApart(t *testing.T) {
 	}
 }
 
-func TestRedisTLSSettingsComeOnTop(t *testing.T) {
+func TestRedisTLSSettingsApplyToURL(t *testing.T) {
 	certificate := servers.NewCA(t).PEM()
 	file := filepath.Join(t.TempDir(), "ca.pem")
 	for content, want := range map[string]string{string(certificate): "", "no certificate": "REDIS_TLS_CA_FILE=" + file} {
@@ -48,7 +48,7 @@ func TestRedisTLSSettingsComeOnTop(t *testing.T) {
 	}
 }
 
-func TestMalformedURLsAreRefused(t *testing.T) {
+func TestMalformedURLsAreRejected(t *testing.T) {
 	for name, list := range map[string][]string{
 		"REDIS_URL": {"kv:6379", "redis:kv", "redis://", "redis://h1:1,", "redis://h1:1,h2:2/1", "redis://kv/x", "redis://kv/-1", "redis://kv:0", "redis://kv:65536",
 			"redis://kv:1:2", "redis://::1", "redis://pw@kv", "redis://:p/w@kv", "redis://kv?db=1", "redis://kv#f", "redis://kv/1/2", "http://kv", "redis://:p@kv:x"},
@@ -57,7 +57,7 @@ func TestMalformedURLsAreRefused(t *testing.T) {
 	} {
 		for _, raw := range list {
 			if _, _, err := Load([]string{name + "=" + raw}, Tool); err == nil {
-				t.Errorf("%s=%s was taken", name, raw)
+				t.Errorf("%s=%s was accepted", name, raw)
 			}
 		}
 	}
@@ -82,13 +82,13 @@ func TestDatabaseSSLMode(t *testing.T) {
 		})
 	}
 	if got := (Config{DatabaseURL: redact.Secret("postgres://h/d?sslmode=require")}).DatabaseDSN(); got.Reveal() != "postgres://h:5432/d?sslmode=require" {
-		t.Errorf("made by hand: %s", got.Reveal())
+		t.Errorf("without Load: %s", got.Reveal())
 	}
 }
 
-// An unescaped slash ends the host, and half of the password would be shown as
+// An unescaped slash ends the host, and the rest of the password would be shown as
 // the path of the URL.
-func TestPasswordThatShiftsTheURLIsNotShown(t *testing.T) {
+func TestUnescapedPasswordIsNotShown(t *testing.T) {
 	for _, url := range []string{"postgres://app:12/hunter2@db/x", "postgres://app:12?hunter2@db/x", "mysql://app:12/hunter2@db/x"} {
 		_, _, err := Load([]string{"DATABASE_URL=" + url}, Tool)
 		if err == nil || strings.Contains(err.Error(), "hunter2") {
