@@ -11,38 +11,36 @@ import (
 	"github.com/go-json-experiment/json"
 )
 
-// moment is a time as it is stored: milliseconds since 1970, NULL for the zero
-// time.
-type moment struct{ of *time.Time }
+// timestamp stores a time as Unix milliseconds and the zero time as NULL.
+type timestamp struct{ *time.Time }
 
-func (m moment) Value() (driver.Value, error) {
-	if m.of.IsZero() {
+func (t timestamp) Value() (driver.Value, error) {
+	if t.IsZero() {
 		return nil, nil //nolint:nilnil // NULL
 	}
-	return m.of.UnixMilli(), nil
+	return t.UnixMilli(), nil
 }
 
-func (m moment) Scan(from any) error {
+func (t timestamp) Scan(from any) error {
 	var ms sql.Null[int64]
 	if err := ms.Scan(from); err != nil {
 		return err
 	}
-	if *m.of = (time.Time{}); ms.Valid {
-		*m.of = time.UnixMilli(ms.V).UTC()
+	if *t.Time = (time.Time{}); ms.Valid {
+		*t.Time = time.UnixMilli(ms.V).UTC()
 	}
 	return nil
 }
 
-// document is a value as JSON text, NULL for nil.
-type document[T any] struct{ of *T }
+// jsonColumn stores a value as JSON text and nil as NULL.
+type jsonColumn[T any] struct{ field *T }
 
-// jsonOf is the document of a noun's field.
-func jsonOf[T any](field *T) document[T] { return document[T]{field} }
+func asJSON[T any](field *T) jsonColumn[T] { return jsonColumn[T]{field} }
 
-func (d document[T]) Value() (driver.Value, error) {
-	text, err := json.Marshal(*d.of, json.Deterministic(true))
+func (c jsonColumn[T]) Value() (driver.Value, error) {
+	text, err := json.Marshal(*c.field, json.Deterministic(true))
 	if err != nil {
-		return nil, fmt.Errorf("encode %T: %w", *d.of, err)
+		return nil, fmt.Errorf("encode %T: %w", *c.field, err)
 	}
 	if string(text) == "null" {
 		return nil, nil //nolint:nilnil // NULL
@@ -50,25 +48,25 @@ func (d document[T]) Value() (driver.Value, error) {
 	return string(text), nil
 }
 
-func (d document[T]) Scan(from any) error {
+func (c jsonColumn[T]) Scan(from any) error {
 	var text sql.Null[string]
 	if err := text.Scan(from); err != nil || !text.Valid {
 		return err
 	}
-	return json.Unmarshal([]byte(text.V), d.of)
+	return json.Unmarshal([]byte(text.V), c.field)
 }
 
-// digest is a SHA-256 as hex text.
-type digest struct{ of *[32]byte }
+// digest stores a SHA-256 sum as hex text.
+type digest struct{ sum *[32]byte }
 
-func (d digest) Value() (driver.Value, error) { return hex.EncodeToString(d.of[:]), nil }
+func (d digest) Value() (driver.Value, error) { return hex.EncodeToString(d.sum[:]), nil }
 
 func (d digest) Scan(from any) error {
 	text, _ := from.(string)
 	raw, err := hex.DecodeString(text)
-	if err != nil || len(raw) != len(d.of) {
-		return errors.New("the digest is damaged")
+	if err != nil || len(raw) != len(d.sum) {
+		return errors.New("invalid digest") // without the value, which is secret
 	}
-	copy(d.of[:], raw)
+	copy(d.sum[:], raw)
 	return nil
 }

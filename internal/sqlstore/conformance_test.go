@@ -76,7 +76,7 @@ func TestWhatIsNotThereIsNotFound(t *testing.T) {
 			_, noKey := s.Key(ctx, id)
 			_, noEndpoint := s.Endpoint(ctx, id)
 			for thing, err := range map[string]error{"team": noTeam, "API key": noKey, "endpoint": noEndpoint} {
-				if !fault.Is(err, fault.NotFound) || fault.From(err).Message != "There is no "+thing+" with this id." {
+				if !fault.Is(err, fault.NotFound) || fault.From(err).Message != "The "+thing+" was not found." {
 					t.Errorf("%s %q: %v, want NOT_FOUND that names it", thing, id, err)
 				}
 			}
@@ -107,7 +107,7 @@ func TestTakenIdIsRefused(t *testing.T) {
 		for thing, err := range map[string]error{
 			"team": s.CreateTeam(ctx, tm), "API key": s.CreateKey(ctx, k), "endpoint": s.CreateEndpoint(ctx, e),
 		} {
-			if !fault.Is(err, fault.Validation) || fault.From(err).Message != "Another "+thing+" has this id already." {
+			if !fault.Is(err, fault.Validation) || fault.From(err).Message != "The ID of this "+thing+" is already in use." {
 				t.Errorf("%s: %v, want VALIDATION_ERROR", thing, err)
 			}
 		}

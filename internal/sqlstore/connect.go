@@ -15,57 +15,50 @@ import (
 )
 
 // Connect waits until the database answers and its schema is up to date. It
-// tries again for as long as ctx lasts, with growing, jittered pauses, and logs
-// when the reason changes, not every try. The end of ctx is its only error.
+// retries with exponential backoff until ctx ends and logs each new reason for
+// a failure once. It returns an error only if ctx ends.
 func (s *Store) Connect(ctx context.Context) error {
+	start := time.Now()
 	pauses := backoff.NewExponentialBackOff()
-	pauses.InitialInterval = 200 * time.Millisecond
-	pauses.MaxInterval = 5 * time.Second
-
-	attempt := func() (struct{}, error) {
+	pauses.InitialInterval, pauses.MaxInterval = 200*time.Millisecond, 5*time.Second
+	var lastReason string
+	_, err := backoff.Retry(ctx, func() (struct{}, error) {
 		err := s.Ping(ctx)
 		if err == nil {
 			err = s.Migrate(ctx)
 		}
 		return struct{}{}, err
-	}
-	var known string
-	report := func(err error, _ time.Duration) {
-		why := reason(err)
-		if kind := numbers.ReplaceAllString(why, ""); kind != known {
-			known = kind
-			s.log.WarnContext(ctx, "database not ready, trying again until it is", "database", s.engine.title, "reason", why)
+	}, backoff.WithBackOff(pauses), backoff.WithMaxElapsedTime(0), backoff.WithNotify(func(err error, _ time.Duration) {
+		reason := failureReason(err)
+		if withoutNumbers := numbers.ReplaceAllString(reason, ""); withoutNumbers != lastReason {
+			lastReason = withoutNumbers
+			s.log.WarnContext(ctx, "database not ready, retrying", "database", s.engine.title, "reason", reason)
 		}
-	}
-	began := time.Now()
-	_, err := backoff.Retry(ctx, attempt,
-		backoff.WithBackOff(pauses), backoff.WithNotify(report), backoff.WithMaxElapsedTime(0))
+	}))
 	if err != nil {
 		return err
 	}
-	s.log.InfoContext(ctx, "database ready", "database", s.engine.title, "waited", time.Since(began).Round(time.Millisecond))
+	s.log.InfoContext(ctx, "database ready", "database", s.engine.title, "waited", time.Since(start).Round(time.Millisecond))
 	return nil
 }
 
-// numbers are what changes between two failures for the same reason: source
-// ports, times.
+// numbers matches the ports and times that differ between failures with the
+// same reason.
 var numbers = regexp.MustCompile(`\d+`)
 
-// reason says in one line why the database cannot be used.
-func reason(err error) string {
-	var away *fault.Error
-	var server *pgconn.PgError
-	var network *net.OpError
-	if errors.As(err, &away) && away.Cause != nil {
-		err = away.Cause
+// failureReason describes in one line why the database is not usable.
+func failureReason(err error) string {
+	if e, ok := errors.AsType[*fault.Error](err); ok && e.Cause != nil {
+		err = e.Cause
 	}
-	switch {
-	case errors.As(err, &server):
-		return server.Message
-	case errors.As(err, &network):
-		return network.Err.Error()
-	case errors.Is(err, context.DeadlineExceeded):
-		return "no answer in time"
+	if e, ok := errors.AsType[*pgconn.PgError](err); ok {
+		return e.Message
+	}
+	if e, ok := errors.AsType[*net.OpError](err); ok {
+		return e.Err.Error()
+	}
+	if errors.Is(err, context.DeadlineExceeded) {
+		return "timed out"
 	}
 	return strings.Join(strings.Fields(err.Error()), " ")
 }

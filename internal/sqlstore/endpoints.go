@@ -20,21 +20,21 @@ const (
 )
 
 func endpointFields(e *endpoint.Endpoint) []any {
-	return []any{&e.ID, &e.TeamID, &e.Name, &e.Enabled, jsonOf(&e.Modes), jsonOf(&e.Origins), jsonOf(&e.Profile),
-		moment{&e.CreatedAt}, moment{&e.UpdatedAt}}
+	return []any{&e.ID, &e.TeamID, &e.Name, &e.Enabled, asJSON(&e.Modes), asJSON(&e.Origins), asJSON(&e.Profile),
+		timestamp{&e.CreatedAt}, timestamp{&e.UpdatedAt}}
 }
 
 // CreateEndpoint adds an endpoint to its team.
 func (s *Store) CreateEndpoint(ctx context.Context, e endpoint.Endpoint) error {
-	return s.change(ctx, "create", "endpoint", insertEndpoint, endpointFields(&e)...)
+	return s.exec(ctx, "create", "endpoint", insertEndpoint, endpointFields(&e)...)
 }
 
-// Endpoint reads one endpoint, whosever it is.
+// Endpoint returns an endpoint of any team.
 func (s *Store) Endpoint(ctx context.Context, id string) (endpoint.Endpoint, error) {
-	return one(ctx, s, "endpoint", endpointFields, selectEndpoint, id)
+	return get(ctx, s, "endpoint", endpointFields, selectEndpoint, id)
 }
 
-// Endpoints lists a page of a team's endpoints, or of everybody's when teamID
+// Endpoints returns a page of a team's endpoints, or of all endpoints if teamID
 // is empty.
 func (s *Store) Endpoints(ctx context.Context, teamID, after string, limit int) ([]endpoint.Endpoint, error) {
 	if teamID == "" {
@@ -43,12 +43,13 @@ func (s *Store) Endpoints(ctx context.Context, teamID, after string, limit int) 
 	return list(ctx, s, "endpoints", endpointFields, listTeamEndpoints, teamID, after, limit)
 }
 
-// UpdateEndpoint changes everything but an endpoint's id, team and age.
+// UpdateEndpoint changes everything except an endpoint's ID, team and creation
+// time.
 func (s *Store) UpdateEndpoint(ctx context.Context, id string, change func(*endpoint.Endpoint) error) (endpoint.Endpoint, error) {
-	return amend(ctx, s, "endpoint", endpointFields, lockEndpoint, id, func(e *endpoint.Endpoint) (string, []any, error) {
+	return update(ctx, s, "endpoint", endpointFields, lockEndpoint, id, func(e *endpoint.Endpoint) (string, []any, error) {
 		fixed := *e
 		err := change(e)
 		e.ID, e.TeamID, e.CreatedAt = fixed.ID, fixed.TeamID, fixed.CreatedAt
-		return updateEndpoint, []any{id, e.Name, e.Enabled, jsonOf(&e.Modes), jsonOf(&e.Origins), jsonOf(&e.Profile), moment{&e.UpdatedAt}}, err
+		return updateEndpoint, []any{id, e.Name, e.Enabled, asJSON(&e.Modes), asJSON(&e.Origins), asJSON(&e.Profile), timestamp{&e.UpdatedAt}}, err
 	})
 }

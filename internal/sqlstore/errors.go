@@ -10,7 +10,6 @@ import (
 	"io"
 	"io/fs"
 	"net"
-	"slices"
 
 	"github.com/jackc/pgx/v5/pgconn"
 	"modernc.org/sqlite"
@@ -19,49 +18,41 @@ import (
 	"telapi/internal/fault"
 )
 
-// failure turns what a driver reports into what a caller can act on: a database
-// that cannot serve now is SERVICE_UNAVAILABLE, a cancelled context stays one,
-// refusals pass, and the rest says what was being done. ctx is the one the
-// statement ran under.
-func failure(ctx context.Context, doing string, err error) error {
-	var refusal *fault.Error
-	switch {
-	case err == nil:
-		return nil
-	case errors.As(err, &refusal):
+// wrap adds the operation to a driver's error and classifies it: an outage
+// becomes SERVICE_UNAVAILABLE, cancellation stays context.Canceled, and a
+// fault.Error is returned unchanged. ctx is the statement's context.
+func wrap(ctx context.Context, op string, err error) error {
+	if _, ok := errors.AsType[*fault.Error](err); ok || err == nil {
 		return err
-	case errors.Is(ctx.Err(), context.Canceled):
-		return fmt.Errorf("%s: %w", doing, context.Canceled)
-	case errors.Is(ctx.Err(), context.DeadlineExceeded):
-		return fault.Unavailable("The database", fmt.Errorf("%s: %w", doing, context.DeadlineExceeded))
 	}
-	away := unavailable(err)
-	var connect *pgconn.ConnectError
-	if errors.As(err, &connect) {
-		err = connect.Unwrap() // whose text, unlike the outer one, shows no part of the URL but the address
+	if ctx.Err() != nil {
+		err = ctx.Err()
 	}
-	err = fmt.Errorf("%s: %w", doing, err)
-	if away {
+	unavailable := isUnavailable(err)
+	if connect, ok := errors.AsType[*pgconn.ConnectError](err); ok {
+		err = connect.Unwrap() // the outer text contains the user and the database name
+	}
+	err = fmt.Errorf("%s: %w", op, err)
+	if unavailable {
 		return fault.Unavailable("The database", err)
 	}
 	return err
 }
 
-// unavailableStates are the SQLSTATE classes, and single states, of a database
-// that cannot serve now but may later.
+// unavailableStates are the SQLSTATE classes and codes of temporary failures.
 var unavailableStates = map[string]bool{
 	"08":    true, // connection lost
-	"28":    true, // refused to let us in: a password being rotated
-	"40":    true, // rolled back in favour of another transaction
-	"53":    true, // out of connections, memory or disk
-	"57":    true, // shutting down, starting up, or cancelled by an operator
-	"58":    true, // its disk fails
-	"25006": true, // read only: a standby that is not yet promoted
+	"28":    true, // login rejected, for example while a password is rotated
+	"40":    true, // transaction rolled back in favor of another one
+	"53":    true, // out of connections, memory or disk space
+	"57":    true, // shutting down, starting up, or canceled by an operator
+	"58":    true, // disk failure
+	"25006": true, // read only: a standby before its promotion
 	"3D000": true, // the database does not exist (yet)
-	"55P03": true, // a lock was not to be had
+	"55P03": true, // lock timeout
 }
 
-// sqliteStates are the SQLSTATEs of what SQLite reports by number.
+// sqliteStates maps SQLite result codes to SQLSTATE codes.
 var sqliteStates = map[int]string{
 	sqlite3.SQLITE_CONSTRAINT_PRIMARYKEY: "23505",
 	sqlite3.SQLITE_CONSTRAINT_UNIQUE:     "23505",
@@ -75,45 +66,45 @@ var sqliteStates = map[int]string{
 	sqlite3.SQLITE_CANTOPEN:              "58030",
 }
 
-// state is the SQLSTATE of an error; empty for one the database did not report.
-func state(err error) string {
-	var server *pgconn.PgError
-	var local *sqlite.Error
-	switch {
-	case errors.As(err, &server):
-		return server.Code
-	case errors.As(err, &local):
-		return cmp.Or(sqliteStates[local.Code()], sqliteStates[local.Code()&0xff])
+// sqlState returns the SQLSTATE of a database's error, or "" for other errors.
+func sqlState(err error) string {
+	if e, ok := errors.AsType[*pgconn.PgError](err); ok {
+		return e.Code
+	}
+	if e, ok := errors.AsType[*sqlite.Error](err); ok {
+		return cmp.Or(sqliteStates[e.Code()], sqliteStates[e.Code()&0xff])
 	}
 	return ""
 }
 
-func unavailable(err error) bool {
-	if code := state(err); len(code) == 5 {
-		return unavailableStates[code] || unavailableStates[code[:2]]
+func isUnavailable(err error) bool {
+	if state := sqlState(err); len(state) == 5 {
+		return unavailableStates[state] || unavailableStates[state[:2]]
 	}
-	var connect *pgconn.ConnectError
-	var network net.Error
-	var folder *fs.PathError
-	return errors.As(err, &connect) || errors.As(err, &network) || errors.As(err, &folder) ||
-		slices.ContainsFunc(lostConnection, func(lost error) bool { return errors.Is(err, lost) })
+	for _, lost := range []error{io.EOF, io.ErrUnexpectedEOF, driver.ErrBadConn, sql.ErrConnDone, pgconn.ErrConnClosed} {
+		if errors.Is(err, lost) {
+			return true
+		}
+	}
+	_, connect := errors.AsType[*pgconn.ConnectError](err)
+	_, network := errors.AsType[net.Error](err)
+	_, path := errors.AsType[*fs.PathError](err)
+	return connect || network || path
 }
 
-var lostConnection = []error{io.EOF, io.ErrUnexpectedEOF, driver.ErrBadConn, sql.ErrConnDone, pgconn.ErrConnClosed}
-
-// refused turns a broken constraint into a refusal; other errors pass, and none.
-func refused(err error, thing string) error {
-	switch state(err) {
+// constraintError turns a constraint violation into an error for the caller and
+// returns other errors unchanged.
+func constraintError(err error, kind string) error {
+	switch sqlState(err) {
 	case "23505":
-		return fault.New(fault.Validation, "Another %s has this id already.", thing).WithCause(err)
-	case "23503":
-		return fault.New(fault.NotFound, "There is no team with this id.").WithCause(err) // the only thing others refer to
+		return fault.New(fault.Validation, "The ID of this %s is already in use.", kind).WithCause(err)
+	case "23503": // teams are the only records that others reference
+		return notFound("team").WithCause(err)
 	}
 	return err
 }
 
-// notFound names the thing and not its id, which a caller may have mistaken a
-// whole API key for.
-func notFound(thing string) error {
-	return fault.New(fault.NotFound, "There is no %s with this id.", thing)
+// notFound leaves out the ID: the caller may have passed a whole API key.
+func notFound(kind string) *fault.Error {
+	return fault.New(fault.NotFound, "The %s was not found.", kind)
 }

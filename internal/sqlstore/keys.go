@@ -21,21 +21,21 @@ const (
 )
 
 func keyFields(k *auth.Key) []any {
-	return []any{&k.ID, &k.TeamID, &k.Name, digest{&k.Digest}, jsonOf(&k.Scopes),
-		moment{&k.CreatedAt}, moment{&k.ExpiresAt}, moment{&k.RevokedAt}, moment{&k.LastUsedAt}}
+	return []any{&k.ID, &k.TeamID, &k.Name, digest{&k.Digest}, asJSON(&k.Scopes),
+		timestamp{&k.CreatedAt}, timestamp{&k.ExpiresAt}, timestamp{&k.RevokedAt}, timestamp{&k.LastUsedAt}}
 }
 
-// CreateKey adds a key record.
+// CreateKey adds an API key.
 func (s *Store) CreateKey(ctx context.Context, k auth.Key) error {
-	return s.change(ctx, "create", "API key", insertKey, keyFields(&k)...)
+	return s.exec(ctx, "create", "API key", insertKey, keyFields(&k)...)
 }
 
-// Key reads one key record, revoked and expired ones included.
+// Key returns an API key, even if it is revoked or expired.
 func (s *Store) Key(ctx context.Context, id string) (auth.Key, error) {
-	return one(ctx, s, "API key", keyFields, selectKey, id)
+	return get(ctx, s, "API key", keyFields, selectKey, id)
 }
 
-// Keys lists a team's keys, or everybody's when teamID is empty, oldest first.
+// Keys returns a team's keys, or all keys if teamID is empty, oldest first.
 func (s *Store) Keys(ctx context.Context, teamID string) ([]auth.Key, error) {
 	if teamID == "" {
 		return list(ctx, s, "API keys", keyFields, listKeys)
@@ -43,12 +43,12 @@ func (s *Store) Keys(ctx context.Context, teamID string) ([]auth.Key, error) {
 	return list(ctx, s, "API keys", keyFields, listTeamKeys, teamID)
 }
 
-// RevokeKey notes the first moment of revocation.
+// RevokeKey stores the time of the first revocation.
 func (s *Store) RevokeKey(ctx context.Context, id string, at time.Time) error {
-	return s.change(ctx, "revoke", "API key", revokeKey, id, at.UnixMilli())
+	return s.exec(ctx, "revoke", "API key", revokeKey, id, at.UnixMilli())
 }
 
-// TouchKeys notes last uses. Keys it does not know are passed over.
+// TouchKeys stores the times of last use and ignores unknown keys.
 func (s *Store) TouchKeys(ctx context.Context, used map[string]time.Time) error {
-	return s.touch(ctx, "note last uses of API keys", touchKey, used)
+	return s.touch(ctx, "update last use of API keys", touchKey, used)
 }

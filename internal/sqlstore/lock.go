@@ -13,9 +13,9 @@ import (
 	"telapi/internal/sleep"
 )
 
-// LockServer keeps a second server away from the same SQLite file until release
-// is called or the process ends. Short-lived commands need no lock. On
-// PostgreSQL it does nothing: servers share it.
+// LockServer prevents a second server from using the same SQLite file until
+// release is called or the process ends. Commands do not need the lock. On
+// PostgreSQL, LockServer does nothing.
 func (s *Store) LockServer() (release func(), err error) {
 	if s.engine.dataDir == "" {
 		return func() {}, nil
@@ -24,21 +24,21 @@ func (s *Store) LockServer() (release func(), err error) {
 	file, err := lockFile(path)
 	if errors.Is(err, syscall.EWOULDBLOCK) {
 		pid, _ := os.ReadFile(path)
-		return nil, fmt.Errorf("another telapi server (process %s) uses the data folder %s: stop it, or give this one a DATA_DIR of its own, "+
-			"or set DATABASE_URL and REDIS_URL so that several servers can work together", bytes.TrimSpace(pid), s.engine.dataDir)
+		return nil, fmt.Errorf("another telapi server (process %s) uses the data directory %s: stop it, set a different DATA_DIR, "+
+			"or set DATABASE_URL and REDIS_URL to run several servers", bytes.TrimSpace(pid), s.engine.dataDir)
 	}
 	if err != nil {
-		return nil, fmt.Errorf("lock the data folder: %w", err)
+		return nil, fmt.Errorf("lock the data directory: %w", err)
 	}
 	if err := file.Truncate(0); err == nil {
-		_, _ = fmt.Fprintln(file, os.Getpid()) // a courtesy for the error text above
+		_, _ = fmt.Fprintln(file, os.Getpid()) // only for the error message above
 	}
 	return func() { _ = file.Close() }, nil
 }
 
-// lockFile takes an exclusive lock, which the kernel drops when the file is
-// closed, however the process ends. The file itself stays: removing it would
-// let two owners in. It fails with EWOULDBLOCK when another has the lock.
+// lockFile takes an exclusive lock, which the kernel releases when the file is
+// closed or the process ends. The file is never removed: that would allow two
+// owners. It returns EWOULDBLOCK if the lock is taken.
 func lockFile(path string) (*os.File, error) {
 	file, err := os.OpenFile(path, os.O_CREATE|os.O_RDWR, 0o600)
 	if err != nil {
@@ -51,8 +51,8 @@ func lockFile(path string) (*os.File, error) {
 	return file, nil
 }
 
-// awaitLockFile is lockFile for those who can wait.
-func awaitLockFile(ctx context.Context, path string) (*os.File, error) {
+// waitForLock is like lockFile, but waits for the lock until ctx ends.
+func waitForLock(ctx context.Context, path string) (*os.File, error) {
 	for {
 		file, err := lockFile(path)
 		if !errors.Is(err, syscall.EWOULDBLOCK) {

@@ -44,7 +44,7 @@ func companion(job string) {
 		_, err := s.LockServer()
 		fail(err)
 	case "write":
-		tx, err := s.db.BeginTx(ctx, nil)
+		tx, err := s.write.BeginTx(ctx, nil)
 		fail(err)
 		defer func() { _ = tx.Commit() }()
 	}

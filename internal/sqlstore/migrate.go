@@ -15,27 +15,27 @@ import (
 //go:embed migrations/*.sql
 var migrations embed.FS
 
-// Schema is how far a database has been migrated.
+// Schema describes the migration state of a database.
 type Schema struct {
 	Database string   `json:"database"`
-	Current  int64    `json:"current"` // 0: not at all; over Newest: by a newer telapi
-	Newest   int64    `json:"newest"`  // what this program brings
-	Pending  []string `json:"pending"` // files still to run, in order
+	Current  int64    `json:"current"` // 0: empty database; above Newest: migrated by a newer telapi
+	Newest   int64    `json:"newest"`  // latest version that this program contains
+	Pending  []string `json:"pending"` // file names, in order
 }
 
-// MigrationStatus compares the database with the migrations of this program,
-// and changes nothing.
+// MigrationStatus compares the database with the migrations in this program. It
+// changes nothing.
 func (s *Store) MigrationStatus(ctx context.Context) (Schema, error) {
 	ctx, cancel := context.WithTimeout(ctx, statementTimeout)
 	defer cancel()
 	schema := Schema{Database: s.String()}
-	var begun bool
-	err := s.db.QueryRowContext(ctx, s.engine.versionTable).Scan(&begun)
-	if err == nil && begun {
-		err = s.db.QueryRowContext(ctx, "SELECT COALESCE(MAX(version_id), 0) FROM "+goose.DefaultTablename).Scan(&schema.Current)
+	var exists bool
+	err := s.read.QueryRowContext(ctx, s.engine.versionTable).Scan(&exists)
+	if err == nil && exists {
+		err = s.read.QueryRowContext(ctx, "SELECT COALESCE(MAX(version_id), 0) FROM "+goose.DefaultTablename).Scan(&schema.Current)
 	}
 	if err != nil {
-		return Schema{}, failure(ctx, "read the schema version", err)
+		return Schema{}, wrap(ctx, "read the schema version", err)
 	}
 	for _, source := range s.schema.ListSources() {
 		schema.Newest = source.Version
@@ -46,10 +46,10 @@ func (s *Store) MigrationStatus(ctx context.Context) (Schema, error) {
 	return schema, nil
 }
 
-// Migrate brings the schema up to date. Any number of processes may call it at
-// once: one works, the others wait and find nothing left to do. A schema that a
-// newer telapi has migrated is used as it is: migrations only add, so that an
-// upgrade can be rolled out one server at a time, and back.
+// Migrate brings the schema up to date. Processes may call it concurrently: one
+// migrates while the others wait. A schema of a newer telapi is used unchanged.
+// Migrations only add to the schema, so that servers of two versions can run side
+// by side during an upgrade and a rollback.
 func (s *Store) Migrate(ctx context.Context) error {
 	schema, err := s.MigrationStatus(ctx)
 	if err != nil {
@@ -57,39 +57,39 @@ func (s *Store) Migrate(ctx context.Context) error {
 	}
 	if len(schema.Pending) == 0 {
 		if schema.Current > schema.Newest {
-			s.log.InfoContext(ctx, "a newer telapi has migrated the database, and only added to it: it is used as it is",
+			s.log.InfoContext(ctx, "database was migrated by a newer telapi; using its schema",
 				"database", s.engine.title, "version", schema.Current, "known", schema.Newest)
 		}
-		s.ready.Store(true)
+		s.migrated.Store(true)
 		return nil
 	}
 	if s.engine.dataDir != "" {
-		file, err := awaitLockFile(ctx, filepath.Join(s.engine.dataDir, "migrate.lock"))
+		file, err := waitForLock(ctx, filepath.Join(s.engine.dataDir, "migrate.lock"))
 		if err != nil {
-			return fmt.Errorf("lock the data folder for migration: %w", err)
+			return fmt.Errorf("lock the data directory for migration: %w", err)
 		}
 		defer file.Close()
 	}
 	applied, err := s.schema.Up(ctx)
 	if err != nil {
-		return failure(ctx, "migrate the database", err)
+		return wrap(ctx, "migrate the database", err)
 	}
-	s.ready.Store(true)
+	s.migrated.Store(true)
 	if len(applied) > 0 {
 		s.log.InfoContext(ctx, "database schema migrated", "database", s.engine.title, "from", schema.Current, "to", schema.Newest)
 	}
 	return nil
 }
 
-// prepareMigrations reads the files; the database is not touched yet.
-func prepareMigrations(db *sql.DB, dialect goose.Dialect) (*goose.Provider, error) {
+// newMigrationProvider reads the migration files without connecting.
+func newMigrationProvider(db *sql.DB, dialect goose.Dialect) (*goose.Provider, error) {
 	files, err := fs.Sub(migrations, "migrations")
 	if err != nil {
 		return nil, fmt.Errorf("read migrations: %w", err)
 	}
 	options := []goose.ProviderOption{goose.WithDisableGlobalRegistry(true)}
 	if dialect == goose.DialectPostgres {
-		// Held by the session, so a migrator that dies lets go. Tried every
+		// A session lock is released when its process dies. Retries every
 		// second for ten minutes.
 		locker, err := lock.NewPostgresSessionLocker(lock.WithLockTimeout(1, 600))
 		if err != nil {

@@ -44,7 +44,7 @@ func TestManyInstancesMigrateAtOnce(t *testing.T) {
 				t.Errorf("status %+v, %v, want everything applied", status, err)
 			}
 			var applied int64
-			must(t, s.db.QueryRowContext(t.Context(), "SELECT COUNT(*) FROM goose_db_version WHERE version_id > 0").Scan(&applied))
+			must(t, s.read.QueryRowContext(t.Context(), "SELECT COUNT(*) FROM goose_db_version WHERE version_id > 0").Scan(&applied))
 			if applied != status.Newest {
 				t.Errorf("%d migrations were applied, want each of %d once", applied, status.Newest)
 			}
@@ -64,7 +64,7 @@ func TestStatusOfAFreshDatabaseChangesNothing(t *testing.T) {
 				}
 			}
 			var begun bool
-			must(t, s.db.QueryRowContext(t.Context(), s.engine.versionTable).Scan(&begun))
+			must(t, s.write.QueryRowContext(t.Context(), s.engine.versionTable).Scan(&begun))
 			if begun {
 				t.Error("asking for the status created a table")
 			}
@@ -99,9 +99,9 @@ func TestOlderProgramRunsOnTheSchemaOfANewerOne(t *testing.T) {
 			newer := open(t, options)
 			must(t, newer.Migrate(t.Context()))
 			newTeam(t, newer, "t1")
-			_, err := newer.db.ExecContext(t.Context(), "ALTER TABLE teams ADD COLUMN colour TEXT")
+			_, err := newer.write.ExecContext(t.Context(), "ALTER TABLE teams ADD COLUMN colour TEXT")
 			must(t, err)
-			_, err = newer.db.ExecContext(t.Context(), "INSERT INTO goose_db_version (version_id, is_applied) VALUES (99999, TRUE)")
+			_, err = newer.write.ExecContext(t.Context(), "INSERT INTO goose_db_version (version_id, is_applied) VALUES (99999, TRUE)")
 			must(t, err)
 
 			var logged journal

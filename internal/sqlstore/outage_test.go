@@ -166,7 +166,7 @@ func TestSameReasonIsLoggedOnce(t *testing.T) {
 		{errors.New("read tcp 127.0.0.1:40001->10.0.0.1:5432: reset"), errors.New("read tcp 127.0.0.1:40002->10.0.0.1:5432: reset")},
 		{errors.New("expired: current time 12:00:01\n\tis after"), errors.New("expired: current time 12:00:02 is after")},
 	} {
-		a, b := reason(pair[0]), reason(pair[1])
+		a, b := failureReason(pair[0]), failureReason(pair[1])
 		if numbers.ReplaceAllString(a, "") != numbers.ReplaceAllString(b, "") || strings.Contains(a, "\n") {
 			t.Errorf("%q and %q count as two reasons", a, b)
 		}
@@ -179,7 +179,7 @@ func TestStandbyIsUnavailableForWritesAlone(t *testing.T) {
 	before := open(t, Options{DSN: dsn})
 	must(t, before.Migrate(t.Context()))
 	newTeam(t, before, "t1")
-	_, err := before.db.ExecContext(t.Context(), `DO $$ BEGIN EXECUTE format('ALTER DATABASE %I SET default_transaction_read_only = on', current_database()); END $$`)
+	_, err := before.write.ExecContext(t.Context(), `DO $$ BEGIN EXECUTE format('ALTER DATABASE %I SET default_transaction_read_only = on', current_database()); END $$`)
 	must(t, err)
 
 	s := open(t, Options{DSN: dsn})
@@ -203,7 +203,7 @@ func TestStatesOfADatabaseThatMayServeLater(t *testing.T) {
 		"08006": true, "28P01": true, "40P01": true, "53100": true, "53300": true, "57P01": true, "57014": true, "58030": true, "25006": true, "3D000": true, "55P03": true,
 		"42P01": false, "42703": false, "23502": false, "22001": false, "25001": false,
 	} {
-		err := failure(t.Context(), "try", &pgconn.PgError{Code: state})
+		err := wrap(t.Context(), "try", &pgconn.PgError{Code: state})
 		if fault.Is(err, fault.ServiceUnavailable) != away {
 			t.Errorf("%s: %v", state, err)
 		}

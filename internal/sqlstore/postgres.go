@@ -17,35 +17,34 @@ import (
 	"telapi/internal/redact"
 )
 
-func openPostgres(dsn redact.Secret) (*sql.DB, engine, error) {
+func openPostgres(dsn redact.Secret) (*Store, error) {
 	config, err := postgresConfig(dsn)
 	if err != nil {
-		return nil, engine{}, err
+		return nil, err
 	}
 	db := stdlib.OpenDB(*config)
-	// A server hardly queries in its steady state, and PostgreSQL allows 100
-	// connections by default: several servers must fit with room to spare.
+	// PostgreSQL allows 100 connections by default, which several servers share.
+	// A server in its steady state rarely queries.
 	db.SetMaxOpenConns(16)
-	db.SetMaxIdleConns(16) // opening one costs PostgreSQL more than a hundred queries: a rush must not do so for each
+	db.SetMaxIdleConns(16) // a new connection costs PostgreSQL more than a hundred queries
 	db.SetConnMaxIdleTime(time.Minute)
-	db.SetConnMaxLifetime(30 * time.Minute) // so that a moved address is noticed
+	db.SetConnMaxLifetime(30 * time.Minute) // to notice a changed address
 	address := config.Host
 	if !strings.HasPrefix(address, "/") {
 		address = net.JoinHostPort(config.Host, strconv.Itoa(int(config.Port)))
 	}
-	return db, engine{
+	return &Store{write: db, read: db, engine: engine{
 		dialect:      goose.DialectPostgres,
 		title:        "PostgreSQL at " + address,
 		versionTable: "SELECT to_regclass('" + goose.DefaultTablename + "') IS NOT NULL",
 		clock:        "SELECT CAST(EXTRACT(EPOCH FROM clock_timestamp()) * 1000 AS BIGINT)",
-	}, nil
+	}}, nil
 }
 
-// inOneTrip sends a statement with all its sets of values before it waits for the
-// first answer: thousands, each waited for, outlast statementTimeout where the
-// server is a millisecond away, and hold their rows meanwhile. They are one
-// transaction.
-func inOneTrip(ctx context.Context, db *sql.DB, query string, sets [][]any) error {
+// sendBatch runs a statement with many sets of values in one round trip and one
+// transaction. Thousands of round trips of a millisecond each would exceed
+// statementTimeout and lock their rows meanwhile.
+func sendBatch(ctx context.Context, db *sql.DB, query string, sets [][]any) error {
 	var batch pgx.Batch
 	for _, args := range sets {
 		if !storable(args) {
@@ -63,15 +62,15 @@ func inOneTrip(ctx context.Context, db *sql.DB, query string, sets [][]any) erro
 	})
 }
 
-// postgresConfig reads the URL. Its errors show nothing of it but a parameter
-// that is wrong: a parser that stumbles over an unescaped password quotes it.
+// postgresConfig parses the URL. Its errors never contain a password: a parser's
+// own error may quote parts of an unescaped one.
 func postgresConfig(dsn redact.Secret) (*pgx.ConnConfig, error) {
 	scheme, rest, _ := strings.Cut(dsn.Reveal(), "://")
 	if scheme != "postgres" && scheme != "postgresql" {
 		return nil, errors.New("DATABASE_URL must start with postgres:// or postgresql://")
 	}
-	// A bare / ? # or @ in a password shifts the parts of a URL, and half of
-	// the password would go on as host or database name, into logs as well.
+	// An unescaped / ? # or @ in a password would make parts of the password the
+	// host or the database name, which are logged.
 	authority := rest
 	if end := strings.IndexAny(rest, "/?#"); end >= 0 {
 		authority = rest[:end]
@@ -79,15 +78,15 @@ func postgresConfig(dsn redact.Secret) (*pgx.ConnConfig, error) {
 	address, _, _ := strings.Cut(dsn.Reveal(), "?")
 	_, err := pgx.ParseConfig(address)
 	if err != nil || strings.Count(authority, "@") > 1 || strings.Contains(rest[len(authority):], "@") {
-		return nil, errors.New("DATABASE_URL cannot be read: special characters in it must be percent-encoded (@ as %40, / as %2F, ? as %3F, # as %23)")
+		return nil, errors.New("invalid DATABASE_URL: percent-encode special characters (@ as %40, / as %2F, ? as %3F, # as %23)")
 	}
 	config, err := pgx.ParseConfig(dsn.Reveal())
 	if err != nil {
-		reason := errors.Unwrap(err) // without the URL, which the outer text has
+		reason := errors.Unwrap(err) // the outer text contains the URL
 		if reason == nil {
-			reason = errors.New("a value is out of its bounds")
+			reason = errors.New("value out of range")
 		}
-		return nil, fmt.Errorf("DATABASE_URL has a parameter that does not work: %w", reason)
+		return nil, fmt.Errorf("invalid parameter in DATABASE_URL: %w", reason)
 	}
 	if config.ConnectTimeout == 0 {
 		config.ConnectTimeout = pingTimeout

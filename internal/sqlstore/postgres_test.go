@@ -57,7 +57,7 @@ func TestSSLModeDecidesWhatIsTrusted(t *testing.T) {
 			must(t, err)
 			s := open(t, Options{DSN: cfg.DatabaseDSN()})
 			var tls bool
-			err = s.db.QueryRowContext(t.Context(), "SELECT ssl FROM pg_stat_ssl WHERE pid = pg_backend_pid()").Scan(&tls)
+			err = s.read.QueryRowContext(t.Context(), "SELECT ssl FROM pg_stat_ssl WHERE pid = pg_backend_pid()").Scan(&tls)
 			got := map[bool]string{true: encrypted, false: inPlainText}[tls]
 			if err != nil {
 				got = refused
@@ -78,14 +78,14 @@ func TestUnusableURLIsRefusedWithoutShowingIt(t *testing.T) {
 	for name, tt := range map[string]struct{ dsn, want string }{
 		"another scheme":          {"mysql://u:hunter2@db/x", "postgres://"},
 		"no scheme":               {"host=db password=hunter2", "postgres://"},
-		"slash in the password":   {"postgres://u:hunter2/x@db/x", "percent-encoded"},
-		"at sign in the password": {"postgres://u:hunter2@x@db/x", "percent-encoded"},
-		"question mark in it":     {"postgres://u:hunter2?x@db/x", "percent-encoded"},
-		"number and slash in it":  {"postgres://u:22/hunter2@db/x", "percent-encoded"},
-		"number and question":     {"postgres://u:22?hunter2@db/x", "percent-encoded"},
-		"broken escape":           {"postgres://u:hunter2%zz@db/x", "percent-encoded"},
+		"slash in the password":   {"postgres://u:hunter2/x@db/x", "percent-encode"},
+		"at sign in the password": {"postgres://u:hunter2@x@db/x", "percent-encode"},
+		"question mark in it":     {"postgres://u:hunter2?x@db/x", "percent-encode"},
+		"number and slash in it":  {"postgres://u:22/hunter2@db/x", "percent-encode"},
+		"number and question":     {"postgres://u:22?hunter2@db/x", "percent-encode"},
+		"broken escape":           {"postgres://u:hunter2%zz@db/x", "percent-encode"},
 		"broken parameter":        {"postgres://u:hunter2@db/x?a=%zz", "parameter"},
-		"wrong port":              {"postgres://u:hunter2@db:port/x", "percent-encoded"},
+		"wrong port":              {"postgres://u:hunter2@db:port/x", "percent-encode"},
 		"missing root":            {"postgres://u:hunter2@db/x?sslmode=verify-ca&sslrootcert=/nowhere.pem", "/nowhere.pem"},
 		"root that is no PEM":     {"postgres://u:hunter2@db/x?sslmode=verify-ca&sslrootcert=" + notPEM, "CA"},
 		"unknown mode":            {"postgres://u:hunter2@db/x?sslmode=sometimes", "sslmode"},

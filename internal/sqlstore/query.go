@@ -20,43 +20,52 @@ const (
 	pingTimeout      = 5 * time.Second
 )
 
-// Functions named ...Fields point to the fields of a noun in the order of its
-// columns. Rows are read into them, and written from them.
+// Functions named ...Fields return pointers to the fields of a record in the
+// order of its columns. Rows are scanned into them and inserted from them.
 
-// one reads a single thing; where there is none it fails with NOT_FOUND.
-func one[T any](ctx context.Context, s *Store, thing string, fields func(*T) []any, query string, args ...any) (found T, err error) {
-	err = s.during(ctx, "read "+thing, func(ctx context.Context) error {
-		if !storable(args) {
-			return notFound(thing)
-		}
-		err := s.db.QueryRowContext(ctx, query, args...).Scan(fields(&found)...)
-		if errors.Is(err, sql.ErrNoRows) {
-			return notFound(thing)
-		}
+// conn is a pool or a transaction.
+type conn interface {
+	ExecContext(ctx context.Context, query string, args ...any) (sql.Result, error)
+	QueryContext(ctx context.Context, query string, args ...any) (*sql.Rows, error)
+	QueryRowContext(ctx context.Context, query string, args ...any) *sql.Row
+}
+
+// get reads one record from the read pool.
+func get[T any](ctx context.Context, s *Store, kind string, fields func(*T) []any, query string, args ...any) (found T, err error) {
+	err = s.do(ctx, "read "+kind, func(ctx context.Context) error {
+		found, err = queryRow(ctx, s.read, kind, fields, query, args...)
 		return err
 	})
 	return found, err
 }
 
-// list reads any number of things.
-func list[T any](ctx context.Context, s *Store, things string, fields func(*T) []any, query string, args ...any) (all []T, err error) {
-	err = s.during(ctx, "list "+things, func(ctx context.Context) error {
+// queryRow reads one record. It returns NOT_FOUND if no row matches.
+func queryRow[T any](ctx context.Context, c conn, kind string, fields func(*T) []any, query string, args ...any) (found T, err error) {
+	if !storable(args) {
+		return found, notFound(kind)
+	}
+	err = c.QueryRowContext(ctx, query, args...).Scan(fields(&found)...)
+	if errors.Is(err, sql.ErrNoRows) {
+		return found, notFound(kind)
+	}
+	return found, err
+}
+
+// list reads any number of records from the read pool.
+func list[T any](ctx context.Context, s *Store, kind string, fields func(*T) []any, query string, args ...any) (all []T, err error) {
+	err = s.do(ctx, "list "+kind, func(ctx context.Context) error {
 		if storable(args) {
-			all, err = collect(ctx, s.db, fields, query, args...)
+			all, err = queryAll(ctx, s.read, fields, query, args...)
 		}
 		return err
 	})
 	return all, err
 }
 
-// querier is the database, or a transaction in it.
-type querier interface {
-	QueryContext(ctx context.Context, query string, args ...any) (*sql.Rows, error)
-}
-
-// collect reads rows to their end, so that a transaction may go on.
-func collect[T any](ctx context.Context, from querier, fields func(*T) []any, query string, args ...any) (all []T, err error) {
-	rows, err := from.QueryContext(ctx, query, args...)
+// queryAll reads all rows before it returns, so that the transaction can run
+// its next statement.
+func queryAll[T any](ctx context.Context, c conn, fields func(*T) []any, query string, args ...any) (all []T, err error) {
+	rows, err := c.QueryContext(ctx, query, args...)
 	if err != nil {
 		return nil, err
 	}
@@ -71,63 +80,66 @@ func collect[T any](ctx context.Context, from querier, fields func(*T) []any, qu
 	return all, rows.Err()
 }
 
-// itself is the fields of what has but one column.
-func itself[T any](v *T) []any { return []any{v} }
+// column is the fields function of a result with a single column.
+func column[T any](v *T) []any { return []any{v} }
 
-// change writes a single thing; where there is none to change it fails with
-// NOT_FOUND.
-func (s *Store) change(ctx context.Context, verb, thing, query string, args ...any) error {
-	return s.during(ctx, verb+" "+thing, func(ctx context.Context) error {
-		changed, err := run(ctx, s.db, query, args...)
+// exec writes one record. It returns NOT_FOUND if no row matches.
+func (s *Store) exec(ctx context.Context, verb, kind, query string, args ...any) error {
+	return s.do(ctx, verb+" "+kind, func(ctx context.Context) error {
+		changed, err := execRows(ctx, s.write, query, args...)
 		if err == nil && changed == 0 {
-			return notFound(thing)
+			return notFound(kind)
 		}
-		return refused(err, thing)
+		return constraintError(err, kind)
 	})
 }
 
-// amend changes a single thing from what it is by then: lock reads it and keeps
-// others from changing it, and change says by which statement it is written.
-// Where there is none it fails with NOT_FOUND.
-func amend[T any](ctx context.Context, s *Store, thing string, fields func(*T) []any, lock, id string,
-	change func(*T) (query string, args []any, err error)) (changed T, err error) {
-	err = s.together(ctx, "update "+thing, func(ctx context.Context, tx *sql.Tx) error {
-		if !storable([]any{id}) {
-			return notFound(thing)
-		}
-		err := tx.QueryRowContext(ctx, lock, id).Scan(fields(&changed)...)
-		if errors.Is(err, sql.ErrNoRows) {
-			return notFound(thing)
-		}
+// execRows returns the number of rows that a statement changed.
+func execRows(ctx context.Context, c conn, query string, args ...any) (changed int64, err error) {
+	if !storable(args) {
+		return 0, errNotStorable
+	}
+	result, err := c.ExecContext(ctx, query, args...)
+	if err != nil {
+		return 0, err
+	}
+	return result.RowsAffected()
+}
+
+// update applies change to the current version of a record. lock reads the
+// record and blocks concurrent updates of it. It returns NOT_FOUND if no row
+// matches id.
+func update[T any](ctx context.Context, s *Store, kind string, fields func(*T) []any, lock, id string,
+	change func(*T) (query string, args []any, err error)) (updated T, err error) {
+	err = s.inTx(ctx, "update "+kind, func(ctx context.Context, tx *sql.Tx) error {
+		record, err := queryRow(ctx, tx, kind, fields, lock, id)
 		if err != nil {
 			return err
 		}
-		query, args, err := change(&changed)
-		if err == nil {
-			_, err = run(ctx, tx, query, args...)
+		query, args, err := change(&record)
+		if err != nil {
+			return err
 		}
+		updated = record
+		_, err = execRows(ctx, tx, query, args...)
 		return err
 	})
-	if err != nil {
-		var none T
-		return none, err
-	}
-	return changed, nil
+	return updated, err
 }
 
-// changeAll runs one statement with many sets of values in one transaction, as
-// far as there is something to change. Callers pass them in a fixed order of
-// rows, so that two transactions never wait for each other in a circle.
-func (s *Store) changeAll(ctx context.Context, doing, query string, sets ...[]any) error {
+// execBatch runs one statement with many sets of values in one transaction.
+// Sets that match no row are skipped. Callers sort the sets by row, so that
+// concurrent transactions cannot deadlock.
+func (s *Store) execBatch(ctx context.Context, op, query string, sets ...[]any) error {
 	if len(sets) == 0 {
 		return nil
 	}
 	if s.engine.dialect == goose.DialectPostgres {
-		return s.during(ctx, doing, func(ctx context.Context) error { return inOneTrip(ctx, s.db, query, sets) })
+		return s.do(ctx, op, func(ctx context.Context) error { return sendBatch(ctx, s.write, query, sets) })
 	}
-	return s.together(ctx, doing, func(ctx context.Context, tx *sql.Tx) error {
+	return s.inTx(ctx, op, func(ctx context.Context, tx *sql.Tx) error {
 		for _, args := range sets {
-			if _, err := run(ctx, tx, query, args...); err != nil {
+			if _, err := execRows(ctx, tx, query, args...); err != nil {
 				return err
 			}
 		}
@@ -135,33 +147,19 @@ func (s *Store) changeAll(ctx context.Context, doing, query string, sets ...[]an
 	})
 }
 
-// touch runs a statement that takes an id and a moment.
-func (s *Store) touch(ctx context.Context, doing, query string, moments map[string]time.Time) error {
+// touch runs a statement that takes an ID and a time for every entry of times.
+func (s *Store) touch(ctx context.Context, op, query string, times map[string]time.Time) error {
 	var sets [][]any
-	for _, id := range slices.Sorted(maps.Keys(moments)) {
-		sets = append(sets, []any{id, moments[id].UnixMilli()})
+	for _, id := range slices.Sorted(maps.Keys(times)) {
+		sets = append(sets, []any{id, times[id].UnixMilli()})
 	}
-	return s.changeAll(ctx, doing, query, sets...)
+	return s.execBatch(ctx, op, query, sets...)
 }
 
-// run returns how many rows a statement changed.
-func run(ctx context.Context, in interface {
-	ExecContext(ctx context.Context, query string, args ...any) (sql.Result, error)
-}, query string, args ...any) (changed int64, err error) {
-	if !storable(args) {
-		return 0, errNotStorable
-	}
-	result, err := in.ExecContext(ctx, query, args...)
-	if err != nil {
-		return 0, err
-	}
-	return result.RowsAffected()
-}
-
-// together commits all that do writes, or nothing where it fails.
-func (s *Store) together(ctx context.Context, doing string, do func(context.Context, *sql.Tx) error) error {
-	return s.during(ctx, doing, func(ctx context.Context) error {
-		tx, err := s.db.BeginTx(ctx, nil)
+// inTx runs do in a transaction. It commits if do succeeds.
+func (s *Store) inTx(ctx context.Context, op string, do func(context.Context, *sql.Tx) error) error {
+	return s.do(ctx, op, func(ctx context.Context) error {
+		tx, err := s.write.BeginTx(ctx, nil)
 		if err != nil {
 			return err
 		}
@@ -173,21 +171,21 @@ func (s *Store) together(ctx context.Context, doing string, do func(context.Cont
 	})
 }
 
-// during bounds the time of a statement and says what was being done when it
-// failed.
-func (s *Store) during(ctx context.Context, doing string, do func(context.Context) error) error {
+// do runs a statement or transaction with statementTimeout and adds the
+// operation to its error.
+func (s *Store) do(ctx context.Context, op string, run func(context.Context) error) error {
 	ctx, cancel := context.WithTimeout(ctx, statementTimeout)
 	defer cancel()
-	if err := s.usable(); err != nil {
+	if err := s.checkMigrated(); err != nil {
 		return err
 	}
-	return failure(ctx, doing, do(ctx))
+	return wrap(ctx, op, run(ctx))
 }
 
-// usable refuses to work on a schema that is not there yet: requests come as soon
-// as the server listens, and a missing table is no fault of theirs.
-func (s *Store) usable() error {
-	if !s.ready.Load() {
+// checkMigrated returns SERVICE_UNAVAILABLE until Migrate has succeeded: the
+// server accepts requests before the schema exists.
+func (s *Store) checkMigrated() error {
+	if !s.migrated.Load() {
 		return fault.Unavailable("The database", errors.New("not connected and migrated yet"))
 	}
 	return nil
@@ -195,8 +193,8 @@ func (s *Store) usable() error {
 
 var errNotStorable = fault.New(fault.Validation, "Text must be valid UTF-8 without NUL characters.")
 
-// storable tells whether both databases take these values as text. PostgreSQL
-// refuses what SQLite would keep, so nothing of the kind is in either.
+// storable reports whether every database accepts these values. PostgreSQL
+// rejects text that SQLite would store.
 func storable(args []any) bool {
 	for _, arg := range args {
 		if field, ok := arg.(*string); ok {

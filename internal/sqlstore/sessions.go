@@ -32,8 +32,8 @@ const (
 
 	overdueSessions = `SELECT id FROM sessions WHERE ended_at IS NULL AND due_at <= $1
 		UNION ALL SELECT id FROM sessions WHERE ended_at IS NULL AND redeemed_at IS NOT NULL AND last_seen_at < $2 LIMIT $3`
-	// Asked once more: a browser may have come back since, or another instance
-	// may have ended it.
+	// Checks the conditions again: since overdueSessions ran, the browser may have
+	// reconnected, or another instance may have ended the session.
 	expireSession = `UPDATE sessions SET ended_at = $2, ended_as = $4
 		WHERE id = $1 AND ended_at IS NULL AND (due_at <= $2 OR last_seen_at < $3)`
 	staleSessions = `SELECT id FROM sessions
@@ -41,8 +41,8 @@ const (
 	unsettledSessions = `SELECT ` + sessionColumns + ` FROM sessions
 		WHERE ended_at IS NOT NULL AND NOT settled AND ended_at < $1 ORDER BY ended_at LIMIT $2`
 
-	// A twin under way holds the row: this waits for it. A receipt that is too
-	// old is replaced.
+	// Waits for a concurrent request with the same key, which locks the row.
+	// Replaces an expired receipt.
 	insertReceipt = `INSERT INTO session_keys (team_id, idempotency_key, body_digest, session_id, created_at) VALUES ($1, $2, $3, $4, $5)
 		ON CONFLICT (team_id, idempotency_key) DO UPDATE SET
 			body_digest = excluded.body_digest, session_id = excluded.session_id, created_at = excluded.created_at
@@ -57,40 +57,41 @@ const (
 		ON CONFLICT (session_id, message_id) DO NOTHING`
 )
 
-// issued is how many of a session's fields are there from its start.
-const issued = 11
+// issuedFields is the number of fields that are set when a session is created.
+const issuedFields = 11
 
 func sessionFields(s *session.Session) []any {
 	return []any{
-		&s.ID, &s.TeamID, &s.EndpointID, &s.Mode, jsonOf(&s.Identity), jsonOf(&s.Metadata), &s.DuplicatePolicy, &s.TokenID,
-		moment{&s.IssuedAt}, moment{&s.RedeemBy}, moment{&s.ExpiresAt},
-		moment{&s.RedeemedAt}, moment{&s.LastSeenAt}, moment{&s.EndedAt}, &s.EndedAs,
+		&s.ID, &s.TeamID, &s.EndpointID, &s.Mode, asJSON(&s.Identity), asJSON(&s.Metadata), &s.DuplicatePolicy, &s.TokenID,
+		timestamp{&s.IssuedAt}, timestamp{&s.RedeemBy}, timestamp{&s.ExpiresAt},
+		timestamp{&s.RedeemedAt}, timestamp{&s.LastSeenAt}, timestamp{&s.EndedAt}, &s.EndedAs,
 	}
 }
 
-// CreateSession adds a new session and the receipt of its idempotency key, if any.
+// CreateSession adds a session and the receipt of its idempotency key, if any.
+// It returns false if a receipt for that key exists.
 func (s *Store) CreateSession(ctx context.Context, made session.Session, r session.IdempotencyRecord, staleBefore time.Time) (created bool, err error) {
-	args := sessionFields(&made)[:issued]
+	args := sessionFields(&made)[:issuedFields]
 	if r.Key == "" {
-		err := s.change(ctx, "create", "session", insertSession, args...)
+		err := s.exec(ctx, "create", "session", insertSession, args...)
 		return err == nil, err
 	}
-	err = s.together(ctx, "create session", func(ctx context.Context, tx *sql.Tx) error {
-		fresh, err := run(ctx, tx, insertReceipt, made.TeamID, r.Key, r.Digest, made.ID, r.At.UnixMilli(), staleBefore.UnixMilli())
-		if err != nil || fresh == 0 {
+	err = s.inTx(ctx, "create session", func(ctx context.Context, tx *sql.Tx) error {
+		inserted, err := execRows(ctx, tx, insertReceipt, made.TeamID, r.Key, r.Digest, made.ID, r.At.UnixMilli(), staleBefore.UnixMilli())
+		if err != nil || inserted == 0 {
 			return err
 		}
 		created = true
-		_, err = run(ctx, tx, insertSession, args...)
-		return refused(err, "session")
+		_, err = execRows(ctx, tx, insertSession, args...)
+		return constraintError(err, "session")
 	})
 	return created && err == nil, err
 }
 
-// SessionByKey finds the session that an idempotency key stands for.
+// SessionByKey returns the session that was created with an idempotency key.
 func (s *Store) SessionByKey(ctx context.Context, teamID, key string, staleBefore time.Time) (found session.Session, bodyDigest string, err error) {
 	type receipt struct{ id, digest string }
-	r, err := one(ctx, s, "request", func(r *receipt) []any { return []any{&r.id, &r.digest} },
+	r, err := get(ctx, s, "request", func(r *receipt) []any { return []any{&r.id, &r.digest} },
 		selectReceipt, teamID, key, staleBefore.UnixMilli())
 	if err == nil {
 		found, err = s.Session(ctx, r.id)
@@ -98,44 +99,44 @@ func (s *Store) SessionByKey(ctx context.Context, teamID, key string, staleBefor
 	return found, r.digest, err
 }
 
-// Session reads one session, whosever it is.
+// Session returns a session of any team.
 func (s *Store) Session(ctx context.Context, id string) (session.Session, error) {
-	return one(ctx, s, "session", sessionFields, selectSession, id)
+	return get(ctx, s, "session", sessionFields, selectSession, id)
 }
 
-// RedeemSession notes a redemption, if the session still goes on.
+// RedeemSession stores a redemption unless the session has ended or expired.
 func (s *Store) RedeemSession(ctx context.Context, id string, at time.Time) error {
-	return s.change(ctx, "redeem", "session", redeemSession, id, at.UnixMilli())
+	return s.exec(ctx, "redeem", "session", redeemSession, id, at.UnixMilli())
 }
 
-// EndSession ends a session, if nobody has.
+// EndSession ends a session. It returns false if the session has already ended.
 func (s *Store) EndSession(ctx context.Context, id string, as session.State, at time.Time) (bool, error) {
-	err := s.change(ctx, "end", "session", endSession, id, at.UnixMilli(), as)
+	err := s.exec(ctx, "end", "session", endSession, id, at.UnixMilli(), as)
 	if fault.Is(err, fault.NotFound) {
 		return false, nil
 	}
 	return err == nil, err
 }
 
-// SettleSessions notes that everybody was told of the end of these.
+// SettleSessions marks sessions whose end was reported to everyone.
 func (s *Store) SettleSessions(ctx context.Context, ids []string) error {
 	sets := make([][]any, len(ids))
 	for i, id := range slices.Sorted(slices.Values(ids)) {
 		sets[i] = []any{id}
 	}
-	return s.changeAll(ctx, "settle sessions", settleSession, sets...)
+	return s.execBatch(ctx, "settle sessions", settleSession, sets...)
 }
 
-// ExpireSessions ends sessions that are due or idle and returns those it ended
-// itself, one after the other in the order in which all others lock them.
+// ExpireSessions ends due and idle sessions and returns the IDs of those that
+// this call ended. It locks rows in order of ID, like all batches.
 func (s *Store) ExpireSessions(ctx context.Context, now, unseenSince time.Time, limit int) (ended []string, err error) {
-	overdue, err := list(ctx, s, "sessions to expire", itself[string], overdueSessions, now.UnixMilli(), unseenSince.UnixMilli(), limit)
+	overdue, err := list(ctx, s, "sessions to expire", column[string], overdueSessions, now.UnixMilli(), unseenSince.UnixMilli(), limit)
 	if err != nil || len(overdue) == 0 {
 		return nil, err
 	}
-	err = s.together(ctx, "expire sessions", func(ctx context.Context, tx *sql.Tx) error {
+	err = s.inTx(ctx, "expire sessions", func(ctx context.Context, tx *sql.Tx) error {
 		for _, id := range slices.Sorted(slices.Values(overdue)) {
-			changed, err := run(ctx, tx, expireSession, id, now.UnixMilli(), unseenSince.UnixMilli(), session.Expired)
+			changed, err := execRows(ctx, tx, expireSession, id, now.UnixMilli(), unseenSince.UnixMilli(), session.Expired)
 			if err != nil {
 				return err
 			}
@@ -151,33 +152,33 @@ func (s *Store) ExpireSessions(ctx context.Context, now, unseenSince time.Time, 
 	return ended, nil
 }
 
-// StaleSessions lists a page of redeemed sessions that were not seen since.
+// StaleSessions returns a page of redeemed sessions last seen before unseenSince.
 func (s *Store) StaleSessions(ctx context.Context, unseenSince time.Time, after string, limit int) ([]string, error) {
-	return list(ctx, s, "stale sessions", itself[string], staleSessions, unseenSince.UnixMilli(), after, limit)
+	return list(ctx, s, "stale sessions", column[string], staleSessions, unseenSince.UnixMilli(), after, limit)
 }
 
-// UnsettledSessions lists ended sessions whose end was not told.
+// UnsettledSessions returns ended sessions whose end was not yet reported.
 func (s *Store) UnsettledSessions(ctx context.Context, endedBefore time.Time, limit int) ([]session.Session, error) {
 	return list(ctx, s, "unsettled sessions", sessionFields, unsettledSessions, endedBefore.UnixMilli(), limit)
 }
 
-// TouchSessions notes when browsers were last seen.
+// TouchSessions stores when sessions were last seen.
 func (s *Store) TouchSessions(ctx context.Context, seen map[string]time.Time) error {
-	return s.touch(ctx, "note when sessions were seen", touchSession, seen)
+	return s.touch(ctx, "update last seen of sessions", touchSession, seen)
 }
 
 // PruneSessions deletes old receipts and some of the sessions that ended long ago.
 func (s *Store) PruneSessions(ctx context.Context, keysBefore, endedBefore time.Time, limit int) error {
-	return s.together(ctx, "forget sessions", func(ctx context.Context, tx *sql.Tx) error {
-		if _, err := run(ctx, tx, deleteReceipts, keysBefore.UnixMilli()); err != nil {
+	return s.inTx(ctx, "prune sessions", func(ctx context.Context, tx *sql.Tx) error {
+		if _, err := execRows(ctx, tx, deleteReceipts, keysBefore.UnixMilli()); err != nil {
 			return err
 		}
-		ids, err := collect(ctx, tx, itself[string], deleteSessions, endedBefore.UnixMilli(), limit)
+		ids, err := queryAll(ctx, tx, column[string], deleteSessions, endedBefore.UnixMilli(), limit)
 		if err != nil {
 			return err
 		}
 		for _, id := range ids {
-			if _, err := run(ctx, tx, deleteActions, id); err != nil {
+			if _, err := execRows(ctx, tx, deleteActions, id); err != nil {
 				return err
 			}
 		}
@@ -185,7 +186,7 @@ func (s *Store) PruneSessions(ctx context.Context, keysBefore, endedBefore time.
 	})
 }
 
-// AddBrowserActions keeps actions, each once.
+// AddBrowserActions stores actions and ignores those already stored.
 func (s *Store) AddBrowserActions(ctx context.Context, actions []session.Action) error {
 	actions = slices.SortedStableFunc(slices.Values(actions), func(a, b session.Action) int {
 		return cmp.Or(cmp.Compare(a.SessionID, b.SessionID), cmp.Compare(a.MessageID, b.MessageID))
@@ -194,5 +195,5 @@ func (s *Store) AddBrowserActions(ctx context.Context, actions []session.Action)
 	for i, a := range actions {
 		sets[i] = []any{a.SessionID, a.MessageID, a.At.UnixMilli(), string(a.JSON)}
 	}
-	return s.changeAll(ctx, "keep browser actions", insertAction, sets...)
+	return s.execBatch(ctx, "add browser actions", insertAction, sets...)
 }

@@ -230,11 +230,11 @@ func TestSweeperWaitsForWhoeverNotesBrowsersWithoutHoldingSessions(t *testing.T)
 		addSession(t, s, newSession(ids[i]))
 	}
 	slices.Sort(ids)
-	tx, err := s.db.BeginTx(t.Context(), nil)
+	tx, err := s.write.BeginTx(t.Context(), nil)
 	must(t, err)
 	defer tx.Rollback()
 	note := func(id string) {
-		_, err := run(t.Context(), tx, touchSession, id, moment1.UnixMilli())
+		_, err := execRows(t.Context(), tx, touchSession, id, moment1.UnixMilli())
 		must(t, err)
 	}
 	note(ids[0])
@@ -247,7 +247,7 @@ func TestSweeperWaitsForWhoeverNotesBrowsersWithoutHoldingSessions(t *testing.T)
 		swept <- err
 	}()
 	for waiting := false; !waiting; {
-		must(t, s.db.QueryRowContext(t.Context(), "SELECT count(*) > 0 FROM pg_locks WHERE NOT granted").Scan(&waiting))
+		must(t, s.read.QueryRowContext(t.Context(), "SELECT count(*) > 0 FROM pg_locks WHERE NOT granted").Scan(&waiting))
 	}
 	for _, id := range ids[1:] {
 		note(id)
@@ -317,7 +317,7 @@ func TestTwinsWithOneKeyGetOneSession(t *testing.T) {
 			t.Errorf("%v were created, and the key stands for %v", created, seen)
 		}
 		var rows int
-		must(t, s.db.QueryRowContext(t.Context(), "SELECT COUNT(*) FROM sessions").Scan(&rows))
+		must(t, s.read.QueryRowContext(t.Context(), "SELECT COUNT(*) FROM sessions").Scan(&rows))
 		if rows != 1 {
 			t.Errorf("%d sessions are kept", rows)
 		}
@@ -374,7 +374,7 @@ func TestBrowserActionIsKeptOnce(t *testing.T) {
 			{SessionID: "s2", MessageID: "m2", At: moment1, JSON: []byte(`{}`)},
 		}
 		must(t, s.AddBrowserActions(t.Context(), batch), s.AddBrowserActions(t.Context(), batch[:1]), s.AddBrowserActions(t.Context(), nil))
-		rows, err := list(t.Context(), s, "actions", itself[string], "SELECT session_id || ' ' || message_id || ' ' || (happened_at - "+
+		rows, err := list(t.Context(), s, "actions", column[string], "SELECT session_id || ' ' || message_id || ' ' || (happened_at - "+
 			fmt.Sprint(moment1.UnixMilli())+") || ' ' || action FROM browser_actions ORDER BY session_id, message_id")
 		want := []string{`s1 m1 1000 {"a":"\u0000"}`, `s1 m2 0 {"type":"click"}`, `s2 m2 0 {}`}
 		if err != nil || !slices.Equal(rows, want) {
@@ -405,7 +405,7 @@ func TestSessionsThatEndedLongAgoAreForgotten(t *testing.T) {
 		for _, want := range []string{"live old recent unsettled", "live recent unsettled", "live recent unsettled"} {
 			must(t, s.PruneSessions(t.Context(), time.Time{}, moment1.Add(time.Hour), 2))
 			for _, query := range []string{"SELECT id FROM sessions ORDER BY id", "SELECT session_id FROM browser_actions ORDER BY session_id"} {
-				left, err := list(t.Context(), s, "what is left", itself[string], query)
+				left, err := list(t.Context(), s, "what is left", column[string], query)
 				if must(t, err); strings.Join(left, " ") != want {
 					t.Errorf("%s: %q, want %q", query, left, want)
 				}

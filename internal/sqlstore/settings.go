@@ -16,16 +16,16 @@ const (
 		ON CONFLICT (name) DO UPDATE SET value = excluded.value, updated_at = excluded.updated_at`
 )
 
-// Setting reads a named value; ok is false when there is none.
+// Setting returns a named value. ok is false if it was never saved.
 func (s *Store) Setting(ctx context.Context, name string) (value []byte, ok bool, err error) {
-	value, err = one(ctx, s, "setting", itself[[]byte], selectSetting, name)
+	value, err = get(ctx, s, "setting", column[[]byte], selectSetting, name)
 	if fault.Is(err, fault.NotFound) {
 		return nil, false, nil
 	}
 	return value, err == nil, err
 }
 
-// SaveSetting stores a named value, which must be text.
+// SaveSetting stores a named value. The value must be text.
 func (s *Store) SaveSetting(ctx context.Context, name string, value []byte) error {
-	return s.change(ctx, "save", "setting", saveSetting, name, string(value), time.Now().UnixMilli())
+	return s.exec(ctx, "save", "setting", saveSetting, name, string(value), time.Now().UnixMilli())
 }

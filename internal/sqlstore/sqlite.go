@@ -9,87 +9,102 @@ import (
 	"net/url"
 	"os"
 	"path/filepath"
+	"time"
 
 	"github.com/pressly/goose/v3"
 	"modernc.org/sqlite"
 )
 
-// sqlitePragmas hold on every connection.
-var sqlitePragmas = []string{
-	// Wait for another writer, the command line beside the server for one,
-	// before giving up. Must stay below statementTimeout.
-	"busy_timeout(5000)",
-	// Readers and the one writer do not stop each other, across processes.
-	"journal_mode(WAL)",
-	// A commit outlives a power cut: a revoked key must stay revoked. Writes
-	// are few.
-	"synchronous(FULL)",
-	// SQLite checks references only when asked to.
-	"foreign_keys(ON)",
-}
+const (
+	sqliteFile = "telapi.db"
 
-const sqliteFile = "telapi.db"
+	// sqliteReaders is the number of connections that read.
+	sqliteReaders = 8
 
-// Exists tells whether there is a database under a data folder, without making
-// one.
+	// sqliteBusyTimeout is how long a statement waits for a lock of another
+	// process, such as the command line next to a server. It is shorter than
+	// statementTimeout.
+	sqliteBusyTimeout = 5 * time.Second
+)
+
+// Exists reports whether dataDir contains a database.
 func Exists(dataDir string) bool {
 	_, err := os.Stat(filepath.Join(dataDir, sqliteFile))
 	return err == nil
 }
 
-func openSQLite(dataDir string) (*sql.DB, engine, error) {
+// openSQLite opens one connection for writes and a pool of connections for
+// reads. SQLite allows one writer at a time. Several writing connections would
+// poll for its lock, and the unlucky ones would fail with SQLITE_BUSY. Instead,
+// writers of this process queue for the one connection, for as long as their
+// context allows.
+func openSQLite(dataDir string, busyTimeout time.Duration) (*Store, error) {
 	if dataDir == "" {
-		return nil, engine{}, errors.New("DATA_DIR must name a folder when DATABASE_URL is empty")
+		return nil, errors.New("DATA_DIR is empty: set it to a directory, or set DATABASE_URL")
 	}
 	dir, err := filepath.Abs(dataDir)
 	if err != nil {
-		return nil, engine{}, fmt.Errorf("find DATA_DIR: %w", err)
+		return nil, fmt.Errorf("resolve DATA_DIR: %w", err)
 	}
 	if err := os.MkdirAll(dir, 0o700); err != nil {
-		return nil, engine{}, fmt.Errorf("create DATA_DIR: %w", err)
+		return nil, fmt.Errorf("create DATA_DIR: %w", err)
 	}
 	path := filepath.Join(dir, sqliteFile)
-	dsn := url.URL{Scheme: "file", Path: path, RawQuery: url.Values{
-		"_pragma": sqlitePragmas,
-		// A transaction takes the write lock when it begins: one that read
-		// first could only fail when it wants to write later.
-		"_txlock": {"immediate"},
-	}.Encode()}
-	connector, err := sqlite.NewConnector(dsn.String())
-	if err != nil {
-		return nil, engine{}, fmt.Errorf("prepare the database under DATA_DIR: %w", err)
+	pragmas := []string{
+		fmt.Sprintf("busy_timeout(%d)", busyTimeout.Milliseconds()),
+		"journal_mode(WAL)", // readers and the writer do not block each other
+		"synchronous(FULL)", // a commit survives a power failure: a revoked key stays revoked
+		"foreign_keys(ON)",
 	}
-	db := sql.OpenDB(oneByOne{connector, path})
-	db.SetMaxOpenConns(8)
-	db.SetMaxIdleConns(8)
-	return db, engine{
+	// A transaction takes the write lock when it begins (BEGIN IMMEDIATE). A
+	// transaction that upgrades from reading to writing can fail without waiting.
+	write, err := sqlitePool(path, 1, url.Values{"_pragma": pragmas, "_txlock": {"immediate"}})
+	if err != nil {
+		return nil, err
+	}
+	read, err := sqlitePool(path, sqliteReaders, url.Values{"_pragma": append(pragmas, "query_only(ON)")})
+	if err != nil {
+		return nil, err
+	}
+	return &Store{write: write, read: read, engine: engine{
 		dialect:      goose.DialectSQLite3,
 		title:        "SQLite at " + path,
 		versionTable: "SELECT COUNT(*) > 0 FROM sqlite_master WHERE name = '" + goose.DefaultTablename + "'",
 		clock:        "SELECT CAST(unixepoch('subsec') * 1000 AS INTEGER)",
 		dataDir:      dir,
-	}, nil
+	}}, nil
 }
 
-// oneByOne opens connections under a lock that all processes heed. The first
-// connection to a new file turns it to WAL, and two that do so at once fail with
-// whatever SQLite trips over.
-type oneByOne struct {
+func sqlitePool(path string, size int, params url.Values) (*sql.DB, error) {
+	dsn := url.URL{Scheme: "file", Path: path, RawQuery: params.Encode()}
+	connector, err := sqlite.NewConnector(dsn.String())
+	if err != nil {
+		return nil, fmt.Errorf("open the database in DATA_DIR: %w", err)
+	}
+	db := sql.OpenDB(lockedConnector{connector, path})
+	db.SetMaxOpenConns(size)
+	db.SetMaxIdleConns(size)
+	return db, nil
+}
+
+// lockedConnector opens one connection at a time, across processes. The first
+// connection switches a new file to WAL, which fails if two of them try at once.
+type lockedConnector struct {
 	driver.Connector
 	path string
 }
 
-func (o oneByOne) Connect(ctx context.Context) (driver.Conn, error) {
-	lock, err := awaitLockFile(ctx, filepath.Join(filepath.Dir(o.path), "connect.lock"))
+func (c lockedConnector) Connect(ctx context.Context) (driver.Conn, error) {
+	lock, err := waitForLock(ctx, filepath.Join(filepath.Dir(c.path), "connect.lock"))
 	if err != nil {
 		return nil, err
 	}
 	defer lock.Close()
-	// SQLite would make the file readable for everybody; its companions inherit
-	// the mode. Only a missing file is opened here: closing one that is in use
-	// would drop all locks this process has on it.
-	if file, err := os.OpenFile(o.path, os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o600); err == nil {
+	// SQLite would create a file that everyone can read, and -wal and -shm files
+	// with the same mode. Only a missing file is opened here: closing a file in
+	// use would release all POSIX locks that this process holds on it.
+	if file, err := os.OpenFile(c.path, os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o600); err == nil {
 		file.Close()
 	}
-	return o.Connector.Connect(ctx)
+	return c.Connector.Connect(ctx)
 }

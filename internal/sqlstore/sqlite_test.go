@@ -1,13 +1,16 @@
 package sqlstore
 
 import (
+	"database/sql"
 	"fmt"
 	"os"
 	"path/filepath"
 	"regexp"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
+	"time"
 
 	"telapi/internal/fault"
 	"telapi/internal/team"
@@ -38,17 +41,57 @@ func TestFolderThatCannotBeIsRefused(t *testing.T) {
 
 func TestEveryConnectionHasItsPragmas(t *testing.T) {
 	s := open(t, Options{DataDir: t.TempDir()})
-	for range 3 {
-		conn, err := s.db.Conn(t.Context()) // held, so that the next is a new one
+	for i, pool := range []*sql.DB{s.write, s.read, s.read, s.read} {
+		conn, err := pool.Conn(t.Context()) // held, so that the pool opens another one next time
 		must(t, err)
 		defer func() { _ = conn.Close() }()
-		for pragma, want := range map[string]string{"busy_timeout": "5000", "journal_mode": "wal", "synchronous": "2", "foreign_keys": "1"} {
+		queryOnly := map[*sql.DB]string{s.write: "0", s.read: "1"}[pool]
+		for pragma, want := range map[string]string{"busy_timeout": "5000", "journal_mode": "wal", "synchronous": "2", "foreign_keys": "1", "query_only": queryOnly} {
 			var got string
 			must(t, conn.QueryRowContext(t.Context(), "PRAGMA "+pragma).Scan(&got))
 			if got != want {
-				t.Errorf("%s is %s, want %s", pragma, got, want)
+				t.Errorf("connection %d: %s is %s, want %s", i, pragma, got, want)
 			}
 		}
+	}
+}
+
+func TestReadersCannotWrite(t *testing.T) {
+	s := open(t, Options{DataDir: t.TempDir()})
+	must(t, s.Migrate(t.Context()))
+	if _, err := s.read.ExecContext(t.Context(), "DELETE FROM teams"); sqlState(err) != "25006" {
+		t.Errorf("write on a connection for reads: %v, want a read-only error", err)
+	}
+}
+
+// With several writing connections, a writer that finds the database locked polls
+// until its busy timeout. Here it must not poll at all.
+func TestParallelWritersDoNotFindTheDatabaseBusy(t *testing.T) {
+	t.Parallel()
+	s := open(t, Options{DataDir: t.TempDir(), busyTimeout: time.Microsecond})
+	must(t, s.Migrate(t.Context()))
+	const writers, teams = 32, 4
+	var wg sync.WaitGroup
+	for w := range writers {
+		wg.Go(func() {
+			for i := range teams {
+				id := fmt.Sprint(w, "-", i)
+				err := s.CreateTeam(t.Context(), team.Team{ID: id, CreatedAt: moment1})
+				if err == nil {
+					_, err = s.UpdateTeam(t.Context(), id, func(t *team.Team) { t.Name = "renamed" })
+				}
+				if err == nil {
+					_, err = s.Team(t.Context(), id)
+				}
+				if err != nil {
+					t.Error(err)
+				}
+			}
+		})
+	}
+	wg.Wait()
+	if all, err := s.Teams(t.Context()); err != nil || len(all) != writers*teams {
+		t.Errorf("%d teams, %v, want %d", len(all), err, writers*teams)
 	}
 }
 
@@ -66,19 +109,16 @@ func TestWriterWaitsForAnotherProcess(t *testing.T) {
 	}
 	written := make(chan error, 1)
 	go func() { written <- s.CreateTeam(t.Context(), team.Team{ID: "t1", CreatedAt: moment1}) }()
-	eventually(t, "the write is waiting", func() bool { return s.db.Stats().InUse > 0 })
+	eventually(t, "the write is waiting", func() bool { return s.write.Stats().InUse > 0 })
 	other.end()
 	must(t, <-written)
 }
 
 func TestDatabaseThatStaysBusyIsUnavailable(t *testing.T) {
 	t.Parallel()
-	options := Options{DataDir: t.TempDir()}
+	options := Options{DataDir: t.TempDir(), busyTimeout: time.Microsecond}
 	s := open(t, options)
 	must(t, s.Migrate(t.Context()))
-	_, err := s.db.ExecContext(t.Context(), "PRAGMA busy_timeout = 1")
-	must(t, err)
-	s.db.SetMaxOpenConns(1)
 	startCompanion(t, "write", options)()
 	if err := s.CreateTeam(t.Context(), team.Team{ID: "t1", CreatedAt: moment1}); !fault.Is(err, fault.ServiceUnavailable) {
 		t.Errorf("%v, want SERVICE_UNAVAILABLE", err)
@@ -142,7 +182,7 @@ func TestNoQueryScansATable(t *testing.T) {
 	}
 	for _, query := range queries {
 		args := make([]any, len(slices.Compact(slices.Sorted(slices.Values(placeholder.FindAllString(query, -1))))))
-		rows, err := s.db.QueryContext(t.Context(), "EXPLAIN QUERY PLAN "+query, args...)
+		rows, err := s.write.QueryContext(t.Context(), "EXPLAIN QUERY PLAN "+query, args...)
 		must(t, err)
 		for rows.Next() {
 			var id, parent, unused int

@@ -1,16 +1,17 @@
-// Package sqlstore keeps what must not be lost: teams, API keys, endpoints, the
-// account of speech, and settings. It speaks to PostgreSQL, which any number of
-// servers share, or to an SQLite file under the data folder, with one set of
-// queries and migrations for both.
+// Package sqlstore stores durable records: teams, API keys, endpoints, sessions,
+// recordings, usage and settings. It uses PostgreSQL, which servers share, or an
+// SQLite file in the data directory, with the same queries and migrations.
 //
-// A database that is away is no reason for a process to end: Open does not
-// touch it, Connect waits for it, and every operation meanwhile fails with
-// SERVICE_UNAVAILABLE. One that comes back is used again without reopening.
+// An unreachable database does not end the process. Open does not connect,
+// Connect waits for the database, and until then every operation returns
+// SERVICE_UNAVAILABLE. Pools reconnect after an outage.
 package sqlstore
 
 import (
+	"cmp"
 	"context"
 	"database/sql"
+	"errors"
 	"fmt"
 	"log/slog"
 	"sync/atomic"
@@ -21,82 +22,81 @@ import (
 	"telapi/internal/redact"
 )
 
-// Options say which database to use.
+// Options select the database.
 type Options struct {
-	// DSN is a postgres:// URL; its sslmode and sslrootcert decide about TLS as
-	// they do for libpq. Empty: SQLite under DataDir.
+	// DSN is a postgres:// URL. Its sslmode and sslrootcert configure TLS as
+	// in libpq. If it is empty, the store uses SQLite in DataDir.
 	DSN redact.Secret
-	// DataDir is the folder of the SQLite file; created when missing.
+	// DataDir is the directory of the SQLite file. Open creates it.
 	DataDir string
 	Logger  *slog.Logger
+
+	busyTimeout time.Duration // of SQLite; 0: sqliteBusyTimeout
 }
 
 // Store is the database. It is safe for concurrent use.
 type Store struct {
-	db     *sql.DB
-	engine engine
-	schema *goose.Provider
-	log    *slog.Logger
-	ready  atomic.Bool // the schema is known to be up to date
+	write    *sql.DB // SQLite: a single connection
+	read     *sql.DB // PostgreSQL: the same pool as write
+	engine   engine
+	schema   *goose.Provider
+	log      *slog.Logger
+	migrated atomic.Bool // the schema is known to be up to date
 }
 
-// engine is what tells one database from the other.
+// engine holds the differences between the two databases.
 type engine struct {
 	dialect      goose.Dialect
 	title        string // for people, without credentials
-	versionTable string // query: has any migration ever run here?
-	clock        string // query: ms since 1970 by the database's own clock
-	dataDir      string // SQLite alone
+	versionTable string // query: does goose's version table exist?
+	clock        string // query: the database's clock in Unix milliseconds
+	dataDir      string // SQLite only
 }
 
-// Open returns a store without connecting. It fails for settings that can never
-// work, not for a server that is away.
-func Open(o Options) (*Store, error) {
-	s := &Store{log: o.Logger}
-	if s.log == nil {
-		s.log = slog.New(slog.DiscardHandler)
-	}
-	var err error
+// Open returns a store without connecting to the database. It fails only for
+// invalid options.
+func Open(o Options) (s *Store, err error) {
 	if o.DSN != "" {
-		s.db, s.engine, err = openPostgres(o.DSN)
+		s, err = openPostgres(o.DSN)
 	} else {
-		s.db, s.engine, err = openSQLite(o.DataDir)
+		s, err = openSQLite(o.DataDir, cmp.Or(o.busyTimeout, sqliteBusyTimeout))
 	}
 	if err != nil {
 		return nil, err
 	}
-	if s.schema, err = prepareMigrations(s.db, s.engine.dialect); err != nil {
+	s.log = cmp.Or(o.Logger, slog.New(slog.DiscardHandler))
+	if s.schema, err = newMigrationProvider(s.write, s.engine.dialect); err != nil {
 		return nil, fmt.Errorf("prepare migrations: %w", err)
 	}
 	return s, nil
 }
 
-// String names the database for people, without credentials.
+// String describes the database for people, without credentials.
 func (s *Store) String() string { return s.engine.title }
 
-// Ping tells whether the database answers.
+// Ping checks that the database answers.
 func (s *Store) Ping(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, pingTimeout)
 	defer cancel()
-	return failure(ctx, "ping the database", s.db.PingContext(ctx))
+	return wrap(ctx, "ping the database", s.read.PingContext(ctx))
 }
 
-// Ready tells whether the database answers and its schema is there.
+// Ready checks that the database answers and is migrated.
 func (s *Store) Ready(ctx context.Context) error {
-	if err := s.usable(); err != nil {
+	if err := s.checkMigrated(); err != nil {
 		return err
 	}
 	return s.Ping(ctx)
 }
 
-// Clock is the time by the database's own clock.
+// Clock returns the time of the database's clock.
 func (s *Store) Clock(ctx context.Context) (time.Time, error) {
 	var ms int64
-	if err := s.db.QueryRowContext(ctx, s.engine.clock).Scan(&ms); err != nil {
-		return time.Time{}, failure(ctx, "ask the database for its time", err)
+	if err := s.read.QueryRowContext(ctx, s.engine.clock).Scan(&ms); err != nil {
+		return time.Time{}, wrap(ctx, "read the database clock", err)
 	}
 	return time.UnixMilli(ms), nil
 }
 
-// Close gives up all connections.
-func (s *Store) Close() error { return s.db.Close() }
+// Close closes all connections.
+func (s *Store) Close() error { return errors.Join(s.read.Close(), s.write.Close()) }

@@ -17,27 +17,27 @@ const (
 )
 
 func teamFields(t *team.Team) []any {
-	return []any{&t.ID, &t.Name, &t.DailyQuota, moment{&t.CreatedAt}}
+	return []any{&t.ID, &t.Name, &t.DailyQuota, timestamp{&t.CreatedAt}}
 }
 
 // CreateTeam adds a team.
 func (s *Store) CreateTeam(ctx context.Context, t team.Team) error {
-	return s.change(ctx, "create", "team", insertTeam, teamFields(&t)...)
+	return s.exec(ctx, "create", "team", insertTeam, teamFields(&t)...)
 }
 
-// Team reads one team.
+// Team returns a team.
 func (s *Store) Team(ctx context.Context, id string) (team.Team, error) {
-	return one(ctx, s, "team", teamFields, selectTeam, id)
+	return get(ctx, s, "team", teamFields, selectTeam, id)
 }
 
-// Teams lists all teams, oldest first.
+// Teams returns all teams, oldest first.
 func (s *Store) Teams(ctx context.Context) ([]team.Team, error) {
 	return list(ctx, s, "teams", teamFields, listTeams)
 }
 
 // UpdateTeam changes a team's name and quota.
 func (s *Store) UpdateTeam(ctx context.Context, id string, change func(*team.Team)) (team.Team, error) {
-	return amend(ctx, s, "team", teamFields, lockTeam, id, func(t *team.Team) (string, []any, error) {
+	return update(ctx, s, "team", teamFields, lockTeam, id, func(t *team.Team) (string, []any, error) {
 		change(t)
 		return updateTeam, []any{id, t.Name, t.DailyQuota}, nil
 	})

@@ -26,13 +26,14 @@ const addUsage = `INSERT INTO tts_usage (team_id, day, endpoint_id, provider, vo
 		cached_characters = tts_usage.cached_characters + excluded.cached_characters,
 		requests = tts_usage.requests + excluded.requests`
 
-// sumUsage takes an expression of usageIntervals and one of usageGroups.
+// sumUsage is a format string for one expression of usageIntervals and one of
+// usageGroups.
 const sumUsage = `SELECT %s, %s, CAST(SUM(characters) AS BIGINT), CAST(SUM(cached_characters) AS BIGINT),
 		CAST(SUM(characters - cached_characters) AS BIGINT), CAST(SUM(requests) AS BIGINT)
 	FROM tts_usage WHERE team_id = $1 AND day >= $2 AND day <= $3 GROUP BY 1, 2`
 
 var (
-	// The first day of a bucket.
+	// usageIntervals return the first day of a bucket.
 	usageIntervals = map[usage.Interval]string{
 		usage.Day:   `day`,
 		usage.Month: `substr(day, 1, 7) || '-01'`,
@@ -46,14 +47,14 @@ var (
 	}
 )
 
-// TTSUsage adds up a team's account.
+// TTSUsage implements usage.Store.
 func (s *Store) TTSUsage(ctx context.Context, q usage.Query) ([]usage.Bucket, error) {
 	interval, group := usageIntervals[q.Interval], usageGroups[q.GroupBy]
 	if interval == "" || group == "" {
-		return nil, fmt.Errorf("no account by interval %q and group %q", q.Interval, q.GroupBy)
+		return nil, fmt.Errorf("unknown interval %q or group %q", q.Interval, q.GroupBy)
 	}
 	buckets, err := list(ctx, s, "usage", bucketFields, fmt.Sprintf(sumUsage, interval, group), q.TeamID, day(q.From), day(q.To))
-	// Sorted here, because databases disagree about the order of text.
+	// Sorted here because databases differ in their order of text.
 	slices.SortFunc(buckets, func(a, b usage.Bucket) int {
 		return cmp.Or(cmp.Compare(a.Start, b.Start), cmp.Compare(*cmp.Or(a.Group, new(string)), *cmp.Or(b.Group, new(string))))
 	})
@@ -64,10 +65,9 @@ func bucketFields(b *usage.Bucket) []any {
 	return []any{&b.Start, &b.Group, &b.Characters, &b.Cached, &b.Billed, &b.Requests}
 }
 
-// AddReports implements usage.ReportStore. Ids and sums are written in a fixed
-// order, so that two instances with the same reports wait for each other and not
-// in a circle.
-func (s *Store) AddReports(ctx context.Context, reports []wire.SpeechReport, now time.Time) (counted int, err error) {
+// AddReports implements usage.ReportStore. It writes IDs and sums in a fixed
+// order, so that instances with the same reports cannot deadlock.
+func (s *Store) AddReports(ctx context.Context, reports []wire.SpeechReport, now time.Time) (added int, err error) {
 	byID := make(map[string]wire.SpeechReport, len(reports))
 	for _, r := range reports {
 		byID[r.ID] = r
@@ -75,55 +75,55 @@ func (s *Store) AddReports(ctx context.Context, reports []wire.SpeechReport, now
 	if len(byID) == 0 {
 		return 0, nil
 	}
-	err = s.together(ctx, "add to the account of speech", func(ctx context.Context, tx *sql.Tx) error {
-		fresh, err := rememberReports(ctx, tx, slices.Sorted(maps.Keys(byID)), now)
+	err = s.inTx(ctx, "add usage reports", func(ctx context.Context, tx *sql.Tx) error {
+		newIDs, err := insertReportIDs(ctx, tx, slices.Sorted(maps.Keys(byID)), now)
 		if err != nil {
 			return err
 		}
-		counted = len(fresh)
-		type account [6]string // the columns of a row's key
-		sums := map[account]usage.Counts{}
-		for _, id := range fresh {
+		added = len(newIDs)
+		type key [6]string // the primary key
+		sums := map[key]usage.Counts{}
+		for _, id := range newIDs {
 			r := byID[id]
-			key := account{r.TeamID, day(time.UnixMilli(r.At)), r.EndpointID, r.Provider, r.Voice, r.Model}
-			sum := sums[key]
+			k := key{r.TeamID, day(time.UnixMilli(r.At)), r.EndpointID, r.Provider, r.Voice, r.Model}
+			sum := sums[k]
 			sum.Characters += r.Characters
 			sum.Requests++
 			if r.Cached {
 				sum.Cached += r.Characters
 			}
-			sums[key] = sum
+			sums[k] = sum
 		}
-		for _, key := range slices.SortedFunc(maps.Keys(sums), func(a, b account) int { return slices.Compare(a[:], b[:]) }) {
-			if _, err := run(ctx, tx, addUsage, key[0], key[1], key[2], key[3], key[4], key[5],
-				sums[key].Characters, sums[key].Cached, sums[key].Requests); err != nil {
+		for _, k := range slices.SortedFunc(maps.Keys(sums), func(a, b key) int { return slices.Compare(a[:], b[:]) }) {
+			if _, err := execRows(ctx, tx, addUsage, k[0], k[1], k[2], k[3], k[4], k[5],
+				sums[k].Characters, sums[k].Cached, sums[k].Requests); err != nil {
 				return err
 			}
 		}
 		return nil
 	})
-	return counted, err
+	return added, err
 }
 
-// rememberReports returns those of the ids that were not known.
-func rememberReports(ctx context.Context, tx *sql.Tx, ids []string, now time.Time) (fresh []string, err error) {
+// insertReportIDs stores report IDs and returns those that were new.
+func insertReportIDs(ctx context.Context, tx *sql.Tx, ids []string, now time.Time) ([]string, error) {
 	args := []any{now.UnixMilli()}
 	var values strings.Builder
 	for i, id := range ids {
 		args = append(args, id)
 		fmt.Fprintf(&values, "%s($%d, $1)", strings.Repeat(", ", min(i, 1)), i+2)
 	}
-	return collect(ctx, tx, itself[string], "INSERT INTO usage_reports (id, counted_at) VALUES "+ // nothing but placeholders
+	return queryAll(ctx, tx, column[string], "INSERT INTO usage_reports (id, counted_at) VALUES "+ // only placeholders are concatenated
 		values.String()+" ON CONFLICT (id) DO NOTHING RETURNING id", args...)
 }
 
-// DeleteReports implements usage.ReportStore, some at a time.
+// DeleteReports implements usage.ReportStore. It deletes in pages.
 func (s *Store) DeleteReports(ctx context.Context, before time.Time) error {
 	const page = 5000
-	for gone := int64(page); gone == page; {
-		err := s.together(ctx, "forget reports of speech", func(ctx context.Context, tx *sql.Tx) error {
+	for deleted := int64(page); deleted == page; {
+		err := s.inTx(ctx, "delete usage reports", func(ctx context.Context, tx *sql.Tx) error {
 			var err error
-			gone, err = run(ctx, tx, `DELETE FROM usage_reports WHERE id IN
+			deleted, err = execRows(ctx, tx, `DELETE FROM usage_reports WHERE id IN
 				(SELECT id FROM usage_reports WHERE counted_at < $1 ORDER BY id LIMIT $2)`, before.UnixMilli(), page)
 			return err
 		})

@@ -93,7 +93,7 @@ func TestBatchIsWrittenWholeOrNotAtAll(t *testing.T) {
 		newTeam(t, s, "t1")
 		must(t, s.CreateKey(t.Context(), auth.Key{ID: "k1", TeamID: "t1", CreatedAt: moment1}))
 		for name, bad := range map[string][]any{"the database refuses": {"k1", nil}, "no database can hold": {"k\x00", "new"}} {
-			err := s.changeAll(t.Context(), "rename", `UPDATE api_keys SET name = CAST($2 AS TEXT) WHERE id = $1`, []any{"k1", "new"}, bad)
+			err := s.execBatch(t.Context(), "rename", `UPDATE api_keys SET name = CAST($2 AS TEXT) WHERE id = $1`, []any{"k1", "new"}, bad)
 			if k, _ := s.Key(t.Context(), "k1"); err == nil || k.Name != "" {
 				t.Errorf("a batch with what %s: %v, and of it was written %q", name, err, k.Name)
 			}

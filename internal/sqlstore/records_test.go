@@ -54,7 +54,7 @@ func TestDamagedDigestIsAnErrorThatDoesNotRepeatIt(t *testing.T) {
 		newTeam(t, s, "t1")
 		must(t, s.CreateKey(t.Context(), auth.Key{ID: "k1", TeamID: "t1", CreatedAt: moment1}))
 		for _, damaged := range []string{"", "abab", "not hex", strings.Repeat("ab", 33)} {
-			_, err := run(t.Context(), s.db, `UPDATE api_keys SET digest = $1`, damaged)
+			_, err := execRows(t.Context(), s.write, `UPDATE api_keys SET digest = $1`, damaged)
 			must(t, err)
 			if _, err := s.Key(t.Context(), "k1"); err == nil || damaged != "" && strings.Contains(err.Error(), damaged) {
 				t.Errorf("%q: %v", damaged, err)

@@ -75,7 +75,7 @@ func TestSpeechIsKeptVariantByVariant(t *testing.T) {
 			var variants string
 			var ttl sql.NullInt64
 			_, saved := s.SaveSpeech(ctx, r)
-			err := s.db.QueryRowContext(ctx, `SELECT variants, ttl FROM tts_media_cache WHERE hash = $1`, r.Hash).Scan(&variants, &ttl)
+			err := s.write.QueryRowContext(ctx, `SELECT variants, ttl FROM tts_media_cache WHERE hash = $1`, r.Hash).Scan(&variants, &ttl)
 			if got := fmt.Sprint(variants, " ", ttl.Int64); saved != nil || err != nil || got != want || ttl.Valid == r.ExpiresAt.IsZero() {
 				t.Errorf("variants and ttl are stored as %s, want %s; %v, %v", got, want, saved, err)
 			}

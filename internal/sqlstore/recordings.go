@@ -4,11 +4,11 @@ import (
 	"context"
 	"database/sql"
 	"database/sql/driver"
-	"errors"
 	"maps"
 	"slices"
 	"time"
 
+	"telapi/internal/fault"
 	"telapi/internal/speech"
 )
 
@@ -18,8 +18,8 @@ const (
 	speechColumns = `hash, team_id, sentence, provider, voice, model, speed, sample_rate, variants, checksums, created_at, expires_at`
 
 	selectSpeech = `SELECT ` + speechColumns + ` FROM tts_media_cache WHERE hash = $1`
-	// Locks the row until the transaction ends, whether it was there or not.
-	holdSpeech = `INSERT INTO tts_media_cache (` + speechColumns + `) VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12)
+	// Inserts the row or locks the existing one until the transaction ends.
+	insertSpeech = `INSERT INTO tts_media_cache (` + speechColumns + `) VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12)
 		ON CONFLICT (hash) DO UPDATE SET hash = excluded.hash RETURNING ` + speechColumns
 	lockSpeech    = `UPDATE tts_media_cache SET hash = hash WHERE hash = $1 RETURNING ` + speechColumns
 	replaceSpeech = `UPDATE tts_media_cache SET variants = $2, checksums = $3, created_at = $4, expires_at = $5,
@@ -33,35 +33,34 @@ const (
 func speechFields(r *speech.Recording) []any {
 	return []any{
 		&r.Hash, &r.TeamID, &r.Sentence, &r.Provider, &r.Voice, &r.Model, &r.Speed, &r.SampleRate,
-		encodings{&r.Variants}, jsonOf(&r.Variants), moment{&r.CreatedAt}, moment{&r.ExpiresAt},
+		encodings{&r.Variants}, asJSON(&r.Variants), timestamp{&r.CreatedAt}, timestamp{&r.ExpiresAt},
 	}
 }
 
-// encodings is the list of a row's variants. It is there for others: telapi reads
-// it from the checksums.
-type encodings struct {
-	of *map[speech.Encoding]string
-}
+// encodings stores the names of a recording's variants for other readers of the
+// table. telapi itself reads them from the checksums.
+type encodings struct{ variants *map[speech.Encoding]string }
 
 func (e encodings) Value() (driver.Value, error) {
-	names := slices.Sorted(maps.Keys(*e.of))
-	return jsonOf(&names).Value()
+	names := slices.Sorted(maps.Keys(*e.variants))
+	return asJSON(&names).Value()
 }
 
 func (encodings) Scan(any) error { return nil }
 
-// Speech reads one row, whosever it is.
+// Speech implements speech.Store.
 func (s *Store) Speech(ctx context.Context, hash string) (speech.Recording, error) {
-	return one(ctx, s, "speech", speechFields, selectSpeech, hash)
+	return get(ctx, s, "recording", speechFields, selectSpeech, hash)
 }
 
-// SaveSpeech adds variants to a row.
+// SaveSpeech implements speech.Store.
 func (s *Store) SaveSpeech(ctx context.Context, r speech.Recording) (kept speech.Recording, err error) {
-	err = s.together(ctx, "save speech", func(ctx context.Context, tx *sql.Tx) error {
+	err = s.inTx(ctx, "save recording", func(ctx context.Context, tx *sql.Tx) error {
 		if !storable(speechFields(&r)) {
 			return errNotStorable
 		}
-		if err := tx.QueryRowContext(ctx, holdSpeech, speechFields(&r)...).Scan(speechFields(&kept)...); err != nil {
+		kept, err = queryRow(ctx, tx, "recording", speechFields, insertSpeech, speechFields(&r)...)
+		if err != nil {
 			return err
 		}
 		if !kept.ExpiresAt.IsZero() && !kept.ExpiresAt.After(r.CreatedAt) {
@@ -69,45 +68,44 @@ func (s *Store) SaveSpeech(ctx context.Context, r speech.Recording) (kept speech
 		} else {
 			maps.Copy(kept.Variants, r.Variants)
 		}
-		return replace(ctx, tx, kept)
+		return updateVariants(ctx, tx, kept)
 	})
 	return kept, err
 }
 
-// DeleteSpeechVariant removes a variant, and with the last one its row.
+// DeleteSpeechVariant implements speech.Store.
 func (s *Store) DeleteSpeechVariant(ctx context.Context, hash string, e speech.Encoding, checksum string) error {
-	return s.together(ctx, "drop speech", func(ctx context.Context, tx *sql.Tx) error {
-		var r speech.Recording
-		err := tx.QueryRowContext(ctx, lockSpeech, hash).Scan(speechFields(&r)...)
-		if errors.Is(err, sql.ErrNoRows) || err == nil && r.Variants[e] != checksum {
+	return s.inTx(ctx, "delete variant of recording", func(ctx context.Context, tx *sql.Tx) error {
+		r, err := queryRow(ctx, tx, "recording", speechFields, lockSpeech, hash)
+		if fault.Is(err, fault.NotFound) || err == nil && r.Variants[e] != checksum {
 			return nil
 		}
 		if err != nil {
 			return err
 		}
 		if delete(r.Variants, e); len(r.Variants) > 0 {
-			return replace(ctx, tx, r)
+			return updateVariants(ctx, tx, r)
 		}
-		_, err = run(ctx, tx, deleteSpeech, hash)
+		_, err = execRows(ctx, tx, deleteSpeech, hash)
 		return err
 	})
 }
 
-func replace(ctx context.Context, tx *sql.Tx, r speech.Recording) error {
-	_, err := run(ctx, tx, replaceSpeech, r.Hash, encodings{&r.Variants}, jsonOf(&r.Variants), moment{&r.CreatedAt}, moment{&r.ExpiresAt})
+func updateVariants(ctx context.Context, tx *sql.Tx, r speech.Recording) error {
+	_, err := execRows(ctx, tx, replaceSpeech, r.Hash, encodings{&r.Variants}, asJSON(&r.Variants), timestamp{&r.CreatedAt}, timestamp{&r.ExpiresAt})
 	return err
 }
 
-// ListSpeech lists rows in order of hash, of which every database has the same
-// idea: hashes are hex.
+// ListSpeech implements speech.Store. Hashes are hex, which all databases sort
+// alike.
 func (s *Store) ListSpeech(ctx context.Context, after string, expiredBy time.Time, limit int) ([]speech.Recording, error) {
 	if expiredBy.IsZero() {
-		return list(ctx, s, "speech", speechFields, speechAfter, after, limit)
+		return list(ctx, s, "recordings", speechFields, speechAfter, after, limit)
 	}
-	return list(ctx, s, "speech", speechFields, expiredSpeech, after, limit, expiredBy.UnixMilli())
+	return list(ctx, s, "recordings", speechFields, expiredSpeech, after, limit, expiredBy.UnixMilli())
 }
 
-// DeleteExpiredSpeech removes a row that still expires when it did.
+// DeleteExpiredSpeech implements speech.Store.
 func (s *Store) DeleteExpiredSpeech(ctx context.Context, r speech.Recording) error {
-	return s.changeAll(ctx, "remove expired speech", removeExpired, []any{r.Hash, r.ExpiresAt.UnixMilli()})
+	return s.execBatch(ctx, "delete expired recording", removeExpired, []any{r.Hash, r.ExpiresAt.UnixMilli()})
 }
