@@ -23,12 +23,12 @@ type Scope string
 
 // The scopes.
 const (
-	// OneItem credentials are consumed by the first answer, which is received
+	// ScopeWorkItem credentials are consumed by the first answer, which is received
 	// in the order in which the work items were registered.
-	OneItem Scope = "work_item"
-	// WholeChannel credentials are good for any number of answers, each
+	ScopeWorkItem Scope = "work_item"
+	// ScopeChannel credentials are good for any number of answers, each
 	// received when it comes, until they expire or the channel ends.
-	WholeChannel Scope = "channel"
+	ScopeChannel Scope = "channel"
 )
 
 // tokenPrefix lets whoever keeps secrets out of logs, this service included,
@@ -41,7 +41,7 @@ const (
 	MaxTTL     = 24 * time.Hour
 )
 
-// AwaitOptions describe a work item. What is empty has a default: BotItem, OneItem,
+// AwaitOptions describe a work item. What is empty has a default: BotItem, ScopeWorkItem,
 // an id of its own, DefaultTTL.
 type AwaitOptions struct {
 	Kind       wire.WorkItemKind
@@ -107,7 +107,7 @@ func (o *AwaitOptions) complete() error {
 		o.Kind = wire.BotItem
 	}
 	if o.Scope == "" {
-		o.Scope = OneItem
+		o.Scope = ScopeWorkItem
 	}
 	if o.WorkItemID == "" {
 		o.WorkItemID = uuid.NewString()
@@ -118,7 +118,7 @@ func (o *AwaitOptions) complete() error {
 	switch {
 	case !slices.Contains(wire.WorkItemKinds, o.Kind):
 		return fmt.Errorf("%q is no kind of work item: bot, llm or tool", o.Kind)
-	case o.Scope != OneItem && o.Scope != WholeChannel:
+	case o.Scope != ScopeWorkItem && o.Scope != ScopeChannel:
 		return fmt.Errorf("%q is no scope: work_item or channel", o.Scope)
 	case !wire.ValidChannelID(o.WorkItemID):
 		return fmt.Errorf("%q is no id of a work item: up to 128 letters, digits and . _ : -", o.WorkItemID)
@@ -130,7 +130,7 @@ func (o *AwaitOptions) complete() error {
 
 // Cancel gives a work item up: what waits for it is received without it, an
 // answer that has come early is dropped, and a provider that answers later is
-// refused. It fails with ErrNoWorkItem when the answer is on the stream already,
+// refused. It fails with ErrWorkItemNotFound when the answer is on the stream already,
 // or the item is over its time.
 func (c *Channel) Cancel(ctx context.Context, workItemID string) error {
 	return c.do(ctx, "cancel", c.runtime.cancel, c.token, workItemID)

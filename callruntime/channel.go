@@ -30,7 +30,7 @@ type Channel struct {
 
 	runtime *Runtime
 	token   string // empty: an onlooker
-	member  *pubsub.Membership
+	member  *pubsub.Subscription
 	life    context.Context // ends when it is closed, or its runtime is, or the claim is lost
 	leave   context.CancelCauseFunc
 	running sync.WaitGroup
@@ -65,7 +65,7 @@ func newChannel(r *Runtime, id string) *Channel {
 // follow begins to hear of what happens, until the channel is closed.
 func (c *Channel) follow(topic string) {
 	c.life, c.leave = context.WithCancelCause(c.runtime.life)
-	c.member = c.runtime.topics.Join(topic, ear{c})
+	c.member = c.runtime.topics.Subscribe(topic, ear{c})
 }
 
 // Close gives the claim up, so that another runtime can have the channel at
@@ -73,7 +73,7 @@ func (c *Channel) follow(topic string) {
 func (c *Channel) Close(ctx context.Context) error {
 	c.leave(ErrClosed)
 	c.running.Wait()
-	c.member.Leave()
+	c.member.Close()
 	if c.token == "" {
 		return nil
 	}

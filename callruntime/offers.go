@@ -103,7 +103,7 @@ func (r *Runtime) consider(ctx context.Context, entry rueidis.XRangeEntry, want 
 		return nil, r.settle(ctx, entry.ID, false)
 	}
 	c, err := r.take(ctx, offer.SessionID, "accept")
-	if errors.Is(err, ErrLost) || errors.Is(err, ErrTaken) {
+	if errors.Is(err, ErrLost) || errors.Is(err, ErrClaimed) {
 		return nil, r.settle(ctx, entry.ID, true)
 	}
 	if err != nil {

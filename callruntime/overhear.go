@@ -13,10 +13,10 @@ import (
 	"telapi/callruntime/wire"
 )
 
-// Overhear is for onlookers, as Observe is, on the other direction: Receive
+// ObserveHistory is for onlookers, as Observe is, on the other direction: Receive
 // returns what is sent to the channel's browser from a position of its history
 // on, as entries of kind frame. It does not say that the channel has ended.
-func (r *Runtime) Overhear(channelID, from string) *Channel {
+func (r *Runtime) ObserveHistory(channelID, from string) *Channel {
 	c := newChannel(r, channelID)
 	c.position = from
 	c.list = func(ctx context.Context, from string) ([]Delivery, error) {
@@ -26,7 +26,7 @@ func (r *Runtime) Overhear(channelID, from string) *Channel {
 	return c
 }
 
-// History is to Overhear what Entries is to Observe: what is kept of it now.
+// History is to ObserveHistory what Entries is to Observe: what is kept of it now.
 func (r *Runtime) History(ctx context.Context, channelID, from string, count int) ([]Delivery, error) {
 	found, err := r.history(ctx, channelID, from, count)
 	for i := range found {

@@ -117,7 +117,7 @@ func (d Delivery) isEnd() bool {
 		return false // as almost always, and without decoding it once more
 	}
 	var entry struct {
-		Kind wire.Kind `json:"kind"`
+		Kind wire.EntryKind `json:"kind"`
 	}
 	return json.Unmarshal(d.JSON, &entry) == nil && entry.Kind == wire.KindChannelEnded
 }

@@ -12,10 +12,10 @@ import (
 	"telapi/callruntime/wire"
 )
 
-// Report has speech that the runtime had made counted on the account of its
+// ReportSpeech has speech that the runtime had made counted on the account of its
 // team. ID and At are filled in where they are empty. To report again under the
 // same ID and At, because it is not known what became of it, is harmless.
-func (r *Runtime) Report(ctx context.Context, spoken wire.SpeechReport) error {
+func (r *Runtime) ReportSpeech(ctx context.Context, spoken wire.SpeechReport) error {
 	if spoken.TeamID == "" || spoken.Characters < 1 {
 		return errors.New("report speech: a report needs a team, and characters")
 	}

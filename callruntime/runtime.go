@@ -27,21 +27,21 @@ import (
 
 // What a channel can be refused for.
 var (
-	ErrLost      = errors.New("the store does not know the channel, or has lost a part of it")
-	ErrEnded     = errors.New("the channel has ended")
-	ErrForeign   = errors.New("the channel is another team's or endpoint's")
-	ErrTaken     = errors.New("another runtime has the channel")
-	ErrClaimLost = errors.New("the claim of the channel is lost")
-	ErrPosition  = errors.New("the position is not on the stream")
-	ErrClosed    = errors.New("the channel, or its runtime, is closed")
+	ErrLost            = errors.New("the store does not know the channel, or has lost a part of it")
+	ErrEnded           = errors.New("the channel has ended")
+	ErrOtherTeam       = errors.New("the channel is another team's or endpoint's")
+	ErrClaimed         = errors.New("another runtime has the channel")
+	ErrClaimLost       = errors.New("the claim of the channel is lost")
+	ErrUnknownPosition = errors.New("the position is not on the stream")
+	ErrClosed          = errors.New("the channel, or its runtime, is closed")
 
-	ErrNoWorkItem     = errors.New("the channel awaits no such work item")
-	ErrWorkItemExists = errors.New("the channel has another work item of this id")
+	ErrWorkItemNotFound = errors.New("the channel awaits no such work item")
+	ErrWorkItemExists   = errors.New("the channel has another work item of this id")
 )
 
 var refusals = map[string]error{
-	"lost": ErrLost, "ended": ErrEnded, "foreign": ErrForeign, "taken": ErrTaken, "claim_lost": ErrClaimLost, "unknown": ErrPosition,
-	"no_item": ErrNoWorkItem, "exists": ErrWorkItemExists,
+	"lost": ErrLost, "ended": ErrEnded, "foreign": ErrOtherTeam, "taken": ErrClaimed, "claim_lost": ErrClaimLost, "unknown": ErrUnknownPosition,
+	"no_item": ErrWorkItemNotFound, "exists": ErrWorkItemExists,
 }
 
 // Options say where the store is and who asks.

@@ -20,13 +20,15 @@ const MaxMessageBytes = 64 << 10
 // identifies the message is filled in where it is empty. To send a message again
 // under the same MessageID, because it is not known what became of it, is
 // harmless.
-func (c *Channel) Send(ctx context.Context, m wire.ChannelMessage) error { return c.Begin(ctx, m)() }
+func (c *Channel) Send(ctx context.Context, m wire.ChannelMessage) error {
+	return c.SendAsync(ctx, m)()
+}
 
-// Begin sends like Send without waiting for the store: wait does, and returns
+// SendAsync sends like Send without waiting for the store: wait does, and returns
 // what Send would. Messages reach the browser in the order in which they were
 // begun. A runtime that streams begins one while others are under way: those
 // travel together, for little more than the cost of one.
-func (c *Channel) Begin(ctx context.Context, m wire.ChannelMessage) (wait func() error) {
+func (c *Channel) SendAsync(ctx context.Context, m wire.ChannelMessage) (wait func() error) {
 	o, err := c.outgoing(ctx, m)
 	if err != nil {
 		return func() error { return fmt.Errorf("send: %w", err) }

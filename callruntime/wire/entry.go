@@ -6,25 +6,25 @@ import (
 	"github.com/go-json-experiment/json/jsontext"
 )
 
-// Kind names what an entry of the runtime's stream carries.
-type Kind string
+// EntryKind names what an entry of the runtime's stream carries.
+type EntryKind string
 
 // The kinds of an entry.
 const (
-	KindFrame         Kind = "frame"
-	KindSession       Kind = "session"
-	KindBotMessage    Kind = "bot_message"
-	KindBotEvent      Kind = "bot_event"
-	KindCommand       Kind = "command"
-	KindCommandDenied Kind = "command_denied"
-	KindMetadata      Kind = "metadata"
-	KindChannelData   Kind = "channel_data"
-	KindNLUData       Kind = "nlu_data"
-	KindLLMResult     Kind = "llm_result"
-	KindToolResult    Kind = "tool_result"
-	KindProviderError Kind = "provider_error"
-	KindTimeout       Kind = "timeout"
-	KindChannelEnded  Kind = "channel_ended"
+	KindFrame         EntryKind = "frame"
+	KindSession       EntryKind = "session"
+	KindBotMessage    EntryKind = "bot_message"
+	KindBotEvent      EntryKind = "bot_event"
+	KindCommand       EntryKind = "command"
+	KindCommandDenied EntryKind = "command_denied"
+	KindMetadata      EntryKind = "metadata"
+	KindChannelData   EntryKind = "channel_data"
+	KindNLUData       EntryKind = "nlu_data"
+	KindLLMResult     EntryKind = "llm_result"
+	KindToolResult    EntryKind = "tool_result"
+	KindProviderError EntryKind = "provider_error"
+	KindTimeout       EntryKind = "timeout"
+	KindChannelEnded  EntryKind = "channel_ended"
 )
 
 // Forms of a bot message's text.
@@ -58,10 +58,10 @@ const TransactionHeader = "bot-trace-transaction-id"
 // Entry is one thing that happened on a channel, in the order the runtime has
 // to act on it. Which fields are set depends on Kind.
 type Entry struct {
-	Kind      Kind   `json:"kind"`
-	ChannelID string `json:"channelId"`
-	At        int64  `json:"at"` // Unix milliseconds
-	Trace     Trace  `json:"trace,omitzero"`
+	Kind      EntryKind `json:"kind"`
+	ChannelID string    `json:"channelId"`
+	At        int64     `json:"at"` // Unix milliseconds
+	Trace     Trace     `json:"trace,omitzero"`
 
 	// Of what came by a callback.
 	Source     string `json:"source,omitzero"`

@@ -76,7 +76,7 @@ type stream struct {
 }
 
 // add returns an entry to be filled in before the next one is added.
-func (s *stream) add(kind wire.Kind) *wire.Entry {
+func (s *stream) add(kind wire.EntryKind) *wire.Entry {
 	s.entries = append(s.entries, s.base)
 	e := &s.entries[len(s.entries)-1]
 	e.Kind = kind

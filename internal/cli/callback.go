@@ -30,14 +30,14 @@ one. The URL is that of PUBLIC_URL or TELAPI_PORT: set them here as for the serv
 		Example: "  telapi callback issue --channel call-4711 --kind llm --ttl 1m"}
 	channelID := cmd.Flags().String("channel", "", "the channel's id")
 	kind := cmd.Flags().String("kind", string(wire.BotItem), "who answers: "+kinds)
-	scope := cmd.Flags().String("scope", string(callruntime.OneItem), "work_item: for one answer, in its turn; channel: for any number")
+	scope := cmd.Flags().String("scope", string(callruntime.ScopeWorkItem), "work_item: for one answer, in its turn; channel: for any number")
 	ttl := cmd.Flags().Duration("ttl", callruntime.DefaultTTL, "how long an answer is awaited")
 	needs(cmd, "channel")
 	cmd.RunE = c.runtime(func(ctx context.Context, r *callruntime.Runtime, _ []string) error {
 		if err := c.checkKind(*kind); err != nil {
 			return err
 		}
-		if scopes := []string{string(callruntime.OneItem), string(callruntime.WholeChannel)}; !slices.Contains(scopes, *scope) {
+		if scopes := []string{string(callruntime.ScopeWorkItem), string(callruntime.ScopeChannel)}; !slices.Contains(scopes, *scope) {
 			return c.usage("there is no scope %q; scopes are %s", *scope, strings.Join(scopes, ", "))
 		}
 		item, err := r.Observe(*channelID, "").Await(ctx, callruntime.AwaitOptions{

@@ -59,7 +59,7 @@ func Heartbeat() Event {
 }
 
 // entryEvents maps kinds of stream entries to the lanes and kind of their events.
-var entryEvents = map[wire.Kind]Event{
+var entryEvents = map[wire.EntryKind]Event{
 	wire.KindFrame:         {Lane: LaneBrowser, To: LaneRuntime, Kind: EventFrame},
 	wire.KindSession:       {Lane: LaneService, To: LaneRuntime, Kind: EventSession},
 	wire.KindChannelEnded:  {Lane: LaneService, To: LaneRuntime, Kind: EventSession},

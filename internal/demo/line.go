@@ -56,7 +56,7 @@ func (l *line) send(t wire.MessageType, payload any) {
 // check notes a failure. What was attempted on a channel that has ended
 // meanwhile was in vain, and nobody waits for it.
 func (l *line) check(err error) {
-	if err != nil && !errors.Is(err, callruntime.ErrEnded) && !errors.Is(err, callruntime.ErrNoWorkItem) {
+	if err != nil && !errors.Is(err, callruntime.ErrEnded) && !errors.Is(err, callruntime.ErrWorkItemNotFound) {
 		l.fail(err)
 	}
 }
@@ -67,7 +67,7 @@ func (l *line) ask(q question) string {
 	if errors.Is(err, callruntime.ErrWorkItemExists) {
 		// Asked by a runtime that did not live to commit it. The token is lost
 		// with it, so the bot is asked again, unless it has answered.
-		if err = l.ch.Cancel(l.ctx, id); errors.Is(err, callruntime.ErrNoWorkItem) {
+		if err = l.ch.Cancel(l.ctx, id); errors.Is(err, callruntime.ErrWorkItemNotFound) {
 			return id
 		}
 		if err == nil {

@@ -63,7 +63,7 @@ func TestEntryThatIsDealtWithTwiceIsAnsweredOnce(t *testing.T) {
 		if err := ch.Close(ctx); err != nil {
 			t.Fatal(err)
 		}
-		heard := r.Overhear("call", "")
+		heard := r.ObserveHistory("call", "")
 		for _, want := range []string{`{"text":"one","from":""}`, `{"text":"two","from":""}`} {
 			d, err := heard.Receive(ctx)
 			if err != nil || string(d.Entry.Message.Chat) != want {

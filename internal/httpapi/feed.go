@@ -163,7 +163,7 @@ func (f *sessionFeed) follow(ctx context.Context) <-chan FeedEvent {
 		}
 		time.AfterFunc(feedLingers, stop)
 	})
-	sources.Go(func() { watch(ctx, f.looker.Overhear(f.id, f.out), f.source.MessageEvent, tell) })
+	sources.Go(func() { watch(ctx, f.looker.ObserveHistory(f.id, f.out), f.source.MessageEvent, tell) })
 	sources.Go(func() {
 		defer f.cancel()
 		for {

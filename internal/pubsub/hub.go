@@ -10,12 +10,12 @@ import (
 	"sync"
 )
 
-// Listener follows a topic. All listeners of a Hub are called one at a time and
+// Subscriber follows a topic. All listeners of a Hub are called one at a time and
 // must not block: while one does, nothing else is heard.
 //
 // Between Up and Down every message arrives. Before the first Up and between
 // Down and the next Up messages may have been missed.
-type Listener interface {
+type Subscriber interface {
 	// Up is called when the server has confirmed the subscription.
 	Up()
 	// Down is called when it is lost, a vanished server included, which takes
@@ -35,16 +35,16 @@ type Hub struct {
 }
 
 type topic struct {
-	members []*Membership // replaced, never changed in place
-	asked   bool          // for a subscription on the present connection
-	up      bool          // and it was confirmed
+	members []*Subscription // replaced, never changed in place
+	asked   bool            // for a subscription on the present connection
+	up      bool            // and it was confirmed
 }
 
-// Membership is one listener's part in a topic.
-type Membership struct {
+// Subscription is one listener's part in a topic.
+type Subscription struct {
 	hub      *Hub
 	topic    string
-	listener Listener
+	listener Subscriber
 	up       bool
 	ready    chan struct{} // closed when first up
 }
@@ -54,9 +54,9 @@ func New() *Hub {
 	return &Hub{topics: map[string]*topic{}, changed: map[string]bool{}, wake: make(chan struct{}, 1)}
 }
 
-// Join adds a listener to a topic and returns at once.
-func (h *Hub) Join(name string, l Listener) *Membership {
-	m := &Membership{hub: h, topic: name, listener: l, ready: make(chan struct{})}
+// Subscribe adds a listener to a topic and returns at once.
+func (h *Hub) Subscribe(name string, l Subscriber) *Subscription {
+	m := &Subscription{hub: h, topic: name, listener: l, ready: make(chan struct{})}
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	t := h.topics[name]
@@ -70,7 +70,7 @@ func (h *Hub) Join(name string, l Listener) *Membership {
 }
 
 // Wait returns when the topic is up for the first time.
-func (m *Membership) Wait(ctx context.Context) error {
+func (m *Subscription) Wait(ctx context.Context) error {
 	select {
 	case <-m.ready:
 		return nil
@@ -79,9 +79,9 @@ func (m *Membership) Wait(ctx context.Context) error {
 	}
 }
 
-// Leave ends the membership. A call of the listener that is under way may still
+// Close ends the membership. A call of the listener that is under way may still
 // be finishing; none begins.
-func (m *Membership) Leave() {
+func (m *Subscription) Close() {
 	h := m.hub
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -90,7 +90,7 @@ func (m *Membership) Leave() {
 	if t == nil {
 		return
 	}
-	t.members = slices.DeleteFunc(slices.Clone(t.members), func(other *Membership) bool { return other == m })
+	t.members = slices.DeleteFunc(slices.Clone(t.members), func(other *Subscription) bool { return other == m })
 	h.change(m.topic)
 }
 

@@ -105,7 +105,7 @@ func (l *line) changes() (subscribe, unsubscribe []string) {
 	h.calls.Lock()
 	defer h.calls.Unlock()
 	h.mu.Lock()
-	var risen []*Membership
+	var risen []*Subscription
 	for name := range h.changed {
 		t := h.topics[name]
 		switch {
@@ -129,7 +129,7 @@ func (l *line) changes() (subscribe, unsubscribe []string) {
 }
 
 // rise returns the members that were not up yet. The hub's mutex is held.
-func (t *topic) rise() (risen []*Membership) {
+func (t *topic) rise() (risen []*Subscription) {
 	t.up = true
 	for _, m := range t.members {
 		if !m.up {
@@ -140,7 +140,7 @@ func (t *topic) rise() (risen []*Membership) {
 	return risen
 }
 
-func up(risen []*Membership) {
+func up(risen []*Subscription) {
 	for _, m := range risen {
 		m.listener.Up()
 		select {
@@ -162,7 +162,7 @@ func (l *line) confirmed(s rueidis.PubSubSubscription) {
 		return
 	}
 	h.mu.Lock()
-	var risen []*Membership
+	var risen []*Subscription
 	if t := h.topics[s.Channel]; t != nil && t.asked {
 		risen = t.rise()
 	}
@@ -179,7 +179,7 @@ func (l *line) message(p rueidis.PubSubMessage) {
 	h.calls.Lock()
 	defer h.calls.Unlock()
 	h.mu.Lock()
-	var members []*Membership
+	var members []*Subscription
 	if t := h.topics[p.Channel]; t != nil && t.up && !l.cut {
 		members = t.members
 	}
@@ -191,7 +191,7 @@ func (l *line) message(p rueidis.PubSubMessage) {
 	}
 }
 
-func (m *Membership) isUp() bool {
+func (m *Subscription) isUp() bool {
 	m.hub.mu.Lock()
 	defer m.hub.mu.Unlock()
 	return m.up
@@ -203,7 +203,7 @@ func (l *line) down(err error) {
 	defer h.calls.Unlock()
 	l.cut = true
 	h.mu.Lock()
-	var fallen []*Membership
+	var fallen []*Subscription
 	for _, t := range h.topics {
 		t.asked, t.up = false, false
 		for _, m := range t.members {

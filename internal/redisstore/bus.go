@@ -30,14 +30,14 @@ func (s *Store) Announce(ctx context.Context, topic string) error {
 // which is made again whenever it is lost, is the one by which channels are
 // heard too; it also ends when the store is connected to anew, for that may be
 // another server than the one listened to. One Subscribe runs at a time.
-func (s *Store) Subscribe(ctx context.Context, listeners ...pubsub.Listener) {
-	joined := make([]*pubsub.Membership, len(listeners))
+func (s *Store) Subscribe(ctx context.Context, listeners ...pubsub.Subscriber) {
+	joined := make([]*pubsub.Subscription, len(listeners))
 	for i, l := range listeners {
-		joined[i] = s.topics.Join(announceChannel, l)
+		joined[i] = s.topics.Subscribe(announceChannel, l)
 	}
 	defer func() {
 		for _, m := range joined {
-			m.Leave()
+			m.Close()
 		}
 	}()
 	pauses := newPauses()

@@ -49,7 +49,7 @@ func TestWhatHappensToWorkItemsIsToldAtOnce(t *testing.T) {
 	told := d.overhear()
 	a, b := d.await(callruntime.AwaitOptions{}), d.await(callruntime.AwaitOptions{})
 	c, e := d.await(callruntime.AwaitOptions{}), d.await(callruntime.AwaitOptions{})
-	whole := d.await(callruntime.AwaitOptions{Scope: callruntime.WholeChannel})
+	whole := d.await(callruntime.AwaitOptions{Scope: callruntime.ScopeChannel})
 	d.expect(whole, "whole", callback.Routed)
 	d.expect(a, "a", callback.Routed)
 	d.expect(c, "c", callback.Parked)

@@ -317,7 +317,7 @@ func timeouts(t *testing.T, opts Options) {
 		last := d.await(callruntime.AwaitOptions{})
 		d.over(brief)
 		d.expect(brief, "late", callback.Invalid)
-		if err := d.Cancel(t.Context(), brief.ID); !errors.Is(err, callruntime.ErrNoWorkItem) {
+		if err := d.Cancel(t.Context(), brief.ID); !errors.Is(err, callruntime.ErrWorkItemNotFound) {
 			t.Errorf("cancel: %v", err)
 		}
 		d.expect(last, "last", callback.Parked)
@@ -361,7 +361,7 @@ func timeouts(t *testing.T, opts Options) {
 		if valid, err := d.callbacks.CheckCredential(t.Context(), d.delivery(brief, "").Credential); valid || err != nil {
 			t.Errorf("credential: valid %t, %v", valid, err)
 		}
-		if err := d.Cancel(t.Context(), brief.ID); !errors.Is(err, callruntime.ErrNoWorkItem) {
+		if err := d.Cancel(t.Context(), brief.ID); !errors.Is(err, callruntime.ErrWorkItemNotFound) {
 			t.Errorf("cancel: %v", err)
 		}
 		d.expect(d.await(callruntime.AwaitOptions{}), "next", callback.Routed)
@@ -396,7 +396,7 @@ func cancellations(t *testing.T, opts Options) {
 		d.expect(item, "late", callback.Cancelled)
 	}
 	for _, id := range []string{c.ID, f.ID, "unknown"} {
-		if err := d.Cancel(t.Context(), id); !errors.Is(err, callruntime.ErrNoWorkItem) {
+		if err := d.Cancel(t.Context(), id); !errors.Is(err, callruntime.ErrWorkItemNotFound) {
 			t.Errorf("cancel of what is settled: %v", err)
 		}
 	}
@@ -469,7 +469,7 @@ func endWithParked(t *testing.T, opts Options) {
 func lostReplies(t *testing.T, opts Options) {
 	d := newDesk(t, opts, nil)
 	first, second := d.await(callruntime.AwaitOptions{}), d.await(callruntime.AwaitOptions{})
-	whole := d.await(callruntime.AwaitOptions{Scope: callruntime.WholeChannel})
+	whole := d.await(callruntime.AwaitOptions{Scope: callruntime.ScopeChannel})
 	plain := d.delivery(whole, "plain")
 	plain.Deduplicate = false
 	for _, c := range []struct {
@@ -554,7 +554,7 @@ func busyChannel(t *testing.T, opts Options) {
 	d := newDesk(t, opts, nil)
 	first, second := d.await(callruntime.AwaitOptions{}), d.await(callruntime.AwaitOptions{})
 	third, fourth := d.await(callruntime.AwaitOptions{}), d.await(callruntime.AwaitOptions{})
-	whole := d.await(callruntime.AwaitOptions{Scope: callruntime.WholeChannel})
+	whole := d.await(callruntime.AwaitOptions{Scope: callruntime.ScopeChannel})
 	for _, c := range []struct {
 		item callruntime.WorkItem
 		body string
@@ -577,7 +577,7 @@ func busyChannel(t *testing.T, opts Options) {
 func channelCredentials(t *testing.T, opts Options) {
 	d := newDesk(t, opts, nil)
 	item := d.await(callruntime.AwaitOptions{})
-	whole, model := d.await(callruntime.AwaitOptions{Scope: callruntime.WholeChannel}), d.await(callruntime.AwaitOptions{Scope: callruntime.WholeChannel, Kind: wire.LLMItem})
+	whole, model := d.await(callruntime.AwaitOptions{Scope: callruntime.ScopeChannel}), d.await(callruntime.AwaitOptions{Scope: callruntime.ScopeChannel, Kind: wire.LLMItem})
 	d.expect(whole, "1", callback.Routed)
 	d.expect(model, "1", callback.Routed)
 	d.expect(whole, "2", callback.Routed)
@@ -596,7 +596,7 @@ func channelCredentials(t *testing.T, opts Options) {
 		t.Error(err)
 	}
 	d.expect(model, "3", callback.Cancelled)
-	brief := d.await(callruntime.AwaitOptions{Scope: callruntime.WholeChannel, TTL: briefly})
+	brief := d.await(callruntime.AwaitOptions{Scope: callruntime.ScopeChannel, TTL: briefly})
 	d.over(brief)
 	d.expect(brief, "late", callback.Invalid)
 	if err := d.End(t.Context(), "done"); err != nil {
@@ -610,7 +610,7 @@ func channelCredentials(t *testing.T, opts Options) {
 
 func retention(t *testing.T, opts Options) {
 	d := newDesk(t, opts, nil)
-	used, whole := d.await(callruntime.AwaitOptions{}), d.await(callruntime.AwaitOptions{Scope: callruntime.WholeChannel, TTL: time.Hour})
+	used, whole := d.await(callruntime.AwaitOptions{}), d.await(callruntime.AwaitOptions{Scope: callruntime.ScopeChannel, TTL: time.Hour})
 	d.expect(used, "1", callback.Routed)
 	identified, plain := d.delivery(whole, "2"), d.delivery(whole, "3")
 	plain.Deduplicate = false

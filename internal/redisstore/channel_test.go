@@ -78,7 +78,7 @@ func (s *stage) attachment(connection string) channel.AttachRequest {
 	}
 }
 
-func (s *stage) entry(kind wire.Kind, event string) []byte {
+func (s *stage) entry(kind wire.EntryKind, event string) []byte {
 	return []byte(fmt.Sprintf(`{"kind":%q,"channelId":%q,"at":1,"event":%q}`, kind, s.id, event))
 }
 
@@ -471,7 +471,7 @@ func backpressure(t *testing.T, opts Options) {
 			t.Errorf("an old position: %v", err)
 		}
 		for _, position := range []string{"1000-1", "1001"} {
-			if err := c.Commit(t.Context(), position); !errors.Is(err, callruntime.ErrPosition) {
+			if err := c.Commit(t.Context(), position); !errors.Is(err, callruntime.ErrUnknownPosition) {
 				t.Errorf("commit of %s: %v", position, err)
 			}
 		}
@@ -581,7 +581,7 @@ func setBack(t *testing.T, opts Options) {
 	if got := s.frame("a", "3"); got != channel.Appended {
 		t.Fatalf("frame: %s", got)
 	}
-	if err := c.Commit(t.Context(), lost); !errors.Is(err, callruntime.ErrPosition) {
+	if err := c.Commit(t.Context(), lost); !errors.Is(err, callruntime.ErrUnknownPosition) {
 		t.Errorf("commit of what is lost: %v", err)
 	}
 	if d, err := c.Receive(t.Context()); !errors.Is(err, callruntime.ErrLost) {
@@ -885,7 +885,7 @@ func claims(t *testing.T, opts Options) {
 	if _, offer, err := s.channels.Renew(t.Context(), s.id, "a", time.Minute, false); offer || err != nil {
 		t.Errorf("offered although claimed: %v", err)
 	}
-	if _, err := s.runtime("r3").Attach(t.Context(), s.id); !errors.Is(err, callruntime.ErrTaken) {
+	if _, err := s.runtime("r3").Attach(t.Context(), s.id); !errors.Is(err, callruntime.ErrClaimed) {
 		t.Errorf("a third runtime: %v", err)
 	}
 }
@@ -1065,10 +1065,10 @@ func opening(t *testing.T, opts Options) {
 	}
 	foreign := call
 	foreign.TeamID = "other"
-	if _, err := r.Open(t.Context(), foreign); !errors.Is(err, callruntime.ErrForeign) {
+	if _, err := r.Open(t.Context(), foreign); !errors.Is(err, callruntime.ErrOtherTeam) {
 		t.Errorf("another team: %v", err)
 	}
-	if _, err := s.runtime("other").Open(t.Context(), call); !errors.Is(err, callruntime.ErrTaken) {
+	if _, err := s.runtime("other").Open(t.Context(), call); !errors.Is(err, callruntime.ErrClaimed) {
 		t.Errorf("another runtime: %v", err)
 	}
 	again, err := s.runtime("r").Open(t.Context(), call) // the same one, started again

@@ -16,12 +16,12 @@ import (
 func (c *Channels) Subscribe(ctx context.Context, channelID string, l channel.Subscriber) (stop func(), err error) {
 	ctx, cancel := context.WithTimeout(ctx, commandTimeout)
 	defer cancel()
-	member := c.store.topics.Join(wire.Downward(channelID), &socket{live: l})
+	member := c.store.topics.Subscribe(wire.Downward(channelID), &socket{live: l})
 	if err := member.Wait(ctx); err != nil {
-		member.Leave()
+		member.Close()
 		return nil, fault.Unavailable(subject, err)
 	}
-	return member.Leave, nil
+	return member.Close, nil
 }
 
 // SendAudio implements channel.Hub.

@@ -56,7 +56,7 @@ func TestMessagesWhoseAnswersAreLostAreThereOnceAndInOrder(t *testing.T) {
 		for n := range 20 {
 			text := fmt.Sprint(round, ".", n)
 			want = append(want, text)
-			waits = append(waits, c.Begin(t.Context(), wire.ChannelMessage{Type: wire.TypeChat, Chat: jsontext.Value(`{"text":"` + text + `"}`)}))
+			waits = append(waits, c.SendAsync(t.Context(), wire.ChannelMessage{Type: wire.TypeChat, Chat: jsontext.Value(`{"text":"` + text + `"}`)}))
 		}
 		for _, wait := range waits {
 			if err := wait(); err != nil {

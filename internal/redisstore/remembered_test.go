@@ -28,7 +28,7 @@ func remembered(t *testing.T, opts Options) {
 		t.Helper()
 		var waits []func() error
 		for n := from; n < to; n++ {
-			waits = append(waits, c.Begin(t.Context(), wire.ChannelMessage{Type: wire.TypeChat, MessageID: fmt.Sprint(n), Chat: []byte(`{}`)}))
+			waits = append(waits, c.SendAsync(t.Context(), wire.ChannelMessage{Type: wire.TypeChat, MessageID: fmt.Sprint(n), Chat: []byte(`{}`)}))
 		}
 		for _, wait := range waits {
 			if err := wait(); err != nil {

@@ -55,7 +55,7 @@ func framesIn(at *site, s settings) error {
 // has them, against a socket that forwards what its sender publishes.
 func framesOut(at *site, s settings) error {
 	return at.speak(s, "kept messages", func(c *callruntime.Channel) (wait func() error) {
-		return c.Begin(context.Background(), wire.ChannelMessage{Type: wire.TypeChat, Chat: []byte(said)})
+		return c.SendAsync(context.Background(), wire.ChannelMessage{Type: wire.TypeChat, Chat: []byte(said)})
 	})
 }
 

@@ -219,7 +219,7 @@ func TestReusedCancelledLateAndEnded(t *testing.T) {
 		resp, body = c.answer(late, c.says("x"))
 		wantStatus(t, resp, body, 401, code("CALLBACK_TOKEN_INVALID"))
 
-		ongoing := c.await(callruntime.AwaitOptions{Scope: callruntime.WholeChannel})
+		ongoing := c.await(callruntime.AwaitOptions{Scope: callruntime.ScopeChannel})
 		stamped := strings.Replace(c.says("again"), `"message":[{`, `"timestamp":"2026-11-15T09:30:00Z","message":[{`, 1)
 		for n, row := range []struct {
 			body   string

@@ -22,7 +22,7 @@ func TestUsageAtTheCommandLine(t *testing.T) {
 		{Voice: "z\x1b[2Jo\te", Characters: 1},
 	} {
 		r.TeamID, r.At = own.team.ID, now.UnixMilli()
-		if err := rt.Report(t.Context(), r); err != nil {
+		if err := rt.ReportSpeech(t.Context(), r); err != nil {
 			t.Fatal(err)
 		}
 	}

@@ -34,7 +34,7 @@ func (s *spoken) speak(ctx context.Context, t *testing.T, rt *callruntime.Runtim
 	report := wire.SpeechReport{ID: uuid.NewString(), TeamID: team, Characters: 1 + rand.Int64N(500), Cached: rand.IntN(3) == 0, At: time.Now().UnixMilli(),
 		Voice: []string{"anna", "zoe"}[rand.IntN(2)], Provider: "tone"}
 	for range 1 + rand.IntN(2) {
-		if err := rt.Report(ctx, report); err != nil {
+		if err := rt.ReportSpeech(ctx, report); err != nil {
 			t.Error(err)
 			return
 		}
@@ -104,7 +104,7 @@ func TestEverySpokenTextIsCountedOnce(t *testing.T) {
 		}
 		runtimes.Wait()
 		s.settles(t, p)
-		if err := rt.Report(t.Context(), wire.SpeechReport{TeamID: p.team, Characters: 1, At: 1}); err != nil {
+		if err := rt.ReportSpeech(t.Context(), wire.SpeechReport{TeamID: p.team, Characters: 1, At: 1}); err != nil {
 			t.Fatal(err)
 		}
 		boot.Eventually(t, 10*time.Second, "a report from 1970 is refused", func() bool {
