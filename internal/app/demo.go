@@ -16,6 +16,7 @@ import (
 	"telapi/internal/config"
 	"telapi/internal/demo"
 	"telapi/internal/httpapi"
+	"telapi/internal/sleep"
 	"telapi/web"
 )
 
@@ -62,6 +63,11 @@ func (a *App) prepareDemo(ctx context.Context) (run func(), err error) {
 	defer cancel()
 	if err := a.Ready(ready); err != nil {
 		return nil, fmt.Errorf("wait for the stores: %w", err)
+	}
+	for a.stores.sql.Ready(ready) != nil { // Ready above ignores the database if FEATURE_API_ACCESS is false
+		if err := sleep.For(ready, 20*time.Millisecond); err != nil {
+			return nil, fmt.Errorf("wait for the database: %w", err)
+		}
 	}
 	admin := a.Admin()
 	seeded, err := demo.Seed(ctx, a.cfg.DataDir, admin.Teams, admin.Endpoints, admin.Keys)

@@ -61,6 +61,12 @@ func TestDevPrintsACurlLineThatWorks(t *testing.T) {
 	})
 }
 
+// Without the API, /health does not depend on the database, but the demo does.
+func TestDevStartsWithAPIAccessDisabled(t *testing.T) {
+	p := boot.StartProcess(t, boot.Env{"TELAPI_PORT": "0", "DATA_DIR": t.TempDir(), "FEATURE_API_ACCESS": "false"}, "dev")
+	p.Line(t, "Demo key")
+}
+
 func TestBusyPortIsAClearMessage(t *testing.T) {
 	l, err := net.Listen("tcp", ":0")
 	if err != nil {
