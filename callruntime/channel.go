@@ -13,6 +13,7 @@ import (
 	"github.com/redis/rueidis"
 
 	"telapi/callruntime/wire"
+	"telapi/internal/kv"
 	"telapi/internal/pubsub"
 )
 
@@ -151,5 +152,5 @@ func (c *Channel) run(ctx context.Context, script *rueidis.Lua, args ...string) 
 	case !wire.ValidChannelID(c.ID):
 		return rueidis.NewErrorResult(ErrLost)
 	}
-	return script.Exec(ctx, c.runtime.client, wire.ChannelKeys(c.ID), args)
+	return script.Exec(ctx, c.runtime.client, kv.ChannelKeys(c.ID), args)
 }

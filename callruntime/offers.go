@@ -13,6 +13,7 @@ import (
 	"github.com/redis/rueidis"
 
 	"telapi/callruntime/wire"
+	"telapi/internal/kv"
 )
 
 // askEvery bounds how long a reader of offers waits before it looks for those
@@ -44,7 +45,7 @@ func (r *Runtime) Accept(ctx context.Context, want func(wire.Offer) bool) (*Chan
 // one at a time so that others get theirs.
 func (r *Runtime) offers(ctx context.Context) ([]rueidis.XRangeEntry, error) {
 	c := r.client
-	reply, err := c.Do(ctx, c.B().Xautoclaim().Key(wire.OffersStream).Group(r.opts.Group).Consumer(r.opts.Name).
+	reply, err := c.Do(ctx, c.B().Xautoclaim().Key(kv.OffersStream).Group(r.opts.Group).Consumer(r.opts.Name).
 		MinIdleTime(fmt.Sprint(r.opts.Lease.Milliseconds())).Start("0-0").Count(1).Build().ToRetryable()).ToArray()
 	if err == nil && len(reply) > 1 {
 		if found, err := reply[1].AsXRange(); err == nil && len(found) > 0 {
@@ -54,9 +55,9 @@ func (r *Runtime) offers(ctx context.Context) ([]rueidis.XRangeEntry, error) {
 	if err == nil {
 		var streams map[string][]rueidis.XRangeEntry
 		streams, err = c.Do(ctx, c.B().Xreadgroup().Group(r.opts.Group, r.opts.Name).Count(1).
-			Block(askEvery.Milliseconds()).Streams().Key(wire.OffersStream).Id(">").Build()).AsXRead()
+			Block(askEvery.Milliseconds()).Streams().Key(kv.OffersStream).Id(">").Build()).AsXRead()
 		if err == nil || rueidis.IsRedisNil(err) {
-			return streams[wire.OffersStream], nil
+			return streams[kv.OffersStream], nil
 		}
 	}
 	switch word := refusal(err); {
@@ -84,7 +85,7 @@ func refusal(err error) string {
 // join makes the group, which begins with the oldest offer there is.
 func (r *Runtime) join(ctx context.Context) error {
 	c := r.client
-	err := c.Do(ctx, c.B().XgroupCreate().Key(wire.OffersStream).Group(r.opts.Group).Id("0").Mkstream().Build().ToRetryable()).Error()
+	err := c.Do(ctx, c.B().XgroupCreate().Key(kv.OffersStream).Group(r.opts.Group).Id("0").Mkstream().Build().ToRetryable()).Error()
 	if refusal(err) == "BUSYGROUP" {
 		return nil // another member was faster
 	}
@@ -118,9 +119,9 @@ func (r *Runtime) consider(ctx context.Context, entry rueidis.XRangeEntry, want 
 // needs it any more.
 func (r *Runtime) settle(ctx context.Context, id string, remove bool) error {
 	c := r.client
-	commands := rueidis.Commands{c.B().Xack().Key(wire.OffersStream).Group(r.opts.Group).Id(id).Build().ToRetryable()}
+	commands := rueidis.Commands{c.B().Xack().Key(kv.OffersStream).Group(r.opts.Group).Id(id).Build().ToRetryable()}
 	if remove {
-		commands = append(commands, c.B().Xdel().Key(wire.OffersStream).Id(id).Build().ToRetryable())
+		commands = append(commands, c.B().Xdel().Key(kv.OffersStream).Id(id).Build().ToRetryable())
 	}
 	for _, reply := range c.DoMulti(ctx, commands...) {
 		if err := reply.Error(); err != nil {

@@ -10,7 +10,7 @@ import (
 	"github.com/go-json-experiment/json"
 	"github.com/go-json-experiment/json/jsontext"
 
-	"telapi/callruntime/wire"
+	"telapi/internal/kv"
 )
 
 // ObserveHistory is for onlookers, as Observe is, on the other direction: Receive
@@ -22,7 +22,7 @@ func (r *Runtime) ObserveHistory(channelID, from string) *Channel {
 	c.list = func(ctx context.Context, from string) ([]Delivery, error) {
 		return r.history(ctx, channelID, from, readCount+1)
 	}
-	c.follow(wire.Downward(channelID))
+	c.follow(kv.BrowserTopic(channelID))
 	return c
 }
 
@@ -39,7 +39,7 @@ func (r *Runtime) history(ctx context.Context, channelID, from string, count int
 	if from == "" {
 		from = "-"
 	}
-	list, err := r.client.Do(ctx, r.client.B().Xrange().Key(wire.HistoryKey(channelID)).Start(from).End("+").Count(int64(count)).Build()).AsXRange()
+	list, err := r.client.Do(ctx, r.client.B().Xrange().Key(kv.History(channelID)).Start(from).End("+").Count(int64(count)).Build()).AsXRange()
 	if err != nil {
 		return nil, err
 	}

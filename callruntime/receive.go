@@ -13,6 +13,7 @@ import (
 	"github.com/go-json-experiment/json/jsontext"
 
 	"telapi/callruntime/wire"
+	"telapi/internal/kv"
 )
 
 const (
@@ -163,7 +164,7 @@ func (r *Runtime) entries(ctx context.Context, channelID, from string, count int
 	if from == "" {
 		from = "-"
 	}
-	list, err := r.client.Do(ctx, r.client.B().Xrange().Key(wire.StreamKey(channelID)).Start(from).End("+").Count(int64(count)).Build()).AsXRange()
+	list, err := r.client.Do(ctx, r.client.B().Xrange().Key(kv.RuntimeStream(channelID)).Start(from).End("+").Count(int64(count)).Build()).AsXRange()
 	if err != nil {
 		return nil, err
 	}
@@ -185,7 +186,7 @@ func (c ear) Up() {
 }
 
 func (c ear) Message(payload string) {
-	if payload == "" || wire.Notice(payload[0]) != wire.NoticeAudio {
+	if payload == "" || kv.Notice(payload[0]) != kv.NoticeAudio {
 		ms, err := strconv.ParseInt(payload[1+strings.LastIndexAny(payload, " D"):], 10, 64)
 		if err != nil {
 			ms = -1

@@ -10,6 +10,7 @@ import (
 	"github.com/google/uuid"
 
 	"telapi/callruntime/wire"
+	"telapi/internal/kv"
 )
 
 // ReportSpeech has speech that the runtime had made counted on the account of its
@@ -28,7 +29,7 @@ func (r *Runtime) ReportSpeech(ctx context.Context, spoken wire.SpeechReport) er
 	report, err := json.Marshal(spoken)
 	if err == nil {
 		c := r.client
-		err = c.Do(ctx, c.B().Xadd().Key(wire.ReportsStream).Id("*").FieldValue().FieldValue("report", string(report)).Build().ToRetryable()).Error()
+		err = c.Do(ctx, c.B().Xadd().Key(kv.ReportsStream).Id("*").FieldValue().FieldValue("report", string(report)).Build().ToRetryable()).Error()
 	}
 	if err != nil {
 		return fmt.Errorf("report speech: %w", err)

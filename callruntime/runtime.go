@@ -21,6 +21,7 @@ import (
 	"github.com/redis/rueidis"
 
 	"telapi/callruntime/wire"
+	"telapi/internal/kv"
 	"telapi/internal/lua"
 	"telapi/internal/pubsub"
 )
@@ -82,7 +83,7 @@ func New(opts Options) (*Runtime, error) {
 		return nil, errors.New("a runtime needs a name")
 	}
 	if opts.Group == "" {
-		opts.Group = wire.OffersGroup
+		opts.Group = kv.OffersGroup
 	}
 	if opts.Lease == 0 {
 		opts.Lease = 15 * time.Second
@@ -187,7 +188,7 @@ func (r *Runtime) Attach(ctx context.Context, channelID string) (*Channel, error
 func (r *Runtime) Observe(channelID, from string) *Channel {
 	c := newChannel(r, channelID)
 	c.position = from
-	c.follow(wire.Upward(channelID))
+	c.follow(kv.RuntimeTopic(channelID))
 	return c
 }
 
@@ -207,7 +208,7 @@ func (r *Runtime) take(ctx context.Context, channelID, how string, args ...strin
 	if r.life.Err() != nil {
 		return nil, ErrClosed
 	}
-	c.follow(wire.Upward(channelID))
+	c.follow(kv.RuntimeTopic(channelID))
 	c.running.Add(1)
 	r.running.Go(func() {
 		defer c.running.Done()

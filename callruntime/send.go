@@ -11,6 +11,7 @@ import (
 	"github.com/google/uuid"
 
 	"telapi/callruntime/wire"
+	"telapi/internal/kv"
 )
 
 // MaxMessageBytes bounds a message to the browser.
@@ -67,7 +68,7 @@ func (c *Channel) SendAudio(ctx context.Context, audio jsontext.Value) error {
 	if err == nil {
 		client := c.runtime.client
 		// By the node of the channel's slot, so that a cluster keeps the order.
-		err = client.Do(ctx, client.B().Arbitrary("PUBLISH").Keys(wire.Downward(c.ID)).Args(string(wire.NoticeAudio)+encoded.json).Build()).Error()
+		err = client.Do(ctx, client.B().Arbitrary("PUBLISH").Keys(kv.BrowserTopic(c.ID)).Args(string(kv.NoticeAudio)+encoded.json).Build()).Error()
 	}
 	if err != nil {
 		return fmt.Errorf("send audio: %w", err)

@@ -6,6 +6,7 @@ import (
 
 	"github.com/redis/rueidis"
 
+	"telapi/internal/kv"
 	"telapi/internal/pubsub"
 	"telapi/internal/sleep"
 )
@@ -17,7 +18,7 @@ func (s *Store) Announce(ctx context.Context, topic string) error {
 	return s.do(ctx, "announce "+topic, func(ctx context.Context, c rueidis.Client) error {
 		err := errors.New("no node is known")
 		for _, node := range c.Nodes() {
-			publish := node.B().Publish().Channel(announceChannel).Message(topic).Build()
+			publish := node.B().Publish().Channel(kv.AnnounceTopic).Message(topic).Build()
 			if err = node.Do(ctx, publish.ToRetryable()).Error(); err == nil {
 				return nil
 			}
@@ -33,7 +34,7 @@ func (s *Store) Announce(ctx context.Context, topic string) error {
 func (s *Store) Subscribe(ctx context.Context, listeners ...pubsub.Subscriber) {
 	joined := make([]*pubsub.Subscription, len(listeners))
 	for i, l := range listeners {
-		joined[i] = s.topics.Subscribe(announceChannel, l)
+		joined[i] = s.topics.Subscribe(kv.AnnounceTopic, l)
 	}
 	defer func() {
 		for _, m := range joined {

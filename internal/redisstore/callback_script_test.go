@@ -14,6 +14,7 @@ import (
 	"telapi/callruntime"
 	"telapi/callruntime/wire"
 	"telapi/internal/callback"
+	"telapi/internal/kv"
 	"telapi/internal/lua"
 	"telapi/test/servers"
 )
@@ -80,7 +81,7 @@ func TestIDsThatWouldSpoilEntriesAreNotAwaited(t *testing.T) {
 	for _, bad := range [][3]string{{digest, "bot", `a"b`}, {digest, "bot", "a b"}, {digest, "b t", "a"}, {digest + " ", "bot", "a"}} {
 		d.raw(func(ctx context.Context, client rueidis.Client) error {
 			args := []string{"", bad[0], bad[1], "work_item", bad[2], "1000", "{}"}
-			if err := rueidis.NewLuaScript(lua.Channel("await")).Exec(ctx, client, wire.ChannelKeys(d.id), args).Error(); err == nil || !strings.Contains(err.Error(), "letters") {
+			if err := rueidis.NewLuaScript(lua.Channel("await")).Exec(ctx, client, kv.ChannelKeys(d.id), args).Error(); err == nil || !strings.Contains(err.Error(), "letters") {
 				t.Errorf("awaited %q: %v", bad, err)
 			}
 			return nil
@@ -96,7 +97,7 @@ func (d *desk) overhear() func() []string {
 	const last = "last"
 	var told []string
 	listening, heard := make(chan struct{}), make(chan struct{})
-	topic := wire.Upward(d.id)
+	topic := kv.RuntimeTopic(d.id)
 	d.raw(func(_ context.Context, client rueidis.Client) error {
 		conn, release := client.Dedicate()
 		d.Cleanup(release)
@@ -150,7 +151,7 @@ func (d *desk) converse() string {
 	}
 	kept := told()
 	d.raw(func(ctx context.Context, client rueidis.Client) error {
-		keys := wire.ChannelKeys(d.id)
+		keys := kv.ChannelKeys(d.id)
 		for _, key := range []string{keys[0], keys[5]} {
 			fields, err := client.Do(ctx, client.B().Hgetall().Key(key).Build()).AsStrMap()
 			if err != nil {

@@ -6,8 +6,8 @@ import (
 
 	"github.com/redis/rueidis"
 
-	"telapi/callruntime/wire"
 	"telapi/internal/callback"
+	"telapi/internal/kv"
 	"telapi/internal/lua"
 )
 
@@ -29,7 +29,7 @@ func NewCallbacks(s *Store) *Callbacks {
 // Channel implements callback.Store.
 func (c *Callbacks) Channel(ctx context.Context, channelID string) (ch callback.Channel, err error) {
 	err = c.store.do(ctx, "read the channel", func(ctx context.Context, client rueidis.Client) error {
-		known, err := client.Do(ctx, client.B().Hmget().Key(wire.ChannelKeys(channelID)[0]).Field("epoch", "profile", "callId", "transactionId").Build()).AsStrSlice()
+		known, err := client.Do(ctx, client.B().Hmget().Key(kv.MetaKey(channelID)).Field("epoch", "profile", "callId", "transactionId").Build()).AsStrSlice()
 		if err == nil {
 			ch = callback.Channel{Epoch: known[0], Profile: []byte(known[1]), CallID: known[2], TransactionID: known[3]}
 		}
@@ -55,7 +55,7 @@ func (c *Callbacks) Deliver(ctx context.Context, d callback.DeliverParams) (outc
 		args = append(args, rueidis.BinaryString(entry[1:]))
 	}
 	err = c.store.do(ctx, "deliver a callback", func(ctx context.Context, client rueidis.Client) error {
-		reply, err := c.script.Exec(ctx, client, wire.ChannelKeys(d.ChannelID), args).AsStrSlice()
+		reply, err := c.script.Exec(ctx, client, kv.ChannelKeys(d.ChannelID), args).AsStrSlice()
 		if err != nil {
 			return err
 		}
@@ -74,7 +74,7 @@ func (c *Callbacks) StillParked(ctx context.Context, items []callback.ParkedItem
 	err = c.store.do(ctx, "look for parked callbacks", func(ctx context.Context, client rueidis.Client) error {
 		cmds := make([]rueidis.Completed, 0, len(items))
 		for _, t := range items {
-			cmds = append(cmds, client.B().Hexists().Key(wire.ChannelKeys(t.ChannelID)[5]).Field(strconv.FormatInt(t.Number, 10)).Build())
+			cmds = append(cmds, client.B().Hexists().Key(kv.ChannelKeys(t.ChannelID)[5]).Field(strconv.FormatInt(t.Number, 10)).Build())
 		}
 		for _, reply := range client.DoMulti(ctx, cmds...) {
 			there, err := reply.AsBool()

@@ -20,6 +20,7 @@ import (
 	"telapi/callruntime"
 	"telapi/callruntime/wire"
 	"telapi/internal/callback"
+	"telapi/internal/kv"
 )
 
 // callbackPromises are kept by every engine.
@@ -128,7 +129,7 @@ func (d *desk) story() string {
 func (d *desk) nothingParked() {
 	d.stage.Helper()
 	d.raw(func(ctx context.Context, client rueidis.Client) error {
-		queue, err := client.Do(ctx, client.B().Hget().Key(wire.ChannelKeys(d.id)[0]).Field("queue").Build()).ToString()
+		queue, err := client.Do(ctx, client.B().Hget().Key(kv.MetaKey(d.id)).Field("queue").Build()).ToString()
 		if !strings.HasSuffix(queue, " 0") {
 			d.Errorf("the queue is %s", queue)
 		}
@@ -353,7 +354,7 @@ func timeouts(t *testing.T, opts Options) {
 		brief := d.await(callruntime.AwaitOptions{TTL: briefly, WorkItemID: "brief"})
 		d.over(brief)
 		d.raw(func(ctx context.Context, client rueidis.Client) error { // as if its time were still to come
-			work, digest := wire.ChannelKeys(d.id)[5], d.delivery(brief, "").Digest
+			work, digest := kv.ChannelKeys(d.id)[5], d.delivery(brief, "").Digest
 			later := fmt.Sprintf("awaiting 1 bot %d brief   ", brief.ExpiresAt.Add(time.Hour).UnixMilli())
 			return client.Do(ctx, client.B().Hset().Key(work).FieldValue().FieldValue(digest, later).Build()).Error()
 		})
@@ -625,7 +626,7 @@ func retention(t *testing.T, opts Options) {
 	if err := d.Cancel(t.Context(), cancelled.ID); err != nil {
 		t.Fatal(err)
 	}
-	keys := wire.ChannelKeys(d.id)
+	keys := kv.ChannelKeys(d.id)
 	read := func(command ...string) (text string) {
 		d.raw(func(ctx context.Context, client rueidis.Client) error {
 			message, err := client.Do(ctx, client.B().Arbitrary(command[0]).Keys(command[1]).Args(command[2:]...).Build()).ToMessage()

@@ -14,6 +14,7 @@ import (
 	"telapi/callruntime/wire"
 	"telapi/internal/channel"
 	"telapi/internal/fault"
+	"telapi/internal/kv"
 	"telapi/internal/lua"
 )
 
@@ -51,7 +52,7 @@ func NewChannels(s *Store, limits wire.ChannelLimits) *Channels {
 // run executes a script of a channel.
 func (c *Channels) run(ctx context.Context, doing string, script *rueidis.Lua, channelID string, read func(rueidis.RedisResult) error, args ...string) error {
 	return c.store.do(ctx, doing, func(ctx context.Context, client rueidis.Client) error {
-		return read(script.Exec(ctx, client, wire.ChannelKeys(channelID), args))
+		return read(script.Exec(ctx, client, kv.ChannelKeys(channelID), args))
 	})
 }
 
@@ -185,7 +186,7 @@ func (c *Channels) Offer(ctx context.Context, o wire.Offer) error {
 		return fmt.Errorf("encode the offer: %w", err)
 	}
 	return c.store.do(ctx, "offer the session", func(ctx context.Context, client rueidis.Client) error {
-		return client.Do(ctx, client.B().Xadd().Key(wire.OffersStream).Maxlen().Almost().Threshold(strconv.Itoa(maxOffers)).
+		return client.Do(ctx, client.B().Xadd().Key(kv.OffersStream).Maxlen().Almost().Threshold(strconv.Itoa(maxOffers)).
 			Id("*").FieldValue().FieldValue("offer", string(value)).Build()).Error()
 	})
 }

@@ -20,6 +20,7 @@ import (
 	"telapi/callruntime/wire"
 	"telapi/internal/channel"
 	"telapi/internal/fault"
+	"telapi/internal/kv"
 	"telapi/internal/lua"
 )
 
@@ -510,7 +511,7 @@ func committedBytes(t *testing.T, opts Options) {
 			t.Fatal(err)
 		}
 		s.raw(func(ctx context.Context, client rueidis.Client) error {
-			flow, err := client.Do(ctx, client.B().Hget().Key(wire.ChannelKeys(s.id)[0]).Field("flow").Build()).ToString()
+			flow, err := client.Do(ctx, client.B().Hget().Key(kv.MetaKey(s.id)).Field("flow").Build()).ToString()
 			if got, want := strings.Join(strings.Fields(flow)[5:7], " "), fmt.Sprint(n, " ", bytes); got != want {
 				t.Errorf("committed are %s entries and bytes, want %s", got, want)
 			}
@@ -561,7 +562,7 @@ func setBack(t *testing.T, opts Options) {
 	if err := c.Commit(t.Context(), position); err != nil {
 		t.Fatal(err)
 	}
-	keys := wire.ChannelKeys(s.id)
+	keys := kv.ChannelKeys(s.id)
 	var flow string
 	s.raw(func(ctx context.Context, client rueidis.Client) (err error) {
 		flow, err = client.Do(ctx, client.B().Hget().Key(keys[0]).Field("flow").Build()).ToString()
@@ -612,7 +613,7 @@ func sentAgain(t *testing.T, opts Options) {
 			}
 			eventually(s.T, "a later moment", func() bool { return time.Now().UnixMilli() > then })
 			s.raw(func(ctx context.Context, client rueidis.Client) error {
-				keys := wire.ChannelKeys(s.id)
+				keys := kv.ChannelKeys(s.id)
 				return errors.Join(
 					client.Do(ctx, client.B().Hset().Key(keys[0]).FieldValue().FieldValue("outLast", "1-"+ms).Build()).Error(),
 					client.Do(ctx, client.B().Del().Key(keys[2]).Build()).Error(), // a stream takes no lower id than its last
@@ -626,7 +627,7 @@ func sentAgain(t *testing.T, opts Options) {
 			send := func(known string, messages ...string) (newest string) {
 				s.raw(func(ctx context.Context, client rueidis.Client) error {
 					args := append([]string{"", strings.Repeat("-", len(messages)), known, ""}, messages...)
-					words, err := rueidis.NewLuaScript(lua.FastChannel("send")).Exec(ctx, client, wire.ChannelKeys(s.id), args).AsStrSlice()
+					words, err := rueidis.NewLuaScript(lua.FastChannel("send")).Exec(ctx, client, kv.ChannelKeys(s.id), args).AsStrSlice()
 					newest = words[0]
 					return err
 				})
@@ -643,7 +644,7 @@ func sentAgain(t *testing.T, opts Options) {
 			send(known, "3", "4", "5")
 			var kept []string
 			s.raw(func(ctx context.Context, client rueidis.Client) error {
-				list, err := client.Do(ctx, client.B().Xrange().Key(wire.HistoryKey(s.id)).Start("-").End("+").Build()).AsXRange()
+				list, err := client.Do(ctx, client.B().Xrange().Key(kv.History(s.id)).Start("-").End("+").Build()).AsXRange()
 				for _, m := range list {
 					kept = append(kept, m.FieldValues["message"])
 				}
@@ -713,7 +714,7 @@ func endings(t *testing.T, opts Options) {
 		cancel()
 	}
 	s.raw(func(ctx context.Context, client rueidis.Client) error {
-		for _, key := range wire.ChannelKeys(s.id) {
+		for _, key := range kv.ChannelKeys(s.id) {
 			ttl, err := client.Do(ctx, client.B().Pttl().Key(key).Build()).AsInt64()
 			if err != nil {
 				return err
@@ -732,14 +733,14 @@ func (s *stage) touched(before time.Duration) {
 	flow := s.flow()
 	flow[0], flow[2] = "0", fmt.Sprint(time.Now().Add(24*time.Hour-before).UnixMilli())
 	s.raw(func(ctx context.Context, client rueidis.Client) error {
-		return client.Do(ctx, client.B().Hset().Key(wire.ChannelKeys(s.id)[0]).FieldValue().FieldValue("flow", strings.Join(flow, " ")).Build()).Error()
+		return client.Do(ctx, client.B().Hset().Key(kv.MetaKey(s.id)).FieldValue().FieldValue("flow", strings.Join(flow, " ")).Build()).Error()
 	})
 }
 
 func (s *stage) flow() (numbers []string) {
 	s.Helper()
 	s.raw(func(ctx context.Context, client rueidis.Client) error {
-		flow, err := client.Do(ctx, client.B().Hget().Key(wire.ChannelKeys(s.id)[0]).Field("flow").Build()).ToString()
+		flow, err := client.Do(ctx, client.B().Hget().Key(kv.MetaKey(s.id)).Field("flow").Build()).ToString()
 		numbers = strings.Fields(flow)
 		return err
 	})
@@ -758,7 +759,7 @@ func idleness(t *testing.T, opts Options) {
 		t.Fatal(err)
 	}
 	s.raw(func(ctx context.Context, client rueidis.Client) error {
-		for _, key := range wire.ChannelKeys(s.id)[:7] { // the others come later
+		for _, key := range kv.ChannelKeys(s.id)[:7] { // the others come later
 			ttl, err := client.Do(ctx, client.B().Pttl().Key(key).Build()).AsInt64()
 			if err != nil || ttl <= s.limits.IdleMs || ttl > s.limits.IdleMs+s.limits.KeepMs {
 				t.Errorf("%s lives for %d ms, %v", key, ttl, err)
@@ -871,7 +872,7 @@ func claims(t *testing.T, opts Options) {
 	eventually(t, "all offers settled", func() bool {
 		gone := true
 		s.raw(func(ctx context.Context, client rueidis.Client) error {
-			list, err := client.Do(ctx, client.B().Xrange().Key(wire.OffersStream).Start("-").End("+").Build()).AsXRange()
+			list, err := client.Do(ctx, client.B().Xrange().Key(kv.OffersStream).Start("-").End("+").Build()).AsXRange()
 			gone = !slices.ContainsFunc(list, func(e rueidis.XRangeEntry) bool { return strings.Contains(e.FieldValues["offer"], s.id) })
 			return err
 		})
@@ -904,14 +905,14 @@ func succession(t *testing.T, opts Options) {
 	// It dies between reading an offer and claiming the session.
 	s.raw(func(ctx context.Context, client rueidis.Client) error {
 		for {
-			streams, err := client.Do(ctx, client.B().Xreadgroup().Group(s.id, "first").Count(1).Streams().Key(wire.OffersStream).Id(">").Build()).AsXRead()
+			streams, err := client.Do(ctx, client.B().Xreadgroup().Group(s.id, "first").Count(1).Streams().Key(kv.OffersStream).Id(">").Build()).AsXRead()
 			if rueidis.IsRedisNil(err) {
 				return nil // by a reading that was under way when Accept gave up
 			}
 			if err != nil {
 				return err
 			}
-			if strings.Contains(streams[wire.OffersStream][0].FieldValues["offer"], s.id) {
+			if strings.Contains(streams[kv.OffersStream][0].FieldValues["offer"], s.id) {
 				return nil
 			}
 		}
@@ -1023,7 +1024,7 @@ func liveMessages(t *testing.T, opts Options) {
 	}
 	// A runtime of another kind may send what cannot be told apart by lines: it is in the history.
 	s.raw(func(ctx context.Context, client rueidis.Client) error {
-		return rueidis.NewLuaScript(lua.FastChannel("send")).Exec(ctx, client, wire.ChannelKeys(s.id), []string{"", "-", "", "", "{\n}"}).Error()
+		return rueidis.NewLuaScript(lua.FastChannel("send")).Exec(ctx, client, kv.ChannelKeys(s.id), []string{"", "-", "", "", "{\n}"}).Error()
 	})
 	for _, e := range ears {
 		eventually(t, "a gap", func() bool { return strings.HasSuffix(e.story(), "gap") })

@@ -13,6 +13,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/redis/rueidis"
 
+	"telapi/internal/kv"
 	"telapi/internal/ratelimit"
 	"telapi/test/servers"
 )
@@ -76,7 +77,7 @@ func TestConformance(t *testing.T) {
 func limitsAreKept(t *testing.T, opts Options) {
 	s, _ := connect(t, opts)
 	ctx := t.Context()
-	forget(t, s, limitsKey)
+	forget(t, s, kv.LimitsKey)
 	expect := func(want string) {
 		t.Helper()
 		value, ok, err := s.Limits(ctx)
@@ -152,7 +153,7 @@ func windowsEnd(t *testing.T, opts Options) {
 	eventually(t, "a new window", func() bool { return lease("w", 300*time.Millisecond).Permits == 1 })
 
 	raw(t, s, func(ctx context.Context, c rueidis.Client) error {
-		return c.Do(ctx, c.B().Set().Key(ratePrefix+"stuck").Value("1").Build()).Error()
+		return c.Do(ctx, c.B().Set().Key(kv.RatePrefix+"stuck").Value("1").Build()).Error()
 	})
 	if g := lease("stuck", 300*time.Millisecond); g.Permits != 0 || g.Reset <= 0 {
 		t.Errorf("a count without an end: %+v", g)

@@ -16,6 +16,7 @@ import (
 	"telapi/callruntime/wire"
 	"telapi/internal/channel"
 	"telapi/internal/fault"
+	"telapi/internal/kv"
 	"telapi/test/servers"
 )
 
@@ -251,7 +252,7 @@ func TestFaultOfOursIsNotTakenForAStoreThatIsAway(t *testing.T) {
 	t.Parallel()
 	r := servers.StartRedis(t)
 	s, j := connect(t, redisOptions(r))
-	r.MustDo("LPUSH", ratePrefix+"k", "not a number")
+	r.MustDo("LPUSH", kv.RatePrefix+"k", "not a number")
 	_, err := s.Lease(t.Context(), "k", 1, 1, time.Hour)
 	if err == nil || fault.Is(err, fault.ServiceUnavailable) || !strings.Contains(err.Error(), "WRONGTYPE") {
 		t.Errorf("got %v", err)
@@ -260,7 +261,7 @@ func TestFaultOfOursIsNotTakenForAStoreThatIsAway(t *testing.T) {
 		t.Errorf("taken for away:\n%s", j)
 	}
 	// A value of another type is a bad value, which an administrator can replace.
-	r.MustDo("LPUSH", limitsKey, "not a string")
+	r.MustDo("LPUSH", kv.LimitsKey, "not a string")
 	value, there, err := s.Limits(t.Context())
 	if err != nil || !there || len(value) != 0 {
 		t.Errorf("limits of another type: %q, %v, %v", value, there, err)
@@ -299,9 +300,9 @@ func TestNothingIsHeardAfterSubscribeReturns(t *testing.T) {
 		t.Fatal(err)
 	}
 	raw(t, s, func(ctx context.Context, c rueidis.Client) error {
-		counts, err := c.Do(ctx, c.B().PubsubNumsub().Channel(announceChannel).Build()).AsIntMap()
-		if err == nil && counts[announceChannel] != 0 {
-			t.Errorf("%d subscriptions are left", counts[announceChannel])
+		counts, err := c.Do(ctx, c.B().PubsubNumsub().Channel(kv.AnnounceTopic).Build()).AsIntMap()
+		if err == nil && counts[kv.AnnounceTopic] != 0 {
+			t.Errorf("%d subscriptions are left", counts[kv.AnnounceTopic])
 		}
 		return err
 	})
@@ -415,7 +416,7 @@ func TestThousandsOfSocketsShareAConnection(t *testing.T) {
 		stops[i]()
 	}
 	for i := 0; i < sockets; i += 1000 {
-		r.MustDo("PUBLISH", wire.Downward(name(i)), "X"+name(i))
+		r.MustDo("PUBLISH", kv.BrowserTopic(name(i)), "X"+name(i))
 		eventually(t, "news", func() bool { return strings.Count(heard.story(), "closed:"+name(i)) == 1 })
 	}
 	for i := 0; i < sockets; i += 2 {

@@ -7,16 +7,16 @@ import (
 
 	"github.com/redis/rueidis"
 
-	"telapi/callruntime/wire"
 	"telapi/internal/channel"
 	"telapi/internal/fault"
+	"telapi/internal/kv"
 )
 
 // Subscribe implements channel.Hub. It hears something while Subscribe runs.
 func (c *Channels) Subscribe(ctx context.Context, channelID string, l channel.Subscriber) (stop func(), err error) {
 	ctx, cancel := context.WithTimeout(ctx, commandTimeout)
 	defer cancel()
-	member := c.store.topics.Subscribe(wire.Downward(channelID), &socket{live: l})
+	member := c.store.topics.Subscribe(kv.BrowserTopic(channelID), &socket{live: l})
 	if err := member.Wait(ctx); err != nil {
 		member.Close()
 		return nil, fault.Unavailable(subject, err)
@@ -28,8 +28,8 @@ func (c *Channels) Subscribe(ctx context.Context, channelID string, l channel.Su
 func (c *Channels) SendAudio(ctx context.Context, channelID string, json []byte) error {
 	return c.store.do(ctx, "send audio", func(ctx context.Context, client rueidis.Client) error {
 		// By the node of the channel's slot, so that a cluster keeps the order.
-		return client.Do(ctx, client.B().Arbitrary("PUBLISH").Keys(wire.Upward(channelID)).
-			Args(string(wire.NoticeAudio)+rueidis.BinaryString(json)).Build()).Error()
+		return client.Do(ctx, client.B().Arbitrary("PUBLISH").Keys(kv.RuntimeTopic(channelID)).
+			Args(string(kv.NoticeAudio)+rueidis.BinaryString(json)).Build()).Error()
 	})
 }
 
@@ -51,18 +51,18 @@ func (s *socket) Message(payload string) {
 	if payload == "" {
 		return
 	}
-	switch rest := payload[1:]; wire.Notice(payload[0]) {
-	case wire.NoticeMessage:
+	switch rest := payload[1:]; kv.Notice(payload[0]) {
+	case kv.NoticeMessage:
 		if after, list, ok := parseMessages(rest); ok {
 			s.live.Messages(after, list)
 		} else {
 			s.live.Gap()
 		}
-	case wire.NoticeAudio:
+	case kv.NoticeAudio:
 		s.live.Audio([]byte(rest))
-	case wire.NoticeReplaced:
+	case kv.NoticeReplaced:
 		s.live.Replaced(rest)
-	case wire.NoticeClosed:
+	case kv.NoticeClosed:
 		s.live.Closed(rest)
 	}
 }

@@ -10,6 +10,7 @@ import (
 	"github.com/google/uuid"
 	"github.com/redis/rueidis"
 
+	"telapi/internal/kv"
 	"telapi/internal/sleep"
 	"telapi/internal/speech"
 )
@@ -46,7 +47,7 @@ func (l Leases) Acquire(ctx context.Context, name string) (release func(), waite
 
 func (l Leases) take(ctx context.Context, name, holder string) (taken bool, err error) {
 	err = l.store.do(ctx, "take a lease", func(ctx context.Context, c rueidis.Client) error {
-		err := c.Do(ctx, c.B().Set().Key(leasePrefix+name).Value(holder).Nx().Px(leaseTime).Build()).Error()
+		err := c.Do(ctx, c.B().Set().Key(kv.LeasePrefix+name).Value(holder).Nx().Px(leaseTime).Build()).Error()
 		taken = err == nil
 		return present(err)
 	})
@@ -93,7 +94,7 @@ func (l Leases) keep(ctx context.Context, name, holder string) (turn context.Con
 func (l Leases) hold(ctx context.Context, name, holder string, d time.Duration) (held bool, err error) {
 	held = true
 	err = l.store.do(ctx, "renew a lease", func(ctx context.Context, c rueidis.Client) (err error) {
-		held, err = l.store.scripts.hold.Exec(ctx, c, []string{leasePrefix + name}, []string{holder, strconv.FormatInt(d.Milliseconds(), 10)}).AsBool()
+		held, err = l.store.scripts.hold.Exec(ctx, c, []string{kv.LeasePrefix + name}, []string{holder, strconv.FormatInt(d.Milliseconds(), 10)}).AsBool()
 		return err
 	})
 	return held || err != nil, err

@@ -9,6 +9,8 @@ import (
 	"time"
 
 	"github.com/google/uuid"
+
+	"telapi/internal/kv"
 )
 
 var leasePromises = map[string]func(*testing.T, Options){
@@ -97,7 +99,7 @@ func turnsEnd(t *testing.T, opts Options) {
 	if _, _, held, err := NewLeases(b).Try(t.Context(), name); err != nil || held {
 		t.Errorf("two at a time: %v", err)
 	}
-	forget(t, b, leasePrefix+name)
+	forget(t, b, kv.LeasePrefix+name)
 	second, endSecond, held, err := NewLeases(b).Try(t.Context(), name)
 	if err != nil || !held {
 		t.Fatal(held, err)

@@ -8,6 +8,7 @@ import (
 
 	"github.com/redis/rueidis"
 
+	"telapi/internal/kv"
 	"telapi/internal/lua"
 	"telapi/internal/ratelimit"
 )
@@ -36,7 +37,7 @@ var (
 // Lease implements ratelimit.Counter.
 func (s *Store) Lease(ctx context.Context, key string, want, limit int64, window time.Duration) (grant ratelimit.Grant, err error) {
 	err = s.do(ctx, "lease permits", func(ctx context.Context, c rueidis.Client) error {
-		reply, err := s.scripts.lease.Exec(ctx, c, []string{ratePrefix + key}, []string{
+		reply, err := s.scripts.lease.Exec(ctx, c, []string{kv.RatePrefix + key}, []string{
 			strconv.FormatInt(want, 10), strconv.FormatInt(limit, 10), strconv.FormatInt(window.Milliseconds(), 10),
 		}).AsIntSlice()
 		if err != nil {
@@ -54,7 +55,7 @@ func (s *Store) Lease(ctx context.Context, key string, want, limit int64, window
 // Limits implements ratelimit.LimitsStore.
 func (s *Store) Limits(ctx context.Context) (value []byte, ok bool, err error) {
 	err = s.do(ctx, "read limits", func(ctx context.Context, c rueidis.Client) (err error) {
-		value, err = c.Do(ctx, c.B().Get().Key(limitsKey).Build()).AsBytes()
+		value, err = c.Do(ctx, c.B().Get().Key(kv.LimitsKey).Build()).AsBytes()
 		if refusal, is := rueidis.IsRedisErr(err); is && code(refusal) == "WRONGTYPE" {
 			err = nil // a bad value like any other
 		}
@@ -67,8 +68,8 @@ func (s *Store) Limits(ctx context.Context) (value []byte, ok bool, err error) {
 // SaveLimits implements ratelimit.LimitsStore.
 func (s *Store) SaveLimits(ctx context.Context, old, value []byte) (saved bool, err error) {
 	err = s.do(ctx, "save limits", func(ctx context.Context, c rueidis.Client) (err error) {
-		saved, err = s.scripts.saveLimits.Exec(ctx, c, []string{limitsKey},
-			[]string{string(value), announceChannel, ratelimit.Topic, string(old)}).AsBool()
+		saved, err = s.scripts.saveLimits.Exec(ctx, c, []string{kv.LimitsKey},
+			[]string{string(value), kv.AnnounceTopic, ratelimit.Topic, string(old)}).AsBool()
 		return err
 	})
 	return saved, err

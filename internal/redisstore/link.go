@@ -11,6 +11,7 @@ import (
 	"github.com/cenkalti/backoff/v5"
 	"github.com/redis/rueidis"
 
+	"telapi/internal/kv"
 	"telapi/internal/sleep"
 )
 
@@ -172,7 +173,7 @@ func probeNode(ctx context.Context, node rueidis.Client, mode rueidis.ClientMode
 	defer cancel()
 	if mode != rueidis.ClientModeCluster {
 		// A write, since one that is full or read only answers a ping.
-		return node.Do(ctx, node.B().Set().Key(probeKey).Value("1").Px(probeEvery*10).Build()).Error()
+		return node.Do(ctx, node.B().Set().Key(kv.ProbeKey).Value("1").Px(probeEvery*10).Build()).Error()
 	}
 	info, err := node.Do(ctx, node.B().ClusterInfo().Build()).ToString()
 	if err == nil && !strings.Contains(info, "cluster_state:ok") {

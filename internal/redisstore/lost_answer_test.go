@@ -16,6 +16,7 @@ import (
 
 	"telapi/callruntime"
 	"telapi/callruntime/wire"
+	"telapi/internal/kv"
 	"telapi/internal/lua"
 	"telapi/test/servers"
 )
@@ -86,11 +87,11 @@ func TestNewMessageBeforeOneThatIsSentAgainIsKept(t *testing.T) {
 	}
 	_, _, _ = s.channels.Since(t.Context(), s.id, head) // lets go of what is over the history's bound
 	s.raw(func(ctx context.Context, client rueidis.Client) error {
-		old, err := client.Do(ctx, client.B().Xrevrange().Key(wire.HistoryKey(s.id)).End("+").Start("-").Count(1).Build()).AsXRange()
+		old, err := client.Do(ctx, client.B().Xrevrange().Key(kv.History(s.id)).End("+").Start("-").Count(1).Build()).AsXRange()
 		if err != nil {
 			return err
 		}
-		words, err := rueidis.NewLuaScript(lua.FastChannel("send")).Exec(ctx, client, wire.ChannelKeys(s.id),
+		words, err := rueidis.NewLuaScript(lua.FastChannel("send")).Exec(ctx, client, kv.ChannelKeys(s.id),
 			[]string{"", "--", "", "- again", `{"type":"chat","chat":{"text":"new"}}`, old[0].FieldValues["message"]}).AsStrSlice()
 		if got := strings.Join(words[1:], " "); got != "sent repeated" {
 			t.Errorf("they were %s", got)

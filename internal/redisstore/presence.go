@@ -7,7 +7,7 @@ import (
 
 	"github.com/redis/rueidis"
 
-	"telapi/callruntime/wire"
+	"telapi/internal/kv"
 	"telapi/internal/session"
 )
 
@@ -19,7 +19,7 @@ func (c *Channels) Presence(ctx context.Context, channelIDs []string) (connected
 	err = c.store.do(ctx, "ask who is connected", func(ctx context.Context, client rueidis.Client) error {
 		asked := make(rueidis.Commands, len(channelIDs))
 		for i, id := range channelIDs {
-			asked[i] = client.B().Hmget().Key(wire.ChannelKeys(id)[0]).Field("owner", "ownerUntil", "state").Build()
+			asked[i] = client.B().Hmget().Key(kv.MetaKey(id)).Field("owner", "ownerUntil", "state").Build()
 		}
 		for i, reply := range client.DoMulti(ctx, asked...) {
 			known, err := reply.ToArray()

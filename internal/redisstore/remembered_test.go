@@ -9,6 +9,7 @@ import (
 
 	"telapi/callruntime/wire"
 	"telapi/internal/channel"
+	"telapi/internal/kv"
 )
 
 // remembered fills the memory for message ids, each way, more than twice.
@@ -39,7 +40,7 @@ func remembered(t *testing.T, opts Options) {
 	send(0, messages)
 
 	s.raw(func(ctx context.Context, client rueidis.Client) error {
-		keys := wire.ChannelKeys(s.id)
+		keys := kv.ChannelKeys(s.id)
 		for _, key := range append(keys[:5:5], keys[7:]...) {
 			ttl, err := client.Do(ctx, client.B().Pttl().Key(key).Build()).AsInt64()
 			if err != nil || ttl <= s.limits.IdleMs || ttl > s.limits.IdleMs+s.limits.KeepMs {

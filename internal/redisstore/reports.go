@@ -7,7 +7,7 @@ import (
 
 	"github.com/redis/rueidis"
 
-	"telapi/callruntime/wire"
+	"telapi/internal/kv"
 	"telapi/internal/usage"
 )
 
@@ -35,7 +35,7 @@ func NewReports(s *Store) *Reports { return &Reports{s, 5 * time.Second} }
 func (r *Reports) Append(ctx context.Context, reports ...[]byte) error {
 	return r.do(ctx, "report speech", func(c rueidis.Client) (commands rueidis.Commands) {
 		for _, report := range reports {
-			commands = append(commands, c.B().Xadd().Key(wire.ReportsStream).Id("*").FieldValue().
+			commands = append(commands, c.B().Xadd().Key(kv.ReportsStream).Id("*").FieldValue().
 				FieldValue("report", rueidis.BinaryString(report)).Build().ToRetryable())
 		}
 		return commands
@@ -74,7 +74,7 @@ func (r *Reports) Read(caller context.Context, limit int, wait time.Duration) (t
 }
 
 func (r *Reports) leftBehind(ctx context.Context, c rueidis.Client, limit int) ([]rueidis.XRangeEntry, error) {
-	reply, err := c.Do(ctx, c.B().Xautoclaim().Key(wire.ReportsStream).Group(reportsGroup).Consumer(reportsConsumer).
+	reply, err := c.Do(ctx, c.B().Xautoclaim().Key(kv.ReportsStream).Group(reportsGroup).Consumer(reportsConsumer).
 		MinIdleTime(strconv.FormatInt(r.takeUpAfter.Milliseconds(), 10)).Start("0-0").Count(int64(limit)).Build()).ToArray()
 	if err != nil || len(reply) < 2 {
 		return nil, err
@@ -88,17 +88,17 @@ func fresh(ctx context.Context, c rueidis.Client, limit int, wait time.Duration)
 	read := c.B().Xreadgroup().Group(reportsGroup, reportsConsumer).Count(int64(limit))
 	var command rueidis.Completed
 	if wait > 0 {
-		command = read.Block(wait.Milliseconds()).Streams().Key(wire.ReportsStream).Id(">").Build()
+		command = read.Block(wait.Milliseconds()).Streams().Key(kv.ReportsStream).Id(">").Build()
 	} else {
-		command = read.Streams().Key(wire.ReportsStream).Id(">").Build()
+		command = read.Streams().Key(kv.ReportsStream).Id(">").Build()
 	}
 	streams, err := c.Do(ctx, command).AsXRead()
-	return streams[wire.ReportsStream], present(err)
+	return streams[kv.ReportsStream], present(err)
 }
 
 // makeGroup begins with the oldest report there is.
 func makeGroup(ctx context.Context, c rueidis.Client) error {
-	err := c.Do(ctx, c.B().XgroupCreate().Key(wire.ReportsStream).Group(reportsGroup).Id("0").Mkstream().Build()).Error()
+	err := c.Do(ctx, c.B().XgroupCreate().Key(kv.ReportsStream).Group(reportsGroup).Id("0").Mkstream().Build()).Error()
 	if refusal, ok := rueidis.IsRedisErr(err); ok && code(refusal) == "BUSYGROUP" {
 		return nil // another instance was faster
 	}
@@ -115,8 +115,8 @@ func (r *Reports) Ack(ctx context.Context, counted []usage.ReportEntry) error {
 	}
 	return r.do(ctx, "settle reports of speech", func(c rueidis.Client) rueidis.Commands {
 		return rueidis.Commands{
-			c.B().Xdel().Key(wire.ReportsStream).Id(ids...).Build().ToRetryable(),
-			c.B().Xack().Key(wire.ReportsStream).Group(reportsGroup).Id(ids...).Build().ToRetryable(),
+			c.B().Xdel().Key(kv.ReportsStream).Id(ids...).Build().ToRetryable(),
+			c.B().Xack().Key(kv.ReportsStream).Group(reportsGroup).Id(ids...).Build().ToRetryable(),
 		}
 	})
 }
@@ -124,7 +124,7 @@ func (r *Reports) Ack(ctx context.Context, counted []usage.ReportEntry) error {
 // Reject implements usage.Stream.
 func (r *Reports) Reject(ctx context.Context, bad usage.ReportEntry, reason string) error {
 	err := r.do(ctx, "put a report of speech aside", func(c rueidis.Client) rueidis.Commands {
-		return rueidis.Commands{c.B().Xadd().Key(wire.RefusedReports).Maxlen().Almost().Threshold(strconv.Itoa(maxRefused)).Id("*").FieldValue().
+		return rueidis.Commands{c.B().Xadd().Key(kv.RejectedReportsStream).Maxlen().Almost().Threshold(strconv.Itoa(maxRefused)).Id("*").FieldValue().
 			FieldValue("report", string(bad.Report[:min(len(bad.Report), maxRefusedBytes)])).FieldValue("reason", reason).Build()}
 	})
 	if err != nil {
@@ -136,7 +136,7 @@ func (r *Reports) Reject(ctx context.Context, bad usage.ReportEntry, reason stri
 // Len implements usage.Stream.
 func (r *Reports) Len(ctx context.Context) (n int64, err error) {
 	err = r.store.do(ctx, "count reports of speech", func(ctx context.Context, c rueidis.Client) (err error) {
-		n, err = c.Do(ctx, c.B().Xlen().Key(wire.ReportsStream).Build()).AsInt64()
+		n, err = c.Do(ctx, c.B().Xlen().Key(kv.ReportsStream).Build()).AsInt64()
 		return err
 	})
 	return n, err

@@ -9,7 +9,7 @@ import (
 
 	"github.com/redis/rueidis"
 
-	"telapi/callruntime/wire"
+	"telapi/internal/kv"
 	"telapi/internal/usage"
 )
 
@@ -25,8 +25,8 @@ func reports(t *testing.T, opts Options) (a, b *Reports) {
 	t.Helper()
 	one, _ := connect(t, opts)
 	two, _ := connect(t, opts)
-	forget(t, one, wire.ReportsStream)
-	forget(t, one, wire.RefusedReports)
+	forget(t, one, kv.ReportsStream)
+	forget(t, one, kv.RejectedReportsStream)
 	a, b = NewReports(one), NewReports(two)
 	a.takeUpAfter, b.takeUpAfter = time.Hour, time.Hour
 	return a, b
@@ -121,7 +121,7 @@ func reportsAreTakenUp(t *testing.T, opts Options) {
 	}
 	// An instance that died between the two halves of settling.
 	raw(t, b.store, func(ctx context.Context, c rueidis.Client) error {
-		return c.Do(ctx, c.B().Xdel().Key(wire.ReportsStream).Id(dead[0].ID).Build()).Error()
+		return c.Do(ctx, c.B().Xdel().Key(kv.ReportsStream).Id(dead[0].ID).Build()).Error()
 	})
 	if got := next(t, b); len(got) != 2 || string(got[0].Report) != "1" {
 		t.Errorf("after one is gone: %v", got)
@@ -143,7 +143,7 @@ func refusedReportsArePutAside(t *testing.T, opts Options) {
 		t.Fatal(err)
 	}
 	raw(t, a.store, func(ctx context.Context, c rueidis.Client) error {
-		aside, err := c.Do(ctx, c.B().Xrange().Key(wire.RefusedReports).Start("-").End("+").Build()).AsXRange()
+		aside, err := c.Do(ctx, c.B().Xrange().Key(kv.RejectedReportsStream).Start("-").End("+").Build()).AsXRange()
 		if len(aside) != 1 || aside[0].FieldValues["reason"] != "because" || len(aside[0].FieldValues["report"]) != maxRefusedBytes {
 			t.Errorf("aside: %d", len(aside))
 		}
@@ -158,7 +158,7 @@ func lostStreamIsBegunAnew(t *testing.T, opts Options) {
 	a, b := reports(t, opts)
 	add(t, a, 1)
 	next(t, b)
-	forget(t, a.store, wire.ReportsStream)
+	forget(t, a.store, kv.ReportsStream)
 	add(t, a, 2)
 	if got := next(t, b); len(got) != 2 {
 		t.Errorf("%v, want both of the new stream", got)

@@ -14,6 +14,7 @@ import (
 
 	"telapi/callruntime/wire"
 	"telapi/internal/channel"
+	"telapi/internal/kv"
 	"telapi/internal/lua"
 	"telapi/test/servers"
 )
@@ -56,7 +57,7 @@ func (s *stage) chatter(send string) string {
 	messages := func(letters, after, names string, texts ...string) {
 		args := append([]string{"", letters, after, names}, texts...)
 		s.raw(func(ctx context.Context, client rueidis.Client) error {
-			words, err := rueidis.NewLuaScript(send).Exec(ctx, client, wire.ChannelKeys(s.id), args).AsStrSlice()
+			words, err := rueidis.NewLuaScript(send).Exec(ctx, client, kv.ChannelKeys(s.id), args).AsStrSlice()
 			newest = words[0]
 			story = append(story, strings.Join(words, " "))
 			return err
@@ -81,7 +82,7 @@ func (s *stage) chatter(send string) string {
 	frames("a", "c-on")
 
 	s.raw(func(ctx context.Context, client rueidis.Client) error {
-		keys := wire.ChannelKeys(s.id)
+		keys := kv.ChannelKeys(s.id)
 		fields, err := client.Do(ctx, client.B().Hgetall().Key(keys[0]).Build()).AsStrMap()
 		for _, name := range slices.Sorted(maps.Keys(fields)) {
 			story = append(story, name+" = "+fields[name])

@@ -10,7 +10,7 @@ import (
 	"github.com/redis/rueidis"
 
 	"telapi/callruntime"
-	"telapi/callruntime/wire"
+	"telapi/internal/kv"
 	"telapi/internal/lua"
 	"telapi/test/boot"
 	"telapi/test/talk"
@@ -134,7 +134,7 @@ func TestSocketThatMissedAMessageRecovers(t *testing.T) {
 		for n := 3; n <= 5; n++ {
 			id := uuid.NewString()
 			p.store(t, func(c rueidis.Client) rueidis.Completed {
-				keys := wire.ChannelKeys(b.Session)
+				keys := kv.ChannelKeys(b.Session)
 				return c.B().Eval().Script(mute).Numkeys(int64(len(keys))).Key(keys...).Arg("", "-", "", "",
 					fmt.Sprintf(`{"type":"chat","sessionId":%q,"messageId":%q,"timestamp":1,"direction":"to_browser","chat":{"n":%d}}`, b.Session, id, n)).Build()
 			})

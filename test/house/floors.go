@@ -52,7 +52,7 @@ var floors = []Floor{
 	{
 		Name: "leaves",
 		Folders: []string{
-			"api", "callruntime/wire", "internal/audio", "internal/backlog", "internal/config", "internal/fault", "internal/cache", "internal/lua", "internal/sleep", "internal/redact", "internal/httpserve",
+			"api", "callruntime/wire", "internal/audio", "internal/backlog", "internal/config", "internal/fault", "internal/cache", "internal/kv", "internal/lua", "internal/sleep", "internal/redact", "internal/httpserve",
 			"internal/strictjson", "web",
 		},
 		Why: "everybody imports the leaves, so they may depend on nothing above them",

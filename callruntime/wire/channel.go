@@ -1,0 +1,75 @@
+package wire
+
+import (
+	"strconv"
+
+	"github.com/go-json-experiment/json/jsontext"
+)
+
+// ValidChannelID reports whether id is a valid ID of a channel, message or work
+// item: 1 to 128 ASCII letters, digits and . _ : - characters. Other characters
+// could end the hash tag of a key or change a URL.
+func ValidChannelID(id string) bool {
+	for i := range len(id) {
+		switch c := id[i]; {
+		case 'a' <= c && c <= 'z', 'A' <= c && c <= 'Z', '0' <= c && c <= '9', c == '.', c == '_', c == ':', c == '-':
+		default:
+			return false
+		}
+	}
+	return id != "" && len(id) <= 128
+}
+
+// ChannelLimits bound the data that the store keeps of a channel. They are fixed
+// when the channel is opened.
+type ChannelLimits struct {
+	HistoryMessages int64
+	HistoryMs       int64
+	BacklogEntries  int64 // entries that the runtime has not committed
+	BacklogBytes    int64
+	IdleMs          int64 // a channel without activity ends after this time
+	KeepMs          int64 // how long the store remembers an ended channel
+}
+
+// DefaultChannelLimits returns the limits of the runtime contract.
+func DefaultChannelLimits() ChannelLimits {
+	const minute, hour = 60_000, 3_600_000
+	return ChannelLimits{
+		HistoryMessages: 300, HistoryMs: 10 * minute,
+		BacklogEntries: 10_000, BacklogBytes: 8 << 20,
+		IdleMs: 24 * hour, KeepMs: 25 * hour,
+	}
+}
+
+// Args returns the limits as arguments of the channel scripts.
+func (l ChannelLimits) Args() []string {
+	var args []string
+	for _, n := range []int64{l.HistoryMessages, l.HistoryMs, l.BacklogEntries, l.BacklogBytes, l.IdleMs, l.KeepMs} {
+		args = append(args, strconv.FormatInt(n, 10))
+	}
+	return args
+}
+
+// Offer announces a session without a runtime. Its channel has the session's ID.
+type Offer struct {
+	SessionID  string         `json:"sessionId"`
+	TeamID     string         `json:"teamId"`
+	EndpointID string         `json:"endpointId"`
+	Mode       string         `json:"mode"`
+	Identity   *Identifier    `json:"identity,omitzero"`
+	Metadata   jsontext.Value `json:"metadata,omitzero"`
+}
+
+// SpeechReport reports the synthesis of one text. The service counts each report
+// once, no matter how often it is sent.
+type SpeechReport struct {
+	ID         string `json:"id"` // a UUID
+	TeamID     string `json:"teamId"`
+	EndpointID string `json:"endpointId,omitzero"`
+	Provider   string `json:"provider,omitzero"`
+	Voice      string `json:"voice,omitzero"`
+	Model      string `json:"model,omitzero"`
+	Characters int64  `json:"characters"`      // Unicode code points of the text
+	Cached     bool   `json:"cached,omitzero"` // served from a cache, without a provider
+	At         int64  `json:"at"`              // Unix milliseconds
+}

@@ -1,0 +1,90 @@
+// Package kv names the keys, streams and pub/sub topics of the key-value store.
+// Consoles and runtimes in other languages rely on these names: a name never
+// changes its meaning. docs/runtime-contract.md documents them.
+package kv
+
+import "strings"
+
+const (
+	// OffersStream holds sessions without a runtime: the field offer, one JSON
+	// object. Runtimes read it as consumer groups.
+	OffersStream = "telapi:offers"
+	// OffersGroup is the consumer group of runtimes that accept every session.
+	OffersGroup = "runtimes"
+
+	// ReportsStream holds speech reports that are not counted yet: the field
+	// report, one wire.SpeechReport.
+	ReportsStream = "telapi:usage"
+	// RejectedReportsStream holds reports that could not be counted: the fields
+	// report and reason.
+	RejectedReportsStream = "telapi:usage:refused"
+
+	// LimitsKey holds the rate limits, one JSON value. Writers publish
+	// ratelimit.Topic on AnnounceTopic.
+	LimitsKey = "telapi:limits"
+	// RatePrefix is followed by ip:<tier>:<address> or team:<id>:<day>. The value
+	// is the number of permits granted in the window, which ends with the key's
+	// TTL.
+	RatePrefix = "telapi:rate:"
+	// LeasePrefix is followed by the name of a job that one instance at a time
+	// may run. The value names the holder, which renews the key's TTL.
+	LeasePrefix = "telapi:lease:"
+	// ProbeKey is written periodically to check that the store accepts writes.
+	ProbeKey = "telapi:probe"
+	// AnnounceTopic carries cache invalidations, one topic per message, to every
+	// instance.
+	AnnounceTopic = "telapi:announce"
+
+	// channelPrefix is followed by the channel ID as hash tag, so that a cluster
+	// keeps all keys of a channel in one slot.
+	channelPrefix = "telapi:ch:{"
+)
+
+var channelKeys = [...]string{"meta", "in", "out", "seen", "sent", "work", "forget", "seenBefore", "sentBefore"}
+
+// ChannelKeys returns the keys of a channel in the order in which every channel
+// script takes them: metadata, runtime stream, history, recent message IDs in
+// both directions, work items with their credentials, the times at which those
+// may be deleted, and older message IDs in both directions.
+func ChannelKeys(id string) []string {
+	var all strings.Builder // one allocation for all keys: every script call needs them
+	all.Grow(len(channelKeys) * (len(channelPrefix) + len(id) + len("}:sentBefore")))
+	keys := make([]string, len(channelKeys))
+	for i, name := range channelKeys {
+		from := all.Len()
+		all.WriteString(channelPrefix)
+		all.WriteString(id)
+		all.WriteString("}:")
+		all.WriteString(name)
+		keys[i] = all.String()[from:]
+	}
+	return keys
+}
+
+// MetaKey returns the key of a channel's metadata.
+func MetaKey(id string) string { return channelPrefix + id + "}:meta" }
+
+// RuntimeStream returns the key of a channel's stream to the runtime.
+func RuntimeStream(id string) string { return channelPrefix + id + "}:in" }
+
+// History returns the key of a channel's messages to the browser.
+func History(id string) string { return channelPrefix + id + "}:out" }
+
+// RuntimeTopic returns the pub/sub topic of notices to the runtime.
+func RuntimeTopic(id string) string { return channelPrefix + id + "}:up" }
+
+// BrowserTopic returns the pub/sub topic of notices to the browser's socket.
+func BrowserTopic(id string) string { return channelPrefix + id + "}:down" }
+
+// Notice is the first byte of a message on a channel's topics.
+type Notice byte
+
+// The notices. Only audio is lost when a notice is missed.
+const (
+	NoticeAudio    Notice = 'A' // both topics: the ChannelMessage
+	NoticeEntry    Notice = 'E' // runtime: ID of an entry now on the stream, a blank, and the content of NoticeDue
+	NoticeDue      Notice = 'D' // runtime: ms until a work item expires; empty if none is awaited
+	NoticeMessage  Notice = 'M' // browser: epoch, previous ID and last ID, separated by blanks, then each ChannelMessage after a line feed
+	NoticeReplaced Notice = 'R' // browser: the connection that owns the session now
+	NoticeClosed   Notice = 'X' // browser: the reason why the channel ended
+)
