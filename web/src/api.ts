@@ -1,4 +1,4 @@
-import { TelapiError, type TokenAnswer } from "@telapi/sdk";
+import { TelapiError, type TokenResponse } from "@telapi/sdk";
 
 /** Whom the page can talk to. Without a key it asks for one. */
 export interface Guide {
@@ -59,8 +59,8 @@ export class Api {
   }
 
   /** A session. Its socket is where the page is from, whatever name the service has for itself. */
-  async issue(order: Order): Promise<TokenAnswer> {
-    const answer = (await (await this.ask("POST", "/api/v1/sessions/token", order)).json()) as TokenAnswer;
+  async issue(order: Order): Promise<TokenResponse> {
+    const answer = (await (await this.ask("POST", "/api/v1/sessions/token", order)).json()) as TokenResponse;
     const url = new URL(new URL(answer.wsUrl).pathname, location.href);
     url.protocol = location.protocol.replace("http", "ws");
     return { ...answer, wsUrl: url.href };

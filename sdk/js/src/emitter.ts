@@ -1,6 +1,6 @@
 type Listener = (...args: never[]) => void;
 
-/** Listeners by event name. One that throws does not keep the others from hearing. */
+/** Listeners by event name. If one throws, the others are still called. */
 export class Emitter<Events extends { [Name in keyof Events]: Listener }> {
   private readonly listeners = new Map<keyof Events, Set<Listener>>();
 
@@ -20,7 +20,7 @@ export class Emitter<Events extends { [Name in keyof Events]: Listener }> {
         listener(...(args as never[]));
       } catch (error) {
         queueMicrotask(() => {
-          throw error; // where the page reports whatever nobody caught
+          throw error; // reported like any other uncaught error
         });
       }
     }

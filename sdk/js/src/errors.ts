@@ -1,12 +1,12 @@
-/** Why something did not happen: `code` is for programs, `message` for people. */
+/** An error of the service or the SDK: `code` is for programs, `message` for people. */
 export class TelapiError extends Error {
   override readonly name = "TelapiError";
 
   constructor(
-    /** A code of the service (TEXT_CHAT_DISABLED, BACKPRESSURE, SESSION_ENDED …) or of the SDK (OUTBOX_FULL, DISPOSED …). */
+    /** An error code of the service (TEXT_CHAT_DISABLED, BACKPRESSURE, SESSION_ENDED …) or the SDK (OUTBOX_FULL, DISPOSED …). */
     readonly code: string,
     message: string,
-    /** What else is known: HTTP status, close code, request id, details. */
+    /** HTTP status, close code, request ID and details, if known. */
     readonly context: {
       status?: number;
       closeCode?: number;
@@ -19,19 +19,19 @@ export class TelapiError extends Error {
   }
 }
 
-/** What the close codes after which nobody comes back mean. */
+/** Close codes after which the SDK does not reconnect. */
 const finalCloses: Record<number, [code: string, message: string]> = {
-  1007: ["BAD_FRAMES", "A frame was not valid text."],
-  1008: ["REFUSED", "The connection was refused by a policy."],
+  1007: ["BAD_FRAMES", "A frame was not valid UTF-8 text."],
+  1008: ["REFUSED", "The connection was closed for a policy violation."],
   1009: ["MESSAGE_TOO_LARGE", "A frame was larger than allowed."],
-  4500: ["UNAUTHORIZED", "The token is not valid."],
-  4501: ["BAD_FRAMES", "Too many bad frames in a row."],
+  4500: ["UNAUTHORIZED", "The token is invalid."],
+  4501: ["BAD_FRAMES", "Too many invalid frames in a row."],
   4502: ["SESSION_REPLACED", "Another connection took the session over."],
   4503: ["SESSION_ENDED", "The session has ended."],
-  4504: ["SESSION_EXPIRED", "The session's time is over."],
+  4504: ["SESSION_EXPIRED", "The session has expired."],
 };
 
-/** The error of a close code that ends the session for this page, or undefined: come back. */
+/** The error of a close code that ends the session for this page; undefined if the SDK should reconnect. */
 export function finalClose(closeCode: number, reason: string): TelapiError | undefined {
   const known = finalCloses[closeCode];
   if (!known && !(closeCode >= 4500 && closeCode <= 4999)) return undefined;

@@ -3,42 +3,42 @@ import type { ChannelMessage, MessageType, Payloads, Ready } from "./messages.js
 import type { Refusal } from "./refusal.js";
 
 /**
- * Where a session stands: `connecting` (also again), `connected`, `waiting` for the next attempt, `offline` (waiting for
- * the network), `cut` (until `resume`), and `ended`, which is for good.
+ * A session's state: `connecting` (also when reconnecting), `connected`, `waiting` for the next attempt, `offline` (waiting
+ * for the network), `cut` (until `resume` is called), and `ended`, which is final.
  */
 export type State = "connecting" | "connected" | "waiting" | "offline" | "cut" | "ended";
 
 /** A change of state. */
 export interface StateChange {
   state: State;
-  /** Failed attempts since the last steady connection. */
+  /** Failed attempts since the last stable connection. */
   attempt: number;
-  /** When the next attempt comes, while waiting. */
+  /** Delay until the next attempt, while waiting. */
   retryInMs?: number;
-  /** Why the line was lost, or why the session has ended. */
+  /** Why the connection was lost or the session has ended. */
   reason?: TelapiError;
 }
 
-/** A frame as it went over the line: acknowledgements, pings and duplicates included. */
+/** A frame on the connection, including acknowledgements, pings and duplicates. */
 export interface Frame {
   direction: ChannelMessage["direction"];
   message: ChannelMessage;
   /** The frame's text. */
   raw: string;
-  /** Dropped, because it had come before. */
+  /** Dropped because it was received before. */
   duplicate: boolean;
 }
 
-/** What a session tells: every type of message by its name, with its payload and the whole message, and these. */
+/** Events of a session: one per message type, with the payload and the whole message, and the following. */
 export type SessionEvents = {
   [Type in MessageType]: (payload: Payloads[Type], message: ChannelMessage) => void;
 } & {
   /** Every message, once and in order. */
   message: (message: ChannelMessage) => void;
-  /** A connection begins. */
+  /** A connection is established. */
   ready: (ready: Ready) => void;
   state: (change: StateChange) => void;
-  /** A handshake was refused; unless `final`, it is tried again. */
+  /** A handshake was rejected. Unless `final` is set, the SDK retries. */
   refused: (refusal: Refusal) => void;
   frame: (frame: Frame) => void;
 };

@@ -1,7 +1,7 @@
-/** A payload whose members the parties agree on among themselves. */
+/** A free-form payload. */
 export type Payload = Record<string, unknown>;
 
-/** What each type of message carries. All of them may carry more than is named here. */
+/** The payload of each message type. Payloads can have more members than listed here. */
 export interface Payloads {
   chat: Payload & { text?: string };
   browser_action: Payload;
@@ -9,27 +9,27 @@ export interface Payloads {
   action_result: Payload;
   audio: Payload;
   status: Payload & { event?: string };
-  /** The service itself obeys enable_text_chat and disable_text_chat; other commands pass through. */
+  /** The service handles enable_text_chat and disable_text_chat; other commands pass through. */
   control: Payload & { command?: string };
-  /** Sent after a resume. Without `recovered` messages are missing: reload what you show. */
+  /** Sent after a resume. If `recovered` is false, messages are missing: reload what you show. */
   reconnect: Payload & { recovered?: boolean; count?: number };
   error: Payload & { code?: string; message?: string; fatal?: boolean; relatesTo?: string };
   ping: Payload;
   pong: Payload;
 }
 
-/** The types of messages on a session's socket. */
+/** The message types of a session. */
 export type MessageType = keyof Payloads;
 
-/** The types that are kept, acknowledged and resent; the others are gone when the line is. */
+/** The types that are kept, acknowledged and resent. The others are lost with the connection. */
 export type DurableType = Exclude<MessageType, "audio" | "ping" | "pong">;
 
-/** The envelope of everything on a session's socket. The payload lies in the member named after the type. */
+/** The envelope of every frame. The payload is in the member named after the type. */
 export interface ChannelMessage {
   type: MessageType;
   sessionId: string;
   messageId: string;
-  /** The cursor of a message from the runtime; the service's own messages have none. */
+  /** The cursor of a message from the runtime. The service's own messages have none. */
   streamId?: string;
   /** Unix time in milliseconds, by the sender's clock. */
   timestamp: number;
@@ -49,31 +49,31 @@ export interface ChannelMessage {
 export interface Ready {
   event: "ready";
   connectionId: string;
-  /** Where this connection starts in the session's history. */
+  /** The position in the session's history at which this connection starts. */
   streamId: string;
   resumed: boolean;
   pingIntervalMs: number;
   maxMessageBytes: number;
-  /** Whether chat is welcome for now. */
+  /** Whether text chat is enabled. */
   textChat: boolean;
-  /** When the session's time is over, reconnects included. */
+  /** When the session expires. */
   expiresAt: string;
   reconnectJitterMs: number;
 }
 
-/** The answer to `POST /api/v1/sessions/token`, as far as the SDK reads it. */
-export interface TokenAnswer {
+/** The response of `POST /api/v1/sessions/token`, as far as the SDK uses it. */
+export interface TokenResponse {
   token: string;
   wsUrl: string;
   limits?: { framesPerSecond?: number };
 }
 
-/** The member that carries a type's payload: `browser_action` → `browserAction`. */
+/** The member that contains a type's payload: `browser_action` → `browserAction`. */
 export function fieldOf(type: MessageType): Exclude<keyof ChannelMessage, "type" | "timestamp"> {
   return type.replace(/_(.)/, (_, letter: string) => letter.toUpperCase()) as "chat";
 }
 
-/** A random UUID. `crypto.randomUUID` would need a secure context, which a page in development may not have. */
+/** A random UUID. `crypto.randomUUID` needs a secure context, which a development page may not have. */
 export function uuid(): string {
   const bytes = crypto.getRandomValues(new Uint8Array(16));
   bytes[6] = (bytes[6]! & 0x0f) | 0x40;

@@ -1,13 +1,13 @@
 import { TelapiError } from "./errors.js";
-import type { TokenAnswer } from "./messages.js";
+import type { TokenResponse } from "./messages.js";
 
-/** Where a page is in a session: enough to go on after a reload. */
+/** A page's position in a session, to resume after a reload. */
 export interface Position {
   streamId: string;
   connectionId: string;
 }
 
-/** What the SDK needs of a WebSocket. Browsers' and the one of the package `ws` have it. */
+/** The part of the WebSocket interface that the SDK uses. Browsers and the package `ws` implement it. */
 export interface WebSocketLike {
   onopen: ((event: never) => void) | null;
   onmessage: ((event: never) => void) | null;
@@ -16,40 +16,40 @@ export interface WebSocketLike {
   readonly bufferedAmount: number;
   send(frame: string): void;
   close(code?: number, reason?: string): void;
-  /** Cuts the line without a word, where that can be done. */
+  /** Closes the connection without a handshake, if supported. */
   terminate?(): void;
 }
 
-/** A class of WebSockets. */
+/** A WebSocket class. */
 export type WebSocketConstructor = new (url: string, protocols: string[]) => WebSocketLike;
 
-/** How to reach a session. */
+/** Options of `connect`. */
 export type ConnectOptions = {
-  /** Where to go on, after a reload: what `session.position` was. */
+  /** The position to resume from, for example after a reload: a saved `session.position`. */
   from?: Position;
-  /** For places without a global WebSocket, like Node 20. */
+  /** A WebSocket implementation where there is no global one, as in Node 20. */
   WebSocket?: WebSocketConstructor;
-  /** Waits between attempts are random, up to this much at first (1 s) … */
+  /** Upper bound of the random delay before the first retry (1 s); doubles with each attempt. */
   minDelayMs?: number;
-  /** … doubled with each attempt up to this much (30 s). */
+  /** Maximum of that bound (30 s). */
   maxDelayMs?: number;
-  /** How long a handshake may take (10 s). */
+  /** Timeout of a handshake (10 s). */
   connectTimeoutMs?: number;
-  /** How long the service may take to answer a ping (10 s). */
+  /** Timeout of a ping (10 s). */
   pongTimeoutMs?: number;
 } & (
   | {
-      /** Fetches a token through your own server, which has the API key. Asked again when the token was never used and went stale. */
-      issue: () => Promise<TokenAnswer>;
-      /** Where the socket is, if not at the answer's `wsUrl`. */
+      /** Fetches a token from your own server, which has the API key. Called again if the token expires before it is used. */
+      issue: () => Promise<TokenResponse>;
+      /** The WebSocket URL, if it differs from the response's `wsUrl`. */
       url?: string;
     }
-  | { token: TokenAnswer; url?: string }
+  | { token: TokenResponse; url?: string }
   | { token: string; url: string }
 );
 
-/** A token with what it says about its session. */
-export interface Ticket {
+/** A call token and what it contains. */
+export interface CallToken {
   token: string;
   url: string;
   sessionId: string;
@@ -57,9 +57,9 @@ export interface Ticket {
   framesPerSecond: number;
 }
 
-/** Reads a token answer, or a bare token. The service alone can tell whether it is good. */
-export function readTicket(given: string | TokenAnswer, url?: string): Ticket {
-  // A server that passes on what it was answered passes on refusals as well.
+/** Parses a token response or a token string. It does not verify the token. */
+export function parseToken(given: string | TokenResponse, url?: string): CallToken {
+  // A server that forwards the response also forwards errors.
   const { error } = Object(given) as { error?: { code?: string; message?: string; requestId?: string } };
   if (error?.code) throw new TelapiError(error.code, String(error.message), error.requestId ? { requestId: error.requestId } : {});
   try {
@@ -74,6 +74,6 @@ export function readTicket(given: string | TokenAnswer, url?: string): Ticket {
       framesPerSecond: limits?.framesPerSecond ?? 60,
     };
   } catch (cause) {
-    throw new TelapiError("BAD_TOKEN", "This is not a call token with the URL of its socket.", { cause });
+    throw new TelapiError("BAD_TOKEN", "Not a call token with a WebSocket URL. Pass the response of POST /api/v1/sessions/token.", { cause });
   }
 }

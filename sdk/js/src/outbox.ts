@@ -1,10 +1,10 @@
 import { TelapiError } from "./errors.js";
 
-/** How many messages may wait for their acknowledgement. */
+/** Maximum number of unacknowledged messages. */
 export const MAX_UNACKNOWLEDGED = 256;
 
 /** A message that is not acknowledged yet. */
-export interface Waiting {
+export interface PendingMessage {
   readonly messageId: string;
   /** The whole frame; the same on every connection of a session. */
   frame(): string;
@@ -13,35 +13,35 @@ export interface Waiting {
 }
 
 /**
- * Messages on their way, oldest first. Each connection gets all of them again, in order. It keeps below the rate
- * at which the service would close the socket, and has few enough in flight that a stalled network, which delivers them
- * all at once, does not break it either.
+ * Unacknowledged messages, oldest first. Each new connection sends all of them again, in order. The outbox stays below the
+ * service's rate limit, and limits the frames in flight so that a stalled network, which delivers them all at once, does
+ * not exceed it either.
  */
 export class Outbox {
-  private readonly waiting: Waiting[] = [];
-  private inFlight = 0; // how many of them this connection has been given
+  private readonly pending: PendingMessage[] = [];
+  private inFlight = 0; // the first messages of the list, sent on this connection
   private live = false;
   private permits = 0;
   private refilledAt = 0;
   private timer: ReturnType<typeof setTimeout> | undefined;
 
-  /** @param framesPerSecond what the service allows */
+  /** @param framesPerSecond the service's rate limit */
   constructor(
     private readonly transmit: (frame: string) => void,
     public framesPerSecond: number,
     public maxBytes: number,
   ) {}
 
-  /** Takes a message; it leaves once there is a connection and its turn has come. */
-  add(message: Waiting): void {
-    if (this.waiting.length >= MAX_UNACKNOWLEDGED) {
-      return message.reject(new TelapiError("OUTBOX_FULL", `${MAX_UNACKNOWLEDGED} messages wait for their acknowledgement already. Send this one later.`));
+  /** Queues a message. It is sent when there is a connection and the rate allows. */
+  add(message: PendingMessage): void {
+    if (this.pending.length >= MAX_UNACKNOWLEDGED) {
+      return message.reject(new TelapiError("OUTBOX_FULL", `${MAX_UNACKNOWLEDGED} messages are not acknowledged yet. Send this one later.`));
     }
-    this.waiting.push(message);
+    this.pending.push(message);
     this.flush();
   }
 
-  /** A connection is there: everything that waits goes out on it. */
+  /** Sends all pending messages on a new connection. */
   start(): void {
     this.stop();
     this.live = true;
@@ -50,17 +50,17 @@ export class Outbox {
     this.flush();
   }
 
-  /** The connection is gone. */
+  /** Stops sending: the connection is lost. */
   stop(): void {
     this.live = false;
     this.inFlight = 0;
     clearTimeout(this.timer);
   }
 
-  /** The service has answered a message, or, without an id, the oldest one: answers come in order. */
+  /** Settles a message, or the oldest one if there is no ID: the service answers in order. */
   settle(messageId: string | undefined, error?: TelapiError): void {
-    const at = messageId ? this.waiting.findIndex((m) => m.messageId === messageId) : Math.min(this.inFlight, 1) - 1;
-    const [message] = at < 0 ? [] : this.waiting.splice(at, 1);
+    const at = messageId ? this.pending.findIndex((m) => m.messageId === messageId) : Math.min(this.inFlight, 1) - 1;
+    const [message] = at < 0 ? [] : this.pending.splice(at, 1);
     if (!message) return;
     if (at < this.inFlight) this.inFlight--;
     if (error) message.reject(error);
@@ -68,13 +68,13 @@ export class Outbox {
     this.flush();
   }
 
-  /** Nothing will be sent any more. */
+  /** Rejects all pending messages. */
   fail(error: TelapiError): void {
     this.stop();
-    for (const message of this.waiting.splice(0)) message.reject(error);
+    for (const message of this.pending.splice(0)) message.reject(error);
   }
 
-  /** Why a frame would cost the session, or undefined: it may go. */
+  /** An error if the frame is larger than the service accepts. */
   tooLarge(frame: string): TelapiError | undefined {
     const size = new TextEncoder().encode(frame).length;
     return size > this.maxBytes ? new TelapiError("MESSAGE_TOO_LARGE", `The message has ${size} bytes; ${this.maxBytes} are allowed.`) : undefined;
@@ -86,16 +86,16 @@ export class Outbox {
     const rate = 0.8 * this.framesPerSecond;
     this.permits = Math.min(this.framesPerSecond / 2, this.permits + ((now - this.refilledAt) * rate) / 1000);
     this.refilledAt = now;
-    while (this.live && this.inFlight < Math.min(this.waiting.length, Math.max(1, this.framesPerSecond / 2))) {
+    while (this.live && this.inFlight < Math.min(this.pending.length, Math.max(1, this.framesPerSecond / 2))) {
       if (this.permits < 1) {
         this.timer = setTimeout(() => this.flush(), Math.ceil(((1 - this.permits) * 1000) / rate));
         return;
       }
-      const next = this.waiting[this.inFlight]!;
+      const next = this.pending[this.inFlight]!;
       const frame = next.frame();
       const problem = this.tooLarge(frame);
       if (problem) {
-        this.waiting.splice(this.inFlight, 1);
+        this.pending.splice(this.inFlight, 1);
         next.reject(problem);
         continue;
       }

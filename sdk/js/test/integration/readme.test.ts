@@ -30,7 +30,7 @@ test("the example of the README works as it stands", async () => {
     const page = spawn(process.execPath, ["--import", "./place.mjs", "example.mjs"], { cwd: dir, stdio: ["ignore", "pipe", "inherit"] });
     let printed = "";
     page.stdout.on("data", (text) => (printed += text));
-    await expect.poll(() => printed, { timeout: 15_000 }).toContain("they say: Good day");
+    await expect.poll(() => printed, { timeout: 15_000 }).toContain("received: Good day");
     expect(printed.split("\n")).toEqual(expect.arrayContaining(["connecting ", "connected ", "delivered"]));
     page.kill();
     await once(page, "exit");

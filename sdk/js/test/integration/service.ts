@@ -8,7 +8,7 @@ import { join } from "node:path";
 import { createInterface } from "node:readline";
 import { promisify } from "node:util";
 import { inject } from "vitest";
-import type { TokenAnswer } from "../../src/index.js";
+import type { TokenResponse } from "../../src/index.js";
 
 /** A real telapi on a Redis of its own, with a runtime that echoes what the sessions of its team say. */
 export class Service implements AsyncDisposable {
@@ -60,9 +60,9 @@ export class Service implements AsyncDisposable {
     return JSON.parse(stdout || "{}") as Record<string, unknown>;
   }
 
-  async issue(body: object = {}): Promise<TokenAnswer & { sessionId: string }> {
+  async issue(body: object = {}): Promise<TokenResponse & { sessionId: string }> {
     const answer = await this.api("POST", "/api/v1/sessions/token", { endpointId: this.endpointId, mode: "chat", ...body });
-    return (await answer.json()) as TokenAnswer & { sessionId: string };
+    return (await answer.json()) as TokenResponse & { sessionId: string };
   }
 
   /** The token with other claims, signed as the service would. */

@@ -1,5 +1,5 @@
 import { describe, expect, test, vi } from "vitest";
-import { connect, type Refusal, type TokenAnswer } from "../../src/index.js";
+import { connect, type Refusal, type TokenResponse } from "../../src/index.js";
 import { answer, atATimeOfItsOwn, open, ScriptedSocket, token } from "./script.js";
 
 atATimeOfItsOwn(0.999999);
@@ -123,8 +123,8 @@ describe("a refused handshake", () => {
   });
 
   test("a token that comes when nobody waits for it any more is left alone", async () => {
-    const asked: ((answer: TokenAnswer) => void)[] = [];
-    const issue = () => new Promise<TokenAnswer>((resolve) => asked.push(resolve));
+    const asked: ((answer: TokenResponse) => void)[] = [];
+    const issue = () => new Promise<TokenResponse>((resolve) => asked.push(resolve));
     const answerWith = async (at: number, sub: string) => {
       asked[at]!({ token: token(3_600, sub), wsUrl: "ws://service/ws/session" });
       await vi.advanceTimersByTimeAsync(0);

@@ -2,24 +2,24 @@ import { TelapiError } from "./errors.js";
 import type { ChannelMessage } from "./messages.js";
 import type { WebSocketConstructor, WebSocketLike } from "./options.js";
 
-/** What a line reports. Nothing comes after `lost`, nor after `end` was called. */
-export interface LineEvents {
+/** Callbacks of a connection. None is called after `lost`, or after `end` was called. */
+export interface ConnectionEvents {
   message(message: ChannelMessage, raw: string): void;
-  /** The line is gone; opened: it had been there. */
+  /** The connection is lost. `opened`: the handshake had succeeded. */
   lost(closeCode: number, reason: string, opened: boolean): void;
 }
 
-/** The code by which both ends say that they have heard nothing. */
-const noAnswer = 4002;
+/** The close code for a peer that does not respond. */
+const noResponse = 4002;
 
-/** One socket, watched: it is given up when it does not open, or when nothing is heard although a ping asked for it. */
-export class Line {
+/** One WebSocket with timeouts: it counts as lost if it does not open in time, or if a ping is not answered. */
+export class Connection {
   private readonly socket: WebSocketLike;
-  private watch: ReturnType<typeof setTimeout> | undefined;
+  private timeout: ReturnType<typeof setTimeout> | undefined;
   private ping: (() => void) | undefined;
   private pingIntervalMs = 0;
   private probing = false;
-  private over = false;
+  private ended = false;
 
   constructor(
     Socket: WebSocketConstructor,
@@ -27,18 +27,18 @@ export class Line {
     token: string,
     connectTimeoutMs: number,
     private readonly pongTimeoutMs: number,
-    private readonly events: LineEvents,
+    private readonly events: ConnectionEvents,
   ) {
     const socket = new Socket(url, ["telapi.v1", `telapi.bearer.${token}`]);
     let opened = false;
     socket.onopen = () => {
       opened = true;
     };
-    socket.onmessage = (event: { data: unknown }) => this.hear(event.data);
+    socket.onmessage = (event: { data: unknown }) => this.receive(event.data);
     socket.onclose = (event: { code: number; reason: string }) => this.lose(event.code, event.reason, opened);
-    socket.onerror = () => {}; // the close that follows says as much
+    socket.onerror = () => {}; // a close event follows
     this.socket = socket;
-    this.watch = setTimeout(() => this.lose(noAnswer, "The service did not answer in time.", opened), connectTimeoutMs);
+    this.timeout = setTimeout(() => this.lose(noResponse, "The service did not respond in time.", opened), connectTimeoutMs);
   }
 
   get bufferedAmount(): number {
@@ -49,60 +49,60 @@ export class Line {
     this.socket.send(frame);
   }
 
-  /** From now on silence is broken by pings. */
+  /** Sends a ping whenever nothing was received for the given interval. */
   keepAlive(pingIntervalMs: number, ping: () => void): void {
     this.ping = ping;
     this.pingIntervalMs = pingIntervalMs;
-    this.rest();
+    this.schedulePing();
   }
 
-  /** Asks for a sign of life at once. */
+  /** Sends a ping now. */
   probe(): void {
     if (!this.ping) return;
     if (!this.probing) {
-      this.probing = true; // and however often it is asked again, the first one counts
-      clearTimeout(this.watch);
-      this.watch = setTimeout(() => this.lose(noAnswer, "Nothing was heard in time.", true), this.pongTimeoutMs);
+      this.probing = true; // the timeout runs from the first unanswered ping
+      clearTimeout(this.timeout);
+      this.timeout = setTimeout(() => this.lose(noResponse, "No response to a ping in time.", true), this.pongTimeoutMs);
     }
     this.ping();
   }
 
-  /** Ends the line on purpose: politely with a code, otherwise as a lost network does. */
+  /** Closes the connection: with a close code, or abruptly like a lost network. */
   end(closeCode?: number): void {
-    this.over = true;
-    clearTimeout(this.watch);
+    this.ended = true;
+    clearTimeout(this.timeout);
     if (closeCode || !this.socket.terminate) this.socket.close(closeCode);
     else this.socket.terminate();
   }
 
-  private hear(data: unknown): void {
-    if (this.over || typeof data !== "string") return;
-    if (this.ping) this.rest();
+  private receive(data: unknown): void {
+    if (this.ended || typeof data !== "string") return;
+    if (this.ping) this.schedulePing();
     let message: ChannelMessage;
     try {
       message = JSON.parse(data) as ChannelMessage;
     } catch {
-      return; // not the service's
+      return; // not a frame of the service
     }
     this.events.message(message, data);
   }
 
-  private rest(): void {
+  private schedulePing(): void {
     this.probing = false;
-    clearTimeout(this.watch);
-    this.watch = setTimeout(() => this.probe(), this.pingIntervalMs);
+    clearTimeout(this.timeout);
+    this.timeout = setTimeout(() => this.probe(), this.pingIntervalMs);
   }
 
   private lose(closeCode: number, reason: string, opened: boolean): void {
-    if (this.over) return;
+    if (this.ended) return;
     this.end();
     this.events.lost(closeCode, reason, opened);
   }
 }
 
-/** The WebSocket of this place, unless one is given. */
+/** The given WebSocket implementation, or the global one. */
 export function socketClass(given?: WebSocketConstructor): WebSocketConstructor {
   const found = given ?? (globalThis as { WebSocket?: WebSocketConstructor }).WebSocket;
-  if (!found) throw new TelapiError("NO_WEBSOCKET", 'There is no WebSocket here. Pass one: connect({ …, WebSocket }), with `import { WebSocket } from "ws"`.');
+  if (!found) throw new TelapiError("NO_WEBSOCKET", 'No global WebSocket found. Pass one: connect({ …, WebSocket }), with `import { WebSocket } from "ws"`.');
   return found;
 }
