@@ -6,7 +6,6 @@ import (
 	"context"
 	"fmt"
 	"io"
-	"net/http"
 	"sync/atomic"
 	"time"
 
@@ -45,7 +44,6 @@ type App struct {
 	media    *media.Client // nil: not configured
 	probes   []*probe
 	surface  *httpapi.Server
-	server   *http.Server
 	draining atomic.Bool
 	onlooker onlooker
 	demo     *demonstration // nil: none
@@ -163,7 +161,6 @@ func New(ctx context.Context, cfg config.Config, opts Options) (_ *App, err erro
 		AnyOrigin:  opts.Development,
 		Playground: a.openPlayground(),
 	})
-	a.server = a.surface.HTTPServer()
 
 	a.watch("database", "the database", checkUnavailable, db.Ready)
 	a.watch("kv", "the key-value store", checkUnavailable, kv.Ping)
@@ -193,15 +190,10 @@ func (a *App) Run(ctx context.Context) error {
 		"version", a.version, "url", a.URL(), "jwt_fingerprint", a.cfg.JWTSecret.Fingerprint(),
 		"api_access", a.cfg.FeatureAPIAccess, "webrtc", a.cfg.FeatureWebRTC)
 	return a.serve(ctx,
-		func() error { return a.server.Serve(a.listener) },
+		func() error { return a.surface.Serve(a.listener) },
 		func() { a.draining.Store(true) },
 		func(ctx context.Context) error {
-			a.surface.Drain(ctx, min(a.cfg.ReconnectJitter, a.cfg.ShutdownTimeout/4))
-			err := a.server.Shutdown(ctx)
-			if err != nil {
-				_ = a.server.Close()
-			}
-			return err
+			return a.surface.Shutdown(ctx, min(a.cfg.ReconnectJitter, a.cfg.ShutdownTimeout/4))
 		})
 }
 

@@ -75,7 +75,7 @@ func (s *Server) feed(x *exchange, r *http.Request) error {
 	out := http.NewResponseController(x)
 	_ = out.SetReadDeadline(time.Time{}) // the request was read; only its end is of interest now
 	write := func(batch []FeedEvent) error {
-		_ = out.SetWriteDeadline(time.Now().Add(writeWait))
+		_ = out.SetWriteDeadline(time.Now().Add(socketWriteTimeout))
 		if _, err := x.Write(lines(batch)); err != nil {
 			return err
 		}

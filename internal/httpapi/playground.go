@@ -143,7 +143,7 @@ func (s *Server) dropSocket(x *exchange, r *http.Request) error {
 	if _, err := s.deps.Sessions.Get(r.Context(), x.principal.TeamID, id); err != nil {
 		return err
 	}
-	if !s.sockets.cut(id) {
+	if !s.sockets.disconnect(id) {
 		return fault.New(fault.NotFound, "This instance holds no socket of the session.")
 	}
 	x.WriteHeader(http.StatusNoContent)

@@ -16,7 +16,7 @@ import (
 )
 
 // surface is a server with one route of the test's own.
-func surface(handle handler) (*Server, *bytes.Buffer) {
+func newTestServer(handle handler) (*Server, *bytes.Buffer) {
 	var log bytes.Buffer
 	s := New(Deps{
 		Log: slog.New(slog.NewJSONHandler(&log, nil)), Registry: prometheus.NewRegistry(), Tracing: noop.NewTracerProvider(),
@@ -26,7 +26,7 @@ func surface(handle handler) (*Server, *bytes.Buffer) {
 	return s, &log
 }
 
-func value(t *testing.T, m prometheus.Metric) float64 {
+func metricValue(t *testing.T, m prometheus.Metric) float64 {
 	t.Helper()
 	var read dto.Metric
 	if err := m.Write(&read); err != nil {
@@ -36,7 +36,7 @@ func value(t *testing.T, m prometheus.Metric) float64 {
 }
 
 func TestPanicBecomesAnEnvelopeAndNothingMore(t *testing.T) {
-	s, log := surface(func(*exchange, *http.Request) error { panic("the secret reason") })
+	s, log := newTestServer(func(*exchange, *http.Request) error { panic("the secret reason") })
 	w := httptest.NewRecorder()
 	s.ServeHTTP(w, httptest.NewRequest("GET", "/try", nil))
 	if w.Code != 500 || !strings.Contains(w.Body.String(), `"code":"INTERNAL_ERROR"`) || strings.Contains(w.Body.String(), "secret reason") {
@@ -45,13 +45,13 @@ func TestPanicBecomesAnEnvelopeAndNothingMore(t *testing.T) {
 	if !strings.Contains(log.String(), "secret reason") || !strings.Contains(log.String(), "serve_test.go") {
 		t.Errorf("the log has no reason and place: %s", log)
 	}
-	if n := value(t, s.metrics.inFlight); n != 0 {
+	if n := metricValue(t, s.metrics.inFlight); n != 0 {
 		t.Errorf("%v requests are still in flight", n)
 	}
 }
 
 func TestPanicWithinAnAnswerCutsItOffAndIsLogged(t *testing.T) {
-	s, log := surface(func(x *exchange, _ *http.Request) error {
+	s, log := newTestServer(func(x *exchange, _ *http.Request) error {
 		_, _ = x.Write([]byte("half"))
 		_ = http.NewResponseController(x).Flush()
 		panic("the secret reason")
@@ -72,12 +72,12 @@ func TestPanicWithinAnAnswerCutsItOffAndIsLogged(t *testing.T) {
 }
 
 func TestAbortedAnswerIsCountedAndPassedOn(t *testing.T) {
-	s, _ := surface(func(*exchange, *http.Request) error { panic(http.ErrAbortHandler) })
+	s, _ := newTestServer(func(*exchange, *http.Request) error { panic(http.ErrAbortHandler) })
 	defer func() {
 		if recover() != http.ErrAbortHandler { //nolint:errorlint // net/http compares it the same way
 			t.Error("net/http is not told to cut the connection")
 		}
-		if n := value(t, s.metrics.inFlight); n != 0 {
+		if n := metricValue(t, s.metrics.inFlight); n != 0 {
 			t.Errorf("%v requests are still in flight", n)
 		}
 	}()
@@ -85,7 +85,7 @@ func TestAbortedAnswerIsCountedAndPassedOn(t *testing.T) {
 }
 
 func TestSecretsAndEndlessPathsStayOutOfTheAccessLog(t *testing.T) {
-	s, log := surface(func(x *exchange, _ *http.Request) error {
+	s, log := newTestServer(func(x *exchange, _ *http.Request) error {
 		x.WriteHeader(http.StatusEarlyHints)
 		x.WriteHeader(http.StatusNoContent)
 		return nil
@@ -95,7 +95,7 @@ func TestSecretsAndEndlessPathsStayOutOfTheAccessLog(t *testing.T) {
 	if strings.Contains(log.String(), "swordfish") || log.Len() > 2_000 {
 		t.Errorf("logged %d bytes: %.500s", log.Len(), log)
 	}
-	if n := value(t, s.metrics.requests.WithLabelValues("/try", "GET", "204")); n != 1 {
+	if n := metricValue(t, s.metrics.requests.WithLabelValues("/try", "GET", "204")); n != 1 {
 		t.Errorf("counted %v times", n)
 	}
 }

@@ -1,11 +1,12 @@
-// Package httpapi is the HTTP surface of the service: one table of routes
-// (routes.go), one way through it for every request (observe, limit,
-// authenticate, handle), and handlers that decode, call the domain and encode.
+// Package httpapi is the HTTP API of the service: one table of routes
+// (routes.go), one pipeline for every request (rate limit, authentication, quota,
+// handler), and handlers that decode, call the domain and encode.
 package httpapi
 
 import (
 	"context"
 	"log/slog"
+	"net"
 	"net/http"
 	"net/netip"
 	"time"
@@ -26,7 +27,7 @@ import (
 	"telapi/internal/usage"
 )
 
-// Deps is everything the surface stands on.
+// Deps are the dependencies and settings of a Server.
 type Deps struct {
 	Log      *slog.Logger
 	Registry *prometheus.Registry
@@ -37,6 +38,7 @@ type Deps struct {
 	PublicURL      string // empty: derived from the request
 	TrustedProxies []netip.Prefix
 	MetricsToken   redact.Secret
+	AnyOrigin      bool // development: pages of any origin may open sockets
 	OpenAPI        []byte
 	AsyncAPI       []byte
 	Health         func() Health
@@ -51,48 +53,29 @@ type Deps struct {
 	Channels     *channel.Service
 	Callbacks    *callback.Service
 	Speech       *speech.Service
-	AnyOrigin    bool // development: sockets from any page
 	Sessions     *session.Service
-	Playground   *Playground // nil: none
+	Playground   *Playground // nil: disabled
 }
 
-// Server answers the service's HTTP requests.
+// Server is the API server.
 type Server struct {
-	deps    Deps
-	mux     *http.ServeMux
-	tracer  trace.Tracer
-	metrics httpMetrics
-	sockets *sockets
-
+	deps       Deps
+	http       *http.Server
+	mux        *http.ServeMux
+	tracer     trace.Tracer
+	metrics    httpMetrics
+	sockets    *socketSet
 	prometheus http.Handler // serves /metrics
 
 	playgroundFiles map[string]page
 	docsFiles       map[string]page
 
-	streams    context.Context // of answers that go on until the server drains
+	streams    context.Context // ends responses that stream until shutdown
 	endStreams context.CancelFunc
 }
 
-// New returns the surface, ready to serve.
-func New(deps Deps) *Server {
-	s := &Server{
-		deps:       deps,
-		metrics:    newHTTPMetrics(deps.Registry),
-		sockets:    newSockets(deps.Registry),
-		tracer:     deps.Tracing.Tracer("telapi/httpapi"),
-		prometheus: promhttp.HandlerFor(deps.Registry, promhttp.HandlerOpts{Registry: deps.Registry, ErrorHandling: promhttp.ContinueOnError}),
-	}
-	if deps.Playground != nil {
-		s.playgroundFiles = readPages(deps.Playground.Files)
-		s.docsFiles = readPages(deps.Playground.Docs)
-	}
-	s.streams, s.endStreams = context.WithCancel(context.Background())
-	s.mux = s.newMux(s.Routes())
-	return s
-}
-
-// Time-outs that defeat clients who send or read a byte now and then to hold a
-// connection. Routes that stream for long extend their own write deadline.
+// Timeouts close connections of clients that hold them open by sending or reading
+// a byte now and then. Routes that stream extend the write deadline themselves.
 const (
 	headerTimeout = 10 * time.Second
 	readTimeout   = 30 * time.Second
@@ -101,17 +84,49 @@ const (
 	maxHeader     = 32 << 10
 )
 
-// HTTPServer wraps the surface in a net/http server with its time-outs.
-func (s *Server) HTTPServer() *http.Server {
-	return &http.Server{
-		Handler: s,
-		// OPTIONS * is answered by the table like everything else.
-		DisableGeneralOptionsHandler: true,
+// New returns a server that is ready to serve.
+func New(deps Deps) *Server {
+	s := &Server{
+		deps:       deps,
+		tracer:     deps.Tracing.Tracer("telapi/httpapi"),
+		metrics:    newHTTPMetrics(deps.Registry),
+		sockets:    newSocketSet(deps.Registry),
+		prometheus: promhttp.HandlerFor(deps.Registry, promhttp.HandlerOpts{Registry: deps.Registry, ErrorHandling: promhttp.ContinueOnError}),
+	}
+	if deps.Playground != nil {
+		s.playgroundFiles = readPages(deps.Playground.Files)
+		s.docsFiles = readPages(deps.Playground.Docs)
+	}
+	s.streams, s.endStreams = context.WithCancel(context.Background())
+	s.mux = s.newMux(s.Routes())
+	s.http = &http.Server{
+		Handler:                      s,
+		DisableGeneralOptionsHandler: true, // OPTIONS * gets the same responses as any other path
 		ReadHeaderTimeout:            headerTimeout,
 		ReadTimeout:                  readTimeout,
 		WriteTimeout:                 writeTimeout,
 		IdleTimeout:                  idleTimeout,
 		MaxHeaderBytes:               maxHeader,
-		ErrorLog:                     slog.NewLogLogger(s.deps.Log.Handler(), slog.LevelDebug),
+		ErrorLog:                     slog.NewLogLogger(deps.Log.Handler(), slog.LevelDebug),
 	}
+	return s
+}
+
+// Serve accepts connections until Shutdown. It always returns an error, which is
+// http.ErrServerClosed after Shutdown.
+func (s *Server) Serve(l net.Listener) error { return s.http.Serve(l) }
+
+// Shutdown ends streams, closes sockets with CloseRestart spread over a window,
+// and waits for the requests in flight. When ctx ends, it disconnects the
+// remaining clients and returns the error of ctx. All sockets have ended when
+// Shutdown returns.
+func (s *Server) Shutdown(ctx context.Context, window time.Duration) error {
+	s.endStreams()
+	s.sockets.drain(ctx, window)
+	err := s.http.Shutdown(ctx)
+	if err != nil {
+		_ = s.http.Close()
+	}
+	s.sockets.close()
+	return err
 }

@@ -34,7 +34,7 @@ func (w wires) Addr() net.Addr { return &net.TCPAddr{} }
 // and returns a connection to it and when that was ended.
 func serveOn(t *testing.T) (client net.Conn, ended <-chan time.Duration) {
 	t.Helper()
-	s, _ := surface(nil)
+	s, _ := newTestServer(nil)
 	s.mux = s.newMux([]Route{
 		{"GET", "/try", public, "", "", always, func(x *exchange, _ *http.Request) error {
 			x.WriteBytes(http.StatusOK, "text/plain", make([]byte, 1<<20))
@@ -45,7 +45,7 @@ func serveOn(t *testing.T) (client net.Conn, ended <-chan time.Duration) {
 			return nil
 		})},
 	})
-	server, began, over := s.HTTPServer(), time.Now(), make(chan time.Duration, 1)
+	server, began, over := s.http, time.Now(), make(chan time.Duration, 1)
 	server.ConnState = func(_ net.Conn, state http.ConnState) {
 		if state == http.StateClosed {
 			over <- time.Since(began)
@@ -118,7 +118,7 @@ func TestBodyThatComesSlowlyLeavesTheTimeToHandleIt(t *testing.T) {
 		"breaks off":       {io.ErrUnexpectedEOF, "400 "},
 	} {
 		synctest.Test(t, func(t *testing.T) {
-			s, _ := surface(nil)
+			s, _ := newTestServer(nil)
 			s.mux = s.newMux([]Route{{"POST", "/try", public, "", "", always, withBody(func(x *exchange, r *http.Request, body []byte) error {
 				until, _ := r.Context().Deadline()
 				if left := time.Until(until); r.Context().Err() != nil || left != handlerTimeout {
@@ -161,7 +161,7 @@ func TestHugeHeaderIsRefused(t *testing.T) {
 
 func TestStoreThatHangsIsAnswered503(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		s, _ := surface(func(_ *exchange, r *http.Request) error {
+		s, _ := newTestServer(func(_ *exchange, r *http.Request) error {
 			<-r.Context().Done()
 			return r.Context().Err()
 		})

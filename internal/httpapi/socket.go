@@ -1,193 +1,173 @@
 package httpapi
 
 import (
-	"encoding/base64"
-	"fmt"
+	"context"
+	"errors"
 	"net/http"
-	"net/url"
-	"slices"
-	"strings"
 	"sync"
 	"time"
+	"unicode/utf8"
 
-	"github.com/go-json-experiment/json"
 	"github.com/gorilla/websocket"
 
-	"telapi/callruntime/wire"
-	"telapi/internal/auth"
 	"telapi/internal/channel"
-	"telapi/internal/endpoint"
-	"telapi/internal/fault"
-	"telapi/internal/httpserve"
-	"telapi/internal/ratelimit"
-	"telapi/internal/session"
 )
 
-// tokenPrefix is of the subprotocol that carries the token.
-const tokenPrefix = "telapi.bearer."
+const (
+	// socketWriteTimeout bounds one write to a socket or a stream.
+	socketWriteTimeout = 10 * time.Second
+	// closeTimeout is how long a peer may take to answer a close frame.
+	closeTimeout = 2 * time.Second
+	// heartbeatTimeout bounds the store operations of a heartbeat.
+	heartbeatTimeout = 5 * time.Second
+)
 
-// upgrader makes sockets that are cheap while idle: small buffers, and a write
-// buffer only while something is written.
+// upgrader opens WebSockets that are cheap while idle: buffers are small, and a
+// write buffer exists only during a write.
 var upgrader = websocket.Upgrader{
 	ReadBufferSize:  1024,
 	WriteBufferSize: 1024,
 	WriteBufferPool: &sync.Pool{},
-	CheckOrigin:     func(*http.Request) bool { return true }, // checked before, against the endpoint
+	CheckOrigin:     func(*http.Request) bool { return true }, // Server.admitSocket checks it against the endpoint
 }
 
-// openSocket is the handshake of /ws/session. Everything that can be refused is
-// refused before the upgrade, as an ordinary answer; a plain GET goes the same
-// way, redeems nothing, and so tells a page why its socket was refused.
-func (s *Server) openSocket(x *exchange, r *http.Request) error {
-	ses, ep, err := s.admitSocket(x, r)
-	if err != nil {
-		return err
-	}
-	info, err := channelInfo(ses, ep)
-	if err != nil {
-		return err
-	}
-	if err := s.staying(); err != nil {
-		return err
-	}
-	query := r.URL.Query()
-	if !canUpgrade(r) {
-		if err := s.deps.Channels.CheckOpen(r.Context(), info, query.Get("connectionId")); err != nil {
-			return err
+// socket moves frames between a WebSocket and its channel connection. An idle
+// socket costs one goroutine, the reader. The writer runs only while frames are
+// queued, and a timer sends pings.
+type socket struct {
+	ws      *websocket.Conn
+	conn    *batchConn // under ws
+	channel *channel.Connection
+	set     *socketSet
+	limits  channel.Limits
+
+	mu       sync.Mutex
+	timer    *time.Timer // of the heartbeat
+	queue    sendQueue
+	control  map[int][]byte // the next ping and pong to send
+	writing  bool
+	closing  channel.CloseCode // 0 while the socket is open
+	lastRead time.Time
+}
+
+// run reads frames until the socket ends.
+func (s *socket) run() {
+	defer s.end()
+	s.ws.SetReadLimit(s.limits.FrameBytes)
+	s.ws.SetPingHandler(func(data string) error { s.sendControl(websocket.PongMessage, []byte(data)); return nil })
+	s.ws.SetPongHandler(func(string) error { s.noteRead(); return nil })
+	s.startHeartbeat()
+	s.conn.onDrained = func() { s.channel.Flush(s.set.ctx) }
+	s.channel.Start(s)
+	for {
+		kind, frame, err := s.ws.ReadMessage()
+		if errors.Is(err, websocket.ErrReadLimit) {
+			s.markClosed(channel.CloseTooBig) // the library has sent the close frame
 		}
-		x.Header().Set("Upgrade", "websocket")
-		x.Header().Set("Sec-WebSocket-Version", "13")
-		return fault.New(fault.UpgradeRequired, "The token is good. Open a WebSocket to use it.")
-	}
-	conn, err := s.deps.Channels.Open(r.Context(), info, query.Get("connectionId"), query.Get("streamId"))
-	if err != nil {
-		return err
-	}
-	if err := s.staying(); err != nil { // once more: a socket that opens after the drain is cut off without a word
-		conn.Close()
-		return err
-	}
-	line := &line{}
-	header := http.Header{httpserve.RequestIDHeader: x.Header().Values(httpserve.RequestIDHeader)}
-	if slices.Contains(websocket.Subprotocols(r), session.Subprotocol) {
-		// The upgrader would choose it too, but keep the client's whole list, which
-		// holds the token, for as long as the socket is open.
-		header.Set("Sec-Websocket-Protocol", session.Subprotocol)
-	}
-	ws, err := upgrader.Upgrade(lineTaker{x, line}, r, header)
-	if err != nil {
-		conn.Close()
-		return fmt.Errorf("upgrade: %w", err)
-	}
-	p := &pump{conn: ws, line: line, channel: conn, sockets: s.sockets, limits: s.deps.Channels.Limits()}
-	s.sockets.add(p)
-	go p.run() // so that net/http can let go of its buffers
-	return nil
-}
-
-// staying refuses what would outlast an instance that drains.
-func (s *Server) staying() error {
-	if s.deps.Draining() {
-		return fault.New(fault.ServiceUnavailable, "This instance restarts. Connect again to reach another one.").WithRetryAfter(time.Second)
-	}
-	return nil
-}
-
-// canUpgrade tells whether the upgrade will work: by then the new socket has
-// taken the session from the one before.
-func canUpgrade(r *http.Request) bool {
-	key, err := base64.StdEncoding.DecodeString(r.Header.Get("Sec-WebSocket-Key"))
-	return r.Method == http.MethodGet && websocket.IsWebSocketUpgrade(r) && r.Header.Get("Sec-WebSocket-Version") == "13" && err == nil && len(key) == 16
-}
-
-// admitSocket checks token and origin, and counts the handshake against the
-// auth tier: guessing ends in 429, good tokens go on.
-func (s *Server) admitSocket(x *exchange, r *http.Request) (session.Session, endpoint.Endpoint, error) {
-	origin := r.Header.Get("Origin")
-	ses, ep, refusal := s.deps.Sessions.Verify(r.Context(), presentedToken(r))
-	if refusal == nil && !s.originAllowed(r, origin, ep.Origins) {
-		refusal = fault.New(fault.OriginNotAllowed, "This endpoint does not allow pages of this origin to open its sockets.")
-	} else {
-		allowOrigin(x, origin)
-	}
-	d, err := s.deps.Limits.Allow(r.Context(), ratelimit.Auth, x.client)
-	switch {
-	case err != nil:
-		return ses, ep, err
-	case refusal != nil && !d.Allowed:
-		return ses, ep, applyLimit(x, d)
-	}
-	x.principal = auth.Principal{TeamID: ses.TeamID, Subject: ses.ID}
-	return ses, ep, refusal
-}
-
-// presentedToken takes the token from the subprotocol, which is all a browser
-// can set, the Authorization header, or the query.
-func presentedToken(r *http.Request) string {
-	for _, p := range websocket.Subprotocols(r) {
-		if token, ok := strings.CutPrefix(p, tokenPrefix); ok {
-			return token
+		if err != nil {
+			s.channel.Flush(s.set.ctx)
+			return
 		}
+		s.noteRead()
+		if kind == websocket.TextMessage && !utf8.Valid(frame) {
+			s.channel.Flush(s.set.ctx)
+			s.Close(channel.CloseInvalidText)
+			continue
+		}
+		if s.isClosing() {
+			continue // wait for the peer's close frame
+		}
+		if kind != websocket.TextMessage {
+			frame = nil // rejected like any frame that is not JSON
+		}
+		s.channel.Handle(s.set.ctx, frame)
 	}
-	if scheme, token, ok := strings.Cut(r.Header.Get("Authorization"), " "); ok && strings.EqualFold(scheme, "Bearer") {
-		return strings.TrimSpace(token)
-	}
-	return r.URL.Query().Get("token")
 }
 
-// originAllowed holds a page's origin against the endpoint's list. Without a
-// list, any is good in development and the service's own host otherwise. What
-// sends no Origin is no browser.
-func (s *Server) originAllowed(r *http.Request, origin string, allowed []string) bool {
-	switch {
-	case origin == "":
-		return true
-	case len(allowed) > 0:
-		return slices.Contains(allowed, strings.ToLower(origin))
-	case s.deps.AnyOrigin:
-		return true
-	}
-	u, err := url.Parse(origin)
-	return err == nil && strings.EqualFold(u.Host, r.Host)
+func (s *socket) end() {
+	s.timer.Stop()
+	_ = s.ws.Close()
+	code := s.markClosed(channel.CloseNormal)
+	s.channel.Close()
+	s.set.remove(s, code)
 }
 
-// allowOrigin lets the page read the answer, so that it can tell a person why a
-// socket was refused.
-func allowOrigin(w http.ResponseWriter, origin string) {
-	if origin == "" {
+// markClosed discards all queued frames and returns the code of the first close.
+func (s *socket) markClosed(code channel.CloseCode) channel.CloseCode {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.closing == 0 {
+		s.closing = code
+	}
+	s.discard()
+	return s.closing
+}
+
+// Close implements channel.Socket. A reader that was too slow for its queue only
+// gets the close frame, if that can still be sent.
+func (s *socket) Close(code channel.CloseCode) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.closing != 0 {
 		return
 	}
-	h := w.Header()
-	h.Set("Access-Control-Allow-Origin", origin)
-	h.Set("Access-Control-Expose-Headers", "X-Request-Id, Retry-After")
-	h.Add("Vary", "Origin")
+	s.closing = code
+	wait := socketWriteTimeout
+	if code == channel.CloseSlowReader {
+		s.discard()
+		wait = closeTimeout
+		_ = s.ws.NetConn().SetWriteDeadline(time.Now().Add(wait)) // a write may be blocked
+	}
+	_ = s.ws.SetReadDeadline(time.Now().Add(wait)) // a peer that reads slowly must not keep the socket open
+	s.startWriter()
 }
 
-// preflightSocket answers a page that asks whether it may ask: the question
-// itself, which carries the token, is held against the endpoint's list.
-func (s *Server) preflightSocket(x *exchange, r *http.Request) error {
-	allowOrigin(x, r.Header.Get("Origin"))
-	x.Header().Set("Access-Control-Allow-Methods", "GET")
-	x.Header().Set("Access-Control-Allow-Headers", "Authorization")
-	x.Header().Set("Access-Control-Max-Age", "600")
-	x.WriteHeader(http.StatusNoContent)
-	return nil
+// disconnect closes the connection without a close frame. The reader then ends
+// the socket.
+func (s *socket) disconnect() { _ = s.ws.NetConn().Close() }
+
+func (s *socket) isClosing() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.closing != 0
 }
 
-func channelInfo(ses session.Session, ep endpoint.Endpoint) (channel.SessionInfo, error) {
-	profile, err := json.Marshal(ep.Profile)
-	if err != nil {
-		return channel.SessionInfo{}, err
+func (s *socket) noteRead() {
+	s.mu.Lock()
+	s.lastRead = time.Now()
+	s.mu.Unlock()
+}
+
+// startHeartbeat sets the timer under mu, because the heartbeat is due at once if
+// the session expires while its socket opens.
+func (s *socket) startHeartbeat() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.lastRead = time.Now()
+	s.timer = time.AfterFunc(s.channel.UntilHeartbeat(), s.heartbeat)
+}
+
+// heartbeat pings the browser, renews the ownership of the session, and closes a
+// socket that has not received a complete frame for two intervals.
+func (s *socket) heartbeat() {
+	s.mu.Lock()
+	silent := time.Since(s.lastRead) >= 2*s.limits.PingInterval()
+	closing := s.closing != 0
+	if !closing {
+		s.set.running.Add(1)
+		defer s.set.running.Done()
 	}
-	offer := wire.Offer{
-		SessionID: ses.ID, TeamID: ses.TeamID, EndpointID: ses.EndpointID, Mode: string(ses.Mode), Metadata: ses.Metadata,
+	s.mu.Unlock()
+	if closing {
+		return
 	}
-	if ses.Identity != nil {
-		offer.Identity = &wire.Identifier{ID: ses.Identity.ID, Name: ses.Identity.Name}
+	if silent {
+		s.Close(channel.CloseNoPong)
+		return
 	}
-	return channel.SessionInfo{
-		ID: ses.ID, TeamID: ses.TeamID, EndpointID: ses.EndpointID, Mode: string(ses.Mode),
-		Reject: ses.DuplicatePolicy == session.Reject, ExpiresAt: ses.ExpiresAt, Profile: profile,
-		Offer: offer,
-	}, nil
+	s.sendControl(websocket.PingMessage, nil)
+	ctx, cancel := context.WithTimeout(s.set.ctx, heartbeatTimeout)
+	defer cancel()
+	s.channel.Heartbeat(ctx)
+	s.timer.Reset(s.channel.UntilHeartbeat())
 }

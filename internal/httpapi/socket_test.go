@@ -13,57 +13,73 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"telapi/internal/channel"
+	"telapi/internal/httpserve"
 )
 
-// held is a store in which a session is in good hands.
-type held struct {
+// channelStore accepts every connection.
+type channelStore struct {
 	channel.Store
 	channel.Hub
 	channel.Sessions
 }
 
-func (held) Attach(context.Context, channel.AttachRequest) (channel.AttachResult, error) {
+func (channelStore) Attach(context.Context, channel.AttachRequest) (channel.AttachResult, error) {
 	return channel.AttachResult{}, nil
 }
-func (held) Detach(context.Context, string, string, []byte) error { return nil }
-func (held) Subscribe(context.Context, string, channel.Subscriber) (func(), error) {
+func (channelStore) Detach(context.Context, string, string, []byte) error { return nil }
+func (channelStore) Subscribe(context.Context, string, channel.Subscriber) (func(), error) {
 	return func() {}, nil
 }
-func (held) Redeem(context.Context, string) error { return nil }
-func (held) Touch(string)                         {}
+func (channelStore) Redeem(context.Context, string) error { return nil }
+func (channelStore) Touch(string)                         {}
 
-func TestSocketThatOpensAtTheEndOfItsSessionIsClosedWithIt(t *testing.T) {
+// serveSockets returns a server that opens a socket for every request, and a
+// function that connects to it.
+func serveSockets(t *testing.T, lifetime time.Duration) (*Server, func() *websocket.Conn) {
+	t.Helper()
+	s, _ := newTestServer(nil)
 	limits := channel.Limits{PingIntervalMs: 60_000, FrameBytes: 1 << 10, QueuedBytes: 1 << 20, FramesPerSecond: 1}
-	channels := channel.NewService(held{}, held{}, held{}, limits, slog.New(slog.DiscardHandler), prometheus.NewRegistry())
-	all := newSockets(prometheus.NewRegistry())
+	s.deps.Channels = channel.NewService(channelStore{}, channelStore{}, channelStore{}, limits, slog.New(slog.DiscardHandler), prometheus.NewRegistry())
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		conn, err := channels.Open(r.Context(), channel.SessionInfo{ID: "ses_1", ExpiresAt: time.Now()}, "", "")
+		connection, err := s.deps.Channels.Open(r.Context(), channel.SessionInfo{ID: "ses_1", ExpiresAt: time.Now().Add(lifetime)}, "", "")
 		if err != nil {
 			t.Error(err)
 			return
 		}
-		line := &line{}
-		ws, err := upgrader.Upgrade(lineTaker{w, line}, r, nil)
+		socket, err := s.upgrade(&exchange{Response: httpserve.Response{ResponseWriter: w, Request: r}}, r, connection)
 		if err != nil {
 			t.Error(err)
 			return
 		}
-		p := &pump{conn: ws, line: line, channel: conn, sockets: all, limits: limits}
-		all.add(p)
-		p.run()
+		s.sockets.start(socket)
 	}))
-	defer server.Close()
-	for range 20 {
-		ws, _, err := websocket.DefaultDialer.Dial(strings.Replace(server.URL, "http", "ws", 1), nil)
+	t.Cleanup(server.Close)
+	return s, func() *websocket.Conn {
+		t.Helper()
+		ws, _, err := websocket.DefaultDialer.DialContext(t.Context(), strings.Replace(server.URL, "http", "ws", 1), nil)
 		if err != nil {
 			t.Fatal(err)
 		}
-		for err == nil {
-			_, _, err = ws.ReadMessage()
-		}
-		if !websocket.IsCloseError(err, int(channel.CloseExpired)) {
+		t.Cleanup(func() { _ = ws.Close() })
+		return ws
+	}
+}
+
+// readToEnd returns the error that ends a client's socket.
+func readToEnd(ws *websocket.Conn) (err error) {
+	_ = ws.SetReadDeadline(time.Now().Add(30 * time.Second))
+	for err == nil {
+		_, _, err = ws.ReadMessage()
+	}
+	return err
+}
+
+func TestSocketOfExpiredSessionIsClosed(t *testing.T) {
+	s, dial := serveSockets(t, 0)
+	defer s.sockets.close()
+	for range 20 {
+		if err := readToEnd(dial()); !websocket.IsCloseError(err, int(channel.CloseExpired)) {
 			t.Errorf("closed with %v", err)
 		}
-		_ = ws.Close()
 	}
 }
