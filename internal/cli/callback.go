@@ -4,8 +4,6 @@ import (
 	"context"
 	"fmt"
 	"io"
-	"slices"
-	"strings"
 	"time"
 
 	"github.com/go-json-experiment/json"
@@ -20,25 +18,25 @@ import (
 )
 
 func (c *cli) callbackCommand() *cobra.Command {
-	return group("callback", "What providers post back: try one, look at a body", c.callbackIssueCommand(), c.callbackLintCommand())
+	return group("callback", "Test callbacks of providers", c.callbackIssueCommand(), c.callbackLintCommand())
 }
 
 func (c *cli) callbackIssueCommand() *cobra.Command {
-	cmd := &cobra.Command{Use: "issue --channel CHANNEL", Short: "Await a result on a channel and print the credential for it", Args: cobra.NoArgs,
-		Long: `Awaits a result on a channel and prints the credential for it, with a curl line that posts
-one. The URL is that of PUBLIC_URL or TELAPI_PORT: set them here as for the server.`,
+	cmd := &cobra.Command{Use: "issue --channel CHANNEL", Short: "Create a work item and print its credential",
+		Long: `Creates a work item on a channel and prints its credential, with a curl command that posts
+a result. The URL uses PUBLIC_URL or TELAPI_PORT: set them as for the server.`,
 		Example: "  telapi callback issue --channel call-4711 --kind llm --ttl 1m"}
-	channelID := cmd.Flags().String("channel", "", "the channel's id")
-	kind := cmd.Flags().String("kind", string(wire.BotItem), "who answers: "+kinds)
-	scope := cmd.Flags().String("scope", string(callruntime.ScopeWorkItem), "work_item: for one answer, in its turn; channel: for any number")
-	ttl := cmd.Flags().Duration("ttl", callruntime.DefaultTTL, "how long an answer is awaited")
-	needs(cmd, "channel")
-	cmd.RunE = c.runtime(func(ctx context.Context, r *callruntime.Runtime, _ []string) error {
-		if err := c.checkKind(*kind); err != nil {
+	channelID := cmd.Flags().String("channel", "", "channel ID")
+	kind := cmd.Flags().String("kind", string(wire.BotItem), "kind of provider: "+orList(wire.WorkItemKinds))
+	scope := cmd.Flags().String("scope", string(callruntime.ScopeWorkItem), "work_item: valid for one callback; channel: valid for any number")
+	ttl := cmd.Flags().Duration("ttl", callruntime.DefaultTTL, "time until the work item expires")
+	require(cmd, "channel")
+	cmd.RunE = c.withRuntime(func(ctx context.Context, r *callruntime.Runtime, _ []string) error {
+		if err := checkFlag(c, "kind", *kind, wire.WorkItemKinds); err != nil {
 			return err
 		}
-		if scopes := []string{string(callruntime.ScopeWorkItem), string(callruntime.ScopeChannel)}; !slices.Contains(scopes, *scope) {
-			return c.usage("there is no scope %q; scopes are %s", *scope, strings.Join(scopes, ", "))
+		if err := checkFlag(c, "scope", *scope, []callruntime.Scope{callruntime.ScopeWorkItem, callruntime.ScopeChannel}); err != nil {
+			return err
 		}
 		item, err := r.Observe(*channelID, "").Await(ctx, callruntime.AwaitOptions{
 			Kind: wire.WorkItemKind(*kind), Scope: callruntime.Scope(*scope), TTL: *ttl,
@@ -62,16 +60,7 @@ one. The URL is that of PUBLIC_URL or TELAPI_PORT: set them here as for the serv
 	return cmd
 }
 
-const kinds = string(wire.BotItem + ", " + wire.LLMItem + " or " + wire.ToolItem)
-
-func (c *cli) checkKind(kind string) error {
-	if !slices.Contains(wire.WorkItemKinds, wire.WorkItemKind(kind)) {
-		return c.usage("there is no kind %q; it is %s", kind, kinds)
-	}
-	return nil
-}
-
-// baseURL is where a provider on this machine reaches the service.
+// baseURL returns the URL of the server on this machine.
 func (c *cli) baseURL() string {
 	switch {
 	case c.cfg.PublicURL != "":
@@ -94,17 +83,17 @@ func sampleBody(kind wire.WorkItemKind, channelID string) string {
 }
 
 func (c *cli) callbackLintCommand() *cobra.Command {
-	cmd := &cobra.Command{Use: "lint BODY.json", Short: "Print what a provider's body would put on the stream", Args: cobra.ExactArgs(1),
+	cmd := &cobra.Command{Use: "lint BODY.json", Short: "Check a callback body and print the resulting stream entries",
 		Long: `Reads a callback body from a file, or from standard input if the name is -, and prints the
-entries it would put on a conversation's stream, one per line, with every command that would
-be denied and why. A body that would be refused is reported with all its issues. It needs no
-server. COMMANDS_DISABLED and TRANSFER_ALLOWED_TARGETS hold as they would there.`,
+entries that it would append to the runtime stream, one per line, including denied commands
+with the reason. An invalid body is reported with all its issues. No server is needed.
+COMMANDS_DISABLED and TRANSFER_ALLOWED_TARGETS apply as on the server.`,
 		Example: "  telapi callback lint answer.json --profile flow.json"}
-	profileFile := cmd.Flags().String("profile", "", "JSON file with the gatewayProfile; without it nothing is permitted")
-	kind := cmd.Flags().String("kind", string(wire.BotItem), "whose body it is: "+kinds)
-	channelID := cmd.Flags().String("channel", "", "the channel it would be posted for; by default the one it names")
-	cmd.RunE = c.tool(func(ctx context.Context, args []string) error {
-		if err := c.checkKind(*kind); err != nil {
+	profileFile := cmd.Flags().String("profile", "", "JSON file with the gateway profile (default: no command is allowed)")
+	kind := cmd.Flags().String("kind", string(wire.BotItem), "kind of provider: "+orList(wire.WorkItemKinds))
+	channelID := cmd.Flags().String("channel", "", "channel ID (default: the one in the body)")
+	cmd.RunE = c.withConfig(func(ctx context.Context, args []string) error {
+		if err := checkFlag(c, "kind", *kind, wire.WorkItemKinds); err != nil {
 			return err
 		}
 		platform, err := app.Platform(c.cfg)
@@ -117,15 +106,15 @@ server. COMMANDS_DISABLED and TRANSFER_ALLOWED_TARGETS hold as they would there.
 				return err
 			}
 		}
-		body, err := c.read(ctx, args[0])
+		body, err := c.readFile(ctx, args[0])
 		if err != nil {
 			return err
 		}
 		if limit := endpoint.PublishedLimits().CallbackBodyBytes; int64(len(body)) > limit {
-			return fmt.Errorf("%s: a body has %d bytes at the most, and this one has %d", args[0], limit, len(body))
+			return fmt.Errorf("%s has %d bytes: use at most %d", args[0], len(body), limit)
 		}
 		if *channelID == "" {
-			*channelID = conversationOf(body)
+			*channelID = bodyChannelID(body)
 		}
 		result, err := callback.Parse(wire.WorkItemKind(*kind), body, *channelID)
 		if err != nil {
@@ -133,7 +122,7 @@ server. COMMANDS_DISABLED and TRANSFER_ALLOWED_TARGETS hold as they would there.
 		}
 		base := wire.Entry{ChannelID: *channelID, At: time.Now().UnixMilli(), Source: wire.WorkItemKind(*kind).Source()}
 		for _, e := range result.Entries(base, command.NewPolicy(profile, platform)) {
-			if err := c.printAs(e, func(w io.Writer) { writeRow(w, describe(e)) }); err != nil {
+			if err := c.printAs(e, func(w io.Writer) { writeRow(w, entryTitle(e)) }); err != nil {
 				return err
 			}
 		}
@@ -142,15 +131,15 @@ server. COMMANDS_DISABLED and TRANSFER_ALLOWED_TARGETS hold as they would there.
 	return cmd
 }
 
-// conversationOf is the channel that a body names, or one that no body does.
-func conversationOf(body []byte) string {
-	var named struct {
+// bodyChannelID returns the channel ID in a bot's callback body. Other bodies have none.
+func bodyChannelID(body []byte) string {
+	var b struct {
 		Conversation struct {
 			Identifier wire.Identifier `json:"identifier"`
 		} `json:"conversation"`
 	}
-	if json.Unmarshal(body, &named) != nil || named.Conversation.Identifier.ID == "" {
+	if json.Unmarshal(body, &b) != nil || b.Conversation.Identifier.ID == "" {
 		return "channel"
 	}
-	return named.Conversation.Identifier.ID
+	return b.Conversation.Identifier.ID
 }

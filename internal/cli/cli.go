@@ -1,6 +1,5 @@
-// Package cli is the command line: it reads flags and configuration, asks the
-// app to do the work, and prints what came of it for people or, with --json,
-// for programs.
+// Package cli implements the telapi command. It parses flags and configuration,
+// calls package app, and prints results for people or, with --json, for programs.
 package cli
 
 import (
@@ -8,21 +7,22 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"os"
+	"slices"
 	"strings"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 
 	"telapi/internal/config"
 	"telapi/internal/fault"
 )
 
-// version is stamped in by the build.
+// version is set by the build.
 var version = "0.9.18"
 
-// Console is the process's outside: what was typed, and where answers go.
+// Console is the environment of the process.
 type Console struct {
-	Program string // as it was called
+	Program string // as it was invoked
 	Args    []string
 	Env     []string
 	In      io.Reader
@@ -30,29 +30,28 @@ type Console struct {
 	Err     io.Writer
 }
 
-// Exit codes that scripts may rely on.
+// Exit codes that scripts rely on.
 const (
-	exitDone   = 0
-	exitFailed = 1 // refused or failed; the reason is on stderr
+	exitOK     = 0
+	exitFailed = 1 // the reason is on stderr
 	exitUsage  = 2
 )
 
 // cli is one invocation.
 type cli struct {
 	Console
-	cfg     config.Config // of commands that are no server
+	cfg     config.Config // set by withConfig
 	json    bool
-	running bool // the command line was understood; errors are the work's own
+	running bool // the command line is valid; later errors are not usage errors
 }
 
-// Run carries out one command line and returns the exit code.
+// Run executes one command line and returns the exit code.
 func Run(ctx context.Context, console Console) int {
 	c := &cli{Console: console}
-	root := c.root()
-	cmd, err := root.ExecuteContextC(ctx)
+	cmd, err := c.root().ExecuteContextC(ctx)
 	switch {
 	case err == nil:
-		return exitDone
+		return exitOK
 	case errors.Is(err, errReported):
 		return exitFailed
 	case !c.running:
@@ -63,24 +62,30 @@ func Run(ctx context.Context, console Console) int {
 		_, _ = fmt.Fprintf(c.Err, "See '%s --help'.\n", cmd.CommandPath())
 		return exitUsage
 	}
-	c.complain(err)
+	c.printError(err)
 	return exitFailed
 }
 
-// errReported ends a command that has printed its own account of the failure.
-var errReported = errors.New("reported")
+// errReported is returned by commands that have already printed the failure.
+var errReported = errors.New("already reported")
+
+const (
+	groupRun     = "run"
+	groupAdmin   = "admin"
+	groupInspect = "inspect"
+)
 
 func (c *cli) root() *cobra.Command {
 	root := &cobra.Command{
 		Use:   "telapi",
-		Short: "The service between browsers, a call runtime and asynchronous bots",
-		Long: `telapi joins a voice-bot platform's browsers, call runtime and bot providers.
+		Short: "Connects browsers, call runtimes and asynchronous bots",
+		Long: `telapi connects the browsers, call runtimes and bot providers of a voice-bot platform.
 
-Try it on embedded stores, with a demo team:    telapi dev
-Run it in production (see telapi config):       telapi serve
-Ask what is wrong:                              telapi doctor
+Try it with embedded stores and a demo team:    telapi dev
+Run it in production:                           telapi serve
+Find out what is wrong:                         telapi doctor
 
-All configuration comes from environment variables; docs/configuration.md lists them.`,
+Configure it with environment variables; see docs/configuration.md.`,
 		Version:       version,
 		SilenceErrors: true,
 		SilenceUsage:  true,
@@ -89,100 +94,125 @@ All configuration comes from environment variables; docs/configuration.md lists 
 	root.SetIn(c.In)
 	root.SetOut(c.Out)
 	root.SetErr(c.Err)
-	root.SetVersionTemplate("telapi {{.Version}}\n") // as telapi version prints it
-	root.PersistentFlags().BoolVar(&c.json, "json", false, "print JSON, one object per line, and nothing else on stdout")
-	root.AddGroup(
-		&cobra.Group{ID: groupRun, Title: "Run it:"},
-		&cobra.Group{ID: groupAdmin, Title: "Administer it (works while the server runs):"},
-		&cobra.Group{ID: groupLook, Title: "Look at it:"},
-	)
-	root.AddCommand(
-		c.serveCommand(), c.devCommand(), c.mediaCommand(), c.migrateCommand(),
-		c.teamCommand(), c.keyCommand(), c.endpointCommand(), c.limitsCommand(), c.quotaCommand(), c.channelCommand(), c.callbackCommand(), c.speechCommand(),
-		c.usageCommand(), c.healthCommand(), c.doctorCommand(), c.configCommand(), c.versionCommand(),
-	)
+	root.SetVersionTemplate("telapi {{.Version}}\n") // same output as telapi version
+	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return flagError(err) })
+	root.PersistentFlags().BoolVar(&c.json, "json", false, "print JSON to stdout, one object per line")
+	for _, g := range []struct {
+		id, title string
+		commands  []*cobra.Command
+	}{
+		{groupRun, "Run:", []*cobra.Command{c.serveCommand(), c.devCommand(), c.mediaCommand(), c.migrateCommand()}},
+		{groupAdmin, "Administer (also while the server is running):", []*cobra.Command{
+			c.teamCommand(), c.keyCommand(), c.endpointCommand(), c.limitsCommand(), c.quotaCommand(), c.channelCommand(), c.callbackCommand(), c.speechCommand(),
+		}},
+		{groupInspect, "Inspect:", []*cobra.Command{c.usageCommand(), c.healthCommand(), c.doctorCommand(), c.configCommand(), c.versionCommand()}},
+	} {
+		root.AddGroup(&cobra.Group{ID: g.id, Title: g.title})
+		for _, cmd := range g.commands {
+			cmd.GroupID = g.id
+			root.AddCommand(cmd)
+			for _, leaf := range slices.Concat(cmd.Commands(), []*cobra.Command{cmd}) {
+				if leaf.Args == nil {
+					leaf.Args = positionalArgs
+				}
+			}
+		}
+	}
 	return root
 }
 
-const (
-	groupRun   = "run"
-	groupAdmin = "admin"
-	groupLook  = "look"
-)
+// positionalArgs checks the number of arguments against the command's Use line:
+// its upper-case words before the first flag.
+func positionalArgs(cmd *cobra.Command, args []string) error {
+	names := strings.Fields(cmd.Use)[1:]
+	if end := slices.IndexFunc(names, func(name string) bool { return name[0] == '-' || name[0] == '[' }); end >= 0 {
+		names = names[:end]
+	}
+	switch {
+	case len(args) < len(names):
+		return fmt.Errorf("missing argument %s", names[len(args)])
+	case len(args) > len(names):
+		return fmt.Errorf("unexpected argument %q", args[len(names)])
+	}
+	return nil
+}
 
-type runE = func(*cobra.Command, []string) error
+// flagError replaces the parser's text for an invalid value.
+func flagError(err error) error {
+	var invalid *pflag.InvalidValueError
+	if !errors.As(err, &invalid) {
+		return err
+	}
+	use := map[string]string{"duration": "a duration such as 60s or 1m", "int64": "an integer", "bool": "true or false"}[invalid.GetFlag().Value.Type()]
+	return fmt.Errorf("invalid --%s %q: use %s", invalid.GetFlag().Name, invalid.GetValue(), use)
+}
 
-// work wraps a command's body: from here on errors are the work's, not the
-// command line's.
-func (c *cli) work(body func(ctx context.Context, args []string) error) runE {
-	return func(cmd *cobra.Command, args []string) error {
-		c.running = true
-		return body(cmd.Context(), args)
+// group returns a command that only has subcommands.
+func group(use, short string, commands ...*cobra.Command) *cobra.Command {
+	var names []string
+	for _, c := range commands {
+		names = append(names, c.Name())
+	}
+	g := &cobra.Command{Use: use, Short: short, Args: cobra.ArbitraryArgs,
+		RunE: func(_ *cobra.Command, args []string) error {
+			if len(args) > 0 {
+				return fmt.Errorf("unknown subcommand %q: use %s", args[0], orList(names))
+			}
+			return fmt.Errorf("missing subcommand: use %s", orList(names))
+		}}
+	g.AddCommand(commands...)
+	return g
+}
+
+// require marks flags as required.
+func require(cmd *cobra.Command, flags ...string) {
+	for _, name := range flags {
+		if err := cmd.MarkFlagRequired(name); err != nil {
+			panic(err) // the flag does not exist
+		}
 	}
 }
 
-// usage is the error of a command line that was typed wrongly, where only the
-// command itself could see it.
-func (c *cli) usage(format string, args ...any) error {
+// usageError returns an error in the command line that only the command can detect.
+func (c *cli) usageError(format string, args ...any) error {
 	c.running = false
 	return fmt.Errorf(format, args...)
 }
 
-// complain prints an error with everything a person needs to mend it.
-func (c *cli) complain(err error) {
-	var refusal *fault.Error
-	if !errors.As(err, &refusal) || refusal.Code == fault.Internal {
+// checkFlag returns a usage error if value is not one of the allowed values.
+func checkFlag[S ~string](c *cli, name, value string, allowed []S) error {
+	if slices.Contains(allowed, S(value)) {
+		return nil
+	}
+	return c.usageError("invalid --%s %q: use %s", name, value, orList(allowed))
+}
+
+// orList joins values as in "a, b or c".
+func orList[S ~string](values []S) string {
+	list := fault.Join(values)
+	if at := strings.LastIndex(list, ", "); at >= 0 {
+		list = list[:at] + " or " + list[at+2:]
+	}
+	return list
+}
+
+// printError prints an error with everything needed to fix it.
+func (c *cli) printError(err error) {
+	var failure *fault.Error
+	if !errors.As(err, &failure) || failure.Code == fault.Internal {
 		_, _ = fmt.Fprintln(c.Err, "telapi:", err)
 		return
 	}
-	// What was being done, then the public text; the code means nothing at a
-	// prompt.
-	doing, _, _ := strings.Cut(err.Error(), string(refusal.Code))
-	issues, _ := refusal.Details.([]fault.Issue)
+	// Print the operation and the public text without the error code.
+	operation, _, _ := strings.Cut(err.Error(), string(failure.Code))
+	issues, _ := failure.Details.([]fault.Issue)
 	if len(issues) == 0 {
-		_, _ = fmt.Fprintf(c.Err, "telapi: %s%s\n", doing, refusal.Message)
+		_, _ = fmt.Fprintf(c.Err, "telapi: %s%s\n", operation, failure.Message)
 	}
 	for _, i := range issues {
-		_, _ = fmt.Fprintf(c.Err, "telapi: %s%s\n", doing, strings.TrimPrefix(i.String(), "/"))
+		_, _ = fmt.Fprintf(c.Err, "telapi: %s%s\n", operation, strings.TrimPrefix(i.String(), "/"))
 	}
-	if refusal.Cause != nil {
-		_, _ = fmt.Fprintf(c.Err, "  (%v)\n", refusal.Cause)
-	}
-}
-
-// tool is work for a command that is no server, with its configuration loaded
-// and the warnings about it passed on.
-func (c *cli) tool(body func(ctx context.Context, args []string) error) runE {
-	return c.work(func(ctx context.Context, args []string) error {
-		cfg, warnings, err := config.Load(c.Env, config.Tool)
-		for _, w := range warnings {
-			_, _ = fmt.Fprintln(c.Err, "warning:", w)
-		}
-		if err != nil {
-			return err
-		}
-		c.cfg = cfg
-		return body(ctx, args)
-	})
-}
-
-// read takes - for standard input, which may be a terminal: it is given up, and
-// left to itself, when ctx is done.
-func (c *cli) read(ctx context.Context, name string) ([]byte, error) {
-	if name != "-" {
-		return os.ReadFile(name)
-	}
-	var content []byte
-	read := make(chan error, 1)
-	go func() {
-		var err error
-		content, err = io.ReadAll(c.In)
-		read <- err
-	}()
-	select {
-	case err := <-read:
-		return content, err
-	case <-ctx.Done():
-		return nil, ctx.Err()
+	if failure.Cause != nil {
+		_, _ = fmt.Fprintf(c.Err, "  (%v)\n", failure.Cause)
 	}
 }

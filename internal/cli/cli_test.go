@@ -4,11 +4,12 @@ import (
 	"bytes"
 	"context"
 	"io"
+	"strings"
 	"testing"
 	"time"
 )
 
-func TestWhatIsReadFromATerminalIsGivenUpAtTheFirstInterrupt(t *testing.T) {
+func TestInterruptEndsReadFromTerminal(t *testing.T) {
 	for _, args := range [][]string{
 		{"callback", "lint", "-"},
 		{"speech", "warm", "-", "--key", "tk_x"},
@@ -20,15 +21,35 @@ func TestWhatIsReadFromATerminalIsGivenUpAtTheFirstInterrupt(t *testing.T) {
 		go func() {
 			exit <- Run(ctx, Console{Args: args, In: terminal, Out: io.Discard, Err: &bytes.Buffer{}})
 		}()
-		_, _ = io.WriteString(typing, "{") // returns when it was read: somebody waits for more
+		_, _ = io.WriteString(typing, "{") // returns once it is read: the command waits for more
 		interrupt()
 		select {
 		case code := <-exit:
 			if code != exitFailed {
-				t.Errorf("%v exits with %d", args, code)
+				t.Errorf("%v: exit code %d", args, code)
 			}
 		case <-time.After(30 * time.Second):
-			t.Fatalf("%v goes on reading", args)
+			t.Fatalf("%v did not exit", args)
+		}
+	}
+}
+
+func TestUsageErrorsNameTheProblemAndTheFix(t *testing.T) {
+	for want, args := range map[string][]string{
+		"missing subcommand: use create, list, show or update":        {"team"},
+		`unknown subcommand "make": use create, list, show or update`: {"team", "make"},
+		"missing argument NAME":                                       {"team", "create"},
+		`unexpected argument "b"`:                                     {"team", "create", "a", "b"},
+		`unexpected argument "x"`:                                     {"media", "x"},
+		`invalid --window "60": use a duration such as 60s or 1m`:     {"limits", "set", "--tier", "api", "--max", "1", "--window", "60"},
+		`invalid --max "many": use an integer`:                        {"limits", "set", "--tier", "api", "--max", "many"},
+		`invalid --kind "human": use bot, llm or tool`:                {"callback", "lint", "body.json", "--kind", "human"},
+		`invalid --follow "perhaps": use true or false`:               {"channel", "tail", "c", "--follow=perhaps"},
+	} {
+		var stderr bytes.Buffer
+		code := Run(t.Context(), Console{Args: args, Out: io.Discard, Err: &stderr})
+		if line, _, _ := strings.Cut(stderr.String(), "\n"); code != exitUsage || line != "telapi: "+want {
+			t.Errorf("%v: exit code %d, %s, want %s", args, code, line, want)
 		}
 	}
 }

@@ -16,72 +16,66 @@ import (
 	"telapi/internal/demo"
 )
 
-// The drain of a development server is bounded: its user waits at the prompt.
+// Shutdown timeouts in development: the developer waits at the prompt.
 const (
 	devShutdown      = 10 * time.Second
 	devMediaShutdown = 2 * time.Second
 )
 
 func (c *cli) devCommand() *cobra.Command {
-	var noDemo bool
 	dev := &cobra.Command{
-		Use:     "dev",
-		GroupID: groupRun,
-		Short:   "Run everything on embedded stores, with a demo team to try it",
-		Long: `Runs the service with nothing to set up: SQLite and an embedded key-value store
-under DATA_DIR, a media service on MEDIA_PORT (unless TTS_MEDIA_CACHE_BASE_URL names
-one), a demo team with one endpoint and a key with every scope, a page to try it with,
-and a call runtime and a bot that talk to whoever opens a session.
-It honours every configuration name; TELAPI_PORT=0 and MEDIA_PORT=0 pick free ports.`,
-		Args: cobra.NoArgs,
-		RunE: c.work(func(ctx context.Context, _ []string) (err error) {
-			cfg, warnings, err := config.Load(c.Env, config.Dev)
-			if err != nil {
-				return err
-			}
-			if !cfg.IsSet("OTEL_ENABLED") && cfg.OTLPEndpoint == "" {
-				cfg.OTelEnabled = false // there is nobody to export to, and no need to say so
-			}
-			if _, missing := exec.LookPath("espeak-ng"); missing == nil && !cfg.IsSet("SPEECH_PROVIDERS") {
-				cfg.SpeechProviders = append([]string{"espeak"}, cfg.SpeechProviders...) // words are nicer than tones
-			}
-			cfg.ShutdownTimeout = min(cfg.ShutdownTimeout, devShutdown)
-			opts := c.options(warnings)
-			opts.Development, opts.NoDemo = true, noDemo
-			if !cfg.IsSet("TTS_MEDIA_CACHE_BASE_URL") {
-				end, failed := beside(ctx, &cfg, opts)
-				if failed != nil {
-					return failed
-				}
-				defer func() { err = errors.Join(err, end()) }()
-			}
-			a, err := app.New(ctx, cfg, opts)
-			if err != nil {
-				return err
-			}
-			// A server that cannot be tried ends in order like any other, and one
-			// that has ended is not waited for.
-			ctx, stop := context.WithCancel(ctx)
-			defer stop()
-			ran := make(chan error, 1)
-			go func() {
-				defer stop()
-				ran <- a.Run(ctx)
-			}()
-			welcomed := c.welcome(ctx, a, cfg, noDemo)
-			if welcomed != nil && ctx.Err() == nil {
-				stop()
-				return errors.Join(welcomed, <-ran)
-			}
-			return <-ran
-		}),
+		Use:   "dev",
+		Short: "Run everything with embedded stores and a demo team",
+		Long: `Runs the service without any setup: SQLite and an embedded key-value store in DATA_DIR,
+a media service on MEDIA_PORT (unless TTS_MEDIA_CACHE_BASE_URL is set), a demo team with an
+endpoint and an API key with all scopes, the playground, and a demo call runtime and bot.
+All configuration variables apply; TELAPI_PORT=0 and MEDIA_PORT=0 select free ports.`,
 	}
-	dev.Flags().BoolVar(&noDemo, "no-demo", false, "leave the demo runtime and bot out: sessions wait for a runtime of yours")
+	noDemo := dev.Flags().Bool("no-demo", false, "do not start the demo runtime and bot, so that you can connect your own runtime")
+	dev.RunE = c.run(func(ctx context.Context, _ []string) (err error) {
+		cfg, warnings, err := config.Load(c.Env, config.Dev)
+		if err != nil {
+			return err
+		}
+		if !cfg.IsSet("OTEL_ENABLED") && cfg.OTLPEndpoint == "" {
+			cfg.OTelEnabled = false // avoids the warning that nothing is exported
+		}
+		if _, missing := exec.LookPath("espeak-ng"); missing == nil && !cfg.IsSet("SPEECH_PROVIDERS") {
+			cfg.SpeechProviders = append([]string{"espeak"}, cfg.SpeechProviders...)
+		}
+		cfg.ShutdownTimeout = min(cfg.ShutdownTimeout, devShutdown)
+		opts := c.options(warnings)
+		opts.Development, opts.NoDemo = true, *noDemo
+		if !cfg.IsSet("TTS_MEDIA_CACHE_BASE_URL") {
+			stopMedia, failed := startMedia(ctx, &cfg, opts)
+			if failed != nil {
+				return failed
+			}
+			defer func() { err = errors.Join(err, stopMedia()) }()
+		}
+		a, err := app.New(ctx, cfg, opts)
+		if err != nil {
+			return err
+		}
+		ctx, stop := context.WithCancel(ctx)
+		defer stop()
+		ran := make(chan error, 1)
+		go func() {
+			defer stop() // a server that failed ends the wait for the demo team
+			ran <- a.Run(ctx)
+		}()
+		bannerErr := c.printBanner(ctx, a, cfg, *noDemo)
+		if bannerErr != nil && ctx.Err() == nil {
+			stop()
+			return errors.Join(bannerErr, <-ran)
+		}
+		return <-ran
+	})
 	return dev
 }
 
-// welcome waits for the demo team, and says what to try.
-func (c *cli) welcome(ctx context.Context, a *app.App, cfg config.Config, noDemo bool) error {
+// printBanner waits for the demo team and prints how to try the service.
+func (c *cli) printBanner(ctx context.Context, a *app.App, cfg config.Config, noDemo bool) error {
 	d, err := a.Demo(ctx)
 	if err != nil {
 		return err
@@ -98,7 +92,7 @@ func (c *cli) welcome(ctx context.Context, a *app.App, cfg config.Config, noDemo
 		TeamID     string `json:"teamId"`
 		EndpointID string `json:"endpointId"`
 	}{a.URL(), playground, cfg.MediaCacheURL, d.Key.Reveal(), d.TeamID, d.EndpointID}, func(w io.Writer) {
-		_, _ = fmt.Fprintf(w, "\ntelapi %s is up, for development.\n\n", version)
+		_, _ = fmt.Fprintf(w, "\ntelapi %s is running in development mode.\n\n", version)
 		if playground != "" {
 			_, _ = fmt.Fprintf(w, "  Playground %s\n  Reference  %s/docs/\n", playground, a.URL())
 		}
@@ -111,7 +105,7 @@ func (c *cli) welcome(ctx context.Context, a *app.App, cfg config.Config, noDemo
   Try        curl -H 'X-API-Key: %s' %s/api/v1/endpoints
   Then       %s --help
 
-`, a.URL(), d.Key.Reveal(), d.TeamID, d.EndpointID, cfg.MediaCacheURL, d.Key.Reveal(), a.URL(), c.again(cfg, a.URL()))
+`, a.URL(), d.Key.Reveal(), d.TeamID, d.EndpointID, cfg.MediaCacheURL, d.Key.Reveal(), a.URL(), c.commandLine(cfg, a.URL()))
 		if !noDemo {
 			_, _ = fmt.Fprintln(w, "  Open a session and say to the bot:")
 			for _, p := range demo.Phrases() {
@@ -119,30 +113,30 @@ func (c *cli) welcome(ctx context.Context, a *app.App, cfg config.Config, noDemo
 			}
 			_, _ = fmt.Fprintln(w)
 		}
-		_, _ = fmt.Fprint(w, "Ctrl-C ends it.\n\n")
+		_, _ = fmt.Fprint(w, "Press Ctrl-C to stop.\n\n")
 	})
 }
 
-// again is how this program is called from another terminal, for the same data
-// and the server at url.
-func (c *cli) again(cfg config.Config, url string) string {
-	call := c.Program
+// commandLine returns how to call this program in another terminal for the same
+// data and the server at url.
+func (c *cli) commandLine(cfg config.Config, url string) string {
+	line := c.Program
 	if cfg.IsSet("TELAPI_PORT") {
-		call = "TELAPI_PORT=" + url[strings.LastIndex(url, ":")+1:] + " " + call
+		line = "TELAPI_PORT=" + url[strings.LastIndex(url, ":")+1:] + " " + line
 	}
 	if cfg.IsSet("DATA_DIR") {
-		call = "DATA_DIR='" + strings.ReplaceAll(cfg.DataDir, "'", `'\''`) + "' " + call
+		line = "DATA_DIR='" + strings.ReplaceAll(cfg.DataDir, "'", `'\''`) + "' " + line
 	}
-	return call
+	return line
 }
 
-// beside runs a media service next to the API server of telapi dev and points
-// the server's configuration to it. The returned function ends it.
-func beside(ctx context.Context, cfg *config.Config, opts app.Options) (end func() error, err error) {
-	opts.Warnings = nil // said by the API server
-	own := *cfg
-	own.DrainDelay, own.ShutdownTimeout = 0, devMediaShutdown // it ends after the API server has
-	m, err := app.NewMedia(ctx, own, opts)
+// startMedia starts a media service in this process and configures the API server
+// to use it.
+func startMedia(ctx context.Context, cfg *config.Config, opts app.Options) (stop func() error, err error) {
+	opts.Warnings = nil // the API server logs them
+	mediaConfig := *cfg
+	mediaConfig.DrainDelay, mediaConfig.ShutdownTimeout = 0, devMediaShutdown // it stops after the API server
+	m, err := app.NewMedia(ctx, mediaConfig, opts)
 	if err != nil {
 		return nil, err
 	}
@@ -150,8 +144,8 @@ func beside(ctx context.Context, cfg *config.Config, opts app.Options) (end func
 	if cfg.MediaCacheToken == "" {
 		cfg.MediaCacheToken = cfg.MediaToken
 	}
-	ctx, stop := context.WithCancel(context.WithoutCancel(ctx))
+	ctx, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	ran := make(chan error, 1)
 	go func() { ran <- m.Run(ctx) }()
-	return func() error { stop(); return <-ran }, nil
+	return func() error { cancel(); return <-ran }, nil
 }

@@ -15,26 +15,25 @@ import (
 	"github.com/go-json-experiment/json/jsontext"
 )
 
-// table is a list of results. People see those members of each that are named
-// as columns; programs get all.
+// table is a list of results. The text output shows the members named in columns;
+// the JSON output shows all.
 type table struct {
 	rows    []any
 	columns []string
 }
 
-func tableOf[T any](things []T, view func(T) any, columns ...string) table {
+func newTable[T any](items []T, view func(T) any, columns ...string) table {
 	t := table{columns: columns}
-	for _, thing := range things {
-		t.rows = append(t.rows, view(thing))
+	for _, item := range items {
+		t.rows = append(t.rows, view(item))
 	}
 	return t
 }
 
-// itself is the view of what is shown as it is.
-func itself[T any](thing T) any { return thing }
+func identity[T any](item T) any { return item }
 
-// print shows a result to programs as one JSON object on a line, and to people as
-// aligned lines, or columns of a table, under the names of its members in words.
+// print writes a result: with --json one JSON object per line, otherwise a table or
+// one line per member.
 func (c *cli) print(v any) error {
 	t, isTable := v.(table)
 	switch {
@@ -47,7 +46,7 @@ func (c *cli) print(v any) error {
 	}
 	w := tabwriter.NewWriter(c.Out, 0, 4, 2, ' ', 0)
 	if isTable && !c.json {
-		writeRow(w, strings.ToUpper(inWords(strings.Join(t.columns, "\t"))))
+		writeRow(w, strings.ToUpper(label(strings.Join(t.columns, "\t"))))
 	}
 	for _, row := range t.rows {
 		object, err := encode(row)
@@ -58,7 +57,7 @@ func (c *cli) print(v any) error {
 			_, _ = fmt.Fprintf(c.Out, "%s\n", object)
 		case !isTable:
 			for _, m := range members(object) {
-				writeRow(w, inWords(m.name), m.value)
+				writeRow(w, label(m.name), m.value)
 			}
 		default:
 			values := map[string]string{}
@@ -75,16 +74,16 @@ func (c *cli) print(v any) error {
 	return w.Flush()
 }
 
-// printAs is print for what people are told in words of its own.
-func (c *cli) printAs(v any, human func(w io.Writer)) error {
+// printAs is print for a result with its own text format.
+func (c *cli) printAs(v any, text func(w io.Writer)) error {
 	if c.json {
 		return c.print(v)
 	}
-	human(c.Out)
+	text(c.Out)
 	return nil
 }
 
-// note tells people something beside a result.
+// note prints a hint to stderr, unless the output is JSON.
 func (c *cli) note(text string) {
 	if !c.json {
 		_, _ = fmt.Fprintln(c.Err, text)
@@ -93,7 +92,7 @@ func (c *cli) note(text string) {
 
 func writeRow(w io.Writer, cells ...string) { _, _ = fmt.Fprintln(w, strings.Join(cells, "\t")) }
 
-// encode gives all times the same zone and precision, wherever they come from.
+// encode formats all times in UTC with millisecond precision.
 func encode(v any) ([]byte, error) {
 	b, err := json.Marshal(v, json.Deterministic(true), json.WithMarshalers(json.MarshalFunc(func(t time.Time) ([]byte, error) {
 		return t.UTC().Truncate(time.Millisecond).MarshalJSON()
@@ -106,10 +105,10 @@ func encode(v any) ([]byte, error) {
 
 type member struct{ name, value string }
 
-// members are those of a JSON object, in its order, as people read them.
+// members returns the members of a JSON object in order, formatted as text.
 func members(object []byte) (list []member) {
 	d := jsontext.NewDecoder(bytes.NewReader(object))
-	_, _ = d.ReadToken() // its opening brace: encode has written it
+	_, _ = d.ReadToken() // opening brace
 	for d.PeekKind() == '"' {
 		name, _ := d.ReadToken()
 		m := member{name: name.String()}
@@ -133,8 +132,8 @@ func members(object []byte) (list []member) {
 	return list
 }
 
-// inWords is the name of a member as people write it: team id for teamId.
-func inWords(name string) string {
+// label converts a member name to words: teamId to "team id".
+func label(name string) string {
 	var b strings.Builder
 	for _, r := range name {
 		if unicode.IsUpper(r) {
@@ -145,8 +144,8 @@ func inWords(name string) string {
 	return b.String()
 }
 
-// printable takes out what would steer a terminal: names are chosen by others.
-// What joins letters and emoji, or keeps letters apart, stays.
+// printable replaces control characters, which could control the terminal. It keeps
+// zero-width joiners and non-joiners.
 func printable(text string) string {
 	return strings.Map(func(r rune) rune {
 		if unicode.IsPrint(r) || unicode.Is(unicode.Join_Control, r) {

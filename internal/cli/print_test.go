@@ -6,7 +6,7 @@ import (
 	"time"
 )
 
-type thing struct {
+type item struct {
 	ID         string    `json:"id"`
 	DailyQuota int64     `json:"dailyQuota"`
 	Origins    []string  `json:"origins"`
@@ -14,7 +14,7 @@ type thing struct {
 	Name       *string   `json:"name"`
 }
 
-var things = []thing{
+var items = []item{
 	{"a", 50000, []string{"x", "y"}, time.Date(2026, 11, 15, 11, 11, 37, 539_000_000, time.FixedZone("", 3600)), new("steers\x1b[31m\nthe terminal")},
 	{"b", 7, nil, time.Time{}, nil},
 }
@@ -29,21 +29,21 @@ func printed(t *testing.T, asJSON bool, v any) string {
 	return out.String()
 }
 
-func TestPeopleReadResultsInWords(t *testing.T) {
+func TestPrintFormatsText(t *testing.T) {
 	for name, tt := range map[string]struct {
 		shown any
 		want  string
 	}{
-		"one thing": {things[0], "id           a\n" +
+		"one object": {items[0], "id           a\n" +
 			"daily quota  50000\n" +
 			"origins      x,y\n" +
 			"created at   2026-11-15T10:11:37Z\n" +
 			"name         steers�[31m�the terminal\n"},
-		"what is joined": {thing{ID: "👩\u200d👧 می\u200cخواهم \u202eback"}, "id           👩\u200d👧 می\u200cخواهم �back\n" +
+		"zero-width joiners": {item{ID: "👩\u200d👧 می\u200cخواهم \u202eback"}, "id           👩\u200d👧 می\u200cخواهم �back\n" +
 			"daily quota  0\norigins      none\ncreated at   0001-01-01T00:00:00Z\nname         \n"},
-		"what is not set": {things[1], "id           b\ndaily quota  7\norigins      none\ncreated at   0001-01-01T00:00:00Z\nname         \n"},
-		"a table":         {tableOf(things, itself, "id", "dailyQuota", "origins"), "ID  DAILY QUOTA  ORIGINS\na   50000        x,y\nb   7            none\n"},
-		"an empty table":  {tableOf([]thing(nil), itself, "id"), "none\n"},
+		"zero values": {items[1], "id           b\ndaily quota  7\norigins      none\ncreated at   0001-01-01T00:00:00Z\nname         \n"},
+		"table":       {newTable(items, identity, "id", "dailyQuota", "origins"), "ID  DAILY QUOTA  ORIGINS\na   50000        x,y\nb   7            none\n"},
+		"empty table": {newTable([]item(nil), identity, "id"), "none\n"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			if got := printed(t, false, tt.shown); got != tt.want {
@@ -53,13 +53,13 @@ func TestPeopleReadResultsInWords(t *testing.T) {
 	}
 }
 
-func TestProgramsReadOneObjectPerLine(t *testing.T) {
+func TestPrintFormatsJSON(t *testing.T) {
 	want := `{"id":"a","dailyQuota":50000,"origins":["x","y"],"createdAt":"2026-11-15T10:11:37.539Z","name":"steers\u001b[31m\nthe terminal"}` + "\n" +
 		`{"id":"b","dailyQuota":7,"origins":[],"createdAt":"0001-01-01T00:00:00Z","name":null}` + "\n"
-	if got := printed(t, true, tableOf(things, itself, "id")); got != want {
+	if got := printed(t, true, newTable(items, identity, "id")); got != want {
 		t.Errorf("got\n%swant\n%s", got, want)
 	}
-	if got := printed(t, true, tableOf([]thing(nil), itself, "id")); got != "" {
-		t.Errorf("of an empty table: %q", got)
+	if got := printed(t, true, newTable([]item(nil), identity, "id")); got != "" {
+		t.Errorf("empty table: %q", got)
 	}
 }

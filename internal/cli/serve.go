@@ -14,17 +14,15 @@ import (
 
 func (c *cli) serveCommand() *cobra.Command {
 	return &cobra.Command{
-		Use:     "serve",
-		GroupID: groupRun,
-		Short:   "Run the API server",
-		Long: `Runs the API server until SIGTERM or Ctrl-C, then drains: /health answers 503,
-requests in flight finish within SHUTDOWN_TIMEOUT, and the process ends; eight seconds
-later where a store or the collector hangs. A second signal ends it at once.
+		Use:   "serve",
+		Short: "Run the API server",
+		Long: `Runs the API server until SIGTERM or Ctrl-C and then shuts down gracefully: /health returns
+503, running requests finish within SHUTDOWN_TIMEOUT, and the process exits. It exits up to
+eight seconds later if a store or the collector hangs. A second signal exits immediately.
 
-JWT_SECRET is required. Without DATABASE_URL and REDIS_URL it runs on SQLite and an
-embedded key-value store under DATA_DIR, which is good for one machine.`,
-		Args: cobra.NoArgs,
-		RunE: c.work(func(ctx context.Context, _ []string) error {
+JWT_SECRET is required. Without DATABASE_URL and REDIS_URL the server uses SQLite and an
+embedded key-value store in DATA_DIR, for a single instance.`,
+		RunE: c.run(func(ctx context.Context, _ []string) error {
 			cfg, warnings, err := config.Load(c.Env, config.Serve)
 			if err != nil {
 				return err
@@ -43,11 +41,11 @@ func (c *cli) options(warnings []config.Warning) app.Options {
 }
 
 func (c *cli) migrateCommand() *cobra.Command {
-	cmd := &cobra.Command{Use: "migrate", GroupID: groupRun, Short: "Bring the database schema up to date", Args: cobra.NoArgs,
-		Long: `Applies pending migrations. 'serve' and 'dev' do the same at start; several at once are
-safe. Use it to migrate before an upgrade is rolled out.`}
-	statusOnly := cmd.Flags().Bool("status", false, "only show what is pending")
-	cmd.RunE = c.tool(func(ctx context.Context, _ []string) error {
+	cmd := &cobra.Command{Use: "migrate", Short: "Apply pending database migrations",
+		Long: `Applies pending migrations. 'serve' and 'dev' also do this at start, and concurrent runs are
+safe. Run it before you roll out an upgrade.`}
+	statusOnly := cmd.Flags().Bool("status", false, "only list pending migrations")
+	cmd.RunE = c.withConfig(func(ctx context.Context, _ []string) error {
 		status, err := app.Migrate(ctx, c.cfg, c.Err, *statusOnly)
 		if err != nil {
 			return err
@@ -59,30 +57,28 @@ safe. Use it to migrate before an upgrade is rolled out.`}
 
 func (c *cli) mediaCommand() *cobra.Command {
 	cmd := &cobra.Command{
-		Use:     "media",
-		GroupID: groupRun,
-		Short:   "Run the media service, the private cache of generated speech",
-		Long: `Stores audio under /media/<shard>/<name>.alaw or .pcm and serves it, with ranges and
-conditional requests, until SIGTERM or Ctrl-C. One instance owns a MEDIA_ROOT.
+		Use:   "media",
+		Short: "Run the media service, a private cache of synthesized speech",
+		Long: `Stores audio at /media/<shard>/<name>.alaw or .pcm and serves it with range and conditional
+requests until SIGTERM or Ctrl-C. Only one instance can use a MEDIA_ROOT.
 
-  MEDIA_PORT              3002; 0 picks a free one
-  MEDIA_ROOT              where the files are kept; media under DATA_DIR if unset
-  MEDIA_UPLOAD_TOKEN      what PUT and DELETE must bring as a bearer token; reading is free
-  MEDIA_TLS_CERT_FILE     with MEDIA_TLS_KEY_FILE: HTTPS, which telapi serve insists on;
-                          a renewed certificate is noticed
-  MEDIA_MAX_BYTES         a cap, over which the least recently used files go
+  MEDIA_PORT              port, default 3002; 0 selects a free port
+  MEDIA_ROOT              directory of the files, default: media in DATA_DIR
+  MEDIA_UPLOAD_TOKEN      bearer token required for PUT and DELETE; GET needs none
+  MEDIA_TLS_CERT_FILE     with MEDIA_TLS_KEY_FILE: serve HTTPS, which telapi serve requires;
+                          a renewed certificate is reloaded
+  MEDIA_MAX_BYTES         maximum total size; the least recently used files are deleted
 
 Try it:
 
   MEDIA_PORT=3002 MEDIA_HOST=127.0.0.1 telapi media
-  curl -T hello.pcm http://127.0.0.1:3002/media/ab/hello.pcm       # 201, or 204 when replaced
-  curl -r 0-99 http://127.0.0.1:3002/media/ab/hello.pcm            # its first 100 bytes
-  curl 'http://127.0.0.1:3002/media?limit=10'                      # what is stored
+  curl -T hello.pcm http://127.0.0.1:3002/media/ab/hello.pcm       # 201, or 204 if replaced
+  curl -r 0-99 http://127.0.0.1:3002/media/ab/hello.pcm            # the first 100 bytes
+  curl 'http://127.0.0.1:3002/media?limit=10'                      # list files
   curl -X DELETE http://127.0.0.1:3002/media/ab/hello.pcm
 
-An API server uses it through TTS_MEDIA_CACHE_BASE_URL; telapi dev runs one by itself.`,
-		Args: cobra.NoArgs,
-		RunE: c.work(func(ctx context.Context, _ []string) error {
+API servers use it if TTS_MEDIA_CACHE_BASE_URL is set. telapi dev runs its own.`,
+		RunE: c.run(func(ctx context.Context, _ []string) error {
 			cfg, warnings, err := config.Load(c.Env, config.Tool)
 			if err != nil {
 				return err
@@ -99,12 +95,12 @@ An API server uses it through TTS_MEDIA_CACHE_BASE_URL; telapi dev runs one by i
 }
 
 func (c *cli) mediaGCCommand() *cobra.Command {
-	cmd := &cobra.Command{Use: "gc [--dry-run]", Short: "Clean up the media cache now", Args: cobra.NoArgs,
-		Long: `Removes expired speech, blobs that no row knows for an hour, and rows whose blobs are gone, from
-the media service at TTS_MEDIA_CACHE_BASE_URL and the database. Servers do the same by
-themselves: the expired every minute, the rest every hour, one server at a time.`}
-	dryRun := cmd.Flags().Bool("dry-run", false, "only tell what would be removed")
-	cmd.RunE = c.admin(func(ctx context.Context, a *app.Admin, _ []string) error {
+	cmd := &cobra.Command{Use: "gc [--dry-run]", Short: "Clean up the media cache now",
+		Long: `Removes expired speech, blobs without a database row for an hour, and rows without a blob,
+from the database and the media service at TTS_MEDIA_CACHE_BASE_URL. Servers also do this:
+one of them removes expired speech every minute and the rest every hour.`}
+	dryRun := cmd.Flags().Bool("dry-run", false, "only list what would be removed")
+	cmd.RunE = c.withAdmin(func(ctx context.Context, a *app.Admin, _ []string) error {
 		removed := 0
 		err := a.CleanMedia(ctx, *dryRun, func(r speech.Removal) {
 			removed++

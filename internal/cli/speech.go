@@ -24,130 +24,136 @@ import (
 	"telapi/internal/speech"
 )
 
+const (
+	warmConcurrency = 4
+	warmAttempts    = 10
+	warmMaxWait     = 2 * time.Minute // a longer Retry-After, such as for a daily quota, is a failure
+)
+
 func (c *cli) speechCommand() *cobra.Command {
-	return group("speech", "Spoken text in the media cache", c.speechWarmCommand())
+	return group("speech", "Manage speech in the media cache", c.speechWarmCommand())
 }
 
 func (c *cli) speechWarmCommand() *cobra.Command {
-	cmd := &cobra.Command{Use: "warm FILE --key KEY", Short: "Have a list of sentences spoken and kept, before anybody calls", Args: cobra.ExactArgs(1),
-		Long: `Reads sentences from a file, or from standard input if the name is -, one on each line: plain
-text, or a JSON object as POST /api/v1/runtime/speech takes it, whose members go before the
-flags. What is cached already costs nothing, so the command can be repeated. It asks a running
-server, with a key that has the scope CREATE_SPEECH.`,
+	cmd := &cobra.Command{Use: "warm FILE --key KEY", Short: "Synthesize a list of texts in advance",
+		Long: `Reads texts from a file, or from standard input if the name is -, one per line: plain text,
+or a JSON object as for POST /api/v1/runtime/speech, whose members override the flags.
+Cached texts are not synthesized again, so you can repeat the command. It needs a running
+server and an API key with the scope CREATE_SPEECH.`,
 		Example: `  telapi speech warm prompts.txt --key @key.txt --voice alloy
   echo '{"text":"Guten Tag","voice":"de","provider":"espeak"}' | telapi speech warm - --key tk_…`}
 	f := cmd.Flags()
-	key := f.String("key", "", "an API key, or @FILE that holds one")
-	url := f.String("url", "", "where the server is (default: as configured here)")
-	choices := map[string]*string{}
+	key := f.String("key", "", "API key, or @FILE with one")
+	url := f.String("url", "", "URL of the server (default: from the configuration)")
+	defaults := map[string]*string{}
 	for _, name := range []string{"voice", "model", "provider", "encoding"} {
-		choices[name] = f.String(name, "", name+" of sentences that name none")
+		defaults[name] = f.String(name, "", "default "+name)
 	}
-	needs(cmd, "key")
-	cmd.RunE = c.tool(func(ctx context.Context, args []string) error {
+	require(cmd, "key")
+	cmd.RunE = c.withConfig(func(ctx context.Context, args []string) error {
 		if *url == "" {
 			*url = c.baseURL()
 		}
-		if file, is := strings.CutPrefix(*key, "@"); is {
+		if file, ok := strings.CutPrefix(*key, "@"); ok {
 			content, err := os.ReadFile(file)
 			if err != nil {
-				return fmt.Errorf("read the key: %w", err)
+				return fmt.Errorf("read key: %w", err)
 			}
 			*key = strings.TrimSpace(string(content))
 		}
-		order := map[string]any{}
-		for name, value := range choices {
+		params := map[string]any{}
+		for name, value := range defaults {
 			if *value != "" {
-				order[name] = *value
+				params[name] = *value
 			}
 		}
-		sentences, err := c.readSentences(ctx, args[0], order)
+		requests, err := c.readWarmRequests(ctx, args[0], params)
 		if err != nil {
 			return err
 		}
 		client := http.Client{
 			Timeout:       2 * time.Minute,
-			CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }, // the key goes nowhere else
+			CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }, // do not send the key elsewhere
 		}
-		return c.warm(ctx, sentences, &speaker{strings.TrimRight(*url, "/") + speech.Route, *key, client})
+		return c.warm(ctx, requests, &speechClient{strings.TrimRight(*url, "/") + speech.Route, *key, client})
 	})
 	return cmd
 }
 
-// sentence is one line of a file as the server is asked for it.
-type sentence struct {
+// warmRequest is the request for one line of the file.
+type warmRequest struct {
 	line int
 	body []byte
 }
 
-// readSentences takes what a line does not say from order.
-func (c *cli) readSentences(ctx context.Context, name string, order map[string]any) (list []sentence, err error) {
-	content, err := c.read(ctx, name)
+// readWarmRequests reads the lines of a file. params are the defaults of each line.
+func (c *cli) readWarmRequests(ctx context.Context, name string, params map[string]any) (list []warmRequest, err error) {
+	content, err := c.readFile(ctx, name)
 	if err != nil {
-		return nil, fmt.Errorf("read sentences: %w", err)
+		return nil, fmt.Errorf("read texts: %w", err)
 	}
 	for i, line := range strings.Split(string(content), "\n") {
 		if line = strings.TrimSpace(line); line == "" {
 			continue
 		}
-		full := maps.Clone(order)
+		request := maps.Clone(params)
 		if line[0] != '{' {
-			full["text"] = line
-		} else if err := json.Unmarshal([]byte(line), &full); err != nil {
-			return nil, fmt.Errorf("line %d is not one JSON object: %w", i+1, err)
+			request["text"] = line
+		} else if json.Unmarshal([]byte(line), &request) != nil {
+			return nil, fmt.Errorf(`line %d is not valid JSON: use an object such as {"text":"Hello"}`, i+1)
 		}
-		body, err := json.Marshal(full)
+		body, err := json.Marshal(request)
 		if err != nil {
 			return nil, fmt.Errorf("line %d: %w", i+1, err)
 		}
-		list = append(list, sentence{i + 1, body})
+		list = append(list, warmRequest{i + 1, body})
 	}
 	return list, nil
 }
 
-// warmed is what came of a line.
-type warmed struct {
+// warmResult is the outcome of one line.
+type warmResult struct {
 	Line int `json:"line"`
 	*speech.Response
 	Error string `json:"error,omitzero"`
 }
 
-func (w warmed) state() string {
+func (r warmResult) status() string {
 	switch {
-	case w.Error != "":
+	case r.Error != "":
 		return "failed"
-	case w.Cached:
-		return "there before"
+	case r.Cached:
+		return "cached"
 	default:
-		return "made"
+		return "created"
 	}
 }
 
-// warm has all sentences spoken, and shows how far it is: with a bar on a
-// terminal, elsewhere with a line for each.
-func (c *cli) warm(ctx context.Context, sentences []sentence, s *speaker) error {
-	p := progress{cli: c, all: len(sentences), count: map[string]int{}}
+// warm sends all requests and prints the progress: a bar on a terminal, otherwise
+// one line per request.
+func (c *cli) warm(ctx context.Context, requests []warmRequest, client *speechClient) error {
+	p := progress{cli: c, total: len(requests), count: map[string]int{}}
 	screen, isFile := c.Out.(*os.File)
 	p.bar = isFile && !c.json && isatty.IsTerminal(screen.Fd())
-	asking, ctx := errgroup.WithContext(ctx)
-	asking.SetLimit(askedAtOnce)
-	for _, next := range sentences {
-		asking.Go(func() error {
-			r, err := s.say(ctx, next)
+	workers, ctx := errgroup.WithContext(ctx)
+	workers.SetLimit(warmConcurrency)
+	for _, next := range requests {
+		workers.Go(func() error {
+			r, err := client.synthesize(ctx, next)
 			if err != nil {
 				return err
 			}
-			return p.show(r)
+			return p.print(r)
 		})
 	}
-	if err := asking.Wait(); err != nil {
+	if err := workers.Wait(); err != nil {
 		return err
 	}
 	if p.bar {
 		_, _ = fmt.Fprintln(c.Out)
 	}
 	if !c.json {
-		_, _ = fmt.Fprintf(c.Out, "%d made, %d there before, %d failed\n", p.count["made"], p.count["there before"], p.count["failed"])
+		_, _ = fmt.Fprintf(c.Out, "%d created, %d cached, %d failed\n", p.count["created"], p.count["cached"], p.count["failed"])
 	}
 	if p.count["failed"] > 0 {
 		return errReported
@@ -155,92 +161,86 @@ func (c *cli) warm(ctx context.Context, sentences []sentence, s *speaker) error 
 	return nil
 }
 
-// progress shows what came of sentences, one at a time.
+// progress prints results as they arrive.
 type progress struct {
 	*cli
-	all int
-	bar bool
+	total int
+	bar   bool
 
 	mu    sync.Mutex
 	done  int
-	count map[string]int // by state
+	count map[string]int // by status
 }
 
-func (p *progress) show(r warmed) error {
+func (p *progress) print(r warmResult) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.done++
-	p.count[r.state()]++
+	p.count[r.status()]++
 	if r.Error != "" && !p.json {
 		_, _ = fmt.Fprintf(p.Err, "%sline %d: %s\n", map[bool]string{true: "\r\x1b[K"}[p.bar], r.Line, r.Error)
 	}
 	if p.bar {
 		const width = 30
-		full := width * p.done / p.all
-		_, err := fmt.Fprintf(p.Out, "\r\x1b[K%s%s %d/%d", strings.Repeat("█", full), strings.Repeat("░", width-full), p.done, p.all)
+		full := width * p.done / p.total
+		_, err := fmt.Fprintf(p.Out, "\r\x1b[K%s%s %d/%d", strings.Repeat("█", full), strings.Repeat("░", width-full), p.done, p.total)
 		return err
 	}
-	return p.printAs(r, func(w io.Writer) { _, _ = fmt.Fprintf(w, "%d/%d  line %d  %s\n", p.done, p.all, r.Line, r.state()) })
+	return p.printAs(r, func(w io.Writer) { _, _ = fmt.Fprintf(w, "%d/%d  line %d  %s\n", p.done, p.total, r.Line, r.status()) })
 }
 
-const (
-	askedAtOnce = 4
-	maxTries    = 10              // of a server that is busy or away
-	longestWait = 2 * time.Minute // before the next one: nobody wants to wait for tomorrow's quota
-)
-
-// speaker asks a running server for speech.
-type speaker struct {
+// speechClient sends speech requests to a running server.
+type speechClient struct {
 	url, key string
-	client   http.Client
+	http     http.Client
 }
 
-// say has one sentence spoken, again when the server says that it may be. An error
-// is one that every other sentence would meet too.
-func (s *speaker) say(ctx context.Context, line sentence) (warmed, error) {
-	for try := 1; ; try++ {
-		a, err := s.ask(ctx, line.body)
-		var refusal *fault.Error
+// synthesize sends one request and retries it if the server permits. It returns an
+// error only if every other request would fail, too.
+func (s *speechClient) synthesize(ctx context.Context, r warmRequest) (warmResult, error) {
+	for attempt := 1; ; attempt++ {
+		response, err := s.post(ctx, r.body)
+		var failure *fault.Error
 		switch {
-		case err == nil && a.URL == "":
-			return warmed{Line: line.line, Error: "spoken, but not kept: the server's media service is away, or it has none"}, nil
+		case err == nil && response.URL == "":
+			return warmResult{Line: r.line, Error: "synthesized but not cached: the server's media service is unavailable or not configured"}, nil
 		case err == nil:
-			return warmed{Line: line.line, Response: a}, nil
-		case !errors.As(err, &refusal), refusal.Code == fault.Unauthorized, refusal.Code == fault.Forbidden:
-			return warmed{}, err
-		case refusal.RetryAfter == 0, refusal.RetryAfter > longestWait, try == maxTries:
-			return warmed{Line: line.line, Error: refusal.Message}, nil
+			return warmResult{Line: r.line, Response: response}, nil
+		case !errors.As(err, &failure), failure.Code == fault.Unauthorized, failure.Code == fault.Forbidden:
+			return warmResult{}, err
+		case failure.RetryAfter == 0, failure.RetryAfter > warmMaxWait, attempt == warmAttempts:
+			return warmResult{Line: r.line, Error: failure.Message}, nil
 		}
-		if err := sleep.For(ctx, refusal.RetryAfter); err != nil {
-			return warmed{}, err
+		if err := sleep.For(ctx, failure.RetryAfter); err != nil {
+			return warmResult{}, err
 		}
 	}
 }
 
-// ask returns the server's answer; its refusal is a *fault.Error.
-func (s *speaker) ask(ctx context.Context, body []byte) (*speech.Response, error) {
+// post returns the server's response. An error response is a *fault.Error.
+func (s *speechClient) post(ctx context.Context, body []byte) (*speech.Response, error) {
 	req, err := http.NewRequestWithContext(ctx, http.MethodPost, s.url, bytes.NewReader(body))
 	if err != nil {
-		return nil, fmt.Errorf("ask the server: %w", err)
+		return nil, fmt.Errorf("request speech: %w", err)
 	}
 	req.Header.Set("Content-Type", "application/json")
 	req.Header.Set("X-API-Key", s.key)
-	resp, err := s.client.Do(req)
+	resp, err := s.http.Do(req)
 	if err != nil {
-		return nil, fmt.Errorf("ask the server, which --url names: %w", err)
+		return nil, fmt.Errorf("request speech: %w; check --url", err)
 	}
 	defer resp.Body.Close()
 	if resp.StatusCode == http.StatusOK {
-		a := &speech.Response{}
-		if err := json.UnmarshalRead(resp.Body, a); err != nil {
-			return nil, fmt.Errorf("read the answer: %w", err)
+		response := &speech.Response{}
+		if err := json.UnmarshalRead(resp.Body, response); err != nil {
+			return nil, fmt.Errorf("read speech response: %w", err)
 		}
-		a.Audio = nil // of no use here
-		return a, nil
+		response.Audio = nil // not needed
+		return response, nil
 	}
 	var envelope fault.Envelope
 	if json.UnmarshalRead(resp.Body, &envelope) != nil || envelope.Error.Code == "" {
-		return nil, fmt.Errorf("the server at %s is no telapi: it answered %d", s.url, resp.StatusCode)
+		return nil, fmt.Errorf("%s returned status %d, but is not a telapi server: check --url", s.url, resp.StatusCode)
 	}
 	seconds, _ := strconv.Atoi(resp.Header.Get("Retry-After"))
 	return nil, fault.New(envelope.Error.Code, "%s", envelope.Error.Message).WithRetryAfter(time.Duration(seconds) * time.Second)

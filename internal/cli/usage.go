@@ -15,56 +15,56 @@ import (
 )
 
 func (c *cli) usageCommand() *cobra.Command {
-	flags := map[string]*string{}
-	cmd := &cobra.Command{Use: "usage TEAM", GroupID: groupLook, Short: "Show how much speech a team used", Args: cobra.ExactArgs(1),
+	cmd := &cobra.Command{Use: "usage TEAM", Short: "Show the speech usage of a team",
 		Example: "  telapi usage tm_… --from 2026-10-01 --interval month --group-by voice"}
-	for _, f := range [][3]string{ // flag, name in a query, description
-		{"from", "from", "the first day, in UTC; default: the first of the month"},
-		{"to", "to", "the last day; default: today"},
+	flags := map[string]*string{} // by query parameter
+	for _, f := range []struct{ flag, param, description string }{
+		{"from", "from", "first day in UTC (default: first day of the month)"},
+		{"to", "to", "last day in UTC (default: today)"},
 		{"interval", "interval", "day (default) or month"},
 		{"group-by", "groupBy", "provider, voice, model or endpoint"},
 	} {
-		flags[f[1]] = cmd.Flags().String(f[0], "", f[2])
+		flags[f.param] = cmd.Flags().String(f.flag, "", f.description)
 	}
-	cmd.RunE = c.admin(func(ctx context.Context, a *app.Admin, args []string) error {
-		asked := map[string][]string{}
+	cmd.RunE = c.withAdmin(func(ctx context.Context, a *app.Admin, args []string) error {
+		params := map[string][]string{}
 		for name, value := range flags {
 			if *value != "" {
-				asked[name] = []string{*value}
+				params[name] = []string{*value}
 			}
 		}
-		query, err := usage.ParseQuery(args[0], asked, time.Now())
+		query, err := usage.ParseQuery(args[0], params, time.Now())
 		if err != nil {
 			return err
 		}
 		report, err := a.Usage.Report(ctx, query)
 		if err == nil && len(report.Buckets) == 0 {
-			_, err = a.Teams.Store.Team(ctx, args[0]) // a mistyped id is no team that was silent
+			_, err = a.Teams.Store.Team(ctx, args[0]) // report an unknown team ID
 		}
 		if err != nil {
 			return err
 		}
-		return c.printAs(report, func(w io.Writer) { drawUsage(w, report) })
+		return c.printAs(report, func(w io.Writer) { printUsage(w, report) })
 	})
 	return cmd
 }
 
-func drawUsage(w io.Writer, r usage.Report) {
-	_, _ = fmt.Fprintf(w, "Speech of %s from %s to %s, by %s (UTC)\n\n", r.TeamID, r.From, r.To, r.Interval)
+func printUsage(w io.Writer, r usage.Report) {
+	_, _ = fmt.Fprintf(w, "Speech usage of %s from %s to %s, by %s (UTC)\n\n", r.TeamID, r.From, r.To, r.Interval)
 	if len(r.Buckets) == 0 {
 		_, _ = fmt.Fprintln(w, "none")
 		return
 	}
-	most, label := int64(1), len("TOTAL")
+	largest, width := int64(1), len("TOTAL")
 	for _, b := range r.Buckets {
-		most, label = max(most, b.Characters), max(label, utf8.RuneCountInString(bucketLabel(b)))
+		largest, width = max(largest, b.Characters), max(width, utf8.RuneCountInString(bucketLabel(b)))
 	}
-	_, _ = fmt.Fprintf(w, "%-*s %11s %11s %11s %9s  █ billed ░ cached\n", label, "", "CHARACTERS", "BILLED", "CACHED", "REQUESTS")
-	row := func(name string, f usage.Counts, bar string) {
-		_, _ = fmt.Fprintf(w, "%-*s %11d %11d %11d %9d%s\n", label, name, f.Characters, f.Billed, f.Cached, f.Requests, bar)
+	_, _ = fmt.Fprintf(w, "%-*s %11s %11s %11s %9s  █ billed ░ cached\n", width, "", "CHARACTERS", "BILLED", "CACHED", "REQUESTS")
+	row := func(name string, n usage.Counts, bar string) {
+		_, _ = fmt.Fprintf(w, "%-*s %11d %11d %11d %9d%s\n", width, name, n.Characters, n.Billed, n.Cached, n.Requests, bar)
 	}
 	for _, b := range r.Buckets {
-		row(bucketLabel(b), b.Counts, "  "+bar(b.Counts, most))
+		row(bucketLabel(b), b.Counts, "  "+usageBar(b.Counts, largest))
 	}
 	row("TOTAL", r.Total, "")
 }
@@ -76,14 +76,14 @@ func bucketLabel(b usage.Bucket) string {
 	return strings.TrimSpace(b.Start + " " + printable(*b.Group))
 }
 
-// bar draws a bucket as a part of the largest. What was used at all is seen.
-func bar(f usage.Counts, most int64) string {
+// usageBar draws a bucket relative to the largest one. Usage above zero has at least one block.
+func usageBar(n usage.Counts, largest int64) string {
 	const width = 32
-	length := func(n int64) int {
+	blocks := func(n int64) int {
 		if n == 0 {
 			return 0
 		}
-		return max(1, int((n*width+most/2)/most))
+		return max(1, int((n*width+largest/2)/largest))
 	}
-	return strings.Repeat("█", length(f.Billed)) + strings.Repeat("░", length(f.Cached))
+	return strings.Repeat("█", blocks(n.Billed)) + strings.Repeat("░", blocks(n.Cached))
 }

@@ -68,9 +68,9 @@ func TestOperatorWatchesAndSpeaks(t *testing.T) {
 			}{
 				{[]string{"channel", "send", "nowhere", "--payload", "{}"}, begins},
 				{[]string{"channel", "send", session, "--payload", "[]"}, `{"text":`},
-				{[]string{"channel", "send", session, "--type", "ping", "--payload", "{}"}, "types are chat, "},
+				{[]string{"channel", "send", session, "--type", "ping", "--payload", "{}"}, "use chat, "},
 				{[]string{"channel", "open", "a{b}", "--team", own.team.ID, "--endpoint", own.endpoint.ID}, "no channel id"},
-				{[]string{"channel", "open", "call-2", "--team", "tm_other", "--endpoint", own.endpoint.ID}, "another team's"},
+				{[]string{"channel", "open", "call-2", "--team", "tm_other", "--endpoint", own.endpoint.ID}, "another team"},
 				{[]string{"channel", "end", "nowhere"}, begins},
 			} {
 				if r := telapi(t, env, c.wrong...); r.exit != 1 || r.stdout != "" || !strings.Contains(r.stderr, c.stderr) {

@@ -114,7 +114,7 @@ func TestExitCodesAndStreams(t *testing.T) {
 		{[]string{"nonsense"}, 2, "nonsense"},
 		{[]string{"team"}, 2, "create"},
 		{[]string{"team", "create"}, 2, "Usage: telapi team create NAME"},
-		{[]string{"team", "make"}, 2, "\"make\": telapi team has create, "},
+		{[]string{"team", "make"}, 2, "\"make\": use create, "},
 		{[]string{"team", "create", "x", "--colour"}, 2, "--colour"},
 		{[]string{"key", "create", "--team", "tm_x"}, 2, "scope"},
 		{[]string{"team", "show", "tm_none"}, 1, "no team"},
@@ -172,8 +172,8 @@ func TestDoctorFindsWhatIsWrong(t *testing.T) {
 		"a secret that drifted":       {nil, []string{"--jwt-fingerprint", "00000000"}, []string{"00000000", "401"}},
 		"an unreachable database":     {boot.Env{"DATABASE_URL": "postgres://u:swordfish@127.0.0.1:1/x"}, nil, []string{"DATABASE_URL"}},
 		"an unreachable store":        {boot.Env{"REDIS_URL": "redis://127.0.0.1:1"}, nil, []string{"REDIS_URL"}},
-		"RATE_LIMIT_MAX":              {boot.Env{"RATE_LIMIT_MAX": "10"}, nil, []string{"RATE_LIMIT_MAX", "removed"}},
-		"RATE_LIMIT_WINDOW_MS":        {boot.Env{"RATE_LIMIT_WINDOW_MS": "10"}, nil, []string{"RATE_LIMIT_WINDOW_MS", "removed"}},
+		"RATE_LIMIT_MAX":              {boot.Env{"RATE_LIMIT_MAX": "10"}, nil, []string{"RATE_LIMIT_MAX", "remove it"}},
+		"RATE_LIMIT_WINDOW_MS":        {boot.Env{"RATE_LIMIT_WINDOW_MS": "10"}, nil, []string{"RATE_LIMIT_WINDOW_MS", "remove it"}},
 		"an unreachable media server": {boot.Env{"TTS_MEDIA_CACHE_BASE_URL": "https://127.0.0.1:1"}, nil, []string{"TTS_MEDIA_CACHE_BASE_URL"}},
 	} {
 		t.Run(name, func(t *testing.T) {

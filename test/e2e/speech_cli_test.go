@@ -27,7 +27,7 @@ func TestListOfSentencesWarmsTheCache(t *testing.T) {
 	warm := func(args ...string) run {
 		return telapi(t, boot.Env{}, append([]string{"speech", "warm", "--url", i.URL, "--voice", "flute"}, args...)...)
 	}
-	if out := warm(list, "--key", "@"+key); out.exit != 0 || !strings.Contains(out.stdout, "3/3") || !strings.Contains(out.stdout, "3 made, 0 there before, 0 failed") {
+	if out := warm(list, "--key", "@"+key); out.exit != 0 || !strings.Contains(out.stdout, "3/3") || !strings.Contains(out.stdout, "3 created, 0 cached, 0 failed") {
 		t.Errorf("%+v", out)
 	}
 	if !speak(t, i, own.key, `{"text":"Good morning","voice":"flute"}`).Cached || !speak(t, i, own.key, `{"text":"Guten Tag","voice":"de"}`).Cached {
@@ -37,7 +37,7 @@ func TestListOfSentencesWarmsTheCache(t *testing.T) {
 		t.Errorf("again, for programs: %+v", out)
 	}
 	bad := write("bad.txt", "fine\n{\"text\":\"too fast\",\"speed\":9}\n")
-	if out := warm(bad, "--key", own.key); out.exit != 1 || !strings.Contains(out.stderr, "line 2: /speed") || !strings.Contains(out.stdout, "1 made, 0 there before, 1 failed") {
+	if out := warm(bad, "--key", own.key); out.exit != 1 || !strings.Contains(out.stderr, "line 2: /speed") || !strings.Contains(out.stdout, "1 created, 0 cached, 1 failed") {
 		t.Errorf("a sentence that is refused: %+v", out)
 	}
 	for what, args := range map[string][]string{
@@ -65,11 +65,11 @@ func TestListOfSentencesWarmsTheCache(t *testing.T) {
 	defer elsewhere.Close()
 	moved := httptest.NewServer(http.RedirectHandler(elsewhere.URL, http.StatusTemporaryRedirect))
 	defer moved.Close()
-	if out := warm(list, "--key", own.key, "--url", moved.URL); out.exit != 1 || !strings.Contains(out.stderr, "it answered 307") {
+	if out := warm(list, "--key", own.key, "--url", moved.URL); out.exit != 1 || !strings.Contains(out.stderr, "returned status 307") {
 		t.Errorf("a server that sends elsewhere: %+v", out)
 	}
 	media.Stop()
-	if out := warm(write("more.txt", "One more\n"), "--key", own.key); out.exit != 1 || !strings.Contains(out.stderr, "not kept") {
+	if out := warm(write("more.txt", "One more\n"), "--key", own.key); out.exit != 1 || !strings.Contains(out.stderr, "not cached") {
 		t.Errorf("without the media service: %+v", out)
 	}
 }

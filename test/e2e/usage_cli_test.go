@@ -33,7 +33,7 @@ func TestUsageAtTheCommandLine(t *testing.T) {
 		return report.Total.Requests == 3
 	})
 	r := telapi(t, env, "usage", own.team.ID, "--from", day, "--to", day, "--group-by", "voice")
-	want := fmt.Sprintf(`Speech of %[1]s from %[2]s to %[2]s, by day (UTC)
+	want := fmt.Sprintf(`Speech usage of %[1]s from %[2]s to %[2]s, by day (UTC)
 
                      CHARACTERS      BILLED      CACHED  REQUESTS  █ billed ░ cached
 %[2]s anna             640         320         320         2  ████████████████░░░░░░░░░░░░░░░░

@@ -12,32 +12,31 @@ import (
 )
 
 func (c *cli) endpointCommand() *cobra.Command {
-	list := &cobra.Command{Use: "list [--team TEAM]", Short: "List endpoints", Args: cobra.NoArgs}
-	teamID := list.Flags().String("team", "", "only this team's")
-	list.RunE = c.answer(func(ctx context.Context, a *app.Admin, _ []string) (any, error) {
+	list := &cobra.Command{Use: "list [--team TEAM]", Short: "List endpoints"}
+	teamID := list.Flags().String("team", "", "list only this team's endpoints")
+	list.RunE = c.show(func(ctx context.Context, a *app.Admin, _ []string) (any, error) {
 		endpoints, err := a.Endpoints.List(ctx, *teamID)
-		return tableOf(endpoints, itself, "id", "teamId", "enabled", "modes", "name"), err
+		return newTable(endpoints, identity, "id", "teamId", "enabled", "modes", "name"), err
 	})
-	return group("endpoint", "Endpoints: a team's entries into a flow",
+	return group("endpoint", "Manage endpoints, through which sessions enter a flow",
 		c.endpointCreateCommand(),
 		list,
-		&cobra.Command{Use: "show ID", Short: "Show an endpoint", Args: cobra.ExactArgs(1),
-			RunE: c.answer(func(ctx context.Context, a *app.Admin, args []string) (any, error) {
+		&cobra.Command{Use: "show ID", Short: "Show an endpoint",
+			RunE: c.show(func(ctx context.Context, a *app.Admin, args []string) (any, error) {
 				return a.Endpoints.Store.Endpoint(ctx, args[0])
 			})},
 		c.endpointUpdateCommand(),
 	)
 }
 
-// endpointFlags adds what create and update share. The returned function reads
-// what they name and returns the change they ask for; a flag that was not given
-// changes nothing.
+// endpointFlags adds the flags shared by create and update. The returned function
+// reads the profile and returns a function that applies the flags that are set.
 func (c *cli) endpointFlags(cmd *cobra.Command) func(context.Context) (func(*endpoint.Endpoint), error) {
 	f := cmd.Flags()
-	name := f.String("name", "", "its name")
-	modes := f.StringArray("mode", nil, "webrtc, audio or chat (repeatable)")
-	origins := f.StringArray("origin", nil, "a web origin that may open its sockets, such as https://shop.example (repeatable)")
-	profileFile := f.String("profile", "", "JSON file with its gatewayProfile")
+	name := f.String("name", "", "name of the endpoint")
+	modes := f.StringArray("mode", nil, "allowed session mode: webrtc, audio or chat (repeatable)")
+	origins := f.StringArray("origin", nil, "web origin that may open sockets, such as https://shop.example (repeatable)")
+	profileFile := f.String("profile", "", "JSON file with the gateway profile")
 	return func(ctx context.Context) (_ func(*endpoint.Endpoint), err error) {
 		var profile wire.GatewayProfile
 		if f.Changed("profile") {
@@ -48,7 +47,7 @@ func (c *cli) endpointFlags(cmd *cobra.Command) func(context.Context) (func(*end
 				e.Name = *name
 			}
 			if f.Changed("mode") {
-				e.Modes = words[endpoint.Mode](*modes)
+				e.Modes = convert[endpoint.Mode](*modes)
 			}
 			if f.Changed("origin") {
 				e.Origins = *origins
@@ -61,7 +60,7 @@ func (c *cli) endpointFlags(cmd *cobra.Command) func(context.Context) (func(*end
 }
 
 func (c *cli) readProfile(ctx context.Context, file string) (profile wire.GatewayProfile, err error) {
-	raw, err := c.read(ctx, file)
+	raw, err := c.readFile(ctx, file)
 	if err != nil {
 		return profile, fmt.Errorf("read profile: %w", err)
 	}
@@ -72,13 +71,13 @@ func (c *cli) readProfile(ctx context.Context, file string) (profile wire.Gatewa
 }
 
 func (c *cli) endpointCreateCommand() *cobra.Command {
-	cmd := &cobra.Command{Use: "create --team TEAM --name NAME --mode MODE…", Short: "Create an endpoint", Args: cobra.NoArgs,
+	cmd := &cobra.Command{Use: "create --team TEAM --name NAME --mode MODE…", Short: "Create an endpoint",
 		Example: "  telapi endpoint create --team tm_… --name Shop --mode chat --mode webrtc --origin https://shop.example"}
-	read := c.endpointFlags(cmd)
-	teamID := cmd.Flags().String("team", "", "the team's id")
-	needs(cmd, "team", "name", "mode")
-	cmd.RunE = c.answer(func(ctx context.Context, a *app.Admin, _ []string) (any, error) {
-		apply, err := read(ctx)
+	readFlags := c.endpointFlags(cmd)
+	teamID := cmd.Flags().String("team", "", "team ID")
+	require(cmd, "team", "name", "mode")
+	cmd.RunE = c.show(func(ctx context.Context, a *app.Admin, _ []string) (any, error) {
+		apply, err := readFlags(ctx)
 		if err != nil {
 			return nil, err
 		}
@@ -93,12 +92,12 @@ func (c *cli) endpointCreateCommand() *cobra.Command {
 }
 
 func (c *cli) endpointUpdateCommand() *cobra.Command {
-	cmd := &cobra.Command{Use: "update ID", Short: "Change an endpoint; what is not given stays", Args: cobra.ExactArgs(1),
+	cmd := &cobra.Command{Use: "update ID", Short: "Change an endpoint; flags that are not set change nothing",
 		Example: "  telapi endpoint update ep_… --enabled=false"}
-	read := c.endpointFlags(cmd)
-	enabled := cmd.Flags().Bool("enabled", true, "whether sessions may be opened on it")
-	cmd.RunE = c.answer(func(ctx context.Context, a *app.Admin, args []string) (any, error) {
-		apply, err := read(ctx)
+	readFlags := c.endpointFlags(cmd)
+	enabled := cmd.Flags().Bool("enabled", true, "whether sessions can be created")
+	cmd.RunE = c.show(func(ctx context.Context, a *app.Admin, args []string) (any, error) {
+		apply, err := readFlags(ctx)
 		if err != nil {
 			return nil, err
 		}
