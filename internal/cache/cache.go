@@ -1,6 +1,6 @@
-// Package cache provides a cache whose values are dropped by announcements. It
-// holds values only while announcements can be heard: a value that changed
-// unheard is never served from it.
+// Package cache provides a cache that announcements invalidate. It stores values
+// only while announcements are received, so that it never returns a value whose
+// change was missed.
 package cache
 
 import (
@@ -12,34 +12,41 @@ import (
 	"time"
 
 	"github.com/hashicorp/golang-lru/v2/simplelru"
-	"golang.org/x/sync/singleflight"
+
+	"telapi/internal/background"
 )
 
-// Cache keeps the most recently used values for a bounded time.
-//
-// All methods may be called from any goroutine. What they promise together:
-//
-//   - A Get that starts after Message, Down or Up returned never sees a value
-//     that these forgot, nor one whose load started before them, neither from
-//     the cache nor by joining that load. Callers that were already waiting
-//     still get it.
-//   - One load runs per key at a time, apart from one that such a call left
-//     behind. It runs detached from its callers, so that one that gives up fails
-//     nobody else, and has to bound its own time.
-//   - Errors are handed to everybody who waited and are not kept.
-//
-// One mutex guards everything. It is held for a map access and two pointer
-// moves, some tens of nanoseconds, so that a single hot key, which shards could
-// not spread, costs no more than many cold ones.
-type Cache[V any] struct {
-	topics string // the prefix of those that are about its keys
-	ttl    time.Duration
+// Size and TTL of the caches of this service.
+const (
+	Size = 10_000
+	TTL  = 30 * time.Second
+)
 
-	mu    sync.Mutex
-	open  bool
-	age   int // counts what was forgotten: a load of another age is not kept
-	held  *simplelru.LRU[string, entry[V]]
-	loads *singleflight.Group
+// Announcer notifies every running instance that a topic has changed.
+type Announcer interface {
+	Announce(ctx context.Context, topic string) error
+}
+
+// Cache keeps the most recently used values for a limited time. It is safe for
+// concurrent use and guarantees:
+//
+//   - A Get that starts after Message, Down or Up has returned never returns a
+//     value that this call invalidated, or one whose load started before it.
+//   - At most one load per key runs at a time, apart from loads that were
+//     invalidated. A load does not end with the callers that wait for it.
+//   - Errors are returned to all waiting callers and are not stored.
+//
+// A single mutex guards everything. It is held for some tens of nanoseconds, and
+// shards would not help with a single hot key.
+type Cache[V any] struct {
+	topicPrefix string
+	ttl         time.Duration
+	loaders     *background.Group
+
+	mu     sync.Mutex
+	open   bool
+	values *simplelru.LRU[string, entry[V]]
+	loads  map[string]*load[V] // without invalidated ones
 }
 
 type entry[V any] struct {
@@ -47,104 +54,111 @@ type entry[V any] struct {
 	expires time.Time
 }
 
-// Announcer tells every running instance that something changed.
-type Announcer interface {
-	Announce(ctx context.Context, topic string) error
+// load is a load in progress.
+type load[V any] struct {
+	done  chan struct{} // closed when value and err are set
+	value V
+	err   error
 }
 
-// What caches of this service hold, and for how long at the most.
-const (
-	Size = 10_000
-	TTL  = 30 * time.Second
-)
-
-// New returns a cache of at most size values, each of which is used for at most
-// ttl. Both must be positive. It holds nothing until Up is called. A topic of the
-// prefix and a key announces that the key's value has changed.
-func New[V any](topics string, size int, ttl time.Duration) *Cache[V] {
-	held, err := simplelru.NewLRU[string, entry[V]](size, nil)
+// New returns a cache of at most size values, each for at most ttl. Both must be
+// positive. The cache stores nothing before Up is called. The topic of a key is
+// topicPrefix followed by the key.
+func New[V any](topicPrefix string, size int, ttl time.Duration) *Cache[V] {
+	values, err := simplelru.NewLRU[string, entry[V]](size, nil)
 	if err != nil {
-		panic(fmt.Sprintf("cache: cache of size %d: %v", size, err))
+		panic(fmt.Sprintf("cache: size %d: %v", size, err))
 	}
-	return &Cache[V]{topics: topics, ttl: ttl, held: held, loads: new(singleflight.Group)}
+	return &Cache[V]{topicPrefix: topicPrefix, ttl: ttl, loaders: background.NewGroup(), values: values, loads: map[string]*load[V]{}}
 }
 
-// Get returns the value of key, from the cache or by load. The context that load
-// receives carries the values of the first caller's, not its end.
-func (c *Cache[V]) Get(ctx context.Context, key string, load func(context.Context) (V, error)) (V, error) {
+// Get returns the cached value of key, or loads it with read. The context of read
+// has the values of the first caller's context but not its deadline: read limits
+// its own time.
+func (c *Cache[V]) Get(ctx context.Context, key string, read func(context.Context) (V, error)) (V, error) {
 	now := time.Now()
 	c.mu.Lock()
-	if e, ok := c.held.Get(key); ok && now.Before(e.expires) {
+	if e, ok := c.values.Get(key); ok && now.Before(e.expires) {
 		c.mu.Unlock()
 		return e.value, nil
 	}
-	loaded := c.launch(ctx, key, now.Add(c.ttl), load)
+	l := c.loads[key]
+	if l == nil {
+		l = c.start(ctx, key, now.Add(c.ttl), read)
+	}
 	c.mu.Unlock()
-
-	var none V
 	select {
-	case r := <-loaded:
-		if r.Err != nil {
-			return none, r.Err
-		}
-		return r.Val.(V), nil
+	case <-l.done:
+		return l.value, l.err
 	case <-ctx.Done():
+		var none V
 		return none, ctx.Err()
 	}
 }
 
-// launch joins the load of key or starts one. Its value expires by the time at
-// which the load started: it may be that old. The caller holds mu.
-func (c *Cache[V]) launch(ctx context.Context, key string, expires time.Time, load func(context.Context) (V, error)) <-chan singleflight.Result {
-	age := c.age
-	return c.loads.DoChan(key, func() (any, error) {
-		value, err := guarded(context.WithoutCancel(ctx), load)
+// start starts a load. The caller holds mu. expires is relative to the start of
+// the load, because the value may be that old.
+func (c *Cache[V]) start(ctx context.Context, key string, expires time.Time, read func(context.Context) (V, error)) *load[V] {
+	l := &load[V]{done: make(chan struct{})}
+	c.loads[key] = l
+	err := c.loaders.Go(ctx, func(ctx context.Context) {
+		defer close(l.done)
+		l.value, l.err = recovered(ctx, read)
 		c.mu.Lock()
 		defer c.mu.Unlock()
-		if err == nil && c.open && c.age == age {
-			c.held.Add(key, entry[V]{value, expires})
+		if c.loads[key] != l {
+			return // invalidated
 		}
-		return value, err
+		delete(c.loads, key)
+		if l.err == nil && c.open {
+			c.values.Add(key, entry[V]{l.value, expires})
+		}
 	})
+	if err != nil {
+		l.err = err
+		close(l.done)
+	}
+	return l
 }
 
-// guarded turns a panic of load into an error: it runs on a goroutine of its
-// own, where no request's recovery would catch it.
-func guarded[V any](ctx context.Context, load func(context.Context) (V, error)) (value V, err error) {
+// recovered turns a panic of read into an error. It runs in its own goroutine,
+// where an HTTP handler's recovery does not apply.
+func recovered[V any](ctx context.Context, read func(context.Context) (V, error)) (value V, err error) {
 	defer func() {
 		if r := recover(); r != nil {
 			err = fmt.Errorf("load panicked: %v\n%s", r, debug.Stack())
 		}
 	}()
-	return load(ctx)
+	return read(ctx)
 }
 
-// Message forgets the key that an announcement names.
+// Message invalidates the key of an announced topic.
 func (c *Cache[V]) Message(topic string) {
-	key, ours := strings.CutPrefix(topic, c.topics)
+	key, ours := strings.CutPrefix(topic, c.topicPrefix)
 	if !ours {
 		return
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.age++
-	c.held.Remove(key)
-	c.loads.Forget(key)
+	c.values.Remove(key)
+	delete(c.loads, key)
 }
 
-// Down forgets everything and keeps nothing until Up: a change might pass
-// unheard now. Get goes on to load.
+// Down empties the cache and stops storing values until Up, because changes may
+// be missed. Get continues to load.
 func (c *Cache[V]) Down(error) { c.setOpen(false) }
 
-// Up lets the cache keep what is loaded from now on; not the values of loads
-// that already run, which may have changed before anybody listened.
+// Up lets the cache store values again. Values of loads that are already running
+// are not stored: they may have changed before the subscription.
 func (c *Cache[V]) Up() { c.setOpen(true) }
 
 func (c *Cache[V]) setOpen(open bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.open = open
-	c.age++
-	c.held.Purge()
-	c.loads = new(singleflight.Group)
+	c.values.Purge()
+	clear(c.loads)
 }
+
+// Close cancels loads and waits for them.
+func (c *Cache[V]) Close() { c.loaders.Close() }

@@ -10,18 +10,20 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"telapi/internal/background"
 )
 
 const ttl = 30 * time.Second
 
-func resumed() *Cache[int] {
+func newOpenCache() *Cache[int] {
 	c := New[int]("t:", 2, ttl)
 	c.Up()
 	return c
 }
 
-// counted returns a load that answers 1, 2, 3 … and so shows which load a
-// caller's value came from.
+// counted returns a load function that returns 1, 2, 3 and so on, which shows
+// where a value came from.
 func counted() func(context.Context) (int, error) {
 	var n atomic.Int64
 	return func(context.Context) (int, error) { return int(n.Add(1)), nil }
@@ -36,24 +38,24 @@ func get(t *testing.T, c *Cache[int], key string, load func(context.Context) (in
 	return v
 }
 
-func TestWhatACallerSeesAfterEachCall(t *testing.T) {
+func TestGetAfterInvalidation(t *testing.T) {
 	for _, tc := range []struct {
 		name string
 		call func(*Cache[int])
-		want int // of the second load-or-hit; the first answered 1
+		want int // result of the second Get; the first returned 1
 	}{
-		{"nothing: a hit", func(*Cache[int]) {}, 1},
-		{"just inside the TTL: a hit", func(*Cache[int]) { time.Sleep(ttl - 1) }, 1},
-		{"past the TTL: loaded again", func(*Cache[int]) { time.Sleep(ttl) }, 2},
-		{"dropped: loaded again", func(c *Cache[int]) { c.Message("t:k") }, 2},
-		{"the key of another cache dropped: a hit", func(c *Cache[int]) { c.Message("k"); c.Message("u:k") }, 1},
-		{"another key dropped: a hit", func(c *Cache[int]) { c.Message("t:other") }, 1},
-		{"suspended: loaded again", func(c *Cache[int]) { c.Down(nil) }, 2},
-		{"suspended and resumed: loaded again", func(c *Cache[int]) { c.Down(nil); c.Up() }, 2},
+		{"unchanged: hit", func(*Cache[int]) {}, 1},
+		{"before the TTL: hit", func(*Cache[int]) { time.Sleep(ttl - 1) }, 1},
+		{"after the TTL: reload", func(*Cache[int]) { time.Sleep(ttl) }, 2},
+		{"announced: reload", func(c *Cache[int]) { c.Message("t:k") }, 2},
+		{"topic of another cache announced: hit", func(c *Cache[int]) { c.Message("k"); c.Message("u:k") }, 1},
+		{"another key announced: hit", func(c *Cache[int]) { c.Message("t:other") }, 1},
+		{"subscription lost: reload", func(c *Cache[int]) { c.Down(nil) }, 2},
+		{"subscription lost and restored: reload", func(c *Cache[int]) { c.Down(nil); c.Up() }, 2},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				c, load := resumed(), counted()
+				c, load := newOpenCache(), counted()
 				get(t, c, "k", load)
 				tc.call(c)
 				if got := get(t, c, "k", load); got != tc.want {
@@ -64,35 +66,35 @@ func TestWhatACallerSeesAfterEachCall(t *testing.T) {
 	}
 }
 
-func TestNothingIsKeptBeforeUp(t *testing.T) {
+func TestNothingIsStoredBeforeUp(t *testing.T) {
 	c, load := New[int]("t:", 2, ttl), counted()
 	get(t, c, "k", load)
 	if got := get(t, c, "k", load); got != 2 {
-		t.Errorf("a new cache kept load %d", got)
+		t.Errorf("a new cache stored the value of load %d", got)
 	}
 	c.Up()
 	get(t, c, "k", load)
 	if got := get(t, c, "k", load); got != 3 {
-		t.Errorf("after Up got load %d, want the kept 3", got)
+		t.Errorf("after Up: value of load %d, want the stored value 3", got)
 	}
 }
 
-func TestLeastRecentlyUsedGoesFirst(t *testing.T) {
-	c, load := resumed(), counted()
+func TestLeastRecentlyUsedValueIsEvicted(t *testing.T) {
+	c, load := newOpenCache(), counted()
 	get(t, c, "a", load) // 1
 	get(t, c, "b", load) // 2
 	get(t, c, "a", load)
 	get(t, c, "c", load) // 3, in place of b
 	if got := get(t, c, "a", load); got != 1 {
-		t.Errorf("the recently used value went: got load %d", got)
+		t.Errorf("recently used value evicted: got load %d", got)
 	}
 	if got := get(t, c, "b", load); got != 4 {
-		t.Errorf("the least recently used value stayed: got load %d", got)
+		t.Errorf("least recently used value not evicted: got load %d", got)
 	}
 }
 
-// The attack: a key is looked up, revoked and announced while the look-up is
-// still under way. Its result must not be stored or given to later callers.
+// The attack: a key is revoked while it is being read. The outdated result must
+// not be stored or returned to later callers.
 func TestValueLoadedBeforeAnAnnouncementIsNotUsedAfterIt(t *testing.T) {
 	for name, announce := range map[string]func(*Cache[int]){
 		"Message": func(c *Cache[int]) { c.Message("t:k") },
@@ -101,7 +103,7 @@ func TestValueLoadedBeforeAnAnnouncementIsNotUsedAfterIt(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				c := resumed()
+				c := newOpenCache()
 				release := make(chan struct{})
 				old := make(chan int)
 				go func() {
@@ -128,9 +130,9 @@ func TestValueLoadedBeforeAnAnnouncementIsNotUsedAfterIt(t *testing.T) {
 	}
 }
 
-func TestOneLoadServesAllWhoAskAtOnce(t *testing.T) {
+func TestConcurrentGetsShareOneLoad(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		c, load := resumed(), counted()
+		c, load := newOpenCache(), counted()
 		slow := func(ctx context.Context) (int, error) { time.Sleep(time.Second); return load(ctx) }
 		var wg sync.WaitGroup
 		for range 50 {
@@ -144,9 +146,9 @@ func TestOneLoadServesAllWhoAskAtOnce(t *testing.T) {
 	})
 }
 
-func TestCallerWhoGivesUpFailsNobodyElse(t *testing.T) {
+func TestCanceledCallerDoesNotCancelTheLoad(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		c := resumed()
+		c := newOpenCache()
 		slow := func(ctx context.Context) (int, error) {
 			select {
 			case <-time.After(time.Minute):
@@ -155,26 +157,26 @@ func TestCallerWhoGivesUpFailsNobodyElse(t *testing.T) {
 				return 0, ctx.Err()
 			}
 		}
-		hasty, cancel := context.WithTimeout(t.Context(), time.Second)
+		canceled, cancel := context.WithTimeout(t.Context(), time.Second)
 		defer cancel()
 		var wg sync.WaitGroup
 		wg.Go(func() {
-			if _, err := c.Get(hasty, "k", slow); !errors.Is(err, context.DeadlineExceeded) {
-				t.Errorf("the hasty caller got %v", err)
+			if _, err := c.Get(canceled, "k", slow); !errors.Is(err, context.DeadlineExceeded) {
+				t.Errorf("the canceled caller got %v", err)
 			}
 		})
 		synctest.Wait()
 		wg.Go(func() {
 			if v, err := c.Get(t.Context(), "k", slow); v != 1 || err != nil {
-				t.Errorf("the patient caller got %d, %v", v, err)
+				t.Errorf("the waiting caller got %d, %v", v, err)
 			}
 		})
 		wg.Wait()
 	})
 }
 
-func TestErrorsAndPanicsAreHandedOverAndNotKept(t *testing.T) {
-	c, load := resumed(), counted()
+func TestErrorsAndPanicsAreReturnedAndNotStored(t *testing.T) {
+	c, load := newOpenCache(), counted()
 	boom := errors.New("boom")
 	if _, err := c.Get(t.Context(), "k", func(context.Context) (int, error) { return 0, boom }); !errors.Is(err, boom) {
 		t.Errorf("got %v", err)
@@ -188,10 +190,10 @@ func TestErrorsAndPanicsAreHandedOverAndNotKept(t *testing.T) {
 	}
 }
 
-// Writers bump a version and then announce it; a reader must never see less
-// than what was announced before it asked.
-func TestNoReaderEverSeesLessThanWasAnnounced(t *testing.T) {
-	c := resumed()
+// Writers increment a version and then announce it. Get must never return a
+// version older than the one announced before the call.
+func TestGetNeverReturnsLessThanWasAnnounced(t *testing.T) {
+	c := newOpenCache()
 	var source, announced atomic.Int64
 	var readers, writer sync.WaitGroup
 	stop := make(chan struct{})
@@ -203,7 +205,7 @@ func TestNoReaderEverSeesLessThanWasAnnounced(t *testing.T) {
 					return
 				default:
 				}
-				key := "k" // now and then others, so that eviction runs too
+				key := "k" // sometimes another key, to cause evictions
 				if i%8 == 0 {
 					key = fmt.Sprint(i % 64)
 				}
@@ -235,8 +237,34 @@ func TestNoReaderEverSeesLessThanWasAnnounced(t *testing.T) {
 	readers.Wait()
 }
 
+func TestCloseWaitsForLoads(t *testing.T) {
+	c, started := newOpenCache(), make(chan struct{})
+	var ended atomic.Bool
+	failed := make(chan error)
+	go func() {
+		_, err := c.Get(context.Background(), "k", func(ctx context.Context) (int, error) {
+			close(started)
+			<-ctx.Done()
+			ended.Store(true)
+			return 0, ctx.Err()
+		})
+		failed <- err
+	}()
+	<-started
+	c.Close()
+	if !ended.Load() {
+		t.Error("Close did not wait for the load")
+	}
+	if err := <-failed; !errors.Is(err, context.Canceled) {
+		t.Errorf("load: %v, want context.Canceled", err)
+	}
+	if _, err := c.Get(context.Background(), "k", counted()); !errors.Is(err, background.ErrClosed) {
+		t.Errorf("after Close: %v, want ErrClosed", err)
+	}
+}
+
 func TestHitAllocatesNothing(t *testing.T) {
-	c, load := resumed(), counted()
+	c, load := newOpenCache(), counted()
 	ctx := context.Background()
 	get(t, c, "k", load)
 	if n := testing.AllocsPerRun(100, func() { _, _ = c.Get(ctx, "k", load) }); n != 0 {

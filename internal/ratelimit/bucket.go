@@ -5,68 +5,75 @@ import (
 	"time"
 )
 
-// leaseShare is the part of a limit that an instance may hold: a fiftieth, so
-// that what an idle instance strands stays within 2 %.
+// leaseShare limits a lease to a fiftieth of the limit, so that an idle instance
+// holds at most 2 % of it.
 const leaseShare = 50
 
-// rule is what a bucket counts by. Version tells two saves of equal limits
-// apart: in between, another instance may have changed the window in the store.
+// rule is the limit of a bucket. version distinguishes equal limits that were
+// saved twice: in between, another instance may have changed the window in the
+// store.
 type rule struct {
 	version *Limits // nil for quotas
 	max     int64
 	window  time.Duration
 }
 
-// bucket is one client's or team's share of the store's count on this instance.
+// bucket holds this instance's permits for one client or team.
 type bucket struct {
 	mu        sync.Mutex
 	rule      rule
-	ends      time.Time // of the window below; past: nothing is known
-	permits   int64     // leased and not used yet
-	remaining int64     // left in the store at the last lease
+	ends      time.Time // end of the current window
+	permits   int64     // leased and unused
+	remaining int64     // left in the store after the last lease
 	size      int64     // of the next lease
 	waiting   int64     // callers that wait for a lease
-	lease     *lease    // nil: none under way
+	lease     *lease    // in progress, or nil
 }
 
-// lease is one request to the store. Only the lease that its bucket still names
-// may be credited to it: a changed rule disowns the one under way.
+// lease is a request for permits to the store. Its result counts only while the
+// bucket still refers to it.
 type lease struct {
 	done chan struct{} // closed when err is set
 	err  error
 }
 
-// follow voids everything known under another rule.
-func (b *bucket) follow(r rule) {
+// apply discards permits, window and lease of a different rule.
+func (b *bucket) apply(r rule) {
 	if b.rule != r {
 		b.rule, b.ends, b.lease = r, time.Time{}, nil
 	}
 }
 
-// expire voids what belongs to a window that has ended.
-func (b *bucket) expire(now time.Time) {
+// take uses a permit or refuses the request, and then completes d. It returns
+// false if the bucket needs a lease first.
+func (b *bucket) take(d *Decision, now time.Time) bool {
 	if !now.Before(b.ends) {
 		b.permits, b.remaining, b.size = 0, 0, 1
 	}
+	switch {
+	case b.permits > 0:
+		b.permits--
+		d.Allowed = true
+	case b.remaining == 0 && now.Before(b.ends):
+		// Used up until the window ends: permits are never returned.
+	default:
+		return false
+	}
+	d.Remaining, d.Reset = b.remaining+b.permits, b.ends.Sub(now)
+	return true
 }
 
-// usedUp tells whether the store has nothing left in this window. It stays so
-// until the window ends: permits are never given back.
-func (b *bucket) usedUp(now time.Time) bool {
-	return b.permits == 0 && b.remaining == 0 && now.Before(b.ends)
-}
+// maxLease is the number of permits that this instance may hold.
+func (b *bucket) maxLease() int64 { return max(1, b.rule.max/leaseShare) }
 
-// share is how many permits this instance may hold at a time.
-func (b *bucket) share() int64 { return max(1, b.rule.max/leaseShare) }
+// want returns the size of the next lease. It doubles from one, so that an idle
+// client holds no more permits than it has used, and covers waiting callers.
+func (b *bucket) want() int64 { return min(max(b.size, b.waiting), b.maxLease()) }
 
-// want is how many permits to lease: it doubles from one, so that an idle client
-// strands no more than it used, and covers those who wait, up to the share.
-func (b *bucket) want() int64 { return min(max(b.size, b.waiting), b.share()) }
-
-// credit notes a grant. The window is counted from when the lease was sent, so
-// that it never ends later here than in the store.
-func (b *bucket) credit(g Grant, sent time.Time) {
+// add stores granted permits. The window counts from the time when the lease was
+// requested, so that it never ends later here than in the store.
+func (b *bucket) add(g Grant, requested time.Time) {
 	b.permits, b.remaining = g.Permits, g.Remaining
-	b.size = min(2*b.size, b.share())
-	b.ends = sent.Add(g.Reset)
+	b.size = min(2*b.size, b.maxLease())
+	b.ends = requested.Add(g.Reset)
 }

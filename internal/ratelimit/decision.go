@@ -7,30 +7,31 @@ import (
 	"telapi/internal/fault"
 )
 
-// teamPolicy is the daily quota's name where a tier's name stands otherwise.
+// teamPolicy is the policy name of a team's daily quota.
 const teamPolicy = "team_daily_quota"
 
-// Decision says whether a request may go on and where its client stands.
+// Decision is the result of counting a request against a limit.
 type Decision struct {
 	Policy    string // a tier, or team_daily_quota
 	Allowed   bool
 	Limit     int64         // requests per window
-	Remaining int64         // about: other instances may hold leases
+	Remaining int64         // approximate: other instances may hold leases
 	Reset     time.Duration // until the window ends
 	Window    time.Duration
 }
 
-// PolicyHeader is the value of RateLimit-Policy, as draft-ietf-httpapi-ratelimit-headers has it.
+// PolicyHeader returns the RateLimit-Policy header of
+// draft-ietf-httpapi-ratelimit-headers.
 func (d Decision) PolicyHeader() string {
 	return `"` + d.Policy + `";q=` + strconv.FormatInt(d.Limit, 10) + ";w=" + strconv.FormatInt(wholeSeconds(d.Window), 10)
 }
 
-// Header is the value of RateLimit in the same draft.
+// Header returns the RateLimit header of the same draft.
 func (d Decision) Header() string {
 	return `"` + d.Policy + `";r=` + strconv.FormatInt(d.Remaining, 10) + ";t=" + strconv.FormatInt(wholeSeconds(d.Reset), 10)
 }
 
-// refusal tells the client which limit it met, and until when.
+// refusal is the details of a refused request's error.
 type refusal struct {
 	Limit   string `json:"limit"`
 	Tier    string `json:"tier,omitempty"`
@@ -39,7 +40,7 @@ type refusal struct {
 	ResetAt string `json:"resetAt"`
 }
 
-// Refusal is the error that answers a request which is not allowed.
+// Refusal returns the error for a request that is not allowed.
 func (d Decision) Refusal() *fault.Error {
 	wait := time.Duration(max(1, wholeSeconds(d.Reset))) * time.Second
 	details := refusal{
@@ -58,5 +59,5 @@ func (d Decision) Refusal() *fault.Error {
 		WithDetails(details).WithRetryAfter(wait)
 }
 
-// wholeSeconds rounds up: a client that waits as told must not come too early.
+// wholeSeconds rounds up, so that a client does not retry too early.
 func wholeSeconds(d time.Duration) int64 { return int64((d + time.Second - 1) / time.Second) }

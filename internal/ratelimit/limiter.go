@@ -10,32 +10,34 @@ import (
 	"github.com/hashicorp/golang-lru/v2/simplelru"
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/promauto"
+
+	"telapi/internal/background"
 )
 
 const (
-	// maxBuckets bounds the memory that a flood from many addresses can take.
-	// A forgotten bucket costs one round trip and at most its lease.
+	// maxBuckets limits the memory that a flood from many addresses can use. An
+	// evicted bucket costs one round trip and at most its lease.
 	maxBuckets = 1 << 16
 
 	day = 24 * time.Hour
-	// quotaKept outlives the day it counts, so that instances whose clocks
-	// differ never lose a count at midnight.
-	quotaKept = day + time.Hour
+	// quotaWindow is longer than a day, so that instances whose clocks differ do
+	// not lose a count at midnight.
+	quotaWindow = day + time.Hour
 )
 
-// Limiter decides from permits that it leases from the shared count, so that a
-// busy client costs no round trip per request and one that is over its limit
-// costs none at all until its window ends.
+// Limiter decides with permits that it leases from the shared counter. A busy
+// client does not cost a round trip per request, and a client over its limit
+// costs none until its window ends.
 //
-// It may be used from any goroutine. Callers that need a lease of the same
-// bucket share one round trip; one that gives up fails nobody else. With the
-// store away, leases at hand are used up and then its error is returned: the
-// limiter fails closed.
+// It is safe for concurrent use. Callers of the same bucket share a lease, which
+// does not end with any of them. If the store is unreachable, the limiter uses
+// its remaining permits and then returns the store's error: it fails closed.
 type Limiter struct {
-	counter Counter
-	limits  Source
-	decided *prometheus.CounterVec
-	leases  prometheus.Counter
+	counter   Counter
+	limits    Source
+	leasing   *background.Group
+	decisions *prometheus.CounterVec
+	leases    prometheus.Counter
 
 	mu      sync.Mutex
 	buckets *simplelru.LRU[bucketKey, *bucket]
@@ -49,13 +51,13 @@ type bucketKey struct {
 	day    int64
 }
 
-// Source knows the limits in force; Settings is the one of a server. A new
-// pointer means new limits, which void the leases made under the last ones.
+// Source provides the limits in force. A new pointer means new limits and
+// invalidates the leases of the previous ones. Settings is the implementation.
 type Source interface {
 	InForce(ctx context.Context) (*Limits, error)
 }
 
-// NewLimiter returns a limiter that holds no leases yet.
+// NewLimiter returns a limiter without leases.
 func NewLimiter(counter Counter, limits Source, registry prometheus.Registerer) *Limiter {
 	buckets, err := simplelru.NewLRU[bucketKey, *bucket](maxBuckets, nil)
 	if err != nil {
@@ -65,26 +67,30 @@ func NewLimiter(counter Counter, limits Source, registry prometheus.Registerer) 
 	l := &Limiter{
 		counter: counter,
 		limits:  limits,
+		leasing: background.NewGroup(),
 		buckets: buckets,
-		decided: metrics.NewCounterVec(prometheus.CounterOpts{
+		decisions: metrics.NewCounterVec(prometheus.CounterOpts{
 			Name: "telapi_ratelimit_decisions_total",
-			Help: "Requests counted against a limit, by tier and decision.",
+			Help: "Rate limit decisions, by tier and decision (allowed, refused or failed).",
 		}, []string{"tier", "decision"}),
 		leases: metrics.NewCounter(prometheus.CounterOpts{
 			Name: "telapi_ratelimit_leases_total",
-			Help: "Round trips to the key-value store for permits.",
+			Help: "Leases of permits requested from the key-value store.",
 		}),
 	}
 	for _, policy := range append([]Tier{teamPolicy}, Tiers...) {
 		for _, decision := range []string{"allowed", "refused", "failed"} {
-			l.decided.WithLabelValues(string(policy), decision) // there from the start, so that rates can be told
+			l.decisions.WithLabelValues(string(policy), decision) // exported from the start, so that rates work
 		}
 	}
 	return l
 }
 
-// Allow counts one request of a client address against a tier. Addresses of
-// one IPv6 /64 are one client: whoever has one of them has them all.
+// Close cancels leases in progress and waits for them.
+func (l *Limiter) Close() { l.leasing.Close() }
+
+// Allow counts a request of a client address against a tier. Addresses of an
+// IPv6 /64 network count as one client, because a client owns all of them.
 func (l *Limiter) Allow(ctx context.Context, tier Tier, client netip.Addr) (Decision, error) {
 	limits, err := l.limits.InForce(ctx)
 	if err != nil {
@@ -92,7 +98,7 @@ func (l *Limiter) Allow(ctx context.Context, tier Tier, client netip.Addr) (Deci
 	}
 	limit := limits.Tier(tier)
 	if limit == nil {
-		return Decision{}, fmt.Errorf("limit requests: %q is no tier", tier)
+		return Decision{}, fmt.Errorf("limit requests: unknown tier %q", tier)
 	}
 	client = client.Unmap().WithZone("")
 	if client.Is6() {
@@ -107,62 +113,63 @@ func (l *Limiter) Allow(ctx context.Context, tier Tier, client netip.Addr) (Deci
 	return d, err
 }
 
-// AllowTeam counts one request of a team against its quota for the UTC day.
+// AllowTeam counts a request of a team against its quota for the UTC day.
 func (l *Limiter) AllowTeam(ctx context.Context, teamID string, quota int64) (Decision, error) {
 	now := time.Now()
 	today := now.Unix() / int64(day/time.Second)
 	d := Decision{Policy: teamPolicy, Limit: quota, Window: day}
-	err := l.decide(ctx, &d, bucketKey{team: teamID, day: today}, rule{nil, quota, quotaKept})
+	err := l.decide(ctx, &d, bucketKey{team: teamID, day: today}, rule{nil, quota, quotaWindow})
 	d.Reset = time.Unix(0, 0).Add(time.Duration(today+1) * day).Sub(now)
 	return d, err
 }
 
-// decide completes d and counts it. The rule is laid on the bucket once: a
-// caller that waited goes by the rule in force then, or callers with different
-// rules could disown each other's leases for ever.
+// decide completes d. It applies the rule once: callers with different rules that
+// applied theirs after every wait could invalidate each other's leases forever.
 func (l *Limiter) decide(ctx context.Context, d *Decision, key bucketKey, r rule) error {
 	b := l.bucket(key)
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	b.follow(r)
-	for {
-		now := time.Now()
-		b.expire(now)
-		switch {
-		case b.permits > 0:
-			b.permits--
-			d.Allowed = true
-			l.decided.WithLabelValues(d.Policy, "allowed").Inc()
-		case b.usedUp(now):
-			l.decided.WithLabelValues(d.Policy, "refused").Inc()
-		default:
-			if err := l.await(ctx, b, key, now); err != nil {
-				l.decided.WithLabelValues(d.Policy, "failed").Inc()
-				return err
-			}
-			continue
+	for pending := l.takeOrLease(ctx, b, d, key, &r); pending != nil; pending = l.takeOrLease(ctx, b, d, key, nil) {
+		var err error
+		select {
+		case <-pending.done:
+			err = pending.err
+		case <-ctx.Done():
+			err = ctx.Err()
 		}
-		d.Remaining, d.Reset = b.remaining+b.permits, b.ends.Sub(now)
-		return nil
+		if err != nil {
+			b.mu.Lock()
+			b.waiting--
+			b.mu.Unlock()
+			l.decisions.WithLabelValues(d.Policy, "failed").Inc()
+			return err
+		}
 	}
+	decision := "refused"
+	if d.Allowed {
+		decision = "allowed"
+	}
+	l.decisions.WithLabelValues(d.Policy, decision).Inc()
+	return nil
 }
 
-// await waits for the bucket's lease, and sends it if none is under way. The
-// caller holds b.mu, which is released while waiting.
-func (l *Limiter) await(ctx context.Context, b *bucket, key bucketKey, now time.Time) error {
+// takeOrLease completes d, or returns the lease to wait for. first is the rule to
+// apply on a caller's first call; it is nil after a wait.
+func (l *Limiter) takeOrLease(ctx context.Context, b *bucket, d *Decision, key bucketKey, first *rule) *lease {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if first != nil {
+		b.apply(*first)
+	} else {
+		b.waiting--
+	}
+	now := time.Now()
+	if b.take(d, now) {
+		return nil
+	}
 	b.waiting++
 	if b.lease == nil {
-		b.lease = l.launch(ctx, b, key, now)
+		b.lease = l.startLease(ctx, b, key, now)
 	}
-	lease := b.lease
-	b.mu.Unlock()
-	defer func() { b.mu.Lock(); b.waiting-- }()
-	select {
-	case <-lease.done:
-		return lease.err
-	case <-ctx.Done():
-		return ctx.Err()
-	}
+	return b.lease
 }
 
 func (l *Limiter) bucket(key bucketKey) *bucket {
@@ -176,33 +183,35 @@ func (l *Limiter) bucket(key bucketKey) *bucket {
 	return b
 }
 
-// launch asks the store for permits, detached from the caller, who may give up
-// while others wait. The caller holds b.mu.
-func (l *Limiter) launch(ctx context.Context, b *bucket, key bucketKey, now time.Time) *lease {
-	ctx = context.WithoutCancel(ctx)
+// startLease requests permits from the store. The caller holds b.mu.
+func (l *Limiter) startLease(ctx context.Context, b *bucket, key bucketKey, now time.Time) *lease {
 	r, want := b.rule, b.want()
-	asked := &lease{done: make(chan struct{})}
-	go func() {
-		defer close(asked.done)
+	pending := &lease{done: make(chan struct{})}
+	err := l.leasing.Go(ctx, func(ctx context.Context) {
+		defer close(pending.done)
 		l.leases.Inc()
 		grant, err := l.counter.Lease(ctx, key.String(), want, r.max, r.window)
 		if err != nil {
-			asked.err = fmt.Errorf("lease permits: %w", err)
+			pending.err = fmt.Errorf("lease permits: %w", err)
 		}
 		b.mu.Lock()
 		defer b.mu.Unlock()
-		if b.lease != asked {
-			return
+		if b.lease != pending {
+			return // the rule has changed
 		}
 		b.lease = nil
 		if err == nil {
-			b.credit(grant, now)
+			b.add(grant, now)
 		}
-	}()
-	return asked
+	})
+	if err != nil {
+		pending.err = err
+		close(pending.done)
+	}
+	return pending
 }
 
-// String names the bucket in the store.
+// String is the name of the bucket in the store.
 func (k bucketKey) String() string {
 	switch {
 	case k.tier == "":

@@ -295,7 +295,7 @@ func TestStoreAwayFailsClosedAfterTheLeaseIsUsed(t *testing.T) {
 		if !f.allow(alice).Allowed {
 			t.Error("not served again when the store came back")
 		}
-		if n := counted(f.decided.WithLabelValues("api", "failed")); n != 1 {
+		if n := counted(f.decisions.WithLabelValues("api", "failed")); n != 1 {
 			t.Errorf("%v failures counted", n)
 		}
 	})

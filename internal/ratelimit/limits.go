@@ -12,17 +12,17 @@ import (
 	"telapi/internal/strictjson"
 )
 
-// Tier names one family of routes that shares a limit per client address.
+// Tier is a group of routes that share a limit per client address.
 type Tier string
 
-// The tiers. Auth counts socket handshakes and refused credentials.
+// The tiers. Auth counts WebSocket handshakes and rejected credentials.
 const (
 	API     Tier = "api"
 	Webhook Tier = "webhook"
 	Auth    Tier = "auth"
 )
 
-// Tiers lists them all.
+// Tiers lists all tiers.
 var Tiers = []Tier{API, Webhook, Auth}
 
 // Bounds of a Limit.
@@ -38,10 +38,10 @@ type Limit struct {
 	WindowMs int64 `json:"windowMs"`
 }
 
-// Window is the length of the limit's window.
+// Window returns the length of the window.
 func (l Limit) Window() time.Duration { return time.Duration(l.WindowMs) * time.Millisecond }
 
-// Limits is the value that administrators save. It is comparable.
+// Limits are the limits of all tiers.
 type Limits struct {
 	Tiers struct {
 		API     Limit `json:"api"`
@@ -50,7 +50,7 @@ type Limits struct {
 	} `json:"tiers"`
 }
 
-// DefaultLimits hold until an administrator saves others.
+// DefaultLimits returns the limits before an administrator changes them.
 func DefaultLimits() Limits {
 	const minute = 60_000
 	var l Limits
@@ -60,7 +60,7 @@ func DefaultLimits() Limits {
 	return l
 }
 
-// Tier points to a tier's limit; nil for a name that is no tier.
+// Tier returns a tier's limit, or nil for an unknown tier.
 func (l *Limits) Tier(name Tier) *Limit {
 	switch name {
 	case API:
@@ -73,35 +73,34 @@ func (l *Limits) Tier(name Tier) *Limit {
 	return nil
 }
 
-// With returns limits that differ in one tier. They are not checked yet.
+// With returns limits with one tier replaced, without validating them.
 func (l Limits) With(name Tier, limit Limit) (Limits, error) {
 	tier := l.Tier(name)
 	if tier == nil {
-		return l, fault.New(fault.Validation, "There is no tier %q; there are %v.", name, Tiers)
+		return l, fault.New(fault.Validation, "Unknown tier %q. Use one of %s.", name, fault.Join(Tiers))
 	}
 	*tier = limit
 	return l, nil
 }
 
-// JSON is the form in which the value is stored.
+// JSON returns the stored form of the limits.
 func (l Limits) JSON() []byte {
 	value, err := json.Marshal(l)
 	if err != nil {
-		panic("ratelimit: limits do not marshal: " + err.Error()) // integers only: cannot fail
+		panic("ratelimit: marshal limits: " + err.Error()) // integers only: cannot fail
 	}
 	return value
 }
 
-// Validate reports every value that is out of bounds.
+// Validate reports every value that is out of range.
 func (l Limits) Validate() error {
 	_, err := ParseLimits(l.JSON())
 	return err
 }
 
-// ParseLimits reads a stored value. It comes from outside (the console writes
-// it too), so it is taken whole or not at all: everything wrong with it is
-// reported at once, and unknown members are refused because a misspelt one would
-// silently leave a default in force. A tier that is left out has its default.
+// ParseLimits parses a stored value, which the console may have written. It
+// reports all issues at once. It rejects unknown members, because a misspelled
+// one would silently leave a default in force. A missing tier has its default.
 func ParseLimits(value []byte) (Limits, error) {
 	type members map[string]jsontext.Value
 	var in struct {
@@ -117,18 +116,18 @@ func ParseLimits(value []byte) (Limits, error) {
 		return Limits{}, err
 	}
 	unknown := func(path, name, known string) {
-		issues.Add(fault.Pointer(path, name), fault.IssueUnknown, "This is not known here; there is %s.", known)
+		issues.Add(fault.Pointer(path, name), fault.IssueUnknown, "Unknown member. Known members: %s.", known)
 	}
 	number := func(into, given *int64, path string, least, most int64) {
 		if given == nil {
-			issues.Missing(path, "This is missing.")
+			issues.Missing(path, "This member is required.")
 			return
 		}
 		*into = *given
 		fault.CheckRange(&issues, path, *given, least, most)
 	}
 	if in.Tiers == nil {
-		issues.Missing("/tiers", "This is missing.")
+		issues.Missing("/tiers", "This member is required.")
 	}
 	for _, name := range slices.Sorted(maps.Keys(in.Others)) {
 		unknown("", name, "tiers")

@@ -18,103 +18,95 @@ const (
 	// Topic announces that the limits in the store have changed.
 	Topic = "limits"
 
-	// SettingName is the limits' name in the mirror.
+	// SettingName is the name of the limits in the mirror.
 	SettingName = "limits"
 
-	rereadEvery = 5 * time.Second
+	reloadInterval = 5 * time.Second
 
-	// patience is what Run has for a mirror that hangs: the next reload, which
-	// may bring other limits, waits for it.
-	patience = 500 * time.Millisecond
+	// reloadTimeout limits how long an unresponsive mirror delays the next
+	// reload, which may bring other limits.
+	reloadTimeout = 500 * time.Millisecond
+
+	// saveAttempts limits how often Change retries after a concurrent change.
+	saveAttempts = 10
 )
 
-// Settings holds the limits in force and keeps them in step with the store. A
-// bad value there changes nothing: the last good one stays, at start the
-// mirror's. A value that the store lost is restored from the mirror.
+// Settings holds the limits in force and keeps them in sync with the store. It
+// ignores an invalid value: the last valid limits stay in force, at start those
+// of the mirror. If the store has lost the limits, Settings restores them from
+// the mirror.
 //
-// It may be used from any goroutine.
+// It is safe for concurrent use.
 type Settings struct {
-	store   LimitsStore
-	mirror  Mirror
-	log     *slog.Logger
-	refused prometheus.Counter
-	current atomic.Pointer[Limits]
-	read    atomic.Bool // the store was reached, and current is what follows from it
-	wake    chan struct{}
+	store    LimitsStore
+	mirror   Mirror
+	log      *slog.Logger
+	rejected prometheus.Counter
+	current  atomic.Pointer[Limits]
+	loaded   atomic.Bool   // the store was reached at least once
+	wake     chan struct{} // requests a reload
 
-	mu       sync.Mutex // one reload at a time: an older read never replaces a newer one
+	mu       sync.Mutex // one reload at a time, so that an older value never replaces a newer one
 	settled  bool       // current comes from the store or the mirror
-	bad      string     // the refused value that was reported last
-	mirrored Limits     // what the mirror is known to hold; zero: not known
+	invalid  string     // the invalid value that was logged last
+	mirrored Limits     // the content of the mirror; zero if unknown
 }
 
-// NewSettings returns settings that hold the defaults until the first Reload.
+// NewSettings returns settings with the default limits.
 func NewSettings(store LimitsStore, mirror Mirror, log *slog.Logger, registry prometheus.Registerer) *Settings {
-	s := &Settings{
-		store:  store,
-		mirror: mirror,
-		log:    log,
-		refused: promauto.With(registry).NewCounter(prometheus.CounterOpts{
+	s := &Settings{store: store, mirror: mirror, log: log, wake: make(chan struct{}, 1),
+		rejected: promauto.With(registry).NewCounter(prometheus.CounterOpts{
 			Name: "telapi_ratelimit_limits_refused_total",
-			Help: "Bad values of the limits found in the key-value store.",
-		}),
-		wake: make(chan struct{}, 1),
-	}
-	limits := DefaultLimits()
-	s.current.Store(&limits)
+			Help: "Invalid limits found in the key-value store.",
+		})}
+	s.current.Store(new(DefaultLimits()))
 	return s
 }
 
-// Current returns the limits in force, which must not be changed. The pointer
-// changes when, and only when, the limits do.
+// Current returns the limits in force. The caller must not change them. The
+// pointer changes only if the limits do.
 func (s *Settings) Current() *Limits { return s.current.Load() }
 
-// InForce implements Source. An instance that has just started reads the limits
-// before it holds anybody to them, or whoever is over the defaults would be
-// refused.
+// InForce implements Source. It loads the limits first if they were never
+// loaded: clients must not be refused because of the defaults.
 func (s *Settings) InForce(ctx context.Context) (*Limits, error) {
-	if !s.read.Load() {
-		if err := s.Reload(ctx); !s.read.Load() {
+	if !s.loaded.Load() {
+		if err := s.Reload(ctx); !s.loaded.Load() {
 			return nil, err
 		}
 	}
 	return s.Current(), nil
 }
 
-// Up, Down and Message follow the announcements of this instance. They do not
-// block: Run does the work.
-func (s *Settings) Up() { s.poke() }
-
-// Down changes nothing: Run goes on to read.
-func (s *Settings) Down(error) {}
-
-// Message has the limits read again if they are its topic.
-func (s *Settings) Message(topic string) {
-	if topic == Topic {
-		s.poke()
-	}
-}
-
-func (s *Settings) poke() {
+// Up requests a reload from Run, because announcements may have been missed.
+func (s *Settings) Up() {
 	select {
 	case s.wake <- struct{}{}:
-	default: // a reload that has yet to start is due already
+	default: // already requested
 	}
 }
 
-// Run reloads until ctx ends: at once, on announcements, and every few seconds
-// in case one was missed. It is silent about a store that is away, which reports
-// that itself.
+// Down does nothing: Run continues to poll.
+func (s *Settings) Down(error) {}
+
+// Message requests a reload from Run if the limits were announced.
+func (s *Settings) Message(topic string) {
+	if topic == Topic {
+		s.Up()
+	}
+}
+
+// Run reloads the limits until ctx ends: at once, on announcements, and every
+// few seconds. It does not log an unreachable store, which the store itself does.
 func (s *Settings) Run(ctx context.Context) {
-	tick := time.NewTicker(rereadEvery)
+	tick := time.NewTicker(reloadInterval)
 	defer tick.Stop()
-	failing := false
-	for {
-		bounded, cancel := context.WithTimeout(ctx, patience)
+	for failing := false; ; {
+		bounded, cancel := context.WithTimeout(ctx, reloadTimeout)
 		err := s.Reload(bounded)
 		cancel()
 		if err != nil && !failing && ctx.Err() == nil && !fault.Is(err, fault.ServiceUnavailable) {
-			s.log.Warn("limits could not be reloaded; the last good ones stay in force", "error", err)
+			s.log.Warn("reloading the rate limits failed; the previous limits stay in force", "error", err)
 		}
 		failing = err != nil
 		select {
@@ -126,79 +118,78 @@ func (s *Settings) Run(ctx context.Context) {
 	}
 }
 
-// Reload reads the limits once. A bad value is no error of Reload's: it is
-// reported once and passed over.
+// Reload reads the limits once. It logs an invalid value and returns no error for
+// it.
 func (s *Settings) Reload(ctx context.Context) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	value, there, err := s.store.Limits(ctx)
+	value, found, err := s.store.Limits(ctx)
 	if err != nil {
 		return fmt.Errorf("read limits: %w", err)
 	}
-	defer s.read.Store(true)
-	limits, bad := ParseLimits(value)
-	if there && bad == nil {
-		s.bad = ""
+	defer s.loaded.Store(true)
+	limits, invalid := ParseLimits(value)
+	if found && invalid == nil {
+		s.invalid = ""
 		s.adopt(limits)
-		return s.copyToMirror(ctx, limits)
+		return s.updateMirror(ctx, limits)
 	}
-	if there {
-		s.complain(value, bad)
+	if found {
+		s.reject(value, invalid)
 		if s.settled {
 			return nil
 		}
 	}
-	if limits, err = s.lastGood(ctx); err != nil {
+	if limits, err = s.lastValid(ctx); err != nil {
 		return err
 	}
-	if !there && s.mirrored == limits {
+	if !found && s.mirrored == limits {
 		if _, err := s.store.SaveLimits(ctx, nil, limits.JSON()); err != nil {
 			return fmt.Errorf("restore limits: %w", err)
 		}
-		s.log.Warn("the key-value store had lost the limits; restored from the database")
+		s.log.Warn("the key-value store had lost the rate limits; restored them from the database")
 	}
 	s.adopt(limits)
 	return nil
 }
 
-func (s *Settings) complain(value []byte, bad error) {
-	if s.bad == string(value) {
-		return
+// reject logs and counts an invalid value once.
+func (s *Settings) reject(value []byte, invalid error) {
+	if s.invalid != string(value) {
+		s.invalid = string(value)
+		s.rejected.Inc()
+		s.log.Error("invalid rate limits in the key-value store; the previous limits stay in force", "error", invalid, "issues", fault.From(invalid).Details)
 	}
-	s.bad = string(value)
-	s.refused.Inc()
-	s.log.Error("bad limits in the key-value store; the last good ones stay in force", "error", bad, "issues", fault.From(bad).Details)
 }
 
 func (s *Settings) adopt(limits Limits) {
 	s.settled = true
 	if *s.current.Load() != limits {
 		s.current.Store(&limits)
-		s.log.Info("limits in force", "limits", string(limits.JSON()))
+		s.log.Info("rate limits changed", "limits", string(limits.JSON()))
 	}
 }
 
-// lastGood is what holds where the store has no good value: the mirror's, or
-// else what is in force.
-func (s *Settings) lastGood(ctx context.Context) (Limits, error) {
-	value, there, err := s.mirror.Setting(ctx, SettingName)
+// lastValid returns the limits of the mirror, or else the limits in force.
+func (s *Settings) lastValid(ctx context.Context) (Limits, error) {
+	value, found, err := s.mirror.Setting(ctx, SettingName)
 	if err != nil {
 		return Limits{}, fmt.Errorf("read mirrored limits: %w", err)
 	}
-	if there {
+	if found {
 		limits, err := ParseLimits(value)
 		if err == nil {
 			s.mirrored = limits
 			return limits, nil
 		}
-		s.log.Error("bad limits in the database; passed over", "error", err)
+		s.log.Error("ignoring invalid rate limits in the database", "error", err)
 	}
 	return *s.Current(), nil
 }
 
-func (s *Settings) copyToMirror(ctx context.Context, limits Limits) error {
-	if s.mirrored == (Limits{}) { // perhaps they are there already
-		if _, err := s.lastGood(ctx); err != nil {
+func (s *Settings) updateMirror(ctx context.Context, limits Limits) error {
+	if s.mirrored == (Limits{}) {
+		if _, err := s.lastValid(ctx); err != nil {
 			return err
 		}
 	}
@@ -212,12 +203,8 @@ func (s *Settings) copyToMirror(ctx context.Context, limits Limits) error {
 	return nil
 }
 
-// saveAttempts bounds how often a change is made anew on top of somebody's.
-const saveAttempts = 10
-
-// Change puts changed limits in force on every instance. What another
-// administrator saves meanwhile is not lost: the change is made on top of it. An
-// error says what was and what was not done.
+// Change changes the limits on all instances. After a concurrent change it
+// applies change again to the new limits. Its error describes what was saved.
 func (s *Settings) Change(ctx context.Context, change func(Limits) (Limits, error)) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -228,7 +215,7 @@ func (s *Settings) Change(ctx context.Context, change func(Limits) (Limits, erro
 		}
 		limits, err := ParseLimits(old)
 		if err != nil {
-			limits, err = s.lastGood(ctx)
+			limits, err = s.lastValid(ctx)
 		}
 		if err == nil {
 			limits, err = change(limits)
@@ -247,12 +234,11 @@ func (s *Settings) Change(ctx context.Context, change func(Limits) (Limits, erro
 			continue
 		}
 		s.adopt(limits)
-		if err := s.copyToMirror(ctx, limits); err != nil {
-			return fault.New(fault.ServiceUnavailable, "The limits are saved and in force, but the database has no copy of "+
-				"them yet. A running server makes it as soon as the database is back; until then a lost "+
-				"key-value store loses them too.").WithCause(err)
+		if err := s.updateMirror(ctx, limits); err != nil {
+			return fault.New(fault.ServiceUnavailable, "The limits are saved and in force, but not yet copied to the database. "+
+				"A running server copies them when the database is reachable. Until then, losing the key-value store loses them.").WithCause(err)
 		}
 		return nil
 	}
-	return fault.New(fault.ServiceUnavailable, "Somebody else keeps saving limits at the same time. Nothing was changed; try again.")
+	return fault.New(fault.ServiceUnavailable, "The limits were changed concurrently by someone else. Nothing was saved. Try again.")
 }

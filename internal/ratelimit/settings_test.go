@@ -194,8 +194,8 @@ func TestBadValueIsReportedOnceAndChangesNothing(t *testing.T) {
 	if f.Current().Tiers.API.Max != 10 {
 		t.Error("a bad value changed the limits")
 	}
-	if n := strings.Count(f.logged.String(), "bad limits"); n != 1 || counted(f.refused) != 1 {
-		t.Errorf("reported %d times, counted %v:\n%s", n, counted(f.refused), f.logged)
+	if n := strings.Count(f.logged.String(), "invalid rate limits"); n != 1 || counted(f.rejected) != 1 {
+		t.Errorf("reported %d times, counted %v:\n%s", n, counted(f.rejected), f.logged)
 	}
 	if !strings.Contains(f.logged.String(), "/tiers/api/max") {
 		t.Errorf("the log does not say what is wrong:\n%s", f.logged)
@@ -203,8 +203,8 @@ func TestBadValueIsReportedOnceAndChangesNothing(t *testing.T) {
 	reload(`nonsense`)
 	reload(twenty)
 	reload(bad)
-	if n := strings.Count(f.logged.String(), "bad limits"); n != 3 || counted(f.refused) != 3 {
-		t.Errorf("three bad values were reported %d times, counted %v", n, counted(f.refused))
+	if n := strings.Count(f.logged.String(), "invalid rate limits"); n != 3 || counted(f.rejected) != 3 {
+		t.Errorf("three bad values were reported %d times, counted %v", n, counted(f.rejected))
 	}
 	if f.Current().Tiers.API.Max != 20 {
 		t.Error("the good value in between was not taken")
@@ -281,7 +281,7 @@ func TestReloadThatKeepsFailingIsLoggedOnce(t *testing.T) {
 			time.Sleep(time.Minute)
 			cancel()
 			synctest.Wait()
-			if n := strings.Count(f.logged.String(), "could not be reloaded"); n != want {
+			if n := strings.Count(f.logged.String(), "reloading the rate limits failed"); n != want {
 				t.Errorf("%v: logged %d times, want %d:\n%s", err, n, want, f.logged)
 			}
 		})
@@ -316,7 +316,7 @@ func TestSaveSaysWhatWasDone(t *testing.T) {
 		f := newSettingsFixture(`{"tiers":{}}`, "")
 		f.mirror.err = errors.New("away")
 		err := f.Change(t.Context(), to(limits))
-		if err == nil || !strings.Contains(err.Error(), "saved and in force, but the database has no copy") {
+		if err == nil || !strings.Contains(err.Error(), "saved and in force, but not yet copied to the database") {
 			t.Errorf("got %v", err)
 		}
 		if *f.Current() != limits || f.store.value == nil {

@@ -1,4 +1,4 @@
-// Package pause owns waiting that ends early with its context.
+// Package sleep waits until a duration or a context ends.
 package sleep
 
 import (
@@ -6,7 +6,7 @@ import (
 	"time"
 )
 
-// For waits for d, or until ctx ends; then it returns why.
+// For waits for d. It returns ctx.Err() if ctx ends first.
 func For(ctx context.Context, d time.Duration) error {
 	select {
 	case <-time.After(d):

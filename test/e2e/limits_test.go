@@ -154,7 +154,7 @@ func TestLimitsAreReloadedLiveAndSurviveAWipedStore(t *testing.T) {
 	t.Run("a bad value changes nothing", func(t *testing.T) {
 		redis.MustDo("SET", "telapi:limits", `{"tiers":{"api":{"max":-1,"windowMs":60000}}}`)
 		redis.MustDo("PUBLISH", "telapi:announce", "limits")
-		boot.Eventually(t, 20*time.Second, "the bad value is reported", func() bool { return a.Log.Has("bad limits") })
+		boot.Eventually(t, 20*time.Second, "the bad value is reported", func() bool { return a.Log.Has("invalid rate limits") })
 		inForce(a, `"api";q=800;w=60`)
 		b := boot.Start(t, env)
 		inForce(b, `"api";q=800;w=60`) // a new instance takes the last good one

@@ -1,0 +1,52 @@
+// Package background runs work that outlives the request that started it.
+package background
+
+import (
+	"context"
+	"errors"
+	"sync"
+)
+
+// ErrClosed is returned instead of starting work in a closed Group.
+var ErrClosed = errors.New("the server is shutting down")
+
+// Group owns goroutines whose result several requests share. They do not end
+// with the request that started them, but with the group.
+type Group struct {
+	life    context.Context
+	end     context.CancelFunc
+	mu      sync.Mutex // Go does not start work while Close waits
+	running sync.WaitGroup
+}
+
+// NewGroup returns an open group.
+func NewGroup() *Group {
+	life, end := context.WithCancel(context.Background())
+	return &Group{life: life, end: end}
+}
+
+// Go starts run in a goroutine. Its context has the values of ctx and is
+// canceled by Close. After Close, Go returns ErrClosed.
+func (g *Group) Go(ctx context.Context, run func(context.Context)) error {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if g.life.Err() != nil {
+		return ErrClosed
+	}
+	ctx, cancel := context.WithCancel(context.WithoutCancel(ctx))
+	stop := context.AfterFunc(g.life, cancel)
+	g.running.Go(func() {
+		defer cancel()
+		defer stop()
+		run(ctx)
+	})
+	return nil
+}
+
+// Close cancels all work and waits until it has ended.
+func (g *Group) Close() {
+	g.mu.Lock()
+	g.end()
+	g.mu.Unlock()
+	g.running.Wait()
+}
