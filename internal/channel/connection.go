@@ -12,169 +12,166 @@ import (
 	"telapi/internal/fault"
 )
 
-// badFramesAllowed is how many bad frames in a row a socket survives.
-const badFramesAllowed = 9
-
-// storeTimeout bounds work that no request waits for.
+// storeTimeout bounds background calls to the stores.
 const storeTimeout = 5 * time.Second
 
-// Socket is the transport under a connection. Its methods never block.
+// Socket is the transport of a connection. Its methods do not block.
 type Socket interface {
-	// Send queues frames, to be written together; false: the queue is full.
+	// Send queues frames to be written together. It returns false if the queue
+	// is full.
 	Send(frames ...[]byte) bool
-	// Replay queues history whatever is queued already: it has a bound of its
-	// own, and who was away for long could not come back otherwise.
+	// Replay queues history regardless of the queue's limit: the history has
+	// its own bound, and a client that was away for long could not resume
+	// otherwise.
 	Replay(frames [][]byte)
-	// SendAudio queues a frame that is dropped first when the queue fills.
+	// SendAudio queues a frame that may be dropped when the queue is full.
 	SendAudio(frame []byte)
-	// Close sends what is queued, then the code, and ends the socket. Only
-	// the first call counts.
+	// Close writes the queued frames and a close frame, then closes the
+	// socket. Only the first call has an effect.
 	Close(code CloseCode)
 }
 
-// Connection is one socket's part in a session. Handle and Flush are called by the
-// socket, one at a time, Beat by anybody, Live's methods by the hub.
+// Connection is one socket attached to a session. The socket calls Handle and
+// Flush from one goroutine. Heartbeat may be called from any goroutine. The hub
+// calls the methods of Subscriber.
 type Connection struct {
 	service  *Service
 	session  SessionInfo
 	id       string
 	attached AttachResult
-	start    Cursor // what the browser is told it starts at
+	start    Cursor // sent to the browser in the ready frame
 	resuming bool
-	// unsure says that the session may not stand before the runtimes, since
-	// whoever was told to offer it failed, or was a connection before this one.
-	unsure atomic.Bool
-	rate   *rate.Limiter
-	bad    int // bad frames in a row
-	taken  batch
-
-	stopListening func()
+	// reoffer is set while an offer may be missing: the last one failed, or an
+	// earlier connection was responsible for it.
+	reoffer     atomic.Bool
+	rate        *rate.Limiter
+	invalid     int // invalid frames in a row
+	batch       batch
+	unsubscribe func()
 
 	mu         sync.Mutex
-	socket     Socket // nil: not started yet
-	position   Cursor // of the last message that was queued
-	recovering bool
-	behind     bool // something came that could not be delivered in its place
-	doubted    bool // what was heard before it was started may mean its end
+	socket     Socket // nil until Start
+	position   Cursor // of the last queued message
+	recovering bool   // catchUp is running
+	behind     bool   // messages arrived that could not be delivered in order
+	recheck    bool   // a notice before Start may mean that ownership is lost
 }
 
 func newConnection(s *Service, session SessionInfo, id string) *Connection {
-	session.Profile = nil // the channel's from its opening on, and not to be held for the connection's life
+	session.Profile = nil // only needed to open the channel; do not keep it for the connection's life
 	perSecond := s.limits.FramesPerSecond
 	c := &Connection{service: s, session: session, id: id, rate: rate.NewLimiter(rate.Limit(perSecond), perSecond)}
-	c.unsure.Store(true)
+	c.reoffer.Store(true)
 	return c
 }
 
-// SessionID is the session it is a socket of.
-func (c *Connection) SessionID() string { return c.session.ID }
+// SessionID returns the ID of the session.
+func (c *Connection) SessionID() string { return c.session.SessionID }
 
-// Start gives the connection its socket: the ready frame, what was missed, and
-// from then on what is live.
+// Start sends the ready frame and the missed messages to the socket, then live
+// messages as they arrive.
 func (c *Connection) Start(socket Socket) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.socket = socket
 	a, limits := c.attached, c.service.limits
-	c.send(wire.TypeStatus, c.frame(wire.TypeStatus, ready{
+	c.send(wire.TypeStatus, c.frame(wire.TypeStatus, readyPayload{
 		Event: "ready", ConnectionID: c.id, StreamID: c.start.String(), Resumed: c.resuming && a.Recovered,
 		PingIntervalMs: limits.PingIntervalMs, MaxMessageBytes: limits.FrameBytes,
 		TextChat: a.TextChat, ExpiresAt: c.session.ExpiresAt.UTC(), ReconnectJitterMs: limits.ReconnectJitter.Milliseconds(),
 	}))
 	c.replay(a.Missed)
 	if c.resuming {
-		outcome := "recovered"
-		if !a.Recovered {
-			outcome = "failed"
-		}
-		c.service.metrics.recoveries.WithLabelValues(outcome).Inc()
-		c.send(wire.TypeReconnect, c.frame(wire.TypeReconnect, recovery{a.Recovered, len(a.Missed)}))
+		c.service.metrics.recovered(a.Recovered)
+		c.send(wire.TypeReconnect, c.frame(wire.TypeReconnect, reconnectPayload{a.Recovered, len(a.Missed)}))
 	}
-	c.attached.Missed = nil // not to be held for the connection's life
+	c.attached.Missed = nil // do not keep it for the connection's life
 	if c.behind {
 		c.catchUp()
 	}
-	if c.doubted {
-		c.confirm()
+	if c.recheck {
+		c.checkOwner()
 	}
 }
 
-// Close ends the connection's part. It is called once the socket is gone.
+// Close detaches the connection. It is called after the socket is closed.
 func (c *Connection) Close() {
-	c.stopListening()
-	c.service.records.Touch(c.session.ID)
+	c.unsubscribe()
+	c.service.sessions.Touch(c.session.SessionID)
 	ctx, cancel := context.WithTimeout(context.Background(), storeTimeout)
 	defer cancel()
-	if err := c.service.store.Detach(ctx, c.session.ID, c.id, c.entry(wire.Entry{Kind: wire.KindSession, Event: "disconnected"})); err != nil {
-		// The lease ends by itself.
-		c.service.log.WarnContext(ctx, "a connection's end could not be noted", "session_id", c.session.ID, "error", err)
+	if err := c.service.store.Detach(ctx, c.session.SessionID, c.id, c.entry(wire.Entry{Kind: wire.KindSession, Event: "disconnected"})); err != nil {
+		// Without Detach, the ownership ends with its lease.
+		c.service.log.WarnContext(ctx, "connection not detached", "session_id", c.session.SessionID, "error", err)
 	}
 }
 
-// UntilHeartbeat is when Beat is due: with the next ping, or at the session's end.
+// UntilHeartbeat returns the time until Heartbeat is due: with the next ping or
+// when the session expires.
 func (c *Connection) UntilHeartbeat() time.Duration {
 	return max(0, min(c.service.limits.PingInterval(), c.session.ExpiresAt.Sub(c.service.now())))
 }
 
-// Heartbeat is called with every ping: it keeps the session in this connection's
-// hands, and ends a connection that has lost it. While the store is away the
-// socket stays, for the lease may outlast it.
+// Heartbeat renews the ownership of the session and closes the socket if it is
+// lost. It is called with every ping. A socket stays open while the store is
+// unreachable, since the lease may outlast the outage.
 func (c *Connection) Heartbeat(ctx context.Context) {
-	if c.timeOver() {
+	if c.expired() {
 		c.close(CloseExpired)
 		return
 	}
-	outcome, offer, err := c.service.store.Renew(ctx, c.session.ID, c.id, c.service.lease(), c.unsure.Load())
+	outcome, offer, err := c.service.store.Renew(ctx, c.session.SessionID, c.id, c.service.lease(), c.reoffer.Load())
 	switch {
 	case err != nil:
-		c.unsure.Store(true)
+		c.reoffer.Store(true)
 	case offer:
 		c.offer(ctx)
 	default:
-		c.unsure.Store(false)
-		c.lost(outcome)
+		c.reoffer.Store(false)
+		c.closeUnlessOwned(outcome)
 	}
 }
 
-// offer puts the session before the runtimes. When that fails the next beat does
-// it again.
+// offer announces the session to the runtimes. The next heartbeat retries a
+// failed offer.
 func (c *Connection) offer(ctx context.Context) {
 	err := c.service.store.Offer(ctx, c.session.Offer)
-	c.unsure.Store(err != nil)
+	c.reoffer.Store(err != nil)
 	if err != nil {
-		c.service.log.WarnContext(ctx, "a session could not be offered to a runtime yet", "session_id", c.session.ID, "error", err)
+		c.service.log.WarnContext(ctx, "session not offered to runtimes; will retry", "session_id", c.session.SessionID, "error", err)
 	}
 }
 
-// lost ends a connection that no longer has the session, and says why.
-func (c *Connection) lost(outcome Outcome) {
+// closeUnlessOwned closes the socket if the connection no longer owns the
+// session.
+func (c *Connection) closeUnlessOwned(outcome Outcome) {
 	switch outcome {
 	case NotOwner:
 		c.close(CloseReplaced)
 	case Ended:
-		c.ended()
+		c.closeEnded()
 	case Lost:
 		c.close(CloseHistoryLost)
 	}
 }
 
-// ended ends the connection with its channel. A sweeper may be the first to notice
-// that the session's time is over; the browser is told that, all the same.
-func (c *Connection) ended() {
-	code := CloseEnded
-	if c.timeOver() {
-		code = CloseExpired
+// closeEnded closes the socket of an ended channel. The reason is expiry if the
+// session has expired, even if a sweeper ended the channel first.
+func (c *Connection) closeEnded() {
+	if c.expired() {
+		c.close(CloseExpired)
+	} else {
+		c.close(CloseEnded)
 	}
-	c.close(code)
 }
 
-func (c *Connection) timeOver() bool { return !c.service.now().Before(c.session.ExpiresAt) }
+func (c *Connection) expired() bool { return !c.service.now().Before(c.session.ExpiresAt) }
 
-// refuse answers a frame with an error.
-func (c *Connection) refuse(e *fault.Error, relatesTo string) {
+// sendError responds to a frame with an error frame.
+func (c *Connection) sendError(e *fault.Error, relatesTo string) {
 	c.service.metrics.refused.WithLabelValues(string(e.Code)).Inc()
 	issues, _ := e.Details.([]fault.Issue)
-	c.reply(wire.TypeError, problem{Code: e.Code, Message: e.Message, Fatal: false, RelatesTo: relatesTo, Issues: issues})
+	c.reply(wire.TypeError, errorPayload{Code: e.Code, Message: e.Message, Fatal: false, RelatesTo: relatesTo, Issues: issues})
 }
 
 func (c *Connection) reply(t wire.MessageType, payload any) {
@@ -184,11 +181,13 @@ func (c *Connection) reply(t wire.MessageType, payload any) {
 	c.send(t, frame)
 }
 
+// close closes the socket. Before Start it schedules a check of the ownership
+// instead.
 func (c *Connection) close(code CloseCode) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.socket == nil {
-		c.doubted = true
+		c.recheck = true
 		return
 	}
 	c.socket.Close(code)
@@ -200,6 +199,7 @@ func (c *Connection) send(t wire.MessageType, frames ...[]byte) {
 	c.queue(frames...)
 }
 
+// queue queues frames. The caller holds mu.
 func (c *Connection) queue(frames ...[]byte) {
 	if len(frames) > 0 && !c.socket.Send(frames...) {
 		c.socket.Close(CloseSlowReader)

@@ -39,12 +39,14 @@ type memory struct {
 
 func (m *memory) Attach(_ context.Context, a AttachRequest) (AttachResult, error) {
 	m.leases = append(m.leases, a.Lease)
-	attached := AttachResult{Head: at(len(m.history)), First: a.Resume == nil, Offer: !m.told && !m.claimed, TextChat: true}
+	attached := AttachResult{Head: at(len(m.history)), Offer: !m.told && !m.claimed, TextChat: true}
 	if a.Resume != nil && a.Resume.Epoch == "e" {
 		attached.Recovered, attached.Missed = true, m.after(*a.Resume)
 	}
 	return attached, nil
 }
+
+func (m *memory) CheckAttach(context.Context, AttachRequest) error { return nil }
 
 func (m *memory) Append(_ context.Context, _, _ string, frames []Frame) ([]Outcome, error) {
 	m.appended = append(m.appended, frames...)
@@ -153,7 +155,7 @@ func openConnection(t *testing.T, m *memory, resume string) (*Connection, *wireP
 	t.Helper()
 	limits := Limits{PingIntervalMs: 1000, FrameBytes: 65536, QueuedBytes: 1 << 20, FramesPerSecond: 1000}
 	s := NewService(m, m, m, limits, slog.New(slog.DiscardHandler), nil)
-	c, err := s.Open(t.Context(), SessionInfo{ID: sessionID, ExpiresAt: time.Now().Add(time.Hour)}, "", resume)
+	c, err := s.Open(t.Context(), SessionInfo{Offer: wire.Offer{SessionID: sessionID}, ExpiresAt: time.Now().Add(time.Hour)}, "", resume)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -232,7 +234,7 @@ func TestSessionIsOfferedUntilItStandsBeforeTheRuntimes(t *testing.T) {
 func TestSessionThatHasEndedMeanwhileIsNotOpened(t *testing.T) {
 	m := &memory{over: fault.New(fault.SessionEnded, "It has ended.")}
 	s := NewService(m, m, m, Limits{PingIntervalMs: 1000}, slog.New(slog.DiscardHandler), nil)
-	c, err := s.Open(t.Context(), SessionInfo{ID: sessionID}, "", "")
+	c, err := s.Open(t.Context(), SessionInfo{Offer: wire.Offer{SessionID: sessionID}}, "", "")
 	if c != nil || !fault.Is(err, fault.SessionEnded) || m.offered > 0 || m.left != 2 {
 		t.Errorf("opened %v (%v), offered %d times, let go of %d", c, err, m.offered, m.left)
 	}

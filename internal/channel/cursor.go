@@ -8,22 +8,30 @@ import (
 	"strings"
 )
 
-var cursorForm = regexp.MustCompile(`^([A-Za-z0-9]{1,64})\.([0-9]{1,19}-[0-9]{1,19})$`)
-
-// Start is the cursor of who was cut off before it learnt of any: everything of
-// this life, whichever it is.
+// Start is the cursor of a browser that lost its connection before it received
+// one. It resumes at the start of the current epoch.
 const Start = "start"
 
-// anyEpoch cannot be part of a cursor that was given out.
-const anyEpoch = "*"
+const (
+	anyEpoch  = "*"   // never part of an issued cursor
+	beginning = "0-0" // written form of the empty ID
+)
 
-// String is the cursor as browsers see it: opaque, for they must not reckon
-// with it.
-func (c Cursor) String() string {
-	return base64.RawURLEncoding.EncodeToString([]byte(c.Epoch + "." + c.id()))
+var cursorPattern = regexp.MustCompile(`^([A-Za-z0-9]{1,64})\.([0-9]{1,19}-[0-9]{1,19})$`)
+
+// Cursor is a position in the history. Epoch names one life of the channel's
+// data. A cursor of another epoch cannot be resumed.
+type Cursor struct {
+	Epoch string
+	ID    string // stream ID; empty before the first message
 }
 
-// ParseCursor reads what String wrote; ok is false for anything else.
+// String returns the cursor as an opaque string for browsers.
+func (c Cursor) String() string {
+	return base64.RawURLEncoding.EncodeToString([]byte(c.Epoch + "." + cmp.Or(c.ID, beginning)))
+}
+
+// ParseCursor parses Start or the result of String.
 func ParseCursor(s string) (c Cursor, ok bool) {
 	if s == Start {
 		return Cursor{Epoch: anyEpoch}, true
@@ -32,7 +40,7 @@ func ParseCursor(s string) (c Cursor, ok bool) {
 	if err != nil || len(raw) > 128 {
 		return Cursor{}, false
 	}
-	m := cursorForm.FindSubmatch(raw)
+	m := cursorPattern.FindSubmatch(raw)
 	if m == nil {
 		return Cursor{}, false
 	}
@@ -43,20 +51,15 @@ func ParseCursor(s string) (c Cursor, ok bool) {
 	return c, true
 }
 
-// beginning is how the place before everything is written.
-const beginning = "0-0"
-
-func (c Cursor) id() string { return cmp.Or(c.ID, beginning) }
-
 // Compare orders two cursors of one epoch.
 func (c Cursor) Compare(other Cursor) int {
-	ams, aseq := c.parts()
-	bms, bseq := other.parts()
-	return cmp.Or(cmp.Compare(ams, bms), cmp.Compare(aseq, bseq))
+	ms, seq := c.parts()
+	otherMs, otherSeq := other.parts()
+	return cmp.Or(cmp.Compare(ms, otherMs), cmp.Compare(seq, otherSeq))
 }
 
 func (c Cursor) parts() (ms, seq uint64) {
-	left, right, _ := strings.Cut(c.id(), "-")
+	left, right, _ := strings.Cut(c.ID, "-")
 	ms, _ = strconv.ParseUint(left, 10, 64)
 	seq, _ = strconv.ParseUint(right, 10, 64)
 	return ms, seq

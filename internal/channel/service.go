@@ -3,11 +3,11 @@ package channel
 import (
 	"context"
 	"log/slog"
+	"sync"
 	"time"
 
 	"github.com/google/uuid"
 	"github.com/prometheus/client_golang/prometheus"
-	"github.com/prometheus/client_golang/prometheus/promauto"
 
 	"telapi/callruntime/wire"
 	"telapi/internal/fault"
@@ -43,89 +43,119 @@ func (l Limits) PingInterval() time.Duration {
 	return time.Duration(l.PingIntervalMs) * time.Millisecond
 }
 
-// SessionInfo is the session a connection belongs to.
+// SessionInfo describes the session of a connection.
 type SessionInfo struct {
-	ID, TeamID, EndpointID, Mode string
-	Reject                       bool // duplicatePolicy
-	ExpiresAt                    time.Time
-	Profile                      []byte // gatewayProfile as JSON
-	Offer                        wire.Offer
+	wire.Offer
+	Reject    bool // duplicatePolicy is reject
+	ExpiresAt time.Time
+	Profile   []byte // gatewayProfile as JSON
 }
 
-// Sessions is the lasting side of sessions. Keep and Touch never block.
+// Sessions records what happens to sessions in the database. AddAction and Touch
+// do not block.
 type Sessions interface {
-	// AddAction persists what a browser did.
+	// AddAction records a browser action.
 	AddAction(sessionID, messageID string, at time.Time, browserAction []byte)
-	// Touch notes that a browser is, or was until now, connected.
+	// Touch records that a browser was connected until now.
 	Touch(sessionID string)
-	// End notes that a session's channel was found to have ended.
+	// End records that the session's channel has ended.
 	End(ctx context.Context, sessionID string) error
-	// Redeem notes that a session's browser was let in. Where the session has
-	// ended it fails, and ends the channel.
+	// Redeem records that the session's browser connected. If the session has
+	// ended, it fails and ends the channel.
 	Redeem(ctx context.Context, sessionID string) error
 }
 
-// Service opens connections.
+// Service opens connections and owns their background work.
 type Service struct {
-	store   Store
-	hub     Hub
-	records Sessions
-	limits  Limits
-	log     *slog.Logger
-	now     func() time.Time
-	metrics metrics
+	store    Store
+	hub      Hub
+	sessions Sessions
+	limits   Limits
+	log      *slog.Logger
+	now      func() time.Time
+	metrics  metrics
+
+	mu     sync.Mutex // guards cancellation against new tasks
+	ctx    context.Context
+	cancel context.CancelFunc
+	tasks  sync.WaitGroup
 }
 
-// NewService returns a service on the given store.
-func NewService(store Store, hub Hub, records Sessions, limits Limits, log *slog.Logger, registry prometheus.Registerer) *Service {
-	return &Service{store: store, hub: hub, records: records, limits: limits, log: log, now: time.Now, metrics: newMetrics(registry)}
+// NewService returns a service that uses the given stores until Close.
+func NewService(store Store, hub Hub, sessions Sessions, limits Limits, log *slog.Logger, registry prometheus.Registerer) *Service {
+	s := &Service{store: store, hub: hub, sessions: sessions, limits: limits, log: log, now: time.Now, metrics: newMetrics(registry)}
+	s.ctx, s.cancel = context.WithCancel(context.Background())
+	return s
 }
 
-// Limits are what connections are held to.
+// Close cancels background work and waits for it. Call it before closing the
+// stores.
+func (s *Service) Close() {
+	s.mu.Lock()
+	s.cancel()
+	s.mu.Unlock()
+	s.tasks.Wait()
+}
+
+// run runs a task in the background, unless the service is closed. The context
+// ends after storeTimeout or with the service.
+func (s *Service) run(task func(ctx context.Context)) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.ctx.Err() != nil {
+		return
+	}
+	s.tasks.Go(func() {
+		ctx, cancel := context.WithTimeout(s.ctx, storeTimeout)
+		defer cancel()
+		task(ctx)
+	})
+}
+
+// Limits returns the limits of connections.
 func (s *Service) Limits() Limits { return s.limits }
 
-// Open takes a session's channel over for a new connection, as far as that can
-// be done before there is a socket, so that a refusal is still an HTTP answer.
-// The caller calls Start, or Close when there will be no socket.
-func (s *Service) Open(ctx context.Context, session SessionInfo, succeeds string, resume string) (*Connection, error) {
+// Open attaches a new connection to a session, before there is a socket, so that
+// errors can be HTTP responses. succeeds names the connection that it continues,
+// resume is the last cursor that the browser has seen; both may be empty. The
+// caller calls Start once there is a socket, and Close at the end.
+func (s *Service) Open(ctx context.Context, session SessionInfo, succeeds, resume string) (*Connection, error) {
 	c := newConnection(s, session, uuid.NewString())
-	// Listening comes first: what is sent between the history's end and the
-	// first live message would be lost otherwise.
-	stop, err := s.hub.Subscribe(ctx, session.ID, c)
+	// Subscribe first. Otherwise messages between the end of the history and
+	// the first live message would be lost.
+	unsubscribe, err := s.hub.Subscribe(ctx, session.SessionID, c)
 	if err != nil {
 		return nil, err
 	}
-	c.stopListening = stop
-	attachment := AttachRequest{
-		ChannelID: session.ID, ConnectionID: c.id, Succeeds: succeeds, Reject: session.Reject, Lease: s.lease(),
-		TeamID: session.TeamID, EndpointID: session.EndpointID, Mode: session.Mode, Profile: session.Profile,
-		Entry: c.entry(wire.Entry{Kind: wire.KindSession, Event: "connected"}),
-	}
+	c.unsubscribe = unsubscribe
+	r := attachRequest(session, succeeds)
+	r.ConnectionID, r.Lease, r.Mode, r.Profile = c.id, s.lease(), session.Mode, session.Profile
+	r.Entry = c.entry(wire.Entry{Kind: wire.KindSession, Event: "connected"})
 	if resume != "" {
-		cursor, _ := ParseCursor(resume) // garbage is a cursor of no epoch
-		attachment.Resume = &cursor
+		cursor, _ := ParseCursor(resume) // an invalid cursor has no epoch and cannot be resumed
+		r.Resume = &cursor
 	}
-	if c.attached, err = s.store.Attach(ctx, attachment); err != nil {
-		stop()
+	if c.attached, err = s.store.Attach(ctx, r); err != nil {
+		unsubscribe()
 		if fault.Is(err, fault.SessionEnded) {
-			s.ended(ctx, session.ID)
+			s.recordEnd(ctx, session.SessionID)
 		}
 		return nil, err
 	}
-	// Once there is a channel: who ends the session any earlier is seen here, who
-	// does it later has something to end.
-	if err := s.records.Redeem(ctx, session.ID); err != nil {
+	// Redeem after the channel exists: a session that ended before is detected
+	// here, and one that ends later ends the channel.
+	if err := s.sessions.Redeem(ctx, session.SessionID); err != nil {
 		c.Close()
 		return nil, err
 	}
 	c.resuming = resume != ""
 	c.start, c.position = c.attached.Head, c.attached.Head
 	if n := len(c.attached.Missed); n > 0 {
-		// A browser that is cut off again before it has seen all of that comes
-		// back to where this began.
+		// If the browser disconnects before it has received all missed
+		// messages, it resumes from the same cursor again.
 		c.start, c.position = Cursor{Epoch: c.attached.Head.Epoch}, c.attached.Missed[n-1].Cursor
 		if resume != "" && resume != Start {
-			c.start = *attachment.Resume
+			c.start = *r.Resume
 		}
 	}
 	if c.attached.Offer {
@@ -134,50 +164,24 @@ func (s *Service) Open(ctx context.Context, session SessionInfo, succeeds string
 	return c, nil
 }
 
-// CheckOpen tells why Open would refuse a connection, if it would, and changes
-// nothing.
+// CheckOpen returns the error that Open would return now, without changing
+// anything.
 func (s *Service) CheckOpen(ctx context.Context, session SessionInfo, succeeds string) error {
-	_, err := s.store.Attach(ctx, AttachRequest{ChannelID: session.ID, Succeeds: succeeds, Reject: session.Reject, TeamID: session.TeamID, EndpointID: session.EndpointID})
-	return err
+	return s.store.CheckAttach(ctx, attachRequest(session, succeeds))
 }
 
-// ended passes on that the runtime has ended a session.
-func (s *Service) ended(ctx context.Context, sessionID string) {
-	if err := s.records.End(ctx, sessionID); err != nil {
-		s.log.WarnContext(ctx, "a session's end could not be noted yet", "session_id", sessionID, "error", err)
+func attachRequest(session SessionInfo, succeeds string) AttachRequest {
+	return AttachRequest{
+		ChannelID: session.SessionID, Succeeds: succeeds, Reject: session.Reject, TeamID: session.TeamID, EndpointID: session.EndpointID,
 	}
 }
 
-// lease is how long ownership lasts unless it is renewed with every ping.
+// recordEnd records that the runtime has ended a session.
+func (s *Service) recordEnd(ctx context.Context, sessionID string) {
+	if err := s.sessions.End(ctx, sessionID); err != nil {
+		s.log.WarnContext(ctx, "end of session not recorded; the sweeper will retry", "session_id", sessionID, "error", err)
+	}
+}
+
+// lease returns the duration of an ownership, which every ping renews.
 func (s *Service) lease() time.Duration { return 2 * s.limits.PingInterval() }
-
-type metrics struct {
-	frames     *prometheus.CounterVec
-	refused    *prometheus.CounterVec
-	replayed   prometheus.Counter
-	recoveries *prometheus.CounterVec
-	ackSeconds prometheus.Histogram
-}
-
-func newMetrics(registry prometheus.Registerer) metrics {
-	auto := promauto.With(registry)
-	m := metrics{
-		frames: auto.NewCounterVec(prometheus.CounterOpts{
-			Name: "telapi_frames_total", Help: "Frames that passed a socket, by type and direction."}, []string{"type", "direction"}),
-		refused: auto.NewCounterVec(prometheus.CounterOpts{
-			Name: "telapi_frames_refused_total", Help: "Frames of browsers that were answered with an error, by its code."}, []string{"code"}),
-		replayed: auto.NewCounter(prometheus.CounterOpts{
-			Name: "telapi_messages_replayed_total", Help: "Messages replayed to browsers that came back or had missed them."}),
-		recoveries: auto.NewCounterVec(prometheus.CounterOpts{
-			Name: "telapi_recoveries_total", Help: "Attempts to resume from a cursor, by outcome."}, []string{"outcome"}),
-		ackSeconds: auto.NewHistogram(prometheus.HistogramOpts{
-			Name: "telapi_frame_ack_seconds", Help: "Time from a frame's arrival to its acknowledgement.",
-			Buckets: []float64{.0005, .001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 2.5}}),
-	}
-	// From 0, so that an alert sees the first one as an increase.
-	m.refused.WithLabelValues(string(codeBackpressure))
-	for _, outcome := range []string{"recovered", "failed"} {
-		m.recoveries.WithLabelValues(outcome)
-	}
-	return m
-}

@@ -1,5 +1,6 @@
-// Package channel owns a live conversation as a browser sees it: the envelope
-// of its frames, the cursor by which it resumes, and what a connection may do.
+// Package channel connects a browser's WebSocket to its session's channel. It
+// parses and writes frames, resumes from cursors and enforces the limits of a
+// connection.
 package channel
 
 import (
@@ -9,123 +10,117 @@ import (
 	"telapi/callruntime/wire"
 )
 
-// Cursor is a position in the history towards the browser. Epoch names one life
-// of the channel's streams: after the store was wiped another begins, and a
-// cursor of the old one is good for nothing.
-type Cursor struct {
-	Epoch string
-	ID    string // the stream's own id; empty: before everything
-}
-
-// Message is one durable frame of the history: the ChannelMessage as the
+// Message is one durable message of the history: the ChannelMessage as the
 // runtime sent it, without its streamId.
 type Message struct {
 	Cursor Cursor
 	JSON   []byte
 }
 
-// AttachRequest is a connection that wants to own a session's channel.
+// AttachRequest makes a connection the owner of a session's channel.
 type AttachRequest struct {
 	ChannelID    string
 	ConnectionID string
-	Succeeds     string        // the connection it continues, if it says so
-	Reject       bool          // refuse when another connection is alive
-	Lease        time.Duration // how long ownership lasts without Renew; 0: only ask
-	// What the channel is opened with, should this be the first connection
-	// or the store have lost it.
-	TeamID, EndpointID, Mode, TransactionID string
-	Profile                                 []byte // gatewayProfile as JSON
-	// Resume is where the browser left off; nil: it does not say.
+	Succeeds     string        // connection that this one continues; may be empty
+	Reject       bool          // fail while another connection owns the session
+	Lease        time.Duration // of the ownership; Renew extends it
+	// The channel is opened with these if it does not exist or was lost.
+	TeamID, EndpointID, Mode string
+	Profile                  []byte // gatewayProfile as JSON
+	// Resume is the last position that the browser has seen; nil to start anew.
 	Resume *Cursor
-	// Entry is the stream entry that tells the runtime of the connection.
+	// Entry notifies the runtime of the connection.
 	Entry []byte
 }
 
-// AttachResult is what a connection starts with.
+// AttachResult is the state that a connection starts with.
 type AttachResult struct {
-	Head      Cursor    // where this connection starts when it resumes nothing
-	First     bool      // no connection came before: the history is a greeting
-	Offer     bool      // no runtime has the channel: offer it
-	TextChat  bool      // chat frames are welcome
-	Recovered bool      // Resume was good; Missed is everything since
-	Missed    []Message // what to replay, oldest first
+	Head      Cursor    // newest message of the history
+	Offer     bool      // the channel is unclaimed: call Store.Offer
+	TextChat  bool      // chat frames are accepted
+	Recovered bool      // Missed holds everything after Resume
+	Missed    []Message // messages to replay, oldest first
 }
 
-// Outcome is what became of a frame.
+// Outcome is the result of appending a frame or renewing an ownership.
 type Outcome string
 
-// The outcomes of Append.
+// Outcomes of Append and Renew.
 const (
 	Appended     Outcome = "appended"
-	Duplicate    Outcome = "repeated"      // its messageId is on the stream already
-	NotOwner     Outcome = "not_owner"     // another connection owns the session now
-	Ended        Outcome = "ended"         // the channel has ended
-	Lost         Outcome = "lost"          // the store does not know the channel: it was wiped
+	Duplicate    Outcome = "repeated"      // the message ID is in the stream already
 	ChatDisabled Outcome = "chat_disabled" // text chat is off
 	Backpressure Outcome = "backpressure"  // the runtime is too far behind
+	Owned        Outcome = "owned"         // Renew extended the lease
+	NotOwner     Outcome = "not_owner"     // another connection owns the session
+	Ended        Outcome = "ended"         // the channel has ended
+	Lost         Outcome = "lost"          // the store has lost the channel
 )
 
-// Owned is what Renew finds, where it does not find NotOwner, Ended or Lost.
-const Owned Outcome = "owned"
-
-// Frame is a browser's durable frame on its way to the runtime.
+// Frame is a durable frame from the browser to the runtime.
 type Frame struct {
 	MessageID string
-	Chat      bool   // a chat frame: refused while text chat is off
-	Switch    string // enable_text_chat or disable_text_chat; empty: neither
+	Chat      bool   // subject to the text chat switch
+	Switch    string // enable_text_chat, disable_text_chat or empty
 	Entry     []byte
 }
 
-// Store is the channel's place in the key-value store. Every method is one
-// atomic script and one round trip; none may be repeated by the client when its
-// reply is lost. An unreachable store is fault.ServiceUnavailable.
+// Store holds channels in the key-value store. Each method is one atomic
+// operation in one round trip. Callers must not repeat an operation whose reply
+// was lost. Methods fail with fault.ServiceUnavailable if the store is
+// unreachable.
 type Store interface {
-	// Attach opens the channel where needed, takes ownership, tells the
-	// connection before (if any) and the runtime, and reads the history. It
-	// fails with fault.SessionInUse or fault.SessionEnded. Without a lease it
-	// does nothing but that.
-	Attach(ctx context.Context, a AttachRequest) (AttachResult, error)
-	// Append puts a connection's frames on the runtime's stream, in their order
-	// and each once per message id. Several cost little more than one.
+	// Attach opens the channel if needed, takes ownership, notifies the
+	// previous owner and the runtime, and reads the history. It fails with
+	// fault.SessionInUse or fault.SessionEnded.
+	Attach(ctx context.Context, r AttachRequest) (AttachResult, error)
+	// CheckAttach returns the error that Attach would return now, without
+	// changing anything. It ignores the fields of r that only matter to a
+	// successful Attach.
+	CheckAttach(ctx context.Context, r AttachRequest) error
+	// Append adds frames to the runtime stream, in order, each message ID once.
+	// It returns one outcome per frame.
 	Append(ctx context.Context, channelID, connectionID string, frames []Frame) ([]Outcome, error)
-	// Renew keeps ownership, if it is still this connection's. offer says that
-	// no runtime has the channel and none was asked lately; with again, it is
-	// not known whether any was.
-	Renew(ctx context.Context, channelID, connectionID string, lease time.Duration, again bool) (outcome Outcome, offer bool, err error)
-	// Offer puts a session before the runtimes, once one of Attach and Renew
-	// says so. To do it twice is harmless.
+	// Renew extends the lease if the connection still owns the session. It
+	// reports whether the session must be offered: no runtime has claimed it,
+	// and no offer is pending. retry ignores pending offers, since they may
+	// have failed.
+	Renew(ctx context.Context, channelID, connectionID string, lease time.Duration, retry bool) (outcome Outcome, offer bool, err error)
+	// Offer announces an unclaimed session to the runtimes. Repeated offers are
+	// harmless.
 	Offer(ctx context.Context, o wire.Offer) error
-	// Detach gives ownership up, if it is still this connection's.
+	// Detach releases the ownership if the connection still has it.
 	Detach(ctx context.Context, channelID, connectionID string, entry []byte) error
-	// Since reads what follows a cursor; false: history does not reach back.
+	// Since returns the messages after a cursor. It returns false if the
+	// history no longer contains all of them.
 	Since(ctx context.Context, channelID string, after Cursor) ([]Message, bool, error)
 }
 
-// Subscriber is what a connection hears while it is open.
+// Subscriber receives the live notifications of a channel. Calls to one
+// subscriber do not overlap, and its methods must not block.
 type Subscriber interface {
-	// Messages are durable frames that follow each other. After is the position
-	// before the first: a listener that is elsewhere has missed something and
-	// reads Since.
+	// Messages delivers consecutive durable messages. after is the position
+	// before the first: a subscriber at another position has missed some and
+	// reads them with Store.Since.
 	Messages(after Cursor, list []Message)
-	// Audio is a frame that is never stored.
+	// Audio delivers a frame that is never stored.
 	Audio(json []byte)
-	// Replaced says that another connection took the session. A third may have
-	// it by now, the listener among them.
+	// Replaced reports that a connection took the session over. The report may
+	// be outdated: the subscriber itself may own the session again.
 	Replaced(connectionID string)
-	// Closed says that the channel has ended, and why.
+	// Closed reports that the channel has ended.
 	Closed(reason string)
-	// Gap says that messages may have been missed: the subscription was lost
-	// and is back.
+	// Gap reports that the subscription was interrupted and messages may have
+	// been missed.
 	Gap()
 }
 
-// Hub hands a channel's live messages to its connections. All channels of an
-// instance share one subscription connection.
+// Hub delivers notifications to subscribers. All channels of an instance share
+// one connection to the store.
 type Hub interface {
-	// Subscribe calls l for a channel until stop is called. It returns once the
-	// server has confirmed the subscription. Calls of one listener never
-	// overlap and must not block.
-	Subscribe(ctx context.Context, channelID string, l Subscriber) (stop func(), err error)
+	// Subscribe calls s for a channel until cancel is called. It returns after
+	// the server has confirmed the subscription.
+	Subscribe(ctx context.Context, channelID string, s Subscriber) (cancel func(), err error)
 	// SendAudio publishes a browser's audio frame to the runtime.
 	SendAudio(ctx context.Context, channelID string, json []byte) error
 }

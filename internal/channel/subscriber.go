@@ -9,9 +9,8 @@ import (
 
 var _ Subscriber = (*Connection)(nil)
 
-// Messages delivers durable messages if they follow the last one. If not, some
-// were missed, and the history is asked for them. What was replayed already is
-// passed over.
+// Messages delivers messages that follow the last one. It skips messages that
+// were replayed already and reads missed ones from the history.
 func (c *Connection) Messages(after Cursor, list []Message) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -25,13 +24,13 @@ func (c *Connection) Messages(after Cursor, list []Message) {
 	switch {
 	case len(list) == 0:
 	case after == c.position:
-		c.queue(c.pass(list)...)
+		c.queue(c.advance(list)...)
 	default:
 		c.catchUp()
 	}
 }
 
-// Gap asks the history for what may have been missed.
+// Gap reads messages from the history that may have been missed.
 func (c *Connection) Gap() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -42,7 +41,7 @@ func (c *Connection) Gap() {
 	c.catchUp()
 }
 
-// Audio delivers what is never stored.
+// Audio delivers an audio frame.
 func (c *Connection) Audio(json []byte) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -51,47 +50,39 @@ func (c *Connection) Audio(json []byte) {
 	}
 }
 
-// Replaced ends this connection, unless it is the one that did it, or came after
-// that one: a notice may be heard later than the store's answer to what followed.
+// Replaced checks the ownership. The notice may be older than this connection,
+// so it does not close the socket by itself.
 func (c *Connection) Replaced(connectionID string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	switch {
 	case connectionID == c.id:
 	case c.socket == nil:
-		c.doubted = true
+		c.recheck = true
 	default:
-		c.confirm()
+		c.checkOwner()
 	}
 }
 
-// confirm asks the store whether the session is still this connection's.
-func (c *Connection) confirm() {
-	go func() { // the hub must not wait for the store
-		ctx, cancel := context.WithTimeout(context.Background(), storeTimeout)
-		defer cancel()
-		c.Heartbeat(ctx)
-	}()
-}
+// checkOwner renews the ownership in the background, since the hub must not
+// wait for the store.
+func (c *Connection) checkOwner() { c.service.run(c.Heartbeat) }
 
-// Closed ends the connection with its channel.
+// Closed closes the socket and records that the session has ended.
 func (c *Connection) Closed(string) {
-	c.ended()
-	go func() { // the hub must not wait for a database
-		ctx, cancel := context.WithTimeout(context.Background(), storeTimeout)
-		defer cancel()
-		c.service.ended(ctx, c.session.ID)
-	}()
+	c.closeEnded()
+	c.service.run(func(ctx context.Context) { c.service.recordEnd(ctx, c.session.SessionID) })
 }
 
-// replay delivers what was missed. The caller holds mu.
+// replay delivers messages from the history. The caller holds mu.
 func (c *Connection) replay(messages []Message) {
-	c.socket.Replay(c.pass(messages))
+	c.socket.Replay(c.advance(messages))
 	c.service.metrics.replayed.Add(float64(len(messages)))
 }
 
-// pass moves on past messages and returns their frames. The caller holds mu.
-func (c *Connection) pass(messages []Message) [][]byte {
+// advance moves the position past messages and returns their frames. The caller
+// holds mu.
+func (c *Connection) advance(messages []Message) [][]byte {
 	frames := make([][]byte, 0, len(messages))
 	for _, m := range messages {
 		c.service.metrics.frames.WithLabelValues(string(typeOf(m.JSON)), string(wire.ToBrowser)).Inc()
@@ -101,8 +92,9 @@ func (c *Connection) pass(messages []Message) [][]byte {
 	return frames
 }
 
-// typeOf finds a message's type for the metrics where it usually stands, at the
-// beginning: decoding the whole message for it would cost more than sending it.
+// typeOf returns a message's type for the metrics. It only looks at the start of
+// the message, where the type usually is: decoding a message would cost more
+// than sending it.
 func typeOf(json []byte) wire.MessageType {
 	rest, ok := bytes.CutPrefix(json, []byte(`{"type":"`))
 	name, _, found := bytes.Cut(rest, []byte{'"'})
@@ -112,36 +104,29 @@ func typeOf(json []byte) wire.MessageType {
 	return "other"
 }
 
-// catchUp reads what follows the position and delivers it, all or nothing,
-// until nothing new has come meanwhile. The caller holds mu.
+// catchUp reads the messages after the position in the background and delivers
+// them, all or nothing. It repeats while new messages arrive meanwhile. The
+// caller holds mu.
 func (c *Connection) catchUp() {
 	c.recovering, c.behind = true, false
-	go func() {
-		for {
-			c.mu.Lock()
-			from := c.position
-			c.mu.Unlock()
-			ctx, cancel := context.WithTimeout(context.Background(), storeTimeout)
-			missed, whole, err := c.service.store.Since(ctx, c.session.ID, from)
-			cancel()
-
-			c.mu.Lock()
-			switch {
-			case err != nil:
-				c.socket.Close(CloseStoreUnavailable)
-			case !whole:
-				c.service.metrics.recoveries.WithLabelValues("failed").Inc()
-				c.socket.Close(CloseHistoryLost)
-			default:
-				c.service.metrics.recoveries.WithLabelValues("recovered").Inc()
-				c.replay(missed)
-			}
-			again := c.behind && err == nil && whole
-			c.recovering, c.behind = again, false
-			c.mu.Unlock()
-			if !again {
-				return
-			}
+	from := c.position
+	c.service.run(func(ctx context.Context) {
+		missed, complete, err := c.service.store.Since(ctx, c.session.SessionID, from)
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		c.recovering = false
+		if err != nil {
+			c.socket.Close(CloseStoreUnavailable)
+			return
 		}
-	}()
+		c.service.metrics.recovered(complete)
+		if !complete {
+			c.socket.Close(CloseHistoryLost)
+			return
+		}
+		c.replay(missed)
+		if c.behind {
+			c.catchUp()
+		}
+	})
 }

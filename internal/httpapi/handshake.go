@@ -176,15 +176,11 @@ func sessionInfo(ses session.Session, ep endpoint.Endpoint) (channel.SessionInfo
 	if err != nil {
 		return channel.SessionInfo{}, fmt.Errorf("encode gateway profile: %w", err)
 	}
-	offer := wire.Offer{
-		SessionID: ses.ID, TeamID: ses.TeamID, EndpointID: ses.EndpointID, Mode: string(ses.Mode), Metadata: ses.Metadata,
-	}
-	if ses.Identity != nil {
-		offer.Identity = &wire.Identifier{ID: ses.Identity.ID, Name: ses.Identity.Name}
-	}
 	return channel.SessionInfo{
-		ID: ses.ID, TeamID: ses.TeamID, EndpointID: ses.EndpointID, Mode: string(ses.Mode),
+		Offer: wire.Offer{
+			SessionID: ses.ID, TeamID: ses.TeamID, EndpointID: ses.EndpointID, Mode: string(ses.Mode),
+			Identity: ses.Identity, Metadata: ses.Metadata,
+		},
 		Reject: ses.DuplicatePolicy == session.Reject, ExpiresAt: ses.ExpiresAt, Profile: profile,
-		Offer: offer,
 	}, nil
 }

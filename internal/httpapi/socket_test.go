@@ -12,6 +12,7 @@ import (
 	"github.com/gorilla/websocket"
 	"github.com/prometheus/client_golang/prometheus"
 
+	"telapi/callruntime/wire"
 	"telapi/internal/channel"
 	"telapi/internal/httpserve"
 )
@@ -41,7 +42,7 @@ func serveSockets(t *testing.T, lifetime time.Duration) (*Server, func() *websoc
 	limits := channel.Limits{PingIntervalMs: 60_000, FrameBytes: 1 << 10, QueuedBytes: 1 << 20, FramesPerSecond: 1}
 	s.deps.Channels = channel.NewService(channelStore{}, channelStore{}, channelStore{}, limits, slog.New(slog.DiscardHandler), prometheus.NewRegistry())
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		connection, err := s.deps.Channels.Open(r.Context(), channel.SessionInfo{ID: "ses_1", ExpiresAt: time.Now().Add(lifetime)}, "", "")
+		connection, err := s.deps.Channels.Open(r.Context(), channel.SessionInfo{Offer: wire.Offer{SessionID: "ses_1"}, ExpiresAt: time.Now().Add(lifetime)}, "", "")
 		if err != nil {
 			t.Error(err)
 			return

@@ -64,7 +64,7 @@ func (c *Channels) Attach(ctx context.Context, a channel.AttachRequest) (attache
 	} else {
 		args = append(args, "none", "", "")
 	}
-	args = append(args, string(a.Entry), rand.Text(), a.TeamID, a.EndpointID, a.Mode, "", a.TransactionID, string(a.Profile))
+	args = append(args, string(a.Entry), rand.Text(), a.TeamID, a.EndpointID, a.Mode, "", "", string(a.Profile))
 	var r []rueidis.RedisMessage
 	err = c.run(ctx, "attach to the channel", c.connect, a.ChannelID, func(reply rueidis.RedisResult) (err error) {
 		r, err = reply.ToArray()
@@ -78,7 +78,7 @@ func (c *Channels) Attach(ctx context.Context, a channel.AttachRequest) (attache
 		return attached, fault.New(fault.SessionInUse, "Another connection of this session is open. Close it, or name it by connectionId to take its place.")
 	case state == "ended":
 		return attached, fault.New(fault.SessionEnded, "This session has ended. Ask for a new token.")
-	case state == "free":
+	case state == "free" && a.Lease == 0:
 		return attached, nil
 	case state != "attached" || len(r) != 8:
 		return attached, fmt.Errorf("attach to the channel: it answered %q", state)
@@ -86,10 +86,17 @@ func (c *Channels) Attach(ctx context.Context, a channel.AttachRequest) (attache
 	epoch, _ := r[1].ToString()
 	newest, _ := r[2].ToString()
 	attached = channel.AttachResult{
-		Head: channel.Cursor{Epoch: epoch, ID: newest}, First: isOne(r[3]), Offer: isOne(r[4]), TextChat: isOne(r[5]), Recovered: isOne(r[6]),
+		Head: channel.Cursor{Epoch: epoch, ID: newest}, Offer: isOne(r[4]), TextChat: isOne(r[5]), Recovered: isOne(r[6]),
 	}
 	attached.Missed, err = messages(epoch, r[7])
 	return attached, err
+}
+
+// CheckAttach implements channel.Store.
+func (c *Channels) CheckAttach(ctx context.Context, r channel.AttachRequest) error {
+	r.Lease = 0
+	_, err := c.Attach(ctx, r)
+	return err
 }
 
 // Append implements channel.Store.

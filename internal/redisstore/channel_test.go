@@ -179,7 +179,7 @@ func texts(list []channel.Message) string {
 func cursors(t *testing.T, opts Options) {
 	s := newStage(t, opts, func(l *wire.ChannelLimits) { l.HistoryMessages = 3 })
 	start := s.attach("c0")
-	if !start.First || start.Recovered || start.Head.ID != "" || start.Head.Epoch == "" || !start.TextChat {
+	if start.Recovered || start.Head.ID != "" || start.Head.Epoch == "" || !start.TextChat {
 		t.Fatalf("first: %+v", start)
 	}
 	c := s.take("r")
@@ -215,7 +215,7 @@ func cursors(t *testing.T, opts Options) {
 	}
 	for name, want := range cases {
 		got := s.attach("c1", func(a *channel.AttachRequest) { a.Resume = want.cursor })
-		if got.First || got.Head != head || got.Recovered != (want.missed != "-") || texts(got.Missed) != strings.Trim(want.missed, "-") {
+		if got.Head != head || got.Recovered != (want.missed != "-") || texts(got.Missed) != strings.Trim(want.missed, "-") {
 			t.Errorf("attach with a cursor that is %s: %+v", name, got)
 		}
 		if want.cursor == nil {

@@ -13,8 +13,8 @@ import (
 	"telapi/internal/fault"
 )
 
-// ready is the first frame of every connection.
-type ready struct {
+// readyPayload is the payload of the first frame of a connection.
+type readyPayload struct {
 	Event             string    `json:"event"`
 	ConnectionID      string    `json:"connectionId"`
 	StreamID          string    `json:"streamId"`
@@ -26,13 +26,12 @@ type ready struct {
 	ReconnectJitterMs int64     `json:"reconnectJitterMs"`
 }
 
-type recovery struct {
+type reconnectPayload struct {
 	Recovered bool `json:"recovered"`
 	Count     int  `json:"count"`
 }
 
-// problem is the payload of an error frame.
-type problem struct {
+type errorPayload struct {
 	Code      fault.Code    `json:"code"`
 	Message   string        `json:"message"`
 	Fatal     bool          `json:"fatal"`
@@ -40,40 +39,42 @@ type problem struct {
 	Issues    []fault.Issue `json:"issues,omitempty"`
 }
 
-// Codes of error frames that have no HTTP status: they never leave a socket.
+// Codes of error frames without an HTTP status.
 const (
 	codeChatDisabled fault.Code = "TEXT_CHAT_DISABLED"
 	codeBackpressure fault.Code = "BACKPRESSURE"
 )
 
-// frame makes a message of the service's own for the browser.
-func (c *Connection) frame(t wire.MessageType, payload any) []byte {
-	m := wire.ChannelMessage{
-		Type: t, SessionID: c.session.ID, MessageID: uuid.NewString(),
-		Timestamp: c.service.now().UnixMilli(), Direction: wire.ToBrowser,
+// message returns a message from the service to the browser without a payload.
+func (c *Connection) message(t wire.MessageType, at time.Time) wire.ChannelMessage {
+	return wire.ChannelMessage{
+		Type: t, SessionID: c.session.SessionID, MessageID: uuid.NewString(), Timestamp: at.UnixMilli(), Direction: wire.ToBrowser,
 	}
+}
+
+// frame encodes a message from the service to the browser.
+func (c *Connection) frame(t wire.MessageType, payload any) []byte {
+	m := c.message(t, c.service.now())
 	if to, _ := m.Payload(); to != nil {
 		*to = encode(payload)
 	}
 	return m.Append(nil)
 }
 
-// ack is the frame that acknowledges another.
+// ack encodes the acknowledgement of a frame.
 func (c *Connection) ack(messageID string, now time.Time) []byte {
-	m := wire.ChannelMessage{
-		Type: wire.TypeStatus, SessionID: c.session.ID, MessageID: uuid.NewString(),
-		Timestamp: now.UnixMilli(), Direction: wire.ToBrowser,
-		Status: jsontext.Value(`{"event":"ack","messageId":"` + messageID + `"}`),
-	}
+	m := c.message(wire.TypeStatus, now)
+	m.Status = jsontext.Value(`{"event":"ack","messageId":"` + messageID + `"}`)
 	return m.Append(nil)
 }
 
-// frameEntry is the stream entry of a browser's frame.
+// frameEntry encodes the stream entry of a frame. It gives the same bytes as
+// entry, faster.
 func (c *Connection) frameEntry(m *wire.ChannelMessage, at time.Time) []byte {
 	payload, _ := m.Payload()
-	b := make([]byte, 0, len(*payload)+2*len(c.session.ID)+256)
+	b := make([]byte, 0, len(*payload)+2*len(c.session.SessionID)+256)
 	b = append(b, `{"kind":"frame","channelId":"`...)
-	b = append(b, c.session.ID...)
+	b = append(b, c.session.SessionID...)
 	b = append(b, `","at":`...)
 	b = strconv.AppendInt(b, at.UnixMilli(), 10)
 	b = append(b, `,"message":`...)
@@ -81,23 +82,23 @@ func (c *Connection) frameEntry(m *wire.ChannelMessage, at time.Time) []byte {
 	return append(b, '}')
 }
 
-// entry is any other stream entry.
+// entry encodes a stream entry of this channel.
 func (c *Connection) entry(e wire.Entry) []byte {
-	e.ChannelID, e.At = c.session.ID, c.service.now().UnixMilli()
+	e.ChannelID, e.At = c.session.SessionID, c.service.now().UnixMilli()
 	return encode(e)
 }
 
-// encode marshals what cannot fail: structs of our own, and JSON that was
-// checked when it came in.
+// encode marshals values that cannot fail: our own structs and JSON that was
+// validated on receipt.
 func encode(v any) jsontext.Value {
 	b, err := json.Marshal(v)
 	if err != nil {
-		panic("channel: a frame does not marshal: " + err.Error())
+		panic("channel: encode frame: " + err.Error())
 	}
 	return b
 }
 
-// withStreamID writes a message's cursor into its envelope, ahead of the rest.
+// withStreamID inserts a message's cursor at the start of its envelope.
 func withStreamID(m Message) []byte {
 	id := m.Cursor.String()
 	b := make([]byte, 0, len(m.JSON)+len(id)+16)
