@@ -133,6 +133,13 @@ func New(ctx context.Context, cfg config.Config, opts Options) (_ *App, err erro
 		a.jobs = append(a.jobs, cleaner.Run)
 	}
 
+	connections := channel.NewService(channels, channels, struct {
+		*session.Service
+		*session.Sweeper
+		*session.ActionQueue
+	}{sessions, sweeper, actions}, channelLimits(cfg), a.log, a.tele.Registry)
+	a.atEnd(connections.Close)
+
 	a.surface = httpapi.New(httpapi.Deps{
 		Log:            a.log,
 		Registry:       a.tele.Registry,
@@ -153,15 +160,11 @@ func New(ctx context.Context, cfg config.Config, opts Options) (_ *App, err erro
 		Capabilities:   capabilities,
 		Usage:          &usage.Reporter{Store: db, Now: time.Now},
 		Sessions:       sessions,
-		Channels: channel.NewService(channels, channels, struct {
-			*session.Service
-			*session.Sweeper
-			*session.ActionQueue
-		}{sessions, sweeper, actions}, channelLimits(cfg), a.log, a.tele.Registry),
-		Speech:     speech.NewService(spoken),
-		Callbacks:  callback.NewService(redisstore.NewCallbacks(kv), platform, a.log, a.tele.Registry, time.Now),
-		AnyOrigin:  opts.Development,
-		Playground: a.openPlayground(),
+		Channels:       connections,
+		Speech:         speech.NewService(spoken),
+		Callbacks:      callback.NewService(redisstore.NewCallbacks(kv), platform, a.log, a.tele.Registry, time.Now),
+		AnyOrigin:      opts.Development,
+		Playground:     a.openPlayground(),
 	})
 
 	a.watch("database", "the database", checkUnavailable, db.Ready)
