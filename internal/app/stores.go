@@ -10,6 +10,7 @@ import (
 	"telapi/callruntime"
 	"telapi/internal/config"
 	"telapi/internal/media"
+	"telapi/internal/redisconn"
 	"telapi/internal/redisstore"
 	"telapi/internal/sqlstore"
 )
@@ -90,7 +91,7 @@ func (s *stores) openDatabase(cfg config.Config, log *slog.Logger) (err error) {
 
 func redisOptions(cfg config.Config) (redisstore.Options, error) {
 	r, err := cfg.Redis()
-	return redisstore.Options{Addrs: r.Addrs, Username: r.Username, Password: r.Password, DB: r.DB, TLS: r.TLS}, err
+	return redisstore.Options{RedisOptions: r}, err
 }
 
 func openMedia(cfg config.Config) (*media.Client, error) {
@@ -123,5 +124,5 @@ func runtimeStore(cfg config.Config) (rueidis.ClientOption, error) {
 		return store, nil
 	}
 	r, err := cfg.Redis()
-	return rueidis.ClientOption{InitAddress: r.Addrs, Username: r.Username, Password: r.Password.Reveal(), SelectDB: r.DB, TLSConfig: r.TLS}, err
+	return redisconn.ClientOption(r), err
 }

@@ -137,34 +137,41 @@ func (c Config) DatabaseDSN() redact.Secret {
 	return redact.Secret(a.String())
 }
 
-// RedisOptions say how to reach the key-value store.
+// RedisOptions describe how to connect to the key-value store.
 type RedisOptions struct {
 	Addrs    []string // host:port; several mean a cluster
 	Username string
 	Password redact.Secret
 	DB       int
 	TLS      *tls.Config // nil: none
+	Embedded bool        // the engine embedded in a telapi server
 }
 
-// Redis takes REDIS_URL apart and puts the TLS settings on top. Without a URL it
+// ParseRedisURL parses a URL of the form
+// redis://[[user]:password@]host[:port][,host[:port]…][/database]. The scheme
+// rediss enables TLS. Errors do not contain the URL.
+func ParseRedisURL(raw string) (RedisOptions, error) {
+	a, err := parseAddress(raw, []string{"redis", "rediss"})
+	if err != nil {
+		return RedisOptions{}, err
+	}
+	return a.redis()
+}
+
+// Redis returns the options of REDIS_URL and the TLS settings. Without a URL it
 // returns no addresses, which means the embedded engine.
 func (c Config) Redis() (RedisOptions, error) {
 	if c.RedisURL == "" {
 		return RedisOptions{}, nil
 	}
-	a, err := parseAddress(c.RedisURL.Reveal(), []string{"redis", "rediss"})
+	o, err := ParseRedisURL(c.RedisURL.Reveal())
 	if err != nil {
 		return RedisOptions{}, fmt.Errorf("REDIS_URL: %w", err)
 	}
-	o, err := a.redis()
-	if err != nil {
-		return RedisOptions{}, fmt.Errorf("REDIS_URL: %w", err)
+	if o.TLS == nil && c.RedisTLSEnabled {
+		o.TLS = &tls.Config{MinVersion: tls.VersionTLS12}
 	}
-	if a.Scheme == "redis" && !c.RedisTLSEnabled {
-		return o, nil
-	}
-	o.TLS = &tls.Config{MinVersion: tls.VersionTLS12}
-	if c.RedisTLSCAFile != "" {
+	if o.TLS != nil && c.RedisTLSCAFile != "" {
 		bundle, err := os.ReadFile(c.RedisTLSCAFile)
 		if err == nil {
 			o.TLS.RootCAs, err = parseBundle(string(bundle))
@@ -178,6 +185,9 @@ func (c Config) Redis() (RedisOptions, error) {
 
 func (a address) redis() (o RedisOptions, err error) {
 	o.Addrs = a.addrs("6379")
+	if a.Scheme == "rediss" {
+		o.TLS = &tls.Config{MinVersion: tls.VersionTLS12}
+	}
 	if a.User != nil {
 		password, has := a.User.Password()
 		if !has {

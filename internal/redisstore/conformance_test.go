@@ -13,6 +13,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/redis/rueidis"
 
+	"telapi/internal/config"
 	"telapi/internal/kv"
 	"telapi/internal/ratelimit"
 	"telapi/test/servers"
@@ -44,7 +45,7 @@ func TestConformance(t *testing.T) {
 			return opts
 		},
 		"cluster, found by one of its addresses": func(t *testing.T) Options {
-			return Options{Addrs: servers.StartRedisCluster(t).Addrs()[:1]}
+			return Options{RedisOptions: config.RedisOptions{Addrs: servers.StartRedisCluster(t).Addrs()[:1]}}
 		},
 	}
 	promises := map[string]func(*testing.T, Options){

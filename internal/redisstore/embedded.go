@@ -18,14 +18,12 @@ import (
 	"github.com/go-json-experiment/json"
 	"github.com/redis/rueidis"
 
+	"telapi/internal/config"
 	"telapi/internal/redact"
+	"telapi/internal/redisconn"
 )
 
 const (
-	// engineFile stands in DATA_DIR while a server runs the embedded engine and
-	// tells the command line and runtimes of the same user how to join.
-	engineFile = "embedded-kv.json"
-
 	// engineLock is held by the server that runs an engine, and outlives it:
 	// removing it would let two in.
 	engineLock = "embedded-kv.lock"
@@ -37,12 +35,6 @@ const (
 
 // ErrNoServer says that nobody runs an embedded engine on a data folder.
 var ErrNoServer = errors.New("no server is running on this data folder")
-
-// engineRecord is the content of engineFile.
-type engineRecord struct {
-	URL string `json:"url"` // redis://:password@127.0.0.1:port
-	PID int    `json:"pid"`
-}
 
 // Embedded is a key-value engine inside the process, for one machine. Others on
 // it may join by loopback.
@@ -81,7 +73,7 @@ func StartEmbedded(dataDir string, log *slog.Logger) (*Embedded, error) {
 		engine: engine,
 		addr:   engine.Addr(),
 		pass:   redact.Secret(password),
-		file:   filepath.Join(dataDir, engineFile),
+		file:   filepath.Join(dataDir, redisconn.EmbeddedFile),
 		lock:   lock,
 		done:   make(chan struct{}),
 	}
@@ -100,11 +92,11 @@ func StartEmbedded(dataDir string, log *slog.Logger) (*Embedded, error) {
 // of it, nor with other permissions than the owner's.
 func (e *Embedded) record() error {
 	u := url.URL{Scheme: "redis", User: url.UserPassword("", e.pass.Reveal()), Host: e.addr}
-	content, err := json.Marshal(engineRecord{URL: u.String(), PID: os.Getpid()})
+	content, err := json.Marshal(redisconn.Record{URL: u.String(), PID: os.Getpid()})
 	if err != nil {
 		return err
 	}
-	temp, err := os.CreateTemp(filepath.Dir(e.file), engineFile+".*") // of mode 0600
+	temp, err := os.CreateTemp(filepath.Dir(e.file), redisconn.EmbeddedFile+".*") // of mode 0600
 	if err != nil {
 		return err
 	}
@@ -137,7 +129,7 @@ func (e *Embedded) tick() {
 
 // Options are what Open needs to connect to the engine.
 func (e *Embedded) Options(log *slog.Logger) Options {
-	return Options{Addrs: []string{e.addr}, Password: e.pass, Logger: log, embedded: true}
+	return Options{RedisOptions: config.RedisOptions{Addrs: []string{e.addr}, Password: e.pass, Embedded: true}, Logger: log}
 }
 
 // Close ends the engine and everything in it.
@@ -151,30 +143,19 @@ func (e *Embedded) Close() {
 	})
 }
 
-// Join returns what Open needs to connect to the engine that a server runs on
-// the same data folder. Where there is none, because nothing is recorded or the
-// record was left behind by a server that died, the error is ErrNoServer. One
-// that lives and is slow to answer is joined: whoever could not tell it something
-// has to know.
+// Join returns the options for the embedded engine that a server runs on the same
+// data directory. The error is ErrNoServer if there is no record of one, or a
+// crashed server left it behind. A server that runs but does not answer in time is
+// not an error here: operations on the store report it.
 func Join(dataDir string) (Options, error) {
-	file := filepath.Join(dataDir, engineFile)
-	content, err := os.ReadFile(file)
+	found, record, err := redisconn.FindEmbedded(dataDir)
 	if errors.Is(err, fs.ErrNotExist) {
-		return Options{}, fmt.Errorf("%w: there is no %s", ErrNoServer, file)
+		return Options{}, fmt.Errorf("%w: %w", ErrNoServer, err)
 	}
 	if err != nil {
-		return Options{}, fmt.Errorf("read how to join the server: %w", err)
+		return Options{}, err
 	}
-	var record engineRecord
-	if json.Unmarshal(content, &record) != nil {
-		return Options{}, fmt.Errorf("%s is damaged; delete it and start the server again", file)
-	}
-	u, err := url.Parse(record.URL)
-	if err != nil {
-		return Options{}, fmt.Errorf("%s is damaged; delete it and start the server again", file)
-	}
-	password, _ := u.User.Password()
-	opts := Options{Addrs: []string{u.Host}, Password: redact.Secret(password), embedded: true}
+	opts := Options{RedisOptions: found}
 	client, err := rueidis.NewClient(opts.client())
 	if client != nil {
 		client.Close()
@@ -182,7 +163,7 @@ func Join(dataDir string) (Options, error) {
 	var network net.Error
 	hangs := errors.As(err, &network) && network.Timeout() && !errors.Is(syscall.Kill(record.PID, 0), syscall.ESRCH)
 	if err != nil && !hangs {
-		return Options{}, fmt.Errorf("%w: %s was left behind by process %d, which does not answer", ErrNoServer, file, record.PID)
+		return Options{}, fmt.Errorf("%w: %s was left behind by process %d, which does not answer", ErrNoServer, filepath.Join(dataDir, redisconn.EmbeddedFile), record.PID)
 	}
 	return opts, nil
 }

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"telapi/internal/fault"
+	"telapi/internal/redisconn"
 )
 
 func startEmbedded(t *testing.T, dir string) (*Embedded, *journal) {
@@ -29,7 +30,7 @@ func TestCommandLineJoinsTheRunningServersEngine(t *testing.T) {
 	t.Parallel()
 	dir := filepath.Join(t.TempDir(), "data")
 	e, j := startEmbedded(t, dir)
-	file := filepath.Join(dir, engineFile)
+	file := filepath.Join(dir, redisconn.EmbeddedFile)
 	if info, err := os.Stat(file); err != nil || info.Mode().Perm() != 0o600 {
 		t.Errorf("the record: %v, %v", info.Mode(), err)
 	}
@@ -86,7 +87,7 @@ func TestOfServersThatStartAtOnceOneRuns(t *testing.T) {
 func TestRecordOfADeadServerIsRecognised(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
-	file := filepath.Join(dir, engineFile)
+	file := filepath.Join(dir, redisconn.EmbeddedFile)
 	first, _ := startEmbedded(t, dir)
 	record, err := os.ReadFile(file)
 	if err != nil {
@@ -118,7 +119,7 @@ func TestForeignServerOnTheOldPortIsNotJoined(t *testing.T) {
 	e, _ := startEmbedded(t, ours)
 	other, _ := startEmbedded(t, theirs)
 	e.Close()
-	e.addr, e.file = other.addr, filepath.Join(ours, engineFile)
+	e.addr, e.file = other.addr, filepath.Join(ours, redisconn.EmbeddedFile)
 	if err := e.record(); err != nil {
 		t.Fatal(err)
 	}

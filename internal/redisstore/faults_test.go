@@ -15,6 +15,7 @@ import (
 
 	"telapi/callruntime/wire"
 	"telapi/internal/channel"
+	"telapi/internal/config"
 	"telapi/internal/fault"
 	"telapi/internal/kv"
 	"telapi/test/servers"
@@ -110,7 +111,7 @@ func TestSilentRedisIsNoticedAndServedAgain(t *testing.T) {
 func TestRestartedClusterIsServedAgain(t *testing.T) {
 	t.Parallel()
 	c := servers.StartRedisCluster(t)
-	s, _ := connect(t, Options{Addrs: c.Addrs()})
+	s, _ := connect(t, Options{RedisOptions: config.RedisOptions{Addrs: c.Addrs()}})
 	e := listen(t, s)
 	for _, node := range c.Nodes {
 		node.Kill()
@@ -129,7 +130,7 @@ func TestClusterThatFailsOverIsServedAgain(t *testing.T) {
 	t.Parallel()
 	c := servers.StartRedisCluster(t)
 	c.AddReplica(c.Nodes[0])
-	s, _ := connect(t, Options{Addrs: c.Addrs()})
+	s, _ := connect(t, Options{RedisOptions: config.RedisOptions{Addrs: c.Addrs()}})
 	heard := listen(t, s)
 	if !leasesEverywhere(t, s) {
 		t.Fatal("not served before the loss")

@@ -10,6 +10,7 @@ import (
 	"telapi/internal/channel"
 	"telapi/internal/fault"
 	"telapi/internal/kv"
+	"telapi/internal/redisconn"
 )
 
 // Subscribe implements channel.Hub. It hears something while Subscribe runs.
@@ -27,9 +28,7 @@ func (c *Channels) Subscribe(ctx context.Context, channelID string, l channel.Su
 // SendAudio implements channel.Hub.
 func (c *Channels) SendAudio(ctx context.Context, channelID string, json []byte) error {
 	return c.store.do(ctx, "send audio", func(ctx context.Context, client rueidis.Client) error {
-		// By the node of the channel's slot, so that a cluster keeps the order.
-		return client.Do(ctx, client.B().Arbitrary("PUBLISH").Keys(kv.RuntimeTopic(channelID)).
-			Args(string(kv.NoticeAudio)+rueidis.BinaryString(json)).Build()).Error()
+		return redisconn.PublishAudio(ctx, client, kv.RuntimeTopic(channelID), rueidis.BinaryString(json))
 	})
 }
 

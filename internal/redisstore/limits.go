@@ -11,6 +11,7 @@ import (
 	"telapi/internal/kv"
 	"telapi/internal/lua"
 	"telapi/internal/ratelimit"
+	"telapi/internal/redisconn"
 )
 
 // scripts are sent by their digest, and whole to a server that does not know
@@ -56,7 +57,7 @@ func (s *Store) Lease(ctx context.Context, key string, want, limit int64, window
 func (s *Store) Limits(ctx context.Context) (value []byte, ok bool, err error) {
 	err = s.do(ctx, "read limits", func(ctx context.Context, c rueidis.Client) (err error) {
 		value, err = c.Do(ctx, c.B().Get().Key(kv.LimitsKey).Build()).AsBytes()
-		if refusal, is := rueidis.IsRedisErr(err); is && code(refusal) == "WRONGTYPE" {
+		if redisconn.ErrorCode(err) == "WRONGTYPE" {
 			err = nil // a bad value like any other
 		}
 		ok = err == nil

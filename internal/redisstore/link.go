@@ -12,6 +12,7 @@ import (
 	"github.com/redis/rueidis"
 
 	"telapi/internal/kv"
+	"telapi/internal/redisconn"
 	"telapi/internal/sleep"
 )
 
@@ -103,30 +104,18 @@ func (s *Store) dial(ctx context.Context) (rueidis.Client, error) {
 func (s *Store) ClientOption() rueidis.ClientOption { return s.opts.client() }
 
 func (o Options) client() rueidis.ClientOption {
-	return rueidis.ClientOption{
-		InitAddress:       o.Addrs,
-		Username:          o.Username,
-		Password:          o.Password.Reveal(),
-		SelectDB:          o.DB,
-		TLSConfig:         o.TLS,
-		ClientName:        "telapi",
-		Dialer:            net.Dialer{Timeout: dialTimeout, KeepAlive: keepAlive},
-		ConnWriteTimeout:  commandTimeout,
-		DisableCache:      true,
-		PipelineMultiplex: -1, // one connection: commands share its reads and writes, and Redis runs one at a time
-		ForceSingleClient: o.embedded,
-		AlwaysRESP2:       o.embedded, // its RESP3 cannot mix subscriptions with commands
-		// One retry, for what may be retried at all, covers a connection that
-		// turns out to be stale; the rest is the watch's business.
-		// The command is pinned: the lost connection's writer may still read it.
-		RetryDelay: func(attempts int, cmd rueidis.Completed, _ error) time.Duration {
-			cmd.Pin()
-			if attempts > 1 {
-				return -1
-			}
-			return 10 * time.Millisecond
-		},
-	}
+	option := redisconn.ClientOption(o.RedisOptions)
+	option.ClientName = "telapi"
+	option.Dialer = net.Dialer{Timeout: dialTimeout, KeepAlive: keepAlive}
+	option.ConnWriteTimeout = commandTimeout
+	// Retryable commands are retried once, which covers a stale connection.
+	option.RetryDelay = redisconn.RetryDelay(func(attempts int) time.Duration {
+		if attempts > 1 {
+			return -1
+		}
+		return 10 * time.Millisecond
+	})
+	return option
 }
 
 // watch returns when the store no longer serves. It looks every second, and

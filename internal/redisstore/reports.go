@@ -8,6 +8,7 @@ import (
 	"github.com/redis/rueidis"
 
 	"telapi/internal/kv"
+	"telapi/internal/redisconn"
 	"telapi/internal/usage"
 )
 
@@ -56,53 +57,18 @@ func (r *Reports) do(ctx context.Context, doing string, build func(rueidis.Clien
 
 // Read implements usage.Stream.
 func (r *Reports) Read(caller context.Context, limit int, wait time.Duration) (taken []usage.ReportEntry, err error) {
-	err = r.store.do(caller, "read reports of speech", func(ctx context.Context, c rueidis.Client) error {
-		entries, err := r.leftBehind(ctx, c, limit)
-		if err == nil && len(entries) == 0 {
-			// Whoever waits has a connection of its own, so that it may end with its caller.
-			entries, err = fresh(caller, c, limit, wait)
-		}
-		if refusal, ok := rueidis.IsRedisErr(err); ok && code(refusal) == "NOGROUP" {
-			err = makeGroup(ctx, c)
-		}
+	err = r.store.do(caller, "read speech reports", func(_ context.Context, c rueidis.Client) error {
+		// A blocking read uses its own connection and ends with its caller.
+		ctx, cancel := context.WithTimeout(caller, wait+commandTimeout)
+		defer cancel()
+		group := redisconn.Group{Stream: kv.ReportsStream, Name: reportsGroup, Consumer: reportsConsumer, MinIdle: r.takeUpAfter}
+		entries, err := group.Read(ctx, c, limit, wait)
 		for _, e := range entries {
 			taken = append(taken, usage.ReportEntry{ID: e.ID, Report: []byte(e.FieldValues["report"])})
 		}
 		return err
 	})
 	return taken, err
-}
-
-func (r *Reports) leftBehind(ctx context.Context, c rueidis.Client, limit int) ([]rueidis.XRangeEntry, error) {
-	reply, err := c.Do(ctx, c.B().Xautoclaim().Key(kv.ReportsStream).Group(reportsGroup).Consumer(reportsConsumer).
-		MinIdleTime(strconv.FormatInt(r.takeUpAfter.Milliseconds(), 10)).Start("0-0").Count(int64(limit)).Build()).ToArray()
-	if err != nil || len(reply) < 2 {
-		return nil, err
-	}
-	return reply[1].AsXRange()
-}
-
-func fresh(ctx context.Context, c rueidis.Client, limit int, wait time.Duration) ([]rueidis.XRangeEntry, error) {
-	ctx, cancel := context.WithTimeout(ctx, wait+commandTimeout)
-	defer cancel()
-	read := c.B().Xreadgroup().Group(reportsGroup, reportsConsumer).Count(int64(limit))
-	var command rueidis.Completed
-	if wait > 0 {
-		command = read.Block(wait.Milliseconds()).Streams().Key(kv.ReportsStream).Id(">").Build()
-	} else {
-		command = read.Streams().Key(kv.ReportsStream).Id(">").Build()
-	}
-	streams, err := c.Do(ctx, command).AsXRead()
-	return streams[kv.ReportsStream], present(err)
-}
-
-// makeGroup begins with the oldest report there is.
-func makeGroup(ctx context.Context, c rueidis.Client) error {
-	err := c.Do(ctx, c.B().XgroupCreate().Key(kv.ReportsStream).Group(reportsGroup).Id("0").Mkstream().Build()).Error()
-	if refusal, ok := rueidis.IsRedisErr(err); ok && code(refusal) == "BUSYGROUP" {
-		return nil // another instance was faster
-	}
-	return err
 }
 
 // Ack implements usage.Stream. What is deleted first and then not

@@ -5,7 +5,6 @@ package redisstore
 
 import (
 	"context"
-	"crypto/tls"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -17,9 +16,10 @@ import (
 
 	"github.com/redis/rueidis"
 
+	"telapi/internal/config"
 	"telapi/internal/fault"
 	"telapi/internal/pubsub"
-	"telapi/internal/redact"
+	"telapi/internal/redisconn"
 )
 
 // subject is the store's name in public error texts.
@@ -28,17 +28,11 @@ const subject = "The key-value store"
 // Options say where the store is. One address may be a single server or any
 // node of a cluster, which is found out; several are nodes of a cluster.
 type Options struct {
-	Addrs    []string
-	Username string
-	Password redact.Secret
-	DB       int          // 0 with a cluster
-	TLS      *tls.Config  // nil: none
-	Logger   *slog.Logger // required
+	config.RedisOptions
+	Logger *slog.Logger // required
 	// Patience is how long an operation waits for a store that is away. Servers
 	// have none.
 	Patience time.Duration
-
-	embedded bool
 }
 
 // Store is a connection to the key-value store that is made, watched and made
@@ -139,11 +133,6 @@ func (s *Store) do(ctx context.Context, doing string, operate func(context.Conte
 var awayCodes = []string{"BUSY", "CLUSTERDOWN", "LOADING", "MASTERDOWN", "MISCONF", "NOAUTH", "NOPERM", "NOREPLICAS", "OOM", "READONLY", "TRYAGAIN", "WRONGPASS"}
 
 func unavailable(err error) bool {
-	refusal, ok := rueidis.IsRedisErr(err)
-	return !ok || slices.Contains(awayCodes, code(refusal))
-}
-
-func code(refusal *rueidis.RedisError) string {
-	first, _, _ := strings.Cut(refusal.Error(), " ")
-	return first
+	code := redisconn.ErrorCode(err)
+	return code == "" || slices.Contains(awayCodes, code)
 }

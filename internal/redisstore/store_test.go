@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"telapi/internal/config"
 	"telapi/internal/redact"
 	"telapi/test/servers"
 )
@@ -63,7 +64,7 @@ func connect(t *testing.T, opts Options) (*Store, *journal) {
 }
 
 func redisOptions(r *servers.Redis) Options {
-	return Options{Addrs: []string{r.Addr()}, Password: redact.Secret(r.Password()), TLS: r.TLS()}
+	return Options{RedisOptions: config.RedisOptions{Addrs: []string{r.Addr()}, Password: redact.Secret(r.Password()), TLS: r.TLS()}}
 }
 
 // eventually polls until ok, and fails the test when that takes too long.

@@ -11,6 +11,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
+	"telapi/internal/config"
 	"telapi/internal/media"
 	"telapi/internal/redact"
 	"telapi/internal/redisstore"
@@ -37,7 +38,7 @@ func TestInstancesTakeTurnsToCleanUp(t *testing.T) {
 		},
 		"postgres and redis": func(t *testing.T) (sqlstore.Options, redisstore.Options) {
 			return sqlstore.Options{DSN: redact.Secret(servers.SharedPostgres(t).NewDatabase(t))},
-				redisstore.Options{Addrs: []string{servers.StartRedis(t).Addr()}, Logger: log}
+				redisstore.Options{RedisOptions: config.RedisOptions{Addrs: []string{servers.StartRedis(t).Addr()}}, Logger: log}
 		},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -16,6 +16,7 @@ import (
 	"telapi/callruntime/wire"
 	"telapi/internal/callback"
 	"telapi/internal/channel"
+	"telapi/internal/config"
 	"telapi/internal/ratelimit"
 	"telapi/internal/redisstore"
 	"telapi/internal/usage"
@@ -26,7 +27,7 @@ func TestRuntimeWithPlainCommandsHoldsAConversation(t *testing.T) {
 	log := slog.New(slog.DiscardHandler)
 	t.Run("redis", func(t *testing.T) {
 		r := servers.StartRedis(t)
-		converse(t, redisstore.Options{Addrs: []string{r.Addr()}, Logger: log})
+		converse(t, redisstore.Options{RedisOptions: config.RedisOptions{Addrs: []string{r.Addr()}}, Logger: log})
 	})
 	t.Run("embedded", func(t *testing.T) {
 		e, err := redisstore.StartEmbedded(t.TempDir(), log)

@@ -1,0 +1,87 @@
+// Package redisconn holds the Redis code that the service and the call runtime
+// share: how to connect, how to find the embedded engine, and consumer groups.
+package redisconn
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"github.com/go-json-experiment/json"
+	"github.com/redis/rueidis"
+
+	"telapi/internal/config"
+	"telapi/internal/kv"
+)
+
+// ClientOption returns the client options for a server or cluster.
+func ClientOption(o config.RedisOptions) rueidis.ClientOption {
+	return rueidis.ClientOption{
+		InitAddress:       o.Addrs,
+		Username:          o.Username,
+		Password:          o.Password.Reveal(),
+		SelectDB:          o.DB,
+		TLSConfig:         o.TLS,
+		DisableCache:      true,
+		PipelineMultiplex: -1, // one connection: concurrent commands share its reads and writes
+		ForceSingleClient: o.Embedded,
+		AlwaysRESP2:       o.Embedded, // its RESP3 cannot mix subscriptions with commands
+	}
+}
+
+// RetryDelay adapts a delay function to the client's options. It pins the
+// command: the writer of the lost connection may still read it while the client,
+// done with the retry, would reuse its memory.
+func RetryDelay(delay func(attempts int) time.Duration) func(int, rueidis.Completed, error) time.Duration {
+	return func(attempts int, cmd rueidis.Completed, _ error) time.Duration {
+		cmd.Pin()
+		return delay(attempts)
+	}
+}
+
+// ErrorCode returns the first word of a Redis error reply, such as READONLY. It
+// is empty for other errors and nil.
+func ErrorCode(err error) string {
+	if reply, ok := rueidis.IsRedisErr(err); ok {
+		code, _, _ := strings.Cut(reply.Error(), " ")
+		return code
+	}
+	return ""
+}
+
+// PublishAudio publishes an audio frame on a channel's topic. It goes through the
+// node that holds the channel's slot, so that a cluster keeps the order.
+func PublishAudio(ctx context.Context, c rueidis.Client, topic, message string) error {
+	return c.Do(ctx, c.B().Arbitrary("PUBLISH").Keys(topic).Args(string(kv.NoticeAudio)+message).Build()).Error()
+}
+
+// EmbeddedFile is the file in DATA_DIR that describes a running embedded engine.
+const EmbeddedFile = "embedded-kv.json"
+
+// Record is the content of EmbeddedFile.
+type Record struct {
+	URL string `json:"url"` // redis://:password@127.0.0.1:port
+	PID int    `json:"pid"`
+}
+
+// FindEmbedded reads how to connect to the embedded engine of a data directory.
+// Without a record the error wraps fs.ErrNotExist.
+func FindEmbedded(dataDir string) (o config.RedisOptions, record Record, err error) {
+	file := filepath.Join(dataDir, EmbeddedFile)
+	content, err := os.ReadFile(file)
+	if err != nil {
+		return o, record, fmt.Errorf("find the embedded store: %w", err)
+	}
+	if err = json.Unmarshal(content, &record); err == nil {
+		o, err = config.ParseRedisURL(record.URL)
+	}
+	if err != nil {
+		return o, record, errors.New(file + " is damaged; delete it and restart the server")
+	}
+	o.Embedded = true
+	return o, record, nil
+}
