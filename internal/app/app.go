@@ -123,15 +123,18 @@ func New(ctx context.Context, cfg config.Config, opts Options) (_ *App, err erro
 	if err != nil {
 		return nil, err
 	}
-	spoken := speech.Deps{
+	speechDeps := speech.Deps{
 		Store: db, Leases: redisstore.NewLeases(kv), Reporter: recorder, Endpoints: endpoints,
 		Providers: providers, Retries: cfg.SpeechRetries, Log: a.log, Registry: a.tele.Registry, Now: time.Now,
 	}
+	var mediaReader httpapi.MediaReader
 	if a.media != nil {
-		spoken.Blobs = a.media
+		speechDeps.Blobs, mediaReader = a.media, a.media
 		cleaner := speech.NewCleaner(db, a.media, redisstore.NewLeases(kv), a.log, a.tele.Registry, time.Now)
 		a.jobs = append(a.jobs, cleaner.Run)
 	}
+	speechService := speech.NewService(speechDeps)
+	a.atEnd(speechService.Close)
 
 	connections := channel.NewService(channels, channels, struct {
 		*session.Service
@@ -161,7 +164,8 @@ func New(ctx context.Context, cfg config.Config, opts Options) (_ *App, err erro
 		Usage:          &usage.Reporter{Store: db, Now: time.Now},
 		Sessions:       sessions,
 		Channels:       connections,
-		Speech:         speech.NewService(spoken),
+		Speech:         speechService,
+		Media:          mediaReader,
 		Callbacks:      callback.NewService(redisstore.NewCallbacks(kv), platform, a.log, a.tele.Registry, time.Now),
 		AnyOrigin:      opts.Development,
 		Playground:     a.openPlayground(),

@@ -53,6 +53,7 @@ type Deps struct {
 	Channels     *channel.Service
 	Callbacks    *callback.Service
 	Speech       *speech.Service
+	Media        MediaReader // nil: no media service is configured
 	Sessions     *session.Service
 	Playground   *Playground // nil: disabled
 }

@@ -1,57 +1,88 @@
 package httpapi
 
 import (
+	"context"
+	"fmt"
 	"io"
 	"net/http"
 	"time"
 
 	"telapi/internal/fault"
-	"telapi/internal/speech"
 )
 
-// speak may take longer than a store is waited for: providers are slower.
-func (s *Server) speak(x *exchange, _ *http.Request, body []byte) error {
-	answer, err := s.deps.Speech.Synthesize(x.ctx, x.principal.TeamID, body)
-	if err != nil {
-		return err
-	}
-	return x.WriteJSON(http.StatusOK, answer)
+// MediaReader reads blobs of the media service. The response is streamed, with
+// status 200, 206, 304, 412 or 416; the caller closes its body.
+type MediaReader interface {
+	Fetch(ctx context.Context, method, path string, header http.Header) (*http.Response, error)
 }
 
-// playSpeech passes audio on from the media service as it comes, with the
-// client's ranges and conditions.
-func (s *Server) playSpeech(x *exchange, r *http.Request) error {
-	blob, err := s.deps.Speech.Open(x.ctx, x.principal.TeamID, r.PathValue("name"), speech.Conditions{
-		Range: r.Header.Get("Range"), IfRange: r.Header.Get("If-Range"),
-		IfMatch: r.Header.Get("If-Match"), IfNoneMatch: r.Header.Get("If-None-Match"),
-		IfModifiedSince: r.Header.Get("If-Modified-Since"), IfUnmodifiedSince: r.Header.Get("If-Unmodified-Since"),
-		Head: r.Method == http.MethodHead,
-	})
+// synthesize uses the context of the whole request: providers are slower than
+// the time limit of stores.
+func (s *Server) synthesize(x *exchange, _ *http.Request, body []byte) error {
+	response, err := s.deps.Speech.Synthesize(x.ctx, x.principal.TeamID, body)
 	if err != nil {
 		return err
 	}
-	defer blob.Body.Close()
-	switch blob.Status {
+	return x.WriteJSON(http.StatusOK, response)
+}
+
+// Header fields that playSpeech forwards to the media service and back.
+var (
+	audioRequestHeaders  = []string{"Range", "If-Range", "If-Match", "If-None-Match", "If-Modified-Since", "If-Unmodified-Since"}
+	audioResponseHeaders = []string{"Content-Length", "Content-Range", "Content-Type", "ETag", "Last-Modified", "Accept-Ranges", "Cache-Control"}
+)
+
+// playSpeech streams audio from the media service.
+func (s *Server) playSpeech(x *exchange, r *http.Request) error {
+	audio, err := s.deps.Speech.Open(x.ctx, x.principal.TeamID, r.PathValue("name"))
+	if err != nil {
+		return err
+	}
+	header := http.Header{}
+	copyHeader(header, r.Header, audioRequestHeaders)
+	resp, err := s.deps.Media.Fetch(x.ctx, r.Method, audio.Path, header)
+	if err != nil {
+		return audio.Failed(x.ctx, err)
+	}
+	defer resp.Body.Close()
+	switch resp.StatusCode {
 	case http.StatusPreconditionFailed:
-		return fault.New(fault.PreconditionFailed, "This audio is not the one that If-Match or If-Unmodified-Since asks for.")
+		return fault.New(fault.PreconditionFailed, "The audio does not match If-Match or If-Unmodified-Since.")
 	case http.StatusRequestedRangeNotSatisfiable:
-		x.Header().Set("Content-Range", blob.Headers["Content-Range"])
-		return fault.New(fault.RangeUnsatisfiable, "No part of this audio lies in the range asked for; Content-Range tells its length.")
+		copyHeader(x.Header(), resp.Header, []string{"Content-Range"})
+		return fault.New(fault.RangeUnsatisfiable, "The requested range is outside the audio. See Content-Range for its length.")
 	}
-	for name, value := range blob.Headers {
-		x.Header().Set(name, value)
+	copyHeader(x.Header(), resp.Header, audioResponseHeaders)
+	if !audio.ExpiresAt.IsZero() { // the media service knows no expiry
+		x.Header().Set("Cache-Control", cacheUntil(audio.ExpiresAt, s.deps.Now()))
 	}
-	x.WriteHeader(blob.Status)
-	if _, err := io.Copy(patient{x}, blob.Body); err != nil {
-		panic(http.ErrAbortHandler) // so that nobody takes a part for the whole
+	x.WriteHeader(resp.StatusCode)
+	var body io.Reader = resp.Body
+	if resp.StatusCode == http.StatusOK && r.Method != http.MethodHead {
+		body = audio.Verify(x.ctx, body, resp.Header.Get("ETag"))
+	}
+	if _, err := io.Copy(slowWriter{x}, body); err != nil {
+		panic(http.ErrAbortHandler) // so that the client does not take a part for the whole
 	}
 	return nil
 }
 
-// patient gives a listener time for each piece, however long all of it takes.
-type patient struct{ http.ResponseWriter }
+func copyHeader(to, from http.Header, names []string) {
+	for _, name := range names {
+		if value := from.Get(name); value != "" {
+			to.Set(name, value)
+		}
+	}
+}
 
-func (p patient) Write(b []byte) (int, error) {
-	_ = http.NewResponseController(p.ResponseWriter).SetWriteDeadline(time.Now().Add(writeTimeout))
-	return p.ResponseWriter.Write(b)
+func cacheUntil(expires, now time.Time) string {
+	return fmt.Sprintf("private, max-age=%d", max(0, int64(expires.Sub(now).Seconds())))
+}
+
+// slowWriter applies the write timeout to each write, not to the whole response.
+type slowWriter struct{ http.ResponseWriter }
+
+func (w slowWriter) Write(b []byte) (int, error) {
+	_ = http.NewResponseController(w.ResponseWriter).SetWriteDeadline(time.Now().Add(writeTimeout))
+	return w.ResponseWriter.Write(b)
 }

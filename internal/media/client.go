@@ -1,9 +1,10 @@
-// Package media owns the cache of generated speech: the private media service
-// with its store on disk, and the client through which the API server reaches
-// it. One rule for paths (path.go) holds for both.
+// Package media is the audio cache: the media service with its store on disk,
+// and the client of the API server. Both apply the same rule for paths
+// (path.go).
 package media
 
 import (
+	"bufio"
 	"bytes"
 	"context"
 	"crypto/tls"
@@ -11,9 +12,11 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"net"
 	"net/http"
 	"net/url"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -24,45 +27,47 @@ import (
 	"telapi/internal/speech"
 )
 
-// How long the service may take. What is streamed from it has no bound as a
-// whole: a long recording on a slow line is no fault.
+// Timeouts of the client. A streamed body has no overall timeout: a long
+// recording may be read slowly.
 const (
 	dialTimeout    = 2 * time.Second
 	headerTimeout  = 5 * time.Second
-	stallTimeout   = 10 * time.Second // without a byte of a body that is being read
-	requestTimeout = 30 * time.Second // of everything that is not streamed
+	stallTimeout   = 10 * time.Second // of one read of a streamed body
+	requestTimeout = 30 * time.Second // of requests that are not streamed
+)
+
+const (
+	maxFetchedBytes = 64 << 20 // of a blob that Get reads
+	maxLine         = 4 << 10  // of a listing
+	maxDrained      = 4 << 10  // of an unused body, to reuse the connection
 )
 
 var _ speech.BlobStore = (*Client)(nil)
 
-// described are the headers of an answer that a reader of audio needs.
-var described = []string{"Content-Length", "Content-Range", "Content-Type", "ETag", "Last-Modified", "Accept-Ranges", "Cache-Control"}
-
-// Client reaches the media service over pooled connections. A blob that is not
-// there is speech.ErrBlobNotFound, and what the service will not change, for want of room
-// or of the right token, speech.ErrBlobRejected; whatever else keeps it from doing
-// what was asked is speech.ErrBlobsUnavailable with the reason.
+// Client reads and writes blobs of the media service over pooled connections.
+// It is safe for concurrent use. Its errors wrap speech.ErrBlobNotFound,
+// speech.ErrBlobRejected (the service has no space or rejects the token) or
+// speech.ErrBlobsUnavailable, unless the caller's context was cancelled.
 type Client struct {
 	base  *url.URL
 	token redact.Secret
 	http  *http.Client
-	stall time.Duration
 }
 
-// NewClient returns a client for the media service at base. Token may be empty.
-// Roots may be nil: then the system's are used.
+// NewClient returns a client for the media service at base. The token may be
+// empty. With nil roots the system's root certificates are used.
 func NewClient(base string, token redact.Secret, roots *x509.CertPool) (*Client, error) {
 	u, err := url.Parse(base)
 	if err != nil {
 		return nil, fmt.Errorf("media base URL: %w", err)
 	}
 	if strings.ContainsFunc(token.Reveal(), func(r rune) bool { return r <= ' ' || r == 0x7f }) {
-		return nil, errors.New("the media service's upload token contains white space or control characters, which no HTTP header can carry")
+		return nil, errors.New("invalid upload token of the media service: remove white space and control characters")
 	}
 	protocols := new(http.Protocols)
-	protocols.SetHTTP1(true) // audio shares no connection: one that stalls holds up nobody else
-	return &Client{base: u, token: token, stall: stallTimeout, http: &http.Client{
-		Transport: &http.Transport{ // without a proxy: a private service is behind none
+	protocols.SetHTTP1(true) // a stalled HTTP/2 stream could block others on its connection
+	return &Client{base: u, token: token, http: &http.Client{
+		Transport: &http.Transport{ // without a proxy: the service is in the private network
 			Protocols:             protocols,
 			DialContext:           (&net.Dialer{Timeout: dialTimeout}).DialContext,
 			TLSClientConfig:       &tls.Config{RootCAs: roots, MinVersion: tls.VersionTLS12},
@@ -72,94 +77,190 @@ func NewClient(base string, token redact.Secret, roots *x509.CertPool) (*Client,
 			MaxIdleConnsPerHost:   64,
 			DisableCompression:    true,
 		},
-		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }, // the token goes nowhere else
+		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }, // a redirect must not get the token
 	}}, nil
 }
 
-// Get implements speech.BlobStore.
-func (c *Client) Get(ctx context.Context, path string, ask speech.Conditions) (speech.Blob, error) {
-	method := http.MethodGet
-	if ask.Head {
-		method = http.MethodHead
-	}
+// Close closes the idle connections.
+func (c *Client) Close() { c.http.CloseIdleConnections() }
+
+// Ping checks the health of the service.
+func (c *Client) Ping(ctx context.Context) error {
+	return c.call(ctx, http.MethodGet, c.base.JoinPath("health"), nil, nil, nil, http.StatusOK)
+}
+
+// Fetch sends a GET or HEAD request for a blob with the given header and streams
+// the response. Its status is 200, 206, 304, 412 or 416. The caller closes the
+// body.
+func (c *Client) Fetch(ctx context.Context, method, path string, header http.Header) (*http.Response, error) {
 	ctx, cancel := context.WithCancel(ctx)
-	req, err := c.request(ctx, method, c.base.JoinPath("media", path), nil)
-	if err != nil {
-		cancel()
-		return speech.Blob{}, err
-	}
-	for name, value := range map[string]string{
-		"Range": ask.Range, "If-Range": ask.IfRange, "If-Match": ask.IfMatch, "If-None-Match": ask.IfNoneMatch,
-		"If-Modified-Since": ask.IfModifiedSince, "If-Unmodified-Since": ask.IfUnmodifiedSince,
-	} {
-		if value != "" {
-			req.Header.Set(name, value)
-		}
-	}
-	resp, err := c.do(req, http.StatusOK, http.StatusPartialContent, //nolint:bodyclose // the caller does, as the blob's
+	resp, err := c.do(ctx, method, c.blobURL(path), header, nil, http.StatusOK, http.StatusPartialContent,
 		http.StatusNotModified, http.StatusPreconditionFailed, http.StatusRequestedRangeNotSatisfiable)
 	if err != nil {
 		cancel()
-		return speech.Blob{}, err
+		return nil, err
 	}
-	blob := speech.Blob{Status: resp.StatusCode, Headers: map[string]string{}, Body: &stream{resp.Body, cancel, c.stall}}
-	for _, name := range described {
-		if value := resp.Header.Get(name); value != "" {
-			blob.Headers[name] = value
-		}
+	resp.Body = &stream{resp.Body, cancel}
+	return resp, nil
+}
+
+// Get implements speech.BlobStore.
+func (c *Client) Get(ctx context.Context, path string) (content []byte, version string, err error) {
+	resp, err := c.Fetch(ctx, http.MethodGet, path, nil)
+	if err != nil {
+		return nil, "", err
 	}
-	return blob, nil
+	defer resp.Body.Close()
+	if content, err = io.ReadAll(io.LimitReader(resp.Body, maxFetchedBytes)); err != nil {
+		return nil, "", fmt.Errorf("read blob: %w", err)
+	}
+	return content, resp.Header.Get("ETag"), nil
 }
 
-// Put implements speech.BlobStore.
-func (c *Client) Put(ctx context.Context, path string, content []byte) error {
-	return c.ask(ctx, http.MethodPut, c.base.JoinPath("media", path), nil, bytes.NewReader(content), nil, http.StatusCreated, http.StatusNoContent)
-}
-
-// DeleteIfMatch implements speech.BlobStore.
-func (c *Client) DeleteIfMatch(ctx context.Context, path, etag string) (gone bool, err error) {
-	return c.deleteIf(ctx, path, "If-Match", etag)
-}
-
-// DeleteUnmodifiedSince implements speech.BlobStore. Dates have no fractions: what was
-// stored in the last second before the moment may be younger, and stays too.
-func (c *Client) DeleteUnmodifiedSince(ctx context.Context, path string, since time.Time) (gone bool, err error) {
-	return c.deleteIf(ctx, path, "If-Unmodified-Since", since.Add(-time.Second).UTC().Format(http.TimeFormat))
-}
-
-func (c *Client) deleteIf(ctx context.Context, path, condition, value string) (gone bool, err error) {
-	err = c.ask(ctx, http.MethodDelete, c.base.JoinPath("media", path), http.Header{condition: {value}}, nil, nil, http.StatusNoContent)
-	switch {
-	case errors.Is(err, speech.ErrBlobNotFound):
-		return true, nil
-	case errors.Is(err, errChanged):
+// Exists implements speech.BlobStore.
+func (c *Client) Exists(ctx context.Context, path string) (bool, error) {
+	err := c.call(ctx, http.MethodHead, c.blobURL(path), nil, nil, nil, http.StatusOK)
+	if errors.Is(err, speech.ErrBlobNotFound) {
 		return false, nil
 	}
 	return err == nil, err
 }
 
-// List returns the blobs whose paths come after one ("" is the beginning), in
-// order of path, limit at the most. There are no more where it returns none.
+// Put implements speech.BlobStore.
+func (c *Client) Put(ctx context.Context, path string, content []byte) error {
+	return c.call(ctx, http.MethodPut, c.blobURL(path), nil, bytes.NewReader(content), nil, http.StatusCreated, http.StatusNoContent)
+}
+
+// DeleteVersion implements speech.BlobStore.
+func (c *Client) DeleteVersion(ctx context.Context, path, version string) (gone bool, err error) {
+	return c.deleteIf(ctx, path, "If-Match", version)
+}
+
+// DeleteUnmodifiedSince implements speech.BlobStore. HTTP dates have no
+// fractions of a second, so it also keeps blobs modified in the last second
+// before the given time.
+func (c *Client) DeleteUnmodifiedSince(ctx context.Context, path string, since time.Time) (gone bool, err error) {
+	return c.deleteIf(ctx, path, "If-Unmodified-Since", since.Add(-time.Second).UTC().Format(http.TimeFormat))
+}
+
+func (c *Client) deleteIf(ctx context.Context, path, condition, value string) (gone bool, err error) {
+	err = c.call(ctx, http.MethodDelete, c.blobURL(path), http.Header{condition: {value}}, nil, nil, http.StatusNoContent)
+	switch {
+	case errors.Is(err, speech.ErrBlobNotFound):
+		return true, nil
+	case errors.Is(err, errModified):
+		return false, nil
+	}
+	return err == nil, err
+}
+
+// List implements speech.BlobStore.
 func (c *Client) List(ctx context.Context, after string, limit int) (blobs []speech.BlobInfo, err error) {
 	u := c.base.JoinPath("media")
 	u.RawQuery = url.Values{"after": {after}, "limit": {strconv.Itoa(limit)}}.Encode()
-	err = c.ask(ctx, http.MethodGet, u, nil, nil, func(body io.Reader) error {
-		return eachLine(body, limit, func(line []byte) error {
-			var next speech.BlobInfo
-			if err := json.Unmarshal(line, &next); err != nil {
-				return err
+	err = c.call(ctx, http.MethodGet, u, nil, nil, func(body io.Reader) error {
+		lines := bufio.NewScanner(body)
+		lines.Buffer(nil, maxLine)
+		for lines.Scan() {
+			var blob speech.BlobInfo
+			if err := json.Unmarshal(lines.Bytes(), &blob); err != nil {
+				return fmt.Errorf("line %d: %w", len(blobs)+1, err)
 			}
-			blobs = append(blobs, next)
-			return nil
-		})
+			if blobs = append(blobs, blob); len(blobs) > limit {
+				return fmt.Errorf("more than %d lines", limit)
+			}
+		}
+		return lines.Err()
 	}, http.StatusOK)
 	return blobs, err
 }
 
-// Ping asks the service for its health.
-func (c *Client) Ping(ctx context.Context) error {
-	return c.ask(ctx, http.MethodGet, c.base.JoinPath("health"), nil, nil, nil, http.StatusOK)
+func (c *Client) blobURL(path string) *url.URL { return c.base.JoinPath("media", path) }
+
+// call sends a request and reads its response within requestTimeout.
+func (c *Client) call(ctx context.Context, method string, u *url.URL, header http.Header, body io.Reader, read func(io.Reader) error, want ...int) error {
+	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
+	defer cancel()
+	resp, err := c.do(ctx, method, u, header, body, want...)
+	if err != nil {
+		return err
+	}
+	defer closeBody(resp)
+	if read != nil {
+		if err := read(resp.Body); err != nil {
+			return unavailable(ctx, method, err)
+		}
+	}
+	return nil
 }
 
-// Close ends the idle connections.
-func (c *Client) Close() { c.http.CloseIdleConnections() }
+var errModified = errors.New("blob modified")
+
+// do sends a request and returns a response with one of the wanted statuses.
+func (c *Client) do(ctx context.Context, method string, u *url.URL, header http.Header, body io.Reader, want ...int) (*http.Response, error) {
+	req, err := http.NewRequestWithContext(ctx, method, u.String(), body)
+	if err != nil {
+		return nil, fmt.Errorf("create media request: %w", err)
+	}
+	maps.Copy(req.Header, header)
+	// A nil value is not sent. It lets the transport retry PUT and DELETE when a
+	// pooled connection turns out to be closed; all requests are idempotent.
+	req.Header["Idempotency-Key"] = nil
+	public := (method == http.MethodGet || method == http.MethodHead) && u.RawQuery == ""
+	if c.token != "" && !public {
+		req.Header.Set("Authorization", "Bearer "+c.token.Reveal())
+	}
+	resp, err := c.http.Do(req)
+	if err != nil {
+		return nil, unavailable(ctx, method, err)
+	}
+	if slices.Contains(want, resp.StatusCode) {
+		return resp, nil
+	}
+	closeBody(resp)
+	switch resp.StatusCode {
+	case http.StatusNotFound:
+		return nil, speech.ErrBlobNotFound
+	case http.StatusConflict, http.StatusRequestEntityTooLarge, http.StatusInsufficientStorage:
+		return nil, fmt.Errorf("%w: status %d", speech.ErrBlobRejected, resp.StatusCode)
+	case http.StatusPreconditionFailed:
+		return nil, errModified
+	case http.StatusUnauthorized:
+		return nil, fmt.Errorf("%w: invalid TTS_MEDIA_CACHE_UPLOAD_TOKEN", speech.ErrBlobRejected)
+	}
+	return nil, unavailable(ctx, method, fmt.Errorf("status %d", resp.StatusCode))
+}
+
+func unavailable(ctx context.Context, method string, err error) error {
+	if errors.Is(ctx.Err(), context.Canceled) {
+		return fmt.Errorf("%s blob: %w", method, ctx.Err())
+	}
+	return fmt.Errorf("%w: %s: %w", speech.ErrBlobsUnavailable, method, err)
+}
+
+// closeBody reads the rest of a small body, so that its connection is reused.
+func closeBody(resp *http.Response) {
+	_, _ = io.CopyN(io.Discard, resp.Body, maxDrained)
+	_ = resp.Body.Close()
+}
+
+// stream is a body whose reads time out after stallTimeout. The time between
+// reads does not count, so the caller may read slowly.
+type stream struct {
+	io.ReadCloser
+	cancel context.CancelFunc
+}
+
+func (s *stream) Read(p []byte) (int, error) {
+	timer := time.AfterFunc(stallTimeout, s.cancel)
+	n, err := s.ReadCloser.Read(p)
+	if !timer.Stop() && err != nil && !errors.Is(err, io.EOF) {
+		err = fmt.Errorf("%w: no data for %v", speech.ErrBlobsUnavailable, stallTimeout)
+	}
+	return n, err
+}
+
+func (s *stream) Close() error {
+	defer s.cancel()
+	return s.ReadCloser.Close()
+}

@@ -52,15 +52,16 @@ func TestRequestsAsTheyAreSent(t *testing.T) {
 		want string
 	}{
 		{"get", func(ctx context.Context) error {
-			blob, err := c.Get(ctx, "ab/abc.alaw", speech.Conditions{Range: "bytes=0-9", IfRange: "a", IfMatch: "b", IfNoneMatch: "c", IfModifiedSince: "d", IfUnmodifiedSince: "e"})
+			resp, err := c.Fetch(ctx, http.MethodGet, "ab/abc.alaw", http.Header{"Range": {"bytes=0-9"}, "If-Range": {"a"}, "If-Match": {"b"},
+				"If-None-Match": {"c"}, "If-Modified-Since": {"d"}, "If-Unmodified-Since": {"e"}})
 			if err == nil {
-				err = blob.Body.Close()
+				err = resp.Body.Close()
 			}
 			return err
 		}, `GET /base/media/ab/abc.alaw auth="" asked=[bytes=0-9 a b c d e] body=""`},
 		{"put", func(ctx context.Context) error { return c.Put(ctx, "ab/abc.pcm", []byte("audio")) },
 			`PUT /base/media/ab/abc.pcm auth="Bearer upload-token" asked=[] body="audio"`},
-		{"delete what was read", func(ctx context.Context) error { _, err := c.DeleteIfMatch(ctx, "ab/abc.pcm", `"tag"`); return err },
+		{"delete what was read", func(ctx context.Context) error { _, err := c.DeleteVersion(ctx, "ab/abc.pcm", `"tag"`); return err },
 			`DELETE /base/media/ab/abc.pcm auth="Bearer upload-token" asked=["tag"] body=""`},
 		{"delete what was not stored anew", func(ctx context.Context) error {
 			_, err := c.DeleteUnmodifiedSince(ctx, "ab/abc.pcm", time.Unix(2, 999e6))
@@ -86,7 +87,7 @@ func TestAwayIsToldApartFromNotThere(t *testing.T) {
 		w.WriteHeader(status)
 	})
 	ask := map[string]func(ctx context.Context) error{
-		"get":  func(ctx context.Context) error { _, err := c.Get(ctx, "ab/abc.pcm", speech.Conditions{}); return err },
+		"get":  func(ctx context.Context) error { _, _, err := c.Get(ctx, "ab/abc.pcm"); return err },
 		"put":  func(ctx context.Context) error { return c.Put(ctx, "ab/abc.pcm", nil) },
 		"list": func(ctx context.Context) error { _, err := c.List(ctx, "", 1); return err },
 	}
@@ -124,23 +125,27 @@ func TestAnswersThatAReaderMakesSenseOfArePassedOn(t *testing.T) {
 	c, _ := client(t, func(w http.ResponseWriter, r *http.Request) {
 		http.ServeContent(w, r, "", time.Unix(1, 0), strings.NewReader("0123456789"))
 	})
-	for ask, want := range map[speech.Conditions]string{
-		{}:                                       "200 10 bytes  0123456789",
-		{Head: true}:                             "200 10 bytes  ",
-		{Range: "bytes=2-4"}:                     "206 3 bytes bytes 2-4/10 234",
-		{Range: "bytes=90-99"}:                   "416 33  bytes */10 invalid range: failed to overlap\n",
-		{Range: "bytes=2-4", IfRange: `"other"`}: "200 10 bytes  0123456789",
-		{IfModifiedSince: "Thu, 01 Jan 1970 00:00:01 GMT"}: "304    ",
+	for _, tt := range []struct {
+		method string
+		header http.Header
+		want   string
+	}{
+		{"GET", nil, "200 10 bytes  0123456789"},
+		{"HEAD", nil, "200 10 bytes  "},
+		{"GET", http.Header{"Range": {"bytes=2-4"}}, "206 3 bytes bytes 2-4/10 234"},
+		{"GET", http.Header{"Range": {"bytes=90-99"}}, "416 33  bytes */10 invalid range: failed to overlap\n"},
+		{"GET", http.Header{"Range": {"bytes=2-4"}, "If-Range": {`"other"`}}, "200 10 bytes  0123456789"},
+		{"GET", http.Header{"If-Modified-Since": {"Thu, 01 Jan 1970 00:00:01 GMT"}}, "304    "},
 	} {
-		blob, err := c.Get(t.Context(), "ab/abc.pcm", ask)
+		resp, err := c.Fetch(t.Context(), tt.method, "ab/abc.pcm", tt.header)
 		if err != nil {
 			t.Fatal(err)
 		}
-		body, _ := io.ReadAll(blob.Body)
-		_ = blob.Body.Close()
-		h := blob.Headers
-		if got := fmt.Sprintf("%d %s %s %s %s", blob.Status, h["Content-Length"], h["Accept-Ranges"], h["Content-Range"], body); got != want {
-			t.Errorf("%+v: %q, want %q", ask, got, want)
+		body, _ := io.ReadAll(resp.Body)
+		_ = resp.Body.Close()
+		h := resp.Header
+		if got := fmt.Sprintf("%d %s %s %s %s", resp.StatusCode, h.Get("Content-Length"), h.Get("Accept-Ranges"), h.Get("Content-Range"), body); got != tt.want {
+			t.Errorf("%s %v: %q, want %q", tt.method, tt.header, got, tt.want)
 		}
 	}
 }
@@ -176,7 +181,7 @@ func TestConnectionsAreUsedAgainAndStaleOnesReplaced(t *testing.T) {
 		if err := c.Put(t.Context(), "ab/abc.pcm", []byte("audio")); err != nil {
 			t.Fatal(err)
 		}
-		_, _ = c.DeleteIfMatch(t.Context(), "ab/abc.pcm", `"tag"`)
+		_, _ = c.DeleteVersion(t.Context(), "ab/abc.pcm", `"tag"`)
 		if i%10 == 9 {
 			server.CloseClientConnections()
 		}
@@ -243,7 +248,7 @@ func TestStreamIsBoundedByItsPausesAlone(t *testing.T) {
 					}
 				})
 				defer c.Close()
-				resp, err := c.Get(t.Context(), "ab/abc.pcm", speech.Conditions{})
+				resp, err := c.Fetch(t.Context(), http.MethodGet, "ab/abc.pcm", nil)
 				if err != nil {
 					t.Fatal(err)
 				}
@@ -271,7 +276,7 @@ func TestSilentServiceIsGivenUp(t *testing.T) {
 		c := trickle(t, func(_ http.ResponseWriter, r *http.Request) { <-r.Context().Done() })
 		defer c.Close()
 		begun := time.Now()
-		if _, err := c.Get(t.Context(), "ab/abc.pcm", speech.Conditions{}); !errors.Is(err, speech.ErrBlobsUnavailable) || time.Since(begun) > headerTimeout {
+		if _, _, err := c.Get(t.Context(), "ab/abc.pcm"); !errors.Is(err, speech.ErrBlobsUnavailable) || time.Since(begun) > headerTimeout {
 			t.Errorf("%v after %v", err, time.Since(begun))
 		}
 	})

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"strconv"
+	"sync"
 	"time"
 
 	"github.com/google/uuid"
@@ -70,7 +71,8 @@ func (l Leases) keep(ctx context.Context, name, holder string) (turn context.Con
 	turn, over := context.WithCancel(ctx)
 	expiry := time.AfterFunc(leaseTime-leaseTime/10, over)
 	renewing, stop := context.WithCancel(context.WithoutCancel(ctx))
-	go func() {
+	var renewal sync.WaitGroup
+	renewal.Go(func() {
 		defer over()
 		for held := true; held; {
 			if sleep.For(renewing, leaseTime/3) != nil {
@@ -83,10 +85,11 @@ func (l Leases) keep(ctx context.Context, name, holder string) (turn context.Con
 				expiry.Reset(leaseTime - leaseTime/10 - time.Since(asked))
 			}
 		}
-	}()
+	})
 	return turn, func() {
 		stop()
 		over()
+		renewal.Wait()
 		_, _ = l.hold(context.WithoutCancel(ctx), name, holder, 0) // else it runs out
 	}
 }

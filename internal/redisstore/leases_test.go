@@ -11,12 +11,20 @@ import (
 	"github.com/google/uuid"
 
 	"telapi/internal/kv"
+	"telapi/test/speechtest"
 )
 
 var leasePromises = map[string]func(*testing.T, Options){
+	"speech.Leases": leasesConform,
 	"one holder at a time, over all instances": leasesExclude,
 	"a dead holder's lease passes on":          leasesPassOn,
 	"a turn ends before another's begins":      turnsEnd,
+}
+
+func leasesConform(t *testing.T, opts Options) {
+	a, _ := connect(t, opts)
+	b, _ := connect(t, opts)
+	speechtest.TestLeases(t, NewLeases(a), NewLeases(b), uuid.NewString())
 }
 
 func leasesExclude(t *testing.T, opts Options) {

@@ -6,7 +6,6 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
-	"io"
 	"time"
 
 	"telapi/internal/audio"
@@ -14,146 +13,124 @@ import (
 )
 
 const (
-	// blobTime bounds how long a call waits for the media service, and awayTime
-	// how long it is then left alone.
-	blobTime = 3 * time.Second
-	awayTime = 2 * time.Second
-
-	maxBlob = 64 << 20
+	blobTimeout    = 3 * time.Second // of a call to the media service
+	blobRetryDelay = 2 * time.Second // after a failed call
 )
 
-// errDamaged is a blob that is not what was stored.
-var errDamaged = errors.New("the blob's checksum is not the one that was kept")
+var errDamaged = errors.New("blob checksum mismatch")
 
-// usable tells whether there is a media service, not known to be away. A clock
-// that is set back does not keep it away.
-func (s *Service) usable() bool {
-	left := time.Duration(s.awayTil.Load() - s.Now().UnixNano())
-	return s.Blobs != nil && (left <= 0 || left > awayTime)
+// blobsUsable reports whether there is a media service that did not fail within
+// blobRetryDelay. A clock that was set back does not extend the delay.
+func (s *Service) blobsUsable() bool {
+	left := time.Duration(s.blobsRetryAt.Load() - s.Now().UnixNano())
+	return s.Blobs != nil && (left <= 0 || left > blobRetryDelay)
 }
 
-// recall returns the wanted row's audio from the cache, checked. A missing
-// variant is made from one that has lost nothing. A blob that is missing or
-// damaged is dropped.
-func (s *Service) recall(ctx context.Context, want Recording, e Encoding) (found rendering, ok bool, err error) {
-	row, err := s.Store.Speech(ctx, want.Hash)
+// lookUp returns the verified audio of a recording from the cache. It creates a
+// missing A-law variant from PCM. It deletes a variant whose blob is missing or
+// damaged.
+func (s *Service) lookUp(ctx context.Context, want Recording, e Encoding) (found result, ok bool, err error) {
+	rec, err := s.Store.Speech(ctx, want.Hash)
 	switch {
-	case fault.Is(err, fault.NotFound), err == nil && row.expired(s.Now()):
-		return rendering{}, false, nil
+	case fault.Is(err, fault.NotFound), err == nil && rec.expired(s.Now()):
+		return result{}, false, nil
 	case err != nil:
-		return rendering{}, false, fmt.Errorf("look up speech: %w", err)
+		return result{}, false, fmt.Errorf("look up speech: %w", err)
 	}
-	if blob := s.read(ctx, row, e); blob != nil {
+	if audio := s.read(ctx, rec, e); audio != nil {
 		s.metrics.cache.WithLabelValues("hit").Inc()
-		return rendering{row: row, audio: blob, stored: true}, true, nil
+		return result{recording: rec, audio: audio, stored: true}, true, nil
 	}
-	if e != ALaw || !s.usable() {
-		return rendering{}, false, nil
+	if e != ALaw || !s.blobsUsable() {
+		return result{}, false, nil
 	}
-	source := s.read(ctx, row, PCM)
-	if source == nil {
-		return rendering{}, false, nil
+	pcm := s.read(ctx, rec, PCM)
+	if pcm == nil {
+		return result{}, false, nil
 	}
 	s.metrics.cache.WithLabelValues("transcoded").Inc()
-	found = rendering{row: row}
-	if found.audio, err = s.encode(ctx, audio.FromPCM(row.SampleRate, source), row.SampleRate, e); err != nil {
-		return rendering{}, false, err
+	found = result{recording: rec}
+	if found.audio, err = s.encode(ctx, audio.FromPCM(rec.SampleRate, pcm), rec.SampleRate, e); err != nil {
+		return result{}, false, err
 	}
-	s.keep(ctx, &found, e)
+	s.save(ctx, &found, e)
 	return found, true, nil
 }
 
-func (r Recording) expired(now time.Time) bool {
-	return !r.ExpiresAt.IsZero() && !now.Before(r.ExpiresAt)
-}
-
-// read returns a variant's blob that is what was stored, else nil.
-func (s *Service) read(ctx context.Context, row Recording, e Encoding) []byte {
-	if row.Variants[e] == "" {
+// read returns the verified blob of a variant, or nil.
+func (s *Service) read(ctx context.Context, rec Recording, e Encoding) []byte {
+	if rec.Variants[e] == "" {
 		return nil
 	}
-	bounded, cancel := context.WithTimeout(ctx, blobTime)
+	bounded, cancel := context.WithTimeout(ctx, blobTimeout)
 	defer cancel()
-	audio, etag, err := s.fetch(bounded, row, e)
+	audio, version, err := s.Blobs.Get(bounded, BlobPath(rec.Hash, e))
+	if err == nil && checksum(audio) != rec.Variants[e] {
+		err = errDamaged
+	}
 	switch {
 	case err == nil:
 		return audio
 	case errors.Is(err, errDamaged), errors.Is(err, ErrBlobNotFound):
-		s.drop(ctx, row, e, etag, err)
+		s.drop(ctx, rec, e, version, err)
 	default:
-		s.lost(ctx, err)
+		s.blobsFailed(ctx, err)
 	}
 	return nil
 }
 
-func (s *Service) fetch(ctx context.Context, row Recording, e Encoding) (audio []byte, etag string, err error) {
-	blob, err := s.Blobs.Get(ctx, BlobPath(row.Hash, e), Conditions{})
-	if err != nil {
-		return nil, "", err
-	}
-	defer blob.Body.Close()
-	if audio, err = io.ReadAll(io.LimitReader(blob.Body, maxBlob)); err != nil {
-		return nil, "", fmt.Errorf("read a blob: %w", err)
-	}
-	if checksum(audio) != row.Variants[e] {
-		err = errDamaged
-	}
-	return audio, blob.Headers["ETag"], err
-}
-
-// keep stores audio as a variant of its row, the blob first: no row ever points
-// at nothing. Where the media service or the database is away it is not stored.
-func (s *Service) keep(ctx context.Context, made *rendering, e Encoding) {
-	if !s.usable() {
+// save stores audio as a variant of its recording. It writes the blob first, so
+// that no recording refers to a missing blob. Errors are logged: the request
+// succeeds without the cache.
+func (s *Service) save(ctx context.Context, made *result, e Encoding) {
+	if !s.blobsUsable() {
 		return
 	}
-	bounded, cancel := context.WithTimeout(ctx, blobTime)
+	bounded, cancel := context.WithTimeout(ctx, blobTimeout)
 	defer cancel()
-	switch err := s.Blobs.Put(bounded, BlobPath(made.row.Hash, e), made.audio); {
-	case errors.Is(err, ErrBlobRejected):
-		s.Log.WarnContext(ctx, "speech was not kept", "error", err)
-		return
-	case err != nil:
-		s.lost(ctx, err)
+	err := s.Blobs.Put(bounded, BlobPath(made.recording.Hash, e), made.audio)
+	if err != nil && !errors.Is(err, ErrBlobRejected) {
+		s.blobsFailed(ctx, err)
 		return
 	}
-	row := made.row
-	row.Variants = map[Encoding]string{e: checksum(made.audio)}
-	kept, err := s.Store.SaveSpeech(ctx, row)
-	if err != nil {
-		s.Log.WarnContext(ctx, "speech was not kept", "error", err)
-		return
+	if err == nil {
+		rec := made.recording
+		rec.Variants = map[Encoding]string{e: checksum(made.audio)}
+		if rec, err = s.Store.SaveSpeech(ctx, rec); err == nil {
+			made.recording, made.stored = rec, !rec.expired(s.Now())
+			return
+		}
 	}
-	made.row, made.stored = kept, !kept.expired(s.Now())
+	s.Log.WarnContext(ctx, "speech not cached", "error", err)
 }
 
-// drop forgets a variant whose blob is missing or, by that ETag, damaged, unless
-// it has been made again meanwhile.
-func (s *Service) drop(ctx context.Context, row Recording, e Encoding, etag string, why error) {
+// drop deletes a variant whose blob is missing or damaged, unless it has been
+// replaced. Version is that of the damaged blob.
+func (s *Service) drop(ctx context.Context, rec Recording, e Encoding, version string, reason error) {
 	s.metrics.cache.WithLabelValues("bad_blob").Inc()
-	s.Log.WarnContext(ctx, "cached speech is dropped", "hash", row.Hash, "encoding", e, "error", why)
-	if errors.Is(why, errDamaged) {
-		gone, err := s.Blobs.DeleteIfMatch(ctx, BlobPath(row.Hash, e), etag)
+	s.Log.WarnContext(ctx, "deleting cached speech", "hash", rec.Hash, "encoding", e, "error", reason)
+	if errors.Is(reason, errDamaged) {
+		gone, err := s.Blobs.DeleteVersion(ctx, BlobPath(rec.Hash, e), version)
 		if err != nil {
-			s.lost(ctx, err)
+			s.blobsFailed(ctx, err)
 		} else if !gone {
 			return
 		}
 	}
-	if err := s.Store.DeleteSpeechVariant(ctx, row.Hash, e, row.Variants[e]); err != nil {
-		s.Log.WarnContext(ctx, "cached speech was not dropped", "hash", row.Hash, "error", err)
+	if err := s.Store.DeleteSpeechVariant(ctx, rec.Hash, e, rec.Variants[e]); err != nil {
+		s.Log.WarnContext(ctx, "cached speech not deleted", "hash", rec.Hash, "error", err)
 	}
 }
 
-// lost leaves the media service alone for a moment, unless it is the caller who
-// ran out of time.
-func (s *Service) lost(ctx context.Context, err error) {
+// blobsFailed suspends use of the media service for blobRetryDelay, unless the
+// call failed because the caller's own context ended.
+func (s *Service) blobsFailed(ctx context.Context, err error) {
 	if ctx.Err() != nil {
 		return
 	}
 	s.metrics.cache.WithLabelValues("away").Inc()
-	s.awayTil.Store(s.Now().Add(awayTime).UnixNano())
-	s.Log.WarnContext(ctx, "speech goes on without the media service", "error", err)
+	s.blobsRetryAt.Store(s.Now().Add(blobRetryDelay).UnixNano())
+	s.Log.WarnContext(ctx, "media service unavailable; speech is not cached", "error", err)
 }
 
 func checksum(b []byte) string {
@@ -161,11 +138,11 @@ func checksum(b []byte) string {
 	return hex.EncodeToString(sum[:])
 }
 
-// encode makes the bytes of a sound, when it is its turn.
+// encode resamples and encodes sound. Concurrent encodings are limited.
 func (s *Service) encode(ctx context.Context, sound audio.Sound, rate int, e Encoding) ([]byte, error) {
 	select {
-	case s.work <- struct{}{}:
-		defer func() { <-s.work }()
+	case s.encoders <- struct{}{}:
+		defer func() { <-s.encoders }()
 	case <-ctx.Done():
 		return nil, fmt.Errorf("wait to encode speech: %w", ctx.Err())
 	}

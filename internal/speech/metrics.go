@@ -11,21 +11,21 @@ import (
 type metrics struct {
 	syntheses *prometheus.CounterVec
 	seconds   *prometheus.HistogramVec
-	cache     *prometheus.CounterVec // transcoded: from a stored variant; bad_blob: missing or damaged, and dropped; away: the media service
+	cache     *prometheus.CounterVec
 }
 
 func newMetrics(registry prometheus.Registerer) metrics {
 	auto := promauto.With(registry)
 	return metrics{
 		syntheses: auto.NewCounterVec(prometheus.CounterOpts{
-			Name: "telapi_speech_syntheses_total", Help: "What providers were asked to say, by provider and outcome: ok, refused or failed."},
+			Name: "telapi_speech_syntheses_total", Help: "Synthesis attempts by provider and outcome: ok, refused or failed."},
 			[]string{"provider", "outcome"}),
 		seconds: auto.NewHistogramVec(prometheus.HistogramOpts{
-			Name: "telapi_speech_synthesis_seconds", Help: "Time that a provider took for one attempt.",
+			Name: "telapi_speech_synthesis_seconds", Help: "Duration of a synthesis attempt by provider.",
 			Buckets: []float64{.01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10, 30}},
 			[]string{"provider"}),
 		cache: auto.NewCounterVec(prometheus.CounterOpts{
-			Name: "telapi_speech_cache_total", Help: "Looks into the media cache by what became of them: hit, miss, transcoded, bad_blob or away."},
+			Name: "telapi_speech_cache_total", Help: "Media cache lookups by result: hit, miss, transcoded (from PCM to A-law), bad_blob (missing or damaged) or away (media service unavailable)."},
 			[]string{"result"}),
 	}
 }

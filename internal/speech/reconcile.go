@@ -2,104 +2,103 @@ package speech
 
 import (
 	"context"
-	"errors"
 	"fmt"
+	"iter"
 	"strings"
 	"time"
 
 	"telapi/internal/fault"
 )
 
-// reconcile walks blobs and rows side by side, in the one order that both have,
-// and removes what has no counterpart. Where either side is empty it does
-// nothing: a volume that is not mounted, or another database, must not cost the
-// whole cache.
+// reconcile merges the ordered lists of recordings and blobs, and removes items
+// without a counterpart. It does nothing if only one of the lists is empty: an
+// unmounted volume or a wrong database must not delete the whole cache.
 func (c cleanup) reconcile(ctx context.Context) error {
-	rows, blobs := rowsOf(ctx, c.rows, time.Time{}), blobsOf(ctx, c.blobs)
-	there := map[Encoding]bool{} // blobs of the row at hand
-	for begun := false; ; begun = true {
-		row, err := rows.peek()
-		if err != nil {
+	next, stop := iter.Pull2(c.recordings(ctx, time.Time{}))
+	defer stop()
+	rec, err, more := next()
+	if err != nil {
+		return err
+	}
+	found := map[Encoding]bool{} // blobs of rec
+	finish := func() error {     // continues with the next recording
+		if err := c.removeLost(ctx, rec, found); err != nil {
 			return err
 		}
-		blob, err := blobs.peek()
+		clear(found)
+		rec, err, more = next()
+		return err
+	}
+	started := false
+	for blob, err := range c.blobList(ctx) {
 		if err != nil {
 			return fmt.Errorf("list blobs: %w", err)
 		}
-		if !begun && (row == nil) != (blob == nil) {
-			c.log.WarnContext(ctx, "the media cache is not reconciled: there are rows and no blobs at all, or blobs and no rows",
-				"rows", row != nil, "blobs", blob != nil)
+		if !started && !more {
+			c.log.WarnContext(ctx, "media cache not reconciled: there are blobs but no recordings. Check the database.")
 			return nil
 		}
-		if row == nil && blob == nil {
-			return nil
+		started = true
+		hash, e, ours := parseBlobPath(blob.Path)
+		if !ours {
+			continue
 		}
-		var hash string
-		var e Encoding
-		if blob != nil {
-			var ours bool
-			if hash, e, ours = parsePath(blob.Path); !ours {
-				blobs.next()
-				continue
+		for more && rec.Hash < hash {
+			if err := finish(); err != nil {
+				return err
 			}
 		}
-		if blob == nil || row != nil && row.Hash < hash { // all blobs of the row have been seen
-			rows.next()
-			err = c.match(ctx, *row, there)
-			clear(there)
-		} else {
-			blobs.next()
-			if row != nil && row.Hash == hash && row.Variants[e] != "" {
-				there[e] = true
-			} else {
-				err = c.orphan(ctx, *blob, hash, e)
-			}
-		}
-		if err != nil {
+		if more && rec.Hash == hash && rec.Variants[e] != "" {
+			found[e] = true
+		} else if err := c.removeOrphan(ctx, blob, hash, e); err != nil {
 			return err
 		}
 	}
-}
-
-// match drops the variants of a row that have no blob. A row whose time is over
-// is about to go as a whole.
-func (c cleanup) match(ctx context.Context, row Recording, there map[Encoding]bool) error {
-	for e := range row.Variants {
-		if there[e] || row.expired(c.now()) {
-			continue
-		}
-		if err := c.lost(ctx, row, e); err != nil {
+	if !started && more {
+		c.log.WarnContext(ctx, "media cache not reconciled: there are recordings but no blobs. Check the media service's volume.")
+		return nil
+	}
+	for more {
+		if err := finish(); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-// lost drops a variant whose blob is gone, also on a second look: it may have
-// been stored since the list was made.
-func (c cleanup) lost(ctx context.Context, row Recording, e Encoding) error {
-	path := BlobPath(row.Hash, e)
-	blob, err := c.blobs.Get(ctx, path, Conditions{Head: true})
-	if err == nil {
-		return blob.Body.Close()
+// removeLost deletes the variants without a blob. It checks again, since the blob
+// may have been stored after the listing. Expired recordings are left to expire.
+func (c cleanup) removeLost(ctx context.Context, rec Recording, found map[Encoding]bool) error {
+	for e, sum := range rec.Variants {
+		if found[e] || rec.expired(c.now()) {
+			continue
+		}
+		path := BlobPath(rec.Hash, e)
+		exists, err := c.blobs.Exists(ctx, path)
+		if err != nil {
+			return fmt.Errorf("check blob: %w", err)
+		}
+		if exists {
+			continue
+		}
+		if _, err := c.remove(Removal{Lost, path, 0}, func() (bool, error) {
+			err := c.store.DeleteSpeechVariant(ctx, rec.Hash, e, sum)
+			return err == nil, err
+		}); err != nil {
+			return err
+		}
 	}
-	if !errors.Is(err, ErrBlobNotFound) {
-		return fmt.Errorf("look for a blob: %w", err)
-	}
-	_, err = c.remove(Removal{Lost, path, 0}, func() (bool, error) {
-		err := c.rows.DeleteSpeechVariant(ctx, row.Hash, e, row.Variants[e])
-		return err == nil, err
-	})
-	return err
+	return nil
 }
 
-// orphan deletes a blob that has been there for a while and still has no row.
-func (c cleanup) orphan(ctx context.Context, blob BlobInfo, hash string, e Encoding) error {
+// removeOrphan deletes a blob that is older than orphanAge and still has no
+// recording.
+func (c cleanup) removeOrphan(ctx context.Context, blob BlobInfo, hash string, e Encoding) error {
 	if c.now().Sub(blob.ModifiedAt) < orphanAge {
 		return nil
 	}
-	row, err := c.rows.Speech(ctx, hash)
-	if err != nil && !fault.Is(err, fault.NotFound) || err == nil && row.Variants[e] != "" {
+	rec, err := c.store.Speech(ctx, hash)
+	if err != nil && !fault.Is(err, fault.NotFound) || err == nil && rec.Variants[e] != "" {
 		return err
 	}
 	_, err = c.remove(Removal{Orphan, blob.Path, blob.Bytes}, func() (bool, error) {
@@ -108,50 +107,42 @@ func (c cleanup) orphan(ctx context.Context, blob BlobInfo, hash string, e Encod
 	return err
 }
 
-// parsePath reads the path of a blob of ours. Others may use the media service
-// too; what they store is none of a janitor's business.
-func parsePath(path string) (hash string, e Encoding, ok bool) {
+// parseBlobPath parses a BlobPath. Other users of the media service may store
+// blobs with different paths.
+func parseBlobPath(path string) (hash string, e Encoding, ok bool) {
 	shard, name, _ := strings.Cut(path, "/")
 	hash, e, ok = ParseBlobName(name)
 	return hash, e, ok && shard == hash[:2]
 }
 
-// walk goes through a long list in its order, a page at a time.
-type walk[T any] struct {
-	read func(after string) ([]T, error) // empty after the last
-	name func(T) string
-	page []T
-	last string
-	end  bool
+func (c cleanup) recordings(ctx context.Context, expiredBy time.Time) iter.Seq2[Recording, error] {
+	return pages(func(after string) ([]Recording, error) { return c.store.ListSpeech(ctx, after, expiredBy, cleanupPage) },
+		func(r Recording) string { return r.Hash })
 }
 
-func rowsOf(ctx context.Context, rows Store, expiredBy time.Time) *walk[Recording] {
-	return &walk[Recording]{
-		read: func(after string) ([]Recording, error) { return rows.ListSpeech(ctx, after, expiredBy, cleanupPage) },
-		name: func(r Recording) string { return r.Hash },
-	}
+func (c cleanup) blobList(ctx context.Context) iter.Seq2[BlobInfo, error] {
+	return pages(func(after string) ([]BlobInfo, error) { return c.blobs.List(ctx, after, cleanupPage) },
+		func(b BlobInfo) string { return b.Path })
 }
 
-func blobsOf(ctx context.Context, blobs BlobStore) *walk[BlobInfo] {
-	return &walk[BlobInfo]{
-		read: func(after string) ([]BlobInfo, error) { return blobs.List(ctx, after, cleanupPage) },
-		name: func(b BlobInfo) string { return b.Path },
-	}
-}
-
-// peek returns the next one, nil after the last.
-func (w *walk[T]) peek() (*T, error) {
-	if len(w.page) == 0 && !w.end {
-		page, err := w.read(w.last)
-		if err != nil {
-			return nil, err
+// pages iterates over a list that is read in pages. An empty page is the end.
+func pages[T any](read func(after string) ([]T, error), key func(T) string) iter.Seq2[T, error] {
+	return func(yield func(T, error) bool) {
+		for after := ""; ; {
+			page, err := read(after)
+			if err != nil {
+				yield(*new(T), err)
+				return
+			}
+			if len(page) == 0 {
+				return
+			}
+			for _, item := range page {
+				if !yield(item, nil) {
+					return
+				}
+			}
+			after = key(page[len(page)-1])
 		}
-		w.page, w.end = page, len(page) == 0
 	}
-	if len(w.page) == 0 {
-		return nil, nil //nolint:nilnil // there are no more
-	}
-	return &w.page[0], nil
 }
-
-func (w *walk[T]) next() { w.last, w.page = w.name(w.page[0]), w.page[1:] }

@@ -12,23 +12,23 @@ import (
 	"telapi/internal/strictjson"
 )
 
-// What may be asked for.
+// Limits of a request.
 const (
 	MaxCharacters = 4096 // code points of a text
-	MinSpeed      = 0.25 // of the provider's own pace
+	MinSpeed      = 0.25 // relative to the provider's normal speed
 	MaxSpeed      = 4.0
 	MaxTTL        = 365 * 24 * time.Hour
 
-	maxName       = 128 // code points of a voice, a model or an endpoint's id
+	maxName       = 128 // code points of a voice, a model or an endpoint ID
 	telephoneRate = 8000
 )
 
-// SampleRates are those that PCM may be asked for in; A-law has the first.
+// SampleRates lists the sample rates of PCM. A-law supports only the first.
 var SampleRates = []int{telephoneRate, 16000, 24000}
 
-// order is the body of a request for speech. Members it does not have pass
-// unread, so that clients may be newer than the service.
-type order struct {
+// requestBody is the JSON of a request. Unknown members are ignored, so that
+// newer clients work with an older service.
+type requestBody struct {
 	Text         *string  `json:"text"`
 	Voice        *string  `json:"voice"`
 	Model        *string  `json:"model"`
@@ -41,31 +41,31 @@ type order struct {
 	EndpointID   *string  `json:"endpointId"`
 }
 
-// Request is an order that is as it should be.
+// Request is a valid request for speech.
 type Request struct {
 	Utterance
 	TeamID       string
-	Provider     string // empty: the first of the chain
+	Provider     string // empty: the first configured
 	Encoding     Encoding
 	SampleRate   int
-	TTL          time.Duration // 0: kept for good
+	TTL          time.Duration // 0: never expires
 	DisableCache bool
 	EndpointID   string
 }
 
-// Utterance is what a provider is asked to say.
+// Utterance is the input of a synthesis.
 type Utterance struct {
 	Text, Voice, Model string
 	Speed              float64
 }
 
-// Characters is what a text is counted as.
+// Characters returns the number of characters that are billed.
 func (u Utterance) Characters() int { return utf8.RuneCountInString(u.Text) }
 
-// Parse reads a body and reports everything wrong with it. Providers are those
-// that may be named.
+// Parse validates a request body and reports all problems at once. Providers
+// lists the names of the configured providers.
 func Parse(body []byte, providers []string) (Request, error) {
-	var in order
+	var in requestBody
 	var issues fault.Issues
 	if err := strictjson.Decode(body, &in, "", &issues); err != nil {
 		return Request{}, err
@@ -84,13 +84,13 @@ func Parse(body []byte, providers []string) (Request, error) {
 	issues.CheckName("/model", r.Model, maxName)
 	issues.CheckName("/endpointId", r.EndpointID, maxName)
 	fault.CheckRange(&issues, "/speed", r.Speed, MinSpeed, MaxSpeed)
-	if in.Provider != nil && len(providers) > 0 { // with none it is not the order that is wrong
+	if in.Provider != nil && len(providers) > 0 { // without providers every request fails with 503
 		fault.CheckOneOf(&issues, "/provider", r.Provider, providers)
 	}
 	fault.CheckOneOf(&issues, "/encoding", r.Encoding, Encodings)
 	if !slices.Contains(SampleRates, r.SampleRate) || r.Encoding == ALaw && r.SampleRate != telephoneRate {
 		if !issues.Has("/sampleRate") {
-			issues.Add("/sampleRate", fault.IssueValue, "sampleRate is 8000 for alaw, and 8000, 16000 or 24000 for pcm.")
+			issues.Add("/sampleRate", fault.IssueValue, "sampleRate must be 8000 for alaw, and 8000, 16000 or 24000 for pcm.")
 		}
 	}
 	if in.TTL != nil {
@@ -101,15 +101,15 @@ func Parse(body []byte, providers []string) (Request, error) {
 
 func (r Request) checkText(issues *fault.Issues) {
 	const path = "/text"
-	unspeakable := func(c rune) bool { return unicode.IsControl(c) && !strings.ContainsRune("\t\n\r", c) }
+	forbidden := func(c rune) bool { return unicode.IsControl(c) && !strings.ContainsRune("\t\n\r", c) }
 	switch {
 	case issues.Has(path):
 	case strings.TrimSpace(r.Text) == "":
-		issues.Add(path, fault.IssueRequired, "text is what is to be said.")
+		issues.Add(path, fault.IssueRequired, "text must not be empty.")
 	case r.Characters() > MaxCharacters:
-		issues.Add(path, fault.IssueTooLong, "text has %d characters at the most; this has %d.", MaxCharacters, r.Characters())
-	case strings.ContainsFunc(r.Text, unspeakable):
-		issues.Add(path, fault.IssueForbidden, "text holds no control characters but tabs and line breaks.")
+		issues.Add(path, fault.IssueTooLong, "text must have at most %d characters; it has %d.", MaxCharacters, r.Characters())
+	case strings.ContainsFunc(r.Text, forbidden):
+		issues.Add(path, fault.IssueForbidden, "text must not contain control characters except tabs and line breaks.")
 	}
 }
 

@@ -12,7 +12,7 @@ import (
 
 var known = []string{"openai", "tone"}
 
-func TestRequestsAreReadWithTheirDefaults(t *testing.T) {
+func TestParseAppliesDefaults(t *testing.T) {
 	for body, want := range map[string]Request{
 		`{"text":"Hi"}`: {Utterance: Utterance{Text: "Hi", Speed: 1}, Encoding: ALaw, SampleRate: 8000},
 		`{"text":"Hi","voice":null,"speed":null,"ttl":null,"zzz":[1]}`: {Utterance: Utterance{Text: "Hi", Speed: 1}, Encoding: ALaw, SampleRate: 8000},
@@ -28,7 +28,7 @@ func TestRequestsAreReadWithTheirDefaults(t *testing.T) {
 	}
 }
 
-func TestEverythingWrongWithARequestIsReported(t *testing.T) {
+func TestParseReportsAllIssues(t *testing.T) {
 	for body, want := range map[string]string{
 		`{}`:              "/text required",
 		`{"text":null}`:   "/text required",
@@ -74,14 +74,14 @@ func FuzzParse(f *testing.F) {
 			t.Fatalf("unexpected error %v", err)
 		case r.Text == "" || r.Characters() > MaxCharacters || strings.ContainsRune(r.Text, 0) || !(r.Speed >= MinSpeed && r.Speed <= MaxSpeed) ||
 			r.TTL < 0 || r.TTL > MaxTTL || r.Encoding == ALaw && r.SampleRate != 8000:
-			t.Fatalf("taken: %+v", r)
+			t.Fatalf("accepted: %+v", r)
 		}
 	})
 }
 
-// What is cached is found by these for ever: a key that changes silently throws
-// away everything that customers paid for.
-func TestKeysNeverChange(t *testing.T) {
+// A key that changes by accident invalidates the whole cache, which customers
+// have paid for.
+func TestKeyIsStable(t *testing.T) {
 	for want, got := range map[string]string{
 		"f070e2d3be7dba23900f98fed360ac5febc3a0cf0e6e3f762931e681110182ac": Key("tm_1", "openai", 8000, Utterance{"Good morning, how can I help you?", "alloy", "tts-1", 1}),
 		"3790609f72b0bc368859e0f5668050ba74fbd4df1a858f4bff32ba9570755a0c": Key("tm_2", "espeak", 24000, Utterance{"Grüß Gott, 世界 🌍\n", "de+f3", "espeak-ng", 0.25}),
@@ -93,7 +93,7 @@ func TestKeysNeverChange(t *testing.T) {
 	}
 }
 
-func TestEveryInputOfASynthesisIsInTheKey(t *testing.T) {
+func TestKeyDependsOnEveryInput(t *testing.T) {
 	u := Utterance{"text", "voice", "model", 1}
 	keys := map[string]string{}
 	for what, key := range map[string]string{
@@ -110,13 +110,13 @@ func TestEveryInputOfASynthesisIsInTheKey(t *testing.T) {
 		"voice, model": Key("team", "provider", 8000, Utterance{"text", "model", "voice", 1}),
 	} {
 		if other, taken := keys[key]; taken || len(key) != 64 {
-			t.Errorf("%s and %s have one key", what, other)
+			t.Errorf("%s and %s have the same key", what, other)
 		}
 		keys[key] = what
 	}
 }
 
-func TestNamesOfAudio(t *testing.T) {
+func TestParseBlobName(t *testing.T) {
 	hash := Key("t", "p", 8000, Utterance{})
 	for _, e := range Encodings {
 		if h, got, ok := ParseBlobName(hash + "." + string(e)); !ok || h != hash || got != e {
@@ -128,7 +128,7 @@ func TestNamesOfAudio(t *testing.T) {
 	}
 	for _, name := range []string{"", ".", hash, hash + ".", hash + ".wav", hash + ".alaw.pcm", hash[1:] + ".pcm", strings.ToUpper(hash) + ".pcm", "../" + hash + ".pcm", hash + ".pcm\x00"} {
 		if _, _, ok := ParseBlobName(name); ok {
-			t.Errorf("%q was taken for audio", name)
+			t.Errorf("%q was accepted", name)
 		}
 	}
 }

@@ -3,60 +3,65 @@ package speech
 import (
 	"context"
 	"errors"
-	"fmt"
 	"log/slog"
 	"runtime"
-	"runtime/debug"
 	"sync"
 	"sync/atomic"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
-	"golang.org/x/sync/singleflight"
 
 	"telapi/callruntime/wire"
 	"telapi/internal/endpoint"
 )
 
-// Route is where speech is asked for, and the path below which audio is read.
+// Route is the path of requests for speech, and the prefix of audio URLs.
 const Route = "/api/v1/runtime/speech"
 
-// flightTime bounds the making of one sentence, whoever waits for it. It is less
-// than a request may take to be answered.
-const flightTime = 50 * time.Second
+// synthesisTimeout bounds one synthesis with all its fallbacks. It is shorter
+// than the timeout of a request.
+const synthesisTimeout = 50 * time.Second
 
-// Deps is what speech stands on.
+// Deps are the dependencies of a Service.
 type Deps struct {
 	Store     Store
-	Blobs     BlobStore // nil: there is no media service
+	Blobs     BlobStore // nil: no media service is configured
 	Leases    Leases
 	Reporter  Reporter
 	Endpoints interface {
 		Get(ctx context.Context, teamID, id string) (endpoint.Endpoint, error)
 	}
 	Providers []Provider // in order of preference
-	Retries   int        // of each
+	Retries   int        // per provider
 	Log       *slog.Logger
 	Registry  prometheus.Registerer
 	Now       func() time.Time
 }
 
-// Service speaks. It is safe for concurrent use.
+// Service synthesizes speech. It is safe for concurrent use. Close it before
+// its stores.
 type Service struct {
 	Deps
-	metrics metrics
-	flights singleflight.Group
-	failed  sync.Map      // when providers failed last, by their names
-	awayTil atomic.Int64  // when the media service is tried again
-	work    chan struct{} // held to resample and encode: more at a time than there are processors only take memory
+	metrics      metrics
+	flights      flights
+	failures     sync.Map      // time of a provider's last failure by name
+	blobsRetryAt atomic.Int64  // when an unavailable media service is tried again, in Unix nanoseconds
+	encoders     chan struct{} // bounds concurrent encodings: more than there are CPUs only use memory
 }
 
 // NewService returns a service.
 func NewService(deps Deps) *Service {
-	return &Service{Deps: deps, metrics: newMetrics(deps.Registry), work: make(chan struct{}, runtime.GOMAXPROCS(0))}
+	s := &Service{Deps: deps, metrics: newMetrics(deps.Registry), encoders: make(chan struct{}, runtime.GOMAXPROCS(0))}
+	s.flights.open()
+	return s
 }
 
-// Response is speech, by the URL of the cached audio or with the audio itself.
+// Close cancels syntheses that continue after their clients have disconnected,
+// and waits for them.
+func (s *Service) Close() { s.flights.close() }
+
+// Response is the result of a request: the URL of the cached audio, or the audio
+// itself if it is not cached.
 type Response struct {
 	Hash       string    `json:"hash"`
 	Cached     bool      `json:"cached"`
@@ -69,25 +74,25 @@ type Response struct {
 	ExpiresAt  time.Time `json:"expiresAt,omitzero"`
 }
 
-// rendering is a sentence in sound, as it came from the cache or was made.
-type rendering struct {
-	row    Recording
-	audio  []byte
-	stored bool
-	made   bool // by a provider, and counted as billed
+// result is audio from the cache or from a provider.
+type result struct {
+	recording   Recording
+	audio       []byte
+	stored      bool
+	synthesized bool // and reported as billed
 }
 
-// Speak answers a request for speech of a team. Simultaneous requests for the
-// same, on all instances, cost one synthesis: one of them is billed, the others
-// count as cached. Neither a media service nor a key-value store that is away
-// fails a request.
+// Synthesize creates the speech that a team requests, or returns it from the
+// cache. Concurrent identical requests on all instances share one synthesis: one
+// is billed, the others count as cached. Requests succeed without the media
+// service and without the key-value store.
 func (s *Service) Synthesize(ctx context.Context, teamID string, body []byte) (Response, error) {
-	r, err := Parse(body, s.names())
+	r, err := Parse(body, s.providerNames())
 	if err != nil {
 		return Response{}, err
 	}
 	r.TeamID = teamID
-	providers, err := s.chain(r.Provider)
+	providers, err := s.providersFor(r.Provider)
 	if err != nil {
 		return Response{}, err
 	}
@@ -96,152 +101,136 @@ func (s *Service) Synthesize(ctx context.Context, teamID string, body []byte) (R
 			return Response{}, err
 		}
 	}
-	made, billed, err := s.render(ctx, r, providers)
+	made, billed, err := s.share(ctx, r, providers)
 	if err != nil {
 		return Response{}, err
 	}
 	if !billed {
-		s.count(ctx, r, made.row, true)
+		s.report(ctx, r, made.recording, true)
 	}
-	a := Response{
-		Hash: made.row.Hash, Cached: !billed, Provider: made.row.Provider, Encoding: r.Encoding, SampleRate: r.SampleRate,
-		Characters: r.Characters(), ExpiresAt: made.row.ExpiresAt,
+	response := Response{
+		Hash: made.recording.Hash, Cached: !billed, Provider: made.recording.Provider, Encoding: r.Encoding, SampleRate: r.SampleRate,
+		Characters: r.Characters(), ExpiresAt: made.recording.ExpiresAt,
 	}
 	if made.stored {
-		a.URL = Route + "/" + made.row.Hash + "." + string(r.Encoding)
+		response.URL = Route + "/" + made.recording.Hash + "." + string(r.Encoding)
 	} else {
-		a.Audio, a.ExpiresAt = made.audio, time.Time{}
+		response.Audio, response.ExpiresAt = made.audio, time.Time{}
 	}
-	return a, nil
+	return response, nil
 }
 
-// render has the sentence made, or shares what another request of this instance
-// is waiting for. Billed tells whether a synthesis was made for this request.
-func (s *Service) render(ctx context.Context, r Request, providers []Provider) (made rendering, billed bool, err error) {
+// share runs a request, or waits for an identical request of this instance.
+// Billed reports whether this request caused the synthesis.
+func (s *Service) share(ctx context.Context, r Request, providers []Provider) (made result, billed bool, err error) {
 	if r.DisableCache {
-		ctx, cancel := context.WithTimeout(ctx, flightTime)
+		ctx, cancel := context.WithTimeout(ctx, synthesisTimeout)
 		defer cancel()
-		made, err := s.produce(ctx, r, providers, false)
+		made, err := s.synthesize(ctx, r, providers, false)
 		return made, true, err
 	}
-	led := false
-	landed := s.flights.DoChan(BlobPath(s.row(r, providers[0]).Hash, r.Encoding), func() (_ any, err error) {
-		led = true
-		defer func() { // no handler's guard reaches here
-			if p := recover(); p != nil {
-				err = fmt.Errorf("panic: %v\n%s", p, debug.Stack())
-			}
-		}()
-		// Whoever asked first may leave: the others still wait, and a
-		// synthesis that is paid for is worth keeping.
-		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), flightTime)
-		defer cancel()
-		return s.obtain(ctx, r, providers)
+	return s.flights.do(ctx, s.cacheKey(r, providers), func(ctx context.Context) (result, error) {
+		return s.findOrSynthesize(ctx, r, providers)
 	})
-	select {
-	case <-ctx.Done():
-		return rendering{}, false, fmt.Errorf("wait for speech: %w", ctx.Err())
-	case result := <-landed:
-		if result.Err != nil {
-			return rendering{}, false, result.Err
-		}
-		made := result.Val.(rendering)
-		return made, led && made.made, nil
-	}
 }
 
-// row is how a provider's rendering is kept.
-func (s *Service) row(r Request, p Provider) Recording {
+// cacheKey identifies identical requests, on this instance and in leases.
+func (s *Service) cacheKey(r Request, providers []Provider) string {
+	return BlobPath(s.recording(r, providers[0]).Hash, r.Encoding)
+}
+
+// recording describes the result of a provider for a request.
+func (s *Service) recording(r Request, p Provider) Recording {
 	u := r.Utterance
 	u.Voice, u.Model = p.Resolve(u.Voice, u.Model)
-	row := Recording{
+	rec := Recording{
 		Hash: Key(r.TeamID, p.Name(), r.SampleRate, u), TeamID: r.TeamID, Sentence: u.Text,
 		Provider: p.Name(), Voice: u.Voice, Model: u.Model, Speed: u.Speed, SampleRate: r.SampleRate,
 		CreatedAt: s.Now().UTC(),
 	}
 	if r.TTL > 0 {
-		row.ExpiresAt = row.CreatedAt.Add(r.TTL)
+		rec.ExpiresAt = rec.CreatedAt.Add(r.TTL)
 	}
-	return row
+	return rec
 }
 
-// obtain finds the sentence in the cache, or makes and keeps it. While one
-// instance makes it the others wait, and then take what it made, by whichever
-// provider.
-func (s *Service) obtain(ctx context.Context, r Request, providers []Provider) (rendering, error) {
-	if !s.usable() {
-		return s.produce(ctx, r, providers, false)
+// findOrSynthesize returns cached audio, or creates and caches it. Only one
+// instance at a time creates it; the others wait and use its result, which may
+// come from any of the providers.
+func (s *Service) findOrSynthesize(ctx context.Context, r Request, providers []Provider) (result, error) {
+	if !s.blobsUsable() {
+		return s.synthesize(ctx, r, providers, false)
 	}
 	if found, ok, err := s.find(ctx, r, providers[:1]); ok || err != nil {
 		return found, err
 	}
-	release, waited, err := s.Leases.Acquire(ctx, BlobPath(s.row(r, providers[0]).Hash, r.Encoding))
+	release, waited, err := s.Leases.Acquire(ctx, s.cacheKey(r, providers))
 	if err != nil {
-		s.Log.WarnContext(ctx, "speech is made without knowing whether another instance does", "error", err)
-		return s.produce(ctx, r, providers, true)
+		s.Log.WarnContext(ctx, "speech lease unavailable; another instance may synthesize the same text", "error", err)
+		return s.synthesize(ctx, r, providers, true)
 	}
 	defer release()
-	perhaps := providers[:1] // made between the look and the lease
+	candidates := providers[:1] // stored between the first lookup and the lease
 	if waited {
-		perhaps = providers
+		candidates = providers
 	}
-	if found, ok, err := s.find(ctx, r, perhaps); ok || err != nil {
+	if found, ok, err := s.find(ctx, r, candidates); ok || err != nil {
 		return found, err
 	}
-	return s.produce(ctx, r, providers, true)
+	return s.synthesize(ctx, r, providers, true)
 }
 
-// find looks for what any of the providers made.
-func (s *Service) find(ctx context.Context, r Request, providers []Provider) (found rendering, ok bool, err error) {
+// find looks up the results of the given providers.
+func (s *Service) find(ctx context.Context, r Request, providers []Provider) (found result, ok bool, err error) {
 	for _, p := range providers {
-		if found, ok, err = s.recall(ctx, s.row(r, p), r.Encoding); ok || err != nil {
+		if found, ok, err = s.lookUp(ctx, s.recording(r, p), r.Encoding); ok || err != nil {
 			break
 		}
 	}
 	return found, ok, err
 }
 
-// produce has the first provider that can say it. What a fallback makes is kept
-// under its own name, and may be there already.
-func (s *Service) produce(ctx context.Context, r Request, providers []Provider, keep bool) (rendering, error) {
+// synthesize uses the first provider that succeeds. Results of a fallback are
+// cached under the fallback's name and may exist already.
+func (s *Service) synthesize(ctx context.Context, r Request, providers []Provider, cache bool) (result, error) {
 	var failures []error
-	list := s.ready(providers)
+	list := s.healthyFirst(providers)
 	for i, p := range list {
-		row := s.row(r, p)
-		if keep && p != providers[0] {
-			if found, ok, err := s.recall(ctx, row, r.Encoding); ok || err != nil {
+		rec := s.recording(r, p)
+		if cache && p != providers[0] {
+			if found, ok, err := s.lookUp(ctx, rec, r.Encoding); ok || err != nil {
 				return found, err
 			}
 		}
-		sound, err := s.synthesize(ctx, p, Utterance{row.Sentence, row.Voice, row.Model, row.Speed}, turn(ctx, len(list)-i))
+		sound, err := s.tryProvider(ctx, p, Utterance{rec.Sentence, rec.Voice, rec.Model, rec.Speed}, retryDeadline(ctx, len(list)-i))
 		switch {
 		case err != nil && errors.Is(ctx.Err(), context.Canceled):
-			return rendering{}, err
+			return result{}, err
 		case err != nil:
-			if failures = append(failures, err); ctx.Err() != nil { // no time is left: the others are not to blame
-				return rendering{}, s.exhausted(failures)
+			if failures = append(failures, err); ctx.Err() != nil { // timed out: don't blame the remaining providers
+				return result{}, s.allFailed(failures)
 			}
 			continue
 		}
-		s.count(ctx, r, row, false)
+		s.report(ctx, r, rec, false)
 		audio, err := s.encode(ctx, sound, r.SampleRate, r.Encoding)
 		if err != nil {
-			return rendering{}, err
+			return result{}, err
 		}
-		made := rendering{row: s.row(r, p), audio: audio, made: true} // its time begins now
-		if keep {
+		made := result{recording: s.recording(r, p), audio: audio, synthesized: true} // the TTL starts now
+		if cache {
 			s.metrics.cache.WithLabelValues("miss").Inc()
-			s.keep(ctx, &made, r.Encoding)
+			s.save(ctx, &made, r.Encoding)
 		}
 		return made, nil
 	}
-	return rendering{}, s.exhausted(failures)
+	return result{}, s.allFailed(failures)
 }
 
-// count takes one request down in the team's account.
-func (s *Service) count(ctx context.Context, r Request, row Recording, cached bool) {
+// report records the usage of one request.
+func (s *Service) report(ctx context.Context, r Request, rec Recording, cached bool) {
 	s.Reporter.Record(ctx, wire.SpeechReport{
-		TeamID: r.TeamID, EndpointID: r.EndpointID, Provider: row.Provider, Voice: row.Voice, Model: row.Model,
+		TeamID: r.TeamID, EndpointID: r.EndpointID, Provider: rec.Provider, Voice: rec.Voice, Model: rec.Model,
 		Characters: int64(r.Characters()), Cached: cached, At: s.Now().UnixMilli(),
 	})
 }

@@ -1,31 +1,31 @@
-// Package speech owns spoken sentences: what may be asked for, the key under
-// which a sentence is kept in the media cache, one synthesis for any number of
-// simultaneous askers on all instances, and the chain of providers that make
-// what is not there yet.
+// Package speech creates audio from text and caches it. It validates requests,
+// derives cache keys, runs one synthesis for concurrent identical requests on
+// all instances, falls back from one provider to the next, and removes expired
+// and orphaned audio.
 package speech
 
 import (
 	"context"
 	"errors"
-	"io"
 	"time"
 
 	"telapi/callruntime/wire"
 )
 
-// Encoding is a form in which a sentence is kept.
+// Encoding is an audio encoding. Its value is also the extension of the blob.
 type Encoding string
 
-// A-law is that of telephones; PCM is signed, 16 bit, little endian. Both are mono.
+// All encodings are mono. PCM is signed 16-bit little endian.
 const (
 	ALaw Encoding = "alaw"
 	PCM  Encoding = "pcm"
 )
 
-// Encodings lists them all. Their names are also the extensions of blobs.
+// Encodings lists all encodings.
 var Encodings = []Encoding{ALaw, PCM}
 
-// Recording is a sentence in the cache. Every variant of it is a blob at BlobPath.
+// Recording describes synthesized text in the cache. Each of its variants is a
+// blob at BlobPath.
 type Recording struct {
 	Hash       string
 	TeamID     string
@@ -35,22 +35,25 @@ type Recording struct {
 	Model      string
 	Speed      float64
 	SampleRate int
-	Variants   map[Encoding]string // the SHA-256 of each one's blob, in hex
+	Variants   map[Encoding]string // SHA-256 of the blob in hex
 	CreatedAt  time.Time
 	ExpiresAt  time.Time // zero: never
 }
 
-// Store keeps what is known about cached sentences.
+func (r Recording) expired(now time.Time) bool {
+	return !r.ExpiresAt.IsZero() && !now.Before(r.ExpiresAt)
+}
+
+// Store keeps recordings. It is safe for concurrent use.
 type Store interface {
-	// Speech returns a row, or fails with fault.NotFound.
+	// Speech returns a recording, or fails with fault.NotFound.
 	Speech(ctx context.Context, hash string) (Recording, error)
-	// SaveSpeech adds the row's variants to the row of that hash, in place of
-	// those of the same encoding, and returns what there is then. Where there
-	// is none, or one that has expired, the given one takes its place.
-	// Simultaneous calls lose nothing.
+	// SaveSpeech adds the variants of r to the recording with the same hash and
+	// returns the result. A missing or expired recording is replaced by r.
+	// Concurrent calls lose no variants.
 	SaveSpeech(ctx context.Context, r Recording) (Recording, error)
-	// DeleteSpeechVariant removes a variant as long as it has that checksum, and a row
-	// whose last one it was.
+	// DeleteSpeechVariant deletes a variant if it has the given checksum. It
+	// deletes the recording with its last variant.
 	DeleteSpeechVariant(ctx context.Context, hash string, e Encoding, checksum string) error
 	// ListSpeech lists recordings with a hash greater than after, in order of
 	// hash. Unless expiredBy is zero it lists only those expired at that time.
@@ -59,46 +62,38 @@ type Store interface {
 	DeleteExpiredSpeech(ctx context.Context, r Recording) error
 }
 
-// Errors by which BlobStore tell why there is no answer. Everything else counts as
-// ErrBlobsUnavailable.
+// Errors of a BlobStore. Any other error counts as ErrBlobsUnavailable.
 var (
-	ErrBlobNotFound     = errors.New("no such blob")
-	ErrBlobsUnavailable = errors.New("the media service is away")
-	ErrBlobRejected     = errors.New("the media service does not take this") // and has what it has
+	ErrBlobNotFound     = errors.New("blob not found")
+	ErrBlobsUnavailable = errors.New("media service unavailable")
+	ErrBlobRejected     = errors.New("media service rejected the blob") // it stores other blobs
 )
 
-// BlobStore is the media service. Paths are those of BlobPath.
+// BlobInfo describes a stored blob.
+type BlobInfo struct {
+	Path       string    `json:"path"`
+	Bytes      int64     `json:"bytes"`
+	ModifiedAt time.Time `json:"modifiedAt"`
+}
+
+// BlobStore is the media service. Paths are those of BlobPath. It is safe for
+// concurrent use.
 type BlobStore interface {
-	// Get opens a blob. The body is to be closed by the caller; reading it is
-	// bounded by ctx alone.
-	Get(ctx context.Context, path string, ask Conditions) (Blob, error)
-	// Put stores a blob whole, or not at all.
-	Put(ctx context.Context, path string, body []byte) error
-	// DeleteIfMatch removes a blob as long as it is the one with that ETag, and
-	// tells whether it is gone.
-	DeleteIfMatch(ctx context.Context, path, etag string) (gone bool, err error)
+	// Get returns a blob and its version, which changes with every Put.
+	Get(ctx context.Context, path string) (content []byte, version string, err error)
+	// Exists reports whether there is a blob.
+	Exists(ctx context.Context, path string) (bool, error)
+	// Put stores a blob completely or not at all.
+	Put(ctx context.Context, path string, content []byte) error
+	// DeleteVersion deletes a blob if it has the given version, and reports
+	// whether the blob is gone.
+	DeleteVersion(ctx context.Context, path, version string) (gone bool, err error)
 	// DeleteUnmodifiedSince deletes a blob unless it was modified after the
-	// given time, and reports whether it is gone.
+	// given time, and reports whether the blob is gone.
 	DeleteUnmodifiedSince(ctx context.Context, path string, since time.Time) (gone bool, err error)
 	// List returns blobs with a path greater than after, in order of path. An
 	// empty page is the end.
 	List(ctx context.Context, after string, limit int) ([]BlobInfo, error)
-}
-
-// Conditions are the request headers that decide which part of a blob is sent,
-// if any. They are passed on as they came.
-type Conditions struct {
-	Range, IfRange                                           string
-	IfMatch, IfNoneMatch, IfModifiedSince, IfUnmodifiedSince string
-	Head                                                     bool // what a GET would be answered, without the body
-}
-
-// Blob is what the media service answered: the status (200, 206, 304, 412 or 416),
-// the headers that belong to it, and the body.
-type Blob struct {
-	Status  int
-	Headers map[string]string // Content-Length, Content-Range, ETag, Last-Modified, Accept-Ranges, Cache-Control
-	Body    io.ReadCloser
 }
 
 // Leases are named locks shared by all instances. They are renewed until they
@@ -111,7 +106,7 @@ type Leases interface {
 	Try(ctx context.Context, name string) (leaseCtx context.Context, release func(), held bool, err error)
 }
 
-// Reporter takes down what was spoken. It never fails its caller.
+// Reporter records usage. Recording never fails the request.
 type Reporter interface {
-	Record(ctx context.Context, spoken wire.SpeechReport)
+	Record(ctx context.Context, report wire.SpeechReport)
 }

@@ -1,0 +1,193 @@
+package speech
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/promauto"
+
+	"telapi/internal/fault"
+	"telapi/internal/sleep"
+)
+
+const (
+	expireInterval    = time.Minute
+	reconcileInterval = time.Hour
+	cleanupPage       = 500
+
+	cleanerLease = "media-janitor" // held by the instance that cleans up periodically
+	cleanupLease = "media-cleanup" // held during a cleanup
+
+	// orphanAge is the minimum age of an orphaned blob. A recording is stored
+	// after its blob, and clocks differ.
+	orphanAge = time.Hour
+)
+
+// Removal is an item that a cleanup removes.
+type Removal struct {
+	Reason string `json:"reason"`
+	Path   string `json:"path"` // of the blob
+	Bytes  int64  `json:"bytes,omitzero"`
+}
+
+// Reasons of a Removal.
+const (
+	Expired = "expired"
+	Orphan  = "orphan" // a blob without a recording
+	Lost    = "lost"   // a variant without a blob
+)
+
+// Cleaner removes expired recordings, orphaned blobs and variants without a
+// blob. It removes nothing while the media service is unavailable.
+type Cleaner struct {
+	store  Store
+	blobs  BlobStore
+	leases Leases
+	log    *slog.Logger
+	now    func() time.Time
+
+	removed     *prometheus.CounterVec
+	failures    prometheus.Counter
+	lastSuccess prometheus.Gauge
+}
+
+// NewCleaner returns a cleaner. Without leases it can only Clean.
+func NewCleaner(store Store, blobs BlobStore, leases Leases, log *slog.Logger, reg prometheus.Registerer, now func() time.Time) *Cleaner {
+	auto := promauto.With(reg)
+	return &Cleaner{store: store, blobs: blobs, leases: leases, log: log, now: now,
+		removed: auto.NewCounterVec(prometheus.CounterOpts{
+			Name: "telapi_media_cleanup_removed_total", Help: "Items removed from the media cache by reason: expired, orphan (blob without a row) or lost (row without a blob)."}, []string{"reason"}),
+		failures: auto.NewCounter(prometheus.CounterOpts{
+			Name: "telapi_media_cleanup_failures_total", Help: "Media cache cleanups that failed."}),
+		lastSuccess: auto.NewGauge(prometheus.GaugeOpts{
+			Name: "telapi_media_cleanup_last_success_timestamp_seconds", Help: "Unix time of the last complete media cache cleanup by this instance."}),
+	}
+}
+
+// Run cleans up periodically until ctx ends. One instance at a time does so.
+func (c *Cleaner) Run(ctx context.Context) {
+	for ctx.Err() == nil {
+		leaseCtx, release, held, err := c.leases.Try(ctx, cleanerLease)
+		if err == nil && held {
+			c.cleanPeriodically(leaseCtx)
+			release()
+		}
+		_ = sleep.For(ctx, expireInterval/2)
+	}
+}
+
+func (c *Cleaner) cleanPeriodically(ctx context.Context) {
+	run := cleanup{Cleaner: c, report: func(Removal) {}}
+	var reconciled time.Time
+	for ctx.Err() == nil {
+		work, complete := run.expire, c.now().Sub(reconciled) >= reconcileInterval
+		if complete {
+			work = run.all
+		}
+		err := c.exclusively(ctx, work)
+		switch {
+		case err == nil && complete:
+			reconciled = c.now()
+			c.lastSuccess.Set(float64(reconciled.Unix()))
+		case err != nil && ctx.Err() == nil && !fault.Is(err, fault.ServiceUnavailable): // stores log their own outages
+			c.failures.Inc()
+			c.log.WarnContext(ctx, "media cache cleanup failed", "error", err)
+		}
+		_ = sleep.For(ctx, expireInterval)
+	}
+}
+
+// Clean runs one complete cleanup and reports each removal. A dry run reports
+// without removing.
+func (c *Cleaner) Clean(ctx context.Context, dryRun bool, report func(Removal)) error {
+	run := cleanup{c, dryRun, report}
+	if dryRun || c.leases == nil {
+		return run.all(ctx)
+	}
+	return c.exclusively(ctx, run.all)
+}
+
+var errBusy = fault.New(fault.ServiceUnavailable, "Another media cache cleanup is running. Try again later.")
+
+// exclusively runs work unless another cleanup is running on any instance.
+func (c *Cleaner) exclusively(ctx context.Context, work func(context.Context) error) error {
+	leaseCtx, release, held, err := c.leases.Try(ctx, cleanupLease)
+	if err != nil {
+		return err
+	}
+	if !held {
+		return errBusy
+	}
+	defer release()
+	return work(leaseCtx)
+}
+
+// cleanup is one run of a Cleaner.
+type cleanup struct {
+	*Cleaner
+	dryRun bool
+	report func(Removal)
+}
+
+func (c cleanup) all(ctx context.Context) error {
+	if err := c.expire(ctx); err != nil {
+		return err
+	}
+	return c.reconcile(ctx)
+}
+
+// remove removes an item and reports it, unless it is not gone afterwards.
+func (c cleanup) remove(r Removal, do func() (gone bool, err error)) (gone bool, err error) {
+	if !c.dryRun {
+		if gone, err := do(); err != nil || !gone {
+			return false, err
+		}
+		c.removed.WithLabelValues(r.Reason).Inc()
+	}
+	c.report(r)
+	return true, nil
+}
+
+// expire removes expired recordings.
+func (c cleanup) expire(ctx context.Context) error {
+	listed := false
+	for rec, err := range c.recordings(ctx, c.now()) {
+		if err != nil {
+			return err
+		}
+		if !listed { // without a list, "not found" may only mean a wrong address
+			if _, err := c.blobs.List(ctx, "", 1); err != nil {
+				return fmt.Errorf("list blobs: %w", err)
+			}
+			listed = true
+		}
+		if err := c.expireRecording(ctx, rec); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// expireRecording removes the blobs before the recording, so that the next
+// cleanup continues after an error. It keeps a recording that is being renewed:
+// its blob is newer than its expiry. Where clocks differ, orphanAge decides.
+func (c cleanup) expireRecording(ctx context.Context, rec Recording) error {
+	since := rec.ExpiresAt
+	if ago := c.now().Add(-orphanAge); ago.After(since) {
+		since = ago
+	}
+	for e := range rec.Variants {
+		path := BlobPath(rec.Hash, e)
+		gone, err := c.remove(Removal{Expired, path, 0}, func() (bool, error) { return c.blobs.DeleteUnmodifiedSince(ctx, path, since) })
+		if err != nil || !gone {
+			return err
+		}
+	}
+	if c.dryRun {
+		return nil
+	}
+	return c.store.DeleteExpiredSpeech(ctx, rec)
+}

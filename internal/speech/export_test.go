@@ -1,0 +1,28 @@
+package speech
+
+import "context"
+
+// Internals that tests use.
+const (
+	BlobRetryDelay   = blobRetryDelay
+	CleanupLease     = cleanupLease
+	ExpireInterval   = expireInterval
+	FailureCooldown  = failureCooldown
+	OrphanAge        = orphanAge
+	SynthesisTimeout = synthesisTimeout
+)
+
+var (
+	ErrBusy    = errBusy
+	ErrDamaged = errDamaged
+)
+
+// Save stores audio of a provider and reports whether it is cached.
+func (s *Service) Save(ctx context.Context, p Provider, audio []byte) (stored bool) {
+	made := result{recording: s.recording(Request{Encoding: PCM, SampleRate: 8000}, p), audio: audio}
+	s.save(ctx, &made, PCM)
+	return made.stored
+}
+
+// CleanPeriodically runs without the lease of Run.
+func (c *Cleaner) CleanPeriodically(ctx context.Context) { c.cleanPeriodically(ctx) }

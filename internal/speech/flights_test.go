@@ -1,0 +1,135 @@
+package speech_test
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+
+	"github.com/prometheus/client_golang/prometheus"
+	dto "github.com/prometheus/client_model/go"
+
+	"telapi/internal/audio"
+	"telapi/internal/speech"
+)
+
+func TestConcurrentRequestsShareOneSynthesis(t *testing.T) {
+	e, p := newEnv(t), &provider{name: "primary", started: make(chan struct{}, 99), gate: make(chan struct{})}
+	instances := []*speech.Service{e.service(t, p), e.service(t, p), e.service(t, p)}
+	var wg sync.WaitGroup
+	var billed atomic.Int64
+	for i := range 99 {
+		wg.Go(func() {
+			r, err := instances[i%3].Synthesize(t.Context(), "t1", []byte(`{"text":"abc"}`))
+			if err != nil || r.URL == "" {
+				t.Errorf("%+v, %v", r, err)
+			}
+			if !r.Cached {
+				billed.Add(1)
+			}
+		})
+	}
+	<-p.started
+	close(p.gate)
+	wg.Wait()
+	reports, characters := e.reported()
+	if p.calls.Load() != 1 || billed.Load() != 1 || len(reports) != 99 || characters != 3 {
+		t.Errorf("%d calls, %d billed, %d reports", p.calls.Load(), billed.Load(), len(reports))
+	}
+}
+
+// request starts a request in the background.
+func request(ctx context.Context, s *speech.Service, body string) (response chan speech.Response, failure chan error) {
+	response, failure = make(chan speech.Response, 1), make(chan error, 1)
+	go func() {
+		r, err := s.Synthesize(ctx, "t1", []byte(body))
+		response <- r
+		failure <- err
+	}()
+	return response, failure
+}
+
+func TestSynthesisContinuesWhenFirstClientDisconnects(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		e, p := newEnv(t), &provider{name: "primary", gate: make(chan struct{})}
+		s := e.service(t, p)
+		ctx, disconnect := context.WithCancel(t.Context())
+		_, first := request(ctx, s, `{"text":"abc"}`)
+		synctest.Wait()
+		second, _ := request(t.Context(), s, `{"text":"abc"}`)
+		synctest.Wait()
+		disconnect()
+		if err := <-first; !errors.Is(err, context.Canceled) {
+			t.Errorf("first client: %v", err)
+		}
+		close(p.gate)
+		if r := <-second; !r.Cached || r.URL == "" || p.calls.Load() != 1 || e.billed() != 3 {
+			t.Errorf("second client: %+v; %d calls, %d billed", r, p.calls.Load(), e.billed())
+		}
+	})
+}
+
+func TestDisconnectIsNotBlamedOnTheProvider(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		e, p, next := newEnv(t), &provider{name: "primary", gate: make(chan struct{})}, &provider{name: "next"}
+		s := e.service(t, p, next)
+		ctx, disconnect := context.WithCancel(t.Context())
+		_, failure := request(ctx, s, `{"text":"abc","disableCache":true}`)
+		synctest.Wait()
+		disconnect()
+		if err := <-failure; !errors.Is(err, context.Canceled) || next.calls.Load() != 0 || e.billed() != 0 {
+			t.Errorf("%v; %d calls of the next provider, %d billed", err, next.calls.Load(), e.billed())
+		}
+		families, err := s.Registry.(*prometheus.Registry).Gather()
+		if err != nil || slices.ContainsFunc(families, func(f *dto.MetricFamily) bool { return f.GetName() == "telapi_speech_syntheses_total" }) {
+			t.Errorf("a synthesis was counted: %v, %v", families, err)
+		}
+		close(p.gate)
+		if r := synthesize(t, s, `{"text":"abc"}`); r.Provider != "primary" {
+			t.Errorf("next request used %s", r.Provider)
+		}
+	})
+}
+
+func TestCloseCancelsAndAwaitsSyntheses(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		e, cancelled := newEnv(t), make(chan struct{})
+		p := &provider{name: "primary", gate: make(chan struct{}), started: make(chan struct{}, 1)}
+		s := e.service(t, cancelledSlowly{p, cancelled})
+		ctx, disconnect := context.WithCancel(t.Context())
+		_, failure := request(ctx, s, `{"text":"abc"}`)
+		<-p.started
+		disconnect()
+		if err := <-failure; !errors.Is(err, context.Canceled) {
+			t.Errorf("disconnected client: %v", err)
+		}
+		closed := make(chan struct{})
+		go func() { s.Close(); close(closed) }()
+		synctest.Wait()
+		select {
+		case <-closed:
+			t.Error("Close returned before the synthesis")
+		default:
+		}
+		close(cancelled)
+		<-closed
+		if _, err := s.Synthesize(t.Context(), "t1", []byte(`{"text":"def"}`)); !errors.Is(err, context.Canceled) || p.calls.Load() != 1 {
+			t.Errorf("request after Close: %v; %d calls", err, p.calls.Load())
+		}
+	})
+}
+
+// cancelledSlowly returns from a cancelled synthesis only when allowed to.
+type cancelledSlowly struct {
+	*provider
+	allowed chan struct{}
+}
+
+func (p cancelledSlowly) Synthesize(ctx context.Context, u speech.Utterance) (sound audio.Sound, err error) {
+	sound, err = p.provider.Synthesize(ctx, u)
+	<-p.allowed
+	return sound, err
+}

@@ -1,0 +1,92 @@
+package speech_test
+
+import (
+	"context"
+	"strings"
+	"testing"
+	"time"
+
+	"telapi/internal/fault"
+	"telapi/internal/speech"
+)
+
+func TestUnavailableMediaServiceFailsNoRequest(t *testing.T) {
+	e, p := newEnv(t), &provider{name: "primary"}
+	s, blobs := e.service(t, p), &unavailableBlobs{BlobStore: e.blobs}
+	s.Blobs = blobs
+	known := synthesize(t, s, `{"text":"known"}`)
+	blobs.down.Store(true)
+	for _, text := range []string{"known", "new", "known"} {
+		if r := synthesize(t, s, `{"text":"`+text+`"}`); r.Cached || r.URL != "" || len(r.Audio) == 0 {
+			t.Errorf("%s during the outage: %+v", text, r)
+		}
+	}
+	playback, err := s.Open(t.Context(), "t1", known.Hash+".alaw")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := playback.Failed(t.Context(), speech.ErrBlobsUnavailable); !fault.Is(err, fault.ServiceUnavailable) || fault.From(err).RetryAfter == 0 {
+		t.Errorf("play during the outage: %v", err)
+	}
+	blobs.down.Store(false)
+	e.advance(speech.BlobRetryDelay)
+	if r := synthesize(t, s, `{"text":"known"}`); !r.Cached || r.URL == "" {
+		t.Errorf("known after the outage: %+v", r)
+	}
+	blobs.down.Store(true)
+	synthesize(t, s, `{"text":"known"}`)
+	blobs.down.Store(false)
+	e.advance(-time.Hour)
+	if r := synthesize(t, s, `{"text":"known"}`); !r.Cached || r.URL == "" {
+		t.Errorf("known after the outage and a clock set back: %+v", r)
+	}
+	if r := synthesize(t, s, `{"text":"new"}`); r.Cached || r.URL == "" {
+		t.Errorf("new after the outage: %+v", r)
+	}
+	none := e.service(t, p)
+	none.Blobs = nil
+	if r := synthesize(t, none, `{"text":"known"}`); r.Cached || len(r.Audio) == 0 {
+		t.Errorf("without a media service: %+v", r)
+	}
+	if _, err := none.Open(t.Context(), "t1", known.Hash+".alaw"); !fault.Is(err, fault.NotFound) {
+		t.Errorf("play without a media service: %v", err)
+	}
+}
+
+func TestTimedOutRequestDoesNotSuspendMediaService(t *testing.T) {
+	e, p := newEnv(t), &provider{name: "primary"}
+	s := e.service(t, p)
+	ended, cancel := context.WithCancel(t.Context())
+	cancel()
+	if s.Save(ended, p, make([]byte, 16)) {
+		t.Error("saved with an ended context")
+	}
+	if r := synthesize(t, s, `{"text":"abc"}`); r.URL == "" {
+		t.Errorf("the media service is suspended: %+v", r)
+	}
+}
+
+func TestRejectedBlobDoesNotSuspendMediaService(t *testing.T) {
+	e := newEnv(t)
+	s := e.service(t, &provider{name: "primary"})
+	s.Blobs = limitedBlobs{e.blobs, 10_000}
+	if r := synthesize(t, s, `{"text":"`+strings.Repeat("long", 100)+`"}`); r.Cached || r.URL != "" || len(r.Audio) != 40_000 {
+		t.Errorf("%+v", r)
+	}
+	if r := synthesize(t, s, `{"text":"short"}`); r.URL == "" {
+		t.Errorf("%+v", r)
+	}
+}
+
+func TestCachedSpeechIsServedWhileMediaServiceIsFull(t *testing.T) {
+	e, p := newEnv(t), &provider{name: "primary"}
+	s := e.service(t, p)
+	synthesize(t, s, `{"text":"cached"}`)
+	s.Blobs = limitedBlobs{e.blobs, 0}
+	if r := synthesize(t, s, `{"text":"new"}`); r.URL != "" || len(r.Audio) == 0 {
+		t.Errorf("%+v", r)
+	}
+	if r := synthesize(t, s, `{"text":"cached"}`); !r.Cached || r.URL == "" || p.calls.Load() != 2 {
+		t.Errorf("%+v; %d calls", r, p.calls.Load())
+	}
+}
