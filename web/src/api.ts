@@ -1,7 +1,7 @@
 import { TelapiError, type TokenResponse } from "@telapi/sdk";
 
-/** Whom the page can talk to. Without a key it asks for one. */
-export interface Guide {
+/** The playground's configuration. Without a key the page asks for one. */
+export interface PlaygroundConfig {
   apiKey?: string;
   endpoints: Endpoint[];
   phrases: { say: string; does: string }[];
@@ -13,7 +13,7 @@ export interface Endpoint {
   modes: string[];
 }
 
-export interface Order {
+export interface TokenRequest {
   endpointId: string;
   mode: string;
   identity?: { id: string };
@@ -21,7 +21,7 @@ export interface Order {
 
 export type Lane = "browser" | "service" | "runtime" | "bot";
 
-/** One thing that happened, as the feed tells it. */
+/** One event of the feed. */
 export interface TimelineEvent {
   at: number;
   lane: Lane;
@@ -43,81 +43,81 @@ export interface Usage {
   buckets: (Figures & { start: string; group?: string })[];
 }
 
-/** How many lines of a feed are remembered; more than it repeats. */
-const remembered = 5_000;
+/** Feed lines maxSeen to detect duplicates; more than the feed repeats. */
+const maxSeen = 5_000;
 
-/** The service, for whoever holds the key. */
+/** A client of the HTTP API. */
 export class Api {
   constructor(private readonly key: string) {}
 
-  static async guide(): Promise<Guide> {
-    return (await (await fetch("config.json")).json()) as Guide;
+  static async config(): Promise<PlaygroundConfig> {
+    return (await (await fetch("config.json")).json()) as PlaygroundConfig;
   }
 
   async endpoints(): Promise<Endpoint[]> {
-    return ((await (await this.ask("GET", "/api/v1/endpoints")).json()) as { data: Endpoint[] }).data;
+    return ((await (await this.request("GET", "/api/v1/endpoints")).json()) as { data: Endpoint[] }).data;
   }
 
-  /** A session. Its socket is where the page is from, whatever name the service has for itself. */
-  async issue(order: Order): Promise<TokenResponse> {
-    const answer = (await (await this.ask("POST", "/api/v1/sessions/token", order)).json()) as TokenResponse;
-    const url = new URL(new URL(answer.wsUrl).pathname, location.href);
+  /** Creates a session. Its WebSocket URL uses the page's host, whatever the service's own URL is. */
+  async issue(params: TokenRequest): Promise<TokenResponse> {
+    const token = (await (await this.request("POST", "/api/v1/sessions/token", params)).json()) as TokenResponse;
+    const url = new URL(new URL(token.wsUrl).pathname, location.href);
     url.protocol = location.protocol.replace("http", "ws");
-    return { ...answer, wsUrl: url.href };
+    return { ...token, wsUrl: url.href };
   }
 
   async end(sessionId: string): Promise<void> {
-    await this.ask("DELETE", `/api/v1/sessions/${sessionId}`);
+    await this.request("DELETE", `/api/v1/sessions/${sessionId}`);
   }
 
   async dropSocket(sessionId: string): Promise<void> {
-    await this.ask("POST", `/playground/sessions/${sessionId}/drop`);
+    await this.request("POST", `/playground/sessions/${sessionId}/drop`);
   }
 
   async usage(groupBy: string): Promise<Usage> {
     const query = groupBy ? `?interval=month&groupBy=${groupBy}` : "";
-    return (await (await this.ask("GET", `/api/v1/usage/tts-characters${query}`)).json()) as Usage;
+    return (await (await this.request("GET", `/api/v1/usage/tts-characters${query}`)).json()) as Usage;
   }
 
-  /** Tells what happens in a session until it is over. A feed that ends before is taken up again; what it repeats is told once. */
-  async follow(sessionId: string, over: () => boolean, signal: AbortSignal, tell: (event: TimelineEvent) => void): Promise<void> {
-    const told = new Set<string>();
+  /** Streams the events of a session until it has ended. Reconnects if the feed ends early, and skips repeated events. */
+  async follow(sessionId: string, ended: () => boolean, signal: AbortSignal, onEvent: (event: TimelineEvent) => void): Promise<void> {
+    const seen = new Set<string>();
     while (!signal.aborted) {
       try {
-        const answer = await this.ask("GET", `/playground/feed?sessionId=${sessionId}`, undefined, signal);
-        for await (const line of lines(answer.body!)) {
-          if (told.has(line)) continue;
-          told.add(line);
-          if (told.size > remembered) told.delete(told.values().next().value!);
-          tell(JSON.parse(line) as TimelineEvent);
+        const response = await this.request("GET", `/playground/feed?sessionId=${sessionId}`, undefined, signal);
+        for await (const line of lines(response.body!)) {
+          if (seen.has(line)) continue;
+          seen.add(line);
+          if (seen.size > maxSeen) seen.delete(seen.values().next().value!);
+          onEvent(JSON.parse(line) as TimelineEvent);
         }
       } catch (error) {
         if (!signal.aborted && error instanceof TelapiError && error.context.status! < 500 && error.context.status !== 429) throw error;
       }
-      if (over()) return;
+      if (ended()) return;
       await new Promise((done) => setTimeout(done, 1_000));
     }
   }
 
-  private async ask(method: string, path: string, body?: unknown, signal?: AbortSignal): Promise<Response> {
-    const request = fetch(path, {
+  private async request(method: string, path: string, body?: unknown, signal?: AbortSignal): Promise<Response> {
+    const pending = fetch(path, {
       method,
       headers: { "X-API-Key": this.key, ...(body ? { "Content-Type": "application/json" } : {}) },
       ...(body ? { body: JSON.stringify(body) } : {}),
       ...(signal ? { signal } : {}),
     });
-    const answer = await request.catch((cause: unknown) => {
+    const response = await pending.catch((cause: unknown) => {
       throw new TelapiError("UNREACHABLE", "The service could not be reached.", { cause });
     });
-    if (!answer.ok) throw await refusal(answer);
-    return answer;
+    if (!response.ok) throw await errorOf(response);
+    return response;
   }
 }
 
-async function refusal(answer: Response): Promise<TelapiError> {
-  const { error } = (await answer.json().catch(() => ({}))) as { error?: { code: string; message: string; requestId?: string } };
-  const context = { status: answer.status, ...(error?.requestId ? { requestId: error.requestId } : {}) };
-  return new TelapiError(error?.code ?? `HTTP_${answer.status}`, error?.message ?? answer.statusText, context);
+async function errorOf(response: Response): Promise<TelapiError> {
+  const { error } = (await response.json().catch(() => ({}))) as { error?: { code: string; message: string; requestId?: string } };
+  const context = { status: response.status, ...(error?.requestId ? { requestId: error.requestId } : {}) };
+  return new TelapiError(error?.code ?? `HTTP_${response.status}`, error?.message ?? response.statusText, context);
 }
 
 async function* lines(body: ReadableStream<Uint8Array>): AsyncGenerator<string> {

@@ -1,7 +1,7 @@
 import type { Session, TelapiError } from "@telapi/sdk";
-import { byId, keepingTheEnd, make } from "./dom.js";
+import { byId, keepScrolledToEnd, make } from "./dom.js";
 
-/** The panel of the conversation: what was said, what became of it, and where to say more. */
+/** The conversation panel: messages, their state, and the message box. */
 export class Chat {
   private readonly list = byId("said");
   private readonly text = byId<HTMLInputElement>("text");
@@ -21,35 +21,35 @@ export class Chat {
         return chip;
       }),
     );
-    this.invite();
+    this.updateControls();
   }
 
-  /** Shows a session from its beginning. */
+  /** Shows a session. */
   follow(session: Session): void {
     this.session = session;
     this.list.replaceChildren();
     session.on("chat", ({ text, from, spoken }) => this.add(from === "runtime" ? "runtime" : "bot", String(text ?? ""), spoken ? "spoken" : ""));
     session.on("action", (action) => {
       if (action.name === "confirm") this.confirm(action.command);
-      else if (action.name === "transfer") this.note(`The call is transferred to ${String(action.target ?? "somebody")}.`);
+      else if (action.name === "transfer") this.note(`The call is transferred to ${String(action.target ?? "an agent")}.`);
     });
     session.on("status", ({ event, digits }) => {
-      if (event === "dtmf") this.note(`The keys ${String(digits)} were submitted.`);
-      if (event === "bot_timeout") this.note("The runtime does not wait for the bot any longer.");
+      if (event === "dtmf") this.note(`Digits submitted: ${String(digits)}.`);
+      if (event === "bot_timeout") this.note("The bot timed out.");
     });
     session.on("reconnect", ({ recovered, count }) =>
-      this.note(recovered === false ? "Back, but messages are missing: the history does not reach that far." : `Back on the line, ${count ? `and what was missed came after: ${count}` : "nothing was missed"}.`),
+      this.note(recovered === false ? "Reconnected, but messages are missing: the history does not reach back far enough." : `Reconnected, ${count ? `${count} missed messages replayed` : "nothing missed"}.`),
     );
     session.on("control", ({ command }) => {
-      if (command === "disable_text_chat") this.note("The runtime switched text chat off.");
-      if (command === "enable_text_chat") this.note("The runtime switched text chat on.");
-      this.invite();
+      if (command === "disable_text_chat") this.note("The runtime disabled text chat.");
+      if (command === "enable_text_chat") this.note("The runtime enabled text chat.");
+      this.updateControls();
     });
-    session.on("state", () => this.invite());
-    this.invite();
+    session.on("state", () => this.updateControls());
+    this.updateControls();
   }
 
-  /** Something that nobody said. */
+  /** Adds a note that is not part of the conversation. */
   note(text: string): void {
     this.append(make("li", { class: "note" }, text));
   }
@@ -58,7 +58,7 @@ export class Chat {
     const item = this.add("you", text, "sending…");
     this.session!.send("chat", { text }).then(
       () => this.mark(item, "acknowledged"),
-      (error: TelapiError) => this.mark(item, "refused", `${error.code}: ${error.message}`),
+      (error: TelapiError) => this.mark(item, "rejected", `${error.code}: ${error.message}`),
     );
   }
 
@@ -74,7 +74,7 @@ export class Chat {
       const button = make("button", { type: "button" }, label);
       button.onclick = () => {
         item.textContent = `${done}: ${type}.`;
-        this.session!.send("action_result", { name: "confirm", confirmed }).catch((error: TelapiError) => (item.textContent = `Not answered: ${error.message}`));
+        this.session!.send("action_result", { name: "confirm", confirmed }).catch((error: TelapiError) => (item.textContent = `Not sent: ${error.message}`));
       };
       item.append(button);
     }
@@ -88,15 +88,15 @@ export class Chat {
   }
 
   private append(item: HTMLElement): void {
-    keepingTheEnd(byId("chat"), () => this.list.append(item));
+    keepScrolledToEnd(byId("chat"), () => this.list.append(item));
   }
 
-  /** Lets people type while somebody takes it: what is said while the line is cut waits for it. */
-  private invite(): void {
+  /** Enables the message box while the session accepts chat. Messages sent while disconnected are queued. */
+  private updateControls(): void {
     const { session } = this;
     const open = !!session && session.state !== "ended";
-    const welcome = open && session.textChat;
-    this.text.placeholder = welcome ? "Say something" : open ? "Text chat is switched off" : "Connect to begin";
-    for (const control of document.querySelectorAll<HTMLButtonElement>("#phrases button, #text, #send")) control.disabled = !welcome;
+    const enabled = open && session.textChat;
+    this.text.placeholder = enabled ? "Type a message" : open ? "Text chat is disabled" : "Connect to start";
+    for (const control of document.querySelectorAll<HTMLButtonElement>("#phrases button, #text, #send")) control.disabled = !enabled;
   }
 }

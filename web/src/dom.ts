@@ -1,11 +1,11 @@
-/** The element of the page with this id; the page has it, or the page is broken. */
+/** The element with this ID. Throws if it is missing. */
 export function byId<Kind extends HTMLElement = HTMLElement>(id: string): Kind {
   const found = document.getElementById(id);
-  if (!found) throw new Error(`The page has no #${id}.`);
+  if (!found) throw new Error(`Element #${id} not found.`);
   return found as Kind;
 }
 
-/** A new element. Children that are texts stay texts: nothing from the line is read as HTML. */
+/** Creates an element. Strings become text nodes and are never parsed as HTML. */
 export function make<Name extends keyof HTMLElementTagNameMap>(
   name: Name,
   attributes: Record<string, string> = {},
@@ -17,14 +17,14 @@ export function make<Name extends keyof HTMLElementTagNameMap>(
   return element;
 }
 
-/** Adds to the end of a list that people scroll, and stays at its end for those who are there. */
-export function keepingTheEnd(list: HTMLElement, change: () => void): void {
+/** Changes a scrollable list and keeps it scrolled to the end if it was there. */
+export function keepScrolledToEnd(list: HTMLElement, change: () => void): void {
   const atEnd = list.scrollHeight - list.scrollTop - list.clientHeight < 40;
   change();
   if (atEnd) list.scrollTop = list.scrollHeight;
 }
 
-/** A clock time with milliseconds. */
+/** The time of day with milliseconds. */
 export function clock(at: number): string {
   return new Date(at).toTimeString().slice(0, 8) + "." + String(at % 1000).padStart(3, "0");
 }

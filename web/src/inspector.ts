@@ -1,12 +1,12 @@
 import type { TimelineEvent } from "./api.js";
 import { byId } from "./dom.js";
 
-/** One event as JSON, beside the list it was picked from. */
+/** Shows the selected event as JSON. */
 export class Inspector {
   private readonly panel = byId("inspector");
   private readonly json = byId("json");
   private readonly copy = byId<HTMLButtonElement>("copy");
-  private picked: HTMLElement | undefined;
+  private selected: HTMLElement | undefined;
 
   constructor(private readonly list: HTMLElement) {
     byId("dismiss").onclick = () => this.close();
@@ -17,7 +17,7 @@ export class Inspector {
   }
 
   open(event: TimelineEvent, row: HTMLElement): void {
-    this.pick(row);
+    this.select(row);
     byId("inspector-title").textContent = event.title;
     this.json.textContent = JSON.stringify(event, null, 2);
     this.copy.textContent = "Copy JSON";
@@ -26,17 +26,17 @@ export class Inspector {
   }
 
   close(): void {
-    const { picked } = this;
+    const { selected } = this;
     if (this.panel.hidden) return;
     const inside = this.panel.contains(document.activeElement);
     this.panel.hidden = true;
-    this.pick(undefined);
-    if (inside) (picked?.querySelector("button") ?? this.list).focus();
+    this.select(undefined);
+    if (inside) (selected?.querySelector("button") ?? this.list).focus();
   }
 
-  private pick(row: HTMLElement | undefined): void {
-    this.picked?.removeAttribute("aria-current");
-    this.picked = row;
+  private select(row: HTMLElement | undefined): void {
+    this.selected?.removeAttribute("aria-current");
+    this.selected = row;
     row?.setAttribute("aria-current", "true");
   }
 
@@ -45,7 +45,7 @@ export class Inspector {
       await navigator.clipboard.writeText(this.json.textContent ?? "");
       this.copy.textContent = "Copied";
     } catch {
-      getSelection()?.selectAllChildren(this.json); // no clipboard here: the next best thing
+      getSelection()?.selectAllChildren(this.json); // no clipboard access
       this.copy.textContent = "Selected: copy by hand";
     }
   }

@@ -1,9 +1,9 @@
 import { connect, type Session, type StateChange, TelapiError } from "@telapi/sdk";
-import { Api, type Endpoint, type Guide, type Order, type TimelineEvent } from "./api.js";
+import { Api, type Endpoint, type PlaygroundConfig, type TokenRequest, type TimelineEvent } from "./api.js";
 import { Chat } from "./chat.js";
 import { byId, make } from "./dom.js";
-import { Listening } from "./listening.js";
-import { chooseTabs, chooseTheme } from "./surroundings.js";
+import { AudioPanel } from "./audio-panel.js";
+import { setUpTabs, setUpTheme } from "./layout.js";
 import { Timeline } from "./timeline.js";
 import { UsagePanel } from "./usage.js";
 
@@ -11,13 +11,13 @@ const endpoint = byId<HTMLSelectElement>("endpoint");
 const key = byId<HTMLInputElement>("key");
 const button = (id: string) => byId<HTMLButtonElement>(id);
 
-/** Where the keyboard goes on when a button is switched off under it. */
-const twins: Record<string, string> = { open: "close", close: "open", cut: "resume", resume: "cut", kill: "resume" };
+/** Which button gets the focus when the focused one is disabled. */
+const focusAfter: Record<string, string> = { open: "close", close: "open", cut: "resume", resume: "cut", kill: "resume" };
 
-/** The page's one session at a time, and the panels that show it. */
+/** The page: one session at a time, and its panels. */
 class Playground {
   private readonly timeline = new Timeline();
-  private readonly listening = new Listening();
+  private readonly audio = new AudioPanel();
   private readonly usage = new UsagePanel();
   private readonly chat: Chat;
   private endpoints: Endpoint[] = [];
@@ -25,12 +25,12 @@ class Playground {
   private session: Session | undefined;
   private leave = new AbortController();
 
-  constructor(private readonly guide: Guide) {
-    this.chat = new Chat(guide.phrases);
-    key.value = guide.apiKey ?? "";
-    byId<HTMLDetailsElement>("more").open = !guide.apiKey;
-    key.onchange = () => void this.offer();
-    endpoint.onchange = () => this.offerModes();
+  constructor(private readonly config: PlaygroundConfig) {
+    this.chat = new Chat(config.phrases);
+    key.value = config.apiKey ?? "";
+    byId<HTMLDetailsElement>("more").open = !config.apiKey;
+    key.onchange = () => void this.loadEndpoints();
+    endpoint.onchange = () => this.showModes();
     byId("connect").onsubmit = (event) => {
       event.preventDefault();
       this.open();
@@ -41,23 +41,23 @@ class Playground {
     button("kill").onclick = () => void this.kill();
     byId("keypad").append(...[..."123456789*0#"].map((digit) => this.digit(digit)));
     this.show("idle", "Not connected");
-    void this.offer();
+    void this.loadEndpoints();
   }
 
-  /** Offers the guide's endpoints, or those of whoever has the key. */
-  private async offer(): Promise<void> {
+  /** Loads the configured endpoints, or those of the API key's team. */
+  private async loadEndpoints(): Promise<void> {
     this.api = new Api(key.value);
     try {
-      this.endpoints = this.guide.endpoints.length ? this.guide.endpoints : key.value ? await this.api.endpoints() : [];
+      this.endpoints = this.config.endpoints.length ? this.config.endpoints : key.value ? await this.api.endpoints() : [];
       endpoint.replaceChildren(...this.endpoints.map(({ id, name }) => make("option", { value: id }, name)));
-      this.offerModes();
+      this.showModes();
       if (this.endpoints.length && key.value) this.usage.begin(this.api);
     } catch (error) {
-      this.refuse(error);
+      this.showError(error);
     }
   }
 
-  private offerModes(): void {
+  private showModes(): void {
     const modes = this.endpoints.find(({ id }) => id === endpoint.value)?.modes ?? [];
     const preferred = modes.includes("chat") ? "chat" : modes[0];
     byId("modes").replaceChildren(
@@ -69,37 +69,37 @@ class Playground {
   private open(): void {
     const identity = byId<HTMLInputElement>("identity").value.trim();
     const mode = document.querySelector<HTMLInputElement>("#modes input:checked")?.value ?? "chat";
-    const order: Order = { endpointId: endpoint.value, mode, ...(identity ? { identity: { id: identity } } : {}) };
+    const params: TokenRequest = { endpointId: endpoint.value, mode, ...(identity ? { identity: { id: identity } } : {}) };
     const api = (this.api = new Api(key.value));
     this.session?.dispose();
     this.leave.abort();
     this.leave = new AbortController();
     byId("refusal").hidden = true;
     this.timeline.clear();
-    this.listening.begin();
+    this.audio.begin();
     this.usage.begin(api);
 
-    const session = (this.session = connect({ issue: () => api.issue(order) }));
-    session.on("frame", (frame) => this.timeline.fromLine(frame));
-    session.on("audio", (payload) => this.listening.frame(payload));
-    session.on("control", ({ command }) => command === "stop_playback" && this.listening.hush());
-    session.on("refused", ({ error, final }) => this.timeline.note(`refused: ${error.message}`, { code: error.code, ...error.context, final }));
+    const session = (this.session = connect({ issue: () => api.issue(params) }));
+    session.on("frame", (frame) => this.timeline.fromConnection(frame));
+    session.on("audio", (payload) => this.audio.frame(payload));
+    session.on("control", ({ command }) => command === "stop_playback" && this.audio.stop());
+    session.on("refused", ({ error, final }) => this.timeline.note(`rejected: ${error.message}`, { code: error.code, ...error.context, final }));
     session.on("state", (change) => this.changed(change));
     this.chat.follow(session);
     void session.whenReady().then(
       () => this.watch(session),
-      () => {}, // told as a change of state
+      () => {}, // reported as a state change
     );
   }
 
   private watch(session: Session): void {
     byId("session").textContent = session.sessionId!;
     byId("session").hidden = false;
-    const tell = (event: TimelineEvent) => {
+    const onEvent = (event: TimelineEvent) => {
       this.timeline.fromFeed(event);
-      this.usage.heard(event);
+      this.usage.count(event);
     };
-    this.api.follow(session.sessionId!, () => session.state === "ended", this.leave.signal, tell).catch((error: unknown) => this.refuse(error));
+    this.api.follow(session.sessionId!, () => session.state === "ended", this.leave.signal, onEvent).catch((error: unknown) => this.showError(error));
   }
 
   private async close(): Promise<void> {
@@ -108,9 +108,9 @@ class Playground {
     try {
       if (session?.sessionId) await api.end(session.sessionId);
     } catch (error) {
-      this.refuse(error);
+      this.showError(error);
     }
-    session?.dispose(); // unless the service has said goodbye already
+    session?.dispose(); // if the service has not ended it already
     button("open").focus();
   }
 
@@ -118,7 +118,7 @@ class Playground {
     try {
       await this.api.dropSocket(this.session!.sessionId!);
     } catch (error) {
-      this.refuse(error);
+      this.showError(error);
     }
   }
 
@@ -127,20 +127,20 @@ class Playground {
     const texts: Record<StateChange["state"], string> = {
       connecting: attempt ? `Connecting, attempt ${attempt + 1}` : "Connecting",
       connected: "Connected",
-      waiting: `Line lost, trying again in ${((retryInMs ?? 0) / 1000).toFixed(1)} s`,
-      offline: "No network, waiting for it",
-      cut: "Line cut",
-      ended: reason?.context.status ? "Refused" : "Ended",
+      waiting: `Connection lost, retrying in ${((retryInMs ?? 0) / 1000).toFixed(1)} s`,
+      offline: "Offline, waiting for the network",
+      cut: "Connection cut",
+      ended: reason?.context.status ? "Rejected" : "Ended",
     };
     this.show(state, texts[state]);
     this.timeline.note(texts[state].toLowerCase() + (why ? `:${why}` : ""), reason && { code: reason.code, ...reason.context });
     if (state !== "ended") return;
-    if (reason?.code === "SESSION_ENDED" || reason?.code === "DISPOSED") this.chat.note("The session has ended. Connect to begin another.");
-    else if (reason) this.refuse(reason);
+    if (reason?.code === "SESSION_ENDED" || reason?.code === "DISPOSED") this.chat.note("The session has ended. Connect to start another.");
+    else if (reason) this.showError(reason);
   }
 
-  /** Says what was refused in the service's own words, with what support will ask for. */
-  private refuse(error: unknown): void {
+  /** Shows the service's error message with status, code and request ID. */
+  private showError(error: unknown): void {
     const known = error instanceof TelapiError ? error : new TelapiError("UNREACHABLE", String(error));
     const { status, closeCode, requestId } = known.context;
     const origin = [status && `HTTP ${status}`, closeCode && `close code ${closeCode}`, known.code, requestId && `request ${requestId}`].filter(Boolean).join(" · ");
@@ -149,7 +149,7 @@ class Playground {
   }
 
   private show(state: string, text: string): void {
-    const focused = Object.keys(twins).find((id) => id === document.activeElement?.id);
+    const focused = Object.keys(focusAfter).find((id) => id === document.activeElement?.id);
     byId("state").dataset.state = state;
     byId("state").textContent = text;
     const live = state !== "idle" && state !== "ended";
@@ -158,7 +158,7 @@ class Playground {
     button("cut").disabled = !live || state === "cut";
     button("resume").disabled = !["cut", "waiting", "offline"].includes(state);
     button("kill").disabled = state !== "connected";
-    if (focused && button(focused).disabled) [twins[focused]!, "open"].map(button).find(({ disabled }) => !disabled)?.focus();
+    if (focused && button(focused).disabled) [focusAfter[focused]!, "open"].map(button).find(({ disabled }) => !disabled)?.focus();
     for (const pad of byId("keypad").querySelectorAll("button")) pad.disabled = !live;
   }
 
@@ -169,9 +169,9 @@ class Playground {
   }
 }
 
-chooseTheme();
-chooseTabs();
-Api.guide().then(
-  (guide) => new Playground(guide),
-  (error: unknown) => (byId("state").textContent = `The service does not answer: ${String(error)}`),
+setUpTheme();
+setUpTabs();
+Api.config().then(
+  (config) => new Playground(config),
+  (error: unknown) => (byId("state").textContent = `The service is unreachable: ${String(error)}`),
 );

@@ -1,6 +1,6 @@
 import type { Payload } from "@telapi/sdk";
 
-/** Samples between -1 and 1 of an audio message, or none of one that is not understood. */
+/** Decodes an audio message to samples between -1 and 1. Returns none for an unknown encoding. */
 export function decode({ encoding, data }: Payload): Float32Array<ArrayBuffer> {
   const bytes = Uint8Array.from(atob(String(data ?? "")), (letter) => letter.charCodeAt(0));
   if (encoding === "alaw") return Float32Array.from(bytes, (byte) => alaw[byte]!);
@@ -9,7 +9,7 @@ export function decode({ encoding, data }: Payload): Float32Array<ArrayBuffer> {
   return Float32Array.from({ length: bytes.length >> 1 }, (_, at) => view.getInt16(2 * at, true) / 32_768);
 }
 
-/** What each byte of A-law (G.711) stands for. */
+/** G.711 A-law decoding table. */
 const alaw = Float32Array.from({ length: 256 }, (_, byte) => {
   const bits = byte ^ 0x55;
   const exponent = (bits >> 4) & 7;
@@ -18,10 +18,10 @@ const alaw = Float32Array.from({ length: 256 }, (_, byte) => {
   return (bits & 0x80 ? size : -size) / 32_768;
 });
 
-/** How much is held back before playback begins, so that frames which come late are still in time. */
-const slackSeconds = 0.08;
+/** Playback delay that absorbs jitter. */
+const jitterBufferSeconds = 0.08;
 
-/** Plays frames one after the other. It needs a click of the page before it may be heard. */
+/** Plays frames one after the other. Browsers allow sound only after a click on the page. */
 export class Player {
   private readonly context = new AudioContext();
   private readonly volume = new GainNode(this.context);
@@ -45,13 +45,13 @@ export class Player {
     source.onended = () => this.playing.delete(source);
     this.playing.add(source);
     const { currentTime } = this.context;
-    if (this.until < currentTime) this.until = currentTime + slackSeconds;
+    if (this.until < currentTime) this.until = currentTime + jitterBufferSeconds;
     source.start(this.until);
     this.until += buffer.duration;
   }
 
-  /** Drops what was not heard yet. */
-  hush(): void {
+  /** Discards audio that was not played yet. */
+  stop(): void {
     for (const source of this.playing) source.stop();
     this.until = 0;
   }

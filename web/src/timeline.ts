@@ -1,12 +1,12 @@
 import type { Frame } from "@telapi/sdk";
 import type { Lane, TimelineEvent } from "./api.js";
-import { byId, clock, keepingTheEnd, make } from "./dom.js";
+import { byId, clock, keepScrolledToEnd, make } from "./dom.js";
 import { Inspector } from "./inspector.js";
 
 const lanes: Lane[] = ["browser", "service", "runtime", "bot"];
 const kinds = ["frame", "entry", "callback", "command", "denied", "timer", "speech", "http", "session", "audio", "ping"];
 const keptRows = 1_000;
-/** Audio within this time of the last is shown in the same row. */
+/** Audio frames within this time of the last one share a row. */
 const sameUtteranceMs = 2_000;
 
 interface Row {
@@ -14,10 +14,10 @@ interface Row {
   item: HTMLElement;
   text: string;
   times: number;
-  until: number; // the last of its times
+  until: number; // time of the last event in this row
 }
 
-/** The panel of what happens, in order of time, each hop between two lanes in a row of its own. */
+/** The timeline panel: one row per event, ordered by time. */
 export class Timeline {
   private readonly list = byId("timeline");
   private readonly pause = byId<HTMLButtonElement>("pause");
@@ -27,7 +27,7 @@ export class Timeline {
   private readonly inspector = new Inspector(this.list);
   private rows: Row[] = [];
   private waiting: TimelineEvent[] = [];
-  private clockAhead = -Infinity; // of the service, in milliseconds, as far as its quickest frame tells
+  private clockAhead = -Infinity; // of the service, in milliseconds, estimated from its fastest frame
 
   constructor() {
     this.lane.append(...lanes.map((lane) => make("option", {}, lane)));
@@ -39,7 +39,7 @@ export class Timeline {
       if (!this.paused) for (const event of this.waiting.splice(0)) this.show(event);
       this.count();
     };
-    this.list.onkeydown = (event) => this.walk(event);
+    this.list.onkeydown = (event) => this.moveFocus(event);
     this.count();
   }
 
@@ -62,15 +62,15 @@ export class Timeline {
     this.count();
   }
 
-  /** What the feed tells: frames pass the service on their way, and the other half of it is seen here. */
+  /** Adds an event of the feed. For frames the feed shows the hop between service and runtime only; this page sees the other one. */
   fromFeed(event: TimelineEvent): void {
     if (event.kind !== "frame") return this.add(event);
-    const known = event.title.startsWith("audio") ? { kind: "audio", title: "audio, one frame a second of it" } : {};
+    const known = event.title.startsWith("audio") ? { kind: "audio", title: "audio (sampled)" } : {};
     this.add({ ...event, ...known, ...(event.lane === "browser" ? { lane: "service" } : { to: "service" }) });
   }
 
   /** A frame between this page and the service. */
-  fromLine({ direction, message, duplicate }: Frame): void {
+  fromConnection({ direction, message, duplicate }: Frame): void {
     const { type, sessionId, streamId, timestamp, status, error } = message;
     if (direction === "to_browser" && !streamId) this.clockAhead = Math.max(this.clockAhead, timestamp - Date.now());
     const payload = message.chat ?? status ?? message.control ?? message.action ?? message.browserAction ?? error ?? {};
@@ -81,37 +81,37 @@ export class Timeline {
       lane: outward ? "browser" : "service",
       to: outward ? "service" : "browser",
       kind: type === "audio" ? "audio" : /^p[io]ng$/.test(type) ? "ping" : "frame",
-      title: type + (said ? `: ${String(said)}` : "") + (duplicate ? " (came before, dropped)" : ""),
+      title: type + (said ? `: ${String(said)}` : "") + (duplicate ? " (duplicate, dropped)" : ""),
       sessionId,
       data: message,
     });
   }
 
-  /** Something that the page itself did or noticed. */
+  /** Adds an event of the page itself. */
   note(title: string, data?: unknown): void {
     this.add({ at: this.now(), lane: "browser", kind: "session", title, sessionId: "", data });
   }
 
-  /** The service's time, which the feed goes by. */
+  /** The service's time, which the feed uses. */
   private now(): number {
     return Date.now() + (Number.isFinite(this.clockAhead) ? this.clockAhead : 0);
   }
 
   private show(event: TimelineEvent): void {
-    if (event.kind === "audio" && this.joined(event)) return;
+    if (event.kind === "audio" && this.joinsPrevious(event)) return;
     const row: Row = { event, item: rowOf(event), text: (event.title + JSON.stringify(event.data ?? "")).toLowerCase(), times: 1, until: event.at };
     row.item.querySelector("button")!.onclick = () => this.inspector.open(row.event, row.item);
-    row.item.hidden = !this.wanted(row);
+    row.item.hidden = !this.matches(row);
     const at = this.rows.findLastIndex((earlier) => before(earlier.event, event)) + 1;
-    keepingTheEnd(this.list, () => {
+    keepScrolledToEnd(this.list, () => {
       this.list.insertBefore(row.item, this.rows[at]?.item ?? null);
       this.rows.splice(at, 0, row);
       if (this.rows.length > keptRows) this.rows.shift()!.item.remove();
     });
   }
 
-  /** Counts audio into the row of what came just before it on the same way. */
-  private joined(event: TimelineEvent): boolean {
+  /** Adds an audio frame to the row of the previous one in the same lane. */
+  private joinsPrevious(event: TimelineEvent): boolean {
     const row = this.rows.findLast(({ event: { kind, lane } }) => kind === "audio" && lane === event.lane);
     if (!row || event.at - row.until > sameUtteranceMs) return false;
     row.until = event.at;
@@ -120,24 +120,24 @@ export class Timeline {
     return true;
   }
 
-  private wanted({ event, text }: Row): boolean {
+  private matches({ event, text }: Row): boolean {
     const lane = this.lane.value;
     return (!lane || event.lane === lane || event.to === lane) && (!this.kind.value || event.kind === this.kind.value) && text.includes(this.needle.value.toLowerCase());
   }
 
   private filter(): void {
-    for (const row of this.rows) row.item.hidden = !this.wanted(row);
+    for (const row of this.rows) row.item.hidden = !this.matches(row);
     this.list.scrollTop = this.list.scrollHeight;
     this.count();
   }
 
   private count(): void {
     const shown = this.rows.filter(({ item }) => !item.hidden).length;
-    byId("count").textContent = `${shown} of ${this.rows.length} events` + (this.waiting.length ? `, ${this.waiting.length} wait` : "");
+    byId("count").textContent = `${shown} of ${this.rows.length} events` + (this.waiting.length ? `, ${this.waiting.length} paused` : "");
   }
 
-  /** Arrow keys walk from row to row. */
-  private walk(event: KeyboardEvent): void {
+  /** Moves between rows with the arrow keys. */
+  private moveFocus(event: KeyboardEvent): void {
     const step = { ArrowUp: -1, ArrowDown: 1 }[event.key];
     if (!step) return;
     event.preventDefault();
@@ -147,17 +147,17 @@ export class Timeline {
   }
 }
 
-/** In the same millisecond, what reaches the page comes after what led to it. */
+/** Orders by time; within the same millisecond, an event that reaches the browser comes last. */
 function before(a: TimelineEvent, b: TimelineEvent): boolean {
   return a.at < b.at || (a.at === b.at && (b.to === "browser" || a.to !== "browser"));
 }
 
-/** What was decided, where something was. */
-function verdict({ kind, lane, title }: TimelineEvent): "allowed" | "denied" | "refused" | "" {
+/** The decision that an event reports, if any. */
+function decisionOf({ kind, lane, title }: TimelineEvent): "allowed" | "denied" | "rejected" | "" {
   if (kind === "denied") return "denied";
   if (kind === "command" && lane === "service") return "allowed";
-  if (kind === "callback" && lane === "service" && /^[45]/.test(title)) return "refused";
-  return kind === "frame" && title.startsWith("error") ? "refused" : "";
+  if (kind === "callback" && lane === "service" && /^[45]/.test(title)) return "rejected";
+  return kind === "frame" && title.startsWith("error") ? "rejected" : "";
 }
 
 function rowOf(event: TimelineEvent): HTMLElement {
@@ -166,7 +166,7 @@ function rowOf(event: TimelineEvent): HTMLElement {
   const arrow = make("i", { "data-lane": lane, "data-way": from === goal ? "stay" : from < goal ? "right" : "left" });
   arrow.style.gridColumn = `${Math.min(from, goal) + 1} / ${Math.max(from, goal) + 2}`;
   arrow.style.setProperty("--lanes", String(Math.abs(from - goal) + 1));
-  const decision = verdict(event);
+  const decision = decisionOf(event);
   const button = make(
     "button",
     { type: "button", tabindex: "-1" },

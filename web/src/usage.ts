@@ -1,10 +1,10 @@
 import type { Api, TimelineEvent } from "./api.js";
 import { byId, make } from "./dom.js";
 
-/** Usage is summed up a moment after it happened. */
-const settlesMs = 1_500;
+/** Delay until new usage is in the report. */
+const refreshDelayMs = 1_500;
 
-/** The panel of what speech cost: bars of characters, those from the cache apart, and hits of the session. */
+/** The usage panel: characters by group, billed and cached, and the cache hits of this session. */
 export class UsagePanel {
   private readonly grouping = byId<HTMLSelectElement>("grouping");
   private api: Api | undefined;
@@ -19,21 +19,21 @@ export class UsagePanel {
   begin(api: Api): void {
     this.api = api;
     this.hits = this.spoken = 0;
-    this.tally();
+    this.showHits();
     void this.refresh();
   }
 
-  /** Speech that was made or found. */
-  heard({ kind, lane, data }: TimelineEvent): void {
+  /** Counts a speech event. */
+  count({ kind, lane, data }: TimelineEvent): void {
     if (kind !== "speech" || lane !== "service") return;
     this.spoken++;
     if ((data as { cached?: boolean }).cached) this.hits++;
-    this.tally();
+    this.showHits();
     clearTimeout(this.due);
-    this.due = setTimeout(() => void this.refresh(), settlesMs);
+    this.due = setTimeout(() => void this.refresh(), refreshDelayMs);
   }
 
-  private tally(): void {
+  private showHits(): void {
     byId("hits").textContent = `${this.hits} of ${this.spoken}`;
   }
 
@@ -41,7 +41,7 @@ export class UsagePanel {
     const { api, grouping } = this;
     const { value } = grouping;
     const usage = await api?.usage(value).catch(() => undefined);
-    if (!usage || api !== this.api || value !== grouping.value) return; // not what was asked for last
+    if (!usage || api !== this.api || value !== grouping.value) return; // outdated
     const { total, buckets } = usage;
     byId("characters").textContent = total.characters.toLocaleString("en");
     byId("billed").textContent = total.billedCharacters.toLocaleString("en");
@@ -49,7 +49,7 @@ export class UsagePanel {
     const most = Math.max(1, ...buckets.map(({ characters }) => characters));
     byId("chart").replaceChildren(
       ...buckets.slice(-10).map(({ start, group, characters, billedCharacters, cachedCharacters }) => {
-        const name = group === undefined ? start : group || "without a name";
+        const name = group === undefined ? start : group || "unknown";
         return make("figure", {}, make("figcaption", {}, make("span", {}, name), make("span", {}, characters.toLocaleString("en"))), bar(most, billedCharacters, cachedCharacters));
       }),
     );

@@ -1,7 +1,7 @@
 import { expect, test } from "vitest";
-import { launch, Service } from "./stage.js";
+import { launch, Service } from "./browser.js";
 
-test("the reference shows every operation, tries one, and asks nobody but the service", async () => {
+test("the API reference shows every operation, sends a request, and contacts only the service", async () => {
   await using service = await Service.start();
   const browser = await launch();
   try {

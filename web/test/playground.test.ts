@@ -3,7 +3,7 @@ import { createRequire } from "node:module";
 import type { AxeResults } from "axe-core";
 import type { Browser } from "playwright-core";
 import { afterAll, beforeAll, expect, inject, test } from "vitest";
-import { launch, Service, Visit } from "./stage.js";
+import { launch, Service, Visit } from "./browser.js";
 
 let browser: Browser;
 let service: Service;
@@ -18,11 +18,11 @@ afterAll(async () => {
 
 const visit = (options = {}) => Visit.start(browser, service, options);
 
-test("what is served is what the sources build", () => {
+test("the committed build is up to date", () => {
   expect(inject("stale"), "web/dist was stale and has been built anew: commit it").toEqual([]);
 });
 
-test("a greeting goes to the bot and comes back through the webhook", async () => {
+test("the bot answers a greeting through the webhook", async () => {
   await using it = await visit();
   await it.begin();
   await it.click("hello");
@@ -33,7 +33,7 @@ test("a greeting goes to the bot and comes back through the webhook", async () =
   }
 });
 
-test("a transfer that the policy denies is shown as denied, with the reason, and can be inspected by keyboard", async () => {
+test("a denied transfer is shown with its reason and can be inspected with the keyboard", async () => {
   await using it = await visit();
   await it.begin();
   await it.say("transfer me abroad");
@@ -55,16 +55,16 @@ test("a transfer that the policy denies is shown as denied, with the reason, and
   expect(await denied.evaluate((row) => row === document.activeElement)).toBe(true);
 });
 
-test("a line that was cut comes back, and nothing is lost or doubled", async () => {
+test("a cut connection resumes without loss or duplicates", async () => {
   await using it = await visit();
   await it.begin();
-  await it.click("Cut the line");
-  await it.state("Line cut");
+  await it.click("Cut connection");
+  await it.state("Connection cut");
   for (const n of [1, 2, 3]) await service.send(await it.sessionId(), "chat", { text: `missed ${n}` });
   for (const n of [1, 2, 3]) await it.say(`said ${n}`);
   expect(await it.said("sending…").count()).toBe(3);
 
-  await it.click("Come back");
+  await it.click("Resume");
   await it.state("Connected");
   for (const n of [1, 2, 3]) await it.said(`You said "said ${n}"`).waitFor();
   expect(await it.said("acknowledged").count()).toBe(3);
@@ -73,7 +73,7 @@ test("a line that was cut comes back, and nothing is lost or doubled", async () 
   expect(texts.filter((text) => /^You said/.test(text)).map((text) => text.slice(0, 17))).toEqual(['You said "said 1"', 'You said "said 2"', 'You said "said 3"']);
 });
 
-test("every phrase does what it says", async () => {
+test("every phrase works", async () => {
   await using it = await visit();
   await it.begin();
   for (const [phrase, ...answers] of [
@@ -93,30 +93,30 @@ test("every phrase does what it says", async () => {
   await it.state("Ended");
 });
 
-test("a socket that the instance drops is opened anew by itself", async () => {
+test("the page reconnects when the server drops the connection", async () => {
   await using it = await visit();
   await it.begin();
-  await it.click("Kill this instance's socket");
-  await it.said("Back on the line").waitFor();
+  await it.click("Drop on server");
+  await it.said("Reconnected").waitFor();
   await it.happened("line lost").waitFor();
   await it.click("hello");
   await it.said("Hello! How are you?").waitFor();
 });
 
-test("text chat that is switched off cannot be used until it is switched on", async () => {
+test("the message box is disabled while text chat is disabled", async () => {
   await using it = await visit();
   await it.begin();
   const message = it.page.getByRole("textbox", { name: "Message" });
   await service.send(await it.sessionId(), "control", { command: "disable_text_chat" });
-  await it.said("The runtime switched text chat off").waitFor();
-  expect([await message.isDisabled(), await message.getAttribute("placeholder")]).toEqual([true, "Text chat is switched off"]);
+  await it.said("The runtime disabled text chat").waitFor();
+  expect([await message.isDisabled(), await message.getAttribute("placeholder")]).toEqual([true, "Text chat is disabled"]);
   expect(await it.page.getByRole("button", { name: "hello", exact: true }).isDisabled()).toBe(true);
   await service.send(await it.sessionId(), "control", { command: "enable_text_chat" });
-  await it.said("The runtime switched text chat on").waitFor();
+  await it.said("The runtime enabled text chat").waitFor();
   expect(await message.isEnabled()).toBe(true);
 });
 
-test("a call that the bot ends, or the page, is over, and another can begin", async () => {
+test("a new session can start after the bot or the page ended the previous one", async () => {
   await using it = await visit();
   await it.begin();
   await it.click("hang up");
@@ -127,7 +127,7 @@ test("a call that the bot ends, or the page, is over, and another can begin", as
   await it.state("Ended");
 });
 
-test("a key that is not good is refused in words", async () => {
+test("an invalid key is explained", async () => {
   await using it = await visit();
   await it.page.getByText("Identity and key").click();
   await it.page.getByLabel("API key").fill("tk_AAAAAAAAAAAAAAAAAAAA_not-a-key");
@@ -136,16 +136,16 @@ test("a key that is not good is refused in words", async () => {
   expect(it.complaints.splice(0).every((text) => text.includes("401"))).toBe(true);
 });
 
-test("a mode that is switched off is refused in words", async () => {
+test("a disabled mode is explained", async () => {
   await using without = await Service.start({ FEATURE_WEBRTC: "false" });
   await using it = await Visit.start(browser, without);
   await it.connect("webrtc");
   await it.page.getByRole("alert").filter({ hasText: /WebRTC.*HTTP 503/i }).waitFor();
-  await it.state("Refused");
+  await it.state("Rejected");
   expect(it.complaints.splice(0).every((text) => text.includes("503"))).toBe(true);
 });
 
-test("speech is decoded, drawn and counted, and comes from the cache the second time", async ({ expect }) => {
+test("speech is decoded, drawn and counted, and cached the second time", async ({ expect }) => {
   await using it = await visit();
   await it.begin("audio");
   for (const round of [1, 2]) {
@@ -168,7 +168,7 @@ test("speech is decoded, drawn and counted, and comes from the cache the second 
   await it.page.waitForFunction(() => document.querySelector("#cached")!.textContent !== "0");
 });
 
-test("the usage chart shows what was chosen last, however late the rest is answered", async ({ expect }) => {
+test("the usage chart shows the latest selection even if responses arrive late", async ({ expect }) => {
   await using it = await visit();
   const answer = (name: string) => ({ json: { total: { characters: 1, billedCharacters: 1, cachedCharacters: 0 }, buckets: [{ start: "2030-01", group: name, characters: 1, billedCharacters: 1, cachedCharacters: 0 }] } });
   let release = () => {};
@@ -191,7 +191,7 @@ test("the usage chart shows what was chosen last, however late the rest is answe
   expect(await it.page.locator("#chart").textContent()).toContain("by model");
 });
 
-test("a timeline that is asked to slow down is taken up again", async () => {
+test("the timeline reconnects after a rate limit", async () => {
   await using it = await visit();
   let refused = 0;
   await it.page.route(/\/playground\/feed/, (route) =>
@@ -208,26 +208,26 @@ test("digits are collected from the keypad", async () => {
   await it.click("call me slowly");
   await it.said("Press up to four keys").waitFor();
   for (const key of ["4", "2", "#"]) await it.click(key);
-  await it.said("The keys 42 were submitted").waitFor();
+  await it.said("Digits submitted: 42").waitFor();
   await it.said("You pressed 4 2.").waitFor();
 });
 
-test("the keyboard is never left without a place", async ({ expect }) => {
+test("the keyboard focus is never lost", async ({ expect }) => {
   await using it = await visit();
   const focus = (name: string) => expect.poll(() => it.page.evaluate(() => document.activeElement!.textContent), { timeout: 20_000 }).toBe(name);
   await it.begin();
   await focus("Disconnect");
-  await it.click("Cut the line");
-  await focus("Come back");
+  await it.click("Cut connection");
+  await focus("Resume");
   await it.page.keyboard.press("Enter");
   await it.said("nothing was missed").waitFor();
-  await focus("Cut the line");
+  await focus("Cut connection");
   await it.click("Disconnect");
   await it.state("Ended");
   await focus("Connect");
 });
 
-test("speech keeps its place in the order of time", async () => {
+test("speech events stay in chronological order", async () => {
   await using it = await visit();
   await it.begin("audio");
   await it.page.waitForFunction(() => document.querySelector("#heard")!.textContent!.includes("frames"));
@@ -253,7 +253,7 @@ test("the timeline can be paused and cleared", async () => {
   expect(await it.page.locator("#timeline li").count()).toBe(0);
 });
 
-test("a browser that may remember nothing shows the page all the same", async () => {
+test("the page works without local storage", async () => {
   await using it = await visit();
   await it.page.addInitScript(() =>
     Object.defineProperty(window, "localStorage", { get: () => { throw new DOMException("Access is denied.", "SecurityError"); } }));
@@ -263,7 +263,7 @@ test("a browser that may remember nothing shows the page all the same", async ()
   expect(await it.page.evaluate(() => document.documentElement.style.colorScheme)).toBe("dark");
 });
 
-test("a service that is away is said to be", async () => {
+test("an unreachable service is reported", async () => {
   await using it = await visit();
   await it.page.route(/\/sessions\/token/, (route) => route.abort());
   await it.connect();
@@ -271,7 +271,7 @@ test("a service that is away is said to be", async () => {
   expect(it.complaints.splice(0).every((text) => text.includes("ERR_FAILED"))).toBe(true);
 });
 
-test("a question that is answered too late is not shown as answered", async () => {
+test("a late confirmation is reported as not sent", async () => {
   await using it = await visit();
   await it.begin();
   await service.send(await it.sessionId(), "action", { name: "confirm", command: { type: "hangup" } });
@@ -279,10 +279,10 @@ test("a question that is answered too late is not shown as answered", async () =
   await it.click("Disconnect");
   await it.state("Ended");
   await it.click("Confirm");
-  await it.said("Not answered: The session").waitFor();
+  await it.said("Not sent: The session").waitFor();
 });
 
-test("what is written from right to left is read from right to left", async () => {
+test("right-to-left text is displayed correctly", async () => {
   await using it = await visit();
   await it.begin();
   await it.say("שלום!");
@@ -290,7 +290,7 @@ test("what is written from right to left is read from right to left", async () =
   expect([await direction("שלום!"), await direction("Hello")]).toEqual(["rtl", "ltr"]);
 });
 
-test.each([320, 375])("nothing covers anything else %i pixels wide", async (width) => {
+test.each([320, 375])("no elements overlap at %i pixels width", async (width) => {
   await using it = await visit({ viewport: { width, height: 640 } });
   const crowded = (bar: string) =>
     it.page.locator(bar).evaluate((element) => {
@@ -300,9 +300,9 @@ test.each([320, 375])("nothing covers anything else %i pixels wide", async (widt
     });
   await it.begin();
   await it.page.context().setOffline(true);
-  await it.click("Cut the line");
-  await it.click("Come back");
-  await it.state("No network, waiting for it");
+  await it.click("Cut connection");
+  await it.click("Resume");
+  await it.state("Offline, waiting for the network");
   await it.keep(`playground-${width}-offline`);
   expect(await crowded("header")).toEqual([]);
   await it.click("Timeline");
@@ -310,7 +310,7 @@ test.each([320, 375])("nothing covers anything else %i pixels wide", async (widt
   expect(await crowded("[data-column=watch] > .bar")).toEqual([]);
   expect(await it.page.locator("#timeline").evaluate((list) => list.scrollWidth <= list.clientWidth)).toBe(true);
   await it.keep(`playground-${width}-timeline`);
-  it.complaints.splice(0); // of the network that is gone
+  it.complaints.splice(0); // errors of the missing network
 });
 
 const axe = readFileSync(createRequire(import.meta.url).resolve("axe-core/axe.min.js"), "utf8");

@@ -5,23 +5,23 @@ import manifest from "../package.json" with { type: "json" };
 
 const read = (path: string) => readFileSync(new URL(path, import.meta.url), "utf8");
 
-test("the bundle keeps to its budget of 6 KB, compressed", () => {
+test("the compressed bundle is under 6 KB", () => {
   expect(gzipSync(read("../dist/index.js"), { level: 9 }).length).toBeLessThanOrEqual(6 * 1024);
 });
 
-test("the package has no dependencies, exact versions, and the version of the service", () => {
+test("the package has no dependencies, pinned versions, and the service's version", () => {
   expect(manifest).not.toHaveProperty("dependencies");
   for (const version of Object.values(manifest.devDependencies)) expect(version).toMatch(/^\d+\.\d+\.\d+$/);
   expect(manifest.version).toBe(read("../../../VERSION").trim());
 });
 
-test("the lock file names no host to fetch from", () => {
+test("the lock file contains no registry host", () => {
   expect(read("../package-lock.json")).not.toMatch(/"resolved"/);
 });
 
 const exported = [...read("../src/index.ts").matchAll(/\{([^}]*)\}/g)].flatMap(([, names]) => names!.split(",").map((name) => name.trim()));
 
-test.each(exported)("%s is explained in the source and in docs/sdk.md", (name) => {
+test.each(exported)("%s is documented in the source and in docs/sdk.md", (name) => {
   expect(read("../../../docs/sdk.md")).toMatch(new RegExp(`\`[^\`]*\\b${name}\\b[^\`]*\``));
   const declarations = ["errors", "events", "messages", "options", "outbox", "refusal", "session"].map((file) => read(`../dist/${file}.d.ts`)).join("\n");
   expect(declarations).toMatch(new RegExp(`\\*/\\nexport (declare )?(class|const|function|interface|type) ${name}\\b`));

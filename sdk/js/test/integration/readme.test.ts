@@ -8,7 +8,7 @@ import { Service } from "./service.js";
 
 // A reader's project: the package installed, the example of the README in a file, and a server of their own that passes
 // tokens on. What Node 20 lacks, a relative fetch and a WebSocket, comes from a preload.
-test("the example of the README works as it stands", async () => {
+test("the README example works", async () => {
   await using service = await Service.start();
   const readme = await readFile(new URL("../../README.md", import.meta.url), "utf8");
   const example = /```js\n([^]*?)```/.exec(readme)![1]!;

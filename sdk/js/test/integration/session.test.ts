@@ -28,7 +28,7 @@ const until = (check: () => void) => vi.waitFor(check, { timeout: 15_000, interv
 const ended = (session: Session) => until(() => expect(session.state).toBe("ended")).then(() => session.reason!);
 const numbers = (n: number) => Array.from({ length: n }, (_, i) => String(i));
 
-test("chat, audio and other messages go to the runtime and back", async () => {
+test("chat, audio and other messages reach the runtime and the browser", async () => {
   const session = open({ issue: () => service.issue({ mode: "audio" }) });
   const ready = await session.whenReady();
   expect(ready).toMatchObject({ resumed: false, textChat: true });
@@ -44,7 +44,7 @@ test("chat, audio and other messages go to the runtime and back", async () => {
   await until(() => expect(audio).toEqual([{ data: "AAAA" }]));
 });
 
-test("the line is cut at random moments with messages under way: nothing lost, nothing doubled, in order", async () => {
+test("random disconnects lose, duplicate and reorder nothing", async () => {
   using network = await Proxy.to(service.url);
   const session = open({ url: network.url });
   const sent = new Map<string, number>(); // how often, by message
@@ -69,7 +69,7 @@ test("the line is cut at random moments with messages under way: nothing lost, n
   expect(Math.max(...sent.values())).toBeGreaterThan(1);
 });
 
-test("a line that is lost before its first frame costs no greeting", async () => {
+test("a connection lost before its first frame does not lose the greeting", async () => {
   const token = await service.issue();
   const urls: string[] = [];
   class Unlucky extends WebSocket {
@@ -87,7 +87,7 @@ test("a line that is lost before its first frame costs no greeting", async () =>
   expect(urls).toHaveLength(2);
 });
 
-test("what the runtime said meanwhile is there after cut and resume, once and in order", async () => {
+test("messages sent during a cut arrive once and in order after resume", async () => {
   const session = open();
   const recoveries: unknown[] = [];
   session.on("reconnect", (payload) => recoveries.push(payload));
@@ -106,7 +106,7 @@ test("what the runtime said meanwhile is there after cut and resume, once and in
   expect((recoveries[0] as { count: number }).count).toBeGreaterThanOrEqual(41 - before);
 });
 
-test("a page goes on after a reload", async () => {
+test("a page resumes after a reload", async () => {
   const token = await service.issue();
   const before = open({ token } as ConnectOptions);
   await before.whenReady();
@@ -119,14 +119,14 @@ test("a page goes on after a reload", async () => {
   await until(() => expect(after.heard).toEqual(["in between"]));
 });
 
-test("a position that is not known any more is told, so that the page can reload", async () => {
+test("an unknown position is reported as not recovered", async () => {
   const session = open({ from: { streamId: "garbage", connectionId: "none" } });
   const recoveries: unknown[] = [];
   session.on("reconnect", (payload) => recoveries.push(payload));
   await until(() => expect(recoveries).toEqual([{ recovered: false, count: 0 }]));
 });
 
-test("256 messages are resent without breaking the service's rate", async () => {
+test("256 messages are resent within the service's rate limit", async () => {
   const session = open();
   const closed: unknown[] = [];
   session.on("state", ({ state, reason }) => state === "waiting" && closed.push(reason));
@@ -135,7 +135,7 @@ test("256 messages are resent without breaking the service's rate", async () => 
   expect(closed).toEqual([]);
 });
 
-test("a line that says nothing any more is noticed", async () => {
+test("a dead connection is detected", async () => {
   using network = await Proxy.to(service.url);
   const session = open({ url: network.url, pongTimeoutMs: 300 });
   const { pingIntervalMs } = await session.whenReady();
@@ -146,7 +146,7 @@ test("a line that says nothing any more is noticed", async () => {
   await until(() => expect(session.states).toEqual(["connecting", "connected", "waiting", "connecting", "connected"]));
 });
 
-test("the service restarts: the session comes back and nothing is lost", async () => {
+test("the session resumes without loss after a restart", async () => {
   const session = open();
   const closes: unknown[] = [];
   session.on("state", ({ state, reason }) => state === "waiting" && closes.push(reason?.context.closeCode ?? reason?.code));
@@ -162,7 +162,7 @@ test("the service restarts: the session comes back and nothing is lost", async (
   expect(closes[0]).toBe(1012);
 });
 
-test("a session that the runtime ended stays ended", async () => {
+test("a session ended by the runtime stays ended", async () => {
   const session = open();
   await session.whenReady();
   void session.send("chat", { text: "/end" });
@@ -170,7 +170,7 @@ test("a session that the runtime ended stays ended", async () => {
   await expect(session.send("chat", { text: "too late" })).rejects.toMatchObject({ code: "SESSION_ENDED" });
 });
 
-test("a deleted session is refused with the service's own words", async () => {
+test("a deleted session is rejected with the service's message", async () => {
   const token = await service.issue();
   const first = open({ token } as ConnectOptions);
   await first.whenReady();
@@ -185,7 +185,7 @@ test("a deleted session is refused with the service's own words", async () => {
   expect(refused).toMatchObject([{ final: true, error: reason }]);
 });
 
-test("another page takes the session over", async () => {
+test("another page takes over the session", async () => {
   const token = await service.issue();
   const first = open({ token } as ConnectOptions);
   await first.whenReady();
@@ -195,7 +195,7 @@ test("another page takes the session over", async () => {
   expect(second.state).toBe("connected");
 });
 
-test("a second page of a session that takes no second one is kept out, and told so", async () => {
+test("a second page is rejected when duplicatePolicy is reject", async () => {
   const token = await service.issue({ duplicatePolicy: "reject" });
   const first = open({ token } as ConnectOptions);
   await first.whenReady();
@@ -209,19 +209,19 @@ test("a second page of a session that takes no second one is kept out, and told 
   await first.whenReady();
 });
 
-test("a token that is none is refused", async () => {
+test("an invalid token is rejected", async () => {
   const { token, wsUrl } = await service.issue();
   const session = open({ token: token.slice(0, -4) + "AAAA", url: wsUrl } as ConnectOptions);
   expect(await ended(session)).toMatchObject({ code: "UNAUTHORIZED", context: { status: 401 } });
 });
 
-test("a token that is over its time is refused", async () => {
+test("an expired token is rejected", async () => {
   const { token, wsUrl } = await service.issue();
   const session = open({ token: service.resign(token, { exp: 1_700_000_000, iat: 1_600_000_000 }), url: wsUrl } as ConnectOptions);
   expect(await ended(session)).toMatchObject({ code: "SESSION_ENDED", context: { status: 410 } });
 });
 
-test("text chat that is switched off is refused in words, and welcome is told", async () => {
+test("chat is rejected while text chat is disabled", async () => {
   const session = open();
   await session.whenReady();
   await session.send("chat", { text: "/mute" });

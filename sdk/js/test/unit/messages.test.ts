@@ -13,7 +13,7 @@ async function again(more: object = {}) {
   ScriptedSocket.latest.ready(more);
 }
 
-test("every type of message has its event, with payload and envelope", async () => {
+test("every message type emits an event with payload and envelope", async () => {
   const { session } = await open();
   ScriptedSocket.latest.ready();
   const heard: unknown[] = [];
@@ -29,7 +29,7 @@ test("every type of message has its event, with payload and envelope", async () 
   session.dispose();
 });
 
-test("a listener that throws or leaves does not disturb the others", async () => {
+test("a listener that throws or is removed does not affect the others", async () => {
   const { session } = await open();
   ScriptedSocket.latest.ready();
   const uncaught = vi.spyOn(globalThis, "queueMicrotask").mockImplementation(() => {});
@@ -50,7 +50,7 @@ test("a listener that throws or leaves does not disturb the others", async () =>
   session.dispose();
 });
 
-test("a listener may leave the line in the middle of a frame", async () => {
+test("a listener can disconnect while a frame is processed", async () => {
   const { session } = await open();
   session.on("frame", ({ message }) => {
     if (ScriptedSocket.all.length > 1) return;
@@ -65,7 +65,7 @@ test("a listener may leave the line in the middle of a frame", async () => {
   expect(session.state).toBe("ended");
 });
 
-test.each(["ready", "state"] as const)("a listener may leave the line, for a while or for good, when it is told of it: %s", async (name) => {
+test.each(["ready", "state"] as const)("a listener can cut or dispose on %s", async (name) => {
   const { session, states } = await open();
   void session.send("chat", { text: "waits" });
   const on = (act: () => void) => session.on(name, () => (name === "ready" || session.state === "connected") && act());
@@ -88,7 +88,7 @@ test.each(["ready", "state"] as const)("a listener may leave the line, for a whi
   expect(states.at(-1)!.state).toBe("ended");
 });
 
-test("what nobody acknowledges is not sent as if somebody did", async () => {
+test("send rejects types that are not acknowledged", async () => {
   const { session } = await open();
   ScriptedSocket.latest.ready();
   for (const type of ["audio", "ping", "pong"]) {
@@ -98,7 +98,7 @@ test("what nobody acknowledges is not sent as if somebody did", async () => {
   session.dispose();
 });
 
-test("a message that comes twice is told once, and the hook sees both", async () => {
+test("a duplicate message is emitted once, and as a frame twice", async () => {
   const { session } = await open();
   const chat = vi.fn();
   const frames: Frame[] = [];
@@ -113,7 +113,7 @@ test("a message that comes twice is told once, and the hook sees both", async ()
   session.dispose();
 });
 
-test("what has come before is remembered as far as the service repeats it, and no further", async () => {
+test("the memory of received messages is bounded", async () => {
   const { session } = await open();
   const chat = vi.fn();
   session.on("chat", chat);
@@ -124,7 +124,7 @@ test("what has come before is remembered as far as the service repeats it, and n
   session.dispose();
 });
 
-test("it resumes after the last message and names the connection before", async () => {
+test("it resumes after the last message and names the previous connection", async () => {
   const { session } = await open();
   const reconnects = vi.fn();
   session.on("reconnect", reconnects);
@@ -139,7 +139,7 @@ test("it resumes after the last message and names the connection before", async 
   session.dispose();
 });
 
-test("that messages are missing is told, even if the line that was to tell it is lost", async () => {
+test("missing messages are reported even if the connection is lost before the report", async () => {
   const { session } = await open({ from: { streamId: "s7", connectionId: "c0" } });
   const asked = () => Object.fromEntries(new URL(ScriptedSocket.latest.url).searchParams);
   ScriptedSocket.latest.ready({ streamId: "s20" }); // it begins at the head, and says why in a moment
@@ -154,7 +154,7 @@ test("that messages are missing is told, even if the line that was to tell it is
   session.dispose();
 });
 
-test("a position that was kept does not move on", async () => {
+test("a saved position does not change", async () => {
   const { session } = await open();
   ScriptedSocket.latest.ready();
   const kept = session.position;
@@ -163,7 +163,7 @@ test("a position that was kept does not move on", async () => {
   session.dispose();
 });
 
-test("a line that is lost before its first frame is followed by one that asks for everything", async () => {
+test("after a connection without a frame it resumes from the start", async () => {
   const { session } = await open();
   expect(ScriptedSocket.latest.url).not.toContain("streamId");
   ScriptedSocket.latest.onopen?.({});
@@ -177,13 +177,13 @@ test("a line that is lost before its first frame is followed by one that asks fo
   other.session.dispose();
 });
 
-test("after a reload it goes on where the page was", async () => {
+test("after a reload it resumes from the page's position", async () => {
   const { session } = await open({ from: { streamId: "s7", connectionId: "c9" } });
   expect(ScriptedSocket.latest.url).toBe("ws://service/ws/session?streamId=s7&connectionId=c9");
   session.dispose();
 });
 
-test("what is not acknowledged is sent again, the same and in order", async () => {
+test("unacknowledged messages are resent unchanged and in order", async () => {
   const { session } = await open();
   const early = session.send("chat", { text: "a" }); // before there is a connection
   ScriptedSocket.latest.ready();
@@ -206,7 +206,7 @@ test("what is not acknowledged is sent again, the same and in order", async () =
   session.dispose();
 });
 
-test("257 messages are one too many", async () => {
+test("the 257th unacknowledged message is rejected", async () => {
   const { session } = await open();
   const sent = Array.from({ length: MAX_UNACKNOWLEDGED }, (_, i) => session.send("chat", { text: String(i) }));
   await expect(session.send("chat", { text: "one too many" })).rejects.toMatchObject({ code: "OUTBOX_FULL" });
@@ -215,7 +215,7 @@ test("257 messages are one too many", async () => {
   expect(new Set(outcomes.map((o) => (o as PromiseRejectedResult).reason.code))).toEqual(new Set(["DISPOSED"]));
 });
 
-test("it keeps to the rate that came with the token", async () => {
+test("it respects the token response's rate", async () => {
   const { session } = await open({ token: { token: token(), wsUrl: "ws://service/ws/session", limits: { framesPerSecond: 10 } } });
   for (let i = 0; i < 20; i++) void session.send("chat", { text: String(i) });
   ScriptedSocket.latest.ready();
@@ -223,7 +223,7 @@ test("it keeps to the rate that came with the token", async () => {
   session.dispose();
 });
 
-test("it never sends faster than the service allows, not even when everything is resent", async () => {
+test("it never exceeds the rate limit, even when resending", async () => {
   const { session } = await open({ token: { token: token(), wsUrl: "ws://service/ws/session", limits: { framesPerSecond: 60 } } });
   for (let i = 0; i < MAX_UNACKNOWLEDGED; i++) void session.send("chat", { text: String(i) });
   const line = ScriptedSocket.latest;
@@ -266,7 +266,7 @@ test.each([
   session.dispose();
 });
 
-test("a message is not sent under an id that the service could not name", async () => {
+test("a messageId must be a UUID", async () => {
   const { session } = await open();
   ScriptedSocket.latest.ready();
   await expect(session.send("chat", { text: "a" }, { messageId: "mine" })).rejects.toMatchObject({ code: "VALIDATION_ERROR" });
@@ -278,7 +278,7 @@ test("a message is not sent under an id that the service could not name", async 
   session.dispose();
 });
 
-test("a message that could not be read at all is the oldest in flight", async () => {
+test("an error without relatesTo settles the oldest message", async () => {
   const { session } = await open();
   ScriptedSocket.latest.ready();
   const sent = session.send("chat", { text: "a" });
@@ -287,7 +287,7 @@ test("a message that could not be read at all is the oldest in flight", async ()
   session.dispose();
 });
 
-test.each(["SERVICE_UNAVAILABLE", "INTERNAL_ERROR"])("a message that the store could not take is sent again on the next connection: %s", async (code) => {
+test.each(["SERVICE_UNAVAILABLE", "INTERNAL_ERROR"])("a message is resent on the next connection after %s", async (code) => {
   const { session } = await open();
   ScriptedSocket.latest.ready();
   const sent = session.send("chat", { text: "a" });
@@ -301,7 +301,7 @@ test.each(["SERVICE_UNAVAILABLE", "INTERNAL_ERROR"])("a message that the store c
   session.dispose();
 });
 
-test("acknowledgements and errors of the runtime's own making settle nothing", async () => {
+test("acks and errors sent by the runtime settle nothing", async () => {
   const { session } = await open();
   ScriptedSocket.latest.ready();
   const settled = vi.fn();
@@ -314,7 +314,7 @@ test("acknowledgements and errors of the runtime's own making settle nothing", a
   session.dispose();
 });
 
-test("a message that is too large is refused before it costs the session", async () => {
+test("an oversized message is rejected locally", async () => {
   const { session } = await open();
   ScriptedSocket.latest.ready({ maxMessageBytes: 1_000 });
   await expect(session.send("chat", { text: "ä".repeat(450) })).rejects.toMatchObject({ code: "MESSAGE_TOO_LARGE", message: expect.stringContaining("1000") });
@@ -323,7 +323,7 @@ test("a message that is too large is refused before it costs the session", async
   session.dispose();
 });
 
-test("a payload that is no JSON rejects; half a character does not", async () => {
+test("an unserializable payload rejects; a lone surrogate does not", async () => {
   const { session } = await open();
   ScriptedSocket.latest.ready();
   const circle: Record<string, unknown> = {};
@@ -334,7 +334,7 @@ test("a payload that is no JSON rejects; half a character does not", async () =>
   session.dispose();
 });
 
-test("audio goes now or never", async () => {
+test("audio is sent immediately or dropped", async () => {
   const { session } = await open();
   expect(session.sendAudio({ data: "…" })).toBe(false);
   ScriptedSocket.latest.ready();
@@ -348,7 +348,7 @@ test("audio goes now or never", async () => {
   session.dispose();
 });
 
-test("whether chat is welcome follows the service and the runtime", async () => {
+test("textChat follows the service and the runtime", async () => {
   const { session } = await open();
   ScriptedSocket.latest.ready({ textChat: false });
   expect(session.textChat).toBe(false);
@@ -366,7 +366,7 @@ test("a ping is answered", async () => {
   session.dispose();
 });
 
-test("whenReady waits for a connection, or for the end", async () => {
+test("whenReady settles on connection or end", async () => {
   const { session } = await open();
   const ready = session.whenReady();
   ScriptedSocket.latest.ready();
@@ -376,7 +376,7 @@ test("whenReady waits for a connection, or for the end", async () => {
   await expect(session.whenReady()).rejects.toMatchObject({ code: "DISPOSED" });
 });
 
-test("without a WebSocket it says how to pass one", () => {
+test("without a WebSocket the error explains how to pass one", () => {
   vi.stubGlobal("WebSocket", undefined);
   expect(() => connect({ token: token(), url: "ws://service" })).toThrow(/Pass one/);
 });

@@ -17,7 +17,7 @@ function listenTo() {
   return events;
 }
 
-test("the token travels as a subprotocol and never in the URL", async () => {
+test("the token is sent as a subprotocol and never in the URL", async () => {
   const { session } = await open();
   expect(ScriptedSocket.latest.protocols).toEqual(["telapi.v1", `telapi.bearer.${token()}`]);
   expect(ScriptedSocket.latest.url).toBe("ws://service/ws/session");
@@ -25,7 +25,7 @@ test("the token travels as a subprotocol and never in the URL", async () => {
 });
 
 describe("close codes", () => {
-  test.each([1000, 1001, 1005, 1006, 1011, 1012, 4000, 4001, 4002, 4003, 4004, 4005, 4499])("after %i it comes back", async (code) => {
+  test.each([1000, 1001, 1005, 1006, 1011, 1012, 4000, 4001, 4002, 4003, 4004, 4005, 4499])("reconnects after %i", async (code) => {
     const { session } = await open();
     ScriptedSocket.latest.ready();
     ScriptedSocket.latest.drop(code, "why");
@@ -53,7 +53,7 @@ describe("close codes", () => {
 });
 
 describe("back-off", () => {
-  test("waits double up to the ceiling, are random, and start anew after a steady connection", async () => {
+  test("delays are random, double up to the maximum, and reset after a stable connection", async () => {
     answer(426, {});
     const { session, states } = await open({ minDelayMs: 1_000, maxDelayMs: 6_000 });
     for (let i = 0; i < 5; i++) {
@@ -75,7 +75,7 @@ describe("back-off", () => {
     session.dispose();
   });
 
-  test("after a restart it comes back within the window that the service names", async () => {
+  test("after a restart it reconnects within the service's jitter window", async () => {
     const { session, states } = await open();
     ScriptedSocket.latest.ready({ reconnectJitterMs: 8_000 });
     vi.mocked(Math.random).mockReturnValue(0.5);
@@ -84,7 +84,7 @@ describe("back-off", () => {
     session.dispose();
   });
 
-  test.each([-3_600_000, 3_600_000])("a clock that jumps by %i ms makes no connection steady, nor unsteady", async (jump) => {
+  test.each([-3_600_000, 3_600_000])("a clock jump of %i ms does not change whether a connection counts as stable", async (jump) => {
     const { session, states } = await open({ minDelayMs: 1_000, maxDelayMs: 8_000 });
     for (const lasted of [0, 6_000]) {
       ScriptedSocket.latest.ready();
@@ -101,7 +101,7 @@ describe("back-off", () => {
     session.dispose();
   });
 
-  test("the session's time ends it, whatever the local clock says", async () => {
+  test("the session expires independently of the local clock", async () => {
     vi.setSystemTime(0);
     const { session } = await open();
     const serverTime = 1_900_000_000_000;
@@ -117,7 +117,7 @@ describe("back-off", () => {
     expect(session.reason?.code).toBe("SESSION_EXPIRED");
   });
 
-  test("the token's time ends it, where the service was never heard", async () => {
+  test("the session expires with its token if the service was never reached", async () => {
     const { session } = await open({ token: token(60) });
     session.cut();
     await vi.advanceTimersByTimeAsync(60_000);
@@ -126,7 +126,7 @@ describe("back-off", () => {
     expect(session.reason?.code).toBe("SESSION_EXPIRED");
   });
 
-  test("while the network is gone it waits for it, and comes back with it", async () => {
+  test("it waits while offline and reconnects when online", async () => {
     const events = listenTo();
     const { session, states } = await open();
     ScriptedSocket.latest.ready();
@@ -149,7 +149,7 @@ describe("back-off", () => {
     expect(events.listened).toEqual([]);
   });
 
-  test("who looks at the page again and again does not keep a dead line", async () => {
+  test("visibility changes do not keep a dead connection alive", async () => {
     const events = listenTo();
     const { session } = await open({ pongTimeoutMs: 4_000 });
     ScriptedSocket.latest.ready();
@@ -162,7 +162,7 @@ describe("back-off", () => {
     session.dispose();
   });
 
-  test("an attempt that fails as the network comes back is soon followed by another", async () => {
+  test("a failed attempt right after coming online is retried soon", async () => {
     vi.stubGlobal("fetch", () => Promise.reject(new TypeError()));
     const events = listenTo();
     const { session, states } = await open();
@@ -179,8 +179,8 @@ describe("back-off", () => {
   });
 });
 
-describe("a dead line", () => {
-  test("is noticed when a handshake hangs", async () => {
+describe("a dead connection", () => {
+  test("is detected when a handshake hangs", async () => {
     vi.stubGlobal("fetch", () => Promise.reject(new TypeError()));
     const { session } = await open();
     await vi.advanceTimersByTimeAsync(10_000);
@@ -189,7 +189,7 @@ describe("a dead line", () => {
     session.dispose();
   });
 
-  test("is noticed when a ping is not answered, and anything heard keeps it alive", async () => {
+  test("is detected by an unanswered ping; any frame keeps it alive", async () => {
     const { session } = await open({ pongTimeoutMs: 4_000 });
     const line = ScriptedSocket.latest;
     line.ready({ pingIntervalMs: 20_000 });
@@ -210,7 +210,7 @@ describe("a dead line", () => {
   });
 });
 
-test("cut stays away until resume; dispose is for good", async () => {
+test("cut lasts until resume; dispose is final", async () => {
   const { session, states } = await open();
   ScriptedSocket.latest.ready();
   const first = ScriptedSocket.latest;
@@ -229,7 +229,7 @@ test("cut stays away until resume; dispose is for good", async () => {
   expect(states.map((s) => s.state)).toEqual(["connecting", "connected", "cut", "connecting", "connected", "ended"]);
 });
 
-test("a socket that can be cut without a word is, and is told when the page leaves", async () => {
+test("a socket is terminated by cut and closed with a code by dispose", async () => {
   const terminated = vi.fn();
   const { session } = await open({ WebSocket: class extends ScriptedSocket {
     terminate = terminated;
@@ -243,7 +243,7 @@ test("a socket that can be cut without a word is, and is told when the page leav
   expect([terminated.mock.calls.length, ScriptedSocket.latest.closedWith]).toEqual([1, 1000]);
 });
 
-test("the socket is where the page says, whatever the answer says", async () => {
+test("the url option overrides the response's wsUrl", async () => {
   const { session } = await open({ token: { token: token(), wsUrl: "ws://inside/ws/session" }, url: "wss://outside/ws/session" });
   expect(ScriptedSocket.latest.url).toBe("wss://outside/ws/session");
   session.dispose();

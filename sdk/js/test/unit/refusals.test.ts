@@ -4,7 +4,7 @@ import { answer, atATimeOfItsOwn, open, ScriptedSocket, token } from "./script.j
 
 atATimeOfItsOwn(0.999999);
 
-describe("a refused handshake", () => {
+describe("a rejected handshake", () => {
   const envelope = { error: { code: "SESSION_ENDED", message: "The session has ended.", requestId: "r1" } };
 
   test("is explained by the service and ends the session", async () => {
@@ -39,7 +39,7 @@ describe("a refused handshake", () => {
     session.dispose();
   });
 
-  test("a session in use is another page's at first, and may be one's own later", async () => {
+  test("SESSION_IN_USE is final at first, and retried after a connection", async () => {
     answer(409, { error: { code: "SESSION_IN_USE", message: "Another connection is open." } });
     const second = await open();
     ScriptedSocket.latest.drop();
@@ -55,7 +55,7 @@ describe("a refused handshake", () => {
     session.dispose();
   });
 
-  test("a service that cannot be reached is tried again", async () => {
+  test("an unreachable service is retried", async () => {
     vi.stubGlobal("fetch", () => Promise.reject(new TypeError("fetch failed")));
     const { session } = await open();
     ScriptedSocket.latest.drop();
@@ -64,7 +64,7 @@ describe("a refused handshake", () => {
     session.dispose();
   });
 
-  test("a page of a foreign origin is told that it is one", async () => {
+  test("a disallowed origin is reported", async () => {
     vi.stubGlobal("location", { origin: "https://page.example" });
     vi.stubGlobal("fetch", (_: string, init: RequestInit) => (init.mode === "no-cors" ? Promise.resolve({}) : Promise.reject(new TypeError())));
     const { session } = await open();
@@ -74,7 +74,7 @@ describe("a refused handshake", () => {
     session.dispose();
   });
 
-  test("a token that went stale before it was used is asked for again, once", async () => {
+  test("a token that expired before use is fetched again, once", async () => {
     answer(401, { error: { code: "UNAUTHORIZED", message: "Ask for a new one." } });
     const issue = vi.fn(() => Promise.resolve({ token: token(), wsUrl: "ws://service/ws/session" }));
     const { session } = await open({ issue });
@@ -87,7 +87,7 @@ describe("a refused handshake", () => {
     expect(issue).toHaveBeenCalledTimes(2);
   });
 
-  test("a token that was good once is not replaced: its session has ended", async () => {
+  test("a redeemed token is not replaced", async () => {
     answer(410, envelope);
     const issue = vi.fn(() => Promise.resolve({ token: token(), wsUrl: "ws://service/ws/session" }));
     const { session } = await open({ issue });
@@ -100,7 +100,7 @@ describe("a refused handshake", () => {
     expect(issue).toHaveBeenCalledTimes(1);
   });
 
-  test.each([410, 503])("may be answered by a listener: %i", async (status) => {
+  test.each([410, 503])("a listener can react to %i", async (status) => {
     answer(status, envelope);
     const { session } = await open();
     session.on("refused", () => session.cut());
@@ -110,7 +110,7 @@ describe("a refused handshake", () => {
     session.dispose();
   });
 
-  test.each(["an answer", "none"])("is asked about for those who still care: %s", async (what) => {
+  test.each(["an answer", "none"])("is ignored after the session was cut: %s", async (what) => {
     let told = (_: Response | Promise<never>) => {};
     vi.stubGlobal("fetch", () => new Promise((resolve) => (told = resolve)));
     const { session, states } = await open();
@@ -122,7 +122,7 @@ describe("a refused handshake", () => {
     session.dispose();
   });
 
-  test("a token that comes when nobody waits for it any more is left alone", async () => {
+  test("a token that arrives after dispose is ignored", async () => {
     const asked: ((answer: TokenResponse) => void)[] = [];
     const issue = () => new Promise<TokenResponse>((resolve) => asked.push(resolve));
     const answerWith = async (at: number, sub: string) => {
@@ -142,7 +142,7 @@ describe("a refused handshake", () => {
     expect([gone.session.sessionId, ScriptedSocket.all.length]).toEqual([undefined, 0]);
   });
 
-  test("no token is asked for by a session that a listener has left", async () => {
+  test("no token is fetched after a listener disposed the session", async () => {
     const issue = vi.fn();
     const session = connect({ issue, WebSocket: ScriptedSocket });
     session.on("state", () => session.dispose());
@@ -150,7 +150,7 @@ describe("a refused handshake", () => {
     expect(issue).not.toHaveBeenCalled();
   });
 
-  test("another token is not asked for where that would not help", async () => {
+  test("no second token is fetched for other errors", async () => {
     answer(403, { error: { code: "ORIGIN_NOT_ALLOWED", message: "No." } });
     const { session } = await open({ issue: () => Promise.resolve({ token: token(), wsUrl: "ws://service/ws/session" }) });
     ScriptedSocket.latest.drop();
@@ -158,14 +158,14 @@ describe("a refused handshake", () => {
     expect(session).toMatchObject({ state: "ended", reason: { code: "ORIGIN_NOT_ALLOWED" } });
   });
 
-  test("a token that cannot be had ends the session with the reason", async () => {
+  test("a failed token request ends the session with the reason", async () => {
     const { session } = await open({ issue: () => Promise.reject(new Error("no credit")) });
     expect(session.reason).toMatchObject({ code: "ISSUE_FAILED", message: expect.stringContaining("no credit") });
     expect((await open({ token: "nonsense" })).session.reason?.code).toBe("BAD_TOKEN");
     expect((await open({ issue: () => Promise.resolve(undefined as never) })).session.reason?.code).toBe("BAD_TOKEN");
   });
 
-  test("a refusal that the page's server passed on is told in the service's words", async () => {
+  test("an error forwarded by the page's server keeps the service's message", async () => {
     const refusal = { error: { code: "QUOTA_EXCEEDED", message: "No more sessions.", requestId: "R1" } };
     const { session } = await open({ issue: () => Promise.resolve(refusal as never) });
     expect(session.reason).toMatchObject({ code: "QUOTA_EXCEEDED", message: "No more sessions.", context: { requestId: "R1" } });

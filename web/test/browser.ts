@@ -9,7 +9,7 @@ import { promisify } from "node:util";
 import { type Browser, type BrowserContextOptions, chromium, type Locator, type Page } from "playwright-core";
 import { expect, inject } from "vitest";
 
-/** `telapi dev` as a newcomer has it, on free ports and with a data folder of its own. */
+/** `telapi dev` on free ports with a temporary data directory. */
 export class Service implements AsyncDisposable {
   private constructor(
     readonly url: string,
@@ -25,10 +25,10 @@ export class Service implements AsyncDisposable {
     const server = spawn(inject("program"), ["dev", "--json"], { env, stdio: ["ignore", "pipe", "ignore"] });
     for await (const line of createInterface({ input: server.stdout })) {
       if (!line.startsWith("{")) continue;
-      server.stdout.resume(); // nobody reads on, and it must not block
+      server.stdout.resume(); // keep the pipe from blocking
       return new Service((JSON.parse(line) as { url: string }).url, env, server);
     }
-    throw new Error("telapi dev ended before it was up");
+    throw new Error("telapi dev exited before it was ready");
   }
 
   /** Sends to the browser on behalf of the runtime. */
@@ -44,12 +44,12 @@ export class Service implements AsyncDisposable {
   }
 }
 
-/** Debian's Chromium, or another. */
+/** Debian's Chromium, or the one in $CHROMIUM. */
 export function launch(): Promise<Browser> {
   return chromium.launch({ executablePath: process.env.CHROMIUM ?? "/usr/bin/chromium", args: ["--no-sandbox", "--disable-dev-shm-usage"] });
 }
 
-/** The page as somebody has it before them, and what went wrong on it. */
+/** An open page and the errors on it. */
 export class Visit implements AsyncDisposable {
   readonly complaints: string[] = [];
 
@@ -73,7 +73,7 @@ export class Visit implements AsyncDisposable {
     await this.click("Connect");
   }
 
-  /** Connects and waits for the bot's first words. */
+  /** Connects and waits for the bot's greeting. */
   async begin(mode = "chat"): Promise<void> {
     await this.connect(mode);
     await this.said("Hello, this is the demo bot").waitFor();

@@ -1,22 +1,22 @@
 import { byId } from "./dom.js";
 
-/** Light, dark, or what the system wants; remembered. The style sheet goes by the root's color-scheme. */
-export function chooseTheme(): void {
+/** Sets up the theme selector: light, dark or system. The style sheet follows the root's color-scheme. */
+export function setUpTheme(): void {
   const theme = byId<HTMLSelectElement>("theme");
   const apply = () => {
     document.documentElement.style.colorScheme = theme.value;
     window.dispatchEvent(new Event("themechange"));
   };
-  theme.value = remembered(() => localStorage.getItem("theme")) ?? "light dark";
+  theme.value = tryStorage(() => localStorage.getItem("theme")) ?? "light dark";
   theme.onchange = () => {
-    remembered(() => localStorage.setItem("theme", theme.value));
+    tryStorage(() => localStorage.setItem("theme", theme.value));
     apply();
   };
   apply();
 }
 
-/** What the browser remembers, unless its owner forbade it to. */
-function remembered<Value>(use: () => Value): Value | undefined {
+/** Uses local storage; returns undefined if the browser blocks it. */
+function tryStorage<Value>(use: () => Value): Value | undefined {
   try {
     return use();
   } catch {
@@ -24,8 +24,8 @@ function remembered<Value>(use: () => Value): Value | undefined {
   }
 }
 
-/** Where the page is narrow, one column at a time is shown. */
-export function chooseTabs(): void {
+/** Sets up the tabs: a narrow page shows one column at a time. */
+export function setUpTabs(): void {
   const tabs = document.querySelectorAll<HTMLButtonElement>("nav button");
   for (const tab of tabs) {
     tab.onclick = () => {

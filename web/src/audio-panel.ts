@@ -4,8 +4,8 @@ import { decode, Player } from "./speech.js";
 
 const bars = 160;
 
-/** The panel of what is heard: the player, how loud each of the last frames was, and what came so far. */
-export class Listening {
+/** The audio panel: plays audio and shows the level of the last frames. */
+export class AudioPanel {
   private readonly canvas = byId<HTMLCanvasElement>("wave");
   private readonly mute = byId<HTMLButtonElement>("mute");
   private player: Player | undefined;
@@ -33,7 +33,7 @@ export class Listening {
     this.player?.mute(muted);
   }
 
-  /** To be called on a click: browsers keep pages silent until then. */
+  /** Must be called in a click handler: browsers block audio before that. */
   begin(): void {
     this.end();
     this.player = new Player(this.muted);
@@ -54,8 +54,8 @@ export class Listening {
     this.draw();
   }
 
-  hush(): void {
-    this.player?.hush();
+  stop(): void {
+    this.player?.stop();
   }
 
   end(): void {
