@@ -98,7 +98,7 @@ test("the page reconnects when the server drops the connection", async () => {
   await it.begin();
   await it.click("Drop on server");
   await it.said("Reconnected").waitFor();
-  await it.happened("line lost").waitFor();
+  await it.happened("connection lost").waitFor();
   await it.click("hello");
   await it.said("Hello! How are you?").waitFor();
 });
@@ -220,7 +220,7 @@ test("the keyboard focus is never lost", async ({ expect }) => {
   await it.click("Cut connection");
   await focus("Resume");
   await it.page.keyboard.press("Enter");
-  await it.said("nothing was missed").waitFor();
+  await it.said("nothing missed").waitFor();
   await focus("Cut connection");
   await it.click("Disconnect");
   await it.state("Ended");
@@ -319,7 +319,7 @@ test.each([
   ["light", { colorScheme: "light" }],
   ["dark", { colorScheme: "dark" }],
   ["phone", { viewport: { width: 375, height: 812 }, deviceScaleFactor: 2 }],
-] as const)("everybody can use it: %s", async (name, options) => {
+] as const)("accessible: %s", async (name, options) => {
   await using it = await visit(options);
   await it.begin("audio");
   await it.say("hello");
