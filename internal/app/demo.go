@@ -9,10 +9,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/go-json-experiment/json/jsontext"
-
 	"telapi/callruntime"
-	"telapi/callruntime/wire"
 	"telapi/internal/config"
 	"telapi/internal/demo"
 	"telapi/internal/httpapi"
@@ -132,15 +129,15 @@ func (a *App) openPlayground() *httpapi.Playground {
 		return nil
 	}
 	p := &httpapi.Playground{
-		Files:    web.Playground(),
-		Docs:     web.Docs(),
-		Guide:    func() httpapi.Guide { return httpapi.Guide{} },
-		Onlooker: func() (*callruntime.Runtime, error) { return a.onlooker.open(a.cfg) },
-		Feed:     feedSource{},
+		Files: web.Playground(),
+		Docs:  web.Docs(),
+		Guide: func() httpapi.Guide { return httpapi.Guide{} },
 	}
+	feed := demo.Feed{Observer: func() (*callruntime.Runtime, error) { return a.onlooker.open(a.cfg) }}
 	if a.demo != nil {
-		p.Feed, p.Guide = feedSource{a.demo.events}, a.demo.tell
+		feed.Hub, p.Guide = a.demo.events, a.demo.tell
 	}
+	p.Feed = feed.Open
 	return p
 }
 
@@ -177,26 +174,4 @@ func (o *onlooker) close() {
 	if o.runtime != nil {
 		o.runtime.Close()
 	}
-}
-
-// feedSource connects the demo's timeline to the playground's feed: adapters do
-// not import each other.
-type feedSource struct{ *demo.Hub }
-
-func (feedSource) Heartbeat() httpapi.FeedEvent { return demo.Heartbeat() }
-
-func (feedSource) EntryEvent(e wire.Entry, raw jsontext.Value) httpapi.FeedEvent {
-	return demo.EntryEvent(e, raw)
-}
-
-func (feedSource) MessageEvent(e wire.Entry, raw jsontext.Value) httpapi.FeedEvent {
-	return demo.MessageEvent(e, raw)
-}
-
-func (f feedSource) Subscribe(sessionID string, deliver func(httpapi.FeedEvent)) (past []httpapi.FeedEvent, cancel func()) {
-	events, cancel := f.Hub.Subscribe(sessionID, func(e demo.Event) { deliver(e) })
-	for _, e := range events {
-		past = append(past, e)
-	}
-	return past, cancel
 }

@@ -3,7 +3,6 @@ package demo
 import (
 	"fmt"
 	"strings"
-	"time"
 
 	"github.com/go-json-experiment/json"
 	"github.com/go-json-experiment/json/jsontext"
@@ -48,14 +47,6 @@ type Event struct {
 	Title     string         `json:"title"`
 	SessionID string         `json:"sessionId"`
 	Data      jsontext.Value `json:"data,omitzero"`
-}
-
-// UnixMilli returns the time of the event.
-func (e Event) UnixMilli() int64 { return e.At }
-
-// Heartbeat returns an event that shows that the feed is alive.
-func Heartbeat() Event {
-	return Event{At: time.Now().UnixMilli(), Lane: LaneService, Kind: EventHeartbeat, Title: "no new events"}
 }
 
 // entryEvents maps kinds of stream entries to the lanes and kind of their events.

@@ -1,7 +1,9 @@
 package httpapi
 
 import (
+	"context"
 	"io/fs"
+	"iter"
 	"net"
 	"net/http"
 	"net/netip"
@@ -9,21 +11,21 @@ import (
 	"slices"
 	"strings"
 
-	"telapi/callruntime"
 	"telapi/internal/endpoint"
 	"telapi/internal/fault"
 )
 
-// Playground is what the page to try the service with stands on.
+// Playground configures the playground and the API reference.
 type Playground struct {
-	Files    fs.FS
-	Docs     fs.FS // the reference, at /docs/
-	Guide    func() Guide
-	Onlooker func() (*callruntime.Runtime, error) // who looks at channels for the feed
-	Feed     FeedSource
+	Files fs.FS
+	Docs  fs.FS // the API reference at /docs/
+	Guide func() Guide
+	// Feed opens the timeline of a session, in batches of JSON lines. ended
+	// reports whether the session has ended.
+	Feed func(ctx context.Context, sessionID string, ended func(context.Context) bool) (iter.Seq[[]byte], error)
 }
 
-// Guide tells the page whom it can talk to and how. Without a key it asks for
+// Guide is the playground's configuration. Without an API key the page asks for
 // one.
 type Guide struct {
 	APIKey    string          `json:"apiKey,omitzero"`
@@ -32,25 +34,25 @@ type Guide struct {
 	Phrases   []Phrase        `json:"phrases"`
 }
 
-// GuideEndpoint is an endpoint to try.
+// GuideEndpoint is an endpoint that the playground offers.
 type GuideEndpoint struct {
 	ID    string          `json:"id"`
 	Name  string          `json:"name"`
 	Modes []endpoint.Mode `json:"modes"`
 }
 
-// Phrase is something to say, and what it does.
+// Phrase is a suggestion of what to say to the demo bot, and its effect.
 type Phrase struct {
 	Say  string `json:"say"`
 	Does string `json:"does"`
 }
 
-// policy lets a page load and reach nothing but this service.
-const policy = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; font-src 'self'; connect-src 'self'; " +
+// contentSecurityPolicy limits pages to resources of this service.
+const contentSecurityPolicy = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; font-src 'self'; connect-src 'self'; " +
 	"media-src 'self' blob:; manifest-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
 
-// pageTypes are those of the files that are served; others are not.
-var pageTypes = map[string]string{
+// contentTypes are the types of the files that are served. Other files are not.
+var contentTypes = map[string]string{
 	".html": "text/html; charset=utf-8",
 	".css":  "text/css; charset=utf-8",
 	".js":   "text/javascript; charset=utf-8",
@@ -60,69 +62,71 @@ var pageTypes = map[string]string{
 	".txt":  "text/plain; charset=utf-8",
 }
 
-type page struct {
+type file struct {
 	contentType string
-	compressed  bool
+	gzip        bool
 	document    document
 }
 
-// readPages reads the files once. They are compiled in: what fails to be read is
-// seen when the page is asked for. One that ends in .gz is served without that
-// ending and as it is, for every browser can unpack it.
-func readPages(files fs.FS) map[string]page {
-	pages := map[string]page{}
-	names, _ := fs.Glob(files, "*")
+// readFiles reads the embedded files of a page by name. A file with the suffix
+// .gz is served under its name without the suffix, compressed: every browser
+// supports it.
+func readFiles(embedded fs.FS) map[string]file {
+	files := map[string]file{}
+	names, _ := fs.Glob(embedded, "*")
 	for _, name := range names {
-		content, err := fs.ReadFile(files, name)
-		name, compressed := strings.CutSuffix(name, ".gz")
-		if contentType := pageTypes[path.Ext(name)]; contentType != "" && err == nil {
-			pages[name] = page{contentType, compressed, newDocument(content)}
+		content, err := fs.ReadFile(embedded, name)
+		name, gzip := strings.CutSuffix(name, ".gz")
+		if contentType := contentTypes[path.Ext(name)]; contentType != "" && err == nil {
+			files[name] = file{contentType, gzip, newDocument(content)}
 		}
 	}
-	pages[""] = pages["index.html"]
-	return pages
+	files[""] = files["index.html"]
+	return files
 }
 
-// leadTo sends a browser to a page: with the slash, beside which its files lie.
-func leadTo(folder string) handler {
+// redirectTo redirects to a page. Its path ends with a slash, because the page
+// refers to its files relatively.
+func redirectTo(page string) handler {
 	return func(x *exchange, _ *http.Request) error {
-		x.Header().Set("Location", folder)
+		x.Header().Set("Location", page)
 		x.Header().Set("Cache-Control", "no-store")
 		x.WriteHeader(http.StatusFound)
 		return nil
 	}
 }
 
-// fileOf answers with a file of a page.
-func fileOf(pages map[string]page) handler {
+// serveFile serves the file of a page that the path names.
+func serveFile(files map[string]file) handler {
 	return func(x *exchange, r *http.Request) error {
-		found, ok := pages[r.PathValue("file")]
+		f, ok := files[r.PathValue("file")]
 		if !ok {
-			return fault.New(fault.NotFound, "This page has no such file.")
+			return fault.New(fault.NotFound, "File not found.")
 		}
 		h := x.Header()
-		h.Set("Content-Security-Policy", policy)
+		h.Set("Content-Security-Policy", contentSecurityPolicy)
 		h.Set("Referrer-Policy", "no-referrer")
-		if found.compressed {
+		if f.gzip {
 			h.Set("Content-Encoding", "gzip")
 		}
-		found.document.write(x, r, found.contentType)
+		f.document.write(x, r, f.contentType)
 		return nil
 	}
 }
 
+// playgroundConfig sends the demo's API key only to pages on the same machine.
 func (s *Server) playgroundConfig(x *exchange, r *http.Request) error {
 	guide := s.deps.Playground.Guide()
-	if !local(x.client, r.Host) || passedOn(r.Header) {
+	if !isLocal(x.client, r.Host) || isForwarded(r.Header) {
 		guide.APIKey = ""
 	}
 	return x.WriteJSON(http.StatusOK, guide)
 }
 
-// local tells whether a page of this machine asks. The name counts as well: a
-// foreign page can have its own name point to this machine, and read what the
-// person at it may read.
-func local(client netip.Addr, host string) bool {
+// isLocal reports whether a request comes from a page on this machine. It checks
+// the host name too: in a DNS rebinding attack, a foreign page lets its own name
+// resolve to this machine to read the response.
+func isLocal(client netip.Addr, host string) bool {
 	if name, _, err := net.SplitHostPort(host); err == nil {
 		host = name
 	}
@@ -130,21 +134,21 @@ func local(client netip.Addr, host string) bool {
 	return client.IsLoopback() && (host == "localhost" || err == nil && addr.IsLoopback())
 }
 
-// passedOn tells whether a proxy or a tunnel on this machine asks for somebody
-// else: what it passes on comes from a local address, and often by a local name.
-func passedOn(h http.Header) bool {
+// isForwarded reports whether a request went through a proxy or a tunnel. One on
+// this machine has a local address, and often a local host name.
+func isForwarded(h http.Header) bool {
 	return slices.ContainsFunc([]string{"Forwarded", "Via", "X-Forwarded-For", "X-Forwarded-Host", "X-Forwarded-Proto", "X-Real-Ip"},
 		func(name string) bool { return h[name] != nil })
 }
 
-// dropSocket cuts a session's line, for people who want to see it come back.
+// dropSocket disconnects a session's socket to demonstrate how it reconnects.
 func (s *Server) dropSocket(x *exchange, r *http.Request) error {
 	id := r.PathValue("id")
 	if _, err := s.deps.Sessions.Get(r.Context(), x.principal.TeamID, id); err != nil {
 		return err
 	}
 	if !s.sockets.disconnect(id) {
-		return fault.New(fault.NotFound, "This instance holds no socket of the session.")
+		return fault.New(fault.NotFound, "This instance has no open socket of the session.")
 	}
 	x.WriteHeader(http.StatusNoContent)
 	return nil

@@ -69,17 +69,17 @@ func (s *Server) routes() []Route {
 		{"GET", speech.Route + "/{name}", team, auth.ReadTeamApps, ratelimit.API, apiAccess, s.playSpeech},
 		{"GET", "/api/v1/usage/tts-characters", team, auth.ReadTeamUsage, ratelimit.API, apiAccess, s.ttsUsage},
 
-		{"GET", "/{$}", public, "", ratelimit.API, inPlay, leadTo("/playground/")},
-		{"GET", "/playground", public, "", ratelimit.API, inPlay, leadTo("/playground/")},
-		{"GET", "/playground/{$}", public, "", ratelimit.API, inPlay, fileOf(s.playgroundFiles)},
-		{"GET", "/playground/{file}", public, "", ratelimit.API, inPlay, fileOf(s.playgroundFiles)},
+		{"GET", "/{$}", public, "", ratelimit.API, inPlay, redirectTo("/playground/")},
+		{"GET", "/playground", public, "", ratelimit.API, inPlay, redirectTo("/playground/")},
+		{"GET", "/playground/{$}", public, "", ratelimit.API, inPlay, serveFile(s.playgroundFiles)},
+		{"GET", "/playground/{file}", public, "", ratelimit.API, inPlay, serveFile(s.playgroundFiles)},
 		{"GET", "/playground/config.json", public, "", ratelimit.API, inPlay, s.playgroundConfig},
 		{"GET", "/playground/feed", team, auth.ReadTeamApps, ratelimit.API, inPlay, s.feed},
 		{"POST", "/playground/sessions/{id}/drop", team, auth.CreateCallToken, ratelimit.API, inPlay, s.dropSocket},
 
-		{"GET", "/docs", public, "", ratelimit.API, inPlay, leadTo("/docs/")},
-		{"GET", "/docs/{$}", public, "", ratelimit.API, inPlay, fileOf(s.docsFiles)},
-		{"GET", "/docs/{file}", public, "", ratelimit.API, inPlay, fileOf(s.docsFiles)},
+		{"GET", "/docs", public, "", ratelimit.API, inPlay, redirectTo("/docs/")},
+		{"GET", "/docs/{$}", public, "", ratelimit.API, inPlay, serveFile(s.docsFiles)},
+		{"GET", "/docs/{file}", public, "", ratelimit.API, inPlay, serveFile(s.docsFiles)},
 	}
 }
 

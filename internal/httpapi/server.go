@@ -68,8 +68,8 @@ type Server struct {
 	sockets    *socketSet
 	prometheus http.Handler // serves /metrics
 
-	playgroundFiles map[string]page
-	docsFiles       map[string]page
+	playgroundFiles map[string]file
+	docsFiles       map[string]file
 
 	streams    context.Context // ends responses that stream until shutdown
 	endStreams context.CancelFunc
@@ -95,8 +95,8 @@ func New(deps Deps) *Server {
 		prometheus: promhttp.HandlerFor(deps.Registry, promhttp.HandlerOpts{Registry: deps.Registry, ErrorHandling: promhttp.ContinueOnError}),
 	}
 	if deps.Playground != nil {
-		s.playgroundFiles = readPages(deps.Playground.Files)
-		s.docsFiles = readPages(deps.Playground.Docs)
+		s.playgroundFiles = readFiles(deps.Playground.Files)
+		s.docsFiles = readFiles(deps.Playground.Docs)
 	}
 	s.streams, s.endStreams = context.WithCancel(context.Background())
 	s.mux = s.newMux(s.Routes())

@@ -187,7 +187,7 @@ func TestFeedAndDropAreTheTeamsOwn(t *testing.T) {
 	resp, body := call(t, i, "GET", "/playground/feed", "X-API-Key", own.key)
 	wantStatus(t, resp, body, 404, code("NOT_FOUND"))
 	resp, body = call(t, i, "POST", "/playground/sessions/"+id+"/drop", "X-API-Key", own.key)
-	wantStatus(t, resp, body, 404, "holds no socket")
+	wantStatus(t, resp, body, 404, "no open socket")
 }
 
 func TestDroppedSocketEndsWithoutAWordAndComesBack(t *testing.T) {
