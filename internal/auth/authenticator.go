@@ -14,13 +14,12 @@ import (
 )
 
 const (
-	flushEvery   = 10 * time.Second
-	flushTimeout = 5 * time.Second
+	flushInterval = 10 * time.Second
+	flushTimeout  = 5 * time.Second
 )
 
-// Authenticator turns a presented credential into a Principal. A key's record
-// is cached only while announcements reach this instance, so that a revocation
-// holds everywhere as soon as it is announced.
+// Authenticator verifies credentials. It caches keys only while this instance
+// receives announcements, so that a revocation takes effect when it is announced.
 type Authenticator struct {
 	*cache.Cache[Key]
 	keys   KeyStore
@@ -30,20 +29,20 @@ type Authenticator struct {
 	now    func() time.Time
 }
 
-// NewAuthenticator returns an authenticator, which Run keeps company.
+// NewAuthenticator returns an authenticator with an empty cache. Run must run too.
 func NewAuthenticator(keys KeyStore, tokens *ConsoleTokens, log *slog.Logger, now func() time.Time) *Authenticator {
 	return &Authenticator{Cache: cache.New[Key](topicPrefix, cache.Size, cache.TTL), keys: keys, tokens: tokens, log: log, now: now}
 }
 
-// APIKey checks the value of X-API-Key.
+// APIKey verifies the value of X-API-Key.
 func (a *Authenticator) APIKey(ctx context.Context, presented string) (Principal, error) {
 	id, digest, ok := splitSecret(presented)
 	if !ok {
-		return Principal{}, unauthorized(errors.New("value has not the form of a key"))
+		return Principal{}, unauthorized(errors.New("malformed key"))
 	}
 	k, err := a.Get(ctx, id, func(ctx context.Context) (Key, error) { return a.keys.Key(ctx, id) })
 	if fault.Is(err, fault.NotFound) {
-		return Principal{}, unauthorized(errors.New("no such key"))
+		return Principal{}, unauthorized(errors.New("unknown key"))
 	}
 	if err != nil {
 		return Principal{}, err
@@ -64,22 +63,22 @@ func (a *Authenticator) APIKey(ctx context.Context, presented string) (Principal
 	return Principal{TeamID: k.TeamID, Subject: k.ID, Scopes: k.Scopes}, nil
 }
 
-// Bearer checks the value of an Authorization header.
+// Bearer verifies the value of an Authorization header.
 func (a *Authenticator) Bearer(header string) (Principal, error) {
 	scheme, token, ok := strings.Cut(header, " ")
 	if !ok || !strings.EqualFold(scheme, "Bearer") {
-		return Principal{}, unauthorized(errors.New("authorization is not a bearer token"))
+		return Principal{}, unauthorized(errors.New("not a bearer token"))
 	}
 	return a.tokens.Verify(strings.TrimSpace(token))
 }
 
-// Missing is the refusal of a request that presents nothing.
-func (a *Authenticator) Missing() error { return unauthorized(errors.New("no credential presented")) }
+// Missing returns the error for a request without a credential.
+func (a *Authenticator) Missing() error { return unauthorized(errors.New("missing credential")) }
 
-// Run writes the last uses of keys until ctx ends, and once more then, so that
-// authentication never waits for the database.
+// Run periodically writes the times of last use until ctx ends, and once more
+// then. Authentication does not wait for these writes.
 func (a *Authenticator) Run(ctx context.Context) {
-	for sleep.For(ctx, flushEvery) == nil {
+	for sleep.For(ctx, flushInterval) == nil {
 		a.flush(ctx)
 	}
 	a.flush(context.WithoutCancel(ctx))
@@ -89,6 +88,6 @@ func (a *Authenticator) flush(ctx context.Context) {
 	bounded, cancel := context.WithTimeout(ctx, flushTimeout)
 	defer cancel()
 	if err := a.uses.Flush(bounded, a.keys.TouchKeys); err != nil && ctx.Err() == nil {
-		a.log.WarnContext(ctx, "last uses of API keys were not written yet", "error", err)
+		a.log.WarnContext(ctx, "writing the last use of API keys failed; retrying", "error", err)
 	}
 }

@@ -74,7 +74,7 @@ func FuzzClaims(f *testing.F) {
 			}
 			return
 		}
-		if !teamForm.MatchString(who.TeamID) || !subjectForm.MatchString(who.Subject) || who.Scopes == nil {
+		if !teamPattern.MatchString(who.TeamID) || !subjectPattern.MatchString(who.Subject) || who.Scopes == nil {
 			t.Fatalf("%s gave %+v", claims, who)
 		}
 	})

@@ -13,61 +13,58 @@ import (
 	"telapi/internal/redact"
 )
 
-// SessionAudience marks the tokens of browser sessions. They share the signing
-// secret with console JWTs, and this claim is what keeps one from passing as
-// the other.
+// SessionAudience is the audience of session tokens. They share the signing
+// secret with console JWTs. This claim prevents the use of one as the other.
 const SessionAudience = "telapi:session"
 
-// MinSecretBytes is the least a signing secret may have; HS256 with less can be
-// guessed offline from any one token.
+// MinSecretBytes is the minimum length of a signing secret. A shorter one can be
+// guessed offline from a single token.
 const MinSecretBytes = 32
 
-// MaxSkew is how far the clocks of machines may be apart. A token of a console
-// whose clock is ahead must not be refused for being used at once.
+// MaxSkew is the tolerated difference between the clocks of two machines. A new
+// token of a console whose clock is ahead must be accepted.
 const MaxSkew = 2 * time.Second
 
-// maxTokenBytes bounds what is parsed before the signature is known to be good.
+// maxTokenBytes limits what is parsed before the signature is verified.
 const maxTokenBytes = 8 << 10
 
 var (
-	teamForm = regexp.MustCompile(`^[A-Za-z0-9._:@|-]{1,128}$`)
-	// subjectForm is wide, since the console chooses how it names people; it
-	// keeps out what would be blank or break a line where the name is shown.
-	subjectForm = regexp.MustCompile(`^[^\pC\s]([^\pC]{0,254}[^\pC\s])?$`)
+	teamPattern = regexp.MustCompile(`^[A-Za-z0-9._:@|-]{1,128}$`)
+	// subjectPattern rejects only names that would be blank or break a line: the
+	// console decides how it names people.
+	subjectPattern = regexp.MustCompile(`^[^\pC\s]([^\pC]{0,254}[^\pC\s])?$`)
 )
 
-// consoleClaims is what a console JWT must carry, besides exp.
+// consoleClaims are the required claims of a console JWT besides exp.
 type consoleClaims struct {
 	TeamID string   `json:"teamId"`
 	Scopes *[]Scope `json:"scopes"`
 	jwt.RegisteredClaims
 }
 
-// UnmarshalJSON reads claims by their exact names and refuses repeated ones.
-// The JWT library's own decoder takes "TEAMID" for teamId and the last of two,
-// so that another reader could see other claims in the same signed bytes.
+// UnmarshalJSON matches claim names exactly and rejects duplicates. The JWT
+// library's decoder accepts "TEAMID" for teamId and the last of two duplicates,
+// so that another reader could see different claims in the same token.
 func (c *consoleClaims) UnmarshalJSON(b []byte) error {
 	type plain consoleClaims
 	return json.Unmarshal(b, (*plain)(c))
 }
 
-// Secrets are what JWTs are signed with: Current signs and verifies, Previous,
-// if there is one, verifies alone, so that a secret can be changed without an
-// outage.
+// Secrets are the signing secrets of JWTs. Current signs and verifies. Previous
+// only verifies, so that the secret can be rotated without an outage.
 type Secrets struct{ Current, Previous redact.Secret }
 
-// Verifier checks JWTs under the shared secrets, whatever they are for.
+// Verifier verifies JWTs with the shared secrets.
 type Verifier struct {
 	keys   jwt.VerificationKeySet
 	parser *jwt.Parser
 }
 
-// NewVerifier returns a verifier. Options add checks to those that every token
-// has to pass.
+// NewVerifier returns a verifier. checks are added to those for every token.
 func NewVerifier(secrets Secrets, checks ...jwt.ParserOption) *Verifier {
 	v := &Verifier{parser: jwt.NewParser(append(checks,
-		// Pinned: with "none", an asymmetric family or a key named by
-		// the token itself, the sender would choose how to be checked.
+		// Otherwise the sender could choose how its token is verified:
+		// with "none", or with a public key as an HMAC secret.
 		jwt.WithValidMethods([]string{jwt.SigningMethodHS256.Alg()}),
 		jwt.WithStrictDecoding(),
 	)...)}
@@ -79,22 +76,22 @@ func NewVerifier(secrets Secrets, checks ...jwt.ParserOption) *Verifier {
 	return v
 }
 
-// strangeHeaders demand extensions, or bring a key along. A token with one of
-// them was made to trick somebody, well signed or not.
-var strangeHeaders = []string{"crit", "jwk", "jku", "x5c", "x5u"}
+// forbiddenHeaders require extensions or provide a verification key. Our tokens
+// never have them, so a token that does is an attack.
+var forbiddenHeaders = []string{"crit", "jwk", "jku", "x5c", "x5u"}
 
-// Verify reads the claims of a well-signed token.
+// Verify verifies a token and stores its claims in into.
 func (v *Verifier) Verify(token string, into jwt.Claims) error {
 	if len(token) > maxTokenBytes {
-		return errors.New("token longer than any that is made")
+		return errors.New("token too long")
 	}
 	parsed, err := v.parser.ParseWithClaims(token, into, func(*jwt.Token) (any, error) { return v.keys, nil })
 	if err != nil {
 		return err
 	}
-	for _, name := range strangeHeaders {
+	for _, name := range forbiddenHeaders {
 		if parsed.Header[name] != nil {
-			return errors.New("header " + name + " has no place in a token of ours")
+			return errors.New("forbidden header " + name)
 		}
 	}
 	return nil
@@ -103,25 +100,25 @@ func (v *Verifier) Verify(token string, into jwt.Claims) error {
 // ConsoleTokens verifies the web console's JWTs.
 type ConsoleTokens struct{ verifier *Verifier }
 
-// NewConsoleTokens returns a verifier for tokens signed with one of the secrets.
+// NewConsoleTokens returns a verifier.
 func NewConsoleTokens(secrets Secrets, now func() time.Time) *ConsoleTokens {
 	return &ConsoleTokens{NewVerifier(secrets, jwt.WithExpirationRequired(), jwt.WithIssuedAt(), jwt.WithLeeway(MaxSkew), jwt.WithTimeFunc(now))}
 }
 
-// Verify returns who a console JWT speaks for.
+// Verify returns the principal of a console JWT.
 func (c *ConsoleTokens) Verify(token string) (Principal, error) {
 	var claims consoleClaims
 	err := c.verifier.Verify(token, &claims)
 	switch {
 	case err != nil:
 	case slices.Contains(claims.Audience, SessionAudience):
-		err = errors.New("a session token is no console token")
-	case !subjectForm.MatchString(claims.Subject):
-		err = errors.New("claim sub is missing or not a name")
-	case !teamForm.MatchString(claims.TeamID):
-		err = errors.New("claim teamId is missing or not an id")
+		err = errors.New("session token used as console token")
+	case !subjectPattern.MatchString(claims.Subject):
+		err = errors.New("missing or invalid claim sub")
+	case !teamPattern.MatchString(claims.TeamID):
+		err = errors.New("missing or invalid claim teamId")
 	case claims.Scopes == nil:
-		err = errors.New("claim scopes is missing")
+		err = errors.New("missing claim scopes")
 	}
 	if err != nil {
 		return Principal{}, unauthorized(fmt.Errorf("verify console token: %w", err))

@@ -5,8 +5,7 @@ import (
 	"time"
 )
 
-// Key is the record of one API key. The secret itself is never kept: Digest is
-// the SHA-256 of it.
+// Key is an API key. Digest is the SHA-256 of its secret, which is not stored.
 type Key struct {
 	ID         string    `json:"id"`
 	TeamID     string    `json:"teamId"`
@@ -19,15 +18,14 @@ type Key struct {
 	LastUsedAt time.Time `json:"lastUsedAt,omitzero"` // zero: never used
 }
 
-// KeyStore keeps key records. Lookups of what is not there fail with
-// fault.NotFound.
+// KeyStore stores API keys. It returns fault.NotFound for an unknown ID.
 type KeyStore interface {
 	CreateKey(ctx context.Context, k Key) error
 	Key(ctx context.Context, id string) (Key, error)
-	// Keys lists a team's keys, or everybody's when teamID is empty, oldest first.
+	// Keys returns a team's keys, or all keys if teamID is empty, oldest first.
 	Keys(ctx context.Context, teamID string) ([]Key, error)
-	// RevokeKey is idempotent: the first moment of revocation stays.
+	// RevokeKey is idempotent: it keeps the time of the first revocation.
 	RevokeKey(ctx context.Context, id string, at time.Time) error
-	// TouchKeys notes last uses; an older moment never replaces a newer one.
+	// TouchKeys stores times of last use. An older time never replaces a newer one.
 	TouchKeys(ctx context.Context, used map[string]time.Time) error
 }

@@ -1,11 +1,11 @@
-// Package auth owns who may call the REST API: API keys, console JWTs, and the
-// scopes an operation asks for.
+// Package auth authenticates callers of the REST API with API keys and console
+// JWTs, and checks their scopes.
 package auth
 
-// Scope names one permission of a key or console JWT.
+// Scope is a permission of an API key or console JWT.
 type Scope string
 
-// The scopes that operations ask for.
+// The scopes that operations require.
 const (
 	CreateCallToken Scope = "CREATE_CALL_TOKEN"
 	ReadTeamApps    Scope = "READ_TEAM_APPS"
@@ -13,5 +13,5 @@ const (
 	CreateSpeech    Scope = "CREATE_SPEECH"
 )
 
-// Scopes lists them all.
+// Scopes lists all scopes.
 var Scopes = []Scope{CreateCallToken, ReadTeamApps, ReadTeamUsage, CreateSpeech}

@@ -35,7 +35,7 @@ func TestUsesAreWrittenInBatches(t *testing.T) {
 		if len(m.written()) != 0 {
 			t.Fatal("written before the batch was due")
 		}
-		time.Sleep(flushEvery)
+		time.Sleep(flushInterval)
 		synctest.Wait()
 		written := m.written()
 		if len(written) != 1 || len(written[0]) != 2 || !written[0]["another"].Equal(last) {
@@ -46,7 +46,7 @@ func TestUsesAreWrittenInBatches(t *testing.T) {
 				t.Errorf("%s last used %v, want %v", id, at, last)
 			}
 		}
-		time.Sleep(3 * flushEvery)
+		time.Sleep(3 * flushInterval)
 		synctest.Wait()
 		if len(m.written()) != 1 {
 			t.Error("an empty batch was written")

@@ -15,16 +15,17 @@ import (
 // MaxDailyQuota is the largest quota that can be set.
 const MaxDailyQuota = 1_000_000_000
 
-const topicPrefix = "team:" // of what is announced when a team changed; its id ends it
+// topicPrefix, followed by a team's ID, is announced when the team changes.
+const topicPrefix = "team:"
 
-// Registry is the administrator's side of teams.
+// Registry creates and changes teams.
 type Registry struct {
 	Store    Store
 	Announce cache.Announcer
 	Now      func() time.Time
 }
 
-// Create makes a team.
+// Create creates a team.
 func (r *Registry) Create(ctx context.Context, name string) (Team, error) {
 	name, err := cleanName(name)
 	if err != nil {
@@ -43,11 +44,11 @@ func (r *Registry) Rename(ctx context.Context, id, name string) (Team, error) {
 	if err != nil {
 		return Team{}, err
 	}
-	return r.update(ctx, id, func(t *Team) { t.Name = name })
+	return r.Store.UpdateTeam(ctx, id, func(t *Team) { t.Name = name })
 }
 
-// SetQuota changes a team's daily quota; nil goes back to the default. Running
-// instances hold the new quota as soon as the announcement reaches them.
+// SetQuota changes a team's daily quota. nil restores the default. Running
+// instances apply the new quota when they receive the announcement.
 func (r *Registry) SetQuota(ctx context.Context, id string, quota *int64) (Team, error) {
 	var issues fault.Issues
 	if quota != nil {
@@ -56,20 +57,12 @@ func (r *Registry) SetQuota(ctx context.Context, id string, quota *int64) (Team,
 	if err := issues.Err(); err != nil {
 		return Team{}, err
 	}
-	t, err := r.update(ctx, id, func(t *Team) { t.DailyQuota = quota })
+	t, err := r.Store.UpdateTeam(ctx, id, func(t *Team) { t.DailyQuota = quota })
 	if err != nil {
 		return Team{}, err
 	}
 	if err := r.Announce.Announce(ctx, topicPrefix+id); err != nil {
-		return Team{}, fmt.Errorf("the quota is saved, but running instances could not be told and may use the old one for up to %s: %w", cache.TTL, err)
-	}
-	return t, nil
-}
-
-func (r *Registry) update(ctx context.Context, id string, change func(*Team)) (Team, error) {
-	t, err := r.Store.UpdateTeam(ctx, id, change)
-	if err != nil {
-		return Team{}, fmt.Errorf("update team: %w", err)
+		return Team{}, fmt.Errorf("the quota is saved, but announcing it failed: running instances may use the old quota for up to %s: %w", cache.TTL, err)
 	}
 	return t, nil
 }
@@ -78,7 +71,7 @@ func cleanName(name string) (string, error) {
 	name = strings.TrimSpace(name)
 	var issues fault.Issues
 	if name == "" {
-		issues.Add("/name", fault.IssueRequired, "A team needs a name.")
+		issues.Add("/name", fault.IssueRequired, "The team name is empty.")
 	}
 	issues.CheckName("/name", name, 100)
 	return name, issues.Err()

@@ -1,4 +1,5 @@
-// Package team owns the tenant: who keys, endpoints, quota and usage belong to.
+// Package team manages teams. A team is a tenant: it owns API keys, endpoints, a
+// daily quota and usage.
 package team
 
 import (
@@ -6,8 +7,8 @@ import (
 	"time"
 )
 
-// DefaultDailyQuota is what a team may ask of the API per UTC day unless an
-// administrator says otherwise.
+// DefaultDailyQuota is the number of API requests per UTC day of a team without
+// its own quota.
 const DefaultDailyQuota = 50_000
 
 // Team is one tenant.
@@ -18,7 +19,7 @@ type Team struct {
 	CreatedAt  time.Time `json:"createdAt"`
 }
 
-// Quota is the number of API requests the team may make per UTC day.
+// Quota returns the number of API requests that the team may make per UTC day.
 func (t Team) Quota() int64 {
 	if t.DailyQuota == nil {
 		return DefaultDailyQuota
@@ -26,12 +27,12 @@ func (t Team) Quota() int64 {
 	return *t.DailyQuota
 }
 
-// Store keeps teams. Lookups of what is not there fail with fault.NotFound.
+// Store stores teams. It returns fault.NotFound for an unknown ID.
 type Store interface {
 	CreateTeam(ctx context.Context, t Team) error
 	Team(ctx context.Context, id string) (Team, error)
 	Teams(ctx context.Context) ([]Team, error)
-	// UpdateTeam makes a change to a team's name and quota on top of every other:
-	// of two at once, one is made after the other.
+	// UpdateTeam changes a team's name and quota. Concurrent updates are applied
+	// one after the other.
 	UpdateTeam(ctx context.Context, id string, change func(*Team)) (Team, error)
 }

@@ -15,146 +15,125 @@ import (
 )
 
 const (
-	batchSize   = 500
-	nextWait    = time.Second
-	forgetEvery = time.Hour
+	batchSize     = 500
+	readWait      = time.Second
+	pruneInterval = time.Hour
 )
 
-// ReportEntry is a report as it lies on the stream.
-type ReportEntry struct {
-	ID     string
-	Report []byte
-}
-
-// Stream holds reports until they are counted, for all instances together.
-type Stream interface {
-	// Append puts reports on the stream.
-	Append(ctx context.Context, reports ...[]byte) error
-	// Read returns reports that nobody is counting, limit at the most: those
-	// that an instance took and did not settle for a while, else new ones. It
-	// waits a while for one to come.
-	Read(ctx context.Context, limit int, wait time.Duration) ([]ReportEntry, error)
-	// Ack takes what is counted, or refused, off the stream.
-	Ack(ctx context.Context, counted []ReportEntry) error
-	// Reject takes a report off the stream and puts it aside.
-	Reject(ctx context.Context, bad ReportEntry, reason string) error
-	// Len tells how many reports are on the stream.
-	Len(ctx context.Context) (int64, error)
-}
-
-// Consumer counts what is reported on the stream. Any number of instances may
-// keep books: what one leaves behind, wherever it dies, another takes up, and the
-// store knows what was counted.
+// Consumer counts the reports on the stream. All instances run one. If an
+// instance dies, another one reads its entries, and the store ignores reports
+// that were already counted.
 type Consumer struct {
 	stream Stream
-	books  ReportStore
+	store  ReportStore
 	log    *slog.Logger
 	now    func() time.Time
-	forgot time.Time // Run's alone
+	pruned time.Time // used by Run only
 
 	outcomes *prometheus.CounterVec
 	waiting  prometheus.Gauge
 }
 
 // NewConsumer returns a consumer.
-func NewConsumer(stream Stream, books ReportStore, log *slog.Logger, reg prometheus.Registerer, now func() time.Time) *Consumer {
+func NewConsumer(stream Stream, store ReportStore, log *slog.Logger, reg prometheus.Registerer, now func() time.Time) *Consumer {
 	auto := promauto.With(reg)
-	return &Consumer{stream: stream, books: books, log: log, now: now,
+	return &Consumer{stream: stream, store: store, log: log, now: now,
 		outcomes: auto.NewCounterVec(prometheus.CounterOpts{
-			Name: "telapi_usage_reports_total", Help: "Reports of speech, by outcome: counted, repeated (counted before) or refused."}, []string{"outcome"}),
+			Name: "telapi_usage_reports_total", Help: "Usage reports, by outcome: counted, repeated (already counted) or refused."}, []string{"outcome"}),
 		waiting: auto.NewGauge(prometheus.GaugeOpts{
-			Name: "telapi_usage_reports_waiting", Help: "Reports of speech that are not counted yet, of all instances."}),
+			Name: "telapi_usage_reports_waiting", Help: "Usage reports of all instances that are not counted yet."}),
 	}
 }
 
-// Run counts until ctx ends, and then what is there already: an embedded stream
-// ends with its process.
-func (b *Consumer) Run(ctx context.Context) {
+// Run counts reports until ctx ends. Then it counts those already on the stream,
+// because an embedded stream does not survive the process.
+func (c *Consumer) Run(ctx context.Context) {
 	pauses := backlog.Pauses()
 	for ctx.Err() == nil {
-		_, err := b.round(ctx, nextWait)
+		_, err := c.countBatch(ctx, readWait)
 		if err == nil {
 			pauses.Reset()
 			continue
 		}
-		if ctx.Err() == nil && !fault.Is(err, fault.ServiceUnavailable) { // stores say themselves that they are away
-			b.log.ErrorContext(ctx, "reports of speech were not counted", "error", err)
+		if ctx.Err() == nil && !fault.Is(err, fault.ServiceUnavailable) { // stores log outages themselves
+			c.log.ErrorContext(ctx, "counting usage reports failed", "error", err)
 		}
 		_ = sleep.For(ctx, pauses.NextBackOff())
 	}
 	last, cancel := context.WithTimeout(context.WithoutCancel(ctx), backlog.LastWrite)
 	defer cancel()
-	for taken, err := b.round(last, 0); err == nil && taken > 0; {
-		taken, err = b.round(last, 0)
+	for n, err := c.countBatch(last, 0); err == nil && n > 0; {
+		n, err = c.countBatch(last, 0)
 	}
 }
 
-func (b *Consumer) round(ctx context.Context, wait time.Duration) (taken int, err error) {
-	if now := b.now(); now.Sub(b.forgot) > forgetEvery {
-		if err := b.books.DeleteReports(ctx, now.Add(-remembered)); err != nil {
+// countBatch counts the next entries and returns their number.
+func (c *Consumer) countBatch(ctx context.Context, wait time.Duration) (n int, err error) {
+	if now := c.now(); now.Sub(c.pruned) > pruneInterval {
+		if err := c.store.DeleteReports(ctx, now.Add(-idRetention)); err != nil {
 			return 0, err
 		}
-		b.forgot = now
+		c.pruned = now
 	}
-	next, err := b.stream.Read(ctx, batchSize, wait)
+	entries, err := c.stream.Read(ctx, batchSize, wait)
 	if err == nil {
-		err = b.count(ctx, next)
+		err = c.count(ctx, entries)
 	}
 	if err != nil {
 		return 0, err
 	}
-	waiting, err := b.stream.Len(ctx)
-	b.waiting.Set(float64(waiting))
-	return len(next), err
+	waiting, err := c.stream.Len(ctx)
+	c.waiting.Set(float64(waiting))
+	return len(entries), err
 }
 
-// claim is a delivery that says what was spoken.
-type claim struct {
+// parsedEntry is an entry with its parsed report.
+type parsedEntry struct {
 	ReportEntry
-	spoken wire.SpeechReport
+	report wire.SpeechReport
 }
 
-// count settles every delivery: counted, known already, or refused. It waits for
-// a database that is away; should another instance take the same reports up
-// meanwhile, one of the two counts them.
-func (b *Consumer) count(ctx context.Context, taken []ReportEntry) error {
-	var good []claim
-	for _, d := range taken {
-		spoken, err := readReport(d.Report, b.now())
+// count counts or rejects every entry. It waits for an unreachable database. If
+// another instance reads the same entries meanwhile, only one of the two counts
+// them.
+func (c *Consumer) count(ctx context.Context, entries []ReportEntry) error {
+	var valid []parsedEntry
+	for _, e := range entries {
+		report, err := parseReport(e.Report, c.now())
 		if err == nil {
-			good = append(good, claim{d, spoken})
-		} else if err := b.refuse(ctx, d, err.Error()); err != nil {
+			valid = append(valid, parsedEntry{e, report})
+		} else if err := c.reject(ctx, e, err); err != nil {
 			return err
 		}
 	}
-	if len(good) == 0 {
+	if len(valid) == 0 {
 		return nil
 	}
-	err := backlog.Write(ctx, good, b.enter, func(bad claim, err error) error { return b.refuse(ctx, bad.ReportEntry, err.Error()) })
+	err := backlog.Write(ctx, valid, c.add, func(e parsedEntry, err error) error { return c.reject(ctx, e.ReportEntry, err) })
 	if err != nil {
 		return err
 	}
-	return b.stream.Ack(ctx, taken)
+	return c.stream.Ack(ctx, entries)
 }
 
-func (b *Consumer) enter(ctx context.Context, claims []claim) error {
-	reports := make([]wire.SpeechReport, len(claims))
-	for i, c := range claims {
-		reports[i] = c.spoken
+func (c *Consumer) add(ctx context.Context, entries []parsedEntry) error {
+	reports := make([]wire.SpeechReport, len(entries))
+	for i, e := range entries {
+		reports[i] = e.report
 	}
-	counted, err := b.books.AddReports(ctx, reports, b.now())
+	added, err := c.store.AddReports(ctx, reports, c.now())
 	if err == nil {
-		b.outcomes.WithLabelValues("counted").Add(float64(counted))
-		b.outcomes.WithLabelValues("repeated").Add(float64(len(claims) - counted))
+		c.outcomes.WithLabelValues("counted").Add(float64(added))
+		c.outcomes.WithLabelValues("repeated").Add(float64(len(entries) - added))
 	}
 	return err
 }
 
-func (b *Consumer) refuse(ctx context.Context, d ReportEntry, reason string) error {
-	if err := b.stream.Reject(ctx, d, reason); err != nil {
+func (c *Consumer) reject(ctx context.Context, e ReportEntry, reason error) error {
+	if err := c.stream.Reject(ctx, e, reason.Error()); err != nil {
 		return err
 	}
-	b.outcomes.WithLabelValues("refused").Inc()
-	b.log.ErrorContext(ctx, "a report of speech was refused and put aside", "position", d.ID, "reason", reason)
+	c.outcomes.WithLabelValues("refused").Inc()
+	c.log.ErrorContext(ctx, "usage report rejected", "position", e.ID, "reason", reason.Error())
 	return nil
 }

@@ -39,7 +39,7 @@ func TestReportsThatCount(t *testing.T) {
 			wire.SpeechReport{ID: someID, TeamID: "tm_1", EndpointID: "ep_1", Provider: "openai", Voice: "änna", Model: "m", Characters: 12, Cached: true, At: noon.UnixMilli()}},
 		"an id in capitals is the same id": {strings.Replace(report(""), someID, strings.ToUpper(someID), 1), least},
 	} {
-		if got, err := readReport([]byte(tt.report), noon); err != nil || got != tt.want {
+		if got, err := parseReport([]byte(tt.report), noon); err != nil || got != tt.want {
 			t.Errorf("%s: %+v, %v, want %+v", name, got, err, tt.want)
 		}
 	}
@@ -47,39 +47,39 @@ func TestReportsThatCount(t *testing.T) {
 
 func TestReportsThatDoNotCount(t *testing.T) {
 	for name, tt := range map[string]struct{ old, replacement, want string }{
-		"no JSON":         {`{`, `<`, "not a report"},
-		"two values":      {`}`, `}{}`, "not a report"},
-		"a member twice":  {`{`, `{"id":"x",`, "not a report"},
-		"not UTF-8":       {`tm_1`, "tm_\xff", "not a report"},
-		"no uuid":         {someID, "1", "id is no uuid"},
+		"no JSON":         {`{`, `<`, "invalid report"},
+		"two values":      {`}`, `}{}`, "invalid report"},
+		"a member twice":  {`{`, `{"id":"x",`, "invalid report"},
+		"not UTF-8":       {`tm_1`, "tm_\xff", "invalid report"},
+		"no uuid":         {someID, "1", "id is not a UUID"},
 		"no team":         {`tm_1`, ``, "teamId is missing"},
 		"a team with NUL": {`tm_1`, `tm\u0000`, "NUL"},
 		"a novel":         {`tm_1`, strings.Repeat("x", 257), "longer than 256"},
 		"nothing spoken":  {`:12,`, `:0,`, "characters must be"},
 		"less":            {`:12,`, `:-5,`, "characters must be"},
 		"too much":        {`:12,`, `:10000001,`, "characters must be"},
-		"half of one":     {`:12,`, `:1.5,`, "not a report"},
-		"long ago":        {fmt.Sprint(noon.UnixMilli()), fmt.Sprint(noon.Add(-countable - 1e6).UnixMilli()), "7 days back"},
-		"no time":         {fmt.Sprint(noon.UnixMilli()), "0", "7 days back"},
-		"tomorrow":        {fmt.Sprint(noon.UnixMilli()), fmt.Sprint(noon.Add(clockSkew + 1e6).UnixMilli()), "in the future"},
+		"half of one":     {`:12,`, `:1.5,`, "invalid report"},
+		"long ago":        {fmt.Sprint(noon.UnixMilli()), fmt.Sprint(noon.Add(-maxAge - 1e6).UnixMilli()), "7 days ago"},
+		"no time":         {fmt.Sprint(noon.UnixMilli()), "0", "7 days ago"},
+		"tomorrow":        {fmt.Sprint(noon.UnixMilli()), fmt.Sprint(noon.Add(maxAhead + 1e6).UnixMilli()), "in the future"},
 		"the end of time": {fmt.Sprint(noon.UnixMilli()), "9223372036854775807", "in the future"},
 	} {
 		report := strings.Replace(fmt.Sprintf(`{"id":%q,"teamId":"tm_1","characters":12,"at":%d}`, someID, noon.UnixMilli()), tt.old, tt.replacement, 1)
-		if got, err := readReport([]byte(report), noon); err == nil || !strings.Contains(err.Error(), tt.want) {
+		if got, err := parseReport([]byte(report), noon); err == nil || !strings.Contains(err.Error(), tt.want) {
 			t.Errorf("%s: %+v, %v, want %q", name, got, err, tt.want)
 		}
 	}
 }
 
-func FuzzReadReport(f *testing.F) {
+func FuzzParseReport(f *testing.F) {
 	f.Add(fmt.Appendf(nil, `{"id":%q,"teamId":"tm_1","characters":12,"at":%d,"cached":true}`, someID, noon.UnixMilli()))
 	f.Add([]byte(`{"id":null,"characters":1e300}`))
 	f.Fuzz(func(t *testing.T, report []byte) {
-		r, err := readReport(report, noon)
+		r, err := parseReport(report, noon)
 		if err != nil {
 			return
 		}
-		if r.TeamID == "" || r.Characters < 1 || noon.Sub(time.UnixMilli(r.At)).Abs() > countable || uuid.Validate(r.ID) != nil {
+		if r.TeamID == "" || r.Characters < 1 || noon.Sub(time.UnixMilli(r.At)).Abs() > maxAge || uuid.Validate(r.ID) != nil {
 			t.Fatalf("%s: %+v", report, r)
 		}
 	})
@@ -233,7 +233,7 @@ func TestBadReportHoldsUpNoOther(t *testing.T) {
 		speak(r, "poison", 10)
 		speak(r, "b", 100)
 		time.Sleep(time.Minute)
-		if s.sum() != 101 || len(s.refused) != 2 || !strings.HasPrefix(s.refused[0], "not a report") || s.refused[1] != "out of range" {
+		if s.sum() != 101 || len(s.refused) != 2 || !strings.HasPrefix(s.refused[0], "invalid report") || s.refused[1] != "out of range" {
 			t.Errorf("%d characters, refused %v", s.sum(), s.refused)
 		}
 		if counted, refused := value(b.outcomes.WithLabelValues("counted")), value(b.outcomes.WithLabelValues("refused")); counted != 2 || refused != 2 || value(b.waiting) != 7 {
@@ -245,7 +245,7 @@ func TestBadReportHoldsUpNoOther(t *testing.T) {
 func TestWhatWaitsForTheStreamIsBoundedAndLossIsCounted(t *testing.T) {
 	keepBooks(t, func(s *stores, r *Recorder, _ *Consumer) {
 		s.away = fault.Unavailable("The key-value store", nil)
-		for range maxKept + 3 {
+		for range maxQueued + 3 {
 			speak(r, "", 1)
 		}
 		if n := value(r.lost); n != 3 {

@@ -6,14 +6,11 @@ import (
 	"telapi/internal/fault"
 )
 
-const (
-	dateForm = time.DateOnly
-	// maxDays bounds a report; two years by day is more than a console shows.
-	maxDays = 732
-)
+// maxDays is the longest span of a report: two years.
+const maxDays = 732
 
-// ParseQuery reads the report's parameters. All are optional: the default is
-// the current month by day, in UTC.
+// ParseQuery parses the query parameters of a report. All are optional. The
+// default is the current month by day, in UTC.
 func ParseQuery(teamID string, params map[string][]string, now time.Time) (Query, error) {
 	var issues fault.Issues
 	now = now.UTC()
@@ -25,9 +22,9 @@ func ParseQuery(teamID string, params map[string][]string, now time.Time) (Query
 		if !given {
 			return false
 		}
-		t, err := time.Parse(dateForm, s)
+		t, err := time.Parse(time.DateOnly, s)
 		if err != nil || t.Year() < 1970 {
-			issues.Add("/query/"+name, fault.IssueValue, "%s is a day such as 2026-11-15.", name)
+			issues.Add("/query/"+name, fault.IssueValue, "Use a date such as 2026-11-15.")
 			return false
 		}
 		*into = t
@@ -42,11 +39,11 @@ func ParseQuery(teamID string, params map[string][]string, now time.Time) (Query
 		q.To = q.From
 	}
 	switch {
-	case len(issues.List()) > 0: // a day that cannot be read says nothing about the span
+	case len(issues.List()) > 0: // an invalid date
 	case q.From.After(q.To):
-		issues.Add("/query/from", fault.IssueValue, "from lies after to.")
+		issues.Add("/query/from", fault.IssueValue, "from is after to.")
 	case q.To.Sub(q.From) >= maxDays*24*time.Hour:
-		issues.Add("/query/from", fault.IssueTooLarge, "A report spans %d days at the most.", maxDays)
+		issues.Add("/query/from", fault.IssueTooLarge, "A report spans at most %d days.", maxDays)
 	}
 	if s, given := issues.QueryValue(params, "interval"); given {
 		q.Interval = Interval(s)

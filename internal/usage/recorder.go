@@ -14,46 +14,47 @@ import (
 	"telapi/internal/fault"
 )
 
-const maxKept = 10_000 // reports that wait for the stream in this process
+// maxQueued is the number of reports that this process keeps while the stream is
+// unreachable.
+const maxQueued = 10_000
 
-// Recorder reports the speech of this instance's own requests, on the stream
-// that runtimes report on.
+// Recorder reports the speech requests of this instance.
 type Recorder struct {
 	stream Stream
-	kept   *backlog.Queue[[]byte]
+	queue  *backlog.Queue[[]byte]
 	log    *slog.Logger
 	lost   prometheus.Counter
 }
 
-// NewRecorder returns a recorder.
+// NewRecorder returns a recorder. Run must run too.
 func NewRecorder(stream Stream, log *slog.Logger, reg prometheus.Registerer) *Recorder {
-	r := &Recorder{stream: stream, log: log, lost: promauto.With(reg).NewCounter(prometheus.CounterOpts{
-		Name: "telapi_usage_records_lost_total", Help: "Speech of this instance that was not reported, because the key-value store was away for too long."})}
-	r.kept = backlog.NewQueue(maxKept, batchSize, func(ctx context.Context, reports [][]byte) error {
-		if err := stream.Append(ctx, reports...); err != nil {
-			return fault.Unavailable("The key-value store", err) // whatever it is: none of these is given up
-		}
-		return nil
-	}, nil)
-	return r
+	return &Recorder{stream: stream, log: log,
+		lost: promauto.With(reg).NewCounter(prometheus.CounterOpts{
+			Name: "telapi_usage_records_lost_total", Help: "Usage reports of this instance lost because the key-value store was unreachable for too long."}),
+		queue: backlog.NewQueue(maxQueued, batchSize, func(ctx context.Context, reports [][]byte) error {
+			if err := stream.Append(ctx, reports...); err != nil {
+				return fault.Unavailable("The key-value store", err) // every error is retried
+			}
+			return nil
+		}, nil)}
 }
 
-// Record reports one request: when it returns, the report is on the stream and
-// outlives this process. While the stream is away it is kept here and sent later,
-// under the same id, so that one whose answer was lost counts once.
-func (r *Recorder) Record(ctx context.Context, spoken wire.SpeechReport) {
-	spoken.ID = uuid.NewString()
-	report, err := json.Marshal(spoken)
-	if err != nil || r.stream.Append(context.WithoutCancel(ctx), report) != nil && !r.kept.Add(report, 1) {
+// Record reports one request. When it returns, the report is on the stream and
+// survives this process. If the stream is unreachable, the report is queued and
+// sent later with the same ID, so that it counts once even if a response was
+// lost.
+func (r *Recorder) Record(ctx context.Context, report wire.SpeechReport) {
+	report.ID = uuid.NewString()
+	raw, err := json.Marshal(report)
+	if err != nil || r.stream.Append(context.WithoutCancel(ctx), raw) != nil && !r.queue.Add(raw, 1) {
 		r.lost.Inc()
 	}
 }
 
-// Run sends what was kept until ctx ends, and what is left then, for a few
-// seconds.
+// Run sends queued reports until ctx ends, and the rest within a few seconds.
 func (r *Recorder) Run(ctx context.Context) {
-	if left := r.kept.Run(ctx); left > 0 {
-		r.lost.Add(float64(left))
-		r.log.ErrorContext(ctx, "speech was not reported before the end", "requests", left)
+	if lost := r.queue.Run(ctx); lost > 0 {
+		r.lost.Add(float64(lost))
+		r.log.ErrorContext(ctx, "usage reports lost at shutdown", "requests", lost)
 	}
 }

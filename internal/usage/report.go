@@ -6,7 +6,7 @@ import (
 	"time"
 )
 
-// Report is a team's usage as the API shows it.
+// Report is a team's usage as the API returns it.
 type Report struct {
 	TeamID   string    `json:"teamId"`
 	From     string    `json:"from"`
@@ -18,29 +18,26 @@ type Report struct {
 	Buckets  []Bucket  `json:"buckets"`
 }
 
-// Reporter answers what teams used.
+// Reporter creates reports.
 type Reporter struct {
 	Store Store
 	Now   func() time.Time
 }
 
-// Report adds up a team's usage. The total is the sum of the buckets, so the
-// two can never disagree.
-func (a *Reporter) Report(ctx context.Context, q Query) (Report, error) {
-	asOf := a.Now().UTC()
-	buckets, err := a.Store.TTSUsage(ctx, q)
+// Report returns a team's usage. Its total is the sum of its buckets.
+func (r *Reporter) Report(ctx context.Context, q Query) (Report, error) {
+	asOf := r.Now().UTC().Truncate(time.Millisecond)
+	buckets, err := r.Store.TTSUsage(ctx, q)
 	if err != nil {
 		return Report{}, fmt.Errorf("report usage: %w", err)
 	}
-	r := Report{
-		TeamID: q.TeamID, From: q.From.Format(dateForm), To: q.To.Format(dateForm), Interval: q.Interval, GroupBy: q.GroupBy,
-		AsOf: asOf.Truncate(time.Millisecond), Buckets: buckets,
-	}
+	report := Report{TeamID: q.TeamID, From: q.From.Format(time.DateOnly), To: q.To.Format(time.DateOnly),
+		Interval: q.Interval, GroupBy: q.GroupBy, AsOf: asOf, Buckets: buckets}
 	for _, b := range buckets {
-		r.Total.Characters += b.Characters
-		r.Total.Cached += b.Cached
-		r.Total.Billed += b.Billed
-		r.Total.Requests += b.Requests
+		report.Total.Characters += b.Characters
+		report.Total.Cached += b.Cached
+		report.Total.Billed += b.Billed
+		report.Total.Requests += b.Requests
 	}
-	return r, nil
+	return report, nil
 }

@@ -1,6 +1,6 @@
-// Package usage owns the account of synthesised speech: what a team used, by
-// day or month, provider, voice, model or endpoint. Whoever speaks reports it on a
-// stream, and a consumer counts every report once.
+// Package usage accounts for synthesized speech per team and day, provider,
+// voice, model and endpoint. The server and call runtimes send reports to a
+// stream. A Consumer counts every report once.
 package usage
 
 import (
@@ -19,10 +19,11 @@ const (
 	Month Interval = "month"
 )
 
-// Group is what buckets are told apart by, besides time. Empty: time alone.
+// Group is the property that distinguishes buckets of the same interval. Empty:
+// none.
 type Group string
 
-// The groupings of a report.
+// The groups of a report.
 const (
 	ByProvider Group = "provider"
 	ByVoice    Group = "voice"
@@ -30,8 +31,8 @@ const (
 	ByEndpoint Group = "endpoint"
 )
 
-// Query asks for one team's usage. From and To are UTC midnights; To is the
-// last day included.
+// Query selects a team's usage. From and To are UTC midnights. To is the last
+// day included.
 type Query struct {
 	TeamID   string
 	From, To time.Time
@@ -39,8 +40,8 @@ type Query struct {
 	GroupBy  Group
 }
 
-// Counts adds up speech requests. Characters are Unicode code points; those
-// answered from the media cache are Cached, the others were billed.
+// Counts are sums over speech requests. Characters are Unicode code points. Cached
+// characters were served from the media cache, the others were billed.
 type Counts struct {
 	Characters int64 `json:"characters"`
 	Cached     int64 `json:"cachedCharacters"`
@@ -48,27 +49,46 @@ type Counts struct {
 	Requests   int64 `json:"requests"`
 }
 
-// Bucket is the usage of one interval, which it names by its first day, and of
-// one group.
+// Bucket is the usage of one group in one interval. Start is the first day of the
+// interval.
 type Bucket struct {
 	Start string  `json:"start"`
-	Group *string `json:"group,omitzero"` // nil: not asked for; "": used without one
+	Group *string `json:"group,omitzero"` // nil: not grouped; "": used without the property
 	Counts
 }
 
-// Store answers what is in the account.
+// Store reads usage.
 type Store interface {
-	// TTSUsage returns the buckets of a query that are not empty, in order of
-	// start and group.
+	// TTSUsage returns the non-empty buckets, ordered by start and group.
 	TTSUsage(ctx context.Context, q Query) ([]Bucket, error)
 }
 
-// ReportStore is where the account is written.
+// ReportStore writes usage.
 type ReportStore interface {
-	// AddReports adds those reports to the account whose ids were never
-	// counted, in one transaction that also remembers the ids, and returns how
-	// many they were.
+	// AddReports adds the reports whose IDs are new and returns their number. It
+	// stores the IDs in the same transaction.
 	AddReports(ctx context.Context, reports []wire.SpeechReport, now time.Time) (int, error)
-	// DeleteReports forgets ids that were counted before the moment.
+	// DeleteReports deletes the IDs of reports that were added before a time.
 	DeleteReports(ctx context.Context, before time.Time) error
+}
+
+// ReportEntry is a report on the stream.
+type ReportEntry struct {
+	ID     string
+	Report []byte
+}
+
+// Stream holds the reports of all instances until they are counted.
+type Stream interface {
+	// Append adds reports.
+	Append(ctx context.Context, reports ...[]byte) error
+	// Read returns at most limit entries: those that another consumer read and
+	// did not acknowledge for a while, or else new ones. It waits for an entry.
+	Read(ctx context.Context, limit int, wait time.Duration) ([]ReportEntry, error)
+	// Ack removes entries.
+	Ack(ctx context.Context, entries []ReportEntry) error
+	// Reject moves an entry to the list of rejected reports.
+	Reject(ctx context.Context, entry ReportEntry, reason string) error
+	// Len returns the number of entries.
+	Len(ctx context.Context) (int64, error)
 }

@@ -222,7 +222,7 @@ func TestAdministrationWhileTheStoreIsAway(t *testing.T) {
 	keyID := telapiJSON(t, env, "key", "create", "--team", teamID, "--scope", "READ_TEAM_APPS")["id"].(string)
 	redis.Stop()
 	r := telapi(t, env, "key", "revoke", keyID)
-	if r.exit != 1 || !strings.Contains(r.stderr, "revoked in the database, but running instances could not be told") {
+	if r.exit != 1 || !strings.Contains(r.stderr, "the key is revoked, but announcing it failed") {
 		t.Errorf("exit %d, stderr %s", r.exit, r.stderr)
 	}
 	if key := telapiJSON(t, env, "key", "show", keyID); key["state"] != "revoked" {

@@ -108,7 +108,7 @@ func TestEverySpokenTextIsCountedOnce(t *testing.T) {
 			t.Fatal(err)
 		}
 		boot.Eventually(t, 10*time.Second, "a report from 1970 is refused", func() bool {
-			return metric(t, p.Instance, `telapi_usage_reports_total{outcome="refused"} 1`) && p.Log.Has("put aside")
+			return metric(t, p.Instance, `telapi_usage_reports_total{outcome="refused"} 1`) && p.Log.Has("usage report rejected")
 		})
 		s.settles(t, p)
 	})

@@ -255,7 +255,7 @@ func reportSpeech(t *testing.T, redis *client, store *redisstore.Store) {
 		t.Errorf("counted: %q", got)
 	}
 	refused := redis.do("XRANGE", "telapi:usage:refused", "-", "+")
-	if got := fmt.Sprint(at(refused, 0, 1)); got != `[report {"characters":42} reason id is no uuid]` {
+	if got := fmt.Sprint(at(refused, 0, 1)); got != `[report {"characters":42} reason id is not a UUID]` {
 		t.Errorf("refused: %s", got)
 	}
 }
