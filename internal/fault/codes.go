@@ -2,10 +2,10 @@ package fault
 
 import "net/http"
 
-// Code is the stable, machine-readable name of a refusal.
+// Code identifies an error for programs.
 type Code string
 
-// The codes of the service. Their meaning never changes once released.
+// Error codes. They are part of the API and never change their meaning.
 const (
 	Validation         Code = "VALIDATION_ERROR"
 	MalformedJSON      Code = "MALFORMED_JSON"
@@ -34,49 +34,48 @@ const (
 	StorageFull        Code = "INSUFFICIENT_STORAGE"
 )
 
-// Entry documents one code: the status it travels with, what causes it and
-// what the caller should do.
-type Entry struct {
+// CodeInfo documents a code.
+type CodeInfo struct {
 	Code   Code
-	Status int
+	Status int // HTTP status
 	Cause  string
-	Fix    string
+	Fix    string // what the caller should do
 }
 
-// Catalogue lists every code that the API server or the media service answers with.
-var Catalogue = []Entry{
-	{Validation, http.StatusBadRequest, "A value is missing, of the wrong type or out of its bounds.", "Read details: one entry per issue, with the place and what is allowed."},
-	{MalformedJSON, http.StatusBadRequest, "The body is not exactly one JSON value: broken syntax, duplicate keys, invalid UTF-8 or absurd nesting.", "Send well-formed JSON."},
-	{Unauthorized, http.StatusUnauthorized, "No credential, or one that is unknown, expired, revoked or wrongly signed.", "Send a valid X-API-Key, or a console JWT signed with the shared JWT_SECRET."},
-	{CallbackToken, http.StatusUnauthorized, "The callback token is missing, unknown, expired, of another conversation, kind or work item, or came in the query alone.", "Send the token of this very work item, raw, in the header token. Do not retry with the same one."},
-	{Forbidden, http.StatusForbidden, "The credential is good but lacks the scope of this operation.", "Use a key with the scope that details.requiredScope names."},
-	{OriginNotAllowed, http.StatusForbidden, "The page's origin is not among those the endpoint allows.", "Add the origin to the endpoint, or open the socket from an allowed page."},
-	{NotFound, http.StatusNotFound, "No such route, or no such resource in your team.", "Check the path and the id."},
-	{MethodNotAllowed, http.StatusMethodNotAllowed, "The path exists, but not with this method.", "Use a method that the Allow header lists."},
-	{SessionInUse, http.StatusConflict, "Another connection of the session is alive and its policy is reject.", "Close it, or name it by connectionId to take its place."},
-	{Idempotency, http.StatusConflict, "The Idempotency-Key was used with another body.", "Use a new key for a new request."},
-	{CallbackConsumed, http.StatusConflict, "The work item was answered before, or cancelled; details say which.", "With details.duplicate true all is well: the same body was taken the first time. Do not send another."},
-	{PathOccupied, http.StatusConflict, "In the media service's folder something lies in the object's place that it did not put there, a link or a folder; it is left alone.", "Remove it on that host, or put the object under another path."},
-	{ConversationEnded, http.StatusGone, "The conversation has ended.", "Drop the result."},
-	{SessionEnded, http.StatusGone, "The session has ended, was deleted or is over its time.", "Ask for a new token."},
-	{LengthRequired, http.StatusLengthRequired, "An upload to the media service does not say how long it is.", "Send Content-Length."},
-	{PreconditionFailed, http.StatusPreconditionFailed, "The audio is not the one that If-Match, If-None-Match or If-Unmodified-Since asks for.", "Read it again, then decide."},
-	{PayloadTooLarge, http.StatusRequestEntityTooLarge, "The body is larger than the route takes.", "Send less."},
-	{UnsupportedMedia, http.StatusUnsupportedMediaType, "The body is not declared as JSON.", "Send Content-Type: application/json."},
-	{RangeUnsatisfiable, http.StatusRequestedRangeNotSatisfiable, "No part of the object in the media service lies in the range asked for.", "Ask for a range within its length, which Content-Range tells."},
-	{UpgradeRequired, http.StatusUpgradeRequired, "The token is good, but the request does not ask for a WebSocket.", "Open a WebSocket."},
-	{RateLimitExceeded, http.StatusTooManyRequests, "An IP tier or the team's daily quota is used up; details say which.", "Wait for Retry-After seconds."},
-	{Internal, http.StatusInternalServerError, "A fault of ours.", "Report it with the request id."},
-	{WebRTCDisabled, http.StatusServiceUnavailable, "WebRTC is switched off in this deployment.", "Ask for mode audio or chat."},
-	{ServiceUnavailable, http.StatusServiceUnavailable, "The service is draining, or a store it needs is away.", "Try again after Retry-After seconds."},
-	{StorageFull, http.StatusInsufficientStorage, "The media service has no room for the object; nothing of it was kept.", "Make room, or set MEDIA_MAX_BYTES so that the service makes it by itself."},
+// Catalogue lists all codes of the API server and the media service.
+var Catalogue = []CodeInfo{
+	{Validation, http.StatusBadRequest, "A value is missing, has the wrong type or is out of range.", "Fix every issue listed in details; each has the location and the allowed values."},
+	{MalformedJSON, http.StatusBadRequest, "The body is not a single JSON value: invalid syntax, duplicate keys, invalid UTF-8 or too many nesting levels.", "Send valid JSON."},
+	{Unauthorized, http.StatusUnauthorized, "The credential is missing, unknown, expired, revoked or has an invalid signature.", "Send a valid X-API-Key, or a console JWT signed with JWT_SECRET."},
+	{CallbackToken, http.StatusUnauthorized, "The callback token is missing, unknown, expired, sent only in the query, or belongs to another channel, kind or work item.", "Send the token of this work item in the token header, without a prefix. Do not retry with the same token."},
+	{Forbidden, http.StatusForbidden, "The credential is valid but lacks the scope of this operation.", "Use an API key with the scope in details.requiredScope."},
+	{OriginNotAllowed, http.StatusForbidden, "The origin of the page is not allowed for this endpoint.", "Add the origin to the endpoint, or connect from an allowed page."},
+	{NotFound, http.StatusNotFound, "The route does not exist, or your team has no resource with this ID.", "Check the path and the ID."},
+	{MethodNotAllowed, http.StatusMethodNotAllowed, "The path does not support this method.", "Use a method from the Allow header."},
+	{SessionInUse, http.StatusConflict, "Another connection owns the session and its policy is reject.", "Close the other connection, or pass its connectionId to replace it."},
+	{Idempotency, http.StatusConflict, "The Idempotency-Key was already used with a different body.", "Use a new key for a new request."},
+	{CallbackConsumed, http.StatusConflict, "The work item was already answered or was cancelled; see details.", "If details.duplicate is true, the same body was already accepted: no action needed. Otherwise discard the result."},
+	{PathOccupied, http.StatusConflict, "The object's path in the media folder is occupied by a link or folder that the media service did not create. It was not changed.", "Remove it on the host, or use another path."},
+	{ConversationEnded, http.StatusGone, "The conversation has ended.", "Discard the result."},
+	{SessionEnded, http.StatusGone, "The session has ended, expired or been deleted.", "Request a new token."},
+	{LengthRequired, http.StatusLengthRequired, "An upload to the media service has no Content-Length.", "Send Content-Length."},
+	{PreconditionFailed, http.StatusPreconditionFailed, "The audio does not match If-Match, If-None-Match or If-Unmodified-Since.", "Fetch the current version, then decide."},
+	{PayloadTooLarge, http.StatusRequestEntityTooLarge, "The body exceeds the limit of this route.", "Send a smaller body."},
+	{UnsupportedMedia, http.StatusUnsupportedMediaType, "The Content-Type is not JSON.", "Send Content-Type: application/json."},
+	{RangeUnsatisfiable, http.StatusRequestedRangeNotSatisfiable, "The requested range is outside of the object in the media service.", "Request a range within the length in Content-Range."},
+	{UpgradeRequired, http.StatusUpgradeRequired, "The token is valid, but the request is not a WebSocket upgrade.", "Open a WebSocket."},
+	{RateLimitExceeded, http.StatusTooManyRequests, "A rate limit for the IP address or the team's daily quota is exceeded; see details.", "Retry after the number of seconds in Retry-After."},
+	{Internal, http.StatusInternalServerError, "Internal error.", "Report it with the request ID."},
+	{WebRTCDisabled, http.StatusServiceUnavailable, "WebRTC is disabled in this deployment.", "Request mode audio or chat."},
+	{ServiceUnavailable, http.StatusServiceUnavailable, "The service is shutting down, or a store is unavailable.", "Retry after the number of seconds in Retry-After."},
+	{StorageFull, http.StatusInsufficientStorage, "The media service has no space left for the object. Nothing was stored.", "Free disk space, or set MEDIA_MAX_BYTES so that the service evicts old objects."},
 }
 
-// Status is the HTTP status a code travels with.
+// Status returns the HTTP status of a code, or 500 if it is not in Catalogue.
 func (c Code) Status() int {
-	for _, e := range Catalogue {
-		if e.Code == c {
-			return e.Status
+	for i := range Catalogue {
+		if Catalogue[i].Code == c {
+			return Catalogue[i].Status
 		}
 	}
 	return http.StatusInternalServerError

@@ -1,9 +1,8 @@
-// Package fault owns the one error type that crosses floors: a stable code for
-// machines, a message for people, details for programs, and a cause for the log.
+// Package fault provides the error type that all layers share: a stable code
+// for programs, a message for people, details and a cause for the log.
 //
-// Domain code returns *Error where the caller did something wrong or a
-// dependency is away; everything else stays an ordinary wrapped error and is
-// shown to the outside as INTERNAL_ERROR, without its text.
+// Domain code returns an *Error if the caller made a mistake or a dependency is
+// unavailable. Any other error is answered as INTERNAL_ERROR without its text.
 package fault
 
 import (
@@ -13,8 +12,10 @@ import (
 	"time"
 )
 
-// Error is a refusal or failure that a client may see. Code, Message and
-// Details are public; Cause is for the log alone.
+// retryAfter is the delay that clients are advised to wait for a dependency.
+const retryAfter = 2 * time.Second
+
+// Error is an error that a client may see. Cause is only logged.
 type Error struct {
 	Code       Code
 	Message    string
@@ -23,26 +24,32 @@ type Error struct {
 	Cause      error
 }
 
-// New returns an error with a public message. The message should say what to do.
+// New returns an error with a public message, which should say what to do.
 func New(code Code, format string, args ...any) *Error {
 	return &Error{Code: code, Message: fmt.Sprintf(format, args...)}
 }
 
-// WithDetails returns a copy of e that carries public details.
+// Unavailable returns a SERVICE_UNAVAILABLE error for a dependency.
+func Unavailable(dependency string, cause error) *Error {
+	return New(ServiceUnavailable, "%s is temporarily unavailable. Retry in a few seconds.", dependency).
+		WithRetryAfter(retryAfter).WithCause(cause)
+}
+
+// WithDetails returns a copy of e with public details.
 func (e *Error) WithDetails(details any) *Error {
 	c := *e
 	c.Details = details
 	return &c
 }
 
-// WithCause returns a copy of e that carries a cause, which is logged and never shown.
+// WithCause returns a copy of e with a cause.
 func (e *Error) WithCause(cause error) *Error {
 	c := *e
 	c.Cause = cause
 	return &c
 }
 
-// WithRetryAfter returns a copy of e that tells the client when to try again.
+// WithRetryAfter returns a copy of e with the delay after which to retry.
 func (e *Error) WithRetryAfter(d time.Duration) *Error {
 	c := *e
 	c.RetryAfter = d
@@ -58,32 +65,38 @@ func (e *Error) Error() string {
 
 func (e *Error) Unwrap() error { return e.Cause }
 
-// From finds the *Error in err's chain. Work that ran out of its time becomes
-// SERVICE_UNAVAILABLE, since a dependency hangs; any other error becomes
-// INTERNAL_ERROR. Both have err as their cause, so nothing internal reaches a client.
+// From returns the first *Error in err's chain. If there is none, it returns
+// SERVICE_UNAVAILABLE for an exceeded deadline and INTERNAL_ERROR otherwise,
+// with err as the cause.
 func From(err error) *Error {
-	var e *Error
-	if errors.As(err, &e) {
+	if e, ok := errors.AsType[*Error](err); ok {
 		return e
 	}
 	if errors.Is(err, context.DeadlineExceeded) {
-		return New(ServiceUnavailable, "This took longer than it may. Try again in a moment.").
+		return New(ServiceUnavailable, "The request timed out. Retry in a few seconds.").
 			WithRetryAfter(retryAfter).WithCause(err)
 	}
-	return New(Internal, "Something went wrong on our side. Quote the request id when you report it.").WithCause(err)
+	return New(Internal, "Internal error. Report it with the request ID.").WithCause(err)
 }
 
-// Is tells whether err carries the given code.
+// Is reports whether the first *Error in err's chain has the given code.
 func Is(err error, code Code) bool {
-	var e *Error
-	return errors.As(err, &e) && e.Code == code
+	e, ok := errors.AsType[*Error](err)
+	return ok && e.Code == code
 }
 
-// retryAfter is how soon a client may try again what was away or slow.
-const retryAfter = 2 * time.Second
+// Envelope is the JSON body of every error response.
+type Envelope struct {
+	Error struct {
+		Code      Code   `json:"code"`
+		Message   string `json:"message"`
+		Details   any    `json:"details,omitempty"`
+		RequestID string `json:"requestId,omitempty"`
+	} `json:"error"`
+}
 
-// Unavailable reports a dependency that is away for now.
-func Unavailable(what string, cause error) *Error {
-	return New(ServiceUnavailable, "%s is not reachable right now. Try again in a moment.", what).
-		WithRetryAfter(retryAfter).WithCause(cause)
+// Envelope returns the public part of e.
+func (e *Error) Envelope(requestID string) (v Envelope) {
+	v.Error.Code, v.Error.Message, v.Error.Details, v.Error.RequestID = e.Code, e.Message, e.Details, requestID
+	return v
 }

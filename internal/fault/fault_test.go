@@ -11,7 +11,7 @@ import (
 	"time"
 )
 
-func TestEveryCodeIsInTheCatalogueOnce(t *testing.T) {
+func TestCatalogueListsEveryCodeOnce(t *testing.T) {
 	seen := map[Code]bool{}
 	for _, e := range Catalogue {
 		if seen[e.Code] {
@@ -19,13 +19,13 @@ func TestEveryCodeIsInTheCatalogueOnce(t *testing.T) {
 		}
 		seen[e.Code] = true
 		if http.StatusText(e.Status) == "" || e.Status < 400 {
-			t.Errorf("%s travels with %d, which refuses nothing", e.Code, e.Status)
+			t.Errorf("%s has status %d, want an error status", e.Code, e.Status)
 		}
 		if e.Code.Status() != e.Status {
-			t.Errorf("%s: Status() = %d, the catalogue says %d", e.Code, e.Code.Status(), e.Status)
+			t.Errorf("%s: Status() = %d, want %d", e.Code, e.Code.Status(), e.Status)
 		}
 		if e.Cause == "" || e.Fix == "" {
-			t.Errorf("%s does not tell the caller what happened and what to do", e.Code)
+			t.Errorf("%s has no cause or fix", e.Code)
 		}
 	}
 	for _, c := range []Code{
@@ -38,28 +38,28 @@ func TestEveryCodeIsInTheCatalogueOnce(t *testing.T) {
 	}
 }
 
-func TestUnknownCodeTravelsAsOurFault(t *testing.T) {
-	if got := Code("NEVER_HEARD_OF").Status(); got != http.StatusInternalServerError {
+func TestUnknownCodeHasStatus500(t *testing.T) {
+	if got := Code("UNKNOWN").Status(); got != http.StatusInternalServerError {
 		t.Errorf("status %d, want 500", got)
 	}
 }
 
-func TestClientSeesWhatIsPublicAndNothingElse(t *testing.T) {
+func TestCauseIsNotPublic(t *testing.T) {
 	secret := errors.New("dial tcp 10.0.0.7:5432: refused")
-	refusal := New(Forbidden, "Not with %s.", "this key")
+	forbidden := New(Forbidden, "Not with %s.", "this key")
 	for _, tt := range []struct {
 		name    string
 		err     error
 		code    Code
 		message string
 	}{
-		{"a refusal", refusal, Forbidden, "Not with this key."},
-		{"a wrapped refusal", fmt.Errorf("list endpoints: %w", refusal), Forbidden, "Not with this key."},
-		{"a refusal with a cause", refusal.WithCause(secret), Forbidden, "Not with this key."},
-		{"an ordinary error", fmt.Errorf("list endpoints: %w", secret), Internal, ""},
-		{"a refusal inside a failure of ours", New(Internal, "Ours.").WithCause(refusal), Internal, "Ours."},
-		{"work that ran out of time", fmt.Errorf("query: %w", context.DeadlineExceeded), ServiceUnavailable, ""},
-		{"a client that left", fmt.Errorf("query: %w", context.Canceled), Internal, ""},
+		{"fault", forbidden, Forbidden, "Not with this key."},
+		{"wrapped fault", fmt.Errorf("list endpoints: %w", forbidden), Forbidden, "Not with this key."},
+		{"fault with a cause", forbidden.WithCause(secret), Forbidden, "Not with this key."},
+		{"ordinary error", fmt.Errorf("list endpoints: %w", secret), Internal, ""},
+		{"fault as the cause of an internal error", New(Internal, "Ours.").WithCause(forbidden), Internal, "Ours."},
+		{"exceeded deadline", fmt.Errorf("query: %w", context.DeadlineExceeded), ServiceUnavailable, ""},
+		{"cancelled request", fmt.Errorf("query: %w", context.Canceled), Internal, ""},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			e := From(tt.err)
@@ -73,29 +73,29 @@ func TestClientSeesWhatIsPublicAndNothingElse(t *testing.T) {
 				t.Errorf("the public message shows the cause: %q", e.Message)
 			}
 			if !errors.Is(e, tt.err) && !errors.Is(tt.err, e) {
-				t.Error("the log can no longer see the error itself")
+				t.Error("the original error is lost")
 			}
 			if !Is(tt.err, tt.code) && !Is(e, tt.code) {
 				t.Errorf("Is does not find %s", tt.code)
 			}
 		})
 	}
-	if Is(New(Internal, "Ours.").WithCause(refusal), Forbidden) {
-		t.Error("a code in the cause was taken for the code of the error")
+	if Is(New(Internal, "Ours.").WithCause(forbidden), Forbidden) {
+		t.Error("Is matches the code of the cause")
 	}
 	if Is(nil, Internal) || Is(io.EOF, Internal) {
-		t.Error("Is found a code where there is none")
+		t.Error("Is matches an error without a code")
 	}
 }
 
-func TestCopiesLeaveTheOriginalAlone(t *testing.T) {
+func TestWithMethodsReturnCopies(t *testing.T) {
 	base := New(NotFound, "Nothing here.")
 	changed := base.WithDetails("details").WithCause(io.EOF).WithRetryAfter(time.Second)
 	if base.Details != nil || base.Cause != nil || base.RetryAfter != 0 {
-		t.Errorf("the original changed: %+v", base)
+		t.Errorf("the original was changed: %+v", base)
 	}
 	if changed.Details != "details" || changed.RetryAfter != time.Second || !errors.Is(changed, io.EOF) {
-		t.Errorf("the copy lost something: %+v", changed)
+		t.Errorf("incomplete copy: %+v", changed)
 	}
 	if got, want := changed.Error(), "NOT_FOUND: Nothing here.: EOF"; got != want {
 		t.Errorf("logged as %q, want %q", got, want)
@@ -105,7 +105,7 @@ func TestCopiesLeaveTheOriginalAlone(t *testing.T) {
 	}
 }
 
-func TestWhatIsAwayTellsWhenToTryAgain(t *testing.T) {
+func TestUnavailableHasRetryAfter(t *testing.T) {
 	for _, e := range []*Error{Unavailable("The database", io.EOF), From(context.DeadlineExceeded)} {
 		if e.Code.Status() != http.StatusServiceUnavailable || e.RetryAfter <= 0 || e.Cause == nil {
 			t.Errorf("%v: status %d, retry after %s", e, e.Code.Status(), e.RetryAfter)

@@ -9,15 +9,15 @@ import (
 	"unicode/utf8"
 )
 
-// Issue is one thing wrong with a request. Path is a JSON Pointer: into the
-// body, or /query/<name> and /header/<name> for what stands outside it.
+// Issue is one problem of a request. Path is a JSON Pointer into the body, or
+// /query/<name> or /header/<name>.
 type Issue struct {
 	Path    string `json:"path"`
 	Code    string `json:"code"`
 	Message string `json:"message"`
 }
 
-// String is the issue in one line. Of a body as a whole the path is empty.
+// String returns path and message. The path of the whole body is empty.
 func (i Issue) String() string { return strings.TrimPrefix(i.Path+": "+i.Message, ": ") }
 
 // Codes of an Issue.
@@ -33,17 +33,17 @@ const (
 	IssueForbidden = "forbidden_character"
 )
 
-// maxIssues bounds the answer to a hostile body; the rest is counted.
+// maxIssues limits the details of an error. Further issues are only counted.
 const maxIssues = 100
 
-// Issues collects everything wrong with a request, so that a caller can mend
-// all of it at once. The zero value is ready to use.
+// Issues collects the problems of a request, so that a client can fix all of
+// them at once. The zero value is ready to use.
 type Issues struct {
 	list []Issue
 	more int
 }
 
-// Add notes one issue.
+// Add records an issue.
 func (is *Issues) Add(path, code, format string, args ...any) {
 	if len(is.list) >= maxIssues {
 		is.more++
@@ -52,8 +52,8 @@ func (is *Issues) Add(path, code, format string, args ...any) {
 	is.list = append(is.list, Issue{path, code, fmt.Sprintf(format, args...)})
 }
 
-// Has tells whether something is noted at path or above it, so that a value
-// of a wrong type is not reported as missing or out of bounds too.
+// Has reports whether there is an issue at path or above it. It keeps a value of
+// the wrong type from being reported as missing or out of range as well.
 func (is *Issues) Has(path string) bool {
 	return slices.ContainsFunc(is.list, func(i Issue) bool {
 		rest, above := strings.CutPrefix(path, i.Path)
@@ -68,51 +68,60 @@ func (is *Issues) Missing(path, format string, args ...any) {
 	}
 }
 
-// CheckOneOf notes a value that is none of those allowed, unless it is covered.
+// CheckOneOf records a value that is not allowed, unless Has(path).
 func CheckOneOf[S ~string](is *Issues, path string, value S, allowed []S) {
-	if slices.Contains(allowed, value) || is.Has(path) {
-		return
+	if !slices.Contains(allowed, value) && !is.Has(path) {
+		is.Add(path, IssueValue, "Must be one of %s.", Join(allowed))
 	}
-	is.Add(path, IssueValue, "This must be one of %s.", Join(allowed))
 }
 
 // Join lists names in a text, separated by commas.
 func Join[S ~string](names []S) string {
-	var b strings.Builder
+	list := make([]string, len(names))
 	for i, name := range names {
-		b.WriteString(strings.Repeat(", ", min(i, 1)) + string(name))
+		list[i] = string(name)
 	}
-	return b.String()
+	return strings.Join(list, ", ")
 }
 
-// CheckRange notes a number that is out of its bounds, unless it is covered.
+// CheckRange records a number that is out of range, unless Has(path).
 func CheckRange[N int64 | float64](is *Issues, path string, n, least, most N) {
-	switch {
-	case is.Has(path):
-	case n < least:
-		is.Add(path, IssueTooSmall, "This must be a number from %v to %v.", least, most)
-	case n > most:
-		is.Add(path, IssueTooLarge, "This must be a number from %v to %v.", least, most)
+	if n >= least && n <= most || is.Has(path) {
+		return
 	}
+	code := IssueTooLarge
+	if n < least {
+		code = IssueTooSmall
+	}
+	is.Add(path, code, "Must be a number from %v to %v.", least, most)
 }
 
-// QueryValue reads a query parameter, and notes one that is given more than once.
+// QueryValue returns a query parameter. A repeated parameter is an issue.
 func (is *Issues) QueryValue(params map[string][]string, name string) (value string, given bool) {
-	switch values := params[name]; len(values) {
-	case 0:
-		return "", false
-	case 1:
+	values := params[name]
+	if len(values) == 1 {
 		return values[0], true
-	default:
-		is.Add("/query/"+name, IssueTooMany, "Give %s once.", name)
-		return "", false
+	}
+	if len(values) > 1 {
+		is.Add("/query/"+name, IssueTooMany, "Send %s only once.", name)
+	}
+	return "", false
+}
+
+// CheckName records a name that is too long or not printable.
+func (is *Issues) CheckName(path, name string, maxLength int) {
+	switch {
+	case utf8.RuneCountInString(name) > maxLength:
+		is.Add(path, IssueTooLong, "Must have at most %d characters.", maxLength)
+	case !utf8.ValidString(name) || strings.ContainsFunc(name, unicode.IsControl):
+		is.Add(path, IssueForbidden, "Must not contain control characters.")
 	}
 }
 
-// List returns what was noted.
+// List returns the recorded issues.
 func (is *Issues) List() []Issue { return is.list }
 
-// Err is nil when nothing was noted, else one VALIDATION_ERROR with all issues.
+// Err returns a VALIDATION_ERROR with all issues, or nil if there are none.
 func (is *Issues) Err() error {
 	switch n := len(is.list) + is.more; n {
 	case 0:
@@ -120,27 +129,16 @@ func (is *Issues) Err() error {
 	case 1:
 		return New(Validation, "%s", is.list[0]).WithDetails(is.list)
 	default:
-		return New(Validation, "The request has %d issues; details lists them.", n).WithDetails(is.list)
+		return New(Validation, "The request has %d issues. See details.", n).WithDetails(is.list)
 	}
 }
 
 var pointerEscaper = strings.NewReplacer("~", "~0", "/", "~1")
 
-// Pointer appends one reference token to a JSON Pointer, escaped as RFC 6901 asks.
+// Pointer appends a reference token to a JSON Pointer, escaped as in RFC 6901.
 func Pointer(base string, token any) string {
-	if index, is := token.(int); is {
+	if index, ok := token.(int); ok {
 		return base + "/" + strconv.Itoa(index)
 	}
 	return base + "/" + pointerEscaper.Replace(fmt.Sprint(token))
-}
-
-// CheckName notes what keeps a text from being a name that people read in lists
-// and logs. An empty one passes.
-func (is *Issues) CheckName(path, name string, longest int) {
-	switch {
-	case utf8.RuneCountInString(name) > longest:
-		is.Add(path, IssueTooLong, "A name has %d characters at the most.", longest)
-	case !utf8.ValidString(name) || strings.ContainsFunc(name, unicode.IsControl):
-		is.Add(path, IssueForbidden, "A name holds no control characters.")
-	}
 }

@@ -5,7 +5,7 @@ import (
 	"testing"
 )
 
-func TestNoIssueIsNoError(t *testing.T) {
+func TestErrIsNilWithoutIssues(t *testing.T) {
 	var issues Issues
 	if err := issues.Err(); err != nil {
 		t.Errorf("got %v", err)
@@ -14,21 +14,21 @@ func TestNoIssueIsNoError(t *testing.T) {
 
 func TestSingleIssueIsTheMessage(t *testing.T) {
 	var issues Issues
-	issues.Add("/query/limit", IssueTooLarge, "limit is %d at the most.", 100)
+	issues.Add("/query/limit", IssueTooLarge, "limit must be at most %d.", 100)
 	e := From(issues.Err())
-	if e.Code != Validation || e.Message != "/query/limit: limit is 100 at the most." {
+	if e.Code != Validation || e.Message != "/query/limit: limit must be at most 100." {
 		t.Errorf("got %v", e)
 	}
-	want := Issue{"/query/limit", IssueTooLarge, "limit is 100 at the most."}
+	want := Issue{"/query/limit", IssueTooLarge, "limit must be at most 100."}
 	if list, ok := e.Details.([]Issue); !ok || len(list) != 1 || list[0] != want {
 		t.Errorf("details %v, want [%v]", e.Details, want)
 	}
 }
 
-func TestIssueOfTheWholeBodyHasNoPlaceToName(t *testing.T) {
+func TestIssueOfTheWholeBodyHasNoPath(t *testing.T) {
 	var issues Issues
-	issues.Add("", IssueType, "This must be an object.")
-	if e := From(issues.Err()); e.Message != "This must be an object." {
+	issues.Add("", IssueType, "Must be an object.")
+	if e := From(issues.Err()); e.Message != "Must be an object." {
 		t.Errorf("message %q", e.Message)
 	}
 }
@@ -36,17 +36,17 @@ func TestIssueOfTheWholeBodyHasNoPlaceToName(t *testing.T) {
 func TestAllIssuesAreListedAtOnce(t *testing.T) {
 	var issues Issues
 	issues.Add("/a", IssueRequired, "a is missing.")
-	issues.Add("/b", IssueType, "b is no number.")
+	issues.Add("/b", IssueType, "b is not a number.")
 	e := From(issues.Err())
 	if list, ok := e.Details.([]Issue); !ok || len(list) != 2 || list[0].Path != "/a" || list[1].Path != "/b" {
 		t.Errorf("details %v", e.Details)
 	}
 	if !strings.Contains(e.Message, "2 issues") {
-		t.Errorf("message %q does not count them", e.Message)
+		t.Errorf("message %q does not have the number of issues", e.Message)
 	}
 }
 
-func TestHostileBodyCannotGrowTheAnswer(t *testing.T) {
+func TestNumberOfListedIssuesIsLimited(t *testing.T) {
 	var issues Issues
 	for i := range 10_000 {
 		issues.Add(Pointer("/list", i), IssueType, "Not a string.")
@@ -56,7 +56,7 @@ func TestHostileBodyCannotGrowTheAnswer(t *testing.T) {
 		t.Errorf("%d issues listed, want %d", n, maxIssues)
 	}
 	if !strings.Contains(e.Message, "10000") {
-		t.Errorf("message %q hides how many there were", e.Message)
+		t.Errorf("message %q does not have the number of issues", e.Message)
 	}
 }
 

@@ -1,13 +1,15 @@
-// Package strictjson owns the reading of JSON from outside: bytes that are not
-// one sane JSON value are MALFORMED_JSON, and every value of a wrong type is
-// noted with its place, so that a caller can mend all of it at once.
+// Package strictjson decodes JSON from clients. Invalid JSON is
+// MALFORMED_JSON. Values of the wrong type are collected with their location, so
+// that a client can fix all of them at once.
 package strictjson
 
 import (
 	"bytes"
 	"errors"
 	"fmt"
+	"math"
 	"reflect"
+	"strconv"
 
 	"github.com/go-json-experiment/json"
 	"github.com/go-json-experiment/json/jsontext"
@@ -15,52 +17,50 @@ import (
 	"telapi/internal/fault"
 )
 
-// maxDepth is far beyond what any provider nests, and far below what costs
-// stack in the parsers downstream.
+// maxDepth limits nesting, which costs stack in recursive parsers.
 const maxDepth = 128
 
-// Decode reads data, exactly one JSON value, into v. The error is a
-// MALFORMED_JSON fault. Values of a wrong type are noted below the pointer base
-// and left zero, but not nil, so that a check for presence stays quiet about
-// them. A null counts as absent.
+// Decode decodes exactly one JSON value into v. The error is MALFORMED_JSON. A
+// value of the wrong type is recorded below the JSON Pointer base and left zero;
+// a pointer to it is not nil, so that it does not count as missing. A null counts
+// as absent.
 func Decode(data []byte, v any, base string, issues *fault.Issues) error {
 	if tooDeep(data) {
-		return fault.New(fault.MalformedJSON, "The JSON is nested more than %d levels deep.", maxDepth)
+		return fault.New(fault.MalformedJSON, "The JSON has more than %d nesting levels.", maxDepth)
 	}
 	err := json.Unmarshal(data, v)
-	var semantic *json.SemanticError
-	if errors.As(err, &semantic) {
-		// Only bad input pays for reading a second time, more slowly.
+	if _, ok := errors.AsType[*json.SemanticError](err); ok {
+		// Only invalid input pays for the second, slower pass.
 		reflect.ValueOf(v).Elem().SetZero()
-		err = json.Unmarshal(data, v, json.WithUnmarshalers(noting(base, issues)))
+		err = json.Unmarshal(data, v, json.WithUnmarshalers(recordTypeErrors(base, issues)))
 	}
 	if err != nil {
-		return fault.New(fault.MalformedJSON, "The body is not one well-formed JSON value: %s.", problem(err)).WithCause(err)
+		return fault.New(fault.MalformedJSON, "The body is not valid JSON: %s.", syntaxProblem(err)).WithCause(err)
 	}
 	return nil
 }
 
-// problem says what stops the bytes from being JSON, without quoting them.
-func problem(err error) string {
-	var syntax *jsontext.SyntacticError
+// syntaxProblem describes a syntax error without quoting the input.
+func syntaxProblem(err error) string {
+	syntax, ok := errors.AsType[*jsontext.SyntacticError](err)
 	switch {
-	case !errors.As(err, &syntax):
-		return "it breaks off"
+	case !ok:
+		return "unexpected end"
 	case errors.Is(err, jsontext.ErrDuplicateName):
-		return fmt.Sprintf("an object has the same name twice, at byte %d", syntax.ByteOffset)
+		return fmt.Sprintf("duplicate name at byte %d", syntax.ByteOffset)
 	default:
-		return fmt.Sprintf("it breaks at byte %d", syntax.ByteOffset)
+		return fmt.Sprintf("syntax error at byte %d", syntax.ByteOffset)
 	}
 }
 
-// tooDeep counts brackets outside strings. On bytes that are not JSON it may
-// be wrong either way; those are refused as malformed all the same.
+// tooDeep counts brackets outside strings. Its result is unspecified for invalid
+// JSON, which is rejected anyway.
 func tooDeep(data []byte) bool {
 	depth := 0
 	for i := 0; i < len(data); i++ {
 		switch data[i] {
 		case '"':
-			i = closing(data, i)
+			i = stringEnd(data, i)
 		case '{', '[':
 			if depth++; depth > maxDepth {
 				return true
@@ -72,9 +72,9 @@ func tooDeep(data []byte) bool {
 	return false
 }
 
-// closing is where the string ends whose opening quote is at open, or the end of
-// data. Most of a body is text: it is worth being quick about.
-func closing(data []byte, open int) int {
+// stringEnd returns the position of the closing quote for the opening quote at
+// open, or len(data). Most of a body is text, so that this has to be fast.
+func stringEnd(data []byte, open int) int {
 	for i := open + 1; ; i++ {
 		next := bytes.IndexByte(data[i:], '"')
 		if next < 0 {
@@ -91,16 +91,17 @@ func closing(data []byte, open int) int {
 	}
 }
 
-// noting reads like json does, but notes a value of a wrong type and goes on.
-func noting(base string, issues *fault.Issues) *json.Unmarshalers {
+// recordTypeErrors returns unmarshalers that record values of the wrong type and
+// continue.
+func recordTypeErrors(base string, issues *fault.Issues) *json.Unmarshalers {
 	return json.UnmarshalFromFunc(func(dec *jsontext.Decoder, v any) error {
 		switch v.(type) {
 		case json.UnmarshalerFrom, json.Unmarshaler:
-			return errors.ErrUnsupported // the methods decide
+			return errors.ErrUnsupported // their methods check the type
 		}
 		to := reflect.ValueOf(v).Elem()
 		kind := dec.PeekKind()
-		want, fits := expectation(to.Kind(), kind)
+		want, fits := jsonType(to.Kind(), kind)
 		if fits && (kind != '0' || want == "") {
 			return errors.ErrUnsupported
 		}
@@ -111,12 +112,13 @@ func noting(base string, issues *fault.Issues) *json.Unmarshalers {
 		if fits && setNumber(to, raw) {
 			return nil
 		}
-		issues.Add(base+string(dec.StackPointer()), fault.IssueType, "This must be %s.", want)
+		issues.Add(base+string(dec.StackPointer()), fault.IssueType, "Must be %s.", want)
 		return nil
 	})
 }
 
-// setNumber takes a number that the field can hold without rounding an integer.
+// setNumber reports whether the field can hold the number without rounding an
+// integer.
 func setNumber(to reflect.Value, raw jsontext.Value) bool {
 	if to.Kind() == reflect.Float64 {
 		f, ok := Number(raw)
@@ -128,9 +130,9 @@ func setNumber(to reflect.Value, raw jsontext.Value) bool {
 	return ok
 }
 
-// expectation tells what a Go kind is called in JSON and whether a value of the
-// given kind fits it.
-func expectation(to reflect.Kind, from jsontext.Kind) (want string, fits bool) {
+// jsonType returns the name of the JSON type of a Go kind and whether a value of
+// the given JSON kind has that type.
+func jsonType(to reflect.Kind, from jsontext.Kind) (want string, fits bool) {
 	if from == 'n' {
 		return "", true
 	}
@@ -152,16 +154,38 @@ func expectation(to reflect.Kind, from jsontext.Kind) (want string, fits bool) {
 	}
 }
 
-// Present tells whether a raw member was given as something other than null.
+// Present reports whether a raw member is neither absent nor null.
 func Present(raw jsontext.Value) bool { return len(raw) > 0 && raw.Kind() != 'n' }
 
-// CheckObject notes a raw member of the object at path that is neither an object nor
-// absent, and drops a null.
+// CheckObject records an issue if a raw member is present and not an object. It
+// replaces null with nil.
 func CheckObject(raw *jsontext.Value, path, field string, issues *fault.Issues) {
 	switch {
 	case !Present(*raw):
 		*raw = nil
 	case raw.Kind() != '{':
-		issues.Add(path+field, fault.IssueType, "This must be an object.")
+		issues.Add(path+field, fault.IssueType, "Must be an object.")
 	}
+}
+
+// maxSafeInteger is the largest integer that all JSON decoders represent exactly.
+const maxSafeInteger = 1<<53 - 1
+
+// Integer returns the value of a JSON number without a fraction: 10, 10.0 and
+// 1e1 are equal. It rejects integers that other decoders would round.
+func Integer(raw jsontext.Value) (int64, bool) {
+	f, ok := Number(raw)
+	if !ok || f != math.Trunc(f) || math.Abs(f) > maxSafeInteger {
+		return 0, false
+	}
+	return int64(f), true
+}
+
+// Number returns the value of a JSON number in the range of float64.
+func Number(raw jsontext.Value) (float64, bool) {
+	if raw.Kind() != '0' {
+		return 0, false
+	}
+	f, err := strconv.ParseFloat(string(raw), 64)
+	return f, err == nil
 }

@@ -24,7 +24,7 @@ type item struct {
 	Key *string `json:"key"`
 }
 
-func TestEveryWrongTypeIsNotedAtItsPlace(t *testing.T) {
+func TestWrongTypesAreReportedWithTheirLocation(t *testing.T) {
 	var o order
 	var issues fault.Issues
 	body := `{"name":1,"count":1.5,"price":"x","open":0,"items":[{"key":"a"},7,{"key":[]}],"free":{"any":[1]}}`
@@ -43,33 +43,33 @@ func TestEveryWrongTypeIsNotedAtItsPlace(t *testing.T) {
 		t.Errorf("got %v, want %v", got, want)
 	}
 	if o.Items[2].Key == nil {
-		t.Error("a value of a wrong type counts as missing too")
+		t.Error("a value of the wrong type counts as missing")
 	}
 	if string(o.Free) != `{"any":[1]}` {
-		t.Errorf("free-form part is %s", o.Free)
+		t.Errorf("raw member is %s", o.Free)
 	}
 }
 
-func TestAnIntegerMayBeWrittenWithAPointOrExponent(t *testing.T) {
+func TestIntegersWithPointOrExponentAreAccepted(t *testing.T) {
 	for raw, want := range map[string]int64{"10": 10, "10.0": 10, "1e1": 10, "-0": 0} {
 		var o order
 		var issues fault.Issues
 		if err := Decode([]byte(`{"count":`+raw+`}`), &o, "", &issues); err != nil || issues.Err() != nil {
 			t.Errorf("%s: %v %v", raw, err, issues.Err())
 		} else if *o.Count != want {
-			t.Errorf("%s read as %d", raw, *o.Count)
+			t.Errorf("%s decoded as %d", raw, *o.Count)
 		}
 	}
 	var o order
 	var issues fault.Issues
 	if err := Decode([]byte(`{"price":1e400}`), &o, "", &issues); err != nil || issues.Err() == nil {
-		t.Errorf("a number beyond all floats: %v, %v", err, issues.Err())
+		t.Errorf("a number out of range: %v, %v", err, issues.Err())
 	}
 	for _, raw := range []string{"1e400", "9007199254740993.5", "1e30", "99999999999999999999"} {
 		var o order
 		var issues fault.Issues
 		if err := Decode([]byte(`{"count":`+raw+`}`), &o, "", &issues); err != nil || issues.Err() == nil {
-			t.Errorf("%s was taken as an integer", raw)
+			t.Errorf("%s was accepted as an integer", raw)
 		}
 	}
 }
@@ -85,7 +85,7 @@ func TestNullCountsAsAbsent(t *testing.T) {
 	}
 }
 
-func TestBytesThatAreNotOneValueAreMalformed(t *testing.T) {
+func TestInvalidJSONIsMalformed(t *testing.T) {
 	for name, body := range map[string]string{
 		"empty":               "",
 		"cut off":             `{"name":`,
@@ -109,8 +109,8 @@ func TestBytesThatAreNotOneValueAreMalformed(t *testing.T) {
 	}
 	var o order
 	var issues fault.Issues
-	if err := Decode([]byte(`{"zzz":1,"zzz":2}`), &o, "", &issues); err == nil || !strings.Contains(err.Error(), "the same name twice, at byte 9.") {
-		t.Errorf("a name that is there twice: %v", err)
+	if err := Decode([]byte(`{"zzz":1,"zzz":2}`), &o, "", &issues); err == nil || !strings.Contains(err.Error(), "duplicate name at byte 9.") {
+		t.Errorf("duplicate name: %v", err)
 	}
 	var list []any
 	deepest := strings.Repeat("[", 128) + `"[[["` + strings.Repeat("]", 128)
@@ -135,23 +135,23 @@ func FuzzDecode(f *testing.F) {
 		}
 		compact := jsontext.Value(slices.Clone(data))
 		if err := compact.Compact(); err != nil || DigestCompact(compact) != DigestCompact(data) {
-			t.Fatalf("%q is another body than %q, %v", data, compact, err)
+			t.Fatalf("digests of %q and %q differ, %v", data, compact, err)
 		}
 	})
 }
 
-func TestDigestAsWrittenTellsBodiesApart(t *testing.T) {
+func TestDigestCompactIgnoresOnlyWhiteSpace(t *testing.T) {
 	const body = `{"a":"x y\\\" z\\","b":[1,2.0]}`
 	for other, same := range map[string]bool{
 		body: true,
 		"\t{ \"a\" :\r\n\"x y\\\\\\\" z\\\\\" , \"b\":[1, 2.0 ]}\n": true,
-		`{"a":"xy\\\" z\\","b":[1,2.0]}`:                            false, // white space that is said
+		`{"a":"xy\\\" z\\","b":[1,2.0]}`:                            false, // white space in a string
 		`{"a":"x y\\\" z\\","b":[12.0]}`:                            false,
-		`{"a":"x y\\\" z\\","b":[1,2]}`:                             false, // numbers count as they are spelt
+		`{"a":"x y\\\" z\\","b":[1,2]}`:                             false, // numbers are not normalized
 		`{"b":[1,2.0],"a":"x y\\\" z\\"}`:                           false,
 	} {
 		if (DigestCompact([]byte(other)) == DigestCompact([]byte(body))) != same {
-			t.Errorf("%s is taken for %s: %v", other, body, !same)
+			t.Errorf("%s and %s: equal digests %t, want %t", other, body, !same, same)
 		}
 	}
 }
