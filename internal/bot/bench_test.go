@@ -28,14 +28,14 @@ func BenchmarkBody(b *testing.B) {
 	})
 	b.Run("parse", func(b *testing.B) {
 		for b.Loop() {
-			if _, err := Parse(body, "c"); err != nil {
+			if _, err := parseBot(body, "c"); err != nil {
 				b.Fatal(err)
 			}
 		}
 	})
 	b.Run("parse and write entries", func(b *testing.B) {
 		for b.Loop() {
-			parsed, err := Parse(body, "c")
+			parsed, err := parseBot(body, "c")
 			if err != nil {
 				b.Fatal(err)
 			}
@@ -59,7 +59,7 @@ func TestABodyIsDecodedOnce(t *testing.T) {
 		}
 	})
 	parsed := testing.AllocsPerRun(100, func() {
-		if _, err := Parse(body, "c"); err != nil {
+		if _, err := parseBot(body, "c"); err != nil {
 			t.Fatal(err)
 		}
 	})

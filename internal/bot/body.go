@@ -1,10 +1,10 @@
-// Package bot owns what asynchronous providers post back: the bodies of bots,
-// language models and tools, their bounds, the text in them, and the entries
-// they put on a channel's stream.
+// Package bot decodes and validates the callback bodies of bots, language
+// models and tools and converts them to entries of the runtime stream.
 package bot
 
 import (
 	"cmp"
+	"fmt"
 	"slices"
 	"strings"
 	"time"
@@ -17,21 +17,15 @@ import (
 	"telapi/internal/strictjson"
 )
 
-// Bounds that the interface leaves open, against bodies that are small on the
-// wire and huge on the stream, where every message repeats who speaks and when.
+// Limits that the interface document leaves open. Each entry repeats the sender
+// and the conversation, so that a small body could become a huge stream.
 const (
 	MaxMessages  = 500
-	maxRepeated  = 4 << 20
+	maxRepeated  = 4 << 20 // bytes of sender and conversation over all messages
 	maxTimestamp = 64
 )
 
-// Body is a bot's checked callback body.
-type Body struct {
-	document
-	failure jsontext.Value // the provider's error, when that is all there is
-	actions []wire.Command
-}
-
+// document is the body of a bot.
 type document struct {
 	Conversation struct {
 		Identifier wire.Identifier `json:"identifier"`
@@ -45,90 +39,97 @@ type document struct {
 	ChannelData []wire.ChannelDatum `json:"channelData"`
 	NLUData     jsontext.Value      `json:"nluData"`
 	Actions     jsontext.Value      `json:"actions"`
+
+	actions []wire.Command
 }
 
-// Parse reads a body that was posted for a channel. It reports bytes that are
-// not JSON, or else everything that is wrong with what they say.
-func Parse(data []byte, channelID string) (*Body, error) {
-	b := new(Body)
-	var issues fault.Issues
-	if onlyError(data) {
-		var err error
-		if b.failure, err = readFailure(data, &issues); err != nil {
-			return nil, err
-		}
-		return b, issues.Err()
+// Parse decodes a callback body of the given kind. The body of a bot has to name
+// the channel. The error is MALFORMED_JSON or a VALIDATION_ERROR that lists all
+// issues.
+func Parse(kind wire.WorkItemKind, data []byte, channelID string) (Result, error) {
+	switch kind {
+	case wire.BotItem:
+		return parseBot(data, channelID)
+	case wire.LLMItem:
+		return parseLLM(data)
+	case wire.ToolItem:
+		return parseTool(data)
+	default:
+		return nil, fmt.Errorf("parse callback: unknown kind %q", kind)
 	}
-	if err := strictjson.Decode(data, &b.document, "", &issues); err != nil {
+}
+
+func parseBot(data []byte, channelID string) (Result, error) {
+	if isErrorEnvelope(data) {
+		return parseError(data)
+	}
+	var issues fault.Issues
+	d := new(document)
+	if err := strictjson.Decode(data, d, "", &issues); err != nil {
 		return nil, err
 	}
-	b.check(channelID, &issues)
-	return b, issues.Err()
+	d.check(channelID, &issues)
+	return d, issues.Err()
 }
 
-func (b *Body) check(channelID string, issues *fault.Issues) {
-	const id = "/conversation/identifier/id"
-	switch b.Conversation.Identifier.ID {
+func (d *document) check(channelID string, issues *fault.Issues) {
+	const idPath, timestampPath = "/conversation/identifier/id", "/messages/timestamp"
+	switch id := d.Conversation.Identifier.ID; id {
 	case channelID:
 	case "":
-		issues.Missing(id, "The body names the channel it is for.")
+		issues.Missing(idPath, "The channel ID is required.")
 	default:
-		issues.Add(id, fault.IssueValue, "This is not the channel in the path.")
+		issues.Add(idPath, fault.IssueValue, "The channel ID differs from the one in the path.")
 	}
-	if s := b.Messages.Timestamp; s != nil {
-		if !rfc3339(*s) && !issues.Has("/messages/timestamp") {
-			issues.Add("/messages/timestamp", fault.IssueValue, "This is a time with a time zone, such as 2026-11-15T09:30:00Z.")
-		}
+	if s := d.Messages.Timestamp; s != nil && !validTimestamp(*s) && !issues.Has(timestampPath) {
+		issues.Add(timestampPath, fault.IssueValue, "Use RFC 3339 with a time zone, such as 2026-11-15T09:30:00Z.")
 	}
-	n := len(b.Messages.Message)
+	n := len(d.Messages.Message)
 	if n > MaxMessages {
-		issues.Add("/messages/message", fault.IssueTooMany, "There may be %d messages at the most.", MaxMessages)
+		issues.Add("/messages/message", fault.IssueTooMany, "At most %d messages are allowed.", MaxMessages)
 	}
-	repeated := len(b.Conversation.Identifier.Name)
-	if b.From != nil {
-		repeated += len(b.From.Avatar) + len(b.From.Identifier.ID) + len(b.From.Identifier.Name)
+	repeated := len(d.Conversation.Identifier.Name)
+	if d.From != nil {
+		repeated += len(d.From.Avatar) + len(d.From.Identifier.ID) + len(d.From.Identifier.Name)
 	}
 	if n*repeated > maxRepeated {
-		issues.Add("/from", fault.IssueTooLong, "This is too long to travel with each of %d messages.", n)
+		issues.Add("/from", fault.IssueTooLong, "The sender is too long to be repeated in each of %d messages. Shorten it or send fewer messages.", n)
 	}
-	for i := range b.Messages.Message {
-		b.Messages.Message[i].check(fault.Pointer("/messages/message", i), issues)
+	for i := range d.Messages.Message {
+		d.Messages.Message[i].check(fault.Pointer("/messages/message", i), issues)
 	}
-	b.Messages.Message = inSequence(b.Messages.Message)
-	strictjson.CheckObject(&b.Metadata, "", "/metadata", issues)
-	for i, d := range b.ChannelData {
-		if d.Key == nil {
-			issues.Missing(fault.Pointer("/channelData", i)+"/key", "An item of channel data has a key.")
+	sortBySequence(d.Messages.Message)
+	strictjson.CheckObject(&d.Metadata, "", "/metadata", issues)
+	for i := range d.ChannelData {
+		if d.ChannelData[i].Key == nil {
+			issues.Missing(fault.Pointer("/channelData", i)+"/key", "key is required.")
 		}
 	}
-	b.actions = command.ParseActions(b.Actions, "/actions", issues)
+	d.actions = command.ParseActions(d.Actions, "/actions", issues)
 }
 
-// rfc3339 is stricter than package time, which takes an hour of one digit, a
-// comma before the fraction, a fraction of any length and offsets of more than a
-// day.
-func rfc3339(s string) bool {
+// validTimestamp is stricter than time.Parse, which accepts one-digit hours, a
+// comma before the fraction, fractions of any length and offsets over 24 hours.
+func validTimestamp(s string) bool {
 	if _, err := time.Parse(time.RFC3339, s); err != nil || len(s) > maxTimestamp || s[13] != ':' || strings.Contains(s, ",") {
 		return false
 	}
-	zone := s[len(s)-5:] // hh:mm of the offset, unless the last letter is a Z
+	zone := s[len(s)-5:] // hh:mm, or ends with Z
 	return zone[4] == 'Z' || zone[:2] < "24" && zone[3:] < "60"
 }
 
-// inSequence sorts messages only if every one says where it belongs.
-func inSequence(list []message) []message {
+// sortBySequence sorts messages if all of them have a sequence.
+func sortBySequence(list []message) {
 	for i := range list {
 		if !strictjson.Present(list[i].Sequence) {
-			return list
+			return
 		}
 	}
 	slices.SortStableFunc(list, func(a, b message) int { return cmp.Compare(a.sequence, b.sequence) })
-	return list
 }
 
-// HasIdentity tells whether the body carries something by which a repetition of
-// it can be told from a second body that says the same.
-func (b *Body) HasIdentity() bool {
-	return b.Messages.Timestamp != nil ||
-		slices.ContainsFunc(b.Messages.Message, func(m message) bool { return strictjson.Present(m.MessageID) })
+// HasIdentity implements Result.
+func (d *document) HasIdentity() bool {
+	return d.Messages.Timestamp != nil ||
+		slices.ContainsFunc(d.Messages.Message, func(m message) bool { return strictjson.Present(m.MessageID) })
 }

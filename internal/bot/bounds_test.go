@@ -16,7 +16,7 @@ func event(name, value string) []byte {
 // issue is the code of the one issue a body has, or nothing.
 func issue(t *testing.T, body []byte) string {
 	t.Helper()
-	_, err := Parse(body, "c")
+	_, err := parseBot(body, "c")
 	if err == nil {
 		return ""
 	}
@@ -178,7 +178,7 @@ func TestTimestampsNeedATimeZone(t *testing.T) {
 		"2026-11-15T09:30:00." + strings.Repeat("1", 44) + "Z": false,
 	} {
 		body := fmt.Appendf(nil, `{"conversation":{"identifier":{"id":"c"}},"messages":{"timestamp":%q}}`, stamp)
-		if _, err := Parse(body, "c"); (err == nil) != good {
+		if _, err := parseBot(body, "c"); (err == nil) != good {
 			t.Errorf("%q: %v", stamp, err)
 		}
 	}
@@ -191,7 +191,7 @@ func TestABodyIsIdentifiedByTimestampOrMessageID(t *testing.T) {
 		`{"message":[{"messageId":null,"content":{}}]}`:             false,
 		`{"timestamp":"2026-11-15T09:30:00Z"}`:                      true,
 	} {
-		b, err := Parse([]byte(`{"conversation":{"identifier":{"id":"c"}},"messages":`+messages+`}`), "c")
+		b, err := parseBot([]byte(`{"conversation":{"identifier":{"id":"c"}},"messages":`+messages+`}`), "c")
 		if err != nil || b.HasIdentity() != want {
 			t.Errorf("%s: %v, %v", messages, b.HasIdentity(), err)
 		}
@@ -218,11 +218,11 @@ func TestHostileBodiesAreRefused(t *testing.T) {
 		"huge pause":           {`{"conversation":{"identifier":{"id":"c"}},"messages":{"message":[{"content":{"event":{"pause":1e400}}}]}}`, fault.Validation},
 		"huge session integer": {string(event("config", `{"sessionParams":{"bargeInMinWordCount":1e40}}`)), fault.Validation},
 	} {
-		if _, err := Parse([]byte(c.body), "c"); !fault.Is(err, c.code) {
+		if _, err := parseBot([]byte(c.body), "c"); !fault.Is(err, c.code) {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
-	if _, err := Parse([]byte(wrap(`{"n":1e400,"d":12345678901234567890123}`)), "c"); err != nil {
+	if _, err := parseBot([]byte(wrap(`{"n":1e400,"d":12345678901234567890123}`)), "c"); err != nil {
 		t.Errorf("free-form numbers are the provider's business: %v", err)
 	}
 }
@@ -232,7 +232,7 @@ func TestMessagesOfOneSequenceKeepTheirOrder(t *testing.T) {
 	for i := range 60 {
 		list = append(list, fmt.Sprintf(`{"messageId":%d,"sequence":%d,"content":{"textMessage":{"textPlain":"x"}}}`, i, i%2))
 	}
-	b, err := Parse([]byte(`{"conversation":{"identifier":{"id":"c"}},"messages":{"message":[`+strings.Join(list, ",")+`]}}`), "c")
+	b, err := parseBot([]byte(`{"conversation":{"identifier":{"id":"c"}},"messages":{"message":[`+strings.Join(list, ",")+`]}}`), "c")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -265,13 +265,13 @@ func TestASmallBodyCannotBecomeAHugeStream(t *testing.T) {
 			t.Errorf("%s: %q, want %q", name, got, c.want)
 		}
 	}
-	if _, err := ParseLLM([]byte(`{"content":"a","commands":[` + zeros(101) + `]}`)); !fault.Is(err, fault.Validation) {
+	if _, err := parseLLM([]byte(`{"content":"a","commands":[` + zeros(101) + `]}`)); !fault.Is(err, fault.Validation) {
 		t.Errorf("101 commands of a language model: %v", err)
 	}
 }
 
 func TestADecisionCanBeTakenAgainWithAnotherProfile(t *testing.T) {
-	b, err := Parse(event("transfer", `{"hangupReason":"r"}`), "c")
+	b, err := parseBot(event("transfer", `{"hangupReason":"r"}`), "c")
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -57,19 +57,9 @@ func outcome(t *testing.T, given string) string {
 		}
 	}
 	base := wire.Entry{ChannelID: "ch-1", At: 1, Trace: wire.Trace{TransactionID: set["transaction"]}}
-	var result Result
-	var err error
-	switch set["route"] {
-	case "bot":
-		base.Source = wire.SourceBot
-		result, err = Parse([]byte(given), "ch-1")
-	case "llm":
-		base.Source = wire.SourceLLM
-		result, err = ParseLLM([]byte(given))
-	case "tool":
-		base.Source = wire.SourceTool
-		result, err = ParseTool([]byte(given))
-	}
+	kind := wire.WorkItemKind(set["route"])
+	base.Source = kind.Source()
+	result, err := Parse(kind, []byte(given), "ch-1")
 	var out strings.Builder
 	if err != nil {
 		f := fault.From(err)

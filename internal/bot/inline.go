@@ -9,17 +9,17 @@ import (
 	"golang.org/x/net/html"
 )
 
-// inline strips one line of Markdown. Markers are written to out and later overwritten
-// with taken if they turn out to have a partner.
-type inline struct {
-	src  string
-	at   int
-	out  []byte
-	open []marker // emphasis that may still be closed, oldest first
-	link []marker // brackets that may still be closed
-	// lonely has a bit for each length of backtick runs that has no partner in
-	// the rest of the line, so that none is looked for twice.
-	lonely uint16
+// inlineStripper removes the inline markup from one line of Markdown. It copies
+// markers to out and overwrites them with removed when it finds their partner.
+type inlineStripper struct {
+	src      string
+	pos      int // in src
+	out      []byte
+	emphasis []marker // open emphasis, oldest first
+	brackets []marker // open brackets
+	// lookahead counts the bytes and markers that were examined besides the one
+	// pass over src.
+	lookahead int
 }
 
 type marker struct {
@@ -29,40 +29,39 @@ type marker struct {
 }
 
 const (
-	taken = 0 // NULs of the text itself are dropped before
-	// Bounds that keep hostile text cheap and prose untouched: how far to look
-	// for the end of an address or a tag, how long a run of backticks may be,
-	// how many markers may be open, how deep quotes and lists may go.
-	reach      = 1024
-	maxTicks   = 15
-	maxMarkers = 64
-	maxNesting = 32
+	removed = 0 // strip drops NULs of the text first
+
+	// Bounds that make the cost linear in the length of the text.
+	maxLookahead = 1024 // bytes to the end of an address or a tag
+	maxTicks     = 15   // backticks in a row
+	maxMarkers   = 64   // open markers
+	maxNesting   = 32   // quotes and lists
 )
 
-func (in *inline) strip() []byte {
+func (in *inlineStripper) strip() []byte {
 	in.src = strings.ReplaceAll(in.src, "\x00", "")
-	for in.at < len(in.src) {
-		rest := in.src[in.at:]
+	for in.pos < len(in.src) {
+		rest := in.src[in.pos:]
 		switch c := rest[0]; c {
 		case '\\':
 			if len(rest) > 1 && rest[1] < utf8.RuneSelf && unicode.In(rune(rest[1]), unicode.Punct, unicode.Symbol) {
-				in.literal(rest[1:2])
-				in.at += 2
+				in.writeLiteral(rest[1:2])
+				in.pos += 2
 				continue
 			}
 			in.copy(1)
 		case '`':
 			in.code(rest)
 		case '*', '_', '~':
-			in.emphasis(c, len(rest)-len(strings.TrimLeft(rest, rest[:1])))
+			in.emphasize(c, runLength(rest))
 		case '!':
-			if !strings.HasPrefix(rest, "![") {
+			if strings.HasPrefix(rest, "![") {
+				in.openBracket(2)
+			} else {
 				in.copy(1)
-				continue
 			}
-			in.bracket(2)
 		case '[':
-			in.bracket(1)
+			in.openBracket(1)
 		case ']':
 			in.closeBracket(rest)
 		case '<':
@@ -75,47 +74,50 @@ func (in *inline) strip() []byte {
 			in.copy(n)
 		}
 	}
-	return bytes.ReplaceAll(in.out, []byte{taken}, nil)
+	return bytes.ReplaceAll(in.out, []byte{removed}, nil)
 }
 
-func (in *inline) copy(n int) {
-	in.out = append(in.out, in.src[in.at:in.at+n]...)
-	in.at += n
+// runLength returns how often the first character of s is repeated.
+func runLength(s string) int { return len(s) - len(strings.TrimLeft(s, s[:1])) }
+
+func (in *inlineStripper) copy(n int) {
+	in.out = append(in.out, in.src[in.pos:in.pos+n]...)
+	in.pos += n
 }
 
-// literal writes text that no later step may read as markup.
-func (in *inline) literal(s string) { in.out = append(in.out, html.EscapeString(s)...) }
+// writeLiteral writes text that later steps must not read as markup.
+func (in *inlineStripper) writeLiteral(s string) { in.out = append(in.out, html.EscapeString(s)...) }
 
-func (in *inline) code(rest string) {
-	n := len(rest) - len(strings.TrimLeft(rest, "`"))
-	in.at += n
-	if n > maxTicks || in.lonely&(1<<n) != 0 {
-		in.out = append(in.out, rest[:n]...)
-		return
-	}
-	for i := n; i < len(rest); {
-		if rest[i] != '`' {
-			i++
-			continue
+// code copies a code span, or the run of backticks if there is no other run of
+// the same length. That happens once for each length, so that maxTicks bounds
+// how often the rest of the line is searched in vain.
+func (in *inlineStripper) code(rest string) {
+	n := runLength(rest)
+	in.pos += n
+	for i := n; n <= maxTicks; {
+		next := strings.IndexByte(rest[i:], '`')
+		if next < 0 {
+			in.lookahead += len(rest)
+			break
 		}
-		run := len(rest[i:]) - len(strings.TrimLeft(rest[i:], "`"))
+		i += next
+		run := runLength(rest[i:])
 		if run == n {
-			in.literal(rest[n:i])
-			in.at += i
+			in.writeLiteral(rest[n:i])
+			in.pos += i
 			return
 		}
 		i += run
 	}
-	in.lonely |= 1 << n
 	in.out = append(in.out, rest[:n]...)
 }
 
-// emphasis pairs a run of markers with the nearest open one, or leaves it open.
-// Underscores within a word are part of it.
-func (in *inline) emphasis(c byte, n int) {
-	before, _ := utf8.DecodeLastRuneInString(in.src[:in.at])
-	after, _ := utf8.DecodeRuneInString(in.src[in.at+n:])
-	start, end := in.at == 0, in.at+n == len(in.src)
+// emphasize pairs a run of markers with the nearest open one or leaves it open.
+// Underscores within a word are text.
+func (in *inlineStripper) emphasize(c byte, n int) {
+	before, _ := utf8.DecodeLastRuneInString(in.src[:in.pos])
+	after, _ := utf8.DecodeRuneInString(in.src[in.pos+n:])
+	start, end := in.pos == 0, in.pos+n == len(in.src)
 	opens := !end && !unicode.IsSpace(after)
 	closes := !start && !unicode.IsSpace(before)
 	if c == '_' {
@@ -128,58 +130,60 @@ func (in *inline) emphasis(c byte, n int) {
 	pos := len(in.out)
 	in.copy(n)
 	for closes && n > 0 {
-		i := len(in.open) - 1
-		for i >= 0 && in.open[i].char != c {
+		i := len(in.emphasis) - 1
+		for i >= 0 && in.emphasis[i].char != c {
 			i--
 		}
+		in.lookahead += len(in.emphasis) - i
 		if i < 0 {
 			break
 		}
-		m := &in.open[i]
+		m := &in.emphasis[i]
 		pair := min(n, m.count)
 		clear(in.out[m.pos+m.count-pair : m.pos+m.count])
 		clear(in.out[pos : pos+pair])
 		pos, n = pos+pair, n-pair
 		if m.count -= pair; m.count == 0 {
-			in.open = in.open[:i]
+			in.emphasis = in.emphasis[:i]
 		}
 	}
-	if opens && n > 0 && len(in.open) < maxMarkers {
-		in.open = append(in.open, marker{c, pos, n})
+	if opens && n > 0 && len(in.emphasis) < maxMarkers {
+		in.emphasis = append(in.emphasis, marker{c, pos, n})
 	}
 }
 
 func isWord(r rune) bool { return unicode.IsLetter(r) || unicode.IsDigit(r) }
 
-func (in *inline) bracket(n int) {
-	if len(in.link) < maxMarkers {
-		in.link = append(in.link, marker{'[', len(in.out), n})
+func (in *inlineStripper) openBracket(n int) {
+	if len(in.brackets) < maxMarkers {
+		in.brackets = append(in.brackets, marker{'[', len(in.out), n})
 	}
 	in.copy(n)
 }
 
-// closeBracket keeps a link's text and drops its address. Brackets without an
-// address are text.
-func (in *inline) closeBracket(rest string) {
-	if len(in.link) == 0 {
+// closeBracket keeps the text of a link and removes its address. Brackets
+// without an address are text.
+func (in *inlineStripper) closeBracket(rest string) {
+	if len(in.brackets) == 0 {
 		in.copy(1)
 		return
 	}
-	m := in.link[len(in.link)-1]
-	in.link = in.link[:len(in.link)-1]
-	n := addressEnd(rest[1:])
+	m := in.brackets[len(in.brackets)-1]
+	in.brackets = in.brackets[:len(in.brackets)-1]
+	ahead := rest[1:min(len(rest), maxLookahead+1)]
+	in.lookahead += len(ahead)
+	n := addressLength(ahead)
 	if n == 0 {
 		in.copy(1)
 		return
 	}
 	clear(in.out[m.pos : m.pos+m.count])
-	in.at += 1 + n
+	in.pos += 1 + n
 }
 
-// addressEnd is the length of "(address 'title')" or "[reference]" at the start
-// of s, or 0.
-func addressEnd(s string) int {
-	s = s[:min(len(s), reach)]
+// addressLength returns the length of "(address 'title')" or "[reference]" at
+// the start of s, or 0.
+func addressLength(s string) int {
 	if strings.HasPrefix(s, "[") {
 		return strings.IndexByte(s, ']') + 1
 	}
@@ -212,21 +216,29 @@ func addressEnd(s string) int {
 	return 0
 }
 
-// angle keeps the address of an autolink, passes a tag on to be taken out with
-// the others, and shields any other "<".
-func (in *inline) angle(rest string) {
-	end := strings.IndexAny(rest[1:min(len(rest), reach)], "<>") + 1
+// angle keeps the address of an autolink, leaves a tag for stripTags and
+// escapes any other "<".
+func (in *inlineStripper) angle(rest string) {
+	ahead := rest[1:min(len(rest), maxLookahead)]
+	in.lookahead += len(ahead)
+	end := strings.IndexAny(ahead, "<>") + 1
 	if end > 1 && rest[end] == '>' {
-		switch inner := rest[1:end]; {
-		case strings.Contains(inner, ":") && !strings.ContainsAny(inner, " \t=\"/>") || strings.Contains(inner, "://") && !strings.ContainsAny(inner, " \t"):
-			in.literal(inner)
-			in.at += end + 1
+		inner := rest[1:end]
+		if isAutolink(inner) {
+			in.writeLiteral(inner)
+			in.pos += end + 1
 			return
-		case unicode.IsLetter(rune(inner[0])) || strings.IndexByte("/!?", inner[0]) >= 0:
+		}
+		if unicode.IsLetter(rune(inner[0])) || strings.IndexByte("/!?", inner[0]) >= 0 {
 			in.copy(end + 1)
 			return
 		}
 	}
-	in.literal("<")
-	in.at++
+	in.writeLiteral("<")
+	in.pos++
+}
+
+func isAutolink(s string) bool {
+	return strings.Contains(s, ":") && !strings.ContainsAny(s, " \t=\"/>") ||
+		strings.Contains(s, "://") && !strings.ContainsAny(s, " \t")
 }

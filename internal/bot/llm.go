@@ -11,66 +11,63 @@ import (
 	"telapi/internal/strictjson"
 )
 
-// LLMBody is a language model's checked callback body.
-type LLMBody struct {
-	content  *string
+// llmResult is the body of a language model.
+type llmResult struct {
+	content  *string // nil if there are only commands
 	commands []wire.Command
-	failure  jsontext.Value
 }
 
-// assistant is a message of a language model. Its content is a string or a list
-// of parts, of which those with text count.
-type assistant struct {
+// assistantMessage is a message of a language model. Its content is a string or
+// an array of parts.
+type assistantMessage struct {
 	Content jsontext.Value `json:"content"`
 }
 
-// ParseLLM reads an assistant message: as content, as message.content, or in
-// the shape of chat completions. Managed commands may come with it or alone.
-func ParseLLM(data []byte) (*LLMBody, error) {
-	b := new(LLMBody)
-	var issues fault.Issues
-	if onlyError(data) {
-		var err error
-		if b.failure, err = readFailure(data, &issues); err != nil {
-			return nil, err
-		}
-		return b, issues.Err()
+// parseLLM decodes the body of a language model: an assistant message as
+// content, as message.content or in the chat completions format, managed
+// commands, or both.
+func parseLLM(data []byte) (Result, error) {
+	if isErrorEnvelope(data) {
+		return parseError(data)
 	}
+	var issues fault.Issues
 	var doc struct {
-		assistant
-		Message assistant `json:"message"`
+		assistantMessage
+		Message assistantMessage `json:"message"`
 		Choices []struct {
-			Message assistant `json:"message"`
+			Message assistantMessage `json:"message"`
 		} `json:"choices"`
 		Commands []jsontext.Value `json:"commands"`
 	}
 	if err := strictjson.Decode(data, &doc, "", &issues); err != nil {
 		return nil, err
 	}
+	var r llmResult
 	switch {
 	case strictjson.Present(doc.Content):
-		b.content = doc.read("/content", &issues)
+		r.content = doc.text("/content", &issues)
 	case strictjson.Present(doc.Message.Content):
-		b.content = doc.Message.read("/message/content", &issues)
+		r.content = doc.Message.text("/message/content", &issues)
 	case len(doc.Choices) > 0 && strictjson.Present(doc.Choices[0].Message.Content):
-		b.content = doc.Choices[0].Message.read("/choices/0/message/content", &issues)
+		r.content = doc.Choices[0].Message.text("/choices/0/message/content", &issues)
 	case len(doc.Commands) == 0:
-		issues.Missing("/content", "An assistant message has content.")
+		issues.Missing("/content", "Send content, message.content, choices or commands.")
 	}
-	b.commands = command.ParseList(doc.Commands, "/commands", &issues)
-	return b, issues.Err()
+	r.commands = command.ParseList(doc.Commands, "/commands", &issues)
+	return &r, issues.Err()
 }
 
-func (a assistant) read(path string, issues *fault.Issues) *string {
+// text joins the text of all parts.
+func (m assistantMessage) text(path string, issues *fault.Issues) *string {
 	var text string
-	if a.Content.Kind() != '[' {
-		_ = strictjson.Decode(a.Content, &text, path, issues) // well formed: it came out of a decoder
+	if m.Content.Kind() != '[' {
+		_ = strictjson.Decode(m.Content, &text, path, issues) // cannot fail: the value is already decoded
 		return &text
 	}
 	var parts []struct {
 		Text string `json:"text"`
 	}
-	_ = strictjson.Decode(a.Content, &parts, path, issues)
+	_ = strictjson.Decode(m.Content, &parts, path, issues)
 	var all strings.Builder
 	for _, p := range parts {
 		all.WriteString(p.Text)
@@ -80,14 +77,14 @@ func (a assistant) read(path string, issues *fault.Issues) *string {
 }
 
 // Entries implements Result: the message, then the commands.
-func (b *LLMBody) Entries(base wire.Entry, policy *command.Policy) []wire.Entry {
-	s := stream{base: base, policy: policy}
-	if b.failure != nil {
-		s.add(wire.KindProviderError).Error = b.failure
+func (r *llmResult) Entries(base wire.Entry, policy *command.Policy) []wire.Entry {
+	b := entryBuilder{base: base, policy: policy}
+	if r.content != nil {
+		b.add(wire.KindLLMResult).Content = r.content
 	}
-	if b.content != nil {
-		s.add(wire.KindLLMResult).Content = b.content
-	}
-	s.commands(b.commands)
-	return s.entries
+	b.addCommands(r.commands)
+	return b.entries
 }
+
+// HasIdentity implements Result.
+func (*llmResult) HasIdentity() bool { return false }

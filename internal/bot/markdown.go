@@ -7,18 +7,18 @@ import (
 	"golang.org/x/net/html"
 )
 
-// fromMarkdown is what remains of Markdown when it is read aloud.
+// markdownToText returns the text of Markdown for speech.
 //
-// It is not a Markdown parser. Those we tried take quadratic time on hostile
-// text, and this runs before anybody has shown a credential; so it looks at
-// each line once and remembers only what it may still have to take out. Where
-// a marker has no partner it is text, as in "2 * 3" and "snake_case".
-func fromMarkdown(s string) string {
+// It is not a Markdown parser. It runs before the credential is checked, and
+// the parsers we tried need quadratic time for hostile input. It processes each
+// line once with bounded lookahead. A marker without a partner is text, as in
+// "2 * 3" and "snake_case".
+func markdownToText(s string) string {
 	var out bytes.Buffer
 	fence := ""
 	for line := range strings.SplitSeq(s, "\n") {
 		text := strings.TrimSpace(line)
-		switch mark := fenceOf(text); {
+		switch mark := codeFence(text); {
 		case fence != "" && strings.HasPrefix(mark, fence) && mark == text:
 			fence = ""
 		case fence != "":
@@ -26,18 +26,19 @@ func fromMarkdown(s string) string {
 		case mark != "":
 			fence = mark
 		default:
-			if text = unblock(text); text != "" {
-				in := inline{src: text}
+			if text = stripBlockMarkers(text); text != "" {
+				in := inlineStripper{src: text}
 				out.Write(in.strip())
 			}
 		}
 		out.WriteByte('\n')
 	}
-	return tidy(untag(out.String(), "\n"))
+	return collapseSpace(stripTags(out.String(), "\n"))
 }
 
-// fenceOf is the run of backticks or tildes that opens or closes a code block.
-func fenceOf(s string) string {
+// codeFence returns the run of backticks or tildes that opens or closes a code
+// block, or "".
+func codeFence(s string) string {
 	for _, c := range []string{"`", "~"} {
 		if rest := strings.TrimLeft(s, c); len(s)-len(rest) >= 3 {
 			return s[:len(s)-len(rest)]
@@ -46,15 +47,15 @@ func fenceOf(s string) string {
 	return ""
 }
 
-// unblock takes quotes, bullets, numbers, headings, table borders and link
-// definitions off a line, and leaves nothing of a line that only draws.
-func unblock(s string) string {
+// stripBlockMarkers removes quotes, bullets, numbers, headings, table borders
+// and link definitions from a line.
+func stripBlockMarkers(s string) string {
 	for range maxNesting {
 		rest := s
 		switch {
 		case strings.HasPrefix(rest, ">"):
 			rest = rest[1:]
-		case len(rest) > 1 && strings.IndexByte("-*+", rest[0]) >= 0 && rest[1] == ' ' && !draws(rest):
+		case len(rest) > 1 && strings.IndexByte("-*+", rest[0]) >= 0 && rest[1] == ' ' && !isRule(rest):
 			rest = rest[2:]
 		default:
 			digits := len(rest) - len(strings.TrimLeft(rest, "0123456789"))
@@ -73,7 +74,7 @@ func unblock(s string) string {
 	if level := len(s) - len(strings.TrimLeft(s, "#")); level > 0 && level < 7 && (len(s) == level || s[level] == ' ') {
 		s = strings.TrimRight(s[level:], "# ")
 	}
-	if _, defined, ok := strings.Cut(s, "]"); draws(s) || ok && s[0] == '[' && strings.HasPrefix(defined, ": ") {
+	if _, defined, ok := strings.Cut(s, "]"); isRule(s) || ok && s[0] == '[' && strings.HasPrefix(defined, ": ") {
 		return ""
 	}
 	if strings.HasPrefix(s, "|") {
@@ -82,7 +83,7 @@ func unblock(s string) string {
 	return strings.TrimSpace(s)
 }
 
-// draws tells whether a line is a rule, an underline or a table's border.
-func draws(s string) bool {
+// isRule reports whether a line is a rule, an underline or a table border.
+func isRule(s string) bool {
 	return len(s) > 1 && strings.Trim(s, "-*_=|:+ ") == "" && strings.ContainsAny(s, "-*_=")
 }

@@ -11,8 +11,8 @@ import (
 	"telapi/internal/strictjson"
 )
 
-// message is one response of a bot. Numbers stay as they were written, so that
-// a long id is not rounded on its way.
+// message is one message of a bot. Numbers stay raw, so that long IDs are not
+// rounded.
 type message struct {
 	MessageID jsontext.Value `json:"messageId"`
 	RelatesTo jsontext.Value `json:"relatesTo"`
@@ -48,28 +48,28 @@ type typing struct {
 }
 
 func (m *message) check(path string, issues *fault.Issues) {
-	number(&m.MessageID, path, "/messageId", issues)
-	number(&m.RelatesTo, path, "/relatesTo", issues)
-	m.sequence = number(&m.Sequence, path, "/sequence", issues)
+	checkNumber(&m.MessageID, path, "/messageId", issues)
+	checkNumber(&m.RelatesTo, path, "/relatesTo", issues)
+	m.sequence = checkNumber(&m.Sequence, path, "/sequence", issues)
 	if m.Content == nil {
-		issues.Missing(path+"/content", "A message has content.")
+		issues.Missing(path+"/content", "content is required.")
 		return
 	}
 	c, path := m.Content, path+"/content"
-	c.checkActivity(path, issues)
+	c.checkActivityParams(path, issues)
 	if t := c.Event.Typing; t != nil {
 		if t.Enable == nil {
-			issues.Missing(path+"/event/typing/enable", "typing says whether to enable it.")
+			issues.Missing(path+"/event/typing/enable", "enable is required.")
 		}
-		number(&t.Duration, path, "/event/typing/duration", issues)
+		checkNumber(&t.Duration, path, "/event/typing/duration", issues)
 	}
-	number(&c.Event.Pause, path, "/event/pause", issues)
+	checkNumber(&c.Event.Pause, path, "/event/pause", issues)
 	if c.Event.Custom != nil {
 		m.commands = c.Event.Custom.Commands(path+"/event/custom", issues)
 	}
 }
 
-func (c *content) checkActivity(path string, issues *fault.Issues) {
+func (c *content) checkActivityParams(path string, issues *fault.Issues) {
 	strictjson.CheckObject(&c.ActivityParams, path, "/activityParams", issues)
 	if c.ActivityParams.Kind() != '{' {
 		return
@@ -82,36 +82,37 @@ func (c *content) checkActivity(path string, issues *fault.Issues) {
 	}
 }
 
-// number wants a number that a float64 can hold; a null is the same as nothing.
-func number(raw *jsontext.Value, path, field string, issues *fault.Issues) float64 {
+// checkNumber returns the value of a number, or 0 if it is absent. It replaces
+// null with nil.
+func checkNumber(raw *jsontext.Value, path, field string, issues *fault.Issues) float64 {
 	if !strictjson.Present(*raw) {
 		*raw = nil
 		return 0
 	}
 	f, ok := strictjson.Number(*raw)
 	if !ok {
-		issues.Add(path+field, fault.IssueType, "This must be a number, and one that is not absurdly large.")
+		issues.Add(path+field, fault.IssueType, "Must be a number in the range of a 64-bit float.")
 	}
 	return f
 }
 
-// text is what the message says, and the form it was written in. The first form
-// that says anything wins.
+// text returns the text of the message and the form it was written in. The
+// first form that is not blank wins.
 func (c *content) text() (text, form string) {
 	for _, f := range []struct {
-		name, written string
-		read          func(string) string
+		form, source string
+		toText       func(string) string
 	}{
 		{wire.FormPlain, c.TextMessage.TextPlain, strings.TrimSpace},
-		{wire.FormHTML, c.TextMessage.TextHTML, fromHTML},
-		{wire.FormMarkdown, c.TextMessage.TextMarkdown, fromMarkdown},
+		{wire.FormHTML, c.TextMessage.TextHTML, htmlToText},
+		{wire.FormMarkdown, c.TextMessage.TextMarkdown, markdownToText},
 		{wire.FormVoice, c.VoiceMessage, strings.TrimSpace},
 	} {
-		if f.written == "" {
+		if f.source == "" {
 			continue
 		}
-		if text := f.read(f.written); text != "" {
-			return text, f.name
+		if text := f.toText(f.source); text != "" {
+			return text, f.form
 		}
 	}
 	return "", ""

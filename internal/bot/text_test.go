@@ -2,6 +2,7 @@ package bot
 
 import (
 	"fmt"
+	"runtime"
 	"strings"
 	"testing"
 	"unicode/utf8"
@@ -32,7 +33,7 @@ func TestHTMLIsReadAsItsText(t *testing.T) {
 		"<p> </p>":                                     "",
 		"<title>t</title><h1>Head</h1>text":            "Head\ntext",
 	} {
-		if got := fromHTML(in); got != want {
+		if got := htmlToText(in); got != want {
 			t.Errorf("%q: %q, want %q", in, got, want)
 		}
 	}
@@ -80,43 +81,77 @@ func TestMarkdownIsReadAsItsText(t *testing.T) {
 		"1984 was":                            "1984 was",
 		"\x00a":                               "a",
 	} {
-		if got := fromMarkdown(in); got != want {
+		if got := markdownToText(in); got != want {
 			t.Errorf("%q: %q, want %q", in, got, want)
 		}
 	}
 }
 
-// A stripper that takes quadratic time would keep this test busy for minutes.
-func TestHostileTextIsReadInOnePass(t *testing.T) {
-	const size = 1 << 17
-	for _, unit := range []string{
-		"[", "![", "]", "](", "[](", "[a](b", "[a](b \"", "[a][", "[a]: x\n", "*", "*a ", "**a", "a**a*", "_a", "_ _", "~~a", "`", "`a``", "```\n",
-		">", "> ", "- ", "- a ", "* a\n", "1. ", "#", "# a\n", "|", "|-", "<", "<a", "<a ", "<!--", "<!", "<?", "</", "<script>", "<svg>", "<p>", "<a b='", "&", "&amp", "&#", "\\", "\n", "a\n", "  * a\n", "a ", "\x00", "((", "<table>", "<select>",
-	} {
-		text := strings.Repeat(unit, size/len(unit))
-		fromMarkdown(text)
-		fromHTML(text)
+var hostileUnits = []string{
+	"[", "![", "]", "](", "[](", "[a](b", "[a](b \"", "[a][", "[a]: x\n", "*", "*a ", "**a", "a**a*", "*a b_ ", "_a", "_ _", "~~a", "`", "`a``", "```\n",
+	">", "> ", "- ", "- a ", "* a\n", "1. ", "#", "# a\n", "|", "|-", "<", "<a", "<a ", "<!--", "<!", "<?", "</", "<script>", "<svg>", "<p>", "<a b='", "&", "&amp", "&#", "\\", "\n", "a\n", "  * a\n", "a ", "\x00", "((", "<table>", "<select>",
+}
+
+// hostileTexts repeats constructs that parsers with unbounded lookahead or deep
+// recursion handle badly.
+func hostileTexts(size int) map[string]string {
+	texts := map[string]string{"nested quotes and lists": strings.Repeat("> ", size/4) + strings.Repeat("- a ", size/8)}
+	for _, unit := range hostileUnits {
+		texts[unit] = strings.Repeat(unit, size/len(unit))
 	}
 	var ticks strings.Builder
 	for i := 1; ticks.Len() < size; i++ {
 		fmt.Fprintf(&ticks, "a%s", strings.Repeat("`", i))
 	}
-	fromMarkdown(ticks.String())
-	fromMarkdown(strings.Repeat("> ", size/4) + strings.Repeat("- a ", size/8))
+	texts["growing runs of backticks"] = ticks.String()
+	return texts
+}
+
+func TestMarkdownLookaheadGrowsLinearly(t *testing.T) {
+	const size = 1 << 16
+	lookahead := func(text string) (sum int) {
+		for line := range strings.SplitSeq(text, "\n") {
+			in := inlineStripper{src: line}
+			in.strip()
+			sum += in.lookahead
+		}
+		return sum
+	}
+	double := hostileTexts(2 * size)
+	for name, text := range hostileTexts(size) {
+		once, twice := lookahead(text), lookahead(double[name])
+		if twice > 2*once+maxLookahead*maxLookahead {
+			t.Errorf("%q: examined %d bytes, and %d if the text is twice as long", name, once, twice)
+		}
+	}
+}
+
+// TestHostileHTMLUsesLittleMemory fails if the text is parsed into a tree, which
+// needs more than 100 bytes for each tag.
+func TestHostileHTMLUsesLittleMemory(t *testing.T) {
+	for name, text := range hostileTexts(1 << 17) {
+		var before, after runtime.MemStats
+		runtime.ReadMemStats(&before)
+		htmlToText(text)
+		runtime.ReadMemStats(&after)
+		if allocated := after.TotalAlloc - before.TotalAlloc; allocated > uint64(32*len(text)) {
+			t.Errorf("%q: allocated %d bytes for a text of %d", name, allocated, len(text))
+		}
+	}
 }
 
 func FuzzMarkdown(f *testing.F) {
 	for _, s := range []string{"**a** [b](c \"d\") `e` <f> \\* &amp;", "```\nx\n```\n|a|\n|-|", "- [x] ![a](b)", "_a_ ~~b~~ ***c"} {
 		f.Add(s)
 	}
-	f.Fuzz(func(t *testing.T, s string) { checkSpoken(t, s, fromMarkdown(s)) })
+	f.Fuzz(func(t *testing.T, s string) { checkSpoken(t, s, markdownToText(s)) })
 }
 
 func FuzzHTML(f *testing.F) {
 	for _, s := range []string{"<p>a<br>b &amp; c</p>", "<script>x</script><style/>y", "<!-- a --><![CDATA[b]]>", "<a b=\"<c>\">d"} {
 		f.Add(s)
 	}
-	f.Fuzz(func(t *testing.T, s string) { checkSpoken(t, s, fromHTML(s)) })
+	f.Fuzz(func(t *testing.T, s string) { checkSpoken(t, s, htmlToText(s)) })
 }
 
 func checkSpoken(t *testing.T, in, out string) {
@@ -135,13 +170,13 @@ func FuzzParse(f *testing.F) {
 	f.Add([]byte(`{"conversation":{"identifier":{"id":"c"}},"channelData":[{"key":"a","x":1}],"actions":[{"type":"hangup"}]}`))
 	rules := policy(f, "open")
 	f.Fuzz(func(t *testing.T, body []byte) {
-		if b, err := Parse(body, "c"); err == nil {
+		if b, err := parseBot(body, "c"); err == nil {
 			encode(t, b.Entries(entryOf(wire.SourceBot), rules))
 		}
-		if b, err := ParseLLM(body); err == nil {
+		if b, err := parseLLM(body); err == nil {
 			encode(t, b.Entries(entryOf(wire.SourceLLM), rules))
 		}
-		if b, err := ParseTool(body); err == nil {
+		if b, err := parseTool(body); err == nil {
 			encode(t, b.Entries(entryOf(wire.SourceTool), rules))
 		}
 	})

@@ -9,40 +9,30 @@ import (
 	"telapi/internal/strictjson"
 )
 
-// ToolBody is a tool's callback body: the result, whole, whatever its shape.
-type ToolBody struct {
-	result  jsontext.Value
-	failure jsontext.Value
-}
+// toolResult is the body of a tool: any JSON value.
+type toolResult jsontext.Value
 
-// ParseTool reads any JSON value. An error envelope is the tool's error; a
-// result that merely has a member of that name is a result.
-func ParseTool(data []byte) (*ToolBody, error) {
-	b := new(ToolBody)
-	var issues fault.Issues
-	if onlyError(data) {
-		failure, err := readFailure(data, &issues)
-		if err != nil {
-			return nil, err
-		}
-		if issues.Err() == nil {
-			b.failure = failure
-			return b, nil
+// parseTool decodes the body of a tool. A valid error envelope is the tool's
+// error; an object that merely resembles one is a result.
+func parseTool(data []byte) (Result, error) {
+	if isErrorEnvelope(data) {
+		if result, err := parseError(data); !fault.Is(err, fault.Validation) {
+			return result, err
 		}
 	}
-	if err := strictjson.Decode(data, &b.result, "", &issues); err != nil {
+	var issues fault.Issues // stays empty: every JSON value is a result
+	var result jsontext.Value
+	if err := strictjson.Decode(data, &result, "", &issues); err != nil {
 		return nil, err
 	}
-	return b, nil
+	return toolResult(result), nil
 }
 
-// Entries implements Result. A tool gives no commands.
-func (b *ToolBody) Entries(base wire.Entry, _ *command.Policy) []wire.Entry {
-	s := stream{base: base}
-	if b.failure != nil {
-		s.add(wire.KindProviderError).Error = b.failure
-	} else {
-		s.add(wire.KindToolResult).Result = b.result
-	}
-	return s.entries
+// Entries implements Result. A tool sends no commands.
+func (r toolResult) Entries(base wire.Entry, _ *command.Policy) []wire.Entry {
+	base.Kind, base.Result = wire.KindToolResult, jsontext.Value(r)
+	return []wire.Entry{base}
 }
+
+// HasIdentity implements Result.
+func (toolResult) HasIdentity() bool { return false }

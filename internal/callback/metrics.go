@@ -13,12 +13,10 @@ import (
 	"telapi/internal/fault"
 )
 
-// Outcomes that are no codes, for those who watch.
+// Outcomes of telapi_callbacks_total that are not error codes.
 const (
-	// behind: the runtime is too slow. Providers are told the same as when the
-	// store is away.
-	behind = "BACKPRESSURE"
-	gone   = "gone" // nobody is left to be told
+	outcomeBackpressure = "BACKPRESSURE" // answered with SERVICE_UNAVAILABLE
+	outcomeGone         = "gone"         // the provider closed the connection
 )
 
 type metrics struct {
@@ -31,45 +29,45 @@ func newMetrics(registry prometheus.Registerer, oldestParked func() float64) met
 	auto := promauto.With(registry)
 	auto.NewGaugeFunc(prometheus.GaugeOpts{
 		Name: "telapi_callback_oldest_parked_seconds",
-		Help: "Age of the oldest callback that this instance took early and that still waits for its turn; 0 if none does. The maximum over all instances is the oldest of all."},
+		Help: "Age of the oldest callback that this instance parked and that is still parked; 0 if there is none. Use the maximum over all instances."},
 		oldestParked)
 	m := metrics{
 		callbacks: auto.NewCounterVec(prometheus.CounterOpts{
-			Name: "telapi_callbacks_total", Help: "Callbacks of providers, by kind and by what became of them: accepted, parked, or the code of the refusal; BACKPRESSURE where the runtime was too far behind, gone where the provider hung up first."},
+			Name: "telapi_callbacks_total", Help: "Provider callbacks by kind and outcome: accepted, parked, the error code, BACKPRESSURE if the runtime's backlog was full, or gone if the provider closed the connection early."},
 			[]string{"kind", "outcome"}),
 		commands: auto.NewCounterVec(prometheus.CounterOpts{
-			Name: "telapi_commands_total", Help: "Commands in callbacks that were taken, by type and decision."},
+			Name: "telapi_commands_total", Help: "Commands in accepted callbacks by type and decision."},
 			[]string{"type", "decision"}),
 		seconds: auto.NewHistogramVec(prometheus.HistogramOpts{
-			Name: "telapi_callback_seconds", Help: "Time from a callback's header to its entries being on the stream, or parked.",
+			Name: "telapi_callback_seconds", Help: "Time from receiving a callback's header until its entries are routed or parked.",
 			Buckets: []float64{.0005, .001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10}},
 			[]string{"kind"}),
 	}
-	for _, kind := range wire.WorkItemKinds { // from 0, so that an alert sees the first one as an increase
+	for _, kind := range wire.WorkItemKinds { // start at 0, so that alerts see the first error as an increase
 		m.callbacks.WithLabelValues(string(kind), string(fault.ServiceUnavailable))
-		m.callbacks.WithLabelValues(string(kind), behind)
+		m.callbacks.WithLabelValues(string(kind), outcomeBackpressure)
 	}
 	return m
 }
 
-func (m metrics) count(kind wire.WorkItemKind, answer Answer, err error, took time.Duration) {
-	if err != nil {
-		outcome := string(fault.From(err).Code)
-		switch {
-		case errors.Is(err, errBacklog):
-			outcome = behind
-		case errors.Is(err, context.Canceled):
-			outcome = gone
-		}
-		m.callbacks.WithLabelValues(string(kind), outcome).Inc()
-		return
+func (m metrics) countError(kind wire.WorkItemKind, err error) {
+	outcome := string(fault.From(err).Code)
+	switch {
+	case errors.Is(err, errBackpressure):
+		outcome = outcomeBackpressure
+	case errors.Is(err, context.Canceled):
+		outcome = outcomeGone
 	}
-	m.callbacks.WithLabelValues(string(kind), answer.Status).Inc()
+	m.callbacks.WithLabelValues(string(kind), outcome).Inc()
+}
+
+func (m metrics) countAccepted(kind wire.WorkItemKind, receipt Receipt, took time.Duration) {
+	m.callbacks.WithLabelValues(string(kind), receipt.Status).Inc()
 	m.seconds.WithLabelValues(string(kind)).Observe(took.Seconds())
-	for _, c := range answer.Commands {
+	for _, c := range receipt.Commands {
 		label := c.Type
 		if !command.Known(label) {
-			label = "other" // a provider must not make up labels
+			label = "other" // providers must not be able to create labels
 		}
 		m.commands.WithLabelValues(label, c.Decision).Inc()
 	}

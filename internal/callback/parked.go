@@ -8,64 +8,57 @@ import (
 )
 
 const (
-	maxParked = 1 << 16 // remembered; of more, the youngest are left out
-	askAtOnce = 512
-	askFor    = time.Second
+	maxParked      = 1 << 16 // further items are not tracked
+	parkedBatch    = 512     // items per store query
+	parkedDeadline = time.Second
 )
 
-// ParkedItem is the place of a parked work item in its channel.
-type ParkedItem struct {
-	ChannelID string
-	Number    int64
-	Since     time.Time
+// parkedItems tracks the items that this instance parked, oldest first. Other
+// instances and runtimes route them without notice, so the store is queried on
+// demand.
+type parkedItems struct {
+	store    Store
+	querying sync.Mutex // held during a query; serializes drop
+	mu       sync.Mutex // protects items
+	items    []ParkedItem
 }
 
-// parked remembers what this instance has parked, the oldest first. Whatever
-// lets it go, on any instance or in the runtime, need not tell: the store is asked
-// when somebody wants to know what still waits.
-type parked struct {
-	store  Store
-	asking sync.Mutex
-	mu     sync.Mutex
-	turns  []ParkedItem
-}
-
-func (p *parked) add(t ParkedItem) {
+func (p *parkedItems) add(item ParkedItem) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if len(p.turns) < maxParked {
-		p.turns = append(p.turns, t)
+	if len(p.items) < maxParked {
+		p.items = append(p.items, item)
 	}
 }
 
-// oldest is since when something waits, or zero. With the store away it is what
-// was known last.
-func (p *parked) oldest(ctx context.Context) time.Time {
-	ctx, cancel := context.WithTimeout(ctx, askFor)
+// oldest returns when the oldest item that is still parked was parked, or zero.
+// If the store is unavailable, it returns the last known value.
+func (p *parkedItems) oldest(ctx context.Context) time.Time {
+	ctx, cancel := context.WithTimeout(ctx, parkedDeadline)
 	defer cancel()
-	p.asking.Lock()
-	defer p.asking.Unlock()
+	p.querying.Lock()
+	defer p.querying.Unlock()
 	for {
-		first := p.drop(0)
-		if len(first) == 0 {
+		batch := p.drop(0)
+		if len(batch) == 0 {
 			return time.Time{}
 		}
-		waiting, err := p.store.StillParked(ctx, first)
+		parked, err := p.store.StillParked(ctx, batch)
 		if err != nil {
-			return first[0].Since
+			return batch[0].Since
 		}
-		if i := slices.Index(waiting, true); i >= 0 {
+		if i := slices.Index(parked, true); i >= 0 {
 			p.drop(i)
-			return first[i].Since
+			return batch[i].Since
 		}
-		p.drop(len(first))
+		p.drop(len(batch))
 	}
 }
 
-// drop forgets the n oldest and returns those that are then the first.
-func (p *parked) drop(n int) []ParkedItem {
+// drop removes the n oldest items and returns the next batch.
+func (p *parkedItems) drop(n int) []ParkedItem {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.turns = p.turns[n:]
-	return p.turns[:min(len(p.turns), askAtOnce)]
+	p.items = p.items[n:]
+	return p.items[:min(len(p.items), parkedBatch)]
 }

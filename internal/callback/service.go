@@ -21,33 +21,39 @@ import (
 )
 
 const (
-	// maxFlows bounds how many conversations' profiles are kept ready for deciding.
-	maxFlows = 16_384
-	// usualEntry is what room is made for, beside what a body says.
-	usualEntry = 256
+	// maxPolicies bounds the cache of compiled policies, one per channel.
+	maxPolicies = 16_384
+	// entryOverhead is the typical size of an entry besides the text of the body.
+	entryOverhead = 256
 )
 
-// Service takes callbacks. It is safe for concurrent use.
+// Service accepts callbacks. It is safe for concurrent use.
 type Service struct {
 	store    Store
 	platform command.PlatformPolicy
-	flows    *lru.Cache[string, *flow]
+	policies *lru.Cache[string, *channelPolicy]
 	log      *slog.Logger
 	now      func() time.Time
-	parked   *parked
+	parked   *parkedItems
 	metrics  metrics
 }
 
-// NewService returns a service on the given store. The platform stands over
-// what conversations permit.
+// channelPolicy is a channel with its compiled gateway profile.
+type channelPolicy struct {
+	Channel
+	policy *command.Policy
+}
+
+// NewService returns a service that uses the given store. The platform policy
+// applies to all channels.
 func NewService(store Store, platform command.PlatformPolicy, log *slog.Logger, registry prometheus.Registerer, now func() time.Time) *Service {
-	flows, err := lru.New[string, *flow](maxFlows)
+	policies, err := lru.New[string, *channelPolicy](maxPolicies)
 	if err != nil {
-		panic(err) // of a size that is not positive, which this one is
+		panic(err) // only if the size is not positive
 	}
-	waiting := &parked{store: store}
-	return &Service{store, platform, flows, log, now, waiting, newMetrics(registry, func() float64 {
-		since := waiting.oldest(context.Background())
+	parked := &parkedItems{store: store}
+	return &Service{store, platform, policies, log, now, parked, newMetrics(registry, func() float64 {
+		since := parked.oldest(context.Background())
 		if since.IsZero() {
 			return 0
 		}
@@ -55,105 +61,83 @@ func NewService(store Store, platform command.PlatformPolicy, log *slog.Logger, 
 	})}
 }
 
-// Request is a callback as it came in.
+// Request is a callback with its complete body.
 type Request struct {
 	Credential
 	Body     []byte
-	Unread   error      // why there is no body
-	Trace    wire.Trace // as far as the request tells
+	Trace    wire.Trace
 	Received time.Time
 }
 
-// Receipt says what a body put on the stream.
-type Receipt struct {
-	CallbackID string               `json:"callbackId"`
-	Messages   int                  `json:"messages"`
-	Commands   []bot.CommandReceipt `json:"commands"`
-}
-
-// Answer is what a provider gets whose callback was taken.
-type Answer struct {
-	Status string // accepted or parked
-	Receipt
-	encoded []byte // the receipt
-}
-
-// JSON is the answer to the request of that id: the receipt as the store got
-// it, and what is said with it.
-func (a Answer) JSON(requestID string) []byte {
-	body := append(make([]byte, 0, len(a.encoded)+len(requestID)+64), `{"status":"`+a.Status+`",`...)
-	body = append(body, a.encoded[1:len(a.encoded)-1]...)
-	return append(body, `,"requestId":"`+requestID+`"}`...)
-}
-
-// Accept takes one callback, or says why not. Checks come in this order: media
-// type and size, a credential at all, the body, the credential itself, the
-// conversation, an earlier answer. Whoever has no good credential learns
-// nothing about the body. While profiles are known, it costs one round trip.
-func (s *Service) Accept(ctx context.Context, r Request) (Answer, error) {
-	answer, err := s.accept(ctx, r)
-	s.metrics.count(r.Kind, answer, err, s.now().Sub(r.Received))
-	return answer, err
-}
-
-func (s *Service) accept(ctx context.Context, r Request) (Answer, error) {
-	if r.Unread != nil && !fault.Is(r.Unread, fault.MalformedJSON) {
-		return Answer{}, r.Unread
-	}
-	if r.Digest == "" || !wire.ValidChannelID(r.ChannelID) || r.Kind != wire.BotItem && !wire.ValidChannelID(r.WorkItemID) {
-		return Answer{}, errInvalid
-	}
-	result, digest, err := r.read()
+// Accept checks a callback and delivers it. It reports problems of the body
+// only to a valid credential. It costs one round trip to the store if the
+// channel's policy is cached.
+func (s *Service) Accept(ctx context.Context, r Request) (Receipt, error) {
+	receipt, err := s.accept(ctx, r)
 	if err != nil {
-		return Answer{}, s.refuseBody(ctx, r.Credential, err)
+		s.metrics.countError(r.Kind, err)
+		return Receipt{}, err
 	}
-	for range 2 { // again if the channel is not the one that is known
-		f, err := s.flow(ctx, r.ChannelID)
-		if err != nil {
-			return Answer{}, err
-		}
-		answer, err := s.route(ctx, r, result, digest, f)
-		if !errors.Is(err, errStale) {
-			return answer, err
-		}
-		s.flows.Remove(r.ChannelID)
-	}
-	return Answer{}, fault.Unavailable("The conversation", errStale)
+	s.metrics.countAccepted(r.Kind, receipt, s.now().Sub(r.Received))
+	return receipt, nil
 }
 
-// read decodes the body once, and makes out what tells it from another.
-func (r Request) read() (bot.Result, string, error) {
-	if r.Unread != nil {
-		return nil, "", r.Unread
+// Reject returns the error to answer if a callback's body could not be read.
+// MALFORMED_JSON is reported only to a valid credential. Other problems do not
+// depend on the credential and are returned unchanged.
+func (s *Service) Reject(ctx context.Context, c Credential, problem error) error {
+	if fault.Is(problem, fault.MalformedJSON) {
+		problem = s.rejectBody(ctx, c, problem)
 	}
-	result, err := Parse(r.Kind, r.Body, r.ChannelID)
-	if err != nil {
-		return nil, "", err
-	}
-	return result, strictjson.DigestCompact(r.Body), nil
+	s.metrics.countError(c.Kind, problem)
+	return problem
 }
 
-// refuseBody says what is wrong with a body, to those who may know.
-func (s *Service) refuseBody(ctx context.Context, c Credential, problem error) error {
-	switch valid, err := s.store.CheckCredential(ctx, c); {
-	case err != nil:
-		return err
-	case valid:
-		return problem
-	default:
+// rejectBody returns problem if the credential is valid.
+func (s *Service) rejectBody(ctx context.Context, c Credential, problem error) error {
+	if !c.wellFormed() {
 		return errInvalid
 	}
+	valid, err := s.store.CheckCredential(ctx, c)
+	if err != nil {
+		return err
+	}
+	if !valid {
+		return errInvalid
+	}
+	return problem
 }
 
-// flow is what decides on a conversation's commands.
-type flow struct {
-	Channel
-	policy *command.Policy
+func (c Credential) wellFormed() bool {
+	return c.Digest != "" && wire.ValidChannelID(c.ChannelID) && (c.Kind == wire.BotItem || wire.ValidChannelID(c.WorkItemID))
 }
 
-func (s *Service) flow(ctx context.Context, channelID string) (*flow, error) {
-	if f, ok := s.flows.Get(channelID); ok {
-		return f, nil
+func (s *Service) accept(ctx context.Context, r Request) (Receipt, error) {
+	if !r.wellFormed() {
+		return Receipt{}, errInvalid
+	}
+	result, err := bot.Parse(r.Kind, r.Body, r.ChannelID)
+	if err != nil {
+		return Receipt{}, s.rejectBody(ctx, r.Credential, err)
+	}
+	digest := strictjson.DigestCompact(r.Body)
+	for range 2 { // again if the cached policy belongs to an earlier epoch
+		ch, err := s.channelPolicy(ctx, r.ChannelID)
+		if err != nil {
+			return Receipt{}, err
+		}
+		receipt, err := s.deliver(ctx, r, result, digest, ch)
+		if !errors.Is(err, errStale) {
+			return receipt, err
+		}
+		s.policies.Remove(r.ChannelID)
+	}
+	return Receipt{}, fault.Unavailable("The channel", errStale)
+}
+
+func (s *Service) channelPolicy(ctx context.Context, channelID string) (*channelPolicy, error) {
+	if p, ok := s.policies.Get(channelID); ok {
+		return p, nil
 	}
 	ch, err := s.store.Channel(ctx, channelID)
 	if errors.Is(err, ErrChannelNotFound) {
@@ -165,64 +149,59 @@ func (s *Service) flow(ctx context.Context, channelID string) (*flow, error) {
 	var profile wire.GatewayProfile
 	if len(ch.Profile) > 0 {
 		if err := json.Unmarshal(ch.Profile, &profile); err != nil {
-			s.log.WarnContext(ctx, "a channel's profile cannot be read; it permits no commands", "channel", channelID, "error", err)
+			s.log.WarnContext(ctx, "invalid gateway profile; all commands are denied", "channel", channelID, "error", err)
 			profile = wire.GatewayProfile{}
 		}
 	}
-	f := &flow{ch, command.NewPolicy(profile, s.platform)}
-	f.Profile = nil // compiled
-	s.flows.Add(channelID, f)
-	return f, nil
+	ch.Profile = nil // only the compiled policy is needed from here on
+	p := &channelPolicy{ch, command.NewPolicy(profile, s.platform)}
+	s.policies.Add(channelID, p)
+	return p, nil
 }
 
-// route decides on a body and hands it to the store.
-func (s *Service) route(ctx context.Context, r Request, result bot.Result, digest string, f *flow) (Answer, error) {
+// deliver decides on the commands of a body and hands its entries to the store.
+func (s *Service) deliver(ctx context.Context, r Request, result bot.Result, digest string, ch *channelPolicy) (Receipt, error) {
 	id, err := uuid.NewV7()
 	if err != nil {
-		return Answer{}, fmt.Errorf("name the callback: %w", err)
+		return Receipt{}, fmt.Errorf("create callback ID: %w", err)
 	}
 	base := wire.Entry{
 		ChannelID: r.ChannelID, At: s.now().UnixMilli(), Trace: r.Trace,
 		Source: r.Kind.Source(), CallbackID: "cb_" + id.String(), WorkItemID: r.WorkItemID,
 	}
-	base.Trace.CallID = cmp.Or(r.Trace.CallID, f.CallID)
-	base.Trace.TransactionID = cmp.Or(r.Trace.TransactionID, f.TransactionID)
-	entries := result.Entries(base, f.policy)
-	answer := Answer{Receipt: Receipt{CallbackID: base.CallbackID}}
-	answer.Messages, answer.Commands = bot.Receipt(entries)
+	base.Trace.CallID = cmp.Or(r.Trace.CallID, ch.CallID)
+	base.Trace.TransactionID = cmp.Or(r.Trace.TransactionID, ch.TransactionID)
+	entries := result.Entries(base, ch.policy)
 
-	d := DeliverParams{Credential: r.Credential, CallbackID: base.CallbackID, BodyDigest: digest, Epoch: f.Epoch, Entries: make([][]byte, len(entries))}
-	if b, ok := result.(*bot.Body); ok {
-		d.Deduplicate = b.HasIdentity()
+	p := DeliverParams{
+		Credential: r.Credential, CallbackID: base.CallbackID, BodyDigest: digest,
+		Deduplicate: result.HasIdentity(), Epoch: ch.Epoch, Entries: make([][]byte, len(entries)),
 	}
-	room := make([]byte, 0, len(r.Body)+len(entries)*usualEntry)
+	buf := make([]byte, 0, len(r.Body)+len(entries)*entryOverhead) // shared by all entries
 	for i := range entries {
-		if room, err = entries[i].AppendTo(room[len(room):]); err != nil {
-			return Answer{}, err
+		if buf, err = entries[i].AppendTo(buf[len(buf):]); err != nil {
+			return Receipt{}, err
 		}
-		d.Entries[i] = room
+		p.Entries[i] = buf
 	}
-	if answer.encoded, err = json.Marshal(&answer.Receipt); err != nil {
-		return Answer{}, fmt.Errorf("encode the receipt: %w", err)
+	receipt := newReceipt(base.CallbackID, entries)
+	if p.Receipt, err = json.Marshal(&receipt); err != nil {
+		return Receipt{}, fmt.Errorf("encode receipt: %w", err)
 	}
-	d.Receipt = answer.encoded
-	outcome, err := s.deliver(ctx, d)
-	if err != nil {
-		return Answer{}, err
-	}
-	if outcome.Number > 0 {
-		s.parked.add(ParkedItem{r.ChannelID, outcome.Number, s.now()})
-	}
-	answer.Status, err = judge(outcome)
-	return answer, err
-}
-
-// deliver tries a second time, with the same id, where the store's answer was
-// lost: it may have done its work, and says so then.
-func (s *Service) deliver(ctx context.Context, d DeliverParams) (DeliverResult, error) {
-	outcome, err := s.store.Deliver(ctx, d)
+	delivered, err := s.store.Deliver(ctx, p)
 	if fault.Is(err, fault.ServiceUnavailable) && ctx.Err() == nil {
-		outcome, err = s.store.Deliver(ctx, d)
+		delivered, err = s.store.Deliver(ctx, p) // same ID: if only the reply was lost, it returns the first result
 	}
-	return outcome, err
+	if err == nil {
+		err = delivered.err()
+	}
+	if err != nil {
+		return Receipt{}, err
+	}
+	receipt.Status = "accepted"
+	if delivered.Status == Parked {
+		receipt.Status = "parked"
+		s.parked.add(ParkedItem{r.ChannelID, delivered.Number, s.now()})
+	}
+	return receipt, nil
 }

@@ -1,90 +1,96 @@
-// Package callback owns what a provider posts back: whether its credential is
-// good, what its body puts on the conversation's stream, and that this happens
-// once and in order.
+// Package callback accepts the callbacks of providers. It checks the
+// credential, decodes the body, decides on the commands in it and delivers the
+// entries to the runtime stream, once and in the order of the work items.
 package callback
 
 import (
 	"context"
+	"time"
 
 	"telapi/callruntime/wire"
 	"telapi/internal/fault"
 )
 
-// Credential is what a provider presents. The token itself goes no further than
-// the handler: Digest is its SHA-256 in hex.
+// Credential identifies the work item that a callback answers and proves the
+// right to answer it.
 type Credential struct {
 	ChannelID  string
 	Kind       wire.WorkItemKind
-	WorkItemID string // as the path names it; empty on the bot route
-	Digest     string
+	WorkItemID string // from the path; empty on the bot route
+	Digest     string // SHA-256 of the callback token in hex; empty without a token
 }
 
-// DeliverParams is a callback on its way to the stream.
+// DeliverParams is a callback that is ready for the runtime stream.
 type DeliverParams struct {
 	Credential
 	CallbackID string
-	// BodyDigest tells a repetition from another body.
-	BodyDigest string
-	// Deduplicate says that the body carries something to tell it by. Only then
-	// is the same body a repetition under a channel's credential, where a bot
-	// may well say the same thing twice; a work item has one answer anyway.
+	BodyDigest string // detects a repeated body
+	// Deduplicate makes a repeated body a duplicate under a channel's
+	// credential. It is set if the body has message IDs or a timestamp: without
+	// them, a bot may send the same text twice on purpose.
 	Deduplicate bool
-	// Epoch is the life of the channel whose profile decided the commands.
+	// Epoch is the channel's epoch when the commands were decided.
 	Epoch string
-	// Entries are what is appended, consecutively and in this order. There
-	// may be none; the work item is answered all the same. Where the path does
-	// not name the work item, the store adds "workItemId" to each object.
+	// Entries are appended together, in this order. The work item counts as
+	// answered even if there are none. If WorkItemID is empty, the store adds
+	// "workItemId" to each entry.
 	Entries [][]byte
-	// Receipt is kept for the provider that asks again.
-	Receipt []byte
+	Receipt []byte // JSON, returned for duplicates
 }
 
-// Status is what became of a callback.
+// Status is the outcome of a delivery.
 type Status string
 
-// The verdicts.
+// Statuses of a delivery.
 const (
-	Routed       Status = "routed"       // its entries are on the stream
-	Parked       Status = "parked"       // consumed; routed once its predecessors are
-	Invalid      Status = "invalid"      // no such credential here, or no longer
+	Routed       Status = "routed"       // the entries are on the runtime stream
+	Parked       Status = "parked"       // accepted; routed after the earlier work items
+	Invalid      Status = "invalid"      // the credential is unknown or expired
 	Ended        Status = "ended"        // the channel has ended
-	Consumed     Status = "consumed"     // answered before, with another body
-	Duplicate    Status = "duplicate"    // answered before, with this body
-	Cancelled    Status = "cancelled"    // the runtime has cancelled the work item
-	Stale        Status = "stale"        // of another epoch: nothing was done; decide again
-	Backpressure Status = "backpressure" // the runtime is too far behind: nothing was done
+	Consumed     Status = "consumed"     // already answered with another body
+	Duplicate    Status = "duplicate"    // already answered with this body
+	Cancelled    Status = "cancelled"    // the runtime cancelled the work item
+	Stale        Status = "stale"        // the channel has another epoch; nothing changed
+	Backpressure Status = "backpressure" // the runtime's backlog is full; nothing changed
 )
 
-// DeliverResult is what the store has to say of a delivery.
+// DeliverResult is the result of a delivery.
 type DeliverResult struct {
 	Status  Status
-	Receipt []byte // the first one, where the verdict is Duplicate or Consumed
-	Number  int64  // of the work item among the channel's, where it is Parked
+	Receipt []byte // of the first callback, if Status is Duplicate or Consumed
+	Number  int64  // of the work item in its channel, if Status is Parked
 }
 
-// Channel is what a decision needs to know of a conversation.
+// ParkedItem is a work item that was answered before its predecessors.
+type ParkedItem struct {
+	ChannelID string
+	Number    int64
+	Since     time.Time
+}
+
+// Channel holds the properties of a channel that are fixed for one epoch.
 type Channel struct {
 	Epoch         string
-	Profile       []byte // gatewayProfile as JSON
+	Profile       []byte // gateway profile as JSON
 	CallID        string
 	TransactionID string
 }
 
-// ErrChannelNotFound says that there is no such conversation.
-var ErrChannelNotFound = fault.New(fault.NotFound, "There is no such conversation.")
+// ErrChannelNotFound is returned by Store.Channel.
+var ErrChannelNotFound = fault.New(fault.NotFound, "Channel not found.")
 
-// Store is where credentials and streams are. Every method is one round trip.
+// Store holds credentials and runtime streams. Each method is one round trip.
 type Store interface {
-	// Channel reads what is fixed for a channel's life, or fails with
-	// ErrChannelNotFound. An ended channel is still there for a while.
+	// Channel returns a channel, also for a while after it has ended, or
+	// ErrChannelNotFound.
 	Channel(ctx context.Context, channelID string) (Channel, error)
 	// CheckCredential reports whether a delivery with the credential would be
 	// routed or parked. It changes nothing.
 	CheckCredential(ctx context.Context, c Credential) (bool, error)
-	// Deliver checks, consumes, orders, parks, appends and announces in one
-	// atomic step: all of it, or nothing. It may be repeated with the same
-	// CallbackID after a lost reply and then has the same outcome.
-	Deliver(ctx context.Context, d DeliverParams) (DeliverResult, error)
+	// Deliver checks and consumes the credential and routes or parks the
+	// entries in one atomic step. After a lost reply it may be repeated with the
+	// same CallbackID and returns the same result.
+	Deliver(ctx context.Context, p DeliverParams) (DeliverResult, error)
 	// StillParked reports for each item whether it is still parked.
 	StillParked(ctx context.Context, items []ParkedItem) ([]bool, error)
 }

@@ -12,7 +12,7 @@ import (
 	"telapi/callruntime"
 	"telapi/callruntime/wire"
 	"telapi/internal/app"
-	"telapi/internal/callback"
+	"telapi/internal/bot"
 	"telapi/internal/command"
 	"telapi/internal/endpoint"
 )
@@ -116,7 +116,7 @@ COMMANDS_DISABLED and TRANSFER_ALLOWED_TARGETS apply as on the server.`,
 		if *channelID == "" {
 			*channelID = bodyChannelID(body)
 		}
-		result, err := callback.Parse(wire.WorkItemKind(*kind), body, *channelID)
+		result, err := bot.Parse(wire.WorkItemKind(*kind), body, *channelID)
 		if err != nil {
 			return fmt.Errorf("%s: %w", args[0], err)
 		}

@@ -16,42 +16,48 @@ import (
 
 const webhooksPath = "/api/v1/webhooks/"
 
-// webhook takes what a provider of some kind posts back. Its credential is in
-// the request alone, so there is no principal; one that fails counts against
-// the auth tier like any other.
+// webhook accepts callbacks of one kind. The callback token is the only
+// credential, so there is no principal. A failed attempt counts against the auth
+// tier.
+//
+// The order of the checks is: media type, size, presence of a token, body, token.
+// Problems of the body are reported only to a valid token.
 func (s *Server) webhook(kind wire.WorkItemKind) handler {
 	limit := endpoint.PublishedLimits().CallbackBodyBytes
 	return func(x *exchange, r *http.Request) error {
 		received := s.deps.Now()
-		body, unread := readBody(x, r, limit)
+		body, err := readBody(x, r, limit)
 		r, end := restartTimeout(x, r)
 		defer end()
-		request := callback.Request{
-			Credential: callback.Credential{
-				ChannelID: r.PathValue("channelId"), Kind: kind, WorkItemID: r.PathValue("workItemId"), Digest: digest(callbackToken(r, kind)),
-			},
-			Body: body, Unread: unread, Trace: callTrace(r), Received: received,
+		credential := callback.Credential{
+			ChannelID: r.PathValue("channelId"), Kind: kind, WorkItemID: r.PathValue("workItemId"), Digest: digest(callbackToken(r, kind)),
 		}
-		answer, err := s.deps.Callbacks.Accept(r.Context(), request)
+		ids := callTrace(r)
+		var receipt callback.Receipt
+		if err != nil {
+			err = s.deps.Callbacks.Reject(r.Context(), credential, err)
+		} else {
+			receipt, err = s.deps.Callbacks.Accept(r.Context(), callback.Request{Credential: credential, Body: body, Trace: ids, Received: received})
+		}
 		if span := trace.SpanFromContext(r.Context()); span.IsRecording() {
 			span.SetAttributes(
-				attribute.String("telapi.channel_id", request.ChannelID),
-				attribute.String("telapi.callback_id", answer.CallbackID),
-				attribute.String("telapi.call_id", request.Trace.CallID),
-				attribute.String("telapi.transaction_id", request.Trace.TransactionID),
+				attribute.String("telapi.channel_id", credential.ChannelID),
+				attribute.String("telapi.callback_id", receipt.CallbackID),
+				attribute.String("telapi.call_id", ids.CallID),
+				attribute.String("telapi.transaction_id", ids.TransactionID),
 			)
 		}
 		if err != nil {
 			return s.countAuthFailure(x, r, err)
 		}
-		x.WriteBytes(http.StatusAccepted, "application/json", answer.JSON(x.RequestID))
-		return nil
+		receipt.RequestID = x.RequestID
+		return x.WriteJSON(http.StatusAccepted, &receipt)
 	}
 }
 
-// callbackToken is the token as it was presented, or nothing. Where the header
-// token is sent it alone counts; a query is never looked at, since URLs end up
-// in logs along the way.
+// callbackToken returns the callback token of a request, or "". The token header
+// takes precedence over Authorization. Tokens in the query are ignored, because
+// URLs are logged by proxies.
 func callbackToken(r *http.Request, kind wire.WorkItemKind) string {
 	values, sent := r.Header["Token"]
 	bearer := false
@@ -72,7 +78,7 @@ func callbackToken(r *http.Request, kind wire.WorkItemKind) string {
 	}
 }
 
-// digest is all that is ever looked up or kept of a token.
+// digest returns the SHA-256 of a token in hex. Tokens themselves are not stored.
 func digest(token string) string {
 	if token == "" {
 		return ""

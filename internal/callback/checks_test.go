@@ -1,0 +1,200 @@
+package callback_test
+
+import (
+	"context"
+	"strings"
+	"testing"
+
+	"github.com/go-json-experiment/json"
+
+	"telapi/callruntime"
+	"telapi/callruntime/wire"
+	"telapi/internal/callback"
+	"telapi/internal/fault"
+)
+
+func TestRejectedCallbacks(t *testing.T) {
+	notJSON := func(r *callback.Request) { r.Body = []byte("{") }
+	for name, c := range map[string]struct {
+		kind    wire.WorkItemKind
+		prepare func(*fixture, *callback.Request)
+		code    fault.Code
+		calls   string // of the store
+		outcome string // in telapi_callbacks_total; default: code
+	}{
+		"no token and a malformed body": {prepare: func(_ *fixture, r *callback.Request) { r.Digest = ""; notJSON(r) }, code: fault.CallbackToken},
+		"invalid channel ID":            {prepare: func(_ *fixture, r *callback.Request) { r.ChannelID = "a{b}" }, code: fault.CallbackToken},
+		"invalid work item ID":          {kind: wire.LLMItem, prepare: func(_ *fixture, r *callback.Request) { r.WorkItemID = "a b" }, code: fault.CallbackToken},
+		"malformed body and unknown token": {prepare: func(_ *fixture, r *callback.Request) { r.Digest = "unknown"; notJSON(r) },
+			code: fault.CallbackToken, calls: "check"},
+		"malformed body and consumed token": {prepare: func(f *fixture, r *callback.Request) { f.accept(*r); notJSON(r) },
+			code: fault.CallbackToken, calls: "channel deliver check"},
+		"malformed body and cancelled work item": {kind: wire.LLMItem, prepare: func(f *fixture, r *callback.Request) { f.cancel(r.WorkItemID); notJSON(r) },
+			code: fault.CallbackToken, calls: "check"},
+		"malformed body and ended channel": {prepare: func(f *fixture, r *callback.Request) { f.end(); notJSON(r) },
+			code: fault.CallbackToken, calls: "check"},
+		"malformed body and valid token": {prepare: func(_ *fixture, r *callback.Request) { notJSON(r) },
+			code: fault.MalformedJSON, calls: "check"},
+		"malformed body and store down": {prepare: func(f *fixture, r *callback.Request) { f.store.checkErr = errStoreDown; notJSON(r) },
+			code: fault.ServiceUnavailable, calls: "check"},
+		"body of another channel": {prepare: func(_ *fixture, r *callback.Request) {
+			r.Body = []byte(strings.ReplaceAll(helloBody, channelID, "call-2"))
+		},
+			code: fault.Validation, calls: "check"},
+		"unknown channel": {kind: wire.LLMItem, prepare: func(_ *fixture, r *callback.Request) { r.ChannelID = "call-2" },
+			code: fault.CallbackToken, calls: "channel"},
+		"unknown token": {prepare: func(_ *fixture, r *callback.Request) { r.Digest = "unknown" },
+			code: fault.CallbackToken, calls: "channel deliver"},
+		"ended channel": {prepare: func(f *fixture, _ *callback.Request) { f.end() },
+			code: fault.ConversationEnded, calls: "channel deliver"},
+		"consumed token": {kind: wire.LLMItem, prepare: func(f *fixture, r *callback.Request) { f.accept(*r); r.Body = []byte(`{"content":"other"}`) },
+			code: fault.CallbackConsumed, calls: "channel deliver deliver"},
+		"full backlog": {prepare: func(f *fixture, _ *callback.Request) { f.fillBacklog() },
+			code: fault.ServiceUnavailable, calls: "channel deliver", outcome: "BACKPRESSURE"},
+		"unknown status of the store": {prepare: func(f *fixture, _ *callback.Request) {
+			f.store.deliver = always(callback.DeliverResult{Status: "other"}, nil)
+		},
+			code: fault.Internal, calls: "channel deliver"},
+		"closed connection": {prepare: func(f *fixture, _ *callback.Request) {
+			f.store.deliver = always(callback.DeliverResult{}, context.Canceled)
+		}, code: fault.Internal, calls: "channel deliver", outcome: "gone"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			limits := wire.DefaultChannelLimits()
+			limits.BacklogEntries = 4
+			f := newFixture(t, options{limits: limits})
+			kind, body := wire.BotItem, helloBody
+			if c.kind != "" {
+				kind, body = c.kind, `{"content":"Hello"}`
+			}
+			r := f.request(kind, body)
+			c.prepare(f, &r)
+			_, err := f.service.Accept(t.Context(), r)
+			if got := fault.From(err); err == nil || got.Code != c.code {
+				t.Errorf("got %v, want %s", err, c.code)
+			} else if got.Code == fault.ServiceUnavailable && got.RetryAfter <= 0 {
+				t.Error("SERVICE_UNAVAILABLE without Retry-After")
+			}
+			f.checkCalls(c.calls)
+			outcome := c.outcome
+			if outcome == "" {
+				outcome = string(c.code)
+			}
+			if n := f.metric("telapi_callbacks_total", string(kind), outcome).GetCounter().GetValue(); n != 1 {
+				t.Errorf("telapi_callbacks_total is %v for outcome %s, want 1", n, outcome)
+			}
+		})
+	}
+}
+
+func TestRejectHidesMalformedBodyFromInvalidTokens(t *testing.T) {
+	malformed := fault.New(fault.MalformedJSON, "Incomplete.")
+	for name, c := range map[string]struct {
+		problem error
+		prepare func(*fixture, *callback.Credential)
+		code    fault.Code
+		calls   string
+		outcome string
+	}{
+		"wrong media type without a token": {fault.New(fault.UnsupportedMedia, "Type."), func(_ *fixture, c *callback.Credential) { c.Digest = "" }, fault.UnsupportedMedia, "", "UNSUPPORTED_MEDIA_TYPE"},
+		"too large without a token":        {fault.New(fault.PayloadTooLarge, "Size."), func(_ *fixture, c *callback.Credential) { c.Digest = "" }, fault.PayloadTooLarge, "", "PAYLOAD_TOO_LARGE"},
+		"closed connection":                {context.Canceled, func(*fixture, *callback.Credential) {}, fault.Internal, "", "gone"},
+		"incomplete without a token":       {malformed, func(_ *fixture, c *callback.Credential) { c.Digest = "" }, fault.CallbackToken, "", "CALLBACK_TOKEN_INVALID"},
+		"incomplete with an unknown token": {malformed, func(_ *fixture, c *callback.Credential) { c.Digest = "unknown" }, fault.CallbackToken, "check", "CALLBACK_TOKEN_INVALID"},
+		"incomplete with a valid token":    {malformed, func(*fixture, *callback.Credential) {}, fault.MalformedJSON, "check", "MALFORMED_JSON"},
+		"incomplete with the store down":   {malformed, func(f *fixture, _ *callback.Credential) { f.store.checkErr = errStoreDown }, fault.ServiceUnavailable, "check", "SERVICE_UNAVAILABLE"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			f := newFixture(t, options{})
+			credential := f.request(wire.BotItem, "").Credential
+			c.prepare(f, &credential)
+			if err := f.service.Reject(t.Context(), credential, c.problem); fault.From(err).Code != c.code {
+				t.Errorf("got %v, want %s", err, c.code)
+			}
+			f.checkCalls(c.calls)
+			if n := f.metric("telapi_callbacks_total", "bot", c.outcome).GetCounter().GetValue(); n != 1 {
+				t.Errorf("telapi_callbacks_total is %v for outcome %s, want 1", n, c.outcome)
+			}
+		})
+	}
+}
+
+func TestReusedTokenReportsFirstCallback(t *testing.T) {
+	for name, c := range map[string]struct {
+		prepare       func(*fixture, *callback.Request) (receipt string)
+		details, hint string
+	}{
+		"same body": {func(f *fixture, r *callback.Request) string {
+			f.accept(*r)
+			return string(f.store.delivered[0].Receipt)
+		}, `{"duplicate":true,"receipt":RECEIPT}`, "No action needed."},
+		"another body": {func(f *fixture, r *callback.Request) string {
+			f.accept(*r)
+			r.Body = []byte(`{"content":"other"}`)
+			return ""
+		}, `{"duplicate":false}`, "Discard this result."},
+		"cancelled": {func(f *fixture, r *callback.Request) string {
+			f.cancel(r.WorkItemID)
+			return ""
+		}, `{"duplicate":false,"state":"cancelled"}`, "Discard the result."},
+	} {
+		t.Run(name, func(t *testing.T) {
+			f := newFixture(t, options{})
+			r := f.request(wire.LLMItem, `{"content":"Hello"}`)
+			receipt := c.prepare(f, &r)
+			_, err := f.service.Accept(t.Context(), r)
+			details, _ := json.Marshal(fault.From(err).Details)
+			want := strings.Replace(c.details, "RECEIPT", receipt, 1)
+			if string(details) != want || !strings.HasSuffix(fault.From(err).Message, c.hint) {
+				t.Errorf("got %v with details %s, want %s with details %s", err, details, c.hint, want)
+			}
+		})
+	}
+}
+
+func TestInvalidProfileDeniesCommands(t *testing.T) {
+	f := newFixture(t, options{profile: strings.TrimSuffix(profileJSON, "}") + `,"speech":7}`})
+	if receipt := f.accept(f.request(wire.BotItem, hangupBody)); receipt.Commands[0].Decision != "denied" {
+		t.Errorf("got %+v", receipt)
+	}
+}
+
+func always(result callback.DeliverResult, err error) func(func() (callback.DeliverResult, error)) (callback.DeliverResult, error) {
+	return func(func() (callback.DeliverResult, error)) (callback.DeliverResult, error) { return result, err }
+}
+
+func (f *fixture) checkCalls(want string) {
+	f.Helper()
+	if got := strings.Join(f.store.calls, " "); got != want {
+		f.Errorf("store calls: %q, want %q", got, want)
+	}
+}
+
+func (f *fixture) cancel(workItemID string) {
+	f.Helper()
+	if err := f.channel.Cancel(f.Context(), workItemID); err != nil {
+		f.Fatal(err)
+	}
+}
+
+func (f *fixture) end() {
+	f.Helper()
+	if err := f.channel.End(f.Context(), "done"); err != nil {
+		f.Fatal(err)
+	}
+}
+
+// fillBacklog delivers entries until the store refuses more. Its calls are not
+// recorded.
+func (f *fixture) fillBacklog() {
+	f.Helper()
+	for range 10 {
+		r := f.requestOn(f.channel, callruntime.AwaitOptions{Scope: callruntime.ScopeChannel}, helloBody)
+		if _, err := f.service.Accept(f.Context(), r); fault.Is(err, fault.ServiceUnavailable) {
+			f.store.calls = nil
+			f.useService()
+			return
+		}
+	}
+	f.Fatal("backlog is not full after 10 callbacks")
+}

@@ -1,0 +1,208 @@
+package callback_test
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"io"
+	"log/slog"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	dto "github.com/prometheus/client_model/go"
+
+	"telapi/callruntime"
+	"telapi/callruntime/wire"
+	"telapi/internal/callback"
+	"telapi/internal/command"
+	"telapi/internal/fault"
+	"telapi/internal/redisstore"
+)
+
+const (
+	channelID   = "call-1"
+	profileJSON = `{"commandSources":["bot"],"commandPolicies":[{"type":"hangup","enabled":true}]}`
+	helloBody   = `{"conversation":{"identifier":{"id":"call-1"}},"messages":{"message":[{"content":{"textMessage":{"textPlain":"Hello"}}}]}}`
+	hangupBody  = `{"conversation":{"identifier":{"id":"call-1"}},"actions":[{"type":"hangup","commandId":"c1"},{"type":"transfer","target":"tel:+49301"},{"type":"made_up"}]}`
+)
+
+var errStoreDown = fault.Unavailable("The store", io.EOF)
+
+// recordingStore passes calls on to the embedded engine, records them and
+// injects failures.
+type recordingStore struct {
+	callback.Store
+	calls     []string
+	delivered []callback.DeliverParams
+
+	checkErr, parkedErr error
+	// deliver, if set, replaces Deliver; next calls the engine.
+	deliver func(next func() (callback.DeliverResult, error)) (callback.DeliverResult, error)
+}
+
+func (s *recordingStore) Channel(ctx context.Context, id string) (callback.Channel, error) {
+	s.calls = append(s.calls, "channel")
+	return s.Store.Channel(ctx, id)
+}
+
+func (s *recordingStore) CheckCredential(ctx context.Context, c callback.Credential) (bool, error) {
+	s.calls = append(s.calls, "check")
+	if s.checkErr != nil {
+		return false, s.checkErr
+	}
+	return s.Store.CheckCredential(ctx, c)
+}
+
+func (s *recordingStore) StillParked(ctx context.Context, items []callback.ParkedItem) ([]bool, error) {
+	s.calls = append(s.calls, "parked")
+	if s.parkedErr != nil {
+		return nil, s.parkedErr
+	}
+	return s.Store.StillParked(ctx, items)
+}
+
+func (s *recordingStore) Deliver(ctx context.Context, p callback.DeliverParams) (callback.DeliverResult, error) {
+	s.calls = append(s.calls, "deliver")
+	s.delivered = append(s.delivered, p)
+	next := func() (callback.DeliverResult, error) { return s.Store.Deliver(ctx, p) }
+	if s.deliver != nil {
+		return s.deliver(next)
+	}
+	return next()
+}
+
+// fixture is a service on an embedded engine with one open channel.
+type fixture struct {
+	*testing.T
+	engine   *redisstore.Store
+	store    *recordingStore
+	registry *prometheus.Registry
+	service  *callback.Service
+	runtime  *callruntime.Runtime
+	channel  *callruntime.Channel
+	now      time.Time // of the service
+}
+
+type options struct {
+	profile  string
+	limits   wire.ChannelLimits
+	disabled []string // commands
+}
+
+func newFixture(t *testing.T, o options) *fixture {
+	t.Helper()
+	log := slog.New(slog.DiscardHandler)
+	embedded, err := redisstore.StartEmbedded(t.TempDir(), log)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(embedded.Close)
+	engine := redisstore.Open(embedded.Options(log))
+	t.Cleanup(engine.Close)
+	if err := engine.Connect(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	f := &fixture{T: t, engine: engine, store: &recordingStore{Store: redisstore.NewCallbacks(engine)}, now: time.Now()}
+	f.useService(o.disabled...)
+	f.runtime, err = callruntime.New(callruntime.Options{Store: engine.ClientOption(), Name: "runtime", Limits: o.limits})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(f.runtime.Close)
+	f.channel = f.open(channelID, o.profile)
+	return f
+}
+
+// useService replaces the service with a new one.
+func (f *fixture) useService(disabled ...string) {
+	f.Helper()
+	platform, err := command.NewPlatformPolicy(disabled, nil)
+	if err != nil {
+		f.Fatal(err)
+	}
+	f.registry = prometheus.NewRegistry()
+	f.service = callback.NewService(f.store, platform, slog.New(slog.DiscardHandler), f.registry, func() time.Time { return f.now })
+}
+
+func (f *fixture) open(id, profile string) *callruntime.Channel {
+	f.Helper()
+	c, err := f.runtime.Open(f.Context(), callruntime.OpenOptions{
+		ChannelID: id, TeamID: "team", EndpointID: "endpoint", CallID: "sip-call", TransactionID: "tx-channel", Profile: []byte(profile),
+	})
+	if err != nil {
+		f.Fatal(err)
+	}
+	return c
+}
+
+// request awaits a work item and returns a callback that answers it.
+func (f *fixture) request(kind wire.WorkItemKind, body string) callback.Request {
+	f.Helper()
+	return f.requestOn(f.channel, callruntime.AwaitOptions{Kind: kind}, body)
+}
+
+func (f *fixture) requestOn(c *callruntime.Channel, o callruntime.AwaitOptions, body string) callback.Request {
+	f.Helper()
+	item, err := c.Await(f.Context(), o)
+	if err != nil {
+		f.Fatal(err)
+	}
+	sum := sha256.Sum256([]byte(item.Token))
+	r := callback.Request{
+		Credential: callback.Credential{ChannelID: c.ID, Kind: item.Kind, Digest: hex.EncodeToString(sum[:])},
+		Body:       []byte(strings.ReplaceAll(body, channelID, c.ID)), Received: f.now,
+	}
+	if item.Kind != wire.BotItem {
+		r.WorkItemID = item.ID
+	}
+	return r
+}
+
+func (f *fixture) accept(r callback.Request) callback.Receipt {
+	f.Helper()
+	receipt, err := f.service.Accept(f.Context(), r)
+	if err != nil {
+		f.Fatal(err)
+	}
+	return receipt
+}
+
+// entries returns the entries on the runtime stream that came from callbacks.
+func (f *fixture) entries() []wire.Entry {
+	f.Helper()
+	all, err := f.runtime.Entries(f.Context(), channelID, "", 1000)
+	if err != nil {
+		f.Fatal(err)
+	}
+	var list []wire.Entry
+	for _, e := range all {
+		if e.Entry.CallbackID != "" {
+			list = append(list, e.Entry)
+		}
+	}
+	return list
+}
+
+// metric returns the metric with the given label values, or nil.
+func (f *fixture) metric(name string, labels ...string) *dto.Metric {
+	f.Helper()
+	families, err := f.registry.Gather()
+	if err != nil {
+		f.Fatal(err)
+	}
+	for _, family := range families {
+		for _, m := range family.GetMetric() {
+			var values []string
+			for _, l := range m.GetLabel() {
+				values = append(values, l.GetValue())
+			}
+			if family.GetName() == name && slices.Equal(values, labels) {
+				return m
+			}
+		}
+	}
+	return nil
+}
