@@ -1,75 +1,73 @@
--- Takes a callback: checks its credential, consumes it, and puts its entries on
--- the runtime's stream, or parks them until their turn.
+-- Accepts a callback: checks and consumes its credential, and adds its entries to
+-- the runtime stream, or parks them until earlier work items are settled. It follows
+-- credential.lua.
 --
--- ARGV[1]  the SHA-256 of the credential, in hex
--- ARGV[2]  the kind its route is for
--- ARGV[3]  the work item its path names, or empty; then its id is put into every entry
--- ARGV[4]  the callback's id; empty: judge the credential and change nothing
+-- ARGV[1]  SHA-256 of the credential, in hex
+-- ARGV[2]  kind of the callback's route
+-- ARGV[3]  work item ID from the path; empty: the path has none, so it is inserted into every entry
+-- ARGV[4]  callback ID
 -- ARGV[5]  digest of the body
--- ARGV[6]  1: the body has something to tell it by
--- ARGV[7]  the epoch of the channel that was decided for
--- ARGV[8]  the receipt
--- ARGV[9…] the entries, without the brace they begin with
--- returns  {verdict, the first receipt if there was one, the item's number if it was parked}, where verdict is
---          routed, parked, invalid, ended, consumed, duplicate, cancelled, stale, backpressure or good
+-- ARGV[6]  1: the body has an ID of its own, so an equal body is a repetition
+-- ARGV[7]  epoch for which the commands were decided
+-- ARGV[8]  receipt
+-- ARGV[9…] entries, JSON objects with at least one member
+-- returns  {verdict, the first receipt if there was one, the number of the work item if it is parked}; the verdict is
+--          routed, parked, invalid, ended, consumed, duplicate, cancelled, stale or backpressure
 --
--- Atomic because of simultaneous callbacks with one credential one is routed,
--- and because a credential is consumed and its entries kept, or neither. A second
--- run with the same callback id answers what the first one did.
+-- Atomic so that one of several concurrent callbacks with a credential is routed, and
+-- so that a credential is consumed if and only if its entries are kept. Called again
+-- with the same callback ID, it returns the same result.
+local RETRY_WINDOW = 600000 -- ms for which a callback can be retried that is only known by its callback ID
+
 load('state', 'epoch', 'queue')
-local digest, callback, body = ARGV[1], ARGV[4], ARGV[5]
-local held = channel.state ~= '' and credential(digest)
-if not held then return { 'invalid' } end
-local state, number, kind, deadline, id, by, of, receipt = unpack(held)
-number, deadline = tonumber(number), tonumber(deadline)
-if kind ~= ARGV[2] or ARGV[3] ~= '' and ARGV[3] ~= id then return { 'invalid' } end
+local digest, callbackID, bodyDigest, identified, receipt = ARGV[1], ARGV[4], ARGV[5], ARGV[6] == '1', ARGV[8]
+local c = credentialFor(digest, ARGV[2], ARGV[3])
+if not c then return { 'invalid' } end
 
--- The channel's credential is used more than once: what is kept of each use has
--- a field of its own.
-local record, ownTurn = digest, number == 0
-if ownTurn and callback ~= '' then
-  record = digest .. ' ' .. (ARGV[6] == '1' and body or callback)
-  local use = redis.call('HGET', WORK, record)
-  if use then by, of, receipt = string.match(use, '^(%S+) (%S*) (.*)$') end
+-- A channel credential (number 0) is used many times. Each use is recorded in its own
+-- field.
+local channelScope, field = c.number == 0, digest
+if channelScope then
+  field = digest .. ' ' .. (identified and bodyDigest or callbackID)
+  local use = redis.call('HGET', WORK, field)
+  if use then c.callbackID, c.bodyDigest, c.receipt = string.match(use, '^(%S+) (%S*) (.*)$') end
 end
-local answered = by ~= ''
 
-if answered and by == callback then return { ownTurn and 'routed' or state, receipt, state == 'parked' and tostring(number) or nil } end
-if now >= deadline + (state ~= 'awaiting' and RETENTION or 0) then return { 'invalid' } end
-if channel.state == 'ended' then return { 'ended' } end
-if state == 'cancelled' then return { 'cancelled' } end
-if answered then return { of == body and 'duplicate' or 'consumed', receipt } end
-queue()
-if not ownTurn and number < head then return { 'invalid' } end -- it was given up, and then the clock went back
-if callback == '' then return { 'good' } end
+if c.callbackID == callbackID then
+  return { channelScope and 'routed' or c.state, c.receipt, c.state == 'parked' and tostring(c.number) or nil }
+end
+local refused = refusal(c)
+if refused == 'consumed' then return { c.bodyDigest == bodyDigest and 'duplicate' or 'consumed', c.receipt } end
+if refused then return { refused } end
 if channel.epoch ~= ARGV[7] then return { 'stale' } end
-local turn = ownTurn or number == head
-if backlog(turn and 0 or parked) >= 1 then return { 'backpressure' } end
+local inTurn = channelScope or c.number == head
+if backlog(inTurn and 0 or parked) >= 1 then return { 'backpressure' } end
 
-local list, brace = {}, ARGV[3] ~= '' and '{' or '{"workItemId":"' .. id .. '",'
-for i = 9, #ARGV do list[#list + 1] = brace .. ARGV[i] end
-local verdict = turn and 'routed' or 'parked'
-if ownTurn then
-  redis.call('HSET', WORK, record, callback .. ' ' .. body .. ' ' .. ARGV[8])
-  -- Without anything to tell the body by, it is for a lost answer alone.
-  redis.call('ZADD', FORGET, ARGV[6] == '1' and deadline or math.min(deadline, now + 600000), record)
-  forget()
+local list = { unpack(ARGV, 9) }
+if ARGV[3] == '' then
+  for i, entry in ipairs(list) do list[i] = withWorkItemID(entry, c.id) end
+end
+if channelScope then
+  redis.call('HSET', WORK, field, callbackID .. ' ' .. bodyDigest .. ' ' .. receipt)
+  redis.call('ZADD', FORGET, identified and c.deadline or math.min(c.deadline, now + RETRY_WINDOW), field)
+  forgetExpired()
 else
-  redis.call('HSET', WORK, digest, table.concat({ verdict, number, kind, deadline, id, callback, body, ARGV[8] }, ' '))
+  c.state, c.callbackID, c.bodyDigest, c.receipt = inTurn and 'routed' or 'parked', callbackID, bodyDigest, receipt
+  saveCredential(digest, c)
 end
-if not turn then
-  local packed = pack(list)
+if not inTurn then
+  local packed = packEntries(list)
   parked = parked + #packed
-  redis.call('HSET', WORK, number, '0 ' .. packed)
-  touch()
+  redis.call('HSET', WORK, c.number, '0 ' .. packed)
+  keepAlive()
   save()
-  return { verdict, ARGV[8], tostring(number) }
+  return { 'parked', receipt, tostring(c.number) }
 end
-for _, entry in ipairs(list) do add(entry) end
-if not ownTurn then
-  redis.call('HDEL', WORK, number)
+for _, entry in ipairs(list) do addEntry(entry) end
+if not channelScope then
+  redis.call('HDEL', WORK, c.number)
   head = head + 1
-  advance()
+  advanceQueue()
 end
-announce()
-return { verdict, ARGV[8] }
+saveAndNotify()
+return { 'routed', receipt }

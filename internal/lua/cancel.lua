@@ -1,33 +1,30 @@
--- Cancels a work item that is not settled, or a credential of the channel.
+-- Cancels an unsettled work item, or a channel credential.
 --
--- ARGV[1]  the claim's token; empty: on behalf of whoever has the claim
--- ARGV[2]  the work item's id
--- returns  'cancelled', also when it was before; 'no_item' if there is none, its answer is on the stream already, or it is over its time;
---          'ended', 'lost' or 'claim_lost'
+-- ARGV[1]  token of the claim; empty: act for the runtime that has the claim
+-- ARGV[2]  work item ID
+-- returns  'cancelled', also if it was cancelled before; 'no_item' if the work item is unknown, timed out, or its
+--          result is on the stream; 'ended', 'lost' or 'claim_lost'
 --
--- Atomic so that an item is either cancelled or answered. An answer that waits
--- for its turn is dropped; what waits for the item has its turn now.
+-- Atomic so that a work item is either cancelled or answered. A parked callback is
+-- dropped. Callbacks that are parked behind the work item follow at once.
 load('state', 'claimToken', 'queue')
 if channel.state == '' then return 'lost' end
 if ARGV[1] ~= '' and channel.claimToken ~= ARGV[1] then return 'claim_lost' end
 local digest = redis.call('HGET', WORK, '@' .. ARGV[2])
-local item = digest and credential(digest)
+local item = digest and findCredential(digest)
 if not item then return 'no_item' end
-local state, number, deadline = item[1], tonumber(item[2]), tonumber(item[4])
+local state, number = item.state, item.number
 if state == 'cancelled' then return 'cancelled' end
 if channel.state == 'ended' then return 'ended' end
-queue()
-if state == 'routed' or state == 'awaiting' and now >= deadline or number > 0 and number < head then return 'no_item' end
+readQueue()
+if state == 'routed' or state == 'awaiting' and now >= item.deadline or number > 0 and number < head then return 'no_item' end
 
-item[1] = 'cancelled'
-redis.call('HSET', WORK, digest, table.concat(item, ' '))
+item.state = 'cancelled'
+saveCredential(digest, item)
 if number > 0 then
-  if state == 'parked' then
-    local waiting = redis.call('HGET', WORK, number)
-    parked = parked - (#waiting - 2)
-  end
+  if state == 'parked' then parked = parked - (redis.call('HSTRLEN', WORK, number) - #'0 ') end
   redis.call('HSET', WORK, number, '0 ')
-  advance()
+  advanceQueue()
 end
-announce()
+saveAndNotify()
 return 'cancelled'

@@ -1,164 +1,116 @@
--- telapi channel scripts, version 1
---
--- Every script of a channel is this file followed by its own. It holds what the
--- scripts share.
---
--- KEYS[1]  meta: a hash, one field per thing known of the channel
--- KEYS[2]  in:   the stream towards the runtime (field entry, and total on every 16th)
--- KEYS[3]  out:  the history towards the browser (field message)
--- KEYS[4]  seen: message ids of the browser
--- KEYS[5]  sent: message ids of the runtime
--- KEYS[6]  work: a hash of work items and their credentials, see below
--- KEYS[7]  forget: fields of work, scored by when they may go
--- KEYS[8]  seenBefore: message ids of the browser, before those that are in seen
--- KEYS[9]  sentBefore: likewise of the runtime
---
--- Ids of both streams are <number>-<ms>: numbers count from 1 without a gap,
--- ms is when it was added. An id never comes twice, not even after a failover
--- that lost the newest ones, since the same number then has another ms.
-local META, IN, OUT, SEEN, SENT, WORK, FORGET, SEEN_BEFORE, SENT_BEFORE = unpack(KEYS)
-local BASE = string.sub(META, 1, -5)
+-- This file follows base.lua in every channel script. It holds the functions that
+-- the full scripts share.
 
-local clock = redis.call('TIME')
-local now = clock[1] * 1000 + math.floor(clock[2] / 1000)
+local TOUCH_INTERVAL = 60000    -- ms; activity extends the TTLs of nine keys, which would cost too much every time
+local OFFER_INTERVAL = 60000    -- ms between two offers of an unclaimed session
+local RETENTION      = 3600000  -- ms after its deadline for which a credential is kept, to answer repeated callbacks
+local FORGET_BATCH   = 8        -- fields of work deleted at a time: more than one call adds, and quick
+local MAX_DIGITS     = 18       -- of either half of a stream ID: Redis rejects what exceeds 64 bits
 
-local channel = {} -- field of meta → value, empty where there is none
+local channel = {} -- fields of meta that were read, '' where not set
 
-local function fetch(...)
+local function readFields(...)
   local names, values = { ... }, redis.call('HMGET', META, ...)
   for i = 1, #names do channel[names[i]] = values[i] or '' end
 end
 
-local function set(name, value)
+local function setField(name, value)
   channel[name] = value
   redis.call('HSET', META, name, value)
 end
 
--- The number of a field, or of an id.
-local function num(value) return tonumber(value) or tonumber(string.match(value, '^%d+') or '0') end
+-- Returns the number in a field or at the start of a stream ID; 0 if there is none.
+local function toNumber(value) return tonumber(value) or tonumber(string.match(value, '^%d+') or '0') end
 
--- The id of what is added now under a number. Formatted, which costs half of what
--- joining numbers to strings does.
-local function id(number) return string.format('%d-%d', number, now) end
-
--- The field flow, one because every frame needs it whole: when the end of the
--- idle channel is to be put off next, when the first of the awaited work items is
--- over its time, and when the idle channel ends; entries and bytes ever put on the
--- runtime's stream, those that are committed, and how many may not be.
-local touchAt, dueAt, idleAt, entries, bytes, committed, committedBytes, maxEntries, maxBytes
-local NEVER = 99999999999999
-
--- The field queue, for scripts that have to do with work items: the numbers of
--- the first and the last one that are not settled, and the bytes that are parked.
-local head, tail, parked
-
-local function save()
-  local flow = string.format('%d %d %d %d %d %d %d %d %d',
-    touchAt, dueAt, idleAt, entries, bytes, committed, committedBytes, maxEntries, maxBytes)
-  if head then
-    redis.call('HSET', META, 'flow', flow, 'queue', head .. ' ' .. tail .. ' ' .. parked)
-  else
-    redis.call('HSET', META, 'flow', flow)
-  end
+local function readQueue()
+  if head then return end
+  if not channel.queue then readFields('queue') end
+  parseQueue(channel.queue)
 end
 
-local function live(milliseconds)
+local function expireIn(milliseconds)
   for _, key in ipairs(KEYS) do redis.call('PEXPIRE', key, milliseconds) end
 end
 
-local function finish(reason)
+-- Extends the channel's idle time and its keys' TTLs, at most once per
+-- TOUCH_INTERVAL. newKey forces it: a key that was just created has no TTL. Returns
+-- true if save must follow.
+local function keepAlive(newKey)
+  if not newKey and now < touchAt then return false end
+  readFields('idleMs', 'keepMs')
+  local idle = toNumber(channel.idleMs)
+  touchAt, idleAt = now + math.min(TOUCH_INTERVAL, math.floor(idle / 10)), now + idle
+  expireIn(idle + toNumber(channel.keepMs))
+  return true
+end
+
+-- Saves what was added to the runtime stream, or settled, and notifies the runtime.
+local function saveAndNotify()
+  keepAlive(streamIsNew)
+  save()
+  notify()
+end
+
+local function endChannel(reason)
   touchAt, idleAt = NEVER, NEVER
   save()
   redis.call('HSET', META, 'state', 'ended', 'endReason', reason, 'owner', '')
   channel.state, channel.owner = 'ended', ''
-  redis.call('PUBLISH', BASE .. 'down', 'X' .. reason)
-  live(redis.call('HGET', META, 'keepMs'))
+  redis.call('PUBLISH', PREFIX .. 'down', 'X' .. reason)
+  expireIn(redis.call('HGET', META, 'keepMs'))
 end
 
--- Puts off the end of an idle channel. Once in a while is enough, except for
--- keys that are new and have no TTL yet. save must follow where it says so.
-local function touch(fresh)
-  if not fresh and now < touchAt then return false end
-  fetch('idleMs', 'keepMs')
-  local idle = num(channel.idleMs)
-  touchAt, idleAt = now + math.min(60000, math.floor(idle / 10)), now + idle
-  live(idle + num(channel.keepMs))
-  return true
-end
-
--- Adds an entry to the runtime's stream; announce must follow. Now and then it
--- says how many bytes there were up to here: commit counts on from there.
-local function add(entry)
-  entries, bytes = entries + 1, bytes + #entry
-  if entries % 16 > 0 then
-    redis.call('XADD', IN, id(entries), 'entry', entry)
-  else
-    redis.call('XADD', IN, id(entries), 'entry', entry, 'total', string.format('%d', bytes))
-  end
-  channel.isNew = channel.isNew or entries == 1
-  channel.added = true
-end
-
--- Notes what was added and tells the runtime, and with it how long to wait for
--- the next work item.
-local function announce()
-  touch(channel.isNew)
-  save()
-  local wait = dueAt < NEVER and dueAt - now or ''
-  redis.call('PUBLISH', BASE .. 'up', channel.added and 'E' .. id(entries) .. ' ' .. wait or 'D' .. wait)
-end
-
--- Message ids are remembered in two sets, so that the oldest can go without being
--- looked for: once the younger set has its fill it takes the place of the older.
--- Which of some ids are remembered, as id → true or false.
-local function recall(set, before, ids)
+-- Message IDs are remembered in two sets. A full set replaces the older one, so
+-- that the oldest IDs are dropped together. Returns which of the IDs are in either
+-- set, as ID → true or false.
+local function findIDs(set, older, ids)
   if #ids == 0 then return {} end
-  local young, old, known = redis.call('SMISMEMBER', set, unpack(ids)), redis.call('SMISMEMBER', before, unpack(ids)), {}
-  for i, id in ipairs(ids) do known[id] = young[i] == 1 or old[i] == 1 end
-  return known
+  local inNewer, inOlder, found = redis.call('SMISMEMBER', set, unpack(ids)), redis.call('SMISMEMBER', older, unpack(ids)), {}
+  for i, id in ipairs(ids) do found[id] = inNewer[i] == 1 or inOlder[i] == 1 end
+  return found
 end
 
--- Remembers ids; touch must follow.
-local function remember(set, before, fill, ids)
+-- Remembers IDs. keepAlive must follow: it gives a new set its TTL.
+local function rememberIDs(set, older, max, ids)
   if #ids == 0 then return end
   local size = redis.call('SCARD', set)
-  if size >= fill then
-    redis.call('UNLINK', before)
-    redis.call('RENAME', set, before)
+  if size >= max then
+    redis.call('UNLINK', older)
+    redis.call('RENAME', set, older)
   end
-  if size == 0 or size >= fill then touchAt = 0 end -- a set that is new needs a TTL
+  if size == 0 or size >= max then touchAt = 0 end
   redis.call('SADD', set, unpack(ids))
 end
 
--- Work items are numbered as they are registered. Until it is settled, the
--- field of an item's number in work says what to put on the stream at its turn:
--- the time from which on that may be, a blank, and the entries. An item that is
--- awaited has its deadline there and the entry that tells of it; one that was
--- answered early has 0 and its entries, one that was cancelled 0 and none. So
--- nothing but the deadline of the first item ever needs watching.
---
--- The field of a credential's digest is: state (awaiting, routed, parked or
--- cancelled), number (0: the channel's, which has no turn), kind, deadline, work
--- item, and once it is answered callback, digest of the body, and the receipt.
--- The field @item is the digest of the item's credential.
-local RETENTION = 3600000 -- after the deadline
+-- Work items are numbered in the order in which they are registered. The hash work
+-- has three kinds of fields:
+--   <number>  of an unsettled work item: the time from which its entries can be
+--             added to the stream, a blank, and the entries. An awaited item has its
+--             deadline and the time-out entry. A parked one has 0 and its callback's
+--             entries, a cancelled one 0 and no entries. So only the deadline of the
+--             first item needs a timer.
+--   <digest>  of a credential: see formatCredential
+--   @<ID>     of a work item: the digest of its credential
 
-local function pack(list)
+local function packEntries(list)
   local packed = {}
   for i, entry in ipairs(list) do packed[i] = #entry .. ':' .. entry end
   return table.concat(packed)
 end
 
-local function queue()
-  if head then return end
-  if not channel.queue then fetch('queue') end
-  local h, t, p = string.match(channel.queue, '^(%d+) (%d+) (-?%d+)$')
-  head, tail, parked = tonumber(h or 1), tonumber(t or 0), tonumber(p or 0)
+local function addPackedEntries(item, from)
+  while from <= #item do
+    local colon = string.find(item, ':', from, true)
+    local last = colon + string.sub(item, from, colon - 1)
+    addEntry(string.sub(item, colon + 1, last))
+    from = last + 1
+  end
 end
 
--- Puts on the stream what has its turn, and with skip also what waits for items
--- that are still awaited, which are given up. Needs queue; announce must follow.
-local function advance(skip)
+-- Adds the entries of settled work items to the stream, up to the first item that
+-- is still awaited. With skipAwaited, awaited items are dropped instead. Needs
+-- readQueue; saveAndNotify must follow.
+local function advanceQueue(skipAwaited)
   dueAt = NEVER
   while head <= tail do
     local item = redis.call('HGET', WORK, head) or '0 '
@@ -166,14 +118,8 @@ local function advance(skip)
     local at = tonumber(string.sub(item, 1, blank - 1))
     if at <= now then
       if at == 0 then parked = parked - (#item - blank) end
-      local from = blank + 1
-      while from <= #item do
-        local colon = string.find(item, ':', from, true)
-        local last = colon + string.sub(item, from, colon - 1)
-        add(string.sub(item, colon + 1, last))
-        from = last + 1
-      end
-    elseif not skip then
+      addPackedEntries(item, blank + 1)
+    elseif not skipAwaited then
       dueAt = at
       return
     end
@@ -182,105 +128,132 @@ local function advance(skip)
   end
 end
 
--- A credential as a list of its parts, or nothing.
-local function credential(digest)
-  local value = redis.call('HGET', WORK, digest)
-  if value then return { string.match(value, '^(%S+) (%d+) (%S+) (%d+) (%S+) (%S*) (%S*) (.*)$') } end
+-- Returns the credential with a digest, or nil.
+local function findCredential(digest)
+  local state, number, kind, deadline, id, callbackID, bodyDigest, receipt =
+    string.match(redis.call('HGET', WORK, digest) or '', '^(%S+) (%d+) (%S+) (%d+) (%S+) (%S*) (%S*) (.*)$')
+  if not state then return nil end
+  return { state = state, number = tonumber(number), kind = kind, deadline = tonumber(deadline), id = id,
+    callbackID = callbackID, bodyDigest = bodyDigest, receipt = receipt }
 end
 
--- Lets go of a few fields of work that are over their time. Whoever calls it has
--- just added some, so that neither key can vanish and come again without a TTL.
-local function forget()
-  local gone = redis.call('ZRANGEBYSCORE', FORGET, '-inf', now, 'LIMIT', 0, 8)
-  if #gone == 0 then return end
-  redis.call('HDEL', WORK, unpack(gone))
-  redis.call('ZREM', FORGET, unpack(gone))
+local function saveCredential(digest, c)
+  redis.call('HSET', WORK, digest, formatCredential(c.state, c.number, c.kind, c.deadline, c.id, c.callbackID, c.bodyDigest, c.receipt))
 end
 
--- Reads what a script needs to know of its channel, and first does what is due:
--- ends it if it is idle, and gives up what was awaited for too long.
-local function load(...)
-  fetch('flow', ...)
+-- Deletes a few expired fields of work. Only scripts that have just added a field
+-- call it: otherwise a key could become empty and return without a TTL.
+local function forgetExpired()
+  local fields = redis.call('ZRANGEBYSCORE', FORGET, '-inf', now, 'LIMIT', 0, FORGET_BATCH)
+  if #fields == 0 then return end
+  redis.call('HDEL', WORK, unpack(fields))
+  redis.call('ZREM', FORGET, unpack(fields))
+end
+
+-- Reads fields of the channel and changes nothing. A channel whose idle time has
+-- passed is reported as ended. channel.state is '' if there is no channel.
+local function inspect(...)
+  readFields('flow', 'state', ...)
   if channel.flow == '' then return end
-  local t, d, i, e, b, c, cb, me, mb = string.match(channel.flow, '^(%d+) (%d+) (%d+) (%d+) (%d+) (%d+) (%d+) (%d+) (%d+)$')
-  entries, bytes, committed, committedBytes = tonumber(e), tonumber(b), tonumber(c), tonumber(cb)
-  maxEntries, maxBytes, touchAt, idleAt, dueAt = tonumber(me), tonumber(mb), tonumber(t), tonumber(i), tonumber(d)
+  parseFlow(channel.flow)
+  if now > idleAt then channel.state = 'ended' end
+end
+
+-- Reads fields of the channel after applying what is due: an idle channel ends,
+-- and awaited work items whose deadline has passed time out.
+local function load(...)
+  readFields('flow', ...)
+  if channel.flow == '' then return end
+  parseFlow(channel.flow)
   local idle = now > idleAt
   if now >= dueAt or idle then
-    queue()
-    advance(idle)
+    readQueue()
+    advanceQueue(idle)
     if idle then
-      add(string.format('{"kind":"channel_ended","channelId":"%s","at":%d,"reason":"idle"}', string.match(META, '{(.+)}'), now))
+      addEntry(string.format('{"kind":"channel_ended","channelId":"%s","at":%d,"reason":"idle"}', string.match(META, '{(.+)}'), now))
     end
-    announce()
-    channel.added = nil
+    saveAndNotify()
+    newestEntry = nil
   end
-  if idle then finish('idle') end
+  if idle then endChannel('idle') end
 end
 
--- What the runtime has not committed, and as many bytes more, in parts of what
--- it may leave so.
-local function backlog(more)
-  return math.max((entries - committed) / maxEntries, (bytes - committedBytes + (more or 0)) / maxBytes)
+-- Returns the uncommitted part of the runtime stream, plus extraBytes, relative to
+-- its limits: from 1 on, frames and callbacks are refused.
+local function backlog(extraBytes)
+  return math.max((entries - committed) / maxEntries, (bytes - committedBytes + (extraBytes or 0)) / maxBytes)
 end
 
--- Begins a life of the channel. from is the place of the arguments in ARGV.
-local function open(from)
+-- Starts a new epoch of the channel with the 13 arguments from ARGV[first] on, in
+-- the order of claim.lua.
+local function openChannel(first)
   local names = { 'epoch', 'team', 'endpoint', 'mode', 'callId', 'transactionId', 'profile', 'historyMessages', 'historyMs' }
-  for i, name in ipairs(names) do set(name, ARGV[from + i - 1]) end
+  local fields = { 'idleMs', ARGV[first + 11], 'keepMs', ARGV[first + 12], 'openedAt', now, 'state', 'open' }
+  for i, name in ipairs(names) do
+    channel[name] = ARGV[first + i - 1]
+    fields[#fields + 1] = name
+    fields[#fields + 1] = channel[name]
+  end
+  redis.call('HSET', META, unpack(fields))
+  channel.state = 'open'
   entries, bytes, committed, committedBytes = 0, 0, 0, 0
-  maxEntries, maxBytes, dueAt = ARGV[from + 9], ARGV[from + 10], NEVER
-  set('idleMs', ARGV[from + 11])
-  set('keepMs', ARGV[from + 12])
-  set('openedAt', now)
-  set('state', 'open')
-  touch(true)
+  maxEntries, maxBytes, dueAt = tonumber(ARGV[first + 9]), tonumber(ARGV[first + 10]), NEVER
+  keepAlive(true)
   save()
 end
 
--- Lets go of history that is over its number or its age. Needs outLast.
-local function trim()
-  fetch('historyMessages', 'historyMs', 'trimmed')
-  local function first(from) return redis.call('XRANGE', OUT, from, '+', 'COUNT', 1)[1] end
-  local from = math.max(1, num(channel.outLast) - num(channel.historyMessages) + 1)
-  local oldest = first(from)
-  while oldest and now - string.match(oldest[1], '%d+$') > num(channel.historyMs) do
-    from = num(oldest[1]) + 1
-    oldest = first(from)
+-- Removes messages beyond the history's length and age. Needs outLast.
+local function trimHistory()
+  readFields('historyMessages', 'historyMs', 'trimmed')
+  local function oldestFrom(number) return redis.call('XRANGE', OUT, number, '+', 'COUNT', 1)[1] end
+  local from = math.max(1, toNumber(channel.outLast) - toNumber(channel.historyMessages) + 1)
+  local oldest = oldestFrom(from)
+  while oldest and now - string.match(oldest[1], '%d+$') > toNumber(channel.historyMs) do
+    from = toNumber(oldest[1]) + 1
+    oldest = oldestFrom(from)
   end
-  local gone = redis.call('XREVRANGE', OUT, from - 1, '-', 'COUNT', 1)[1]
-  if not gone then return end
+  local newestRemoved = redis.call('XREVRANGE', OUT, from - 1, '-', 'COUNT', 1)[1]
+  if not newestRemoved then return end
   redis.call('XTRIM', OUT, 'MINID', from)
-  set('trimmed', gone[1])
+  setField('trimmed', newestRemoved[1])
 end
 
--- The history from a message number on, as id, message, id, message …
-local function history(number)
+-- Returns the history from a message number on, as {ID, message, ID, message …}.
+local function readHistory(from)
   local list = {}
-  for _, item in ipairs(redis.call('XRANGE', OUT, number, '+')) do
+  for _, item in ipairs(redis.call('XRANGE', OUT, from, '+')) do
     list[#list + 1] = item[1]
     list[#list + 1] = item[2][2]
   end
   return list
 end
 
--- Everything after a position; nothing at all when it is none of this life's,
--- or when something after it is gone. Needs epoch and outLast.
-local function since(epoch, id)
-  trim()
+-- Returns the complete history after a cursor, or false if the cursor is unknown or
+-- messages after it were removed. Needs epoch and outLast.
+local function readHistoryAfter(epoch, id)
+  trimHistory()
   if channel.epoch == '' or epoch ~= channel.epoch then return false end
   if id ~= channel.outLast and id ~= channel.trimmed then
     local number, at = string.match(id, '^(%d+)%-(%d+)$')
-    if not number or #number > 18 or #at > 18 then return false end
+    if not number or #number > MAX_DIGITS or #at > MAX_DIGITS then return false end
     if #redis.call('XRANGE', OUT, id, id) == 0 then return false end
   end
-  return history(num(id) + 1)
+  return readHistory(toNumber(id) + 1)
 end
 
--- Tells once a minute that no runtime has the channel. Needs claimUntil and
--- offeredAt.
-local function offer()
-  if num(channel.claimUntil) > now or now - num(channel.offeredAt) < 60000 then return 0 end
-  set('offeredAt', now)
+-- Returns 1 if the caller should offer the session to runtimes: it is unclaimed and
+-- was not offered within OFFER_INTERVAL. Needs claimUntil and offeredAt.
+local function shouldOffer()
+  if toNumber(channel.claimUntil) > now or now - toNumber(channel.offeredAt) < OFFER_INTERVAL then return 0 end
+  setField('offeredAt', now)
   return 1
+end
+
+-- Adds an entry about the session's connection to the runtime stream. Connections that
+-- come and go must not fill the stream of an absent runtime, so these entries are
+-- dropped at twice the limit. Frames are refused earlier: the browser sends them again.
+local function addSessionEvent(entry)
+  if backlog() >= 2 then return end
+  addEntry(entry)
+  saveAndNotify()
 end

@@ -1,52 +1,39 @@
--- Makes a connection the owner of a session's channel.
+-- Makes a connection the owner of a session's channel, which is opened if needed. It follows admission.lua.
 --
 -- ARGV[1]  the connection
--- ARGV[2]  the connection it succeeds, or empty
--- ARGV[3]  1: refuse while another connection is alive
--- ARGV[4]  lease of the ownership in ms; 0: only say whether it would be refused
--- ARGV[5]  resume: none, or at
--- ARGV[6]  epoch of the position to resume at; *: of this life
--- ARGV[7]  its id
--- ARGV[8]  the entry that tells the runtime
--- ARGV[9…] what the channel is opened with, as claim.lua takes it
--- returns  {'attached', epoch, newest id, 1 if the first connection, 1 if to be offered, 1 if text chat is on,
---          1 if recovered, {id, message, id, message …}}, or {'in_use'}, {'ended'}, {'foreign'},
---          {'free'} when it was only asked
+-- ARGV[2]  the connection that it continues; empty: none
+-- ARGV[3]  1: refuse while another connection's lease has not expired
+-- ARGV[4]  lease of the ownership in ms
+-- ARGV[5]  1: resume at the cursor that follows
+-- ARGV[6]  epoch of the cursor; *: the current one
+-- ARGV[7]  ID of the cursor
+-- ARGV[8]  entry that reports the connection to the runtime
+-- ARGV[9…] what the channel is opened with, in the order of claim.lua
+-- returns  {'attached', epoch, newest ID, 1 if to be offered, 1 if text chat is on, 1 if recovered,
+--          {ID, message, ID, message …}}, or {'in_use'}, {'ended'}, {'foreign'}
 --
--- Atomic because of two connections one must own the session, and because what
--- is sent between reading the history and hearing of what is new would be lost.
+-- Atomic so that one of two connections owns the session, and so that no message falls
+-- between the history that is read and the messages that are published afterwards.
 load('state', 'epoch', 'team', 'endpoint', 'owner', 'ownerUntil', 'connections', 'chatOff', 'claimUntil', 'offeredAt', 'outLast')
-local asking = ARGV[4] == '0'
-if channel.state == '' then
-  if not asking then open(9) end
-elseif channel.state == 'ended' then
-  return { 'ended' }
-elseif channel.team ~= ARGV[10] or channel.endpoint ~= ARGV[11] then
-  return { 'foreign' }
-end
-local former = channel.owner
-if former ~= '' and former ~= ARGV[1] then
-  if ARGV[3] == '1' and num(channel.ownerUntil) > now and former ~= ARGV[2] then return { 'in_use' } end
-  if not asking then redis.call('PUBLISH', BASE .. 'down', 'R' .. ARGV[1]) end
-end
-if asking then return { 'free' } end
+local refused = refusal(ARGV[1], ARGV[2], ARGV[3], ARGV[10], ARGV[11])
+if refused then return { refused } end
+if channel.state == '' then openChannel(9) end
+if channel.owner ~= '' and channel.owner ~= ARGV[1] then redis.call('PUBLISH', PREFIX .. 'down', 'R' .. ARGV[1]) end
 local first = channel.connections == ''
-redis.call('HSET', META, 'owner', ARGV[1], 'ownerUntil', now + ARGV[4], 'connections', num(channel.connections) + 1)
-if first then redis.call('SADD', SEEN, '') end -- so that frame_usual.lua finds it with a TTL
-if touch(true) then save() end
--- Connections that come and go must not fill the stream of a runtime that is
--- away; they get further than frames, which are refused and sent again.
-if backlog() < 2 then
-  add(ARGV[8])
-  announce()
-end
+redis.call('HSET', META, 'owner', ARGV[1], 'ownerUntil', now + ARGV[4], 'connections', toNumber(channel.connections) + 1)
+-- The set of message IDs exists from the first connection on, with an ID that no
+-- message has: frame_fast.lua adds to it and must not create it, since it sets no TTL.
+if first then redis.call('SADD', SEEN, '') end
+keepAlive(true)
+save()
+addSessionEvent(ARGV[8])
 
 local recovered, missed = 0, {}
-if ARGV[5] == 'at' then
-  local found = since(ARGV[6] == '*' and channel.epoch or ARGV[6], ARGV[7])
+if ARGV[5] == '1' then
+  local found = readHistoryAfter(ARGV[6] == '*' and channel.epoch or ARGV[6], ARGV[7])
   if found then recovered, missed = 1, found end
 elseif first then
-  trim()
-  missed = history(1)
+  trimHistory()
+  missed = readHistory(1)
 end
-return { 'attached', channel.epoch, channel.outLast, first and 1 or 0, offer(), channel.chatOff == '' and 1 or 0, recovered, missed }
+return { 'attached', channel.epoch, channel.outLast, shouldOffer(), channel.chatOff == '' and 1 or 0, recovered, missed }

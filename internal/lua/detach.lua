@@ -1,15 +1,12 @@
--- Gives a connection's ownership up.
+-- Releases a connection's ownership of its session.
 --
 -- ARGV[1]  the connection
--- ARGV[2]  the entry that tells the runtime
--- returns  'detached', or 'not_owner' when there was nothing to give up
+-- ARGV[2]  entry that reports it to the runtime
+-- returns  'detached', or 'not_owner' if the connection does not own the session
 --
--- Atomic so that a connection that was replaced cannot report its session gone.
+-- Atomic so that a replaced connection cannot report the session as disconnected.
 load('state', 'owner')
 if channel.state ~= 'open' or channel.owner ~= ARGV[1] then return 'not_owner' end
-set('owner', '')
-if backlog() < 2 then
-  add(ARGV[2])
-  announce()
-end
+setField('owner', '')
+addSessionEvent(ARGV[2])
 return 'detached'

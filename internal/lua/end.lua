@@ -1,19 +1,19 @@
 -- Ends a channel.
 --
--- ARGV[1]  the claim's token; empty: on behalf of whoever has the claim
--- ARGV[2]  the reason
--- ARGV[3…] the entries that tell the runtime
--- returns  'done', also of one that has ended before; 'lost' or 'claim_lost'
+-- ARGV[1]  token of the claim; empty: act for the runtime that has the claim
+-- ARGV[2]  reason
+-- ARGV[3…] the last entries of the stream
+-- returns  'done', also if the channel has ended before; 'lost' or 'claim_lost'
 --
--- Atomic so that nothing follows the last entry. What was answered and waits for
--- its turn comes before it, in order.
+-- Atomic so that nothing follows the last entry. Parked callbacks are added before
+-- it, in order; awaited work items are dropped.
 load('state', 'claimToken', 'queue')
 if channel.state == '' then return 'lost' end
 if ARGV[1] ~= '' and channel.claimToken ~= ARGV[1] then return 'claim_lost' end
 if channel.state == 'ended' then return 'done' end
-queue()
-advance(true)
-for i = 3, #ARGV do add(ARGV[i]) end
-announce()
-finish(ARGV[2])
+readQueue()
+advanceQueue(true)
+for i = 3, #ARGV do addEntry(ARGV[i]) end
+saveAndNotify()
+endChannel(ARGV[2])
 return 'done'

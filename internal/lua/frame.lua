@@ -1,41 +1,41 @@
--- Puts durable frames of a browser on the runtime's stream.
+-- Adds durable frames of a browser to the runtime stream.
 --
--- ARGV[1]  the connection they came by
--- ARGV[2]  a letter for each frame: c for chat, e and d for one that enables or disables text chat, - for any other
--- ARGV[3…] the message ids of all of them, then all the entries
+-- ARGV[1]  the connection that received them
+-- ARGV[2]  one letter per frame: c for chat, e and d if it enables or disables text chat, - for any other
+-- ARGV[3…] the message IDs of all frames, then all entries
 -- returns  for each frame: appended, repeated, chat_disabled or backpressure;
---          or one of these for all of them: appended, lost, ended, not_owner
+--          or one word for all of them: appended, lost, ended, not_owner
 --
--- Atomic so that a frame is on the stream once, whatever is sent again, and
--- never from a connection that another one has replaced. Several at a time
--- because most of the cost is in knowing the channel.
+-- Atomic so that a frame is on the stream once however often it is sent, and never
+-- from a connection that was replaced. It takes several frames because reading the
+-- channel is most of the cost.
 load('owner', 'chatOff')
-if channel.owner == '' or channel.owner ~= ARGV[1] then -- it is empty where the channel has ended
-  fetch('state')
+if channel.owner == '' or channel.owner ~= ARGV[1] then -- an ended channel has no owner
+  readFields('state')
   return { channel.state == '' and 'lost' or channel.state == 'ended' and 'ended' or 'not_owner' }
 end
 
 local letters, count = ARGV[2], #ARGV[2]
-local known, new = recall(SEEN, SEEN_BEFORE, { unpack(ARGV, 3, 2 + count) }), {}
+local known, newIDs = findIDs(SEEN, SEEN_BEFORE, { unpack(ARGV, 3, 2 + count) }), {}
 
-local function take(letter, id, entry)
+local function append(letter, id, entry)
   if known[id] then return 'repeated' end
   if letter == 'c' and channel.chatOff ~= '' then return 'chat_disabled' end
   if backlog() >= 1 then return 'backpressure' end
-  known[id], new[#new + 1] = true, id
-  add(entry)
+  known[id], newIDs[#newIDs + 1] = true, id
+  addEntry(entry)
   if letter == 'd' and channel.chatOff == '' then
-    set('chatOff', 'browser')
-  elseif letter == 'e' and channel.chatOff == 'browser' then
-    set('chatOff', '') -- what the runtime has switched off stays off
+    setField('chatOff', 'browser')
+  elseif letter == 'e' and channel.chatOff == 'browser' then -- a browser cannot enable what the runtime has disabled
+    setField('chatOff', '')
   end
   return 'appended'
 end
 
 local outcomes = {}
-for i = 1, count do outcomes[i] = take(string.sub(letters, i, i), ARGV[2 + i], ARGV[2 + count + i]) end
-if #new > 0 then
-  remember(SEEN, SEEN_BEFORE, 4096, new)
-  announce()
+for i = 1, count do outcomes[i] = append(string.sub(letters, i, i), ARGV[2 + i], ARGV[2 + count + i]) end
+if #newIDs > 0 then
+  rememberIDs(SEEN, SEEN_BEFORE, MAX_SEEN, newIDs)
+  saveAndNotify()
 end
-return outcomes
+return #newIDs == count and { 'appended' } or outcomes

@@ -1,23 +1,22 @@
--- Hands out permits of one window.
+-- Grants permits of a rate-limit window.
 --
--- KEYS[1]  the window's count
--- ARGV[1]  permits wanted
+-- KEYS[1]  number of permits granted in the window
+-- ARGV[1]  permits requested
 -- ARGV[2]  permits per window
 -- ARGV[3]  length of the window in ms
 -- returns  {permits granted, permits left, ms until the window ends}
 --
--- Atomic because two instances that read the count before either adds to it
--- would together hand out more than the limit; and because a count without a
--- TTL would refuse its client for ever.
+-- Atomic so that two instances that read the count at the same time cannot exceed the
+-- limit together, and so that a count never lacks the TTL that ends its window.
 local window = tonumber(ARGV[3])
 local left = tonumber(ARGV[2]) - tonumber(redis.call('GET', KEYS[1]) or '0')
 local grant = math.max(0, math.min(tonumber(ARGV[1]), left))
 if grant > 0 then
   redis.call('INCRBY', KEYS[1], grant)
 end
-local ends = redis.call('PTTL', KEYS[1])
-if ends < 0 or ends > window then -- a new count, or a window that was longer
+local ttl = redis.call('PTTL', KEYS[1])
+if ttl < 0 or ttl > window then -- a new count, or the window was shortened
   redis.call('PEXPIRE', KEYS[1], window)
-  ends = window
+  ttl = window
 end
-return { grant, math.max(0, left - grant), ends }
+return { grant, math.max(0, left - grant), ttl }

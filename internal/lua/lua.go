@@ -3,24 +3,34 @@
 // language reads the same files.
 package lua
 
-import "embed"
+import (
+	"embed"
+	"strings"
+)
 
 //go:embed *.lua
 var files embed.FS
 
-// Script returns the text of name.lua. It panics if the file does not exist.
-func Script(name string) string {
-	text, err := files.ReadFile(name + ".lua")
-	if err != nil {
-		panic(err)
+// Script returns the named files joined, without their extension .lua. It panics
+// if one does not exist.
+func Script(names ...string) string {
+	var script strings.Builder
+	for _, name := range names {
+		text, err := files.ReadFile(name + ".lua")
+		if err != nil {
+			panic(err)
+		}
+		script.Write(text)
 	}
-	return string(text)
+	return script.String()
 }
 
-// Channel returns a channel script as it is sent to the store: channel.lua, which
-// holds the code that all of them share, followed by name.lua.
-func Channel(name string) string { return Script("channel") + Script(name) }
+// Channel returns a channel script as it is sent to the store: base.lua and
+// channel.lua, which all of them share, followed by the named files.
+func Channel(names ...string) string { return Script("base", "channel") + Script(names...) }
 
-// FastChannel returns the channel script with its fast path, name_usual.lua, in
-// front.
-func FastChannel(name string) string { return Script(name+"_usual") + Channel(name) }
+// FastChannel returns Channel(names...) with the fast version of the last file,
+// NAME_fast.lua, after base.lua.
+func FastChannel(names ...string) string {
+	return Script("base", names[len(names)-1]+"_fast", "channel") + Script(names...)
+}

@@ -1,18 +1,18 @@
--- Saves the rate limits and tells every instance.
+-- Saves the rate limits and announces the change to every instance.
 --
 -- KEYS[1]  the limits
--- ARGV[1]  their JSON value
--- ARGV[2]  the channel of announcements
--- ARGV[3]  the topic
--- ARGV[4]  the value they replace; empty: none, or one that is no text
--- returns  1 if saved, 0 if another value is there by now
+-- ARGV[1]  the new value, JSON
+-- ARGV[2]  pub/sub channel of announcements
+-- ARGV[3]  topic
+-- ARGV[4]  the value to replace; empty: none, or a value that is not a string
+-- returns  1 if saved, 0 if the value has changed in the meantime
 --
--- Atomic so that limits are never saved without being announced, and that of two
--- administrators neither undoes what the other saved.
+-- Atomic so that limits are never saved without an announcement, and so that one of
+-- two administrators does not overwrite the other's change.
 local kind = redis.call('TYPE', KEYS[1]).ok
-local there = kind == 'string' and redis.call('GET', KEYS[1]) or ''
-if there ~= ARGV[4] then
-  return there == ARGV[1] and 1 or 0 -- this very script may run twice
+local current = kind == 'string' and redis.call('GET', KEYS[1]) or ''
+if current ~= ARGV[4] then
+  return current == ARGV[1] and 1 or 0 -- equal if the script is retried after a lost reply
 end
 redis.call('SET', KEYS[1], ARGV[1])
 redis.call('PUBLISH', ARGV[2], ARGV[3])

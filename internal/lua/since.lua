@@ -1,11 +1,11 @@
--- Reads the history after a position.
+-- Reads the history after a cursor.
 --
--- ARGV[1]  the position's epoch
--- ARGV[2]  its id
--- returns  {1, {id, message, id, message …}}, or {0} when history does not reach back
+-- ARGV[1]  epoch of the cursor
+-- ARGV[2]  ID of the cursor
+-- returns  {1, {ID, message, ID, message …}}, or {0} if the history after the cursor is not complete
 --
--- Atomic so that nothing is trimmed between the check and the reading.
+-- Atomic so that nothing is trimmed between the check and the read.
 load('epoch', 'outLast')
-local found = since(ARGV[1], ARGV[2])
+local found = readHistoryAfter(ARGV[1], ARGV[2])
 if not found then return { 0 } end
 return { 1, found }

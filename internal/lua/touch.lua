@@ -1,8 +1,8 @@
--- Does what is due on a channel, and nothing else.
+-- Applies what is due on a channel, such as time-outs. It does not extend the channel's idle time.
 --
--- returns  ms until something is due next, or -1
+-- returns  ms until the next work item times out, or -1 if none is awaited
 --
--- Atomic because a work item is over its time or answered, never both.
+-- Atomic so that a work item either times out or is answered.
 load()
 if channel.flow == '' or dueAt == NEVER then return -1 end
 return dueAt - now

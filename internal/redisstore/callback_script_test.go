@@ -3,17 +3,17 @@ package redisstore
 import (
 	"context"
 	"fmt"
-	"maps"
 	"regexp"
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/redis/rueidis"
 
 	"telapi/callruntime"
-	"telapi/callruntime/wire"
 	"telapi/internal/callback"
+	"telapi/internal/fault"
 	"telapi/internal/kv"
 	"telapi/internal/lua"
 	"telapi/test/servers"
@@ -21,26 +21,9 @@ import (
 
 // wholeCallbacks go the long way with usual callbacks, too.
 func wholeCallbacks(s *Store) *Callbacks {
-	return &Callbacks{s, rueidis.NewLuaScriptRetryable(lua.Channel("callback"))}
-}
-
-// Whether the usual callback or the whole script takes it, what is kept of a
-// callback, and told of it, is the same to the letter.
-func TestUsualCallbacksLeaveWhatTheWholeScriptLeaves(t *testing.T) {
-	embedded, err := StartEmbedded(t.TempDir(), (&journal{}).logger())
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(embedded.Close)
-	for engine, opts := range map[string]Options{"embedded": embedded.Options((&journal{}).logger()), "redis": redisOptions(servers.StartRedis(t))} {
-		t.Run(engine, func(t *testing.T) {
-			usual, whole := newDesk(t, opts, nil), newDesk(t, opts, nil)
-			whole.callbacks = wholeCallbacks(whole.store)
-			if a, b := usual.converse(), whole.converse(); a != b {
-				t.Errorf("the usual callback leaves\n%s\nthe whole script\n%s", a, b)
-			}
-		})
-	}
+	c := NewCallbacks(s)
+	c.deliver = rueidis.NewLuaScriptRetryable(lua.Channel("credential", "callback"))
+	return c
 }
 
 // Whoever waits for something on the channel is told when it happens, and how
@@ -127,57 +110,6 @@ func (d *desk) overhear() func() []string {
 	}
 }
 
-// converse has items awaited and answered, and returns all that is kept of it
-// and told.
-func (d *desk) converse() string {
-	told := d.overhear()
-	var items []callruntime.WorkItem
-	for n := range 40 {
-		kind := []wire.WorkItemKind{wire.BotItem, wire.LLMItem}[n%2]
-		items = append(items, d.await(callruntime.AwaitOptions{Kind: kind, WorkItemID: fmt.Sprint("item-", n)}))
-	}
-	order := []int{0, 1, 2, 4, 3, 6, 5}
-	for n := 7; n < len(items); n++ { // in turn, past entries that say how many bytes there were
-		order = append(order, n)
-	}
-	for _, n := range order {
-		post := d.delivery(items[n], "said")
-		post.CallbackID = fmt.Sprint("callback-", n)
-		post.Entries = post.Entries[:min(n, len(post.Entries))] // the first says nothing
-		verdict, receipt := d.deliver(post)
-		if again, first := d.deliver(post); again != verdict || first != receipt {
-			d.Errorf("item %d: %s with %s, and again %s with %s", n, verdict, receipt, again, first)
-		}
-	}
-	kept := told()
-	d.raw(func(ctx context.Context, client rueidis.Client) error {
-		keys := kv.ChannelKeys(d.id)
-		for _, key := range []string{keys[0], keys[5]} {
-			fields, err := client.Do(ctx, client.B().Hgetall().Key(key).Build()).AsStrMap()
-			if err != nil {
-				return err
-			}
-			for _, name := range slices.Sorted(maps.Keys(fields)) {
-				kept = append(kept, name+" = "+fields[name])
-			}
-		}
-		entries, err := client.Do(ctx, client.B().Xrange().Key(keys[1]).Start("-").End("+").Build()).AsXRange()
-		for _, e := range entries {
-			kept = append(kept, fmt.Sprint(e.ID, e.FieldValues))
-		}
-		return err
-	})
-	text := strings.Join(kept, "\n")
-	for n, item := range items {
-		text = strings.ReplaceAll(text, d.delivery(item, "").Digest, fmt.Sprint("digest-", n))
-	}
-	text = regexp.MustCompile(`\d{13}`).ReplaceAllString(text, "time") // of the store
-	text = strings.NewReplacer(d.id, "channel", d.epoch, "epoch").Replace(text)
-	lines := strings.Split(regexp.MustCompile(`(?m)^claim.*$`).ReplaceAllString(text, ""), "\n")
-	slices.Sort(lines) // fields were in the order of their digests
-	return strings.Join(lines, "\n")
-}
-
 // A script travels once; after that it is called by its digest.
 func TestTheCallbackScriptIsSentByItsDigest(t *testing.T) {
 	r := servers.StartRedis(t)
@@ -194,5 +126,22 @@ func TestTheCallbackScriptIsSentByItsDigest(t *testing.T) {
 	stats, err := reply.ToString()
 	if err != nil || !strings.Contains(stats, "cmdstat_evalsha:calls=40,") || strings.Contains(stats, "cmdstat_eval:") {
 		t.Errorf("of 20 items that were awaited and answered Redis counts %s, %v", stats, err)
+	}
+}
+
+// Scripts that check something run as read-only scripts, in which Redis refuses
+// writes. The embedded engine cannot: there a read-only script has no clock.
+func TestCheckScriptsAreReadOnly(t *testing.T) {
+	d := newDesk(t, redisOptions(servers.StartRedis(t)), nil)
+	d.attach("a")
+	item := d.delivery(d.await(callruntime.AwaitOptions{TTL: time.Hour}), "")
+	d.touched(25 * time.Hour) // a script that changes a channel would end it now
+	d.callbacks.check = rueidis.NewLuaScriptReadOnly(lua.Channel("credential", "check_credential"))
+	d.channels.checkConnect = rueidis.NewLuaScriptReadOnly(lua.Channel("admission", "check_connect"))
+	if usable, err := d.callbacks.CheckCredential(t.Context(), item.Credential); usable || err != nil {
+		t.Errorf("credential of an idle channel: usable %t, %v", usable, err)
+	}
+	if err := d.channels.CheckAttach(t.Context(), d.attachment("b")); !fault.Is(err, fault.SessionEnded) {
+		t.Errorf("connection to an idle channel: %v", err)
 	}
 }

@@ -16,14 +16,19 @@ import (
 type Callbacks struct {
 	store *Store
 	// Retried: a second run with the same callback id has the same outcome.
-	script *rueidis.Lua
+	deliver *rueidis.Lua
+	check   *rueidis.Lua
 }
 
 var _ callback.Store = (*Callbacks)(nil)
 
 // NewCallbacks returns the callbacks of a store.
 func NewCallbacks(s *Store) *Callbacks {
-	return &Callbacks{s, rueidis.NewLuaScriptRetryable(lua.FastChannel("callback"))}
+	return &Callbacks{
+		store:   s,
+		deliver: rueidis.NewLuaScriptRetryable(lua.FastChannel("credential", "callback")),
+		check:   rueidis.NewLuaScriptRetryable(lua.Channel("credential", "check_credential")),
+	}
 }
 
 // Channel implements callback.Store.
@@ -42,20 +47,25 @@ func (c *Callbacks) Channel(ctx context.Context, channelID string) (ch callback.
 }
 
 // CheckCredential implements callback.Store.
-func (c *Callbacks) CheckCredential(ctx context.Context, credential callback.Credential) (bool, error) {
-	result, err := c.Deliver(ctx, callback.DeliverParams{Credential: credential})
-	return result.Status == "good", err
+func (c *Callbacks) CheckCredential(ctx context.Context, credential callback.Credential) (usable bool, err error) {
+	err = c.store.do(ctx, "check a credential", func(ctx context.Context, client rueidis.Client) error {
+		status, err := c.check.Exec(ctx, client, kv.ChannelKeys(credential.ChannelID),
+			[]string{credential.Digest, string(credential.Kind), credential.WorkItemID}).ToString()
+		usable = status == "usable"
+		return err
+	})
+	return usable, err
 }
 
 // Deliver implements callback.Store.
 func (c *Callbacks) Deliver(ctx context.Context, d callback.DeliverParams) (outcome callback.DeliverResult, err error) {
 	args := make([]string, 0, 8+len(d.Entries))
-	args = append(args, d.Digest, string(d.Kind), d.WorkItemID, d.CallbackID, d.BodyDigest, flag(d.Deduplicate), d.Epoch, rueidis.BinaryString(d.Receipt))
+	args = append(args, d.Digest, string(d.Kind), d.WorkItemID, d.CallbackID, d.BodyDigest, boolArg(d.Deduplicate), d.Epoch, rueidis.BinaryString(d.Receipt))
 	for _, entry := range d.Entries {
-		args = append(args, rueidis.BinaryString(entry[1:]))
+		args = append(args, rueidis.BinaryString(entry))
 	}
 	err = c.store.do(ctx, "deliver a callback", func(ctx context.Context, client rueidis.Client) error {
-		reply, err := c.script.Exec(ctx, client, kv.ChannelKeys(d.ChannelID), args).AsStrSlice()
+		reply, err := c.deliver.Exec(ctx, client, kv.ChannelKeys(d.ChannelID), args).AsStrSlice()
 		if err != nil {
 			return err
 		}

@@ -21,6 +21,7 @@ import (
 	"telapi/callruntime/wire"
 	"telapi/internal/callback"
 	"telapi/internal/kv"
+	"telapi/internal/lua"
 )
 
 // callbackPromises are kept by every engine.
@@ -158,6 +159,9 @@ func (d *desk) over(item callruntime.WorkItem) {
 	eventually(d.T, "the end of its time", func() bool {
 		valid, err := d.callbacks.CheckCredential(d.Context(), d.delivery(item, "").Credential)
 		return !valid && err == nil
+	})
+	d.raw(func(ctx context.Context, client rueidis.Client) error { // a check alone changes nothing
+		return rueidis.NewLuaScript(lua.Channel("touch")).Exec(ctx, client, kv.ChannelKeys(d.id), nil).Error()
 	})
 }
 

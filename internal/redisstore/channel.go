@@ -25,9 +25,9 @@ const maxOffers = 100_000
 // Channels are the live conversations in the store. Of the scripts, only those
 // are retried of which a second run changes nothing.
 type Channels struct {
-	store                                     *Store
-	limits                                    []string
-	connect, frame, renew, detach, since, end *rueidis.Lua
+	store                                                   *Store
+	limits                                                  []string
+	connect, checkConnect, frame, renew, detach, since, end *rueidis.Lua
 }
 
 var (
@@ -38,14 +38,15 @@ var (
 // NewChannels returns the channels of a store. Those it opens get limits.
 func NewChannels(s *Store, limits wire.ChannelLimits) *Channels {
 	return &Channels{
-		store:   s,
-		limits:  limits.Args(),
-		connect: rueidis.NewLuaScript(lua.Channel("connect")),
-		frame:   rueidis.NewLuaScript(lua.FastChannel("frame")),
-		renew:   rueidis.NewLuaScript(lua.Channel("renew")),
-		detach:  rueidis.NewLuaScriptRetryable(lua.Channel("detach")),
-		since:   rueidis.NewLuaScriptRetryable(lua.Channel("since")),
-		end:     rueidis.NewLuaScriptRetryable(lua.Channel("end")),
+		store:        s,
+		limits:       limits.Args(),
+		connect:      rueidis.NewLuaScript(lua.Channel("admission", "connect")),
+		frame:        rueidis.NewLuaScript(lua.FastChannel("frame")),
+		checkConnect: rueidis.NewLuaScriptRetryable(lua.Channel("admission", "check_connect")),
+		renew:        rueidis.NewLuaScript(lua.Channel("renew")),
+		detach:       rueidis.NewLuaScriptRetryable(lua.Channel("detach")),
+		since:        rueidis.NewLuaScriptRetryable(lua.Channel("since")),
+		end:          rueidis.NewLuaScriptRetryable(lua.Channel("end")),
 	}
 }
 
@@ -58,11 +59,11 @@ func (c *Channels) run(ctx context.Context, doing string, script *rueidis.Lua, c
 
 // Attach implements channel.Store.
 func (c *Channels) Attach(ctx context.Context, a channel.AttachRequest) (attached channel.AttachResult, err error) {
-	args := []string{a.ConnectionID, a.Succeeds, flag(a.Reject), millis(a.Lease)}
+	args := []string{a.ConnectionID, a.Succeeds, boolArg(a.Reject), millis(a.Lease)}
 	if a.Resume != nil {
-		args = append(args, "at", a.Resume.Epoch, a.Resume.ID)
+		args = append(args, "1", a.Resume.Epoch, a.Resume.ID)
 	} else {
-		args = append(args, "none", "", "")
+		args = append(args, "", "", "")
 	}
 	args = append(args, string(a.Entry), rand.Text(), a.TeamID, a.EndpointID, a.Mode, "", "", string(a.Profile))
 	var r []rueidis.RedisMessage
@@ -73,30 +74,40 @@ func (c *Channels) Attach(ctx context.Context, a channel.AttachRequest) (attache
 	if err != nil {
 		return attached, err
 	}
-	switch state, _ := r[0].ToString(); {
-	case state == "in_use":
-		return attached, fault.New(fault.SessionInUse, "Another connection of this session is open. Close it, or name it by connectionId to take its place.")
-	case state == "ended":
-		return attached, fault.New(fault.SessionEnded, "This session has ended. Ask for a new token.")
-	case state == "free" && a.Lease == 0:
-		return attached, nil
-	case state != "attached" || len(r) != 8:
-		return attached, fmt.Errorf("attach to the channel: it answered %q", state)
+	if status, _ := r[0].ToString(); status != "attached" || len(r) != 7 {
+		return attached, attachError(status)
 	}
 	epoch, _ := r[1].ToString()
 	newest, _ := r[2].ToString()
 	attached = channel.AttachResult{
-		Head: channel.Cursor{Epoch: epoch, ID: newest}, Offer: isOne(r[4]), TextChat: isOne(r[5]), Recovered: isOne(r[6]),
+		Head: channel.Cursor{Epoch: epoch, ID: newest}, Offer: isOne(r[3]), TextChat: isOne(r[4]), Recovered: isOne(r[5]),
 	}
-	attached.Missed, err = messages(epoch, r[7])
+	attached.Missed, err = messages(epoch, r[6])
 	return attached, err
 }
 
 // CheckAttach implements channel.Store.
-func (c *Channels) CheckAttach(ctx context.Context, r channel.AttachRequest) error {
-	r.Lease = 0
-	_, err := c.Attach(ctx, r)
-	return err
+func (c *Channels) CheckAttach(ctx context.Context, a channel.AttachRequest) error {
+	var status string
+	err := c.run(ctx, "check a connection", c.checkConnect, a.ChannelID, func(reply rueidis.RedisResult) (err error) {
+		status, err = reply.ToString()
+		return err
+	}, a.Succeeds, boolArg(a.Reject), a.TeamID, a.EndpointID)
+	if err != nil || status == "admitted" {
+		return err
+	}
+	return attachError(status)
+}
+
+// attachError returns the error for a status with which a connection is refused.
+func attachError(status string) error {
+	switch status {
+	case "in_use":
+		return fault.New(fault.SessionInUse, "Another connection of this session is open. Close it, or name it by connectionId to take its place.")
+	case "ended":
+		return fault.New(fault.SessionEnded, "This session has ended. Ask for a new token.")
+	}
+	return fmt.Errorf("attach to the channel: unexpected status %q", status)
 }
 
 // Append implements channel.Store.
@@ -149,7 +160,7 @@ func (c *Channels) Renew(ctx context.Context, channelID, connectionID string, le
 		state, err := r[0].ToString()
 		outcome, offer = channel.Outcome(state), len(r) > 1 && isOne(r[1])
 		return err
-	}, connectionID, millis(lease), flag(again))
+	}, connectionID, millis(lease), boolArg(again))
 	return outcome, offer, err
 }
 
@@ -213,7 +224,7 @@ func messages(epoch string, list rueidis.RedisMessage) ([]channel.Message, error
 
 func isOne(m rueidis.RedisMessage) bool { n, _ := m.AsInt64(); return n == 1 }
 
-func flag(b bool) string {
+func boolArg(b bool) string {
 	if b {
 		return "1"
 	}

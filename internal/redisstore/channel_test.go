@@ -284,6 +284,12 @@ func owners(t *testing.T, opts Options) {
 	if _, err := s.channels.Attach(t.Context(), refused); !fault.Is(err, fault.SessionInUse) {
 		t.Errorf("a second connection: %v", err)
 	}
+	if err := s.channels.CheckAttach(t.Context(), refused); !fault.Is(err, fault.SessionInUse) {
+		t.Errorf("check of a second connection: %v", err)
+	}
+	if err := s.channels.CheckAttach(t.Context(), s.attachment("b")); err != nil || heard.story() != "" {
+		t.Errorf("check of a connection that replaces the owner: %v; published %s", err, heard.story())
+	}
 	refused.Succeeds = "other"
 	if _, err := s.channels.Attach(t.Context(), refused); !fault.Is(err, fault.SessionInUse) {
 		t.Errorf("one that names another: %v", err)
@@ -315,7 +321,7 @@ func owners(t *testing.T, opts Options) {
 	s.attach("e", reject)
 	foreign := s.attachment("f")
 	foreign.TeamID = "other"
-	if _, err := s.channels.Attach(t.Context(), foreign); err == nil {
+	if _, err := s.channels.Attach(t.Context(), foreign); err == nil || s.channels.CheckAttach(t.Context(), foreign) == nil {
 		t.Error("another team was let in")
 	}
 	s.frame("e", "last")
@@ -681,6 +687,9 @@ func endings(t *testing.T, opts Options) {
 	if _, err := s.channels.Attach(t.Context(), s.attachment("b")); !fault.Is(err, fault.SessionEnded) {
 		t.Errorf("attach: %v", err)
 	}
+	if err := s.channels.CheckAttach(t.Context(), s.attachment("b")); !fault.Is(err, fault.SessionEnded) {
+		t.Errorf("check: %v", err)
+	}
 	if got := s.frame("a", "2"); got != channel.Ended {
 		t.Errorf("frame: %s", got)
 	}
@@ -777,6 +786,9 @@ func idleness(t *testing.T, opts Options) {
 		}
 	}
 	s.touched(25 * time.Hour)
+	if err := s.channels.CheckAttach(t.Context(), s.attachment("b")); !fault.Is(err, fault.SessionEnded) {
+		t.Errorf("check of an idle channel: %v", err)
+	}
 	if got := s.frame("a", "late"); got != channel.Ended {
 		t.Errorf("an idle channel: %s", got)
 	}

@@ -96,7 +96,7 @@ func (c *client) read() any {
 func (c *client) eval(script, channelID string, args ...string) any {
 	c.t.Helper()
 	var whole strings.Builder
-	for _, file := range []string{"channel", script} {
+	for _, file := range []string{"base", "channel", script} {
 		text, err := os.ReadFile(filepath.Join("..", "..", "internal", "lua", file+".lua"))
 		if err != nil {
 			c.t.Fatal(err)

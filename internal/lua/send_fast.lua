@@ -1,0 +1,25 @@
+-- The fast version of send.lua for the common case: messages of the runtime that
+-- also sent the newest one, to an open channel where nothing is due. It comes between
+-- base.lua and channel.lua and returns what send.lua would. In any other case it
+-- changes nothing and send.lua runs. It pays because most of a script's time goes
+-- into the functions of channel.lua and the calls they make.
+do
+  local token, state, epoch, before, flow = unpack(redis.call('HMGET', META, 'claimToken', 'state', 'epoch', 'outLast', 'flow'))
+  local number, count = tonumber(string.match(before or '', '^%d+') or ''), #ARGV - 4
+  if number and ARGV[3] == before and ARGV[4] == '' and state == 'open' and (token == ARGV[1] or ARGV[1] == '')
+    and number % TRIM_INTERVAL + count < TRIM_INTERVAL and not string.find(ARGV[2], '[^-]') then
+    parseFlow(flow)
+    if now < touchAt and now < dueAt then
+      local outcomes, last = { before }, before
+      for i = 1, count do
+        last = newID(number + i)
+        redis.call('XADD', OUT, last, 'message', ARGV[4 + i])
+        outcomes[1 + i] = 'sent'
+      end
+      redis.call('HSET', META, 'outLast', last)
+      redis.call('PUBLISH', PREFIX .. 'down', 'M' .. epoch .. ' ' .. before .. ' ' .. last .. '\n' .. table.concat(ARGV, '\n', 5))
+      outcomes[1] = last
+      return outcomes
+    end
+  end
+end

@@ -1,0 +1,324 @@
+package redisstore
+
+import (
+	"flag"
+	"fmt"
+	"maps"
+	"math/rand/v2"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/alicebob/miniredis/v2"
+	"github.com/redis/rueidis"
+
+	"telapi/internal/config"
+	"telapi/internal/kv"
+	"telapi/internal/lua"
+	"telapi/test/servers"
+)
+
+var replaySeed = flag.Uint64("seed", 0, "replay TestFastScriptsMatchFullScripts with this seed only")
+
+// TestFastScriptsMatchFullScripts runs random operations on two channels: one has
+// the fast versions in front of the full scripts, the other has the full scripts
+// only. After every operation replies, keys and pub/sub notices are the same.
+func TestFastScriptsMatchFullScripts(t *testing.T) {
+	seeds := []uint64{1, 2, rand.Uint64()}
+	if *replaySeed != 0 {
+		seeds = []uint64{*replaySeed}
+	}
+	for name, start := range map[string]func(*testing.T) scriptEngine{"embedded": startEmbeddedScripts, "redis": startRedisScripts} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			engine := start(t)
+			calls, fallbacks := map[string]int{}, map[string]int64{}
+			for _, seed := range seeds {
+				s := newSimulation(t, engine, seed)
+				s.run(300)
+				s.release()
+				for script, n := range s.calls {
+					calls[script] += n
+				}
+			}
+			for _, script := range []string{"callback", "frame", "send"} {
+				n, err := engine.client.Do(t.Context(), engine.client.B().Get().Key(fallbackCount+script).Build()).AsInt64()
+				if fallbacks[script] = n; err != nil || n == 0 || n > int64(calls[script])*9/10 {
+					t.Errorf("%s: the full script ran in %d of %d calls, %v; the test needs both versions", script, n, calls[script], err)
+				}
+			}
+			t.Logf("calls: %v, of which the full scripts handled %v", calls, fallbacks)
+		})
+	}
+}
+
+const (
+	fallbackCount = "test:full:"
+	testClock     = "test:clock"
+	testBarrier   = "test:barrier"
+)
+
+// scriptEngine runs scripts under a clock that the test sets.
+type scriptEngine struct {
+	client   rueidis.Client
+	setClock func(time.Time)
+	prepare  func(script string) string // makes a script use the test's clock
+	exactTTL bool
+}
+
+func startEmbeddedScripts(t *testing.T) scriptEngine {
+	m := miniredis.RunT(t)
+	client := newScriptClient(t, Options{RedisOptions: config.RedisOptions{Addrs: []string{m.Addr()}, Embedded: true}})
+	return scriptEngine{client, m.SetTime, func(script string) string { return script }, true}
+}
+
+// startRedisScripts starts a Redis server, whose scripts get their time from a key.
+func startRedisScripts(t *testing.T) scriptEngine {
+	client := newScriptClient(t, redisOptions(servers.StartRedis(t)))
+	setClock := func(now time.Time) {
+		err := client.Do(t.Context(), client.B().Hset().Key(testClock).FieldValue().FieldValue("s", fmt.Sprint(now.Unix())).
+			FieldValue("us", fmt.Sprint(now.Nanosecond()/1000)).Build()).Error()
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	prepare := func(script string) string {
+		const clock = "redis.call('TIME')"
+		if strings.Count(script, clock) != 1 {
+			t.Fatalf("a script reads the clock %d times", strings.Count(script, clock))
+		}
+		return strings.Replace(script, clock, "redis.call('HMGET', '"+testClock+"', 's', 'us')", 1)
+	}
+	return scriptEngine{client, setClock, prepare, false}
+}
+
+func newScriptClient(t *testing.T, opts Options) rueidis.Client {
+	t.Helper()
+	client, err := rueidis.NewClient(opts.client())
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(client.Close)
+	return client
+}
+
+// simulation drives two channels through the same operations.
+type simulation struct {
+	*testing.T
+	scriptCalls
+	engine   scriptEngine
+	seed     uint64
+	channels [2]*simulatedChannel
+	barrier  chan string
+	calls    map[string]int
+	log      []string
+	release  func()
+}
+
+// simulatedChannel is one of the two channels. Their IDs have the same length,
+// because entries contain them and bytes are counted.
+type simulatedChannel struct {
+	id      string
+	scripts map[string]*rueidis.Lua
+	notices []string
+	state   string
+}
+
+func newSimulation(t *testing.T, engine scriptEngine, seed uint64) *simulation {
+	t.Helper()
+	s := &simulation{T: t, engine: engine, seed: seed, barrier: make(chan string, 1), calls: map[string]int{}}
+	s.scriptCalls = newScriptCalls(rand.New(rand.NewPCG(seed, 0))) //nolint:gosec // a repeatable sequence is the point
+	for i, variant := range []string{"fast", "full"} {
+		s.channels[i] = &simulatedChannel{id: fmt.Sprintf("%s-%d", variant, seed), scripts: channelScripts(engine, variant == "fast")}
+	}
+	conn, release := engine.client.Dedicate()
+	s.release = release
+	subscribed := make(chan struct{}, 8)
+	topics := []string{testBarrier}
+	for _, c := range s.channels {
+		topics = append(topics, kv.RuntimeTopic(c.id), kv.BrowserTopic(c.id))
+	}
+	conn.SetPubSubHooks(rueidis.PubSubHooks{
+		OnSubscription: func(rueidis.PubSubSubscription) { subscribed <- struct{}{} },
+		OnMessage: func(m rueidis.PubSubMessage) {
+			if m.Channel == testBarrier {
+				s.barrier <- m.Message
+				return
+			}
+			for _, c := range s.channels {
+				if m.Channel == kv.RuntimeTopic(c.id) || m.Channel == kv.BrowserTopic(c.id) {
+					c.notices = append(c.notices, c.anonymous(m.Channel+" "+m.Message))
+				}
+			}
+		},
+	})
+	if err := conn.Do(t.Context(), conn.B().Subscribe().Channel(topics...).Build()).Error(); err != nil {
+		t.Fatal(err)
+	}
+	for range topics {
+		<-subscribed
+	}
+	return s
+}
+
+// run executes operations and stops soon after the channel has ended.
+func (s *simulation) run(steps int) {
+	s.Helper()
+	for step := 0; step < steps; step++ {
+		s.advanceClock()
+		s.engine.setClock(s.now)
+		script, args := s.next()
+		s.calls[script]++
+		s.log = append(s.log, fmt.Sprintf("%s %s %.300s", s.now.Format(time.StampMilli), script, fmt.Sprintf("%q", args)))
+		var outcomes [2]string
+		for i, c := range s.channels {
+			c.notices = nil
+			outcomes[i] = s.execute(c, script, args)
+		}
+		s.drain()
+		for i, c := range s.channels {
+			c.state = s.dump(c, step%20 == 0 || step == steps-1)
+			outcomes[i] = "reply: " + outcomes[i] + "\nnotices:\n" + strings.Join(c.notices, "\n") + "\n" + c.state
+		}
+		if outcomes[0] != outcomes[1] {
+			s.Fatalf("seed %d, step %d: the fast and the full script differ.\n%s\n%s", s.seed, step,
+				strings.Join(s.log[max(0, len(s.log)-5):], "\n"), firstDifference(outcomes[0], outcomes[1]))
+		}
+		s.learn(script, args, outcomes[0])
+		if strings.Contains(s.channels[0].state, "state = ended") {
+			steps = min(steps, step+20)
+		}
+	}
+}
+
+// execute runs a script on a channel and returns its reply.
+func (s *simulation) execute(c *simulatedChannel, script string, args []string) string {
+	s.Helper()
+	own := make([]string, len(args))
+	for i, arg := range args {
+		own[i] = strings.ReplaceAll(arg, anyChannel, c.id)
+	}
+	reply, err := c.scripts[script].Exec(s.Context(), s.engine.client, kv.ChannelKeys(c.id), own).ToMessage()
+	if _, refused := rueidis.IsRedisErr(err); err != nil && !refused {
+		s.Fatalf("seed %d: %s: %v", s.seed, script, err)
+	}
+	if err != nil {
+		return "error: " + err.Error()
+	}
+	return c.anonymous(reply.String())
+}
+
+// drain waits until every notice that was published so far has been received.
+func (s *simulation) drain() {
+	s.Helper()
+	id := fmt.Sprint(len(s.log))
+	client := s.engine.client
+	if err := client.Do(s.Context(), client.B().Publish().Channel(testBarrier).Message(id).Build()).Error(); err != nil {
+		s.Fatal(err)
+	}
+	if got := <-s.barrier; got != id {
+		s.Fatalf("barrier %s, want %s", got, id)
+	}
+}
+
+// anonymous returns text without the channel's ID.
+func (c *simulatedChannel) anonymous(text string) string {
+	return strings.ReplaceAll(text, c.id, anyChannel)
+}
+
+// dump returns the content of all keys of a channel, one item per line. Of streams
+// it has the newest items, the oldest and the length: earlier steps compared the
+// others. Of sets it has the size, and sometimes the members.
+func (s *simulation) dump(c *simulatedChannel, members bool) string {
+	s.Helper()
+	keys, b := kv.ChannelKeys(c.id), s.engine.client.B
+	var commands rueidis.Commands
+	for i, key := range keys {
+		switch i {
+		case 0, 5:
+			commands = append(commands, b().Hgetall().Key(key).Build())
+		case 1, 2:
+			commands = append(commands, b().Xrevrange().Key(key).End("+").Start("-").Count(100).Build(),
+				b().Xrange().Key(key).Start("-").End("+").Count(1).Build(), b().Xlen().Key(key).Build())
+		case 6:
+			commands = append(commands, b().Zrange().Key(key).Min("0").Max("-1").Withscores().Build())
+		default:
+			commands = append(commands, b().Scard().Key(key).Build())
+			if members {
+				commands = append(commands, b().Smembers().Key(key).Build())
+			}
+		}
+		commands = append(commands, b().Pttl().Key(key).Build())
+	}
+	var names, lines []string
+	for _, command := range commands {
+		names = append(names, strings.Join(command.Commands()[:2], " "))
+	}
+	for i, reply := range s.engine.client.DoMulti(s.Context(), commands...) {
+		message, err := reply.ToMessage()
+		if err != nil {
+			s.Fatal(err)
+		}
+		command, _, _ := strings.Cut(names[i], " ")
+		lines = append(append(lines, names[i]+":"), s.items(command, message)...)
+	}
+	return c.anonymous(strings.Join(lines, "\n"))
+}
+
+// items returns the reply to one of dump's commands, one item per line.
+func (s *simulation) items(command string, reply rueidis.RedisMessage) (items []string) {
+	s.Helper()
+	var err error
+	switch command {
+	case "HGETALL":
+		var fields map[string]string
+		fields, err = reply.AsStrMap()
+		for _, name := range slices.Sorted(maps.Keys(fields)) {
+			items = append(items, name+" = "+fields[name])
+		}
+	case "SMEMBERS":
+		items, err = reply.AsStrSlice()
+		slices.Sort(items)
+	case "PTTL":
+		var ttl int64
+		if ttl, err = reply.AsInt64(); !s.engine.exactTTL {
+			ttl = min(ttl, 0) // -2: no key, -1: no TTL
+		}
+		items = []string{fmt.Sprint(ttl)}
+	default:
+		items = []string{reply.String()}
+	}
+	if err != nil {
+		s.Fatal(err)
+	}
+	return items
+}
+
+func firstDifference(a, b string) string {
+	left, right := strings.Split(a, "\n"), strings.Split(b, "\n")
+	for i := range min(len(left), len(right)) {
+		if left[i] != right[i] {
+			return fmt.Sprintf("fast: %.2000s\nfull: %.2000s", left[i], right[i])
+		}
+	}
+	return fmt.Sprintf("fast has %d lines, full has %d", len(left), len(right))
+}
+
+// channelScripts returns all channel scripts, with their fast versions or without.
+func channelScripts(engine scriptEngine, fast bool) map[string]*rueidis.Lua {
+	scripts := map[string]*rueidis.Lua{}
+	for _, names := range [][]string{{"credential", "callback"}, {"frame"}, {"send"}} {
+		name, text := names[len(names)-1], lua.Channel(names...)
+		if fast { // count what the full script handles
+			full := lua.Script("channel")
+			text = strings.Replace(lua.FastChannel(names...), full, "redis.call('INCR', '"+fallbackCount+name+"')\n"+full, 1)
+		}
+		scripts[name] = rueidis.NewLuaScript(engine.prepare(text))
+	}
+	for _, names := range [][]string{{"admission", "connect"}, {"credential", "check_credential"}, {"await"}, {"cancel"}, {"claim"}, {"commit"}, {"detach"}, {"end"},
+		{"renew"}, {"since"}, {"touch"}} {
+		scripts[names[len(names)-1]] = rueidis.NewLuaScript(engine.prepare(lua.Channel(names...)))
+	}
+	return scripts
+}
