@@ -23,38 +23,37 @@ import (
 	"telapi/internal/usage"
 )
 
-// How long an administrator waits for the database, and, with commands that come
-// to it, for the key-value store.
 const (
-	connectTimeout = 10 * time.Second
-	reachTimeout   = 5 * time.Second
+	connectTimeout = 10 * time.Second // until a store is connected
+	commandTimeout = 5 * time.Second  // of one operation of the key-value store
 )
 
-// Admin is what administration works with: the domain's registries on the
-// server's stores, whether or not a server is running.
+// Admin gives administration commands access to the server's stores, even if no
+// server is running.
 type Admin struct {
 	Teams     *team.Registry
 	Keys      *auth.KeyRegistry
 	Endpoints *endpoint.Service
 	Limits    *ratelimit.Settings
 	Usage     *usage.Reporter
-	// Offline says that no server runs on the embedded stores, so that there
-	// is nobody to announce a change to.
-	Offline bool
+	Offline   bool // the embedded stores are in use and no server is running
 
 	cfg    config.Config
 	log    *slog.Logger
 	stores stores
 }
 
-// OpenAdmin opens the stores beside a running server, if there is one. The
-// caller closes the admin.
+// OpenAdmin opens the stores, also next to a running server. The caller must call
+// Close.
 func OpenAdmin(ctx context.Context, cfg config.Config, w io.Writer) (*Admin, error) {
 	var s stores
 	log := toolLogger(cfg, w)
 	ctx, cancel := context.WithTimeout(ctx, connectTimeout)
 	defer cancel()
-	err := s.join(cfg, log)
+	err := s.openDatabase(cfg, log)
+	if err == nil {
+		err = s.joinKeyValue(cfg, log)
+	}
 	if err == nil {
 		err = s.prepareDatabase(ctx)
 	}
@@ -65,12 +64,12 @@ func OpenAdmin(ctx context.Context, cfg config.Config, w io.Writer) (*Admin, err
 	return newAdmin(cfg, s, log), nil
 }
 
-// prepareDatabase makes an empty database usable, and leaves one that needs an
-// upgrade alone: a mere question must not cut off servers of the older version.
+// prepareDatabase creates the schema of an empty database. It does not upgrade an
+// existing one: a read-only command must not break servers of an older version.
 func (s *stores) prepareDatabase(ctx context.Context) error {
 	schema, err := s.sql.MigrationStatus(ctx)
 	if err == nil && schema.Current > 0 && len(schema.Pending) > 0 {
-		err = errors.New("its schema is older than this program; bring it up to date with telapi migrate")
+		err = errors.New("schema is outdated: run telapi migrate")
 	}
 	if err == nil {
 		err = s.sql.Migrate(ctx)
@@ -81,19 +80,16 @@ func (s *stores) prepareDatabase(ctx context.Context) error {
 	return nil
 }
 
-// Admin is the administration of this server itself.
+// Admin returns access to this server's stores.
 func (a *App) Admin() *Admin { return newAdmin(a.cfg, a.stores, a.log) }
 
-// announcing is what the registries ask of the key-value store.
-type announcing interface {
-	cache.Announcer
-	ratelimit.LimitsStore
-}
-
 func newAdmin(cfg config.Config, s stores, log *slog.Logger) *Admin {
-	var kv announcing = s.kv
+	var kv interface {
+		cache.Announcer
+		ratelimit.LimitsStore
+	} = s.kv
 	if s.kv == nil {
-		kv = nobody{s.sql}
+		kv = offlineStore{s.sql}
 	}
 	return &Admin{
 		Teams:     &team.Registry{Store: s.sql, Announce: kv, Now: time.Now},
@@ -108,30 +104,31 @@ func newAdmin(cfg config.Config, s stores, log *slog.Logger) *Admin {
 	}
 }
 
-// Close lets go of the stores.
+// Close closes the stores.
 func (a *Admin) Close() { a.stores.close() }
 
-// nobody stands in for the key-value store while no server runs on the
-// embedded one: there is no cache to drop, and limits live in their mirror, from
-// which the next server restores them.
-type nobody struct{ mirror ratelimit.Mirror }
+// offlineStore replaces the embedded key-value store while no server is running.
+// There are no caches to invalidate, and the next server loads the limits from
+// their copy in the database.
+type offlineStore struct{ mirror ratelimit.Mirror }
 
-func (nobody) Announce(context.Context, string) error { return nil }
+func (offlineStore) Announce(context.Context, string) error { return nil }
 
-func (n nobody) Limits(ctx context.Context) ([]byte, bool, error) {
-	return n.mirror.Setting(ctx, ratelimit.SettingName)
+func (s offlineStore) Limits(ctx context.Context) ([]byte, bool, error) {
+	return s.mirror.Setting(ctx, ratelimit.SettingName)
 }
 
-func (nobody) SaveLimits(context.Context, []byte, []byte) (bool, error) { return true, nil }
+func (offlineStore) SaveLimits(context.Context, []byte, []byte) (bool, error) { return true, nil }
 
-// CleanMedia has an operator's cleanup of the media cache done, or only told.
-func (a *Admin) CleanMedia(ctx context.Context, dryRun bool, tell func(speech.Removal)) error {
+// CleanMedia cleans up the media cache and reports each removal. With dryRun it
+// removes nothing.
+func (a *Admin) CleanMedia(ctx context.Context, dryRun bool, report func(speech.Removal)) error {
 	client, err := openMedia(a.cfg)
 	if err != nil {
 		return err
 	}
 	if client == nil {
-		return errors.New("no media service is configured: set TTS_MEDIA_CACHE_BASE_URL as for the server")
+		return errors.New("media service not configured: set TTS_MEDIA_CACHE_BASE_URL as for the server")
 	}
 	defer client.Close()
 	var leases speech.Leases
@@ -139,10 +136,10 @@ func (a *Admin) CleanMedia(ctx context.Context, dryRun bool, tell func(speech.Re
 		leases = redisstore.NewLeases(a.stores.kv)
 	}
 	cleaner := speech.NewCleaner(a.stores.sql, client, leases, a.log, prometheus.NewRegistry(), time.Now)
-	return cleaner.Clean(ctx, dryRun, tell)
+	return cleaner.Clean(ctx, dryRun, report)
 }
 
-// Migrate brings the schema up to date, unless only its status is asked for.
+// Migrate applies pending migrations, unless statusOnly is set, and returns the status.
 func Migrate(ctx context.Context, cfg config.Config, log io.Writer, statusOnly bool) (sqlstore.Schema, error) {
 	var s stores
 	defer s.close()
@@ -157,8 +154,7 @@ func Migrate(ctx context.Context, cfg config.Config, log io.Writer, statusOnly b
 	return s.sql.MigrationStatus(ctx)
 }
 
-// toolLogger is the log of a short command: warnings on stderr, unless
-// LOG_LEVEL asks for more.
+// toolLogger returns the logger of a command: it logs warnings unless LOG_LEVEL is set.
 func toolLogger(cfg config.Config, w io.Writer) *slog.Logger {
 	level := "warn"
 	if cfg.IsSet("LOG_LEVEL") {

@@ -1,5 +1,5 @@
-// Package app assembles the service: it is the one place where adapters, domain
-// and configuration meet. Read New from top to bottom to see the whole of it.
+// Package app assembles the service from configuration, adapters and domain. New
+// contains the whole assembly.
 package app
 
 import (
@@ -26,31 +26,32 @@ import (
 	"telapi/internal/usage"
 )
 
-// Options are what a process knows besides its configuration.
+// Options are the settings of a process that are not part of its configuration.
 type Options struct {
 	Version     string
 	Log         io.Writer
-	Warnings    []config.Warning // of its configuration
-	Development bool             // telapi dev: sockets may be opened from any page, and there is a demo team
-	NoDemo      bool             // which has neither runtime nor bot
+	Warnings    []config.Warning // logged at start
+	Development bool             // telapi dev: any origin may open sockets, and a demo team exists
+	NoDemo      bool             // with Development: no demo runtime and bot
 }
 
-// App is the API server. New binds its port, Run serves until its context ends.
+// App is the API server. New binds its port; Run serves until its context ends.
 type App struct {
 	process
 	version  string
 	started  time.Time
 	stores   stores
-	media    *media.Client // nil: not configured
+	media    *media.Client // nil if not configured
 	probes   []*probe
-	surface  *httpapi.Server
+	speech   *speech.Service
+	server   *httpapi.Server
 	draining atomic.Bool
-	onlooker onlooker
-	demo     *demonstration // nil: none
+	observer observer
+	demo     *demoState // nil unless in development
 }
 
-// New assembles the server. Everything it opens is closed when it fails, and
-// at the end of Run otherwise.
+// New assembles the server. If it fails, it closes everything it opened; otherwise
+// Run does at its end.
 func New(ctx context.Context, cfg config.Config, opts Options) (_ *App, err error) {
 	a := &App{process: process{cfg: cfg}, version: opts.Version, started: time.Now()}
 	defer func() {
@@ -60,7 +61,7 @@ func New(ctx context.Context, cfg config.Config, opts Options) (_ *App, err erro
 	}()
 
 	if opts.Development {
-		a.demo = &demonstration{lively: !opts.NoDemo, events: demo.NewHub(), seeded: make(chan struct{})}
+		a.demo = &demoState{withBot: !opts.NoDemo, events: demo.NewHub(), ready: make(chan struct{})}
 	}
 	platform, err := Platform(cfg)
 	if err != nil {
@@ -72,7 +73,7 @@ func New(ctx context.Context, cfg config.Config, opts Options) (_ *App, err erro
 	if err := a.start(ctx, opts); err != nil {
 		return nil, err
 	}
-	a.atEnd(a.stores.close)
+	a.onClose(a.stores.close)
 	if err := a.stores.openServer(cfg, a.log); err != nil {
 		return nil, err
 	}
@@ -80,17 +81,17 @@ func New(ctx context.Context, cfg config.Config, opts Options) (_ *App, err erro
 		return nil, err
 	}
 	if a.media != nil {
-		a.atEnd(a.media.Close)
+		a.onClose(a.media.Close)
 	}
-	a.atEnd(a.onlooker.close)
+	a.onClose(a.observer.close)
 	db, kv := a.stores.sql, a.stores.kv
 
-	secrets := jwtSecrets(cfg)
+	secrets := auth.Secrets{Current: cfg.JWTSecret, Previous: cfg.JWTPrevious}
 	authenticator := auth.NewAuthenticator(db, auth.NewConsoleTokens(secrets, time.Now), a.log, time.Now)
 	quotas := team.NewQuotas(db)
 	limits := ratelimit.NewSettings(kv, db, a.log, a.tele.Registry)
 	limiter := ratelimit.NewLimiter(kv, limits, a.tele.Registry)
-	a.atEnd(func() { authenticator.Close(); quotas.Close(); limiter.Close() }) // before the stores
+	a.onClose(func() { authenticator.Close(); quotas.Close(); limiter.Close() }) // before the stores
 	features := endpoint.Features{APIAccess: cfg.FeatureAPIAccess, WebRTC: cfg.FeatureWebRTC, DisabledCommands: cfg.CommandsDisabled, Channel: channelLimits(cfg)}
 	deployment := endpoint.Deployment{Version: opts.Version, Features: features}
 	capabilities, err := deployment.Capabilities()
@@ -133,17 +134,17 @@ func New(ctx context.Context, cfg config.Config, opts Options) (_ *App, err erro
 		cleaner := speech.NewCleaner(db, a.media, redisstore.NewLeases(kv), a.log, a.tele.Registry, time.Now)
 		a.jobs = append(a.jobs, cleaner.Run)
 	}
-	speechService := speech.NewService(speechDeps)
-	a.atEnd(speechService.Close)
+	a.speech = speech.NewService(speechDeps)
+	a.onClose(a.speech.Close)
 
 	connections := channel.NewService(channels, channels, struct {
 		*session.Service
 		*session.Sweeper
 		*session.ActionQueue
 	}{sessions, sweeper, actions}, channelLimits(cfg), a.log, a.tele.Registry)
-	a.atEnd(connections.Close)
+	a.onClose(connections.Close)
 
-	a.surface = httpapi.New(httpapi.Deps{
+	a.server = httpapi.New(httpapi.Deps{
 		Log:            a.log,
 		Registry:       a.tele.Registry,
 		Tracing:        a.tele.TracerProvider,
@@ -164,23 +165,23 @@ func New(ctx context.Context, cfg config.Config, opts Options) (_ *App, err erro
 		Usage:          &usage.Reporter{Store: db, Now: time.Now},
 		Sessions:       sessions,
 		Channels:       connections,
-		Speech:         speechService,
+		Speech:         a.speech,
 		Media:          mediaReader,
 		Callbacks:      callback.NewService(redisstore.NewCallbacks(kv), platform, a.log, a.tele.Registry, time.Now),
 		AnyOrigin:      opts.Development,
-		Playground:     a.openPlayground(),
+		Playground:     a.playground(),
 	})
 
-	a.watch("database", "the database", checkUnavailable, db.Ready)
-	a.watch("kv", "the key-value store", checkUnavailable, kv.Ping)
+	a.addProbe("database", "database", checkUnavailable, db.Ready)
+	a.addProbe("kv", "key-value store", checkUnavailable, kv.Ping)
 	if a.media != nil {
-		a.watch("media", "the media service", checkDegraded, a.media.Ping)
+		a.addProbe("media", "media service", checkDegraded, a.media.Ping)
 	}
 	a.jobs = append(a.jobs,
-		func(ctx context.Context) { _ = db.Connect(ctx) }, // which tells the log, and tries until ctx ends
+		func(ctx context.Context) { _ = db.Connect(ctx) }, // retries and logs until ctx ends
 		authenticator.Run,
 		limits.Run,
-		func(ctx context.Context) { giveMemoryBack(ctx, 10*time.Second) },
+		func(ctx context.Context) { releaseMemory(ctx, 10*time.Second) },
 		func(ctx context.Context) { kv.Subscribe(ctx, authenticator, quotas, limits) },
 	)
 	if a.demo != nil {
@@ -192,22 +193,23 @@ func New(ctx context.Context, cfg config.Config, opts Options) (_ *App, err erro
 	return a, nil
 }
 
-// Run serves until ctx ends, drains, and lets go of everything.
+// Run serves until ctx ends, shuts down gracefully and closes everything New opened.
 func (a *App) Run(ctx context.Context) error {
 	defer a.close()
 	a.log.InfoContext(ctx, "telapi is listening",
 		"version", a.version, "url", a.URL(), "jwt_fingerprint", a.cfg.JWTSecret.Fingerprint(),
 		"api_access", a.cfg.FeatureAPIAccess, "webrtc", a.cfg.FeatureWebRTC)
 	return a.serve(ctx,
-		func() error { return a.surface.Serve(a.listener) },
+		func() error { return a.server.Serve(a.listener) },
 		func() { a.draining.Store(true) },
 		func(ctx context.Context) error {
-			return a.surface.Shutdown(ctx, min(a.cfg.ReconnectJitter, a.cfg.ShutdownTimeout/4))
+			err := a.server.Shutdown(ctx, min(a.cfg.ReconnectJitter, a.cfg.ShutdownTimeout/4))
+			a.speech.Close() // before the jobs end, which send its last usage reports
+			return err
 		})
 }
 
-// URL is where this instance listens, as a browser on the same machine would
-// reach it.
+// URL returns the base URL of this instance for clients on the same machine.
 func (a *App) URL() string {
 	scheme := "http"
 	if a.cfg.APITLSEnabled {
@@ -216,5 +218,5 @@ func (a *App) URL() string {
 	return fmt.Sprintf("%s://localhost:%d", scheme, a.address().Port)
 }
 
-// Routes lists what this instance serves.
-func (a *App) Routes() []httpapi.Route { return a.surface.Routes() }
+// Routes returns the registered routes.
+func (a *App) Routes() []httpapi.Route { return a.server.Routes() }

@@ -18,87 +18,86 @@ import (
 )
 
 const (
-	demoReady   = 30 * time.Second // for the stores
-	demoTimeout = 30 * time.Second // for one request of the demo's
+	demoStoreTimeout   = 30 * time.Second
+	demoRequestTimeout = 30 * time.Second
 )
 
-// demonstration is what a development server has for a newcomer.
-type demonstration struct {
-	lively bool // with a runtime and a bot
-	events *demo.Hub
-	seeded chan struct{} // closed when the following are known
-	demo   demo.Resources
-	guide  httpapi.Guide
-	err    error
+// demoState is the demo of a development server.
+type demoState struct {
+	withBot   bool // with a runtime and a bot
+	events    *demo.Hub
+	ready     chan struct{} // closed when the following fields are set
+	resources demo.Resources
+	guide     httpapi.Guide
+	err       error
 }
 
-// Demo waits for the demo team of a development server. The server has to run.
+// Demo waits for the demo team of a running development server.
 func (a *App) Demo(ctx context.Context) (demo.Resources, error) {
 	select {
-	case <-a.demo.seeded:
-		return a.demo.demo, a.demo.err
+	case <-a.demo.ready:
+		return a.demo.resources, a.demo.err
 	case <-ctx.Done():
 		return demo.Resources{}, ctx.Err()
 	}
 }
 
-// runDemo seeds the demo team and runs its runtime and bot until ctx ends.
+// runDemo creates the demo team and runs its runtime and bot until ctx ends.
 func (a *App) runDemo(ctx context.Context) {
-	d := a.demo
 	run, err := a.prepareDemo(ctx)
 	if err != nil && ctx.Err() == nil {
-		d.err = fmt.Errorf("prepare the demo: %w", err)
+		a.demo.err = fmt.Errorf("prepare demo: %w", err)
 	}
-	close(d.seeded)
+	close(a.demo.ready)
 	if err == nil {
-		run()
+		run(ctx)
 	}
 }
 
-func (a *App) prepareDemo(ctx context.Context) (run func(), err error) {
-	ready, cancel := context.WithTimeout(ctx, demoReady)
+func (a *App) prepareDemo(ctx context.Context) (run func(context.Context), err error) {
+	waiting, cancel := context.WithTimeout(ctx, demoStoreTimeout)
 	defer cancel()
-	if err := a.Ready(ready); err != nil {
-		return nil, fmt.Errorf("wait for the stores: %w", err)
+	if err := a.Ready(waiting); err != nil {
+		return nil, fmt.Errorf("wait for stores: %w", err)
 	}
-	for a.stores.sql.Ready(ready) != nil { // Ready above ignores the database if FEATURE_API_ACCESS is false
-		if err := sleep.For(ready, 20*time.Millisecond); err != nil {
-			return nil, fmt.Errorf("wait for the database: %w", err)
+	for a.stores.sql.Ready(waiting) != nil { // Ready above ignores the database if FEATURE_API_ACCESS is false
+		if err := sleep.For(waiting, 20*time.Millisecond); err != nil {
+			return nil, fmt.Errorf("wait for database: %w", err)
 		}
 	}
 	admin := a.Admin()
-	seeded, err := demo.Seed(ctx, a.cfg.DataDir, admin.Teams, admin.Endpoints, admin.Keys)
+	resources, err := demo.Seed(ctx, a.cfg.DataDir, admin.Teams, admin.Endpoints, admin.Keys)
 	if err != nil {
 		return nil, err
 	}
-	e, err := admin.Endpoints.Store.Endpoint(ctx, seeded.EndpointID)
+	e, err := admin.Endpoints.Store.Endpoint(ctx, resources.EndpointID)
 	if err != nil {
 		return nil, err
 	}
-	a.demo.demo = seeded
+	a.demo.resources = resources
 	a.demo.guide = httpapi.Guide{
-		APIKey: seeded.Key.Reveal(), TeamID: seeded.TeamID,
+		APIKey: resources.Key.Reveal(), TeamID: resources.TeamID,
 		Endpoints: []httpapi.GuideEndpoint{{ID: e.ID, Name: e.Name, Modes: e.Modes}},
 	}
-	if !a.demo.lively {
-		return func() {}, nil
+	if !a.demo.withBot {
+		return func(context.Context) {}, nil
 	}
 	for _, p := range demo.Phrases() {
 		a.demo.guide.Phrases = append(a.demo.guide.Phrases, httpapi.Phrase(p))
 	}
-	return a.openDemo(ctx, seeded)
+	return a.openDemo(resources)
 }
 
-// openDemo opens the demo's runtime and bot, who meet the server as they would
-// one on another machine.
-func (a *App) openDemo(ctx context.Context, seeded demo.Resources) (run func(), err error) {
+// openDemo opens the demo's runtime and bot. They use the server only through its
+// public interfaces.
+func (a *App) openDemo(resources demo.Resources) (run func(context.Context), err error) {
 	store, err := runtimeStore(a.cfg)
 	if err != nil {
 		return nil, err
 	}
 	transport := http.DefaultTransport.(*http.Transport).Clone()
-	transport.TLSClientConfig = &tls.Config{InsecureSkipVerify: true} //nolint:gosec // it is this process, over loopback
-	client := &http.Client{Transport: transport, Timeout: demoTimeout}
+	transport.TLSClientConfig = &tls.Config{InsecureSkipVerify: true} //nolint:gosec // this process, over loopback
+	client := &http.Client{Transport: transport, Timeout: demoRequestTimeout}
 	host, err := os.Hostname()
 	if err != nil {
 		return nil, err
@@ -108,13 +107,13 @@ func (a *App) openDemo(ctx context.Context, seeded demo.Resources) (run func(), 
 		return nil, err
 	}
 	runtime, err := demo.NewRuntime(demo.RuntimeOptions{
-		Name: fmt.Sprintf("demo-%s-%d", host, a.address().Port), Store: store, Demo: seeded, API: a.URL(), Bot: bot.URL(), Client: client,
+		Name: fmt.Sprintf("demo-%s-%d", host, a.address().Port), Store: store, Demo: resources, API: a.URL(), Bot: bot.URL(), Client: client,
 		Events: a.demo.events, Log: a.log,
 	})
 	if err != nil {
 		return nil, err
 	}
-	return func() {
+	return func(ctx context.Context) {
 		var both sync.WaitGroup
 		both.Go(func() { bot.Run(ctx) })
 		both.Go(func() { runtime.Run(ctx) })
@@ -123,8 +122,8 @@ func (a *App) openDemo(ctx context.Context, seeded demo.Resources) (run func(), 
 	}, nil
 }
 
-// openPlayground is nil where there is none to be served.
-func (a *App) openPlayground() *httpapi.Playground {
+// playground returns nil if PLAYGROUND_ENABLED is false.
+func (a *App) playground() *httpapi.Playground {
 	if !a.cfg.Playground {
 		return nil
 	}
@@ -133,33 +132,32 @@ func (a *App) openPlayground() *httpapi.Playground {
 		Docs:  web.Docs(),
 		Guide: func() httpapi.Guide { return httpapi.Guide{} },
 	}
-	feed := demo.Feed{Observer: func() (*callruntime.Runtime, error) { return a.onlooker.open(a.cfg) }}
+	feed := demo.Feed{Observer: func() (*callruntime.Runtime, error) { return a.observer.open(a.cfg) }}
 	if a.demo != nil {
-		feed.Hub, p.Guide = a.demo.events, a.demo.tell
+		feed.Hub, p.Guide = a.demo.events, a.demo.currentGuide
 	}
 	p.Feed = feed.Open
 	return p
 }
 
-// tell is the guide to the demo once there is one.
-func (d *demonstration) tell() (guide httpapi.Guide) {
+// currentGuide returns an empty guide until the demo is ready.
+func (d *demoState) currentGuide() (guide httpapi.Guide) {
 	select {
-	case <-d.seeded:
+	case <-d.ready:
 		guide = d.guide
 	default:
 	}
 	return guide
 }
 
-// onlooker is the access to channels of those who look on. It is opened when
-// the first of them comes: a store that is away must not keep the server from
-// starting.
-type onlooker struct {
+// observer is a call runtime that reads channels for the playground's feed. It is
+// opened on first use, so that the server starts without the key-value store.
+type observer struct {
 	mu      sync.Mutex
 	runtime *callruntime.Runtime
 }
 
-func (o *onlooker) open(cfg config.Config) (_ *callruntime.Runtime, err error) {
+func (o *observer) open(cfg config.Config) (_ *callruntime.Runtime, err error) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	if o.runtime == nil {
@@ -168,7 +166,7 @@ func (o *onlooker) open(cfg config.Config) (_ *callruntime.Runtime, err error) {
 	return o.runtime, err
 }
 
-func (o *onlooker) close() {
+func (o *observer) close() {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	if o.runtime != nil {

@@ -18,15 +18,15 @@ import (
 	"telapi/internal/sqlstore"
 )
 
-// Finding is what the doctor says of one thing.
+// Finding is the result of one check.
 type Finding struct {
 	Check string `json:"check"`
 	OK    bool   `json:"ok"`
 	Text  string `json:"text"`
 }
 
-// Diagnose checks the configuration and everything it points at. It changes
-// nothing. A fingerprint of the console's secret is held against ours.
+// Diagnose checks the configuration and the services it refers to. It changes
+// nothing. If fingerprint is not empty, it is compared with that of JWT_SECRET.
 func Diagnose(ctx context.Context, env []string, fingerprint string, log io.Writer) []Finding {
 	d := &diagnosis{}
 	cfg, warnings, err := config.Load(env, config.Serve)
@@ -35,21 +35,21 @@ func Diagnose(ctx context.Context, env []string, fingerprint string, log io.Writ
 	}
 	d.configuration(warnings, err)
 	if err != nil {
-		// What only serve insists on need not keep the rest from being checked.
+		// Check the rest even if a setting that only serve requires is missing.
 		if cfg, _, err = config.Load(env, config.Tool); err != nil {
-			d.find("everything else", "", errors.New("is not checked until the configuration is mended"))
+			d.add("other checks", "", errors.New("skipped: fix the configuration first"))
 			return d.findings
 		}
 	}
 	d.cfg, d.log = cfg, toolLogger(cfg, log)
-	if len(cfg.JWTSecret) >= auth.MinSecretBytes { // or else the configuration's finding says it
+	if len(cfg.JWTSecret) >= auth.MinSecretBytes { // otherwise reported as a configuration problem
 		text, err := compareSecrets(cfg, fingerprint)
-		d.find("jwt secret", text, err)
+		d.add("jwt secret", text, err)
 	}
-	d.look(ctx, "database", d.database)
-	d.look(ctx, "key-value store", d.keyValue)
-	d.look(ctx, "media service", d.mediaService)
-	d.look(ctx, "speech", d.speech)
+	d.run(ctx, "database", d.database)
+	d.run(ctx, "key-value store", d.keyValue)
+	d.run(ctx, "media service", d.mediaService)
+	d.run(ctx, "speech", d.speech)
 	return d.findings
 }
 
@@ -59,13 +59,13 @@ type diagnosis struct {
 	findings []Finding
 }
 
-// look has something checked, which returns what is well or what is wrong.
-func (d *diagnosis) look(ctx context.Context, check string, into func(context.Context) (string, error)) {
-	text, err := into(ctx)
-	d.find(check, text, err)
+// run adds the result of a check, which returns a description or the problem.
+func (d *diagnosis) run(ctx context.Context, name string, check func(context.Context) (string, error)) {
+	text, err := check(ctx)
+	d.add(name, text, err)
 }
 
-func (d *diagnosis) find(check, text string, err error) {
+func (d *diagnosis) add(check, text string, err error) {
 	if err != nil {
 		text = err.Error()
 	}
@@ -77,29 +77,29 @@ func (d *diagnosis) configuration(warnings []config.Warning, err error) {
 	var problems config.Problems
 	if errors.As(err, &problems) {
 		for _, p := range problems {
-			d.find(check, "", p)
+			d.add(check, "", p)
 		}
 	} else if err != nil {
-		d.find(check, "", err)
+		d.add(check, "", err)
 	}
 	for _, w := range warnings {
-		d.find(check, "", errors.New(w.String()))
+		d.add(check, "", errors.New(w.String()))
 	}
 	if err == nil && len(warnings) == 0 {
-		d.find(check, "every value is allowed, no deprecated name is set", nil)
+		d.add(check, "valid", nil)
 	}
 }
 
 func compareSecrets(cfg config.Config, expected string) (string, error) {
 	switch own := cfg.JWTSecret.Fingerprint(); {
 	case expected == "":
-		return "fingerprint " + own + "; compare it with the console's by --jwt-fingerprint", nil
+		return "fingerprint " + own + "; compare it with the console's with --jwt-fingerprint", nil
 	case expected == own:
-		return "fingerprint " + own + ", as given", nil
+		return "fingerprint " + own + " matches", nil
 	case cfg.JWTPrevious != "" && expected == cfg.JWTPrevious.Fingerprint():
-		return "fingerprint " + expected + ", as given, is that of JWT_SECRET_PREVIOUS: its tokens are accepted until that is removed", nil
+		return "fingerprint " + expected + " matches JWT_SECRET_PREVIOUS; remove that once the console uses JWT_SECRET", nil
 	default:
-		return "", fmt.Errorf("fingerprint is %s, given was %s: JWT_SECRET is not the console's, and every console JWT is answered 401", own, expected)
+		return "", fmt.Errorf("fingerprint is %s, expected %s: every console JWT is rejected with 401. Set JWT_SECRET to the console's secret", own, expected)
 	}
 }
 
@@ -108,7 +108,7 @@ func (d *diagnosis) database(ctx context.Context) (string, error) {
 	if d.cfg.DatabaseURL == "" {
 		settings = "DATA_DIR"
 		if !sqlstore.Exists(d.cfg.DataDir) {
-			return "SQLite in " + d.cfg.DataDir + ", which the first start makes", nil
+			return "SQLite in " + d.cfg.DataDir + ", created at the first start", nil
 		}
 	}
 	var s stores
@@ -118,37 +118,36 @@ func (d *diagnosis) database(ctx context.Context) (string, error) {
 	}
 	db := s.sql
 	if err := db.Ping(ctx); err != nil {
-		return "", fmt.Errorf("%s cannot be used: %w. Check %s", db, reason(err), settings)
+		return "", fmt.Errorf("%s is unavailable: %w. Check %s", db, cause(err), settings)
 	}
-	d.look(ctx, "clocks", clock(db.String(), db.Clock))
+	d.run(ctx, "clocks", clockCheck(db.String(), db.Clock))
 	schema, err := db.MigrationStatus(ctx)
 	switch {
 	case err != nil:
-		return "", fmt.Errorf("%s: %w", db, reason(err))
+		return "", fmt.Errorf("%s: %w", db, cause(err))
 	case len(schema.Pending) > 0:
-		return fmt.Sprintf("%s is reached; %d migrations are pending and run at the next start, or by telapi migrate", db, len(schema.Pending)), nil
+		return fmt.Sprintf("%s is available; %d migrations are pending: run telapi migrate or restart the server", db, len(schema.Pending)), nil
 	case schema.Current > schema.Newest:
-		return fmt.Sprintf("%s is reached; a newer telapi has migrated it to schema version %d, on which this one, of version %d, can run", db, schema.Current, schema.Newest), nil
+		return fmt.Sprintf("%s is available with schema version %d of a newer telapi; this one has version %d and is compatible", db, schema.Current, schema.Newest), nil
 	}
-	return fmt.Sprintf("%s is reached, schema version %d", db, schema.Current), nil
+	return fmt.Sprintf("%s is available, schema version %d", db, schema.Current), nil
 }
 
-// clock compares another machine's time with our own, half way through the
-// question: tokens are checked by the machine's, deadlines of work items by the
-// key-value store's.
-func clock(whose string, ask func(context.Context) (time.Time, error)) func(context.Context) (string, error) {
+// clockCheck compares a server's clock with the local one: tokens expire by the local
+// clock, work items by that of the key-value store.
+func clockCheck(server string, now func(context.Context) (time.Time, error)) func(context.Context) (string, error) {
 	return func(ctx context.Context) (string, error) {
-		asked := time.Now()
-		theirs, err := ask(ctx)
-		took := time.Since(asked)
-		skew := theirs.Sub(asked.Add(took / 2)).Round(time.Millisecond)
+		start := time.Now()
+		remote, err := now(ctx)
+		took := time.Since(start)
+		skew := remote.Sub(start.Add(took / 2)).Round(time.Millisecond) // assumes equal latency in both directions
 		switch {
 		case err != nil:
-			return "", fmt.Errorf("%s does not tell its time: %w", whose, reason(err))
+			return "", fmt.Errorf("read clock of %s: %w", server, cause(err))
 		case skew.Abs() > auth.MaxSkew+took/2:
-			return "", fmt.Errorf("%s is %s away from this machine's time: synchronise both by NTP, or tokens and deadlines end too early or too late", whose, skew)
+			return "", fmt.Errorf("clock of %s differs by %s: synchronize both with NTP, or tokens and work items expire at wrong times", server, skew)
 		}
-		return fmt.Sprintf("%s and this machine agree within %s", whose, (skew.Abs() + took/2).Round(time.Millisecond)), nil
+		return fmt.Sprintf("%s and this machine agree within %s", server, (skew.Abs() + took/2).Round(time.Millisecond)), nil
 	}
 }
 
@@ -160,12 +159,12 @@ func (d *diagnosis) keyValue(ctx context.Context) (string, error) {
 	}
 	kv := s.kv
 	if kv == nil {
-		return "embedded, and no server is running it now", nil
+		return "embedded; no server is running", nil
 	}
 	ctx, cancel := context.WithTimeout(ctx, connectTimeout)
 	defer cancel()
 	if err := kv.Connect(ctx); err != nil {
-		return "", fmt.Errorf("cannot be reached: %w. Check REDIS_URL and REDIS_TLS_ENABLED", reason(err))
+		return "", fmt.Errorf("unavailable: %w. Check REDIS_URL and REDIS_TLS_ENABLED", cause(err))
 	}
 	if d.cfg.RedisURL != "" {
 		d.nodes(ctx, kv)
@@ -175,29 +174,29 @@ func (d *diagnosis) keyValue(ctx context.Context) (string, error) {
 		_, err = ratelimit.ParseLimits(value)
 	}
 	if err != nil {
-		return "", fmt.Errorf("is reached, but the saved rate limits are refused: %w. Save good ones with telapi limits set", reason(err))
+		return "", fmt.Errorf("stored rate limits are invalid: %w. Replace them with telapi limits set", cause(err))
 	}
-	return "is reached", nil
+	return "available", nil
 }
 
-// wanted are the settings of a node without which conversations can be lost.
-var wanted = []struct{ name, value, otherwise string }{
-	{"maxmemory-policy", "noeviction", "a full server throws live conversations away instead of refusing new ones"},
-	{"appendonly", "yes", "what was acknowledged is lost when the server restarts"},
+// redisSettings are required to keep channels from being lost.
+var redisSettings = []struct{ name, value, risk string }{
+	{"maxmemory-policy", "noeviction", "a full server deletes live channels instead of refusing new ones"},
+	{"appendonly", "yes", "acknowledged data is lost when the server restarts"},
 }
 
 func (d *diagnosis) nodes(ctx context.Context, kv *redisstore.Store) {
 	for _, node := range kv.Nodes() {
-		d.look(ctx, "clocks", clock("Redis at "+node.Name, node.Clock))
-		for _, w := range wanted {
-			d.look(ctx, w.name, func(ctx context.Context) (string, error) {
-				switch value := node.Setting(ctx, w.name); value {
-				case w.value:
-					return fmt.Sprintf("is %s on %s", value, node.Name), nil
+		d.run(ctx, "clocks", clockCheck("Redis at "+node.Name, node.Clock))
+		for _, s := range redisSettings {
+			d.run(ctx, s.name, func(ctx context.Context) (string, error) {
+				switch value := node.Setting(ctx, s.name); value {
+				case s.value:
+					return fmt.Sprintf("%s on %s", value, node.Name), nil
 				case "":
-					return fmt.Sprintf("is not told by %s: see to it that it is %s there", node.Name, w.value), nil
+					return fmt.Sprintf("not readable on %s: make sure that it is %s", node.Name, s.value), nil
 				default:
-					return "", fmt.Errorf("is %s on %s: %s. Set it to %s", value, node.Name, w.otherwise, w.value)
+					return "", fmt.Errorf("%s on %s: %s. Set it to %s", value, node.Name, s.risk, s.value)
 				}
 			})
 		}
@@ -219,11 +218,11 @@ func (d *diagnosis) mediaService(ctx context.Context) (string, error) {
 	var untrusted *tls.CertificateVerificationError
 	switch {
 	case errors.As(err, &untrusted):
-		return "", fmt.Errorf("presents a certificate that TTS_MEDIA_CACHE_CA_BUNDLE does not vouch for: %w. Give the bundle of the CA that signed it", untrusted.Err)
+		return "", fmt.Errorf("certificate not trusted: %w. Set TTS_MEDIA_CACHE_CA_BUNDLE to the CA that signed it", untrusted.Err)
 	case err != nil:
 		return "", fmt.Errorf("%w. Check TTS_MEDIA_CACHE_BASE_URL and TTS_MEDIA_CACHE_CA_BUNDLE", err)
 	}
-	return "is reached", nil
+	return "available", nil
 }
 
 func (d *diagnosis) speech(ctx context.Context) (string, error) {
@@ -232,17 +231,17 @@ func (d *diagnosis) speech(ctx context.Context) (string, error) {
 	case err != nil:
 		return "", err
 	case len(chain) == 0:
-		return "nobody speaks: requests for speech are answered 503 until SPEECH_PROVIDERS names somebody", nil
+		return "no speech provider configured; speech requests return 503. Set SPEECH_PROVIDERS", nil
 	}
 	return strings.Join(d.cfg.SpeechProviders, ", ") + ", in this order", nil
 }
 
-// reason is the cause of a refusal where it has one: at a prompt it says more
-// than the public text.
-func reason(err error) error {
-	var refusal *fault.Error
-	if errors.As(err, &refusal) && refusal.Cause != nil {
-		return refusal.Cause
+// cause returns the internal cause of an error with a public text, which is more
+// useful to operators.
+func cause(err error) error {
+	var public *fault.Error
+	if errors.As(err, &public) && public.Cause != nil {
+		return public.Cause
 	}
 	return err
 }

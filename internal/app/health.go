@@ -11,7 +11,7 @@ import (
 	"telapi/internal/sleep"
 )
 
-// What /health says of one dependency.
+// States of a dependency in /health.
 const (
 	checkOK          = "ok"
 	checkDegraded    = "degraded"
@@ -20,52 +20,51 @@ const (
 )
 
 const (
-	probeEvery   = time.Second
-	probeLost    = 100 * time.Millisecond // while it is away: to be back soon
-	probeTimeout = 2 * time.Second
+	probeInterval = time.Second
+	retryInterval = 100 * time.Millisecond // while a dependency is unavailable
+	probeTimeout  = 2 * time.Second
 )
 
-// probe watches one dependency in the background, so that /health answers at
-// once however slow the dependency is, and however often it is asked.
+// probe checks one dependency in the background, so that /health never waits for it.
 type probe struct {
-	name string
-	what string // in words, for the log
-	lost string // what /health says when it is away
-	ping func(context.Context) error
-	ok   atomic.Bool
+	name   string
+	label  string // in log messages
+	failed string // state in /health when it is unavailable
+	ping   func(context.Context) error
+	ok     atomic.Bool
 }
 
-// run probes until ctx ends, and logs when the dependency goes or comes back.
+// run probes until ctx ends and logs when the dependency becomes unavailable or available again.
 func (p *probe) run(ctx context.Context, log *slog.Logger) {
-	for known := false; ctx.Err() == nil; {
+	for seen := false; ctx.Err() == nil; {
 		bounded, cancel := context.WithTimeout(ctx, probeTimeout)
 		err := p.ping(bounded)
 		cancel()
 		if ctx.Err() != nil {
 			return
 		}
-		next := probeEvery
+		next := probeInterval
 		switch was := p.ok.Swap(err == nil); {
-		case err == nil && !was && known:
-			log.InfoContext(ctx, p.what+" is back")
+		case err == nil && !was && seen:
+			log.InfoContext(ctx, p.label+" is available again")
 		case err != nil && was:
-			log.WarnContext(ctx, p.what+" is away", "error", err)
+			log.WarnContext(ctx, p.label+" is unavailable", "error", err)
 		}
-		if known = known || err == nil; err != nil {
-			next = probeLost
+		if seen = seen || err == nil; err != nil {
+			next = retryInterval
 		}
 		_ = sleep.For(ctx, next)
 	}
 }
 
-// watch adds a dependency to /health.
-func (a *App) watch(name, what, lost string, ping func(context.Context) error) {
-	p := &probe{name: name, what: what, lost: lost, ping: ping}
+// addProbe adds a dependency to /health.
+func (a *App) addProbe(name, label, failed string, ping func(context.Context) error) {
+	p := &probe{name: name, label: label, failed: failed, ping: ping}
 	a.probes = append(a.probes, p)
 	a.jobs = append(a.jobs, func(ctx context.Context) { p.run(ctx, a.log) })
 }
 
-// Health is what /health answers.
+// Health returns the response of /health.
 func (a *App) Health() httpapi.Health {
 	h := httpapi.Health{
 		Status:        httpapi.Healthy,
@@ -74,7 +73,7 @@ func (a *App) Health() httpapi.Health {
 		Checks:        map[string]string{"database": checkDisabled, "kv": checkDisabled, "media": checkDisabled},
 	}
 	for _, p := range a.probes {
-		h.Checks[p.name] = p.lost
+		h.Checks[p.name] = p.failed
 		if p.ok.Load() {
 			h.Checks[p.name] = checkOK
 		}
@@ -89,7 +88,7 @@ func (a *App) Health() httpapi.Health {
 	return h
 }
 
-// Ready waits until the instance may be sent traffic.
+// Ready waits until the instance is healthy.
 func (a *App) Ready(ctx context.Context) error {
 	for a.Health().Status != httpapi.Healthy {
 		if err := ctx.Err(); err != nil {

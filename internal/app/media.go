@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"net"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"syscall"
 
@@ -16,16 +17,16 @@ import (
 	"telapi/internal/redact"
 )
 
-// Media is the media service as a process of its own, or beside the API server
-// in telapi dev.
+// Media is the media service. telapi media runs it alone, telapi dev together with
+// the API server.
 type Media struct {
 	process
-	certificate *media.Certificate // nil: plain HTTP
+	certificate *media.Certificate // nil for plain HTTP
 	service     *media.Service
 }
 
-// NewMedia binds the port and opens the store. Everything it opens is closed when
-// it fails, and at the end of Run otherwise.
+// NewMedia binds the port and opens the store. If it fails, it closes everything it
+// opened; otherwise Run does at its end.
 func NewMedia(ctx context.Context, cfg config.Config, opts Options) (_ *Media, err error) {
 	m := &Media{process: process{cfg: cfg}}
 	defer func() {
@@ -52,44 +53,36 @@ func NewMedia(ctx context.Context, cfg config.Config, opts Options) (_ *Media, e
 			return nil, fmt.Errorf("MEDIA_TLS_CERT_FILE, MEDIA_TLS_KEY_FILE: %w", err)
 		}
 	}
+	tokens := slices.DeleteFunc([]redact.Secret{cfg.MediaToken, cfg.MediaTokenPrevious}, func(s redact.Secret) bool { return s == "" })
 	m.service, err = media.New(media.Options{
 		Root:           cmp.Or(cfg.MediaRoot, filepath.Join(cfg.DataDir, "media")),
 		MaxBytes:       int64(cfg.MediaMaxBytes),
 		Unsynced:       !cfg.MediaSync,
 		MaxObjectBytes: int64(cfg.MediaMaxObjectBytes),
 		MemoryBytes:    int64(cfg.MediaMemoryBytes),
-		UploadTokens:   uploadTokens(cfg),
+		UploadTokens:   tokens,
 		MetricsToken:   cfg.MetricsToken,
 		Log:            m.log,
 		Registry:       m.tele.Registry,
 	})
 	if errors.Is(err, syscall.EWOULDBLOCK) && cfg.MediaRoot == "" {
-		return nil, fmt.Errorf("another telapi runs on the data folder %s: stop it, or give this one a DATA_DIR of its own", cfg.DataDir)
+		return nil, fmt.Errorf("another telapi process uses the data directory %s: stop it, or set another DATA_DIR", cfg.DataDir)
 	}
 	if err != nil {
 		return nil, err
 	}
-	if len(uploadTokens(cfg)) == 0 && !m.address().IP.IsLoopback() {
-		m.log.WarnContext(ctx, "MEDIA_UPLOAD_TOKEN is not set: whoever reaches this port can store and delete objects")
+	if len(tokens) == 0 && !m.address().IP.IsLoopback() {
+		m.log.WarnContext(ctx, "MEDIA_UPLOAD_TOKEN is not set: uploads and deletes need no authentication")
 	}
-	m.atEnd(m.service.Close)
+	m.onClose(m.service.Close)
 	m.jobs = append(m.jobs, m.service.Run)
 	if !opts.Development {
-		m.jobs = append(m.jobs, m.boundMemory)
+		m.jobs = append(m.jobs, m.limitMemory)
 	}
 	return m, nil
 }
 
-func uploadTokens(cfg config.Config) (tokens []redact.Secret) {
-	for _, token := range []redact.Secret{cfg.MediaToken, cfg.MediaTokenPrevious} {
-		if token != "" {
-			tokens = append(tokens, token)
-		}
-	}
-	return tokens
-}
-
-// URL is where the service is reached from the same machine.
+// URL returns the base URL of the service for clients on the same machine.
 func (m *Media) URL() string {
 	scheme, host := "http", "localhost"
 	if m.certificate != nil {
@@ -100,14 +93,14 @@ func (m *Media) URL() string {
 	return scheme + "://" + net.JoinHostPort(host, strconv.Itoa(m.address().Port))
 }
 
-// Run serves until ctx ends, drains, and lets go of everything.
+// Run serves until ctx ends, shuts down gracefully and closes everything NewMedia opened.
 func (m *Media) Run(ctx context.Context) error {
 	defer m.close()
-	var secure *tls.Config
+	var tlsConfig *tls.Config
 	if m.certificate != nil {
-		secure = config.ServerTLS()
-		secure.GetCertificate = m.certificate.Get
+		tlsConfig = config.ServerTLS()
+		tlsConfig.GetCertificate = m.certificate.Get
 	}
 	m.log.InfoContext(ctx, "telapi media is listening", "url", m.URL())
-	return m.serve(ctx, func() error { return m.service.Serve(m.listener, secure) }, m.service.Drain, m.service.Shutdown)
+	return m.serve(ctx, func() error { return m.service.Serve(m.listener, tlsConfig) }, m.service.Drain, m.service.Shutdown)
 }

@@ -10,38 +10,36 @@ import (
 	"telapi/internal/sleep"
 )
 
-// giveMemoryBack collects garbage while little goes on, so that a while passes
-// without a collection, and lets the system have what that frees. Most sockets are
-// idle, and thousands that came at once would otherwise go on to hold twice the
-// memory they need.
-func giveMemoryBack(ctx context.Context, while time.Duration) {
+// releaseMemory returns unused memory to the operating system after each interval
+// without a garbage collection. Most sockets are idle, and a burst of new ones would
+// otherwise leave the process with twice the memory it needs.
+func releaseMemory(ctx context.Context, interval time.Duration) {
 	collections := []metrics.Sample{{Name: "/gc/cycles/total:gc-cycles"}}
-	for last := uint64(0); sleep.For(ctx, while) == nil; {
+	for last := uint64(0); sleep.For(ctx, interval) == nil; {
 		metrics.Read(collections)
 		now := collections[0].Value.Uint64()
 		if now == last {
 			debug.FreeOSMemory()
 		}
-		last = now // without our own: the next while is let pass
+		last = now // excludes the collection by FreeOSMemory
 	}
 }
 
-// boundMemory keeps the heap from growing to twice what the objects take before
-// garbage is collected. The bound gives way to what is in use, by thousands of
-// connections: below that the collector would run all the time. A number in
-// GOMEMLIMIT has the last word.
-func (m *Media) boundMemory(ctx context.Context) {
+// limitMemory sets a memory limit, so that the heap does not grow to twice the size
+// of the cached files before garbage is collected. The limit follows the memory in
+// use, since the collector would run constantly below it. GOMEMLIMIT overrides it.
+func (m *Media) limitMemory(ctx context.Context) {
 	if debug.SetMemoryLimit(-1) != math.MaxInt64 {
 		return
 	}
 	defer debug.SetMemoryLimit(math.MaxInt64)
 	used := []metrics.Sample{{Name: "/gc/heap/live:bytes"}, {Name: "/memory/classes/heap/stacks:bytes"}}
-	for bound := int64(0); ; {
+	for limit := int64(0); ; {
 		metrics.Read(used)
-		needed := max(int64(m.cfg.MediaMemoryBytes), int64(used[0].Value.Uint64()+used[1].Value.Uint64())) //nolint:gosec // memory has fewer bytes
-		if next := needed + needed/4 + 64<<20; next != bound {
-			bound = next
-			debug.SetMemoryLimit(bound)
+		needed := max(int64(m.cfg.MediaMemoryBytes), int64(used[0].Value.Uint64()+used[1].Value.Uint64())) //nolint:gosec // memory sizes fit into int64
+		if next := needed + needed/4 + 64<<20; next != limit {
+			limit = next
+			debug.SetMemoryLimit(limit)
 		}
 		if sleep.For(ctx, time.Second) != nil {
 			return

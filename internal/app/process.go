@@ -18,21 +18,21 @@ import (
 	"telapi/internal/telemetry"
 )
 
-// opened is what has to be let go of again, the last first.
-type opened []func()
+// closers are functions that close runs in reverse order.
+type closers []func()
 
-func (o *opened) atEnd(letGo func()) { *o = append(*o, letGo) }
+func (c *closers) onClose(f func()) { *c = append(*c, f) }
 
-func (o *opened) close() {
-	for _, letGo := range slices.Backward(*o) {
-		letGo()
+func (c *closers) close() {
+	for _, f := range slices.Backward(*c) {
+		f()
 	}
 }
 
-// process is what the API server and the media service have in common: a port, a
-// log, jobs in the background, and a drain at the end.
+// process is the common part of the API server and the media service: a port,
+// telemetry, background jobs and graceful shutdown.
 type process struct {
-	opened
+	closers
 	cfg      config.Config
 	tele     *telemetry.Telemetry
 	log      *slog.Logger
@@ -40,10 +40,10 @@ type process struct {
 	jobs     []func(context.Context)
 }
 
-// start follows upon the binding of a port, so that a port in use is the first
-// thing an operator hears of.
+// start starts telemetry. The caller binds the port first, so that a port in use is
+// the first error reported.
 func (p *process) start(ctx context.Context, opts Options) (err error) {
-	p.atEnd(func() { _ = p.listener.Close() }) // a second time, after a shutdown, is harmless
+	p.onClose(func() { _ = p.listener.Close() }) // after a shutdown this is a harmless second time
 	p.tele, err = telemetry.New(ctx, telemetry.Options{
 		Level:        p.cfg.LogLevel,
 		Format:       p.cfg.LogFormat,
@@ -57,11 +57,11 @@ func (p *process) start(ctx context.Context, opts Options) (err error) {
 		return fmt.Errorf("start telemetry: %w", err)
 	}
 	p.log = p.tele.Logger
-	p.atEnd(func() {
+	p.onClose(func() {
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 5*time.Second)
 		defer cancel()
 		if err := p.tele.Shutdown(ctx); err != nil {
-			p.log.WarnContext(ctx, "telemetry was not flushed", "error", err)
+			p.log.WarnContext(ctx, "could not flush telemetry", "error", err)
 		}
 	})
 	for _, w := range opts.Warnings {
@@ -70,11 +70,11 @@ func (p *process) start(ctx context.Context, opts Options) (err error) {
 	return nil
 }
 
-// bind opens a port. Name is the setting it comes from.
+// bind listens on a port. name is its configuration variable.
 func bind(ctx context.Context, host string, port int, name string) (net.Listener, error) {
 	l, err := new(net.ListenConfig).Listen(ctx, "tcp", net.JoinHostPort(host, strconv.Itoa(port)))
 	if errors.Is(err, syscall.EADDRINUSE) {
-		return nil, fmt.Errorf("port %d is in use by another program. Stop that, or choose another port: %s=%d (0 picks a free one): %w", port, name, port+10, err)
+		return nil, fmt.Errorf("port %d is in use: stop the other program, or set %s=%d (0 selects a free port): %w", port, name, port+10, err)
 	}
 	if err != nil {
 		return nil, fmt.Errorf("listen on %s %d: %w", name, port, err)
@@ -97,15 +97,16 @@ func listen(ctx context.Context, cfg config.Config) (net.Listener, error) {
 
 func (p *process) address() *net.TCPAddr { return p.listener.Addr().(*net.TCPAddr) }
 
-// serve runs until ctx ends and then drains. /health is to answer 503 from
-// announce on, so that a load balancer sends new requests elsewhere while this
-// process still answers; shutdown takes no more connections and lets requests in
-// flight finish. Jobs outlive ctx: those requests need them.
-func (p *process) serve(ctx context.Context, serve func() error, announce func(), shutdown func(context.Context) error) error {
-	background, stop := context.WithCancel(context.WithoutCancel(ctx))
+// serve runs the jobs and serve until ctx ends, and then shuts down: drain makes
+// /health return 503, so that load balancers stop sending requests, and after
+// DRAIN_DELAY shutdown closes the port and waits for running requests. The jobs run
+// until all requests have finished, since these need them. All have ended when serve
+// returns.
+func (p *process) serve(ctx context.Context, serve func() error, drain func(), shutdown func(context.Context) error) error {
+	jobCtx, stop := context.WithCancel(context.WithoutCancel(ctx))
 	var jobs sync.WaitGroup
 	for _, job := range p.jobs {
-		jobs.Go(func() { job(background) })
+		jobs.Go(func() { job(jobCtx) })
 	}
 	defer jobs.Wait()
 	defer stop()
@@ -116,20 +117,20 @@ func (p *process) serve(ctx context.Context, serve func() error, announce func()
 		return fmt.Errorf("serve: %w", err)
 	case <-ctx.Done():
 	}
-	draining, cancel := context.WithTimeout(background, p.cfg.ShutdownTimeout)
+	drainCtx, cancel := context.WithTimeout(jobCtx, p.cfg.ShutdownTimeout)
 	defer cancel()
-	announce()
+	drain()
 	delay := min(p.cfg.DrainDelay, p.cfg.ShutdownTimeout/2)
-	p.log.InfoContext(draining, "draining", "delay", delay, "deadline", p.cfg.ShutdownTimeout)
-	_ = sleep.For(draining, delay)
-	err := shutdown(draining)
+	p.log.InfoContext(drainCtx, "draining", "delay", delay, "deadline", p.cfg.ShutdownTimeout)
+	_ = sleep.For(drainCtx, delay)
+	err := shutdown(drainCtx)
 	switch {
 	case errors.Is(err, context.DeadlineExceeded):
-		p.log.WarnContext(draining, "requests were cut off at the end of SHUTDOWN_TIMEOUT", "timeout", p.cfg.ShutdownTimeout)
+		p.log.WarnContext(drainCtx, "requests aborted: SHUTDOWN_TIMEOUT exceeded", "timeout", p.cfg.ShutdownTimeout)
 	case err != nil:
 		return err
 	default:
-		p.log.InfoContext(draining, "drained")
+		p.log.InfoContext(drainCtx, "drained")
 	}
 	<-served
 	return nil

@@ -7,7 +7,6 @@ import (
 	"strings"
 
 	"telapi/callruntime/wire"
-	"telapi/internal/auth"
 	"telapi/internal/channel"
 	"telapi/internal/command"
 	"telapi/internal/config"
@@ -16,16 +15,16 @@ import (
 	"telapi/internal/synth"
 )
 
-// Platform is what the configuration sets over all flows. Its error names the
-// variable, the value and what is wrong with it, as those of loading do.
+// Platform returns the policy that applies to all flows. Its error is config.Problems,
+// like that of config.Load.
 func Platform(cfg config.Config) (command.PlatformPolicy, error) {
 	platform, err := command.NewPlatformPolicy(cfg.CommandsDisabled, cfg.TransferTargets)
-	var refusal *fault.Error
-	if !errors.As(err, &refusal) {
+	var invalid *fault.Error
+	if !errors.As(err, &invalid) {
 		return platform, err
 	}
 	var problems config.Problems
-	issues, _ := refusal.Details.([]fault.Issue)
+	issues, _ := invalid.Details.([]fault.Issue)
 	for _, i := range issues {
 		p := config.Problem{Name: "TRANSFER_ALLOWED_TARGETS", Value: fmt.Sprintf("%q", strings.Join(cfg.TransferTargets, ",")), Text: i.Message}
 		if strings.HasPrefix(i.Path, "/disabled/") {
@@ -34,15 +33,11 @@ func Platform(cfg config.Config) (command.PlatformPolicy, error) {
 			for _, c := range command.Catalogue {
 				types = append(types, c.Type)
 			}
-			p.Text += " Allowed: " + strings.Join(types, ", ")
+			p.Text += " Use " + strings.Join(types, ", ")
 		}
 		problems = append(problems, p)
 	}
 	return platform, problems
-}
-
-func jwtSecrets(cfg config.Config) auth.Secrets {
-	return auth.Secrets{Current: cfg.JWTSecret, Previous: cfg.JWTPrevious}
 }
 
 // channelLimits returns the limits of sessions' channels.
@@ -58,25 +53,25 @@ func channelLimits(cfg config.Config) channel.Limits {
 	}
 }
 
-// storedLimits are what the key-value store keeps of a channel.
+// storedLimits returns the limits of the history in the key-value store.
 func storedLimits(cfg config.Config) wire.ChannelLimits {
 	limits := wire.DefaultChannelLimits()
 	limits.HistoryMessages, limits.HistoryMs = int64(cfg.HistoryMessages), cfg.HistoryTime.Milliseconds()
 	return limits
 }
 
-// speechProviders is the chain that SPEECH_PROVIDERS names.
+// speechProviders returns the providers in SPEECH_PROVIDERS, in that order.
 func speechProviders(ctx context.Context, cfg config.Config) (chain []speech.Provider, err error) {
-	patience := speech.ProviderTimeout(cfg.SpeechTimeout, len(cfg.SpeechProviders))
+	timeout := speech.ProviderTimeout(cfg.SpeechTimeout, len(cfg.SpeechProviders))
 	for _, name := range cfg.SpeechProviders {
 		var p speech.Provider
 		switch name {
 		case "openai":
 			p = synth.NewOpenAI(synth.OpenAIOptions{
-				URL: cfg.SpeechURL, Key: cfg.SpeechKey, Voice: cfg.SpeechVoice, Model: cfg.SpeechModel, Timeout: patience,
+				URL: cfg.SpeechURL, Key: cfg.SpeechKey, Voice: cfg.SpeechVoice, Model: cfg.SpeechModel, Timeout: timeout,
 			})
 		case "espeak":
-			if p, err = synth.NewEspeak(ctx, cfg.EspeakVoice, patience); err != nil {
+			if p, err = synth.NewEspeak(ctx, cfg.EspeakVoice, timeout); err != nil {
 				return nil, fmt.Errorf("SPEECH_PROVIDERS, SPEECH_ESPEAK_VOICE: %w", err)
 			}
 		case "tone":

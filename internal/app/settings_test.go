@@ -9,7 +9,7 @@ import (
 	"telapi/internal/synth"
 )
 
-func TestAProviderThatHangsLeavesTimeToTheNext(t *testing.T) {
+func TestProviderTimeoutLeavesTimeForOthers(t *testing.T) {
 	for _, others := range []int{0, 1, 2} {
 		cfg := config.Config{SpeechProviders: append([]string{"openai"}, []string{"tone", "tone"}[:others]...), SpeechTimeout: 10 * time.Minute}
 		chain, err := speechProviders(t.Context(), cfg)
@@ -17,7 +17,7 @@ func TestAProviderThatHangsLeavesTimeToTheNext(t *testing.T) {
 			t.Fatalf("%d providers, %v", len(chain), err)
 		}
 		if waits, want := chain[0].(*synth.OpenAI).Timeout, speech.ProviderTimeout(10*time.Minute, others+1); waits != want {
-			t.Errorf("before %d others it may be silent for %v, want %v", others, waits, want)
+			t.Errorf("timeout before %d other providers: %v, want %v", others, waits, want)
 		}
 	}
 }

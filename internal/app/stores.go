@@ -15,16 +15,15 @@ import (
 	"telapi/internal/sqlstore"
 )
 
-// stores are the two places where state lives: the database, and the key-value
-// store with, where nothing else is configured, the embedded engine behind it.
+// stores are the database and the key-value store.
 type stores struct {
-	opened
+	closers
 	sql *sqlstore.Store
-	kv  *redisstore.Store // nil: embedded, and no server runs it
+	kv  *redisstore.Store // nil if embedded and no server is running
 }
 
-// openServer opens the stores as the server does: it owns what is embedded. A
-// store that is away is no error here; it is connected to later.
+// openServer opens the stores for a server, which runs the embedded ones. An
+// unavailable store is not an error: connecting is retried in the background.
 func (s *stores) openServer(cfg config.Config, log *slog.Logger) error {
 	if err := s.openDatabase(cfg, log); err != nil {
 		return err
@@ -33,7 +32,7 @@ func (s *stores) openServer(cfg config.Config, log *slog.Logger) error {
 	if err != nil {
 		return err
 	}
-	s.atEnd(unlock)
+	s.onClose(unlock)
 	opts, err := redisOptions(cfg)
 	if err != nil {
 		return err
@@ -42,23 +41,17 @@ func (s *stores) openServer(cfg config.Config, log *slog.Logger) error {
 	if cfg.RedisURL == "" {
 		embedded, err := redisstore.StartEmbedded(cfg.DataDir, log)
 		if err != nil {
-			return fmt.Errorf("start the embedded key-value store: %w", err)
+			return fmt.Errorf("start embedded key-value store: %w", err)
 		}
-		s.atEnd(embedded.Close)
+		s.onClose(embedded.Close)
 		opts = embedded.Options(log)
 	}
 	s.openKeyValue(opts)
 	return nil
 }
 
-// join opens the stores as administration does, beside a running server.
-func (s *stores) join(cfg config.Config, log *slog.Logger) error {
-	if err := s.openDatabase(cfg, log); err != nil {
-		return err
-	}
-	return s.joinKeyValue(cfg, log)
-}
-
+// joinKeyValue opens the key-value store for a command. It leaves kv nil if the
+// store is embedded and no server is running.
 func (s *stores) joinKeyValue(cfg config.Config, log *slog.Logger) error {
 	opts, err := redisOptions(cfg)
 	if cfg.RedisURL == "" {
@@ -70,22 +63,22 @@ func (s *stores) joinKeyValue(cfg config.Config, log *slog.Logger) error {
 	if err != nil {
 		return err
 	}
-	opts.Logger, opts.Patience = log, reachTimeout
+	opts.Logger, opts.Patience = log, commandTimeout
 	s.openKeyValue(opts)
 	return nil
 }
 
 func (s *stores) openKeyValue(opts redisstore.Options) {
 	s.kv = redisstore.Open(opts)
-	s.atEnd(s.kv.Close)
+	s.onClose(s.kv.Close)
 }
 
 func (s *stores) openDatabase(cfg config.Config, log *slog.Logger) (err error) {
 	s.sql, err = sqlstore.Open(sqlstore.Options{DSN: cfg.DatabaseDSN(), DataDir: cfg.DataDir, Logger: log})
 	if err != nil {
-		return fmt.Errorf("open the database: %w", err)
+		return fmt.Errorf("open database: %w", err)
 	}
-	s.atEnd(func() { _ = s.sql.Close() })
+	s.onClose(func() { _ = s.sql.Close() })
 	return nil
 }
 
@@ -96,7 +89,7 @@ func redisOptions(cfg config.Config) (redisstore.Options, error) {
 
 func openMedia(cfg config.Config) (*media.Client, error) {
 	if cfg.MediaCacheURL == "" {
-		return nil, nil //nolint:nilnil // no media service is a way to run
+		return nil, nil //nolint:nilnil // the media service is optional
 	}
 	roots, err := cfg.MediaCacheCAs()
 	if err != nil {
@@ -105,8 +98,7 @@ func openMedia(cfg config.Config) (*media.Client, error) {
 	return media.NewClient(cfg.MediaCacheURL, cfg.MediaCacheToken, roots)
 }
 
-// OpenRuntime gives an operator the call runtime's access to the store this
-// configuration points at.
+// OpenRuntime opens the key-value store as a call runtime, for operators.
 func OpenRuntime(cfg config.Config) (*callruntime.Runtime, error) {
 	store, err := runtimeStore(cfg)
 	if err != nil {
@@ -119,7 +111,7 @@ func runtimeStore(cfg config.Config) (rueidis.ClientOption, error) {
 	if cfg.RedisURL == "" {
 		store, err := callruntime.Locate("", cfg.DataDir)
 		if err != nil {
-			return store, fmt.Errorf("no server runs on the embedded stores of %s: start one with telapi dev or telapi serve, or set REDIS_URL", cfg.DataDir)
+			return store, fmt.Errorf("no server is running with the embedded stores in %s: start one with telapi dev or telapi serve, or set REDIS_URL", cfg.DataDir)
 		}
 		return store, nil
 	}

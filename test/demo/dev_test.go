@@ -72,7 +72,7 @@ func TestASecondDevSaysThatTheDataFolderIsTaken(t *testing.T) {
 	folder := t.TempDir()
 	dev(t, boot.Env{"DATA_DIR": folder})
 	second := boot.StartProcess(t, boot.Env{"DATA_DIR": folder, "TELAPI_PORT": "0"}, "dev")
-	if !second.Ended(20*time.Second) || second.ExitCode() != 1 || !second.Stderr.Has("another telapi runs on the data folder "+folder) {
+	if !second.Ended(20*time.Second) || second.ExitCode() != 1 || !second.Stderr.Has("another telapi process uses the data directory "+folder) {
 		t.Errorf("it says %s", second.Stderr)
 	}
 }

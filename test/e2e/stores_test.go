@@ -54,7 +54,7 @@ func TestStoresMayGoAndComeBack(t *testing.T) {
 		eventuallyStatus(t, i, 20*time.Second, 200, "/health")
 		eventuallyStatus(t, i, 10*time.Second, 200, "/api/v1/endpoints", "X-API-Key", own.key)
 	})
-	for _, word := range []string{"is away", "is back"} {
+	for _, word := range []string{"is unavailable", "is available again"} {
 		if !i.Log.Has(word) {
 			t.Errorf("the log does not say that a store %s", word)
 		}
