@@ -1,11 +1,11 @@
-// Package api carries the interface descriptions, so that the server can serve
-// them and the tests can hold every answer and every frame against them.
+// Package api embeds the API descriptions. The server serves them, and tests check
+// all responses and frames against them.
 package api
 
 import _ "embed"
 
-// OpenAPI describes the HTTP surface, AsyncAPI the frames of /ws/session. Both
-// are YAML.
+// OpenAPI describes the HTTP API, AsyncAPI the frames of /ws/session. Both are
+// YAML.
 var (
 	//go:embed openapi.yaml
 	OpenAPI []byte

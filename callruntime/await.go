@@ -73,7 +73,7 @@ func (c *Channel) Await(ctx context.Context, o AwaitOptions) (WorkItem, error) {
 	}
 	secret := make([]byte, 32)
 	_, _ = rand.Read(secret) // which never fails
-	item := WorkItem{ID: o.WorkItemID, Kind: o.Kind, Token: tokenPrefix + base64.RawURLEncoding.EncodeToString(secret), Path: "/api/v1/webhooks/" + string(o.Kind) + "/" + c.ID}
+	item := WorkItem{ID: o.WorkItemID, Kind: o.Kind, Token: tokenPrefix + base64.RawURLEncoding.EncodeToString(secret), Path: wire.WebhooksPath + string(o.Kind) + "/" + c.ID}
 	if o.Kind != wire.BotItem {
 		item.Path += "/" + item.ID
 	}

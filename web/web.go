@@ -1,7 +1,6 @@
-// Package web holds pages as they are served: the playground, which is built
-// from the sources beside dist, and the reference, which is Swagger UI (the
-// package swagger-ui-dist 5.34.1, its files compressed by gzip -9n) and a page
-// around it. Both are committed, flat, and embedded here.
+// Package web embeds the web pages: the playground, built from src into dist, and
+// the API reference in docs, a page with Swagger UI (swagger-ui-dist 5.34.1,
+// compressed with gzip -9n).
 package web
 
 import (
@@ -12,16 +11,16 @@ import (
 //go:embed dist docs
 var files embed.FS
 
-// Playground has the playground's files, by name.
-func Playground() fs.FS { return folder("dist") }
+// Playground returns the files of the playground.
+func Playground() fs.FS { return directory("dist") }
 
-// Docs has the reference's files, by name.
-func Docs() fs.FS { return folder("docs") }
+// Docs returns the files of the API reference.
+func Docs() fs.FS { return directory("docs") }
 
-func folder(name string) fs.FS {
+func directory(name string) fs.FS {
 	sub, err := fs.Sub(files, name)
 	if err != nil {
-		panic(err) // the name is no path: seen by whoever changes it
+		panic(err) // only if name is not a valid path
 	}
 	return sub
 }

@@ -55,6 +55,10 @@ type Trace struct {
 // HTTP and in SIP.
 const TransactionHeader = "bot-trace-transaction-id"
 
+// WebhooksPath is the path under which providers post callbacks:
+// WebhooksPath + kind + "/" + channel ID, and "/" + work item ID except for bots.
+const WebhooksPath = "/api/v1/webhooks/"
+
 // Entry is one thing that happened on a channel, in the order the runtime has
 // to act on it. Which fields are set depends on Kind.
 type Entry struct {

@@ -14,6 +14,7 @@ import (
 	"telapi/internal/app"
 	"telapi/internal/config"
 	"telapi/internal/demo"
+	"telapi/internal/httpapi"
 )
 
 // Shutdown timeouts in development: the developer waits at the prompt.
@@ -82,7 +83,7 @@ func (c *cli) printBanner(ctx context.Context, a *app.App, cfg config.Config, no
 	}
 	playground := ""
 	if cfg.Playground && cfg.FeatureAPIAccess {
-		playground = a.URL() + "/playground/"
+		playground = a.URL() + httpapi.PlaygroundPath
 	}
 	return c.printAs(struct {
 		URL        string `json:"url"`

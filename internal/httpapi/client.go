@@ -3,15 +3,16 @@ package httpapi
 import (
 	"net/http"
 	"net/netip"
+	"slices"
 	"strings"
 )
 
-// maxHops bounds how many X-Forwarded-For entries are looked at.
+// maxHops bounds how many X-Forwarded-For entries are read.
 const maxHops = 32
 
-// clientAddr is the address a request is counted under. X-Forwarded-For is
-// read from the right, and only as far as trusted proxies vouch for it:
-// everything further left was written by the client and could be anything.
+// clientAddr returns the address of the client for rate limits. It reads
+// X-Forwarded-For from the right and stops at the first address that is not a
+// trusted proxy: a client can send any addresses further left.
 func clientAddr(r *http.Request, trusted []netip.Prefix) netip.Addr {
 	peer, ok := parseAddr(r.RemoteAddr)
 	if !ok || !contains(trusted, peer) {
@@ -31,7 +32,7 @@ func clientAddr(r *http.Request, trusted []netip.Prefix) netip.Addr {
 	return peer
 }
 
-// parseAddr takes an address with or without a port.
+// parseAddr parses an address with or without a port.
 func parseAddr(s string) (netip.Addr, bool) {
 	if ap, err := netip.ParseAddrPort(s); err == nil {
 		return ap.Addr().Unmap().WithZone(""), true
@@ -41,10 +42,5 @@ func parseAddr(s string) (netip.Addr, bool) {
 }
 
 func contains(prefixes []netip.Prefix, a netip.Addr) bool {
-	for _, p := range prefixes {
-		if p.Contains(a) {
-			return true
-		}
-	}
-	return false
+	return slices.ContainsFunc(prefixes, func(p netip.Prefix) bool { return p.Contains(a) })
 }

@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strings"
 
+	"telapi/callruntime/wire"
 	"telapi/internal/fault"
 	"telapi/internal/httpserve"
 )
@@ -52,7 +53,7 @@ func (s *Server) byMethod(routes map[string]*Route) muxHandler {
 func (s *Server) notFound(x *exchange, _ *http.Request) {
 	hint := "See GET /openapi.yaml for the available paths."
 	if !s.deps.APIAccess {
-		hint = "This deployment only accepts callbacks under " + webhooksPath + "."
+		hint = "This deployment only accepts callbacks under " + wire.WebhooksPath + "."
 	}
 	x.Fail(fault.New(fault.NotFound, "Path not found. %s", hint))
 }

@@ -10,31 +10,31 @@ import (
 	"telapi/internal/speech"
 )
 
-// access says who may call a route.
+// access defines who may call a route.
 type access string
 
 const (
-	public      access = "public"       // anybody
+	public      access = "public"       // no credential
 	team        access = "team"         // an API key or a console JWT, with the route's scope
-	metricsOnly access = "metricsToken" // METRICS_TOKEN when one is set, else anybody
+	metricsOnly access = "metricsToken" // METRICS_TOKEN if it is set
 )
 
-// flag says when a route is registered.
+// flag defines when a route is registered.
 type flag string
 
 const (
-	always    flag = "always"
-	apiAccess flag = "FEATURE_API_ACCESS"
-	inPlay    flag = "PLAYGROUND_ENABLED" // and API access
+	always     flag = "always"
+	apiAccess  flag = "FEATURE_API_ACCESS"
+	playground flag = "PLAYGROUND_ENABLED" // and FEATURE_API_ACCESS
 )
 
-// Route is one row of the service's surface.
+// Route is one row of the route table.
 type Route struct {
 	Method string
 	Path   string
 	Access access
 	Scope  auth.Scope
-	Tier   ratelimit.Tier // empty: never limited
+	Tier   ratelimit.Tier // empty: not limited
 	Flag   flag
 	handle handler
 }
@@ -43,14 +43,18 @@ type Route struct {
 // response or returns an error, which is sent as the error envelope.
 type handler func(x *exchange, r *http.Request) error
 
-// Routes is the whole HTTP surface. What is not in it does not exist.
+// PlaygroundPath is the path of the playground page.
+const PlaygroundPath = "/playground/"
+
+// routes is the complete route table. Paths that other packages use too are
+// constants of the package that defines their meaning.
 func (s *Server) routes() []Route {
 	return []Route{
 		{"GET", "/health", public, "", "", always, s.health},
 		{"GET", "/metrics", metricsOnly, "", "", always, s.scrape},
-		{"POST", webhooksPath + "bot/{channelId}", public, "", ratelimit.Webhook, always, s.webhook(wire.BotItem)},
-		{"POST", webhooksPath + "llm/{channelId}/{workItemId}", public, "", ratelimit.Webhook, always, s.webhook(wire.LLMItem)},
-		{"POST", webhooksPath + "tool/{channelId}/{workItemId}", public, "", ratelimit.Webhook, always, s.webhook(wire.ToolItem)},
+		{"POST", wire.WebhooksPath + "bot/{channelId}", public, "", ratelimit.Webhook, always, s.webhook(wire.BotItem)},
+		{"POST", wire.WebhooksPath + "llm/{channelId}/{workItemId}", public, "", ratelimit.Webhook, always, s.webhook(wire.LLMItem)},
+		{"POST", wire.WebhooksPath + "tool/{channelId}/{workItemId}", public, "", ratelimit.Webhook, always, s.webhook(wire.ToolItem)},
 
 		{"GET", "/openapi.yaml", public, "", ratelimit.API, apiAccess, serveDocument("application/yaml", s.deps.OpenAPI)},
 		{"GET", "/asyncapi.yaml", public, "", ratelimit.API, apiAccess, serveDocument("application/yaml", s.deps.AsyncAPI)},
@@ -69,21 +73,21 @@ func (s *Server) routes() []Route {
 		{"GET", speech.Route + "/{name}", team, auth.ReadTeamApps, ratelimit.API, apiAccess, s.playSpeech},
 		{"GET", "/api/v1/usage/tts-characters", team, auth.ReadTeamUsage, ratelimit.API, apiAccess, s.ttsUsage},
 
-		{"GET", "/{$}", public, "", ratelimit.API, inPlay, redirectTo("/playground/")},
-		{"GET", "/playground", public, "", ratelimit.API, inPlay, redirectTo("/playground/")},
-		{"GET", "/playground/{$}", public, "", ratelimit.API, inPlay, serveFile(s.playgroundFiles)},
-		{"GET", "/playground/{file}", public, "", ratelimit.API, inPlay, serveFile(s.playgroundFiles)},
-		{"GET", "/playground/config.json", public, "", ratelimit.API, inPlay, s.playgroundConfig},
-		{"GET", "/playground/feed", team, auth.ReadTeamApps, ratelimit.API, inPlay, s.feed},
-		{"POST", "/playground/sessions/{id}/drop", team, auth.CreateCallToken, ratelimit.API, inPlay, s.dropSocket},
+		{"GET", "/{$}", public, "", ratelimit.API, playground, redirectTo(PlaygroundPath)},
+		{"GET", "/playground", public, "", ratelimit.API, playground, redirectTo(PlaygroundPath)},
+		{"GET", PlaygroundPath + "{$}", public, "", ratelimit.API, playground, serveFile(s.playgroundFiles)},
+		{"GET", PlaygroundPath + "{file}", public, "", ratelimit.API, playground, serveFile(s.playgroundFiles)},
+		{"GET", PlaygroundPath + "config.json", public, "", ratelimit.API, playground, s.playgroundConfig},
+		{"GET", PlaygroundPath + "feed", team, auth.ReadTeamApps, ratelimit.API, playground, s.feed},
+		{"POST", PlaygroundPath + "sessions/{id}/drop", team, auth.CreateCallToken, ratelimit.API, playground, s.dropSocket},
 
-		{"GET", "/docs", public, "", ratelimit.API, inPlay, redirectTo("/docs/")},
-		{"GET", "/docs/{$}", public, "", ratelimit.API, inPlay, serveFile(s.docsFiles)},
-		{"GET", "/docs/{file}", public, "", ratelimit.API, inPlay, serveFile(s.docsFiles)},
+		{"GET", "/docs", public, "", ratelimit.API, playground, redirectTo("/docs/")},
+		{"GET", "/docs/{$}", public, "", ratelimit.API, playground, serveFile(s.docsFiles)},
+		{"GET", "/docs/{file}", public, "", ratelimit.API, playground, serveFile(s.docsFiles)},
 	}
 }
 
-// Routes lists what this server registered, under its flags.
+// Routes returns the routes that are registered under the current flags.
 func (s *Server) Routes() []Route {
 	var registered []Route
 	for _, rt := range s.routes() {

@@ -9,13 +9,13 @@ import (
 )
 
 func (s *Server) issueToken(x *exchange, r *http.Request, body []byte) error {
-	answer, err := s.deps.Sessions.Issue(r.Context(), x.principal, session.TokenRequest{
+	response, err := s.deps.Sessions.Issue(r.Context(), x.principal, session.TokenRequest{
 		Body: body, IdempotencyKeys: r.Header.Values("Idempotency-Key"), BaseURL: s.baseURL(r),
 	})
 	if err != nil {
 		return err
 	}
-	return x.WriteJSON(http.StatusCreated, answer)
+	return x.WriteJSON(http.StatusCreated, response)
 }
 
 func (s *Server) showSession(x *exchange, r *http.Request) error {
@@ -34,9 +34,9 @@ func (s *Server) deleteSession(x *exchange, r *http.Request) error {
 	return nil
 }
 
-// baseURL is where the client reaches the service: as configured, or else as
-// this request came in. What a proxy says of that is believed as far as its
-// word on the client's address is.
+// baseURL returns the URL under which the client reaches the service: PUBLIC_URL,
+// or else the scheme and host of this request. X-Forwarded-Proto and -Host count
+// only if they come from a trusted proxy.
 func (s *Server) baseURL(r *http.Request) string {
 	if s.deps.PublicURL != "" {
 		return s.deps.PublicURL
@@ -46,23 +46,24 @@ func (s *Server) baseURL(r *http.Request) string {
 		scheme = "https"
 	}
 	if peer, ok := parseAddr(r.RemoteAddr); ok && contains(s.deps.TrustedProxies, peer) {
-		if proto := firstOf(r.Header.Get("X-Forwarded-Proto")); proto == "http" || proto == "https" {
+		if proto := firstValue(r.Header.Get("X-Forwarded-Proto")); proto == "http" || proto == "https" {
 			scheme = proto
 		}
-		if forwarded := firstOf(r.Header.Get("X-Forwarded-Host")); isHost(forwarded) {
+		if forwarded := firstValue(r.Header.Get("X-Forwarded-Host")); isHost(forwarded) {
 			host = forwarded
 		}
 	}
 	return scheme + "://" + host
 }
 
-// firstOf is what the proxy next to the client said, where several did.
-func firstOf(header string) string {
+// firstValue returns the value that the proxy next to the client has set, if there
+// are several proxies.
+func firstValue(header string) string {
 	first, _, _ := strings.Cut(header, ",")
 	return strings.ToLower(strings.TrimSpace(first))
 }
 
-// isHost keeps out what would be more than a host in a URL.
+// isHost reports whether s is a host that can be part of a URL.
 func isHost(s string) bool {
 	u, err := url.Parse("http://" + s)
 	return err == nil && u.Host == s && u.Hostname() != ""

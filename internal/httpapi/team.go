@@ -36,12 +36,12 @@ func (s *Server) ttsUsage(x *exchange, r *http.Request) error {
 	return x.WriteJSON(http.StatusOK, report)
 }
 
-// parseQuery refuses a query string that net/url would silently drop parts of.
+// parseQuery rejects a query string that URL.Query would only parse in part.
 func parseQuery(r *http.Request) (url.Values, error) {
 	values, err := url.ParseQuery(r.URL.RawQuery)
 	if err != nil {
 		var issues fault.Issues
-		issues.Add("/query", fault.IssueValue, "The query string is not well formed.")
+		issues.Add("/query", fault.IssueValue, "Invalid query string.")
 		return nil, issues.Err()
 	}
 	return values, nil

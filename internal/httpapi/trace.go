@@ -14,35 +14,35 @@ import (
 	"telapi/callruntime/wire"
 )
 
-// joinTrace makes the request a part of the trace it belongs to: the one that
-// traceparent names, or, on webhooks, the one that the platform wrote into the
-// callback's URL. Where both name the same trace, traceparent is closer.
+// joinTrace continues the trace of the caller: the one of the traceparent header
+// or, on webhooks, the one in the query of the callback URL. If both are the same
+// trace, the span of traceparent is the parent.
 func joinTrace(ctx context.Context, r *http.Request) context.Context {
 	if r.Header["Traceparent"] != nil {
 		ctx = propagation.TraceContext{}.Extract(ctx, propagation.HeaderCarrier(r.Header))
 	}
-	if r.URL.RawQuery == "" || !strings.HasPrefix(r.URL.Path, webhooksPath) {
+	if r.URL.RawQuery == "" || !strings.HasPrefix(r.URL.Path, wire.WebhooksPath) {
 		return ctx
 	}
 	query := r.URL.Query()
-	traceID, err := trace.TraceIDFromHex(hexOf(query, "traceId"))
+	traceID, err := trace.TraceIDFromHex(hexParam(query, "traceId"))
 	if err != nil || traceID == trace.SpanContextFromContext(ctx).TraceID() {
 		return ctx
 	}
-	spanID, _ := trace.SpanIDFromHex(hexOf(query, "parentSpanId")) // without one the trace still is the same
+	spanID, _ := trace.SpanIDFromHex(hexParam(query, "parentSpanId")) // optional
 	return trace.ContextWithRemoteSpanContext(ctx, trace.NewSpanContext(trace.SpanContextConfig{
 		TraceID: traceID, SpanID: spanID, TraceFlags: trace.FlagsSampled, Remote: true,
 	}))
 }
 
-// hexOf takes an id that is written as a UUID, too.
-func hexOf(query url.Values, name string) string {
+// hexParam returns an ID as hexadecimal digits. It accepts UUIDs too.
+func hexParam(query url.Values, name string) string {
 	return strings.ToLower(strings.ReplaceAll(traceParam(query, name), "-", ""))
 }
 
-// callTrace is what a callback tells of its place in the call, for the stream.
-// The platform's own ids are passed on as they came; without them, entries join
-// the trace of this request.
+// callTrace returns the trace of a callback's entries. The platform's IDs in the
+// query are passed on unchanged; without them, entries belong to the trace of
+// this request.
 func callTrace(r *http.Request) wire.Trace {
 	var t wire.Trace
 	if r.URL.RawQuery != "" {
@@ -58,13 +58,13 @@ func callTrace(r *http.Request) wire.Trace {
 	return t
 }
 
-// traceID is what an id of another system may look like.
-var traceID = regexp.MustCompile(`^[\x21-\x7e]{1,128}$`)
+// validTraceParam matches the IDs that are accepted from other systems.
+var validTraceParam = regexp.MustCompile(`^[\x21-\x7e]{1,128}$`)
 
-// traceParam drops what is not given once and sanely: a call must not suffer
-// from what is there to watch it.
+// traceParam returns a trace parameter of the query. Invalid and repeated ones
+// are ignored: tracing must not cause a callback to fail.
 func traceParam(query url.Values, name string) string {
-	if values := query[name]; len(values) == 1 && traceID.MatchString(values[0]) {
+	if values := query[name]; len(values) == 1 && validTraceParam.MatchString(values[0]) {
 		return values[0]
 	}
 	return ""

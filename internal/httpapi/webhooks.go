@@ -14,8 +14,6 @@ import (
 	"telapi/internal/endpoint"
 )
 
-const webhooksPath = "/api/v1/webhooks/"
-
 // webhook accepts callbacks of one kind. The callback token is the only
 // credential, so there is no principal. A failed attempt counts against the auth
 // tier.
