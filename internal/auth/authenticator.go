@@ -7,10 +7,10 @@ import (
 	"strings"
 	"time"
 
-	"telapi/internal/backlog"
 	"telapi/internal/cache"
 	"telapi/internal/fault"
 	"telapi/internal/sleep"
+	"telapi/internal/writebehind"
 )
 
 const (
@@ -24,7 +24,7 @@ type Authenticator struct {
 	*cache.Cache[Key]
 	keys   KeyStore
 	tokens *ConsoleTokens
-	uses   backlog.LastSeen
+	uses   writebehind.LastSeen
 	log    *slog.Logger
 	now    func() time.Time
 }

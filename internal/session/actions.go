@@ -9,7 +9,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/promauto"
 
-	"telapi/internal/backlog"
+	"telapi/internal/writebehind"
 )
 
 // What waits for the database at the most, and how much is written at once. A
@@ -39,7 +39,7 @@ type ActionStore interface {
 // is bounded, and what does not fit in is dropped and counted: no browser waits
 // for the database.
 type ActionQueue struct {
-	queue    *backlog.Queue[Action]
+	queue    *writebehind.Queue[Action]
 	keepText bool
 	log      *slog.Logger
 	dropped  *prometheus.CounterVec
@@ -50,7 +50,7 @@ func NewActions(store ActionStore, keepText bool, log *slog.Logger, reg promethe
 	a := &ActionQueue{keepText: keepText, log: log, dropped: promauto.With(reg).NewCounterVec(prometheus.CounterOpts{
 		Name: "telapi_browser_actions_dropped_total", Help: "Browser actions that were not kept, by reason: full, malformed, refused or shutdown."},
 		[]string{"reason"})}
-	a.queue = backlog.NewQueue(actionRoom, actionBatch, store.AddBrowserActions, a.refused)
+	a.queue = writebehind.NewQueue(actionRoom, actionBatch, store.AddBrowserActions, a.refused)
 	return a
 }
 

@@ -8,9 +8,9 @@ import (
 	"math/rand/v2"
 	"time"
 
-	"telapi/internal/backlog"
 	"telapi/internal/fault"
 	"telapi/internal/sleep"
+	"telapi/internal/writebehind"
 )
 
 const (
@@ -53,7 +53,7 @@ type Sweeper struct {
 	idle      time.Duration
 	retention time.Duration
 	log       *slog.Logger
-	seen      backlog.LastSeen
+	seen      writebehind.LastSeen
 	askedAt   time.Time // when the idle were last looked for; Sweep's alone
 }
 
@@ -76,7 +76,7 @@ func (s *Sweeper) Run(ctx context.Context) {
 			s.report(ctx, s.Sweep(ctx))
 		}
 	}
-	last, cancel := context.WithTimeout(context.WithoutCancel(ctx), backlog.LastWrite)
+	last, cancel := context.WithTimeout(context.WithoutCancel(ctx), writebehind.ShutdownTimeout)
 	defer cancel()
 	s.report(last, s.seen.Flush(last, s.store.TouchSessions))
 }

@@ -9,9 +9,9 @@ import (
 	"github.com/prometheus/client_golang/prometheus/promauto"
 
 	"telapi/callruntime/wire"
-	"telapi/internal/backlog"
 	"telapi/internal/fault"
 	"telapi/internal/sleep"
+	"telapi/internal/writebehind"
 )
 
 const (
@@ -48,7 +48,7 @@ func NewConsumer(stream Stream, store ReportStore, log *slog.Logger, reg prometh
 // Run counts reports until ctx ends. Then it counts those already on the stream,
 // because an embedded stream does not survive the process.
 func (c *Consumer) Run(ctx context.Context) {
-	pauses := backlog.Pauses()
+	pauses := writebehind.Backoff()
 	for ctx.Err() == nil {
 		_, err := c.countBatch(ctx, readWait)
 		if err == nil {
@@ -60,7 +60,7 @@ func (c *Consumer) Run(ctx context.Context) {
 		}
 		_ = sleep.For(ctx, pauses.NextBackOff())
 	}
-	last, cancel := context.WithTimeout(context.WithoutCancel(ctx), backlog.LastWrite)
+	last, cancel := context.WithTimeout(context.WithoutCancel(ctx), writebehind.ShutdownTimeout)
 	defer cancel()
 	for n, err := c.countBatch(last, 0); err == nil && n > 0; {
 		n, err = c.countBatch(last, 0)
@@ -109,7 +109,7 @@ func (c *Consumer) count(ctx context.Context, entries []ReportEntry) error {
 	if len(valid) == 0 {
 		return nil
 	}
-	err := backlog.Write(ctx, valid, c.add, func(e parsedEntry, err error) error { return c.reject(ctx, e.ReportEntry, err) })
+	err := writebehind.Write(ctx, valid, c.add, func(e parsedEntry, err error) error { return c.reject(ctx, e.ReportEntry, err) })
 	if err != nil {
 		return err
 	}

@@ -10,8 +10,8 @@ import (
 	"github.com/prometheus/client_golang/prometheus/promauto"
 
 	"telapi/callruntime/wire"
-	"telapi/internal/backlog"
 	"telapi/internal/fault"
+	"telapi/internal/writebehind"
 )
 
 // maxQueued is the number of reports that this process keeps while the stream is
@@ -21,7 +21,7 @@ const maxQueued = 10_000
 // Recorder reports the speech requests of this instance.
 type Recorder struct {
 	stream Stream
-	queue  *backlog.Queue[[]byte]
+	queue  *writebehind.Queue[[]byte]
 	log    *slog.Logger
 	lost   prometheus.Counter
 }
@@ -31,7 +31,7 @@ func NewRecorder(stream Stream, log *slog.Logger, reg prometheus.Registerer) *Re
 	return &Recorder{stream: stream, log: log,
 		lost: promauto.With(reg).NewCounter(prometheus.CounterOpts{
 			Name: "telapi_usage_records_lost_total", Help: "Usage reports of this instance lost because the key-value store was unreachable for too long."}),
-		queue: backlog.NewQueue(maxQueued, batchSize, func(ctx context.Context, reports [][]byte) error {
+		queue: writebehind.NewQueue(maxQueued, batchSize, func(ctx context.Context, reports [][]byte) error {
 			if err := stream.Append(ctx, reports...); err != nil {
 				return fault.Unavailable("The key-value store", err) // every error is retried
 			}

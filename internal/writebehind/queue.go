@@ -1,0 +1,131 @@
+// Package writebehind buffers writes to a store in memory. Callers do not wait
+// for the store, and writes are retried while it is unavailable.
+package writebehind
+
+import (
+	"context"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/cenkalti/backoff/v5"
+
+	"telapi/internal/fault"
+)
+
+// ShutdownTimeout bounds the last write when the process ends.
+const ShutdownTimeout = 5 * time.Second
+
+// Backoff returns the delays between attempts while a store is unavailable.
+func Backoff() *backoff.ExponentialBackOff {
+	b := backoff.NewExponentialBackOff()
+	b.InitialInterval, b.MaxInterval = 100*time.Millisecond, 5*time.Second
+	return b
+}
+
+// Write writes a batch and retries while the store is unavailable. If the store
+// rejects the batch, Write writes the values one by one and calls rejected for
+// each value that fails. It returns the error of rejected or of ctx.
+func Write[T any](ctx context.Context, batch []T, write func(context.Context, []T) error, rejected func(T, error) error) error {
+	_, err := backoff.Retry(ctx, func() (struct{}, error) {
+		err := write(ctx, batch)
+		if err != nil && ctx.Err() == nil && !fault.Is(err, fault.ServiceUnavailable) {
+			err = backoff.Permanent(err)
+		}
+		return struct{}{}, err
+	}, backoff.WithBackOff(Backoff()), backoff.WithMaxElapsedTime(0))
+	switch {
+	case err == nil:
+		return nil
+	case ctx.Err() != nil:
+		return ctx.Err()
+	case len(batch) == 1:
+		return rejected(batch[0], err)
+	}
+	for i := range batch {
+		if err := Write(ctx, batch[i:i+1], write, rejected); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// Queue is a bounded queue of values to write. Its methods may be called from
+// any goroutine; Run must only run once at a time.
+type Queue[T any] struct {
+	capacity  int // bound of the total weight
+	batchSize int
+	write     func(context.Context, []T) error
+	rejected  func(T, error) error
+	added     chan struct{}
+
+	mu     sync.Mutex
+	queued []weighted[T]
+	weight int
+}
+
+type weighted[T any] struct {
+	value  T
+	weight int
+}
+
+// NewQueue returns an empty queue that writes as Write does.
+func NewQueue[T any](capacity, batchSize int, write func(context.Context, []T) error, rejected func(T, error) error) *Queue[T] {
+	return &Queue[T]{capacity: capacity, batchSize: batchSize, write: write, rejected: rejected, added: make(chan struct{}, 1)}
+}
+
+// Add queues a value without blocking. It returns false if the queue is full.
+func (q *Queue[T]) Add(value T, weight int) bool {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	if q.weight+weight > q.capacity {
+		return false
+	}
+	q.queued = append(q.queued, weighted[T]{value, weight})
+	q.weight += weight
+	select {
+	case q.added <- struct{}{}:
+	default:
+	}
+	return true
+}
+
+// Run writes queued values until ctx ends, then the rest within
+// ShutdownTimeout. It returns the number of values that were not written.
+func (q *Queue[T]) Run(ctx context.Context) (lost int) {
+	for ctx.Err() == nil {
+		select {
+		case <-q.added:
+			q.drain(ctx)
+		case <-ctx.Done():
+		}
+	}
+	last, cancel := context.WithTimeout(context.WithoutCancel(ctx), ShutdownTimeout)
+	defer cancel()
+	q.drain(last)
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	return len(q.queued)
+}
+
+// drain writes until the queue is empty or ctx ends. A batch stays in the queue
+// until it is written or rejected.
+func (q *Queue[T]) drain(ctx context.Context) {
+	for ctx.Err() == nil {
+		q.mu.Lock()
+		batch := make([]T, min(len(q.queued), q.batchSize))
+		for i := range batch {
+			batch[i] = q.queued[i].value
+		}
+		q.mu.Unlock()
+		if len(batch) == 0 || Write(ctx, batch, q.write, q.rejected) != nil {
+			return
+		}
+		q.mu.Lock()
+		for _, written := range q.queued[:len(batch)] {
+			q.weight -= written.weight
+		}
+		q.queued = slices.Delete(q.queued, 0, len(batch))
+		q.mu.Unlock()
+	}
+}
