@@ -1,4 +1,4 @@
-package auth
+package auth_test
 
 import (
 	"errors"
@@ -8,13 +8,14 @@ import (
 	"testing/synctest"
 	"time"
 
+	. "telapi/internal/auth"
 	"telapi/internal/cache"
 	"telapi/internal/fault"
 )
 
-func TestGoodKeySpeaksForItsTeam(t *testing.T) {
-	m := newMemory()
-	k, presented := giveKey(t, m, time.Now(), time.Time{}, ReadTeamApps, CreateCallToken)
+func TestAPIKeyReturnsItsPrincipal(t *testing.T) {
+	m := newTestStore(t)
+	k, presented := createKey(t, m, time.Now(), time.Time{}, ReadTeamApps, CreateCallToken)
 	who, err := newTestAuthenticator(m, time.Now).APIKey(t.Context(), presented)
 	if err != nil {
 		t.Fatal(err)
@@ -24,9 +25,9 @@ func TestGoodKeySpeaksForItsTeam(t *testing.T) {
 	}
 }
 
-func TestKeyOfAnotherFormIsRefusedWithoutALookup(t *testing.T) {
-	m := newMemory()
-	_, good := giveKey(t, m, time.Now(), time.Time{}, ReadTeamApps)
+func TestMalformedKeyIsRejectedWithoutLookup(t *testing.T) {
+	m := newTestStore(t)
+	_, good := createKey(t, m, time.Now(), time.Time{}, ReadTeamApps)
 	id, secret, _ := strings.Cut(strings.TrimPrefix(good, "tk_"), "_")
 	auth := newTestAuthenticator(m, time.Now)
 	for name, presented := range map[string]string{
@@ -60,40 +61,43 @@ func TestKeyOfAnotherFormIsRefusedWithoutALookup(t *testing.T) {
 			wantUnauthorized(t, err)
 		})
 	}
-	if n := m.lookedUp(); n != 0 {
+	if n := m.lookupCount(); n != 0 {
 		t.Errorf("%d of them cost a database lookup", n)
 	}
 }
 
-func TestBadKeyIsRefused(t *testing.T) {
+func TestInvalidKeyIsRejected(t *testing.T) {
 	now := time.Date(2026, 11, 15, 12, 0, 0, 0, time.UTC)
-	m := newMemory()
-	k, good := giveKey(t, m, now, now.Add(time.Hour), ReadTeamApps)
-	_, other := giveKey(t, m, now, time.Time{}, ReadTeamApps)
+	m := newTestStore(t)
+	k, good := createKey(t, m, now, now.Add(time.Hour), ReadTeamApps)
+	_, other := createKey(t, m, now, time.Time{}, ReadTeamApps)
+	revoked := func(at time.Time) string {
+		k, presented := createKey(t, m, now, time.Time{}, ReadTeamApps)
+		if err := m.RevokeKey(t.Context(), k.ID, at); err != nil {
+			t.Fatal(err)
+		}
+		return presented
+	}
 	secretOf := func(full string) string { return full[len(full)-43:] }
 
 	for _, tt := range []struct {
 		name      string
 		presented string
 		at        time.Time
-		revoked   time.Time
 		good      bool
 	}{
 		{name: "as it was given out", presented: good, at: now, good: true},
 		{name: "a moment before it expires", presented: good, at: k.ExpiresAt.Add(-1), good: true},
 		{name: "the moment it expires", presented: good, at: k.ExpiresAt},
 		{name: "long after it expired", presented: good, at: k.ExpiresAt.AddDate(1, 0, 0)},
-		{name: "revoked", presented: good, at: now, revoked: now.Add(-time.Second)},
-		{name: "revoked by a clock that runs ahead", presented: good, at: now, revoked: now.Add(time.Minute)},
+		{name: "revoked", presented: revoked(now.Add(-time.Second)), at: now},
+		{name: "revoked by a clock that is ahead", presented: revoked(now.Add(time.Minute)), at: now},
 		{name: "with another key's secret", presented: "tk_" + k.ID + "_" + secretOf(other), at: now},
 		{name: "with the last character of the secret changed", presented: good[:len(good)-1] + flip(good[len(good)-1]), at: now},
 		{name: "unknown", presented: "tk_" + strings.Repeat("A", 20) + "_" + secretOf(good), at: now},
 		{name: "with the id in small letters", presented: "tk_" + strings.ToLower(k.ID) + "_" + secretOf(good), at: now},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			record := k
-			record.RevokedAt = tt.revoked
-			m.set(func(m *memory) { m.keys[k.ID] = record })
 			_, err := newTestAuthenticator(m, func() time.Time { return tt.at }).APIKey(t.Context(), tt.presented)
 			if tt.good {
 				if err != nil {
@@ -117,23 +121,23 @@ func flip(c byte) string {
 	return "A"
 }
 
-func TestStoreAwayIsNotABadCredential(t *testing.T) {
-	m := newMemory()
-	_, presented := giveKey(t, m, time.Now(), time.Time{}, ReadTeamApps)
-	m.set(func(m *memory) { m.away = fault.Unavailable("The database", errors.New("refused")) })
+func TestUnreachableStoreIsNotAnInvalidCredential(t *testing.T) {
+	m := newTestStore(t)
+	_, presented := createKey(t, m, time.Now(), time.Time{}, ReadTeamApps)
+	m.set(func(m *testStore) { m.outage = fault.Unavailable("The database", errors.New("refused")) })
 	auth := newTestAuthenticator(m, time.Now)
 	if _, err := auth.APIKey(t.Context(), presented); !fault.Is(err, fault.ServiceUnavailable) {
 		t.Errorf("got %v, want %s", err, fault.ServiceUnavailable)
 	}
-	m.set(func(m *memory) { m.away = nil })
+	m.set(func(m *testStore) { m.outage = nil })
 	if _, err := auth.APIKey(t.Context(), presented); err != nil {
 		t.Errorf("after the store came back: %v", err)
 	}
 }
 
-func TestRevocationHoldsAsSoonAsItIsAnnounced(t *testing.T) {
-	m := newMemory()
-	k, presented := giveKey(t, m, time.Now(), time.Time{}, ReadTeamApps)
+func TestAnnouncedRevocationTakesEffect(t *testing.T) {
+	m := newTestStore(t)
+	k, presented := createKey(t, m, time.Now(), time.Time{}, ReadTeamApps)
 	auth := newTestAuthenticator(m, time.Now)
 	auth.Up()
 	if _, err := auth.APIKey(t.Context(), presented); err != nil {
@@ -145,25 +149,25 @@ func TestRevocationHoldsAsSoonAsItIsAnnounced(t *testing.T) {
 	if _, err := auth.APIKey(t.Context(), presented); err != nil {
 		t.Fatalf("the cached record was not used: %v", err)
 	}
-	auth.Message(topicPrefix + "another")
+	auth.Message(TopicPrefix + "another")
 	auth.Message("team:" + k.ID)
-	if n := m.lookedUp(); n != 1 {
+	if n := m.lookupCount(); n != 1 {
 		t.Fatalf("%d lookups before the announcement, want 1", n)
 	}
-	auth.Message(topicPrefix + k.ID)
+	auth.Message(TopicPrefix + k.ID)
 	_, err := auth.APIKey(t.Context(), presented)
 	wantUnauthorized(t, err)
 }
 
-func TestRevocationHoldsForALookupUnderWay(t *testing.T) {
+func TestRevocationDuringLookupTakesEffect(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		m := newMemory()
-		k, presented := giveKey(t, m, time.Now(), time.Time{}, ReadTeamApps)
+		m := newTestStore(t)
+		k, presented := createKey(t, m, time.Now(), time.Time{}, ReadTeamApps)
 		auth := newTestAuthenticator(m, time.Now)
 		auth.Up()
 
 		hold := make(chan struct{})
-		m.set(func(m *memory) { m.hold = hold })
+		m.set(func(m *testStore) { m.hold = hold })
 		first := make(chan error)
 		go func() {
 			_, err := auth.APIKey(t.Context(), presented)
@@ -174,8 +178,8 @@ func TestRevocationHoldsForALookupUnderWay(t *testing.T) {
 		if err := m.RevokeKey(t.Context(), k.ID, time.Now()); err != nil {
 			t.Fatal(err)
 		}
-		auth.Message(topicPrefix + k.ID)
-		m.set(func(m *memory) { m.hold = nil })
+		auth.Message(TopicPrefix + k.ID)
+		m.set(func(m *testStore) { m.hold = nil })
 		close(hold)
 		if err := <-first; err != nil {
 			t.Fatalf("the request that was there before: %v", err)
@@ -185,19 +189,19 @@ func TestRevocationHoldsForALookupUnderWay(t *testing.T) {
 	})
 }
 
-func TestNothingIsCachedWhileAnnouncementsAreNotHeard(t *testing.T) {
-	m := newMemory()
-	_, presented := giveKey(t, m, time.Now(), time.Time{}, ReadTeamApps)
+func TestKeyIsNotCachedWithoutSubscription(t *testing.T) {
+	m := newTestStore(t)
+	_, presented := createKey(t, m, time.Now(), time.Time{}, ReadTeamApps)
 	auth := newTestAuthenticator(m, time.Now)
 	ask := func(times, lookups int) {
 		t.Helper()
-		before := m.lookedUp()
+		before := m.lookupCount()
 		for range times {
 			if _, err := auth.APIKey(t.Context(), presented); err != nil {
 				t.Fatal(err)
 			}
 		}
-		if n := m.lookedUp() - before; n != lookups {
+		if n := m.lookupCount() - before; n != lookups {
 			t.Errorf("%d requests made %d lookups, want %d", times, n, lookups)
 		}
 	}
@@ -210,10 +214,10 @@ func TestNothingIsCachedWhileAnnouncementsAreNotHeard(t *testing.T) {
 	ask(3, 1)
 }
 
-func TestRecordIsReadAgainAfterItsTime(t *testing.T) {
+func TestKeyIsReadAgainAfterTTL(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		m := newMemory()
-		k, presented := giveKey(t, m, time.Now(), time.Time{}, ReadTeamApps)
+		m := newTestStore(t)
+		k, presented := createKey(t, m, time.Now(), time.Time{}, ReadTeamApps)
 		auth := newTestAuthenticator(m, time.Now)
 		auth.Up()
 		if _, err := auth.APIKey(t.Context(), presented); err != nil {
@@ -229,10 +233,10 @@ func TestRecordIsReadAgainAfterItsTime(t *testing.T) {
 	})
 }
 
-func TestKeyExpiresWhileItsRecordIsCached(t *testing.T) {
+func TestCachedKeyExpires(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		m := newMemory()
-		_, presented := giveKey(t, m, time.Now(), time.Now().Add(5*time.Second), ReadTeamApps)
+		m := newTestStore(t)
+		_, presented := createKey(t, m, time.Now(), time.Now().Add(5*time.Second), ReadTeamApps)
 		auth := newTestAuthenticator(m, time.Now)
 		auth.Up()
 		if _, err := auth.APIKey(t.Context(), presented); err != nil {
@@ -241,17 +245,17 @@ func TestKeyExpiresWhileItsRecordIsCached(t *testing.T) {
 		time.Sleep(5 * time.Second)
 		_, err := auth.APIKey(t.Context(), presented)
 		wantUnauthorized(t, err)
-		if n := m.lookedUp(); n != 1 {
+		if n := m.lookupCount(); n != 1 {
 			t.Errorf("%d lookups, want 1: the test says nothing about the cache", n)
 		}
 	})
 }
 
 func TestMissingCredentialIsUnauthorized(t *testing.T) {
-	wantUnauthorized(t, newTestAuthenticator(newMemory(), time.Now).Missing())
+	wantUnauthorized(t, newTestAuthenticator(nil, time.Now).Missing())
 }
 
-func TestScopeDecidesWhatIsAllowed(t *testing.T) {
+func TestRequireChecksScope(t *testing.T) {
 	who := Principal{Scopes: []Scope{ReadTeamApps}}
 	if err := who.Require(ReadTeamApps); err != nil {
 		t.Error(err)

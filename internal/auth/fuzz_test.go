@@ -1,4 +1,4 @@
-package auth
+package auth_test
 
 import (
 	"crypto/sha256"
@@ -6,29 +6,30 @@ import (
 	"testing"
 	"time"
 
+	. "telapi/internal/auth"
 	"telapi/internal/fault"
 )
 
 func FuzzAPIKey(f *testing.F) {
-	m := newMemory()
-	id, full, digest := newSecret()
-	m.keys[id] = Key{ID: id, TeamID: "tm_1", Digest: digest, Scopes: []Scope{ReadTeamApps}}
+	m := newTestStore(f)
+	k, full := createKey(f, m, time.Now(), time.Time{}, ReadTeamApps)
+	id := k.ID
 	auth := newTestAuthenticator(m, time.Now)
 
-	f.Add(full.Reveal())
+	f.Add(full)
 	f.Add("tk_" + id + "_" + strings.Repeat("A", 43))
 	f.Add("tk__")
 	f.Add("tk_a_b_c")
 	f.Add("")
 	f.Fuzz(func(t *testing.T, presented string) {
-		gotID, gotDigest, ok := splitSecret(presented)
+		gotID, gotDigest, ok := SplitSecret(presented)
 		if ok && (presented != "tk_"+gotID+"_"+presented[len(presented)-43:] ||
 			gotDigest != sha256.Sum256([]byte(presented[len(presented)-43:]))) {
 			t.Fatalf("%q was taken apart as id %q", presented, gotID)
 		}
 		who, err := auth.APIKey(t.Context(), presented)
 		switch {
-		case presented == full.Reveal():
+		case presented == full:
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -74,7 +75,7 @@ func FuzzClaims(f *testing.F) {
 			}
 			return
 		}
-		if !teamPattern.MatchString(who.TeamID) || !subjectPattern.MatchString(who.Subject) || who.Scopes == nil {
+		if !TeamPattern.MatchString(who.TeamID) || !SubjectPattern.MatchString(who.Subject) || who.Scopes == nil {
 			t.Fatalf("%s gave %+v", claims, who)
 		}
 	})

@@ -1,4 +1,4 @@
-package auth
+package auth_test
 
 import (
 	"crypto"
@@ -14,6 +14,7 @@ import (
 	"testing"
 	"time"
 
+	. "telapi/internal/auth"
 	"telapi/internal/redact"
 )
 
@@ -42,7 +43,7 @@ func newTestTokens() *ConsoleTokens {
 	return NewConsoleTokens(Secrets{Current: testSecret}, func() time.Time { return jwtNow })
 }
 
-func TestConsoleTokenSpeaksForItsTeam(t *testing.T) {
+func TestConsoleTokenReturnsItsPrincipal(t *testing.T) {
 	for name, tt := range map[string]struct {
 		header, claims string
 		want           Principal
@@ -71,7 +72,7 @@ func TestConsoleTokenSpeaksForItsTeam(t *testing.T) {
 	}
 }
 
-func TestHostileTokenIsRefused(t *testing.T) {
+func TestForgedTokenIsRejected(t *testing.T) {
 	good := hs256(goodHeader, goodClaims)
 	parts := strings.Split(good, ".")
 	with := func(field string) string {
@@ -185,7 +186,7 @@ func TestHostileTokenIsRefused(t *testing.T) {
 		"claims twice":            claims(goodClaims + goodClaims),
 		"claims not UTF-8":        claims("{\"sub\":\"\xff\",\"teamId\":\"t\",\"scopes\":[],\"exp\":1800000060}"),
 		"claims nested absurdly":  claims(`{"sub":` + strings.Repeat("[", 2000) + strings.Repeat("]", 2000) + `}`),
-		"larger than any console": with(`"pad":"` + strings.Repeat("x", maxTokenBytes) + `"`),
+		"larger than any console": with(`"pad":"` + strings.Repeat("x", MaxTokenBytes) + `"`),
 		"a megabyte of dots":      strings.Repeat(".", 1<<20),
 		"surrounded by spaces":    " " + good + " ",
 		"line break in the middle": parts[0] + "." +
@@ -229,8 +230,8 @@ func spareBits(last byte) string {
 	return string(alphabet[strings.IndexByte(alphabet, last)^1])
 }
 
-func TestTokenIsReadFromTheAuthorizationHeader(t *testing.T) {
-	auth := newTestAuthenticator(newMemory(), func() time.Time { return jwtNow })
+func TestBearerParsesAuthorizationHeader(t *testing.T) {
+	auth := newTestAuthenticator(nil, func() time.Time { return jwtNow })
 	good := hs256(goodHeader, goodClaims)
 	for _, tt := range []struct {
 		name, header string
@@ -264,7 +265,7 @@ func TestTokenIsReadFromTheAuthorizationHeader(t *testing.T) {
 	}
 }
 
-func TestTokenEndsByTheInjectedClock(t *testing.T) {
+func TestTokenExpiresByInjectedClock(t *testing.T) {
 	now := jwtNow
 	tokens := NewConsoleTokens(Secrets{Current: testSecret}, func() time.Time { return now })
 	token := hs256(goodHeader, goodClaims)

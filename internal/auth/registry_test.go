@@ -1,4 +1,4 @@
-package auth
+package auth_test
 
 import (
 	"crypto/sha256"
@@ -10,15 +10,16 @@ import (
 	"testing"
 	"time"
 
+	. "telapi/internal/auth"
 	"telapi/internal/cache"
 	"telapi/internal/fault"
 )
 
-func TestCreatedKeyIsShownOnceAndKeptAsADigest(t *testing.T) {
-	m := newMemory()
+func TestCreatedKeyIsStoredAsDigest(t *testing.T) {
+	m := newTestStore(t)
 	now := time.Date(2026, 11, 15, 12, 0, 0, 0, time.UTC)
-	ring := &KeyRegistry{m, m, func() time.Time { return now }}
-	k, secret, err := ring.Create(t.Context(), "tm_1", "console", []Scope{ReadTeamUsage, ReadTeamApps, ReadTeamUsage}, now.Add(time.Hour))
+	registry := &KeyRegistry{m, m, func() time.Time { return now }}
+	k, secret, err := registry.Create(t.Context(), "tm_1", "console", []Scope{ReadTeamUsage, ReadTeamApps, ReadTeamUsage}, now.Add(time.Hour))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -35,7 +36,7 @@ func TestCreatedKeyIsShownOnceAndKeptAsADigest(t *testing.T) {
 	if !slices.Equal(k.Scopes, []Scope{ReadTeamApps, ReadTeamUsage}) || !k.CreatedAt.Equal(now) || !k.ExpiresAt.Equal(now.Add(time.Hour)) {
 		t.Errorf("record %+v", k)
 	}
-	stored, err := ring.Store.Key(t.Context(), k.ID)
+	stored, err := registry.Store.Key(t.Context(), k.ID)
 	if err != nil || stored.Digest != k.Digest {
 		t.Errorf("stored %+v, %v", stored, err)
 	}
@@ -44,11 +45,11 @@ func TestCreatedKeyIsShownOnceAndKeptAsADigest(t *testing.T) {
 	}
 }
 
-func TestNoTwoKeysAreAlike(t *testing.T) {
+func TestKeysAreUnique(t *testing.T) {
 	seen := map[string]bool{}
 	for range 200 {
-		id, full, digest := newSecret()
-		gotID, gotDigest, ok := splitSecret(full.Reveal())
+		id, full, digest := NewSecret()
+		gotID, gotDigest, ok := SplitSecret(full.Reveal())
 		if !ok || gotID != id || gotDigest != digest {
 			t.Fatalf("a key of ours is not read back as such: %s", id)
 		}
@@ -59,7 +60,7 @@ func TestNoTwoKeysAreAlike(t *testing.T) {
 	}
 }
 
-func TestBadKeyRequestNamesEveryIssue(t *testing.T) {
+func TestInvalidKeyRequestReportsAllIssues(t *testing.T) {
 	now := time.Date(2026, 11, 15, 12, 0, 0, 0, time.UTC)
 	for _, tt := range []struct {
 		name      string
@@ -80,9 +81,9 @@ func TestBadKeyRequestNamesEveryIssue(t *testing.T) {
 		{"longest name", strings.Repeat("ü", 100), []Scope{ReadTeamApps}, time.Time{}, nil},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			m := newMemory()
-			ring := &KeyRegistry{m, m, func() time.Time { return now }}
-			_, secret, err := ring.Create(t.Context(), "tm_1", tt.keyName, tt.scopes, tt.expiresAt)
+			m := newTestStore(t)
+			registry := &KeyRegistry{m, m, func() time.Time { return now }}
+			_, secret, err := registry.Create(t.Context(), "tm_1", tt.keyName, tt.scopes, tt.expiresAt)
 			if tt.want == nil {
 				if err != nil {
 					t.Fatal(err)
@@ -98,40 +99,40 @@ func TestBadKeyRequestNamesEveryIssue(t *testing.T) {
 			if e.Code != fault.Validation || !slices.Equal(got, tt.want) {
 				t.Errorf("got %v with %v, want %v", err, got, tt.want)
 			}
-			if len(m.keys) != 0 || secret != "" {
-				t.Error("a refused request made a key")
+			if keys, err := m.Keys(t.Context(), ""); err != nil || len(keys) != 0 || secret != "" {
+				t.Errorf("an invalid request created %v (%v)", keys, err)
 			}
 		})
 	}
 }
 
-func TestKeyThatCannotBeStoredIsNotHandedOut(t *testing.T) {
-	m := newMemory()
-	m.away = fault.Unavailable("The database", errors.New("refused"))
+func TestUnstoredKeyIsNotReturned(t *testing.T) {
+	m := newTestStore(t)
+	m.outage = fault.Unavailable("The database", errors.New("refused"))
 	_, secret, err := (&KeyRegistry{m, m, time.Now}).Create(t.Context(), "tm_1", "", []Scope{ReadTeamApps}, time.Time{})
 	if !fault.Is(err, fault.ServiceUnavailable) || secret != "" {
 		t.Errorf("got %v and a secret: %v", err, secret != "")
 	}
 }
 
-func TestListShowsOneTeamOrAll(t *testing.T) {
-	m := newMemory()
-	ring := &KeyRegistry{m, m, time.Now}
+func TestKeysOfOneOrAllTeams(t *testing.T) {
+	m := newTestStore(t)
+	registry := &KeyRegistry{m, m, time.Now}
 	for _, team := range []string{"tm_1", "tm_1", "tm_2"} {
-		if _, _, err := ring.Create(t.Context(), team, "", []Scope{ReadTeamApps}, time.Time{}); err != nil {
+		if _, _, err := registry.Create(t.Context(), team, "", []Scope{ReadTeamApps}, time.Time{}); err != nil {
 			t.Fatal(err)
 		}
 	}
 	for team, want := range map[string]int{"tm_1": 2, "tm_2": 1, "tm_3": 0, "": 3} {
-		if list, err := ring.Store.Keys(t.Context(), team); err != nil || len(list) != want {
+		if list, err := registry.Store.Keys(t.Context(), team); err != nil || len(list) != want {
 			t.Errorf("team %q: %d keys, %v; want %d", team, len(list), err, want)
 		}
 	}
 }
 
 func TestRevocationIsCommittedThenAnnounced(t *testing.T) {
-	m := newMemory()
-	k, _ := giveKey(t, m, time.Now(), time.Time{}, ReadTeamApps)
+	m := newTestStore(t)
+	k, _ := createKey(t, m, time.Now(), time.Time{}, ReadTeamApps)
 	if err := (&KeyRegistry{m, m, time.Now}).Revoke(t.Context(), k.ID); err != nil {
 		t.Fatal(err)
 	}
@@ -150,8 +151,8 @@ func TestFailedRevocationIsNotAnnounced(t *testing.T) {
 		"store away":  {"any", fault.Unavailable("The database", errors.New("refused")), fault.ServiceUnavailable},
 	} {
 		t.Run(name, func(t *testing.T) {
-			m := newMemory()
-			m.away = tt.away
+			m := newTestStore(t)
+			m.outage = tt.away
 			if err := (&KeyRegistry{m, m, time.Now}).Revoke(t.Context(), tt.id); !fault.Is(err, tt.want) {
 				t.Errorf("got %v, want %s", err, tt.want)
 			}
@@ -162,10 +163,10 @@ func TestFailedRevocationIsNotAnnounced(t *testing.T) {
 	}
 }
 
-func TestUnheardRevocationSaysHowLongTheKeyMayLive(t *testing.T) {
-	m := newMemory()
-	k, _ := giveKey(t, m, time.Now(), time.Time{}, ReadTeamApps)
-	m.mute = errors.New("connection refused")
+func TestFailedAnnouncementNamesTheCacheTTL(t *testing.T) {
+	m := newTestStore(t)
+	k, _ := createKey(t, m, time.Now(), time.Time{}, ReadTeamApps)
+	m.announceErr = errors.New("connection refused")
 	err := (&KeyRegistry{m, m, time.Now}).Revoke(t.Context(), k.ID)
 	if err == nil {
 		t.Fatal("nobody is told that the announcement failed")
@@ -175,21 +176,21 @@ func TestUnheardRevocationSaysHowLongTheKeyMayLive(t *testing.T) {
 			t.Errorf("%q does not say %q", err, part)
 		}
 	}
-	if record := m.keys[k.ID]; record.RevokedAt.IsZero() {
+	if stored, err := m.Key(t.Context(), k.ID); err != nil || stored.RevokedAt.IsZero() {
 		t.Error("the key is not revoked although the text says so")
 	}
 }
 
-func TestDigestsAreComparedWhole(t *testing.T) {
+func TestDigestComparisonCoversAllBytes(t *testing.T) {
 	var a [32]byte
 	for i := range a {
 		b := a
 		b[i] ^= 1
-		if sameDigest(a, b) {
+		if SameDigest(a, b) {
 			t.Errorf("byte %d is not compared", i)
 		}
 	}
-	if !sameDigest(a, [32]byte{}) {
+	if !SameDigest(a, [32]byte{}) {
 		t.Error("equal digests differ")
 	}
 }

@@ -1,4 +1,4 @@
-package auth
+package auth_test
 
 import (
 	"bytes"
@@ -10,14 +10,16 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+
+	. "telapi/internal/auth"
 )
 
 func discard() *slog.Logger { return slog.New(slog.DiscardHandler) }
 
-func TestUsesAreWrittenInBatches(t *testing.T) {
+func TestLastUseIsWrittenInBatches(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		m := newMemory()
-		_, presented := giveKey(t, m, time.Now(), time.Time{}, ReadTeamApps)
+		m := newTestStore(t)
+		_, presented := createKey(t, m, time.Now(), time.Time{}, ReadTeamApps)
 		auth := newTestAuthenticator(m, time.Now)
 		ctx, stop := context.WithCancel(t.Context())
 		done := make(chan struct{})
@@ -30,12 +32,12 @@ func TestUsesAreWrittenInBatches(t *testing.T) {
 			time.Sleep(time.Millisecond)
 		}
 		last := time.Now().Add(-time.Millisecond)
-		auth.uses.Note("another", last)
+		auth.NoteUse("another", last)
 		synctest.Wait()
 		if len(m.written()) != 0 {
 			t.Fatal("written before the batch was due")
 		}
-		time.Sleep(flushInterval)
+		time.Sleep(FlushInterval)
 		synctest.Wait()
 		written := m.written()
 		if len(written) != 1 || len(written[0]) != 2 || !written[0]["another"].Equal(last) {
@@ -46,7 +48,7 @@ func TestUsesAreWrittenInBatches(t *testing.T) {
 				t.Errorf("%s last used %v, want %v", id, at, last)
 			}
 		}
-		time.Sleep(3 * flushInterval)
+		time.Sleep(3 * FlushInterval)
 		synctest.Wait()
 		if len(m.written()) != 1 {
 			t.Error("an empty batch was written")
@@ -56,27 +58,27 @@ func TestUsesAreWrittenInBatches(t *testing.T) {
 	})
 }
 
-func TestRefusedCredentialIsNoUse(t *testing.T) {
-	m := newMemory()
-	_, presented := giveKey(t, m, time.Now(), time.Time{}, ReadTeamApps)
+func TestRejectedCredentialIsNotAUse(t *testing.T) {
+	m := newTestStore(t)
+	_, presented := createKey(t, m, time.Now(), time.Time{}, ReadTeamApps)
 	auth := newTestAuthenticator(m, time.Now)
 	_, err := auth.APIKey(t.Context(), presented[:len(presented)-1]+flip(presented[len(presented)-1]))
 	wantUnauthorized(t, err)
-	auth.flush(t.Context())
+	auth.Flush(t.Context())
 	if len(m.touched) != 0 {
 		t.Errorf("noted: %v", m.touched)
 	}
 }
 
-func TestLastUsesAreWrittenOnTheWayOut(t *testing.T) {
+func TestLastUseIsWrittenAtShutdown(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		m := newMemory()
+		m := newTestStore(t)
 		auth := newTestAuthenticator(m, time.Now)
 		ctx, stop := context.WithCancel(t.Context())
 		done := make(chan struct{})
 		go func() { auth.Run(ctx); close(done) }()
 		synctest.Wait()
-		auth.uses.Note("k", time.Now())
+		auth.NoteUse("k", time.Now())
 		stop()
 		<-done
 		if len(m.touched) != 1 {
@@ -88,7 +90,7 @@ func TestLastUsesAreWrittenOnTheWayOut(t *testing.T) {
 // endsMeanwhile is a store whose service is told to end, after another use, while
 // it writes for the first time.
 type endsMeanwhile struct {
-	*memory
+	*testStore
 	first func()
 }
 
@@ -97,16 +99,16 @@ func (s *endsMeanwhile) TouchKeys(ctx context.Context, used map[string]time.Time
 		s.first = nil
 		first()
 	}
-	return s.memory.TouchKeys(ctx, used)
+	return s.testStore.TouchKeys(ctx, used)
 }
 
-func TestUsesNotedDuringTheLastBatchAreWrittenToo(t *testing.T) {
+func TestUseDuringFinalWriteIsWritten(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		store := &endsMeanwhile{memory: newMemory()}
+		store := &endsMeanwhile{testStore: newTestStore(t)}
 		auth := NewAuthenticator(store, nil, discard(), time.Now)
 		ctx, stop := context.WithCancel(t.Context())
-		store.first = func() { auth.uses.Note("l", time.Now()); stop() }
-		auth.uses.Note("k", time.Now())
+		store.first = func() { auth.NoteUse("l", time.Now()); stop() }
+		auth.NoteUse("k", time.Now())
 		auth.Run(ctx)
 		all := map[string]time.Time{}
 		for _, batch := range store.written() {
@@ -118,21 +120,21 @@ func TestUsesNotedDuringTheLastBatchAreWrittenToo(t *testing.T) {
 	})
 }
 
-func TestUsesWaitForAStoreThatIsAwayAndTheLogSaysSo(t *testing.T) {
-	m := newMemory()
-	m.away = errors.New("database is away")
+func TestLastUseIsRetriedAndLogged(t *testing.T) {
+	m := newTestStore(t)
+	m.outage = errors.New("database is away")
 	var log bytes.Buffer
 	auth := NewAuthenticator(m, nil, slog.New(slog.NewTextHandler(&log, nil)), time.Now)
 	first, later := time.Now(), time.Now().Add(time.Second)
-	auth.uses.Note("k", first)
-	auth.uses.Note("l", first)
-	auth.flush(t.Context())
+	auth.NoteUse("k", first)
+	auth.NoteUse("l", first)
+	auth.Flush(t.Context())
 	if !strings.Contains(log.String(), "database is away") {
 		t.Errorf("logged %q", log.String())
 	}
-	m.away = nil
-	auth.uses.Note("l", later)
-	auth.flush(t.Context())
+	m.outage = nil
+	auth.NoteUse("l", later)
+	auth.Flush(t.Context())
 	written := m.written()
 	if last := written[len(written)-1]; !last["k"].Equal(first) || !last["l"].Equal(later) {
 		t.Errorf("written: %v", written)

@@ -10,7 +10,7 @@ import (
 	"telapi/internal/fault"
 )
 
-func TestHeadersAndRefusal(t *testing.T) {
+func TestDecisionHeadersAndError(t *testing.T) {
 	for name, tc := range map[string]struct {
 		d                       Decision
 		policy, header, details string

@@ -133,7 +133,7 @@ func TestExactlyTheLimitIsAllowedPerWindow(t *testing.T) {
 	}
 }
 
-func TestBusyClientsHardlyCostRoundTrips(t *testing.T) {
+func TestBusyClientCostsFewRoundTrips(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFixture(t, limitsOf(600, time.Minute))
 		f.spend(alice)
@@ -153,7 +153,7 @@ func TestBusyClientsHardlyCostRoundTrips(t *testing.T) {
 	})
 }
 
-func TestIdleClientStrandsNoMoreThanItUsed(t *testing.T) {
+func TestIdleClientHoldsNoMoreThanItUsed(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFixture(t, limitsOf(6000, time.Minute))
 		for used := range int64(500) {
@@ -166,7 +166,7 @@ func TestIdleClientStrandsNoMoreThanItUsed(t *testing.T) {
 	})
 }
 
-func TestClientsAreToldApart(t *testing.T) {
+func TestClientsAreCountedByAddressOrNetwork(t *testing.T) {
 	for name, tc := range map[string]struct {
 		a, b string
 		same bool
@@ -190,7 +190,7 @@ func TestClientsAreToldApart(t *testing.T) {
 	}
 }
 
-func TestTiersAreCountedApart(t *testing.T) {
+func TestTiersAreCountedSeparately(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFixture(t, limitsOf(1, time.Minute))
 		f.spend(alice)
@@ -205,7 +205,7 @@ func TestTiersAreCountedApart(t *testing.T) {
 	})
 }
 
-func TestChangedLimitsVoidLeasesAndRefusals(t *testing.T) {
+func TestChangedLimitsInvalidateLeasesAndRefusals(t *testing.T) {
 	t.Run("raised: a refused client goes on", func(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			f := newFixture(t, limitsOf(10, time.Minute))
@@ -278,7 +278,7 @@ func TestCallersWithDifferentQuotasDoNotStarveEachOther(t *testing.T) {
 	})
 }
 
-func TestStoreAwayFailsClosedAfterTheLeaseIsUsed(t *testing.T) {
+func TestLimiterFailsClosedAfterLease(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFixture(t, limitsOf(600, time.Minute))
 		f.allow(alice)
@@ -301,7 +301,7 @@ func TestStoreAwayFailsClosedAfterTheLeaseIsUsed(t *testing.T) {
 	})
 }
 
-func TestSimultaneousCallersShareOneLease(t *testing.T) {
+func TestConcurrentCallersShareOneLease(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFixture(t, limitsOf(1000, time.Minute))
 		f.counts.delay = time.Millisecond
@@ -329,7 +329,7 @@ func TestSimultaneousCallersShareOneLease(t *testing.T) {
 	})
 }
 
-func TestCallerWhoGivesUpLeavesTheLeaseToOthers(t *testing.T) {
+func TestCanceledCallerDoesNotCancelLease(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFixture(t, limitsOf(1, time.Minute))
 		f.counts.delay = time.Second
@@ -351,7 +351,7 @@ func TestCallerWhoGivesUpLeavesTheLeaseToOthers(t *testing.T) {
 
 // A grant that arrives after its window ended in the store would be spent in
 // the next window, on top of that one's limit.
-func TestPermitsNeverOutliveTheirWindow(t *testing.T) {
+func TestPermitsExpireWithTheirWindow(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFixture(t, limitsOf(600, time.Second))
 		start := time.Now()
@@ -409,7 +409,7 @@ func TestTeamQuotaIsPerUTCDay(t *testing.T) {
 	})
 }
 
-func TestAllowNeedsNoAllocationWithinALease(t *testing.T) {
+func TestAllowDoesNotAllocateWithinLease(t *testing.T) {
 	f := newFixture(t, limitsOf(1_000_000_000, time.Hour))
 	ctx := context.Background()
 	for range 5000 { // until leases are big

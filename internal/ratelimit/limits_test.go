@@ -7,7 +7,7 @@ import (
 	"telapi/internal/fault"
 )
 
-func TestLimitsThatAreTaken(t *testing.T) {
+func TestParseLimits(t *testing.T) {
 	changed := DefaultLimits()
 	changed.Tiers.API = Limit{10, 1000}
 	for name, tc := range map[string]struct {
@@ -27,7 +27,7 @@ func TestLimitsThatAreTaken(t *testing.T) {
 	}
 }
 
-func TestOneTierIsReplaced(t *testing.T) {
+func TestWithReplacesOneTier(t *testing.T) {
 	got, err := DefaultLimits().With(Auth, Limit{1, 2})
 	if err != nil || got.Tiers.Auth != (Limit{1, 2}) || got.Tiers.API != DefaultLimits().Tiers.API {
 		t.Errorf("got %+v, %v", got, err)
@@ -37,7 +37,7 @@ func TestOneTierIsReplaced(t *testing.T) {
 	}
 }
 
-func TestEveryIssueOfBadLimitsIsNamed(t *testing.T) {
+func TestParseLimitsReportsAllIssues(t *testing.T) {
 	for value, want := range map[string][]string{
 		`[]`:                              {" invalid_type"},
 		`null`:                            {"/tiers required"},
@@ -68,7 +68,7 @@ func TestEveryIssueOfBadLimitsIsNamed(t *testing.T) {
 	}
 }
 
-func TestLimitsThatAreNotJSONAreRefused(t *testing.T) {
+func TestParseLimitsRejectsInvalidJSON(t *testing.T) {
 	for _, value := range []string{``, `{`, `{"tiers":{}}{}`, `{"tiers":{},"tiers":{}}`, "{\"tiers\":{\"\xff\":1}}"} {
 		if _, err := ParseLimits([]byte(value)); !fault.Is(err, fault.MalformedJSON) {
 			t.Errorf("%q: got %v", value, err)

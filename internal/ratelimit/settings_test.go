@@ -114,7 +114,7 @@ const (
 
 // Whoever is over the defaults and within the limits must not be refused by an
 // instance that has just started.
-func TestNobodyIsHeldToLimitsThatWereNotRead(t *testing.T) {
+func TestDefaultLimitsAreNotEnforcedBeforeFirstLoad(t *testing.T) {
 	f := newSettingsFixture(ten, "")
 	f.store.err = errors.New("away")
 	if limits, err := f.InForce(t.Context()); !errors.Is(err, f.store.err) {
@@ -130,7 +130,7 @@ func TestNobodyIsHeldToLimitsThatWereNotRead(t *testing.T) {
 	}
 }
 
-func TestLimitsInForceAfterAReload(t *testing.T) {
+func TestReload(t *testing.T) {
 	away := errors.New("away")
 	for name, tc := range map[string]struct {
 		store, mirror         string
@@ -179,7 +179,7 @@ func normal(value string) string {
 	return value
 }
 
-func TestBadValueIsReportedOnceAndChangesNothing(t *testing.T) {
+func TestInvalidLimitsAreLoggedOnce(t *testing.T) {
 	f := newSettingsFixture(ten, "")
 	reload := func(value string) {
 		f.store.put(value)
@@ -211,7 +211,7 @@ func TestBadValueIsReportedOnceAndChangesNothing(t *testing.T) {
 	}
 }
 
-func TestUnchangedLimitsKeepTheirPointerAndTouchNoDatabase(t *testing.T) {
+func TestUnchangedLimitsKeepPointerAndMirror(t *testing.T) {
 	f := newSettingsFixture(ten, "")
 	_ = f.Reload(t.Context())
 	before := f.Current()
@@ -226,7 +226,7 @@ func TestUnchangedLimitsKeepTheirPointerAndTouchNoDatabase(t *testing.T) {
 	}
 }
 
-func TestRunPicksUpChanges(t *testing.T) {
+func TestRunReloadsLimits(t *testing.T) {
 	for name, signal := range map[string]func(*Settings){
 		"on an announcement":             func(s *Settings) { s.Message("limits") },
 		"on subscribing again":           func(s *Settings) { s.Down(nil); s.Up() },
@@ -253,7 +253,7 @@ func TestRunPicksUpChanges(t *testing.T) {
 	}
 }
 
-func TestDatabaseThatHangsHoldsUpNoChange(t *testing.T) {
+func TestUnresponsiveDatabaseDoesNotDelayReload(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newSettingsFixture(ten, "")
 		f.mirror.hangs = true
@@ -271,7 +271,7 @@ func TestDatabaseThatHangsHoldsUpNoChange(t *testing.T) {
 	})
 }
 
-func TestReloadThatKeepsFailingIsLoggedOnce(t *testing.T) {
+func TestFailingReloadIsLoggedOnce(t *testing.T) {
 	for want, err := range []error{fault.Unavailable("The key-value store", nil), errors.New("odd")} {
 		synctest.Test(t, func(t *testing.T) {
 			f := newSettingsFixture(ten, "")
@@ -288,7 +288,7 @@ func TestReloadThatKeepsFailingIsLoggedOnce(t *testing.T) {
 	}
 }
 
-func TestSaveSaysWhatWasDone(t *testing.T) {
+func TestChange(t *testing.T) {
 	limits, _ := ParseLimits([]byte(ten))
 	t.Run("saved", func(t *testing.T) {
 		f := newSettingsFixture("", "")
@@ -325,7 +325,7 @@ func TestSaveSaysWhatWasDone(t *testing.T) {
 	})
 }
 
-func TestChangesOfTwoAdministratorsAddUp(t *testing.T) {
+func TestConcurrentChangesAreMerged(t *testing.T) {
 	f := newSettingsFixture("", "")
 	theirs := DefaultLimits()
 	theirs.Tiers.Webhook.Max = 4711

@@ -64,7 +64,7 @@ func pass(from, to net.Conn, seen func()) {
 
 // A server may be a millisecond away: thousands of last uses, each waited for,
 // would never be written in time.
-func TestManyMomentsCostFewRoundTrips(t *testing.T) {
+func TestBatchCostsFewRoundTrips(t *testing.T) {
 	t.Parallel()
 	at, err := url.Parse(servers.SharedPostgres(t).NewDatabase(t))
 	must(t, err)
@@ -88,7 +88,7 @@ func TestManyMomentsCostFewRoundTrips(t *testing.T) {
 	}
 }
 
-func TestBatchIsWrittenWholeOrNotAtAll(t *testing.T) {
+func TestBatchIsAtomic(t *testing.T) {
 	onBoth(t, func(t *testing.T, s *Store) {
 		newTeam(t, s, "t1")
 		must(t, s.CreateKey(t.Context(), auth.Key{ID: "k1", TeamID: "t1", CreatedAt: moment1}))

@@ -68,7 +68,7 @@ func newTeam(t *testing.T, s *Store, id string) team.Team {
 	return made
 }
 
-func TestWhatIsNotThereIsNotFound(t *testing.T) {
+func TestUnknownIDIsNotFound(t *testing.T) {
 	onBoth(t, func(t *testing.T, s *Store) {
 		ctx := t.Context()
 		for _, id := range []string{"nobody", "", "no\x00body", "no\xffbody", "'; DROP TABLE teams; --"} {
@@ -97,7 +97,7 @@ func TestWhatIsNotThereIsNotFound(t *testing.T) {
 	})
 }
 
-func TestTakenIdIsRefused(t *testing.T) {
+func TestDuplicateIDIsRejected(t *testing.T) {
 	onBoth(t, func(t *testing.T, s *Store) {
 		ctx := t.Context()
 		tm := newTeam(t, s, "t1")
@@ -114,7 +114,7 @@ func TestTakenIdIsRefused(t *testing.T) {
 	})
 }
 
-func TestTextNoDatabaseCanHoldIsRefused(t *testing.T) {
+func TestInvalidTextIsRejected(t *testing.T) {
 	onBoth(t, func(t *testing.T, s *Store) {
 		for _, text := range []string{"nul\x00", "broken \xc3"} {
 			for what, err := range map[string]error{
@@ -130,7 +130,7 @@ func TestTextNoDatabaseCanHoldIsRefused(t *testing.T) {
 	})
 }
 
-func TestCancelledCallerIsNotToldOfAnOutage(t *testing.T) {
+func TestCanceledCallIsNotAnOutage(t *testing.T) {
 	onBoth(t, func(t *testing.T, s *Store) {
 		ctx, cancel := context.WithCancel(t.Context())
 		cancel()
@@ -149,7 +149,7 @@ func TestCancelledCallerIsNotToldOfAnOutage(t *testing.T) {
 	})
 }
 
-func TestLateDatabaseIsUnavailable(t *testing.T) {
+func TestTimeoutIsUnavailable(t *testing.T) {
 	onBoth(t, func(t *testing.T, s *Store) {
 		ctx, cancel := context.WithDeadline(t.Context(), time.Now().Add(-time.Second))
 		defer cancel()

@@ -13,7 +13,7 @@ import (
 	"telapi/internal/fault"
 )
 
-func TestManyInstancesMigrateAtOnce(t *testing.T) {
+func TestConcurrentMigrations(t *testing.T) {
 	for _, engine := range engines {
 		t.Run(engine.name, func(t *testing.T) {
 			t.Parallel()
@@ -52,7 +52,7 @@ func TestManyInstancesMigrateAtOnce(t *testing.T) {
 	}
 }
 
-func TestStatusOfAFreshDatabaseChangesNothing(t *testing.T) {
+func TestMigrationStatusChangesNothing(t *testing.T) {
 	for _, engine := range engines {
 		t.Run(engine.name, func(t *testing.T) {
 			t.Parallel()
@@ -72,7 +72,7 @@ func TestStatusOfAFreshDatabaseChangesNothing(t *testing.T) {
 	}
 }
 
-func TestNothingIsReadBeforeTheSchemaIsKnownToBeThere(t *testing.T) {
+func TestStoreIsUnavailableBeforeMigration(t *testing.T) {
 	for _, engine := range engines {
 		t.Run(engine.name, func(t *testing.T) {
 			t.Parallel()
@@ -91,7 +91,7 @@ func TestNothingIsReadBeforeTheSchemaIsKnownToBeThere(t *testing.T) {
 	}
 }
 
-func TestOlderProgramRunsOnTheSchemaOfANewerOne(t *testing.T) {
+func TestOlderProgramRunsOnNewerSchema(t *testing.T) {
 	for _, engine := range engines {
 		t.Run(engine.name, func(t *testing.T) {
 			t.Parallel()

@@ -50,7 +50,7 @@ func eventually(t *testing.T, what string, ok func() bool) {
 	}
 }
 
-func TestDatabaseAwayAtStartIsWaitedFor(t *testing.T) {
+func TestConnectWaitsForDatabase(t *testing.T) {
 	t.Parallel()
 	server := servers.StartPostgres(t, servers.PostgresOptions{Stopped: true})
 	var logged journal
@@ -81,7 +81,7 @@ func TestDatabaseAwayAtStartIsWaitedFor(t *testing.T) {
 	}
 }
 
-func TestDatabaseThatComesBackIsUsedAgain(t *testing.T) {
+func TestStoreRecoversAfterOutage(t *testing.T) {
 	t.Parallel()
 	server := servers.StartPostgres(t, servers.PostgresOptions{})
 	s := open(t, Options{DSN: redact.Secret(server.URL())})
@@ -113,7 +113,7 @@ func TestDatabaseThatComesBackIsUsedAgain(t *testing.T) {
 	}
 }
 
-func TestRefusedCredentialIsToldWithoutShowingIt(t *testing.T) {
+func TestRejectedLoginDoesNotLogPassword(t *testing.T) {
 	t.Parallel()
 	right := servers.SharedPostgres(t).URL()
 	_, host, _ := strings.Cut(right, "@")
@@ -126,7 +126,7 @@ func TestRefusedCredentialIsToldWithoutShowingIt(t *testing.T) {
 	}
 }
 
-func TestManyTriesAreLoggedOnce(t *testing.T) {
+func TestRetriesAreLoggedOnce(t *testing.T) {
 	t.Parallel()
 	// A server that hangs up on everybody, as one behind a broken proxy does.
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
@@ -161,7 +161,7 @@ func TestManyTriesAreLoggedOnce(t *testing.T) {
 	}
 }
 
-func TestSameReasonIsLoggedOnce(t *testing.T) {
+func TestFailureReasonIgnoresNumbers(t *testing.T) {
 	for _, pair := range [][2]error{
 		{errors.New("read tcp 127.0.0.1:40001->10.0.0.1:5432: reset"), errors.New("read tcp 127.0.0.1:40002->10.0.0.1:5432: reset")},
 		{errors.New("expired: current time 12:00:01\n\tis after"), errors.New("expired: current time 12:00:02 is after")},
@@ -173,7 +173,7 @@ func TestSameReasonIsLoggedOnce(t *testing.T) {
 	}
 }
 
-func TestStandbyIsUnavailableForWritesAlone(t *testing.T) {
+func TestStandbyIsUnavailableForWrites(t *testing.T) {
 	t.Parallel()
 	dsn := redact.Secret(servers.SharedPostgres(t).NewDatabase(t))
 	before := open(t, Options{DSN: dsn})
@@ -198,7 +198,7 @@ func TestStandbyIsUnavailableForWritesAlone(t *testing.T) {
 	}
 }
 
-func TestStatesOfADatabaseThatMayServeLater(t *testing.T) {
+func TestTemporaryErrorsAreUnavailable(t *testing.T) {
 	for state, away := range map[string]bool{
 		"08006": true, "28P01": true, "40P01": true, "53100": true, "53300": true, "57P01": true, "57014": true, "58030": true, "25006": true, "3D000": true, "55P03": true,
 		"42P01": false, "42703": false, "23502": false, "22001": false, "25001": false,

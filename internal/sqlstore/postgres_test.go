@@ -13,7 +13,7 @@ import (
 	"telapi/test/servers"
 )
 
-func TestSSLModeDecidesWhatIsTrusted(t *testing.T) {
+func TestSSLMode(t *testing.T) {
 	t.Parallel()
 	rightCA, wrongCA := servers.NewCA(t), servers.NewCA(t)
 	right, wrong := filepath.Join(t.TempDir(), "right.pem"), filepath.Join(t.TempDir(), "wrong.pem")
@@ -72,7 +72,7 @@ func TestSSLModeDecidesWhatIsTrusted(t *testing.T) {
 	}
 }
 
-func TestUnusableURLIsRefusedWithoutShowingIt(t *testing.T) {
+func TestInvalidURLErrorHidesPassword(t *testing.T) {
 	notPEM := filepath.Join(t.TempDir(), "ca.pem")
 	must(t, os.WriteFile(notPEM, []byte("nothing"), 0o600))
 	for name, tt := range map[string]struct{ dsn, want string }{
@@ -100,7 +100,7 @@ func TestUnusableURLIsRefusedWithoutShowingIt(t *testing.T) {
 	}
 }
 
-func TestSeveralHostsAndSocketsCanBeNamed(t *testing.T) {
+func TestPostgresTitle(t *testing.T) {
 	for dsn, want := range map[string]string{
 		"postgres://u:p%40@db.example/x":                                            "PostgreSQL at db.example:5432",
 		"postgresql://u:p@db1:6432,db2:6433/x?target_session_attrs=read-write":      "PostgreSQL at db1:6432",

@@ -24,7 +24,7 @@ func with(r speech.Recording, change func(*speech.Recording)) speech.Recording {
 	return r
 }
 
-func TestSpeechIsKeptVariantByVariant(t *testing.T) {
+func TestRecordingVariants(t *testing.T) {
 	onBoth(t, func(t *testing.T, s *Store) {
 		ctx := t.Context()
 		want := func(what string, want speech.Recording) {
@@ -86,7 +86,7 @@ func TestSpeechIsKeptVariantByVariant(t *testing.T) {
 	})
 }
 
-func TestSimultaneousVariantsLoseNothing(t *testing.T) {
+func TestConcurrentVariantsAreMerged(t *testing.T) {
 	onBoth(t, func(t *testing.T, s *Store) {
 		const n = 12
 		var wg sync.WaitGroup

@@ -20,7 +20,7 @@ import (
 	"telapi/internal/team"
 )
 
-func TestTeamIsKeptAsItWasGiven(t *testing.T) {
+func TestTeamRoundTrip(t *testing.T) {
 	onBoth(t, func(t *testing.T, s *Store) {
 		ctx := t.Context()
 		quota := int64(0)
@@ -49,7 +49,7 @@ func TestTeamIsKeptAsItWasGiven(t *testing.T) {
 	})
 }
 
-func TestDamagedDigestIsAnErrorThatDoesNotRepeatIt(t *testing.T) {
+func TestInvalidDigestErrorHidesValue(t *testing.T) {
 	onBoth(t, func(t *testing.T, s *Store) {
 		newTeam(t, s, "t1")
 		must(t, s.CreateKey(t.Context(), auth.Key{ID: "k1", TeamID: "t1", CreatedAt: moment1}))
@@ -63,7 +63,7 @@ func TestDamagedDigestIsAnErrorThatDoesNotRepeatIt(t *testing.T) {
 	})
 }
 
-func TestKeyIsKeptAsItWasGiven(t *testing.T) {
+func TestKeyRoundTrip(t *testing.T) {
 	onBoth(t, func(t *testing.T, s *Store) {
 		ctx := t.Context()
 		newTeam(t, s, "t1")
@@ -90,7 +90,7 @@ func TestKeyIsKeptAsItWasGiven(t *testing.T) {
 	})
 }
 
-func TestFirstMomentOfRevocationStays(t *testing.T) {
+func TestFirstRevocationTimeIsKept(t *testing.T) {
 	onBoth(t, func(t *testing.T, s *Store) {
 		newTeam(t, s, "t1")
 		must(t, s.CreateKey(t.Context(), auth.Key{ID: "k1", TeamID: "t1", CreatedAt: moment1}))
@@ -103,7 +103,7 @@ func TestFirstMomentOfRevocationStays(t *testing.T) {
 	})
 }
 
-func TestLastUseNeverGoesBack(t *testing.T) {
+func TestLastUseNeverDecreases(t *testing.T) {
 	onBoth(t, func(t *testing.T, s *Store) {
 		newTeam(t, s, "t1")
 		// Many keys, noted in both directions at once: two transactions that
@@ -138,7 +138,7 @@ func TestLastUseNeverGoesBack(t *testing.T) {
 	})
 }
 
-func TestEndpointIsKeptAsItWasGiven(t *testing.T) {
+func TestEndpointRoundTrip(t *testing.T) {
 	onBoth(t, func(t *testing.T, s *Store) {
 		ctx := t.Context()
 		newTeam(t, s, "t1")
@@ -184,7 +184,7 @@ func TestEndpointIsKeptAsItWasGiven(t *testing.T) {
 	})
 }
 
-func TestAdministratorsDoNotUndoEachOther(t *testing.T) {
+func TestConcurrentUpdatesAreMerged(t *testing.T) {
 	onBoth(t, func(t *testing.T, s *Store) {
 		newTeam(t, s, "t1")
 		must(t, s.CreateEndpoint(t.Context(), endpoint.Endpoint{ID: "e1", TeamID: "t1", Enabled: true, CreatedAt: moment1, UpdatedAt: moment1}))
@@ -213,7 +213,7 @@ func TestAdministratorsDoNotUndoEachOther(t *testing.T) {
 	})
 }
 
-func TestEndpointsArePagedWithinTheTeam(t *testing.T) {
+func TestEndpointsArePaged(t *testing.T) {
 	onBoth(t, func(t *testing.T, s *Store) {
 		newTeam(t, s, "t1")
 		newTeam(t, s, "t2")
@@ -244,7 +244,7 @@ func TestEndpointsArePagedWithinTheTeam(t *testing.T) {
 	})
 }
 
-func TestLastSavedSettingCounts(t *testing.T) {
+func TestSettingIsOverwritten(t *testing.T) {
 	onBoth(t, func(t *testing.T, s *Store) {
 		if value, ok, err := s.Setting(t.Context(), "limits"); value != nil || ok || err != nil {
 			t.Errorf("unsaved setting: %q, %v, %v, want none", value, ok, err)

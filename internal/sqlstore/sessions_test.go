@@ -40,7 +40,7 @@ func getSession(t *testing.T, s *Store, id string) session.Session {
 	return found
 }
 
-func TestSessionIsKeptAsItWasGiven(t *testing.T) {
+func TestSessionRoundTrip(t *testing.T) {
 	onBoth(t, func(t *testing.T, s *Store) {
 		newTeam(t, s, "t1")
 		full, bare := newSession("full"), newSession("bare")
@@ -68,7 +68,7 @@ func TestSessionIsKeptAsItWasGiven(t *testing.T) {
 	})
 }
 
-func TestSessionIsRedeemedInTimeOrNever(t *testing.T) {
+func TestSessionIsRedeemedBeforeExpiry(t *testing.T) {
 	onBoth(t, func(t *testing.T, s *Store) {
 		newTeam(t, s, "t1")
 		for _, id := range []string{"prompt", "late", "ended"} {
@@ -137,7 +137,7 @@ func TestSessionEndsOnce(t *testing.T) {
 	})
 }
 
-func TestSeenSessionIsNotEndedAsIdle(t *testing.T) {
+func TestSeenSessionIsNotIdle(t *testing.T) {
 	onBoth(t, func(t *testing.T, s *Store) {
 		newTeam(t, s, "t1")
 		addSession(t, s, newSession("s1"))
@@ -157,7 +157,7 @@ func TestSeenSessionIsNotEndedAsIdle(t *testing.T) {
 	})
 }
 
-func TestDueSessionsAreExpiredOnceByManySweepers(t *testing.T) {
+func TestConcurrentSweepersExpireSessionsOnce(t *testing.T) {
 	onBoth(t, func(t *testing.T, s *Store) {
 		newTeam(t, s, "t1")
 		const due = 60
@@ -220,7 +220,7 @@ func TestDueSessionsAreExpiredOnceByManySweepers(t *testing.T) {
 	})
 }
 
-func TestSweeperWaitsForWhoeverNotesBrowsersWithoutHoldingSessions(t *testing.T) {
+func TestSweeperDoesNotDeadlockWithTouch(t *testing.T) {
 	s := open(t, engines[1].make(t)) // PostgreSQL, where writers meet at rows
 	must(t, s.Migrate(t.Context()))
 	newTeam(t, s, "t1")
@@ -289,7 +289,7 @@ func TestStaleAndUnsettledSessionsAreListed(t *testing.T) {
 	})
 }
 
-func TestTwinsWithOneKeyGetOneSession(t *testing.T) {
+func TestConcurrentRequestsWithOneKeyCreateOneSession(t *testing.T) {
 	onBoth(t, func(t *testing.T, s *Store) {
 		newTeam(t, s, "t1")
 		var mu sync.Mutex
@@ -324,7 +324,7 @@ func TestTwinsWithOneKeyGetOneSession(t *testing.T) {
 	})
 }
 
-func TestKeysAreTheTeamsAndEnd(t *testing.T) {
+func TestIdempotencyKeysAreScopedAndExpire(t *testing.T) {
 	onBoth(t, func(t *testing.T, s *Store) {
 		newTeam(t, s, "t1")
 		newTeam(t, s, "t2")
@@ -365,7 +365,7 @@ func TestKeysAreTheTeamsAndEnd(t *testing.T) {
 	})
 }
 
-func TestBrowserActionIsKeptOnce(t *testing.T) {
+func TestBrowserActionIsStoredOnce(t *testing.T) {
 	onBoth(t, func(t *testing.T, s *Store) {
 		batch := []session.Action{
 			{SessionID: "s1", MessageID: "m2", At: moment1, JSON: []byte(`{"type":"click"}`)},
@@ -386,7 +386,7 @@ func TestBrowserActionIsKeptOnce(t *testing.T) {
 	})
 }
 
-func TestSessionsThatEndedLongAgoAreForgotten(t *testing.T) {
+func TestOldSessionsArePruned(t *testing.T) {
 	onBoth(t, func(t *testing.T, s *Store) {
 		newTeam(t, s, "t1")
 		for i, id := range []string{"oldest", "older", "old", "unsettled", "recent", "live"} {

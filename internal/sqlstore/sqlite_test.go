@@ -16,7 +16,7 @@ import (
 	"telapi/internal/team"
 )
 
-func TestDataFolderIsPrivate(t *testing.T) {
+func TestDataDirectoryIsPrivate(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "deep", "folder ?a=b#c %41 ü")
 	s := open(t, Options{DataDir: dir})
 	must(t, s.Connect(t.Context()))
@@ -29,7 +29,7 @@ func TestDataFolderIsPrivate(t *testing.T) {
 	}
 }
 
-func TestFolderThatCannotBeIsRefused(t *testing.T) {
+func TestInvalidDataDirectoryIsRejected(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "file")
 	must(t, os.WriteFile(file, nil, 0o600))
 	for _, dir := range []string{"", file, filepath.Join(file, "below")} {
@@ -66,7 +66,7 @@ func TestReadersCannotWrite(t *testing.T) {
 
 // With several writing connections, a writer that finds the database locked polls
 // until its busy timeout. Here it must not poll at all.
-func TestParallelWritersDoNotFindTheDatabaseBusy(t *testing.T) {
+func TestParallelWritersNeverFailAsBusy(t *testing.T) {
 	t.Parallel()
 	s := open(t, Options{DataDir: t.TempDir(), busyTimeout: time.Microsecond})
 	must(t, s.Migrate(t.Context()))
@@ -114,7 +114,7 @@ func TestWriterWaitsForAnotherProcess(t *testing.T) {
 	must(t, <-written)
 }
 
-func TestDatabaseThatStaysBusyIsUnavailable(t *testing.T) {
+func TestBusyDatabaseIsUnavailable(t *testing.T) {
 	t.Parallel()
 	options := Options{DataDir: t.TempDir(), busyTimeout: time.Microsecond}
 	s := open(t, options)
@@ -125,7 +125,7 @@ func TestDatabaseThatStaysBusyIsUnavailable(t *testing.T) {
 	}
 }
 
-func TestSecondServerIsKeptAway(t *testing.T) {
+func TestSecondServerIsRejected(t *testing.T) {
 	t.Parallel()
 	options := Options{DataDir: t.TempDir()}
 	s := open(t, options)

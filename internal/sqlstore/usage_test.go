@@ -119,7 +119,7 @@ func TestConcurrentUsageLosesNothing(t *testing.T) {
 	})
 }
 
-func TestFailedBatchOfUsageCountsNothing(t *testing.T) {
+func TestFailedBatchAddsNoUsage(t *testing.T) {
 	onBoth(t, func(t *testing.T, s *Store) {
 		err := add(t, s, []wire.SpeechReport{
 			{TeamID: "t1", Voice: "a", At: on("2026-03-01").UnixMilli(), Characters: 1},
@@ -135,13 +135,13 @@ func TestFailedBatchOfUsageCountsNothing(t *testing.T) {
 	})
 }
 
-func TestADayIsOneOfUTCWhereverTheServerStands(t *testing.T) {
+func TestDayIsInUTC(t *testing.T) {
 	if got := day(time.Date(2026, 11, 15, 0, 30, 0, 0, time.FixedZone("CET", 60*60))); got != "2026-11-14" {
 		t.Errorf("half past midnight in Berlin is on %s", got)
 	}
 }
 
-func TestReportIsCountedOnce(t *testing.T) {
+func TestReportIsAddedOnce(t *testing.T) {
 	onBoth(t, func(t *testing.T, s *Store) {
 		var reports []wire.SpeechReport
 		for i := range 300 {
@@ -172,7 +172,7 @@ func TestReportIsCountedOnce(t *testing.T) {
 	})
 }
 
-func TestOldReportsAreForgotten(t *testing.T) {
+func TestOldReportsAreDeleted(t *testing.T) {
 	onBoth(t, func(t *testing.T, s *Store) {
 		count := func(id string, at time.Time) int {
 			n, err := s.AddReports(t.Context(), []wire.SpeechReport{{ID: id, TeamID: "t1", At: at.UnixMilli(), Characters: 1}}, at)

@@ -1,4 +1,4 @@
-package team
+package team_test
 
 import (
 	"errors"
@@ -8,6 +8,7 @@ import (
 
 	"telapi/internal/cache"
 	"telapi/internal/fault"
+	. "telapi/internal/team"
 )
 
 func wantQuota(t *testing.T, q *Quotas, id string, want int64) {
@@ -17,38 +18,38 @@ func wantQuota(t *testing.T, q *Quotas, id string, want int64) {
 	}
 }
 
-func TestQuotaOfATeam(t *testing.T) {
-	m := newMemory(Team{ID: "tm_1"}, Team{ID: "tm_2", DailyQuota: new(int64(7))}, Team{ID: "tm_3", DailyQuota: new(int64(0))})
+func TestQuotaOf(t *testing.T) {
+	m := newTestStore(t, Team{ID: "tm_1"}, Team{ID: "tm_2", DailyQuota: new(int64(7))}, Team{ID: "tm_3", DailyQuota: new(int64(0))})
 	q := NewQuotas(m)
 	wantQuota(t, q, "tm_1", DefaultDailyQuota)
 	wantQuota(t, q, "tm_2", 7)
 	wantQuota(t, q, "tm_3", 0)
-	wantQuota(t, q, "known to the console alone", DefaultDailyQuota)
+	wantQuota(t, q, "console_only", DefaultDailyQuota)
 }
 
-func TestStoreAwayIsNoQuota(t *testing.T) {
-	m := newMemory(Team{ID: "tm_1"})
+func TestQuotaReturnsStoreError(t *testing.T) {
+	m := newTestStore(t, Team{ID: "tm_1"})
 	q := NewQuotas(m)
 	q.Up()
-	m.away = fault.Unavailable("The database", errors.New("refused"))
+	m.outage = fault.Unavailable("The database", errors.New("refused"))
 	if _, err := q.Of(t.Context(), "tm_1"); !fault.Is(err, fault.ServiceUnavailable) {
 		t.Errorf("got %v", err)
 	}
-	m.away = nil
+	m.outage = nil
 	wantQuota(t, q, "tm_1", DefaultDailyQuota)
 }
 
-func TestNewQuotaHoldsAsSoonAsItIsAnnounced(t *testing.T) {
-	m := newMemory(Team{ID: "tm_1", DailyQuota: new(int64(7))})
+func TestAnnouncedQuotaTakesEffect(t *testing.T) {
+	m := newTestStore(t, Team{ID: "tm_1", DailyQuota: new(int64(7))})
 	q := NewQuotas(m)
 	q.Up()
 	for range 5 {
 		wantQuota(t, q, "tm_1", 7)
 	}
-	if n := m.lookedUp(); n != 1 {
+	if n := m.lookupCount(); n != 1 {
 		t.Errorf("%d lookups for five requests, want 1", n)
 	}
-	m.teams["tm_1"] = Team{ID: "tm_1", DailyQuota: new(int64(9))}
+	m.setQuota(t, "tm_1", 9)
 	q.Message("team:tm_2")
 	q.Message("key:tm_1")
 	wantQuota(t, q, "tm_1", 7)
@@ -56,26 +57,26 @@ func TestNewQuotaHoldsAsSoonAsItIsAnnounced(t *testing.T) {
 	wantQuota(t, q, "tm_1", 9)
 }
 
-func TestNothingIsCachedWhileAnnouncementsAreNotHeard(t *testing.T) {
-	m := newMemory(Team{ID: "tm_1", DailyQuota: new(int64(7))})
+func TestQuotaIsNotCachedWithoutSubscription(t *testing.T) {
+	m := newTestStore(t, Team{ID: "tm_1", DailyQuota: new(int64(7))})
 	q := NewQuotas(m)
 	wantQuota(t, q, "tm_1", 7)
-	m.teams["tm_1"] = Team{ID: "tm_1", DailyQuota: new(int64(8))}
+	m.setQuota(t, "tm_1", 8)
 	wantQuota(t, q, "tm_1", 8)
 	q.Up()
 	wantQuota(t, q, "tm_1", 8)
-	m.teams["tm_1"] = Team{ID: "tm_1", DailyQuota: new(int64(9))}
+	m.setQuota(t, "tm_1", 9)
 	q.Down(errors.New("subscription lost"))
 	wantQuota(t, q, "tm_1", 9)
 }
 
-func TestUnheardQuotaHoldsAfterItsTime(t *testing.T) {
+func TestUnannouncedQuotaTakesEffectAfterTTL(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		m := newMemory(Team{ID: "tm_1", DailyQuota: new(int64(7))})
+		m := newTestStore(t, Team{ID: "tm_1", DailyQuota: new(int64(7))})
 		q := NewQuotas(m)
 		q.Up()
 		wantQuota(t, q, "tm_1", 7)
-		m.teams["tm_1"] = Team{ID: "tm_1", DailyQuota: new(int64(9))}
+		m.setQuota(t, "tm_1", 9)
 		time.Sleep(cache.TTL)
 		wantQuota(t, q, "tm_1", 9)
 	})

@@ -1,4 +1,4 @@
-package team
+package team_test
 
 import (
 	"errors"
@@ -9,10 +9,11 @@ import (
 
 	"telapi/internal/cache"
 	"telapi/internal/fault"
+	. "telapi/internal/team"
 )
 
-func TestTeamIsCreatedWithTheDefaultQuota(t *testing.T) {
-	m := newMemory()
+func TestNewTeamHasDefaultQuota(t *testing.T) {
+	m := newTestStore(t)
 	now := time.Date(2026, 11, 15, 12, 0, 0, 0, time.UTC)
 	registry := &Registry{m, m, func() time.Time { return now }}
 	created, err := registry.Create(t.Context(), "  Acme  ")
@@ -23,7 +24,7 @@ func TestTeamIsCreatedWithTheDefaultQuota(t *testing.T) {
 		t.Errorf("got %+v", created)
 	}
 	shown, err := registry.Store.Team(t.Context(), created.ID)
-	if err != nil || shown != created {
+	if err != nil || shown.ID != created.ID || shown.Name != created.Name || !shown.CreatedAt.Equal(created.CreatedAt) {
 		t.Errorf("shown as %+v, %v", shown, err)
 	}
 	if list, err := registry.Store.Teams(t.Context()); err != nil || len(list) != 1 {
@@ -31,7 +32,7 @@ func TestTeamIsCreatedWithTheDefaultQuota(t *testing.T) {
 	}
 }
 
-func TestTeamNameIsChecked(t *testing.T) {
+func TestTeamNameIsValidated(t *testing.T) {
 	for _, tt := range []struct{ name, given, want string }{
 		{"empty", "", fault.IssueRequired},
 		{"blank", " \t\n ", fault.IssueRequired},
@@ -45,7 +46,7 @@ func TestTeamNameIsChecked(t *testing.T) {
 		{"odd but fine", "Müller & Söhne <\"'; DROP TABLE teams", ""},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			m := newMemory(Team{ID: "tm_1", Name: "Old"})
+			m := newTestStore(t, Team{ID: "tm_1", Name: "Old"})
 			registry := &Registry{m, m, time.Now}
 			_, createErr := registry.Create(t.Context(), tt.given)
 			_, renameErr := registry.Rename(t.Context(), "tm_1", tt.given)
@@ -62,14 +63,14 @@ func TestTeamNameIsChecked(t *testing.T) {
 				}
 			}
 			if tt.want != "" && len(m.events) != 0 {
-				t.Errorf("refused, but %q", m.events)
+				t.Errorf("rejected, but %q", m.events)
 			}
 		})
 	}
 }
 
 func TestQuotaIsCommittedThenAnnounced(t *testing.T) {
-	m := newMemory(Team{ID: "tm_1", Name: "Acme"})
+	m := newTestStore(t, Team{ID: "tm_1", Name: "Acme"})
 	registry := &Registry{m, m, time.Now}
 	for _, quota := range []*int64{new(int64(0)), new(int64(1)), new(int64(MaxDailyQuota)), nil} {
 		m.events = nil
@@ -81,8 +82,8 @@ func TestQuotaIsCommittedThenAnnounced(t *testing.T) {
 		if quota != nil {
 			want = *quota
 		}
-		if changed.Quota() != want || m.teams["tm_1"].Quota() != want || changed.Name != "Acme" {
-			t.Errorf("quota %d, stored %d, want %d", changed.Quota(), m.teams["tm_1"].Quota(), want)
+		if changed.Quota() != want || m.quota(t, "tm_1") != want || changed.Name != "Acme" {
+			t.Errorf("quota %d, stored %d, want %d", changed.Quota(), m.quota(t, "tm_1"), want)
 		}
 		if order := []string{"committed tm_1", "announced team:tm_1"}; !slices.Equal(m.events, order) {
 			t.Errorf("got %q, want %q", m.events, order)
@@ -90,9 +91,9 @@ func TestQuotaIsCommittedThenAnnounced(t *testing.T) {
 	}
 }
 
-func TestQuotaOutOfBoundsChangesNothing(t *testing.T) {
+func TestQuotaOutOfRangeIsRejected(t *testing.T) {
 	for _, quota := range []int64{-1, MaxDailyQuota + 1, -1 << 63, 1<<63 - 1} {
-		m := newMemory(Team{ID: "tm_1"})
+		m := newTestStore(t, Team{ID: "tm_1"})
 		_, err := (&Registry{m, m, time.Now}).SetQuota(t.Context(), "tm_1", &quota)
 		if !fault.Is(err, fault.Validation) || len(m.events) != 0 {
 			t.Errorf("%d: %v, then %q", quota, err, m.events)
@@ -100,14 +101,14 @@ func TestQuotaOutOfBoundsChangesNothing(t *testing.T) {
 	}
 }
 
-func TestChangeThatFailsIsNotAnnounced(t *testing.T) {
-	away := fault.Unavailable("The database", errors.New("refused"))
+func TestFailedChangeIsNotAnnounced(t *testing.T) {
+	outage := fault.Unavailable("The database", errors.New("refused"))
 	for name, tt := range map[string]struct {
-		store *memory
+		store *testStore
 		want  fault.Code
 	}{
-		"unknown team": {newMemory(), fault.NotFound},
-		"store away":   {&memory{away: away}, fault.ServiceUnavailable},
+		"unknown team":      {newTestStore(t), fault.NotFound},
+		"store unreachable": {&testStore{outage: outage}, fault.ServiceUnavailable},
 	} {
 		t.Run(name, func(t *testing.T) {
 			registry := &Registry{tt.store, tt.store, time.Now}
@@ -117,29 +118,29 @@ func TestChangeThatFailsIsNotAnnounced(t *testing.T) {
 				t.Errorf("got %v and %v, want %s", quotaErr, nameErr, tt.want)
 			}
 			if len(tt.store.events) != 0 {
-				t.Errorf("happened all the same: %q", tt.store.events)
+				t.Errorf("recorded %q", tt.store.events)
 			}
 		})
 	}
-	m := &memory{away: away}
+	m := &testStore{outage: outage}
 	if _, err := (&Registry{m, m, time.Now}).Create(t.Context(), "Acme"); !fault.Is(err, fault.ServiceUnavailable) {
 		t.Errorf("create: %v", err)
 	}
 }
 
-func TestUnheardQuotaSaysHowLongTheOldOneHolds(t *testing.T) {
-	m := newMemory(Team{ID: "tm_1"})
-	m.mute = errors.New("connection refused")
+func TestFailedAnnouncementNamesTheCacheTTL(t *testing.T) {
+	m := newTestStore(t, Team{ID: "tm_1"})
+	m.announceErr = errors.New("connection refused")
 	_, err := (&Registry{m, m, time.Now}).SetQuota(t.Context(), "tm_1", new(int64(5)))
 	if err == nil {
-		t.Fatal("nobody is told that the announcement failed")
+		t.Fatal("the failed announcement is not reported")
 	}
 	for _, part := range []string{"is saved", "running instances", cache.TTL.String(), "connection refused"} {
 		if !strings.Contains(err.Error(), part) {
-			t.Errorf("%q does not say %q", err, part)
+			t.Errorf("%q does not contain %q", err, part)
 		}
 	}
-	if m.teams["tm_1"].Quota() != 5 {
-		t.Error("the quota is not saved although the text says so")
+	if m.quota(t, "tm_1") != 5 {
+		t.Error("the quota is not saved")
 	}
 }

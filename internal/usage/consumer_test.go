@@ -25,7 +25,7 @@ var noon = time.Date(2026, 11, 15, 12, 0, 0, 0, time.UTC)
 
 const someID = "0192d0c2-7b6e-4c1a-9f6f-0a1d2b4c5d6e"
 
-func TestReportsThatCount(t *testing.T) {
+func TestParseReport(t *testing.T) {
 	report := func(members string) string {
 		return fmt.Sprintf(`{"id":%q,"teamId":"tm_1","characters":12,"at":%d%s}`, someID, noon.UnixMilli(), members)
 	}
@@ -45,7 +45,7 @@ func TestReportsThatCount(t *testing.T) {
 	}
 }
 
-func TestReportsThatDoNotCount(t *testing.T) {
+func TestParseReportRejectsInvalidReports(t *testing.T) {
 	for name, tt := range map[string]struct{ old, replacement, want string }{
 		"no JSON":         {`{`, `<`, "invalid report"},
 		"two values":      {`}`, `}{}`, "invalid report"},
@@ -184,7 +184,7 @@ func value(m prometheus.Metric) float64 {
 	return d.GetCounter().GetValue() + d.GetGauge().GetValue()
 }
 
-func TestNothingIsLostWhileAStoreIsAway(t *testing.T) {
+func TestReportsSurviveOutages(t *testing.T) {
 	keepBooks(t, func(s *stores, r *Recorder, _ *Consumer) {
 		set := func(away error, lost bool) { defer s.lock()(); s.away, s.lost = away, lost }
 		want := int64(0)
@@ -212,7 +212,7 @@ func TestNothingIsLostWhileAStoreIsAway(t *testing.T) {
 	})
 }
 
-func TestWhatIsThereIsCountedBeforeTheEnd(t *testing.T) {
+func TestReportsAreCountedBeforeShutdown(t *testing.T) {
 	var s *stores
 	keepBooks(t, func(all *stores, r *Recorder, _ *Consumer) {
 		s = all
@@ -225,7 +225,7 @@ func TestWhatIsThereIsCountedBeforeTheEnd(t *testing.T) {
 	}
 }
 
-func TestBadReportHoldsUpNoOther(t *testing.T) {
+func TestInvalidReportDoesNotBlockOthers(t *testing.T) {
 	keepBooks(t, func(s *stores, r *Recorder, b *Consumer) {
 		s.poison = "poison"
 		speak(r, "a", 1)
@@ -242,7 +242,7 @@ func TestBadReportHoldsUpNoOther(t *testing.T) {
 	})
 }
 
-func TestWhatWaitsForTheStreamIsBoundedAndLossIsCounted(t *testing.T) {
+func TestQueueIsBoundedAndLossIsCounted(t *testing.T) {
 	keepBooks(t, func(s *stores, r *Recorder, _ *Consumer) {
 		s.away = fault.Unavailable("The key-value store", nil)
 		for range maxQueued + 3 {

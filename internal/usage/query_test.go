@@ -13,7 +13,7 @@ import (
 // An evening in New York is the next day in UTC, which is what counts.
 var evening = time.Date(2026, 11, 14, 20, 30, 0, 0, time.FixedZone("EST", -5*60*60))
 
-func TestReportParameters(t *testing.T) {
+func TestParseQuery(t *testing.T) {
 	for _, tt := range []struct {
 		name, query, from, to string
 		interval              Interval
@@ -58,7 +58,7 @@ func TestReportParameters(t *testing.T) {
 	}
 }
 
-func TestHostileParametersAreNamed(t *testing.T) {
+func TestParseQueryReportsAllIssues(t *testing.T) {
 	for _, tt := range []struct {
 		name, query string
 		want        []string // path and code

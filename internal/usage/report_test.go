@@ -25,7 +25,7 @@ func (l *ledger) TTSUsage(_ context.Context, q Query) ([]Bucket, error) {
 
 func day(d int) time.Time { return time.Date(2026, 11, d, 0, 0, 0, 0, time.UTC) }
 
-func TestReportAsItIsSent(t *testing.T) {
+func TestReportJSON(t *testing.T) {
 	now := func() time.Time {
 		return time.Date(2026, 11, 15, 1, 2, 3, 456_789_000, time.FixedZone("CET", 60*60))
 	}
@@ -70,7 +70,7 @@ func TestReportAsItIsSent(t *testing.T) {
 	}
 }
 
-func TestStoreAwayIsNoReport(t *testing.T) {
+func TestReportReturnsStoreError(t *testing.T) {
 	store := &ledger{err: fault.Unavailable("The database", errors.New("refused"))}
 	if _, err := (&Reporter{store, time.Now}).Report(t.Context(), Query{}); !fault.Is(err, fault.ServiceUnavailable) {
 		t.Errorf("got %v", err)

@@ -1,0 +1,25 @@
+package auth
+
+import (
+	"context"
+	"time"
+)
+
+// Internals for the external tests, which import sqlstore.
+var (
+	Unauthorized   = unauthorized
+	NewSecret      = newSecret
+	SplitSecret    = splitSecret
+	SameDigest     = sameDigest
+	TeamPattern    = teamPattern
+	SubjectPattern = subjectPattern
+)
+
+const (
+	FlushInterval = flushInterval
+	TopicPrefix   = topicPrefix
+	MaxTokenBytes = maxTokenBytes
+)
+
+func (a *Authenticator) Flush(ctx context.Context)       { a.flush(ctx) }
+func (a *Authenticator) NoteUse(id string, at time.Time) { a.uses.Note(id, at) }
