@@ -10,7 +10,7 @@ import (
 	"telapi/callruntime/wire"
 )
 
-func TestALoggedWorkItemKeepsItsCredential(t *testing.T) {
+func TestLoggedWorkItemOmitsCredential(t *testing.T) {
 	var out strings.Builder
 	item := callruntime.WorkItem{ID: "item-1", Kind: wire.LLMItem, Token: "cbt_secret", Path: "/p", ExpiresAt: time.Now()}
 	for _, h := range []slog.Handler{slog.NewTextHandler(&out, nil), slog.NewJSONHandler(&out, nil)} {

@@ -2,10 +2,10 @@ package callruntime
 
 import (
 	"context"
+	"crypto/rand"
 	"errors"
 	"fmt"
 	"strconv"
-	"sync"
 	"sync/atomic"
 	"time"
 
@@ -15,82 +15,130 @@ import (
 	"telapi/callruntime/wire"
 	"telapi/internal/kv"
 	"telapi/internal/pubsub"
+	"telapi/internal/sleep"
 )
 
-// onlookers may look back at this many entries that were committed.
-const onlookers = "1000"
+// keptEntries is how many committed entries stay on the stream for observers.
+const keptEntries = "1000"
 
-// Channel is one live conversation, claimed by this runtime.
+// Channel is one live conversation. Its methods are safe for concurrent use.
 type Channel struct {
 	ID                          string
 	TeamID, EndpointID          string
 	Mode, CallID, TransactionID string
 	Profile                     []byte      // gatewayProfile as JSON
 	Offer                       *wire.Offer // set by Accept
-	Committed                   string      // the position that was, when the channel was claimed; empty: none
+	Committed                   string      // the committed position at the time of the claim; empty if none
 
-	runtime *Runtime
-	token   string // empty: an onlooker
-	member  *pubsub.Subscription
-	life    context.Context // ends when it is closed, or its runtime is, or the claim is lost
-	leave   context.CancelCauseFunc
-	running sync.WaitGroup
-	outbox  outbox
+	runtime      *Runtime
+	token        string // of the claim; empty for an observer
+	stream       stream // that Receive reads
+	subscription *pubsub.Subscription
+	life         context.Context // ends when the channel or its runtime is closed, or the claim is lost
+	leave        context.CancelCauseFunc
+	renewing     chan struct{} // closed when no goroutine renews the claim
+	outbox       outbox
 
-	// list returns what is on its stream.
-	list func(ctx context.Context, from string) ([]Delivery, error)
-
-	news    chan struct{} // there may be something to read
+	news    chan struct{} // the stream may have new entries
 	audio   chan *wire.ChannelMessage
 	dropped atomic.Int64
-	due     atomic.Pointer[time.Time] // when something is to be done on the channel; nil: not known
+	due     atomic.Pointer[time.Time] // when to run touch.lua; nil if unknown
 
-	reading  sync.Mutex
-	position string // of what Receive returned last
+	reading  chan struct{} // holds a value while a call of Receive reads; guards the fields below
+	position string        // of the last entry that Receive returned
 	unread   []Delivery
 	ended    bool
 }
 
-func newChannel(r *Runtime, id string) *Channel {
+// OpenOptions describe a channel without a browser session, such as a phone call.
+type OpenOptions struct {
+	ChannelID, TeamID, EndpointID string
+	Mode, CallID, TransactionID   string
+	Profile                       []byte // the gatewayProfile as JSON, fixed for the channel's life
+}
+
+// Open opens a channel and claims it. If the channel is already open for the same
+// team and endpoint, Open claims it.
+func (r *Runtime) Open(ctx context.Context, o OpenOptions) (*Channel, error) {
+	if !wire.ValidChannelID(o.ChannelID) {
+		return nil, invalidID("channel", o.ChannelID)
+	}
+	args := append([]string{rand.Text(), o.TeamID, o.EndpointID, o.Mode, o.CallID, o.TransactionID, string(o.Profile)}, r.opts.Limits.Args()...)
+	c, err := r.claimChannel(ctx, o.ChannelID, "open", args...)
+	if err != nil {
+		return nil, fmt.Errorf("open channel %s: %w", o.ChannelID, err)
+	}
+	return c, nil
+}
+
+// Attach claims an existing channel, including one that this runtime claimed
+// before it was restarted.
+func (r *Runtime) Attach(ctx context.Context, channelID string) (*Channel, error) {
+	c, err := r.claimChannel(ctx, channelID, "attach")
+	if err != nil {
+		return nil, fmt.Errorf("attach to channel %s: %w", channelID, err)
+	}
+	return c, nil
+}
+
+func invalidID(of, id string) error {
+	return fmt.Errorf("invalid %s ID %q: use 1 to 128 letters, digits and . _ : -", of, id)
+}
+
+// claimChannel claims a channel and renews the claim until the channel or the
+// runtime is closed.
+func (r *Runtime) claimChannel(ctx context.Context, channelID, how string, args ...string) (*Channel, error) {
+	c := newChannel(r, channelID, rand.Text(), runtimeStream(channelID))
+	reply, err := c.claim(ctx, how, r.opts.Lease, args...)
+	if err != nil {
+		return nil, err
+	}
+	c.TeamID, c.EndpointID, c.Mode, c.CallID, c.TransactionID = reply[2], reply[3], reply[4], reply[5], reply[6]
+	c.Profile, c.Committed, c.position = []byte(reply[7]), reply[8], reply[8]
+	c.renewing = make(chan struct{})
+	if err := r.start(c.renew); err != nil {
+		return nil, err
+	}
+	c.subscribe()
+	return c, nil
+}
+
+func newChannel(r *Runtime, id, token string, s stream) *Channel {
 	c := &Channel{
-		ID: id, runtime: r,
-		list: func(ctx context.Context, from string) ([]Delivery, error) {
-			return r.entries(ctx, id, from, readCount+1)
-		},
-		news: make(chan struct{}, 1), audio: make(chan *wire.ChannelMessage, maxAudio),
+		ID: id, runtime: r, token: token, stream: s,
+		news: make(chan struct{}, 1), audio: make(chan *wire.ChannelMessage, maxAudio), reading: make(chan struct{}, 1),
 	}
 	c.outbox.channel = c
+	c.life, c.leave = context.WithCancelCause(r.life)
 	return c
 }
 
-// follow begins to hear of what happens, until the channel is closed.
-func (c *Channel) follow(topic string) {
-	c.life, c.leave = context.WithCancelCause(c.runtime.life)
-	c.member = c.runtime.topics.Subscribe(topic, ear{c})
+func (c *Channel) subscribe() {
+	c.subscription = c.runtime.topics.Subscribe(c.stream.topic, subscriber{c})
 }
 
-// Close gives the claim up, so that another runtime can have the channel at
-// once. The channel goes on, and is not received here any more.
+// Close releases the claim, so that another runtime can claim the channel at
+// once. The channel stays open; Receive fails with ErrClosed.
 func (c *Channel) Close(ctx context.Context) error {
 	c.leave(ErrClosed)
-	c.running.Wait()
-	c.member.Close()
+	c.subscription.Close()
 	if c.token == "" {
 		return nil
 	}
-	_, err := c.keep(ctx, "renew", 0)
+	<-c.renewing
+	_, err := c.claim(ctx, "renew", 0)
 	if errors.Is(err, ErrClaimLost) || errors.Is(err, ErrLost) {
 		return nil
 	}
 	return err
 }
 
-// keep runs claim.lua.
-func (c *Channel) keep(ctx context.Context, how string, lease time.Duration, args ...string) ([]string, error) {
+// claim runs claim.lua.
+func (c *Channel) claim(ctx context.Context, how string, lease time.Duration, args ...string) ([]string, error) {
 	args = append([]string{c.runtime.opts.Name, c.token, strconv.FormatInt(lease.Milliseconds(), 10), how}, args...)
 	reply, err := c.run(ctx, c.runtime.claim, args...).AsStrSlice()
 	if err == nil && reply[0] != "claimed" {
-		err = refusals[reply[0]]
+		err = replyErrors[reply[0]]
 	}
 	if err != nil {
 		return nil, fmt.Errorf("claim: %w", err)
@@ -98,16 +146,13 @@ func (c *Channel) keep(ctx context.Context, how string, lease time.Duration, arg
 	return reply, nil
 }
 
-// renew keeps the claim alive, and ends the channel for this runtime when it is
-// another's.
+// renew renews the claim until the channel is closed or the claim is lost, which
+// closes the channel for this runtime.
 func (c *Channel) renew() {
-	for {
-		wait(c.life, c.runtime.opts.Lease/3)
-		if c.life.Err() != nil {
-			return
-		}
+	defer close(c.renewing)
+	for sleep.For(c.life, c.runtime.opts.Lease/3) == nil {
 		bounded, cancel := context.WithTimeout(c.life, c.runtime.opts.Lease)
-		_, err := c.keep(bounded, "renew", c.runtime.opts.Lease)
+		_, err := c.claim(bounded, "renew", c.runtime.opts.Lease)
 		cancel()
 		if errors.Is(err, ErrClaimLost) || errors.Is(err, ErrLost) {
 			c.leave(err)
@@ -116,13 +161,13 @@ func (c *Channel) renew() {
 	}
 }
 
-// Commit says that everything up to a position has been dealt with. Whoever
-// reads the channel next starts after it.
+// Commit marks all entries up to a position as handled. The next runtime that
+// claims the channel receives entries after it.
 func (c *Channel) Commit(ctx context.Context, position string) error {
-	return c.do(ctx, "commit", c.runtime.commit, c.token, position, onlookers)
+	return c.do(ctx, "commit", c.runtime.commit, c.token, position, keptEntries)
 }
 
-// End ends the channel for everybody. Ending it twice is harmless.
+// End ends the channel for all participants. Ending it again has no effect.
 func (c *Channel) End(ctx context.Context, reason string) error {
 	entry, err := json.Marshal(wire.Entry{Kind: wire.KindChannelEnded, ChannelID: c.ID, At: time.Now().UnixMilli(), Reason: reason})
 	if err != nil {
@@ -131,20 +176,20 @@ func (c *Channel) End(ctx context.Context, reason string) error {
 	return c.do(ctx, "end", c.runtime.end, c.token, reason, string(entry))
 }
 
-// do runs a script that answers with one word.
-func (c *Channel) do(ctx context.Context, doing string, script *rueidis.Lua, args ...string) error {
+// do runs a script that replies with one word.
+func (c *Channel) do(ctx context.Context, operation string, script *rueidis.Lua, args ...string) error {
 	word, err := c.run(ctx, script, args...).ToString()
 	if err == nil {
-		err = refusals[word]
+		err = replyErrors[word]
 	}
 	if err != nil {
-		return fmt.Errorf("%s: %w", doing, err)
+		return fmt.Errorf("%s: %w", operation, err)
 	}
 	return nil
 }
 
-// run runs a script. Where no channel can have the name the store knows none: in
-// a cluster, its keys would lie in different slots.
+// run runs a script on the channel. A channel with an invalid ID does not exist;
+// in a cluster its keys would be in different slots.
 func (c *Channel) run(ctx context.Context, script *rueidis.Lua, args ...string) rueidis.RedisResult {
 	switch {
 	case c.runtime.life.Err() != nil:

@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	gort "runtime"
 	"runtime/pprof"
 	"sync"
 	"testing"
@@ -16,81 +17,85 @@ import (
 	"telapi/callruntime/wire"
 )
 
-// A client that is closed may still reach a cluster for a while: a runtime that
-// went on renewing its claims would keep them from its successor.
-func TestClosedRuntimeHoldsOnToNothing(t *testing.T) {
-	dataDir, stop := browserSays("hello")
+// A closed client can reach a cluster for a while. A runtime that kept renewing
+// its claims would keep its successor from claiming the channels.
+func TestCloseStopsRenewal(t *testing.T) {
+	dataDir, stop := startSession("hello")
 	defer stop()
-	runtime := join(t, dataDir)
+	runtime := connect(t, dataDir)
+	const renewal = "callruntime.(*Channel).renew("
 	if _, err := runtime.Accept(t.Context(), nil); err != nil {
 		t.Fatal(err)
 	}
-	if !renewing(t) {
-		t.Error("nothing renews the claim, or it goes by another name")
+	for !stack(renewal) { // until the goroutine has started
+		if t.Context().Err() != nil {
+			t.Fatal("no goroutine renews the claim, or it has another name")
+		}
+		gort.Gosched()
 	}
 	runtime.Close()
-	if renewing(t) {
-		t.Error("it renews a claim after its end")
+	if stack(renewal) {
+		t.Error("a closed runtime renews its claim")
 	}
 }
 
-func renewing(t *testing.T) bool {
-	t.Helper()
+// stack reports whether a goroutine runs the function.
+func stack(function string) bool {
 	var stacks bytes.Buffer
-	if err := pprof.Lookup("goroutine").WriteTo(&stacks, 2); err != nil {
-		t.Fatal(err)
-	}
-	return bytes.Contains(stacks.Bytes(), []byte("callruntime.(*Channel).renew("))
+	_ = pprof.Lookup("goroutine").WriteTo(&stacks, 2) // a buffer does not fail
+	return bytes.Contains(stacks.Bytes(), []byte(function))
 }
 
-func TestWhoeverWaitsIsToldOfTheClosing(t *testing.T) {
+func TestWaitingCallsReturnErrClosed(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	accept := func(r *callruntime.Runtime, want func(wire.Offer) bool) error {
 		_, err := r.Accept(ctx, want)
 		return err
 	}
-	for name, wait := range map[string]func(r *callruntime.Runtime, c *callruntime.Channel, waits func()) (end func(), told func() error){
-		"for a session": func(r *callruntime.Runtime, _ *callruntime.Channel, waits func()) (func(), func() error) {
-			refuse := sync.OnceFunc(waits)
+	// Each case returns a function that closes and a call that has to fail. The
+	// call, or the case, reports through ready when it is time to close.
+	for name, prepare := range map[string]func(r *callruntime.Runtime, c *callruntime.Channel, ready func()) (end func(), call func() error){
+		"Accept": func(r *callruntime.Runtime, _ *callruntime.Channel, ready func()) (func(), func() error) {
+			refuse := sync.OnceFunc(ready)
 			return r.Close, func() error { return accept(r, func(wire.Offer) bool { refuse(); return false }) }
 		},
-		"for a session after it": func(r *callruntime.Runtime, _ *callruntime.Channel, waits func()) (func(), func() error) {
+		"Accept after Close": func(r *callruntime.Runtime, _ *callruntime.Channel, ready func()) (func(), func() error) {
 			r.Close()
-			waits()
+			ready()
 			return func() {}, func() error { return accept(r, nil) }
 		},
-		"for what happens on a channel": func(r *callruntime.Runtime, c *callruntime.Channel, waits func()) (func(), func() error) {
-			return r.Close, func() error { return receive(ctx, c, waits) }
+		"Receive": func(r *callruntime.Runtime, c *callruntime.Channel, ready func()) (func(), func() error) {
+			return r.Close, func() error { return receiveAll(ctx, c, ready) }
 		},
-		"for what happens on a channel that is closed": func(_ *callruntime.Runtime, c *callruntime.Channel, waits func()) (func(), func() error) {
-			return func() { _ = c.Close(ctx) }, func() error { return receive(ctx, c, waits) }
+		"Receive on a closed channel": func(_ *callruntime.Runtime, c *callruntime.Channel, ready func()) (func(), func() error) {
+			return func() { _ = c.Close(ctx) }, func() error { return receiveAll(ctx, c, ready) }
 		},
-		"to send, after it": func(r *callruntime.Runtime, c *callruntime.Channel, waits func()) (func(), func() error) {
+		"Send after Close": func(r *callruntime.Runtime, c *callruntime.Channel, ready func()) (func(), func() error) {
 			r.Close()
-			waits()
+			ready()
 			return func() {}, func() error {
 				return c.Send(ctx, wire.ChannelMessage{Type: wire.TypeChat, Chat: jsontext.Value(`{}`)})
 			}
 		},
-		"as an onlooker": func(r *callruntime.Runtime, _ *callruntime.Channel, waits func()) (func(), func() error) {
-			onlooker := r.Observe("s", "")
-			return func() { _ = onlooker.Close(ctx) }, func() error { return receive(ctx, onlooker, waits) }
+		"Receive of an observer": func(r *callruntime.Runtime, _ *callruntime.Channel, ready func()) (func(), func() error) {
+			observer := r.Observe("s", "")
+			return func() { _ = observer.Close(ctx) }, func() error { return receiveAll(ctx, observer, ready) }
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			dataDir, stop := browserSays("hello")
+			dataDir, stop := startSession("hello")
 			defer stop()
-			runtime := join(t, dataDir)
+			runtime := connect(t, dataDir)
 			defer runtime.Close()
 			channel, err := runtime.Attach(ctx, "s")
 			if err != nil {
 				t.Fatal(err)
 			}
-			waiting, result := make(chan struct{}), make(chan error)
-			end, told := wait(runtime, channel, func() { close(waiting) })
-			go func() { result <- told() }()
-			<-waiting
+			ready, result := make(chan struct{}), make(chan error)
+			end, call := prepare(runtime, channel, func() { close(ready) })
+			go func() { result <- call() }()
+			<-ready
 			end()
 			if err := <-result; !errors.Is(err, callruntime.ErrClosed) {
 				t.Error(err)
@@ -99,44 +104,98 @@ func TestWhoeverWaitsIsToldOfTheClosing(t *testing.T) {
 	}
 }
 
-// receive says when it has read what there is, and reads on.
-func receive(ctx context.Context, c *callruntime.Channel, waits func()) error {
+// A second call of Receive waits for the first one, but not longer than its own
+// context.
+func TestConcurrentReceiveHonoursContext(t *testing.T) {
+	dataDir, stop := startSession("hello")
+	defer stop()
+	runtime := connect(t, dataDir)
+	channel, err := runtime.Attach(t.Context(), "s")
+	if err != nil {
+		t.Fatal(err)
+	}
+	ready, first := make(chan struct{}), make(chan error)
+	go func() { first <- receiveAll(t.Context(), channel, func() { close(ready) }) }()
+	<-ready
+	ctx, cancel := context.WithCancel(t.Context())
+	second := make(chan error)
+	go func() {
+		_, err := channel.Receive(ctx)
+		second <- err
+	}()
+	cancel()
+	if err := <-second; !errors.Is(err, context.Canceled) {
+		t.Error(err)
+	}
+	runtime.Close()
+	if err := <-first; !errors.Is(err, callruntime.ErrClosed) {
+		t.Error(err)
+	}
+}
+
+// While the store is unavailable, messages are retried. Close ends the goroutine
+// that sends them, and every message has an outcome.
+func TestCloseEndsSending(t *testing.T) {
+	dataDir, stop := startSession()
+	runtime := connect(t, dataDir)
+	channel, err := runtime.Attach(t.Context(), "s")
+	stop()
+	if err != nil {
+		t.Fatal(err)
+	}
+	var waits []func() error
+	for range 200 {
+		waits = append(waits, channel.SendAsync(t.Context(), wire.ChannelMessage{Type: wire.TypeChat, Chat: jsontext.Value(`{}`)}))
+	}
+	runtime.Close()
+	if stack("callruntime.(*outbox).send(") {
+		t.Error("a goroutine of a closed runtime sends messages")
+	}
+	for _, wait := range waits {
+		if err := wait(); !errors.Is(err, callruntime.ErrClosed) {
+			t.Error(err)
+		}
+	}
+}
+
+// receiveAll receives until an error occurs and calls ready after the first frame.
+func receiveAll(ctx context.Context, c *callruntime.Channel, ready func()) error {
 	for {
 		d, err := c.Receive(ctx)
 		if err != nil {
 			return err
 		}
 		if d.Entry.Kind == wire.KindFrame {
-			waits()
+			ready()
 		}
 	}
 }
 
-func TestRuntimeCanBeClosedWhileItTakesChannels(t *testing.T) {
-	dataDir, stop := browserSays()
+func TestCloseDuringOpen(t *testing.T) {
+	dataDir, stop := startSession()
 	defer stop()
 	for i := range 50 {
-		runtime := join(t, dataDir)
-		var takers sync.WaitGroup
-		taken := make(chan struct{}, 1)
-		for taker := range 4 {
-			takers.Go(func() {
+		runtime := connect(t, dataDir)
+		var openers sync.WaitGroup
+		opened := make(chan struct{}, 1)
+		for opener := range 4 {
+			openers.Go(func() {
 				for n, err := 0, error(nil); err == nil; n++ {
-					_, err = runtime.Open(t.Context(), callruntime.OpenOptions{ChannelID: fmt.Sprint(i, "-", taker, "-", n)})
+					_, err = runtime.Open(t.Context(), callruntime.OpenOptions{ChannelID: fmt.Sprint(i, "-", opener, "-", n)})
 					select {
-					case taken <- struct{}{}:
+					case opened <- struct{}{}:
 					default:
 					}
 				}
 			})
 		}
-		<-taken
+		<-opened
 		runtime.Close()
-		takers.Wait()
+		openers.Wait()
 	}
 }
 
-func join(t *testing.T, dataDir string) *callruntime.Runtime {
+func connect(t *testing.T, dataDir string) *callruntime.Runtime {
 	t.Helper()
 	store, err := callruntime.Locate("", dataDir)
 	if err != nil {

@@ -17,9 +17,9 @@ import (
 	"telapi/internal/redisstore"
 )
 
-// A runtime that says back what a browser says, until the browser says goodbye.
+// A runtime that echoes the browser until it receives "goodbye".
 func Example() {
-	dataDir, stop := browserSays("hello", "goodbye")
+	dataDir, stop := startSession("hello", "goodbye")
 	defer stop()
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
@@ -38,7 +38,7 @@ func Example() {
 	if err != nil {
 		log.Fatal(err)
 	}
-	fmt.Println("a session of mode", call.Mode)
+	fmt.Println("session with mode", call.Mode)
 	for {
 		d, err := call.Receive(ctx)
 		if errors.Is(err, callruntime.ErrEnded) {
@@ -49,18 +49,18 @@ func Example() {
 		}
 		switch d.Entry.Kind {
 		case wire.KindSession:
-			fmt.Println("the browser is", d.Entry.Event)
+			fmt.Println("browser", d.Entry.Event)
 		case wire.KindFrame:
-			said := d.Entry.Message.Chat
-			fmt.Println("it says", said)
-			err = call.Send(ctx, wire.ChannelMessage{Type: wire.TypeChat, Chat: said})
-			if string(said) == `{"text":"goodbye"}` {
+			text := d.Entry.Message.Chat
+			fmt.Println("received", text)
+			err = call.Send(ctx, wire.ChannelMessage{Type: wire.TypeChat, Chat: text})
+			if string(text) == `{"text":"goodbye"}` {
 				err = errors.Join(err, call.End(ctx, "goodbye"))
 			}
 		case wire.KindChannelEnded:
-			fmt.Println("the end:", d.Entry.Reason)
+			fmt.Println("ended:", d.Entry.Reason)
 		}
-		if err == nil && d.Position != "" { // audio has none
+		if err == nil && d.Position != "" { // audio frames have none
 			err = call.Commit(ctx, d.Position)
 		}
 		if err != nil {
@@ -68,15 +68,16 @@ func Example() {
 		}
 	}
 	// Output:
-	// a session of mode chat
-	// the browser is connected
-	// it says {"text":"hello"}
-	// it says {"text":"goodbye"}
-	// the end: goodbye
+	// session with mode chat
+	// browser connected
+	// received {"text":"hello"}
+	// received {"text":"goodbye"}
+	// ended: goodbye
 }
 
-// browserSays starts a store on which a browser has opened a session.
-func browserSays(texts ...string) (dataDir string, stop func()) {
+// startSession starts an embedded store with an unclaimed session whose browser
+// has sent the given texts.
+func startSession(texts ...string) (dataDir string, stop func()) {
 	ctx, quiet := context.Background(), slog.New(slog.DiscardHandler)
 	dataDir, err := os.MkdirTemp("", "callruntime")
 	must(err)

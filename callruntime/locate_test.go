@@ -10,7 +10,7 @@ import (
 	"telapi/callruntime"
 )
 
-func TestStoreIsFoundAsTheServiceFindsIt(t *testing.T) {
+func TestLocateParsesRedisURL(t *testing.T) {
 	cases := map[string]struct {
 		addrs          []string
 		user, password string
@@ -32,7 +32,7 @@ func TestStoreIsFoundAsTheServiceFindsIt(t *testing.T) {
 	}
 }
 
-func TestStoreThatCannotBeFoundIsSaidWithoutItsPassword(t *testing.T) {
+func TestLocateErrorsOmitPassword(t *testing.T) {
 	damaged := t.TempDir()
 	if err := os.WriteFile(filepath.Join(damaged, "embedded-kv.json"), []byte("{"), 0o600); err != nil {
 		t.Fatal(err)
@@ -42,7 +42,10 @@ func TestStoreThatCannotBeFoundIsSaidWithoutItsPassword(t *testing.T) {
 			t.Errorf("%v: %v", where, err)
 		}
 	}
+}
+
+func TestNewRequiresName(t *testing.T) {
 	if _, err := callruntime.New(callruntime.Options{}); err == nil {
-		t.Error("a runtime without a name was started")
+		t.Error("New accepted options without a name")
 	}
 }

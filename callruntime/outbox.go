@@ -9,97 +9,134 @@ import (
 	"sync/atomic"
 )
 
-// What is sent together at the most.
+// Limits of one batch.
 const (
-	togetherMessages = 64
-	togetherBytes    = 512 << 10
+	batchMessages = 64
+	batchBytes    = 512 << 10
 )
 
-// outbox sends a channel's messages in their order. While some are under way
-// others gather, and go together when those are there.
+// outbox sends a channel's messages in order. Messages that are added while a
+// batch is being sent form the next batch.
 type outbox struct {
 	channel *Channel
 
 	mu      sync.Mutex
-	waiting []*outgoing
-	sending bool
-	newest  string // message that the store has told of, by its id; of the one that sends
+	queue   []*outgoing
+	sending bool // a goroutine runs send
+
+	newest string // ID of the newest message known to be in the history; used by send only
 }
 
 // outgoing is a message on its way to the browser.
 type outgoing struct {
-	encoded
-	ctx    context.Context //nolint:containedctx // of the call that waits for it
-	letter byte            // as send.lua takes it
-	done   chan struct{}
-	err    error // set before done is closed
+	ctx       context.Context // of the caller
+	messageID string          // empty unless the caller chose it and may use it again
+	json      string
+	flag      byte // as send.lua expects it
+	done      chan struct{}
+	err       error // set before done is closed
 }
 
-func (o *outgoing) wait() error {
+func (m *outgoing) wait() error {
 	select {
-	case <-o.done:
-		return o.err
-	case <-o.ctx.Done():
-		return fmt.Errorf("send: %w", o.ctx.Err())
+	case <-m.done:
+		return m.err
+	case <-m.ctx.Done():
+		return fmt.Errorf("send: %w", m.ctx.Err())
 	}
 }
 
-func (b *outbox) add(o *outgoing) {
+func (m *outgoing) finish(err error) {
+	if err != nil {
+		m.err = fmt.Errorf("send: %w", err)
+	}
+	close(m.done)
+}
+
+func (b *outbox) add(m *outgoing) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	b.waiting = append(b.waiting, o)
 	if !b.sending {
-		b.sending = true
-		go b.send()
-	}
-}
-
-// send ends when nothing waits any more.
-func (b *outbox) send() {
-	for {
-		together := b.next()
-		if together == nil {
+		if err := b.channel.runtime.start(b.send); err != nil {
+			m.finish(err)
 			return
 		}
-		err := b.channel.send(together)
-		for i, o := range together {
-			if o.err = err(i); o.err != nil {
-				o.err = fmt.Errorf("send: %w", o.err)
+		b.sending = true
+	}
+	b.queue = append(b.queue, m)
+}
+
+// send sends batches until the queue is empty.
+func (b *outbox) send() {
+	for batch := b.next(); batch != nil; batch = b.next() {
+		words, err := b.sendBatch(batch)
+		for i, m := range batch {
+			if err != nil {
+				m.finish(err)
+			} else {
+				m.finish(replyErrors[words[min(i, len(words)-1)]])
 			}
-			close(o.done)
 		}
 	}
 }
 
-// next takes what is sent next, but for what nobody waits for any more.
-func (b *outbox) next() (together []*outgoing) {
+// next takes the next batch off the queue. It skips messages whose caller no
+// longer waits.
+func (b *outbox) next() (batch []*outgoing) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	n, bytes := 0, 0
-	for n < len(b.waiting) && len(together) < togetherMessages && bytes < togetherBytes {
-		if o := b.waiting[n]; o.ctx.Err() == nil {
-			together = append(together, o)
-			bytes += len(o.json)
+	for n < len(b.queue) && len(batch) < batchMessages && bytes < batchBytes {
+		if m := b.queue[n]; m.ctx.Err() == nil {
+			batch = append(batch, m)
+			bytes += len(m.json)
 		}
 		n++
 	}
-	if b.waiting = b.waiting[n:]; len(b.waiting) == 0 {
-		b.waiting = nil
+	if b.queue = b.queue[n:]; len(b.queue) == 0 {
+		b.queue = nil
 	}
-	b.sending = together != nil
-	return together
+	b.sending = batch != nil
+	return batch
 }
 
-// whileAwaited ends when nobody waits for any of the messages any more.
-func whileAwaited(together []*outgoing) (ctx context.Context, done func()) {
-	ctx, cancel := context.WithCancel(context.Background())
+// sendBatch runs send.lua until no caller waits any more. It returns one word for
+// each message, or one for all.
+func (b *outbox) sendBatch(batch []*outgoing) ([]string, error) {
+	c := b.channel
+	ctx, cancel := whileAwaited(c.runtime.life, batch)
+	defer cancel()
+	flags, ids, args := make([]byte, len(batch)), make([]string, len(batch)), make([]string, 4, 4+len(batch))
+	anyID := false
+	for i, m := range batch {
+		flags[i], ids[i], args = m.flag, cmp.Or(m.messageID, "-"), append(args, m.json)
+		anyID = anyID || m.messageID != ""
+	}
+	args[0], args[1], args[2] = c.token, string(flags), b.newest
+	if anyID {
+		args[3] = strings.Join(ids, " ")
+	}
+	words, err := c.run(ctx, c.runtime.send, args...).AsStrSlice()
+	if err != nil && c.runtime.life.Err() != nil {
+		err = ErrClosed
+	}
+	if err == nil && len(words) > len(batch) {
+		b.newest, words = words[0], words[1:]
+	}
+	return words, err
+}
+
+// whileAwaited returns a context that ends with parent, or when the contexts of
+// all messages have ended.
+func whileAwaited(parent context.Context, batch []*outgoing) (ctx context.Context, cancel func()) {
+	ctx, end := context.WithCancel(parent)
 	var left atomic.Int64
-	left.Store(int64(len(together)))
-	stops := make([]func() bool, len(together))
-	for i, o := range together {
-		stops[i] = context.AfterFunc(o.ctx, func() {
+	left.Store(int64(len(batch)))
+	stops := make([]func() bool, len(batch))
+	for i, m := range batch {
+		stops[i] = context.AfterFunc(m.ctx, func() {
 			if left.Add(-1) == 0 {
-				cancel()
+				end()
 			}
 		})
 	}
@@ -107,33 +144,6 @@ func whileAwaited(together []*outgoing) (ctx context.Context, done func()) {
 		for _, stop := range stops {
 			stop()
 		}
-		cancel()
-	}
-}
-
-// send runs send.lua, as long as anybody waits for it, and tells of each message
-// what became of it.
-func (c *Channel) send(together []*outgoing) func(i int) error {
-	ctx, done := whileAwaited(together)
-	defer done()
-	letters, names, args := make([]byte, len(together)), make([]string, len(together)), make([]string, 4, 4+len(together))
-	named := false
-	for i, o := range together {
-		letters[i], names[i], args = o.letter, cmp.Or(o.name, "-"), append(args, o.json)
-		named = named || o.name != ""
-	}
-	args[0], args[1], args[2] = c.token, string(letters), c.outbox.newest
-	if named {
-		args[3] = strings.Join(names, " ")
-	}
-	words, err := c.run(ctx, c.runtime.send, args...).AsStrSlice()
-	if err == nil && len(words) > len(together) {
-		c.outbox.newest, words = words[0], words[1:]
-	}
-	return func(i int) error {
-		if err != nil {
-			return err
-		}
-		return refusals[words[min(i, len(words)-1)]]
+		end()
 	}
 }

@@ -3,7 +3,6 @@ package callruntime
 import (
 	"bytes"
 	"context"
-	"errors"
 	"fmt"
 	"strconv"
 	"strings"
@@ -17,27 +16,34 @@ import (
 )
 
 const (
-	maxAudio  = 256 // frames that wait for Receive
-	readCount = 128
-	lookEvery = 5 * time.Second // for what no notice was heard of
+	maxAudio   = 256 // queued audio frames
+	readCount  = 128
+	checkEvery = 5 * time.Second // in case a notice is missed
 )
 
-// Delivery is one thing that happened on a channel.
+// Delivery is one received entry.
 type Delivery struct {
-	// Position is what to commit once it is dealt with; empty for audio.
+	// Position is passed to Commit once the entry is handled. It is empty for
+	// audio frames.
 	Position string
 	Entry    wire.Entry
-	JSON     jsontext.Value // the entry as it stands on the stream
+	JSON     jsontext.Value // the entry as stored on the stream
 }
 
-// Receive returns what happened next: the entries of the stream in their order,
-// and audio frames as they come. It fails with ErrEnded after the entry that
-// says so, with ErrClaimLost or ErrLost when the channel is no longer this
-// runtime's, and with ErrClosed once it is closed here. An entry that cannot be
-// decoded comes with an error and its position, and can be passed over.
+// Receive waits for the next entry. It returns the entries of the stream in order,
+// and audio frames as they arrive. It fails with ErrEnded after the last entry,
+// with ErrClaimLost or ErrLost if this runtime no longer has the channel, and with
+// ErrClosed after Close. If an entry cannot be decoded, Receive returns its
+// position with the error; the next call continues after it.
 func (c *Channel) Receive(ctx context.Context) (Delivery, error) {
-	c.reading.Lock()
-	defer c.reading.Unlock()
+	select {
+	case c.reading <- struct{}{}:
+		defer func() { <-c.reading }()
+	case <-c.life.Done():
+		return Delivery{}, context.Cause(c.life)
+	case <-ctx.Done():
+		return Delivery{}, ctx.Err()
+	}
 	for {
 		select {
 		case <-c.life.Done():
@@ -45,7 +51,7 @@ func (c *Channel) Receive(ctx context.Context) (Delivery, error) {
 		case <-ctx.Done():
 			return Delivery{}, ctx.Err()
 		case message := <-c.audio:
-			return c.heard(message), nil
+			return c.audioDelivery(message), nil
 		default:
 		}
 		if len(c.unread) > 0 {
@@ -68,14 +74,14 @@ func (c *Channel) Receive(ctx context.Context) (Delivery, error) {
 		case <-c.news:
 		case <-time.After(time.Until(due)):
 		case message := <-c.audio:
-			return c.heard(message), nil
+			return c.audioDelivery(message), nil
 		case <-c.life.Done():
 		case <-ctx.Done():
 		}
 	}
 }
 
-func (c *Channel) heard(message *wire.ChannelMessage) Delivery {
+func (c *Channel) audioDelivery(message *wire.ChannelMessage) Delivery {
 	return Delivery{Entry: wire.Entry{Kind: wire.KindFrame, ChannelID: c.ID, At: message.Timestamp, Message: message}}
 }
 
@@ -91,11 +97,10 @@ func (c *Channel) next() (Delivery, error) {
 	return d, nil
 }
 
-// read fetches what follows the position, and the position itself: where that
-// has gone, the store has lost what came after it too, and counts again from an
-// earlier point.
+// read fetches the entry at the position and those after it. If the former is
+// gone, the store has lost later entries as well and has reused their IDs.
 func (c *Channel) read(ctx context.Context) error {
-	found, err := c.list(ctx, c.position)
+	found, err := c.runtime.read(ctx, c.stream, c.position, readCount+1)
 	if err != nil {
 		return err
 	}
@@ -111,11 +116,11 @@ func (c *Channel) read(ctx context.Context) error {
 	return nil
 }
 
-// isEnd tells whether it is the last entry of its stream, of which a reader that
-// was started again has read everything before.
+// isEnd reports whether this is the last entry of its stream. A restarted reader
+// may already have committed it.
 func (d Delivery) isEnd() bool {
 	if !bytes.Contains(d.JSON, []byte(wire.KindChannelEnded)) {
-		return false // as almost always, and without decoding it once more
+		return false // the common case, without decoding the entry again
 	}
 	var entry struct {
 		Kind wire.EntryKind `json:"kind"`
@@ -123,8 +128,8 @@ func (d Delivery) isEnd() bool {
 	return json.Unmarshal(d.JSON, &entry) == nil && entry.Kind == wire.KindChannelEnded
 }
 
-// touch sees to it that what is due on the channel is done, and returns when to
-// do so again. Where nobody receives, whatever happens on the channel does it.
+// touch runs touch.lua if a work item may have expired, and returns when to call
+// it again. Without a receiver, any other script handles expired items.
 func (c *Channel) touch(ctx context.Context) (time.Time, error) {
 	known := c.due.Load()
 	if known != nil && time.Now().Before(*known) {
@@ -135,64 +140,41 @@ func (c *Channel) touch(ctx context.Context) (time.Time, error) {
 		return time.Time{}, err
 	}
 	next := dueIn(ms)
-	c.due.CompareAndSwap(known, next) // unless a notice has come since
+	c.due.CompareAndSwap(known, next) // unless a notice has arrived since
 	return *next, nil
 }
 
-// dueIn is when to touch the channel: in so many ms, if that is not negative, and
-// before long in any case. Of the store's clock only how it runs is relied on.
+// dueIn returns the time in ms milliseconds, or after checkEvery if that is
+// earlier or ms is negative. It does not depend on the store's clock being set
+// like the local one.
 func dueIn(ms int64) *time.Time {
 	after := time.Duration(ms) * time.Millisecond
-	if ms < 0 || after > lookEvery {
-		after = lookEvery
+	if ms < 0 || after > checkEvery {
+		after = checkEvery
 	}
 	at := time.Now().Add(after)
 	return &at
 }
 
-// Entries returns what is on a channel's stream from a position on, without
-// waiting for more: the oldest first, and what was committed long ago no more.
-func (r *Runtime) Entries(ctx context.Context, channelID, from string, count int) ([]Delivery, error) {
-	found, err := r.entries(ctx, channelID, from, count)
-	for i := range found {
-		err = errors.Join(err, json.Unmarshal(found[i].JSON, &found[i].Entry))
-	}
-	return found, err
-}
+// subscriber receives the notices of a channel's topic. Receive finds out about
+// missed notices by itself, except for audio.
+type subscriber struct{ *Channel }
 
-func (r *Runtime) entries(ctx context.Context, channelID, from string, count int) ([]Delivery, error) {
-	if from == "" {
-		from = "-"
-	}
-	list, err := r.client.Do(ctx, r.client.B().Xrange().Key(kv.RuntimeStream(channelID)).Start(from).End("+").Count(int64(count)).Build()).AsXRange()
-	if err != nil {
-		return nil, err
-	}
-	found := make([]Delivery, 0, len(list))
-	for _, entry := range list {
-		found = append(found, Delivery{Position: entry.ID, JSON: jsontext.Value(entry.FieldValues["entry"])})
-	}
-	return found, nil
-}
+func (c subscriber) Down(error) {}
 
-// ear hears of its channel. What goes unheard is found by looking.
-type ear struct{ *Channel }
-
-func (c ear) Down(error) {}
-
-func (c ear) Up() {
+func (c subscriber) Up() {
 	c.due.Store(nil)
-	c.look()
+	c.wake()
 }
 
-func (c ear) Message(payload string) {
+func (c subscriber) Message(payload string) {
 	if payload == "" || kv.Notice(payload[0]) != kv.NoticeAudio {
 		ms, err := strconv.ParseInt(payload[1+strings.LastIndexAny(payload, " D"):], 10, 64)
 		if err != nil {
 			ms = -1
 		}
 		c.due.Store(dueIn(ms))
-		c.look()
+		c.wake()
 		return
 	}
 	var message wire.ChannelMessage
@@ -206,12 +188,13 @@ func (c ear) Message(payload string) {
 	}
 }
 
-func (c *Channel) look() {
+func (c *Channel) wake() {
 	select {
 	case c.news <- struct{}{}:
 	default:
 	}
 }
 
-// AudioDropped counts audio frames that Receive was too slow for.
+// AudioDropped returns the number of audio frames that were dropped because
+// Receive was not called in time.
 func (c *Channel) AudioDropped() int64 { return c.dropped.Load() }

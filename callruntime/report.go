@@ -1,6 +1,7 @@
 package callruntime
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -13,23 +14,19 @@ import (
 	"telapi/internal/kv"
 )
 
-// ReportSpeech has speech that the runtime had made counted on the account of its
-// team. ID and At are filled in where they are empty. To report again under the
-// same ID and At, because it is not known what became of it, is harmless.
-func (r *Runtime) ReportSpeech(ctx context.Context, spoken wire.SpeechReport) error {
-	if spoken.TeamID == "" || spoken.Characters < 1 {
-		return errors.New("report speech: a report needs a team, and characters")
+// ReportSpeech reports speech that the runtime synthesized, for the usage of its
+// team. Empty ID and At are filled in. If the outcome is unknown, reporting again
+// with the same ID and At is safe.
+func (r *Runtime) ReportSpeech(ctx context.Context, report wire.SpeechReport) error {
+	if report.TeamID == "" || report.Characters < 1 {
+		return errors.New("report speech: TeamID and Characters are required")
 	}
-	if spoken.ID == "" {
-		spoken.ID = uuid.NewString()
-	}
-	if spoken.At == 0 {
-		spoken.At = time.Now().UnixMilli()
-	}
-	report, err := json.Marshal(spoken)
+	report.ID = cmp.Or(report.ID, uuid.NewString())
+	report.At = cmp.Or(report.At, time.Now().UnixMilli())
+	encoded, err := json.Marshal(report)
 	if err == nil {
 		c := r.client
-		err = c.Do(ctx, c.B().Xadd().Key(kv.ReportsStream).Id("*").FieldValue().FieldValue("report", string(report)).Build().ToRetryable()).Error()
+		err = c.Do(ctx, c.B().Xadd().Key(kv.ReportsStream).Id("*").FieldValue().FieldValue("report", string(encoded)).Build().ToRetryable()).Error()
 	}
 	if err != nil {
 		return fmt.Errorf("report speech: %w", err)

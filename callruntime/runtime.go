@@ -1,17 +1,18 @@
-// Package callruntime is the call runtime's side of the service: it takes
-// sessions that browsers open, reads what happens on their channels, answers,
-// awaits what bots, models and tools have to say, and ends them. The two meet in
-// the key-value store alone, by the scripts of package lua, which a runtime in
-// another language can run as well.
+// Package callruntime is the client library for call runtimes. A runtime accepts
+// the sessions that browsers open, receives what happens on their channels, sends
+// messages, awaits results of bots, models and tools, and ends channels.
 //
-// A channel's stream is read in order and at the runtime's own pace. What the
-// runtime has dealt with it commits; one that is started again, or that takes
-// over from one that died, reads on from there.
+// Runtime and service communicate only through the key-value store, with the
+// scripts in internal/lua. A runtime in another language runs the same scripts;
+// see docs/runtime-contract.md.
+//
+// The entries of a channel arrive in order and at the runtime's own pace. The
+// runtime commits the position of each entry it has handled. After a restart or
+// a takeover by another runtime, Receive continues after that position.
 package callruntime
 
 import (
 	"context"
-	"crypto/rand"
 	"errors"
 	"fmt"
 	"sync"
@@ -24,63 +25,68 @@ import (
 	"telapi/internal/kv"
 	"telapi/internal/lua"
 	"telapi/internal/pubsub"
+	"telapi/internal/redisconn"
+	"telapi/internal/sleep"
 )
 
-// What a channel can be refused for.
+// The errors that operations on a channel wrap.
 var (
-	ErrLost            = errors.New("the store does not know the channel, or has lost a part of it")
-	ErrEnded           = errors.New("the channel has ended")
-	ErrOtherTeam       = errors.New("the channel is another team's or endpoint's")
-	ErrClaimed         = errors.New("another runtime has the channel")
-	ErrClaimLost       = errors.New("the claim of the channel is lost")
-	ErrUnknownPosition = errors.New("the position is not on the stream")
-	ErrClosed          = errors.New("the channel, or its runtime, is closed")
+	ErrLost            = errors.New("channel not found, or the store has lost part of it")
+	ErrEnded           = errors.New("channel has ended")
+	ErrOtherTeam       = errors.New("channel belongs to another team or endpoint")
+	ErrClaimed         = errors.New("channel is claimed by another runtime")
+	ErrClaimLost       = errors.New("claim on the channel is lost")
+	ErrUnknownPosition = errors.New("position is not on the stream")
+	ErrClosed          = errors.New("channel or runtime is closed")
 
-	ErrWorkItemNotFound = errors.New("the channel awaits no such work item")
-	ErrWorkItemExists   = errors.New("the channel has another work item of this id")
+	ErrWorkItemNotFound = errors.New("work item not found")
+	ErrWorkItemExists   = errors.New("another work item with this ID exists")
 )
 
-var refusals = map[string]error{
+// replyErrors maps the replies of the scripts to errors.
+var replyErrors = map[string]error{
 	"lost": ErrLost, "ended": ErrEnded, "foreign": ErrOtherTeam, "taken": ErrClaimed, "claim_lost": ErrClaimLost, "unknown": ErrUnknownPosition,
 	"no_item": ErrWorkItemNotFound, "exists": ErrWorkItemExists,
 }
 
-// Options say where the store is and who asks.
+// Options configure a Runtime.
 type Options struct {
-	// Store is where the service's store is; see Locate.
+	// Store describes how to connect to the service's store; see Locate.
 	Store rueidis.ClientOption
-	// Name tells this runtime from others, and stays when it is started again.
+	// Name identifies this runtime among others and stays the same after a
+	// restart. It is required.
 	Name string
-	// Group shares the offers among its members, each of which takes any of
-	// them; default OffersGroup. Runtimes that pick and choose form a group of
-	// their own: each group sees every session that nobody has taken.
+	// Group is the consumer group through which runtimes share offers: each
+	// session goes to one member. The default is the group of runtimes that
+	// accept every session. Runtimes that select sessions use another group;
+	// every group sees every unclaimed session.
 	Group string
 	// Lease is how long a claim outlives its runtime; default 15 s.
 	Lease time.Duration
-	// Limits of the channels that Open opens; default DefaultChannelLimits.
+	// Limits apply to channels that Open opens; default
+	// wire.DefaultChannelLimits.
 	Limits wire.ChannelLimits
 }
 
-// Runtime is a call runtime's access to the store. Its methods may be called
-// from any goroutine. While the store is away they wait for it until their
-// context ends, or Close is called.
+// Runtime is a call runtime's connection to the store. Its methods are safe for
+// concurrent use. While the store is unavailable they wait until their context
+// ends or Close is called.
 type Runtime struct {
 	opts    Options
 	client  rueidis.Client
 	topics  *pubsub.Hub
 	life    context.Context // ends with Close
 	stop    context.CancelCauseFunc
-	ending  sync.Mutex // held while life ends, and while what Close waits for is begun
+	mu      sync.Mutex // orders the end of life and starts of goroutines
 	running sync.WaitGroup
-	// Each of these may run twice when its answer is lost: a second run does
-	// nothing.
+	// Running one of these scripts again after a lost reply changes nothing.
 	claim, commit, send, end, await, cancel, touch *rueidis.Lua
 }
 
 // New connects to the store.
 func New(opts Options) (*Runtime, error) {
 	if opts.Name == "" {
-		return nil, errors.New("a runtime needs a name")
+		return nil, errors.New("missing runtime name: set Options.Name")
 	}
 	if opts.Group == "" {
 		opts.Group = kv.OffersGroup
@@ -92,8 +98,10 @@ func New(opts Options) (*Runtime, error) {
 		opts.Limits = wire.DefaultChannelLimits()
 	}
 	opts.Store.DisableCache = true
-	opts.Store.PipelineMultiplex = -1 // one connection: what is under way together shares its reads and writes
-	opts.Store.RetryDelay = retryDelay
+	opts.Store.PipelineMultiplex = -1 // one connection: concurrent commands share its reads and writes
+	opts.Store.RetryDelay = redisconn.RetryDelay(func(attempts int) time.Duration {
+		return min(time.Second, time.Millisecond<<min(attempts, 10))
+	})
 	client, err := rueidis.NewClient(opts.Store)
 	if err != nil {
 		return nil, fmt.Errorf("connect to the store: %w", err)
@@ -109,110 +117,40 @@ func New(opts Options) (*Runtime, error) {
 		cancel: rueidis.NewLuaScriptRetryable(lua.Channel("cancel")),
 		touch:  rueidis.NewLuaScriptRetryable(lua.Channel("touch")),
 	}
-	r.running.Go(func() { r.listen(life) })
+	r.running.Go(r.serveTopics)
 	return r, nil
 }
 
-// retryDelay grows to a second. The command is pinned: the writer of the lost
-// connection may still read it while the client, done with the retry, would
-// reuse its memory.
-func retryDelay(attempts int, cmd rueidis.Completed, _ error) time.Duration {
-	cmd.Pin()
-	return min(time.Second, time.Millisecond<<min(attempts, 10))
-}
-
-// Close lets go of the store; Accept and Receive, if they wait, fail with
-// ErrClosed. Claims run out by themselves; those of channels that were closed
-// before are free at once.
+// Close disconnects from the store and waits for all goroutines of the runtime.
+// Calls that wait fail with ErrClosed. Claims expire with their lease; close a
+// channel first to release its claim at once.
 func (r *Runtime) Close() {
-	r.ending.Lock()
+	r.mu.Lock()
 	r.stop(ErrClosed)
-	r.ending.Unlock()
+	r.mu.Unlock()
 	r.running.Wait()
 	r.client.Close()
 }
 
-func (r *Runtime) listen(ctx context.Context) {
-	pause := backoff.NewExponentialBackOff()
-	pause.MaxInterval = 5 * time.Second
-	for ctx.Err() == nil {
-		if served, _ := r.topics.Serve(ctx, r.client, nil); served {
-			pause.Reset()
-		}
-		wait(ctx, pause.NextBackOff())
-	}
-}
-
-func wait(ctx context.Context, d time.Duration) {
-	select {
-	case <-time.After(d):
-	case <-ctx.Done():
-	}
-}
-
-// OpenOptions describe a channel that has no browser session, such as a phone
-// call.
-type OpenOptions struct {
-	ChannelID, TeamID, EndpointID string
-	Mode, CallID, TransactionID   string
-	Profile                       []byte // the gatewayProfile as JSON, fixed for the channel's life
-}
-
-// Open opens a channel and claims it, or claims one that is open for the same
-// team and endpoint.
-func (r *Runtime) Open(ctx context.Context, o OpenOptions) (*Channel, error) {
-	if !wire.ValidChannelID(o.ChannelID) {
-		return nil, fmt.Errorf("%q is no channel id: up to 128 letters, digits and . _ : -", o.ChannelID)
-	}
-	args := append([]string{rand.Text(), o.TeamID, o.EndpointID, o.Mode, o.CallID, o.TransactionID, string(o.Profile)}, r.opts.Limits.Args()...)
-	c, err := r.take(ctx, o.ChannelID, "open", args...)
-	if err != nil {
-		return nil, fmt.Errorf("open channel %s: %w", o.ChannelID, err)
-	}
-	return c, nil
-}
-
-// Attach claims a channel that exists, also one that this runtime held before
-// it was started again.
-func (r *Runtime) Attach(ctx context.Context, channelID string) (*Channel, error) {
-	c, err := r.take(ctx, channelID, "attach")
-	if err != nil {
-		return nil, fmt.Errorf("attach to channel %s: %w", channelID, err)
-	}
-	return c, nil
-}
-
-// Observe is for onlookers: a channel that is read from a position on ("" is
-// the oldest entry there is) without claiming it. Send, Await, Cancel and End act
-// on behalf of the runtime that has the claim; Commit is refused.
-func (r *Runtime) Observe(channelID, from string) *Channel {
-	c := newChannel(r, channelID)
-	c.position = from
-	c.follow(kv.RuntimeTopic(channelID))
-	return c
-}
-
-// take claims a channel and keeps the claim until the channel, or the runtime, is
+// start runs f in a goroutine that Close waits for. It fails if the runtime is
 // closed.
-func (r *Runtime) take(ctx context.Context, channelID, how string, args ...string) (*Channel, error) {
-	c := newChannel(r, channelID)
-	c.token = rand.Text()
-	known, err := c.keep(ctx, how, r.opts.Lease, args...)
-	if err != nil {
-		return nil, err
-	}
-	c.TeamID, c.EndpointID, c.Mode, c.CallID, c.TransactionID = known[2], known[3], known[4], known[5], known[6]
-	c.Profile, c.Committed, c.position = []byte(known[7]), known[8], known[8]
-	r.ending.Lock()
-	defer r.ending.Unlock()
+func (r *Runtime) start(f func()) error {
+	r.mu.Lock()
+	defer r.mu.Unlock()
 	if r.life.Err() != nil {
-		return nil, ErrClosed
+		return ErrClosed
 	}
-	c.follow(kv.RuntimeTopic(channelID))
-	c.running.Add(1)
-	r.running.Go(func() {
-		defer c.running.Done()
-		c.renew()
-	})
-	return c, nil
+	r.running.Go(f)
+	return nil
+}
+
+func (r *Runtime) serveTopics() {
+	delays := backoff.NewExponentialBackOff()
+	delays.MaxInterval = 5 * time.Second
+	for r.life.Err() == nil {
+		if served, _ := r.topics.Serve(r.life, r.client, nil); served {
+			delays.Reset()
+		}
+		_ = sleep.For(r.life, delays.NextBackOff())
+	}
 }
