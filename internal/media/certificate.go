@@ -9,74 +9,72 @@ import (
 	"time"
 )
 
-// lookAgain is how often, at the most, files are looked at for a new certificate.
-const lookAgain = time.Second
+// certificateCheckInterval limits how often the files are checked for changes.
+const certificateCheckInterval = time.Second
 
-// Certificate is a pair of files that is read again when it changes, so that
-// renewing it takes no restart.
+// Certificate is a certificate that is reloaded when its files change, so that
+// it can be renewed without a restart.
 type Certificate struct {
-	certFile, keyFile string
-	log               *slog.Logger
+	files [2]string // certificate and key
+	log   *slog.Logger
 
-	mu     sync.Mutex
-	looked time.Time
-	seen   [2]version
-	failed bool // to read what was seen
-	pair   *tls.Certificate
+	mu      sync.Mutex
+	checked time.Time
+	loaded  [2]fileVersion
+	failed  bool // to load that version
+	pair    *tls.Certificate
 }
 
-// version tells one content of a file from another.
-type version struct {
+type fileVersion struct {
 	modified time.Time
 	size     int64
 }
 
-// LoadCertificate reads the pair for the first time.
+// LoadCertificate loads a certificate and its key.
 func LoadCertificate(certFile, keyFile string, log *slog.Logger) (*Certificate, error) {
-	c := &Certificate{certFile: certFile, keyFile: keyFile, log: log}
-	err := c.Reload()
-	return c, err
+	c := &Certificate{files: [2]string{certFile, keyFile}, log: log}
+	return c, c.Reload()
 }
 
-// Reload reads the pair now. When it fails, the pair at hand stays.
+// Reload loads the files now. If that fails, the current certificate remains.
 func (c *Certificate) Reload() error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return c.read(c.versions())
+	return c.load(c.versions())
 }
 
-func (c *Certificate) read(seen [2]version) error {
-	pair, err := tls.LoadX509KeyPair(c.certFile, c.keyFile)
-	if c.seen, c.failed = seen, err != nil; err != nil {
-		return fmt.Errorf("read the certificate %s and its key %s: %w", c.certFile, c.keyFile, err)
+func (c *Certificate) load(version [2]fileVersion) error {
+	pair, err := tls.LoadX509KeyPair(c.files[0], c.files[1])
+	if c.loaded, c.failed = version, err != nil; err != nil {
+		return fmt.Errorf("load certificate %s with key %s: %w", c.files[0], c.files[1], err)
 	}
 	c.pair = &pair
 	return nil
 }
 
-// Get is for tls.Config: the newest pair there is.
+// Get returns the latest certificate. It implements tls.Config.GetCertificate.
 func (c *Certificate) Get(*tls.ClientHelloInfo) (*tls.Certificate, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if now := time.Now(); now.Sub(c.looked) >= lookAgain {
-		c.looked = now
-		// What could not be read is tried again: it may have been for want of a
-		// permission or a descriptor, which no file's version tells.
-		if seen, before := c.versions(), c.seen; seen != before || c.failed {
-			if err := c.read(seen); err == nil {
-				c.log.Info("the certificate was read again", "expires", c.pair.Leaf.NotAfter)
-			} else if seen != before {
-				c.log.Warn("the new certificate cannot be used; the one before stays", "error", err)
+	if now := time.Now(); now.Sub(c.checked) >= certificateCheckInterval {
+		c.checked = now
+		// A failed load is retried: its cause may be a permission or a lack of
+		// descriptors, which don't change the version.
+		if version, before := c.versions(), c.loaded; version != before || c.failed {
+			if err := c.load(version); err == nil {
+				c.log.Info("certificate reloaded", "expires", c.pair.Leaf.NotAfter)
+			} else if version != before {
+				c.log.Warn("new certificate is invalid; using the previous one", "error", err)
 			}
 		}
 	}
 	return c.pair, nil
 }
 
-func (c *Certificate) versions() (v [2]version) {
-	for i, name := range []string{c.certFile, c.keyFile} {
+func (c *Certificate) versions() (v [2]fileVersion) {
+	for i, name := range c.files {
 		if info, err := os.Stat(name); err == nil {
-			v[i] = version{info.ModTime(), info.Size()}
+			v[i] = fileVersion{info.ModTime(), info.Size()}
 		}
 	}
 	return v

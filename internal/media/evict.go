@@ -10,33 +10,32 @@ import (
 	"time"
 )
 
-// The order in which objects were used is kept in their files' access times, so
-// that a restart does not forget it. They are written by us alone, and late:
-// what was used waits in memory for a moment, and is written down every few
-// seconds, before objects are chosen to go, and at the end. A kill forgets the
-// uses of the last seconds, nothing else.
+// The store evicts the least recently used blobs. It keeps the time of last use
+// in the access time of the file, so that it survives a restart. It collects
+// access times in memory and writes them every few seconds, before blobs are
+// selected for eviction, and on Close. A crash loses those of the last seconds.
 const (
-	writeUsesEvery = 5 * time.Second
-	maxPendingUses = 16 << 10
+	flushUsesInterval = 5 * time.Second
+	maxPendingUses    = 16 << 10
 )
 
-// uses are the objects that were used and whose files do not show it yet.
+// uses holds access times that are not written yet.
 type uses struct {
 	flushing         sync.Mutex
 	mu               sync.Mutex
 	pending, writing map[Path]time.Time
 }
 
-// used notes that somebody asked for an object. Without a cap nobody needs to know.
+// used records the use of a blob. An unlimited store needs no record.
 func (s *Store) used(p Path) {
 	if s.maxBytes == 0 {
 		return
 	}
 	s.uses.mu.Lock()
 	s.uses.pending[p] = time.Now()
-	crowded := len(s.uses.pending) >= maxPendingUses
+	full := len(s.uses.pending) >= maxPendingUses
 	s.uses.mu.Unlock()
-	if crowded {
+	if full {
 		s.uses.flush(s.root)
 	}
 }
@@ -49,8 +48,8 @@ func (u *uses) has(p Path) bool {
 	return pending || writing
 }
 
-// flush writes uses down. One that cannot be written is forgotten: its object is
-// gone, or may go a little early.
+// flush writes the pending access times. It ignores errors: the blob is gone, or
+// is evicted a little early.
 func (u *uses) flush(root *os.Root) {
 	u.flushing.Lock()
 	defer u.flushing.Unlock()
@@ -65,9 +64,9 @@ func (u *uses) flush(root *os.Root) {
 	u.mu.Unlock()
 }
 
-// Run writes down uses until ctx ends.
+// Run writes access times until ctx ends.
 func (s *Store) Run(ctx context.Context) {
-	tick := time.NewTicker(writeUsesEvery)
+	tick := time.NewTicker(flushUsesInterval)
 	defer tick.Stop()
 	for {
 		select {
@@ -79,11 +78,11 @@ func (s *Store) Run(ctx context.Context) {
 	}
 }
 
-// queue holds the objects that go next: those used least recently when the store
-// was last surveyed, oldest first. Whatever was used since is newer than all of
-// them, so taking from the front and passing over what was used keeps the exact
-// order, without knowing of every object all the time.
-type queue struct {
+// evictionQueue holds the least recently used blobs of the last scan, oldest
+// first. All other blobs and those used since are newer. Evicting from the front
+// and skipping blobs used since therefore follows the exact order, without an
+// index of all blobs in memory.
+type evictionQueue struct {
 	mu   sync.Mutex
 	list []candidate
 }
@@ -93,77 +92,76 @@ type candidate struct {
 	used time.Time
 }
 
-// A survey looks at every object; remembering this part of them (and no more
-// than this many) spreads its cost over as many evictions.
+// A scan reads all files. Queueing a fraction of them spreads its cost over many
+// evictions.
 const (
-	queuedPart = 8
-	minQueued  = 1 << 10
-	maxQueued  = 64 << 10
+	queuedFraction = 8
+	minQueued      = 1 << 10
+	maxQueued      = 64 << 10
 )
 
-// makeRoom lets objects go until the rest fits. Where that fails the cap is
-// overrun until the next upload tries again: what was stored stays stored.
-func (s *Store) makeRoom() {
+// evictToFit evicts blobs until the rest fits. If that fails, the store exceeds
+// its limit until the next upload: stored blobs remain stored.
+func (s *Store) evictToFit() {
 	if s.maxBytes == 0 || s.bytes.Load() <= s.maxBytes {
 		return
 	}
-	s.next.mu.Lock()
-	defer s.next.mu.Unlock()
-	for surveyed := false; s.bytes.Load() > s.maxBytes; {
-		if len(s.next.list) > 0 {
-			oldest := s.next.list[0]
-			s.next.list = s.next.list[1:]
+	s.queue.mu.Lock()
+	defer s.queue.mu.Unlock()
+	for scanned := false; s.bytes.Load() > s.maxBytes; {
+		if len(s.queue.list) > 0 {
+			oldest := s.queue.list[0]
+			s.queue.list = s.queue.list[1:]
 			gone, err := s.evict(oldest)
 			if err != nil {
-				s.log.Error("an object could not be evicted", "error", err)
+				s.log.Error("evict blob", "error", err)
 			}
-			surveyed = surveyed && !gone
+			scanned = scanned && !gone
 			continue
 		}
-		if surveyed {
-			return // all that is left was used this very moment, or cannot be removed
+		if scanned {
+			return // all blobs are in use or cannot be removed
 		}
-		if err := s.survey(); err != nil {
-			s.log.Error("no objects could be chosen to go", "error", err)
+		if err := s.scan(); err != nil {
+			s.log.Error("select blobs for eviction", "error", err)
 			return
 		}
-		surveyed = true
+		scanned = true
 	}
 }
 
-// evict removes an object unless it was used since it was chosen.
+// evict removes a blob unless it was used since the scan.
 func (s *Store) evict(c candidate) (gone bool, err error) {
 	shard, file := c.path.split()
 	dir, err := s.shard(shard)
 	if err != nil {
-		return false, ignoreAbsent(err)
+		return false, ignoreNotFound(err)
 	}
-	defer dir.done()
+	defer dir.release()
 	defer s.lockPath(c.path)()
 	info, err := dir.Lstat(file)
-	if err != nil || !accessed(info).Equal(c.used) || s.uses.has(c.path) {
-		return false, ignoreAbsent(err)
+	if err != nil || !accessTime(info).Equal(c.used) || s.uses.has(c.path) {
+		return false, ignoreNotFound(err)
 	}
 	if err := s.remove(dir, c.path, info.Size()); err != nil {
-		return false, ignoreAbsent(err)
+		return false, ignoreNotFound(err)
 	}
 	s.evicted.Add(1)
 	return true, nil
 }
 
-func ignoreAbsent(err error) error {
-	if err = absent(err); errors.Is(err, ErrNoObject) {
+func ignoreNotFound(err error) error {
+	if err = notFoundOr(err); errors.Is(err, ErrNotFound) {
 		return nil
 	}
 	return err
 }
 
-// survey looks at all there is: it removes shards that nothing is left in,
-// counts, and, with a cap, queues what is to go next. Objects can be read but not
-// changed meanwhile.
-func (s *Store) survey() error {
-	s.counting.Lock()
-	defer s.counting.Unlock()
+// scan reads all shards. It removes empty ones, counts the blobs, and fills the
+// eviction queue of a limited store. Blobs can be read but not changed meanwhile.
+func (s *Store) scan() error {
+	s.scanning.Lock()
+	defer s.scanning.Unlock()
 	s.uses.flush(s.root)
 	shards, err := s.shardNames()
 	if err != nil {
@@ -171,24 +169,24 @@ func (s *Store) survey() error {
 	}
 	var bytes, objects int64
 	var oldest []candidate
-	queued := min(max(minQueued, int(s.objects.Load())/queuedPart), maxQueued)
+	queued := min(max(minQueued, int(s.objects.Load())/queuedFraction), maxQueued)
 	for _, shard := range shards {
 		infos, err := s.files(shard)
 		if err != nil {
 			return err
 		}
 		if len(infos) == 0 {
-			s.top.removeEmpty(shard)
+			s.rootFD.removeEmptyDir(shard)
 		}
 		for _, info := range infos {
-			p, ours := ParsePath(shard + "/" + info.Name())
-			if !ours {
+			p, ok := ParsePath(shard + "/" + info.Name())
+			if !ok {
 				continue
 			}
 			objects++
 			bytes += info.Size()
 			if s.maxBytes > 0 {
-				oldest = append(oldest, candidate{p, accessed(info)})
+				oldest = append(oldest, candidate{p, accessTime(info)})
 			}
 		}
 		if len(oldest) > 2*queued {
@@ -197,7 +195,7 @@ func (s *Store) survey() error {
 	}
 	s.bytes.Store(bytes)
 	s.objects.Store(objects)
-	s.next.list = keepOldest(oldest, queued)
+	s.queue.list = keepOldest(oldest, queued)
 	return nil
 }
 

@@ -51,10 +51,10 @@ func (s *Service) served(path string, bytes int) {
 // extendDeadline gives a client the time that it may take to send or receive a
 // body of this size, and a little more to receive the error if it is too slow.
 func extendDeadline(w http.ResponseWriter, size int64) {
-	deadline := time.Now().Add(bodyTimeout + time.Duration(size)*time.Second/slowestRate)
+	deadline := time.Now().Add(bodyTimeout + time.Duration(size)*time.Second/minBytesPerSecond)
 	control := http.NewResponseController(w)
 	_ = control.SetReadDeadline(deadline) // fails only if the connection is closed
-	_ = control.SetWriteDeadline(deadline.Add(answerTimeout))
+	_ = control.SetWriteDeadline(deadline.Add(responseTimeout))
 }
 
 type serviceMetrics struct {
@@ -66,12 +66,12 @@ type serviceMetrics struct {
 
 func newServiceMetrics(reg prometheus.Registerer, store *Store, lane *fastlane.Lane) *serviceMetrics {
 	moved := prometheus.NewCounterVec(prometheus.CounterOpts{
-		Name: "telapi_media_bytes_total", Help: "Bytes of bodies, by direction: stored (in) and sent (out)."}, []string{"direction"})
+		Name: "telapi_media_bytes_total", Help: "Bytes of request bodies stored (in) and response bodies sent (out)."}, []string{"direction"})
 	o := &serviceMetrics{
 		requests: prometheus.NewCounterVec(prometheus.CounterOpts{
-			Name: "telapi_media_requests_total", Help: "Requests answered, by method and status."}, []string{"method", "status"}),
+			Name: "telapi_media_requests_total", Help: "Requests by method and status."}, []string{"method", "status"}),
 		duration: prometheus.NewHistogramVec(prometheus.HistogramOpts{
-			Name: "telapi_media_request_duration_seconds", Help: "Time from a request's header to the end of its answer; answers from memory are not timed.",
+			Name: "telapi_media_request_duration_seconds", Help: "Duration of requests by method. Responses of the fast path are not measured.",
 			Buckets: []float64{.0001, .00025, .0005, .001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 2.5, 10}}, []string{"method"}),
 		received: moved.WithLabelValues("in"),
 		sent:     moved.WithLabelValues("out"),
@@ -84,12 +84,12 @@ func newServiceMetrics(reg prometheus.Registerer, store *Store, lane *fastlane.L
 		return prometheus.NewCounterFunc(prometheus.CounterOpts{Name: name, Help: help}, func() float64 { return float64(value()) })
 	}
 	reg.MustRegister(o.requests, o.duration, moved,
-		gauge("telapi_media_store_bytes", "Bytes of all objects.", store.bytes.Load),
-		gauge("telapi_media_store_objects", "Objects stored.", store.objects.Load),
-		gauge("telapi_media_memory_bytes", "Memory of the objects that are answered from it.", func() int64 { return lane.Stats().Bytes }),
-		gauge("telapi_media_memory_objects", "Objects in memory.", func() int64 { return lane.Stats().Objects }),
-		counter("telapi_media_memory_answers_total", "Answers given from memory.", func() uint64 { return lane.Stats().Hits }),
-		counter("telapi_media_evictions_total", "Objects that went to make room.", store.evicted.Load),
+		gauge("telapi_media_store_bytes", "Bytes of all stored blobs.", store.bytes.Load),
+		gauge("telapi_media_store_objects", "Number of stored blobs.", store.objects.Load),
+		gauge("telapi_media_memory_bytes", "Bytes of the blobs in the memory cache.", func() int64 { return lane.Stats().Bytes }),
+		gauge("telapi_media_memory_objects", "Number of blobs in the memory cache.", func() int64 { return lane.Stats().Objects }),
+		counter("telapi_media_memory_answers_total", "Responses sent from the memory cache.", func() uint64 { return lane.Stats().Hits }),
+		counter("telapi_media_evictions_total", "Blobs evicted to stay below the size limit.", store.evicted.Load),
 	)
 	return o
 }

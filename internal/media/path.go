@@ -2,36 +2,35 @@ package media
 
 import "strings"
 
-// Prefix is where objects are found: /media/<shard>/<name>.<encoding>.
+// Prefix is the URL prefix of blobs: /media/<shard>/<name>.<encoding>.
 const Prefix = "/media/"
 
-// contentTypes are the encodings there are, by extension.
+// contentTypes lists the encodings by extension.
 var contentTypes = map[string]string{
 	"alaw": "audio/x-alaw-basic",
 	"pcm":  "audio/pcm",
 }
 
-// longestName is what file systems take.
-const longestName = 255
+const maxNameLength = 255 // of a file system
 
-// Path names one object: a shard, a slash, a name and the extension of its
-// encoding. A Path from ParsePath cannot leave the folder it is opened in, nor
-// meet a file of the store's own, whose names begin with a dot.
+// Path is the path of a blob: a shard, a slash, a name and the extension of the
+// encoding. A Path from ParsePath cannot leave the directory it is opened in, and
+// cannot name a file of the store itself: those begin with a dot.
 type Path string
 
-// ParsePath applies the one rule for paths, the same for server and client: shard
-// and name are letters, digits, _ and -, and nothing is decoded or cleaned.
+// ParsePath validates a path. Shard and name consist of letters, digits, _ and
+// -. Nothing is decoded or cleaned.
 func ParsePath(s string) (Path, bool) {
 	shard, file, _ := strings.Cut(s, "/")
 	name, extension, _ := strings.Cut(file, ".")
 	_, known := contentTypes[extension]
-	if !known || !plain(shard) || !plain(name) || len(file) > longestName {
+	if !known || !isName(shard) || !isName(name) || len(file) > maxNameLength {
 		return "", false
 	}
 	return Path(s), true
 }
 
-// parseURLPath is ParsePath for the path of a URL as it was sent.
+// parseURLPath validates the path of a URL in its encoded form.
 func parseURLPath(s string) (Path, bool) {
 	rest, ok := strings.CutPrefix(s, Prefix)
 	if !ok {
@@ -50,7 +49,7 @@ func (p Path) contentType() string {
 	return contentTypes[extension]
 }
 
-func plain(s string) bool {
+func isName(s string) bool {
 	for i := range len(s) {
 		switch c := s[i]; {
 		case 'a' <= c && c <= 'z', 'A' <= c && c <= 'Z', '0' <= c && c <= '9', c == '_', c == '-':
@@ -58,5 +57,5 @@ func plain(s string) bool {
 			return false
 		}
 	}
-	return s != "" && len(s) <= longestName
+	return s != "" && len(s) <= maxNameLength
 }

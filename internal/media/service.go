@@ -21,99 +21,97 @@ import (
 	"telapi/internal/redact"
 )
 
-// Options are what a media service works with.
+// Options configure a Service.
 type Options struct {
 	Root           string
-	MaxBytes       int64           // of all objects; 0: no cap
-	Unsynced       bool            // changes are not on disk yet when they are answered
-	MaxObjectBytes int64           // of one
-	MemoryBytes    int64           // of objects that are answered from memory; 0: none is
-	UploadTokens   []redact.Secret // any of them permits changes; none: anybody may
-	MetricsToken   redact.Secret   // for /metrics; empty: anybody may
+	MaxBytes       int64           // of all blobs; 0: unlimited
+	Unsynced       bool            // don't wait until changes are on disk
+	MaxObjectBytes int64           // of one blob
+	MemoryBytes    int64           // of blobs cached in memory; 0: none
+	UploadTokens   []redact.Secret // any of them allows changes; none: no token is required
+	MetricsToken   redact.Secret   // for /metrics; empty: no token is required
 	Log            *slog.Logger
 	Registry       *prometheus.Registry
 }
 
-// Service is the media service: the objects of a Store over HTTP, the plainest
-// requests for them answered from memory.
+// Service is the media service. It serves the blobs of a Store over HTTP, simple
+// requests on a fast path.
 type Service struct {
 	o          Options
 	store      *Store
-	lane       *fastlane.Lane
+	fastPath   *fastlane.Lane
 	server     *http.Server
 	prometheus http.Handler // serves /metrics
 	metrics    *serviceMetrics
 	draining   atomic.Bool
 }
 
-// Time-outs that cut clients who send or read a byte now and then to hold a
-// connection. One that moves a body has, on top, the time it takes at the slowest
-// rate that a reader or writer of audio has an excuse for.
+// Timeouts against clients that occupy a connection by sending or reading very
+// slowly. The transfer of a body gets additional time, at minBytesPerSecond.
 const (
-	firstByteTimeout = 10 * time.Second
-	bodyTimeout      = 30 * time.Second
-	answerTimeout    = 5 * time.Second
-	keptAlive        = 120 * time.Second
-	slowestRate      = 64 << 10 // bytes a second
-	maxHeaderBytes   = 16 << 10
+	headerReadTimeout = 10 * time.Second
+	bodyTimeout       = 30 * time.Second
+	responseTimeout   = 5 * time.Second
+	idleTimeout       = 120 * time.Second
+	minBytesPerSecond = 64 << 10
+	maxHeaderBytes    = 16 << 10
 )
 
-// New opens the store and returns the service, ready to serve.
+// New opens the store and returns a service.
 func New(o Options) (*Service, error) {
 	s := &Service{o: o, prometheus: promhttp.HandlerFor(o.Registry, promhttp.HandlerOpts{ErrorHandling: promhttp.ContinueOnError})}
 	if o.MaxBytes > 0 {
 		s.o.MaxObjectBytes = min(o.MaxObjectBytes, o.MaxBytes)
 	}
-	s.lane = fastlane.New(fastlane.Options{MaxBytes: o.MemoryBytes, MaxUpload: s.o.MaxObjectBytes, Load: s.load, Served: s.served})
-	change := func(p Path, change func() error) error { return s.lane.Change(Prefix+string(p), change) }
+	s.fastPath = fastlane.New(fastlane.Options{MaxBytes: o.MemoryBytes, MaxUpload: s.o.MaxObjectBytes, Load: s.load, Served: s.served})
+	change := func(p Path, change func() error) error { return s.fastPath.Change(Prefix+string(p), change) }
 	var err error
 	if s.store, err = OpenStore(StoreOptions{Root: o.Root, MaxBytes: o.MaxBytes, Unsynced: o.Unsynced, Log: o.Log, Change: change}); err != nil {
 		return nil, err
 	}
-	s.metrics = newServiceMetrics(o.Registry, s.store, s.lane)
+	s.metrics = newServiceMetrics(o.Registry, s.store, s.fastPath)
 	s.server = &http.Server{
 		Handler:                      s,
 		DisableGeneralOptionsHandler: true,
-		ReadHeaderTimeout:            firstByteTimeout,
+		ReadHeaderTimeout:            headerReadTimeout,
 		WriteTimeout:                 bodyTimeout,
-		IdleTimeout:                  keptAlive,
+		IdleTimeout:                  idleTimeout,
 		MaxHeaderBytes:               maxHeaderBytes,
 		ErrorLog:                     slog.NewLogLogger(o.Log.Handler(), slog.LevelDebug),
 	}
-	s.lane.Attach(s.server)
+	s.fastPath.Attach(s.server)
 	return s, nil
 }
 
-// Serve answers on a listener, over TLS where a configuration is given, until
-// Shutdown.
+// Serve serves a listener until Shutdown, with TLS if secure is not nil.
 func (s *Service) Serve(l net.Listener, secure *tls.Config) error {
-	if err := s.server.Serve(s.lane.Listen(l, secure)); !errors.Is(err, http.ErrServerClosed) {
+	if err := s.server.Serve(s.fastPath.Listen(l, secure)); !errors.Is(err, http.ErrServerClosed) {
 		return fmt.Errorf("serve media: %w", err)
 	}
 	return nil
 }
 
-// Run does what the store needs done while it is served.
+// Run runs the background work of the store until ctx ends.
 func (s *Service) Run(ctx context.Context) { s.store.Run(ctx) }
 
-// Drain has /health answer 503 from now on.
+// Drain makes /health return 503.
 func (s *Service) Drain() { s.draining.Store(true) }
 
-// Shutdown takes no more connections, and lets requests in flight finish or, when
-// ctx ends, cuts them off.
+// Shutdown stops accepting connections and waits for active requests. It cuts
+// them off when ctx ends.
 func (s *Service) Shutdown(ctx context.Context) error {
-	err := errors.Join(s.server.Shutdown(ctx), s.lane.Drain(ctx))
+	err := errors.Join(s.server.Shutdown(ctx), s.fastPath.Drain(ctx))
 	if err != nil {
 		_ = s.server.Close()
 	}
 	return err
 }
 
-// Close lets go of the store.
+// Close closes the store.
 func (s *Service) Close() { s.store.Close() }
 
-// route finds who answers. Paths are taken as they were sent: none is decoded,
-// cleaned or redirected.
+// route dispatches a request. It uses the path as sent, without decoding,
+// cleaning or redirecting.
 func (s *Service) route(x *httpserve.Response, r *http.Request) error {
 	path := r.URL.EscapedPath()
 	switch {
@@ -131,7 +129,7 @@ func (s *Service) route(x *httpserve.Response, r *http.Request) error {
 	p, ok := parseURLPath(path)
 	switch {
 	case !ok && r.Method == http.MethodPut:
-		return fault.New(fault.Validation, "Objects are put under /media/<shard>/<name>.alaw or .pcm; shard and name are letters, digits, _ and -.")
+		return fault.New(fault.Validation, "Invalid path: use /media/<shard>/<name>.alaw or .pcm. Shard and name consist of letters, digits, _ and -.")
 	case !ok:
 		return notFound()
 	case isRead(r):
@@ -154,7 +152,7 @@ func readOnly(x *httpserve.Response, r *http.Request, handle func(*httpserve.Res
 }
 
 func notFound() error {
-	return fault.New(fault.NotFound, "There is no such object.")
+	return fault.New(fault.NotFound, "Blob not found.")
 }
 
 func (s *Service) health(x *httpserve.Response, _ *http.Request) error {

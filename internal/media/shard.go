@@ -10,67 +10,67 @@ import (
 	"syscall"
 )
 
-// shard is the folder of a shard, opened.
+// shard is an open directory of a shard.
 type shard struct {
 	*os.Root
-	opened
-	file    *os.File // what is opened
-	which   identity
-	durable atomic.Bool // it outlives a crash
-	kept    bool
+	dirFD
+	file    *os.File // owns dirFD
+	id      fileID
+	durable atomic.Bool // its name survives a crash
+	cached  bool
 }
 
-// shards keeps folders open for the next who needs them.
-type shards struct {
+// shardCache keeps directories open.
+type shardCache struct {
 	mu     sync.RWMutex
 	byName map[string]*shard
-	making sync.Mutex
+	making sync.Mutex // held while directories are created
 }
 
-func (sh *shards) get(name string) *shard {
-	sh.mu.RLock()
-	defer sh.mu.RUnlock()
-	return sh.byName[name]
+// maxCachedShards bounds the open files. Hashes use 256 shards, with two
+// descriptors each.
+const maxCachedShards = 512
+
+func (c *shardCache) get(name string) *shard {
+	c.mu.RLock()
+	defer c.mu.RUnlock()
+	return c.byName[name]
 }
 
-// keep takes an opened folder in the place of one before, which is closed when
-// nobody uses it any more.
-func (sh *shards) keep(name string, d *shard) {
-	sh.mu.Lock()
-	defer sh.mu.Unlock()
-	if sh.byName[name] != nil || len(sh.byName) < maxKept {
-		sh.byName[name], d.kept = d, true
+// put caches an open directory. One that it replaces is closed by the garbage
+// collector, because it may still be in use.
+func (c *shardCache) put(name string, d *shard) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.byName[name] != nil || len(c.byName) < maxCachedShards {
+		c.byName[name], d.cached = d, true
 	}
 }
 
-func (sh *shards) close() {
-	for _, d := range sh.byName {
-		d.kept = false
-		d.done()
+func (c *shardCache) close() {
+	for _, d := range c.byName {
+		d.cached = false
+		d.release()
 	}
 }
 
-// maxKept bounds the file descriptors: 256 shards are what hashes make, and each
-// takes two.
-const maxKept = 512
+// ErrPathOccupied is returned when a file or directory that the store did not
+// create has the path of a blob or shard.
+var ErrPathOccupied = errors.New("path occupied by another file")
 
-// ErrOccupied says that something is in the place of an object or a shard that
-// the store has not put there and does not replace.
-var ErrOccupied = errors.New("something else is in the place of an object")
-
-// shard opens the folder of a shard, to be let go of with done. A link is none:
-// an object has one path. A folder that was kept is used only while the name
-// still stands for it, or one that somebody moves away would take uploads along.
+// shard opens the directory of a shard. The caller releases it. Symbolic links
+// are not followed: a blob has one path. A cached directory is used only if the
+// name still refers to it, so that uploads don't go to one that was moved away.
 func (s *Store) shard(name string) (*shard, error) {
-	which, err := s.top.lstat(name)
-	if err == nil && !which.isFolder() {
+	id, err := s.rootFD.lstat(name)
+	if err == nil && !id.isDir() {
 		err = syscall.ENOTDIR
 	}
 	if err != nil {
 		return nil, &fs.PathError{Op: "open", Path: name, Err: err}
 	}
-	if old := s.shards.get(name); old != nil && old.which.same(which) {
-		return old, nil
+	if cached := s.shards.get(name); cached != nil && cached.id.same(id) {
+		return cached, nil
 	}
 	dir, err := s.root.OpenRoot(name)
 	if err != nil {
@@ -78,60 +78,61 @@ func (s *Store) shard(name string) (*shard, error) {
 	}
 	d := &shard{Root: dir}
 	if d.file, err = dir.Open("."); err == nil {
-		d.opened = opened(d.file.Fd())
-		d.which, err = d.lstat(".")
+		d.dirFD = dirFD(d.file.Fd())
+		d.id, err = d.lstat(".")
 	}
 	if err != nil {
-		d.done()
+		d.release()
 		return nil, err
 	}
-	s.shards.keep(name, d)
+	s.shards.put(name, d)
 	return d, nil
 }
 
-// done closes what is not kept.
-func (d *shard) done() {
-	if !d.kept {
+// release closes a directory that is not cached.
+func (d *shard) release() {
+	if !d.cached {
 		_ = d.file.Close()
 		_ = d.Root.Close()
 	}
 }
 
-// sync makes a file, or the names in a folder, outlive a crash.
-func (s *Store) sync(o interface{ sync() error }) error {
-	if s.unsynced {
-		return nil
-	}
-	return o.sync()
-}
-
-// makeShard is shard for an upload: the folder is there for good when it returns.
+// makeShard opens the directory of a shard, and creates it durably if it is
+// missing.
 func (s *Store) makeShard(name string) (*shard, error) {
 	d, err := s.shard(name)
 	switch {
 	case err == nil && d.durable.Load():
 		return d, nil
 	case err == nil:
-		d.done()
+		d.release()
 	case errors.Is(err, syscall.ENOTDIR):
-		return nil, ErrOccupied
+		return nil, ErrPathOccupied
 	case !errors.Is(err, fs.ErrNotExist):
-		return nil, fmt.Errorf("open a shard: %w", err)
+		return nil, fmt.Errorf("open shard: %w", err)
 	}
 	s.shards.making.Lock()
 	defer s.shards.making.Unlock()
 	err = s.root.Mkdir(name, 0o750)
 	if err == nil || errors.Is(err, fs.ErrExist) {
-		if err = s.sync(s.top); err != nil {
-			_ = s.root.Remove(name) // while it is empty
+		if err = s.syncDir(s.rootFD); err != nil {
+			s.rootFD.removeEmptyDir(name)
 		}
 	}
 	if err == nil {
 		d, err = s.shard(name)
 	}
 	if err != nil {
-		return nil, fmt.Errorf("make a shard: %w", err)
+		return nil, fmt.Errorf("create shard: %w", err)
 	}
 	d.durable.Store(true)
 	return d, nil
+}
+
+// syncDir makes the names in a directory durable, unless the store is unsynced.
+func (s *Store) syncDir(d dirFD) error {
+	if s.unsynced {
+		return nil
+	}
+	return fsync(d)
 }

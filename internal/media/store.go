@@ -19,56 +19,55 @@ import (
 	"telapi/internal/speech"
 )
 
-// Store keeps objects as files, <root>/<shard>/<name>.<encoding>, and nothing
-// about them anywhere else: what a file system says is true, also after a crash
-// or after somebody has copied files in. It reaches files only below its root
-// (os.Root resolves every part itself), and only regular ones are objects.
+// Store keeps blobs as files, <root>/<shard>/<name>.<encoding>. It has no other
+// state: the file system is right, also after a crash or after files were copied
+// in. It accesses only files below its root, and only regular files are blobs.
 //
-// Readers and writers need no agreement: a file is complete when it gets its
-// name and never changes afterwards; a reader of one that was replaced or removed
-// keeps what it opened.
+// Readers and writers need no coordination. A file is complete when it gets its
+// name and never changes afterwards; readers of a replaced or deleted file keep
+// the content they opened.
 type Store struct {
 	root     *os.Root
-	file     *os.File // the root once more
-	top      opened   // what that has opened
+	rootFile *os.File // owns rootFD
+	rootFD   dirFD
 	lock     *os.File
 	maxBytes int64
 	unsynced bool
 	change   func(p Path, change func() error) error
 	log      *slog.Logger
 
-	shards  shards
+	shards  shardCache
 	uploads uploads
-	stripes [256]sync.Mutex // of paths: their changes come one after another
+	stripes [256]sync.Mutex // serialize the changes of a path
 	uses    uses
-	next    queue
+	queue   evictionQueue
 
-	counting       sync.RWMutex // held for writing while all is counted
+	scanning       sync.RWMutex // held for writing during a scan
 	bytes, objects atomic.Int64
 	evicted        atomic.Uint64
 }
 
-// StoreOptions say where objects are kept, and how many.
+// StoreOptions configure a Store.
 type StoreOptions struct {
 	Root     string
-	MaxBytes int64 // of all objects; 0: no cap
-	Unsynced bool  // leaves it to the system when changes reach the disk
+	MaxBytes int64 // of all blobs; 0: unlimited
+	Unsynced bool  // don't wait until changes are on disk
 	Log      *slog.Logger
-	// Change, if set, is given each step that replaces or removes an object, and
-	// carries it out. It is where a cache of objects learns of it.
+	// Change, if set, runs each step that replaces or deletes a blob. A cache
+	// uses it to invalidate the path.
 	Change func(p Path, change func() error) error
 }
 
-// ErrNoObject says that there is no object of a path.
-var ErrNoObject = errors.New("no such object")
+// ErrNotFound is returned when a path has no blob.
+var ErrNotFound = errors.New("blob not found")
 
-// OpenStore makes the root if need be, removes what uploads of an earlier process
-// left unfinished, and counts what is there. A root has one store at a time.
+// OpenStore opens a root and creates it if it is missing. It removes unfinished
+// uploads of an earlier process. A root can be open only once.
 func OpenStore(o StoreOptions) (_ *Store, err error) {
 	if err := os.MkdirAll(o.Root, 0o750); err != nil {
-		return nil, fmt.Errorf("make the media root: %w", err)
+		return nil, fmt.Errorf("create media root: %w", err)
 	}
-	s := &Store{maxBytes: o.MaxBytes, unsynced: o.Unsynced, change: o.Change, log: o.Log, shards: shards{byName: map[string]*shard{}}, uses: uses{pending: map[Path]time.Time{}}}
+	s := &Store{maxBytes: o.MaxBytes, unsynced: o.Unsynced, change: o.Change, log: o.Log, shards: shardCache{byName: map[string]*shard{}}, uses: uses{pending: map[Path]time.Time{}}}
 	if s.change == nil {
 		s.change = func(_ Path, change func() error) error { return change() }
 	}
@@ -78,154 +77,155 @@ func OpenStore(o StoreOptions) (_ *Store, err error) {
 		}
 	}()
 	if s.root, err = os.OpenRoot(o.Root); err != nil {
-		return nil, fmt.Errorf("open the media root: %w", err)
+		return nil, fmt.Errorf("open media root: %w", err)
 	}
-	if s.file, err = s.root.Open("."); err != nil {
-		return nil, fmt.Errorf("open the media root: %w", err)
+	if s.rootFile, err = s.root.Open("."); err != nil {
+		return nil, fmt.Errorf("open media root: %w", err)
 	}
-	s.top = opened(s.file.Fd())
+	s.rootFD = dirFD(s.rootFile.Fd())
 	if s.lock, err = s.root.OpenFile(".lock", os.O_CREATE|os.O_RDWR, 0o600); err != nil {
-		return nil, fmt.Errorf("lock the media root: %w", err)
+		return nil, fmt.Errorf("lock media root: %w", err)
 	}
 	if err := syscall.Flock(int(s.lock.Fd()), syscall.LOCK_EX|syscall.LOCK_NB); err != nil {
-		return nil, fmt.Errorf("the media root %s is in use by another media service: stop that, or give this one a MEDIA_ROOT of its own (%w)", o.Root, err)
+		return nil, fmt.Errorf("media root %s is in use by another media service: stop it or set another MEDIA_ROOT (%w)", o.Root, err)
 	}
-	if err := s.beginUploads(); err != nil {
+	if err := s.openUploads(); err != nil {
 		return nil, err
 	}
-	if err := s.survey(); err != nil {
+	if err := s.scan(); err != nil {
 		return nil, err
 	}
-	s.makeRoom()
+	s.evictToFit()
 	return s, nil
 }
 
-// Close writes down what was used last, and lets go of the root.
+// Close saves the access times and closes the root.
 func (s *Store) Close() {
 	if s.root == nil {
 		return
 	}
 	s.uses.flush(s.root)
 	s.shards.close()
-	_ = s.file.Close()
-	s.endUploads()
+	_ = s.rootFile.Close()
+	s.closeUploads()
 	_ = s.lock.Close()
 	_ = s.root.Close()
 }
 
-// Object is an opened object.
-type Object struct {
+// Blob is an open blob.
+type Blob struct {
 	*os.File
 	Size     int64
 	Modified time.Time
-	ETag     string // strong: no two bodies of a path share one
+	ETag     string // strong: it changes with every upload
 }
 
-// Open returns an object to read and to close, or ErrNoObject.
-func (s *Store) Open(p Path) (*Object, error) {
+// Open opens a blob for reading, or returns ErrNotFound.
+func (s *Store) Open(p Path) (*Blob, error) {
 	shard, file := p.split()
 	dir, err := s.shard(shard)
 	if err != nil {
-		return nil, absent(err)
+		return nil, notFoundOr(err)
 	}
-	defer dir.done()
+	defer dir.release()
 	info, err := dir.Lstat(file)
 	if err != nil || !info.Mode().IsRegular() {
-		return nil, absent(err)
+		return nil, notFoundOr(err)
 	}
-	// What is no regular file any more must not be waited for, as a pipe would be.
+	// O_NONBLOCK: the file may have been replaced by a pipe meanwhile.
 	f, err := dir.OpenFile(file, os.O_RDONLY|syscall.O_NONBLOCK, 0)
 	if err != nil {
-		return nil, absent(err)
+		return nil, notFoundOr(err)
 	}
 	if info, err = f.Stat(); err != nil || !info.Mode().IsRegular() {
 		f.Close()
-		return nil, absent(err)
+		return nil, notFoundOr(err)
 	}
 	s.used(p)
-	return &Object{f, info.Size(), info.ModTime(), etag(info)}, nil
+	return &Blob{f, info.Size(), info.ModTime(), etag(info)}, nil
 }
 
-// absent tells a missing object from a store that does not work. Whatever leads
-// out of the root or in circles is nothing of ours: os.Root says so without an
-// error number.
-func absent(err error) error {
+// notFoundOr returns ErrNotFound if err is nil or means that a path has no blob.
+// That includes paths that leave the root or are circular, for which os.Root
+// returns an error without a number.
+func notFoundOr(err error) error {
 	var number syscall.Errno
 	switch {
 	case err == nil, !errors.As(err, &number),
 		errors.Is(err, fs.ErrNotExist), number == syscall.ENOTDIR, number == syscall.ELOOP, number == syscall.ENAMETOOLONG:
-		return ErrNoObject
+		return ErrNotFound
 	}
-	return fmt.Errorf("open an object: %w", err)
+	return fmt.Errorf("open blob: %w", err)
 }
 
-// etag needs no look at the bytes: every upload gets a time of its own.
+// etag uses the modification time, which is unique for each upload.
 func etag(info fs.FileInfo) string {
 	return `"` + strconv.FormatInt(info.ModTime().UnixNano(), 36) + "-" + strconv.FormatInt(info.Size(), 36) + `"`
 }
 
-// Condition may refuse a change by what is there, nil where nothing is. It is
-// asked while nobody else can change that. A nil one refuses nothing.
-type Condition func(current fs.FileInfo) error
+// Precondition returns an error to prevent a change of the current blob, which
+// is nil if there is none. The blob cannot change during the call. A nil
+// Precondition allows every change.
+type Precondition func(current fs.FileInfo) error
 
-func (c Condition) of(current fs.FileInfo) error {
+func (c Precondition) check(current fs.FileInfo) error {
 	if c == nil {
 		return nil
 	}
 	return c(current)
 }
 
-// Delete removes an object for good. Allow may refuse by what is there.
-func (s *Store) Delete(p Path, allow Condition) error {
+// Delete deletes a blob durably, or returns ErrNotFound.
+func (s *Store) Delete(p Path, condition Precondition) error {
 	shard, file := p.split()
 	dir, err := s.shard(shard)
 	if err != nil {
-		return absent(err)
+		return notFoundOr(err)
 	}
-	defer dir.done()
+	defer dir.release()
 	defer s.lockPath(p)()
 	info, err := dir.Lstat(file)
 	if err != nil || !info.Mode().IsRegular() {
-		return absent(err)
+		return notFoundOr(err)
 	}
-	if err := allow.of(info); err != nil {
+	if err := condition.check(info); err != nil {
 		return err
 	}
 	if err := s.remove(dir, p, info.Size()); err != nil {
 		return err
 	}
-	if err := s.sync(dir); err != nil {
-		return fmt.Errorf("make a removal durable: %w", err)
+	if err := s.syncDir(dir.dirFD); err != nil {
+		return fmt.Errorf("sync deletion: %w", err)
 	}
 	return nil
 }
 
-// remove takes one file away. Its path must be locked.
+// remove removes a file. The caller holds the lock of the path.
 func (s *Store) remove(dir *shard, p Path, size int64) error {
 	_, file := p.split()
 	if err := s.change(p, func() error { return dir.Remove(file) }); err != nil {
-		return absent(err)
+		return notFoundOr(err)
 	}
 	s.bytes.Add(-size)
 	s.objects.Add(-1)
 	return nil
 }
 
-// lockPath makes the caller the only one who changes an object, until unlock.
+// lockPath excludes other changes of a blob until unlock.
 func (s *Store) lockPath(p Path) (unlock func()) {
 	stripe := &s.stripes[crc32.ChecksumIEEE([]byte(p))%uint32(len(s.stripes))]
-	s.counting.RLock()
+	s.scanning.RLock()
 	stripe.Lock()
 	return func() {
 		stripe.Unlock()
-		s.counting.RUnlock()
+		s.scanning.RUnlock()
 	}
 }
 
-// List returns objects after a path, in order of path, limit at the most.
-func (s *Store) List(after string, limit int) ([]speech.BlobInfo, error) {
+// List returns up to limit blobs with a path greater than after, in order of
+// path.
+func (s *Store) List(after string, limit int) (blobs []speech.BlobInfo, err error) {
 	from, _, _ := strings.Cut(after, "/")
-	var blobs []speech.BlobInfo
 	shards, err := s.shardNames()
 	if err != nil {
 		return nil, err
@@ -238,10 +238,9 @@ func (s *Store) List(after string, limit int) ([]speech.BlobInfo, error) {
 		if err != nil {
 			return nil, err
 		}
-		slices.SortFunc(infos, func(a, b fs.FileInfo) int { return cmp.Compare(a.Name(), b.Name()) })
 		for _, info := range infos {
 			path := shard + "/" + info.Name()
-			if _, ours := ParsePath(path); !ours || path <= after {
+			if _, ok := ParsePath(path); !ok || path <= after {
 				continue
 			}
 			if len(blobs) == limit {
@@ -253,16 +252,14 @@ func (s *Store) List(after string, limit int) ([]speech.BlobInfo, error) {
 	return blobs, nil
 }
 
-// shardNames lists the folders that may hold objects, in the order of the paths in
-// them.
-func (s *Store) shardNames() ([]string, error) {
-	entries, err := readFolder(s.root)
+// shardNames lists the directories that may contain blobs, in order of path.
+func (s *Store) shardNames() (shards []string, err error) {
+	entries, err := fs.ReadDir(s.root.FS(), ".")
 	if err != nil {
-		return nil, err
+		return nil, fmt.Errorf("read media root: %w", err)
 	}
-	var shards []string
 	for _, e := range entries {
-		if e.IsDir() && plain(e.Name()) {
+		if e.IsDir() && isName(e.Name()) {
 			shards = append(shards, e.Name())
 		}
 	}
@@ -270,45 +267,31 @@ func (s *Store) shardNames() ([]string, error) {
 	return shards, nil
 }
 
-// files lists the regular files of a shard.
+// files lists the regular files of a shard in order of name. It skips those that
+// are removed meanwhile.
 func (s *Store) files(name string) (infos []fs.FileInfo, err error) {
 	dir, err := s.shard(name)
 	if errors.Is(err, fs.ErrNotExist) {
-		return nil, nil // removed meanwhile
+		return nil, nil
 	}
 	if err != nil {
-		return nil, fmt.Errorf("look at the media root: %w", err)
+		return nil, fmt.Errorf("read shard: %w", err)
 	}
-	defer dir.done()
-	entries, err := readFolder(dir.Root)
+	defer dir.release()
+	entries, err := fs.ReadDir(dir.FS(), ".")
 	if err != nil {
-		return nil, err
+		return nil, fmt.Errorf("read shard: %w", err)
 	}
 	for _, e := range entries {
 		if !e.Type().IsRegular() {
 			continue
 		}
 		info, err := dir.Lstat(e.Name())
-		if errors.Is(err, fs.ErrNotExist) {
-			continue // removed meanwhile
+		if err == nil {
+			infos = append(infos, info)
+		} else if !errors.Is(err, fs.ErrNotExist) {
+			return nil, fmt.Errorf("read shard: %w", err)
 		}
-		if err != nil {
-			return nil, fmt.Errorf("look at the media root: %w", err)
-		}
-		infos = append(infos, info)
 	}
 	return infos, nil
-}
-
-func readFolder(root *os.Root) ([]fs.DirEntry, error) {
-	dir, err := root.Open(".")
-	if err != nil {
-		return nil, fmt.Errorf("look at the media root: %w", err)
-	}
-	defer dir.Close()
-	entries, err := dir.ReadDir(-1)
-	if err != nil {
-		return nil, fmt.Errorf("look at the media root: %w", err)
-	}
-	return entries, nil
 }

@@ -12,86 +12,85 @@ import (
 	"time"
 )
 
-// unfinished is where files stand that are being uploaded. No path can name it,
-// and who opens the root empties it.
-const unfinished = ".uploads"
+// uploadsDir contains unfinished uploads. It is not a valid shard name.
+const uploadsDir = ".uploads"
 
-// uploads are what uploads of one process share.
+// uploads is the state of unfinished uploads. They are written to a few
+// directories: file systems allocate the files of one directory together, and
+// starting files in hundreds of shards would scatter them. One directory would be
+// a bottleneck, because it adds one name at a time.
 type uploads struct {
-	folders [4]atomic.Int64 // opened; more than one, since a folder takes one new name at a time
-	serial  atomic.Int64    // their files' names
-	last    atomic.Int64    // the time the last one was given
-	buffers sync.Pool       // of *buffer
+	dirs     [4]atomic.Int64 // open dirFDs
+	serial   atomic.Int64    // for file names
+	lastTime atomic.Int64
+	buffers  sync.Pool // of *uploadBuffer
 }
 
-type buffer [64 << 10]byte
+type uploadBuffer [64 << 10]byte
 
-// beginUploads removes what uploads of an earlier process left.
-func (s *Store) beginUploads() error {
-	s.uploads.buffers.New = func() any { return new(buffer) }
-	if err := s.root.RemoveAll(unfinished); err != nil {
-		return fmt.Errorf("sweep unfinished uploads: %w", err)
+// openUploads removes unfinished uploads of an earlier process.
+func (s *Store) openUploads() error {
+	s.uploads.buffers.New = func() any { return new(uploadBuffer) }
+	if err := s.root.RemoveAll(uploadsDir); err != nil {
+		return fmt.Errorf("remove unfinished uploads: %w", err)
 	}
-	for i := range s.uploads.folders {
-		if _, err := s.uploadFolder(i, 0); err != nil {
+	for i := range s.uploads.dirs {
+		if _, err := s.reopenUploadDir(i, 0); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-// uploadFolder opens a folder of unfinished uploads, unless another than the
-// last one is open already. That stays open: somebody may be using it.
-func (s *Store) uploadFolder(i int, last opened) (opened, error) {
+// reopenUploadDir creates and opens an upload directory, unless it has been
+// reopened since the caller loaded old. The old one stays open: another upload
+// may be using it.
+func (s *Store) reopenUploadDir(i int, old dirFD) (dirFD, error) {
 	s.shards.making.Lock()
 	defer s.shards.making.Unlock()
-	if now := opened(s.uploads.folders[i].Load()); now != last {
-		return now, nil
+	if current := dirFD(s.uploads.dirs[i].Load()); current != old {
+		return current, nil
 	}
-	all, err := s.top.makeFolder(unfinished)
+	parent, err := s.rootFD.makeDir(uploadsDir)
 	if err != nil {
-		return 0, fmt.Errorf("make the folder of uploads: %w", err)
+		return 0, fmt.Errorf("create upload directory: %w", err)
 	}
-	defer all.close()
-	folder, err := all.makeFolder(strconv.Itoa(i))
+	defer parent.close()
+	dir, err := parent.makeDir(strconv.Itoa(i))
 	if err != nil {
-		return 0, fmt.Errorf("make a folder of uploads: %w", err)
+		return 0, fmt.Errorf("create upload directory: %w", err)
 	}
-	s.uploads.folders[i].Store(int64(folder))
-	return folder, nil
+	s.uploads.dirs[i].Store(int64(dir))
+	return dir, nil
 }
 
-func (s *Store) endUploads() {
-	for i := range s.uploads.folders {
-		if folder := opened(s.uploads.folders[i].Load()); folder > 0 {
-			folder.close()
+func (s *Store) closeUploads() {
+	for i := range s.uploads.dirs {
+		if dir := dirFD(s.uploads.dirs[i].Load()); dir > 0 {
+			dir.close()
 		}
 	}
 }
 
-// Put stores size bytes of body under a path and reports whether there was
-// nothing before. When it returns nil, the object is on disk for good, unless
-// the store leaves that to the system; otherwise nothing is left of it.
-//
-// The bytes of all uploads go to files of a few folders: file systems keep what
-// begins in one folder together, and files that begin in hundreds of shards make
-// them look for room in hundreds of places.
-func (s *Store) Put(p Path, body io.Reader, size int64, allow Condition) (created bool, err error) {
+// Put stores size bytes of body as a blob and reports whether it is new. When
+// Put returns nil the blob is durable, unless the store is unsynced. After an
+// error nothing of the upload remains.
+func (s *Store) Put(p Path, body io.Reader, size int64, condition Precondition) (created bool, err error) {
 	serial := s.uploads.serial.Add(1)
-	folder, temp := int(serial%int64(len(s.uploads.folders))), strconv.FormatInt(serial, 36)
-	from := opened(s.uploads.folders[folder].Load())
+	i, temp := int(serial%int64(len(s.uploads.dirs))), strconv.FormatInt(serial, 36)
+	from := dirFD(s.uploads.dirs[i].Load())
 	f, err := from.create(temp)
-	if errors.Is(err, fs.ErrNotExist) { // somebody has tidied up
-		if from, err = s.uploadFolder(folder, from); err == nil {
+	if errors.Is(err, fs.ErrNotExist) { // an operator has removed the directory
+		if from, err = s.reopenUploadDir(i, from); err == nil {
 			f, err = from.create(temp)
 		}
 	}
 	if err != nil {
-		return false, fmt.Errorf("begin an upload: %w", err)
+		return false, fmt.Errorf("create upload: %w", err)
 	}
 	defer func() {
 		if err != nil {
-			from.discard(temp)
+			from.remove(temp)
 		}
 	}()
 	if err := s.write(from, temp, f, body, size); err != nil {
@@ -99,49 +98,52 @@ func (s *Store) Put(p Path, body io.Reader, size int64, allow Condition) (create
 	}
 
 	unlock := s.lockPath(p)
-	created, err = s.commit(from, temp, p, size, allow)
+	created, err = s.commit(from, temp, p, size, condition)
 	if err == nil {
-		s.used(p) // an older use that is not written down yet must not date it back
+		s.used(p) // replaces an older pending access time
 	}
 	unlock()
-	s.makeRoom()
+	s.evictToFit()
 	return created, err
 }
 
-// write fills a new file, and closes it.
-func (s *Store) write(from opened, temp string, f writing, body io.Reader, size int64) error {
+// write writes the body to a new file and closes the file.
+func (s *Store) write(from dirFD, temp string, f fileFD, body io.Reader, size int64) error {
 	defer f.close()
-	buffer := s.uploads.buffers.Get().(*buffer)
+	buffer := s.uploads.buffers.Get().(*uploadBuffer)
 	defer s.uploads.buffers.Put(buffer)
 	for left := size; left > 0; {
 		part := buffer[:min(left, int64(len(buffer)))]
-		_, err := io.ReadFull(body, part) // as few writes as it takes
+		_, err := io.ReadFull(body, part)
 		if err == nil {
 			err = f.write(part)
 		}
 		if err != nil {
-			return fmt.Errorf("write an upload: %w", err)
+			return fmt.Errorf("write upload: %w", err)
 		}
 		left -= int64(len(part))
 	}
-	if err := from.date(temp, s.moment()); err != nil {
-		return fmt.Errorf("date an upload: %w", err)
+	if err := from.setTimes(temp, s.uniqueTime()); err != nil {
+		return fmt.Errorf("set upload time: %w", err)
 	}
-	if err := s.sync(f); err != nil {
-		return fmt.Errorf("make an upload durable: %w", err)
+	if s.unsynced {
+		return nil
+	}
+	if err := fsync(f); err != nil {
+		return fmt.Errorf("sync upload: %w", err)
 	}
 	return nil
 }
 
-// commit gives an upload its place. The path must be locked.
-func (s *Store) commit(from opened, temp string, p Path, size int64, allow Condition) (created bool, err error) {
+// commit moves an upload to its path. The caller holds the lock of the path.
+func (s *Store) commit(from dirFD, temp string, p Path, size int64, condition Precondition) (created bool, err error) {
 	shard, file := p.split()
 	dir, err := s.makeShard(shard)
 	if err != nil {
 		return false, err
 	}
-	defer dir.done()
-	created, replaced, err := s.place(from, temp, p, dir, file, allow)
+	defer dir.release()
+	created, replaced, err := s.move(from, temp, p, dir, file, condition)
 	if err != nil {
 		return false, err
 	}
@@ -149,63 +151,66 @@ func (s *Store) commit(from opened, temp string, p Path, size int64, allow Condi
 	if created {
 		s.objects.Add(1)
 	}
-	if err := s.sync(dir); err != nil {
-		// What may be gone after a crash must not be served before one.
-		return false, errors.Join(fmt.Errorf("make an upload's name durable: %w", err), s.remove(dir, p, size))
+	if err := s.syncDir(dir.dirFD); err != nil {
+		// A blob that a crash may lose must not be served.
+		return false, errors.Join(fmt.Errorf("sync upload: %w", err), s.remove(dir, p, size))
 	}
 	return created, nil
 }
 
-// place moves an upload where it belongs, and tells how many bytes it replaces.
-func (s *Store) place(from opened, temp string, p Path, to *shard, file string, allow Condition) (created bool, replaced int64, err error) {
-	// Most uploads are of what is not there yet: the file system sees to that with
-	// less work than looking first takes.
-	if allow == nil && s.change(p, func() error { return from.moveNew(temp, to.opened, file) }) == nil {
+// move renames an upload and returns the size of the blob that it replaces.
+func (s *Store) move(from dirFD, temp string, p Path, to *shard, file string, condition Precondition) (created bool, replaced int64, err error) {
+	// Most blobs are new. Renaming without a lookup is faster for them.
+	if condition == nil && s.change(p, func() error { return from.renameNew(temp, to.dirFD, file) }) == nil {
 		return true, 0, nil
 	}
-	old, replaced, err := to.current(file)
+	old, err := to.current(file)
 	if err != nil {
 		return false, 0, err
 	}
-	if err := allow.of(old); err != nil {
+	if err := condition.check(old); err != nil {
 		return false, 0, err
 	}
-	if err := s.change(p, func() error { return from.move(temp, to.opened, file) }); err != nil {
-		return false, 0, fmt.Errorf("name an upload: %w", err)
+	if err := s.change(p, func() error { return from.rename(temp, to.dirFD, file) }); err != nil {
+		return false, 0, fmt.Errorf("rename upload: %w", err)
 	}
-	return old == nil, replaced, nil
+	if old == nil {
+		return true, 0, nil
+	}
+	return false, old.Size(), nil
 }
 
-// current is the object that an upload replaces, or nil.
-func (d *shard) current(file string) (old fs.FileInfo, size int64, err error) {
+// current returns the blob that an upload replaces, or nil.
+func (d *shard) current(file string) (old fs.FileInfo, err error) {
 	if _, err = d.lstat(file); err == nil {
 		old, err = d.Lstat(file)
 	}
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
-		return nil, 0, nil
+		return nil, nil
 	case err != nil:
-		return nil, 0, fmt.Errorf("look for an object: %w", err)
+		return nil, fmt.Errorf("look up blob: %w", err)
 	case old.IsDir():
-		return nil, 0, ErrOccupied
+		return nil, ErrPathOccupied
 	case !old.Mode().IsRegular():
-		return nil, 0, nil
+		return nil, nil
 	}
-	return old, old.Size(), nil
+	return old, nil
 }
 
-// moment is a time that no other upload has: it is what their tags are made of.
-func (s *Store) moment() time.Time {
+// uniqueTime returns the current time, or a later one if another upload has it.
+// ETags are derived from it.
+func (s *Store) uniqueTime() time.Time {
 	for {
-		last := s.uploads.last.Load()
+		last := s.uploads.lastTime.Load()
 		now := max(time.Now().UnixNano(), last+1)
-		if s.uploads.last.CompareAndSwap(last, now) {
+		if s.uploads.lastTime.CompareAndSwap(last, now) {
 			return time.Unix(0, now)
 		}
 	}
 }
 
-// full tells whether there was no room for an upload.
-func full(err error) bool {
+// isStorageFull reports whether an upload failed for lack of space.
+func isStorageFull(err error) bool {
 	return errors.Is(err, syscall.ENOSPC) || errors.Is(err, syscall.EDQUOT)
 }

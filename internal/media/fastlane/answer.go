@@ -18,7 +18,7 @@ const overhead = 512
 const fileBytes = 16 << 10
 
 // newEntry reads an object into memory, or keeps its file to send from.
-func newEntry(path string, o Object, inMemory bool) (*entry, error) {
+func newEntry(path string, o Blob, inMemory bool) (*entry, error) {
 	e := &entry{path: path, body: o.Body, length: int64(len(o.Body))}
 	if o.File != nil {
 		e.length = o.Size

@@ -31,7 +31,7 @@ type entry struct {
 type cache struct {
 	max      int64
 	maxFiles uint64
-	load     func(path string, limit int64) (Object, bool)
+	load     func(path string, limit int64) (Blob, bool)
 
 	hits, loads atomic.Uint64
 
@@ -46,7 +46,7 @@ type cache struct {
 	files   uint64
 }
 
-func newCache(maximum int64, load func(string, int64) (Object, bool)) *cache {
+func newCache(maximum int64, load func(string, int64) (Blob, bool)) *cache {
 	return &cache{max: maximum, maxFiles: spareFiles(), load: load,
 		entries: map[string]*entry{}, loading: map[string]uint64{}, changes: map[string]int{}}
 }

@@ -72,7 +72,7 @@ func (r *register) read(t *testing.T, c client, header string) {
 
 func TestNobodyGetsWhatWasReplacedOrDeleted(t *testing.T) {
 	s := newShelf(t, nil)
-	lane := fastlane.New(fastlane.Options{MaxBytes: maxBytes, Load: func(path string, limit int64) (fastlane.Object, bool) {
+	lane := fastlane.New(fastlane.Options{MaxBytes: maxBytes, Load: func(path string, limit int64) (fastlane.Blob, bool) {
 		o, ok := s.load(path, limit)
 		for range rand.IntN(20) {
 			runtime.Gosched() // so that a change may come in between
@@ -132,7 +132,7 @@ func TestAChangeAndALoadAtTheSameTime(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			s := newShelf(t, map[string]string{path: "old"})
 			loading, goOn := make(chan struct{}, 9), make(chan struct{})
-			lane := fastlane.New(fastlane.Options{MaxBytes: maxBytes, Load: func(path string, limit int64) (fastlane.Object, bool) {
+			lane := fastlane.New(fastlane.Options{MaxBytes: maxBytes, Load: func(path string, limit int64) (fastlane.Blob, bool) {
 				o, ok := s.load(path, limit)
 				loading <- struct{}{}
 				<-goOn

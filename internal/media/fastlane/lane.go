@@ -24,7 +24,7 @@ import (
 // Object is what a plain GET of a path is answered with, always as a 200. Its
 // bytes are either Body or the first Size bytes of File, which the lane closes;
 // nobody changes them from here on.
-type Object struct {
+type Blob struct {
 	Header http.Header // what the handler sets; Date and Content-Length are the lane's
 	Body   []byte
 	File   *os.File
@@ -42,7 +42,7 @@ type Options struct {
 	// for a path that has none or whose body exceeds limit: then the server
 	// answers. A path consists of letters, digits and "/._-", and is as the
 	// client sent it.
-	Load func(path string, limit int64) (Object, bool)
+	Load func(path string, limit int64) (Blob, bool)
 
 	// MaxUpload bounds the bodies that plain PUTs may have for the lane to run the
 	// server's handler itself, without all that net/http does around one: such a

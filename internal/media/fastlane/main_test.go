@@ -45,17 +45,17 @@ func newShelf(t testing.TB, objects map[string]string) shelf {
 	return s
 }
 
-func (s shelf) open(path string) (fastlane.Object, bool) {
+func (s shelf) open(path string) (fastlane.Blob, bool) {
 	f, err := os.Open(filepath.Join(s.dir, filepath.Clean(path)))
 	if err != nil {
-		return fastlane.Object{}, false
+		return fastlane.Blob{}, false
 	}
 	info, err := f.Stat()
 	if err != nil || info.IsDir() || filepath.Clean(path) != path {
 		_ = f.Close()
-		return fastlane.Object{}, false
+		return fastlane.Blob{}, false
 	}
-	return fastlane.Object{Header: http.Header{
+	return fastlane.Blob{Header: http.Header{
 		"Accept-Ranges": {"bytes"},
 		"Cache-Control": {"private"},
 		"Content-Type":  {"audio/basic"},
@@ -64,11 +64,11 @@ func (s shelf) open(path string) (fastlane.Object, bool) {
 	}, File: f, Size: info.Size()}, true
 }
 
-func (s shelf) load(path string, limit int64) (fastlane.Object, bool) {
+func (s shelf) load(path string, limit int64) (fastlane.Blob, bool) {
 	o, ok := s.open(path)
 	if ok && o.Size > limit {
 		_ = o.File.Close()
-		return fastlane.Object{}, false
+		return fastlane.Blob{}, false
 	}
 	return o, ok
 }

@@ -1,0 +1,210 @@
+package media
+
+import (
+	"bytes"
+	"errors"
+	"io"
+	"io/fs"
+	"net/http"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/go-json-experiment/json"
+
+	"telapi/internal/fault"
+	"telapi/internal/httpserve"
+	"telapi/internal/media/fastlane"
+)
+
+// immutable is the Cache-Control of a blob: its name is a hash of its inputs.
+const immutable = "private, max-age=31536000, immutable"
+
+// setHeader sets the header of a response with the blob.
+func (b *Blob) setHeader(h http.Header, p Path) {
+	h.Set("Content-Type", p.contentType())
+	h.Set("Cache-Control", immutable)
+	h.Set("Etag", b.ETag)
+	h.Set("Accept-Ranges", "bytes")
+	h.Set("Last-Modified", b.Modified.UTC().Format(http.TimeFormat))
+	h.Set("X-Content-Type-Options", "nosniff")
+}
+
+func (s *Service) get(x *httpserve.Response, r *http.Request, p Path) error {
+	b, err := s.store.Open(p)
+	if errors.Is(err, ErrNotFound) {
+		return notFound()
+	}
+	if err != nil {
+		return err
+	}
+	defer b.Close()
+	extendDeadline(x, b.Size)
+	// RFC 9110 defines ranges for GET only, and ignores unknown units. A suffix of
+	// length 0 is not satisfiable. ServeContent does not implement these rules.
+	if unit, ranges, _ := strings.Cut(r.Header.Get("Range"), "="); r.Method == http.MethodHead || !strings.EqualFold(unit, "bytes") {
+		r.Header.Del("Range")
+	} else {
+		r.Header.Set("Range", "bytes="+replaceEmptyRanges(ranges, b.Size))
+	}
+	b.setHeader(x.Header(), p)
+	http.ServeContent(x, r, "", b.Modified, b.File)
+	return nil
+}
+
+// replaceEmptyRanges replaces suffixes of length 0 with a range after the end.
+func replaceEmptyRanges(ranges string, size int64) string {
+	list := strings.Split(ranges, ",")
+	for i, one := range list {
+		if last, ok := strings.CutPrefix(strings.TrimSpace(one), "-"); ok && last != "" && strings.Trim(last, "0") == "" {
+			list[i] = strconv.FormatInt(size, 10) + "-"
+		}
+	}
+	return strings.Join(list, ",")
+}
+
+// load opens a blob for the fast path, with the same header as get.
+func (s *Service) load(path string, limit int64) (fastlane.Blob, bool) {
+	p, ok := parseURLPath(path)
+	if !ok {
+		return fastlane.Blob{}, false
+	}
+	b, err := s.store.Open(p)
+	if err != nil {
+		return fastlane.Blob{}, false
+	}
+	if b.Size > limit {
+		b.Close()
+		return fastlane.Blob{}, false
+	}
+	blob := fastlane.Blob{Header: http.Header{}, File: b.File, Size: b.Size}
+	b.setHeader(blob.Header, p)
+	return blob, true
+}
+
+func (s *Service) put(x *httpserve.Response, r *http.Request, p Path) error {
+	switch size := r.ContentLength; {
+	case size < 0, size == 0 && r.Header.Get("Content-Length") == "":
+		x.Header().Set("Connection", "close") // the length of the body is unknown
+		return fault.New(fault.LengthRequired, "Content-Length is required.")
+	case size > s.o.MaxObjectBytes:
+		return fault.New(fault.PayloadTooLarge, "A blob must have at most %d bytes.", s.o.MaxObjectBytes)
+	case r.Header.Get("Content-Range") != "":
+		return fault.New(fault.Validation, "Partial uploads are not supported: remove Content-Range.")
+	}
+	extendDeadline(x, r.ContentLength)
+	body := &uploadBody{Reader: r.Body}
+	created, err := s.store.Put(p, body, r.ContentLength, precondition(r.Header))
+	switch {
+	case body.err != nil:
+		return fault.New(fault.Validation, "The body is shorter than Content-Length or was sent too slowly. Nothing was stored.").WithCause(body.err)
+	case errors.Is(err, ErrPathOccupied):
+		return fault.New(fault.PathOccupied, "The path is occupied by a link, a directory or another file. Nothing was stored. Remove it from the media root.").WithCause(err)
+	case isStorageFull(err):
+		return fault.New(fault.StorageFull, "The storage is full. Nothing was stored.").WithCause(err)
+	case err != nil:
+		return err
+	}
+	s.metrics.received.Add(float64(r.ContentLength))
+	if created {
+		x.WriteHeader(http.StatusCreated)
+	} else {
+		x.WriteHeader(http.StatusNoContent)
+	}
+	return nil
+}
+
+// uploadBody records read errors, to tell them from errors of the disk.
+type uploadBody struct {
+	io.Reader
+	err error
+}
+
+func (u *uploadBody) Read(p []byte) (int, error) {
+	n, err := u.Reader.Read(p)
+	if err != nil && !errors.Is(err, io.EOF) {
+		u.err = err
+	}
+	return n, err
+}
+
+func (s *Service) delete(x *httpserve.Response, r *http.Request, p Path) error {
+	err := s.store.Delete(p, precondition(r.Header))
+	if errors.Is(err, ErrNotFound) {
+		return notFound()
+	}
+	if err == nil {
+		x.WriteHeader(http.StatusNoContent)
+	}
+	return err
+}
+
+// contentErrors are the errors that http.ServeContent sends as plain text.
+var contentErrors = map[int]*fault.Error{
+	http.StatusPreconditionFailed:           fault.New(fault.PreconditionFailed, "The stored blob does not match the preconditions of the request. Nothing was changed."),
+	http.StatusRequestedRangeNotSatisfiable: fault.New(fault.RangeUnsatisfiable, "The requested range is outside the blob."),
+}
+
+// precondition returns the precondition in the header of a PUT or DELETE.
+func precondition(h http.Header) Precondition {
+	if h["If-Match"] == nil && h["If-None-Match"] == nil && h["If-Unmodified-Since"] == nil {
+		return nil
+	}
+	return func(current fs.FileInfo) error {
+		matches := func(name, tag string) bool {
+			list := strings.Split(strings.Join(h[name], ","), ",")
+			return current != nil && slices.ContainsFunc(list, func(s string) bool { s = strings.TrimSpace(s); return s == "*" || s == tag })
+		}
+		var tag string
+		if current != nil {
+			tag = etag(current)
+		}
+		ok := true
+		if h["If-Match"] != nil {
+			ok = matches("If-Match", tag)
+		} else if since, err := http.ParseTime(h.Get("If-Unmodified-Since")); err == nil && current != nil {
+			ok = !current.ModTime().Truncate(time.Second).After(since)
+		}
+		if !ok || matches("If-None-Match", tag) || matches("If-None-Match", "W/"+tag) {
+			return contentErrors[http.StatusPreconditionFailed]
+		}
+		return nil
+	}
+}
+
+// Limits of a listing.
+const (
+	defaultListLimit = 1000
+	maxListLimit     = 10_000
+)
+
+// list sends one JSON object per blob and line, in order of path.
+func (s *Service) list(x *httpserve.Response, r *http.Request) error {
+	var issues fault.Issues
+	query := r.URL.Query()
+	after, _ := issues.QueryValue(query, "after")
+	limit := defaultListLimit
+	if text, given := issues.QueryValue(query, "limit"); given {
+		var err error
+		if limit, err = strconv.Atoi(text); err != nil || limit < 1 || limit > maxListLimit {
+			issues.Add("/query/limit", fault.IssueValue, "limit must be a whole number from 1 to %d.", maxListLimit)
+		}
+	}
+	if err := issues.Err(); err != nil {
+		return err
+	}
+	blobs, err := s.store.List(after, limit)
+	if err != nil {
+		return err
+	}
+	var lines bytes.Buffer
+	for _, b := range blobs {
+		if err := json.MarshalWrite(&lines, b); err != nil {
+			return err
+		}
+		lines.WriteByte('\n')
+	}
+	x.WriteBytes(http.StatusOK, "application/x-ndjson", lines.Bytes())
+	return nil
+}
