@@ -6,28 +6,28 @@ import (
 	"sync/atomic"
 )
 
-// share is the part of the cache that one object may take.
-const share = 8
+// maxShare is the largest fraction of the cache that one blob may use.
+const maxShare = 8
 
-// entry is an object at hand, in memory or as an open file. It never changes.
+// entry is a cached blob, in memory or as an open file. It is immutable.
 type entry struct {
 	path         string
-	head         []byte // of the answer, up to the Date
+	head         []byte // of the response, up to the Date
 	body         []byte
 	file         *source     // instead of body
-	length, size int64       // of the body, and of everything
-	used         atomic.Bool // since the hand last passed
-	at           *list.Element
+	length, size int64       // of the body, and in total
+	used         atomic.Bool // since the hand passed
+	element      *list.Element
 }
 
-// cache holds objects up to a number of bytes. What goes first follows SIEVE: a
-// hand walks from the oldest to the newest, spares what was used since it last
-// came by, and takes the rest. So a hit writes nothing but one flag.
+// cache holds blobs up to a number of bytes and evicts them with the SIEVE
+// algorithm: a hand moves from the oldest to the newest entry, skips entries that
+// were used since it last passed, and evicts the others. A hit thus only sets a
+// flag.
 //
-// A path is in one of three conditions: its object is at hand; one goroutine
-// loads it; or neither. Changing a path ends the first two, and while it lasts
-// nobody may begin to load: so what enters the cache was read entirely between
-// two changes.
+// A path is cached, being loaded by one goroutine, or neither. A change of the
+// path removes the entry and invalidates the load, and prevents new loads until
+// it ends. Cached blobs were therefore read entirely between two changes.
 type cache struct {
 	max      int64
 	maxFiles uint64
@@ -37,9 +37,9 @@ type cache struct {
 
 	mu      sync.RWMutex
 	entries map[string]*entry
-	loading map[string]uint64 // by the load that may enter the cache
-	turn    uint64
-	changes map[string]int // under way
+	loading map[string]uint64 // ID of the valid load
+	loadID  uint64
+	changes map[string]int // number of active changes
 	order   list.List      // of *entry, newest first
 	hand    *list.Element
 	bytes   int64
@@ -47,12 +47,12 @@ type cache struct {
 }
 
 func newCache(maximum int64, load func(string, int64) (Blob, bool)) *cache {
-	return &cache{max: maximum, maxFiles: spareFiles(), load: load,
+	return &cache{max: maximum, maxFiles: maxCachedFiles(), load: load,
 		entries: map[string]*entry{}, loading: map[string]uint64{}, changes: map[string]int{}}
 }
 
-// get returns the object of a path, loaded if need be and into memory if asked
-// for, or nil if the server should answer.
+// get returns the blob of a path and loads it if necessary. It returns nil if the
+// server should serve the request.
 func (c *cache) get(path []byte, inMemory bool) *entry {
 	c.mu.RLock()
 	e := c.entries[string(path)]
@@ -69,24 +69,24 @@ func (c *cache) get(path []byte, inMemory bool) *entry {
 	return e
 }
 
-// fetch loads an object. Who comes while another does so is left to the server
-// rather than made to wait.
+// fetch loads a blob. While another goroutine loads it, fetch returns nil instead
+// of waiting.
 func (c *cache) fetch(path string, inMemory bool) *entry {
 	c.mu.Lock()
 	if c.max <= 0 || c.loading[path] != 0 || c.changes[path] > 0 {
 		c.mu.Unlock()
 		return nil
 	}
-	c.turn++
-	mine := c.turn
-	c.loading[path] = mine
+	c.loadID++
+	id := c.loadID
+	c.loading[path] = id
 	inMemory = inMemory || c.files >= c.maxFiles
 	c.mu.Unlock()
 
 	e := c.read(path, inMemory)
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.loading[path] != mine { // changed meanwhile
+	if c.loading[path] != id { // the path has changed
 		e.close()
 		return nil
 	}
@@ -98,14 +98,14 @@ func (c *cache) fetch(path string, inMemory bool) *entry {
 	return e
 }
 
-// read gets an object from its owner, or nil if there is none of a fitting size.
+// read returns a new entry, or nil if there is no blob of a suitable size.
 func (c *cache) read(path string, inMemory bool) *entry {
-	limit := c.max / share
-	object, ok := c.load(path, limit)
+	limit := c.max / maxShare
+	blob, ok := c.load(path, limit)
 	if !ok {
 		return nil
 	}
-	e, err := newEntry(path, object, inMemory)
+	e, err := newEntry(path, blob, inMemory)
 	if err != nil || e.size > limit {
 		e.close()
 		return nil
@@ -121,7 +121,7 @@ func (c *cache) insert(e *entry) {
 		c.evict()
 	}
 	c.entries[e.path] = e
-	e.at = c.order.PushFront(e)
+	e.element = c.order.PushFront(e)
 	c.bytes += e.size
 	if e.file != nil {
 		c.files++
@@ -143,10 +143,10 @@ func (c *cache) evict() {
 }
 
 func (c *cache) remove(e *entry) {
-	if c.hand == e.at {
-		c.hand = e.at.Prev()
+	if c.hand == e.element {
+		c.hand = e.element.Prev()
 	}
-	c.order.Remove(e.at)
+	c.order.Remove(e.element)
 	delete(c.entries, e.path)
 	c.bytes -= e.size
 	if e.file != nil {
@@ -155,8 +155,8 @@ func (c *cache) remove(e *entry) {
 	e.close()
 }
 
-// close begins a change.
-func (c *cache) close(path string) {
+// beginChange removes a path and prevents loads until endChange.
+func (c *cache) beginChange(path string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.changes[path]++
@@ -166,8 +166,7 @@ func (c *cache) close(path string) {
 	}
 }
 
-// open ends it.
-func (c *cache) open(path string) {
+func (c *cache) endChange(path string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.changes[path]--; c.changes[path] == 0 {

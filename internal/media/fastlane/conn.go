@@ -12,40 +12,40 @@ import (
 	"time"
 )
 
-// The states of a connection tell who else may end it.
+// The states of a connection decide whether another goroutine may close it.
 const (
-	waiting int32 = iota // for a request: nothing is lost if it ends
-	busy                 // the lane answers: it ends after that
-	handed               // net/http has a request, and says when it is done
-	closing              // it has ended, or does so after the answer under way
+	idle    int32 = iota // idle for a request: can be closed
+	busy                 // the fast path is responding: close afterwards
+	handed               // net/http has a request
+	closing              // closed, or will be after the active response
 )
 
-// conn is a connection of net/http with the lane in its Read. Its fields belong
-// to the goroutine that net/http reads with, of which there is one at a time,
-// but for state and what mu guards.
+// conn is a connection of net/http with the fast path in its Read method. Its
+// fields belong to the goroutine in which net/http reads, of which there is one
+// at a time, except for state and the fields guarded by mu.
 type conn struct {
 	net.Conn // the socket, or TLS over it
 	socket   net.Conn
-	records  *records // between TLS and the socket; nil without TLS
-	sender   *sender  // nil with TLS
+	records  *recordWriter // between TLS and the socket; nil without TLS
+	sender   *sender       // nil with TLS
 	lane     *Lane
 	state    atomic.Int32
 
-	foreign  bool   // for good: only net/http knows where the next request begins
-	owed     int64  // bytes of the body of the request that net/http has
-	ahead    []byte // read already, but not part of that request
-	one      [1]byte
-	remote   string
-	exchange *exchange // of uploads; nil before the first
+	foreign    bool   // permanently: only net/http knows where the next request begins
+	bodyLeft   int64  // unread bytes of the body of the request that net/http has
+	ahead      []byte // bytes after that request
+	one        [1]byte
+	remoteAddr string
+	exchange   *exchange // of uploads; nil before the first
 
-	readBy, writeBy time.Time // deadlines that the lane has set
-	head            []byte
-	parts           [2][]byte
-	pieces          net.Buffers
+	readDeadline, writeDeadline time.Time // set by the fast path
+	head                        []byte
+	parts                       [2][]byte
+	pieces                      net.Buffers
 
 	mu      sync.Mutex
 	waker   sync.Cond
-	expired bool // the read deadline that net/http has set
+	expired bool // net/http has set a read deadline in the past
 }
 
 func newConn(socket net.Conn, l *Lane) *conn {
@@ -54,29 +54,27 @@ func newConn(socket net.Conn, l *Lane) *conn {
 	return c
 }
 
-// Read gives net/http the requests that the lane does not answer, and never
-// more than one of them.
+// Read returns requests that the fast path does not serve, at most one at a time.
 func (c *conn) Read(p []byte) (int, error) {
 	switch {
 	case c.foreign && len(c.ahead) > 0:
 		return c.replay(p), nil
 	case c.foreign:
 		return c.Conn.Read(p)
-	case c.owed > 0:
-		n, err := c.Conn.Read(p[:min(int64(len(p)), c.owed)])
-		c.owed -= int64(n)
+	case c.bodyLeft > 0:
+		n, err := c.Conn.Read(p[:min(int64(len(p)), c.bodyLeft)])
+		c.bodyLeft -= int64(n)
 		return n, err
 	case c.state.Load() == handed:
-		return c.watch()
+		return c.detectClose()
 	default:
 		return c.serve(p)
 	}
 }
 
-// serve answers requests until one comes that is not the lane's, and leaves
-// that in p.
+// serve serves requests until it reads one for net/http, which it leaves in p.
 func (c *conn) serve(p []byte) (int, error) {
-	begun, later := false, false // bytes of a request, and requests before it
+	begun, later := false, false // part of a request was read; it is not the first
 	for n := c.replay(p); ; {
 		r, v := parse(p[:n])
 		switch v {
@@ -85,26 +83,26 @@ func (c *conn) serve(p []byte) (int, error) {
 				return c.handOn(p, n, r, foreign)
 			}
 			if n == 0 {
-				arm(&c.readBy, c.lane.idle, c.Conn.SetReadDeadline)
+				extendDeadline(&c.readDeadline, c.lane.idleTimeout, c.Conn.SetReadDeadline)
 			} else if !begun {
 				begun = true
-				c.limitRead(c.lane.header)
+				c.limitRead(c.lane.headerTimeout)
 			}
 			m, err := c.Conn.Read(p[n:])
 			switch n += m; {
 			case err == nil:
 			case n == 0 || errors.Is(err, os.ErrDeadlineExceeded):
 				return 0, err
-			case later && n < shortest:
+			case later && n < minRequest:
 				return 0, err
-			default: // what is said to a request that breaks off is for net/http to know
+			default: // net/http responds to truncated requests
 				return c.handOn(p, n, r, foreign)
 			}
 		case plain:
-			switch err := c.answer(c.lane.cache.get(r.path, c.sender == nil)); {
+			switch err := c.respond(c.lane.cache.get(r.path, c.sender == nil)); {
 			case errors.Is(err, errGone):
 				return c.handOn(p, n, r, framed)
-			case err != nil: // nobody is there to be told
+			case err != nil: // the client has disconnected
 				return 0, io.EOF
 			}
 			n, begun, later = copy(p, p[r.head:n]), false, true
@@ -123,20 +121,22 @@ func (c *conn) serve(p []byte) (int, error) {
 	}
 }
 
-// errGone says that an object is not at hand any more.
-var errGone = errors.New("object gone")
+// errGone is returned when a blob has been removed from the cache. Nothing was
+// sent.
+var errGone = errors.New("blob gone")
 
-// answer sends an object. After an error but errGone the connection ends.
-func (c *conn) answer(e *entry) error {
+// respond sends a blob. After an error other than errGone the connection must be
+// closed.
+func (c *conn) respond(e *entry) error {
 	if e == nil {
 		return errGone
 	}
-	if !c.state.CompareAndSwap(waiting, busy) {
+	if !c.state.CompareAndSwap(idle, busy) {
 		return net.ErrClosed
 	}
-	arm(&c.writeBy, c.lane.write, c.Conn.SetWriteDeadline)
+	extendDeadline(&c.writeDeadline, c.lane.writeTimeout, c.Conn.SetWriteDeadline)
 	err := c.send(e)
-	if !c.state.CompareAndSwap(busy, waiting) || c.lane.draining.Load() {
+	if !c.state.CompareAndSwap(busy, idle) || c.lane.draining.Load() {
 		return net.ErrClosed
 	}
 	if err == nil {
@@ -145,43 +145,43 @@ func (c *conn) answer(e *entry) error {
 	return err
 }
 
-// handOn returns to net/http what is in p, but for what follows its first
-// request.
+// handOn returns the first request in p to net/http and keeps the bytes after it.
 func (c *conn) handOn(p []byte, n int, r request, v verdict) (int, error) {
-	if !c.state.CompareAndSwap(waiting, handed) {
+	if !c.state.CompareAndSwap(idle, handed) {
 		return 0, io.EOF
 	}
-	if !c.writeBy.IsZero() {
+	if !c.writeDeadline.IsZero() {
 		_ = c.SetWriteDeadline(time.Time{})
 	}
 	if v == foreign {
 		c.foreign = true
-		c.limitRead(c.lane.header)
+		c.limitRead(c.lane.headerTimeout)
 		return n, nil
 	}
 	c.limitRead(0)
 	if size := int64(r.head) + r.body; size < int64(n) {
 		c.ahead, n = slices.Clone(p[size:n]), int(size)
 	} else {
-		c.owed = size - int64(n)
+		c.bodyLeft = size - int64(n)
 	}
 	return n, nil
 }
 
-// settle hears from net/http that a connection waits for its next request.
-func (c *conn) settle(state http.ConnState) {
+// stateChanged is called when net/http has finished with a request.
+func (c *conn) stateChanged(state http.ConnState) {
 	switch {
-	case state == http.StateHijacked || state == http.StateIdle && c.owed > 0:
+	case state == http.StateHijacked || state == http.StateIdle && c.bodyLeft > 0:
 		c.foreign = true
 	case state == http.StateIdle && !c.foreign:
-		c.state.CompareAndSwap(handed, waiting)
+		c.state.CompareAndSwap(handed, idle)
 	}
 }
 
-// watch is what net/http does while a handler runs, to hear of a client that
-// leaves. A byte that comes instead begins the next request: it is held back
-// until net/http gives up, so that the lane may see that request too.
-func (c *conn) watch() (int, error) {
+// detectClose implements the read that net/http does while a handler runs, to
+// detect a closed connection. A byte that it reads instead belongs to the next
+// request. It is held back until net/http interrupts the read, so that the fast
+// path can serve that request too.
+func (c *conn) detectClose() (int, error) {
 	if len(c.ahead) == 0 {
 		n, err := c.Conn.Read(c.one[:])
 		if n == 0 {
@@ -205,10 +205,9 @@ func (c *conn) replay(p []byte) int {
 	return n
 }
 
-// arm moves a deadline on if the time left is not about what it should be. So a
-// busy connection rarely sets one, and no limit is exceeded by more than a
-// quarter.
-func arm(by *time.Time, limit time.Duration, set func(time.Time) error) {
+// extendDeadline sets a deadline unless the current one is close enough. A busy
+// connection thus rarely sets one. A limit is exceeded by at most a quarter.
+func extendDeadline(by *time.Time, limit time.Duration, set func(time.Time) error) {
 	now := time.Now()
 	if left := by.Sub(now); limit > 0 && (left < limit || left > limit+limit/4) {
 		*by = now.Add(limit + limit/4)
@@ -218,23 +217,24 @@ func arm(by *time.Time, limit time.Duration, set func(time.Time) error) {
 
 // limitRead sets the read deadline, with 0 for none.
 func (c *conn) limitRead(limit time.Duration) {
-	c.readBy = time.Time{}
+	c.readDeadline = time.Time{}
 	if limit > 0 {
-		c.readBy = time.Now().Add(limit)
+		c.readDeadline = time.Now().Add(limit)
 	}
-	_ = c.Conn.SetReadDeadline(c.readBy)
+	_ = c.Conn.SetReadDeadline(c.readDeadline)
 }
 
-// SetReadDeadline is net/http's, which interrupts watch with one in the past.
+// SetReadDeadline is called by net/http, which interrupts detectClose with a
+// deadline in the past.
 func (c *conn) SetReadDeadline(t time.Time) error {
-	c.readBy = time.Time{}
+	c.readDeadline = time.Time{}
 	c.wake(!t.IsZero() && t.Before(time.Now()))
 	return c.Conn.SetReadDeadline(t)
 }
 
-// SetWriteDeadline is net/http's.
+// SetWriteDeadline is called by net/http.
 func (c *conn) SetWriteDeadline(t time.Time) error {
-	c.writeBy = time.Time{}
+	c.writeDeadline = time.Time{}
 	return c.Conn.SetWriteDeadline(t)
 }
 
@@ -245,27 +245,27 @@ func (c *conn) wake(expired bool) {
 	c.waker.Broadcast()
 }
 
-// Close ends the connection, after the answer under way if there is one: then
-// net/http calls it again.
+// Close closes the connection. If the fast path is responding, it does so
+// afterwards: net/http then calls Close again.
 func (c *conn) Close() error {
 	if c.state.CompareAndSwap(busy, closing) {
 		return nil
 	}
 	c.state.Store(closing)
 	c.wake(true)
-	c.lane.forget(c)
+	c.lane.remove(c)
 	return c.Conn.Close()
 }
 
-// CloseWrite lets net/http end a connection whose client still sends.
+// CloseWrite lets net/http close a connection while the client is still sending.
 func (c *conn) CloseWrite() error {
 	return c.Conn.(interface{ CloseWrite() error }).CloseWrite()
 }
 
-// remoteAddr is the client's, as text.
-func (c *conn) remoteAddr() string {
-	if addr := c.socket.RemoteAddr(); c.remote == "" && addr != nil {
-		c.remote = addr.String()
+// remote returns the address of the client.
+func (c *conn) remote() string {
+	if addr := c.socket.RemoteAddr(); c.remoteAddr == "" && addr != nil {
+		c.remoteAddr = addr.String()
 	}
-	return c.remote
+	return c.remoteAddr
 }

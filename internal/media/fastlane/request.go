@@ -5,33 +5,32 @@ import (
 	"strconv"
 )
 
-// verdict is what the lane makes of the bytes at the start of a request.
+// verdict classifies the bytes at the start of a request.
 type verdict int
 
 const (
-	partial verdict = iota // well-formed so far, but its head is not complete
-	plain                  // a GET of the one form that the lane answers
-	upload                 // a PUT of the one form that the lane gives the handler itself
-	framed                 // not for the lane, but it is known where the request ends
-	foreign                // anything else
+	partial verdict = iota // valid so far, but the header is incomplete
+	plain                  // a GET that the fast path may serve
+	upload                 // a PUT that the fast path may serve
+	framed                 // for net/http; the end of the request is known
+	foreign                // for net/http; the end of the request is unknown
 )
 
-// request is a complete head.
+// request is a request with a complete header.
 type request struct {
-	head int    // bytes up to and including the empty line
-	body int64  // bytes that follow
-	path []byte // of a plain request or an upload
+	head int    // length of request line and header, with the empty line
+	body int64  // length of the body
+	path []byte // if plain or upload
 }
 
-// shortest is how many bytes net/http awaits of a request that is not the first
-// of its connection before it looks at them.
-const shortest = 4
+// minRequest is the number of bytes that net/http reads of the second and later
+// requests of a connection before it parses them.
+const minRequest = 4
 
-// parse reads the head of a request line by line in the strictest form that
-// HTTP/1.1 has. Where that is not met it does not guess: a head is not foreign
-// only if every reader of HTTP finds the same lines and the same body.
+// parse parses request line and header strictly. A request is foreign unless all
+// HTTP parsers agree on its lines and its body, which prevents request smuggling.
 func parse(b []byte) (r request, v verdict) {
-	if len(b) < shortest {
+	if len(b) < minRequest {
 		return r, partial
 	}
 	line, rest, v := cutLine(b)
@@ -95,8 +94,8 @@ func parse(b []byte) (r request, v verdict) {
 	return r, v
 }
 
-// cutLine returns the first line, framed if it ends with CR LF and holds no
-// control character but tabs.
+// cutLine returns the first line. It is framed if it ends with CR LF and contains
+// no control characters except tabs.
 func cutLine(b []byte) (line, rest []byte, v verdict) {
 	line, rest, complete := bytes.Cut(b, []byte{'\n'})
 	if complete {
@@ -118,8 +117,8 @@ func cutLine(b []byte) (line, rest []byte, v verdict) {
 	return line, rest, framed
 }
 
-// requestLine tells whether the line is of a GET or a PUT with a path of the
-// lane's alphabet, in which nothing is encoded and nothing means anything else.
+// requestLine classifies a request line. Paths on the fast path contain no
+// characters with an encoding or a special meaning.
 func requestLine(line []byte) (path []byte, v verdict) {
 	method, rest, _ := bytes.Cut(line, []byte{' '})
 	target, version, found := bytes.Cut(rest, []byte{' '})
@@ -137,18 +136,18 @@ func requestLine(line []byte) (path []byte, v verdict) {
 	return nil, framed
 }
 
-// kind is what the lane knows about a header field.
+// kind classifies a header field.
 type kind int
 
 const (
 	malformed kind = iota
-	harmless       // changes nothing about the answer to a GET of a file
-	ofRead         // the same, but net/http changes the header by it
-	ofUpload       // changes nothing about how an upload is read
+	harmless       // does not affect the response to a GET or PUT
+	ofRead         // does not affect a GET, but the header that net/http passes to a handler
+	ofUpload       // is left to the handler of a PUT
 	host
 	connection
 	contentLength
-	other // net/http's to understand
+	other // for net/http
 )
 
 func field(line []byte) (k kind, value []byte) {
@@ -157,10 +156,10 @@ func field(line []byte) (k kind, value []byte) {
 		return malformed, nil
 	}
 	value = bytes.Trim(value, " \t")
-	var lower [len("accept-encoding")]byte // no known name is longer than
+	var lower [len("accept-encoding")]byte // the longest known name
 	if len(name) > len(lower) {
 		if bytes.EqualFold(name, []byte("transfer-encoding")) {
-			return malformed, nil // its end is not known from its head
+			return malformed, nil // the length of the body is unknown
 		}
 		return other, value
 	}
@@ -189,7 +188,7 @@ func field(line []byte) (k kind, value []byte) {
 	}
 }
 
-// all reports whether b is not empty and each of its bytes is of a class.
+// all reports whether b is not empty and all its bytes satisfy is.
 func all(b []byte, is func(byte) bool) bool {
 	for _, c := range b {
 		if !is(c) {

@@ -8,7 +8,7 @@ import (
 	"syscall"
 )
 
-// source is an open file that any number of connections send from at a time.
+// source is an open file that many connections can send concurrently.
 type source struct {
 	*os.File
 	raw syscall.RawConn
@@ -19,8 +19,9 @@ func newSource(f *os.File) (*source, error) {
 	return &source{f, raw}, err
 }
 
-// spareFiles is how many files may be kept open: the others are for connections.
-func spareFiles() uint64 {
+// maxCachedFiles returns how many files may be open. It leaves the other
+// descriptors to connections.
+func maxCachedFiles() uint64 {
 	var limit syscall.Rlimit
 	if err := syscall.Getrlimit(syscall.RLIMIT_NOFILE, &limit); err != nil {
 		return 0
@@ -28,8 +29,8 @@ func spareFiles() uint64 {
 	return limit.Cur / 4
 }
 
-// sender has the kernel send a head and a file behind it. It belongs to one
-// connection and is made once, so that an answer makes no garbage.
+// sender sends a header and a file with sendfile. It belongs to one connection
+// and is reused, so that responses don't allocate.
 type sender struct {
 	socket syscall.RawConn
 	open   func(file uintptr)
@@ -58,23 +59,23 @@ func newSender(socket net.Conn) *sender {
 		}
 	}
 	s.push = func(socket uintptr) bool {
-		s.err = s.fill(int(socket))
+		s.err = s.write(int(socket))
 		return !errors.Is(s.err, syscall.EAGAIN)
 	}
 	return s
 }
 
-// send fails with errGone, and has sent nothing, if the file was closed.
+// send returns errGone if the file was closed. Then nothing was sent.
 func (s *sender) send(head []byte, f *source, size int64) error {
 	s.head, s.offset, s.size, s.err = head, 0, size, nil
-	if err := f.raw.Control(s.open); err != nil { // keeps it from being closed meanwhile
+	if err := f.raw.Control(s.open); err != nil { // the file cannot be closed during Control
 		return errGone
 	}
 	return s.err
 }
 
-// fill writes as much as the socket takes.
-func (s *sender) fill(socket int) error {
+// write writes until the socket blocks.
+func (s *sender) write(socket int) error {
 	for len(s.head) > 0 {
 		n, err := syscall.SendmsgN(socket, s.head, nil, nil, syscall.MSG_MORE|syscall.MSG_NOSIGNAL)
 		if err != nil && !errors.Is(err, syscall.EINTR) {

@@ -8,12 +8,12 @@ import (
 	"os"
 )
 
-// Elsewhere objects are sent from memory.
+// Only Linux sends files with sendfile. Other systems send from memory.
 type source struct{ *os.File }
 
 func newSource(*os.File) (*source, error) { return nil, errors.ErrUnsupported }
 
-func spareFiles() uint64 { return 0 }
+func maxCachedFiles() uint64 { return 0 }
 
 type sender struct{}
 

@@ -12,37 +12,36 @@ import (
 	"time"
 )
 
-// longestUpload is the longest body that net/http skips if a handler does not
-// want it. With longer ones what it does around a handler hardly counts.
-const longestUpload = 256<<10 - 1
+// maxUploadBytes is the longest body that net/http skips if a handler does not
+// read it. With longer bodies the overhead of net/http is negligible.
+const maxUploadBytes = 256<<10 - 1
 
-// exchange is an upload and its answer, between the lane and the server's
-// handler. The answer goes out when the handler has returned, and all of it then
-// serves the connection's next upload.
+// exchange is an upload and its response. The response is sent when the handler
+// returns. The exchange is then reused for the next upload of the connection.
 type exchange struct {
 	*conn
 	request http.Request
 	url     url.URL
-	values  []string // of the request's header
+	values  []string // storage for the request's header
 
-	ahead           []byte // of the body, read already
-	left            int64  // of it, unread by the handler
-	failure         error  // in reading it
-	begun           bool   // to read it from the connection
-	readBy, writeBy time.Time
+	ahead                       []byte    // part of the body that is already in memory
+	left                        int64     // bytes of the body that the handler has not read
+	failure                     error     // of a read
+	deadlineSet                 bool      // the read deadline is set on the connection
+	readDeadline, writeDeadline time.Time // set by the handler
 
 	header http.Header
 	status int
 	body   []byte
 }
 
-// upload has the server's handler answer the upload that p begins with, and
-// returns how many bytes of p belong to it. After an error the connection ends.
+// upload runs the server's handler for the upload at the start of p, and returns
+// how many bytes of p belong to it. After an error the connection must be closed.
 func (c *conn) upload(p []byte, r request) (int, error) {
-	if !c.state.CompareAndSwap(waiting, busy) {
+	if !c.state.CompareAndSwap(idle, busy) {
 		return 0, net.ErrClosed
 	}
-	defer c.state.CompareAndSwap(busy, waiting) // for net/http to close after a panic
+	defer c.state.CompareAndSwap(busy, idle) // lets net/http close it after a panic
 	if c.exchange == nil {
 		c.exchange = &exchange{conn: c, header: http.Header{}}
 		c.exchange.request.Header = http.Header{}
@@ -52,14 +51,14 @@ func (c *conn) upload(p []byte, r request) (int, error) {
 	x.begin(p[:r.head], r, p[r.head:size])
 	c.lane.handler.ServeHTTP(x, &x.request)
 	err := x.finish()
-	if !c.state.CompareAndSwap(busy, waiting) || c.lane.draining.Load() {
+	if !c.state.CompareAndSwap(busy, idle) || c.lane.draining.Load() {
 		return 0, net.ErrClosed
 	}
 	return int(size), err
 }
 
-// begin makes the request that net/http would have made of the head, but for TLS
-// and the values of its context.
+// begin creates the same request as net/http, without TLS state and context
+// values.
 func (x *exchange) begin(head []byte, r request, ahead []byte) {
 	clear(x.header)
 	clear(x.request.Header)
@@ -68,22 +67,22 @@ func (x *exchange) begin(head []byte, r request, ahead []byte) {
 		header: x.header, body: x.body[:0], request: http.Request{
 			Method: http.MethodPut, URL: &x.url, RequestURI: path,
 			Proto: "HTTP/1.1", ProtoMajor: 1, ProtoMinor: 1,
-			Header: x.request.Header, Body: http.NoBody, ContentLength: r.body, RemoteAddr: x.remoteAddr(),
+			Header: x.request.Header, Body: http.NoBody, ContentLength: r.body, RemoteAddr: x.remote(),
 		}}
 	if r.body > 0 {
-		x.request.Body = unread{x}
+		x.request.Body = uploadBody{x}
 	}
 	_, fields, _ := bytes.Cut(head, []byte("\r\n"))
 	for len(fields) > len("\r\n") {
 		var line []byte
 		line, fields, _ = bytes.Cut(fields, []byte("\r\n"))
 		name, value, _ := bytes.Cut(line, []byte{':'})
-		x.take(textproto.CanonicalMIMEHeaderKey(string(name)), string(bytes.Trim(value, " \t")))
+		x.addField(textproto.CanonicalMIMEHeaderKey(string(name)), string(bytes.Trim(value, " \t")))
 	}
 }
 
-// take adds a field to the request.
-func (x *exchange) take(key, value string) {
+// addField adds a header field to the request.
+func (x *exchange) addField(key, value string) {
 	header := x.request.Header
 	switch before := header[key]; {
 	case key == "Host":
@@ -96,12 +95,12 @@ func (x *exchange) take(key, value string) {
 	}
 }
 
-// unread is the body of an upload.
-type unread struct{ x *exchange }
+// uploadBody is the body of an upload.
+type uploadBody struct{ x *exchange }
 
-func (u unread) Close() error { return nil }
+func (u uploadBody) Close() error { return nil }
 
-func (u unread) Read(p []byte) (int, error) {
+func (u uploadBody) Read(p []byte) (int, error) {
 	x := u.x
 	switch {
 	case x.failure != nil:
@@ -112,16 +111,16 @@ func (u unread) Read(p []byte) (int, error) {
 		n := copy(p, x.ahead)
 		x.ahead, x.left = x.ahead[n:], x.left-int64(n)
 		return n, nil
-	case !x.begun:
-		x.begun = true
-		x.conn.readBy = x.readBy
-		_ = x.Conn.SetReadDeadline(x.readBy)
+	case !x.deadlineSet:
+		x.deadlineSet = true
+		x.conn.readDeadline = x.readDeadline
+		_ = x.Conn.SetReadDeadline(x.readDeadline)
 	}
 	n, err := x.Conn.Read(p[:min(int64(len(p)), x.left)])
 	if x.left -= int64(n); x.left == 0 {
 		return n, nil
 	}
-	if errors.Is(err, io.EOF) { // there is no more of it, and none to skip
+	if errors.Is(err, io.EOF) { // nothing is left to skip
 		x.left = 0
 		return n, io.ErrUnexpectedEOF
 	}
@@ -129,16 +128,16 @@ func (u unread) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// SetReadDeadline is the handler's, and takes effect when a body has not come
-// yet.
+// SetReadDeadline is called by the handler. It takes effect with the next read
+// from the connection.
 func (x *exchange) SetReadDeadline(t time.Time) error {
-	x.readBy, x.begun = t, false
+	x.readDeadline, x.deadlineSet = t, false
 	return nil
 }
 
-// SetWriteDeadline is the handler's.
+// SetWriteDeadline is called by the handler.
 func (x *exchange) SetWriteDeadline(t time.Time) error {
-	x.writeBy = t
+	x.writeDeadline = t
 	return nil
 }
 
@@ -159,37 +158,37 @@ func (x *exchange) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// finish skips what the handler did not read, and sends the answer.
+// finish skips the unread rest of the body and sends the response.
 func (x *exchange) finish() error {
-	_, broken := io.Copy(io.Discard, unread{x})
-	ends := broken != nil || x.lane.draining.Load() || x.header.Get("Connection") == "close"
+	_, broken := io.Copy(io.Discard, uploadBody{x})
+	closes := broken != nil || x.lane.draining.Load() || x.header.Get("Connection") == "close"
 	x.WriteHeader(http.StatusOK)
-	limit := x.lane.write
-	if !x.writeBy.IsZero() {
-		limit = max(time.Until(x.writeBy), 1)
+	limit := x.lane.writeTimeout
+	if !x.writeDeadline.IsZero() {
+		limit = max(time.Until(x.writeDeadline), 1)
 	}
-	arm(&x.conn.writeBy, limit, x.Conn.SetWriteDeadline)
-	x.conn.head = x.lane.dated(x.appendHead(x.conn.head[:0], ends))
+	extendDeadline(&x.conn.writeDeadline, limit, x.Conn.SetWriteDeadline)
+	x.conn.head = x.lane.appendDate(x.appendHead(x.conn.head[:0], closes))
 	if x.status != http.StatusNoContent {
 		x.conn.head = append(x.conn.head, x.body...)
 	}
 	if _, err := x.Conn.Write(x.conn.head); err != nil {
 		return err
 	}
-	if ends {
+	if closes {
 		return net.ErrClosed
 	}
 	return nil
 }
 
-// appendHead adds what net/http would have sent, up to the Date.
-func (x *exchange) appendHead(head []byte, ends bool) []byte {
+// appendHead appends the same status line and header as net/http, up to the Date.
+func (x *exchange) appendHead(head []byte, closes bool) []byte {
 	head = append(head, "HTTP/1.1 "...)
 	head = strconv.AppendInt(head, int64(x.status), 10)
 	head = append(append(append(head, ' '), http.StatusText(x.status)...), "\r\n"...)
 	if len(x.header) > 0 {
 		fields := bytes.NewBuffer(head)
-		_ = x.header.Write(fields) // a buffer takes everything
+		_ = x.header.Write(fields)
 		head = fields.Bytes()
 	}
 	if x.header["Content-Length"] == nil && x.status != http.StatusNoContent {
@@ -198,7 +197,7 @@ func (x *exchange) appendHead(head []byte, ends bool) []byte {
 	if x.header["Content-Type"] == nil && len(x.body) > 0 && x.status != http.StatusNoContent {
 		head = append(append(append(head, "Content-Type: "...), http.DetectContentType(x.body)...), "\r\n"...)
 	}
-	if ends && x.header["Connection"] == nil {
+	if closes && x.header["Connection"] == nil {
 		head = append(head, "Connection: close\r\n"...)
 	}
 	return append(head, "Date: "...)

@@ -1,0 +1,86 @@
+package fastlane
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"io"
+	"net"
+	"sync"
+	"time"
+)
+
+// plainConn is a connection without TLS. net/http sends files to it with sendfile.
+type plainConn struct{ *conn }
+
+func (c plainConn) ReadFrom(r io.Reader) (int64, error) { return io.Copy(c.Conn, r) }
+
+// tlsConn is a connection with TLS.
+type tlsConn struct {
+	*conn
+	tls *tls.Conn
+}
+
+func newTLSConn(socket net.Conn, l *Lane, config *tls.Config) tlsConn {
+	c := newConn(socket, l)
+	c.records = &recordWriter{Conn: socket, pool: &l.tlsBuffers}
+	server := tls.Server(c.records, config)
+	c.Conn = server
+	return tlsConn{c, server}
+}
+
+// ConnectionState performs the handshake. net/http calls it first, in the
+// connection's goroutine, for the TLS field of requests. The first Read returns
+// the error of a failed handshake.
+func (c tlsConn) ConnectionState() tls.ConnectionState {
+	if c.lane.headerTimeout > 0 {
+		_ = c.Conn.SetDeadline(time.Now().Add(c.lane.headerTimeout))
+	}
+	err := c.tls.HandshakeContext(context.Background())
+	_ = c.Conn.SetDeadline(time.Time{})
+	if mistake := (tls.RecordHeaderError{}); errors.As(err, &mistake) && mistake.Conn != nil && mistake.RecordHeader[0] >= 'A' {
+		_, _ = io.WriteString(mistake.Conn, "HTTP/1.0 400 Bad Request\r\n\r\nClient sent an HTTP request to an HTTPS server.\n")
+	}
+	return c.tls.ConnectionState()
+}
+
+// recordWriter buffers TLS records, so that a response does not need a system
+// call for each of them.
+type recordWriter struct {
+	net.Conn
+	pool *sync.Pool // of *[]byte
+	held *[]byte    // nil: unbuffered
+}
+
+const recordBuffer = 64 << 10
+
+// buffer starts buffering until flush.
+func (r *recordWriter) buffer() {
+	var ok bool
+	if r.held, ok = r.pool.Get().(*[]byte); !ok {
+		b := make([]byte, 0, recordBuffer)
+		r.held = &b
+	}
+}
+
+func (r *recordWriter) Write(b []byte) (int, error) {
+	if r.held == nil {
+		return r.Conn.Write(b)
+	}
+	if len(*r.held)+len(b) > recordBuffer {
+		if _, err := r.Conn.Write(*r.held); err != nil {
+			return 0, err
+		}
+		*r.held = (*r.held)[:0]
+	}
+	*r.held = append(*r.held, b...)
+	return len(b), nil
+}
+
+func (r *recordWriter) flush() error {
+	_, err := r.Conn.Write(*r.held)
+	*r.held = (*r.held)[:0]
+	r.pool.Put(r.held)
+	r.held = nil
+	return err
+}
