@@ -1,10 +1,10 @@
-// Package command owns the managed runtime commands: which there are, how a
-// provider's callback asks for them, what they may contain, and whether the
-// flow and the platform permit them.
+// Package command defines the managed commands, decodes and validates them, and
+// decides whether the gateway profile and the platform allow them.
 package command
 
 import (
 	"reflect"
+	"slices"
 	"strings"
 
 	"github.com/go-json-experiment/json/jsontext"
@@ -20,7 +20,7 @@ type Spec struct {
 	Fields []Field    `json:"fields"`
 }
 
-// Field is one member of a command, besides those that every command has.
+// Field is a member of a command that not all commands have.
 type Field struct {
 	Name     string `json:"name"`
 	Type     string `json:"type"`
@@ -29,23 +29,22 @@ type Field struct {
 	index []int
 }
 
-// Catalogue lists every command type. Fields come from the wire structs, so
-// the list cannot drift from what is sent.
+// Catalogue lists all command types. The fields are those of the wire structs.
 var Catalogue = []Spec{
-	spec("hangup", wire.AfterPlayback, "Ends the call once speech has drained and an optional delay has passed."),
-	spec("transfer", wire.AfterPlayback, "Transfers the call to the configured destination or to one the policy permits."),
-	spec("set_barge_in", wire.InOrder, "Switches barge-in by the caller on or off."),
-	spec("set_voice_input", wire.InOrder, "Switches voice input on or off and can drop what was buffered."),
-	spec("update_stt_config", wire.Immediate, "Selects among the configured speech recognisers and bounds their use."),
-	spec("update_tts_config", wire.Immediate, "Selects among the configured speech synthesisers and bounds their use."),
-	spec("set_tts_voice", wire.InOrder, "Changes the voice that speaks."),
-	spec("set_tts_speaking_rate", wire.InOrder, "Changes how fast the voice speaks."),
+	spec("hangup", wire.AfterPlayback, "Ends the call after playback and an optional delay."),
+	spec("transfer", wire.AfterPlayback, "Transfers the call to the configured destination or to one the policy allows."),
+	spec("set_barge_in", wire.InOrder, "Enables or disables barge-in by the caller."),
+	spec("set_voice_input", wire.InOrder, "Enables or disables voice input and can clear its buffer."),
+	spec("update_stt_config", wire.Immediate, "Selects a configured speech recognizer and its limits."),
+	spec("update_tts_config", wire.Immediate, "Selects a configured speech synthesizer and its limits."),
+	spec("set_tts_voice", wire.InOrder, "Changes the voice of speech synthesis."),
+	spec("set_tts_speaking_rate", wire.InOrder, "Changes the speaking rate."),
 	spec("play_audio", wire.InOrder, "Plays an audio item by reference."),
 	spec("send_dtmf", wire.InOrder, "Sends DTMF digits on the call leg."),
-	spec("update_dtmf_config", wire.Immediate, "Changes digit collection and barge-in while the call runs."),
-	spec("update_bot_delay_config", wire.Immediate, "Changes comfort prompts and the final time-out while the bot is silent."),
-	spec("set_context", wire.InOrder, "Writes variables of the runtime's context."),
-	spec("emit_event", wire.InOrder, "Emits a runtime event to whoever listens downstream."),
+	spec("update_dtmf_config", wire.Immediate, "Changes digit collection and barge-in during the call."),
+	spec("update_bot_delay_config", wire.Immediate, "Changes the comfort prompts and the final timeout for a silent bot."),
+	spec("set_context", wire.InOrder, "Sets variables in the runtime's context."),
+	spec("emit_event", wire.InOrder, "Emits a runtime event to downstream consumers."),
 }
 
 var specs = func() map[string]*Spec {
@@ -56,7 +55,7 @@ var specs = func() map[string]*Spec {
 	return m
 }()
 
-// Known tells whether there is a command of that type.
+// Known reports whether a command type exists.
 func Known(commandType string) bool { return specs[commandType] != nil }
 
 func spec(commandType string, apply wire.Apply, effect string) Spec {
@@ -64,13 +63,13 @@ func spec(commandType string, apply wire.Apply, effect string) Spec {
 	return Spec{commandType, effect, apply, fieldsOf(t, "", nil)}
 }
 
-// fieldsOf flattens a command's struct as JSON does; members of an object that
-// has a struct of its own follow it as "config.retries".
+// fieldsOf lists the members of a command's struct. Embedded structs are
+// flattened; the members of config are named as in "config.retries".
 func fieldsOf(t reflect.Type, prefix string, index []int) []Field {
 	var fields []Field
 	for i := range t.NumField() {
 		f := t.Field(i)
-		at := append(append([]int(nil), index...), i)
+		at := append(slices.Clip(index), i)
 		switch {
 		case f.Type == reflect.TypeFor[wire.Header]() || !f.IsExported():
 		case f.Anonymous:
@@ -116,16 +115,14 @@ func jsonType(f reflect.StructField) string {
 	}
 }
 
-// of finds the place of the field in a command.
+// of returns the field of a command.
 func (f Field) of(c wire.Command) reflect.Value {
 	return reflect.ValueOf(c).Elem().FieldByIndex(f.index)
 }
 
 func (s *Spec) field(name string) Field {
-	for _, f := range s.Fields {
-		if f.Name == name {
-			return f
-		}
+	if i := slices.IndexFunc(s.Fields, func(f Field) bool { return f.Name == name }); i >= 0 {
+		return s.Fields[i]
 	}
-	panic("command " + s.Type + " has no field " + name) // a table names a field that is not there
+	panic("command " + s.Type + " has no field " + name)
 }

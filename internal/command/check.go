@@ -1,7 +1,6 @@
 package command
 
 import (
-	"reflect"
 	"slices"
 	"strings"
 
@@ -10,8 +9,8 @@ import (
 	"telapi/internal/strictjson"
 )
 
-// SIPBye is the transfer method that needs no target: the call is routed by
-// the headers of its BYE.
+// SIPBye is the transfer method that needs no target. The headers of the BYE
+// route the call.
 const SIPBye = "sip_bye"
 
 const maxNotificationsHangupMS = 10000
@@ -22,85 +21,78 @@ var (
 	results         = []string{"success", "failure"}
 )
 
-// check notes what is wrong with a managed command beyond the types of its
-// fields.
-func check(c wire.Command, path string, issues *fault.Issues) {
-	spec := specs[c.Head().Type]
-	strictjson.CheckObject(&c.Head().Metadata, path, "/metadata", issues)
-	for i := range SessionParams {
-		if p := &SessionParams[i]; p.Command == spec.Type {
-			p.checkField(spec.field(p.Field).of(c), path, issues)
+// validator records the issues of the object at path. Paths are joined only if
+// there is an issue, because validation is on the hot path of callbacks.
+type validator struct {
+	path   string
+	issues *fault.Issues
+}
+
+func (v validator) add(field, code, format string, args ...any) {
+	v.issues.Add(v.path+field, code, format, args...)
+}
+
+// command checks the values of a managed command. Their types are checked by
+// the decoder.
+func (v validator) command(c wire.Command) {
+	strictjson.CheckObject(&c.Head().Metadata, v.path, "/metadata", v.issues)
+	for _, p := range paramsByCommand[c.Head().Type] {
+		if value := p.field.of(c); !value.IsNil() {
+			p.check(value.Elem().Interface(), strings.ReplaceAll(p.Field, ".", "/"), v)
 		}
 	}
 	switch c := c.(type) {
 	case *wire.Hangup:
-		checkLine(c.Reason, path, "/reason", issues)
-		checkCallControl(&c.CallControl, path, issues)
+		v.singleLine(c.Reason, "/reason")
+		v.callControl(&c.CallControl)
 	case *wire.Transfer:
 		if c.Target != "" {
-			checkTarget(c.Target, path, "/target", issues)
+			v.target(c.Target, "/target")
 		}
-		checkLine(c.HangupReason, path, "/hangupReason", issues)
-		checkCallControl(&c.CallControl, path, issues)
+		v.singleLine(c.HangupReason, "/hangupReason")
+		v.callControl(&c.CallControl)
 	case *wire.SendDTMF:
-		checkLine(c.Digits, path, "/digits", issues)
+		v.singleLine(c.Digits, "/digits")
 	case *wire.SetContext:
-		strictjson.CheckObject(&c.Values, path, "/values", issues)
+		strictjson.CheckObject(&c.Values, v.path, "/values", v.issues)
 	}
 }
 
-// checkField holds a command's field against the bounds of the parameter that
-// fills it, whichever way it was filled.
-func (p *Param) checkField(v reflect.Value, path string, issues *fault.Issues) {
-	if v.IsNil() {
-		return
-	}
-	field := strings.ReplaceAll(p.Field, ".", "/")
-	switch v := v.Elem().Interface().(type) {
-	case int64:
-		p.checkInteger(v, path, field, issues)
-	case string:
-		p.checkString(v, path, field, issues)
-	}
-}
-
-// checkCallControl notes what is wrong with what hangups, transfers and control
-// events have in common, and returns the session parameters among it.
-func checkCallControl(c *wire.CallControl, path string, issues *fault.Issues) settings {
-	checkOneOf(c.TransferMethod, transferMethods, path, "/transferMethod", issues)
-	checkOneOf(c.TransferReferOutcomeMode, outcomeModes, path, "/transferReferOutcomeMode", issues)
-	checkOneOf(c.BotOperationResult, results, path, "/botOperationResult", issues)
+// callControl checks the members that hangups, transfers and control events
+// share and returns the session parameters.
+func (v validator) callControl(c *wire.CallControl) paramValues {
+	v.oneOf(c.TransferMethod, transferMethods, "/transferMethod")
+	v.oneOf(c.TransferReferOutcomeMode, outcomeModes, "/transferReferOutcomeMode")
+	v.oneOf(c.BotOperationResult, results, "/botOperationResult")
 	if ms := c.TransferNotificationsHangupMS; ms != nil {
-		switch at := path + "/transferNotificationsHangupMS"; {
+		switch {
 		case *ms < 0:
-			issues.Add(at, fault.IssueTooSmall, "This must be at least 0.")
+			v.add("/transferNotificationsHangupMS", fault.IssueTooSmall, "Must be at least 0.")
 		case *ms > maxNotificationsHangupMS:
-			issues.Add(at, fault.IssueTooLarge, "This must be at most %d.", maxNotificationsHangupMS)
+			v.add("/transferNotificationsHangupMS", fault.IssueTooLarge, "Must be at most %d.", maxNotificationsHangupMS)
 		}
 	}
-	checkLine(c.TransferRoutingPool, path, "/transferRoutingPool", issues)
-	checkLine(c.HandoverReason, path, "/handoverReason", issues)
-	checkLine(c.TransferReferredByURL, path, "/transferReferredByURL", issues)
-	if hidesBreak(c.TransferReferredByURL) {
-		issues.Add(path+"/transferReferredByURL", fault.IssueForbidden, "CR, LF and NUL are not allowed, escaped or not.")
-	}
-	checkHeaders(c.TransferSIPHeaders, path, "/transferSipHeaders", issues)
-	checkHeaders(c.HangupSIPHeaders, path, "/hangupSipHeaders", issues)
-	checkQuery(c.TransferSIPQueryParams, path, "/transferSipQueryParams", issues)
-	checkQuery(c.SIPQueryParams, path, "/sipQueryParams", issues)
-	strictjson.CheckObject(&c.BotOperationData, path, "/botOperationData", issues)
-	strictjson.CheckObject(&c.SessionParams, path, "/sessionParams", issues)
-	return readSettings(c.SessionParams, path, issues)
+	v.singleLine(c.TransferRoutingPool, "/transferRoutingPool")
+	v.singleLine(c.HandoverReason, "/handoverReason")
+	v.singleLine(c.TransferReferredByURL, "/transferReferredByURL")
+	v.noEscapedBreak(c.TransferReferredByURL, func() string { return v.path + "/transferReferredByURL" })
+	v.headers(c.TransferSIPHeaders, "/transferSipHeaders")
+	v.headers(c.HangupSIPHeaders, "/hangupSipHeaders")
+	v.query(c.TransferSIPQueryParams, "/transferSipQueryParams")
+	v.query(c.SIPQueryParams, "/sipQueryParams")
+	strictjson.CheckObject(&c.BotOperationData, v.path, "/botOperationData", v.issues)
+	strictjson.CheckObject(&c.SessionParams, v.path, "/sessionParams", v.issues)
+	return parseParams(c.SessionParams, validator{v.path + "/sessionParams", v.issues})
 }
 
-func checkOneOf(s string, allowed []string, path, field string, issues *fault.Issues) {
+func (v validator) oneOf(s string, allowed []string, field string) {
 	if s != "" && !slices.Contains(allowed, s) {
-		issues.Add(path+field, fault.IssueValue, "This is one of %s.", strings.Join(allowed, ", "))
+		v.add(field, fault.IssueValue, "Must be one of %s.", strings.Join(allowed, ", "))
 	}
 }
 
-func checkTarget(s, path, field string, issues *fault.Issues) {
+func (v validator) target(s, field string) {
 	if _, err := ParseTarget(s); err != nil {
-		issues.Add(path+field, fault.IssueValue, "Not a target: %v.", err)
+		v.add(field, fault.IssueValue, "Invalid target: %v.", err)
 	}
 }

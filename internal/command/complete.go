@@ -1,14 +1,15 @@
 package command
 
 import (
+	"cmp"
 	"slices"
 	"strings"
 
 	"telapi/callruntime/wire"
 )
 
-// complete fills in the flow's defaults and gives the reasons that depend on
-// what a command says.
+// complete applies the defaults of the gateway profile. It returns the reason to
+// deny a command because of its values, or "".
 func (p *Policy) complete(c wire.Command, transactionID string) string {
 	switch c := c.(type) {
 	case *wire.Hangup:
@@ -32,11 +33,9 @@ func inChain(provider *string, chain []string) string {
 
 func (p *Policy) completeHangup(c *wire.Hangup, transactionID string) string {
 	if d := p.profile.Actions.Hangup; d != nil {
-		if c.Reason == "" {
-			c.Reason = d.Reason
-		}
-		orElse(&c.WaitForSilence, d.WaitForSilence)
-		orElse(&c.DelayBotDisconnectMs, d.DelayBotDisconnectMs)
+		c.Reason = cmp.Or(c.Reason, d.Reason)
+		c.WaitForSilence = cmp.Or(c.WaitForSilence, d.WaitForSilence)
+		c.DelayBotDisconnectMs = cmp.Or(c.DelayBotDisconnectMs, d.DelayBotDisconnectMs)
 	}
 	if c.Header.WaitForSilence {
 		c.WaitForSilence = &c.Header.WaitForSilence
@@ -53,10 +52,8 @@ func (p *Policy) completeTransfer(c *wire.Transfer, transactionID string) string
 		if c.Target == "" && c.TransferMethod != SIPBye {
 			c.Target = d.Target
 		}
-		if c.Message == "" {
-			c.Message = d.Message
-		}
-		orElse(&c.CanConfirm, d.CanConfirm)
+		c.Message = cmp.Or(c.Message, d.Message)
+		c.CanConfirm = cmp.Or(c.CanConfirm, d.CanConfirm)
 	}
 	var query []wire.NameValue
 	if c.Target != "" {
@@ -64,14 +61,14 @@ func (p *Policy) completeTransfer(c *wire.Transfer, transactionID string) string
 		if err != nil {
 			return TargetNotAllowed
 		}
-		if reason := p.refusesTarget(target); reason != "" {
+		if reason := p.denyTarget(target); reason != "" {
 			return reason
 		}
 		if p.configured == nil || !target.same(*p.configured) {
 			query = target.Headers
 		}
 		if target.Scheme != "tel" {
-			c.TransferRoutingPool = "" // pools select numbers
+			c.TransferRoutingPool = "" // only for phone numbers
 		}
 	} else if c.TransferMethod != SIPBye {
 		return TargetMissing
@@ -83,9 +80,10 @@ func (p *Policy) completeTransfer(c *wire.Transfer, transactionID string) string
 	return ""
 }
 
-// refusesTarget lets calls go to the configured target or to one that a pattern
-// of the flow permits, and nowhere else; the platform has the last word.
-func (p *Policy) refusesTarget(t Target) string {
+// denyTarget returns the reason to deny a target, or "". The target has to be the
+// configured one or match a pattern of the gateway profile. The patterns of the
+// platform apply to both.
+func (p *Policy) denyTarget(t Target) string {
 	matches := func(x Pattern) bool { return x.Matches(t) }
 	if p.platform.restricted && !slices.ContainsFunc(p.platform.targets, matches) {
 		return TargetNotAllowed
@@ -98,7 +96,7 @@ func (p *Policy) refusesTarget(t Target) string {
 			return TargetNotAllowed
 		}
 		for _, param := range t.Params {
-			if !harmless[param.Name] && !r.lists(param.Name) {
+			if !harmlessParams[param.Name] && !r.allowsHeader(param.Name) {
 				return ParameterNotAllowed
 			}
 		}
@@ -106,12 +104,12 @@ func (p *Policy) refusesTarget(t Target) string {
 	return ""
 }
 
-// allowsHeaders looks for headers that steer, wherever a command can hold them.
+// allowsHeaders checks all headers and query parameters of a command.
 func (p *Policy) allowsHeaders(commandType string, c *wire.CallControl, query []wire.NameValue) bool {
 	for _, list := range [][]wire.NameValue{c.TransferSIPHeaders, c.HangupSIPHeaders, c.TransferSIPQueryParams.List, c.SIPQueryParams.List, query} {
 		for _, h := range list {
 			for _, r := range p.rules[commandType] {
-				if steers(h.Name) && !r.lists(h.Name) {
+				if affectsRouting(h.Name) && !r.allowsHeader(h.Name) {
 					return false
 				}
 			}
@@ -120,27 +118,16 @@ func (p *Policy) allowsHeaders(commandType string, c *wire.CallControl, query []
 	return true
 }
 
-func (r rule) lists(name string) bool {
+func (r rule) allowsHeader(name string) bool {
 	return slices.ContainsFunc(r.AllowedHeaders, func(allowed string) bool { return strings.EqualFold(allowed, name) })
 }
 
-// withTransaction adds the platform's own header, which does not count against
-// the provider's and which no provider can set to something else.
+// withTransaction sets the transaction header. It replaces the provider's value
+// and does not count towards MaxSIPHeaders.
 func withTransaction(list []wire.NameValue, transactionID string) []wire.NameValue {
 	if transactionID == "" {
 		return list
 	}
-	out := make([]wire.NameValue, 0, len(list)+1)
-	for _, h := range list {
-		if !strings.EqualFold(h.Name, wire.TransactionHeader) {
-			out = append(out, h)
-		}
-	}
-	return append(out, wire.NameValue{Name: wire.TransactionHeader, Value: transactionID})
-}
-
-func orElse[T any](to **T, fallback *T) {
-	if *to == nil {
-		*to = fallback
-	}
+	list = slices.DeleteFunc(append(make([]wire.NameValue, 0, len(list)+1), list...), func(h wire.NameValue) bool { return strings.EqualFold(h.Name, wire.TransactionHeader) })
+	return append(list, wire.NameValue{Name: wire.TransactionHeader, Value: transactionID})
 }

@@ -2,6 +2,7 @@ package command
 
 import (
 	"net/url"
+	"regexp"
 	"strings"
 	"unicode/utf8"
 
@@ -9,114 +10,104 @@ import (
 	"telapi/internal/fault"
 )
 
-// Bounds of a list of SIP headers: so many items at the most, and names and
-// values together below so many characters.
+// Limits of a list of SIP headers.
 const (
-	MaxSIPHeaders       = 100
+	MaxSIPHeaders = 100
+	// SIPHeaderCharacters is one more than names and values may have together.
 	SIPHeaderCharacters = 12000
 )
 
-// steering are header names, in lower case, that decide where a request goes,
-// which dialogue it belongs to or on whose behalf it is made; compact forms
-// included. A URI's query can set the same headers and a body, and may be taken
-// for URI parameters, which steer as well.
-var steering = map[string]bool{
-	"route": true, "record-route": true, "path": true, "service-route": true,
-	"refer-to": true, "r": true, "contact": true, "m": true, "to": true, "t": true, "from": true, "f": true,
-	"via": true, "v": true, "max-forwards": true,
-	"replaces": true, "join": true, "target-dialog": true, "call-id": true, "i": true, "cseq": true,
-	"p-asserted-identity": true, "p-preferred-identity": true, "remote-party-id": true, "identity": true,
-	"authorization": true, "proxy-authorization": true,
-	"body": true, "method": true, "c": true, "e": true, "l": true,
-	"maddr": true, "tgrp": true, "trunk-context": true, "phone-context": true, "rn": true, "cic": true, "postd": true,
+// routingHeaders need permission by the policy, because they change where a
+// request goes, its dialog or its identity. Names are in lower case and include
+// compact forms. The query of a URI can set headers, a body and, in some SIP
+// stacks, URI parameters.
+var routingHeaders = nameSet("route record-route path service-route refer-to r contact m to t from f via v max-forwards " +
+	"replaces join target-dialog call-id i cseq p-asserted-identity p-preferred-identity remote-party-id identity " +
+	"authorization proxy-authorization body method c e l maddr tgrp trunk-context phone-context rn cic postd")
+
+// harmlessParams are the URI parameters that every allowed target may have.
+// Others, such as maddr or tgrp, can send the call to another destination.
+var harmlessParams = nameSet("transport user ext isub")
+
+func nameSet(names string) map[string]bool {
+	set := map[string]bool{}
+	for name := range strings.FieldsSeq(names) {
+		set[name] = true
+	}
+	return set
 }
 
-// harmless are the URI parameters that a permitted target may carry. Others,
-// such as maddr, tgrp, rn or postd, send the call elsewhere than user and host
-// say.
-var harmless = map[string]bool{"transport": true, "user": true, "ext": true, "isub": true}
-
-// steers tells whether a header or query parameter needs the policy's leave. A
-// name that stays escaped after decoding is treated as hiding one.
-func steers(name string) bool {
+// affectsRouting reports whether a header or query parameter needs permission.
+// A name that is still escaped after decoding once counts as hidden.
+func affectsRouting(name string) bool {
 	decoded, err := url.PathUnescape(name)
 	if err != nil || strings.Contains(decoded, "%") {
 		return true
 	}
 	decoded = strings.ToLower(strings.TrimSpace(decoded))
-	return steering[decoded] || strings.HasPrefix(decoded, "content-") || !token.MatchString(decoded)
+	return routingHeaders[decoded] || strings.HasPrefix(decoded, "content-") || !token.MatchString(decoded)
 }
 
-func checkHeaders(list []wire.NameValue, path, field string, issues *fault.Issues) {
+func (v validator) headers(list []wire.NameValue, field string) {
 	if len(list) > MaxSIPHeaders {
-		issues.Add(path+field, fault.IssueTooMany, "There may be %d headers at the most.", MaxSIPHeaders)
+		v.add(field, fault.IssueTooMany, "At most %d headers are allowed.", MaxSIPHeaders)
 	}
 	total := 0
 	for i, h := range list {
 		total += utf8.RuneCountInString(h.Name) + utf8.RuneCountInString(h.Value)
-		checkPair(h, func(member string) string { return fault.Pointer(path+field, i) + member }, issues)
+		v.nameValue(h, func(member string) string { return fault.Pointer(v.path+field, i) + member })
 	}
 	if total >= SIPHeaderCharacters {
-		issues.Add(path+field, fault.IssueTooLong, "Names and values must stay below %d characters together.", SIPHeaderCharacters)
+		v.add(field, fault.IssueTooLong, "Names and values must have fewer than %d characters in total.", SIPHeaderCharacters)
 	}
 }
 
-func checkQuery(params wire.NameValues, path, field string, issues *fault.Issues) {
+func (v validator) query(params wire.NameValues, field string) {
 	for i, p := range params.List {
 		at := func(member string) string {
 			if params.AsObject {
-				return fault.Pointer(path+field, p.Name)
+				return fault.Pointer(v.path+field, p.Name)
 			}
-			return fault.Pointer(path+field, i) + member
+			return fault.Pointer(v.path+field, i) + member
 		}
-		checkPair(p, at, issues)
-		if hidesBreak(p.Value) {
-			issues.Add(at("/value"), fault.IssueForbidden, "CR, LF and NUL are not allowed, escaped or not.")
-		}
+		v.nameValue(p, at)
+		v.noEscapedBreak(p.Value, func() string { return at("/value") })
 	}
 }
 
-// checkPair asks at for the place of a member only when it has to name it.
-func checkPair(p wire.NameValue, at func(member string) string, issues *fault.Issues) {
+// nameValue checks a header or parameter. The function at returns the path of a
+// member.
+func (v validator) nameValue(p wire.NameValue, at func(member string) string) {
 	switch {
 	case p.Name == "":
-		issues.Missing(at("/name"), "A name is needed.")
+		v.issues.Missing(at("/name"), "name is required.")
 	case !token.MatchString(p.Name):
-		issues.Add(at("/name"), fault.IssueForbidden, "A name consists of letters, digits and -.!%%*_+`'~ alone.")
+		v.issues.Add(at("/name"), fault.IssueForbidden, "Only letters, digits and -.!%%*_+`'~ are allowed.")
 	}
 	if !p.HasValue() {
-		issues.Missing(at("/value"), "A value is needed.")
+		v.issues.Missing(at("/value"), "value is required.")
 	}
-	if breaksLine(p.Value) {
-		issues.Add(at("/value"), fault.IssueForbidden, "CR, LF and NUL are not allowed here.")
-	}
-}
-
-// checkLine keeps what ends up in a SIP message on one line: a line break would
-// let a provider write headers, or a whole request, of its own.
-func checkLine(s, path, field string, issues *fault.Issues) {
-	if breaksLine(s) {
-		issues.Add(path+field, fault.IssueForbidden, "CR, LF and NUL are not allowed here.")
+	if hasBreak(p.Value) {
+		v.issues.Add(at("/value"), fault.IssueForbidden, "CR, LF and NUL are not allowed.")
 	}
 }
 
-func breaksLine(s string) bool { return strings.ContainsAny(s, "\r\n\x00") }
-
-// hidesBreak finds CR, LF or NUL behind one or more layers of percent escapes,
-// which whoever builds the URI would take away. It looks at each byte once.
-func hidesBreak(s string) bool {
-	for i := 0; i < len(s); i++ {
-		if s[i] != '%' {
-			continue
-		}
-		rest := s[i+1:]
-		for strings.HasPrefix(rest, "25") {
-			rest = rest[2:]
-		}
-		if len(rest) >= 2 && rest[0] == '0' && strings.IndexByte("0aAdD", rest[1]) >= 0 {
-			return true
-		}
-		i = len(s) - len(rest) - 1
+// singleLine rejects line breaks in values that become part of a SIP message: a
+// line break would let a provider inject headers or a whole request.
+func (v validator) singleLine(s, field string) {
+	if hasBreak(s) {
+		v.add(field, fault.IssueForbidden, "CR, LF and NUL are not allowed.")
 	}
-	return false
 }
+
+func (v validator) noEscapedBreak(s string, at func() string) {
+	if escapedBreak.MatchString(s) {
+		v.issues.Add(at(), fault.IssueForbidden, "CR, LF and NUL are not allowed, also in escaped form.")
+	}
+}
+
+func hasBreak(s string) bool { return strings.ContainsAny(s, "\r\n\x00") }
+
+// escapedBreak matches CR, LF and NUL behind one or more layers of percent
+// escapes, which SIP stacks may remove.
+var escapedBreak = regexp.MustCompile(`%(?:25)*0[0aAdD]`)

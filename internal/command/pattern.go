@@ -6,9 +6,9 @@ import (
 	"strings"
 )
 
-// Pattern permits targets: "*", "tel:+49*", "sip:*@pbx.example". A bare number
-// counts as tel:. Scheme, user and host have to match; a port only where the
-// pattern names one.
+// Pattern matches targets, such as "*", "tel:+49*" or "sip:*@pbx.example". A
+// number without a scheme is a tel: pattern. Scheme, user and host have to match;
+// the port only if the pattern has one.
 type Pattern struct {
 	any     bool
 	scheme  string
@@ -18,9 +18,9 @@ type Pattern struct {
 	port    string
 }
 
-var errPattern = errors.New(`a pattern is "*", a phone number, or a tel:, sip: or sips: URI without parameters, in which * stands for any characters`)
+var errPattern = errors.New(`use "*", a phone number, or a tel:, sip: or sips: URI without parameters; * matches any characters`)
 
-// ParsePattern reads one pattern.
+// ParsePattern parses a pattern.
 func ParsePattern(s string) (Pattern, error) {
 	if s == "*" {
 		return Pattern{any: true}, nil
@@ -34,7 +34,7 @@ func ParsePattern(s string) (Pattern, error) {
 	default:
 		p.scheme, rest = "tel", s
 	}
-	// A wildcard is legal wherever a digit is.
+	// A wildcard is valid wherever a digit is.
 	if _, ok := phoneNumber(strings.ReplaceAll(rest, "*", "0"), "#"); !ok {
 		return Pattern{}, errPattern
 	}
@@ -56,7 +56,7 @@ func (p Pattern) parseSIP(rest string) (Pattern, error) {
 	if strings.HasPrefix(host, "[") {
 		host, p.port, err = hostPort(host)
 	} else {
-		// Checked with a letter in the wildcard's place, which fits any label.
+		// Validate with a letter instead of the wildcard, which is valid in any label.
 		_, p.port, err = hostPort(strings.ReplaceAll(host, "*", "a"))
 		host = strings.ToLower(strings.TrimSuffix(strings.TrimSuffix(host, ":"+p.port), "."))
 	}
@@ -67,14 +67,14 @@ func (p Pattern) parseSIP(rest string) (Pattern, error) {
 	return p, nil
 }
 
-// Matches tells whether the pattern permits the target.
+// Matches reports whether the pattern matches the target.
 func (p Pattern) Matches(t Target) bool {
 	return p.any || p.scheme == t.Scheme && p.hasUser == (t.User != "") &&
 		p.user.MatchString(t.User) && p.host.MatchString(t.Host) && (p.port == "" || p.port == t.Port)
 }
 
-// glob takes * for any run of characters but @ ; and ?, which a user part can
-// contain in escaped form to look like another address.
+// glob compiles a pattern in which * matches any characters except @, ; and ?.
+// A user part can contain these in escaped form to imitate another address.
 func glob(pattern string) *regexp.Regexp {
 	return regexp.MustCompile("^" + strings.ReplaceAll(regexp.QuoteMeta(pattern), `\*`, "[^@;?]*") + "$")
 }

@@ -8,44 +8,44 @@ import (
 	"telapi/internal/fault"
 )
 
-// Reasons for a denial. They are part of the interface.
+// Reasons to deny a command. They are part of the API.
 const (
-	UnknownAction       = "unknown_action"        // no managed command
-	PlatformDisabled    = "platform_disabled"     // switched off for all flows
-	SourceNotAllowed    = "source_not_allowed"    // the flow takes no commands from there
-	TypeNotAllowed      = "type_not_allowed"      // the flow has no policy for it
-	TypeDisabled        = "type_disabled"         // the flow's policy switches it off
-	FieldMissing        = "field_missing"         // it does not say what to do
-	TargetMissing       = "target_missing"        // neither given nor configured
-	TargetNotAllowed    = "target_not_allowed"    // neither configured nor permitted
-	ParameterNotAllowed = "parameter_not_allowed" // the target's URI says more than where
-	HeaderNotAllowed    = "header_not_allowed"    // it would steer routing or identity
-	ProviderNotInChain  = "provider_not_in_chain" // not one of the flow's speech providers
+	UnknownAction       = "unknown_action"        // not a managed command
+	PlatformDisabled    = "platform_disabled"     // disabled on this platform
+	SourceNotAllowed    = "source_not_allowed"    // the profile does not allow the source
+	TypeNotAllowed      = "type_not_allowed"      // the profile has no policy for the type
+	TypeDisabled        = "type_disabled"         // the profile's policy disables the type
+	FieldMissing        = "field_missing"         // a required field is missing
+	TargetMissing       = "target_missing"        // no target given or configured
+	TargetNotAllowed    = "target_not_allowed"    // not the configured target and no pattern matches
+	ParameterNotAllowed = "parameter_not_allowed" // a URI parameter could change the destination
+	HeaderNotAllowed    = "header_not_allowed"    // a header could change routing or identity
+	ProviderNotInChain  = "provider_not_in_chain" // not a configured speech provider
 )
 
-// PlatformPolicy is what stands over all flows.
+// PlatformPolicy restricts all gateway profiles.
 type PlatformPolicy struct {
 	disabled   []string
-	restricted bool // targets is all there is, even when it is empty
+	restricted bool // only targets are allowed, even if there are none
 	targets    []Pattern
 }
 
-// NewPlatformPolicy takes the command types that no flow may use and the targets that
-// transfers may go to at all; no targets: any. Everything wrong is reported, at
+// NewPlatformPolicy returns a policy that disables command types and restricts
+// transfers to targets, if there are any. The error lists all invalid values as
 // /disabled/<n> and /targets/<n>.
 func NewPlatformPolicy(disabled, targets []string) (PlatformPolicy, error) {
 	var issues fault.Issues
 	for i, t := range disabled {
 		if !Known(t) {
-			issues.Add(fault.Pointer("/disabled", i), fault.IssueValue, "There is no command type %q.", t)
+			issues.Add(fault.Pointer("/disabled", i), fault.IssueValue, "Unknown command type %q.", t)
 		}
 	}
 	checkPatterns(targets, "/targets", &issues)
-	return PlatformPolicy{disabled, len(targets) > 0, patterns(targets)}, issues.Err()
+	return PlatformPolicy{disabled, len(targets) > 0, parsePatterns(targets)}, issues.Err()
 }
 
-// patterns leaves out what is no pattern: it permits nothing.
-func patterns(list []string) []Pattern {
+// parsePatterns skips invalid patterns, which match nothing.
+func parsePatterns(list []string) []Pattern {
 	var out []Pattern
 	for _, s := range list {
 		if p, err := ParsePattern(s); err == nil {
@@ -55,27 +55,27 @@ func patterns(list []string) []Pattern {
 	return out
 }
 
-// Policy decides on commands for one flow. It is safe for concurrent use.
+// Policy is a compiled gateway profile. It is safe for concurrent use.
 type Policy struct {
 	platform   PlatformPolicy
 	profile    wire.GatewayProfile
 	rules      map[string][]rule
-	configured *Target
+	configured *Target // of transfers
 }
 
-// rule is one entry of commandPolicies. Where a type has several, all of them
-// have to permit a command.
+// rule is an item of commandPolicies. If a type has several, all of them have to
+// allow a command.
 type rule struct {
 	wire.CommandPolicy
 	targets []Pattern
 }
 
-// NewPolicy prepares a flow's profile for deciding. What the profile does not
-// permit is denied, so a part that makes no sense permits nothing.
+// NewPolicy compiles a gateway profile. Commands are denied unless the profile
+// allows them; invalid parts of the profile allow nothing.
 func NewPolicy(profile wire.GatewayProfile, platform PlatformPolicy) *Policy {
 	p := &Policy{platform: platform, profile: profile, rules: map[string][]rule{}}
 	for _, c := range profile.CommandPolicies {
-		p.rules[c.Type] = append(p.rules[c.Type], rule{c, patterns(c.AllowedTargets)})
+		p.rules[c.Type] = append(p.rules[c.Type], rule{c, parsePatterns(c.AllowedTargets)})
 	}
 	if t := profile.Actions.Transfer; t != nil {
 		if target, err := ParseTarget(t.Target); err == nil {
@@ -85,23 +85,23 @@ func NewPolicy(profile wire.GatewayProfile, platform PlatformPolicy) *Policy {
 	return p
 }
 
-// Decision is what became of a command: the command as it is to be carried out,
-// with the flow's defaults, or the reason why not.
+// Decision is an allowed command with the defaults of the profile, or a denied
+// command with the reason.
 type Decision struct {
 	Command wire.Command
 	Apply   wire.Apply
-	Reason  string // empty: allowed
+	Reason  string // empty if allowed
 }
 
-// Decide holds a command from a source against the flow and the platform. The
-// given command is left as it is; a transaction id is added to the SIP headers
-// of what is allowed.
+// Decide checks a command against the profile and the platform policy. It does
+// not modify the command. It adds the transaction ID to the SIP headers of an
+// allowed command.
 func (p *Policy) Decide(c wire.Command, source, transactionID string) Decision {
 	c = clone(c)
 	head := c.Head()
 	head.Source = source
-	head.RequireConfirmation, head.WaitForSilence = false, false // not the provider's to say
-	if reason := p.refuses(c); reason != "" {
+	head.RequireConfirmation, head.WaitForSilence = false, false // set by policies only
+	if reason := p.deny(c); reason != "" {
 		return Decision{Command: c, Reason: reason}
 	}
 	for _, r := range p.rules[head.Type] {
@@ -114,15 +114,16 @@ func (p *Policy) Decide(c wire.Command, source, transactionID string) Decision {
 	return Decision{Command: c, Apply: specs[head.Type].Apply}
 }
 
-// clone copies a command as deep as Decide changes it.
+// clone returns a shallow copy. Decide replaces members and does not modify what
+// they point to.
 func clone(c wire.Command) wire.Command {
 	copied := reflect.New(reflect.TypeOf(c).Elem())
 	copied.Elem().Set(reflect.ValueOf(c).Elem())
 	return copied.Interface().(wire.Command)
 }
 
-// refuses gives the reasons that hold for commands of every type.
-func (p *Policy) refuses(c wire.Command) string {
+// deny returns the reason to deny a command regardless of its type, or "".
+func (p *Policy) deny(c wire.Command) string {
 	head := c.Head()
 	spec := specs[head.Type]
 	rules := p.rules[head.Type]

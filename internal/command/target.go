@@ -12,14 +12,14 @@ import (
 	"telapi/callruntime/wire"
 )
 
-// Target is a transfer's destination, taken apart and normalised. What is
-// matched against policies is this, never the text it was written in.
+// Target is the parsed and normalized destination of a transfer. Policies match
+// it and never the original text.
 //
-// The grammar is narrower than RFC 3261 and RFC 3966 allow: whatever two SIP
-// stacks are known to read differently is no target at all.
+// The grammar is a subset of RFC 3261 and RFC 3966: forms that SIP stacks are
+// known to interpret differently are invalid.
 type Target struct {
 	Scheme  string // tel, sip or sips
-	User    string // decoded; of a tel: target the number without separators
+	User    string // decoded; for tel: the number without separators
 	Host    string // lower case, without a trailing dot
 	Port    string
 	Params  []wire.NameValue // names in lower case
@@ -27,13 +27,13 @@ type Target struct {
 }
 
 var (
-	errForm   = errors.New("a target is a phone number or a tel:, sip: or sips: URI")
-	errEscape = errors.New("the target has an escape that is broken, doubled or hides a control character")
-	errUser   = errors.New("the target's user part is empty or carries a password or a second @")
-	errHost   = errors.New("the target's host is not a host name or address")
+	errForm   = errors.New("use a phone number or a tel:, sip: or sips: URI")
+	errEscape = errors.New("a percent escape is invalid, doubled or a control character")
+	errUser   = errors.New("the user part is empty or has a password or a second @")
+	errHost   = errors.New("the host is not a valid host name or address")
 )
 
-// ParseTarget reads a phone number or a tel:, sip: or sips: URI.
+// ParseTarget parses a phone number or a tel:, sip: or sips: URI.
 func ParseTarget(s string) (Target, error) {
 	if strings.ContainsAny(s, "\"<>\\^`{|}") {
 		return Target{}, errForm
@@ -67,8 +67,8 @@ func parseTel(rest string) (Target, error) {
 	return t, err
 }
 
-// phoneNumber strips visual separators. A global number has digits alone after
-// its plus; a local one may have the extra symbols.
+// phoneNumber removes visual separators. A global number has only digits after
+// the plus; a local number may have the extra symbols.
 func phoneNumber(s, extra string) (string, bool) {
 	var b strings.Builder
 	for i, c := range []byte(s) {
@@ -114,8 +114,8 @@ func parseSIP(scheme, rest string) (Target, error) {
 	return t, err
 }
 
-// hostPort normalises host[:port]. Numbers that are no dotted quad, such as
-// 127.1 or 0x7f000001, are no host: resolvers disagree about them.
+// hostPort normalizes host[:port]. Numeric hosts other than dotted quads, such as
+// 127.1 or 0x7f000001, are invalid because resolvers interpret them differently.
 func hostPort(s string) (host, port string, err error) {
 	if strings.HasPrefix(s, "[") {
 		inner, after, closed := strings.Cut(s[1:], "]")
@@ -141,10 +141,10 @@ func hostPort(s string) (host, port string, err error) {
 	return host, port, nil
 }
 
-// hostName is a name of at least one label, the last of which is no number.
+// hostName matches one or more labels, the last of which is not a number.
 var hostName = regexp.MustCompile(`^(?:[a-z0-9_][a-z0-9_-]{0,62}\.)*[a-z_][a-z0-9_-]{0,62}$`)
 
-// pairs reads name[=value] items, unescaped, with names folded.
+// pairs parses name[=value] items. It unescapes both and folds the names.
 func pairs(s, separator string, fold func(string) string) ([]wire.NameValue, error) {
 	var list []wire.NameValue
 	for item := range strings.SplitSeq(s, separator) {
@@ -161,8 +161,8 @@ func pairs(s, separator string, fold func(string) string) ([]wire.NameValue, err
 	return list, nil
 }
 
-// unescape takes percent escapes away, once. What then still looks escaped was
-// escaped twice to slip past somebody.
+// unescape decodes percent escapes once. It rejects text that was escaped twice
+// to bypass checks.
 func unescape(s string) (string, error) {
 	decoded, err := url.PathUnescape(s)
 	if err != nil || strings.Contains(decoded, "%") {
@@ -176,10 +176,10 @@ func unescape(s string) (string, error) {
 	return decoded, nil
 }
 
-// token is RFC 3261's, of which header names are made.
+// token matches a token of RFC 3261, such as a header name.
 var token = regexp.MustCompile("^[A-Za-z0-9.!%*_+`'~-]+$")
 
-// same tells whether both name one destination in every part.
+// same reports whether both are equal in every part.
 func (t Target) same(o Target) bool {
 	return t.Scheme == o.Scheme && t.User == o.User && t.Host == o.Host && t.Port == o.Port &&
 		slices.Equal(t.Params, o.Params) && slices.Equal(t.Headers, o.Headers)
