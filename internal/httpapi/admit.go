@@ -85,11 +85,7 @@ func (s *Server) limitAddress(x *exchange, r *http.Request, tier ratelimit.Tier)
 	if tier == "" {
 		return nil
 	}
-	d, err := s.deps.Limits.Allow(r.Context(), tier, x.client)
-	if err != nil {
-		return err
-	}
-	return applyLimit(x, d)
+	return x.applyLimit(s.deps.Limits.Allow(r.Context(), tier, x.client))
 }
 
 func (s *Server) limitTeam(x *exchange, r *http.Request) error {
@@ -97,23 +93,7 @@ func (s *Server) limitTeam(x *exchange, r *http.Request) error {
 	if err != nil {
 		return err
 	}
-	d, err := s.deps.Limits.AllowTeam(r.Context(), x.principal.TeamID, quota)
-	if err != nil {
-		return err
-	}
-	return applyLimit(x, d)
-}
-
-// applyLimit sets the rate limit headers and returns an error if the limit is
-// exceeded.
-func applyLimit(w http.ResponseWriter, d ratelimit.Decision) error {
-	h := w.Header()
-	h.Add("Ratelimit-Policy", d.PolicyHeader()) // canonical names are cheap to look up
-	h.Add("Ratelimit", d.Header())
-	if !d.Allowed {
-		return d.Refusal()
-	}
-	return nil
+	return x.applyLimit(s.deps.Limits.AllowTeam(r.Context(), x.principal.TeamID, quota))
 }
 
 // countAuthFailure counts a rejected credential against the auth tier of the
@@ -123,11 +103,23 @@ func (s *Server) countAuthFailure(x *exchange, r *http.Request, failure error) e
 		return failure
 	}
 	d, err := s.deps.Limits.Allow(r.Context(), ratelimit.Auth, x.client)
+	if err == nil && d.Allowed {
+		return failure
+	}
+	return x.applyLimit(d, err)
+}
+
+// applyLimit sets the rate limit headers and returns an error if the limit is
+// exceeded.
+func (x *exchange) applyLimit(d ratelimit.Decision, err error) error {
 	if err != nil {
 		return err
 	}
-	if d.Allowed {
-		return failure
+	h := x.Header()
+	h.Add("Ratelimit-Policy", d.PolicyHeader()) // canonical names are cheap to look up
+	h.Add("Ratelimit", d.Header())
+	if !d.Allowed {
+		return d.Refusal()
 	}
-	return applyLimit(x, d)
+	return nil
 }

@@ -46,16 +46,16 @@ func readBody(w http.ResponseWriter, r *http.Request, limit int64) ([]byte, erro
 		return nil, tooLarge(limit)
 	}
 	body, err := readAll(w, r, limit)
-	switch {
-	case err == nil:
+	if err == nil {
 		return body, nil
-	case isTooLarge(err):
-		return nil, tooLarge(limit)
-	case errors.Is(r.Context().Err(), context.Canceled):
-		return nil, r.Context().Err()
-	default:
-		return nil, fault.New(fault.MalformedJSON, "The body is incomplete.").WithCause(err)
 	}
+	if _, is := errors.AsType[*http.MaxBytesError](err); is {
+		return nil, tooLarge(limit)
+	}
+	if ended := r.Context().Err(); errors.Is(ended, context.Canceled) {
+		return nil, ended
+	}
+	return nil, fault.New(fault.MalformedJSON, "The body is incomplete.").WithCause(err)
 }
 
 func readAll(w http.ResponseWriter, r *http.Request, limit int64) ([]byte, error) {
@@ -65,11 +65,6 @@ func readAll(w http.ResponseWriter, r *http.Request, limit int64) ([]byte, error
 		return body, err
 	}
 	return io.ReadAll(http.MaxBytesReader(w, r.Body, limit))
-}
-
-func isTooLarge(err error) bool {
-	_, is := errors.AsType[*http.MaxBytesError](err)
-	return is
 }
 
 func tooLarge(limit int64) error {

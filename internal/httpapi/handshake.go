@@ -108,11 +108,8 @@ func (s *Server) admitSocket(x *exchange, r *http.Request) (session.Session, end
 		allowOrigin(x, origin)
 	}
 	d, err := s.deps.Limits.Allow(r.Context(), ratelimit.Auth, x.client)
-	switch {
-	case err != nil:
-		return ses, ep, err
-	case failure != nil && !d.Allowed:
-		return ses, ep, applyLimit(x, d)
+	if err != nil || failure != nil && !d.Allowed {
+		return ses, ep, x.applyLimit(d, err)
 	}
 	x.principal = auth.Principal{TeamID: ses.TeamID, Subject: ses.ID}
 	return ses, ep, failure

@@ -15,7 +15,7 @@ import (
 	"go.opentelemetry.io/otel/trace/noop"
 )
 
-// surface is a server with one route of the test's own.
+// newTestServer returns a server with the route GET /try, and its log.
 func newTestServer(handle handler) (*Server, *bytes.Buffer) {
 	var log bytes.Buffer
 	s := New(Deps{
@@ -35,22 +35,22 @@ func metricValue(t *testing.T, m prometheus.Metric) float64 {
 	return read.GetGauge().GetValue() + read.GetCounter().GetValue()
 }
 
-func TestPanicBecomesAnEnvelopeAndNothingMore(t *testing.T) {
+func TestPanicIsSentAsInternalErrorWithoutItsText(t *testing.T) {
 	s, log := newTestServer(func(*exchange, *http.Request) error { panic("the secret reason") })
 	w := httptest.NewRecorder()
 	s.ServeHTTP(w, httptest.NewRequest("GET", "/try", nil))
 	if w.Code != 500 || !strings.Contains(w.Body.String(), `"code":"INTERNAL_ERROR"`) || strings.Contains(w.Body.String(), "secret reason") {
-		t.Errorf("answered %d %s", w.Code, w.Body)
+		t.Errorf("response %d %s", w.Code, w.Body)
 	}
 	if !strings.Contains(log.String(), "secret reason") || !strings.Contains(log.String(), "serve_test.go") {
-		t.Errorf("the log has no reason and place: %s", log)
+		t.Errorf("the log does not contain the panic and its stack: %s", log)
 	}
 	if n := metricValue(t, s.metrics.inFlight); n != 0 {
-		t.Errorf("%v requests are still in flight", n)
+		t.Errorf("%v requests in flight", n)
 	}
 }
 
-func TestPanicWithinAnAnswerCutsItOffAndIsLogged(t *testing.T) {
+func TestPanicDuringResponseCutsConnection(t *testing.T) {
 	s, log := newTestServer(func(x *exchange, _ *http.Request) error {
 		_, _ = x.Write([]byte("half"))
 		_ = http.NewResponseController(x).Flush()
@@ -63,28 +63,28 @@ func TestPanicWithinAnAnswerCutsItOffAndIsLogged(t *testing.T) {
 	}
 	defer resp.Body.Close()
 	if body, err := io.ReadAll(resp.Body); err == nil {
-		t.Errorf("the client takes %q for the whole", body)
+		t.Errorf("the client read a complete response: %q", body)
 	}
-	server.Close() // the log is written by then
+	server.Close() // waits for the handler and its log line
 	if !strings.Contains(log.String(), "secret reason") || !strings.Contains(log.String(), `"level":"ERROR"`) {
-		t.Errorf("the log tells nobody: %s", log)
+		t.Errorf("the panic is not logged as an error: %s", log)
 	}
 }
 
-func TestAbortedAnswerIsCountedAndPassedOn(t *testing.T) {
+func TestAbortHandlerPanicContinues(t *testing.T) {
 	s, _ := newTestServer(func(*exchange, *http.Request) error { panic(http.ErrAbortHandler) })
 	defer func() {
 		if recover() != http.ErrAbortHandler { //nolint:errorlint // net/http compares it the same way
-			t.Error("net/http is not told to cut the connection")
+			t.Error("the panic did not reach net/http")
 		}
 		if n := metricValue(t, s.metrics.inFlight); n != 0 {
-			t.Errorf("%v requests are still in flight", n)
+			t.Errorf("%v requests in flight", n)
 		}
 	}()
 	s.ServeHTTP(httptest.NewRecorder(), httptest.NewRequest("GET", "/try", nil))
 }
 
-func TestSecretsAndEndlessPathsStayOutOfTheAccessLog(t *testing.T) {
+func TestAccessLogOmitsQueryAndTruncatesPath(t *testing.T) {
 	s, log := newTestServer(func(x *exchange, _ *http.Request) error {
 		x.WriteHeader(http.StatusEarlyHints)
 		x.WriteHeader(http.StatusNoContent)
@@ -96,6 +96,6 @@ func TestSecretsAndEndlessPathsStayOutOfTheAccessLog(t *testing.T) {
 		t.Errorf("logged %d bytes: %.500s", log.Len(), log)
 	}
 	if n := metricValue(t, s.metrics.requests.WithLabelValues("/try", "GET", "204")); n != 1 {
-		t.Errorf("counted %v times", n)
+		t.Errorf("counted %v requests, want 1", n)
 	}
 }

@@ -15,24 +15,24 @@ import (
 	"time"
 )
 
-// wires is a listener for connections within the process, which follow a test's
-// clock.
-type wires chan net.Conn
+// pipeListener accepts in-memory connections, which follow the clock of synctest.
+type pipeListener chan net.Conn
 
-func (w wires) Accept() (net.Conn, error) {
-	conn, open := <-w
+func (l pipeListener) Accept() (net.Conn, error) {
+	conn, open := <-l
 	if !open {
 		return nil, errors.New("closed")
 	}
 	return conn, nil
 }
 
-func (w wires) Close() error   { return nil }
-func (w wires) Addr() net.Addr { return &net.TCPAddr{} }
+func (l pipeListener) Close() error   { return nil }
+func (l pipeListener) Addr() net.Addr { return &net.TCPAddr{} }
 
-// serveOn runs a server with a route that reads and one that answers at length,
-// and returns a connection to it and when that was ended.
-func serveOn(t *testing.T) (client net.Conn, ended <-chan time.Duration) {
+// servePipe runs a server with a route that reads a body and a route with a long
+// response. It returns a connection and reports after which time the server
+// closes it.
+func servePipe(t *testing.T) (client net.Conn, closed <-chan time.Duration) {
 	t.Helper()
 	s, _ := newTestServer(nil)
 	s.mux = s.newMux([]Route{
@@ -41,25 +41,25 @@ func serveOn(t *testing.T) (client net.Conn, ended <-chan time.Duration) {
 			return nil
 		}},
 		{"POST", "/try", public, "", "", always, withBody(func(*exchange, *http.Request, []byte) error {
-			t.Error("a body that never came was handled")
+			t.Error("handled an incomplete body")
 			return nil
 		})},
 	})
-	server, began, over := s.http, time.Now(), make(chan time.Duration, 1)
-	server.ConnState = func(_ net.Conn, state http.ConnState) {
+	start, closedAfter := time.Now(), make(chan time.Duration, 1)
+	s.http.ConnState = func(_ net.Conn, state http.ConnState) {
 		if state == http.StateClosed {
-			over <- time.Since(began)
+			closedAfter <- time.Since(start)
 		}
 	}
-	listener := make(wires, 1)
+	listener := make(pipeListener, 1)
 	client, far := net.Pipe()
 	listener <- far
-	go func() { _ = server.Serve(listener) }()
+	go func() { _ = s.Serve(listener) }()
 	t.Cleanup(func() { close(listener) })
-	return client, over
+	return client, closedAfter
 }
 
-func TestClientsThatHoldAConnectionAreCutOff(t *testing.T) {
+func TestSlowClientsAreDisconnected(t *testing.T) {
 	drip := func(conn net.Conn) {
 		for {
 			if _, err := conn.Write([]byte("a")); err != nil {
@@ -72,35 +72,35 @@ func TestClientsThatHoldAConnectionAreCutOff(t *testing.T) {
 		behave func(net.Conn)
 		within time.Duration
 	}{
-		"a byte of the header now and then": {func(conn net.Conn) {
+		"slow header": {func(conn net.Conn) {
 			_, _ = io.WriteString(conn, "GET /try HTTP/1.1\r\nHost: a\r\nX: ")
 			drip(conn)
 		}, 10 * time.Second},
-		"a byte of the body now and then": {func(conn net.Conn) {
+		"slow body": {func(conn net.Conn) {
 			go func() { _, _ = io.Copy(io.Discard, conn) }()
 			_, _ = io.WriteString(conn, "POST /try HTTP/1.1\r\nHost: a\r\nContent-Type: application/json\r\nContent-Length: 1000\r\n\r\n")
 			drip(conn)
 		}, 31 * time.Second},
-		"an answer that is not read": {func(conn net.Conn) {
+		"unread response": {func(conn net.Conn) {
 			_, _ = io.WriteString(conn, "GET /try HTTP/1.1\r\nHost: a\r\n\r\n")
 		}, 60 * time.Second},
-		"no further request": {func(conn net.Conn) {
+		"idle connection": {func(conn net.Conn) {
 			_, _ = io.WriteString(conn, "GET /try HTTP/1.1\r\nHost: a\r\n\r\n")
 			_, _ = io.Copy(io.Discard, conn)
 		}, 120 * time.Second},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				conn, ended := serveOn(t)
+				conn, closed := servePipe(t)
 				var client sync.WaitGroup
 				client.Go(func() { c.behave(conn) })
 				select {
-				case after := <-ended:
+				case after := <-closed:
 					if after > c.within {
-						t.Errorf("cut off after %s, want %s at the most", after, c.within)
+						t.Errorf("disconnected after %s, want at most %s", after, c.within)
 					}
 				case <-time.After(time.Hour):
-					t.Error("never cut off")
+					t.Error("not disconnected")
 				}
 				_ = conn.Close()
 				client.Wait()
@@ -109,20 +109,20 @@ func TestClientsThatHoldAConnectionAreCutOff(t *testing.T) {
 	}
 }
 
-func TestBodyThatComesSlowlyLeavesTheTimeToHandleIt(t *testing.T) {
+func TestSlowBodyDoesNotConsumeHandlerTimeout(t *testing.T) {
 	for name, c := range map[string]struct {
 		end  error
 		want string
 	}{
-		"comes to its end": {nil, "200 []"},
-		"breaks off":       {io.ErrUnexpectedEOF, "400 "},
+		"complete":   {nil, "200 []"},
+		"incomplete": {io.ErrUnexpectedEOF, "400 "},
 	} {
 		synctest.Test(t, func(t *testing.T) {
 			s, _ := newTestServer(nil)
 			s.mux = s.newMux([]Route{{"POST", "/try", public, "", "", always, withBody(func(x *exchange, r *http.Request, body []byte) error {
 				until, _ := r.Context().Deadline()
 				if left := time.Until(until); r.Context().Err() != nil || left != handlerTimeout {
-					t.Errorf("%s are left, %v", left, r.Context().Err())
+					t.Errorf("%s left, error %v", left, r.Context().Err())
 				}
 				x.WriteBytes(http.StatusOK, "application/json", body)
 				return nil
@@ -138,15 +138,15 @@ func TestBodyThatComesSlowlyLeavesTheTimeToHandleIt(t *testing.T) {
 			r.Header.Set("Content-Type", "application/json")
 			s.ServeHTTP(w, r)
 			if got := fmt.Sprint(w.Code, " ", w.Body); !strings.HasPrefix(got, c.want) {
-				t.Errorf("one that %s is answered %s", name, got)
+				t.Errorf("%s body: response %s", name, got)
 			}
 		})
 	}
 }
 
-func TestHugeHeaderIsRefused(t *testing.T) {
+func TestTooLargeHeaderIsRejected(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		conn, ended := serveOn(t)
+		conn, closed := servePipe(t)
 		go func() {
 			_, _ = io.WriteString(conn, "GET /try HTTP/1.1\r\nHost: a\r\nX: "+strings.Repeat("a", 64<<10)+"\r\n\r\n")
 		}()
@@ -155,20 +155,20 @@ func TestHugeHeaderIsRefused(t *testing.T) {
 			t.Errorf("%v, %v", resp, err)
 		}
 		_ = conn.Close()
-		<-ended
+		<-closed
 	})
 }
 
-func TestStoreThatHangsIsAnswered503(t *testing.T) {
+func TestHangingHandlerIsAnswered503(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s, _ := newTestServer(func(_ *exchange, r *http.Request) error {
 			<-r.Context().Done()
 			return r.Context().Err()
 		})
-		began, w := time.Now(), httptest.NewRecorder()
+		start, w := time.Now(), httptest.NewRecorder()
 		s.ServeHTTP(w, httptest.NewRequest("GET", "/try", nil))
-		if took := time.Since(began); w.Code != http.StatusServiceUnavailable || w.Header().Get("Retry-After") == "" || took > 10*time.Second {
-			t.Errorf("after %s answered %d %s", took, w.Code, w.Body)
+		if took := time.Since(start); w.Code != http.StatusServiceUnavailable || w.Header().Get("Retry-After") == "" || took > 10*time.Second {
+			t.Errorf("after %s: response %d %s", took, w.Code, w.Body)
 		}
 	})
 }

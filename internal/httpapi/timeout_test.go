@@ -8,48 +8,48 @@ import (
 	"time"
 )
 
-func TestWorkEndsInTimeWhetherSomebodyWaitsOrNot(t *testing.T) {
+func TestTimeoutContextEndsWithAndWithoutTimer(t *testing.T) {
 	type key struct{}
 	for name, c := range map[string]struct {
-		happens func(w *timeoutContext, leave context.CancelFunc)
-		want    error
+		end  func(disconnect context.CancelFunc)
+		want error
 	}{
-		"over its time":   {func(*timeoutContext, context.CancelFunc) { time.Sleep(handlerTimeout) }, context.DeadlineExceeded},
-		"the client left": {func(_ *timeoutContext, leave context.CancelFunc) { leave() }, context.Canceled},
+		"timed out":           {func(context.CancelFunc) { time.Sleep(handlerTimeout) }, context.DeadlineExceeded},
+		"client disconnected": {func(disconnect context.CancelFunc) { disconnect() }, context.Canceled},
 	} {
-		for _, waits := range []bool{true, false} {
+		for _, timer := range []bool{true, false} {
 			synctest.Test(t, func(t *testing.T) {
-				request, leave := context.WithCancel(context.WithValue(t.Context(), key{}, name))
-				defer leave()
-				w := withTimeout(request)
-				defer w.cancel()
-				if w.Err() != nil {
-					t.Errorf("%s: ended at once: %v", name, w.Err())
+				request, disconnect := context.WithCancel(context.WithValue(t.Context(), key{}, name))
+				defer disconnect()
+				ctx := withTimeout(request)
+				defer ctx.cancel()
+				if ctx.Err() != nil {
+					t.Errorf("%s: ended immediately: %v", name, ctx.Err())
 				}
-				var child context.Context = w
-				if waits {
+				var child context.Context = ctx
+				if timer {
 					var cancel context.CancelFunc
-					child, cancel = context.WithCancel(w)
+					child, cancel = context.WithCancel(ctx)
 					defer cancel()
 				}
-				c.happens(w, leave)
+				c.end(disconnect)
 				synctest.Wait()
-				if !errors.Is(w.Err(), c.want) || !errors.Is(child.Err(), c.want) || child.Value(key{}) != name {
-					t.Errorf("%s, waited for %v: ended with %v and %v", name, waits, w.Err(), child.Err())
+				if !errors.Is(ctx.Err(), c.want) || !errors.Is(child.Err(), c.want) || child.Value(key{}) != name {
+					t.Errorf("%s, with timer %v: ended with %v and %v", name, timer, ctx.Err(), child.Err())
 				}
-				<-w.Done()
+				<-ctx.Done()
 			})
 		}
 	}
 }
 
-func TestWorkThatIsDoneEndsForThoseWhoWait(t *testing.T) {
-	w := withTimeout(t.Context())
-	child, cancel := context.WithCancel(w)
+func TestCancelEndsChildrenOfTimeoutContext(t *testing.T) {
+	ctx := withTimeout(t.Context())
+	child, cancel := context.WithCancel(ctx)
 	defer cancel()
-	w.cancel()
+	ctx.cancel()
 	<-child.Done()
-	if !errors.Is(w.Err(), context.Canceled) {
-		t.Errorf("ended with %v", w.Err())
+	if !errors.Is(ctx.Err(), context.Canceled) {
+		t.Errorf("ended with %v", ctx.Err())
 	}
 }
