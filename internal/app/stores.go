@@ -63,7 +63,7 @@ func (s *stores) joinKeyValue(cfg config.Config, log *slog.Logger) error {
 	if err != nil {
 		return err
 	}
-	opts.Logger, opts.Patience = log, commandTimeout
+	opts.Logger, opts.ConnectTimeout = log, commandTimeout
 	s.openKeyValue(opts)
 	return nil
 }

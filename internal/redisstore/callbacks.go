@@ -11,11 +11,11 @@ import (
 	"telapi/internal/lua"
 )
 
-// Callbacks are the work items of live conversations, and the credentials by
-// which they are answered.
+// Callbacks implements callback.Store: work items and their credentials.
 type Callbacks struct {
 	store *Store
-	// Retried: a second run with the same callback id has the same outcome.
+	// Both scripts are retried: deliver returns the same result for the same
+	// callback ID, and check changes nothing.
 	deliver *rueidis.Lua
 	check   *rueidis.Lua
 }
@@ -33,10 +33,10 @@ func NewCallbacks(s *Store) *Callbacks {
 
 // Channel implements callback.Store.
 func (c *Callbacks) Channel(ctx context.Context, channelID string) (ch callback.Channel, err error) {
-	err = c.store.do(ctx, "read the channel", func(ctx context.Context, client rueidis.Client) error {
-		known, err := client.Do(ctx, client.B().Hmget().Key(kv.MetaKey(channelID)).Field("epoch", "profile", "callId", "transactionId").Build()).AsStrSlice()
+	err = c.store.do(ctx, "read a channel", func(ctx context.Context, client rueidis.Client) error {
+		fields, err := client.Do(ctx, client.B().Hmget().Key(kv.MetaKey(channelID)).Field("epoch", "profile", "callId", "transactionId").Build()).AsStrSlice()
 		if err == nil {
-			ch = callback.Channel{Epoch: known[0], Profile: []byte(known[1]), CallID: known[2], TransactionID: known[3]}
+			ch = callback.Channel{Epoch: fields[0], Profile: []byte(fields[1]), CallID: fields[2], TransactionID: fields[3]}
 		}
 		return err
 	})
@@ -58,7 +58,7 @@ func (c *Callbacks) CheckCredential(ctx context.Context, credential callback.Cre
 }
 
 // Deliver implements callback.Store.
-func (c *Callbacks) Deliver(ctx context.Context, d callback.DeliverParams) (outcome callback.DeliverResult, err error) {
+func (c *Callbacks) Deliver(ctx context.Context, d callback.DeliverParams) (result callback.DeliverResult, err error) {
 	args := make([]string, 0, 8+len(d.Entries))
 	args = append(args, d.Digest, string(d.Kind), d.WorkItemID, d.CallbackID, d.BodyDigest, boolArg(d.Deduplicate), d.Epoch, rueidis.BinaryString(d.Receipt))
 	for _, entry := range d.Entries {
@@ -69,31 +69,31 @@ func (c *Callbacks) Deliver(ctx context.Context, d callback.DeliverParams) (outc
 		if err != nil {
 			return err
 		}
-		reply = append(reply, make([]string, 3)...) // what the verdict has no use for
-		outcome = callback.DeliverResult{Status: callback.Status(reply[0]), Receipt: []byte(reply[1])}
+		reply = append(reply, "", "") // receipt and number are optional
+		result = callback.DeliverResult{Status: callback.Status(reply[0]), Receipt: []byte(reply[1])}
 		if reply[2] != "" {
-			outcome.Number, err = strconv.ParseInt(reply[2], 10, 64)
+			result.Number, err = strconv.ParseInt(reply[2], 10, 64)
 		}
 		return err
 	})
-	return outcome, err
+	return result, err
 }
 
 // StillParked implements callback.Store.
-func (c *Callbacks) StillParked(ctx context.Context, items []callback.ParkedItem) (waiting []bool, err error) {
-	err = c.store.do(ctx, "look for parked callbacks", func(ctx context.Context, client rueidis.Client) error {
-		cmds := make([]rueidis.Completed, 0, len(items))
-		for _, t := range items {
-			cmds = append(cmds, client.B().Hexists().Key(kv.ChannelKeys(t.ChannelID)[5]).Field(strconv.FormatInt(t.Number, 10)).Build())
+func (c *Callbacks) StillParked(ctx context.Context, items []callback.ParkedItem) (parked []bool, err error) {
+	err = c.store.do(ctx, "check parked callbacks", func(ctx context.Context, client rueidis.Client) error {
+		commands := make(rueidis.Commands, len(items))
+		for i, item := range items {
+			commands[i] = client.B().Hexists().Key(kv.ChannelKeys(item.ChannelID)[5]).Field(strconv.FormatInt(item.Number, 10)).Build()
 		}
-		for _, reply := range client.DoMulti(ctx, cmds...) {
-			there, err := reply.AsBool()
+		for _, reply := range client.DoMulti(ctx, commands...) {
+			exists, err := reply.AsBool()
 			if err != nil {
 				return err
 			}
-			waiting = append(waiting, there)
+			parked = append(parked, exists)
 		}
 		return nil
 	})
-	return waiting, err
+	return parked, err
 }

@@ -28,7 +28,7 @@ import (
 var callbackPromises = map[string]func(*testing.T, Options){
 	"every credential gets its verdict":                    verdicts,
 	"answers are received in the order of their items":     answersInOrder,
-	"an item that never comes is skipped after its time":   timeouts,
+	"an item that never comes is skipped after its time":   workItemTimeouts,
 	"an item that was cancelled is waited for no more":     cancellations,
 	"of simultaneous callbacks one is routed":              simultaneous,
 	"the end comes after what was answered":                endWithParked,
@@ -271,7 +271,7 @@ func answersInOrder(t *testing.T, opts Options) {
 	}
 }
 
-func timeouts(t *testing.T, opts Options) {
+func workItemTimeouts(t *testing.T, opts Options) {
 	d := newDesk(t, opts, nil)
 	t.Run("while the runtime receives", func(t *testing.T) {
 		first := d.await(callruntime.AwaitOptions{WorkItemID: "never", Kind: wire.ToolItem, TTL: 60 * briefly})

@@ -18,12 +18,12 @@ import (
 	"telapi/internal/lua"
 )
 
-// maxOffers bounds how many offers wait where no runtime takes any. Sessions
-// that still want one are offered again.
+// maxOffers bounds the stream of offers while no runtime takes any. Sessions that
+// are still unclaimed are offered again.
 const maxOffers = 100_000
 
-// Channels are the live conversations in the store. Of the scripts, only those
-// are retried of which a second run changes nothing.
+// Channels implements channel.Store and channel.Hub. Only scripts whose second run
+// changes nothing are retried.
 type Channels struct {
 	store                                                   *Store
 	limits                                                  []string
@@ -35,7 +35,7 @@ var (
 	_ channel.Hub   = (*Channels)(nil)
 )
 
-// NewChannels returns the channels of a store. Those it opens get limits.
+// NewChannels returns the channels of a store. It opens channels with the limits.
 func NewChannels(s *Store, limits wire.ChannelLimits) *Channels {
 	return &Channels{
 		store:        s,
@@ -50,7 +50,7 @@ func NewChannels(s *Store, limits wire.ChannelLimits) *Channels {
 	}
 }
 
-// run executes a script of a channel.
+// run executes a channel script.
 func (c *Channels) run(ctx context.Context, doing string, script *rueidis.Lua, channelID string, read func(rueidis.RedisResult) error, args ...string) error {
 	return c.store.do(ctx, doing, func(ctx context.Context, client rueidis.Client) error {
 		return read(script.Exec(ctx, client, kv.ChannelKeys(channelID), args))
@@ -67,7 +67,7 @@ func (c *Channels) Attach(ctx context.Context, a channel.AttachRequest) (attache
 	}
 	args = append(args, string(a.Entry), rand.Text(), a.TeamID, a.EndpointID, a.Mode, "", "", string(a.Profile))
 	var r []rueidis.RedisMessage
-	err = c.run(ctx, "attach to the channel", c.connect, a.ChannelID, func(reply rueidis.RedisResult) (err error) {
+	err = c.run(ctx, "attach to a channel", c.connect, a.ChannelID, func(reply rueidis.RedisResult) (err error) {
 		r, err = reply.ToArray()
 		return err
 	}, append(args, c.limits...)...)
@@ -125,7 +125,7 @@ func (c *Channels) Append(ctx context.Context, channelID, connectionID string, f
 	err = c.run(ctx, "append frames", c.frame, channelID, func(reply rueidis.RedisResult) error {
 		words, err := reply.AsStrSlice()
 		if err == nil && len(words) == 0 {
-			err = errors.New("the script answered in another form")
+			err = errUnexpectedReply
 		}
 		for i := range frames {
 			if err == nil {
@@ -137,7 +137,7 @@ func (c *Channels) Append(ctx context.Context, channelID, connectionID string, f
 	return outcomes, err
 }
 
-// letter says to the script what a frame is.
+// letter returns the kind of a frame as frame.lua takes it.
 func letter(f channel.Frame) byte {
 	switch {
 	case f.Chat:
@@ -152,7 +152,7 @@ func letter(f channel.Frame) byte {
 
 // Renew implements channel.Store.
 func (c *Channels) Renew(ctx context.Context, channelID, connectionID string, lease time.Duration, again bool) (outcome channel.Outcome, offer bool, err error) {
-	err = c.run(ctx, "renew the ownership of a session", c.renew, channelID, func(reply rueidis.RedisResult) error {
+	err = c.run(ctx, "renew a session", c.renew, channelID, func(reply rueidis.RedisResult) error {
 		r, err := reply.ToArray()
 		if err != nil {
 			return err
@@ -166,7 +166,7 @@ func (c *Channels) Renew(ctx context.Context, channelID, connectionID string, le
 
 // Detach implements channel.Store.
 func (c *Channels) Detach(ctx context.Context, channelID, connectionID string, entry []byte) error {
-	return c.run(ctx, "detach from the channel", c.detach, channelID, rueidis.RedisResult.Error, connectionID, string(entry))
+	return c.run(ctx, "detach from a channel", c.detach, channelID, rueidis.RedisResult.Error, connectionID, string(entry))
 }
 
 // Since implements channel.Store.
@@ -182,44 +182,45 @@ func (c *Channels) Since(ctx context.Context, channelID string, after channel.Cu
 	return missed, ok, err
 }
 
-// EndChannel ends a session's channel, if it is open: nothing can be put on it
-// any more, its runtime reads on to the end, and its socket is told why.
+// EndChannel ends a session's channel if it is open. Nothing can be added to it any
+// more. The runtime receives everything up to the end, and the connection is
+// notified of the reason.
 func (c *Channels) EndChannel(ctx context.Context, channelID, reason string) error {
 	args := []string{"", reason}
 	for _, entry := range []wire.Entry{{Kind: wire.KindSession, Event: "ended"}, {Kind: wire.KindChannelEnded, Reason: reason}} {
 		entry.ChannelID, entry.At = channelID, time.Now().UnixMilli()
 		encoded, err := json.Marshal(entry)
 		if err != nil {
-			return fmt.Errorf("encode the end: %w", err)
+			return fmt.Errorf("encode the end of a channel: %w", err)
 		}
 		args = append(args, string(encoded))
 	}
-	return c.run(ctx, "end the channel", c.end, channelID, rueidis.RedisResult.Error, args...)
+	return c.run(ctx, "end a channel", c.end, channelID, rueidis.RedisResult.Error, args...)
 }
 
 // Offer implements channel.Store.
 func (c *Channels) Offer(ctx context.Context, o wire.Offer) error {
 	value, err := json.Marshal(o)
 	if err != nil {
-		return fmt.Errorf("encode the offer: %w", err)
+		return fmt.Errorf("encode an offer: %w", err)
 	}
-	return c.store.do(ctx, "offer the session", func(ctx context.Context, client rueidis.Client) error {
+	return c.store.do(ctx, "offer a session", func(ctx context.Context, client rueidis.Client) error {
 		return client.Do(ctx, client.B().Xadd().Key(kv.OffersStream).Maxlen().Almost().Threshold(strconv.Itoa(maxOffers)).
 			Id("*").FieldValue().FieldValue("offer", string(value)).Build()).Error()
 	})
 }
 
-// messages reads id, message, id, message …
-func messages(epoch string, list rueidis.RedisMessage) ([]channel.Message, error) {
-	values, err := list.AsStrSlice()
+// messages parses a list of ID, message, ID, message …
+func messages(epoch string, reply rueidis.RedisMessage) ([]channel.Message, error) {
+	values, err := reply.AsStrSlice()
 	if err != nil || len(values)%2 != 0 {
-		return nil, errors.Join(err, errors.New("the history came in another form"))
+		return nil, errors.Join(err, errUnexpectedReply)
 	}
-	found := make([]channel.Message, 0, len(values)/2)
+	list := make([]channel.Message, 0, len(values)/2)
 	for i := 0; i < len(values); i += 2 {
-		found = append(found, channel.Message{Cursor: channel.Cursor{Epoch: epoch, ID: values[i]}, JSON: []byte(values[i+1])})
+		list = append(list, channel.Message{Cursor: channel.Cursor{Epoch: epoch, ID: values[i]}, JSON: []byte(values[i+1])})
 	}
-	return found, nil
+	return list, nil
 }
 
 func isOne(m rueidis.RedisMessage) bool { n, _ := m.AsInt64(); return n == 1 }

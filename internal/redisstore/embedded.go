@@ -24,20 +24,19 @@ import (
 )
 
 const (
-	// engineLock is held by the server that runs an engine, and outlives it:
-	// removing it would let two in.
+	// engineLock is locked while a server runs an engine. It is never removed:
+	// otherwise two servers could lock different files of that name.
 	engineLock = "embedded-kv.lock"
 
-	// engineTick is how precisely keys expire. The engine's own clock mode
-	// would walk all keys at every command; this walks them ten times a second.
+	// engineTick is the precision with which keys expire.
 	engineTick = 100 * time.Millisecond
 )
 
-// ErrNoServer says that nobody runs an embedded engine on a data folder.
-var ErrNoServer = errors.New("no server is running on this data folder")
+// ErrNoServer is returned if no server runs an embedded engine on a data directory.
+var ErrNoServer = errors.New("no server is running on this data directory")
 
-// Embedded is a key-value engine inside the process, for one machine. Others on
-// it may join by loopback.
+// Embedded is a key-value engine inside the process. Other processes of the same
+// machine can connect to it.
 type Embedded struct {
 	engine *miniredis.Miniredis
 	addr   string
@@ -49,18 +48,18 @@ type Embedded struct {
 	ticker sync.WaitGroup
 }
 
-// StartEmbedded starts an engine and records in dataDir how to join it.
+// StartEmbedded starts an engine and records in dataDir how to connect to it.
 func StartEmbedded(dataDir string, log *slog.Logger) (*Embedded, error) {
 	if err := os.MkdirAll(dataDir, 0o700); err != nil {
-		return nil, fmt.Errorf("make the data folder: %w", err)
+		return nil, fmt.Errorf("create the data directory: %w", err)
 	}
 	lock, err := os.OpenFile(filepath.Join(dataDir, engineLock), os.O_CREATE|os.O_RDWR, 0o600)
 	if err != nil {
-		return nil, fmt.Errorf("lock the data folder: %w", err)
+		return nil, fmt.Errorf("lock the data directory: %w", err)
 	}
 	if syscall.Flock(int(lock.Fd()), syscall.LOCK_EX|syscall.LOCK_NB) != nil {
 		_ = lock.Close()
-		return nil, fmt.Errorf("another server is running on %s: stop it, or give this one a DATA_DIR of its own, or set REDIS_URL so that several can work together", dataDir)
+		return nil, fmt.Errorf("another server is running on %s: stop it, use another DATA_DIR, or set REDIS_URL so that several servers share one store", dataDir)
 	}
 	engine := miniredis.NewMiniRedis()
 	password := rand.Text()
@@ -80,23 +79,23 @@ func StartEmbedded(dataDir string, log *slog.Logger) (*Embedded, error) {
 	if err := e.record(); err != nil {
 		engine.Close()
 		_ = lock.Close()
-		return nil, fmt.Errorf("record how to join: %w", err)
+		return nil, fmt.Errorf("write the connection record: %w", err)
 	}
 	e.ticker.Go(e.tick)
-	log.Warn("the key-value store is embedded: for one machine and for development; what it holds does not survive a restart",
-		"address", e.addr, "joined_by", e.file)
+	log.Warn("using the embedded key-value store: for one machine and for development; its data does not survive a restart",
+		"address", e.addr, "record", e.file)
 	return e, nil
 }
 
-// record writes a new file and moves it into place, so that nobody reads half
-// of it, nor with other permissions than the owner's.
+// record writes the connection record. It creates a new file and renames it, so
+// that readers see the whole record and its permissions are the owner's only.
 func (e *Embedded) record() error {
 	u := url.URL{Scheme: "redis", User: url.UserPassword("", e.pass.Reveal()), Host: e.addr}
 	content, err := json.Marshal(redisconn.Record{URL: u.String(), PID: os.Getpid()})
 	if err != nil {
 		return err
 	}
-	temp, err := os.CreateTemp(filepath.Dir(e.file), redisconn.EmbeddedFile+".*") // of mode 0600
+	temp, err := os.CreateTemp(filepath.Dir(e.file), redisconn.EmbeddedFile+".*") // mode 0600
 	if err != nil {
 		return err
 	}
@@ -110,7 +109,7 @@ func (e *Embedded) record() error {
 	return err
 }
 
-// tick lets keys expire: the engine's TTLs stand still by themselves.
+// tick makes keys expire: the engine does not count time itself.
 func (e *Embedded) tick() {
 	ticker := time.NewTicker(engineTick)
 	defer ticker.Stop()
@@ -127,12 +126,12 @@ func (e *Embedded) tick() {
 	}
 }
 
-// Options are what Open needs to connect to the engine.
+// Options returns the options with which Open connects to the engine.
 func (e *Embedded) Options(log *slog.Logger) Options {
 	return Options{RedisOptions: config.RedisOptions{Addrs: []string{e.addr}, Password: e.pass, Embedded: true}, Logger: log}
 }
 
-// Close ends the engine and everything in it.
+// Close stops the engine. Its data is lost.
 func (e *Embedded) Close() {
 	e.close.Do(func() {
 		_ = os.Remove(e.file)

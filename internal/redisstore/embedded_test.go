@@ -147,7 +147,7 @@ func TestServerThatHangsIsNotTakenForNone(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	opts.Logger, opts.Patience = slog.New(slog.DiscardHandler), time.Second
+	opts.Logger, opts.ConnectTimeout = slog.New(slog.DiscardHandler), time.Second
 	s := Open(opts)
 	defer s.Close()
 	if err := s.Announce(t.Context(), "key:k1"); !fault.Is(err, fault.ServiceUnavailable) {

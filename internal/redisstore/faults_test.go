@@ -26,7 +26,7 @@ func TestStoreThatIsAwayAtStartIsServedWhenItComes(t *testing.T) {
 	r := servers.StartRedis(t)
 	r.Stop()
 	s, j := open(t, redisOptions(r))
-	eventually(t, "a log line", func() bool { return j.count("is away") == 1 })
+	eventually(t, "a log line", func() bool { return j.count("store unavailable") == 1 })
 	for name, operate := range operations(s) {
 		if err := operate(t.Context()); !fault.Is(err, fault.ServiceUnavailable) || !strings.Contains(err.Error(), "connection refused") {
 			t.Errorf("%s: %v", name, err)
@@ -44,7 +44,7 @@ func TestStoreThatIsAwayAtStartIsServedWhenItComes(t *testing.T) {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
-	if j.count("is away") != 1 || j.count("connected") != 1 {
+	if j.count("store unavailable") != 1 || j.count("connected") != 1 {
 		t.Errorf("not one line per change:\n%s", j)
 	}
 }
@@ -88,7 +88,7 @@ func TestKilledRedisIsServedAgainWithoutARestart(t *testing.T) {
 		eventually(t, "service", func() bool { return s.Announce(t.Context(), fmt.Sprint(i)) == nil })
 		eventually(t, "the announcement", func() bool { return e.story() == fmt.Sprintf("%s down up %d", story, i) })
 	}
-	if j.count("is away") != 2 || j.count("connected") != 3 {
+	if j.count("store unavailable") != 2 || j.count("connected") != 3 {
 		t.Errorf("not one line per change:\n%s", j)
 	}
 }
@@ -258,7 +258,7 @@ func TestFaultOfOursIsNotTakenForAStoreThatIsAway(t *testing.T) {
 	if err == nil || fault.Is(err, fault.ServiceUnavailable) || !strings.Contains(err.Error(), "WRONGTYPE") {
 		t.Errorf("got %v", err)
 	}
-	if j.count("is away") != 0 {
+	if j.count("store unavailable") != 0 {
 		t.Errorf("taken for away:\n%s", j)
 	}
 	// A value of another type is a bad value, which an administrator can replace.
@@ -333,7 +333,7 @@ func TestClosedStoreRefusesAndLeavesNothingBehind(t *testing.T) {
 		if err := s.Ping(t.Context()); !fault.Is(err, fault.ServiceUnavailable) {
 			t.Errorf("got %v", err)
 		}
-		if j.count("is away") != 0 {
+		if j.count("store unavailable") != 0 {
 			t.Errorf("closing was reported as a fault:\n%s", j)
 		}
 	}

@@ -4,8 +4,6 @@ import (
 	"context"
 	"fmt"
 	"math/rand/v2"
-	"strconv"
-	"sync"
 	"time"
 
 	"github.com/google/uuid"
@@ -17,11 +15,12 @@ import (
 )
 
 const (
-	leaseTime = 5 * time.Second // after which a dead holder's passes to another
-	leasePoll = 40 * time.Millisecond
+	leaseTime   = 5 * time.Second          // after which the lease of a crashed holder expires
+	leaseMargin = leaseTime - leaseTime/10 // after which a holder stops relying on its lease
+	leasePoll   = 40 * time.Millisecond    // between two attempts to acquire a lease
 )
 
-// Leases let one instance at a time do something.
+// Leases are named locks with a time limit.
 type Leases struct{ store *Store }
 
 var _ speech.Leases = Leases{}
@@ -31,13 +30,10 @@ func NewLeases(s *Store) Leases { return Leases{s} }
 
 // Acquire implements speech.Leases.
 func (l Leases) Acquire(ctx context.Context, name string) (release func(), waited bool, err error) {
-	holder := uuid.NewString()
 	for {
-		if taken, err := l.take(ctx, name, holder); err != nil {
-			return nil, waited, err
-		} else if taken {
-			_, release := l.keep(ctx, name, holder)
-			return release, waited, nil
+		_, release, held, err := l.Try(ctx, name)
+		if err != nil || held {
+			return release, waited, err
 		}
 		waited = true
 		if sleep.For(ctx, leasePoll/2+rand.N(leasePoll)) != nil { //nolint:gosec // jitter, not a secret
@@ -46,58 +42,65 @@ func (l Leases) Acquire(ctx context.Context, name string) (release func(), waite
 	}
 }
 
-func (l Leases) take(ctx context.Context, name, holder string) (taken bool, err error) {
-	err = l.store.do(ctx, "take a lease", func(ctx context.Context, c rueidis.Client) error {
-		err := c.Do(ctx, c.B().Set().Key(kv.LeasePrefix+name).Value(holder).Nx().Px(leaseTime).Build()).Error()
-		taken = err == nil
-		return present(err)
-	})
-	return taken, err
-}
-
 // Try implements speech.Leases.
-func (l Leases) Try(ctx context.Context, name string) (turn context.Context, release func(), held bool, err error) {
+func (l Leases) Try(ctx context.Context, name string) (leaseCtx context.Context, release func(), held bool, err error) {
 	holder := uuid.NewString()
 	if held, err = l.take(ctx, name, holder); err != nil || !held {
 		return nil, nil, false, err
 	}
-	turn, release = l.keep(ctx, name, holder)
-	return turn, release, true, nil
+	leaseCtx, release = l.renew(ctx, name, holder)
+	return leaseCtx, release, true, nil
 }
 
-// keep renews a lease until it is released or lost. The turn ends with ctx, and
-// as soon as the lease may have passed to another.
-func (l Leases) keep(ctx context.Context, name, holder string) (turn context.Context, release func()) {
-	turn, over := context.WithCancel(ctx)
-	expiry := time.AfterFunc(leaseTime-leaseTime/10, over)
+func (l Leases) take(ctx context.Context, name, holder string) (taken bool, err error) {
+	err = l.store.do(ctx, "take a lease", func(ctx context.Context, c rueidis.Client) error {
+		err := c.Do(ctx, c.B().Set().Key(kv.LeasePrefix+name).Value(holder).Nx().Px(leaseTime).Build()).Error()
+		taken = err == nil
+		return ignoreNil(err)
+	})
+	return taken, err
+}
+
+// renew renews a lease until it is released or lost, or the store closes. The
+// returned context ends with ctx and as soon as another holder may have the lease.
+func (l Leases) renew(ctx context.Context, name, holder string) (leaseCtx context.Context, release func()) {
+	leaseCtx, lost := context.WithCancel(ctx)
+	expiry := time.AfterFunc(leaseMargin, lost)
 	renewing, stop := context.WithCancel(context.WithoutCancel(ctx))
-	var renewal sync.WaitGroup
-	renewal.Go(func() {
-		defer over()
+	finished := make(chan struct{})
+	run := func(closing context.Context) {
+		defer close(finished)
+		defer lost()
+		defer context.AfterFunc(closing, stop)()
 		for held := true; held; {
 			if sleep.For(renewing, leaseTime/3) != nil {
 				return
 			}
-			asked := time.Now()
+			start := time.Now()
 			var err error
-			// What cannot be renewed now may be the next time.
 			if held, err = l.hold(renewing, name, holder, leaseTime); held && err == nil {
-				expiry.Reset(leaseTime - leaseTime/10 - time.Since(asked))
+				expiry.Reset(leaseMargin - time.Since(start))
 			}
 		}
-	})
-	return turn, func() {
+	}
+	if !l.store.start(run) {
+		lost()
+		close(finished)
+	}
+	return leaseCtx, func() {
 		stop()
-		over()
-		renewal.Wait()
-		_, _ = l.hold(context.WithoutCancel(ctx), name, holder, 0) // else it runs out
+		lost()
+		<-finished
+		_, _ = l.hold(context.WithoutCancel(ctx), name, holder, 0) // otherwise it expires
 	}
 }
 
+// hold renews a lease, or releases it if d is 0. After an error the lease counts as
+// held, so that the next renewal can succeed.
 func (l Leases) hold(ctx context.Context, name, holder string, d time.Duration) (held bool, err error) {
 	held = true
 	err = l.store.do(ctx, "renew a lease", func(ctx context.Context, c rueidis.Client) (err error) {
-		held, err = l.store.scripts.hold.Exec(ctx, c, []string{kv.LeasePrefix + name}, []string{holder, strconv.FormatInt(d.Milliseconds(), 10)}).AsBool()
+		held, err = holdScript.Exec(ctx, c, []string{kv.LeasePrefix + name}, []string{holder, millis(d)}).AsBool()
 		return err
 	})
 	return held || err != nil, err

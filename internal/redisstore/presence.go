@@ -13,23 +13,22 @@ import (
 
 var _ session.Channels = (*Channels)(nil)
 
-// Presence tells which of the channels a connection owns now, and which have
-// ended. A lease is much longer than clocks of instances and store differ.
+// Presence returns which of the channels are owned by a connection, and which have
+// ended. It compares leases with the local clock: they are much longer than clocks
+// of instances and store differ.
 func (c *Channels) Presence(ctx context.Context, channelIDs []string) (connected, ended []string, err error) {
-	err = c.store.do(ctx, "ask who is connected", func(ctx context.Context, client rueidis.Client) error {
-		asked := make(rueidis.Commands, len(channelIDs))
+	err = c.store.do(ctx, "read presence", func(ctx context.Context, client rueidis.Client) error {
+		commands := make(rueidis.Commands, len(channelIDs))
 		for i, id := range channelIDs {
-			asked[i] = client.B().Hmget().Key(kv.MetaKey(id)).Field("owner", "ownerUntil", "state").Build()
+			commands[i] = client.B().Hmget().Key(kv.MetaKey(id)).Field("owner", "ownerUntil", "state").Build()
 		}
-		for i, reply := range client.DoMulti(ctx, asked...) {
-			known, err := reply.ToArray()
+		for i, reply := range client.DoMulti(ctx, commands...) {
+			fields, err := reply.AsStrSlice()
 			if err != nil {
 				return err
 			}
-			owner, _ := known[0].ToString()
-			ends, _ := known[1].ToString()
-			until, _ := strconv.ParseInt(ends, 10, 64)
-			state, _ := known[2].ToString()
+			owner, state := fields[0], fields[2]
+			until, _ := strconv.ParseInt(fields[1], 10, 64)
 			switch {
 			case state == "ended":
 				ended = append(ended, channelIDs[i])

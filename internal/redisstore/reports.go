@@ -13,28 +13,28 @@ import (
 )
 
 const (
-	// All instances read as one consumer. What one of them leaves behind is
-	// found by its age, and no names of the dead pile up.
+	// All instances share one consumer, so that no names of former instances
+	// accumulate. Reports of a crashed instance are delivered again by their age.
 	reportsGroup, reportsConsumer = "accounts", "telapi"
 
-	maxRefused      = 10_000 // newest ones that are put aside
-	maxRefusedBytes = 4 << 10
+	maxRejected      = 10_000 // reports kept for diagnosis
+	maxRejectedBytes = 4 << 10
 )
 
 var _ usage.Stream = (*Reports)(nil)
 
-// Reports is the stream of speech that is to be counted.
+// Reports is the stream of usage reports.
 type Reports struct {
-	store       *Store
-	takeUpAfter time.Duration // what was read and not settled for so long
+	store          *Store
+	redeliverAfter time.Duration // age of an unacknowledged report
 }
 
-// NewReports returns the stream in a store.
+// NewReports returns the stream of a store.
 func NewReports(s *Store) *Reports { return &Reports{s, 5 * time.Second} }
 
 // Append implements usage.Stream.
 func (r *Reports) Append(ctx context.Context, reports ...[]byte) error {
-	return r.do(ctx, "report speech", func(c rueidis.Client) (commands rueidis.Commands) {
+	return r.do(ctx, "append usage reports", func(c rueidis.Client) (commands rueidis.Commands) {
 		for _, report := range reports {
 			commands = append(commands, c.B().Xadd().Key(kv.ReportsStream).Id("*").FieldValue().
 				FieldValue("report", rueidis.BinaryString(report)).Build().ToRetryable())
@@ -43,7 +43,7 @@ func (r *Reports) Append(ctx context.Context, reports ...[]byte) error {
 	})
 }
 
-// do runs commands of which each may be run twice.
+// do runs commands that can be repeated.
 func (r *Reports) do(ctx context.Context, doing string, build func(rueidis.Client) rueidis.Commands) error {
 	return r.store.do(ctx, doing, func(ctx context.Context, c rueidis.Client) error {
 		for _, reply := range c.DoMulti(ctx, build(c)...) {
@@ -56,30 +56,30 @@ func (r *Reports) do(ctx context.Context, doing string, build func(rueidis.Clien
 }
 
 // Read implements usage.Stream.
-func (r *Reports) Read(caller context.Context, limit int, wait time.Duration) (taken []usage.ReportEntry, err error) {
-	err = r.store.do(caller, "read speech reports", func(_ context.Context, c rueidis.Client) error {
+func (r *Reports) Read(caller context.Context, limit int, wait time.Duration) (list []usage.ReportEntry, err error) {
+	err = r.store.do(caller, "read usage reports", func(_ context.Context, c rueidis.Client) error {
 		// A blocking read uses its own connection and ends with its caller.
 		ctx, cancel := context.WithTimeout(caller, wait+commandTimeout)
 		defer cancel()
-		group := redisconn.Group{Stream: kv.ReportsStream, Name: reportsGroup, Consumer: reportsConsumer, MinIdle: r.takeUpAfter}
+		group := redisconn.Group{Stream: kv.ReportsStream, Name: reportsGroup, Consumer: reportsConsumer, MinIdle: r.redeliverAfter}
 		entries, err := group.Read(ctx, c, limit, wait)
 		for _, e := range entries {
-			taken = append(taken, usage.ReportEntry{ID: e.ID, Report: []byte(e.FieldValues["report"])})
+			list = append(list, usage.ReportEntry{ID: e.ID, Report: []byte(e.FieldValues["report"])})
 		}
 		return err
 	})
-	return taken, err
+	return list, err
 }
 
-// Ack implements usage.Stream. What is deleted first and then not
-// acknowledged, because the process dies, is never delivered again; the other way
-// round it would lie there for good.
+// Ack implements usage.Stream. It deletes reports before it acknowledges them: if
+// the process dies in between, a deleted report is not delivered again, while an
+// acknowledged one would stay on the stream for ever.
 func (r *Reports) Ack(ctx context.Context, counted []usage.ReportEntry) error {
 	ids := make([]string, len(counted))
 	for i, d := range counted {
 		ids[i] = d.ID
 	}
-	return r.do(ctx, "settle reports of speech", func(c rueidis.Client) rueidis.Commands {
+	return r.do(ctx, "acknowledge usage reports", func(c rueidis.Client) rueidis.Commands {
 		return rueidis.Commands{
 			c.B().Xdel().Key(kv.ReportsStream).Id(ids...).Build().ToRetryable(),
 			c.B().Xack().Key(kv.ReportsStream).Group(reportsGroup).Id(ids...).Build().ToRetryable(),
@@ -89,9 +89,9 @@ func (r *Reports) Ack(ctx context.Context, counted []usage.ReportEntry) error {
 
 // Reject implements usage.Stream.
 func (r *Reports) Reject(ctx context.Context, bad usage.ReportEntry, reason string) error {
-	err := r.do(ctx, "put a report of speech aside", func(c rueidis.Client) rueidis.Commands {
-		return rueidis.Commands{c.B().Xadd().Key(kv.RejectedReportsStream).Maxlen().Almost().Threshold(strconv.Itoa(maxRefused)).Id("*").FieldValue().
-			FieldValue("report", string(bad.Report[:min(len(bad.Report), maxRefusedBytes)])).FieldValue("reason", reason).Build()}
+	err := r.do(ctx, "keep a rejected usage report", func(c rueidis.Client) rueidis.Commands {
+		return rueidis.Commands{c.B().Xadd().Key(kv.RejectedReportsStream).Maxlen().Almost().Threshold(strconv.Itoa(maxRejected)).Id("*").FieldValue().
+			FieldValue("report", string(bad.Report[:min(len(bad.Report), maxRejectedBytes)])).FieldValue("reason", reason).Build()}
 	})
 	if err != nil {
 		return err
@@ -101,7 +101,7 @@ func (r *Reports) Reject(ctx context.Context, bad usage.ReportEntry, reason stri
 
 // Len implements usage.Stream.
 func (r *Reports) Len(ctx context.Context) (n int64, err error) {
-	err = r.store.do(ctx, "count reports of speech", func(ctx context.Context, c rueidis.Client) (err error) {
+	err = r.store.do(ctx, "count usage reports", func(ctx context.Context, c rueidis.Client) (err error) {
 		n, err = c.Do(ctx, c.B().Xlen().Key(kv.ReportsStream).Build()).AsInt64()
 		return err
 	})

@@ -28,7 +28,7 @@ func reports(t *testing.T, opts Options) (a, b *Reports) {
 	forget(t, one, kv.ReportsStream)
 	forget(t, one, kv.RejectedReportsStream)
 	a, b = NewReports(one), NewReports(two)
-	a.takeUpAfter, b.takeUpAfter = time.Hour, time.Hour
+	a.redeliverAfter, b.redeliverAfter = time.Hour, time.Hour
 	return a, b
 }
 
@@ -115,7 +115,7 @@ func reportsAreTakenUp(t *testing.T, opts Options) {
 	if taken, err := b.Read(t.Context(), 100, 100*time.Millisecond); err != nil || len(taken) != 0 {
 		t.Errorf("%v, %v: another instance is at these", taken, err)
 	}
-	b.takeUpAfter = time.Millisecond
+	b.redeliverAfter = time.Millisecond
 	if got := next(t, b); len(got) != 3 || got[0].ID != dead[0].ID || string(got[2].Report) != "2" {
 		t.Errorf("taken up: %v, want %v", got, dead)
 	}
@@ -144,7 +144,7 @@ func refusedReportsArePutAside(t *testing.T, opts Options) {
 	}
 	raw(t, a.store, func(ctx context.Context, c rueidis.Client) error {
 		aside, err := c.Do(ctx, c.B().Xrange().Key(kv.RejectedReportsStream).Start("-").End("+").Build()).AsXRange()
-		if len(aside) != 1 || aside[0].FieldValues["reason"] != "because" || len(aside[0].FieldValues["report"]) != maxRefusedBytes {
+		if len(aside) != 1 || aside[0].FieldValues["reason"] != "because" || len(aside[0].FieldValues["report"]) != maxRejectedBytes {
 			t.Errorf("aside: %d", len(aside))
 		}
 		return err

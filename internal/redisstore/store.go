@@ -1,6 +1,6 @@
-// Package redisstore owns the key-value store: Redis or Valkey, alone or as a
-// cluster, or the engine embedded in the process. It holds what instances share
-// and may lose: counts, limits, announcements, live conversations.
+// Package redisstore accesses the key-value store: a Redis or Valkey server or
+// cluster, or the engine embedded in the process. The store holds what instances
+// share and can afford to lose: rate limits, announcements, leases and channels.
 package redisstore
 
 import (
@@ -25,58 +25,79 @@ import (
 // subject is the store's name in public error texts.
 const subject = "The key-value store"
 
-// Options say where the store is. One address may be a single server or any
-// node of a cluster, which is found out; several are nodes of a cluster.
+var (
+	errClosed          = errors.New("the store is closed")
+	errNoNode          = errors.New("no node of the store is known")
+	errUnexpectedReply = errors.New("a script returned an unexpected reply")
+)
+
+// Options configure a Store. A single address can be a server or any node of a
+// cluster; several addresses are nodes of a cluster.
 type Options struct {
 	config.RedisOptions
 	Logger *slog.Logger // required
-	// Patience is how long an operation waits for a store that is away. Servers
-	// have none.
-	Patience time.Duration
+	// ConnectTimeout is how long an operation waits for a connection. With 0 it
+	// fails at once while the store is unavailable.
+	ConnectTimeout time.Duration
 }
 
-// Store is a connection to the key-value store that is made, watched and made
-// again in the background. While it is away every operation fails at once with
-// SERVICE_UNAVAILABLE; when it is back operations succeed again.
+// Store is a connection to the key-value store that is established, monitored and
+// replaced in the background. While the store is unavailable, operations fail
+// with fault.ServiceUnavailable. They succeed again once it is back.
 //
-// All methods may be called from any goroutine.
+// All methods are safe for concurrent use.
 type Store struct {
-	opts    Options
-	log     *slog.Logger
-	scripts scripts
-	topics  *pubsub.Hub
-	state   atomic.Pointer[state]
-	bounds  bounds
-	suspect chan struct{} // that an operation failed, for the watch to look into
+	opts     Options
+	log      *slog.Logger
+	topics   *pubsub.Hub
+	state    atomic.Pointer[state]
+	timeouts timeouts
+	probes   chan struct{} // requests for an early probe
+
+	mu      sync.Mutex // guards starting goroutines against Close
+	closing context.Context
 	stop    context.CancelFunc
 	running sync.WaitGroup
 }
 
-// Open returns at once; the connection is made in the background. Connect waits
-// for it.
+// Open returns a store that connects in the background. Connect waits for it.
 func Open(opts Options) *Store {
-	ctx, stop := context.WithCancel(context.Background())
+	closing, stop := context.WithCancel(context.Background())
 	s := &Store{
 		opts:    opts,
 		log:     opts.Logger.With("store", strings.Join(opts.Addrs, ",")),
-		scripts: newScripts(),
 		topics:  pubsub.New(),
-		suspect: make(chan struct{}, 1),
+		probes:  make(chan struct{}, 1),
+		closing: closing,
 		stop:    stop,
 	}
-	s.state.Store(&state{err: errors.New("not connected yet"), over: make(chan struct{})})
-	s.running.Go(func() { s.run(ctx) })
+	s.state.Store(&state{err: errors.New("not connected yet"), replaced: make(chan struct{})})
+	s.start(s.run)
 	return s
 }
 
-// Close ends the connection and everything that runs for it.
+// Close closes the connection and waits for the store's goroutines.
 func (s *Store) Close() {
+	s.mu.Lock()
 	s.stop()
+	s.mu.Unlock()
 	s.running.Wait()
 }
 
-// Connect waits until the store is connected. When ctx ends first, its error
-// says why it is not.
+// start runs f in a goroutine that Close waits for. The context ends with Close.
+// After Close it returns false and f does not run.
+func (s *Store) start(f func(closing context.Context)) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.closing.Err() != nil {
+		return false
+	}
+	s.running.Go(func() { f(s.closing) })
+	return true
+}
+
+// Connect waits until the store is connected. If ctx ends first, the error says
+// why it is not.
 func (s *Store) Connect(ctx context.Context) error {
 	_, err := s.connected(ctx)
 	return err
@@ -84,55 +105,55 @@ func (s *Store) Connect(ctx context.Context) error {
 
 func (s *Store) connected(ctx context.Context) (*state, error) {
 	for {
-		now := s.state.Load()
-		if now.client != nil {
-			return now, nil
+		current := s.state.Load()
+		if current.client != nil {
+			return current, nil
 		}
 		select {
-		case <-now.over:
+		case <-current.replaced:
 		case <-ctx.Done():
 			return nil, fault.Unavailable(subject, s.state.Load().err)
 		}
 	}
 }
 
-// Ping tells whether the store serves commands.
-func (s *Store) Ping(ctx context.Context) error { return s.do(ctx, "ping", probe) }
+// Ping returns an error unless the store executes commands.
+func (s *Store) Ping(ctx context.Context) error { return s.do(ctx, "ping", s.probe) }
 
-// do runs one operation and explains its failure.
-func (s *Store) do(ctx context.Context, doing string, operate func(context.Context, rueidis.Client) error) error {
-	now := s.state.Load()
-	if now.client == nil && s.opts.Patience > 0 {
-		waiting, cancel := context.WithTimeout(ctx, s.opts.Patience)
+// do runs an operation within commandTimeout and the caller's deadline. It returns
+// fault.ServiceUnavailable if the store is the cause of a failure.
+func (s *Store) do(caller context.Context, doing string, operation func(context.Context, rueidis.Client) error) error {
+	current := s.state.Load()
+	if current.client == nil && s.opts.ConnectTimeout > 0 {
+		waiting, cancel := context.WithTimeout(caller, s.opts.ConnectTimeout)
 		_ = s.Connect(waiting)
 		cancel()
-		now = s.state.Load()
+		current = s.state.Load()
 	}
-	if now.client == nil {
-		return fault.Unavailable(subject, now.err)
+	if current.client == nil {
+		return fault.Unavailable(subject, current.err)
 	}
-	if ctx.Err() != nil {
-		return fmt.Errorf("%s: %w", doing, ctx.Err())
+	if caller.Err() != nil {
+		return fmt.Errorf("%s: %w", doing, caller.Err())
 	}
-	err := operate(s.bounds.next(), now.client)
+	ctx, cancel := s.timeouts.context(caller)
+	defer cancel()
+	err := operation(ctx, current.client)
 	if err == nil {
 		return nil
 	}
 	if !unavailable(err) {
 		return fmt.Errorf("%s: %w", doing, err)
 	}
-	select {
-	case s.suspect <- struct{}{}:
-	default: // somebody else's is being looked into
-	}
+	s.requestProbe()
 	return fault.Unavailable(subject, fmt.Errorf("%s: %w", doing, err))
 }
 
-// awayCodes are the refusals by which a server says that it cannot serve now,
-// in contrast to those that a fault of ours provokes.
-var awayCodes = []string{"BUSY", "CLUSTERDOWN", "LOADING", "MASTERDOWN", "MISCONF", "NOAUTH", "NOPERM", "NOREPLICAS", "OOM", "READONLY", "TRYAGAIN", "WRONGPASS"}
+// unavailableCodes are the error codes of a server that cannot serve now. Other
+// codes are caused by our own commands.
+var unavailableCodes = []string{"BUSY", "CLUSTERDOWN", "LOADING", "MASTERDOWN", "MISCONF", "NOAUTH", "NOPERM", "NOREPLICAS", "OOM", "READONLY", "TRYAGAIN", "WRONGPASS"}
 
 func unavailable(err error) bool {
 	code := redisconn.ErrorCode(err)
-	return code == "" || slices.Contains(awayCodes, code)
+	return code == "" || slices.Contains(unavailableCodes, code)
 }

@@ -13,16 +13,16 @@ import (
 	"telapi/internal/redisconn"
 )
 
-// Subscribe implements channel.Hub. It hears something while Subscribe runs.
-func (c *Channels) Subscribe(ctx context.Context, channelID string, l channel.Subscriber) (stop func(), err error) {
+// Subscribe implements channel.Hub. Messages are delivered while Store.Subscribe runs.
+func (c *Channels) Subscribe(ctx context.Context, channelID string, subscriber channel.Subscriber) (stop func(), err error) {
 	ctx, cancel := context.WithTimeout(ctx, commandTimeout)
 	defer cancel()
-	member := c.store.topics.Subscribe(kv.BrowserTopic(channelID), &socket{live: l})
-	if err := member.Wait(ctx); err != nil {
-		member.Close()
+	subscription := c.store.topics.Subscribe(kv.BrowserTopic(channelID), &adapter{subscriber: subscriber})
+	if err := subscription.Wait(ctx); err != nil {
+		subscription.Close()
 		return nil, fault.Unavailable(subject, err)
 	}
-	return member.Close, nil
+	return subscription.Close, nil
 }
 
 // SendAudio implements channel.Hub.
@@ -32,60 +32,60 @@ func (c *Channels) SendAudio(ctx context.Context, channelID string, json []byte)
 	})
 }
 
-// socket turns what is published for a browser into calls.
-type socket struct {
-	live    channel.Subscriber
-	hasGone bool
+// adapter parses pub/sub messages for a channel.Subscriber.
+type adapter struct {
+	subscriber channel.Subscriber
+	wasDown    bool
 }
 
-func (s *socket) Down(error) { s.hasGone = true }
+func (a *adapter) Down(error) { a.wasDown = true }
 
-func (s *socket) Up() {
-	if s.hasGone {
-		s.live.Gap()
+func (a *adapter) Up() {
+	if a.wasDown {
+		a.subscriber.Gap()
 	}
 }
 
-func (s *socket) Message(payload string) {
+func (a *adapter) Message(payload string) {
 	if payload == "" {
 		return
 	}
 	switch rest := payload[1:]; kv.Notice(payload[0]) {
 	case kv.NoticeMessage:
 		if after, list, ok := parseMessages(rest); ok {
-			s.live.Messages(after, list)
+			a.subscriber.Messages(after, list)
 		} else {
-			s.live.Gap()
+			a.subscriber.Gap()
 		}
 	case kv.NoticeAudio:
-		s.live.Audio([]byte(rest))
+		a.subscriber.Audio([]byte(rest))
 	case kv.NoticeReplaced:
-		s.live.Replaced(rest)
+		a.subscriber.Replaced(rest)
 	case kv.NoticeClosed:
-		s.live.Closed(rest)
+		a.subscriber.Closed(rest)
 	}
 }
 
-// parseMessages reads a notice of messages: epoch, id before, id of the last, and
-// each message on a line of its own. Their numbers have no gap and their time is
-// the same.
+// parseMessages parses a notice of messages: epoch, ID of the message before the
+// first, ID of the last, and one message per line. The messages have consecutive
+// numbers and the same time. It returns false if the number of lines differs.
 func parseMessages(notice string) (after channel.Cursor, list []channel.Message, ok bool) {
 	head, lines, _ := strings.Cut(notice, "\n")
 	epoch, ids, _ := strings.Cut(head, " ")
 	before, last, _ := strings.Cut(ids, " ")
 	after = channel.Cursor{Epoch: epoch, ID: before}
-	number, at := numbered(last)
-	first, _ := numbered(before)
+	number, at := splitID(last)
+	previous, _ := splitID(before)
 	for line := range strings.SplitSeq(lines, "\n") {
-		first++
-		id := strconv.FormatInt(first, 10) + "-" + at
+		previous++
+		id := strconv.FormatInt(previous, 10) + "-" + at
 		list = append(list, channel.Message{Cursor: channel.Cursor{Epoch: epoch, ID: id}, JSON: []byte(line)})
 	}
-	return after, list, first == number
+	return after, list, previous == number
 }
 
-// numbered is the number of an id, 0 where there is none, and its time.
-func numbered(id string) (number int64, at string) {
+// splitID returns the number and the time of a stream ID. An empty ID has number 0.
+func splitID(id string) (number int64, at string) {
 	digits, at, _ := strings.Cut(id, "-")
 	number, _ = strconv.ParseInt(digits, 10, 64)
 	return number, at
