@@ -16,13 +16,13 @@ import (
 	"telapi/internal/fault"
 )
 
-// counts is the contract of Counter in memory, so that time can be faked; the
-// real stores are held to the same contract in redisstore.
+// counts is a Counter in memory, so that time can be faked. It passes the tests
+// of package conformance.
 type counts struct {
 	mu    sync.Mutex
 	delay time.Duration
 	err   error
-	asked []int64 // by every lease, in turn
+	asked []int64 // sizes of all leases
 	byKey map[string]*window
 }
 
@@ -37,7 +37,7 @@ func newCounts() *counts {
 
 func (c *counts) Lease(_ context.Context, key string, want, limit int64, length time.Duration) (Grant, error) {
 	half := c.delay / 2
-	time.Sleep(half) // on the way there
+	time.Sleep(half) // request
 	defer time.Sleep(half)
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -105,7 +105,7 @@ func counted(c prometheus.Counter) float64 {
 	return m.GetCounter().GetValue()
 }
 
-// spend asks until refused and says how often it was allowed.
+// spend sends requests until one is refused and returns how many were allowed.
 func (f *fixture) spend(client netip.Addr) (n int64) {
 	f.t.Helper()
 	for f.allow(client).Allowed {

@@ -16,37 +16,37 @@ import (
 	"telapi/internal/fault"
 )
 
-// shelf is one JSON value that can be away: the store's and the mirror's
-// contract in memory. The real ones are tested with their adapters.
-type shelf struct {
+// fakeStore is a limits store in memory that can fail. It passes the tests of
+// package conformance.
+type fakeStore struct {
 	mu        sync.Mutex
 	value     []byte
 	err       error
 	writes    int
-	meanwhile []byte // what another administrator saves before the next save
+	meanwhile []byte // saved by another administrator before the next save
 }
 
-// to is a change that ends in these limits.
+// to returns a change that replaces the limits.
 func to(limits Limits) func(Limits) (Limits, error) {
 	return func(Limits) (Limits, error) { return limits, nil }
 }
 
-func (s *shelf) put(value string) {
+func (s *fakeStore) put(value string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.value = []byte(value)
 }
 
-func (s *shelf) Limits(context.Context) ([]byte, bool, error) {
+func (s *fakeStore) Limits(context.Context) ([]byte, bool, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.value, s.value != nil, s.err
 }
 
-func (s *shelf) SaveLimits(_ context.Context, old, value []byte) (bool, error) {
+func (s *fakeStore) SaveLimits(_ context.Context, old, value []byte) (bool, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.meanwhile != nil { // somebody else is faster, once
+	if s.meanwhile != nil {
 		s.value, s.meanwhile = s.meanwhile, nil
 	}
 	if s.err != nil || !bytes.Equal(s.value, old) {
@@ -56,17 +56,17 @@ func (s *shelf) SaveLimits(_ context.Context, old, value []byte) (bool, error) {
 	return true, nil
 }
 
-func (s *shelf) write(value []byte) {
+func (s *fakeStore) write(value []byte) {
 	s.value = value
 	s.writes++
 }
 
-type mirrorShelf struct {
-	shelf
-	hangs bool // until its caller gives up
+type fakeMirror struct {
+	fakeStore
+	hangs bool // until its context ends
 }
 
-func (s *mirrorShelf) Setting(ctx context.Context, _ string) ([]byte, bool, error) {
+func (s *fakeMirror) Setting(ctx context.Context, _ string) ([]byte, bool, error) {
 	if s.hangs {
 		<-ctx.Done()
 		return nil, false, ctx.Err()
@@ -74,7 +74,7 @@ func (s *mirrorShelf) Setting(ctx context.Context, _ string) ([]byte, bool, erro
 	return s.Limits(ctx)
 }
 
-func (s *mirrorShelf) SaveSetting(ctx context.Context, _ string, value []byte) error {
+func (s *fakeMirror) SaveSetting(ctx context.Context, _ string, value []byte) error {
 	if s.hangs {
 		<-ctx.Done()
 		return ctx.Err()
@@ -89,13 +89,13 @@ func (s *mirrorShelf) SaveSetting(ctx context.Context, _ string, value []byte) e
 
 type settingsFixture struct {
 	*Settings
-	store  *shelf
-	mirror *mirrorShelf
+	store  *fakeStore
+	mirror *fakeMirror
 	logged *bytes.Buffer
 }
 
 func newSettingsFixture(store, mirror string) *settingsFixture {
-	f := &settingsFixture{store: &shelf{}, mirror: &mirrorShelf{}, logged: &bytes.Buffer{}}
+	f := &settingsFixture{store: &fakeStore{}, mirror: &fakeMirror{}, logged: &bytes.Buffer{}}
 	if store != "" {
 		f.store.value = []byte(store)
 	}
@@ -112,7 +112,7 @@ const (
 	bad    = `{"tiers":{"api":{"max":-1,"windowMs":1000}}}`
 )
 
-// Whoever is over the defaults and within the limits must not be refused by an
+// A client over the defaults but within the limits must not be refused by an
 // instance that has just started.
 func TestDefaultLimitsAreNotEnforcedBeforeFirstLoad(t *testing.T) {
 	f := newSettingsFixture(ten, "")
@@ -171,7 +171,7 @@ func TestReload(t *testing.T) {
 	}
 }
 
-// normal is the form in which a good value is stored.
+// normal returns the stored form of a valid value.
 func normal(value string) string {
 	if limits, err := ParseLimits([]byte(value)); err == nil {
 		return string(limits.JSON())

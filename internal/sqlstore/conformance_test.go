@@ -12,6 +12,7 @@ import (
 	"telapi/internal/fault"
 	"telapi/internal/redact"
 	"telapi/internal/team"
+	"telapi/test/conformance"
 	"telapi/test/servers"
 )
 
@@ -66,6 +67,13 @@ func newTeam(t *testing.T, s *Store, id string) team.Team {
 	made := team.Team{ID: id, Name: "Team " + id, CreatedAt: moment1}
 	must(t, s.CreateTeam(t.Context(), made))
 	return made
+}
+
+func TestStoreConforms(t *testing.T) {
+	onBoth(t, func(t *testing.T, s *Store) {
+		conformance.Mirror(t, s)
+		conformance.ReportStore(t, s)
+	})
 }
 
 func TestUnknownIDIsNotFound(t *testing.T) {

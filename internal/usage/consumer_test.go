@@ -19,6 +19,7 @@ import (
 
 	"telapi/callruntime/wire"
 	"telapi/internal/fault"
+	"telapi/internal/sleep"
 )
 
 var noon = time.Date(2026, 11, 15, 12, 0, 0, 0, time.UTC)
@@ -85,76 +86,122 @@ func FuzzParseReport(f *testing.F) {
 	})
 }
 
-// stores are a stream and books in memory, either of which can be away.
-type stores struct {
-	mu       sync.Mutex
-	away     error // of the stream
-	lost     bool  // the account is away
-	poison   string
-	stream   [][]byte
-	taken    int
-	refused  []string
-	counted  map[string]int64
-	attempts int
+// fakeStores is a stream and a report store in memory. Both pass the tests of
+// package conformance, and either can be unreachable.
+type fakeStores struct {
+	mu          sync.Mutex
+	streamErr   error // returned by the stream
+	unreachable bool  // the report store
+	badVoice    string
+	entries     []*fakeEntry
+	appended    int
+	others      int64 // entries of other consumers
+	rejected    []string
+	counted     map[string]int64
+	countedAt   map[string]time.Time
 }
 
-func (s *stores) lock() func() { s.mu.Lock(); return s.mu.Unlock }
-
-func (s *stores) Append(_ context.Context, reports ...[]byte) error {
-	defer s.lock()()
-	if s.away == nil {
-		s.stream = append(s.stream, reports...)
-	}
-	return s.away
+type fakeEntry struct {
+	ReportEntry
+	readAt time.Time
 }
 
-func (s *stores) Read(ctx context.Context, limit int, wait time.Duration) (found []ReportEntry, err error) {
-	select {
-	case <-time.After(wait):
-	case <-ctx.Done():
-	}
-	defer s.lock()()
-	for ; s.away == nil && s.taken < len(s.stream) && len(found) < limit; s.taken++ {
-		found = append(found, ReportEntry{fmt.Sprint(s.taken), s.stream[s.taken]})
-	}
-	return found, s.away
+// redeliverAfter is how long an entry may stay unacknowledged.
+const redeliverAfter = time.Second
+
+func newFakeStores() *fakeStores {
+	return &fakeStores{counted: map[string]int64{}, countedAt: map[string]time.Time{}}
 }
 
-func (s *stores) Ack(_ context.Context, d []ReportEntry) error { defer s.lock()(); return s.away }
-func (s *stores) Len(context.Context) (int64, error)           { return 7, nil }
+// NewFakeStream and NewFakeReportStore return the fakes for conformance tests.
+func NewFakeStream() Stream           { return newFakeStores() }
+func NewFakeReportStore() ReportStore { return newFakeStores() }
 
-func (s *stores) Reject(_ context.Context, _ ReportEntry, reason string) error {
+func (s *fakeStores) lock() func() { s.mu.Lock(); return s.mu.Unlock }
+
+func (s *fakeStores) Append(_ context.Context, reports ...[]byte) error {
 	defer s.lock()()
-	s.refused = append(s.refused, reason)
+	if s.streamErr != nil {
+		return s.streamErr
+	}
+	for _, r := range reports {
+		s.appended++
+		s.entries = append(s.entries, &fakeEntry{ReportEntry: ReportEntry{fmt.Sprint(s.appended), r}})
+	}
 	return nil
 }
 
-func (s *stores) AddReports(_ context.Context, reports []wire.SpeechReport, _ time.Time) (n int, err error) {
+func (s *fakeStores) Read(ctx context.Context, limit int, wait time.Duration) (found []ReportEntry, err error) {
+	_ = sleep.For(ctx, wait)
 	defer s.lock()()
-	s.attempts++
-	if s.lost {
-		return 0, fault.Unavailable("The database", errors.New("gone"))
+	for _, e := range s.entries {
+		if s.streamErr == nil && len(found) < limit && time.Since(e.readAt) > redeliverAfter {
+			e.readAt = time.Now()
+			found = append(found, e.ReportEntry)
+		}
+	}
+	return found, s.streamErr
+}
+
+func (s *fakeStores) Ack(_ context.Context, acked []ReportEntry) error {
+	defer s.lock()()
+	if s.streamErr == nil {
+		ids := map[string]bool{}
+		for _, e := range acked {
+			ids[e.ID] = true
+		}
+		s.entries = slices.DeleteFunc(s.entries, func(e *fakeEntry) bool { return ids[e.ID] })
+	}
+	return s.streamErr
+}
+
+func (s *fakeStores) Reject(ctx context.Context, e ReportEntry, reason string) error {
+	unlock := s.lock()
+	s.rejected = append(s.rejected, reason)
+	unlock()
+	return s.Ack(ctx, []ReportEntry{e})
+}
+
+func (s *fakeStores) Len(context.Context) (int64, error) {
+	defer s.lock()()
+	return int64(len(s.entries)) + s.others, nil
+}
+
+func (s *fakeStores) AddReports(_ context.Context, reports []wire.SpeechReport, now time.Time) (n int, err error) {
+	defer s.lock()()
+	if s.unreachable {
+		return 0, fault.Unavailable("The database", errors.New("connection refused"))
 	}
 	for _, r := range reports {
-		if s.poison != "" && r.Voice == s.poison {
+		if s.badVoice != "" && r.Voice == s.badVoice {
 			return 0, errors.New("out of range")
 		}
 	}
 	for _, r := range reports {
 		if _, known := s.counted[r.ID]; !known {
-			s.counted[r.ID] = r.Characters
+			s.counted[r.ID], s.countedAt[r.ID] = r.Characters, now
 			n++
 		}
 	}
 	return n, nil
 }
 
-func (s *stores) DeleteReports(context.Context, time.Time) error { return nil }
+func (s *fakeStores) DeleteReports(_ context.Context, before time.Time) error {
+	defer s.lock()()
+	maps.DeleteFunc(s.countedAt, func(id string, at time.Time) bool {
+		if at.Before(before) {
+			delete(s.counted, id)
+			return true
+		}
+		return false
+	})
+	return nil
+}
 
-// keepBooks runs a recorder and a consumer in a bubble.
-func keepBooks(t *testing.T, try func(s *stores, r *Recorder, b *Consumer)) {
+// runStores runs a recorder and a consumer in a synctest bubble.
+func runStores(t *testing.T, try func(s *fakeStores, r *Recorder, b *Consumer)) {
 	synctest.Test(t, func(t *testing.T) {
-		s, reg, log := &stores{counted: map[string]int64{}}, prometheus.NewRegistry(), slog.New(slog.DiscardHandler)
+		s, reg, log := newFakeStores(), prometheus.NewRegistry(), slog.New(slog.DiscardHandler)
 		r, b := NewRecorder(s, log, reg), NewConsumer(s, s, log, reg, time.Now)
 		ctx, stop := context.WithCancel(t.Context())
 		var jobs sync.WaitGroup
@@ -166,13 +213,13 @@ func keepBooks(t *testing.T, try func(s *stores, r *Recorder, b *Consumer)) {
 	})
 }
 
-func speak(r *Recorder, voice string, characters int64) {
+func record(r *Recorder, voice string, characters int64) {
 	r.Record(context.Background(), wire.SpeechReport{TeamID: "tm_1", Voice: voice, Characters: characters, At: time.Now().UnixMilli()})
 }
 
-func (s *stores) sum() (n int64) {
+func (s *fakeStores) sum() (n int64) {
 	defer s.lock()()
-	for _, c := range slices.Collect(maps.Values(s.counted)) {
+	for _, c := range s.counted {
 		n += c
 	}
 	return n
@@ -185,8 +232,11 @@ func value(m prometheus.Metric) float64 {
 }
 
 func TestReportsSurviveOutages(t *testing.T) {
-	keepBooks(t, func(s *stores, r *Recorder, _ *Consumer) {
-		set := func(away error, lost bool) { defer s.lock()(); s.away, s.lost = away, lost }
+	runStores(t, func(s *fakeStores, r *Recorder, _ *Consumer) {
+		set := func(streamErr error, unreachable bool) {
+			defer s.lock()()
+			s.streamErr, s.unreachable = streamErr, unreachable
+		}
 		want := int64(0)
 		for i, outage := range []func(){
 			func() {},
@@ -196,7 +246,7 @@ func TestReportsSurviveOutages(t *testing.T) {
 		} {
 			outage()
 			for n := range int64(1200) {
-				speak(r, "", n+1)
+				record(r, "", n+1)
 				want += n + 1
 			}
 			time.Sleep(time.Hour)
@@ -213,11 +263,11 @@ func TestReportsSurviveOutages(t *testing.T) {
 }
 
 func TestReportsAreCountedBeforeShutdown(t *testing.T) {
-	var s *stores
-	keepBooks(t, func(all *stores, r *Recorder, _ *Consumer) {
+	var s *fakeStores
+	runStores(t, func(all *fakeStores, r *Recorder, _ *Consumer) {
 		s = all
 		for range 3 * batchSize {
-			speak(r, "", 1)
+			record(r, "", 1)
 		}
 	})
 	if got := s.sum(); got != 3*batchSize {
@@ -226,15 +276,15 @@ func TestReportsAreCountedBeforeShutdown(t *testing.T) {
 }
 
 func TestInvalidReportDoesNotBlockOthers(t *testing.T) {
-	keepBooks(t, func(s *stores, r *Recorder, b *Consumer) {
-		s.poison = "poison"
-		speak(r, "a", 1)
+	runStores(t, func(s *fakeStores, r *Recorder, b *Consumer) {
+		s.badVoice, s.others = "poison", 7
+		record(r, "a", 1)
 		_ = s.Append(t.Context(), []byte("rubbish"))
-		speak(r, "poison", 10)
-		speak(r, "b", 100)
+		record(r, "poison", 10)
+		record(r, "b", 100)
 		time.Sleep(time.Minute)
-		if s.sum() != 101 || len(s.refused) != 2 || !strings.HasPrefix(s.refused[0], "invalid report") || s.refused[1] != "out of range" {
-			t.Errorf("%d characters, refused %v", s.sum(), s.refused)
+		if s.sum() != 101 || len(s.rejected) != 2 || !strings.HasPrefix(s.rejected[0], "invalid report") || s.rejected[1] != "out of range" {
+			t.Errorf("%d characters, refused %v", s.sum(), s.rejected)
 		}
 		if counted, refused := value(b.outcomes.WithLabelValues("counted")), value(b.outcomes.WithLabelValues("refused")); counted != 2 || refused != 2 || value(b.waiting) != 7 {
 			t.Errorf("%v counted, %v refused, %v waiting", counted, refused, value(b.waiting))
@@ -243,10 +293,10 @@ func TestInvalidReportDoesNotBlockOthers(t *testing.T) {
 }
 
 func TestQueueIsBoundedAndLossIsCounted(t *testing.T) {
-	keepBooks(t, func(s *stores, r *Recorder, _ *Consumer) {
-		s.away = fault.Unavailable("The key-value store", nil)
+	runStores(t, func(s *fakeStores, r *Recorder, _ *Consumer) {
+		s.streamErr = fault.Unavailable("The key-value store", nil)
 		for range maxQueued + 3 {
-			speak(r, "", 1)
+			record(r, "", 1)
 		}
 		if n := value(r.lost); n != 3 {
 			t.Errorf("%v were lost, want those over the bound", n)

@@ -1,0 +1,13 @@
+package usage_test
+
+import (
+	"testing"
+
+	"telapi/internal/usage"
+	"telapi/test/conformance"
+)
+
+func TestFakesConform(t *testing.T) {
+	t.Run("Stream", func(t *testing.T) { conformance.Stream(t, usage.NewFakeStream()) })
+	t.Run("ReportStore", func(t *testing.T) { conformance.ReportStore(t, usage.NewFakeReportStore()) })
+}

@@ -1,0 +1,163 @@
+// Package conformance holds the contracts of store interfaces as tests. Real
+// stores and the fakes of unit tests pass the same tests.
+package conformance
+
+import (
+	"fmt"
+	"slices"
+	"testing"
+	"time"
+
+	"telapi/callruntime/wire"
+	"telapi/internal/ratelimit"
+	"telapi/internal/usage"
+)
+
+// Counter tests an empty ratelimit.Counter. prefix makes keys unique.
+func Counter(t *testing.T, c ratelimit.Counter, prefix string) {
+	lease := func(key string, want, limit int64, window time.Duration) ratelimit.Grant {
+		t.Helper()
+		g, err := c.Lease(t.Context(), prefix+key, want, limit, window)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return g
+	}
+	for i, want := range []ratelimit.Grant{{Permits: 4, Remaining: 6}, {Permits: 4, Remaining: 2}, {Permits: 2}, {}} {
+		g := lease("a", 4, 10, time.Hour)
+		if g.Permits != want.Permits || g.Remaining != want.Remaining || g.Reset <= 0 || g.Reset > time.Hour {
+			t.Errorf("lease %d: %+v, want %+v within an hour", i, g, want)
+		}
+	}
+	if g := lease("a", 1, 9, time.Hour); g.Permits != 0 || g.Remaining != 0 {
+		t.Errorf("after the limit was lowered: %+v", g)
+	}
+	if g := lease("a", 5, 12, time.Hour); g.Permits != 2 || g.Remaining != 0 {
+		t.Errorf("after the limit was raised: %+v", g)
+	}
+	if g := lease("b", 1, 1, time.Hour); g.Permits != 1 {
+		t.Errorf("another key: %+v", g)
+	}
+	if g := lease("b", 1, 1, 100*time.Millisecond); g.Permits != 0 || g.Reset > 100*time.Millisecond {
+		t.Errorf("after the window was shortened: %+v", g)
+	}
+	eventually(t, "a new window", func() bool { return lease("b", 1, 1, 100*time.Millisecond).Permits == 1 })
+}
+
+// LimitsStore tests an empty ratelimit.LimitsStore.
+func LimitsStore(t *testing.T, s ratelimit.LimitsStore) {
+	for _, step := range []struct {
+		old, value string
+		saved      bool
+		want       string
+	}{
+		{"", "first", true, "first"},
+		{"", "second", false, "first"},
+		{"other", "second", false, "first"},
+		{"first", "second", true, "second"},
+	} {
+		if saved, err := s.SaveLimits(t.Context(), []byte(step.old), []byte(step.value)); err != nil || saved != step.saved {
+			t.Errorf("replace %q by %q: %v, %v", step.old, step.value, saved, err)
+		}
+		if value, ok, err := s.Limits(t.Context()); err != nil || !ok || string(value) != step.want {
+			t.Errorf("limits: %q, %v, %v; want %q", value, ok, err, step.want)
+		}
+	}
+}
+
+// Mirror tests an empty ratelimit.Mirror.
+func Mirror(t *testing.T, m ratelimit.Mirror) {
+	if value, ok, err := m.Setting(t.Context(), ratelimit.SettingName); len(value) > 0 || ok || err != nil {
+		t.Errorf("before it was saved: %q, %v, %v", value, ok, err)
+	}
+	for _, want := range []string{`{"tiers":{}}`, `{}`} {
+		if err := m.SaveSetting(t.Context(), ratelimit.SettingName, []byte(want)); err != nil {
+			t.Fatal(err)
+		}
+		if value, ok, err := m.Setting(t.Context(), ratelimit.SettingName); string(value) != want || !ok || err != nil {
+			t.Errorf("setting: %q, %v, %v; want %q", value, ok, err, want)
+		}
+	}
+}
+
+// Stream tests an empty usage.Stream that returns unacknowledged entries again
+// after a time in the order of a second.
+func Stream(t *testing.T, s usage.Stream) {
+	ctx := t.Context()
+	length := func(want int64) {
+		t.Helper()
+		if n, err := s.Len(ctx); err != nil || n != want {
+			t.Errorf("length %d, %v; want %d", n, err, want)
+		}
+	}
+	read := func(limit int) (entries []usage.ReportEntry) {
+		t.Helper()
+		eventually(t, "entries", func() bool {
+			var err error
+			if entries, err = s.Read(ctx, limit, 10*time.Millisecond); err != nil {
+				t.Fatal(err)
+			}
+			return len(entries) > 0
+		})
+		return entries
+	}
+	reports := func(entries []usage.ReportEntry) (all []string) {
+		for _, e := range entries {
+			all = append(all, string(e.Report))
+		}
+		return all
+	}
+	length(0)
+	if err := s.Append(ctx, []byte("1"), []byte("2"), []byte("3")); err != nil {
+		t.Fatal(err)
+	}
+	first, rest := read(2), read(2)
+	if got := fmt.Sprint(reports(first), reports(rest)); got != "[1 2] [3]" {
+		t.Errorf("read %s, want each report once and in order", got)
+	}
+	length(3)
+	if err := s.Ack(ctx, first[:1]); err != nil {
+		t.Fatal(err)
+	}
+	if err := s.Reject(ctx, rest[0], "reason"); err != nil {
+		t.Fatal(err)
+	}
+	length(1)
+	if again := read(10); !slices.Equal(reports(again), []string{"2"}) || again[0].ID != first[1].ID {
+		t.Errorf("read again: %v, want the unacknowledged entry", again)
+	}
+}
+
+// ReportStore tests an empty usage.ReportStore.
+func ReportStore(t *testing.T, s usage.ReportStore) {
+	now := time.Now().Truncate(time.Hour)
+	report := func(id string) wire.SpeechReport {
+		return wire.SpeechReport{ID: id, TeamID: "tm_1", Characters: 1, At: now.UnixMilli()}
+	}
+	add := func(want int, at time.Time, ids ...string) {
+		t.Helper()
+		var reports []wire.SpeechReport
+		for _, id := range ids {
+			reports = append(reports, report(id))
+		}
+		if added, err := s.AddReports(t.Context(), reports, at); err != nil || added != want {
+			t.Errorf("add %v: %d, %v; want %d", ids, added, err, want)
+		}
+	}
+	add(0, now)
+	add(2, now, "a", "b", "a")
+	add(1, now.Add(time.Hour), "b", "c")
+	if err := s.DeleteReports(t.Context(), now.Add(time.Minute)); err != nil {
+		t.Fatal(err)
+	}
+	add(2, now, "a", "b", "c")
+}
+
+func eventually(t *testing.T, what string, ok func() bool) {
+	t.Helper()
+	for deadline := time.Now().Add(30 * time.Second); !ok(); time.Sleep(10 * time.Millisecond) {
+		if time.Now().After(deadline) {
+			t.Fatalf("never happened: %s", what)
+		}
+	}
+}
