@@ -8,6 +8,9 @@ import (
 )
 
 func TestFakesConform(t *testing.T) {
-	t.Run("Stream", func(t *testing.T) { conformance.Stream(t, usage.NewFakeStream()) })
+	t.Run("Stream", func(t *testing.T) {
+		stream, timeOut := usage.NewFakeStream()
+		conformance.Stream(t, stream, timeOut)
+	})
 	t.Run("ReportStore", func(t *testing.T) { conformance.ReportStore(t, usage.NewFakeReportStore()) })
 }

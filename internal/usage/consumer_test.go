@@ -107,15 +107,25 @@ type fakeEntry struct {
 }
 
 // redeliverAfter is how long an entry may stay unacknowledged.
-const redeliverAfter = time.Second
+const redeliverAfter = time.Hour
 
 func newFakeStores() *fakeStores {
 	return &fakeStores{counted: map[string]int64{}, countedAt: map[string]time.Time{}}
 }
 
-// NewFakeStream and NewFakeReportStore return the fakes for conformance tests.
-func NewFakeStream() Stream           { return newFakeStores() }
+// NewFakeReportStore returns the fake for conformance tests.
 func NewFakeReportStore() ReportStore { return newFakeStores() }
+
+// NewFakeStream returns the fake for conformance tests, and a function that lets
+// all unacknowledged entries time out.
+func NewFakeStream() (s Stream, timeOut func()) {
+	f := newFakeStores()
+	return f, func() {
+		for _, e := range f.entries {
+			e.readAt = time.Time{}
+		}
+	}
+}
 
 func (s *fakeStores) lock() func() { s.mu.Lock(); return s.mu.Unlock }
 

@@ -80,9 +80,9 @@ func Mirror(t *testing.T, m ratelimit.Mirror) {
 	}
 }
 
-// Stream tests an empty usage.Stream that returns unacknowledged entries again
-// after a time in the order of a second.
-func Stream(t *testing.T, s usage.Stream) {
+// Stream tests an empty usage.Stream. It must return unacknowledged entries again
+// after timeOut was called, and not before.
+func Stream(t *testing.T, s usage.Stream, timeOut func()) {
 	ctx := t.Context()
 	length := func(want int64) {
 		t.Helper()
@@ -123,6 +123,7 @@ func Stream(t *testing.T, s usage.Stream) {
 		t.Fatal(err)
 	}
 	length(1)
+	timeOut()
 	if again := read(10); !slices.Equal(reports(again), []string{"2"}) || again[0].ID != first[1].ID {
 		t.Errorf("read again: %v, want the unacknowledged entry", again)
 	}
