@@ -26,10 +26,10 @@ func TestStoreConforms(t *testing.T) {
 			t.Parallel()
 			s, _ := connect(t, start(t))
 			reports := NewReports(s)
-			reports.takeUpAfter = time.Hour
+			reports.redeliverAfter = time.Hour
 			conformance.Counter(t, s, "conformance")
 			conformance.LimitsStore(t, s)
-			conformance.Stream(t, reports, func() { reports.takeUpAfter = 0 })
+			conformance.Stream(t, reports, func() { reports.redeliverAfter = 0 })
 		})
 	}
 }
