@@ -15,7 +15,7 @@ import (
 	"github.com/go-json-experiment/json/jsontext"
 )
 
-func TestBotEndsAfterTheQuestionThatItIsBeingAsked(t *testing.T) {
+func TestBotFinishesRequestBeforeShutdown(t *testing.T) {
 	bot, err := NewBot("http://api.example", http.DefaultClient, nil, slog.New(slog.DiscardHandler))
 	if err != nil {
 		t.Fatal(err)
@@ -33,32 +33,31 @@ func TestBotEndsAfterTheQuestionThatItIsBeingAsked(t *testing.T) {
 	}
 	defer conn.Close()
 	question := `{"text":"hello","part":1,"channelId":"c","callback":{"url":"http://api.example/a","token":"t"}}`
-	// It says 100 once it reads the question.
+	// The bot sends 100 when it starts to read the body.
 	_, _ = fmt.Fprintf(conn, "POST / HTTP/1.1\r\nHost: bot\r\nExpect: 100-continue\r\nContent-Length: %d\r\n\r\n", len(question))
 	answers := bufio.NewReader(conn)
 	if line, err := answers.ReadString('\n'); err != nil || !strings.Contains(line, "100") {
 		t.Fatalf("%q, %v", line, err)
 	}
 	stop()
-	for err == nil { // until nobody listens any more
+	for err == nil { // until the port is closed
 		var other net.Conn
 		if other, err = (&net.Dialer{}).DialContext(t.Context(), "tcp", bot.listener.Addr().String()); err == nil {
 			_ = other.Close()
 		}
 	}
 	_, _ = fmt.Fprint(conn, question)
-	var taken bool
-	for !taken {
+	for accepted := false; !accepted; {
 		line, err := answers.ReadString('\n')
 		if err != nil {
-			t.Fatalf("not taken: %v", err)
+			t.Fatalf("not accepted: %v", err)
 		}
-		taken = strings.Contains(line, "202 Accepted")
+		accepted = strings.Contains(line, "202 Accepted")
 	}
 	<-ended
 }
 
-func TestBotPostsToTheAPIAloneAndAgainWhenItIsNotKnownToHaveArrived(t *testing.T) {
+func TestBotPostsOnlyToAPIAndRetries(t *testing.T) {
 	tokens := make(chan string, 2)
 	asked := 0
 	api := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -81,9 +80,9 @@ func TestBotPostsToTheAPIAloneAndAgainWhenItIsNotKnownToHaveArrived(t *testing.T
 	}()
 	for url, want := range map[string]int{api.URL + "/a": 202, api.URL + "9/a": 400, "http://elsewhere.example/a": 400} {
 		body := fmt.Sprintf(`{"text":"hello","part":1,"channelId":"c","callback":{"url":%q,"token":"t"}}`, url)
-		status, _, err := exchange(ctx, api.Client(), http.MethodPost, bot.URL(), nil, jsontext.Value(body))
+		status, _, err := doJSON(ctx, api.Client(), http.MethodPost, bot.URL(), nil, jsontext.Value(body))
 		if err != nil || status != want {
-			t.Errorf("to answer at %s: %d, %v", url, status, err)
+			t.Errorf("callback URL %s: %d, %v", url, status, err)
 		}
 	}
 	for range 2 {
@@ -93,14 +92,14 @@ func TestBotPostsToTheAPIAloneAndAgainWhenItIsNotKnownToHaveArrived(t *testing.T
 				t.Errorf("token %q", token)
 			}
 		case <-time.After(30 * time.Second):
-			t.Fatal("it was not posted again")
+			t.Fatal("answer was not posted again")
 		}
 	}
 	stop()
 	<-ended
 }
 
-func TestBotRepeatsWhatWasSaidLetterByLetter(t *testing.T) {
+func TestBotRepeatsTextUnchanged(t *testing.T) {
 	const said = "👩\u200d👧 \"שלום\" \\o/"
 	if got := smallTalk(said, said); !strings.HasPrefix(got, `You said "`+said+`".`) {
 		t.Error(got)

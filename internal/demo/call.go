@@ -12,43 +12,42 @@ import (
 	"telapi/callruntime/wire"
 )
 
-// call is the state of one conversation: what was configured, what plays, whom
-// it waits for. It does no I/O: loop tells it what happened, one thing at a
-// time, and it tells its hands what to do.
+// call is the state machine of one conversation. It does no I/O: loop calls it for
+// one event at a time, and it calls its effects.
 type call struct {
-	mode  string
-	hands hands
-	now   func() time.Time
+	mode    string
+	effects effects
+	now     func() time.Time
 
 	settings settings
-	timers   map[timer]alarm
+	timers   map[timer]deadline
 	greeted  bool
-	queue    []item     // to be played or done; the first is under way
+	queue    []item     // to be played or executed; the first one is playing
 	digits   string     // collected so far
-	awaited  []question // that the bot owes an answer to
+	pending  []question // without an answer from the bot
 	silence  silence
-	confirm  func() // what the caller is asked to confirm
-	leaving  func() // ends the call once playback has drained
-	left     bool
+	confirm  func() // executes the command that the caller is asked to confirm
+	ending   func() // ends the call when the queue is empty
+	ended    bool
 }
 
-// hands do what a call decides. What fails with them ends the loop.
-type hands interface {
+// effects are the side effects of a call. A failure ends the loop.
+type effects interface {
 	send(t wire.MessageType, payload any)
-	// ask registers a work item and asks the bot, and returns the item's id.
-	// The call hears accepted or unreachable.
-	ask(q question) string
+	// askBot creates a work item, sends the question in the background and returns
+	// the item's ID. The call gets botAccepted or botUnreachable.
+	askBot(q question) string
 	cancel(workItemID string)
-	// play begins to play an item. The call hears playing and then played,
-	// unless hush comes first.
+	// play starts to play an item. The call gets playing and then played, unless
+	// stopPlayback is called first.
 	play(i item)
-	hush()
+	stopPlayback()
 	end(reason string)
-	note(to Lane, kind EventKind, title string, data any)
+	publish(to Lane, kind EventKind, title string, data any)
 }
 
-// question is what the bot is asked. A bot that announces parts is asked for
-// each of them, under a work item of its own.
+// question is a question to the bot. If the answer has several parts, the bot is
+// asked for each one, with a separate work item.
 type question struct {
 	Text   string `json:"text,omitzero"`
 	DTMF   string `json:"dtmf,omitzero"`
@@ -56,15 +55,16 @@ type question struct {
 	itemID string
 }
 
-func newCall(mode string, h hands, now func() time.Time) *call {
-	return &call{mode: mode, hands: h, now: now, settings: defaultSettings(), timers: map[timer]alarm{}}
+func newCall(mode string, e effects, now func() time.Time) *call {
+	return &call{mode: mode, effects: e, now: now, settings: defaultSettings(), timers: map[timer]deadline{}}
 }
+
+const confirmationTimeout = 30 * time.Second
 
 const greeting = "Hello, this is the demo bot. Say help to hear what I understand."
 
-// remember takes over what a runtime before this one has dealt with: it changes
-// what is configured, and does nothing.
-func (c *call) remember(e wire.Entry) {
+// restore applies an entry that was handled before, without effects.
+func (c *call) restore(e wire.Entry) {
 	switch e.Kind {
 	case wire.KindSession:
 		c.greeted = true
@@ -73,76 +73,76 @@ func (c *call) remember(e wire.Entry) {
 	}
 }
 
-// entry is one entry of the stream.
-func (c *call) entry(e wire.Entry) {
-	c.answered(e.WorkItemID)
+// handleEntry handles one entry of the runtime stream.
+func (c *call) handleEntry(e wire.Entry) {
+	c.settle(e.WorkItemID)
 	switch e.Kind {
 	case wire.KindFrame:
-		c.frame(e.Message)
+		c.handleFrame(e.Message)
 	case wire.KindSession:
 		if e.Event == "connected" && !c.greeted {
 			c.greeted = true
-			c.say(item{sentence: sentence{Text: greeting}})
+			c.say(item{speechRequest: speechRequest{Text: greeting}})
 		}
 	case wire.KindBotMessage:
-		c.say(item{sentence: sentence{Text: e.Text, DisableCache: e.DisableTTSCache}, voice: e.Form == wire.FormVoice})
+		c.say(item{speechRequest: speechRequest{Text: e.Text, DisableCache: e.DisableTTSCache}, voice: e.Form == wire.FormVoice})
 	case wire.KindLLMResult:
-		c.say(item{sentence: sentence{Text: *e.Content}})
+		c.say(item{speechRequest: speechRequest{Text: *e.Content}})
 	case wire.KindBotEvent:
-		c.botEvent(e)
+		c.handleBotEvent(e)
 	case wire.KindCommand:
-		c.command(e)
+		c.handleCommand(e)
 	case wire.KindCommandDenied:
-		c.tell(fmt.Sprintf("A %s was denied: %s.", e.Command.Head().Type, e.Reason))
+		c.notify(fmt.Sprintf("A %s was denied: %s.", e.Command.Head().Type, e.Reason))
 	case wire.KindProviderError:
-		c.tell("The bot could not answer. Try something else.")
+		c.notify("The bot could not answer. Try something else.")
 	case wire.KindTimeout:
-		c.tell("The bot did not answer in time. Try something else.")
+		c.notify("The bot did not answer in time. Try something else.")
 	case wire.KindChannelEnded:
-		c.left = true
+		c.ended = true
 		clear(c.timers)
 	}
 }
 
-func (c *call) frame(m *wire.ChannelMessage) {
-	var said struct {
+func (c *call) handleFrame(m *wire.ChannelMessage) {
+	var content struct {
 		Text      string `json:"text"`  // of a chat
 		Type      string `json:"type"`  // of a browser action
-		Digit     string `json:"digit"` // that it pressed
-		Name      string `json:"name"`  // of an action that has a result
+		Digit     string `json:"digit"` // of a browser action of type dtmf
+		Name      string `json:"name"`  // of an action result
 		Confirmed bool   `json:"confirmed"`
 	}
-	if payload, _ := m.Payload(); payload == nil || json.Unmarshal(*payload, &said) != nil {
+	if payload, _ := m.Payload(); payload == nil || json.Unmarshal(*payload, &content) != nil {
 		return
 	}
 	switch {
-	case m.Type == wire.TypeActionResult && said.Name == "confirm":
-		c.confirmed(said.Confirmed)
-	case c.leaving != nil:
-	case m.Type == wire.TypeChat && strings.TrimSpace(said.Text) != "":
-		if of(c.settings.dtmf.BargeIn) && int64(len(strings.Fields(said.Text))) >= of(c.settings.dtmf.BargeInMinWordCount) {
+	case m.Type == wire.TypeActionResult && content.Name == "confirm":
+		c.confirmed(content.Confirmed)
+	case c.ending != nil:
+	case m.Type == wire.TypeChat && strings.TrimSpace(content.Text) != "":
+		if valueOf(c.settings.dtmf.BargeIn) && int64(len(strings.Fields(content.Text))) >= valueOf(c.settings.dtmf.BargeInMinWordCount) {
 			c.interrupt()
 		}
-		c.ask(question{Text: said.Text, Part: 1})
-	case m.Type == wire.TypeBrowserAction && said.Type == "dtmf":
-		for _, digit := range said.Digit {
-			c.digit(string(digit))
+		c.ask(question{Text: content.Text, Part: 1})
+	case m.Type == wire.TypeBrowserAction && content.Type == "dtmf":
+		for _, digit := range content.Digit {
+			c.handleDigit(string(digit))
 		}
 	}
 }
 
-// say shows a text to the browser and, where the call is spoken, plays it.
+// say sends a text to the browser and, unless in chat mode, plays it.
 func (c *call) say(i item) {
 	spoken := i.voice || c.mode != "chat"
-	c.hands.send(wire.TypeChat, chat{Text: i.Text, From: i.from(), Spoken: spoken})
+	c.effects.send(wire.TypeChat, chat{Text: i.Text, From: i.from(), Spoken: spoken})
 	if spoken {
 		c.enqueue(i)
 	}
 }
 
-// tell shows what the runtime itself has to say.
-func (c *call) tell(text string) {
-	c.hands.send(wire.TypeChat, chat{Text: text, From: "runtime"})
+// notify sends a text of the runtime to the browser.
+func (c *call) notify(text string) {
+	c.effects.send(wire.TypeChat, chat{Text: text, From: "runtime"})
 }
 
 type chat struct {
@@ -156,7 +156,7 @@ type status struct {
 	Value jsontext.Value `json:"value,omitzero"`
 }
 
-func (c *call) botEvent(e wire.Entry) {
+func (c *call) handleBotEvent(e wire.Entry) {
 	if e.Event == wire.EventPause {
 		var ms float64
 		if json.Unmarshal(e.Value, &ms) == nil && ms > 0 {
@@ -164,26 +164,26 @@ func (c *call) botEvent(e wire.Entry) {
 		}
 		return
 	}
-	c.hands.send(wire.TypeStatus, status{e.Event, e.Value})
+	c.effects.send(wire.TypeStatus, status{e.Event, e.Value})
 }
 
-// command carries out what the service permitted, when its apply says so, and
-// after the caller agreed where the flow insists on that.
-func (c *call) command(e wire.Entry) {
+// handleCommand executes an allowed command at the time given by its apply member,
+// and after the caller's confirmation if the flow requires it.
+func (c *call) handleCommand(e wire.Entry) {
 	if head := e.Command.Head(); head.RequireConfirmation {
 		head.RequireConfirmation = false
-		c.confirm = func() { c.command(e) }
-		c.after(confirmation, confirmLimit, func() { c.confirmed(false) })
-		c.hands.send(wire.TypeAction, map[string]any{"name": "confirm", "command": e.Command})
+		c.confirm = func() { c.handleCommand(e) }
+		c.after(confirmation, confirmationTimeout, func() { c.confirmed(false) })
+		c.effects.send(wire.TypeAction, map[string]any{"name": "confirm", "command": e.Command})
 		return
 	}
 	switch cmd := e.Command.Command.(type) {
 	case *wire.Hangup:
-		c.leave(func() { c.after(disconnect, ms(cmd.DelayBotDisconnectMs), func() { c.over("hangup") }) }, "hangup")
+		c.endAfterPlayback(func() { c.after(disconnect, ms(cmd.DelayBotDisconnectMs), func() { c.end("hangup") }) }, "hangup")
 	case *wire.Transfer:
-		c.leave(func() {
-			c.hands.send(wire.TypeAction, transfer{"transfer", cmd.Target, cmd.Message})
-			c.over("transferred")
+		c.endAfterPlayback(func() {
+			c.effects.send(wire.TypeAction, transfer{"transfer", cmd.Target, cmd.Message})
+			c.end("transferred")
 		}, "transfer")
 	default:
 		if e.Apply == wire.InOrder {
@@ -195,7 +195,7 @@ func (c *call) command(e wire.Entry) {
 	}
 }
 
-// confirmed is the caller's answer to the last question of that sort.
+// confirmed handles the caller's response to a confirmation request.
 func (c *call) confirmed(yes bool) {
 	delete(c.timers, confirmation)
 	do := c.confirm
@@ -205,7 +205,7 @@ func (c *call) confirmed(yes bool) {
 	case yes:
 		do()
 	default:
-		c.tell("That was not confirmed, so it is not done.")
+		c.notify("Not confirmed. The command was cancelled.")
 	}
 }
 
@@ -215,75 +215,74 @@ type transfer struct {
 	Message string `json:"message,omitzero"`
 }
 
-// settingsChanged lets what is configured take effect on what is under way.
+// settingsChanged applies changed settings to the current state.
 func (c *call) settingsChanged() {
-	c.hands.note("", EventCommand, "settings changed at once", nil)
-	if c.digits != "" && !of(c.settings.dtmf.Enabled) {
+	c.effects.publish("", EventCommand, "settings changed", nil)
+	if c.digits != "" && !valueOf(c.settings.dtmf.Enabled) {
 		c.submit()
 	}
-	c.watchSilence()
+	c.resetSilenceTimers()
 }
 
-// leave ends the call once what was accepted for playback has drained. Every
-// item is watched, so neither is a sentence cut nor does the call hang on one.
-func (c *call) leave(how func(), what string) {
-	if c.leaving != nil {
+// endAfterPlayback calls end when the queue is empty. Every item has a timeout, so no
+// sentence is cut off and none blocks the end.
+func (c *call) endAfterPlayback(end func(), command string) {
+	if c.ending != nil {
 		return
 	}
-	c.leaving = how
-	c.awaited, c.digits = nil, ""
+	c.ending = end
+	c.pending, c.digits = nil, ""
 	for _, name := range []timer{interDigit, allDigits, recognition} {
 		delete(c.timers, name)
 	}
-	c.watchSilence()
+	c.resetSilenceTimers()
 	if len(c.queue) > 0 {
-		c.hands.note("", EventSpeech, what+" waits for playback to drain", nil)
+		c.effects.publish("", EventSpeech, command+" waits for playback to finish", nil)
 	}
 	c.next()
 }
 
-func (c *call) over(reason string) {
-	if !c.left {
-		c.left = true
+func (c *call) end(reason string) {
+	if !c.ended {
+		c.ended = true
 		clear(c.timers)
-		c.hands.end(reason)
+		c.effects.end(reason)
 	}
 }
 
-// ask asks the bot and begins to wait for it.
+// ask sends a question to the bot and starts the timers for its answer.
 func (c *call) ask(q question) {
-	q.itemID = c.hands.ask(q)
-	if len(c.awaited) == 0 {
+	q.itemID = c.effects.askBot(q)
+	if len(c.pending) == 0 {
 		c.silence = silence{since: c.now()}
 	}
-	c.awaited = append(c.awaited, q)
-	c.watchSilence()
+	c.pending = append(c.pending, q)
+	c.resetSilenceTimers()
 }
 
-// accepted is the bot's 202: it will answer in so many parts.
-func (c *call) accepted(q question, parts int) {
-	if q.Part < parts && c.leaving == nil {
+// botAccepted handles the bot's 202 response with the number of parts of its answer.
+func (c *call) botAccepted(q question, parts int) {
+	if q.Part < parts && c.ending == nil {
 		q.Part++
 		c.ask(q)
 	}
 }
 
-// unreachable is anything else.
-func (c *call) unreachable(itemID string) {
-	c.hands.cancel(itemID)
-	c.answered(itemID)
-	c.tell("The bot cannot be reached. Try again.")
+// botUnreachable handles any other response.
+func (c *call) botUnreachable(itemID string) {
+	c.effects.cancel(itemID)
+	c.settle(itemID)
+	c.notify("The bot is unreachable. Try again.")
 }
 
-// answered settles a work item: the bot was heard, and silence begins anew if
-// it still owes something.
-func (c *call) answered(itemID string) {
-	at := slices.IndexFunc(c.awaited, func(q question) bool { return q.itemID == itemID })
+// settle removes a question that was answered and restarts the silence timers.
+func (c *call) settle(itemID string) {
+	at := slices.IndexFunc(c.pending, func(q question) bool { return q.itemID == itemID })
 	if itemID == "" || at < 0 {
 		return
 	}
-	c.awaited = slices.Delete(c.awaited, at, at+1)
+	c.pending = slices.Delete(c.pending, at, at+1)
 	c.silence = silence{since: c.now()}
 	c.stopComfort()
-	c.watchSilence()
+	c.resetSilenceTimers()
 }

@@ -6,18 +6,18 @@ import (
 	"telapi/callruntime/wire"
 )
 
-// digit is one key the caller pressed.
-func (c *call) digit(digit string) {
+// handleDigit handles one key that the caller pressed.
+func (c *call) handleDigit(digit string) {
 	dtmf := c.settings.dtmf
-	submits := of(dtmf.Enabled) && digit == of(dtmf.Terminator)
-	if allowed := of(dtmf.DTMFDigits); !submits && allowed != "" && !strings.Contains(allowed, digit) {
-		c.hands.note("", EventFrame, "digit "+digit+" is ignored", nil)
+	submits := valueOf(dtmf.Enabled) && digit == valueOf(dtmf.Terminator)
+	if allowed := valueOf(dtmf.DTMFDigits); !submits && allowed != "" && !strings.Contains(allowed, digit) {
+		c.effects.publish("", EventFrame, "digit "+digit+" ignored", nil)
 		return
 	}
-	if of(dtmf.BargeIn) && of(dtmf.BargeInOnDTMF) {
+	if valueOf(dtmf.BargeIn) && valueOf(dtmf.BargeInOnDTMF) {
 		c.interrupt()
 	}
-	if !of(dtmf.SendDTMF) {
+	if !valueOf(dtmf.SendDTMF) {
 		return
 	}
 	if submits {
@@ -25,7 +25,7 @@ func (c *call) digit(digit string) {
 		return
 	}
 	c.digits += digit
-	if most := of(dtmf.MaxDigits); !of(dtmf.Enabled) || most > 0 && int64(len(c.digits)) >= most {
+	if limit := valueOf(dtmf.MaxDigits); !valueOf(dtmf.Enabled) || limit > 0 && int64(len(c.digits)) >= limit {
 		c.submit()
 		return
 	}
@@ -37,8 +37,7 @@ func (c *call) digit(digit string) {
 	}
 }
 
-// submit forwards what was collected to the bot, and shows the caller what was
-// understood.
+// submit sends the collected digits to the bot and shows them to the caller.
 func (c *call) submit() {
 	delete(c.timers, interDigit)
 	delete(c.timers, allDigits)
@@ -47,6 +46,6 @@ func (c *call) submit() {
 	}
 	digits := c.digits
 	c.digits = ""
-	c.hands.send(wire.TypeStatus, map[string]string{"event": "dtmf", "digits": digits})
+	c.effects.send(wire.TypeStatus, map[string]string{"event": "dtmf", "digits": digits})
 	c.ask(question{DTMF: digits, Part: 1})
 }

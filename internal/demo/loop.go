@@ -4,31 +4,34 @@ import (
 	"cmp"
 	"context"
 	"errors"
+	"sync"
 	"time"
 
 	"telapi/callruntime"
 )
 
-// source is where a call's entries come from, and where it stands with them.
-type source interface {
+// entrySource is the part of callruntime.Channel that loop uses.
+type entrySource interface {
 	Receive(ctx context.Context) (callruntime.Delivery, error)
 	Commit(ctx context.Context, position string) error
 }
 
-// received is one answer of a source.
+// received is the result of one Receive.
 type received struct {
 	callruntime.Delivery
 	err error
 }
 
-// loop lets a call live: it takes what the stream brings, what the hands report
-// and what the timers say, one after the other, and commits what was dealt with.
-// It ends with the channel, with ctx, or with what failed.
-func loop(ctx context.Context, from source, c *call, l *ledger) error {
+// loop runs a call: it handles entries, reports of effects and timers one at a time
+// and commits each entry once it is handled. It returns at the end of the channel or
+// of ctx, or with the first error.
+func loop(ctx context.Context, from entrySource, c *call, s *loopState) error {
+	var receiving sync.WaitGroup
+	defer receiving.Wait()
 	ctx, stop := context.WithCancel(ctx)
 	defer stop()
 	deliveries := make(chan received)
-	go func() {
+	receiving.Go(func() {
 		for {
 			d, err := from.Receive(ctx)
 			select {
@@ -37,11 +40,11 @@ func loop(ctx context.Context, from source, c *call, l *ledger) error {
 				return
 			}
 		}
-	}()
-	for l.err == nil {
-		var due <-chan time.Time
-		if name, at := c.due(); name != "" {
-			due = time.After(at.Sub(c.now()))
+	})
+	for s.err == nil {
+		var timer <-chan time.Time
+		if name, at := c.nextTimer(); name != "" {
+			timer = time.After(at.Sub(c.now()))
 		}
 		select {
 		case d := <-deliveries:
@@ -51,38 +54,85 @@ func loop(ctx context.Context, from source, c *call, l *ledger) error {
 				}
 				return d.err
 			}
-			l.begin(d.Position)
-			if d.err == nil { // what this version cannot read is passed over
-				c.entry(d.Entry)
+			s.beginEntry(d.Position)
+			if d.err == nil { // an entry that cannot be decoded is skipped
+				c.handleEntry(d.Entry)
 			}
-			l.begin("")
-			if d.Position != "" && l.err == nil { // audio has none
+			s.beginEntry("")
+			if d.Position != "" && s.err == nil { // audio has no position
 				if err := from.Commit(ctx, d.Position); err != nil {
 					return err
 				}
 			}
-		case happened := <-l.reports:
-			happened(c)
-		case <-due:
-			c.tick()
+		case report := <-s.reports:
+			report(c)
+		case <-timer:
+			c.fireTimers()
 		case <-ctx.Done():
 			return ctx.Err()
 		}
 	}
-	return l.err
+	return s.err
 }
 
-// ledger is what loop and hands share: reports of what was begun, the entry
-// that is being dealt with, and the first failure.
-type ledger struct {
-	reports chan func(*call)
-	entry   string // empty: none
-	did     int    // things on behalf of it
-	err     error
+// loopState is shared by loop and effects.
+type loopState struct {
+	reports chan func(*call) // results of effects in the background
+	entry   string           // position of the entry being handled, or empty
+	effects int              // number of effects of that entry
+	err     error            // the first failure
 }
 
-func newLedger() *ledger { return &ledger{reports: make(chan func(*call), 16)} }
+func newLoopState() *loopState { return &loopState{reports: make(chan func(*call), 16)} }
 
-func (l *ledger) begin(position string) { l.entry, l.did = position, 0 }
+func (s *loopState) beginEntry(position string) { s.entry, s.effects = position, 0 }
 
-func (l *ledger) fail(err error) { l.err = cmp.Or(l.err, err) }
+func (s *loopState) fail(err error) { s.err = cmp.Or(s.err, err) }
+
+// timer names a timer of a call.
+type timer string
+
+const (
+	comfort      timer = "comfort prompt"
+	botTimeout   timer = "give up on bot"
+	recognition  timer = "recognition resumes"
+	interDigit   timer = "next digit"
+	allDigits    timer = "all digits"
+	playback     timer = "playback stuck"
+	disconnect   timer = "disconnect"
+	confirmation timer = "confirmation"
+)
+
+// deadline is when a timer fires and what it does.
+type deadline struct {
+	at   time.Time
+	fire func()
+}
+
+func (c *call) after(name timer, d time.Duration, fire func()) {
+	c.timers[name] = deadline{c.now().Add(d), fire}
+}
+
+// nextTimer returns the timer that fires first, or "" if none is set.
+func (c *call) nextTimer() (first timer, at time.Time) {
+	for name, d := range c.timers {
+		if first == "" || d.at.Before(at) || d.at.Equal(at) && name < first {
+			first, at = name, d.at
+		}
+	}
+	return first, at
+}
+
+// fireTimers fires all timers that are due.
+func (c *call) fireTimers() {
+	for {
+		name, at := c.nextTimer()
+		if name == "" || at.After(c.now()) {
+			return
+		}
+		fire := c.timers[name].fire
+		delete(c.timers, name)
+		c.effects.publish("", EventTimer, "timer: "+string(name), nil)
+		fire()
+	}
+}

@@ -8,32 +8,29 @@ import (
 )
 
 const (
-	// startLimit is how long an item may take to begin, speech to be made.
-	startLimit = 15 * time.Second
-	// overrun is how much longer than its length an item may take.
-	overrun = 3 * time.Second
+	playbackStartTimeout = 15 * time.Second // includes the synthesis of speech
+	playbackGrace        = 3 * time.Second  // beyond the length of an item
 )
 
-// item is something that has its place in the order of playback: speech, a
-// pause, or a command.
+// item is an element of the playback queue: speech, a pause or a command.
 type item struct {
-	sentence
-	voice   bool // spoken in every mode
+	speechRequest
+	voice   bool // also spoken in chat mode
 	comfort bool
 	pause   time.Duration
 	do      func()
 }
 
-// sentence is what the API server is asked to speak, as it is configured when the
-// item is accepted.
-type sentence struct {
+// speechRequest is the body of a request for speech. Its settings are those at the
+// time the item is queued.
+type speechRequest struct {
 	Text         string  `json:"text"`
 	DisableCache bool    `json:"disableCache,omitzero"`
 	Provider     string  `json:"provider,omitzero"`
 	Voice        string  `json:"voice,omitzero"`
 	Speed        float64 `json:"speed,omitzero"`
 	Encoding     string  `json:"encoding"`
-	EndpointID   string  `json:"endpointId"` // whom it is counted for
+	EndpointID   string  `json:"endpointId"` // for usage reports
 }
 
 func (i item) from() string {
@@ -44,70 +41,70 @@ func (i item) from() string {
 }
 
 func (c *call) enqueue(i item) {
-	i.Provider, i.Voice, i.Speed = of(c.settings.tts.Provider), c.settings.voice, c.settings.rate
+	i.Provider, i.Voice, i.Speed = valueOf(c.settings.tts.Provider), c.settings.voice, c.settings.rate
 	c.queue = append(c.queue, i)
 	if len(c.queue) == 1 {
 		c.next()
 	}
 }
 
-// next begins what is first in the queue, and ends a call that waits for the
-// queue to drain.
+// next starts the first item of the queue. If the queue is empty, it ends a call that
+// waits for that.
 func (c *call) next() {
-	if _, busy := c.timers[playback]; busy || c.left {
+	if _, busy := c.timers[playback]; busy || c.ended {
 		return
 	}
 	for len(c.queue) > 0 {
 		first := c.queue[0]
 		if first.do == nil {
-			c.after(playback, startLimit, c.stuck)
-			c.hands.play(first)
+			c.after(playback, playbackStartTimeout, c.skipStuck)
+			c.effects.play(first)
 			return
 		}
 		c.queue = c.queue[1:]
 		first.do()
 	}
-	if leave := c.leaving; leave != nil {
-		c.leaving = func() {} // once
-		c.hands.note("", EventSpeech, "playback has drained", nil)
-		leave()
+	if end := c.ending; end != nil {
+		c.ending = func() {} // only once
+		c.effects.publish("", EventSpeech, "playback finished", nil)
+		end()
 	}
 }
 
-// playing says that the first item has begun, and how long it takes.
-func (c *call) playing(length time.Duration) { c.after(playback, length+overrun, c.stuck) }
+// playing reports that the first item has started and its length.
+func (c *call) playing(length time.Duration) { c.after(playback, length+playbackGrace, c.skipStuck) }
 
-// stuck gives an item up that takes too long.
-func (c *call) stuck() {
-	c.hands.hush()
+// skipStuck skips an item that takes too long.
+func (c *call) skipStuck() {
+	c.effects.stopPlayback()
 	c.played()
 }
 
-// played says that the first item is over.
+// played reports the end of the first item.
 func (c *call) played() {
 	delete(c.timers, playback)
-	was := c.queue[0]
+	item := c.queue[0]
 	c.queue = c.queue[1:]
-	c.silence.quiet = c.now()
-	if was.comfort {
-		c.comforted()
+	c.silence.playedUntil = c.now()
+	if item.comfort {
+		c.comfortPlayed()
 	} else {
-		c.watchSilence()
+		c.resetSilenceTimers()
 	}
 	c.next()
 }
 
-// interrupt stops what plays and forgets what was to be played. Commands in the
-// queue keep their order.
+// interrupt stops playback and removes speech and pauses from the queue. Commands
+// stay in order.
 func (c *call) interrupt() {
 	if len(c.queue) == 0 {
 		return
 	}
-	c.hands.hush()
-	c.hands.send(wire.TypeControl, map[string]string{"command": "stop_playback"})
+	c.effects.stopPlayback()
+	c.effects.send(wire.TypeControl, map[string]string{"command": "stop_playback"})
 	delete(c.timers, playback)
 	c.queue = slices.DeleteFunc(c.queue, func(i item) bool { return i.do == nil })
-	c.silence.quiet = c.now()
-	c.watchSilence()
+	c.silence.playedUntil = c.now()
+	c.resetSilenceTimers()
 	c.next()
 }

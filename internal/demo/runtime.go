@@ -16,38 +16,40 @@ import (
 	"telapi/internal/sleep"
 )
 
-// group is the demo's own: what it does not take, other groups are offered.
-const group = "demo"
+const (
+	group              = "demo" // offers that the demo declines stay available to other groups
+	releaseTimeout     = 5 * time.Second
+	maxRestoredEntries = 2000 // covers the committed entries that are kept
+)
 
-// RuntimeOptions say whose calls a runtime takes and by what it runs them.
+// RuntimeOptions configure a Runtime.
 type RuntimeOptions struct {
 	Name   string
 	Store  rueidis.ClientOption
 	Demo   Resources
-	API    string // the API server's address
-	Bot    string // the bot's
+	API    string // URL of the API server
+	Bot    string // URL of the bot
 	Client *http.Client
-	Events *Hub // nil: nobody looks
+	Events *Hub // may be nil
 	Log    *slog.Logger
 }
 
-// Runtime is a small call runtime as a good one is: it takes the demo team's
-// sessions and runs them, through package callruntime alone.
+// Runtime is a small call runtime that runs the demo team's sessions.
 type Runtime struct {
 	RuntimeOptions
 	runtime *callruntime.Runtime
 }
 
-// NewRuntime connects to the store.
+// NewRuntime connects to the key-value store.
 func NewRuntime(o RuntimeOptions) (*Runtime, error) {
 	r, err := callruntime.New(callruntime.Options{Store: o.Store, Name: o.Name, Group: group})
 	if err != nil {
-		return nil, fmt.Errorf("start the demo runtime: %w", err)
+		return nil, fmt.Errorf("start demo runtime: %w", err)
 	}
 	return &Runtime{o, r}, nil
 }
 
-// Run takes sessions until ctx ends, and then leaves those it has to others.
+// Run accepts sessions until ctx ends, and then releases its calls to other runtimes.
 func (r *Runtime) Run(ctx context.Context) {
 	var calls sync.WaitGroup
 	defer r.runtime.Close()
@@ -56,7 +58,7 @@ func (r *Runtime) Run(ctx context.Context) {
 		ch, err := r.runtime.Accept(ctx, func(o wire.Offer) bool { return o.TeamID == r.Demo.TeamID })
 		if err != nil {
 			if ctx.Err() == nil {
-				r.Log.WarnContext(ctx, "the demo runtime cannot take sessions", "error", err)
+				r.Log.WarnContext(ctx, "demo runtime cannot accept sessions", "error", err)
 				_ = sleep.For(ctx, time.Second)
 			}
 			continue
@@ -64,44 +66,42 @@ func (r *Runtime) Run(ctx context.Context) {
 		calls.Go(func() {
 			err := r.serve(ctx, ch)
 			if err != nil && ctx.Err() == nil && !errors.Is(err, callruntime.ErrClaimLost) {
-				r.Log.WarnContext(ctx, "the demo runtime gave a call up", "session_id", ch.ID, "error", err)
+				r.Log.WarnContext(ctx, "demo runtime aborted a call", "session_id", ch.ID, "error", err)
 			}
 		})
 	}
 }
 
-// serve runs one call from where it was committed to its end.
+// serve runs one call from its committed position to its end.
 func (r *Runtime) serve(ctx context.Context, ch *callruntime.Channel) error {
 	ctx, stop := context.WithCancel(ctx)
+	e := &channelEffects{
+		loopState: newLoopState(), ctx: ctx, ch: ch, hub: r.Events,
+		client: client{r.Bot, r.API, r.Demo.Key.Reveal(), ch.EndpointID, r.Client},
+	}
 	defer func() {
 		stop()
-		closing, cancel := context.WithTimeout(context.WithoutCancel(ctx), 5*time.Second)
+		e.background.Wait()
+		closing, cancel := context.WithTimeout(context.WithoutCancel(ctx), releaseTimeout)
 		defer cancel()
-		_ = ch.Close(closing) // the claim runs out by itself otherwise
+		_ = ch.Close(closing) // if it fails, the claim expires
 	}()
-	l := &line{
-		ledger: newLedger(), ctx: ctx, ch: ch, hub: r.Events,
-		outside: outside{r.Bot, r.API, r.Demo.Key.Reveal(), ch.EndpointID, r.Client},
+	c := newCall(ch.Mode, e, time.Now)
+	if err := r.restore(ctx, c, ch); err != nil {
+		return fmt.Errorf("read committed entries: %w", err)
 	}
-	c := newCall(ch.Mode, l, time.Now)
-	if err := r.recall(ctx, c, ch); err != nil {
-		return fmt.Errorf("read what happened before: %w", err)
-	}
-	l.note("", EventSession, r.Name+" has the call", nil)
-	return loop(ctx, ch, c, l.ledger)
+	e.publish("", EventSession, r.Name+" claimed the call", nil)
+	return loop(ctx, ch, c, e.loopState)
 }
 
-// rememberedEntries covers what is kept of a stream behind the committed position.
-const rememberedEntries = 2000
-
-// recall has the call remember what was dealt with before.
-func (r *Runtime) recall(ctx context.Context, c *call, ch *callruntime.Channel) error {
+// restore restores the state of a call from the committed entries.
+func (r *Runtime) restore(ctx context.Context, c *call, ch *callruntime.Channel) error {
 	if ch.Committed == "" {
 		return nil
 	}
-	past, err := r.runtime.Entries(ctx, ch.ID, "", rememberedEntries)
+	past, err := r.runtime.Entries(ctx, ch.ID, "", maxRestoredEntries)
 	for _, d := range past {
-		c.remember(d.Entry)
+		c.restore(d.Entry)
 		if d.Position == ch.Committed {
 			break
 		}

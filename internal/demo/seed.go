@@ -1,7 +1,6 @@
-// Package demo owns what a newcomer meets first: a team, an endpoint and a key
-// to try the service with, and somebody to talk to: a small call runtime, which
-// meets the service through package callruntime alone, and a bot, which meets it
-// as any provider does, through the webhook.
+// Package demo contains the demo of telapi dev: a team with an endpoint and an API
+// key, a small call runtime that uses only package callruntime, a bot that uses only
+// the webhook, and the playground's feed of events.
 package demo
 
 import (
@@ -29,31 +28,28 @@ type Resources struct {
 	Key        redact.Secret `json:"-"`
 }
 
-// card is how the demo is remembered in the data folder. A key cannot be read
-// back from the database, and one that changes with every start would break
-// the newcomer's second terminal.
-type card struct {
+// savedResources is the content of demo.json. The database stores only a hash of
+// the key, and a new key at every start would break commands in other terminals.
+type savedResources struct {
 	Resources
 	Key string `json:"key"`
 }
 
-const cardFile = "demo.json"
-
-// Seed returns the demo of the data folder, and makes it where it is not there
-// or the database does not know it.
+// Seed returns the resources saved in the data directory. It creates them if they
+// are missing there or in the database.
 func Seed(ctx context.Context, dataDir string, teams *team.Registry, endpoints *endpoint.Service, keys *auth.KeyRegistry) (Resources, error) {
-	path := filepath.Join(dataDir, cardFile)
-	var known card
+	path := filepath.Join(dataDir, "demo.json")
+	var saved savedResources
 	raw, err := os.ReadFile(path)
-	if err == nil && json.Unmarshal(raw, &known) == nil { // absent or damaged: made anew
-		k, err := keys.Store.Key(ctx, known.KeyID)
+	if err == nil && json.Unmarshal(raw, &saved) == nil {
+		k, err := keys.Store.Key(ctx, saved.KeyID)
 		if err == nil {
-			_, err = endpoints.Store.Endpoint(ctx, known.EndpointID)
+			_, err = endpoints.Store.Endpoint(ctx, saved.EndpointID)
 		}
 		switch {
 		case err == nil && k.RevokedAt.IsZero():
-			known.Resources.Key = redact.Secret(known.Key)
-			return known.Resources, nil
+			saved.Resources.Key = redact.Secret(saved.Key)
+			return saved.Resources, nil
 		case err != nil && !fault.Is(err, fault.NotFound):
 			return Resources{}, err
 		}
@@ -62,7 +58,7 @@ func Seed(ctx context.Context, dataDir string, teams *team.Registry, endpoints *
 	if err != nil {
 		return Resources{}, err
 	}
-	e, err := endpoints.Create(ctx, flow(t.ID))
+	e, err := endpoints.Create(ctx, demoEndpoint(t.ID))
 	if err != nil {
 		return Resources{}, err
 	}
@@ -70,22 +66,21 @@ func Seed(ctx context.Context, dataDir string, teams *team.Registry, endpoints *
 	if err != nil {
 		return Resources{}, err
 	}
-	made := Resources{t.ID, e.ID, k.ID, secret}
-	if raw, err = json.Marshal(card{made, secret.Reveal()}); err == nil {
+	created := Resources{t.ID, e.ID, k.ID, secret}
+	if raw, err = json.Marshal(savedResources{created, secret.Reveal()}); err == nil {
 		err = os.MkdirAll(dataDir, 0o700)
 	}
 	if err == nil {
 		err = os.WriteFile(path, raw, 0o600)
 	}
 	if err != nil {
-		return Resources{}, fmt.Errorf("remember the demo key: %w", err)
+		return Resources{}, fmt.Errorf("save demo key: %w", err)
 	}
-	return made, nil
+	return created, nil
 }
 
-// flow is an endpoint that shows every mode, and a policy that permits some
-// things and denies others.
-func flow(teamID string) endpoint.Endpoint {
+// demoEndpoint has all modes and a policy that allows some commands and denies others.
+func demoEndpoint(teamID string) endpoint.Endpoint {
 	return endpoint.Endpoint{TeamID: teamID, Name: "Demo endpoint", Modes: endpoint.Modes, Profile: wire.GatewayProfile{
 		CommandSources: []string{"bot", "external_llm"},
 		CommandPolicies: []wire.CommandPolicy{

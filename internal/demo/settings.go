@@ -8,8 +8,7 @@ import (
 	"telapi/callruntime/wire"
 )
 
-// settings are a call's parameters, which commands change. The commands
-// themselves hold them: a key that one does not have keeps its value.
+// settings are the parameters of a call. Commands change them.
 type settings struct {
 	dtmf  wire.UpdateDTMFConfig
 	delay wire.UpdateBotDelayConfig
@@ -28,16 +27,15 @@ func defaultSettings() settings {
 	}
 }
 
-// update changes what a command is about. Others, and those of no consequence
-// without a phone line, change nothing.
+// update applies a command. Commands that only matter for phone calls are ignored.
 func (s *settings) update(command wire.Command) {
 	switch cmd := command.(type) {
 	case *wire.UpdateDTMFConfig:
-		overlay(&s.dtmf, cmd)
+		merge(&s.dtmf, cmd)
 	case *wire.UpdateBotDelayConfig:
-		overlay(&s.delay, cmd)
+		merge(&s.delay, cmd)
 	case *wire.UpdateTTSConfig:
-		overlay(&s.tts, &cmd.Config)
+		merge(&s.tts, &cmd.Config)
 	case *wire.SetBargeIn:
 		s.dtmf.BargeIn = cmd.Enabled
 	case *wire.SetTTSVoice:
@@ -47,20 +45,20 @@ func (s *settings) update(command wire.Command) {
 	}
 }
 
-// overlay sets what a change holds, which is what its JSON shows.
-func overlay[T any](current, change *T) {
+// merge sets the members that are present in the JSON of change.
+func merge[T any](current, change *T) {
 	raw, err := json.Marshal(change)
 	if err == nil {
-		_ = json.Unmarshal(raw, current) // it was of that type a moment ago
+		_ = json.Unmarshal(raw, current) // cannot fail: it has the same type
 	}
 }
 
-// of is what a pointer points to, and zero for what is not set.
-func of[T any](p *T) (value T) {
+// valueOf returns the zero value for nil.
+func valueOf[T any](p *T) (value T) {
 	if p != nil {
 		value = *p
 	}
 	return value
 }
 
-func ms(n *int64) time.Duration { return time.Duration(of(n)) * time.Millisecond }
+func ms(n *int64) time.Duration { return time.Duration(valueOf(n)) * time.Millisecond }

@@ -6,86 +6,86 @@ import (
 	"telapi/callruntime/wire"
 )
 
-// silence is how the bot's is dealt with: comfort prompts, as often as they are
-// configured, and giving up, which come by timers of their own.
+// silence is the state of the wait for the bot, which has independent timers for
+// comfort prompts and for the timeout.
 type silence struct {
-	since   time.Time // the bot was heard, or asked
-	quiet   time.Time // the caller heard something, if that was later
-	prompts int64     // played
+	since       time.Time // the last question or answer
+	playedUntil time.Time // the end of the last playback
+	prompts     int64     // number of comfort prompts played
 }
 
-// watchSilence sets the timers by what is configured now, reckoned from when
-// the silence began: a changed setting holds at once.
-func (c *call) watchSilence() {
+// resetSilenceTimers sets the timers relative to the start of the silence, so that
+// changed settings apply immediately.
+func (c *call) resetSilenceTimers() {
 	delete(c.timers, comfort)
-	delete(c.timers, giveUp)
-	if len(c.awaited) == 0 {
+	delete(c.timers, botTimeout)
+	if len(c.pending) == 0 {
 		return
 	}
 	delay := c.settings.delay
-	if c.silence.prompts <= of(delay.BotNoInputRetries) {
+	if c.silence.prompts <= valueOf(delay.BotNoInputRetries) {
 		from := c.silence.since
-		if c.silence.quiet.After(from) {
-			from = c.silence.quiet
+		if c.silence.playedUntil.After(from) {
+			from = c.silence.playedUntil
 		}
-		c.timers[comfort] = alarm{from.Add(ms(delay.BotNoInputTimeoutMs)), c.comfort}
+		c.timers[comfort] = deadline{from.Add(ms(delay.BotNoInputTimeoutMs)), c.playComfort}
 	}
-	c.timers[giveUp] = alarm{c.silence.since.Add(ms(delay.BotNoInputGiveUpTimeoutMs)), c.giveUp}
+	c.timers[botTimeout] = deadline{c.silence.since.Add(ms(delay.BotNoInputGiveUpTimeoutMs)), c.botTimedOut}
 }
 
-// comfort prompts the caller to bear with the bot. While something plays the
-// caller is not left alone: the next one counts from its end.
-func (c *call) comfort() {
+// playComfort plays a comfort prompt. During other playback it does nothing: the end
+// of playback restarts the timer.
+func (c *call) playComfort() {
 	if len(c.queue) > 0 {
 		return
 	}
 	c.silence.prompts++
-	c.silence.quiet = c.now()
+	c.silence.playedUntil = c.now()
 	delay := c.settings.delay
-	if url := of(delay.BotNoInputURL); url != "" {
-		c.hands.send(wire.TypeAction, map[string]string{"name": "play_audio", "url": url})
+	if url := valueOf(delay.BotNoInputURL); url != "" {
+		c.effects.send(wire.TypeAction, map[string]string{"name": "play_audio", "url": url})
 	} else {
-		c.say(item{sentence: sentence{Text: of(delay.BotNoInputSpeech)}, comfort: true})
+		c.say(item{speechRequest: speechRequest{Text: valueOf(delay.BotNoInputSpeech)}, comfort: true})
 	}
-	if len(c.queue) == 0 { // not spoken: it was heard already
-		c.comforted()
+	if len(c.queue) == 0 { // not spoken
+		c.comfortPlayed()
 	}
 }
 
-// comforted follows a comfort prompt.
-func (c *call) comforted() {
-	c.silence.quiet = c.now()
-	if after := ms(c.settings.delay.ResumeRecognitionTimeoutMs); after > 0 && c.leaving == nil {
+// comfortPlayed follows a comfort prompt.
+func (c *call) comfortPlayed() {
+	c.silence.playedUntil = c.now()
+	if after := ms(c.settings.delay.ResumeRecognitionTimeoutMs); after > 0 && c.ending == nil {
 		c.after(recognition, after, c.resumeRecognition)
 	}
-	c.watchSilence()
+	c.resetSilenceTimers()
 }
 
-// stopComfort makes way for the bot's answer, where that is configured.
+// stopComfort stops a comfort prompt for the bot's answer, if so configured.
 func (c *call) stopComfort() {
-	if of(c.settings.delay.AbortPlayOnBotMessage) && len(c.queue) > 0 && c.queue[0].comfort {
-		c.hands.hush()
+	if valueOf(c.settings.delay.AbortPlayOnBotMessage) && len(c.queue) > 0 && c.queue[0].comfort {
+		c.effects.stopPlayback()
 		c.played()
 	}
 	delete(c.timers, recognition)
 }
 
 func (c *call) resumeRecognition() {
-	c.hands.send(wire.TypeStatus, status{Event: "recognition_resumed"})
-	if text := of(c.settings.delay.ResumeRecognitionSpeech); text != "" {
-		c.say(item{sentence: sentence{Text: text}, comfort: true})
+	c.effects.send(wire.TypeStatus, status{Event: "recognition_resumed"})
+	if text := valueOf(c.settings.delay.ResumeRecognitionSpeech); text != "" {
+		c.say(item{speechRequest: speechRequest{Text: text}, comfort: true})
 	}
 }
 
-// giveUp is the failover: whatever the bot still owes is not awaited any more.
-func (c *call) giveUp() {
-	for _, q := range c.awaited {
-		c.hands.cancel(q.itemID)
+// botTimedOut cancels all pending questions.
+func (c *call) botTimedOut() {
+	for _, q := range c.pending {
+		c.effects.cancel(q.itemID)
 	}
-	c.awaited = nil
-	c.watchSilence()
+	c.pending = nil
+	c.resetSilenceTimers()
 	c.stopComfort()
-	c.hands.send(wire.TypeStatus, status{Event: "bot_timeout"})
-	c.hands.note("", EventTimer, "bot_timeout: the bot is not waited for any longer", nil)
-	c.tell("The bot stays silent, so I stopped waiting. Try something else.")
+	c.effects.send(wire.TypeStatus, status{Event: "bot_timeout"})
+	c.effects.publish("", EventTimer, "bot_timeout: pending questions cancelled", nil)
+	c.notify("The bot did not answer in time. Try something else.")
 }

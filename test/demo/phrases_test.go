@@ -1,5 +1,5 @@
-// Package demo tries what a newcomer meets first: every phrase of the demo bot
-// does what it says, on the App that the binary runs.
+// Package demo tests the demo of telapi dev: every phrase of the bot has the
+// documented effect.
 package demo
 
 import (
@@ -16,11 +16,11 @@ import (
 )
 
 func TestMain(m *testing.M) {
-	_ = flag.Set("test.parallel", "16") // conversations are mostly silence
+	_ = flag.Set("test.parallel", "16") // conversations mostly wait
 	servers.Main(m)
 }
 
-// open opens a session of the demo team.
+// open opens a session of the demo team and connects to it.
 func open(t *testing.T, i *boot.Instance, mode string) *talk.Browser {
 	t.Helper()
 	d, err := i.App.Demo(t.Context())
@@ -33,8 +33,8 @@ func open(t *testing.T, i *boot.Instance, mode string) *talk.Browser {
 	return b
 }
 
-// until reads up to a frame of a type that holds the text, and returns all of
-// that were no acknowledgement.
+// until reads frames up to one of a type that contains the text, and returns all
+// except acknowledgements.
 func until(b *talk.Browser, kind, text string) []talk.Received {
 	b.T.Helper()
 	var seen []talk.Received
@@ -63,13 +63,13 @@ func show(seen []talk.Received) string {
 	return fmt.Sprintf("%d frames%s", len(seen), text)
 }
 
-func TestEveryPhraseDoesWhatItSays(t *testing.T) {
+func TestPhrasesHaveTheirEffect(t *testing.T) {
 	t.Parallel()
 	i := boot.StartDev(t, boot.Env{"SESSION_RECONNECT_JITTER": "0s"}, true)
 	does := map[string]func(b *talk.Browser){
 		"hello": func(b *talk.Browser) { until(b, "chat", "How are you?") },
 		"transfer me": func(b *talk.Browser) {
-			until(b, "chat", "put you through")
+			until(b, "chat", "transfer you now")
 			until(b, "action", `"target":"tel:+493012345678"`)
 			if got := b.CloseCode(); got != 4503 {
 				b.T.Errorf("closed with %d", got)
@@ -78,7 +78,7 @@ func TestEveryPhraseDoesWhatItSays(t *testing.T) {
 		"transfer me abroad": func(b *talk.Browser) {
 			until(b, "chat", "A transfer was denied: target_not_allowed")
 			b.Chat("hello")
-			until(b, "chat", "How are you?") // it goes on
+			until(b, "chat", "How are you?") // the call continues
 		},
 		"call me slowly": func(b *talk.Browser) {
 			until(b, "chat", "# submits")
@@ -87,20 +87,20 @@ func TestEveryPhraseDoesWhatItSays(t *testing.T) {
 					b.Send("browser_action", "browserAction", fmt.Sprintf(`{"type":"dtmf","digit":"%c"}`, d))
 				}
 			}
-			press("12A345") // A is not among the digits that count, 5 begins anew
+			press("12A345") // A is not an allowed digit, 5 starts a new collection
 			until(b, "status", `"digits":"1234"`)
 			until(b, "chat", "You pressed 1 2 3 4.")
 			press("#")
 			until(b, "chat", "You pressed 5.")
 			press("67")
-			until(b, "chat", "You pressed 6 7.") // after three seconds without another
+			until(b, "chat", "You pressed 6 7.") // after the inter-digit timeout
 		},
 		"be silent": func(b *talk.Browser) {
 			seen := until(b, "status", "bot_timeout")
 			if n := strings.Count(show(seen), "still thinking"); n != 2 {
 				b.T.Errorf("%d comfort prompts: %s", n, show(seen))
 			}
-			until(b, "chat", "stopped waiting")
+			until(b, "chat", "did not answer in time")
 			b.Chat("hello")
 			until(b, "chat", "How are you?")
 		},
@@ -111,7 +111,7 @@ func TestEveryPhraseDoesWhatItSays(t *testing.T) {
 		},
 		"out of order": func(b *talk.Browser) {
 			if seen := until(b, "chat", "second answer"); !strings.Contains(show(seen), "first answer") {
-				b.T.Errorf("shown out of order: %s", show(seen))
+				b.T.Errorf("out of order: %s", show(seen))
 			}
 		},
 		"speak": func(b *talk.Browser) {
@@ -129,7 +129,7 @@ func TestEveryPhraseDoesWhatItSays(t *testing.T) {
 			seen := show(until(b, "chat", "I understand"))
 			for _, p := range demo.Phrases() {
 				if !strings.Contains(seen, p.Say) {
-					b.T.Errorf("help does not tell of %q", p.Say)
+					b.T.Errorf("help does not mention %q", p.Say)
 				}
 			}
 		},
@@ -142,21 +142,21 @@ func TestEveryPhraseDoesWhatItSays(t *testing.T) {
 			b.Chat(p.Say)
 			try, ok := does[p.Say]
 			if !ok {
-				t.Fatal("nothing is known of what it does")
+				t.Fatal("phrase has no test")
 			}
 			try(b)
 		})
 	}
 }
 
-func TestDocsTellOfEveryPhrase(t *testing.T) {
+func TestDocsMentionEveryPhrase(t *testing.T) {
 	page, err := os.ReadFile("../../docs/demo.md")
 	if err != nil {
 		t.Fatal(err)
 	}
 	for _, p := range demo.Phrases() {
 		if !strings.Contains(string(page), "| "+p.Say+" | ") {
-			t.Errorf("docs/demo.md does not tell of %q", p.Say)
+			t.Errorf("docs/demo.md does not mention %q", p.Say)
 		}
 	}
 }

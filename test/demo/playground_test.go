@@ -31,14 +31,14 @@ func get(t *testing.T, i *boot.Instance, path, host, key string) *http.Response 
 	return resp
 }
 
-func TestPageIsToldTheKeyOnlyOnThisMachine(t *testing.T) {
+func TestKeyIsShownOnlyToLocalPages(t *testing.T) {
 	t.Parallel()
 	i := boot.StartDev(t, boot.Env{"PLAYGROUND_ENABLED": "true"}, true)
 	d, err := i.App.Demo(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}
-	for host, told := range map[string]bool{
+	for host, shown := range map[string]bool{
 		"": true, "localhost": true, "localhost:3001": true, "127.0.0.1:3001": true, "[::1]:3001": true,
 		"attacker.example": false, "localhost.attacker.example:3001": false, "10.0.0.7:3001": false,
 	} {
@@ -46,16 +46,16 @@ func TestPageIsToldTheKeyOnlyOnThisMachine(t *testing.T) {
 		if err := json.NewDecoder(get(t, i, "/playground/config.json", host, "").Body).Decode(&guide); err != nil {
 			t.Fatal(err)
 		}
-		if (guide.APIKey == d.Key.Reveal()) != told || !told && guide.APIKey != "" {
-			t.Errorf("as %q the page is told the key %q", host, guide.APIKey)
+		if (guide.APIKey == d.Key.Reveal()) != shown || !shown && guide.APIKey != "" {
+			t.Errorf("host %q gets key %q", host, guide.APIKey)
 		}
 		if guide.TeamID != d.TeamID || len(guide.Endpoints) != 1 || guide.Endpoints[0].ID != d.EndpointID || len(guide.Phrases) < 9 {
-			t.Errorf("as %q the page is told %+v", host, guide)
+			t.Errorf("host %q gets %+v", host, guide)
 		}
 	}
 }
 
-func TestPageBehindAProxyOfThisMachineIsNotToldTheKey(t *testing.T) {
+func TestKeyIsNotShownThroughProxy(t *testing.T) {
 	t.Parallel()
 	i := boot.StartDev(t, boot.Env{"PLAYGROUND_ENABLED": "true"}, true)
 	if _, err := i.App.Demo(t.Context()); err != nil {
@@ -73,13 +73,12 @@ func TestPageBehindAProxyOfThisMachineIsNotToldTheKey(t *testing.T) {
 		}
 		var guide httpapi.Guide
 		if err := errors.Join(json.NewDecoder(resp.Body).Decode(&guide), resp.Body.Close()); err != nil || guide.APIKey != "" || len(guide.Endpoints) != 1 {
-			t.Errorf("with %s the page is told %+v (%v)", header, guide, err)
+			t.Errorf("with %s the page gets %+v (%v)", header, guide, err)
 		}
 	}
 }
 
-// The feed shows the demo's own doings among what is on the channel, and tells
-// nobody a token.
+// The feed merges events of the demo and of the channel and contains no token.
 func TestFeedShowsEveryLane(t *testing.T) {
 	t.Parallel()
 	i := boot.StartDev(t, boot.Env{"PLAYGROUND_ENABLED": "true"}, true)
@@ -95,14 +94,14 @@ func TestFeedShowsEveryLane(t *testing.T) {
 	want := map[string]bool{
 		"session service>runtime browser connected":                              false,
 		"frame browser>runtime chat: transfer me abroad":                         false,
-		"http runtime>bot asks the bot, part 1":                                  false,
-		"http bot>runtime 202, the answer will follow":                           false,
-		"callback bot>service posts its answer, part 1":                          false,
+		"http runtime>bot asks bot, part 1":                                      false,
+		"http bot>runtime 202 Accepted":                                          false,
+		"callback bot>service posts answer, part 1":                              false,
 		"callback service>bot 202 accepted, transfer denied":                     false,
 		"denied service>runtime transfer denied: target_not_allowed":             false,
 		"frame runtime>browser chat: A transfer was denied: target_not_allowed.": false,
 		"command service>runtime command hangup, after_playback":                 false,
-		"timer runtime> time: disconnect":                                        false,
+		"timer runtime> timer: disconnect":                                       false,
 		"session service>runtime ended: hangup":                                  false,
 	}
 	lines := bufio.NewScanner(get(t, i, "/playground/feed?sessionId="+b.Session, "", d.Key.Reveal()).Body)
@@ -114,7 +113,7 @@ func TestFeedShowsEveryLane(t *testing.T) {
 			t.Fatal(err)
 		}
 		if strings.Contains(lines.Text(), "cbt_") || strings.Contains(lines.Text(), d.Key.Reveal()) {
-			t.Errorf("a credential is shown: %s", lines.Text())
+			t.Errorf("contains a credential: %s", lines.Text())
 		}
 		if e.At < last {
 			t.Errorf("out of order: %s", lines.Text())
@@ -123,9 +122,9 @@ func TestFeedShowsEveryLane(t *testing.T) {
 		delete(want, string(e.Kind)+" "+string(e.Lane)+">"+string(e.To)+" "+e.Title)
 	}
 	for title := range want {
-		t.Errorf("not shown: %s", title)
+		t.Errorf("missing event: %s", title)
 	}
 	if strings.Contains(i.Log.String(), "cbt_") {
-		t.Error("the log holds a token")
+		t.Error("log contains a token")
 	}
 }

@@ -13,7 +13,7 @@ import (
 	"telapi/test/talk"
 )
 
-// withMedia starts a media service and points an environment to it.
+// withMedia starts a media service and adds it to an environment.
 func withMedia(t *testing.T, env boot.Env) boot.Env {
 	t.Helper()
 	own := boot.Env{"MEDIA_PORT": "0", "DATA_DIR": t.TempDir()}
@@ -26,7 +26,7 @@ func withMedia(t *testing.T, env boot.Env) boot.Env {
 	return env
 }
 
-// heard joins the audio of frames, which have to follow each other.
+// heard joins the audio of consecutive frames.
 func heard(t *testing.T, seen []talk.Received) (alaw []byte) {
 	t.Helper()
 	next := 0
@@ -52,13 +52,13 @@ func heard(t *testing.T, seen []talk.Received) (alaw []byte) {
 	return alaw
 }
 
-func TestSpeechComesThroughTheMediaCacheAtThePaceItIsHeard(t *testing.T) {
+func TestSpeechIsCachedAndStreamedInRealTime(t *testing.T) {
 	t.Parallel()
-	h := newHouse(t, withMedia(t, boot.Env{}))
+	h := newFixture(t, withMedia(t, boot.Env{}))
 	h.runtime(t, "demo")
 	b := open(t, h.Instance, "chat")
 	var first []byte
-	for _, cached := range []string{"speech made", "speech from the media cache"} {
+	for _, cached := range []string{"speech synthesized", "speech from media cache"} {
 		b.Chat("speak")
 		seen := until(b, "audio", `"last":true`)
 		audio := heard(t, seen)
@@ -71,13 +71,13 @@ func TestSpeechComesThroughTheMediaCacheAtThePaceItIsHeard(t *testing.T) {
 		if took, ms := seen[len(seen)-1].Timestamp-seen[1].Timestamp, int64(len(audio)/8); took < ms/2 {
 			t.Errorf("%d ms of speech were sent within %d", ms, took)
 		}
-		boot.Eventually(t, 20*time.Second, cached, func() bool { return strings.Contains(h.story(b.Session), cached) })
+		boot.Eventually(t, 20*time.Second, cached, func() bool { return strings.Contains(h.titles(b.Session), cached) })
 	}
 }
 
-func TestSpokenCallEndsAfterTheLastWord(t *testing.T) {
+func TestSpokenCallEndsAfterPlayback(t *testing.T) {
 	t.Parallel()
-	h := newHouse(t, withMedia(t, boot.Env{}))
+	h := newFixture(t, withMedia(t, boot.Env{}))
 	h.runtime(t, "demo")
 	b := open(t, h.Instance, "audio")
 	until(b, "audio", `"last":true`) // the greeting
@@ -87,27 +87,26 @@ func TestSpokenCallEndsAfterTheLastWord(t *testing.T) {
 	if got := b.CloseCode(); got != 4503 {
 		t.Errorf("closed with %d", got)
 	}
-	if story := h.story(b.Session); strings.Index(story, "played") > strings.Index(story, "playback has drained") {
-		t.Errorf("not drained: %s", story)
+	if titles := h.titles(b.Session); strings.Index(titles, "played") > strings.Index(titles, "playback finished") {
+		t.Errorf("playback not finished: %s", titles)
 	}
 }
 
-func TestWithoutSpeechTheCallGoesOnInText(t *testing.T) {
+func TestCallContinuesWithoutSpeech(t *testing.T) {
 	t.Parallel()
-	h := newHouse(t, boot.Env{"SPEECH_PROVIDERS": "openai", "SPEECH_OPENAI_URL": "http://127.0.0.1:1", "SPEECH_RETRIES": "0"})
+	h := newFixture(t, boot.Env{"SPEECH_PROVIDERS": "openai", "SPEECH_OPENAI_URL": "http://127.0.0.1:1", "SPEECH_RETRIES": "0"})
 	h.runtime(t, "demo")
 	b := open(t, h.Instance, "audio")
 	until(b, "chat", "Say help")
-	// To be spoken to before the greeting was given up stops it, and it is one sentence less.
-	for deadline := time.Now().Add(10 * time.Second); !strings.Contains(h.story(b.Session), "speech is not to be had") && time.Now().Before(deadline); {
-		time.Sleep(5 * time.Millisecond)
-	}
+	boot.Eventually(t, 20*time.Second, "the greeting fails before it is interrupted", func() bool {
+		return strings.Contains(h.titles(b.Session), "speech unavailable")
+	})
 	b.Chat("hang up")
 	until(b, "chat", "Goodbye.")
 	if got := b.CloseCode(); got != 4503 {
 		t.Errorf("closed with %d", got)
 	}
-	if story := h.story(b.Session); strings.Count(story, "speech is not to be had") != 2 {
-		t.Errorf("of two sentences, not said: %s", story)
+	if titles := h.titles(b.Session); strings.Count(titles, "speech unavailable") != 2 {
+		t.Errorf("want two failures: %s", titles)
 	}
 }

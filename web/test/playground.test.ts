@@ -80,8 +80,8 @@ test("every phrase works", async () => {
     ["help", "I understand:"],
     ["fail", "The bot could not answer"],
     ["out of order", "This is the first answer, posted last.", "This is the second answer, posted first and parked."],
-    ["be silent", "I shall say nothing", "The bot is still thinking.", "The bot stays silent, so I stopped waiting."],
-    ["transfer me", "I put you through.", "The call is transferred to tel:+493012345678."],
+    ["be silent", "I will be silent", "The bot is still thinking.", "The bot did not answer in time."],
+    ["transfer me", "I will transfer you now.", "The call is transferred to tel:+493012345678."],
   ] as const) {
     await it.click(phrase);
     for (const answer of answers) await it.said(answer).first().waitFor();
@@ -150,8 +150,8 @@ test("speech is decoded, drawn and counted, and cached the second time", async (
   await it.begin("audio");
   for (const round of [1, 2]) {
     await it.click("speak");
-    await it.said("This sentence was made once").nth(round - 1).waitFor();
-    await it.happened(round === 1 ? "speech made" : "speech from the media cache").last().waitFor();
+    await it.said("This sentence is synthesized once").nth(round - 1).waitFor();
+    await it.happened(round === 1 ? "speech synthesized" : "speech from media cache").last().waitFor();
   }
   await expect.poll(async () => Number(/^(\d+) frames/.exec((await it.page.locator("#heard").textContent())!)?.[1]), { timeout: 20_000 }).toBeGreaterThan(50);
   expect(await it.page.locator("#heard").textContent()).toMatch(/alaw 8 kHz, peak [1-9]/);

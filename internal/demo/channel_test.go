@@ -13,9 +13,9 @@ import (
 	"telapi/internal/redisstore"
 )
 
-// A runtime that dies between doing something and committing it is followed by
-// one that deals with the same entry again.
-func TestEntryThatIsDealtWithTwiceIsAnsweredOnce(t *testing.T) {
+// A runtime that fails before it commits an entry is replaced by one that handles the
+// entry again.
+func TestRepeatedEntryHasEffectsOnce(t *testing.T) {
 	dir, quiet := t.TempDir(), slog.New(slog.DiscardHandler)
 	engine, err := redisstore.StartEmbedded(dir, quiet)
 	if err != nil {
@@ -46,11 +46,11 @@ func TestEntryThatIsDealtWithTwiceIsAnsweredOnce(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		l := &line{ledger: newLedger(), ctx: ctx, ch: ch, outside: outside{bot: bot.URL, client: bot.Client()}}
-		l.begin("1-1")
+		l := &channelEffects{loopState: newLoopState(), ctx: ctx, ch: ch, client: client{bot: bot.URL, http: bot.Client()}}
+		l.beginEntry("1-1")
 		l.send(wire.TypeChat, chat{Text: "one"})
 		l.send(wire.TypeChat, chat{Text: "two"})
-		item := l.ask(question{Text: "hi", Part: 1})
+		item := l.askBot(question{Text: "hi", Part: 1})
 		<-asked
 		if l.err != nil {
 			t.Fatalf("%s: %v", name, l.err)
@@ -58,7 +58,7 @@ func TestEntryThatIsDealtWithTwiceIsAnsweredOnce(t *testing.T) {
 		if name == "first" {
 			first = item
 		} else if item == first {
-			t.Error("the bot was asked again for an item whose token is lost")
+			t.Error("work item with lost token was reused")
 		}
 		if err := ch.Close(ctx); err != nil {
 			t.Fatal(err)
@@ -72,7 +72,7 @@ func TestEntryThatIsDealtWithTwiceIsAnsweredOnce(t *testing.T) {
 		}
 		more, stop := context.WithTimeout(ctx, 100*time.Millisecond)
 		if d, err := heard.Receive(more); err == nil {
-			t.Errorf("%s: sent %s as well", name, d.JSON)
+			t.Errorf("%s: also sent %s", name, d.JSON)
 		}
 		stop()
 	}

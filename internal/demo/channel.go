@@ -1,0 +1,189 @@
+package demo
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/go-json-experiment/json"
+	"github.com/google/uuid"
+
+	"telapi/callruntime"
+	"telapi/callruntime/wire"
+	"telapi/internal/sleep"
+)
+
+const (
+	frameDuration = 20 * time.Millisecond
+	frameBytes    = 160             // A-law with 8 kHz
+	itemTTL       = 3 * time.Minute // longer than any timeout that can be configured for the bot
+)
+
+// channelEffects carries out the effects of a call on a claimed channel.
+type channelEffects struct {
+	*loopState
+	client     client
+	ctx        context.Context // of the call
+	ch         *callruntime.Channel
+	hub        *Hub
+	background sync.WaitGroup
+	stop       context.CancelFunc // of the current playback
+}
+
+// id returns the ID of the next effect of the current entry. It is derived from the
+// entry's position, so that a runtime that takes over and handles the entry again
+// repeats nothing.
+func (e *channelEffects) id() string {
+	if e.entry == "" {
+		return uuid.NewString()
+	}
+	e.effects++
+	return uuid.NewSHA1(uuid.NameSpaceOID, fmt.Append(nil, e.ch.ID, " ", e.entry, " ", e.effects)).String()
+}
+
+func (e *channelEffects) send(t wire.MessageType, payload any) {
+	raw, err := json.Marshal(payload, json.Deterministic(true))
+	if err != nil {
+		e.fail(fmt.Errorf("encode %s: %w", t, err))
+		return
+	}
+	m := wire.ChannelMessage{Type: t, MessageID: e.id()}
+	target, _ := m.Payload()
+	*target = raw
+	e.check(e.ch.Send(e.ctx, m))
+}
+
+// check records a failure. Effects on an ended channel or a settled work item are
+// not needed any more.
+func (e *channelEffects) check(err error) {
+	if err != nil && !errors.Is(err, callruntime.ErrEnded) && !errors.Is(err, callruntime.ErrWorkItemNotFound) {
+		e.fail(err)
+	}
+}
+
+func (e *channelEffects) askBot(q question) string {
+	id := e.id()
+	item, err := e.ch.Await(e.ctx, callruntime.AwaitOptions{WorkItemID: id, TTL: itemTTL})
+	if errors.Is(err, callruntime.ErrWorkItemExists) {
+		// A runtime asked and failed before it committed the entry. Its token is
+		// lost, so ask again with a new work item, unless the bot has answered.
+		if err = e.ch.Cancel(e.ctx, id); errors.Is(err, callruntime.ErrWorkItemNotFound) {
+			return id
+		}
+		if err == nil {
+			item, err = e.ch.Await(e.ctx, callruntime.AwaitOptions{TTL: itemTTL})
+		}
+	}
+	if err != nil {
+		e.check(err)
+		return id
+	}
+	e.publish(LaneBot, EventHTTP, fmt.Sprintf("asks bot, part %d", q.Part), struct {
+		question
+		WorkItemID string `json:"workItemId"`
+	}{q, item.ID})
+	q.itemID = item.ID
+	e.background.Go(func() {
+		parts, err := e.client.askBot(e.ctx, e.ch, q, item)
+		if err != nil {
+			e.publish("", EventHTTP, "bot unreachable", map[string]string{"error": err.Error()})
+			e.report(func(c *call) { c.botUnreachable(item.ID) })
+			return
+		}
+		e.hub.Publish(e.ch.ID, LaneBot, LaneRuntime, EventHTTP, "202 Accepted", map[string]int{"parts": parts})
+		e.report(func(c *call) { c.botAccepted(q, parts) })
+	})
+	return item.ID
+}
+
+func (e *channelEffects) cancel(workItemID string) { e.check(e.ch.Cancel(e.ctx, workItemID)) }
+
+func (e *channelEffects) end(reason string) { e.check(e.ch.End(e.ctx, reason)) }
+
+func (e *channelEffects) publish(to Lane, kind EventKind, title string, data any) {
+	e.hub.Publish(e.ch.ID, LaneRuntime, to, kind, title, data)
+}
+
+// report passes a result to the call through loop.
+func (e *channelEffects) report(result func(*call)) {
+	select {
+	case e.reports <- result:
+	case <-e.ctx.Done():
+	}
+}
+
+func (e *channelEffects) stopPlayback() {
+	if e.stop != nil {
+		e.stop()
+	}
+	e.publish("", EventSpeech, "playback stopped", nil)
+}
+
+// play plays an item in the background. Its reports are ignored after stopPlayback.
+func (e *channelEffects) play(i item) {
+	ctx, stop := context.WithCancel(e.ctx)
+	e.stop = stop
+	report := func(result func(*call)) {
+		e.report(func(c *call) {
+			if ctx.Err() == nil {
+				result(c)
+			}
+		})
+	}
+	e.background.Go(func() {
+		length, err := e.stream(ctx, i, func(length time.Duration) { report(func(c *call) { c.playing(length) }) })
+		switch {
+		case ctx.Err() != nil:
+			return
+		case err != nil:
+			e.publish("", EventSpeech, "speech unavailable", map[string]string{"error": err.Error()})
+		default:
+			e.publish("", EventSpeech, "played", map[string]int64{"ms": length.Milliseconds()})
+		}
+		report(func(c *call) { stop(); c.played() })
+	})
+}
+
+// audioFrame is the payload of an audio message.
+type audioFrame struct {
+	Encoding   string `json:"encoding"`
+	SampleRate int    `json:"sampleRate"`
+	Sequence   int    `json:"sequence"`
+	Data       []byte `json:"data"`
+	Last       bool   `json:"last,omitzero"`
+}
+
+// stream plays one item in real time. It calls begin with the length of the item
+// before the first frame.
+func (e *channelEffects) stream(ctx context.Context, i item, begin func(time.Duration)) (time.Duration, error) {
+	if i.pause > 0 {
+		begin(i.pause)
+		_ = sleep.For(ctx, i.pause)
+		return i.pause, nil
+	}
+	s, err := e.client.synthesize(ctx, i.speechRequest)
+	if err != nil {
+		return 0, err
+	}
+	title := map[bool]string{true: "speech from media cache", false: "speech synthesized"}[s.Cached]
+	e.hub.Publish(e.ch.ID, LaneService, LaneRuntime, EventSpeech, title,
+		map[string]any{"text": i.Text, "hash": s.Hash, "cached": s.Cached, "characters": s.Characters, "url": s.URL})
+	frames := (len(s.Audio) + frameBytes - 1) / frameBytes
+	length := time.Duration(frames) * frameDuration
+	e.publish(LaneBrowser, EventSpeech, "plays: "+i.Text, map[string]int64{"ms": length.Milliseconds()})
+	begin(length)
+	start := time.Now()
+	for n := 0; n < frames && ctx.Err() == nil; n++ {
+		raw, err := json.Marshal(audioFrame{"alaw", 8000, n, s.Audio[n*frameBytes : min((n+1)*frameBytes, len(s.Audio))], n == frames-1})
+		if err == nil {
+			err = e.ch.SendAudio(ctx, raw)
+		}
+		if err != nil {
+			return length, err
+		}
+		_ = sleep.For(ctx, time.Until(start.Add(time.Duration(n+1)*frameDuration)))
+	}
+	return length, nil
+}
