@@ -1,62 +1,70 @@
-// Package pubsub owns how a process listens to many topics of the key-value
-// store over one connection, however many there are and however often they and
-// the connection come and go.
+// Package pubsub multiplexes any number of subscriptions over one connection to
+// the key-value store and restores them on the next connection.
 package pubsub
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/redis/rueidis"
 )
 
-// Subscriber follows a topic. All listeners of a Hub are called one at a time and
-// must not block: while one does, nothing else is heard.
+const (
+	replyTimeout = 3 * time.Second
+	batchTopics  = 500 // topics that one command names
+)
+
+// Subscriber receives the messages of a topic. A Hub calls its subscribers one at
+// a time. They must not block, because that delays all others.
 //
-// Between Up and Down every message arrives. Before the first Up and between
-// Down and the next Up messages may have been missed.
+// Between Up and Down every message arrives. Before the first Up, and between
+// Down and the next Up, messages may be missed.
 type Subscriber interface {
 	// Up is called when the server has confirmed the subscription.
 	Up()
-	// Down is called when it is lost, a vanished server included, which takes
-	// some seconds to notice.
+	// Down is called when the connection is lost. It takes some seconds to
+	// notice a server that has vanished.
 	Down(err error)
 	Message(payload string)
 }
 
-// Hub is the set of topics a process listens to.
+// Hub is the set of subscriptions of a process.
 type Hub struct {
-	calls sync.Mutex // held while a listener is called
+	calls sync.Mutex // held while a subscriber is called; locked before mu
 
 	mu      sync.Mutex
 	topics  map[string]*topic
-	changed map[string]bool // topics that Serve has to look at
+	changed map[string]bool // topics that Serve has to reconcile
 	wake    chan struct{}
 }
 
 type topic struct {
-	members []*Subscription // replaced, never changed in place
-	asked   bool            // for a subscription on the present connection
-	up      bool            // and it was confirmed
+	subscriptions []*Subscription // replaced, never changed in place
+	requested     bool            // on the current connection
 }
 
-// Subscription is one listener's part in a topic.
+// Subscription is one subscriber's part in a topic.
 type Subscription struct {
-	hub      *Hub
-	topic    string
-	listener Subscriber
-	up       bool
-	ready    chan struct{} // closed when first up
+	hub        *Hub
+	topic      string
+	subscriber Subscriber
+	up         atomic.Bool   // changed while hub.mu is held
+	ready      chan struct{} // closed after the first Up
 }
 
-// New returns a Hub without a topic.
+// New returns a Hub without topics.
 func New() *Hub {
 	return &Hub{topics: map[string]*topic{}, changed: map[string]bool{}, wake: make(chan struct{}, 1)}
 }
 
-// Subscribe adds a listener to a topic and returns at once.
-func (h *Hub) Subscribe(name string, l Subscriber) *Subscription {
-	m := &Subscription{hub: h, topic: name, listener: l, ready: make(chan struct{})}
+// Subscribe adds a subscriber to a topic. It does not wait for the server.
+func (h *Hub) Subscribe(name string, subscriber Subscriber) *Subscription {
+	s := &Subscription{hub: h, topic: name, subscriber: subscriber, ready: make(chan struct{})}
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	t := h.topics[name]
@@ -64,40 +72,74 @@ func (h *Hub) Subscribe(name string, l Subscriber) *Subscription {
 		t = &topic{}
 		h.topics[name] = t
 	}
-	t.members = append(slices.Clip(t.members), m)
+	t.subscriptions = append(slices.Clip(t.subscriptions), s)
 	h.change(name)
-	return m
+	return s
 }
 
-// Wait returns when the topic is up for the first time.
-func (m *Subscription) Wait(ctx context.Context) error {
+// Wait returns after the first Up.
+func (s *Subscription) Wait(ctx context.Context) error {
 	select {
-	case <-m.ready:
+	case <-s.ready:
 		return nil
 	case <-ctx.Done():
-		return fmt.Errorf("await the subscription: %w", ctx.Err())
+		return fmt.Errorf("wait for the subscription: %w", ctx.Err())
 	}
 }
 
-// Close ends the membership. A call of the listener that is under way may still
-// be finishing; none begins.
-func (m *Subscription) Close() {
-	h := m.hub
+// Close ends the subscription. A call of the subscriber may still be running when
+// Close returns; no new one starts.
+func (s *Subscription) Close() {
+	h := s.hub
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	m.up = false
-	t := h.topics[m.topic]
-	if t == nil {
-		return
+	s.up.Store(false)
+	if t := h.topics[s.topic]; t != nil {
+		t.subscriptions = slices.DeleteFunc(slices.Clone(t.subscriptions), func(other *Subscription) bool { return other == s })
+		h.change(s.topic)
 	}
-	t.members = slices.DeleteFunc(slices.Clone(t.members), func(other *Subscription) bool { return other == m })
-	h.change(m.topic)
 }
 
+// change makes Serve reconcile a topic. The caller holds mu.
 func (h *Hub) change(name string) {
 	h.changed[name] = true
 	select {
 	case h.wake <- struct{}{}:
 	default:
 	}
+}
+
+// Serve keeps the subscriptions on one connection of client until the connection
+// is lost, over is closed or ctx ends. served reports whether the subscriptions
+// were up in between. Only one call of Serve may run at a time.
+func (h *Hub) Serve(ctx context.Context, client rueidis.Client, over <-chan struct{}) (served bool, err error) {
+	conn, release := client.Dedicate()
+	defer release()
+	l := &link{hub: h, conn: conn, confirmed: make(chan struct{}, batchTopics)}
+	lost := conn.SetPubSubHooks(rueidis.PubSubHooks{OnSubscription: l.confirm, OnMessage: l.message})
+	h.mu.Lock()
+	for name := range h.topics {
+		h.change(name)
+	}
+	h.mu.Unlock()
+	for err == nil {
+		if err = l.reconcile(ctx); err != nil {
+			break
+		}
+		served = true
+		select {
+		case <-h.wake:
+		case err = <-lost:
+			if err == nil {
+				err = errors.New("connection closed")
+			}
+		case <-over:
+			err = errors.New("store was unavailable")
+		case <-ctx.Done():
+			err = ctx.Err()
+		}
+	}
+	l.down(fmt.Errorf("subscription lost: %w", err))
+	conn.Close() // its subscriptions must not return to the pool
+	return served, err
 }
