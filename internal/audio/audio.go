@@ -1,5 +1,5 @@
-// Package audio owns the arithmetic of sound: mono samples of 16 bits, their
-// bytes, the A-law of telephones, and the change from one rate to another.
+// Package audio converts 16-bit mono audio: to and from PCM bytes, to A-law, and
+// between sample rates.
 package audio
 
 import (
@@ -11,15 +11,15 @@ import (
 
 // Sound is mono audio.
 type Sound struct {
-	Rate    int // samples a second
+	Rate    int // samples per second
 	Samples []int16
 }
 
-// FromPCM reads signed samples of 16 bits, little endian. A last odd byte is left out.
+// FromPCM decodes signed 16-bit little-endian samples. It ignores a last odd byte.
 func FromPCM(rate int, pcm []byte) Sound {
 	s := Sound{rate, make([]int16, len(pcm)/2)}
 	for i := range s.Samples {
-		s.Samples[i] = int16(binary.LittleEndian.Uint16(pcm[2*i:])) //nolint:gosec // the bits of a signed number
+		s.Samples[i] = int16(binary.LittleEndian.Uint16(pcm[2*i:])) //nolint:gosec // reinterprets the bits
 	}
 	return s
 }
@@ -28,13 +28,12 @@ func FromPCM(rate int, pcm []byte) Sound {
 func (s Sound) PCM() []byte {
 	pcm := make([]byte, 2*len(s.Samples))
 	for i, v := range s.Samples {
-		binary.LittleEndian.PutUint16(pcm[2*i:], uint16(v)) //nolint:gosec // the bits of a signed number
+		binary.LittleEndian.PutUint16(pcm[2*i:], uint16(v)) //nolint:gosec // reinterprets the bits
 	}
 	return pcm
 }
 
-// ALaw encodes the samples by ITU-T G.711, which takes 13 bits: they are rounded
-// to these, not cut.
+// ALaw encodes the samples as ITU-T G.711 A-law. It rounds them to 13 bits.
 func (s Sound) ALaw() []byte {
 	alaw := make([]byte, len(s.Samples))
 	for i, v := range s.Samples {
@@ -43,22 +42,22 @@ func (s Sound) ALaw() []byte {
 	return alaw
 }
 
-// The filter keeps 88 % of the band of the lower rate as it is and is 90 dB down
-// where the band ends, so that nothing is heard of what lies beyond.
+// The low-pass filter passes 88 % of the band of the lower rate and attenuates by
+// 90 dB at its end, which prevents audible aliasing.
 const (
-	crossings = 48   // of zero, on each side of the filter's middle
+	crossings = 48   // zero crossings on each side of the center
 	cutoff    = 0.94 // of half the lower rate
 	beta      = 8.96 // of the Kaiser window
 )
 
-// Resample returns the sound at another rate, by a windowed-sinc filter. It is as long
-// as the original, to the nearest sample, and not delayed.
+// Resample converts the sound to another rate with a windowed-sinc filter. The
+// result has the same duration, to the nearest sample, and is not delayed.
 func (s Sound) Resample(rate int) Sound {
 	if rate == s.Rate || len(s.Samples) == 0 {
 		return Sound{rate, s.Samples}
 	}
 	up, down := reduce(rate, s.Rate)
-	band := cutoff * min(1, float64(up)/float64(down)) // of half the original's rate
+	band := cutoff * min(1, float64(up)/float64(down)) // relative to half the original rate
 	reach := int(math.Ceil(crossings * cutoff / band))
 	filter := newFilter(up, reach, band)
 	out := Sound{rate, make([]int16, (len(s.Samples)*up+down/2)/down)}
@@ -66,7 +65,7 @@ func (s Sound) Resample(rate int) Sound {
 		at, phase := n*down/up, n*down%up
 		first := max(0, at-reach+1)
 		near := s.Samples[first:min(len(s.Samples), at+reach+1)]
-		taps := filter[phase][first-at+reach-1:][:len(near)] // of one length: the loop checks no bounds
+		taps := filter[phase][first-at+reach-1:][:len(near)] // equal lengths avoid bounds checks
 		sum := 0.0
 		for i, v := range near {
 			sum += taps[i] * float64(v)
@@ -76,8 +75,8 @@ func (s Sound) Resample(rate int) Sound {
 	return out
 }
 
-// newFilter computes the taps for every phase in which an output sample can lie
-// between two input samples: those of a phase add up to one.
+// newFilter computes the taps for each phase, which is the position of an output
+// sample between two input samples. The taps of a phase add up to one.
 func newFilter(phases, reach int, band float64) [][]float64 {
 	filter := make([][]float64, phases)
 	for phase := range filter {
@@ -104,7 +103,7 @@ func sinc(x float64) float64 {
 
 func kaiser(x float64) float64 { return bessel(beta*math.Sqrt(max(0, 1-x*x))) / bessel(beta) }
 
-// bessel is the modified one of the first kind and order zero.
+// bessel is the modified Bessel function of the first kind and order zero.
 func bessel(x float64) float64 {
 	sum, term := 1.0, 1.0
 	for k := 1.0; term > sum*1e-12; k++ {
@@ -114,6 +113,7 @@ func bessel(x float64) float64 {
 	return sum
 }
 
+// reduce cancels a fraction.
 func reduce(a, b int) (int, int) {
 	x, y := a, b
 	for y != 0 {

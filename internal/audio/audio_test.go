@@ -10,7 +10,7 @@ import (
 	"telapi/test/servers"
 )
 
-// sox converts raw samples with the tool that everybody trusts, undithered.
+// sox converts samples with the reference tool, without dithering.
 func sox(t *testing.T, s Sound, encoding string, rate int) []byte {
 	t.Helper()
 	cmd := exec.Command(servers.Sox(t), "-D", "-t", "raw", "-r", fmt.Sprint(s.Rate), "-e", "signed", "-b", "16", "-c", "1", "-",
@@ -23,7 +23,7 @@ func sox(t *testing.T, s Sound, encoding string, rate int) []byte {
 	return out
 }
 
-func TestALawEqualsThatOfSox(t *testing.T) {
+func TestALawMatchesSox(t *testing.T) {
 	all := Sound{Rate: 8000}
 	for v := math.MinInt16; v <= math.MaxInt16; v++ {
 		all.Samples = append(all.Samples, int16(v))
@@ -36,7 +36,7 @@ func TestALawEqualsThatOfSox(t *testing.T) {
 	}
 }
 
-// tones is a chord, equally loud in each of its notes.
+// tones is a sum of sine waves with the same amplitude.
 func tones(rate int, seconds, loud float64, notes ...float64) Sound {
 	s := Sound{rate, make([]int16, int(float64(rate)*seconds))}
 	for i := range s.Samples {
@@ -49,7 +49,7 @@ func tones(rate int, seconds, loud float64, notes ...float64) Sound {
 	return s
 }
 
-// level is how loud one note is in a sound, in dB of full scale.
+// level returns the level of a frequency in dB of full scale.
 func level(s Sound, hz float64) float64 {
 	var re, im, weight float64
 	for i, v := range s.Samples {
@@ -60,7 +60,7 @@ func level(s Sound, hz float64) float64 {
 	return 20 * math.Log10(2*math.Hypot(re, im)/weight/32768)
 }
 
-func TestResampledSpectrumIsThatOfSox(t *testing.T) {
+func TestResampleMatchesSox(t *testing.T) {
 	for _, c := range []struct{ from, to int }{{24000, 8000}, {22050, 8000}, {22050, 16000}, {24000, 16000}, {22050, 24000}, {8000, 24000}, {48000, 8000}} {
 		t.Run(fmt.Sprintf("%d to %d", c.from, c.to), func(t *testing.T) {
 			notes := []float64{200, 440, 1000, 2500, 3400}
@@ -74,7 +74,7 @@ func TestResampledSpectrumIsThatOfSox(t *testing.T) {
 					t.Errorf("%v Hz at %.2f dB, sox has %.2f dB", hz, g, w)
 				}
 			}
-			// In time too: neither delayed nor turned round. The ends ring differently.
+			// Compare samples to detect a delay or inversion. The ends ring differently.
 			for i := c.to / 4; i < c.to*3/4; i++ {
 				if d := int(got.Samples[i]) - int(want.Samples[i]); d < -40 || d > 40 {
 					t.Fatalf("sample %d is %d, sox has %d", i, got.Samples[i], want.Samples[i])
@@ -84,16 +84,16 @@ func TestResampledSpectrumIsThatOfSox(t *testing.T) {
 	}
 }
 
-func TestWhatTheLowerRateCannotHoldIsNotHeardElsewhere(t *testing.T) {
+func TestResampleDoesNotAlias(t *testing.T) {
 	for hz, mirror := range map[float64]float64{4500: 3500, 5000: 3000, 6000: 2000, 7000: 1000, 9000: 1000, 11000: 3000} {
 		out := tones(24000, 1, 16000, hz).Resample(8000)
 		if l := level(out, mirror); l > -80 {
-			t.Errorf("%v Hz is heard at %v Hz with %.1f dB", hz, mirror, l)
+			t.Errorf("%v Hz aliases to %v Hz with %.1f dB", hz, mirror, l)
 		}
 	}
 }
 
-func TestEdgesOfResampling(t *testing.T) {
+func TestResampleEdgeCases(t *testing.T) {
 	for _, n := range []int{0, 1, 2, 3} {
 		in := Sound{24000, make([]int16, n)}
 		if got := in.Resample(8000); got.Rate != 8000 || len(got.Samples) != (n+1)/3 {
@@ -107,17 +107,17 @@ func TestEdgesOfResampling(t *testing.T) {
 			loudest.Samples[i] = math.MinInt16
 		}
 	}
-	for i, v := range loudest.Resample(24000).Samples { // overshoots, and must not wrap round
+	for i, v := range loudest.Resample(24000).Samples { // overshoot must not wrap around
 		if at := i / 3 % 14; at >= 2 && at <= 4 && v < 0 || at >= 9 && at <= 11 && v > 0 {
-			t.Fatalf("sample %d, over the top, became %d", i, v)
+			t.Fatalf("sample %d wrapped around to %d", i, v)
 		}
 	}
 	if s := FromPCM(8000, []byte{1, 2, 3}); len(s.Samples) != 1 || s.Samples[0] != 0x0201 || !bytes.Equal(s.PCM(), []byte{1, 2}) {
-		t.Errorf("three bytes read as %v", s)
+		t.Errorf("three bytes decoded as %v", s)
 	}
 }
 
-func BenchmarkSecondOfSpeechTo8kHz(b *testing.B) {
+func BenchmarkResampleOneSecond(b *testing.B) {
 	in := tones(24000, 1, 8000, 440)
 	for b.Loop() {
 		in.Resample(8000)

@@ -15,31 +15,31 @@ import (
 )
 
 const (
-	wordsPerMinute = 175 // espeak's own pace
-	slowest        = 80  // as far as it follows
-	fastest        = 700
+	defaultWPM = 175 // words per minute
+	minWPM     = 80
+	maxWPM     = 700
 )
 
-// Espeak speaks with espeak-ng, in a process for each sentence.
+// Espeak runs espeak-ng, one process per synthesis.
 type Espeak struct {
 	program string
-	voice   string          // where none that it has is asked for
-	voices  map[string]bool // by language
+	voice   string          // the default
+	voices  map[string]bool // supported, by language
 	timeout time.Duration
-	slots   chan struct{} // processes at a time
+	slots   chan struct{} // limits the number of processes
 }
 
 var _ speech.Provider = (*Espeak)(nil)
 
-// NewEspeak finds the program and asks it for its voices.
+// NewEspeak finds the program and lists its voices.
 func NewEspeak(ctx context.Context, voice string, timeout time.Duration) (*Espeak, error) {
 	program, err := exec.LookPath("espeak-ng")
 	if err != nil {
-		return nil, fmt.Errorf("the speech provider espeak needs the program espeak-ng (Debian package espeak-ng): %w", err)
+		return nil, fmt.Errorf("speech provider espeak: install the program espeak-ng (Debian package espeak-ng): %w", err)
 	}
-	list, err := exec.CommandContext(ctx, program, "--voices").Output() //nolint:gosec // as PATH has it
+	list, err := exec.CommandContext(ctx, program, "--voices").Output() //nolint:gosec // the program is found in PATH
 	if err != nil {
-		return nil, fmt.Errorf("ask espeak-ng for its voices: %w", err)
+		return nil, fmt.Errorf("list espeak-ng voices: %w", err)
 	}
 	e := &Espeak{program, voice, map[string]bool{}, timeout, make(chan struct{}, 2*runtime.NumCPU())}
 	for line := range strings.Lines(string(list)) {
@@ -55,12 +55,12 @@ func NewEspeak(ctx context.Context, voice string, timeout time.Duration) (*Espea
 		}
 	}
 	if !e.has(voice) {
-		return nil, fmt.Errorf("espeak-ng has no voice %q; espeak-ng --voices lists what it has", voice)
+		return nil, fmt.Errorf("unknown espeak-ng voice %q: run espeak-ng --voices for a list", voice)
 	}
 	return e, nil
 }
 
-// has knows a voice with or without a variant, as in de+f3.
+// has reports whether a voice is supported. It may have a variant, as in de+f3.
 func (e *Espeak) has(voice string) bool {
 	base, variant, _ := strings.Cut(voice, "+")
 	return e.voices[base] && !strings.ContainsAny(variant, "/.+")
@@ -69,7 +69,7 @@ func (e *Espeak) has(voice string) bool {
 // Name implements speech.Provider.
 func (e *Espeak) Name() string { return "espeak" }
 
-// Resolve implements speech.Provider. Models it has none.
+// Resolve implements speech.Provider. There is only one model.
 func (e *Espeak) Resolve(voice, _ string) (string, string) {
 	if !e.has(voice) {
 		voice = e.voice
@@ -77,8 +77,9 @@ func (e *Espeak) Resolve(voice, _ string) (string, string) {
 	return voice, "espeak-ng"
 }
 
-// Synthesize implements speech.Provider. The text goes through a pipe: nothing a
-// caller sends is ever part of a command line but the name of a known voice.
+// Synthesize implements speech.Provider. The text is sent through a pipe. The
+// only part of a request on the command line is the name of a known voice, which
+// prevents injection of options.
 func (e *Espeak) Synthesize(ctx context.Context, u speech.Utterance) (audio.Sound, error) {
 	select {
 	case e.slots <- struct{}{}:
@@ -86,10 +87,10 @@ func (e *Espeak) Synthesize(ctx context.Context, u speech.Utterance) (audio.Soun
 	case <-ctx.Done():
 		return audio.Sound{}, ctx.Err()
 	}
-	ctx, patience, done := newPatience(ctx, e.timeout)
+	ctx, watchdog, done := newWatchdog(ctx, e.timeout)
 	defer done()
-	pace := strconv.Itoa(int(min(fastest, max(slowest, wordsPerMinute*u.Speed))))
-	cmd := exec.CommandContext(ctx, e.program, "--stdin", "-b", "1", "-v", u.Voice, "-s", pace, "--stdout") //nolint:gosec // see above
+	wpm := strconv.Itoa(int(min(maxWPM, max(minWPM, defaultWPM*u.Speed))))
+	cmd := exec.CommandContext(ctx, e.program, "--stdin", "-b", "1", "-v", u.Voice, "-s", wpm, "--stdout") //nolint:gosec // see above
 	cmd.Stdin = strings.NewReader(u.Text)
 	cmd.WaitDelay = time.Second
 	out, err := cmd.StdoutPipe()
@@ -99,18 +100,18 @@ func (e *Espeak) Synthesize(ctx context.Context, u speech.Utterance) (audio.Soun
 	if err := cmd.Start(); err != nil {
 		return audio.Sound{}, fmt.Errorf("start espeak-ng: %w", err)
 	}
-	file, err := patience.readAll(ctx, out)
+	file, err := watchdog.readAll(ctx, out)
 	if err != nil {
-		done() // or it would be waited for
+		done() // kills the process
 	}
 	switch ended := cmd.Wait(); {
-	case errors.Is(err, errEndless):
+	case errors.Is(err, errTooLong):
 		return audio.Sound{}, fmt.Errorf("%w: %w", speech.ErrRejected, err)
 	case err != nil || ended != nil:
 		return audio.Sound{}, fmt.Errorf("run espeak-ng: %w", errors.Join(err, ended))
 	}
 	sound, err := decode(file, 0)
-	if err != nil { // it is well, and found nothing to say in a text such as "-"
+	if err != nil { // the text has nothing to say, such as "-"
 		err = fmt.Errorf("%w: %w", speech.ErrRejected, err)
 	}
 	return sound, err

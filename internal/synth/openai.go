@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"cmp"
 	"context"
-	"errors"
 	"fmt"
 	"mime"
 	"net"
@@ -20,18 +19,18 @@ import (
 	"telapi/internal/speech"
 )
 
-// openAIRate is what the interface lays down for pcm.
+// openAIRate is the sample rate of the response format pcm.
 const openAIRate = 24000
 
-// OpenAIOptions say where a service is and what it is asked for.
+// OpenAIOptions configure an OpenAI provider.
 type OpenAIOptions struct {
-	URL          string // before /v1/audio/speech
+	URL          string // without /v1/audio/speech
 	Key          redact.Secret
-	Voice, Model string        // where none is asked for
-	Timeout      time.Duration // without a sign of life
+	Voice, Model string        // defaults
+	Timeout      time.Duration // without data
 }
 
-// OpenAI speaks through a service with OpenAI's interface for speech.
+// OpenAI uses a service with OpenAI's speech API.
 type OpenAI struct {
 	OpenAIOptions
 	http *http.Client
@@ -43,14 +42,14 @@ var _ speech.Provider = (*OpenAI)(nil)
 func NewOpenAI(o OpenAIOptions) *OpenAI {
 	return &OpenAI{o, &http.Client{
 		Transport: &http.Transport{
-			Proxy:               http.ProxyFromEnvironment, // as with every service on the internet
+			Proxy:               http.ProxyFromEnvironment, // the service is on the internet
 			DialContext:         (&net.Dialer{Timeout: o.Timeout}).DialContext,
 			TLSHandshakeTimeout: o.Timeout,
 			ForceAttemptHTTP2:   true,
 			MaxIdleConnsPerHost: 16,
 			IdleConnTimeout:     90 * time.Second,
 		},
-		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }, // the key goes nowhere else
+		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }, // a redirect must not get the key
 	}}
 }
 
@@ -64,15 +63,15 @@ func (o *OpenAI) Resolve(voice, model string) (string, string) {
 
 // Synthesize implements speech.Provider.
 func (o *OpenAI) Synthesize(ctx context.Context, u speech.Utterance) (audio.Sound, error) {
-	order, err := json.Marshal(map[string]any{"model": u.Model, "voice": u.Voice, "input": u.Text, "speed": u.Speed, "response_format": "pcm"})
+	body, err := json.Marshal(map[string]any{"model": u.Model, "voice": u.Voice, "input": u.Text, "speed": u.Speed, "response_format": "pcm"})
 	if err != nil {
-		return audio.Sound{}, fmt.Errorf("encode the order: %w", err)
+		return audio.Sound{}, fmt.Errorf("encode request: %w", err)
 	}
-	ctx, patience, done := newPatience(ctx, o.Timeout)
+	ctx, watchdog, done := newWatchdog(ctx, o.Timeout)
 	defer done()
-	req, err := http.NewRequestWithContext(ctx, http.MethodPost, o.URL+"/v1/audio/speech", bytes.NewReader(order))
+	req, err := http.NewRequestWithContext(ctx, http.MethodPost, o.URL+"/v1/audio/speech", bytes.NewReader(body))
 	if err != nil {
-		return audio.Sound{}, fmt.Errorf("ask for speech: %w", err)
+		return audio.Sound{}, fmt.Errorf("create request: %w", err)
 	}
 	req.Header.Set("Content-Type", "application/json")
 	if o.Key != "" {
@@ -80,34 +79,33 @@ func (o *OpenAI) Synthesize(ctx context.Context, u speech.Utterance) (audio.Soun
 	}
 	resp, err := o.http.Do(req)
 	if err != nil {
-		return audio.Sound{}, fmt.Errorf("ask for speech: %w", cmp.Or(context.Cause(ctx), err))
+		return audio.Sound{}, fmt.Errorf("request speech: %w", cmp.Or(context.Cause(ctx), err))
 	}
 	defer resp.Body.Close()
-	if err := acceptable(resp); err != nil {
+	if err := checkResponse(resp); err != nil {
 		return audio.Sound{}, err
 	}
-	body, err := patience.readAll(ctx, resp.Body)
+	content, err := watchdog.readAll(ctx, resp.Body)
 	if err != nil {
 		return audio.Sound{}, err
 	}
-	return decode(body, openAIRate)
+	return decode(content, openAIRate)
 }
 
-// refusals are what a service answers that is well and does not like the order: a
-// model it has not, a voice, a text.
-var refusals = []int{http.StatusBadRequest, http.StatusNotFound, http.StatusRequestEntityTooLarge, http.StatusUnprocessableEntity}
+// rejections are the statuses for an unsupported model, voice or text.
+var rejections = []int{http.StatusBadRequest, http.StatusNotFound, http.StatusRequestEntityTooLarge, http.StatusUnprocessableEntity}
 
-// acceptable refuses an answer that cannot be sound. What a service says about
-// the reason stays unread: it may repeat the key.
-func acceptable(resp *http.Response) error {
+// checkResponse returns an error if the response is not audio. It does not read
+// the service's error message, which may contain the key.
+func checkResponse(resp *http.Response) error {
 	mediaType, _, _ := mime.ParseMediaType(resp.Header.Get("Content-Type"))
 	switch {
-	case slices.Contains(refusals, resp.StatusCode):
-		return fmt.Errorf("it answered %d: %w", resp.StatusCode, speech.ErrRejected)
+	case slices.Contains(rejections, resp.StatusCode):
+		return fmt.Errorf("status %d: %w", resp.StatusCode, speech.ErrRejected)
 	case resp.StatusCode != http.StatusOK:
-		return fmt.Errorf("it answered %d", resp.StatusCode)
+		return fmt.Errorf("status %d", resp.StatusCode)
 	case strings.HasPrefix(mediaType, "text/") || mediaType == "application/json" || mediaType == "audio/mpeg":
-		return errors.New("it sent " + mediaType + " in place of pcm")
+		return fmt.Errorf("received %s instead of PCM", mediaType)
 	}
 	return nil
 }

@@ -24,7 +24,7 @@ import (
 
 var hello = speech.Utterance{Text: "Hello, world", Voice: "alloy", Model: "tts-1", Speed: 1}
 
-// sound is half a second that no text could be mistaken for.
+// sound is half a second of audio that does not look like text.
 func sound(rate int) audio.Sound {
 	s := audio.Sound{Rate: rate, Samples: make([]int16, rate/2)}
 	for i := range s.Samples {
@@ -42,18 +42,18 @@ func openAI(t *testing.T, timeout time.Duration, handle http.HandlerFunc) *OpenA
 	return o
 }
 
-func TestOpenAIIsAskedAsItsInterfaceSays(t *testing.T) {
+func TestOpenAIRequest(t *testing.T) {
 	var got map[string]any
 	o := openAI(t, time.Minute, func(w http.ResponseWriter, r *http.Request) {
 		if r.Method != "POST" || r.URL.Path != "/v1/audio/speech" || r.Header.Get("Authorization") != "Bearer sk-secret" || r.Header.Get("Content-Type") != "application/json" {
-			t.Errorf("asked by %s %s %v", r.Method, r.URL, r.Header)
+			t.Errorf("request %s %s %v", r.Method, r.URL, r.Header)
 		}
 		if err := json.NewDecoder(r.Body).Decode(&got); err != nil {
 			t.Error(err)
 		}
 		w.Header().Set("Content-Type", "audio/pcm")
 		pcm := sound(24000).PCM()
-		_, _ = w.Write(pcm[:1001]) // in pieces that cut samples apart
+		_, _ = w.Write(pcm[:1001]) // splits a sample
 		_ = http.NewResponseController(w).Flush()
 		_, _ = w.Write(pcm[1001:])
 	})
@@ -63,11 +63,11 @@ func TestOpenAIIsAskedAsItsInterfaceSays(t *testing.T) {
 	}
 	want := map[string]any{"model": "tts-1", "voice": "alloy", "input": "Hello, world", "speed": 1.0, "response_format": "pcm"}
 	if !reflect.DeepEqual(got, want) {
-		t.Errorf("order %v, want %v", got, want)
+		t.Errorf("request body %v, want %v", got, want)
 	}
 }
 
-func TestOpenAIThatMisbehavesFailsClearly(t *testing.T) {
+func TestOpenAIErrors(t *testing.T) {
 	pcm := sound(24000).PCM()
 	answer := func(status int, contentType string, body []byte) http.HandlerFunc {
 		return func(w http.ResponseWriter, _ *http.Request) {
@@ -77,36 +77,36 @@ func TestOpenAIThatMisbehavesFailsClearly(t *testing.T) {
 		}
 	}
 	for name, c := range map[string]struct {
-		handle  http.HandlerFunc
-		says    string
-		refused bool
+		handle   http.HandlerFunc
+		message  string
+		rejected bool
 	}{
-		"no such voice":        {answer(400, "application/json", []byte(`{"error":"sk-secret"}`)), "400", true},
-		"no such model":        {answer(404, "application/json", nil), "404", true},
-		"text it will not say": {answer(422, "application/json", nil), "422", true},
-		"wrong key":            {answer(401, "application/json", nil), "401", false},
-		"too many requests":    {answer(429, "application/json", nil), "429", false},
-		"it is broken":         {answer(500, "text/plain", []byte("sk-secret")), "500", false},
-		"elsewhere": {func(w http.ResponseWriter, r *http.Request) {
+		"unknown voice":     {answer(400, "application/json", []byte(`{"error":"sk-secret"}`)), "400", true},
+		"unknown model":     {answer(404, "application/json", nil), "404", true},
+		"rejected text":     {answer(422, "application/json", nil), "422", true},
+		"wrong key":         {answer(401, "application/json", nil), "401", false},
+		"too many requests": {answer(429, "application/json", nil), "429", false},
+		"internal error":    {answer(500, "text/plain", []byte("sk-secret")), "500", false},
+		"redirect": {func(w http.ResponseWriter, r *http.Request) {
 			http.Redirect(w, r, "http://127.0.0.1:1/", http.StatusFound)
 		}, "302", false},
-		"JSON in place of pcm":  {answer(200, "application/json", []byte(`{"error":"no"}`)), "application/json", false},
-		"a page":                {answer(200, "text/html; charset=utf-8", []byte("<html>")), "text/html", false},
-		"another format":        {answer(200, "audio/mpeg", pcm), "audio/mpeg", false},
-		"a page called audio":   {answer(200, "audio/pcm", []byte(strings.Repeat("<html>", 1000))), "text", false},
-		"nothing":               {answer(200, "audio/pcm", nil), "0 bytes", false},
-		"next to nothing":       {answer(200, "audio/pcm", pcm[:100]), "100 bytes", false},
-		"half a sample":         {answer(200, "audio/pcm", pcm[:9999]), "9999 bytes", false},
-		"WAV without samples":   {answer(200, "audio/wav", []byte("RIFF....WAVE")), "WAV", false},
-		"cut within the body":   {cut(pcm, true), "EOF", false},
-		"cut within the chunks": {cut(pcm, false), "EOF", false},
-		"hangs":                 {func(_ http.ResponseWriter, r *http.Request) { <-r.Context().Done() }, "nothing came", false},
-		"stops in the middle": {func(w http.ResponseWriter, r *http.Request) {
+		"JSON instead of PCM":     {answer(200, "application/json", []byte(`{"error":"no"}`)), "application/json", false},
+		"HTML":                    {answer(200, "text/html; charset=utf-8", []byte("<html>")), "text/html", false},
+		"another format":          {answer(200, "audio/mpeg", pcm), "audio/mpeg", false},
+		"HTML with an audio type": {answer(200, "audio/pcm", []byte(strings.Repeat("<html>", 1000))), "text", false},
+		"empty body":              {answer(200, "audio/pcm", nil), "0 bytes", false},
+		"very short body":         {answer(200, "audio/pcm", pcm[:100]), "100 bytes", false},
+		"half a sample":           {answer(200, "audio/pcm", pcm[:9999]), "9999 bytes", false},
+		"WAV without samples":     {answer(200, "audio/wav", []byte("RIFF....WAVE")), "WAV", false},
+		"truncated body":          {truncate(pcm, true), "EOF", false},
+		"truncated chunks":        {truncate(pcm, false), "EOF", false},
+		"no response":             {func(_ http.ResponseWriter, r *http.Request) { <-r.Context().Done() }, "no data", false},
+		"stalls": {func(w http.ResponseWriter, r *http.Request) {
 			_, _ = w.Write(pcm[:8000])
 			_ = http.NewResponseController(w).Flush()
 			<-r.Context().Done()
-		}, "nothing came", false},
-		"goes on for ever": {func(w http.ResponseWriter, _ *http.Request) {
+		}, "no data", false},
+		"endless body": {func(w http.ResponseWriter, _ *http.Request) {
 			for piece := make([]byte, 1<<20); ; {
 				if _, err := w.Write(piece); err != nil {
 					return
@@ -117,29 +117,29 @@ func TestOpenAIThatMisbehavesFailsClearly(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			timeout := 20 * time.Second
-			if c.says == "nothing came" {
+			if c.message == "no data" {
 				timeout = 50 * time.Millisecond
 			}
 			_, err := openAI(t, timeout, func(w http.ResponseWriter, r *http.Request) {
-				_, _ = io.Copy(io.Discard, r.Body) // or the server does not notice who leaves
+				_, _ = io.Copy(io.Discard, r.Body) // so that the server notices a closed connection
 				c.handle(w, r)
 			}).Synthesize(t.Context(), hello)
-			if err == nil || !strings.Contains(err.Error(), c.says) || errors.Is(err, speech.ErrRejected) != c.refused {
-				t.Errorf("%v, want one that says %q, refused %v", err, c.says, c.refused)
+			if err == nil || !strings.Contains(err.Error(), c.message) || errors.Is(err, speech.ErrRejected) != c.rejected {
+				t.Errorf("%v, want %q, rejected %v", err, c.message, c.rejected)
 			}
 			if err != nil && strings.Contains(err.Error(), "sk-secret") {
-				t.Errorf("the key shows in %v", err)
+				t.Errorf("error contains the key: %v", err)
 			}
 		})
 	}
-	gone := NewOpenAI(OpenAIOptions{URL: "http://127.0.0.1:1", Timeout: time.Second})
-	if _, err := gone.Synthesize(t.Context(), hello); err == nil || errors.Is(err, speech.ErrRejected) {
-		t.Errorf("nobody there: %v", err)
+	down := NewOpenAI(OpenAIOptions{URL: "http://127.0.0.1:1", Timeout: time.Second})
+	if _, err := down.Synthesize(t.Context(), hello); err == nil || errors.Is(err, speech.ErrRejected) {
+		t.Errorf("service down: %v", err)
 	}
 }
 
-// cut ends the connection in the middle of an answer.
-func cut(body []byte, declared bool) http.HandlerFunc {
+// truncate closes the connection in the middle of a response.
+func truncate(body []byte, declared bool) http.HandlerFunc {
 	return func(w http.ResponseWriter, _ *http.Request) {
 		if declared {
 			w.Header().Set("Content-Length", fmt.Sprint(len(body)))
@@ -150,7 +150,7 @@ func cut(body []byte, declared bool) http.HandlerFunc {
 	}
 }
 
-func TestServiceThatSendsWAVIsUnderstood(t *testing.T) {
+func TestOpenAIAcceptsWAV(t *testing.T) {
 	want := sound(22050)
 	o := openAI(t, time.Minute, func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write(wavOf(want)) })
 	if got, err := o.Synthesize(t.Context(), hello); err != nil || !reflect.DeepEqual(got, want) {
@@ -171,12 +171,12 @@ func FuzzDecode(f *testing.F) {
 	f.Add(sound(8000).PCM())
 	f.Fuzz(func(t *testing.T, body []byte) {
 		if s, err := decode(body, 24000); err == nil && (len(s.Samples) == 0 || s.Rate <= 0) {
-			t.Errorf("taken as sound: %v", s)
+			t.Errorf("accepted as sound: %v", s)
 		}
 	})
 }
 
-func TestToneIsTheSameForTheSameTextAndAsLongAsItIs(t *testing.T) {
+func TestToneDependsOnTextSpeedAndVoice(t *testing.T) {
 	play := func(u speech.Utterance) audio.Sound {
 		s, err := Tone{}.Synthesize(t.Context(), u)
 		if err != nil || len(s.Samples) == 0 {
@@ -186,22 +186,22 @@ func TestToneIsTheSameForTheSameTextAndAsLongAsItIs(t *testing.T) {
 	}
 	once := play(hello)
 	if !reflect.DeepEqual(once, play(hello)) {
-		t.Error("the same text sounds different")
+		t.Error("different audio for the same text")
 	}
 	longer, slower, other := hello, hello, hello
 	longer.Text += longer.Text
 	slower.Speed = 0.5
 	other.Voice = "echo"
 	if n := len(once.Samples); len(play(longer).Samples) != 2*n || len(play(slower).Samples) != 2*n || reflect.DeepEqual(play(other), once) {
-		t.Error("text, speed or voice make no difference")
+		t.Error("text, speed or voice have no effect")
 	}
 	endless := speech.Utterance{Text: strings.Repeat("a", speech.MaxCharacters), Speed: speech.MinSpeed}
 	if n := len(play(endless).Samples); n > 60*once.Rate || n < 50*once.Rate {
-		t.Errorf("the longest text takes %d s", n/once.Rate)
+		t.Errorf("the longest text has %d s", n/once.Rate)
 	}
 }
 
-func TestEspeakSaysWhatComesThroughThePipe(t *testing.T) {
+func TestEspeak(t *testing.T) {
 	servers.Espeak(t)
 	e, err := NewEspeak(t.Context(), "en", time.Minute)
 	if err != nil {
@@ -209,7 +209,7 @@ func TestEspeakSaysWhatComesThroughThePipe(t *testing.T) {
 	}
 	say := func(text, voice string, speed float64) int {
 		t.Helper()
-		v, m := e.Resolve(voice, "whatever")
+		v, m := e.Resolve(voice, "any-model")
 		s, err := e.Synthesize(t.Context(), speech.Utterance{Text: text, Voice: v, Model: m, Speed: speed})
 		if err != nil || s.Rate != 22050 {
 			t.Fatalf("%q: %d Hz, %v", text, s.Rate, err)
@@ -224,27 +224,27 @@ func TestEspeakSaysWhatComesThroughThePipe(t *testing.T) {
 	say("Grüß Gott, 世界 🌍", "de+f3", 1)
 	for asked, want := range map[string]string{"": "en", "de": "de", "de+f3": "de+f3", "alloy": "en", "../../etc/passwd": "en", "de+../x": "en", "-v": "en"} {
 		if got, _ := e.Resolve(asked, ""); got != want {
-			t.Errorf("voice %q became %q, want %q", asked, got, want)
+			t.Errorf("voice %q resolved to %q, want %q", asked, got, want)
 		}
 	}
 	for what, u := range map[string]speech.Utterance{
-		"nothing":               {Text: "-", Voice: "en", Speed: 1},
+		"nothing to say":        {Text: "-", Voice: "en", Speed: 1},
 		"more than ten minutes": {Text: strings.Repeat("9 ", 2048), Voice: "en", Speed: speech.MinSpeed},
 	} {
 		if _, err := e.Synthesize(t.Context(), u); !errors.Is(err, speech.ErrRejected) {
-			t.Errorf("a text that is %s to say is taken for a fault of the program: %v", what, err)
+			t.Errorf("%s: %v", what, err)
 		}
 	}
-	if _, err := NewEspeak(t.Context(), "no such voice", time.Minute); err == nil {
-		t.Error("a voice it has not was taken")
+	if _, err := NewEspeak(t.Context(), "unknown", time.Minute); err == nil {
+		t.Error("unknown voice was accepted")
 	}
 }
 
-func TestProgramThatMisbehavesFailsClearly(t *testing.T) {
-	for name, c := range map[string]struct{ script, says string }{
-		"hangs":   {"exec sleep 60", "nothing came"},
+func TestEspeakErrors(t *testing.T) {
+	for name, c := range map[string]struct{ script, message string }{
+		"stalls":  {"exec sleep 60", "no data"},
 		"fails":   {"exit 3", "exit status 3"},
-		"rubbish": {"head -c 5000 /dev/zero | tr '\\0' x", "text"},
+		"text":    {"head -c 5000 /dev/zero | tr '\\0' x", "text"},
 		"crashes": {"kill -SEGV $$", "segmentation"},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -252,21 +252,21 @@ func TestProgramThatMisbehavesFailsClearly(t *testing.T) {
 			if err := os.WriteFile(program, []byte("#!/bin/sh\n"+c.script+"\n"), 0o700); err != nil {
 				t.Fatal(err)
 			}
-			t.Parallel() // only now: a process that starts while the file is written makes it busy
+			t.Parallel() // after writing the file: a concurrent fork would make it busy
 			timeout := 20 * time.Second
-			if name == "hangs" {
+			if name == "stalls" {
 				timeout = 50 * time.Millisecond
 			}
 			e := &Espeak{program: program, timeout: timeout, slots: make(chan struct{}, 1)}
-			if _, err := e.Synthesize(t.Context(), hello); err == nil || !strings.Contains(err.Error(), c.says) {
-				t.Errorf("%v, want one that says %q", err, c.says)
+			if _, err := e.Synthesize(t.Context(), hello); err == nil || !strings.Contains(err.Error(), c.message) {
+				t.Errorf("%v, want %q", err, c.message)
 			}
 		})
 	}
 	busy := &Espeak{slots: make(chan struct{})}
-	left, cancel := context.WithCancel(t.Context())
+	cancelled, cancel := context.WithCancel(t.Context())
 	cancel()
-	if _, err := busy.Synthesize(left, hello); !errors.Is(err, context.Canceled) {
-		t.Errorf("whoever left waits for a free process: %v", err)
+	if _, err := busy.Synthesize(cancelled, hello); !errors.Is(err, context.Canceled) {
+		t.Errorf("waiting for a free process: %v", err)
 	}
 }

@@ -10,25 +10,25 @@ import (
 	"telapi/internal/speech"
 )
 
-// Tone plays a melody in place of words: the same one for the same text, a note
-// for each letter. It is there for tests and demonstrations.
+// Tone plays a melody with a note for each letter, always the same for the same
+// text. It is for tests and demos.
 type Tone struct{}
 
 var _ speech.Provider = Tone{}
 
 const (
-	toneRate    = 16000
-	toneSeconds = 0.04 // of a letter, at speed 1
-	longestTune = 60   // seconds: a long text is played faster
+	toneRate       = 16000
+	toneSeconds    = 0.04 // per letter at speed 1
+	maxToneSeconds = 60   // a long text is played faster
 )
 
-// pentatonic holds the semitones of a scale in which nothing sounds wrong.
+// pentatonic lists the semitones of a scale.
 var pentatonic = []int{0, 2, 4, 7, 9, 12, 14, 16, 19, 21}
 
 // Name implements speech.Provider.
 func (Tone) Name() string { return "tone" }
 
-// Resolve implements speech.Provider. Any voice will do: it sets the pitch.
+// Resolve implements speech.Provider. Any voice is valid; it sets the pitch.
 func (Tone) Resolve(voice, model string) (string, string) {
 	return cmp.Or(voice, "flute"), cmp.Or(model, "pentatonic")
 }
@@ -39,7 +39,7 @@ func (Tone) Synthesize(_ context.Context, u speech.Utterance) (audio.Sound, erro
 	for _, c := range u.Voice {
 		base += int(c)
 	}
-	length := int(toneRate * min(toneSeconds/u.Speed, longestTune/float64(max(1, u.Characters()))))
+	length := int(toneRate * min(toneSeconds/u.Speed, maxToneSeconds/float64(max(1, u.Characters()))))
 	sound := audio.Sound{Rate: toneRate}
 	for _, c := range u.Text {
 		if unicode.IsSpace(c) {
