@@ -20,7 +20,7 @@ import (
 	"telapi/internal/speech"
 )
 
-// client asks a service that answers by handle.
+// client returns a client of a service with the given handler.
 func client(t *testing.T, handle http.HandlerFunc) (*Client, *httptest.Server) {
 	t.Helper()
 	server := httptest.NewTLSServer(handle)
@@ -35,7 +35,7 @@ func client(t *testing.T, handle http.HandlerFunc) (*Client, *httptest.Server) {
 	return c, server
 }
 
-func TestRequestsAsTheyAreSent(t *testing.T) {
+func TestClientRequests(t *testing.T) {
 	var got string
 	c, _ := client(t, func(w http.ResponseWriter, r *http.Request) {
 		body, _ := io.ReadAll(r.Body)
@@ -61,9 +61,9 @@ func TestRequestsAsTheyAreSent(t *testing.T) {
 		}, `GET /base/media/ab/abc.alaw auth="" asked=[bytes=0-9 a b c d e] body=""`},
 		{"put", func(ctx context.Context) error { return c.Put(ctx, "ab/abc.pcm", []byte("audio")) },
 			`PUT /base/media/ab/abc.pcm auth="Bearer upload-token" asked=[] body="audio"`},
-		{"delete what was read", func(ctx context.Context) error { _, err := c.DeleteVersion(ctx, "ab/abc.pcm", `"tag"`); return err },
+		{"delete version", func(ctx context.Context) error { _, err := c.DeleteVersion(ctx, "ab/abc.pcm", `"tag"`); return err },
 			`DELETE /base/media/ab/abc.pcm auth="Bearer upload-token" asked=["tag"] body=""`},
-		{"delete what was not stored anew", func(ctx context.Context) error {
+		{"delete unmodified", func(ctx context.Context) error {
 			_, err := c.DeleteUnmodifiedSince(ctx, "ab/abc.pcm", time.Unix(2, 999e6))
 			return err
 		}, `DELETE /base/media/ab/abc.pcm auth="Bearer upload-token" asked=[Thu, 01 Jan 1970 00:00:01 GMT] body=""`},
@@ -77,11 +77,11 @@ func TestRequestsAsTheyAreSent(t *testing.T) {
 	}
 }
 
-func TestAwayIsToldApartFromNotThere(t *testing.T) {
+func TestClientErrors(t *testing.T) {
 	status := 0
 	c, server := client(t, func(w http.ResponseWriter, r *http.Request) {
 		if r.URL.Path == "/elsewhere" {
-			t.Error("somebody else is asked, with the token")
+			t.Error("the redirect was followed")
 		}
 		w.Header().Set("Location", "/elsewhere")
 		w.WriteHeader(status)
@@ -106,22 +106,22 @@ func TestAwayIsToldApartFromNotThere(t *testing.T) {
 		expect(fmt.Sprint("status ", status), speech.ErrBlobRejected)
 	}
 	status = 404
-	expect("no such file", speech.ErrBlobNotFound)
+	expect("not found", speech.ErrBlobNotFound)
 
 	c.http.Transport.(*http.Transport).TLSClientConfig.RootCAs = x509.NewCertPool()
 	c.Close()
-	expect("a certificate of somebody else", speech.ErrBlobsUnavailable)
+	expect("unknown certificate", speech.ErrBlobsUnavailable)
 	server.Close()
-	expect("nobody there", speech.ErrBlobsUnavailable)
+	expect("service down", speech.ErrBlobsUnavailable)
 
-	gone, cancel := context.WithCancel(t.Context())
+	cancelled, cancel := context.WithCancel(t.Context())
 	cancel()
-	if err := c.Ping(gone); !errors.Is(err, context.Canceled) || errors.Is(err, speech.ErrBlobsUnavailable) {
-		t.Errorf("a caller who left: %v", err)
+	if err := c.Ping(cancelled); !errors.Is(err, context.Canceled) || errors.Is(err, speech.ErrBlobsUnavailable) {
+		t.Errorf("cancelled caller: %v", err)
 	}
 }
 
-func TestAnswersThatAReaderMakesSenseOfArePassedOn(t *testing.T) {
+func TestFetchReturnsConditionalResponses(t *testing.T) {
 	c, _ := client(t, func(w http.ResponseWriter, r *http.Request) {
 		http.ServeContent(w, r, "", time.Unix(1, 0), strings.NewReader("0123456789"))
 	})
@@ -150,7 +150,7 @@ func TestAnswersThatAReaderMakesSenseOfArePassedOn(t *testing.T) {
 	}
 }
 
-func TestListing(t *testing.T) {
+func TestClientList(t *testing.T) {
 	body := ""
 	c, _ := client(t, func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, body) })
 	body = `{"path":"ab/abc.pcm","bytes":3,"modifiedAt":"2026-11-15T01:02:03Z"}` + "\n" + `{"path":"ac/x.alaw","bytes":0,"modifiedAt":"1970-01-01T00:00:00Z","new":1}` + "\n"
@@ -161,7 +161,7 @@ func TestListing(t *testing.T) {
 		t.Errorf("%+v, %v, want %+v", got, err, want)
 	}
 	if _, err := c.List(t.Context(), "", 1); !errors.Is(err, speech.ErrBlobsUnavailable) {
-		t.Errorf("more than was asked for: %v", err)
+		t.Errorf("too many lines: %v", err)
 	}
 	for _, body = range []string{"<html>", `{"path":1}`, "{}\n{", `{"path":"` + strings.Repeat("x", maxLine)} {
 		if got, err := c.List(t.Context(), "", 9); !errors.Is(err, speech.ErrBlobsUnavailable) {
@@ -170,7 +170,7 @@ func TestListing(t *testing.T) {
 	}
 }
 
-func TestConnectionsAreUsedAgainAndStaleOnesReplaced(t *testing.T) {
+func TestClientReusesConnections(t *testing.T) {
 	var seen sync.Map
 	c, server := client(t, func(w http.ResponseWriter, r *http.Request) {
 		seen.Store(r.RemoteAddr, true)
@@ -189,12 +189,12 @@ func TestConnectionsAreUsedAgainAndStaleOnesReplaced(t *testing.T) {
 	n := 0
 	seen.Range(func(_, _ any) bool { n++; return true })
 	if n < 10 || n > 20 {
-		t.Errorf("%d connections for 200 requests, of which 9 found theirs closed", n)
+		t.Errorf("%d connections for 200 requests, 9 of them on closed connections", n)
 	}
 }
 
-// trickle serves over pipes, which stand still in a bubble of synctest.
-func trickle(t *testing.T, handle http.HandlerFunc) *Client {
+// pipeClient connects over pipes, which work in a synctest bubble.
+func pipeClient(t *testing.T, handle http.HandlerFunc) *Client {
 	c, err := NewClient("http://media", "", nil)
 	if err != nil {
 		t.Fatal(err)
@@ -222,19 +222,19 @@ func (l *listener) Accept() (net.Conn, error) {
 func (*listener) Close() error   { return nil }
 func (*listener) Addr() net.Addr { return &net.UnixAddr{} }
 
-func TestStreamIsBoundedByItsPausesAlone(t *testing.T) {
+func TestStreamTimesOutOnlyWhenStalled(t *testing.T) {
 	for name, tt := range map[string]struct {
-		pause time.Duration // of the service
-		slow  time.Duration // of the reader
+		pause time.Duration // between writes of the service
+		slow  time.Duration // between reads of the client
 		want  error
 	}{
-		"a long recording on a slow line": {stallTimeout - time.Second, 0, nil},
-		"a listener who takes his time":   {0, time.Hour, nil},
-		"a service that has stopped":      {time.Hour, 0, speech.ErrBlobsUnavailable},
+		"long recording, slow line": {stallTimeout - time.Second, 0, nil},
+		"slow reader":               {0, time.Hour, nil},
+		"stalled service":           {time.Hour, 0, speech.ErrBlobsUnavailable},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				c := trickle(t, func(w http.ResponseWriter, r *http.Request) {
+				c := pipeClient(t, func(w http.ResponseWriter, r *http.Request) {
 					for range 20 {
 						if _, err := w.Write(make([]byte, 8<<10)); err != nil {
 							return
@@ -271,9 +271,9 @@ func TestStreamIsBoundedByItsPausesAlone(t *testing.T) {
 	}
 }
 
-func TestSilentServiceIsGivenUp(t *testing.T) {
+func TestStalledServiceTimesOut(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		c := trickle(t, func(_ http.ResponseWriter, r *http.Request) { <-r.Context().Done() })
+		c := pipeClient(t, func(_ http.ResponseWriter, r *http.Request) { <-r.Context().Done() })
 		defer c.Close()
 		begun := time.Now()
 		if _, _, err := c.Get(t.Context(), "ab/abc.pcm"); !errors.Is(err, speech.ErrBlobsUnavailable) || time.Since(begun) > headerTimeout {
@@ -282,7 +282,7 @@ func TestSilentServiceIsGivenUp(t *testing.T) {
 	})
 }
 
-func TestTokenThatNoHeaderCarriesIsRefusedAtOnce(t *testing.T) {
+func TestInvalidTokenIsRejected(t *testing.T) {
 	for _, token := range []string{"with\nbreak", "trailing\n", "two words", "nul\x00"} {
 		if _, err := NewClient("https://media", redact.Secret(token), nil); err == nil || strings.Contains(err.Error(), token) {
 			t.Errorf("%q: %v", token, err)

@@ -20,7 +20,7 @@ func TestClientConformsToBlobStore(t *testing.T) {
 	speechtest.TestBlobStore(t, c)
 }
 
-func TestABlobThatIsAnotherByNowIsNotDeleted(t *testing.T) {
+func TestDeleteKeepsModifiedBlob(t *testing.T) {
 	s := start(t, media.Options{}, nil)
 	c, err := media.NewClient("http://"+s.addr, "", nil)
 	if err != nil {
@@ -48,15 +48,15 @@ func TestABlobThatIsAnotherByNowIsNotDeleted(t *testing.T) {
 	}
 	first := store()
 	second := store()
-	expect("what was replaced", false)(c.DeleteVersion(t.Context(), path, first))
-	expect("what was read", true)(c.DeleteVersion(t.Context(), path, second))
-	expect("what is gone", true)(c.DeleteVersion(t.Context(), path, second))
+	expect("replaced version", false)(c.DeleteVersion(t.Context(), path, first))
+	expect("current version", true)(c.DeleteVersion(t.Context(), path, second))
+	expect("missing blob", true)(c.DeleteVersion(t.Context(), path, second))
 
 	store()
 	stored := time.Unix(1_800_000_000, 9e8)
 	if err := os.Chtimes(filepath.Join(s.root, path), stored, stored); err != nil {
 		t.Fatal(err)
 	}
-	expect("what was stored in the same second, after the moment", false)(c.DeleteUnmodifiedSince(t.Context(), path, stored.Add(-time.Second/2)))
-	expect("what was stored the second before", true)(c.DeleteUnmodifiedSince(t.Context(), path, stored.Add(time.Second)))
+	expect("modified later in the same second", false)(c.DeleteUnmodifiedSince(t.Context(), path, stored.Add(-time.Second/2)))
+	expect("modified in the second before", true)(c.DeleteUnmodifiedSince(t.Context(), path, stored.Add(time.Second)))
 }

@@ -15,9 +15,10 @@ import (
 	"telapi/internal/media"
 )
 
-const canary = "what lies outside must stay outside"
+const canary = "secret outside the root"
 
-// tree is every file below a folder with what is in it, links not followed.
+// tree returns all files below a directory with their content. It does not follow
+// links.
 func tree(t *testing.T, root string) map[string]string {
 	t.Helper()
 	files := map[string]string{}
@@ -39,7 +40,7 @@ func tree(t *testing.T, root string) map[string]string {
 	return files
 }
 
-// filesBelow are all that are no folders, in order.
+// filesBelow lists all files below a directory in order.
 func filesBelow(t *testing.T, root string) (names []string) {
 	t.Helper()
 	for path, is := range tree(t, root) {
@@ -51,7 +52,7 @@ func filesBelow(t *testing.T, root string) (names []string) {
 	return names
 }
 
-// hostilePaths are ways out of a folder, spelled in every way we can think of.
+// hostilePaths returns paths that try to leave the root in many encodings.
 func hostilePaths(n int) []string {
 	rng := rand.New(rand.NewPCG(1, 2))
 	pick := func(list ...string) string { return list[rng.IntN(len(list))] }
@@ -87,9 +88,9 @@ func hostilePaths(n int) []string {
 	return paths
 }
 
-// Whatever is asked for, in whatever way it is spelled, nothing outside the root
-// is read or written, and inside only objects are.
-func TestFiveThousandHostilePathsNeverLeaveTheRoot(t *testing.T) {
+// No path reads or writes files outside the root, or files inside that are not
+// blobs.
+func TestHostilePathsNeverLeaveTheRoot(t *testing.T) {
 	base := t.TempDir()
 	outside, root := filepath.Join(base, "outside"), filepath.Join(base, "root")
 	must := func(err error) {
@@ -127,8 +128,8 @@ func TestFiveThousandHostilePathsNeverLeaveTheRoot(t *testing.T) {
 					t.Errorf("%s %s: %d %s", method, path, resp.StatusCode, text)
 				}
 			}
-			// A link in the place of an object is replaced, one in the place of a
-			// shard is the operator's to remove.
+			// An upload replaces a link at the path of a blob, but not at that of a
+			// shard.
 			resp, text := s.ask("PUT", path, "wrote")
 			if ours := shard == "ab" && name != "folder.pcm"; ours && resp.StatusCode != 201 || !ours && (resp.StatusCode != 409 || !strings.Contains(text, "PATH_OCCUPIED")) {
 				t.Errorf("PUT %s: %d %s", path, resp.StatusCode, text)
@@ -162,8 +163,8 @@ func TestFiveThousandHostilePathsNeverLeaveTheRoot(t *testing.T) {
 	maps.DeleteFunc(after, func(path, now string) bool {
 		was, there := before[path]
 		rest, err := filepath.Rel(root, path)
-		_, object := media.ParsePath(rest)
-		if err == nil && object { // may have been written or deleted, through no link
+		_, isBlob := media.ParsePath(rest)
+		if err == nil && isBlob { // may have been changed, but not through a link
 			return there && was == now || !strings.Contains(now, canary)
 		}
 		return there && was == now || rest == ".lock" || now == "d---------" && (!strings.Contains(rest, "/") || strings.HasPrefix(rest, ".uploads/"))
@@ -189,7 +190,7 @@ func FuzzParsePath(f *testing.F) {
 			return
 		}
 		if string(p) != s || !filepath.IsLocal(s) || filepath.Clean(s) != s || strings.Count(s, "/") != 1 || strings.Count(s, ".") != 1 || strings.HasPrefix(s, ".") {
-			t.Errorf("%q is taken for an object", s)
+			t.Errorf("%q was accepted", s)
 		}
 	})
 }

@@ -13,19 +13,18 @@ import (
 )
 
 const (
-	object  = "/media/ab/greeting.alaw"
+	blobURL = "/media/ab/greeting.alaw"
 	content = "0123456789abcdefghij"
 )
 
-// Every condition is tried on a service that answers plain requests from memory
-// and on one that does not: nobody must see a difference.
+// Responses must not depend on whether the fast path is enabled.
 func TestRangesAndConditions(t *testing.T) {
 	for name, memory := range map[string]int64{"from memory": 1 << 20, "from disk": 0} {
 		t.Run(name, func(t *testing.T) {
 			s := start(t, media.Options{MemoryBytes: memory, UploadTokens: tokens(token)}, nil)
-			tag := s.mustPut(object, content)
-			s.ask("GET", object, "") // brings it into memory
-			resp, _ := s.ask("HEAD", object, "")
+			tag := s.mustPut(blobURL, content)
+			s.ask("GET", blobURL, "") // load it into the cache
+			resp, _ := s.ask("HEAD", blobURL, "")
 			modified := resp.Header.Get("Last-Modified")
 			when, err := http.ParseTime(modified)
 			if err != nil {
@@ -54,9 +53,9 @@ func TestRangesAndConditions(t *testing.T) {
 				{"one of two in range", "GET", []string{"Range", "bytes=90-99, 1-2"}, 206, "12", "bytes 1-2/20"},
 				{"a range of another unit", "GET", []string{"Range", "lines=1-2"}, 200, content, ""},
 				{"a unit in capitals", "GET", []string{"Range", "Bytes=2-4"}, 206, "234", "bytes 2-4/20"},
-				{"a range that is none", "GET", []string{"Range", "bytes=4-2"}, 416, "RANGE_NOT_SATISFIABLE", ""},
+				{"an invalid range", "GET", []string{"Range", "bytes=4-2"}, 416, "RANGE_NOT_SATISFIABLE", ""},
 				{"a range of the head", "HEAD", []string{"Range", "bytes=2-4"}, 200, "", ""},
-				{"more bytes asked for than there are", "GET", []string{"Range", "bytes=0-,0-,0-"}, 200, content, ""},
+				{"ranges larger than the blob", "GET", []string{"Range", "bytes=0-,0-,0-"}, 200, content, ""},
 				{"If-None-Match with its tag", "GET", []string{"If-None-Match", tag}, 304, "", ""},
 				{"If-None-Match with its weak tag", "GET", []string{"If-None-Match", "W/" + tag}, 304, "", ""},
 				{"If-None-Match with a list", "GET", []string{"If-None-Match", `"x", ` + tag}, 304, "", ""},
@@ -66,7 +65,7 @@ func TestRangesAndConditions(t *testing.T) {
 				{"If-None-Match comes before ranges", "GET", []string{"If-None-Match", tag, "Range", "bytes=2-4"}, 304, "", ""},
 				{"If-Modified-Since then", "GET", []string{"If-Modified-Since", modified}, 304, "", ""},
 				{"If-Modified-Since earlier", "GET", []string{"If-Modified-Since", before}, 200, content, ""},
-				{"If-Modified-Since rubbish", "GET", []string{"If-Modified-Since", "yesterday"}, 200, content, ""},
+				{"If-Modified-Since invalid", "GET", []string{"If-Modified-Since", "yesterday"}, 200, content, ""},
 				{"If-Match with its tag", "GET", []string{"If-Match", tag}, 200, content, ""},
 				{"If-Match with another tag", "GET", []string{"If-Match", `"x"`}, 412, "PRECONDITION_FAILED", ""},
 				{"If-Match with its weak tag", "GET", []string{"If-Match", "W/" + tag}, 412, "PRECONDITION_FAILED", ""},
@@ -78,7 +77,7 @@ func TestRangesAndConditions(t *testing.T) {
 				{"If-Range with its date", "GET", []string{"If-Range", modified, "Range", "bytes=2-4"}, 206, "234", "bytes 2-4/20"},
 				{"If-Range with another date", "GET", []string{"If-Range", before, "Range", "bytes=2-4"}, 200, content, ""},
 			} {
-				resp, body := s.ask(tt.method, object, "", tt.header...)
+				resp, body := s.ask(tt.method, blobURL, "", tt.header...)
 				if resp.StatusCode != tt.status || !strings.Contains(body, tt.body) || tt.body == "" && body != "" ||
 					tt.contentRange != "" && resp.Header.Get("Content-Range") != tt.contentRange {
 					t.Errorf("%s: %d %q, Content-Range %q, want %d %q %q", tt.name,
@@ -92,10 +91,10 @@ func TestRangesAndConditions(t *testing.T) {
 	}
 }
 
-func TestSeveralRangesComeAsParts(t *testing.T) {
+func TestMultipleRanges(t *testing.T) {
 	s := start(t, media.Options{}, nil)
-	s.mustPut(object, content)
-	resp, body := s.ask("GET", object, "", "Range", "bytes=0-1,-2")
+	s.mustPut(blobURL, content)
+	resp, body := s.ask("GET", blobURL, "", "Range", "bytes=0-1,-2")
 	kind, params, err := mime.ParseMediaType(resp.Header.Get("Content-Type"))
 	if err != nil || kind != "multipart/byteranges" || resp.StatusCode != http.StatusPartialContent {
 		t.Fatalf("%d %s %v", resp.StatusCode, kind, err)
@@ -113,9 +112,9 @@ func TestSeveralRangesComeAsParts(t *testing.T) {
 	}
 }
 
-func TestChanges(t *testing.T) {
+func TestPutAndDelete(t *testing.T) {
 	s := start(t, media.Options{UploadTokens: tokens(token, "the-one-before"), MetricsToken: "scraping", MaxObjectBytes: 100, MemoryBytes: 1 << 20}, nil)
-	tag := s.mustPut(object, content)
+	tag := s.mustPut(blobURL, content)
 	bearer := []string{"Authorization", "Bearer " + token}
 	with := func(more ...string) []string { return append(more, bearer...) }
 	const missing = "/media/ab/missing.pcm"
@@ -123,55 +122,55 @@ func TestChanges(t *testing.T) {
 		name, method, path, body string
 		header                   []string
 		status                   int
-		says                     string
+		want                     string
 	}{
-		{"no token", "PUT", object, "x", nil, 401, "UNAUTHORIZED"},
-		{"a wrong token", "PUT", object, "x", []string{"Authorization", "Bearer x"}, 401, "UNAUTHORIZED"},
-		{"a token of another scheme", "PUT", object, "x", []string{"Authorization", "Basic " + token}, 401, "UNAUTHORIZED"},
-		{"two tokens", "PUT", object, "x", with("Authorization", "Bearer x"), 401, "UNAUTHORIZED"},
-		{"delete without a token", "DELETE", object, "", nil, 401, "UNAUTHORIZED"},
+		{"no token", "PUT", blobURL, "x", nil, 401, "UNAUTHORIZED"},
+		{"a wrong token", "PUT", blobURL, "x", []string{"Authorization", "Bearer x"}, 401, "UNAUTHORIZED"},
+		{"a token of another scheme", "PUT", blobURL, "x", []string{"Authorization", "Basic " + token}, 401, "UNAUTHORIZED"},
+		{"two tokens", "PUT", blobURL, "x", with("Authorization", "Bearer x"), 401, "UNAUTHORIZED"},
+		{"delete without a token", "DELETE", blobURL, "", nil, 401, "UNAUTHORIZED"},
 		{"a bad path without a token", "PUT", "/media/x", "x", nil, 401, "UNAUTHORIZED"},
 		{"put to a bad path", "PUT", "/media/ab/x.wav", "x", bearer, 400, "VALIDATION_ERROR"},
 		{"put elsewhere", "PUT", "/elsewhere", "x", bearer, 400, "VALIDATION_ERROR"},
 		{"put to the listing", "PUT", "/media", "x", bearer, 400, "VALIDATION_ERROR"},
 		{"delete of a bad path", "DELETE", "/media/ab/x.wav", "", bearer, 404, "NOT_FOUND"},
 		{"get of a bad path", "GET", "/media/ab/x.wav", "", nil, 404, "NOT_FOUND"},
-		{"get of nothing", "GET", missing, "", nil, 404, "NOT_FOUND"},
-		{"delete of nothing", "DELETE", missing, "", bearer, 404, "NOT_FOUND"},
-		{"post", "POST", object, "x", bearer, 405, "METHOD_NOT_ALLOWED"},
+		{"get of a missing blob", "GET", missing, "", nil, 404, "NOT_FOUND"},
+		{"delete of a missing blob", "DELETE", missing, "", bearer, 404, "NOT_FOUND"},
+		{"post", "POST", blobURL, "x", bearer, 405, "METHOD_NOT_ALLOWED"},
 		{"delete of health", "DELETE", "/health", "", bearer, 405, "METHOD_NOT_ALLOWED"},
-		{"too long", "PUT", object, strings.Repeat("x", 101), bearer, 413, "PAYLOAD_TOO_LARGE"},
-		{"a part of an object", "PUT", object, "x", with("Content-Range", "bytes 0-0/20"), 400, "Content-Range"},
-		{"replace what is not there", "PUT", missing, "x", with("If-Match", "*"), 412, "PRECONDITION_FAILED"},
-		{"replace another", "PUT", object, "x", with("If-Match", `"x"`), 412, "PRECONDITION_FAILED"},
-		{"make what is there", "PUT", object, "x", with("If-None-Match", "*"), 412, "PRECONDITION_FAILED"},
-		{"delete another", "DELETE", object, "", with("If-Match", `"x"`), 412, "PRECONDITION_FAILED"},
-		{"delete what changed since", "DELETE", object, "", with("If-Unmodified-Since", "Thu, 01 Jan 2015 00:00:00 GMT"), 412, "PRECONDITION_FAILED"},
-		{"nothing of all this changed it", "GET", object, "", nil, 200, content},
-		{"replace this one", "PUT", object, "second", with("If-Match", tag), 204, ""},
-		{"it is replaced", "GET", object, "", nil, 200, "second"},
-		{"the token before", "PUT", object, "third", []string{"Authorization", "bearer the-one-before"}, 204, ""},
-		{"make a new one", "PUT", missing, "new", with("If-None-Match", "*"), 201, ""},
-		{"an empty one", "PUT", "/media/ab/empty.pcm", "", with("Content-Length", "0"), 201, ""},
-		{"delete", "DELETE", object, "", with("If-Match", "*"), 204, ""},
-		{"it is gone", "GET", object, "", nil, 404, "NOT_FOUND"},
+		{"too long", "PUT", blobURL, strings.Repeat("x", 101), bearer, 413, "PAYLOAD_TOO_LARGE"},
+		{"a partial upload", "PUT", blobURL, "x", with("Content-Range", "bytes 0-0/20"), 400, "Content-Range"},
+		{"replace a missing blob", "PUT", missing, "x", with("If-Match", "*"), 412, "PRECONDITION_FAILED"},
+		{"replace another version", "PUT", blobURL, "x", with("If-Match", `"x"`), 412, "PRECONDITION_FAILED"},
+		{"create an existing blob", "PUT", blobURL, "x", with("If-None-Match", "*"), 412, "PRECONDITION_FAILED"},
+		{"delete another version", "DELETE", blobURL, "", with("If-Match", `"x"`), 412, "PRECONDITION_FAILED"},
+		{"delete a modified blob", "DELETE", blobURL, "", with("If-Unmodified-Since", "Thu, 01 Jan 2015 00:00:00 GMT"), 412, "PRECONDITION_FAILED"},
+		{"unchanged", "GET", blobURL, "", nil, 200, content},
+		{"replace", "PUT", blobURL, "second", with("If-Match", tag), 204, ""},
+		{"replaced", "GET", blobURL, "", nil, 200, "second"},
+		{"previous token", "PUT", blobURL, "third", []string{"Authorization", "bearer the-one-before"}, 204, ""},
+		{"create", "PUT", missing, "new", with("If-None-Match", "*"), 201, ""},
+		{"empty blob", "PUT", "/media/ab/empty.pcm", "", with("Content-Length", "0"), 201, ""},
+		{"delete", "DELETE", blobURL, "", with("If-Match", "*"), 204, ""},
+		{"deleted", "GET", blobURL, "", nil, 404, "NOT_FOUND"},
 		{"a listing without the token", "GET", "/media", "", nil, 404, "NOT_FOUND"},
 		{"a listing", "GET", "/media?after=ab/empty.pcm&limit=5", "", bearer, 200, `{"path":"ab/missing.pcm","bytes":3,`},
-		{"a listing without bounds", "GET", "/media?limit=0", "", bearer, 400, "limit"},
+		{"a listing with an invalid limit", "GET", "/media?limit=0", "", bearer, 400, "limit"},
 		{"health", "GET", "/health", "", nil, 200, "ok"},
 		{"metrics without a token", "GET", "/metrics", "", nil, 401, "UNAUTHORIZED"},
 		{"metrics with another token", "GET", "/metrics", "", bearer, 401, "UNAUTHORIZED"},
 		{"metrics", "GET", "/metrics", "", []string{"Authorization", "Bearer scraping"}, 200, "telapi_media_store_objects 2"},
 	} {
 		resp, body := s.ask(tt.method, tt.path, tt.body, tt.header...)
-		if resp.StatusCode != tt.status || !strings.Contains(body, tt.says) {
-			t.Errorf("%s: %d %s, want %d %s", tt.name, resp.StatusCode, body, tt.status, tt.says)
+		if resp.StatusCode != tt.status || !strings.Contains(body, tt.want) {
+			t.Errorf("%s: %d %s, want %d %s", tt.name, resp.StatusCode, body, tt.status, tt.want)
 		}
 		if allow := resp.Header.Get("Allow"); (resp.StatusCode == 405) != (allow != "") {
 			t.Errorf("%s: Allow %q", tt.name, allow)
 		}
 		if strings.Contains(body, token) {
-			t.Errorf("%s: the answer holds the token", tt.name)
+			t.Errorf("%s: the response contains the token", tt.name)
 		}
 	}
 	for name, request := range map[string]string{
@@ -183,8 +182,8 @@ func TestChanges(t *testing.T) {
 			t.Errorf("%s: %d %s", name, status, body)
 		}
 	}
-	// Too much is refused before it is sent.
+	// A large body is rejected before it is sent.
 	if status, _ := s.raw("PUT /media/ab/x.pcm HTTP/1.1\r\nHost: h\r\nAuthorization: Bearer "+token+"\r\nContent-Length: 101\r\n\r\n", "PUT"); status != 413 {
-		t.Errorf("a long body that was only announced: %d", status)
+		t.Errorf("announced body: %d", status)
 	}
 }

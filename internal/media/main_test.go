@@ -19,10 +19,10 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// token is the upload token of services that have one.
+// token is the upload token, if a service requires one.
 const token = "the-upload-token"
 
-// service is a media service on a free port, ended with the test.
+// service is a running media service.
 type service struct {
 	t      *testing.T
 	addr   string
@@ -32,7 +32,7 @@ type service struct {
 	end    func()
 }
 
-// start runs a service; options that are not given suit tests.
+// start runs a service until the test ends. Zero options get defaults.
 func start(t *testing.T, o media.Options, secure *tls.Config) *service {
 	t.Helper()
 	if o.Root == "" {
@@ -78,7 +78,7 @@ func start(t *testing.T, o media.Options, secure *tls.Config) *service {
 	return run
 }
 
-// ask sends one request. Header is name, value, name, value.
+// ask sends a request. Header lists names and values by turns.
 func (s *service) ask(method, path, body string, header ...string) (*http.Response, string) {
 	s.t.Helper()
 	req, err := http.NewRequestWithContext(s.t.Context(), method, "http://"+s.addr+path, strings.NewReader(body))
@@ -100,7 +100,7 @@ func (s *service) ask(method, path, body string, header ...string) (*http.Respon
 	return resp, string(got)
 }
 
-// mustPut stores an object and returns its tag.
+// mustPut stores a blob and returns its ETag.
 func (s *service) mustPut(path, body string) string {
 	s.t.Helper()
 	if resp, text := s.ask("PUT", path, body, "Authorization", "Bearer "+token); resp.StatusCode/100 != 2 {
@@ -110,7 +110,7 @@ func (s *service) mustPut(path, body string) string {
 	return resp.Header.Get("Etag")
 }
 
-// raw sends bytes as they are and reads one answer. Without one the status is 0.
+// raw sends bytes and reads one response. The status is 0 if there is none.
 func (s *service) raw(request, method string) (status int, body string) {
 	s.t.Helper()
 	conn, err := net.Dial("tcp", s.addr)

@@ -11,8 +11,7 @@ import (
 	"telapi/internal/media"
 )
 
-// What is said of requests is complete once the service has ended.
-func TestEveryRequestIsInTheLogOfWhoAsksForIt(t *testing.T) {
+func TestRequestsAreLoggedAtDebugLevel(t *testing.T) {
 	for level, want := range map[slog.Level]map[string]int{
 		slog.LevelDebug: {
 			`"method":"PUT","path":"/media/ab/greeting.alaw","status":201,"bytes":0,`:  1,
@@ -27,11 +26,11 @@ func TestEveryRequestIsInTheLogOfWhoAsksForIt(t *testing.T) {
 		s := start(t, media.Options{
 			MemoryBytes: 1 << 20, UploadTokens: tokens(token), Log: slog.New(slog.NewJSONHandler(&log, &slog.HandlerOptions{Level: level})),
 		}, nil)
-		s.mustPut(object, content)
-		s.ask("GET", object, "")
-		s.ask("GET", object+"?from-disk", "")
+		s.mustPut(blobURL, content)
+		s.ask("GET", blobURL, "")
+		s.ask("GET", blobURL+"?from-disk", "")
 		s.ask("GET", "/media/ab/none.alaw", "")
-		s.ask("PUT", object, "x", "Authorization", "Bearer another-token")
+		s.ask("PUT", blobURL, "x", "Authorization", "Bearer another-token")
 		s.end()
 		for line, times := range want {
 			if got := strings.Count(log.String(), line); got != times {
@@ -39,18 +38,18 @@ func TestEveryRequestIsInTheLogOfWhoAsksForIt(t *testing.T) {
 			}
 		}
 		if strings.Contains(log.String(), token) || strings.Contains(log.String(), "another-token") {
-			t.Errorf("a token is in the log:\n%s", &log)
+			t.Errorf("the log contains a token:\n%s", &log)
 		}
 	}
 }
 
-func TestBytesAreCountedWhereverTheyAreSentFrom(t *testing.T) {
+func TestBytesAreCountedFromMemoryAndDisk(t *testing.T) {
 	registry := prometheus.NewRegistry()
 	s := start(t, media.Options{MemoryBytes: 1 << 20, UploadTokens: tokens(token), Registry: registry}, nil)
-	s.mustPut(object, content)
-	s.ask("GET", object, "")
-	s.ask("GET", object+"?from-disk", "")
-	s.ask("GET", object, "", "Range", "bytes=0-2")
+	s.mustPut(blobURL, content)
+	s.ask("GET", blobURL, "")
+	s.ask("GET", blobURL+"?from-disk", "")
+	s.ask("GET", blobURL, "", "Range", "bytes=0-2")
 	s.end()
 	families, err := registry.Gather()
 	if err != nil {
@@ -69,7 +68,7 @@ func TestBytesAreCountedWhereverTheyAreSentFrom(t *testing.T) {
 	}
 }
 
-func TestADrainingServiceSaysSoAndLetsItsClientsGo(t *testing.T) {
+func TestDrainingServiceClosesConnections(t *testing.T) {
 	s := start(t, media.Options{}, nil)
 	if resp, body := s.ask("GET", "/health", ""); resp.StatusCode != 200 || body != "ok" || resp.Close {
 		t.Errorf("before: %d %q, close %v", resp.StatusCode, body, resp.Close)

@@ -20,8 +20,8 @@ import (
 	"telapi/internal/media"
 )
 
-// pipes is a listener whose connections are pipes: they have no buffers, and
-// their deadlines follow the clock of a synctest bubble.
+// pipes is a listener for pipes. They have no buffers, and their deadlines follow
+// the clock of a synctest bubble.
 type pipes chan net.Conn
 
 type pipe struct{ net.Conn }
@@ -38,9 +38,8 @@ func (l pipes) Accept() (net.Conn, error) {
 func (l pipes) Close() error   { close(l); return nil }
 func (l pipes) Addr() net.Addr { return &net.TCPAddr{} }
 
-// A client who sends or reads a byte now and then holds a connection for a
-// bounded time: less than a minute for small objects, and for large ones as long
-// as they take at 64 KiB a second.
+// A client that sends or reads very slowly can hold a connection for less than a
+// minute with small blobs. Large ones get more time, at 64 KiB per second.
 func TestSlowClientsAreCutOff(t *testing.T) {
 	const big = 1 << 20
 	slowly := strings.Repeat("x", 4000)
@@ -59,26 +58,26 @@ func TestSlowClientsAreCutOff(t *testing.T) {
 		within time.Duration
 		client func(c net.Conn)
 	}{
-		"nothing is sent":     {0, 3 * time.Minute, func(c net.Conn) { _, _ = io.Copy(io.Discard, c) }},
-		"a header that drips": {0, time.Minute, func(c net.Conn) { drip(c, "GET /media/ab/x.pcm HTTP/1.1\r\nX: ", slowly) }},
-		"a body that drips": {0, time.Minute, func(c net.Conn) {
+		"no request":  {0, 3 * time.Minute, func(c net.Conn) { _, _ = io.Copy(io.Discard, c) }},
+		"slow header": {0, time.Minute, func(c net.Conn) { drip(c, "GET /media/ab/x.pcm HTTP/1.1\r\nX: ", slowly) }},
+		"slow body": {0, time.Minute, func(c net.Conn) {
 			drip(c, "PUT /media/ab/y.pcm HTTP/1.1\r\nHost: h\r\nContent-Length: 4000\r\n\r\n", slowly)
 		}},
-		"an unwanted body": {0, time.Minute, func(c net.Conn) {
+		"slow unread body": {0, time.Minute, func(c net.Conn) {
 			drip(c, "GET /nowhere HTTP/1.1\r\nHost: h\r\nContent-Length: 4000\r\n\r\n", slowly)
 		}},
-		"a body that never comes": {0, time.Minute, func(c net.Conn) {
+		"missing body": {0, time.Minute, func(c net.Conn) {
 			_, _ = io.WriteString(c, "PUT /media/ab/y.pcm HTTP/1.1\r\nHost: h\r\nContent-Length: 300000\r\n\r\n")
 			resp, err := http.ReadResponse(bufio.NewReader(c), nil)
 			if err != nil || resp.StatusCode != http.StatusBadRequest || !resp.Close {
-				t.Errorf("who sends no body is told %v, %v", resp, err)
+				t.Errorf("response to a missing body: %v, %v", resp, err)
 			}
 		}},
-		"a reader who does not": {0, 2 * time.Minute, func(c net.Conn) {
+		"stalled reader": {0, 2 * time.Minute, func(c net.Conn) {
 			_, _ = io.WriteString(c, "GET /media/ab/x.pcm HTTP/1.1\r\nHost: h\r\n\r\n")
 			time.Sleep(time.Hour)
 		}},
-		"a reader who does not, from memory": {64 << 20, 2 * time.Minute, func(c net.Conn) {
+		"stalled reader, from memory": {64 << 20, 2 * time.Minute, func(c net.Conn) {
 			_, _ = io.WriteString(c, "GET /media/ab/x.pcm HTTP/1.1\r\nHost: h\r\n\r\n")
 			time.Sleep(time.Hour)
 		}},
@@ -110,14 +109,14 @@ func TestSlowClientsAreCutOff(t *testing.T) {
 				case at := <-gone.at:
 					t.Logf("held for %v", at.Sub(began))
 				case <-time.After(tt.within):
-					t.Errorf("still there after %v", tt.within)
+					t.Errorf("still open after %v", tt.within)
 				}
 				theirs.Close()
 				if err := s.Shutdown(t.Context()); err != nil {
 					t.Error(err)
 				}
 				<-served
-				time.Sleep(2 * time.Hour) // the clients are done
+				time.Sleep(2 * time.Hour) // until the clients are done
 			})
 			if files := filesBelow(t, root); !slices.Equal(files, []string{".lock", "ab/x.pcm"}) {
 				t.Errorf("left %v", files)
@@ -139,7 +138,7 @@ func (c *closing) Close() error {
 	return c.Conn.Close()
 }
 
-func TestABodyThatBreaksOffStoresNothing(t *testing.T) {
+func TestTruncatedBodyStoresNothing(t *testing.T) {
 	s := start(t, media.Options{}, nil)
 	s.mustPut("/media/ab/x.pcm", "first")
 	for cut := range 6 {

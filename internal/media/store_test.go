@@ -66,7 +66,7 @@ func stored(t *testing.T, s *media.Store) (paths []string) {
 	return paths
 }
 
-func TestLeastRecentlyUsedGoesFirstAlsoAfterARestart(t *testing.T) {
+func TestLeastRecentlyUsedIsEvictedAfterRestart(t *testing.T) {
 	root := t.TempDir()
 	s := openStore(t, root, 50)
 	for _, name := range []string{"a", "b", "c", "d", "e"} {
@@ -81,26 +81,26 @@ func TestLeastRecentlyUsedGoesFirstAlsoAfterARestart(t *testing.T) {
 	s.Close()
 
 	s = openStore(t, root, 50)
-	put(t, s, "gg/x.pcm", strings.Repeat("g", 20)) // takes the place of two
+	put(t, s, "gg/x.pcm", strings.Repeat("g", 20)) // evicts two
 	if got, want := stored(t, s), []string{"aa/x.pcm", "cc/x.pcm", "ff/x.pcm", "gg/x.pcm"}; !slices.Equal(got, want) {
 		t.Errorf("stored %v, want %v", got, want)
 	}
-	put(t, s, "gg/x.pcm", "small") // a replacement gives room back
+	put(t, s, "gg/x.pcm", "small") // a smaller replacement frees space
 	put(t, s, "hh/x.pcm", strings.Repeat("h", 10))
 	if got := stored(t, s); len(got) != 5 {
 		t.Errorf("stored %v, want five", got)
 	}
 	s.Close()
 
-	s = openStore(t, root, 15) // a smaller cap holds from the start
+	s = openStore(t, root, 15) // a lower limit applies from the start
 	defer s.Close()
 	if got, want := stored(t, s), []string{"gg/x.pcm", "hh/x.pcm"}; !slices.Equal(got, want) {
 		t.Errorf("stored %v, want %v", got, want)
 	}
 }
 
-// What is answered from memory never opens a file, and is in use all the same.
-func TestAnswersFromMemoryCountAsUseAndInTheMetrics(t *testing.T) {
+// Responses from memory don't open the file, but count as use.
+func TestResponsesFromMemoryCountAsUse(t *testing.T) {
 	registry := prometheus.NewRegistry()
 	s := start(t, media.Options{MaxBytes: 50, MemoryBytes: 1 << 20, Registry: registry}, nil)
 	body := strings.Repeat("x", 10)
@@ -112,10 +112,10 @@ func TestAnswersFromMemoryCountAsUseAndInTheMetrics(t *testing.T) {
 		s.mustPut(fmt.Sprintf("/media/cd/%d.pcm", i), body)
 	}
 	if resp, _ := s.ask("GET", "/media/ab/0.pcm", ""); resp.StatusCode != 200 {
-		t.Errorf("what was asked for all the time has gone: %d", resp.StatusCode)
+		t.Errorf("a used blob was evicted: %d", resp.StatusCode)
 	}
 	if resp, _ := s.ask("GET", "/media/ab/1.pcm", ""); resp.StatusCode != 404 {
-		t.Errorf("what nobody asked for is still there: %d", resp.StatusCode)
+		t.Errorf("an unused blob was not evicted: %d", resp.StatusCode)
 	}
 	_, metrics := s.ask("GET", "/metrics", "")
 	for _, line := range []string{
@@ -129,7 +129,7 @@ func TestAnswersFromMemoryCountAsUseAndInTheMetrics(t *testing.T) {
 	}
 }
 
-func TestAThousandConnections(t *testing.T) {
+func TestThousandConnections(t *testing.T) {
 	s := start(t, media.Options{MemoryBytes: 1 << 20}, nil)
 	s.mustPut("/media/ab/x.pcm", signed("x", 24<<10))
 	conns := make([]net.Conn, 1000)
@@ -141,7 +141,7 @@ func TestAThousandConnections(t *testing.T) {
 		defer c.Close()
 		conns[i] = c
 	}
-	for range 2 { // all of them are open all the time
+	for range 2 { // all connections stay open
 		for i, c := range conns {
 			method := []string{"GET /media/ab/x.pcm", "GET /media/ab/x.pcm?from-disk"}[i%2]
 			fmt.Fprintf(c, "%s HTTP/1.1\r\nHost: h\r\n\r\n", method)
@@ -159,7 +159,7 @@ func TestAThousandConnections(t *testing.T) {
 	}
 }
 
-func TestUnfinishedUploadsAreSweptAtStartAndNothingElse(t *testing.T) {
+func TestOpenRemovesOnlyUnfinishedUploads(t *testing.T) {
 	root := t.TempDir()
 	s := openStore(t, root, 0)
 	put(t, s, "ab/x.pcm", "kept")
@@ -179,35 +179,35 @@ func TestUnfinishedUploadsAreSweptAtStartAndNothingElse(t *testing.T) {
 	}
 }
 
-func TestTheFolderOfUploadsIsMadeAgainIfSomebodyTidiesUp(t *testing.T) {
+func TestRemovedUploadDirectoryIsCreatedAgain(t *testing.T) {
 	root := t.TempDir()
 	s := openStore(t, root, 0)
 	defer s.Close()
-	for i := range 10 { // more than there are folders
+	for i := range 10 { // more than there are directories
 		if err := os.RemoveAll(filepath.Join(root, ".uploads")); err != nil {
 			t.Fatal(err)
 		}
 		put(t, s, fmt.Sprintf("ab/%d.pcm", i), "kept")
 	}
 
-	// A link is not followed, wherever it leads.
+	// A link is not followed.
 	if err := errors.Join(os.RemoveAll(filepath.Join(root, ".uploads")), os.Symlink("ab", filepath.Join(root, ".uploads"))); err != nil {
 		t.Fatal(err)
 	}
 	before := tree(t, root)
 	if _, err := s.Put("ab/x.pcm", strings.NewReader("x"), 1, nil); err == nil {
-		t.Error("uploads go where a link leads")
+		t.Error("the upload followed a link")
 	}
 	if after := tree(t, root); !maps.Equal(before, after) {
 		t.Errorf("changed from %q to %q", before, after)
 	}
 }
 
-func TestAShardThatNothingIsLeftInGoes(t *testing.T) {
+func TestEmptyShardIsRemoved(t *testing.T) {
 	root := t.TempDir()
 	s := openStore(t, root, 10)
 	put(t, s, "ab/x.pcm", "first")
-	put(t, s, "cd/x.pcm", "second") // takes the place of the first
+	put(t, s, "cd/x.pcm", "second") // evicts the first
 	if err := os.Mkdir(filepath.Join(root, "lost+found"), 0o750); err != nil {
 		t.Fatal(err)
 	}
@@ -225,17 +225,17 @@ func TestAShardThatNothingIsLeftInGoes(t *testing.T) {
 	}
 }
 
-func TestOneRootHasOneStore(t *testing.T) {
+func TestRootCannotBeOpenedTwice(t *testing.T) {
 	root := t.TempDir()
 	s := openStore(t, root, 0)
 	if _, err := media.OpenStore(media.StoreOptions{Root: root}); err == nil || !strings.Contains(err.Error(), "MEDIA_ROOT") {
-		t.Errorf("a second one: %v", err)
+		t.Errorf("second store: %v", err)
 	}
 	s.Close()
 	openStore(t, root, 0).Close()
 }
 
-func TestListingGoesThroughAllInOrderOfPath(t *testing.T) {
+func TestListIsOrderedByPath(t *testing.T) {
 	s := openStore(t, t.TempDir(), 0)
 	defer s.Close()
 	var want []string
@@ -268,21 +268,21 @@ func TestListingGoesThroughAllInOrderOfPath(t *testing.T) {
 	}
 }
 
-func TestAFailedUploadLeavesNothing(t *testing.T) {
+func TestFailedUploadLeavesNothing(t *testing.T) {
 	root := t.TempDir()
 	s := openStore(t, root, 0)
 	defer s.Close()
 	put(t, s, "ab/x.pcm", "first")
-	refused := errors.New("refused")
+	errRejected := errors.New("rejected")
 	for name, upload := range map[string]func() (bool, error){
-		"a short body": func() (bool, error) {
+		"short body": func() (bool, error) {
 			return s.Put("ab/x.pcm", strings.NewReader("sec"), 6, nil)
 		},
-		"a body that fails": func() (bool, error) {
-			return s.Put("ab/x.pcm", io.MultiReader(strings.NewReader("sec"), &broken{refused}), 6, nil)
+		"failing body": func() (bool, error) {
+			return s.Put("ab/x.pcm", io.MultiReader(strings.NewReader("sec"), &broken{errRejected}), 6, nil)
 		},
-		"a refusal at the end": func() (bool, error) {
-			return s.Put("ab/x.pcm", strings.NewReader("second"), 6, func(fs.FileInfo) error { return refused })
+		"failed precondition": func() (bool, error) {
+			return s.Put("ab/x.pcm", strings.NewReader("second"), 6, func(fs.FileInfo) error { return errRejected })
 		},
 	} {
 		if _, err := upload(); err == nil {
@@ -301,7 +301,7 @@ type broken struct{ err error }
 
 func (b *broken) Read([]byte) (int, error) { return 0, b.err }
 
-// signed is a body whose last part says whether it is whole and of one piece.
+// signed returns a body that ends with its checksum.
 func signed(fill string, n int) string {
 	body := strings.Repeat(fill, n)
 	sum := sha256.Sum256([]byte(body))
@@ -317,9 +317,9 @@ func whole(body string) bool {
 	return hex.EncodeToString(sum[:]) == body[cut:]
 }
 
-// Writers replace, delete and evict while readers read: whatever they get is one
-// body, whole, and who asks after an answer to a change sees that change.
-func TestReadersSeeWholeBodiesAndNoOldOnes(t *testing.T) {
+// While writers replace, delete and evict blobs, readers get complete bodies, and
+// see a change after it was acknowledged.
+func TestReadersSeeCompleteAndCurrentBodies(t *testing.T) {
 	s := start(t, media.Options{MemoryBytes: 1 << 20, MaxBytes: 1 << 20}, nil)
 	var wg sync.WaitGroup
 	for w := range 4 {
@@ -331,17 +331,17 @@ func TestReadersSeeWholeBodiesAndNoOldOnes(t *testing.T) {
 				s.ask("PUT", mine, body)
 				for range 3 {
 					if resp, got := s.ask("GET", mine, ""); got != body {
-						t.Errorf("asked after the PUT was answered: %d, another body of %d bytes", resp.StatusCode, len(got))
+						t.Errorf("GET after PUT: %d, wrong body of %d bytes", resp.StatusCode, len(got))
 					}
 				}
 				if i%5 == 0 {
 					s.ask("DELETE", mine, "")
 					if resp, _ := s.ask("GET", mine, ""); resp.StatusCode != 404 {
-						t.Errorf("asked after the DELETE was answered: %d", resp.StatusCode)
+						t.Errorf("GET after DELETE: %d", resp.StatusCode)
 					}
 				}
 				if resp, got := s.ask("GET", "/media/ab/shared.pcm", ""); resp.StatusCode != 200 || !whole(got) {
-					t.Errorf("shared: %d, %d bytes, not whole", resp.StatusCode, len(got))
+					t.Errorf("shared blob: %d, incomplete body of %d bytes", resp.StatusCode, len(got))
 				}
 			}
 		})
@@ -349,7 +349,7 @@ func TestReadersSeeWholeBodiesAndNoOldOnes(t *testing.T) {
 	wg.Wait()
 }
 
-func TestTheCapHoldsUnderManyWriters(t *testing.T) {
+func TestSizeLimitHoldsWithConcurrentWriters(t *testing.T) {
 	const maxBytes = 20_000
 	root := t.TempDir()
 	s := openStore(t, root, maxBytes)
@@ -369,11 +369,11 @@ func TestTheCapHoldsUnderManyWriters(t *testing.T) {
 		bytes += b.Bytes
 	}
 	if err != nil || bytes > maxBytes || bytes < maxBytes-200 {
-		t.Errorf("%d bytes in %d objects, the cap is %d (%v)", bytes, len(list), maxBytes, err)
+		t.Errorf("%d bytes in %d blobs, limit %d (%v)", bytes, len(list), maxBytes, err)
 	}
 }
 
-func TestEveryUploadHasATagOfItsOwn(t *testing.T) {
+func TestETagsAreUnique(t *testing.T) {
 	s := openStore(t, t.TempDir(), 0)
 	defer s.Close()
 	seen := map[string]bool{}
@@ -384,7 +384,7 @@ func TestEveryUploadHasATagOfItsOwn(t *testing.T) {
 			t.Fatal(err)
 		}
 		if seen[o.ETag] {
-			t.Fatalf("tag %s came twice", o.ETag)
+			t.Fatalf("ETag %s was reused", o.ETag)
 		}
 		seen[o.ETag] = true
 		o.Close()

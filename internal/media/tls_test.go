@@ -16,7 +16,7 @@ import (
 	"telapi/test/servers"
 )
 
-func TestHTTPSWithAEADsOnlyAndARenewedCertificate(t *testing.T) {
+func TestTLSCiphersAndCertificateRenewal(t *testing.T) {
 	first, second := servers.NewCA(t), servers.NewCA(t)
 	dir := t.TempDir()
 	_, certFile, keyFile := first.Files(t, dir, "localhost")

@@ -18,9 +18,8 @@ import (
 	"telapi/test/servers"
 )
 
-// The process is killed amid uploads, again and again. Readers meet whole bodies
-// only, what was acknowledged is there afterwards, and a start leaves no trace of
-// what was under way.
+// The process is killed repeatedly during uploads. Readers get complete bodies,
+// acknowledged uploads survive, and a start removes unfinished ones.
 func TestKilledDuringUploads(t *testing.T) {
 	root := t.TempDir()
 	const writers, size = 4, 100_000
@@ -30,13 +29,13 @@ func TestKilledDuringUploads(t *testing.T) {
 		s := start(t, root, nil)
 		for _, file := range s.files(t) {
 			if strings.Contains(file, "/.uploads/") {
-				t.Errorf("round %d: %s was not swept", round, file)
+				t.Errorf("round %d: %s was not removed", round, file)
 			}
 		}
 		for w := range writers {
 			last := acknowledged[w].Load()
 			if status, text := s.ask("GET", fmt.Sprintf("/media/%02d/x.pcm", w), ""); last > 0 && (status != 200 || int64(versionOf(text)) < last) {
-				t.Errorf("round %d: version %d was acknowledged, %d %.30q is there", round, last, status, text)
+				t.Errorf("round %d: version %d was acknowledged, got %d %.30q", round, last, status, text)
 			}
 		}
 		var wg sync.WaitGroup
@@ -63,12 +62,12 @@ func TestKilledDuringUploads(t *testing.T) {
 			wg.Go(func() {
 				for !over() {
 					if status, text := s.ask("GET", path, ""); status == 200 && versionOf(text) < 0 {
-						t.Errorf("a reader got %d bytes that are no whole body", len(text))
+						t.Errorf("incomplete body of %d bytes", len(text))
 					}
 				}
 			})
 		}
-		boot.Eventually(t, 20*time.Second, "uploads go on", func() bool { return puts.Load() >= int64(3+round) })
+		boot.Eventually(t, 20*time.Second, "uploads", func() bool { return puts.Load() >= int64(3+round) })
 		s.kill()
 		close(dead)
 		wg.Wait()
@@ -76,13 +75,13 @@ func TestKilledDuringUploads(t *testing.T) {
 			if strings.Contains(file, "/.uploads/") {
 				partsFound++
 			} else if versionOf(read(t, file)) < 0 {
-				t.Errorf("round %d: %s is not whole", round, file)
+				t.Errorf("round %d: %s is incomplete", round, file)
 			}
 		}
 	}
-	t.Logf("%d uploads were under way when the process was killed", partsFound)
+	t.Logf("%d uploads were interrupted", partsFound)
 	if partsFound == 0 {
-		t.Error("no upload was ever cut: this shows nothing")
+		t.Error("no upload was interrupted")
 	}
 	client.CloseIdleConnections()
 }
@@ -93,25 +92,25 @@ func TestFullDisk(t *testing.T) {
 	for ; stored < 20; stored++ {
 		if status, text := s.ask("PUT", fmt.Sprintf("/media/ab/%d.pcm", stored), body(stored, 100_000)); status != 201 {
 			if status != 507 || !strings.Contains(text, "INSUFFICIENT_STORAGE") {
-				t.Errorf("on a full disk: %d %s", status, text)
+				t.Errorf("full disk: %d %s", status, text)
 			}
 			break
 		}
 	}
 	if stored < 5 || stored > 10 {
-		t.Fatalf("%d objects fit", stored)
+		t.Fatalf("%d blobs fit", stored)
 	}
 	s.want(t, "PUT", "/media/cd/new.pcm", body(1, 500_000), 507, "INSUFFICIENT_STORAGE")
 	s.want(t, "PUT", "/media/ab/0.pcm", body(99, 900_000), 507, "INSUFFICIENT_STORAGE")
 	if files := s.files(t); len(files) != stored {
 		t.Errorf("left %v", files)
 	}
-	s.want(t, "GET", "/media/ab/0.pcm", "", 200, body(0, 100_000)) // what could not be replaced stays
+	s.want(t, "GET", "/media/ab/0.pcm", "", 200, body(0, 100_000)) // not replaced
 	s.want(t, "DELETE", "/media/ab/0.pcm", "", 204, "")
 	s.want(t, "PUT", "/media/ab/new.pcm", body(1, 50_000), 201, "")
 	s.want(t, "GET", "/media/ab/new.pcm", "", 200, body(1, 50_000))
 
-	t.Run("with a cap there is always room", func(t *testing.T) {
+	t.Run("size limit keeps space free", func(t *testing.T) {
 		s := start(t, servers.SmallDisk(t, "size=1m"), boot.Env{"MEDIA_MAX_BYTES": "500000"})
 		for i := range 30 {
 			s.want(t, "PUT", fmt.Sprintf("/media/ab/%d.pcm", i), body(i, 100_000), 201, "")
@@ -120,7 +119,7 @@ func TestFullDisk(t *testing.T) {
 		s.want(t, "GET", "/media/ab/0.pcm", "", 404, "NOT_FOUND")
 		s.want(t, "PUT", "/media/ab/big.pcm", body(1, 600_000), 413, "500000")
 	})
-	t.Run("no file can be made", func(t *testing.T) {
+	t.Run("no free inodes", func(t *testing.T) {
 		s := start(t, servers.SmallDisk(t, "size=1m,nr_inodes=9"), nil)
 		s.want(t, "PUT", "/media/ab/0.pcm", "first", 201, "")
 		s.want(t, "PUT", "/media/ab/1.pcm", "second", 507, "INSUFFICIENT_STORAGE")
@@ -129,11 +128,10 @@ func TestFullDisk(t *testing.T) {
 	})
 }
 
-// The disk takes the bytes and then cannot keep them: whichever sync fails, of
-// the file, of its shard or of a new shard in the root, the upload is refused and
-// leaves nothing that a crash could take back. Nor is a removal confirmed that one
-// could undo.
-func TestDiskThatCannotKeepItsWord(t *testing.T) {
+// If the sync of a file, of its shard or of the root fails, the upload fails and
+// leaves nothing that a crash could lose. A deletion that a crash could undo fails
+// too.
+func TestFailedSync(t *testing.T) {
 	for _, tt := range []struct {
 		name, error  string
 		path         string // below the root; "": every sync fails
@@ -147,14 +145,14 @@ func TestDiskThatCannotKeepItsWord(t *testing.T) {
 		{"the file", "ENOSPC", "", 507, "first", 507, 507, 500, nil},
 		{"over quota", "EDQUOT", "", 507, "first", 507, 507, 500, nil},
 		{"a broken disk", "EIO", "", 500, "first", 500, 500, 500, nil},
-		{"the shard", "ENOSPC", "ab", 507, "NOT_FOUND", 507, 201, 500, nil}, // nobody can know which of the two a crash would leave
+		{"the shard", "ENOSPC", "ab", 507, "NOT_FOUND", 507, 201, 500, nil}, // either version may survive a crash
 		{"the root", "ENOSPC", ".", 204, "second", 201, 507, 204, nil},
-		{"nothing, as none is asked for", "EIO", "", 204, "second", 201, 201, 204, boot.Env{"MEDIA_SYNC": "false"}},
+		{"unsynced", "EIO", "", 204, "second", 201, 201, 204, boot.Env{"MEDIA_SYNC": "false"}},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			s := start(t, t.TempDir(), tt.env)
 			s.want(t, "PUT", "/media/ab/x.pcm", "first", 201, "")
-			s.want(t, "GET", "/media/ab/x.pcm", "", 200, "first") // into memory
+			s.want(t, "GET", "/media/ab/x.pcm", "", 200, "first") // loads it into the cache
 			s.want(t, "PUT", "/media/ab/old.pcm", "old", 201, "")
 			path := ""
 			if tt.path != "" {
@@ -181,17 +179,16 @@ func TestDiskThatCannotKeepItsWord(t *testing.T) {
 	client.CloseIdleConnections()
 }
 
-// Not every file system can be told to replace nothing, and none can give a place
-// in a folder that is full.
-func TestFileSystemsThatDoNotRename(t *testing.T) {
+// Some file systems don't support RENAME_NOREPLACE.
+func TestFailedRename(t *testing.T) {
 	for _, tt := range []struct {
 		name, calls, error string
 		fresh, replaced    int
 		stored             string
 		objects            int
 	}{
-		{"unless they may replace", "renameat2", "EINVAL", 201, 204, "second", 2},
-		{"at all", "renameat,renameat2", "ENOSPC", 507, 507, "first", 1},
+		{"RENAME_NOREPLACE not supported", "renameat2", "EINVAL", 201, 204, "second", 2},
+		{"full directory", "renameat,renameat2", "ENOSPC", 507, 507, "first", 1},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			s := start(t, t.TempDir(), nil)
@@ -199,7 +196,7 @@ func TestFileSystemsThatDoNotRename(t *testing.T) {
 				t.Fatal(err)
 			}
 			s.want(t, "PUT", "/media/ab/x.pcm", "first", 201, "")
-			s.want(t, "GET", "/media/ab/x.pcm", "", 200, "first") // into memory
+			s.want(t, "GET", "/media/ab/x.pcm", "", 200, "first") // loads it into the cache
 			heal := servers.FailCalls(t, s.Cmd.Process.Pid, tt.calls, tt.error, "")
 			s.want(t, "PUT", "/media/ab/y.pcm", "second", tt.fresh, "")
 			s.want(t, "PUT", "/media/ab/x.pcm", "second", tt.replaced, "")
@@ -215,43 +212,43 @@ func TestFileSystemsThatDoNotRename(t *testing.T) {
 	client.CloseIdleConnections()
 }
 
-func TestWhatKeepsItFromStarting(t *testing.T) {
+func TestStartErrors(t *testing.T) {
 	s := start(t, t.TempDir(), nil)
 	port := s.url[strings.LastIndex(s.url, ":")+1:]
 	nowhere := filepath.Join(t.TempDir(), "none.pem")
 	for name, tt := range map[string]struct {
 		env  boot.Env
-		says string
+		want string
 	}{
-		"a port in use":             {boot.Env{"MEDIA_PORT": port}, "MEDIA_PORT"},
-		"a root in use":             {boot.Env{"MEDIA_ROOT": s.root}, "MEDIA_ROOT"},
-		"a root that is a file":     {boot.Env{"MEDIA_ROOT": filepath.Join(s.root, ".lock")}, "media root"},
-		"a certificate, no key":     {boot.Env{"MEDIA_TLS_CERT_FILE": nowhere}, "MEDIA_TLS_KEY_FILE"},
-		"a certificate that is not": {boot.Env{"MEDIA_TLS_CERT_FILE": nowhere, "MEDIA_TLS_KEY_FILE": nowhere}, "MEDIA_TLS_CERT_FILE"},
-		"only the token before":     {boot.Env{"MEDIA_UPLOAD_TOKEN_PREVIOUS": "secret-of-old"}, "MEDIA_UPLOAD_TOKEN"},
+		"port in use":             {boot.Env{"MEDIA_PORT": port}, "MEDIA_PORT"},
+		"root in use":             {boot.Env{"MEDIA_ROOT": s.root}, "MEDIA_ROOT"},
+		"root is a file":          {boot.Env{"MEDIA_ROOT": filepath.Join(s.root, ".lock")}, "media root"},
+		"certificate without key": {boot.Env{"MEDIA_TLS_CERT_FILE": nowhere}, "MEDIA_TLS_KEY_FILE"},
+		"missing certificate":     {boot.Env{"MEDIA_TLS_CERT_FILE": nowhere, "MEDIA_TLS_KEY_FILE": nowhere}, "MEDIA_TLS_CERT_FILE"},
+		"only the previous token": {boot.Env{"MEDIA_UPLOAD_TOKEN_PREVIOUS": "secret-of-old"}, "MEDIA_UPLOAD_TOKEN"},
 	} {
 		env := boot.With(boot.Env{"MEDIA_PORT": "0", "MEDIA_HOST": "127.0.0.1", "MEDIA_ROOT": t.TempDir()}, tt.env)
 		p := boot.StartProcess(t, env, "media")
-		if !p.Ended(20*time.Second) || !p.Stderr.Has(tt.says) || p.Stderr.Has("secret-of-old") {
+		if !p.Ended(20*time.Second) || !p.Stderr.Has(tt.want) || p.Stderr.Has("secret-of-old") {
 			t.Errorf("%s: %s", name, p.Stderr)
 		}
 	}
 }
 
-func TestAnOpenDoorIsWarnedOf(t *testing.T) {
+func TestWarningWithoutUploadToken(t *testing.T) {
 	const warning = "MEDIA_UPLOAD_TOKEN is not set"
 	if s := start(t, t.TempDir(), boot.Env{"MEDIA_HOST": "0.0.0.0"}); !s.Stderr.Has(warning) {
-		t.Error("open to everybody, and no warning")
+		t.Error("no warning without a token")
 	}
 	if s := start(t, t.TempDir(), boot.Env{"MEDIA_HOST": "0.0.0.0", "MEDIA_UPLOAD_TOKEN": "x"}); s.Stderr.Has(warning) {
-		t.Error("a token is set: there is nothing to warn of")
+		t.Error("warning with a token")
 	}
 	if s := start(t, t.TempDir(), nil); s.Stderr.Has(warning) {
-		t.Error("on a loopback address there is nothing to warn of")
+		t.Error("warning on a loopback address")
 	}
 }
 
-func TestTheTokenBeforeIsGoodWhileClientsChangeOver(t *testing.T) {
+func TestPreviousUploadTokenIsAccepted(t *testing.T) {
 	s := start(t, t.TempDir(), boot.Env{"MEDIA_UPLOAD_TOKEN": "new", "MEDIA_UPLOAD_TOKEN_PREVIOUS": "old"})
 	for token, status := range map[string]int{"new": 201, "old": 201, "older": 401} {
 		req, err := http.NewRequest(http.MethodPut, s.url+"/media/ab/"+token+".pcm", strings.NewReader("x"))
@@ -265,13 +262,12 @@ func TestTheTokenBeforeIsGoodWhileClientsChangeOver(t *testing.T) {
 		}
 		_ = resp.Body.Close()
 		if resp.StatusCode != status {
-			t.Errorf("with the token %q: %d, want %d", token, resp.StatusCode, status)
+			t.Errorf("token %q: %d, want %d", token, resp.StatusCode, status)
 		}
 	}
 }
 
-// SIGTERM amid an upload: /health says so, the upload finishes, the process ends
-// by itself.
+// On SIGTERM /health returns 503, an active upload finishes, and the process exits.
 func TestDrain(t *testing.T) {
 	s := start(t, t.TempDir(), boot.Env{"DRAIN_DELAY": "300ms"})
 	conn, err := net.Dial("tcp", strings.TrimPrefix(s.url, "http://"))
@@ -280,9 +276,9 @@ func TestDrain(t *testing.T) {
 	}
 	defer conn.Close()
 	fmt.Fprint(conn, "PUT /media/ab/x.pcm HTTP/1.1\r\nHost: h\r\nContent-Length: 6\r\n\r\nsec")
-	boot.Eventually(t, 10*time.Second, "the upload is under way", func() bool { return len(s.files(t)) == 1 })
+	boot.Eventually(t, 10*time.Second, "the upload has started", func() bool { return len(s.files(t)) == 1 })
 	_ = s.Cmd.Process.Signal(syscall.SIGTERM)
-	boot.Eventually(t, 10*time.Second, "/health says so", func() bool {
+	boot.Eventually(t, 10*time.Second, "/health returns 503", func() bool {
 		status, _ := s.ask("GET", "/health", "")
 		return status == 503 || status == 0
 	})
@@ -292,7 +288,7 @@ func TestDrain(t *testing.T) {
 		t.Errorf("%v %s", err, answer)
 	}
 	if !s.Ended(15*time.Second) || s.ExitCode() != 0 {
-		t.Error("it does not end, or not in order")
+		t.Error("the process did not exit with code 0")
 	}
 	if got := read(t, filepath.Join(s.root, "ab/x.pcm")); got != "second" {
 		t.Errorf("stored %q", got)

@@ -1,5 +1,5 @@
-// Package media tries the media service as a process: killed, without room, on a
-// disk that fails, and told to end.
+// Package media tests the media service as a process: killed, on a full or failing
+// disk, and shut down.
 package media
 
 import (
@@ -18,7 +18,7 @@ import (
 	"telapi/test/boot"
 )
 
-// service is `telapi media`, running.
+// service is a running `telapi media` process.
 type service struct {
 	*boot.Process
 	url  string
@@ -27,7 +27,7 @@ type service struct {
 
 var listening = regexp.MustCompile(`"msg":"telapi media is listening","url":"([^"]+)"`)
 
-// start runs the program on a root.
+// start runs the service on a root directory.
 func start(t *testing.T, root string, env boot.Env) *service {
 	t.Helper()
 	full := boot.Env{"MEDIA_PORT": "0", "MEDIA_HOST": "127.0.0.1", "MEDIA_ROOT": root, "LOG_FORMAT": "json", "DRAIN_DELAY": "0s"}
@@ -35,7 +35,7 @@ func start(t *testing.T, root string, env boot.Env) *service {
 		full[name] = value
 	}
 	s := &service{Process: boot.StartProcess(t, full, "media"), root: root}
-	boot.Eventually(t, 30*time.Second, "the service listens", func() bool {
+	boot.Eventually(t, 30*time.Second, "the service is listening", func() bool {
 		found := listening.FindStringSubmatch(s.Stderr.String())
 		if found != nil {
 			s.url = found[1]
@@ -48,11 +48,10 @@ func start(t *testing.T, root string, env boot.Env) *service {
 	return s
 }
 
-// client gives every answer a bounded time.
 var client = &http.Client{Timeout: 30 * time.Second}
 
-// ask sends a request; status 0 means that no whole answer came.
-func (s *service) ask(method, path, body string) (status int, answer string) {
+// ask sends a request. The status is 0 if there is no complete response.
+func (s *service) ask(method, path, body string) (status int, response string) {
 	req, err := http.NewRequest(method, s.url+path, strings.NewReader(body))
 	if err != nil {
 		return 0, err.Error()
@@ -69,14 +68,14 @@ func (s *service) ask(method, path, body string) (status int, answer string) {
 	return resp.StatusCode, string(text)
 }
 
-func (s *service) want(t *testing.T, method, path, body string, status int, says string) {
+func (s *service) want(t *testing.T, method, path, body string, status int, text string) {
 	t.Helper()
-	if got, answer := s.ask(method, path, body); got != status || !strings.Contains(answer, says) {
-		t.Errorf("%s %s: %d %.200s, want %d %.200s", method, path, got, answer, status, says)
+	if got, response := s.ask(method, path, body); got != status || !strings.Contains(response, text) {
+		t.Errorf("%s %s: %d %.200s, want %d %.200s", method, path, got, response, status, text)
 	}
 }
 
-// files are those below the root, but for the lock.
+// files lists the files below the root, without the lock file.
 func (s *service) files(t *testing.T) (names []string) {
 	t.Helper()
 	if err := filepath.WalkDir(s.root, func(name string, d fs.DirEntry, err error) error {
@@ -95,13 +94,13 @@ func (s *service) kill() {
 	s.Ended(10 * time.Second)
 }
 
-// body is a text of about n bytes that shows whether it is whole.
+// body returns about n bytes in which versionOf detects truncation.
 func body(version, n int) string {
 	line := fmt.Sprintf("version %d\n", version)
 	return strings.Repeat(line, n/len(line)) + "end " + fmt.Sprint(version)
 }
 
-// versionOf is the version of a whole body, -1 of any other.
+// versionOf returns the version of a complete body, or -1.
 func versionOf(text string) (version int) {
 	if _, err := fmt.Sscanf(text, "version %d\n", &version); err != nil || !strings.HasSuffix(text, fmt.Sprint("\nend ", version)) {
 		return -1

@@ -10,20 +10,20 @@ import (
 	"telapi/test/boot"
 )
 
-// What is in use beside the objects, by thousands of connections, is never over
-// the bound: the collector would run all the time.
-func TestTheBoundOfMemoryGivesWayToWhatIsInUse(t *testing.T) {
-	bound := func() int64 {
-		runtime.GC() // finds what is in use
+// The memory limit stays above the memory in use. Otherwise the garbage collector
+// would run all the time.
+func TestMemoryLimitFollowsMemoryInUse(t *testing.T) {
+	limit := func() int64 {
+		runtime.GC() // measures the memory in use
 		return debug.SetMemoryLimit(-1)
 	}
-	s := boot.StartMedia(t) // with no memory for objects, in this process
-	boot.Eventually(t, 10*time.Second, "there is a bound", func() bool { return bound() < 200<<20 })
+	s := boot.StartMedia(t) // in this process, without a memory cache
+	boot.Eventually(t, 10*time.Second, "a limit is set", func() bool { return limit() < 200<<20 })
 	use := make([]byte, 200<<20)
-	boot.Eventually(t, 10*time.Second, "the bound gives way", func() bool { return bound() > 200<<20 })
+	boot.Eventually(t, 10*time.Second, "the limit is raised", func() bool { return limit() > 200<<20 })
 	runtime.KeepAlive(use)
 	s.Stop()
-	if bound() != math.MaxInt64 {
-		t.Error("the bound outlives the service")
+	if limit() != math.MaxInt64 {
+		t.Error("the limit remains after the service stopped")
 	}
 }

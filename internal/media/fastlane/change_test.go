@@ -13,25 +13,24 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
-	"time"
 
 	"telapi/internal/media/fastlane"
 )
 
-// register is an object that one writer puts and deletes in turns: it is there
-// with its version in it when that is odd, and absent when it is even.
+// register is a blob that one writer creates and deletes by turns. It exists if
+// its version is odd, and contains the version.
 type register struct {
 	path                 string
 	reads                atomic.Int64
-	begun, done, noticed atomic.Int64 // versions: of the writer, and of any reader so far
+	begun, done, noticed atomic.Int64 // versions, of the writer and of the readers
 }
 
-func (r *register) write(t *testing.T, s shelf, lane *fastlane.Lane) {
+func (r *register) write(t *testing.T, s blobDir, lane *fastlane.Lane) {
 	version := r.begun.Add(1)
 	name := filepath.Join(s.dir, r.path)
 	change := func() error { return os.Remove(name) }
 	if version%2 == 1 {
-		// Longer and shorter than what is sent from a file.
+		// Sizes below and above minSendfile.
 		content := strings.Repeat(fmt.Sprintf("%08d", version), int(1<<10+version%3*(2<<10)))
 		if err := os.WriteFile(name+".new", []byte(content), 0o600); err != nil {
 			t.Error(err)
@@ -44,8 +43,8 @@ func (r *register) write(t *testing.T, s shelf, lane *fastlane.Lane) {
 	r.done.Store(version)
 }
 
-// read checks that what is answered was there at some time between the request
-// and the answer, and that nobody has seen something newer before.
+// read checks that the response was current at some time between request and
+// response, and that no reader has seen a newer version before.
 func (r *register) read(t *testing.T, c client, header string) {
 	oldest := max(r.done.Load(), r.noticed.Load())
 	c.send("GET " + r.path + " HTTP/1.1\r\nHost: a\r\n" + header + "\r\n")
@@ -54,28 +53,28 @@ func (r *register) read(t *testing.T, c client, header string) {
 	r.reads.Add(1)
 	if status == http.StatusNotFound {
 		if oldest%2 == 1 && oldest == newest {
-			t.Errorf("absent, but version %d was there all the time", oldest)
+			t.Errorf("not found, but version %d existed", oldest)
 		}
 		return
 	}
 	version, err := strconv.ParseInt(body[:8], 10, 64)
 	if err != nil || body != strings.Repeat(body[:8], len(body)/8) {
-		t.Errorf("status %d with a mixture: %v", status, err)
+		t.Errorf("status %d with mixed versions: %v", status, err)
 	}
 	if version < oldest || version > newest {
-		t.Errorf("version %d, when only %d to %d could be there", version, oldest, newest)
+		t.Errorf("version %d, want %d to %d", version, oldest, newest)
 	}
 	for seen := r.noticed.Load(); seen < version && !r.noticed.CompareAndSwap(seen, version); {
 		seen = r.noticed.Load()
 	}
 }
 
-func TestNobodyGetsWhatWasReplacedOrDeleted(t *testing.T) {
-	s := newShelf(t, nil)
+func TestReplacedAndDeletedBlobsAreNotServed(t *testing.T) {
+	s := newBlobDir(t, nil)
 	lane := fastlane.New(fastlane.Options{MaxBytes: maxBytes, Load: func(path string, limit int64) (fastlane.Blob, bool) {
 		o, ok := s.load(path, limit)
 		for range rand.IntN(20) {
-			runtime.Gosched() // so that a change may come in between
+			runtime.Gosched() // let changes interleave
 		}
 		return o, ok
 	}})
@@ -88,7 +87,7 @@ func TestNobodyGetsWhatWasReplacedOrDeleted(t *testing.T) {
 			for range 60 {
 				r.write(t, s, lane)
 				for enough := r.reads.Load() + 10; r.reads.Load() < enough && !t.Failed(); {
-					time.Sleep(10 * time.Microsecond)
+					runtime.Gosched()
 				}
 			}
 		})
@@ -105,41 +104,41 @@ func TestNobodyGetsWhatWasReplacedOrDeleted(t *testing.T) {
 	stop.Store(true)
 	readers.Wait()
 	if lane.Stats().Hits == 0 {
-		t.Error("the lane answered nothing")
+		t.Error("no response from the cache")
 	}
 }
 
-func TestAChangeAndALoadAtTheSameTime(t *testing.T) {
+func TestConcurrentChangeAndLoad(t *testing.T) {
 	const path = "/x.alaw"
-	for name, race := range map[string]func(c client, loading, goOn chan struct{}, change func(before func())){
-		"the change comes while the old object is loaded": func(c client, loading, goOn chan struct{}, change func(before func())) {
+	for name, race := range map[string]func(c client, loading, proceed chan struct{}, change func(before func())){
+		"change during a load": func(c client, loading, proceed chan struct{}, change func(before func())) {
 			c.send(plainGet(path))
 			<-loading
 			change(func() {})
-			close(goOn)
-			c.receive() // the old or the new one
+			close(proceed)
+			c.receive() // either version
 		},
-		"a reader comes while the object changes": func(c client, loading, goOn chan struct{}, change func(before func())) {
-			close(goOn)
+		"request during a change": func(c client, loading, proceed chan struct{}, change func(before func())) {
+			close(proceed)
 			change(func() {
 				c.send(plainGet(path))
 				if _, body := c.receive(); body != "old" {
-					t.Errorf("%q before it was changed", body)
+					t.Errorf("%q before the change", body)
 				}
 			})
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			s := newShelf(t, map[string]string{path: "old"})
-			loading, goOn := make(chan struct{}, 9), make(chan struct{})
+			s := newBlobDir(t, map[string]string{path: "old"})
+			loading, proceed := make(chan struct{}, 9), make(chan struct{})
 			lane := fastlane.New(fastlane.Options{MaxBytes: maxBytes, Load: func(path string, limit int64) (fastlane.Blob, bool) {
 				o, ok := s.load(path, limit)
 				loading <- struct{}{}
-				<-goOn
+				<-proceed
 				return o, ok
 			}})
 			c := start(t, s, lane, nil).dial(t)
-			race(c, loading, goOn, func(before func()) {
+			race(c, loading, proceed, func(before func()) {
 				if err := lane.Change(path, func() error {
 					before()
 					name := filepath.Join(s.dir, path)
@@ -150,28 +149,28 @@ func TestAChangeAndALoadAtTheSameTime(t *testing.T) {
 			})
 			c.send(plainGet(path))
 			if _, body := c.receive(); body != "new" {
-				t.Errorf("%q after it was changed", body)
+				t.Errorf("%q after the change", body)
 			}
 		})
 	}
 }
 
-func TestMemoryIsBoundedAndKeepsWhatIsUsed(t *testing.T) {
-	objects := map[string]string{"/hot.alaw": "hot", "/huge.alaw": strings.Repeat("x", 200<<10)}
+func TestCacheIsLimitedAndKeepsUsedBlobs(t *testing.T) {
+	blobs := map[string]string{"/hot.alaw": "hot", "/huge.alaw": strings.Repeat("x", 200<<10)}
 	for i := range 100 {
-		objects[fmt.Sprintf("/%d.alaw", i)] = strings.Repeat("x", 10<<10+i*200)
+		blobs[fmt.Sprintf("/%d.alaw", i)] = strings.Repeat("x", 10<<10+i*200)
 	}
-	s := newShelf(t, objects)
+	s := newBlobDir(t, blobs)
 	const most = 1 << 20
 	lane := fastlane.New(fastlane.Options{MaxBytes: most, Load: s.load})
 	c := start(t, s, lane, nil).dial(t)
 	get := func(path string) {
 		c.send(plainGet(path))
-		if _, body := c.receive(); body != objects[path] {
+		if _, body := c.receive(); body != blobs[path] {
 			t.Fatalf("%s: %d bytes", path, len(body))
 		}
 		if n := lane.Stats().Bytes; n > most {
-			t.Fatalf("%d bytes are held", n)
+			t.Fatalf("%d bytes cached", n)
 		}
 	}
 	get("/hot.alaw")
@@ -180,20 +179,20 @@ func TestMemoryIsBoundedAndKeepsWhatIsUsed(t *testing.T) {
 		get(fmt.Sprintf("/%d.alaw", i%100))
 	}
 	if n := lane.Stats().Bytes; n < most/2 {
-		t.Errorf("only %d of %d bytes are used", n, most)
+		t.Errorf("only %d of %d bytes cached", n, most)
 	}
 	before := lane.Stats()
 	get("/hot.alaw")
 	get("/huge.alaw")
 	after := lane.Stats()
 	if after.Loads != before.Loads || after.Hits != before.Hits+1 {
-		t.Errorf("what is used all the time was dropped, or one object may take everything: %+v, then %+v", before, after)
+		t.Errorf("a used blob was evicted, or a large one cached: %+v, then %+v", before, after)
 	}
 }
 
-func TestAReaderKeepsWhatIsDeletedMeanwhile(t *testing.T) {
+func TestDeletionDoesNotAffectActiveResponse(t *testing.T) {
 	content := strings.Repeat("0123456789abcdef", 1<<20)
-	s := newShelf(t, map[string]string{"/large.pcm": content})
+	s := newBlobDir(t, map[string]string{"/large.pcm": content})
 	st := serve(t, s, nil)
 	c := st.dial(t)
 	c.send(plainGet("/large.pcm"))
@@ -204,10 +203,10 @@ func TestAReaderKeepsWhatIsDeletedMeanwhile(t *testing.T) {
 		t.Fatal(err)
 	}
 	if _, body := c.receive(); body != content {
-		t.Errorf("%d bytes, or others", len(body))
+		t.Errorf("wrong body of %d bytes", len(body))
 	}
 	c.send(plainGet("/large.pcm"))
 	if status, _ := c.receive(); status != http.StatusNotFound {
-		t.Errorf("status %d after it was deleted", status)
+		t.Errorf("status %d after the deletion", status)
 	}
 }

@@ -15,10 +15,10 @@ import (
 	"telapi/internal/media/fastlane"
 )
 
-// script is a client that has decided everything it will send: its connection
-// yields that in pieces, then ends, and keeps what it is answered.
-type script struct {
-	net.Conn // nothing else is called
+// scriptedConn is a connection that returns its input in pieces and records the
+// output.
+type scriptedConn struct {
+	net.Conn // panics on other calls
 	mu       sync.Mutex
 	input    []byte
 	piece    int
@@ -27,7 +27,7 @@ type script struct {
 	once     sync.Once
 }
 
-func (s *script) Read(p []byte) (int, error) {
+func (s *scriptedConn) Read(p []byte) (int, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	n := copy(p[:min(len(p), s.piece)], s.input)
@@ -37,23 +37,23 @@ func (s *script) Read(p []byte) (int, error) {
 	return n, nil
 }
 
-func (s *script) Write(p []byte) (int, error)      { return s.output.Write(p) }
-func (s *script) Close() error                     { s.once.Do(func() { close(s.closed) }); return nil }
-func (s *script) CloseWrite() error                { return nil }
-func (s *script) LocalAddr() net.Addr              { return &net.TCPAddr{} }
-func (s *script) RemoteAddr() net.Addr             { return &net.TCPAddr{} }
-func (s *script) SetDeadline(time.Time) error      { return nil }
-func (s *script) SetReadDeadline(time.Time) error  { return nil }
-func (s *script) SetWriteDeadline(time.Time) error { return nil }
+func (s *scriptedConn) Write(p []byte) (int, error)      { return s.output.Write(p) }
+func (s *scriptedConn) Close() error                     { s.once.Do(func() { close(s.closed) }); return nil }
+func (s *scriptedConn) CloseWrite() error                { return nil }
+func (s *scriptedConn) LocalAddr() net.Addr              { return &net.TCPAddr{} }
+func (s *scriptedConn) RemoteAddr() net.Addr             { return &net.TCPAddr{} }
+func (s *scriptedConn) SetDeadline(time.Time) error      { return nil }
+func (s *scriptedConn) SetReadDeadline(time.Time) error  { return nil }
+func (s *scriptedConn) SetWriteDeadline(time.Time) error { return nil }
 
-// stage is a listener for scripts.
-type stage struct {
+// scriptListener is a listener for scripted connections.
+type scriptListener struct {
 	scripts chan net.Conn
 	end     chan struct{}
 	once    sync.Once
 }
 
-func (s *stage) Accept() (net.Conn, error) {
+func (s *scriptListener) Accept() (net.Conn, error) {
 	select {
 	case c := <-s.scripts:
 		return c, nil
@@ -61,22 +61,22 @@ func (s *stage) Accept() (net.Conn, error) {
 		return nil, net.ErrClosed
 	}
 }
-func (s *stage) Close() error   { s.once.Do(func() { close(s.end) }); return nil }
-func (s *stage) Addr() net.Addr { return &net.TCPAddr{} }
+func (s *scriptListener) Close() error   { s.once.Do(func() { close(s.end) }); return nil }
+func (s *scriptListener) Addr() net.Addr { return &net.TCPAddr{} }
 
 var dateField = regexp.MustCompile(`\r\nDate: [^\r]*`)
 
-// play returns everything that a server says to an input.
-func (s *stage) play(input []byte, piece int) string {
-	c := &script{input: bytes.Clone(input), piece: piece, closed: make(chan struct{})}
+// play returns the complete output of a server for an input.
+func (s *scriptListener) play(input []byte, piece int) string {
+	c := &scriptedConn{input: bytes.Clone(input), piece: piece, closed: make(chan struct{})}
 	s.scripts <- c
 	<-c.closed
 	return dateField.ReplaceAllString(c.output.String(), "")
 }
 
-// raise starts a server for scripts.
-func raise(t testing.TB, s shelf, lane *fastlane.Lane) *stage {
-	st := &stage{scripts: make(chan net.Conn), end: make(chan struct{})}
+// serveScripts starts a server for scripted connections.
+func serveScripts(t testing.TB, s blobDir, lane *fastlane.Lane) *scriptListener {
+	st := &scriptListener{scripts: make(chan net.Conn), end: make(chan struct{})}
 	srv := &http.Server{Handler: s, ErrorLog: log.New(io.Discard, "", 0)}
 	ln := net.Listener(st)
 	if lane != nil {
@@ -88,23 +88,22 @@ func raise(t testing.TB, s shelf, lane *fastlane.Lane) *stage {
 	return st
 }
 
-var objects = map[string]string{
+var blobs = map[string]string{
 	"/media/ab/x.alaw":     "hello",
 	"/media/ab/empty.alaw": "",
 	"/media/ab/large.pcm":  strings.Repeat("0123456789abcdef", 4<<10),
 }
 
-// inputs are what a client may send, and how many of its requests are for the
-// lane.
+// inputs are inputs of a connection, with the number of responses from the cache.
 var inputs = []struct {
 	name, bytes string
 	hits        uint64
 }{
 	{"nothing", "", 0},
 	{"a plain GET", plainGet("/media/ab/x.alaw"), 1},
-	{"an empty object", plainGet("/media/ab/empty.alaw"), 1},
-	{"a large object", plainGet("/media/ab/large.pcm"), 1},
-	{"what browsers and libraries send", "GET /media/ab/x.alaw HTTP/1.1\r\nHost: [::1]:80\r\nUser-Agent: Go/1\r\nAccept-Encoding: gzip\r\n" +
+	{"an empty blob", plainGet("/media/ab/empty.alaw"), 1},
+	{"a large blob", plainGet("/media/ab/large.pcm"), 1},
+	{"all harmless fields", "GET /media/ab/x.alaw HTTP/1.1\r\nHost: [::1]:80\r\nUser-Agent: Go/1\r\nAccept-Encoding: gzip\r\n" +
 		"ACCEPT: */*\r\naccept-language:de\r\nCache-Control: \t no-cache \r\nPragma: no-cache\r\nConnection: Keep-Alive\r\nTraceparent: 00-1\r\n\r\n", 1},
 	{"pipelined", plainGet("/media/ab/x.alaw") + plainGet("/media/ab/large.pcm") + plainGet("/media/ab/x.alaw"), 3},
 	{"pipelined, one missing", plainGet("/media/ab/x.alaw") + plainGet("/media/ab/y.alaw") + plainGet("/media/ab/x.alaw"), 2},
@@ -116,20 +115,20 @@ var inputs = []struct {
 	{"an upload", put("/a", "abc"), 0},
 	{"an empty upload", put("/a", "") + plainGet("/media/ab/x.alaw"), 1},
 	{"uploads, pipelined", put("/a", "abc") + put("//b", strings.Repeat("x", 10_000)) + plainGet("/media/ab/x.alaw") + put("/c", "de"), 1},
-	{"an upload with all that one may have", "PUT /a HTTP/1.1\r\nhost: a\r\nAuthorization:\tBearer x \r\nCONTENT-type: audio/pcm\r\nUser-Agent: a\r\nuser-agent: \xff\r\n" +
+	{"an upload with all known fields", "PUT /a HTTP/1.1\r\nhost: a\r\nAuthorization:\tBearer x \r\nCONTENT-type: audio/pcm\r\nUser-Agent: a\r\nuser-agent: \xff\r\n" +
 		"Connection: keep-alive\r\nContent-Length: 003\r\n\r\nabc" + plainGet("/media/ab/x.alaw"), 1},
-	{"an upload of the longest kind", put("/a", strings.Repeat("x", 256<<10)) + plainGet("/media/ab/x.alaw"), 1},
+	{"a large upload", put("/a", strings.Repeat("x", 256<<10)) + plainGet("/media/ab/x.alaw"), 1},
 	{"a longer upload", put("/a", strings.Repeat("x", 256<<10+1)) + plainGet("/media/ab/x.alaw"), 1},
-	{"an upload that nobody reads", put("/unread", strings.Repeat("x", 10_000)) + plainGet("/media/ab/x.alaw"), 1},
-	{"the longest that is skipped", put("/unread", strings.Repeat("x", 256<<10-1)) + plainGet("/media/ab/x.alaw"), 1},
-	{"one that is not", put("/unread", strings.Repeat("x", 256<<10)) + plainGet("/media/ab/x.alaw"), 0},
-	{"an upload that breaks off while it is skipped", "PUT /unread HTTP/1.1\r\nHost: a\r\nContent-Length: 9\r\n\r\nabc", 0},
-	{"an upload without the caches of old", "PUT /a HTTP/1.1\r\nHost: a\r\nPragma: no-cache\r\nContent-Length: 3\r\n\r\nabc" + plainGet("/media/ab/x.alaw"), 1},
+	{"an unread upload", put("/unread", strings.Repeat("x", 10_000)) + plainGet("/media/ab/x.alaw"), 1},
+	{"the largest unread upload that is skipped", put("/unread", strings.Repeat("x", 256<<10-1)) + plainGet("/media/ab/x.alaw"), 1},
+	{"an unread upload that is not skipped", put("/unread", strings.Repeat("x", 256<<10)) + plainGet("/media/ab/x.alaw"), 0},
+	{"an unread upload that is truncated", "PUT /unread HTTP/1.1\r\nHost: a\r\nContent-Length: 9\r\n\r\nabc", 0},
+	{"an upload with Pragma", "PUT /a HTTP/1.1\r\nHost: a\r\nPragma: no-cache\r\nContent-Length: 3\r\n\r\nabc" + plainGet("/media/ab/x.alaw"), 1},
 	{"an upload with a condition", "PUT /a HTTP/1.1\r\nHost: a\r\nIf-Match: *\r\nContent-Length: 3\r\n\r\nabc" + plainGet("/media/ab/x.alaw"), 1},
 	{"an upload without a length", "PUT /a HTTP/1.1\r\nHost: a\r\n\r\n" + plainGet("/media/ab/x.alaw"), 1},
 	{"an upload without a host", "PUT /a HTTP/1.1\r\nContent-Length: 3\r\n\r\nabc" + plainGet("/media/ab/x.alaw"), 0},
 	{"an upload to a query", "PUT /a?b HTTP/1.1\r\nHost: a\r\nContent-Length: 3\r\n\r\nabc" + plainGet("/media/ab/x.alaw"), 1},
-	{"a last upload", "PUT /a HTTP/1.1\r\nHost: a\r\nConnection: close\r\nContent-Length: 3\r\n\r\nabc" + plainGet("/media/ab/x.alaw"), 0},
+	{"an upload with Connection: close", "PUT /a HTTP/1.1\r\nHost: a\r\nConnection: close\r\nContent-Length: 3\r\n\r\nabc" + plainGet("/media/ab/x.alaw"), 0},
 	{"a GET with a type", "GET /media/ab/x.alaw HTTP/1.1\r\nHost: a\r\nContent-Type: a\r\n\r\n", 0},
 	{"behind chunks", "PUT /a HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n3\r\nabc\r\n0\r\n\r\n" + plainGet("/media/ab/x.alaw"), 0},
 	{"two lengths", "PUT /a HTTP/1.1\r\nHost: a\r\nContent-Length: 3\r\nContent-Length: 3\r\n\r\nabc" + plainGet("/media/ab/x.alaw"), 0},
@@ -179,15 +178,15 @@ var inputs = []struct {
 	{"TLS to a server without", "\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03", 0},
 }
 
-// contest holds a server with a lane against one without.
-func contest(t testing.TB) (with, without *stage, lane *fastlane.Lane) {
-	s := newShelf(t, objects)
+// startBoth starts one server with a fast path and one without.
+func startBoth(t testing.TB) (with, without *scriptListener, lane *fastlane.Lane) {
+	s := newBlobDir(t, blobs)
 	lane = fastlane.New(fastlane.Options{MaxBytes: 16 << 20, MaxUpload: 1 << 20, Load: s.load})
-	return raise(t, s, lane), raise(t, s, nil), lane
+	return serveScripts(t, s, lane), serveScripts(t, s, nil), lane
 }
 
-func TestEveryInputIsAnsweredAsByNetHTTP(t *testing.T) {
-	with, without, lane := contest(t)
+func TestResponsesEqualNetHTTP(t *testing.T) {
+	with, without, lane := startBoth(t)
 	for _, in := range inputs {
 		for _, piece := range []int{1 << 20, 1, 2, 7, 50} {
 			before := lane.Stats().Hits
@@ -196,18 +195,18 @@ func TestEveryInputIsAnsweredAsByNetHTTP(t *testing.T) {
 				t.Errorf("%s, %d bytes at a time:\n got %.500q\nwant %.500q", in.name, piece, got, want)
 			}
 			if hits := lane.Stats().Hits - before; hits != in.hits {
-				t.Errorf("%s, %d bytes at a time: the lane answered %d requests, %d wanted", in.name, piece, hits, in.hits)
+				t.Errorf("%s, %d bytes at a time: %d responses from the cache, want %d", in.name, piece, hits, in.hits)
 			}
 		}
 	}
 }
 
-func FuzzInputsAreAnsweredAsByNetHTTP(f *testing.F) {
+func FuzzResponsesEqualNetHTTP(f *testing.F) {
 	for _, in := range inputs {
 		f.Add([]byte(in.bytes), uint16(1<<15))
 		f.Add([]byte(in.bytes), uint16(1))
 	}
-	with, without, _ := contest(f)
+	with, without, _ := startBoth(f)
 	f.Fuzz(func(t *testing.T, input []byte, piece uint16) {
 		if len(input) > 16<<10 {
 			return

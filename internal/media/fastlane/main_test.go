@@ -22,18 +22,18 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// modified is when every object was.
+// modified is the modification time of all blobs.
 var modified = time.Unix(1_700_000_000, 0)
 
-// shelf is a folder of objects that do not change, with a handler as a file
-// server has it. Everything but a read is answered with what arrived of it, and
-// what is sent to /unread with nothing.
-type shelf struct{ dir string }
+// blobDir is a directory of immutable blobs with a file server as handler. The
+// handler echoes requests other than GET and HEAD, and does not read requests to
+// /unread.
+type blobDir struct{ dir string }
 
-func newShelf(t testing.TB, objects map[string]string) shelf {
+func newBlobDir(t testing.TB, blobs map[string]string) blobDir {
 	t.Helper()
-	s := shelf{t.TempDir()}
-	for path, content := range objects {
+	s := blobDir{t.TempDir()}
+	for path, content := range blobs {
 		name := filepath.Join(s.dir, filepath.FromSlash(path))
 		if err := os.MkdirAll(filepath.Dir(name), 0o750); err != nil {
 			t.Fatal(err)
@@ -45,7 +45,7 @@ func newShelf(t testing.TB, objects map[string]string) shelf {
 	return s
 }
 
-func (s shelf) open(path string) (fastlane.Blob, bool) {
+func (s blobDir) open(path string) (fastlane.Blob, bool) {
 	f, err := os.Open(filepath.Join(s.dir, filepath.Clean(path)))
 	if err != nil {
 		return fastlane.Blob{}, false
@@ -64,7 +64,7 @@ func (s shelf) open(path string) (fastlane.Blob, bool) {
 	}, File: f, Size: info.Size()}, true
 }
 
-func (s shelf) load(path string, limit int64) (fastlane.Blob, bool) {
+func (s blobDir) load(path string, limit int64) (fastlane.Blob, bool) {
 	o, ok := s.open(path)
 	if ok && o.Size > limit {
 		_ = o.File.Close()
@@ -73,7 +73,7 @@ func (s shelf) load(path string, limit int64) (fastlane.Blob, bool) {
 	return o, ok
 }
 
-func (s shelf) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+func (s blobDir) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	switch {
 	case r.URL.Path == "/unread":
 		return
@@ -96,19 +96,19 @@ func (s shelf) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	http.ServeContent(w, r, "", modified, o.File)
 }
 
-// maxBytes has room for an object of 16 MiB.
+// maxBytes allows blobs of 16 MiB.
 const maxBytes = 1 << 30
 
-// site is a server that a test talks to.
+// site is a running server.
 type site struct {
 	addr string
 	srv  *http.Server
 	lane *fastlane.Lane
 }
 
-// serve runs a server with a lane until the test ends. It may change the server
-// before it starts.
-func serve(t testing.TB, s shelf, secure *tls.Config, changes ...func(*http.Server)) site {
+// serve runs a server with a fast path until the test ends. Changes configure the
+// server.
+func serve(t testing.TB, s blobDir, secure *tls.Config, changes ...func(*http.Server)) site {
 	t.Helper()
 	return start(t, s, fastlane.New(fastlane.Options{MaxBytes: maxBytes, MaxUpload: 1 << 20, Load: s.load}), secure, changes...)
 }
@@ -160,7 +160,7 @@ func newClient(t testing.TB, conn net.Conn) client {
 
 func (c client) send(request string) {
 	c.t.Helper()
-	_ = c.SetDeadline(time.Now().Add(30 * time.Second)) // so that a test that hangs tells where
+	_ = c.SetDeadline(time.Now().Add(30 * time.Second)) // so that a test that hangs fails
 	if _, err := io.WriteString(c, request); err != nil {
 		c.t.Fatal(err)
 	}
@@ -180,18 +180,18 @@ func (c client) receive() (status int, body string) {
 	return resp.StatusCode, b.String()
 }
 
-// awaitEnd fails if anything but the end of the connection comes.
+// awaitEnd waits until the server closes the connection.
 func (c client) awaitEnd() {
 	c.t.Helper()
 	if b, err := c.in.ReadByte(); err == nil || os.IsTimeout(err) {
-		c.t.Fatalf("the connection goes on: %q, %v", b, err)
+		c.t.Fatalf("the connection is open: %q, %v", b, err)
 	}
 }
 
-// plainGet is a request that the lane answers.
+// plainGet is a request for the fast path.
 func plainGet(path string) string { return "GET " + path + " HTTP/1.1\r\nHost: media\r\n\r\n" }
 
-// put is an upload in the form that the lane takes.
+// put is an upload for the fast path.
 func put(path, body string) string {
 	return fmt.Sprintf("PUT %s HTTP/1.1\r\nHost: media\r\nContent-Length: %d\r\n\r\n%s", path, len(body), body)
 }

@@ -21,7 +21,7 @@ func answering(t *testing.T, answer http.HandlerFunc) client {
 	return start(t, answer, lane, nil, func(srv *http.Server) { srv.ErrorLog = log.New(io.Discard, "", 0) }).dial(t)
 }
 
-func TestWhateverAHandlerAnswersAnUploadIsSentAsByNetHTTP(t *testing.T) {
+func TestUploadResponsesEqualNetHTTP(t *testing.T) {
 	for name, tt := range map[string]struct {
 		answer http.HandlerFunc
 		want   string // but for the Date
@@ -38,7 +38,7 @@ func TestWhateverAHandlerAnswersAnUploadIsSentAsByNetHTTP(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			c := answering(t, tt.answer)
 			for range 2 {
-				c.send(put("/a", strings.Repeat("nobody reads it ", 5000)))
+				c.send(put("/a", strings.Repeat("unread content ", 5000)))
 				var got string
 				for !strings.HasSuffix(got, "\r\n\r\n") {
 					line, err := c.in.ReadString('\n')
@@ -59,7 +59,7 @@ func TestWhateverAHandlerAnswersAnUploadIsSentAsByNetHTTP(t *testing.T) {
 	}
 }
 
-func TestAHandlerThatFailsOrHurriesEndsItsConnectionAlone(t *testing.T) {
+func TestFailedHandlerClosesConnection(t *testing.T) {
 	for name, answer := range map[string]http.HandlerFunc{
 		"panics": func(http.ResponseWriter, *http.Request) { panic(http.ErrAbortHandler) },
 		"has no time to write": func(w http.ResponseWriter, _ *http.Request) {
@@ -74,7 +74,7 @@ func TestAHandlerThatFailsOrHurriesEndsItsConnectionAlone(t *testing.T) {
 	}
 }
 
-func TestABodyThatDoesNotComeIsNotWaitedForLongerThanAllowed(t *testing.T) {
+func TestReadDeadlineOfUpload(t *testing.T) {
 	failures := make(chan error, 1)
 	c := answering(t, func(w http.ResponseWriter, r *http.Request) {
 		_ = http.NewResponseController(w).SetReadDeadline(time.Now().Add(10 * time.Millisecond))
@@ -93,7 +93,7 @@ func TestABodyThatDoesNotComeIsNotWaitedForLongerThanAllowed(t *testing.T) {
 	c.awaitEnd()
 }
 
-func TestAnUploadUnderWayWhenALaneDrainsIsAnsweredAndToldThatItIsTheLast(t *testing.T) {
+func TestDrainFinishesActiveUpload(t *testing.T) {
 	begun, release := make(chan struct{}), make(chan struct{})
 	lane := fastlane.New(fastlane.Options{MaxUpload: 1 << 20})
 	s := start(t, http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {

@@ -13,8 +13,8 @@ import (
 	"telapi/test/servers"
 )
 
-func TestAConnectionComesBackFromNetHTTP(t *testing.T) {
-	s := serve(t, newShelf(t, objects), nil)
+func TestConnectionReturnsFromNetHTTP(t *testing.T) {
+	s := serve(t, newBlobDir(t, blobs), nil)
 	c := s.dial(t)
 	for range 200 { // a quick client is often ahead of net/http's own clean-up
 		c.send("HEAD /media/ab/empty.alaw HTTP/1.1\r\nHost: a\r\n\r\n")
@@ -23,7 +23,7 @@ func TestAConnectionComesBackFromNetHTTP(t *testing.T) {
 		c.send("abc")
 		c.receive()
 		c.send(plainGet("/media/ab/large.pcm"))
-		if status, body := c.receive(); status != http.StatusOK || body != objects["/media/ab/large.pcm"] {
+		if status, body := c.receive(); status != http.StatusOK || body != blobs["/media/ab/large.pcm"] {
 			t.Fatalf("status %d, %d bytes", status, len(body))
 		}
 	}
@@ -32,14 +32,14 @@ func TestAConnectionComesBackFromNetHTTP(t *testing.T) {
 	}
 }
 
-func TestOverTLS(t *testing.T) {
+func TestTLS(t *testing.T) {
 	authority := servers.NewCA(t)
 	cert, err := tls.X509KeyPair(authority.Issue(t, "127.0.0.1"))
 	if err != nil {
 		t.Fatal(err)
 	}
 	secured := make(chan bool, 1)
-	s := serve(t, newShelf(t, objects), &tls.Config{Certificates: []tls.Certificate{cert}, MinVersion: tls.VersionTLS12}, func(srv *http.Server) {
+	s := serve(t, newBlobDir(t, blobs), &tls.Config{Certificates: []tls.Certificate{cert}, MinVersion: tls.VersionTLS12}, func(srv *http.Server) {
 		next := srv.Handler
 		srv.Handler = http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 			secured <- r.TLS != nil && r.TLS.HandshakeComplete && r.TLS.NegotiatedProtocol == "http/1.1"
@@ -55,7 +55,7 @@ func TestOverTLS(t *testing.T) {
 		before := s.lane.Stats().Hits
 		for range 10 {
 			c.send(plainGet("/media/ab/large.pcm"))
-			if status, body := c.receive(); status != http.StatusOK || body != objects["/media/ab/large.pcm"] {
+			if status, body := c.receive(); status != http.StatusOK || body != blobs["/media/ab/large.pcm"] {
 				t.Fatalf("status %d, %d bytes", status, len(body))
 			}
 		}
@@ -90,14 +90,14 @@ func TestSlowClientsAreCutOff(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			c := serve(t, newShelf(t, large), nil, quick).dial(t)
+			c := serve(t, newBlobDir(t, large), nil, quick).dial(t)
 			steps(c)
 			c.awaitEnd()
 		})
 	}
 	t.Run("one that does not read", func(t *testing.T) {
 		t.Parallel()
-		s := serve(t, newShelf(t, large), nil, quick)
+		s := serve(t, newBlobDir(t, large), nil, quick)
 		c := s.dial(t)
 		c.send(plainGet("/large.pcm"))
 		if _, err := c.in.Peek(1); err != nil {
@@ -116,15 +116,15 @@ func await(t testing.TB, what string, is func() bool) {
 	}
 }
 
-func TestShutdownLetsAnswersFinish(t *testing.T) {
-	objects := map[string]string{"/large.pcm": strings.Repeat("x", 16<<20), "/x.alaw": "hello"}
+func TestShutdownFinishesResponses(t *testing.T) {
+	blobs := map[string]string{"/large.pcm": strings.Repeat("x", 16<<20), "/x.alaw": "hello"}
 	for name, first := range map[string]string{
 		"of a new connection":              "",
 		"of one that net/http has had too": "POST /a HTTP/1.1\r\nHost: a\r\nContent-Length: 0\r\n\r\n",
 		"of one that has uploaded":         "PUT /a HTTP/1.1\r\nHost: a\r\nContent-Length: 0\r\n\r\n",
 	} {
 		t.Run(name, func(t *testing.T) {
-			s := serve(t, newShelf(t, objects), nil)
+			s := serve(t, newBlobDir(t, blobs), nil)
 			idle, reading := s.dial(t), s.dial(t)
 			idle.send(plainGet("/x.alaw"))
 			idle.receive()
@@ -152,8 +152,8 @@ func TestShutdownLetsAnswersFinish(t *testing.T) {
 	}
 }
 
-func TestDrainCutsOffWhoDoesNotRead(t *testing.T) {
-	s := serve(t, newShelf(t, map[string]string{"/large.pcm": strings.Repeat("x", 16<<20)}), nil)
+func TestDrainCutsOffStalledClients(t *testing.T) {
+	s := serve(t, newBlobDir(t, map[string]string{"/large.pcm": strings.Repeat("x", 16<<20)}), nil)
 	c := s.dial(t)
 	c.send(plainGet("/large.pcm"))
 	if _, err := c.in.Peek(1); err != nil {
