@@ -1,63 +1,71 @@
-package usage
+package usage_test
 
 import (
-	"context"
 	"errors"
 	"testing"
 	"time"
 
 	"github.com/go-json-experiment/json"
+	"github.com/google/uuid"
 
+	"telapi/callruntime/wire"
 	"telapi/internal/fault"
+	"telapi/internal/sqlstore"
+	"telapi/internal/usage"
 )
 
-// ledger is a store with buckets to answer with.
-type ledger struct {
-	asked   Query
-	buckets []Bucket
-	err     error
-}
+func date(day int) time.Time { return time.Date(2026, 11, day, 0, 0, 0, 0, time.UTC) }
 
-func (l *ledger) TTSUsage(_ context.Context, q Query) ([]Bucket, error) {
-	l.asked = q
-	return l.buckets, l.err
+func newReporter(t *testing.T, reports ...wire.SpeechReport) *usage.Reporter {
+	t.Helper()
+	store, err := sqlstore.Open(sqlstore.Options{DataDir: t.TempDir()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = store.Close() })
+	if err := store.Migrate(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	for i := range reports {
+		reports[i].ID, reports[i].TeamID = uuid.NewString(), "tm_1"
+	}
+	if n, err := store.AddReports(t.Context(), reports, date(15)); err != nil || n != len(reports) {
+		t.Fatalf("added %d of %d reports: %v", n, len(reports), err)
+	}
+	return &usage.Reporter{Store: store, Now: func() time.Time {
+		return time.Date(2026, 11, 15, 1, 2, 3, 456_789_000, time.FixedZone("CET", 60*60))
+	}}
 }
-
-func day(d int) time.Time { return time.Date(2026, 11, d, 0, 0, 0, 0, time.UTC) }
 
 func TestReportJSON(t *testing.T) {
-	now := func() time.Time {
-		return time.Date(2026, 11, 15, 1, 2, 3, 456_789_000, time.FixedZone("CET", 60*60))
+	report := func(day int, endpoint string, characters int64, cached bool) wire.SpeechReport {
+		return wire.SpeechReport{At: date(day).UnixMilli(), EndpointID: endpoint, Characters: characters, Cached: cached}
 	}
 	for _, tt := range []struct {
 		name    string
-		groupBy Group
-		buckets []Bucket
+		groupBy usage.Group
+		reports []wire.SpeechReport
 		want    string
 	}{
-		{"nothing used", "", nil,
+		{"no usage", "", nil,
 			`{"teamId":"tm_1","from":"2026-11-01","to":"2026-11-15","interval":"day","asOf":"2026-11-15T00:02:03.456Z",` +
 				`"total":{"characters":0,"cachedCharacters":0,"billedCharacters":0,"requests":0},"buckets":[]}`},
-		{"by day", "", []Bucket{{"2026-11-01", nil, Counts{100, 30, 70, 4}}, {"2026-11-03", nil, Counts{50, 50, 0, 1}}},
+		{"by day", "", []wire.SpeechReport{report(1, "", 30, true), report(1, "", 40, false), report(1, "", 20, false), report(1, "", 10, false), report(3, "", 50, true), report(16, "", 1, false)},
 			`{"teamId":"tm_1","from":"2026-11-01","to":"2026-11-15","interval":"day","asOf":"2026-11-15T00:02:03.456Z",` +
 				`"total":{"characters":150,"cachedCharacters":80,"billedCharacters":70,"requests":5},"buckets":[` +
 				`{"start":"2026-11-01","characters":100,"cachedCharacters":30,"billedCharacters":70,"requests":4},` +
 				`{"start":"2026-11-03","characters":50,"cachedCharacters":50,"billedCharacters":0,"requests":1}]}`},
-		{"by endpoint, one without", ByEndpoint, []Bucket{{"2026-11-01", new(""), Counts{1, 0, 1, 1}}, {"2026-11-01", new("ep_1"), Counts{2, 0, 2, 1}}},
+		{"by endpoint, one without", usage.ByEndpoint, []wire.SpeechReport{report(1, "", 1, false), report(1, "ep_1", 2, false)},
 			`{"teamId":"tm_1","from":"2026-11-01","to":"2026-11-15","interval":"day","groupBy":"endpoint","asOf":"2026-11-15T00:02:03.456Z",` +
 				`"total":{"characters":3,"cachedCharacters":0,"billedCharacters":3,"requests":2},"buckets":[` +
 				`{"start":"2026-11-01","group":"","characters":1,"cachedCharacters":0,"billedCharacters":1,"requests":1},` +
 				`{"start":"2026-11-01","group":"ep_1","characters":2,"cachedCharacters":0,"billedCharacters":2,"requests":1}]}`},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			store := &ledger{buckets: tt.buckets}
-			q := Query{TeamID: "tm_1", From: day(1), To: day(15), Interval: Day, GroupBy: tt.groupBy}
-			report, err := (&Reporter{store, now}).Report(t.Context(), q)
+			q := usage.Query{TeamID: "tm_1", From: date(1), To: date(15), Interval: usage.Day, GroupBy: tt.groupBy}
+			report, err := newReporter(t, tt.reports...).Report(t.Context(), q)
 			if err != nil {
 				t.Fatal(err)
-			}
-			if store.asked != q {
-				t.Errorf("the store was asked %+v, want %+v", store.asked, q)
 			}
 			got, err := json.Marshal(report)
 			if err != nil {
@@ -71,8 +79,13 @@ func TestReportJSON(t *testing.T) {
 }
 
 func TestReportReturnsStoreError(t *testing.T) {
-	store := &ledger{err: fault.Unavailable("The database", errors.New("refused"))}
-	if _, err := (&Reporter{store, time.Now}).Report(t.Context(), Query{}); !fault.Is(err, fault.ServiceUnavailable) {
-		t.Errorf("got %v", err)
+	store, err := sqlstore.Open(sqlstore.Options{DataDir: t.TempDir()}) // not migrated
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = store.Close() })
+	_, err = (&usage.Reporter{Store: store, Now: time.Now}).Report(t.Context(), usage.Query{Interval: usage.Day})
+	if !fault.Is(err, fault.ServiceUnavailable) || errors.Unwrap(err) == nil {
+		t.Errorf("got %v, want the store's error", err)
 	}
 }

@@ -1,0 +1,139 @@
+package sqlstore
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"telapi/internal/fault"
+	"telapi/internal/session"
+)
+
+func TestConcurrentRequestsWithOneKeyCreateOneSession(t *testing.T) {
+	onBoth(t, func(t *testing.T, s *Store) {
+		newTeam(t, s, "t1")
+		var mu sync.Mutex
+		var created []string
+		var seen []string
+		var wg sync.WaitGroup
+		for i := range 16 {
+			wg.Go(func() {
+				made := newSession(fmt.Sprint("twin", i))
+				first, err := s.CreateSession(t.Context(), made, session.IdempotencyRecord{Key: "k", Digest: "d", At: moment1}, moment1.Add(-time.Hour))
+				found, digest, again := s.SessionByKey(t.Context(), "t1", "k", moment1.Add(-time.Hour))
+				if err := errors.Join(err, again); err != nil || digest != "d" {
+					t.Error(digest, err)
+				}
+				mu.Lock()
+				defer mu.Unlock()
+				seen = append(seen, found.ID)
+				if first {
+					created = append(created, made.ID)
+				}
+			})
+		}
+		wg.Wait()
+		if len(created) != 1 || slices.ContainsFunc(seen, func(id string) bool { return id != created[0] }) {
+			t.Errorf("%v were created, and the key stands for %v", created, seen)
+		}
+		var rows int
+		must(t, s.read.QueryRowContext(t.Context(), "SELECT COUNT(*) FROM sessions").Scan(&rows))
+		if rows != 1 {
+			t.Errorf("%d sessions are kept", rows)
+		}
+	})
+}
+
+func TestIdempotencyKeysAreScopedAndExpire(t *testing.T) {
+	onBoth(t, func(t *testing.T, s *Store) {
+		newTeam(t, s, "t1")
+		newTeam(t, s, "t2")
+		create := func(id, team string, at time.Time) bool {
+			made := newSession(id)
+			made.TeamID = team
+			created, err := s.CreateSession(t.Context(), made, session.IdempotencyRecord{Key: "k", Digest: id, At: at}, at.Add(-24*time.Hour))
+			must(t, err)
+			return created
+		}
+		day := 24 * time.Hour
+		for _, tt := range []struct {
+			id, team string
+			at       time.Time
+			created  bool
+		}{
+			{"first", "t1", moment1, true},
+			{"again", "t1", moment1.Add(day - time.Millisecond), false},
+			{"other team", "t2", moment1, true},
+			{"next day", "t1", moment1.Add(day), true},
+			{"again the next day", "t1", moment1.Add(day + time.Hour), false},
+		} {
+			if got := create(tt.id, tt.team, tt.at); got != tt.created {
+				t.Errorf("%s: created %v", tt.id, got)
+			}
+		}
+		found, digest, err := s.SessionByKey(t.Context(), "t1", "k", moment1)
+		if err != nil || found.ID != "next day" || digest != "next day" {
+			t.Errorf("the key stands for %s, %+v, %v", found.ID, digest, err)
+		}
+		must(t, s.PruneSessions(t.Context(), moment1.Add(time.Hour), time.Time{}, 10))
+		if _, _, err := s.SessionByKey(t.Context(), "t2", "k", time.Time{}); !fault.Is(err, fault.NotFound) {
+			t.Errorf("forgotten key: %v", err)
+		}
+		if _, _, err := s.SessionByKey(t.Context(), "t1", "k", moment1.Add(day)); !fault.Is(err, fault.NotFound) {
+			t.Errorf("old key: %v", err)
+		}
+	})
+}
+
+func TestBrowserActionIsStoredOnce(t *testing.T) {
+	onBoth(t, func(t *testing.T, s *Store) {
+		batch := []session.Action{
+			{SessionID: "s1", MessageID: "m2", At: moment1, JSON: []byte(`{"type":"click"}`)},
+			{SessionID: "s1", MessageID: "m1", At: moment1.Add(time.Second), JSON: []byte(`{"a":"\u0000"}`)},
+			{SessionID: "s1", MessageID: "m2", At: moment1, JSON: []byte(`{"type":"repeated"}`)},
+			{SessionID: "s2", MessageID: "m2", At: moment1, JSON: []byte(`{}`)},
+		}
+		must(t, s.AddBrowserActions(t.Context(), batch), s.AddBrowserActions(t.Context(), batch[:1]), s.AddBrowserActions(t.Context(), nil))
+		rows, err := list(t.Context(), s, "actions", column[string], "SELECT session_id || ' ' || message_id || ' ' || (happened_at - "+
+			fmt.Sprint(moment1.UnixMilli())+") || ' ' || action FROM browser_actions ORDER BY session_id, message_id")
+		want := []string{`s1 m1 1000 {"a":"\u0000"}`, `s1 m2 0 {"type":"click"}`, `s2 m2 0 {}`}
+		if err != nil || !slices.Equal(rows, want) {
+			t.Errorf("kept %q, %v, want %q", rows, err, want)
+		}
+		if err := s.AddBrowserActions(t.Context(), []session.Action{{SessionID: "s", MessageID: "m", JSON: []byte("\x00")}}); !fault.Is(err, fault.Validation) {
+			t.Errorf("text no database can hold: %v", err)
+		}
+	})
+}
+
+func TestOldSessionsArePruned(t *testing.T) {
+	onBoth(t, func(t *testing.T, s *Store) {
+		newTeam(t, s, "t1")
+		for i, id := range []string{"oldest", "older", "old", "unsettled", "recent", "live"} {
+			addSession(t, s, newSession(id))
+			must(t, s.AddBrowserActions(t.Context(), []session.Action{{SessionID: id, MessageID: "m", At: moment1, JSON: []byte(`{}`)}}))
+			ended := moment1.Add(time.Duration(i) * time.Minute)
+			if id == "recent" {
+				ended = moment1.Add(time.Hour)
+			}
+			if id != "live" {
+				_, err := s.EndSession(t.Context(), id, session.Ended, ended)
+				must(t, err)
+			}
+		}
+		must(t, s.SettleSessions(t.Context(), []string{"oldest", "older", "old", "recent"}))
+		for _, want := range []string{"live old recent unsettled", "live recent unsettled", "live recent unsettled"} {
+			must(t, s.PruneSessions(t.Context(), time.Time{}, moment1.Add(time.Hour), 2))
+			for _, query := range []string{"SELECT id FROM sessions ORDER BY id", "SELECT session_id FROM browser_actions ORDER BY session_id"} {
+				left, err := list(t.Context(), s, "what is left", column[string], query)
+				if must(t, err); strings.Join(left, " ") != want {
+					t.Errorf("%s: %q, want %q", query, left, want)
+				}
+			}
+		}
+	})
+}
