@@ -48,7 +48,7 @@ func (d document) write(x *exchange, r *http.Request, contentType string) {
 	x.WriteBytes(http.StatusOK, contentType, d.body)
 }
 
-// etagMatches compares weakly, as If-None-Match asks.
+// etagMatches uses the weak comparison of If-None-Match (RFC 9110, 13.1.2).
 func etagMatches(header, etag string) bool {
 	for candidate := range strings.SplitSeq(header, ",") {
 		candidate = strings.TrimPrefix(strings.TrimSpace(candidate), "W/")

@@ -19,9 +19,8 @@ func (w *Response) Log(ctx context.Context, log *slog.Logger, level slog.Level, 
 	if !log.Enabled(ctx, level) {
 		return
 	}
-	record := slog.NewRecord(time.Now(), level, "request", 0) // without the source line, which is expensive to find
-	path := w.Request.URL.Path                                // without the query, which may contain a token
-	record.AddAttrs(
+	path := w.Request.URL.Path // without the query, which may contain a token
+	all := append(make([]slog.Attr, 0, 10),
 		slog.String("method", Method(w.Request)),
 		slog.String("path", path[:min(len(path), maxLoggedPath)]),
 		slog.Int("status", w.Status),
@@ -29,13 +28,15 @@ func (w *Response) Log(ctx context.Context, log *slog.Logger, level slog.Level, 
 		slog.Duration("took", took),
 		slog.String("client", client),
 	)
-	record.AddAttrs(attrs...)
+	all = append(all, attrs...)
 	if w.Err != nil {
-		record.AddAttrs(slog.String("code", string(w.Err.Code)))
+		all = append(all, slog.String("code", string(w.Err.Code)))
 		if w.Err.Cause != nil {
-			record.AddAttrs(slog.Any("cause", w.Err.Cause))
+			all = append(all, slog.Any("cause", w.Err.Cause))
 		}
 	}
+	record := slog.NewRecord(time.Now(), level, "request", 0) // without the source line, which is expensive to find
+	record.AddAttrs(all...)
 	_ = log.Handler().Handle(ctx, record)
 }
 

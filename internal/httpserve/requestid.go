@@ -32,7 +32,7 @@ func RequestIDFrom(ctx context.Context) string {
 // client sent none or an invalid one. IDs are logged and echoed, so an ID that
 // looks like a secret is replaced too.
 func NewRequestID(h http.Header) string {
-	if id := h.Get(RequestIDHeader); validRequestID.MatchString(id) && redact.Text(id) == id {
+	if id := h.Get(RequestIDHeader); id != "" && validRequestID.MatchString(id) && redact.Text(id) == id {
 		return id
 	}
 	return rand.Text()
