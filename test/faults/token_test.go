@@ -250,7 +250,7 @@ func TestPlainGetTellsOfADrain(t *testing.T) {
 	}
 	boot.Eventually(t, 20*time.Second, "the drain is told", func() bool {
 		status, header, body := ask(t, leaving, http.MethodGet, "/ws/session", "Origin", leaving.URL, "Authorization", "Bearer "+token)
-		return status == http.StatusServiceUnavailable && strings.Contains(body, "restarts") &&
+		return status == http.StatusServiceUnavailable && strings.Contains(body, "shutting down") &&
 			header.Get("Retry-After") != "" && header.Get("Access-Control-Allow-Origin") == leaving.URL
 	})
 	refused(t, leaving, token, "", http.StatusServiceUnavailable, "SERVICE_UNAVAILABLE")
