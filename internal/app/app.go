@@ -116,7 +116,7 @@ func New(ctx context.Context, cfg config.Config, opts Options) (_ *App, err erro
 		Now:       time.Now,
 	}
 	sweeper := session.NewSweeper(sessions, db, cfg.SessionIdleTimeout, cfg.SessionRetention, a.log)
-	actions := session.NewActions(db, cfg.EnablePIILogging, a.log, a.tele.Registry)
+	actions := session.NewActionQueue(db, cfg.EnablePIILogging, a.log, a.tele.Registry)
 	reports := redisstore.NewReports(kv)
 	recorder := usage.NewRecorder(reports, a.log, a.tele.Registry)
 	consumer := usage.NewConsumer(reports, db, a.log, a.tele.Registry, time.Now)

@@ -3,13 +3,13 @@ package channel
 import (
 	"context"
 	"log/slog"
-	"sync"
 	"time"
 
 	"github.com/google/uuid"
 	"github.com/prometheus/client_golang/prometheus"
 
 	"telapi/callruntime/wire"
+	"telapi/internal/background"
 	"telapi/internal/fault"
 )
 
@@ -74,39 +74,25 @@ type Service struct {
 	log      *slog.Logger
 	now      func() time.Time
 	metrics  metrics
-
-	mu     sync.Mutex // guards cancellation against new tasks
-	ctx    context.Context
-	cancel context.CancelFunc
-	tasks  sync.WaitGroup
+	tasks    *background.Group
 }
 
 // NewService returns a service that uses the given stores until Close.
 func NewService(store Store, hub Hub, sessions Sessions, limits Limits, log *slog.Logger, registry prometheus.Registerer) *Service {
-	s := &Service{store: store, hub: hub, sessions: sessions, limits: limits, log: log, now: time.Now, metrics: newMetrics(registry)}
-	s.ctx, s.cancel = context.WithCancel(context.Background())
-	return s
+	return &Service{
+		store: store, hub: hub, sessions: sessions, limits: limits, log: log, now: time.Now, metrics: newMetrics(registry), tasks: background.NewGroup(),
+	}
 }
 
 // Close cancels background work and waits for it. Call it before closing the
 // stores.
-func (s *Service) Close() {
-	s.mu.Lock()
-	s.cancel()
-	s.mu.Unlock()
-	s.tasks.Wait()
-}
+func (s *Service) Close() { s.tasks.Close() }
 
 // run runs a task in the background, unless the service is closed. The context
 // ends after storeTimeout or with the service.
 func (s *Service) run(task func(ctx context.Context)) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.ctx.Err() != nil {
-		return
-	}
-	s.tasks.Go(func() {
-		ctx, cancel := context.WithTimeout(s.ctx, storeTimeout)
+	_ = s.tasks.Go(context.Background(), func(ctx context.Context) {
+		ctx, cancel := context.WithTimeout(ctx, storeTimeout)
 		defer cancel()
 		task(ctx)
 	})

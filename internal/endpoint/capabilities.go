@@ -12,25 +12,25 @@ import (
 	"telapi/internal/command"
 )
 
-// Features are what the deployment as a whole switched on or off.
+// Features are the features that a deployment enables or disables.
 type Features struct {
 	WebRTC           bool           `json:"webrtc"`
 	APIAccess        bool           `json:"apiAccess"`
-	DisabledCommands []string       `json:"-"` // no flow can permit these
-	Channel          channel.Limits `json:"-"` // zero: the defaults
+	DisabledCommands []string       `json:"-"` // for all flows
+	Channel          channel.Limits `json:"-"` // defaults if zero
 }
 
-// Deployment is what this service can do, over all endpoints.
+// Deployment describes the service for all endpoints.
 type Deployment struct {
 	Version  string
 	Features Features
 }
 
-// Limits are the bounds that clients have to keep to.
+// Limits are the limits of requests and sessions, as published to clients.
 type Limits struct {
 	CallbackBodyBytes int64 `json:"callbackBodyBytes"`
 	SIPHeaders        int   `json:"sipHeaders"`
-	// SIPHeaderCharacters is the bound that names and values together stay below.
+	// SIPHeaderCharacters is the exclusive bound of all names and values together.
 	SIPHeaderCharacters int            `json:"sipHeaderCharactersBelow"`
 	MetadataBytes       int64          `json:"metadataBytes"`
 	TokenTTLSeconds     Range          `json:"tokenTtlSeconds"`
@@ -38,14 +38,14 @@ type Limits struct {
 	Channel             channel.Limits `json:",embed"`
 }
 
-// Range is a bounded setting.
+// Range is the range of a setting and its default.
 type Range struct {
 	Min     int `json:"min"`
 	Max     int `json:"max"`
 	Default int `json:"default"`
 }
 
-// PublishedLimits are the limits of a deployment that configures none.
+// PublishedLimits returns the limits of a deployment with default configuration.
 func PublishedLimits() Limits {
 	return Limits{
 		CallbackBodyBytes:   1 << 20,
@@ -58,17 +58,17 @@ func PublishedLimits() Limits {
 	}
 }
 
-// AudioFormat is one encoding of speech.
+// AudioFormat is an audio encoding.
 type AudioFormat struct {
 	Encoding   string `json:"encoding"`
 	Sample     string `json:"sample"`
-	SampleRate int    `json:"sampleRate,omitzero"` // where it is fixed
+	SampleRate int    `json:"sampleRate,omitzero"` // if fixed
 }
 
 var audioFormats = []AudioFormat{{"alaw", "a-law, 8 bit", 8000}, {"pcm", "s16le", 0}}
 
-// Abilities is the short form of what one endpoint permits.
-type Abilities struct {
+// Summary is the short form of an endpoint's capabilities.
+type Summary struct {
 	Modes          []Mode           `json:"modes"`
 	Commands       []string         `json:"commands"`
 	CommandSources []string         `json:"commandSources"`
@@ -77,7 +77,7 @@ type Abilities struct {
 
 type capabilities struct {
 	Version       string             `json:"version"`
-	Endpoint      *described         `json:"endpoint,omitzero"`
+	Endpoint      *description       `json:"endpoint,omitzero"`
 	Features      Features           `json:"features"`
 	Modes         []Mode             `json:"modes"`
 	MessageTypes  []wire.MessageType `json:"messageTypes"`
@@ -88,7 +88,7 @@ type capabilities struct {
 	Limits        Limits             `json:"limits"`
 }
 
-type described struct {
+type description struct {
 	ID             string           `json:"id"`
 	Name           string           `json:"name"`
 	Enabled        bool             `json:"enabled"`
@@ -102,12 +102,12 @@ func (d Deployment) Capabilities() ([]byte, error) { return d.encode(nil, Modes,
 // endpointCapabilities returns the same document for one endpoint: its modes,
 // the commands its profile permits, its speech providers.
 func (d Deployment) endpointCapabilities(e Endpoint) ([]byte, error) {
-	able := d.abilities(e)
-	about := &described{e.ID, e.Name, e.Enabled, able.CommandSources, able.Speech}
-	return d.encode(about, e.Modes, func(commandType string) bool { return slices.Contains(able.Commands, commandType) })
+	sum := d.summary(e)
+	about := &description{e.ID, e.Name, e.Enabled, sum.CommandSources, sum.Speech}
+	return d.encode(about, e.Modes, func(commandType string) bool { return slices.Contains(sum.Commands, commandType) })
 }
 
-func (d Deployment) encode(about *described, modes []Mode, offered func(commandType string) bool) ([]byte, error) {
+func (d Deployment) encode(about *description, modes []Mode, offered func(commandType string) bool) ([]byte, error) {
 	commands := slices.DeleteFunc(slices.Clone(command.Catalogue), func(c command.Spec) bool { return !offered(c.Type) })
 	limits := PublishedLimits()
 	limits.Channel = cmp.Or(d.Features.Channel, limits.Channel)
@@ -122,21 +122,21 @@ func (d Deployment) encode(about *described, modes []Mode, offered func(commandT
 	return body, nil
 }
 
-func (d Deployment) abilities(e Endpoint) Abilities {
-	a := Abilities{
+func (d Deployment) summary(e Endpoint) Summary {
+	sum := Summary{
 		Modes: d.usable(e.Modes), Commands: []string{}, Speech: e.Profile.Speech,
 		CommandSources: append([]string{}, e.Profile.CommandSources...),
 	}
 	for _, c := range command.Catalogue {
 		permitted := func(policy wire.CommandPolicy) bool { return policy.Type == c.Type && policy.Enabled }
-		if d.offers(c.Type) && len(a.CommandSources) > 0 && slices.ContainsFunc(e.Profile.CommandPolicies, permitted) {
-			a.Commands = append(a.Commands, c.Type)
+		if d.offers(c.Type) && len(sum.CommandSources) > 0 && slices.ContainsFunc(e.Profile.CommandPolicies, permitted) {
+			sum.Commands = append(sum.Commands, c.Type)
 		}
 	}
-	return a
+	return sum
 }
 
-// usable leaves out what this deployment switched off.
+// usable returns the modes that the deployment has enabled.
 func (d Deployment) usable(modes []Mode) []Mode {
 	return slices.DeleteFunc(append([]Mode{}, modes...), func(m Mode) bool { return m == WebRTC && !d.Features.WebRTC })
 }

@@ -1,5 +1,4 @@
-// Package endpoint owns a team's configured entries into a flow, and what each
-// of them can do.
+// Package endpoint manages endpoints: a team's configured entries into a flow.
 package endpoint
 
 import (
@@ -9,20 +8,20 @@ import (
 	"telapi/callruntime/wire"
 )
 
-// Mode is a way a browser may use an endpoint.
+// Mode is the kind of session that an endpoint supports.
 type Mode string
 
-// The modes of a session.
+// Modes of a session.
 const (
 	WebRTC Mode = "webrtc"
 	Audio  Mode = "audio"
 	Chat   Mode = "chat"
 )
 
-// Modes lists them all.
+// Modes lists all modes in canonical order.
 var Modes = []Mode{WebRTC, Audio, Chat}
 
-// Endpoint is one configured entry. Ids sort by age.
+// Endpoint is one configured entry into a flow. IDs sort by age.
 type Endpoint struct {
 	ID        string              `json:"id"`
 	TeamID    string              `json:"teamId"`
@@ -35,15 +34,15 @@ type Endpoint struct {
 	UpdatedAt time.Time           `json:"updatedAt"`
 }
 
-// Store keeps endpoints. Lookups of what is not there fail with fault.NotFound.
+// Store holds endpoints. Lookups of unknown endpoints fail with fault.NotFound.
 type Store interface {
 	CreateEndpoint(ctx context.Context, e Endpoint) error
 	Endpoint(ctx context.Context, id string) (Endpoint, error)
-	// Endpoints lists a team's endpoints with ids greater than after, in
-	// order of id, limit at the most. An empty teamID lists everybody's.
+	// Endpoints lists up to limit endpoints of a team in order of ID, starting
+	// after an ID. An empty teamID lists the endpoints of all teams.
 	Endpoints(ctx context.Context, teamID, after string, limit int) ([]Endpoint, error)
-	// UpdateEndpoint makes a change to anything but id, team and age, on top of
-	// every other: of two at once, one is made after the other. A change that
-	// fails changes nothing.
+	// UpdateEndpoint applies change to an endpoint and stores it, unless change
+	// fails. ID, team and CreatedAt cannot be changed. Concurrent updates are
+	// applied one after the other.
 	UpdateEndpoint(ctx context.Context, id string, change func(*Endpoint) error) (Endpoint, error)
 }

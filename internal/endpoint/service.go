@@ -23,7 +23,7 @@ type View struct {
 	Name           string              `json:"name"`
 	Enabled        bool                `json:"enabled"`
 	Modes          []Mode              `json:"modes"`
-	Capabilities   Abilities           `json:"capabilities"`
+	Capabilities   Summary             `json:"capabilities"`
 	GatewayProfile wire.GatewayProfile `json:"gatewayProfile"`
 }
 
@@ -73,7 +73,7 @@ func (s *Service) prepare(e *Endpoint) error {
 func (s *Service) Get(ctx context.Context, teamID, id string) (Endpoint, error) {
 	e, err := s.Store.Endpoint(ctx, id)
 	if fault.Is(err, fault.NotFound) || err == nil && e.TeamID != teamID {
-		return Endpoint{}, fault.New(fault.NotFound, "There is no such endpoint.")
+		return Endpoint{}, fault.New(fault.NotFound, "Endpoint not found.")
 	}
 	if err != nil {
 		return Endpoint{}, fmt.Errorf("get endpoint: %w", err)
@@ -109,7 +109,7 @@ func (s *Service) ListPage(ctx context.Context, teamID string, params map[string
 	}
 	page.Data = make([]View, len(found))
 	for i, e := range found {
-		page.Data[i] = View{e.ID, e.Name, e.Enabled, e.Modes, s.Deployment.abilities(e), e.Profile}
+		page.Data[i] = View{e.ID, e.Name, e.Enabled, e.Modes, s.Deployment.summary(e), e.Profile}
 	}
 	return page, nil
 }
@@ -133,11 +133,11 @@ func parsePage(params map[string][]string) (after string, limit int, err error) 
 	limit = defaultPageSize
 	if s, _ := issues.QueryValue(params, "limit"); s != "" {
 		if limit, err = strconv.Atoi(s); err != nil || limit < 1 || limit > maxPageSize {
-			issues.Add("/query/limit", fault.IssueValue, "limit is a number from 1 to %d.", maxPageSize)
+			issues.Add("/query/limit", fault.IssueValue, "limit must be a number from 1 to %d.", maxPageSize)
 		}
 	}
-	if after, _ = issues.QueryValue(params, "cursor"); after != "" && !idForm.MatchString(after) {
-		issues.Add("/query/cursor", fault.IssueValue, "Use nextCursor of the previous page as it came.")
+	if after, _ = issues.QueryValue(params, "cursor"); after != "" && !idPattern.MatchString(after) {
+		issues.Add("/query/cursor", fault.IssueValue, "cursor must be the nextCursor of the previous page.")
 	}
 	return after, limit, issues.Err()
 }

@@ -18,10 +18,10 @@ const (
 	maxOrigins = 100
 )
 
-var idForm = regexp.MustCompile(`^` + idPrefix + `[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$`)
+var idPattern = regexp.MustCompile(`^` + idPrefix + `[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$`)
 
-// ParseProfile reads a flow's gateway profile and reports everything wrong with
-// it. Members this version does not know pass and are kept.
+// ParseProfile parses a gateway profile. The error lists every issue. Unknown
+// members are kept.
 func ParseProfile(data []byte) (p wire.GatewayProfile, err error) {
 	var issues fault.Issues
 	if err := strictjson.Decode(data, &p, "", &issues); err != nil {
@@ -31,28 +31,27 @@ func ParseProfile(data []byte) (p wire.GatewayProfile, err error) {
 	return p, issues.Err()
 }
 
-// Validate brings an endpoint into its normal form and reports everything wrong
-// with it.
+// Validate normalizes an endpoint. The error lists every issue.
 func (e *Endpoint) Validate() error {
 	var issues fault.Issues
 	e.Name = strings.TrimSpace(e.Name)
 	if e.Name == "" {
-		issues.Add("/name", fault.IssueRequired, "An endpoint has a name.")
+		issues.Add("/name", fault.IssueRequired, "name is required.")
 	}
 	issues.CheckName("/name", e.Name, maxName)
 	if e.TeamID == "" {
-		issues.Add("/teamId", fault.IssueRequired, "An endpoint belongs to a team.")
+		issues.Add("/teamId", fault.IssueRequired, "teamId is required.")
 	}
-	e.Modes = normalModes(e.Modes, &issues)
-	e.Origins = normalOrigins(e.Origins, &issues)
+	e.Modes = normalizeModes(e.Modes, &issues)
+	e.Origins = normalizeOrigins(e.Origins, &issues)
 	command.CheckProfile(e.Profile, "/gatewayProfile", &issues)
 	return issues.Err()
 }
 
-// normalModes drops repetitions and puts modes in their usual order.
-func normalModes(modes []Mode, issues *fault.Issues) []Mode {
+// normalizeModes removes duplicates and sorts modes.
+func normalizeModes(modes []Mode, issues *fault.Issues) []Mode {
 	if len(modes) == 0 {
-		issues.Add("/modes", fault.IssueRequired, "An endpoint has at least one mode: webrtc, audio or chat.")
+		issues.Add("/modes", fault.IssueRequired, "modes needs at least one of webrtc, audio and chat.")
 	}
 	for i, m := range modes {
 		fault.CheckOneOf(issues, fault.Pointer("/modes", i), m, Modes)
@@ -60,18 +59,17 @@ func normalModes(modes []Mode, issues *fault.Issues) []Mode {
 	return slices.DeleteFunc(slices.Clone(Modes), func(m Mode) bool { return !slices.Contains(modes, m) })
 }
 
-// normalOrigins writes origins as browsers send them, so that comparing them is
-// comparing strings.
-func normalOrigins(origins []string, issues *fault.Issues) []string {
+// normalizeOrigins returns origins as browsers send them, without duplicates.
+func normalizeOrigins(origins []string, issues *fault.Issues) []string {
 	if len(origins) > maxOrigins {
-		issues.Add("/origins", fault.IssueTooMany, "An endpoint has at most %d origins.", maxOrigins)
+		issues.Add("/origins", fault.IssueTooMany, "origins must have at most %d items.", maxOrigins)
 		return nil
 	}
 	var normal []string
 	for i, s := range origins {
-		origin, ok := normalOrigin(s)
+		origin, ok := normalizeOrigin(s)
 		if !ok {
-			issues.Add(fault.Pointer("/origins", i), fault.IssueValue, "An origin is scheme and host alone, such as https://shop.example or http://localhost:8080.")
+			issues.Add(fault.Pointer("/origins", i), fault.IssueValue, "An origin must be a scheme and a host, such as https://shop.example or http://localhost:8080.")
 			continue
 		}
 		if !slices.Contains(normal, origin) {
@@ -81,7 +79,7 @@ func normalOrigins(origins []string, issues *fault.Issues) []string {
 	return normal
 }
 
-func normalOrigin(s string) (string, bool) {
+func normalizeOrigin(s string) (string, bool) {
 	u, err := url.Parse(strings.TrimSpace(s))
 	if err != nil || u.Scheme != "https" && u.Scheme != "http" || u.Hostname() == "" {
 		return "", false

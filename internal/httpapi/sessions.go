@@ -9,7 +9,7 @@ import (
 )
 
 func (s *Server) issueToken(x *exchange, r *http.Request, body []byte) error {
-	response, err := s.deps.Sessions.Issue(r.Context(), x.principal, session.TokenRequest{
+	response, err := s.deps.Sessions.Issue(r.Context(), x.principal.TeamID, session.TokenRequest{
 		Body: body, IdempotencyKeys: r.Header.Values("Idempotency-Key"), BaseURL: s.baseURL(r),
 	})
 	if err != nil {

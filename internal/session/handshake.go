@@ -9,71 +9,71 @@ import (
 	"telapi/internal/fault"
 )
 
-// Verify tells whether a socket may be opened with a token, and changes nothing.
-// It fails with fault.Unauthorized for what is no token of ours,
-// fault.SessionEnded for one whose session has ended or is over its time, and
-// fault.WebRTCDisabled for a mode that is switched off. An endpoint that was
-// disabled since keeps its sessions.
-func (d *Service) Verify(ctx context.Context, token string) (Session, endpoint.Endpoint, error) {
-	s, err := d.holder(ctx, token)
+// Verify returns the session and endpoint of a call token without changing
+// anything. It fails with fault.Unauthorized if the token is invalid, with
+// fault.SessionEnded if its session has ended or expired, and with
+// fault.WebRTCDisabled if its mode is disabled. Sessions of an endpoint that was
+// disabled later stay valid.
+func (s *Service) Verify(ctx context.Context, token string) (Session, endpoint.Endpoint, error) {
+	session, err := s.verify(ctx, token)
 	if err != nil {
 		return Session{}, endpoint.Endpoint{}, err
 	}
-	e, err := d.Endpoints.Get(ctx, s.TeamID, s.EndpointID)
+	e, err := s.Endpoints.Get(ctx, session.TeamID, session.EndpointID)
 	if err != nil {
-		return Session{}, endpoint.Endpoint{}, fmt.Errorf("find the session's endpoint: %w", err)
+		return Session{}, endpoint.Endpoint{}, fmt.Errorf("get endpoint of session: %w", err)
 	}
-	return s, e, nil
+	return session, e, nil
 }
 
-// holder is the session of a token, if it goes on.
-func (d *Service) holder(ctx context.Context, token string) (Session, error) {
-	claimed, err := d.Tokens.verify(token)
+func (s *Service) verify(ctx context.Context, token string) (Session, error) {
+	claimed, err := s.Tokens.verify(token)
 	if err != nil {
 		return Session{}, err
 	}
-	s, err := d.Store.Session(ctx, claimed.ID)
+	session, err := s.Store.Session(ctx, claimed.ID)
 	switch {
 	case fault.Is(err, fault.NotFound):
-		return Session{}, over(err)
+		return Session{}, errEnded(err)
 	case err != nil:
-		return Session{}, fmt.Errorf("find session: %w", err)
-	case s.TokenID != claimed.TokenID || s.TeamID != claimed.TeamID || s.EndpointID != claimed.EndpointID || s.Mode != claimed.Mode:
-		return Session{}, badToken(errors.New("it is not the token of its session"))
-	case !d.Now().Before(claimed.ExpiresAt):
-		return Session{}, over(errors.New("the token's own time is over"))
+		return Session{}, fmt.Errorf("get session: %w", err)
+	case session.TokenID != claimed.TokenID || session.TeamID != claimed.TeamID || session.EndpointID != claimed.EndpointID || session.Mode != claimed.Mode:
+		return Session{}, errToken(errors.New("claims differ from the session"))
+	case !s.Now().Before(claimed.ExpiresAt):
+		return Session{}, errEnded(errors.New("token expired"))
 	}
-	if state := s.State(d.Now(), false); state != Issued && state != Disconnected {
-		return Session{}, over(errors.New("it is " + string(state)))
+	if state := session.State(s.Now(), false); state != Issued && state != Disconnected {
+		return Session{}, errEnded(errors.New("session is " + string(state)))
 	}
-	return s, d.offered(s.Mode)
+	return session, s.checkMode(session.Mode)
 }
 
-// Redeem lets a browser in that Check has admitted: the first time it must come
-// before RedeemBy, later any time before ExpiresAt. It has a channel by then, of
-// which who ended the session since may not have known: that ends too.
-func (d *Service) Redeem(ctx context.Context, id string) error {
-	err := d.Store.RedeemSession(ctx, id, d.Now())
+// Redeem records a connection of the browser after Verify: the first one before
+// RedeemBy, later ones before ExpiresAt. The session's channel is open by then.
+// If the session has ended meanwhile, Redeem ends the channel and fails with
+// fault.SessionEnded.
+func (s *Service) Redeem(ctx context.Context, id string) error {
+	err := s.Store.RedeemSession(ctx, id, s.Now())
 	if !fault.Is(err, fault.NotFound) {
 		return err
 	}
-	s, err := d.Store.Session(ctx, id)
-	if err == nil && !s.EndedAt.IsZero() {
-		err = d.bury(ctx, s.EndedAs, id)
+	session, err := s.Store.Session(ctx, id)
+	if err == nil && !session.EndedAt.IsZero() {
+		err = s.endChannels(ctx, session.EndedAs, id)
 	}
 	if err != nil && !fault.Is(err, fault.NotFound) {
-		return fmt.Errorf("tell of a session's end: %w", err)
+		return fmt.Errorf("redeem session: %w", err)
 	}
-	return over(errors.New("it has ended or is over its time since"))
+	return errEnded(errors.New("ended or expired since the token was verified"))
 }
 
-// End notes that the call runtime has ended a session's channel. Whoever comes
-// first decides how a session ended, so this may be called for any channel that
-// is seen to be over.
-func (d *Service) End(ctx context.Context, id string) error {
-	first, err := d.Store.EndSession(ctx, id, Ended, d.Now())
+// End records that the call runtime has ended the channel of a session. It may be
+// called for any channel that has ended: the first final state of a session
+// stays.
+func (s *Service) End(ctx context.Context, id string) error {
+	first, err := s.Store.EndSession(ctx, id, Ended, s.Now())
 	if err == nil && first {
-		err = d.Store.SettleSessions(ctx, []string{id}) // the channel is where the news came from
+		err = s.Store.SettleSessions(ctx, []string{id}) // the channel has ended already
 	}
 	if err != nil {
 		return fmt.Errorf("end session: %w", err)
@@ -81,6 +81,6 @@ func (d *Service) End(ctx context.Context, id string) error {
 	return nil
 }
 
-func over(cause error) error {
-	return fault.New(fault.SessionEnded, "The session has ended or is over its time. Ask for a new token.").WithCause(cause)
+func errEnded(cause error) error {
+	return fault.New(fault.SessionEnded, "The session has ended or expired. Request a new token.").WithCause(cause)
 }

@@ -2,7 +2,7 @@ package session
 
 import (
 	"crypto/hmac"
-	"crypto/sha1" //nolint:gosec // what TURN servers compute; as an HMAC it is not broken
+	"crypto/sha1" //nolint:gosec // TURN servers require HMAC-SHA1, which is not broken
 	"encoding/base64"
 	"strconv"
 
@@ -17,17 +17,16 @@ type ICEServer struct {
 	Credential string   `json:"credential,omitzero"`
 }
 
-// ICEConfig is what browsers are given to find a way through networks.
+// ICEConfig holds the STUN and TURN servers for browsers.
 type ICEConfig struct {
 	Servers []config.ICEServer
-	// Secret is shared with the TURN servers that have no credential of their
-	// own.
+	// Secret is shared with TURN servers that have no fixed credential.
 	Secret redact.Secret
 }
 
-// servers lists them for one session. A TURN server that shares the secret takes
-// a user name that begins with the moment it ends, and its HMAC for a password,
-// so that every session has credentials that end with it.
+// servers returns the ICE servers for one session. A TURN server with the shared
+// secret gets credentials that expire with the session: the user name starts with
+// the expiry, and the password is its HMAC.
 func (c ICEConfig) servers(s Session) []ICEServer {
 	list := make([]ICEServer, len(c.Servers))
 	for i, configured := range c.Servers {

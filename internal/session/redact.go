@@ -10,36 +10,34 @@ import (
 	"telapi/internal/redact"
 )
 
-// readable are the members whose text says what an action is, not what a person
-// said or typed.
-var readable = map[string]bool{"type": true, "name": true, "action": true, "id": true, "timestamp": true}
+// keptMembers are the members whose text describes an action. They hold no
+// personal data.
+var keptMembers = map[string]bool{"type": true, "name": true, "action": true, "id": true, "timestamp": true}
 
-// blank replaces every text in a JSON value by the redaction mark, at any depth,
-// except where it is itself the value of a readable member: a list or an object
-// in such a place is blanked like any other.
-func blank(value []byte) ([]byte, error) {
+// redactText replaces every string in a JSON value by the redaction mark, at any
+// depth, except strings that are the value of a kept member. Strings inside an
+// array or object under a kept member are replaced.
+func redactText(value []byte) ([]byte, error) {
 	var out bytes.Buffer
 	dec := jsontext.NewDecoder(bytes.NewReader(value))
 	enc := jsontext.NewEncoder(&out, jsontext.PreserveRawStrings(true))
-	member := "" // the name before this value, in an object
+	member := "" // name of the current member
 	for {
 		token, err := dec.ReadToken()
 		if errors.Is(err, io.EOF) && bytes.Count(out.Bytes(), []byte("\n")) == 1 {
-			return bytes.TrimSuffix(out.Bytes(), []byte("\n")), nil // one value, and nothing after it
+			return bytes.TrimSuffix(out.Bytes(), []byte("\n")), nil // exactly one value
 		}
 		if err != nil {
 			return nil, err
 		}
-		kind, length := dec.StackIndex(dec.StackDepth())
-		name := token.Kind() == '"' && kind == '{' && length%2 == 1
-		text := token.Kind() == '"' && !name
-		switch {
-		case text && readable[member]:
-		case text:
+		container, length := dec.StackIndex(dec.StackDepth())
+		isString := token.Kind() == '"'
+		isName := isString && container == '{' && length%2 == 1
+		if isString && !isName && !keptMembers[member] {
 			token = jsontext.String(redact.Placeholder)
 		}
 		member = ""
-		if name {
+		if isName {
 			member = token.String()
 		}
 		if err := enc.WriteToken(token); err != nil {

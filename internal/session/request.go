@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/go-json-experiment/json/jsontext"
+	"github.com/google/uuid"
 
 	"telapi/callruntime/wire"
 	"telapi/internal/endpoint"
@@ -14,12 +15,11 @@ import (
 	"telapi/internal/strictjson"
 )
 
-// maxIdentity bounds the id and the name of an identity.
-const maxIdentity = 256
+const maxIdentityLength = 256 // of id and name
 
-// request is the body of a request for a token. Members it does not have pass
-// unread, so that clients may be newer than the service.
-type request struct {
+// tokenBody is the body of a token request. Unknown members are ignored, so that
+// clients may be newer than the service.
+type tokenBody struct {
 	EndpointID      string           `json:"endpointId"`
 	Mode            *string          `json:"mode"`
 	Identity        *wire.Identifier `json:"identity"`
@@ -29,25 +29,32 @@ type request struct {
 	Metadata        jsontext.Value   `json:"metadata"`
 }
 
-// wish is a request that is as it should be: a session without id and team, and
-// how long it and its token live.
-type wish struct {
-	session Session
-	ttl     time.Duration
-	life    time.Duration
-	receipt IdempotencyRecord
+// tokenParams are the parameters of a valid token request.
+type tokenParams struct {
+	session  Session // without IDs and times
+	tokenTTL time.Duration
+	lifetime time.Duration
+	key      IdempotencyRecord
 }
 
-// parseRequest reads a body and the values of the Idempotency-Key header, and
-// reports everything wrong with both.
-func parseRequest(body []byte, keys []string) (wish, error) {
-	var in request
+func (p tokenParams) newSession(teamID string, now time.Time) Session {
+	s := p.session
+	s.ID, s.TeamID, s.TokenID = idPrefix+uuid.Must(uuid.NewV7()).String(), teamID, uuid.NewString()
+	s.IssuedAt = now.Truncate(time.Second)
+	s.RedeemBy, s.ExpiresAt = s.IssuedAt.Add(p.tokenTTL), s.IssuedAt.Add(p.lifetime)
+	return s
+}
+
+// parseRequest parses a body and the values of the Idempotency-Key header. The
+// error lists every issue of both.
+func parseRequest(body []byte, keys []string) (tokenParams, error) {
+	var in tokenBody
 	var issues fault.Issues
 	if err := strictjson.Decode(body, &in, "", &issues); err != nil {
-		return wish{}, err
+		return tokenParams{}, err
 	}
 	limits := endpoint.PublishedLimits()
-	w := wish{session: Session{
+	p := tokenParams{session: Session{
 		EndpointID:      in.EndpointID,
 		Mode:            oneOf(in.Mode, endpoint.Modes, "/mode", &issues),
 		Identity:        in.Identity,
@@ -55,31 +62,30 @@ func parseRequest(body []byte, keys []string) (wish, error) {
 		DuplicatePolicy: oneOf(in.DuplicatePolicy, []DuplicatePolicy{Replace, Reject}, "/duplicatePolicy", &issues),
 	}}
 	if in.Identity != nil {
-		issues.CheckName("/identity/id", in.Identity.ID, maxIdentity)
-		issues.CheckName("/identity/name", in.Identity.Name, maxIdentity)
+		issues.CheckName("/identity/id", in.Identity.ID, maxIdentityLength)
+		issues.CheckName("/identity/name", in.Identity.Name, maxIdentityLength)
 	}
 	if in.EndpointID == "" {
-		issues.Missing("/endpointId", "endpointId names the endpoint that the session is for.")
+		issues.Missing("/endpointId", "endpointId is required.")
 	}
-	w.life = seconds(in.MaxSession, limits.SessionSeconds, "/maxSessionSeconds", &issues)
-	w.ttl = seconds(in.TTLSeconds, limits.TokenTTLSeconds, "/ttlSeconds", &issues)
+	p.lifetime = seconds(in.MaxSession, limits.SessionSeconds, "/maxSessionSeconds", &issues)
+	p.tokenTTL = seconds(in.TTLSeconds, limits.TokenTTLSeconds, "/ttlSeconds", &issues)
 	switch {
 	case in.TTLSeconds == nil:
-		w.ttl = min(w.ttl, w.life)
-	case w.ttl > w.life && len(issues.List()) == 0:
-		issues.Add("/ttlSeconds", fault.IssueTooLarge, "ttlSeconds is not more than maxSessionSeconds, which is %d.", int(w.life.Seconds()))
+		p.tokenTTL = min(p.tokenTTL, p.lifetime)
+	case p.tokenTTL > p.lifetime && len(issues.List()) == 0:
+		issues.Add("/ttlSeconds", fault.IssueTooLarge, "ttlSeconds must not exceed maxSessionSeconds, which is %d.", int(p.lifetime.Seconds()))
 	}
-	w.receipt.Key = checkKey(keys, &issues)
+	p.key.Key = checkKey(keys, &issues)
 	if err := issues.Err(); err != nil {
-		return wish{}, err
+		return tokenParams{}, err
 	}
 	digest, err := strictjson.Digest(body)
-	w.receipt.Digest = digest
-	return w, err
+	p.key.Digest = digest
+	return p, err
 }
 
-// visible is what an idempotency key is made of.
-var visible = regexp.MustCompile(`^[\x21-\x7e]{1,255}$`)
+var keyPattern = regexp.MustCompile(`^[\x21-\x7e]{1,255}$`)
 
 func checkKey(values []string, issues *fault.Issues) string {
 	const path = "/header/Idempotency-Key"
@@ -87,22 +93,23 @@ func checkKey(values []string, issues *fault.Issues) string {
 	case len(values) == 0:
 		return ""
 	case len(values) > 1:
-		issues.Add(path, fault.IssueTooMany, "Give Idempotency-Key once.")
-	case !visible.MatchString(values[0]):
-		issues.Add(path, fault.IssueValue, "Idempotency-Key has 1 to 255 visible ASCII characters.")
+		issues.Add(path, fault.IssueTooMany, "Idempotency-Key must be given once.")
+	case !keyPattern.MatchString(values[0]):
+		issues.Add(path, fault.IssueValue, "Idempotency-Key must have 1 to 255 visible ASCII characters.")
 	}
 	return values[0]
 }
 
-// checkMetadata measures metadata as it is kept: without white space.
-func checkMetadata(raw jsontext.Value, most int64, issues *fault.Issues) jsontext.Value {
+// checkMetadata returns metadata without white space, as it is stored and
+// measured.
+func checkMetadata(raw jsontext.Value, maxBytes int64, issues *fault.Issues) jsontext.Value {
 	strictjson.CheckObject(&raw, "", "/metadata", issues)
 	if raw == nil || raw.Kind() != '{' {
 		return nil
 	}
 	raw = slices.Clone(raw)
-	if err := raw.Compact(); err != nil || int64(len(raw)) > most {
-		issues.Add("/metadata", fault.IssueTooLarge, "metadata has at most %d bytes; this has %d.", most, len(raw))
+	if err := raw.Compact(); err != nil || int64(len(raw)) > maxBytes {
+		issues.Add("/metadata", fault.IssueTooLarge, "metadata must have at most %d bytes, not %d.", maxBytes, len(raw))
 	}
 	return raw
 }
@@ -113,9 +120,10 @@ func seconds(given *int64, allowed endpoint.Range, path string, issues *fault.Is
 	return time.Duration(n) * time.Second
 }
 
+// oneOf returns the given value, or the first allowed one by default.
 func oneOf[S ~string](given *string, allowed []S, path string, issues *fault.Issues) S {
 	if given == nil {
-		return allowed[0] // the default
+		return allowed[0]
 	}
 	fault.CheckOneOf(issues, path, S(*given), allowed)
 	return S(*given)

@@ -8,34 +8,30 @@ import (
 	"strings"
 	"time"
 
-	"github.com/google/uuid"
-
-	"telapi/internal/auth"
 	"telapi/internal/channel"
 	"telapi/internal/endpoint"
 	"telapi/internal/fault"
 )
 
 const (
-	// SocketPath is where a session's socket is opened.
+	// SocketPath is the path of a session's socket.
 	SocketPath = "/ws/session"
-	// Subprotocol is what a session's socket speaks.
+	// Subprotocol is the WebSocket subprotocol of a session's socket.
 	Subprotocol = "telapi.v1"
 
 	idPrefix = "ses_"
-	// keyLife is how long an idempotency key stands for its first request.
-	keyLife = 24 * time.Hour
+	// keyTTL is how long an idempotency key is remembered.
+	keyTTL = 24 * time.Hour
 )
 
-// TokenRequest is a request for a token as it came in.
+// TokenRequest is a request for a call token.
 type TokenRequest struct {
-	Body []byte
-	// IdempotencyKeys are the values of the header, of which there may be one.
-	IdempotencyKeys []string
-	BaseURL         string // the address the client reaches the service by
+	Body            []byte
+	IdempotencyKeys []string // values of the header; at most one is valid
+	BaseURL         string   // address at which the client reaches the service
 }
 
-// TokenResponse is what a browser needs to open its socket.
+// TokenResponse holds what a browser needs to open its socket.
 type TokenResponse struct {
 	SessionID    string         `json:"sessionId"`
 	Token        string         `json:"token"`
@@ -63,191 +59,184 @@ type View struct {
 	EndedAt    time.Time     `json:"endedAt,omitzero"`
 }
 
-// Service gives sessions out, lets browsers in and takes sessions back.
+// Service issues, verifies, shows and revokes sessions.
 type Service struct {
 	Store     Store
 	Endpoints *endpoint.Service
 	Tokens    *Tokens
 	Channels  Channels
-	WebRTC    bool // whether the deployment offers it
+	WebRTC    bool // the deployment offers WebRTC
 	ICE       ICEConfig
 	Limits    channel.Limits
 	Now       func() time.Time
 }
 
-// Issue gives out a session. Its checks come in this order: body, endpoint,
-// mode. The same order under the same idempotency key gets the same answer,
-// whatever has become of the session since; twins that come at the same time,
-// on any instance, get one session between them.
-func (d *Service) Issue(ctx context.Context, who auth.Principal, o TokenRequest) (TokenResponse, error) {
-	w, err := parseRequest(o.Body, o.IdempotencyKeys)
+// Issue creates a session for a team. It checks the body, then the endpoint,
+// then the mode. Requests with the same idempotency key and body get the same
+// response, even if they are concurrent or the session has ended since.
+func (s *Service) Issue(ctx context.Context, teamID string, r TokenRequest) (TokenResponse, error) {
+	params, err := parseRequest(r.Body, r.IdempotencyKeys)
 	if err != nil {
 		return TokenResponse{}, err
 	}
-	now := d.Now().UTC()
-	w.receipt.At = now
-	s, found, err := d.replay(ctx, who.TeamID, w.receipt)
+	session, err := s.findOrCreate(ctx, teamID, params)
 	if err != nil {
 		return TokenResponse{}, err
 	}
-	if !found {
-		if err := d.admit(ctx, who.TeamID, w.session); err != nil {
-			return TokenResponse{}, err
-		}
-		s = newSession(who.TeamID, w, now)
-		created, err := d.Store.CreateSession(ctx, s, w.receipt, now.Add(-keyLife))
-		if err != nil {
-			return TokenResponse{}, fmt.Errorf("create session: %w", err)
-		}
-		if !created { // a twin was quicker
-			if s, found, err = d.replay(ctx, who.TeamID, w.receipt); err != nil {
-				return TokenResponse{}, err
-			}
-			if !found {
-				return TokenResponse{}, fault.New(fault.ServiceUnavailable, "This Idempotency-Key is being forgotten just now. Send the request again.").WithRetryAfter(time.Second)
-			}
-		}
+	token, err := s.Tokens.Sign(session)
+	if err != nil {
+		return TokenResponse{}, err
 	}
-	return d.answer(s, o.BaseURL)
+	servers := []ICEServer{}
+	if session.Mode == endpoint.WebRTC {
+		servers = s.ICE.servers(session)
+	}
+	return TokenResponse{
+		SessionID: session.ID, Token: token, TokenType: "call", Mode: session.Mode, EndpointID: session.EndpointID,
+		RedeemBy: session.RedeemBy, ExpiresAt: session.ExpiresAt,
+		WSURL:        "ws" + strings.TrimPrefix(r.BaseURL, "http") + SocketPath,
+		Subprotocols: []string{Subprotocol}, ICEServers: servers, Limits: s.Limits,
+	}, nil
 }
 
-// replay finds the session that an idempotency key stands for.
-func (d *Service) replay(ctx context.Context, teamID string, r IdempotencyRecord) (s Session, found bool, err error) {
+func (s *Service) findOrCreate(ctx context.Context, teamID string, params tokenParams) (Session, error) {
+	now := s.Now().UTC()
+	params.key.At = now
+	session, found, err := s.findByKey(ctx, teamID, params.key)
+	if err != nil || found {
+		return session, err
+	}
+	if err := s.checkEndpoint(ctx, teamID, params.session); err != nil {
+		return Session{}, err
+	}
+	session = params.newSession(teamID, now)
+	created, err := s.Store.CreateSession(ctx, session, params.key, now.Add(-keyTTL))
+	switch {
+	case err != nil:
+		return Session{}, fmt.Errorf("create session: %w", err)
+	case created:
+		return session, nil
+	}
+	// A concurrent request with the same key created its session first.
+	if session, found, err = s.findByKey(ctx, teamID, params.key); err == nil && !found {
+		err = fault.New(fault.ServiceUnavailable, "This Idempotency-Key has just expired. Retry the request.").WithRetryAfter(time.Second)
+	}
+	return session, err
+}
+
+// findByKey returns the session that an idempotency key was used for.
+func (s *Service) findByKey(ctx context.Context, teamID string, r IdempotencyRecord) (session Session, found bool, err error) {
 	if r.Key == "" {
 		return Session{}, false, nil
 	}
-	s, first, err := d.Store.SessionByKey(ctx, teamID, r.Key, r.At.Add(-keyLife))
+	session, digest, err := s.Store.SessionByKey(ctx, teamID, r.Key, r.At.Add(-keyTTL))
 	switch {
 	case fault.Is(err, fault.NotFound):
 		return Session{}, false, nil
 	case err != nil:
 		return Session{}, false, fmt.Errorf("look up idempotency key: %w", err)
-	case first != r.Digest:
-		return Session{}, false, fault.New(fault.Idempotency, "This Idempotency-Key was used with another body. Use a new key for a new request.")
+	case digest != r.Digest:
+		return Session{}, false, fault.New(fault.Idempotency, "This Idempotency-Key was used with a different body. Use a new key for a new request.")
 	}
-	return s, true, nil
+	return session, true, nil
 }
 
-// admit checks that the endpoint takes such a session now.
-func (d *Service) admit(ctx context.Context, teamID string, s Session) error {
-	e, err := d.Endpoints.Get(ctx, teamID, s.EndpointID)
+// checkEndpoint checks that the endpoint accepts such a session now.
+func (s *Service) checkEndpoint(ctx context.Context, teamID string, session Session) error {
+	e, err := s.Endpoints.Get(ctx, teamID, session.EndpointID)
 	if err != nil && !fault.Is(err, fault.NotFound) {
 		return err
 	}
 	if err != nil || !e.Enabled {
-		return fault.New(fault.NotFound, "There is no such endpoint, or it is disabled.").WithCause(err)
+		return fault.New(fault.NotFound, "Endpoint not found or disabled.").WithCause(err)
 	}
-	if err := d.offered(s.Mode); err != nil {
+	if err := s.checkMode(session.Mode); err != nil {
 		return err
 	}
 	var issues fault.Issues
-	if !slices.Contains(e.Modes, s.Mode) {
-		issues.Add("/mode", fault.IssueValue, "This endpoint has no mode %s; it has %s.", s.Mode, fault.Join(e.Modes))
+	if !slices.Contains(e.Modes, session.Mode) {
+		issues.Add("/mode", fault.IssueValue, "This endpoint does not support mode %s. Supported: %s.", session.Mode, fault.Join(e.Modes))
 	}
 	return issues.Err()
 }
 
-// offered refuses a mode that the deployment has switched off.
-func (d *Service) offered(m endpoint.Mode) error {
-	if m == endpoint.WebRTC && !d.WebRTC {
-		return fault.New(fault.WebRTCDisabled, "WebRTC is switched off here. Ask for mode audio or chat.")
+// checkMode rejects a mode that the deployment has disabled.
+func (s *Service) checkMode(m endpoint.Mode) error {
+	if m == endpoint.WebRTC && !s.WebRTC {
+		return fault.New(fault.WebRTCDisabled, "WebRTC is disabled in this deployment. Use mode audio or chat.")
 	}
 	return nil
 }
 
-func newSession(teamID string, w wish, now time.Time) Session {
-	s := w.session
-	s.ID, s.TeamID, s.TokenID = idPrefix+uuid.Must(uuid.NewV7()).String(), teamID, uuid.NewString()
-	s.IssuedAt = now.Truncate(time.Second)
-	s.RedeemBy, s.ExpiresAt = s.IssuedAt.Add(w.ttl), s.IssuedAt.Add(w.life)
-	return s
-}
-
-func (d *Service) answer(s Session, baseURL string) (TokenResponse, error) {
-	token, err := d.Tokens.Sign(s)
-	if err != nil {
-		return TokenResponse{}, err
-	}
-	servers := []ICEServer{}
-	if s.Mode == endpoint.WebRTC {
-		servers = d.ICE.servers(s)
-	}
-	return TokenResponse{
-		SessionID: s.ID, Token: token, TokenType: "call", Mode: s.Mode, EndpointID: s.EndpointID,
-		RedeemBy: s.RedeemBy, ExpiresAt: s.ExpiresAt,
-		WSURL:        "ws" + strings.TrimPrefix(baseURL, "http") + SocketPath,
-		Subprotocols: []string{Subprotocol}, ICEServers: servers, Limits: d.Limits,
-	}, nil
-}
-
-// Get returns a team's session. Another team's is not found.
-func (d *Service) Get(ctx context.Context, teamID, id string) (View, error) {
-	s, err := d.own(ctx, teamID, id)
+// Get returns a team's session. A session of another team is not found.
+func (s *Service) Get(ctx context.Context, teamID, id string) (View, error) {
+	session, err := s.get(ctx, teamID, id)
 	if err != nil {
 		return View{}, err
 	}
-	state := s.State(d.Now(), false)
+	state := session.State(s.Now(), false)
 	if state == Disconnected {
-		live, ended, err := d.Channels.Presence(ctx, []string{id})
+		connected, ended, err := s.Channels.Presence(ctx, []string{id})
 		if err != nil {
-			return View{}, fmt.Errorf("ask whether a browser is connected: %w", err)
+			return View{}, fmt.Errorf("query presence: %w", err)
 		}
-		if len(ended) > 0 { // by its runtime, with no browser there to hear of it
-			if err := d.End(ctx, id); err != nil {
+		if len(ended) > 0 { // the runtime ended it while no browser was connected
+			if err := s.End(ctx, id); err != nil {
 				return View{}, err
 			}
-			if s, err = d.own(ctx, teamID, id); err != nil {
+			if session, err = s.get(ctx, teamID, id); err != nil {
 				return View{}, err
 			}
 		}
-		state = s.State(d.Now(), len(live) > 0)
+		state = session.State(s.Now(), len(connected) > 0)
 	}
 	return View{
-		SessionID: s.ID, EndpointID: s.EndpointID, Mode: s.Mode, State: state,
-		IssuedAt: s.IssuedAt, RedeemBy: s.RedeemBy, ExpiresAt: s.ExpiresAt, RedeemedAt: s.RedeemedAt, EndedAt: s.EndedAt,
+		SessionID: session.ID, EndpointID: session.EndpointID, Mode: session.Mode, State: state,
+		IssuedAt: session.IssuedAt, RedeemBy: session.RedeemBy, ExpiresAt: session.ExpiresAt,
+		RedeemedAt: session.RedeemedAt, EndedAt: session.EndedAt,
 	}, nil
 }
 
-// Delete revokes a team's session: committed first, then everybody is told. A
-// session that has ended already stays as it ended. When telling fails the token
-// is revoked all the same; asking again, or the sweeper, does the rest.
-func (d *Service) Delete(ctx context.Context, teamID, id string) error {
-	s, err := d.own(ctx, teamID, id)
+// Delete revokes a team's session in the database, then ends its channel. A
+// session that has ended keeps its final state. If the channel cannot be ended,
+// the token is revoked all the same; another Delete or the sweeper retries.
+func (s *Service) Delete(ctx context.Context, teamID, id string) error {
+	session, err := s.get(ctx, teamID, id)
 	if err != nil {
 		return err
 	}
-	first, err := d.Store.EndSession(ctx, s.ID, Revoked, d.Now())
+	first, err := s.Store.EndSession(ctx, session.ID, Revoked, s.Now())
 	if err != nil {
 		return fmt.Errorf("revoke session: %w", err)
 	}
 	if first {
-		s.EndedAs = Revoked
+		session.EndedAs = Revoked
 	}
-	return d.bury(ctx, s.EndedAs, s.ID)
+	return s.endChannels(ctx, session.EndedAs, session.ID)
 }
 
-// bury ends the channels of sessions that have ended. What fails is left unsettled
-// in the database, for a sweeper to do again.
-func (d *Service) bury(ctx context.Context, as State, ids ...string) error {
+// endChannels ends the channels of ended sessions. Sessions whose channel cannot
+// be ended stay unsettled, and the sweeper retries them.
+func (s *Service) endChannels(ctx context.Context, as State, ids ...string) error {
 	var settled []string
 	var failed error
 	for _, id := range ids {
-		if err := d.Channels.EndChannel(ctx, id, string(as)); err != nil {
-			failed = fmt.Errorf("tell of the end of session %s: %w", id, err)
+		if err := s.Channels.EndChannel(ctx, id, string(as)); err != nil {
+			failed = fmt.Errorf("end channel of session %s: %w", id, err)
 			continue
 		}
 		settled = append(settled, id)
 	}
-	return errors.Join(failed, d.Store.SettleSessions(ctx, settled))
+	return errors.Join(failed, s.Store.SettleSessions(ctx, settled))
 }
 
-func (d *Service) own(ctx context.Context, teamID, id string) (Session, error) {
-	s, err := d.Store.Session(ctx, id)
-	if fault.Is(err, fault.NotFound) || err == nil && s.TeamID != teamID {
-		return Session{}, fault.New(fault.NotFound, "There is no such session.")
+func (s *Service) get(ctx context.Context, teamID, id string) (Session, error) {
+	session, err := s.Store.Session(ctx, id)
+	if fault.Is(err, fault.NotFound) || err == nil && session.TeamID != teamID {
+		return Session{}, fault.New(fault.NotFound, "Session not found.")
 	}
 	if err != nil {
-		return Session{}, fmt.Errorf("find session: %w", err)
+		return Session{}, fmt.Errorf("get session: %w", err)
 	}
-	return s, nil
+	return session, nil
 }

@@ -1,9 +1,7 @@
-// Package session owns a browser's call or chat from the token that opens it to
-// its end: who is given one, until when it may be used, what becomes of it, and
-// what its browser did meanwhile.
+// Package session manages a browser's call or chat from its token to its end.
 //
-// The database holds a session's life, and the handshake of a socket reads it
-// there. The key-value store holds only whether a browser is connected.
+// The database holds the state of a session. The key-value store only holds
+// whether a browser is connected.
 package session
 
 import (
@@ -16,112 +14,114 @@ import (
 	"telapi/internal/endpoint"
 )
 
-// State is where a session stands.
+// State is the state of a session.
 type State string
 
-// A session is issued, then connected and disconnected in turns, and comes to
-// exactly one of three ends.
+// A session is issued, then alternates between connected and disconnected, and
+// ends in exactly one of the three final states.
 const (
 	Issued       State = "issued"
 	Connected    State = "connected"
 	Disconnected State = "disconnected"
 	Ended        State = "ended"   // by the call runtime
-	Expired      State = "expired" // never redeemed, over its time, or idle
+	Expired      State = "expired" // not redeemed in time, too old, or idle
 	Revoked      State = "revoked" // deleted by its team
 )
 
-// States lists them all.
+// States lists all states.
 var States = []State{Issued, Connected, Disconnected, Ended, Expired, Revoked}
 
-// DuplicatePolicy says what a second connection of a session does to the first.
+// DuplicatePolicy decides between a second connection of a session and the first.
 type DuplicatePolicy string
 
-// The policies.
+// Duplicate policies.
 const (
 	Replace DuplicatePolicy = "replace"
 	Reject  DuplicatePolicy = "reject"
 )
 
-// Session is the record of one session. Its id is its channel's id too.
+// Session is the record of one session. Its channel has the same ID.
 type Session struct {
 	ID              string
 	TeamID          string
 	EndpointID      string
 	Mode            endpoint.Mode
-	Identity        *wire.Identifier // who the team says its browser is
-	Metadata        jsontext.Value   // an object; nil: none
+	Identity        *wire.Identifier // the browser's user according to the team
+	Metadata        jsontext.Value   // JSON object or nil
 	DuplicatePolicy DuplicatePolicy
 	TokenID         string
-	// Moments of the token have whole seconds, so that it says what is kept.
+	// IssuedAt, RedeemBy and ExpiresAt have whole seconds, as in the token.
 	IssuedAt   time.Time
 	RedeemBy   time.Time
 	ExpiresAt  time.Time
-	RedeemedAt time.Time // zero: never
-	LastSeenAt time.Time // when a browser was last known to be connected
-	EndedAt    time.Time // zero: not ended
+	RedeemedAt time.Time // zero if not redeemed
+	LastSeenAt time.Time // last time a browser was connected
+	EndedAt    time.Time // zero if not ended
 	EndedAs    State
 }
 
-// State is where the session stands, given whether a browser is connected now.
-// One that is over its time counts as expired before the sweeper has come by.
-func (s Session) State(now time.Time, live bool) State {
+// State returns the session's state, given whether a browser is connected. A
+// session counts as expired even before the sweeper has ended it.
+func (s Session) State(now time.Time, connected bool) State {
 	switch {
 	case !s.EndedAt.IsZero():
 		return s.EndedAs
-	case !now.Before(s.due()):
+	case !now.Before(s.deadline()):
 		return Expired
 	case s.RedeemedAt.IsZero():
 		return Issued
-	case live:
+	case connected:
 		return Connected
 	default:
 		return Disconnected
 	}
 }
 
-// due is when the session ends unless something happens before.
-func (s Session) due() time.Time {
+// deadline returns the time at which the session expires.
+func (s Session) deadline() time.Time {
 	if s.RedeemedAt.IsZero() {
 		return s.RedeemBy
 	}
 	return s.ExpiresAt
 }
 
-// IdempotencyRecord is what an idempotency key stands for: the digest of the request's
-// canonical body, and since when.
+// IdempotencyRecord ties an idempotency key to the digest of the request body
+// that it was first used with.
 type IdempotencyRecord struct {
-	Key    string // empty: the request had none
+	Key    string // empty if the request has no key
 	Digest string
 	At     time.Time
 }
 
-// Store keeps sessions. Lookups of what is not there fail with fault.NotFound.
+// Store holds sessions in the database. Lookups of unknown sessions fail with
+// fault.NotFound.
 type Store interface {
-	// CreateSession adds a session and the receipt of its key in one
-	// transaction. It returns false, and adds nothing, where the team's key
-	// has a receipt of later than staleBefore; a request with the same key
-	// that is under way is waited for.
+	// CreateSession stores a session and its idempotency record in one
+	// transaction. It returns false, and stores nothing, if the team's key has a
+	// record after staleBefore. It waits for a concurrent request with the same
+	// key.
 	CreateSession(ctx context.Context, s Session, r IdempotencyRecord, staleBefore time.Time) (bool, error)
-	// SessionByKey finds the session that a key of the team stands for, and the
-	// digest of the body it was used with.
+	// SessionByKey returns the session of a team's idempotency key and the
+	// digest of the body that the key was used with.
 	SessionByKey(ctx context.Context, teamID, key string, staleBefore time.Time) (Session, string, error)
 	Session(ctx context.Context, id string) (Session, error)
-	// RedeemSession notes the first redemption and that the browser was seen.
-	// A session that has ended or is over its time is not found.
+	// RedeemSession records a connection of the browser. A session that has
+	// ended or expired is not found.
 	RedeemSession(ctx context.Context, id string, at time.Time) error
-	// EndSession ends a session once: true is returned to one caller alone,
-	// and its reason stays.
+	// EndSession ends a session once. It returns true for the call that ended
+	// it.
 	EndSession(ctx context.Context, id string, as State, at time.Time) (bool, error)
-	// SettleSessions notes that everybody was told of the end of these.
+	// SettleSessions records that the channels of these ended sessions have
+	// ended too.
 	SettleSessions(ctx context.Context, ids []string) error
 }
 
-// Channels is the live side of sessions, in the key-value store.
+// Channels is the part of a session in the key-value store.
 type Channels interface {
-	// EndChannel ends the channel of a session, tells its runtime and closes
-	// its socket. One that is not there, or has ended, is no error.
+	// EndChannel ends a session's channel, notifies its runtime and closes its
+	// socket. It succeeds if the channel does not exist or has ended.
 	EndChannel(ctx context.Context, channelID, reason string) error
-	// Presence tells which of the channels a browser is connected to, and which
-	// have ended.
+	// Presence returns the channels with a connected browser and the channels
+	// that have ended.
 	Presence(ctx context.Context, channelIDs []string) (connected, ended []string, err error)
 }

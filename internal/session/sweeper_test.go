@@ -1,246 +1,255 @@
-package session
+package session_test
 
 import (
 	"context"
-	"log/slog"
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
 
 	"telapi/internal/fault"
+	"telapi/internal/session"
 )
 
-func (w *world) sweep(t *testing.T) {
-	t.Helper()
-	if err := w.sweeper.Sweep(t.Context()); err != nil {
-		t.Fatal(err)
+func TestSweepExpiresSessionsAtTheirDeadline(t *testing.T) {
+	e := newEnv(t)
+	unredeemed := e.issue(t, `{"endpointId":"ep","ttlSeconds":60}`).SessionID
+	long := e.connect(t, `{"endpointId":"ep","maxSessionSeconds":3600}`)
+	e.sweep(t)
+	if e.session(t, unredeemed).EndedAs+e.session(t, long).EndedAs != "" {
+		t.Error("expired before their deadline")
+	}
+	e.advance(time.Minute)
+	e.sweep(t)
+	e.sweep(t)
+	if e.session(t, unredeemed).EndedAs != session.Expired || e.session(t, long).EndedAs != "" {
+		t.Errorf("unredeemed %q, connected %q", e.session(t, unredeemed).EndedAs, e.session(t, long).EndedAs)
+	}
+	e.advance(time.Hour)
+	e.sweep(t)
+	if e.session(t, long).EndedAs != session.Expired {
+		t.Error("a session did not expire")
+	}
+	want := []string{unredeemed + " expired", long + " expired"}
+	if !slices.Equal(e.channels.ended, want) {
+		t.Errorf("ended %q, want %q", e.channels.ended, want)
 	}
 }
 
-func (w *world) connected(t *testing.T, token string) string {
-	t.Helper()
-	s, err := w.enter(t.Context(), token)
-	if err != nil {
-		t.Fatal(err)
-	}
-	w.live[s.ID] = true
-	return s.ID
-}
-
-func (w *world) endedAs(id string) State {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	return w.sessions[id].EndedAs
-}
-
-func TestSessionsAreSweptWhenTheirTimeHasCome(t *testing.T) {
-	w := newWorld()
-	unredeemed := w.issue(t, `{"endpointId":"ep","ttlSeconds":60}`).SessionID
-	long := w.connected(t, w.issue(t, `{"endpointId":"ep","maxSessionSeconds":3600}`).Token)
-	w.sweep(t)
-	if w.endedAs(unredeemed)+w.endedAs(long) != "" {
-		t.Error("swept before their time")
-	}
-	w.pass(time.Minute)
-	w.sweep(t)
-	w.sweep(t)
-	if w.endedAs(unredeemed) != Expired || w.endedAs(long) != "" {
-		t.Errorf("unredeemed %q, connected %q", w.endedAs(unredeemed), w.endedAs(long))
-	}
-	w.pass(time.Hour)
-	w.sweep(t)
-	if w.endedAs(long) != Expired {
-		t.Error("a session over its time goes on")
-	}
-	want := []string{"ended " + unredeemed + " expired", "ended " + long + " expired"}
-	if !slices.Equal(w.events, want) {
-		t.Errorf("told %q, want %q", w.events, want)
-	}
-}
-
-func TestIdleSessionExpiresAndAConnectedOneDoesNot(t *testing.T) {
-	w := newWorld()
-	left := w.connected(t, w.issue(t, `{"endpointId":"ep"}`).Token)
-	stays := w.connected(t, w.issue(t, `{"endpointId":"ep"}`).Token)
-	w.pass(5 * time.Minute)
-	delete(w.live, left)
-	w.sweeper.Touch(left)
-	w.sweep(t)
+func TestSweepExpiresIdleSessions(t *testing.T) {
+	e := newEnv(t)
+	left := e.connect(t, `{"endpointId":"ep"}`)
+	stays := e.connect(t, `{"endpointId":"ep"}`)
+	e.advance(5 * time.Minute)
+	e.channels.disconnect(t, left)
+	e.sweeper.Touch(left)
+	e.sweep(t)
 	for range 29 {
-		w.pass(30 * time.Second)
-		w.sweep(t)
-		if w.endedAs(left) != "" {
-			t.Fatalf("expired %s after its browser left", w.now.Sub(start)-5*time.Minute)
+		e.advance(30 * time.Second)
+		e.sweep(t)
+		if e.session(t, left).EndedAs != "" {
+			t.Fatalf("expired %s after the disconnect", e.now.Sub(start)-5*time.Minute)
 		}
 	}
-	w.pass(31 * time.Second)
-	w.pass(time.Minute)
-	w.sweep(t)
-	if w.endedAs(left) != Expired || w.endedAs(stays) != "" {
-		t.Errorf("idle for 15 minutes: %q; connected: %q", w.endedAs(left), w.endedAs(stays))
+	e.advance(31 * time.Second)
+	e.advance(time.Minute)
+	e.sweep(t)
+	if e.session(t, left).EndedAs != session.Expired || e.session(t, stays).EndedAs != "" {
+		t.Errorf("idle for 15 minutes: %q; connected: %q", e.session(t, left).EndedAs, e.session(t, stays).EndedAs)
 	}
-	if w.asked > 20 {
-		t.Errorf("the key-value store was asked %d times", w.asked)
+	if e.channels.queries > 20 {
+		t.Errorf("presence was queried %d times", e.channels.queries)
 	}
 }
 
-// A call often ends so: the browser leaves, and the runtime ends what is left.
-func TestSessionThatItsRuntimeEndedAfterItsBrowserHasEnded(t *testing.T) {
-	w := newWorld()
-	shown := w.connected(t, w.issue(t, `{"endpointId":"ep"}`).Token)
-	swept := w.connected(t, w.issue(t, `{"endpointId":"ep"}`).Token)
-	idle := w.connected(t, w.issue(t, `{"endpointId":"ep"}`).Token)
+// The usual end of a call: the browser disconnects, then the runtime ends the
+// session.
+func TestRuntimeEndsSessionAfterDisconnect(t *testing.T) {
+	e := newEnv(t)
+	shown := e.connect(t, `{"endpointId":"ep"}`)
+	swept := e.connect(t, `{"endpointId":"ep"}`)
+	idle := e.connect(t, `{"endpointId":"ep"}`)
 	for _, id := range []string{shown, swept, idle} {
-		delete(w.live, id)
-		w.over[id] = id != idle
+		e.channels.disconnect(t, id)
+		if id != idle {
+			if err := e.channels.Channels.EndChannel(t.Context(), id, "hangup"); err != nil {
+				t.Fatal(err)
+			}
+		}
 	}
-	if got := w.state(t, shown); got != Ended {
-		t.Errorf("it is shown as %s", got)
+	if got := e.state(t, shown); got != session.Ended {
+		t.Errorf("state %s", got)
 	}
-	w.pass(20 * time.Minute)
-	w.sweep(t)
-	if w.endedAs(shown) != Ended || w.endedAs(swept) != Ended || w.endedAs(idle) != Expired {
-		t.Errorf("shown %q, swept %q, idle %q", w.endedAs(shown), w.endedAs(swept), w.endedAs(idle))
-	}
-}
-
-// A wiped key-value store knows of nobody until connections renew themselves.
-func TestWipedStoreEndsNoConversation(t *testing.T) {
-	w := newWorld()
-	id := w.connected(t, w.issue(t, `{"endpointId":"ep"}`).Token)
-	for range 80 { // 40 minutes, of which the store knows of the browser in a third
-		w.pass(30 * time.Second)
-		w.live[id] = (w.now.Unix()/60)%3 == 0
-		w.sweep(t)
-	}
-	if w.endedAs(id) != "" {
-		t.Errorf("a connected session ended as %s", w.endedAs(id))
-	}
-	w.kvAway = fault.Unavailable("The store", nil)
-	w.pass(16 * time.Minute)
-	wantFault(t, "store away", w.sweeper.Sweep(t.Context()), fault.ServiceUnavailable)
-	if w.endedAs(id) != "" {
-		t.Error("a session was taken for idle while nobody could know")
+	e.advance(20 * time.Minute)
+	e.sweep(t)
+	if e.session(t, shown).EndedAs != session.Ended || e.session(t, swept).EndedAs != session.Ended || e.session(t, idle).EndedAs != session.Expired {
+		t.Errorf("shown %q, swept %q, idle %q", e.session(t, shown).EndedAs, e.session(t, swept).EndedAs, e.session(t, idle).EndedAs)
 	}
 }
 
-func TestEndThatNobodyWasToldOfIsToldLater(t *testing.T) {
-	w := newWorld()
-	id := w.issue(t, `{"endpointId":"ep","ttlSeconds":10}`).SessionID
-	w.pass(10 * time.Second)
-	w.kvAway = fault.Unavailable("The store", nil)
-	wantFault(t, "store away", w.sweeper.Sweep(t.Context()), fault.ServiceUnavailable)
-	w.kvAway = nil
-	w.sweep(t)
-	if w.endedAs(id) != Expired || len(w.events) > 0 {
-		t.Fatalf("%q, told %v", w.endedAs(id), w.events)
+// A wiped key-value store has no connections until they are renewed.
+func TestWipedStoreDoesNotEndSessions(t *testing.T) {
+	e := newEnv(t)
+	id := e.connect(t, `{"endpointId":"ep"}`)
+	for range 80 { // 40 minutes; the store has the connection in a third of them
+		e.advance(30 * time.Second)
+		if (e.now.Unix()/60)%3 == 0 {
+			e.channels.connect(t, id)
+		} else {
+			e.channels.disconnect(t, id)
+		}
+		e.sweep(t)
 	}
-	w.pass(unsettledAfter + time.Second)
-	w.sweep(t)
-	w.sweep(t)
-	if got := strings.Join(w.events, ", "); got != "ended "+id+" expired" {
-		t.Errorf("told %q", got)
+	if e.session(t, id).EndedAs != "" {
+		t.Errorf("a connected session ended as %s", e.session(t, id).EndedAs)
+	}
+	e.channels.err = errUnavailable
+	e.advance(16 * time.Minute)
+	wantFault(t, "store unavailable", e.sweeper.Sweep(t.Context()), fault.ServiceUnavailable)
+	if e.session(t, id).EndedAs != "" {
+		t.Error("a session was ended as idle while presence was unknown")
 	}
 }
 
-func TestEverySessionIsSweptByOneInstance(t *testing.T) {
-	w := newWorld()
-	const n = 3 * sweepPage / 2
+func TestSweepSettlesEndedSessions(t *testing.T) {
+	e := newEnv(t)
+	id := e.issue(t, `{"endpointId":"ep","ttlSeconds":10}`).SessionID
+	e.advance(10 * time.Second)
+	e.channels.err = errUnavailable
+	wantFault(t, "store unavailable", e.sweeper.Sweep(t.Context()), fault.ServiceUnavailable)
+	e.channels.err = nil
+	e.sweep(t)
+	if e.session(t, id).EndedAs != session.Expired || len(e.channels.ended) > 0 {
+		t.Fatalf("%q, ended %v", e.session(t, id).EndedAs, e.channels.ended)
+	}
+	e.advance(session.SettleDelay + time.Second)
+	e.sweep(t)
+	e.sweep(t)
+	if got := strings.Join(e.channels.ended, ", "); got != id+" expired" {
+		t.Errorf("ended %q", got)
+	}
+}
+
+func TestConcurrentSweepersEndEachSessionOnce(t *testing.T) {
+	e := newEnv(t)
+	const n = 3 * session.SweepPage / 2
 	for range n {
-		w.issue(t, `{"endpointId":"ep","ttlSeconds":10}`)
+		e.issue(t, `{"endpointId":"ep","ttlSeconds":10}`)
 	}
-	w.pass(time.Minute)
+	e.advance(time.Minute)
 	var wg sync.WaitGroup
 	for range 8 {
 		wg.Go(func() {
-			other := NewSweeper(w.service, w, time.Hour, 0, slog.New(slog.DiscardHandler))
+			other := e.newSweeper(e.db, time.Hour, 0)
 			if err := other.Sweep(t.Context()); err != nil {
 				t.Error(err)
 			}
 		})
 	}
 	wg.Wait()
-	w.sweep(t) // what one left to another that was quicker elsewhere
-	slices.Sort(w.events)
-	if len(w.events) != n || len(slices.Compact(w.events)) != n {
-		t.Errorf("told %d times of %d sessions", len(w.events), n)
+	e.sweep(t) // settle the rest
+	slices.Sort(e.channels.ended)
+	if len(e.channels.ended) != n || len(slices.Compact(e.channels.ended)) != n {
+		t.Errorf("ended %d times, %d sessions", len(e.channels.ended), n)
 	}
 }
 
-func TestOneRoundSweepsWhateverIsDue(t *testing.T) {
-	w := newWorld()
-	for range sweepPage + 1 {
-		w.issue(t, `{"endpointId":"ep","ttlSeconds":10}`)
+func TestSweepExpiresAllPages(t *testing.T) {
+	e := newEnv(t)
+	var ids []string
+	for range session.SweepPage + 1 {
+		ids = append(ids, e.issue(t, `{"endpointId":"ep","ttlSeconds":10}`).SessionID)
 	}
-	w.pass(time.Minute)
-	w.sweep(t)
-	for id := range w.sessions {
-		if w.endedAs(id) != Expired {
-			t.Fatalf("%s goes on", id)
+	e.advance(time.Minute)
+	e.sweep(t)
+	for _, id := range ids {
+		if e.session(t, id).EndedAs != session.Expired {
+			t.Fatalf("%s has not expired", id)
 		}
 	}
 }
 
-func TestWhatWasSeenIsWrittenWhenTheDatabaseIsBackAndAtTheEnd(t *testing.T) {
+// flaky is a database that fails to record touches while down is set.
+type flaky struct {
+	session.SweeperStore
+	down atomic.Bool
+}
+
+func (f *flaky) TouchSessions(ctx context.Context, seen map[string]time.Time) error {
+	if f.down.Load() {
+		return errUnavailable
+	}
+	return f.SweeperStore.TouchSessions(ctx, seen)
+}
+
+func TestTouchesAreWrittenAfterOutageAndAtShutdown(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w := newWorld()
-		a, b := w.connected(t, w.issue(t, `{"endpointId":"ep"}`).Token), w.connected(t, w.issue(t, `{"endpointId":"ep"}`).Token)
+		e := newEnvWithoutChannels(t)
+		a, b := e.issue(t, `{"endpointId":"ep"}`), e.issue(t, `{"endpointId":"ep"}`)
+		for _, token := range []string{a.Token, b.Token} {
+			if _, err := e.redeem(t.Context(), token); err != nil {
+				t.Fatal(err)
+			}
+		}
+		store := &flaky{SweeperStore: e.db}
+		sweeper := e.newSweeper(store, 15*time.Minute, 0)
 		ctx, stop := context.WithCancel(t.Context())
 		var running sync.WaitGroup
-		running.Go(func() { w.sweeper.Run(ctx) })
+		running.Go(func() { sweeper.Run(ctx) })
 
-		w.pass(time.Second)
-		w.mu.Lock()
-		w.dbAway = fault.Unavailable("The database", nil)
-		w.mu.Unlock()
-		w.sweeper.Touch(a)
-		time.Sleep(10 * sweepEvery)
-		w.mu.Lock()
-		w.dbAway = nil
-		w.mu.Unlock()
-		time.Sleep(2 * sweepEvery)
-		if s, _ := w.Session(ctx, a); !s.LastSeenAt.Equal(start.Add(time.Second)) {
-			t.Errorf("last seen %v", s.LastSeenAt)
+		e.advance(time.Second)
+		store.down.Store(true)
+		sweeper.Touch(a.SessionID)
+		time.Sleep(10 * session.SweepInterval)
+		if s := e.session(t, a.SessionID); !s.LastSeenAt.Equal(start) {
+			t.Errorf("during the outage: last seen %v", s.LastSeenAt)
 		}
-		w.sweeper.Touch(b)
+		store.down.Store(false)
+		time.Sleep(2 * session.SweepInterval)
+		if s := e.session(t, a.SessionID); !s.LastSeenAt.Equal(start.Add(time.Second)) {
+			t.Errorf("after the outage: last seen %v", s.LastSeenAt)
+		}
+		sweeper.Touch(b.SessionID)
 		stop()
 		running.Wait()
-		if s, _ := w.Session(t.Context(), b); !s.LastSeenAt.Equal(start.Add(time.Second)) {
-			t.Errorf("at the end: last seen %v", s.LastSeenAt)
+		if s := e.session(t, b.SessionID); !s.LastSeenAt.Equal(start.Add(time.Second)) {
+			t.Errorf("at shutdown: last seen %v", s.LastSeenAt)
 		}
 	})
 }
 
-func TestOldKeysAreForgotten(t *testing.T) {
-	w := newWorld()
-	w.issue(t, `{"endpointId":"ep"}`, "old")
-	w.pass(24 * time.Hour)
-	w.issue(t, `{"endpointId":"ep"}`, "new")
-	w.pass(time.Second)
-	w.sweep(t)
-	if len(w.receipts) != 1 {
-		t.Errorf("receipts %v", w.receipts)
+func TestSweepDeletesOldIdempotencyKeys(t *testing.T) {
+	e := newEnv(t)
+	e.issue(t, `{"endpointId":"ep"}`, "old")
+	e.advance(24 * time.Hour)
+	e.issue(t, `{"endpointId":"ep"}`, "new")
+	e.advance(time.Second)
+	e.sweep(t)
+	for key, want := range map[string]bool{"old": false, "new": true} {
+		if _, _, err := e.db.SessionByKey(t.Context(), "t1", key, time.Time{}); (err == nil) != want {
+			t.Errorf("key %s: %v", key, err)
+		}
 	}
 }
 
-func TestEndedSessionsAreKeptForTheirRetention(t *testing.T) {
+func TestSweepDeletesSessionsAfterRetention(t *testing.T) {
 	day := 24 * time.Hour
 	for retention, want := range map[time.Duration]time.Duration{30 * day: 30 * day, time.Hour: day, 0: 0} {
-		w := newWorld()
-		w.sweeper.retention = retention
-		id := w.issue(t, `{"endpointId":"ep","ttlSeconds":60}`).SessionID
-		w.pass(time.Minute)
-		w.sweep(t)
-		w.pass(want)
-		if w.sweep(t); w.endedAs(id) != Expired {
-			t.Errorf("retention %s: gone too early", retention)
+		e := newEnv(t)
+		e.sweeper = e.newSweeper(e.db, 15*time.Minute, retention)
+		id := e.issue(t, `{"endpointId":"ep","ttlSeconds":60}`).SessionID
+		e.advance(time.Minute)
+		e.sweep(t)
+		e.advance(want)
+		if e.sweep(t); e.session(t, id).EndedAs != session.Expired {
+			t.Errorf("retention %s: deleted too early", retention)
 		}
-		w.pass(time.Second)
-		if w.sweep(t); (w.endedAs(id) == "") != (want > 0) {
-			t.Errorf("retention %s: still there is %q", retention, w.endedAs(id))
+		e.advance(time.Second)
+		if e.sweep(t); (e.session(t, id).EndedAs == "") != (want > 0) {
+			t.Errorf("retention %s: not deleted, %q", retention, e.session(t, id).EndedAs)
 		}
 	}
 }

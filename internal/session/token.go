@@ -15,8 +15,8 @@ import (
 
 const tokenIssuer = "telapi"
 
-// claims is what a call token says. Audience hides the library's, which is a
-// list: a console JWT can never have this one.
+// claims are the claims of a call token. Audience shadows the library's, which is
+// a list, so that a console JWT cannot pass as a call token.
 type claims struct {
 	Audience   string        `json:"aud"`
 	TeamID     string        `json:"teamId"`
@@ -26,24 +26,24 @@ type claims struct {
 	jwt.RegisteredClaims
 }
 
-// UnmarshalJSON reads claims by their exact names and refuses repeated ones, as
-// the library's own decoder does not.
+// UnmarshalJSON matches names exactly and rejects duplicates. The library's
+// decoder does neither.
 func (c *claims) UnmarshalJSON(b []byte) error {
 	type plain claims
 	return json.Unmarshal(b, (*plain)(c))
 }
 
-// Tokens signs and verifies call tokens. They are never kept: what a token says
-// is in the session's record, and signing it again gives the same token.
+// Tokens signs and verifies call tokens. Tokens are not stored: signing the same
+// session again gives the same token.
 type Tokens struct {
 	signing  []byte
 	verifier *auth.Verifier
 }
 
-// NewTokens returns tokens under the secrets.
+// NewTokens returns tokens that are signed with the current secret.
 func NewTokens(secrets auth.Secrets) *Tokens {
-	// Whether a token's time is over is for the service to say: that is another
-	// refusal than a bad one.
+	// Service checks the expiry: an expired token gets another error than an
+	// invalid one.
 	return &Tokens{[]byte(secrets.Current.Reveal()), auth.NewVerifier(secrets, jwt.WithoutClaimsValidation())}
 }
 
@@ -69,8 +69,8 @@ func (t *Tokens) Sign(s Session) (string, error) {
 	return token, nil
 }
 
-// verify returns what a well-signed call token says of its session, over its
-// time or not.
+// verify returns the session according to the claims of a correctly signed
+// token, expired or not.
 func (t *Tokens) verify(token string) (Session, error) {
 	var c claims
 	err := t.verifier.Verify(token, &c)
@@ -79,10 +79,10 @@ func (t *Tokens) verify(token string) (Session, error) {
 	case c.Audience != auth.SessionAudience || c.Issuer != tokenIssuer:
 		err = errors.New("not a call token")
 	case c.Subject == "" || c.ID == "" || c.ExpiresAt == nil || c.IssuedAt == nil:
-		err = errors.New("a claim is missing")
+		err = errors.New("missing claim")
 	}
 	if err != nil {
-		return Session{}, badToken(err)
+		return Session{}, errToken(err)
 	}
 	return Session{
 		ID: c.Subject, TeamID: c.TeamID, EndpointID: c.EndpointID, Mode: c.Mode, TokenID: c.ID,
@@ -90,9 +90,9 @@ func (t *Tokens) verify(token string) (Session, error) {
 	}, nil
 }
 
-// badToken is the one answer to every token that is none of ours; the log is
-// told what was wrong.
-func badToken(cause error) error {
-	return fault.New(fault.Unauthorized, "The call token is missing or not valid. Ask for a new one.").
+// errToken is the same error for every invalid token. Only the log shows the
+// cause.
+func errToken(cause error) error {
+	return fault.New(fault.Unauthorized, "The call token is missing or invalid. Request a new token.").
 		WithCause(fmt.Errorf("verify call token: %w", cause))
 }

@@ -1,0 +1,256 @@
+package session_test
+
+import (
+	"context"
+	"log/slog"
+	"slices"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/go-json-experiment/json"
+
+	"telapi/callruntime/wire"
+	"telapi/internal/auth"
+	"telapi/internal/channel"
+	"telapi/internal/endpoint"
+	"telapi/internal/fault"
+	"telapi/internal/redact"
+	"telapi/internal/redisstore"
+	"telapi/internal/session"
+	"telapi/internal/sqlstore"
+	"telapi/internal/team"
+)
+
+var start = time.Date(2026, 11, 15, 9, 30, 0, 250_000_000, time.UTC)
+
+const testSecret = redact.Secret("0123456789abcdef0123456789abcdef")
+
+// errUnavailable is the error of a store that cannot be reached.
+var errUnavailable = fault.Unavailable("The store", nil)
+
+// env is a service and a sweeper on the embedded stores, with a manual clock.
+type env struct {
+	db       *sqlstore.Store
+	channels *channels
+	tokens   *session.Tokens
+	service  *session.Service
+	sweeper  *session.Sweeper
+
+	mu  sync.Mutex
+	now time.Time
+}
+
+// newEnv returns an environment with the teams t1 and t2 and some endpoints.
+func newEnv(t *testing.T) *env {
+	t.Helper()
+	e := newEnvWithoutChannels(t)
+	log := slog.New(slog.DiscardHandler)
+	engine, err := redisstore.StartEmbedded(t.TempDir(), log)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(engine.Close)
+	kv := redisstore.Open(engine.Options(log))
+	t.Cleanup(kv.Close)
+	if err := kv.Connect(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	e.channels = &channels{Channels: redisstore.NewChannels(kv, wire.DefaultChannelLimits())}
+	e.service.Channels = e.channels
+	return e
+}
+
+// newEnvWithoutChannels returns an environment without network connections, for
+// tests in a synctest bubble.
+func newEnvWithoutChannels(t *testing.T) *env {
+	t.Helper()
+	db, err := sqlstore.Open(sqlstore.Options{DataDir: t.TempDir()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = db.Close() })
+	if err := db.Migrate(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	for _, id := range []string{"t1", "t2"} {
+		if err := db.CreateTeam(t.Context(), team.Team{ID: id, Name: id, CreatedAt: start}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, ep := range []endpoint.Endpoint{
+		{ID: "ep", TeamID: "t1", Enabled: true, Modes: endpoint.Modes, Origins: []string{"https://a.example"}},
+		{ID: "chat", TeamID: "t1", Enabled: true, Modes: []endpoint.Mode{endpoint.Chat}},
+		{ID: "off", TeamID: "t1", Modes: endpoint.Modes},
+		{ID: "far", TeamID: "t2", Enabled: true, Modes: endpoint.Modes},
+	} {
+		ep.Name, ep.CreatedAt, ep.UpdatedAt = ep.ID, start, start
+		if err := db.CreateEndpoint(t.Context(), ep); err != nil {
+			t.Fatal(err)
+		}
+	}
+	e := &env{db: db, tokens: session.NewTokens(auth.Secrets{Current: testSecret}), now: start}
+	e.service = &session.Service{
+		Store: db, Endpoints: &endpoint.Service{Store: db}, Tokens: e.tokens,
+		WebRTC: true, Limits: channel.DefaultLimits(), Now: e.clock,
+	}
+	e.sweeper = e.newSweeper(db, 15*time.Minute, 30*24*time.Hour)
+	return e
+}
+
+func (e *env) newSweeper(store session.SweeperStore, idle, retention time.Duration) *session.Sweeper {
+	return session.NewSweeper(e.service, store, idle, retention, slog.New(slog.DiscardHandler))
+}
+
+func (e *env) clock() time.Time {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return e.now
+}
+
+func (e *env) advance(d time.Duration) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.now = e.now.Add(d)
+}
+
+func (e *env) issue(t *testing.T, body string, keys ...string) session.TokenResponse {
+	t.Helper()
+	r, err := e.service.Issue(t.Context(), "t1", session.TokenRequest{Body: []byte(body), IdempotencyKeys: keys, BaseURL: "https://api.example"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return r
+}
+
+// redeem does what the handshake of a socket does.
+func (e *env) redeem(ctx context.Context, token string) (session.Session, error) {
+	s, _, err := e.service.Verify(ctx, token)
+	if err != nil {
+		return session.Session{}, err
+	}
+	if err := e.service.Redeem(ctx, s.ID); err != nil {
+		return session.Session{}, err
+	}
+	return e.db.Session(ctx, s.ID)
+}
+
+// connect issues and redeems a token and connects its browser.
+func (e *env) connect(t *testing.T, body string) string {
+	t.Helper()
+	s, err := e.redeem(t.Context(), e.issue(t, body).Token)
+	if err != nil {
+		t.Fatal(err)
+	}
+	e.channels.connect(t, s.ID)
+	return s.ID
+}
+
+func (e *env) session(t *testing.T, id string) session.Session {
+	t.Helper()
+	s, err := e.db.Session(t.Context(), id)
+	if err != nil && !fault.Is(err, fault.NotFound) {
+		t.Fatal(err)
+	}
+	return s
+}
+
+func (e *env) state(t *testing.T, id string) session.State {
+	t.Helper()
+	v, err := e.service.Get(t.Context(), "t1", id)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return v.State
+}
+
+// settled reports whether an ended session is settled.
+func (e *env) settled(t *testing.T, id string) bool {
+	t.Helper()
+	unsettled, err := e.db.UnsettledSessions(t.Context(), e.clock().Add(time.Hour), 1000)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return !slices.ContainsFunc(unsettled, func(s session.Session) bool { return s.ID == id })
+}
+
+func (e *env) sweep(t *testing.T) {
+	t.Helper()
+	if err := e.sweeper.Sweep(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// channels records calls to the channels of the embedded store and can fail.
+type channels struct {
+	*redisstore.Channels
+
+	mu      sync.Mutex
+	err     error
+	ended   []string // "ID reason" of each EndChannel
+	queries int      // calls of Presence
+}
+
+func (c *channels) EndChannel(ctx context.Context, id, reason string) error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.err != nil {
+		return c.err
+	}
+	c.ended = append(c.ended, id+" "+reason)
+	return c.Channels.EndChannel(ctx, id, reason)
+}
+
+func (c *channels) Presence(ctx context.Context, ids []string) (connected, ended []string, err error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.queries++; c.err != nil {
+		return nil, nil, c.err
+	}
+	return c.Channels.Presence(ctx, ids)
+}
+
+func (c *channels) connect(t *testing.T, id string) {
+	t.Helper()
+	if _, err := c.Attach(t.Context(), channel.AttachRequest{
+		ChannelID: id, ConnectionID: "browser", Lease: time.Hour, TeamID: "t1", EndpointID: "ep", Mode: "chat", Entry: []byte(`{"kind":"session"}`),
+	}); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func (c *channels) disconnect(t *testing.T, id string) {
+	t.Helper()
+	if err := c.Detach(t.Context(), id, "browser", []byte(`{"kind":"session"}`)); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// unavailable is a database that fails.
+type unavailable struct{ session.Store }
+
+func (unavailable) Session(context.Context, string) (session.Session, error) {
+	return session.Session{}, errUnavailable
+}
+
+func (unavailable) RedeemSession(context.Context, string, time.Time) error { return errUnavailable }
+
+func (unavailable) CreateSession(context.Context, session.Session, session.IdempotencyRecord, time.Time) (bool, error) {
+	return false, errUnavailable
+}
+
+func wantFault(t *testing.T, what string, err error, code fault.Code) {
+	t.Helper()
+	if !fault.Is(err, code) {
+		t.Errorf("%s: %v, want %s", what, err, code)
+	}
+}
+
+func encode(t *testing.T, v any) string {
+	t.Helper()
+	text, err := json.Marshal(v, json.Deterministic(true))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(text)
+}
