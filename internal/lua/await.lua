@@ -31,7 +31,8 @@ if ARGV[4] == 'work_item' then
   redis.call('HSET', WORK, number, deadline .. ' ' .. packEntries({ ARGV[7] }))
   if head == tail then dueAt = deadline end
 end
-redis.call('HSET', WORK, digest, formatCredential('awaiting', number, kind, deadline, id, '', '', ''), '@' .. id, digest)
+local credential = { state = 'awaiting', number = number, kind = kind, deadline = deadline, id = id, callbackID = '', bodyDigest = '', receipt = '' }
+redis.call('HSET', WORK, digest, formatCredential(credential), '@' .. id, digest)
 redis.call('ZADD', FORGET, deadline + RETENTION, digest, deadline + RETENTION, '@' .. id)
 forgetExpired()
 keepAlive(newKey)

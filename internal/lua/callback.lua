@@ -45,7 +45,7 @@ if backlog(inTurn and 0 or parked) >= 1 then return { 'backpressure' } end
 
 local list = { unpack(ARGV, 9) }
 if ARGV[3] == '' then
-  for i, entry in ipairs(list) do list[i] = withWorkItemID(entry, c.id) end
+  for i, entry in ipairs(list) do list[i] = '{"workItemId":"' .. c.id .. '",' .. string.sub(entry, 2) end
 end
 if channelScope then
   redis.call('HSET', WORK, field, callbackID .. ' ' .. bodyDigest .. ' ' .. receipt)
@@ -53,7 +53,7 @@ if channelScope then
   forgetExpired()
 else
   c.state, c.callbackID, c.bodyDigest, c.receipt = inTurn and 'routed' or 'parked', callbackID, bodyDigest, receipt
-  saveCredential(digest, c)
+  redis.call('HSET', WORK, digest, formatCredential(c))
 end
 if not inTurn then
   local packed = packEntries(list)

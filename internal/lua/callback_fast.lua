@@ -5,22 +5,32 @@
 do
   local flow, state, epoch, queue = unpack(redis.call('HMGET', META, 'flow', 'state', 'epoch', 'queue'))
   if state == 'open' and epoch == ARGV[7] and queue then
-    parseQueue(queue)
-    parseFlow(flow)
-    local last = head == tail
+    local head, tail, parked = string.match(queue, QUEUE_PATTERN)
+    local touchAt, _, idleAt, entries, bytes, committed, committedBytes, maxEntries, maxBytes = string.match(flow, FLOW_PATTERN)
+    entries, bytes = tonumber(entries), tonumber(bytes)
     local record, following = unpack(redis.call('HMGET', WORK, ARGV[1], head + 1))
-    local kind, deadline, id = string.match(record or '', '^awaiting ' .. head .. ' (%S+) (%d+) (%S+) ')
-    local nextDueAt = last and NEVER or tonumber(string.match(following or '', '^%d+') or 0)
-    if kind == ARGV[2] and (ARGV[3] == '' or ARGV[3] == id) and now < tonumber(deadline) and now < nextDueAt and now < touchAt
-      and entries > 0 and entries - committed < maxEntries and bytes - committedBytes < maxBytes then
-      for i = 9, #ARGV do addEntry(ARGV[3] == '' and withWorkItemID(ARGV[i], id) or ARGV[i]) end
-      redis.call('HSET', WORK, ARGV[1], formatCredential('routed', head, kind, deadline, id, ARGV[4], ARGV[5], ARGV[8]))
+    local item, kind, deadline, id = string.match(record or '', '^awaiting( ' .. head .. ' (%S+) (%d+) (%S+) )')
+    local nextDueAt = head == tail and NEVER or tonumber(string.match(following or '', '^%d+') or 0)
+    if kind == ARGV[2] and (ARGV[3] == '' or ARGV[3] == id) and now < tonumber(deadline) and now < nextDueAt and now < tonumber(touchAt)
+      and entries > 0 and entries - committed < tonumber(maxEntries) and bytes - committedBytes < tonumber(maxBytes) then
+      local newestEntry, member = nil, '{"workItemId":"' .. id .. '",'
+      for i = 9, #ARGV do
+        local entry = ARGV[3] == '' and member .. string.sub(ARGV[i], 2) or ARGV[i]
+        entries, bytes = entries + 1, bytes + #entry
+        newestEntry = string.format(ID_FORMAT, entries, now)
+        if entries % TOTAL_INTERVAL > 0 then
+          redis.call('XADD', IN, newestEntry, 'entry', entry)
+        else
+          redis.call('XADD', IN, newestEntry, 'entry', entry, 'total', string.format('%d', bytes))
+        end
+      end
+      redis.call('HSET', WORK, ARGV[1], 'routed' .. item .. ARGV[4] .. ' ' .. ARGV[5] .. ' ' .. ARGV[8])
       redis.call('HDEL', WORK, head)
-      head, dueAt = head + 1, nextDueAt
-      save()
-      notify()
+      redis.call('HSET', META, 'queue', string.format(QUEUE_FORMAT, head + 1, tail, parked),
+        'flow', string.format(FLOW_FORMAT, touchAt, nextDueAt, idleAt, entries, bytes, committed, committedBytes, maxEntries, maxBytes))
+      local wait = nextDueAt < NEVER and string.format('%d', nextDueAt - now) or ''
+      redis.call('PUBLISH', PREFIX .. 'up', newestEntry and 'E' .. newestEntry .. ' ' .. wait or 'D' .. wait)
       return { 'routed', ARGV[8] }
     end
-    head = nil -- only scripts that read the queue themselves write it
   end
 end

@@ -20,7 +20,7 @@ readQueue()
 if state == 'routed' or state == 'awaiting' and now >= item.deadline or number > 0 and number < head then return 'no_item' end
 
 item.state = 'cancelled'
-saveCredential(digest, item)
+redis.call('HSET', WORK, digest, formatCredential(item))
 if number > 0 then
   if state == 'parked' then parked = parked - (redis.call('HSTRLEN', WORK, number) - #'0 ') end
   redis.call('HSET', WORK, number, '0 ')

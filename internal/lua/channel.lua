@@ -9,6 +9,11 @@ local MAX_DIGITS     = 18       -- of either half of a stream ID: Redis rejects 
 
 local channel = {} -- fields of meta that were read, '' where not set
 
+local touchAt, dueAt, idleAt, entries, bytes, committed, committedBytes, maxEntries, maxBytes -- the field flow
+local head, tail, parked  -- the field queue, if it was read
+local newestEntry         -- ID of the last entry that this script added
+local streamIsNew = false -- this script added the first entry, so the stream has no TTL yet
+
 local function readFields(...)
   local names, values = { ... }, redis.call('HMGET', META, ...)
   for i = 1, #names do channel[names[i]] = values[i] or '' end
@@ -22,10 +27,41 @@ end
 -- Returns the number in a field or at the start of a stream ID; 0 if there is none.
 local function toNumber(value) return tonumber(value) or tonumber(string.match(value, '^%d+') or '0') end
 
+-- Returns the ID of an item that is added now to either stream.
+local function newID(number) return string.format(ID_FORMAT, number, now) end
+
+local function parseFlow()
+  local t, d, i, e, b, c, cb, me, mb = string.match(channel.flow, FLOW_PATTERN)
+  touchAt, dueAt, idleAt, entries, bytes = tonumber(t), tonumber(d), tonumber(i), tonumber(e), tonumber(b)
+  committed, committedBytes, maxEntries, maxBytes = tonumber(c), tonumber(cb), tonumber(me), tonumber(mb)
+end
+
 local function readQueue()
   if head then return end
   if not channel.queue then readFields('queue') end
-  parseQueue(channel.queue)
+  local h, t, p = string.match(channel.queue, QUEUE_PATTERN)
+  head, tail, parked = tonumber(h or 1), tonumber(t or 0), tonumber(p or 0)
+end
+
+-- Writes flow, and queue if it was read.
+local function save()
+  local flow = string.format(FLOW_FORMAT, touchAt, dueAt, idleAt, entries, bytes, committed, committedBytes, maxEntries, maxBytes)
+  if head then
+    redis.call('HSET', META, 'flow', flow, 'queue', string.format(QUEUE_FORMAT, head, tail, parked))
+  else
+    redis.call('HSET', META, 'flow', flow)
+  end
+end
+
+-- Adds an entry to the runtime stream. saveAndNotify must follow.
+local function addEntry(entry)
+  entries, bytes = entries + 1, bytes + #entry
+  newestEntry, streamIsNew = newID(entries), streamIsNew or entries == 1
+  if entries % TOTAL_INTERVAL > 0 then
+    redis.call('XADD', IN, newestEntry, 'entry', entry)
+  else
+    redis.call('XADD', IN, newestEntry, 'entry', entry, 'total', string.format('%d', bytes))
+  end
 end
 
 local function expireIn(milliseconds)
@@ -44,11 +80,13 @@ local function keepAlive(newKey)
   return true
 end
 
--- Saves what was added to the runtime stream, or settled, and notifies the runtime.
+-- Saves what was added to the runtime stream, or settled. Notifies the runtime of the
+-- newest entry, if there is one, and of the time until the next work item times out.
 local function saveAndNotify()
   keepAlive(streamIsNew)
   save()
-  notify()
+  local wait = dueAt < NEVER and string.format('%d', dueAt - now) or ''
+  redis.call('PUBLISH', PREFIX .. 'up', newestEntry and 'E' .. newestEntry .. ' ' .. wait or 'D' .. wait)
 end
 
 local function endChannel(reason)
@@ -89,7 +127,9 @@ end
 --             deadline and the time-out entry. A parked one has 0 and its callback's
 --             entries, a cancelled one 0 and no entries. So only the deadline of the
 --             first item needs a timer.
---   <digest>  of a credential: see formatCredential
+--   <digest>  of a credential: state (awaiting, routed, parked or cancelled), number of
+--             the work item (0 for a channel credential), kind, deadline, work item ID,
+--             and once it is answered callback ID, digest of the body and receipt
 --   @<ID>     of a work item: the digest of its credential
 
 local function packEntries(list)
@@ -137,8 +177,8 @@ local function findCredential(digest)
     callbackID = callbackID, bodyDigest = bodyDigest, receipt = receipt }
 end
 
-local function saveCredential(digest, c)
-  redis.call('HSET', WORK, digest, formatCredential(c.state, c.number, c.kind, c.deadline, c.id, c.callbackID, c.bodyDigest, c.receipt))
+local function formatCredential(c)
+  return table.concat({ c.state, c.number, c.kind, c.deadline, c.id, c.callbackID, c.bodyDigest, c.receipt }, ' ')
 end
 
 -- Deletes a few expired fields of work. Only scripts that have just added a field
@@ -155,7 +195,7 @@ end
 local function inspect(...)
   readFields('flow', 'state', ...)
   if channel.flow == '' then return end
-  parseFlow(channel.flow)
+  parseFlow()
   if now > idleAt then channel.state = 'ended' end
 end
 
@@ -164,7 +204,7 @@ end
 local function load(...)
   readFields('flow', ...)
   if channel.flow == '' then return end
-  parseFlow(channel.flow)
+  parseFlow()
   local idle = now > idleAt
   if now >= dueAt or idle then
     readQueue()

@@ -8,11 +8,11 @@ do
   local number, count = tonumber(string.match(before or '', '^%d+') or ''), #ARGV - 4
   if number and ARGV[3] == before and ARGV[4] == '' and state == 'open' and (token == ARGV[1] or ARGV[1] == '')
     and number % TRIM_INTERVAL + count < TRIM_INTERVAL and not string.find(ARGV[2], '[^-]') then
-    parseFlow(flow)
-    if now < touchAt and now < dueAt then
+    local touchAt, dueAt = string.match(flow, FLOW_TIMES)
+    if now < tonumber(touchAt) and now < tonumber(dueAt) then
       local outcomes, last = { before }, before
       for i = 1, count do
-        last = newID(number + i)
+        last = string.format(ID_FORMAT, number + i, now)
         redis.call('XADD', OUT, last, 'message', ARGV[4 + i])
         outcomes[1 + i] = 'sent'
       end
