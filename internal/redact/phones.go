@@ -5,15 +5,13 @@ import (
 	"strings"
 )
 
-// phones masks the phone numbers in s but for their last keep digits; the
-// length stays. Name is that of the field it is the value of, which may tell what
-// it is. Numbers are taken for phone numbers when they are written like
-// one: after a plus, as a tel: or sip: user, with a trunk zero, in one of the
-// usual groupings, or right after a word such as "caller". Bare digits without
-// any such sign stay, because they are ids, counts and timestamps.
-func phones(s, name string, keep int) string {
+// maskPhones masks all but the last keep digits of the phone numbers in s. The
+// length of s does not change. Numbers count as phone numbers after a plus, as a
+// tel: or sip: user, with a trunk zero, in one of the usual groupings, or after a
+// word such as "caller" in s or name. Other digits are IDs, counts or timestamps.
+func maskPhones(s, name string, keep int) string {
 	var out []byte
-	inWord := false // whether s[i] continues a word, where a plus is no sign
+	inWord := false // s[i] continues a word, so that a plus does not start a number
 	for i := 0; i < len(s); {
 		c, next := s[i], i+1
 		switch {
@@ -61,9 +59,9 @@ func mask(number []byte, keep int) {
 	}
 }
 
-// numberEnd returns where the phone number ends that starts at i, its digits at
-// body; 0 for none. Where several numbers may follow each other, the longest
-// start that makes a phone number counts.
+// numberEnd returns the end of the phone number that starts at i and has its
+// first digit at body, or 0. If several numbers follow each other, it returns the
+// longest phone number.
 func numberEnd(s string, i, body int, name string) (end int) {
 	digits, context := 0, unknown
 	for j := body; ; {
@@ -77,11 +75,11 @@ func numberEnd(s string, i, body int, name string) (end int) {
 		}
 		complete := digits >= 11 && gap < len(s) && s[gap] == ' '
 		digits += j - from
-		if from == j || complete || digits > 15 { // E.164 ends there
+		if from == j || complete || digits > 15 { // the limit of E.164
 			return end
 		}
 		if digits < 3 || digits < 7 && (i == 0 || s[i-1] != ':' && s[i-1] != 'A') {
-			continue // a status, a port, a count: by far the most numbers
+			continue // most numbers are short, such as a status, a port or a count
 		}
 		if context == unknown {
 			if context = contextOf(s[:i], name); body > i && context != uri {
@@ -94,9 +92,9 @@ func numberEnd(s string, i, body int, name string) (end int) {
 	}
 }
 
-// endsThere tells whether digits before rest are a word of their own, rather
-// than the start of an id, a time, a fraction or a quantity with a unit.
-func endsThere(rest string) bool {
+// isWordEnd reports whether a number ends before rest, rather than being the
+// start of an ID, a time, a fraction or a quantity with a unit.
+func isWordEnd(rest string) bool {
 	if rest == "" {
 		return true
 	}
@@ -114,18 +112,18 @@ func endsThere(rest string) bool {
 }
 
 var (
-	// An IPv4 address, a date, a fraction, zero padding.
-	noPhone = regexp.MustCompile(`^(?:(?:0|[1-9]\d{0,2})(?:\.(?:0|[1-9]\d{0,2})){3}(?:[^.\d]|$)|` +
+	// notPhone matches IPv4 addresses, dates, fractions and zero padding.
+	notPhone = regexp.MustCompile(`^(?:(?:0|[1-9]\d{0,2})(?:\.(?:0|[1-9]\d{0,2})){3}(?:[^.\d]|$)|` +
 		`(?:19|20)\d\d[-./]\d\d?[-./]\d|\d\d?[-./]\d\d?[-./](?:19|20)\d\d(?:\D|$)|0\D|000)`)
-	// An area code in parentheses, a trunk zero, North America, numbers in
-	// pairs or threes, a country code without its plus.
-	written = regexp.MustCompile(`^(?:\(\d+\)|0\d|(?:1[-. ])?\d{3}[-. ]\d{3}[-. ]\d{4}$|\d{3}-\d{4}$|` +
+	// formatted matches an area code in parentheses, a trunk zero, North American
+	// numbers, groups of two or three digits, and a country code without a plus.
+	formatted = regexp.MustCompile(`^(?:\(\d+\)|0\d|(?:1[-. ])?\d{3}[-. ]\d{3}[-. ]\d{4}$|\d{3}-\d{4}$|` +
 		`\d\d(?: \d\d){3,4}$|\d{3} \d{3} \d{3}$|\d\d[- ]\d{2,3}[- ]\d{7,8}$)`)
-	// Bare digits that may well be seconds, milliseconds or a compact date.
+	// timestamp matches seconds, milliseconds and compact dates.
 	timestamp = regexp.MustCompile(`^(?:1\d{9}|1\d{12}|(?:19|20)\d{12})$`)
 	bare      = regexp.MustCompile(`^\d{10,15}$`)
 
-	// What may stand before a number.
+	// contexts are recognized by the text before a number.
 	contexts = []struct {
 		context int
 		find    *regexp.Regexp
@@ -141,16 +139,16 @@ var (
 const (
 	unknown = iota
 	nothing
-	clock // hours or minutes
+	clock // a time
 	uri   // tel: or sip:
 	plus
 	named // a word that phone numbers follow
-	party // a word that phone numbers may follow
-	list  // of any numbers
+	party // a word that phone numbers or other values follow
+	list  // a list of numbers
 )
 
 func contextOf(before, name string) int {
-	const window = 40 // as far back as a telling word may begin
+	const window = 40 // bytes before the number that are searched
 	if len(before) > window {
 		before = before[len(before)-window:]
 	} else if name != "" {
@@ -164,22 +162,22 @@ func contextOf(before, name string) int {
 	return nothing
 }
 
-// isPhone judges digits with separators by their form and by what is around them.
+// isPhone decides by the format of a number and the text around it.
 func isPhone(number, after string, digits, context int) bool {
 	switch {
-	case context == clock, noPhone.MatchString(number):
+	case context == clock, notPhone.MatchString(number):
 		return false
 	case context == uri:
-		return endsThere(after) || after[0] == '-'
+		return isWordEnd(after) || after[0] == '-'
 	case digits < 7:
 		return false
 	case context == plus:
 		return true
-	case !endsThere(after):
+	case !isWordEnd(after):
 		return false
 	case context == named:
 		return true
-	case written.MatchString(number):
+	case formatted.MatchString(number):
 		return number[0] == '0' || number[0] == '(' || context != list
 	}
 	return context == party && bare.MatchString(number) && !timestamp.MatchString(number)
@@ -191,8 +189,9 @@ func isWord(c byte) bool {
 	return isDigit(c) || 'a' <= c && c <= 'z' || 'A' <= c && c <= 'Z' || c == '_'
 }
 
-// wordEnd also passes dots and hyphens, and slashes after digits, so that no
-// part of a UUID, version, host name or date is looked at by itself.
+// wordEnd returns the end of the word at i. Words include dots, hyphens, and
+// slashes after digits, so that UUIDs, versions, host names and dates are one
+// word.
 func wordEnd(s string, i int) int {
 	for i < len(s) && (isWord(s[i]) || s[i] == '.' || s[i] == '-' || s[i] == '/' && i > 0 && isDigit(s[i-1])) {
 		i++

@@ -1,6 +1,4 @@
-// Package redact keeps secrets and personal data from leaving the process:
-// values that never print themselves, a scrubber for free text, and masks for
-// phone numbers.
+// Package redact removes secrets and phone numbers from logs, traces and metrics.
 package redact
 
 import (
@@ -9,18 +7,18 @@ import (
 	"log/slog"
 )
 
-// Placeholder stands wherever something was taken out.
+// Placeholder replaces a secret.
 const Placeholder = "[redacted]"
 
-// Secret is a string that formats, logs and marshals as Placeholder. Reveal is the
-// only way to the value, so every use of a secret can be found by that name.
+// Secret is a string that formats, logs and marshals as Placeholder. Only Reveal
+// returns the value.
 type Secret string
 
-// Reveal returns the value itself.
+// Reveal returns the value.
 func (s Secret) Reveal() string { return string(s) }
 
-// Fingerprint is a short, one-way mark of the value, by which two
-// configurations can be compared without showing either.
+// Fingerprint returns a short hash of the value, for comparing configurations
+// without showing them.
 func (s Secret) Fingerprint() string {
 	if s == "" {
 		return "none"

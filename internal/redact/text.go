@@ -1,35 +1,36 @@
 package redact
 
 import (
+	"iter"
 	"regexp"
 	"strings"
 )
 
-// Text takes credentials out of free text: API keys (their public id stays),
-// JWTs, callback tokens, values after an authentication scheme, values of names such as token or
-// password, and passwords in URLs. Text without any of them is returned as it
-// is, without a copy.
+// Text replaces credentials in free text: the secret part of API keys, JWTs,
+// callback tokens, values after an authentication scheme, values of names such as
+// token or password, cookies, and passwords in URLs. Text without credentials is
+// returned without a copy.
 func Text(s string) string {
 	found := scan(s)
 	for i := 0; found != 0; i, found = i+1, found>>1 {
 		if found&1 != 0 {
-			s = rules[i].clean(s)
+			s = rules[i].apply(s)
 		}
 	}
 	return s
 }
 
-// Field is Text, with phone numbers masked, for a value that has a name: a name that means a
-// secret hides the value whole, and one that means a phone number lets bare
-// digits count as one.
+// Field redacts the value of a named field. The whole value of a secret is
+// replaced. Phone numbers are masked except for their last keep digits; the name
+// helps to recognize them.
 func Field(name, value string, keep int) string {
 	if value != "" && IsSecretName(name) {
 		return Placeholder
 	}
-	return phones(Text(value), name, keep)
+	return maskPhones(Text(value), name, keep)
 }
 
-// IsSecretName tells whether a field, header or parameter of that name holds a secret.
+// IsSecretName reports whether a field, header or parameter holds a secret.
 func IsSecretName(name string) bool {
 	for _, n := range secretNames {
 		if len(name) >= len(n) && hasPrefixFold(name[len(name)-len(n):], n) {
@@ -42,19 +43,18 @@ func IsSecretName(name string) bool {
 var secretNames = strings.Fields("token secret password passwd passphrase pwd apikey api_key api-key authorization cookie cookies " +
 	"credential credentials jwt privatekey private_key")
 
-// rule hides the last group of every match, unless its judge says otherwise.
-// It runs only on text that has one of its words, which costs little to find
-// out; most lines have none.
+// rule replaces the last group of every match for which isSecret returns true.
+// Rules run only on text that contains one of their keywords, which few lines do.
 type rule struct {
-	words string
-	find  *regexp.Regexp
-	hides func(groups []string) bool
+	keywords string
+	pattern  *regexp.Regexp
+	isSecret func(groups []string) bool
 }
 
-// rules, in the order in which they run.
+// rules run in this order.
 var rules = []rule{
-	// The second form is a password with a slash that should have been escaped:
-	// such a URL does not parse, and parsers quote it in their errors.
+	// The second alternative is a password with an unescaped slash. Such a URL is
+	// invalid, and parsers quote it in their errors.
 	{"://", regexp.MustCompile(`(://[^\s/?#@:"'<>]*:)([^\s/?#"'<>]*|\d*[^\s/?#"'<>\d][^\s"'<>]*)@`), always},
 	{"bearer basic", regexp.MustCompile(`(?i)\b(bearer|basic)(?:\s+|%20)([^\s"'\\]+)`), schemeValue},
 	{"eyj eya ewo", regexp.MustCompile(`()((?:eyJ|eyA|ewo)[A-Za-z0-9_-]{5,}\.[A-Za-z0-9_-]+(?:\.[A-Za-z0-9_-]*)?)`), always},
@@ -66,41 +66,64 @@ var rules = []rule{
 			`(?:\\*["'])?(?:(\s*(?:=>?|:|%3D)\s*)\[?(\\+"[^"]*|"(?:[^"\\]|\\.)*|'[^']*|[^\s&"']+)|\s+["']?([^\s&"']+))`), pairValue},
 }
 
-func (r rule) clean(s string) string {
+func (r rule) apply(s string) string {
 	var out strings.Builder
 	done := 0
-	for at := 0; ; {
-		m := r.find.FindStringSubmatchIndex(s[at:])
-		if m == nil {
-			break
-		}
-		groups := make([]string, 0, 5)
-		value := 0 // the last group that took part
-		for i := 2; i < len(m); i += 2 {
-			if m[i] < 0 {
-				groups = append(groups, "")
-				continue
-			}
-			groups, value = append(groups, s[at+m[i]:at+m[i+1]]), i
-		}
-		quoted := s[at+m[value] : at+m[value+1]]
-		from, to := at+m[value+1]-len(strings.TrimLeft(quoted, `\"'`)), at+m[value+1]
-		// What follows a name may itself be a name with a value, so the search
-		// goes on after the name; after a long value behind it, to stay linear.
-		at += max(m[3], m[0]+1)
-		if !r.hides(groups) || to <= done {
+	for m := range r.matches(s) {
+		if !m.secret || m.to <= done {
 			continue
 		}
-		if from >= done {
-			out.WriteString(s[done:from])
+		if m.from >= done {
+			out.WriteString(s[done:m.from])
 			out.WriteString(Placeholder)
 		}
-		if done = to; to-from > 64 {
-			at = to
-		}
+		done = m.to
 	}
 	out.WriteString(s[done:])
 	return out.String()
+}
+
+// match is a match of a rule. Matches can overlap, because the value of a name
+// can be a name with a value.
+type match struct {
+	start, end int // of the searched text
+	from, to   int // of the value
+	secret     bool
+}
+
+// longValue is the length from which the inside of a secret value is skipped, so
+// that the cost of overlapping matches is linear.
+const longValue = 64
+
+func (r rule) matches(s string) iter.Seq[match] {
+	return func(yield func(match) bool) {
+		for at, done := 0, 0; ; {
+			m := r.pattern.FindStringSubmatchIndex(s[at:])
+			if m == nil {
+				return
+			}
+			groups, value := make([]string, 0, 5), 0
+			for i := 2; i < len(m); i += 2 {
+				if m[i] < 0 {
+					groups = append(groups, "")
+					continue
+				}
+				groups, value = append(groups, s[at+m[i]:at+m[i+1]]), i // the value is the last group
+			}
+			quoted := s[at+m[value] : at+m[value+1]]
+			to := at + m[value+1]
+			found := match{at, at + m[1], to - len(strings.TrimLeft(quoted, `\"'`)), to, r.isSecret(groups)}
+			if !yield(found) {
+				return
+			}
+			at += max(m[3], m[0]+1) // behind the name
+			if found.secret && found.to > done {
+				if done = found.to; found.to-found.from > longValue {
+					at = done
+				}
+			}
+		}
+	}
 }
 
 func always([]string) bool { return true }
@@ -112,7 +135,7 @@ var (
 	uuid   = regexp.MustCompile(`(?i)^[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}$`)
 )
 
-// unmarked spares what an earlier rule or run cleaned.
+// unmarked keeps values that are already redacted.
 func unmarked(groups []string) bool { return !marked.MatchString(groups[len(groups)-1]) }
 
 // schemeValue keeps prose such as "Bearer authentication" readable.
@@ -121,9 +144,9 @@ func schemeValue(groups []string) bool {
 	return !prose.MatchString(value) && (strings.EqualFold(name, "bearer") || looksSecret(value) || strings.HasSuffix(value, "="))
 }
 
-// pairValue hides what is assigned to a secret's name whatever it looks like;
-// after a word or a colon of prose ("verify token: signature is invalid") only
-// what looks like a credential.
+// pairValue redacts every value that is assigned to a secret name. After a space
+// or a colon in prose ("verify token: signature is invalid") it redacts only
+// values that look like a credential.
 func pairValue(groups []string) bool {
 	name, sep, assigned, next := groups[0], groups[1], groups[2], groups[3]
 	switch {
@@ -145,33 +168,33 @@ func looksSecret(v string) bool {
 	return strings.ContainsAny(v, "0123456789") || mixed && len(v) >= 40
 }
 
-// clues lists the rules' words by their first letter. The set of their second
-// letters spares looking at most words of a line.
-var clues = func() (table [256]struct {
+// keywords lists the keywords of all rules by their first letter. The set of
+// second letters skips most words of a text.
+var keywords = func() (table [256]struct {
 	second uint32
-	words  []clue
+	words  []keyword
 }) {
 	for i, r := range rules {
-		for word := range strings.FieldsSeq(r.words) {
+		for word := range strings.FieldsSeq(r.keywords) {
 			for _, first := range []byte{word[0], strings.ToUpper(word)[0]} {
 				table[first].second |= 1 << (word[1] & 31)
-				table[first].words = append(table[first].words, clue{word[1:], 1 << i})
+				table[first].words = append(table[first].words, keyword{word[1:], 1 << i})
 			}
 		}
 	}
 	return table
 }()
 
-// clue is what follows a word's first letter, and the rule it speaks for.
-type clue struct {
+// keyword is a keyword of a rule without its first letter.
+type keyword struct {
 	rest string
 	rule uint
 }
 
-// scan returns the set of rules that have a word in s.
+// scan returns the set of rules with a keyword in s.
 func scan(s string) (found uint) {
 	for i := range len(s) - min(len(s), 1) {
-		if c := &clues[s[i]]; c.second>>(s[i+1]&31)&1 != 0 {
+		if c := &keywords[s[i]]; c.second>>(s[i+1]&31)&1 != 0 {
 			for _, w := range c.words {
 				if hasPrefixFold(s[i+1:], w.rest) {
 					found |= w.rule
