@@ -10,8 +10,7 @@ import (
 	"telapi/callruntime/wire"
 )
 
-// BenchmarkBody compares a usual body of 1 KB, read and turned into entries,
-// with decoding the same bytes alone.
+// BenchmarkBody compares parsing a typical body of 1 KB with decoding it.
 func BenchmarkBody(b *testing.B) {
 	body := fmt.Appendf(nil, `{"conversation":{"identifier":{"id":"c","name":"Support"}},"from":{"identifier":{"id":"bot-1"}},"messages":{"timestamp":"2026-11-15T09:30:00Z","message":[
 		{"messageId":1,"sequence":1,"content":{"textMessage":{"textPlain":%q}}},
@@ -48,8 +47,8 @@ func BenchmarkBody(b *testing.B) {
 	})
 }
 
-// A second look at the bytes would allocate as much as the first.
-func TestABodyIsDecodedOnce(t *testing.T) {
+// Decoding a second time would allocate as much as the first time.
+func TestBodyIsDecodedOnce(t *testing.T) {
 	data := strings.Repeat(`{"key":"order","value":{"number":"4711"},"sensitiveData":true},`, 100)
 	body := []byte(`{"conversation":{"identifier":{"id":"c"}},"channelData":[` + strings.TrimSuffix(data, ",") + `]}`)
 	alone := testing.AllocsPerRun(100, func() {
@@ -64,6 +63,6 @@ func TestABodyIsDecodedOnce(t *testing.T) {
 		}
 	})
 	if parsed > 1.5*alone {
-		t.Errorf("%v allocations to read what takes %v to decode", parsed, alone)
+		t.Errorf("%v allocations to parse, %v to decode once", parsed, alone)
 	}
 }

@@ -8,12 +8,12 @@ import (
 	"telapi/internal/fault"
 )
 
-// event wraps a control event's value into a body.
+// event returns a body with a control event.
 func event(name, value string) []byte {
 	return fmt.Appendf(nil, `{"conversation":{"identifier":{"id":"c"}},"messages":{"message":[{"content":{"event":{"custom":{"name":%q,"value":%s}}}}]}}`, name, value)
 }
 
-// issue is the code of the one issue a body has, or nothing.
+// issue returns the code of the only issue of a body, or "".
 func issue(t *testing.T, body []byte) string {
 	t.Helper()
 	_, err := parseBot(body, "c")
@@ -27,7 +27,7 @@ func issue(t *testing.T, body []byte) string {
 	return issues[0].Code
 }
 
-func TestEachDocumentedBoundHoldsToTheLetter(t *testing.T) {
+func TestDocumentedBounds(t *testing.T) {
 	const none = -1
 	for _, b := range []struct {
 		field    string
@@ -76,7 +76,7 @@ func TestEachDocumentedBoundHoldsToTheLetter(t *testing.T) {
 	}
 }
 
-func TestLengthsCountCodePoints(t *testing.T) {
+func TestLengthsAreInCodePoints(t *testing.T) {
 	for _, b := range []struct {
 		field string
 		max   int
@@ -94,7 +94,7 @@ func TestLengthsCountCodePoints(t *testing.T) {
 	}
 }
 
-func TestUnboundedParametersTakeTheirType(t *testing.T) {
+func TestUnboundedParametersAreTypeChecked(t *testing.T) {
 	for _, field := range []string{"sendDTMF", "bargeInOnDTMF", "bargeIn", "dtmfCollect", "abortPlayOnBotMessage"} {
 		for value, want := range map[string]string{"true": "", "false": "", "1": fault.IssueType, `"true"`: fault.IssueType, "null": fault.IssueType} {
 			if got := issue(t, event("config", fmt.Sprintf(`{"sessionParams":{%q:%s}}`, field, value))); got != want {
@@ -111,7 +111,7 @@ func TestUnboundedParametersTakeTheirType(t *testing.T) {
 	}
 }
 
-func TestSIPHeadersHaveTwoBounds(t *testing.T) {
+func TestSIPHeaderLimits(t *testing.T) {
 	list := func(items, length int) string {
 		var all []string
 		for i := range items {
@@ -138,7 +138,7 @@ func TestSIPHeadersHaveTwoBounds(t *testing.T) {
 	}
 }
 
-func TestEachValueOfAnEnumIsTaken(t *testing.T) {
+func TestEnumValues(t *testing.T) {
 	for field, values := range map[string]string{
 		"transferMethod":           "sip_refer sip_refer_replace sip_invite sip_invite_bridge sip_invite_reinvite_p2p sip_bye",
 		"transferReferOutcomeMode": "blind notify",
@@ -150,12 +150,12 @@ func TestEachValueOfAnEnumIsTaken(t *testing.T) {
 			}
 		}
 		if got := issue(t, event("transfer", fmt.Sprintf(`{%q:"SIP_REFER"}`, field))); got != fault.IssueValue {
-			t.Errorf("%s takes anything: %q", field, got)
+			t.Errorf("%s accepts an unknown value: %q", field, got)
 		}
 	}
 }
 
-func TestTimestampsNeedATimeZone(t *testing.T) {
+func TestTimestampsRequireTimeZone(t *testing.T) {
 	for stamp, good := range map[string]bool{
 		"2026-11-15T09:30:00Z":            true,
 		"2026-11-15T09:30:00.123456789Z":  true,
@@ -184,7 +184,7 @@ func TestTimestampsNeedATimeZone(t *testing.T) {
 	}
 }
 
-func TestABodyIsIdentifiedByTimestampOrMessageID(t *testing.T) {
+func TestBodyWithTimestampOrMessageIDHasIdentity(t *testing.T) {
 	for messages, want := range map[string]bool{
 		`{"message":[{"content":{}}]}`:                              false,
 		`{"message":[{"content":{}},{"messageId":1,"content":{}}]}`: true,
@@ -198,7 +198,7 @@ func TestABodyIsIdentifiedByTimestampOrMessageID(t *testing.T) {
 	}
 }
 
-func TestHostileBodiesAreRefused(t *testing.T) {
+func TestHostileBodiesAreRejected(t *testing.T) {
 	wrap := func(metadata string) string {
 		return `{"conversation":{"identifier":{"id":"c"}},"metadata":` + metadata + `}`
 	}
@@ -223,11 +223,11 @@ func TestHostileBodiesAreRefused(t *testing.T) {
 		}
 	}
 	if _, err := parseBot([]byte(wrap(`{"n":1e400,"d":12345678901234567890123}`)), "c"); err != nil {
-		t.Errorf("free-form numbers are the provider's business: %v", err)
+		t.Errorf("numbers in metadata must not be checked: %v", err)
 	}
 }
 
-func TestMessagesOfOneSequenceKeepTheirOrder(t *testing.T) {
+func TestMessagesWithEqualSequenceKeepTheirOrder(t *testing.T) {
 	var list []string
 	for i := range 60 {
 		list = append(list, fmt.Sprintf(`{"messageId":%d,"sequence":%d,"content":{"textMessage":{"textPlain":"x"}}}`, i, i%2))
@@ -238,12 +238,12 @@ func TestMessagesOfOneSequenceKeepTheirOrder(t *testing.T) {
 	}
 	for i, e := range b.Entries(entryOf("bot"), policy(t, "open")) {
 		if want := fmt.Sprint(i*2%60 + i/30); string(e.MessageID) != want {
-			t.Fatalf("message %s stands at %d, want %s", e.MessageID, i, want)
+			t.Fatalf("got message %s at %d, want %s", e.MessageID, i, want)
 		}
 	}
 }
 
-func TestASmallBodyCannotBecomeAHugeStream(t *testing.T) {
+func TestAmplificationIsLimited(t *testing.T) {
 	body := func(from string, messages int, actions string) []byte {
 		list := strings.TrimSuffix(strings.Repeat(`{"content":{"voiceMessage":"a"}},`, messages), ",")
 		return fmt.Appendf(nil, `{"conversation":{"identifier":{"id":"c"}},"from":{"avatar":%q},"messages":{"message":[%s]},"actions":[%s]}`, from, list, actions)
@@ -270,7 +270,7 @@ func TestASmallBodyCannotBecomeAHugeStream(t *testing.T) {
 	}
 }
 
-func TestADecisionCanBeTakenAgainWithAnotherProfile(t *testing.T) {
+func TestEntriesCanBeCreatedAgainWithAnotherPolicy(t *testing.T) {
 	b, err := parseBot(event("transfer", `{"hangupReason":"r"}`), "c")
 	if err != nil {
 		t.Fatal(err)
@@ -278,6 +278,6 @@ func TestADecisionCanBeTakenAgainWithAnotherProfile(t *testing.T) {
 	first := b.Entries(entryOf("bot"), policy(t, "defaults"))
 	again := b.Entries(entryOf("bot"), policy(t, "open"))
 	if first[0].Reason != "" || again[0].Reason != "target_missing" {
-		t.Errorf("the first profile's defaults stuck: %q, %q", first[0].Reason, again[0].Reason)
+		t.Errorf("reasons %q and %q, want none and target_missing", first[0].Reason, again[0].Reason)
 	}
 }

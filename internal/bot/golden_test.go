@@ -15,15 +15,14 @@ import (
 	"telapi/internal/fault"
 )
 
-var update = flag.Bool("update", false, "write what is seen to the golden files")
+var update = flag.Bool("update", false, "rewrite the golden files")
 
 const separator = "\n---\n"
 
-// TestBodiesBecomeStreamEntries reads testdata/golden: each file holds a body,
-// a line of three dashes, and the entries or the issues it leads to. Lines that
-// start with # before the body say something about it or set route, profile,
-// platform or transaction.
-func TestBodiesBecomeStreamEntries(t *testing.T) {
+// TestGoldenBodies reads testdata/golden. Each file has a body, a line of three
+// dashes, and the resulting entries or issues. Lines that start with # before the
+// body are comments or set route, profile or transaction.
+func TestGoldenBodies(t *testing.T) {
 	files, err := filepath.Glob("testdata/golden/*.txt")
 	if err != nil || len(files) < 60 {
 		t.Fatalf("%d golden files, %v", len(files), err)
@@ -106,7 +105,7 @@ func policy(t testing.TB, name string) *command.Policy {
 	return command.NewPolicy(file.Profile, platform)
 }
 
-// encode shows that entries reach the stream and come back the same.
+// encode checks that entries survive encoding and decoding.
 func encode(t *testing.T, entries []wire.Entry) {
 	for _, e := range entries {
 		written, err := e.AppendTo(nil)

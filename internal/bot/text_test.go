@@ -14,7 +14,7 @@ func entryOf(source string) wire.Entry {
 	return wire.Entry{ChannelID: "c", At: 1, Source: source, Trace: wire.Trace{TransactionID: "t-1"}}
 }
 
-func TestHTMLIsReadAsItsText(t *testing.T) {
+func TestHTMLToText(t *testing.T) {
 	for in, want := range map[string]string{
 		"Hello <b>you</b>!":                            "Hello you!",
 		"a<br>b<br/>c":                                 "a\nb\nc",
@@ -39,7 +39,7 @@ func TestHTMLIsReadAsItsText(t *testing.T) {
 	}
 }
 
-func TestMarkdownIsReadAsItsText(t *testing.T) {
+func TestMarkdownToText(t *testing.T) {
 	for in, want := range map[string]string{
 		"# Head #":                            "Head",
 		"#hashtag":                            "#hashtag",
@@ -144,17 +144,17 @@ func FuzzMarkdown(f *testing.F) {
 	for _, s := range []string{"**a** [b](c \"d\") `e` <f> \\* &amp;", "```\nx\n```\n|a|\n|-|", "- [x] ![a](b)", "_a_ ~~b~~ ***c"} {
 		f.Add(s)
 	}
-	f.Fuzz(func(t *testing.T, s string) { checkSpoken(t, s, markdownToText(s)) })
+	f.Fuzz(func(t *testing.T, s string) { checkText(t, s, markdownToText(s)) })
 }
 
 func FuzzHTML(f *testing.F) {
 	for _, s := range []string{"<p>a<br>b &amp; c</p>", "<script>x</script><style/>y", "<!-- a --><![CDATA[b]]>", "<a b=\"<c>\">d"} {
 		f.Add(s)
 	}
-	f.Fuzz(func(t *testing.T, s string) { checkSpoken(t, s, htmlToText(s)) })
+	f.Fuzz(func(t *testing.T, s string) { checkText(t, s, htmlToText(s)) })
 }
 
-func checkSpoken(t *testing.T, in, out string) {
+func checkText(t *testing.T, in, out string) {
 	if utf8.ValidString(in) && !utf8.ValidString(out) {
 		t.Errorf("%q became invalid: %q", in, out)
 	}

@@ -78,7 +78,7 @@ func TestTollFraudIsDenied(t *testing.T) {
 	}
 }
 
-func TestSteeringHeadersNeedThePolicysLeave(t *testing.T) {
+func TestRoutingHeadersNeedPermission(t *testing.T) {
 	strict := transferFlow(t, `,"allowedTargets":["*"]`)
 	listed := transferFlow(t, `,"allowedTargets":["*"],"allowedHeaders":["route","Refer-To","CONTACT","To","From","Via","Replaces","Call-ID","CSeq","Content-Type","maddr"]`)
 	places := map[string]func(*wire.Transfer, wire.NameValue){
@@ -122,7 +122,7 @@ func TestSteeringHeadersNeedThePolicysLeave(t *testing.T) {
 	}
 }
 
-func TestEveryCommandIsDeniedUnlessPermitted(t *testing.T) {
+func TestCommandsAreDeniedByDefault(t *testing.T) {
 	for _, spec := range Catalogue {
 		c := wire.NewCommand(spec.Type)
 		for _, f := range spec.Fields {
@@ -169,7 +169,7 @@ func TestEveryCommandIsDeniedUnlessPermitted(t *testing.T) {
 	}
 }
 
-func TestThePlatformHasTheLastWordOnTargets(t *testing.T) {
+func TestPlatformRestrictsTargets(t *testing.T) {
 	profile := wire.GatewayProfile{
 		CommandSources:  []string{"bot"},
 		CommandPolicies: []wire.CommandPolicy{{Type: "transfer", Enabled: true, AllowedTargets: []string{"*"}}},
@@ -199,7 +199,7 @@ func TestThePlatformHasTheLastWordOnTargets(t *testing.T) {
 	}
 }
 
-func TestDefaultsFillOnlyWhatIsOpen(t *testing.T) {
+func TestDefaultsFillOnlyMissingFields(t *testing.T) {
 	p := flow(t, `{"commandSources":["bot"],"commandPolicies":[{"type":"transfer","enabled":true},{"type":"hangup","enabled":true}],
 		"actions":{"hangup":{"reason":"r","waitForSilence":true,"delayBotDisconnectMs":5},"transfer":{"target":"tel:+49-1","message":"m","canConfirm":true}}}`)
 	no, ms := false, int64(9)
@@ -222,7 +222,7 @@ func TestDefaultsFillOnlyWhatIsOpen(t *testing.T) {
 
 // Without patterns a call goes to the configured target, and to nothing that
 // merely looks like it.
-func TestOnlyTheConfiguredTargetItselfIsPermittedByBeingConfigured(t *testing.T) {
+func TestConfiguredTargetHasToMatchExactly(t *testing.T) {
 	p := flow(t, `{"commandSources":["bot"],"commandPolicies":[{"type":"transfer","enabled":true}],
 		"actions":{"transfer":{"target":"sip:desk@pbx.example:5070;transport=tls?Route=sip:edge.example"}}}`)
 	for target, want := range map[string]string{
@@ -243,7 +243,7 @@ func TestOnlyTheConfiguredTargetItselfIsPermittedByBeingConfigured(t *testing.T)
 	}
 }
 
-func TestTheTransactionIDIsOneMoreHeader(t *testing.T) {
+func TestTransactionIDIsAddedToSIPHeaders(t *testing.T) {
 	p := flow(t, `{"commandSources":["bot"],"commandPolicies":[{"type":"transfer","enabled":true,"allowedTargets":["*"]},{"type":"hangup","enabled":true}]}`)
 	full := slices.Repeat([]wire.NameValue{{Name: "X-A", Value: "1"}}, MaxSIPHeaders)
 	tr := transfer("+491")
@@ -265,7 +265,7 @@ func TestTheTransactionIDIsOneMoreHeader(t *testing.T) {
 	}
 }
 
-func TestSessionParamsOnATransferAreARecordOnly(t *testing.T) {
+func TestSessionParamsOfTransferCreateNoCommands(t *testing.T) {
 	var issues fault.Issues
 	var e ControlEvent
 	if err := json.Unmarshal([]byte(`{"name":"transfer","value":{"sessionParams":{"sttProvider":"x","sttRetries":99}}}`), &e); err != nil {

@@ -7,7 +7,7 @@ import (
 	"telapi/callruntime/wire"
 )
 
-func TestTargetsAreNormalised(t *testing.T) {
+func TestTargetsAreNormalized(t *testing.T) {
 	for in, want := range map[string]Target{
 		"+4930123":                      {Scheme: "tel", User: "+4930123"},
 		"+49 (30) 12-34.5":              {Scheme: "tel", User: "+493012345"},
@@ -30,7 +30,7 @@ func TestTargetsAreNormalised(t *testing.T) {
 	}
 }
 
-func TestWhatStacksReadDifferentlyIsNoTarget(t *testing.T) {
+func TestAmbiguousTargetsAreInvalid(t *testing.T) {
 	for _, in := range []string{
 		"", " ", "+", "*", "tel:", "tel:+", "sip:", "sips:", "bob", "bob@pbx.example", "http://x", "mailto:a@b", "javascript:1", "h323:a@b", "sip", "sip:@", "sip:a@",
 		"+49\r\n", "tel:+49\n", "sip:a\r\nb@h", "sip:a%0d%0ab@h", "sip:a%00@h", "sip:a@h?X=%0d", "sip:a@h;x=%0A", // line breaks, escaped or not
@@ -51,7 +51,7 @@ func TestWhatStacksReadDifferentlyIsNoTarget(t *testing.T) {
 	}
 }
 
-func TestPatternsPermitWhatTheySay(t *testing.T) {
+func TestPatternMatches(t *testing.T) {
 	for pattern, targets := range map[string]struct{ good, bad []string }{
 		"*":                      {[]string{"+1900", "tel:1", "sip:a@evil.example", "sips:evil.example"}, nil},
 		"tel:+49*":               {[]string{"+4930", "tel:+49", "TEL:+49-1", "+49 1"}, []string{"+1900", "0049", "+4", "49", "sip:+4930@pbx.example", "sip:tel:+49@x"}},
@@ -82,7 +82,7 @@ func TestPatternsPermitWhatTheySay(t *testing.T) {
 	}
 }
 
-func TestPatternsThatMakeNoSenseAreRefused(t *testing.T) {
+func TestInvalidPatternsAreRejected(t *testing.T) {
 	for _, s := range []string{
 		"", " ", "tel:", "sip:", "http:*", "*@pbx.example", "sip:*@", "sip:@x", "sip:a@b@c", "sip:*@x;y=z", "sip:*@x?y", "sip:%61@x", "sip:a:b@x", "sip:*@x:*", "sip:*@x:0", "sip:*@[::*]", "sip: *@x", "*:*", "tel:+49x", "bob", "sip:*@x y", "sip:*@-x", "tel:+49*\n",
 	} {

@@ -29,9 +29,9 @@ import (
 	sdktrace "go.opentelemetry.io/otel/sdk/trace"
 )
 
-// export starts the three pipelines to the collector and returns the handler
-// that feeds the one for logs. Their troubles go to console only: a pipeline
-// that reported its own failures to itself would never come to rest.
+// export starts the three pipelines to the collector and returns the log handler
+// of one of them. Failures are logged to console only, because a log pipeline
+// that exports its own failures never stops.
 func (t *Telemetry) export(ctx context.Context, o Options, console *slog.Logger) (slog.Handler, error) {
 	about, err := resource.New(ctx, resource.WithTelemetrySDK(), resource.WithAttributes(
 		attribute.String("service.name", "telapi"),
@@ -39,14 +39,14 @@ func (t *Telemetry) export(ctx context.Context, o Options, console *slog.Logger)
 		attribute.String("service.instance.id", cmp.Or(o.InstanceID, rand.Text())),
 	), resource.WithFromEnv())
 	if err != nil {
-		console.WarnContext(ctx, "a part of OTEL_RESOURCE_ATTRIBUTES is not used", "error", err)
+		console.WarnContext(ctx, "invalid OTEL_RESOURCE_ATTRIBUTES; ignoring invalid attributes", "error", err)
 	}
 	base := strings.TrimRight(o.Endpoint, "/")
-	clean := cleaner{keep: o.MSISDNDigits}
-	pipe := func(signal string) *pipe { return &pipe{signal: signal, console: console, ended: t.ended} }
-	// Global, so that of several instances in one process the last one hears
-	// what any SDK has to say. Without it, the SDK writes to stderr by itself.
-	otel.SetErrorHandler(otel.ErrorHandlerFunc(pipe("all").note))
+	redact := redactor{keep: o.MSISDNDigits}
+	newPipeline := func(signal string) *pipeline { return &pipeline{signal: signal, console: console, ended: t.ended} }
+	// These are global: the last instance in a process receives the messages of
+	// the SDK, which otherwise writes to stderr.
+	otel.SetErrorHandler(otel.ErrorHandlerFunc(newPipeline("all").report))
 	otel.SetLogger(logr.FromSlogHandler(console.Handler()))
 
 	spans, err := otlptracehttp.New(ctx, otlptracehttp.WithEndpointURL(base+"/v1/traces"))
@@ -54,7 +54,7 @@ func (t *Telemetry) export(ctx context.Context, o Options, console *slog.Logger)
 		return nil, fmt.Errorf("traces: %w", err)
 	}
 	tracing := sdktrace.NewTracerProvider(sdktrace.WithResource(about),
-		sdktrace.WithBatcher(spanExporter{spans, pipe("traces"), clean}))
+		sdktrace.WithBatcher(spanExporter{spans, newPipeline("traces"), redact}))
 	t.TracerProvider = tracing
 	t.shutdown = append(t.shutdown, tracing.Shutdown)
 
@@ -62,10 +62,10 @@ func (t *Telemetry) export(ctx context.Context, o Options, console *slog.Logger)
 	if err != nil {
 		return nil, fmt.Errorf("metrics: %w", err)
 	}
-	toMetrics := pipe("metrics")
-	source := bridge.NewMetricProducer(bridge.WithGatherer(cleanGatherer(t.Registry, clean, toMetrics)))
+	metricsPipeline := newPipeline("metrics")
+	source := bridge.NewMetricProducer(bridge.WithGatherer(redactingGatherer(t.Registry, redact, metricsPipeline)))
 	metering := sdkmetric.NewMeterProvider(sdkmetric.WithResource(about),
-		sdkmetric.WithReader(sdkmetric.NewPeriodicReader(metricExporter{metrics, toMetrics}, sdkmetric.WithProducer(source))))
+		sdkmetric.WithReader(sdkmetric.NewPeriodicReader(metricExporter{metrics, metricsPipeline}, sdkmetric.WithProducer(source))))
 	t.shutdown = append(t.shutdown, metering.Shutdown)
 
 	records, err := otlploghttp.New(ctx, otlploghttp.WithEndpointURL(base+"/v1/logs"))
@@ -73,48 +73,50 @@ func (t *Telemetry) export(ctx context.Context, o Options, console *slog.Logger)
 		return nil, fmt.Errorf("logs: %w", err)
 	}
 	logging := sdklog.NewLoggerProvider(sdklog.WithResource(about),
-		sdklog.WithProcessor(sdklog.NewBatchProcessor(logExporter{records, pipe("logs")})))
+		sdklog.WithProcessor(sdklog.NewBatchProcessor(logExporter{records, newPipeline("logs")})))
 	t.shutdown = append(t.shutdown, logging.Shutdown)
 	return otelslog.NewHandler("telapi", otelslog.WithLoggerProvider(logging), otelslog.WithVersion(o.Version)), nil
 }
 
-// quiet is how long a pipe says nothing after it has reported a failure.
-const quiet = 5 * time.Minute
+// reportInterval is the minimum time between two warnings of a pipeline.
+const reportInterval = 5 * time.Minute
 
-// pipe is one signal's way to the collector. It reports the first failure, and
-// later ones every few minutes.
-type pipe struct {
+// pipeline exports one signal. It logs the first failure at once and later ones
+// every reportInterval.
+type pipeline struct {
 	signal  string
 	console *slog.Logger
 	ended   <-chan struct{}
 
 	mu       sync.Mutex
 	failures int
-	next     time.Time // of a report
+	next     time.Time // time of the next report
 }
 
-// send runs an export, which ends with the telemetry even where the SDK would
-// try again for longer.
-func (p *pipe) send(ctx context.Context, export func(context.Context) error) error {
+// send runs an export. It ends with the telemetry, even if the SDK would retry
+// for longer.
+func (p *pipeline) send(ctx context.Context, export func(context.Context) error) error {
 	ctx, cancel := context.WithCancel(ctx)
+	var wait sync.WaitGroup
+	defer wait.Wait()
 	defer cancel()
-	go func() {
+	wait.Go(func() {
 		select {
 		case <-p.ended:
 			cancel()
 		case <-ctx.Done():
 		}
-	}()
-	p.note(export(ctx))
+	})
+	p.report(export(ctx))
 	return nil
 }
 
-func (p *pipe) note(err error) {
-	if err == nil || errors.Is(err, context.Canceled) { // canceled is what Shutdown does
+func (p *pipeline) report(err error) {
+	if err == nil || errors.Is(err, context.Canceled) { // canceled by Shutdown
 		return
 	}
 	select {
-	case <-p.ended: // and so has the owner of the log, perhaps
+	case <-p.ended: // the log may be closed
 		return
 	default:
 	}
@@ -122,15 +124,15 @@ func (p *pipe) note(err error) {
 	defer p.mu.Unlock()
 	p.failures++
 	if now := time.Now(); !now.Before(p.next) {
-		p.console.Warn("telemetry does not reach the collector and is dropped",
+		p.console.Warn("telemetry export failed; data is dropped",
 			"signal", p.signal, "failures", p.failures, "error", err)
-		p.failures, p.next = 0, now.Add(quiet)
+		p.failures, p.next = 0, now.Add(reportInterval)
 	}
 }
 
 type metricExporter struct {
 	sdkmetric.Exporter
-	pipe *pipe
+	pipe *pipeline
 }
 
 func (e metricExporter) Export(ctx context.Context, data *metricdata.ResourceMetrics) error {
@@ -139,7 +141,7 @@ func (e metricExporter) Export(ctx context.Context, data *metricdata.ResourceMet
 
 type logExporter struct {
 	sdklog.Exporter
-	pipe *pipe
+	pipe *pipeline
 }
 
 func (e logExporter) Export(ctx context.Context, records []sdklog.Record) error {
@@ -148,64 +150,64 @@ func (e logExporter) Export(ctx context.Context, records []sdklog.Record) error 
 
 type spanExporter struct {
 	sdktrace.SpanExporter
-	pipe  *pipe
-	clean cleaner
+	pipe   *pipeline
+	redact redactor
 }
 
 func (e spanExporter) ExportSpans(ctx context.Context, spans []sdktrace.ReadOnlySpan) error {
 	spans = slices.Clone(spans)
 	for i, s := range spans {
-		spans[i] = cleanSpan{s, e.clean}
+		spans[i] = redactedSpan{s, e.redact}
 	}
 	return e.pipe.send(ctx, func(ctx context.Context) error { return e.SpanExporter.ExportSpans(ctx, spans) })
 }
 
-// cleanSpan is a span as the collector may see it.
-type cleanSpan struct {
+// redactedSpan is a span with redacted texts.
+type redactedSpan struct {
 	sdktrace.ReadOnlySpan
-	clean cleaner
+	redact redactor
 }
 
-func (s cleanSpan) Name() string { return s.clean.text("", s.ReadOnlySpan.Name()) }
+func (s redactedSpan) Name() string { return s.redact.text("", s.ReadOnlySpan.Name()) }
 
-func (s cleanSpan) Attributes() []attribute.KeyValue {
-	return s.clean.attributes(s.ReadOnlySpan.Attributes())
+func (s redactedSpan) Attributes() []attribute.KeyValue {
+	return s.redact.attributes(s.ReadOnlySpan.Attributes())
 }
 
-func (s cleanSpan) Status() sdktrace.Status {
+func (s redactedSpan) Status() sdktrace.Status {
 	status := s.ReadOnlySpan.Status()
-	status.Description = s.clean.text("", status.Description)
+	status.Description = s.redact.text("", status.Description)
 	return status
 }
 
-func (s cleanSpan) Events() []sdktrace.Event {
+func (s redactedSpan) Events() []sdktrace.Event {
 	events := slices.Clone(s.ReadOnlySpan.Events())
 	for i, e := range events {
-		events[i].Name = s.clean.text("", e.Name)
-		events[i].Attributes = s.clean.attributes(e.Attributes)
+		events[i].Name = s.redact.text("", e.Name)
+		events[i].Attributes = s.redact.attributes(e.Attributes)
 	}
 	return events
 }
 
-func (s cleanSpan) Links() []sdktrace.Link {
+func (s redactedSpan) Links() []sdktrace.Link {
 	links := slices.Clone(s.ReadOnlySpan.Links())
 	for i, l := range links {
-		links[i].Attributes = s.clean.attributes(l.Attributes)
+		links[i].Attributes = s.redact.attributes(l.Attributes)
 	}
 	return links
 }
 
-// cleanGatherer redacts the label values of what is exported. Label pairs are
-// shared with the live metrics, so a changed one is a copy.
-func cleanGatherer(from prometheus.Gatherer, clean cleaner, pipe *pipe) prometheus.GathererFunc {
+// redactingGatherer redacts label values. It copies label pairs, which are shared
+// with the live metrics.
+func redactingGatherer(from prometheus.Gatherer, redact redactor, pipe *pipeline) prometheus.GathererFunc {
 	return func() ([]*dto.MetricFamily, error) {
 		families, err := from.Gather()
-		pipe.note(err)
+		pipe.report(err)
 		for _, family := range families {
 			for _, metric := range family.GetMetric() {
 				metric.Label = slices.Clone(metric.GetLabel())
 				for i, l := range metric.GetLabel() {
-					if value := clean.text(l.GetName(), l.GetValue()); value != l.GetValue() {
+					if value := redact.text(l.GetName(), l.GetValue()); value != l.GetValue() {
 						metric.Label[i] = &dto.LabelPair{Name: l.Name, Value: &value}
 					}
 				}

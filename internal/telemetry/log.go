@@ -14,10 +14,10 @@ import (
 	"telapi/internal/httpserve"
 )
 
-// NewLogger returns the log alone, for commands that export nothing.
+// NewLogger returns a logger without export.
 func NewLogger(o Options) *slog.Logger { return slog.New(newHandler(o, newConsole(o))) }
 
-// newConsole writes everything it is given; levels are judged before it.
+// newConsole returns a handler for all levels. The level is checked by handler.
 func newConsole(o Options) slog.Handler {
 	file, isFile := o.Writer.(*os.File)
 	terminal := isFile && isatty.IsTerminal(file.Fd())
@@ -27,12 +27,11 @@ func newConsole(o Options) slog.Handler {
 	return slog.NewJSONHandler(o.Writer, &slog.HandlerOptions{Level: slog.LevelDebug})
 }
 
-// handler redacts every record before anybody else sees it, and adds the ids by
-// which the context's request and trace are found again.
+// handler redacts every record and adds the request and trace IDs of the context.
 type handler struct {
 	slog.Handler
-	level slog.Level
-	clean cleaner
+	level  slog.Level
+	redact redactor
 }
 
 func newHandler(o Options, inner slog.Handler) *handler {
@@ -40,7 +39,7 @@ func newHandler(o Options, inner slog.Handler) *handler {
 	if err := level.UnmarshalText([]byte(o.Level)); err != nil {
 		level = slog.LevelInfo
 	}
-	return &handler{inner, level, cleaner{keep: o.MSISDNDigits}}
+	return &handler{inner, level, redactor{keep: o.MSISDNDigits}}
 }
 
 func (h *handler) Enabled(ctx context.Context, level slog.Level) bool {
@@ -48,10 +47,10 @@ func (h *handler) Enabled(ctx context.Context, level slog.Level) bool {
 }
 
 func (h *handler) Handle(ctx context.Context, r slog.Record) error {
-	var room [16]slog.Attr
-	attrs := room[:0]
+	var buf [16]slog.Attr
+	attrs := buf[:0]
 	r.Attrs(func(a slog.Attr) bool {
-		attrs = append(attrs, h.clean.attr(a))
+		attrs = append(attrs, h.redact.attr(a))
 		return true
 	})
 	if id := httpserve.RequestIDFrom(ctx); id != "" {
@@ -60,20 +59,21 @@ func (h *handler) Handle(ctx context.Context, r slog.Record) error {
 	if span := trace.SpanContextFromContext(ctx); span.IsValid() {
 		attrs = append(attrs, slog.String("trace_id", span.TraceID().String()), slog.String("span_id", span.SpanID().String()))
 	}
-	clean := slog.NewRecord(r.Time, r.Level, h.clean.text("", r.Message), r.PC)
-	clean.AddAttrs(attrs...)
-	return h.Handler.Handle(ctx, clean)
+	redacted := slog.NewRecord(r.Time, r.Level, h.redact.text("", r.Message), r.PC)
+	redacted.AddAttrs(attrs...)
+	return h.Handler.Handle(ctx, redacted)
 }
 
-// WithAttrs and WithGroup wrap again: what is logged behind them is redacted too.
+// WithAttrs implements slog.Handler.
 func (h *handler) WithAttrs(attrs []slog.Attr) slog.Handler {
 	attrs = slices.Clone(attrs)
 	for i, a := range attrs {
-		attrs[i] = h.clean.attr(a)
+		attrs[i] = h.redact.attr(a)
 	}
-	return &handler{h.Handler.WithAttrs(attrs), h.level, h.clean}
+	return &handler{h.Handler.WithAttrs(attrs), h.level, h.redact}
 }
 
+// WithGroup implements slog.Handler.
 func (h *handler) WithGroup(name string) slog.Handler {
-	return &handler{h.Handler.WithGroup(name), h.level, h.clean}
+	return &handler{h.Handler.WithGroup(name), h.level, h.redact}
 }

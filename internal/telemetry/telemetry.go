@@ -1,6 +1,6 @@
-// Package telemetry owns what the process tells about itself: the log, the
-// Prometheus registry, and the export of traces, metrics and logs over OTLP.
-// Whatever leaves through it has been through package redact first.
+// Package telemetry provides the log, the Prometheus registry and the export of
+// traces, metrics and logs over OTLP. Everything is redacted before it leaves the
+// process.
 package telemetry
 
 import (
@@ -18,24 +18,23 @@ import (
 	"go.opentelemetry.io/otel/trace/noop"
 )
 
-// flushTimeout bounds the last export, so that a lost collector does not hold
-// up the end of the process.
+// flushTimeout limits the last export, so that an unreachable collector does not
+// delay the shutdown.
 const flushTimeout = 3 * time.Second
 
-// Options say what to log, and where to.
+// Options configure logging and export.
 type Options struct {
-	Level        string    // debug, info, warn or error; anything else is info
-	Format       string    // text, json, or auto: text where Writer is a terminal
-	Writer       io.Writer // of the log
+	Level        string    // debug, info, warn or error; default info
+	Format       string    // text, json or auto; auto is text if Writer is a terminal
+	Writer       io.Writer // for the log
 	Export       bool      // OTEL_ENABLED
 	Endpoint     string    // base URL of the OTLP/HTTP collector
-	MSISDNDigits int       // trailing digits that masked phone numbers keep
+	MSISDNDigits int       // trailing digits of phone numbers that are not masked
 	Version      string
-	InstanceID   string // as OpenTelemetry's service.instance.id; empty: made up
+	InstanceID   string // service.instance.id; default random
 }
 
-// Telemetry holds what the rest of the service is given. It is ready to use;
-// Shutdown ends it.
+// Telemetry holds the logger, the metrics registry and the tracer provider.
 type Telemetry struct {
 	Logger         *slog.Logger
 	Registry       *prometheus.Registry
@@ -46,9 +45,8 @@ type Telemetry struct {
 	end      sync.Once
 }
 
-// New starts telemetry. An unreachable collector is no error, now or later:
-// exports are made in the background, dropped when they fail, and the log says
-// so every few minutes.
+// New starts telemetry. Exports run in the background. If the collector is
+// unreachable, they are dropped and a warning is logged every few minutes.
 func New(ctx context.Context, o Options) (*Telemetry, error) {
 	console := newConsole(o)
 	t := &Telemetry{
@@ -60,7 +58,7 @@ func New(ctx context.Context, o Options) (*Telemetry, error) {
 	switch {
 	case !o.Export:
 	case o.Endpoint == "":
-		t.Logger.InfoContext(ctx, "OTEL_ENABLED is on, but OTEL_EXPORTER_OTLP_ENDPOINT names no collector: nothing is exported")
+		t.Logger.InfoContext(ctx, "OTEL_ENABLED is set, but nothing is exported: set OTEL_EXPORTER_OTLP_ENDPOINT")
 	default:
 		exported, err := t.export(ctx, o, t.Logger)
 		if err != nil {
@@ -72,8 +70,8 @@ func New(ctx context.Context, o Options) (*Telemetry, error) {
 	return t, nil
 }
 
-// Shutdown exports what is left and ends the export. It takes a few seconds at
-// the most, and can be called again.
+// Shutdown exports remaining data and stops the export within flushTimeout.
+// Further calls do nothing.
 func (t *Telemetry) Shutdown(ctx context.Context) error {
 	var err error
 	t.end.Do(func() {
@@ -97,7 +95,7 @@ func newRegistry(version string) *prometheus.Registry {
 	r := prometheus.NewRegistry()
 	build := prometheus.NewGauge(prometheus.GaugeOpts{
 		Name:        "telapi_build_info",
-		Help:        "Always 1; the label says which version runs.",
+		Help:        "Always 1; the version label is the version of the server.",
 		ConstLabels: prometheus.Labels{"version": version},
 	})
 	build.Set(1)

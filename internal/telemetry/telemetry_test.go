@@ -89,8 +89,8 @@ func start(t *testing.T, o Options) (*Telemetry, *bytes.Buffer) {
 	return tele, &log
 }
 
-// tell says the same secrets in every way there is.
-func tell(t *testing.T, tele *Telemetry) {
+// emitSecrets puts secrets into logs, spans and metrics.
+func emitSecrets(t *testing.T, tele *Telemetry) {
 	t.Helper()
 	calls := prometheus.NewCounterVec(prometheus.CounterOpts{Name: "telapi_test_calls_total", Help: "For the test."}, []string{"line", "note"})
 	tele.Registry.MustRegister(calls)
@@ -113,7 +113,7 @@ func tell(t *testing.T, tele *Telemetry) {
 func TestOTEL_ENABLED_ExportsTracesMetricsAndLogs(t *testing.T) {
 	c := startCollector(t)
 	tele, log := start(t, Options{Export: true, Endpoint: c.URL + "/", Version: "0.9.18", InstanceID: "i-1"})
-	tell(t, tele)
+	emitSecrets(t, tele)
 	if err := tele.Shutdown(t.Context()); err != nil {
 		t.Fatal(err)
 	}
@@ -147,22 +147,22 @@ func TestOTEL_ENABLED_ExportsTracesMetricsAndLogs(t *testing.T) {
 func TestOTEL_ENABLED_FalseExportsNothing(t *testing.T) {
 	c := startCollector(t)
 	tele, log := start(t, Options{Export: false, Endpoint: c.URL})
-	tell(t, tele)
+	emitSecrets(t, tele)
 	if err := tele.Shutdown(t.Context()); err != nil || c.requests != 0 || strings.Contains(log.String(), "OTEL") {
 		t.Errorf("%d requests, %v, log %s", c.requests, err, log)
 	}
 }
 
-func TestOTEL_ENABLED_WithoutACollectorSaysSoOnce(t *testing.T) {
+func TestOTEL_ENABLED_WithoutCollectorIsLoggedOnce(t *testing.T) {
 	tele, log := start(t, Options{Export: true})
-	tell(t, tele)
+	emitSecrets(t, tele)
 	tele.Logger.Info("more")
 	if err := tele.Shutdown(t.Context()); err != nil || strings.Count(log.String(), "OTEL_EXPORTER_OTLP_ENDPOINT") != 1 || !strings.Contains(log.String(), `"level":"INFO"`) {
 		t.Errorf("%v, log %s", err, log)
 	}
 }
 
-func TestUnreachableCollectorNeitherBlocksNorFloods(t *testing.T) {
+func TestUnreachableCollectorDoesNotBlock(t *testing.T) {
 	t.Setenv("OTEL_BSP_SCHEDULE_DELAY", "5")
 	t.Setenv("OTEL_BLRP_SCHEDULE_DELAY", "5")
 	t.Setenv("OTEL_METRIC_EXPORT_INTERVAL", "5")
@@ -171,7 +171,7 @@ func TestUnreachableCollectorNeitherBlocksNorFloods(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	_ = l.Close() // nobody listens there any more
+	_ = l.Close() // the port is closed now
 	tele, log := start(t, Options{Export: true, Endpoint: "http://" + l.Addr().String()})
 	for range 10_000 { // more than the queues hold
 		ctx, span := tele.TracerProvider.Tracer("test").Start(t.Context(), "work")
@@ -181,13 +181,13 @@ func TestUnreachableCollectorNeitherBlocksNorFloods(t *testing.T) {
 	tele.Logger.Info("work done")
 	ctx, cancel := context.WithTimeout(t.Context(), 200*time.Millisecond)
 	defer cancel()
-	_ = tele.Shutdown(ctx) // what cannot be flushed is lost, and that may be said
+	_ = tele.Shutdown(ctx) // a failed flush is reported
 	if n := strings.Count(log.String(), "\n"); n > 5 {
 		t.Errorf("%d lines in the log: %s", n, log)
 	}
 }
 
-func TestWhatTheSDKSaysOfItsSettingsStandsInTheLogWithoutSecrets(t *testing.T) {
+func TestSDKMessagesAreLoggedWithoutSecrets(t *testing.T) {
 	t.Setenv("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "http://u:"+secret+"@host%zz")
 	_, log := start(t, Options{Export: true, Endpoint: startCollector(t).URL})
 	if !strings.Contains(log.String(), "parse url") || strings.Contains(log.String(), secret) {
@@ -195,10 +195,10 @@ func TestWhatTheSDKSaysOfItsSettingsStandsInTheLogWithoutSecrets(t *testing.T) {
 	}
 }
 
-func TestFailedExportsAreReportedEveryFewMinutes(t *testing.T) {
+func TestFailedExportsAreLoggedEveryFewMinutes(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var log bytes.Buffer
-		p := &pipe{signal: "traces", console: NewLogger(Options{Writer: &log}), ended: make(chan struct{})}
+		p := &pipeline{signal: "traces", console: NewLogger(Options{Writer: &log}), ended: make(chan struct{})}
 		for range 100 { // over 16 minutes
 			err := p.send(t.Context(), func(context.Context) error { return errors.New("refused, token=" + secret) })
 			if err != nil {
@@ -215,10 +215,10 @@ func TestFailedExportsAreReportedEveryFewMinutes(t *testing.T) {
 	})
 }
 
-func TestRunningExportEndsWithTheTelemetry(t *testing.T) {
+func TestShutdownCancelsRunningExport(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ended := make(chan struct{})
-		p := &pipe{signal: "logs", console: slog.New(slog.DiscardHandler), ended: ended}
+		p := &pipeline{signal: "logs", console: slog.New(slog.DiscardHandler), ended: ended}
 		done := make(chan struct{})
 		go func() {
 			defer close(done)
@@ -236,24 +236,24 @@ func TestLOG_LEVEL(t *testing.T) {
 		c := startCollector(t)
 		tele, log := start(t, Options{Level: level, Export: true, Endpoint: c.URL})
 		log.Reset()
-		tele.Logger.Debug("said debug")
-		tele.Logger.Info("said info")
-		tele.Logger.Warn("said warn")
-		tele.Logger.Error("said error")
+		tele.Logger.Debug("level debug")
+		tele.Logger.Info("level info")
+		tele.Logger.Warn("level warn")
+		tele.Logger.Error("level error")
 		if err := tele.Shutdown(t.Context()); err != nil {
 			t.Fatal(err)
 		}
-		for j, said := range levels {
+		for j, logged := range levels {
 			for where, text := range map[string]string{"log": log.String(), "collector": c.got["/v1/logs"]} {
-				if got := strings.Contains(text, "said "+said); got != (j >= i) {
-					t.Errorf("LOG_LEVEL=%s: %s in the %s: %v", level, said, where, got)
+				if got := strings.Contains(text, "level "+logged); got != (j >= i) {
+					t.Errorf("LOG_LEVEL=%s: %s in the %s: %v", level, logged, where, got)
 				}
 			}
 		}
 	}
 	var log bytes.Buffer
 	if NewLogger(Options{Writer: &log, Level: "nonsense"}).Enabled(t.Context(), slog.LevelDebug) {
-		t.Error("an unknown level is more talkative than info")
+		t.Error("unknown level enables debug")
 	}
 }
 
@@ -278,7 +278,7 @@ func (v valuer) LogValue() slog.Value { return slog.AnyValue(v.v) }
 func (s stringy) String() string      { return s.s }
 func (b *broken) Error() string       { return b.s } // panics on nil
 
-func TestNoAttributeOfALogShowsASecret(t *testing.T) {
+func TestLogAttributesAreRedacted(t *testing.T) {
 	dirty := phone + " token=" + secret
 	for name, attr := range map[string]slog.Attr{
 		"string":         slog.String("x", dirty),
@@ -327,7 +327,7 @@ func TestNoAttributeOfALogShowsASecret(t *testing.T) {
 	}
 }
 
-func TestHarmlessAttributesStayAsTheyAre(t *testing.T) {
+func TestHarmlessAttributesAreUnchanged(t *testing.T) {
 	var log bytes.Buffer
 	NewLogger(Options{Writer: &log}).Info("listening", "port", 3001, "took", 2*time.Second, "ok", true, "has_token", true, "ratio", 0.5,
 		"bytes", uint64(12345678901), "at", time.Unix(0, 0).UTC(), "n", named("x"), "list", []string{"a"}, "status", http.StatusOK, "nil", nil,
@@ -344,7 +344,7 @@ func TestHarmlessAttributesStayAsTheyAre(t *testing.T) {
 	}
 }
 
-func TestIdsOfTheContextStandBesideTheMessage(t *testing.T) {
+func TestContextIDsAreLogged(t *testing.T) {
 	span := trace.NewSpanContext(trace.SpanContextConfig{TraceID: trace.TraceID{0xab}, SpanID: trace.SpanID{0xcd}})
 	ctx := trace.ContextWithSpanContext(httpserve.WithRequestID(t.Context(), "req-1"), span)
 	var log bytes.Buffer
@@ -358,7 +358,7 @@ func TestIdsOfTheContextStandBesideTheMessage(t *testing.T) {
 	}
 }
 
-func TestAutoFormatIsJSONWhereNoTerminalIs(t *testing.T) {
+func TestAutoFormatWithoutTerminalIsJSON(t *testing.T) {
 	for format, wantJSON := range map[string]bool{"auto": true, "json": true, "text": false} {
 		var log bytes.Buffer
 		NewLogger(Options{Writer: &log, Format: format}).Info("hello")
@@ -368,7 +368,7 @@ func TestAutoFormatIsJSONWhereNoTerminalIs(t *testing.T) {
 	}
 }
 
-func TestRegistryKnowsTheBuild(t *testing.T) {
+func TestRegistryHasBuildInfo(t *testing.T) {
 	tele, _ := start(t, Options{Version: "0.9.18"})
 	families, err := tele.Registry.Gather()
 	if err != nil {
