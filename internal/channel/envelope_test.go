@@ -44,7 +44,7 @@ func without(names ...string) func(map[string]any) {
 	}
 }
 
-func TestEnvelopeIsCheckedInFull(t *testing.T) {
+func TestParseFrameReportsEveryIssue(t *testing.T) {
 	for name, c := range map[string]struct {
 		frame []byte
 		paths []string // of the issues; none: a good frame
@@ -58,7 +58,7 @@ func TestEnvelopeIsCheckedInFull(t *testing.T) {
 		"an unknown type":           {object(set("type", "shout")), []string{"/type"}, fault.Validation},
 		"another session":           {object(set("sessionId", "ses_2")), []string{"/sessionId"}, fault.Validation},
 		"no message id":             {object(without("messageId")), []string{"/messageId"}, fault.Validation},
-		"a message id of no form":   {object(set("messageId", "42")), []string{"/messageId"}, fault.Validation},
+		"an invalid message ID":     {object(set("messageId", "42")), []string{"/messageId"}, fault.Validation},
 		"a braced uuid":             {object(set("messageId", "{"+messageID+"}")), []string{"/messageId"}, fault.Validation},
 		"a number as message id":    {object(set("messageId", 42)), []string{"/messageId"}, fault.Validation},
 		"no timestamp":              {object(without("timestamp")), []string{"/timestamp"}, fault.Validation},
@@ -72,7 +72,7 @@ func TestEnvelopeIsCheckedInFull(t *testing.T) {
 		"everything wrong at once":  {[]byte(`{}`), []string{"/messageId", "/type", "/sessionId", "/direction", "/timestamp"}, fault.Validation},
 		"a list":                    {[]byte(`[]`), []string{""}, fault.Validation},
 		"nothing":                   {nil, nil, fault.MalformedJSON},
-		"no JSON":                   {[]byte(`hello`), nil, fault.MalformedJSON},
+		"not JSON":                  {[]byte(`hello`), nil, fault.MalformedJSON},
 		"two values":                {append(object(nil), object(nil)...), nil, fault.MalformedJSON},
 		"a name twice":              {[]byte(`{"type":"chat","type":"ping"}`), nil, fault.MalformedJSON},
 		"invalid UTF-8":             {[]byte("{\"type\":\"\xff\"}"), nil, fault.MalformedJSON},
@@ -107,7 +107,7 @@ func TestEnvelopeIsCheckedInFull(t *testing.T) {
 	}
 }
 
-func TestEveryTypeNeedsItsOwnObject(t *testing.T) {
+func TestEveryFrameTypeNeedsItsPayload(t *testing.T) {
 	objects := map[wire.MessageType]string{
 		"chat": "chat", "browser_action": "browserAction", "action": "action", "action_result": "actionResult", "audio": "audio",
 		"status": "status", "control": "control", "reconnect": "reconnect", "error": "error", "ping": "", "pong": "",
@@ -129,7 +129,7 @@ func TestEveryTypeNeedsItsOwnObject(t *testing.T) {
 	}
 }
 
-func TestCursorsAreReadAsTheyWereWritten(t *testing.T) {
+func TestCursorRoundTrip(t *testing.T) {
 	for _, c := range []Cursor{{"abc", "1731641234567-0"}, {"A1", ""}, {"x", "18446744073709551-7"}} {
 		if got, ok := ParseCursor(c.String()); !ok || got != c {
 			t.Errorf("%v became %v, %v", c, got, ok)
@@ -142,7 +142,7 @@ func TestCursorsAreReadAsTheyWereWritten(t *testing.T) {
 	}
 }
 
-func TestCursorsAreOrderedByNumber(t *testing.T) {
+func TestCursorsCompareNumerically(t *testing.T) {
 	ids := []string{"", "1-0", "1-2", "1-10", "9-0", "10-0"}
 	for i, a := range ids {
 		for j, b := range ids {
@@ -154,13 +154,13 @@ func TestCursorsAreOrderedByNumber(t *testing.T) {
 	}
 }
 
-func TestCloseCodesKeepToTheirRanges(t *testing.T) {
+func TestCloseCodeRanges(t *testing.T) {
 	for code, reason := range reasons {
 		if len(reason) > 120 { // what fits into a close frame
 			t.Errorf("%d: the reason is too long", code)
 		}
-		comeBack := strings.Contains(reason, "reconnect") || strings.Contains(reason, "slow down")
-		if want := code == CloseRestart || code >= 4000 && code < 4500; comeBack != want {
+		reconnect := strings.Contains(reason, "reconnect") || strings.Contains(reason, "slow down")
+		if want := code == CloseRestart || code >= 4000 && code < 4500; reconnect != want {
 			t.Errorf("%d says %q", code, reason)
 		}
 	}

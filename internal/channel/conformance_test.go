@@ -1,0 +1,102 @@
+package channel_test
+
+import (
+	"log/slog"
+	"testing"
+	"time"
+
+	"telapi/callruntime"
+	"telapi/callruntime/wire"
+	"telapi/internal/channel"
+	"telapi/internal/redisstore"
+)
+
+// TestMemoryMatchesStore holds the fake store of this package to the behaviour of
+// the embedded key-value store, as far as the other tests rely on it.
+func TestMemoryMatchesStore(t *testing.T) {
+	for name, open := range map[string]func(*testing.T) (channel.Store, func(*testing.T)){
+		"memory":   func(*testing.T) (channel.Store, func(*testing.T)) { return channel.NewMemory() },
+		"embedded": openEmbedded,
+	} {
+		t.Run(name, func(t *testing.T) {
+			store, send := open(t)
+			attach := func(resume *channel.Cursor) channel.AttachResult {
+				t.Helper()
+				result, err := store.Attach(t.Context(), request(resume))
+				if err != nil {
+					t.Fatal(err)
+				}
+				return result
+			}
+			if err := store.CheckAttach(t.Context(), request(nil)); err != nil {
+				t.Errorf("check of a new channel: %v", err)
+			}
+			first := attach(nil)
+			if first.Head.Epoch == "" || first.Head.ID != "" || !first.Offer || !first.TextChat || first.Recovered || len(first.Missed) != 0 {
+				t.Errorf("first connection: %+v", first)
+			}
+			for range 3 {
+				send(t)
+			}
+			all, complete, err := store.Since(t.Context(), channelID, first.Head)
+			if err != nil || !complete || len(all) != 3 {
+				t.Fatalf("since the beginning: %v, %v, %v", all, complete, err)
+			}
+			for i, m := range all {
+				if m.Cursor.Epoch != first.Head.Epoch || i > 0 && m.Cursor.Compare(all[i-1].Cursor) <= 0 {
+					t.Errorf("message %d is at %v", i, m.Cursor)
+				}
+			}
+			resumed := attach(&all[0].Cursor)
+			if !resumed.Recovered || len(resumed.Missed) != 2 || resumed.Missed[1].Cursor != all[2].Cursor || resumed.Head != all[2].Cursor {
+				t.Errorf("resumed after the first message: %+v", resumed)
+			}
+			if foreign := attach(&channel.Cursor{Epoch: "other", ID: "1-1"}); foreign.Recovered || len(foreign.Missed) != 0 {
+				t.Errorf("resumed from another epoch: %+v", foreign)
+			}
+			if rest, complete, err := store.Since(t.Context(), channelID, all[2].Cursor); err != nil || !complete || len(rest) != 0 {
+				t.Errorf("since the end: %v, %v, %v", rest, complete, err)
+			}
+		})
+	}
+}
+
+const channelID = "ses_1"
+
+func request(resume *channel.Cursor) channel.AttachRequest {
+	return channel.AttachRequest{
+		ChannelID: channelID, ConnectionID: "browser", Lease: time.Minute, TeamID: "t1", EndpointID: "ep", Mode: "chat",
+		Entry: []byte(`{"kind":"session"}`), Resume: resume,
+	}
+}
+
+func openEmbedded(t *testing.T) (channel.Store, func(*testing.T)) {
+	t.Helper()
+	log := slog.New(slog.DiscardHandler)
+	engine, err := redisstore.StartEmbedded(t.TempDir(), log)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(engine.Close)
+	kv := redisstore.Open(engine.Options(log))
+	t.Cleanup(kv.Close)
+	if err := kv.Connect(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	runtime, err := callruntime.New(callruntime.Options{Store: kv.ClientOption(), Name: "runtime", Lease: time.Minute})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(runtime.Close)
+	var claimed *callruntime.Channel
+	return redisstore.NewChannels(kv, wire.DefaultChannelLimits()), func(t *testing.T) {
+		if claimed == nil {
+			if claimed, err = runtime.Attach(t.Context(), channelID); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if err := claimed.Send(t.Context(), wire.ChannelMessage{Type: wire.TypeChat, Chat: []byte(`{"text":"hello"}`)}); err != nil {
+			t.Fatal(err)
+		}
+	}
+}

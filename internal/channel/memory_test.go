@@ -1,0 +1,172 @@
+package channel
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"telapi/callruntime/wire"
+)
+
+// memory is the Store, Hub and Sessions of one channel. It returns configured
+// outcomes. TestMemoryMatchesStore compares its history with the real store.
+type memory struct {
+	mu         sync.Mutex
+	history    []Message
+	outcome    Outcome
+	err        error
+	complete   bool
+	subscriber Subscriber
+	appended   []Frame
+	calls      int
+	offered    int
+	offering   bool // an earlier connection is responsible for the offer
+	claimed    bool
+	actions    []string
+	ended      []string
+	leases     []time.Duration
+	redeemErr  error
+	reading    func(ctx context.Context) error
+	released   int // unsubscribed and detached
+}
+
+func (m *memory) Attach(_ context.Context, a AttachRequest) (AttachResult, error) {
+	m.leases = append(m.leases, a.Lease)
+	attached := AttachResult{Head: at(len(m.history)), Offer: !m.offering && !m.claimed, TextChat: true}
+	if a.Resume != nil && a.Resume.Epoch == "e" {
+		attached.Recovered, attached.Missed = true, m.after(*a.Resume)
+	}
+	return attached, nil
+}
+
+func (m *memory) CheckAttach(context.Context, AttachRequest) error { return nil }
+
+func (m *memory) Append(_ context.Context, _, _ string, frames []Frame) ([]Outcome, error) {
+	m.appended = append(m.appended, frames...)
+	m.calls++
+	return slices.Repeat([]Outcome{m.outcome}, len(frames)), m.err
+}
+
+func (m *memory) Renew(_ context.Context, _, _ string, lease time.Duration, again bool) (Outcome, bool, error) {
+	m.leases = append(m.leases, lease)
+	return m.outcome, again && !m.claimed, m.err
+}
+
+func (m *memory) Offer(context.Context, wire.Offer) error {
+	if m.err != nil {
+		return m.err
+	}
+	m.offered++
+	return nil
+}
+func (m *memory) Redeem(context.Context, string) error {
+	if len(m.leases) == 0 {
+		return errors.New("redeemed before the channel was opened")
+	}
+	return m.redeemErr
+}
+func (m *memory) Detach(context.Context, string, string, []byte) error { m.released++; return nil }
+func (m *memory) SendAudio(context.Context, string, []byte) error      { return nil }
+func (m *memory) AddAction(_, id string, _ time.Time, _ []byte)        { m.actions = append(m.actions, id) }
+func (m *memory) Touch(string)                                         {}
+func (m *memory) End(_ context.Context, id string) error               { m.ended = append(m.ended, id); return nil }
+func (m *memory) Subscribe(_ context.Context, _ string, s Subscriber) (func(), error) {
+	m.subscriber = s
+	return func() { m.released++ }, nil
+}
+func (m *memory) Since(ctx context.Context, _ string, c Cursor) ([]Message, bool, error) {
+	if m.reading != nil {
+		if err := m.reading(ctx); err != nil {
+			return nil, false, err
+		}
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.after(c), m.complete, m.err
+}
+
+func (m *memory) after(c Cursor) (missed []Message) {
+	for _, message := range m.history {
+		if message.Cursor.Compare(c) > 0 {
+			missed = append(missed, message)
+		}
+	}
+	return missed
+}
+
+// send adds message n to the history. It returns the arguments of
+// Subscriber.Messages.
+func (m *memory) send(n int) (Cursor, []Message) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	message := Message{at(n), fmt.Appendf(nil, `{"type":"chat","chat":{"n":%d}}`, n)}
+	m.history = append(m.history, message)
+	return at(n - 1), []Message{message}
+}
+
+func at(n int) Cursor {
+	if n == 0 {
+		return Cursor{Epoch: "e"}
+	}
+	return Cursor{"e", fmt.Sprintf("%d-1", n)}
+}
+
+// fakeSocket records frames.
+type fakeSocket struct {
+	frames []string
+	full   bool
+	code   CloseCode
+}
+
+func (w *fakeSocket) Send(frames ...[]byte) bool {
+	if w.full {
+		return false
+	}
+	for _, frame := range frames {
+		w.frames = append(w.frames, string(frame))
+	}
+	return true
+}
+func (w *fakeSocket) Replay(frames [][]byte) { w.Send(frames...) }
+func (w *fakeSocket) SendAudio([]byte)       {}
+func (w *fakeSocket) Close(code CloseCode) {
+	if w.code == 0 {
+		w.code = code
+	}
+}
+
+// numbers returns the numbers of the delivered messages, in order.
+func (w *fakeSocket) numbers() (n string) {
+	for _, f := range w.frames {
+		if _, rest, ok := strings.Cut(f, `"n":`); ok {
+			n += rest[:strings.IndexByte(rest, '}')] + " "
+		}
+	}
+	return strings.TrimSpace(n)
+}
+
+func openConnection(t *testing.T, m *memory, resume string) (*Connection, *fakeSocket) {
+	t.Helper()
+	limits := Limits{PingIntervalMs: 1000, FrameBytes: 65536, QueuedBytes: 1 << 20, FramesPerSecond: 1000}
+	s := NewService(m, m, m, limits, slog.New(slog.DiscardHandler), nil)
+	c, err := s.Open(t.Context(), SessionInfo{Offer: wire.Offer{SessionID: sessionID}, ExpiresAt: time.Now().Add(time.Hour)}, "", resume)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return c, &fakeSocket{}
+}
+
+// handle processes frames as one batch.
+func handle(t *testing.T, c *Connection, frames ...[]byte) {
+	t.Helper()
+	for _, frame := range frames {
+		c.Handle(t.Context(), frame)
+	}
+	c.Flush(t.Context())
+}
