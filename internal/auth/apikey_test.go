@@ -8,28 +8,28 @@ import (
 	"testing/synctest"
 	"time"
 
-	. "telapi/internal/auth"
+	"telapi/internal/auth"
 	"telapi/internal/cache"
 	"telapi/internal/fault"
 )
 
 func TestAPIKeyReturnsItsPrincipal(t *testing.T) {
 	m := newTestStore(t)
-	k, presented := createKey(t, m, time.Now(), time.Time{}, ReadTeamApps, CreateCallToken)
+	k, presented := createKey(t, m, time.Now(), time.Time{}, auth.ReadTeamApps, auth.CreateCallToken)
 	who, err := newTestAuthenticator(m, time.Now).APIKey(t.Context(), presented)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if who.TeamID != "tm_1" || who.Subject != k.ID || !slices.Equal(who.Scopes, []Scope{CreateCallToken, ReadTeamApps}) {
+	if who.TeamID != "tm_1" || who.Subject != k.ID || !slices.Equal(who.Scopes, []auth.Scope{auth.CreateCallToken, auth.ReadTeamApps}) {
 		t.Errorf("got %+v", who)
 	}
 }
 
 func TestMalformedKeyIsRejectedWithoutLookup(t *testing.T) {
 	m := newTestStore(t)
-	_, good := createKey(t, m, time.Now(), time.Time{}, ReadTeamApps)
+	_, good := createKey(t, m, time.Now(), time.Time{}, auth.ReadTeamApps)
 	id, secret, _ := strings.Cut(strings.TrimPrefix(good, "tk_"), "_")
-	auth := newTestAuthenticator(m, time.Now)
+	a := newTestAuthenticator(m, time.Now)
 	for name, presented := range map[string]string{
 		"empty":                "",
 		"prefix alone":         "tk_",
@@ -57,7 +57,7 @@ func TestMalformedKeyIsRejectedWithoutLookup(t *testing.T) {
 		"huge":                 "tk_" + strings.Repeat("a", 1<<20) + "_" + secret,
 	} {
 		t.Run(name, func(t *testing.T) {
-			_, err := auth.APIKey(t.Context(), presented)
+			_, err := a.APIKey(t.Context(), presented)
 			wantUnauthorized(t, err)
 		})
 	}
@@ -69,10 +69,10 @@ func TestMalformedKeyIsRejectedWithoutLookup(t *testing.T) {
 func TestInvalidKeyIsRejected(t *testing.T) {
 	now := time.Date(2026, 11, 15, 12, 0, 0, 0, time.UTC)
 	m := newTestStore(t)
-	k, good := createKey(t, m, now, now.Add(time.Hour), ReadTeamApps)
-	_, other := createKey(t, m, now, time.Time{}, ReadTeamApps)
+	k, good := createKey(t, m, now, now.Add(time.Hour), auth.ReadTeamApps)
+	_, other := createKey(t, m, now, time.Time{}, auth.ReadTeamApps)
 	revoked := func(at time.Time) string {
-		k, presented := createKey(t, m, now, time.Time{}, ReadTeamApps)
+		k, presented := createKey(t, m, now, time.Time{}, auth.ReadTeamApps)
 		if err := m.RevokeKey(t.Context(), k.ID, at); err != nil {
 			t.Fatal(err)
 		}
@@ -123,54 +123,54 @@ func flip(c byte) string {
 
 func TestUnreachableStoreIsNotAnInvalidCredential(t *testing.T) {
 	m := newTestStore(t)
-	_, presented := createKey(t, m, time.Now(), time.Time{}, ReadTeamApps)
+	_, presented := createKey(t, m, time.Now(), time.Time{}, auth.ReadTeamApps)
 	m.set(func(m *testStore) { m.outage = fault.Unavailable("The database", errors.New("refused")) })
-	auth := newTestAuthenticator(m, time.Now)
-	if _, err := auth.APIKey(t.Context(), presented); !fault.Is(err, fault.ServiceUnavailable) {
+	a := newTestAuthenticator(m, time.Now)
+	if _, err := a.APIKey(t.Context(), presented); !fault.Is(err, fault.ServiceUnavailable) {
 		t.Errorf("got %v, want %s", err, fault.ServiceUnavailable)
 	}
 	m.set(func(m *testStore) { m.outage = nil })
-	if _, err := auth.APIKey(t.Context(), presented); err != nil {
+	if _, err := a.APIKey(t.Context(), presented); err != nil {
 		t.Errorf("after the store came back: %v", err)
 	}
 }
 
 func TestAnnouncedRevocationTakesEffect(t *testing.T) {
 	m := newTestStore(t)
-	k, presented := createKey(t, m, time.Now(), time.Time{}, ReadTeamApps)
-	auth := newTestAuthenticator(m, time.Now)
-	auth.Up()
-	if _, err := auth.APIKey(t.Context(), presented); err != nil {
+	k, presented := createKey(t, m, time.Now(), time.Time{}, auth.ReadTeamApps)
+	a := newTestAuthenticator(m, time.Now)
+	a.Up()
+	if _, err := a.APIKey(t.Context(), presented); err != nil {
 		t.Fatal(err)
 	}
 	if err := m.RevokeKey(t.Context(), k.ID, time.Now()); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := auth.APIKey(t.Context(), presented); err != nil {
+	if _, err := a.APIKey(t.Context(), presented); err != nil {
 		t.Fatalf("the cached record was not used: %v", err)
 	}
-	auth.Message(TopicPrefix + "another")
-	auth.Message("team:" + k.ID)
+	a.Message(auth.TopicPrefix + "another")
+	a.Message("team:" + k.ID)
 	if n := m.lookupCount(); n != 1 {
 		t.Fatalf("%d lookups before the announcement, want 1", n)
 	}
-	auth.Message(TopicPrefix + k.ID)
-	_, err := auth.APIKey(t.Context(), presented)
+	a.Message(auth.TopicPrefix + k.ID)
+	_, err := a.APIKey(t.Context(), presented)
 	wantUnauthorized(t, err)
 }
 
 func TestRevocationDuringLookupTakesEffect(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m := newTestStore(t)
-		k, presented := createKey(t, m, time.Now(), time.Time{}, ReadTeamApps)
-		auth := newTestAuthenticator(m, time.Now)
-		auth.Up()
+		k, presented := createKey(t, m, time.Now(), time.Time{}, auth.ReadTeamApps)
+		a := newTestAuthenticator(m, time.Now)
+		a.Up()
 
 		hold := make(chan struct{})
 		m.set(func(m *testStore) { m.hold = hold })
 		first := make(chan error)
 		go func() {
-			_, err := auth.APIKey(t.Context(), presented)
+			_, err := a.APIKey(t.Context(), presented)
 			first <- err
 		}()
 		synctest.Wait() // the old record is read, and not yet cached
@@ -178,26 +178,26 @@ func TestRevocationDuringLookupTakesEffect(t *testing.T) {
 		if err := m.RevokeKey(t.Context(), k.ID, time.Now()); err != nil {
 			t.Fatal(err)
 		}
-		auth.Message(TopicPrefix + k.ID)
+		a.Message(auth.TopicPrefix + k.ID)
 		m.set(func(m *testStore) { m.hold = nil })
 		close(hold)
 		if err := <-first; err != nil {
 			t.Fatalf("the request that was there before: %v", err)
 		}
-		_, err := auth.APIKey(t.Context(), presented)
+		_, err := a.APIKey(t.Context(), presented)
 		wantUnauthorized(t, err)
 	})
 }
 
 func TestKeyIsNotCachedWithoutSubscription(t *testing.T) {
 	m := newTestStore(t)
-	_, presented := createKey(t, m, time.Now(), time.Time{}, ReadTeamApps)
-	auth := newTestAuthenticator(m, time.Now)
+	_, presented := createKey(t, m, time.Now(), time.Time{}, auth.ReadTeamApps)
+	a := newTestAuthenticator(m, time.Now)
 	ask := func(times, lookups int) {
 		t.Helper()
 		before := m.lookupCount()
 		for range times {
-			if _, err := auth.APIKey(t.Context(), presented); err != nil {
+			if _, err := a.APIKey(t.Context(), presented); err != nil {
 				t.Fatal(err)
 			}
 		}
@@ -206,29 +206,29 @@ func TestKeyIsNotCachedWithoutSubscription(t *testing.T) {
 		}
 	}
 	ask(3, 3) // not yet subscribed
-	auth.Up()
+	a.Up()
 	ask(3, 1)
-	auth.Down(errors.New("subscription lost"))
+	a.Down(errors.New("subscription lost"))
 	ask(3, 3)
-	auth.Up()
+	a.Up()
 	ask(3, 1)
 }
 
 func TestKeyIsReadAgainAfterTTL(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m := newTestStore(t)
-		k, presented := createKey(t, m, time.Now(), time.Time{}, ReadTeamApps)
-		auth := newTestAuthenticator(m, time.Now)
-		auth.Up()
-		if _, err := auth.APIKey(t.Context(), presented); err != nil {
+		k, presented := createKey(t, m, time.Now(), time.Time{}, auth.ReadTeamApps)
+		a := newTestAuthenticator(m, time.Now)
+		a.Up()
+		if _, err := a.APIKey(t.Context(), presented); err != nil {
 			t.Fatal(err)
 		}
-		// Revoked by somebody who could not announce it.
+		// Revoked without an announcement.
 		if err := m.RevokeKey(t.Context(), k.ID, time.Now()); err != nil {
 			t.Fatal(err)
 		}
 		time.Sleep(cache.TTL)
-		_, err := auth.APIKey(t.Context(), presented)
+		_, err := a.APIKey(t.Context(), presented)
 		wantUnauthorized(t, err)
 	})
 }
@@ -236,17 +236,17 @@ func TestKeyIsReadAgainAfterTTL(t *testing.T) {
 func TestCachedKeyExpires(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m := newTestStore(t)
-		_, presented := createKey(t, m, time.Now(), time.Now().Add(5*time.Second), ReadTeamApps)
-		auth := newTestAuthenticator(m, time.Now)
-		auth.Up()
-		if _, err := auth.APIKey(t.Context(), presented); err != nil {
+		_, presented := createKey(t, m, time.Now(), time.Now().Add(5*time.Second), auth.ReadTeamApps)
+		a := newTestAuthenticator(m, time.Now)
+		a.Up()
+		if _, err := a.APIKey(t.Context(), presented); err != nil {
 			t.Fatal(err)
 		}
 		time.Sleep(5 * time.Second)
-		_, err := auth.APIKey(t.Context(), presented)
+		_, err := a.APIKey(t.Context(), presented)
 		wantUnauthorized(t, err)
 		if n := m.lookupCount(); n != 1 {
-			t.Errorf("%d lookups, want 1: the test says nothing about the cache", n)
+			t.Errorf("%d lookups, want 1: the key was not cached", n)
 		}
 	})
 }
@@ -256,14 +256,14 @@ func TestMissingCredentialIsUnauthorized(t *testing.T) {
 }
 
 func TestRequireChecksScope(t *testing.T) {
-	who := Principal{Scopes: []Scope{ReadTeamApps}}
-	if err := who.Require(ReadTeamApps); err != nil {
+	who := auth.Principal{Scopes: []auth.Scope{auth.ReadTeamApps}}
+	if err := who.Require(auth.ReadTeamApps); err != nil {
 		t.Error(err)
 	}
-	for _, p := range []Principal{who, {}, {Scopes: []Scope{"READ_TEAM", "read_team_usage", "*", ""}}} {
-		e := fault.From(p.Require(ReadTeamUsage))
-		details, _ := e.Details.(map[string]Scope)
-		if e.Code != fault.Forbidden || details["requiredScope"] != ReadTeamUsage {
+	for _, p := range []auth.Principal{who, {}, {Scopes: []auth.Scope{"READ_TEAM", "read_team_usage", "*", ""}}} {
+		e := fault.From(p.Require(auth.ReadTeamUsage))
+		details, _ := e.Details.(map[string]auth.Scope)
+		if e.Code != fault.Forbidden || details["requiredScope"] != auth.ReadTeamUsage {
 			t.Errorf("scopes %q: got %v with %v", p.Scopes, e, e.Details)
 		}
 	}

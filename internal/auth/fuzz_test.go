@@ -6,15 +6,15 @@ import (
 	"testing"
 	"time"
 
-	. "telapi/internal/auth"
+	"telapi/internal/auth"
 	"telapi/internal/fault"
 )
 
 func FuzzAPIKey(f *testing.F) {
 	m := newTestStore(f)
-	k, full := createKey(f, m, time.Now(), time.Time{}, ReadTeamApps)
+	k, full := createKey(f, m, time.Now(), time.Time{}, auth.ReadTeamApps)
 	id := k.ID
-	auth := newTestAuthenticator(m, time.Now)
+	a := newTestAuthenticator(m, time.Now)
 
 	f.Add(full)
 	f.Add("tk_" + id + "_" + strings.Repeat("A", 43))
@@ -22,12 +22,12 @@ func FuzzAPIKey(f *testing.F) {
 	f.Add("tk_a_b_c")
 	f.Add("")
 	f.Fuzz(func(t *testing.T, presented string) {
-		gotID, gotDigest, ok := SplitSecret(presented)
+		gotID, gotDigest, ok := auth.SplitSecret(presented)
 		if ok && (presented != "tk_"+gotID+"_"+presented[len(presented)-43:] ||
 			gotDigest != sha256.Sum256([]byte(presented[len(presented)-43:]))) {
 			t.Fatalf("%q was taken apart as id %q", presented, gotID)
 		}
-		who, err := auth.APIKey(t.Context(), presented)
+		who, err := a.APIKey(t.Context(), presented)
 		switch {
 		case presented == full:
 			if err != nil {
@@ -75,7 +75,7 @@ func FuzzClaims(f *testing.F) {
 			}
 			return
 		}
-		if !TeamPattern.MatchString(who.TeamID) || !SubjectPattern.MatchString(who.Subject) || who.Scopes == nil {
+		if !auth.TeamPattern.MatchString(who.TeamID) || !auth.SubjectPattern.MatchString(who.Subject) || who.Scopes == nil {
 			t.Fatalf("%s gave %+v", claims, who)
 		}
 	})

@@ -14,7 +14,7 @@ import (
 	"testing"
 	"time"
 
-	. "telapi/internal/auth"
+	"telapi/internal/auth"
 	"telapi/internal/redact"
 )
 
@@ -39,26 +39,26 @@ func hs256(header, claims string) string {
 	return mac(sha256.New, testSecret.Reveal(), header, claims)
 }
 
-func newTestTokens() *ConsoleTokens {
-	return NewConsoleTokens(Secrets{Current: testSecret}, func() time.Time { return jwtNow })
+func newTestTokens() *auth.ConsoleTokens {
+	return auth.NewConsoleTokens(auth.Secrets{Current: testSecret}, func() time.Time { return jwtNow })
 }
 
 func TestConsoleTokenReturnsItsPrincipal(t *testing.T) {
 	for name, tt := range map[string]struct {
 		header, claims string
-		want           Principal
+		want           auth.Principal
 	}{
-		"least it needs":         {goodHeader, goodClaims, Principal{"tm_1", "user-1", []Scope{ReadTeamApps}}},
-		"no typ":                 {`{"alg":"HS256"}`, goodClaims, Principal{"tm_1", "user-1", []Scope{ReadTeamApps}}},
-		"no scopes":              {goodHeader, `{"sub":"u","teamId":"t","scopes":[],"exp":1800000060}`, Principal{"t", "u", []Scope{}}},
-		"scope we do not know":   {goodHeader, `{"sub":"u","teamId":"t","scopes":["ADMIN"],"exp":1800000060}`, Principal{"t", "u", []Scope{"ADMIN"}}},
-		"an audience of theirs":  {goodHeader, `{"aud":["console"],"sub":"u","teamId":"t","scopes":[],"exp":1800000060}`, Principal{"t", "u", []Scope{}}},
-		"claims we do not know":  {goodHeader, `{"sub":"u","teamId":"t","scopes":[],"exp":1800000060,"role":{"a":[1]},"TeamID":"x"}`, Principal{"t", "u", []Scope{}}},
-		"the second before exp":  {goodHeader, `{"sub":"u","teamId":"t","scopes":[],"exp":1800000001}`, Principal{"t", "u", []Scope{}}},
-		"nbf and iat are now":    {goodHeader, `{"sub":"u","teamId":"t","scopes":[],"exp":1800000060,"nbf":1800000000,"iat":1800000000}`, Principal{"t", "u", []Scope{}}},
-		"console's clock ahead":  {goodHeader, `{"sub":"u","teamId":"t","scopes":[],"exp":1800000060,"nbf":1800000002,"iat":1800000002}`, Principal{"t", "u", []Scope{}}},
-		"console's clock behind": {goodHeader, `{"sub":"u","teamId":"t","scopes":[],"exp":1799999999}`, Principal{"t", "u", []Scope{}}},
-		"sub is an address":      {goodHeader, `{"sub":"zoë o'neil+x@example.com","teamId":"t","scopes":[],"exp":1800000060}`, Principal{"t", "zoë o'neil+x@example.com", []Scope{}}},
+		"least it needs":         {goodHeader, goodClaims, auth.Principal{"tm_1", "user-1", []auth.Scope{auth.ReadTeamApps}}},
+		"no typ":                 {`{"alg":"HS256"}`, goodClaims, auth.Principal{"tm_1", "user-1", []auth.Scope{auth.ReadTeamApps}}},
+		"no scopes":              {goodHeader, `{"sub":"u","teamId":"t","scopes":[],"exp":1800000060}`, auth.Principal{"t", "u", []auth.Scope{}}},
+		"scope we do not know":   {goodHeader, `{"sub":"u","teamId":"t","scopes":["ADMIN"],"exp":1800000060}`, auth.Principal{"t", "u", []auth.Scope{"ADMIN"}}},
+		"an audience of theirs":  {goodHeader, `{"aud":["console"],"sub":"u","teamId":"t","scopes":[],"exp":1800000060}`, auth.Principal{"t", "u", []auth.Scope{}}},
+		"claims we do not know":  {goodHeader, `{"sub":"u","teamId":"t","scopes":[],"exp":1800000060,"role":{"a":[1]},"TeamID":"x"}`, auth.Principal{"t", "u", []auth.Scope{}}},
+		"the second before exp":  {goodHeader, `{"sub":"u","teamId":"t","scopes":[],"exp":1800000001}`, auth.Principal{"t", "u", []auth.Scope{}}},
+		"nbf and iat are now":    {goodHeader, `{"sub":"u","teamId":"t","scopes":[],"exp":1800000060,"nbf":1800000000,"iat":1800000000}`, auth.Principal{"t", "u", []auth.Scope{}}},
+		"console's clock ahead":  {goodHeader, `{"sub":"u","teamId":"t","scopes":[],"exp":1800000060,"nbf":1800000002,"iat":1800000002}`, auth.Principal{"t", "u", []auth.Scope{}}},
+		"console's clock behind": {goodHeader, `{"sub":"u","teamId":"t","scopes":[],"exp":1799999999}`, auth.Principal{"t", "u", []auth.Scope{}}},
+		"sub is an address":      {goodHeader, `{"sub":"zoë o'neil+x@example.com","teamId":"t","scopes":[],"exp":1800000060}`, auth.Principal{"t", "zoë o'neil+x@example.com", []auth.Scope{}}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			who, err := newTestTokens().Verify(hs256(tt.header, tt.claims))
@@ -167,7 +167,7 @@ func TestForgedTokenIsRejected(t *testing.T) {
 		"scopes a list of numbers":  claims(`{"sub":"u","teamId":"t","scopes":[1],"exp":1800000060}`),
 		"scopes under OAuth's name": claims(`{"sub":"u","teamId":"t","scope":"READ_TEAM_APPS","exp":1800000060}`),
 
-		// What is no token at all.
+		// Malformed tokens.
 		"empty":                   "",
 		"a word":                  "token",
 		"dots alone":              "..",
@@ -186,7 +186,7 @@ func TestForgedTokenIsRejected(t *testing.T) {
 		"claims twice":            claims(goodClaims + goodClaims),
 		"claims not UTF-8":        claims("{\"sub\":\"\xff\",\"teamId\":\"t\",\"scopes\":[],\"exp\":1800000060}"),
 		"claims nested absurdly":  claims(`{"sub":` + strings.Repeat("[", 2000) + strings.Repeat("]", 2000) + `}`),
-		"larger than any console": with(`"pad":"` + strings.Repeat("x", MaxTokenBytes) + `"`),
+		"larger than any console": with(`"pad":"` + strings.Repeat("x", auth.MaxTokenBytes) + `"`),
 		"a megabyte of dots":      strings.Repeat(".", 1<<20),
 		"surrounded by spaces":    " " + good + " ",
 		"line break in the middle": parts[0] + "." +
@@ -231,7 +231,7 @@ func spareBits(last byte) string {
 }
 
 func TestBearerParsesAuthorizationHeader(t *testing.T) {
-	auth := newTestAuthenticator(nil, func() time.Time { return jwtNow })
+	a := newTestAuthenticator(nil, func() time.Time { return jwtNow })
 	good := hs256(goodHeader, goodClaims)
 	for _, tt := range []struct {
 		name, header string
@@ -253,7 +253,7 @@ func TestBearerParsesAuthorizationHeader(t *testing.T) {
 		{"an API key", "Bearer tk_abc_0123456789", false},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			who, err := auth.Bearer(tt.header)
+			who, err := a.Bearer(tt.header)
 			if tt.accepted {
 				if err != nil || who.TeamID != "tm_1" {
 					t.Errorf("got %+v, %v", who, err)
@@ -267,12 +267,12 @@ func TestBearerParsesAuthorizationHeader(t *testing.T) {
 
 func TestTokenExpiresByInjectedClock(t *testing.T) {
 	now := jwtNow
-	tokens := NewConsoleTokens(Secrets{Current: testSecret}, func() time.Time { return now })
+	tokens := auth.NewConsoleTokens(auth.Secrets{Current: testSecret}, func() time.Time { return now })
 	token := hs256(goodHeader, goodClaims)
 	if _, err := tokens.Verify(token); err != nil {
 		t.Fatal(err)
 	}
-	now = now.Add(time.Minute + MaxSkew)
+	now = now.Add(time.Minute + auth.MaxSkew)
 	_, err := tokens.Verify(token)
 	wantUnauthorized(t, err)
 }
@@ -282,14 +282,14 @@ func TestTokenUnderThePreviousSecretIsAccepted(t *testing.T) {
 	token := mac(sha256.New, previous.Reveal(), goodHeader, goodClaims)
 	for _, tt := range []struct {
 		name    string
-		secrets Secrets
+		secrets auth.Secrets
 		good    bool
 	}{
-		{"while it is named", Secrets{testSecret, previous}, true},
-		{"not after it was removed", Secrets{Current: testSecret}, false},
-		{"nor under no secret at all", Secrets{}, false},
+		{"while it is named", auth.Secrets{testSecret, previous}, true},
+		{"not after it was removed", auth.Secrets{Current: testSecret}, false},
+		{"nor under no secret at all", auth.Secrets{}, false},
 	} {
-		if _, err := NewConsoleTokens(tt.secrets, func() time.Time { return jwtNow }).Verify(token); (err == nil) != tt.good {
+		if _, err := auth.NewConsoleTokens(tt.secrets, func() time.Time { return jwtNow }).Verify(token); (err == nil) != tt.good {
 			t.Errorf("%s: %v", tt.name, err)
 		}
 	}

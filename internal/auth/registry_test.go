@@ -10,7 +10,7 @@ import (
 	"testing"
 	"time"
 
-	. "telapi/internal/auth"
+	"telapi/internal/auth"
 	"telapi/internal/cache"
 	"telapi/internal/fault"
 )
@@ -18,8 +18,8 @@ import (
 func TestCreatedKeyIsStoredAsDigest(t *testing.T) {
 	m := newTestStore(t)
 	now := time.Date(2026, 11, 15, 12, 0, 0, 0, time.UTC)
-	registry := &KeyRegistry{m, m, func() time.Time { return now }}
-	k, secret, err := registry.Create(t.Context(), "tm_1", "console", []Scope{ReadTeamUsage, ReadTeamApps, ReadTeamUsage}, now.Add(time.Hour))
+	registry := &auth.KeyRegistry{m, m, func() time.Time { return now }}
+	k, secret, err := registry.Create(t.Context(), "tm_1", "console", []auth.Scope{auth.ReadTeamUsage, auth.ReadTeamApps, auth.ReadTeamUsage}, now.Add(time.Hour))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -33,7 +33,7 @@ func TestCreatedKeyIsStoredAsDigest(t *testing.T) {
 	if k.Digest != sha256.Sum256([]byte(raw)) {
 		t.Error("the digest is not that of the secret")
 	}
-	if !slices.Equal(k.Scopes, []Scope{ReadTeamApps, ReadTeamUsage}) || !k.CreatedAt.Equal(now) || !k.ExpiresAt.Equal(now.Add(time.Hour)) {
+	if !slices.Equal(k.Scopes, []auth.Scope{auth.ReadTeamApps, auth.ReadTeamUsage}) || !k.CreatedAt.Equal(now) || !k.ExpiresAt.Equal(now.Add(time.Hour)) {
 		t.Errorf("record %+v", k)
 	}
 	stored, err := registry.Store.Key(t.Context(), k.ID)
@@ -48,8 +48,8 @@ func TestCreatedKeyIsStoredAsDigest(t *testing.T) {
 func TestKeysAreUnique(t *testing.T) {
 	seen := map[string]bool{}
 	for range 200 {
-		id, full, digest := NewSecret()
-		gotID, gotDigest, ok := SplitSecret(full.Reveal())
+		id, full, digest := auth.NewSecret()
+		gotID, gotDigest, ok := auth.SplitSecret(full.Reveal())
 		if !ok || gotID != id || gotDigest != digest {
 			t.Fatalf("a key of ours is not read back as such: %s", id)
 		}
@@ -65,24 +65,24 @@ func TestInvalidKeyRequestReportsAllIssues(t *testing.T) {
 	for _, tt := range []struct {
 		name      string
 		keyName   string
-		scopes    []Scope
+		scopes    []auth.Scope
 		expiresAt time.Time
 		want      []string // path and code
 	}{
 		{"no scope", "", nil, time.Time{}, []string{"/scopes required"}},
-		{"unknown scopes", "", []Scope{ReadTeamApps, "ADMIN", ""}, time.Time{}, []string{"/scopes/1 invalid_value", "/scopes/2 invalid_value"}},
-		{"scope in small letters", "", []Scope{"read_team_apps"}, time.Time{}, []string{"/scopes/0 invalid_value"}},
-		{"long name", strings.Repeat("ü", 101), []Scope{ReadTeamApps}, time.Time{}, []string{"/name too_long"}},
-		{"line break in the name", "a\nb", []Scope{ReadTeamApps}, time.Time{}, []string{"/name forbidden_character"}},
-		{"NUL in the name", "a\x00", []Scope{ReadTeamApps}, time.Time{}, []string{"/name forbidden_character"}},
-		{"name that is not UTF-8", "a\xff", []Scope{ReadTeamApps}, time.Time{}, []string{"/name forbidden_character"}},
-		{"expired already", "", []Scope{ReadTeamApps}, now, []string{"/expiresAt invalid_value"}},
-		{"all at once", "\t", []Scope{"X"}, now.Add(-1), []string{"/scopes/0 invalid_value", "/name forbidden_character", "/expiresAt invalid_value"}},
-		{"longest name", strings.Repeat("ü", 100), []Scope{ReadTeamApps}, time.Time{}, nil},
+		{"unknown scopes", "", []auth.Scope{auth.ReadTeamApps, "ADMIN", ""}, time.Time{}, []string{"/scopes/1 invalid_value", "/scopes/2 invalid_value"}},
+		{"scope in small letters", "", []auth.Scope{"read_team_apps"}, time.Time{}, []string{"/scopes/0 invalid_value"}},
+		{"long name", strings.Repeat("ü", 101), []auth.Scope{auth.ReadTeamApps}, time.Time{}, []string{"/name too_long"}},
+		{"line break in the name", "a\nb", []auth.Scope{auth.ReadTeamApps}, time.Time{}, []string{"/name forbidden_character"}},
+		{"NUL in the name", "a\x00", []auth.Scope{auth.ReadTeamApps}, time.Time{}, []string{"/name forbidden_character"}},
+		{"name that is not UTF-8", "a\xff", []auth.Scope{auth.ReadTeamApps}, time.Time{}, []string{"/name forbidden_character"}},
+		{"expired already", "", []auth.Scope{auth.ReadTeamApps}, now, []string{"/expiresAt invalid_value"}},
+		{"all at once", "\t", []auth.Scope{"X"}, now.Add(-1), []string{"/scopes/0 invalid_value", "/name forbidden_character", "/expiresAt invalid_value"}},
+		{"longest name", strings.Repeat("ü", 100), []auth.Scope{auth.ReadTeamApps}, time.Time{}, nil},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			m := newTestStore(t)
-			registry := &KeyRegistry{m, m, func() time.Time { return now }}
+			registry := &auth.KeyRegistry{m, m, func() time.Time { return now }}
 			_, secret, err := registry.Create(t.Context(), "tm_1", tt.keyName, tt.scopes, tt.expiresAt)
 			if tt.want == nil {
 				if err != nil {
@@ -109,7 +109,7 @@ func TestInvalidKeyRequestReportsAllIssues(t *testing.T) {
 func TestUnstoredKeyIsNotReturned(t *testing.T) {
 	m := newTestStore(t)
 	m.outage = fault.Unavailable("The database", errors.New("refused"))
-	_, secret, err := (&KeyRegistry{m, m, time.Now}).Create(t.Context(), "tm_1", "", []Scope{ReadTeamApps}, time.Time{})
+	_, secret, err := (&auth.KeyRegistry{m, m, time.Now}).Create(t.Context(), "tm_1", "", []auth.Scope{auth.ReadTeamApps}, time.Time{})
 	if !fault.Is(err, fault.ServiceUnavailable) || secret != "" {
 		t.Errorf("got %v and a secret: %v", err, secret != "")
 	}
@@ -117,9 +117,9 @@ func TestUnstoredKeyIsNotReturned(t *testing.T) {
 
 func TestKeysOfOneOrAllTeams(t *testing.T) {
 	m := newTestStore(t)
-	registry := &KeyRegistry{m, m, time.Now}
+	registry := &auth.KeyRegistry{m, m, time.Now}
 	for _, team := range []string{"tm_1", "tm_1", "tm_2"} {
-		if _, _, err := registry.Create(t.Context(), team, "", []Scope{ReadTeamApps}, time.Time{}); err != nil {
+		if _, _, err := registry.Create(t.Context(), team, "", []auth.Scope{auth.ReadTeamApps}, time.Time{}); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -132,8 +132,8 @@ func TestKeysOfOneOrAllTeams(t *testing.T) {
 
 func TestRevocationIsCommittedThenAnnounced(t *testing.T) {
 	m := newTestStore(t)
-	k, _ := createKey(t, m, time.Now(), time.Time{}, ReadTeamApps)
-	if err := (&KeyRegistry{m, m, time.Now}).Revoke(t.Context(), k.ID); err != nil {
+	k, _ := createKey(t, m, time.Now(), time.Time{}, auth.ReadTeamApps)
+	if err := (&auth.KeyRegistry{m, m, time.Now}).Revoke(t.Context(), k.ID); err != nil {
 		t.Fatal(err)
 	}
 	if want := []string{"committed " + k.ID, "announced key:" + k.ID}; !slices.Equal(m.events, want) {
@@ -153,7 +153,7 @@ func TestFailedRevocationIsNotAnnounced(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			m := newTestStore(t)
 			m.outage = tt.away
-			if err := (&KeyRegistry{m, m, time.Now}).Revoke(t.Context(), tt.id); !fault.Is(err, tt.want) {
+			if err := (&auth.KeyRegistry{m, m, time.Now}).Revoke(t.Context(), tt.id); !fault.Is(err, tt.want) {
 				t.Errorf("got %v, want %s", err, tt.want)
 			}
 			if len(m.events) != 0 {
@@ -165,19 +165,19 @@ func TestFailedRevocationIsNotAnnounced(t *testing.T) {
 
 func TestFailedAnnouncementNamesTheCacheTTL(t *testing.T) {
 	m := newTestStore(t)
-	k, _ := createKey(t, m, time.Now(), time.Time{}, ReadTeamApps)
+	k, _ := createKey(t, m, time.Now(), time.Time{}, auth.ReadTeamApps)
 	m.announceErr = errors.New("connection refused")
-	err := (&KeyRegistry{m, m, time.Now}).Revoke(t.Context(), k.ID)
+	err := (&auth.KeyRegistry{m, m, time.Now}).Revoke(t.Context(), k.ID)
 	if err == nil {
-		t.Fatal("nobody is told that the announcement failed")
+		t.Fatal("the failed announcement is not reported")
 	}
 	for _, part := range []string{"is revoked", "running instances", cache.TTL.String(), "connection refused"} {
 		if !strings.Contains(err.Error(), part) {
-			t.Errorf("%q does not say %q", err, part)
+			t.Errorf("%q does not contain %q", err, part)
 		}
 	}
 	if stored, err := m.Key(t.Context(), k.ID); err != nil || stored.RevokedAt.IsZero() {
-		t.Error("the key is not revoked although the text says so")
+		t.Error("the key is not revoked")
 	}
 }
 
@@ -186,11 +186,11 @@ func TestDigestComparisonCoversAllBytes(t *testing.T) {
 	for i := range a {
 		b := a
 		b[i] ^= 1
-		if SameDigest(a, b) {
+		if auth.SameDigest(a, b) {
 			t.Errorf("byte %d is not compared", i)
 		}
 	}
-	if !SameDigest(a, [32]byte{}) {
+	if !auth.SameDigest(a, [32]byte{}) {
 		t.Error("equal digests differ")
 	}
 }

@@ -8,7 +8,7 @@ import (
 	"testing"
 	"time"
 
-	. "telapi/internal/auth"
+	"telapi/internal/auth"
 	"telapi/internal/fault"
 	"telapi/internal/redact"
 	"telapi/internal/sqlstore"
@@ -47,14 +47,14 @@ func newTestStore(t testing.TB) *testStore {
 	return &testStore{Store: db}
 }
 
-func (s *testStore) CreateKey(ctx context.Context, k Key) error {
+func (s *testStore) CreateKey(ctx context.Context, k auth.Key) error {
 	if err := s.failure(); err != nil {
 		return err
 	}
 	return s.Store.CreateKey(ctx, k)
 }
 
-func (s *testStore) Key(ctx context.Context, id string) (Key, error) {
+func (s *testStore) Key(ctx context.Context, id string) (auth.Key, error) {
 	k, err := s.Store.Key(ctx, id)
 	s.mu.Lock()
 	s.lookups++
@@ -64,7 +64,7 @@ func (s *testStore) Key(ctx context.Context, id string) (Key, error) {
 		<-hold
 	}
 	if outage != nil {
-		return Key{}, outage
+		return auth.Key{}, outage
 	}
 	return k, err
 }
@@ -126,9 +126,9 @@ func (s *testStore) written() []map[string]time.Time {
 }
 
 // createKey creates a key and returns it with its secret.
-func createKey(t testing.TB, s *testStore, now, expiresAt time.Time, scopes ...Scope) (Key, string) {
+func createKey(t testing.TB, s *testStore, now, expiresAt time.Time, scopes ...auth.Scope) (auth.Key, string) {
 	t.Helper()
-	registry := &KeyRegistry{s, s, func() time.Time { return now }}
+	registry := &auth.KeyRegistry{s, s, func() time.Time { return now }}
 	k, secret, err := registry.Create(context.Background(), "tm_1", "test", scopes, expiresAt)
 	if err != nil {
 		t.Fatalf("create a key: %v", err)
@@ -138,8 +138,8 @@ func createKey(t testing.TB, s *testStore, now, expiresAt time.Time, scopes ...S
 
 const testSecret = redact.Secret("0123456789abcdef0123456789abcdef")
 
-func newTestAuthenticator(s KeyStore, now func() time.Time) *Authenticator {
-	return NewAuthenticator(s, NewConsoleTokens(Secrets{Current: testSecret}, now), discard(), now)
+func newTestAuthenticator(s auth.KeyStore, now func() time.Time) *auth.Authenticator {
+	return auth.NewAuthenticator(s, auth.NewConsoleTokens(auth.Secrets{Current: testSecret}, now), discard(), now)
 }
 
 // wantUnauthorized fails unless err is the public error for bad credentials,
@@ -150,7 +150,7 @@ func wantUnauthorized(t *testing.T, err error) {
 	if err == nil || e.Code != fault.Unauthorized {
 		t.Fatalf("got %v, want %s", err, fault.Unauthorized)
 	}
-	if public := fault.From(Unauthorized(nil)); e.Message != public.Message || e.Details != nil {
+	if public := fault.From(auth.Unauthorized(nil)); e.Message != public.Message || e.Details != nil {
 		t.Errorf("the error reveals its cause: %q %v", e.Message, e.Details)
 	}
 	if e.Cause == nil {

@@ -11,7 +11,7 @@ import (
 	"testing/synctest"
 	"time"
 
-	. "telapi/internal/auth"
+	"telapi/internal/auth"
 )
 
 func discard() *slog.Logger { return slog.New(slog.DiscardHandler) }
@@ -19,25 +19,25 @@ func discard() *slog.Logger { return slog.New(slog.DiscardHandler) }
 func TestLastUseIsWrittenInBatches(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m := newTestStore(t)
-		_, presented := createKey(t, m, time.Now(), time.Time{}, ReadTeamApps)
-		auth := newTestAuthenticator(m, time.Now)
+		_, presented := createKey(t, m, time.Now(), time.Time{}, auth.ReadTeamApps)
+		a := newTestAuthenticator(m, time.Now)
 		ctx, stop := context.WithCancel(t.Context())
 		done := make(chan struct{})
-		go func() { auth.Run(ctx); close(done) }()
+		go func() { a.Run(ctx); close(done) }()
 
 		for range 1000 {
-			if _, err := auth.APIKey(t.Context(), presented); err != nil {
+			if _, err := a.APIKey(t.Context(), presented); err != nil {
 				t.Fatal(err)
 			}
 			time.Sleep(time.Millisecond)
 		}
 		last := time.Now().Add(-time.Millisecond)
-		auth.NoteUse("another", last)
+		a.NoteUse("another", last)
 		synctest.Wait()
 		if len(m.written()) != 0 {
 			t.Fatal("written before the batch was due")
 		}
-		time.Sleep(FlushInterval)
+		time.Sleep(auth.FlushInterval)
 		synctest.Wait()
 		written := m.written()
 		if len(written) != 1 || len(written[0]) != 2 || !written[0]["another"].Equal(last) {
@@ -48,7 +48,7 @@ func TestLastUseIsWrittenInBatches(t *testing.T) {
 				t.Errorf("%s last used %v, want %v", id, at, last)
 			}
 		}
-		time.Sleep(3 * FlushInterval)
+		time.Sleep(3 * auth.FlushInterval)
 		synctest.Wait()
 		if len(m.written()) != 1 {
 			t.Error("an empty batch was written")
@@ -60,11 +60,11 @@ func TestLastUseIsWrittenInBatches(t *testing.T) {
 
 func TestRejectedCredentialIsNotAUse(t *testing.T) {
 	m := newTestStore(t)
-	_, presented := createKey(t, m, time.Now(), time.Time{}, ReadTeamApps)
-	auth := newTestAuthenticator(m, time.Now)
-	_, err := auth.APIKey(t.Context(), presented[:len(presented)-1]+flip(presented[len(presented)-1]))
+	_, presented := createKey(t, m, time.Now(), time.Time{}, auth.ReadTeamApps)
+	a := newTestAuthenticator(m, time.Now)
+	_, err := a.APIKey(t.Context(), presented[:len(presented)-1]+flip(presented[len(presented)-1]))
 	wantUnauthorized(t, err)
-	auth.Flush(t.Context())
+	a.Flush(t.Context())
 	if len(m.touched) != 0 {
 		t.Errorf("noted: %v", m.touched)
 	}
@@ -73,12 +73,12 @@ func TestRejectedCredentialIsNotAUse(t *testing.T) {
 func TestLastUseIsWrittenAtShutdown(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m := newTestStore(t)
-		auth := newTestAuthenticator(m, time.Now)
+		a := newTestAuthenticator(m, time.Now)
 		ctx, stop := context.WithCancel(t.Context())
 		done := make(chan struct{})
-		go func() { auth.Run(ctx); close(done) }()
+		go func() { a.Run(ctx); close(done) }()
 		synctest.Wait()
-		auth.NoteUse("k", time.Now())
+		a.NoteUse("k", time.Now())
 		stop()
 		<-done
 		if len(m.touched) != 1 {
@@ -87,8 +87,7 @@ func TestLastUseIsWrittenAtShutdown(t *testing.T) {
 	})
 }
 
-// endsMeanwhile is a store whose service is told to end, after another use, while
-// it writes for the first time.
+// endsMeanwhile is a store that calls first during its first write.
 type endsMeanwhile struct {
 	*testStore
 	first func()
@@ -105,11 +104,11 @@ func (s *endsMeanwhile) TouchKeys(ctx context.Context, used map[string]time.Time
 func TestUseDuringFinalWriteIsWritten(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store := &endsMeanwhile{testStore: newTestStore(t)}
-		auth := NewAuthenticator(store, nil, discard(), time.Now)
+		a := auth.NewAuthenticator(store, nil, discard(), time.Now)
 		ctx, stop := context.WithCancel(t.Context())
-		store.first = func() { auth.NoteUse("l", time.Now()); stop() }
-		auth.NoteUse("k", time.Now())
-		auth.Run(ctx)
+		store.first = func() { a.NoteUse("l", time.Now()); stop() }
+		a.NoteUse("k", time.Now())
+		a.Run(ctx)
 		all := map[string]time.Time{}
 		for _, batch := range store.written() {
 			maps.Copy(all, batch)
@@ -124,17 +123,17 @@ func TestLastUseIsRetriedAndLogged(t *testing.T) {
 	m := newTestStore(t)
 	m.outage = errors.New("database is away")
 	var log bytes.Buffer
-	auth := NewAuthenticator(m, nil, slog.New(slog.NewTextHandler(&log, nil)), time.Now)
+	a := auth.NewAuthenticator(m, nil, slog.New(slog.NewTextHandler(&log, nil)), time.Now)
 	first, later := time.Now(), time.Now().Add(time.Second)
-	auth.NoteUse("k", first)
-	auth.NoteUse("l", first)
-	auth.Flush(t.Context())
+	a.NoteUse("k", first)
+	a.NoteUse("l", first)
+	a.Flush(t.Context())
 	if !strings.Contains(log.String(), "database is away") {
 		t.Errorf("logged %q", log.String())
 	}
 	m.outage = nil
-	auth.NoteUse("l", later)
-	auth.Flush(t.Context())
+	a.NoteUse("l", later)
+	a.Flush(t.Context())
 	written := m.written()
 	if last := written[len(written)-1]; !last["k"].Equal(first) || !last["l"].Equal(later) {
 		t.Errorf("written: %v", written)

@@ -13,8 +13,7 @@ import (
 	"telapi/test/servers"
 )
 
-// line is a way to a database that counts how often it was asked something after
-// it had answered.
+// line is a proxy that counts round trips: requests that follow a response.
 type line struct {
 	asked    atomic.Int64
 	answered atomic.Bool
@@ -62,8 +61,8 @@ func pass(from, to net.Conn, seen func()) {
 	}
 }
 
-// A server may be a millisecond away: thousands of last uses, each waited for,
-// would never be written in time.
+// With a round trip of a millisecond, thousands of single updates would exceed
+// the timeout.
 func TestBatchCostsFewRoundTrips(t *testing.T) {
 	t.Parallel()
 	at, err := url.Parse(servers.SharedPostgres(t).NewDatabase(t))

@@ -16,7 +16,7 @@ import (
 	"telapi/test/servers"
 )
 
-// engines are the databases every promise is tried on, each an empty one.
+// engines are the databases under test. make returns an empty one.
 var engines = []struct {
 	name string
 	make func(t *testing.T) Options
@@ -27,8 +27,8 @@ var engines = []struct {
 	}},
 }
 
-// onBoth runs a promise on every engine, migrated.
-func onBoth(t *testing.T, promise func(t *testing.T, s *Store)) {
+// onBoth runs a test on every engine, migrated.
+func onBoth(t *testing.T, test func(t *testing.T, s *Store)) {
 	for _, engine := range engines {
 		t.Run(engine.name, func(t *testing.T) {
 			t.Parallel()
@@ -36,7 +36,7 @@ func onBoth(t *testing.T, promise func(t *testing.T, s *Store)) {
 			if err := s.Migrate(t.Context()); err != nil {
 				t.Fatal(err)
 			}
-			promise(t, s)
+			test(t, s)
 		})
 	}
 }
@@ -59,7 +59,7 @@ func must(t *testing.T, errs ...error) {
 	}
 }
 
-// moment1 has the precision that is kept.
+// moment1 has the precision of stored times.
 var moment1 = time.Date(2026, 3, 1, 12, 30, 45, 678_000_000, time.UTC)
 
 func newTeam(t *testing.T, s *Store, id string) team.Team {

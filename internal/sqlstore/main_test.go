@@ -15,7 +15,7 @@ import (
 )
 
 // companionJob makes the test binary another process that uses the same
-// database: it does its job, says so in one line, and ends with its input.
+// database: it does its job, prints one line, and ends with its input.
 const companionJob = "SQLSTORE_TEST_COMPANION"
 
 func TestMain(m *testing.M) {
@@ -52,14 +52,14 @@ func companion(job string) {
 	_, _ = io.Copy(io.Discard, os.Stdin)
 }
 
-// process is a companion that has said its line.
+// process is a companion that has printed its line.
 type process struct {
 	said    string
 	command *exec.Cmd
 	input   io.Closer
 }
 
-// end lets it finish.
+// end stops the process and waits for it.
 func (p *process) end() {
 	_ = p.input.Close()
 	_ = p.command.Wait()
@@ -88,7 +88,7 @@ func startCompanion(t *testing.T, job string, o Options) (await func() *process)
 		t.Helper()
 		line, err := bufio.NewReader(output).ReadString('\n')
 		if err != nil {
-			t.Fatalf("the %s process said nothing: %v", job, err)
+			t.Fatalf("the %s process printed nothing: %v", job, err)
 		}
 		p.said = strings.TrimSpace(line)
 		return p

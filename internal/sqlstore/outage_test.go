@@ -22,7 +22,7 @@ import (
 	"telapi/test/servers"
 )
 
-// journal is a log that can be read while it is written.
+// journal is a log that can be read and written concurrently.
 type journal struct {
 	mu   sync.Mutex
 	text bytes.Buffer
@@ -40,7 +40,7 @@ func (j *journal) lines() []string {
 	return strings.Split(strings.TrimSpace(j.text.String()), "\n")
 }
 
-// eventually polls until ok; the deadline is for a broken promise only.
+// eventually polls until ok returns true.
 func eventually(t *testing.T, what string, ok func() bool) {
 	t.Helper()
 	for deadline := time.Now().Add(30 * time.Second); !ok(); time.Sleep(10 * time.Millisecond) {
@@ -128,7 +128,7 @@ func TestRejectedLoginDoesNotLogPassword(t *testing.T) {
 
 func TestRetriesAreLoggedOnce(t *testing.T) {
 	t.Parallel()
-	// A server that hangs up on everybody, as one behind a broken proxy does.
+	// A server that closes all connections, like one behind a broken proxy.
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	must(t, err)
 	defer listener.Close()

@@ -46,7 +46,7 @@ func TestSSLMode(t *testing.T) {
 	} {
 		t.Run(tt.mode+"/server "+tt.server, func(t *testing.T) {
 			environ := []string{}
-			if tt.mode != "" { // and the URL asks for something else, which it replaces
+			if tt.mode != "" { // it replaces a different mode in the URL
 				tt.url += "?sslmode=" + map[bool]string{true: "disable", false: "require"}[tt.want == encrypted]
 				environ = append(environ, "DATABASE_SSL_MODE="+tt.mode)
 			}
@@ -87,7 +87,7 @@ func TestInvalidURLErrorHidesPassword(t *testing.T) {
 		"broken parameter":        {"postgres://u:hunter2@db/x?a=%zz", "parameter"},
 		"wrong port":              {"postgres://u:hunter2@db:port/x", "percent-encode"},
 		"missing root":            {"postgres://u:hunter2@db/x?sslmode=verify-ca&sslrootcert=/nowhere.pem", "/nowhere.pem"},
-		"root that is no PEM":     {"postgres://u:hunter2@db/x?sslmode=verify-ca&sslrootcert=" + notPEM, "CA"},
+		"root that is not PEM":    {"postgres://u:hunter2@db/x?sslmode=verify-ca&sslrootcert=" + notPEM, "CA"},
 		"unknown mode":            {"postgres://u:hunter2@db/x?sslmode=sometimes", "sslmode"},
 		"nonsense time-out":       {"postgres://u:hunter2@db/x?connect_timeout=soon", "soon"},
 	} {

@@ -232,8 +232,8 @@ func TestEndpointsArePaged(t *testing.T) {
 			{"last page", "t1", "e5", 4, []string{"e6", "e8"}},
 			{"past the end", "t1", "e8", 4, nil},
 			{"cursor between ids", "t2", "e2", 9, []string{"e4", "e7"}},
-			{"everybody", "", "e3", 3, []string{"e4", "e5", "e6"}},
-			{"nobody", "t3", "", 9, nil},
+			{"all teams", "", "e3", 3, []string{"e4", "e5", "e6"}},
+			{"unknown team", "t3", "", 9, nil},
 			{"cursor no database can hold", "t1", "e\x00", 9, nil},
 		} {
 			page, err := s.Endpoints(t.Context(), tt.team, tt.after, tt.limit)

@@ -38,7 +38,7 @@ func TestConcurrentRequestsWithOneKeyCreateOneSession(t *testing.T) {
 		}
 		wg.Wait()
 		if len(created) != 1 || slices.ContainsFunc(seen, func(id string) bool { return id != created[0] }) {
-			t.Errorf("%v were created, and the key stands for %v", created, seen)
+			t.Errorf("%v were created, and the key maps to %v", created, seen)
 		}
 		var rows int
 		must(t, s.read.QueryRowContext(t.Context(), "SELECT COUNT(*) FROM sessions").Scan(&rows))
@@ -77,7 +77,7 @@ func TestIdempotencyKeysAreScopedAndExpire(t *testing.T) {
 		}
 		found, digest, err := s.SessionByKey(t.Context(), "t1", "k", moment1)
 		if err != nil || found.ID != "next day" || digest != "next day" {
-			t.Errorf("the key stands for %s, %+v, %v", found.ID, digest, err)
+			t.Errorf("the key maps to %s, %+v, %v", found.ID, digest, err)
 		}
 		must(t, s.PruneSessions(t.Context(), moment1.Add(time.Hour), time.Time{}, 10))
 		if _, _, err := s.SessionByKey(t.Context(), "t2", "k", time.Time{}); !fault.Is(err, fault.NotFound) {

@@ -65,7 +65,7 @@ func TestReadersCannotWrite(t *testing.T) {
 }
 
 // With several writing connections, a writer that finds the database locked polls
-// until its busy timeout. Here it must not poll at all.
+// until its busy timeout. The timeout here allows no polling.
 func TestParallelWritersNeverFailAsBusy(t *testing.T) {
 	t.Parallel()
 	s := open(t, Options{DataDir: t.TempDir(), busyTimeout: time.Microsecond})
@@ -134,7 +134,7 @@ func TestSecondServerIsRejected(t *testing.T) {
 	said := startCompanion(t, "lock", options)().said
 	for _, part := range []string{options.DataDir, fmt.Sprintf("process %d", os.Getpid()), "DATA_DIR", "DATABASE_URL"} {
 		if !strings.Contains(said, part) {
-			t.Errorf("the second server says %q, want it to name %s", said, part)
+			t.Errorf("the second server prints %q, want %s in it", said, part)
 		}
 	}
 	if said := startCompanion(t, "migrate", options)().said; said != "done" {

@@ -23,7 +23,7 @@ func on(day string) time.Time {
 	return t
 }
 
-// add counts reports, each under an id of its own.
+// add adds reports, each with a new ID.
 func add(t *testing.T, s *Store, reports []wire.SpeechReport) error {
 	reports = slices.Clone(reports)
 	for i := range reports {

@@ -8,10 +8,10 @@ import (
 
 	"telapi/internal/cache"
 	"telapi/internal/fault"
-	. "telapi/internal/team"
+	"telapi/internal/team"
 )
 
-func wantQuota(t *testing.T, q *Quotas, id string, want int64) {
+func wantQuota(t *testing.T, q *team.Quotas, id string, want int64) {
 	t.Helper()
 	if got, err := q.Of(t.Context(), id); err != nil || got != want {
 		t.Errorf("quota of %s: %d, %v; want %d", id, got, err, want)
@@ -19,29 +19,29 @@ func wantQuota(t *testing.T, q *Quotas, id string, want int64) {
 }
 
 func TestQuotaOf(t *testing.T) {
-	m := newTestStore(t, Team{ID: "tm_1"}, Team{ID: "tm_2", DailyQuota: new(int64(7))}, Team{ID: "tm_3", DailyQuota: new(int64(0))})
-	q := NewQuotas(m)
-	wantQuota(t, q, "tm_1", DefaultDailyQuota)
+	m := newTestStore(t, team.Team{ID: "tm_1"}, team.Team{ID: "tm_2", DailyQuota: new(int64(7))}, team.Team{ID: "tm_3", DailyQuota: new(int64(0))})
+	q := team.NewQuotas(m)
+	wantQuota(t, q, "tm_1", team.DefaultDailyQuota)
 	wantQuota(t, q, "tm_2", 7)
 	wantQuota(t, q, "tm_3", 0)
-	wantQuota(t, q, "console_only", DefaultDailyQuota)
+	wantQuota(t, q, "console_only", team.DefaultDailyQuota)
 }
 
 func TestQuotaReturnsStoreError(t *testing.T) {
-	m := newTestStore(t, Team{ID: "tm_1"})
-	q := NewQuotas(m)
+	m := newTestStore(t, team.Team{ID: "tm_1"})
+	q := team.NewQuotas(m)
 	q.Up()
 	m.outage = fault.Unavailable("The database", errors.New("refused"))
 	if _, err := q.Of(t.Context(), "tm_1"); !fault.Is(err, fault.ServiceUnavailable) {
 		t.Errorf("got %v", err)
 	}
 	m.outage = nil
-	wantQuota(t, q, "tm_1", DefaultDailyQuota)
+	wantQuota(t, q, "tm_1", team.DefaultDailyQuota)
 }
 
 func TestAnnouncedQuotaTakesEffect(t *testing.T) {
-	m := newTestStore(t, Team{ID: "tm_1", DailyQuota: new(int64(7))})
-	q := NewQuotas(m)
+	m := newTestStore(t, team.Team{ID: "tm_1", DailyQuota: new(int64(7))})
+	q := team.NewQuotas(m)
 	q.Up()
 	for range 5 {
 		wantQuota(t, q, "tm_1", 7)
@@ -58,8 +58,8 @@ func TestAnnouncedQuotaTakesEffect(t *testing.T) {
 }
 
 func TestQuotaIsNotCachedWithoutSubscription(t *testing.T) {
-	m := newTestStore(t, Team{ID: "tm_1", DailyQuota: new(int64(7))})
-	q := NewQuotas(m)
+	m := newTestStore(t, team.Team{ID: "tm_1", DailyQuota: new(int64(7))})
+	q := team.NewQuotas(m)
 	wantQuota(t, q, "tm_1", 7)
 	m.setQuota(t, "tm_1", 8)
 	wantQuota(t, q, "tm_1", 8)
@@ -72,8 +72,8 @@ func TestQuotaIsNotCachedWithoutSubscription(t *testing.T) {
 
 func TestUnannouncedQuotaTakesEffectAfterTTL(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		m := newTestStore(t, Team{ID: "tm_1", DailyQuota: new(int64(7))})
-		q := NewQuotas(m)
+		m := newTestStore(t, team.Team{ID: "tm_1", DailyQuota: new(int64(7))})
+		q := team.NewQuotas(m)
 		q.Up()
 		wantQuota(t, q, "tm_1", 7)
 		m.setQuota(t, "tm_1", 9)

@@ -9,18 +9,18 @@ import (
 
 	"telapi/internal/cache"
 	"telapi/internal/fault"
-	. "telapi/internal/team"
+	"telapi/internal/team"
 )
 
 func TestNewTeamHasDefaultQuota(t *testing.T) {
 	m := newTestStore(t)
 	now := time.Date(2026, 11, 15, 12, 0, 0, 0, time.UTC)
-	registry := &Registry{m, m, func() time.Time { return now }}
+	registry := &team.Registry{m, m, func() time.Time { return now }}
 	created, err := registry.Create(t.Context(), "  Acme  ")
 	if err != nil {
 		t.Fatal(err)
 	}
-	if created.Name != "Acme" || !strings.HasPrefix(created.ID, "tm_") || created.Quota() != DefaultDailyQuota || !created.CreatedAt.Equal(now) {
+	if created.Name != "Acme" || !strings.HasPrefix(created.ID, "tm_") || created.Quota() != team.DefaultDailyQuota || !created.CreatedAt.Equal(now) {
 		t.Errorf("got %+v", created)
 	}
 	shown, err := registry.Store.Team(t.Context(), created.ID)
@@ -46,8 +46,8 @@ func TestTeamNameIsValidated(t *testing.T) {
 		{"odd but fine", "Müller & Söhne <\"'; DROP TABLE teams", ""},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			m := newTestStore(t, Team{ID: "tm_1", Name: "Old"})
-			registry := &Registry{m, m, time.Now}
+			m := newTestStore(t, team.Team{ID: "tm_1", Name: "Old"})
+			registry := &team.Registry{m, m, time.Now}
 			_, createErr := registry.Create(t.Context(), tt.given)
 			_, renameErr := registry.Rename(t.Context(), "tm_1", tt.given)
 			for _, err := range []error{createErr, renameErr} {
@@ -70,15 +70,15 @@ func TestTeamNameIsValidated(t *testing.T) {
 }
 
 func TestQuotaIsCommittedThenAnnounced(t *testing.T) {
-	m := newTestStore(t, Team{ID: "tm_1", Name: "Acme"})
-	registry := &Registry{m, m, time.Now}
-	for _, quota := range []*int64{new(int64(0)), new(int64(1)), new(int64(MaxDailyQuota)), nil} {
+	m := newTestStore(t, team.Team{ID: "tm_1", Name: "Acme"})
+	registry := &team.Registry{m, m, time.Now}
+	for _, quota := range []*int64{new(int64(0)), new(int64(1)), new(int64(team.MaxDailyQuota)), nil} {
 		m.events = nil
 		changed, err := registry.SetQuota(t.Context(), "tm_1", quota)
 		if err != nil {
 			t.Fatal(err)
 		}
-		want := int64(DefaultDailyQuota)
+		want := int64(team.DefaultDailyQuota)
 		if quota != nil {
 			want = *quota
 		}
@@ -92,9 +92,9 @@ func TestQuotaIsCommittedThenAnnounced(t *testing.T) {
 }
 
 func TestQuotaOutOfRangeIsRejected(t *testing.T) {
-	for _, quota := range []int64{-1, MaxDailyQuota + 1, -1 << 63, 1<<63 - 1} {
-		m := newTestStore(t, Team{ID: "tm_1"})
-		_, err := (&Registry{m, m, time.Now}).SetQuota(t.Context(), "tm_1", &quota)
+	for _, quota := range []int64{-1, team.MaxDailyQuota + 1, -1 << 63, 1<<63 - 1} {
+		m := newTestStore(t, team.Team{ID: "tm_1"})
+		_, err := (&team.Registry{m, m, time.Now}).SetQuota(t.Context(), "tm_1", &quota)
 		if !fault.Is(err, fault.Validation) || len(m.events) != 0 {
 			t.Errorf("%d: %v, then %q", quota, err, m.events)
 		}
@@ -111,7 +111,7 @@ func TestFailedChangeIsNotAnnounced(t *testing.T) {
 		"store unreachable": {&testStore{outage: outage}, fault.ServiceUnavailable},
 	} {
 		t.Run(name, func(t *testing.T) {
-			registry := &Registry{tt.store, tt.store, time.Now}
+			registry := &team.Registry{tt.store, tt.store, time.Now}
 			_, quotaErr := registry.SetQuota(t.Context(), "tm_1", new(int64(5)))
 			_, nameErr := registry.Rename(t.Context(), "tm_1", "New")
 			if !fault.Is(quotaErr, tt.want) || !fault.Is(nameErr, tt.want) {
@@ -123,15 +123,15 @@ func TestFailedChangeIsNotAnnounced(t *testing.T) {
 		})
 	}
 	m := &testStore{outage: outage}
-	if _, err := (&Registry{m, m, time.Now}).Create(t.Context(), "Acme"); !fault.Is(err, fault.ServiceUnavailable) {
+	if _, err := (&team.Registry{m, m, time.Now}).Create(t.Context(), "Acme"); !fault.Is(err, fault.ServiceUnavailable) {
 		t.Errorf("create: %v", err)
 	}
 }
 
 func TestFailedAnnouncementNamesTheCacheTTL(t *testing.T) {
-	m := newTestStore(t, Team{ID: "tm_1"})
+	m := newTestStore(t, team.Team{ID: "tm_1"})
 	m.announceErr = errors.New("connection refused")
-	_, err := (&Registry{m, m, time.Now}).SetQuota(t.Context(), "tm_1", new(int64(5)))
+	_, err := (&team.Registry{m, m, time.Now}).SetQuota(t.Context(), "tm_1", new(int64(5)))
 	if err == nil {
 		t.Fatal("the failed announcement is not reported")
 	}

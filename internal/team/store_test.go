@@ -7,7 +7,7 @@ import (
 	"time"
 
 	"telapi/internal/sqlstore"
-	. "telapi/internal/team"
+	"telapi/internal/team"
 )
 
 // testStore is a real store that observes calls and can fail. It also records
@@ -21,7 +21,7 @@ type testStore struct {
 	announceErr error // returned by Announce
 }
 
-func newTestStore(t *testing.T, teams ...Team) *testStore {
+func newTestStore(t *testing.T, teams ...team.Team) *testStore {
 	t.Helper()
 	db, err := sqlstore.Open(sqlstore.Options{DataDir: t.TempDir()})
 	if err != nil {
@@ -40,27 +40,27 @@ func newTestStore(t *testing.T, teams ...Team) *testStore {
 	return &testStore{Store: db}
 }
 
-func (s *testStore) CreateTeam(ctx context.Context, t Team) error {
+func (s *testStore) CreateTeam(ctx context.Context, t team.Team) error {
 	if s.outage != nil {
 		return s.outage
 	}
 	return s.record("created "+t.ID, s.Store.CreateTeam(ctx, t))
 }
 
-func (s *testStore) UpdateTeam(ctx context.Context, id string, change func(*Team)) (Team, error) {
+func (s *testStore) UpdateTeam(ctx context.Context, id string, change func(*team.Team)) (team.Team, error) {
 	if s.outage != nil {
-		return Team{}, s.outage
+		return team.Team{}, s.outage
 	}
 	t, err := s.Store.UpdateTeam(ctx, id, change)
 	return t, s.record("committed "+id, err)
 }
 
-func (s *testStore) Team(ctx context.Context, id string) (Team, error) {
+func (s *testStore) Team(ctx context.Context, id string) (team.Team, error) {
 	s.mu.Lock()
 	s.lookups++
 	s.mu.Unlock()
 	if s.outage != nil {
-		return Team{}, s.outage
+		return team.Team{}, s.outage
 	}
 	return s.Store.Team(ctx, id)
 }
@@ -97,7 +97,7 @@ func (s *testStore) quota(t *testing.T, id string) int64 {
 // setQuota changes a team without announcing it.
 func (s *testStore) setQuota(t *testing.T, id string, quota int64) {
 	t.Helper()
-	if _, err := s.Store.UpdateTeam(t.Context(), id, func(t *Team) { t.DailyQuota = &quota }); err != nil {
+	if _, err := s.Store.UpdateTeam(t.Context(), id, func(t *team.Team) { t.DailyQuota = &quota }); err != nil {
 		t.Fatal(err)
 	}
 }

@@ -96,7 +96,7 @@ func TestParseQueryReportsAllIssues(t *testing.T) {
 		{"group is SQL", "groupBy=voice;drop%20table", []string{"/query/groupBy invalid_value"}},
 		{"all wrong at once", "from=x&to=y&interval=z&groupBy=w",
 			[]string{"/query/from invalid_value", "/query/to invalid_value", "/query/interval invalid_value", "/query/groupBy invalid_value"}},
-		{"unreadable to says nothing of the span", "from=1970-01-01&to=x", []string{"/query/to invalid_value"}},
+		{"invalid to: span is not checked", "from=1970-01-01&to=x", []string{"/query/to invalid_value"}},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			// A semicolon splits nothing here, but net/url refuses it: take the query apart by hand.
@@ -146,7 +146,7 @@ func FuzzParseQuery(f *testing.F) {
 		}
 		for _, day := range []time.Time{q.From, q.To} {
 			if day.Location() != time.UTC || !day.Equal(day.Truncate(24*time.Hour)) {
-				t.Fatalf("%q: %v is no UTC midnight", raw, day)
+				t.Fatalf("%q: %v is not a UTC midnight", raw, day)
 			}
 		}
 	})
