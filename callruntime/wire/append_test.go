@@ -8,9 +8,9 @@ import (
 	"github.com/go-json-experiment/json/jsontext"
 )
 
-// Every member by itself and all of them together, so that one that is added
-// to the struct alone is missed here and not on the stream.
-func TestAnEntryIsAppendedAsItIsMarshalled(t *testing.T) {
+// The test covers each member alone and all together. It fails for a member that
+// was added to the struct but not to AppendTo.
+func TestAppendToEqualsMarshal(t *testing.T) {
 	var whole Entry
 	fill(reflect.ValueOf(&whole).Elem())
 	entries := []Entry{{}, whole}
@@ -30,7 +30,7 @@ func TestAnEntryIsAppendedAsItIsMarshalled(t *testing.T) {
 	}
 	bad := Entry{Value: jsontext.Value(`{"a":`)}
 	if got, err := bad.AppendTo(nil); err == nil {
-		t.Errorf("what is not JSON was appended: %s", got)
+		t.Errorf("AppendTo accepted invalid JSON: %s", got)
 	}
 }
 

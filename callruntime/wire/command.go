@@ -33,53 +33,52 @@ func (k WorkItemKind) Source() string {
 	}
 }
 
-// The sources of a command: the callback route it came by.
+// The sources of a command. Each callback route is one source.
 const (
 	SourceBot  = "bot"
 	SourceLLM  = "external_llm"
 	SourceTool = "external_tool"
 )
 
-// Sources lists them all.
+// Sources lists all sources.
 var Sources = []string{SourceBot, SourceLLM, SourceTool}
 
-// Apply says when the runtime carries a command out.
+// Apply determines when the runtime executes a command.
 type Apply string
 
-// The ways to apply a command.
+// The values of Apply.
 const (
-	Immediate     Apply = "immediate"      // at once, ahead of queued speech
-	AfterPlayback Apply = "after_playback" // once accepted playback has drained
-	InOrder       Apply = "in_order"       // in its place among messages and commands
+	Immediate     Apply = "immediate"      // now, before queued speech
+	AfterPlayback Apply = "after_playback" // after queued playback has finished
+	InOrder       Apply = "in_order"       // in the order of messages and commands
 )
 
 // Command is one managed runtime command: a pointer to one of the structs of
 // this package.
 type Command interface{ Head() *Header }
 
-// Header is what every command carries.
+// Header holds the fields that all commands share.
 type Header struct {
 	Type      string         `json:"type"`
 	Source    string         `json:"source"`
 	CommandID string         `json:"commandId,omitzero"`
 	Metadata  jsontext.Value `json:"metadata,omitzero" shape:"object"`
-	// RequireConfirmation and WaitForSilence are the flow's policy, never the
-	// provider's. Hangup has a WaitForSilence of its own, which hides this one.
+	// RequireConfirmation and WaitForSilence come from the flow's policy, never
+	// from the provider. The field Hangup.WaitForSilence hides this one.
 	RequireConfirmation bool `json:"requireConfirmation,omitzero"`
 	WaitForSilence      bool `json:"waitForSilence,omitzero"`
 }
 
-// Head gives access to the header of any command.
+// Head implements Command.
 func (h *Header) Head() *Header { return h }
 
-// OtherCommand is a command of a type this version does not know. It only ever
-// travels as denied.
+// OtherCommand is a command of an unknown type. Entries contain it only as
+// denied.
 type OtherCommand struct {
 	Header
 }
 
-// NewCommand returns an empty command of a type, or nil when there is no such
-// type.
+// NewCommand returns an empty command of a type, or nil if the type is unknown.
 func NewCommand(commandType string) Command {
 	if build, ok := builders[commandType]; ok {
 		c := build()
@@ -106,16 +105,16 @@ var builders = map[string]func() Command{
 	"emit_event":              func() Command { return new(EmitEvent) },
 }
 
-// AnyCommand holds one command of whatever type in a stream entry.
+// AnyCommand encodes and decodes a command of any type.
 type AnyCommand struct{ Command }
 
-// MarshalJSONTo writes the command itself.
+// MarshalJSONTo encodes the command.
 func (a AnyCommand) MarshalJSONTo(enc *jsontext.Encoder) error {
 	return json.MarshalEncode(enc, a.Command)
 }
 
-// UnmarshalJSONFrom reads the struct that the command's type names, or
-// OtherCommand, so that an older runtime can read a newer service's stream.
+// UnmarshalJSONFrom decodes the struct of the command's type. Unknown types become
+// OtherCommand, so that an older runtime can read the stream of a newer service.
 func (a *AnyCommand) UnmarshalJSONFrom(dec *jsontext.Decoder) error {
 	raw, err := dec.ReadValue()
 	if err != nil {
@@ -123,14 +122,14 @@ func (a *AnyCommand) UnmarshalJSONFrom(dec *jsontext.Decoder) error {
 	}
 	var head OtherCommand
 	if err := json.Unmarshal(raw, &head); err != nil {
-		return fmt.Errorf("read command header: %w", err)
+		return fmt.Errorf("decode command header: %w", err)
 	}
 	if a.Command = NewCommand(head.Type); a.Command == nil {
 		a.Command = &head
 		return nil
 	}
 	if err := json.Unmarshal(raw, a.Command); err != nil {
-		return fmt.Errorf("read command %s: %w", head.Type, err)
+		return fmt.Errorf("decode command %s: %w", head.Type, err)
 	}
 	return nil
 }

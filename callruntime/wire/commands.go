@@ -2,10 +2,9 @@ package wire
 
 import "github.com/go-json-experiment/json/jsontext"
 
-// Every optional field is a pointer, a string or a raw value that is left out
-// when it was not given: an absent key keeps the call's current value. The tag
-// shape narrows what a raw value may be; a command without a field that is
-// tagged as required says nothing, and is denied.
+// Optional fields are pointers, strings or raw values and are omitted if unset: an
+// absent member keeps the call's current value. The tag shape restricts the type
+// of a raw value. A command without a field that is tagged as required is denied.
 
 // Hangup ends the call after optional playback drain and disconnect delay.
 type Hangup struct {
@@ -16,8 +15,8 @@ type Hangup struct {
 	CallControl
 }
 
-// Transfer asks for a transfer to a configured or permitted destination. Only
-// a sip_bye transfer comes without a Target.
+// Transfer transfers the call to a configured or allowed destination. Only
+// sip_bye transfers have no Target.
 type Transfer struct {
 	Header
 	Target       string `json:"target,omitzero"`
@@ -27,8 +26,8 @@ type Transfer struct {
 	CallControl
 }
 
-// CallControl is what a bot's control event may say about a hangup or transfer
-// beyond the key fields of either.
+// CallControl holds further fields of hangups and transfers that come from a
+// bot's control event.
 type CallControl struct {
 	TransferMethod                string      `json:"transferMethod,omitzero"`
 	TransferReferOutcomeMode      string      `json:"transferReferOutcomeMode,omitzero"`
@@ -41,30 +40,30 @@ type CallControl struct {
 	SIPQueryParams                NameValues  `json:"sipQueryParams,omitzero"`
 	HandoverReason                string      `json:"handoverReason,omitzero"`
 	HangupSIPHeaders              []NameValue `json:"hangupSipHeaders,omitempty"`
-	// BotOperationResult and BotOperationData are recorded for call records
-	// and call status even where the command is denied.
+	// BotOperationResult and BotOperationData are used for call records and call
+	// status even if the command is denied.
 	BotOperationResult string         `json:"botOperationResult,omitzero"`
 	BotOperationData   jsontext.Value `json:"botOperationData,omitzero" shape:"object"`
-	// SessionParams is for the record. Only update_* commands change a call's
-	// parameters, because only they were held against the policy.
+	// SessionParams are informational. Only update_* commands, which the policy
+	// checks, change a call's parameters.
 	SessionParams jsontext.Value `json:"sessionParams,omitzero" shape:"object"`
 }
 
-// SetBargeIn switches caller barge-in.
+// SetBargeIn enables or disables caller barge-in.
 type SetBargeIn struct {
 	Header
 	Enabled *bool `json:"enabled,omitzero" required:"true"`
 }
 
-// SetVoiceInput switches voice input and may clear what was buffered.
+// SetVoiceInput enables or disables voice input and can clear buffered input.
 type SetVoiceInput struct {
 	Header
 	Enabled     *bool `json:"enabled,omitzero"`
 	ClearBuffer *bool `json:"clearBuffer,omitzero"`
 }
 
-// SpeechConfig selects a provider of the configured chain and bounds its use.
-// It can name neither new providers nor credentials.
+// SpeechConfig selects a provider of the configured chain and sets its timeouts.
+// It cannot add providers or credentials.
 type SpeechConfig struct {
 	Provider            *string `json:"provider,omitzero"`
 	ConnectionTimeoutMs *int64  `json:"connectionTimeoutMs,omitzero"`
@@ -95,7 +94,7 @@ type SetTTSSpeakingRate struct {
 	Rate *float64 `json:"rate,omitzero" required:"true"`
 }
 
-// PlayAudio plays a referenced item: a string or an object that names it.
+// PlayAudio plays an audio item. Media is a string or an object that identifies it.
 type PlayAudio struct {
 	Header
 	Media jsontext.Value `json:"media,omitzero" required:"true"`
@@ -122,7 +121,7 @@ type UpdateDTMFConfig struct {
 	Terminator          *string `json:"terminator,omitzero"` // empty: no digit submits
 }
 
-// UpdateBotDelayConfig changes what happens while the bot is silent.
+// UpdateBotDelayConfig changes the behaviour while the bot has not answered.
 type UpdateBotDelayConfig struct {
 	Header
 	BotNoInputTimeoutMs        *int64  `json:"botNoInputTimeoutMs,omitzero"`

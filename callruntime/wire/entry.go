@@ -6,7 +6,7 @@ import (
 	"github.com/go-json-experiment/json/jsontext"
 )
 
-// EntryKind names what an entry of the runtime's stream carries.
+// EntryKind is the type of an entry.
 type EntryKind string
 
 // The kinds of an entry.
@@ -43,7 +43,7 @@ const (
 	EventNoInputExpected = "noInputExpected"
 )
 
-// Trace joins what belongs to one conversation across systems.
+// Trace correlates one conversation across systems.
 type Trace struct {
 	TraceID       string `json:"traceId,omitzero"`
 	ParentSpanID  string `json:"parentSpanId,omitzero"`
@@ -51,23 +51,22 @@ type Trace struct {
 	TransactionID string `json:"transactionId,omitzero"`
 }
 
-// TransactionHeader is the name under which the transaction id travels, in
-// HTTP and in SIP.
+// TransactionHeader is the HTTP and SIP header of the transaction ID.
 const TransactionHeader = "bot-trace-transaction-id"
 
 // WebhooksPath is the path under which providers post callbacks:
 // WebhooksPath + kind + "/" + channel ID, and "/" + work item ID except for bots.
 const WebhooksPath = "/api/v1/webhooks/"
 
-// Entry is one thing that happened on a channel, in the order the runtime has
-// to act on it. Which fields are set depends on Kind.
+// Entry is one item of a channel's runtime stream. Kind determines which fields
+// are set.
 type Entry struct {
 	Kind      EntryKind `json:"kind"`
 	ChannelID string    `json:"channelId"`
 	At        int64     `json:"at"` // Unix milliseconds
 	Trace     Trace     `json:"trace,omitzero"`
 
-	// Of what came by a callback.
+	// Set if the entry comes from a callback.
 	Source     string `json:"source,omitzero"`
 	CallbackID string `json:"callbackId,omitzero"`
 	WorkItemID string `json:"workItemId,omitzero"`
@@ -93,14 +92,14 @@ type Entry struct {
 	WorkItemKind WorkItemKind `json:"workItemKind,omitzero"` // timeout
 }
 
-// LogValue names an entry in a log without what people said in it.
+// LogValue identifies the entry without its content.
 func (e Entry) LogValue() slog.Value {
 	return slog.GroupValue(slog.String("kind", string(e.Kind)), slog.String("channelId", e.ChannelID),
 		slog.String("callbackId", e.CallbackID), slog.String("workItemId", e.WorkItemID))
 }
 
-// BotMessage is what a bot_message entry carries. Numbers stay as they were
-// written.
+// BotMessage is the content of a bot_message entry. Numbers keep their original
+// notation.
 type BotMessage struct {
 	Text             string         `json:"text,omitzero"`
 	Form             string         `json:"form,omitzero"`
@@ -114,19 +113,19 @@ type BotMessage struct {
 	DisableTTSCache  bool           `json:"disableTtsCache,omitzero"`
 }
 
-// Party is who speaks.
+// Party is the sender of a bot message.
 type Party struct {
 	Identifier Identifier `json:"identifier,omitzero"`
 	Avatar     string     `json:"avatar,omitzero"`
 }
 
-// Identifier names a party or a conversation.
+// Identifier identifies a party or a conversation.
 type Identifier struct {
 	ID   string `json:"id,omitzero"`
 	Name string `json:"name,omitzero"`
 }
 
-// ChannelDatum is one item of outgoing channel data, passed on as it came.
+// ChannelDatum is one item of outgoing channel data, forwarded unchanged.
 type ChannelDatum struct {
 	Key           *string        `json:"key"`
 	Value         jsontext.Value `json:"value,omitzero"`
@@ -134,7 +133,7 @@ type ChannelDatum struct {
 	Other         jsontext.Value `json:",embed"`
 }
 
-// LogValue shows the key alone: values may be sensitive, marked or not.
+// LogValue returns the key only: any value may be sensitive.
 func (d ChannelDatum) LogValue() slog.Value {
 	if d.Key == nil {
 		return slog.Value{}

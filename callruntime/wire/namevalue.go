@@ -13,10 +13,10 @@ type NameValue struct {
 	valueless bool
 }
 
-// HasValue tells whether a value was given; an empty one is one.
+// HasValue reports whether a value, possibly empty, was given.
 func (n NameValue) HasValue() bool { return !n.valueless }
 
-// UnmarshalJSONFrom remembers a missing value, which an empty one is not.
+// UnmarshalJSONFrom distinguishes a missing value from an empty one.
 func (n *NameValue) UnmarshalJSONFrom(dec *jsontext.Decoder) error {
 	var members struct {
 		Name  string  `json:"name"`
@@ -32,15 +32,14 @@ func (n *NameValue) UnmarshalJSONFrom(dec *jsontext.Decoder) error {
 	return nil
 }
 
-// NameValues are query parameters, which a provider may write as an object or
-// as a list. They travel in the form they were given, in the order they were
-// given.
+// NameValues are query parameters, given as an object or as a list. They keep
+// their form and order.
 type NameValues struct {
 	List     []NameValue
 	AsObject bool
 }
 
-// MarshalJSONTo writes the form the parameters were given in.
+// MarshalJSONTo encodes the parameters in their original form.
 func (n NameValues) MarshalJSONTo(enc *jsontext.Encoder) error {
 	if !n.AsObject {
 		return json.MarshalEncode(enc, n.List)
@@ -59,7 +58,7 @@ func (n NameValues) MarshalJSONTo(enc *jsontext.Encoder) error {
 	return enc.WriteToken(jsontext.EndObject)
 }
 
-// UnmarshalJSONFrom reads either form.
+// UnmarshalJSONFrom decodes both forms.
 func (n *NameValues) UnmarshalJSONFrom(dec *jsontext.Decoder) error {
 	*n = NameValues{AsObject: dec.PeekKind() == '{'}
 	if !n.AsObject {

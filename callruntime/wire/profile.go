@@ -1,23 +1,22 @@
-// Package wire owns the types that both sides of the runtime contract share:
-// the browser's envelope, the managed commands, the flow's gateway profile and
-// every key name of the store.
+// Package wire defines the types that service and runtimes exchange: channel
+// messages, entries of the runtime stream, managed commands and gateway profiles.
 package wire
 
 import "github.com/go-json-experiment/json/jsontext"
 
-// GatewayProfile is what a flow permits a callback to drive. What it does not
-// permit is denied.
+// GatewayProfile is a flow's policy for managed commands. Commands that it does
+// not allow are denied.
 type GatewayProfile struct {
 	CommandSources  []string        `json:"commandSources,omitempty"`
 	CommandPolicies []CommandPolicy `json:"commandPolicies,omitempty"`
 	Actions         Actions         `json:"actions,omitzero"`
 	Speech          SpeechChain     `json:"speech,omitzero"`
-	// Other keeps members this version does not know, here and in every part,
-	// so that a newer console's profile survives a round trip.
+	// Other keeps unknown members, here and in the nested types, so that the
+	// profile of a newer console survives a round trip.
 	Other jsontext.Value `json:",embed"`
 }
 
-// CommandPolicy permits one command type.
+// CommandPolicy is the policy for one command type.
 type CommandPolicy struct {
 	Type                string         `json:"type"`
 	Enabled             bool           `json:"enabled"`
@@ -28,14 +27,14 @@ type CommandPolicy struct {
 	Other               jsontext.Value `json:",embed"`
 }
 
-// Actions are the defaults of managed hangups and transfers.
+// Actions holds the defaults of managed hangups and transfers.
 type Actions struct {
 	Hangup   *HangupDefaults   `json:"hangup,omitempty"`
 	Transfer *TransferDefaults `json:"transfer,omitempty"`
 	Other    jsontext.Value    `json:",embed"`
 }
 
-// HangupDefaults fill what a hangup leaves open.
+// HangupDefaults are used for fields that a hangup omits.
 type HangupDefaults struct {
 	Reason               string         `json:"reason,omitzero"`
 	WaitForSilence       *bool          `json:"waitForSilence,omitempty"`
@@ -43,8 +42,8 @@ type HangupDefaults struct {
 	Other                jsontext.Value `json:",embed"`
 }
 
-// TransferDefaults fill what a transfer leaves open. Target is the configured
-// destination, always permitted.
+// TransferDefaults are used for fields that a transfer omits. Target is always
+// allowed.
 type TransferDefaults struct {
 	Target     string         `json:"target,omitzero"`
 	Message    string         `json:"message,omitzero"`
@@ -52,7 +51,7 @@ type TransferDefaults struct {
 	Other      jsontext.Value `json:",embed"`
 }
 
-// SpeechChain names the providers a call may switch between.
+// SpeechChain lists the speech providers that a call may use.
 type SpeechChain struct {
 	STT   []string       `json:"stt,omitempty"`
 	TTS   []string       `json:"tts,omitempty"`

@@ -10,7 +10,7 @@ import (
 	"github.com/go-json-experiment/json/jsontext"
 )
 
-func TestEveryMessageTypeHasItsPayload(t *testing.T) {
+func TestMessagePayloads(t *testing.T) {
 	want := map[MessageType]string{
 		TypeChat: "chat", TypeBrowserAction: "browserAction", TypeAction: "action", TypeActionResult: "actionResult", TypeAudio: "audio",
 		TypeStatus: "status", TypeControl: "control", TypeReconnect: "reconnect", TypeError: "error", TypePing: "", TypePong: "",
@@ -20,54 +20,54 @@ func TestEveryMessageTypeHasItsPayload(t *testing.T) {
 	}
 	for _, kind := range MessageTypes {
 		m := ChannelMessage{Type: kind, SessionID: "s", MessageID: "m", Timestamp: 1, Direction: ToBrowser}
-		place, name := m.Payload()
-		if name != want[kind] || (place == nil) != (name == "") {
+		payload, name := m.Payload()
+		if name != want[kind] || (payload == nil) != (name == "") {
 			t.Errorf("%s has payload %q", kind, name)
 		}
-		if place != nil {
-			*place = jsontext.Value(`{"x":1}`)
+		if payload != nil {
+			*payload = jsontext.Value(`{"x":1}`)
 		}
-		written, err := json.Marshal(m)
+		encoded, err := json.Marshal(m)
 		if err != nil {
 			t.Fatal(err)
 		}
-		if name != "" && !strings.Contains(string(written), `"`+name+`":{"x":1}`) {
-			t.Errorf("%s is written as %s", kind, written)
+		if name != "" && !strings.Contains(string(encoded), `"`+name+`":{"x":1}`) {
+			t.Errorf("%s is encoded as %s", kind, encoded)
 		}
 		var back ChannelMessage
-		if err := json.Unmarshal(written, &back); err != nil || back.Type != kind {
-			t.Errorf("%s: %v", written, err)
+		if err := json.Unmarshal(encoded, &back); err != nil || back.Type != kind {
+			t.Errorf("%s: %v", encoded, err)
 		}
 	}
 	if MessageType("shout").Known() || !TypeChat.Known() || TypeAudio.Durable() || !TypeStatus.Durable() {
-		t.Error("types are told apart wrongly")
+		t.Error("Known or Durable is wrong")
 	}
 }
 
-func TestACommandOfALaterVersionIsStillReadable(t *testing.T) {
+func TestUnknownCommandIsDecoded(t *testing.T) {
 	var e Entry
 	if err := json.Unmarshal([]byte(`{"kind":"command_denied","channelId":"c","at":1,"command":{"type":"levitate","source":"bot","commandId":"9","height":3},"reason":"unknown_action"}`), &e); err != nil {
 		t.Fatal(err)
 	}
 	other, ok := e.Command.Command.(*OtherCommand)
 	if !ok || other.Type != "levitate" || other.CommandID != "9" {
-		t.Errorf("read as %#v", e.Command.Command)
+		t.Errorf("decoded as %#v", e.Command.Command)
 	}
 	for _, bad := range []string{`{"command":5}`, `{"command":{"type":"hangup","reason":7}}`} {
 		if err := json.Unmarshal([]byte(bad), &e); err == nil {
-			t.Errorf("%s was read", bad)
+			t.Errorf("%s was accepted", bad)
 		}
 	}
 }
 
-func TestQueryParametersKeepTheirForm(t *testing.T) {
+func TestNameValuesKeepForm(t *testing.T) {
 	for _, form := range []string{`{"b":"1","a":"2"}`, `[{"name":"a","value":"1"},{"name":"a","value":""}]`, `{}`} {
 		var n NameValues
 		if err := json.Unmarshal([]byte(form), &n); err != nil {
 			t.Fatal(err)
 		}
 		if got, err := json.Marshal(n); err != nil || string(got) != form {
-			t.Errorf("%s came back as %s, %v", form, got, err)
+			t.Errorf("%s is encoded as %s, %v", form, got, err)
 		}
 	}
 	var list []NameValue
@@ -76,7 +76,7 @@ func TestQueryParametersKeepTheirForm(t *testing.T) {
 	}
 }
 
-func TestNothingSaidReachesALog(t *testing.T) {
+func TestLogValuesOmitContent(t *testing.T) {
 	var log bytes.Buffer
 	key, yes := "pin", true
 	e := Entry{Kind: KindChannelData, ChannelID: "c", ChannelData: []ChannelDatum{{Key: &key, Value: jsontext.Value(`"4711"`), SensitiveData: &yes}}}
@@ -87,13 +87,13 @@ func TestNothingSaidReachesALog(t *testing.T) {
 	}
 }
 
-func TestAProfileKeepsWhatItDoesNotKnow(t *testing.T) {
+func TestProfileKeepsUnknownMembers(t *testing.T) {
 	const profile = `{"commandSources":["bot"],"commandPolicies":[{"type":"hangup","enabled":true,"quota":3}],"actions":{"hangup":{"tone":"low"},"later":1},"speech":{"stt":["a"],"mode":"fast"},"theme":{"a":1}}`
 	var p GatewayProfile
 	if err := json.Unmarshal([]byte(profile), &p); err != nil {
 		t.Fatal(err)
 	}
 	if got, err := json.Marshal(p); err != nil || string(got) != profile {
-		t.Errorf("came back as %s, %v", got, err)
+		t.Errorf("encoded as %s, %v", got, err)
 	}
 }
