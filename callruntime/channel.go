@@ -63,7 +63,7 @@ func (r *Runtime) Open(ctx context.Context, o OpenOptions) (*Channel, error) {
 	if !wire.ValidChannelID(o.ChannelID) {
 		return nil, invalidID("channel", o.ChannelID)
 	}
-	args := append([]string{rand.Text(), o.TeamID, o.EndpointID, o.Mode, o.CallID, o.TransactionID, string(o.Profile)}, r.opts.Limits.Args()...)
+	args := append([]string{rand.Text(), o.TeamID, o.EndpointID, o.Mode, o.CallID, o.TransactionID, string(o.Profile)}, kv.LimitArgs(r.opts.Limits)...)
 	c, err := r.claimChannel(ctx, o.ChannelID, "open", args...)
 	if err != nil {
 		return nil, fmt.Errorf("open channel %s: %w", o.ChannelID, err)

@@ -1,10 +1,6 @@
 package wire
 
-import (
-	"strconv"
-
-	"github.com/go-json-experiment/json/jsontext"
-)
+import "github.com/go-json-experiment/json/jsontext"
 
 // ValidChannelID reports whether id is a valid ID of a channel, message or work
 // item: 1 to 128 ASCII letters, digits and . _ : - characters. Other characters
@@ -39,15 +35,6 @@ func DefaultChannelLimits() ChannelLimits {
 		BacklogEntries: 10_000, BacklogBytes: 8 << 20,
 		IdleMs: 24 * hour, KeepMs: 25 * hour,
 	}
-}
-
-// Args returns the limits as arguments of the channel scripts.
-func (l ChannelLimits) Args() []string {
-	var args []string
-	for _, n := range []int64{l.HistoryMessages, l.HistoryMs, l.BacklogEntries, l.BacklogBytes, l.IdleMs, l.KeepMs} {
-		args = append(args, strconv.FormatInt(n, 10))
-	}
-	return args
 }
 
 // Offer announces a session without a runtime. Its channel has the session's ID.

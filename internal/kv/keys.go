@@ -3,7 +3,12 @@
 // changes its meaning. docs/runtime-contract.md documents them.
 package kv
 
-import "strings"
+import (
+	"fmt"
+	"strings"
+
+	"telapi/callruntime/wire"
+)
 
 const (
 	// OffersStream holds sessions without a runtime: the field offer, one JSON
@@ -59,6 +64,11 @@ func ChannelKeys(id string) []string {
 		keys[i] = all.String()[from:]
 	}
 	return keys
+}
+
+// LimitArgs returns limits as arguments of the channel scripts.
+func LimitArgs(l wire.ChannelLimits) []string {
+	return strings.Fields(fmt.Sprint(l.HistoryMessages, l.HistoryMs, l.BacklogEntries, l.BacklogBytes, l.IdleMs, l.KeepMs))
 }
 
 // MetaKey returns the key of a channel's metadata.

@@ -39,7 +39,7 @@ var (
 func NewChannels(s *Store, limits wire.ChannelLimits) *Channels {
 	return &Channels{
 		store:        s,
-		limits:       limits.Args(),
+		limits:       kv.LimitArgs(limits),
 		connect:      rueidis.NewLuaScript(lua.Channel("admission", "connect")),
 		frame:        rueidis.NewLuaScript(lua.FastChannel("frame")),
 		checkConnect: rueidis.NewLuaScriptRetryable(lua.Channel("admission", "check_connect")),

@@ -42,7 +42,7 @@ func newScriptCalls(r *rand.Rand) scriptCalls {
 	if r.IntN(2) == 0 {
 		limits.BacklogEntries, limits.BacklogBytes = 50+r.Int64N(300), 4_000+r.Int64N(40_000)
 	}
-	o := scriptCalls{Rand: r, now: time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC), limits: limits.Args()}
+	o := scriptCalls{Rand: r, now: time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC), limits: kv.LimitArgs(limits)}
 	o.owner, o.token = o.name("connection"), o.name("token")
 	o.pending = [][]string{
 		append([]string{"connect"}, o.connect(o.owner)...),

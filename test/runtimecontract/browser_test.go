@@ -3,45 +3,34 @@ package runtimecontract
 import (
 	"strings"
 	"sync"
-	"testing"
-	"time"
 
 	"telapi/internal/channel"
 )
 
-// browser remembers what reached it.
+// browser records the calls of its methods.
 type browser struct {
 	mu   sync.Mutex
-	told []string
+	made []string
 }
 
-func (b *browser) note(s string) {
+func (b *browser) record(s string) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	b.told = append(b.told, s)
+	b.made = append(b.made, s)
 }
 
-func (b *browser) story() string {
+func (b *browser) calls() string {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	return strings.Join(b.told, " ")
+	return strings.Join(b.made, " ")
 }
 
 func (b *browser) Messages(_ channel.Cursor, list []channel.Message) {
 	for _, m := range list {
-		b.note(string(m.JSON))
+		b.record(string(m.JSON))
 	}
 }
-func (b *browser) Audio(json []byte)    { b.note("audio:" + string(json)) }
-func (b *browser) Replaced(by string)   { b.note("replaced:" + by) }
-func (b *browser) Closed(reason string) { b.note("closed:" + reason) }
-func (b *browser) Gap()                 { b.note("gap") }
-
-func eventually(t *testing.T, what string, ok func() bool) {
-	t.Helper()
-	for deadline := time.Now().Add(20 * time.Second); !ok(); time.Sleep(5 * time.Millisecond) {
-		if time.Now().After(deadline) {
-			t.Fatalf("never happened: %s", what)
-		}
-	}
-}
+func (b *browser) Audio(json []byte)    { b.record("audio:" + string(json)) }
+func (b *browser) Replaced(by string)   { b.record("replaced:" + by) }
+func (b *browser) Closed(reason string) { b.record("closed:" + reason) }
+func (b *browser) Gap()                 { b.record("gap") }

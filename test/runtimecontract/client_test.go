@@ -1,6 +1,6 @@
-// Package runtimecontract is a call runtime as an author in another language
-// would write it from docs/runtime-contract.md: a socket, plain commands, and
-// the scripts as files. It uses nothing of callruntime.
+// Package runtimecontract tests docs/runtime-contract.md with a runtime that uses
+// only a TCP connection, plain Redis commands and the script files, like one in
+// another language.
 package runtimecontract
 
 import (
@@ -16,7 +16,7 @@ import (
 	"time"
 )
 
-// client speaks the protocol of Redis, version 2.
+// client is a Redis client for RESP2.
 type client struct {
 	t    *testing.T
 	conn net.Conn
@@ -67,7 +67,7 @@ func (c *client) read() any {
 	n, _ := strconv.Atoi(rest)
 	switch kind {
 	case '-':
-		c.t.Fatalf("the store refused: %s", rest)
+		c.t.Fatalf("error reply: %s", rest)
 	case ':':
 		return int64(n)
 	case '$':
@@ -92,25 +92,25 @@ func (c *client) read() any {
 	return rest
 }
 
-// eval runs a script of the contract on a channel.
+// eval runs a channel script.
 func (c *client) eval(script, channelID string, args ...string) any {
 	c.t.Helper()
-	var whole strings.Builder
+	var text strings.Builder
 	for _, file := range []string{"base", "channel", script} {
-		text, err := os.ReadFile(filepath.Join("..", "..", "internal", "lua", file+".lua"))
+		content, err := os.ReadFile(filepath.Join("..", "..", "internal", "lua", file+".lua"))
 		if err != nil {
 			c.t.Fatal(err)
 		}
-		whole.Write(text)
+		text.Write(content)
 	}
-	command := []string{"EVAL", whole.String(), "9"}
+	command := []string{"EVAL", text.String(), "9"}
 	for _, key := range []string{"meta", "in", "out", "seen", "sent", "work", "forget", "seenBefore", "sentBefore"} {
 		command = append(command, "telapi:ch:{"+channelID+"}:"+key)
 	}
 	return c.do(append(command, args...)...)
 }
 
-// at follows indices into nested lists.
+// at returns the element of a nested list.
 func at(reply any, path ...int) any {
 	for _, i := range path {
 		list, ok := reply.([]any)

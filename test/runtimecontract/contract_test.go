@@ -20,10 +20,11 @@ import (
 	"telapi/internal/ratelimit"
 	"telapi/internal/redisstore"
 	"telapi/internal/usage"
+	"telapi/test/boot"
 	"telapi/test/servers"
 )
 
-func TestRuntimeWithPlainCommandsHoldsAConversation(t *testing.T) {
+func TestRuntimeWithPlainCommands(t *testing.T) {
 	log := slog.New(slog.DiscardHandler)
 	t.Run("redis", func(t *testing.T) {
 		r := servers.StartRedis(t)
@@ -52,7 +53,7 @@ func converse(t *testing.T, opts redisstore.Options) {
 	go settings.Run(background)
 	go store.Subscribe(background, settings)
 
-	redis, ear := dial(t, opts.Addrs[0], opts.Password.Reveal()), dial(t, opts.Addrs[0], opts.Password.Reveal())
+	redis, subscriber := dial(t, opts.Addrs[0], opts.Password.Reveal()), dial(t, opts.Addrs[0], opts.Password.Reveal())
 	expect := func(got any, want string) {
 		t.Helper()
 		if fmt.Sprint(got) != want {
@@ -60,14 +61,15 @@ func converse(t *testing.T, opts redisstore.Options) {
 		}
 	}
 
-	// The service's side: a browser connects, is offered, and says something.
+	// The service's side: a browser connects, its session is offered, and it sends a
+	// message.
 	browser := &browser{}
 	service := redisstore.NewChannels(store, wire.DefaultChannelLimits())
-	stopListening, err := service.Subscribe(ctx, "s-1", browser)
+	unsubscribe, err := service.Subscribe(ctx, "s-1", browser)
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer stopListening()
+	defer unsubscribe()
 	attached, err := service.Attach(ctx, channel.AttachRequest{ChannelID: "s-1", ConnectionID: "c-1", Lease: time.Minute, TeamID: "t-1", EndpointID: "e-1",
 		Mode: "chat", Profile: []byte(`{"commandSources":["bot"]}`), Entry: []byte(`{"kind":"session","event":"connected"}`)})
 	if err != nil || !attached.Offer {
@@ -76,14 +78,14 @@ func converse(t *testing.T, opts redisstore.Options) {
 	if err := service.Offer(ctx, wire.Offer{SessionID: "s-1", TeamID: "t-1", EndpointID: "e-1", Mode: "chat"}); err != nil {
 		t.Fatal(err)
 	}
-	say := func(id string, want channel.Outcome) {
+	sendFrame := func(id string, want channel.Outcome) {
 		t.Helper()
 		got, err := service.Append(ctx, "s-1", "c-1", []channel.Frame{{MessageID: id, Chat: true, Entry: []byte(`{"kind":"frame","n":"` + id + `"}`)}})
 		if err != nil || got[0] != want {
 			t.Fatalf("frame %s: %s, %v", id, got, err)
 		}
 	}
-	say("m-1", channel.Appended)
+	sendFrame("m-1", channel.Appended)
 
 	// Accept.
 	expect(redis.do("XGROUP", "CREATE", "telapi:offers", "my-runtimes", "0", "MKSTREAM"), "OK")
@@ -106,17 +108,17 @@ func converse(t *testing.T, opts redisstore.Options) {
 	expect(redis.eval("commit", "s-1", "token-1", position, "1000"), "committed")
 	expect(redis.eval("commit", "s-1", "token-1", "99-1", "1000"), "unknown")
 
-	// Hear of what comes.
-	ear.send("SUBSCRIBE", "telapi:ch:{s-1}:up")
-	expect(ear.read(), "[subscribe telapi:ch:{s-1}:up 1]")
-	say("m-2", channel.Appended)
-	if notice := fmt.Sprint(at(ear.read(), 2)); !strings.HasPrefix(notice, "E3-") {
-		t.Errorf("heard %q", notice)
+	// Subscribe to notices.
+	subscriber.send("SUBSCRIBE", "telapi:ch:{s-1}:up")
+	expect(subscriber.read(), "[subscribe telapi:ch:{s-1}:up 1]")
+	sendFrame("m-2", channel.Appended)
+	if notice := fmt.Sprint(at(subscriber.read(), 2)); !strings.HasPrefix(notice, "E3-") {
+		t.Errorf("notice %q", notice)
 	}
 	if err := service.SendAudio(ctx, "s-1", []byte(`{"type":"audio"}`)); err != nil {
 		t.Fatal(err)
 	}
-	expect(at(ear.read(), 2), `A{"type":"audio"}`)
+	expect(at(subscriber.read(), 2), `A{"type":"audio"}`)
 
 	// Send: durable, once, with text chat switched; and audio.
 	hello := `{"type":"chat","sessionId":"s-1","messageId":"h-1","timestamp":1,"direction":"to_browser","chat":{"text":"hello"}}`
@@ -127,16 +129,16 @@ func converse(t *testing.T, opts redisstore.Options) {
 	expect(redis.eval("send", "s-1", "token-1", "d", at(first, 0).(string), "", `{"type":"control"}`), fmt.Sprint("[", at(second, 0), " repeated]"))
 	expect(redis.eval("send", "s-1", "token-0", "-", "", "", hello), "[claim_lost]")
 	redis.do("PUBLISH", "telapi:ch:{s-1}:down", `A{"type":"audio"}`)
-	eventually(t, "messages at the browser", func() bool {
-		return browser.story() == hello+` {"type":"control"} audio:{"type":"audio"}`
+	boot.Eventually(t, 20*time.Second, "messages reach the browser", func() bool {
+		return browser.calls() == hello+` {"type":"control"} audio:{"type":"audio"}`
 	})
-	say("m-3", channel.ChatDisabled)
+	sendFrame("m-3", channel.ChatDisabled)
 	missed, ok, err := service.Since(ctx, "s-1", attached.Head)
 	if err != nil || !ok || len(missed) != 2 {
 		t.Errorf("history: %v, %v, %v", missed, ok, err)
 	}
 
-	// Started again: the former claim is void, the position is where it was.
+	// After a restart the former claim is void and the position unchanged.
 	again := redis.eval("claim", "s-1", "node-1", "token-3", "15000", "attach")
 	expect(at(again, 0), "claimed")
 	expect(at(again, 8), position)
@@ -145,20 +147,20 @@ func converse(t *testing.T, opts redisstore.Options) {
 	expect(at(rest, 1, 1, 1), `{"kind":"frame","n":"m-1"}`)
 	expect(at(rest, 2, 1, 1), `{"kind":"frame","n":"m-2"}`)
 
-	answer := awaitAnswers(t, redis, ear, redisstore.NewCallbacks(store))
+	deliver := awaitResults(t, redis, subscriber, redisstore.NewCallbacks(store))
 
-	// End: what was answered early comes first.
-	answer("item-4", "fourth", callback.Parked)
+	// End: results that arrived early come first.
+	deliver("item-4", "fourth", callback.Parked)
 	for range 2 {
 		expect(redis.eval("end", "s-1", "token-3", "done", `{"kind":"channel_ended","reason":"done"}`), "done")
 	}
 	last := redis.do("XREVRANGE", "telapi:ch:{s-1}:in", "+", "-", "COUNT", "2")
 	expect(at(last, 1, 1, 1), `{"workItemId":"item-4","kind":"bot_message","text":"fourth"}`)
 	expect(at(last, 0, 1, 1), `{"kind":"channel_ended","reason":"done"}`)
-	eventually(t, "the end at the browser", func() bool { return strings.HasSuffix(browser.story(), " closed:done") })
+	boot.Eventually(t, 20*time.Second, "the end reaches the browser", func() bool { return strings.HasSuffix(browser.calls(), " closed:done") })
 	expect(at(redis.eval("send", "s-1", "token-3", "-", "", "", "{}"), 1), "ended")
 
-	// A call that no browser opened.
+	// A channel without a browser.
 	open := func(team string) any {
 		return redis.eval("claim", "call-1", "node-1", "token-4", "15000", "open", "epoch1", team, "e-1", "", "call-id", "transaction-id", "{}",
 			"300", "600000", "10000", "8388608", "86400000", "90000000")
@@ -172,12 +174,12 @@ func converse(t *testing.T, opts redisstore.Options) {
 	// A console saves limits.
 	expect(redis.do("SET", "telapi:limits", `{"tiers":{"api":{"max":7,"windowMs":60000}}}`), "OK")
 	redis.do("PUBLISH", "telapi:announce", "limits")
-	eventually(t, "the new limits", func() bool { return settings.Current().Tiers.API.Max == 7 })
+	boot.Eventually(t, 20*time.Second, "the new limits apply", func() bool { return settings.Current().Tiers.API.Max == 7 })
 }
 
-// awaitAnswers registers four work items, of which the first is cancelled and
-// the second never answered.
-func awaitAnswers(t *testing.T, redis, ear *client, service *redisstore.Callbacks) func(item, text string, want callback.Status) {
+// awaitResults registers five work items. The first is cancelled, the second
+// expires and the third is answered. The returned function posts a result.
+func awaitResults(t *testing.T, redis, subscriber *client, service *redisstore.Callbacks) func(item, text string, want callback.Status) {
 	digest := func(item string) string { return fmt.Sprintf("%x", sha256.Sum256([]byte("secret of "+item))) }
 	for i, ttl := range []string{"60000", "2000", "60000", "60000", "60000"} {
 		item := fmt.Sprint("item-", i)
@@ -188,14 +190,14 @@ func awaitAnswers(t *testing.T, redis, ear *client, service *redisstore.Callback
 		if at(reply, 0) != "awaited" || len(at(reply, 1).(string)) != 13 {
 			t.Fatalf("await: %v", reply)
 		}
-		if again := await(digest(item)); fmt.Sprint(again) != fmt.Sprint(reply) { // as after a lost answer
+		if again := await(digest(item)); fmt.Sprint(again) != fmt.Sprint(reply) { // as after a lost reply
 			t.Fatalf("await: %v, and again %v", reply, again)
 		}
 		if another := await(digest("another")); at(another, 0) != "exists" {
-			t.Fatalf("await under a name that is taken: %v", another)
+			t.Fatalf("await with an ID that is in use: %v", another)
 		}
 	}
-	answer := func(item, text string, want callback.Status) {
+	deliver := func(item, text string, want callback.Status) {
 		t.Helper()
 		known, err := service.Channel(t.Context(), "s-1")
 		if err != nil {
@@ -205,78 +207,78 @@ func awaitAnswers(t *testing.T, redis, ear *client, service *redisstore.Callback
 			Credential: callback.Credential{ChannelID: "s-1", Kind: wire.BotItem, Digest: digest(item)}, Epoch: known.Epoch,
 			CallbackID: "callback-" + item, Entries: [][]byte{[]byte(`{"kind":"bot_message","text":"` + text + `"}`)}})
 		if err != nil || got.Status != want {
-			t.Fatalf("answer to %s: %+v, %v", item, got, err)
+			t.Fatalf("result of %s: %+v, %v", item, got, err)
 		}
 	}
-	answer("item-2", "second", callback.Parked)
+	deliver("item-2", "second", callback.Parked)
 	if got := redis.eval("cancel", "s-1", "token-3", "item-0"); got != "cancelled" {
 		t.Fatalf("cancel: %v", got)
 	}
-	for { // the runtime hears how long to wait, and looks when the time has come
-		notice := fmt.Sprint(at(ear.read(), 2))
+	for { // notices contain the time until the next work item expires
+		notice := fmt.Sprint(at(subscriber.read(), 2))
 		if notice[0] == 'E' {
-			break // it came already, where all this is slow
+			break // the timeout has already arrived on a slow machine
 		}
 		if ms, err := strconv.Atoi(strings.TrimPrefix(notice, "D")); err == nil && ms <= 2000 {
 			break
 		}
 	}
-	eventually(t, "the time-out", func() bool { return redis.eval("touch", "s-1").(int64) > 10_000 })
+	boot.Eventually(t, 20*time.Second, "the work item expires", func() bool { return redis.eval("touch", "s-1").(int64) > 10_000 })
 	newest := redis.do("XREVRANGE", "telapi:ch:{s-1}:in", "+", "-", "COUNT", "2")
 	for i, want := range []string{`{"workItemId":"item-2","kind":"bot_message","text":"second"}`, `{"kind":"timeout","workItemId":"item-1"}`} {
 		if got := at(newest, i, 1, 1); got != want {
-			t.Errorf("on the stream is %v, not %s", got, want)
+			t.Errorf("entry %v, want %s", got, want)
 		}
 	}
-	answer("item-1", "late", callback.Invalid)
-	answer("item-0", "late", callback.Cancelled)
+	deliver("item-1", "late", callback.Invalid)
+	deliver("item-0", "late", callback.Cancelled)
 	if got := redis.eval("cancel", "s-1", "token-3", "item-2"); got != "no_item" {
-		t.Errorf("cancel of what is answered: %v", got)
+		t.Errorf("cancel of an answered item: %v", got)
 	}
-	return answer
+	return deliver
 }
 
-// reportSpeech reports one text twice, as after a lost answer, and rubbish.
+// reportSpeech reports one text twice, as after a lost reply, and an invalid report.
 func reportSpeech(t *testing.T, redis *client, store *redisstore.Store) {
-	book := &book{}
-	keeper := usage.NewConsumer(redisstore.NewReports(store), book, slog.New(slog.DiscardHandler), prometheus.NewRegistry(), time.Now)
+	reports := &reportStore{}
+	consumer := usage.NewConsumer(redisstore.NewReports(store), reports, slog.New(slog.DiscardHandler), prometheus.NewRegistry(), time.Now)
 	ctx, stop := context.WithCancel(t.Context())
 	var running sync.WaitGroup
-	running.Go(func() { keeper.Run(ctx) })
+	running.Go(func() { consumer.Run(ctx) })
 	defer running.Wait()
 	defer stop()
-	spoken := fmt.Sprintf(`{"id":"%s","teamId":"t-1","endpointId":"e-1","provider":"p","voice":"v","model":"m","characters":42,"cached":true,"at":%d}`,
+	report := fmt.Sprintf(`{"id":"%s","teamId":"t-1","endpointId":"e-1","provider":"p","voice":"v","model":"m","characters":42,"cached":true,"at":%d}`,
 		"0192d0c2-7b6e-4c1a-9f6f-0a1d2b4c5d6e", time.Now().UnixMilli())
-	for _, report := range []string{spoken, spoken, `{"characters":42}`} {
-		redis.do("XADD", "telapi:usage", "*", "report", report)
+	for _, value := range []string{report, report, `{"characters":42}`} {
+		redis.do("XADD", "telapi:usage", "*", "report", value)
 	}
-	eventually(t, "all reports are read", func() bool { return redis.do("XLEN", "telapi:usage").(int64) == 0 })
-	if got := book.story(); got != "t-1 e-1 p v m 42 true" {
-		t.Errorf("counted: %q", got)
+	boot.Eventually(t, 20*time.Second, "all reports are read", func() bool { return redis.do("XLEN", "telapi:usage").(int64) == 0 })
+	if got := reports.calls(); got != "t-1 e-1 p v m 42 true" {
+		t.Errorf("counted %q", got)
 	}
-	refused := redis.do("XRANGE", "telapi:usage:refused", "-", "+")
-	if got := fmt.Sprint(at(refused, 0, 1)); got != `[report {"characters":42} reason id is not a UUID]` {
-		t.Errorf("refused: %s", got)
+	rejected := redis.do("XRANGE", "telapi:usage:refused", "-", "+")
+	if got := fmt.Sprint(at(rejected, 0, 1)); got != `[report {"characters":42} reason id is not a UUID]` {
+		t.Errorf("rejected %s", got)
 	}
 }
 
-// book knows reports by their ids, as the database does.
-type book struct {
+// reportStore counts each report ID once, like the database.
+type reportStore struct {
 	browser
 	ids sync.Map
 }
 
-func (b *book) AddReports(_ context.Context, reports []wire.SpeechReport, _ time.Time) (counted int, _ error) {
+func (s *reportStore) AddReports(_ context.Context, reports []wire.SpeechReport, _ time.Time) (counted int, _ error) {
 	for _, r := range reports {
-		if _, known := b.ids.LoadOrStore(r.ID, true); !known {
+		if _, known := s.ids.LoadOrStore(r.ID, true); !known {
 			counted++
-			b.note(fmt.Sprint(r.TeamID, " ", r.EndpointID, " ", r.Provider, " ", r.Voice, " ", r.Model, " ", r.Characters, " ", r.Cached))
+			s.record(fmt.Sprint(r.TeamID, " ", r.EndpointID, " ", r.Provider, " ", r.Voice, " ", r.Model, " ", r.Characters, " ", r.Cached))
 		}
 	}
 	return counted, nil
 }
 
-func (*book) DeleteReports(context.Context, time.Time) error { return nil }
+func (*reportStore) DeleteReports(context.Context, time.Time) error { return nil }
 
 type noMirror struct{}
 
