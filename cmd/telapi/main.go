@@ -1,4 +1,4 @@
-// Command telapi is the whole service in one binary.
+// Command telapi runs and administers the service.
 package main
 
 import (
@@ -10,7 +10,7 @@ import (
 	"telapi/internal/cli"
 )
 
-// interrupted is the exit code of a process that a second signal ended.
+// interrupted is the exit code after a second signal.
 const interrupted = 130
 
 func main() {
@@ -19,9 +19,9 @@ func main() {
 	signal.Notify(signals, os.Interrupt, syscall.SIGTERM)
 	go func() {
 		<-signals
-		stop() // drain
+		stop() // shut down gracefully
 		<-signals
-		os.Exit(interrupted) // no patience left: end at once
+		os.Exit(interrupted)
 	}()
 	os.Exit(cli.Run(ctx, cli.Console{
 		Program: os.Args[0], Args: os.Args[1:], Env: os.Environ(), In: os.Stdin, Out: os.Stdout, Err: os.Stderr,

@@ -88,12 +88,12 @@ func TestInvalidEdgeTLSIsRejected(t *testing.T) {
 	cert, key := certificate(t, time.Now().Add(time.Hour))
 	_, otherKey := certificate(t, time.Now().Add(time.Hour))
 	for name, c := range map[string]struct{ chain, key, want string }{
-		"invalid base64":     {"***", b64(key), "EDGE_TLS_FULLCHAIN_B64=[redacted]: invalid base64"},
-		"raw key":       {b64(cert), string(key), "EDGE_TLS_PRIVKEY_B64=[redacted]: invalid base64"},
+		"invalid base64": {"***", b64(key), "EDGE_TLS_FULLCHAIN_B64=[redacted]: invalid base64"},
+		"raw key":        {b64(cert), string(key), "EDGE_TLS_PRIVKEY_B64=[redacted]: invalid base64"},
 		"not PEM":        {b64([]byte("hello")), b64(key), "EDGE_TLS_FULLCHAIN_B64=[redacted]: does not match"},
-		"other key":   {b64(cert), b64(otherKey), "does not match"},
-		"swapped":       {b64(key), b64(cert), "EDGE_TLS_FULLCHAIN_B64=[redacted]: does not match"},
-		"missing chain": {"", b64(key), "EDGE_TLS_FULLCHAIN_B64: not set"},
+		"other key":      {b64(cert), b64(otherKey), "does not match"},
+		"swapped":        {b64(key), b64(cert), "EDGE_TLS_FULLCHAIN_B64=[redacted]: does not match"},
+		"missing chain":  {"", b64(key), "EDGE_TLS_FULLCHAIN_B64: not set"},
 	} {
 		_, _, err := Load([]string{"API_TLS_ENABLED=true", "EDGE_TLS_FULLCHAIN_B64=" + c.chain, "EDGE_TLS_PRIVKEY_B64=" + c.key}, Dev)
 		if err == nil || !strings.Contains(err.Error(), c.want) {

@@ -1,5 +1,4 @@
-// Package boot starts the service inside a test: the same App that the binary
-// runs, on a free port, with its log at hand.
+// Package boot starts the service in tests: in process, or as the built binary.
 package boot
 
 import (
@@ -18,10 +17,10 @@ import (
 	"telapi/test/contract"
 )
 
-// Secret is the JWT_SECRET of instances that are given no other.
+// Secret is the default JWT_SECRET of instances.
 const Secret = "a secret that only tests know, and long enough"
 
-// Env is a configuration by names, laid over defaults that suit tests.
+// Env is a set of environment variables on top of defaults for tests.
 type Env map[string]string
 
 // Instance is one running server.
@@ -29,14 +28,14 @@ type Instance struct {
 	URL    string
 	App    *app.App
 	Log    *Log
-	Client *http.Client // checks every answer against api/openapi.yaml
+	Client *http.Client // checks every response against api/openapi.yaml
 
 	stop context.CancelFunc
 	done chan struct{}
 	err  error
 }
 
-// Config is the configuration an instance with this environment has.
+// Config returns the configuration of an instance with this environment.
 func Config(t testing.TB, env Env) config.Config {
 	t.Helper()
 	return load(t, env, config.Serve)
@@ -63,22 +62,21 @@ func load(t testing.TB, env Env, mode config.Mode) config.Config {
 	}
 	cfg, _, err := config.Load(list, mode)
 	if err != nil {
-		t.Fatalf("configure: %v", err)
+		t.Fatalf("load configuration: %v", err)
 	}
 	return cfg
 }
 
-// Start runs an instance until the test ends, and waits until it is healthy.
+// Start runs an instance until the test ends and waits until it is healthy.
 func Start(t testing.TB, env Env) *Instance {
 	t.Helper()
 	return started(t, Launch(t, env))
 }
 
-// StartDev is Start for a development server, with a demo that is lively or has
-// nobody to talk to.
-func StartDev(t testing.TB, env Env, lively bool) *Instance {
+// StartDev is Start for a development server, with or without the demo's runtime and bot.
+func StartDev(t testing.TB, env Env, demo bool) *Instance {
 	t.Helper()
-	return started(t, launch(t, load(t, env, config.Dev), app.Options{Development: true, NoDemo: !lively}))
+	return started(t, launch(t, load(t, env, config.Dev), app.Options{Development: true, NoDemo: !demo}))
 }
 
 func started(t testing.TB, i *Instance) *Instance {
@@ -86,12 +84,12 @@ func started(t testing.TB, i *Instance) *Instance {
 	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
 	defer cancel()
 	if err := i.App.Ready(ctx); err != nil {
-		t.Fatalf("instance did not become healthy: %v\n%s", err, i.Log)
+		t.Fatalf("instance is not healthy: %v\n%s", err, i.Log)
 	}
 	return i
 }
 
-// Launch is Start without the wait, for instances whose stores are away.
+// Launch is Start without the wait, for instances whose stores are unavailable.
 func Launch(t testing.TB, env Env) *Instance {
 	t.Helper()
 	return launch(t, Config(t, env), app.Options{})
@@ -103,7 +101,7 @@ func launch(t testing.TB, cfg config.Config, opts app.Options) *Instance {
 	opts.Version, opts.Log = "0.9.18", log
 	a, err := app.New(t.Context(), cfg, opts)
 	if err != nil {
-		t.Fatalf("assemble: %v", err)
+		t.Fatalf("create instance: %v", err)
 	}
 	ctx, stop := context.WithCancel(context.WithoutCancel(t.Context()))
 	i := &Instance{URL: a.URL(), App: a, Log: log, Client: contract.Client(t), stop: stop, done: make(chan struct{})}
@@ -114,7 +112,7 @@ func launch(t testing.TB, cfg config.Config, opts app.Options) *Instance {
 	t.Cleanup(func() {
 		i.Client.CloseIdleConnections()
 		if err := i.Stop(); err != nil {
-			t.Errorf("instance ended with: %v", err)
+			t.Errorf("instance failed: %v", err)
 		}
 		if t.Failed() {
 			t.Logf("log of %s:\n%s", i.URL, log)
@@ -123,14 +121,14 @@ func launch(t testing.TB, cfg config.Config, opts app.Options) *Instance {
 	return i
 }
 
-// Stop drains the instance and returns what Run returned.
+// Stop shuts the instance down and returns the result of Run.
 func (i *Instance) Stop() error {
 	i.stop()
 	<-i.done
 	return i.err
 }
 
-// Log gathers what an instance logs.
+// Log collects the log of an instance.
 type Log struct {
 	mu  sync.Mutex
 	buf bytes.Buffer
@@ -148,11 +146,11 @@ func (l *Log) String() string {
 	return l.buf.String()
 }
 
-// Has tells whether the log holds the text.
+// Has reports whether the log contains the text.
 func (l *Log) Has(text string) bool { return strings.Contains(l.String(), text) }
 
-// VerifyNoLeaks fails the test when goroutines were begun since before and have
-// not ended; those that are about to get their time.
+// VerifyNoLeaks fails the test if goroutines that were started since before do not
+// end within 20 s.
 func VerifyNoLeaks(t testing.TB, before goleak.Option) {
 	t.Helper()
 	for deadline := time.Now().Add(20 * time.Second); goleak.Find(before) != nil && time.Now().Before(deadline); {
@@ -160,7 +158,7 @@ func VerifyNoLeaks(t testing.TB, before goleak.Option) {
 	goleak.VerifyNone(t, before)
 }
 
-// Eventually polls until ok holds, and fails the test when it does not in time.
+// Eventually polls until ok returns true. It fails the test after the timeout.
 func Eventually(t testing.TB, within time.Duration, what string, ok func() bool) {
 	t.Helper()
 	for deadline := time.Now().Add(within); !ok(); time.Sleep(10 * time.Millisecond) {

@@ -3,6 +3,7 @@ package boot
 import (
 	"context"
 	"fmt"
+	"maps"
 	"path/filepath"
 	"testing"
 
@@ -13,17 +14,16 @@ import (
 
 const uploadToken = "upload-token-that-only-tests-know"
 
-// Media is a media service over HTTPS that can go away and come back.
+// Media is a media service over HTTPS that can be stopped and restarted.
 type Media struct {
-	Env  Env    // by which an API server reaches it
-	Root string // where its files are
+	Env  Env    // for an API server that uses it
+	Root string // directory of its files
 
 	own  Env
 	stop func()
 }
 
-// StartMedia runs the media service until the test ends. What is on disk is what
-// it serves: it keeps nothing in memory.
+// StartMedia runs the media service, without a memory cache, until the test ends.
 func StartMedia(t testing.TB) *Media {
 	t.Helper()
 	ca, dir, port := servers.NewCA(t), t.TempDir(), servers.FreePort(t)
@@ -43,7 +43,7 @@ func StartMedia(t testing.TB) *Media {
 	return m
 }
 
-// Start runs it again.
+// Start starts the service, also again after Stop.
 func (m *Media) Start(t testing.TB) {
 	t.Helper()
 	var environ []string
@@ -63,22 +63,20 @@ func (m *Media) Start(t testing.TB) {
 	go func() {
 		defer close(done)
 		if err := service.Run(ctx); err != nil {
-			t.Errorf("the media service ended with: %v", err)
+			t.Errorf("media service failed: %v", err)
 		}
 	}()
 	m.stop = func() { cancel(); <-done }
 }
 
-// Stop takes it away.
+// Stop stops the service.
 func (m *Media) Stop() { m.stop() }
 
-// With lays environments over each other, the last on top.
+// With merges environments. Later ones take precedence.
 func With(layers ...Env) Env {
 	all := Env{}
 	for _, layer := range layers {
-		for name, value := range layer {
-			all[name] = value
-		}
+		maps.Copy(all, layer)
 	}
 	return all
 }

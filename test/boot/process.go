@@ -15,7 +15,7 @@ import (
 	"time"
 )
 
-// Binary builds the program once per run of the tests and returns its path.
+// Binary builds the program once per test run and returns its path.
 var Binary = sync.OnceValues(func() (string, error) {
 	dir, err := os.MkdirTemp("", "telapi-e2e")
 	if err != nil {
@@ -29,7 +29,7 @@ var Binary = sync.OnceValues(func() (string, error) {
 	return path, nil
 })
 
-// Environ is what a process of the program gets to see.
+// Environ returns the environment of a process.
 func Environ(env Env) []string {
 	list := []string{"PATH=" + os.Getenv("PATH"), "HOME=" + os.Getenv("HOME")}
 	for name, value := range (Env{"OTEL_ENABLED": "false", "MEDIA_PORT": "0"}) {
@@ -43,7 +43,7 @@ func Environ(env Env) []string {
 	return list
 }
 
-// Process is the program, running.
+// Process is a running program.
 type Process struct {
 	Cmd    *exec.Cmd
 	Stderr *Log
@@ -53,7 +53,7 @@ type Process struct {
 	state *os.ProcessState
 }
 
-// StartProcess runs the program until it ends or the test does.
+// StartProcess runs the program until it exits or the test ends.
 func StartProcess(t testing.TB, env Env, args ...string) *Process {
 	t.Helper()
 	path, err := Binary()
@@ -77,7 +77,7 @@ func StartProcess(t testing.TB, env Env, args ...string) *Process {
 	}
 	go func() {
 		defer close(p.done)
-		_, _ = io.Copy(p.Stderr, stderr) // to its last word
+		_, _ = io.Copy(p.Stderr, stderr) // before Wait, so that no output is lost
 		p.state, _ = p.Cmd.Process.Wait()
 	}()
 	t.Cleanup(func() {
@@ -90,7 +90,7 @@ func StartProcess(t testing.TB, env Env, args ...string) *Process {
 	return p
 }
 
-// Line reads stdout up to the line that holds the text.
+// Line reads stdout up to a line that contains the text and returns it.
 func (p *Process) Line(t testing.TB, text string) string {
 	t.Helper()
 	for {
@@ -107,10 +107,10 @@ func (p *Process) Line(t testing.TB, text string) string {
 	}
 }
 
-// ExitCode is that of a process that has ended.
+// ExitCode returns the exit code. The process must have exited.
 func (p *Process) ExitCode() int { return p.state.ExitCode() }
 
-// Ended waits for the end.
+// Ended waits for the process to exit and reports whether it did in time.
 func (p *Process) Ended(within time.Duration) bool {
 	select {
 	case <-p.done:
