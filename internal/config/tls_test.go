@@ -70,15 +70,15 @@ func TestEdgeTLSOffersAEADSuitesOnly(t *testing.T) {
 		return tls.Client(a, client).Handshake()
 	}
 	for name, client := range map[string]struct {
-		config  *tls.Config
-		refused bool
+		config   *tls.Config
+		rejected bool
 	}{
 		"TLS 1.3":      {&tls.Config{MinVersion: tls.VersionTLS13}, false},
 		"TLS 1.2 GCM":  {&tls.Config{MaxVersion: tls.VersionTLS12, CipherSuites: []uint16{tls.TLS_ECDHE_ECDSA_WITH_AES_128_GCM_SHA256}}, false},
 		"TLS 1.2 CBC":  {&tls.Config{MaxVersion: tls.VersionTLS12, CipherSuites: []uint16{tls.TLS_ECDHE_ECDSA_WITH_AES_128_CBC_SHA}}, true},
 		"TLS 1.1 only": {&tls.Config{MinVersion: tls.VersionTLS10, MaxVersion: tls.VersionTLS11}, true},
 	} {
-		if err := handshake(client.config); (err != nil) != client.refused {
+		if err := handshake(client.config); (err != nil) != client.rejected {
 			t.Errorf("%s: %v", name, err)
 		}
 	}

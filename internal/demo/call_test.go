@@ -87,8 +87,8 @@ func TestCallEndsAfterPlayback(t *testing.T) {
 			want: `0s says bot: Bye. 0s plays Bye. 15s stops playback 15s ends: hangup`},
 		{name: "if speech never ends", mode: "audio", speech: -1, steps: []step{botAnswer(0, "", "Bye."), {at: 1 * s, report: func(c *call) { c.playing(10 * s) }}, hangup(2*s, "")},
 			want: `0s says bot: Bye. 0s plays Bye. 14s stops playback 14s ends: hangup`},
-		{name: "with a transfer", mode: "audio", speech: 2 * s, steps: []step{botAnswer(0, "", "Wait."), command(0, wire.AfterPlayback, `{"type":"transfer","source":"bot","target":"tel:+4930","message":"thinkingTime"}`)},
-			want: `0s says bot: Wait. 0s plays Wait. 2s action {"name":"transfer","target":"tel:+4930","message":"thinkingTime"} 2s ends: transferred`},
+		{name: "with a transfer", mode: "audio", speech: 2 * s, steps: []step{botAnswer(0, "", "Wait."), command(0, wire.AfterPlayback, `{"type":"transfer","source":"bot","target":"tel:+4930","message":"soon"}`)},
+			want: `0s says bot: Wait. 0s plays Wait. 2s action {"name":"transfer","target":"tel:+4930","message":"soon"} 2s ends: transferred`},
 		{name: "once, without further questions", mode: "audio", speech: 2 * s, steps: []step{botAnswer(0, "", "Bye."), hangup(0, ""), hangup(0, ""), callerSays(1*s, "wait"), callerPresses(1*s, "1")},
 			want: `0s says bot: Bye. 0s plays Bye. 2s ends: hangup`},
 	})
@@ -121,31 +121,31 @@ func TestCallerConfirmsCommands(t *testing.T) {
 		return step{at: at, entry: `{"kind":"frame","message":{"type":"action_result","actionResult":` + result + `}}`}
 	}
 	const asked = `0s action {"command":{"type":"hangup","source":"bot"},"name":"confirm"} `
-	const refused = `s says runtime: Not confirmed. The command was cancelled.`
+	const cancelled = `s says runtime: Not confirmed. The command was cancelled.`
 	runCases(t, []testCase{
 		{name: "confirmed", steps: []step{hangup, answer(1*s, `{"name":"another","confirmed":true}`), answer(2*s, `{"name":"confirm","confirmed":true}`)}, want: asked + `2s ends: hangup`},
-		{name: "declined", steps: []step{hangup, answer(1*s, `{"name":"confirm"}`), answer(2*s, `{"name":"confirm","confirmed":true}`)}, want: asked + `1` + refused},
-		{name: "timed out", steps: []step{hangup}, want: asked + `30` + refused},
+		{name: "declined", steps: []step{hangup, answer(1*s, `{"name":"confirm"}`), answer(2*s, `{"name":"confirm","confirmed":true}`)}, want: asked + `1` + cancelled},
+		{name: "timed out", steps: []step{hangup}, want: asked + `30` + cancelled},
 	})
 }
 
 func TestCallerInterruptsPlaybackIfAllowed(t *testing.T) {
 	story := botAnswer(0, "", "A story.")
-	const told, stopped = `0s says bot: A story. 0s plays A story. `, `1s stops playback 1s control {"command":"stop_playback"} `
+	const started, stopped = `0s says bot: A story. 0s plays A story. `, `1s stops playback 1s control {"command":"stop_playback"} `
 	var cases []testCase
 	for _, c := range []struct {
 		bargeIn, onDTMF bool
 		want            string
 	}{{true, true, stopped}, {true, false, ""}, {false, true, ""}, {false, false, ""}} {
 		cases = append(cases, testCase{name: fmt.Sprintf("by a digit: bargeIn %v, bargeInOnDTMF %v", c.bargeIn, c.onDTMF), mode: "audio", speech: 10 * s,
-			steps: []step{dtmfConfig(fmt.Sprintf(`"bargeIn":%v,"bargeInOnDTMF":%v,"sendDTMF":false`, c.bargeIn, c.onDTMF)), story, callerPresses(1*s, "5")}, want: told + c.want})
+			steps: []step{dtmfConfig(fmt.Sprintf(`"bargeIn":%v,"bargeInOnDTMF":%v,"sendDTMF":false`, c.bargeIn, c.onDTMF)), story, callerPresses(1*s, "5")}, want: started + c.want})
 	}
 	silent := botDelayConfig(`"botNoInputTimeoutMs":60000`)
 	runCases(t, append(cases,
 		testCase{name: "by enough words", mode: "audio", speech: 10 * s, steps: []step{silent, dtmfConfig(`"bargeInMinWordCount":3`), story, callerSays(1*s, "please do stop"), botAnswer(2*s, "item-1", "Yes.")},
-			want: told + stopped + `1s asks please do stop part 1 2s says bot: Yes. 2s plays Yes.`},
+			want: started + stopped + `1s asks please do stop part 1 2s says bot: Yes. 2s plays Yes.`},
 		testCase{name: "not by fewer words", mode: "audio", speech: 10 * s, steps: []step{silent, dtmfConfig(`"bargeInMinWordCount":3`), story, callerSays(1*s, "do stop"), botAnswer(2*s, "item-1", "Yes.")},
-			want: told + `1s asks do stop part 1 2s says bot: Yes. 10s plays Yes.`},
+			want: started + `1s asks do stop part 1 2s says bot: Yes. 10s plays Yes.`},
 		testCase{name: "queued speech is dropped", mode: "audio", speech: 10 * s, steps: []step{silent, story, botAnswer(0, "", "Another."), callerSays(1*s, "stop"), botAnswer(2*s, "item-1", "Yes.")},
 			want: `0s says bot: A story. 0s plays A story. 0s says bot: Another. ` + stopped + `1s asks stop part 1 2s says bot: Yes. 2s plays Yes.`},
 	))
@@ -193,7 +193,7 @@ func TestConversationContinues(t *testing.T) {
 	})
 }
 
-func TestRuntimeThatTakesOverKnowsWhatWasConfiguredAndGreetsNobodyTwice(t *testing.T) {
+func TestRestoredCallKeepsSettingsAndDoesNotGreetAgain(t *testing.T) {
 	st := &simulation{loopState: newLoopState(), begun: time.Now()}
 	c := newCall("chat", st, time.Now)
 	decode := func(raw string) (e wire.Entry) {

@@ -63,15 +63,15 @@ func TestRepeatedEntryHasEffectsOnce(t *testing.T) {
 		if err := ch.Close(ctx); err != nil {
 			t.Fatal(err)
 		}
-		heard := r.ObserveHistory("call", "")
+		history := r.ObserveHistory("call", "")
 		for _, want := range []string{`{"text":"one","from":""}`, `{"text":"two","from":""}`} {
-			d, err := heard.Receive(ctx)
+			d, err := history.Receive(ctx)
 			if err != nil || string(d.Entry.Message.Chat) != want {
 				t.Errorf("%s: sent %s, %v", name, d.JSON, err)
 			}
 		}
 		more, stop := context.WithTimeout(ctx, 100*time.Millisecond)
-		if d, err := heard.Receive(more); err == nil {
+		if d, err := history.Receive(more); err == nil {
 			t.Errorf("%s: also sent %s", name, d.JSON)
 		}
 		stop()

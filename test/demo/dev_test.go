@@ -68,10 +68,10 @@ func TestCtrlCStopsDevGracefully(t *testing.T) {
 
 func TestSecondDevReportsDataDirInUse(t *testing.T) {
 	t.Parallel()
-	folder := t.TempDir()
-	dev(t, boot.Env{"DATA_DIR": folder})
-	second := boot.StartProcess(t, boot.Env{"DATA_DIR": folder, "TELAPI_PORT": "0"}, "dev")
-	if !second.Ended(20*time.Second) || second.ExitCode() != 1 || !second.Stderr.Has("another telapi process uses the data directory "+folder) {
+	dir := t.TempDir()
+	dev(t, boot.Env{"DATA_DIR": dir})
+	second := boot.StartProcess(t, boot.Env{"DATA_DIR": dir, "TELAPI_PORT": "0"}, "dev")
+	if !second.Ended(20*time.Second) || second.ExitCode() != 1 || !second.Stderr.Has("another telapi process uses the data directory "+dir) {
 		t.Errorf("stderr: %s", second.Stderr)
 	}
 }

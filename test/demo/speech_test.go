@@ -26,8 +26,8 @@ func withMedia(t *testing.T, env boot.Env) boot.Env {
 	return env
 }
 
-// heard joins the audio of consecutive frames.
-func heard(t *testing.T, seen []talk.Received) (alaw []byte) {
+// joinAudio joins the audio of consecutive frames.
+func joinAudio(t *testing.T, seen []talk.Received) (alaw []byte) {
 	t.Helper()
 	next := 0
 	for _, m := range seen {
@@ -61,7 +61,7 @@ func TestSpeechIsCachedAndStreamedInRealTime(t *testing.T) {
 	for _, cached := range []string{"speech synthesized", "speech from media cache"} {
 		b.Chat("speak")
 		seen := until(b, "audio", `"last":true`)
-		audio := heard(t, seen)
+		audio := joinAudio(t, seen)
 		if first == nil {
 			first = audio
 		}
