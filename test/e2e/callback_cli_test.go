@@ -21,7 +21,7 @@ func write(t *testing.T, name, text string) string {
 	return path
 }
 
-func TestLintShowsWhatABodyWouldDo(t *testing.T) {
+func TestCallbackLint(t *testing.T) {
 	profile := write(t, "flow.json", freeFlow)
 	body := write(t, "body.json", `{"conversation":{"identifier":{"id":"call-7"}},"messages":{"message":[{"content":{"textMessage":{"textHtml":"<p>Good</p><p>day</p>"}}}]},
 		"actions":[{"type":"hangup","commandId":"c1"},{"type":"transfer","target":"tel:+1900"}]}`)
@@ -77,7 +77,7 @@ func TestLintShowsWhatABodyWouldDo(t *testing.T) {
 }
 
 // What an operator is given to try a provider with, is used as it is printed.
-func TestIssuedCredentialWorks(t *testing.T) {
+func TestCallbackIssue(t *testing.T) {
 	for name, env := range map[string]boot.Env{"embedded": {}, "postgres and redis": realStores(t)} {
 		t.Run(name, func(t *testing.T) {
 			env = talk.WithDataDir(t, env)
@@ -117,7 +117,7 @@ func TestIssuedCredentialWorks(t *testing.T) {
 	}
 }
 
-func TestBadPlatformRulesKeepTheServerFromStarting(t *testing.T) {
+func TestInvalidPlatformPolicyPreventsStart(t *testing.T) {
 	env := boot.Env{"COMMANDS_DISABLED": "hangup,dance", "TRANSFER_ALLOWED_TARGETS": "tel:+49*,http://x", "DATA_DIR": t.TempDir(), "JWT_SECRET": boot.Secret}
 	for _, command := range []string{"serve", "doctor"} {
 		r := telapi(t, env, command)

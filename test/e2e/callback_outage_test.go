@@ -16,7 +16,7 @@ import (
 
 // The store is killed and started again under callbacks: whoever was answered
 // 503 sends the same again, and everything is on the stream once and in order.
-func TestCallbacksOutliveAKilledStore(t *testing.T) {
+func TestCallbacksSurviveRedisRestart(t *testing.T) {
 	redis := servers.StartRedis(t, servers.RedisDurable())
 	env := boot.Env{"REDIS_URL": redis.URL(), "DATA_DIR": t.TempDir()}
 	i := boot.Start(t, env)

@@ -75,7 +75,7 @@ func encode(t *testing.T, e wire.Entry) string {
 	return string(raw)
 }
 
-func TestProvidersAnswersReachTheConversation(t *testing.T) {
+func TestCallbackIsDeliveredToRuntime(t *testing.T) {
 	withCalls(t, func(t *testing.T, i *boot.Instance, r *callruntime.Runtime) {
 		c := openCall(t, i, r, "call-1")
 		for _, row := range []struct {
@@ -124,7 +124,7 @@ func TestProvidersAnswersReachTheConversation(t *testing.T) {
 
 // Whatever is wrong with a callback that consumes nothing, its token is still
 // good afterwards.
-func TestRefusedCallbackLeavesTheTokenGood(t *testing.T) {
+func TestRejectedCallbackDoesNotConsumeToken(t *testing.T) {
 	withCalls(t, func(t *testing.T, i *boot.Instance, r *callruntime.Runtime) {
 		c, other := openCall(t, i, r, "call-1"), openCall(t, i, r, "call-2")
 		bot, llm, foreign := c.await(callruntime.AwaitOptions{}), c.await(callruntime.AwaitOptions{Kind: wire.LLMItem}), other.await(callruntime.AwaitOptions{})
@@ -180,7 +180,7 @@ func TestRefusedCallbackLeavesTheTokenGood(t *testing.T) {
 	})
 }
 
-func TestReusedCancelledLateAndEnded(t *testing.T) {
+func TestUsedCancelledExpiredAndEndedTokensAreRejected(t *testing.T) {
 	withCalls(t, func(t *testing.T, i *boot.Instance, r *callruntime.Runtime) {
 		c := openCall(t, i, r, "call-1")
 		item := c.await(callruntime.AwaitOptions{})
@@ -243,7 +243,7 @@ func TestReusedCancelledLateAndEnded(t *testing.T) {
 	})
 }
 
-func TestEarlyAnswerWaitsForItsTurn(t *testing.T) {
+func TestEarlyCallbackIsParked(t *testing.T) {
 	withCalls(t, func(t *testing.T, i *boot.Instance, r *callruntime.Runtime) {
 		c := openCall(t, i, r, "call-1")
 		first, second, third := c.await(callruntime.AwaitOptions{}), c.await(callruntime.AwaitOptions{}), c.await(callruntime.AwaitOptions{})
@@ -270,7 +270,7 @@ func TestEarlyAnswerWaitsForItsTurn(t *testing.T) {
 // Of simultaneous answers with one token exactly one is routed, on however many
 // instances they arrive, and in the order of the work items. The race detector
 // watches these few; test/faults posts many.
-func TestOfSimultaneousAnswersOneIsRouted(t *testing.T) {
+func TestConcurrentDuplicateCallbacksAreRoutedOnce(t *testing.T) {
 	const tokens, tries = 100, 5
 	backends(t, func(t *testing.T, env boot.Env) {
 		env = talk.WithDataDir(t, env)
@@ -330,7 +330,7 @@ func TestOfSimultaneousAnswersOneIsRouted(t *testing.T) {
 }
 
 // A deployment for webhooks alone has no use for its database.
-func TestWebhooksNeedNoDatabase(t *testing.T) {
+func TestCallbacksWorkWithoutDatabase(t *testing.T) {
 	env := boot.Env{"FEATURE_API_ACCESS": "false", "DATABASE_URL": "postgres://nobody:x@127.0.0.1:1/none", "DATA_DIR": t.TempDir()}
 	i := boot.Start(t, env)
 	c := openCall(t, i, talk.StartRuntime(t, env), "call-1")
@@ -338,7 +338,7 @@ func TestWebhooksNeedNoDatabase(t *testing.T) {
 	wantStatus(t, resp, body, 202, `"accepted"`)
 }
 
-func TestGuessingTokensIsLimitedAndGoodOnesGoOn(t *testing.T) {
+func TestCallbackTokenGuessingIsLimited(t *testing.T) {
 	env := boot.Env{"DATA_DIR": t.TempDir()}
 	i := boot.Start(t, env)
 	c := openCall(t, i, talk.StartRuntime(t, env), "call-1")
@@ -353,7 +353,7 @@ func TestGuessingTokensIsLimitedAndGoodOnesGoOn(t *testing.T) {
 }
 
 // What the platform forbids no flow can permit, and nobody is told it could.
-func TestPlatformStandsOverAllFlows(t *testing.T) {
+func TestPlatformPolicyOverridesFlowPolicy(t *testing.T) {
 	env := boot.Env{"DATA_DIR": t.TempDir(), "COMMANDS_DISABLED": "hangup, play_audio", "TRANSFER_ALLOWED_TARGETS": "tel:+4930*"}
 	i := boot.Start(t, env)
 	own := newTenant(t, i, "own")

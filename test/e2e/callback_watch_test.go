@@ -46,7 +46,7 @@ func (c *collector) exported() string {
 	return c.all.String()
 }
 
-func TestCallbackIsPartOfTheCallsTrace(t *testing.T) {
+func TestCallbackJoinsCallTrace(t *testing.T) {
 	spans := newCollector(t)
 	env := boot.Env{"DATA_DIR": t.TempDir(), "OTEL_ENABLED": "true", "OTEL_EXPORTER_OTLP_ENDPOINT": spans.URL}
 	i := boot.Start(t, env)
@@ -100,7 +100,7 @@ func TestCallbackIsPartOfTheCallsTrace(t *testing.T) {
 
 // A callback's token and what people said leave in nothing that is written
 // about it, and the store never sees the token.
-func TestCallbackTokensAndTextsLeaveInNothing(t *testing.T) {
+func TestCallbackTokensAndTextsAreNotLeaked(t *testing.T) {
 	out := newCollector(t)
 	env := boot.Env{"DATA_DIR": t.TempDir(), "LOG_LEVEL": "debug", "OTEL_ENABLED": "true", "OTEL_EXPORTER_OTLP_ENDPOINT": out.URL}
 	i := boot.Start(t, env)
@@ -181,7 +181,7 @@ func storeContents(t *testing.T, env boot.Env) string {
 
 // Callbacks only ever come in: nothing that a body names is fetched or told,
 // neither when it is taken nor when the conversation ends.
-func TestNothingIsSentOutForACallback(t *testing.T) {
+func TestCallbackSendsNoOutboundRequests(t *testing.T) {
 	var asked sync.Map
 	trap := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) { asked.Store(r.URL.String(), true) }))
 	defer trap.Close()

@@ -11,7 +11,7 @@ import (
 
 // What an operator can do with a conversation: open one, watch it, speak in it
 // and end it, with output for people and for programs.
-func TestOperatorWatchesAndSpeaks(t *testing.T) {
+func TestChannelCommands(t *testing.T) {
 	for name, env := range map[string]boot.Env{"embedded": {}, "postgres and redis": realStores(t)} {
 		t.Run(name, func(t *testing.T) {
 			env := talk.WithDataDir(t, env)

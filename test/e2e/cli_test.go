@@ -32,7 +32,7 @@ func status(t *testing.T, url, key string) int {
 }
 
 // Administration works while the server runs, and beside a server that does not.
-func TestAdministrationWhileTheServerRuns(t *testing.T) {
+func TestAdminCommandsWithRunningServer(t *testing.T) {
 	for name, stores := range map[string]func(t *testing.T) boot.Env{
 		"embedded":           func(*testing.T) boot.Env { return nil },
 		"postgres and redis": realStores,
@@ -88,7 +88,7 @@ func TestAdministrationWhileTheServerRuns(t *testing.T) {
 	}
 }
 
-func TestAdministrationWithoutAServer(t *testing.T) {
+func TestAdminCommandsWithoutServer(t *testing.T) {
 	env := boot.Env{"DATA_DIR": t.TempDir()}
 	teamID := telapiJSON(t, env, "team", "create", "Acme")["id"].(string)
 	key := telapiJSON(t, env, "key", "create", "--team", teamID, "--scope", "READ_TEAM_APPS")
@@ -148,7 +148,7 @@ func TestConfigMasksSecrets(t *testing.T) {
 	}
 }
 
-func TestUnknownNamesAndBadValuesAreNamedAtOnce(t *testing.T) {
+func TestServeReportsAllConfigurationErrors(t *testing.T) {
 	env, _ := serveEnv(t, boot.Env{"TELAPI_PROT": "1", "LOG_LEVEL": "loud", "FEATURE_WEBRTC": "perhaps"})
 	r := telapi(t, env, "serve")
 	for _, want := range []string{"TELAPI_PROT", "TELAPI_PORT", "LOG_LEVEL", "loud", "FEATURE_WEBRTC", "perhaps"} {
@@ -158,7 +158,7 @@ func TestUnknownNamesAndBadValuesAreNamedAtOnce(t *testing.T) {
 	}
 }
 
-func TestDoctorFindsWhatIsWrong(t *testing.T) {
+func TestDoctorReportsFailures(t *testing.T) {
 	good := boot.Env{"JWT_SECRET": boot.Secret, "DATA_DIR": t.TempDir()}
 	if r := telapi(t, good, "doctor"); r.exit != 0 || strings.Contains(r.stdout, "FAIL") {
 		t.Errorf("a good installation: exit %d\n%s%s", r.exit, r.stdout, r.stderr)
@@ -203,7 +203,7 @@ func TestDoctorFindsWhatIsWrong(t *testing.T) {
 	})
 }
 
-func TestMigrateShowsAndAppliesWhatIsPending(t *testing.T) {
+func TestMigrateAppliesPendingMigrations(t *testing.T) {
 	env := boot.Env{"DATABASE_URL": servers.SharedPostgres(t).NewDatabase(t), "DATA_DIR": t.TempDir()}
 	if before := telapiJSON(t, env, "migrate", "--status"); before["current"] != float64(0) || len(before["pending"].([]any)) == 0 {
 		t.Errorf("an empty database: %v", before)
@@ -215,7 +215,7 @@ func TestMigrateShowsAndAppliesWhatIsPending(t *testing.T) {
 
 // A key can be revoked whatever is away but the database, and what needs no
 // announcement works as always.
-func TestAdministrationWhileTheStoreIsAway(t *testing.T) {
+func TestKeyIsRevokedDuringRedisOutage(t *testing.T) {
 	redis := servers.StartRedis(t)
 	env := boot.Env{"DATABASE_URL": servers.SharedPostgres(t).NewDatabase(t), "REDIS_URL": redis.URL(), "DATA_DIR": t.TempDir()}
 	teamID := telapiJSON(t, env, "team", "create", "Acme")["id"].(string)
@@ -233,7 +233,7 @@ func TestAdministrationWhileTheStoreIsAway(t *testing.T) {
 	}
 }
 
-func TestAdministrationLeavesAnOldSchemaAlone(t *testing.T) {
+func TestAdminCommandsRejectOldSchema(t *testing.T) {
 	env := boot.Env{"DATABASE_URL": servers.SharedPostgres(t).NewDatabase(t), "DATA_DIR": t.TempDir(), "REDIS_URL": "redis://127.0.0.1:1"}
 	telapiJSON(t, env, "migrate")
 	db, err := sql.Open("pgx", env["DATABASE_URL"])

@@ -15,7 +15,7 @@ import (
 )
 
 // The newcomer's minute: one command, a URL, a key, and a curl line that works.
-func TestDevPrintsACurlLineThatWorks(t *testing.T) {
+func TestDevPrintsWorkingCurlCommand(t *testing.T) {
 	env := boot.Env{"TELAPI_PORT": "0", "DATA_DIR": filepath.Join(t.TempDir(), "it's mine")}
 	p := boot.StartProcess(t, env, "dev")
 	url := strings.Fields(p.Line(t, "API "))[1]
@@ -67,7 +67,7 @@ func TestDevStartsWithAPIAccessDisabled(t *testing.T) {
 	p.Line(t, "Demo key")
 }
 
-func TestBusyPortIsAClearMessage(t *testing.T) {
+func TestPortInUseIsReported(t *testing.T) {
 	l, err := net.Listen("tcp", ":0")
 	if err != nil {
 		t.Fatal(err)
@@ -80,7 +80,7 @@ func TestBusyPortIsAClearMessage(t *testing.T) {
 	}
 }
 
-func TestSecondServerOnOneDataFolderIsRefused(t *testing.T) {
+func TestDataDirIsLockedByRunningServer(t *testing.T) {
 	env := boot.Env{"TELAPI_PORT": "0", "DATA_DIR": t.TempDir()}
 	p := boot.StartProcess(t, env, "dev")
 	p.Line(t, "Demo key")

@@ -74,7 +74,7 @@ func TestSIGTERMDrains(t *testing.T) {
 	}
 }
 
-func TestSecondSignalEndsAtOnce(t *testing.T) {
+func TestSecondSignalStopsImmediately(t *testing.T) {
 	env, url := serveEnv(t, boot.Env{"DRAIN_DELAY": "1m", "SHUTDOWN_TIMEOUT": "5m"})
 	p := boot.StartProcess(t, env, "serve")
 	boot.Eventually(t, 20*time.Second, "healthy", func() bool { return healthStatus(t, url) == 200 })
@@ -86,7 +86,7 @@ func TestSecondSignalEndsAtOnce(t *testing.T) {
 	}
 }
 
-func TestJWT_SECRETUnder32BytesRefusesToStart(t *testing.T) {
+func TestShortJWTSecretPreventsStart(t *testing.T) {
 	for _, secret := range []string{"", strings.Repeat("x", 31)} {
 		env, _ := serveEnv(t, boot.Env{"JWT_SECRET": secret})
 		r := telapi(t, env, "serve")
@@ -100,7 +100,7 @@ func TestJWT_SECRETUnder32BytesRefusesToStart(t *testing.T) {
 }
 
 // A client that never finishes its header is cut off after ten seconds.
-func TestSlowHeadersAreCutOff(t *testing.T) {
+func TestSlowRequestHeaderIsTimedOut(t *testing.T) {
 	t.Parallel()
 	i := boot.Start(t, nil)
 	conn, err := net.Dial("tcp", strings.TrimPrefix(i.URL, "http://"))
@@ -119,7 +119,7 @@ func TestSlowHeadersAreCutOff(t *testing.T) {
 	}
 }
 
-func TestNothingIsLeftRunning(t *testing.T) {
+func TestStopLeavesNoGoroutines(t *testing.T) {
 	envs := []boot.Env{{}, realStores(t)}
 	before := goleak.IgnoreCurrent() // the real servers are watched until the test ends
 	for _, env := range envs {

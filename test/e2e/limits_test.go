@@ -89,7 +89,7 @@ func TestTwoInstancesShareOneLimit(t *testing.T) {
 	}
 }
 
-func TestTeamDailyQuotaIsSharedAndNamed(t *testing.T) {
+func TestTwoInstancesShareDailyQuota(t *testing.T) {
 	env := realStores(t)
 	a, b := boot.Start(t, env), boot.Start(t, env)
 	own, other := newTenant(t, a, "own"), newTenant(t, a, "other")
@@ -117,7 +117,7 @@ func TestTeamDailyQuotaIsSharedAndNamed(t *testing.T) {
 	}
 }
 
-func TestRevocationHoldsOnEveryInstanceAtOnce(t *testing.T) {
+func TestRevocationIsAnnouncedToAllInstances(t *testing.T) {
 	env := realStores(t)
 	a, b := boot.Start(t, env), boot.Start(t, env)
 	own := newTenant(t, a, "own")
@@ -132,7 +132,7 @@ func TestRevocationHoldsOnEveryInstanceAtOnce(t *testing.T) {
 	}
 }
 
-func TestLimitsAreReloadedLiveAndSurviveAWipedStore(t *testing.T) {
+func TestLimitsReloadAndSurviveFlush(t *testing.T) {
 	redis := servers.StartRedis(t)
 	env := boot.Env{"DATABASE_URL": servers.SharedPostgres(t).NewDatabase(t), "REDIS_URL": redis.URL()}
 	a := boot.Start(t, env)
@@ -169,7 +169,7 @@ func TestLimitsAreReloadedLiveAndSurviveAWipedStore(t *testing.T) {
 	})
 }
 
-func TestFailedCredentialsAreLimitedAndGoodOnesGoOn(t *testing.T) {
+func TestFailedAuthenticationIsLimited(t *testing.T) {
 	i := boot.Start(t, nil)
 	own := newTenant(t, i, "own")
 	setLimit(t, i, ratelimit.Auth, 5, time.Hour)
@@ -184,7 +184,7 @@ func TestFailedCredentialsAreLimitedAndGoodOnesGoOn(t *testing.T) {
 	}
 }
 
-func TestForwardedAddressIsBelievedThroughTrustedProxiesOnly(t *testing.T) {
+func TestForwardedForIsTrustedOnlyFromProxies(t *testing.T) {
 	for _, c := range []struct {
 		name, proxies string
 		shared        bool
@@ -208,7 +208,7 @@ func TestForwardedAddressIsBelievedThroughTrustedProxiesOnly(t *testing.T) {
 	}
 }
 
-func TestLimitedAnswersSayWhereTheClientStands(t *testing.T) {
+func TestRateLimitHeaders(t *testing.T) {
 	i := boot.Start(t, nil)
 	own := newTenant(t, i, "own")
 	resp, _ := call(t, i, "GET", capabilities, "X-API-Key", own.key)

@@ -14,7 +14,7 @@ import (
 
 // The media cache is cleaned up by an operator, beside a server or without: what is
 // over its time, what no row knows and what has no blob, and nothing else.
-func TestMediaCacheIsCleanedUp(t *testing.T) {
+func TestMediaGCRemovesExpiredLostAndOrphanedFiles(t *testing.T) {
 	for name, stores := range map[string]func(t *testing.T) boot.Env{
 		"embedded": func(t *testing.T) boot.Env { return boot.Env{"DATA_DIR": t.TempDir()} },
 		"postgres and redis": func(t *testing.T) boot.Env {

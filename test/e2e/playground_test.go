@@ -20,7 +20,7 @@ import (
 
 var playing = boot.Env{"PLAYGROUND_ENABLED": "true"}
 
-func TestPlaygroundIsThereOnlyWhereItIsAskedFor(t *testing.T) {
+func TestPlaygroundIsOptIn(t *testing.T) {
 	for _, env := range []boot.Env{{}, {"PLAYGROUND_ENABLED": "true", "FEATURE_API_ACCESS": "false"}} {
 		i := boot.Start(t, env)
 		for _, path := range []string{"/", "/playground", "/playground/", "/playground/config.json", "/playground/feed", "/docs", "/docs/", "/docs/docs.js"} {
@@ -30,7 +30,7 @@ func TestPlaygroundIsThereOnlyWhereItIsAskedFor(t *testing.T) {
 	}
 }
 
-func TestPagesReachNothingButTheService(t *testing.T) {
+func TestPagesLoadOnlyOwnResources(t *testing.T) {
 	i := boot.Start(t, playing)
 	i.Client.CheckRedirect = func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }
 	for path, page := range map[string]string{"/": "/playground/", "/playground": "/playground/", "/docs": "/docs/"} {
@@ -91,7 +91,7 @@ func feedOf(t *testing.T, i *boot.Instance, key, session string) func() *demo.Ev
 	}
 }
 
-func TestFeedShowsASessionFromItsStartToItsEnd(t *testing.T) {
+func TestFeedShowsWholeSession(t *testing.T) {
 	backends(t, func(t *testing.T, env boot.Env) {
 		env["PLAYGROUND_ENABLED"] = "true"
 		env = talk.WithDataDir(t, env)
@@ -162,7 +162,7 @@ func TestFeedShowsASessionFromItsStartToItsEnd(t *testing.T) {
 	})
 }
 
-func TestFeedAndDropAreTheTeamsOwn(t *testing.T) {
+func TestFeedAndDropRequireOwnTeam(t *testing.T) {
 	i := boot.Start(t, playing)
 	own, foreign := newTenant(t, i, "own"), newTenant(t, i, "foreign")
 	id := issue(t, i, own, `"mode":"chat"`).SessionID
@@ -190,7 +190,7 @@ func TestFeedAndDropAreTheTeamsOwn(t *testing.T) {
 	wantStatus(t, resp, body, 404, "no open socket")
 }
 
-func TestDroppedSocketEndsWithoutAWordAndComesBack(t *testing.T) {
+func TestDroppedSocketResumes(t *testing.T) {
 	i := boot.Start(t, playing)
 	own := newTenant(t, i, "own")
 	id, token := talk.Issue(t, i, own.key, map[string]any{"endpointId": own.endpoint.ID, "mode": "chat"})
@@ -206,7 +206,7 @@ func TestDroppedSocketEndsWithoutAWordAndComesBack(t *testing.T) {
 	again.Expect(`"recovered":true`)
 }
 
-func TestFeedDoesNotHoldUpADrain(t *testing.T) {
+func TestFeedDoesNotDelayShutdown(t *testing.T) {
 	i := boot.Start(t, playing)
 	own := newTenant(t, i, "own")
 	id := issue(t, i, own, `"mode":"chat"`).SessionID

@@ -16,7 +16,7 @@ import (
 
 // Whatever way a secret or a phone number comes in, it leaves in no log line,
 // metric, trace or error.
-func TestSecretsAndPhoneNumbersLeaveInNothing(t *testing.T) {
+func TestSecretsAndPhoneNumbersAreNotLeaked(t *testing.T) {
 	var mu sync.Mutex
 	var exported strings.Builder
 	collector := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
@@ -92,7 +92,7 @@ func TestSecretsAndPhoneNumbersLeaveInNothing(t *testing.T) {
 	}
 }
 
-func TestMETRICS_TOKENGuardsMetrics(t *testing.T) {
+func TestMetricsRequireToken(t *testing.T) {
 	i := boot.Start(t, boot.Env{"METRICS_TOKEN": "metrics-swordfish"})
 	resp, body := call(t, i, "GET", "/metrics")
 	wantStatus(t, resp, body, 401, code("UNAUTHORIZED"))
@@ -103,7 +103,7 @@ func TestMETRICS_TOKENGuardsMetrics(t *testing.T) {
 	}
 }
 
-func TestLOG_LEVELChoosesWhatIsLogged(t *testing.T) {
+func TestLogLevelFiltersRequests(t *testing.T) {
 	for level, want := range map[string]bool{"debug": true, "info": true, "warn": false, "error": false} {
 		i := boot.Start(t, boot.Env{"LOG_LEVEL": level})
 		call(t, i, "GET", "/nothing")

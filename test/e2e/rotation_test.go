@@ -10,9 +10,9 @@ import (
 	"telapi/test/boot"
 )
 
-// TestJWTSecretIsChangedWithoutAnOutage walks two instances through a rotation,
+// TestJWTSecretRotation walks two instances through a rotation,
 // one restart at a time, the way docs/operations.md tells it.
-func TestJWTSecretIsChangedWithoutAnOutage(t *testing.T) {
+func TestJWTSecretRotation(t *testing.T) {
 	const old, fresh = boot.Secret, "the secret that comes after it, and as long"
 	stores := realStores(t)
 	start := func(secret, previous string) *boot.Instance {

@@ -20,7 +20,7 @@ import (
 
 // A session is connected while a browser is, on whichever instance, and expires
 // when none has been for the idle time.
-func TestSessionIsConnectedDisconnectedAndIdle(t *testing.T) {
+func TestSessionStateFollowsConnection(t *testing.T) {
 	env := realStores(t)
 	env["SESSION_IDLE_TIMEOUT"], env["SESSION_PING_INTERVAL"] = "3s", "1s"
 	a, b := boot.Start(t, env), boot.Start(t, env)
@@ -56,7 +56,7 @@ func TestSessionIsConnectedDisconnectedAndIdle(t *testing.T) {
 }
 
 // The usual end of a call: the browser leaves, and the runtime ends what is left.
-func TestSessionThatItsRuntimeEndsAfterItsBrowserHasEnded(t *testing.T) {
+func TestRuntimeEndsSessionAfterDisconnect(t *testing.T) {
 	for name, env := range map[string]boot.Env{"embedded": {}, "postgres and redis": realStores(t)} {
 		t.Run(name, func(t *testing.T) {
 			env := talk.WithDataDir(t, env)
@@ -80,7 +80,7 @@ func TestSessionThatItsRuntimeEndsAfterItsBrowserHasEnded(t *testing.T) {
 }
 
 // What a person said or typed stays between browser and runtime.
-func TestTranscriptOfABrowserActionIsWrittenNowhere(t *testing.T) {
+func TestBrowserActionTranscriptIsRedacted(t *testing.T) {
 	for _, keepText := range []string{"false", "true"} {
 		t.Run("ENABLE_PII_LOGGING="+keepText, func(t *testing.T) {
 			var mu sync.Mutex

@@ -90,7 +90,7 @@ func stateOf(t *testing.T, i *boot.Instance, own tenant, id string) string {
 	return view.State
 }
 
-func TestSessionIsIssuedShownAndRevoked(t *testing.T) {
+func TestSessionIsIssuedAndRevoked(t *testing.T) {
 	backends(t, func(t *testing.T, env boot.Env) {
 		i := boot.Start(t, env)
 		own, foreign := newTenant(t, i, "own"), newTenant(t, i, "foreign")
@@ -152,7 +152,7 @@ func TestSessionIsIssuedShownAndRevoked(t *testing.T) {
 	})
 }
 
-func TestBodyOfATokenRequestIsHeldToItsBounds(t *testing.T) {
+func TestTokenRequestValidation(t *testing.T) {
 	i := boot.Start(t, nil)
 	own := newTenant(t, i, "own")
 	long := strings.Repeat("é", 256)
@@ -213,7 +213,7 @@ func TestBodyOfATokenRequestIsHeldToItsBounds(t *testing.T) {
 	}
 }
 
-func TestHostileBodiesAreRefused(t *testing.T) {
+func TestMalformedTokenRequestsAreRejected(t *testing.T) {
 	i := boot.Start(t, nil)
 	own := newTenant(t, i, "own")
 	good := fmt.Sprintf(`{"endpointId":%q}`, own.endpoint.ID)
@@ -261,7 +261,7 @@ func TestHostileBodiesAreRefused(t *testing.T) {
 }
 
 // Credential, scope, body, endpoint, mode: the first that is wrong is told.
-func TestChecksOfATokenRequestComeInOrder(t *testing.T) {
+func TestTokenRequestCheckOrder(t *testing.T) {
 	for _, webRTC := range []bool{true, false} {
 		i := boot.Start(t, boot.Env{"FEATURE_WEBRTC": fmt.Sprint(webRTC)})
 		own, foreign := newTenant(t, i, "own"), newTenant(t, i, "foreign")
@@ -304,7 +304,7 @@ func TestChecksOfATokenRequestComeInOrder(t *testing.T) {
 	}
 }
 
-func TestIdempotencyKeyGivesOneSessionOnTwoInstances(t *testing.T) {
+func TestIdempotencyKeyIsSharedByInstances(t *testing.T) {
 	env := realStores(t)
 	a, b := boot.Start(t, env), boot.Start(t, env)
 	own, other := newTenant(t, a, "own"), newTenant(t, a, "other")
@@ -350,7 +350,7 @@ func TestIdempotencyKeyGivesOneSessionOnTwoInstances(t *testing.T) {
 	})
 }
 
-func TestWebRTCSessionGetsCredentialsForTURN(t *testing.T) {
+func TestWebRTCSessionGetsTURNCredentials(t *testing.T) {
 	i := boot.Start(t, boot.Env{"WEBRTC_ICE_SERVERS": "stun:stun.example:3478,turn:turn.example?transport=udp", "TURN_SHARED_SECRET": "north"})
 	own := newTenant(t, i, "own")
 	s := issue(t, i, own, `"maxSessionSeconds":600`)
@@ -372,7 +372,7 @@ func TestWebRTCSessionGetsCredentialsForTURN(t *testing.T) {
 	}
 }
 
-func TestSocketAddressIsTheOneTheClientSees(t *testing.T) {
+func TestSocketURLUsesPublicAddress(t *testing.T) {
 	for _, c := range []struct {
 		name    string
 		env     boot.Env
@@ -399,7 +399,7 @@ func TestSocketAddressIsTheOneTheClientSees(t *testing.T) {
 }
 
 // The shortest token of all, never redeemed: the sweeper ends it.
-func TestUnredeemedSessionIsSweptToExpired(t *testing.T) {
+func TestUnredeemedSessionExpires(t *testing.T) {
 	i := boot.Start(t, nil)
 	own := newTenant(t, i, "own")
 	s := issue(t, i, own, `"ttlSeconds":10`)

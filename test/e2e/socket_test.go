@@ -12,7 +12,7 @@ import (
 
 // The whole way: a token, a socket, a runtime that accepts the session, a chat
 // there and back, and the end.
-func TestBrowserAndRuntimeTalk(t *testing.T) {
+func TestBrowserAndRuntimeExchangeMessages(t *testing.T) {
 	backends(t, func(t *testing.T, env boot.Env) {
 		env = talk.WithDataDir(t, env)
 		i := boot.Start(t, env)

@@ -11,7 +11,7 @@ import (
 	"telapi/test/boot"
 )
 
-func TestListOfSentencesWarmsTheCache(t *testing.T) {
+func TestSpeechWarm(t *testing.T) {
 	media := boot.StartMedia(t)
 	i := boot.Start(t, boot.With(media.Env, boot.Env{"SPEECH_PROVIDERS": "tone"}))
 	own := newTenant(t, i, "own")

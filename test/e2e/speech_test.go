@@ -111,7 +111,7 @@ func eventuallyCounted(t *testing.T, i *boot.Instance, teamID string, characters
 	})
 }
 
-func TestTextBecomesAudioThatOnlyItsTeamHears(t *testing.T) {
+func TestSynthesizedAudioIsPrivateToTeam(t *testing.T) {
 	backends(t, func(t *testing.T, env boot.Env) {
 		o, media := newOrator(t), boot.StartMedia(t)
 		i := boot.Start(t, boot.With(env, o.env, media.Env))
@@ -176,7 +176,7 @@ func TestTextBecomesAudioThatOnlyItsTeamHears(t *testing.T) {
 	})
 }
 
-func TestHundredAskersOnTwoInstancesCostOneSynthesis(t *testing.T) {
+func TestConcurrentRequestsShareOneSynthesis(t *testing.T) {
 	for name, env := range map[string]func(*testing.T) boot.Env{"embedded": func(*testing.T) boot.Env { return boot.Env{} }, "postgres and redis": realStores} {
 		t.Run(name, func(t *testing.T) {
 			o, media := newOrator(t), boot.StartMedia(t)
@@ -211,7 +211,7 @@ func TestHundredAskersOnTwoInstancesCostOneSynthesis(t *testing.T) {
 	}
 }
 
-func TestAnotherInstanceTakesOverFromOneThatDies(t *testing.T) {
+func TestSynthesisIsTakenOverFromKilledInstance(t *testing.T) {
 	o, media := newOrator(t), boot.StartMedia(t)
 	env := boot.With(realStores(t), o.env, media.Env)
 	survivor := boot.Start(t, env)
@@ -246,7 +246,7 @@ func TestAnotherInstanceTakesOverFromOneThatDies(t *testing.T) {
 	eventuallyCounted(t, survivor, own.team.ID, 3, 3, 1)
 }
 
-func TestAudioDamagedOnDiskIsMadeAgain(t *testing.T) {
+func TestDamagedAudioIsSynthesizedAgain(t *testing.T) {
 	o, media := newOrator(t), boot.StartMedia(t)
 	i := boot.Start(t, boot.With(o.env, media.Env))
 	own := newTenant(t, i, "own")
@@ -282,7 +282,7 @@ func TestAudioDamagedOnDiskIsMadeAgain(t *testing.T) {
 	}
 }
 
-func TestSpeechGoesOnWithoutTheMediaService(t *testing.T) {
+func TestSpeechWorksWithoutMediaService(t *testing.T) {
 	o, media := newOrator(t), boot.StartMedia(t)
 	i := boot.Start(t, boot.With(o.env, media.Env))
 	own := newTenant(t, i, "own")
@@ -312,7 +312,7 @@ func TestSpeechGoesOnWithoutTheMediaService(t *testing.T) {
 	}
 }
 
-func TestProviderThatFailsIsFollowedByTheNext(t *testing.T) {
+func TestNextProviderIsUsedAfterFailure(t *testing.T) {
 	o, media := newOrator(t), boot.StartMedia(t)
 	i := boot.Start(t, boot.With(o.env, media.Env, boot.Env{"SPEECH_PROVIDERS": "openai,tone"}))
 	own := newTenant(t, i, "own")

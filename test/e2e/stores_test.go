@@ -13,7 +13,7 @@ import (
 
 // A store that is away at start is waited for; one that goes and comes back is
 // used again, all without a restart.
-func TestStoresMayGoAndComeBack(t *testing.T) {
+func TestStoresRecoverFromOutage(t *testing.T) {
 	redis, pg := servers.StartRedis(t), servers.StartPostgres(t, servers.PostgresOptions{})
 	env := boot.Env{"DATABASE_URL": pg.URL(), "REDIS_URL": redis.URL()}
 	redis.Stop()
@@ -73,7 +73,7 @@ func TestWebhookOnlyInstanceNeedsNoDatabase(t *testing.T) {
 	}
 }
 
-func TestLostMediaServiceIsDegradedAndHealthy(t *testing.T) {
+func TestHealthIsDegradedWithoutMediaService(t *testing.T) {
 	i := boot.Start(t, boot.Env{"TTS_MEDIA_CACHE_BASE_URL": "https://127.0.0.1:1"})
 	resp, body := call(t, i, "GET", "/health")
 	wantStatus(t, resp, body, 200, `"media":"degraded"`)
@@ -81,7 +81,7 @@ func TestLostMediaServiceIsDegradedAndHealthy(t *testing.T) {
 
 // An instance that cannot hear announcements must not serve a key from its
 // cache: the revocation might be the announcement it missed.
-func TestInstanceWithoutAnnouncementsCachesNothing(t *testing.T) {
+func TestCacheIsDroppedWithoutAnnouncements(t *testing.T) {
 	redis := servers.StartRedis(t)
 	env := boot.Env{"DATABASE_URL": servers.SharedPostgres(t).NewDatabase(t), "REDIS_URL": redis.URL()}
 	i := boot.Start(t, env)

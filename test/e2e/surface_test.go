@@ -12,7 +12,7 @@ import (
 )
 
 // The document's table of what is registered under which flags.
-func TestSurfaceByFeatureFlag(t *testing.T) {
+func TestRoutesByFeatureFlag(t *testing.T) {
 	surface := []struct {
 		method, path string
 		always       bool
@@ -61,7 +61,7 @@ func TestSurfaceByFeatureFlag(t *testing.T) {
 	}
 }
 
-func TestRouteTableAndOpenAPIAgree(t *testing.T) {
+func TestRoutesMatchOpenAPI(t *testing.T) {
 	i := boot.Start(t, boot.Env{"PLAYGROUND_ENABLED": "true"})
 	var routes []contract.Route
 	for _, rt := range i.App.Routes() {
@@ -133,7 +133,7 @@ func TestRouteScopeTeamMatrix(t *testing.T) {
 	})
 }
 
-func TestEveryRefusalIsAnEnvelope(t *testing.T) {
+func TestErrorsUseEnvelope(t *testing.T) {
 	i := boot.Start(t, nil)
 	for _, c := range []struct {
 		method, path string
@@ -159,7 +159,7 @@ func TestEveryRefusalIsAnEnvelope(t *testing.T) {
 	}
 }
 
-func TestRequestIDIsEchoedWhenSane(t *testing.T) {
+func TestValidRequestIDIsEchoed(t *testing.T) {
 	i := boot.Start(t, nil)
 	for _, path := range []string{"/health", "/nothing"} {
 		if resp, _ := call(t, i, "GET", path, "X-Request-Id", "abc-123_4.5"); resp.Header.Get("X-Request-Id") != "abc-123_4.5" {
@@ -174,7 +174,7 @@ func TestRequestIDIsEchoedWhenSane(t *testing.T) {
 	}
 }
 
-func TestHostileQueryValuesAreRefusedWithEveryIssue(t *testing.T) {
+func TestInvalidQueryReportsEveryIssue(t *testing.T) {
 	i := boot.Start(t, nil)
 	own := newTenant(t, i, "own")
 	for _, c := range []struct {
@@ -206,7 +206,7 @@ func TestHostileQueryValuesAreRefusedWithEveryIssue(t *testing.T) {
 	}
 }
 
-func TestBodyOverTheLimitIs413(t *testing.T) {
+func TestLargeBodyIsRejected(t *testing.T) {
 	i := boot.Start(t, nil)
 	own := newTenant(t, i, "own")
 	req, err := http.NewRequestWithContext(t.Context(), "GET", i.URL+"/api/v1/endpoints", strings.NewReader(strings.Repeat("x", 64<<10+1)))
@@ -224,7 +224,7 @@ func TestBodyOverTheLimitIs413(t *testing.T) {
 	}
 }
 
-func TestEndpointsArePagedByCursor(t *testing.T) {
+func TestEndpointPagination(t *testing.T) {
 	backends(t, func(t *testing.T, env boot.Env) {
 		i := boot.Start(t, env)
 		own := newTenant(t, i, "own")
@@ -253,7 +253,7 @@ func TestEndpointsArePagedByCursor(t *testing.T) {
 	})
 }
 
-func TestCapabilitiesAreAnswered304WhenKnown(t *testing.T) {
+func TestETagReturnsNotModified(t *testing.T) {
 	i := boot.Start(t, nil)
 	own := newTenant(t, i, "own")
 	for _, path := range []string{"/api/v1/runtime/capabilities", "/api/v1/runtime/endpoints/" + own.endpoint.ID, "/openapi.yaml"} {

@@ -11,7 +11,7 @@ import (
 	"telapi/test/servers"
 )
 
-func TestAPI_TLS_ENABLEDServesTLSWithAEADSuitesOnly(t *testing.T) {
+func TestTLSAcceptsOnlyAEADSuites(t *testing.T) {
 	ca := servers.NewCA(t)
 	cert, key := ca.Issue(t, "localhost")
 	i := boot.Launch(t, boot.Env{
@@ -52,7 +52,7 @@ func TestAPI_TLS_ENABLEDServesTLSWithAEADSuitesOnly(t *testing.T) {
 	}
 }
 
-func TestBadEdgeTLSMaterialIsAStartError(t *testing.T) {
+func TestInvalidTLSCertificatePreventsStart(t *testing.T) {
 	cert, _ := servers.NewCA(t).Issue(t, "localhost")
 	_, otherKey := servers.NewCA(t).Issue(t, "localhost")
 	b64 := base64.StdEncoding.EncodeToString

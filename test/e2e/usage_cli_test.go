@@ -11,7 +11,7 @@ import (
 	"telapi/test/talk"
 )
 
-func TestUsageAtTheCommandLine(t *testing.T) {
+func TestUsageCommand(t *testing.T) {
 	env := talk.WithDataDir(t, boot.Env{})
 	i := boot.Start(t, env)
 	own, rt := newTenant(t, i, "own"), talk.StartRuntime(t, env)

@@ -24,7 +24,7 @@ import (
 // Every token is posted five times at once, over both instances: once it is
 // routed, four times refused as a duplicate. The embedded engine is one instance
 // and a tenth as fast: it gets a tenth of the tokens.
-func TestOfFiveSimultaneousPostsOneIsRouted(t *testing.T) {
+func TestConcurrentPostsAreRoutedOnce(t *testing.T) {
 	for _, on := range []struct {
 		name      string
 		calls     int // with 100 tokens each
@@ -132,7 +132,7 @@ type awaited struct {
 // killed. They are received in the order of the work items without exception. An
 // item that nobody answers is skipped once its time is over, and holds no other
 // for longer.
-func TestAnswersKeepTheirOrderWhileInstancesAreKilled(t *testing.T) {
+func TestCallbackOrderSurvivesKilledInstances(t *testing.T) {
 	const channels, each, silent, kills = 500, 20, 10, 5
 	env, _ := realStores(t)
 	var addresses []*boot.Instance

@@ -23,7 +23,7 @@ import (
 // Two instances clean up the same cache at once, again and again, and the media
 // service goes away in between: one works at a time, everything expired is
 // removed once, and nothing else.
-func TestInstancesTakeTurnsToCleanUp(t *testing.T) {
+func TestCleanersTakeTurns(t *testing.T) {
 	log := slog.New(slog.DiscardHandler)
 	for name, stores := range map[string]func(t *testing.T) (sqlstore.Options, redisstore.Options){
 		"embedded": func(t *testing.T) (sqlstore.Options, redisstore.Options) {

@@ -11,7 +11,7 @@ import (
 
 // Whoever watches an instance sees what passes its sockets. Audio is taken at any
 // rate.
-func TestWhatPassesASocketIsCounted(t *testing.T) {
+func TestSocketMetrics(t *testing.T) {
 	p := newPlace(t, boot.Env{})
 	b, token, ch := p.conversation(t)
 	const audio = 200 // more than would be taken of anything else

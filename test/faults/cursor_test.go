@@ -49,7 +49,7 @@ func future(t *testing.T, cursor string) string {
 }
 
 // A browser that comes back gets everything it missed or nothing, and is told which.
-func TestCursorsRecoverAllOrNothing(t *testing.T) {
+func TestResumeIsAllOrNothing(t *testing.T) {
 	const history = 5
 	backends(t, boot.Env{"SESSION_HISTORY_MESSAGES": fmt.Sprint(history)}, func(t *testing.T, p *place) {
 		other, _, otherCh := p.conversation(t)
@@ -126,7 +126,7 @@ func TestCursorsRecoverAllOrNothing(t *testing.T) {
 }
 
 // A live socket that did not hear of a message notices with the next one.
-func TestSocketThatMissedAMessageRecovers(t *testing.T) {
+func TestSocketRecoversMissedNotice(t *testing.T) {
 	backends(t, nil, func(t *testing.T, p *place) {
 		b, _, ch := p.conversation(t)
 		said(t, b, ch, 1, 2)

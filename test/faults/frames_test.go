@@ -18,7 +18,7 @@ import (
 
 // Whatever is wrong with a frame is answered with an error that says so, and
 // the socket stays open for the next one.
-func TestBadFramesAreAnsweredWithAnError(t *testing.T) {
+func TestInvalidFrameIsAnsweredWithError(t *testing.T) {
 	backends(t, nil, func(t *testing.T, p *place) {
 		b, _ := p.page(t)
 		id := uuid.NewString()
@@ -72,7 +72,7 @@ func TestBadFramesAreAnsweredWithAnError(t *testing.T) {
 	})
 }
 
-func TestTenBadFramesInARowCloseTheSocket(t *testing.T) {
+func TestTenInvalidFramesCloseSocket(t *testing.T) {
 	backends(t, nil, func(t *testing.T, p *place) {
 		b, _ := p.page(t)
 		for range 2 { // a good one in between begins the count anew
@@ -94,7 +94,7 @@ func TestTenBadFramesInARowCloseTheSocket(t *testing.T) {
 
 // Objects of other types than the frame's own do not reach the runtime, and a
 // ping is answered.
-func TestForeignObjectsAreDropped(t *testing.T) {
+func TestUnrelatedFrameObjectsAreDropped(t *testing.T) {
 	backends(t, nil, func(t *testing.T, p *place) {
 		b, _, ch := p.conversation(t)
 		id := uuid.NewString()
@@ -115,7 +115,7 @@ func TestForeignObjectsAreDropped(t *testing.T) {
 	})
 }
 
-func TestFramesAreBounded(t *testing.T) {
+func TestFrameSizeLimit(t *testing.T) {
 	backends(t, nil, func(t *testing.T, p *place) {
 		b, _ := p.page(t)
 		frame := func(size int) (id, frame string) {
@@ -147,7 +147,7 @@ func TestFramesAreBounded(t *testing.T) {
 
 // A page that says good-bye and closes its socket is heard, though the network
 // brings both at once.
-func TestLastFrameBeforeACloseReachesTheRuntime(t *testing.T) {
+func TestFrameBeforeCloseIsDelivered(t *testing.T) {
 	backends(t, nil, func(t *testing.T, p *place) {
 		b, _, ch := p.conversation(t)
 		last := fragment(true, talk.Frame("chat", b.Session, uuid.NewString(), "chat", `{"text":"good-bye"}`))
@@ -169,7 +169,7 @@ func TestLastFrameBeforeACloseReachesTheRuntime(t *testing.T) {
 
 // What other clients than browsers ask of a socket themselves. The answer comes
 // before that to whatever follows, and repeats what was asked.
-func TestPingOfTheProtocolIsAnswered(t *testing.T) {
+func TestProtocolPingIsAnswered(t *testing.T) {
 	backends(t, nil, func(t *testing.T, p *place) {
 		b, _ := p.page(t)
 		var answers []string
@@ -198,7 +198,7 @@ func fragment(first bool, payload string) []byte {
 
 // A message that never ends is given up: for its size, or after two pings that
 // were not answered.
-func TestFragmentsWithoutEnd(t *testing.T) {
+func TestEndlessFragmentsAreClosed(t *testing.T) {
 	t.Parallel()
 	backends(t, boot.Env{"SESSION_PING_INTERVAL": "1s"}, func(t *testing.T, p *place) {
 		for name, c := range map[string]struct {
@@ -233,7 +233,7 @@ func TestFragmentsWithoutEnd(t *testing.T) {
 
 // Ten times the rate closes the socket; what was acknowledged before is with
 // the runtime, and the page can go on.
-func TestFloodIsStopped(t *testing.T) {
+func TestFrameFloodClosesSocket(t *testing.T) {
 	backends(t, nil, func(t *testing.T, p *place) {
 		b, token, ch := p.conversation(t)
 		bystander, _ := p.page(t)

@@ -19,7 +19,7 @@ const outage = 10 * time.Second
 
 // The store goes away under traffic and comes back with what it had: browsers
 // are told, come back by themselves, and nothing that was acknowledged is lost.
-func TestStoreAwayUnderTraffic(t *testing.T) {
+func TestRedisOutageUnderTraffic(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct{ goes, returns func(*servers.Redis) }{
 		"killed": {(*servers.Redis).Kill, (*servers.Redis).Start},
@@ -64,7 +64,7 @@ func TestStoreAwayUnderTraffic(t *testing.T) {
 
 // A store that comes back empty has lost what was in it. Browsers are told so,
 // and the session goes on in a new life of its channel.
-func TestStoreComesBackEmpty(t *testing.T) {
+func TestRedisRestartsEmpty(t *testing.T) {
 	t.Parallel()
 	env, redis := realStores(t)
 	p := newPlace(t, env)

@@ -25,7 +25,7 @@ func control(t *testing.T, ch *callruntime.Channel, command string) {
 
 // Either side may switch text chat off; what the runtime has switched off, the
 // browser cannot switch on.
-func TestTheRuntimesWordOnTextChatWins(t *testing.T) {
+func TestRuntimeOverridesTextChatSetting(t *testing.T) {
 	backends(t, nil, func(t *testing.T, p *place) {
 		b, token, ch := p.conversation(t)
 		chat := func(allowed bool) {
@@ -125,7 +125,7 @@ func TestSecondConnectionOnAnotherInstance(t *testing.T) {
 
 // Of connections that come at the same moment, to any instance, one has the
 // session and all others are told so.
-func TestOfSimultaneousConnectionsOneStays(t *testing.T) {
+func TestConcurrentConnectionsLeaveOneOwner(t *testing.T) {
 	env, _ := realStores(t)
 	p := newPlace(t, env)
 	at := []*boot.Instance{p.Instance, p.twin(t)}
@@ -190,7 +190,7 @@ func TestOfSimultaneousConnectionsOneStays(t *testing.T) {
 
 // A handshake that cannot become a socket is refused like any other, and takes
 // the session from nobody.
-func TestMalformedUpgradeChangesNothing(t *testing.T) {
+func TestInvalidUpgradeKeepsOwner(t *testing.T) {
 	backends(t, nil, func(t *testing.T, p *place) {
 		b, token, ch := p.conversation(t)
 		for name, headers := range map[string][]string{

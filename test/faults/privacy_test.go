@@ -72,7 +72,7 @@ func dump(t *testing.T, url string) string {
 
 // What is said in a conversation, also in frames that are refused or that the
 // store cannot take, is written nowhere but where it is going.
-func TestWhatIsSaidIsWrittenNowhere(t *testing.T) {
+func TestConversationTextIsNotLeaked(t *testing.T) {
 	t.Parallel()
 	const secret = "swordfish"
 	for keep, inDatabase := range map[string]bool{"": false, "false": false, "true": true} {

@@ -38,7 +38,7 @@ func deaf(t *testing.T, p *place, token string, room int) *websocket.Conn {
 
 // A browser that never reads is closed once its queue is full. It costs no more
 // memory than that, and nobody else notices.
-func TestReaderThatNeverReadsIsClosed(t *testing.T) {
+func TestStalledReaderIsClosed(t *testing.T) {
 	const large = 60 << 10
 	backends(t, nil, func(t *testing.T, p *place) {
 		id, token := p.session(t)
@@ -68,7 +68,7 @@ func TestReaderThatNeverReadsIsClosed(t *testing.T) {
 
 // A browser whose reading rests for a while keeps its socket, also where its
 // library sends pings meanwhile: the pongs must not hurry what is being written.
-func TestReaderThatRestsKeepsItsSocket(t *testing.T) {
+func TestPausedReaderKeepsSocket(t *testing.T) {
 	const messages = 200 // of 30 KB, of which the kernel takes about 140
 	backends(t, boot.Env{"SESSION_MAX_QUEUED_BYTES": "67108864", "SESSION_HISTORY_MESSAGES": "1000"}, func(t *testing.T, p *place) {
 		_, token := p.session(t)
@@ -99,7 +99,7 @@ func TestReaderThatRestsKeepsItsSocket(t *testing.T) {
 
 // What is queued for readers that never read stays within its bound, however
 // many there are and however much is sent to them.
-func TestDeafReadersCostNoMoreThanTheirQueues(t *testing.T) {
+func TestStalledReadersUseBoundedMemory(t *testing.T) {
 	const (
 		readers, queue = 4, 1 << 16
 		held           = readers * (3*queue + 64<<10)
@@ -138,7 +138,7 @@ func heap() int64 {
 
 // History may be larger than what is queued for a live socket: a browser that
 // was away still gets all of it.
-func TestHistoryLargerThanTheQueueIsReplayed(t *testing.T) {
+func TestReplayMayExceedQueue(t *testing.T) {
 	const count = 50
 	backends(t, boot.Env{"SESSION_MAX_QUEUED_BYTES": "65536"}, func(t *testing.T, p *place) {
 		id, token := p.session(t)

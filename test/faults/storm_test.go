@@ -169,7 +169,7 @@ func serve(t *testing.T, env boot.Env) (*boot.Instance, *boot.Process) {
 // and every subscription lost:
 // every acknowledged message is on the runtime's stream once and in order, and
 // every answer reaches its browser once and in order.
-func TestNothingIsLostInAStorm(t *testing.T) {
+func TestReconnectStorm(t *testing.T) {
 	stores, redis := realStores(t)
 	s, env := brew(t, stores, 200, 100)
 	a, victim := serve(t, env)
@@ -184,7 +184,7 @@ func TestNothingIsLostInAStorm(t *testing.T) {
 
 // The same on the embedded engine, which is one instance and slower: a quarter
 // of the messages, and nobody is killed.
-func TestNothingIsLostInAStormOnTheEmbeddedEngine(t *testing.T) {
+func TestReconnectStormOnEmbeddedEngine(t *testing.T) {
 	s, env := brew(t, boot.Env{}, 100, 50)
 	i, _ := serve(t, env)
 	s.instances = []*boot.Instance{i}

@@ -32,7 +32,7 @@ func change(t *testing.T, p *place, session, set string) {
 }
 
 // The three ways to show a token, and everything that is none.
-func TestTokensAtTheHandshake(t *testing.T) {
+func TestHandshakeToken(t *testing.T) {
 	backends(t, nil, func(t *testing.T, p *place) {
 		_, token := p.session(t)
 		socket := "ws" + strings.TrimPrefix(p.URL, "http") + "/ws/session"
@@ -82,7 +82,7 @@ func sign(t *testing.T, claims jwt.MapClaims, secret string) string {
 
 // A plain GET tells a page why its socket is refused, if its origin may know,
 // and redeems nothing.
-func TestPlainGetTellsWhy(t *testing.T) {
+func TestPlainGetReportsReason(t *testing.T) {
 	backends(t, nil, func(t *testing.T, p *place) {
 		ep, err := p.App.Admin().Endpoints.Create(t.Context(), endpoint.Endpoint{TeamID: p.team, Name: "shop", Modes: endpoint.Modes, Origins: []string{"https://shop.example"}})
 		if err != nil {
@@ -130,7 +130,7 @@ func TestPlainGetTellsWhy(t *testing.T) {
 	})
 }
 
-func TestWebRTCTokenIsRefusedWhileWebRTCIsOff(t *testing.T) {
+func TestWebRTCTokenIsRejectedWhenDisabled(t *testing.T) {
 	env, _ := realStores(t)
 	p := newPlace(t, env)
 	_, token := p.session(t, "mode", "webrtc")
@@ -144,7 +144,7 @@ func TestWebRTCTokenIsRefusedWhileWebRTCIsOff(t *testing.T) {
 	talk.Connect(t, off, id, chat, "").Expect(`"event":"ready"`)
 }
 
-func TestTimeOfATokenAndItsSession(t *testing.T) {
+func TestSessionLifetime(t *testing.T) {
 	t.Parallel()
 	env, _ := realStores(t)
 	p := newPlace(t, env)
@@ -196,7 +196,7 @@ func TestTimeOfATokenAndItsSession(t *testing.T) {
 
 // SIGTERM: every socket is told to come back, and resumes on another instance
 // without a gap.
-func TestDrainedSocketsResumeElsewhere(t *testing.T) {
+func TestDrainedSocketsResumeOnOtherInstance(t *testing.T) {
 	t.Parallel()
 	const sockets = 20
 	env, _ := realStores(t)
@@ -238,7 +238,7 @@ func TestDrainedSocketsResumeElsewhere(t *testing.T) {
 
 // A page that asks a draining instance why it got no socket is told that, and not
 // that its token is good.
-func TestPlainGetTellsOfADrain(t *testing.T) {
+func TestPlainGetReportsDrain(t *testing.T) {
 	t.Parallel()
 	env, _ := realStores(t)
 	p := newPlace(t, env)
@@ -262,7 +262,7 @@ func TestPlainGetTellsOfADrain(t *testing.T) {
 
 // A handshake that is still under way when an instance drains is sent elsewhere,
 // and holds nothing up.
-func TestHandshakeDuringADrainIsSentElsewhere(t *testing.T) {
+func TestHandshakeDuringDrainIsRejected(t *testing.T) {
 	t.Parallel()
 	env, _ := realStores(t)
 	p := newPlace(t, env)

@@ -91,7 +91,7 @@ func metricOver(t *testing.T, p *place, name string, n float64) bool {
 	return value > n
 }
 
-func TestEverySpokenTextIsCountedOnce(t *testing.T) {
+func TestUsageReportsAreCountedOnce(t *testing.T) {
 	backends(t, nil, func(t *testing.T, p *place) {
 		rt, s := talk.StartRuntime(t, p.env), &spoken{}
 		var runtimes sync.WaitGroup
@@ -116,7 +116,7 @@ func TestEverySpokenTextIsCountedOnce(t *testing.T) {
 
 // An instance is killed when it has read reports and not committed them, or
 // committed and not settled them. Another takes them up.
-func TestInstanceKilledWhileItCounts(t *testing.T) {
+func TestUsageSurvivesKilledInstance(t *testing.T) {
 	for name, committed := range map[string]bool{"before the commit": false, "after the commit": true} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -182,7 +182,7 @@ func TestInstanceKilledWhileItCounts(t *testing.T) {
 }
 
 // One of two instances is killed again and again while runtimes report.
-func TestNothingIsMiscountedInAStormOfKills(t *testing.T) {
+func TestUsageSurvivesRepeatedKills(t *testing.T) {
 	t.Parallel()
 	env, _ := realStores(t)
 	p := newPlace(t, env)
@@ -208,7 +208,7 @@ func TestNothingIsMiscountedInAStormOfKills(t *testing.T) {
 	s.settles(t, p)
 }
 
-func TestNoReportIsLostWhileTheDatabaseIsAway(t *testing.T) {
+func TestUsageSurvivesDatabaseOutage(t *testing.T) {
 	t.Parallel()
 	postgres, redis := servers.StartPostgres(t, servers.PostgresOptions{}), servers.StartRedis(t)
 	env := boot.Env{"DATABASE_URL": postgres.URL(), "REDIS_URL": redis.URL()}
