@@ -59,7 +59,7 @@ func (e *env) cleaner(blobs speech.BlobStore, now func() time.Time) *speech.Clea
 // exactly those that it should, and a dry run reports the same.
 func TestCleanupRemovesOnlyUnusedItems(t *testing.T) {
 	random := rand.New(rand.NewPCG(1, 2))
-	for range 4 {
+	for range 2 {
 		e, want := newEnv(t), map[string]string{}
 		recordings, blobs := map[string]string{}, map[string]bool{} // that remain
 		keep := func(hash string, encodings ...speech.Encoding) {
