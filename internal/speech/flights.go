@@ -14,7 +14,7 @@ type flights struct {
 	group singleflight.Group
 
 	mu       sync.Mutex
-	lifetime context.Context //nolint:containedctx // that of the service, not of a request
+	lifetime context.Context // of the service, not of a request
 	cancel   context.CancelFunc
 	running  sync.WaitGroup
 }
