@@ -19,8 +19,8 @@ import (
 	"telapi/test/servers"
 )
 
-// wholeCallbacks go the long way with usual callbacks, too.
-func wholeCallbacks(s *Store) *Callbacks {
+// fullCallbacks go the long way with usual callbacks, too.
+func fullCallbacks(s *Store) *Callbacks {
 	c := NewCallbacks(s)
 	c.deliver = rueidis.NewLuaScriptRetryable(lua.Channel("credential", "callback"))
 	return c
@@ -28,9 +28,9 @@ func wholeCallbacks(s *Store) *Callbacks {
 
 // Whoever waits for something on the channel is told when it happens, and how
 // long to wait for what is awaited next.
-func TestWhatHappensToWorkItemsIsToldAtOnce(t *testing.T) {
-	d := newDesk(t, redisOptions(servers.StartRedis(t)), nil)
-	told := d.overhear()
+func TestWorkItemChangesNotifyRuntime(t *testing.T) {
+	d := newCallbackFixture(t, redisOptions(servers.StartRedis(t)), nil)
+	told := d.recordNotices()
 	a, b := d.await(callruntime.AwaitOptions{}), d.await(callruntime.AwaitOptions{})
 	c, e := d.await(callruntime.AwaitOptions{}), d.await(callruntime.AwaitOptions{})
 	whole := d.await(callruntime.AwaitOptions{Scope: callruntime.ScopeChannel})
@@ -58,8 +58,8 @@ func TestWhatHappensToWorkItemsIsToldAtOnce(t *testing.T) {
 
 // A runtime in another language cannot await what would spoil the entries, which
 // get a work item's id as it is.
-func TestIDsThatWouldSpoilEntriesAreNotAwaited(t *testing.T) {
-	d := newDesk(t, redisOptions(servers.StartRedis(t)), nil)
+func TestAwaitRejectsUnsafeIDs(t *testing.T) {
+	d := newCallbackFixture(t, redisOptions(servers.StartRedis(t)), nil)
 	digest := strings.Repeat("0", 64)
 	for _, bad := range [][3]string{{digest, "bot", `a"b`}, {digest, "bot", "a b"}, {digest, "b t", "a"}, {digest + " ", "bot", "a"}} {
 		d.raw(func(ctx context.Context, client rueidis.Client) error {
@@ -73,10 +73,10 @@ func TestIDsThatWouldSpoilEntriesAreNotAwaited(t *testing.T) {
 	d.expect(d.await(callruntime.AwaitOptions{}), "first", callback.Routed)
 }
 
-// overhear listens to what a runtime is told, until the returned function is
+// recordNotices listens to what a runtime is told, until the returned function is
 // asked what that was. Times are left out.
-func (d *desk) overhear() func() []string {
-	d.stage.Helper()
+func (d *callbackFixture) recordNotices() func() []string {
+	d.channelFixture.Helper()
 	const last = "last"
 	var told []string
 	listening, heard := make(chan struct{}), make(chan struct{})
@@ -111,9 +111,9 @@ func (d *desk) overhear() func() []string {
 }
 
 // A script travels once; after that it is called by its digest.
-func TestTheCallbackScriptIsSentByItsDigest(t *testing.T) {
+func TestCallbackScriptRunsByDigest(t *testing.T) {
 	r := servers.StartRedis(t)
-	d := newDesk(t, redisOptions(r), nil)
+	d := newCallbackFixture(t, redisOptions(r), nil)
 	d.expect(d.await(callruntime.AwaitOptions{}), "first", callback.Routed)
 	r.MustDo("CONFIG", "RESETSTAT")
 	for n := range 20 {
@@ -132,7 +132,7 @@ func TestTheCallbackScriptIsSentByItsDigest(t *testing.T) {
 // Scripts that check something run as read-only scripts, in which Redis refuses
 // writes. The embedded engine cannot: there a read-only script has no clock.
 func TestCheckScriptsAreReadOnly(t *testing.T) {
-	d := newDesk(t, redisOptions(servers.StartRedis(t)), nil)
+	d := newCallbackFixture(t, redisOptions(servers.StartRedis(t)), nil)
 	d.attach("a")
 	item := d.delivery(d.await(callruntime.AwaitOptions{TTL: time.Hour}), "")
 	d.touched(25 * time.Hour) // a script that changes a channel would end it now

@@ -16,6 +16,7 @@ import (
 	"telapi/internal/config"
 	"telapi/internal/kv"
 	"telapi/internal/ratelimit"
+	"telapi/test/poll"
 	"telapi/test/servers"
 )
 
@@ -24,7 +25,7 @@ import (
 func TestConformance(t *testing.T) {
 	engines := map[string]func(*testing.T) Options{
 		"embedded": func(t *testing.T) Options {
-			j := &journal{}
+			j := &logBuffer{}
 			e, err := StartEmbedded(t.TempDir(), j.logger())
 			if err != nil {
 				t.Fatal(err)
@@ -92,7 +93,7 @@ func limitsAreKept(t *testing.T, opts Options) {
 	}
 	expect("first")
 	other, _ := connect(t, opts)
-	heard := listen(t, other)
+	heard := subscribe(t, other)
 	for _, stale := range []string{"", "second"} {
 		if saved, err := s.SaveLimits(ctx, []byte(stale), []byte("third")); err != nil || saved {
 			t.Errorf("over %q, which is not there: %v, %v", stale, saved, err)
@@ -103,7 +104,7 @@ func limitsAreKept(t *testing.T, opts Options) {
 		t.Fatal(saved, err)
 	}
 	expect("third")
-	eventually(t, "the announcement", func() bool { return strings.HasPrefix(heard.story(), "up "+ratelimit.Topic) })
+	poll.Until(t, "the announcement", func() bool { return strings.HasPrefix(heard.story(), "up "+ratelimit.Topic) })
 }
 
 func leasesNeverExceed(t *testing.T, opts Options) {
@@ -151,7 +152,7 @@ func windowsEnd(t *testing.T, opts Options) {
 	if g := lease("w", 300*time.Millisecond); g.Permits != 0 || g.Reset > 300*time.Millisecond {
 		t.Errorf("a shortened window: %+v", g)
 	}
-	eventually(t, "a new window", func() bool { return lease("w", 300*time.Millisecond).Permits == 1 })
+	poll.Until(t, "a new window", func() bool { return lease("w", 300*time.Millisecond).Permits == 1 })
 
 	raw(t, s, func(ctx context.Context, c rueidis.Client) error {
 		return c.Do(ctx, c.B().Set().Key(kv.RatePrefix+"stuck").Value("1").Build()).Error()
@@ -159,7 +160,7 @@ func windowsEnd(t *testing.T, opts Options) {
 	if g := lease("stuck", 300*time.Millisecond); g.Permits != 0 || g.Reset <= 0 {
 		t.Errorf("a count without an end: %+v", g)
 	}
-	eventually(t, "the end of a count that had none", func() bool { return lease("stuck", time.Second).Permits == 1 })
+	poll.Until(t, "the end of a count that had none", func() bool { return lease("stuck", time.Second).Permits == 1 })
 }
 
 func instancesShareALimit(t *testing.T, opts Options) {
@@ -228,7 +229,7 @@ func savedLimitsAreLive(t *testing.T, opts Options) {
 		if err := admin.Change(t.Context(), func(ratelimit.Limits) (ratelimit.Limits, error) { return limits, nil }); err != nil {
 			t.Fatal(err)
 		}
-		eventually(t, "the new limits", func() bool { return *server.Current() == limits })
+		poll.Until(t, "the new limits", func() bool { return *server.Current() == limits })
 	}
 }
 
@@ -239,10 +240,10 @@ func (noMirror) SaveSetting(context.Context, string, []byte) error     { return 
 
 func announcementsReachAll(t *testing.T, opts Options) {
 	var stores []*Store
-	var ears []*ear
+	var recorders []*recorder
 	for range 3 {
 		s, _ := connect(t, opts)
-		stores, ears = append(stores, s), append(ears, listen(t, s))
+		stores, recorders = append(stores, s), append(recorders, subscribe(t, s))
 	}
 	want := "up"
 	for i, s := range stores {
@@ -251,11 +252,11 @@ func announcementsReachAll(t *testing.T, opts Options) {
 			t.Fatal(err)
 		}
 		want += " " + topic
-		for _, e := range ears {
-			eventually(t, topic, func() bool { return strings.HasSuffix(e.story(), topic) })
+		for _, e := range recorders {
+			poll.Until(t, topic, func() bool { return strings.HasSuffix(e.story(), topic) })
 		}
 	}
-	for _, e := range ears {
+	for _, e := range recorders {
 		// A cluster may still be passing on what another test announced.
 		if got := strings.ReplaceAll(e.story(), " "+ratelimit.Topic, ""); got != want {
 			t.Errorf("heard %q, want %q", got, want)

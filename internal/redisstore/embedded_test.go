@@ -13,11 +13,12 @@ import (
 
 	"telapi/internal/fault"
 	"telapi/internal/redisconn"
+	"telapi/test/poll"
 )
 
-func startEmbedded(t *testing.T, dir string) (*Embedded, *journal) {
+func startEmbedded(t *testing.T, dir string) (*Embedded, *logBuffer) {
 	t.Helper()
-	j := &journal{}
+	j := &logBuffer{}
 	e, err := StartEmbedded(dir, j.logger())
 	if err != nil {
 		t.Fatal(err)
@@ -26,7 +27,7 @@ func startEmbedded(t *testing.T, dir string) (*Embedded, *journal) {
 	return e, j
 }
 
-func TestCommandLineJoinsTheRunningServersEngine(t *testing.T) {
+func TestJoinRunningEngine(t *testing.T) {
 	t.Parallel()
 	dir := filepath.Join(t.TempDir(), "data")
 	e, j := startEmbedded(t, dir)
@@ -63,7 +64,7 @@ func TestCommandLineJoinsTheRunningServersEngine(t *testing.T) {
 	}
 }
 
-func TestOfServersThatStartAtOnceOneRuns(t *testing.T) {
+func TestOneOfConcurrentServersStarts(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
 	var started sync.WaitGroup
@@ -84,7 +85,7 @@ func TestOfServersThatStartAtOnceOneRuns(t *testing.T) {
 	}
 }
 
-func TestRecordOfADeadServerIsRecognised(t *testing.T) {
+func TestStaleRecordIsDetected(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
 	file := filepath.Join(dir, redisconn.EmbeddedFile)
@@ -112,8 +113,8 @@ func TestRecordOfADeadServerIsRecognised(t *testing.T) {
 	}
 }
 
-// Another program may listen on the port of a dead server, even a Redis.
-func TestForeignServerOnTheOldPortIsNotJoined(t *testing.T) {
+// Another program may subscribe on the port of a dead server, even a Redis.
+func TestJoinRejectsOtherServerOnPort(t *testing.T) {
 	t.Parallel()
 	ours, theirs := t.TempDir(), t.TempDir()
 	e, _ := startEmbedded(t, ours)
@@ -130,7 +131,7 @@ func TestForeignServerOnTheOldPortIsNotJoined(t *testing.T) {
 
 // Whoever revokes a key beside a server that hangs must not be told that nobody
 // was there to hear of it.
-func TestServerThatHangsIsNotTakenForNone(t *testing.T) {
+func TestHangingServerIsNotReportedAsMissing(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
 	e, _ := startEmbedded(t, dir)
@@ -170,7 +171,7 @@ func TestEmbeddedKeysExpireInRealTime(t *testing.T) {
 	if lease() != 1 {
 		t.Fatal("refused in a new window")
 	}
-	eventually(t, "a new window", func() bool { return lease() == 1 })
+	poll.Until(t, "a new window", func() bool { return lease() == 1 })
 	if passed := time.Since(start); passed < time.Second-2*engineTick {
 		t.Errorf("a window of a second ended after %v", passed)
 	}

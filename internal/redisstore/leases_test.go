@@ -11,6 +11,7 @@ import (
 	"github.com/google/uuid"
 
 	"telapi/internal/kv"
+	"telapi/test/poll"
 	"telapi/test/speechtest"
 )
 
@@ -65,7 +66,7 @@ func leasesExclude(t *testing.T, opts Options) {
 
 // A holder that dies takes its connection along: nothing is released.
 func leasesPassOn(t *testing.T, opts Options) {
-	opts.Logger = (&journal{}).logger()
+	opts.Logger = (&logBuffer{}).logger()
 	dead := Open(opts)
 	if err := dead.Connect(t.Context()); err != nil {
 		t.Fatal(err)
@@ -112,7 +113,7 @@ func turnsEnd(t *testing.T, opts Options) {
 	if err != nil || !held {
 		t.Fatal(held, err)
 	}
-	eventually(t, "the first is told that its lease is another's", func() bool { return turn.Err() != nil })
+	poll.Until(t, "the first is told that its lease is another's", func() bool { return turn.Err() != nil })
 	release()
 	if second.Err() != nil {
 		t.Error("the late release ended the second's turn")

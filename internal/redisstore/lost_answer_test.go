@@ -36,8 +36,8 @@ func (b broken) Read(p []byte) (int, error) {
 	return n, err
 }
 
-func TestMessagesWhoseAnswersAreLostAreThereOnceAndInOrder(t *testing.T) {
-	s := newStage(t, redisOptions(servers.StartRedis(t)), nil)
+func TestLostRepliesDoNotDuplicateMessages(t *testing.T) {
+	s := newChannelFixture(t, redisOptions(servers.StartRedis(t)), nil)
 	head := s.attach("a").Head
 	answers := &atomic.Int64{}
 	r := s.runtime("r", func(o *callruntime.Options) {
@@ -76,8 +76,8 @@ func TestMessagesWhoseAnswersAreLostAreThereOnceAndInOrder(t *testing.T) {
 
 // A runtime that was started again may say something new before it sends again
 // what it does not know the fate of.
-func TestNewMessageBeforeOneThatIsSentAgainIsKept(t *testing.T) {
-	s := newStage(t, redisOptions(servers.StartRedis(t)), func(l *wire.ChannelLimits) { l.HistoryMessages = 3 })
+func TestNewMessageBeforeRepetitionIsKept(t *testing.T) {
+	s := newChannelFixture(t, redisOptions(servers.StartRedis(t)), func(l *wire.ChannelLimits) { l.HistoryMessages = 3 })
 	head := s.attach("a").Head
 	first := s.take("r")
 	s.send(first, "1", "2", "3", "4")

@@ -8,10 +8,11 @@ import (
 	"github.com/google/uuid"
 
 	"telapi/internal/channel"
+	"telapi/test/poll"
 )
 
 func presence(t *testing.T, opts Options) {
-	s := newStage(t, opts, nil)
+	s := newChannelFixture(t, opts, nil)
 	want := func(what string, connected ...string) {
 		t.Helper()
 		got, ended, err := s.channels.Presence(t.Context(), []string{uuid.NewString(), s.id, uuid.NewString()})
@@ -27,7 +28,7 @@ func presence(t *testing.T, opts Options) {
 	}
 	want("it has left")
 	s.attach("second", func(a *channel.AttachRequest) { a.Lease = time.Millisecond })
-	eventually(t, "a lease that nobody renews ends", func() bool {
+	poll.Until(t, "a lease that nobody renews ends", func() bool {
 		got, _, err := s.channels.Presence(t.Context(), []string{s.id})
 		return err == nil && len(got) == 0
 	})

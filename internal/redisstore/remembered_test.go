@@ -14,7 +14,7 @@ import (
 
 // remembered fills the memory for message ids, each way, more than twice.
 func remembered(t *testing.T, opts Options) {
-	s := newStage(t, opts, nil)
+	s := newChannelFixture(t, opts, nil)
 	s.attach("a")
 	c := s.take("r")
 	const frames, messages, together = 9_000, 2_300, 100

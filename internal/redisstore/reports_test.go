@@ -11,6 +11,7 @@ import (
 
 	"telapi/internal/kv"
 	"telapi/internal/usage"
+	"telapi/test/poll"
 )
 
 var reportPromises = map[string]func(*testing.T, Options){
@@ -46,7 +47,7 @@ func add(t *testing.T, r *Reports, n int) {
 // next returns the first delivery there is.
 func next(t *testing.T, r *Reports) (taken []usage.ReportEntry) {
 	t.Helper()
-	eventually(t, "a delivery", func() (ok bool) {
+	poll.Until(t, "a delivery", func() (ok bool) {
 		var err error
 		if taken, err = r.Read(t.Context(), 100, 100*time.Millisecond); err != nil {
 			t.Fatal(err)

@@ -11,35 +11,36 @@ import (
 
 	"telapi/internal/config"
 	"telapi/internal/redact"
+	"telapi/test/poll"
 	"telapi/test/servers"
 )
 
-// journal is what an operator would read.
-type journal struct {
+// logBuffer is what an operator would read.
+type logBuffer struct {
 	mu  sync.Mutex
 	buf bytes.Buffer
 }
 
-func (j *journal) Write(p []byte) (int, error) {
+func (j *logBuffer) Write(p []byte) (int, error) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	return j.buf.Write(p)
 }
 
-func (j *journal) String() string {
+func (j *logBuffer) String() string {
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	return j.buf.String()
 }
 
-func (j *journal) count(text string) int { return strings.Count(j.String(), text) }
+func (j *logBuffer) count(text string) int { return strings.Count(j.String(), text) }
 
-func (j *journal) logger() *slog.Logger { return slog.New(slog.NewTextHandler(j, nil)) }
+func (j *logBuffer) logger() *slog.Logger { return slog.New(slog.NewTextHandler(j, nil)) }
 
 // open opens a store that is closed with the test and logged when it fails.
-func open(t *testing.T, opts Options) (*Store, *journal) {
+func open(t *testing.T, opts Options) (*Store, *logBuffer) {
 	t.Helper()
-	j := &journal{}
+	j := &logBuffer{}
 	opts.Logger = j.logger()
 	s := Open(opts)
 	t.Cleanup(func() {
@@ -52,7 +53,7 @@ func open(t *testing.T, opts Options) (*Store, *journal) {
 }
 
 // connect opens a store and waits for it.
-func connect(t *testing.T, opts Options) (*Store, *journal) {
+func connect(t *testing.T, opts Options) (*Store, *logBuffer) {
 	t.Helper()
 	s, j := open(t, opts)
 	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
@@ -67,47 +68,37 @@ func redisOptions(r *servers.Redis) Options {
 	return Options{RedisOptions: config.RedisOptions{Addrs: []string{r.Addr()}, Password: redact.Secret(r.Password()), TLS: r.TLS()}}
 }
 
-// eventually polls until ok, and fails the test when that takes too long.
-func eventually(t *testing.T, what string, ok func() bool) {
-	t.Helper()
-	for deadline := time.Now().Add(20 * time.Second); !ok(); time.Sleep(5 * time.Millisecond) {
-		if time.Now().After(deadline) {
-			t.Fatalf("never happened: %s", what)
-		}
-	}
-}
-
-// ear is a Handler that remembers what it was told.
-type ear struct {
+// recorder is a Handler that remembers what it was told.
+type recorder struct {
 	mu   sync.Mutex
 	told []string
 }
 
-func (e *ear) note(s string) {
+func (e *recorder) note(s string) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	e.told = append(e.told, s)
 }
 
-func (e *ear) Up()                  { e.note("up") }
-func (e *ear) Down(error)           { e.note("down") }
-func (e *ear) Message(topic string) { e.note(topic) }
+func (e *recorder) Up()                  { e.note("up") }
+func (e *recorder) Down(error)           { e.note("down") }
+func (e *recorder) Message(topic string) { e.note(topic) }
 
-func (e *ear) story() string {
+func (e *recorder) story() string {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	return strings.Join(e.told, " ")
 }
 
-// listen subscribes an ear until the test ends, and waits until it is up.
-func listen(t *testing.T, s *Store) *ear {
+// subscribe subscribes an recorder until the test ends, and waits until it is up.
+func subscribe(t *testing.T, s *Store) *recorder {
 	t.Helper()
-	e := &ear{}
+	e := &recorder{}
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan struct{})
 	go func() { s.Subscribe(ctx, e); close(done) }()
 	t.Cleanup(func() { cancel(); <-done })
-	eventually(t, "subscription", func() bool { return strings.HasPrefix(e.story(), "up") })
+	poll.Until(t, "subscription", func() bool { return strings.HasPrefix(e.story(), "up") })
 	return e
 }
 

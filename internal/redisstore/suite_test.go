@@ -12,7 +12,7 @@ import (
 func TestStoreConforms(t *testing.T) {
 	for engine, start := range map[string]func(t *testing.T) Options{
 		"embedded": func(t *testing.T) Options {
-			var j journal
+			var j logBuffer
 			e, err := StartEmbedded(t.TempDir(), j.logger())
 			if err != nil {
 				t.Fatal(err)

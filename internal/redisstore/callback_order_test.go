@@ -1,0 +1,176 @@
+package redisstore
+
+import (
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/google/uuid"
+
+	"telapi/callruntime"
+	"telapi/callruntime/wire"
+	"telapi/internal/callback"
+)
+
+func answersInOrder(t *testing.T, opts Options) {
+	d := newCallbackFixture(t, opts, nil)
+	other, _ := connect(t, opts)
+	instances := []*Callbacks{d.callbacks, fullCallbacks(other)}
+	const items, workers = 200, 16
+	var want []string
+	var posts []callback.DeliverParams
+	for i := range items {
+		kind := []wire.WorkItemKind{wire.BotItem, wire.LLMItem, wire.ToolItem}[i%3]
+		item := d.await(callruntime.AwaitOptions{Kind: kind, WorkItemID: fmt.Sprint("w", i)})
+		if want = append(want, fmt.Sprint(i)); item.Kind != kind || item.ID != fmt.Sprint("w", i) {
+			t.Fatalf("awaited %+v", item)
+		}
+		posts = append(posts, d.delivery(item, fmt.Sprint(i)))
+	}
+	rand.Shuffle(items, func(i, j int) { posts[i], posts[j] = posts[j], posts[i] })
+	var wg sync.WaitGroup
+	for w := range workers {
+		wg.Go(func() {
+			for i := w; i < items; i += workers {
+				if o, err := instances[i%2].Deliver(t.Context(), posts[i]); err != nil || o.Status != callback.Routed && o.Status != callback.Parked {
+					t.Errorf("deliver: %+v, %v", o, err)
+				}
+			}
+		})
+	}
+	wg.Wait()
+	if got := d.story(); got != strings.Join(want, " ") {
+		t.Errorf("the runtime sees %s", got)
+	}
+	d.nothingParked()
+	for i := range items * 2 {
+		got, err := d.Receive(t.Context())
+		if err != nil || got.Entry.WorkItemID != fmt.Sprint("w", i/2) && (i/2)%3 == 0 { // a bot's path does not name it
+			t.Fatalf("entry %d: %+v, %v", i, got.Entry, err)
+		}
+	}
+}
+
+func simultaneous(t *testing.T, opts Options) {
+	d := newCallbackFixture(t, opts, nil)
+	other, _ := connect(t, opts)
+	instances := []*Callbacks{d.callbacks, fullCallbacks(other)}
+	const tokens, each = 500, 5
+	var posts []callback.DeliverParams
+	var want []string
+	for i := range tokens {
+		want = append(want, fmt.Sprint(i))
+		posts = append(posts, d.delivery(d.await(callruntime.AwaitOptions{}), fmt.Sprint(i)))
+	}
+	var mu sync.Mutex
+	taken := map[callback.Status]int{}
+	var wg sync.WaitGroup
+	for w := range each {
+		wg.Go(func() {
+			for _, post := range posts {
+				post.CallbackID = uuid.NewString()
+				o, err := instances[w%2].Deliver(t.Context(), post)
+				if err != nil || string(o.Receipt) != string(post.Receipt) {
+					t.Errorf("deliver: %+v, %v", o, err)
+				}
+				mu.Lock()
+				taken[o.Status]++
+				mu.Unlock()
+			}
+		})
+	}
+	wg.Wait()
+	if taken[callback.Routed]+taken[callback.Parked] != tokens || taken[callback.Duplicate] != tokens*(each-1) {
+		t.Errorf("verdicts: %v", taken)
+	}
+	if got := d.story(); got != strings.Join(want, " ") {
+		t.Errorf("the runtime sees %s", got)
+	}
+}
+
+func lostReplies(t *testing.T, opts Options) {
+	d := newCallbackFixture(t, opts, nil)
+	first, second := d.await(callruntime.AwaitOptions{}), d.await(callruntime.AwaitOptions{})
+	whole := d.await(callruntime.AwaitOptions{Scope: callruntime.ScopeChannel})
+	plain := d.delivery(whole, "plain")
+	plain.Deduplicate = false
+	for _, c := range []struct {
+		delivery callback.DeliverParams
+		want     callback.Status
+	}{{d.delivery(second, "second"), callback.Parked}, {d.delivery(first, "first"), callback.Routed}, {d.delivery(whole, "whole"), callback.Routed}, {plain, callback.Routed}} {
+		for range 3 {
+			o, err := d.callbacks.Deliver(t.Context(), c.delivery)
+			if err != nil || o.Status != c.want || string(o.Receipt) != string(c.delivery.Receipt) || (o.Number == 2) != (c.want == callback.Parked) {
+				t.Errorf("%s: %+v, %v", c.delivery.Receipt, o, err)
+			}
+		}
+	}
+	if err := d.End(t.Context(), "done"); err != nil {
+		t.Fatal(err)
+	}
+	if got := d.story(); got != "first second whole plain done" {
+		t.Errorf("the runtime sees %s", got)
+	}
+}
+
+func temporaryRefusals(t *testing.T, opts Options) {
+	d := newCallbackFixture(t, opts, func(l *wire.ChannelLimits) { l.BacklogBytes = 2000 })
+	var items []callruntime.WorkItem
+	for range 40 {
+		items = append(items, d.await(callruntime.AwaitOptions{}))
+	}
+	stale := d.delivery(items[0], "0")
+	stale.Epoch = "other"
+	if v, _ := d.deliver(stale); v != callback.Stale {
+		t.Errorf("decided for another life: %s", v)
+	}
+	refused := 1 // from the second on they are parked, until there is too much of it
+	for ; ; refused++ {
+		v, _ := d.deliver(d.delivery(items[refused], fmt.Sprint(refused)))
+		if v == callback.Backpressure {
+			break
+		}
+		if v != callback.Parked || refused > 30 {
+			t.Fatalf("item %d: %s", refused, v)
+		}
+	}
+	d.expect(items[0], "0", callback.Routed) // which lets them go
+	d.expect(items[refused], "again", callback.Backpressure)
+	if valid, err := d.callbacks.CheckCredential(t.Context(), d.delivery(items[refused], "").Credential); !valid || err != nil {
+		t.Errorf("credential: valid %t, %v", valid, err)
+	}
+	for {
+		r, err := d.Receive(t.Context())
+		if err == nil {
+			err = d.Commit(t.Context(), r.Position)
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		if v, _ := d.deliver(d.delivery(items[refused], "again")); v == callback.Routed {
+			break
+		}
+	}
+	if got := d.story(); !strings.HasSuffix(got, fmt.Sprintf(" %d again", refused-1)) {
+		t.Errorf("the runtime sees %s", got)
+	}
+
+	few := newCallbackFixture(t, opts, func(l *wire.ChannelLimits) { l.BacklogEntries = 2 })
+	few.expect(few.await(callruntime.AwaitOptions{}), "first", callback.Routed)
+	next := few.delivery(few.await(callruntime.AwaitOptions{}), "next")
+	for _, instance := range []*Callbacks{few.callbacks, fullCallbacks(few.store)} {
+		if o, err := instance.Deliver(t.Context(), next); err != nil || o.Status != callback.Backpressure {
+			t.Errorf("with as many entries as may wait: %+v, %v", o, err)
+		}
+	}
+	r, err := few.Receive(t.Context())
+	if err = errors.Join(err, few.Commit(t.Context(), r.Position)); err != nil {
+		t.Fatal(err)
+	}
+	if v, _ := few.deliver(next); v != callback.Routed {
+		t.Errorf("with room again: %s", v)
+	}
+}

@@ -1,0 +1,154 @@
+package redisstore
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/redis/rueidis"
+
+	"telapi/callruntime"
+	"telapi/callruntime/wire"
+	"telapi/internal/callback"
+	"telapi/internal/kv"
+)
+
+func busyChannel(t *testing.T, opts Options) {
+	d := newCallbackFixture(t, opts, nil)
+	first, second := d.await(callruntime.AwaitOptions{}), d.await(callruntime.AwaitOptions{})
+	third, fourth := d.await(callruntime.AwaitOptions{}), d.await(callruntime.AwaitOptions{})
+	whole := d.await(callruntime.AwaitOptions{Scope: callruntime.ScopeChannel})
+	for _, c := range []struct {
+		item callruntime.WorkItem
+		body string
+		want callback.Status
+	}{{first, "1", callback.Routed}, {second, "2", callback.Routed}, {fourth, "4", callback.Parked}, {whole, "5", callback.Routed}} {
+		d.touched(23 * time.Hour)
+		d.expect(c.item, c.body, c.want)
+		if idleAt, err := strconv.ParseInt(d.flow()[2], 10, 64); err != nil || time.Until(time.UnixMilli(idleAt)) < 23*time.Hour {
+			t.Errorf("after %s the idle channel ends at %d, %v", c.body, idleAt, err)
+		}
+	}
+	d.touched(25 * time.Hour)
+	d.expect(third, "3", callback.Ended)
+	if got := d.story(); got != "1 2 5 4 idle" {
+		t.Errorf("the runtime sees %s", got)
+	}
+	d.nothingParked()
+}
+
+func channelCredentials(t *testing.T, opts Options) {
+	d := newCallbackFixture(t, opts, nil)
+	item := d.await(callruntime.AwaitOptions{})
+	whole, model := d.await(callruntime.AwaitOptions{Scope: callruntime.ScopeChannel}), d.await(callruntime.AwaitOptions{Scope: callruntime.ScopeChannel, Kind: wire.LLMItem})
+	d.expect(whole, "1", callback.Routed)
+	d.expect(model, "1", callback.Routed)
+	d.expect(whole, "2", callback.Routed)
+	if v, receipt := d.deliver(d.delivery(whole, "1")); v != callback.Duplicate || receipt != `{"of": "1"}` {
+		t.Errorf("the same again: %s with %s", v, receipt)
+	}
+	for range 2 {
+		unidentified := d.delivery(whole, "hm")
+		unidentified.Deduplicate = false
+		if v, _ := d.deliver(unidentified); v != callback.Routed {
+			t.Errorf("what may be said twice: %s", v)
+		}
+	}
+	d.expect(item, "item", callback.Routed)
+	if err := d.Cancel(t.Context(), model.ID); err != nil {
+		t.Error(err)
+	}
+	d.expect(model, "3", callback.Cancelled)
+	brief := d.await(callruntime.AwaitOptions{Scope: callruntime.ScopeChannel, TTL: briefly})
+	d.over(brief)
+	d.expect(brief, "late", callback.Invalid)
+	if err := d.End(t.Context(), "done"); err != nil {
+		t.Fatal(err)
+	}
+	d.expect(whole, "1", callback.Ended)
+	if got := d.story(); got != "1 1 2 hm hm item done" {
+		t.Errorf("the runtime sees %s", got)
+	}
+}
+
+func retention(t *testing.T, opts Options) {
+	d := newCallbackFixture(t, opts, nil)
+	used, whole := d.await(callruntime.AwaitOptions{}), d.await(callruntime.AwaitOptions{Scope: callruntime.ScopeChannel, TTL: time.Hour})
+	d.expect(used, "1", callback.Routed)
+	identified, plain := d.delivery(whole, "2"), d.delivery(whole, "3")
+	plain.Deduplicate = false
+	for _, use := range []callback.DeliverParams{identified, plain} {
+		if v, _ := d.deliver(use); v != callback.Routed {
+			t.Errorf("a use of the channel's: %s", v)
+		}
+	}
+	waiting := d.await(callruntime.AwaitOptions{})
+	early, cancelled := d.await(callruntime.AwaitOptions{}), d.await(callruntime.AwaitOptions{})
+	d.expect(early, "early", callback.Parked)
+	if err := d.Cancel(t.Context(), cancelled.ID); err != nil {
+		t.Fatal(err)
+	}
+	keys := kv.ChannelKeys(d.id)
+	read := func(command ...string) (text string) {
+		d.raw(func(ctx context.Context, client rueidis.Client) error {
+			message, err := client.Do(ctx, client.B().Arbitrary(command[0]).Keys(command[1]).Args(command[2:]...).Build()).ToMessage()
+			text = message.String()
+			return err
+		})
+		return text
+	}
+	d.raw(func(ctx context.Context, client rueidis.Client) error {
+		for _, key := range []string{keys[0], keys[1], keys[5], keys[6]} {
+			if ttl, err := client.Do(ctx, client.B().Pttl().Key(key).Build()).AsInt64(); err != nil || ttl <= d.limits.IdleMs {
+				t.Errorf("%s lives for %d ms, %v", key, ttl, err)
+			}
+		}
+		return nil
+	})
+	everything := read("HGETALL", keys[0]) + read("HGETALL", keys[5]) + read("ZRANGE", keys[6], "0", "-1") + read("XRANGE", keys[1], "-", "+")
+	for _, item := range []callruntime.WorkItem{used, whole, waiting} {
+		if strings.Contains(everything, item.Token) || !strings.Contains(everything, d.delivery(item, "").Digest) {
+			t.Error("the store has the token, or not its digest")
+		}
+	}
+	for record, want := range map[string]time.Time{
+		identified.Digest + " " + identified.BodyDigest: whole.ExpiresAt,
+		plain.Digest + " " + plain.CallbackID:           time.Now().Add(10 * time.Minute), // for a lost answer alone
+	} {
+		d.raw(func(ctx context.Context, client rueidis.Client) error {
+			until, err := client.Do(ctx, client.B().Zscore().Key(keys[6]).Member(record).Build()).AsFloat64()
+			if off := want.Sub(time.UnixMilli(int64(until))); off.Abs() > time.Minute {
+				t.Errorf("a use of the channel's is kept until %v, want %v", until, want)
+			}
+			return err
+		})
+	}
+	for _, settled := range []struct {
+		item callruntime.WorkItem
+		body string
+		want callback.Status
+	}{{used, "1", callback.Duplicate}, {early, "early", callback.Duplicate}, {cancelled, "late", callback.Cancelled}} {
+		digest, at := d.delivery(settled.item, "").Digest, fmt.Sprint(settled.item.ExpiresAt.UnixMilli())
+		for ago, want := range map[time.Duration]callback.Status{59 * time.Minute: settled.want, 61 * time.Minute: callback.Invalid} {
+			d.raw(func(ctx context.Context, client rueidis.Client) error {
+				record, err := client.Do(ctx, client.B().Hget().Key(keys[5]).Field(digest).Build()).ToString()
+				earlier := fmt.Sprint(time.Now().Add(-ago).UnixMilli())
+				record, at = strings.Replace(record, at, earlier, 1), earlier
+				return errors.Join(err, client.Do(ctx, client.B().Hset().Key(keys[5]).FieldValue().FieldValue(digest, record).Build()).Error())
+			})
+			d.expect(settled.item, settled.body, want)
+		}
+	}
+	digest := d.delivery(used, "").Digest
+	d.raw(func(ctx context.Context, client rueidis.Client) error {
+		return client.Do(ctx, client.B().Zadd().Key(keys[6]).ScoreMember().ScoreMember(1, digest).ScoreMember(1, "@"+used.ID).Build()).Error()
+	})
+	d.await(callruntime.AwaitOptions{})
+	if left := read("HGETALL", keys[5]); strings.Contains(left, digest) || strings.Contains(left, "@"+used.ID) || !strings.Contains(left, "@"+waiting.ID) {
+		t.Errorf("what is left: %s", left)
+	}
+}

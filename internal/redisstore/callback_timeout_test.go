@@ -1,0 +1,197 @@
+package redisstore
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/redis/rueidis"
+
+	"telapi/callruntime"
+	"telapi/callruntime/wire"
+	"telapi/internal/callback"
+	"telapi/internal/kv"
+	"telapi/internal/lua"
+	"telapi/test/poll"
+)
+
+const briefly = 50 * time.Millisecond
+
+// over waits until an item is over its time.
+func (d *callbackFixture) over(item callruntime.WorkItem) {
+	d.channelFixture.Helper()
+	poll.Until(d.T, "the end of its time", func() bool {
+		valid, err := d.callbacks.CheckCredential(d.Context(), d.delivery(item, "").Credential)
+		return !valid && err == nil
+	})
+	d.raw(func(ctx context.Context, client rueidis.Client) error { // a check alone changes nothing
+		return rueidis.NewLuaScript(lua.Channel("touch")).Exec(ctx, client, kv.ChannelKeys(d.id), nil).Error()
+	})
+}
+
+func workItemTimeouts(t *testing.T, opts Options) {
+	d := newCallbackFixture(t, opts, nil)
+	t.Run("while the runtime receives", func(t *testing.T) {
+		first := d.await(callruntime.AwaitOptions{WorkItemID: "never", Kind: wire.ToolItem, TTL: 60 * briefly})
+		second, third := d.await(callruntime.AwaitOptions{}), d.await(callruntime.AwaitOptions{})
+		d.expect(third, "third", callback.Parked)
+		d.expect(second, "second", callback.Parked)
+		ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+		defer cancel()
+		var got []callruntime.Delivery
+		for range 5 {
+			r, err := d.Receive(ctx)
+			if err != nil {
+				t.Fatal(err)
+			}
+			got = append(got, r)
+		}
+		if e := got[0].Entry; e.Kind != wire.KindTimeout || e.WorkItemID != "never" || e.WorkItemKind != "tool" || e.ChannelID != d.id || e.At == 0 || e.Trace.CallID != "call" {
+			t.Errorf("the time-out: %+v", e)
+		}
+		if got[1].Entry.Event != "second" || got[3].Entry.Event != "third" {
+			t.Errorf("behind it: %+v", got)
+		}
+		for _, r := range got {
+			if at, _, _ := strings.Cut(got[0].Position, "-"); at == "" || r.Position[strings.Index(r.Position, "-"):] != got[0].Position[strings.Index(got[0].Position, "-"):] {
+				t.Errorf("%s came at another time than %s", r.Position, got[0].Position)
+			}
+		}
+		if at, _ := strconv.ParseInt(got[0].Position[strings.Index(got[0].Position, "-")+1:], 10, 64); at < first.ExpiresAt.UnixMilli() {
+			t.Errorf("skipped at %d, before %d", at, first.ExpiresAt.UnixMilli())
+		}
+		d.expect(first, "late", callback.Invalid)
+	})
+	t.Run("of an operator's item, while the runtime waits", func(t *testing.T) {
+		received := make(chan callruntime.Delivery, 1)
+		go func() { r, _ := d.Receive(t.Context()); received <- r }()
+		operator := d.runtime("operator").Observe(d.id, "")
+		item, err := operator.Await(t.Context(), callruntime.AwaitOptions{TTL: briefly})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if r := <-received; r.Entry.WorkItemID != item.ID || r.Entry.Kind != wire.KindTimeout {
+			t.Errorf("received %+v", r)
+		}
+	})
+	t.Run("behind one that is still awaited", func(t *testing.T) {
+		d := newCallbackFixture(t, opts, nil)
+		head, brief := d.await(callruntime.AwaitOptions{}), d.await(callruntime.AwaitOptions{TTL: briefly, WorkItemID: "brief"})
+		last := d.await(callruntime.AwaitOptions{})
+		d.over(brief)
+		d.expect(brief, "late", callback.Invalid)
+		if err := d.Cancel(t.Context(), brief.ID); !errors.Is(err, callruntime.ErrWorkItemNotFound) {
+			t.Errorf("cancel: %v", err)
+		}
+		d.expect(last, "last", callback.Parked)
+		if got := d.story(); got != "" {
+			t.Errorf("too early: %s", got)
+		}
+		d.expect(head, "head", callback.Routed)
+		if got := d.story(); got != "head timeout:brief last" {
+			t.Errorf("the runtime sees %s", got)
+		}
+	})
+	t.Run("by whatever else happens", func(t *testing.T) {
+		d := newCallbackFixture(t, opts, nil)
+		brief := d.await(callruntime.AwaitOptions{TTL: briefly, WorkItemID: "brief"})
+		poll.Until(t, "the end of its time", func() bool { return time.Now().After(brief.ExpiresAt.Add(time.Millisecond)) })
+		d.attach("a")
+		if got := d.story(); got != "timeout:brief connected" {
+			t.Errorf("the runtime sees %s", got)
+		}
+	})
+	t.Run("by its own answer, which is late", func(t *testing.T) {
+		d := newCallbackFixture(t, opts, nil)
+		d.expect(d.await(callruntime.AwaitOptions{}), "first", callback.Routed)
+		brief := d.await(callruntime.AwaitOptions{TTL: briefly, WorkItemID: "brief"})
+		poll.Until(t, "the end of its time", func() bool { return time.Now().After(brief.ExpiresAt.Add(time.Millisecond)) })
+		d.expect(brief, "late", callback.Invalid)
+		if got := d.story(); got != "first timeout:brief" {
+			t.Errorf("the runtime sees %s", got)
+		}
+	})
+	t.Run("for good, though the store's clock goes back", func(t *testing.T) {
+		d := newCallbackFixture(t, opts, nil)
+		brief := d.await(callruntime.AwaitOptions{TTL: briefly, WorkItemID: "brief"})
+		d.over(brief)
+		d.raw(func(ctx context.Context, client rueidis.Client) error { // as if its time were still to come
+			work, digest := kv.ChannelKeys(d.id)[5], d.delivery(brief, "").Digest
+			later := fmt.Sprintf("awaiting 1 bot %d brief   ", brief.ExpiresAt.Add(time.Hour).UnixMilli())
+			return client.Do(ctx, client.B().Hset().Key(work).FieldValue().FieldValue(digest, later).Build()).Error()
+		})
+		d.expect(brief, "late", callback.Invalid)
+		if valid, err := d.callbacks.CheckCredential(t.Context(), d.delivery(brief, "").Credential); valid || err != nil {
+			t.Errorf("credential: valid %t, %v", valid, err)
+		}
+		if err := d.Cancel(t.Context(), brief.ID); !errors.Is(err, callruntime.ErrWorkItemNotFound) {
+			t.Errorf("cancel: %v", err)
+		}
+		d.expect(d.await(callruntime.AwaitOptions{}), "next", callback.Routed)
+		if got := d.story(); got != "timeout:brief next" {
+			t.Errorf("the runtime sees %s", got)
+		}
+		d.nothingParked()
+		d.waiting(false, false, false)
+	})
+}
+
+func cancellations(t *testing.T, opts Options) {
+	d := newCallbackFixture(t, opts, nil)
+	a, b, c := d.await(callruntime.AwaitOptions{}), d.await(callruntime.AwaitOptions{}), d.await(callruntime.AwaitOptions{})
+	e, f := d.await(callruntime.AwaitOptions{}), d.await(callruntime.AwaitOptions{})
+	d.expect(c, "c", callback.Parked)
+	d.expect(e, "e", callback.Parked)
+	d.waiting(false, true, true, true, true, true, false)
+	operator := d.runtime("operator").Observe(d.id, "")
+	for _, cancel := range []error{d.Cancel(t.Context(), b.ID), d.Cancel(t.Context(), e.ID), operator.Cancel(t.Context(), a.ID), d.Cancel(t.Context(), a.ID)} {
+		if cancel != nil {
+			t.Error(cancel)
+		}
+	}
+	d.expect(f, "f", callback.Routed)
+	if got := d.story(); got != "c f" {
+		t.Errorf("the runtime sees %s", got)
+	}
+	d.nothingParked()
+	d.waiting(false, false, false, false, false, false, false)
+	for _, item := range []callruntime.WorkItem{a, b, e} {
+		d.expect(item, "late", callback.Cancelled)
+	}
+	for _, id := range []string{c.ID, f.ID, "unknown"} {
+		if err := d.Cancel(t.Context(), id); !errors.Is(err, callruntime.ErrWorkItemNotFound) {
+			t.Errorf("cancel of what is settled: %v", err)
+		}
+	}
+	if _, err := d.Await(t.Context(), callruntime.AwaitOptions{WorkItemID: a.ID}); !errors.Is(err, callruntime.ErrWorkItemExists) {
+		t.Errorf("await twice: %v", err)
+	}
+	for _, bad := range []callruntime.AwaitOptions{{Kind: "mail"}, {Scope: "team"}, {TTL: 25 * time.Hour}, {TTL: -1}, {WorkItemID: "a/b"}} {
+		if _, err := d.Await(t.Context(), bad); err == nil {
+			t.Errorf("awaited %+v", bad)
+		}
+	}
+}
+
+func endWithParked(t *testing.T, opts Options) {
+	d := newCallbackFixture(t, opts, nil)
+	d.await(callruntime.AwaitOptions{})
+	second, brief := d.await(callruntime.AwaitOptions{}), d.await(callruntime.AwaitOptions{TTL: briefly, WorkItemID: "brief"})
+	d.await(callruntime.AwaitOptions{})
+	last := d.await(callruntime.AwaitOptions{})
+	d.expect(last, "last", callback.Parked)
+	d.expect(second, "second", callback.Parked)
+	d.over(brief)
+	for range 2 {
+		if err := d.End(t.Context(), "done"); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if got := d.story(); got != "second timeout:brief last done" {
+		t.Errorf("the runtime sees %s", got)
+	}
+}

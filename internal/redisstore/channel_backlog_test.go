@@ -1,0 +1,207 @@
+package redisstore
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/redis/rueidis"
+
+	"telapi/callruntime"
+	"telapi/callruntime/wire"
+	"telapi/internal/channel"
+	"telapi/internal/kv"
+	"telapi/test/poll"
+)
+
+func backpressure(t *testing.T, opts Options) {
+	limits := map[string]func(*wire.ChannelLimits){
+		"entries": func(l *wire.ChannelLimits) { l.BacklogEntries = 5 },
+		"bytes":   func(l *wire.ChannelLimits) { l.BacklogBytes = 400 },
+	}
+	for name, change := range limits {
+		s := newChannelFixture(t, opts, change)
+		s.attach("a")
+		sent := 0
+		fill := func() {
+			t.Helper()
+			for ; s.frame("a", fmt.Sprint(sent)) == channel.Appended; sent++ {
+				if sent > 100 {
+					t.Fatalf("%s: no end", name)
+				}
+			}
+			if got := s.frame("a", fmt.Sprint(sent)); got != channel.Backpressure {
+				t.Errorf("%s: %s", name, got)
+			}
+		}
+		fill()
+		if got := s.frame("a", "0"); got != channel.Duplicate {
+			t.Errorf("%s: a repeated frame: %s", name, got)
+		}
+		for range 50 { // who comes and goes cannot fill the store either
+			s.attach("a")
+			if err := s.channels.Detach(t.Context(), s.id, "a", s.entry(wire.KindSession, "disconnected")); err != nil {
+				t.Fatal(err)
+			}
+		}
+		s.attach("a")
+		if entries, err := s.runtime("looker").Entries(t.Context(), s.id, "", 100); err != nil || len(entries) > 20 {
+			t.Errorf("%s: %d entries, %v", name, len(entries), err)
+		}
+		oldest, err := s.runtime("looker").Entries(t.Context(), s.id, "", 1)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := s.runtime("looker").Observe(s.id, "").Commit(t.Context(), oldest[0].Position); !errors.Is(err, callruntime.ErrClaimLost) {
+			t.Errorf("%s: an onlooker's commit: %v", name, err)
+		}
+		c := s.take("r")
+		_, half := s.receive(c, fmt.Sprint(sent/2))
+		if err := c.Commit(t.Context(), half); err != nil {
+			t.Fatal(err)
+		}
+		if got := s.frame("a", fmt.Sprint(sent)); got != channel.Backpressure {
+			t.Errorf("%s: after half a commit: %s", name, got)
+		}
+		for d, err := c.Receive(t.Context()); ; d, err = c.Receive(t.Context()) {
+			if err == nil {
+				err = c.Commit(t.Context(), d.Position)
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+			if s.frame("a", fmt.Sprint(sent)) == channel.Appended {
+				break
+			}
+		}
+		sent++
+		s.receive(c, fmt.Sprint(sent-1))
+		fill()
+		if err := c.Commit(t.Context(), half); err != nil {
+			t.Errorf("an old position: %v", err)
+		}
+		for _, position := range []string{"1000-1", "1001"} {
+			if err := c.Commit(t.Context(), position); !errors.Is(err, callruntime.ErrUnknownPosition) {
+				t.Errorf("commit of %s: %v", position, err)
+			}
+		}
+	}
+}
+
+// However many entries are committed at a time, their bytes are counted exactly:
+// what is left uncounted each time would stop a long conversation in the end.
+func committedBytes(t *testing.T, opts Options) {
+	s := newChannelFixture(t, opts, nil)
+	s.attach("a")
+	var frames []channel.Frame
+	for i := range 100 {
+		name := strings.Repeat("x", i*i%37) + fmt.Sprint(i)
+		frames = append(frames, channel.Frame{MessageID: name, Entry: s.entry(wire.KindFrame, name)})
+	}
+	for first := 0; first < len(frames); first += 20 {
+		s.append("a", frames[first:first+20]...)
+	}
+	c, bytes := s.take("r"), 0
+	steps := []int{1, 2, 16, 17, 18, 31, 50, 64, 65, 80, 99, 101} // the first entry is of the attachment
+	for n := 1; n <= 101; n++ {
+		d, err := c.Receive(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		if n == 1 {
+			bytes += len(s.entry(wire.KindSession, "connected"))
+		} else {
+			bytes += len(frames[n-2].Entry)
+		}
+		if !slices.Contains(steps, n) {
+			continue
+		}
+		if err := c.Commit(t.Context(), d.Position); err != nil {
+			t.Fatal(err)
+		}
+		s.raw(func(ctx context.Context, client rueidis.Client) error {
+			flow, err := client.Do(ctx, client.B().Hget().Key(kv.MetaKey(s.id)).Field("flow").Build()).ToString()
+			if got, want := strings.Join(strings.Fields(flow)[5:7], " "), fmt.Sprint(n, " ", bytes); got != want {
+				t.Errorf("committed are %s entries and bytes, want %s", got, want)
+			}
+			return err
+		})
+	}
+}
+
+func trimming(t *testing.T, opts Options) {
+	s := newChannelFixture(t, opts, nil)
+	s.attach("a")
+	const frames = 2500
+	for i := 0; i < frames; i += 100 {
+		batch := make([]channel.Frame, 100)
+		for j := range batch {
+			name := fmt.Sprint(i + j)
+			batch[j] = channel.Frame{MessageID: name, Entry: s.entry(wire.KindFrame, name)}
+		}
+		s.append("a", batch...)
+	}
+	read := func(c *callruntime.Channel, first, last int) {
+		t.Helper()
+		for i := first; i <= last; i++ {
+			d, err := c.Receive(t.Context())
+			if err == nil {
+				err = c.Commit(t.Context(), d.Position)
+			}
+			if err != nil || i >= 0 && d.Entry.Event != fmt.Sprint(i) {
+				t.Fatalf("entry %d is %+v, %v", i, d.Entry, err)
+			}
+		}
+	}
+	read(s.take("r"), -1, 199)
+	read(s.take("r"), 200, frames-1) // where the one before left off, more than is kept for onlookers from the end
+	kept, err := s.runtime("looker").Entries(t.Context(), s.id, "", frames)
+	if err != nil || len(kept) < 1000 || len(kept) > 1200 || kept[len(kept)-1].Entry.Event != fmt.Sprint(frames-1) {
+		t.Errorf("%d entries are kept for onlookers, %v", len(kept), err)
+	}
+}
+
+// What a failover to a replica that lagged behind looks like.
+func setBack(t *testing.T, opts Options) {
+	s := newChannelFixture(t, opts, nil)
+	s.attach("a")
+	s.frame("a", "1")
+	c := s.take("r")
+	_, position := s.receive(c, "1")
+	if err := c.Commit(t.Context(), position); err != nil {
+		t.Fatal(err)
+	}
+	keys := kv.ChannelKeys(s.id)
+	var flow string
+	s.raw(func(ctx context.Context, client rueidis.Client) (err error) {
+		flow, err = client.Do(ctx, client.B().Hget().Key(keys[0]).Field("flow").Build()).ToString()
+		return err
+	})
+	s.frame("a", "2")
+	_, lost := s.receive(c, "2")
+	later := time.Now().Add(5 * time.Millisecond)
+	poll.Until(t, "a later moment", func() bool { return time.Now().After(later) })
+	s.raw(func(ctx context.Context, client rueidis.Client) error {
+		return errors.Join(
+			client.Do(ctx, client.B().Hset().Key(keys[0]).FieldValue().FieldValue("flow", flow).Build()).Error(),
+			client.Do(ctx, client.B().Del().Key(keys[1]).Build()).Error(), // a stream takes no lower id than its last
+			client.Do(ctx, client.B().Xadd().Key(keys[1]).Id(position).FieldValue().
+				FieldValue("entry", string(s.entry(wire.KindFrame, "1"))).FieldValue("total", "1").Build()).Error())
+	})
+	if got := s.frame("a", "3"); got != channel.Appended {
+		t.Fatalf("frame: %s", got)
+	}
+	if err := c.Commit(t.Context(), lost); !errors.Is(err, callruntime.ErrUnknownPosition) {
+		t.Errorf("commit of what is lost: %v", err)
+	}
+	if d, err := c.Receive(t.Context()); !errors.Is(err, callruntime.ErrLost) {
+		t.Errorf("received %+v, %v", d, err)
+	}
+	if events, _ := s.receive(s.take("r"), "3"); strings.Join(events, " ") != "3" {
+		t.Errorf("after attaching again: %v", events)
+	}
+}

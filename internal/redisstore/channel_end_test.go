@@ -1,0 +1,240 @@
+package redisstore
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/go-json-experiment/json/jsontext"
+	"github.com/redis/rueidis"
+
+	"telapi/callruntime"
+	"telapi/callruntime/wire"
+	"telapi/internal/channel"
+	"telapi/internal/fault"
+	"telapi/internal/kv"
+	"telapi/test/poll"
+)
+
+func endings(t *testing.T, opts Options) {
+	s := newChannelFixture(t, opts, nil)
+	subscribe(t, s.store)
+	heard := &browser{}
+	stop, err := s.channels.Subscribe(t.Context(), s.id, heard)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer stop()
+	if err := s.channels.EndChannel(t.Context(), s.id, "early"); err != nil {
+		t.Errorf("the end of what is not there: %v", err)
+	}
+	s.attach("a")
+	s.frame("a", "1")
+	c := s.take("r")
+	for range 2 {
+		if err := s.channels.EndChannel(t.Context(), s.id, "revoked"); err != nil {
+			t.Fatal(err)
+		}
+	}
+	poll.Until(t, "the news", func() bool { return heard.story() == "closed:revoked" })
+	if _, err := s.channels.Attach(t.Context(), s.attachment("b")); !fault.Is(err, fault.SessionEnded) {
+		t.Errorf("attach: %v", err)
+	}
+	if err := s.channels.CheckAttach(t.Context(), s.attachment("b")); !fault.Is(err, fault.SessionEnded) {
+		t.Errorf("check: %v", err)
+	}
+	if got := s.frame("a", "2"); got != channel.Ended {
+		t.Errorf("frame: %s", got)
+	}
+	if got, offer, err := s.channels.Renew(t.Context(), s.id, "a", time.Minute, false); got != channel.Ended || offer || err != nil {
+		t.Errorf("renew: %s, %v", got, err)
+	}
+	if err := s.channels.Detach(t.Context(), s.id, "a", s.entry(wire.KindSession, "disconnected")); err != nil {
+		t.Errorf("detach: %v", err)
+	}
+	if err := c.Send(t.Context(), wire.ChannelMessage{Type: wire.TypeStatus, Status: jsontext.Value("{}")}); !errors.Is(err, callruntime.ErrEnded) {
+		t.Errorf("send: %v", err)
+	}
+	if err := c.End(t.Context(), "again"); err != nil {
+		t.Errorf("end: %v", err)
+	}
+	events, last := s.receive(c, "revoked")
+	if strings.Join(events, " ") != "connected 1 ended revoked" {
+		t.Errorf("the runtime saw %v", events)
+	}
+	if _, err := c.Receive(t.Context()); !errors.Is(err, callruntime.ErrEnded) {
+		t.Errorf("receive: %v", err)
+	}
+	if err := c.Commit(t.Context(), last); err != nil {
+		t.Errorf("commit: %v", err)
+	}
+	for who, late := range map[string]*callruntime.Channel{"the same runtime": s.take("r"), "an onlooker": s.runtime("o").Observe(s.id, last)} {
+		ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+		if _, err := late.Receive(ctx); !errors.Is(err, callruntime.ErrEnded) {
+			t.Errorf("%s that comes when everything is read: %v", who, err)
+		}
+		cancel()
+	}
+	s.raw(func(ctx context.Context, client rueidis.Client) error {
+		for _, key := range kv.ChannelKeys(s.id) {
+			ttl, err := client.Do(ctx, client.B().Pttl().Key(key).Build()).AsInt64()
+			if err != nil {
+				return err
+			}
+			if ttl != -2 && (ttl < 24*3600_000 || ttl > s.limits.KeepMs) {
+				t.Errorf("%s lives for %d ms", key, ttl)
+			}
+		}
+		return nil
+	})
+}
+
+// touched makes it so long ago that somebody did something on the channel.
+func (s *channelFixture) touched(before time.Duration) {
+	s.Helper()
+	flow := s.flow()
+	flow[0], flow[2] = "0", fmt.Sprint(time.Now().Add(24*time.Hour-before).UnixMilli())
+	s.raw(func(ctx context.Context, client rueidis.Client) error {
+		return client.Do(ctx, client.B().Hset().Key(kv.MetaKey(s.id)).FieldValue().FieldValue("flow", strings.Join(flow, " ")).Build()).Error()
+	})
+}
+
+func (s *channelFixture) flow() (numbers []string) {
+	s.Helper()
+	s.raw(func(ctx context.Context, client rueidis.Client) error {
+		flow, err := client.Do(ctx, client.B().Hget().Key(kv.MetaKey(s.id)).Field("flow").Build()).ToString()
+		numbers = strings.Fields(flow)
+		return err
+	})
+	return numbers
+}
+
+func idleness(t *testing.T, opts Options) {
+	s := newChannelFixture(t, opts, nil)
+	s.attach("a")
+	s.frame("a", "0")
+	c := s.take("r")
+	if err := c.Send(t.Context(), wire.ChannelMessage{Type: wire.TypeChat, MessageID: "1", Chat: jsontext.Value("{}")}); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := c.Await(t.Context(), callruntime.AwaitOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	s.raw(func(ctx context.Context, client rueidis.Client) error {
+		for _, key := range kv.ChannelKeys(s.id)[:7] { // the others come later
+			ttl, err := client.Do(ctx, client.B().Pttl().Key(key).Build()).AsInt64()
+			if err != nil || ttl <= s.limits.IdleMs || ttl > s.limits.IdleMs+s.limits.KeepMs {
+				t.Errorf("%s lives for %d ms, %v", key, ttl, err)
+			}
+		}
+		return nil
+	})
+	for i := range 3 { // 69 hours
+		s.touched(23 * time.Hour)
+		if got := s.frame("a", fmt.Sprint("busy", i)); got != channel.Appended {
+			t.Fatalf("a channel in use: %s", got)
+		}
+		if got := s.frame("a", fmt.Sprint("busier", i)); got != channel.Appended {
+			t.Fatalf("a channel in use: %s", got)
+		}
+	}
+	s.touched(25 * time.Hour)
+	if err := s.channels.CheckAttach(t.Context(), s.attachment("b")); !fault.Is(err, fault.SessionEnded) {
+		t.Errorf("check of an idle channel: %v", err)
+	}
+	if got := s.frame("a", "late"); got != channel.Ended {
+		t.Errorf("an idle channel: %s", got)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	defer cancel()
+	var last callruntime.Delivery
+	for {
+		d, err := c.Receive(ctx)
+		if err != nil {
+			if e := last.Entry; !errors.Is(err, callruntime.ErrEnded) || e.Kind != wire.KindChannelEnded || e.ChannelID != s.id || e.Reason != "idle" || e.At == 0 {
+				t.Errorf("the runtime is told %v after %s", err, last.JSON)
+			}
+			return
+		}
+		last = d
+	}
+}
+
+func opening(t *testing.T, opts Options) {
+	s := newChannelFixture(t, opts, nil)
+	r := s.runtime("r", func(o *callruntime.Options) { o.Lease = 3 * time.Second })
+	call := callruntime.OpenOptions{ChannelID: s.id, TeamID: "team", EndpointID: "endpoint", CallID: "call", TransactionID: "transaction", Profile: []byte(`{}`)}
+	c, err := r.Open(t.Context(), call)
+	if err != nil || c.CallID != "call" || c.TransactionID != "transaction" {
+		t.Fatalf("open: %+v, %v", c, err)
+	}
+	if _, err := r.Attach(t.Context(), "unknown:"+s.id); !errors.Is(err, callruntime.ErrLost) {
+		t.Errorf("an unknown channel: %v", err)
+	}
+	for _, impossible := range []string{"", "}", "a}b"} {
+		_, err := r.Attach(t.Context(), impossible)
+		onlooker := r.Observe(impossible, "")
+		_, receiving := onlooker.Receive(t.Context())
+		for doing, err := range map[string]error{"attach": err, "receive": receiving, "end": onlooker.End(t.Context(), "x"),
+			"send": onlooker.Send(t.Context(), wire.ChannelMessage{Type: wire.TypeError, Error: jsontext.Value("{}")})} {
+			if !errors.Is(err, callruntime.ErrLost) {
+				t.Errorf("%s of the channel %q: %v", doing, impossible, err)
+			}
+		}
+	}
+	foreign := call
+	foreign.TeamID = "other"
+	if _, err := r.Open(t.Context(), foreign); !errors.Is(err, callruntime.ErrOtherTeam) {
+		t.Errorf("another team: %v", err)
+	}
+	if _, err := s.runtime("other").Open(t.Context(), call); !errors.Is(err, callruntime.ErrClaimed) {
+		t.Errorf("another runtime: %v", err)
+	}
+	again, err := s.runtime("r").Open(t.Context(), call) // the same one, started again
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := c.Receive(t.Context()); !errors.Is(err, callruntime.ErrClaimLost) {
+		t.Errorf("the former one: %v", err)
+	}
+	item, err := again.Await(t.Context(), callruntime.AwaitOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, awaiting := c.Await(t.Context(), callruntime.AwaitOptions{})
+	for name, err := range map[string]error{
+		"commit": c.Commit(t.Context(), "1-1"), "end": c.End(t.Context(), "x"), "await": awaiting, "cancel": c.Cancel(t.Context(), item.ID),
+		"send": c.Send(t.Context(), wire.ChannelMessage{Type: wire.TypeError, Error: jsontext.Value("{}")}),
+	} {
+		if !errors.Is(err, callruntime.ErrClaimLost) {
+			t.Errorf("%s by the former one: %v", name, err)
+		}
+	}
+	if err := again.Close(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if err := c.Close(t.Context()); err != nil {
+		t.Errorf("close of what is lost: %v", err)
+	}
+	next := s.take("next")
+	onlooker := s.runtime("looker").Observe(s.id, "")
+	s.send(onlooker, "on behalf")
+	s.attach("a")
+	s.frame("a", "1")
+	_, seen := s.receive(onlooker, "1")
+	if err := onlooker.Commit(t.Context(), seen); !errors.Is(err, callruntime.ErrClaimLost) {
+		t.Errorf("commit by an onlooker: %v", err)
+	}
+	if events, _ := s.receive(next, "1"); strings.Join(events, " ") != "connected 1" {
+		t.Errorf("the runtime saw %v", events)
+	}
+	if err := onlooker.End(t.Context(), "done"); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := r.Open(t.Context(), call); !errors.Is(err, callruntime.ErrEnded) {
+		t.Errorf("open of what has ended: %v", err)
+	}
+}

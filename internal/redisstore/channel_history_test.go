@@ -1,0 +1,241 @@
+package redisstore
+
+import (
+	"context"
+	"errors"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/go-json-experiment/json/jsontext"
+	"github.com/google/uuid"
+	"github.com/redis/rueidis"
+
+	"telapi/callruntime"
+	"telapi/callruntime/wire"
+	"telapi/internal/channel"
+	"telapi/internal/kv"
+	"telapi/internal/lua"
+	"telapi/test/poll"
+)
+
+func cursors(t *testing.T, opts Options) {
+	s := newChannelFixture(t, opts, func(l *wire.ChannelLimits) { l.HistoryMessages = 3 })
+	start := s.attach("c0")
+	if start.Recovered || start.Head.ID != "" || start.Head.Epoch == "" || !start.TextChat {
+		t.Fatalf("first: %+v", start)
+	}
+	c := s.take("r")
+	s.send(c, "1", "2")
+	greeted := s.attach("c0", resume(start.Head))
+	if !greeted.Recovered || texts(greeted.Missed) != "1 2" {
+		t.Fatalf("from before everything: %+v", greeted)
+	}
+	at := []channel.Cursor{start.Head, greeted.Missed[0].Cursor, greeted.Missed[1].Cursor}
+	s.send(c, "3", "4", "5") // 3, 4 and 5 are kept, 2 is the newest that is not
+	head := s.attach("c0").Head
+	number, ms, _ := strings.Cut(head.ID, "-")
+	other := newChannelFixture(t, opts, nil)
+	foreign := other.attach("x").Head
+	cases := map[string]struct {
+		cursor *channel.Cursor
+		missed string // "-": not recovered
+	}{
+		"none":                     {nil, "-"},
+		"current":                  {&head, ""},
+		"old but kept":             {&at[2], "3 4 5"},
+		"trimmed":                  {&at[1], "-"},
+		"trimmed start":            {&at[0], "-"},
+		"from the future":          {&channel.Cursor{Epoch: head.Epoch, ID: "6-" + ms}, "-"},
+		"of a moment that was not": {&channel.Cursor{Epoch: head.Epoch, ID: number + "-1"}, "-"},
+		"of another session":       {&channel.Cursor{Epoch: foreign.Epoch, ID: head.ID}, "-"},
+		"garbage":                  {&channel.Cursor{Epoch: head.Epoch, ID: "5-0; FLUSHALL\x00"}, "-"},
+		"huge":                     {&channel.Cursor{Epoch: head.Epoch, ID: strings.Repeat("9", 30) + "-1"}, "-"},
+		"without a time":           {&channel.Cursor{Epoch: head.Epoch, ID: "4"}, "-"},
+		"range":                    {&channel.Cursor{Epoch: head.Epoch, ID: "-"}, "-"},
+		"without an epoch":         {&channel.Cursor{ID: head.ID}, "-"},
+		"empty":                    {&channel.Cursor{}, "-"},
+	}
+	for name, want := range cases {
+		got := s.attach("c1", func(a *channel.AttachRequest) { a.Resume = want.cursor })
+		if got.Head != head || got.Recovered != (want.missed != "-") || texts(got.Missed) != strings.Trim(want.missed, "-") {
+			t.Errorf("attach with a cursor that is %s: %+v", name, got)
+		}
+		if want.cursor == nil {
+			continue
+		}
+		missed, ok, err := s.channels.Since(t.Context(), s.id, *want.cursor)
+		if err != nil || ok != got.Recovered || texts(missed) != texts(got.Missed) {
+			t.Errorf("since a cursor that is %s: %v %v %v", name, missed, ok, err)
+		}
+	}
+	t.Run("age", func(t *testing.T) {
+		s := newChannelFixture(t, opts, func(l *wire.ChannelLimits) { l.HistoryMs = 200 })
+		head := s.attach("c").Head
+		s.send(s.take("r"), "old")
+		poll.Until(t, "history that is gone", func() bool { return !s.attach("c", resume(head)).Recovered })
+	})
+}
+
+func wiped(t *testing.T, opts Options) {
+	s := newChannelFixture(t, opts, nil)
+	s.attach("c")
+	c := s.take("r")
+	s.send(c, "1", "2")
+	before := s.attach("c").Head
+	s.raw(func(ctx context.Context, client rueidis.Client) error {
+		for _, node := range client.Nodes() {
+			if err := node.Do(ctx, node.B().Flushall().Build()).Error(); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+	if got := s.frame("c", "lost"); got != channel.Lost {
+		t.Errorf("frame: %s", got)
+	}
+	if got, _, err := s.channels.Renew(t.Context(), s.id, "c", time.Minute, false); got != channel.Lost || err != nil {
+		t.Errorf("renew: %s, %v", got, err)
+	}
+	if _, ok, err := s.channels.Since(t.Context(), s.id, before); ok || err != nil {
+		t.Errorf("since: %v, %v", ok, err)
+	}
+	if err := c.Send(t.Context(), wire.ChannelMessage{Type: wire.TypeChat, Chat: jsontext.Value("{}")}); !errors.Is(err, callruntime.ErrLost) {
+		t.Errorf("send: %v", err)
+	}
+	if got := s.attach("c", resume(before)); got.Recovered || len(got.Missed) != 0 || !got.Offer || got.Head.Epoch == before.Epoch {
+		t.Errorf("attach: %+v", got)
+	}
+	if err := c.Commit(t.Context(), "1-1"); !errors.Is(err, callruntime.ErrClaimLost) {
+		t.Errorf("commit by the runtime of the former life: %v", err)
+	}
+}
+
+// A runtime that did not hear the answer sends the same once more, to a store
+// that may have let go of something.
+func sentAgain(t *testing.T, opts Options) {
+	for name, c := range map[string]struct {
+		history       int64
+		before, after func(s *channelFixture, known string)
+		kept          string
+	}{
+		"nothing happened": {history: 10, kept: "1 2 3 4 5"},
+		"a short history was read": {history: 2, kept: "4 5", after: func(s *channelFixture, _ string) {
+			s.attach("a", resume(channel.Cursor{}))
+		}},
+		"the newest was lost before": {history: 10, kept: "1 3 4 5", before: func(s *channelFixture, known string) {
+			_, ms, _ := strings.Cut(known, "-")
+			then, err := strconv.ParseInt(ms, 10, 64)
+			if err != nil {
+				s.Fatal(err)
+			}
+			poll.Until(s.T, "a later moment", func() bool { return time.Now().UnixMilli() > then })
+			s.raw(func(ctx context.Context, client rueidis.Client) error {
+				keys := kv.ChannelKeys(s.id)
+				return errors.Join(
+					client.Do(ctx, client.B().Hset().Key(keys[0]).FieldValue().FieldValue("outLast", "1-"+ms).Build()).Error(),
+					client.Do(ctx, client.B().Del().Key(keys[2]).Build()).Error(), // a stream takes no lower id than its last
+					client.Do(ctx, client.B().Xadd().Key(keys[2]).Id("1-"+ms).FieldValue().FieldValue("message", "1").Build()).Error())
+			})
+		}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := newChannelFixture(t, opts, func(l *wire.ChannelLimits) { l.HistoryMessages = c.history })
+			s.attach("a")
+			send := func(known string, messages ...string) (newest string) {
+				s.raw(func(ctx context.Context, client rueidis.Client) error {
+					args := append([]string{"", strings.Repeat("-", len(messages)), known, ""}, messages...)
+					words, err := rueidis.NewLuaScript(lua.FastChannel("send")).Exec(ctx, client, kv.ChannelKeys(s.id), args).AsStrSlice()
+					newest = words[0]
+					return err
+				})
+				return newest
+			}
+			known := send("", "1", "2")
+			if c.before != nil {
+				c.before(s, known)
+			}
+			send(known, "3", "4", "5")
+			if c.after != nil {
+				c.after(s, known)
+			}
+			send(known, "3", "4", "5")
+			var kept []string
+			s.raw(func(ctx context.Context, client rueidis.Client) error {
+				list, err := client.Do(ctx, client.B().Xrange().Key(kv.History(s.id)).Start("-").End("+").Build()).AsXRange()
+				for _, m := range list {
+					kept = append(kept, m.FieldValues["message"])
+				}
+				return err
+			})
+			if got := strings.Join(kept, " "); got != c.kept {
+				t.Errorf("kept are %s, not %s", got, c.kept)
+			}
+		})
+	}
+}
+
+func liveMessages(t *testing.T, opts Options) {
+	s := newChannelFixture(t, opts, nil)
+	subscribe(t, s.store)
+	other, _ := connect(t, opts)
+	subscribe(t, other)
+	s.attach("a")
+	c := s.take("r")
+	s.send(c, "early")
+	var recorders [2]*browser
+	for i, store := range []*Store{s.store, other} {
+		recorders[i] = &browser{}
+		stop, err := NewChannels(store, s.limits).Subscribe(t.Context(), s.id, recorders[i])
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer stop()
+	}
+	message := wire.ChannelMessage{Type: wire.TypeChat, MessageID: uuid.NewString(), Chat: jsontext.Value(`{"text":"once"}`)}
+	for range 3 {
+		if err := c.Send(t.Context(), message); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := c.SendAudio(t.Context(), jsontext.Value(`{"n":1}`)); err != nil {
+		t.Fatal(err)
+	}
+	s.send(c, "last")
+	for _, e := range recorders {
+		poll.Until(t, "messages", func() bool { return strings.HasSuffix(e.story(), "last") })
+		// A cluster may still be passing on what was sent before.
+		if strings.TrimPrefix(e.story(), ">1:early ") != "1>2:once audio 2>3:last" {
+			t.Errorf("heard %q", e.story())
+		}
+	}
+	if late := s.attach("b", resume(channel.Cursor{Epoch: s.attach("b").Head.Epoch})); texts(late.Missed) != "early once last" {
+		t.Errorf("kept %q", texts(late.Missed))
+	}
+	for _, bad := range []wire.ChannelMessage{{Type: wire.TypeAudio, Audio: jsontext.Value("{}")}, {Type: wire.TypeChat}, {Type: "other"}, {Type: wire.TypePing},
+		{Type: wire.TypeChat, Chat: jsontext.Value(`[]`)}, {Type: wire.TypeChat, MessageID: "a b", Chat: jsontext.Value(`{}`)},
+		{Type: wire.TypeChat, Chat: jsontext.Value(`{"t":"` + strings.Repeat("x", callruntime.MaxMessageBytes) + `"}`)}} {
+		if err := c.Send(t.Context(), bad); err == nil {
+			t.Errorf("sent %.80s", bad.Type)
+		}
+	}
+	// A runtime of another kind may send what cannot be told apart by lines: it is in the history.
+	s.raw(func(ctx context.Context, client rueidis.Client) error {
+		return rueidis.NewLuaScript(lua.FastChannel("send")).Exec(ctx, client, kv.ChannelKeys(s.id), []string{"", "-", "", "", "{\n}"}).Error()
+	})
+	for _, e := range recorders {
+		poll.Until(t, "a gap", func() bool { return strings.HasSuffix(e.story(), "gap") })
+	}
+	// And the other way: audio is merged into what the runtime receives.
+	poll.Until(t, "audio", func() bool {
+		if err := s.channels.SendAudio(t.Context(), s.id, []byte(`{"type":"audio","audio":{"n":2}}`)); err != nil {
+			t.Fatal(err)
+		}
+		d, err := c.Receive(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		return d.Position == "" && d.Entry.Kind == wire.KindFrame && string(d.Entry.Message.Audio) == `{"n":2}`
+	})
+}

@@ -1,0 +1,194 @@
+package redisstore
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/go-json-experiment/json/jsontext"
+	"github.com/google/uuid"
+
+	"telapi/callruntime/wire"
+	"telapi/internal/channel"
+	"telapi/internal/fault"
+	"telapi/test/poll"
+)
+
+func owners(t *testing.T, opts Options) {
+	s := newChannelFixture(t, opts, nil)
+	subscribe(t, s.store)
+	heard := &browser{}
+	stop, err := s.channels.Subscribe(t.Context(), s.id, heard)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer stop()
+	s.attach("a")
+	reject := func(a *channel.AttachRequest) { a.Reject = true }
+	refused := s.attachment("b")
+	refused.Reject = true
+	if _, err := s.channels.Attach(t.Context(), refused); !fault.Is(err, fault.SessionInUse) {
+		t.Errorf("a second connection: %v", err)
+	}
+	if err := s.channels.CheckAttach(t.Context(), refused); !fault.Is(err, fault.SessionInUse) {
+		t.Errorf("check of a second connection: %v", err)
+	}
+	if err := s.channels.CheckAttach(t.Context(), s.attachment("b")); err != nil || heard.story() != "" {
+		t.Errorf("check of a connection that replaces the owner: %v; published %s", err, heard.story())
+	}
+	refused.Succeeds = "other"
+	if _, err := s.channels.Attach(t.Context(), refused); !fault.Is(err, fault.SessionInUse) {
+		t.Errorf("one that names another: %v", err)
+	}
+	s.attach("b", reject, func(a *channel.AttachRequest) { a.Succeeds = "a" })
+	poll.Until(t, "the news", func() bool { return heard.story() == "replaced:b" })
+	s.attach("c", func(a *channel.AttachRequest) { a.Lease = time.Millisecond })
+	poll.Until(t, "the news", func() bool { return heard.story() == "replaced:b replaced:c" })
+	for connection, want := range map[string]channel.Outcome{"a": channel.NotOwner, "b": channel.NotOwner, "c": channel.Appended} {
+		if got := s.frame(connection, connection); got != want {
+			t.Errorf("frame of %s: %s", connection, got)
+		}
+	}
+	poll.Until(t, "the end of a lease", func() bool {
+		_, err := s.channels.Attach(t.Context(), func() channel.AttachRequest { a := s.attachment("d"); a.Reject = true; return a }())
+		return err == nil
+	})
+	if got, _, err := s.channels.Renew(t.Context(), s.id, "c", time.Minute, false); got != channel.NotOwner || err != nil {
+		t.Errorf("renewal of what is lost: %s, %v", got, err)
+	}
+	if got, _, err := s.channels.Renew(t.Context(), s.id, "d", time.Minute, false); got != channel.Owned || err != nil {
+		t.Errorf("renewal: %s, %v", got, err)
+	}
+	for _, connection := range []string{"a", "d", "d"} {
+		if err := s.channels.Detach(t.Context(), s.id, connection, s.entry(wire.KindSession, "disconnected")); err != nil {
+			t.Fatal(err)
+		}
+	}
+	s.attach("e", reject)
+	foreign := s.attachment("f")
+	foreign.TeamID = "other"
+	if _, err := s.channels.Attach(t.Context(), foreign); err == nil || s.channels.CheckAttach(t.Context(), foreign) == nil {
+		t.Error("another team was let in")
+	}
+	s.frame("e", "last")
+	if events, _ := s.receive(s.take("r"), "last"); strings.Join(events, " ") != "connected connected connected c connected disconnected connected last" {
+		t.Errorf("the runtime saw %v", events)
+	}
+}
+
+func framesOnce(t *testing.T, opts Options) {
+	s := newChannelFixture(t, opts, nil)
+	s.attach("a")
+	if got := []channel.Outcome{s.frame("a", "1"), s.frame("a", "1"), s.frame("a", "2"), s.frame("a", "1")}; !slices.Equal(got,
+		[]channel.Outcome{channel.Appended, channel.Duplicate, channel.Appended, channel.Duplicate}) {
+		t.Errorf("got %v", got)
+	}
+	s.attach("b") // what one connection sent, another may send again
+	if got := s.frame("b", "2"); got != channel.Duplicate {
+		t.Errorf("by another connection: %s", got)
+	}
+	all := func(connection string, frames ...channel.Frame) string {
+		t.Helper()
+		for i := range frames {
+			frames[i].Entry = s.entry(wire.KindFrame, frames[i].MessageID)
+		}
+		return fmt.Sprint(s.append(connection, frames...))
+	}
+	if got := all("b", channel.Frame{MessageID: "3"}, channel.Frame{MessageID: "2"}, channel.Frame{MessageID: "4", Switch: wire.DisableTextChat},
+		channel.Frame{MessageID: "5", Chat: true}, channel.Frame{MessageID: "3", Chat: true}, channel.Frame{MessageID: "6"}); got !=
+		"[appended repeated appended chat_disabled repeated appended]" {
+		t.Errorf("several at a time: %s", got)
+	}
+	if got := all("a", channel.Frame{MessageID: "7"}, channel.Frame{MessageID: "8"}); got != "[not_owner not_owner]" {
+		t.Errorf("by one that owns nothing: %s", got)
+	}
+	if events, _ := s.receive(s.take("r"), "6"); strings.Join(events, " ") != "connected 1 2 connected 3 4 6" {
+		t.Errorf("the runtime saw %v", events)
+	}
+}
+
+func textChat(t *testing.T, opts Options) {
+	s := newChannelFixture(t, opts, nil)
+	s.attach("a")
+	c := s.take("r")
+	n := 0
+	browser := func(command string) {
+		t.Helper()
+		n++
+		if got := s.append("a", channel.Frame{MessageID: fmt.Sprint(n), Switch: command, Entry: []byte("{}")}); got[0] != channel.Appended {
+			t.Errorf("%s: %s", command, got)
+		}
+	}
+	runtime := func(command string) {
+		t.Helper()
+		if err := c.Send(t.Context(), wire.ChannelMessage{Type: wire.TypeControl, Control: jsontext.Value(`{"command":"` + command + `"}`)}); err != nil {
+			t.Error(err)
+		}
+	}
+	expect := func(on bool) {
+		t.Helper()
+		n++
+		got := s.append("a", channel.Frame{MessageID: fmt.Sprint(n), Chat: true, Entry: []byte("{}")})[0]
+		if (got == channel.Appended) != on || (got == channel.ChatDisabled) == on {
+			t.Errorf("chat: %s; want %v", got, on)
+		}
+		if s.attach("a").TextChat != on {
+			t.Errorf("attached: want %v", on)
+		}
+	}
+	expect(true)
+	browser(wire.DisableTextChat)
+	expect(false)
+	browser(wire.EnableTextChat)
+	expect(true)
+	runtime(wire.DisableTextChat)
+	expect(false)
+	browser(wire.EnableTextChat)
+	expect(false)
+	browser(wire.DisableTextChat)
+	browser(wire.EnableTextChat)
+	expect(false)
+	runtime("mute")
+	expect(false)
+	runtime(wire.EnableTextChat)
+	expect(true)
+	browser(wire.DisableTextChat)
+	runtime(wire.EnableTextChat)
+	expect(true)
+}
+
+func order(t *testing.T, opts Options) {
+	s := newChannelFixture(t, opts, nil)
+	const connections, frames = 50, 20
+	runtime := s.runtime("r")
+	var wg sync.WaitGroup
+	for range connections {
+		mine := *s
+		mine.id = uuid.NewString()
+		mine.attach("a")
+		c, err := runtime.Attach(t.Context(), mine.id)
+		if err != nil {
+			t.Fatal(err)
+		}
+		wg.Go(func() {
+			for i := range frames {
+				if got := mine.frame("a", fmt.Sprint(i)); got != channel.Appended {
+					t.Errorf("frame: %s", got)
+				}
+			}
+		})
+		wg.Go(func() {
+			want := []string{"connected"}
+			for i := range frames {
+				want = append(want, fmt.Sprint(i))
+			}
+			if events, _ := mine.receive(c, fmt.Sprint(frames-1)); !slices.Equal(events, want) {
+				t.Errorf("the runtime saw %v", events)
+			}
+		})
+	}
+	wg.Wait()
+}

@@ -1,0 +1,137 @@
+package redisstore
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/redis/rueidis"
+
+	"telapi/internal/channel"
+	"telapi/internal/kv"
+	"telapi/test/poll"
+	"telapi/test/servers"
+)
+
+func TestSubscribeDeliversNothingAfterReturn(t *testing.T) {
+	t.Parallel()
+	r := servers.StartRedis(t)
+	s, _ := connect(t, redisOptions(r))
+	e := &recorder{}
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan struct{})
+	go func() { s.Subscribe(ctx, e); close(done) }()
+	poll.Until(t, "subscription", func() bool { return e.story() == "up" })
+	cancel()
+	<-done
+	if err := s.Announce(t.Context(), "late"); err != nil {
+		t.Fatal(err)
+	}
+	raw(t, s, func(ctx context.Context, c rueidis.Client) error {
+		counts, err := c.Do(ctx, c.B().PubsubNumsub().Channel(kv.AnnounceTopic).Build()).AsIntMap()
+		if err == nil && counts[kv.AnnounceTopic] != 0 {
+			t.Errorf("%d subscriptions are left", counts[kv.AnnounceTopic])
+		}
+		return err
+	})
+	if got := e.story(); got != "up down" {
+		t.Errorf("heard %q", got)
+	}
+}
+
+// A socket that was open all the time learns that it may have missed something,
+// and what.
+func TestSubscribersAreNotifiedOfGap(t *testing.T) {
+	t.Parallel()
+	r := servers.StartRedis(t, servers.RedisDurable())
+	s := newChannelFixture(t, redisOptions(r), nil)
+	subscribe(t, s.store)
+	head := s.attach("a").Head
+	c := s.take("r")
+	sockets := make([]*browser, 20)
+	for i := range sockets {
+		sockets[i] = &browser{}
+		stop, err := s.channels.Subscribe(t.Context(), s.id, sockets[i])
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer stop()
+	}
+	s.send(c, "1")
+	r.Kill()
+	r.Start()
+	s.send(c, "2") // waits for the store
+	for _, socket := range sockets {
+		poll.Until(t, "the gap", func() bool { return strings.Contains(socket.story(), "gap") })
+	}
+	s.send(c, "3")
+	for _, socket := range sockets {
+		poll.Until(t, "the next message", func() bool { return strings.HasSuffix(socket.story(), "2>3:3") })
+	}
+	missed, ok, err := s.channels.Since(t.Context(), s.id, head)
+	if err != nil || !ok || texts(missed) != "1 2 3" {
+		t.Errorf("since: %q, %v, %v", texts(missed), ok, err)
+	}
+	if got := s.frame("a", "1"); got != channel.Appended {
+		t.Errorf("frame: %s", got)
+	}
+	if events, _ := s.receive(c, "1"); strings.Join(events, " ") != "connected 1" {
+		t.Errorf("the runtime saw %v", events)
+	}
+}
+
+// Sessions come and go on all instances at once; one connection serves them.
+func TestSubscriptionsShareOneConnection(t *testing.T) {
+	t.Parallel()
+	r := servers.StartRedis(t)
+	s := newChannelFixture(t, redisOptions(r), nil)
+	subscribe(t, s.store)
+	const sockets = 10_000
+	heard := &browser{}
+	stops := make([]func(), sockets)
+	name := func(i int) string { return fmt.Sprintf("%s:%d", s.id, i/2) } // two each
+	var wg sync.WaitGroup
+	for worker := range 100 {
+		wg.Go(func() {
+			for i := worker; i < sockets; i += 100 {
+				stop, err := s.channels.Subscribe(t.Context(), name(i), heard)
+				if err != nil {
+					t.Error(err)
+					return
+				}
+				stops[i] = stop
+			}
+		})
+	}
+	wg.Wait()
+	if t.Failed() {
+		return
+	}
+	r.MustDo("CLIENT", "KILL", "TYPE", "pubsub")
+	poll.Until(t, "all told of the gap", func() bool { return strings.Count(heard.story(), "gap") == sockets })
+	for i := 1; i < sockets; i += 2 {
+		stops[i]()
+	}
+	for i := 0; i < sockets; i += 1000 {
+		r.MustDo("PUBLISH", kv.BrowserTopic(name(i)), "X"+name(i))
+		poll.Until(t, "news", func() bool { return strings.Count(heard.story(), "closed:"+name(i)) == 1 })
+	}
+	for i := 0; i < sockets; i += 2 {
+		stops[i]()
+	}
+	poll.Until(t, "no subscription but that to announcements", func() bool {
+		reply := r.MustDo("PUBSUB", "CHANNELS")
+		names, err := reply.AsStrSlice()
+		return err == nil && len(names) == 1
+	})
+	reply := r.MustDo("CLIENT", "LIST", "TYPE", "pubsub")
+	clients, err := reply.ToString()
+	if err != nil || strings.Count(clients, "id=") != 1 {
+		t.Errorf("connections that subscribe: %s, %v", clients, err)
+	}
+	if _, err := s.channels.Subscribe(t.Context(), name(0), heard); err != nil {
+		t.Errorf("a session that comes back: %v", err)
+	}
+}
