@@ -32,7 +32,7 @@ func (s *Store) Announce(ctx context.Context, topic string) error {
 // runs at a time.
 func (s *Store) Subscribe(ctx context.Context, subscribers ...pubsub.Subscriber) {
 	for _, subscriber := range subscribers {
-		defer s.topics.Subscribe(kv.AnnounceTopic, subscriber).Close()
+		defer s.topics.Subscribe(kv.AnnounceTopic, subscriber).Close() //nolint:gocritic // until Subscribe returns
 	}
 	delays := newBackoff()
 	for ctx.Err() == nil {

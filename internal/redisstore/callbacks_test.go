@@ -71,7 +71,7 @@ func (d *callbackFixture) await(o callruntime.AwaitOptions) callruntime.WorkItem
 func (d *callbackFixture) delivery(item callruntime.WorkItem, body string) callback.DeliverParams {
 	digest := func(text string) string { sum := sha256.Sum256([]byte(text)); return hex.EncodeToString(sum[:]) }
 	made := callback.DeliverParams{
-		Credential: callback.Credential{ChannelID: d.id, Kind: wire.WorkItemKind(item.Kind), Digest: digest(item.Token)},
+		Credential: callback.Credential{ChannelID: d.id, Kind: item.Kind, Digest: digest(item.Token)},
 		CallbackID: uuid.NewString(), BodyDigest: digest(body), Deduplicate: true, Epoch: d.epoch,
 		Entries: [][]byte{d.entry(wire.KindBotEvent, body), d.entry(wire.KindBotEvent, body+"'")}, Receipt: []byte(`{"of": "` + body + `"}`),
 	}

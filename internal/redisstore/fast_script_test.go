@@ -128,7 +128,7 @@ type simulatedChannel struct {
 func newSimulation(t *testing.T, engine scriptEngine, seed uint64) *simulation {
 	t.Helper()
 	s := &simulation{T: t, engine: engine, seed: seed, barrier: make(chan string, 1), calls: map[string]int{}}
-	s.scriptCalls = newScriptCalls(rand.New(rand.NewPCG(seed, 0))) //nolint:gosec // a repeatable sequence is the point
+	s.scriptCalls = newScriptCalls(rand.New(rand.NewPCG(seed, 0)))
 	for i, variant := range []string{"fast", "full"} {
 		s.channels[i] = &simulatedChannel{id: fmt.Sprintf("%s-%d", variant, seed), scripts: channelScripts(engine, variant == "fast")}
 	}
