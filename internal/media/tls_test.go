@@ -12,7 +12,7 @@ import (
 
 	"telapi/internal/config"
 	"telapi/internal/media"
-	"telapi/test/boot"
+	"telapi/test/poll"
 	"telapi/test/servers"
 )
 
@@ -68,7 +68,7 @@ func TestTLSCiphersAndCertificateRenewal(t *testing.T) {
 		t.Errorf("the pair before does not serve any more: %v", err)
 	}
 	write("key.pem", keyPEM)
-	boot.Eventually(t, 10*time.Second, "the new certificate is served", func() bool { return dial(second, tls.VersionTLS13) == nil })
+	poll.Until(t, "the new certificate is served", func() bool { return dial(second, tls.VersionTLS13) == nil })
 
 	// One that cannot be read at first, for reasons that leave the files as they are.
 	certPEM, keyPEM = first.Issue(t, "localhost")
@@ -88,5 +88,5 @@ func TestTLSCiphersAndCertificateRenewal(t *testing.T) {
 		t.Error("a key that is none was taken")
 	}
 	writeAt(keyPEM)
-	boot.Eventually(t, 10*time.Second, "the certificate that could not be read is served", func() bool { return dial(first, tls.VersionTLS13) == nil })
+	poll.Until(t, "the certificate that could not be read is served", func() bool { return dial(first, tls.VersionTLS13) == nil })
 }

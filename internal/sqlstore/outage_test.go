@@ -19,6 +19,7 @@ import (
 	"telapi/internal/redact"
 	"telapi/internal/team"
 	"telapi/internal/usage"
+	"telapi/test/poll"
 	"telapi/test/servers"
 )
 
@@ -40,16 +41,6 @@ func (j *journal) lines() []string {
 	return strings.Split(strings.TrimSpace(j.text.String()), "\n")
 }
 
-// eventually polls until ok returns true.
-func eventually(t *testing.T, what string, ok func() bool) {
-	t.Helper()
-	for deadline := time.Now().Add(30 * time.Second); !ok(); time.Sleep(10 * time.Millisecond) {
-		if time.Now().After(deadline) {
-			t.Fatalf("never happened: %s", what)
-		}
-	}
-}
-
 func TestConnectWaitsForDatabase(t *testing.T) {
 	t.Parallel()
 	server := servers.StartPostgres(t, servers.PostgresOptions{Stopped: true})
@@ -61,7 +52,7 @@ func TestConnectWaitsForDatabase(t *testing.T) {
 
 	connected := make(chan error, 1)
 	go func() { connected <- s.Connect(t.Context()) }()
-	eventually(t, "a line about the outage", func() bool { return strings.Contains(logged.lines()[0], "connection refused") })
+	poll.Until(t, "a line about the outage", func() bool { return strings.Contains(logged.lines()[0], "connection refused") })
 	server.Start(t)
 	must(t, <-connected)
 	newTeam(t, s, "t1")
@@ -106,7 +97,7 @@ func TestStoreRecoversAfterOutage(t *testing.T) {
 			}
 		}
 		server.Start(t)
-		eventually(t, "an answer after a "+name, func() bool { return s.Ping(t.Context()) == nil })
+		poll.Until(t, "an answer after a "+name, func() bool { return s.Ping(t.Context()) == nil })
 		_, err := s.Team(t.Context(), "t1")
 		must(t, err)
 		must(t, s.TouchKeys(t.Context(), map[string]time.Time{"k1": moment1}))
@@ -120,7 +111,7 @@ func TestRejectedLoginDoesNotLogPassword(t *testing.T) {
 	var logged journal
 	s := open(t, Options{DSN: redact.Secret("postgres://telapi:hunter2@" + host), Logger: slog.New(slog.NewTextHandler(&logged, nil))})
 	go func() { _ = s.Connect(t.Context()) }()
-	eventually(t, "a line about the credential", func() bool { return strings.Contains(logged.lines()[0], "password authentication failed") })
+	poll.Until(t, "a line about the credential", func() bool { return strings.Contains(logged.lines()[0], "password authentication failed") })
 	if _, err := s.Team(t.Context(), "t1"); !fault.Is(err, fault.ServiceUnavailable) || strings.Contains(err.Error(), "hunter2") {
 		t.Errorf("%v, want SERVICE_UNAVAILABLE without the password", err)
 	}

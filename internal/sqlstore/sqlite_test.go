@@ -14,6 +14,7 @@ import (
 
 	"telapi/internal/fault"
 	"telapi/internal/team"
+	"telapi/test/poll"
 )
 
 func TestDataDirectoryIsPrivate(t *testing.T) {
@@ -109,7 +110,7 @@ func TestWriterWaitsForAnotherProcess(t *testing.T) {
 	}
 	written := make(chan error, 1)
 	go func() { written <- s.CreateTeam(t.Context(), team.Team{ID: "t1", CreatedAt: moment1}) }()
-	eventually(t, "the write is waiting", func() bool { return s.write.Stats().InUse > 0 })
+	poll.Until(t, "the write is waiting", func() bool { return s.write.Stats().InUse > 0 })
 	other.end()
 	must(t, <-written)
 }
@@ -150,7 +151,7 @@ func TestSecondServerIsRejected(t *testing.T) {
 		t.Error("the lock of another process was given away")
 	}
 	must(t, heir.command.Process.Kill())
-	eventually(t, "the lock of a killed server is free", func() bool {
+	poll.Until(t, "the lock of a killed server is free", func() bool {
 		release, err := s.LockServer()
 		if err == nil {
 			release()

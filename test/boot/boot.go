@@ -157,13 +157,3 @@ func VerifyNoLeaks(t testing.TB, before goleak.Option) {
 	}
 	goleak.VerifyNone(t, before)
 }
-
-// Eventually polls until ok returns true. It fails the test after the timeout.
-func Eventually(t testing.TB, within time.Duration, what string, ok func() bool) {
-	t.Helper()
-	for deadline := time.Now().Add(within); !ok(); time.Sleep(10 * time.Millisecond) {
-		if time.Now().After(deadline) {
-			t.Fatalf("not within %s: %s", within, what)
-		}
-	}
-}

@@ -11,6 +11,7 @@ import (
 	"telapi/callruntime/wire"
 	"telapi/internal/ratelimit"
 	"telapi/internal/usage"
+	"telapi/test/poll"
 )
 
 // Counter tests an empty ratelimit.Counter. prefix makes keys unique.
@@ -41,7 +42,7 @@ func Counter(t *testing.T, c ratelimit.Counter, prefix string) {
 	if g := lease("b", 1, 1, 100*time.Millisecond); g.Permits != 0 || g.Reset > 100*time.Millisecond {
 		t.Errorf("after the window was shortened: %+v", g)
 	}
-	eventually(t, "a new window", func() bool { return lease("b", 1, 1, 100*time.Millisecond).Permits == 1 })
+	poll.Until(t, "a new window", func() bool { return lease("b", 1, 1, 100*time.Millisecond).Permits == 1 })
 }
 
 // LimitsStore tests an empty ratelimit.LimitsStore.
@@ -92,7 +93,7 @@ func Stream(t *testing.T, s usage.Stream, timeOut func()) {
 	}
 	read := func(limit int) (entries []usage.ReportEntry) {
 		t.Helper()
-		eventually(t, "entries", func() bool {
+		poll.Until(t, "entries", func() bool {
 			var err error
 			if entries, err = s.Read(ctx, limit, 10*time.Millisecond); err != nil {
 				t.Fatal(err)
@@ -152,13 +153,4 @@ func ReportStore(t *testing.T, s usage.ReportStore) {
 		t.Fatal(err)
 	}
 	add(2, now, "a", "b", "c")
-}
-
-func eventually(t *testing.T, what string, ok func() bool) {
-	t.Helper()
-	for deadline := time.Now().Add(30 * time.Second); !ok(); time.Sleep(10 * time.Millisecond) {
-		if time.Now().After(deadline) {
-			t.Fatalf("never happened: %s", what)
-		}
-	}
 }

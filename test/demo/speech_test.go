@@ -6,10 +6,10 @@ import (
 	"encoding/json"
 	"strings"
 	"testing"
-	"time"
 
 	"telapi/internal/app"
 	"telapi/test/boot"
+	"telapi/test/poll"
 	"telapi/test/talk"
 )
 
@@ -71,7 +71,7 @@ func TestSpeechIsCachedAndStreamedInRealTime(t *testing.T) {
 		if took, ms := seen[len(seen)-1].Timestamp-seen[1].Timestamp, int64(len(audio)/8); took < ms/2 {
 			t.Errorf("%d ms of speech were sent within %d", ms, took)
 		}
-		boot.Eventually(t, 20*time.Second, cached, func() bool { return strings.Contains(h.titles(b.Session), cached) })
+		poll.Until(t, cached, func() bool { return strings.Contains(h.titles(b.Session), cached) })
 	}
 }
 
@@ -98,7 +98,7 @@ func TestCallContinuesWithoutSpeech(t *testing.T) {
 	h.runtime(t, "demo")
 	b := open(t, h.Instance, "audio")
 	until(b, "chat", "Say help")
-	boot.Eventually(t, 20*time.Second, "the greeting fails before it is interrupted", func() bool {
+	poll.Until(t, "the greeting fails before it is interrupted", func() bool {
 		return strings.Contains(h.titles(b.Session), "speech unavailable")
 	})
 	b.Chat("hang up")

@@ -8,9 +8,9 @@ import (
 	"strings"
 	"syscall"
 	"testing"
-	"time"
 
 	"telapi/test/boot"
+	"telapi/test/poll"
 	"telapi/test/servers"
 )
 
@@ -97,7 +97,7 @@ func runScript(t *testing.T, script string) {
 		t.Fatalf("%v %v\n%s", state, err, log)
 	}
 	// What it said last may still be on its way.
-	boot.Eventually(t, 20*time.Second, "the page's last line is reached", func() bool { return log.Has("== done") })
+	poll.Until(t, "the page's last line is reached", func() bool { return log.Has("== done") })
 }
 
 // ports keeps pages apart from each other and from what runs on this machine.

@@ -10,6 +10,7 @@ import (
 	"telapi/callruntime"
 	"telapi/internal/ratelimit"
 	"telapi/test/boot"
+	"telapi/test/poll"
 	"telapi/test/servers"
 	"telapi/test/talk"
 )
@@ -38,7 +39,7 @@ func TestCallbacksSurviveRedisRestart(t *testing.T) {
 		wg.Go(func() {
 			for item := range items {
 				asked503 := false
-				boot.Eventually(t, 60*time.Second, "a callback is taken", func() bool {
+				poll.Until(t, "a callback is taken", func() bool {
 					resp, body := post(t, i, item.Path, c.says(item.ID), "token", item.Token)
 					switch {
 					case resp.StatusCode == 202:
@@ -58,9 +59,9 @@ func TestCallbacksSurviveRedisRestart(t *testing.T) {
 			}
 		})
 	}
-	boot.Eventually(t, 30*time.Second, "callbacks are under way", func() bool { return taken.Load() > 50 })
+	poll.Until(t, "callbacks are under way", func() bool { return taken.Load() > 50 })
 	redis.Kill()
-	boot.Eventually(t, 30*time.Second, "the outage is felt", func() bool { return unsure.Load() > 3 })
+	poll.Until(t, "the outage is felt", func() bool { return unsure.Load() > 3 })
 	redis.Start()
 	wg.Wait()
 	if taken.Load()+again.Load() != count {

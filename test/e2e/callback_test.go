@@ -16,6 +16,7 @@ import (
 	"telapi/callruntime/wire"
 	"telapi/internal/ratelimit"
 	"telapi/test/boot"
+	"telapi/test/poll"
 	"telapi/test/talk"
 )
 
@@ -280,7 +281,7 @@ func TestConcurrentDuplicateCallbacksAreRoutedOnce(t *testing.T) {
 		}
 		setLimit(t, instances[0], ratelimit.Webhook, 1_000_000, time.Minute)
 		for _, i := range instances {
-			boot.Eventually(t, 20*time.Second, "the new limit is in force", func() bool {
+			poll.Until(t, "the new limit is in force", func() bool {
 				resp, _ := post(t, i, "/api/v1/webhooks/bot/x", "{}")
 				return strings.Contains(resp.Header.Get("RateLimit-Policy"), "q=1000000")
 			})
@@ -344,7 +345,7 @@ func TestCallbackTokenGuessingIsLimited(t *testing.T) {
 	c := openCall(t, i, talk.StartRuntime(t, env), "call-1")
 	setLimit(t, i, ratelimit.Auth, 5, time.Hour)
 	item := c.await(callruntime.AwaitOptions{})
-	boot.Eventually(t, 20*time.Second, "guessing ends in 429", func() bool {
+	poll.Until(t, "guessing ends in 429", func() bool {
 		resp, body := post(t, i, item.Path, c.says("x"), "token", "guess")
 		return resp.StatusCode == http.StatusTooManyRequests && strings.Contains(body, `"tier":"auth"`)
 	})

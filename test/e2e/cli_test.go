@@ -8,11 +8,11 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
-	"time"
 
 	"telapi/internal/cache"
 	"telapi/test/boot"
 	"telapi/test/contract"
+	"telapi/test/poll"
 	"telapi/test/servers"
 )
 
@@ -40,7 +40,7 @@ func TestAdminCommandsWithRunningServer(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			env, url := serveEnv(t, stores(t))
 			boot.StartProcess(t, env, "serve")
-			boot.Eventually(t, 20*time.Second, "healthy", func() bool { return healthStatus(t, url) == 200 })
+			poll.Until(t, "healthy", func() bool { return healthStatus(t, url) == 200 })
 
 			teamID := telapiJSON(t, env, "team", "create", "Acme")["id"].(string)
 			renamed := telapiJSON(t, env, "team", "update", teamID, "--name", "Acme Ltd")
@@ -83,7 +83,7 @@ func TestAdminCommandsWithRunningServer(t *testing.T) {
 			}
 
 			telapiJSON(t, env, "key", "revoke", keyID)
-			boot.Eventually(t, cache.TTL/2, "the revoked key is refused", func() bool { return status(t, url+"/api/v1/endpoints", secret) == 401 })
+			poll.Within(t, cache.TTL/2, "the revoked key is refused", func() bool { return status(t, url+"/api/v1/endpoints", secret) == 401 })
 		})
 	}
 }
@@ -97,7 +97,7 @@ func TestAdminCommandsWithoutServer(t *testing.T) {
 
 	i := boot.Start(t, env)
 	own := newTenant(t, i, "own")
-	boot.Eventually(t, 20*time.Second, "the next server starts with the saved limit", func() bool {
+	poll.Until(t, "the next server starts with the saved limit", func() bool {
 		return policyOf(t, i, own.key, "api") == `"api";q=42;w=60`
 	})
 }

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"telapi/test/boot"
+	"telapi/test/poll"
 )
 
 // The newcomer's minute: one command, a URL, a key, and a curl line that works.
@@ -34,7 +35,7 @@ func TestDevPrintsWorkingCurlCommand(t *testing.T) {
 	if err != nil || !strings.Contains(string(out), `"version"`) {
 		t.Errorf("%s\n%v\n%s", line, err, out)
 	}
-	boot.Eventually(t, 10*time.Second, "the API server reaches the media service", func() bool {
+	poll.Until(t, "the API server reaches the media service", func() bool {
 		out, _ := exec.Command("curl", "--silent", url+"/health").Output()
 		return strings.Contains(string(out), `"media":"ok"`)
 	})

@@ -13,6 +13,7 @@ import (
 
 	"telapi/test/boot"
 	"telapi/test/contract"
+	"telapi/test/poll"
 	"telapi/test/servers"
 )
 
@@ -41,7 +42,7 @@ func healthStatus(t *testing.T, url string) int {
 func TestSIGTERMDrains(t *testing.T) {
 	env, url := serveEnv(t, boot.Env{"DRAIN_DELAY": "5s"})
 	p := boot.StartProcess(t, env, "serve")
-	boot.Eventually(t, 20*time.Second, "healthy", func() bool { return healthStatus(t, url) == 200 })
+	poll.Until(t, "healthy", func() bool { return healthStatus(t, url) == 200 })
 
 	conn, err := net.Dial("tcp", strings.TrimPrefix(url, "http://"))
 	if err != nil {
@@ -55,7 +56,7 @@ func TestSIGTERMDrains(t *testing.T) {
 	if err := p.Cmd.Process.Signal(syscall.SIGTERM); err != nil {
 		t.Fatal(err)
 	}
-	boot.Eventually(t, 20*time.Second, "/health is 503 while draining", func() bool { return healthStatus(t, url) == 503 })
+	poll.Until(t, "/health is 503 while draining", func() bool { return healthStatus(t, url) == 503 })
 	if _, err := io.WriteString(conn, "\r\n"); err != nil {
 		t.Fatal(err)
 	}
@@ -77,9 +78,9 @@ func TestSIGTERMDrains(t *testing.T) {
 func TestSecondSignalStopsImmediately(t *testing.T) {
 	env, url := serveEnv(t, boot.Env{"DRAIN_DELAY": "1m", "SHUTDOWN_TIMEOUT": "5m"})
 	p := boot.StartProcess(t, env, "serve")
-	boot.Eventually(t, 20*time.Second, "healthy", func() bool { return healthStatus(t, url) == 200 })
+	poll.Until(t, "healthy", func() bool { return healthStatus(t, url) == 200 })
 	_ = p.Cmd.Process.Signal(syscall.SIGTERM)
-	boot.Eventually(t, 20*time.Second, "draining", func() bool { return healthStatus(t, url) == 503 })
+	poll.Until(t, "draining", func() bool { return healthStatus(t, url) == 503 })
 	_ = p.Cmd.Process.Signal(syscall.SIGTERM)
 	if !p.Ended(20 * time.Second) {
 		t.Error("a second signal did not end it")

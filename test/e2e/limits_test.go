@@ -12,6 +12,7 @@ import (
 	"telapi/internal/cache"
 	"telapi/internal/ratelimit"
 	"telapi/test/boot"
+	"telapi/test/poll"
 	"telapi/test/servers"
 )
 
@@ -49,7 +50,7 @@ func TestTwoInstancesShareOneLimit(t *testing.T) {
 	setLimit(t, a, ratelimit.API, most, time.Hour)
 	var allowed, refused atomic.Int64
 	for _, i := range []*boot.Instance{a, b} {
-		boot.Eventually(t, 20*time.Second, "the new limit is in force", func() bool {
+		poll.Until(t, "the new limit is in force", func() bool {
 			allowed.Add(1) // the question counts too
 			return policyOf(t, i, own.key, "api") == fmt.Sprintf(`"api";q=%d;w=3600`, most)
 		})
@@ -139,7 +140,7 @@ func TestLimitsReloadAndSurviveFlush(t *testing.T) {
 	own := newTenant(t, a, "own")
 	inForce := func(i *boot.Instance, want string) {
 		t.Helper()
-		boot.Eventually(t, 20*time.Second, "the limit is "+want, func() bool { return policyOf(t, i, own.key, "api") == want })
+		poll.Until(t, "the limit is "+want, func() bool { return policyOf(t, i, own.key, "api") == want })
 	}
 	inForce(a, `"api";q=600;w=60`)
 
@@ -154,14 +155,14 @@ func TestLimitsReloadAndSurviveFlush(t *testing.T) {
 	t.Run("a bad value changes nothing", func(t *testing.T) {
 		redis.MustDo("SET", "telapi:limits", `{"tiers":{"api":{"max":-1,"windowMs":60000}}}`)
 		redis.MustDo("PUBLISH", "telapi:announce", "limits")
-		boot.Eventually(t, 20*time.Second, "the bad value is reported", func() bool { return a.Log.Has("invalid rate limits") })
+		poll.Until(t, "the bad value is reported", func() bool { return a.Log.Has("invalid rate limits") })
 		inForce(a, `"api";q=800;w=60`)
 		b := boot.Start(t, env)
 		inForce(b, `"api";q=800;w=60`) // a new instance takes the last good one
 	})
 	t.Run("a wiped store", func(t *testing.T) {
 		redis.MustDo("FLUSHALL")
-		boot.Eventually(t, 20*time.Second, "the limits are restored", func() bool {
+		poll.Until(t, "the limits are restored", func() bool {
 			limits, err := redis.Do("GET", "telapi:limits")
 			return err == nil && strings.Contains(limits.String(), "800")
 		})
@@ -173,7 +174,7 @@ func TestFailedAuthenticationIsLimited(t *testing.T) {
 	i := boot.Start(t, nil)
 	own := newTenant(t, i, "own")
 	setLimit(t, i, ratelimit.Auth, 5, time.Hour)
-	boot.Eventually(t, 20*time.Second, "guessing ends in 429", func() bool {
+	poll.Until(t, "guessing ends in 429", func() bool {
 		resp, _ := call(t, i, "GET", capabilities, "X-API-Key", "tk_guess_"+strings.Repeat("A", 43))
 		return resp.StatusCode == 429
 	})

@@ -17,6 +17,7 @@ import (
 	"telapi/internal/endpoint"
 	"telapi/internal/team"
 	"telapi/test/boot"
+	"telapi/test/poll"
 	"telapi/test/servers"
 )
 
@@ -131,7 +132,7 @@ func code(name string) string { return fmt.Sprintf(`"code":%q`, name) }
 
 func eventuallyStatus(t *testing.T, i *boot.Instance, within time.Duration, status int, path string, headers ...string) {
 	t.Helper()
-	boot.Eventually(t, within, fmt.Sprintf("%s answers %d", path, status), func() bool {
+	poll.Within(t, within, fmt.Sprintf("%s answers %d", path, status), func() bool {
 		resp, _ := call(t, i, http.MethodGet, path, headers...)
 		return resp.StatusCode == status
 	})

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"telapi/test/boot"
+	"telapi/test/poll"
 	"telapi/test/servers"
 )
 
@@ -61,7 +62,7 @@ func TestMediaGCRemovesExpiredLostAndOrphanedFiles(t *testing.T) {
 			if err := os.Chtimes(file(expired), made, made); err != nil {
 				t.Fatal(err)
 			}
-			boot.Eventually(t, 10*time.Second, "a second passes", func() bool {
+			poll.Until(t, "a second passes", func() bool {
 				resp, _ := call(t, i, "GET", expired.URL, "X-API-Key", own.key)
 				return resp.StatusCode == 404
 			})

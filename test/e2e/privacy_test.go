@@ -1,17 +1,16 @@
 package e2e
 
 import (
+	"io"
 	"net/http"
 	"net/http/httptest"
 	"strings"
 	"sync"
 	"testing"
-	"time"
-
-	"io"
 
 	"telapi/internal/auth"
 	"telapi/test/boot"
+	"telapi/test/poll"
 )
 
 // Whatever way a secret or a phone number comes in, it leaves in no log line,
@@ -108,7 +107,7 @@ func TestLogLevelFiltersRequests(t *testing.T) {
 		i := boot.Start(t, boot.Env{"LOG_LEVEL": level})
 		call(t, i, "GET", "/nothing")
 		if level == "info" || level == "debug" {
-			boot.Eventually(t, 20*time.Second, "the request is logged", func() bool { return i.Log.Has(`"msg":"request"`) })
+			poll.Until(t, "the request is logged", func() bool { return i.Log.Has(`"msg":"request"`) })
 		}
 		if got := i.Log.Has(`"msg":"request"`); got != want {
 			t.Errorf("LOG_LEVEL=%s: requests are logged: %v", level, got)

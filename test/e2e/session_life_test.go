@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"telapi/test/boot"
+	"telapi/test/poll"
 	"telapi/test/talk"
 )
 
@@ -34,7 +35,7 @@ func TestSessionStateFollowsConnection(t *testing.T) {
 	_ = first.Conn.Close()
 	becomes := func(state string) {
 		t.Helper()
-		boot.Eventually(t, 20*time.Second, "the session is "+state, func() bool {
+		poll.Until(t, "the session is "+state, func() bool {
 			time.Sleep(50 * time.Millisecond) // the rate limit is not what is tried here
 			return stateOf(t, b, own, session) == state
 		})
@@ -141,7 +142,7 @@ func keptAction(t *testing.T, env boot.Env, session, message string) (action str
 		t.Fatal(err)
 	}
 	defer func() { _ = db.Close() }()
-	boot.Eventually(t, 10*time.Second, "the action is kept", func() bool {
+	poll.Until(t, "the action is kept", func() bool {
 		return db.QueryRowContext(t.Context(), "SELECT action FROM browser_actions WHERE session_id = $1 AND message_id = $2", session, message).Scan(&action) == nil
 	})
 	return action

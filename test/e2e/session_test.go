@@ -19,6 +19,7 @@ import (
 	"telapi/internal/auth"
 	"telapi/internal/endpoint"
 	"telapi/test/boot"
+	"telapi/test/poll"
 )
 
 // issued is the answer to a request for a token.
@@ -404,7 +405,7 @@ func TestUnredeemedSessionExpires(t *testing.T) {
 	own := newTenant(t, i, "own")
 	s := issue(t, i, own, `"ttlSeconds":10`)
 	var body string
-	boot.Eventually(t, 25*time.Second, "the session is swept", func() bool {
+	poll.Until(t, "the session is swept", func() bool {
 		time.Sleep(200 * time.Millisecond) // the rate limit is not what is tried here
 		_, body = call(t, i, "GET", "/api/v1/sessions/"+s.SessionID, "X-API-Key", own.key)
 		return strings.Contains(body, `"endedAt"`)

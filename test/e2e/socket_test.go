@@ -7,6 +7,7 @@ import (
 
 	"telapi/callruntime/wire"
 	"telapi/test/boot"
+	"telapi/test/poll"
 	"telapi/test/talk"
 )
 
@@ -50,7 +51,7 @@ func TestBrowserAndRuntimeExchangeMessages(t *testing.T) {
 		if code := b.CloseCode(); code != 4503 {
 			t.Errorf("closed with %d", code)
 		}
-		boot.Eventually(t, 20*time.Second, "the session is ended", func() bool {
+		poll.Until(t, "the session is ended", func() bool {
 			_, body := call(t, i, "GET", "/api/v1/sessions/"+session, "X-API-Key", own.key)
 			return containsAll(body, `"state":"ended"`)
 		})

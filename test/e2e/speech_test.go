@@ -21,6 +21,7 @@ import (
 	"telapi/internal/audio"
 	"telapi/internal/usage"
 	"telapi/test/boot"
+	"telapi/test/poll"
 	"telapi/test/servers"
 )
 
@@ -105,7 +106,7 @@ func eventuallyCounted(t *testing.T, i *boot.Instance, teamID string, characters
 	if err != nil {
 		t.Fatal(err)
 	}
-	boot.Eventually(t, 20*time.Second, fmt.Sprintf("the account says %+v", want), func() bool {
+	poll.Until(t, fmt.Sprintf("the account says %+v", want), func() bool {
 		report, err := i.App.Admin().Usage.Report(t.Context(), query)
 		return err == nil && report.Total == want
 	})
@@ -200,7 +201,7 @@ func TestConcurrentRequestsShareOneSynthesis(t *testing.T) {
 					}
 				})
 			}
-			boot.Eventually(t, 20*time.Second, "somebody asks", func() bool { return o.asked.Load() > 0 })
+			poll.Until(t, "somebody asks", func() bool { return o.asked.Load() > 0 })
 			speakUp()
 			wg.Wait()
 			if o.asked.Load() != 1 || billed.Load() != 1 {
@@ -218,7 +219,7 @@ func TestSynthesisIsTakenOverFromKilledInstance(t *testing.T) {
 	own := newTenant(t, survivor, "own")
 	port := fmt.Sprint(servers.FreePort(t))
 	leader := boot.StartProcess(t, boot.With(env, boot.Env{"TELAPI_PORT": port, "JWT_SECRET": boot.Secret, "DATA_DIR": t.TempDir()}), "serve")
-	boot.Eventually(t, 30*time.Second, "the leader is up", func() bool {
+	poll.Until(t, "the leader is up", func() bool {
 		resp, err := http.Get("http://127.0.0.1:" + port + "/health")
 		if err == nil {
 			_ = resp.Body.Close()
@@ -234,11 +235,11 @@ func TestSynthesisIsTakenOverFromKilledInstance(t *testing.T) {
 			_ = resp.Body.Close()
 		}
 	}()
-	boot.Eventually(t, 20*time.Second, "the leader asks", func() bool { return o.asked.Load() == 1 })
+	poll.Until(t, "the leader asks", func() bool { return o.asked.Load() == 1 })
 	taken := make(chan spoken)
 	go func() { taken <- speak(t, survivor, own.key, `{"text":"abc"}`) }()
 	_ = leader.Cmd.Process.Signal(syscall.SIGKILL)
-	boot.Eventually(t, 20*time.Second, "the survivor asks", func() bool { return o.asked.Load() == 2 })
+	poll.Until(t, "the survivor asks", func() bool { return o.asked.Load() == 2 })
 	speakUp()
 	if s := <-taken; s.Cached || s.URL == "" {
 		t.Errorf("%+v", s)
@@ -288,7 +289,7 @@ func TestSpeechWorksWithoutMediaService(t *testing.T) {
 	own := newTenant(t, i, "own")
 	health := func(says string) {
 		t.Helper()
-		boot.Eventually(t, 10*time.Second, "/health says "+says, func() bool {
+		poll.Until(t, "/health says "+says, func() bool {
 			resp, body := call(t, i, "GET", "/health")
 			return resp.StatusCode == 200 && strings.Contains(body, says)
 		})
@@ -306,7 +307,7 @@ func TestSpeechWorksWithoutMediaService(t *testing.T) {
 	wantStatus(t, resp, body, 503, code("SERVICE_UNAVAILABLE"))
 	media.Start(t)
 	health(`"media":"ok"`)
-	boot.Eventually(t, 10*time.Second, "the cache is used again", func() bool { return speak(t, i, own.key, `{"text":"kept"}`).Cached })
+	poll.Until(t, "the cache is used again", func() bool { return speak(t, i, own.key, `{"text":"kept"}`).Cached })
 	if s := speak(t, i, own.key, `{"text":"new"}`); s.URL == "" {
 		t.Errorf("%+v", s)
 	}

@@ -8,6 +8,7 @@ import (
 
 	"telapi/callruntime/wire"
 	"telapi/test/boot"
+	"telapi/test/poll"
 	"telapi/test/talk"
 )
 
@@ -27,7 +28,7 @@ func TestUsageCommand(t *testing.T) {
 		}
 	}
 	day := now.UTC().Format(time.DateOnly)
-	boot.Eventually(t, 20*time.Second, "all are counted", func() bool {
+	poll.Until(t, "all are counted", func() bool {
 		var report struct{ Total struct{ Requests int } }
 		callJSON(t, i, "/api/v1/usage/tts-characters?from="+day, own.key, &report)
 		return report.Total.Requests == 3

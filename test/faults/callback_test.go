@@ -17,6 +17,7 @@ import (
 	"telapi/callruntime"
 	"telapi/callruntime/wire"
 	"telapi/test/boot"
+	"telapi/test/poll"
 	"telapi/test/servers"
 	"telapi/test/talk"
 )
@@ -205,7 +206,7 @@ func TestCallbackOrderSurvivesKilledInstances(t *testing.T) {
 		return nil
 	})
 	for n := range kills {
-		boot.Eventually(t, time.Minute, "answers are under way", func() bool { return done.Load() > int64(n*part+part/10) })
+		poll.Until(t, "answers are under way", func() bool { return done.Load() > int64(n*part+part/10) })
 		_ = running[n%2].Cmd.Process.Signal(syscall.SIGKILL)
 		if !running[n%2].Ended(10 * time.Second) {
 			t.Fatal("an instance outlives its kill")

@@ -3,9 +3,9 @@ package faults
 import (
 	"fmt"
 	"testing"
-	"time"
 
 	"telapi/test/boot"
+	"telapi/test/poll"
 	"telapi/test/talk"
 )
 
@@ -26,7 +26,7 @@ func TestSocketMetrics(t *testing.T) {
 	cursor := said(t, b, ch, 1, 1)[0]
 
 	b.Cut()
-	boot.Eventually(t, 20*time.Second, "the socket is gone", func() bool { return metric(t, p.Instance, "\ntelapi_sockets 0\n") })
+	poll.Until(t, "the socket is gone", func() bool { return metric(t, p.Instance, "\ntelapi_sockets 0\n") })
 	talk.Say(t, ch, `{"n":2}`)
 	talk.Say(t, ch, `{"n":3}`)
 	b = talk.Connect(t, p.Instance, b.Session, token, "?streamId="+cursor)
@@ -49,6 +49,6 @@ func TestSocketMetrics(t *testing.T) {
 		`telapi_sockets_closed_total{code="4502"} 1`,
 		"\ntelapi_sockets 1\n",
 	} {
-		boot.Eventually(t, 20*time.Second, line, func() bool { return metric(t, p.Instance, line) })
+		poll.Until(t, line, func() bool { return metric(t, p.Instance, line) })
 	}
 }

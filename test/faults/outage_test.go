@@ -10,6 +10,7 @@ import (
 	"telapi/callruntime"
 	"telapi/callruntime/wire"
 	"telapi/test/boot"
+	"telapi/test/poll"
 	"telapi/test/servers"
 	"telapi/test/talk"
 )
@@ -75,7 +76,7 @@ func TestRedisRestartsEmpty(t *testing.T) {
 	if code := b.CloseCode(); code < 4000 || code >= 4500 {
 		t.Errorf("closed with %d", code)
 	}
-	boot.Eventually(t, 15*time.Second, "the browser is let in again", func() bool {
+	poll.Until(t, "the browser is let in again", func() bool {
 		conn, _, err := talk.Dial(t, p.Instance, token, "?streamId="+cursor)
 		if err == nil {
 			b = &talk.Browser{Conn: conn, Session: b.Session, T: t}

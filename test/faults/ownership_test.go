@@ -5,7 +5,6 @@ import (
 	"strings"
 	"sync"
 	"testing"
-	"time"
 
 	"github.com/google/uuid"
 	"github.com/gorilla/websocket"
@@ -13,6 +12,7 @@ import (
 	"telapi/callruntime"
 	"telapi/callruntime/wire"
 	"telapi/test/boot"
+	"telapi/test/poll"
 	"telapi/test/talk"
 )
 
@@ -113,7 +113,7 @@ func TestSecondConnectionOnAnotherInstance(t *testing.T) {
 		goesOn(t, second, ch)
 
 		_ = second.Conn.Close()
-		boot.Eventually(t, 20*time.Second, "a closed connection makes room", func() bool {
+		poll.Until(t, "a closed connection makes room", func() bool {
 			conn, _, err := talk.Dial(t, p.Instance, token, "")
 			if err == nil {
 				_ = conn.Close()

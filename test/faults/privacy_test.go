@@ -8,12 +8,11 @@ import (
 	"strings"
 	"sync"
 	"testing"
-	"time"
 
 	_ "github.com/jackc/pgx/v5/stdlib" // to look into the database
 
 	"telapi/callruntime/wire"
-	"telapi/test/boot"
+	"telapi/test/poll"
 	"telapi/test/talk"
 )
 
@@ -103,7 +102,7 @@ func TestConversationTextIsNotLeaked(t *testing.T) {
 					heard++
 				}
 			}
-			boot.Eventually(t, 10*time.Second, "the action is kept", func() bool { return strings.Contains(dump(t, env["DATABASE_URL"]), "voice") })
+			poll.Until(t, "the action is kept", func() bool { return strings.Contains(dump(t, env["DATABASE_URL"]), "voice") })
 
 			redis.Kill()
 			b.Chat(secret)

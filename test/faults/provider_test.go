@@ -12,6 +12,7 @@ import (
 
 	"telapi/callruntime"
 	"telapi/test/boot"
+	"telapi/test/poll"
 )
 
 // provider posts answers as docs/providers.md tells it to, to one address or
@@ -32,7 +33,7 @@ func newProvider(t *testing.T, env boot.Env, instances ...*boot.Instance) *provi
 	t.Cleanup(p.client.CloseIdleConnections)
 	for n, i := range instances {
 		p.urls = append(p.urls, i.URL)
-		boot.Eventually(t, 20*time.Second, "the limit is in force", func() bool {
+		poll.Until(t, "the limit is in force", func() bool {
 			resp, _, err := p.post(t.Context(), n, "/api/v1/webhooks/bot/x", "x", "{}")
 			return err == nil && strings.Contains(resp.Header.Get("RateLimit-Policy"), "q=1000000")
 		})

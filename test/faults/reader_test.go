@@ -12,6 +12,7 @@ import (
 	"github.com/gorilla/websocket"
 
 	"telapi/test/boot"
+	"telapi/test/poll"
 	"telapi/test/talk"
 )
 
@@ -122,7 +123,7 @@ func TestStalledReadersUseBoundedMemory(t *testing.T) {
 	if grown := heap() - before; grown > held+connections {
 		t.Errorf("%d readers hold %d KiB", readers, grown>>10)
 	}
-	boot.Eventually(t, 15*time.Second, "all are closed", func() bool {
+	poll.Until(t, "all are closed", func() bool {
 		return metric(t, p.Instance, fmt.Sprintf(`telapi_sockets_closed_total{code="4001"} %d`, readers))
 	})
 }

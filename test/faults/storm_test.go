@@ -14,6 +14,7 @@ import (
 	"telapi/callruntime/wire"
 	"telapi/test/boot"
 	"telapi/test/contract"
+	"telapi/test/poll"
 	"telapi/test/servers"
 	"telapi/test/talk"
 )
@@ -155,7 +156,7 @@ func serve(t *testing.T, env boot.Env) (*boot.Instance, *boot.Process) {
 	}
 	proc := boot.StartProcess(t, full, "serve")
 	i := &boot.Instance{URL: "http://127.0.0.1:" + full["TELAPI_PORT"], Client: contract.Client(t)}
-	boot.Eventually(t, 20*time.Second, "healthy", func() bool {
+	poll.Until(t, "healthy", func() bool {
 		resp, err := i.Client.Get(i.URL + "/health")
 		if err == nil {
 			_ = resp.Body.Close()

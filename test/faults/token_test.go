@@ -15,6 +15,7 @@ import (
 	"telapi/internal/auth"
 	"telapi/internal/endpoint"
 	"telapi/test/boot"
+	"telapi/test/poll"
 	"telapi/test/talk"
 )
 
@@ -125,7 +126,7 @@ func TestPlainGetReportsReason(t *testing.T) {
 			t.Fatal(err)
 		}
 		for origin, want := range map[string]int{p.URL: 101, "https://shop.example": 403} { // no list: the service's own host
-			boot.Eventually(t, 20*time.Second, fmt.Sprintf("%s gets %d", origin, want), func() bool { return dial(origin) == want })
+			poll.Until(t, fmt.Sprintf("%s gets %d", origin, want), func() bool { return dial(origin) == want })
 		}
 	})
 }
@@ -248,7 +249,7 @@ func TestPlainGetReportsDrain(t *testing.T) {
 	if err := proc.Cmd.Process.Signal(syscall.SIGTERM); err != nil {
 		t.Fatal(err)
 	}
-	boot.Eventually(t, 20*time.Second, "the drain is told", func() bool {
+	poll.Until(t, "the drain is told", func() bool {
 		status, header, body := ask(t, leaving, http.MethodGet, "/ws/session", "Origin", leaving.URL, "Authorization", "Bearer "+token)
 		return status == http.StatusServiceUnavailable && strings.Contains(body, "shutting down") &&
 			header.Get("Retry-After") != "" && header.Get("Access-Control-Allow-Origin") == leaving.URL
@@ -289,13 +290,13 @@ func TestHandshakeDuringDrainIsRejected(t *testing.T) {
 		}
 		answered <- resp.StatusCode
 	}()
-	boot.Eventually(t, 10*time.Second, "the handshake waits for the database", func() bool {
+	poll.Until(t, "the handshake waits for the database", func() bool {
 		var waiting int
 		err := db.QueryRowContext(t.Context(), "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND datname = current_database()").Scan(&waiting)
 		return err == nil && waiting > 0
 	})
 	go func() { stopped <- leaving.Stop() }()
-	boot.Eventually(t, 10*time.Second, "the instance drains", func() bool { return leaving.Log.Has("draining") })
+	poll.Until(t, "the instance drains", func() bool { return leaving.Log.Has("draining") })
 	if err := tx.Rollback(); err != nil {
 		t.Fatal(err)
 	}

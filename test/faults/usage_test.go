@@ -19,6 +19,7 @@ import (
 	"telapi/callruntime/wire"
 	"telapi/internal/usage"
 	"telapi/test/boot"
+	"telapi/test/poll"
 	"telapi/test/servers"
 	"telapi/test/talk"
 )
@@ -107,7 +108,7 @@ func TestUsageReportsAreCountedOnce(t *testing.T) {
 		if err := rt.ReportSpeech(t.Context(), wire.SpeechReport{TeamID: p.team, Characters: 1, At: 1}); err != nil {
 			t.Fatal(err)
 		}
-		boot.Eventually(t, 10*time.Second, "a report from 1970 is refused", func() bool {
+		poll.Until(t, "a report from 1970 is refused", func() bool {
 			return metric(t, p.Instance, `telapi_usage_reports_total{outcome="refused"} 1`) && p.Log.Has("usage report rejected")
 		})
 		s.settles(t, p)
@@ -143,7 +144,7 @@ func TestUsageSurvivesKilledInstance(t *testing.T) {
 			}
 			_, victim := serve(t, env)
 			reported, _ := integer(redis.Do("XLEN", "telapi:usage"))
-			boot.Eventually(t, 20*time.Second, "all reports are read, and not committed", func() bool {
+			poll.Until(t, "all reports are read, and not committed", func() bool {
 				pending, err := redis.Do("XPENDING", "telapi:usage", "accounts", "-", "+", "1000")
 				if err != nil {
 					return false
@@ -154,7 +155,7 @@ func TestUsageSurvivesKilledInstance(t *testing.T) {
 			if committed {
 				redis.MustDo("CLIENT", "PAUSE", "60000", "WRITE")
 				_ = lock.Rollback()
-				boot.Eventually(t, 20*time.Second, "the commit", func() (done bool) {
+				poll.Until(t, "the commit", func() (done bool) {
 					_ = db.QueryRowContext(t.Context(), "SELECT COUNT(*) > 0 FROM tts_usage").Scan(&done)
 					return done
 				})
@@ -169,7 +170,7 @@ func TestUsageSurvivesKilledInstance(t *testing.T) {
 				t.Fatalf("%d of %d reports are left to take up, %v", left, reported, err)
 			}
 			p.Instance = p.twin(t)
-			boot.Eventually(t, 30*time.Second, "all reports are taken up", func() bool {
+			poll.Until(t, "all reports are taken up", func() bool {
 				left, err := integer(redis.Do("XLEN", "telapi:usage"))
 				return err == nil && left == 0
 			})
@@ -222,7 +223,7 @@ func TestUsageSurvivesDatabaseOutage(t *testing.T) {
 		for range 800 {
 			s.speak(t.Context(), t, rt, p.team)
 		}
-		boot.Eventually(t, 20*time.Second, "the database is missed", func() bool {
+		poll.Until(t, "the database is missed", func() bool {
 			status, _, _ := ask(t, p.Instance, http.MethodGet, "/health")
 			return status == http.StatusServiceUnavailable
 		})

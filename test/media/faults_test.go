@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"telapi/test/boot"
+	"telapi/test/poll"
 	"telapi/test/servers"
 )
 
@@ -67,7 +68,7 @@ func TestKilledDuringUploads(t *testing.T) {
 				}
 			})
 		}
-		boot.Eventually(t, 20*time.Second, "uploads", func() bool { return puts.Load() >= int64(3+round) })
+		poll.Until(t, "uploads", func() bool { return puts.Load() >= int64(3+round) })
 		s.kill()
 		close(dead)
 		wg.Wait()
@@ -276,9 +277,9 @@ func TestDrain(t *testing.T) {
 	}
 	defer conn.Close()
 	fmt.Fprint(conn, "PUT /media/ab/x.pcm HTTP/1.1\r\nHost: h\r\nContent-Length: 6\r\n\r\nsec")
-	boot.Eventually(t, 10*time.Second, "the upload has started", func() bool { return len(s.files(t)) == 1 })
+	poll.Until(t, "the upload has started", func() bool { return len(s.files(t)) == 1 })
 	_ = s.Cmd.Process.Signal(syscall.SIGTERM)
-	boot.Eventually(t, 10*time.Second, "/health returns 503", func() bool {
+	poll.Until(t, "/health returns 503", func() bool {
 		status, _ := s.ask("GET", "/health", "")
 		return status == 503 || status == 0
 	})

@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"telapi/test/boot"
+	"telapi/test/poll"
 )
 
 // service is a running `telapi media` process.
@@ -35,7 +36,7 @@ func start(t *testing.T, root string, env boot.Env) *service {
 		full[name] = value
 	}
 	s := &service{Process: boot.StartProcess(t, full, "media"), root: root}
-	boot.Eventually(t, 30*time.Second, "the service is listening", func() bool {
+	poll.Until(t, "the service is listening", func() bool {
 		found := listening.FindStringSubmatch(s.Stderr.String())
 		if found != nil {
 			s.url = found[1]

@@ -5,9 +5,9 @@ import (
 	"runtime"
 	"runtime/debug"
 	"testing"
-	"time"
 
 	"telapi/test/boot"
+	"telapi/test/poll"
 )
 
 // The memory limit stays above the memory in use. Otherwise the garbage collector
@@ -18,9 +18,9 @@ func TestMemoryLimitFollowsMemoryInUse(t *testing.T) {
 		return debug.SetMemoryLimit(-1)
 	}
 	s := boot.StartMedia(t) // in this process, without a memory cache
-	boot.Eventually(t, 10*time.Second, "a limit is set", func() bool { return limit() < 200<<20 })
+	poll.Until(t, "a limit is set", func() bool { return limit() < 200<<20 })
 	use := make([]byte, 200<<20)
-	boot.Eventually(t, 10*time.Second, "the limit is raised", func() bool { return limit() > 200<<20 })
+	poll.Until(t, "the limit is raised", func() bool { return limit() > 200<<20 })
 	runtime.KeepAlive(use)
 	s.Stop()
 	if limit() != math.MaxInt64 {

@@ -18,6 +18,7 @@ import (
 	"time"
 
 	"telapi/test/boot"
+	"telapi/test/poll"
 	"telapi/test/servers"
 )
 
@@ -167,7 +168,7 @@ func (s *site) start(n int) {
 
 func (s *site) await(n int) {
 	s.t.Helper()
-	boot.Eventually(s.t, 30*time.Second, "instance "+strconv.Itoa(n)+" is healthy", func() bool {
+	poll.Until(s.t, "instance "+strconv.Itoa(n)+" is healthy", func() bool {
 		resp, err := http.Get("http://" + s.address(n) + "/health")
 		if err != nil {
 			return false

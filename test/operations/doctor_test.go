@@ -6,9 +6,9 @@ import (
 	"os/exec"
 	"strings"
 	"testing"
-	"time"
 
 	"telapi/test/boot"
+	"telapi/test/poll"
 	"telapi/test/servers"
 )
 
@@ -79,7 +79,7 @@ func TestDoctorFindsABundleThatIsNotTheMediaServices(t *testing.T) {
 	}, "media")
 	url := fmt.Sprintf("https://127.0.0.1:%d", port)
 	client := &http.Client{Transport: &http.Transport{TLSClientConfig: (&site{roots: trust(ours)}).tls()}}
-	boot.Eventually(t, 20*time.Second, "the media service is up", func() bool {
+	poll.Until(t, "the media service is up", func() bool {
 		resp, err := client.Get(url + "/health")
 		return err == nil && resp.Body.Close() == nil
 	})

@@ -7,7 +7,7 @@ import (
 	"testing"
 	"time"
 
-	"telapi/test/boot"
+	"telapi/test/poll"
 	"telapi/test/servers"
 )
 
@@ -20,7 +20,7 @@ func TestCallbacksPassWithoutADatabase(t *testing.T) {
 			database := servers.StartPostgres(t, servers.PostgresOptions{})
 			s := newSiteOn(t, balancer, database.URL())
 			database.Stop()
-			boot.Eventually(t, 20*time.Second, "the balancer knows", func() bool {
+			poll.Until(t, "the balancer knows", func() bool {
 				return s.post(t, "/api/v1/sessions/token", "{}") == refused
 			})
 			for range 30 {
@@ -80,7 +80,7 @@ func TestBalancerLogsNoTokensAndHidesMetrics(t *testing.T) {
 					t.Errorf("%s answers %d in public", path, status)
 				}
 			}
-			boot.Eventually(t, 10*time.Second, "the requests are logged", func() bool { return strings.Contains(s.said(), "/metrics") })
+			poll.Until(t, "the requests are logged", func() bool { return strings.Contains(s.said(), "/metrics") })
 			if said := s.said(); !strings.Contains(said, "/ws/session") || strings.Contains(said, "hush") {
 				t.Errorf("the log of the sockets is:\n%s", said)
 			}

@@ -18,7 +18,7 @@ import (
 	"github.com/gorilla/websocket"
 
 	"telapi/callruntime/wire"
-	"telapi/test/boot"
+	"telapi/test/poll"
 	"telapi/test/talk"
 )
 
@@ -41,7 +41,7 @@ func TestRollingRestartFailsNothing(t *testing.T) {
 				s.start(n)
 				s.await(n)
 				// The next one goes only when this one is in the balancer's favour again.
-				boot.Eventually(t, 20*time.Second, "requests reach the new instance", func() bool { return s.requests(n) > 20 })
+				poll.Until(t, "requests reach the new instance", func() bool { return s.requests(n) > 20 })
 				if load.answered.Load() == seen {
 					t.Error("nothing was asked for during the restart")
 				}
@@ -67,7 +67,7 @@ func TestBalancerAnswers502WithoutAHealthyInstance(t *testing.T) {
 				_ = p.Cmd.Process.Kill()
 				p.Ended(10 * time.Second)
 			}
-			boot.Eventually(t, 10*time.Second, "502", func() bool {
+			poll.Until(t, "502", func() bool {
 				resp, err := s.public.Client.Get(s.public.URL + "/api/v1/endpoints")
 				if err != nil {
 					return false
@@ -102,7 +102,7 @@ func TestClientAddressPassesTheBalancer(t *testing.T) {
 			}
 			busy, quiet := s.client(net.IPv4(127, 0, 0, 2)), s.client(net.IPv4(127, 0, 0, 3))
 			s.telapi("limits", "set", "--tier", "api", "--max", "5", "--window", "1h")
-			boot.Eventually(t, 10*time.Second, "the busy client is refused under ever new names", func() bool {
+			poll.Until(t, "the busy client is refused under ever new names", func() bool {
 				return ask(busy, "203.0.113."+fmt.Sprint(time.Now().UnixNano()%250)) == http.StatusTooManyRequests
 			})
 			if status := ask(quiet, "127.0.0.2"); status != http.StatusOK {
@@ -126,13 +126,13 @@ func TestSocketReturnsToItsInstance(t *testing.T) {
 					if err != nil {
 						t.Fatal(err)
 					}
-					boot.Eventually(t, 10*time.Second, "the socket is counted", func() bool {
+					poll.Until(t, "the socket is counted", func() bool {
 						one, two := s.sockets(0), s.sockets(1)
 						homes[0], homes[1] = homes[0]+one, homes[1]+two
 						return one+two == 1
 					})
 					_ = b.Close()
-					boot.Eventually(t, 10*time.Second, "the socket is gone", func() bool { return s.sockets(0)+s.sockets(1) == 0 })
+					poll.Until(t, "the socket is gone", func() bool { return s.sockets(0)+s.sockets(1) == 0 })
 				}
 				if homes != [2]int{4, 0} && homes != [2]int{0, 4} {
 					t.Errorf("the session's sockets were spread as %v", homes)

@@ -1,5 +1,4 @@
-// Package poll waits in tests for conditions that other goroutines or processes
-// bring about.
+// Package poll waits in tests for conditions that become true at some point.
 package poll
 
 import (
@@ -7,18 +6,31 @@ import (
 	"time"
 )
 
+// Timeout is how long Until waits. It is long so that tests pass on a busy
+// machine.
+const Timeout = time.Minute
+
 const (
-	interval = 5 * time.Millisecond
-	timeout  = 20 * time.Second // enough for a busy machine
+	firstInterval = time.Millisecond
+	maxInterval   = 100 * time.Millisecond // below the default rate limit of 600 requests a minute
 )
 
-// Until calls ok until it returns true. It fails the test if that takes too long;
-// what says what was expected.
+// Until waits until ok returns true. It fails the test after Timeout; what
+// describes the condition.
 func Until(t testing.TB, what string, ok func() bool) {
 	t.Helper()
-	for deadline := time.Now().Add(timeout); !ok(); time.Sleep(interval) {
+	Within(t, Timeout, what, ok)
+}
+
+// Within is Until with another timeout, for conditions that must hold before
+// something else could make them true, such as the expiry of a cache.
+func Within(t testing.TB, timeout time.Duration, what string, ok func() bool) {
+	t.Helper()
+	deadline := time.Now().Add(timeout)
+	for interval := firstInterval; !ok(); interval = min(2*interval, maxInterval) {
 		if time.Now().After(deadline) {
-			t.Fatalf("did not happen within %v: %s", timeout, what)
+			t.Fatalf("timed out after %s waiting for: %s", timeout, what)
 		}
+		time.Sleep(interval)
 	}
 }

@@ -20,7 +20,7 @@ import (
 	"telapi/internal/ratelimit"
 	"telapi/internal/redisstore"
 	"telapi/internal/usage"
-	"telapi/test/boot"
+	"telapi/test/poll"
 	"telapi/test/servers"
 )
 
@@ -129,7 +129,7 @@ func converse(t *testing.T, opts redisstore.Options) {
 	expect(redis.eval("send", "s-1", "token-1", "d", at(first, 0).(string), "", `{"type":"control"}`), fmt.Sprint("[", at(second, 0), " repeated]"))
 	expect(redis.eval("send", "s-1", "token-0", "-", "", "", hello), "[claim_lost]")
 	redis.do("PUBLISH", "telapi:ch:{s-1}:down", `A{"type":"audio"}`)
-	boot.Eventually(t, 20*time.Second, "messages reach the browser", func() bool {
+	poll.Until(t, "messages reach the browser", func() bool {
 		return browser.calls() == hello+` {"type":"control"} audio:{"type":"audio"}`
 	})
 	sendFrame("m-3", channel.ChatDisabled)
@@ -157,7 +157,7 @@ func converse(t *testing.T, opts redisstore.Options) {
 	last := redis.do("XREVRANGE", "telapi:ch:{s-1}:in", "+", "-", "COUNT", "2")
 	expect(at(last, 1, 1, 1), `{"workItemId":"item-4","kind":"bot_message","text":"fourth"}`)
 	expect(at(last, 0, 1, 1), `{"kind":"channel_ended","reason":"done"}`)
-	boot.Eventually(t, 20*time.Second, "the end reaches the browser", func() bool { return strings.HasSuffix(browser.calls(), " closed:done") })
+	poll.Until(t, "the end reaches the browser", func() bool { return strings.HasSuffix(browser.calls(), " closed:done") })
 	expect(at(redis.eval("send", "s-1", "token-3", "-", "", "", "{}"), 1), "ended")
 
 	// A channel without a browser.
@@ -174,7 +174,7 @@ func converse(t *testing.T, opts redisstore.Options) {
 	// A console saves limits.
 	expect(redis.do("SET", "telapi:limits", `{"tiers":{"api":{"max":7,"windowMs":60000}}}`), "OK")
 	redis.do("PUBLISH", "telapi:announce", "limits")
-	boot.Eventually(t, 20*time.Second, "the new limits apply", func() bool { return settings.Current().Tiers.API.Max == 7 })
+	poll.Until(t, "the new limits apply", func() bool { return settings.Current().Tiers.API.Max == 7 })
 }
 
 // awaitResults registers five work items. The first is cancelled, the second
@@ -223,7 +223,7 @@ func awaitResults(t *testing.T, redis, subscriber *client, service *redisstore.C
 			break
 		}
 	}
-	boot.Eventually(t, 20*time.Second, "the work item expires", func() bool { return redis.eval("touch", "s-1").(int64) > 10_000 })
+	poll.Until(t, "the work item expires", func() bool { return redis.eval("touch", "s-1").(int64) > 10_000 })
 	newest := redis.do("XREVRANGE", "telapi:ch:{s-1}:in", "+", "-", "COUNT", "2")
 	for i, want := range []string{`{"workItemId":"item-2","kind":"bot_message","text":"second"}`, `{"kind":"timeout","workItemId":"item-1"}`} {
 		if got := at(newest, i, 1, 1); got != want {
@@ -252,7 +252,7 @@ func reportSpeech(t *testing.T, redis *client, store *redisstore.Store) {
 	for _, value := range []string{report, report, `{"characters":42}`} {
 		redis.do("XADD", "telapi:usage", "*", "report", value)
 	}
-	boot.Eventually(t, 20*time.Second, "all reports are read", func() bool { return redis.do("XLEN", "telapi:usage").(int64) == 0 })
+	poll.Until(t, "all reports are read", func() bool { return redis.do("XLEN", "telapi:usage").(int64) == 0 })
 	if got := reports.calls(); got != "t-1 e-1 p v m 42 true" {
 		t.Errorf("counted %q", got)
 	}

@@ -10,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	"telapi/test/poll"
 	"telapi/test/servers"
 )
 
@@ -103,17 +104,8 @@ func TestSlowClientsAreCutOff(t *testing.T) {
 		if _, err := c.in.Peek(1); err != nil {
 			t.Fatal(err)
 		}
-		await(t, "the connection to end", func() bool { return s.lane.Stats().Connections == 0 })
+		poll.Until(t, "the connection to end", func() bool { return s.lane.Stats().Connections == 0 })
 	})
-}
-
-func await(t testing.TB, what string, is func() bool) {
-	t.Helper()
-	for deadline := time.Now().Add(30 * time.Second); !is(); time.Sleep(time.Millisecond) {
-		if time.Now().After(deadline) {
-			t.Fatal("no sign of " + what)
-		}
-	}
 }
 
 func TestShutdownFinishesResponses(t *testing.T) {
@@ -164,5 +156,5 @@ func TestDrainCutsOffStalledClients(t *testing.T) {
 	if err := s.lane.Drain(ctx); !errors.Is(err, context.Canceled) {
 		t.Errorf("drain: %v", err)
 	}
-	await(t, "the connection to end", func() bool { return s.lane.Stats().Connections == 0 })
+	poll.Until(t, "the connection to end", func() bool { return s.lane.Stats().Connections == 0 })
 }
