@@ -111,7 +111,7 @@ func New(opts Options) (*Runtime, error) {
 		opts: opts, client: client, topics: pubsub.New(), life: life, stop: stop,
 		claim:  rueidis.NewLuaScriptRetryable(lua.Channel("claim")),
 		commit: rueidis.NewLuaScriptRetryable(lua.Channel("commit")),
-		send:   rueidis.NewLuaScriptRetryable(lua.FastChannel("send")),
+		send:   rueidis.NewLuaScriptRetryable(lua.Channel("send")),
 		end:    rueidis.NewLuaScriptRetryable(lua.Channel("end")),
 		await:  rueidis.NewLuaScriptRetryable(lua.Channel("await")),
 		cancel: rueidis.NewLuaScriptRetryable(lua.Channel("cancel")),

@@ -1,6 +1,5 @@
 -- Accepts a callback: checks and consumes its credential, and adds its entries to
--- the runtime stream, or parks them until earlier work items are settled. It follows
--- credential.lua.
+-- the runtime stream, or parks them until earlier work items are settled.
 --
 -- ARGV[1]  SHA-256 of the credential, in hex
 -- ARGV[2]  kind of the callback's route
@@ -36,7 +35,7 @@ end
 if c.callbackID == callbackID then
   return { channelScope and 'routed' or c.state, c.receipt, c.state == 'parked' and tostring(c.number) or nil }
 end
-local refused = refusal(c)
+local refused = credentialRefusal(c)
 if refused == 'consumed' then return { c.bodyDigest == bodyDigest and 'duplicate' or 'consumed', c.receipt } end
 if refused then return { refused } end
 if channel.epoch ~= ARGV[7] then return { 'stale' } end

@@ -1,7 +1,6 @@
 -- The fast version of callback.lua for the common case: the first callback for the
--- work item whose turn it is, on an open channel where nothing else is due. It comes
--- between base.lua and channel.lua and returns what callback.lua would. In any other
--- case it changes nothing and callback.lua runs.
+-- work item whose turn it is, on an open channel where nothing else is due. It returns
+-- what callback.lua would. In any other case it changes nothing and callback.lua runs.
 do
   local flow, state, epoch, queue = unpack(redis.call('HMGET', META, 'flow', 'state', 'epoch', 'queue'))
   if state == 'open' and epoch == ARGV[7] and queue then

@@ -1,5 +1,69 @@
--- This file follows base.lua in every channel script. It holds the functions that
--- the full scripts share.
+-- telapi channel scripts, version 1
+--
+-- Every channel script starts with this file: channel.lua followed by X.lua is the
+-- whole script. If there is an X_fast.lua, insert it before the marker below. It
+-- handles the common case of X.lua in about half the time: creating the functions
+-- after the marker, and the calls they make, is what most of a script's time goes into.
+--
+-- KEYS[1]  meta: hash, the channel's fields
+-- KEYS[2]  in: the runtime stream (field entry; every TOTAL_INTERVAL-th entry also has the field total)
+-- KEYS[3]  out: the history, a stream (field message)
+-- KEYS[4]  seen: set, recent message IDs of the browser
+-- KEYS[5]  sent: set, recent message IDs of the runtime
+-- KEYS[6]  work: hash, work items and their credentials
+-- KEYS[7]  forget: sorted set, fields of work by the time at which they are deleted
+-- KEYS[8]  seenBefore: set, message IDs of the browser that are older than those in seen
+-- KEYS[9]  sentBefore: set, message IDs of the runtime that are older than those in sent
+local META, IN, OUT, SEEN, SENT, WORK, FORGET, SEEN_BEFORE, SENT_BEFORE = unpack(KEYS)
+local PREFIX = string.sub(META, 1, -5) -- of the channel's keys and pub/sub channels
+
+-- Later than any time the scripts handle. It has 14 digits: Lua prints larger
+-- numbers in scientific notation.
+local NEVER = 99999999999999
+
+-- Every 16th entry carries the bytes of all entries up to it, so that commit.lua
+-- counts committed bytes exactly and reads at most 16 entries for it.
+local TOTAL_INTERVAL = 16
+
+-- Message IDs of the browser are remembered in two sets. When seen has this many,
+-- it becomes seenBefore.
+local MAX_SEEN = 4096
+
+-- frame_fast.lua leaves one batch per 256 entries to frame.lua, which replaces a
+-- full set of message IDs.
+local FRAME_CLEANUP_INTERVAL = 256
+
+-- The history is trimmed once per 128 messages, and exactly when it is read.
+local TRIM_INTERVAL = 128
+
+local clock = redis.call('TIME')
+local now = clock[1] * 1000 + math.floor(clock[2] / 1000) -- Unix ms
+
+-- Formats and patterns rather than functions, so that fast versions share them.
+
+-- Format of stream IDs: number and time in ms. Numbers count from 1 without gaps. An
+-- ID never occurs twice, not even after a failover that lost the newest items: a
+-- reused number has another time.
+local ID_FORMAT = '%d-%d'
+
+-- Pattern and format of the field flow of meta. It is one field because most scripts
+-- need all of it:
+--   touchAt         when the next activity extends the channel's idle time
+--   dueAt           deadline of the first awaited work item, or NEVER
+--   idleAt          when the idle channel ends
+--   entries, bytes  ever added to the runtime stream
+--   committed, committedBytes  the part of them that the runtime has committed
+--   maxEntries, maxBytes       how many of them may be uncommitted
+local FLOW_PATTERN = '^(%d+) (%d+) (%d+) (%d+) (%d+) (%d+) (%d+) (%d+) (%d+)$'
+local FLOW_TIMES = '^(%d+) (%d+) ' -- touchAt and dueAt alone
+local FLOW_FORMAT = '%d %d %d %d %d %d %d %d %d'
+
+-- Pattern and format of the field queue of meta: the numbers of the first and the last
+-- work item that are not settled, and the bytes of parked callbacks.
+local QUEUE_PATTERN = '^(%d+) (%d+) (-?%d+)$'
+local QUEUE_FORMAT = '%d %d %d'
+
+-- MARKER: the fast version, X_fast.lua, goes before this line.
 
 local TOUCH_INTERVAL = 60000    -- ms; activity extends the TTLs of nine keys, which would cost too much every time
 local OFFER_INTERVAL = 60000    -- ms between two offers of an unclaimed session
@@ -181,6 +245,24 @@ local function formatCredential(c)
   return table.concat({ c.state, c.number, c.kind, c.deadline, c.id, c.callbackID, c.bodyDigest, c.receipt }, ' ')
 end
 
+-- Returns the credential with a digest if it is for this kind of callback and, unless
+-- empty, this work item; otherwise nil.
+local function credentialFor(digest, kind, workItemID)
+  local c = channel.state ~= '' and findCredential(digest)
+  if c and c.kind == kind and (workItemID == '' or workItemID == c.id) then return c end
+end
+
+-- Returns why a credential cannot be used: invalid, ended, cancelled or consumed. It
+-- returns nil if it can. Needs state and queue.
+local function credentialRefusal(c)
+  if now >= c.deadline + (c.state ~= 'awaiting' and RETENTION or 0) then return 'invalid' end
+  if channel.state == 'ended' then return 'ended' end
+  if c.state == 'cancelled' then return 'cancelled' end
+  if c.callbackID ~= '' then return 'consumed' end
+  readQueue()
+  if c.number > 0 and c.number < head then return 'invalid' end -- it timed out, then the store's clock went back
+end
+
 -- Deletes a few expired fields of work. Only scripts that have just added a field
 -- call it: otherwise a key could become empty and return without a TTL.
 local function forgetExpired()
@@ -296,4 +378,18 @@ local function addSessionEvent(entry)
   if backlog() >= 2 then return end
   addEntry(entry)
   saveAndNotify()
+end
+
+-- Returns why a connection cannot own the session: ended, foreign or in_use. It returns
+-- nil if it can. A session is in use while another connection's lease has not expired,
+-- unless that connection is the predecessor. Needs state, team, endpoint, owner and ownerUntil.
+local function connectionRefusal(connection, predecessor, rejectDuplicate, team, endpoint)
+  if channel.state == '' then return nil end
+  if channel.state == 'ended' then return 'ended' end
+  if channel.team ~= team or channel.endpoint ~= endpoint then return 'foreign' end
+  local owner = channel.owner
+  if rejectDuplicate == '1' and owner ~= '' and owner ~= connection and owner ~= predecessor
+    and toNumber(channel.ownerUntil) > now then
+    return 'in_use'
+  end
 end

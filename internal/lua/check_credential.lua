@@ -1,4 +1,4 @@
--- Checks a credential without consuming it. It follows credential.lua and changes nothing.
+-- Checks a credential without consuming it. It changes nothing.
 --
 -- ARGV[1]  SHA-256 of the credential, in hex
 -- ARGV[2]  kind of the callback's route
@@ -7,4 +7,4 @@
 inspect('queue')
 local c = credentialFor(ARGV[1], ARGV[2], ARGV[3])
 if not c then return 'invalid' end
-return refusal(c) or 'usable'
+return credentialRefusal(c) or 'usable'

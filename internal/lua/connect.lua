@@ -1,4 +1,4 @@
--- Makes a connection the owner of a session's channel, which is opened if needed. It follows admission.lua.
+-- Makes a connection the owner of a session's channel, which is opened if needed.
 --
 -- ARGV[1]  the connection
 -- ARGV[2]  the connection that it continues; empty: none
@@ -15,7 +15,7 @@
 -- Atomic so that one of two connections owns the session, and so that no message falls
 -- between the history that is read and the messages that are published afterwards.
 load('state', 'epoch', 'team', 'endpoint', 'owner', 'ownerUntil', 'connections', 'chatOff', 'claimUntil', 'offeredAt', 'outLast')
-local refused = refusal(ARGV[1], ARGV[2], ARGV[3], ARGV[10], ARGV[11])
+local refused = connectionRefusal(ARGV[1], ARGV[2], ARGV[3], ARGV[10], ARGV[11])
 if refused then return { refused } end
 if channel.state == '' then openChannel(9) end
 if channel.owner ~= '' and channel.owner ~= ARGV[1] then redis.call('PUBLISH', PREFIX .. 'down', 'R' .. ARGV[1]) end

@@ -1,7 +1,7 @@
 -- The fast version of frame.lua for the common case: frames of the session's owner,
 -- on a channel with text chat on, with room for all of them, and where nothing is due.
--- It comes between base.lua and channel.lua and returns what frame.lua would. In any
--- other case it changes nothing and frame.lua runs.
+-- It returns what frame.lua would. In any other case it changes nothing and frame.lua
+-- runs.
 do
   local owner, chatOff, flow = unpack(redis.call('HMGET', META, 'owner', 'chatOff', 'flow'))
   if owner and owner ~= '' and owner == ARGV[1] and (chatOff or '') == '' and not string.find(ARGV[2], '[^c-]') then

@@ -8,6 +8,10 @@ import (
 	"strings"
 )
 
+// FastMarker is the line in channel.lua before which the fast version of a script
+// is inserted.
+const FastMarker = "-- MARKER: the fast version, X_fast.lua, goes before this line.\n"
+
 //go:embed *.lua
 var files embed.FS
 
@@ -25,12 +29,12 @@ func Script(names ...string) string {
 	return script.String()
 }
 
-// Channel returns a channel script as it is sent to the store: base.lua and
-// channel.lua, which all of them share, followed by the named files.
-func Channel(names ...string) string { return Script("base", "channel") + Script(names...) }
-
-// FastChannel returns Channel(names...) with the fast version of the last file,
-// NAME_fast.lua, after base.lua.
-func FastChannel(names ...string) string {
-	return Script("base", names[len(names)-1]+"_fast", "channel") + Script(names...)
+// Channel returns a channel script as it is sent to the store: channel.lua, with
+// the script's fast version if it has one, and the script.
+func Channel(name string) string {
+	script := Script("channel", name)
+	if fast, err := files.ReadFile(name + "_fast.lua"); err == nil {
+		script = strings.Replace(script, FastMarker, string(fast)+FastMarker, 1)
+	}
+	return script
 }

@@ -1,8 +1,6 @@
 -- The fast version of send.lua for the common case: messages of the runtime that
--- also sent the newest one, to an open channel where nothing is due. It comes between
--- base.lua and channel.lua and returns what send.lua would. In any other case it
--- changes nothing and send.lua runs. It pays because most of a script's time goes
--- into the functions of channel.lua and the calls they make.
+-- also sent the newest one, to an open channel where nothing is due. It returns what
+-- send.lua would. In any other case it changes nothing and send.lua runs.
 do
   local token, state, epoch, before, flow = unpack(redis.call('HMGET', META, 'claimToken', 'state', 'epoch', 'outLast', 'flow'))
   local number, count = tonumber(string.match(before or '', '^%d+') or ''), #ARGV - 4

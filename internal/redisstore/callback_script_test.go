@@ -22,7 +22,7 @@ import (
 // fullCallbacks go the long way with usual callbacks, too.
 func fullCallbacks(s *Store) *Callbacks {
 	c := NewCallbacks(s)
-	c.deliver = rueidis.NewLuaScriptRetryable(lua.Channel("credential", "callback"))
+	c.deliver = rueidis.NewLuaScriptRetryable(lua.Script("channel", "callback"))
 	return c
 }
 
@@ -136,8 +136,8 @@ func TestCheckScriptsAreReadOnly(t *testing.T) {
 	d.attach("a")
 	item := d.delivery(d.await(callruntime.AwaitOptions{TTL: time.Hour}), "")
 	d.touched(25 * time.Hour) // a script that changes a channel would end it now
-	d.callbacks.check = rueidis.NewLuaScriptReadOnly(lua.Channel("credential", "check_credential"))
-	d.channels.checkConnect = rueidis.NewLuaScriptReadOnly(lua.Channel("admission", "check_connect"))
+	d.callbacks.check = rueidis.NewLuaScriptReadOnly(lua.Channel("check_credential"))
+	d.channels.checkConnect = rueidis.NewLuaScriptReadOnly(lua.Channel("check_connect"))
 	if usable, err := d.callbacks.CheckCredential(t.Context(), item.Credential); usable || err != nil {
 		t.Errorf("credential of an idle channel: usable %t, %v", usable, err)
 	}

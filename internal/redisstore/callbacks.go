@@ -26,8 +26,8 @@ var _ callback.Store = (*Callbacks)(nil)
 func NewCallbacks(s *Store) *Callbacks {
 	return &Callbacks{
 		store:   s,
-		deliver: rueidis.NewLuaScriptRetryable(lua.FastChannel("credential", "callback")),
-		check:   rueidis.NewLuaScriptRetryable(lua.Channel("credential", "check_credential")),
+		deliver: rueidis.NewLuaScriptRetryable(lua.Channel("callback")),
+		check:   rueidis.NewLuaScriptRetryable(lua.Channel("check_credential")),
 	}
 }
 

@@ -40,9 +40,9 @@ func NewChannels(s *Store, limits wire.ChannelLimits) *Channels {
 	return &Channels{
 		store:        s,
 		limits:       kv.LimitArgs(limits),
-		connect:      rueidis.NewLuaScript(lua.Channel("admission", "connect")),
-		frame:        rueidis.NewLuaScript(lua.FastChannel("frame")),
-		checkConnect: rueidis.NewLuaScriptRetryable(lua.Channel("admission", "check_connect")),
+		connect:      rueidis.NewLuaScript(lua.Channel("connect")),
+		frame:        rueidis.NewLuaScript(lua.Channel("frame")),
+		checkConnect: rueidis.NewLuaScriptRetryable(lua.Channel("check_connect")),
 		renew:        rueidis.NewLuaScript(lua.Channel("renew")),
 		detach:       rueidis.NewLuaScriptRetryable(lua.Channel("detach")),
 		since:        rueidis.NewLuaScriptRetryable(lua.Channel("since")),

@@ -146,7 +146,7 @@ func sentAgain(t *testing.T, opts Options) {
 			send := func(known string, messages ...string) (newest string) {
 				s.raw(func(ctx context.Context, client rueidis.Client) error {
 					args := append([]string{"", strings.Repeat("-", len(messages)), known, ""}, messages...)
-					words, err := rueidis.NewLuaScript(lua.FastChannel("send")).Exec(ctx, client, kv.ChannelKeys(s.id), args).AsStrSlice()
+					words, err := rueidis.NewLuaScript(lua.Channel("send")).Exec(ctx, client, kv.ChannelKeys(s.id), args).AsStrSlice()
 					newest = words[0]
 					return err
 				})
@@ -222,7 +222,7 @@ func liveMessages(t *testing.T, opts Options) {
 	}
 	// A runtime of another kind may send what cannot be told apart by lines: it is in the history.
 	s.raw(func(ctx context.Context, client rueidis.Client) error {
-		return rueidis.NewLuaScript(lua.FastChannel("send")).Exec(ctx, client, kv.ChannelKeys(s.id), []string{"", "-", "", "", "{\n}"}).Error()
+		return rueidis.NewLuaScript(lua.Channel("send")).Exec(ctx, client, kv.ChannelKeys(s.id), []string{"", "-", "", "", "{\n}"}).Error()
 	})
 	for _, e := range recorders {
 		poll.Until(t, "a gap", func() bool { return strings.HasSuffix(e.story(), "gap") })

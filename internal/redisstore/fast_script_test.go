@@ -308,17 +308,15 @@ func firstDifference(a, b string) string {
 // channelScripts returns all channel scripts, with their fast versions or without.
 func channelScripts(engine scriptEngine, fast bool) map[string]*rueidis.Lua {
 	scripts := map[string]*rueidis.Lua{}
-	for _, names := range [][]string{{"credential", "callback"}, {"frame"}, {"send"}} {
-		name, text := names[len(names)-1], lua.Channel(names...)
+	for _, name := range []string{"callback", "frame", "send"} {
+		text := lua.Script("channel", name)
 		if fast { // count what the full script handles
-			full := lua.Script("channel")
-			text = strings.Replace(lua.FastChannel(names...), full, "redis.call('INCR', '"+fallbackCount+name+"')\n"+full, 1)
+			text = strings.Replace(lua.Channel(name), lua.FastMarker, "redis.call('INCR', '"+fallbackCount+name+"')\n", 1)
 		}
 		scripts[name] = rueidis.NewLuaScript(engine.prepare(text))
 	}
-	for _, names := range [][]string{{"admission", "connect"}, {"credential", "check_credential"}, {"await"}, {"cancel"}, {"claim"}, {"commit"}, {"detach"}, {"end"},
-		{"renew"}, {"since"}, {"touch"}} {
-		scripts[names[len(names)-1]] = rueidis.NewLuaScript(engine.prepare(lua.Channel(names...)))
+	for _, name := range []string{"connect", "check_credential", "await", "cancel", "claim", "commit", "detach", "end", "renew", "since", "touch"} {
+		scripts[name] = rueidis.NewLuaScript(engine.prepare(lua.Channel(name)))
 	}
 	return scripts
 }

@@ -91,7 +91,7 @@ func TestNewMessageBeforeRepetitionIsKept(t *testing.T) {
 		if err != nil {
 			return err
 		}
-		words, err := rueidis.NewLuaScript(lua.FastChannel("send")).Exec(ctx, client, kv.ChannelKeys(s.id),
+		words, err := rueidis.NewLuaScript(lua.Channel("send")).Exec(ctx, client, kv.ChannelKeys(s.id),
 			[]string{"", "--", "", "- again", `{"type":"chat","chat":{"text":"new"}}`, old[0].FieldValues["message"]}).AsStrSlice()
 		if got := strings.Join(words[1:], " "); got != "sent repeated" {
 			t.Errorf("they were %s", got)

@@ -130,7 +130,7 @@ func TestSocketRecoversMissedNotice(t *testing.T) {
 	backends(t, nil, func(t *testing.T, p *place) {
 		b, _, ch := p.conversation(t)
 		said(t, b, ch, 1, 2)
-		mute := strings.ReplaceAll(lua.FastChannel("send"), "redis.call('PUBLISH'", "tostring('PUBLISH'")
+		mute := strings.ReplaceAll(lua.Channel("send"), "redis.call('PUBLISH'", "tostring('PUBLISH'")
 		for n := 3; n <= 5; n++ {
 			id := uuid.NewString()
 			p.store(t, func(c rueidis.Client) rueidis.Completed {

@@ -92,18 +92,34 @@ func (c *client) read() any {
 	return rest
 }
 
-// eval runs a channel script.
+// eval runs a channel script: channel.lua followed by the script.
 func (c *client) eval(script, channelID string, args ...string) any {
 	c.t.Helper()
-	var text strings.Builder
-	for _, file := range []string{"base", "channel", script} {
-		content, err := os.ReadFile(filepath.Join("..", "..", "internal", "lua", file+".lua"))
-		if err != nil {
-			c.t.Fatal(err)
-		}
-		text.Write(content)
+	return c.run(c.readScript("channel")+c.readScript(script), channelID, args)
+}
+
+// evalFast runs a channel script with its fast version inserted before the marker.
+func (c *client) evalFast(script, channelID string, args ...string) any {
+	c.t.Helper()
+	before, after, found := strings.Cut(c.readScript("channel"), "\n-- MARKER")
+	if !found {
+		c.t.Fatal("channel.lua has no marker")
 	}
-	command := []string{"EVAL", text.String(), "9"}
+	return c.run(before+"\n"+c.readScript(script+"_fast")+"-- MARKER"+after+c.readScript(script), channelID, args)
+}
+
+func (c *client) readScript(name string) string {
+	c.t.Helper()
+	text, err := os.ReadFile(filepath.Join("..", "..", "callruntime", "lua", name+".lua"))
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	return string(text)
+}
+
+func (c *client) run(text, channelID string, args []string) any {
+	c.t.Helper()
+	command := []string{"EVAL", text, "9"}
 	for _, key := range []string{"meta", "in", "out", "seen", "sent", "work", "forget", "seenBefore", "sentBefore"} {
 		command = append(command, "telapi:ch:{"+channelID+"}:"+key)
 	}

@@ -128,13 +128,14 @@ func converse(t *testing.T, opts redisstore.Options) {
 	expect(second, fmt.Sprint("[", at(second, 0), " repeated sent]"))
 	expect(redis.eval("send", "s-1", "token-1", "d", at(first, 0).(string), "", `{"type":"control"}`), fmt.Sprint("[", at(second, 0), " repeated]"))
 	expect(redis.eval("send", "s-1", "token-0", "-", "", "", hello), "[claim_lost]")
+	expect(at(redis.evalFast("send", "s-1", "token-1", "-", at(second, 0).(string), "", `{"type":"config"}`), 1), "sent")
 	redis.do("PUBLISH", "telapi:ch:{s-1}:down", `A{"type":"audio"}`)
 	poll.Until(t, "messages reach the browser", func() bool {
-		return browser.calls() == hello+` {"type":"control"} audio:{"type":"audio"}`
+		return browser.calls() == hello+` {"type":"control"} {"type":"config"} audio:{"type":"audio"}`
 	})
 	sendFrame("m-3", channel.ChatDisabled)
 	missed, ok, err := service.Since(ctx, "s-1", attached.Head)
-	if err != nil || !ok || len(missed) != 2 {
+	if err != nil || !ok || len(missed) != 3 {
 		t.Errorf("history: %v, %v, %v", missed, ok, err)
 	}
 
