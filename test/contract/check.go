@@ -14,8 +14,9 @@ import (
 	"github.com/santhosh-tekuri/jsonschema/v6"
 )
 
-// Check tells everything in which an answer differs from the file. A JSON body
-// is read and put back; other bodies are left alone, for they may be endless.
+// Check returns all differences between a response and the description. It reads
+// a JSON body and restores it. It does not read other bodies, which may be
+// endless.
 func (c *Checker) Check(req *http.Request, res *http.Response) error {
 	want, err := c.expected(req, res.StatusCode)
 	if err != nil {
@@ -49,7 +50,7 @@ func (r *response) checkHeaders(got http.Header) (problems []error) {
 		if h.integer {
 			value = json.Number(value.(string))
 			if !jsontext.Value(value.(json.Number)).IsValid() {
-				problems = append(problems, fmt.Errorf("header %s: %q is no number", name, value))
+				problems = append(problems, fmt.Errorf("header %s: %q is not a number", name, value))
 				continue
 			}
 		}
@@ -62,23 +63,23 @@ func (r *response) checkHeaders(got http.Header) (problems []error) {
 
 func checkNoBody(res *http.Response) error {
 	if res.StatusCode == http.StatusSwitchingProtocols {
-		return nil // what follows is not a body
+		return nil // WebSocket frames follow, not a body
 	}
-	body, whole := peek(res)
-	if whole && len(body) > 0 {
-		return fmt.Errorf("the file documents no body, but there is one: %s", excerpt(body))
+	body, complete := peek(res)
+	if complete && len(body) > 0 {
+		return fmt.Errorf("no body is documented, but the response has one: %s", excerpt(body))
 	}
 	return nil
 }
 
 func checkJSON(res *http.Response, schema *jsonschema.Schema) error {
-	body, whole := peek(res)
-	if !whole {
-		return nil // cut off on the way; whoever reads it will see that
+	body, complete := peek(res)
+	if !complete {
+		return nil // the connection broke; the reader of the body gets the error
 	}
-	// Stricter than the decoder below: no member twice, and UTF-8 throughout.
+	// Unlike the decoder below, IsValid rejects duplicate members and invalid UTF-8.
 	if !jsontext.Value(body).IsValid() {
-		return fmt.Errorf("the body is not one JSON value: %s", excerpt(body))
+		return fmt.Errorf("the body is not a single JSON value: %s", excerpt(body))
 	}
 	value, err := jsonschema.UnmarshalJSON(bytes.NewReader(body))
 	if err != nil {
@@ -93,7 +94,7 @@ func checkJSON(res *http.Response, schema *jsonschema.Schema) error {
 	return nil
 }
 
-// requestID finds the id in an ErrorResponse.
+// requestID returns the request ID of an ErrorResponse.
 func requestID(body any) (string, bool) {
 	envelope, _ := body.(map[string]any)
 	problem, _ := envelope["error"].(map[string]any)
@@ -101,13 +102,13 @@ func requestID(body any) (string, bool) {
 	return id, ok
 }
 
-// peek reads the body and puts it back, an error on the way included. whole is
-// false if there was one.
-func peek(res *http.Response) (body []byte, whole bool) {
+// peek reads the body and restores it, including a read error. complete is false
+// if there was one.
+func peek(res *http.Response) (body []byte, complete bool) {
 	body, err := io.ReadAll(res.Body)
 	rest := io.Reader(bytes.NewReader(body))
 	if err != nil {
-		rest = io.MultiReader(rest, failing{err})
+		rest = io.MultiReader(rest, errorReader{err})
 	}
 	res.Body = struct {
 		io.Reader
@@ -116,14 +117,14 @@ func peek(res *http.Response) (body []byte, whole bool) {
 	return body, err == nil
 }
 
-type failing struct{ err error }
+type errorReader struct{ err error }
 
-func (f failing) Read([]byte) (int, error) { return 0, f.err }
+func (r errorReader) Read([]byte) (int, error) { return 0, r.err }
 
 func excerpt(body []byte) string {
-	const enough = 500
-	if len(body) > enough {
-		return string(body[:enough]) + "…"
+	const limit = 500
+	if len(body) > limit {
+		return string(body[:limit]) + "…"
 	}
 	return string(body)
 }

@@ -17,26 +17,26 @@ import (
 	"telapi/internal/fault"
 )
 
-// Checker knows what the file promises, with every schema compiled. It may be
-// used from any goroutine.
+// Checker compares responses with an OpenAPI description. All schemas are
+// compiled. A Checker is safe for concurrent use.
 type Checker struct {
 	doc            *openapi3.T
-	paths          *http.ServeMux // matches as the server does
+	paths          *http.ServeMux // matches paths as the server does
 	unlistedPath   *response
 	unlistedMethod *response
 }
 
-// pathItem is one path of the file. It is a Handler for the mux to find, and
-// never serves.
+// pathItem is one path of the description. It is an http.Handler only so that a
+// ServeMux can find it.
 type pathItem struct {
 	operations map[string]operation // by method
 }
 
 func (*pathItem) ServeHTTP(http.ResponseWriter, *http.Request) {}
 
-// mayBeOff tells whether a deployment can do without the path: then it has no
-// method at all, and none is wrong.
-func (p *pathItem) mayBeOff() bool {
+// optional reports whether a deployment can disable the path. A disabled path
+// returns 404 to all methods.
+func (p *pathItem) optional() bool {
 	for _, op := range p.operations {
 		if op[http.StatusNotFound] == nil {
 			return false
@@ -73,22 +73,22 @@ func New(file []byte) (*Checker, error) {
 	}
 	c := &Checker{doc: doc, paths: http.NewServeMux()}
 	for template, item := range doc.Paths.Map() {
-		known := &pathItem{map[string]operation{}}
+		described := &pathItem{map[string]operation{}}
 		for method, op := range item.Operations() {
 			at := pointer("paths", template, strings.ToLower(method), "responses")
-			if known.operations[method], err = schemas.operation(op.Responses, at); err != nil {
+			if described.operations[method], err = schemas.operation(op.Responses, at); err != nil {
 				return nil, fmt.Errorf("%s %s: %w", method, template, err)
 			}
 		}
 		if strings.HasSuffix(template, "/") {
-			template += "{$}" // that path, and nothing below it
+			template += "{$}" // the path without its subtree
 		}
-		c.paths.Handle(template, known)
+		c.paths.Handle(template, described)
 	}
 	for name, into := range map[string]**response{"NotFound": &c.unlistedPath, "MethodNotAllowed": &c.unlistedMethod} {
 		ref := doc.Components.Responses[name]
 		if ref == nil {
-			return nil, fmt.Errorf("there is no response %s for what the file does not list", name)
+			return nil, fmt.Errorf("components/responses/%s is missing", name)
 		}
 		if *into, err = schemas.response(ref, pointer("components", "responses", name)); err != nil {
 			return nil, fmt.Errorf("response %s: %w", name, err)
@@ -97,7 +97,8 @@ func New(file []byte) (*Checker, error) {
 	return c, nil
 }
 
-// expected finds what the file says about an answer, or why it says nothing.
+// expected returns the documented response for a request and a status, or an
+// error if the status is not documented.
 func (c *Checker) expected(req *http.Request, status int) (*response, error) {
 	item := c.item(req)
 	if item == nil {
@@ -108,7 +109,7 @@ func (c *Checker) expected(req *http.Request, status int) (*response, error) {
 		method = http.MethodGet
 	}
 	op, listed := item.operations[method]
-	if !listed && status == http.StatusNotFound && item.mayBeOff() {
+	if !listed && status == http.StatusNotFound && item.optional() {
 		return c.unlistedPath, nil
 	}
 	if !listed {
@@ -120,7 +121,8 @@ func (c *Checker) expected(req *http.Request, status int) (*response, error) {
 	return op[status], nil
 }
 
-// item is nil for a path that the file does not list, spelt exactly.
+// item returns the path item of a request, or nil if the path is not listed.
+// Unclean paths such as //health are never listed.
 func (c *Checker) item(req *http.Request) *pathItem {
 	if p := req.URL.Path; p != "/" && path.Clean(p) != strings.TrimSuffix(p, "/") {
 		return nil
@@ -132,13 +134,13 @@ func (c *Checker) item(req *http.Request) *pathItem {
 
 func unlisted(r *response, status, want int, what string) (*response, error) {
 	if status != want {
-		return nil, fmt.Errorf("the file does not list this %s, so the status has to be %d", what, want)
+		return nil, fmt.Errorf("this %s is not listed, so the status must be %d", what, want)
 	}
 	return r, nil
 }
 
-// schemas compiles the JSON Schemas of a file where they stand in it, so that
-// their references need no rewriting.
+// schemas compiles the JSON Schemas of a description in place, so that their
+// references resolve.
 type schemas struct{ compiler *jsonschema.Compiler }
 
 const resource = "openapi.json"
@@ -163,7 +165,7 @@ func (s *schemas) operation(responses *openapi3.Responses, at string) (operation
 	for code, ref := range responses.Map() {
 		status, err := strconv.Atoi(code)
 		if err != nil {
-			return nil, fmt.Errorf("%s is no status: list each one, or a new one goes unseen", code)
+			return nil, fmt.Errorf("invalid status %q: list every status", code)
 		}
 		if op[status], err = s.response(ref, at+pointer(code)); err != nil {
 			return nil, fmt.Errorf("%d: %w", status, err)
@@ -200,7 +202,7 @@ func (s *schemas) compile(at string) (*jsonschema.Schema, error) {
 	return s.compiler.Compile(resource + "#" + (&url.URL{Fragment: at}).EscapedFragment())
 }
 
-// follow is where a reference leads, or at if it is none.
+// follow returns the target of a reference, or at if ref is empty.
 func follow(ref, at string) string {
 	if ref == "" {
 		return at

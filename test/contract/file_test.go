@@ -44,7 +44,7 @@ func compile(t *testing.T, s *schemas, at string) *jsonschema.Schema {
 	return schema
 }
 
-// eachResponse visits every answer that the file documents.
+// eachResponse visits every documented response.
 func eachResponse(c *Checker, visit func(name, status string, r *openapi3.Response)) {
 	for path, item := range c.doc.Paths.Map() {
 		for method, op := range item.Operations() {
@@ -58,27 +58,27 @@ func eachResponse(c *Checker, visit func(name, status string, r *openapi3.Respon
 	}
 }
 
-func TestVersionIsThatOfTheRelease(t *testing.T) {
+func TestOpenAPIVersionIsReleaseVersion(t *testing.T) {
 	c, _ := load(t)
 	version, err := os.ReadFile("../../VERSION")
 	if err != nil {
 		t.Fatal(err)
 	}
 	if got, want := c.doc.Info.Version, strings.TrimSpace(string(version)); got != want {
-		t.Errorf("info.version is %s, the release is %s", got, want)
+		t.Errorf("info.version is %s, VERSION is %s", got, want)
 	}
 }
 
-func TestEveryAnswerCarriesTheRequestID(t *testing.T) {
+func TestEveryResponseHasRequestID(t *testing.T) {
 	c, _ := load(t)
 	eachResponse(c, func(name, status string, r *openapi3.Response) {
 		if h := r.Headers["X-Request-Id"]; h == nil || !h.Value.Required {
-			t.Errorf("%s %s does not promise X-Request-Id", name, status)
+			t.Errorf("%s %s does not require X-Request-Id", name, status)
 		}
 	})
 }
 
-func TestEveryRefusalIsAnErrorResponseWithAnExample(t *testing.T) {
+func TestEveryErrorHasExample(t *testing.T) {
 	c, s := load(t)
 	envelope := compile(t, s, "/components/schemas/ErrorResponse")
 	eachResponse(c, func(name, status string, r *openapi3.Response) {
@@ -96,13 +96,13 @@ func TestEveryRefusalIsAnErrorResponseWithAnExample(t *testing.T) {
 			}
 			body := example.Value.Value.(map[string]any)["error"].(map[string]any)
 			if code := fault.Code(body["code"].(string)); fmt.Sprint(code.Status()) != status {
-				t.Errorf("%s %s: %s travels with %d", name, status, code, code.Status())
+				t.Errorf("%s %s: the status of %s is %d", name, status, code, code.Status())
 			}
 		}
 	})
 }
 
-func TestExamplesAreWhatTheirSchemasAllow(t *testing.T) {
+func TestExamplesMatchTheirSchemas(t *testing.T) {
 	c, s := load(t)
 	seen := 0
 	check := func(at string, content openapi3.Content) {
@@ -136,7 +136,7 @@ func TestExamplesAreWhatTheirSchemasAllow(t *testing.T) {
 		}
 	}
 	if seen < 20 {
-		t.Errorf("only %d examples found: the test looks in the wrong places", seen)
+		t.Errorf("found only %d examples: the test misses places", seen)
 	}
 }
 
@@ -165,41 +165,40 @@ func TestEveryComponentIsUsed(t *testing.T) {
 	}
 }
 
-func TestScopesAreNamedWithTheCredentials(t *testing.T) {
+func TestOperationsNameCredentialsAndScopes(t *testing.T) {
 	c, _ := load(t)
 	for path, item := range c.doc.Paths.Map() {
 		for method, op := range item.Operations() {
 			scope := extension(op, "x-required-scope")
 			if !strings.HasPrefix(path, "/api/v1/") && scope == "" {
 				if op.Security != nil && path != "/metrics" && path != session.SocketPath {
-					t.Errorf("%s %s asks for a credential and no scope", method, path)
+					t.Errorf("%s %s requires a credential, but no scope", method, path)
 				}
 				continue
 			}
 			if op.OperationID == "" || len(op.Tags) == 0 || op.Summary == "" || op.Description == "" {
-				t.Errorf("%s %s lacks a name, a tag or words", method, path)
+				t.Errorf("%s %s needs an operationId, a tag, a summary and a description", method, path)
 			}
 			if strings.HasPrefix(path, "/api/v1/webhooks/") {
 				if _, token := (*op.Security)[0]["CallbackToken"]; !token || scope != "" {
-					t.Errorf("%s %s takes the token of a callback, and no scope", method, path)
+					t.Errorf("%s %s must require a callback token and no scope", method, path)
 				}
 				continue
 			}
 			if op.Security == nil || len(*op.Security) != 2 {
-				t.Errorf("%s %s does not take an API key or a console JWT", method, path)
+				t.Errorf("%s %s must accept an API key or a console JWT", method, path)
 				continue
 			}
 			for i, scheme := range []string{"ApiKey", "ConsoleJwt"} {
 				if got := (*op.Security)[i][scheme]; !slices.Equal(got, []string{scope}) {
-					t.Errorf("%s %s: %s needs %v, x-required-scope is %q", method, path, scheme, got, scope)
+					t.Errorf("%s %s: %s requires %v, x-required-scope is %q", method, path, scheme, got, scope)
 				}
 			}
 		}
 	}
 }
 
-// The lists of the file against the tables that the code goes by.
-func TestListsAreThoseOfTheCode(t *testing.T) {
+func TestEnumsMatchCode(t *testing.T) {
 	_, s := load(t)
 	var codes []fault.Code
 	for _, e := range fault.Catalogue {
@@ -243,34 +242,34 @@ func texts[S ~string](list []S) []string {
 	return out
 }
 
-func TestCapabilitiesAreAsDescribed(t *testing.T) {
+func TestCapabilitiesMatchOpenAPI(t *testing.T) {
 	doc, err := endpoint.Deployment{Version: "0.9.18", Features: endpoint.Features{WebRTC: true, APIAccess: true}}.Capabilities()
 	if err != nil {
 		t.Fatal(err)
 	}
-	served := fixed(answer{200, limitedHeader + "Cache-Control: private, no-cache\nETag: \"v1\"\n", string(doc)})
-	if _, err := ask(Transport(t, served), httptest.NewRequest("GET", "/api/v1/runtime/capabilities", nil)); err != nil {
+	served := fixed(stub{200, limitedHeader + "Cache-Control: private, no-cache\nETag: \"v1\"\n", string(doc)})
+	if _, err := get(Transport(t, served), httptest.NewRequest("GET", "/api/v1/runtime/capabilities", nil)); err != nil {
 		t.Error(err)
 	}
-	var heard listener
-	if _, err := ask(Transport(&heard, served), httptest.NewRequest("GET", "/api/v1/runtime/endpoints/ep_1", nil)); err != nil {
+	var rec recorder
+	if _, err := get(Transport(&rec, served), httptest.NewRequest("GET", "/api/v1/runtime/endpoints/ep_1", nil)); err != nil {
 		t.Error(err)
 	}
-	if !strings.Contains(heard.String(), "missing property 'endpoint'") {
-		t.Errorf("a document about no endpoint passes for one about an endpoint: %q", heard.String())
+	if !strings.Contains(rec.String(), "missing property 'endpoint'") {
+		t.Errorf("capabilities without an endpoint were accepted for an endpoint: %q", rec.String())
 	}
 }
 
-func TestRoutesAndFileAreCompared(t *testing.T) {
+func TestCompareRoutes(t *testing.T) {
 	c, _ := load(t)
 	var routes []Route
 	for _, r := range c.routes() {
 		routes = append(routes, r)
 	}
 	changed := func(change func([]Route) []Route) string {
-		var heard listener
-		CompareRoutes(&heard, change(slices.Clone(routes)))
-		return heard.String()
+		var rec recorder
+		CompareRoutes(&rec, change(slices.Clone(routes)))
+		return rec.String()
 	}
 	first := routes[0].Method + " " + routes[0].Path
 	for _, tt := range []struct {
@@ -278,30 +277,30 @@ func TestRoutesAndFileAreCompared(t *testing.T) {
 		change func([]Route) []Route
 		want   string
 	}{
-		{"in agreement", func(r []Route) []Route { return r }, ""},
-		{"route not in the file", func(r []Route) []Route { return append(r, Route{"POST", "/new", "", ""}) }, "POST /new is a route"},
-		{"method not in the file", func(r []Route) []Route { return append(r, Route{"POST", "/health", "", ""}) }, "POST /health is a route"},
-		{"route gone", func(r []Route) []Route { return r[1:] }, "lists " + first},
-		{"other scope", func(r []Route) []Route { r[0].Scope += "X"; return r }, first + ": the route has scope"},
-		{"other tier", func(r []Route) []Route { r[0].Tier += "x"; return r }, first + ": the route has scope"},
+		{"equal", func(r []Route) []Route { return r }, ""},
+		{"undocumented route", func(r []Route) []Route { return append(r, Route{"POST", "/new", "", ""}) }, "POST /new is a route"},
+		{"undocumented method", func(r []Route) []Route { return append(r, Route{"POST", "/health", "", ""}) }, "POST /health is a route"},
+		{"missing route", func(r []Route) []Route { return r[1:] }, "lists " + first},
+		{"different scope", func(r []Route) []Route { r[0].Scope += "X"; return r }, first + ": the route has scope"},
+		{"different tier", func(r []Route) []Route { r[0].Tier += "x"; return r }, first + ": the route has scope"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			got := changed(tt.change)
 			if (tt.want == "") != (got == "") || !strings.Contains(got, tt.want) {
-				t.Errorf("complained %q, want %q", got, tt.want)
+				t.Errorf("reported %q, want %q", got, tt.want)
 			}
 		})
 	}
 }
 
-func TestUnusableFileIsRefused(t *testing.T) {
+func TestInvalidOpenAPIIsRejected(t *testing.T) {
 	file := string(api.OpenAPI)
 	for name, broken := range map[string]string{
-		"not YAML":               "openapi: [",
-		"dangling reference":     strings.Replace(file, "$ref: '#/components/schemas/Health'", "$ref: '#/components/schemas/Wealth'", 1),
-		"answer for any status":  strings.Replace(file, "'413':", "default:", 1),
-		"schema that is no such": strings.Replace(file, "minimum: 0", "minimum: zero", 1),
-		"no 404 for the rest":    strings.ReplaceAll(strings.ReplaceAll(file, "    NotFound:\n", "    Missing:\n"), "responses/NotFound'", "responses/Missing'"),
+		"not YAML":                  "openapi: [",
+		"dangling reference":        strings.Replace(file, "$ref: '#/components/schemas/Health'", "$ref: '#/components/schemas/Wealth'", 1),
+		"default response":          strings.Replace(file, "'413':", "default:", 1),
+		"invalid schema":            strings.Replace(file, "minimum: 0", "minimum: zero", 1),
+		"no 404 for unlisted paths": strings.ReplaceAll(strings.ReplaceAll(file, "    NotFound:\n", "    Missing:\n"), "responses/NotFound'", "responses/Missing'"),
 	} {
 		if _, err := New([]byte(broken)); err == nil {
 			t.Errorf("%s: accepted", name)

@@ -15,7 +15,7 @@ import (
 	"telapi/api"
 )
 
-// asyncAPI is as much of an AsyncAPI 3.0 file as is held against the code.
+// asyncAPI contains the parts of an AsyncAPI 3.0 file that tests check.
 type asyncAPI struct {
 	Info struct {
 		Version    string      `json:"version"`
@@ -42,16 +42,16 @@ type reference struct {
 	Ref string `json:"$ref"`
 }
 
-// Action is what the service does with a frame.
+// Action is the direction of a frame from the service's point of view.
 type Action string
 
-// The actions of the file.
+// The actions of api/asyncapi.yaml.
 const (
-	Takes    Action = "receive"
-	Delivers Action = "send"
+	Receive Action = "receive"
+	Send    Action = "send"
 )
 
-// frames has the schemas of the messages that go one way, by type.
+// frames contains the message schemas by action and message type.
 type frames struct {
 	file     asyncAPI
 	messages map[Action]map[string][]*jsonschema.Schema
@@ -89,7 +89,7 @@ func readFrames(file []byte) (*frames, error) {
 	return f, nil
 }
 
-// check tells why a frame is no message that goes this way.
+// check returns an error if a frame matches no message of the action.
 func (f *frames) check(action Action, raw []byte) error {
 	value, err := jsonschema.UnmarshalJSON(bytes.NewReader(raw))
 	if err != nil {
@@ -97,7 +97,7 @@ func (f *frames) check(action Action, raw []byte) error {
 	}
 	envelope, _ := value.(map[string]any)
 	name, _ := envelope["type"].(string)
-	problems := []error{fmt.Errorf("no message of type %q that the service %ss is like it", name, action)}
+	problems := []error{fmt.Errorf("the frame matches no message of type %q with action %s", name, action)}
 	for _, schema := range f.messages[action][name] {
 		err := schema.Validate(value)
 		if err == nil {
@@ -108,15 +108,14 @@ func (f *frames) check(action Action, raw []byte) error {
 	return errors.Join(problems...)
 }
 
-// Frame fails t when a frame of /ws/session is not what api/asyncapi.yaml
-// promises.
-func Frame(t testing.TB, action Action, raw []byte) {
+// CheckFrame fails t if a frame of /ws/session differs from api/asyncapi.yaml.
+func CheckFrame(t testing.TB, action Action, raw []byte) {
 	t.Helper()
 	f, err := parsedFrames()
 	if err != nil {
 		t.Fatalf("read api/asyncapi.yaml: %v", err)
 	}
 	if err := f.check(action, raw); err != nil {
-		t.Errorf("frame %s, against api/asyncapi.yaml:\n%v", excerpt(raw), err)
+		t.Errorf("frame %s differs from api/asyncapi.yaml:\n%v", excerpt(raw), err)
 	}
 }

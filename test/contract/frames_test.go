@@ -24,14 +24,14 @@ func loadFrames(t *testing.T) *frames {
 	return f
 }
 
-func TestTheSocketsFileSaysWhatTheCodeDoes(t *testing.T) {
+func TestAsyncAPIMatchesCode(t *testing.T) {
 	f := loadFrames(t)
 	version, err := os.ReadFile("../../VERSION")
 	if err != nil || f.file.Info.Version != strings.TrimSpace(string(version)) {
 		t.Errorf("info.version is %s, the release is %s, %v", f.file.Info.Version, version, err)
 	}
 	if got := f.file.Channels["session"].Address; got != session.SocketPath {
-		t.Errorf("the socket is at %s, the file says %s", session.SocketPath, got)
+		t.Errorf("socket path %s, documented path %s", session.SocketPath, got)
 	}
 	var codes []closeCode
 	for _, c := range channel.CloseCodes() {
@@ -49,19 +49,19 @@ func TestTheSocketsFileSaysWhatTheCodeDoes(t *testing.T) {
 	}
 }
 
-func TestEveryTypeOfMessageIsInTheFileAndNoOther(t *testing.T) {
+func TestAsyncAPIListsAllMessageTypes(t *testing.T) {
 	f := loadFrames(t)
 	want := map[Action][]string{}
 	for _, kind := range wire.MessageTypes {
-		want[Takes] = append(want[Takes], string(kind))
-		if kind != wire.TypePing { // the service pings by the protocol's own means
-			want[Delivers] = append(want[Delivers], string(kind))
+		want[Receive] = append(want[Receive], string(kind))
+		if kind != wire.TypePing { // the service sends WebSocket pings
+			want[Send] = append(want[Send], string(kind))
 		}
 	}
 	for action, types := range want {
 		slices.Sort(types)
 		if got := slices.Sorted(maps.Keys(f.messages[action])); !slices.Equal(got, types) {
-			t.Errorf("the service %ss %v in the file, want %v", action, got, types)
+			t.Errorf("action %s has message types %v, want %v", action, got, types)
 		}
 	}
 	used := 0
@@ -69,12 +69,12 @@ func TestEveryTypeOfMessageIsInTheFileAndNoOther(t *testing.T) {
 		used += len(op.Messages)
 	}
 	if used != len(f.file.Channels["session"].Messages) {
-		t.Errorf("%d messages are described and %d used", len(f.file.Channels["session"].Messages), used)
+		t.Errorf("%d messages are defined, %d are used", len(f.file.Channels["session"].Messages), used)
 	}
 }
 
-// What the file allows a browser to send and what the service takes is the same.
-func TestTheFileTakesTheFramesThatTheServiceTakes(t *testing.T) {
+// The schemas and the service accept the same frames from a browser.
+func TestAsyncAPIAcceptsSameFramesAsService(t *testing.T) {
 	f := loadFrames(t)
 	const id = "3f1c2c9e-52a7-4b60-9f1e-0c9ad1b5a1de"
 	frame := func(kind wire.MessageType, with string) string {
@@ -96,26 +96,26 @@ func TestTheFileTakesTheFramesThatTheServiceTakes(t *testing.T) {
 	} {
 		frames = append(frames, strings.Replace(good, broken[0], broken[1], 1))
 	}
-	taken := 0
+	accepted := 0
 	for _, raw := range frames {
-		_, refused := channel.ParseFrame([]byte(raw), "ses_1")
-		if against := f.check(Takes, []byte(raw)); (refused == nil) != (against == nil) {
-			t.Errorf("%s\nservice: %v\nfile: %v", raw, refused, against)
+		_, parseErr := channel.ParseFrame([]byte(raw), "ses_1")
+		if schemaErr := f.check(Receive, []byte(raw)); (parseErr == nil) != (schemaErr == nil) {
+			t.Errorf("%s\nservice: %v\nschema: %v", raw, parseErr, schemaErr)
 		}
-		if refused == nil {
-			taken++
+		if parseErr == nil {
+			accepted++
 		}
 	}
-	if want := len(wire.MessageTypes) + 2; taken != want {
-		t.Errorf("%d frames were taken, want %d", taken, want)
+	if want := len(wire.MessageTypes) + 2; accepted != want {
+		t.Errorf("%d frames accepted, want %d", accepted, want)
 	}
 }
 
-func TestAFrameThatTheFileDoesNotPromiseIsNoticed(t *testing.T) {
+func TestUndocumentedFrameIsRejected(t *testing.T) {
 	f := loadFrames(t)
 	const head = `{"sessionId":"ses_1","messageId":"3f1c2c9e-52a7-4b60-9f1e-0c9ad1b5a1de","timestamp":1,"direction":"to_browser",`
 	for _, raw := range []string{
-		head + `"type":"chat","chat":{}}`, // not to be resumed after
+		head + `"type":"chat","chat":{}}`, // no streamId
 		head + `"type":"status","status":{"event":"ack"}}`,
 		head + `"type":"status","status":{"event":"ready","connectionId":"x"}}`,
 		head + `"type":"error","error":{"code":"ODD","message":"m","fatal":false}}`,
@@ -123,11 +123,11 @@ func TestAFrameThatTheFileDoesNotPromiseIsNoticed(t *testing.T) {
 		head + `"type":"ping"}`,
 		head + `"type":"audio","streamId":"x","audio":{}}`,
 	} {
-		if f.check(Delivers, []byte(raw)) == nil {
-			t.Errorf("%s passed", raw)
+		if f.check(Send, []byte(raw)) == nil {
+			t.Errorf("accepted %s", raw)
 		}
 	}
-	if err := f.check(Delivers, []byte(head+`"type":"status","streamId":"x","status":{"event":"ack"}}`)); err != nil {
-		t.Errorf("a runtime's own status: %v", err)
+	if err := f.check(Send, []byte(head+`"type":"status","streamId":"x","status":{"event":"ack"}}`)); err != nil {
+		t.Errorf("status of a runtime: %v", err)
 	}
 }

@@ -9,16 +9,16 @@ import (
 	"github.com/getkin/kin-openapi/openapi3"
 )
 
-// Route is one row of the server's table, as the file has to describe it.
+// Route is one route of the server as api/openapi.yaml must describe it.
 type Route struct {
 	Method string
 	Path   string
 	Scope  string // x-required-scope; empty: none
-	Tier   string // x-rate-limit-tier; empty: never limited
+	Tier   string // x-rate-limit-tier; empty: not limited
 }
 
-// CompareRoutes fails t for every route that the file does not list, or lists
-// otherwise, and for every operation of the file that is no route.
+// CompareRoutes fails t for every route that api/openapi.yaml does not list or
+// describes differently, and for every operation that is not a route.
 func CompareRoutes(t testing.TB, routes []Route) {
 	t.Helper()
 	c, err := parsed()
@@ -27,19 +27,19 @@ func CompareRoutes(t testing.TB, routes []Route) {
 	}
 	described := c.routes()
 	for _, r := range routes {
-		r.Path = strings.TrimSuffix(r.Path, "{$}") // the file has no subtrees to tell it from
+		r.Path = strings.TrimSuffix(r.Path, "{$}") // OpenAPI has no subtree patterns
 		name := r.Method + " " + r.Path
 		d, listed := described[name]
 		switch {
 		case !listed:
 			t.Errorf("%s is a route, but api/openapi.yaml does not list it", name)
 		case d != r:
-			t.Errorf("%s: the route has scope %q and tier %q, api/openapi.yaml says %q and %q", name, r.Scope, r.Tier, d.Scope, d.Tier)
+			t.Errorf("%s: the route has scope %q and tier %q, api/openapi.yaml has %q and %q", name, r.Scope, r.Tier, d.Scope, d.Tier)
 		}
 		delete(described, name)
 	}
 	for _, name := range slices.Sorted(maps.Keys(described)) {
-		t.Errorf("api/openapi.yaml lists %s, but it is no route", name)
+		t.Errorf("api/openapi.yaml lists %s, but it is not a route", name)
 	}
 }
 

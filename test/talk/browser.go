@@ -63,7 +63,7 @@ func Dial(t testing.TB, i *boot.Instance, token, query string) (*websocket.Conn,
 	d := websocket.Dialer{Subprotocols: []string{"telapi.v1", "telapi.bearer." + token}, HandshakeTimeout: patience}
 	conn, resp, err := d.DialContext(t.Context(), "ws"+strings.TrimPrefix(i.URL, "http")+"/ws/session"+query, nil)
 	if resp != nil {
-		contract.Hold(t, resp)
+		contract.CheckResponse(t, resp)
 	}
 	if err == nil {
 		t.Cleanup(func() { _ = conn.Close() })
@@ -103,7 +103,7 @@ func (b *Browser) Read() (Received, error) {
 	if err != nil {
 		return Received{}, err
 	}
-	contract.Frame(b.T, contract.Delivers, raw)
+	contract.CheckFrame(b.T, contract.Send, raw)
 	m := Received{Raw: string(raw)}
 	return m, json.Unmarshal(raw, &m.ChannelMessage)
 }
@@ -163,7 +163,7 @@ func Frame(kind, session, id, object, payload string) string {
 func (b *Browser) Write(frame string) {
 	b.T.Helper()
 	if _, err := channel.ParseFrame([]byte(frame), b.Session); err == nil {
-		contract.Frame(b.T, contract.Takes, []byte(frame))
+		contract.CheckFrame(b.T, contract.Receive, []byte(frame))
 	}
 	if err := b.Conn.WriteMessage(websocket.TextMessage, []byte(frame)); err != nil {
 		b.T.Fatalf("write a frame: %v", err)
