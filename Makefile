@@ -40,9 +40,15 @@ run: build ## Build, then run everything on embedded stores, with a demo bot
 build: ## Build bin/telapi, a static binary
 	CGO_ENABLED=0 go build -trimpath -ldflags '-s -w -X telapi/internal/cli.version=$(VERSION)' -o bin/telapi ./cmd/telapi
 
+# Fail with a diff instead of changing go.mod and go.sum. -e ignores modules that
+# only the tests of dependencies import: a proxy may not have them.
+TIDY := -diff -e
+
 # A stale generated file fails its golden test; `make generate` rewrites it.
 test: ## Run all checks and tests; installs missing servers
 	@$(STEP) 'servers for tests' scripts/install-servers.sh
+	@$(STEP) 'go mod tidy' go mod tidy $(TIDY)
+	@$(STEP) 'examples: go mod tidy' go -C examples/runtime-go mod tidy $(TIDY)
 	@$(STEP) 'go vet' go vet ./...
 	@$(STEP) 'staticcheck: install' $(MAKE) -s $(STATICCHECK)
 	@$(STEP) 'staticcheck' $(STATICCHECK) ./...
