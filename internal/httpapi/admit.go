@@ -2,6 +2,9 @@ package httpapi
 
 import (
 	"net/http"
+	"net/netip"
+	"slices"
+	"strings"
 	"time"
 
 	"telapi/internal/auth"
@@ -16,33 +19,50 @@ const (
 	handlerTimeout = 10 * time.Second
 	// maxBody is the largest request body of all routes but the webhooks.
 	maxBody = 64 << 10
+	// maxHops bounds how many X-Forwarded-For entries are read.
+	maxHops = 32
 )
 
-// serve takes a request through its route: IP rate limit, credential, scope,
-// team quota, handler. The first error ends it.
+// serve takes a request through its route. The first error ends it.
 func (s *Server) serve(x *exchange, r *http.Request, rt *Route) {
 	x.route = rt
 	ctx := withTimeout(x.ctx)
 	defer ctx.cancel()
-	if err := s.admitAndHandle(x, r.WithContext(ctx), rt); err != nil {
+	r = r.WithContext(ctx)
+	err := s.admit(x, r, rt)
+	if err == nil {
+		err = rt.handle(x, r)
+	}
+	if err != nil {
 		x.Fail(err)
 	}
 }
 
-func (s *Server) admitAndHandle(x *exchange, r *http.Request, rt *Route) error {
-	if err := s.limitAddress(x, r, rt.Tier); err != nil {
-		return err
+// admit checks IP rate limit, credential, scope, team quota and body size.
+func (s *Server) admit(x *exchange, r *http.Request, rt *Route) (err error) {
+	if rt.Tier != "" {
+		if err := x.applyLimit(s.deps.Limits.Allow(r.Context(), rt.Tier, x.client)); err != nil {
+			return err
+		}
 	}
-	principal, err := s.authenticate(r, rt)
+	switch want := s.deps.MetricsToken; {
+	case rt.Access == team:
+		x.principal, err = s.authenticate(r)
+	case rt.Access == metricsOnly && want != "" && !httpserve.HasBearer(r, want):
+		err = fault.New(fault.Unauthorized, "Send METRICS_TOKEN as a bearer token.")
+	}
 	if err != nil {
 		return s.countAuthFailure(x, r, err)
 	}
 	if rt.Access == team {
-		x.principal = principal
-		if err := principal.Require(rt.Scope); err != nil {
+		if err := x.principal.Require(rt.Scope); err != nil {
 			return err
 		}
-		if err := s.limitTeam(x, r); err != nil {
+		quota, err := s.deps.Quotas.Of(r.Context(), x.principal.TeamID)
+		if err != nil {
+			return err
+		}
+		if err := x.applyLimit(s.deps.Limits.AllowTeam(r.Context(), x.principal.TeamID, quota)); err != nil {
 			return err
 		}
 	}
@@ -50,50 +70,22 @@ func (s *Server) admitAndHandle(x *exchange, r *http.Request, rt *Route) error {
 	if rt.Method != http.MethodPost && r.ContentLength > maxBody {
 		return tooLarge(maxBody)
 	}
-	return rt.handle(x, r)
-}
-
-func (s *Server) authenticate(r *http.Request, rt *Route) (auth.Principal, error) {
-	switch rt.Access {
-	case public:
-		return auth.Principal{}, nil
-	case metricsOnly:
-		return auth.Principal{}, s.checkMetricsToken(r)
-	}
-	// If both are sent, only the API key counts: two credentials that disagree
-	// must not be tried one after the other.
-	if key, sent := r.Header["X-Api-Key"]; sent {
-		if len(key) != 1 {
-			return auth.Principal{}, s.deps.Auth.Missing()
-		}
-		return s.deps.Auth.APIKey(r.Context(), key[0])
-	}
-	if header, sent := r.Header["Authorization"]; sent && len(header) == 1 {
-		return s.deps.Auth.Bearer(header[0])
-	}
-	return auth.Principal{}, s.deps.Auth.Missing()
-}
-
-func (s *Server) checkMetricsToken(r *http.Request) error {
-	if want := s.deps.MetricsToken; want != "" && !httpserve.HasBearer(r, want) {
-		return fault.New(fault.Unauthorized, "Send METRICS_TOKEN as a bearer token.")
-	}
 	return nil
 }
 
-func (s *Server) limitAddress(x *exchange, r *http.Request, tier ratelimit.Tier) error {
-	if tier == "" {
-		return nil
+// authenticate verifies the API key or the console JWT. If both are sent, only
+// the API key counts: two credentials that disagree must not be tried one after
+// the other.
+func (s *Server) authenticate(r *http.Request) (auth.Principal, error) {
+	key, sent := r.Header["X-Api-Key"]
+	header := r.Header["Authorization"]
+	switch {
+	case len(key) == 1:
+		return s.deps.Auth.APIKey(r.Context(), key[0])
+	case !sent && len(header) == 1:
+		return s.deps.Auth.Bearer(header[0])
 	}
-	return x.applyLimit(s.deps.Limits.Allow(r.Context(), tier, x.client))
-}
-
-func (s *Server) limitTeam(x *exchange, r *http.Request) error {
-	quota, err := s.deps.Quotas.Of(r.Context(), x.principal.TeamID)
-	if err != nil {
-		return err
-	}
-	return x.applyLimit(s.deps.Limits.AllowTeam(r.Context(), x.principal.TeamID, quota))
+	return auth.Principal{}, s.deps.Auth.Missing()
 }
 
 // countAuthFailure counts a rejected credential against the auth tier of the
@@ -122,4 +114,39 @@ func (x *exchange) applyLimit(d ratelimit.Decision, err error) error {
 		return d.Refusal()
 	}
 	return nil
+}
+
+// clientAddr returns the address of the client for rate limits. It reads
+// X-Forwarded-For from the right and stops at the first address that is not a
+// trusted proxy: a client can send any addresses further left.
+func clientAddr(r *http.Request, trusted []netip.Prefix) netip.Addr {
+	peer, ok := parseAddr(r.RemoteAddr)
+	if !ok || !contains(trusted, peer) {
+		return peer
+	}
+	hops := strings.Split(strings.Join(r.Header.Values("X-Forwarded-For"), ","), ",")
+	for i := len(hops) - 1; i >= 0 && len(hops)-i <= maxHops; i-- {
+		hop, ok := parseAddr(strings.TrimSpace(hops[i]))
+		if !ok {
+			return peer
+		}
+		peer = hop
+		if !contains(trusted, hop) {
+			return peer
+		}
+	}
+	return peer
+}
+
+// parseAddr parses an address with or without a port.
+func parseAddr(s string) (netip.Addr, bool) {
+	if ap, err := netip.ParseAddrPort(s); err == nil {
+		return ap.Addr().Unmap().WithZone(""), true
+	}
+	a, err := netip.ParseAddr(strings.Trim(s, "[]"))
+	return a.Unmap().WithZone(""), err == nil
+}
+
+func contains(prefixes []netip.Prefix, a netip.Addr) bool {
+	return slices.ContainsFunc(prefixes, func(p netip.Prefix) bool { return p.Contains(a) })
 }

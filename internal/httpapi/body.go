@@ -7,6 +7,8 @@ import (
 	"mime"
 	"net/http"
 	"strings"
+	"sync"
+	"time"
 
 	"telapi/internal/fault"
 )
@@ -45,7 +47,14 @@ func readBody(w http.ResponseWriter, r *http.Request, limit int64) ([]byte, erro
 	if r.ContentLength > limit {
 		return nil, tooLarge(limit)
 	}
-	body, err := readAll(w, r, limit)
+	var body []byte
+	var err error
+	if n := r.ContentLength; n >= 0 && n <= preallocated { // net/http does not deliver more
+		body = make([]byte, n)
+		_, err = io.ReadFull(r.Body, body)
+	} else {
+		body, err = io.ReadAll(http.MaxBytesReader(w, r.Body, limit))
+	}
 	if err == nil {
 		return body, nil
 	}
@@ -56,15 +65,6 @@ func readBody(w http.ResponseWriter, r *http.Request, limit int64) ([]byte, erro
 		return nil, ended
 	}
 	return nil, fault.New(fault.MalformedJSON, "The body is incomplete.").WithCause(err)
-}
-
-func readAll(w http.ResponseWriter, r *http.Request, limit int64) ([]byte, error) {
-	if n := r.ContentLength; n >= 0 && n <= preallocated { // net/http does not deliver more
-		body := make([]byte, n)
-		_, err := io.ReadFull(r.Body, body)
-		return body, err
-	}
-	return io.ReadAll(http.MaxBytesReader(w, r.Body, limit))
 }
 
 func tooLarge(limit int64) error {
@@ -85,4 +85,64 @@ func declaresJSON(h http.Header) bool {
 	mediaType, params, err := mime.ParseMediaType(declared[0])
 	charset, given := params["charset"]
 	return err == nil && mediaType == "application/json" && (!given || strings.EqualFold(charset, "utf-8"))
+}
+
+// timeoutContext bounds the work on one request, like a context of
+// context.WithTimeout. It starts a timer only when Done is first called: most
+// requests are finished before, and a timer for each of them costs more than the
+// lookup of their rate limits.
+type timeoutContext struct {
+	context.Context // the parent
+	deadline        time.Time
+
+	mu    sync.Mutex
+	timed context.Context // with a timer; nil until Done is called
+	stop  context.CancelFunc
+}
+
+// withTimeout returns a context that ends after handlerTimeout.
+func withTimeout(parent context.Context) *timeoutContext {
+	return &timeoutContext{Context: parent, deadline: time.Now().Add(handlerTimeout)}
+}
+
+// Deadline implements context.Context.
+func (c *timeoutContext) Deadline() (time.Time, bool) { return c.deadline, true }
+
+// Done implements context.Context.
+func (c *timeoutContext) Done() <-chan struct{} {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.timed == nil {
+		c.timed, c.stop = context.WithDeadline(c.Context, c.deadline)
+	}
+	return c.timed.Done()
+}
+
+// Err implements context.Context.
+func (c *timeoutContext) Err() error {
+	if err := c.current().Err(); err != nil || time.Now().Before(c.deadline) {
+		return err
+	}
+	return context.DeadlineExceeded
+}
+
+// Value implements context.Context. Children find the timed context through it,
+// and so need no goroutine to end with it.
+func (c *timeoutContext) Value(key any) any { return c.current().Value(key) }
+
+func (c *timeoutContext) current() context.Context {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.timed != nil {
+		return c.timed
+	}
+	return c.Context
+}
+
+func (c *timeoutContext) cancel() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.stop != nil {
+		c.stop()
+	}
 }

@@ -1,10 +1,16 @@
 package httpapi
 
 import (
+	"maps"
 	"net/http"
+	"path"
+	"slices"
+	"strings"
 
 	"telapi/callruntime/wire"
 	"telapi/internal/auth"
+	"telapi/internal/fault"
+	"telapi/internal/httpserve"
 	"telapi/internal/ratelimit"
 	"telapi/internal/session"
 	"telapi/internal/speech"
@@ -96,4 +102,56 @@ func (s *Server) Routes() []Route {
 		}
 	}
 	return registered
+}
+
+// muxHandler is a handler in the mux. The mux only ever gets an exchange from
+// Server.dispatch.
+type muxHandler func(x *exchange, r *http.Request)
+
+func (h muxHandler) ServeHTTP(w http.ResponseWriter, r *http.Request) { h(w.(*exchange), r) }
+
+// newMux builds the mux. Methods are matched here rather than by the mux, so
+// that an unsupported method is answered with the error envelope.
+func (s *Server) newMux(routes []Route) *http.ServeMux {
+	mux := http.NewServeMux()
+	byPath := map[string]map[string]*Route{}
+	for _, rt := range routes {
+		if byPath[rt.Path] == nil {
+			byPath[rt.Path] = map[string]*Route{}
+		}
+		byPath[rt.Path][rt.Method] = &rt
+		if rt.Method == http.MethodGet {
+			byPath[rt.Path][http.MethodHead] = &rt
+		}
+	}
+	for pattern, methods := range byPath {
+		allow := strings.Join(slices.Sorted(maps.Keys(methods)), ", ")
+		mux.Handle(pattern, muxHandler(func(x *exchange, r *http.Request) {
+			if rt := methods[r.Method]; rt != nil {
+				s.serve(x, r, rt)
+			} else {
+				x.Fail(httpserve.MethodNotAllowed(x, allow))
+			}
+		}))
+	}
+	mux.Handle("/", muxHandler(s.notFound))
+	return mux
+}
+
+func (s *Server) notFound(x *exchange, _ *http.Request) {
+	hint := "See GET /openapi.yaml for the available paths."
+	if !s.deps.APIAccess {
+		hint = "This deployment only accepts callbacks under " + wire.WebhooksPath + "."
+	}
+	x.Fail(fault.New(fault.NotFound, "Path not found. %s", hint))
+}
+
+// dispatch sends a request into the mux, except for paths that the mux would
+// answer itself with a redirect or plain text.
+func (s *Server) dispatch(x *exchange, r *http.Request) {
+	if p := r.URL.Path; !strings.HasPrefix(p, "/") || (p != "/" && path.Clean(p) != strings.TrimSuffix(p, "/")) {
+		s.notFound(x, r)
+		return
+	}
+	s.mux.ServeHTTP(x, r)
 }

@@ -75,15 +75,9 @@ type Server struct {
 	endStreams context.CancelFunc
 }
 
-// Timeouts close connections of clients that hold them open by sending or reading
-// a byte now and then. Routes that stream extend the write deadline themselves.
-const (
-	headerTimeout = 10 * time.Second
-	readTimeout   = 30 * time.Second
-	writeTimeout  = 60 * time.Second
-	idleTimeout   = 120 * time.Second
-	maxHeader     = 32 << 10
-)
+// writeTimeout closes connections of clients that read a byte now and then.
+// Routes that stream extend the deadline themselves.
+const writeTimeout = 60 * time.Second
 
 // New returns a server that is ready to serve.
 func New(deps Deps) *Server {
@@ -103,11 +97,11 @@ func New(deps Deps) *Server {
 	s.http = &http.Server{
 		Handler:                      s,
 		DisableGeneralOptionsHandler: true, // OPTIONS * gets the same responses as any other path
-		ReadHeaderTimeout:            headerTimeout,
-		ReadTimeout:                  readTimeout,
+		ReadHeaderTimeout:            10 * time.Second,
+		ReadTimeout:                  30 * time.Second,
 		WriteTimeout:                 writeTimeout,
-		IdleTimeout:                  idleTimeout,
-		MaxHeaderBytes:               maxHeader,
+		IdleTimeout:                  120 * time.Second,
+		MaxHeaderBytes:               32 << 10,
 		ErrorLog:                     slog.NewLogLogger(deps.Log.Handler(), slog.LevelDebug),
 	}
 	return s

@@ -3,12 +3,16 @@ package httpapi
 import (
 	"context"
 	"errors"
+	"math/rand/v2"
 	"net/http"
+	"strconv"
 	"sync"
 	"time"
 	"unicode/utf8"
 
 	"github.com/gorilla/websocket"
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/promauto"
 
 	"telapi/internal/channel"
 )
@@ -56,7 +60,10 @@ func (s *socket) run() {
 	s.ws.SetReadLimit(s.limits.FrameBytes)
 	s.ws.SetPingHandler(func(data string) error { s.sendControl(websocket.PongMessage, []byte(data)); return nil })
 	s.ws.SetPongHandler(func(string) error { s.noteRead(); return nil })
-	s.startHeartbeat()
+	s.mu.Lock() // the heartbeat is due at once if the session expires while its socket opens
+	s.lastRead = time.Now()
+	s.timer = time.AfterFunc(s.channel.UntilHeartbeat(), s.heartbeat)
+	s.mu.Unlock()
 	s.conn.onDrained = func() { s.channel.Flush(s.set.ctx) }
 	s.channel.Start(s)
 	for {
@@ -68,13 +75,13 @@ func (s *socket) run() {
 			s.channel.Flush(s.set.ctx)
 			return
 		}
-		s.noteRead()
+		closing := s.noteRead()
 		if kind == websocket.TextMessage && !utf8.Valid(frame) {
 			s.channel.Flush(s.set.ctx)
 			s.Close(channel.CloseInvalidText)
-			continue
+			closing = true
 		}
-		if s.isClosing() {
+		if closing {
 			continue // wait for the peer's close frame
 		}
 		if kind != websocket.TextMessage {
@@ -126,41 +133,27 @@ func (s *socket) Close(code channel.CloseCode) {
 // the socket.
 func (s *socket) disconnect() { _ = s.ws.NetConn().Close() }
 
-func (s *socket) isClosing() bool {
+// noteRead keeps the heartbeat from closing the socket. It returns whether the
+// socket is closing.
+func (s *socket) noteRead() (closing bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	s.lastRead = time.Now()
 	return s.closing != 0
-}
-
-func (s *socket) noteRead() {
-	s.mu.Lock()
-	s.lastRead = time.Now()
-	s.mu.Unlock()
-}
-
-// startHeartbeat sets the timer under mu, because the heartbeat is due at once if
-// the session expires while its socket opens.
-func (s *socket) startHeartbeat() {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.lastRead = time.Now()
-	s.timer = time.AfterFunc(s.channel.UntilHeartbeat(), s.heartbeat)
 }
 
 // heartbeat pings the browser, renews the ownership of the session, and closes a
 // socket that has not received a complete frame for two intervals.
 func (s *socket) heartbeat() {
 	s.mu.Lock()
-	silent := time.Since(s.lastRead) >= 2*s.limits.PingInterval()
-	closing := s.closing != 0
-	if !closing {
-		s.set.running.Add(1)
-		defer s.set.running.Done()
-	}
-	s.mu.Unlock()
-	if closing {
+	if s.closing != 0 {
+		s.mu.Unlock()
 		return
 	}
+	s.set.running.Add(1)
+	defer s.set.running.Done()
+	silent := time.Since(s.lastRead) >= 2*s.limits.PingInterval()
+	s.mu.Unlock()
 	if silent {
 		s.Close(channel.CloseNoPong)
 		return
@@ -170,4 +163,107 @@ func (s *socket) heartbeat() {
 	defer cancel()
 	s.channel.Heartbeat(ctx)
 	s.timer.Reset(s.channel.UntilHeartbeat())
+}
+
+// socketSet owns the open sockets of this instance and their goroutines:
+// net/http does not track connections after an upgrade.
+type socketSet struct {
+	ctx    context.Context // of store operations for sockets
+	cancel context.CancelFunc
+
+	open    prometheus.Gauge
+	closed  *prometheus.CounterVec
+	dropped prometheus.Counter
+
+	running sync.WaitGroup // readers, writers and heartbeats
+
+	mu      sync.Mutex
+	sockets map[*socket]struct{}
+	drained context.CancelFunc // called when no socket is left; nil before drain
+	ended   bool
+}
+
+func newSocketSet(registry prometheus.Registerer) *socketSet {
+	auto := promauto.With(registry)
+	s := &socketSet{
+		sockets: map[*socket]struct{}{},
+		open:    auto.NewGauge(prometheus.GaugeOpts{Name: "telapi_sockets", Help: "Open WebSockets of this instance."}),
+		closed:  auto.NewCounterVec(prometheus.CounterOpts{Name: "telapi_sockets_closed_total", Help: "Closed WebSockets by close code."}, []string{"code"}),
+		dropped: auto.NewCounter(prometheus.CounterOpts{Name: "telapi_audio_dropped_total", Help: "Audio frames dropped because the client read too slowly."}),
+	}
+	s.ctx, s.cancel = context.WithCancel(context.Background())
+	for _, code := range channel.CloseCodes() {
+		s.closed.WithLabelValues(strconv.Itoa(int(code))) // start at 0, so that alerts see the first increase
+	}
+	return s
+}
+
+// start runs a socket. During a drain it closes the socket at once.
+func (s *socketSet) start(socket *socket) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.ended {
+		_ = socket.ws.Close()
+		socket.channel.Close()
+		return
+	}
+	s.sockets[socket] = struct{}{}
+	s.open.Inc()
+	if s.drained != nil {
+		socket.Close(channel.CloseRestart)
+	}
+	s.running.Go(socket.run) // not in the handler, so that net/http can free its buffers
+}
+
+func (s *socketSet) remove(socket *socket, code channel.CloseCode) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	delete(s.sockets, socket)
+	s.open.Dec()
+	s.closed.WithLabelValues(strconv.Itoa(int(code))).Inc()
+	if s.drained != nil && len(s.sockets) == 0 {
+		s.drained()
+	}
+}
+
+// disconnect cuts the connection of a session as a network failure does. It
+// returns false if this instance has no socket of the session.
+func (s *socketSet) disconnect(sessionID string) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for socket := range s.sockets {
+		if socket.channel.SessionID() == sessionID {
+			socket.disconnect()
+			return true
+		}
+	}
+	return false
+}
+
+// drain closes all sockets with CloseRestart, spread over a window to keep
+// clients from reconnecting all at once. It returns when no socket is left or
+// ctx ends.
+func (s *socketSet) drain(ctx context.Context, window time.Duration) {
+	s.mu.Lock()
+	ctx, s.drained = context.WithCancel(ctx)
+	for socket := range s.sockets {
+		time.AfterFunc(rand.N(window+1), func() { socket.Close(channel.CloseRestart) }) //nolint:gosec // jitter, not a secret
+	}
+	if len(s.sockets) == 0 {
+		s.drained()
+	}
+	s.mu.Unlock()
+	<-ctx.Done()
+}
+
+// close disconnects the remaining sockets and waits until all have ended.
+func (s *socketSet) close() {
+	s.cancel()
+	s.mu.Lock()
+	s.ended = true
+	for socket := range s.sockets {
+		socket.disconnect()
+	}
+	s.mu.Unlock()
+	s.running.Wait()
 }

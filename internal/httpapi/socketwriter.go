@@ -1,7 +1,14 @@
 package httpapi
 
 import (
+	"bufio"
+	"bytes"
 	"errors"
+	"math"
+	"net"
+	"net/http"
+	"sync"
+	"syscall"
 	"time"
 
 	"github.com/gorilla/websocket"
@@ -23,17 +30,6 @@ type queuedFrame struct {
 	counted int64 // its length; 0 for replayed history
 }
 
-func (q *sendQueue) add(counted bool, frames ...[]byte) {
-	for _, frame := range frames {
-		f := queuedFrame{frame: frame}
-		if counted {
-			f.counted = int64(len(frame))
-		}
-		q.frames = append(q.frames, f)
-		q.bytes += f.counted
-	}
-}
-
 // next removes the frames of the next write from the queue. They remain in
 // q.bytes: the caller subtracts counted when they are written.
 func (q *sendQueue) next() (batch []queuedFrame, counted int64) {
@@ -51,48 +47,45 @@ func (q *sendQueue) next() (batch []queuedFrame, counted int64) {
 }
 
 // Send implements channel.Socket.
-func (s *socket) Send(frames ...[]byte) bool {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.closing != 0 {
-		return true
-	}
-	added := int64(0)
-	for _, frame := range frames {
-		added += int64(len(frame))
-	}
-	if s.queue.bytes+added > s.limits.QueuedBytes {
-		return false
-	}
-	s.queue.add(true, frames...)
-	s.startWriter()
-	return true
-}
+func (s *socket) Send(frames ...[]byte) bool { return s.enqueue(s.limits.QueuedBytes, frames...) }
 
 // Replay implements channel.Socket.
-func (s *socket) Replay(frames [][]byte) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.closing == 0 && len(frames) > 0 {
-		s.queue.add(false, frames...)
-		s.startWriter()
-	}
-}
+func (s *socket) Replay(frames [][]byte) { s.enqueue(unlimited, frames...) }
 
 // SendAudio implements channel.Socket. It drops the frame if the queue is half
 // full.
 func (s *socket) SendAudio(frame []byte) {
+	if !s.enqueue(s.limits.QueuedBytes/2, frame) {
+		s.set.dropped.Inc()
+	}
+}
+
+// unlimited is the limit of frames that do not count as queued bytes.
+const unlimited = math.MaxInt64
+
+// enqueue queues frames for the writer. It returns false if the queue would
+// exceed the limit. A socket that is closing discards them.
+func (s *socket) enqueue(limit int64, frames ...[]byte) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.closing != 0 {
-		return
+	if s.closing != 0 || len(frames) == 0 {
+		return true
 	}
-	if s.queue.bytes+int64(len(frame)) > s.limits.QueuedBytes/2 {
-		s.set.dropped.Inc()
-		return
+	queue := s.queue
+	for _, frame := range frames {
+		f := queuedFrame{frame: frame}
+		if limit != unlimited {
+			f.counted = int64(len(frame))
+		}
+		queue.frames = append(queue.frames, f)
+		queue.bytes += f.counted
 	}
-	s.queue.add(true, frame)
+	if queue.bytes > limit {
+		return false
+	}
+	s.queue = queue
 	s.startWriter()
+	return true
 }
 
 // sendControl queues a ping or a pong; a newer one of the same kind replaces it.
@@ -169,4 +162,85 @@ func (s *socket) sendClose(code channel.CloseCode) {
 		return
 	}
 	_ = s.ws.SetReadDeadline(time.Now().Add(closeTimeout))
+}
+
+// batchConn is the connection under a WebSocket. It combines the frames of a
+// batch into one write and reports when all received bytes were read, so that a
+// busy socket does not need one system call for each frame.
+type batchConn struct {
+	net.Conn
+	raw       syscall.RawConn // nil if Conn cannot be read without blocking, as with TLS
+	onDrained func()          // called before Read blocks
+
+	mu    sync.Mutex
+	batch *bytes.Buffer // nil outside a batch
+}
+
+var batchBuffers = sync.Pool{New: func() any { return new(bytes.Buffer) }}
+
+// maxPooledBatch is the capacity above which a buffer is not reused.
+const maxPooledBatch = 64 << 10
+
+func (c *batchConn) Read(b []byte) (int, error) {
+	if n := c.readAvailable(b); n > 0 {
+		return n, nil
+	}
+	c.onDrained()
+	return c.Conn.Read(b)
+}
+
+// readAvailable reads without blocking. It ignores errors and the end of the
+// stream: the next Read of Conn returns them again.
+func (c *batchConn) readAvailable(b []byte) (n int) {
+	if c.raw == nil {
+		return 0
+	}
+	_ = c.raw.Read(func(fd uintptr) bool {
+		n, _ = syscall.Read(int(fd), b)
+		return true
+	})
+	return n
+}
+
+func (c *batchConn) Write(b []byte) (int, error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.batch != nil {
+		return c.batch.Write(b)
+	}
+	return c.Conn.Write(b)
+}
+
+// beginBatch buffers all writes until flushBatch.
+func (c *batchConn) beginBatch() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.batch = batchBuffers.Get().(*bytes.Buffer)
+}
+
+func (c *batchConn) flushBatch() error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	batch := c.batch
+	c.batch = nil
+	_, err := c.Conn.Write(batch.Bytes())
+	if batch.Reset(); batch.Cap() <= maxPooledBatch {
+		batchBuffers.Put(batch)
+	}
+	return err
+}
+
+// batchHijacker gives the upgrader conn in place of the hijacked connection.
+type batchHijacker struct {
+	http.ResponseWriter
+	conn *batchConn
+}
+
+func (h batchHijacker) Hijack() (net.Conn, *bufio.ReadWriter, error) {
+	conn, buffers, err := http.NewResponseController(h.ResponseWriter).Hijack()
+	h.conn.Conn = conn
+	if direct, ok := conn.(syscall.Conn); ok && err == nil {
+		h.conn.raw, err = direct.SyscallConn()
+	}
+	return h.conn, buffers, err
 }

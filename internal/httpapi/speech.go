@@ -20,10 +20,7 @@ type MediaReader interface {
 // the time limit of stores.
 func (s *Server) synthesize(x *exchange, _ *http.Request, body []byte) error {
 	response, err := s.deps.Speech.Synthesize(x.ctx, x.principal.TeamID, body)
-	if err != nil {
-		return err
-	}
-	return x.WriteJSON(http.StatusOK, response)
+	return x.respond(http.StatusOK, response, err)
 }
 
 // Header fields that playSpeech forwards to the media service and back.

@@ -1,0 +1,181 @@
+package httpapi
+
+import (
+	"crypto/sha256"
+	"encoding/base64"
+	"net/http"
+	"net/url"
+	"strings"
+
+	"telapi/internal/fault"
+	"telapi/internal/session"
+	"telapi/internal/usage"
+)
+
+// Health is the response of /health. Load balancers read the status code, people
+// read the body.
+type Health struct {
+	Status        string            `json:"status"` // Healthy, or the reason why not
+	Version       string            `json:"version"`
+	UptimeSeconds int64             `json:"uptimeSeconds"`
+	Checks        map[string]string `json:"checks"`
+}
+
+// Healthy is the status of an instance that can serve traffic.
+const Healthy = "ok"
+
+func (s *Server) health(x *exchange, _ *http.Request) error {
+	h := s.deps.Health()
+	status := http.StatusOK
+	if h.Status != Healthy {
+		status = http.StatusServiceUnavailable
+		x.Header().Set("Retry-After", "2")
+	}
+	return x.WriteJSON(status, h)
+}
+
+func (s *Server) scrape(x *exchange, r *http.Request) error {
+	s.prometheus.ServeHTTP(x, r)
+	return nil
+}
+
+// respond sends a value as JSON, unless err is set.
+func (x *exchange) respond(status int, v any, err error) error {
+	if err != nil {
+		return err
+	}
+	return x.WriteJSON(status, v)
+}
+
+func (s *Server) issueToken(x *exchange, r *http.Request, body []byte) error {
+	response, err := s.deps.Sessions.Issue(r.Context(), x.principal.TeamID, session.TokenRequest{
+		Body: body, IdempotencyKeys: r.Header.Values("Idempotency-Key"), BaseURL: s.baseURL(r),
+	})
+	return x.respond(http.StatusCreated, response, err)
+}
+
+// baseURL returns the URL under which the client reaches the service: PUBLIC_URL,
+// or else the scheme and host of this request. X-Forwarded-Proto and -Host count
+// only if they come from a trusted proxy; of several, the one next to the client
+// counts.
+func (s *Server) baseURL(r *http.Request) string {
+	if s.deps.PublicURL != "" {
+		return s.deps.PublicURL
+	}
+	scheme, host := "http", r.Host
+	if r.TLS != nil {
+		scheme = "https"
+	}
+	if peer, ok := parseAddr(r.RemoteAddr); ok && contains(s.deps.TrustedProxies, peer) {
+		forwarded := func(name string) string {
+			first, _, _ := strings.Cut(r.Header.Get(name), ",")
+			return strings.ToLower(strings.TrimSpace(first))
+		}
+		if proto := forwarded("X-Forwarded-Proto"); proto == "http" || proto == "https" {
+			scheme = proto
+		}
+		name := forwarded("X-Forwarded-Host")
+		if u, err := url.Parse("http://" + name); err == nil && u.Host == name && u.Hostname() != "" {
+			host = name
+		}
+	}
+	return scheme + "://" + host
+}
+
+func (s *Server) showSession(x *exchange, r *http.Request) error {
+	view, err := s.deps.Sessions.Get(r.Context(), x.principal.TeamID, r.PathValue("id"))
+	return x.respond(http.StatusOK, view, err)
+}
+
+func (s *Server) deleteSession(x *exchange, r *http.Request) error {
+	if err := s.deps.Sessions.Delete(r.Context(), x.principal.TeamID, r.PathValue("id")); err != nil {
+		return err
+	}
+	x.WriteHeader(http.StatusNoContent)
+	return nil
+}
+
+func (s *Server) listEndpoints(x *exchange, r *http.Request) error {
+	query, err := parseQuery(r)
+	if err != nil {
+		return err
+	}
+	page, err := s.deps.Endpoints.ListPage(r.Context(), x.principal.TeamID, query)
+	return x.respond(http.StatusOK, page, err)
+}
+
+func (s *Server) ttsUsage(x *exchange, r *http.Request) error {
+	params, err := parseQuery(r)
+	if err != nil {
+		return err
+	}
+	q, err := usage.ParseQuery(x.principal.TeamID, params, s.deps.Now())
+	if err != nil {
+		return err
+	}
+	report, err := s.deps.Usage.Report(r.Context(), q)
+	return x.respond(http.StatusOK, report, err)
+}
+
+// parseQuery rejects a query string that URL.Query would only parse in part.
+func parseQuery(r *http.Request) (url.Values, error) {
+	values, err := url.ParseQuery(r.URL.RawQuery)
+	if err != nil {
+		var issues fault.Issues
+		issues.Add("/query", fault.IssueValue, "Invalid query string.")
+		return nil, issues.Err()
+	}
+	return values, nil
+}
+
+// document is a response body that rarely changes, with a strong ETag. Both are
+// computed once.
+type document struct {
+	body []byte
+	etag string
+}
+
+func newDocument(body []byte) document {
+	sum := sha256.Sum256(body)
+	return document{body, `"` + base64.RawURLEncoding.EncodeToString(sum[:18]) + `"`}
+}
+
+// serveDocument returns a handler that responds with a fixed body.
+func serveDocument(contentType string, body []byte) handler {
+	doc := newDocument(body)
+	return func(x *exchange, r *http.Request) error {
+		doc.write(x, r, contentType)
+		return nil
+	}
+}
+
+func (s *Server) runtimeEndpoint(x *exchange, r *http.Request) error {
+	body, err := s.deps.Endpoints.Capabilities(r.Context(), x.principal.TeamID, r.PathValue("id"))
+	if err != nil {
+		return err
+	}
+	newDocument(body).write(x, r, "application/json")
+	return nil
+}
+
+// write responds with the document, or with 304 if the client has it already.
+func (d document) write(x *exchange, r *http.Request, contentType string) {
+	x.Header().Set("ETag", d.etag)
+	x.Header().Set("Cache-Control", "private, no-cache")
+	if etagMatches(r.Header.Get("If-None-Match"), d.etag) {
+		x.WriteHeader(http.StatusNotModified)
+		return
+	}
+	x.WriteBytes(http.StatusOK, contentType, d.body)
+}
+
+// etagMatches uses the weak comparison of If-None-Match (RFC 9110, 13.1.2).
+func etagMatches(header, etag string) bool {
+	for candidate := range strings.SplitSeq(header, ",") {
+		candidate = strings.TrimPrefix(strings.TrimSpace(candidate), "W/")
+		if candidate == etag || candidate == "*" {
+			return true
+		}
+	}
+	return false
+}
