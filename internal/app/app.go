@@ -115,7 +115,7 @@ func New(ctx context.Context, cfg config.Config, opts Options) (_ *App, err erro
 		Limits:    features.Channel,
 		Now:       time.Now,
 	}
-	sweeper := session.NewSweeper(sessions, db, cfg.SessionIdleTimeout, cfg.SessionRetention, a.log)
+	sweeper := session.NewSweeper(sessions, cfg.SessionIdleTimeout, cfg.SessionRetention, a.log)
 	actions := session.NewActionQueue(db, cfg.EnablePIILogging, a.log, a.tele.Registry)
 	reports := redisstore.NewReports(kv)
 	recorder := usage.NewRecorder(reports, a.log, a.tele.Registry)

@@ -94,3 +94,41 @@ type Store interface {
 	// StillParked reports for each item whether it is still parked.
 	StillParked(ctx context.Context, items []ParkedItem) ([]bool, error)
 }
+
+// Receipt is the answer to an accepted callback. Status and RequestID belong to
+// one answer and are empty in the receipt that the store keeps for duplicates.
+type Receipt struct {
+	Status     string            `json:"status,omitzero"` // accepted or parked
+	CallbackID string            `json:"callbackId"`
+	Messages   int               `json:"messages"`
+	Commands   []CommandDecision `json:"commands"`
+	RequestID  string            `json:"requestId,omitzero"`
+}
+
+// CommandDecision reports whether a command was allowed.
+type CommandDecision struct {
+	CommandID string `json:"commandId,omitzero"`
+	Type      string `json:"type"`
+	Decision  string `json:"decision"` // allowed or denied
+	Reason    string `json:"reason,omitzero"`
+}
+
+// newReceipt counts the messages and lists the commands in entries.
+func newReceipt(callbackID string, entries []wire.Entry) Receipt {
+	r := Receipt{CallbackID: callbackID, Commands: []CommandDecision{}}
+	decided := func(e *wire.Entry, decision string) {
+		head := e.Command.Head()
+		r.Commands = append(r.Commands, CommandDecision{head.CommandID, head.Type, decision, e.Reason})
+	}
+	for i := range entries {
+		switch e := &entries[i]; e.Kind {
+		case wire.KindBotMessage, wire.KindLLMResult, wire.KindToolResult:
+			r.Messages++
+		case wire.KindCommand:
+			decided(e, "allowed")
+		case wire.KindCommandDenied:
+			decided(e, "denied")
+		}
+	}
+	return r
+}

@@ -52,6 +52,13 @@ func (is *Issues) Add(path, code, format string, args ...any) {
 	is.list = append(is.list, Issue{path, code, fmt.Sprintf(format, args...)})
 }
 
+// Check records an issue unless ok.
+func (is *Issues) Check(ok bool, path, code, format string, args ...any) {
+	if !ok {
+		is.Add(path, code, format, args...)
+	}
+}
+
 // Has reports whether there is an issue at path or above it. It keeps a value of
 // the wrong type from being reported as missing or out of range as well.
 func (is *Issues) Has(path string) bool {

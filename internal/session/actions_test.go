@@ -20,8 +20,9 @@ import (
 
 var start = time.Date(2026, 11, 15, 9, 30, 0, 250_000_000, time.UTC)
 
-// actionStore is an ActionStore that can fail.
+// actionStore is a Store of actions that can fail.
 type actionStore struct {
+	Store
 	mu     sync.Mutex
 	stored map[string]string
 	err    error

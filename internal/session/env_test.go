@@ -94,12 +94,12 @@ func newEnvWithoutChannels(t *testing.T) *env {
 		Store: db, Endpoints: &endpoint.Service{Store: db}, Tokens: e.tokens,
 		WebRTC: true, Limits: channel.DefaultLimits(), Now: e.clock,
 	}
-	e.sweeper = e.newSweeper(db, 15*time.Minute, 30*24*time.Hour)
+	e.sweeper = e.newSweeper(15*time.Minute, 30*24*time.Hour)
 	return e
 }
 
-func (e *env) newSweeper(store session.SweeperStore, idle, retention time.Duration) *session.Sweeper {
-	return session.NewSweeper(e.service, store, idle, retention, slog.New(slog.DiscardHandler))
+func (e *env) newSweeper(idle, retention time.Duration) *session.Sweeper {
+	return session.NewSweeper(e.service, idle, retention, slog.New(slog.DiscardHandler))
 }
 
 func (e *env) clock() time.Time {

@@ -154,9 +154,8 @@ func (s *Service) checkEndpoint(ctx context.Context, teamID string, session Sess
 		return err
 	}
 	var issues fault.Issues
-	if !slices.Contains(e.Modes, session.Mode) {
-		issues.Add("/mode", fault.IssueValue, "This endpoint does not support mode %s. Supported: %s.", session.Mode, fault.Join(e.Modes))
-	}
+	issues.Check(slices.Contains(e.Modes, session.Mode), "/mode", fault.IssueValue,
+		"This endpoint does not support mode %s. Supported: %s.", session.Mode, fault.Join(e.Modes))
 	return issues.Err()
 }
 
@@ -184,9 +183,7 @@ func (s *Service) Get(ctx context.Context, teamID, id string) (View, error) {
 			if err := s.End(ctx, id); err != nil {
 				return View{}, err
 			}
-			if session, err = s.get(ctx, teamID, id); err != nil {
-				return View{}, err
-			}
+			return s.Get(ctx, teamID, id)
 		}
 		state = session.State(s.Now(), len(connected) > 0)
 	}

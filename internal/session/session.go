@@ -66,23 +66,15 @@ func (s Session) State(now time.Time, connected bool) State {
 	switch {
 	case !s.EndedAt.IsZero():
 		return s.EndedAs
-	case !now.Before(s.deadline()):
-		return Expired
-	case s.RedeemedAt.IsZero():
+	case s.RedeemedAt.IsZero() && now.Before(s.RedeemBy):
 		return Issued
+	case s.RedeemedAt.IsZero() || !now.Before(s.ExpiresAt):
+		return Expired
 	case connected:
 		return Connected
 	default:
 		return Disconnected
 	}
-}
-
-// deadline returns the time at which the session expires.
-func (s Session) deadline() time.Time {
-	if s.RedeemedAt.IsZero() {
-		return s.RedeemBy
-	}
-	return s.ExpiresAt
 }
 
 // IdempotencyRecord ties an idempotency key to the digest of the request body
@@ -114,6 +106,24 @@ type Store interface {
 	// SettleSessions records that the channels of these ended sessions have
 	// ended too.
 	SettleSessions(ctx context.Context, ids []string) error
+	// ExpireSessions ends up to limit sessions that have passed their deadline,
+	// or that were redeemed and not seen since unseenSince. It returns the IDs of
+	// the sessions that this call ended.
+	ExpireSessions(ctx context.Context, now, unseenSince time.Time, limit int) ([]string, error)
+	// StaleSessions lists redeemed sessions that have not ended and were last
+	// seen before unseenSince, in order of ID, starting after an ID.
+	StaleSessions(ctx context.Context, unseenSince time.Time, after string, limit int) ([]string, error)
+	// UnsettledSessions lists unsettled sessions that ended before a time.
+	UnsettledSessions(ctx context.Context, endedBefore time.Time, limit int) ([]Session, error)
+	// TouchSessions records when browsers were seen. An older time does not
+	// replace a newer one.
+	TouchSessions(ctx context.Context, seen map[string]time.Time) error
+	// PruneSessions deletes idempotency records from before keysBefore, and up to
+	// limit settled sessions that ended before endedBefore, with their browser
+	// actions.
+	PruneSessions(ctx context.Context, keysBefore, endedBefore time.Time, limit int) error
+	// AddBrowserActions stores actions. It ignores actions that it already has.
+	AddBrowserActions(ctx context.Context, actions []Action) error
 }
 
 // Channels is the part of a session in the key-value store.

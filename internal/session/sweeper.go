@@ -22,32 +22,11 @@ const (
 	settleDelay = 15 * time.Second
 )
 
-// SweeperStore is the database of a sweeper.
-type SweeperStore interface {
-	Store
-	// ExpireSessions ends up to limit sessions that have passed their deadline,
-	// or that were redeemed and not seen since unseenSince. It returns the IDs of
-	// the sessions that this call ended.
-	ExpireSessions(ctx context.Context, now, unseenSince time.Time, limit int) ([]string, error)
-	// StaleSessions lists redeemed sessions that have not ended and were last
-	// seen before unseenSince, in order of ID, starting after an ID.
-	StaleSessions(ctx context.Context, unseenSince time.Time, after string, limit int) ([]string, error)
-	// UnsettledSessions lists unsettled sessions that ended before a time.
-	UnsettledSessions(ctx context.Context, endedBefore time.Time, limit int) ([]Session, error)
-	// TouchSessions records when browsers were seen. An older time does not
-	// replace a newer one.
-	TouchSessions(ctx context.Context, seen map[string]time.Time) error
-	// PruneSessions deletes idempotency records from before keysBefore, and up to
-	// limit settled sessions that ended before endedBefore, with their browser
-	// actions.
-	PruneSessions(ctx context.Context, keysBefore, endedBefore time.Time, limit int) error
-}
-
 // Sweeper ends expired and idle sessions and deletes old ones. Any number of
 // instances may sweep: each session is ended by one of them.
 type Sweeper struct {
 	service     *Service
-	store       SweeperStore
+	store       Store
 	idle        time.Duration
 	retention   time.Duration
 	log         *slog.Logger
@@ -58,8 +37,8 @@ type Sweeper struct {
 // NewSweeper returns a sweeper that ends sessions after they were disconnected
 // for idle. It deletes sessions that ended longer ago than retention; 0 keeps
 // them forever.
-func NewSweeper(service *Service, store SweeperStore, idle, retention time.Duration, log *slog.Logger) *Sweeper {
-	return &Sweeper{service: service, store: store, idle: idle, retention: retention, log: log}
+func NewSweeper(service *Service, idle, retention time.Duration, log *slog.Logger) *Sweeper {
+	return &Sweeper{service: service, store: service.Store, idle: idle, retention: retention, log: log}
 }
 
 // Touch records that a browser was connected until now. It does not block: the

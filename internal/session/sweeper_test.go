@@ -143,7 +143,7 @@ func TestConcurrentSweepersEndEachSessionOnce(t *testing.T) {
 	var wg sync.WaitGroup
 	for range 8 {
 		wg.Go(func() {
-			other := e.newSweeper(e.db, time.Hour, 0)
+			other := e.newSweeper(time.Hour, 0)
 			if err := other.Sweep(t.Context()); err != nil {
 				t.Error(err)
 			}
@@ -174,7 +174,7 @@ func TestSweepExpiresAllPages(t *testing.T) {
 
 // flaky is a database that fails to record touches while down is set.
 type flaky struct {
-	session.SweeperStore
+	session.Store
 	down atomic.Bool
 }
 
@@ -182,7 +182,7 @@ func (f *flaky) TouchSessions(ctx context.Context, seen map[string]time.Time) er
 	if f.down.Load() {
 		return errUnavailable
 	}
-	return f.SweeperStore.TouchSessions(ctx, seen)
+	return f.Store.TouchSessions(ctx, seen)
 }
 
 func TestTouchesAreWrittenAfterOutageAndAtShutdown(t *testing.T) {
@@ -194,8 +194,9 @@ func TestTouchesAreWrittenAfterOutageAndAtShutdown(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		store := &flaky{SweeperStore: e.db}
-		sweeper := e.newSweeper(store, 15*time.Minute, 0)
+		store := &flaky{Store: e.db}
+		e.service.Store = store
+		sweeper := e.newSweeper(15*time.Minute, 0)
 		ctx, stop := context.WithCancel(t.Context())
 		var running sync.WaitGroup
 		running.Go(func() { sweeper.Run(ctx) })
@@ -239,7 +240,7 @@ func TestSweepDeletesSessionsAfterRetention(t *testing.T) {
 	day := 24 * time.Hour
 	for retention, want := range map[time.Duration]time.Duration{30 * day: 30 * day, time.Hour: day, 0: 0} {
 		e := newEnv(t)
-		e.sweeper = e.newSweeper(e.db, 15*time.Minute, retention)
+		e.sweeper = e.newSweeper(15*time.Minute, retention)
 		id := e.issue(t, `{"endpointId":"ep","ttlSeconds":60}`).SessionID
 		e.advance(time.Minute)
 		e.sweep(t)

@@ -11,10 +11,7 @@ import (
 	"telapi/internal/session"
 )
 
-var (
-	_ session.SweeperStore = (*Store)(nil)
-	_ session.ActionStore  = (*Store)(nil)
-)
+var _ session.Store = (*Store)(nil)
 
 const (
 	issuedColumns = `id, team_id, endpoint_id, mode, identity, metadata, duplicate_policy, token_id, issued_at, redeem_by, expires_at`

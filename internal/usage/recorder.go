@@ -31,7 +31,7 @@ func NewRecorder(stream Stream, log *slog.Logger, reg prometheus.Registerer) *Re
 	return &Recorder{stream: stream, log: log,
 		lost: promauto.With(reg).NewCounter(prometheus.CounterOpts{
 			Name: "telapi_usage_records_lost_total", Help: "Usage reports of this instance lost because the key-value store was unreachable for too long."}),
-		queue: writebehind.NewQueue(maxQueued, batchSize, func(ctx context.Context, reports [][]byte) error {
+		queue: writebehind.NewQueue(maxQueued, func([]byte) int { return 1 }, batchSize, func(ctx context.Context, reports [][]byte) error {
 			if err := stream.Append(ctx, reports...); err != nil {
 				return fault.Unavailable("The key-value store", err) // every error is retried
 			}
@@ -46,7 +46,7 @@ func NewRecorder(stream Stream, log *slog.Logger, reg prometheus.Registerer) *Re
 func (r *Recorder) Record(ctx context.Context, report wire.SpeechReport) {
 	report.ID = uuid.NewString()
 	raw, err := json.Marshal(report)
-	if err != nil || r.stream.Append(context.WithoutCancel(ctx), raw) != nil && !r.queue.Add(raw, 1) {
+	if err != nil || r.stream.Append(context.WithoutCancel(ctx), raw) != nil && !r.queue.Add(raw) {
 		r.lost.Inc()
 	}
 }

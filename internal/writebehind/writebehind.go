@@ -54,34 +54,31 @@ func Write[T any](ctx context.Context, batch []T, write func(context.Context, []
 // any goroutine; Run must only run once at a time.
 type Queue[T any] struct {
 	capacity  int // bound of the total weight
+	weigh     func(T) int
 	batchSize int
 	write     func(context.Context, []T) error
 	rejected  func(T, error) error
 	added     chan struct{}
 
 	mu     sync.Mutex
-	queued []weighted[T]
-	weight int
-}
-
-type weighted[T any] struct {
-	value  T
+	queued []T
 	weight int
 }
 
 // NewQueue returns an empty queue that writes as Write does.
-func NewQueue[T any](capacity, batchSize int, write func(context.Context, []T) error, rejected func(T, error) error) *Queue[T] {
-	return &Queue[T]{capacity: capacity, batchSize: batchSize, write: write, rejected: rejected, added: make(chan struct{}, 1)}
+func NewQueue[T any](capacity int, weigh func(T) int, batchSize int, write func(context.Context, []T) error, rejected func(T, error) error) *Queue[T] {
+	return &Queue[T]{capacity: capacity, weigh: weigh, batchSize: batchSize, write: write, rejected: rejected, added: make(chan struct{}, 1)}
 }
 
 // Add queues a value without blocking. It returns false if the queue is full.
-func (q *Queue[T]) Add(value T, weight int) bool {
+func (q *Queue[T]) Add(value T) bool {
+	weight := q.weigh(value)
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	if q.weight+weight > q.capacity {
 		return false
 	}
-	q.queued = append(q.queued, weighted[T]{value, weight})
+	q.queued = append(q.queued, value)
 	q.weight += weight
 	select {
 	case q.added <- struct{}{}:
@@ -113,19 +110,54 @@ func (q *Queue[T]) Run(ctx context.Context) (lost int) {
 func (q *Queue[T]) drain(ctx context.Context) {
 	for ctx.Err() == nil {
 		q.mu.Lock()
-		batch := make([]T, min(len(q.queued), q.batchSize))
-		for i := range batch {
-			batch[i] = q.queued[i].value
-		}
+		batch := slices.Clone(q.queued[:min(len(q.queued), q.batchSize)])
 		q.mu.Unlock()
 		if len(batch) == 0 || Write(ctx, batch, q.write, q.rejected) != nil {
 			return
 		}
 		q.mu.Lock()
-		for _, written := range q.queued[:len(batch)] {
-			q.weight -= written.weight
+		for _, written := range batch {
+			q.weight -= q.weigh(written)
 		}
 		q.queued = slices.Delete(q.queued, 0, len(batch))
 		q.mu.Unlock()
 	}
+}
+
+// LastSeen collects the last time that each ID was seen, until Flush writes
+// them. The zero value is ready to use from any goroutine.
+type LastSeen struct {
+	mu    sync.Mutex
+	times map[string]time.Time
+}
+
+// Note records that id was seen. Earlier times than the latest are ignored.
+func (l *LastSeen) Note(id string, at time.Time) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.times == nil {
+		l.times = map[string]time.Time{}
+	}
+	if at.After(l.times[id]) {
+		l.times[id] = at
+	}
+}
+
+// Flush writes all recorded times. If write fails, the next Flush writes them
+// again.
+func (l *LastSeen) Flush(ctx context.Context, write func(context.Context, map[string]time.Time) error) error {
+	l.mu.Lock()
+	batch := l.times
+	l.times = nil
+	l.mu.Unlock()
+	if len(batch) == 0 {
+		return nil
+	}
+	err := write(ctx, batch)
+	if err != nil {
+		for id, at := range batch {
+			l.Note(id, at)
+		}
+	}
+	return err
 }
