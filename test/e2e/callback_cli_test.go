@@ -12,7 +12,7 @@ import (
 	"telapi/test/talk"
 )
 
-func write(t *testing.T, name, text string) string {
+func writeFile(t *testing.T, name, text string) string {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), name)
 	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
@@ -22,8 +22,8 @@ func write(t *testing.T, name, text string) string {
 }
 
 func TestCallbackLint(t *testing.T) {
-	profile := write(t, "flow.json", freeFlow)
-	body := write(t, "body.json", `{"conversation":{"identifier":{"id":"call-7"}},"messages":{"message":[{"content":{"textMessage":{"textHtml":"<p>Good</p><p>day</p>"}}}]},
+	profile := writeFile(t, "flow.json", permissiveProfile)
+	body := writeFile(t, "body.json", `{"conversation":{"identifier":{"id":"call-7"}},"messages":{"message":[{"content":{"textMessage":{"textHtml":"<p>Good</p><p>day</p>"}}}]},
 		"actions":[{"type":"hangup","commandId":"c1"},{"type":"transfer","target":"tel:+1900"}]}`)
 	r := telapi(t, nil, "callback", "lint", body, "--profile", profile, "--json")
 	lines := strings.Split(strings.TrimSpace(r.stdout), "\n")
@@ -36,35 +36,35 @@ func TestCallbackLint(t *testing.T) {
 		}
 	}
 	if r := telapi(t, nil, "callback", "lint", body, "--profile", profile); r.stdout != "bot message: Good day\ncommand hangup, after_playback\ntransfer denied: target_not_allowed\n" {
-		t.Errorf("for people: %q", r.stdout)
+		t.Errorf("text output is %q", r.stdout)
 	}
 	if r := telapi(t, nil, "callback", "lint", body); strings.Count(r.stdout, "source_not_allowed") != 2 {
 		t.Errorf("without a profile: %q", r.stdout)
 	}
 	if r := telapi(t, boot.Env{"COMMANDS_DISABLED": "hangup"}, "callback", "lint", body, "--profile", profile); !strings.Contains(r.stdout, "hangup denied: platform_disabled") {
-		t.Errorf("with hangup off for the platform: %q", r.stdout)
+		t.Errorf("with COMMANDS_DISABLED=hangup: %q", r.stdout)
 	}
-	model := write(t, "model.json", `{"content":"Hi","commands":[{"type":"hangup"}]}`)
+	model := writeFile(t, "model.json", `{"content":"Hi","commands":[{"type":"hangup"}]}`)
 	if r := telapi(t, nil, "callback", "lint", model, "--kind", "llm", "--profile", profile); r.exit != 0 || !containsAll(r.stdout, "LLM result: Hi", "command hangup") {
-		t.Errorf("a model's body: %d %q %q", r.exit, r.stdout, r.stderr)
+		t.Errorf("LLM body: exit %d, %q, %q", r.exit, r.stdout, r.stderr)
 	}
-	bad := write(t, "bad.json", `{"messages":{"timestamp":"today","message":[{}]}}`)
+	bad := writeFile(t, "bad.json", `{"messages":{"timestamp":"today","message":[{}]}}`)
 	r = telapi(t, nil, "callback", "lint", bad)
 	if r.exit != 1 || r.stdout != "" || !containsAll(r.stderr, "conversation/identifier/id", "messages/timestamp", "messages/message/0/content") {
-		t.Errorf("a bad body: exit %d, %q, %q", r.exit, r.stdout, r.stderr)
+		t.Errorf("invalid body: exit %d, %q, %q", r.exit, r.stdout, r.stderr)
 	}
-	if r := telapi(t, nil, "callback", "lint", write(t, "list.json", "[]")); !strings.HasSuffix(r.stderr, "list.json: This must be an object.\n") {
-		t.Errorf("a body of another shape: %q", r.stderr)
+	if r := telapi(t, nil, "callback", "lint", writeFile(t, "list.json", "[]")); !strings.HasSuffix(r.stderr, "list.json: Must be an object.\n") {
+		t.Errorf("body that is a list: %q", r.stderr)
 	}
-	largest := write(t, "largest.json", `"`+strings.Repeat("x", 1<<20-2)+`"`)
-	tooLarge := write(t, "large.json", `"`+strings.Repeat("x", 1<<20-1)+`"`)
+	largest := writeFile(t, "largest.json", `"`+strings.Repeat("x", 1<<20-2)+`"`)
+	tooLarge := writeFile(t, "large.json", `"`+strings.Repeat("x", 1<<20-1)+`"`)
 	for _, row := range []struct {
 		args []string
 		exit int
 	}{
 		{[]string{"lint", body, "--channel", "call-8"}, 1},
 		{[]string{"lint", filepath.Join(t.TempDir(), "none.json")}, 1},
-		{[]string{"lint", body, "--profile", bad}, 0}, // members that are not known pass
+		{[]string{"lint", body, "--profile", bad}, 0}, // unknown members are allowed
 		{[]string{"lint", largest, "--kind", "tool"}, 0},
 		{[]string{"lint", tooLarge, "--kind", "tool"}, 1},
 		{[]string{"lint", body, "--kind", "human"}, 2},
@@ -76,45 +76,43 @@ func TestCallbackLint(t *testing.T) {
 	}
 }
 
-// What an operator is given to try a provider with, is used as it is printed.
+// The printed URL, token and curl command work without changes.
 func TestCallbackIssue(t *testing.T) {
-	for name, env := range map[string]boot.Env{"embedded": {}, "postgres and redis": realStores(t)} {
-		t.Run(name, func(t *testing.T) {
-			env = talk.WithDataDir(t, env)
-			i := boot.Start(t, env)
-			c := openCall(t, i, talk.StartRuntime(t, env), "call-1")
-			for kind, body := range map[string]string{"bot": c.says("Hello"), "llm": `{"content":"Hello"}`, "tool": `{}`} {
-				got := telapiJSON(t, env, "callback", "issue", "--channel", "call-1", "--kind", kind, "--ttl", "1m")
-				expires, err := time.Parse(time.RFC3339, got["expiresAt"].(string))
-				if err != nil || time.Until(expires) > time.Minute || time.Until(expires) < 30*time.Second {
-					t.Errorf("expires %v (%v)", got["expiresAt"], err)
-				}
-				url, local := strings.CutPrefix(got["url"].(string), "http://localhost:3001")
-				if !local {
-					t.Fatalf("url is %s", got["url"])
-				}
-				resp, answer := post(t, i, url, body, "token", got["token"].(string))
-				wantStatus(t, resp, answer, 202, `"accepted"`)
-				if e := talk.Receive(t, c.Channel); e.WorkItemID != got["workItemId"] {
-					t.Errorf("received %+v for %v", e, got)
-				}
+	onEmbeddedAndReal(t, func(t *testing.T, env boot.Env) {
+		env = talk.WithDataDir(t, env)
+		i := boot.Start(t, env)
+		c := openCall(t, i, talk.StartRuntime(t, env), "call-1")
+		for kind, body := range map[string]string{"bot": c.botMessage("Hello"), "llm": `{"content":"Hello"}`, "tool": `{}`} {
+			got := telapiJSON(t, env, "callback", "issue", "--channel", "call-1", "--kind", kind, "--ttl", "1m")
+			expires, err := time.Parse(time.RFC3339, got["expiresAt"].(string))
+			if err != nil || time.Until(expires) > time.Minute || time.Until(expires) < 30*time.Second {
+				t.Errorf("expiresAt is %v (%v), want within a minute", got["expiresAt"], err)
 			}
-			env["PUBLIC_URL"] = i.URL
-			people := telapi(t, env, "callback", "issue", "--channel", "call-1", "--scope", "channel")
-			_, line, found := strings.Cut(people.stdout, "\ncurl ")
-			if !found || !containsAll(line, i.URL, "token: cbt_", "Content-Type: application/json") {
-				t.Errorf("no command to try: %s%s", people.stdout, people.stderr)
+			url, local := strings.CutPrefix(got["url"].(string), "http://localhost:3001")
+			if !local {
+				t.Fatalf("url is %s, want it on localhost:3001", got["url"])
 			}
-			for exit, wrong := range map[int][]string{
-				1: {"--channel", "nowhere"},
-				2: {"--channel", "call-1", "--kind", "human"},
-			} {
-				if r := telapi(t, env, append([]string{"callback", "issue"}, wrong...)...); r.exit != exit || r.stdout != "" {
-					t.Errorf("callback issue %v: exit %d, %q, %q", wrong, r.exit, r.stdout, r.stderr)
-				}
+			resp, answer := i.Post(t, url, body, "token", got["token"].(string))
+			wantStatus(t, resp, answer, 202, `"accepted"`)
+			if e := talk.Receive(t, c.Channel); e.WorkItemID != got["workItemId"] {
+				t.Errorf("entry %+v, want work item %v", e, got["workItemId"])
 			}
-		})
-	}
+		}
+		env["PUBLIC_URL"] = i.URL
+		text := telapi(t, env, "callback", "issue", "--channel", "call-1", "--scope", "channel")
+		_, line, found := strings.Cut(text.stdout, "\ncurl ")
+		if !found || !containsAll(line, i.URL, "token: cbt_", "Content-Type: application/json") {
+			t.Errorf("no curl command in: %s%s", text.stdout, text.stderr)
+		}
+		for exit, args := range map[int][]string{
+			1: {"--channel", "nowhere"},
+			2: {"--channel", "call-1", "--kind", "human"},
+		} {
+			if r := telapi(t, env, append([]string{"callback", "issue"}, args...)...); r.exit != exit || r.stdout != "" {
+				t.Errorf("callback issue %v: exit %d, %q, %q", args, r.exit, r.stdout, r.stderr)
+			}
+		}
+	})
 }
 
 func TestInvalidPlatformPolicyPreventsStart(t *testing.T) {

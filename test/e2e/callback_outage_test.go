@@ -15,8 +15,8 @@ import (
 	"telapi/test/talk"
 )
 
-// The store is killed and started again under callbacks: whoever was answered
-// 503 sends the same again, and everything is on the stream once and in order.
+// Redis is killed and restarted while callbacks arrive. Providers repeat requests
+// that got a 503, and every callback is in the runtime stream once and in order.
 func TestCallbacksSurviveRedisRestart(t *testing.T) {
 	redis := servers.StartRedis(t, servers.RedisDurable())
 	env := boot.Env{"REDIS_URL": redis.URL(), "DATA_DIR": t.TempDir()}
@@ -33,24 +33,24 @@ func TestCallbacksSurviveRedisRestart(t *testing.T) {
 	}
 	close(items)
 
-	var taken, unsure, again atomic.Int64
+	var accepted, unavailable, duplicates atomic.Int64
 	var wg sync.WaitGroup
 	for range 4 {
 		wg.Go(func() {
 			for item := range items {
-				asked503 := false
-				poll.Until(t, "a callback is taken", func() bool {
-					resp, body := post(t, i, item.Path, c.says(item.ID), "token", item.Token)
+				retried := false
+				poll.Until(t, "the callback is accepted", func() bool {
+					resp, body := i.Post(t, item.Path, c.botMessage(item.ID), "token", item.Token)
 					switch {
 					case resp.StatusCode == 202:
-						taken.Add(1)
+						accepted.Add(1)
 						return true
-					case resp.StatusCode == 409 && asked503 && strings.Contains(body, `"duplicate":true`):
-						again.Add(1)
+					case resp.StatusCode == 409 && retried && strings.Contains(body, `"duplicate":true`):
+						duplicates.Add(1)
 						return true
 					case resp.StatusCode == 503 && resp.Header.Get("Retry-After") != "":
-						asked503 = true
-						unsure.Add(1)
+						retried = true
+						unavailable.Add(1)
 						return false
 					}
 					t.Errorf("got %d %s", resp.StatusCode, body)
@@ -59,21 +59,21 @@ func TestCallbacksSurviveRedisRestart(t *testing.T) {
 			}
 		})
 	}
-	poll.Until(t, "callbacks are under way", func() bool { return taken.Load() > 50 })
+	poll.Until(t, "50 callbacks are accepted", func() bool { return accepted.Load() > 50 })
 	redis.Kill()
-	poll.Until(t, "the outage is felt", func() bool { return unsure.Load() > 3 })
+	poll.Until(t, "callbacks get 503", func() bool { return unavailable.Load() > 3 })
 	redis.Start()
 	wg.Wait()
-	if taken.Load()+again.Load() != count {
-		t.Errorf("%d taken, %d taken though the answer was lost, of %d", taken.Load(), again.Load(), count)
+	if accepted.Load()+duplicates.Load() != count {
+		t.Errorf("%d accepted, %d accepted without a response, want %d in total", accepted.Load(), duplicates.Load(), count)
 	}
-	t.Logf("%d times 503, %d of which had been taken", unsure.Load(), again.Load())
+	t.Logf("%d responses were 503; %d of these callbacks had been accepted", unavailable.Load(), duplicates.Load())
 	for n, want := range order {
 		if e := talk.Receive(t, c.Channel); e.WorkItemID != want || e.Text != want {
-			t.Fatalf("entry %d is of %s, want %s", n, e.WorkItemID, want)
+			t.Fatalf("entry %d is of work item %s, want %s", n, e.WorkItemID, want)
 		}
 	}
-	if rest := telapi(t, env, "channel", "tail", "call-1", "--json"); strings.Count(rest.stdout, "\n") != count {
-		t.Errorf("there is more on the stream than was sent: %d entries", strings.Count(rest.stdout, "\n"))
+	if tail := telapi(t, env, "channel", "tail", "call-1", "--json"); strings.Count(tail.stdout, "\n") != count {
+		t.Errorf("the stream holds %d entries, want %d", strings.Count(tail.stdout, "\n"), count)
 	}
 }

@@ -3,13 +3,8 @@ package e2e
 import (
 	"encoding/hex"
 	"fmt"
-	"io"
-	"net/http"
-	"net/http/httptest"
 	"strings"
-	"sync"
 	"testing"
-	"time"
 
 	"github.com/redis/rueidis"
 
@@ -19,36 +14,9 @@ import (
 	"telapi/test/talk"
 )
 
-// collector gathers what an instance exports.
-type collector struct {
-	mu  sync.Mutex
-	all strings.Builder
-	URL string
-}
-
-func newCollector(t *testing.T) *collector {
-	c := &collector{}
-	server := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
-		body, _ := io.ReadAll(r.Body)
-		c.mu.Lock()
-		defer c.mu.Unlock()
-		c.all.WriteString(r.URL.Path + "\n")
-		c.all.Write(body)
-	}))
-	t.Cleanup(server.Close)
-	c.URL = server.URL
-	return c
-}
-
-func (c *collector) exported() string {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	return c.all.String()
-}
-
 func TestCallbackJoinsCallTrace(t *testing.T) {
-	spans := newCollector(t)
-	env := boot.Env{"DATA_DIR": t.TempDir(), "OTEL_ENABLED": "true", "OTEL_EXPORTER_OTLP_ENDPOINT": spans.URL}
+	spans := boot.StartCollector(t)
+	env := boot.With(spans.Env(), boot.Env{"DATA_DIR": t.TempDir()})
 	i := boot.Start(t, env)
 	c := openCall(t, i, talk.StartRuntime(t, env), "call-1")
 	const (
@@ -65,18 +33,18 @@ func TestCallbackJoinsCallTrace(t *testing.T) {
 	}{
 		{"?traceId=" + inQuery + "&parentSpanId=" + querySpan + "&callId=leg-1", []string{"bot-trace-transaction-id", transaction}, inQuery, querySpan, transaction, "leg-1", querySpan},
 		{"", []string{"traceparent", traceparent}, inHeader, "", c.TransactionID, c.CallID, headerSpan},
-		{"?traceId=our%20own&parentSpanId=a&parentSpanId=b&callId=" + strings.Repeat("x", 129), []string{"bot-trace-transaction-id", "no uuid"}, "", "", c.TransactionID, c.CallID, ""},
+		{"?traceId=our%20own&parentSpanId=a&parentSpanId=b&callId=" + strings.Repeat("x", 129), []string{"bot-trace-transaction-id", "not a UUID"}, "", "", c.TransactionID, c.CallID, ""},
 		{"?traceId=our-own-17", nil, "our-own-17", "", c.TransactionID, c.CallID, ""},
 	} {
 		item := c.await(callruntime.AwaitOptions{})
-		resp, body := post(t, i, item.Path+row.query, c.says("x"), append(row.headers, "token", item.Token)...)
+		resp, body := i.Post(t, item.Path+row.query, c.botMessage("x"), append(row.headers, "token", item.Token)...)
 		wantStatus(t, resp, body, 202, "accepted")
 		got := talk.Receive(t, c.Channel).Trace
 		if row.traceID != "" && got.TraceID != row.traceID || row.parent != "" && got.ParentSpanID != row.parent || got.TransactionID != row.tx || got.CallID != row.callID {
-			t.Errorf("%s %v: entries carry %+v", row.query, row.headers, got)
+			t.Errorf("%s %v: trace of the entry is %+v", row.query, row.headers, got)
 		}
 		if row.traceID == "" && len(got.TraceID) != 32 {
-			t.Errorf("%s: entries are in no trace: %+v", row.query, got)
+			t.Errorf("%s: trace of the entry is %+v, want a new trace ID", row.query, got)
 		}
 	}
 	if err := i.Stop(); err != nil {
@@ -87,80 +55,71 @@ func TestCallbackJoinsCallTrace(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if !strings.Contains(spans.exported(), string(raw)) {
-			t.Errorf("no span has to do with %s", id)
+		if !strings.Contains(spans.String(), string(raw)) {
+			t.Errorf("no exported span refers to %s", id)
 		}
 	}
 	for _, value := range []string{"telapi.callback_id", "telapi.call_id", transaction} {
-		if !strings.Contains(spans.exported(), value) {
-			t.Errorf("no span says %s", value)
+		if !strings.Contains(spans.String(), value) {
+			t.Errorf("no exported span contains %s", value)
 		}
 	}
 }
 
-// A callback's token and what people said leave in nothing that is written
-// about it, and the store never sees the token.
+// Callback tokens and message texts do not appear in logs, metrics, traces or
+// responses, and tokens are not stored.
 func TestCallbackTokensAndTextsAreNotLeaked(t *testing.T) {
-	out := newCollector(t)
-	env := boot.Env{"DATA_DIR": t.TempDir(), "LOG_LEVEL": "debug", "OTEL_ENABLED": "true", "OTEL_EXPORTER_OTLP_ENDPOINT": out.URL}
+	collector := boot.StartCollector(t)
+	env := boot.With(collector.Env(), boot.Env{"DATA_DIR": t.TempDir(), "LOG_LEVEL": "debug"})
 	i := boot.Start(t, env)
 	c := openCall(t, i, talk.StartRuntime(t, env), "call-1")
-	const said, sensitive = "what-was-said-4711", "iban-swordfish-99"
+	const text, sensitive = "message-text-4711", "iban-swordfish-99"
 	body := fmt.Sprintf(`{"conversation":{"identifier":{"id":"call-1"}},"messages":{"message":[{"content":{"textMessage":{"textPlain":%q}}}]},
-		"channelData":[{"key":"iban","value":%q,"sensitiveData":true}],"actions":[{"type":"made_up"},{"type":"transfer","target":"tel:+1900555"}]}`, said, sensitive)
+		"channelData":[{"key":"iban","value":%q,"sensitiveData":true}],"actions":[{"type":"unknown"},{"type":"transfer","target":"tel:+1900555"}]}`, text, sensitive)
 	items := []callruntime.WorkItem{c.await(callruntime.AwaitOptions{}), c.await(callruntime.AwaitOptions{}), c.await(callruntime.AwaitOptions{Kind: wire.LLMItem})}
-	answers := ""
+	responses := ""
 	for _, item := range []callruntime.WorkItem{items[1], items[0], items[0], items[2]} {
 		for _, path := range []string{"/api/v1/webhooks/bot/" + item.Token, "/api/v1/webhooks/llm/call-1/" + item.Token, item.Path + "?token=" + item.Token} {
 			for _, b := range []string{body, body[:100], strings.Replace(body, "call-1", "call-2", 1)} {
-				_, answer := post(t, i, path, b, "token", "Bearer "+item.Token)
-				answers += answer
-				_, answer = post(t, i, path, b, "token", item.Token, "X-Request-Id", item.Token, "User-Agent", item.Token)
-				answers += answer
+				_, response := i.Post(t, path, b, "token", "Bearer "+item.Token)
+				responses += response
+				_, response = i.Post(t, path, b, "token", item.Token, "X-Request-Id", item.Token, "User-Agent", item.Token)
+				responses += response
 			}
 		}
 	}
-	if !strings.Contains(answers, `"status":"accepted"`) || !strings.Contains(answers, `"duplicate":true`) {
-		t.Fatalf("too little happened: %s", answers)
+	if !strings.Contains(responses, `"status":"accepted"`) || !strings.Contains(responses, `"duplicate":true`) {
+		t.Fatalf("responses are %s, want an accepted and a duplicate callback", responses)
 	}
-	kept := storeContents(t, env)
-	if !strings.Contains(kept, said) {
-		t.Fatal("the store was not looked at")
+	stored := storeContents(t, env)
+	if !strings.Contains(stored, text) {
+		t.Fatal("the text is not in the store: the test reads the wrong store")
 	}
-	_, metrics := call(t, i, "GET", "/metrics")
+	_, metrics := i.Call(t, "GET", "/metrics")
 	for _, name := range []string{`telapi_callbacks_total{kind="bot",outcome="accepted"}`, `outcome="CALLBACK_TOKEN_INVALID"`, `telapi_commands_total{decision="denied",type="other"}`, "telapi_callback_seconds_bucket"} {
 		if !strings.Contains(metrics, name) {
-			t.Errorf("/metrics has no %s", name)
+			t.Errorf("/metrics does not contain %s", name)
 		}
 	}
 	if err := i.Stop(); err != nil {
 		t.Fatal(err)
 	}
-	for where, text := range map[string]string{"log": i.Log.String(), "export": out.exported(), "metrics": metrics, "answers": answers, "store": kept} {
+	for where, content := range map[string]string{"log": i.Log.String(), "export": collector.String(), "metrics": metrics, "responses": responses, "store": stored} {
 		for n, item := range items {
-			if at := strings.Index(text, item.Token); at >= 0 {
-				t.Errorf("%s holds token %d: …%.200q", where, n, text[max(0, at-100):])
+			if at := strings.Index(content, item.Token); at >= 0 {
+				t.Errorf("%s contains token %d: …%.200q", where, n, content[max(0, at-100):])
 			}
 		}
-		if where != "store" && (strings.Contains(text, said) || strings.Contains(text, sensitive)) {
-			t.Errorf("%s holds what was said", where)
+		if where != "store" && (strings.Contains(content, text) || strings.Contains(content, sensitive)) {
+			t.Errorf("%s contains the text or sensitive data", where)
 		}
 	}
 }
 
-// storeContents is everything in the embedded store: names and values.
+// storeContents returns the keys and values of the embedded store.
 func storeContents(t *testing.T, env boot.Env) string {
 	t.Helper()
-	where, err := callruntime.Locate("", env["DATA_DIR"])
-	if err != nil {
-		t.Fatal(err)
-	}
-	where.DisableCache = true
-	client, err := rueidis.NewClient(where)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer client.Close()
+	client := talk.StoreClient(t, env)
 	names, err := client.Do(t.Context(), client.B().Keys().Pattern("*").Build()).AsStrSlice()
 	if err != nil {
 		t.Fatal(err)
@@ -177,30 +136,4 @@ func storeContents(t *testing.T, env boot.Env) string {
 		}
 	}
 	return all
-}
-
-// Callbacks only ever come in: nothing that a body names is fetched or told,
-// neither when it is taken nor when the conversation ends.
-func TestCallbackSendsNoOutboundRequests(t *testing.T) {
-	var asked sync.Map
-	trap := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) { asked.Store(r.URL.String(), true) }))
-	defer trap.Close()
-	t.Setenv("HTTP_PROXY", trap.URL)
-	t.Setenv("HTTPS_PROXY", trap.URL)
-	env := boot.Env{"DATA_DIR": t.TempDir()}
-	i := boot.Start(t, env)
-	c := openCall(t, i, talk.StartRuntime(t, env), "call-1")
-	u := trap.URL + "/x"
-	body := fmt.Sprintf(`{"conversation":{"identifier":{"id":"call-1"}},"callbackUrl":%[1]q,"from":{"avatar":%[1]q},
-		"messages":{"message":[{"content":{"textMessage":{"textHtml":"<p>Hi<img src='%[1]s'><script src='%[1]s'></script></p>"},"voiceMessage":%[1]q}}]},
-		"metadata":{"webhook":%[1]q},"channelData":[{"key":"url","value":%[1]q}],"nluData":%[1]q,"actions":[{"type":"play_audio","url":%[1]q},{"type":"hangup"}]}`, u)
-	resp, answer := c.answer(c.await(callruntime.AwaitOptions{}), body, "Referer", u, "Origin", u)
-	wantStatus(t, resp, answer, 202, "accepted")
-	if err := c.End(t.Context(), "done"); err != nil {
-		t.Fatal(err)
-	}
-	for e := talk.Receive(t, c.Channel); e.Kind != "channel_ended"; e = talk.Receive(t, c.Channel) {
-	}
-	time.Sleep(200 * time.Millisecond) // long enough for something that should not happen
-	asked.Range(func(u, _ any) bool { t.Errorf("%s was asked for", u); return true })
 }

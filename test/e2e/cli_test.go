@@ -3,7 +3,6 @@ package e2e
 import (
 	"database/sql"
 	"fmt"
-	"net/http"
 	"os"
 	"path/filepath"
 	"strings"
@@ -11,81 +10,61 @@ import (
 
 	"telapi/internal/cache"
 	"telapi/test/boot"
-	"telapi/test/contract"
 	"telapi/test/poll"
 	"telapi/test/servers"
 )
 
-func status(t *testing.T, url, key string) int {
-	t.Helper()
-	req, err := http.NewRequestWithContext(t.Context(), "GET", url, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
-	req.Header.Set("X-API-Key", key)
-	resp, err := contract.Client(t).Do(req)
-	if err != nil {
-		t.Fatal(err)
-	}
-	_ = resp.Body.Close()
-	return resp.StatusCode
-}
-
-// Administration works while the server runs, and beside a server that does not.
 func TestAdminCommandsWithRunningServer(t *testing.T) {
-	for name, stores := range map[string]func(t *testing.T) boot.Env{
-		"embedded":           func(*testing.T) boot.Env { return nil },
-		"postgres and redis": realStores,
-	} {
-		t.Run(name, func(t *testing.T) {
-			env, url := serveEnv(t, stores(t))
-			boot.StartProcess(t, env, "serve")
-			poll.Until(t, "healthy", func() bool { return healthStatus(t, url) == 200 })
+	onEmbeddedAndReal(t, func(t *testing.T, stores boot.Env) {
+		env, _ := boot.ServeEnv(t, stores)
+		i, _ := boot.Serve(t, env)
 
-			teamID := telapiJSON(t, env, "team", "create", "Acme")["id"].(string)
-			renamed := telapiJSON(t, env, "team", "update", teamID, "--name", "Acme Ltd")
-			if renamed["name"] != "Acme Ltd" || telapiJSON(t, env, "team", "show", teamID)["name"] != "Acme Ltd" {
-				t.Errorf("renamed team is %v", renamed)
-			}
-			profile := filepath.Join(t.TempDir(), "profile.json")
-			if err := os.WriteFile(profile, []byte(`{"commandSources":["bot"],"commandPolicies":[{"type":"hangup","enabled":true}]}`), 0o600); err != nil {
-				t.Fatal(err)
-			}
-			ep := telapiJSON(t, env, "endpoint", "create", "--team", teamID, "--name", "Shop", "--mode", "chat", "--mode", "webrtc",
-				"--origin", "https://shop.example", "--profile", profile)
-			if fmt.Sprint(ep["modes"]) != "[webrtc chat]" || fmt.Sprint(ep["origins"]) != "[https://shop.example]" {
-				t.Errorf("endpoint is %v", ep)
-			}
-			off := telapiJSON(t, env, "endpoint", "update", ep["id"].(string), "--enabled=false")
-			if off["enabled"] != false || off["name"] != "Shop" {
-				t.Errorf("disabled endpoint is %v", off)
-			}
+		teamID := telapiJSON(t, env, "team", "create", "Acme")["id"].(string)
+		renamed := telapiJSON(t, env, "team", "update", teamID, "--name", "Acme Ltd")
+		if renamed["name"] != "Acme Ltd" || telapiJSON(t, env, "team", "show", teamID)["name"] != "Acme Ltd" {
+			t.Errorf("renamed team is %v", renamed)
+		}
+		profile := filepath.Join(t.TempDir(), "profile.json")
+		if err := os.WriteFile(profile, []byte(`{"commandSources":["bot"],"commandPolicies":[{"type":"hangup","enabled":true}]}`), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		ep := telapiJSON(t, env, "endpoint", "create", "--team", teamID, "--name", "Shop", "--mode", "chat", "--mode", "webrtc",
+			"--origin", "https://shop.example", "--profile", profile)
+		if fmt.Sprint(ep["modes"]) != "[webrtc chat]" || fmt.Sprint(ep["origins"]) != "[https://shop.example]" {
+			t.Errorf("endpoint is %v", ep)
+		}
+		off := telapiJSON(t, env, "endpoint", "update", ep["id"].(string), "--enabled=false")
+		if off["enabled"] != false || off["name"] != "Shop" {
+			t.Errorf("disabled endpoint is %v", off)
+		}
 
-			key := telapiJSON(t, env, "key", "create", "--team", teamID, "--scope", "READ_TEAM_APPS", "--name", "ci")
-			keyID, secret := key["id"].(string), key["key"].(string)
-			if got := status(t, url+"/api/v1/endpoints", secret); got != 200 {
-				t.Fatalf("new key: %d", got)
-			}
-			if shown := telapi(t, env, "key", "show", keyID, "--json"); strings.Contains(shown.stdout, secret) {
-				t.Error("show prints the secret")
-			}
-			if list := telapi(t, env, "key", "list", "--team", teamID, "--json"); strings.Count(list.stdout, "\n") != 1 || !strings.Contains(list.stdout, keyID) {
-				t.Errorf("list prints %q", list.stdout)
-			}
+		key := telapiJSON(t, env, "key", "create", "--team", teamID, "--scope", "READ_TEAM_APPS", "--name", "ci")
+		keyID, secret := key["id"].(string), key["key"].(string)
+		if resp, body := i.Call(t, "GET", "/api/v1/endpoints", "X-API-Key", secret); resp.StatusCode != 200 {
+			t.Fatalf("new key: %d %s", resp.StatusCode, body)
+		}
+		if shown := telapi(t, env, "key", "show", keyID, "--json"); strings.Contains(shown.stdout, secret) {
+			t.Error("key show prints the secret")
+		}
+		if list := telapi(t, env, "key", "list", "--team", teamID, "--json"); strings.Count(list.stdout, "\n") != 1 || !strings.Contains(list.stdout, keyID) {
+			t.Errorf("key list prints %q", list.stdout)
+		}
 
-			limits := telapiJSON(t, env, "limits", "set", "--tier", "api", "--max", "777", "--window", "1m")
-			if !strings.Contains(fmt.Sprint(limits), "777") {
-				t.Errorf("limits are %v", limits)
-			}
-			quota := telapiJSON(t, env, "quota", "set", teamID, "12345")
-			if quota["dailyQuota"] != float64(12345) {
-				t.Errorf("quota is %v", quota)
-			}
+		limits := telapiJSON(t, env, "limits", "set", "--tier", "api", "--max", "777", "--window", "1m")
+		if !strings.Contains(fmt.Sprint(limits), "777") {
+			t.Errorf("limits are %v", limits)
+		}
+		quota := telapiJSON(t, env, "quota", "set", teamID, "12345")
+		if quota["dailyQuota"] != float64(12345) {
+			t.Errorf("quota is %v", quota)
+		}
 
-			telapiJSON(t, env, "key", "revoke", keyID)
-			poll.Within(t, cache.TTL/2, "the revoked key is refused", func() bool { return status(t, url+"/api/v1/endpoints", secret) == 401 })
+		telapiJSON(t, env, "key", "revoke", keyID)
+		poll.Within(t, cache.TTL/2, "the revoked key gets 401", func() bool {
+			resp, _ := i.Call(t, "GET", "/api/v1/endpoints", "X-API-Key", secret)
+			return resp.StatusCode == 401
 		})
-	}
+	})
 }
 
 func TestAdminCommandsWithoutServer(t *testing.T) {
@@ -96,9 +75,9 @@ func TestAdminCommandsWithoutServer(t *testing.T) {
 	telapiJSON(t, env, "limits", "set", "--tier", "api", "--max", "42", "--window", "1m")
 
 	i := boot.Start(t, env)
-	own := newTenant(t, i, "own")
-	poll.Until(t, "the next server starts with the saved limit", func() bool {
-		return policyOf(t, i, own.key, "api") == `"api";q=42;w=60`
+	own := boot.NewTenant(t, i, "own")
+	poll.Until(t, "the saved limit applies", func() bool {
+		return rateLimitPolicy(t, i, own.Key, "api") == `"api";q=42;w=60`
 	})
 }
 
@@ -117,9 +96,9 @@ func TestExitCodesAndStreams(t *testing.T) {
 		{[]string{"team", "make"}, 2, "\"make\": use create, "},
 		{[]string{"team", "create", "x", "--colour"}, 2, "--colour"},
 		{[]string{"key", "create", "--team", "tm_x"}, 2, "scope"},
-		{[]string{"team", "show", "tm_none"}, 1, "no team"},
+		{[]string{"team", "show", "tm_none"}, 1, "team was not found"},
 		{[]string{"team", "create", "  "}, 1, "name"},
-		{[]string{"key", "create", "--team", "tm_none", "--scope", "READ_TEAM_APPS"}, 1, "no team"},
+		{[]string{"key", "create", "--team", "tm_none", "--scope", "READ_TEAM_APPS"}, 1, "team was not found"},
 		{[]string{"limits", "set", "--tier", "moon", "--max", "1"}, 2, "moon"},
 		{[]string{"limits", "set", "--tier", "api", "--max", "0"}, 1, "from 1 to"},
 		{[]string{"quota", "set", "tm_none", "many"}, 2, "many"},
@@ -130,7 +109,7 @@ func TestExitCodesAndStreams(t *testing.T) {
 			t.Errorf("telapi %v: exit %d, want %d; stderr %q, want %q in it", c.args, r.exit, c.exit, r.stderr, c.stderr)
 		}
 		if c.exit != 0 && r.stdout != "" {
-			t.Errorf("telapi %v fails with something on stdout: %q", c.args, r.stdout)
+			t.Errorf("telapi %v: failed, but stdout is %q", c.args, r.stdout)
 		}
 	}
 }
@@ -149,11 +128,11 @@ func TestConfigMasksSecrets(t *testing.T) {
 }
 
 func TestServeReportsAllConfigurationErrors(t *testing.T) {
-	env, _ := serveEnv(t, boot.Env{"TELAPI_PROT": "1", "LOG_LEVEL": "loud", "FEATURE_WEBRTC": "perhaps"})
+	env, _ := boot.ServeEnv(t, boot.Env{"TELAPI_PROT": "1", "LOG_LEVEL": "loud", "FEATURE_WEBRTC": "perhaps"})
 	r := telapi(t, env, "serve")
 	for _, want := range []string{"TELAPI_PROT", "TELAPI_PORT", "LOG_LEVEL", "loud", "FEATURE_WEBRTC", "perhaps"} {
 		if r.exit != 1 || !strings.Contains(r.stderr, want) {
-			t.Errorf("exit %d; no %q in %s", r.exit, want, r.stderr)
+			t.Errorf("exit %d, want 1; stderr %s, want %q in it", r.exit, r.stderr, want)
 		}
 	}
 }
@@ -161,20 +140,20 @@ func TestServeReportsAllConfigurationErrors(t *testing.T) {
 func TestDoctorReportsFailures(t *testing.T) {
 	good := boot.Env{"JWT_SECRET": boot.Secret, "DATA_DIR": t.TempDir()}
 	if r := telapi(t, good, "doctor"); r.exit != 0 || strings.Contains(r.stdout, "FAIL") {
-		t.Errorf("a good installation: exit %d\n%s%s", r.exit, r.stdout, r.stderr)
+		t.Errorf("valid configuration: exit %d\n%s%s", r.exit, r.stdout, r.stderr)
 	}
 	for name, c := range map[string]struct {
 		env  boot.Env
 		args []string
 		want []string
 	}{
-		"a short secret":              {boot.Env{"JWT_SECRET": "short"}, nil, []string{"JWT_SECRET", "32"}},
-		"a secret that drifted":       {nil, []string{"--jwt-fingerprint", "00000000"}, []string{"00000000", "401"}},
-		"an unreachable database":     {boot.Env{"DATABASE_URL": "postgres://u:swordfish@127.0.0.1:1/x"}, nil, []string{"DATABASE_URL"}},
-		"an unreachable store":        {boot.Env{"REDIS_URL": "redis://127.0.0.1:1"}, nil, []string{"REDIS_URL"}},
-		"RATE_LIMIT_MAX":              {boot.Env{"RATE_LIMIT_MAX": "10"}, nil, []string{"RATE_LIMIT_MAX", "remove it"}},
-		"RATE_LIMIT_WINDOW_MS":        {boot.Env{"RATE_LIMIT_WINDOW_MS": "10"}, nil, []string{"RATE_LIMIT_WINDOW_MS", "remove it"}},
-		"an unreachable media server": {boot.Env{"TTS_MEDIA_CACHE_BASE_URL": "https://127.0.0.1:1"}, nil, []string{"TTS_MEDIA_CACHE_BASE_URL"}},
+		"short secret":              {boot.Env{"JWT_SECRET": "short"}, nil, []string{"JWT_SECRET", "32"}},
+		"different secret":          {nil, []string{"--jwt-fingerprint", "00000000"}, []string{"00000000", "401"}},
+		"unreachable database":      {boot.Env{"DATABASE_URL": "postgres://u:swordfish@127.0.0.1:1/x"}, nil, []string{"DATABASE_URL"}},
+		"unreachable Redis":         {boot.Env{"REDIS_URL": "redis://127.0.0.1:1"}, nil, []string{"REDIS_URL"}},
+		"RATE_LIMIT_MAX":            {boot.Env{"RATE_LIMIT_MAX": "10"}, nil, []string{"RATE_LIMIT_MAX", "remove it"}},
+		"RATE_LIMIT_WINDOW_MS":      {boot.Env{"RATE_LIMIT_WINDOW_MS": "10"}, nil, []string{"RATE_LIMIT_WINDOW_MS", "remove it"}},
+		"unreachable media service": {boot.Env{"TTS_MEDIA_CACHE_BASE_URL": "https://127.0.0.1:1"}, nil, []string{"TTS_MEDIA_CACHE_BASE_URL"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -185,15 +164,15 @@ func TestDoctorReportsFailures(t *testing.T) {
 			r := telapi(t, env, append([]string{"doctor"}, c.args...)...)
 			for _, want := range append(c.want, "FAIL") {
 				if r.exit != 1 || !strings.Contains(r.stdout, want) {
-					t.Errorf("exit %d; no %q in\n%s%s", r.exit, want, r.stdout, r.stderr)
+					t.Errorf("exit %d, want 1; want %q in\n%s%s", r.exit, want, r.stdout, r.stderr)
 				}
 			}
 			if strings.Contains(r.stdout+r.stderr, "swordfish") {
-				t.Error("a password is printed")
+				t.Error("the output shows a password")
 			}
 		})
 	}
-	t.Run("a bad saved limit", func(t *testing.T) {
+	t.Run("invalid saved limits", func(t *testing.T) {
 		redis := servers.StartRedis(t)
 		redis.MustDo("SET", "telapi:limits", "{}")
 		r := telapi(t, boot.Env{"JWT_SECRET": boot.Secret, "DATA_DIR": t.TempDir(), "REDIS_URL": redis.URL()}, "doctor")
@@ -206,15 +185,15 @@ func TestDoctorReportsFailures(t *testing.T) {
 func TestMigrateAppliesPendingMigrations(t *testing.T) {
 	env := boot.Env{"DATABASE_URL": servers.SharedPostgres(t).NewDatabase(t), "DATA_DIR": t.TempDir()}
 	if before := telapiJSON(t, env, "migrate", "--status"); before["current"] != float64(0) || len(before["pending"].([]any)) == 0 {
-		t.Errorf("an empty database: %v", before)
+		t.Errorf("empty database: %v", before)
 	}
 	if after := telapiJSON(t, env, "migrate"); after["current"] != after["newest"] || len(after["pending"].([]any)) != 0 {
 		t.Errorf("after migrating: %v", after)
 	}
 }
 
-// A key can be revoked whatever is away but the database, and what needs no
-// announcement works as always.
+// Revoking a key needs only the database. A failed announcement is reported, and
+// commands that announce nothing work.
 func TestKeyIsRevokedDuringRedisOutage(t *testing.T) {
 	redis := servers.StartRedis(t)
 	env := boot.Env{"DATABASE_URL": servers.SharedPostgres(t).NewDatabase(t), "REDIS_URL": redis.URL(), "DATA_DIR": t.TempDir()}
@@ -226,7 +205,7 @@ func TestKeyIsRevokedDuringRedisOutage(t *testing.T) {
 		t.Errorf("exit %d, stderr %s", r.exit, r.stderr)
 	}
 	if key := telapiJSON(t, env, "key", "show", keyID); key["state"] != "revoked" {
-		t.Errorf("the key is %v", key)
+		t.Errorf("key is %v, want state revoked", key)
 	}
 	if r := telapi(t, env, "limits", "show"); r.exit != 1 || !strings.Contains(r.stderr, "key-value store") {
 		t.Errorf("limits show: exit %d, stderr %s", r.exit, r.stderr)

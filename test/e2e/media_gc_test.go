@@ -13,30 +13,30 @@ import (
 	"telapi/test/servers"
 )
 
-// The media cache is cleaned up by an operator, beside a server or without: what is
-// over its time, what no row knows and what has no blob, and nothing else.
+// telapi media gc removes expired files, files without a row and rows without a
+// file, with and without a running server. It keeps everything else.
 func TestMediaGCRemovesExpiredLostAndOrphanedFiles(t *testing.T) {
 	for name, stores := range map[string]func(t *testing.T) boot.Env{
 		"embedded": func(t *testing.T) boot.Env { return boot.Env{"DATA_DIR": t.TempDir()} },
 		"postgres and redis": func(t *testing.T) boot.Env {
 			redis := servers.StartRedis(t)
-			redis.MustDo("SET", "telapi:lease:media-janitor", "this test", "PX", "600000") // so that no server comes first
+			redis.MustDo("SET", "telapi:lease:media-janitor", "this test", "PX", "600000") // keeps the server from cleaning up
 			return boot.Env{"DATABASE_URL": servers.SharedPostgres(t).NewDatabase(t), "REDIS_URL": redis.URL()}
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			o, media := newOrator(t), boot.StartMedia(t)
+			o, media := newSpeechProvider(t), boot.StartMedia(t)
 			env := boot.With(stores(t), o.env, media.Env)
 			i := boot.Start(t, env)
-			own := newTenant(t, i, "own")
-			kept := speak(t, i, own.key, `{"text":"kept"}`)
-			later := speak(t, i, own.key, `{"text":"later","ttl":3600}`)
-			expired := speak(t, i, own.key, `{"text":"expired","ttl":1,"encoding":"pcm"}`)
-			lost := speak(t, i, own.key, `{"text":"lost"}`)
-			file := func(s spoken) string {
+			own := boot.NewTenant(t, i, "own")
+			kept := speak(t, i, own.Key, `{"text":"kept"}`)
+			later := speak(t, i, own.Key, `{"text":"later","ttl":3600}`)
+			expired := speak(t, i, own.Key, `{"text":"expired","ttl":1,"encoding":"pcm"}`)
+			lost := speak(t, i, own.Key, `{"text":"lost"}`)
+			file := func(s speechResponse) string {
 				return filepath.Join(media.Root, s.Hash[:2], s.Hash+"."+s.Encoding)
 			}
-			left := func(path string, age time.Duration) string {
+			addFile := func(path string, age time.Duration) string {
 				t.Helper()
 				path = filepath.Join(media.Root, path)
 				when := time.Now().Add(-age)
@@ -52,23 +52,23 @@ func TestMediaGCRemovesExpiredLostAndOrphanedFiles(t *testing.T) {
 				return path
 			}
 			orphan := "aa/" + strings.Repeat("a", 64) + ".alaw"
-			old := left(orphan, 2*time.Hour)
-			young := left("bb/"+strings.Repeat("b", 64)+".alaw", time.Minute)
-			foreign := left("ab/hello.pcm", 1000*time.Hour)
+			old := addFile(orphan, 2*time.Hour)
+			young := addFile("bb/"+strings.Repeat("b", 64)+".alaw", time.Minute)
+			foreign := addFile("ab/hello.pcm", 1000*time.Hour)
 			if err := os.Remove(file(lost)); err != nil {
 				t.Fatal(err)
 			}
-			made := time.Now().Add(-time.Minute) // however long it took to be stored
+			made := time.Now().Add(-time.Minute) // before the row, however slow the upload was
 			if err := os.Chtimes(file(expired), made, made); err != nil {
 				t.Fatal(err)
 			}
-			poll.Until(t, "a second passes", func() bool {
-				resp, _ := call(t, i, "GET", expired.URL, "X-API-Key", own.key)
+			poll.Until(t, "the audio expires", func() bool {
+				resp, _ := i.Call(t, "GET", expired.URL, "X-API-Key", own.Key)
 				return resp.StatusCode == 404
 			})
 
 			if env["REDIS_URL"] == "" {
-				if err := i.Stop(); err != nil { // also without a server
+				if err := i.Stop(); err != nil { // works without a server
 					t.Fatal(err)
 				}
 			}
@@ -81,11 +81,11 @@ func TestMediaGCRemovesExpiredLostAndOrphanedFiles(t *testing.T) {
 					t.Fatalf("gc %v: exit %d\n%s%s\nwant %v", args, r.exit, r.stdout, r.stderr, want)
 				}
 			}
-			there := func(yes bool, paths ...string) {
+			wantFiles := func(exist bool, paths ...string) {
 				t.Helper()
 				for _, path := range paths {
-					if _, err := os.Stat(path); (err == nil) != yes {
-						t.Errorf("%s is there: %v", path, err == nil)
+					if _, err := os.Stat(path); (err == nil) != exist {
+						t.Errorf("%s: exists %v, want %v", path, err == nil, exist)
 					}
 				}
 			}
@@ -97,19 +97,19 @@ func TestMediaGCRemovesExpiredLostAndOrphanedFiles(t *testing.T) {
 				}
 			}
 			media.Start(t)
-			gc("--dry-run") // all is as it was
-			there(true, file(kept), file(later), file(expired), old, young, foreign)
+			gc("--dry-run") // nothing has been removed
+			wantFiles(true, file(kept), file(later), file(expired), old, young, foreign)
 			gc()
-			there(true, file(kept), file(later), young, foreign)
-			there(false, file(expired), old)
+			wantFiles(true, file(kept), file(later), young, foreign)
+			wantFiles(false, file(expired), old)
 			if r := telapi(t, env, "media", "gc"); r.exit != 0 || r.stdout != "0 removed\n" {
-				t.Errorf("once more: %+v", r)
+				t.Errorf("second run: %+v", r)
 			}
 			if env["REDIS_URL"] == "" {
 				i = boot.Start(t, env)
 			}
 			for text, cached := range map[string]bool{"kept": true, "later": true, "expired": false, "lost": false} {
-				if s := speak(t, i, own.key, fmt.Sprintf(`{"text":%q}`, text)); s.Cached != cached {
+				if s := speak(t, i, own.Key, fmt.Sprintf(`{"text":%q}`, text)); s.Cached != cached {
 					t.Errorf("%q after the cleanup: %+v", text, s)
 				}
 			}

@@ -18,50 +18,50 @@ import (
 	"telapi/test/talk"
 )
 
-var playing = boot.Env{"PLAYGROUND_ENABLED": "true"}
+var playgroundEnv = boot.Env{"PLAYGROUND_ENABLED": "true"}
 
 func TestPlaygroundIsOptIn(t *testing.T) {
 	for _, env := range []boot.Env{{}, {"PLAYGROUND_ENABLED": "true", "FEATURE_API_ACCESS": "false"}} {
 		i := boot.Start(t, env)
 		for _, path := range []string{"/", "/playground", "/playground/", "/playground/config.json", "/playground/feed", "/docs", "/docs/", "/docs/docs.js"} {
-			resp, body := call(t, i, "GET", path)
+			resp, body := i.Call(t, "GET", path)
 			wantStatus(t, resp, body, 404, code("NOT_FOUND"))
 		}
 	}
 }
 
 func TestPagesLoadOnlyOwnResources(t *testing.T) {
-	i := boot.Start(t, playing)
+	i := boot.Start(t, playgroundEnv)
 	i.Client.CheckRedirect = func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }
 	for path, page := range map[string]string{"/": "/playground/", "/playground": "/playground/", "/docs": "/docs/"} {
-		if resp, _ := call(t, i, "GET", path); resp.StatusCode != 302 || resp.Header.Get("Location") != page {
+		if resp, _ := i.Call(t, "GET", path); resp.StatusCode != 302 || resp.Header.Get("Location") != page {
 			t.Errorf("%s: got %d %s", path, resp.StatusCode, resp.Header.Get("Location"))
 		}
 	}
 	for _, path := range []string{"/playground/", "/playground/index.html", "/docs/"} {
-		page, body := call(t, i, "GET", path)
+		page, body := i.Call(t, "GET", path)
 		if page.StatusCode != 200 || !strings.Contains(body, "<title>") || page.Header.Get("Content-Type") != "text/html; charset=utf-8" {
 			t.Errorf("%s: %d %s %s", path, page.StatusCode, page.Header.Get("Content-Type"), body)
 		}
 		if policy := page.Header.Get("Content-Security-Policy"); !strings.HasPrefix(policy, "default-src 'none'; script-src 'self'; style-src 'self';") {
 			t.Errorf("%s: policy %q", path, policy)
 		}
-		if again, _ := call(t, i, "GET", path, "If-None-Match", page.Header.Get("ETag")); again.StatusCode != 304 {
+		if again, _ := i.Call(t, "GET", path, "If-None-Match", page.Header.Get("ETag")); again.StatusCode != 304 {
 			t.Errorf("%s with its ETag: %d", path, again.StatusCode)
 		}
 	}
 	for _, path := range []string{"/playground/nothing.js", "/playground/..%2fweb.go", "/playground/dist/index.html", "/playground//", "/playground/index.html/", "/docs/icon.svg", "/docs/swagger-ui.css.gz"} {
-		resp, body := call(t, i, "GET", path)
+		resp, body := i.Call(t, "GET", path)
 		wantStatus(t, resp, body, 404, code("NOT_FOUND"))
 	}
-	if _, body := call(t, i, "GET", "/playground/config.json"); body != `{"endpoints":[],"phrases":[]}` {
-		t.Errorf("without a demo the page is told %s", body)
+	if _, body := i.Call(t, "GET", "/playground/config.json"); body != `{"endpoints":[],"phrases":[]}` {
+		t.Errorf("config.json without a demo is %s", body)
 	}
 }
 
-// feedOf follows a session; each call of the result is the next event that is
-// no heartbeat, nil at the end.
-func feedOf(t *testing.T, i *boot.Instance, key, session string) func() *demo.Event {
+// openFeed subscribes to the feed of a session. The returned function returns the
+// next event other than a heartbeat, or nil at the end of the feed.
+func openFeed(t *testing.T, i *boot.Instance, key, session string) func() *demo.Event {
 	t.Helper()
 	req, err := http.NewRequestWithContext(t.Context(), "GET", i.URL+"/playground/feed?sessionId="+session, nil)
 	if err != nil {
@@ -81,7 +81,7 @@ func feedOf(t *testing.T, i *boot.Instance, key, session string) func() *demo.Ev
 		for lines.Scan() {
 			var e demo.Event
 			if err := json.Unmarshal(lines.Bytes(), &e); err != nil {
-				t.Fatalf("line %s: %v", lines.Text(), err)
+				t.Fatalf("decode feed line %s: %v", lines.Text(), err)
 			}
 			if e.Kind != demo.EventHeartbeat {
 				return &e
@@ -92,25 +92,25 @@ func feedOf(t *testing.T, i *boot.Instance, key, session string) func() *demo.Ev
 }
 
 func TestFeedShowsWholeSession(t *testing.T) {
-	backends(t, func(t *testing.T, env boot.Env) {
+	onAllStores(t, func(t *testing.T, env boot.Env) {
 		env["PLAYGROUND_ENABLED"] = "true"
 		env = talk.WithDataDir(t, env)
 		i := boot.Start(t, env)
-		own := newTenant(t, i, "own")
-		id, token := talk.Issue(t, i, own.key, map[string]any{"endpointId": own.endpoint.ID, "mode": "chat"})
-		early := feedOf(t, i, own.key, id)
+		own := boot.NewTenant(t, i, "own")
+		id, token := talk.Issue(t, i, own.Key, map[string]any{"endpointId": own.Endpoint.ID, "mode": "chat"})
+		early := openFeed(t, i, own.Key, id)
 		b := talk.Connect(t, i, id, token, "")
 		b.Expect("ready")
 		b.Chat("hello")
 		ch := talk.Accept(t, talk.StartRuntime(t, env))
 		talk.Receive(t, ch)
 		talk.Receive(t, ch)
-		talk.Say(t, ch, `{"text":"good day"}`)
+		talk.SendChat(t, ch, `{"text":"good day"}`)
 		item, err := ch.Await(t.Context(), callruntime.AwaitOptions{})
 		if err != nil {
 			t.Fatal(err)
 		}
-		late := feedOf(t, i, own.key, id)
+		late := openFeed(t, i, own.Key, id)
 		want := []demo.Event{
 			{Lane: "service", To: "runtime", Kind: "session", Title: "browser connected"},
 			{Lane: "browser", To: "runtime", Kind: "frame", Title: "chat: hello"},
@@ -120,51 +120,51 @@ func TestFeedShowsWholeSession(t *testing.T) {
 			{Lane: "service", To: "runtime", Kind: "denied", Title: "hangup denied: source_not_allowed"},
 			{Lane: "service", To: "runtime", Kind: "session", Title: "ended: done"},
 		}
-		expect := func(who string, next func() *demo.Event, want ...demo.Event) {
+		expect := func(feed string, next func() *demo.Event, want ...demo.Event) {
 			t.Helper()
 			var seen []*demo.Event
 			for _, w := range want {
 				if seen = append(seen, next()); seen[len(seen)-1] == nil {
-					t.Fatalf("%s ended before %+v", who, w)
+					t.Fatalf("%s ended before %+v", feed, w)
 				}
 			}
-			// On a busy machine the sources of a live feed may be heard out of step.
+			// The sources of a live feed are not synchronized with each other.
 			slices.SortStableFunc(seen, func(a, b *demo.Event) int { return cmp.Compare(a.At, b.At) })
 			for n, w := range want {
 				got := seen[n]
 				if got.Lane != w.Lane || got.To != w.To || got.Kind != w.Kind || got.Title != w.Title || got.SessionID != id || got.At == 0 {
-					t.Errorf("%s shows %+v, want %+v", who, *got, w)
+					t.Errorf("%s: event %+v, want %+v", feed, *got, w)
 				}
 				if data := string(got.Data); data == "" || strings.Contains(data, item.Token) || strings.Contains(data, "4711") {
-					t.Errorf("%s shows %s", who, data)
+					t.Errorf("%s: data is %s, want it without secrets", feed, data)
 				}
 			}
 		}
 		expect("the early feed", early, want[:3]...)
 		expect("the late feed", late, want[:3]...)
-		resp, body := post(t, i, item.Path, `{"conversation":{"identifier":{"id":"`+id+`"}},"channelData":[{"key":"pin","value":"4711","sensitiveData":true}],
+		resp, body := i.Post(t, item.Path, `{"conversation":{"identifier":{"id":"`+id+`"}},"channelData":[{"key":"pin","value":"4711","sensitiveData":true}],
 			"messages":{"message":[{"content":{"textMessage":{"textPlain":"hm"},"event":{"custom":{"name":"hangup"}}}}]}}`, "token", item.Token)
 		wantStatus(t, resp, body, 202, "accepted")
 		expect("the early feed", early, want[3:6]...)
 		if err := ch.End(t.Context(), "done"); err != nil {
 			t.Fatal(err)
 		}
-		for who, next := range map[string]func() *demo.Event{"the early feed": early, "the late feed": late} {
-			if who == "the late feed" {
-				expect(who, next, want[3:6]...)
+		for feed, next := range map[string]func() *demo.Event{"the early feed": early, "the late feed": late} {
+			if feed == "the late feed" {
+				expect(feed, next, want[3:6]...)
 			}
-			expect(who, next, want[6])
+			expect(feed, next, want[6])
 			if e := next(); e != nil {
-				t.Errorf("%s goes on after the end: %+v", who, e)
+				t.Errorf("%s: event after the end: %+v", feed, e)
 			}
 		}
-		expect("a feed after the end", feedOf(t, i, own.key, id), want...)
+		expect("a feed after the end", openFeed(t, i, own.Key, id), want...)
 	})
 }
 
 func TestFeedAndDropRequireOwnTeam(t *testing.T) {
-	i := boot.Start(t, playing)
-	own, foreign := newTenant(t, i, "own"), newTenant(t, i, "foreign")
+	i := boot.Start(t, playgroundEnv)
+	own, foreign := boot.NewTenant(t, i, "own"), boot.NewTenant(t, i, "foreign")
 	id := issue(t, i, own, `"mode":"chat"`).SessionID
 	for _, route := range []struct {
 		method, path string
@@ -173,33 +173,33 @@ func TestFeedAndDropRequireOwnTeam(t *testing.T) {
 		{"GET", "/playground/feed?sessionId=" + id, auth.ReadTeamApps},
 		{"POST", "/playground/sessions/" + id + "/drop", auth.CreateCallToken},
 	} {
-		for who, want := range map[string]int{"": 401, foreign.key: 404} {
-			resp, body := call(t, i, route.method, route.path, "X-API-Key", who)
+		for key, want := range map[string]int{"": 401, foreign.Key: 404} {
+			resp, body := i.Call(t, route.method, route.path, "X-API-Key", key)
 			wantStatus(t, resp, body, want, `"code"`)
 		}
 		for _, scope := range auth.Scopes {
-			if _, key := newKey(t, i, own.team.ID, scope); scope != route.scope {
-				resp, body := call(t, i, route.method, route.path, "X-API-Key", key)
+			if _, key := boot.NewKey(t, i, own.Team.ID, scope); scope != route.scope {
+				resp, body := i.Call(t, route.method, route.path, "X-API-Key", key)
 				wantStatus(t, resp, body, 403, string(route.scope))
 			}
 		}
 	}
-	resp, body := call(t, i, "GET", "/playground/feed", "X-API-Key", own.key)
+	resp, body := i.Call(t, "GET", "/playground/feed", "X-API-Key", own.Key)
 	wantStatus(t, resp, body, 404, code("NOT_FOUND"))
-	resp, body = call(t, i, "POST", "/playground/sessions/"+id+"/drop", "X-API-Key", own.key)
+	resp, body = i.Call(t, "POST", "/playground/sessions/"+id+"/drop", "X-API-Key", own.Key)
 	wantStatus(t, resp, body, 404, "no open socket")
 }
 
 func TestDroppedSocketResumes(t *testing.T) {
-	i := boot.Start(t, playing)
-	own := newTenant(t, i, "own")
-	id, token := talk.Issue(t, i, own.key, map[string]any{"endpointId": own.endpoint.ID, "mode": "chat"})
+	i := boot.Start(t, playgroundEnv)
+	own := boot.NewTenant(t, i, "own")
+	id, token := talk.Issue(t, i, own.Key, map[string]any{"endpointId": own.Endpoint.ID, "mode": "chat"})
 	b := talk.Connect(t, i, id, token, "")
 	start := b.Expect("ready").ReadyStreamID()
-	resp, body := call(t, i, "POST", "/playground/sessions/"+id+"/drop", "X-API-Key", own.key)
+	resp, body := i.Call(t, "POST", "/playground/sessions/"+id+"/drop", "X-API-Key", own.Key)
 	wantStatus(t, resp, body, 204, "")
 	if _, err := b.Read(); err == nil || strings.Contains(err.Error(), "close 1000") || strings.Contains(err.Error(), "close 4") {
-		t.Errorf("the socket ended with %v", err)
+		t.Errorf("socket ended with %v, want no close frame", err)
 	}
 	again := talk.Connect(t, i, id, token, "?streamId="+start)
 	again.Expect("ready", `"resumed":true`)
@@ -207,10 +207,10 @@ func TestDroppedSocketResumes(t *testing.T) {
 }
 
 func TestFeedDoesNotDelayShutdown(t *testing.T) {
-	i := boot.Start(t, playing)
-	own := newTenant(t, i, "own")
+	i := boot.Start(t, playgroundEnv)
+	own := boot.NewTenant(t, i, "own")
 	id := issue(t, i, own, `"mode":"chat"`).SessionID
-	next := feedOf(t, i, own.key, id)
+	next := openFeed(t, i, own.Key, id)
 	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
 	defer cancel()
 	done := make(chan error, 1)
@@ -221,9 +221,9 @@ func TestFeedDoesNotDelayShutdown(t *testing.T) {
 			t.Error(err)
 		}
 	case <-ctx.Done():
-		t.Error("the server waits for a feed that never ends")
+		t.Error("shutdown waits for an open feed")
 	}
 	if e := next(); e != nil {
-		t.Errorf("the feed went on: %+v", e)
+		t.Errorf("feed event after shutdown: %+v", e)
 	}
 }

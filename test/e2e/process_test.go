@@ -11,14 +11,14 @@ import (
 	"telapi/test/boot"
 )
 
-// run is one finished command line.
-type run struct {
+// result is the output of a finished command.
+type result struct {
 	stdout, stderr string
 	exit           int
 }
 
-// telapi runs the program to its end.
-func telapi(t *testing.T, env boot.Env, args ...string) run {
+// telapi runs a command until it ends.
+func telapi(t *testing.T, env boot.Env, args ...string) result {
 	t.Helper()
 	path, err := boot.Binary()
 	if err != nil {
@@ -31,10 +31,10 @@ func telapi(t *testing.T, env boot.Env, args ...string) run {
 	var stdout, stderr bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &stdout, &stderr
 	_ = cmd.Run()
-	return run{stdout.String(), stderr.String(), cmd.ProcessState.ExitCode()}
+	return result{stdout.String(), stderr.String(), cmd.ProcessState.ExitCode()}
 }
 
-// telapiJSON runs a command that must succeed and reads the one object it prints.
+// telapiJSON runs a command with --json, which must succeed and print one object.
 func telapiJSON(t *testing.T, env boot.Env, args ...string) map[string]any {
 	t.Helper()
 	r := telapi(t, env, append(args, "--json")...)

@@ -22,29 +22,28 @@ import (
 	"telapi/internal/usage"
 	"telapi/test/boot"
 	"telapi/test/poll"
-	"telapi/test/servers"
 )
 
 const speechPath = "/api/v1/runtime/speech"
 
-// orator is a service with OpenAI's interface that says the same whatever it is
-// asked, and can be made to wait or to fail.
-type orator struct {
-	asked  atomic.Int64
-	status atomic.Int64
-	gate   atomic.Pointer[chan struct{}]
-	env    boot.Env
+// speechProvider is an OpenAI-compatible server that returns the same audio for
+// every request. It can be made to wait or to fail.
+type speechProvider struct {
+	requests atomic.Int64
+	status   atomic.Int64
+	gate     atomic.Pointer[chan struct{}]
+	env      boot.Env
 }
 
-func newOrator(t *testing.T) *orator {
-	o := &orator{}
+func newSpeechProvider(t *testing.T) *speechProvider {
+	o := &speechProvider{}
 	sound := audio.Sound{Rate: 24000, Samples: make([]int16, 24000)}
 	for i := range sound.Samples {
 		sound.Samples[i] = int16(8000 * math.Sin(float64(i)/9))
 	}
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		_, _ = io.Copy(io.Discard, r.Body) // or nobody notices who leaves
-		o.asked.Add(1)
+		_, _ = io.Copy(io.Discard, r.Body) // net/http notices a disconnect only after the body is read
+		o.requests.Add(1)
 		if gate := o.gate.Load(); gate != nil {
 			select {
 			case <-*gate:
@@ -64,29 +63,30 @@ func newOrator(t *testing.T) *orator {
 	return o
 }
 
-// wait lets whoever asks wait until the returned function is called.
-func (o *orator) wait() (speakUp func()) {
+// hold makes requests wait until the returned function is called.
+func (o *speechProvider) hold() (release func()) {
 	gate := make(chan struct{})
 	o.gate.Store(&gate)
 	return func() { o.gate.Store(nil); close(gate) }
 }
 
-type spoken struct {
+type speechResponse struct {
 	Hash, Provider, Encoding, URL, ExpiresAt string
 	Cached                                   bool
 	SampleRate, Characters                   int
 	Audio                                    []byte
 }
 
-// order asks for speech and returns whatever is answered.
-func order(t *testing.T, i *boot.Instance, key, body string) (answer, string) {
+// requestSpeech returns the response of a request for speech.
+func requestSpeech(t *testing.T, i *boot.Instance, key, body string) (boot.Response, string) {
 	t.Helper()
-	return post(t, i, speechPath, body, "X-API-Key", key)
+	return i.Post(t, speechPath, body, "X-API-Key", key)
 }
 
-func speak(t *testing.T, i *boot.Instance, key, body string) (s spoken) {
+// speak returns the speech of a request that must succeed.
+func speak(t *testing.T, i *boot.Instance, key, body string) (s speechResponse) {
 	t.Helper()
-	resp, text := order(t, i, key, body)
+	resp, text := requestSpeech(t, i, key, body)
 	if resp.StatusCode != 200 {
 		t.Fatalf("%s: %d %s", body, resp.StatusCode, text)
 	}
@@ -96,38 +96,38 @@ func speak(t *testing.T, i *boot.Instance, key, body string) (s spoken) {
 	return s
 }
 
-// eventuallyCounted waits until the account says so. It is read as an operator
-// does, so that asking often meets no limit.
-func eventuallyCounted(t *testing.T, i *boot.Instance, teamID string, characters, billed, requests int64) {
+// waitForUsage waits for the team's usage. It reads the usage as an operator,
+// which is not rate limited.
+func waitForUsage(t *testing.T, i *boot.Instance, teamID string, characters, billed, requests int64) {
 	t.Helper()
 	want := usage.Counts{Characters: characters, Cached: characters - billed, Billed: billed, Requests: requests}
-	now := time.Now() // of a month that may have begun since
+	now := time.Now() // the test may span the end of a month
 	query, err := usage.ParseQuery(teamID, url.Values{"from": {now.UTC().AddDate(0, 0, -1).Format(time.DateOnly)}}, now)
 	if err != nil {
 		t.Fatal(err)
 	}
-	poll.Until(t, fmt.Sprintf("the account says %+v", want), func() bool {
+	poll.Until(t, fmt.Sprintf("usage of %s is %+v", teamID, want), func() bool {
 		report, err := i.App.Admin().Usage.Report(t.Context(), query)
 		return err == nil && report.Total == want
 	})
 }
 
 func TestSynthesizedAudioIsPrivateToTeam(t *testing.T) {
-	backends(t, func(t *testing.T, env boot.Env) {
-		o, media := newOrator(t), boot.StartMedia(t)
+	onAllStores(t, func(t *testing.T, env boot.Env) {
+		o, media := newSpeechProvider(t), boot.StartMedia(t)
 		i := boot.Start(t, boot.With(env, o.env, media.Env))
-		own, foreign := newTenant(t, i, "own"), newTenant(t, i, "foreign")
-		first := speak(t, i, own.key, `{"text":"Grüß Gott 🌍","endpointId":"`+own.endpoint.ID+`","ttl":3600}`)
-		again := speak(t, i, own.key, `{"text":"Grüß Gott 🌍"}`)
-		if first.Cached || !again.Cached || again.URL != speechPath+"/"+first.Hash+".alaw" || again.Characters != 11 || again.SampleRate != 8000 || again.ExpiresAt == "" || o.asked.Load() != 1 {
-			t.Fatalf("%+v, then %+v; asked %d times", first, again, o.asked.Load())
+		own, foreign := boot.NewTenant(t, i, "own"), boot.NewTenant(t, i, "foreign")
+		first := speak(t, i, own.Key, `{"text":"Grüß Gott 🌍","endpointId":"`+own.Endpoint.ID+`","ttl":3600}`)
+		again := speak(t, i, own.Key, `{"text":"Grüß Gott 🌍"}`)
+		if first.Cached || !again.Cached || again.URL != speechPath+"/"+first.Hash+".alaw" || again.Characters != 11 || again.SampleRate != 8000 || again.ExpiresAt == "" || o.requests.Load() != 1 {
+			t.Fatalf("first %+v, second %+v; %d requests to the provider, want 1", first, again, o.requests.Load())
 		}
-		if pcm := speak(t, i, own.key, `{"text":"Grüß Gott 🌍","encoding":"pcm"}`); pcm.Cached || pcm.Hash != first.Hash {
-			t.Errorf("another encoding: %+v", pcm)
+		if pcm := speak(t, i, own.Key, `{"text":"Grüß Gott 🌍","encoding":"pcm"}`); pcm.Cached || pcm.Hash != first.Hash {
+			t.Errorf("other encoding: %+v", pcm)
 		}
-		get := func(status int, headers ...string) (answer, string) {
+		get := func(status int, headers ...string) (boot.Response, string) {
 			t.Helper()
-			resp, body := call(t, i, "GET", first.URL, append(headers, "X-API-Key", own.key)...)
+			resp, body := i.Call(t, "GET", first.URL, append(headers, "X-API-Key", own.Key)...)
 			if resp.StatusCode != status {
 				t.Errorf("%v: %d %.200s, want %d", headers, resp.StatusCode, body, status)
 			}
@@ -138,10 +138,10 @@ func TestSynthesizedAudioIsPrivateToTeam(t *testing.T) {
 			t.Errorf("%d bytes with %v", len(sound), whole.Header)
 		}
 		if part, body := get(206, "Range", "bytes=100-199"); body != sound[100:200] || part.Header.Get("Content-Range") != "bytes 100-199/8000" {
-			t.Errorf("a part: %d bytes with %v", len(body), part.Header)
+			t.Errorf("range: %d bytes with %v", len(body), part.Header)
 		}
 		if parts, body := get(206, "Range", "bytes=0-9,20-29"); !strings.HasPrefix(parts.Header.Get("Content-Type"), "multipart/byteranges") || !strings.Contains(body, sound[20:30]) {
-			t.Errorf("two parts with %v", parts.Header)
+			t.Errorf("two ranges: headers %v", parts.Header)
 		}
 		get(304, "If-None-Match", whole.Header.Get("ETag"))
 		get(200, "If-Match", whole.Header.Get("ETag"))
@@ -152,184 +152,174 @@ func TestSynthesizedAudioIsPrivateToTeam(t *testing.T) {
 		}
 		var age int
 		if _, err := fmt.Sscanf(whole.Header.Get("Cache-Control"), "private, max-age=%d", &age); err != nil || age > 3600 {
-			t.Errorf("speech with a ttl of an hour: %v", whole.Header)
+			t.Errorf("speech with a TTL of an hour: headers %v", whole.Header)
 		}
 		get(200, "Range", "bytes=0-9", "If-Range", `"another"`)
 		if beyond, body := get(416, "Range", "bytes=8000-"); beyond.Header.Get("Content-Range") != "bytes */8000" || !strings.Contains(body, code("RANGE_NOT_SATISFIABLE")) {
-			t.Errorf("beyond the end: %s with %v", body, beyond.Header)
+			t.Errorf("range past the end: %s with %v", body, beyond.Header)
 		}
-		if head, body := call(t, i, "HEAD", first.URL, "X-API-Key", own.key); head.StatusCode != 200 || body != "" || head.Header.Get("Content-Length") != "8000" {
+		if head, body := i.Call(t, "HEAD", first.URL, "X-API-Key", own.Key); head.StatusCode != 200 || body != "" || head.Header.Get("Content-Length") != "8000" {
 			t.Errorf("HEAD: %d with %v", head.StatusCode, head.Header)
 		}
 		for _, path := range []string{first.URL, speechPath + "/" + strings.Repeat("0", 64) + ".alaw", speechPath + "/x", speechPath + "/..%2f" + first.Hash + ".alaw"} {
-			resp, body := call(t, i, "GET", path, "X-API-Key", foreign.key)
+			resp, body := i.Call(t, "GET", path, "X-API-Key", foreign.Key)
 			wantStatus(t, resp, body, 404, code("NOT_FOUND"))
 		}
-		if theirs := speak(t, i, foreign.key, `{"text":"Grüß Gott 🌍"}`); theirs.Cached || theirs.Hash == first.Hash {
-			t.Errorf("another team shares the cache: %+v", theirs)
+		if theirs := speak(t, i, foreign.Key, `{"text":"Grüß Gott 🌍"}`); theirs.Cached || theirs.Hash == first.Hash {
+			t.Errorf("the cache is shared with another team: %+v", theirs)
 		}
-		resp, body := order(t, i, own.key, `{"text":"x","endpointId":"`+foreign.endpoint.ID+`"}`)
+		resp, body := requestSpeech(t, i, own.Key, `{"text":"x","endpointId":"`+foreign.Endpoint.ID+`"}`)
 		wantStatus(t, resp, body, 404, code("NOT_FOUND"))
-		resp, body = order(t, i, own.key, `{"text":"","speed":9,"encoding":"mp3","provider":"tone"}`)
+		resp, body = requestSpeech(t, i, own.Key, `{"text":"","speed":9,"encoding":"mp3","provider":"tone"}`)
 		wantStatus(t, resp, body, 400, code("VALIDATION_ERROR"))
-		eventuallyCounted(t, i, own.team.ID, 33, 22, 3)
-		eventuallyCounted(t, i, foreign.team.ID, 11, 11, 1)
+		waitForUsage(t, i, own.Team.ID, 33, 22, 3)
+		waitForUsage(t, i, foreign.Team.ID, 11, 11, 1)
 	})
 }
 
 func TestConcurrentRequestsShareOneSynthesis(t *testing.T) {
-	for name, env := range map[string]func(*testing.T) boot.Env{"embedded": func(*testing.T) boot.Env { return boot.Env{} }, "postgres and redis": realStores} {
-		t.Run(name, func(t *testing.T) {
-			o, media := newOrator(t), boot.StartMedia(t)
-			full := boot.With(env(t), o.env, media.Env)
-			instances := []*boot.Instance{boot.Start(t, full)}
-			if full["REDIS_URL"] != "" { // the embedded stores are one instance's own
-				instances = append(instances, boot.Start(t, full))
-			}
-			own := newTenant(t, instances[0], "own")
-			speakUp := o.wait()
-			var wg sync.WaitGroup
-			var billed atomic.Int64
-			for n := range 100 {
-				wg.Go(func() {
-					s := speak(t, instances[n%len(instances)], own.key, `{"text":"abc"}`)
-					if s.URL == "" {
-						t.Errorf("%+v", s)
-					}
-					if !s.Cached {
-						billed.Add(1)
-					}
-				})
-			}
-			poll.Until(t, "somebody asks", func() bool { return o.asked.Load() > 0 })
-			speakUp()
-			wg.Wait()
-			if o.asked.Load() != 1 || billed.Load() != 1 {
-				t.Errorf("%d syntheses, %d billed", o.asked.Load(), billed.Load())
-			}
-			eventuallyCounted(t, instances[0], own.team.ID, 300, 3, 100)
-		})
-	}
+	onEmbeddedAndReal(t, func(t *testing.T, env boot.Env) {
+		o, media := newSpeechProvider(t), boot.StartMedia(t)
+		env = boot.With(env, o.env, media.Env)
+		instances := []*boot.Instance{boot.Start(t, env)}
+		if env["REDIS_URL"] != "" { // embedded stores serve one instance
+			instances = append(instances, boot.Start(t, env))
+		}
+		own := boot.NewTenant(t, instances[0], "own")
+		release := o.hold()
+		var wg sync.WaitGroup
+		var billed atomic.Int64
+		for n := range 100 {
+			wg.Go(func() {
+				s := speak(t, instances[n%len(instances)], own.Key, `{"text":"abc"}`)
+				if s.URL == "" {
+					t.Errorf("%+v", s)
+				}
+				if !s.Cached {
+					billed.Add(1)
+				}
+			})
+		}
+		poll.Until(t, "the provider gets a request", func() bool { return o.requests.Load() > 0 })
+		release()
+		wg.Wait()
+		if o.requests.Load() != 1 || billed.Load() != 1 {
+			t.Errorf("%d syntheses, %d billed, want 1 and 1", o.requests.Load(), billed.Load())
+		}
+		waitForUsage(t, instances[0], own.Team.ID, 300, 3, 100)
+	})
 }
 
 func TestSynthesisIsTakenOverFromKilledInstance(t *testing.T) {
-	o, media := newOrator(t), boot.StartMedia(t)
+	o, media := newSpeechProvider(t), boot.StartMedia(t)
 	env := boot.With(realStores(t), o.env, media.Env)
 	survivor := boot.Start(t, env)
-	own := newTenant(t, survivor, "own")
-	port := fmt.Sprint(servers.FreePort(t))
-	leader := boot.StartProcess(t, boot.With(env, boot.Env{"TELAPI_PORT": port, "JWT_SECRET": boot.Secret, "DATA_DIR": t.TempDir()}), "serve")
-	poll.Until(t, "the leader is up", func() bool {
-		resp, err := http.Get("http://127.0.0.1:" + port + "/health")
-		if err == nil {
-			_ = resp.Body.Close()
-		}
-		return err == nil && resp.StatusCode == http.StatusOK
-	})
-	speakUp := o.wait()
+	own := boot.NewTenant(t, survivor, "own")
+	instance, leader := boot.Serve(t, env)
+	release := o.hold()
 	go func() {
-		req, _ := http.NewRequest(http.MethodPost, "http://127.0.0.1:"+port+speechPath, strings.NewReader(`{"text":"abc"}`))
-		req.Header.Set("X-API-Key", own.key)
+		req, _ := http.NewRequest(http.MethodPost, instance.URL+speechPath, strings.NewReader(`{"text":"abc"}`))
+		req.Header.Set("X-API-Key", own.Key)
 		req.Header.Set("Content-Type", "application/json")
 		if resp, err := http.DefaultClient.Do(req); err == nil {
 			_ = resp.Body.Close()
 		}
 	}()
-	poll.Until(t, "the leader asks", func() bool { return o.asked.Load() == 1 })
-	taken := make(chan spoken)
-	go func() { taken <- speak(t, survivor, own.key, `{"text":"abc"}`) }()
+	poll.Until(t, "the leader calls the provider", func() bool { return o.requests.Load() == 1 })
+	result := make(chan speechResponse)
+	go func() { result <- speak(t, survivor, own.Key, `{"text":"abc"}`) }()
 	_ = leader.Cmd.Process.Signal(syscall.SIGKILL)
-	poll.Until(t, "the survivor asks", func() bool { return o.asked.Load() == 2 })
-	speakUp()
-	if s := <-taken; s.Cached || s.URL == "" {
+	poll.Until(t, "the survivor calls the provider", func() bool { return o.requests.Load() == 2 })
+	release()
+	if s := <-result; s.Cached || s.URL == "" {
 		t.Errorf("%+v", s)
 	}
-	eventuallyCounted(t, survivor, own.team.ID, 3, 3, 1)
+	waitForUsage(t, survivor, own.Team.ID, 3, 3, 1)
 }
 
 func TestDamagedAudioIsSynthesizedAgain(t *testing.T) {
-	o, media := newOrator(t), boot.StartMedia(t)
+	o, media := newSpeechProvider(t), boot.StartMedia(t)
 	i := boot.Start(t, boot.With(o.env, media.Env))
-	own := newTenant(t, i, "own")
-	s := speak(t, i, own.key, `{"text":"abc"}`)
-	_, sound := call(t, i, "GET", s.URL, "X-API-Key", own.key)
+	own := boot.NewTenant(t, i, "own")
+	s := speak(t, i, own.Key, `{"text":"abc"}`)
+	_, sound := i.Call(t, "GET", s.URL, "X-API-Key", own.Key)
 	file := filepath.Join(media.Root, s.Hash[:2], s.Hash+".alaw")
-	spoilt := bytes.Repeat([]byte{1}, len(sound))
-	if err := os.WriteFile(file, spoilt, 0o600); err != nil {
+	damaged := bytes.Repeat([]byte{1}, len(sound))
+	if err := os.WriteFile(file, damaged, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	// Whoever reads it sees that it breaks off.
+	// The response is aborted, so that the client notices.
 	req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, i.URL+s.URL, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
-	req.Header.Set("X-API-Key", own.key)
+	req.Header.Set("X-API-Key", own.Key)
 	resp, err := http.DefaultClient.Do(req)
 	if err == nil {
 		_, err = io.ReadAll(resp.Body)
 		_ = resp.Body.Close()
 	}
 	if err == nil {
-		t.Error("damaged audio was read to its end")
+		t.Error("damaged audio was served completely")
 	}
-	if again := speak(t, i, own.key, `{"text":"abc"}`); again.Cached || again.URL != s.URL {
+	if again := speak(t, i, own.Key, `{"text":"abc"}`); again.Cached || again.URL != s.URL {
 		t.Errorf("%+v", again)
 	}
-	if _, again := call(t, i, "GET", s.URL, "X-API-Key", own.key); again != sound {
-		t.Error("other audio than before")
+	if _, again := i.Call(t, "GET", s.URL, "X-API-Key", own.Key); again != sound {
+		t.Error("the new audio differs")
 	}
-	if !speak(t, i, own.key, `{"text":"abc"}`).Cached || o.asked.Load() != 2 {
-		t.Errorf("asked %d times", o.asked.Load())
+	if !speak(t, i, own.Key, `{"text":"abc"}`).Cached || o.requests.Load() != 2 {
+		t.Errorf("%d requests to the provider, want 2", o.requests.Load())
 	}
 }
 
 func TestSpeechWorksWithoutMediaService(t *testing.T) {
-	o, media := newOrator(t), boot.StartMedia(t)
+	o, media := newSpeechProvider(t), boot.StartMedia(t)
 	i := boot.Start(t, boot.With(o.env, media.Env))
-	own := newTenant(t, i, "own")
-	health := func(says string) {
+	own := boot.NewTenant(t, i, "own")
+	waitForHealth := func(status string) {
 		t.Helper()
-		poll.Until(t, "/health says "+says, func() bool {
-			resp, body := call(t, i, "GET", "/health")
-			return resp.StatusCode == 200 && strings.Contains(body, says)
+		poll.Until(t, "/health contains "+status, func() bool {
+			resp, body := i.Call(t, "GET", "/health")
+			return resp.StatusCode == 200 && strings.Contains(body, status)
 		})
 	}
-	health(`"media":"ok"`)
-	kept := speak(t, i, own.key, `{"text":"kept"}`)
+	waitForHealth(`"media":"ok"`)
+	cached := speak(t, i, own.Key, `{"text":"cached"}`)
 	media.Stop()
-	health(`"media":"degraded"`)
-	for _, text := range []string{"kept", "new"} {
-		if s := speak(t, i, own.key, `{"text":"`+text+`"}`); s.Cached || s.URL != "" || len(s.Audio) != 8000 {
+	waitForHealth(`"media":"degraded"`)
+	for _, text := range []string{"cached", "new"} {
+		if s := speak(t, i, own.Key, `{"text":"`+text+`"}`); s.Cached || s.URL != "" || len(s.Audio) != 8000 {
 			t.Errorf("%s: %+v", text, s)
 		}
 	}
-	resp, body := call(t, i, "GET", kept.URL, "X-API-Key", own.key)
+	resp, body := i.Call(t, "GET", cached.URL, "X-API-Key", own.Key)
 	wantStatus(t, resp, body, 503, code("SERVICE_UNAVAILABLE"))
 	media.Start(t)
-	health(`"media":"ok"`)
-	poll.Until(t, "the cache is used again", func() bool { return speak(t, i, own.key, `{"text":"kept"}`).Cached })
-	if s := speak(t, i, own.key, `{"text":"new"}`); s.URL == "" {
+	waitForHealth(`"media":"ok"`)
+	poll.Until(t, "the cache is used again", func() bool { return speak(t, i, own.Key, `{"text":"cached"}`).Cached })
+	if s := speak(t, i, own.Key, `{"text":"new"}`); s.URL == "" {
 		t.Errorf("%+v", s)
 	}
 }
 
 func TestNextProviderIsUsedAfterFailure(t *testing.T) {
-	o, media := newOrator(t), boot.StartMedia(t)
+	o, media := newSpeechProvider(t), boot.StartMedia(t)
 	i := boot.Start(t, boot.With(o.env, media.Env, boot.Env{"SPEECH_PROVIDERS": "openai,tone"}))
-	own := newTenant(t, i, "own")
+	own := boot.NewTenant(t, i, "own")
 	o.status.Store(500)
-	first := speak(t, i, own.key, `{"text":"abc"}`)
-	if again := speak(t, i, own.key, `{"text":"abc","provider":"tone"}`); first.Provider != "tone" || !again.Cached || again.Hash != first.Hash {
+	first := speak(t, i, own.Key, `{"text":"abc"}`)
+	if again := speak(t, i, own.Key, `{"text":"abc","provider":"tone"}`); first.Provider != "tone" || !again.Cached || again.Hash != first.Hash {
 		t.Errorf("%+v, then %+v", first, again)
 	}
 	alone := boot.Start(t, boot.With(o.env, media.Env))
-	their := newTenant(t, alone, "their")
-	resp, body := order(t, alone, their.key, `{"text":"abc"}`)
+	their := boot.NewTenant(t, alone, "their")
+	resp, body := requestSpeech(t, alone, their.Key, `{"text":"abc"}`)
 	wantStatus(t, resp, body, 503, code("SERVICE_UNAVAILABLE"))
 	if resp.Header.Get("Retry-After") == "" || strings.Contains(body, "127.0.0.1") {
 		t.Errorf("%s with %v", body, resp.Header)
 	}
 	silent := boot.Start(t, media.Env)
-	resp, body = order(t, silent, newTenant(t, silent, "silent").key, `{"text":"abc"}`)
+	resp, body = requestSpeech(t, silent, boot.NewTenant(t, silent, "silent").Key, `{"text":"abc"}`)
 	wantStatus(t, resp, body, 503, "SPEECH_PROVIDERS")
 }

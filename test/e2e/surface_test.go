@@ -7,16 +7,17 @@ import (
 	"testing"
 
 	"telapi/internal/auth"
+	"telapi/internal/endpoint"
 	"telapi/test/boot"
 	"telapi/test/contract"
 )
 
-// The document's table of what is registered under which flags.
+// The table of the interface document: which routes exist under which flags.
 func TestRoutesByFeatureFlag(t *testing.T) {
-	surface := []struct {
+	routes := []struct {
 		method, path string
 		always       bool
-		available    int // what somebody without a credential gets where it is registered
+		status       int // without a credential, if the route exists
 	}{
 		{"GET", "/health", true, 200},
 		{"GET", "/metrics", true, 200},
@@ -41,19 +42,19 @@ func TestRoutesByFeatureFlag(t *testing.T) {
 		for _, webRTC := range []bool{true, false} {
 			t.Run(fmt.Sprintf("FEATURE_API_ACCESS=%v FEATURE_WEBRTC=%v", apiAccess, webRTC), func(t *testing.T) {
 				i := boot.Start(t, boot.Env{"FEATURE_API_ACCESS": fmt.Sprint(apiAccess), "FEATURE_WEBRTC": fmt.Sprint(webRTC)})
-				for _, row := range surface {
-					want := row.available
+				for _, row := range routes {
+					want := row.status
 					if !row.always && !apiAccess {
 						want = 404
 					}
-					if resp, body := call(t, i, row.method, row.path); resp.StatusCode != want {
+					if resp, body := i.Call(t, row.method, row.path); resp.StatusCode != want {
 						t.Errorf("%s %s: got %d %s, want %d", row.method, row.path, resp.StatusCode, body, want)
 					}
 				}
-				if _, body := call(t, i, "POST", "/api/v1/webhooks/mail/ch"); strings.Contains(body, "/openapi.yaml") != apiAccess {
-					t.Errorf("whoever goes astray is sent where there is nothing: %s", body)
+				if _, body := i.Call(t, "POST", "/api/v1/webhooks/mail/ch"); strings.Contains(body, "/openapi.yaml") != apiAccess {
+					t.Errorf("hint at /openapi.yaml in %s, want it only if that route exists", body)
 				}
-				if want := map[bool]int{true: len(surface), false: 5}[apiAccess]; len(i.App.Routes()) != want {
+				if want := map[bool]int{true: len(routes), false: 5}[apiAccess]; len(i.App.Routes()) != want {
 					t.Errorf("%d routes are registered, want %d", len(i.App.Routes()), want)
 				}
 			})
@@ -70,64 +71,64 @@ func TestRoutesMatchOpenAPI(t *testing.T) {
 	contract.CompareRoutes(t, routes)
 }
 
-// Every route, with every way to be somebody: nobody, each scope alone, all of
-// them, by key and by JWT, in one's own team and in a foreign one.
+// Every route is called without a credential and with each scope alone, as API
+// key and as JWT, of the own and of another team.
 func TestRouteScopeTeamMatrix(t *testing.T) {
-	backends(t, func(t *testing.T, env boot.Env) {
+	onAllStores(t, func(t *testing.T, env boot.Env) {
 		i := boot.Start(t, env)
-		own, foreign := newTenant(t, i, "own"), newTenant(t, i, "foreign")
+		own, foreign := boot.NewTenant(t, i, "own"), boot.NewTenant(t, i, "foreign")
 		for _, rt := range i.App.Routes() {
 			if rt.Scope == "" {
 				continue
 			}
-			id, granted := own.endpoint.ID, 200
+			id, granted := own.Endpoint.ID, 200
 			switch {
 			case rt.Method == "POST":
-				granted = 415 // these requests have no body
+				granted = 415 // the request has no body
 			case rt.Method == "DELETE":
 				granted = 204
 			case strings.HasSuffix(rt.Path, "/{name}"):
-				granted = 404 // nothing was spoken
+				granted = 404 // there is no audio
 			}
 			if strings.HasPrefix(rt.Path, "/api/v1/sessions/") {
 				id = issue(t, i, own, `"mode":"chat"`).SessionID
 			}
 			path := strings.Replace(rt.Path, "{id}", id, 1)
-			expect := func(who string, status int, errorCode string, headers ...string) {
+			expect := func(caller string, status int, errorCode string, headers ...string) {
 				t.Helper()
-				resp, body := call(t, i, rt.Method, path, headers...)
+				resp, body := i.Call(t, rt.Method, path, headers...)
 				if resp.StatusCode != status || !strings.Contains(body, errorCode) {
-					t.Errorf("%s %s as %s: got %d %s, want %d %s", rt.Method, path, who, resp.StatusCode, body, status, errorCode)
+					t.Errorf("%s %s as %s: got %d %s, want %d %s", rt.Method, path, caller, resp.StatusCode, body, status, errorCode)
 				}
 			}
-			expect("nobody", 401, code("UNAUTHORIZED"))
+			expect("no credential", 401, code("UNAUTHORIZED"))
 			for _, scope := range auth.Scopes {
-				_, key := newKey(t, i, own.team.ID, scope)
-				bearer := "Bearer " + consoleJWT(t, own.team.ID, scope)
+				_, key := boot.NewKey(t, i, own.Team.ID, scope)
+				bearer := "Bearer " + consoleJWT(t, own.Team.ID, scope)
 				if scope == rt.Scope {
-					expect("a key with its scope", granted, "", "X-API-Key", key)
-					expect("a JWT with its scope", granted, "", "Authorization", bearer)
+					expect("key with the scope", granted, "", "X-API-Key", key)
+					expect("JWT with the scope", granted, "", "Authorization", bearer)
 					continue
 				}
 				required := fmt.Sprintf(`"requiredScope":%q`, rt.Scope)
-				expect("a key with "+string(scope), 403, required, "X-API-Key", key)
-				expect("a JWT with "+string(scope), 403, required, "Authorization", bearer)
+				expect("key with "+string(scope), 403, required, "X-API-Key", key)
+				expect("JWT with "+string(scope), 403, required, "Authorization", bearer)
 			}
-			expect("a JWT without scopes", 403, code("FORBIDDEN"), "Authorization", "Bearer "+consoleJWT(t, own.team.ID, []auth.Scope{}...))
+			expect("JWT without scopes", 403, code("FORBIDDEN"), "Authorization", "Bearer "+consoleJWT(t, own.Team.ID, []auth.Scope{}...))
 
-			// Of two credentials the key alone counts, and of several keys none.
-			good := "Bearer " + consoleJWT(t, own.team.ID, auth.Scopes...)
-			expect("a bad key beside a good JWT", 401, code("UNAUTHORIZED"), "X-API-Key", "tk_guess_"+strings.Repeat("A", 43), "Authorization", good)
-			expect("an empty key beside a good JWT", 401, code("UNAUTHORIZED"), "X-API-Key", "", "Authorization", good)
-			expect("a good key twice", 401, code("UNAUTHORIZED"), "X-API-Key", own.key, "X-API-Key", own.key)
-			expect("a good JWT twice", 401, code("UNAUTHORIZED"), "Authorization", good, "Authorization", good)
+			// A key takes precedence over a JWT. Several keys are rejected.
+			good := "Bearer " + consoleJWT(t, own.Team.ID, auth.Scopes...)
+			expect("invalid key and valid JWT", 401, code("UNAUTHORIZED"), "X-API-Key", "tk_guess_"+strings.Repeat("A", 43), "Authorization", good)
+			expect("empty key and valid JWT", 401, code("UNAUTHORIZED"), "X-API-Key", "", "Authorization", good)
+			expect("valid key twice", 401, code("UNAUTHORIZED"), "X-API-Key", own.Key, "X-API-Key", own.Key)
+			expect("valid JWT twice", 401, code("UNAUTHORIZED"), "Authorization", good, "Authorization", good)
 
-			// A foreign team sees itself, never this one.
+			// Another team sees its own data only.
 			if strings.Contains(rt.Path, "{id}") {
-				expect("a foreign team's key", 404, code("NOT_FOUND"), "X-API-Key", foreign.key)
-				expect("a foreign team's JWT", 404, code("NOT_FOUND"), "Authorization", "Bearer "+consoleJWT(t, foreign.team.ID, auth.Scopes...))
-			} else if _, body := call(t, i, rt.Method, path, "X-API-Key", foreign.key); strings.Contains(body, own.endpoint.ID) || strings.Contains(body, own.team.ID) {
-				t.Errorf("%s %s shows a foreign team what is not its own: %s", rt.Method, path, body)
+				expect("key of another team", 404, code("NOT_FOUND"), "X-API-Key", foreign.Key)
+				expect("JWT of another team", 404, code("NOT_FOUND"), "Authorization", "Bearer "+consoleJWT(t, foreign.Team.ID, auth.Scopes...))
+			} else if _, body := i.Call(t, rt.Method, path, "X-API-Key", foreign.Key); strings.Contains(body, own.Endpoint.ID) || strings.Contains(body, own.Team.ID) {
+				t.Errorf("%s %s shows data of another team: %s", rt.Method, path, body)
 			}
 		}
 	})
@@ -151,7 +152,7 @@ func TestErrorsUseEnvelope(t *testing.T) {
 		{"OPTIONS", "/api/v1/endpoints", 405, "METHOD_NOT_ALLOWED"},
 		{"BREW", "/api/v1/endpoints", 405, "METHOD_NOT_ALLOWED"},
 	} {
-		resp, body := call(t, i, c.method, c.path)
+		resp, body := i.Call(t, c.method, c.path)
 		wantStatus(t, resp, body, c.status, code(c.code))
 		if c.status == 405 && resp.Header.Get("Allow") != "GET, HEAD" {
 			t.Errorf("%s %s: Allow is %q", c.method, c.path, resp.Header.Get("Allow"))
@@ -162,13 +163,13 @@ func TestErrorsUseEnvelope(t *testing.T) {
 func TestValidRequestIDIsEchoed(t *testing.T) {
 	i := boot.Start(t, nil)
 	for _, path := range []string{"/health", "/nothing"} {
-		if resp, _ := call(t, i, "GET", path, "X-Request-Id", "abc-123_4.5"); resp.Header.Get("X-Request-Id") != "abc-123_4.5" {
-			t.Errorf("%s: sane id came back as %q", path, resp.Header.Get("X-Request-Id"))
+		if resp, _ := i.Call(t, "GET", path, "X-Request-Id", "abc-123_4.5"); resp.Header.Get("X-Request-Id") != "abc-123_4.5" {
+			t.Errorf("%s: valid ID came back as %q", path, resp.Header.Get("X-Request-Id"))
 		}
 		for _, bad := range []string{"", "a b", "ü", "a/b", strings.Repeat("x", 129)} {
-			resp, _ := call(t, i, "GET", path, "X-Request-Id", bad)
+			resp, _ := i.Call(t, "GET", path, "X-Request-Id", bad)
 			if got := resp.Header.Get("X-Request-Id"); got == "" || got == bad {
-				t.Errorf("%s: id %q came back as %q", path, bad, got)
+				t.Errorf("%s: invalid ID %q came back as %q", path, bad, got)
 			}
 		}
 	}
@@ -176,7 +177,7 @@ func TestValidRequestIDIsEchoed(t *testing.T) {
 
 func TestInvalidQueryReportsEveryIssue(t *testing.T) {
 	i := boot.Start(t, nil)
-	own := newTenant(t, i, "own")
+	own := boot.NewTenant(t, i, "own")
 	for _, c := range []struct {
 		path   string
 		issues []string
@@ -192,45 +193,45 @@ func TestInvalidQueryReportsEveryIssue(t *testing.T) {
 		{"/api/v1/usage/tts-characters?from=2026-02-02&to=2026-02-01", []string{"/query/from"}},
 		{"/api/v1/usage/tts-characters?from=0001-01-01", []string{"/query/from"}},
 	} {
-		resp, body := call(t, i, "GET", c.path, "X-API-Key", own.key)
+		resp, body := i.Call(t, "GET", c.path, "X-API-Key", own.Key)
 		wantStatus(t, resp, body, 400, code("VALIDATION_ERROR"))
 		for _, issue := range c.issues {
 			if !strings.Contains(body, fmt.Sprintf(`"path":%q`, issue)) {
-				t.Errorf("%s: no issue at %s in %s", c.path, issue, body)
+				t.Errorf("%s: got %s, want an issue at %s", c.path, body, issue)
 			}
 		}
 	}
 	for _, id := range []string{"%00", "%ff%fe", "..", "%2e%2e%2f", strings.Repeat("a", 4000), "'%20OR%201=1--"} {
-		resp, body := call(t, i, "GET", "/api/v1/runtime/endpoints/"+id, "X-API-Key", own.key)
+		resp, body := i.Call(t, "GET", "/api/v1/runtime/endpoints/"+id, "X-API-Key", own.Key)
 		wantStatus(t, resp, body, 404, code("NOT_FOUND"))
 	}
 }
 
 func TestLargeBodyIsRejected(t *testing.T) {
 	i := boot.Start(t, nil)
-	own := newTenant(t, i, "own")
+	own := boot.NewTenant(t, i, "own")
 	req, err := http.NewRequestWithContext(t.Context(), "GET", i.URL+"/api/v1/endpoints", strings.NewReader(strings.Repeat("x", 64<<10+1)))
 	if err != nil {
 		t.Fatal(err)
 	}
-	req.Header.Set("X-API-Key", own.key)
+	req.Header.Set("X-API-Key", own.Key)
 	resp, err := i.Client.Do(req)
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer func() { _ = resp.Body.Close() }()
 	if resp.StatusCode != 413 {
-		t.Errorf("got %d", resp.StatusCode)
+		t.Errorf("got %d, want 413", resp.StatusCode)
 	}
 }
 
 func TestEndpointPagination(t *testing.T) {
-	backends(t, func(t *testing.T, env boot.Env) {
+	onAllStores(t, func(t *testing.T, env boot.Env) {
 		i := boot.Start(t, env)
-		own := newTenant(t, i, "own")
-		want := []string{own.endpoint.ID}
+		own := boot.NewTenant(t, i, "own")
+		want := []string{own.Endpoint.ID}
 		for n := range 6 {
-			want = append(want, newEndpoint(t, i, own.team.ID, fmt.Sprintf("endpoint %d", n)))
+			want = append(want, boot.NewEndpoint(t, i, endpoint.Endpoint{TeamID: own.Team.ID, Name: fmt.Sprintf("endpoint %d", n), Modes: endpoint.Modes}).ID)
 		}
 		var got []string
 		for cursor := ""; ; {
@@ -238,7 +239,7 @@ func TestEndpointPagination(t *testing.T) {
 				Data       []struct{ ID string }
 				NextCursor *string
 			}{}
-			callJSON(t, i, "/api/v1/endpoints?limit=3&cursor="+cursor, own.key, &page)
+			getJSON(t, i, "/api/v1/endpoints?limit=3&cursor="+cursor, own.Key, &page)
 			for _, e := range page.Data {
 				got = append(got, e.ID)
 			}
@@ -248,17 +249,17 @@ func TestEndpointPagination(t *testing.T) {
 			cursor = *page.NextCursor
 		}
 		if strings.Join(got, " ") != strings.Join(want, " ") {
-			t.Errorf("pages held\n%v, want\n%v", got, want)
+			t.Errorf("got endpoints\n%v, want\n%v", got, want)
 		}
 	})
 }
 
 func TestETagReturnsNotModified(t *testing.T) {
 	i := boot.Start(t, nil)
-	own := newTenant(t, i, "own")
-	for _, path := range []string{"/api/v1/runtime/capabilities", "/api/v1/runtime/endpoints/" + own.endpoint.ID, "/openapi.yaml"} {
-		first, _ := call(t, i, "GET", path, "X-API-Key", own.key)
-		again, body := call(t, i, "GET", path, "X-API-Key", own.key, "If-None-Match", first.Header.Get("ETag"))
+	own := boot.NewTenant(t, i, "own")
+	for _, path := range []string{"/api/v1/runtime/capabilities", "/api/v1/runtime/endpoints/" + own.Endpoint.ID, "/openapi.yaml"} {
+		first, _ := i.Call(t, "GET", path, "X-API-Key", own.Key)
+		again, body := i.Call(t, "GET", path, "X-API-Key", own.Key, "If-None-Match", first.Header.Get("ETag"))
 		if again.StatusCode != 304 || body != "" {
 			t.Errorf("%s with its ETag %q: got %d %q", path, first.Header.Get("ETag"), again.StatusCode, body)
 		}

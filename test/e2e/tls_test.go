@@ -57,13 +57,13 @@ func TestInvalidTLSCertificatePreventsStart(t *testing.T) {
 	_, otherKey := servers.NewCA(t).Issue(t, "localhost")
 	b64 := base64.StdEncoding.EncodeToString
 	for name, c := range map[string]struct{ chain, key, names string }{
-		"missing":       {"", "", "EDGE_TLS_FULLCHAIN_B64"},
-		"no key":        {b64(cert), "", "EDGE_TLS_PRIVKEY_B64"},
-		"not base64":    {"!!!", b64(otherKey), "EDGE_TLS_FULLCHAIN_B64"},
-		"not PEM":       {b64([]byte("x")), b64([]byte("y")), "EDGE_TLS_"},
-		"another's key": {b64(cert), b64(otherKey), "EDGE_TLS_"},
+		"missing":    {"", "", "EDGE_TLS_FULLCHAIN_B64"},
+		"no key":     {b64(cert), "", "EDGE_TLS_PRIVKEY_B64"},
+		"not base64": {"!!!", b64(otherKey), "EDGE_TLS_FULLCHAIN_B64"},
+		"not PEM":    {b64([]byte("x")), b64([]byte("y")), "EDGE_TLS_"},
+		"other key":  {b64(cert), b64(otherKey), "EDGE_TLS_"},
 	} {
-		env, _ := serveEnv(t, boot.Env{"API_TLS_ENABLED": "true", "EDGE_TLS_FULLCHAIN_B64": c.chain, "EDGE_TLS_PRIVKEY_B64": c.key})
+		env, _ := boot.ServeEnv(t, boot.Env{"API_TLS_ENABLED": "true", "EDGE_TLS_FULLCHAIN_B64": c.chain, "EDGE_TLS_PRIVKEY_B64": c.key})
 		if r := telapi(t, env, "serve"); r.exit != 1 || !strings.Contains(r.stderr, c.names) {
 			t.Errorf("%s: exit %d, stderr %s", name, r.exit, r.stderr)
 		}

@@ -15,44 +15,44 @@ import (
 func TestUsageCommand(t *testing.T) {
 	env := talk.WithDataDir(t, boot.Env{})
 	i := boot.Start(t, env)
-	own, rt := newTenant(t, i, "own"), talk.StartRuntime(t, env)
+	own, rt := boot.NewTenant(t, i, "own"), talk.StartRuntime(t, env)
 	now := time.Now()
 	for _, r := range []wire.SpeechReport{
 		{Voice: "anna", Characters: 320},
 		{Voice: "anna", Characters: 320, Cached: true},
 		{Voice: "z\x1b[2Jo\te", Characters: 1},
 	} {
-		r.TeamID, r.At = own.team.ID, now.UnixMilli()
+		r.TeamID, r.At = own.Team.ID, now.UnixMilli()
 		if err := rt.ReportSpeech(t.Context(), r); err != nil {
 			t.Fatal(err)
 		}
 	}
 	day := now.UTC().Format(time.DateOnly)
-	poll.Until(t, "all are counted", func() bool {
+	poll.Until(t, "all reports are counted", func() bool {
 		var report struct{ Total struct{ Requests int } }
-		callJSON(t, i, "/api/v1/usage/tts-characters?from="+day, own.key, &report)
+		getJSON(t, i, "/api/v1/usage/tts-characters?from="+day, own.Key, &report)
 		return report.Total.Requests == 3
 	})
-	r := telapi(t, env, "usage", own.team.ID, "--from", day, "--to", day, "--group-by", "voice")
+	r := telapi(t, env, "usage", own.Team.ID, "--from", day, "--to", day, "--group-by", "voice")
 	want := fmt.Sprintf(`Speech usage of %[1]s from %[2]s to %[2]s, by day (UTC)
 
                      CHARACTERS      BILLED      CACHED  REQUESTS  █ billed ░ cached
 %[2]s anna             640         320         320         2  ████████████████░░░░░░░░░░░░░░░░
 %[2]s z\ufffd[2Jo\ufffde           1           1           0         1  █
 TOTAL                       641         321         320         3
-`, own.team.ID, day)
+`, own.Team.ID, day)
 	want = strings.ReplaceAll(want, `\ufffd`, "\ufffd")
 	if r.exit != 0 || r.stdout != want {
 		t.Errorf("exit %d\ngot\n%s\nwant\n%s%s", r.exit, r.stdout, want, r.stderr)
 	}
-	if v := telapiJSON(t, env, "usage", own.team.ID, "--from", day, "--interval", "month"); v["interval"] != "month" || !strings.HasPrefix(fmt.Sprint(v["total"]), "map[billedCharacters:321 cachedCharacters:320") {
+	if v := telapiJSON(t, env, "usage", own.Team.ID, "--from", day, "--interval", "month"); v["interval"] != "month" || !strings.HasPrefix(fmt.Sprint(v["total"]), "map[billedCharacters:321 cachedCharacters:320") {
 		t.Errorf("%v", v)
 	}
-	if r := telapi(t, env, "usage", newTenant(t, i, "silent").team.ID); r.exit != 0 || !strings.HasSuffix(r.stdout, "none\n") {
-		t.Errorf("a team that used nothing: %+v", r)
+	if r := telapi(t, env, "usage", boot.NewTenant(t, i, "unused").Team.ID); r.exit != 0 || !strings.HasSuffix(r.stdout, "none\n") {
+		t.Errorf("team without usage: %+v", r)
 	}
 	for text, args := range map[string][]string{
-		"no team": {"tm_none"}, "one of day, month": {own.team.ID, "--interval", "week"}, "from is a day": {own.team.ID, "--from", "yesterday"},
+		"team was not found": {"tm_none"}, "one of day, month": {own.Team.ID, "--interval", "week"}, "Use a date": {own.Team.ID, "--from", "yesterday"},
 	} {
 		if r := telapi(t, env, append([]string{"usage"}, args...)...); r.exit != 1 || r.stdout != "" || !strings.Contains(r.stderr, text) {
 			t.Errorf("%v: %+v, want %q", args, r, text)

@@ -1,9 +1,10 @@
-// Command echo is the call runtime of tests that are not written in Go: it says
-// back what browsers say, and does a few things when it is told to.
+// Command echo is a call runtime for tests that are not written in Go. It sends
+// every frame back to its browser and obeys a few commands in chat messages: /end,
+// /mute and /count N.
 //
 //	echo TEAM    with DATA_DIR or REDIS_URL as the service has them
 //
-// It takes the sessions of one team and leaves all others alone.
+// It accepts the sessions of one team only.
 package main
 
 import (
@@ -55,7 +56,7 @@ func run(ctx context.Context, team string) error {
 	}
 }
 
-// converse answers one session until it ends.
+// converse echoes the frames of one session until it ends.
 func converse(ctx context.Context, ch *callruntime.Channel) error {
 	for {
 		d, err := ch.Receive(ctx)
@@ -63,7 +64,7 @@ func converse(ctx context.Context, ch *callruntime.Channel) error {
 			return err
 		}
 		if d.Entry.Kind == wire.KindFrame {
-			if err := answer(ctx, ch, *d.Entry.Message); err != nil {
+			if err := echo(ctx, ch, *d.Entry.Message); err != nil {
 				return err
 			}
 		}
@@ -76,7 +77,8 @@ func converse(ctx context.Context, ch *callruntime.Channel) error {
 	}
 }
 
-func answer(ctx context.Context, ch *callruntime.Channel, m wire.ChannelMessage) error {
+// echo sends a frame back, or runs the command in it.
+func echo(ctx context.Context, ch *callruntime.Channel, m wire.ChannelMessage) error {
 	if m.Type == wire.TypeAudio {
 		return ch.SendAudio(ctx, m.Audio)
 	}
@@ -91,7 +93,7 @@ func answer(ctx context.Context, ch *callruntime.Channel, m wire.ChannelMessage)
 	command, argument, _ := strings.Cut(chat.Text, " ")
 	switch command {
 	case "/end":
-		return ch.End(ctx, "told to")
+		return ch.End(ctx, "requested")
 	case "/mute":
 		return ch.Send(ctx, wire.ChannelMessage{Type: wire.TypeControl, Control: jsontext.Value(`{"command":"disable_text_chat"}`)})
 	case "/count":

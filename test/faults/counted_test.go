@@ -27,8 +27,8 @@ func TestSocketMetrics(t *testing.T) {
 
 	b.Cut()
 	poll.Until(t, "the socket is gone", func() bool { return metric(t, p.Instance, "\ntelapi_sockets 0\n") })
-	talk.Say(t, ch, `{"n":2}`)
-	talk.Say(t, ch, `{"n":3}`)
+	talk.SendChat(t, ch, `{"n":2}`)
+	talk.SendChat(t, ch, `{"n":3}`)
 	b = talk.Connect(t, p.Instance, b.Session, token, "?streamId="+cursor)
 	b.Expect(`"event":"ready"`)
 	b.Expect(`{"n":2}`)

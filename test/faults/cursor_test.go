@@ -20,7 +20,7 @@ import (
 func said(t *testing.T, b *talk.Browser, ch *callruntime.Channel, from, to int) (cursors []string) {
 	t.Helper()
 	for n := from; n <= to; n++ {
-		talk.Say(t, ch, fmt.Sprintf(`{"n":%d}`, n))
+		talk.SendChat(t, ch, fmt.Sprintf(`{"n":%d}`, n))
 		cursors = append(cursors, b.Expect(fmt.Sprintf(`{"n":%d}`, n)).StreamID)
 	}
 	return cursors
@@ -33,7 +33,7 @@ func goesOn(t *testing.T, b *talk.Browser, ch *callruntime.Channel) {
 	b.Expect(`"event":"ack"`, id)
 	for talk.Receive(t, ch).Message == nil { // connected and disconnected
 	}
-	talk.Say(t, ch, `{"text":"so am I"}`)
+	talk.SendChat(t, ch, `{"text":"so am I"}`)
 	b.Expect("so am I")
 }
 
@@ -139,7 +139,7 @@ func TestSocketRecoversMissedNotice(t *testing.T) {
 					fmt.Sprintf(`{"type":"chat","sessionId":%q,"messageId":%q,"timestamp":1,"direction":"to_browser","chat":{"n":%d}}`, b.Session, id, n)).Build()
 			})
 		}
-		talk.Say(t, ch, `{"n":6}`)
+		talk.SendChat(t, ch, `{"n":6}`)
 		for n := 3; n <= 6; n++ {
 			b.Expect(fmt.Sprintf(`{"n":%d}`, n))
 		}

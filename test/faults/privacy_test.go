@@ -91,7 +91,7 @@ func TestConversationTextIsNotLeaked(t *testing.T) {
 			b.Expect(`"event":"ack"`, b.Send("browser_action", "browserAction",
 				`{"type":"voice","transcript":"`+secret+`","deep":[{"er":{"words":["`+secret+`",{"name":["`+secret+`"]}]}}]}`))
 			b.Expect(`"event":"ack"`, b.Send("action_result", "actionResult", `{"text":"`+secret+`"}`))
-			talk.Say(t, ch, `{"text":"`+secret+`"}`)
+			talk.SendChat(t, ch, `{"text":"`+secret+`"}`)
 			b.Expect(secret)
 			b.Write(`{"type":"chat","chat":{"text":"` + secret + `"}}`)
 			b.Expect(`"type":"error"`)

@@ -54,9 +54,9 @@ func TestStalledReaderIsClosed(t *testing.T) {
 				t.Fatalf("%d messages of %d bytes are queued for somebody who reads none", n, large)
 			}
 			for range 10 {
-				talk.Say(t, ch, text)
+				talk.SendChat(t, ch, text)
 			}
-			talk.Say(t, otherCh, fmt.Sprintf(`{"n":%d}`, n))
+			talk.SendChat(t, otherCh, fmt.Sprintf(`{"n":%d}`, n))
 			other.Expect(fmt.Sprintf(`{"n":%d}`, n))
 		}
 		goesOn(t, other, otherCh)
@@ -77,7 +77,7 @@ func TestPausedReaderKeepsSocket(t *testing.T) {
 		ch := talk.Accept(t, talk.StartRuntime(t, p.env))
 		text := strings.Repeat("x", 30<<10)
 		for n := range messages {
-			talk.Say(t, ch, fmt.Sprintf(`{"n":%d,"text":%q}`, n, text))
+			talk.SendChat(t, ch, fmt.Sprintf(`{"n":%d,"text":%q}`, n, text))
 			if n%10 == 0 {
 				if err := conn.WriteControl(websocket.PingMessage, nil, time.Now().Add(10*time.Second)); err != nil {
 					t.Fatalf("ping: %v", err)
@@ -117,7 +117,7 @@ func TestStalledReadersUseBoundedMemory(t *testing.T) {
 		deaf(t, p, token, 4096)
 		ch := talk.Accept(t, rt)
 		for range 300 { // 9 MiB, of which the kernel takes less than half
-			talk.Say(t, ch, text)
+			talk.SendChat(t, ch, text)
 		}
 	}
 	if grown := heap() - before; grown > held+connections {
@@ -148,7 +148,7 @@ func TestReplayMayExceedQueue(t *testing.T) {
 		ch := talk.Accept(t, talk.StartRuntime(t, p.env))
 		b.Cut()
 		for n := range count {
-			talk.Say(t, ch, fmt.Sprintf(`{"n":%d,"text":%q}`, n, strings.Repeat("x", 10<<10)))
+			talk.SendChat(t, ch, fmt.Sprintf(`{"n":%d,"text":%q}`, n, strings.Repeat("x", 10<<10)))
 		}
 		b = talk.Connect(t, p.Instance, id, token, "?streamId="+cursor)
 		b.Expect(`"event":"ready"`, `"resumed":true`)

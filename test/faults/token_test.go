@@ -224,7 +224,7 @@ func TestDrainedSocketsResumeOnOtherInstance(t *testing.T) {
 		}
 	}
 	for range sockets {
-		talk.Say(t, talk.Accept(t, rt), `{"text":"while you were away"}`)
+		talk.SendChat(t, talk.Accept(t, rt), `{"text":"while you were away"}`)
 	}
 	for _, c := range pairs {
 		b := talk.Connect(t, p.Instance, c.b.Session, c.token, "?streamId="+c.cursor)

@@ -1,5 +1,5 @@
-// Package talk holds both ends of a conversation as tests have them: a page with
-// a token and a socket, and a call runtime.
+// Package talk provides both ends of a conversation for tests: a browser with a
+// token and a WebSocket, and a call runtime.
 package talk
 
 import (
@@ -21,46 +21,36 @@ import (
 	"telapi/test/contract"
 )
 
-// patience is how long a frame may take to come.
-const patience = 20 * time.Second
+// timeout is how long a frame, an entry or a handshake may take. It is long so
+// that tests pass on a busy machine.
+const timeout = time.Minute
 
-// Issue asks for a session and returns its id and token.
+// Issue creates a session and returns its ID and token.
 func Issue(t testing.TB, i *boot.Instance, key string, body map[string]any) (id, token string) {
 	t.Helper()
-	raw, err := json.Marshal(body)
+	request, err := json.Marshal(body)
 	if err != nil {
 		t.Fatal(err)
 	}
-	req, err := http.NewRequestWithContext(t.Context(), http.MethodPost, i.URL+"/api/v1/sessions/token", strings.NewReader(string(raw)))
-	if err != nil {
-		t.Fatal(err)
-	}
-	req.Header.Set("X-API-Key", key)
-	req.Header.Set("Content-Type", "application/json")
-	resp, err := i.Client.Do(req)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer func() { _ = resp.Body.Close() }()
-	answer, _ := io.ReadAll(resp.Body)
+	resp, text := i.Post(t, "/api/v1/sessions/token", string(request), "X-API-Key", key)
 	var v struct{ SessionID, Token string }
-	if err := json.Unmarshal(answer, &v); err != nil || resp.StatusCode != http.StatusCreated {
-		t.Fatalf("POST /api/v1/sessions/token: %d %s", resp.StatusCode, answer)
+	if err := json.Unmarshal([]byte(text), &v); err != nil || resp.StatusCode != http.StatusCreated {
+		t.Fatalf("POST /api/v1/sessions/token: %d %s", resp.StatusCode, text)
 	}
 	return v.SessionID, v.Token
 }
 
-// Browser is one socket of a session.
+// Browser is one WebSocket of a session.
 type Browser struct {
 	Conn    *websocket.Conn
 	Session string
 	T       testing.TB
 }
 
-// Dial opens a socket as a page does; query is what follows ws/session.
+// Dial opens a WebSocket as a browser does. query is appended to the URL.
 func Dial(t testing.TB, i *boot.Instance, token, query string) (*websocket.Conn, *http.Response, error) {
 	t.Helper()
-	d := websocket.Dialer{Subprotocols: []string{"telapi.v1", "telapi.bearer." + token}, HandshakeTimeout: patience}
+	d := websocket.Dialer{Subprotocols: []string{"telapi.v1", "telapi.bearer." + token}, HandshakeTimeout: timeout}
 	conn, resp, err := d.DialContext(t.Context(), "ws"+strings.TrimPrefix(i.URL, "http")+"/ws/session"+query, nil)
 	if resp != nil {
 		contract.CheckResponse(t, resp)
@@ -71,17 +61,17 @@ func Dial(t testing.TB, i *boot.Instance, token, query string) (*websocket.Conn,
 	return conn, resp, err
 }
 
-// Connect is Dial for sockets that must open.
+// Connect is Dial for handshakes that must succeed.
 func Connect(t testing.TB, i *boot.Instance, session, token, query string) *Browser {
 	t.Helper()
 	conn, resp, err := Dial(t, i, token, query)
 	if err != nil {
-		t.Fatalf("open a socket: %v %s", err, Body(resp))
+		t.Fatalf("open socket: %v %s", err, Body(resp))
 	}
 	return &Browser{Conn: conn, Session: session, T: t}
 }
 
-// Body is the answer to a handshake that was refused.
+// Body returns the response body of a rejected handshake.
 func Body(resp *http.Response) string {
 	if resp == nil {
 		return ""
@@ -90,7 +80,7 @@ func Body(resp *http.Response) string {
 	return string(raw)
 }
 
-// Received is a frame that came.
+// Received is a frame that the browser received.
 type Received struct {
 	wire.ChannelMessage
 	Raw string
@@ -98,7 +88,7 @@ type Received struct {
 
 // Read returns the next frame.
 func (b *Browser) Read() (Received, error) {
-	_ = b.Conn.SetReadDeadline(time.Now().Add(patience))
+	_ = b.Conn.SetReadDeadline(time.Now().Add(timeout))
 	_, raw, err := b.Conn.ReadMessage()
 	if err != nil {
 		return Received{}, err
@@ -108,29 +98,29 @@ func (b *Browser) Read() (Received, error) {
 	return m, json.Unmarshal(raw, &m.ChannelMessage)
 }
 
-// Next is Read for frames that must come.
+// Next is Read for frames that must arrive.
 func (b *Browser) Next() Received {
 	b.T.Helper()
 	m, err := b.Read()
 	if err != nil {
-		b.T.Fatalf("read a frame: %v", err)
+		b.T.Fatalf("read frame: %v", err)
 	}
 	return m
 }
 
-// Expect reads a frame that must hold all of the parts.
+// Expect reads the next frame, which must contain all parts.
 func (b *Browser) Expect(parts ...string) Received {
 	b.T.Helper()
 	m := b.Next()
 	for _, p := range parts {
 		if !strings.Contains(m.Raw, p) {
-			b.T.Fatalf("frame %s lacks %s", m.Raw, p)
+			b.T.Fatalf("got frame %s, want %s in it", m.Raw, p)
 		}
 	}
 	return m
 }
 
-// CloseCode reads up to the close frame.
+// CloseCode skips all frames up to the close frame and returns its code.
 func (b *Browser) CloseCode() int {
 	b.T.Helper()
 	for {
@@ -140,12 +130,12 @@ func (b *Browser) CloseCode() int {
 			return closed.Code
 		}
 		if err != nil {
-			b.T.Fatalf("the socket ended without a code: %v", err)
+			b.T.Fatalf("socket ended without a close frame: %v", err)
 		}
 	}
 }
 
-// Send writes a frame and returns its message id.
+// Send writes a frame and returns its message ID.
 func (b *Browser) Send(kind, object, payload string) string {
 	b.T.Helper()
 	id := uuid.NewString()
@@ -153,36 +143,36 @@ func (b *Browser) Send(kind, object, payload string) string {
 	return id
 }
 
-// Frame is a browser's frame.
+// Frame returns a frame as a browser sends it.
 func Frame(kind, session, id, object, payload string) string {
 	return fmt.Sprintf(`{"type":%q,"sessionId":%q,"messageId":%q,"timestamp":%d,"direction":"to_ari",%q:%s}`,
 		kind, session, id, time.Now().UnixMilli(), object, payload)
 }
 
-// Write sends a text frame as it is.
+// Write sends a text frame unchanged.
 func (b *Browser) Write(frame string) {
 	b.T.Helper()
 	if _, err := channel.ParseFrame([]byte(frame), b.Session); err == nil {
 		contract.CheckFrame(b.T, contract.Receive, []byte(frame))
 	}
 	if err := b.Conn.WriteMessage(websocket.TextMessage, []byte(frame)); err != nil {
-		b.T.Fatalf("write a frame: %v", err)
+		b.T.Fatalf("write frame: %v", err)
 	}
 }
 
-// Chat sends a text and returns its message id.
+// Chat sends a chat message and returns its message ID.
 func (b *Browser) Chat(text string) string {
 	b.T.Helper()
 	return b.Send("chat", "chat", fmt.Sprintf(`{"text":%q}`, text))
 }
 
-// Cut ends the socket as a lost network does: without a word.
+// Cut closes the TCP connection without a close frame, as a lost network does.
 func (b *Browser) Cut() { _ = b.Conn.NetConn().Close() }
 
-// ReadyStreamID is the position that a ready frame names.
+// ReadyStreamID returns the cursor of a ready frame.
 func (m Received) ReadyStreamID() string { return m.ready().StreamID }
 
-// ConnectionID is the connection that a ready frame names.
+// ConnectionID returns the connection ID of a ready frame.
 func (m Received) ConnectionID() string { return m.ready().ConnectionID }
 
 func (m Received) ready() (status struct{ StreamID, ConnectionID string }) {

@@ -3,23 +3,19 @@ package talk
 import (
 	"context"
 	"testing"
-	"time"
 
 	"github.com/google/uuid"
+	"github.com/redis/rueidis"
 
 	"telapi/callruntime"
 	"telapi/callruntime/wire"
 	"telapi/test/boot"
 )
 
-// StartRuntime starts a call runtime on the store of an environment.
+// StartRuntime starts a call runtime on the key-value store of env.
 func StartRuntime(t testing.TB, env boot.Env) *callruntime.Runtime {
 	t.Helper()
-	where, err := callruntime.Locate(env["REDIS_URL"], env["DATA_DIR"])
-	if err != nil {
-		t.Fatal(err)
-	}
-	r, err := callruntime.New(callruntime.Options{Store: where, Name: "runtime-" + uuid.NewString()[:8]})
+	r, err := callruntime.New(callruntime.Options{Store: storeOptions(t, env), Name: "runtime-" + uuid.NewString()[:8]})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -27,10 +23,32 @@ func StartRuntime(t testing.TB, env boot.Env) *callruntime.Runtime {
 	return r
 }
 
-// Accept takes the next session that is offered.
+// StoreClient connects to the key-value store of env.
+func StoreClient(t testing.TB, env boot.Env) rueidis.Client {
+	t.Helper()
+	options := storeOptions(t, env)
+	options.DisableCache = true
+	client, err := rueidis.NewClient(options)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(client.Close)
+	return client
+}
+
+func storeOptions(t testing.TB, env boot.Env) rueidis.ClientOption {
+	t.Helper()
+	options, err := callruntime.Locate(env["REDIS_URL"], env["DATA_DIR"])
+	if err != nil {
+		t.Fatal(err)
+	}
+	return options
+}
+
+// Accept claims the next offered session.
 func Accept(t testing.TB, r *callruntime.Runtime) *callruntime.Channel {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), timeout)
 	defer cancel()
 	ch, err := r.Accept(ctx, nil)
 	if err != nil {
@@ -39,10 +57,10 @@ func Accept(t testing.TB, r *callruntime.Runtime) *callruntime.Channel {
 	return ch
 }
 
-// Receive returns what happened next, and commits it.
+// Receive returns the next entry of the runtime stream and commits its position.
 func Receive(t testing.TB, ch *callruntime.Channel) wire.Entry {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	ctx, cancel := context.WithTimeout(t.Context(), timeout)
 	defer cancel()
 	d, err := ch.Receive(ctx)
 	if err != nil {
@@ -54,17 +72,17 @@ func Receive(t testing.TB, ch *callruntime.Channel) wire.Entry {
 	return d.Entry
 }
 
-// Say sends a chat message to the browser.
-func Say(t testing.TB, ch *callruntime.Channel, chat string) {
+// SendChat sends a chat message with the given JSON object to the browser.
+func SendChat(t testing.TB, ch *callruntime.Channel, chat string) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	ctx, cancel := context.WithTimeout(t.Context(), timeout)
 	defer cancel()
 	if err := ch.Send(ctx, wire.ChannelMessage{Type: wire.TypeChat, Chat: []byte(chat)}); err != nil {
 		t.Fatalf("send: %v", err)
 	}
 }
 
-// WithDataDir gives an environment a data folder that a runtime can join.
+// WithDataDir sets DATA_DIR in env, so that a runtime finds the embedded store.
 func WithDataDir(t testing.TB, env boot.Env) boot.Env {
 	if env["DATA_DIR"] == "" {
 		env["DATA_DIR"] = t.TempDir()

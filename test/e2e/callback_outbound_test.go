@@ -1,0 +1,78 @@
+package e2e
+
+import (
+	"fmt"
+	"io"
+	"net"
+	"syscall"
+	"testing"
+	"time"
+
+	"telapi/callruntime"
+	"telapi/callruntime/wire"
+	"telapi/test/boot"
+	"telapi/test/talk"
+)
+
+// A callback is full of URLs, of a listener and of a host that only a proxy could
+// reach. The listener is that proxy too, so every attempt to fetch a URL connects
+// to it. The server runs as a process because net/http reads the proxy settings
+// only once.
+func TestCallbackSendsNoOutboundRequests(t *testing.T) {
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = listener.Close() }()
+	base := "http://" + listener.Addr().String()
+	env := boot.Env{"DATA_DIR": t.TempDir(), "HTTP_PROXY": base, "HTTPS_PROXY": base}
+	i, process := boot.Serve(t, env)
+	c := openCall(t, i, talk.StartRuntime(t, env), "call-1")
+	for _, url := range []string{base + "/x", "http://callback.example/x", "https://callback.example/x"} {
+		body := fmt.Sprintf(`{"conversation":{"identifier":{"id":"call-1"}},"callbackUrl":%[1]q,"from":{"avatar":%[1]q},
+			"messages":{"message":[{"content":{"textMessage":{"textHtml":"<p>Hi<img src='%[1]s'><script src='%[1]s'></script></p>"},"voiceMessage":%[1]q}}]},
+			"metadata":{"webhook":%[1]q},"channelData":[{"key":"url","value":%[1]q}],"nluData":%[1]q,"actions":[{"type":"play_audio","url":%[1]q},{"type":"hangup"}]}`, url)
+		resp, receipt := c.answer(c.await(callruntime.AwaitOptions{}), body, "Referer", url, "Origin", url)
+		wantStatus(t, resp, receipt, 202, "accepted")
+	}
+	if err := c.End(t.Context(), "done"); err != nil {
+		t.Fatal(err)
+	}
+	for talk.Receive(t, c.Channel).Kind != wire.KindChannelEnded {
+	}
+	// A process that has ended makes no more connections.
+	if err := process.Cmd.Process.Signal(syscall.SIGTERM); err != nil {
+		t.Fatal(err)
+	}
+	if !process.Ended(time.Minute) {
+		t.Fatal("the process does not end")
+	}
+	for _, request := range pendingConnections(t, listener) {
+		t.Errorf("outbound connection: %q", request)
+	}
+}
+
+// pendingConnections accepts all connections made to the listener so far and
+// returns the data that was sent on each. Connections are accepted in the order
+// in which they were made, so one of its own marks the end.
+func pendingConnections(t *testing.T, listener net.Listener) (data []string) {
+	t.Helper()
+	last, err := net.Dial("tcp", listener.Addr().String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = last.Close() }()
+	for {
+		conn, err := listener.Accept()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if conn.RemoteAddr().String() == last.LocalAddr().String() {
+			_ = conn.Close()
+			return data
+		}
+		sent, _ := io.ReadAll(conn)
+		_ = conn.Close()
+		data = append(data, string(sent))
+	}
+}
