@@ -1,0 +1,162 @@
+package e2e
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+
+	"telapi/internal/auth"
+	"telapi/internal/endpoint"
+	"telapi/test/boot"
+)
+
+func TestTokenRequestValidation(t *testing.T) {
+	i := boot.Start(t, nil)
+	own := boot.NewTenant(t, i, "own")
+	long := strings.Repeat("é", 256)
+	for _, members := range []string{
+		`"mode":"audio"`, `"mode":"chat"`, `"mode":"webrtc"`, `"mode":null`, `"ttlSeconds":10`, `"ttlSeconds":3600`, `"ttlSeconds":10.0`, `"ttlSeconds":3e2`,
+		`"maxSessionSeconds":60`, `"maxSessionSeconds":86400`, `"maxSessionSeconds":60,"ttlSeconds":60`, `"duplicatePolicy":"replace"`, `"duplicatePolicy":"reject"`,
+		`"identity":{}`, `"identity":null`, `"identity":{"id":"` + long + `","name":"` + long + `"}`, `"identity":{"id":"a","more":1}`,
+		`"metadata":{}`, `"metadata":null`, `"metadata":{"x":"` + strings.Repeat("a", 4096-8) + `"}`, `"metadata":{ "n" : 1e400 }`, `"somethingNew":[1]`,
+		`"metadata":{"x":"` + strings.Repeat("a", 4096-8) + `"   ` + strings.Repeat(" ", 100) + `}`,
+	} {
+		issue(t, i, own, members)
+	}
+	if s := issue(t, i, own, `"maxSessionSeconds":60`); s.RedeemBy != s.ExpiresAt {
+		t.Errorf("redeemBy of a one-minute session is %s, want expiresAt, %s", s.RedeemBy, s.ExpiresAt)
+	}
+	id := own.Endpoint.ID
+	for body, paths := range map[string]string{
+		`{}`:                                 "/endpointId",
+		`null`:                               "/endpointId",
+		`{"endpointId":null}`:                "/endpointId",
+		`{"endpointId":""}`:                  "/endpointId",
+		`{"endpointId":7}`:                   "/endpointId",
+		`{"EndpointId":"` + id + `"}`:        "/endpointId",
+		`[]`:                                 "",
+		`"x"`:                                "",
+		`{"endpointId":"x","mode":"fax"}`:    "/mode",
+		`{"endpointId":"x","mode":""}`:       "/mode",
+		`{"endpointId":"x","mode":["chat"]}`: "/mode",
+		`{"endpointId":"x","ttlSeconds":9}`:  "/ttlSeconds",
+		`{"endpointId":"x","ttlSeconds":3601,"maxSessionSeconds":86400}`:                                     "/ttlSeconds",
+		`{"endpointId":"x","ttlSeconds":10.5}`:                                                               "/ttlSeconds",
+		`{"endpointId":"x","ttlSeconds":"60"}`:                                                               "/ttlSeconds",
+		`{"endpointId":"x","ttlSeconds":1e400}`:                                                              "/ttlSeconds",
+		`{"endpointId":"x","ttlSeconds":-9223372036854775809}`:                                               "/ttlSeconds",
+		`{"endpointId":"x","ttlSeconds":301,"maxSessionSeconds":300}`:                                        "/ttlSeconds",
+		`{"endpointId":"x","maxSessionSeconds":59}`:                                                          "/maxSessionSeconds",
+		`{"endpointId":"x","maxSessionSeconds":86401}`:                                                       "/maxSessionSeconds",
+		`{"endpointId":"x","duplicatePolicy":"keep"}`:                                                        "/duplicatePolicy",
+		`{"endpointId":"x","identity":"me"}`:                                                                 "/identity",
+		`{"endpointId":"x","identity":{"id":1,"name":true}}`:                                                 "/identity/id /identity/name",
+		`{"endpointId":"x","identity":{"id":"` + long + `é"}}`:                                               "/identity/id",
+		`{"endpointId":"x","identity":{"name":"a\nb"}}`:                                                      "/identity/name",
+		`{"endpointId":"x","metadata":[]}`:                                                                   "/metadata",
+		`{"endpointId":"x","metadata":"{}"}`:                                                                 "/metadata",
+		`{"endpointId":"x","metadata":{"x":"` + strings.Repeat("a", 4096-7) + `"}}`:                          "/metadata",
+		`{"mode":"fax","ttlSeconds":1,"maxSessionSeconds":1,"duplicatePolicy":1,"identity":[],"metadata":1}`: "/mode /ttlSeconds /maxSessionSeconds /duplicatePolicy /identity /metadata /endpointId",
+	} {
+		resp, text := i.Post(t, tokenPath, body, "X-API-Key", own.Key)
+		wantStatus(t, resp, text, 400, code("VALIDATION_ERROR"))
+		for path := range strings.SplitSeq(paths, " ") {
+			if !strings.Contains(text, fmt.Sprintf(`"path":%q`, path)) {
+				t.Errorf("%.100s: got %s, want an issue at %q", body, text, path)
+			}
+		}
+		if n := strings.Count(text, `"path":`); n != len(strings.Split(paths, " ")) {
+			t.Errorf("%.100s: %d issues in %s", body, n, text)
+		}
+	}
+}
+
+func TestMalformedTokenRequestsAreRejected(t *testing.T) {
+	i := boot.Start(t, nil)
+	own := boot.NewTenant(t, i, "own")
+	good := fmt.Sprintf(`{"endpointId":%q}`, own.Endpoint.ID)
+	for name, c := range map[string]struct {
+		body, contentType string
+		status            int
+		code              string
+	}{
+		"empty":                    {"", "application/json", 400, "MALFORMED_JSON"},
+		"truncated":                {good[:len(good)-1], "application/json", 400, "MALFORMED_JSON"},
+		"two values":               {good + good, "application/json", 400, "MALFORMED_JSON"},
+		"duplicate member":         {`{"endpointId":"a","endpointId":"b"}`, "application/json", 400, "MALFORMED_JSON"},
+		"nested duplicate member":  {`{"metadata":{"a":{"b":1,"b":2}}}`, "application/json", 400, "MALFORMED_JSON"},
+		"not UTF-8":                {"{\"endpointId\":\"\xff\"}", "application/json", 400, "MALFORMED_JSON"},
+		"unpaired surrogate":       {`{"endpointId":"\ud800"}`, "application/json", 400, "MALFORMED_JSON"},
+		"deeply nested":            {`{"metadata":` + strings.Repeat(`{"a":`, 5000) + `1` + strings.Repeat(`}`, 5000) + `}`, "application/json", 400, "MALFORMED_JSON"},
+		"many open brackets":       {strings.Repeat("[", 60_000), "application/json", 400, "MALFORMED_JSON"},
+		"NaN":                      {`{"ttlSeconds":NaN}`, "application/json", 400, "MALFORMED_JSON"},
+		"byte order mark":          {"\ufeff" + good, "application/json", 400, "MALFORMED_JSON"},
+		"64 KiB":                   {strings.Repeat(" ", 64<<10-len(good)) + good, "application/json", 201, "sessionId"},
+		"64 KiB + 1 byte":          {strings.Repeat(" ", 64<<10-len(good)+1) + good, "application/json", 413, "PAYLOAD_TOO_LARGE"},
+		"no content type":          {good, "", 415, "UNSUPPORTED_MEDIA_TYPE"},
+		"text/plain":               {good, "text/plain", 415, "UNSUPPORTED_MEDIA_TYPE"},
+		"form":                     {good, "application/x-www-form-urlencoded", 415, "UNSUPPORTED_MEDIA_TYPE"},
+		"problem+json":             {good, "application/problem+json", 415, "UNSUPPORTED_MEDIA_TYPE"},
+		"other charset":            {good, "application/json; charset=latin1", 415, "UNSUPPORTED_MEDIA_TYPE"},
+		"UTF-8 in other notation":  {good, `Application/JSON; Charset="UTF-8"`, 201, "sessionId"},
+		"invalid content type":     {good, "application/json; =", 415, "UNSUPPORTED_MEDIA_TYPE"},
+		"endpoint with a NUL byte": {`{"endpointId":"\u0000"}`, "application/json", 404, "NOT_FOUND"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			resp, text := i.Post(t, tokenPath, c.body, "X-API-Key", own.Key, "Content-Type", c.contentType)
+			wantStatus(t, resp, text, c.status, c.code)
+		})
+	}
+	resp, text := i.Post(t, tokenPath, good, "X-API-Key", own.Key, "Content-Encoding", "gzip")
+	wantStatus(t, resp, text, 415, code("UNSUPPORTED_MEDIA_TYPE"))
+	for _, key := range []string{strings.Repeat("k", 256), "with space", "ümlaut"} {
+		resp, text = i.Post(t, tokenPath, `{"ttlSeconds":1}`, "X-API-Key", own.Key, "Idempotency-Key", key)
+		wantStatus(t, resp, text, 400, `"path":"/header/Idempotency-Key"`)
+		if !strings.Contains(text, "/ttlSeconds") || !strings.Contains(text, "/endpointId") {
+			t.Errorf("got %s, want issues at /ttlSeconds and /endpointId too", text)
+		}
+	}
+}
+
+func TestTokenRequestCheckOrder(t *testing.T) {
+	for _, webRTC := range []bool{true, false} {
+		i := boot.Start(t, boot.Env{"FEATURE_WEBRTC": fmt.Sprint(webRTC)})
+		own, foreign := boot.NewTenant(t, i, "own"), boot.NewTenant(t, i, "foreign")
+		_, noScope := boot.NewKey(t, i, own.Team.ID, auth.ReadTeamApps)
+		chat, err := i.App.Admin().Endpoints.Create(t.Context(), endpoint.Endpoint{TeamID: own.Team.ID, Name: "chat only", Modes: []endpoint.Mode{endpoint.Chat}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		disabled := boot.NewEndpoint(t, i, endpoint.Endpoint{TeamID: own.Team.ID, Name: "disabled", Modes: endpoint.Modes}).ID
+		if _, err := i.App.Admin().Endpoints.Update(t.Context(), disabled, func(e *endpoint.Endpoint) { e.Enabled = false }); err != nil {
+			t.Fatal(err)
+		}
+		body := func(id, mode string) string { return fmt.Sprintf(`{"endpointId":%q,"mode":%q}`, id, mode) }
+		unsupported, supported := 503, 503
+		if webRTC {
+			unsupported, supported = 400, 201
+		}
+		for _, c := range []struct {
+			name, key, body string
+			status          int
+		}{
+			{"no credential, bad body", "tk_x_x", `{`, 401},
+			{"no scope, bad body", noScope, `{`, 403},
+			{"bad body, unknown endpoint", own.Key, body("ep_none", "fax"), 400},
+			{"unknown endpoint", own.Key, body("ep_none", "webrtc"), 404},
+			{"foreign endpoint", own.Key, body(foreign.Endpoint.ID, "webrtc"), 404},
+			{"disabled endpoint", own.Key, body(disabled, "webrtc"), 404},
+			{"disabled endpoint, chat", own.Key, body(disabled, "chat"), 404},
+			{"webrtc on an endpoint without it", own.Key, body(chat.ID, "webrtc"), unsupported},
+			{"audio on an endpoint without it", own.Key, body(chat.ID, "audio"), 400},
+			{"webrtc", own.Key, body(own.Endpoint.ID, "webrtc"), supported},
+			{"chat", own.Key, body(own.Endpoint.ID, "chat"), 201},
+			{"audio", own.Key, body(own.Endpoint.ID, "audio"), 201},
+		} {
+			resp, text := i.Post(t, tokenPath, c.body, "X-API-Key", c.key)
+			if resp.StatusCode != c.status || c.status == 503 && !strings.Contains(text, code("WEBRTC_DISABLED")) {
+				t.Errorf("FEATURE_WEBRTC=%v, %s: got %d %s, want %d", webRTC, c.name, resp.StatusCode, text, c.status)
+			}
+		}
+	}
+}
