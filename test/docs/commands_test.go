@@ -16,32 +16,32 @@ import (
 
 func TestMain(m *testing.M) { servers.Main(m) }
 
-// TestCommandsOfThePagesDoWhatTheySay runs every block that is marked `sh run`,
-// those of one page one after the other in one shell, beside an empty PostgreSQL
-// and an empty Redis, with deploy and the binary at hand as in an archive.
-func TestCommandsOfThePagesDoWhatTheySay(t *testing.T) {
+// All blocks of a page that are marked `sh run` run in one shell, with an empty
+// PostgreSQL and an empty Redis. As in a release archive, deploy is in the working
+// directory. The binary is on the PATH.
+func TestCommandsInDocsWork(t *testing.T) {
 	pages, err := filepath.Glob(filepath.Join(root, "docs/*.md"))
 	if err != nil {
 		t.Fatal(err)
 	}
-	tried := 0
+	pagesRun := 0
 	for _, page := range append(pages, filepath.Join(root, "README.md")) {
 		script := blocks(t, page)
 		if script == "" {
 			continue
 		}
-		tried++
+		pagesRun++
 		t.Run(filepath.Base(page), func(t *testing.T) {
 			t.Parallel()
 			runScript(t, script)
 		})
 	}
-	if tried == 0 {
-		t.Error("no page has a block to run: is the mark still `sh run`?")
+	if pagesRun == 0 {
+		t.Error("no page has a block marked `sh run`")
 	}
 }
 
-// blocks joins what a page wants to be run, each with the line it stands on.
+// blocks joins the blocks of a page that are run. Each block prints its line number.
 func blocks(t *testing.T, page string) string {
 	t.Helper()
 	text, err := os.ReadFile(page)
@@ -76,7 +76,7 @@ func runScript(t *testing.T, script string) {
 	if out, err := exec.CommandContext(t.Context(), "cp", "-r", filepath.Join(root, "deploy"), dir).CombinedOutput(); err != nil {
 		t.Fatalf("%v\n%s", err, out)
 	}
-	// What a page starts ends with its shell, and that with the test.
+	// Processes that a page starts end with its shell, and the shell with the test.
 	script = "trap 'kill $(jobs -p) 2>/dev/null' EXIT\n" + script + "\necho '== done' >&2\n"
 	cmd := exec.CommandContext(t.Context(), "bash", "-euo", "pipefail", "-c", script)
 	cmd.Dir = dir
@@ -96,11 +96,11 @@ func runScript(t *testing.T, script string) {
 	if state, err := cmd.Process.Wait(); err != nil || !state.Success() {
 		t.Fatalf("%v %v\n%s", state, err, log)
 	}
-	// What it said last may still be on its way.
-	poll.Until(t, "the page's last line is reached", func() bool { return log.Has("== done") })
+	// The last output may still be in the pipe.
+	poll.Until(t, "the script reaches its last line", func() bool { return log.Has("== done") })
 }
 
-// ports keeps pages apart from each other and from what runs on this machine.
+// ports returns free ports, because pages run in parallel.
 func ports(t *testing.T) (env []string) {
 	for _, name := range []string{"PORT_1", "PORT_2", "PORT_MEDIA", "PORT_PUBLIC"} {
 		env = append(env, fmt.Sprintf("%s=%d", name, servers.FreePort(t)))

@@ -14,40 +14,45 @@ const errorsIntro = `# Errors
 
 <!-- Generated from internal/fault and internal/channel; ` + "`make generate`" + ` rewrites it. -->
 
-Every 4xx and 5xx of the API server is one envelope:
+Every 4xx and 5xx response of the API server has this body:
 
 ` + "```json" + `
-{"error": {"code": "FORBIDDEN", "message": "This needs the scope READ_TEAM_USAGE.", "details": {"requiredScope": "READ_TEAM_USAGE"}, "requestId": "H4YPNE2V6ZQ"}}
+{"error": {"code": "FORBIDDEN", "message": "This operation requires the scope READ_TEAM_USAGE, which your credential does not have.", "details": {"requiredScope": "READ_TEAM_USAGE"}, "requestId": "H4YPNE2V6ZQ"}}
 ` + "```" + `
 
-` + "`code`" + ` is for programs and never changes its meaning, ` + "`message`" + ` is for people,
-` + "`requestId`" + ` finds the request in the log. A caller may choose it with the header
-` + "`X-Request-Id`" + `. ` + "`details`" + ` of VALIDATION_ERROR lists every issue at once, each with the
-place as a JSON Pointer. Two things are not an envelope: ` + "`/health`" + `, which keeps its
-own body, and what is no HTTP request at all, which is refused in plain text before
-any route is known.
+- ` + "`code`" + ` is for programs. Its meaning never changes.
+- ` + "`message`" + ` is for people. Its text may change.
+- ` + "`requestId`" + ` identifies the request in the log. Set the header ` + "`X-Request-Id`" + ` to choose it.
+- ` + "`details`" + ` depends on the code. For VALIDATION_ERROR it lists all issues, each with a JSON Pointer.
 
-## Answers
+Two responses differ: ` + "`/health`" + ` has the same body for 200 and 503, and malformed HTTP
+requests get a plain-text response from the HTTP server.
+
+## Error codes
 
 | Status | Code | Cause | What to do |
 |---|---|---|---|
 `
 
 const framesIntro = `
-## Error frames of a socket
+## WebSocket error frames
 
-A frame that a browser sent and that cannot be taken is answered by a frame of type
-` + "`error`" + ` with ` + "`code`, `message`, `fatal`" + ` and, in ` + "`relatesTo`" + `, the frame's id. The codes are
-those above, and two more:
+If the service rejects a frame, it sends a frame of type ` + "`error`" + `:
+
+` + "```json" + `
+{"type": "error", "error": {"code": "BACKPRESSURE", "message": "…", "fatal": false, "relatesTo": "3f1c2c9e-52a7-4b60-9f1e-0c9ad1b5a1de"}}
+` + "```" + `
+
+` + "`relatesTo`" + ` is the ID of the rejected frame. ` + "`code`" + ` is a code from the table above, or:
 
 | Code | Cause | What to do |
 |---|---|---|
-| TEXT_CHAT_DISABLED | Text chat is switched off for the session. | Hide the input until a control frame enables it. |
-| BACKPRESSURE | The runtime has not read what was sent before. | Send the frame again after a while; it was not taken. |
+| TEXT_CHAT_DISABLED | Text chat is disabled for the session. | Hide the input until a control frame enables it. |
+| BACKPRESSURE | The runtime has too many unread frames. | Send the frame again later. It was not accepted. |
 
-## Close codes of a socket
+## WebSocket close codes
 
-1012 and 4000 to 4499 ask the browser to come back, 1007 to 1009 and 4500 to 4999 not to.
+Reconnect after 1012 and 4000 to 4499. Do not reconnect after 1007 to 1009 and 4500 to 4999.
 
 | Code | Reason |
 |---|---|

@@ -1,5 +1,5 @@
-// Package docs holds the documentation to the code: pages that list what the
-// code knows are generated from it, and commands that a page shows are run.
+// Package docs tests the documentation. Reference pages are generated from the
+// code, and commands on pages are run.
 package docs
 
 import (
@@ -9,12 +9,12 @@ import (
 	"testing"
 )
 
-var update = flag.Bool("update", false, "rewrite the generated pages of docs")
+var update = flag.Bool("update", false, "rewrite the generated pages in docs")
 
-// root is the repository, seen from this folder.
+// root is the repository's root directory.
 const root = "../.."
 
-// generated compares a page with what the code says, or rewrites it.
+// generated compares a page with its generated text, or rewrites it with -update.
 func generated(t *testing.T, page, want string) {
 	t.Helper()
 	file := filepath.Join(root, page)
@@ -28,6 +28,6 @@ func generated(t *testing.T, page, want string) {
 		t.Fatal(err)
 	}
 	if string(got) != want {
-		t.Errorf("%s is not what the code says: run `make generate`", page)
+		t.Errorf("%s is out of date: run `make generate`", page)
 	}
 }

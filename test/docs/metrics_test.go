@@ -18,14 +18,14 @@ import (
 	"github.com/oasdiff/yaml"
 )
 
-// metric is one that the code registers.
+// metric is a metric that the code registers.
 type metric struct {
 	name, kind, help string
 	labels           []string
 }
 
-// metrics finds in the source what is registered: a running service does not
-// show a vector before its first label.
+// metrics finds registered metrics in the source code. A running service exposes
+// a vector only after its first observation.
 func metrics(t *testing.T) []metric {
 	t.Helper()
 	var found []metric
@@ -54,7 +54,7 @@ func metrics(t *testing.T) []metric {
 	return found
 }
 
-// registered reads a call such as NewCounterVec(prometheus.CounterOpts{…}, []string{…}).
+// registered parses a call such as NewCounterVec(prometheus.CounterOpts{…}, []string{…}).
 func registered(call *ast.CallExpr) (m metric, ok bool) {
 	for _, arg := range call.Args {
 		literal, is := arg.(*ast.CompositeLit)
@@ -82,7 +82,7 @@ func registered(call *ast.CallExpr) (m metric, ok bool) {
 	return m, strings.HasPrefix(m.name, "telapi_")
 }
 
-// text is the value of a string literal, or of several that are added.
+// text returns the value of a string literal or of a concatenation of literals.
 func text(e ast.Expr) string {
 	switch e := e.(type) {
 	case *ast.BasicLit:
@@ -94,7 +94,7 @@ func text(e ast.Expr) string {
 	return ""
 }
 
-// alertRules is deploy/prometheus/alerts.yaml, as far as it is checked.
+// alertRules contains the checked parts of deploy/prometheus/alerts.yaml.
 type alertRules struct {
 	Groups []struct {
 		Rules []struct {
@@ -120,13 +120,18 @@ const metricsIntro = `# Metrics
 
 <!-- Generated from the source and from deploy/prometheus/alerts.yaml; ` + "`make generate`" + ` rewrites it. -->
 
-` + "`GET /metrics`" + ` of the API server and of the media service answers in Prometheus'
-text form, open unless METRICS_TOKEN is set. With OTEL_EXPORTER_OTLP_ENDPOINT the same
-figures leave over OTLP. Beside those below there are Go's own (` + "`go_*`" + `) and the process's
-(` + "`process_*`" + `). No label ever holds an id, an address, a token or a phone number.
-The alerts are those of deploy/prometheus/alerts.yaml.
+The API server and the media service expose metrics in the Prometheus text format:
 
-| Metric | Kind | Labels | Meaning | Alert |
+` + "```sh" + `
+curl -H "Authorization: Bearer $METRICS_TOKEN" http://127.0.0.1:3001/metrics
+` + "```" + `
+
+Without METRICS_TOKEN, the endpoint needs no credential. Set OTEL_EXPORTER_OTLP_ENDPOINT
+to export the same metrics over OTLP. The Go runtime (` + "`go_*`" + `) and process metrics
+(` + "`process_*`" + `) are exposed too. Labels never contain IDs, addresses, tokens or phone numbers.
+The last column names the alerts in deploy/prometheus/alerts.yaml that use the metric.
+
+| Metric | Type | Labels | Meaning | Alerts |
 |---|---|---|---|---|
 `
 
@@ -153,14 +158,14 @@ func TestMetricsPageListsEveryMetric(t *testing.T) {
 
 var (
 	metricName = regexp.MustCompile(`\btelapi_[a-z0-9_]+`)
-	// Labels that a metric is summed by, and those it is selected by.
+	// Group 1 lists the labels of an aggregation, group 3 the label selectors.
 	labelled = regexp.MustCompile(`(?:by \(([^)]*)\) \(rate\()?\b(telapi_[a-z0-9_]+)(?:\{([^}]*)\})?`)
 	listed   = regexp.MustCompile(`[a-z_]+`)
 	selected = regexp.MustCompile(`[a-z_]+[=!]~?`)
 	partName = regexp.MustCompile(`_(bucket|sum|count)$`)
 )
 
-// named lists the metrics of an expression; a histogram's parts count as it.
+// named lists the metrics in an expression. The series of a histogram have its name.
 func named(expr string) []string {
 	names := metricName.FindAllString(expr, -1)
 	for i := range names {
@@ -169,9 +174,7 @@ func named(expr string) []string {
 	return names
 }
 
-// TestAlertsAndDashboardNameMetricsThatExist reads every name that begins with
-// telapi_ in what is handed to Prometheus and Grafana.
-func TestAlertsAndDashboardNameMetricsThatExist(t *testing.T) {
+func TestAlertsAndDashboardUseExistingMetrics(t *testing.T) {
 	known := map[string][]string{}
 	for _, m := range metrics(t) {
 		known[m.name] = append([]string{"le", "job", "instance"}, m.labels...)
@@ -183,21 +186,21 @@ func TestAlertsAndDashboardNameMetricsThatExist(t *testing.T) {
 		}
 		for _, name := range named(string(raw)) {
 			if known[name] == nil {
-				t.Errorf("%s names %s, which nothing registers", file, name)
+				t.Errorf("%s uses %s, which is not registered", file, name)
 			}
 		}
 		for _, m := range labelled.FindAllStringSubmatch(string(raw), -1) {
 			name := partName.ReplaceAllString(m[2], "")
 			for _, label := range append(listed.FindAllString(m[1], -1), selected.FindAllString(m[3], -1)...) {
 				if label = strings.TrimRight(label, "=~!"); !slices.Contains(known[name], label) {
-					t.Errorf("%s asks %s for its %s, which it does not have", file, name, label)
+					t.Errorf("%s uses %s with unknown label %s", file, name, label)
 				}
 			}
 		}
 	}
 }
 
-func TestEveryAlertLeadsToAPage(t *testing.T) {
+func TestEveryAlertHasRunbook(t *testing.T) {
 	page, err := os.ReadFile(filepath.Join(root, "docs/operations.md"))
 	if err != nil {
 		t.Fatal(err)
@@ -207,7 +210,7 @@ func TestEveryAlertLeadsToAPage(t *testing.T) {
 			anchor := strings.TrimPrefix(r.Annotations.Runbook, "docs/operations.md#")
 			heading := regexp.MustCompile(`(?mi)^#+ ` + strings.ReplaceAll(regexp.QuoteMeta(anchor), "-", "[- ]") + `$`)
 			if r.Annotations.Summary == "" || anchor == "" || !heading.Match(page) {
-				t.Errorf("%s: summary %q, run book %q, which is no heading of docs/operations.md", r.Alert, r.Annotations.Summary, r.Annotations.Runbook)
+				t.Errorf("%s: summary %q, runbook %q: want a summary and a heading of docs/operations.md", r.Alert, r.Annotations.Summary, r.Annotations.Runbook)
 			}
 		}
 	}
