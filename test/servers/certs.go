@@ -15,13 +15,13 @@ import (
 	"time"
 )
 
-// CA is a certificate authority that lives for one test.
+// CA is a certificate authority for one test.
 type CA struct {
 	cert *x509.Certificate
 	key  *ecdsa.PrivateKey
 }
 
-// NewCA makes an authority that no system trusts.
+// NewCA creates a CA.
 func NewCA(t testing.TB) *CA {
 	t.Helper()
 	key := newKey(t)
@@ -31,22 +31,21 @@ func NewCA(t testing.TB) *CA {
 	template.KeyUsage = x509.KeyUsageCertSign
 	der, err := x509.CreateCertificate(rand.Reader, template, template, &key.PublicKey, key)
 	if err != nil {
-		t.Fatalf("make a CA: %v", err)
+		t.Fatalf("create CA: %v", err)
 	}
 	cert, err := x509.ParseCertificate(der)
 	if err != nil {
-		t.Fatalf("read the CA back: %v", err)
+		t.Fatalf("parse CA certificate: %v", err)
 	}
 	return &CA{cert, key}
 }
 
-// PEM is the authority's certificate.
+// PEM returns the certificate of the CA.
 func (ca *CA) PEM() []byte {
 	return pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: ca.cert.Raw})
 }
 
-// Issue makes a certificate, good for servers and clients, for host names and
-// IP addresses.
+// Issue creates a server and client certificate for host names and IP addresses.
 func (ca *CA) Issue(t testing.TB, hosts ...string) (certPEM, keyPEM []byte) {
 	t.Helper()
 	key := newKey(t)
@@ -62,18 +61,18 @@ func (ca *CA) Issue(t testing.TB, hosts ...string) (certPEM, keyPEM []byte) {
 	}
 	der, err := x509.CreateCertificate(rand.Reader, template, ca.cert, &key.PublicKey, ca.key)
 	if err != nil {
-		t.Fatalf("issue a certificate: %v", err)
+		t.Fatalf("issue certificate: %v", err)
 	}
 	keyDER, err := x509.MarshalPKCS8PrivateKey(key)
 	if err != nil {
-		t.Fatalf("encode a key: %v", err)
+		t.Fatalf("encode key: %v", err)
 	}
 	return pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der}),
 		pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: keyDER})
 }
 
-// Files issues a certificate and writes it, its key and the authority's
-// certificate to dir.
+// Files issues a certificate and writes it, its key and the certificate of the CA
+// to dir.
 func (ca *CA) Files(t testing.TB, dir string, hosts ...string) (caFile, certFile, keyFile string) {
 	t.Helper()
 	certPEM, keyPEM := ca.Issue(t, hosts...)
@@ -91,7 +90,7 @@ func newKey(t testing.TB) *ecdsa.PrivateKey {
 	t.Helper()
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
-		t.Fatalf("make a key: %v", err)
+		t.Fatalf("generate key: %v", err)
 	}
 	return key
 }
@@ -100,7 +99,7 @@ func newTemplate(t testing.TB, name string) *x509.Certificate {
 	t.Helper()
 	serial, err := rand.Int(rand.Reader, new(big.Int).Lsh(big.NewInt(1), 127))
 	if err != nil {
-		t.Fatalf("make a serial number: %v", err)
+		t.Fatalf("generate serial number: %v", err)
 	}
 	return &x509.Certificate{
 		SerialNumber: serial,

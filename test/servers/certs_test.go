@@ -8,7 +8,7 @@ import (
 	"testing"
 )
 
-func TestCertificateHoldsForItsHostsOnly(t *testing.T) {
+func TestCertificateIsValidForItsHosts(t *testing.T) {
 	ca := NewCA(t)
 	caFile, certFile, keyFile := ca.Files(t, t.TempDir(), "db.example", "127.0.0.1")
 	if caFile == "" {
@@ -25,25 +25,25 @@ func TestCertificateHoldsForItsHostsOnly(t *testing.T) {
 	for _, tt := range []struct {
 		name, host string
 		ca         *CA
-		good       bool
+		valid      bool
 	}{
 		{"host name", "db.example", ca, true},
 		{"address", "127.0.0.1", ca, true},
-		{"another host", "other.example", ca, false},
-		{"another CA", "db.example", NewCA(t), false},
+		{"other host", "other.example", ca, false},
+		{"other CA", "db.example", NewCA(t), false},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			roots := x509.NewCertPool()
 			roots.AppendCertsFromPEM(tt.ca.PEM())
 			_, err := leaf.Verify(x509.VerifyOptions{DNSName: tt.host, Roots: roots})
-			if (err == nil) != tt.good {
-				t.Errorf("verify: %v, want good = %v", err, tt.good)
+			if (err == nil) != tt.valid {
+				t.Errorf("verify: %v, want valid: %v", err, tt.valid)
 			}
 		})
 	}
 }
 
-func TestFreePortCanBeListenedOn(t *testing.T) {
+func TestFreePortIsFree(t *testing.T) {
 	l, err := net.Listen("tcp", net.JoinHostPort("127.0.0.1", strconv.Itoa(FreePort(t))))
 	if err != nil {
 		t.Fatal(err)

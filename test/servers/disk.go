@@ -12,31 +12,31 @@ import (
 	"testing"
 )
 
-// SmallDisk mounts a file system in memory with these options, such as
-// "size=1m,nr_inodes=20", until the test ends. It takes root.
+// SmallDisk mounts a tmpfs with options such as "size=1m,nr_inodes=20" until the
+// test ends. It needs root.
 func SmallDisk(t testing.TB, options string) (dir string) {
 	t.Helper()
 	if os.Geteuid() != 0 {
 		if Strict() {
-			t.Fatal("only root can mount a small disk")
+			t.Fatal("mounting a tmpfs needs root")
 		}
-		t.Skip("only root can mount a small disk")
+		t.Skip("mounting a tmpfs needs root")
 	}
 	dir = t.TempDir()
 	if err := syscall.Mount("tmpfs", dir, "tmpfs", 0, options); err != nil {
-		t.Fatalf("mount a small disk: %v", err)
+		t.Fatalf("mount tmpfs: %v", err)
 	}
 	t.Cleanup(func() {
 		if err := syscall.Unmount(dir, syscall.MNT_DETACH); err != nil {
-			t.Errorf("unmount a small disk: %v", err)
+			t.Errorf("unmount tmpfs: %v", err)
 		}
 	})
 	return dir
 }
 
-// FailCalls has every system call of a running process that is listed, such as
-// "fsync", fail with an error such as ENOSPC, or only those that concern one path,
-// until heal is called or the test ends.
+// FailCalls makes the listed system calls of a running process, such as "fsync",
+// fail with errno, such as ENOSPC, until heal is called or the test ends. If path
+// is not empty, only calls for this path fail.
 func FailCalls(t testing.TB, pid int, calls, errno, path string) (heal func()) {
 	t.Helper()
 	args := []string{"-f", "-qq", "-o", "/dev/null", "-p", strconv.Itoa(pid), "-e", "trace=" + calls, "-e", "inject=" + calls + ":error=" + errno}
@@ -54,11 +54,11 @@ func FailCalls(t testing.TB, pid int, calls, errno, path string) (heal func()) {
 	return heal
 }
 
-// traced tells whether every thread of a process has its tracer.
+// traced returns an error unless every thread of a process is traced.
 func traced(pid int) error {
 	threads, err := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/status", pid))
 	if err != nil || len(threads) == 0 {
-		return fmt.Errorf("no process %d: %w", pid, err)
+		return fmt.Errorf("process %d not found: %w", pid, err)
 	}
 	for _, thread := range threads {
 		status, err := os.ReadFile(thread)

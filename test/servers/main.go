@@ -7,24 +7,24 @@ import (
 	"testing"
 )
 
-// ends stops what the tests of one binary share.
-var ends struct {
+// cleanups stop servers that the tests of one binary share.
+var cleanups struct {
 	sync.Mutex
 	list []func()
 }
 
-// atEnd has f called by Main, last come first served.
+// atEnd registers a function for Main to call. The last one runs first.
 func atEnd(f func()) {
-	ends.Lock()
-	defer ends.Unlock()
-	ends.list = append(ends.list, f)
+	cleanups.Lock()
+	defer cleanups.Unlock()
+	cleanups.list = append(cleanups.list, f)
 }
 
-// Main is the body of a TestMain: it runs the tests, stops what they shared
-// and exits.
+// Main is the body of a TestMain. It runs the tests, stops shared servers and
+// exits.
 func Main(m *testing.M) {
 	code := m.Run()
-	for _, f := range slices.Backward(ends.list) {
+	for _, f := range slices.Backward(cleanups.list) {
 		f()
 	}
 	os.Exit(code)

@@ -7,10 +7,9 @@ import (
 	"testing"
 )
 
-// FreePort returns a loopback TCP port that nothing listens on. It is drawn
-// below the range from which the kernel takes source ports of outgoing
-// connections, so that no client of a parallel test grabs it before the server
-// does; adding 10,000, as a Redis Cluster bus does, stays below it too.
+// FreePort returns an unused loopback TCP port below the ephemeral range, so that
+// no outgoing connection of a parallel test takes it before the server does. The
+// port plus 10,000, which a Redis Cluster bus uses by default, is below it too.
 func FreePort(t testing.TB) int {
 	t.Helper()
 	for range 100 {

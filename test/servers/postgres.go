@@ -23,19 +23,19 @@ const (
 	postgresPassword = "postgres-test-password"
 )
 
-// PostgresOptions say how a server differs from a plain one.
+// PostgresOptions are the options of StartPostgres.
 type PostgresOptions struct {
-	// CA makes the server offer TLS with a certificate of it for Hosts. Plain
-	// connections are accepted as well.
+	// CA enables TLS with a certificate for Hosts. The server also accepts plain
+	// connections.
 	CA    *CA
 	Hosts []string
-	// Stopped leaves the server to a later Start.
+	// Stopped creates the server without starting it.
 	Stopped bool
-	// Clock sets the server's clock apart from the machine's, such as "+1h".
+	// Clock is an offset of the server's clock, such as "+1h".
 	Clock string
 }
 
-// Postgres is a PostgreSQL server with a data folder of its own.
+// Postgres is a PostgreSQL server.
 type Postgres struct {
 	Port int
 
@@ -43,11 +43,11 @@ type Postgres struct {
 	dir      string // data and certificates
 	settings []string
 	clock    string
-	as       *syscall.Credential // nil: the user of the test itself
+	as       *syscall.Credential // nil: the current user
 	proc     *process            // nil: never started
 }
 
-// StartPostgres starts a server that is stopped and removed when the test ends.
+// StartPostgres starts a server. It is stopped and deleted when the test ends.
 func StartPostgres(t testing.TB, opts PostgresOptions) *Postgres {
 	t.Helper()
 	p := newPostgres(t, opts)
@@ -58,15 +58,14 @@ func StartPostgres(t testing.TB, opts PostgresOptions) *Postgres {
 	return p
 }
 
-// sharedPostgres is the one server of a test binary.
+// sharedPostgres is the server that SharedPostgres returns.
 var sharedPostgres struct {
 	sync.Mutex
 	server *Postgres
 }
 
-// SharedPostgres returns a server that all tests of the binary use, each with a
-// database of its own. The package's TestMain must end through Main, which
-// stops it.
+// SharedPostgres returns a server that all tests of the binary share. Each test
+// creates its own database. TestMain must call Main, which stops the server.
 func SharedPostgres(t testing.TB) *Postgres {
 	t.Helper()
 	sharedPostgres.Lock()
@@ -84,9 +83,9 @@ func newPostgres(t testing.TB, opts PostgresOptions) *Postgres {
 	t.Helper()
 	initdb := need(t, "initdb", "postgresql", "/usr/lib/postgresql/*/bin")
 	if resolved, err := filepath.EvalSymlinks(initdb); err == nil {
-		initdb = resolved // postgres stands beside it, and may be nowhere else
+		initdb = resolved // postgres is in the same directory
 	}
-	// Not t.TempDir: its parents keep other users out.
+	// Other users cannot access t.TempDir.
 	dir, err := os.MkdirTemp("", "telapi-postgres-")
 	if err != nil {
 		t.Fatal(err)
@@ -99,8 +98,8 @@ func newPostgres(t testing.TB, opts PostgresOptions) *Postgres {
 		as:     unprivileged(t),
 		settings: []string{
 			"listen_addresses=127.0.0.1", "unix_socket_directories=",
-			// Safe as long as the machine itself does not crash. Commits stay
-			// synchronous, so that Crash loses none.
+			// Crash loses no commit, because commits are still synchronous. Only a
+			// crash of the machine would.
 			"fsync=off", "full_page_writes=off",
 		},
 	}
@@ -112,7 +111,7 @@ func newPostgres(t testing.TB, opts PostgresOptions) *Postgres {
 	if err := os.WriteFile(password, []byte(postgresPassword), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	p.handOver(t)
+	p.chown(t)
 	command := exec.Command(initdb, "--pgdata", p.data(), "--username", postgresUser, "--pwfile", password,
 		"--auth", "scram-sha-256", "--encoding", "UTF8", "--no-locale", "--no-sync")
 	command.Dir = dir
@@ -124,7 +123,7 @@ func newPostgres(t testing.TB, opts PostgresOptions) *Postgres {
 	return p
 }
 
-// unprivileged is whom the server runs as, because PostgreSQL refuses root.
+// unprivileged returns the user of the server. PostgreSQL refuses to run as root.
 func unprivileged(t testing.TB) *syscall.Credential {
 	t.Helper()
 	if os.Geteuid() != 0 {
@@ -139,12 +138,12 @@ func unprivileged(t testing.TB) *syscall.Credential {
 		gid, _ := strconv.ParseUint(account.Gid, 10, 32)
 		return &syscall.Credential{Uid: uint32(uid), Gid: uint32(gid)}
 	}
-	t.Fatal("PostgreSQL does not run as root, and there is no other user to run it as")
+	t.Fatal("PostgreSQL refuses to run as root, and neither user postgres nor nobody exists")
 	return nil
 }
 
-// handOver gives the folder and what is in it to the server's user.
-func (p *Postgres) handOver(t testing.TB) {
+// chown makes the server's user the owner of the directory.
+func (p *Postgres) chown(t testing.TB) {
 	t.Helper()
 	if p.as == nil {
 		return
@@ -156,13 +155,13 @@ func (p *Postgres) handOver(t testing.TB) {
 		return os.Chown(path, int(p.as.Uid), int(p.as.Gid))
 	})
 	if err != nil {
-		t.Fatalf("hand the folder to the server's user: %v", err)
+		t.Fatalf("chown: %v", err)
 	}
 }
 
 func (p *Postgres) data() string { return filepath.Join(p.dir, "data") }
 
-// URL is the address of the first database, under which everything is allowed.
+// URL returns the URL of the database postgres, with superuser credentials.
 func (p *Postgres) URL() string { return p.url("postgres") }
 
 func (p *Postgres) url(database string) string {
@@ -179,7 +178,7 @@ func (p *Postgres) url(database string) string {
 func (p *Postgres) NewDatabase(t testing.TB) string {
 	t.Helper()
 	name := "test_" + strings.ToLower(rand.Text())
-	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	ctx, cancel := context.WithTimeout(context.Background(), timeout)
 	defer cancel()
 	conn, err := pgx.Connect(ctx, p.URL())
 	if err != nil {
@@ -187,13 +186,13 @@ func (p *Postgres) NewDatabase(t testing.TB) string {
 	}
 	defer func() { _ = conn.Close(ctx) }()
 	if _, err := conn.Exec(ctx, "CREATE DATABASE "+name); err != nil {
-		t.Fatalf("create a database: %v", err)
+		t.Fatalf("create database: %v", err)
 	}
 	return p.url(name)
 }
 
-// Start starts the server, again where it was stopped, and waits until it
-// answers. Port and data stay the same.
+// Start starts or restarts the server and waits until it accepts connections.
+// Port and data stay the same.
 func (p *Postgres) Start(t testing.TB) {
 	t.Helper()
 	arguments := []string{"-D", p.data(), "-p", strconv.Itoa(p.Port)}
@@ -205,11 +204,11 @@ func (p *Postgres) Start(t testing.TB) {
 		command.Path, command.Args = need(t, "faketime", "faketime"), append([]string{"faketime", "-f", p.clock}, command.Args...)
 	}
 	command.Dir = p.dir
-	// A group of its own keeps Ctrl-C for the test.
+	// In a separate process group, Ctrl-C does not reach the server.
 	command.SysProcAttr = &syscall.SysProcAttr{Credential: p.as, Setpgid: true, Pdeathsig: syscall.SIGQUIT}
 	p.proc = launch(t, command)
 	p.proc.await(t, func() error {
-		ctx, cancel := context.WithTimeout(context.Background(), patience)
+		ctx, cancel := context.WithTimeout(context.Background(), timeout)
 		defer cancel()
 		conn, err := pgx.Connect(ctx, p.URL())
 		if err != nil {
@@ -219,15 +218,15 @@ func (p *Postgres) Start(t testing.TB) {
 	})
 }
 
-// Stop shuts the server down in order: clients are told and disconnected.
+// Stop shuts the server down cleanly and disconnects its clients.
 func (p *Postgres) Stop() { p.end(syscall.SIGINT) }
 
-// Crash ends the server at once, so that its next start has to recover.
+// Crash terminates the server immediately. The next start runs crash recovery.
 func (p *Postgres) Crash() { p.end(syscall.SIGQUIT) }
 
 func (p *Postgres) end(signal syscall.Signal) {
 	if p.proc != nil {
-		_ = p.proc.stop(signal) // one that does not end is killed
+		_ = p.proc.stop(signal) // kills the server if it does not exit
 	}
 }
 

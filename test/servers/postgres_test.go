@@ -9,7 +9,7 @@ import (
 
 func TestMain(m *testing.M) { Main(m) }
 
-func TestPostgresKeepsItsDataOverStopAndCrash(t *testing.T) {
+func TestPostgresKeepsDataAfterStopAndCrash(t *testing.T) {
 	p := StartPostgres(t, PostgresOptions{})
 	database := p.NewDatabase(t)
 	run := func(statement string) {
@@ -26,7 +26,7 @@ func TestPostgresKeepsItsDataOverStopAndCrash(t *testing.T) {
 	run("CREATE TABLE kept (id int)")
 	p.Stop()
 	if _, err := pgx.Connect(t.Context(), database); err == nil {
-		t.Fatal("a stopped server answers")
+		t.Fatal("stopped server accepts connections")
 	}
 	p.Start(t)
 	run("SELECT * FROM kept")
@@ -35,7 +35,7 @@ func TestPostgresKeepsItsDataOverStopAndCrash(t *testing.T) {
 	run("SELECT * FROM kept")
 }
 
-func TestPostgresOffersTLSWithAChosenCertificate(t *testing.T) {
+func TestPostgresOffersTLS(t *testing.T) {
 	p := StartPostgres(t, PostgresOptions{CA: NewCA(t), Hosts: []string{"db.example"}})
 	conn, err := pgx.Connect(t.Context(), p.URL()+"?sslmode=require")
 	if err != nil {
@@ -48,10 +48,10 @@ func TestPostgresOffersTLSWithAChosenCertificate(t *testing.T) {
 	}
 }
 
-func TestDatabasesOfASharedPostgresAreApart(t *testing.T) {
+func TestSharedPostgresCreatesSeparateDatabases(t *testing.T) {
 	first, second := SharedPostgres(t), SharedPostgres(t)
 	if first != second {
-		t.Fatal("two servers where one was to be shared")
+		t.Fatal("two servers, want one shared server")
 	}
 	a, _ := url.Parse(first.NewDatabase(t))
 	b, _ := url.Parse(first.NewDatabase(t))

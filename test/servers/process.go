@@ -13,30 +13,30 @@ import (
 	"time"
 )
 
-// patience is how long a server may take to start, or to end.
-const patience = 30 * time.Second
+// timeout is the timeout for starting and stopping a server.
+const timeout = 30 * time.Second
 
-// process is a server that dies with the test binary, even if that is killed.
+// process is a server that ends with the test binary, even if that is killed.
 type process struct {
 	cmd    *exec.Cmd
 	exited chan struct{}
 	out    *lockedBuffer
 }
 
-// launch starts a server, with SIGKILL for the day its parent dies where the
-// command names no other signal.
+// launch starts a server. Unless the command sets SysProcAttr, the server gets
+// SIGKILL when the test binary ends.
 func launch(t testing.TB, cmd *exec.Cmd) *process {
 	t.Helper()
 	p := &process{cmd: cmd, exited: make(chan struct{}), out: &lockedBuffer{}}
 	cmd.Stdout, cmd.Stderr = p.out, p.out
-	cmd.WaitDelay = time.Second // a child of the server may keep the output open
+	cmd.WaitDelay = time.Second // a child of the server may keep the pipes open
 	if cmd.SysProcAttr == nil {
 		cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
 	}
 	started := make(chan error)
 	go func() {
-		// The kernel ties Pdeathsig to the thread that forked: keep that
-		// thread for as long as the server lives.
+		// The kernel sends Pdeathsig when the thread that forked ends. Keep this
+		// thread until the server exits.
 		runtime.LockOSThread()
 		defer runtime.UnlockOSThread()
 		err := cmd.Start()
@@ -52,7 +52,8 @@ func launch(t testing.TB, cmd *exec.Cmd) *process {
 	return p
 }
 
-// stop sends a signal and waits for the end. A server that has ended is left alone.
+// stop sends a signal and waits until the server exits. It kills the server after a
+// timeout.
 func (p *process) stop(s os.Signal) error {
 	if err := p.cmd.Process.Signal(s); err != nil && !errors.Is(err, os.ErrProcessDone) {
 		return fmt.Errorf("signal %v to %s: %w", s, p.cmd.Path, err)
@@ -60,16 +61,16 @@ func (p *process) stop(s os.Signal) error {
 	select {
 	case <-p.exited:
 		return nil
-	case <-time.After(patience):
-		return fmt.Errorf("%s does not end after %v: %w", p.cmd.Path, s, p.cmd.Process.Kill())
+	case <-time.After(timeout):
+		return fmt.Errorf("%s does not exit after %v: %w", p.cmd.Path, s, p.cmd.Process.Kill())
 	}
 }
 
-// await polls until the server is ready, and fails the test when it exits or
-// takes too long.
+// await polls until ready returns nil. It fails the test if the server exits or
+// the timeout expires.
 func (p *process) await(t testing.TB, ready func() error) {
 	t.Helper()
-	deadline := time.Now().Add(patience)
+	deadline := time.Now().Add(timeout)
 	for {
 		err := ready()
 		if err == nil {
@@ -77,7 +78,7 @@ func (p *process) await(t testing.TB, ready func() error) {
 		}
 		select {
 		case <-p.exited:
-			t.Fatalf("%s ended at start:\n%s", p.cmd.Path, p.out)
+			t.Fatalf("%s exited during startup:\n%s", p.cmd.Path, p.out)
 		case <-time.After(10 * time.Millisecond):
 		}
 		if time.Now().After(deadline) {
@@ -86,7 +87,7 @@ func (p *process) await(t testing.TB, ready func() error) {
 	}
 }
 
-// lockedBuffer may be read while the server still writes.
+// lockedBuffer is a buffer that is safe for concurrent use.
 type lockedBuffer struct {
 	mu  sync.Mutex
 	buf bytes.Buffer

@@ -18,7 +18,7 @@ import (
 	"github.com/redis/rueidis"
 )
 
-// Redis is a real Redis server on a loopback port of its own.
+// Redis is a Redis server on a loopback port.
 type Redis struct {
 	t        testing.TB
 	port     int
@@ -31,7 +31,7 @@ type Redis struct {
 // RedisOption changes how StartRedis starts the server.
 type RedisOption func(*Redis)
 
-// RedisPassword makes clients authenticate.
+// RedisPassword makes the server require a password.
 func RedisPassword(password string) RedisOption {
 	return func(r *Redis) {
 		r.password = password
@@ -39,7 +39,7 @@ func RedisPassword(password string) RedisOption {
 	}
 }
 
-// RedisTLS makes the server speak nothing but TLS, with a certificate of ca.
+// RedisTLS makes the server accept only TLS, with a certificate of ca.
 func RedisTLS(ca *CA) RedisOption {
 	return func(r *Redis) {
 		caFile, certFile, keyFile := ca.Files(r.t, r.t.TempDir(), "127.0.0.1", "localhost")
@@ -51,18 +51,18 @@ func RedisTLS(ca *CA) RedisOption {
 	}
 }
 
-// RedisDurable makes every answered write survive Kill.
+// RedisDurable makes acknowledged writes survive Kill.
 func RedisDurable() RedisOption {
 	return RedisArgs("--appendonly", "yes", "--appendfsync", "always")
 }
 
-// RedisArgs passes further settings on the server's command line.
+// RedisArgs adds arguments to the server's command line.
 func RedisArgs(args ...string) RedisOption {
 	return func(r *Redis) { r.args = append(r.args, args...) }
 }
 
-// StartRedis starts a Redis that keeps nothing on disk unless asked to, and ends
-// with the test.
+// StartRedis starts a server that stops when the test ends. Without RedisDurable
+// it stores nothing on disk.
 func StartRedis(t testing.TB, opts ...RedisOption) *Redis {
 	t.Helper()
 	r := &Redis{t: t, port: FreePort(t), args: []string{"--save", "", "--loglevel", "warning"}}
@@ -78,16 +78,16 @@ func StartRedis(t testing.TB, opts ...RedisOption) *Redis {
 	return r
 }
 
-// Addr is the server's host and port.
+// Addr returns the server's host and port.
 func (r *Redis) Addr() string { return "127.0.0.1:" + strconv.Itoa(r.port) }
 
-// Password is empty unless RedisPassword was given.
+// Password returns the password of RedisPassword, or "".
 func (r *Redis) Password() string { return r.password }
 
-// TLS trusts the server's certificate; nil unless RedisTLS was given.
+// TLS returns a configuration that trusts the server, or nil without RedisTLS.
 func (r *Redis) TLS() *tls.Config { return r.tls }
 
-// URL is the server's address as REDIS_URL has it.
+// URL returns a value for REDIS_URL.
 func (r *Redis) URL() string {
 	u := url.URL{Scheme: "redis", Host: r.Addr()}
 	if r.tls != nil {
@@ -99,31 +99,31 @@ func (r *Redis) URL() string {
 	return u.String()
 }
 
-// Start starts a stopped or killed server again, on the same port and data.
+// Start restarts a stopped or killed server with the same port and data.
 func (r *Redis) Start() {
 	r.t.Helper()
 	p := launch(r.t, exec.Command(need(r.t, "redis-server", "redis-server"), r.args...))
 	r.t.Cleanup(func() {
 		_ = p.stop(os.Kill)
 		if r.t.Failed() {
-			r.t.Logf("Redis at %s said:\n%s", r.Addr(), p.out)
+			r.t.Logf("output of Redis at %s:\n%s", r.Addr(), p.out)
 		}
 	})
 	r.proc = p
 	p.await(r.t, func() error { _, err := r.Do("PING"); return err })
 }
 
-// Stop ends the server in an orderly way, Kill at once.
+// Stop shuts the server down cleanly.
 func (r *Redis) Stop() { r.t.Helper(); r.must(r.proc.stop(syscall.SIGTERM)) }
 
-// Kill ends the server without a chance to say goodbye.
+// Kill kills the server.
 func (r *Redis) Kill() { r.t.Helper(); r.must(r.proc.stop(os.Kill)) }
 
-// Freeze keeps connections open and answers nothing on them, like a host that
-// hangs; Thaw ends that.
+// Freeze suspends the server: connections stay open, but get no replies. Thaw
+// resumes it.
 func (r *Redis) Freeze() { r.t.Helper(); r.must(r.proc.cmd.Process.Signal(syscall.SIGSTOP)) }
 
-// Thaw lets a frozen server go on.
+// Thaw resumes a frozen server.
 func (r *Redis) Thaw() { r.t.Helper(); r.must(r.proc.cmd.Process.Signal(syscall.SIGCONT)) }
 
 func (r *Redis) must(err error) {
@@ -133,7 +133,7 @@ func (r *Redis) must(err error) {
 	}
 }
 
-// Do sends one command on a connection of its own.
+// Do sends a command on a new connection.
 func (r *Redis) Do(args ...string) (rueidis.RedisMessage, error) {
 	client, err := rueidis.NewClient(rueidis.ClientOption{
 		InitAddress: []string{r.Addr()}, Password: r.password, TLSConfig: r.tls,
@@ -150,7 +150,7 @@ func (r *Redis) Do(args ...string) (rueidis.RedisMessage, error) {
 	return client.Do(ctx, client.B().Arbitrary(args...).Build()).ToMessage()
 }
 
-// MustDo is Do for commands that cannot fail.
+// MustDo is Do, but an error fails the test.
 func (r *Redis) MustDo(args ...string) rueidis.RedisMessage {
 	r.t.Helper()
 	m, err := r.Do(args...)
@@ -162,15 +162,15 @@ func (r *Redis) MustDo(args ...string) rueidis.RedisMessage {
 
 const clusterSlots = 16384
 
-// Cluster is a Redis Cluster of three masters, and of replicas where asked for.
+// Cluster is a Redis Cluster of three masters and optional replicas.
 type Cluster struct {
 	t     testing.TB
 	opts  []RedisOption
 	Nodes []*Redis
 }
 
-// StartRedisCluster starts three nodes, shares the slots among them and waits
-// until they agree. Options apply to every node.
+// StartRedisCluster starts three masters and waits until the cluster is ready.
+// Options apply to every node.
 func StartRedisCluster(t testing.TB, opts ...RedisOption) *Cluster {
 	t.Helper()
 	const masters = 3
@@ -179,14 +179,14 @@ func StartRedisCluster(t testing.TB, opts ...RedisOption) *Cluster {
 		first, last := i*clusterSlots/masters, (i+1)*clusterSlots/masters-1
 		c.join(
 			[]string{"CLUSTER", "ADDSLOTSRANGE", strconv.Itoa(first), strconv.Itoa(last)},
-			[]string{"CLUSTER", "SET-CONFIG-EPOCH", strconv.Itoa(i + 1)}, // only while it knows nobody
+			[]string{"CLUSTER", "SET-CONFIG-EPOCH", strconv.Itoa(i + 1)}, // only possible before CLUSTER MEET
 		)
 	}
 	c.AwaitOK()
 	return c
 }
 
-// AddReplica starts a node that follows master and takes its place when that dies.
+// AddReplica starts a replica of master that replaces it if it fails.
 func (c *Cluster) AddReplica(master *Redis) *Redis {
 	c.t.Helper()
 	m := master.MustDo("CLUSTER", "MYID")
@@ -197,14 +197,14 @@ func (c *Cluster) AddReplica(master *Redis) *Redis {
 	replica.proc.await(c.t, func() error {
 		m := replica.MustDo("INFO", "replication")
 		if info, _ := m.ToString(); !strings.Contains(info, "master_link_status:up") {
-			return fmt.Errorf("not in step with its master:\n%s", info)
+			return fmt.Errorf("replica is not in sync:\n%s", info)
 		}
 		return nil
 	})
 	return replica
 }
 
-// join starts a node, sets it up and introduces it to the first.
+// join starts a node, runs the setup commands and adds it to the cluster.
 func (c *Cluster) join(setup ...[]string) *Redis {
 	c.t.Helper()
 	node := StartRedis(c.t, append(slices.Clone(c.opts), RedisArgs("--cluster-enabled", "yes",
@@ -219,7 +219,7 @@ func (c *Cluster) join(setup ...[]string) *Redis {
 	return node
 }
 
-// Addrs lists the nodes' addresses.
+// Addrs returns the addresses of the nodes.
 func (c *Cluster) Addrs() []string {
 	addrs := make([]string, len(c.Nodes))
 	for i, node := range c.Nodes {
@@ -228,14 +228,14 @@ func (c *Cluster) Addrs() []string {
 	return addrs
 }
 
-// URL names all nodes, as REDIS_URL has it.
+// URL returns a value for REDIS_URL with all nodes.
 func (c *Cluster) URL() string {
 	u, _ := url.Parse(c.Nodes[0].URL())
 	u.Host = strings.Join(c.Addrs(), ",")
 	return u.String()
 }
 
-// AwaitOK waits until every node can reach all slots.
+// AwaitOK waits until all nodes report cluster_state:ok.
 func (c *Cluster) AwaitOK() {
 	c.t.Helper()
 	for _, node := range c.Nodes {

@@ -6,23 +6,23 @@ import (
 	"testing"
 )
 
-func TestKilledRedisComesBackOnItsPortWithItsData(t *testing.T) {
+func TestKilledRedisRestartsWithPortAndData(t *testing.T) {
 	t.Parallel()
 	r := StartRedis(t, RedisDurable(), RedisPassword("s3cret"), RedisTLS(NewCA(t)))
 	r.MustDo("SET", "k", "v")
 	addr := r.Addr()
 	r.Kill()
 	if _, err := r.Do("PING"); err == nil {
-		t.Fatal("a killed Redis answered")
+		t.Fatal("killed Redis replied")
 	}
 	r.Start()
 	m := r.MustDo("GET", "k")
 	if v, _ := m.ToString(); v != "v" || r.Addr() != addr {
-		t.Errorf("found %q on %s, want the value kept on %s", v, r.Addr(), addr)
+		t.Errorf("got %q from %s, want v from %s", v, r.Addr(), addr)
 	}
 }
 
-func TestClusterIsWholeAgainAfterARestart(t *testing.T) {
+func TestClusterIsReadyAfterRestart(t *testing.T) {
 	t.Parallel()
 	c := StartRedisCluster(t)
 	for _, node := range c.Nodes {
@@ -34,7 +34,7 @@ func TestClusterIsWholeAgainAfterARestart(t *testing.T) {
 	c.AwaitOK()
 }
 
-func TestReplicaTakesADeadMastersPlace(t *testing.T) {
+func TestReplicaReplacesKilledMaster(t *testing.T) {
 	t.Parallel()
 	c := StartRedisCluster(t)
 	replica := c.AddReplica(c.Nodes[1])

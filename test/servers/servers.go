@@ -1,6 +1,6 @@
-// Package servers starts real servers for tests: each on a free port with its
-// own data folder, stopped when the test ends. It relies on nothing that
-// somebody left running.
+// Package servers starts servers for tests: Redis, PostgreSQL, nginx, HAProxy.
+// Each uses a free port and its own data directory, and stops when the test ends.
+// Servers that already run on the machine are not used.
 package servers
 
 import (
@@ -11,11 +11,11 @@ import (
 	"testing"
 )
 
-// Strict tells whether a missing server fails a test instead of skipping it.
+// Strict reports whether a missing server fails a test instead of skipping it.
 func Strict() bool { return os.Getenv("CI") == "true" || os.Getenv("STRICT_TESTS") == "true" }
 
-// need returns the path of a program. Without it the test is skipped with the
-// package to install, or fails where servers are demanded.
+// need returns the path of a program. If it is not installed, the test is skipped,
+// or fails if Strict returns true. The message names the package to install.
 func need(t testing.TB, program, debianPackage string, extraDirs ...string) string {
 	t.Helper()
 	if path, err := exec.LookPath(program); err == nil {
