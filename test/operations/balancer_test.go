@@ -1,5 +1,5 @@
-// Package operations proves what docs/operations.md promises to whoever runs
-// the service: balancers, restarts, rotations.
+// Package operations tests deployments as docs/operations.md describes them: load
+// balancers, restarts, rotations, releases.
 package operations
 
 import (
@@ -24,22 +24,22 @@ import (
 
 func TestMain(m *testing.M) { servers.Main(m) }
 
-// site is two instances behind a balancer, as docs/operations.md has them.
+// site is two instances behind a load balancer.
 type site struct {
 	t         *testing.T
 	env       boot.Env
 	ports     [2]int
 	instances [2]*boot.Process
-	public    *boot.Instance // the balancer, as a client sees it
-	said      func() string  // what the balancer logged
+	public    *boot.Instance // the balancer
+	output    func() string  // of the balancer
 	roots     *x509.CertPool
 	key       string
 	endpoint  string
 }
 
-// balancers start what stands in front of the instances. Both get the files
-// that deploy ships, with nothing but names and addresses filled in.
-var balancers = map[string]func(s *site, port int, cert, key string, ready func() error) (said func() string){
+// balancers start a load balancer with the configuration in deploy. Only names
+// and addresses are replaced.
+var balancers = map[string]func(s *site, port int, cert, key string, ready func() error) (output func() string){
 	"HAProxy": func(s *site, port int, cert, key string, ready func() error) func() string {
 		both := filepath.Join(s.t.TempDir(), "both.pem")
 		chain, _ := os.ReadFile(cert)
@@ -53,18 +53,18 @@ var balancers = map[string]func(s *site, port int, cert, key string, ready func(
 		}, ready)
 	},
 	"nginx": func(s *site, port int, cert, key string, ready func() error) func() string {
-		shipped, err := os.ReadFile("../../deploy/nginx/nginx.conf")
+		template, err := os.ReadFile("../../deploy/nginx/nginx.conf")
 		if err != nil {
 			s.t.Fatal(err)
 		}
-		filled := strings.NewReplacer(
+		config := strings.NewReplacer(
 			"pid /run/telapi-nginx.pid;", "",
 			"listen 443", fmt.Sprintf("listen 127.0.0.1:%d", port), "telapi.example", "localhost",
 			"/etc/telapi/tls/fullchain.pem", cert, "/etc/telapi/tls/privkey.pem", key,
 			"127.0.0.1:3001", s.address(0), "127.0.0.1:3101", s.address(1),
-		).Replace(string(shipped))
+		).Replace(string(template))
 		file := filepath.Join(s.t.TempDir(), "nginx.conf")
-		if err := os.WriteFile(file, []byte(filled), 0o600); err != nil {
+		if err := os.WriteFile(file, []byte(config), 0o600); err != nil {
 			s.t.Fatal(err)
 		}
 		return servers.StartNginx(s.t, file, ready)
@@ -99,7 +99,7 @@ func newSiteOn(t *testing.T, balancer, database string) *site {
 	_, cert, key := ca.Files(t, t.TempDir(), "127.0.0.1", "localhost")
 	port := servers.FreePort(t)
 	s.public = &boot.Instance{URL: fmt.Sprintf("https://127.0.0.1:%d", port), Client: s.client(nil)}
-	s.said = balancers[balancer](s, port, cert, key, func() error {
+	s.output = balancers[balancer](s, port, cert, key, func() error {
 		resp, err := s.client(nil).Get(s.public.URL + "/health")
 		if err != nil {
 			return err
@@ -113,7 +113,7 @@ func newSiteOn(t *testing.T, balancer, database string) *site {
 	return s
 }
 
-// seed makes a team with an endpoint and a key, as an operator does.
+// seed creates a team, an endpoint and an API key with the CLI.
 func (s *site) seed() {
 	s.t.Helper()
 	team := s.telapi("team", "create", "site")["id"]
@@ -125,7 +125,7 @@ func (s *site) seed() {
 	}
 }
 
-// telapi runs a command on the site's stores and returns the texts of its answer.
+// telapi runs a CLI command and returns the values of its JSON output.
 func (s *site) telapi(args ...string) map[string]string {
 	s.t.Helper()
 	path, err := boot.Binary()
@@ -138,16 +138,16 @@ func (s *site) telapi(args ...string) map[string]string {
 	if err != nil {
 		s.t.Fatalf("telapi %v: %v", args, err)
 	}
-	var answer map[string]any
-	_ = json.Unmarshal(out, &answer)
-	texts := map[string]string{}
-	for name, value := range answer {
-		texts[name] = fmt.Sprint(value)
+	var output map[string]any
+	_ = json.Unmarshal(out, &output)
+	values := map[string]string{}
+	for name, value := range output {
+		values[name] = fmt.Sprint(value)
 	}
-	return texts
+	return values
 }
 
-// client talks to the balancer from an address of its own.
+// client returns a client of the balancer with a source address.
 func (s *site) client(from net.IP) *http.Client {
 	dialer := &net.Dialer{Timeout: 5 * time.Second}
 	if from != nil {
@@ -180,7 +180,7 @@ func (s *site) await(n int) {
 
 func (s *site) tls() *tls.Config { return &tls.Config{RootCAs: s.roots, MinVersion: tls.VersionTLS12} }
 
-// trust returns the roots of a CA alone.
+// trust returns a pool that contains only ca.
 func trust(ca *servers.CA) *x509.CertPool {
 	roots := x509.NewCertPool()
 	roots.AppendCertsFromPEM(ca.PEM())

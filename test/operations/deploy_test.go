@@ -13,9 +13,9 @@ import (
 	"telapi/internal/config"
 )
 
-// TestComposeFileIsAConfigurationThatServes makes the secrets as the file tells
-// and loads what every container would be given. No container is started here.
-func TestComposeFileIsAConfigurationThatServes(t *testing.T) {
+// No container is started. The test runs make-secrets.sh and loads the
+// configuration of every container.
+func TestComposeFileIsValidConfiguration(t *testing.T) {
 	dir := t.TempDir()
 	run(t, ".", "cp", "-r", "../../deploy/docker/compose.yaml", "../../deploy/docker/make-secrets.sh", dir)
 	run(t, dir, "./make-secrets.sh", "telapi.example")
@@ -23,7 +23,7 @@ func TestComposeFileIsAConfigurationThatServes(t *testing.T) {
 	before := run(t, dir, "cat", ".env")
 	run(t, dir, "./make-secrets.sh", "telapi.example")
 	if after := run(t, dir, "cat", ".env"); after != before {
-		t.Error("secrets that exist were made anew")
+		t.Error("existing secrets were replaced")
 	}
 
 	values := map[string]string{}
@@ -35,12 +35,12 @@ func TestComposeFileIsAConfigurationThatServes(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	filled := os.Expand(string(raw), func(name string) string {
+	expanded := os.Expand(string(raw), func(name string) string {
 		if name == "$" {
 			return name
 		}
 		if values[name] == "" {
-			t.Errorf("compose.yaml wants %s, which make-secrets.sh does not make", name)
+			t.Errorf("compose.yaml needs %s, which make-secrets.sh does not create", name)
 		}
 		return values[name]
 	})
@@ -51,12 +51,12 @@ func TestComposeFileIsAConfigurationThatServes(t *testing.T) {
 			ReadOnly             bool `json:"read_only"`
 		}
 	}
-	if _, err := yaml.Unmarshal([]byte(filled), &file, yaml.DecodeOpts{}); err != nil {
+	if _, err := yaml.Unmarshal([]byte(expanded), &file, yaml.DecodeOpts{}); err != nil {
 		t.Fatal(err)
 	}
 	for name, service := range file.Services {
-		if said := fmt.Sprint(service.Command, service.Healthcheck); strings.Contains(said, values["REDIS_PASSWORD"]) {
-			t.Errorf("%s has the password on a command line: %s", name, said)
+		if line := fmt.Sprint(service.Command, service.Healthcheck); strings.Contains(line, values["REDIS_PASSWORD"]) {
+			t.Errorf("%s has the password on a command line: %s", name, line)
 		}
 	}
 	for name, mode := range map[string]config.Mode{"telapi-1": config.Serve, "telapi-2": config.Serve, "media": config.Tool} {
@@ -71,7 +71,7 @@ func TestComposeFileIsAConfigurationThatServes(t *testing.T) {
 		for _, setting := range env {
 			n, _, _ := strings.Cut(setting, "=")
 			if !known(n) {
-				t.Errorf("%s sets %s, which nothing reads", name, n)
+				t.Errorf("%s sets unknown variable %s", name, n)
 			}
 		}
 	}
@@ -87,11 +87,10 @@ func known(name string) bool {
 	return false
 }
 
-// TestUnitsAreWhatSystemdUnderstands asks systemd itself, where it is installed.
-func TestUnitsAreWhatSystemdUnderstands(t *testing.T) {
+func TestSystemdUnitsAreValid(t *testing.T) {
 	analyze, err := exec.LookPath("systemd-analyze")
 	if err != nil {
-		t.Log("systemd-analyze is not installed: the units were read, not verified")
+		t.Log("systemd-analyze is not installed: only the settings are checked")
 	}
 	for unit, as := range map[string]string{"telapi@.service": "telapi@3001.service", "telapi-media.service": "telapi-media.service"} {
 		raw, err := os.ReadFile(filepath.Join("../../deploy/systemd", unit))
@@ -106,13 +105,13 @@ func TestUnitsAreWhatSystemdUnderstands(t *testing.T) {
 		if analyze == "" {
 			continue
 		}
-		// The program need not be installed for its unit to be verified.
+		// systemd-analyze requires that the program exists.
 		file := filepath.Join(t.TempDir(), as)
 		if err := os.WriteFile(file, []byte(strings.ReplaceAll(string(raw), "/usr/local/bin/telapi ", "/bin/true ")), 0o600); err != nil {
 			t.Fatal(err)
 		}
-		if said := run(t, ".", analyze, "verify", file); strings.Contains(said, as) {
-			t.Errorf("systemd-analyze says:\n%s", said)
+		if out := run(t, ".", analyze, "verify", file); strings.Contains(out, as) {
+			t.Errorf("systemd-analyze:\n%s", out)
 		}
 	}
 }

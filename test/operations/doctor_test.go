@@ -12,8 +12,8 @@ import (
 	"telapi/test/servers"
 )
 
-// diagnose runs `telapi doctor` and returns what it printed and whether all was well.
-func diagnose(t *testing.T, env boot.Env, args ...string) (text string, well bool) {
+// diagnose runs `telapi doctor` and returns its output and whether it exited with 0.
+func diagnose(t *testing.T, env boot.Env, args ...string) (text string, healthy bool) {
 	t.Helper()
 	path, err := boot.Binary()
 	if err != nil {
@@ -29,19 +29,19 @@ func diagnose(t *testing.T, env boot.Env, args ...string) (text string, well boo
 	return string(out), err == nil
 }
 
-func TestDoctorPassesASiteThatIsSetUpWell(t *testing.T) {
-	text, well := diagnose(t, boot.Env{
+func TestDoctorAcceptsHealthySite(t *testing.T) {
+	text, healthy := diagnose(t, boot.Env{
 		"DATABASE_URL": servers.SharedPostgres(t).NewDatabase(t),
 		"REDIS_URL":    servers.StartRedis(t, servers.RedisDurable()).URL(),
 	})
 	for _, want := range []string{"PostgreSQL at", "noeviction", "appendonly", "agree within"} {
-		if !well || !strings.Contains(text, want) {
-			t.Fatalf("well: %v, no %q in\n%s", well, want, text)
+		if !healthy || !strings.Contains(text, want) {
+			t.Fatalf("healthy: %v, no %q in\n%s", healthy, want, text)
 		}
 	}
 }
 
-func TestDoctorFindsASiteThatWouldLoseSomething(t *testing.T) {
+func TestDoctorDetectsProblems(t *testing.T) {
 	redis := func(args ...string) func(*testing.T) boot.Env {
 		return func(t *testing.T) boot.Env {
 			return boot.Env{"REDIS_URL": servers.StartRedis(t, servers.RedisDurable(), servers.RedisArgs(args...)).URL()}
@@ -51,25 +51,25 @@ func TestDoctorFindsASiteThatWouldLoseSomething(t *testing.T) {
 		env  func(*testing.T) boot.Env
 		want []string
 	}{
-		"Redis that evicts":  {redis("--maxmemory-policy", "allkeys-lru"), []string{"maxmemory-policy", "allkeys-lru", "noeviction"}},
-		"Redis that forgets": {redis("--appendonly", "no"), []string{"appendonly", "Set it to yes"}},
-		"clocks an hour apart": {func(t *testing.T) boot.Env {
+		"Redis evicts keys":    {redis("--maxmemory-policy", "allkeys-lru"), []string{"maxmemory-policy", "allkeys-lru", "noeviction"}},
+		"Redis is not durable": {redis("--appendonly", "no"), []string{"appendonly", "Set it to yes"}},
+		"clocks differ by an hour": {func(t *testing.T) boot.Env {
 			return boot.Env{"DATABASE_URL": servers.StartPostgres(t, servers.PostgresOptions{Clock: "+1h"}).URL()}
 		}, []string{"clocks", "1h0m0", "NTP"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			text, well := diagnose(t, tt.env(t))
+			text, healthy := diagnose(t, tt.env(t))
 			for _, want := range tt.want {
-				if well || !strings.Contains(text, want) {
-					t.Fatalf("well: %v, no %q in\n%s", well, want, text)
+				if healthy || !strings.Contains(text, want) {
+					t.Fatalf("healthy: %v, no %q in\n%s", healthy, want, text)
 				}
 			}
 		})
 	}
 }
 
-func TestDoctorFindsABundleThatIsNotTheMediaServices(t *testing.T) {
+func TestDoctorDetectsWrongCABundle(t *testing.T) {
 	ours, theirs := servers.NewCA(t), servers.NewCA(t)
 	_, cert, key := ours.Files(t, t.TempDir(), "127.0.0.1")
 	port := servers.FreePort(t)
@@ -84,9 +84,9 @@ func TestDoctorFindsABundleThatIsNotTheMediaServices(t *testing.T) {
 		return err == nil && resp.Body.Close() == nil
 	})
 	for bundle, want := range map[*servers.CA]bool{ours: true, theirs: false} {
-		text, well := diagnose(t, boot.Env{"TTS_MEDIA_CACHE_BASE_URL": url, "TTS_MEDIA_CACHE_CA_BUNDLE": string(bundle.PEM())})
-		if well != want || well == strings.Contains(text, "certificate not trusted") {
-			t.Errorf("well: %v, want %v\n%s", well, want, text)
+		text, healthy := diagnose(t, boot.Env{"TTS_MEDIA_CACHE_BASE_URL": url, "TTS_MEDIA_CACHE_CA_BUNDLE": string(bundle.PEM())})
+		if healthy != want || healthy == strings.Contains(text, "certificate not trusted") {
+			t.Errorf("healthy: %v, want %v\n%s", healthy, want, text)
 		}
 	}
 }

@@ -9,13 +9,12 @@ import (
 	"testing"
 )
 
-// TestReleaseIsReproducible builds the release twice, in two clones at different
-// places, and runs what is in the archive. One architecture will do: the other
-// one is compiled by the same lines, and takes minutes.
+// The release is built in two clones with different paths, for one architecture
+// to save time. The test also runs the binary of an archive.
 func TestReleaseIsReproducible(t *testing.T) {
 	t.Setenv("RELEASE_ARCHS", "amd64")
 	var sums [2][]byte
-	dirs := [2]string{filepath.Join(t.TempDir(), "here"), filepath.Join(t.TempDir(), "and", "there")}
+	dirs := [2]string{filepath.Join(t.TempDir(), "first"), filepath.Join(t.TempDir(), "other", "second")}
 	for n, dir := range dirs {
 		run(t, "../..", "git", "clone", "--quiet", "--no-hardlinks", ".", dir)
 		run(t, dir, "scripts/release.sh")
@@ -25,7 +24,7 @@ func TestReleaseIsReproducible(t *testing.T) {
 		}
 	}
 	if !bytes.Equal(sums[0], sums[1]) || bytes.Count(sums[0], []byte("\n")) != 2 {
-		t.Errorf("two builds of one commit:\n%s\n%s", sums[0], sums[1])
+		t.Errorf("checksums of two builds differ:\n%s\n%s", sums[0], sums[1])
 	}
 
 	dist := filepath.Join(dirs[0], "dist")
@@ -34,10 +33,10 @@ func TestReleaseIsReproducible(t *testing.T) {
 	run(t, dist, "sha256sum", "--check", "SHA256SUMS")
 	run(t, dist, "tar", "-xzf", name+".tar.gz")
 	if got := run(t, dist, "./"+name+"/telapi", "version"); !strings.Contains(got, version) {
-		t.Errorf("the archive's binary says %s", got)
+		t.Errorf("version in the archive: %s", got)
 	}
-	if bill := run(t, dist, "cat", name+".sbom.json"); !strings.Contains(bill, "pkg:golang/github.com/redis/rueidis@") {
-		t.Error("the bill of materials lacks the client of the key-value store")
+	if sbom := run(t, dist, "cat", name+".sbom.json"); !strings.Contains(sbom, "pkg:golang/github.com/redis/rueidis@") {
+		t.Error("the SBOM does not list rueidis")
 	}
 	if _, err := os.Stat(filepath.Join(dist, name, "docs/operations.md")); err != nil {
 		t.Error(err)

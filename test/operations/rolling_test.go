@@ -22,9 +22,9 @@ import (
 	"telapi/test/talk"
 )
 
-// TestRollingRestartFailsNothing restarts both instances behind each balancer,
-// one after the other, while requests come in and sockets talk.
-func TestRollingRestartFailsNothing(t *testing.T) {
+// Both instances are restarted one after the other under load. No request fails,
+// and all sockets resume.
+func TestRollingRestartUnderLoad(t *testing.T) {
 	for balancer := range balancers {
 		t.Run(balancer, func(t *testing.T) {
 			t.Parallel()
@@ -40,10 +40,10 @@ func TestRollingRestartFailsNothing(t *testing.T) {
 				}
 				s.start(n)
 				s.await(n)
-				// The next one goes only when this one is in the balancer's favour again.
+				// Restart the next instance when the balancer uses this one again.
 				poll.Until(t, "requests reach the new instance", func() bool { return s.requests(n) > 20 })
 				if load.answered.Load() == seen {
-					t.Error("nothing was asked for during the restart")
+					t.Error("no requests during the restart")
 				}
 			}
 			load.stop()
@@ -51,14 +51,14 @@ func TestRollingRestartFailsNothing(t *testing.T) {
 				t.Errorf("%d of %d requests failed: %v", n, load.answered.Load(), load.first.Load())
 			}
 			if load.resumed.Load() < 20 {
-				t.Errorf("%d resumptions of 20 sockets that were all cut once at least", load.resumed.Load())
+				t.Errorf("%d resumed sockets, want at least 20", load.resumed.Load())
 			}
-			t.Logf("%d requests, %d messages each way, %d resumptions", load.answered.Load(), load.echoed.Load(), load.resumed.Load())
+			t.Logf("%d requests, %d echoed messages, %d resumed sockets", load.answered.Load(), load.echoed.Load(), load.resumed.Load())
 		})
 	}
 }
 
-func TestBalancerAnswers502WithoutAHealthyInstance(t *testing.T) {
+func TestBalancerReturns502WithoutHealthyInstance(t *testing.T) {
 	for balancer := range balancers {
 		t.Run(balancer, func(t *testing.T) {
 			t.Parallel()
@@ -79,20 +79,20 @@ func TestBalancerAnswers502WithoutAHealthyInstance(t *testing.T) {
 	}
 }
 
-// TestClientAddressPassesTheBalancer counts two clients apart, whatever they
-// say of themselves.
-func TestClientAddressPassesTheBalancer(t *testing.T) {
+// Rate limits apply to the address of the connection, not to X-Forwarded-For
+// headers of clients.
+func TestRateLimitUsesClientAddressBehindBalancer(t *testing.T) {
 	for balancer := range balancers {
 		t.Run(balancer, func(t *testing.T) {
 			t.Parallel()
 			s := newSite(t, balancer)
-			ask := func(client *http.Client, pretending string) int {
+			get := func(client *http.Client, forwardedFor string) int {
 				req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, s.public.URL+"/api/v1/endpoints", nil)
 				if err != nil {
 					t.Fatal(err)
 				}
 				req.Header.Set("X-API-Key", s.key)
-				req.Header.Set("X-Forwarded-For", pretending)
+				req.Header.Set("X-Forwarded-For", forwardedFor)
 				resp, err := client.Do(req)
 				if err != nil {
 					t.Fatal(err)
@@ -102,25 +102,24 @@ func TestClientAddressPassesTheBalancer(t *testing.T) {
 			}
 			busy, quiet := s.client(net.IPv4(127, 0, 0, 2)), s.client(net.IPv4(127, 0, 0, 3))
 			s.telapi("limits", "set", "--tier", "api", "--max", "5", "--window", "1h")
-			poll.Until(t, "the busy client is refused under ever new names", func() bool {
-				return ask(busy, "203.0.113."+fmt.Sprint(time.Now().UnixNano()%250)) == http.StatusTooManyRequests
+			poll.Until(t, "the busy client is limited despite changing headers", func() bool {
+				return get(busy, "203.0.113."+fmt.Sprint(time.Now().UnixNano()%250)) == http.StatusTooManyRequests
 			})
-			if status := ask(quiet, "127.0.0.2"); status != http.StatusOK {
-				t.Errorf("another client got %d", status)
+			if status := get(quiet, "127.0.0.2"); status != http.StatusOK {
+				t.Errorf("other client: status %d", status)
 			}
 		})
 	}
 }
 
-// TestSocketReturnsToItsInstance cuts a socket again and again.
-func TestSocketReturnsToItsInstance(t *testing.T) {
+func TestReconnectingSocketReachesSameInstance(t *testing.T) {
 	for balancer := range balancers {
 		t.Run(balancer, func(t *testing.T) {
 			t.Parallel()
 			s := newSite(t, balancer)
 			for range 6 {
 				id, token := s.issue()
-				var homes [2]int
+				var counts [2]int // sockets per instance
 				for range 4 {
 					b, err := s.dial(id, token, "")
 					if err != nil {
@@ -128,14 +127,14 @@ func TestSocketReturnsToItsInstance(t *testing.T) {
 					}
 					poll.Until(t, "the socket is counted", func() bool {
 						one, two := s.sockets(0), s.sockets(1)
-						homes[0], homes[1] = homes[0]+one, homes[1]+two
+						counts[0], counts[1] = counts[0]+one, counts[1]+two
 						return one+two == 1
 					})
 					_ = b.Close()
-					poll.Until(t, "the socket is gone", func() bool { return s.sockets(0)+s.sockets(1) == 0 })
+					poll.Until(t, "the socket is closed", func() bool { return s.sockets(0)+s.sockets(1) == 0 })
 				}
-				if homes != [2]int{4, 0} && homes != [2]int{0, 4} {
-					t.Errorf("the session's sockets were spread as %v", homes)
+				if counts != [2]int{4, 0} && counts != [2]int{0, 4} {
+					t.Errorf("sockets per instance: %v", counts)
 				}
 			}
 		})
@@ -151,12 +150,12 @@ func (s *site) dial(id, token, query string) (*websocket.Conn, error) {
 	d := websocket.Dialer{Subprotocols: []string{"telapi.v1", "telapi.bearer." + token}, HandshakeTimeout: 10 * time.Second, TLSClientConfig: s.tls()}
 	conn, resp, err := d.DialContext(s.t.Context(), "wss"+strings.TrimPrefix(s.public.URL, "https")+"/ws/session"+query, nil)
 	if err != nil {
-		return nil, fmt.Errorf("open the socket of %s: %w %s", id, err, talk.Body(resp))
+		return nil, fmt.Errorf("connect to session %s: %w %s", id, err, talk.Body(resp))
 	}
 	return conn, nil
 }
 
-// requests and sockets are what an instance's own metrics say.
+// requests returns the number of requests that an instance has served.
 func (s *site) requests(n int) int {
 	return s.metric(n, `telapi_http_requests_total{method="GET",route="/api/v1/endpoints",status="200"}`)
 }
@@ -178,7 +177,7 @@ func (s *site) metric(n int, prefix string) (value int) {
 	return value
 }
 
-// traffic is what goes on during a restart, and how it fared.
+// traffic is the load during a restart and its results.
 type traffic struct {
 	answered, failed, echoed, resumed atomic.Int64
 	first                             atomic.Value // of type string
@@ -190,8 +189,8 @@ func (l *traffic) fail(format string, args ...any) {
 	l.failed.Add(1)
 }
 
-// startLoad lets clients ask and sockets talk to a runtime that echoes, until
-// it is stopped; stopping waits for the last echo.
+// startLoad starts HTTP clients, sockets and a runtime that echoes their
+// messages. stop ends them and waits.
 func (s *site) startLoad(clients, sockets int) *traffic {
 	l := &traffic{}
 	ctx, cancel := context.WithCancel(s.t.Context())
@@ -256,19 +255,19 @@ func (l *traffic) request(client *http.Client, s *site, method, path, body strin
 	}
 }
 
-// converse says a number, awaits its echo and says the next; a socket that is
-// cut is opened again where it was left, and what was not acknowledged is said
-// again under the same id.
+// converse sends numbers and waits for the echo of each. When the socket closes,
+// it reconnects with its cursor and resends the last number with the same ID.
 func (s *site) converse(ctx context.Context, l *traffic, id, token string) {
-	query, next, said := "", 0, uuid.NewString()
+	query, next, messageID := "", 0, uuid.NewString()
+	pace := time.Tick(20 * time.Millisecond) // the limit is 60 frames a second
 	for ctx.Err() == nil {
 		conn, err := s.dial(id, token, query)
 		if err != nil {
 			l.fail("%v", err)
 			return
 		}
-		say := func() {
-			_ = conn.WriteMessage(websocket.TextMessage, []byte(talk.Frame("chat", id, said, "chat", fmt.Sprintf(`{"text":"%d"}`, next))))
+		send := func() {
+			_ = conn.WriteMessage(websocket.TextMessage, []byte(talk.Frame("chat", id, messageID, "chat", fmt.Sprintf(`{"text":"%d"}`, next))))
 		}
 		for ctx.Err() == nil {
 			_ = conn.SetReadDeadline(time.Now().Add(20 * time.Second))
@@ -292,21 +291,21 @@ func (s *site) converse(ctx context.Context, l *traffic, id, token string) {
 				if query == "" {
 					query = "?streamId=" + m.Status.StreamID
 				}
-				say()
+				send()
 			case m.Reconnect.Recovered != nil:
 				l.resumed.Add(1)
 				if !*m.Reconnect.Recovered {
-					l.fail("a position was lost")
+					l.fail("messages were lost")
 				}
 			case m.Type == "chat":
 				query = "?streamId=" + m.StreamID
 				if m.Chat.Text != fmt.Sprint(next) {
-					l.fail("heard %s instead of %d", m.Chat.Text, next)
+					l.fail("got %s, want %d", m.Chat.Text, next)
 				}
 				l.echoed.Add(1)
-				next, said = next+1, uuid.NewString()
-				time.Sleep(20 * time.Millisecond) // a person, not a flood: 60 frames a second are allowed
-				say()
+				next, messageID = next+1, uuid.NewString()
+				<-pace
+				send()
 			}
 		}
 		_ = conn.Close()
