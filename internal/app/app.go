@@ -211,11 +211,7 @@ func (a *App) Run(ctx context.Context) error {
 
 // URL returns the base URL of this instance for clients on the same machine.
 func (a *App) URL() string {
-	scheme := "http"
-	if a.cfg.APITLSEnabled {
-		scheme = "https"
-	}
-	return fmt.Sprintf("%s://localhost:%d", scheme, a.address().Port)
+	return fmt.Sprintf("%s://localhost:%d", a.cfg.APIScheme(), a.address().Port)
 }
 
 // Routes returns the registered routes.

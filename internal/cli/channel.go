@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"slices"
 	"strings"
 	"time"
@@ -16,6 +17,8 @@ import (
 	"telapi/callruntime"
 	"telapi/callruntime/wire"
 	"telapi/internal/app"
+	"telapi/internal/bot"
+	"telapi/internal/command"
 	"telapi/internal/demo"
 	"telapi/internal/endpoint"
 )
@@ -31,43 +34,35 @@ func (c *cli) channelOpenCommand() *cobra.Command {
 	teamID := cmd.Flags().String("team", "", "team ID")
 	endpointID := cmd.Flags().String("endpoint", "", "endpoint ID")
 	profileFile := cmd.Flags().String("profile", "", "JSON file with the gateway profile (default: the endpoint's)")
-	require(cmd, "team", "endpoint")
-	profile := func(ctx context.Context) (jsontext.Value, error) {
+	cmd.RunE = c.withRuntime(func(ctx context.Context, r *callruntime.Runtime, args []string) (any, error) {
 		a, err := app.OpenAdmin(ctx, c.cfg, c.Err)
 		if err != nil {
 			return nil, err
 		}
 		defer a.Close()
-		var e endpoint.Endpoint
-		switch e, err = a.Endpoints.Store.Endpoint(ctx, *endpointID); {
-		case err != nil:
+		e, err := a.Endpoints.Store.Endpoint(ctx, *endpointID)
+		if err == nil && e.TeamID != *teamID {
+			err = fmt.Errorf("endpoint %s belongs to another team", *endpointID)
+		}
+		if err == nil && *profileFile != "" {
+			e.Profile, err = c.readProfile(ctx, *profileFile)
+		}
+		if err != nil {
 			return nil, err
-		case e.TeamID != *teamID:
-			return nil, fmt.Errorf("endpoint %s belongs to another team", *endpointID)
-		case *profileFile != "":
-			if e.Profile, err = c.readProfile(ctx, *profileFile); err != nil {
-				return nil, err
-			}
 		}
-		return json.Marshal(e.Profile)
-	}
-	cmd.RunE = c.withRuntime(func(ctx context.Context, r *callruntime.Runtime, args []string) error {
-		p, err := profile(ctx)
+		profile, err := json.Marshal(e.Profile)
 		if err != nil {
-			return err
+			return nil, err
 		}
-		ch, err := r.Open(ctx, callruntime.OpenOptions{ChannelID: args[0], TeamID: *teamID, EndpointID: *endpointID, Profile: p})
-		if err == nil {
-			err = ch.Close(ctx) // releases the claim; the channel stays open
-		}
+		ch, err := r.Open(ctx, callruntime.OpenOptions{ChannelID: args[0], TeamID: *teamID, EndpointID: *endpointID, Profile: profile})
 		if err != nil {
-			return err
+			return nil, err
 		}
-		return c.print(struct {
+		return struct {
 			ID         string `json:"id"`
 			TeamID     string `json:"teamId"`
 			EndpointID string `json:"endpointId"`
-		}{ch.ID, ch.TeamID, ch.EndpointID})
+		}{ch.ID, ch.TeamID, ch.EndpointID}, ch.Close(ctx) // releases the claim; the channel stays open
 	})
 	return cmd
 }
@@ -79,25 +74,25 @@ the newest. With --follow, it continues until Ctrl-C or the end of the channel. 
 claims the channel nor commits positions. A session's channel has the session's ID.`}
 	from := cmd.Flags().String("from", "", "start at this entry ID")
 	follow := cmd.Flags().Bool("follow", false, "continue with new entries")
-	cmd.RunE = c.withRuntime(func(ctx context.Context, r *callruntime.Runtime, args []string) error {
+	cmd.RunE = c.withRuntime(func(ctx context.Context, r *callruntime.Runtime, args []string) (any, error) {
 		last, err := c.printEntries(ctx, r, args[0], *from)
 		if err == nil && last == "" && *from == "" { // perhaps the ID is mistyped
 			_, _ = fmt.Fprintf(c.Err, "channel %s has no entries: %s\n", args[0], howChannelsOpen)
 		}
 		if err != nil || !*follow {
-			return err
+			return nil, err
 		}
 		ch := r.Observe(args[0], cmp.Or(last, *from))
 		for {
 			d, err := ch.Receive(ctx)
 			switch {
 			case ctx.Err() != nil || errors.Is(err, callruntime.ErrEnded):
-				return nil //nolint:nilerr // the end of the channel or Ctrl-C is success
+				return nil, nil //nolint:nilerr,nilnil // the end of the channel or Ctrl-C is success
 			case err == nil && d.Position != "":
 				err = c.printEntry(d)
 			}
 			if err != nil {
-				return err
+				return nil, err
 			}
 		}
 	})
@@ -140,12 +135,11 @@ func entryTitle(e wire.Entry) string {
 }
 
 func (c *cli) channelSendCommand() *cobra.Command {
-	cmd := &cobra.Command{Use: "send CHANNEL --type chat --payload JSON", Short: "Send a message to the browser as the runtime would",
+	cmd := &cobra.Command{Use: "send CHANNEL --payload JSON [--type TYPE]", Short: "Send a message to the browser as the runtime would",
 		Example: `  telapi channel send ses_… --type chat --payload '{"text":"Good day"}'`}
 	kind := cmd.Flags().String("type", "chat", "message type")
 	payload := cmd.Flags().String("payload", "", "JSON object with the content")
-	require(cmd, "payload")
-	cmd.RunE = c.withRuntime(func(ctx context.Context, r *callruntime.Runtime, args []string) error {
+	cmd.RunE = c.withRuntime(func(ctx context.Context, r *callruntime.Runtime, args []string) (any, error) {
 		m := wire.ChannelMessage{Type: wire.MessageType(*kind)}
 		target, _ := m.Payload()
 		if target == nil {
@@ -153,22 +147,17 @@ func (c *cli) channelSendCommand() *cobra.Command {
 				p, _ := (&wire.ChannelMessage{Type: t}).Payload()
 				return p == nil
 			})
-			return fmt.Errorf("invalid --type %q: use %s", *kind, orList(types))
+			return nil, fmt.Errorf("invalid --type %q: use %s", *kind, orList(types))
 		}
 		*target = jsontext.Value(*payload)
 		if !target.IsValid() || target.Kind() != '{' {
-			return fmt.Errorf(`invalid --payload %q: use a JSON object such as {"text":"Good day"}`, *payload)
+			return nil, fmt.Errorf(`invalid --payload %q: use a JSON object such as {"text":"Good day"}`, *payload)
 		}
-		ch, err := r.Observe(args[0], ""), error(nil)
+		ch, sent := r.Observe(args[0], ""), map[string]string{"channel": args[0], "status": "sent"}
 		if m.Type == wire.TypeAudio {
-			err = ch.SendAudio(ctx, m.Audio)
-		} else {
-			err = ch.Send(ctx, m)
+			return sent, ch.SendAudio(ctx, m.Audio)
 		}
-		if err != nil {
-			return err
-		}
-		return c.print(map[string]string{"channel": args[0], "status": "sent"})
+		return sent, ch.Send(ctx, m)
 	})
 	return cmd
 }
@@ -176,11 +165,124 @@ func (c *cli) channelSendCommand() *cobra.Command {
 func (c *cli) channelEndCommand() *cobra.Command {
 	cmd := &cobra.Command{Use: "end CHANNEL", Short: "End a channel"}
 	reason := cmd.Flags().String("reason", "ended by an operator", "reason reported to the runtime")
-	cmd.RunE = c.withRuntime(func(ctx context.Context, r *callruntime.Runtime, args []string) error {
-		if err := r.Observe(args[0], "").End(ctx, *reason); err != nil {
-			return err
-		}
-		return c.print(map[string]string{"channel": args[0], "status": "ended"})
+	cmd.RunE = c.withRuntime(func(ctx context.Context, r *callruntime.Runtime, args []string) (any, error) {
+		return map[string]string{"channel": args[0], "status": "ended"}, r.Observe(args[0], "").End(ctx, *reason)
 	})
 	return cmd
+}
+
+func (c *cli) callbackCommand() *cobra.Command {
+	return group("callback", "Test callbacks of providers", c.callbackIssueCommand(), c.callbackLintCommand())
+}
+
+func (c *cli) callbackIssueCommand() *cobra.Command {
+	cmd := &cobra.Command{Use: "issue --channel CHANNEL", Short: "Create a work item and print its credential",
+		Long: `Creates a work item on a channel and prints its credential, with a curl command that posts
+a result. The URL uses PUBLIC_URL or TELAPI_PORT: set them as for the server.`,
+		Example: "  telapi callback issue --channel call-4711 --kind llm --ttl 1m"}
+	channelID := cmd.Flags().String("channel", "", "channel ID")
+	kind := cmd.Flags().String("kind", string(wire.BotItem), "kind of provider: "+orList(wire.WorkItemKinds))
+	scope := cmd.Flags().String("scope", string(callruntime.ScopeWorkItem), "work_item: valid for one callback; channel: valid for any number")
+	ttl := cmd.Flags().Duration("ttl", callruntime.DefaultTTL, "time until the work item expires")
+	cmd.RunE = c.withRuntime(func(ctx context.Context, r *callruntime.Runtime, _ []string) (any, error) {
+		err := cmp.Or(
+			checkFlag(c, "kind", *kind, wire.WorkItemKinds),
+			checkFlag(c, "scope", *scope, []callruntime.Scope{callruntime.ScopeWorkItem, callruntime.ScopeChannel}))
+		if err != nil {
+			return nil, err
+		}
+		item, err := r.Observe(*channelID, "").Await(ctx, callruntime.AwaitOptions{
+			Kind: wire.WorkItemKind(*kind), Scope: callruntime.Scope(*scope), TTL: *ttl,
+		})
+		if err != nil {
+			return nil, err
+		}
+		url := c.baseURL() + item.Path
+		err = c.print(struct {
+			Token      string    `json:"token"`
+			URL        string    `json:"url"`
+			WorkItemID string    `json:"workItemId"`
+			ExpiresAt  time.Time `json:"expiresAt"`
+		}{item.Token, url, item.ID, item.ExpiresAt})
+		if !c.json {
+			_, _ = fmt.Fprintf(c.Out, "\ncurl -i '%s' -H 'token: %s' -H 'Content-Type: application/json' \\\n  -d '%s'\n",
+				url, item.Token, sampleBody(wire.WorkItemKind(*kind), *channelID))
+		}
+		return nil, err
+	})
+	return cmd
+}
+
+// baseURL returns the URL of the server on this machine.
+func (c *cli) baseURL() string {
+	return cmp.Or(c.cfg.PublicURL, fmt.Sprintf("%s://localhost:%d", c.cfg.APIScheme(), c.cfg.Port))
+}
+
+func sampleBody(kind wire.WorkItemKind, channelID string) string {
+	switch kind {
+	case wire.LLMItem:
+		return `{"content":"Hello"}`
+	case wire.ToolItem:
+		return `{"result":"done"}`
+	default:
+		return fmt.Sprintf(`{"conversation":{"identifier":{"id":%q}},"messages":{"message":[{"content":{"textMessage":{"textPlain":"Hello"}}}]}}`, channelID)
+	}
+}
+
+func (c *cli) callbackLintCommand() *cobra.Command {
+	cmd := &cobra.Command{Use: "lint BODY.json", Short: "Check a callback body and print the resulting stream entries",
+		Long: `Reads a callback body from a file, or from standard input if the name is -, and prints the
+entries that it would append to the runtime stream, one per line, including denied commands
+with the reason. An invalid body is reported with all its issues. No server is needed.
+COMMANDS_DISABLED and TRANSFER_ALLOWED_TARGETS apply as on the server.`,
+		Example: "  telapi callback lint answer.json --profile flow.json"}
+	profileFile := cmd.Flags().String("profile", "", "JSON file with the gateway profile (default: no command is allowed)")
+	kind := cmd.Flags().String("kind", string(wire.BotItem), "kind of provider: "+orList(wire.WorkItemKinds))
+	channelID := cmd.Flags().String("channel", "", "channel ID (default: the one in the body)")
+	cmd.RunE = c.withConfig(func(ctx context.Context, args []string) (any, error) {
+		if err := checkFlag(c, "kind", *kind, wire.WorkItemKinds); err != nil {
+			return nil, err
+		}
+		platform, err := app.Platform(c.cfg)
+		if err != nil {
+			return nil, err
+		}
+		var profile wire.GatewayProfile
+		if *profileFile != "" {
+			if profile, err = c.readProfile(ctx, *profileFile); err != nil {
+				return nil, err
+			}
+		}
+		body, err := c.readFile(ctx, args[0])
+		if err != nil {
+			return nil, err
+		}
+		if limit := endpoint.PublishedLimits().CallbackBodyBytes; int64(len(body)) > limit {
+			return nil, fmt.Errorf("%s has %d bytes: use at most %d", args[0], len(body), limit)
+		}
+		if *channelID == "" {
+			*channelID = bodyChannelID(body)
+		}
+		result, err := bot.Parse(wire.WorkItemKind(*kind), body, *channelID)
+		if err != nil {
+			return nil, fmt.Errorf("%s: %w", args[0], err)
+		}
+		base := wire.Entry{ChannelID: *channelID, At: time.Now().UnixMilli(), Source: wire.WorkItemKind(*kind).Source()}
+		for _, e := range result.Entries(base, command.NewPolicy(profile, platform)) {
+			err = cmp.Or(err, c.printAs(e, func(w io.Writer) { writeRow(w, entryTitle(e)) }))
+		}
+		return nil, err
+	})
+	return cmd
+}
+
+// bodyChannelID returns the channel ID in a bot's callback body. Other bodies have none.
+func bodyChannelID(body []byte) string {
+	var b struct {
+		Conversation struct {
+			Identifier wire.Identifier `json:"identifier"`
+		} `json:"conversation"`
+	}
+	_ = json.Unmarshal(body, &b) // an invalid body is reported later
+	return cmp.Or(b.Conversation.Identifier.ID, "channel")
 }

@@ -7,12 +7,15 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"os"
 	"slices"
 	"strings"
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
+	"telapi/callruntime"
+	"telapi/internal/app"
 	"telapi/internal/config"
 	"telapi/internal/fault"
 )
@@ -69,12 +72,6 @@ func Run(ctx context.Context, console Console) int {
 // errReported is returned by commands that have already printed the failure.
 var errReported = errors.New("already reported")
 
-const (
-	groupRun     = "run"
-	groupAdmin   = "admin"
-	groupInspect = "inspect"
-)
-
 func (c *cli) root() *cobra.Command {
 	root := &cobra.Command{
 		Use:   "telapi",
@@ -98,43 +95,54 @@ Configure it with environment variables; see docs/configuration.md.`,
 	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return flagError(err) })
 	root.PersistentFlags().BoolVar(&c.json, "json", false, "print JSON to stdout, one object per line")
 	for _, g := range []struct {
-		id, title string
-		commands  []*cobra.Command
+		title    string
+		commands []*cobra.Command
 	}{
-		{groupRun, "Run:", []*cobra.Command{c.serveCommand(), c.devCommand(), c.mediaCommand(), c.migrateCommand()}},
-		{groupAdmin, "Administer (also while the server is running):", []*cobra.Command{
+		{"Run:", []*cobra.Command{c.serveCommand(), c.devCommand(), c.mediaCommand(), c.migrateCommand()}},
+		{"Administer (also while the server is running):", []*cobra.Command{
 			c.teamCommand(), c.keyCommand(), c.endpointCommand(), c.limitsCommand(), c.quotaCommand(), c.channelCommand(), c.callbackCommand(), c.speechCommand(),
 		}},
-		{groupInspect, "Inspect:", []*cobra.Command{c.usageCommand(), c.healthCommand(), c.doctorCommand(), c.configCommand(), c.versionCommand()}},
+		{"Inspect:", []*cobra.Command{c.usageCommand(), c.healthCommand(), c.doctorCommand(), c.configCommand(), c.versionCommand()}},
 	} {
-		root.AddGroup(&cobra.Group{ID: g.id, Title: g.title})
+		root.AddGroup(&cobra.Group{ID: g.title, Title: g.title})
 		for _, cmd := range g.commands {
-			cmd.GroupID = g.id
+			cmd.GroupID = g.title
 			root.AddCommand(cmd)
-			for _, leaf := range slices.Concat(cmd.Commands(), []*cobra.Command{cmd}) {
-				if leaf.Args == nil {
-					leaf.Args = positionalArgs
-				}
+			for _, leaf := range append(cmd.Commands(), cmd) {
+				checkUse(leaf)
 			}
 		}
 	}
 	return root
 }
 
-// positionalArgs checks the number of arguments against the command's Use line:
-// its upper-case words before the first flag.
-func positionalArgs(cmd *cobra.Command, args []string) error {
-	names := strings.Fields(cmd.Use)[1:]
-	if end := slices.IndexFunc(names, func(name string) bool { return name[0] == '-' || name[0] == '[' }); end >= 0 {
-		names = names[:end]
+// checkUse makes a command require what its Use line shows: the words before the
+// first flag are arguments, and flags outside of brackets are required.
+func checkUse(cmd *cobra.Command) {
+	var names []string
+	flags := false
+	for _, word := range strings.Fields(cmd.Use)[1:] {
+		flags = flags || word[0] == '-' || word[0] == '['
+		if flag, required := strings.CutPrefix(word, "--"); required {
+			if err := cmd.MarkFlagRequired(flag); err != nil {
+				panic(err) // the flag does not exist
+			}
+		} else if !flags {
+			names = append(names, word)
+		}
 	}
-	switch {
-	case len(args) < len(names):
-		return fmt.Errorf("missing argument %s", names[len(args)])
-	case len(args) > len(names):
-		return fmt.Errorf("unexpected argument %q", args[len(names)])
+	if cmd.Args != nil {
+		return
 	}
-	return nil
+	cmd.Args = func(_ *cobra.Command, args []string) error {
+		switch {
+		case len(args) < len(names):
+			return fmt.Errorf("missing argument %s", names[len(args)])
+		case len(args) > len(names):
+			return fmt.Errorf("unexpected argument %q", args[len(names)])
+		}
+		return nil
+	}
 }
 
 // flagError replaces the parser's text for an invalid value.
@@ -164,12 +172,84 @@ func group(use, short string, commands ...*cobra.Command) *cobra.Command {
 	return g
 }
 
-// require marks flags as required.
-func require(cmd *cobra.Command, flags ...string) {
-	for _, name := range flags {
-		if err := cmd.MarkFlagRequired(name); err != nil {
-			panic(err) // the flag does not exist
+type runE = func(*cobra.Command, []string) error
+
+// run wraps a command's body, and prints its result unless that is nil. Errors of
+// the body are not usage errors.
+func (c *cli) run(body func(ctx context.Context, args []string) (any, error)) runE {
+	return func(cmd *cobra.Command, args []string) error {
+		c.running = true
+		result, err := body(cmd.Context(), args)
+		if err != nil || result == nil {
+			return err
 		}
+		return c.print(result)
+	}
+}
+
+// withConfig loads the configuration of a command that is not a server.
+func (c *cli) withConfig(body func(ctx context.Context, args []string) (any, error)) runE {
+	return c.run(func(ctx context.Context, args []string) (_ any, err error) {
+		var warnings []config.Warning
+		c.cfg, warnings, err = config.Load(c.Env, config.Tool)
+		for _, w := range warnings {
+			_, _ = fmt.Fprintln(c.Err, "warning:", w)
+		}
+		if err != nil {
+			return nil, err
+		}
+		return body(ctx, args)
+	})
+}
+
+// withAdmin opens the stores.
+func (c *cli) withAdmin(body func(ctx context.Context, a *app.Admin, args []string) (any, error)) runE {
+	return c.withConfig(func(ctx context.Context, args []string) (any, error) {
+		a, err := app.OpenAdmin(ctx, c.cfg, c.Err)
+		if err != nil {
+			return nil, err
+		}
+		defer a.Close()
+		return body(ctx, a, args)
+	})
+}
+
+// withRuntime opens the key-value store as a call runtime.
+func (c *cli) withRuntime(body func(ctx context.Context, r *callruntime.Runtime, args []string) (any, error)) runE {
+	return c.withConfig(func(ctx context.Context, args []string) (any, error) {
+		r, err := app.OpenRuntime(c.cfg)
+		if err != nil {
+			return nil, err
+		}
+		defer r.Close()
+		result, err := body(ctx, r, args)
+		if errors.Is(err, callruntime.ErrLost) {
+			err = fmt.Errorf("%w: %s", err, howChannelsOpen)
+		}
+		return result, err
+	})
+}
+
+const howChannelsOpen = "a session's channel is opened when its browser connects; open one without a session with telapi channel open"
+
+// readFile reads a file, or standard input if name is "-". Reading from a terminal
+// is abandoned when ctx ends.
+func (c *cli) readFile(ctx context.Context, name string) ([]byte, error) {
+	if name != "-" {
+		return os.ReadFile(name)
+	}
+	var content []byte
+	var err error
+	done := make(chan struct{})
+	go func() {
+		content, err = io.ReadAll(c.In)
+		close(done)
+	}()
+	select {
+	case <-done:
+		return content, err
+	case <-ctx.Done():
+		return nil, ctx.Err()
 	}
 }
 

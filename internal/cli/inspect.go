@@ -8,26 +8,28 @@ import (
 	"io"
 	"net"
 	"net/http"
-	"net/url"
 	"strconv"
+	"strings"
 	"time"
+	"unicode/utf8"
 
 	"github.com/spf13/cobra"
 
 	"telapi/internal/app"
+	"telapi/internal/usage"
 )
 
 func (c *cli) versionCommand() *cobra.Command {
 	return &cobra.Command{Use: "version", Short: "Print the version",
-		RunE: c.run(func(context.Context, []string) error {
-			return c.printAs(map[string]string{"version": version}, func(w io.Writer) { writeRow(w, "telapi "+version) })
+		RunE: c.run(func(context.Context, []string) (any, error) {
+			return nil, c.printAs(map[string]string{"version": version}, func(w io.Writer) { writeRow(w, "telapi "+version) })
 		})}
 }
 
 func (c *cli) configCommand() *cobra.Command {
 	return &cobra.Command{Use: "config", Short: "Print the effective configuration with secrets masked",
-		RunE: c.withConfig(func(context.Context, []string) error {
-			return c.print(newTable(c.cfg.Effective(), identity, "name", "value", "source"))
+		RunE: c.withConfig(func(context.Context, []string) (any, error) {
+			return newTable(c.cfg.Effective(), identity, "name", "value", "source"), nil
 		})}
 }
 
@@ -38,17 +40,17 @@ variables, the JWT secret, the database and its schema, the key-value store and 
 limits stored in it, the media service and speech providers. It changes nothing and exits
 with 1 if a check fails.`}
 	fingerprint := cmd.Flags().String("jwt-fingerprint", "", "fingerprint of the console's JWT secret, from its log or doctor output")
-	cmd.RunE = c.run(func(ctx context.Context, _ []string) (err error) {
+	cmd.RunE = c.run(func(ctx context.Context, _ []string) (_ any, err error) {
 		for _, f := range app.Diagnose(ctx, c.Env, *fingerprint, c.Err) {
 			mark := "ok  "
 			if !f.OK {
 				mark, err = "FAIL", errReported
 			}
 			if err := c.printAs(f, func(w io.Writer) { _, _ = fmt.Fprintf(w, "%s  %-16s %s\n", mark, f.Check, f.Text) }); err != nil {
-				return err
+				return nil, err
 			}
 		}
-		return err
+		return nil, err
 	})
 	return cmd
 }
@@ -59,37 +61,106 @@ func (c *cli) healthCommand() *cobra.Command {
 media service on MEDIA_PORT, prints the response and exits with 1 if the server is not
 healthy. Use it for health checks in containers without curl.`}
 	media := cmd.Flags().Bool("media", false, "check the media service")
-	cmd.RunE = c.withConfig(func(ctx context.Context, _ []string) error {
-		host, port, secure := "127.0.0.1", c.cfg.Port, c.cfg.APITLSEnabled
+	cmd.RunE = c.withConfig(func(ctx context.Context, _ []string) (any, error) {
+		host, port, scheme := "127.0.0.1", c.cfg.Port, c.cfg.APIScheme()
 		if *media {
-			host, port, secure = cmp.Or(c.cfg.MediaHost, host), c.cfg.MediaPort, c.cfg.MediaTLSCertFile != ""
+			host, port, scheme = cmp.Or(c.cfg.MediaHost, host), c.cfg.MediaPort, "http"
+			if c.cfg.MediaTLSCertFile != "" {
+				scheme = "https"
+			}
 		}
-		target := url.URL{Scheme: "http", Host: net.JoinHostPort(host, strconv.Itoa(port)), Path: "/health"}
-		if secure {
-			target.Scheme = "https"
+		req, err := http.NewRequestWithContext(ctx, http.MethodGet, scheme+"://"+net.JoinHostPort(host, strconv.Itoa(port))+"/health", nil)
+		if err != nil {
+			return nil, fmt.Errorf("check health: %w", err)
 		}
-		return c.checkHealth(ctx, target.String())
+		// The certificate is for the public name, and the connection does not leave the machine.
+		client := http.Client{Timeout: 3 * time.Second, Transport: &http.Transport{
+			DisableKeepAlives: true, TLSClientConfig: &tls.Config{InsecureSkipVerify: true}}} //nolint:gosec // loopback
+		resp, err := client.Do(req)
+		if err != nil {
+			return nil, fmt.Errorf("check health: %w", err)
+		}
+		defer resp.Body.Close()
+		body, err := io.ReadAll(io.LimitReader(resp.Body, 64<<10))
+		_, _ = fmt.Fprintf(c.Out, "%s\n", body)
+		if err == nil && resp.StatusCode != http.StatusOK {
+			err = fmt.Errorf("not healthy: status %d", resp.StatusCode)
+		}
+		return nil, err
 	})
 	return cmd
 }
 
-func (c *cli) checkHealth(ctx context.Context, target string) error {
-	req, err := http.NewRequestWithContext(ctx, http.MethodGet, target, nil)
-	if err != nil {
-		return fmt.Errorf("check health: %w", err)
+func (c *cli) usageCommand() *cobra.Command {
+	cmd := &cobra.Command{Use: "usage TEAM", Short: "Show the speech usage of a team",
+		Example: "  telapi usage tm_… --from 2026-10-01 --interval month --group-by voice"}
+	flags := map[string]*string{} // by query parameter
+	for _, f := range []struct{ flag, param, description string }{
+		{"from", "from", "first day in UTC (default: first day of the month)"},
+		{"to", "to", "last day in UTC (default: today)"},
+		{"interval", "interval", "day (default) or month"},
+		{"group-by", "groupBy", "provider, voice, model or endpoint"},
+	} {
+		flags[f.param] = cmd.Flags().String(f.flag, "", f.description)
 	}
-	// The certificate is for the public name, and the connection does not leave the machine.
-	client := http.Client{Timeout: 3 * time.Second, Transport: &http.Transport{
-		DisableKeepAlives: true, TLSClientConfig: &tls.Config{InsecureSkipVerify: true}}} //nolint:gosec // loopback
-	resp, err := client.Do(req)
-	if err != nil {
-		return fmt.Errorf("check health: %w", err)
+	cmd.RunE = c.withAdmin(func(ctx context.Context, a *app.Admin, args []string) (any, error) {
+		params := map[string][]string{}
+		for name, value := range flags {
+			if *value != "" {
+				params[name] = []string{*value}
+			}
+		}
+		query, err := usage.ParseQuery(args[0], params, time.Now())
+		if err != nil {
+			return nil, err
+		}
+		report, err := a.Usage.Report(ctx, query)
+		if err == nil && len(report.Buckets) == 0 {
+			_, err = a.Teams.Store.Team(ctx, args[0]) // report an unknown team ID
+		}
+		if err != nil {
+			return nil, err
+		}
+		return nil, c.printAs(report, func(w io.Writer) { printUsage(w, report) })
+	})
+	return cmd
+}
+
+func printUsage(w io.Writer, r usage.Report) {
+	_, _ = fmt.Fprintf(w, "Speech usage of %s from %s to %s, by %s (UTC)\n\n", r.TeamID, r.From, r.To, r.Interval)
+	if len(r.Buckets) == 0 {
+		_, _ = fmt.Fprintln(w, "none")
+		return
 	}
-	defer resp.Body.Close()
-	body, err := io.ReadAll(io.LimitReader(resp.Body, 64<<10))
-	_, _ = fmt.Fprintf(c.Out, "%s\n", body)
-	if err == nil && resp.StatusCode != http.StatusOK {
-		err = fmt.Errorf("not healthy: status %d", resp.StatusCode)
+	largest, width := int64(1), len("TOTAL")
+	for _, b := range r.Buckets {
+		largest, width = max(largest, b.Characters), max(width, utf8.RuneCountInString(bucketLabel(b)))
 	}
-	return err
+	_, _ = fmt.Fprintf(w, "%-*s %11s %11s %11s %9s  █ billed ░ cached\n", width, "", "CHARACTERS", "BILLED", "CACHED", "REQUESTS")
+	row := func(name string, n usage.Counts, bar string) {
+		_, _ = fmt.Fprintf(w, "%-*s %11d %11d %11d %9d%s\n", width, name, n.Characters, n.Billed, n.Cached, n.Requests, bar)
+	}
+	for _, b := range r.Buckets {
+		row(bucketLabel(b), b.Counts, "  "+usageBar(b.Counts, largest))
+	}
+	row("TOTAL", r.Total, "")
+}
+
+func bucketLabel(b usage.Bucket) string {
+	if b.Group == nil {
+		return b.Start
+	}
+	return strings.TrimSpace(b.Start + " " + printable(*b.Group))
+}
+
+// usageBar draws a bucket relative to the largest one. Usage above zero has at least one block.
+func usageBar(n usage.Counts, largest int64) string {
+	const width = 32
+	blocks := func(n int64) int {
+		if n == 0 {
+			return 0
+		}
+		return max(1, int((n*width+largest/2)/largest))
+	}
+	return strings.Repeat("█", blocks(n.Billed)) + strings.Repeat("░", blocks(n.Cached))
 }

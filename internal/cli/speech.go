@@ -49,15 +49,14 @@ server and an API key with the scope CREATE_SPEECH.`,
 	for _, name := range []string{"voice", "model", "provider", "encoding"} {
 		defaults[name] = f.String(name, "", "default "+name)
 	}
-	require(cmd, "key")
-	cmd.RunE = c.withConfig(func(ctx context.Context, args []string) error {
+	cmd.RunE = c.withConfig(func(ctx context.Context, args []string) (any, error) {
 		if *url == "" {
 			*url = c.baseURL()
 		}
 		if file, ok := strings.CutPrefix(*key, "@"); ok {
 			content, err := os.ReadFile(file)
 			if err != nil {
-				return fmt.Errorf("read key: %w", err)
+				return nil, fmt.Errorf("read key: %w", err)
 			}
 			*key = strings.TrimSpace(string(content))
 		}
@@ -69,13 +68,13 @@ server and an API key with the scope CREATE_SPEECH.`,
 		}
 		requests, err := c.readWarmRequests(ctx, args[0], params)
 		if err != nil {
-			return err
+			return nil, err
 		}
 		client := http.Client{
 			Timeout:       2 * time.Minute,
 			CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }, // do not send the key elsewhere
 		}
-		return c.warm(ctx, requests, &speechClient{strings.TrimRight(*url, "/") + speech.Route, *key, client})
+		return nil, c.warm(ctx, requests, &speechClient{strings.TrimRight(*url, "/") + speech.Route, *key, client})
 	})
 	return cmd
 }
@@ -84,6 +83,10 @@ server and an API key with the scope CREATE_SPEECH.`,
 type warmRequest struct {
 	line int
 	body []byte
+}
+
+func (r warmRequest) failed(reason string) warmResult {
+	return warmResult{Line: r.line, Error: reason, status: "failed"}
 }
 
 // readWarmRequests reads the lines of a file. params are the defaults of each line.
@@ -115,26 +118,35 @@ func (c *cli) readWarmRequests(ctx context.Context, name string, params map[stri
 type warmResult struct {
 	Line int `json:"line"`
 	*speech.Response
-	Error string `json:"error,omitzero"`
-}
-
-func (r warmResult) status() string {
-	switch {
-	case r.Error != "":
-		return "failed"
-	case r.Cached:
-		return "cached"
-	default:
-		return "created"
-	}
+	Error  string `json:"error,omitzero"`
+	status string // created, cached or failed
 }
 
 // warm sends all requests and prints the progress: a bar on a terminal, otherwise
 // one line per request.
 func (c *cli) warm(ctx context.Context, requests []warmRequest, client *speechClient) error {
-	p := progress{cli: c, total: len(requests), count: map[string]int{}}
 	screen, isFile := c.Out.(*os.File)
-	p.bar = isFile && !c.json && isatty.IsTerminal(screen.Fd())
+	bar := isFile && !c.json && isatty.IsTerminal(screen.Fd())
+	var mu sync.Mutex
+	done, count := 0, map[string]int{}
+	report := func(r warmResult) error {
+		mu.Lock()
+		defer mu.Unlock()
+		done++
+		count[r.status]++
+		if r.Error != "" && !c.json {
+			_, _ = fmt.Fprintf(c.Err, "%sline %d: %s\n", map[bool]string{true: "\r\x1b[K"}[bar], r.Line, r.Error)
+		}
+		if bar {
+			const width = 30
+			full := width * done / len(requests)
+			_, err := fmt.Fprintf(c.Out, "\r\x1b[K%s%s %d/%d", strings.Repeat("█", full), strings.Repeat("░", width-full), done, len(requests))
+			return err
+		}
+		return c.printAs(r, func(w io.Writer) {
+			_, _ = fmt.Fprintf(w, "%d/%d  line %d  %s\n", done, len(requests), r.Line, r.status)
+		})
+	}
 	workers, ctx := errgroup.WithContext(ctx)
 	workers.SetLimit(warmConcurrency)
 	for _, next := range requests {
@@ -143,50 +155,22 @@ func (c *cli) warm(ctx context.Context, requests []warmRequest, client *speechCl
 			if err != nil {
 				return err
 			}
-			return p.print(r)
+			return report(r)
 		})
 	}
 	if err := workers.Wait(); err != nil {
 		return err
 	}
-	if p.bar {
+	if bar {
 		_, _ = fmt.Fprintln(c.Out)
 	}
 	if !c.json {
-		_, _ = fmt.Fprintf(c.Out, "%d created, %d cached, %d failed\n", p.count["created"], p.count["cached"], p.count["failed"])
+		_, _ = fmt.Fprintf(c.Out, "%d created, %d cached, %d failed\n", count["created"], count["cached"], count["failed"])
 	}
-	if p.count["failed"] > 0 {
+	if count["failed"] > 0 {
 		return errReported
 	}
 	return nil
-}
-
-// progress prints results as they arrive.
-type progress struct {
-	*cli
-	total int
-	bar   bool
-
-	mu    sync.Mutex
-	done  int
-	count map[string]int // by status
-}
-
-func (p *progress) print(r warmResult) error {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	p.done++
-	p.count[r.status()]++
-	if r.Error != "" && !p.json {
-		_, _ = fmt.Fprintf(p.Err, "%sline %d: %s\n", map[bool]string{true: "\r\x1b[K"}[p.bar], r.Line, r.Error)
-	}
-	if p.bar {
-		const width = 30
-		full := width * p.done / p.total
-		_, err := fmt.Fprintf(p.Out, "\r\x1b[K%s%s %d/%d", strings.Repeat("█", full), strings.Repeat("░", width-full), p.done, p.total)
-		return err
-	}
-	return p.printAs(r, func(w io.Writer) { _, _ = fmt.Fprintf(w, "%d/%d  line %d  %s\n", p.done, p.total, r.Line, r.status()) })
 }
 
 // speechClient sends speech requests to a running server.
@@ -203,13 +187,14 @@ func (s *speechClient) synthesize(ctx context.Context, r warmRequest) (warmResul
 		var failure *fault.Error
 		switch {
 		case err == nil && response.URL == "":
-			return warmResult{Line: r.line, Error: "synthesized but not cached: the server's media service is unavailable or not configured"}, nil
+			return r.failed("synthesized but not cached: the server's media service is unavailable or not configured"), nil
 		case err == nil:
-			return warmResult{Line: r.line, Response: response}, nil
+			status := map[bool]string{true: "cached", false: "created"}[response.Cached]
+			return warmResult{Line: r.line, Response: response, status: status}, nil
 		case !errors.As(err, &failure), failure.Code == fault.Unauthorized, failure.Code == fault.Forbidden:
 			return warmResult{}, err
 		case failure.RetryAfter == 0, failure.RetryAfter > warmMaxWait, attempt == warmAttempts:
-			return warmResult{Line: r.line, Error: failure.Message}, nil
+			return r.failed(failure.Message), nil
 		}
 		if err := sleep.For(ctx, failure.RetryAfter); err != nil {
 			return warmResult{}, err

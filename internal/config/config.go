@@ -133,3 +133,11 @@ const (
 
 // IsSet reports whether the environment sets the variable of that name.
 func (c Config) IsSet(name string) bool { return c.sources[name] == Environment }
+
+// APIScheme returns the URL scheme of the API server.
+func (c Config) APIScheme() string {
+	if c.APITLSEnabled {
+		return "https"
+	}
+	return "http"
+}
