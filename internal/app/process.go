@@ -6,14 +6,19 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"math"
 	"net"
+	"runtime/debug"
+	"runtime/metrics"
 	"slices"
 	"strconv"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"time"
 
 	"telapi/internal/config"
+	"telapi/internal/httpapi"
 	"telapi/internal/sleep"
 	"telapi/internal/telemetry"
 )
@@ -133,5 +138,130 @@ func (p *process) serve(ctx context.Context, serve func() error, drain func(), s
 		p.log.InfoContext(drainCtx, "drained")
 	}
 	<-served
+	return nil
+}
+
+// releaseMemory returns unused memory to the operating system after each interval
+// without a garbage collection. Most sockets are idle, and a burst of new ones would
+// otherwise leave the process with twice the memory it needs.
+func releaseMemory(ctx context.Context, interval time.Duration) {
+	collections := []metrics.Sample{{Name: "/gc/cycles/total:gc-cycles"}}
+	for last := uint64(0); sleep.For(ctx, interval) == nil; {
+		metrics.Read(collections)
+		now := collections[0].Value.Uint64()
+		if now == last {
+			debug.FreeOSMemory()
+		}
+		last = now // excludes the collection by FreeOSMemory
+	}
+}
+
+// limitMemory sets a memory limit, so that the heap does not grow to twice the size
+// of the cached files before garbage is collected. The limit follows the memory in
+// use, since the collector would run constantly below it. GOMEMLIMIT overrides it.
+func (m *Media) limitMemory(ctx context.Context) {
+	if debug.SetMemoryLimit(-1) != math.MaxInt64 {
+		return
+	}
+	defer debug.SetMemoryLimit(math.MaxInt64)
+	used := []metrics.Sample{{Name: "/gc/heap/live:bytes"}, {Name: "/memory/classes/heap/stacks:bytes"}}
+	for limit := int64(0); ; {
+		metrics.Read(used)
+		needed := max(int64(m.cfg.MediaMemoryBytes), int64(used[0].Value.Uint64()+used[1].Value.Uint64())) //nolint:gosec // memory sizes fit into int64
+		if next := needed + needed/4 + 64<<20; next != limit {
+			limit = next
+			debug.SetMemoryLimit(limit)
+		}
+		if sleep.For(ctx, time.Second) != nil {
+			return
+		}
+	}
+}
+
+// States of a dependency in /health.
+const (
+	checkOK          = "ok"
+	checkDegraded    = "degraded"
+	checkUnavailable = "unavailable"
+	checkDisabled    = "disabled"
+)
+
+const (
+	probeInterval = time.Second
+	retryInterval = 100 * time.Millisecond // while a dependency is unavailable
+	probeTimeout  = 2 * time.Second
+)
+
+// probe checks one dependency in the background, so that /health never waits for it.
+type probe struct {
+	name   string
+	label  string // in log messages
+	failed string // state in /health when it is unavailable
+	ping   func(context.Context) error
+	ok     atomic.Bool
+}
+
+// run probes until ctx ends and logs when the dependency becomes unavailable or available again.
+func (p *probe) run(ctx context.Context, log *slog.Logger) {
+	for seen := false; ctx.Err() == nil; {
+		bounded, cancel := context.WithTimeout(ctx, probeTimeout)
+		err := p.ping(bounded)
+		cancel()
+		if ctx.Err() != nil {
+			return
+		}
+		next := probeInterval
+		switch was := p.ok.Swap(err == nil); {
+		case err == nil && !was && seen:
+			log.InfoContext(ctx, p.label+" is available again")
+		case err != nil && was:
+			log.WarnContext(ctx, p.label+" is unavailable", "error", err)
+		}
+		if seen = seen || err == nil; err != nil {
+			next = retryInterval
+		}
+		_ = sleep.For(ctx, next)
+	}
+}
+
+// addProbe adds a dependency to /health.
+func (a *App) addProbe(name, label, failed string, ping func(context.Context) error) {
+	p := &probe{name: name, label: label, failed: failed, ping: ping}
+	a.probes = append(a.probes, p)
+	a.jobs = append(a.jobs, func(ctx context.Context) { p.run(ctx, a.log) })
+}
+
+// Health returns the response of /health.
+func (a *App) Health() httpapi.Health {
+	h := httpapi.Health{
+		Status:        httpapi.Healthy,
+		Version:       a.version,
+		UptimeSeconds: int64(time.Since(a.started).Seconds()),
+		Checks:        map[string]string{"database": checkDisabled, "kv": checkDisabled, "media": checkDisabled},
+	}
+	for _, p := range a.probes {
+		h.Checks[p.name] = p.failed
+		if p.ok.Load() {
+			h.Checks[p.name] = checkOK
+		}
+	}
+	switch {
+	case a.draining.Load():
+		h.Status = "draining"
+	case h.Checks["kv"] != checkOK,
+		a.cfg.FeatureAPIAccess && h.Checks["database"] != checkOK:
+		h.Status = checkUnavailable
+	}
+	return h
+}
+
+// Ready waits until the instance is healthy.
+func (a *App) Ready(ctx context.Context) error {
+	for a.Health().Status != httpapi.Healthy {
+		if err := ctx.Err(); err != nil {
+			return fmt.Errorf("not ready (%v): %w", a.Health().Checks, err)
+		}
+		_ = sleep.For(ctx, 20*time.Millisecond)
+	}
 	return nil
 }

@@ -2,6 +2,10 @@ package config
 
 import (
 	"crypto/rand"
+	"crypto/tls"
+	"crypto/x509"
+	"encoding/base64"
+	"encoding/pem"
 	"errors"
 	"maps"
 	"net/url"
@@ -23,9 +27,7 @@ func (l *loader) checkNames() {
 		known = append(known, s.name)
 	}
 	for _, name := range slices.Sorted(maps.Keys(l.env)) {
-		if text, ok := deprecated[name]; ok {
-			l.warn(name, "%s", text)
-		}
+		l.warnIf(deprecated[name] != "", name, "%s", deprecated[name])
 		bare, prefixed := strings.CutPrefix(name, "TELAPI_")
 		if !prefixed || slices.Contains(known, name) {
 			continue
@@ -37,7 +39,7 @@ func (l *loader) checkNames() {
 		if strings.HasPrefix(name, "TELAPI_SERVICE_") || strings.HasPrefix(name, "TELAPI_PORT_") {
 			text += "; Kubernetes sets such variables for a Service called telapi: set enableServiceLinks to false"
 		}
-		l.problem(name, "", "%s", text)
+		l.problems = append(l.problems, Problem{name, "", text})
 	}
 }
 
@@ -48,83 +50,67 @@ func (l *loader) checkCombinations() {
 		c.JWTSecret = redact.Secret(rand.Text() + rand.Text())
 		c.sources["JWT_SECRET"] = Generated
 	}
-	if l.mode == Serve {
-		for _, s := range settings() {
-			if _, set := c.sources[s.name]; s.tag("required") == "serve" && !set {
-				l.problem(s.name, "", "not set, but required by telapi serve; use %s", s.valid(l.mode))
-			}
-		}
+	for _, s := range settings() {
+		_, set := c.sources[s.name]
+		l.rejectIf(l.mode == Serve && s.tag("required") == "serve" && !set, s.name, "", "not set, but required by telapi serve; use %s", s.valid(l.mode))
 	}
 	if l.mode != Tool {
 		l.checkServer()
 	}
 	if url, err := c.databaseURL(); err == nil && url.query.Get("sslmode") != "" {
 		mode := url.query.Get("sslmode")
-		switch {
-		case !c.IsSet("DATABASE_SSL_MODE"):
+		l.warnIf(c.IsSet("DATABASE_SSL_MODE") && mode != c.DatabaseSSLMode, "DATABASE_SSL_MODE",
+			"is %s and overrides sslmode=%s in DATABASE_URL: remove one of them", c.DatabaseSSLMode, mode)
+		if !c.IsSet("DATABASE_SSL_MODE") {
 			c.DatabaseSSLMode, c.sources["DATABASE_SSL_MODE"] = mode, FromURL
-		case mode != c.DatabaseSSLMode:
-			l.warn("DATABASE_SSL_MODE", "is %s and overrides sslmode=%s in DATABASE_URL: remove one of them", c.DatabaseSSLMode, mode)
 		}
 	}
-	if strings.HasPrefix(c.RedisURL.Reveal(), "rediss:") && c.IsSet("REDIS_TLS_ENABLED") && !c.RedisTLSEnabled {
-		l.warn("REDIS_TLS_ENABLED", "is false, but REDIS_URL uses rediss://: TLS stays enabled")
-	}
-	if c.MaxQueuedBytes > 0 && c.MaxQueuedBytes < c.MaxFrameBytes {
-		l.problem("SESSION_MAX_QUEUED_BYTES", strconv.Itoa(c.MaxQueuedBytes), "less than SESSION_MAX_FRAME_BYTES (%d); use at least that", c.MaxFrameBytes)
-	}
-	if (c.MediaTLSCertFile == "") != (c.MediaTLSKeyFile == "") {
-		l.problem("MEDIA_TLS_CERT_FILE", "", "set both MEDIA_TLS_CERT_FILE and MEDIA_TLS_KEY_FILE for HTTPS, or neither")
-	}
-	if c.MediaTokenPrevious != "" && c.MediaToken == "" {
-		l.problem("MEDIA_UPLOAD_TOKEN_PREVIOUS", redact.Placeholder, "set without MEDIA_UPLOAD_TOKEN; set the current token there")
-	}
-	if c.DrainDelay > c.ShutdownTimeout/2 {
-		l.warn("DRAIN_DELAY", "is more than half of SHUTDOWN_TIMEOUT and is reduced to %s, so that requests have time to finish", c.ShutdownTimeout/2)
-	}
+	l.warnIf(strings.HasPrefix(c.RedisURL.Reveal(), "rediss:") && c.IsSet("REDIS_TLS_ENABLED") && !c.RedisTLSEnabled,
+		"REDIS_TLS_ENABLED", "is false, but REDIS_URL uses rediss://: TLS stays enabled")
+	l.rejectIf(c.MaxQueuedBytes > 0 && c.MaxQueuedBytes < c.MaxFrameBytes,
+		"SESSION_MAX_QUEUED_BYTES", strconv.Itoa(c.MaxQueuedBytes), "less than SESSION_MAX_FRAME_BYTES (%d); use at least that", c.MaxFrameBytes)
+	l.rejectIf((c.MediaTLSCertFile == "") != (c.MediaTLSKeyFile == ""),
+		"MEDIA_TLS_CERT_FILE", "", "set both MEDIA_TLS_CERT_FILE and MEDIA_TLS_KEY_FILE for HTTPS, or neither")
+	l.rejectIf(c.MediaTokenPrevious != "" && c.MediaToken == "",
+		"MEDIA_UPLOAD_TOKEN_PREVIOUS", redact.Placeholder, "set without MEDIA_UPLOAD_TOKEN; set the current token there")
+	l.warnIf(c.DrainDelay > c.ShutdownTimeout/2,
+		"DRAIN_DELAY", "is more than half of SHUTDOWN_TIMEOUT and is reduced to %s, so that requests have time to finish", c.ShutdownTimeout/2)
 	for _, prefix := range c.TrustedProxies {
-		if prefix.Bits() == 0 {
-			l.warn("TRUSTED_PROXIES", "contains %s: every client can spoof its address", prefix)
-		}
+		l.warnIf(prefix.Bits() == 0, "TRUSTED_PROXIES", "contains %s: every client can spoof its address", prefix)
 	}
 	for _, signal := range []string{"", "TRACES_", "METRICS_", "LOGS_"} {
 		// The OpenTelemetry libraries read these headers and log malformed ones, credentials included.
 		name := "OTEL_EXPORTER_OTLP_" + signal + "HEADERS"
-		if value := l.env[name]; value != "" && !validHeaderList(value) {
-			l.problem(name, redact.Placeholder, "use comma-separated name=value pairs with special characters percent-encoded")
-		}
+		l.rejectIf(!validHeaderList(l.env[name]),
+			name, redact.Placeholder, "use comma-separated name=value pairs with special characters percent-encoded")
 	}
 }
 
 // checkServer checks settings that only servers use.
 func (l *loader) checkServer() {
 	c := &l.cfg
-	if slices.Contains(c.SpeechProviders, "openai") && c.SpeechURL == "" {
-		l.problem("SPEECH_OPENAI_URL", "", "not set, but SPEECH_PROVIDERS contains openai; use https://api.openai.com for OpenAI itself")
-	}
-	if list, err := c.ICEServerList(); err == nil && c.TURNSecret == "" && slices.ContainsFunc(list, ICEServer.NeedsCredential) {
-		l.problem("TURN_SHARED_SECRET", "", "not set, but WEBRTC_ICE_SERVERS contains a TURN server without a credential, which browsers reject")
-	}
+	l.rejectIf(slices.Contains(c.SpeechProviders, "openai") && c.SpeechURL == "",
+		"SPEECH_OPENAI_URL", "", "not set, but SPEECH_PROVIDERS contains openai; use https://api.openai.com for OpenAI itself")
+	list, err := c.ICEServerList()
+	l.rejectIf(err == nil && c.TURNSecret == "" && slices.ContainsFunc(list, ICEServer.NeedsCredential),
+		"TURN_SHARED_SECRET", "", "not set, but WEBRTC_ICE_SERVERS contains a TURN server without a credential, which browsers reject")
 	if !c.APITLSEnabled {
 		return
 	}
-	complete := true
 	for _, name := range []string{"EDGE_TLS_FULLCHAIN_B64", "EDGE_TLS_PRIVKEY_B64"} {
-		if !c.IsSet(name) {
-			l.problem(name, "", "not set, but required by API_TLS_ENABLED=true; use PEM in base64")
-			complete = false
-		}
+		l.rejectIf(!c.IsSet(name), name, "", "not set, but required by API_TLS_ENABLED=true; use PEM in base64")
 	}
-	if !complete {
+	if c.EdgeTLSChain == "" || c.EdgeTLSKey == "" {
 		return
 	}
 	edge, err := c.EdgeTLS()
 	var p Problem
 	if errors.As(err, &p) {
 		l.problems = append(l.problems, p)
-	} else if until := edge.Certificates[0].Leaf.NotAfter; time.Now().After(until) {
-		l.warn("EDGE_TLS_FULLCHAIN_B64", "contains a certificate that expired on %s: clients will reject it", until.Format(time.DateOnly))
+		return
 	}
+	until := edge.Certificates[0].Leaf.NotAfter
+	l.warnIf(time.Now().After(until), "EDGE_TLS_FULLCHAIN_B64", "contains a certificate that expired on %s: clients will reject it", until.Format(time.DateOnly))
 }
 
 func validHeaderList(value string) bool {
@@ -137,4 +123,83 @@ func validHeaderList(value string) bool {
 		}
 	}
 	return true
+}
+
+// EdgeTLS returns the configuration of the TLS listener, or nil if API_TLS_ENABLED
+// is false.
+func (c Config) EdgeTLS() (*tls.Config, error) {
+	if !c.APITLSEnabled {
+		return nil, nil
+	}
+	const name, use = "EDGE_TLS_FULLCHAIN_B64", "; use PEM in base64"
+	chain, err := decodeBase64(c.EdgeTLSChain.Reveal())
+	if err != nil {
+		return nil, Problem{name, redact.Placeholder, "invalid base64" + use}
+	}
+	key, err := decodeBase64(c.EdgeTLSKey.Reveal())
+	if err != nil {
+		return nil, Problem{"EDGE_TLS_PRIVKEY_B64", redact.Placeholder, "invalid base64" + use}
+	}
+	pair, err := tls.X509KeyPair(chain, key)
+	if err != nil {
+		return nil, Problem{name, redact.Placeholder, "does not match EDGE_TLS_PRIVKEY_B64: " + err.Error() + use}
+	}
+	edge := ServerTLS()
+	edge.Certificates = []tls.Certificate{pair}
+	return edge, nil
+}
+
+// ServerTLS returns the configuration of all TLS listeners: TLS 1.3, and TLS 1.2
+// with AEAD cipher suites only. Go's default for 1.2 includes CBC suites.
+func ServerTLS() *tls.Config {
+	return &tls.Config{
+		MinVersion: tls.VersionTLS12,
+		CipherSuites: []uint16{
+			tls.TLS_ECDHE_ECDSA_WITH_AES_128_GCM_SHA256, tls.TLS_ECDHE_RSA_WITH_AES_128_GCM_SHA256,
+			tls.TLS_ECDHE_ECDSA_WITH_AES_256_GCM_SHA384, tls.TLS_ECDHE_RSA_WITH_AES_256_GCM_SHA384,
+			tls.TLS_ECDHE_ECDSA_WITH_CHACHA20_POLY1305_SHA256, tls.TLS_ECDHE_RSA_WITH_CHACHA20_POLY1305_SHA256,
+		},
+	}
+}
+
+// MediaCacheCAs returns the root certificates for the media service, or nil for the
+// system's.
+func (c Config) MediaCacheCAs() (*x509.CertPool, error) {
+	if c.MediaCacheCABundle == "" {
+		return nil, nil
+	}
+	return parseBundle(c.MediaCacheCABundle.Reveal())
+}
+
+// parseBundle requires that every PEM block is a certificate: skipping one silently
+// would cause a failure only when that certificate is needed.
+func parseBundle(value string) (*x509.CertPool, error) {
+	rest := []byte(value)
+	if !strings.Contains(value, "-----BEGIN") {
+		var err error
+		if rest, err = decodeBase64(value); err != nil {
+			return nil, errors.New("neither PEM nor base64")
+		}
+	}
+	pool := x509.NewCertPool()
+	for n := 0; ; n++ {
+		var block *pem.Block
+		if block, rest = pem.Decode(rest); block == nil {
+			if n == 0 || strings.Contains(string(rest), "-----BEGIN") {
+				return nil, errors.New("missing or damaged certificate")
+			}
+			return pool, nil
+		}
+		cert, err := x509.ParseCertificate(block.Bytes)
+		if err != nil || block.Type != "CERTIFICATE" {
+			return nil, errors.New("contains a PEM block that is not a certificate")
+		}
+		pool.AddCert(cert)
+	}
+}
+
+// decodeBase64 accepts line breaks and missing padding.
+func decodeBase64(value string) ([]byte, error) {
+	value = strings.TrimRight(strings.Join(strings.Fields(value), ""), "=")
+	return base64.RawStdEncoding.DecodeString(value)
 }

@@ -73,22 +73,25 @@ type loader struct {
 	problems Problems
 }
 
-func (l *loader) warn(name, format string, args ...any) {
-	l.warnings = append(l.warnings, Warning{name, fmt.Sprintf(format, args...)})
+func (l *loader) warnIf(condition bool, name, format string, args ...any) {
+	if condition {
+		l.warnings = append(l.warnings, Warning{name, fmt.Sprintf(format, args...)})
+	}
 }
 
-func (l *loader) problem(name, value, format string, args ...any) {
-	l.problems = append(l.problems, Problem{name, value, fmt.Sprintf(format, args...)})
+func (l *loader) rejectIf(condition bool, name, value, format string, args ...any) {
+	if condition {
+		l.problems = append(l.problems, Problem{name, value, fmt.Sprintf(format, args...)})
+	}
 }
 
 // load sets one field from the environment or its default.
 func (l *loader) load(s setting, field reflect.Value) {
 	value, source := l.env[s.name], Environment
-	trimmed := strings.TrimSpace(value)
-	if verbatim := s.secret && s.tag("kind") == ""; !verbatim {
+	trimmed, verbatim := strings.TrimSpace(value), s.secret && s.tag("kind") == ""
+	l.warnIf(verbatim && value != trimmed, s.name, "starts or ends with white space, which is part of the value")
+	if !verbatim {
 		value = trimmed
-	} else if value != trimmed {
-		l.warn(s.name, "starts or ends with white space, which is part of the value")
 	}
 	if value == "" {
 		value, source = s.tag("default"), Default
@@ -105,7 +108,7 @@ func (l *loader) load(s setting, field reflect.Value) {
 		if !errors.Is(err, errInvalid) {
 			text = err.Error() + "; " + text
 		}
-		l.problem(s.name, s.masked(value), "%s", text)
+		l.problems = append(l.problems, Problem{s.name, s.masked(value), text})
 	}
 }
 

@@ -133,3 +133,139 @@ func receiptTitle(status int, receipt []byte) string {
 	}
 	return title
 }
+
+// Phrase is a sentence the bot understands and its effect.
+type Phrase struct{ Say, Does string }
+
+// Phrases returns all phrases.
+func Phrases() []Phrase {
+	list := make([]Phrase, 0, len(script))
+	for _, e := range script {
+		list = append(list, e.Phrase)
+	}
+	return list
+}
+
+// scriptEntry is a phrase and the parts of the bot's answer.
+type scriptEntry struct {
+	Phrase
+	parts []part
+}
+
+// part is one answer; each part has its own work item.
+type part struct {
+	after time.Duration
+	body  func(botRequest) any
+}
+
+// thinkingTime is the delay of ordinary answers.
+const thinkingTime = 300 * time.Millisecond
+
+// Transfer targets that the demo endpoint's policy allows and denies.
+const (
+	allowedTarget = "tel:+493012345678"
+	deniedTarget  = "tel:+19005550100"
+)
+
+var script = []scriptEntry{
+	{Phrase{"hello", "small talk; the bot answers anything else, too"}, nil},
+	{Phrase{"transfer me", "a transfer that the flow allows: the call is transferred and ends"}, []part{
+		{thinkingTime, textAnswer("I will transfer you now.", customEvent("transfer", object{"transferTarget": allowedTarget}))}}},
+	{Phrase{"transfer me abroad", "a transfer that the flow's policy denies"}, []part{
+		{thinkingTime, textAnswer("I will try to transfer you abroad.", customEvent("transfer", object{"transferTarget": deniedTarget}))}}},
+	{Phrase{"call me slowly", "digit collection: press up to four keys, or # to finish"}, []part{
+		{thinkingTime, textAnswer("Press up to four keys, slowly. # submits them.", customEvent("config", object{"sessionParams": object{
+			"sendDTMF": true, "bargeIn": true, "bargeInOnDTMF": true, "dtmfCollect": true, "dtmfDigits": "0123456789",
+			"dtmfCollectMaxDigits": 4, "dtmfCollectInterDigitTimeoutMS": 3000, "dtmfCollectSubmitDigit": "#",
+		}}))}}},
+	{Phrase{"be silent", "comfort prompts while the bot is silent, then a timeout"}, []part{
+		{thinkingTime, textAnswer("I will be silent for a while.", customEvent("config", object{"sessionParams": object{
+			"botNoInputTimeoutMs": 2000, "botNoInputSpeech": "The bot is still thinking.", "botNoInputRetries": 1, "botNoInputGiveUpTimeoutMs": 6000,
+		}}))},
+		{9 * time.Second, textAnswer("This answer is late and will be rejected.")}}},
+	{Phrase{"fail", "the provider reports an error and the conversation continues"}, []part{
+		{thinkingTime, func(botRequest) any {
+			return object{"error": object{"code": "DEMO_FAILURE", "message": "The demo bot was asked to fail."}}
+		}}}},
+	{Phrase{"out of order", "two answers, the second posted first; they arrive in order"}, []part{
+		{1500 * time.Millisecond, textAnswer("This is the first answer, posted last.")},
+		{thinkingTime, textAnswer("This is the second answer, posted first and parked.")}}},
+	{Phrase{"speak", "synthesized speech in every mode; say it twice to see a cache hit"}, []part{
+		{thinkingTime, voiceAnswer("This sentence is synthesized once and then read from the media cache.")}}},
+	{Phrase{"hang up", "the call ends after all playback has finished"}, []part{
+		{thinkingTime, textAnswer("Goodbye.", customEvent("hangup", object{"hangupReason": "the demo bot hung up"}))}}},
+	{Phrase{"help", "the list of these phrases"}, nil},
+}
+
+// answerParts returns the parts of the bot's answer to a question.
+func answerParts(q question) []part {
+	if q.DTMF != "" {
+		return []part{{thinkingTime, textAnswer("You pressed " + strings.Join(strings.Split(q.DTMF, ""), " ") + ".")}}
+	}
+	said := strings.ToLower(strings.Trim(strings.TrimSpace(q.Text), ".!?"))
+	for _, e := range script {
+		if said == e.Say && e.parts != nil {
+			return e.parts
+		}
+	}
+	if said == "help" {
+		return []part{{thinkingTime, textAnswer(help())}}
+	}
+	return []part{{thinkingTime, textAnswer(smallTalk(said, q.Text))}}
+}
+
+var smallTalkReplies = []struct{ contains, reply string }{
+	{"hello", "Hello! How are you?"},
+	{"good morning", "Good morning!"},
+	{"how are you", "Always on. And you?"},
+	{"who are you", "A demo bot with a few hundred lines of code, connected by a webhook."},
+	{"thank", "You are welcome."},
+	{"bye", "Goodbye. Say hang up to end the call."},
+}
+
+func smallTalk(said, text string) string {
+	for _, t := range smallTalkReplies {
+		if strings.Contains(said, t.contains) {
+			return t.reply
+		}
+	}
+	return `You said "` + text + `". Say help to hear what else I understand.`
+}
+
+func help() string {
+	text := "I understand:"
+	for _, p := range Phrases() {
+		text += "\n" + p.Say + ": " + p.Does
+	}
+	return text
+}
+
+type object map[string]any
+
+// textAnswer returns the body of an answer with a text and optional events.
+func textAnswer(text string, events ...object) func(botRequest) any {
+	return func(q botRequest) any {
+		content := object{"textMessage": object{"textPlain": text}}
+		for _, e := range events {
+			content["event"] = e
+		}
+		return message(q, content)
+	}
+}
+
+// voiceAnswer returns the body of an answer that is spoken in every mode.
+func voiceAnswer(text string) func(botRequest) any {
+	return func(q botRequest) any { return message(q, object{"voiceMessage": text}) }
+}
+
+func customEvent(name string, value object) object {
+	return object{"custom": object{"name": name, "value": value}}
+}
+
+func message(q botRequest, content object) object {
+	return object{
+		"conversation": object{"identifier": object{"id": q.ChannelID}},
+		"from":         object{"identifier": object{"id": "demo-bot", "name": "Demo bot"}},
+		"messages":     object{"timestamp": time.Now().UTC().Format(time.RFC3339Nano), "message": []object{{"content": content}}},
+	}
+}

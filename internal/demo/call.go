@@ -134,7 +134,8 @@ func (c *call) handleFrame(m *wire.ChannelMessage) {
 // say sends a text to the browser and, unless in chat mode, plays it.
 func (c *call) say(i item) {
 	spoken := i.voice || c.mode != "chat"
-	c.effects.send(wire.TypeChat, chat{Text: i.Text, From: i.from(), Spoken: spoken})
+	from := map[bool]string{true: "runtime", false: "bot"}[i.comfort]
+	c.effects.send(wire.TypeChat, chat{Text: i.Text, From: from, Spoken: spoken})
 	if spoken {
 		c.enqueue(i)
 	}

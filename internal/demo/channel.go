@@ -1,9 +1,13 @@
 package demo
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
+	"io"
+	"maps"
+	"net/http"
 	"sync"
 	"time"
 
@@ -13,6 +17,7 @@ import (
 	"telapi/callruntime"
 	"telapi/callruntime/wire"
 	"telapi/internal/sleep"
+	"telapi/internal/speech"
 )
 
 const (
@@ -24,10 +29,9 @@ const (
 // channelEffects carries out the effects of a call on a claimed channel.
 type channelEffects struct {
 	*loopState
-	client     client
+	RuntimeOptions
 	ctx        context.Context // of the call
 	ch         *callruntime.Channel
-	hub        *Hub
 	background sync.WaitGroup
 	stop       context.CancelFunc // of the current playback
 }
@@ -86,14 +90,14 @@ func (e *channelEffects) askBot(q question) string {
 	}{q, item.ID})
 	q.itemID = item.ID
 	e.background.Go(func() {
-		parts, err := e.client.askBot(e.ctx, e.ch, q, item)
+		parts, err := e.postQuestion(q, item)
 		if err != nil {
 			e.publish("", EventHTTP, "bot unreachable", map[string]string{"error": err.Error()})
-			e.report(func(c *call) { c.botUnreachable(item.ID) })
+			e.report(e.ctx, func(c *call) { c.botUnreachable(item.ID) })
 			return
 		}
-		e.hub.Publish(e.ch.ID, LaneBot, LaneRuntime, EventHTTP, "202 Accepted", map[string]int{"parts": parts})
-		e.report(func(c *call) { c.botAccepted(q, parts) })
+		e.Events.Publish(e.ch.ID, LaneBot, LaneRuntime, EventHTTP, "202 Accepted", map[string]int{"parts": parts})
+		e.report(e.ctx, func(c *call) { c.botAccepted(q, parts) })
 	})
 	return item.ID
 }
@@ -103,15 +107,7 @@ func (e *channelEffects) cancel(workItemID string) { e.check(e.ch.Cancel(e.ctx, 
 func (e *channelEffects) end(reason string) { e.check(e.ch.End(e.ctx, reason)) }
 
 func (e *channelEffects) publish(to Lane, kind EventKind, title string, data any) {
-	e.hub.Publish(e.ch.ID, LaneRuntime, to, kind, title, data)
-}
-
-// report passes a result to the call through loop.
-func (e *channelEffects) report(result func(*call)) {
-	select {
-	case e.reports <- result:
-	case <-e.ctx.Done():
-	}
+	e.Events.Publish(e.ch.ID, LaneRuntime, to, kind, title, data)
 }
 
 func (e *channelEffects) stopPlayback() {
@@ -126,7 +122,7 @@ func (e *channelEffects) play(i item) {
 	ctx, stop := context.WithCancel(e.ctx)
 	e.stop = stop
 	report := func(result func(*call)) {
-		e.report(func(c *call) {
+		e.report(e.ctx, func(c *call) {
 			if ctx.Err() == nil {
 				result(c)
 			}
@@ -163,12 +159,12 @@ func (e *channelEffects) stream(ctx context.Context, i item, begin func(time.Dur
 		_ = sleep.For(ctx, i.pause)
 		return i.pause, nil
 	}
-	s, err := e.client.synthesize(ctx, i.speechRequest)
+	s, err := e.synthesize(ctx, i.speechRequest)
 	if err != nil {
 		return 0, err
 	}
 	title := map[bool]string{true: "speech from media cache", false: "speech synthesized"}[s.Cached]
-	e.hub.Publish(e.ch.ID, LaneService, LaneRuntime, EventSpeech, title,
+	e.Events.Publish(e.ch.ID, LaneService, LaneRuntime, EventSpeech, title,
 		map[string]any{"text": i.Text, "hash": s.Hash, "cached": s.Cached, "characters": s.Characters, "url": s.URL})
 	frames := (len(s.Audio) + frameBytes - 1) / frameBytes
 	length := time.Duration(frames) * frameDuration
@@ -186,4 +182,71 @@ func (e *channelEffects) stream(ctx context.Context, i item, begin func(time.Dur
 		_ = sleep.For(ctx, time.Until(start.Add(time.Duration(n+1)*frameDuration)))
 	}
 	return length, nil
+}
+
+// postQuestion returns the number of parts of the bot's answer.
+func (e *channelEffects) postQuestion(q question, item callruntime.WorkItem) (int, error) {
+	body := botRequest{q, e.ch.ID, callbackTarget{e.API + item.Path, item.Token}}
+	status, response, err := doJSON(e.ctx, e.Client, http.MethodPost, e.Bot, nil, body)
+	if err == nil && status != http.StatusAccepted {
+		err = fmt.Errorf("bot returned status %d", status)
+	}
+	accepted := struct {
+		Parts int `json:"parts"`
+	}{1}
+	if err == nil {
+		err = json.Unmarshal(response, &accepted)
+	}
+	return accepted.Parts, err
+}
+
+// synthesize returns speech as A-law with 8 kHz.
+func (e *channelEffects) synthesize(ctx context.Context, r speechRequest) (response speech.Response, err error) {
+	r.Encoding, r.EndpointID = string(speech.ALaw), e.ch.EndpointID
+	body, err := e.callAPI(ctx, http.MethodPost, speech.Route, r)
+	if err == nil {
+		err = json.Unmarshal(body, &response)
+	}
+	if err == nil && len(response.Audio) == 0 { // it is in the media cache
+		response.Audio, err = e.callAPI(ctx, http.MethodGet, response.URL, nil)
+	}
+	return response, err
+}
+
+func (e *channelEffects) callAPI(ctx context.Context, method, path string, body any) ([]byte, error) {
+	status, response, err := doJSON(ctx, e.Client, method, e.API+path, http.Header{"X-Api-Key": {e.Demo.Key.Reveal()}}, body)
+	if err == nil && status/100 != 2 {
+		err = fmt.Errorf("%s returned status %d: %.200s", path, status, response)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("request speech: %w", err)
+	}
+	return response, nil
+}
+
+// doJSON sends a request with an optional JSON body and returns the status and body of the response.
+func doJSON(ctx context.Context, client *http.Client, method, url string, header http.Header, body any) (int, []byte, error) {
+	const maxResponse = 16 << 20 // audio
+	var raw []byte
+	if body != nil {
+		var err error
+		if raw, err = json.Marshal(body); err != nil {
+			return 0, nil, err
+		}
+	}
+	req, err := http.NewRequestWithContext(ctx, method, url, bytes.NewReader(raw))
+	if err != nil {
+		return 0, nil, err
+	}
+	maps.Copy(req.Header, header)
+	if body != nil {
+		req.Header.Set("Content-Type", "application/json")
+	}
+	resp, err := client.Do(req)
+	if err != nil {
+		return 0, nil, err
+	}
+	defer resp.Body.Close()
+	response, err := io.ReadAll(io.LimitReader(resp.Body, maxResponse))
+	return resp.StatusCode, response, err
 }

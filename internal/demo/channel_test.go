@@ -46,7 +46,7 @@ func TestRepeatedEntryHasEffectsOnce(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		l := &channelEffects{loopState: newLoopState(), ctx: ctx, ch: ch, client: client{bot: bot.URL, http: bot.Client()}}
+		l := &channelEffects{loopState: newLoopState(), ctx: ctx, ch: ch, RuntimeOptions: RuntimeOptions{Bot: bot.URL, Client: bot.Client()}}
 		l.beginEntry("1-1")
 		l.send(wire.TypeChat, chat{Text: "one"})
 		l.send(wire.TypeChat, chat{Text: "two"})

@@ -60,10 +60,10 @@ func (f *Feed) Open(ctx context.Context, sessionID string, ended func(context.Co
 	var lastEntry, lastMessage string
 	channelEnded := false
 	for _, d := range entries {
-		past, lastEntry, channelEnded = append(past, EntryEvent(d.Entry, d.JSON)), d.Position, d.Entry.Kind == wire.KindChannelEnded
+		past, lastEntry, channelEnded = append(past, entryEvent(d.Entry, d.JSON)), d.Position, d.Entry.Kind == wire.KindChannelEnded
 	}
 	for _, d := range messages {
-		past, lastMessage = append(past, MessageEvent(d.Entry, d.JSON)), d.Position
+		past, lastMessage = append(past, messageEvent(d.Entry, d.JSON)), d.Position
 	}
 
 	return func(yield func([]byte) bool) {
@@ -81,12 +81,12 @@ func (f *Feed) Open(ctx context.Context, sessionID string, ended func(context.Co
 		defer unsubscribe()
 		sources.Go(func() {
 			if !channelEnded {
-				watch(ctx, observer.Observe(sessionID, lastEntry), EntryEvent, events)
+				watch(ctx, observer.Observe(sessionID, lastEntry), entryEvent, events)
 			}
 			_ = sleep.For(ctx, feedLinger)
 			stop()
 		})
-		sources.Go(func() { watch(ctx, observer.ObserveHistory(sessionID, lastMessage), MessageEvent, events) })
+		sources.Go(func() { watch(ctx, observer.ObserveHistory(sessionID, lastMessage), messageEvent, events) })
 
 		batch := slices.Concat(past, recorded)
 		for open, silent := true, false; open && yield(lines(batch)) && !(silent && ended(ctx)); {

@@ -1,6 +1,7 @@
 package demo
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -75,10 +76,7 @@ func (r *Runtime) Run(ctx context.Context) {
 // serve runs one call from its committed position to its end.
 func (r *Runtime) serve(ctx context.Context, ch *callruntime.Channel) error {
 	ctx, stop := context.WithCancel(ctx)
-	e := &channelEffects{
-		loopState: newLoopState(), ctx: ctx, ch: ch, hub: r.Events,
-		client: client{r.Bot, r.API, r.Demo.Key.Reveal(), ch.EndpointID, r.Client},
-	}
+	e := &channelEffects{loopState: newLoopState(), RuntimeOptions: r.RuntimeOptions, ctx: ctx, ch: ch}
 	defer func() {
 		stop()
 		e.background.Wait()
@@ -107,4 +105,130 @@ func (r *Runtime) restore(ctx context.Context, c *call, ch *callruntime.Channel)
 		}
 	}
 	return err
+}
+
+// entrySource is the part of callruntime.Channel that loop uses.
+type entrySource interface {
+	Receive(ctx context.Context) (callruntime.Delivery, error)
+	Commit(ctx context.Context, position string) error
+}
+
+// loop runs a call: it handles entries, reports of effects and timers one at a time
+// and commits each entry once it is handled. It returns at the end of the channel or
+// of ctx, or with the first error.
+func loop(ctx context.Context, from entrySource, c *call, s *loopState) error {
+	var receiving sync.WaitGroup
+	defer receiving.Wait()
+	ctx, stop := context.WithCancel(ctx)
+	defer stop()
+	receiving.Go(func() {
+		for ctx.Err() == nil {
+			d, err := from.Receive(ctx)
+			s.report(ctx, func(c *call) { s.handle(ctx, from, c, d, err) })
+		}
+	})
+	for s.err == nil {
+		var timer <-chan time.Time
+		if name, at := c.nextTimer(); name != "" {
+			timer = time.After(at.Sub(c.now()))
+		}
+		select {
+		case report := <-s.reports:
+			report(c)
+		case <-timer:
+			c.fireTimers()
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
+	if errors.Is(s.err, callruntime.ErrEnded) {
+		return nil
+	}
+	return s.err
+}
+
+// loopState is shared by loop and effects.
+type loopState struct {
+	reports chan func(*call) // received entries and results of effects in the background
+	entry   string           // position of the entry being handled, or empty
+	effects int              // number of effects of that entry
+	err     error            // the first failure
+}
+
+func newLoopState() *loopState { return &loopState{reports: make(chan func(*call), 16)} }
+
+// report passes a function to loop.
+func (s *loopState) report(ctx context.Context, f func(*call)) {
+	select {
+	case s.reports <- f:
+	case <-ctx.Done():
+	}
+}
+
+// handle handles the result of one Receive.
+func (s *loopState) handle(ctx context.Context, from entrySource, c *call, d callruntime.Delivery, err error) {
+	if err != nil && d.Position == "" {
+		s.fail(err)
+		return
+	}
+	s.beginEntry(d.Position)
+	if err == nil { // an entry that cannot be decoded is skipped
+		c.handleEntry(d.Entry)
+	}
+	s.beginEntry("")
+	if d.Position != "" && s.err == nil { // audio has no position
+		s.fail(from.Commit(ctx, d.Position))
+	}
+}
+
+func (s *loopState) beginEntry(position string) { s.entry, s.effects = position, 0 }
+
+func (s *loopState) fail(err error) { s.err = cmp.Or(s.err, err) }
+
+// timer names a timer of a call.
+type timer string
+
+const (
+	comfort      timer = "comfort prompt"
+	botTimeout   timer = "give up on bot"
+	recognition  timer = "recognition resumes"
+	interDigit   timer = "next digit"
+	allDigits    timer = "all digits"
+	playback     timer = "playback stuck"
+	disconnect   timer = "disconnect"
+	confirmation timer = "confirmation"
+)
+
+// deadline is when a timer fires and what it does.
+type deadline struct {
+	at   time.Time
+	fire func()
+}
+
+func (c *call) after(name timer, d time.Duration, fire func()) {
+	c.timers[name] = deadline{c.now().Add(d), fire}
+}
+
+// nextTimer returns the timer that fires first, or "" if none is set.
+func (c *call) nextTimer() (first timer, at time.Time) {
+	for name, d := range c.timers {
+		if first == "" || d.at.Before(at) || d.at.Equal(at) && name < first {
+			first, at = name, d.at
+		}
+	}
+	return first, at
+}
+
+// fireTimers fires all timers that are due.
+func (c *call) fireTimers() {
+	for {
+		name, at := c.nextTimer()
+		if name == "" || at.After(c.now()) {
+			return
+		}
+		fire := c.timers[name].fire
+		delete(c.timers, name)
+		c.effects.publish("", EventTimer, "timer: "+string(name), nil)
+		fire()
+	}
 }

@@ -25,21 +25,18 @@ type Resources struct {
 	TeamID     string        `json:"teamId"`
 	EndpointID string        `json:"endpointId"`
 	KeyID      string        `json:"keyId"`
-	Key        redact.Secret `json:"-"`
+	Key        redact.Secret `json:"key"`
 }
 
-// savedResources is the content of demo.json. The database stores only a hash of
-// the key, and a new key at every start would break commands in other terminals.
-type savedResources struct {
-	Resources
-	Key string `json:"key"`
-}
+// withSecrets writes secrets to demo.json. The database stores only a hash of the
+// key, and a new key at every start would break commands in other terminals.
+var withSecrets = json.WithMarshalers(json.MarshalFunc(func(s redact.Secret) ([]byte, error) { return json.Marshal(s.Reveal()) }))
 
 // Seed returns the resources saved in the data directory. It creates them if they
 // are missing there or in the database.
 func Seed(ctx context.Context, dataDir string, teams *team.Registry, endpoints *endpoint.Service, keys *auth.KeyRegistry) (Resources, error) {
 	path := filepath.Join(dataDir, "demo.json")
-	var saved savedResources
+	var saved Resources
 	raw, err := os.ReadFile(path)
 	if err == nil && json.Unmarshal(raw, &saved) == nil {
 		k, err := keys.Store.Key(ctx, saved.KeyID)
@@ -48,8 +45,7 @@ func Seed(ctx context.Context, dataDir string, teams *team.Registry, endpoints *
 		}
 		switch {
 		case err == nil && k.RevokedAt.IsZero():
-			saved.Resources.Key = redact.Secret(saved.Key)
-			return saved.Resources, nil
+			return saved, nil
 		case err != nil && !fault.Is(err, fault.NotFound):
 			return Resources{}, err
 		}
@@ -67,7 +63,7 @@ func Seed(ctx context.Context, dataDir string, teams *team.Registry, endpoints *
 		return Resources{}, err
 	}
 	created := Resources{t.ID, e.ID, k.ID, secret}
-	if raw, err = json.Marshal(savedResources{created, secret.Reveal()}); err == nil {
+	if raw, err = json.Marshal(created, withSecrets); err == nil {
 		err = os.MkdirAll(dataDir, 0o700)
 	}
 	if err == nil {

@@ -1,0 +1,289 @@
+package demo
+
+import (
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/go-json-experiment/json"
+
+	"telapi/callruntime/wire"
+)
+
+const (
+	playbackStartTimeout = 15 * time.Second // includes the synthesis of speech
+	playbackGrace        = 3 * time.Second  // beyond the length of an item
+)
+
+// item is an element of the playback queue: speech, a pause or a command.
+type item struct {
+	speechRequest
+	voice   bool // also spoken in chat mode
+	comfort bool
+	pause   time.Duration
+	do      func()
+}
+
+// speechRequest is the body of a request for speech. Its settings are those at the
+// time the item is queued.
+type speechRequest struct {
+	Text         string  `json:"text"`
+	DisableCache bool    `json:"disableCache,omitzero"`
+	Provider     string  `json:"provider,omitzero"`
+	Voice        string  `json:"voice,omitzero"`
+	Speed        float64 `json:"speed,omitzero"`
+	Encoding     string  `json:"encoding"`
+	EndpointID   string  `json:"endpointId"` // for usage reports
+}
+
+func (c *call) enqueue(i item) {
+	i.Provider, i.Voice, i.Speed = valueOf(c.settings.tts.Provider), c.settings.voice, c.settings.rate
+	c.queue = append(c.queue, i)
+	if len(c.queue) == 1 {
+		c.next()
+	}
+}
+
+// next starts the first item of the queue. If the queue is empty, it ends a call that
+// waits for that.
+func (c *call) next() {
+	if _, busy := c.timers[playback]; busy || c.ended {
+		return
+	}
+	for len(c.queue) > 0 {
+		first := c.queue[0]
+		if first.do == nil {
+			c.after(playback, playbackStartTimeout, c.skipStuck)
+			c.effects.play(first)
+			return
+		}
+		c.queue = c.queue[1:]
+		first.do()
+	}
+	if end := c.ending; end != nil {
+		c.ending = func() {} // only once
+		c.effects.publish("", EventSpeech, "playback finished", nil)
+		end()
+	}
+}
+
+// playing reports that the first item has started and its length.
+func (c *call) playing(length time.Duration) { c.after(playback, length+playbackGrace, c.skipStuck) }
+
+// skipStuck skips an item that takes too long.
+func (c *call) skipStuck() {
+	c.effects.stopPlayback()
+	c.played()
+}
+
+// played reports the end of the first item.
+func (c *call) played() {
+	delete(c.timers, playback)
+	item := c.queue[0]
+	c.queue = c.queue[1:]
+	c.silence.playedUntil = c.now()
+	if item.comfort {
+		c.comfortPlayed()
+	} else {
+		c.resetSilenceTimers()
+	}
+	c.next()
+}
+
+// interrupt stops playback and removes speech and pauses from the queue. Commands
+// stay in order.
+func (c *call) interrupt() {
+	if len(c.queue) == 0 {
+		return
+	}
+	c.effects.stopPlayback()
+	c.effects.send(wire.TypeControl, map[string]string{"command": "stop_playback"})
+	delete(c.timers, playback)
+	c.queue = slices.DeleteFunc(c.queue, func(i item) bool { return i.do == nil })
+	c.silence.playedUntil = c.now()
+	c.resetSilenceTimers()
+	c.next()
+}
+
+// silence is the state of the wait for the bot, which has independent timers for
+// comfort prompts and for the timeout.
+type silence struct {
+	since       time.Time // the last question or answer
+	playedUntil time.Time // the end of the last playback
+	prompts     int64     // number of comfort prompts played
+}
+
+// resetSilenceTimers sets the timers relative to the start of the silence, so that
+// changed settings apply immediately.
+func (c *call) resetSilenceTimers() {
+	delete(c.timers, comfort)
+	delete(c.timers, botTimeout)
+	if len(c.pending) == 0 {
+		return
+	}
+	delay := c.settings.delay
+	if c.silence.prompts <= valueOf(delay.BotNoInputRetries) {
+		from := c.silence.since
+		if c.silence.playedUntil.After(from) {
+			from = c.silence.playedUntil
+		}
+		c.timers[comfort] = deadline{from.Add(ms(delay.BotNoInputTimeoutMs)), c.playComfort}
+	}
+	c.timers[botTimeout] = deadline{c.silence.since.Add(ms(delay.BotNoInputGiveUpTimeoutMs)), c.botTimedOut}
+}
+
+// playComfort plays a comfort prompt. During other playback it does nothing: the end
+// of playback restarts the timer.
+func (c *call) playComfort() {
+	if len(c.queue) > 0 {
+		return
+	}
+	c.silence.prompts++
+	c.silence.playedUntil = c.now()
+	delay := c.settings.delay
+	if url := valueOf(delay.BotNoInputURL); url != "" {
+		c.effects.send(wire.TypeAction, map[string]string{"name": "play_audio", "url": url})
+	} else {
+		c.say(item{speechRequest: speechRequest{Text: valueOf(delay.BotNoInputSpeech)}, comfort: true})
+	}
+	if len(c.queue) == 0 { // not spoken
+		c.comfortPlayed()
+	}
+}
+
+// comfortPlayed follows a comfort prompt.
+func (c *call) comfortPlayed() {
+	c.silence.playedUntil = c.now()
+	if after := ms(c.settings.delay.ResumeRecognitionTimeoutMs); after > 0 && c.ending == nil {
+		c.after(recognition, after, c.resumeRecognition)
+	}
+	c.resetSilenceTimers()
+}
+
+// stopComfort stops a comfort prompt for the bot's answer, if so configured.
+func (c *call) stopComfort() {
+	if valueOf(c.settings.delay.AbortPlayOnBotMessage) && len(c.queue) > 0 && c.queue[0].comfort {
+		c.effects.stopPlayback()
+		c.played()
+	}
+	delete(c.timers, recognition)
+}
+
+func (c *call) resumeRecognition() {
+	c.effects.send(wire.TypeStatus, status{Event: "recognition_resumed"})
+	if text := valueOf(c.settings.delay.ResumeRecognitionSpeech); text != "" {
+		c.say(item{speechRequest: speechRequest{Text: text}, comfort: true})
+	}
+}
+
+// botTimedOut cancels all pending questions.
+func (c *call) botTimedOut() {
+	for _, q := range c.pending {
+		c.effects.cancel(q.itemID)
+	}
+	c.pending = nil
+	c.resetSilenceTimers()
+	c.stopComfort()
+	c.effects.send(wire.TypeStatus, status{Event: "bot_timeout"})
+	c.effects.publish("", EventTimer, "bot_timeout: pending questions cancelled", nil)
+	c.notify("The bot did not answer in time. Try something else.")
+}
+
+// handleDigit handles one key that the caller pressed.
+func (c *call) handleDigit(digit string) {
+	dtmf := c.settings.dtmf
+	submits := valueOf(dtmf.Enabled) && digit == valueOf(dtmf.Terminator)
+	if allowed := valueOf(dtmf.DTMFDigits); !submits && allowed != "" && !strings.Contains(allowed, digit) {
+		c.effects.publish("", EventFrame, "digit "+digit+" ignored", nil)
+		return
+	}
+	if valueOf(dtmf.BargeIn) && valueOf(dtmf.BargeInOnDTMF) {
+		c.interrupt()
+	}
+	if !valueOf(dtmf.SendDTMF) {
+		return
+	}
+	if submits {
+		c.submit()
+		return
+	}
+	c.digits += digit
+	if limit := valueOf(dtmf.MaxDigits); !valueOf(dtmf.Enabled) || limit > 0 && int64(len(c.digits)) >= limit {
+		c.submit()
+		return
+	}
+	if wait := ms(dtmf.InterDigitTimeoutMs); wait > 0 {
+		c.after(interDigit, wait, c.submit)
+	}
+	if wait := ms(dtmf.TimeoutMs); wait > 0 && len(c.digits) == 1 {
+		c.after(allDigits, wait, c.submit)
+	}
+}
+
+// submit sends the collected digits to the bot and shows them to the caller.
+func (c *call) submit() {
+	delete(c.timers, interDigit)
+	delete(c.timers, allDigits)
+	if c.digits == "" {
+		return
+	}
+	digits := c.digits
+	c.digits = ""
+	c.effects.send(wire.TypeStatus, map[string]string{"event": "dtmf", "digits": digits})
+	c.ask(question{DTMF: digits, Part: 1})
+}
+
+// settings are the parameters of a call. Commands change them.
+type settings struct {
+	dtmf  wire.UpdateDTMFConfig
+	delay wire.UpdateBotDelayConfig
+	tts   wire.SpeechConfig
+	voice string
+	rate  float64
+}
+
+func defaultSettings() settings {
+	return settings{
+		dtmf: wire.UpdateDTMFConfig{SendDTMF: new(true), BargeIn: new(true)},
+		delay: wire.UpdateBotDelayConfig{
+			BotNoInputTimeoutMs: new(int64(5_000)), BotNoInputSpeech: new("One moment, please."), BotNoInputRetries: new(int64(1)),
+			BotNoInputGiveUpTimeoutMs: new(int64(30_000)), AbortPlayOnBotMessage: new(true),
+		},
+	}
+}
+
+// update applies a command. Commands that only matter for phone calls are ignored.
+func (s *settings) update(command wire.Command) {
+	switch cmd := command.(type) {
+	case *wire.UpdateDTMFConfig:
+		merge(&s.dtmf, cmd)
+	case *wire.UpdateBotDelayConfig:
+		merge(&s.delay, cmd)
+	case *wire.UpdateTTSConfig:
+		merge(&s.tts, &cmd.Config)
+	case *wire.SetBargeIn:
+		s.dtmf.BargeIn = cmd.Enabled
+	case *wire.SetTTSVoice:
+		s.voice = cmd.Voice
+	case *wire.SetTTSSpeakingRate:
+		s.rate = *cmd.Rate
+	}
+}
+
+// merge sets the members that are present in the JSON of change.
+func merge[T any](current, change *T) {
+	raw, err := json.Marshal(change)
+	if err == nil {
+		_ = json.Unmarshal(raw, current) // cannot fail: it has the same type
+	}
+}
+
+// valueOf returns the zero value for nil.
+func valueOf[T any](p *T) (value T) {
+	if p != nil {
+		value = *p
+	}
+	return value
+}
+
+func ms(n *int64) time.Duration { return time.Duration(valueOf(n)) * time.Millisecond }
