@@ -103,7 +103,7 @@ func (c *Channels) CheckAttach(ctx context.Context, a channel.AttachRequest) err
 func attachError(status string) error {
 	switch status {
 	case "in_use":
-		return fault.New(fault.SessionInUse, "Another connection of this session is open. Close it, or name it by connectionId to take its place.")
+		return fault.New(fault.SessionInUse, "Another connection of this session is open. Close it, or pass its connectionId to replace it.")
 	case "ended":
 		return fault.New(fault.SessionEnded, "This session has ended. Ask for a new token.")
 	}

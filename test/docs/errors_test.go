@@ -53,6 +53,7 @@ If the service rejects a frame, it sends a frame of type ` + "`error`" + `:
 ## WebSocket close codes
 
 Reconnect after 1012 and 4000 to 4499. Do not reconnect after 1007 to 1009 and 4500 to 4999.
+4500 is reserved and not sent: an invalid token fails the handshake with 401.
 
 | Code | Reason |
 |---|---|
