@@ -27,14 +27,14 @@ func BenchmarkBody(b *testing.B) {
 	})
 	b.Run("parse", func(b *testing.B) {
 		for b.Loop() {
-			if _, err := parseBot(body, "c"); err != nil {
+			if _, err := Parse(wire.BotItem, body, "c"); err != nil {
 				b.Fatal(err)
 			}
 		}
 	})
 	b.Run("parse and write entries", func(b *testing.B) {
 		for b.Loop() {
-			parsed, err := parseBot(body, "c")
+			parsed, err := Parse(wire.BotItem, body, "c")
 			if err != nil {
 				b.Fatal(err)
 			}
@@ -58,7 +58,7 @@ func TestBodyIsDecodedOnce(t *testing.T) {
 		}
 	})
 	parsed := testing.AllocsPerRun(100, func() {
-		if _, err := parseBot(body, "c"); err != nil {
+		if _, err := Parse(wire.BotItem, body, "c"); err != nil {
 			t.Fatal(err)
 		}
 	})

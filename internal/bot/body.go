@@ -1,10 +1,7 @@
-// Package bot decodes and validates the callback bodies of bots, language
-// models and tools and converts them to entries of the runtime stream.
 package bot
 
 import (
 	"cmp"
-	"fmt"
 	"slices"
 	"strings"
 	"time"
@@ -39,37 +36,54 @@ type document struct {
 	ChannelData []wire.ChannelDatum `json:"channelData"`
 	NLUData     jsontext.Value      `json:"nluData"`
 	Actions     jsontext.Value      `json:"actions"`
-
-	actions []wire.Command
 }
 
-// Parse decodes a callback body of the given kind. The body of a bot has to name
-// the channel. The error is MALFORMED_JSON or a VALIDATION_ERROR that lists all
-// issues.
-func Parse(kind wire.WorkItemKind, data []byte, channelID string) (Result, error) {
-	switch kind {
-	case wire.BotItem:
-		return parseBot(data, channelID)
-	case wire.LLMItem:
-		return parseLLM(data)
-	case wire.ToolItem:
-		return parseTool(data)
-	default:
-		return nil, fmt.Errorf("parse callback: unknown kind %q", kind)
-	}
+// message is one message of a bot. Numbers stay raw, so that long IDs are not
+// rounded.
+type message struct {
+	MessageID jsontext.Value `json:"messageId"`
+	RelatesTo jsontext.Value `json:"relatesTo"`
+	Sequence  jsontext.Value `json:"sequence"`
+	Content   *content       `json:"content"`
+
+	sequence float64
+	commands []wire.Command
+}
+
+type content struct {
+	TextMessage struct {
+		TextPlain    string `json:"textPlain"`
+		TextHTML     string `json:"textHtml"`
+		TextMarkdown string `json:"textMarkdown"`
+	} `json:"textMessage"`
+	VoiceMessage   string         `json:"voiceMessage"`
+	ActivityParams jsontext.Value `json:"activityParams"`
+	Event          struct {
+		Typing          *typing               `json:"typing"`
+		Pause           jsontext.Value        `json:"pause"`
+		MessageRead     *string               `json:"messageRead"`
+		NoInputExpected *bool                 `json:"noInputExpected"`
+		Custom          *command.ControlEvent `json:"custom"`
+	} `json:"event"`
+
+	disableTTSCache bool
+}
+
+type typing struct {
+	Enable   *bool          `json:"enable"`
+	Duration jsontext.Value `json:"duration,omitzero"`
 }
 
 func parseBot(data []byte, channelID string) (Result, error) {
-	if isErrorEnvelope(data) {
-		return parseError(data)
-	}
 	var issues fault.Issues
 	d := new(document)
 	if err := strictjson.Decode(data, d, "", &issues); err != nil {
-		return nil, err
+		return Result{}, err
 	}
 	d.check(channelID, &issues)
-	return d, issues.Err()
+	identified := d.Messages.Timestamp != nil ||
+		slices.ContainsFunc(d.Messages.Message, func(m message) bool { return strictjson.Present(m.MessageID) })
+	return Result{HasIdentity: identified, bot: d, commands: command.ParseActions(d.Actions, "/actions", &issues)}, issues.Err()
 }
 
 func (d *document) check(channelID string, issues *fault.Issues) {
@@ -105,7 +119,6 @@ func (d *document) check(channelID string, issues *fault.Issues) {
 			issues.Missing(fault.Pointer("/channelData", i)+"/key", "key is required.")
 		}
 	}
-	d.actions = command.ParseActions(d.Actions, "/actions", issues)
 }
 
 // validTimestamp is stricter than time.Parse, which accepts one-digit hours, a
@@ -128,8 +141,118 @@ func sortBySequence(list []message) {
 	slices.SortStableFunc(list, func(a, b message) int { return cmp.Compare(a.sequence, b.sequence) })
 }
 
-// HasIdentity implements Result.
-func (d *document) HasIdentity() bool {
-	return d.Messages.Timestamp != nil ||
-		slices.ContainsFunc(d.Messages.Message, func(m message) bool { return strictjson.Present(m.MessageID) })
+func (m *message) check(path string, issues *fault.Issues) {
+	checkNumber(&m.MessageID, path, "/messageId", issues)
+	checkNumber(&m.RelatesTo, path, "/relatesTo", issues)
+	m.sequence = checkNumber(&m.Sequence, path, "/sequence", issues)
+	if m.Content == nil {
+		issues.Missing(path+"/content", "content is required.")
+		return
+	}
+	c, path := m.Content, path+"/content"
+	c.checkActivityParams(path, issues)
+	if t := c.Event.Typing; t != nil {
+		if t.Enable == nil {
+			issues.Missing(path+"/event/typing/enable", "enable is required.")
+		}
+		checkNumber(&t.Duration, path, "/event/typing/duration", issues)
+	}
+	checkNumber(&c.Event.Pause, path, "/event/pause", issues)
+	if c.Event.Custom != nil {
+		m.commands = c.Event.Custom.Commands(path+"/event/custom", issues)
+	}
+}
+
+func (c *content) checkActivityParams(path string, issues *fault.Issues) {
+	strictjson.CheckObject(&c.ActivityParams, path, "/activityParams", issues)
+	if c.ActivityParams.Kind() != '{' {
+		return
+	}
+	var known struct {
+		DisableTTSCache bool `json:"disableTtsCache"`
+	}
+	if err := strictjson.Decode(c.ActivityParams, &known, path+"/activityParams", issues); err == nil {
+		c.disableTTSCache = known.DisableTTSCache
+	}
+}
+
+// checkNumber returns the value of a number, or 0 if it is absent. It replaces
+// null with nil.
+func checkNumber(raw *jsontext.Value, path, field string, issues *fault.Issues) float64 {
+	if !strictjson.Present(*raw) {
+		*raw = nil
+		return 0
+	}
+	f, ok := strictjson.Number(*raw)
+	if !ok {
+		issues.Add(path+field, fault.IssueType, "Must be a number in the range of a 64-bit float.")
+	}
+	return f
+}
+
+// text returns the text of the message and the form it was written in. The
+// first form that is not blank wins.
+func (c *content) text() (text, form string) {
+	for _, f := range []struct {
+		form, source string
+		toText       func(string) string
+	}{
+		{wire.FormPlain, c.TextMessage.TextPlain, strings.TrimSpace},
+		{wire.FormHTML, c.TextMessage.TextHTML, htmlToText},
+		{wire.FormMarkdown, c.TextMessage.TextMarkdown, markdownToText},
+		{wire.FormVoice, c.VoiceMessage, strings.TrimSpace},
+	} {
+		if f.source == "" {
+			continue
+		}
+		if text := f.toText(f.source); text != "" {
+			return text, f.form
+		}
+	}
+	return "", ""
+}
+
+// addTo adds first the members of the body as a whole, then for each message its
+// text, events and control event.
+func (d *document) addTo(b *entryBuilder) {
+	if d.Metadata != nil {
+		b.add(wire.KindMetadata).Metadata = d.Metadata
+	}
+	if d.ChannelData != nil {
+		b.add(wire.KindChannelData).ChannelData = d.ChannelData
+	}
+	if strictjson.Present(d.NLUData) {
+		b.add(wire.KindNLUData).NLUData = d.NLUData
+	}
+	for i := range d.Messages.Message {
+		d.addMessage(b, &d.Messages.Message[i])
+	}
+}
+
+func (d *document) addMessage(b *entryBuilder, m *message) {
+	c := m.Content
+	if text, form := c.text(); text != "" {
+		e := b.add(wire.KindBotMessage)
+		e.BotMessage = wire.BotMessage{
+			Text: text, Form: form, MessageID: m.MessageID, RelatesTo: m.RelatesTo, Sequence: m.Sequence,
+			From: d.From, ConversationName: d.Conversation.Identifier.Name,
+			ActivityParams: c.ActivityParams, DisableTTSCache: c.disableTTSCache,
+		}
+		if d.Messages.Timestamp != nil {
+			e.Timestamp = *d.Messages.Timestamp
+		}
+	}
+	if c.Event.Typing != nil {
+		b.addEvent(wire.EventTyping, c.Event.Typing)
+	}
+	if strictjson.Present(c.Event.Pause) {
+		b.addEvent(wire.EventPause, c.Event.Pause)
+	}
+	if c.Event.MessageRead != nil {
+		b.addEvent(wire.EventMessageRead, c.Event.MessageRead)
+	}
+	if c.Event.NoInputExpected != nil {
+		b.addEvent(wire.EventNoInputExpected, c.Event.NoInputExpected)
+	}
+	b.addCommands(m.commands)
 }

@@ -5,6 +5,7 @@ import (
 	"strings"
 	"testing"
 
+	"telapi/callruntime/wire"
 	"telapi/internal/fault"
 )
 
@@ -16,7 +17,7 @@ func event(name, value string) []byte {
 // issue returns the code of the only issue of a body, or "".
 func issue(t *testing.T, body []byte) string {
 	t.Helper()
-	_, err := parseBot(body, "c")
+	_, err := Parse(wire.BotItem, body, "c")
 	if err == nil {
 		return ""
 	}
@@ -178,7 +179,7 @@ func TestTimestampsRequireTimeZone(t *testing.T) {
 		"2026-11-15T09:30:00." + strings.Repeat("1", 44) + "Z": false,
 	} {
 		body := fmt.Appendf(nil, `{"conversation":{"identifier":{"id":"c"}},"messages":{"timestamp":%q}}`, stamp)
-		if _, err := parseBot(body, "c"); (err == nil) != good {
+		if _, err := Parse(wire.BotItem, body, "c"); (err == nil) != good {
 			t.Errorf("%q: %v", stamp, err)
 		}
 	}
@@ -191,9 +192,9 @@ func TestBodyWithTimestampOrMessageIDHasIdentity(t *testing.T) {
 		`{"message":[{"messageId":null,"content":{}}]}`:             false,
 		`{"timestamp":"2026-11-15T09:30:00Z"}`:                      true,
 	} {
-		b, err := parseBot([]byte(`{"conversation":{"identifier":{"id":"c"}},"messages":`+messages+`}`), "c")
-		if err != nil || b.HasIdentity() != want {
-			t.Errorf("%s: %v, %v", messages, b.HasIdentity(), err)
+		b, err := Parse(wire.BotItem, []byte(`{"conversation":{"identifier":{"id":"c"}},"messages":`+messages+`}`), "c")
+		if err != nil || b.HasIdentity != want {
+			t.Errorf("%s: %v, %v", messages, b.HasIdentity, err)
 		}
 	}
 }
@@ -218,11 +219,11 @@ func TestHostileBodiesAreRejected(t *testing.T) {
 		"huge pause":           {`{"conversation":{"identifier":{"id":"c"}},"messages":{"message":[{"content":{"event":{"pause":1e400}}}]}}`, fault.Validation},
 		"huge session integer": {string(event("config", `{"sessionParams":{"bargeInMinWordCount":1e40}}`)), fault.Validation},
 	} {
-		if _, err := parseBot([]byte(c.body), "c"); !fault.Is(err, c.code) {
+		if _, err := Parse(wire.BotItem, []byte(c.body), "c"); !fault.Is(err, c.code) {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
-	if _, err := parseBot([]byte(wrap(`{"n":1e400,"d":12345678901234567890123}`)), "c"); err != nil {
+	if _, err := Parse(wire.BotItem, []byte(wrap(`{"n":1e400,"d":12345678901234567890123}`)), "c"); err != nil {
 		t.Errorf("numbers in metadata must not be checked: %v", err)
 	}
 }
@@ -232,7 +233,7 @@ func TestMessagesWithEqualSequenceKeepTheirOrder(t *testing.T) {
 	for i := range 60 {
 		list = append(list, fmt.Sprintf(`{"messageId":%d,"sequence":%d,"content":{"textMessage":{"textPlain":"x"}}}`, i, i%2))
 	}
-	b, err := parseBot([]byte(`{"conversation":{"identifier":{"id":"c"}},"messages":{"message":[`+strings.Join(list, ",")+`]}}`), "c")
+	b, err := Parse(wire.BotItem, []byte(`{"conversation":{"identifier":{"id":"c"}},"messages":{"message":[`+strings.Join(list, ",")+`]}}`), "c")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -265,13 +266,13 @@ func TestAmplificationIsLimited(t *testing.T) {
 			t.Errorf("%s: %q, want %q", name, got, c.want)
 		}
 	}
-	if _, err := parseLLM([]byte(`{"content":"a","commands":[` + zeros(101) + `]}`)); !fault.Is(err, fault.Validation) {
+	if _, err := Parse(wire.LLMItem, []byte(`{"content":"a","commands":[`+zeros(101)+`]}`), "c"); !fault.Is(err, fault.Validation) {
 		t.Errorf("101 commands of a language model: %v", err)
 	}
 }
 
 func TestEntriesCanBeCreatedAgainWithAnotherPolicy(t *testing.T) {
-	b, err := parseBot(event("transfer", `{"hangupReason":"r"}`), "c")
+	b, err := Parse(wire.BotItem, event("transfer", `{"hangupReason":"r"}`), "c")
 	if err != nil {
 		t.Fatal(err)
 	}

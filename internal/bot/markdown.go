@@ -2,7 +2,10 @@ package bot
 
 import (
 	"bytes"
+	"regexp"
 	"strings"
+	"unicode"
+	"unicode/utf8"
 
 	"golang.org/x/net/html"
 )
@@ -10,15 +13,15 @@ import (
 // markdownToText returns the text of Markdown for speech.
 //
 // It is not a Markdown parser. It runs before the credential is checked, and
-// the parsers we tried need quadratic time for hostile input. It processes each
-// line once with bounded lookahead. A marker without a partner is text, as in
-// "2 * 3" and "snake_case".
+// parsers such as goldmark need quadratic time for input such as "[](" or ">"
+// repeated. It processes each line once with bounded lookahead. A marker without
+// a partner is text, as in "2 * 3" and "snake_case".
 func markdownToText(s string) string {
 	var out bytes.Buffer
 	fence := ""
 	for line := range strings.SplitSeq(s, "\n") {
 		text := strings.TrimSpace(line)
-		switch mark := codeFence(text); {
+		switch mark := codeFence.FindString(text); {
 		case fence != "" && strings.HasPrefix(mark, fence) && mark == text:
 			fence = ""
 		case fence != "":
@@ -36,45 +39,31 @@ func markdownToText(s string) string {
 	return collapseSpace(stripTags(out.String(), "\n"))
 }
 
-// codeFence returns the run of backticks or tildes that opens or closes a code
-// block, or "".
-func codeFence(s string) string {
-	for _, c := range []string{"`", "~"} {
-		if rest := strings.TrimLeft(s, c); len(s)-len(rest) >= 3 {
-			return s[:len(s)-len(rest)]
-		}
-	}
-	return ""
-}
+var (
+	// codeFence matches the start of a line that opens or closes a code block.
+	codeFence = regexp.MustCompile("^(?:`{3,}|~{3,})")
+	// blockMarkers matches quotes, bullets, numbers and a check box at the start
+	// of a line. The group is the mark of a heading.
+	blockMarkers = regexp.MustCompile(`^(?:(?:>|[-*+] |\d{1,9}[.)] )[ \t]*)*(?:\[[ xX]\] )?(#{1,6}(?: |$))?`)
+	// linkDefinition matches the start of a line with the address of a reference.
+	linkDefinition = regexp.MustCompile(`^\[[^\]]*\]: `)
+)
 
 // stripBlockMarkers removes quotes, bullets, numbers, headings, table borders
 // and link definitions from a line.
 func stripBlockMarkers(s string) string {
-	for range maxNesting {
-		rest := s
-		switch {
-		case strings.HasPrefix(rest, ">"):
-			rest = rest[1:]
-		case len(rest) > 1 && strings.IndexByte("-*+", rest[0]) >= 0 && rest[1] == ' ' && !isRule(rest):
-			rest = rest[2:]
-		default:
-			digits := len(rest) - len(strings.TrimLeft(rest, "0123456789"))
-			if digits > 0 && digits < 10 && len(rest) > digits+1 && strings.IndexByte(".)", rest[digits]) >= 0 && rest[digits+1] == ' ' {
-				rest = rest[digits+2:]
-			}
-		}
-		if len(rest) == len(s) {
-			break
-		}
-		s = strings.TrimLeft(rest, " \t")
+	if s == "" || isWord(rune(s[0])) && !unicode.IsDigit(rune(s[0])) {
+		return s // as most lines
 	}
-	for _, box := range []string{"[ ] ", "[x] ", "[X] "} {
-		s = strings.TrimPrefix(s, box)
+	if isRule(strings.TrimLeft(s, "> ")) {
+		return ""
 	}
-	if level := len(s) - len(strings.TrimLeft(s, "#")); level > 0 && level < 7 && (len(s) == level || s[level] == ' ') {
-		s = strings.TrimRight(s[level:], "# ")
+	markers := blockMarkers.FindStringSubmatch(s)
+	s = s[len(markers[0]):]
+	if markers[1] != "" {
+		s = strings.TrimRight(s, "# ")
 	}
-	if _, defined, ok := strings.Cut(s, "]"); isRule(s) || ok && s[0] == '[' && strings.HasPrefix(defined, ": ") {
+	if isRule(s) || linkDefinition.MatchString(s) {
 		return ""
 	}
 	if strings.HasPrefix(s, "|") {
@@ -87,3 +76,204 @@ func stripBlockMarkers(s string) string {
 func isRule(s string) bool {
 	return len(s) > 1 && strings.Trim(s, "-*_=|:+ ") == "" && strings.ContainsAny(s, "-*_=")
 }
+
+// inlineStripper removes the inline markup from one line of Markdown. It copies
+// markers to out and overwrites them with removed when it finds their partner.
+type inlineStripper struct {
+	src      string
+	pos      int // in src
+	out      []byte
+	emphasis []marker // open emphasis, oldest first
+	brackets []marker // open brackets
+	// lookahead counts the bytes and markers that were examined besides the one
+	// pass over src.
+	lookahead int
+}
+
+type marker struct {
+	char  byte
+	pos   int // in out
+	count int
+}
+
+const (
+	removed = 0 // strip drops NULs of the text first
+
+	// Bounds that make the cost linear in the length of the text.
+	maxLookahead = 1024 // bytes to the end of an address or a tag
+	maxTicks     = 15   // backticks in a row
+	maxMarkers   = 64   // open markers
+)
+
+func (in *inlineStripper) strip() []byte {
+	in.src = strings.ReplaceAll(in.src, "\x00", "")
+	for in.pos < len(in.src) {
+		rest := in.src[in.pos:]
+		switch c := rest[0]; c {
+		case '\\':
+			if len(rest) > 1 && rest[1] < utf8.RuneSelf && unicode.In(rune(rest[1]), unicode.Punct, unicode.Symbol) {
+				in.writeLiteral(rest[1:2])
+				in.pos += 2
+				continue
+			}
+			in.copy(1)
+		case '`':
+			in.code(rest)
+		case '*', '_', '~':
+			in.emphasize(c, runLength(rest))
+		case '!':
+			if strings.HasPrefix(rest, "![") {
+				in.openBracket(2)
+			} else {
+				in.copy(1)
+			}
+		case '[':
+			in.openBracket(1)
+		case ']':
+			in.closeBracket(rest)
+		case '<':
+			in.angle(rest)
+		default:
+			n := strings.IndexAny(rest, "\\`*_~![]<")
+			if n < 0 {
+				n = len(rest)
+			}
+			in.copy(n)
+		}
+	}
+	return bytes.ReplaceAll(in.out, []byte{removed}, nil)
+}
+
+// runLength returns how often the first character of s is repeated.
+func runLength(s string) int { return len(s) - len(strings.TrimLeft(s, s[:1])) }
+
+func (in *inlineStripper) copy(n int) {
+	in.out = append(in.out, in.src[in.pos:in.pos+n]...)
+	in.pos += n
+}
+
+// writeLiteral writes text that later steps must not read as markup.
+func (in *inlineStripper) writeLiteral(s string) { in.out = append(in.out, html.EscapeString(s)...) }
+
+// code copies a code span, or the run of backticks if there is no other run of
+// the same length. That happens once for each length, so that maxTicks bounds
+// how often the rest of the line is searched in vain.
+func (in *inlineStripper) code(rest string) {
+	n := runLength(rest)
+	in.pos += n
+	for i := n; n <= maxTicks; {
+		next := strings.IndexByte(rest[i:], '`')
+		if next < 0 {
+			in.lookahead += len(rest)
+			break
+		}
+		i += next
+		run := runLength(rest[i:])
+		if run == n {
+			in.writeLiteral(rest[n:i])
+			in.pos += i
+			return
+		}
+		i += run
+	}
+	in.out = append(in.out, rest[:n]...)
+}
+
+// emphasize pairs a run of markers with the nearest open one or leaves it open.
+// Underscores within a word are text.
+func (in *inlineStripper) emphasize(c byte, n int) {
+	before, _ := utf8.DecodeLastRuneInString(in.src[:in.pos])
+	after, _ := utf8.DecodeRuneInString(in.src[in.pos+n:])
+	start, end := in.pos == 0, in.pos+n == len(in.src)
+	opens := !end && !unicode.IsSpace(after)
+	closes := !start && !unicode.IsSpace(before)
+	if c == '_' {
+		opens = opens && (start || !isWord(before))
+		closes = closes && (end || !isWord(after))
+	}
+	if c == '~' && n != 2 {
+		opens, closes = false, false
+	}
+	pos := len(in.out)
+	in.copy(n)
+	for closes && n > 0 {
+		i := len(in.emphasis) - 1
+		for i >= 0 && in.emphasis[i].char != c {
+			i--
+		}
+		in.lookahead += len(in.emphasis) - i
+		if i < 0 {
+			break
+		}
+		m := &in.emphasis[i]
+		pair := min(n, m.count)
+		clear(in.out[m.pos+m.count-pair : m.pos+m.count])
+		clear(in.out[pos : pos+pair])
+		pos, n = pos+pair, n-pair
+		if m.count -= pair; m.count == 0 {
+			in.emphasis = in.emphasis[:i]
+		}
+	}
+	if opens && n > 0 && len(in.emphasis) < maxMarkers {
+		in.emphasis = append(in.emphasis, marker{c, pos, n})
+	}
+}
+
+func isWord(r rune) bool { return unicode.IsLetter(r) || unicode.IsDigit(r) }
+
+func (in *inlineStripper) openBracket(n int) {
+	if len(in.brackets) < maxMarkers {
+		in.brackets = append(in.brackets, marker{'[', len(in.out), n})
+	}
+	in.copy(n)
+}
+
+// closeBracket keeps the text of a link and removes its address. Brackets
+// without an address are text.
+func (in *inlineStripper) closeBracket(rest string) {
+	if len(in.brackets) == 0 {
+		in.copy(1)
+		return
+	}
+	m := in.brackets[len(in.brackets)-1]
+	in.brackets = in.brackets[:len(in.brackets)-1]
+	ahead := rest[1:min(len(rest), maxLookahead+1)]
+	in.lookahead += len(ahead)
+	address := linkAddress.FindString(ahead)
+	if address == "" {
+		in.copy(1)
+		return
+	}
+	clear(in.out[m.pos : m.pos+m.count])
+	in.pos += 1 + len(address)
+}
+
+// angle keeps the address of an autolink, leaves a tag for stripTags and
+// escapes any other "<".
+func (in *inlineStripper) angle(rest string) {
+	ahead := rest[:min(len(rest), maxLookahead)]
+	in.lookahead += len(ahead)
+	end := 1 + strings.IndexAny(ahead[1:], "<>")
+	var m []string
+	if ahead[end] == '>' {
+		m = linkOrTag.FindStringSubmatch(ahead[:end+1])
+	}
+	switch {
+	case m == nil:
+		in.writeLiteral("<")
+		in.pos++
+	case m[1] != "":
+		in.writeLiteral(m[1])
+		in.pos += len(m[0])
+	default:
+		in.copy(len(m[0]))
+	}
+}
+
+var (
+	// linkAddress matches "(address 'title')" or "[reference]" after the text of
+	// a link.
+	linkAddress = regexp.MustCompile(`^(?:\[[^\]]*\]|\((?:[^\s()\[]|\([^\s()\[]*\))*(?: +(?:"[^"]*"|'[^']*'))?\))`)
+	// linkOrTag matches an autolink, with its address as the group, or a tag.
+	linkOrTag = regexp.MustCompile(`^<(?:([^\s<>="/]*:[^\s<>="/]*|[^\s<>]*://[^\s<>]*)|[A-Za-z/!?][^<>]*)>$`)
+)

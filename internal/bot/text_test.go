@@ -170,13 +170,13 @@ func FuzzParse(f *testing.F) {
 	f.Add([]byte(`{"conversation":{"identifier":{"id":"c"}},"channelData":[{"key":"a","x":1}],"actions":[{"type":"hangup"}]}`))
 	rules := policy(f, "open")
 	f.Fuzz(func(t *testing.T, body []byte) {
-		if b, err := parseBot(body, "c"); err == nil {
+		if b, err := Parse(wire.BotItem, body, "c"); err == nil {
 			encode(t, b.Entries(entryOf(wire.SourceBot), rules))
 		}
-		if b, err := parseLLM(body); err == nil {
+		if b, err := Parse(wire.LLMItem, body, "c"); err == nil {
 			encode(t, b.Entries(entryOf(wire.SourceLLM), rules))
 		}
-		if b, err := parseTool(body); err == nil {
+		if b, err := Parse(wire.ToolItem, body, "c"); err == nil {
 			encode(t, b.Entries(entryOf(wire.SourceTool), rules))
 		}
 	})

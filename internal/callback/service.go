@@ -177,7 +177,7 @@ func (s *Service) deliver(ctx context.Context, r Request, result bot.Result, dig
 
 	p := DeliverParams{
 		Credential: r.Credential, CallbackID: base.CallbackID, BodyDigest: digest,
-		Deduplicate: result.HasIdentity(), Epoch: ch.Epoch, Entries: make([][]byte, len(entries)),
+		Deduplicate: result.HasIdentity, Epoch: ch.Epoch, Entries: make([][]byte, len(entries)),
 	}
 	buf := make([]byte, 0, len(r.Body)+len(entries)*entryOverhead) // shared by all entries
 	for i := range entries {

@@ -1,21 +1,15 @@
 package bot
 
 import (
+	"bytes"
 	"strings"
 
 	"github.com/go-json-experiment/json/jsontext"
 
-	"telapi/callruntime/wire"
 	"telapi/internal/command"
 	"telapi/internal/fault"
 	"telapi/internal/strictjson"
 )
-
-// llmResult is the body of a language model.
-type llmResult struct {
-	content  *string // nil if there are only commands
-	commands []wire.Command
-}
 
 // assistantMessage is a message of a language model. Its content is a string or
 // an array of parts.
@@ -27,9 +21,6 @@ type assistantMessage struct {
 // content, as message.content or in the chat completions format, managed
 // commands, or both.
 func parseLLM(data []byte) (Result, error) {
-	if isErrorEnvelope(data) {
-		return parseError(data)
-	}
 	var issues fault.Issues
 	var doc struct {
 		assistantMessage
@@ -40,9 +31,9 @@ func parseLLM(data []byte) (Result, error) {
 		Commands []jsontext.Value `json:"commands"`
 	}
 	if err := strictjson.Decode(data, &doc, "", &issues); err != nil {
-		return nil, err
+		return Result{}, err
 	}
-	var r llmResult
+	var r Result
 	switch {
 	case strictjson.Present(doc.Content):
 		r.content = doc.text("/content", &issues)
@@ -54,7 +45,7 @@ func parseLLM(data []byte) (Result, error) {
 		issues.Missing("/content", "Send content, message.content, choices or commands.")
 	}
 	r.commands = command.ParseList(doc.Commands, "/commands", &issues)
-	return &r, issues.Err()
+	return r, issues.Err()
 }
 
 // text joins the text of all parts.
@@ -76,15 +67,54 @@ func (m assistantMessage) text(path string, issues *fault.Issues) *string {
 	return &text
 }
 
-// Entries implements Result: the message, then the commands.
-func (r *llmResult) Entries(base wire.Entry, policy *command.Policy) []wire.Entry {
-	b := entryBuilder{base: base, policy: policy}
-	if r.content != nil {
-		b.add(wire.KindLLMResult).Content = r.content
+// parseTool decodes the body of a tool, which may be any JSON value. A tool sends
+// no commands.
+func parseTool(data []byte) (Result, error) {
+	var issues fault.Issues // stays empty: every JSON value is a result
+	var result jsontext.Value
+	if err := strictjson.Decode(data, &result, "", &issues); err != nil {
+		return Result{}, err
 	}
-	b.addCommands(r.commands)
-	return b.entries
+	return Result{tool: result}, nil
 }
 
-// HasIdentity implements Result.
-func (*llmResult) HasIdentity() bool { return false }
+// isErrorEnvelope reports whether data is an object with "error" as its only
+// member. For most bodies the first letter of the first name decides.
+func isErrorEnvelope(data []byte) bool {
+	if name := bytes.TrimLeft(data, "{ \t\r\n"); len(name) < 2 || name[1] != 'e' && name[1] != '\\' {
+		return false
+	}
+	dec := jsontext.NewDecoder(bytes.NewBuffer(data))
+	if t, err := dec.ReadToken(); err != nil || t.Kind() != '{' {
+		return false
+	}
+	if t, err := dec.ReadToken(); err != nil || t.Kind() != '"' || t.String() != "error" {
+		return false
+	}
+	return dec.SkipValue() == nil && dec.PeekKind() == '}'
+}
+
+// parseError decodes an error envelope, which has to have a code and a message.
+func parseError(data []byte) (Result, error) {
+	var issues fault.Issues
+	var envelope struct {
+		Error jsontext.Value `json:"error"`
+	}
+	if err := strictjson.Decode(data, &envelope, "", &issues); err != nil {
+		return Result{}, err
+	}
+	var known struct {
+		Code    *string `json:"code"`
+		Message *string `json:"message"`
+	}
+	if err := strictjson.Decode(envelope.Error, &known, "/error", &issues); err != nil {
+		return Result{}, err
+	}
+	if known.Code == nil {
+		issues.Missing("/error/code", "code is required.")
+	}
+	if known.Message == nil {
+		issues.Missing("/error/message", "message is required.")
+	}
+	return Result{failure: envelope.Error}, issues.Err()
+}
