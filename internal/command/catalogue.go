@@ -3,6 +3,7 @@
 package command
 
 import (
+	"cmp"
 	"reflect"
 	"slices"
 	"strings"
@@ -85,33 +86,23 @@ func fieldsOf(t reflect.Type, prefix string, index []int) []Field {
 	return fields
 }
 
+var jsonTypes = map[reflect.Kind]string{
+	reflect.Bool: "boolean", reflect.Int64: "integer", reflect.Float64: "number", reflect.String: "string",
+	reflect.Slice: "array", reflect.Struct: "object",
+}
+
 func jsonType(f reflect.StructField) string {
 	t := f.Type
 	if t.Kind() == reflect.Pointer {
 		t = t.Elem()
 	}
-	switch {
-	case t == reflect.TypeFor[jsontext.Value]():
-		if shape := f.Tag.Get("shape"); shape != "" {
-			return shape
-		}
-		return "any"
-	case t == reflect.TypeFor[wire.NameValues]():
+	switch t {
+	case reflect.TypeFor[jsontext.Value]():
+		return cmp.Or(f.Tag.Get("shape"), "any")
+	case reflect.TypeFor[wire.NameValues]():
 		return "object or array"
-	}
-	switch t.Kind() {
-	case reflect.Bool:
-		return "boolean"
-	case reflect.Int64:
-		return "integer"
-	case reflect.Float64:
-		return "number"
-	case reflect.Slice:
-		return "array"
-	case reflect.Struct:
-		return "object"
 	default:
-		return "string"
+		return jsonTypes[t.Kind()]
 	}
 }
 

@@ -112,7 +112,7 @@ func TestSessionParamsSchema(t *testing.T) {
 	if _, bounded := properties["bargeInMinWordCount"].(map[string]any)["maximum"]; bounded {
 		t.Error("bargeInMinWordCount has a maximum")
 	}
-	if got := properties["dtmfCollectSubmitDigit"].(map[string]any)["maxLength"]; got != 1 {
+	if got := properties["dtmfCollectSubmitDigit"].(map[string]any)["maxLength"]; got != int64(1) {
 		t.Errorf("dtmfCollectSubmitDigit: %v", got)
 	}
 }

@@ -1,8 +1,11 @@
 package command
 
 import (
+	"net/url"
+	"regexp"
 	"slices"
 	"strings"
+	"unicode/utf8"
 
 	"telapi/callruntime/wire"
 	"telapi/internal/fault"
@@ -36,9 +39,11 @@ func (v validator) add(field, code, format string, args ...any) {
 // the decoder.
 func (v validator) command(c wire.Command) {
 	strictjson.CheckObject(&c.Head().Metadata, v.path, "/metadata", v.issues)
-	for _, p := range paramsByCommand[c.Head().Type] {
-		if value := p.field.of(c); !value.IsNil() {
-			p.check(value.Elem().Interface(), strings.ReplaceAll(p.Field, ".", "/"), v)
+	for i := range SessionParams {
+		if p := &SessionParams[i]; p.Command == c.Head().Type {
+			if value := p.field.of(c); !value.IsNil() {
+				p.check(value.Elem().Interface(), strings.ReplaceAll(p.Field, ".", "/"), v)
+			}
 		}
 	}
 	switch c := c.(type) {
@@ -65,12 +70,7 @@ func (v validator) callControl(c *wire.CallControl) paramValues {
 	v.oneOf(c.TransferReferOutcomeMode, outcomeModes, "/transferReferOutcomeMode")
 	v.oneOf(c.BotOperationResult, results, "/botOperationResult")
 	if ms := c.TransferNotificationsHangupMS; ms != nil {
-		switch {
-		case *ms < 0:
-			v.add("/transferNotificationsHangupMS", fault.IssueTooSmall, "Must be at least 0.")
-		case *ms > maxNotificationsHangupMS:
-			v.add("/transferNotificationsHangupMS", fault.IssueTooLarge, "Must be at most %d.", maxNotificationsHangupMS)
-		}
+		fault.CheckRange(v.issues, v.path+"/transferNotificationsHangupMS", *ms, 0, maxNotificationsHangupMS)
 	}
 	v.singleLine(c.TransferRoutingPool, "/transferRoutingPool")
 	v.singleLine(c.HandoverReason, "/handoverReason")
@@ -96,3 +96,105 @@ func (v validator) target(s, field string) {
 		v.add(field, fault.IssueValue, "Invalid target: %v.", err)
 	}
 }
+
+// Limits of a list of SIP headers.
+const (
+	MaxSIPHeaders = 100
+	// SIPHeaderCharacters is one more than names and values may have together.
+	SIPHeaderCharacters = 12000
+)
+
+// routingHeaders need permission by the policy, because they change where a
+// request goes, its dialog or its identity. Names are in lower case and include
+// compact forms. The query of a URI can set headers, a body and, in some SIP
+// stacks, URI parameters.
+var routingHeaders = nameSet("route record-route path service-route refer-to r contact m to t from f via v max-forwards " +
+	"replaces join target-dialog call-id i cseq p-asserted-identity p-preferred-identity remote-party-id identity " +
+	"authorization proxy-authorization body method c e l maddr tgrp trunk-context phone-context rn cic postd")
+
+// harmlessParams are the URI parameters that every allowed target may have.
+// Others, such as maddr or tgrp, can send the call to another destination.
+var harmlessParams = nameSet("transport user ext isub")
+
+func nameSet(names string) map[string]bool {
+	set := map[string]bool{}
+	for name := range strings.FieldsSeq(names) {
+		set[name] = true
+	}
+	return set
+}
+
+// affectsRouting reports whether a header or query parameter needs permission.
+// A name that is still escaped after decoding once counts as hidden.
+func affectsRouting(name string) bool {
+	decoded, err := url.PathUnescape(name)
+	if err != nil || strings.Contains(decoded, "%") {
+		return true
+	}
+	decoded = strings.ToLower(strings.TrimSpace(decoded))
+	return routingHeaders[decoded] || strings.HasPrefix(decoded, "content-") || !token.MatchString(decoded)
+}
+
+func (v validator) headers(list []wire.NameValue, field string) {
+	if len(list) > MaxSIPHeaders {
+		v.add(field, fault.IssueTooMany, "At most %d headers are allowed.", MaxSIPHeaders)
+	}
+	total := 0
+	for i, h := range list {
+		total += utf8.RuneCountInString(h.Name) + utf8.RuneCountInString(h.Value)
+		v.nameValue(h, func(member string) string { return fault.Pointer(v.path+field, i) + member })
+	}
+	if total >= SIPHeaderCharacters {
+		v.add(field, fault.IssueTooLong, "Names and values must have fewer than %d characters in total.", SIPHeaderCharacters)
+	}
+}
+
+func (v validator) query(params wire.NameValues, field string) {
+	for i, p := range params.List {
+		at := func(member string) string {
+			if params.AsObject {
+				return fault.Pointer(v.path+field, p.Name)
+			}
+			return fault.Pointer(v.path+field, i) + member
+		}
+		v.nameValue(p, at)
+		v.noEscapedBreak(p.Value, func() string { return at("/value") })
+	}
+}
+
+// nameValue checks a header or parameter. The function at returns the path of a
+// member.
+func (v validator) nameValue(p wire.NameValue, at func(member string) string) {
+	switch {
+	case p.Name == "":
+		v.issues.Missing(at("/name"), "name is required.")
+	case !token.MatchString(p.Name):
+		v.issues.Add(at("/name"), fault.IssueForbidden, "Only letters, digits and -.!%%*_+`'~ are allowed.")
+	}
+	if !p.HasValue() {
+		v.issues.Missing(at("/value"), "value is required.")
+	}
+	if hasBreak(p.Value) {
+		v.issues.Add(at("/value"), fault.IssueForbidden, "CR, LF and NUL are not allowed.")
+	}
+}
+
+// singleLine rejects line breaks in values that become part of a SIP message: a
+// line break would let a provider inject headers or a whole request.
+func (v validator) singleLine(s, field string) {
+	if hasBreak(s) {
+		v.add(field, fault.IssueForbidden, "CR, LF and NUL are not allowed.")
+	}
+}
+
+func (v validator) noEscapedBreak(s string, at func() string) {
+	if escapedBreak.MatchString(s) {
+		v.issues.Add(at(), fault.IssueForbidden, "CR, LF and NUL are not allowed, also in escaped form.")
+	}
+}
+
+func hasBreak(s string) bool { return strings.ContainsAny(s, "\r\n\x00") }
+
+// escapedBreak matches CR, LF and NUL behind one or more layers of percent
+// escapes, which SIP stacks may remove.
+var escapedBreak = regexp.MustCompile(`%(?:25)*0[0aAdD]`)

@@ -3,6 +3,7 @@ package command
 import (
 	"math"
 	"reflect"
+	"slices"
 	"unicode/utf8"
 
 	"github.com/go-json-experiment/json"
@@ -18,8 +19,7 @@ import (
 type Param struct {
 	Name        string
 	Type        string // boolean, integer or string
-	Min, Max    int64  // of an integer
-	MaxLength   int    // of a string in code points; negative if unlimited
+	Min, Max    int64  // of an integer, or of the number of code points of a string
 	Command     string
 	Field       string
 	Description string
@@ -27,26 +27,16 @@ type Param struct {
 	field Field
 }
 
-const (
-	unbounded = math.MaxInt64
-	anyLength = -1
-)
+const unbounded = math.MaxInt64
 
-func boolean(name, command, field, description string) Param {
-	return newParam(Param{Name: name, Type: "boolean"}, command, field, description)
-}
-
-func integer(name string, lowest, highest int64, command, field, description string) Param {
-	return newParam(Param{Name: name, Type: "integer", Min: lowest, Max: highest}, command, field, description)
-}
-
-func text(name string, maxLength int, command, field, description string) Param {
-	return newParam(Param{Name: name, Type: "string", MaxLength: maxLength}, command, field, description)
-}
-
-// newParam panics if the command has no such field.
-func newParam(p Param, command, field, description string) Param {
-	p.Command, p.Field, p.Description, p.field = command, field, description, specs[command].field(field)
+// param returns a parameter with the type of the command's field. It panics if
+// there is no such field.
+func param(name, command, field, description string, bounds ...int64) Param {
+	f := specs[command].field(field)
+	p := Param{Name: name, Type: f.Type, Max: unbounded, Command: command, Field: field, Description: description, field: f}
+	if bounds != nil {
+		p.Min, p.Max = bounds[0], bounds[1]
+	}
 	return p
 }
 
@@ -62,49 +52,31 @@ const (
 // commands and of the published schema. If two keys map to one field, the first
 // one wins.
 var SessionParams = []Param{
-	boolean("sendDTMF", dtmf, "sendDTMF", "Forward the caller's DTMF digits to the bot."),
-	boolean("bargeInOnDTMF", dtmf, "bargeInOnDTMF", "DTMF may interrupt the bot's playback if bargeIn is on as well."),
-	boolean("bargeIn", dtmf, "bargeIn", "The caller may interrupt the bot's playback."),
-	integer("bargeInMinWordCount", 0, unbounded, dtmf, "bargeInMinWordCount", "Number of words that count as barge-in."),
-	boolean("dtmfCollect", dtmf, "enabled", "Collect several digits before they are forwarded."),
-	text("dtmfDigits", anyLength, dtmf, "dtmfDigits", "DTMF symbols to accept; others are ignored."),
-	integer("dtmfCollectInterDigitTimeoutMS", 0, unbounded, dtmf, "interDigitTimeoutMs", "Time to wait for the next digit, in ms."),
-	integer("dtmfCollectMaxDigits", 0, unbounded, dtmf, "maxDigits", "Number of digits after which they are forwarded; 0 for no limit."),
-	text("dtmfCollectSubmitDigit", 1, dtmf, "terminator", "Digit that ends the collection; empty for none."),
-	text("sttProvider", anyLength, stt, "config.provider", "Speech recognizer; has to be in the configured chain."),
-	integer("sttConnectionTimeoutMS", 10, 600000, stt, "config.connectionTimeoutMs", "Timeout for the speech recognizer, in ms."),
-	integer("sttRetries", 0, 10, stt, "config.retries", "Retries with the same speech recognizer before the next one is used."),
-	text("ttsProvider", anyLength, tts, "config.provider", "Speech synthesizer; has to be in the configured chain."),
-	integer("ttsConnectionTimeoutMS", 10, 600000, tts, "config.connectionTimeoutMs", "Timeout for the speech synthesizer, in ms."),
-	integer("ttsRetries", 0, 10, tts, "config.retries", "Retries with the same speech synthesizer before the next one is used."),
-	integer("botNoInputGiveUpTimeoutMS", 1000, 120000, delay, "botNoInputGiveUpTimeoutMs", "Silence of the bot, in ms, after which the call fails over."),
-	integer("botNoInputGiveUpTimeoutMs", 1000, 120000, delay, "botNoInputGiveUpTimeoutMs", "Alias of botNoInputGiveUpTimeoutMS."),
-	integer("botNoInputTimeoutMs", 500, 60000, delay, "botNoInputTimeoutMs", "Silence of the bot, in ms, before the comfort prompt."),
-	text("botNoInputSpeech", 500, delay, "botNoInputSpeech", "Text of the comfort prompt."),
-	text("botNoInputUrl", anyLength, delay, "botNoInputUrl", "Audio of the comfort prompt, instead of its text."),
-	integer("botNoInputRetries", 0, 10, delay, "botNoInputRetries", "Number of times the comfort prompt is repeated."),
-	boolean("abortPlayOnBotMessage", delay, "abortPlayOnBotMessage", "Stop the comfort prompt when the bot answers."),
-	integer("resumeRecognitionTimeoutMs", 1000, 60000, delay, "resumeRecognitionTimeoutMs", "Time after the comfort prompt, in ms, before recognition resumes."),
-	text("resumeRecognitionSpeech", 500, delay, "resumeRecognitionSpeech", "Text spoken when recognition resumes."),
+	param("sendDTMF", dtmf, "sendDTMF", "Forward the caller's DTMF digits to the bot."),
+	param("bargeInOnDTMF", dtmf, "bargeInOnDTMF", "DTMF may interrupt the bot's playback if bargeIn is on as well."),
+	param("bargeIn", dtmf, "bargeIn", "The caller may interrupt the bot's playback."),
+	param("bargeInMinWordCount", dtmf, "bargeInMinWordCount", "Number of words that count as barge-in."),
+	param("dtmfCollect", dtmf, "enabled", "Collect several digits before they are forwarded."),
+	param("dtmfDigits", dtmf, "dtmfDigits", "DTMF symbols to accept; others are ignored."),
+	param("dtmfCollectInterDigitTimeoutMS", dtmf, "interDigitTimeoutMs", "Time to wait for the next digit, in ms."),
+	param("dtmfCollectMaxDigits", dtmf, "maxDigits", "Number of digits after which they are forwarded; 0 for no limit."),
+	param("dtmfCollectSubmitDigit", dtmf, "terminator", "Digit that ends the collection; empty for none.", 0, 1),
+	param("sttProvider", stt, "config.provider", "Speech recognizer; has to be in the configured chain."),
+	param("sttConnectionTimeoutMS", stt, "config.connectionTimeoutMs", "Timeout for the speech recognizer, in ms.", 10, 600000),
+	param("sttRetries", stt, "config.retries", "Retries with the same speech recognizer before the next one is used.", 0, 10),
+	param("ttsProvider", tts, "config.provider", "Speech synthesizer; has to be in the configured chain."),
+	param("ttsConnectionTimeoutMS", tts, "config.connectionTimeoutMs", "Timeout for the speech synthesizer, in ms.", 10, 600000),
+	param("ttsRetries", tts, "config.retries", "Retries with the same speech synthesizer before the next one is used.", 0, 10),
+	param("botNoInputGiveUpTimeoutMS", delay, "botNoInputGiveUpTimeoutMs", "Silence of the bot, in ms, after which the call fails over.", 1000, 120000),
+	param("botNoInputGiveUpTimeoutMs", delay, "botNoInputGiveUpTimeoutMs", "Alias of botNoInputGiveUpTimeoutMS.", 1000, 120000),
+	param("botNoInputTimeoutMs", delay, "botNoInputTimeoutMs", "Silence of the bot, in ms, before the comfort prompt.", 500, 60000),
+	param("botNoInputSpeech", delay, "botNoInputSpeech", "Text of the comfort prompt.", 0, 500),
+	param("botNoInputUrl", delay, "botNoInputUrl", "Audio of the comfort prompt, instead of its text."),
+	param("botNoInputRetries", delay, "botNoInputRetries", "Number of times the comfort prompt is repeated.", 0, 10),
+	param("abortPlayOnBotMessage", delay, "abortPlayOnBotMessage", "Stop the comfort prompt when the bot answers."),
+	param("resumeRecognitionTimeoutMs", delay, "resumeRecognitionTimeoutMs", "Time after the comfort prompt, in ms, before recognition resumes.", 1000, 60000),
+	param("resumeRecognitionSpeech", delay, "resumeRecognitionSpeech", "Text spoken when recognition resumes.", 0, 500),
 }
-
-// paramsByCommand has the parameters that are fields of a command.
-var paramsByCommand = func() map[string][]*Param {
-	m := map[string][]*Param{}
-	for i := range SessionParams {
-		p := &SessionParams[i]
-		m[p.Command] = append(m[p.Command], p)
-	}
-	return m
-}()
-
-var paramIndex = func() map[string]int {
-	m := make(map[string]int, len(SessionParams))
-	for i := range SessionParams {
-		m[SessionParams[i].Name] = i
-	}
-	return m
-}()
 
 // SessionParamsSchema returns a JSON Schema of sessionParams.
 func SessionParamsSchema() map[string]any {
@@ -113,12 +85,9 @@ func SessionParamsSchema() map[string]any {
 		s := map[string]any{"type": p.Type, "description": p.Description, "x-command": p.Command, "x-field": p.Field}
 		if p.Type == "integer" {
 			s["minimum"] = p.Min
-			if p.Max != unbounded {
-				s["maximum"] = p.Max
-			}
 		}
-		if p.Type == "string" && p.MaxLength != anyLength {
-			s["maxLength"] = p.MaxLength
+		if p.Max != unbounded {
+			s[map[string]string{"integer": "maximum", "string": "maxLength"}[p.Type]] = p.Max
 		}
 		properties[p.Name] = s
 	}
@@ -153,8 +122,8 @@ func (p *Param) check(value any, field string, v validator) {
 			v.add("/"+field, fault.IssueTooLarge, "%s must be at most %d.", p.Name, p.Max)
 		}
 	case string:
-		if p.MaxLength != anyLength && utf8.RuneCountInString(value) > p.MaxLength {
-			v.add("/"+field, fault.IssueTooLong, "%s must have at most %d characters.", p.Name, p.MaxLength)
+		if int64(utf8.RuneCountInString(value)) > p.Max {
+			v.add("/"+field, fault.IssueTooLong, "%s must have at most %d characters.", p.Name, p.Max)
 		}
 	}
 }
@@ -194,8 +163,8 @@ func (d *paramsDecoder) UnmarshalJSONFrom(dec *jsontext.Decoder) error {
 		if err != nil {
 			return err
 		}
-		i, known := paramIndex[key]
-		if !known {
+		i := slices.IndexFunc(SessionParams, func(p Param) bool { return p.Name == key })
+		if i < 0 {
 			d.issues.Add(fault.Pointer(d.path, key), fault.IssueUnknown, "Unknown session parameter.")
 			continue
 		}

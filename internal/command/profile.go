@@ -50,6 +50,38 @@ func CheckProfile(p wire.GatewayProfile, base string, issues *fault.Issues) {
 	}
 }
 
+// PlatformPolicy restricts all gateway profiles.
+type PlatformPolicy struct {
+	disabled   []string
+	restricted bool // only targets are allowed, even if there are none
+	targets    []Pattern
+}
+
+// NewPlatformPolicy returns a policy that disables command types and restricts
+// transfers to targets, if there are any. The error lists all invalid values as
+// /disabled/<n> and /targets/<n>.
+func NewPlatformPolicy(disabled, targets []string) (PlatformPolicy, error) {
+	var issues fault.Issues
+	for i, t := range disabled {
+		if !Known(t) {
+			issues.Add(fault.Pointer("/disabled", i), fault.IssueValue, "Unknown command type %q.", t)
+		}
+	}
+	checkPatterns(targets, "/targets", &issues)
+	return PlatformPolicy{disabled, len(targets) > 0, parsePatterns(targets)}, issues.Err()
+}
+
+// parsePatterns skips invalid patterns, which match nothing.
+func parsePatterns(list []string) []Pattern {
+	var out []Pattern
+	for _, s := range list {
+		if p, err := ParsePattern(s); err == nil {
+			out = append(out, p)
+		}
+	}
+	return out
+}
+
 func checkPatterns(patterns []string, base string, issues *fault.Issues) {
 	for i, s := range patterns {
 		if _, err := ParsePattern(s); err != nil && !issues.Has(fault.Pointer(base, i)) {
