@@ -2,17 +2,112 @@ package sqlstore
 
 import (
 	"context"
+	"database/sql"
+	"embed"
 	"errors"
+	"fmt"
+	"io/fs"
 	"net"
+	"path/filepath"
 	"regexp"
 	"strings"
 	"time"
 
 	"github.com/cenkalti/backoff/v5"
 	"github.com/jackc/pgx/v5/pgconn"
+	"github.com/pressly/goose/v3"
+	"github.com/pressly/goose/v3/lock"
 
 	"telapi/internal/fault"
 )
+
+//go:embed migrations/*.sql
+var migrations embed.FS
+
+// Schema describes the migration state of a database.
+type Schema struct {
+	Database string   `json:"database"`
+	Current  int64    `json:"current"` // 0: empty database; above Newest: migrated by a newer telapi
+	Newest   int64    `json:"newest"`  // latest version that this program contains
+	Pending  []string `json:"pending"` // file names, in order
+}
+
+// MigrationStatus compares the database with the migrations in this program. It
+// changes nothing.
+func (s *Store) MigrationStatus(ctx context.Context) (Schema, error) {
+	ctx, cancel := context.WithTimeout(ctx, statementTimeout)
+	defer cancel()
+	schema := Schema{Database: s.String()}
+	var exists bool
+	err := s.read.QueryRowContext(ctx, s.engine.versionTable).Scan(&exists)
+	if err == nil && exists {
+		err = s.read.QueryRowContext(ctx, "SELECT COALESCE(MAX(version_id), 0) FROM "+goose.DefaultTablename).Scan(&schema.Current)
+	}
+	if err != nil {
+		return Schema{}, wrap(ctx, "read the schema version", err)
+	}
+	for _, source := range s.schema.ListSources() {
+		schema.Newest = source.Version
+		if source.Version > schema.Current {
+			schema.Pending = append(schema.Pending, filepath.Base(source.Path))
+		}
+	}
+	return schema, nil
+}
+
+// Migrate brings the schema up to date. Processes may call it concurrently: one
+// migrates while the others wait. A schema of a newer telapi is used unchanged.
+// Migrations only add to the schema, so that servers of two versions can run side
+// by side during an upgrade and a rollback.
+func (s *Store) Migrate(ctx context.Context) error {
+	schema, err := s.MigrationStatus(ctx)
+	if err != nil {
+		return err
+	}
+	if len(schema.Pending) == 0 {
+		if schema.Current > schema.Newest {
+			s.log.InfoContext(ctx, "database was migrated by a newer telapi; using its schema",
+				"database", s.engine.title, "version", schema.Current, "known", schema.Newest)
+		}
+		s.migrated.Store(true)
+		return nil
+	}
+	if s.engine.dataDir != "" {
+		file, err := waitForLock(ctx, filepath.Join(s.engine.dataDir, "migrate.lock"))
+		if err != nil {
+			return fmt.Errorf("lock the data directory for migration: %w", err)
+		}
+		defer file.Close()
+	}
+	applied, err := s.schema.Up(ctx)
+	if err != nil {
+		return wrap(ctx, "migrate the database", err)
+	}
+	s.migrated.Store(true)
+	if len(applied) > 0 {
+		s.log.InfoContext(ctx, "database schema migrated", "database", s.engine.title, "from", schema.Current, "to", schema.Newest)
+	}
+	return nil
+}
+
+// newMigrationProvider reads the migration files without connecting.
+func newMigrationProvider(db *sql.DB, dialect goose.Dialect) (*goose.Provider, error) {
+	files, err := fs.Sub(migrations, "migrations")
+	if err != nil {
+		return nil, fmt.Errorf("read migrations: %w", err)
+	}
+	options := []goose.ProviderOption{goose.WithDisableGlobalRegistry(true)}
+	if dialect == goose.DialectPostgres {
+		// A session lock is released when its process dies. Retries every
+		// second for ten minutes.
+		locker, err := lock.NewPostgresSessionLocker(lock.WithLockTimeout(1, 600))
+		if err != nil {
+			return nil, fmt.Errorf("prepare the migration lock: %w", err)
+		}
+		options = append(options, goose.WithSessionLocker(locker))
+	}
+	return goose.NewProvider(dialect, db, files, options...)
+}
 
 // Connect waits until the database answers and its schema is up to date. It
 // retries with exponential backoff until ctx ends and logs each new reason for

@@ -12,19 +12,15 @@ import (
 	"telapi/internal/speech"
 )
 
-var _ speech.Store = (*Store)(nil)
-
 const (
 	speechColumns = `hash, team_id, sentence, provider, voice, model, speed, sample_rate, variants, checksums, created_at, expires_at`
 
-	selectSpeech = `SELECT ` + speechColumns + ` FROM tts_media_cache WHERE hash = $1`
 	// Inserts the row or locks the existing one until the transaction ends.
 	insertSpeech = `INSERT INTO tts_media_cache (` + speechColumns + `) VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12)
 		ON CONFLICT (hash) DO UPDATE SET hash = excluded.hash RETURNING ` + speechColumns
 	lockSpeech    = `UPDATE tts_media_cache SET hash = hash WHERE hash = $1 RETURNING ` + speechColumns
 	replaceSpeech = `UPDATE tts_media_cache SET variants = $2, checksums = $3, created_at = $4, expires_at = $5,
 		ttl = (CAST($5 AS BIGINT) - CAST($4 AS BIGINT)) / 1000 WHERE hash = $1`
-	deleteSpeech  = `DELETE FROM tts_media_cache WHERE hash = $1`
 	speechAfter   = `SELECT ` + speechColumns + ` FROM tts_media_cache WHERE hash > $1 ORDER BY hash LIMIT $2`
 	expiredSpeech = `SELECT ` + speechColumns + ` FROM tts_media_cache WHERE hash > $1 AND expires_at <= $3 ORDER BY hash LIMIT $2`
 	removeExpired = `DELETE FROM tts_media_cache WHERE hash = $1 AND expires_at = $2`
@@ -50,7 +46,7 @@ func (encodings) Scan(any) error { return nil }
 
 // Speech implements speech.Store.
 func (s *Store) Speech(ctx context.Context, hash string) (speech.Recording, error) {
-	return get(ctx, s, "recording", speechFields, selectSpeech, hash)
+	return get(ctx, s, "recording", speechFields, `SELECT `+speechColumns+` FROM tts_media_cache WHERE hash = $1`, hash)
 }
 
 // SaveSpeech implements speech.Store.
@@ -86,7 +82,7 @@ func (s *Store) DeleteSpeechVariant(ctx context.Context, hash string, e speech.E
 		if delete(r.Variants, e); len(r.Variants) > 0 {
 			return updateVariants(ctx, tx, r)
 		}
-		_, err = execRows(ctx, tx, deleteSpeech, hash)
+		_, err = execRows(ctx, tx, `DELETE FROM tts_media_cache WHERE hash = $1`, hash)
 		return err
 	})
 }

@@ -7,15 +7,7 @@ import (
 	"telapi/internal/auth"
 	"telapi/internal/endpoint"
 	"telapi/internal/fault"
-	"telapi/internal/ratelimit"
 	"telapi/internal/team"
-)
-
-var (
-	_ team.Store       = (*Store)(nil)
-	_ auth.KeyStore    = (*Store)(nil)
-	_ endpoint.Store   = (*Store)(nil)
-	_ ratelimit.Mirror = (*Store)(nil)
 )
 
 const (

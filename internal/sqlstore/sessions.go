@@ -11,8 +11,6 @@ import (
 	"telapi/internal/session"
 )
 
-var _ session.Store = (*Store)(nil)
-
 const (
 	issuedColumns = `id, team_id, endpoint_id, mode, identity, metadata, duplicate_policy, token_id, issued_at, redeem_by, expires_at`
 
@@ -20,12 +18,10 @@ const (
 
 	insertSession = `INSERT INTO sessions (` + issuedColumns + `, due_at, settled)
 		VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $10, FALSE)`
-	selectSession = `SELECT ` + sessionColumns + ` FROM sessions WHERE id = $1`
 	redeemSession = `UPDATE sessions SET redeemed_at = COALESCE(redeemed_at, $2), due_at = expires_at, last_seen_at = $2
 		WHERE id = $1 AND ended_at IS NULL AND due_at > $2`
-	endSession    = `UPDATE sessions SET ended_at = $2, ended_as = $3 WHERE id = $1 AND ended_at IS NULL`
-	settleSession = `UPDATE sessions SET settled = TRUE WHERE id = $1`
-	touchSession  = `UPDATE sessions SET last_seen_at = $2 WHERE id = $1 AND ended_at IS NULL AND (last_seen_at IS NULL OR last_seen_at < $2)`
+	endSession   = `UPDATE sessions SET ended_at = $2, ended_as = $3 WHERE id = $1 AND ended_at IS NULL`
+	touchSession = `UPDATE sessions SET last_seen_at = $2 WHERE id = $1 AND ended_at IS NULL AND (last_seen_at IS NULL OR last_seen_at < $2)`
 
 	overdueSessions = `SELECT id FROM sessions WHERE ended_at IS NULL AND due_at <= $1
 		UNION ALL SELECT id FROM sessions WHERE ended_at IS NULL AND redeemed_at IS NOT NULL AND last_seen_at < $2 LIMIT $3`
@@ -46,11 +42,9 @@ const (
 		WHERE session_keys.created_at <= $6`
 	selectReceipt = `SELECT session_id, body_digest FROM session_keys
 		WHERE team_id = $1 AND idempotency_key = $2 AND created_at > $3`
-	deleteReceipts = `DELETE FROM session_keys WHERE created_at < $1`
 	deleteSessions = `DELETE FROM sessions WHERE id IN
 		(SELECT id FROM sessions WHERE settled AND ended_at < $1 ORDER BY ended_at LIMIT $2) RETURNING id`
-	deleteActions = `DELETE FROM browser_actions WHERE session_id = $1`
-	insertAction  = `INSERT INTO browser_actions (session_id, message_id, happened_at, action) VALUES ($1, $2, $3, $4)
+	insertAction = `INSERT INTO browser_actions (session_id, message_id, happened_at, action) VALUES ($1, $2, $3, $4)
 		ON CONFLICT (session_id, message_id) DO NOTHING`
 )
 
@@ -98,7 +92,7 @@ func (s *Store) SessionByKey(ctx context.Context, teamID, key string, staleBefor
 
 // Session returns a session of any team.
 func (s *Store) Session(ctx context.Context, id string) (session.Session, error) {
-	return get(ctx, s, "session", sessionFields, selectSession, id)
+	return get(ctx, s, "session", sessionFields, `SELECT `+sessionColumns+` FROM sessions WHERE id = $1`, id)
 }
 
 // RedeemSession stores a redemption unless the session has ended or expired.
@@ -121,7 +115,7 @@ func (s *Store) SettleSessions(ctx context.Context, ids []string) error {
 	for i, id := range slices.Sorted(slices.Values(ids)) {
 		sets[i] = []any{id}
 	}
-	return s.execBatch(ctx, "settle sessions", settleSession, sets...)
+	return s.execBatch(ctx, "settle sessions", `UPDATE sessions SET settled = TRUE WHERE id = $1`, sets...)
 }
 
 // ExpireSessions ends due and idle sessions and returns the IDs of those that
@@ -167,7 +161,7 @@ func (s *Store) TouchSessions(ctx context.Context, seen map[string]time.Time) er
 // PruneSessions deletes old receipts and some of the sessions that ended long ago.
 func (s *Store) PruneSessions(ctx context.Context, keysBefore, endedBefore time.Time, limit int) error {
 	return s.inTx(ctx, "prune sessions", func(ctx context.Context, tx *sql.Tx) error {
-		if _, err := execRows(ctx, tx, deleteReceipts, keysBefore.UnixMilli()); err != nil {
+		if _, err := execRows(ctx, tx, `DELETE FROM session_keys WHERE created_at < $1`, keysBefore.UnixMilli()); err != nil {
 			return err
 		}
 		ids, err := queryAll(ctx, tx, column[string], deleteSessions, endedBefore.UnixMilli(), limit)
@@ -175,7 +169,7 @@ func (s *Store) PruneSessions(ctx context.Context, keysBefore, endedBefore time.
 			return err
 		}
 		for _, id := range ids {
-			if _, err := execRows(ctx, tx, deleteActions, id); err != nil {
+			if _, err := execRows(ctx, tx, `DELETE FROM browser_actions WHERE session_id = $1`, id); err != nil {
 				return err
 			}
 		}

@@ -14,11 +14,6 @@ import (
 	"telapi/internal/usage"
 )
 
-var (
-	_ usage.Store       = (*Store)(nil)
-	_ usage.ReportStore = (*Store)(nil)
-)
-
 const addUsage = `INSERT INTO tts_usage (team_id, day, endpoint_id, provider, voice, model, characters, cached_characters, requests)
 	VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9)
 	ON CONFLICT (team_id, day, endpoint_id, provider, voice, model) DO UPDATE SET
