@@ -57,14 +57,6 @@ type Connection struct {
 	recheck    bool   // a notice before Start may mean that ownership is lost
 }
 
-func newConnection(s *Service, session SessionInfo, id string) *Connection {
-	session.Profile = nil // only needed to open the channel; do not keep it for the connection's life
-	perSecond := s.limits.FramesPerSecond
-	c := &Connection{service: s, session: session, id: id, rate: rate.NewLimiter(rate.Limit(perSecond), perSecond)}
-	c.reoffer.Store(true)
-	return c
-}
-
 // SessionID returns the ID of the session.
 func (c *Connection) SessionID() string { return c.session.SessionID }
 
@@ -90,7 +82,7 @@ func (c *Connection) Start(socket Socket) {
 		c.catchUp()
 	}
 	if c.recheck {
-		c.checkOwner()
+		c.service.run(c.Heartbeat)
 	}
 }
 

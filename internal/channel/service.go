@@ -7,6 +7,8 @@ import (
 
 	"github.com/google/uuid"
 	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/promauto"
+	"golang.org/x/time/rate"
 
 	"telapi/callruntime/wire"
 	"telapi/internal/background"
@@ -106,7 +108,11 @@ func (s *Service) Limits() Limits { return s.limits }
 // resume is the last cursor that the browser has seen; both may be empty. The
 // caller calls Start once there is a socket, and Close at the end.
 func (s *Service) Open(ctx context.Context, session SessionInfo, succeeds, resume string) (*Connection, error) {
-	c := newConnection(s, session, uuid.NewString())
+	c := &Connection{
+		service: s, session: session, id: uuid.NewString(), rate: rate.NewLimiter(rate.Limit(s.limits.FramesPerSecond), s.limits.FramesPerSecond),
+	}
+	c.session.Profile = nil // only needed to open the channel; do not keep it for the connection's life
+	c.reoffer.Store(true)
 	// Subscribe first. Otherwise messages between the end of the history and
 	// the first live message would be lost.
 	unsubscribe, err := s.hub.Subscribe(ctx, session.SessionID, c)
@@ -171,3 +177,39 @@ func (s *Service) recordEnd(ctx context.Context, sessionID string) {
 
 // lease returns the duration of an ownership, which every ping renews.
 func (s *Service) lease() time.Duration { return 2 * s.limits.PingInterval() }
+
+type metrics struct {
+	frames     *prometheus.CounterVec
+	refused    *prometheus.CounterVec
+	replayed   prometheus.Counter
+	recoveries *prometheus.CounterVec
+	ackSeconds prometheus.Histogram
+}
+
+func newMetrics(registry prometheus.Registerer) metrics {
+	auto := promauto.With(registry)
+	m := metrics{
+		frames: auto.NewCounterVec(prometheus.CounterOpts{
+			Name: "telapi_frames_total", Help: "Frames sent and received on sockets, by type and direction."}, []string{"type", "direction"}),
+		refused: auto.NewCounterVec(prometheus.CounterOpts{
+			Name: "telapi_frames_refused_total", Help: "Frames from browsers that were rejected, by error code."}, []string{"code"}),
+		replayed: auto.NewCounter(prometheus.CounterOpts{
+			Name: "telapi_messages_replayed_total", Help: "Messages replayed to browsers after a reconnect or a gap."}),
+		recoveries: auto.NewCounterVec(prometheus.CounterOpts{
+			Name: "telapi_recoveries_total", Help: "Attempts to resume from a cursor, by outcome."}, []string{"outcome"}),
+		ackSeconds: auto.NewHistogram(prometheus.HistogramOpts{
+			Name: "telapi_frame_ack_seconds", Help: "Time from receiving a frame to acknowledging it.",
+			Buckets: []float64{.0005, .001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 2.5}}),
+	}
+	// Start at 0 so that an alert sees the first one as an increase.
+	m.refused.WithLabelValues(string(codeBackpressure))
+	for _, outcome := range recoveryOutcomes {
+		m.recoveries.WithLabelValues(outcome)
+	}
+	return m
+}
+
+var recoveryOutcomes = map[bool]string{true: "recovered", false: "failed"}
+
+// recovered counts an attempt to resume.
+func (m metrics) recovered(ok bool) { m.recoveries.WithLabelValues(recoveryOutcomes[ok]).Inc() }

@@ -60,13 +60,9 @@ func (c *Connection) Replaced(connectionID string) {
 	case c.socket == nil:
 		c.recheck = true
 	default:
-		c.checkOwner()
+		c.service.run(c.Heartbeat) // in the background, since the hub must not wait for the store
 	}
 }
-
-// checkOwner renews the ownership in the background, since the hub must not
-// wait for the store.
-func (c *Connection) checkOwner() { c.service.run(c.Heartbeat) }
 
 // Closed closes the socket and records that the session has ended.
 func (c *Connection) Closed(string) {
