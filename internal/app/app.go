@@ -143,7 +143,7 @@ func New(ctx context.Context, cfg config.Config, opts Options) (_ *App, err erro
 	a.speech = speech.NewService(speechDeps)
 	a.onClose(a.speech.Close)
 
-	connections := channel.NewService(channels, channels, struct {
+	connections := channel.NewService(channels, struct {
 		*session.Service
 		*session.Sweeper
 		*session.ActionQueue

@@ -32,7 +32,7 @@ type Socket interface {
 }
 
 // Connection is one socket attached to a session. The socket calls Handle and
-// Flush from one goroutine. Heartbeat may be called from any goroutine. The hub
+// Flush from one goroutine. Heartbeat may be called from any goroutine. The store
 // calls the methods of Subscriber.
 type Connection struct {
 	service  *Service

@@ -46,7 +46,7 @@ func TestSessionIsOfferedUntilOfferSucceeds(t *testing.T) {
 
 func TestEndedSessionIsNotOpened(t *testing.T) {
 	m := &memory{redeemErr: fault.New(fault.SessionEnded, "Ended.")}
-	s := NewService(m, m, m, Limits{PingIntervalMs: 1000}, slog.New(slog.DiscardHandler), nil)
+	s := NewService(m, m, Limits{PingIntervalMs: 1000}, slog.New(slog.DiscardHandler), nil)
 	c, err := s.Open(t.Context(), SessionInfo{Offer: wire.Offer{SessionID: sessionID}}, "", "")
 	if c != nil || !fault.Is(err, fault.SessionEnded) || m.offered > 0 || m.released != 2 {
 		t.Errorf("opened %v (%v), offered %d times, released %d", c, err, m.offered, m.released)

@@ -14,7 +14,7 @@ import (
 	"telapi/callruntime/wire"
 )
 
-// memory is the Store, Hub and Sessions of one channel. It returns configured
+// memory is the Store and Sessions of one channel. It returns configured
 // outcomes. TestMemoryMatchesStore compares its history with the real store.
 type memory struct {
 	mu         sync.Mutex
@@ -154,7 +154,7 @@ func (w *fakeSocket) numbers() (n string) {
 func openConnection(t *testing.T, m *memory, resume string) (*Connection, *fakeSocket) {
 	t.Helper()
 	limits := Limits{PingIntervalMs: 1000, FrameBytes: 65536, QueuedBytes: 1 << 20, FramesPerSecond: 1000}
-	s := NewService(m, m, m, limits, slog.New(slog.DiscardHandler), nil)
+	s := NewService(m, m, limits, slog.New(slog.DiscardHandler), nil)
 	c, err := s.Open(t.Context(), SessionInfo{Offer: wire.Offer{SessionID: sessionID}, ExpiresAt: time.Now().Add(time.Hour)}, "", resume)
 	if err != nil {
 		t.Fatal(err)

@@ -58,7 +58,7 @@ func (c *Connection) Handle(ctx context.Context, raw []byte) {
 		c.reply(wire.TypePong, nil)
 	case wire.TypePong:
 	case wire.TypeAudio:
-		if err := c.service.hub.SendAudio(ctx, c.session.SessionID, m.Append(nil)); err != nil {
+		if err := c.service.store.SendAudio(ctx, c.session.SessionID, m.Append(nil)); err != nil {
 			c.service.metrics.refused.WithLabelValues(string(fault.From(err).Code)).Inc()
 		}
 	default:

@@ -70,7 +70,6 @@ type Sessions interface {
 // Service opens connections and owns their background work.
 type Service struct {
 	store    Store
-	hub      Hub
 	sessions Sessions
 	limits   Limits
 	log      *slog.Logger
@@ -80,9 +79,9 @@ type Service struct {
 }
 
 // NewService returns a service that uses the given stores until Close.
-func NewService(store Store, hub Hub, sessions Sessions, limits Limits, log *slog.Logger, registry prometheus.Registerer) *Service {
+func NewService(store Store, sessions Sessions, limits Limits, log *slog.Logger, registry prometheus.Registerer) *Service {
 	return &Service{
-		store: store, hub: hub, sessions: sessions, limits: limits, log: log, now: time.Now, metrics: newMetrics(registry), tasks: background.NewGroup(),
+		store: store, sessions: sessions, limits: limits, log: log, now: time.Now, metrics: newMetrics(registry), tasks: background.NewGroup(),
 	}
 }
 
@@ -115,7 +114,7 @@ func (s *Service) Open(ctx context.Context, session SessionInfo, succeeds, resum
 	c.reoffer.Store(true)
 	// Subscribe first. Otherwise messages between the end of the history and
 	// the first live message would be lost.
-	unsubscribe, err := s.hub.Subscribe(ctx, session.SessionID, c)
+	unsubscribe, err := s.store.Subscribe(ctx, session.SessionID, c)
 	if err != nil {
 		return nil, err
 	}

@@ -99,6 +99,12 @@ type Store interface {
 	// Since returns the messages after a cursor. It returns false if the
 	// history no longer contains all of them.
 	Since(ctx context.Context, channelID string, after Cursor) ([]Message, bool, error)
+	// Subscribe calls s for a channel until cancel is called. It returns after
+	// the server has confirmed the subscription. All channels of an instance
+	// share one connection for this.
+	Subscribe(ctx context.Context, channelID string, s Subscriber) (cancel func(), err error)
+	// SendAudio publishes a browser's audio frame to the runtime.
+	SendAudio(ctx context.Context, channelID string, json []byte) error
 }
 
 // Subscriber receives the live notifications of a channel. Calls to one
@@ -118,16 +124,6 @@ type Subscriber interface {
 	// Gap reports that the subscription was interrupted and messages may have
 	// been missed.
 	Gap()
-}
-
-// Hub delivers notifications to subscribers. All channels of an instance share
-// one connection to the store.
-type Hub interface {
-	// Subscribe calls s for a channel until cancel is called. It returns after
-	// the server has confirmed the subscription.
-	Subscribe(ctx context.Context, channelID string, s Subscriber) (cancel func(), err error)
-	// SendAudio publishes a browser's audio frame to the runtime.
-	SendAudio(ctx context.Context, channelID string, json []byte) error
 }
 
 // Start is the cursor of a browser that lost its connection before it received

@@ -60,7 +60,7 @@ func (c *Connection) Replaced(connectionID string) {
 	case c.socket == nil:
 		c.recheck = true
 	default:
-		c.service.run(c.Heartbeat) // in the background, since the hub must not wait for the store
+		c.service.run(c.Heartbeat) // in the background, since a subscriber must not block
 	}
 }
 

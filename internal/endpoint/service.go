@@ -3,6 +3,7 @@ package endpoint
 import (
 	"context"
 	"fmt"
+	"math"
 	"strconv"
 	"time"
 
@@ -115,17 +116,12 @@ func (s *Service) ListPage(ctx context.Context, teamID string, params map[string
 }
 
 // List returns all endpoints of a team, or of all teams if teamID is empty.
-func (s *Service) List(ctx context.Context, teamID string) (all []Endpoint, err error) {
-	for after := ""; ; after = all[len(all)-1].ID {
-		page, err := s.Store.Endpoints(ctx, teamID, after, maxPageSize)
-		if err != nil {
-			return nil, fmt.Errorf("list endpoints: %w", err)
-		}
-		all = append(all, page...)
-		if len(page) < maxPageSize {
-			return all, nil
-		}
+func (s *Service) List(ctx context.Context, teamID string) ([]Endpoint, error) {
+	all, err := s.Store.Endpoints(ctx, teamID, "", math.MaxInt32)
+	if err != nil {
+		return nil, fmt.Errorf("list endpoints: %w", err)
 	}
+	return all, nil
 }
 
 func parsePage(params map[string][]string) (after string, limit int, err error) {
@@ -136,8 +132,7 @@ func parsePage(params map[string][]string) (after string, limit int, err error) 
 			issues.Add("/query/limit", fault.IssueValue, "limit must be a number from 1 to %d.", maxPageSize)
 		}
 	}
-	if after, _ = issues.QueryValue(params, "cursor"); after != "" && !idPattern.MatchString(after) {
-		issues.Add("/query/cursor", fault.IssueValue, "cursor must be the nextCursor of the previous page.")
-	}
+	after, _ = issues.QueryValue(params, "cursor")
+	issues.Check(after == "" || idPattern.MatchString(after), "/query/cursor", fault.IssueValue, "cursor must be the nextCursor of the previous page.")
 	return after, limit, issues.Err()
 }

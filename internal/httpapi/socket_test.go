@@ -20,7 +20,6 @@ import (
 // channelStore accepts every connection.
 type channelStore struct {
 	channel.Store
-	channel.Hub
 	channel.Sessions
 }
 
@@ -40,7 +39,7 @@ func serveSockets(t *testing.T, lifetime time.Duration) (*Server, func() *websoc
 	t.Helper()
 	s, _ := newTestServer(nil)
 	limits := channel.Limits{PingIntervalMs: 60_000, FrameBytes: 1 << 10, QueuedBytes: 1 << 20, FramesPerSecond: 1}
-	s.deps.Channels = channel.NewService(channelStore{}, channelStore{}, channelStore{}, limits, slog.New(slog.DiscardHandler), prometheus.NewRegistry())
+	s.deps.Channels = channel.NewService(channelStore{}, channelStore{}, limits, slog.New(slog.DiscardHandler), prometheus.NewRegistry())
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		connection, err := s.deps.Channels.Open(r.Context(), channel.SessionInfo{Offer: wire.Offer{SessionID: "ses_1"}, ExpiresAt: time.Now().Add(lifetime)}, "", "")
 		if err != nil {

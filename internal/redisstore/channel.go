@@ -22,7 +22,7 @@ import (
 // are still unclaimed are offered again.
 const maxOffers = 100_000
 
-// Channels implements channel.Store and channel.Hub. Only scripts whose second run
+// Channels implements channel.Store. Only scripts whose second run
 // changes nothing are retried.
 type Channels struct {
 	store                                                   *Store
@@ -30,10 +30,7 @@ type Channels struct {
 	connect, checkConnect, frame, renew, detach, since, end *rueidis.Lua
 }
 
-var (
-	_ channel.Store = (*Channels)(nil)
-	_ channel.Hub   = (*Channels)(nil)
-)
+var _ channel.Store = (*Channels)(nil)
 
 // NewChannels returns the channels of a store. It opens channels with the limits.
 func NewChannels(s *Store, limits wire.ChannelLimits) *Channels {

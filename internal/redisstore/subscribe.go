@@ -13,7 +13,7 @@ import (
 	"telapi/internal/redisconn"
 )
 
-// Subscribe implements channel.Hub. Messages are delivered while Store.Subscribe runs.
+// Subscribe implements channel.Store. Messages are delivered while Store.Subscribe runs.
 func (c *Channels) Subscribe(ctx context.Context, channelID string, subscriber channel.Subscriber) (stop func(), err error) {
 	ctx, cancel := context.WithTimeout(ctx, commandTimeout)
 	defer cancel()
@@ -25,7 +25,7 @@ func (c *Channels) Subscribe(ctx context.Context, channelID string, subscriber c
 	return subscription.Close, nil
 }
 
-// SendAudio implements channel.Hub.
+// SendAudio implements channel.Store.
 func (c *Channels) SendAudio(ctx context.Context, channelID string, json []byte) error {
 	return c.store.do(ctx, "send audio", func(ctx context.Context, client rueidis.Client) error {
 		return redisconn.PublishAudio(ctx, client, kv.RuntimeTopic(channelID), rueidis.BinaryString(json))
