@@ -35,7 +35,6 @@ var (
 	subjectPattern = regexp.MustCompile(`^[^\pC\s]([^\pC]{0,254}[^\pC\s])?$`)
 )
 
-// consoleClaims are the required claims of a console JWT besides exp.
 type consoleClaims struct {
 	TeamID string   `json:"teamId"`
 	Scopes *[]Scope `json:"scopes"`

@@ -97,7 +97,6 @@ func newSecret() (id string, full redact.Secret, digest [32]byte) {
 	return id, redact.Secret("tk_" + id + "_" + secret), sha256.Sum256([]byte(secret))
 }
 
-// splitSecret parses a presented key. ok is false if it is malformed.
 func splitSecret(presented string) (id string, digest [32]byte, ok bool) {
 	m := keyPattern.FindStringSubmatch(presented)
 	if m == nil {

@@ -23,7 +23,6 @@ var errBackpressure = fault.New(fault.ServiceUnavailable, "The call runtime has 
 
 var errStale = errors.New("channel was opened again during the callback")
 
-// statusErrors maps the statuses of rejected deliveries to errors.
 var statusErrors = map[Status]error{
 	Invalid:      errInvalid,
 	Ended:        fault.New(fault.ConversationEnded, "The conversation has ended. Discard the result."),
@@ -33,7 +32,6 @@ var statusErrors = map[Status]error{
 	Stale:        errStale,
 }
 
-// consumedDetails are the details of CALLBACK_CONSUMED.
 type consumedDetails struct {
 	Duplicate bool           `json:"duplicate"`
 	State     string         `json:"state,omitzero"`

@@ -40,7 +40,6 @@ type Service struct {
 	metrics  metrics
 }
 
-// channelPolicy is a channel with its compiled gateway profile.
 type channelPolicy struct {
 	Channel
 	policy *command.Policy
@@ -95,7 +94,6 @@ func (s *Service) Reject(ctx context.Context, c Credential, problem error) error
 	return problem
 }
 
-// rejectBody returns problem if the credential is valid.
 func (s *Service) rejectBody(ctx context.Context, c Credential, problem error) error {
 	if !c.wellFormed() {
 		return errInvalid
@@ -256,7 +254,6 @@ func (p *parkedItems) oldest(ctx context.Context) time.Time {
 	}
 }
 
-// drop removes the n oldest items and returns the next batch.
 func (p *parkedItems) drop(n int) []ParkedItem {
 	p.mu.Lock()
 	defer p.mu.Unlock()

@@ -113,7 +113,6 @@ type CommandDecision struct {
 	Reason    string `json:"reason,omitzero"`
 }
 
-// newReceipt counts the messages and lists the commands in entries.
 func newReceipt(callbackID string, entries []wire.Entry) Receipt {
 	r := Receipt{CallbackID: callbackID, Commands: []CommandDecision{}}
 	decided := func(e *wire.Entry, decision string) {

@@ -134,8 +134,6 @@ func (c *Connection) offer(ctx context.Context) {
 	}
 }
 
-// closeUnlessOwned closes the socket if the connection no longer owns the
-// session.
 func (c *Connection) closeUnlessOwned(outcome Outcome) {
 	switch outcome {
 	case NotOwner:
@@ -159,7 +157,6 @@ func (c *Connection) closeEnded() {
 
 func (c *Connection) expired() bool { return !c.service.now().Before(c.session.ExpiresAt) }
 
-// sendError responds to a frame with an error frame.
 func (c *Connection) sendError(e *fault.Error, relatesTo string) {
 	c.service.metrics.refused.WithLabelValues(string(e.Code)).Inc()
 	issues, _ := e.Details.([]fault.Issue)

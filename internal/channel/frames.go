@@ -60,7 +60,6 @@ func (c CloseCode) Reason() string { return reasons[c] }
 // CloseCodes returns all codes in ascending order.
 func CloseCodes() []CloseCode { return slices.Sorted(maps.Keys(reasons)) }
 
-// readyPayload is the payload of the first frame of a connection.
 type readyPayload struct {
 	Event             string    `json:"event"`
 	ConnectionID      string    `json:"connectionId"`
@@ -92,14 +91,12 @@ const (
 	codeBackpressure fault.Code = "BACKPRESSURE"
 )
 
-// message returns a message from the service to the browser without a payload.
 func (c *Connection) message(t wire.MessageType, at time.Time) wire.ChannelMessage {
 	return wire.ChannelMessage{
 		Type: t, SessionID: c.session.SessionID, MessageID: uuid.NewString(), Timestamp: at.UnixMilli(), Direction: wire.ToBrowser,
 	}
 }
 
-// frame encodes a message from the service to the browser.
 func (c *Connection) frame(t wire.MessageType, payload any) []byte {
 	m := c.message(t, c.service.now())
 	if to, _ := m.Payload(); to != nil {
@@ -108,7 +105,6 @@ func (c *Connection) frame(t wire.MessageType, payload any) []byte {
 	return m.Append(nil)
 }
 
-// ack encodes the acknowledgement of a frame.
 func (c *Connection) ack(messageID string, now time.Time) []byte {
 	m := c.message(wire.TypeStatus, now)
 	m.Status = jsontext.Value(`{"event":"ack","messageId":"` + messageID + `"}`)
@@ -129,7 +125,6 @@ func (c *Connection) frameEntry(m *wire.ChannelMessage, at time.Time) []byte {
 	return append(b, '}')
 }
 
-// entry encodes a stream entry of this channel.
 func (c *Connection) entry(e wire.Entry) []byte {
 	e.ChannelID, e.At = c.session.SessionID, c.service.now().UnixMilli()
 	return encode(e)

@@ -19,7 +19,6 @@ const (
 	maxInvalidFrames = 9  // tolerated in a row
 )
 
-// batch holds durable frames until they are appended.
 type batch struct {
 	frames   []Frame
 	arrivals []arrival // parallel to frames
@@ -97,7 +96,6 @@ func (c *Connection) Flush(ctx context.Context) {
 	c.acknowledge(b, outcomes)
 }
 
-// acknowledge responds to each frame of a batch with its outcome.
 func (c *Connection) acknowledge(b batch, outcomes []Outcome) {
 	now := c.service.now()
 	acks := make([][]byte, 0, len(outcomes))

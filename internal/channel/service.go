@@ -167,7 +167,6 @@ func attachRequest(session SessionInfo, succeeds string) AttachRequest {
 	}
 }
 
-// recordEnd records that the runtime has ended a session.
 func (s *Service) recordEnd(ctx context.Context, sessionID string) {
 	if err := s.sessions.End(ctx, sessionID); err != nil {
 		s.log.WarnContext(ctx, "end of session not recorded; the sweeper will retry", "session_id", sessionID, "error", err)
@@ -210,5 +209,4 @@ func newMetrics(registry prometheus.Registerer) metrics {
 
 var recoveryOutcomes = map[bool]string{true: "recovered", false: "failed"}
 
-// recovered counts an attempt to resume.
 func (m metrics) recovered(ok bool) { m.recoveries.WithLabelValues(recoveryOutcomes[ok]).Inc() }

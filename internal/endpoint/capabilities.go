@@ -136,7 +136,6 @@ func (d Deployment) summary(e Endpoint) Summary {
 	return sum
 }
 
-// usable returns the modes that the deployment has enabled.
 func (d Deployment) usable(modes []Mode) []Mode {
 	return slices.DeleteFunc(append([]Mode{}, modes...), func(m Mode) bool { return m == WebRTC && !d.Features.WebRTC })
 }

@@ -86,7 +86,6 @@ func (e *Endpoint) Validate() error {
 	return issues.Err()
 }
 
-// normalizeModes removes duplicates and sorts modes.
 func normalizeModes(modes []Mode, issues *fault.Issues) []Mode {
 	issues.Check(len(modes) > 0, "/modes", fault.IssueRequired, "modes needs at least one of webrtc, audio and chat.")
 	for i, m := range modes {

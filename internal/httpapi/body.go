@@ -13,8 +13,7 @@ import (
 	"telapi/internal/fault"
 )
 
-// withBody returns a handler that reads a JSON body of at most maxBody bytes
-// first.
+// withBody reads a JSON body of at most maxBody bytes for a handler.
 func withBody(handle func(x *exchange, r *http.Request, body []byte) error) handler {
 	return func(x *exchange, r *http.Request) error {
 		body, err := readBody(x, r, maxBody)
@@ -100,15 +99,12 @@ type timeoutContext struct {
 	stop  context.CancelFunc
 }
 
-// withTimeout returns a context that ends after handlerTimeout.
 func withTimeout(parent context.Context) *timeoutContext {
 	return &timeoutContext{Context: parent, deadline: time.Now().Add(handlerTimeout)}
 }
 
-// Deadline implements context.Context.
 func (c *timeoutContext) Deadline() (time.Time, bool) { return c.deadline, true }
 
-// Done implements context.Context.
 func (c *timeoutContext) Done() <-chan struct{} {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -118,7 +114,6 @@ func (c *timeoutContext) Done() <-chan struct{} {
 	return c.timed.Done()
 }
 
-// Err implements context.Context.
 func (c *timeoutContext) Err() error {
 	if err := c.current().Err(); err != nil || time.Now().Before(c.deadline) {
 		return err

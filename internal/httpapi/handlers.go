@@ -131,22 +131,19 @@ func parseQuery(r *http.Request) (url.Values, error) {
 // document is a response body that rarely changes, with a strong ETag. Both are
 // computed once.
 type document struct {
-	body []byte
-	etag string
+	contentType string
+	encoding    string // Content-Encoding of body; may be empty
+	body        []byte
+	etag        string
 }
 
-func newDocument(body []byte) document {
+func newDocument(contentType, encoding string, body []byte) document {
 	sum := sha256.Sum256(body)
-	return document{body, `"` + base64.RawURLEncoding.EncodeToString(sum[:18]) + `"`}
+	return document{contentType, encoding, body, `"` + base64.RawURLEncoding.EncodeToString(sum[:18]) + `"`}
 }
 
-// serveDocument returns a handler that responds with a fixed body.
 func serveDocument(contentType string, body []byte) handler {
-	doc := newDocument(body)
-	return func(x *exchange, r *http.Request) error {
-		doc.write(x, r, contentType)
-		return nil
-	}
+	return newDocument(contentType, "", body).serve
 }
 
 func (s *Server) runtimeEndpoint(x *exchange, r *http.Request) error {
@@ -154,19 +151,23 @@ func (s *Server) runtimeEndpoint(x *exchange, r *http.Request) error {
 	if err != nil {
 		return err
 	}
-	newDocument(body).write(x, r, "application/json")
-	return nil
+	return newDocument("application/json", "", body).serve(x, r)
 }
 
-// write responds with the document, or with 304 if the client has it already.
-func (d document) write(x *exchange, r *http.Request, contentType string) {
-	x.Header().Set("ETag", d.etag)
-	x.Header().Set("Cache-Control", "private, no-cache")
+// serve responds with the document, or with 304 if the client has it already.
+func (d document) serve(x *exchange, r *http.Request) error {
+	h := x.Header()
+	h.Set("ETag", d.etag)
+	h.Set("Cache-Control", "private, no-cache")
+	if d.encoding != "" {
+		h.Set("Content-Encoding", d.encoding)
+	}
 	if etagMatches(r.Header.Get("If-None-Match"), d.etag) {
 		x.WriteHeader(http.StatusNotModified)
-		return
+	} else {
+		x.WriteBytes(http.StatusOK, d.contentType, d.body)
 	}
-	x.WriteBytes(http.StatusOK, contentType, d.body)
+	return nil
 }
 
 // etagMatches uses the weak comparison of If-None-Match (RFC 9110, 13.1.2).

@@ -63,7 +63,6 @@ func (s *Server) openSocket(x *exchange, r *http.Request) error {
 	return nil
 }
 
-// upgrade opens the WebSocket of a channel connection.
 func (s *Server) upgrade(x *exchange, r *http.Request, connection *channel.Connection) (*socket, error) {
 	if err := s.checkDraining(); err != nil { // again: a drain may have started meanwhile
 		return nil, err
@@ -82,7 +81,6 @@ func (s *Server) upgrade(x *exchange, r *http.Request, connection *channel.Conne
 	return &socket{ws: ws, conn: conn, channel: connection, set: s.sockets, limits: s.deps.Channels.Limits()}, nil
 }
 
-// checkDraining rejects a new socket on an instance that shuts down.
 func (s *Server) checkDraining() error {
 	if s.deps.Draining() {
 		return fault.New(fault.ServiceUnavailable, "This instance is shutting down. Reconnect to reach another one.").WithRetryAfter(time.Second)

@@ -48,7 +48,6 @@ type Phrase struct {
 	Does string `json:"does"`
 }
 
-// contentSecurityPolicy limits pages to resources of this service.
 const contentSecurityPolicy = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; font-src 'self'; connect-src 'self'; " +
 	"media-src 'self' blob:; manifest-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
 
@@ -63,23 +62,20 @@ var contentTypes = map[string]string{
 	".txt":  "text/plain; charset=utf-8",
 }
 
-type file struct {
-	contentType string
-	gzip        bool
-	document    document
-}
-
 // readFiles reads the embedded files of a page by name. A file with the suffix
 // .gz is served under its name without the suffix, compressed: every browser
 // supports it.
-func readFiles(embedded fs.FS) map[string]file {
-	files := map[string]file{}
+func readFiles(embedded fs.FS) map[string]document {
+	files := map[string]document{}
 	names, _ := fs.Glob(embedded, "*")
 	for _, name := range names {
 		content, err := fs.ReadFile(embedded, name)
-		name, gzip := strings.CutSuffix(name, ".gz")
+		encoding := ""
+		if path.Ext(name) == ".gz" {
+			name, encoding = strings.TrimSuffix(name, ".gz"), "gzip"
+		}
 		if contentType := contentTypes[path.Ext(name)]; contentType != "" && err == nil {
-			files[name] = file{contentType, gzip, newDocument(content)}
+			files[name] = newDocument(contentType, encoding, content)
 		}
 	}
 	files[""] = files["index.html"]
@@ -97,21 +93,15 @@ func redirectTo(page string) handler {
 	}
 }
 
-// serveFile serves the file of a page that the path names.
-func serveFile(files map[string]file) handler {
+func serveFile(files map[string]document) handler {
 	return func(x *exchange, r *http.Request) error {
 		f, ok := files[r.PathValue("file")]
 		if !ok {
 			return fault.New(fault.NotFound, "File not found.")
 		}
-		h := x.Header()
-		h.Set("Content-Security-Policy", contentSecurityPolicy)
-		h.Set("Referrer-Policy", "no-referrer")
-		if f.gzip {
-			h.Set("Content-Encoding", "gzip")
-		}
-		f.document.write(x, r, f.contentType)
-		return nil
+		x.Header().Set("Content-Security-Policy", contentSecurityPolicy)
+		x.Header().Set("Referrer-Policy", "no-referrer")
+		return f.serve(x, r)
 	}
 }
 

@@ -16,8 +16,7 @@ import (
 	"telapi/internal/speech"
 )
 
-// access defines who may call a route.
-type access string
+type access string // who may call a route
 
 const (
 	public      access = "public"       // no credential
@@ -25,8 +24,7 @@ const (
 	metricsOnly access = "metricsToken" // METRICS_TOKEN if it is set
 )
 
-// flag defines when a route is registered.
-type flag string
+type flag string // when a route is registered
 
 const (
 	always     flag = "always"

@@ -59,7 +59,6 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 // response. It is never sent.
 const statusClientClosed = 499
 
-// httpMetrics are the metrics of all routes.
 type httpMetrics struct {
 	requests *prometheus.CounterVec
 	duration *prometheus.HistogramVec
@@ -81,7 +80,6 @@ func newHTTPMetrics(registry prometheus.Registerer) httpMetrics {
 	}
 }
 
-// observe records a finished request in metrics, trace and access log.
 func (s *Server) observe(x *exchange, span trace.Span, took time.Duration) {
 	if x.Err != nil && errors.Is(x.Err, context.Canceled) && x.Request.Context().Err() != nil {
 		x.Status = statusClientClosed

@@ -68,8 +68,8 @@ type Server struct {
 	sockets    *socketSet
 	prometheus http.Handler // serves /metrics
 
-	playgroundFiles map[string]file
-	docsFiles       map[string]file
+	playgroundFiles map[string]document
+	docsFiles       map[string]document
 
 	streams    context.Context // ends responses that stream until shutdown
 	endStreams context.CancelFunc

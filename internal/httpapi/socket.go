@@ -54,7 +54,6 @@ type socket struct {
 	lastRead time.Time
 }
 
-// run reads frames until the socket ends.
 func (s *socket) run() {
 	defer s.end()
 	s.ws.SetReadLimit(s.limits.FrameBytes)

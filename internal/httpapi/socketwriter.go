@@ -19,7 +19,6 @@ import (
 // writeBatchBytes is about how many bytes are passed to the kernel in one write.
 const writeBatchBytes = 16 << 10
 
-// sendQueue holds the frames that wait to be written.
 type sendQueue struct {
 	frames []queuedFrame
 	bytes  int64 // of the counted frames that are queued or being written
@@ -211,7 +210,6 @@ func (c *batchConn) Write(b []byte) (int, error) {
 	return c.Conn.Write(b)
 }
 
-// beginBatch buffers all writes until flushBatch.
 func (c *batchConn) beginBatch() {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -29,7 +29,6 @@ var (
 	audioResponseHeaders = []string{"Content-Length", "Content-Range", "Content-Type", "ETag", "Last-Modified", "Accept-Ranges", "Cache-Control"}
 )
 
-// playSpeech streams audio from the media service.
 func (s *Server) playSpeech(x *exchange, r *http.Request) error {
 	audio, err := s.deps.Speech.Open(x.ctx, x.principal.TeamID, r.PathValue("name"))
 	if err != nil {

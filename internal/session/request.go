@@ -35,7 +35,6 @@ type tokenBody struct {
 	Metadata        jsontext.Value   `json:"metadata"`
 }
 
-// tokenParams are the parameters of a valid token request.
 type tokenParams struct {
 	session  Session // without IDs and times
 	tokenTTL time.Duration

@@ -48,15 +48,8 @@ type TokenResponse struct {
 
 // View is a session as its team sees it.
 type View struct {
-	SessionID  string        `json:"sessionId"`
-	EndpointID string        `json:"endpointId"`
-	Mode       endpoint.Mode `json:"mode"`
-	State      State         `json:"state"`
-	IssuedAt   time.Time     `json:"issuedAt"`
-	RedeemBy   time.Time     `json:"redeemBy"`
-	ExpiresAt  time.Time     `json:"expiresAt"`
-	RedeemedAt time.Time     `json:"redeemedAt,omitzero"`
-	EndedAt    time.Time     `json:"endedAt,omitzero"`
+	Session
+	State State `json:"state"`
 }
 
 // Service issues, verifies, shows and revokes sessions.
@@ -124,7 +117,6 @@ func (s *Service) findOrCreate(ctx context.Context, teamID string, params tokenP
 	return session, err
 }
 
-// findByKey returns the session that an idempotency key was used for.
 func (s *Service) findByKey(ctx context.Context, teamID string, r IdempotencyRecord) (session Session, found bool, err error) {
 	if r.Key == "" {
 		return Session{}, false, nil
@@ -141,7 +133,6 @@ func (s *Service) findByKey(ctx context.Context, teamID string, r IdempotencyRec
 	return session, true, nil
 }
 
-// checkEndpoint checks that the endpoint accepts such a session now.
 func (s *Service) checkEndpoint(ctx context.Context, teamID string, session Session) error {
 	e, err := s.Endpoints.Get(ctx, teamID, session.EndpointID)
 	if err != nil && !fault.Is(err, fault.NotFound) {
@@ -187,11 +178,7 @@ func (s *Service) Get(ctx context.Context, teamID, id string) (View, error) {
 		}
 		state = session.State(s.Now(), len(connected) > 0)
 	}
-	return View{
-		SessionID: session.ID, EndpointID: session.EndpointID, Mode: session.Mode, State: state,
-		IssuedAt: session.IssuedAt, RedeemBy: session.RedeemBy, ExpiresAt: session.ExpiresAt,
-		RedeemedAt: session.RedeemedAt, EndedAt: session.EndedAt,
-	}, nil
+	return View{session, state}, nil
 }
 
 // Delete revokes a team's session in the database, then ends its channel. A

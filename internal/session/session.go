@@ -40,24 +40,25 @@ const (
 	Reject  DuplicatePolicy = "reject"
 )
 
-// Session is the record of one session. Its channel has the same ID.
+// Session is the record of one session. Its channel has the same ID. The JSON
+// form is for the session's team.
 type Session struct {
-	ID              string
-	TeamID          string
-	EndpointID      string
-	Mode            endpoint.Mode
-	Identity        *wire.Identifier // the browser's user according to the team
-	Metadata        jsontext.Value   // JSON object or nil
-	DuplicatePolicy DuplicatePolicy
-	TokenID         string
+	ID              string           `json:"sessionId"`
+	TeamID          string           `json:"-"`
+	EndpointID      string           `json:"endpointId"`
+	Mode            endpoint.Mode    `json:"mode"`
+	Identity        *wire.Identifier `json:"-"` // the browser's user according to the team
+	Metadata        jsontext.Value   `json:"-"` // JSON object or nil
+	DuplicatePolicy DuplicatePolicy  `json:"-"`
+	TokenID         string           `json:"-"`
 	// IssuedAt, RedeemBy and ExpiresAt have whole seconds, as in the token.
-	IssuedAt   time.Time
-	RedeemBy   time.Time
-	ExpiresAt  time.Time
-	RedeemedAt time.Time // zero if not redeemed
-	LastSeenAt time.Time // last time a browser was connected
-	EndedAt    time.Time // zero if not ended
-	EndedAs    State
+	IssuedAt   time.Time `json:"issuedAt"`
+	RedeemBy   time.Time `json:"redeemBy"`
+	ExpiresAt  time.Time `json:"expiresAt"`
+	RedeemedAt time.Time `json:"redeemedAt,omitzero"` // zero if not redeemed
+	LastSeenAt time.Time `json:"-"`                   // last time a browser was connected
+	EndedAt    time.Time `json:"endedAt,omitzero"`    // zero if not ended
+	EndedAs    State     `json:"-"`
 }
 
 // State returns the session's state, given whether a browser is connected. A

@@ -78,7 +78,6 @@ func (s *Sweeper) Sweep(ctx context.Context) error {
 	)
 }
 
-// expire ends sessions that have passed their deadline or are idle.
 func (s *Sweeper) expire(ctx context.Context) error {
 	idleSince, failed := s.checkIdle(ctx)
 	for {

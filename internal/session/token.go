@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"time"
 
 	"github.com/go-json-experiment/json"
 	"github.com/golang-jwt/jwt/v5"
@@ -70,11 +69,9 @@ func (t *Tokens) Sign(s Session) (string, error) {
 	return token, nil
 }
 
-// verify returns the session according to the claims of a correctly signed
-// token, expired or not.
-func (t *Tokens) verify(token string) (Session, error) {
-	var c claims
-	err := t.verifier.Verify(token, &c)
+// verify returns the claims of a correctly signed token, expired or not.
+func (t *Tokens) verify(token string) (c claims, err error) {
+	err = t.verifier.Verify(token, &c)
 	switch {
 	case err != nil:
 	case c.Audience != auth.SessionAudience || c.Issuer != tokenIssuer:
@@ -83,12 +80,9 @@ func (t *Tokens) verify(token string) (Session, error) {
 		err = errors.New("missing claim")
 	}
 	if err != nil {
-		return Session{}, errToken(err)
+		err = errToken(err)
 	}
-	return Session{
-		ID: c.Subject, TeamID: c.TeamID, EndpointID: c.EndpointID, Mode: c.Mode, TokenID: c.ID,
-		IssuedAt: c.IssuedAt.Time, RedeemBy: time.Unix(c.RedeemBy, 0), ExpiresAt: c.ExpiresAt.Time,
-	}, nil
+	return c, err
 }
 
 // errToken is the same error for every invalid token. Only the log shows the
@@ -120,15 +114,15 @@ func (s *Service) verify(ctx context.Context, token string) (Session, error) {
 	if err != nil {
 		return Session{}, err
 	}
-	session, err := s.Store.Session(ctx, claimed.ID)
+	session, err := s.Store.Session(ctx, claimed.Subject)
 	switch state := session.State(s.Now(), false); {
 	case fault.Is(err, fault.NotFound):
 		return Session{}, errEnded(err)
 	case err != nil:
 		return Session{}, fmt.Errorf("get session: %w", err)
-	case session.TokenID != claimed.TokenID || session.TeamID != claimed.TeamID || session.EndpointID != claimed.EndpointID || session.Mode != claimed.Mode:
+	case session.TokenID != claimed.ID || session.TeamID != claimed.TeamID || session.EndpointID != claimed.EndpointID || session.Mode != claimed.Mode:
 		return Session{}, errToken(errors.New("claims differ from the session"))
-	case !s.Now().Before(claimed.ExpiresAt):
+	case !s.Now().Before(claimed.ExpiresAt.Time):
 		return Session{}, errEnded(errors.New("token expired"))
 	case state != Issued && state != Disconnected:
 		return Session{}, errEnded(errors.New("session is " + string(state)))
