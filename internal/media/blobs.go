@@ -3,12 +3,11 @@ package media
 import (
 	"bytes"
 	"errors"
-	"io"
-	"io/fs"
 	"net/http"
 	"slices"
 	"strconv"
 	"strings"
+	"syscall"
 	"time"
 
 	"github.com/go-json-experiment/json"
@@ -34,7 +33,7 @@ func (b *Blob) setHeader(h http.Header, p Path) {
 func (s *Service) get(x *httpserve.Response, r *http.Request, p Path) error {
 	b, err := s.store.Open(p)
 	if errors.Is(err, ErrNotFound) {
-		return notFound()
+		return errNotFound
 	}
 	if err != nil {
 		return err
@@ -94,14 +93,13 @@ func (s *Service) put(x *httpserve.Response, r *http.Request, p Path) error {
 		return fault.New(fault.Validation, "Partial uploads are not supported: remove Content-Range.")
 	}
 	extendDeadline(x, r.ContentLength)
-	body := &uploadBody{Reader: r.Body}
-	created, err := s.store.Put(p, body, r.ContentLength, precondition(r.Header))
+	created, err := s.store.Put(p, r.Body, r.ContentLength, precondition(r.Header))
 	switch {
-	case body.err != nil:
-		return fault.New(fault.Validation, "The body is shorter than Content-Length or was sent too slowly. Nothing was stored.").WithCause(body.err)
+	case errors.Is(err, errBody):
+		return fault.New(fault.Validation, "The body is shorter than Content-Length or was sent too slowly. Nothing was stored.").WithCause(err)
 	case errors.Is(err, ErrPathOccupied):
 		return fault.New(fault.PathOccupied, "The path is occupied by a link, a directory or another file. Nothing was stored. Remove it from the media root.").WithCause(err)
-	case isStorageFull(err):
+	case errors.Is(err, syscall.ENOSPC), errors.Is(err, syscall.EDQUOT):
 		return fault.New(fault.StorageFull, "The storage is full. Nothing was stored.").WithCause(err)
 	case err != nil:
 		return err
@@ -115,24 +113,10 @@ func (s *Service) put(x *httpserve.Response, r *http.Request, p Path) error {
 	return nil
 }
 
-// uploadBody records read errors, to tell them from errors of the disk.
-type uploadBody struct {
-	io.Reader
-	err error
-}
-
-func (u *uploadBody) Read(p []byte) (int, error) {
-	n, err := u.Reader.Read(p)
-	if err != nil && !errors.Is(err, io.EOF) {
-		u.err = err
-	}
-	return n, err
-}
-
 func (s *Service) delete(x *httpserve.Response, r *http.Request, p Path) error {
 	err := s.store.Delete(p, precondition(r.Header))
 	if errors.Is(err, ErrNotFound) {
-		return notFound()
+		return errNotFound
 	}
 	if err == nil {
 		x.WriteHeader(http.StatusNoContent)
@@ -151,22 +135,18 @@ func precondition(h http.Header) Precondition {
 	if h["If-Match"] == nil && h["If-None-Match"] == nil && h["If-Unmodified-Since"] == nil {
 		return nil
 	}
-	return func(current fs.FileInfo) error {
+	return func(etag string, modified time.Time) error {
 		matches := func(name, tag string) bool {
 			list := strings.Split(strings.Join(h[name], ","), ",")
-			return current != nil && slices.ContainsFunc(list, func(s string) bool { s = strings.TrimSpace(s); return s == "*" || s == tag })
-		}
-		var tag string
-		if current != nil {
-			tag = etag(current)
+			return etag != "" && slices.ContainsFunc(list, func(s string) bool { s = strings.TrimSpace(s); return s == "*" || s == tag })
 		}
 		ok := true
 		if h["If-Match"] != nil {
-			ok = matches("If-Match", tag)
-		} else if since, err := http.ParseTime(h.Get("If-Unmodified-Since")); err == nil && current != nil {
-			ok = !current.ModTime().Truncate(time.Second).After(since)
+			ok = matches("If-Match", etag)
+		} else if since, err := http.ParseTime(h.Get("If-Unmodified-Since")); err == nil && etag != "" {
+			ok = !modified.Truncate(time.Second).After(since)
 		}
-		if !ok || matches("If-None-Match", tag) || matches("If-None-Match", "W/"+tag) {
+		if !ok || matches("If-None-Match", etag) || matches("If-None-Match", "W/"+etag) {
 			return contentErrors[http.StatusPreconditionFailed]
 		}
 		return nil

@@ -1,54 +1,46 @@
 package media
 
 import (
+	"bytes"
 	"crypto/tls"
 	"fmt"
 	"log/slog"
-	"os"
 	"sync"
 	"time"
 )
 
-// certificateCheckInterval limits how often the files are checked for changes.
+// certificateCheckInterval limits how often the files are read.
 const certificateCheckInterval = time.Second
 
 // Certificate is a certificate that is reloaded when its files change, so that
 // it can be renewed without a restart.
 type Certificate struct {
-	files [2]string // certificate and key
-	log   *slog.Logger
+	certFile, keyFile string
+	log               *slog.Logger
 
 	mu      sync.Mutex
 	checked time.Time
-	loaded  [2]fileVersion
-	failed  bool // to load that version
+	failure string // of the last load
 	pair    *tls.Certificate
-}
-
-type fileVersion struct {
-	modified time.Time
-	size     int64
 }
 
 // LoadCertificate loads a certificate and its key.
 func LoadCertificate(certFile, keyFile string, log *slog.Logger) (*Certificate, error) {
-	c := &Certificate{files: [2]string{certFile, keyFile}, log: log}
-	return c, c.Reload()
+	c := &Certificate{certFile: certFile, keyFile: keyFile, log: log}
+	err := c.load()
+	return c, err
 }
 
-// Reload loads the files now. If that fails, the current certificate remains.
-func (c *Certificate) Reload() error {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	return c.load(c.versions())
-}
-
-func (c *Certificate) load(version [2]fileVersion) error {
-	pair, err := tls.LoadX509KeyPair(c.files[0], c.files[1])
-	if c.loaded, c.failed = version, err != nil; err != nil {
-		return fmt.Errorf("load certificate %s with key %s: %w", c.files[0], c.files[1], err)
+// load reads the files. If that fails, the current certificate remains.
+func (c *Certificate) load() error {
+	pair, err := tls.LoadX509KeyPair(c.certFile, c.keyFile)
+	if err != nil {
+		return fmt.Errorf("load certificate %s with key %s: %w", c.certFile, c.keyFile, err)
 	}
-	c.pair = &pair
+	if c.pair != nil && !bytes.Equal(c.pair.Certificate[0], pair.Certificate[0]) {
+		c.log.Info("certificate reloaded", "expires", pair.Leaf.NotAfter)
+	}
+	c.pair, c.failure = &pair, ""
 	return nil
 }
 
@@ -58,24 +50,10 @@ func (c *Certificate) Get(*tls.ClientHelloInfo) (*tls.Certificate, error) {
 	defer c.mu.Unlock()
 	if now := time.Now(); now.Sub(c.checked) >= certificateCheckInterval {
 		c.checked = now
-		// A failed load is retried: its cause may be a permission or a lack of
-		// descriptors, which don't change the version.
-		if version, before := c.versions(), c.loaded; version != before || c.failed {
-			if err := c.load(version); err == nil {
-				c.log.Info("certificate reloaded", "expires", c.pair.Leaf.NotAfter)
-			} else if version != before {
-				c.log.Warn("new certificate is invalid; using the previous one", "error", err)
-			}
+		if err := c.load(); err != nil && err.Error() != c.failure {
+			c.failure = err.Error()
+			c.log.Warn("new certificate is invalid; using the previous one", "error", err)
 		}
 	}
 	return c.pair, nil
-}
-
-func (c *Certificate) versions() (v [2]fileVersion) {
-	for i, name := range c.files {
-		if info, err := os.Stat(name); err == nil {
-			v[i] = fileVersion{info.ModTime(), info.Size()}
-		}
-	}
-	return v
 }

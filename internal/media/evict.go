@@ -4,10 +4,13 @@ import (
 	"cmp"
 	"context"
 	"errors"
+	"fmt"
 	"os"
 	"slices"
 	"sync"
 	"time"
+
+	"golang.org/x/sys/unix"
 )
 
 // The store evicts the least recently used blobs. It keeps the time of last use
@@ -112,11 +115,13 @@ func (s *Store) evictToFit() {
 		if len(s.queue.list) > 0 {
 			oldest := s.queue.list[0]
 			s.queue.list = s.queue.list[1:]
-			gone, err := s.evict(oldest)
-			if err != nil {
+			switch err := s.evict(oldest); {
+			case err == nil:
+				s.evicted.Add(1)
+				scanned = false
+			case !errors.Is(err, errInUse) && !errors.Is(err, ErrNotFound):
 				s.log.Error("evict blob", "error", err)
 			}
-			scanned = scanned && !gone
 			continue
 		}
 		if scanned {
@@ -130,68 +135,48 @@ func (s *Store) evictToFit() {
 	}
 }
 
-// evict removes a blob unless it was used since the scan.
-func (s *Store) evict(c candidate) (gone bool, err error) {
-	shard, file := c.path.split()
-	dir, err := s.shard(shard)
-	if err != nil {
-		return false, ignoreNotFound(err)
-	}
-	defer dir.release()
-	defer s.lockPath(c.path)()
-	info, err := dir.Lstat(file)
-	if err != nil || !accessTime(info).Equal(c.used) || s.uses.has(c.path) {
-		return false, ignoreNotFound(err)
-	}
-	if err := s.remove(dir, c.path, info.Size()); err != nil {
-		return false, ignoreNotFound(err)
-	}
-	s.evicted.Add(1)
-	return true, nil
-}
+var errInUse = errors.New("blob in use")
 
-func ignoreNotFound(err error) error {
-	if err = notFoundOr(err); errors.Is(err, ErrNotFound) {
+// evict removes a blob, or returns errInUse if it was used since the scan.
+func (s *Store) evict(c candidate) error {
+	unsynced := func(fd) error { return nil }
+	return s.deleteIf(c.path, unsynced, func(info unix.Stat_t) error {
+		if !accessed(info).Equal(c.used) || s.uses.has(c.path) {
+			return errInUse
+		}
 		return nil
-	}
-	return err
+	})
 }
 
-// scan reads all shards. It removes empty ones, counts the blobs, and fills the
-// eviction queue of a limited store. Blobs can be read but not changed meanwhile.
+// scan removes empty shards, counts the blobs, and fills the eviction queue of a
+// limited store. Blobs can be read but not changed meanwhile.
 func (s *Store) scan() error {
 	s.scanning.Lock()
 	defer s.scanning.Unlock()
 	s.uses.flush(s.root)
-	shards, err := s.shardNames()
+	shards, err := s.rootFD.list(".")
 	if err != nil {
-		return err
+		return fmt.Errorf("read media root: %w", err)
+	}
+	for _, shard := range slices.DeleteFunc(shards, func(name string) bool { return !isName(name) }) {
+		_ = s.rootFD.remove(shard, unix.AT_REMOVEDIR) // fails unless it is empty
 	}
 	var bytes, objects int64
 	var oldest []candidate
 	queued := min(max(minQueued, int(s.objects.Load())/queuedFraction), maxQueued)
-	for _, shard := range shards {
-		infos, err := s.files(shard)
-		if err != nil {
-			return err
-		}
-		if len(infos) == 0 {
-			s.rootFD.removeEmptyDir(shard)
-		}
-		for _, info := range infos {
-			p, ok := ParsePath(shard + "/" + info.Name())
-			if !ok {
-				continue
-			}
-			objects++
-			bytes += info.Size()
-			if s.maxBytes > 0 {
-				oldest = append(oldest, candidate{p, accessTime(info)})
-			}
+	err = s.walk("", func(p Path, info unix.Stat_t) bool {
+		objects++
+		bytes += info.Size
+		if s.maxBytes > 0 {
+			oldest = append(oldest, candidate{p, accessed(info)})
 		}
 		if len(oldest) > 2*queued {
 			oldest = keepOldest(oldest, queued)
 		}
+		return true
+	})
+	if err != nil {
+		return err
 	}
 	s.bytes.Store(bytes)
 	s.objects.Store(objects)

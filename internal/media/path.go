@@ -11,7 +11,10 @@ var contentTypes = map[string]string{
 	"pcm":  "audio/pcm",
 }
 
-const maxNameLength = 255 // of a file system
+const (
+	maxNameLength  = 255 // of a file system
+	nameCharacters = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-"
+)
 
 // Path is the path of a blob: a shard, a slash, a name and the extension of the
 // encoding. A Path from ParsePath cannot leave the directory it is opened in, and
@@ -50,12 +53,5 @@ func (p Path) contentType() string {
 }
 
 func isName(s string) bool {
-	for i := range len(s) {
-		switch c := s[i]; {
-		case 'a' <= c && c <= 'z', 'A' <= c && c <= 'Z', '0' <= c && c <= '9', c == '_', c == '-':
-		default:
-			return false
-		}
-	}
-	return s != "" && len(s) <= maxNameLength
+	return s != "" && len(s) <= maxNameLength && strings.TrimLeft(s, nameCharacters) == ""
 }

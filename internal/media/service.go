@@ -8,6 +8,7 @@ import (
 	"log/slog"
 	"net"
 	"net/http"
+	"strconv"
 	"strings"
 	"sync/atomic"
 	"time"
@@ -114,12 +115,15 @@ func (s *Service) Close() { s.store.Close() }
 // cleaning or redirecting.
 func (s *Service) route(x *httpserve.Response, r *http.Request) error {
 	path := r.URL.EscapedPath()
+	isRead := r.Method == http.MethodGet || r.Method == http.MethodHead
 	switch {
+	case (path == "/health" || path == "/metrics") && !isRead:
+		return httpserve.MethodNotAllowed(x, "GET, HEAD")
 	case path == "/health":
-		return readOnly(x, r, s.health)
+		return s.health(x)
 	case path == "/metrics":
-		return readOnly(x, r, s.scrape)
-	case path == strings.TrimSuffix(Prefix, "/") && isRead(r) && s.mayChange(r):
+		return s.scrape(x, r)
+	case path == strings.TrimSuffix(Prefix, "/") && isRead && s.mayChange(r):
 		return s.list(x, r)
 	}
 	change := r.Method == http.MethodPut || r.Method == http.MethodDelete
@@ -131,8 +135,8 @@ func (s *Service) route(x *httpserve.Response, r *http.Request) error {
 	case !ok && r.Method == http.MethodPut:
 		return fault.New(fault.Validation, "Invalid path: use /media/<shard>/<name>.alaw or .pcm. Shard and name consist of letters, digits, _ and -.")
 	case !ok:
-		return notFound()
-	case isRead(r):
+		return errNotFound
+	case isRead:
 		return s.get(x, r, p)
 	case r.Method == http.MethodPut:
 		return s.put(x, r, p)
@@ -142,20 +146,9 @@ func (s *Service) route(x *httpserve.Response, r *http.Request) error {
 	return httpserve.MethodNotAllowed(x, "GET, HEAD, PUT, DELETE")
 }
 
-func isRead(r *http.Request) bool { return r.Method == http.MethodGet || r.Method == http.MethodHead }
+var errNotFound = fault.New(fault.NotFound, "Blob not found.")
 
-func readOnly(x *httpserve.Response, r *http.Request, handle func(*httpserve.Response, *http.Request) error) error {
-	if !isRead(r) {
-		return httpserve.MethodNotAllowed(x, "GET, HEAD")
-	}
-	return handle(x, r)
-}
-
-func notFound() error {
-	return fault.New(fault.NotFound, "Blob not found.")
-}
-
-func (s *Service) health(x *httpserve.Response, _ *http.Request) error {
+func (s *Service) health(x *httpserve.Response) error {
 	text, status := "ok", http.StatusOK
 	if s.draining.Load() {
 		text, status = "draining", http.StatusServiceUnavailable
@@ -174,4 +167,85 @@ func (s *Service) scrape(x *httpserve.Response, r *http.Request) error {
 
 func (s *Service) mayChange(r *http.Request) bool {
 	return len(s.o.UploadTokens) == 0 || httpserve.HasBearer(r, s.o.UploadTokens...)
+}
+
+// ServeHTTP answers one request and records the outcome in the access log and
+// the metrics.
+func (s *Service) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	start := time.Now()
+	x := &httpserve.Response{ResponseWriter: w, Request: r, Realm: "telapi media", Errors: contentErrors}
+	if r.Body != http.NoBody {
+		extendDeadline(w, 0) // also for skipping a body that is not read
+	}
+	if s.draining.Load() {
+		w.Header().Set("Connection", "close")
+	}
+	defer x.Finish(func() { s.observe(x, time.Since(start)) })
+	if err := s.route(x, r); err != nil {
+		x.Fail(err)
+	}
+}
+
+func (s *Service) observe(x *httpserve.Response, took time.Duration) {
+	method := httpserve.Method(x.Request)
+	s.metrics.requests.WithLabelValues(method, strconv.Itoa(x.Status)).Inc()
+	s.metrics.duration.WithLabelValues(method).Observe(took.Seconds())
+	s.metrics.sent.Add(float64(x.Bytes))
+	x.Log(x.Request.Context(), s.o.Log, slog.LevelDebug, took, x.Request.RemoteAddr)
+}
+
+// served records a response from memory.
+func (s *Service) served(path string, bytes int) {
+	s.store.used(Path(path[len(Prefix):]))
+	s.metrics.fromMemory.Inc()
+	s.metrics.sent.Add(float64(bytes))
+	if s.o.Log.Enabled(context.Background(), slog.LevelDebug) {
+		s.o.Log.Debug("request", "method", http.MethodGet, "path", path, "status", http.StatusOK, "bytes", bytes, "memory", true)
+	}
+}
+
+// extendDeadline gives a client the time that it may take to send or receive a
+// body of this size, and a little more to receive the error if it is too slow.
+func extendDeadline(w http.ResponseWriter, size int64) {
+	deadline := time.Now().Add(bodyTimeout + time.Duration(size)*time.Second/minBytesPerSecond)
+	control := http.NewResponseController(w)
+	_ = control.SetReadDeadline(deadline) // fails only if the connection is closed
+	_ = control.SetWriteDeadline(deadline.Add(responseTimeout))
+}
+
+type serviceMetrics struct {
+	requests       *prometheus.CounterVec
+	duration       *prometheus.HistogramVec
+	received, sent prometheus.Counter
+	fromMemory     prometheus.Counter
+}
+
+func newServiceMetrics(reg prometheus.Registerer, store *Store, lane *fastlane.Lane) *serviceMetrics {
+	moved := prometheus.NewCounterVec(prometheus.CounterOpts{
+		Name: "telapi_media_bytes_total", Help: "Bytes of request bodies stored (in) and response bodies sent (out)."}, []string{"direction"})
+	o := &serviceMetrics{
+		requests: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "telapi_media_requests_total", Help: "Requests by method and status."}, []string{"method", "status"}),
+		duration: prometheus.NewHistogramVec(prometheus.HistogramOpts{
+			Name: "telapi_media_request_duration_seconds", Help: "Duration of requests by method. Responses of the fast path are not measured.",
+			Buckets: []float64{.0001, .00025, .0005, .001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 2.5, 10}}, []string{"method"}),
+		received: moved.WithLabelValues("in"),
+		sent:     moved.WithLabelValues("out"),
+	}
+	o.fromMemory = o.requests.WithLabelValues(http.MethodGet, strconv.Itoa(http.StatusOK))
+	gauge := func(name, help string, value func() int64) prometheus.Collector {
+		return prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: name, Help: help}, func() float64 { return float64(value()) })
+	}
+	counter := func(name, help string, value func() uint64) prometheus.Collector {
+		return prometheus.NewCounterFunc(prometheus.CounterOpts{Name: name, Help: help}, func() float64 { return float64(value()) })
+	}
+	reg.MustRegister(o.requests, o.duration, moved,
+		gauge("telapi_media_store_bytes", "Bytes of all stored blobs.", store.bytes.Load),
+		gauge("telapi_media_store_objects", "Number of stored blobs.", store.objects.Load),
+		gauge("telapi_media_memory_bytes", "Bytes of the blobs in the memory cache.", func() int64 { return lane.Stats().Bytes }),
+		gauge("telapi_media_memory_objects", "Number of blobs in the memory cache.", func() int64 { return lane.Stats().Objects }),
+		counter("telapi_media_memory_answers_total", "Responses sent from the memory cache.", func() uint64 { return lane.Stats().Hits }),
+		counter("telapi_media_evictions_total", "Blobs evicted to stay below the size limit.", store.evicted.Load),
+	)
+	return o
 }

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"hash/crc32"
-	"io/fs"
 	"log/slog"
 	"os"
 	"slices"
@@ -15,6 +14,8 @@ import (
 	"sync/atomic"
 	"syscall"
 	"time"
+
+	"golang.org/x/sys/unix"
 
 	"telapi/internal/speech"
 )
@@ -29,14 +30,14 @@ import (
 type Store struct {
 	root     *os.Root
 	rootFile *os.File // owns rootFD
-	rootFD   dirFD
+	rootFD   fd
 	lock     *os.File
 	maxBytes int64
 	unsynced bool
 	change   func(p Path, change func() error) error
 	log      *slog.Logger
 
-	shards  shardCache
+	making  sync.RWMutex // held for writing while directories are created
 	uploads uploads
 	stripes [256]sync.Mutex // serialize the changes of a path
 	uses    uses
@@ -67,7 +68,7 @@ func OpenStore(o StoreOptions) (_ *Store, err error) {
 	if err := os.MkdirAll(o.Root, 0o750); err != nil {
 		return nil, fmt.Errorf("create media root: %w", err)
 	}
-	s := &Store{maxBytes: o.MaxBytes, unsynced: o.Unsynced, change: o.Change, log: o.Log, shards: shardCache{byName: map[string]*shard{}}, uses: uses{pending: map[Path]time.Time{}}}
+	s := &Store{maxBytes: o.MaxBytes, unsynced: o.Unsynced, change: o.Change, log: o.Log, uses: uses{pending: map[Path]time.Time{}}}
 	if s.change == nil {
 		s.change = func(_ Path, change func() error) error { return change() }
 	}
@@ -82,7 +83,7 @@ func OpenStore(o StoreOptions) (_ *Store, err error) {
 	if s.rootFile, err = s.root.Open("."); err != nil {
 		return nil, fmt.Errorf("open media root: %w", err)
 	}
-	s.rootFD = dirFD(s.rootFile.Fd())
+	s.rootFD = fd(s.rootFile.Fd())
 	if s.lock, err = s.root.OpenFile(".lock", os.O_CREATE|os.O_RDWR, 0o600); err != nil {
 		return nil, fmt.Errorf("lock media root: %w", err)
 	}
@@ -91,6 +92,9 @@ func OpenStore(o StoreOptions) (_ *Store, err error) {
 	}
 	if err := s.openUploads(); err != nil {
 		return nil, err
+	}
+	if err := s.sync(s.rootFD); err != nil { // directories that an earlier process created
+		return nil, fmt.Errorf("sync media root: %w", err)
 	}
 	if err := s.scan(); err != nil {
 		return nil, err
@@ -105,9 +109,12 @@ func (s *Store) Close() {
 		return
 	}
 	s.uses.flush(s.root)
-	s.shards.close()
 	_ = s.rootFile.Close()
-	s.closeUploads()
+	for i := range s.uploads.dirs {
+		if dir := fd(s.uploads.dirs[i].Load()); dir > 0 {
+			dir.close()
+		}
+	}
 	_ = s.lock.Close()
 	_ = s.root.Close()
 }
@@ -123,87 +130,83 @@ type Blob struct {
 // Open opens a blob for reading, or returns ErrNotFound.
 func (s *Store) Open(p Path) (*Blob, error) {
 	shard, file := p.split()
-	dir, err := s.shard(shard)
+	dir, err := s.rootFD.openDir(shard)
 	if err != nil {
 		return nil, notFoundOr(err)
 	}
-	defer dir.release()
-	info, err := dir.Lstat(file)
-	if err != nil || !info.Mode().IsRegular() {
-		return nil, notFoundOr(err)
-	}
-	// O_NONBLOCK: the file may have been replaced by a pipe meanwhile.
-	f, err := dir.OpenFile(file, os.O_RDONLY|syscall.O_NONBLOCK, 0)
+	defer dir.close()
+	f, err := dir.open(file, unix.O_RDONLY|unix.O_NONBLOCK, 0) // O_NONBLOCK: it may be a pipe
 	if err != nil {
 		return nil, notFoundOr(err)
 	}
-	if info, err = f.Stat(); err != nil || !info.Mode().IsRegular() {
-		f.Close()
+	var info unix.Stat_t
+	if err := unix.Fstat(int(f), &info); err != nil || !isRegular(info) {
+		f.close()
 		return nil, notFoundOr(err)
 	}
 	s.used(p)
-	return &Blob{f, info.Size(), info.ModTime(), etag(info)}, nil
+	return &Blob{os.NewFile(uintptr(f), string(p)), info.Size, modified(info), etag(info)}, nil
 }
 
 // notFoundOr returns ErrNotFound if err is nil or means that a path has no blob.
-// That includes paths that leave the root or are circular, for which os.Root
-// returns an error without a number.
 func notFoundOr(err error) error {
-	var number syscall.Errno
-	switch {
-	case err == nil, !errors.As(err, &number),
-		errors.Is(err, fs.ErrNotExist), number == syscall.ENOTDIR, number == syscall.ELOOP, number == syscall.ENAMETOOLONG:
+	switch number, _ := errors.AsType[unix.Errno](err); number {
+	case 0, unix.ENOENT, unix.ENOTDIR, unix.ELOOP, unix.ENAMETOOLONG, unix.ENXIO:
 		return ErrNotFound
 	}
 	return fmt.Errorf("open blob: %w", err)
 }
 
 // etag uses the modification time, which is unique for each upload.
-func etag(info fs.FileInfo) string {
-	return `"` + strconv.FormatInt(info.ModTime().UnixNano(), 36) + "-" + strconv.FormatInt(info.Size(), 36) + `"`
+func etag(info unix.Stat_t) string {
+	return `"` + strconv.FormatInt(info.Mtim.Nano(), 36) + "-" + strconv.FormatInt(info.Size, 36) + `"`
 }
 
-// Precondition returns an error to prevent a change of the current blob, which
-// is nil if there is none. The blob cannot change during the call. A nil
+// Precondition returns an error to prevent a change of the current blob. The
+// ETag is empty if there is none. The blob cannot change during the call. A nil
 // Precondition allows every change.
-type Precondition func(current fs.FileInfo) error
-
-func (c Precondition) check(current fs.FileInfo) error {
-	if c == nil {
-		return nil
-	}
-	return c(current)
-}
+type Precondition func(etag string, modified time.Time) error
 
 // Delete deletes a blob durably, or returns ErrNotFound.
 func (s *Store) Delete(p Path, condition Precondition) error {
+	return s.deleteIf(p, s.sync, func(info unix.Stat_t) error {
+		if condition == nil {
+			return nil
+		}
+		return condition(etag(info), modified(info))
+	})
+}
+
+// deleteIf deletes a blob if allow returns nil. It returns ErrNotFound if there
+// is none.
+func (s *Store) deleteIf(p Path, sync func(fd) error, allow func(unix.Stat_t) error) error {
 	shard, file := p.split()
-	dir, err := s.shard(shard)
+	dir, err := s.rootFD.openDir(shard)
 	if err != nil {
 		return notFoundOr(err)
 	}
-	defer dir.release()
+	defer dir.close()
 	defer s.lockPath(p)()
-	info, err := dir.Lstat(file)
-	if err != nil || !info.Mode().IsRegular() {
+	info, err := dir.lstat(file)
+	if err != nil || !isRegular(info) {
 		return notFoundOr(err)
 	}
-	if err := condition.check(info); err != nil {
+	if err := allow(info); err != nil {
 		return err
 	}
-	if err := s.remove(dir, p, info.Size()); err != nil {
+	if err := s.remove(dir, p, info.Size); err != nil {
 		return err
 	}
-	if err := s.syncDir(dir.dirFD); err != nil {
+	if err := sync(dir); err != nil {
 		return fmt.Errorf("sync deletion: %w", err)
 	}
 	return nil
 }
 
 // remove removes a file. The caller holds the lock of the path.
-func (s *Store) remove(dir *shard, p Path, size int64) error {
+func (s *Store) remove(dir fd, p Path, size int64) error {
 	_, file := p.split()
-	if err := s.change(p, func() error { return dir.Remove(file) }); err != nil {
+	if err := s.change(p, func() error { return dir.remove(file, 0) }); err != nil {
 		return notFoundOr(err)
 	}
 	s.bytes.Add(-size)
@@ -225,73 +228,59 @@ func (s *Store) lockPath(p Path) (unlock func()) {
 // List returns up to limit blobs with a path greater than after, in order of
 // path.
 func (s *Store) List(after string, limit int) (blobs []speech.BlobInfo, err error) {
-	from, _, _ := strings.Cut(after, "/")
-	shards, err := s.shardNames()
-	if err != nil {
-		return nil, err
-	}
-	for _, shard := range shards {
-		if shard+"/" < from+"/" {
-			continue
-		}
-		infos, err := s.files(shard)
-		if err != nil {
-			return nil, err
-		}
-		for _, info := range infos {
-			path := shard + "/" + info.Name()
-			if _, ok := ParsePath(path); !ok || path <= after {
-				continue
-			}
-			if len(blobs) == limit {
-				return blobs, nil
-			}
-			blobs = append(blobs, speech.BlobInfo{Path: path, Bytes: info.Size(), ModifiedAt: info.ModTime().UTC()})
-		}
-	}
-	return blobs, nil
+	err = s.walk(after, func(p Path, info unix.Stat_t) bool {
+		blobs = append(blobs, speech.BlobInfo{Path: string(p), Bytes: info.Size, ModifiedAt: modified(info).UTC()})
+		return len(blobs) < limit
+	})
+	return blobs, err
 }
 
-// shardNames lists the directories that may contain blobs, in order of path.
-func (s *Store) shardNames() (shards []string, err error) {
-	entries, err := fs.ReadDir(s.root.FS(), ".")
+// walk visits blobs with a path greater than after, in order of path, until visit
+// returns false. It skips those that are removed meanwhile.
+func (s *Store) walk(after string, visit func(Path, unix.Stat_t) bool) error {
+	from, _, _ := strings.Cut(after, "/")
+	shards, err := s.rootFD.list(".")
 	if err != nil {
-		return nil, fmt.Errorf("read media root: %w", err)
-	}
-	for _, e := range entries {
-		if e.IsDir() && isName(e.Name()) {
-			shards = append(shards, e.Name())
-		}
+		return fmt.Errorf("read media root: %w", err)
 	}
 	slices.SortFunc(shards, func(a, b string) int { return cmp.Compare(a+"/", b+"/") })
-	return shards, nil
-}
-
-// files lists the regular files of a shard in order of name. It skips those that
-// are removed meanwhile.
-func (s *Store) files(name string) (infos []fs.FileInfo, err error) {
-	dir, err := s.shard(name)
-	if errors.Is(err, fs.ErrNotExist) {
-		return nil, nil
-	}
-	if err != nil {
-		return nil, fmt.Errorf("read shard: %w", err)
-	}
-	defer dir.release()
-	entries, err := fs.ReadDir(dir.FS(), ".")
-	if err != nil {
-		return nil, fmt.Errorf("read shard: %w", err)
-	}
-	for _, e := range entries {
-		if !e.Type().IsRegular() {
+	for _, shard := range shards {
+		if !isName(shard) || shard+"/" < from+"/" {
 			continue
 		}
-		info, err := dir.Lstat(e.Name())
-		if err == nil {
-			infos = append(infos, info)
-		} else if !errors.Is(err, fs.ErrNotExist) {
-			return nil, fmt.Errorf("read shard: %w", err)
+		if more, err := s.walkShard(shard, after, visit); err != nil && !errors.Is(notFoundOr(err), ErrNotFound) {
+			return fmt.Errorf("read shard: %w", err)
+		} else if !more {
+			break
 		}
 	}
-	return infos, nil
+	return nil
+}
+
+func (s *Store) walkShard(shard, after string, visit func(Path, unix.Stat_t) bool) (more bool, err error) {
+	files, err := s.rootFD.list(shard)
+	if err != nil {
+		return true, err
+	}
+	dir, err := s.rootFD.openDir(shard)
+	if err != nil {
+		return true, err
+	}
+	defer dir.close()
+	for _, file := range files {
+		p, ok := ParsePath(shard + "/" + file)
+		if !ok || string(p) <= after {
+			continue
+		}
+		info, err := dir.lstat(file)
+		switch {
+		case errors.Is(err, unix.ENOENT), err == nil && !isRegular(info):
+			continue
+		case err != nil:
+			return false, err
+		case !visit(p, info):
+			return false, nil
+		}
+	}
+	return true, nil
 }

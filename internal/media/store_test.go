@@ -7,7 +7,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"io/fs"
 	"log/slog"
 	"maps"
 	"net"
@@ -19,6 +18,7 @@ import (
 	"sync"
 	"syscall"
 	"testing"
+	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 
@@ -282,7 +282,7 @@ func TestFailedUploadLeavesNothing(t *testing.T) {
 			return s.Put("ab/x.pcm", io.MultiReader(strings.NewReader("sec"), &broken{errRejected}), 6, nil)
 		},
 		"failed precondition": func() (bool, error) {
-			return s.Put("ab/x.pcm", strings.NewReader("second"), 6, func(fs.FileInfo) error { return errRejected })
+			return s.Put("ab/x.pcm", strings.NewReader("second"), 6, func(string, time.Time) error { return errRejected })
 		},
 	} {
 		if _, err := upload(); err == nil {

@@ -7,11 +7,13 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 	"time"
 
 	"telapi/internal/config"
 	"telapi/internal/media"
+	"telapi/test/boot"
 	"telapi/test/poll"
 	"telapi/test/servers"
 )
@@ -20,7 +22,8 @@ func TestTLSCiphersAndCertificateRenewal(t *testing.T) {
 	first, second := servers.NewCA(t), servers.NewCA(t)
 	dir := t.TempDir()
 	_, certFile, keyFile := first.Files(t, dir, "localhost")
-	certificate, err := media.LoadCertificate(certFile, keyFile, slog.New(slog.DiscardHandler))
+	var log boot.Log
+	certificate, err := media.LoadCertificate(certFile, keyFile, slog.New(slog.NewTextHandler(&log, nil)))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -52,7 +55,7 @@ func TestTLSCiphersAndCertificateRenewal(t *testing.T) {
 		}
 	}
 
-	// Half of a renewal: the new certificate is there, its key is not yet.
+	// A renewal writes the certificate before its key.
 	certPEM, keyPEM := second.Issue(t, "localhost")
 	write := func(name string, content []byte) {
 		t.Helper()
@@ -60,17 +63,24 @@ func TestTLSCiphersAndCertificateRenewal(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	write("cert.pem", certPEM)
-	if err := certificate.Reload(); err == nil {
-		t.Error("half a pair was taken")
+	// awaitLog performs handshakes until another line with text is logged.
+	awaitLog := func(text string) {
+		t.Helper()
+		before := strings.Count(log.String(), text)
+		poll.Until(t, text, func() bool {
+			_, _ = certificate.Get(nil)
+			return strings.Count(log.String(), text) > before
+		})
 	}
+	write("cert.pem", certPEM)
+	awaitLog("new certificate is invalid")
 	if err := dial(first, tls.VersionTLS13); err != nil {
-		t.Errorf("the pair before does not serve any more: %v", err)
+		t.Errorf("the previous certificate is not served: %v", err)
 	}
 	write("key.pem", keyPEM)
 	poll.Until(t, "the new certificate is served", func() bool { return dial(second, tls.VersionTLS13) == nil })
 
-	// One that cannot be read at first, for reasons that leave the files as they are.
+	// A key that is valid later has the same size and modification time.
 	certPEM, keyPEM = first.Issue(t, "localhost")
 	renewed := time.Now().Add(time.Minute)
 	writeAt := func(key []byte) {
@@ -84,9 +94,7 @@ func TestTLSCiphersAndCertificateRenewal(t *testing.T) {
 		}
 	}
 	writeAt(bytes.ToLower(keyPEM))
-	if err := certificate.Reload(); err == nil {
-		t.Error("a key that is none was taken")
-	}
+	awaitLog("new certificate is invalid")
 	writeAt(keyPEM)
-	poll.Until(t, "the certificate that could not be read is served", func() bool { return dial(first, tls.VersionTLS13) == nil })
+	poll.Until(t, "the renewed certificate is served", func() bool { return dial(first, tls.VersionTLS13) == nil })
 }

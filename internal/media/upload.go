@@ -8,8 +8,9 @@ import (
 	"strconv"
 	"sync"
 	"sync/atomic"
-	"syscall"
 	"time"
+
+	"golang.org/x/sys/unix"
 )
 
 // uploadsDir contains unfinished uploads. It is not a valid shard name.
@@ -20,7 +21,7 @@ const uploadsDir = ".uploads"
 // starting files in hundreds of shards would scatter them. One directory would be
 // a bottleneck, because it adds one name at a time.
 type uploads struct {
-	dirs     [4]atomic.Int64 // open dirFDs
+	dirs     [4]atomic.Int64 // open descriptors
 	serial   atomic.Int64    // for file names
 	lastTime atomic.Int64
 	buffers  sync.Pool // of *uploadBuffer
@@ -45,10 +46,10 @@ func (s *Store) openUploads() error {
 // reopenUploadDir creates and opens an upload directory, unless it has been
 // reopened since the caller loaded old. The old one stays open: another upload
 // may be using it.
-func (s *Store) reopenUploadDir(i int, old dirFD) (dirFD, error) {
-	s.shards.making.Lock()
-	defer s.shards.making.Unlock()
-	if current := dirFD(s.uploads.dirs[i].Load()); current != old {
+func (s *Store) reopenUploadDir(i int, old fd) (fd, error) {
+	s.making.Lock()
+	defer s.making.Unlock()
+	if current := fd(s.uploads.dirs[i].Load()); current != old {
 		return current, nil
 	}
 	parent, err := s.rootFD.makeDir(uploadsDir)
@@ -64,13 +65,8 @@ func (s *Store) reopenUploadDir(i int, old dirFD) (dirFD, error) {
 	return dir, nil
 }
 
-func (s *Store) closeUploads() {
-	for i := range s.uploads.dirs {
-		if dir := dirFD(s.uploads.dirs[i].Load()); dir > 0 {
-			dir.close()
-		}
-	}
-}
+// errBody is returned when the body of an upload cannot be read to its end.
+var errBody = errors.New("read upload")
 
 // Put stores size bytes of body as a blob and reports whether it is new. When
 // Put returns nil the blob is durable, unless the store is unsynced. After an
@@ -78,7 +74,7 @@ func (s *Store) closeUploads() {
 func (s *Store) Put(p Path, body io.Reader, size int64, condition Precondition) (created bool, err error) {
 	serial := s.uploads.serial.Add(1)
 	i, temp := int(serial%int64(len(s.uploads.dirs))), strconv.FormatInt(serial, 36)
-	from := dirFD(s.uploads.dirs[i].Load())
+	from := fd(s.uploads.dirs[i].Load())
 	f, err := from.create(temp)
 	if errors.Is(err, fs.ErrNotExist) { // an operator has removed the directory
 		if from, err = s.reopenUploadDir(i, from); err == nil {
@@ -90,7 +86,7 @@ func (s *Store) Put(p Path, body io.Reader, size int64, condition Precondition) 
 	}
 	defer func() {
 		if err != nil {
-			from.remove(temp)
+			_ = from.remove(temp, 0) // otherwise the next start removes it
 		}
 	}()
 	if err := s.write(from, temp, f, body, size); err != nil {
@@ -108,17 +104,16 @@ func (s *Store) Put(p Path, body io.Reader, size int64, condition Precondition) 
 }
 
 // write writes the body to a new file and closes the file.
-func (s *Store) write(from dirFD, temp string, f fileFD, body io.Reader, size int64) error {
+func (s *Store) write(from fd, temp string, f fd, body io.Reader, size int64) error {
 	defer f.close()
 	buffer := s.uploads.buffers.Get().(*uploadBuffer)
 	defer s.uploads.buffers.Put(buffer)
 	for left := size; left > 0; {
 		part := buffer[:min(left, int64(len(buffer)))]
-		_, err := io.ReadFull(body, part)
-		if err == nil {
-			err = f.write(part)
+		if _, err := io.ReadFull(body, part); err != nil {
+			return fmt.Errorf("%w: %w", errBody, err)
 		}
-		if err != nil {
+		if err := f.write(part); err != nil {
 			return fmt.Errorf("write upload: %w", err)
 		}
 		left -= int64(len(part))
@@ -126,76 +121,57 @@ func (s *Store) write(from dirFD, temp string, f fileFD, body io.Reader, size in
 	if err := from.setTimes(temp, s.uniqueTime()); err != nil {
 		return fmt.Errorf("set upload time: %w", err)
 	}
-	if s.unsynced {
-		return nil
-	}
-	if err := fsync(f); err != nil {
+	if err := s.sync(f); err != nil {
 		return fmt.Errorf("sync upload: %w", err)
 	}
 	return nil
 }
 
 // commit moves an upload to its path. The caller holds the lock of the path.
-func (s *Store) commit(from dirFD, temp string, p Path, size int64, condition Precondition) (created bool, err error) {
+func (s *Store) commit(from fd, temp string, p Path, size int64, condition Precondition) (created bool, err error) {
 	shard, file := p.split()
 	dir, err := s.makeShard(shard)
 	if err != nil {
 		return false, err
 	}
-	defer dir.release()
-	created, replaced, err := s.move(from, temp, p, dir, file, condition)
-	if err != nil {
-		return false, err
+	defer dir.close()
+	var replaced int64
+	// Most blobs are new. Renaming without a lookup is faster for them.
+	created = condition == nil && s.change(p, func() error { return from.renameNew(temp, dir, file) }) == nil
+	if !created {
+		old, err := dir.lstat(file)
+		switch {
+		case err != nil && !errors.Is(err, unix.ENOENT):
+			return false, fmt.Errorf("look up blob: %w", err)
+		case old.Mode&unix.S_IFMT == unix.S_IFDIR:
+			return false, ErrPathOccupied
+		}
+		created = !isRegular(old) // a link or other file is not a blob, but replaced
+		if condition != nil {
+			var tag string
+			if !created {
+				tag = etag(old)
+			}
+			if err := condition(tag, modified(old)); err != nil {
+				return false, err
+			}
+		}
+		if err := s.change(p, func() error { return from.rename(temp, dir, file) }); err != nil {
+			return false, fmt.Errorf("rename upload: %w", err)
+		}
+		if !created {
+			replaced = old.Size
+		}
 	}
 	s.bytes.Add(size - replaced)
 	if created {
 		s.objects.Add(1)
 	}
-	if err := s.syncDir(dir.dirFD); err != nil {
+	if err := s.sync(dir); err != nil {
 		// A blob that a crash may lose must not be served.
 		return false, errors.Join(fmt.Errorf("sync upload: %w", err), s.remove(dir, p, size))
 	}
 	return created, nil
-}
-
-// move renames an upload and returns the size of the blob that it replaces.
-func (s *Store) move(from dirFD, temp string, p Path, to *shard, file string, condition Precondition) (created bool, replaced int64, err error) {
-	// Most blobs are new. Renaming without a lookup is faster for them.
-	if condition == nil && s.change(p, func() error { return from.renameNew(temp, to.dirFD, file) }) == nil {
-		return true, 0, nil
-	}
-	old, err := to.current(file)
-	if err != nil {
-		return false, 0, err
-	}
-	if err := condition.check(old); err != nil {
-		return false, 0, err
-	}
-	if err := s.change(p, func() error { return from.rename(temp, to.dirFD, file) }); err != nil {
-		return false, 0, fmt.Errorf("rename upload: %w", err)
-	}
-	if old == nil {
-		return true, 0, nil
-	}
-	return false, old.Size(), nil
-}
-
-// current returns the blob that an upload replaces, or nil.
-func (d *shard) current(file string) (old fs.FileInfo, err error) {
-	if _, err = d.lstat(file); err == nil {
-		old, err = d.Lstat(file)
-	}
-	switch {
-	case errors.Is(err, fs.ErrNotExist):
-		return nil, nil
-	case err != nil:
-		return nil, fmt.Errorf("look up blob: %w", err)
-	case old.IsDir():
-		return nil, ErrPathOccupied
-	case !old.Mode().IsRegular():
-		return nil, nil
-	}
-	return old, nil
 }
 
 // uniqueTime returns the current time, or a later one if another upload has it.
@@ -208,9 +184,4 @@ func (s *Store) uniqueTime() time.Time {
 			return time.Unix(0, now)
 		}
 	}
-}
-
-// isStorageFull reports whether an upload failed for lack of space.
-func isStorageFull(err error) bool {
-	return errors.Is(err, syscall.ENOSPC) || errors.Is(err, syscall.EDQUOT)
 }
