@@ -96,7 +96,7 @@ func New(ctx context.Context, cfg config.Config, opts Options) (_ *App, err erro
 	authenticator := auth.NewAuthenticator(db, auth.NewConsoleTokens(secrets, time.Now), a.log, time.Now)
 	quotas := team.NewQuotas(db)
 	limits := ratelimit.NewSettings(kv, db, a.log, a.tele.Registry)
-	limiter := ratelimit.NewLimiter(kv, limits, a.tele.Registry)
+	limiter := ratelimit.NewLimiter(kv, limits.InForce, a.tele.Registry)
 	a.onClose(func() { authenticator.Close(); quotas.Close(); limiter.Close() }) // before the stores
 	features := endpoint.Features{APIAccess: cfg.FeatureAPIAccess, WebRTC: cfg.FeatureWebRTC, DisabledCommands: cfg.CommandsDisabled, Channel: channelLimits(cfg)}
 	deployment := endpoint.Deployment{Version: opts.Version, Features: features}

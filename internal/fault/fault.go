@@ -9,6 +9,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net/http"
 	"time"
 )
 
@@ -99,4 +100,83 @@ type Envelope struct {
 func (e *Error) Envelope(requestID string) (v Envelope) {
 	v.Error.Code, v.Error.Message, v.Error.Details, v.Error.RequestID = e.Code, e.Message, e.Details, requestID
 	return v
+}
+
+// Code identifies an error for programs.
+type Code string
+
+// Error codes. They are part of the API and never change their meaning.
+const (
+	Validation         Code = "VALIDATION_ERROR"
+	MalformedJSON      Code = "MALFORMED_JSON"
+	Unauthorized       Code = "UNAUTHORIZED"
+	CallbackToken      Code = "CALLBACK_TOKEN_INVALID"
+	Forbidden          Code = "FORBIDDEN"
+	OriginNotAllowed   Code = "ORIGIN_NOT_ALLOWED"
+	NotFound           Code = "NOT_FOUND"
+	MethodNotAllowed   Code = "METHOD_NOT_ALLOWED"
+	SessionInUse       Code = "SESSION_IN_USE"
+	Idempotency        Code = "IDEMPOTENCY_CONFLICT"
+	CallbackConsumed   Code = "CALLBACK_CONSUMED"
+	PathOccupied       Code = "PATH_OCCUPIED"
+	ConversationEnded  Code = "CONVERSATION_ENDED"
+	SessionEnded       Code = "SESSION_ENDED"
+	LengthRequired     Code = "LENGTH_REQUIRED"
+	PreconditionFailed Code = "PRECONDITION_FAILED"
+	PayloadTooLarge    Code = "PAYLOAD_TOO_LARGE"
+	UnsupportedMedia   Code = "UNSUPPORTED_MEDIA_TYPE"
+	RangeUnsatisfiable Code = "RANGE_NOT_SATISFIABLE"
+	UpgradeRequired    Code = "UPGRADE_REQUIRED"
+	RateLimitExceeded  Code = "RATE_LIMIT_EXCEEDED"
+	Internal           Code = "INTERNAL_ERROR"
+	WebRTCDisabled     Code = "WEBRTC_DISABLED"
+	ServiceUnavailable Code = "SERVICE_UNAVAILABLE"
+	StorageFull        Code = "INSUFFICIENT_STORAGE"
+)
+
+// CodeInfo documents a code.
+type CodeInfo struct {
+	Code   Code
+	Status int // HTTP status
+	Cause  string
+	Fix    string // what the caller should do
+}
+
+// Catalogue lists all codes of the API server and the media service.
+var Catalogue = []CodeInfo{
+	{Validation, http.StatusBadRequest, "A value is missing, has the wrong type or is out of range.", "Fix every issue listed in details; each has the location and the allowed values."},
+	{MalformedJSON, http.StatusBadRequest, "The body is not a single JSON value: invalid syntax, duplicate keys, invalid UTF-8 or too many nesting levels.", "Send valid JSON."},
+	{Unauthorized, http.StatusUnauthorized, "The credential is missing, unknown, expired, revoked or has an invalid signature.", "Send a valid X-API-Key, or a console JWT signed with JWT_SECRET."},
+	{CallbackToken, http.StatusUnauthorized, "The callback token is missing, unknown, expired, sent only in the query, or belongs to another channel, kind or work item.", "Send the token of this work item in the token header, without a prefix. Do not retry with the same token."},
+	{Forbidden, http.StatusForbidden, "The credential is valid but lacks the scope of this operation.", "Use an API key with the scope in details.requiredScope."},
+	{OriginNotAllowed, http.StatusForbidden, "The origin of the page is not allowed for this endpoint.", "Add the origin to the endpoint, or connect from an allowed page."},
+	{NotFound, http.StatusNotFound, "The route does not exist, or your team has no resource with this ID.", "Check the path and the ID."},
+	{MethodNotAllowed, http.StatusMethodNotAllowed, "The path does not support this method.", "Use a method from the Allow header."},
+	{SessionInUse, http.StatusConflict, "Another connection owns the session and its policy is reject.", "Close the other connection, or pass its connectionId to replace it."},
+	{Idempotency, http.StatusConflict, "The Idempotency-Key was already used with a different body.", "Use a new key for a new request."},
+	{CallbackConsumed, http.StatusConflict, "The work item was already answered or was cancelled; see details.", "If details.duplicate is true, the same body was already accepted: no action needed. Otherwise discard the result."},
+	{PathOccupied, http.StatusConflict, "The object's path in the media folder is occupied by a link or folder that the media service did not create. It was not changed.", "Remove it on the host, or use another path."},
+	{ConversationEnded, http.StatusGone, "The conversation has ended.", "Discard the result."},
+	{SessionEnded, http.StatusGone, "The session has ended, expired or been deleted.", "Request a new token."},
+	{LengthRequired, http.StatusLengthRequired, "An upload to the media service has no Content-Length.", "Send Content-Length."},
+	{PreconditionFailed, http.StatusPreconditionFailed, "The audio does not match If-Match, If-None-Match or If-Unmodified-Since.", "Fetch the current version, then decide."},
+	{PayloadTooLarge, http.StatusRequestEntityTooLarge, "The body exceeds the limit of this route.", "Send a smaller body."},
+	{UnsupportedMedia, http.StatusUnsupportedMediaType, "The Content-Type is not JSON.", "Send Content-Type: application/json."},
+	{RangeUnsatisfiable, http.StatusRequestedRangeNotSatisfiable, "The requested range is outside of the object in the media service.", "Request a range within the length in Content-Range."},
+	{UpgradeRequired, http.StatusUpgradeRequired, "The token is valid, but the request is not a WebSocket upgrade.", "Open a WebSocket."},
+	{RateLimitExceeded, http.StatusTooManyRequests, "A rate limit for the IP address or the team's daily quota is exceeded; see details.", "Retry after the number of seconds in Retry-After."},
+	{Internal, http.StatusInternalServerError, "Internal error.", "Report it with the request ID."},
+	{WebRTCDisabled, http.StatusServiceUnavailable, "WebRTC is disabled in this deployment.", "Request mode audio or chat."},
+	{ServiceUnavailable, http.StatusServiceUnavailable, "The service is shutting down, or a store is unavailable.", "Retry after the number of seconds in Retry-After."},
+	{StorageFull, http.StatusInsufficientStorage, "The media service has no space left for the object. Nothing was stored.", "Free disk space, or set MEDIA_MAX_BYTES so that the service evicts old objects."},
+}
+
+// Status returns the HTTP status of a code, or 500 if it is not in Catalogue.
+func (c Code) Status() int {
+	for i := range Catalogue {
+		if Catalogue[i].Code == c {
+			return Catalogue[i].Status
+		}
+	}
+	return http.StatusInternalServerError
 }

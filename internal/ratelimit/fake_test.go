@@ -80,7 +80,7 @@ type fixture struct {
 func newFixture(t *testing.T, limits *Limits) *fixture {
 	f := &fixture{t: t, counts: newCounts(), metrics: prometheus.NewRegistry()}
 	f.current.Store(limits)
-	f.Limiter = NewLimiter(f.counts, f, f.metrics)
+	f.Limiter = NewLimiter(f.counts, f.InForce, f.metrics)
 	return f
 }
 

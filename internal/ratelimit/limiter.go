@@ -51,11 +51,9 @@ type bucketKey struct {
 	day    int64
 }
 
-// Source provides the limits in force. A new pointer means new limits and
-// invalidates the leases of the previous ones. Settings is the implementation.
-type Source interface {
-	InForce(ctx context.Context) (*Limits, error)
-}
+// Source returns the limits in force, as Settings.InForce does. A new pointer
+// means new limits and invalidates the leases of the previous ones.
+type Source func(ctx context.Context) (*Limits, error)
 
 // NewLimiter returns a limiter without leases.
 func NewLimiter(counter Counter, limits Source, registry prometheus.Registerer) *Limiter {
@@ -92,7 +90,7 @@ func (l *Limiter) Close() { l.leasing.Close() }
 // Allow counts a request of a client address against a tier. Addresses of an
 // IPv6 /64 network count as one client, because a client owns all of them.
 func (l *Limiter) Allow(ctx context.Context, tier Tier, client netip.Addr) (Decision, error) {
-	limits, err := l.limits.InForce(ctx)
+	limits, err := l.limits(ctx)
 	if err != nil {
 		return Decision{}, fmt.Errorf("limit requests: %w", err)
 	}

@@ -67,7 +67,7 @@ func NewSettings(store LimitsStore, mirror Mirror, log *slog.Logger, registry pr
 // pointer changes only if the limits do.
 func (s *Settings) Current() *Limits { return s.current.Load() }
 
-// InForce implements Source. It loads the limits first if they were never
+// InForce is a Source. It loads the limits first if they were never
 // loaded: clients must not be refused because of the defaults.
 func (s *Settings) InForce(ctx context.Context) (*Limits, error) {
 	if !s.loaded.Load() {
@@ -135,7 +135,12 @@ func (s *Settings) Reload(ctx context.Context) error {
 		return s.updateMirror(ctx, limits)
 	}
 	if found {
-		s.reject(value, invalid)
+		if s.invalid != string(value) { // counted and logged once
+			s.invalid = string(value)
+			s.rejected.Inc()
+			s.log.Error("invalid rate limits in the key-value store; the previous limits stay in force",
+				"error", invalid, "issues", fault.From(invalid).Details)
+		}
 		if s.settled {
 			return nil
 		}
@@ -151,15 +156,6 @@ func (s *Settings) Reload(ctx context.Context) error {
 	}
 	s.adopt(limits)
 	return nil
-}
-
-// reject logs and counts an invalid value once.
-func (s *Settings) reject(value []byte, invalid error) {
-	if s.invalid != string(value) {
-		s.invalid = string(value)
-		s.rejected.Inc()
-		s.log.Error("invalid rate limits in the key-value store; the previous limits stay in force", "error", invalid, "issues", fault.From(invalid).Details)
-	}
 }
 
 func (s *Settings) adopt(limits Limits) {
@@ -221,7 +217,7 @@ func (s *Settings) Change(ctx context.Context, change func(Limits) (Limits, erro
 			limits, err = change(limits)
 		}
 		if err == nil {
-			err = limits.Validate()
+			_, err = ParseLimits(limits.JSON())
 		}
 		if err != nil {
 			return err

@@ -171,7 +171,7 @@ func instancesShareALimit(t *testing.T, opts Options) {
 	}
 	instance := func() *ratelimit.Limiter {
 		s, _ := connect(t, opts)
-		return ratelimit.NewLimiter(s, fixed{&limits}, prometheus.NewRegistry())
+		return ratelimit.NewLimiter(s, func(context.Context) (*ratelimit.Limits, error) { return &limits, nil }, prometheus.NewRegistry())
 	}
 	a, b := instance(), instance()
 	spend := func(l *ratelimit.Limiter, client string, most int64) (n int64) {
@@ -206,10 +206,6 @@ func instancesShareALimit(t *testing.T, opts Options) {
 		}
 	})
 }
-
-type fixed struct{ limits *ratelimit.Limits }
-
-func (f fixed) InForce(context.Context) (*ratelimit.Limits, error) { return f.limits, nil }
 
 func savedLimitsAreLive(t *testing.T, opts Options) {
 	settings := func() (*ratelimit.Settings, *Store) {

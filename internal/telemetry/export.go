@@ -86,7 +86,7 @@ const reportInterval = 5 * time.Minute
 type pipeline struct {
 	signal  string
 	console *slog.Logger
-	ended   <-chan struct{}
+	ended   context.Context
 
 	mu       sync.Mutex
 	failures int
@@ -97,28 +97,15 @@ type pipeline struct {
 // for longer.
 func (p *pipeline) send(ctx context.Context, export func(context.Context) error) error {
 	ctx, cancel := context.WithCancel(ctx)
-	var wait sync.WaitGroup
-	defer wait.Wait()
 	defer cancel()
-	wait.Go(func() {
-		select {
-		case <-p.ended:
-			cancel()
-		case <-ctx.Done():
-		}
-	})
+	defer context.AfterFunc(p.ended, cancel)()
 	p.report(export(ctx))
 	return nil
 }
 
 func (p *pipeline) report(err error) {
-	if err == nil || errors.Is(err, context.Canceled) { // canceled by Shutdown
+	if err == nil || errors.Is(err, context.Canceled) || p.ended.Err() != nil { // after Shutdown the log may be closed
 		return
-	}
-	select {
-	case <-p.ended: // the log may be closed
-		return
-	default:
 	}
 	p.mu.Lock()
 	defer p.mu.Unlock()

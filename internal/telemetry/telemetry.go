@@ -41,8 +41,9 @@ type Telemetry struct {
 	TracerProvider trace.TracerProvider
 
 	shutdown []func(context.Context) error
-	ended    chan struct{}
-	end      sync.Once
+	ended    context.Context // of all exports
+	end      context.CancelFunc
+	once     sync.Once
 }
 
 // New starts telemetry. Exports run in the background. If the collector is
@@ -53,8 +54,8 @@ func New(ctx context.Context, o Options) (*Telemetry, error) {
 		Logger:         slog.New(newHandler(o, console)),
 		Registry:       newRegistry(o.Version),
 		TracerProvider: noop.NewTracerProvider(),
-		ended:          make(chan struct{}),
 	}
+	t.ended, t.end = context.WithCancel(context.WithoutCancel(ctx))
 	switch {
 	case !o.Export:
 	case o.Endpoint == "":
@@ -74,7 +75,7 @@ func New(ctx context.Context, o Options) (*Telemetry, error) {
 // Further calls do nothing.
 func (t *Telemetry) Shutdown(ctx context.Context) error {
 	var err error
-	t.end.Do(func() {
+	t.once.Do(func() {
 		ctx, cancel := context.WithTimeout(ctx, flushTimeout)
 		defer cancel()
 		var wait sync.WaitGroup
@@ -83,7 +84,7 @@ func (t *Telemetry) Shutdown(ctx context.Context) error {
 			wait.Go(func() { failed[i] = shutdown(ctx) })
 		}
 		wait.Wait()
-		close(t.ended)
+		t.end()
 		if err = errors.Join(failed...); err != nil {
 			err = fmt.Errorf("flush telemetry: %w", err)
 		}

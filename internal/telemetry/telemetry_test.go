@@ -198,7 +198,7 @@ func TestSDKMessagesAreLoggedWithoutSecrets(t *testing.T) {
 func TestFailedExportsAreLoggedEveryFewMinutes(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var log bytes.Buffer
-		p := &pipeline{signal: "traces", console: NewLogger(Options{Writer: &log}), ended: make(chan struct{})}
+		p := &pipeline{signal: "traces", console: NewLogger(Options{Writer: &log}), ended: t.Context()}
 		for range 100 { // over 16 minutes
 			err := p.send(t.Context(), func(context.Context) error { return errors.New("refused, token=" + secret) })
 			if err != nil {
@@ -217,7 +217,7 @@ func TestFailedExportsAreLoggedEveryFewMinutes(t *testing.T) {
 
 func TestShutdownCancelsRunningExport(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		ended := make(chan struct{})
+		ended, end := context.WithCancel(t.Context())
 		p := &pipeline{signal: "logs", console: slog.New(slog.DiscardHandler), ended: ended}
 		done := make(chan struct{})
 		go func() {
@@ -225,7 +225,7 @@ func TestShutdownCancelsRunningExport(t *testing.T) {
 			_ = p.send(context.Background(), func(ctx context.Context) error { <-ctx.Done(); return ctx.Err() })
 		}()
 		synctest.Wait()
-		close(ended)
+		end()
 		<-done
 	})
 }

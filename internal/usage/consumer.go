@@ -2,9 +2,15 @@ package usage
 
 import (
 	"context"
+	"errors"
+	"fmt"
 	"log/slog"
+	"strings"
 	"time"
+	"unicode/utf8"
 
+	"github.com/go-json-experiment/json"
+	"github.com/google/uuid"
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/promauto"
 
@@ -136,4 +142,89 @@ func (c *Consumer) reject(ctx context.Context, e ReportEntry, reason error) erro
 	c.outcomes.WithLabelValues("refused").Inc()
 	c.log.ErrorContext(ctx, "usage report rejected", "position", e.ID, "reason", reason.Error())
 	return nil
+}
+
+// A report is accepted up to maxAge, and its ID is stored for longer. A repeated
+// report is therefore either known or too old, and is never counted twice.
+const (
+	maxAge      = 7 * 24 * time.Hour
+	idRetention = maxAge + 2*24*time.Hour
+	maxAhead    = time.Hour // tolerance for a runtime's clock
+)
+
+const (
+	maxCharacters = 10_000_000
+	maxName       = 256 // code points of a team, endpoint, provider, voice or model
+)
+
+// parseReport parses and validates a report from the stream.
+func parseReport(raw []byte, now time.Time) (r wire.SpeechReport, err error) {
+	if err := json.Unmarshal(raw, &r); err != nil {
+		return r, fmt.Errorf("invalid report: %w", err)
+	}
+	id, err := uuid.Parse(r.ID)
+	r.ID = id.String() // in lower case
+	switch at := time.UnixMilli(r.At); {
+	case err != nil:
+		return r, errors.New("id is not a UUID")
+	case r.TeamID == "":
+		return r, errors.New("teamId is missing")
+	case r.Characters < 1 || r.Characters > maxCharacters:
+		return r, fmt.Errorf("characters must be 1 to %d", maxCharacters)
+	case now.Sub(at) > maxAge:
+		return r, fmt.Errorf("at is more than %d days ago", maxAge/(24*time.Hour))
+	case at.Sub(now) > maxAhead:
+		return r, errors.New("at is in the future")
+	}
+	for _, name := range []string{r.TeamID, r.EndpointID, r.Provider, r.Voice, r.Model} {
+		if utf8.RuneCountInString(name) > maxName || strings.ContainsRune(name, 0) {
+			return r, fmt.Errorf("a name is longer than %d characters or contains NUL", maxName)
+		}
+	}
+	return r, nil
+}
+
+// maxQueued is the number of reports that this process keeps while the stream is
+// unreachable.
+const maxQueued = 10_000
+
+// Recorder reports the speech requests of this instance.
+type Recorder struct {
+	stream Stream
+	queue  *writebehind.Queue[[]byte]
+	log    *slog.Logger
+	lost   prometheus.Counter
+}
+
+// NewRecorder returns a recorder. Run must run too.
+func NewRecorder(stream Stream, log *slog.Logger, reg prometheus.Registerer) *Recorder {
+	return &Recorder{stream: stream, log: log,
+		lost: promauto.With(reg).NewCounter(prometheus.CounterOpts{
+			Name: "telapi_usage_records_lost_total", Help: "Usage reports of this instance lost because the key-value store was unreachable for too long."}),
+		queue: writebehind.NewQueue(maxQueued, func([]byte) int { return 1 }, batchSize, func(ctx context.Context, reports [][]byte) error {
+			if err := stream.Append(ctx, reports...); err != nil {
+				return fault.Unavailable("The key-value store", err) // every error is retried
+			}
+			return nil
+		}, nil)}
+}
+
+// Record reports one request. When it returns, the report is on the stream and
+// survives this process. If the stream is unreachable, the report is queued and
+// sent later with the same ID, so that it counts once even if a response was
+// lost.
+func (r *Recorder) Record(ctx context.Context, report wire.SpeechReport) {
+	report.ID = uuid.NewString()
+	raw, err := json.Marshal(report)
+	if err != nil || r.stream.Append(context.WithoutCancel(ctx), raw) != nil && !r.queue.Add(raw) {
+		r.lost.Inc()
+	}
+}
+
+// Run sends queued reports until ctx ends, and the rest within a few seconds.
+func (r *Recorder) Run(ctx context.Context) {
+	if lost := r.queue.Run(ctx); lost > 0 {
+		r.lost.Add(float64(lost))
+		r.log.ErrorContext(ctx, "usage reports lost at shutdown", "requests", lost)
+	}
 }
