@@ -18,30 +18,28 @@ import (
 	"telapi/callruntime"
 )
 
-// What a round of callbacks consists of.
 const (
-	callbacksPerSecond = 8_000 // of a round's span: their credentials are made beforehand
+	callbacksPerSecond = 8_000 // credentials are created before the round
 	callsPerConnection = 4
 )
 
-// botFlow is a flow that permits what the body asks for, among other things.
+// botFlow is a gateway profile that allows the commands of botBody.
 const botFlow = `{"commandSources":["bot"],"commandPolicies":[{"type":"hangup","enabled":true,"waitForSilence":true},
 	{"type":"transfer","enabled":true,"allowedTargets":["tel:+49*"]},{"type":"update_dtmf_config","enabled":true}],"actions":{"hangup":{"reason":"done"}}}`
 
-// botBody is an answer of 1 KB: a text, an event and a command.
+// botBody returns a bot answer of 1 KB with a text, an event and a command.
 func botBody(channelID string) string {
 	head := fmt.Sprintf(`{"conversation":{"identifier":{"id":%q,"name":"Parcel desk"}},"from":{"identifier":{"id":"bot-7","name":"Ada"}},`, channelID)
 	tail := `"messages":{"timestamp":"2026-11-15T09:30:00Z","message":[{"messageId":1,"sequence":1,"content":{"textMessage":{"textPlain":%q},` +
 		`"event":{"typing":{"enable":true,"duration":800},"custom":{"name":"config","value":{"sessionParams":{"bargeIn":true,"bargeInMinWordCount":2}}}}}}]}}`
-	said := strings.Repeat("Your parcel left the depot this morning and arrives before noon. ", 16)
-	return head + fmt.Sprintf(tail, said[:1024-len(head)-len(tail)])
+	text := strings.Repeat("Your parcel left the depot this morning and arrives before noon. ", 16)
+	return head + fmt.Sprintf(tail, text[:1024-len(head)-len(tail)])
 }
 
-// callbacks measures bots' answers, each checked, decided, put in order and on
-// the stream, against a bare handler that decodes the same body and runs one
-// script of four commands.
+// callbacks compares bot callbacks with a handler that decodes the same body and
+// runs one script of four commands.
 func callbacks(at *site, s settings) error {
-	t, peer, err := at.contestants("script")
+	t, peer, err := at.startBoth("script")
 	if err != nil {
 		return err
 	}
@@ -64,21 +62,21 @@ func callbacks(at *site, s settings) error {
 	round := func(p *process, addr string) func() (result, error) {
 		return func() (r result, err error) {
 			sources := make([]source, s.connections)
-			if _, err := many(s.connections, s.connections, func(i int) (err error) {
+			if _, err := parallel(s.connections, s.connections, func(i int) (err error) {
 				sources[i], err = provider(runtime, addr, each)
 				return err
 			}); err != nil {
 				return r, err
 			}
-			return at.charge(p, func() (result, error) { return load(addr, http.StatusAccepted, sources) })
+			return at.measureCPU(p, func() (result, error) { return load(addr, http.StatusAccepted, sources) })
 		}
 	}
-	ours, bare := round(t.process, t.addr), round(peer, peer.line)
-	if _, err := interleave(1, ours, bare); err != nil {
+	ours, baseline := round(t.process, t.addr), round(peer, peer.line)
+	if _, err := interleave(1, ours, baseline); err != nil {
 		return err
 	}
-	fmt.Printf("bot answers of %d bytes; %d connections with %d calls each\n", len(botBody(uuid.NewString())), s.connections, callsPerConnection)
-	d, err := interleave(s.rounds, ours, bare)
+	fmt.Printf("bot callbacks of %d bytes; %d connections with %d calls each\n", len(botBody(uuid.NewString())), s.connections, callsPerConnection)
+	c, err := interleave(s.rounds, ours, baseline)
 	if err != nil {
 		return err
 	}
@@ -86,13 +84,13 @@ func callbacks(at *site, s settings) error {
 	if err != nil {
 		return err
 	}
-	d.print("callbacks", "bare with EVALSHA", "callbacks", "(at least 0.80 wanted)")
-	fmt.Printf("  %-18s %8.0f scripts/s; telapi %.2f of it, the bare handler %.2f\n", "Redis alone", limit, d.ours.perSecond/limit, d.bare.perSecond/limit)
+	c.print("callbacks", "plain EVALSHA", "callbacks", "(target: at least 0.80)")
+	fmt.Printf("  %-18s %8.0f scripts/s (telapi: %.2f of it, plain EVALSHA: %.2f)\n", "redis-benchmark", limit, c.telapi.perSecond/limit, c.baseline.perSecond/limit)
 	return nil
 }
 
-// provider opens a connection's calls and has their answers awaited. It then
-// answers them in turns, each call's in order.
+// provider opens the calls of a connection, creates work items and returns their
+// callbacks: those of one call are in order, and calls alternate.
 func provider(runtime *callruntime.Runtime, addr string, count int) (source, error) {
 	ctx := context.Background()
 	var calls []*callruntime.Channel
@@ -127,14 +125,14 @@ func provider(runtime *callruntime.Runtime, addr string, count int) (source, err
 	}, nil
 }
 
-// bareScript is the least that a callback could cost in the store.
-const bareScript = `local known = redis.call('GET', KEYS[1])
+// minimalScript is the minimum that a callback needs in the store.
+const minimalScript = `local known = redis.call('GET', KEYS[1])
 redis.call('SET', KEYS[1], 'consumed', 'PX', 3600000)
 redis.call('XADD', KEYS[2], '*', 'entry', ARGV[1])
 redis.call('PUBLISH', KEYS[2], 'news')
 return known or 'awaited'`
 
-// plainBody is what botBody says.
+// plainBody is the body of botBody.
 type plainBody struct {
 	Conversation plainParty `json:"conversation"`
 	From         plainParty `json:"from"`
@@ -174,10 +172,10 @@ type plainParty struct {
 	} `json:"identifier"`
 }
 
-// peerScript decodes a body and runs the script with it.
+// peerScript decodes the body and runs minimalScript.
 func peerScript(redisURL []byte) (http.HandlerFunc, error) {
 	client, err := plainRedis(string(redisURL))
-	script := rueidis.NewLuaScript(bareScript)
+	script := rueidis.NewLuaScript(minimalScript)
 	return func(w http.ResponseWriter, r *http.Request) {
 		raw, err := io.ReadAll(r.Body)
 		var body plainBody
@@ -191,23 +189,22 @@ func peerScript(redisURL []byte) (http.HandlerFunc, error) {
 			http.Error(w, err.Error(), http.StatusInternalServerError)
 			return
 		}
-		answer := []byte(`{"status":"accepted"}`)
+		receipt := []byte(`{"status":"accepted"}`)
 		w.Header().Set("Content-Type", "application/json")
-		w.Header().Set("Content-Length", strconv.Itoa(len(answer)))
+		w.Header().Set("Content-Length", strconv.Itoa(len(receipt)))
 		w.WriteHeader(http.StatusAccepted)
-		_, _ = w.Write(answer)
+		_, _ = w.Write(receipt)
 	}, err
 }
 
-// scriptLimit is how many of the bare scripts Redis runs a second when there is
-// nothing else to do.
+// scriptLimit returns how often per second Redis alone runs minimalScript.
 func (s *site) scriptLimit() (float64, error) {
 	client, err := s.redis()
 	if err != nil {
 		return 0, err
 	}
 	defer client.Close()
-	digest, err := client.Do(context.Background(), client.B().ScriptLoad().Script(bareScript).Build()).ToString()
+	digest, err := client.Do(context.Background(), client.B().ScriptLoad().Script(minimalScript).Build()).ToString()
 	if err != nil {
 		return 0, err
 	}
@@ -220,7 +217,7 @@ func (s *site) scriptLimit() (float64, error) {
 	if err != nil {
 		return 0, fmt.Errorf("redis-benchmark: %w", err)
 	}
-	// The command is quoted as it is, so only what follows it can be split.
+	// The command comes first and may contain separators, so count from the end.
 	columns := strings.Split(string(out), `","`)
 	if len(columns) < 7 {
 		return 0, fmt.Errorf("redis-benchmark printed %q", out)

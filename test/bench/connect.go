@@ -8,11 +8,11 @@ import (
 	"github.com/gorilla/websocket"
 )
 
-// opened is how many tokens and sockets a round of connect takes.
+// opened is the number of tokens and sockets per round.
 const opened = 500
 
-// connect measures how fast tokens are issued and sockets opened, against a
-// server that upgrades whoever comes.
+// connect compares the rates of issuing tokens and opening sockets with a server
+// that upgrades without checks.
 func connect(at *site, s settings) error {
 	t, err := at.startTelapi()
 	if err != nil {
@@ -25,25 +25,25 @@ func connect(at *site, s settings) error {
 	}
 	defer peer.stop()
 
-	tickets := make([]ticket, opened)
+	tokens := make([]sessionToken, opened)
 	issue := func() (result, error) {
-		rate, err := many(opened, s.connections, func(i int) (err error) { tickets[i], err = t.issue(); return err })
+		rate, err := parallel(opened, s.connections, func(i int) (err error) { tokens[i], err = t.issue(); return err })
 		return result{perSecond: rate}, err
 	}
 	open := func(dial func(i int) (*websocket.Conn, error)) (result, error) {
 		conns := make([]*websocket.Conn, opened)
-		rate, err := many(opened, s.connections, func(i int) (err error) { conns[i], err = dial(i); return err })
+		rate, err := parallel(opened, s.connections, func(i int) (err error) { conns[i], err = dial(i); return err })
 		closeAll(conns)
 		if err == nil {
-			err = t.empty()
+			err = t.awaitNoSockets()
 		}
 		return result{perSecond: rate}, err
 	}
-	bare := func() (result, error) {
+	baseline := func() (result, error) {
 		return open(func(int) (*websocket.Conn, error) { return dial("ws://" + peer.line) })
 	}
-	fmt.Printf("%d at a time, on %s\n", s.connections, at.database)
-	tokens, err := interleave(s.rounds, issue, bare)
+	fmt.Printf("%d concurrent clients, %s\n", s.connections, at.database)
+	issued, err := interleave(s.rounds, issue, baseline)
 	if err != nil {
 		return err
 	}
@@ -51,25 +51,25 @@ func connect(at *site, s settings) error {
 		if _, err := issue(); err != nil {
 			return result{}, err
 		}
-		return open(func(i int) (*websocket.Conn, error) { return t.open(tickets[i]) })
-	}, bare)
+		return open(func(i int) (*websocket.Conn, error) { return t.open(tokens[i]) })
+	}, baseline)
 	if err != nil {
 		return err
 	}
-	tokens.print("tokens", "bare upgrade", "sockets", "")
-	sockets.print("sockets", "bare upgrade", "sockets", "")
+	issued.print("tokens", "plain upgrade", "sockets", "")
+	sockets.print("sockets", "plain upgrade", "sockets", "")
 	return nil
 }
 
-// empty waits until the service has done with every socket.
-func (t *telapi) empty() error {
-	for deadline := time.Now().Add(patience); ; time.Sleep(20 * time.Millisecond) {
+// awaitNoSockets waits until the service has closed all sockets.
+func (t *telapi) awaitNoSockets() error {
+	for deadline := time.Now().Add(timeout); ; time.Sleep(20 * time.Millisecond) {
 		n, err := t.metric("telapi_sockets")
 		if err != nil || n == 0 {
 			return err
 		}
 		if time.Now().After(deadline) {
-			return fmt.Errorf("%v sockets are still open", n)
+			return fmt.Errorf("%v sockets are still open after the timeout", n)
 		}
 	}
 }

@@ -12,18 +12,18 @@ import (
 	"time"
 )
 
-// fleet is a number of kept-alive connections to one server. They are open before
-// a round begins, so that handshakes are no part of what is measured.
-type fleet struct {
+// connections are open connections to one server, so that rounds do not include
+// handshakes.
+type connections struct {
 	conns []net.Conn
-	pids  []int // of the server, whose processor time is counted
+	pids  []int // processes of the server, for its CPU time
 }
 
-// board opens the connections, over TLS if there is a configuration. With TLS
-// the cipher has to be AES-128-GCM: otherwise ciphers are compared, not servers.
-func board(addr string, secure *tls.Config, connections int, pids []int) (*fleet, error) {
-	f := &fleet{conns: make([]net.Conn, connections), pids: pids}
-	_, err := many(connections, 32, func(i int) (err error) {
+// connectAll opens n connections, with TLS if secure is not nil. With TLS the
+// cipher must be AES-128-GCM, so that servers are compared and not ciphers.
+func connectAll(addr string, secure *tls.Config, n int, pids []int) (*connections, error) {
+	f := &connections{conns: make([]net.Conn, n), pids: pids}
+	_, err := parallel(n, 32, func(i int) (err error) {
 		if secure == nil {
 			f.conns[i], err = net.Dial("tcp", addr)
 			return err
@@ -34,18 +34,18 @@ func board(addr string, secure *tls.Config, connections int, pids []int) (*fleet
 		}
 		f.conns[i] = conn
 		if s := conn.ConnectionState(); s.Version != tls.VersionTLS13 || s.CipherSuite != tls.TLS_AES_128_GCM_SHA256 {
-			return fmt.Errorf("%s speaks %s with %s", addr, tls.VersionName(s.Version), tls.CipherSuiteName(s.CipherSuite))
+			return fmt.Errorf("%s uses %s with %s", addr, tls.VersionName(s.Version), tls.CipherSuiteName(s.CipherSuite))
 		}
 		return nil
 	})
 	if err != nil {
-		f.leave()
+		f.close()
 		return nil, fmt.Errorf("connect to %s: %w", addr, err)
 	}
 	return f, nil
 }
 
-func (f *fleet) leave() {
+func (f *connections) close() {
 	for _, c := range f.conns {
 		if c != nil {
 			_ = c.Close()
@@ -53,16 +53,16 @@ func (f *fleet) leave() {
 	}
 }
 
-// round sends one request after the other on every connection, as next makes
-// them in a buffer or elsewhere, and measures the answers.
-func (f *fleet) round(next func(buffer []byte) []byte, span time.Duration, status int) (result, error) {
+// round sends requests on all connections, one at a time on each. next returns
+// the next request and may reuse the buffer.
+func (f *connections) round(next func(buffer []byte) []byte, span time.Duration, status int) (result, error) {
 	var mu sync.Mutex
 	var all []time.Duration
 	var group sync.WaitGroup
 	var failure error
-	spent := 0.0
+	cpu := 0.0
 	for _, pid := range f.pids {
-		spent -= spentBy(pid)
+		cpu -= cpuTime(pid)
 	}
 	stop := time.Now().Add(span)
 	pool := sync.Pool{New: func() any { b := make([]byte, 64<<10); return &b }}
@@ -87,18 +87,18 @@ func (f *fleet) round(next func(buffer []byte) []byte, span time.Duration, statu
 	}
 	group.Wait()
 	for _, pid := range f.pids {
-		spent += spentBy(pid)
+		cpu += cpuTime(pid)
 	}
 	if failure != nil {
 		return result{}, fmt.Errorf("one of %d connections: %w", len(f.conns), failure)
 	}
 	slices.Sort(all)
 	n := float64(len(all))
-	return result{perSecond: n / span.Seconds(), p99: all[len(all)*99/100], costs: []float64{spent * 1e6 / n}}, nil
+	return result{perSecond: n / span.Seconds(), p99: all[len(all)*99/100], costs: []float64{cpu * 1e6 / n}}, nil
 }
 
-// exchange sends a request and reads its answer: the head in a piece, so that a
-// connection that waits needs no large buffer, and the body in large ones.
+// exchange sends a request and reads the response. Only the body needs a large
+// buffer, so that idle connections hold none.
 func exchange(conn net.Conn, request, head []byte, pool *sync.Pool, want int) error {
 	if _, err := conn.Write(request); err != nil {
 		return err
@@ -106,7 +106,7 @@ func exchange(conn net.Conn, request, head []byte, pool *sync.Pool, want int) er
 	n, end := 0, -1
 	for end < 0 {
 		if n == len(head) {
-			return fmt.Errorf("a head of more than %d bytes", n)
+			return fmt.Errorf("response header exceeds %d bytes", n)
 		}
 		m, err := conn.Read(head[n:])
 		if err != nil {
@@ -117,7 +117,7 @@ func exchange(conn net.Conn, request, head []byte, pool *sync.Pool, want int) er
 	}
 	status, length, err := parseHead(head[:end+2])
 	if err != nil || status != want {
-		return fmt.Errorf("answer %q: %w", head[:end], err)
+		return fmt.Errorf("response %q: %w", head[:end], err)
 	}
 	rest := length - (n - end - 4)
 	if rest == 0 {
@@ -137,8 +137,8 @@ func exchange(conn net.Conn, request, head []byte, pool *sync.Pool, want int) er
 	return nil
 }
 
-// parseHead reads the status and the length of an answer; a 201 may do without
-// one.
+// parseHead returns the status and the length of a response. Only a 200 needs a
+// Content-Length.
 func parseHead(head []byte) (status, length int, err error) {
 	if len(head) < 12 {
 		return 0, 0, fmt.Errorf("status line too short")

@@ -12,19 +12,19 @@ import (
 	"time"
 )
 
-// result is what one round of load measured.
+// result is the result of one round.
 type result struct {
 	perSecond float64
 	p99       time.Duration
 	errors    int
-	costs     []float64 // processor µs per frame of the server, Redis and bench itself, where measured
+	costs     []float64 // CPU µs per request or frame: server, then Redis and bench if measured
 }
 
-// source gives the requests of one connection, one after the other; nil: no more.
+// source returns the next request of a connection, or nil at the end.
 type source func() []byte
 
-// again gives the same request until it is time to stop.
-func again(request []byte, span time.Duration) source {
+// repeat returns the same request until span has passed.
+func repeat(request []byte, span time.Duration) source {
 	stop := time.Now().Add(span)
 	return func() []byte {
 		if time.Now().After(stop) {
@@ -34,10 +34,9 @@ func again(request []byte, span time.Duration) source {
 	}
 }
 
-// load sends what each source gives over a kept-alive connection of its own, one
-// request at a time, and measures what comes back. It parses no more of an
-// answer than it must, so that the generator does not hide the difference
-// between servers.
+// load opens one connection per source and sends its requests one at a time. It
+// parses as little of a response as possible, so that its own CPU use does not
+// hide differences between servers.
 func load(addr string, status int, sources []source) (result, error) {
 	var mu sync.Mutex
 	var all []time.Duration
@@ -51,7 +50,7 @@ func load(addr string, status int, sources []source) (result, error) {
 		}
 		wg.Go(func() {
 			defer func() { _ = conn.Close() }()
-			took, errs := converse(conn, status, next)
+			took, errs := sendAll(conn, status, next)
 			mu.Lock()
 			all, failed = append(all, took...), failed+errs
 			mu.Unlock()
@@ -70,14 +69,14 @@ func load(addr string, status int, sources []source) (result, error) {
 	}, nil
 }
 
-func converse(conn net.Conn, want int, next source) (took []time.Duration, errs int) {
+func sendAll(conn net.Conn, want int, next source) (took []time.Duration, errs int) {
 	in := bufio.NewReaderSize(conn, 16<<10)
 	for request := next(); request != nil; request = next() {
 		start := time.Now()
 		if _, err := conn.Write(request); err != nil {
 			return took, errs + 1
 		}
-		status, err := readAnswer(in)
+		status, err := readResponse(in)
 		if err != nil {
 			return took, errs + 1
 		}
@@ -90,8 +89,8 @@ func converse(conn net.Conn, want int, next source) (took []time.Duration, errs 
 	return took, errs
 }
 
-// readAnswer skips one answer with a Content-Length and returns its status.
-func readAnswer(in *bufio.Reader) (status int, err error) {
+// readResponse skips a response with a Content-Length and returns its status.
+func readResponse(in *bufio.Reader) (status int, err error) {
 	length := -1
 	for first := true; ; first = false {
 		line, err := in.ReadSlice('\n')
@@ -109,7 +108,7 @@ func readAnswer(in *bufio.Reader) (status int, err error) {
 			}
 		case len(line) == 0:
 			if length < 0 {
-				return 0, fmt.Errorf("answer without Content-Length")
+				return 0, fmt.Errorf("response without Content-Length")
 			}
 			_, err := io.CopyN(io.Discard, in, int64(length))
 			return status, err
@@ -121,36 +120,35 @@ func readAnswer(in *bufio.Reader) (status int, err error) {
 	}
 }
 
-// duel is what two servers measured in turns.
-type duel struct {
-	ours, bare result
-	ratio      float64
+// comparison contains the medians of two servers and of their ratios.
+type comparison struct {
+	telapi, baseline result
+	ratio            float64
 }
 
-// interleave measures both servers in turns, so that whatever else the machine
-// does falls on both, and returns the medians: of each, and of the ratios of
-// neighbours.
-func interleave(rounds int, ours, bare func() (result, error)) (d duel, err error) {
+// interleave measures both servers alternately, so that other load on the machine
+// affects both. The ratio is the median of the ratios of adjacent rounds.
+func interleave(rounds int, telapi, baseline func() (result, error)) (comparison, error) {
 	var as, bs []result
 	var ratios []float64
 	for i := range rounds {
 		var a, b result
 		steps := []func() error{
-			func() (err error) { a, err = ours(); return err },
-			func() (err error) { b, err = bare(); return err },
+			func() (err error) { a, err = telapi(); return err },
+			func() (err error) { b, err = baseline(); return err },
 		}
 		if i%2 == 1 {
 			slices.Reverse(steps)
 		}
 		for _, step := range steps {
 			if err := step(); err != nil {
-				return duel{}, err
+				return comparison{}, err
 			}
 		}
 		as, bs, ratios = append(as, a), append(bs, b), append(ratios, a.perSecond/b.perSecond)
 	}
 	slices.Sort(ratios)
-	return duel{median(as), median(bs), ratios[len(ratios)/2]}, nil
+	return comparison{median(as), median(bs), ratios[len(ratios)/2]}, nil
 }
 
 func median(rs []result) result {
@@ -175,12 +173,12 @@ func median(rs []result) result {
 	return m
 }
 
-// print shows both sides and what they are to each other.
-func (d duel) print(unit, peer, peerUnit, wanted string) {
+// print prints both results and their ratio.
+func (c comparison) print(unit, baseline, baselineUnit, target string) {
 	for _, row := range []struct {
 		name, unit string
 		result
-	}{{"telapi", unit, d.ours}, {peer, peerUnit, d.bare}} {
+	}{{"telapi", unit, c.telapi}, {baseline, baselineUnit, c.baseline}} {
 		fmt.Printf("  %-18s %8.0f %s/s", row.name, row.perSecond, row.unit)
 		if row.p99 > 0 {
 			fmt.Printf("   p99 %s", row.p99.Round(10*time.Microsecond))
@@ -189,9 +187,9 @@ func (d duel) print(unit, peer, peerUnit, wanted string) {
 			fmt.Printf("   errors %d", row.errors)
 		}
 		if len(row.costs) > 0 {
-			fmt.Printf("   processor µs each: server %.0f, Redis %.0f, load %.0f", row.costs[0], row.costs[1], row.costs[2])
+			fmt.Printf("   CPU µs each: server %.0f, Redis %.0f, bench %.0f", row.costs[0], row.costs[1], row.costs[2])
 		}
 		fmt.Println()
 	}
-	fmt.Printf("  %-18s %8.2f %s\n", "ratio", d.ratio, wanted)
+	fmt.Printf("  %-18s %8.2f %s\n", "ratio", c.ratio, target)
 }

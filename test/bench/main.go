@@ -1,10 +1,9 @@
-// Command bench measures the service beside plain peers that do the same work
-// without its checks, in one run and in turns, and prints ratios. Absolute
-// figures belong to the machine; ratios carry over.
+// Command bench compares telapi with baselines: minimal servers that do the same
+// work without checks, and nginx. It runs both alternately and prints ratios.
+// Absolute figures depend on the machine; ratios are comparable between machines.
 package main
 
 import (
-	"errors"
 	"flag"
 	"fmt"
 	"os"
@@ -12,7 +11,7 @@ import (
 	"time"
 )
 
-// settings are what every scenario is measured with.
+// settings are the command-line flags.
 type settings struct {
 	rounds      int
 	span        time.Duration
@@ -22,7 +21,7 @@ type settings struct {
 	idle        int
 }
 
-// scenario is one figure, or a few that are measured together.
+// scenario is one benchmark.
 type scenario struct {
 	name string
 	run  func(*site, settings) error
@@ -43,16 +42,16 @@ var scenarios = []scenario{
 func main() {
 	var s settings
 	var only, peer string
-	flag.IntVar(&s.rounds, "rounds", 5, "rounds per server, in turns; the median counts")
-	flag.DurationVar(&s.span, "span", 2*time.Second, "length of a round")
-	flag.IntVar(&s.connections, "connections", 32, "kept-alive connections that send requests, or open sockets")
-	flag.IntVar(&s.sockets, "sockets", 64, "sockets that carry frames")
-	// A page may have 256 frames unacknowledged, a model's words come faster than
-	// they are heard: several under way is what a busy socket looks like.
-	flag.IntVar(&s.inFlight, "in-flight", 8, "frames under way at a time on each of them")
-	flag.IntVar(&s.idle, "idle", 10_000, "sockets that are open and idle when memory is measured")
-	flag.StringVar(&only, "only", "", "one scenario: "+strings.Join(names(), ", ")+" (default all)")
-	flag.StringVar(&peer, "peer", "", "run as a plain peer (used by bench itself)")
+	flag.IntVar(&s.rounds, "rounds", 5, "rounds per server; the median counts")
+	flag.DurationVar(&s.span, "span", 2*time.Second, "duration of a round")
+	flag.IntVar(&s.connections, "connections", 32, "connections that send requests or open sockets")
+	flag.IntVar(&s.sockets, "sockets", 64, "sockets that send or receive frames")
+	// A busy socket has several frames in flight: a page may send 256 frames
+	// before the first acknowledgement, and a model produces text in bursts.
+	flag.IntVar(&s.inFlight, "in-flight", 8, "frames in flight on each socket")
+	flag.IntVar(&s.idle, "idle", 10_000, "idle sockets in scenario memory")
+	flag.StringVar(&only, "only", "", "run one scenario: "+strings.Join(names(), ", ")+" (default all)")
+	flag.StringVar(&peer, "peer", "", "run as a baseline server (used internally)")
 	flag.Parse()
 
 	err := error(nil)
@@ -74,14 +73,14 @@ func names() (list []string) {
 	return list
 }
 
-// measure runs the scenarios one after the other on the same stores.
+// measure runs the scenarios with the same stores.
 func measure(only string, s settings) (err error) {
 	at, err := openSite()
 	if err != nil {
 		return err
 	}
 	defer at.close()
-	fmt.Printf("stores: %s, %s; %d rounds, in turns, medians\n", at.kv, at.database, s.rounds)
+	fmt.Printf("stores: %s, %s; medians of %d alternating rounds\n", at.kv, at.database, s.rounds)
 	found := false
 	for _, c := range scenarios {
 		if only != "" && only != c.name {
@@ -94,7 +93,7 @@ func measure(only string, s settings) (err error) {
 		}
 	}
 	if !found {
-		return errors.New("there is no scenario " + only + "; there are " + strings.Join(names(), ", "))
+		return fmt.Errorf("unknown scenario %q: use one of %s", only, strings.Join(names(), ", "))
 	}
 	return nil
 }

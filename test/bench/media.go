@@ -19,38 +19,36 @@ import (
 	"time"
 )
 
-// objects is how many files there are of each size, and memory what the service
-// may hold of them: all.
 const (
-	objects     = 2000
-	memoryBytes = 256 << 20
+	objects     = 2000      // files of each size
+	memoryBytes = 256 << 20 // MEDIA_MEMORY_BYTES: enough for all objects
 )
 
-// gets are the loads of GETs, and what is wanted of each as a ratio to nginx.
+// gets are the GET workloads with their target ratio to nginx.
 var gets = []struct {
 	kib, connections int
 	secure           bool
-	wanted           float64
+	target           float64
 }{
 	{24, 64, true, 1}, {96, 64, true, 1}, {24, 1000, true, 1}, {96, 1000, true, 1},
 	{24, 64, false, 1}, {96, 64, false, 1}, {24, 1000, false, 0.9}, {96, 1000, false, 0.9},
 }
 
-// mediaGets measures reads of the media service against nginx over the same
-// files. One that fails, at any number of connections, fails the benchmark.
+// mediaGets compares GETs of the media service with nginx and the same files. Any
+// failed request fails the benchmark.
 func mediaGets(at *site, s settings) error {
-	if err := allowFiles(16_000); err != nil {
+	if err := raiseFileLimit(16_000); err != nil {
 		return err
 	}
 	dir, err := os.MkdirTemp(at.dir, "media")
 	if err != nil {
 		return err
 	}
-	trust, err := certify(dir)
+	trust, err := createCertificate(dir)
 	if err != nil {
 		return err
 	}
-	if err := fill(dir); err != nil {
+	if err := createObjects(dir); err != nil {
 		return err
 	}
 	peer, err := startNginx(dir)
@@ -69,58 +67,56 @@ func mediaGets(at *site, s settings) error {
 	}
 	defer secure.kill()
 
-	fmt.Printf("GETs of %d files at random, against nginx (sendfile, open files cached, no log); TLS 1.3 with AES-128-GCM on both\n", objects)
+	fmt.Printf("random GETs of %d files; nginx with sendfile, open_file_cache and no log; TLS 1.3 with AES-128-GCM\n", objects)
 	for _, g := range gets {
 		requests := make([][]byte, objects)
 		for i := range requests {
-			requests[i] = fmt.Appendf(nil, "GET /media/%s HTTP/1.1\r\nHost: media\r\nUser-Agent: bench\r\nAccept: */*\r\n\r\n", object(g.kib, i))
+			requests[i] = fmt.Appendf(nil, "GET /media/%s HTTP/1.1\r\nHost: media\r\nUser-Agent: bench\r\nAccept: */*\r\n\r\n", objectName(g.kib, i))
 		}
-		ours, theirs, config, scheme := plain, listening{peer.process, peer.plain}, (*tls.Config)(nil), "HTTP"
+		ours, baseline, config, scheme := plain, server{peer.process, peer.plain}, (*tls.Config)(nil), "HTTP"
 		if g.secure {
-			ours, theirs, config, scheme = secure, listening{peer.process, peer.secure}, trust, "HTTPS"
+			ours, baseline, config, scheme = secure, server{peer.process, peer.secure}, trust, "HTTPS"
 		}
-		d, err := race(s, ours, theirs, config, g.connections, func([]byte) []byte { return requests[mathrand.IntN(objects)] }, 200)
+		c, err := compareServers(s, ours, baseline, config, g.connections, func([]byte) []byte { return requests[mathrand.IntN(objects)] }, 200)
 		if err != nil {
 			return err
 		}
-		d.printBeside(fmt.Sprintf("%s, %d KB, %d connections", scheme, g.kib, g.connections), g.wanted)
+		c.printLine(fmt.Sprintf("%s, %d KB, %d connections", scheme, g.kib, g.connections), g.target)
 	}
 	for _, p := range []struct {
 		name string
-		listening
+		server
 	}{{"HTTPS", secure}, {"HTTP", plain}} {
 		resident, err := p.resident()
 		if err != nil {
 			return err
 		}
-		fmt.Printf("  memory of the service over %s: %.0f MiB resident, with %d MiB of objects allowed\n", p.name, resident/(1<<20), memoryBytes>>20)
+		fmt.Printf("  telapi media, %s: %.0f MiB resident, MEDIA_MEMORY_BYTES %d MiB\n", p.name, resident/(1<<20), memoryBytes>>20)
 	}
 	return nil
 }
 
-// mediaPuts measures uploads against nginx's dav module. That renames a complete
-// file into place as the service does, but leaves it to the system when it
-// reaches the disk: so the service is measured doing the same, and then as it
-// does by default.
+// mediaPuts compares uploads with nginx's dav module, which renames complete files
+// like telapi but does not sync them. telapi is measured with and without sync.
 func mediaPuts(at *site, s settings) error {
 	const kib, connections = 24, 64
 	var made atomic.Int64
 	body := make([]byte, kib<<10)
-	upload := func(buffer []byte) []byte { // a new object each time: what a cache does nearly always
-		head := fmt.Appendf(buffer[:0], "PUT /media/%s HTTP/1.1\r\nHost: media\r\nContent-Length: %d\r\n\r\n", object(kib, int(made.Add(1))), len(body))
+	upload := func(buffer []byte) []byte { // always a new object, as in a cache
+		head := fmt.Appendf(buffer[:0], "PUT /media/%s HTTP/1.1\r\nHost: media\r\nContent-Length: %d\r\n\r\n", objectName(kib, int(made.Add(1))), len(body))
 		return append(head, body...)
 	}
-	s.span, s.rounds = s.span/6, s.rounds*3 // the disk is busy now and then; half of the time, since they fill it
-	fmt.Printf("PUTs of %d KB over %d connections, against nginx's dav module\n", kib, connections)
+	s.span, s.rounds = s.span/6, s.rounds*3 // short rounds, because disks are sometimes busy and uploads fill them
+	fmt.Printf("PUTs of %d KB, %d connections; nginx with the dav module\n", kib, connections)
 	for _, as := range []struct {
 		name, sync string
-		wanted     float64
-	}{{"neither syncs", "false", 1}, {"only telapi syncs", "true", 0}} {
+		target     float64
+	}{{"telapi without sync", "false", 1}, {"telapi with sync", "true", 0}} {
 		dir, err := os.MkdirTemp(at.dir, "media")
 		if err != nil {
 			return err
 		}
-		if _, err := certify(dir); err != nil {
+		if _, err := createCertificate(dir); err != nil {
 			return err
 		}
 		peer, err := startNginx(dir)
@@ -131,79 +127,79 @@ func mediaPuts(at *site, s settings) error {
 		if err != nil {
 			return err
 		}
-		d, err := race(s, ours, listening{peer.process, peer.plain}, nil, connections, upload, 201)
+		c, err := compareServers(s, ours, server{peer.process, peer.plain}, nil, connections, upload, 201)
 		ours.kill()
 		peer.stop()
 		if err != nil {
 			return err
 		}
-		d.printBeside(as.name, as.wanted)
+		c.printLine(as.name, as.target)
 	}
 	return nil
 }
 
-// listening is a server and where it listens.
-type listening struct {
+// server is a running server and its address.
+type server struct {
 	*process
 	addr string
 }
 
-// startMedia runs the media service over a folder.
-func (s *site) startMedia(root string, settings ...string) (listening, error) {
+// startMedia runs the media service with a root directory.
+func (s *site) startMedia(root string, settings ...string) (server, error) {
 	port, err := freePort()
 	if err != nil {
-		return listening{}, err
+		return server{}, err
 	}
 	cmd := exec.Command(s.binary, "media")
 	cmd.Env = append(os.Environ(), "MEDIA_HOST=127.0.0.1", "MEDIA_PORT="+port, "MEDIA_ROOT="+root, "OTEL_ENABLED=false", "LOG_LEVEL=warn",
 		"MEDIA_MEMORY_BYTES="+strconv.Itoa(memoryBytes))
 	cmd.Env = append(cmd.Env, settings...)
-	p, err := startSilent(cmd)
+	p, err := startServer(cmd)
 	if err != nil {
-		return listening{}, err
+		return server{}, err
 	}
 	addr := net.JoinHostPort("127.0.0.1", port)
-	return listening{p, addr}, awaitDial(addr)
+	return server{p, addr}, awaitDial(addr)
 }
 
-// race warms both servers up and measures them in turns, each time over new
-// connections: which of nginx's workers takes which is chance, and decides about a
-// third of what it can do.
-func race(s settings, ours, theirs listening, secure *tls.Config, connections int, next func([]byte) []byte, status int) (duel, error) {
-	run := func(l listening, span time.Duration) func() (result, error) {
+// compareServers warms both servers up and measures them alternately. Every round
+// uses new connections, because their random distribution over nginx's workers
+// changes its throughput by a third.
+func compareServers(s settings, ours, baseline server, secure *tls.Config, connections int, next func([]byte) []byte, status int) (comparison, error) {
+	round := func(l server, span time.Duration) func() (result, error) {
 		return func() (result, error) {
-			f, err := board(l.addr, secure, connections, l.family())
+			f, err := connectAll(l.addr, secure, connections, l.pids())
 			if err != nil {
 				return result{}, err
 			}
-			defer f.leave()
+			defer f.close()
 			return f.round(next, span, status)
 		}
 	}
-	if _, err := interleave(1, run(ours, s.span/2), run(theirs, s.span/2)); err != nil {
-		return duel{}, err
+	if _, err := interleave(1, round(ours, s.span/2), round(baseline, s.span/2)); err != nil {
+		return comparison{}, err
 	}
-	return interleave(s.rounds, run(ours, s.span), run(theirs, s.span))
+	return interleave(s.rounds, round(ours, s.span), round(baseline, s.span))
 }
 
-// printBeside shows one load on a line: ratios, and what they are of.
-func (d duel) printBeside(load string, wanted float64) {
+// printLine prints the ratios of one workload, then the absolute figures.
+func (c comparison) printLine(workload string, target float64) {
 	ms := func(r result) float64 { return float64(r.p99) / float64(time.Millisecond) }
 	aim := ""
-	if wanted > 0 {
-		aim = fmt.Sprintf(" (at least %.2f wanted)", wanted)
+	if target > 0 {
+		aim = fmt.Sprintf(" (target: at least %.2f)", target)
 	}
-	fmt.Printf("  %-32s requests/s %.2f%s, p99 %.2f, processor time %.2f    (%.0f : %.0f requests/s, %.1f : %.1f ms, %.0f : %.0f µs each)\n",
-		load, d.ratio, aim, ms(d.ours)/ms(d.bare), d.ours.costs[0]/d.bare.costs[0],
-		d.ours.perSecond, d.bare.perSecond, ms(d.ours), ms(d.bare), d.ours.costs[0], d.bare.costs[0])
+	fmt.Printf("  %-32s requests/s %.2f%s, p99 %.2f, CPU time %.2f    (%.0f : %.0f requests/s, %.1f : %.1f ms, %.0f : %.0f µs each)\n",
+		workload, c.ratio, aim, ms(c.telapi)/ms(c.baseline), c.telapi.costs[0]/c.baseline.costs[0],
+		c.telapi.perSecond, c.baseline.perSecond, ms(c.telapi), ms(c.baseline), c.telapi.costs[0], c.baseline.costs[0])
 }
 
-// object names a file.
-func object(kib, i int) string { return fmt.Sprintf("%02x/%dk-%04d.alaw", i%256, kib, i) }
+// objectName returns the path of a file.
+func objectName(kib, i int) string { return fmt.Sprintf("%02x/%dk-%04d.alaw", i%256, kib, i) }
 
-// fill writes the files for nginx, and links them into the folders of the
-// service.
-func fill(dir string) error {
+// createObjects writes the files for nginx and links them into the roots of the
+// media service.
+func createObjects(dir string) error {
 	noise := make([]byte, 96<<10)
 	_, _ = rand.Read(noise)
 	roots := []string{"nginx/media", "plain", "secure"}
@@ -216,12 +212,12 @@ func fill(dir string) error {
 	}
 	for i := range objects {
 		for _, kib := range []int{24, 96} {
-			file := filepath.Join(dir, roots[0], object(kib, i))
+			file := filepath.Join(dir, roots[0], objectName(kib, i))
 			if err := os.WriteFile(file, noise[:kib<<10], 0o644); err != nil {
 				return err
 			}
 			for _, root := range roots[1:] {
-				if err := os.Link(file, filepath.Join(dir, root, object(kib, i))); err != nil {
+				if err := os.Link(file, filepath.Join(dir, root, objectName(kib, i))); err != nil {
 					return err
 				}
 			}
@@ -230,9 +226,9 @@ func fill(dir string) error {
 	return nil
 }
 
-// certify writes an ECDSA certificate to dir and returns the configuration of a
-// client that trusts it.
-func certify(dir string) (*tls.Config, error) {
+// createCertificate writes an ECDSA certificate to dir and returns a client
+// configuration that trusts it.
+func createCertificate(dir string) (*tls.Config, error) {
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
 		return nil, err
@@ -245,7 +241,7 @@ func certify(dir string) (*tls.Config, error) {
 	if err != nil {
 		return nil, err
 	}
-	secret, err := x509.MarshalPKCS8PrivateKey(key)
+	keyDER, err := x509.MarshalPKCS8PrivateKey(key)
 	if err != nil {
 		return nil, err
 	}
@@ -253,7 +249,7 @@ func certify(dir string) (*tls.Config, error) {
 	if err := os.WriteFile(filepath.Join(dir, "cert.pem"), certificate, 0o600); err != nil {
 		return nil, err
 	}
-	if err := os.WriteFile(filepath.Join(dir, "key.pem"), pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: secret}), 0o600); err != nil {
+	if err := os.WriteFile(filepath.Join(dir, "key.pem"), pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: keyDER}), 0o600); err != nil {
 		return nil, err
 	}
 	roots := x509.NewCertPool()

@@ -11,31 +11,31 @@ import (
 	"github.com/gorilla/websocket"
 )
 
-// settled is how long idle sockets are left alone before the memory they hold
-// is read: more than a ping interval, so that every one has been pinged.
-const settled = 30 * time.Second
+// idleTime is longer than a ping interval, so that every socket has been pinged
+// before memory is measured.
+const idleTime = 30 * time.Second
 
-// memory measures what an idle socket holds, beside a bare one.
+// memory compares the memory of idle sockets with plain gorilla sockets.
 func memory(at *site, s settings) error {
-	if err := allowFiles(s.idle); err != nil {
+	if err := raiseFileLimit(s.idle); err != nil {
 		return err
 	}
-	fmt.Printf("%d idle sockets, left alone for %s\n", s.idle, settled)
+	fmt.Printf("%d sockets, idle for %s\n", s.idle, idleTime)
 	t, err := at.startTelapi()
 	if err != nil {
 		return err
 	}
 	defer t.kill()
-	stored, err := at.stored()
+	redisBefore, err := at.redisMemory()
 	if err != nil {
 		return err
 	}
-	var storedThen float64
-	ours, err := hold(t.process, s, settled, func() (*websocket.Conn, error) { _, conn, err := t.enter(); return conn, err }, func() (err error) {
+	var redisAfter float64
+	ours, err := idleMemory(t.process, s, idleTime, func() (*websocket.Conn, error) { _, conn, err := t.openSession(); return conn, err }, func() (err error) {
 		if open, err := t.metric("telapi_sockets"); err != nil || open != float64(s.idle) {
-			return fmt.Errorf("%v sockets are open, %d were opened: %w", open, s.idle, err)
+			return fmt.Errorf("%v sockets are open, want %d: %w", open, s.idle, err)
 		}
-		storedThen, err = at.stored()
+		redisAfter, err = at.redisMemory()
 		return err
 	})
 	if err != nil {
@@ -46,30 +46,29 @@ func memory(at *site, s settings) error {
 		return err
 	}
 	defer peer.kill()
-	bare, err := hold(peer, s, time.Second, func() (*websocket.Conn, error) { return dial("ws://" + peer.line) }, func() error { return nil })
+	baseline, err := idleMemory(peer, s, time.Second, func() (*websocket.Conn, error) { return dial("ws://" + peer.line) }, func() error { return nil })
 	if err != nil {
 		return err
 	}
-	inRedis := (storedThen - stored) / float64(s.idle)
+	inRedis := (redisAfter - redisBefore) / float64(s.idle)
 	fmt.Printf("  %-18s %8.0f bytes/socket resident\n", "telapi", ours)
 	fmt.Printf("  %-18s %8.0f bytes/session\n", "in Redis", inRedis)
-	fmt.Printf("  %-18s %8.0f bytes (less than 20480 wanted)\n", "in all", ours+inRedis)
-	fmt.Printf("  %-18s %8.0f bytes/socket resident\n", "bare gorilla", bare)
-	fmt.Printf("  %-18s %8.2f\n", "telapi : bare", ours/bare)
+	fmt.Printf("  %-18s %8.0f bytes (target: less than 20480)\n", "total", ours+inRedis)
+	fmt.Printf("  %-18s %8.0f bytes/socket resident\n", "plain gorilla", baseline)
+	fmt.Printf("  %-18s %8.2f\n", "telapi : gorilla", ours/baseline)
 	return nil
 }
 
-// hold opens idle sockets, which answer pings, and measures what each of them
-// costs the server once they have been left alone for a while. Check is called
-// while they are open.
-func hold(p *process, s settings, wait time.Duration, open func() (*websocket.Conn, error), check func() error) (perSocket float64, err error) {
+// idleMemory opens sockets that only answer pings, waits, calls check and returns
+// the resident memory of the server per socket.
+func idleMemory(p *process, s settings, wait time.Duration, open func() (*websocket.Conn, error), check func() error) (perSocket float64, err error) {
 	before, err := p.resident()
 	if err != nil {
 		return 0, err
 	}
 	conns := make([]*websocket.Conn, s.idle)
 	defer func() { closeAll(conns) }()
-	if _, err = many(s.idle, s.connections, func(i int) error {
+	if _, err = parallel(s.idle, s.connections, func(i int) error {
 		conn, err := open()
 		if err != nil {
 			return err
@@ -86,7 +85,7 @@ func hold(p *process, s settings, wait time.Duration, open func() (*websocket.Co
 	}); err != nil {
 		return 0, err
 	}
-	time.Sleep(wait)
+	<-time.After(wait)
 	if err := check(); err != nil {
 		return 0, err
 	}
@@ -96,8 +95,8 @@ func hold(p *process, s settings, wait time.Duration, open func() (*websocket.Co
 
 var usedLine = regexp.MustCompile(`(?m)^used_memory:(\d+)`)
 
-// stored is the memory that Redis holds, 0 where there is none.
-func (s *site) stored() (float64, error) {
+// redisMemory returns the memory that Redis uses, or 0 with the embedded store.
+func (s *site) redisMemory() (float64, error) {
 	if s.redisURL == "" {
 		return 0, nil
 	}
@@ -112,7 +111,7 @@ func (s *site) stored() (float64, error) {
 	}
 	m := usedLine.FindStringSubmatch(info)
 	if m == nil {
-		return 0, fmt.Errorf("no memory in what Redis tells")
+		return 0, fmt.Errorf("INFO memory has no used_memory")
 	}
 	return strconv.ParseFloat(m[1], 64)
 }

@@ -13,9 +13,9 @@ import (
 	"time"
 )
 
-// nginxConf is nginx as one sets it up to serve files fast: sendfile, open
-// files kept open, no log, a worker for each processor. PUT is by its dav
-// module, which writes to a temporary file, renames it, and never syncs.
+// nginxConf configures nginx to serve files fast: sendfile, open_file_cache, no
+// log, one worker per CPU. The dav module handles PUT: it writes a temporary file
+// and renames it without sync.
 const nginxConf = `
 daemon off;
 worker_processes auto;
@@ -56,7 +56,7 @@ http {
 }
 `
 
-// nginx is a running one, and where it listens.
+// nginx is a running nginx and its addresses.
 type nginx struct {
 	*process
 	plain, secure string
@@ -66,7 +66,7 @@ type nginx struct {
 func startNginx(dir string) (*nginx, error) {
 	program, err := exec.LookPath("nginx")
 	if err != nil {
-		program = "/usr/sbin/nginx" // not on the path of ordinary users
+		program = "/usr/sbin/nginx" // not in the PATH of normal users
 	}
 	plain, err := freePort()
 	if err != nil {
@@ -84,7 +84,7 @@ func startNginx(dir string) (*nginx, error) {
 	if err := os.WriteFile(conf, fmt.Appendf(nil, nginxConf, account.Username, dir, plain, secure), 0o600); err != nil {
 		return nil, err
 	}
-	p, err := startSilent(exec.Command(program, "-p", dir, "-c", conf, "-e", filepath.Join(dir, "error.log")))
+	p, err := startServer(exec.Command(program, "-p", dir, "-c", conf, "-e", filepath.Join(dir, "error.log")))
 	if err != nil {
 		return nil, fmt.Errorf("%w (scripts/install-servers.sh installs it: Debian package nginx-light)", err)
 	}
@@ -92,9 +92,9 @@ func startNginx(dir string) (*nginx, error) {
 	return n, awaitDial(n.secure)
 }
 
-// startSilent starts a server that says nothing about where it listens.
-func startSilent(cmd *exec.Cmd) (*process, error) {
-	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGTERM} // nginx ends its workers then
+// startServer starts a server that does not print its address.
+func startServer(cmd *exec.Cmd) (*process, error) {
+	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGTERM} // lets nginx stop its workers
 	cmd.Stderr = os.Stderr
 	if err := cmd.Start(); err != nil {
 		return nil, fmt.Errorf("start %s: %w", cmd.Path, err)
@@ -102,21 +102,21 @@ func startSilent(cmd *exec.Cmd) (*process, error) {
 	return &process{cmd: cmd}, nil
 }
 
-// awaitDial waits until somebody listens.
+// awaitDial waits until a server accepts connections.
 func awaitDial(addr string) error {
-	for deadline := time.Now().Add(patience); ; time.Sleep(20 * time.Millisecond) {
+	for deadline := time.Now().Add(timeout); ; time.Sleep(20 * time.Millisecond) {
 		conn, err := net.Dial("tcp", addr)
 		if err == nil {
 			return conn.Close()
 		}
 		if time.Now().After(deadline) {
-			return fmt.Errorf("nobody listens on %s: %w", addr, err)
+			return fmt.Errorf("no server on %s: %w", addr, err)
 		}
 	}
 }
 
-// family is a process and its children.
-func (p *process) family() []int {
+// pids returns the process IDs of a process and its children.
+func (p *process) pids() []int {
 	pid := p.cmd.Process.Pid
 	list := []int{pid}
 	children, _ := os.ReadFile(fmt.Sprintf("/proc/%d/task/%d/children", pid, pid))

@@ -14,9 +14,9 @@ import (
 	"github.com/redis/rueidis"
 )
 
-// peers are what the service is held against, each in a process of its own. One
-// is told on stdin what it needs to know.
-var peers = map[string]func(told []byte) (http.HandlerFunc, error){
+// peers are the baseline servers. Each runs in its own process and gets its
+// parameter on stdin.
+var peers = map[string]func(parameter []byte) (http.HandlerFunc, error){
 	"bytes":   peerBytes,
 	"greet":   peerGreet,
 	"xadd":    peerXadd,
@@ -24,17 +24,17 @@ var peers = map[string]func(told []byte) (http.HandlerFunc, error){
 	"script":  peerScript,
 }
 
-// greeting is the first frame of a peer's socket, and its only acknowledgement:
-// about as long as the service's.
+// greeting is the first frame on a socket and also serves as acknowledgement. It
+// is about as long as the frames of telapi.
 var greeting = []byte(`{"type":"status","sessionId":"ses_00000000-0000-0000-0000-000000000000","messageId":"00000000-0000-0000-0000-000000000000",` +
 	`"timestamp":1700000000000,"direction":"to_browser","status":{"event":"ack","messageId":"00000000-0000-0000-0000-000000000000"}}`)
 
 func servePeer(name string) error {
-	told, err := io.ReadAll(os.Stdin)
+	parameter, err := io.ReadAll(os.Stdin)
 	if err != nil {
-		return fmt.Errorf("read what to do: %w", err)
+		return fmt.Errorf("read parameter: %w", err)
 	}
-	handler, err := peers[name](told)
+	handler, err := peers[name](parameter)
 	if err != nil {
 		return err
 	}
@@ -46,18 +46,18 @@ func servePeer(name string) error {
 	return http.Serve(listener, handler)
 }
 
-// startPeer runs a peer, whose first line is its address.
-func startPeer(name string, told io.Reader) (*process, error) {
+// startPeer runs a baseline server. Its first line of output is its address.
+func startPeer(name string, parameter io.Reader) (*process, error) {
 	self, err := os.Executable()
 	if err != nil {
-		return nil, fmt.Errorf("find myself: %w", err)
+		return nil, fmt.Errorf("find executable: %w", err)
 	}
 	cmd := exec.Command(self, "-peer", name)
-	cmd.Stdin = told
+	cmd.Stdin = parameter
 	return start(cmd)
 }
 
-// peerBytes answers every request with what it was told.
+// peerBytes responds to every request with the body.
 func peerBytes(body []byte) (http.HandlerFunc, error) {
 	length := strconv.Itoa(len(body))
 	return func(w http.ResponseWriter, _ *http.Request) {
@@ -67,7 +67,7 @@ func peerBytes(body []byte) (http.HandlerFunc, error) {
 	}, nil
 }
 
-// greet upgrades and sends the first frame.
+// greet upgrades the connection and sends the first frame.
 func greet(w http.ResponseWriter, r *http.Request) (*websocket.Conn, error) {
 	upgrader := websocket.Upgrader{}
 	conn, err := upgrader.Upgrade(w, r, nil)
@@ -77,7 +77,7 @@ func greet(w http.ResponseWriter, r *http.Request) (*websocket.Conn, error) {
 	return conn, err
 }
 
-// peerGreet keeps its sockets open and does nothing else.
+// peerGreet keeps sockets open.
 func peerGreet([]byte) (http.HandlerFunc, error) {
 	return func(w http.ResponseWriter, r *http.Request) {
 		conn, err := greet(w, r)
@@ -87,7 +87,7 @@ func peerGreet([]byte) (http.HandlerFunc, error) {
 	}, nil
 }
 
-// peerXadd puts every frame on its socket's stream and acknowledges it.
+// peerXadd appends every frame to the stream of its socket and acknowledges it.
 func peerXadd(redisURL []byte) (http.HandlerFunc, error) {
 	client, err := plainRedis(string(redisURL))
 	return func(w http.ResponseWriter, r *http.Request) {
@@ -106,8 +106,7 @@ func peerXadd(redisURL []byte) (http.HandlerFunc, error) {
 	}, err
 }
 
-// peerForward subscribes to the topic of a socket's path and sends on what it
-// hears.
+// peerForward subscribes to the topic of the socket's path and forwards messages.
 func peerForward(redisURL []byte) (http.HandlerFunc, error) {
 	client, err := plainRedis(string(redisURL))
 	return func(w http.ResponseWriter, r *http.Request) {

@@ -11,13 +11,13 @@ import (
 	"syscall"
 )
 
-// process is a server that ends with bench.
+// process is a server process. It ends with bench.
 type process struct {
 	cmd  *exec.Cmd
-	line string // the first that it printed
+	line string // first line of output
 }
 
-// start starts a process and waits for its first line: where it listens.
+// start starts a server and waits for its first line of output.
 func start(cmd *exec.Cmd) (*process, error) {
 	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
 	out, err := cmd.StdoutPipe()
@@ -32,7 +32,7 @@ func start(cmd *exec.Cmd) (*process, error) {
 	for !strings.HasSuffix(p.line, "\n") {
 		if _, err := out.Read(b[:]); err != nil {
 			p.stop()
-			return nil, fmt.Errorf("%s ended before it listened: %w", cmd.Path, err)
+			return nil, fmt.Errorf("%s exited during startup: %w", cmd.Path, err)
 		}
 		p.line += string(b[:])
 	}
@@ -46,7 +46,7 @@ func (p *process) stop() {
 	_ = p.cmd.Wait()
 }
 
-// kill is for a server whose drain is of no interest.
+// kill stops a server without draining it.
 func (p *process) kill() {
 	_ = p.cmd.Process.Kill()
 	_ = p.cmd.Wait()
@@ -54,7 +54,7 @@ func (p *process) kill() {
 
 var residentLine = regexp.MustCompile(`(?m)^VmRSS:\s+(\d+) kB$`)
 
-// resident is the memory it holds, in bytes.
+// resident returns the resident memory in bytes.
 func (p *process) resident() (float64, error) {
 	status, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", p.cmd.Process.Pid))
 	if err != nil {
@@ -62,22 +62,22 @@ func (p *process) resident() (float64, error) {
 	}
 	m := residentLine.FindSubmatch(status)
 	if m == nil {
-		return 0, fmt.Errorf("no resident memory in the status of %s", p.cmd.Path)
+		return 0, fmt.Errorf("no VmRSS in the status of %s", p.cmd.Path)
 	}
 	kib, err := strconv.ParseFloat(string(m[1]), 64)
 	return kib * 1024, err
 }
 
-// spentBy is the processor time a process has used, in seconds.
-func spentBy(pid int) float64 {
+// cpuTime returns the CPU time of a process in seconds.
+func cpuTime(pid int) float64 {
 	stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
 	if err != nil {
 		return 0
 	}
-	_, rest, _ := strings.Cut(string(stat), ") ") // the name before may hold anything
+	_, rest, _ := strings.Cut(string(stat), ") ") // the process name may contain spaces
 	fields := strings.Fields(rest)
 	user, _ := strconv.ParseFloat(fields[11], 64)
 	system, _ := strconv.ParseFloat(fields[12], 64)
-	const ticks = 100 // a second, on every Linux that Go runs on
+	const ticks = 100 // USER_HZ
 	return (user + system) / ticks
 }

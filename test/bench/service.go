@@ -19,8 +19,8 @@ import (
 	"github.com/gorilla/websocket"
 )
 
-// telapi is the service under load, in a process of its own, and a team whose
-// sessions no demo runtime takes.
+// telapi is a running service with a team whose sessions the demo runtime does
+// not claim.
 type telapi struct {
 	*process
 	addr, key, endpoint string
@@ -30,8 +30,8 @@ type telapi struct {
 	client *http.Client
 }
 
-// startTelapi runs the service with its usual log, on empty stores, and lifts
-// the limits that a benchmark would meet.
+// startTelapi runs the service with default logging and empty stores, and raises
+// its limits.
 func (s *site) startTelapi(settings ...string) (*telapi, error) {
 	dir, err := os.MkdirTemp(s.dir, "data")
 	if err != nil {
@@ -66,19 +66,19 @@ func (s *site) startTelapi(settings ...string) (*telapi, error) {
 	if t.process, err = start(cmd); err != nil {
 		return nil, err
 	}
-	if err := t.settle(); err != nil {
+	if err := t.seed(); err != nil {
 		t.kill()
 		return nil, err
 	}
 	return t, nil
 }
 
-func (t *telapi) settle() error {
-	var card struct{ URL string }
-	if err := json.Unmarshal([]byte(t.line), &card); err != nil {
+func (t *telapi) seed() error {
+	var output struct{ URL string }
+	if err := json.Unmarshal([]byte(t.line), &output); err != nil {
 		return fmt.Errorf("first line %q: %w", t.line, err)
 	}
-	u, err := url.Parse(card.URL)
+	u, err := url.Parse(output.URL)
 	if err != nil {
 		return err
 	}
@@ -106,7 +106,7 @@ func (t *telapi) settle() error {
 	return nil
 }
 
-// run runs a command of the service and reads what it prints.
+// run runs a CLI command and decodes its JSON output.
 func (t *telapi) run(into any, args ...string) error {
 	cmd := exec.Command(t.binary, append(args, "--json")...)
 	cmd.Env = t.env
@@ -121,10 +121,10 @@ func (t *telapi) run(into any, args ...string) error {
 }
 
 func (t *telapi) get(path string) ([]byte, error) {
-	return t.ask(http.MethodGet, path, "", http.StatusOK)
+	return t.request(http.MethodGet, path, "", http.StatusOK)
 }
 
-func (t *telapi) ask(method, path, body string, want int) ([]byte, error) {
+func (t *telapi) request(method, path, body string, want int) ([]byte, error) {
 	req, err := http.NewRequest(method, "http://"+t.addr+path, bytes.NewReader([]byte(body)))
 	if err != nil {
 		return nil, err
@@ -136,14 +136,14 @@ func (t *telapi) ask(method, path, body string, want int) ([]byte, error) {
 		return nil, err
 	}
 	defer resp.Body.Close()
-	answer, err := io.ReadAll(resp.Body)
+	response, err := io.ReadAll(resp.Body)
 	if err == nil && resp.StatusCode != want {
-		err = fmt.Errorf("%s %s: status %d: %s", method, path, resp.StatusCode, answer)
+		err = fmt.Errorf("%s %s: status %d: %s", method, path, resp.StatusCode, response)
 	}
-	return answer, err
+	return response, err
 }
 
-// metric reads one that has no labels.
+// metric returns the value of a metric without labels.
 func (t *telapi) metric(name string) (float64, error) {
 	body, err := t.get("/metrics")
 	if err != nil {
@@ -156,19 +156,19 @@ func (t *telapi) metric(name string) (float64, error) {
 	return strconv.ParseFloat(string(m[1]), 64)
 }
 
-// ticket is what a page needs to open its socket.
-type ticket struct{ SessionID, Token string }
+// sessionToken is the response to a token request.
+type sessionToken struct{ SessionID, Token string }
 
-func (t *telapi) issue() (k ticket, err error) {
-	answer, err := t.ask(http.MethodPost, "/api/v1/sessions/token",
+func (t *telapi) issue() (token sessionToken, err error) {
+	response, err := t.request(http.MethodPost, "/api/v1/sessions/token",
 		fmt.Sprintf(`{"endpointId":%q,"mode":"chat"}`, t.endpoint), http.StatusCreated)
 	if err == nil {
-		err = json.Unmarshal(answer, &k)
+		err = json.Unmarshal(response, &token)
 	}
-	return k, err
+	return token, err
 }
 
 // open opens a session's socket and reads its ready frame.
-func (t *telapi) open(k ticket) (*websocket.Conn, error) {
-	return dial("ws://"+t.addr+"/ws/session", "telapi.v1", "telapi.bearer."+k.Token)
+func (t *telapi) open(token sessionToken) (*websocket.Conn, error) {
+	return dial("ws://"+t.addr+"/ws/session", "telapi.v1", "telapi.bearer."+token.Token)
 }

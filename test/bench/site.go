@@ -17,22 +17,22 @@ import (
 	"github.com/redis/rueidis"
 )
 
-// site is where everything runs: a folder, the built service and its stores.
+// site is the environment of the benchmarks: a directory, the binary and stores.
 type site struct {
 	dir, binary  string
-	kv, database string // what they are
+	kv, database string // for output
 	redisURL     string // empty: the embedded store
 	postgresURL  string // empty: SQLite
 	redisProcess *process
 	stops        []func()
 }
 
-// openSite builds the service and starts a Redis and a PostgreSQL of its own,
-// as far as they are installed.
+// openSite builds the service and starts Redis and PostgreSQL if they are
+// installed.
 func openSite() (s *site, err error) {
 	s = &site{kv: "embedded key-value store", database: "SQLite"}
 	if s.dir, err = os.MkdirTemp("", "telapi-bench"); err != nil {
-		return nil, fmt.Errorf("make a folder: %w", err)
+		return nil, fmt.Errorf("create directory: %w", err)
 	}
 	s.stops = append(s.stops, func() { _ = os.RemoveAll(s.dir) })
 	s.binary = filepath.Join(s.dir, "telapi")
@@ -76,7 +76,7 @@ func (s *site) startRedis() error {
 	return nil
 }
 
-// redis is a client of the store, with nothing special about it.
+// redis returns a client with default options.
 func (s *site) redis() (rueidis.Client, error) {
 	if s.redisURL == "" {
 		return nil, fmt.Errorf("redis-server is not installed")
@@ -84,8 +84,8 @@ func (s *site) redis() (rueidis.Client, error) {
 	return plainRedis(s.redisURL)
 }
 
-func plainRedis(at string) (rueidis.Client, error) {
-	opts, err := rueidis.ParseURL(at)
+func plainRedis(address string) (rueidis.Client, error) {
+	opts, err := rueidis.ParseURL(address)
 	if err != nil {
 		return nil, err
 	}
@@ -93,11 +93,11 @@ func plainRedis(at string) (rueidis.Client, error) {
 	return rueidis.NewClient(opts)
 }
 
-// startPostgres runs a PostgreSQL that does not wait for the disk: ratios of
-// the service are wanted, not the disk's.
+// startPostgres runs PostgreSQL without fsync, so that results do not depend on
+// the disk.
 func (s *site) startPostgres(initdb string) error {
 	if resolved, err := filepath.EvalSymlinks(initdb); err == nil {
-		initdb = resolved // the server stands beside it
+		initdb = resolved // postgres is in the same directory
 	}
 	dir, err := os.MkdirTemp("", "telapi-bench-postgres")
 	if err != nil {
@@ -129,8 +129,8 @@ func (s *site) startPostgres(initdb string) error {
 	return nil
 }
 
-// unprivileged hands the folder to another user where this one is root, which
-// PostgreSQL refuses to run as.
+// unprivileged makes user postgres the owner of dir if the current user is root,
+// because PostgreSQL refuses to run as root.
 func unprivileged(dir string) (*syscall.Credential, error) {
 	if os.Geteuid() != 0 {
 		return nil, nil
@@ -144,7 +144,7 @@ func unprivileged(dir string) (*syscall.Credential, error) {
 	return &syscall.Credential{Uid: uint32(uid), Gid: uint32(gid)}, os.Chown(dir, uid, gid)
 }
 
-// newDatabase makes an empty one and returns its URL, once the server answers.
+// newDatabase waits for the server, creates a database and returns its URL.
 func (s *site) newDatabase(name string) (string, error) {
 	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
 	defer cancel()
@@ -160,7 +160,7 @@ func (s *site) newDatabase(name string) (string, error) {
 		select {
 		case <-time.After(50 * time.Millisecond):
 		case <-ctx.Done():
-			return "", fmt.Errorf("PostgreSQL does not answer: %w", err)
+			return "", fmt.Errorf("connect to PostgreSQL: %w", err)
 		}
 	}
 }

@@ -14,19 +14,19 @@ import (
 	"golang.org/x/sync/errgroup"
 )
 
-// patience bounds every wait for a frame.
-const patience = 30 * time.Second
+// timeout is the limit for every wait.
+const timeout = 30 * time.Second
 
-// dial opens a socket and reads the frame by which a server greets it.
+// dial opens a socket and reads the first frame.
 func dial(url string, subprotocols ...string) (*websocket.Conn, error) {
-	d := websocket.Dialer{Subprotocols: subprotocols, HandshakeTimeout: patience, ReadBufferSize: 1024, WriteBufferSize: 1024}
+	d := websocket.Dialer{Subprotocols: subprotocols, HandshakeTimeout: timeout, ReadBufferSize: 1024, WriteBufferSize: 1024}
 	conn, resp, err := d.Dial(url, nil)
 	if err != nil {
 		if resp != nil {
 			_ = resp.Body.Close()
 			err = fmt.Errorf("%w: %s", err, resp.Status)
 		}
-		return nil, fmt.Errorf("open a socket: %w", err)
+		return nil, fmt.Errorf("open socket: %w", err)
 	}
 	if err := read(conn); err != nil {
 		return nil, errors.Join(err, conn.Close())
@@ -35,15 +35,14 @@ func dial(url string, subprotocols ...string) (*websocket.Conn, error) {
 }
 
 func read(conn *websocket.Conn) error {
-	_ = conn.SetReadDeadline(time.Now().Add(patience))
+	_ = conn.SetReadDeadline(time.Now().Add(timeout))
 	_, _, err := conn.ReadMessage()
 	return err
 }
 
-// readAck reads a frame that has to be an acknowledgement: a refusal would be
-// cheaper.
+// readAck reads a frame and returns an error unless it is an acknowledgement.
 func readAck(conn *websocket.Conn) error {
-	_ = conn.SetReadDeadline(time.Now().Add(patience))
+	_ = conn.SetReadDeadline(time.Now().Add(timeout))
 	_, frame, err := conn.ReadMessage()
 	if err == nil && !bytes.Contains(frame, []byte(`"event":"ack"`)) {
 		err = fmt.Errorf("not acknowledged: %s", frame)
@@ -59,8 +58,9 @@ func closeAll(conns []*websocket.Conn) {
 	}
 }
 
-// many does something n times, workers at a time, and tells how many a second.
-func many(n, workers int, do func(i int) error) (perSecond float64, err error) {
+// parallel calls do n times with a number of workers and returns the calls per
+// second.
+func parallel(n, workers int, do func(i int) error) (perSecond float64, err error) {
 	var group errgroup.Group
 	group.SetLimit(workers)
 	began := time.Now()
@@ -71,29 +71,29 @@ func many(n, workers int, do func(i int) error) (perSecond float64, err error) {
 	return float64(n) / time.Since(began).Seconds(), err
 }
 
-// lane is one way for frames: what is sent comes out, or is acknowledged, in
-// the same order.
-type lane struct {
+// pipeline sends frames. receive waits for the oldest frame to arrive or to be
+// acknowledged.
+type pipeline struct {
 	send, receive func() error
 }
 
-// drive keeps some frames under way on every lane and measures how many arrive,
-// and how long each takes.
-func drive(lanes []lane, inFlight int, span time.Duration) (result, error) {
+// run keeps inFlight frames in flight on every pipeline and measures throughput
+// and latency.
+func run(pipelines []pipeline, inFlight int, span time.Duration) (result, error) {
 	var group errgroup.Group
 	var mu sync.Mutex
 	var all []time.Duration
 	var arrived atomic.Int64
 	stop := time.Now().Add(span)
-	for _, l := range lanes {
+	for _, p := range pipelines {
 		slots, sent := make(chan struct{}, inFlight), make(chan time.Time, inFlight)
 		group.Go(func() error {
 			defer close(sent)
 			for time.Now().Before(stop) {
 				slots <- struct{}{}
 				sent <- time.Now()
-				if err := l.send(); err != nil {
-					return fmt.Errorf("send a frame: %w", err)
+				if err := p.send(); err != nil {
+					return fmt.Errorf("send frame: %w", err)
 				}
 			}
 			return nil
@@ -101,13 +101,13 @@ func drive(lanes []lane, inFlight int, span time.Duration) (result, error) {
 		group.Go(func() error {
 			var took []time.Duration
 			for began := range sent {
-				err := l.receive()
+				err := p.receive()
 				<-slots
 				if err != nil {
-					for range sent { // the sender must not hang
+					for range sent { // unblock the sender
 						<-slots
 					}
-					return fmt.Errorf("await a frame: %w", err)
+					return fmt.Errorf("receive frame: %w", err)
 				}
 				if now := time.Now(); now.Before(stop) {
 					arrived.Add(1)
@@ -130,8 +130,9 @@ func drive(lanes []lane, inFlight int, span time.Duration) (result, error) {
 	return result{perSecond: float64(arrived.Load()) / span.Seconds(), p99: all[len(all)*99/100]}, nil
 }
 
-// allowFiles lets this process and those it starts hold as many sockets.
-func allowFiles(n int) error {
+// raiseFileLimit raises the limit of open files of this process and its children
+// for n sockets.
+func raiseFileLimit(n int) error {
 	want := uint64(n + 1000)
 	var limit syscall.Rlimit
 	if err := syscall.Getrlimit(syscall.RLIMIT_NOFILE, &limit); err != nil {
@@ -139,7 +140,7 @@ func allowFiles(n int) error {
 	}
 	limit.Cur, limit.Max = max(limit.Cur, want), max(limit.Max, want)
 	if err := syscall.Setrlimit(syscall.RLIMIT_NOFILE, &limit); err != nil {
-		return fmt.Errorf("allow %d open files: %w", want, err)
+		return fmt.Errorf("raise limit of open files to %d: %w", want, err)
 	}
 	return nil
 }
