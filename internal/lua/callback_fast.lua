@@ -5,16 +5,17 @@ do
   local flow, state, epoch, queue = unpack(redis.call('HMGET', META, 'flow', 'state', 'epoch', 'queue'))
   if state == 'open' and epoch == ARGV[7] and queue then
     local head, tail, parked = string.match(queue, QUEUE_PATTERN)
-    local touchAt, _, idleAt, entries, bytes, committed, committedBytes, maxEntries, maxBytes = string.match(flow, FLOW_PATTERN)
+    local touchAt, _, idleAt, entries, bytes, limits, committed, committedBytes, maxEntries, maxBytes = string.match(flow, FLOW_PATTERN)
     entries, bytes = tonumber(entries), tonumber(bytes)
-    local record, following = unpack(redis.call('HMGET', WORK, ARGV[1], head + 1))
+    local nextHead = string.format('%d', head + 1)
+    local record, following = unpack(redis.call('HMGET', WORK, ARGV[1], nextHead))
     local item, kind, deadline, id = string.match(record or '', '^awaiting( ' .. head .. ' (%S+) (%d+) (%S+) )')
     local nextDueAt = head == tail and NEVER or tonumber(string.match(following or '', '^%d+') or 0)
     if kind == ARGV[2] and (ARGV[3] == '' or ARGV[3] == id) and now < tonumber(deadline) and now < nextDueAt and now < tonumber(touchAt)
       and entries > 0 and entries - committed < tonumber(maxEntries) and bytes - committedBytes < tonumber(maxBytes) then
-      local newestEntry, member = nil, '{"workItemId":"' .. id .. '",'
+      local newestEntry, member = nil, ARGV[3] == '' and '{"workItemId":"' .. id .. '",'
       for i = 9, #ARGV do
-        local entry = ARGV[3] == '' and member .. string.sub(ARGV[i], 2) or ARGV[i]
+        local entry = member and member .. string.sub(ARGV[i], 2) or ARGV[i]
         entries, bytes = entries + 1, bytes + #entry
         newestEntry = string.format(ID_FORMAT, entries, now)
         if entries % TOTAL_INTERVAL > 0 then
@@ -25,8 +26,8 @@ do
       end
       redis.call('HSET', WORK, ARGV[1], 'routed' .. item .. ARGV[4] .. ' ' .. ARGV[5] .. ' ' .. ARGV[8])
       redis.call('HDEL', WORK, head)
-      redis.call('HSET', META, 'queue', string.format(QUEUE_FORMAT, head + 1, tail, parked),
-        'flow', string.format(FLOW_FORMAT, touchAt, nextDueAt, idleAt, entries, bytes, committed, committedBytes, maxEntries, maxBytes))
+      redis.call('HSET', META, 'queue', string.format(QUEUE_FORMAT, nextHead, tail, parked),
+        'flow', string.format(FLOW_FORMAT, touchAt, nextDueAt, idleAt, entries, bytes, limits))
       local wait = nextDueAt < NEVER and string.format('%d', nextDueAt - now) or ''
       redis.call('PUBLISH', PREFIX .. 'up', newestEntry and 'E' .. newestEntry .. ' ' .. wait or 'D' .. wait)
       return { 'routed', ARGV[8] }

@@ -16,6 +16,7 @@ if channel.owner == '' or channel.owner ~= ARGV[1] then -- an ended channel has 
 end
 
 local letters, count = ARGV[2], #ARGV[2]
+local maxSeen = entries % SEEN_CHECK_INTERVAL + count < SEEN_CHECK_INTERVAL and math.huge or MAX_SEEN
 local known, newIDs = findIDs(SEEN, SEEN_BEFORE, { unpack(ARGV, 3, 2 + count) }), {}
 
 local function append(letter, id, entry)
@@ -35,7 +36,7 @@ end
 local outcomes = {}
 for i = 1, count do outcomes[i] = append(string.sub(letters, i, i), ARGV[2 + i], ARGV[2 + count + i]) end
 if #newIDs > 0 then
-  rememberIDs(SEEN, SEEN_BEFORE, MAX_SEEN, newIDs)
+  rememberIDs(SEEN, SEEN_BEFORE, maxSeen, newIDs)
   saveAndNotify()
 end
 return #newIDs == count and { 'appended' } or outcomes

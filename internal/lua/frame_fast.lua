@@ -5,15 +5,15 @@
 do
   local owner, chatOff, flow = unpack(redis.call('HMGET', META, 'owner', 'chatOff', 'flow'))
   if owner and owner ~= '' and owner == ARGV[1] and (chatOff or '') == '' and not string.find(ARGV[2], '[^c-]') then
-    local touchAt, dueAt, idleAt, entries, bytes, committed, committedBytes, maxEntries, maxBytes = string.match(flow, FLOW_PATTERN)
+    local touchAt, dueAt, idleAt, entries, bytes, limits, committed, committedBytes, maxEntries, maxBytes = string.match(flow, FLOW_PATTERN)
     entries, bytes, dueAt = tonumber(entries), tonumber(bytes), tonumber(dueAt)
     local count, size = #ARGV[2], 0
     for i = 3 + count, #ARGV do size = size + #ARGV[i] end
-    if entries > 0 and entries % FRAME_CLEANUP_INTERVAL + count < FRAME_CLEANUP_INTERVAL and now < tonumber(touchAt) and now < dueAt
+    if entries > 0 and entries % SEEN_CHECK_INTERVAL + count < SEEN_CHECK_INTERVAL and now < tonumber(touchAt) and now < dueAt
       and entries - committed + count <= tonumber(maxEntries) and bytes - committedBytes + size <= tonumber(maxBytes) then
       -- One word stands for all frames unless one is repeated. No ID can be in the
       -- older set before there were enough entries to fill the newer one.
-      local outcomes, checkOlder, newestEntry = { 'appended' }, entries > MAX_SEEN - FRAME_CLEANUP_INTERVAL, nil
+      local outcomes, checkOlder, newestEntry = { 'appended' }, entries > MAX_SEEN - SEEN_CHECK_INTERVAL, nil
       for i = 1, count do
         local id, entry = ARGV[2 + i], ARGV[2 + count + i]
         if checkOlder and redis.call('SISMEMBER', SEEN_BEFORE, id) == 1 or redis.call('SADD', SEEN, id) == 0 then
@@ -30,7 +30,7 @@ do
         end
       end
       if newestEntry then
-        redis.call('HSET', META, 'flow', string.format(FLOW_FORMAT, touchAt, dueAt, idleAt, entries, bytes, committed, committedBytes, maxEntries, maxBytes))
+        redis.call('HSET', META, 'flow', string.format(FLOW_FORMAT, touchAt, dueAt, idleAt, entries, bytes, limits))
         local wait = dueAt < NEVER and string.format('%d', dueAt - now) or ''
         redis.call('PUBLISH', PREFIX .. 'up', 'E' .. newestEntry .. ' ' .. wait)
       end

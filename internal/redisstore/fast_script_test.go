@@ -25,7 +25,7 @@ var replaySeed = flag.Uint64("seed", 0, "replay TestFastScriptsMatchFullScripts 
 // the fast versions in front of the full scripts, the other has the full scripts
 // only. After every operation replies, keys and pub/sub notices are the same.
 func TestFastScriptsMatchFullScripts(t *testing.T) {
-	seeds := []uint64{1, 2, rand.Uint64()}
+	seeds := []uint64{1, 2, 10919758110046922958, rand.Uint64()} // the third fills the set of message IDs between two checks
 	if *replaySeed != 0 {
 		seeds = []uint64{*replaySeed}
 	}
