@@ -240,7 +240,7 @@ func (s *stores) prepareDatabase(ctx context.Context) error {
 
 func openMedia(cfg config.Config) (*media.Client, error) {
 	if cfg.MediaCacheURL == "" {
-		return nil, nil //nolint:nilnil // the media service is optional
+		return nil, nil // the media service is optional
 	}
 	roots, err := cfg.MediaCacheCAs()
 	if err != nil {

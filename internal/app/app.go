@@ -59,7 +59,7 @@ type App struct {
 // New assembles the server. If it fails, it closes everything it opened; otherwise
 // Run does at its end.
 func New(ctx context.Context, cfg config.Config, opts Options) (_ *App, err error) {
-	a := &App{process: process{cfg: cfg}, version: opts.Version, started: time.Now()}
+	a := &App{process: process{cfg: cfg}, version: opts.Version, started: time.Now(), observer: observer{cfg: cfg}}
 	defer func() {
 		if err != nil {
 			a.close()
@@ -227,8 +227,8 @@ func (a *App) Routes() []httpapi.Route { return a.server.Routes() }
 // like that of config.Load.
 func Platform(cfg config.Config) (command.PlatformPolicy, error) {
 	platform, err := command.NewPlatformPolicy(cfg.CommandsDisabled, cfg.TransferTargets)
-	var invalid *fault.Error
-	if !errors.As(err, &invalid) {
+	invalid, ok := errors.AsType[*fault.Error](err)
+	if !ok {
 		return platform, err
 	}
 	var problems config.Problems

@@ -49,20 +49,19 @@ func (a *App) runDemo(ctx context.Context) {
 		a.demo.err = fmt.Errorf("prepare demo: %w", err)
 	}
 	close(a.demo.ready)
-	if err == nil {
+	if run != nil {
 		run(ctx)
 	}
 }
 
+// prepareDemo returns nil if the demo has no runtime and bot to run.
 func (a *App) prepareDemo(ctx context.Context) (run func(context.Context), err error) {
 	waiting, cancel := context.WithTimeout(ctx, demoStoreTimeout)
 	defer cancel()
-	if err := a.Ready(waiting); err != nil {
-		return nil, fmt.Errorf("wait for stores: %w", err)
-	}
-	for a.stores.sql.Ready(waiting) != nil { // Ready above ignores the database if FEATURE_API_ACCESS is false
+	// Without FEATURE_API_ACCESS, the health does not depend on the database.
+	for a.Health().Status != httpapi.Healthy || a.stores.sql.Ready(waiting) != nil {
 		if err := sleep.For(waiting, 20*time.Millisecond); err != nil {
-			return nil, fmt.Errorf("wait for database: %w", err)
+			return nil, fmt.Errorf("wait for stores (%v): %w", a.Health().Checks, err)
 		}
 	}
 	admin := a.Admin()
@@ -80,7 +79,7 @@ func (a *App) prepareDemo(ctx context.Context) (run func(context.Context), err e
 		Endpoints: []httpapi.GuideEndpoint{{ID: e.ID, Name: e.Name, Modes: e.Modes}},
 	}
 	if !a.demo.withBot {
-		return func(context.Context) {}, nil
+		return nil, nil
 	}
 	for _, p := range demo.Phrases() {
 		a.demo.guide.Phrases = append(a.demo.guide.Phrases, httpapi.Phrase(p))
@@ -95,13 +94,13 @@ func (a *App) openDemo(resources demo.Resources) (run func(context.Context), err
 	if err != nil {
 		return nil, err
 	}
-	transport := http.DefaultTransport.(*http.Transport).Clone()
-	transport.TLSClientConfig = &tls.Config{InsecureSkipVerify: true} //nolint:gosec // this process, over loopback
-	client := &http.Client{Transport: transport, Timeout: demoRequestTimeout}
 	host, err := os.Hostname()
 	if err != nil {
 		return nil, err
 	}
+	transport := http.DefaultTransport.(*http.Transport).Clone()
+	transport.TLSClientConfig = &tls.Config{InsecureSkipVerify: true} //nolint:gosec // this process, over loopback
+	client := &http.Client{Transport: transport, Timeout: demoRequestTimeout}
 	bot, err := demo.NewBot(a.URL(), client, a.demo.events, a.log)
 	if err != nil {
 		return nil, err
@@ -111,6 +110,7 @@ func (a *App) openDemo(resources demo.Resources) (run func(context.Context), err
 		Events: a.demo.events, Log: a.log,
 	})
 	if err != nil {
+		bot.Close()
 		return nil, err
 	}
 	return func(ctx context.Context) {
@@ -127,12 +127,8 @@ func (a *App) playground() *httpapi.Playground {
 	if !a.cfg.Playground {
 		return nil
 	}
-	p := &httpapi.Playground{
-		Files: web.Playground(),
-		Docs:  web.Docs(),
-		Guide: func() httpapi.Guide { return httpapi.Guide{} },
-	}
-	feed := demo.Feed{Observer: func() (*callruntime.Runtime, error) { return a.observer.open(a.cfg) }}
+	p := &httpapi.Playground{Files: web.Playground(), Docs: web.Docs(), Guide: func() httpapi.Guide { return httpapi.Guide{} }}
+	feed := demo.Feed{Observer: a.observer.open}
 	if a.demo != nil {
 		feed.Hub, p.Guide = a.demo.events, a.demo.currentGuide
 	}
@@ -141,27 +137,28 @@ func (a *App) playground() *httpapi.Playground {
 }
 
 // currentGuide returns an empty guide until the demo is ready.
-func (d *demoState) currentGuide() (guide httpapi.Guide) {
+func (d *demoState) currentGuide() httpapi.Guide {
 	select {
 	case <-d.ready:
-		guide = d.guide
+		return d.guide
 	default:
+		return httpapi.Guide{}
 	}
-	return guide
 }
 
 // observer is a call runtime that reads channels for the playground's feed. It is
 // opened on first use, so that the server starts without the key-value store.
 type observer struct {
+	cfg     config.Config
 	mu      sync.Mutex
 	runtime *callruntime.Runtime
 }
 
-func (o *observer) open(cfg config.Config) (_ *callruntime.Runtime, err error) {
+func (o *observer) open() (_ *callruntime.Runtime, err error) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	if o.runtime == nil {
-		o.runtime, err = OpenRuntime(cfg)
+		o.runtime, err = OpenRuntime(o.cfg)
 	}
 	return o.runtime, err
 }

@@ -74,19 +74,15 @@ func (d *diagnosis) add(check, text string, err error) {
 
 func (d *diagnosis) configuration(warnings []config.Warning, err error) {
 	const check = "configuration"
-	var problems config.Problems
-	if errors.As(err, &problems) {
-		for _, p := range problems {
-			d.add(check, "", p)
-		}
-	} else if err != nil {
-		d.add(check, "", err)
+	problems, listed := errors.AsType[config.Problems](err)
+	for _, p := range problems {
+		d.add(check, "", p)
 	}
 	for _, w := range warnings {
 		d.add(check, "", errors.New(w.String()))
 	}
-	if err == nil && len(warnings) == 0 {
-		d.add(check, "valid", nil)
+	if err != nil && !listed || err == nil && len(warnings) == 0 {
+		d.add(check, "valid", err)
 	}
 }
 
@@ -120,7 +116,7 @@ func (d *diagnosis) database(ctx context.Context) (string, error) {
 	if err := db.Ping(ctx); err != nil {
 		return "", fmt.Errorf("%s is unavailable: %w. Check %s", db, cause(err), settings)
 	}
-	d.run(ctx, "clocks", clockCheck(db.String(), db.Clock))
+	d.clock(ctx, db.String(), db.Clock)
 	schema, err := db.MigrationStatus(ctx)
 	switch {
 	case err != nil:
@@ -133,22 +129,20 @@ func (d *diagnosis) database(ctx context.Context) (string, error) {
 	return fmt.Sprintf("%s is available, schema version %d", db, schema.Current), nil
 }
 
-// clockCheck compares a server's clock with the local one: tokens expire by the local
+// clock compares a server's clock with the local one: tokens expire by the local
 // clock, work items by that of the key-value store.
-func clockCheck(server string, now func(context.Context) (time.Time, error)) func(context.Context) (string, error) {
-	return func(ctx context.Context) (string, error) {
-		start := time.Now()
-		remote, err := now(ctx)
-		took := time.Since(start)
-		skew := remote.Sub(start.Add(took / 2)).Round(time.Millisecond) // assumes equal latency in both directions
-		switch {
-		case err != nil:
-			return "", fmt.Errorf("read clock of %s: %w", server, cause(err))
-		case skew.Abs() > auth.MaxSkew+took/2:
-			return "", fmt.Errorf("clock of %s differs by %s: synchronize both with NTP, or tokens and work items expire at wrong times", server, skew)
-		}
-		return fmt.Sprintf("%s and this machine agree within %s", server, (skew.Abs() + took/2).Round(time.Millisecond)), nil
+func (d *diagnosis) clock(ctx context.Context, server string, now func(context.Context) (time.Time, error)) {
+	start := time.Now()
+	remote, err := now(ctx)
+	took := time.Since(start)
+	skew := remote.Sub(start.Add(took / 2)).Round(time.Millisecond) // assumes equal latency in both directions
+	switch {
+	case err != nil:
+		err = fmt.Errorf("read clock of %s: %w", server, cause(err))
+	case skew.Abs() > auth.MaxSkew+took/2:
+		err = fmt.Errorf("clock of %s differs by %s: synchronize both with NTP, or tokens and work items expire at wrong times", server, skew)
 	}
+	d.add("clocks", fmt.Sprintf("%s and this machine agree within %s", server, (skew.Abs()+took/2).Round(time.Millisecond)), err)
 }
 
 func (d *diagnosis) keyValue(ctx context.Context) (string, error) {
@@ -187,18 +181,16 @@ var redisSettings = []struct{ name, value, risk string }{
 
 func (d *diagnosis) nodes(ctx context.Context, kv *redisstore.Store) {
 	for _, node := range kv.Nodes() {
-		d.run(ctx, "clocks", clockCheck("Redis at "+node.Name, node.Clock))
+		d.clock(ctx, "Redis at "+node.Name, node.Clock)
 		for _, s := range redisSettings {
-			d.run(ctx, s.name, func(ctx context.Context) (string, error) {
-				switch value := node.Setting(ctx, s.name); value {
-				case s.value:
-					return fmt.Sprintf("%s on %s", value, node.Name), nil
-				case "":
-					return fmt.Sprintf("not readable on %s: make sure that it is %s", node.Name, s.value), nil
-				default:
-					return "", fmt.Errorf("%s on %s: %s. Set it to %s", value, node.Name, s.risk, s.value)
-				}
-			})
+			switch value := node.Setting(ctx, s.name); value {
+			case s.value:
+				d.add(s.name, value+" on "+node.Name, nil)
+			case "":
+				d.add(s.name, fmt.Sprintf("not readable on %s: make sure that it is %s", node.Name, s.value), nil)
+			default:
+				d.add(s.name, "", fmt.Errorf("%s on %s: %s. Set it to %s", value, node.Name, s.risk, s.value))
+			}
 		}
 	}
 }
@@ -215,11 +207,10 @@ func (d *diagnosis) mediaService(ctx context.Context) (string, error) {
 	ctx, cancel := context.WithTimeout(ctx, connectTimeout)
 	defer cancel()
 	err = client.Ping(ctx)
-	var untrusted *tls.CertificateVerificationError
-	switch {
-	case errors.As(err, &untrusted):
+	if untrusted, ok := errors.AsType[*tls.CertificateVerificationError](err); ok {
 		return "", fmt.Errorf("certificate not trusted: %w. Set TTS_MEDIA_CACHE_CA_BUNDLE to the CA that signed it", untrusted.Err)
-	case err != nil:
+	}
+	if err != nil {
 		return "", fmt.Errorf("%w. Check TTS_MEDIA_CACHE_BASE_URL and TTS_MEDIA_CACHE_CA_BUNDLE", err)
 	}
 	return "available", nil
@@ -239,8 +230,7 @@ func (d *diagnosis) speech(ctx context.Context) (string, error) {
 // cause returns the internal cause of an error with a public text, which is more
 // useful to operators.
 func cause(err error) error {
-	var public *fault.Error
-	if errors.As(err, &public) && public.Cause != nil {
+	if public, ok := errors.AsType[*fault.Error](err); ok && public.Cause != nil {
 		return public.Cause
 	}
 	return err

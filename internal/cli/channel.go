@@ -87,7 +87,7 @@ claims the channel nor commits positions. A session's channel has the session's 
 			d, err := ch.Receive(ctx)
 			switch {
 			case ctx.Err() != nil || errors.Is(err, callruntime.ErrEnded):
-				return nil, nil //nolint:nilerr,nilnil // the end of the channel or Ctrl-C is success
+				return nil, nil //nolint:nilerr // the end of the channel or Ctrl-C is success
 			case err == nil && d.Position != "":
 				err = c.printEntry(d)
 			}

@@ -147,8 +147,8 @@ func checkUse(cmd *cobra.Command) {
 
 // flagError replaces the parser's text for an invalid value.
 func flagError(err error) error {
-	var invalid *pflag.InvalidValueError
-	if !errors.As(err, &invalid) {
+	invalid, ok := errors.AsType[*pflag.InvalidValueError](err)
+	if !ok {
 		return err
 	}
 	use := map[string]string{"duration": "a duration such as 60s or 1m", "int64": "an integer", "bool": "true or false"}[invalid.GetFlag().Value.Type()]
@@ -278,8 +278,8 @@ func orList[S ~string](values []S) string {
 
 // printError prints an error with everything needed to fix it.
 func (c *cli) printError(err error) {
-	var failure *fault.Error
-	if !errors.As(err, &failure) || failure.Code == fault.Internal {
+	failure, ok := errors.AsType[*fault.Error](err)
+	if !ok || failure.Code == fault.Internal {
 		_, _ = fmt.Fprintln(c.Err, "telapi:", err)
 		return
 	}

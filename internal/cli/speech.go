@@ -184,14 +184,14 @@ type speechClient struct {
 func (s *speechClient) synthesize(ctx context.Context, r warmRequest) (warmResult, error) {
 	for attempt := 1; ; attempt++ {
 		response, err := s.post(ctx, r.body)
-		var failure *fault.Error
+		failure, refused := errors.AsType[*fault.Error](err)
 		switch {
 		case err == nil && response.URL == "":
 			return r.failed("synthesized but not cached: the server's media service is unavailable or not configured"), nil
 		case err == nil:
 			status := map[bool]string{true: "cached", false: "created"}[response.Cached]
 			return warmResult{Line: r.line, Response: response, status: status}, nil
-		case !errors.As(err, &failure), failure.Code == fault.Unauthorized, failure.Code == fault.Forbidden:
+		case !refused, failure.Code == fault.Unauthorized, failure.Code == fault.Forbidden:
 			return warmResult{}, err
 		case failure.RetryAfter == 0, failure.RetryAfter > warmMaxWait, attempt == warmAttempts:
 			return r.failed(failure.Message), nil

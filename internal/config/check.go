@@ -104,8 +104,7 @@ func (l *loader) checkServer() {
 		return
 	}
 	edge, err := c.EdgeTLS()
-	var p Problem
-	if errors.As(err, &p) {
+	if p, failed := errors.AsType[Problem](err); failed {
 		l.problems = append(l.problems, p)
 		return
 	}

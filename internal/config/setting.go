@@ -1,13 +1,10 @@
 package config
 
 import (
-	"bytes"
 	"cmp"
 	"fmt"
-	"maps"
 	"net/netip"
 	"reflect"
-	"slices"
 	"strings"
 	"time"
 
@@ -131,51 +128,3 @@ func (c Config) Effective() (list []Setting) {
 	}
 	return list
 }
-
-const intro = `# Configuration
-
-<!-- Generated from internal/config by make generate. -->
-
-Configure telapi with environment variables. There is no configuration file.
-
-` + "```" + `sh
-telapi config    # print the effective configuration and its sources, secrets masked
-telapi doctor    # check it, and the services it refers to
-` + "```" + `
-
-- An empty variable counts as unset. White space around a value is ignored, except in secrets.
-- The service does not start with an invalid value or with an unknown variable that starts with ` + "`TELAPI_`" + `. It reports all problems at once.
-- ` + "`telapi serve`" + ` requires everything that production needs, ` + "`telapi dev`" + ` generates missing values, and administration commands
-  require only the settings of the stores.
-- The OpenTelemetry libraries also read the standard ` + "`OTEL_*`" + ` variables, such as ` + "`OTEL_EXPORTER_OTLP_HEADERS`" + ` (comma-separated ` + "`name=value`" + `
-  pairs) and ` + "`OTEL_RESOURCE_ATTRIBUTES`" + `.
-`
-
-// Reference returns the content of docs/configuration.md.
-func Reference() []byte {
-	var b bytes.Buffer
-	b.WriteString(intro)
-	section := ""
-	for _, s := range settings() {
-		if s.section != section {
-			section = s.section
-			fmt.Fprintf(&b, "\n## %s\n\n| Name | Default | Valid values | Description |\n|---|---|---|---|\n", section)
-		}
-		def := "none"
-		if value := s.tag("default"); value != "" {
-			def = "`" + value + "`"
-		}
-		doc := s.tag("doc")
-		if command := s.tag("required"); command != "" {
-			doc += " Required by telapi " + command + "."
-		}
-		fmt.Fprintf(&b, "| `%s` | %s | %s | %s |\n", s.name, def, cell(s.valid(Dev)), cell(doc))
-	}
-	b.WriteString("\n## Deprecated\n\nA deprecated variable causes a warning at start and a failed check in `telapi doctor`.\n\n| Name | Description |\n|---|---|\n")
-	for _, name := range slices.Sorted(maps.Keys(deprecated)) {
-		fmt.Fprintf(&b, "| `%s` | It %s. |\n", name, cell(deprecated[name]))
-	}
-	return b.Bytes()
-}
-
-func cell(text string) string { return strings.ReplaceAll(text, "|", `\|`) }

@@ -59,7 +59,10 @@ func NewBot(api string, client *http.Client, events *Hub, log *slog.Logger) (*Bo
 // URL returns the URL for questions.
 func (b *Bot) URL() string { return "http://" + b.listener.Addr().String() + "/" }
 
-// Run answers questions until ctx ends.
+// Close releases the port of a bot that does not run.
+func (b *Bot) Close() { _ = b.listener.Close() }
+
+// Run answers questions until ctx ends and closes the bot.
 func (b *Bot) Run(ctx context.Context) {
 	b.ctx = ctx
 	server := &http.Server{Handler: http.HandlerFunc(b.handle), ReadTimeout: 10 * time.Second, WriteTimeout: 10 * time.Second}
