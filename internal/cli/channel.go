@@ -23,11 +23,6 @@ import (
 	"telapi/internal/endpoint"
 )
 
-func (c *cli) channelCommand() *cobra.Command {
-	return group("channel", "Open, follow and end channels, and send messages",
-		c.channelOpenCommand(), c.channelTailCommand(), c.channelSendCommand(), c.channelEndCommand())
-}
-
 func (c *cli) channelOpenCommand() *cobra.Command {
 	cmd := &cobra.Command{Use: "open CHANNEL --team TEAM --endpoint ENDPOINT", Short: "Open a channel without a session",
 		Example: "  telapi channel open call-4711 --team tm_… --endpoint ep_… --profile flow.json"}
@@ -169,10 +164,6 @@ func (c *cli) channelEndCommand() *cobra.Command {
 		return map[string]string{"channel": args[0], "status": "ended"}, r.Observe(args[0], "").End(ctx, *reason)
 	})
 	return cmd
-}
-
-func (c *cli) callbackCommand() *cobra.Command {
-	return group("callback", "Test callbacks of providers", c.callbackIssueCommand(), c.callbackLintCommand())
 }
 
 func (c *cli) callbackIssueCommand() *cobra.Command {

@@ -100,7 +100,11 @@ Configure it with environment variables; see docs/configuration.md.`,
 	}{
 		{"Run:", []*cobra.Command{c.serveCommand(), c.devCommand(), c.mediaCommand(), c.migrateCommand()}},
 		{"Administer (also while the server is running):", []*cobra.Command{
-			c.teamCommand(), c.keyCommand(), c.endpointCommand(), c.limitsCommand(), c.quotaCommand(), c.channelCommand(), c.callbackCommand(), c.speechCommand(),
+			c.teamCommand(), c.keyCommand(), c.endpointCommand(), c.limitsCommand(), c.quotaCommand(),
+			group("channel", "Open, follow and end channels, and send messages",
+				c.channelOpenCommand(), c.channelTailCommand(), c.channelSendCommand(), c.channelEndCommand()),
+			group("callback", "Test callbacks of providers", c.callbackIssueCommand(), c.callbackLintCommand()),
+			group("speech", "Manage speech in the media cache", c.speechWarmCommand()),
 		}},
 		{"Inspect:", []*cobra.Command{c.usageCommand(), c.healthCommand(), c.doctorCommand(), c.configCommand(), c.versionCommand()}},
 	} {

@@ -36,34 +36,31 @@ func identity[T any](item T) any { return item }
 // one line per member.
 func (c *cli) print(v any) error {
 	t, isTable := v.(table)
-	switch {
-	case !isTable:
+	if !isTable {
 		t.rows = []any{v}
-	case c.json:
-	case len(t.rows) == 0:
-		_, err := fmt.Fprintln(c.Out, "none")
-		return err
 	}
 	w := tabwriter.NewWriter(c.Out, 0, 4, 2, ' ', 0)
-	if isTable && !c.json {
+	switch {
+	case c.json || !isTable:
+	case len(t.rows) == 0:
+		writeRow(w, "none")
+	default:
 		writeRow(w, strings.ToUpper(label(strings.Join(t.columns, "\t"))))
 	}
 	for _, row := range t.rows {
 		object, err := encode(row)
-		switch {
-		case err != nil:
+		if err != nil {
 			return err
+		}
+		names, values := members(object)
+		switch {
 		case c.json:
 			_, _ = fmt.Fprintf(c.Out, "%s\n", object)
 		case !isTable:
-			for _, m := range members(object) {
-				writeRow(w, label(m.name), m.value)
+			for _, name := range names {
+				writeRow(w, label(name), values[name])
 			}
 		default:
-			values := map[string]string{}
-			for _, m := range members(object) {
-				values[m.name] = m.value
-			}
 			var cells []string
 			for _, column := range t.columns {
 				cells = append(cells, values[column])
@@ -103,33 +100,30 @@ func encode(v any) ([]byte, error) {
 	return b, nil
 }
 
-type member struct{ name, value string }
-
-// members returns the members of a JSON object in order, formatted as text.
-func members(object []byte) (list []member) {
+// members returns the names of a JSON object's members in order and their values as text.
+func members(object []byte) (names []string, values map[string]string) {
+	values = map[string]string{}
 	d := jsontext.NewDecoder(bytes.NewReader(object))
 	_, _ = d.ReadToken() // opening brace
 	for d.PeekKind() == '"' {
 		name, _ := d.ReadToken()
-		m := member{name: name.String()}
+		names = append(names, name.String())
 		value, _ := d.ReadValue()
 		var at time.Time
 		var text string
 		var texts []string
 		switch {
 		case value.Kind() == '"' && json.Unmarshal(value, &at) == nil:
-			m.value = at.Format(time.RFC3339)
+			text = at.Format(time.RFC3339)
 		case json.Unmarshal(value, &text) == nil:
-			m.value = text
 		case json.Unmarshal(value, &texts) == nil:
-			m.value = cmp.Or(strings.Join(texts, ","), "none")
+			text = cmp.Or(strings.Join(texts, ","), "none")
 		default:
-			m.value = string(value)
+			text = string(value)
 		}
-		m.value = printable(m.value)
-		list = append(list, m)
+		values[names[len(names)-1]] = printable(text)
 	}
-	return list
+	return names, values
 }
 
 // label converts a member name to words: teamId to "team id".

@@ -67,12 +67,8 @@ func (c *cli) mediaCommand() *cobra.Command {
 		Long: `Stores audio at /media/<shard>/<name>.alaw or .pcm and serves it with range and conditional
 requests until SIGTERM or Ctrl-C. Only one instance can use a MEDIA_ROOT.
 
-  MEDIA_PORT              port, default 3002; 0 selects a free port
-  MEDIA_ROOT              directory of the files, default: media in DATA_DIR
-  MEDIA_UPLOAD_TOKEN      bearer token required for PUT and DELETE; GET needs none
-  MEDIA_TLS_CERT_FILE     with MEDIA_TLS_KEY_FILE: serve HTTPS, which telapi serve requires;
-                          a renewed certificate is reloaded
-  MEDIA_MAX_BYTES         maximum total size; the least recently used files are deleted
+It is configured with MEDIA_PORT, MEDIA_ROOT, MEDIA_UPLOAD_TOKEN, MEDIA_TLS_CERT_FILE and
+the other MEDIA variables in docs/configuration.md. telapi serve requires HTTPS.
 
 Try it:
 

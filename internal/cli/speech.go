@@ -30,10 +30,6 @@ const (
 	warmMaxWait     = 2 * time.Minute // a longer Retry-After, such as for a daily quota, is a failure
 )
 
-func (c *cli) speechCommand() *cobra.Command {
-	return group("speech", "Manage speech in the media cache", c.speechWarmCommand())
-}
-
 func (c *cli) speechWarmCommand() *cobra.Command {
 	cmd := &cobra.Command{Use: "warm FILE --key KEY", Short: "Synthesize a list of texts in advance",
 		Long: `Reads texts from a file, or from standard input if the name is -, one per line: plain text,

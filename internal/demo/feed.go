@@ -72,12 +72,7 @@ func (f *Feed) Open(ctx context.Context, sessionID string, ended func(context.Co
 		ctx, stop := context.WithCancel(ctx)
 		defer stop()
 		events := make(chan Event, feedBuffer)
-		recorded, unsubscribe := f.Hub.Subscribe(sessionID, func(e Event) {
-			select {
-			case events <- e:
-			default:
-			}
-		})
+		recorded, unsubscribe := f.Hub.Subscribe(sessionID, events)
 		defer unsubscribe()
 		sources.Go(func() {
 			if !channelEnded {

@@ -157,7 +157,7 @@ type Hub struct {
 
 type sessionEvents struct {
 	events      []Event
-	subscribers []*func(Event)
+	subscribers []chan<- Event
 }
 
 // NewHub returns an empty hub.
@@ -177,41 +177,43 @@ func (h *Hub) Publish(sessionID string, lane, to Lane, kind EventKind, title str
 	if excess := len(s.events) - maxSessionEvents; excess > 0 {
 		s.events = slices.Delete(s.events, 0, excess)
 	}
-	for _, deliver := range s.subscribers {
-		(*deliver)(e)
+	for _, subscriber := range s.subscribers {
+		select {
+		case subscriber <- e:
+		default:
+		}
 	}
 }
 
-// Subscribe returns the recorded events of a session and calls deliver for each
-// later one until cancel is called. deliver must not block or call the hub.
-func (h *Hub) Subscribe(sessionID string, deliver func(Event)) (past []Event, cancel func()) {
+// Subscribe returns the recorded events of a session and sends each later one to
+// events until cancel is called. It drops an event if the channel is full.
+func (h *Hub) Subscribe(sessionID string, events chan<- Event) (past []Event, cancel func()) {
 	if h == nil {
 		return nil, func() {}
 	}
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	s := h.session(sessionID)
-	s.subscribers = append(s.subscribers, &deliver)
+	s.subscribers = append(s.subscribers, events)
 	return slices.Clone(s.events), func() {
 		h.mu.Lock()
 		defer h.mu.Unlock()
-		s.subscribers = slices.DeleteFunc(s.subscribers, func(other *func(Event)) bool { return other == &deliver })
+		s.subscribers = slices.DeleteFunc(s.subscribers, func(other chan<- Event) bool { return other == events })
 	}
 }
 
 // session returns the session's events. When it adds a session beyond
 // maxSessions, it drops the oldest one without subscribers. The caller holds mu.
 func (h *Hub) session(id string) *sessionEvents {
-	s := h.sessions[id]
-	if s == nil {
-		s = &sessionEvents{}
-		h.sessions[id] = s
-		h.order = append(h.order, id)
-		if len(h.order) > maxSessions {
-			oldest := max(0, slices.IndexFunc(h.order[:maxSessions], func(id string) bool { return len(h.sessions[id].subscribers) == 0 }))
-			delete(h.sessions, h.order[oldest])
-			h.order = slices.Delete(h.order, oldest, oldest+1)
-		}
+	if s := h.sessions[id]; s != nil {
+		return s
 	}
-	return s
+	h.sessions[id] = &sessionEvents{}
+	h.order = append(h.order, id)
+	if len(h.order) > maxSessions {
+		oldest := max(0, slices.IndexFunc(h.order[:maxSessions], func(id string) bool { return len(h.sessions[id].subscribers) == 0 }))
+		delete(h.sessions, h.order[oldest])
+		h.order = slices.Delete(h.order, oldest, oldest+1)
+	}
+	return h.sessions[id]
 }

@@ -3,18 +3,20 @@ package demo
 import (
 	"fmt"
 	"testing"
-)
 
-func discard(Event) {}
+	"github.com/go-json-experiment/json/jsontext"
+
+	"telapi/callruntime/wire"
+)
 
 func TestHubReplaysPastEventsAndDeliversNewOnes(t *testing.T) {
 	h := NewHub()
 	for n := range 3 {
 		h.Publish("s", LaneBot, "", EventHTTP, fmt.Sprint(n), map[string]int{"n": n})
 	}
-	var delivered []Event
-	past, cancel := h.Subscribe("s", func(e Event) { delivered = append(delivered, e) })
-	_, cancelOther := h.Subscribe("s", discard)
+	events := make(chan Event, 9)
+	past, cancel := h.Subscribe("s", events)
+	_, cancelOther := h.Subscribe("s", make(chan Event)) // full
 	if len(past) != 3 || past[0].Title != "0" || string(past[2].Data) != `{"n":2}` {
 		t.Fatalf("past events: %+v", past)
 	}
@@ -24,6 +26,11 @@ func TestHubReplaysPastEventsAndDeliversNewOnes(t *testing.T) {
 	h.Publish("s", LaneBot, "", EventHTTP, "newer", nil)
 	cancel()
 	h.Publish("s", LaneBot, "", EventHTTP, "after cancel", nil)
+	close(events)
+	var delivered []Event
+	for e := range events {
+		delivered = append(delivered, e)
+	}
 	if len(delivered) != 2 || delivered[0].Title != "new" || delivered[1].Title != "newer" || delivered[0].SessionID != "s" {
 		t.Errorf("delivered events: %+v", delivered)
 	}
@@ -34,7 +41,7 @@ func TestHubMemoryIsBounded(t *testing.T) {
 	for n := range 2000 {
 		h.Publish("long", LaneRuntime, "", EventTimer, fmt.Sprint(n), nil)
 	}
-	past, cancel := h.Subscribe("long", discard)
+	past, cancel := h.Subscribe("long", nil)
 	if len(past) != maxSessionEvents || past[len(past)-1].Title != "1999" {
 		t.Errorf("%d events kept", len(past))
 	}
@@ -44,7 +51,7 @@ func TestHubMemoryIsBounded(t *testing.T) {
 		}
 	}
 	recorded := func(session string) int {
-		past, cancel := h.Subscribe(session, discard)
+		past, cancel := h.Subscribe(session, nil)
 		cancel()
 		return len(past)
 	}
@@ -59,5 +66,22 @@ func TestHubMemoryIsBounded(t *testing.T) {
 	}
 	if recorded("session-499") != 1 {
 		t.Error("newest session was dropped")
+	}
+}
+
+func TestTitleSummarizesEntry(t *testing.T) {
+	for want, e := range map[string]wire.Entry{
+		`provider error: {"code":"X"}`: {Kind: wire.KindProviderError, Error: jsontext.Value(`{"code":"X"}`)},
+		`bot event mood "good"`:        {Kind: wire.KindBotEvent, Event: "mood", Value: jsontext.Value(`"good"`)},
+		`bot event mood`:               {Kind: wire.KindBotEvent, Event: "mood"},
+		`bot message: Hello`:           {Kind: wire.KindBotMessage, BotMessage: wire.BotMessage{Text: "Hello"}},
+		`tool result: [1]`:             {Kind: wire.KindToolResult, Result: jsontext.Value(`[1]`)},
+		`tool timed out`:               {Kind: wire.KindTimeout, WorkItemKind: "tool"},
+		`chat: hi`:                     {Kind: wire.KindFrame, Message: &wire.ChannelMessage{Type: wire.TypeChat, Chat: jsontext.Value(`{"text":"hi"}`)}},
+		`channel_data`:                 {Kind: wire.KindChannelData, ChannelData: []wire.ChannelDatum{{Value: jsontext.Value(`"secret"`)}}},
+	} {
+		if got := Title(e); got != want {
+			t.Errorf("got %q, want %q", got, want)
+		}
 	}
 }

@@ -80,7 +80,7 @@ func (h *fixture) holders(session string) (names []string) {
 
 // titles returns the titles of the demo's events, one per line.
 func (h *fixture) titles(session string) (list string) {
-	past, cancel := h.events.Subscribe(session, func(demo.Event) {})
+	past, cancel := h.events.Subscribe(session, nil)
 	defer cancel()
 	for _, e := range past {
 		list += e.Title + "\n"
