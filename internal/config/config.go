@@ -19,7 +19,7 @@ import (
 type Config struct {
 	_                struct{} `section:"Features"`
 	FeatureAPIAccess bool     `env:"FEATURE_API_ACCESS" default:"true" doc:"If false, only health, metrics and webhook routes are registered."`
-	FeatureWebRTC    bool     `env:"FEATURE_WEBRTC" default:"true" doc:"If false, tokens for WebRTC sessions are refused with 503; /ws/session still serves the other modes."`
+	FeatureWebRTC    bool     `env:"FEATURE_WEBRTC" default:"true" doc:"If false, requests for tokens of WebRTC sessions are rejected with 503; /ws/session still serves the other modes."`
 	Playground       bool     `env:"PLAYGROUND_ENABLED" default:"false" dev:"true" doc:"Serves the playground at /playground and the API reference at /docs. telapi dev serves both by default."`
 
 	_               struct{}       `section:"Server"`
