@@ -92,7 +92,7 @@ func TestMediaGCRemovesExpiredLostAndOrphanedFiles(t *testing.T) {
 			gc("--dry-run")
 			media.Stop()
 			for _, args := range [][]string{{"media", "gc"}, {"media", "gc", "--dry-run"}} {
-				if r := telapi(t, env, args...); r.exit != 1 || !strings.Contains(r.stderr, "media service is away") || r.stdout != "" {
+				if r := telapi(t, env, args...); r.exit != 1 || !strings.Contains(r.stderr, "media service unavailable") || r.stdout != "" {
 					t.Errorf("%v without the media service: %+v", args, r)
 				}
 			}

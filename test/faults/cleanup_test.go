@@ -20,9 +20,8 @@ import (
 	"telapi/test/servers"
 )
 
-// Two instances clean up the same cache at once, again and again, and the media
-// service goes away in between: one works at a time, everything expired is
-// removed once, and nothing else.
+// Two cleaners run on the same cache at the same time, with and without the media
+// service. One works at a time, and each expired file is removed exactly once.
 func TestCleanersTakeTurns(t *testing.T) {
 	log := slog.New(slog.DiscardHandler)
 	for name, stores := range map[string]func(t *testing.T) (sqlstore.Options, redisstore.Options){
@@ -64,8 +63,8 @@ func TestCleanersTakeTurns(t *testing.T) {
 			defer client.Close()
 
 			const each = 60
-			var good []string
-			long := time.Now().Add(-2 * time.Hour)
+			var kept []string
+			old := time.Now().Add(-2 * time.Hour)
 			for n := range 2 * each {
 				row := speech.Recording{Hash: speech.Key("t", "p", n, speech.Utterance{}), TeamID: "t", Variants: map[speech.Encoding]string{speech.PCM: "x"},
 					CreatedAt: time.Now(), ExpiresAt: time.Now().Add(time.Duration(n%2*2-1) * time.Hour)}
@@ -73,9 +72,9 @@ func TestCleanersTakeTurns(t *testing.T) {
 				if err := client.Put(t.Context(), path, []byte("audio")); err != nil {
 					t.Fatal(err)
 				}
-				if n%2 == 1 || n == 0 { // somebody has just made the first anew, and is about to say so
-					good = append(good, path)
-				} else if err := os.Chtimes(filepath.Join(service.Root, path), long, long); err != nil {
+				if n%2 == 1 || n == 0 { // the first was just synthesized again and is not stored yet
+					kept = append(kept, path)
+				} else if err := os.Chtimes(filepath.Join(service.Root, path), old, old); err != nil {
 					t.Fatal(err)
 				}
 				if _, err := db.SaveSpeech(t.Context(), row); err != nil {
@@ -114,23 +113,23 @@ func TestCleanersTakeTurns(t *testing.T) {
 			service.Stop()
 			clean()
 			if worked != 0 || len(removed) != 0 {
-				t.Errorf("without the media service: %d worked, %v", worked, removed)
+				t.Errorf("without the media service: %d cleanups, %v removed", worked, removed)
 			}
 			service.Start(t)
 			clean()
 			if worked == 0 || len(removed) != each-1 {
 				t.Errorf("%d cleanups, %d removed, want %d", worked, len(removed), each-1)
 			}
-			for what, times := range removed {
+			for file, times := range removed {
 				if times != 1 {
-					t.Errorf("%s was removed %d times", what, times)
+					t.Errorf("%s was removed %d times, want 1", file, times)
 				}
 			}
-			left, err := db.ListSpeech(t.Context(), "", time.Time{}, 1000)
-			if err != nil || len(left) != len(good) {
-				t.Errorf("%d rows are left, want %d: %v", len(left), len(good), err)
+			rows, err := db.ListSpeech(t.Context(), "", time.Time{}, 1000)
+			if err != nil || len(rows) != len(kept) {
+				t.Errorf("%d rows remain, want %d: %v", len(rows), len(kept), err)
 			}
-			for _, path := range good {
+			for _, path := range kept {
 				if exists, err := client.Exists(t.Context(), path); err != nil || !exists {
 					t.Errorf("%s: %v, %v", path, exists, err)
 				}

@@ -9,12 +9,12 @@ import (
 	"telapi/test/talk"
 )
 
-// Whoever watches an instance sees what passes its sockets. Audio is taken at any
-// rate.
+// Metrics count frames, replays, recoveries and closes. Audio frames are not rate
+// limited.
 func TestSocketMetrics(t *testing.T) {
-	p := newPlace(t, boot.Env{})
+	p := startService(t, boot.Env{})
 	b, token, ch := p.conversation(t)
-	const audio = 200 // more than would be taken of anything else
+	const audio = 200 // more than the limit of other frames
 	for n := range audio {
 		b.Send("audio", "audio", fmt.Sprintf(`{"n":%d}`, n))
 	}
@@ -23,10 +23,10 @@ func TestSocketMetrics(t *testing.T) {
 		t.Fatal(err)
 	}
 	b.Expect(`"type":"audio"`, `{"n":1}`)
-	cursor := said(t, b, ch, 1, 1)[0]
+	cursor := sendNumbered(t, b, ch, 1, 1)[0]
 
 	b.Cut()
-	poll.Until(t, "the socket is gone", func() bool { return metric(t, p.Instance, "\ntelapi_sockets 0\n") })
+	poll.Until(t, "the socket is closed", func() bool { return hasMetric(t, p.Instance, "\ntelapi_sockets 0\n") })
 	talk.SendChat(t, ch, `{"n":2}`)
 	talk.SendChat(t, ch, `{"n":3}`)
 	b = talk.Connect(t, p.Instance, b.Session, token, "?streamId="+cursor)
@@ -49,6 +49,6 @@ func TestSocketMetrics(t *testing.T) {
 		`telapi_sockets_closed_total{code="4502"} 1`,
 		"\ntelapi_sockets 1\n",
 	} {
-		poll.Until(t, line, func() bool { return metric(t, p.Instance, line) })
+		poll.Until(t, line, func() bool { return hasMetric(t, p.Instance, line) })
 	}
 }

@@ -13,17 +13,18 @@ import (
 
 	"telapi/callruntime/wire"
 	"telapi/test/boot"
+	"telapi/test/poll"
 	"telapi/test/talk"
 )
 
-// Whatever is wrong with a frame is answered with an error that says so, and
-// the socket stays open for the next one.
+// An invalid frame is answered with an error that describes the problem. The
+// socket stays open.
 func TestInvalidFrameIsAnsweredWithError(t *testing.T) {
-	backends(t, nil, func(t *testing.T, p *place) {
-		b, _ := p.page(t)
+	onEmbeddedAndReal(t, nil, func(t *testing.T, p *service) {
+		b, _ := p.connect(t)
 		id := uuid.NewString()
 		good := talk.Frame("chat", b.Session, id, "chat", `{"text":"x"}`)
-		other := func(old, changed string) string {
+		replace := func(old, changed string) string {
 			frame := strings.Replace(good, old, changed, 1)
 			if frame == good {
 				t.Fatalf("%s is not in %s", old, good)
@@ -32,36 +33,36 @@ func TestInvalidFrameIsAnsweredWithError(t *testing.T) {
 		}
 		const invalid, malformed = `"code":"VALIDATION_ERROR"`, `"code":"MALFORMED_JSON"`
 		for name, c := range map[string]struct{ frame, code, names string }{
-			"another session":         {other(b.Session, uuid.NewString()), invalid, "/sessionId"},
-			"no session":              {other(`"sessionId"`, `"session"`), invalid, "/sessionId"},
-			"the other direction":     {other("to_ari", "to_browser"), invalid, "/direction"},
-			"no direction":            {other("to_ari", "up"), invalid, "/direction"},
-			"an unknown type":         {other(`"type":"chat"`, `"type":"shout"`), invalid, "/type"},
-			"a type of another case":  {other(`"type":"chat"`, `"type":"Chat"`), invalid, "/type"},
-			"another type's object":   {other(`"type":"chat"`, `"type":"action"`), invalid, "/action"},
-			"a text for an object":    {other(`{"text":"x"}`, `"x"`), invalid, "/chat"},
-			"a list for an object":    {other(`{"text":"x"}`, `[]`), invalid, "/chat"},
-			"null for an object":      {other(`{"text":"x"}`, `null`), invalid, "/chat"},
-			"no uuid":                 {other(id, "4711"), invalid, "/messageId"},
-			"a uuid in braces":        {other(id, "{"+id+"}"), invalid, "/messageId"},
-			"a uuid without dashes":   {other(id, strings.ReplaceAll(id, "-", "")), invalid, "/messageId"},
-			"a text for a time":       {other(`"timestamp":`, `"timestamp":"soon","was":`), invalid, "/timestamp"},
-			"a negative time":         {other(`"timestamp":`, `"timestamp":-`), invalid, "/timestamp"},
-			"no time":                 {other(`"timestamp"`, `"time"`), invalid, "/timestamp"},
-			"a member that is double": {other(`"type"`, `"chat":{},"type"`), malformed, ""},
-			"half a frame":            {good[:len(good)/2], malformed, ""},
-			"two frames in one":       {good + good, malformed, ""},
-			"a list":                  {"[" + good + "]", invalid, ""},
-			"nothing":                 {"", malformed, ""},
-			"no JSON":                 {"hello", malformed, ""},
-			"absurd nesting":          {other(`{"text":"x"}`, `{"text":`+strings.Repeat("[", 20_000)+strings.Repeat("]", 20_000)+`}`), malformed, ""},
+			"other session":             {replace(b.Session, uuid.NewString()), invalid, "/sessionId"},
+			"missing sessionId":         {replace(`"sessionId"`, `"session"`), invalid, "/sessionId"},
+			"wrong direction":           {replace("to_ari", "to_browser"), invalid, "/direction"},
+			"unknown direction":         {replace("to_ari", "up"), invalid, "/direction"},
+			"unknown type":              {replace(`"type":"chat"`, `"type":"shout"`), invalid, "/type"},
+			"type in wrong case":        {replace(`"type":"chat"`, `"type":"Chat"`), invalid, "/type"},
+			"object of another type":    {replace(`"type":"chat"`, `"type":"action"`), invalid, "/action"},
+			"string instead of object":  {replace(`{"text":"x"}`, `"x"`), invalid, "/chat"},
+			"list instead of object":    {replace(`{"text":"x"}`, `[]`), invalid, "/chat"},
+			"null instead of object":    {replace(`{"text":"x"}`, `null`), invalid, "/chat"},
+			"not a UUID":                {replace(id, "4711"), invalid, "/messageId"},
+			"UUID in braces":            {replace(id, "{"+id+"}"), invalid, "/messageId"},
+			"UUID without dashes":       {replace(id, strings.ReplaceAll(id, "-", "")), invalid, "/messageId"},
+			"string as timestamp":       {replace(`"timestamp":`, `"timestamp":"soon","was":`), invalid, "/timestamp"},
+			"negative timestamp":        {replace(`"timestamp":`, `"timestamp":-`), invalid, "/timestamp"},
+			"missing timestamp":         {replace(`"timestamp"`, `"time"`), invalid, "/timestamp"},
+			"duplicate member":          {replace(`"type"`, `"chat":{},"type"`), malformed, ""},
+			"truncated frame":           {good[:len(good)/2], malformed, ""},
+			"two frames in one message": {good + good, malformed, ""},
+			"list":                      {"[" + good + "]", invalid, ""},
+			"empty frame":               {"", malformed, ""},
+			"not JSON":                  {"hello", malformed, ""},
+			"deep nesting":              {replace(`{"text":"x"}`, `{"text":`+strings.Repeat("[", 20_000)+strings.Repeat("]", 20_000)+`}`), malformed, ""},
 		} {
 			b.Write(c.frame)
 			m := b.Expect(`"type":"error"`, c.code, c.names, `"fatal":false`)
 			if c.names != "" && c.names != "/messageId" && !strings.Contains(m.Raw, `"relatesTo":"`+id) {
-				t.Errorf("%s: the error does not say which frame it means: %s", name, m.Raw)
+				t.Errorf("%s: error %s, want relatesTo", name, m.Raw)
 			}
-			b.Expect(`"event":"ack"`, b.Chat("a good one"))
+			b.Expect(`"event":"ack"`, b.Chat("valid"))
 		}
 		if err := b.Conn.WriteMessage(websocket.BinaryMessage, []byte(good)); err != nil {
 			t.Fatal(err)
@@ -73,9 +74,9 @@ func TestInvalidFrameIsAnsweredWithError(t *testing.T) {
 }
 
 func TestTenInvalidFramesCloseSocket(t *testing.T) {
-	backends(t, nil, func(t *testing.T, p *place) {
-		b, _ := p.page(t)
-		for range 2 { // a good one in between begins the count anew
+	onEmbeddedAndReal(t, nil, func(t *testing.T, p *service) {
+		b, _ := p.connect(t)
+		for range 2 { // a valid frame resets the count
 			for range 9 {
 				b.Write("bad")
 				b.Expect(`"type":"error"`)
@@ -87,15 +88,15 @@ func TestTenInvalidFramesCloseSocket(t *testing.T) {
 			b.Expect(`"type":"error"`)
 		}
 		if code := b.CloseCode(); code != 4501 {
-			t.Errorf("closed with %d", code)
+			t.Errorf("close code %d, want 4501", code)
 		}
 	})
 }
 
-// Objects of other types than the frame's own do not reach the runtime, and a
-// ping is answered.
+// The runtime receives only the object of the frame's type. A ping frame is
+// answered with a pong frame.
 func TestUnrelatedFrameObjectsAreDropped(t *testing.T) {
-	backends(t, nil, func(t *testing.T, p *place) {
+	onEmbeddedAndReal(t, nil, func(t *testing.T, p *service) {
 		b, _, ch := p.conversation(t)
 		id := uuid.NewString()
 		b.Write(strings.Replace(talk.Frame("chat", b.Session, id, "chat", `{"text":"x"}`), `"chat":{`, `"audio":{"data":"y"},"status":{"event":"ready"},"streamId":"z","chat":{`, 1))
@@ -106,7 +107,7 @@ func TestUnrelatedFrameObjectsAreDropped(t *testing.T) {
 				continue
 			}
 			if m := e.Message; string(m.Chat) != `{"text":"x"}` || m.Audio != nil || m.Status != nil || m.StreamID != "" || m.MessageID != id {
-				t.Errorf("the runtime gets %+v", m)
+				t.Errorf("runtime received %+v", m)
 			}
 			break
 		}
@@ -116,77 +117,72 @@ func TestUnrelatedFrameObjectsAreDropped(t *testing.T) {
 }
 
 func TestFrameSizeLimit(t *testing.T) {
-	backends(t, nil, func(t *testing.T, p *place) {
-		b, _ := p.page(t)
+	onEmbeddedAndReal(t, nil, func(t *testing.T, p *service) {
+		b, _ := p.connect(t)
 		frame := func(size int) (id, frame string) {
 			id = uuid.NewString()
 			bare := talk.Frame("chat", b.Session, id, "chat", `{"text":""}`)
 			return id, strings.Replace(bare, `"text":"`, `"text":"`+strings.Repeat("x", size-len(bare)), 1)
 		}
-		id, full := frame(64 << 10)
-		b.Write(full)
+		id, largest := frame(64 << 10)
+		b.Write(largest)
 		b.Expect(`"event":"ack"`, id)
-		_, over := frame(64<<10 + 1)
-		b.Write(over)
+		_, tooLarge := frame(64<<10 + 1)
+		b.Write(tooLarge)
 		if code := b.CloseCode(); code != 1009 {
-			t.Errorf("64 KiB and a byte: closed with %d", code)
+			t.Errorf("64 KiB + 1 byte: close code %d, want 1009", code)
 		}
-		for deadline := time.Now().Add(10 * time.Second); !metric(t, p.Instance, `telapi_sockets_closed_total{code="1009"} 1`); time.Sleep(5 * time.Millisecond) {
-			if time.Now().After(deadline) {
-				t.Fatal("the close is not counted as what it was")
-			}
-		}
+		poll.Until(t, "the close is counted", func() bool { return hasMetric(t, p.Instance, `telapi_sockets_closed_total{code="1009"} 1`) })
 
-		b, _ = p.page(t)
+		b, _ = p.connect(t)
 		b.Write("{\"type\":\"\xff\"}")
 		if code := b.CloseCode(); code != 1007 {
-			t.Errorf("no UTF-8: closed with %d", code)
+			t.Errorf("invalid UTF-8: close code %d, want 1007", code)
 		}
 	})
 }
 
-// A page that says good-bye and closes its socket is heard, though the network
-// brings both at once.
+// A frame is delivered even if the close frame arrives in the same packet.
 func TestFrameBeforeCloseIsDelivered(t *testing.T) {
-	backends(t, nil, func(t *testing.T, p *place) {
+	onEmbeddedAndReal(t, nil, func(t *testing.T, p *service) {
 		b, _, ch := p.conversation(t)
 		last := fragment(true, talk.Frame("chat", b.Session, uuid.NewString(), "chat", `{"text":"good-bye"}`))
-		last[0] |= 0x80 // it is whole
+		last[0] |= 0x80 // the final fragment
 		closing := []byte{0x80 | websocket.CloseMessage, 0x80 | 2, 0, 0, 0, 0, 0x03, 0xe8}
 		if _, err := b.Conn.NetConn().Write(append(last, closing...)); err != nil {
 			t.Fatal(err)
 		}
-		var story []string
-		for !slices.Contains(story, "disconnected") {
+		var events []string
+		for !slices.Contains(events, "disconnected") {
 			e := talk.Receive(t, ch)
-			story = append(story, string(e.Kind), e.Event)
+			events = append(events, string(e.Kind), e.Event)
 		}
-		if !slices.Contains(story, string(wire.KindFrame)) {
-			t.Errorf("the runtime was told %q", story)
+		if !slices.Contains(events, string(wire.KindFrame)) {
+			t.Errorf("runtime received %q, want the frame", events)
 		}
 	})
 }
 
-// What other clients than browsers ask of a socket themselves. The answer comes
-// before that to whatever follows, and repeats what was asked.
+// Clients other than browsers send pings of the WebSocket protocol. The pong
+// carries the same data and precedes the ack of the next frame.
 func TestProtocolPingIsAnswered(t *testing.T) {
-	backends(t, nil, func(t *testing.T, p *place) {
-		b, _ := p.page(t)
-		var answers []string
-		b.Conn.SetPongHandler(func(data string) error { answers = append(answers, data); return nil })
-		for _, asked := range []string{"", "are you there?"} {
-			if err := b.Conn.WriteControl(websocket.PingMessage, []byte(asked), time.Now().Add(10*time.Second)); err != nil {
+	onEmbeddedAndReal(t, nil, func(t *testing.T, p *service) {
+		b, _ := p.connect(t)
+		var pongs []string
+		b.Conn.SetPongHandler(func(data string) error { pongs = append(pongs, data); return nil })
+		for _, data := range []string{"", "are you there?"} {
+			if err := b.Conn.WriteControl(websocket.PingMessage, []byte(data), time.Now().Add(10*time.Second)); err != nil {
 				t.Fatal(err)
 			}
 			b.Expect(`"event":"ack"`, b.Chat("hello"))
 		}
-		if want := []string{"", "are you there?"}; !slices.Equal(answers, want) {
-			t.Errorf("the answers are %q", answers)
+		if want := []string{"", "are you there?"}; !slices.Equal(pongs, want) {
+			t.Errorf("pongs are %q, want %q", pongs, want)
 		}
 	})
 }
 
-// fragment is a part of a text message on the wire, masked with zeros.
+// fragment returns a fragment of a text message, masked with zeros.
 func fragment(first bool, payload string) []byte {
 	head := []byte{0, 0x80 | 126}
 	if first {
@@ -196,51 +192,51 @@ func fragment(first bool, payload string) []byte {
 	return append(append(head, 0, 0, 0, 0), payload...)
 }
 
-// A message that never ends is given up: for its size, or after two pings that
-// were not answered.
+// A fragmented message that never ends closes the socket: because of its size, or
+// because two pings are not answered.
 func TestEndlessFragmentsAreClosed(t *testing.T) {
 	t.Parallel()
-	backends(t, boot.Env{"SESSION_PING_INTERVAL": "1s"}, func(t *testing.T, p *place) {
+	onEmbeddedAndReal(t, boot.Env{"SESSION_PING_INTERVAL": "1s"}, func(t *testing.T, p *service) {
 		for name, c := range map[string]struct {
 			payload string
 			code    int
 		}{
-			"small ones": {"x", 4002},
-			"large ones": {strings.Repeat("x", 32<<10), 1009},
+			"small fragments": {"x", 4002},
+			"large fragments": {strings.Repeat("x", 32<<10), 1009},
 		} {
-			b, _ := p.page(t)
+			b, _ := p.connect(t)
 			b.Conn.SetPingHandler(func(string) error { return nil })
-			over := make(chan struct{})
+			done := make(chan struct{})
 			go func() {
 				for first := true; ; first = false {
 					if _, err := b.Conn.NetConn().Write(fragment(first, c.payload)); err != nil {
 						return
 					}
 					select {
-					case <-over:
+					case <-done:
 						return
 					case <-time.After(20 * time.Millisecond):
 					}
 				}
 			}()
 			if code := b.CloseCode(); code != c.code {
-				t.Errorf("%s: closed with %d", name, code)
+				t.Errorf("%s: close code %d, want %d", name, code, c.code)
 			}
-			close(over)
+			close(done)
 		}
 	})
 }
 
-// Ten times the rate closes the socket; what was acknowledged before is with
-// the runtime, and the page can go on.
+// Ten times the allowed rate closes the socket. Acknowledged frames reach the
+// runtime, and the browser can reconnect.
 func TestFrameFloodClosesSocket(t *testing.T) {
-	backends(t, nil, func(t *testing.T, p *place) {
+	onEmbeddedAndReal(t, nil, func(t *testing.T, p *service) {
 		b, token, ch := p.conversation(t)
-		bystander, _ := p.page(t)
+		other, _ := p.connect(t)
 		acknowledged, began := 0, time.Now()
 		for range 600 {
 			if b.Conn.WriteMessage(websocket.TextMessage, []byte(talk.Frame("chat", b.Session, uuid.NewString(), "chat", "{}"))) != nil {
-				break // closed already
+				break // already closed
 			}
 		}
 		for {
@@ -249,14 +245,14 @@ func TestFrameFloodClosesSocket(t *testing.T) {
 				break
 			}
 			if err != nil {
-				t.Fatalf("not closed with 4004: %v", err)
+				t.Fatalf("socket ended with %v, want close code 4004", err)
 			}
 			if strings.Contains(m.Raw, `"event":"ack"`) {
 				acknowledged++
 			}
 		}
 		if took := time.Since(began); acknowledged < 60 || float64(acknowledged) > 60*(1+took.Seconds()) {
-			t.Errorf("%d frames were taken within %s", acknowledged, took)
+			t.Errorf("%d frames were acknowledged within %s, want 60 and 60 per second", acknowledged, took)
 		}
 		received := 0
 		for received < acknowledged {
@@ -264,9 +260,9 @@ func TestFrameFloodClosesSocket(t *testing.T) {
 				received++
 			}
 		}
-		bystander.Expect(`"event":"ack"`, bystander.Chat("unharmed"))
+		other.Expect(`"event":"ack"`, other.Chat("not affected"))
 		again := talk.Connect(t, p.Instance, b.Session, token, "")
 		again.Expect(`"event":"ready"`)
-		goesOn(t, again, ch)
+		checkConversation(t, again, ch)
 	})
 }

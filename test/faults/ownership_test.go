@@ -16,17 +16,18 @@ import (
 	"telapi/test/talk"
 )
 
-func control(t *testing.T, ch *callruntime.Channel, command string) {
+// sendControl sends a control message to the browser.
+func sendControl(t *testing.T, ch *callruntime.Channel, command string) {
 	t.Helper()
 	if err := ch.Send(t.Context(), wire.ChannelMessage{Type: wire.TypeControl, Control: []byte(`{"command":"` + command + `"}`)}); err != nil {
 		t.Fatal(err)
 	}
 }
 
-// Either side may switch text chat off; what the runtime has switched off, the
-// browser cannot switch on.
+// Both sides can disable text chat. A browser cannot enable it again after the
+// runtime has disabled it.
 func TestRuntimeOverridesTextChatSetting(t *testing.T) {
-	backends(t, nil, func(t *testing.T, p *place) {
+	onEmbeddedAndReal(t, nil, func(t *testing.T, p *service) {
 		b, token, ch := p.conversation(t)
 		chat := func(allowed bool) {
 			t.Helper()
@@ -43,7 +44,7 @@ func TestRuntimeOverridesTextChatSetting(t *testing.T) {
 		}
 		runtime := func(command string) {
 			t.Helper()
-			control(t, ch, command)
+			sendControl(t, ch, command)
 			b.Expect(`"type":"control"`, command)
 		}
 		chat(true)
@@ -55,7 +56,7 @@ func TestRuntimeOverridesTextChatSetting(t *testing.T) {
 		chat(false)
 		browser("enable_text_chat")
 		chat(false)
-		b.Expect(`"event":"ack"`, b.Send("browser_action", "browserAction", `{"type":"click"}`)) // chat alone is off
+		b.Expect(`"event":"ack"`, b.Send("browser_action", "browserAction", `{"type":"click"}`)) // only chat is disabled
 
 		b.Cut()
 		b = talk.Connect(t, p.Instance, b.Session, token, "")
@@ -64,9 +65,9 @@ func TestRuntimeOverridesTextChatSetting(t *testing.T) {
 		runtime("enable_text_chat")
 		chat(true)
 		browser("disable_text_chat")
-		runtime("enable_text_chat") // also over the browser's own
+		runtime("enable_text_chat") // overrides the browser's setting
 		chat(true)
-		browser("mute") // passes through
+		browser("mute") // unknown commands are passed to the runtime
 		for {
 			if e := talk.Receive(t, ch); e.Message != nil && strings.Contains(string(e.Message.Control), "mute") {
 				break
@@ -75,45 +76,46 @@ func TestRuntimeOverridesTextChatSetting(t *testing.T) {
 	})
 }
 
-// Two instances know of each other's sockets.
+// An instance replaces or rejects connections to sessions that another instance
+// serves.
 func TestSecondConnectionOnAnotherInstance(t *testing.T) {
-	env, _ := realStores(t)
-	p := newPlace(t, env)
-	other := p.twin(t)
+	env, _ := boot.RealStores(t)
+	p := startService(t, env)
+	other := p.startPeer(t)
 
 	t.Run("replaces the first", func(t *testing.T) {
 		b, token, ch := p.conversation(t)
 		second := talk.Connect(t, other, b.Session, token, "")
 		second.Expect(`"event":"ready"`)
 		if code := b.CloseCode(); code != 4502 {
-			t.Errorf("the first was closed with %d", code)
+			t.Errorf("first connection: close code %d, want 4502", code)
 		}
-		goesOn(t, second, ch)
+		checkConversation(t, second, ch)
 	})
-	t.Run("is refused, unless it names the first", func(t *testing.T) {
+	t.Run("is rejected unless it names the first", func(t *testing.T) {
 		id, token := p.session(t, "duplicatePolicy", "reject")
 		first := talk.Connect(t, p.Instance, id, token, "")
 		name := first.Expect(`"event":"ready"`).ConnectionID()
 		ch := talk.Accept(t, talk.StartRuntime(t, p.env))
-		refused(t, other, token, "", http.StatusConflict, "SESSION_IN_USE")
-		refused(t, other, token, "?connectionId="+uuid.NewString(), http.StatusConflict, "SESSION_IN_USE")
+		wantRejected(t, other, token, "", http.StatusConflict, "SESSION_IN_USE")
+		wantRejected(t, other, token, "?connectionId="+uuid.NewString(), http.StatusConflict, "SESSION_IN_USE")
 		for query, want := range map[string]int{"": http.StatusConflict, "?connectionId=" + name: http.StatusUpgradeRequired} {
-			if status, _, body := ask(t, other, http.MethodGet, "/ws/session"+query, "Authorization", "Bearer "+token); status != want {
-				t.Errorf("a page that asks with %q is told %d %s", query, status, body)
+			if resp, body := other.Call(t, http.MethodGet, "/ws/session"+query, "Authorization", "Bearer "+token); resp.StatusCode != want {
+				t.Errorf("plain GET with %q: %d %s, want %d", query, resp.StatusCode, body, want)
 			}
 		}
-		goesOn(t, first, ch)
+		checkConversation(t, first, ch)
 
 		second := talk.Connect(t, other, id, token, "?connectionId="+name)
 		second.Expect(`"event":"ready"`)
 		if code := first.CloseCode(); code != 4502 {
-			t.Errorf("the first was closed with %d", code)
+			t.Errorf("first connection: close code %d, want 4502", code)
 		}
-		refused(t, p.Instance, token, "?connectionId="+name, http.StatusConflict, "SESSION_IN_USE")
-		goesOn(t, second, ch)
+		wantRejected(t, p.Instance, token, "?connectionId="+name, http.StatusConflict, "SESSION_IN_USE")
+		checkConversation(t, second, ch)
 
 		_ = second.Conn.Close()
-		poll.Until(t, "a closed connection makes room", func() bool {
+		poll.Until(t, "a new connection is accepted after the close", func() bool {
 			conn, _, err := talk.Dial(t, p.Instance, token, "")
 			if err == nil {
 				_ = conn.Close()
@@ -123,18 +125,18 @@ func TestSecondConnectionOnAnotherInstance(t *testing.T) {
 	})
 }
 
-// Of connections that come at the same moment, to any instance, one has the
-// session and all others are told so.
+// When several connections are opened at the same time, on different instances,
+// one becomes the owner and all others are closed with 4502.
 func TestConcurrentConnectionsLeaveOneOwner(t *testing.T) {
-	env, _ := realStores(t)
-	p := newPlace(t, env)
-	at := []*boot.Instance{p.Instance, p.twin(t)}
+	env, _ := boot.RealStores(t)
+	p := startService(t, env)
+	at := []*boot.Instance{p.Instance, p.startPeer(t)}
 	for range 20 {
 		id, token := p.session(t)
 		var all [4]*talk.Browser
-		var dialling sync.WaitGroup
+		var dialing sync.WaitGroup
 		for i := range all {
-			dialling.Go(func() {
+			dialing.Go(func() {
 				conn, resp, err := talk.Dial(t, at[i%2], token, "")
 				if err != nil {
 					t.Error(err, talk.Body(resp))
@@ -143,33 +145,33 @@ func TestConcurrentConnectionsLeaveOneOwner(t *testing.T) {
 				all[i] = &talk.Browser{Conn: conn, Session: id, T: t}
 			})
 		}
-		if dialling.Wait(); t.Failed() {
+		if dialing.Wait(); t.Failed() {
 			return
 		}
-		ended, heard := make(chan int, len(all)), make(chan string, len(all))
+		replaced, events := make(chan int, len(all)), make(chan string, len(all))
 		for i, b := range all {
 			go func() {
 				for {
 					m, err := b.Read()
 					switch {
 					case websocket.IsCloseError(err, 4502):
-						ended <- i
+						replaced <- i
 						return
 					case err != nil:
-						heard <- err.Error()
+						events <- err.Error()
 						return
 					case strings.Contains(m.Raw, `"event":"ack"`):
-						heard <- "ack"
+						events <- "ack"
 					}
 				}
 			}()
 		}
 		for range len(all) - 1 {
 			select {
-			case i := <-ended:
+			case i := <-replaced:
 				all[i] = nil
-			case what := <-heard:
-				t.Fatalf("of the connections that are over one got %s", what)
+			case event := <-events:
+				t.Fatalf("a connection got %s, want close code 4502", event)
 			}
 		}
 		for _, b := range all {
@@ -178,20 +180,20 @@ func TestConcurrentConnectionsLeaveOneOwner(t *testing.T) {
 			}
 		}
 		select {
-		case <-ended:
-			t.Fatal("no connection stayed")
-		case what := <-heard:
-			if what != "ack" {
-				t.Fatalf("the connection that stayed got %s", what)
+		case <-replaced:
+			t.Fatal("all connections were replaced")
+		case event := <-events:
+			if event != "ack" {
+				t.Fatalf("the owner got %s, want an ack", event)
 			}
 		}
 	}
 }
 
-// A handshake that cannot become a socket is refused like any other, and takes
-// the session from nobody.
+// A handshake with invalid WebSocket headers is rejected and does not replace the
+// owner.
 func TestInvalidUpgradeKeepsOwner(t *testing.T) {
-	backends(t, nil, func(t *testing.T, p *place) {
+	onEmbeddedAndReal(t, nil, func(t *testing.T, p *service) {
 		b, token, ch := p.conversation(t)
 		for name, headers := range map[string][]string{
 			"no key":      {"Sec-WebSocket-Version", "13"},
@@ -199,15 +201,15 @@ func TestInvalidUpgradeKeepsOwner(t *testing.T) {
 			"short key":   {"Sec-WebSocket-Version", "13", "Sec-WebSocket-Key", "c2hvcnQ="},
 		} {
 			headers = append(headers, "Connection", "Upgrade", "Upgrade", "websocket", "Authorization", "Bearer "+token)
-			status, header, body := ask(t, p.Instance, http.MethodGet, "/ws/session", headers...)
-			if status != http.StatusUpgradeRequired || !strings.Contains(body, `"code":"UPGRADE_REQUIRED"`) || header.Get("Sec-WebSocket-Version") != "13" {
-				t.Errorf("%s: %d %s", name, status, body)
+			resp, body := p.Instance.Call(t, http.MethodGet, "/ws/session", headers...)
+			if resp.StatusCode != http.StatusUpgradeRequired || !strings.Contains(body, `"code":"UPGRADE_REQUIRED"`) || resp.Header.Get("Sec-WebSocket-Version") != "13" {
+				t.Errorf("%s: %d %s", name, resp.StatusCode, body)
 			}
 		}
-		if status, _, _ := ask(t, p.Instance, http.MethodHead, "/ws/session", "Sec-WebSocket-Version", "13", "Sec-WebSocket-Key", "dGhlIHNhbXBsZSBub25jZQ==",
-			"Connection", "Upgrade", "Upgrade", "websocket", "Authorization", "Bearer "+token); status != http.StatusUpgradeRequired {
-			t.Errorf("HEAD: %d", status)
+		if resp, _ := p.Instance.Call(t, http.MethodHead, "/ws/session", "Sec-WebSocket-Version", "13", "Sec-WebSocket-Key", "dGhlIHNhbXBsZSBub25jZQ==",
+			"Connection", "Upgrade", "Upgrade", "websocket", "Authorization", "Bearer "+token); resp.StatusCode != http.StatusUpgradeRequired {
+			t.Errorf("HEAD: %d", resp.StatusCode)
 		}
-		goesOn(t, b, ch)
+		checkConversation(t, b, ch)
 	})
 }

@@ -15,25 +15,25 @@ import (
 	"telapi/test/poll"
 )
 
-// provider posts answers as docs/providers.md tells it to, to one address or
-// the other.
+// provider posts callbacks as docs/providers.md describes, to several instances in
+// turn.
 type provider struct {
 	client *http.Client
 	urls   []string
 }
 
-// newProvider lifts the limit that its one address would meet.
+// newProvider raises the rate limit, because all callbacks come from one address.
 func newProvider(t *testing.T, env boot.Env, instances ...*boot.Instance) *provider {
 	t.Helper()
 	set := boot.StartProcess(t, env, "limits", "set", "--tier", "webhook", "--max", "1000000", "--window", "1m")
 	if !set.Ended(20 * time.Second) {
-		t.Fatal("the limit is not set")
+		t.Fatal("telapi limits set does not end")
 	}
 	p := &provider{client: &http.Client{Transport: &http.Transport{MaxIdleConnsPerHost: 64}, Timeout: 30 * time.Second}}
 	t.Cleanup(p.client.CloseIdleConnections)
 	for n, i := range instances {
 		p.urls = append(p.urls, i.URL)
-		poll.Until(t, "the limit is in force", func() bool {
+		poll.Until(t, "the limit applies", func() bool {
 			resp, _, err := p.post(t.Context(), n, "/api/v1/webhooks/bot/x", "x", "{}")
 			return err == nil && strings.Contains(resp.Header.Get("RateLimit-Policy"), "q=1000000")
 		})
@@ -57,26 +57,27 @@ func (p *provider) post(ctx context.Context, to int, path, token, body string) (
 	return resp, string(answer), err
 }
 
-// answer posts once.
+// answer posts a callback once.
 func (p *provider) answer(ctx context.Context, to int, channelID string, item callruntime.WorkItem) (*http.Response, string, error) {
 	return p.post(ctx, to, item.Path, item.Token,
 		fmt.Sprintf(`{"conversation":{"identifier":{"id":%q}},"messages":{"message":[{"content":{"textMessage":{"textPlain":%q}}}]}}`, channelID, item.ID))
 }
 
-// insist posts until it is known that the answer was taken, and tells how often.
-func (p *provider) insist(ctx context.Context, to int, channelID string, item callruntime.WorkItem) (tries int, err error) {
+// answerWithRetry posts a callback until it is accepted and returns the number of
+// requests.
+func (p *provider) answerWithRetry(ctx context.Context, to int, channelID string, item callruntime.WorkItem) (tries int, err error) {
 	for tries = 1; ; tries++ {
 		resp, body, err := p.answer(ctx, to+tries, channelID, item)
 		switch {
 		case ctx.Err() != nil:
 			return tries, ctx.Err()
-		case err != nil: // no answer: the same again
-		case resp.StatusCode == http.StatusAccepted, tries > 1 && duplicate(resp, body):
+		case err != nil: // no response: retry
+		case resp.StatusCode == http.StatusAccepted, tries > 1 && isDuplicate(resp, body):
 			return tries, nil
 		case resp.StatusCode == http.StatusServiceUnavailable:
 			seconds, err := strconv.Atoi(resp.Header.Get("Retry-After"))
 			if err != nil {
-				return tries, fmt.Errorf("503 that says not when to come again: %w", err)
+				return tries, fmt.Errorf("503 without Retry-After: %w", err)
 			}
 			select {
 			case <-time.After(time.Duration(seconds) * time.Second):
@@ -88,11 +89,11 @@ func (p *provider) insist(ctx context.Context, to int, channelID string, item ca
 	}
 }
 
-func duplicate(resp *http.Response, body string) bool {
+func isDuplicate(resp *http.Response, body string) bool {
 	return resp.StatusCode == http.StatusConflict && strings.Contains(body, `"duplicate":true`)
 }
 
-// openCall opens a conversation without a browser.
+// openCall opens a channel without a browser.
 func openCall(t *testing.T, r *callruntime.Runtime, id string) *callruntime.Channel {
 	t.Helper()
 	c, err := r.Open(t.Context(), callruntime.OpenOptions{ChannelID: id, TeamID: "tm_1", EndpointID: "ep_1"})

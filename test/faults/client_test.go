@@ -16,23 +16,23 @@ import (
 	"telapi/test/talk"
 )
 
-// page is a browser that comes back for as long as it has something to say or
-// to hear, with everything it needs for that.
-type page struct {
-	storm                         *storm
-	session, token                string
-	cursor, connection            string
-	written, answers              int
-	unacknowledged                []string // ids, oldest first
-	ids                           []string // of all messages, in order
-	seen                          map[string]bool
-	sockets, resumed, repetitions int
+// client is a browser that reconnects until it has sent all its messages and
+// received all replies.
+type client struct {
+	storm                    *storm
+	session, token           string
+	cursor, connection       string
+	written, replies         int
+	unacknowledged           []string // message IDs, oldest first
+	ids                      []string // all message IDs in order
+	seen                     map[string]bool
+	sockets, resumed, resent int
 }
 
-// window is how many messages a page leaves unacknowledged.
+// window is the number of messages that a client sends without an ack.
 const window = 16
 
-// envelope is what a page reads of a frame.
+// envelope holds the members of a frame that a client uses.
 type envelope struct {
 	Type, StreamID string
 	Status         struct{ Event, MessageID, StreamID, ConnectionID string }
@@ -41,13 +41,14 @@ type envelope struct {
 	Error          struct{ Code, Message string }
 }
 
-func (p *page) live(ctx context.Context) error {
+// run connects again and again until the client is done.
+func (p *client) run(ctx context.Context) error {
 	for !p.done() {
 		conn, err := p.connect(ctx)
 		if err != nil {
 			return err
 		}
-		err = p.talk(ctx, conn)
+		err = p.exchange(ctx, conn)
 		_ = conn.Close()
 		if err != nil {
 			return err
@@ -56,12 +57,12 @@ func (p *page) live(ctx context.Context) error {
 	return nil
 }
 
-func (p *page) done() bool {
-	return p.written == p.storm.each && len(p.unacknowledged) == 0 && p.answers == p.storm.each
+func (p *client) done() bool {
+	return p.written == p.storm.each && len(p.unacknowledged) == 0 && p.replies == p.storm.each
 }
 
-// connect tries the instances until one lets it in.
-func (p *page) connect(ctx context.Context) (*websocket.Conn, error) {
+// connect tries random instances until a handshake succeeds.
+func (p *client) connect(ctx context.Context) (*websocket.Conn, error) {
 	d := websocket.Dialer{Subprotocols: []string{"telapi.v1", "telapi.bearer." + p.token}, HandshakeTimeout: 10 * time.Second}
 	query := "?connectionId=" + p.connection
 	if p.cursor != "" {
@@ -76,22 +77,25 @@ func (p *page) connect(ctx context.Context) (*websocket.Conn, error) {
 			return conn, nil
 		}
 		if resp != nil {
-			// In use: the connection before was never introduced to the page,
-			// and its lease has to run out.
+			// 409: the client does not know the ID of the previous connection,
+			// whose lease has to expire first.
 			if status = resp.StatusCode; status != http.StatusConflict && status != http.StatusServiceUnavailable {
 				return nil, fmt.Errorf("handshake: %d %s", status, talk.Body(resp))
 			}
 		}
-		time.Sleep(20 * time.Millisecond)
+		select {
+		case <-time.After(20 * time.Millisecond):
+		case <-ctx.Done():
+		}
 	}
-	return nil, fmt.Errorf("no socket in time; the last answer was %d", status)
+	return nil, fmt.Errorf("no handshake succeeded in time; last status %d", status)
 }
 
-// talk uses a socket until it ends, by its own hand or another's.
-func (p *page) talk(ctx context.Context, conn *websocket.Conn) error {
+// exchange sends and receives on a socket until it ends or the client cuts it.
+func (p *client) exchange(ctx context.Context, conn *websocket.Conn) error {
 	frames := make(chan []byte, 64)
-	over := make(chan struct{})
-	defer close(over)
+	done := make(chan struct{})
+	defer close(done)
 	var readErr error
 	go func() {
 		defer close(frames)
@@ -103,7 +107,7 @@ func (p *page) talk(ctx context.Context, conn *websocket.Conn) error {
 			}
 			select {
 			case frames <- raw:
-			case <-over:
+			case <-done:
 				return
 			}
 		}
@@ -121,7 +125,7 @@ func (p *page) talk(ctx context.Context, conn *websocket.Conn) error {
 		select {
 		case raw, open := <-frames:
 			if !open {
-				return p.mayComeBack(readErr)
+				return p.checkClose(readErr)
 			}
 			if err := p.read(raw); err != nil {
 				return err
@@ -139,14 +143,15 @@ func (p *page) talk(ctx context.Context, conn *websocket.Conn) error {
 				return nil
 			}
 		case <-ctx.Done():
-			return fmt.Errorf("%d of %d written, %d unacknowledged, %d answers heard on %d sockets", p.written, p.storm.each, len(p.unacknowledged), p.answers, p.sockets)
+			return fmt.Errorf("timed out: %d of %d sent, %d unacknowledged, %d replies received on %d sockets", p.written, p.storm.each, len(p.unacknowledged), p.replies, p.sockets)
 		}
 	}
 	return nil
 }
 
-// cut drops the connection without a close frame, half the time with a reset.
-func (p *page) cut(conn *websocket.Conn) {
+// cut closes the TCP connection without a close frame, half of the time with a
+// reset.
+func (p *client) cut(conn *websocket.Conn) {
 	p.storm.cuts.Add(1)
 	if tcp, ok := conn.NetConn().(*net.TCPConn); ok && rand.IntN(2) == 0 {
 		_ = tcp.SetLinger(0)
@@ -154,24 +159,24 @@ func (p *page) cut(conn *websocket.Conn) {
 	_ = conn.NetConn().Close()
 }
 
-func (p *page) write(conn *websocket.Conn, id string) error {
-	n := p.written - 1 // resent ones are told by their id
+func (p *client) write(conn *websocket.Conn, id string) error {
+	n := p.written - 1 // the runtime recognizes resent messages by their ID
 	return conn.WriteMessage(websocket.TextMessage, []byte(talk.Frame("chat", p.session, id, "chat", fmt.Sprintf(`{"n":%d}`, n))))
 }
 
-// mayComeBack holds the end of a socket against what the code promises.
-func (p *page) mayComeBack(err error) error {
+// checkClose returns an error if the close code forbids to reconnect.
+func (p *client) checkClose(err error) error {
 	var closed *websocket.CloseError
 	if websocket.IsCloseError(err, 4005) {
-		p.storm.away.Add(1)
+		p.storm.closed.Add(1)
 	}
 	if errors.As(err, &closed) && (closed.Code >= 4500 || closed.Code == 1007 || closed.Code == 1008 || closed.Code == 1009) {
-		return fmt.Errorf("told not to come back: %w", err)
+		return fmt.Errorf("the close code forbids to reconnect: %w", err)
 	}
 	return nil
 }
 
-func (p *page) read(raw []byte) error {
+func (p *client) read(raw []byte) error {
 	var m envelope
 	if err := json.Unmarshal(raw, &m); err != nil {
 		return err
@@ -180,12 +185,12 @@ func (p *page) read(raw []byte) error {
 	case m.Status.Event == "ready":
 		p.cursor, p.connection = m.Status.StreamID, m.Status.ConnectionID
 	case m.Status.Event == "ack":
-		// Of a repeated message two acknowledgements may come.
+		// A resent message may be acknowledged twice.
 		if len(p.unacknowledged) > 0 && p.unacknowledged[0] == m.Status.MessageID {
 			p.unacknowledged = p.unacknowledged[1:]
-			p.storm.acknowledged.Add(1)
+			p.storm.acknowledge()
 		} else if len(p.unacknowledged) > 0 {
-			return fmt.Errorf("%s is acknowledged before %s", m.Status.MessageID, p.unacknowledged[0])
+			return fmt.Errorf("message %s is acknowledged before %s", m.Status.MessageID, p.unacknowledged[0])
 		}
 	case m.Type == "reconnect":
 		if !m.Reconnect.Recovered {
@@ -194,17 +199,17 @@ func (p *page) read(raw []byte) error {
 		p.resumed++
 	case m.Type == "chat":
 		if p.seen[m.StreamID] {
-			p.repetitions++
+			p.resent++
 			return nil
 		}
-		if m.Chat.N != p.answers {
-			return fmt.Errorf("answer %d came where %d was due", m.Chat.N, p.answers)
+		if m.Chat.N != p.replies {
+			return fmt.Errorf("received reply %d, want %d", m.Chat.N, p.replies)
 		}
 		p.seen[m.StreamID] = true
-		p.answers++
+		p.replies++
 		p.cursor = m.StreamID
 	case m.Type == "error" && m.Error.Code == "SERVICE_UNAVAILABLE" && m.Error.Message != "":
-		p.storm.refused.Add(1)
+		p.storm.rejected.Add(1)
 	default:
 		return fmt.Errorf("unexpected frame %s", raw)
 	}
