@@ -86,7 +86,7 @@ func TestSlowRequestHeaderIsTimedOut(t *testing.T) {
 	if _, err := io.WriteString(conn, "GET /health HTTP/1.1\r\nHost: x\r\n"); err != nil {
 		t.Fatal(err)
 	}
-	_ = conn.SetReadDeadline(time.Now().Add(20 * time.Second))
+	_ = conn.SetReadDeadline(time.Now().Add(poll.Timeout))
 	start := time.Now()
 	answer, err := io.ReadAll(conn)
 	if err != nil || time.Since(start) < 5*time.Second {

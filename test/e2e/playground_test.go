@@ -3,7 +3,6 @@ package e2e
 import (
 	"bufio"
 	"cmp"
-	"context"
 	"encoding/json"
 	"net/http"
 	"slices"
@@ -15,6 +14,7 @@ import (
 	"telapi/internal/auth"
 	"telapi/internal/demo"
 	"telapi/test/boot"
+	"telapi/test/poll"
 	"telapi/test/talk"
 )
 
@@ -207,12 +207,10 @@ func TestDroppedSocketResumes(t *testing.T) {
 }
 
 func TestFeedDoesNotDelayShutdown(t *testing.T) {
-	i := boot.Start(t, playgroundEnv)
+	i := boot.Start(t, boot.With(playgroundEnv, boot.Env{"SHUTDOWN_TIMEOUT": "10m"}))
 	own := boot.NewTenant(t, i, "own")
 	id := issue(t, i, own, `"mode":"chat"`).SessionID
 	next := openFeed(t, i, own.Key, id)
-	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
-	defer cancel()
 	done := make(chan error, 1)
 	go func() { done <- i.Stop() }()
 	select {
@@ -220,7 +218,7 @@ func TestFeedDoesNotDelayShutdown(t *testing.T) {
 		if err != nil {
 			t.Error(err)
 		}
-	case <-ctx.Done():
+	case <-time.After(poll.Timeout):
 		t.Error("shutdown waits for an open feed")
 	}
 	if e := next(); e != nil {

@@ -271,7 +271,7 @@ func receiveInOrder(ctx context.Context, items []*workItem) error {
 // earlier work items were answered or timed out. It returns the number of callbacks
 // that waited for an unanswered work item.
 func checkRoutingTimes(t *testing.T, items []*workItem) (held int) {
-	const tolerance = 15 * time.Second // Receive polls every 5 s
+	const tolerance = time.Minute // Receive polls every 5 s, and the machine may be busy
 	var free, timedOut time.Time
 	for _, item := range items {
 		if item.unanswered {
