@@ -112,7 +112,9 @@ func (d *document) check(channelID string, issues *fault.Issues) {
 	for i := range d.Messages.Message {
 		d.Messages.Message[i].check(fault.Pointer("/messages/message", i), issues)
 	}
-	sortBySequence(d.Messages.Message)
+	if !slices.ContainsFunc(d.Messages.Message, func(m message) bool { return !strictjson.Present(m.Sequence) }) {
+		slices.SortStableFunc(d.Messages.Message, func(a, b message) int { return cmp.Compare(a.sequence, b.sequence) })
+	}
 	strictjson.CheckObject(&d.Metadata, "", "/metadata", issues)
 	for i := range d.ChannelData {
 		if d.ChannelData[i].Key == nil {
@@ -129,16 +131,6 @@ func validTimestamp(s string) bool {
 	}
 	zone := s[len(s)-5:] // hh:mm, or ends with Z
 	return zone[4] == 'Z' || zone[:2] < "24" && zone[3:] < "60"
-}
-
-// sortBySequence sorts messages if all of them have a sequence.
-func sortBySequence(list []message) {
-	for i := range list {
-		if !strictjson.Present(list[i].Sequence) {
-			return
-		}
-	}
-	slices.SortStableFunc(list, func(a, b message) int { return cmp.Compare(a.sequence, b.sequence) })
 }
 
 func (m *message) check(path string, issues *fault.Issues) {

@@ -48,16 +48,14 @@ func (s *Store) TTSUsage(ctx context.Context, q usage.Query) ([]usage.Bucket, er
 	if interval == "" || group == "" {
 		return nil, fmt.Errorf("unknown interval %q or group %q", q.Interval, q.GroupBy)
 	}
-	buckets, err := list(ctx, s, "usage", bucketFields, fmt.Sprintf(sumUsage, interval, group), q.TeamID, day(q.From), day(q.To))
+	buckets, err := list(ctx, s, "usage", func(b *usage.Bucket) []any {
+		return []any{&b.Start, &b.Group, &b.Characters, &b.Cached, &b.Billed, &b.Requests}
+	}, fmt.Sprintf(sumUsage, interval, group), q.TeamID, day(q.From), day(q.To))
 	// Sorted here because databases differ in their order of text.
 	slices.SortFunc(buckets, func(a, b usage.Bucket) int {
 		return cmp.Or(cmp.Compare(a.Start, b.Start), cmp.Compare(*cmp.Or(a.Group, new(string)), *cmp.Or(b.Group, new(string))))
 	})
 	return buckets, err
-}
-
-func bucketFields(b *usage.Bucket) []any {
-	return []any{&b.Start, &b.Group, &b.Characters, &b.Cached, &b.Billed, &b.Requests}
 }
 
 // AddReports implements usage.ReportStore. It writes IDs and sums in a fixed

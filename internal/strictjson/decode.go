@@ -13,6 +13,7 @@ import (
 	"reflect"
 	"slices"
 	"strconv"
+	"strings"
 
 	"github.com/go-json-experiment/json"
 	"github.com/go-json-experiment/json/jsontext"
@@ -104,8 +105,9 @@ func recordTypeErrors(base string, issues *fault.Issues) *json.Unmarshalers {
 		}
 		to := reflect.ValueOf(v).Elem()
 		kind := dec.PeekKind()
-		want, fits := jsonType(to.Kind(), kind)
-		if fits && (kind != '0' || want == "") {
+		want, limited := jsonTypes[to.Kind()]
+		fits := !limited || kind == 'n' || strings.IndexByte(want.kinds, byte(kind)) >= 0
+		if fits && (!limited || kind != '0') {
 			return errors.ErrUnsupported
 		}
 		raw, err := dec.ReadValue()
@@ -115,7 +117,7 @@ func recordTypeErrors(base string, issues *fault.Issues) *json.Unmarshalers {
 		if fits && setNumber(to, raw) {
 			return nil
 		}
-		issues.Add(base+string(dec.StackPointer()), fault.IssueType, "Must be %s.", want)
+		issues.Add(base+string(dec.StackPointer()), fault.IssueType, "Must be %s.", want.name)
 		return nil
 	})
 }
@@ -133,28 +135,12 @@ func setNumber(to reflect.Value, raw jsontext.Value) bool {
 	return ok
 }
 
-// jsonType returns the name of the JSON type of a Go kind and whether a value of
-// the given JSON kind has that type.
-func jsonType(to reflect.Kind, from jsontext.Kind) (want string, fits bool) {
-	if from == 'n' {
-		return "", true
-	}
-	switch to {
-	case reflect.String:
-		return "a string", from == '"'
-	case reflect.Bool:
-		return "a boolean", from == 't' || from == 'f'
-	case reflect.Int64:
-		return "an integer", from == '0'
-	case reflect.Float64:
-		return "a number", from == '0'
-	case reflect.Struct, reflect.Map:
-		return "an object", from == '{'
-	case reflect.Slice:
-		return "an array", from == '['
-	default:
-		return "", true
-	}
+// jsonTypes has the name of the JSON type of a Go kind and the kinds of values
+// that have this type.
+var jsonTypes = map[reflect.Kind]struct{ name, kinds string }{
+	reflect.String: {"a string", `"`}, reflect.Bool: {"a boolean", "tf"},
+	reflect.Int64: {"an integer", "0"}, reflect.Float64: {"a number", "0"},
+	reflect.Struct: {"an object", "{"}, reflect.Map: {"an object", "{"}, reflect.Slice: {"an array", "["},
 }
 
 // Present reports whether a raw member is neither absent nor null.
