@@ -7,6 +7,7 @@ import (
 	"strings"
 
 	"telapi/callruntime/wire"
+	"telapi/internal/fault"
 )
 
 // Reasons to deny a command. They are part of the API.
@@ -43,8 +44,9 @@ type rule struct {
 // allows them; invalid parts of the profile allow nothing.
 func NewPolicy(profile wire.GatewayProfile, platform PlatformPolicy) *Policy {
 	p := &Policy{platform: platform, profile: profile, rules: map[string][]rule{}}
+	var ignored fault.Issues
 	for _, c := range profile.CommandPolicies {
-		p.rules[c.Type] = append(p.rules[c.Type], rule{c, parsePatterns(c.AllowedTargets)})
+		p.rules[c.Type] = append(p.rules[c.Type], rule{c, parsePatterns(c.AllowedTargets, "", &ignored)})
 	}
 	if t := profile.Actions.Transfer; t != nil {
 		if target, err := ParseTarget(t.Target); err == nil {
@@ -66,7 +68,10 @@ type Decision struct {
 // not modify the command. It adds the transaction ID to the SIP headers of an
 // allowed command.
 func (p *Policy) Decide(c wire.Command, source, transactionID string) Decision {
-	c = clone(c)
+	// A shallow copy: members are replaced, and what they point to is not modified.
+	copied := reflect.New(reflect.TypeOf(c).Elem())
+	copied.Elem().Set(reflect.ValueOf(c).Elem())
+	c = copied.Interface().(wire.Command)
 	head := c.Head()
 	head.Source = source
 	head.RequireConfirmation, head.WaitForSilence = false, false // set by policies only
@@ -81,14 +86,6 @@ func (p *Policy) Decide(c wire.Command, source, transactionID string) Decision {
 		return Decision{Command: c, Reason: reason}
 	}
 	return Decision{Command: c, Apply: specs[head.Type].Apply}
-}
-
-// clone returns a shallow copy. Decide replaces members and does not modify what
-// they point to.
-func clone(c wire.Command) wire.Command {
-	copied := reflect.New(reflect.TypeOf(c).Elem())
-	copied.Elem().Set(reflect.ValueOf(c).Elem())
-	return copied.Interface().(wire.Command)
 }
 
 // deny returns the reason to deny a command regardless of its type, or "".

@@ -28,7 +28,7 @@ func CheckProfile(p wire.GatewayProfile, base string, issues *fault.Issues) {
 			issues.Add(path+"/type", fault.IssueValue, "Duplicate policy for %s.", policy.Type)
 		}
 		seen[policy.Type] = true
-		checkPatterns(policy.AllowedTargets, path+"/allowedTargets", issues)
+		parsePatterns(policy.AllowedTargets, path+"/allowedTargets", issues)
 		for j, name := range policy.AllowedHeaders {
 			if !token.MatchString(name) {
 				issues.Add(fault.Pointer(path+"/allowedHeaders", j), fault.IssueValue, "Invalid header name.")
@@ -67,25 +67,19 @@ func NewPlatformPolicy(disabled, targets []string) (PlatformPolicy, error) {
 			issues.Add(fault.Pointer("/disabled", i), fault.IssueValue, "Unknown command type %q.", t)
 		}
 	}
-	checkPatterns(targets, "/targets", &issues)
-	return PlatformPolicy{disabled, len(targets) > 0, parsePatterns(targets)}, issues.Err()
+	patterns := parsePatterns(targets, "/targets", &issues)
+	return PlatformPolicy{disabled, len(targets) > 0, patterns}, issues.Err()
 }
 
-// parsePatterns skips invalid patterns, which match nothing.
-func parsePatterns(list []string) []Pattern {
-	var out []Pattern
-	for _, s := range list {
+// parsePatterns skips invalid patterns, which match nothing, and records them.
+func parsePatterns(list []string, base string, issues *fault.Issues) []Pattern {
+	var patterns []Pattern
+	for i, s := range list {
 		if p, err := ParsePattern(s); err == nil {
-			out = append(out, p)
+			patterns = append(patterns, p)
+		} else if at := fault.Pointer(base, i); !issues.Has(at) {
+			issues.Add(at, fault.IssueValue, "Invalid target pattern: %v.", err)
 		}
 	}
-	return out
-}
-
-func checkPatterns(patterns []string, base string, issues *fault.Issues) {
-	for i, s := range patterns {
-		if _, err := ParsePattern(s); err != nil && !issues.Has(fault.Pointer(base, i)) {
-			issues.Add(fault.Pointer(base, i), fault.IssueValue, "Invalid target pattern: %v.", err)
-		}
-	}
+	return patterns
 }

@@ -86,29 +86,10 @@ func numberEnd(s string, i, body int, name string) (end int) {
 				context = plus
 			}
 		}
-		if isPhone(s[body:j], s[j:], digits, context) {
+		if isPhone(s[body:j], s[j:min(j+2, len(s))], digits, context) {
 			end = j
 		}
 	}
-}
-
-// isWordEnd reports whether a number ends before rest, rather than being the
-// start of an ID, a time, a fraction or a quantity with a unit.
-func isWordEnd(rest string) bool {
-	if rest == "" {
-		return true
-	}
-	follower := byte(' ')
-	if len(rest) > 1 {
-		follower = rest[1]
-	}
-	switch rest[0] {
-	case '-':
-		return !isWord(follower)
-	case ':', '.', '/':
-		return !isDigit(follower)
-	}
-	return !isWord(rest[0])
 }
 
 var (
@@ -119,6 +100,9 @@ var (
 	// numbers, groups of two or three digits, and a country code without a plus.
 	formatted = regexp.MustCompile(`^(?:\(\d+\)|0\d|(?:1[-. ])?\d{3}[-. ]\d{3}[-. ]\d{4}$|\d{3}-\d{4}$|` +
 		`\d\d(?: \d\d){3,4}$|\d{3} \d{3} \d{3}$|\d\d[- ]\d{2,3}[- ]\d{7,8}$)`)
+	// endsNumber matches the text after a number that is not the start of an ID, a
+	// time, a fraction or a quantity with a unit.
+	endsNumber = regexp.MustCompile(`^(?:$|-(?:\W|$)|[:./](?:\D|$)|[^\w:./-])`)
 	// timestamp matches seconds, milliseconds and compact dates.
 	timestamp = regexp.MustCompile(`^(?:1\d{9}|1\d{12}|(?:19|20)\d{12})$`)
 	bare      = regexp.MustCompile(`^\d{10,15}$`)
@@ -162,18 +146,19 @@ func contextOf(before, name string) int {
 	return nothing
 }
 
-// isPhone decides by the format of a number and the text around it.
+// isPhone decides by the format of a number, its context and the two bytes after
+// it.
 func isPhone(number, after string, digits, context int) bool {
 	switch {
 	case context == clock, notPhone.MatchString(number):
 		return false
 	case context == uri:
-		return isWordEnd(after) || after[0] == '-'
+		return endsNumber.MatchString(after) || after[0] == '-'
 	case digits < 7:
 		return false
 	case context == plus:
 		return true
-	case !isWordEnd(after):
+	case !endsNumber.MatchString(after):
 		return false
 	case context == named:
 		return true
