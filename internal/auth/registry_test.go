@@ -147,7 +147,7 @@ func TestFailedRevocationIsNotAnnounced(t *testing.T) {
 		away error
 		want fault.Code
 	}{
-		"unknown key": {"nobody", nil, fault.NotFound},
+		"unknown key": {"unknown", nil, fault.NotFound},
 		"store away":  {"any", fault.Unavailable("The database", errors.New("refused")), fault.ServiceUnavailable},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -16,7 +16,7 @@ import (
 )
 
 // CloseCode is the status code of a WebSocket close frame. Clients reconnect
-// after 1012 and 4000–4499, and give up after 1007, 1008, 1009 and 4500–4999.
+// after 1012 and 4000–4499, but not after 1007, 1008, 1009 and 4500–4999.
 type CloseCode int
 
 // Close codes of a session's socket.

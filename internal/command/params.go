@@ -30,7 +30,7 @@ type Param struct {
 const unbounded = math.MaxInt64
 
 // param returns a parameter with the type of the command's field. It panics if
-// there is no such field.
+// the field does not exist.
 func param(name, command, field, description string, bounds ...int64) Param {
 	f := specs[command].field(field)
 	p := Param{Name: name, Type: f.Type, Max: unbounded, Command: command, Field: field, Description: description, field: f}

@@ -190,7 +190,7 @@ type timer string
 
 const (
 	comfort      timer = "comfort prompt"
-	botTimeout   timer = "give up on bot"
+	botTimeout   timer = "bot timeout"
 	recognition  timer = "recognition resumes"
 	interDigit   timer = "next digit"
 	allDigits    timer = "all digits"

@@ -82,7 +82,7 @@ func TestListPageReturnsOwnEndpointsOldestFirst(t *testing.T) {
 	if want := []string{"ours 0", "ours 1", "ours 2", "ours 3", "ours 4", "ours 5", "ours 6"}; !slices.Equal(names, want) {
 		t.Errorf("got %v", names)
 	}
-	page, err := s.ListPage(t.Context(), "nobody", nil)
+	page, err := s.ListPage(t.Context(), "unknown", nil)
 	if err != nil || page.Data == nil || len(page.Data) != 0 || page.NextCursor != nil {
 		t.Errorf("team without endpoints: %+v, %v", page, err)
 	}

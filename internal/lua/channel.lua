@@ -273,7 +273,7 @@ local function forgetExpired()
 end
 
 -- Reads fields of the channel and changes nothing. A channel whose idle time has
--- passed is reported as ended. channel.state is '' if there is no channel.
+-- passed is reported as ended. channel.state is '' if the channel does not exist.
 local function inspect(...)
   readFields('flow', 'state', ...)
   if channel.flow == '' then return end

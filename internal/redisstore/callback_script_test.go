@@ -26,8 +26,7 @@ func fullCallbacks(s *Store) *Callbacks {
 	return c
 }
 
-// Whoever waits for something on the channel is told when it happens, and how
-// long to wait for what is awaited next.
+// The runtime is notified of every change of a work item and of the next timeout.
 func TestWorkItemChangesNotifyRuntime(t *testing.T) {
 	d := newCallbackFixture(t, redisOptions(servers.StartRedis(t)), nil)
 	told := d.recordNotices()
@@ -49,7 +48,7 @@ func TestWorkItemChangesNotifyRuntime(t *testing.T) {
 		"E2-time wait",                       // whole, and a is still awaited
 		"E4-time wait",                       // a, and then b is awaited
 		"E8-time wait", "E10-time ", "Dwait", // b and c; e; given
-		"E11-time ", // given is cancelled, and brief over its time
+		"E11-time ", // given is cancelled, and brief timed out
 	}
 	if got := told(); !slices.Equal(got, want) {
 		t.Errorf("told is %q, want %q", got, want)
@@ -73,8 +72,8 @@ func TestAwaitRejectsUnsafeIDs(t *testing.T) {
 	d.expect(d.await(callruntime.AwaitOptions{}), "first", callback.Routed)
 }
 
-// recordNotices listens to what a runtime is told, until the returned function is
-// asked what that was. Times are left out.
+// recordNotices records the notices for runtimes until the returned function is
+// called, which returns them without times.
 func (d *callbackFixture) recordNotices() func() []string {
 	d.channelFixture.Helper()
 	const last = "last"

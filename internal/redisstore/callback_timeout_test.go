@@ -21,7 +21,7 @@ import (
 
 const briefly = 50 * time.Millisecond
 
-// over waits until an item is over its time.
+// over waits until an item has expired.
 func (d *callbackFixture) over(item callruntime.WorkItem) {
 	d.channelFixture.Helper()
 	poll.Until(d.T, "the end of its time", func() bool {

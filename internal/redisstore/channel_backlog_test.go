@@ -49,15 +49,15 @@ func backpressure(t *testing.T, opts Options) {
 			}
 		}
 		s.attach("a")
-		if entries, err := s.runtime("looker").Entries(t.Context(), s.id, "", 100); err != nil || len(entries) > 20 {
+		if entries, err := s.runtime("observer").Entries(t.Context(), s.id, "", 100); err != nil || len(entries) > 20 {
 			t.Errorf("%s: %d entries, %v", name, len(entries), err)
 		}
-		oldest, err := s.runtime("looker").Entries(t.Context(), s.id, "", 1)
+		oldest, err := s.runtime("observer").Entries(t.Context(), s.id, "", 1)
 		if err != nil {
 			t.Fatal(err)
 		}
-		if err := s.runtime("looker").Observe(s.id, "").Commit(t.Context(), oldest[0].Position); !errors.Is(err, callruntime.ErrClaimLost) {
-			t.Errorf("%s: an onlooker's commit: %v", name, err)
+		if err := s.runtime("observer").Observe(s.id, "").Commit(t.Context(), oldest[0].Position); !errors.Is(err, callruntime.ErrClaimLost) {
+			t.Errorf("%s: commit by an observer: %v", name, err)
 		}
 		c := s.take("r")
 		_, half := s.receive(c, fmt.Sprint(sent/2))
@@ -158,10 +158,10 @@ func trimming(t *testing.T, opts Options) {
 		}
 	}
 	read(s.take("r"), -1, 199)
-	read(s.take("r"), 200, frames-1) // where the one before left off, more than is kept for onlookers from the end
-	kept, err := s.runtime("looker").Entries(t.Context(), s.id, "", frames)
+	read(s.take("r"), 200, frames-1) // continues at the position; more entries than observers can read
+	kept, err := s.runtime("observer").Entries(t.Context(), s.id, "", frames)
 	if err != nil || len(kept) < 1000 || len(kept) > 1200 || kept[len(kept)-1].Entry.Event != fmt.Sprint(frames-1) {
-		t.Errorf("%d entries are kept for onlookers, %v", len(kept), err)
+		t.Errorf("%d entries are kept for observers, %v", len(kept), err)
 	}
 }
 

@@ -71,7 +71,7 @@ func endings(t *testing.T, opts Options) {
 	if err := c.Commit(t.Context(), last); err != nil {
 		t.Errorf("commit: %v", err)
 	}
-	for who, late := range map[string]*callruntime.Channel{"the same runtime": s.take("r"), "an onlooker": s.runtime("o").Observe(s.id, last)} {
+	for who, late := range map[string]*callruntime.Channel{"the same runtime": s.take("r"), "an observer": s.runtime("o").Observe(s.id, last)} {
 		ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
 		if _, err := late.Receive(ctx); !errors.Is(err, callruntime.ErrEnded) {
 			t.Errorf("%s that comes when everything is read: %v", who, err)
@@ -92,7 +92,7 @@ func endings(t *testing.T, opts Options) {
 	})
 }
 
-// touched makes it so long ago that somebody did something on the channel.
+// touched moves the time of the channel's last activity into the past.
 func (s *channelFixture) touched(before time.Duration) {
 	s.Helper()
 	flow := s.flow()
@@ -155,7 +155,7 @@ func idleness(t *testing.T, opts Options) {
 		d, err := c.Receive(ctx)
 		if err != nil {
 			if e := last.Entry; !errors.Is(err, callruntime.ErrEnded) || e.Kind != wire.KindChannelEnded || e.ChannelID != s.id || e.Reason != "idle" || e.At == 0 {
-				t.Errorf("the runtime is told %v after %s", err, last.JSON)
+				t.Errorf("the runtime gets %v after %s", err, last.JSON)
 			}
 			return
 		}
@@ -176,10 +176,10 @@ func opening(t *testing.T, opts Options) {
 	}
 	for _, impossible := range []string{"", "}", "a}b"} {
 		_, err := r.Attach(t.Context(), impossible)
-		onlooker := r.Observe(impossible, "")
-		_, receiving := onlooker.Receive(t.Context())
-		for doing, err := range map[string]error{"attach": err, "receive": receiving, "end": onlooker.End(t.Context(), "x"),
-			"send": onlooker.Send(t.Context(), wire.ChannelMessage{Type: wire.TypeError, Error: jsontext.Value("{}")})} {
+		observer := r.Observe(impossible, "")
+		_, receiving := observer.Receive(t.Context())
+		for doing, err := range map[string]error{"attach": err, "receive": receiving, "end": observer.End(t.Context(), "x"),
+			"send": observer.Send(t.Context(), wire.ChannelMessage{Type: wire.TypeError, Error: jsontext.Value("{}")})} {
 			if !errors.Is(err, callruntime.ErrLost) {
 				t.Errorf("%s of the channel %q: %v", doing, impossible, err)
 			}
@@ -220,18 +220,18 @@ func opening(t *testing.T, opts Options) {
 		t.Errorf("close of what is lost: %v", err)
 	}
 	next := s.take("next")
-	onlooker := s.runtime("looker").Observe(s.id, "")
-	s.send(onlooker, "on behalf")
+	observer := s.runtime("observer").Observe(s.id, "")
+	s.send(observer, "on behalf")
 	s.attach("a")
 	s.frame("a", "1")
-	_, seen := s.receive(onlooker, "1")
-	if err := onlooker.Commit(t.Context(), seen); !errors.Is(err, callruntime.ErrClaimLost) {
-		t.Errorf("commit by an onlooker: %v", err)
+	_, seen := s.receive(observer, "1")
+	if err := observer.Commit(t.Context(), seen); !errors.Is(err, callruntime.ErrClaimLost) {
+		t.Errorf("commit by an observer: %v", err)
 	}
 	if events, _ := s.receive(next, "1"); strings.Join(events, " ") != "connected 1" {
 		t.Errorf("the runtime saw %v", events)
 	}
-	if err := onlooker.End(t.Context(), "done"); err != nil {
+	if err := observer.End(t.Context(), "done"); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := r.Open(t.Context(), call); !errors.Is(err, callruntime.ErrEnded) {

@@ -112,8 +112,8 @@ func wiped(t *testing.T, opts Options) {
 	}
 }
 
-// A runtime that did not hear the answer sends the same once more, to a store
-// that may have let go of something.
+// A runtime that did not receive the reply sends the same message again. The store
+// may have trimmed its history in between.
 func sentAgain(t *testing.T, opts Options) {
 	for name, c := range map[string]struct {
 		history       int64
@@ -220,7 +220,7 @@ func liveMessages(t *testing.T, opts Options) {
 			t.Errorf("sent %.80s", bad.Type)
 		}
 	}
-	// A runtime of another kind may send what cannot be told apart by lines: it is in the history.
+	// A message of another runtime may contain line breaks. It is in the history.
 	s.raw(func(ctx context.Context, client rueidis.Client) error {
 		return rueidis.NewLuaScript(lua.Channel("send")).Exec(ctx, client, kv.ChannelKeys(s.id), []string{"", "-", "", "", "{\n}"}).Error()
 	})

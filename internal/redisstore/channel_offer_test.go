@@ -97,7 +97,7 @@ func succession(t *testing.T, opts Options) {
 		for {
 			streams, err := client.Do(ctx, client.B().Xreadgroup().Group(s.id, "first").Count(1).Streams().Key(kv.OffersStream).Id(">").Build()).AsXRead()
 			if rueidis.IsRedisNil(err) {
-				return nil // by a reading that was under way when Accept gave up
+				return nil // by a read that was in progress when Accept was cancelled
 			}
 			if err != nil {
 				return err

@@ -169,7 +169,7 @@ func texts(list []channel.Message) string {
 	return strings.Join(all, " ")
 }
 
-// browser is a channel.Live that remembers what it was told.
+// browser is a channel.Subscriber that records its calls.
 type browser struct{ recorder }
 
 func (b *browser) Messages(after channel.Cursor, list []channel.Message) {

@@ -50,12 +50,12 @@ func TestConformance(t *testing.T) {
 		},
 	}
 	promises := map[string]func(*testing.T, Options){
-		"limits are saved, announced and restored":   limitsAreKept,
-		"simultaneous leases never exceed the limit": leasesNeverExceed,
-		"windows end, are shortened and are mended":  windowsEnd,
-		"two instances share one limit":              instancesShareALimit,
-		"saved limits are live elsewhere":            savedLimitsAreLive,
-		"announcements reach every instance":         announcementsReachAll,
+		"limits are saved, announced and restored":    limitsAreKept,
+		"simultaneous leases never exceed the limit":  leasesNeverExceed,
+		"windows end, are shortened and are repaired": windowsEnd,
+		"two instances share one limit":               instancesShareALimit,
+		"saved limits are live elsewhere":             savedLimitsAreLive,
+		"announcements reach every instance":          announcementsReachAll,
 	}
 	for engine, start := range engines {
 		promises := promises

@@ -55,12 +55,12 @@ func leasesExclude(t *testing.T, opts Options) {
 		t.Errorf("%d at a time, %d waited", most.Load(), waits.Load())
 	}
 	if _, waited, err := NewLeases(a).Acquire(t.Context(), name); err != nil || waited {
-		t.Errorf("what everybody released had to be waited for: %v, %v", waited, err)
+		t.Errorf("released lease: waited %v, %v", waited, err)
 	}
-	hurried, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
+	short, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
 	defer cancel()
-	if _, _, err := NewLeases(b).Acquire(hurried, name); !errors.Is(err, context.DeadlineExceeded) {
-		t.Errorf("whoever cannot wait got %v", err)
+	if _, _, err := NewLeases(b).Acquire(short, name); !errors.Is(err, context.DeadlineExceeded) {
+		t.Errorf("acquire with a short deadline: %v", err)
 	}
 }
 
@@ -88,11 +88,11 @@ func leasesPassOn(t *testing.T, opts Options) {
 		t.Error("who could not renew its lease goes on beside the next")
 	}
 	release() // too late: it is another's by now
-	if held, err := NewLeases(alive).take(ctx, name, "somebody"); err != nil || held {
+	if held, err := NewLeases(alive).take(ctx, name, "other holder"); err != nil || held {
 		t.Errorf("the late release ended another's lease: %v", err)
 	}
 	end()
-	if held, err := NewLeases(alive).take(ctx, name, "somebody"); err != nil || !held {
+	if held, err := NewLeases(alive).take(ctx, name, "other holder"); err != nil || !held {
 		t.Errorf("the lease was not released: %v", err)
 	}
 }
@@ -113,7 +113,7 @@ func turnsEnd(t *testing.T, opts Options) {
 	if err != nil || !held {
 		t.Fatal(held, err)
 	}
-	poll.Until(t, "the first is told that its lease is another's", func() bool { return turn.Err() != nil })
+	poll.Until(t, "the first holder learns that it lost the lease", func() bool { return turn.Err() != nil })
 	release()
 	if second.Err() != nil {
 		t.Error("the late release ended the second's turn")

@@ -85,7 +85,7 @@ func TestNewMessageBeforeRepetitionIsKept(t *testing.T) {
 	if err := first.Send(t.Context(), again); err != nil {
 		t.Fatal(err)
 	}
-	_, _, _ = s.channels.Since(t.Context(), s.id, head) // lets go of what is over the history's bound
+	_, _, _ = s.channels.Since(t.Context(), s.id, head) // trims the history
 	s.raw(func(ctx context.Context, client rueidis.Client) error {
 		old, err := client.Do(ctx, client.B().Xrevrange().Key(kv.History(s.id)).End("+").Start("-").Count(1).Build()).AsXRange()
 		if err != nil {

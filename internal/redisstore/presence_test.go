@@ -28,7 +28,7 @@ func presence(t *testing.T, opts Options) {
 	}
 	want("it has left")
 	s.attach("second", func(a *channel.AttachRequest) { a.Lease = time.Millisecond })
-	poll.Until(t, "a lease that nobody renews ends", func() bool {
+	poll.Until(t, "a lease that is not renewed expires", func() bool {
 		got, _, err := s.channels.Presence(t.Context(), []string{s.id})
 		return err == nil && len(got) == 0
 	})
@@ -40,6 +40,6 @@ func presence(t *testing.T, opts Options) {
 		t.Errorf("the channel has ended: %v, ended %v, %v", got, ended, err)
 	}
 	if got, ended, err := s.channels.Presence(t.Context(), nil); err != nil || len(got)+len(ended) > 0 {
-		t.Errorf("nobody was asked for: %v, %v, %v", got, ended, err)
+		t.Errorf("empty request: %v, %v, %v", got, ended, err)
 	}
 }

@@ -79,7 +79,7 @@ func TestStoreConforms(t *testing.T) {
 func TestUnknownIDIsNotFound(t *testing.T) {
 	onBoth(t, func(t *testing.T, s *Store) {
 		ctx := t.Context()
-		for _, id := range []string{"nobody", "", "no\x00body", "no\xffbody", "'; DROP TABLE teams; --"} {
+		for _, id := range []string{"unknown", "", "un\x00known", "un\xffknown", "'; DROP TABLE teams; --"} {
 			_, noTeam := s.Team(ctx, id)
 			_, noKey := s.Key(ctx, id)
 			_, noEndpoint := s.Endpoint(ctx, id)
@@ -89,14 +89,14 @@ func TestUnknownIDIsNotFound(t *testing.T) {
 				}
 			}
 		}
-		_, noUpdate := s.UpdateTeam(ctx, "nobody", nil)
-		_, noChange := s.UpdateEndpoint(ctx, "no\x00body", nil)
+		_, noUpdate := s.UpdateTeam(ctx, "unknown", nil)
+		_, noChange := s.UpdateEndpoint(ctx, "un\x00known", nil)
 		for verb, err := range map[string]error{
 			"update a team":       noUpdate,
 			"update an endpoint":  noChange,
-			"revoke a key":        s.RevokeKey(ctx, "nobody", moment1),
-			"a key of no team":    s.CreateKey(ctx, auth.Key{ID: "k", TeamID: "nobody", CreatedAt: moment1}),
-			"endpoint of no team": s.CreateEndpoint(ctx, endpoint.Endpoint{ID: "e", TeamID: "nobody", CreatedAt: moment1, UpdatedAt: moment1}),
+			"revoke a key":        s.RevokeKey(ctx, "unknown", moment1),
+			"a key of no team":    s.CreateKey(ctx, auth.Key{ID: "k", TeamID: "unknown", CreatedAt: moment1}),
+			"endpoint of no team": s.CreateEndpoint(ctx, endpoint.Endpoint{ID: "e", TeamID: "unknown", CreatedAt: moment1, UpdatedAt: moment1}),
 		} {
 			if !fault.Is(err, fault.NotFound) {
 				t.Errorf("%s: %v, want NOT_FOUND", verb, err)

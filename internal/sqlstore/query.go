@@ -216,7 +216,7 @@ type timestamp struct{ *time.Time }
 
 func (t timestamp) Value() (driver.Value, error) {
 	if t.IsZero() {
-		return nil, nil //nolint:nilnil // NULL
+		return nil, nil // NULL
 	}
 	return t.UnixMilli(), nil
 }
@@ -243,7 +243,7 @@ func (c jsonColumn[T]) Value() (driver.Value, error) {
 		return nil, fmt.Errorf("encode %T: %w", *c.field, err)
 	}
 	if string(text) == "null" {
-		return nil, nil //nolint:nilnil // NULL
+		return nil, nil // NULL
 	}
 	return string(text), nil
 }

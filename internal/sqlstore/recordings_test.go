@@ -53,7 +53,7 @@ func TestRecordingVariants(t *testing.T) {
 		})
 		want("a second variant joins, and the first one's time holds", both)
 
-		must(t, s.DeleteSpeechVariant(ctx, sentence1.Hash, speech.PCM, "other"), s.DeleteSpeechVariant(ctx, "nobody", speech.PCM, "2222"))
+		must(t, s.DeleteSpeechVariant(ctx, sentence1.Hash, speech.PCM, "other"), s.DeleteSpeechVariant(ctx, "unknown", speech.PCM, "2222"))
 		want("what was replaced in the meantime is not dropped", both)
 		must(t, s.DeleteSpeechVariant(ctx, sentence1.Hash, speech.PCM, "2222"))
 		want("dropped", sentence1)

@@ -54,7 +54,7 @@ func TestSessionRoundTrip(t *testing.T) {
 			t.Errorf("taken id: %v", err)
 		}
 		foreign := newSession("foreign")
-		foreign.TeamID = "nobody"
+		foreign.TeamID = "unknown"
 		if _, err := s.CreateSession(t.Context(), foreign, session.IdempotencyRecord{}, time.Time{}); !fault.Is(err, fault.NotFound) {
 			t.Errorf("session of no team: %v", err)
 		}
@@ -84,7 +84,7 @@ func TestSessionIsRedeemedBeforeExpiry(t *testing.T) {
 			{"in the last moment", "prompt", first, true},
 			{"reconnect after redeemBy", "prompt", moment1.Add(30 * time.Minute), true},
 			{"reconnect in the last moment", "prompt", moment1.Add(time.Hour - time.Millisecond), true},
-			{"reconnect when its time is over", "prompt", moment1.Add(time.Hour), false},
+			{"reconnect when expired", "prompt", moment1.Add(time.Hour), false},
 			{"first time at redeemBy", "late", moment1.Add(time.Minute), false},
 			{"ended", "ended", moment1.Add(time.Second), false},
 			{"unknown", "none", moment1, false},

@@ -129,7 +129,7 @@ func unprivileged(t testing.TB) *syscall.Credential {
 	if os.Geteuid() != 0 {
 		return nil
 	}
-	for _, name := range []string{"postgres", "nobody"} {
+	for _, name := range []string{"postgres", "daemon"} {
 		account, err := user.Lookup(name)
 		if err != nil {
 			continue
@@ -138,7 +138,7 @@ func unprivileged(t testing.TB) *syscall.Credential {
 		gid, _ := strconv.ParseUint(account.Gid, 10, 32)
 		return &syscall.Credential{Uid: uint32(uid), Gid: uint32(gid)}
 	}
-	t.Fatal("PostgreSQL refuses to run as root, and neither user postgres nor nobody exists")
+	t.Fatal("PostgreSQL refuses to run as root, and neither user postgres nor daemon exists")
 	return nil
 }
 

@@ -68,7 +68,7 @@ func TestTLS(t *testing.T) {
 			t.Errorf("a range: status %d, %q", status, body)
 		}
 	}
-	t.Run("plain HTTP is told off", func(t *testing.T) {
+	t.Run("plain HTTP is rejected", func(t *testing.T) {
 		c := s.dial(t)
 		c.send(plainGet("/media/ab/x.alaw"))
 		if answer, _ := io.ReadAll(c); !strings.Contains(string(answer), "HTTP request to an HTTPS server") {

@@ -1,8 +1,8 @@
 -- +goose Up
 
 -- due_at is when a session ends unless something happens before: redeem_by
--- until it is redeemed, expires_at from then on. settled says that everybody was
--- told of its end.
+-- until it is redeemed, expires_at from then on. settled is true when the
+-- channel of an ended session has been ended too.
 CREATE TABLE sessions (
     id               TEXT    NOT NULL PRIMARY KEY,
     team_id          TEXT    NOT NULL REFERENCES teams (id),

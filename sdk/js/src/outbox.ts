@@ -57,7 +57,7 @@ export class Outbox {
     clearTimeout(this.timer);
   }
 
-  /** Settles a message, or the oldest one if there is no ID: the service answers in order. */
+  /** Settles a message, or the oldest one without an ID: the service answers in order. */
   settle(messageId: string | undefined, error?: TelapiError): void {
     const at = messageId ? this.pending.findIndex((m) => m.messageId === messageId) : Math.min(this.inFlight, 1) - 1;
     const [message] = at < 0 ? [] : this.pending.splice(at, 1);

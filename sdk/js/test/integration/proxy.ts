@@ -33,7 +33,7 @@ export class Proxy implements Disposable {
     return `ws://127.0.0.1:${(this.server.address() as AddressInfo).port}/ws/session`;
   }
 
-  /** Cuts every connection, whatever is under way. */
+  /** Closes all connections immediately. */
   cut(): void {
     for (const socket of this.lines) socket.resetAndDestroy();
   }

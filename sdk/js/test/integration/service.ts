@@ -105,7 +105,7 @@ async function line(process: ChildProcess, text: string): Promise<string> {
   const lines = createInterface({ input: process.stdout! });
   for await (const said of lines) {
     if (said.includes(text)) {
-      process.stdout!.resume(); // nobody reads on, and it must not block
+      process.stdout!.resume(); // discard the rest, so that the process does not block
       return said;
     }
   }

@@ -250,7 +250,7 @@ test.each([
   ["TEXT_CHAT_DISABLED", "Text chat is switched off in this session."],
   ["BACKPRESSURE", "The runtime is far behind. Send this again in a moment."],
   ["VALIDATION_ERROR", "No."],
-])("%s rejects the message it is about, and is told as an error too", async (code, message) => {
+])("%s rejects its message and raises an error event", async (code, message) => {
   const { session } = await open();
   ScriptedSocket.latest.ready();
   const errors = vi.fn();
