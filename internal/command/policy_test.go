@@ -30,7 +30,7 @@ func transfer(target string) *wire.Transfer {
 	return c
 }
 
-// What callers of premium numbers try.
+// Attackers try to transfer calls to premium numbers.
 func TestTollFraudIsDenied(t *testing.T) {
 	p := transferFlow(t, `,"allowedTargets":["tel:+49*","sip:*@pbx.example"]`)
 	for target, want := range map[string]string{
@@ -105,7 +105,7 @@ func TestRoutingHeadersNeedPermission(t *testing.T) {
 		}
 		for name := range strings.FieldsSeq("Route refer-to Contact to FROM via REPLACES call-id cseq content-type") {
 			if got := decide(listed, name); got != "" {
-				t.Errorf("%s %s, which is listed: %q", place, name, got)
+				t.Errorf("%s %s is allowed by the policy: %q", place, name, got)
 			}
 		}
 	}
@@ -114,11 +114,11 @@ func TestRoutingHeadersNeedPermission(t *testing.T) {
 		c := wire.NewCommand("hangup").(*wire.Hangup)
 		c.Type, c.HangupSIPHeaders = "hangup", []wire.NameValue{{Name: "route", Value: "x"}}
 		if got := p.Decide(c, wire.SourceBot, "").Reason; got != want {
-			t.Errorf("a hangup's Route under %q: %q, want %q", policy, got, want)
+			t.Errorf("header Route of a hangup with policy %q: %q, want %q", policy, got, want)
 		}
 	}
 	if got := listed.Decide(transfer("sip:a@b;maddr=c?Route=d"), wire.SourceBot, "").Reason; got != "" {
-		t.Errorf("a target with what the policy lists: %q", got)
+		t.Errorf("target with allowed parameters and headers: %q", got)
 	}
 }
 
@@ -141,8 +141,8 @@ func TestCommandsAreDeniedByDefault(t *testing.T) {
 			"no policies":      {`{"commandSources":["bot"]}`, "bot", TypeNotAllowed},
 			"another type":     {`{"commandSources":["bot"],"commandPolicies":[{"type":"x","enabled":true}]}`, "bot", TypeNotAllowed},
 			"enabled missing":  {`{"commandSources":["bot"],"commandPolicies":[{"type":"` + spec.Type + `"}]}`, "bot", TypeDisabled},
-			"one of two wants": {`{"commandSources":["bot"],"commandPolicies":[{"type":"` + spec.Type + `","enabled":true},{"type":"` + spec.Type + `"}]}`, "bot", TypeDisabled},
-			"permitted":        {`{"commandSources":["bot"],` + policies + `}`, "bot", ""},
+			"one of two enabled": {`{"commandSources":["bot"],"commandPolicies":[{"type":"` + spec.Type + `","enabled":true},{"type":"` + spec.Type + `"}]}`, "bot", TypeDisabled},
+			"allowed":        {`{"commandSources":["bot"],` + policies + `}`, "bot", ""},
 		} {
 			d := flow(t, tt.profile).Decide(c, tt.source, "")
 			if d.Reason != tt.want {
@@ -152,7 +152,7 @@ func TestCommandsAreDeniedByDefault(t *testing.T) {
 				t.Errorf("%s applies %q", spec.Type, d.Apply)
 			}
 			if d.Command.Head().Source != tt.source {
-				t.Errorf("%s says its source is %q", spec.Type, d.Command.Head().Source)
+				t.Errorf("%s has source %q", spec.Type, d.Command.Head().Source)
 			}
 		}
 		platform, err := NewPlatformPolicy([]string{spec.Type}, nil)
@@ -191,11 +191,11 @@ func TestPlatformRestrictsTargets(t *testing.T) {
 		t.Errorf("sip_bye without a target: %q", got.Reason)
 	}
 	if _, err := NewPlatformPolicy([]string{"fly"}, []string{"tel:+49*", "nonsense"}); !fault.Is(err, fault.Validation) {
-		t.Errorf("a platform of nonsense: %v", err)
+		t.Errorf("invalid platform policy: %v", err)
 	}
 	broken, _ := NewPlatformPolicy(nil, []string{"nonsense"})
 	if got := NewPolicy(profile, broken).Decide(transfer("+49"), "bot", "").Reason; got != TargetNotAllowed {
-		t.Errorf("a broken list of targets permits: %q", got)
+		t.Errorf("invalid target pattern: %q", got)
 	}
 }
 
@@ -206,23 +206,22 @@ func TestDefaultsFillOnlyMissingFields(t *testing.T) {
 	given := &wire.Hangup{Header: wire.Header{Type: "hangup"}, Reason: "own", WaitForSilence: &no, DelayBotDisconnectMs: &ms}
 	got := p.Decide(given, "bot", "").Command.(*wire.Hangup)
 	if got.Reason != "own" || *got.WaitForSilence || *got.DelayBotDisconnectMs != 9 {
-		t.Errorf("a default overruled the command: %+v", got)
+		t.Errorf("a default replaced a field of the command: %+v", got)
 	}
 	filled := p.Decide(transfer(""), "bot", "").Command.(*wire.Transfer)
 	if filled.Target != "tel:+49-1" || filled.Message != "m" || !*filled.CanConfirm {
 		t.Errorf("defaults are missing: %+v", filled)
 	}
 	if d := p.Decide(transfer("+491"), "bot", ""); d.Reason != "" {
-		t.Errorf("the configured target, written otherwise: %q", d.Reason)
+		t.Errorf("configured target in another notation: %q", d.Reason)
 	}
 	if d := p.Decide(transfer("+492"), "bot", ""); d.Reason != TargetNotAllowed {
-		t.Errorf("another target: %q", d.Reason)
+		t.Errorf("other target: %q", d.Reason)
 	}
 }
 
-// Without patterns a call goes to the configured target, and to nothing that
-// merely looks like it.
-func TestConfiguredTargetHasToMatchExactly(t *testing.T) {
+// Without allowedTargets, only the configured target is allowed.
+func TestConfiguredTargetMustMatchExactly(t *testing.T) {
 	p := flow(t, `{"commandSources":["bot"],"commandPolicies":[{"type":"transfer","enabled":true}],
 		"actions":{"transfer":{"target":"sip:desk@pbx.example:5070;transport=tls?Route=sip:edge.example"}}}`)
 	for target, want := range map[string]string{
@@ -250,13 +249,13 @@ func TestTransactionIDIsAddedToSIPHeaders(t *testing.T) {
 	tr.TransferSIPHeaders = full
 	h := &wire.Hangup{Header: wire.Header{Type: "hangup"}}
 	h.HangupSIPHeaders = full
-	for range 2 { // deciding leaves the command as it was
+	for range 2 { // Decide does not modify the command
 		for name, got := range map[string][]wire.NameValue{
 			"transfer": p.Decide(tr, "bot", "tx").Command.(*wire.Transfer).TransferSIPHeaders,
 			"hangup":   p.Decide(h, "bot", "tx").Command.(*wire.Hangup).HangupSIPHeaders,
 		} {
 			if len(got) != MaxSIPHeaders+1 || got[MaxSIPHeaders] != (wire.NameValue{Name: "bot-trace-transaction-id", Value: "tx"}) {
-				t.Errorf("%s has %d headers, the last %v", name, len(got), got[len(got)-1])
+				t.Errorf("%s: %d headers, last header %v", name, len(got), got[len(got)-1])
 			}
 		}
 	}
@@ -273,9 +272,9 @@ func TestSessionParamsOfTransferCreateNoCommands(t *testing.T) {
 	}
 	got := e.Commands("", &issues)
 	if len(got) != 1 || got[0].Head().Type != "transfer" {
-		t.Errorf("a transfer changed the call's parameters: %v", got)
+		t.Errorf("session parameters of a transfer created commands: %v", got)
 	}
 	if len(issues.List()) != 1 {
-		t.Errorf("bounds hold only in config events: %v", issues.List())
+		t.Errorf("session parameters of a transfer are not validated: %v", issues.List())
 	}
 }

@@ -22,9 +22,9 @@ func TestSecretIsNotPrinted(t *testing.T) {
 	j, _ := json.Marshal(map[string]any{"s": s})
 	var log strings.Builder
 	slog.New(slog.NewTextHandler(&log, nil)).Info("x", "s", s)
-	for _, shown := range []string{fmt.Sprint(s), fmt.Sprintf("%v %+v %#v %s %q", s, s, s, s, s), string(j), log.String()} {
-		if strings.Contains(shown, "hunter2") {
-			t.Errorf("shown: %s", shown)
+	for _, printed := range []string{fmt.Sprint(s), fmt.Sprintf("%v %+v %#v %s %q", s, s, s, s, s), string(j), log.String()} {
+		if strings.Contains(printed, "hunter2") {
+			t.Errorf("secret in output: %s", printed)
 		}
 	}
 	if s.Reveal() != "hunter2" || s.Fingerprint() == Secret("hunter3").Fingerprint() {
@@ -198,7 +198,7 @@ func TestOtherNumbersAreNotMasked(t *testing.T) {
 		"2025-01-02T08:00:00.123456Z", "2025-01-02T08:00:00+02:00", "2025-01-02 15:04:05.0123456",
 		"2025/11/15 02:34:00.123456 INFO", "02.01.2025", "01/02/2025 15.04", "2025-01-02", "20250102150405", "2025-01-02-15",
 		"1763174400", "1763174400000", "1763174400000-0", "1763174400000-12", "from 1763174400000 to 1763174500000",
-		"1763174400.1234", // the call engine's channel ids
+		"1763174400.1234", // channel IDs of the call engine
 		"bytes=12345678901", "id 12345678", "sequence number 1234567", "00000012", "0000001234567",
 		"192.168.100.200", "192.168.100.200:5060", "10.120.130.140/24", "sip:192.168.100.200", "sip:192.168.100.200:5060", "sip:alice@192.168.100.200",
 		"fe80::1234:5678:9012", "00:11:22:33:44:55", "127.0.0.1:6379",
@@ -217,7 +217,7 @@ func TestOtherNumbersAreNotMasked(t *testing.T) {
 	}
 }
 
-func TestFieldUsesTheName(t *testing.T) {
+func TestFieldUsesName(t *testing.T) {
 	for _, c := range []struct{ name, value, want string }{
 		{"token", "abc", Placeholder}, {"X-API-Key", "abc", Placeholder}, {"Set-Cookie", "a=b", Placeholder}, {"clientSecret", "abc", Placeholder},
 		{"authorization", "abc", Placeholder}, {"db_password", "a b", Placeholder}, {"token", "", ""},
@@ -243,10 +243,10 @@ func FuzzText(f *testing.F) {
 			in := before + fmt.Sprintf(form, secret) + after
 			got := Text(in)
 			if strings.Count(got, secret) > strings.Count(before+after, secret) {
-				t.Errorf("Text(%q) shows the secret: %q", in, got)
+				t.Errorf("Text(%q) contains the secret: %q", in, got)
 			}
 			if utf8.ValidString(in) && !utf8.ValidString(got) {
-				t.Errorf("Text(%q) broke the encoding: %q", in, got)
+				t.Errorf("Text(%q) is not valid UTF-8: %q", in, got)
 			}
 		}
 		_ = Text(before)
@@ -261,7 +261,7 @@ func FuzzPhones(f *testing.F) {
 		in := before + " +4915112345678 , " + after
 		got := maskPhones(in, "", keep)
 		if keep <= 4 && strings.Contains(got, "15112345678") && !strings.Contains(before+after, "15112345678") {
-			t.Errorf("maskPhones(%q) shows the number: %q", in, got)
+			t.Errorf("maskPhones(%q) contains the number: %q", in, got)
 		}
 		if len(got) != len(in) {
 			t.Fatalf("maskPhones(%q) changed the length: %q", in, got)

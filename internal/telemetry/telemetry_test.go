@@ -39,7 +39,7 @@ const (
 	phone  = "+4915112345678"
 )
 
-// collector is an OTLP/HTTP receiver that keeps what it gets as text.
+// collector is an OTLP/HTTP receiver that records requests as text.
 type collector struct {
 	*httptest.Server
 	mu       sync.Mutex
@@ -129,18 +129,18 @@ func TestOTEL_ENABLED_ExportsTracesMetricsAndLogs(t *testing.T) {
 		got := strings.ReplaceAll(c.got[path], ":  ", ": ")
 		for _, want := range append(wants, `"service.name"`, `"telapi"`, `"service.instance.id"`, `"i-1"`, `"0.9.18"`) {
 			if !strings.Contains(got, want) {
-				t.Errorf("%s lacks %s", path, want)
+				t.Errorf("%s: missing %s", path, want)
 			}
 		}
 		if strings.Contains(got, secret) || strings.Contains(got, "15112345678") {
-			t.Errorf("%s shows a secret or a phone number", path)
+			t.Errorf("%s contains a secret or a phone number", path)
 		}
 		if t.Failed() {
 			t.Log(path, got)
 		}
 	}
 	if strings.Contains(log.String(), secret) || strings.Contains(log.String(), "15112345678") {
-		t.Errorf("the log shows a secret or a phone number: %s", log)
+		t.Errorf("the log contains a secret or a phone number: %s", log)
 	}
 }
 
@@ -183,7 +183,7 @@ func TestUnreachableCollectorDoesNotBlock(t *testing.T) {
 	defer cancel()
 	_ = tele.Shutdown(ctx) // a failed flush is reported
 	if n := strings.Count(log.String(), "\n"); n > 5 {
-		t.Errorf("%d lines in the log: %s", n, log)
+		t.Errorf("%d log lines: %s", n, log)
 	}
 }
 
@@ -308,7 +308,7 @@ func TestLogAttributesAreRedacted(t *testing.T) {
 		"redacted type":     slog.Any("x", redact.Secret("short")),
 		"nil error":         slog.Any("x", (*broken)(nil)),
 	} {
-		for way, say := range map[string]func(*slog.Logger){
+		for method, emit := range map[string]func(*slog.Logger){
 			"record":              func(l *slog.Logger) { l.Info(dirty, attr) },
 			"With":                func(l *slog.Logger) { l.With(attr).Info(dirty) },
 			"WithGroup":           func(l *slog.Logger) { l.WithGroup("g").Info(dirty, attr) },
@@ -316,10 +316,10 @@ func TestLogAttributesAreRedacted(t *testing.T) {
 		} {
 			for _, format := range []string{"json", "text"} {
 				var log bytes.Buffer
-				say(NewLogger(Options{Writer: &log, Format: format, MSISDNDigits: 4}))
+				emit(NewLogger(Options{Writer: &log, Format: format, MSISDNDigits: 4}))
 				for _, leak := range []string{secret, "15112345678", "short", "1234,", "1234}", "=1234"} {
 					if strings.Contains(log.String(), leak) {
-						t.Errorf("%s by %s in %s: %s", name, way, format, log.String())
+						t.Errorf("%s with %s as %s: %s", name, method, format, log.String())
 					}
 				}
 			}
@@ -386,7 +386,7 @@ func TestRegistryHasBuildInfo(t *testing.T) {
 func BenchmarkLog(b *testing.B) {
 	for name, log := range map[string]*slog.Logger{
 		"redacted": NewLogger(Options{Writer: io.Discard, Format: "json"}),
-		"bare":     slog.New(slog.NewJSONHandler(io.Discard, nil)),
+		"plain":    slog.New(slog.NewJSONHandler(io.Discard, nil)),
 	} {
 		b.Run(name, func(b *testing.B) {
 			ctx := httpserve.WithRequestID(b.Context(), "req-1")
