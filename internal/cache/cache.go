@@ -103,33 +103,27 @@ func (c *Cache[V]) start(ctx context.Context, key string, expires time.Time, rea
 	c.loads[key] = l
 	err := c.loaders.Go(ctx, func(ctx context.Context) {
 		defer close(l.done)
-		l.value, l.err = recovered(ctx, read)
-		c.mu.Lock()
-		defer c.mu.Unlock()
-		if c.loads[key] != l {
-			return // invalidated
-		}
-		delete(c.loads, key)
-		if l.err == nil && c.open {
-			c.values.Add(key, entry[V]{l.value, expires})
-		}
+		defer func() {
+			if r := recover(); r != nil { // an HTTP handler's recovery does not apply to this goroutine
+				l.err = fmt.Errorf("load panicked: %v\n%s", r, debug.Stack())
+			}
+			c.mu.Lock()
+			defer c.mu.Unlock()
+			if c.loads[key] != l {
+				return // invalidated
+			}
+			delete(c.loads, key)
+			if l.err == nil && c.open {
+				c.values.Add(key, entry[V]{l.value, expires})
+			}
+		}()
+		l.value, l.err = read(ctx)
 	})
 	if err != nil {
 		l.err = err
 		close(l.done)
 	}
 	return l
-}
-
-// recovered turns a panic of read into an error. It runs in its own goroutine,
-// where an HTTP handler's recovery does not apply.
-func recovered[V any](ctx context.Context, read func(context.Context) (V, error)) (value V, err error) {
-	defer func() {
-		if r := recover(); r != nil {
-			err = fmt.Errorf("load panicked: %v\n%s", r, debug.Stack())
-		}
-	}()
-	return read(ctx)
 }
 
 // Message invalidates the key of an announced topic.

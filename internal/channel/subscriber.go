@@ -34,10 +34,6 @@ func (c *Connection) Messages(after Cursor, list []Message) {
 func (c *Connection) Gap() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.socket == nil || c.recovering {
-		c.behind = true
-		return
-	}
 	c.catchUp()
 }
 
@@ -50,17 +46,12 @@ func (c *Connection) Audio(json []byte) {
 	}
 }
 
-// Replaced checks the ownership. The notice may be older than this connection,
-// so it does not close the socket by itself.
+// Replaced checks the ownership in the background, since a subscriber must not
+// block. The notice may be older than this connection, so it does not close the
+// socket by itself.
 func (c *Connection) Replaced(connectionID string) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	switch {
-	case connectionID == c.id:
-	case c.socket == nil:
-		c.recheck = true
-	default:
-		c.service.run(c.Heartbeat) // in the background, since a subscriber must not block
+	if connectionID != c.id {
+		c.service.run(c.Heartbeat)
 	}
 }
 
@@ -101,9 +92,13 @@ func typeOf(json []byte) wire.MessageType {
 }
 
 // catchUp reads the messages after the position in the background and delivers
-// them, all or nothing. It repeats while new messages arrive meanwhile. The
-// caller holds mu.
+// them, all or nothing. It repeats while new messages arrive meanwhile, and
+// waits for Start. The caller holds mu.
 func (c *Connection) catchUp() {
+	if c.socket == nil || c.recovering {
+		c.behind = true
+		return
+	}
 	c.recovering, c.behind = true, false
 	from := c.position
 	c.service.run(func(ctx context.Context) {

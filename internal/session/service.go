@@ -95,14 +95,15 @@ func (s *Service) Issue(ctx context.Context, teamID string, r TokenRequest) (Tok
 func (s *Service) findOrCreate(ctx context.Context, teamID string, params tokenParams) (Session, error) {
 	now := s.Now().UTC()
 	params.key.At = now
-	session, found, err := s.findByKey(ctx, teamID, params.key)
-	if err != nil || found {
-		return session, err
+	if params.key.Key != "" {
+		if session, err := s.findByKey(ctx, teamID, params.key); !fault.Is(err, fault.NotFound) {
+			return session, err
+		}
 	}
 	if err := s.checkEndpoint(ctx, teamID, params.session); err != nil {
 		return Session{}, err
 	}
-	session = params.newSession(teamID, now)
+	session := params.newSession(teamID, now)
 	created, err := s.Store.CreateSession(ctx, session, params.key, now.Add(-keyTTL))
 	switch {
 	case err != nil:
@@ -111,26 +112,22 @@ func (s *Service) findOrCreate(ctx context.Context, teamID string, params tokenP
 		return session, nil
 	}
 	// A concurrent request with the same key created its session first.
-	if session, found, err = s.findByKey(ctx, teamID, params.key); err == nil && !found {
+	if session, err = s.findByKey(ctx, teamID, params.key); fault.Is(err, fault.NotFound) {
 		err = fault.New(fault.ServiceUnavailable, "This Idempotency-Key has just expired. Retry the request.").WithRetryAfter(time.Second)
 	}
 	return session, err
 }
 
-func (s *Service) findByKey(ctx context.Context, teamID string, r IdempotencyRecord) (session Session, found bool, err error) {
-	if r.Key == "" {
-		return Session{}, false, nil
-	}
+// findByKey fails with fault.NotFound if the key was not used before.
+func (s *Service) findByKey(ctx context.Context, teamID string, r IdempotencyRecord) (Session, error) {
 	session, digest, err := s.Store.SessionByKey(ctx, teamID, r.Key, r.At.Add(-keyTTL))
 	switch {
-	case fault.Is(err, fault.NotFound):
-		return Session{}, false, nil
 	case err != nil:
-		return Session{}, false, fmt.Errorf("look up idempotency key: %w", err)
+		return Session{}, fmt.Errorf("look up idempotency key: %w", err)
 	case digest != r.Digest:
-		return Session{}, false, fault.New(fault.Idempotency, "This Idempotency-Key was used with a different body. Use a new key for a new request.")
+		return Session{}, fault.New(fault.Idempotency, "This Idempotency-Key was used with a different body. Use a new key for a new request.")
 	}
-	return session, true, nil
+	return session, nil
 }
 
 func (s *Service) checkEndpoint(ctx context.Context, teamID string, session Session) error {
