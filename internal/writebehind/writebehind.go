@@ -66,7 +66,9 @@ type Queue[T any] struct {
 }
 
 // NewQueue returns an empty queue that writes as Write does.
-func NewQueue[T any](capacity int, weigh func(T) int, batchSize int, write func(context.Context, []T) error, rejected func(T, error) error) *Queue[T] {
+func NewQueue[T any](
+	capacity int, weigh func(T) int, batchSize int, write func(context.Context, []T) error, rejected func(T, error) error,
+) *Queue[T] {
 	return &Queue[T]{capacity: capacity, weigh: weigh, batchSize: batchSize, write: write, rejected: rejected, added: make(chan struct{}, 1)}
 }
 
