@@ -15,7 +15,6 @@ import (
 	"telapi/callruntime/wire"
 	"telapi/internal/auth"
 	"telapi/internal/channel"
-	"telapi/internal/endpoint"
 	"telapi/internal/fault"
 	"telapi/internal/httpserve"
 	"telapi/internal/ratelimit"
@@ -30,15 +29,8 @@ const tokenPrefix = "telapi.bearer."
 // without redeeming the token, so that a page can find out why its socket was
 // rejected.
 func (s *Server) openSocket(x *exchange, r *http.Request) error {
-	ses, ep, err := s.admitSocket(x, r)
+	info, err := s.admitSocket(x, r)
 	if err != nil {
-		return err
-	}
-	info, err := sessionInfo(ses, ep)
-	if err != nil {
-		return err
-	}
-	if err := s.checkDraining(); err != nil {
 		return err
 	}
 	query := r.URL.Query()
@@ -97,7 +89,7 @@ func canUpgrade(r *http.Request) bool {
 
 // admitSocket checks token and origin. It counts every handshake against the auth
 // tier: guessing leads to 429, valid tokens are not affected.
-func (s *Server) admitSocket(x *exchange, r *http.Request) (session.Session, endpoint.Endpoint, error) {
+func (s *Server) admitSocket(x *exchange, r *http.Request) (info channel.SessionInfo, err error) {
 	origin := r.Header.Get("Origin")
 	ses, ep, failure := s.deps.Sessions.Verify(r.Context(), callToken(r))
 	if failure == nil && !s.originAllowed(r, origin, ep.Origins) {
@@ -107,10 +99,23 @@ func (s *Server) admitSocket(x *exchange, r *http.Request) (session.Session, end
 	}
 	d, err := s.deps.Limits.Allow(r.Context(), ratelimit.Auth, x.client)
 	if err != nil || failure != nil && !d.Allowed {
-		return ses, ep, x.applyLimit(d, err)
+		return info, x.applyLimit(d, err)
 	}
 	x.principal = auth.Principal{TeamID: ses.TeamID, Subject: ses.ID}
-	return ses, ep, failure
+	if failure != nil {
+		return info, failure
+	}
+	profile, err := json.Marshal(ep.Profile)
+	if err != nil {
+		return info, fmt.Errorf("encode gateway profile: %w", err)
+	}
+	return channel.SessionInfo{
+		Offer: wire.Offer{
+			SessionID: ses.ID, TeamID: ses.TeamID, EndpointID: ses.EndpointID, Mode: string(ses.Mode),
+			Identity: ses.Identity, Metadata: ses.Metadata,
+		},
+		Reject: ses.DuplicatePolicy == session.Reject, ExpiresAt: ses.ExpiresAt, Profile: profile,
+	}, s.checkDraining()
 }
 
 // callToken returns the token from the subprotocol, the only place a browser can
@@ -164,18 +169,4 @@ func (s *Server) preflightSocket(x *exchange, r *http.Request) error {
 	x.Header().Set("Access-Control-Max-Age", "600")
 	x.WriteHeader(http.StatusNoContent)
 	return nil
-}
-
-func sessionInfo(ses session.Session, ep endpoint.Endpoint) (channel.SessionInfo, error) {
-	profile, err := json.Marshal(ep.Profile)
-	if err != nil {
-		return channel.SessionInfo{}, fmt.Errorf("encode gateway profile: %w", err)
-	}
-	return channel.SessionInfo{
-		Offer: wire.Offer{
-			SessionID: ses.ID, TeamID: ses.TeamID, EndpointID: ses.EndpointID, Mode: string(ses.Mode),
-			Identity: ses.Identity, Metadata: ses.Metadata,
-		},
-		Reject: ses.DuplicatePolicy == session.Reject, ExpiresAt: ses.ExpiresAt, Profile: profile,
-	}, nil
 }
