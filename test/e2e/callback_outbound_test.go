@@ -14,10 +14,10 @@ import (
 	"telapi/test/talk"
 )
 
-// A callback is full of URLs, of a listener and of a host that only a proxy could
-// reach. The listener is that proxy too, so every attempt to fetch a URL connects
-// to it. The server runs as a process because net/http reads the proxy settings
-// only once.
+// The callbacks are full of URLs: of a listener, and of a host that is reached
+// through a proxy. The listener is that proxy too, so every attempt to fetch a URL
+// connects to it. The server is a separate process because net/http reads the
+// proxy settings only once per process.
 func TestCallbackSendsNoOutboundRequests(t *testing.T) {
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -54,7 +54,7 @@ func TestCallbackSendsNoOutboundRequests(t *testing.T) {
 
 // pendingConnections accepts all connections made to the listener so far and
 // returns the data that was sent on each. Connections are accepted in the order
-// in which they were made, so one of its own marks the end.
+// in which they were made, so a connection of the function itself marks the end.
 func pendingConnections(t *testing.T, listener net.Listener) (data []string) {
 	t.Helper()
 	last, err := net.Dial("tcp", listener.Addr().String())

@@ -118,6 +118,8 @@ func TestMalformedTokenRequestsAreRejected(t *testing.T) {
 	}
 }
 
+// Checks run in the order credential, scope, body, endpoint, mode. The first that
+// fails decides the response.
 func TestTokenRequestCheckOrder(t *testing.T) {
 	for _, webRTC := range []bool{true, false} {
 		i := boot.Start(t, boot.Env{"FEATURE_WEBRTC": fmt.Sprint(webRTC)})

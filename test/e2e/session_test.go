@@ -123,8 +123,6 @@ func TestSessionIsIssuedAndRevoked(t *testing.T) {
 	})
 }
 
-// Checks run in the order credential, scope, body, endpoint, mode. The first that
-// fails decides the response.
 func TestWebRTCSessionGetsTURNCredentials(t *testing.T) {
 	i := boot.Start(t, boot.Env{"WEBRTC_ICE_SERVERS": "stun:stun.example:3478,turn:turn.example?transport=udp", "TURN_SHARED_SECRET": "north"})
 	own := boot.NewTenant(t, i, "own")

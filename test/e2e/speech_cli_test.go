@@ -19,7 +19,7 @@ func TestSpeechWarm(t *testing.T) {
 		return telapi(t, boot.Env{}, append([]string{"speech", "warm", "--url", i.URL, "--voice", "flute"}, args...)...)
 	}
 	if out := warm(list, "--key", "@"+key); out.exit != 0 || !strings.Contains(out.stdout, "3/3") || !strings.Contains(out.stdout, "3 created, 0 cached, 0 failed") {
-		t.Errorf("%+v", out)
+		t.Errorf("first run: %+v", out)
 	}
 	if !speak(t, i, own.Key, `{"text":"Good morning","voice":"flute"}`).Cached || !speak(t, i, own.Key, `{"text":"Guten Tag","voice":"de"}`).Cached {
 		t.Error("warmed speech is not cached")

@@ -193,7 +193,7 @@ func TestConcurrentRequestsShareOneSynthesis(t *testing.T) {
 			wg.Go(func() {
 				s := speak(t, instances[n%len(instances)], own.Key, `{"text":"abc"}`)
 				if s.URL == "" {
-					t.Errorf("%+v", s)
+					t.Errorf("speech without a URL: %+v", s)
 				}
 				if !s.Cached {
 					billed.Add(1)
@@ -232,7 +232,7 @@ func TestSynthesisIsTakenOverFromKilledInstance(t *testing.T) {
 	poll.Until(t, "the survivor calls the provider", func() bool { return o.requests.Load() == 2 })
 	release()
 	if s := <-result; s.Cached || s.URL == "" {
-		t.Errorf("%+v", s)
+		t.Errorf("speech of the survivor is %+v, want it new and stored", s)
 	}
 	waitForUsage(t, survivor, own.Team.ID, 3, 3, 1)
 }
@@ -263,7 +263,7 @@ func TestDamagedAudioIsSynthesizedAgain(t *testing.T) {
 		t.Error("damaged audio was served completely")
 	}
 	if again := speak(t, i, own.Key, `{"text":"abc"}`); again.Cached || again.URL != s.URL {
-		t.Errorf("%+v", again)
+		t.Errorf("speech after the damage is %+v, want it new, at the same URL", again)
 	}
 	if _, again := i.Call(t, "GET", s.URL, "X-API-Key", own.Key); again != sound {
 		t.Error("the new audio differs")
@@ -290,7 +290,7 @@ func TestSpeechWorksWithoutMediaService(t *testing.T) {
 	waitForHealth(`"media":"degraded"`)
 	for _, text := range []string{"cached", "new"} {
 		if s := speak(t, i, own.Key, `{"text":"`+text+`"}`); s.Cached || s.URL != "" || len(s.Audio) != 8000 {
-			t.Errorf("%s: %+v", text, s)
+			t.Errorf("%s: %+v, want the audio in the response", text, s)
 		}
 	}
 	resp, body := i.Call(t, "GET", cached.URL, "X-API-Key", own.Key)
@@ -299,7 +299,7 @@ func TestSpeechWorksWithoutMediaService(t *testing.T) {
 	waitForHealth(`"media":"ok"`)
 	poll.Until(t, "the cache is used again", func() bool { return speak(t, i, own.Key, `{"text":"cached"}`).Cached })
 	if s := speak(t, i, own.Key, `{"text":"new"}`); s.URL == "" {
-		t.Errorf("%+v", s)
+		t.Errorf("speech after the outage is %+v, want it stored", s)
 	}
 }
 
@@ -310,7 +310,7 @@ func TestNextProviderIsUsedAfterFailure(t *testing.T) {
 	o.status.Store(500)
 	first := speak(t, i, own.Key, `{"text":"abc"}`)
 	if again := speak(t, i, own.Key, `{"text":"abc","provider":"tone"}`); first.Provider != "tone" || !again.Cached || again.Hash != first.Hash {
-		t.Errorf("%+v, then %+v", first, again)
+		t.Errorf("first %+v, second %+v, want cached speech of the second provider", first, again)
 	}
 	alone := boot.Start(t, boot.With(o.env, media.Env))
 	their := boot.NewTenant(t, alone, "their")

@@ -59,7 +59,7 @@ func TestStoresRecoverFromOutage(t *testing.T) {
 	}
 }
 
-func TestWebhookOnlyInstanceNeedsNoDatabase(t *testing.T) {
+func TestHealthIgnoresDatabaseWithoutAPIAccess(t *testing.T) {
 	i := boot.Launch(t, boot.Env{
 		"FEATURE_API_ACCESS": "false",
 		"DATABASE_URL":       "postgres://user@127.0.0.1:1/none",

@@ -164,14 +164,14 @@ func (p *client) write(conn *websocket.Conn, id string) error {
 	return conn.WriteMessage(websocket.TextMessage, []byte(talk.Frame("chat", p.session, id, "chat", fmt.Sprintf(`{"n":%d}`, n))))
 }
 
-// checkClose returns an error if the close code forbids to reconnect.
+// checkClose returns an error if the close code forbids reconnecting.
 func (p *client) checkClose(err error) error {
 	var closed *websocket.CloseError
 	if websocket.IsCloseError(err, 4005) {
 		p.storm.closed.Add(1)
 	}
 	if errors.As(err, &closed) && (closed.Code >= 4500 || closed.Code == 1007 || closed.Code == 1008 || closed.Code == 1009) {
-		return fmt.Errorf("the close code forbids to reconnect: %w", err)
+		return fmt.Errorf("the close code forbids reconnecting: %w", err)
 	}
 	return nil
 }

@@ -128,7 +128,8 @@ func TestResumeIsAllOrNothing(t *testing.T) {
 	})
 }
 
-// A socket that missed the notice of a message sends it with the next one.
+// If a socket misses the notices of some messages, it delivers them with the next
+// one.
 func TestSocketRecoversMissedNotice(t *testing.T) {
 	onEmbeddedAndReal(t, nil, func(t *testing.T, p *service) {
 		b, _, ch := p.conversation(t)

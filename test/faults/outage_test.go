@@ -74,7 +74,7 @@ func TestRedisRestartsEmpty(t *testing.T) {
 	redis.Kill()
 	redis.Start()
 	if code := b.CloseCode(); code < 4000 || code >= 4500 {
-		t.Errorf("close code %d, want one that allows to reconnect", code)
+		t.Errorf("close code %d, want one that allows reconnecting", code)
 	}
 	poll.Until(t, "the browser reconnects", func() bool {
 		conn, _, err := talk.Dial(t, p.Instance, token, "?streamId="+cursor)

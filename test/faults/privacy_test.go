@@ -48,9 +48,9 @@ func dump(t *testing.T, url string) string {
 	return all.String()
 }
 
-// The text of a conversation does not appear in logs, metrics or traces, and in
-// the database only with ENABLE_PII_LOGGING. This includes frames that are invalid
-// or that cannot be stored.
+// The text of a conversation never appears in logs, metrics or traces, not even
+// that of frames which are invalid or cannot be stored. It is stored in the
+// database only with ENABLE_PII_LOGGING.
 func TestConversationTextIsNotLeaked(t *testing.T) {
 	t.Parallel()
 	const secret = "swordfish"

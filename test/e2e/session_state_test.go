@@ -73,8 +73,8 @@ func TestRuntimeEndsSessionAfterDisconnect(t *testing.T) {
 	})
 }
 
-// The text of a browser action appears in the database only with
-// ENABLE_PII_LOGGING, and in logs, metrics and traces never.
+// The text of a browser action never appears in logs, metrics or traces. It is
+// stored in the database only with ENABLE_PII_LOGGING.
 func TestBrowserActionTranscriptIsRedacted(t *testing.T) {
 	for _, keepText := range []string{"false", "true"} {
 		t.Run("ENABLE_PII_LOGGING="+keepText, func(t *testing.T) {
