@@ -2,6 +2,7 @@ package demo
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"net"
@@ -67,13 +68,12 @@ func (b *Bot) Run(ctx context.Context) {
 	b.ctx = ctx
 	server := &http.Server{Handler: http.HandlerFunc(b.handle), ReadTimeout: 10 * time.Second, WriteTimeout: 10 * time.Second}
 	var serving sync.WaitGroup
-	served := make(chan error, 1)
-	serving.Go(func() { served <- server.Serve(b.listener) })
-	select {
-	case err := <-served:
-		b.log.WarnContext(ctx, "demo bot failed", "error", err)
-	case <-ctx.Done():
-	}
+	serving.Go(func() {
+		if err := server.Serve(b.listener); !errors.Is(err, http.ErrServerClosed) {
+			b.log.WarnContext(ctx, "demo bot failed", "error", err)
+		}
+	})
+	<-ctx.Done()
 	// Wait for requests first: each of them may start an answer.
 	closing, cancel := context.WithTimeout(context.WithoutCancel(ctx), botShutdownTimeout)
 	defer cancel()

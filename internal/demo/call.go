@@ -183,7 +183,11 @@ func (c *call) handleCommand(e wire.Entry) {
 		c.endAfterPlayback(func() { c.after(disconnect, ms(cmd.DelayBotDisconnectMs), func() { c.end("hangup") }) }, "hangup")
 	case *wire.Transfer:
 		c.endAfterPlayback(func() {
-			c.effects.send(wire.TypeAction, transfer{"transfer", cmd.Target, cmd.Message})
+			c.effects.send(wire.TypeAction, struct {
+				Name    string `json:"name"`
+				Target  string `json:"target,omitzero"`
+				Message string `json:"message,omitzero"`
+			}{"transfer", cmd.Target, cmd.Message})
 			c.end("transferred")
 		}, "transfer")
 	default:
@@ -208,12 +212,6 @@ func (c *call) confirmed(yes bool) {
 	default:
 		c.notify("Not confirmed. The command was cancelled.")
 	}
-}
-
-type transfer struct {
-	Name    string `json:"name"`
-	Target  string `json:"target,omitzero"`
-	Message string `json:"message,omitzero"`
 }
 
 // settingsChanged applies changed settings to the current state.
