@@ -176,10 +176,10 @@ a result. The URL uses PUBLIC_URL or TELAPI_PORT: set them as for the server.`,
 	scope := cmd.Flags().String("scope", string(callruntime.ScopeWorkItem), "work_item: valid for one callback; channel: valid for any number")
 	ttl := cmd.Flags().Duration("ttl", callruntime.DefaultTTL, "time until the work item expires")
 	cmd.RunE = c.withRuntime(func(ctx context.Context, r *callruntime.Runtime, _ []string) (any, error) {
-		err := cmp.Or(
-			checkFlag(c, "kind", *kind, wire.WorkItemKinds),
-			checkFlag(c, "scope", *scope, []callruntime.Scope{callruntime.ScopeWorkItem, callruntime.ScopeChannel}))
-		if err != nil {
+		if err := checkFlag(c, "kind", *kind, wire.WorkItemKinds); err != nil {
+			return nil, err
+		}
+		if err := checkFlag(c, "scope", *scope, []callruntime.Scope{callruntime.ScopeWorkItem, callruntime.ScopeChannel}); err != nil {
 			return nil, err
 		}
 		item, err := r.Observe(*channelID, "").Await(ctx, callruntime.AwaitOptions{
