@@ -142,7 +142,14 @@ func (m *message) check(path string, issues *fault.Issues) {
 		return
 	}
 	c, path := m.Content, path+"/content"
-	c.checkActivityParams(path, issues)
+	strictjson.CheckObject(&c.ActivityParams, path, "/activityParams", issues)
+	if c.ActivityParams.Kind() == '{' {
+		var known struct {
+			DisableTTSCache bool `json:"disableTtsCache"`
+		}
+		_ = strictjson.Decode(c.ActivityParams, &known, path+"/activityParams", issues) // cannot fail: a decoded object
+		c.disableTTSCache = known.DisableTTSCache
+	}
 	if t := c.Event.Typing; t != nil {
 		if t.Enable == nil {
 			issues.Missing(path+"/event/typing/enable", "enable is required.")
@@ -152,19 +159,6 @@ func (m *message) check(path string, issues *fault.Issues) {
 	checkNumber(&c.Event.Pause, path, "/event/pause", issues)
 	if c.Event.Custom != nil {
 		m.commands = c.Event.Custom.Commands(path+"/event/custom", issues)
-	}
-}
-
-func (c *content) checkActivityParams(path string, issues *fault.Issues) {
-	strictjson.CheckObject(&c.ActivityParams, path, "/activityParams", issues)
-	if c.ActivityParams.Kind() != '{' {
-		return
-	}
-	var known struct {
-		DisableTTSCache bool `json:"disableTtsCache"`
-	}
-	if err := strictjson.Decode(c.ActivityParams, &known, path+"/activityParams", issues); err == nil {
-		c.disableTTSCache = known.DisableTTSCache
 	}
 }
 

@@ -94,12 +94,11 @@ func (t *Telemetry) Shutdown(ctx context.Context) error {
 
 func newRegistry(version string) *prometheus.Registry {
 	r := prometheus.NewRegistry()
-	build := prometheus.NewGauge(prometheus.GaugeOpts{
+	build := prometheus.NewGaugeFunc(prometheus.GaugeOpts{
 		Name:        "telapi_build_info",
 		Help:        "Always 1; the version label is the version of the server.",
 		ConstLabels: prometheus.Labels{"version": version},
-	})
-	build.Set(1)
+	}, func() float64 { return 1 })
 	r.MustRegister(build, collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	return r
 }
