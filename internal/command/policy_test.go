@@ -135,14 +135,14 @@ func TestCommandsAreDeniedByDefault(t *testing.T) {
 		}
 		policies := `"commandPolicies":[{"type":"` + spec.Type + `","enabled":true,"allowedTargets":["*"]}],"speech":{"stt":["s"],"tts":["s"]}`
 		for name, tt := range map[string]struct{ profile, source, want string }{
-			"empty profile":    {`{}`, "bot", SourceNotAllowed},
-			"no sources":       {`{` + policies + `}`, "bot", SourceNotAllowed},
-			"another source":   {`{"commandSources":["bot"],` + policies + `}`, "external_llm", SourceNotAllowed},
-			"no policies":      {`{"commandSources":["bot"]}`, "bot", TypeNotAllowed},
-			"another type":     {`{"commandSources":["bot"],"commandPolicies":[{"type":"x","enabled":true}]}`, "bot", TypeNotAllowed},
-			"enabled missing":  {`{"commandSources":["bot"],"commandPolicies":[{"type":"` + spec.Type + `"}]}`, "bot", TypeDisabled},
+			"empty profile":      {`{}`, "bot", SourceNotAllowed},
+			"no sources":         {`{` + policies + `}`, "bot", SourceNotAllowed},
+			"another source":     {`{"commandSources":["bot"],` + policies + `}`, "external_llm", SourceNotAllowed},
+			"no policies":        {`{"commandSources":["bot"]}`, "bot", TypeNotAllowed},
+			"another type":       {`{"commandSources":["bot"],"commandPolicies":[{"type":"x","enabled":true}]}`, "bot", TypeNotAllowed},
+			"enabled missing":    {`{"commandSources":["bot"],"commandPolicies":[{"type":"` + spec.Type + `"}]}`, "bot", TypeDisabled},
 			"one of two enabled": {`{"commandSources":["bot"],"commandPolicies":[{"type":"` + spec.Type + `","enabled":true},{"type":"` + spec.Type + `"}]}`, "bot", TypeDisabled},
-			"allowed":        {`{"commandSources":["bot"],` + policies + `}`, "bot", ""},
+			"allowed":            {`{"commandSources":["bot"],` + policies + `}`, "bot", ""},
 		} {
 			d := flow(t, tt.profile).Decide(c, tt.source, "")
 			if d.Reason != tt.want {
