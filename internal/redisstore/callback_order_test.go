@@ -161,7 +161,8 @@ func temporaryRefusals(t *testing.T, opts Options) {
 	few := newCallbackFixture(t, opts, func(l *wire.ChannelLimits) { l.BacklogEntries = 2 })
 	few.expect(few.await(callruntime.AwaitOptions{}), "first", callback.Routed)
 	next := few.delivery(few.await(callruntime.AwaitOptions{}), "next")
-	for _, instance := range []*Callbacks{few.callbacks, fullCallbacks(few.store)} {
+	other, _ := connect(t, opts)
+	for _, instance := range []*Callbacks{few.callbacks, fullCallbacks(other)} {
 		if o, err := instance.Deliver(t.Context(), next); err != nil || o.Status != callback.Backpressure {
 			t.Errorf("with as many entries as may wait: %+v, %v", o, err)
 		}

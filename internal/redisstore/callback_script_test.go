@@ -19,11 +19,11 @@ import (
 	"telapi/test/servers"
 )
 
-// fullCallbacks go the long way with usual callbacks, too.
+// fullCallbacks returns the callbacks of a store without the fast version of the
+// script. It replaces the script of the store.
 func fullCallbacks(s *Store) *Callbacks {
-	c := NewCallbacks(s)
-	c.deliver = rueidis.NewLuaScriptRetryable(lua.Script("channel", "callback"))
-	return c
+	s.scripts["callback"] = rueidis.NewLuaScriptRetryable(lua.Script("channel", "callback"))
+	return NewCallbacks(s)
 }
 
 // The runtime is notified of every change of a work item and of the next timeout.
@@ -135,8 +135,9 @@ func TestCheckScriptsAreReadOnly(t *testing.T) {
 	d.attach("a")
 	item := d.delivery(d.await(callruntime.AwaitOptions{TTL: time.Hour}), "")
 	d.touched(25 * time.Hour) // a script that changes a channel would end it now
-	d.callbacks.check = rueidis.NewLuaScriptReadOnly(lua.Channel("check_credential"))
-	d.channels.checkConnect = rueidis.NewLuaScriptReadOnly(lua.Channel("check_connect"))
+	for _, name := range []string{"check_credential", "check_connect"} {
+		d.store.scripts[name] = rueidis.NewLuaScriptReadOnly(lua.Channel(name))
+	}
 	if usable, err := d.callbacks.CheckCredential(t.Context(), item.Credential); usable || err != nil {
 		t.Errorf("credential of an idle channel: usable %t, %v", usable, err)
 	}

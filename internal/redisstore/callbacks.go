@@ -8,53 +8,35 @@ import (
 
 	"telapi/internal/callback"
 	"telapi/internal/kv"
-	"telapi/internal/lua"
 )
 
 // Callbacks implements callback.Store: work items and their credentials.
-type Callbacks struct {
-	store *Store
-	// Both scripts are retried: deliver returns the same result for the same
-	// callback ID, and check changes nothing.
-	deliver *rueidis.Lua
-	check   *rueidis.Lua
-}
+type Callbacks struct{ store *Store }
 
 var _ callback.Store = (*Callbacks)(nil)
 
 // NewCallbacks returns the callbacks of a store.
-func NewCallbacks(s *Store) *Callbacks {
-	return &Callbacks{
-		store:   s,
-		deliver: rueidis.NewLuaScriptRetryable(lua.Channel("callback")),
-		check:   rueidis.NewLuaScriptRetryable(lua.Channel("check_credential")),
-	}
-}
+func NewCallbacks(s *Store) *Callbacks { return &Callbacks{s} }
 
 // Channel implements callback.Store.
-func (c *Callbacks) Channel(ctx context.Context, channelID string) (ch callback.Channel, err error) {
-	err = c.store.do(ctx, "read a channel", func(ctx context.Context, client rueidis.Client) error {
-		fields, err := client.Do(ctx, client.B().Hmget().Key(kv.MetaKey(channelID)).Field("epoch", "profile", "callId", "transactionId").Build()).AsStrSlice()
-		if err == nil {
-			ch = callback.Channel{Epoch: fields[0], Profile: []byte(fields[1]), CallID: fields[2], TransactionID: fields[3]}
-		}
-		return err
+func (c *Callbacks) Channel(ctx context.Context, channelID string) (callback.Channel, error) {
+	fields, err := query(ctx, c.store, "read a channel", func(ctx context.Context, client rueidis.Client) ([]string, error) {
+		return client.Do(ctx, client.B().Hmget().Key(kv.MetaKey(channelID)).Field("epoch", "profile", "callId", "transactionId").Build()).AsStrSlice()
 	})
-	if err == nil && ch.Epoch == "" {
-		err = callback.ErrChannelNotFound
+	if err != nil {
+		return callback.Channel{}, err
 	}
-	return ch, err
+	if fields[0] == "" {
+		return callback.Channel{}, callback.ErrChannelNotFound
+	}
+	return callback.Channel{Epoch: fields[0], Profile: []byte(fields[1]), CallID: fields[2], TransactionID: fields[3]}, nil
 }
 
 // CheckCredential implements callback.Store.
 func (c *Callbacks) CheckCredential(ctx context.Context, credential callback.Credential) (usable bool, err error) {
-	err = c.store.do(ctx, "check a credential", func(ctx context.Context, client rueidis.Client) error {
-		status, err := c.check.Exec(ctx, client, kv.ChannelKeys(credential.ChannelID),
-			[]string{credential.Digest, string(credential.Kind), credential.WorkItemID}).ToString()
-		usable = status == "usable"
-		return err
-	})
-	return usable, err
+	status, err := runScript(ctx, c.store, "check a credential", "check_credential", credential.ChannelID, rueidis.RedisResult.ToString,
+		credential.Digest, string(credential.Kind), credential.WorkItemID)
+	return status == "usable", err
 }
 
 // Deliver implements callback.Store.
@@ -64,18 +46,15 @@ func (c *Callbacks) Deliver(ctx context.Context, d callback.DeliverParams) (resu
 	for _, entry := range d.Entries {
 		args = append(args, rueidis.BinaryString(entry))
 	}
-	err = c.store.do(ctx, "deliver a callback", func(ctx context.Context, client rueidis.Client) error {
-		reply, err := c.deliver.Exec(ctx, client, kv.ChannelKeys(d.ChannelID), args).AsStrSlice()
-		if err != nil {
-			return err
-		}
-		reply = append(reply, "", "") // receipt and number are optional
-		result = callback.DeliverResult{Status: callback.Status(reply[0]), Receipt: []byte(reply[1])}
-		if reply[2] != "" {
-			result.Number, err = strconv.ParseInt(reply[2], 10, 64)
-		}
-		return err
-	})
+	reply, err := runScript(ctx, c.store, "deliver a callback", "callback", d.ChannelID, rueidis.RedisResult.AsStrSlice, args...)
+	if err != nil {
+		return result, err
+	}
+	reply = append(reply, "", "") // receipt and number are optional
+	result = callback.DeliverResult{Status: callback.Status(reply[0]), Receipt: []byte(reply[1])}
+	if reply[2] != "" {
+		result.Number, err = strconv.ParseInt(reply[2], 10, 64)
+	}
 	return result, err
 }
 

@@ -1,6 +1,7 @@
 package redisstore
 
 import (
+	"cmp"
 	"context"
 	"crypto/rand"
 	"errors"
@@ -15,43 +16,27 @@ import (
 	"telapi/internal/channel"
 	"telapi/internal/fault"
 	"telapi/internal/kv"
-	"telapi/internal/lua"
+	"telapi/internal/session"
 )
 
 // maxOffers bounds the stream of offers while no runtime takes any. Sessions that
 // are still unclaimed are offered again.
 const maxOffers = 100_000
 
-// Channels implements channel.Store. Only scripts whose second run
-// changes nothing are retried.
+// Channels implements channel.Store and session.Channels.
 type Channels struct {
-	store                                                   *Store
-	limits                                                  []string
-	connect, checkConnect, frame, renew, detach, since, end *rueidis.Lua
+	store  *Store
+	limits []string // of the channels that it opens, as script arguments
 }
 
-var _ channel.Store = (*Channels)(nil)
+var (
+	_ channel.Store    = (*Channels)(nil)
+	_ session.Channels = (*Channels)(nil)
+)
 
 // NewChannels returns the channels of a store. It opens channels with the limits.
 func NewChannels(s *Store, limits wire.ChannelLimits) *Channels {
-	return &Channels{
-		store:        s,
-		limits:       kv.LimitArgs(limits),
-		connect:      rueidis.NewLuaScript(lua.Channel("connect")),
-		frame:        rueidis.NewLuaScript(lua.Channel("frame")),
-		checkConnect: rueidis.NewLuaScriptRetryable(lua.Channel("check_connect")),
-		renew:        rueidis.NewLuaScript(lua.Channel("renew")),
-		detach:       rueidis.NewLuaScriptRetryable(lua.Channel("detach")),
-		since:        rueidis.NewLuaScriptRetryable(lua.Channel("since")),
-		end:          rueidis.NewLuaScriptRetryable(lua.Channel("end")),
-	}
-}
-
-// run executes a channel script.
-func (c *Channels) run(ctx context.Context, doing string, script *rueidis.Lua, channelID string, read func(rueidis.RedisResult) error, args ...string) error {
-	return c.store.do(ctx, doing, func(ctx context.Context, client rueidis.Client) error {
-		return read(script.Exec(ctx, client, kv.ChannelKeys(channelID), args))
-	})
+	return &Channels{s, kv.LimitArgs(limits)}
 }
 
 // Attach implements channel.Store.
@@ -63,11 +48,7 @@ func (c *Channels) Attach(ctx context.Context, a channel.AttachRequest) (attache
 		args = append(args, "", "", "")
 	}
 	args = append(args, string(a.Entry), rand.Text(), a.TeamID, a.EndpointID, a.Mode, "", "", string(a.Profile))
-	var r []rueidis.RedisMessage
-	err = c.run(ctx, "attach to a channel", c.connect, a.ChannelID, func(reply rueidis.RedisResult) (err error) {
-		r, err = reply.ToArray()
-		return err
-	}, append(args, c.limits...)...)
+	r, err := runScript(ctx, c.store, "attach to a channel", "connect", a.ChannelID, rueidis.RedisResult.ToArray, append(args, c.limits...)...)
 	if err != nil {
 		return attached, err
 	}
@@ -85,11 +66,8 @@ func (c *Channels) Attach(ctx context.Context, a channel.AttachRequest) (attache
 
 // CheckAttach implements channel.Store.
 func (c *Channels) CheckAttach(ctx context.Context, a channel.AttachRequest) error {
-	var status string
-	err := c.run(ctx, "check a connection", c.checkConnect, a.ChannelID, func(reply rueidis.RedisResult) (err error) {
-		status, err = reply.ToString()
-		return err
-	}, a.Succeeds, boolArg(a.Reject), a.TeamID, a.EndpointID)
+	status, err := runScript(ctx, c.store, "check a connection", "check_connect", a.ChannelID, rueidis.RedisResult.ToString,
+		a.Succeeds, boolArg(a.Reject), a.TeamID, a.EndpointID)
 	if err != nil || status == "admitted" {
 		return err
 	}
@@ -108,7 +86,7 @@ func attachError(status string) error {
 }
 
 // Append implements channel.Store.
-func (c *Channels) Append(ctx context.Context, channelID, connectionID string, frames []channel.Frame) (outcomes []channel.Outcome, err error) {
+func (c *Channels) Append(ctx context.Context, channelID, connectionID string, frames []channel.Frame) ([]channel.Outcome, error) {
 	args := make([]string, 2, 2+2*len(frames))
 	letters := make([]byte, 0, len(frames))
 	for _, f := range frames {
@@ -119,19 +97,17 @@ func (c *Channels) Append(ctx context.Context, channelID, connectionID string, f
 		args = append(args, rueidis.BinaryString(f.Entry))
 	}
 	args[0], args[1] = connectionID, string(letters)
-	err = c.run(ctx, "append frames", c.frame, channelID, func(reply rueidis.RedisResult) error {
+	return runScript(ctx, c.store, "append frames", "frame", channelID, func(reply rueidis.RedisResult) ([]channel.Outcome, error) {
 		words, err := reply.AsStrSlice()
-		if err == nil && len(words) == 0 {
-			err = errUnexpectedReply
+		if err != nil || len(words) == 0 {
+			return nil, cmp.Or(err, errUnexpectedReply)
 		}
+		outcomes := make([]channel.Outcome, len(frames))
 		for i := range frames {
-			if err == nil {
-				outcomes = append(outcomes, channel.Outcome(words[min(i, len(words)-1)]))
-			}
+			outcomes[i] = channel.Outcome(words[min(i, len(words)-1)])
 		}
-		return err
+		return outcomes, nil
 	}, args...)
-	return outcomes, err
 }
 
 // letter returns the kind of a frame as frame.lua takes it.
@@ -149,34 +125,28 @@ func letter(f channel.Frame) byte {
 
 // Renew implements channel.Store.
 func (c *Channels) Renew(ctx context.Context, channelID, connectionID string, lease time.Duration, again bool) (outcome channel.Outcome, offer bool, err error) {
-	err = c.run(ctx, "renew a session", c.renew, channelID, func(reply rueidis.RedisResult) error {
-		r, err := reply.ToArray()
-		if err != nil {
-			return err
-		}
-		state, err := r[0].ToString()
-		outcome, offer = channel.Outcome(state), len(r) > 1 && isOne(r[1])
-		return err
-	}, connectionID, millis(lease), boolArg(again))
-	return outcome, offer, err
+	r, err := runScript(ctx, c.store, "renew a session", "renew", channelID, rueidis.RedisResult.ToArray, connectionID, millis(lease), boolArg(again))
+	if err != nil {
+		return "", false, err
+	}
+	state, _ := r[0].ToString()
+	return channel.Outcome(state), len(r) > 1 && isOne(r[1]), nil
 }
 
 // Detach implements channel.Store.
 func (c *Channels) Detach(ctx context.Context, channelID, connectionID string, entry []byte) error {
-	return c.run(ctx, "detach from a channel", c.detach, channelID, rueidis.RedisResult.Error, connectionID, string(entry))
+	_, err := runScript(ctx, c.store, "detach from a channel", "detach", channelID, rueidis.RedisResult.ToString, connectionID, string(entry))
+	return err
 }
 
 // Since implements channel.Store.
 func (c *Channels) Since(ctx context.Context, channelID string, after channel.Cursor) (missed []channel.Message, ok bool, err error) {
-	err = c.run(ctx, "read the history", c.since, channelID, func(reply rueidis.RedisResult) error {
-		r, err := reply.ToArray()
-		if ok = err == nil && isOne(r[0]); !ok {
-			return err
-		}
-		missed, err = messages(after.Epoch, r[1])
-		return err
-	}, after.Epoch, after.ID)
-	return missed, ok, err
+	r, err := runScript(ctx, c.store, "read the history", "since", channelID, rueidis.RedisResult.ToArray, after.Epoch, after.ID)
+	if err != nil || !isOne(r[0]) {
+		return nil, false, err
+	}
+	missed, err = messages(after.Epoch, r[1])
+	return missed, true, err
 }
 
 // EndChannel ends a session's channel if it is open. Nothing can be added to it any
@@ -192,7 +162,8 @@ func (c *Channels) EndChannel(ctx context.Context, channelID, reason string) err
 		}
 		args = append(args, string(encoded))
 	}
-	return c.run(ctx, "end a channel", c.end, channelID, rueidis.RedisResult.Error, args...)
+	_, err := runScript(ctx, c.store, "end a channel", "end", channelID, rueidis.RedisResult.ToString, args...)
+	return err
 }
 
 // Offer implements channel.Store.
@@ -205,6 +176,34 @@ func (c *Channels) Offer(ctx context.Context, o wire.Offer) error {
 		return client.Do(ctx, client.B().Xadd().Key(kv.OffersStream).Maxlen().Almost().Threshold(strconv.Itoa(maxOffers)).
 			Id("*").FieldValue().FieldValue("offer", string(value)).Build()).Error()
 	})
+}
+
+// Presence returns which of the channels are owned by a connection, and which have
+// ended. It compares leases with the local clock: they are much longer than clocks
+// of instances and store differ.
+func (c *Channels) Presence(ctx context.Context, channelIDs []string) (connected, ended []string, err error) {
+	err = c.store.do(ctx, "read presence", func(ctx context.Context, client rueidis.Client) error {
+		commands := make(rueidis.Commands, len(channelIDs))
+		for i, id := range channelIDs {
+			commands[i] = client.B().Hmget().Key(kv.MetaKey(id)).Field("owner", "ownerUntil", "state").Build()
+		}
+		for i, reply := range client.DoMulti(ctx, commands...) {
+			fields, err := reply.AsStrSlice()
+			if err != nil {
+				return err
+			}
+			owner, state := fields[0], fields[2]
+			until, _ := strconv.ParseInt(fields[1], 10, 64)
+			switch {
+			case state == "ended":
+				ended = append(ended, channelIDs[i])
+			case owner != "" && until > time.Now().UnixMilli():
+				connected = append(connected, channelIDs[i])
+			}
+		}
+		return nil
+	})
+	return connected, ended, err
 }
 
 // messages parses a list of ID, message, ID, message …

@@ -55,7 +55,7 @@ func (s *Store) run(ctx context.Context) {
 			if time.Since(since) > maxBackoff {
 				delays.Reset()
 			}
-			s.running.Go(client.Close) // takes a second if the server does not answer
+			s.closeClient(client)
 		}
 		s.setState(state{err: err})
 		if cause := loggedCause(err); cause != logged && ctx.Err() == nil {
@@ -81,12 +81,20 @@ func newBackoff() *backoff.ExponentialBackOff {
 	return delays
 }
 
+// closeClient closes a client without waiting: that takes a second if the server
+// does not answer.
+func (s *Store) closeClient(client rueidis.Client) {
+	if s.tasks.Go(context.Background(), func(context.Context) { client.Close() }) != nil {
+		client.Close()
+	}
+}
+
 // dial returns a client that has passed a probe.
 func (s *Store) dial(ctx context.Context) (rueidis.Client, error) {
 	client, err := rueidis.NewClient(s.opts.client())
 	if err == nil {
 		if err = s.probe(ctx, client); err != nil {
-			s.running.Go(client.Close)
+			s.closeClient(client)
 		}
 	}
 	if err != nil {
@@ -152,8 +160,8 @@ func (s *Store) probe(ctx context.Context, client rueidis.Client) error {
 	nodes := client.Nodes()
 	results := make(chan error, len(nodes))
 	for _, node := range nodes {
-		if !s.start(func(context.Context) { results <- probeNode(ctx, node, client.Mode()) }) {
-			results <- errClosed
+		if err := s.tasks.Go(ctx, func(ctx context.Context) { results <- probeNode(ctx, node, client.Mode()) }); err != nil {
+			results <- err
 		}
 	}
 	err := errNoNode
@@ -166,7 +174,7 @@ func (s *Store) probe(ctx context.Context, client rueidis.Client) error {
 }
 
 func probeNode(ctx context.Context, node rueidis.Client, mode rueidis.ClientMode) error {
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), commandTimeout)
+	ctx, cancel := context.WithTimeout(ctx, commandTimeout)
 	defer cancel()
 	if mode != rueidis.ClientModeCluster {
 		// A write, because a full or read-only server still answers PING.
@@ -177,4 +185,39 @@ func probeNode(ctx context.Context, node rueidis.Client, mode rueidis.ClientMode
 		err = errors.New("the cluster does not serve all slots")
 	}
 	return err
+}
+
+// Node is one server of the store, for diagnosis.
+type Node struct {
+	Name   string
+	client rueidis.Client
+}
+
+// Nodes returns the connected servers.
+func (s *Store) Nodes() (nodes []Node) {
+	if client := s.state.Load().client; client != nil {
+		for name, node := range client.Nodes() {
+			nodes = append(nodes, Node{name, node})
+		}
+	}
+	return nodes
+}
+
+// Clock returns the node's time.
+func (n Node) Clock(ctx context.Context) (time.Time, error) {
+	parts, err := n.client.Do(ctx, n.client.B().Time().Build()).AsIntSlice()
+	if err == nil && len(parts) != 2 {
+		err = errUnexpectedReply
+	}
+	if err != nil {
+		return time.Time{}, err
+	}
+	return time.Unix(parts[0], parts[1]*1000), nil
+}
+
+// Setting returns a value of the node's configuration. It is empty if the server
+// does not reveal it, as hosted servers do.
+func (n Node) Setting(ctx context.Context, name string) string {
+	values, _ := n.client.Do(ctx, n.client.B().ConfigGet().Parameter(name).Build()).AsStrMap()
+	return values[name]
 }

@@ -51,7 +51,7 @@ func TestCloseEndsLeases(t *testing.T) {
 		t.Error("the lease outlives its store")
 	}
 	release()
-	if s.start(func(context.Context) {}) {
+	if s.tasks.Go(t.Context(), func(context.Context) {}) == nil {
 		t.Error("a closed store started a goroutine")
 	}
 }

@@ -45,20 +45,14 @@ func (l Leases) Acquire(ctx context.Context, name string) (release func(), waite
 // Try implements speech.Leases.
 func (l Leases) Try(ctx context.Context, name string) (leaseCtx context.Context, release func(), held bool, err error) {
 	holder := uuid.NewString()
-	if held, err = l.take(ctx, name, holder); err != nil || !held {
-		return nil, nil, false, err
-	}
-	leaseCtx, release = l.renew(ctx, name, holder)
-	return leaseCtx, release, true, nil
-}
-
-func (l Leases) take(ctx context.Context, name, holder string) (taken bool, err error) {
-	err = l.store.do(ctx, "take a lease", func(ctx context.Context, c rueidis.Client) error {
+	held, err = query(ctx, l.store, "take a lease", func(ctx context.Context, c rueidis.Client) (bool, error) {
 		err := c.Do(ctx, c.B().Set().Key(kv.LeasePrefix+name).Value(holder).Nx().Px(leaseTime).Build()).Error()
-		taken = err == nil
-		return ignoreNil(err)
+		return err == nil, ignoreNil(err)
 	})
-	return taken, err
+	if held {
+		leaseCtx, release = l.renew(ctx, name, holder)
+	}
+	return leaseCtx, release, held, err
 }
 
 // renew renews a lease until it is released or lost, or the store closes. The
@@ -83,7 +77,7 @@ func (l Leases) renew(ctx context.Context, name, holder string) (leaseCtx contex
 			}
 		}
 	}
-	if !l.store.start(run) {
+	if l.store.tasks.Go(ctx, run) != nil {
 		lost()
 		close(finished)
 	}

@@ -1,6 +1,7 @@
 package redisstore
 
 import (
+	"cmp"
 	"context"
 	"strconv"
 	"time"
@@ -25,21 +26,16 @@ var (
 )
 
 // Lease implements ratelimit.Counter.
-func (s *Store) Lease(ctx context.Context, key string, want, limit int64, window time.Duration) (grant ratelimit.Grant, err error) {
-	err = s.do(ctx, "lease permits", func(ctx context.Context, c rueidis.Client) error {
+func (s *Store) Lease(ctx context.Context, key string, want, limit int64, window time.Duration) (ratelimit.Grant, error) {
+	return query(ctx, s, "lease permits", func(ctx context.Context, c rueidis.Client) (grant ratelimit.Grant, err error) {
 		reply, err := leaseScript.Exec(ctx, c, []string{kv.RatePrefix + key}, []string{
 			strconv.FormatInt(want, 10), strconv.FormatInt(limit, 10), millis(window),
 		}).AsIntSlice()
-		if err != nil {
-			return err
+		if err != nil || len(reply) != 3 {
+			return grant, cmp.Or(err, errUnexpectedReply)
 		}
-		if len(reply) != 3 {
-			return errUnexpectedReply
-		}
-		grant = ratelimit.Grant{Permits: reply[0], Remaining: reply[1], Reset: time.Duration(reply[2]) * time.Millisecond}
-		return nil
+		return ratelimit.Grant{Permits: reply[0], Remaining: reply[1], Reset: time.Duration(reply[2]) * time.Millisecond}, nil
 	})
-	return grant, err
 }
 
 // Limits implements ratelimit.LimitsStore.
@@ -57,12 +53,9 @@ func (s *Store) Limits(ctx context.Context) (value []byte, ok bool, err error) {
 
 // SaveLimits implements ratelimit.LimitsStore.
 func (s *Store) SaveLimits(ctx context.Context, old, value []byte) (saved bool, err error) {
-	err = s.do(ctx, "save limits", func(ctx context.Context, c rueidis.Client) (err error) {
-		saved, err = saveLimitsScript.Exec(ctx, c, []string{kv.LimitsKey},
-			[]string{string(value), kv.AnnounceTopic, ratelimit.Topic, string(old)}).AsBool()
-		return err
+	return query(ctx, s, "save limits", func(ctx context.Context, c rueidis.Client) (bool, error) {
+		return saveLimitsScript.Exec(ctx, c, []string{kv.LimitsKey}, []string{string(value), kv.AnnounceTopic, ratelimit.Topic, string(old)}).AsBool()
 	})
-	return saved, err
 }
 
 // ignoreNil returns nil for a reply that reports a missing key or value.

@@ -100,10 +100,8 @@ func (r *Reports) Reject(ctx context.Context, bad usage.ReportEntry, reason stri
 }
 
 // Len implements usage.Stream.
-func (r *Reports) Len(ctx context.Context) (n int64, err error) {
-	err = r.store.do(ctx, "count usage reports", func(ctx context.Context, c rueidis.Client) (err error) {
-		n, err = c.Do(ctx, c.B().Xlen().Key(kv.ReportsStream).Build()).AsInt64()
-		return err
+func (r *Reports) Len(ctx context.Context) (int64, error) {
+	return query(ctx, r.store, "count usage reports", func(ctx context.Context, c rueidis.Client) (int64, error) {
+		return c.Do(ctx, c.B().Xlen().Key(kv.ReportsStream).Build()).AsInt64()
 	})
-	return n, err
 }

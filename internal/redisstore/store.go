@@ -10,14 +10,16 @@ import (
 	"log/slog"
 	"slices"
 	"strings"
-	"sync"
 	"sync/atomic"
 	"time"
 
 	"github.com/redis/rueidis"
 
+	"telapi/internal/background"
 	"telapi/internal/config"
 	"telapi/internal/fault"
+	"telapi/internal/kv"
+	"telapi/internal/lua"
 	"telapi/internal/pubsub"
 	"telapi/internal/redisconn"
 )
@@ -26,7 +28,6 @@ import (
 const subject = "The key-value store"
 
 var (
-	errClosed          = errors.New("the store is closed")
 	errNoNode          = errors.New("no node of the store is known")
 	errUnexpectedReply = errors.New("a script returned an unexpected reply")
 )
@@ -53,48 +54,34 @@ type Store struct {
 	state    atomic.Pointer[state]
 	timeouts timeouts
 	probes   chan struct{} // requests for an early probe
-
-	mu      sync.Mutex // guards starting goroutines against Close
-	closing context.Context
-	stop    context.CancelFunc
-	running sync.WaitGroup
+	tasks    *background.Group
+	scripts  map[string]*rueidis.Lua // the channel scripts
 }
 
 // Open returns a store that connects in the background. Connect waits for it.
 func Open(opts Options) *Store {
-	closing, stop := context.WithCancel(context.Background())
 	s := &Store{
 		opts:    opts,
 		log:     opts.Logger.With("store", strings.Join(opts.Addrs, ",")),
 		topics:  pubsub.New(),
 		probes:  make(chan struct{}, 1),
-		closing: closing,
-		stop:    stop,
+		tasks:   background.NewGroup(),
+		scripts: map[string]*rueidis.Lua{},
+	}
+	for _, name := range []string{"connect", "frame", "renew"} {
+		s.scripts[name] = rueidis.NewLuaScript(lua.Channel(name))
+	}
+	// Retried after a lost reply: a second run changes nothing.
+	for _, name := range []string{"callback", "check_connect", "check_credential", "detach", "end", "since"} {
+		s.scripts[name] = rueidis.NewLuaScriptRetryable(lua.Channel(name))
 	}
 	s.state.Store(&state{err: errors.New("not connected yet"), replaced: make(chan struct{})})
-	s.start(s.run)
+	_ = s.tasks.Go(context.Background(), s.run) // the group is open
 	return s
 }
 
 // Close closes the connection and waits for the store's goroutines.
-func (s *Store) Close() {
-	s.mu.Lock()
-	s.stop()
-	s.mu.Unlock()
-	s.running.Wait()
-}
-
-// start runs f in a goroutine that Close waits for. The context ends with Close.
-// After Close it returns false and f does not run.
-func (s *Store) start(f func(closing context.Context)) bool {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.closing.Err() != nil {
-		return false
-	}
-	s.running.Go(func() { f(s.closing) })
-	return true
-}
+func (s *Store) Close() { s.tasks.Close() }
 
 // Connect waits until the store is connected. If ctx ends first, the error says
 // why it is not.
@@ -149,6 +136,22 @@ func (s *Store) do(caller context.Context, doing string, operation func(context.
 	return fault.Unavailable(subject, fmt.Errorf("%s: %w", doing, err))
 }
 
+// query is do for an operation that returns a value.
+func query[T any](ctx context.Context, s *Store, doing string, operation func(context.Context, rueidis.Client) (T, error)) (value T, err error) {
+	err = s.do(ctx, doing, func(ctx context.Context, client rueidis.Client) (err error) {
+		value, err = operation(ctx, client)
+		return err
+	})
+	return value, err
+}
+
+// runScript runs a channel script and parses its reply.
+func runScript[T any](ctx context.Context, s *Store, doing, script, channelID string, parse func(rueidis.RedisResult) (T, error), args ...string) (T, error) {
+	return query(ctx, s, doing, func(ctx context.Context, client rueidis.Client) (T, error) {
+		return parse(s.scripts[script].Exec(ctx, client, kv.ChannelKeys(channelID), args))
+	})
+}
+
 // unavailableCodes are the error codes of a server that cannot serve now. Other
 // codes are caused by our own commands.
 var unavailableCodes = []string{"BUSY", "CLUSTERDOWN", "LOADING", "MASTERDOWN", "MISCONF", "NOAUTH", "NOPERM", "NOREPLICAS", "OOM", "READONLY", "TRYAGAIN", "WRONGPASS"}
@@ -156,4 +159,44 @@ var unavailableCodes = []string{"BUSY", "CLUSTERDOWN", "LOADING", "MASTERDOWN", 
 func unavailable(err error) bool {
 	code := redisconn.ErrorCode(err)
 	return code == "" || slices.Contains(unavailableCodes, code)
+}
+
+const (
+	// commandTimeout is the longest time that an operation takes.
+	commandTimeout = 3 * time.Second
+	// timerWindow is how far apart operations with a shared timer can start.
+	timerWindow = commandTimeout / 16
+)
+
+// timeouts creates the contexts of operations. Operations that start within
+// timerWindow share one, because a timer each would cost more than everything
+// else an operation does in this process.
+type timeouts struct{ newest atomic.Pointer[sharedTimeout] }
+
+type sharedTimeout struct {
+	context.Context
+	start time.Time
+}
+
+// context returns a context that ends after commandTimeout, or at the caller's
+// deadline if that is earlier. It is not cancelled together with the caller: the
+// operation may be dialing a connection that other callers wait for.
+func (t *timeouts) context(caller context.Context) (context.Context, context.CancelFunc) {
+	shared := t.shared()
+	if deadline, ok := caller.Deadline(); ok && time.Until(deadline) < commandTimeout-timerWindow {
+		return context.WithDeadline(context.WithoutCancel(caller), deadline)
+	}
+	return shared, func() {}
+}
+
+func (t *timeouts) shared() context.Context {
+	now := time.Now()
+	if newest := t.newest.Load(); newest != nil && now.Sub(newest.start) < timerWindow {
+		return newest
+	}
+	ctx, cancel := context.WithDeadline(context.Background(), now.Add(commandTimeout))
+	context.AfterFunc(ctx, cancel)
+	next := &sharedTimeout{ctx, now}
+	t.newest.Store(next)
+	return next
 }
