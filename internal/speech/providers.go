@@ -8,6 +8,9 @@ import (
 	"strings"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/promauto"
+
 	"telapi/internal/audio"
 	"telapi/internal/fault"
 	"telapi/internal/sleep"
@@ -98,7 +101,14 @@ func (s *Service) tryProvider(ctx context.Context, p Provider, u Utterance, dead
 		if err == nil && (len(sound.Samples) == 0 || sound.Rate <= 0) {
 			err = errors.New("no audio returned")
 		}
-		s.metrics.synthesis(p.Name(), err, s.Now().Sub(start))
+		outcome := "ok"
+		if errors.Is(err, ErrRejected) {
+			outcome = "refused"
+		} else if err != nil {
+			outcome = "failed"
+		}
+		s.metrics.syntheses.WithLabelValues(p.Name(), outcome).Inc()
+		s.metrics.seconds.WithLabelValues(p.Name()).Observe(s.Now().Sub(start).Seconds())
 		if err == nil || errors.Is(err, ErrRejected) || ctx.Err() != nil {
 			break
 		}
@@ -124,4 +134,26 @@ func (s *Service) allFailed(failures []error) error {
 	}
 	return fault.New(fault.ServiceUnavailable, "All speech providers failed (%s). Try again later.", strings.Join(s.providerNames(), ", ")).
 		WithRetryAfter(retryAfterFailure).WithCause(cause)
+}
+
+type metrics struct {
+	syntheses *prometheus.CounterVec
+	seconds   *prometheus.HistogramVec
+	cache     *prometheus.CounterVec
+}
+
+func newMetrics(registry prometheus.Registerer) metrics {
+	auto := promauto.With(registry)
+	return metrics{
+		syntheses: auto.NewCounterVec(prometheus.CounterOpts{
+			Name: "telapi_speech_syntheses_total", Help: "Synthesis attempts by provider and outcome: ok, refused or failed."},
+			[]string{"provider", "outcome"}),
+		seconds: auto.NewHistogramVec(prometheus.HistogramOpts{
+			Name: "telapi_speech_synthesis_seconds", Help: "Duration of a synthesis attempt by provider.",
+			Buckets: []float64{.01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10, 30}},
+			[]string{"provider"}),
+		cache: auto.NewCounterVec(prometheus.CounterOpts{
+			Name: "telapi_speech_cache_total", Help: "Media cache lookups by result: hit, miss, transcoded (from PCM to A-law), bad_blob (missing or damaged) or away (media service unavailable)."},
+			[]string{"result"}),
+	}
 }

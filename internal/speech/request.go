@@ -29,16 +29,16 @@ var SampleRates = []int{telephoneRate, 16000, 24000}
 // requestBody is the JSON of a request. Unknown members are ignored, so that
 // newer clients work with an older service.
 type requestBody struct {
-	Text         *string  `json:"text"`
-	Voice        *string  `json:"voice"`
-	Model        *string  `json:"model"`
+	Text         string   `json:"text"`
+	Voice        string   `json:"voice"`
+	Model        string   `json:"model"`
 	Speed        *float64 `json:"speed"`
 	Provider     *string  `json:"provider"`
 	Encoding     *string  `json:"encoding"`
 	SampleRate   *int64   `json:"sampleRate"`
 	TTL          *int64   `json:"ttl"`
-	DisableCache *bool    `json:"disableCache"`
-	EndpointID   *string  `json:"endpointId"`
+	DisableCache bool     `json:"disableCache"`
+	EndpointID   string   `json:"endpointId"`
 }
 
 // Request is a valid request for speech.
@@ -71,15 +71,24 @@ func Parse(body []byte, providers []string) (Request, error) {
 		return Request{}, err
 	}
 	r := Request{
-		Utterance:    Utterance{Text: value(in.Text), Voice: value(in.Voice), Model: value(in.Model), Speed: *cmp.Or(in.Speed, new(1.0))},
-		Provider:     value(in.Provider),
+		Utterance:    Utterance{in.Text, in.Voice, in.Model, *cmp.Or(in.Speed, new(1.0))},
+		Provider:     *cmp.Or(in.Provider, new(string)),
 		Encoding:     Encoding(*cmp.Or(in.Encoding, new(string(ALaw)))),
 		SampleRate:   int(*cmp.Or(in.SampleRate, new(int64(telephoneRate)))),
-		TTL:          time.Duration(value(in.TTL)) * time.Second,
-		DisableCache: value(in.DisableCache),
-		EndpointID:   value(in.EndpointID),
+		TTL:          time.Duration(*cmp.Or(in.TTL, new(int64))) * time.Second,
+		DisableCache: in.DisableCache,
+		EndpointID:   in.EndpointID,
 	}
-	r.checkText(&issues)
+	control := func(c rune) bool { return unicode.IsControl(c) && !strings.ContainsRune("\t\n\r", c) }
+	switch {
+	case issues.Has("/text"):
+	case strings.TrimSpace(r.Text) == "":
+		issues.Add("/text", fault.IssueRequired, "text must not be empty.")
+	case r.Characters() > MaxCharacters:
+		issues.Add("/text", fault.IssueTooLong, "text must have at most %d characters; it has %d.", MaxCharacters, r.Characters())
+	case strings.ContainsFunc(r.Text, control):
+		issues.Add("/text", fault.IssueForbidden, "text must not contain control characters except tabs and line breaks.")
+	}
 	issues.CheckName("/voice", r.Voice, maxName)
 	issues.CheckName("/model", r.Model, maxName)
 	issues.CheckName("/endpointId", r.EndpointID, maxName)
@@ -88,29 +97,12 @@ func Parse(body []byte, providers []string) (Request, error) {
 		fault.CheckOneOf(&issues, "/provider", r.Provider, providers)
 	}
 	fault.CheckOneOf(&issues, "/encoding", r.Encoding, Encodings)
-	if !slices.Contains(SampleRates, r.SampleRate) || r.Encoding == ALaw && r.SampleRate != telephoneRate {
-		if !issues.Has("/sampleRate") {
-			issues.Add("/sampleRate", fault.IssueValue, "sampleRate must be 8000 for alaw, and 8000, 16000 or 24000 for pcm.")
-		}
+	validRate := slices.Contains(SampleRates, r.SampleRate) && (r.Encoding != ALaw || r.SampleRate == telephoneRate)
+	if !validRate && !issues.Has("/sampleRate") {
+		issues.Add("/sampleRate", fault.IssueValue, "sampleRate must be 8000 for alaw, and 8000, 16000 or 24000 for pcm.")
 	}
 	if in.TTL != nil {
 		fault.CheckRange(&issues, "/ttl", *in.TTL, 1, int64(MaxTTL.Seconds()))
 	}
 	return r, issues.Err()
 }
-
-func (r Request) checkText(issues *fault.Issues) {
-	const path = "/text"
-	forbidden := func(c rune) bool { return unicode.IsControl(c) && !strings.ContainsRune("\t\n\r", c) }
-	switch {
-	case issues.Has(path):
-	case strings.TrimSpace(r.Text) == "":
-		issues.Add(path, fault.IssueRequired, "text must not be empty.")
-	case r.Characters() > MaxCharacters:
-		issues.Add(path, fault.IssueTooLong, "text must have at most %d characters; it has %d.", MaxCharacters, r.Characters())
-	case strings.ContainsFunc(r.Text, forbidden):
-		issues.Add(path, fault.IssueForbidden, "text must not contain control characters except tabs and line breaks.")
-	}
-}
-
-func value[T any](given *T) T { return *cmp.Or(given, new(T)) }

@@ -3,13 +3,16 @@ package speech
 import (
 	"context"
 	"errors"
+	"fmt"
 	"log/slog"
 	"runtime"
+	"runtime/debug"
 	"sync"
 	"sync/atomic"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+	"golang.org/x/sync/singleflight"
 
 	"telapi/callruntime/wire"
 	"telapi/internal/endpoint"
@@ -43,22 +46,32 @@ type Deps struct {
 type Service struct {
 	Deps
 	metrics      metrics
-	flights      flights
 	failures     sync.Map      // time of a provider's last failure by name
 	blobsRetryAt atomic.Int64  // when an unavailable media service is tried again, in Unix nanoseconds
 	encoders     chan struct{} // bounds concurrent encodings: more than there are CPUs only use memory
+
+	flights  singleflight.Group // shares one synthesis between identical requests
+	mu       sync.Mutex         // held to begin a flight, or to close
+	running  sync.WaitGroup     // flights
+	lifetime context.Context    // of flights
+	cancel   context.CancelFunc
 }
 
 // NewService returns a service.
 func NewService(deps Deps) *Service {
 	s := &Service{Deps: deps, metrics: newMetrics(deps.Registry), encoders: make(chan struct{}, runtime.GOMAXPROCS(0))}
-	s.flights.open()
+	s.lifetime, s.cancel = context.WithCancel(context.Background())
 	return s
 }
 
 // Close cancels syntheses that continue after their clients have disconnected,
-// and waits for them.
-func (s *Service) Close() { s.flights.close() }
+// and waits for them. No more can begin.
+func (s *Service) Close() {
+	s.mu.Lock()
+	s.cancel()
+	s.mu.Unlock()
+	s.running.Wait()
+}
 
 // Response is the result of a request: the URL of the cached audio, or the audio
 // itself if it is not cached.
@@ -121,7 +134,9 @@ func (s *Service) Synthesize(ctx context.Context, teamID string, body []byte) (R
 }
 
 // share runs a request, or waits for an identical request of this instance.
-// Billed reports whether this request caused the synthesis.
+// Billed reports whether this request caused the synthesis. A synthesis continues
+// when its client disconnects: others may wait for it, and paid audio is worth
+// caching.
 func (s *Service) share(ctx context.Context, r Request, providers []Provider) (made result, billed bool, err error) {
 	if r.DisableCache {
 		ctx, cancel := context.WithTimeout(ctx, synthesisTimeout)
@@ -129,9 +144,44 @@ func (s *Service) share(ctx context.Context, r Request, providers []Provider) (m
 		made, err := s.synthesize(ctx, r, providers, false)
 		return made, true, err
 	}
-	return s.flights.do(ctx, s.cacheKey(r, providers), func(ctx context.Context) (result, error) {
+	first := false
+	done := s.flights.DoChan(s.cacheKey(r, providers), func() (_ any, err error) {
+		first = true
+		if err := s.begin(); err != nil {
+			return nil, err
+		}
+		defer s.running.Done()
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), synthesisTimeout)
+		defer cancel()
+		defer context.AfterFunc(s.lifetime, cancel)()
+		defer func() {
+			if p := recover(); p != nil {
+				err = fmt.Errorf("panic: %v\n%s", p, debug.Stack())
+			}
+		}()
 		return s.findOrSynthesize(ctx, r, providers)
 	})
+	select {
+	case <-ctx.Done():
+		return result{}, false, fmt.Errorf("wait for speech: %w", ctx.Err())
+	case flight := <-done:
+		if flight.Err != nil {
+			return result{}, false, flight.Err
+		}
+		made := flight.Val.(result)
+		return made, first && made.synthesized, nil
+	}
+}
+
+// begin counts a flight, unless the service is closed.
+func (s *Service) begin() error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if err := s.lifetime.Err(); err != nil {
+		return fmt.Errorf("speech service closed: %w", err)
+	}
+	s.running.Add(1)
+	return nil
 }
 
 // cacheKey identifies identical requests, on this instance and in leases.
