@@ -48,7 +48,7 @@ func TestClientRequests(t *testing.T) {
 	})
 	for _, tt := range []struct {
 		name string
-		ask  func(ctx context.Context) error
+		call func(ctx context.Context) error
 		want string
 	}{
 		{"get", func(ctx context.Context) error {
@@ -71,7 +71,7 @@ func TestClientRequests(t *testing.T) {
 			`GET /base/media?after=ab%2Fx+y.pcm&limit=7 auth="Bearer upload-token" asked=[] body=""`},
 		{"health", c.Ping, `GET /base/health auth="" asked=[] body=""`},
 	} {
-		if err := tt.ask(t.Context()); err != nil || got != tt.want {
+		if err := tt.call(t.Context()); err != nil || got != tt.want {
 			t.Errorf("%s: %v\ngot  %s\nwant %s", tt.name, err, got, tt.want)
 		}
 	}

@@ -124,13 +124,13 @@ func TestHostilePathsNeverLeaveTheRoot(t *testing.T) {
 			}
 			path := "/media/" + shard + "/" + name
 			for _, method := range []string{"GET", "HEAD", "DELETE"} {
-				if resp, text := s.ask(method, path, ""); resp.StatusCode != 404 || strings.Contains(text, canary) {
+				if resp, text := s.do(method, path, ""); resp.StatusCode != 404 || strings.Contains(text, canary) {
 					t.Errorf("%s %s: %d %s", method, path, resp.StatusCode, text)
 				}
 			}
 			// An upload replaces a link at the path of a blob, but not at that of a
 			// shard.
-			resp, text := s.ask("PUT", path, "wrote")
+			resp, text := s.do("PUT", path, "wrote")
 			if ours := shard == "ab" && name != "folder.pcm"; ours && resp.StatusCode != 201 || !ours && (resp.StatusCode != 409 || !strings.Contains(text, "PATH_OCCUPIED")) {
 				t.Errorf("PUT %s: %d %s", path, resp.StatusCode, text)
 			}

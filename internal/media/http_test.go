@@ -23,8 +23,8 @@ func TestRangesAndConditions(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			s := start(t, media.Options{MemoryBytes: memory, UploadTokens: tokens(token)}, nil)
 			tag := s.mustPut(blobURL, content)
-			s.ask("GET", blobURL, "") // load it into the cache
-			resp, _ := s.ask("HEAD", blobURL, "")
+			s.do("GET", blobURL, "") // load it into the cache
+			resp, _ := s.do("HEAD", blobURL, "")
 			modified := resp.Header.Get("Last-Modified")
 			when, err := http.ParseTime(modified)
 			if err != nil {
@@ -77,7 +77,7 @@ func TestRangesAndConditions(t *testing.T) {
 				{"If-Range with its date", "GET", []string{"If-Range", modified, "Range", "bytes=2-4"}, 206, "234", "bytes 2-4/20"},
 				{"If-Range with another date", "GET", []string{"If-Range", before, "Range", "bytes=2-4"}, 200, content, ""},
 			} {
-				resp, body := s.ask(tt.method, blobURL, "", tt.header...)
+				resp, body := s.do(tt.method, blobURL, "", tt.header...)
 				if resp.StatusCode != tt.status || !strings.Contains(body, tt.body) || tt.body == "" && body != "" ||
 					tt.contentRange != "" && resp.Header.Get("Content-Range") != tt.contentRange {
 					t.Errorf("%s: %d %q, Content-Range %q, want %d %q %q", tt.name,
@@ -94,7 +94,7 @@ func TestRangesAndConditions(t *testing.T) {
 func TestMultipleRanges(t *testing.T) {
 	s := start(t, media.Options{}, nil)
 	s.mustPut(blobURL, content)
-	resp, body := s.ask("GET", blobURL, "", "Range", "bytes=0-1,-2")
+	resp, body := s.do("GET", blobURL, "", "Range", "bytes=0-1,-2")
 	kind, params, err := mime.ParseMediaType(resp.Header.Get("Content-Type"))
 	if err != nil || kind != "multipart/byteranges" || resp.StatusCode != http.StatusPartialContent {
 		t.Fatalf("%d %s %v", resp.StatusCode, kind, err)
@@ -162,7 +162,7 @@ func TestPutAndDelete(t *testing.T) {
 		{"metrics with another token", "GET", "/metrics", "", bearer, 401, "UNAUTHORIZED"},
 		{"metrics", "GET", "/metrics", "", []string{"Authorization", "Bearer scraping"}, 200, "telapi_media_store_objects 2"},
 	} {
-		resp, body := s.ask(tt.method, tt.path, tt.body, tt.header...)
+		resp, body := s.do(tt.method, tt.path, tt.body, tt.header...)
 		if resp.StatusCode != tt.status || !strings.Contains(body, tt.want) {
 			t.Errorf("%s: %d %s, want %d %s", tt.name, resp.StatusCode, body, tt.status, tt.want)
 		}

@@ -78,8 +78,8 @@ func start(t *testing.T, o media.Options, secure *tls.Config) *service {
 	return run
 }
 
-// ask sends a request. Header lists names and values by turns.
-func (s *service) ask(method, path, body string, header ...string) (*http.Response, string) {
+// do sends a request. Header lists names and values alternately.
+func (s *service) do(method, path, body string, header ...string) (*http.Response, string) {
 	s.t.Helper()
 	req, err := http.NewRequestWithContext(s.t.Context(), method, "http://"+s.addr+path, strings.NewReader(body))
 	if err != nil {
@@ -103,10 +103,10 @@ func (s *service) ask(method, path, body string, header ...string) (*http.Respon
 // mustPut stores a blob and returns its ETag.
 func (s *service) mustPut(path, body string) string {
 	s.t.Helper()
-	if resp, text := s.ask("PUT", path, body, "Authorization", "Bearer "+token); resp.StatusCode/100 != 2 {
+	if resp, text := s.do("PUT", path, body, "Authorization", "Bearer "+token); resp.StatusCode/100 != 2 {
 		s.t.Fatalf("PUT %s: %d %s", path, resp.StatusCode, text)
 	}
-	resp, _ := s.ask("HEAD", path, "")
+	resp, _ := s.do("HEAD", path, "")
 	return resp.Header.Get("Etag")
 }
 

@@ -27,10 +27,10 @@ func TestRequestsAreLoggedAtDebugLevel(t *testing.T) {
 			MemoryBytes: 1 << 20, UploadTokens: tokens(token), Log: slog.New(slog.NewJSONHandler(&log, &slog.HandlerOptions{Level: level})),
 		}, nil)
 		s.mustPut(blobURL, content)
-		s.ask("GET", blobURL, "")
-		s.ask("GET", blobURL+"?from-disk", "")
-		s.ask("GET", "/media/ab/none.alaw", "")
-		s.ask("PUT", blobURL, "x", "Authorization", "Bearer another-token")
+		s.do("GET", blobURL, "")
+		s.do("GET", blobURL+"?from-disk", "")
+		s.do("GET", "/media/ab/none.alaw", "")
+		s.do("PUT", blobURL, "x", "Authorization", "Bearer another-token")
 		s.end()
 		for line, times := range want {
 			if got := strings.Count(log.String(), line); got != times {
@@ -47,9 +47,9 @@ func TestBytesAreCountedFromMemoryAndDisk(t *testing.T) {
 	registry := prometheus.NewRegistry()
 	s := start(t, media.Options{MemoryBytes: 1 << 20, UploadTokens: tokens(token), Registry: registry}, nil)
 	s.mustPut(blobURL, content)
-	s.ask("GET", blobURL, "")
-	s.ask("GET", blobURL+"?from-disk", "")
-	s.ask("GET", blobURL, "", "Range", "bytes=0-2")
+	s.do("GET", blobURL, "")
+	s.do("GET", blobURL+"?from-disk", "")
+	s.do("GET", blobURL, "", "Range", "bytes=0-2")
 	s.end()
 	families, err := registry.Gather()
 	if err != nil {
@@ -70,11 +70,11 @@ func TestBytesAreCountedFromMemoryAndDisk(t *testing.T) {
 
 func TestDrainingServiceClosesConnections(t *testing.T) {
 	s := start(t, media.Options{}, nil)
-	if resp, body := s.ask("GET", "/health", ""); resp.StatusCode != 200 || body != "ok" || resp.Close {
+	if resp, body := s.do("GET", "/health", ""); resp.StatusCode != 200 || body != "ok" || resp.Close {
 		t.Errorf("before: %d %q, close %v", resp.StatusCode, body, resp.Close)
 	}
 	s.drain()
-	if resp, body := s.ask("GET", "/health", ""); resp.StatusCode != 503 || body != "draining" || !resp.Close {
+	if resp, body := s.do("GET", "/health", ""); resp.StatusCode != 503 || body != "draining" || !resp.Close {
 		t.Errorf("then: %d %q, close %v", resp.StatusCode, body, resp.Close)
 	}
 }

@@ -155,7 +155,7 @@ func TestTruncatedBodyStoresNothing(t *testing.T) {
 			t.Errorf("cut after %d: %v %v", cut, resp, err)
 		}
 		conn.Close()
-		if _, body := s.ask("GET", "/media/ab/x.pcm", ""); body != "first" {
+		if _, body := s.do("GET", "/media/ab/x.pcm", ""); body != "first" {
 			t.Errorf("cut after %d: stored %q", cut, body)
 		}
 	}

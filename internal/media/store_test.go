@@ -108,16 +108,16 @@ func TestResponsesFromMemoryCountAsUse(t *testing.T) {
 		s.mustPut(fmt.Sprintf("/media/ab/%d.pcm", i), body)
 	}
 	for i := range 5 {
-		s.ask("GET", "/media/ab/0.pcm", "")
+		s.do("GET", "/media/ab/0.pcm", "")
 		s.mustPut(fmt.Sprintf("/media/cd/%d.pcm", i), body)
 	}
-	if resp, _ := s.ask("GET", "/media/ab/0.pcm", ""); resp.StatusCode != 200 {
+	if resp, _ := s.do("GET", "/media/ab/0.pcm", ""); resp.StatusCode != 200 {
 		t.Errorf("a used blob was evicted: %d", resp.StatusCode)
 	}
-	if resp, _ := s.ask("GET", "/media/ab/1.pcm", ""); resp.StatusCode != 404 {
+	if resp, _ := s.do("GET", "/media/ab/1.pcm", ""); resp.StatusCode != 404 {
 		t.Errorf("an unused blob was not evicted: %d", resp.StatusCode)
 	}
-	_, metrics := s.ask("GET", "/metrics", "")
+	_, metrics := s.do("GET", "/metrics", "")
 	for _, line := range []string{
 		`telapi_media_requests_total{method="GET",status="200"} 6`, `telapi_media_memory_answers_total 6`,
 		`telapi_media_requests_total{method="PUT",status="201"} 10`, `telapi_media_bytes_total{direction="in"} 100`,
@@ -327,20 +327,20 @@ func TestReadersSeeCompleteAndCurrentBodies(t *testing.T) {
 			mine := fmt.Sprintf("/media/w%d/own.pcm", w)
 			for i := range 60 {
 				body := signed(fmt.Sprint(w, ".", i, ";"), 10+i*50)
-				s.ask("PUT", "/media/ab/shared.pcm", body)
-				s.ask("PUT", mine, body)
+				s.do("PUT", "/media/ab/shared.pcm", body)
+				s.do("PUT", mine, body)
 				for range 3 {
-					if resp, got := s.ask("GET", mine, ""); got != body {
+					if resp, got := s.do("GET", mine, ""); got != body {
 						t.Errorf("GET after PUT: %d, wrong body of %d bytes", resp.StatusCode, len(got))
 					}
 				}
 				if i%5 == 0 {
-					s.ask("DELETE", mine, "")
-					if resp, _ := s.ask("GET", mine, ""); resp.StatusCode != 404 {
+					s.do("DELETE", mine, "")
+					if resp, _ := s.do("GET", mine, ""); resp.StatusCode != 404 {
 						t.Errorf("GET after DELETE: %d", resp.StatusCode)
 					}
 				}
-				if resp, got := s.ask("GET", "/media/ab/shared.pcm", ""); resp.StatusCode != 200 || !whole(got) {
+				if resp, got := s.do("GET", "/media/ab/shared.pcm", ""); resp.StatusCode != 200 || !whole(got) {
 					t.Errorf("shared blob: %d, incomplete body of %d bytes", resp.StatusCode, len(got))
 				}
 			}

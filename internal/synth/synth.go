@@ -5,16 +5,20 @@ package synth
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/binary"
 	"errors"
 	"fmt"
 	"io"
+	"math"
 	"slices"
 	"time"
+	"unicode"
 	"unicode/utf8"
 
 	"telapi/internal/audio"
+	"telapi/internal/speech"
 )
 
 const (
@@ -35,22 +39,24 @@ var (
 // watchdog cancels a context with errStalled when no data has arrived for a
 // while.
 type watchdog struct {
+	io.Reader
 	limit time.Duration
 	timer *time.Timer
 }
 
-func newWatchdog(ctx context.Context, limit time.Duration) (context.Context, watchdog, func()) {
+func newWatchdog(ctx context.Context, limit time.Duration) (context.Context, *watchdog, func()) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	timer := time.AfterFunc(limit, func() { cancel(errStalled) })
-	return ctx, watchdog{limit, timer}, func() {
+	return ctx, &watchdog{nil, limit, timer}, func() {
 		timer.Stop()
 		cancel(nil)
 	}
 }
 
 // readAll reads a stream of audio. Each read must finish before the limit.
-func (w watchdog) readAll(ctx context.Context, r io.Reader) ([]byte, error) {
-	all, err := io.ReadAll(io.LimitReader(watchedReader{r, w}, maxBytes+1))
+func (w *watchdog) readAll(ctx context.Context, r io.Reader) ([]byte, error) {
+	w.Reader = r
+	all, err := io.ReadAll(io.LimitReader(w, maxBytes+1))
 	switch {
 	case context.Cause(ctx) != nil: // also after EOF: the output of a killed program ends normally
 		return nil, context.Cause(ctx)
@@ -62,15 +68,10 @@ func (w watchdog) readAll(ctx context.Context, r io.Reader) ([]byte, error) {
 	return all, nil
 }
 
-type watchedReader struct {
-	io.Reader
-	watchdog
-}
-
-func (r watchedReader) Read(p []byte) (int, error) {
-	n, err := r.Reader.Read(p)
+func (w *watchdog) Read(p []byte) (int, error) {
+	n, err := w.Reader.Read(p)
 	if n > 0 {
-		r.timer.Reset(r.limit)
+		w.timer.Reset(w.limit)
 	}
 	return n, err
 }
@@ -111,4 +112,49 @@ func wav(file []byte) (samples []byte, rate int, err error) {
 		rest = rest[min(int64(len(rest)), 8+size+size%2):]
 	}
 	return nil, 0, errors.New("invalid WAV: no samples")
+}
+
+// Tone plays a melody with a note for each letter, always the same for the same
+// text. It is for tests and demos.
+type Tone struct{}
+
+var _ speech.Provider = Tone{}
+
+const (
+	toneRate       = 16000
+	toneSeconds    = 0.04 // per letter at speed 1
+	maxToneSeconds = 60   // a long text is played faster
+)
+
+// pentatonic lists the semitones of a scale.
+var pentatonic = []int{0, 2, 4, 7, 9, 12, 14, 16, 19, 21}
+
+// Name implements speech.Provider.
+func (Tone) Name() string { return "tone" }
+
+// Resolve implements speech.Provider. Any voice is valid; it sets the pitch.
+func (Tone) Resolve(voice, model string) (string, string) {
+	return cmp.Or(voice, "flute"), cmp.Or(model, "pentatonic")
+}
+
+// Synthesize implements speech.Provider.
+func (Tone) Synthesize(_ context.Context, u speech.Utterance) (audio.Sound, error) {
+	base := 0
+	for _, c := range u.Voice {
+		base += int(c)
+	}
+	length := int(toneRate * min(toneSeconds/u.Speed, maxToneSeconds/float64(max(1, u.Characters()))))
+	sound := audio.Sound{Rate: toneRate}
+	for _, c := range u.Text {
+		if unicode.IsSpace(c) {
+			sound.Samples = append(sound.Samples, make([]int16, length)...)
+			continue
+		}
+		hz := 220 * math.Pow(2, float64(base%12+pentatonic[int(c)%len(pentatonic)])/12)
+		for i := range length {
+			swell := math.Sin(math.Pi * float64(i) / float64(length))
+			sound.Samples = append(sound.Samples, int16(9000*swell*math.Sin(2*math.Pi*hz*float64(i)/toneRate)))
+		}
+	}
+	return sound, nil
 }

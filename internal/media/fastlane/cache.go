@@ -1,13 +1,19 @@
 package fastlane
 
 import (
+	"bytes"
 	"container/list"
+	"os"
+	"strconv"
 	"sync"
 	"sync/atomic"
 )
 
-// maxShare is the largest fraction of the cache that one blob may use.
-const maxShare = 8
+const (
+	maxShare      = 8        // the largest fraction of the cache that one blob may use
+	entryOverhead = 512      // estimated memory of an entry without its content
+	minSendfile   = 16 << 10 // the size from which sendfile is faster than a copy in memory
+)
 
 // entry is a cached blob, in memory or as an open file. It is immutable.
 type entry struct {
@@ -178,4 +184,39 @@ func (c *cache) stats() Stats {
 	c.mu.RLock()
 	defer c.mu.RUnlock()
 	return Stats{Hits: c.hits.Load(), Loads: c.loads.Load(), Objects: int64(len(c.entries)), Bytes: c.bytes}
+}
+
+// newEntry reads a blob into memory, or keeps its file for sendfile.
+func newEntry(path string, b Blob, inMemory bool) (*entry, error) {
+	e := &entry{path: path, length: b.Size}
+	if err := e.open(b.File, inMemory || b.Size < minSendfile); err != nil {
+		return nil, err
+	}
+	b.Header.Set("Content-Length", strconv.FormatInt(b.Size, 10))
+	var head bytes.Buffer
+	head.WriteString("HTTP/1.1 200 OK\r\n")
+	_ = b.Header.Write(&head)
+	head.WriteString("Date: ")
+	e.head = head.Bytes()
+	e.size = int64(len(path)+len(e.head)+entryOverhead) + b.Size
+	return e, nil
+}
+
+func (e *entry) open(f *os.File, inMemory bool) (err error) {
+	if !inMemory {
+		if e.file, err = newSource(f); err == nil {
+			return nil
+		}
+	}
+	defer func() { _ = f.Close() }()
+	e.body = make([]byte, e.length)
+	_, err = f.ReadAt(e.body, 0)
+	return err
+}
+
+// close closes the file, if any, when no connection sends it anymore.
+func (e *entry) close() {
+	if e != nil && e.file != nil {
+		_ = e.file.Close()
+	}
 }

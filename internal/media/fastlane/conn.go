@@ -269,3 +269,39 @@ func (c *conn) remote() string {
 	}
 	return c.remoteAddr
 }
+
+// dateField is the value of the Date field for one second.
+type dateField struct {
+	second int64
+	text   []byte // with the end of the header
+}
+
+// appendDate completes a header.
+func (l *Lane) appendDate(head []byte) []byte {
+	now := time.Now()
+	s := l.date.Load()
+	if s == nil || s.second != now.Unix() {
+		s = &dateField{now.Unix(), append(now.UTC().AppendFormat(nil, http.TimeFormat), "\r\n\r\n"...)}
+		l.date.Store(s)
+	}
+	return append(head, s.text...)
+}
+
+// send writes header and body with one system call, also with TLS.
+func (c *conn) send(e *entry) error {
+	c.head = c.lane.appendDate(append(c.head[:0], e.head...))
+	if e.file != nil {
+		return c.sender.send(c.head, e.file, e.length)
+	}
+	if c.records == nil {
+		c.pieces = append(c.parts[:0], c.head, e.body)
+		_, err := c.pieces.WriteTo(c.Conn)
+		return err
+	}
+	c.records.buffer()
+	_, err := c.Conn.Write(c.head)
+	if err == nil {
+		_, err = c.Conn.Write(e.body)
+	}
+	return errors.Join(err, c.records.flush())
+}

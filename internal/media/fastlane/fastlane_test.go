@@ -17,7 +17,7 @@ import (
 func TestConnectionReturnsFromNetHTTP(t *testing.T) {
 	s := serve(t, newBlobDir(t, blobs), nil)
 	c := s.dial(t)
-	for range 200 { // a quick client is often ahead of net/http's own clean-up
+	for range 200 { // the next request often arrives before net/http has finished the last
 		c.send("HEAD /media/ab/empty.alaw HTTP/1.1\r\nHost: a\r\n\r\n")
 		c.receive()
 		c.send("POST /a HTTP/1.1\r\nHost: a\r\nContent-Length: 3\r\n\r\n")
@@ -29,7 +29,7 @@ func TestConnectionReturnsFromNetHTTP(t *testing.T) {
 		}
 	}
 	if hits := s.lane.Stats().Hits; hits != 200 {
-		t.Errorf("the lane answered %d of 200 requests", hits)
+		t.Errorf("%d of 200 responses from the cache", hits)
 	}
 }
 
@@ -61,33 +61,33 @@ func TestTLS(t *testing.T) {
 			}
 		}
 		if hits := s.lane.Stats().Hits - before; hits != 10 {
-			t.Errorf("the lane answered %d of 10 requests", hits)
+			t.Errorf("%d of 10 responses from the cache", hits)
 		}
 		c.send("GET /media/ab/x.alaw HTTP/1.1\r\nHost: a\r\nRange: bytes=0-1\r\n\r\n")
 		if status, body := c.receive(); status != http.StatusPartialContent || body != "he" || !<-secured {
-			t.Errorf("a range: status %d, %q", status, body)
+			t.Errorf("range: status %d, %q", status, body)
 		}
 	}
 	t.Run("plain HTTP is rejected", func(t *testing.T) {
 		c := s.dial(t)
 		c.send(plainGet("/media/ab/x.alaw"))
-		if answer, _ := io.ReadAll(c); !strings.Contains(string(answer), "HTTP request to an HTTPS server") {
-			t.Errorf("answer %q", answer)
+		if response, _ := io.ReadAll(c); !strings.Contains(string(response), "HTTP request to an HTTPS server") {
+			t.Errorf("response %q", response)
 		}
 	})
 }
 
 func TestSlowClientsAreCutOff(t *testing.T) {
-	const soon = 500 * time.Millisecond // and yet time enough for what is no fault of theirs
+	const soon = 500 * time.Millisecond // long enough for the rest of the test on a busy machine
 	large := map[string]string{"/large.pcm": strings.Repeat("x", 16<<20), "/x.alaw": "hello"}
 	quick := func(srv *http.Server) { srv.ReadHeaderTimeout, srv.IdleTimeout, srv.WriteTimeout = soon, soon, soon }
 	for name, steps := range map[string]func(c client){
-		"one that says nothing":            func(client) {},
-		"one that does not end its head":   func(c client) { c.send("GET /x.alaw HTTP/1.1\r\nHost: a\r\n") },
-		"one that is idle":                 func(c client) { c.send(plainGet("/x.alaw")); c.receive() },
-		"one that begins a second":         func(c client) { c.send(plainGet("/x.alaw")); c.receive(); c.send("GET /x") },
-		"one that is idle after net/http":  func(c client) { c.send(strings.Replace(plainGet("/x.alaw"), "GET", "PUT", 1)); c.receive() },
-		"one that is idle after an upload": func(c client) { c.send(put("/x", "abc")); c.receive() },
+		"no request":                func(client) {},
+		"incomplete header":         func(c client) { c.send("GET /x.alaw HTTP/1.1\r\nHost: a\r\n") },
+		"idle":                      func(c client) { c.send(plainGet("/x.alaw")); c.receive() },
+		"incomplete second request": func(c client) { c.send(plainGet("/x.alaw")); c.receive(); c.send("GET /x") },
+		"idle after net/http":       func(c client) { c.send(strings.Replace(plainGet("/x.alaw"), "GET", "PUT", 1)); c.receive() },
+		"idle after an upload":      func(c client) { c.send(put("/x", "abc")); c.receive() },
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -96,7 +96,7 @@ func TestSlowClientsAreCutOff(t *testing.T) {
 			c.awaitEnd()
 		})
 	}
-	t.Run("one that does not read", func(t *testing.T) {
+	t.Run("does not read", func(t *testing.T) {
 		t.Parallel()
 		s := serve(t, newBlobDir(t, large), nil, quick)
 		c := s.dial(t)
@@ -111,9 +111,9 @@ func TestSlowClientsAreCutOff(t *testing.T) {
 func TestShutdownFinishesResponses(t *testing.T) {
 	blobs := map[string]string{"/large.pcm": strings.Repeat("x", 16<<20), "/x.alaw": "hello"}
 	for name, first := range map[string]string{
-		"of a new connection":              "",
-		"of one that net/http has had too": "POST /a HTTP/1.1\r\nHost: a\r\nContent-Length: 0\r\n\r\n",
-		"of one that has uploaded":         "PUT /a HTTP/1.1\r\nHost: a\r\nContent-Length: 0\r\n\r\n",
+		"new connection":  "",
+		"after net/http":  "POST /a HTTP/1.1\r\nHost: a\r\nContent-Length: 0\r\n\r\n",
+		"after an upload": "PUT /a HTTP/1.1\r\nHost: a\r\nContent-Length: 0\r\n\r\n",
 	} {
 		t.Run(name, func(t *testing.T) {
 			s := serve(t, newBlobDir(t, blobs), nil)
@@ -134,7 +134,7 @@ func TestShutdownFinishesResponses(t *testing.T) {
 			go func() { ended <- errors.Join(s.srv.Shutdown(ctx), s.lane.Drain(ctx)) }()
 			idle.awaitEnd()
 			if _, body := reading.receive(); len(body) != 16<<20 {
-				t.Errorf("%d bytes came", len(body))
+				t.Errorf("received %d bytes", len(body))
 			}
 			reading.awaitEnd()
 			if err := <-ended; err != nil {

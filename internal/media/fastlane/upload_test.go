@@ -14,29 +14,29 @@ import (
 	"telapi/internal/media/fastlane"
 )
 
-// answering runs a server whose uploads a handler of the test's answers.
-func answering(t *testing.T, answer http.HandlerFunc) client {
+// serveHandler runs a server with a handler for uploads and connects to it.
+func serveHandler(t *testing.T, handler http.HandlerFunc) client {
 	t.Helper()
 	lane := fastlane.New(fastlane.Options{MaxUpload: 1 << 20})
-	return start(t, answer, lane, nil, func(srv *http.Server) { srv.ErrorLog = log.New(io.Discard, "", 0) }).dial(t)
+	return start(t, handler, lane, nil, func(srv *http.Server) { srv.ErrorLog = log.New(io.Discard, "", 0) }).dial(t)
 }
 
 func TestUploadResponsesEqualNetHTTP(t *testing.T) {
 	for name, tt := range map[string]struct {
-		answer http.HandlerFunc
-		want   string // but for the Date
-		ends   bool
+		handler http.HandlerFunc
+		want    string // without the Date
+		ends    bool
 	}{
 		"nothing":    {func(http.ResponseWriter, *http.Request) {}, "200 OK\r\nContent-Length: 0\r\n\r\n", false},
 		"created":    {func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(201); w.WriteHeader(500) }, "201 Created\r\nContent-Length: 0\r\n\r\n", false},
 		"no content": {func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(204); _, _ = w.Write([]byte("x")) }, "204 No Content\r\n\r\n", false},
-		"the end": {func(w http.ResponseWriter, _ *http.Request) {
+		"close": {func(w http.ResponseWriter, _ *http.Request) {
 			w.Header().Set("Connection", "close")
 			w.Header().Set("A", "b")
 		}, "200 OK\r\nA: b\r\nConnection: close\r\nContent-Length: 0\r\n\r\n", true},
 	} {
 		t.Run(name, func(t *testing.T) {
-			c := answering(t, tt.answer)
+			c := serveHandler(t, tt.handler)
 			for range 2 {
 				c.send(put("/a", strings.Repeat("unread content ", 5000)))
 				var got string
@@ -60,14 +60,14 @@ func TestUploadResponsesEqualNetHTTP(t *testing.T) {
 }
 
 func TestFailedHandlerClosesConnection(t *testing.T) {
-	for name, answer := range map[string]http.HandlerFunc{
-		"panics": func(http.ResponseWriter, *http.Request) { panic(http.ErrAbortHandler) },
-		"has no time to write": func(w http.ResponseWriter, _ *http.Request) {
+	for name, handler := range map[string]http.HandlerFunc{
+		"panic": func(http.ResponseWriter, *http.Request) { panic(http.ErrAbortHandler) },
+		"expired write deadline": func(w http.ResponseWriter, _ *http.Request) {
 			_ = http.NewResponseController(w).SetWriteDeadline(time.Now())
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			c := answering(t, answer)
+			c := serveHandler(t, handler)
 			c.send(put("/a", "abc"))
 			c.awaitEnd()
 		})
@@ -76,7 +76,7 @@ func TestFailedHandlerClosesConnection(t *testing.T) {
 
 func TestReadDeadlineOfUpload(t *testing.T) {
 	failures := make(chan error, 1)
-	c := answering(t, func(w http.ResponseWriter, r *http.Request) {
+	c := serveHandler(t, func(w http.ResponseWriter, r *http.Request) {
 		_ = http.NewResponseController(w).SetReadDeadline(time.Now().Add(10 * time.Millisecond))
 		_, err := io.ReadAll(r.Body)
 		failures <- err
@@ -84,7 +84,7 @@ func TestReadDeadlineOfUpload(t *testing.T) {
 	})
 	c.send("PUT /a HTTP/1.1\r\nHost: a\r\nContent-Length: 9\r\n\r\nabc")
 	if err := <-failures; !errors.Is(err, os.ErrDeadlineExceeded) {
-		t.Errorf("the handler read %v", err)
+		t.Errorf("read of the handler: %v", err)
 	}
 	resp, err := http.ReadResponse(bufio.NewReader(c.in), nil)
 	if err != nil || resp.StatusCode != http.StatusBadRequest || !resp.Close {
