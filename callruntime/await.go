@@ -71,7 +71,7 @@ func (w WorkItem) LogValue() slog.Value {
 func (c *Channel) Await(ctx context.Context, o AwaitOptions) (WorkItem, error) {
 	item, err := c.register(ctx, o)
 	if err != nil {
-		return WorkItem{}, fmt.Errorf("await: %w", err)
+		return WorkItem{}, wrap("await", err)
 	}
 	return item, nil
 }
@@ -94,7 +94,7 @@ func (c *Channel) register(ctx context.Context, o AwaitOptions) (item WorkItem, 
 		return item, err
 	}
 	digest := sha256.Sum256([]byte(item.Token))
-	reply, err := c.run(ctx, c.runtime.await,
+	reply, err := c.run(ctx, "await",
 		c.token, hex.EncodeToString(digest[:]), string(o.Kind), string(o.Scope), item.ID, strconv.FormatInt(o.TTL.Milliseconds(), 10), string(timeout),
 	).AsStrSlice()
 	if err == nil {
@@ -133,5 +133,5 @@ func (o *AwaitOptions) complete() error {
 // fails with ErrWorkItemNotFound if the result is already on the stream or the
 // item has expired.
 func (c *Channel) Cancel(ctx context.Context, workItemID string) error {
-	return c.do(ctx, "cancel", c.runtime.cancel, c.token, workItemID)
+	return c.do(ctx, "cancel", c.token, workItemID)
 }

@@ -65,20 +65,14 @@ func (r *Runtime) Open(ctx context.Context, o OpenOptions) (*Channel, error) {
 	}
 	args := append([]string{rand.Text(), o.TeamID, o.EndpointID, o.Mode, o.CallID, o.TransactionID, string(o.Profile)}, kv.LimitArgs(r.opts.Limits)...)
 	c, err := r.claimChannel(ctx, o.ChannelID, "open", args...)
-	if err != nil {
-		return nil, fmt.Errorf("open channel %s: %w", o.ChannelID, err)
-	}
-	return c, nil
+	return c, wrap("open channel "+o.ChannelID, err)
 }
 
 // Attach claims an existing channel, including one that this runtime claimed
 // before it was restarted.
 func (r *Runtime) Attach(ctx context.Context, channelID string) (*Channel, error) {
 	c, err := r.claimChannel(ctx, channelID, "attach")
-	if err != nil {
-		return nil, fmt.Errorf("attach to channel %s: %w", channelID, err)
-	}
-	return c, nil
+	return c, wrap("attach to channel "+channelID, err)
 }
 
 func invalidID(of, id string) error {
@@ -136,14 +130,11 @@ func (c *Channel) Close(ctx context.Context) error {
 // claim runs claim.lua.
 func (c *Channel) claim(ctx context.Context, how string, lease time.Duration, args ...string) ([]string, error) {
 	args = append([]string{c.runtime.opts.Name, c.token, strconv.FormatInt(lease.Milliseconds(), 10), how}, args...)
-	reply, err := c.run(ctx, c.runtime.claim, args...).AsStrSlice()
+	reply, err := c.run(ctx, "claim", args...).AsStrSlice()
 	if err == nil && reply[0] != "claimed" {
 		err = replyErrors[reply[0]]
 	}
-	if err != nil {
-		return nil, fmt.Errorf("claim: %w", err)
-	}
-	return reply, nil
+	return reply, wrap("claim", err)
 }
 
 // renew renews the claim until the channel is closed or the claim is lost, which
@@ -164,7 +155,7 @@ func (c *Channel) renew() {
 // Commit marks all entries up to a position as handled. The next runtime that
 // claims the channel receives entries after it.
 func (c *Channel) Commit(ctx context.Context, position string) error {
-	return c.do(ctx, "commit", c.runtime.commit, c.token, position, keptEntries)
+	return c.do(ctx, "commit", c.token, position, keptEntries)
 }
 
 // End ends the channel for all participants. Ending it again has no effect.
@@ -173,29 +164,26 @@ func (c *Channel) End(ctx context.Context, reason string) error {
 	if err != nil {
 		return fmt.Errorf("end: %w", err)
 	}
-	return c.do(ctx, "end", c.runtime.end, c.token, reason, string(entry))
+	return c.do(ctx, "end", c.token, reason, string(entry))
 }
 
 // do runs a script that replies with one word.
-func (c *Channel) do(ctx context.Context, operation string, script *rueidis.Lua, args ...string) error {
+func (c *Channel) do(ctx context.Context, script string, args ...string) error {
 	word, err := c.run(ctx, script, args...).ToString()
 	if err == nil {
 		err = replyErrors[word]
 	}
-	if err != nil {
-		return fmt.Errorf("%s: %w", operation, err)
-	}
-	return nil
+	return wrap(script, err)
 }
 
 // run runs a script on the channel. A channel with an invalid ID does not exist;
 // in a cluster its keys would be in different slots.
-func (c *Channel) run(ctx context.Context, script *rueidis.Lua, args ...string) rueidis.RedisResult {
+func (c *Channel) run(ctx context.Context, script string, args ...string) rueidis.RedisResult {
 	switch {
 	case c.runtime.life.Err() != nil:
 		return rueidis.NewErrorResult(ErrClosed)
 	case !wire.ValidChannelID(c.ID):
 		return rueidis.NewErrorResult(ErrLost)
 	}
-	return script.Exec(ctx, c.runtime.client, kv.ChannelKeys(c.ID), args)
+	return c.runtime.scripts[script].Exec(ctx, c.runtime.client, kv.ChannelKeys(c.ID), args)
 }

@@ -2,7 +2,9 @@ package callruntime
 
 import (
 	"bytes"
+	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"strconv"
 	"strings"
@@ -10,6 +12,7 @@ import (
 
 	"github.com/go-json-experiment/json"
 	"github.com/go-json-experiment/json/jsontext"
+	"github.com/redis/rueidis"
 
 	"telapi/callruntime/wire"
 	"telapi/internal/kv"
@@ -135,7 +138,7 @@ func (c *Channel) touch(ctx context.Context) (time.Time, error) {
 	if known != nil && time.Now().Before(*known) {
 		return *known, nil
 	}
-	ms, err := c.run(ctx, c.runtime.touch).AsInt64()
+	ms, err := c.run(ctx, "touch").AsInt64()
 	if err != nil {
 		return time.Time{}, err
 	}
@@ -198,3 +201,77 @@ func (c *Channel) wake() {
 // AudioDropped returns the number of audio frames that were dropped because
 // Receive was not called in time.
 func (c *Channel) AudioDropped() int64 { return c.dropped.Load() }
+
+// stream is one direction of a channel.
+type stream struct {
+	key, topic string
+	entry      func(item rueidis.XRangeEntry) string // the JSON of a wire.Entry
+}
+
+func runtimeStream(channelID string) stream {
+	return stream{kv.RuntimeStream(channelID), kv.RuntimeTopic(channelID), func(item rueidis.XRangeEntry) string {
+		return item.FieldValues["entry"]
+	}}
+}
+
+func history(channelID string) stream {
+	return stream{kv.History(channelID), kv.BrowserTopic(channelID), func(item rueidis.XRangeEntry) string {
+		_, at, _ := strings.Cut(item.ID, "-") // number-milliseconds
+		return fmt.Sprintf(`{"kind":"frame","channelId":%q,"at":%s,"message":%s}`, channelID, at, item.FieldValues["message"])
+	}}
+}
+
+// Observe reads the runtime stream of a channel without claiming it, from a
+// position on; an empty position is the oldest entry. On the returned channel
+// Send, Await, Cancel and End act on behalf of the runtime that has the claim, and
+// Commit fails with ErrClaimLost.
+func (r *Runtime) Observe(channelID, from string) *Channel {
+	return r.observe(channelID, from, runtimeStream(channelID))
+}
+
+// ObserveHistory reads the messages to the channel's browser like Observe reads
+// the runtime stream. They arrive as entries of kind frame. Receive does not
+// report the end of the channel.
+func (r *Runtime) ObserveHistory(channelID, from string) *Channel {
+	return r.observe(channelID, from, history(channelID))
+}
+
+func (r *Runtime) observe(channelID, from string, s stream) *Channel {
+	c := newChannel(r, channelID, "", s)
+	c.position = from
+	c.subscribe()
+	return c
+}
+
+// Entries returns up to count entries that are on a channel's runtime stream now,
+// the oldest first, from a position on. Entries that were committed long ago are
+// no longer there.
+func (r *Runtime) Entries(ctx context.Context, channelID, from string, count int) ([]Delivery, error) {
+	return r.list(ctx, runtimeStream(channelID), from, count)
+}
+
+// History returns messages to the channel's browser like Entries returns entries.
+func (r *Runtime) History(ctx context.Context, channelID, from string, count int) ([]Delivery, error) {
+	return r.list(ctx, history(channelID), from, count)
+}
+
+func (r *Runtime) list(ctx context.Context, s stream, from string, count int) ([]Delivery, error) {
+	found, err := r.read(ctx, s, from, count)
+	for i := range found {
+		err = errors.Join(err, json.Unmarshal(found[i].JSON, &found[i].Entry))
+	}
+	return found, err
+}
+
+// read returns deliveries whose Entry is not decoded yet.
+func (r *Runtime) read(ctx context.Context, s stream, from string, count int) ([]Delivery, error) {
+	items, err := r.client.Do(ctx, r.client.B().Xrange().Key(s.key).Start(cmp.Or(from, "-")).End("+").Count(int64(count)).Build()).AsXRange()
+	if err != nil {
+		return nil, err
+	}
+	found := make([]Delivery, len(items))
+	for i, item := range items {
+		found[i] = Delivery{Position: item.ID, JSON: jsontext.Value(s.entry(item))}
+	}
+	return found, nil
+}

@@ -12,6 +12,7 @@
 package callruntime
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -19,9 +20,12 @@ import (
 	"time"
 
 	"github.com/cenkalti/backoff/v5"
+	"github.com/go-json-experiment/json"
+	"github.com/google/uuid"
 	"github.com/redis/rueidis"
 
 	"telapi/callruntime/wire"
+	"telapi/internal/config"
 	"telapi/internal/kv"
 	"telapi/internal/lua"
 	"telapi/internal/pubsub"
@@ -79,8 +83,23 @@ type Runtime struct {
 	stop    context.CancelCauseFunc
 	mu      sync.Mutex // orders the end of life and starts of goroutines
 	running sync.WaitGroup
-	// Running one of these scripts again after a lost reply changes nothing.
-	claim, commit, send, end, await, cancel, touch *rueidis.Lua
+	scripts map[string]*rueidis.Lua // a second run after a lost reply changes nothing
+}
+
+// Locate returns how to connect to the service's key-value store. redisURL has
+// the form of REDIS_URL and may name several nodes of a cluster. If it is empty,
+// Locate finds the embedded store that a server on the same machine runs in
+// dataDir.
+func Locate(redisURL, dataDir string) (rueidis.ClientOption, error) {
+	if redisURL == "" {
+		found, _, err := redisconn.FindEmbedded(dataDir)
+		return redisconn.ClientOption(found), err
+	}
+	o, err := config.ParseRedisURL(redisURL)
+	if err != nil {
+		return rueidis.ClientOption{}, fmt.Errorf("parse the store's URL: %w", err)
+	}
+	return redisconn.ClientOption(o), nil
 }
 
 // New connects to the store.
@@ -88,15 +107,9 @@ func New(opts Options) (*Runtime, error) {
 	if opts.Name == "" {
 		return nil, errors.New("missing runtime name: set Options.Name")
 	}
-	if opts.Group == "" {
-		opts.Group = kv.OffersGroup
-	}
-	if opts.Lease == 0 {
-		opts.Lease = 15 * time.Second
-	}
-	if opts.Limits == (wire.ChannelLimits{}) {
-		opts.Limits = wire.DefaultChannelLimits()
-	}
+	opts.Group = cmp.Or(opts.Group, kv.OffersGroup)
+	opts.Lease = cmp.Or(opts.Lease, 15*time.Second)
+	opts.Limits = cmp.Or(opts.Limits, wire.DefaultChannelLimits())
 	opts.Store.DisableCache = true
 	opts.Store.PipelineMultiplex = -1 // one connection: concurrent commands share its reads and writes
 	opts.Store.RetryDelay = redisconn.RetryDelay(func(attempts int) time.Duration {
@@ -107,15 +120,9 @@ func New(opts Options) (*Runtime, error) {
 		return nil, fmt.Errorf("connect to the store: %w", err)
 	}
 	life, stop := context.WithCancelCause(context.Background())
-	r := &Runtime{
-		opts: opts, client: client, topics: pubsub.New(), life: life, stop: stop,
-		claim:  rueidis.NewLuaScriptRetryable(lua.Channel("claim")),
-		commit: rueidis.NewLuaScriptRetryable(lua.Channel("commit")),
-		send:   rueidis.NewLuaScriptRetryable(lua.Channel("send")),
-		end:    rueidis.NewLuaScriptRetryable(lua.Channel("end")),
-		await:  rueidis.NewLuaScriptRetryable(lua.Channel("await")),
-		cancel: rueidis.NewLuaScriptRetryable(lua.Channel("cancel")),
-		touch:  rueidis.NewLuaScriptRetryable(lua.Channel("touch")),
+	r := &Runtime{opts: opts, client: client, topics: pubsub.New(), life: life, stop: stop, scripts: map[string]*rueidis.Lua{}}
+	for _, name := range []string{"claim", "commit", "send", "end", "await", "cancel", "touch"} {
+		r.scripts[name] = rueidis.NewLuaScriptRetryable(lua.Channel(name))
 	}
 	r.running.Go(r.serveTopics)
 	return r, nil
@@ -153,4 +160,29 @@ func (r *Runtime) serveTopics() {
 		}
 		_ = sleep.For(r.life, delays.NextBackOff())
 	}
+}
+
+// ReportSpeech reports speech that the runtime synthesized, for the usage of its
+// team. Empty ID and At are filled in. If the outcome is unknown, reporting again
+// with the same ID and At is safe.
+func (r *Runtime) ReportSpeech(ctx context.Context, report wire.SpeechReport) error {
+	if report.TeamID == "" || report.Characters < 1 {
+		return errors.New("report speech: TeamID and Characters are required")
+	}
+	report.ID = cmp.Or(report.ID, uuid.NewString())
+	report.At = cmp.Or(report.At, time.Now().UnixMilli())
+	encoded, err := json.Marshal(report)
+	if err == nil {
+		c := r.client
+		err = c.Do(ctx, c.B().Xadd().Key(kv.ReportsStream).Id("*").FieldValue().FieldValue("report", string(encoded)).Build().ToRetryable()).Error()
+	}
+	return wrap("report speech", err)
+}
+
+// wrap adds the operation to its error.
+func wrap(operation string, err error) error {
+	if err == nil {
+		return nil
+	}
+	return fmt.Errorf("%s: %w", operation, err)
 }

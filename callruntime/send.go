@@ -1,9 +1,13 @@
 package callruntime
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
+	"strings"
+	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/go-json-experiment/json"
@@ -17,6 +21,12 @@ import (
 
 // MaxMessageBytes is the maximum size of an encoded message.
 const MaxMessageBytes = 64 << 10
+
+// Limits of one batch.
+const (
+	batchMessages = 64
+	batchBytes    = 512 << 10
+)
 
 // Send sends a durable message to the browser. A browser that is not connected
 // receives it when it reconnects. Empty identifying fields are filled in. If the
@@ -35,7 +45,7 @@ func (c *Channel) SendAsync(ctx context.Context, m wire.ChannelMessage) (wait fu
 	messageID := m.MessageID
 	encoded, err := c.encode(m)
 	if err != nil {
-		return func() error { return fmt.Errorf("send: %w", err) }
+		return func() error { return wrap("send", err) }
 	}
 	o := &outgoing{ctx: ctx, messageID: messageID, json: encoded, flag: flag(m), done: make(chan struct{})}
 	c.outbox.add(o)
@@ -66,10 +76,7 @@ func (c *Channel) SendAudio(ctx context.Context, audio jsontext.Value) error {
 	if err == nil {
 		err = redisconn.PublishAudio(ctx, c.runtime.client, kv.BrowserTopic(c.ID), encoded)
 	}
-	if err != nil {
-		return fmt.Errorf("send audio: %w", err)
-	}
-	return nil
+	return wrap("send audio", err)
 }
 
 func (c *Channel) encode(m wire.ChannelMessage) (string, error) {
@@ -93,4 +100,135 @@ func (c *Channel) encode(m wire.ChannelMessage) (string, error) {
 		return "", fmt.Errorf("message too large: %d bytes, maximum %d", len(encoded), MaxMessageBytes)
 	}
 	return encoded, nil
+}
+
+// outbox sends a channel's messages in order. Messages that are added while a
+// batch is being sent form the next batch.
+type outbox struct {
+	channel *Channel
+
+	mu      sync.Mutex
+	queue   []*outgoing
+	sending bool // a goroutine runs send
+
+	newest string // ID of the newest message known to be in the history; used by send only
+}
+
+// outgoing is a message on its way to the browser.
+type outgoing struct {
+	ctx       context.Context // of the caller
+	messageID string          // empty unless the caller chose it and may use it again
+	json      string
+	flag      byte // as send.lua expects it
+	done      chan struct{}
+	err       error // set before done is closed
+}
+
+func (m *outgoing) wait() error {
+	select {
+	case <-m.done:
+		return m.err
+	case <-m.ctx.Done():
+		return wrap("send", m.ctx.Err())
+	}
+}
+
+func (m *outgoing) finish(err error) {
+	m.err = wrap("send", err)
+	close(m.done)
+}
+
+func (b *outbox) add(m *outgoing) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if !b.sending {
+		if err := b.channel.runtime.start(b.send); err != nil {
+			m.finish(err)
+			return
+		}
+		b.sending = true
+	}
+	b.queue = append(b.queue, m)
+}
+
+// send sends batches until the queue is empty.
+func (b *outbox) send() {
+	for batch := b.next(); batch != nil; batch = b.next() {
+		words, err := b.sendBatch(batch)
+		for i, m := range batch {
+			if err != nil {
+				m.finish(err)
+			} else {
+				m.finish(replyErrors[words[min(i, len(words)-1)]])
+			}
+		}
+	}
+}
+
+// next takes the next batch off the queue. It skips messages whose caller no
+// longer waits.
+func (b *outbox) next() (batch []*outgoing) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	n, bytes := 0, 0
+	for n < len(b.queue) && len(batch) < batchMessages && bytes < batchBytes {
+		if m := b.queue[n]; m.ctx.Err() == nil {
+			batch = append(batch, m)
+			bytes += len(m.json)
+		}
+		n++
+	}
+	if b.queue = b.queue[n:]; len(b.queue) == 0 {
+		b.queue = nil
+	}
+	b.sending = batch != nil
+	return batch
+}
+
+// sendBatch runs send.lua until no caller waits any more. It returns one word for
+// each message, or one for all.
+func (b *outbox) sendBatch(batch []*outgoing) ([]string, error) {
+	c := b.channel
+	ctx, cancel := whileAwaited(c.runtime.life, batch)
+	defer cancel()
+	flags, ids, args := make([]byte, len(batch)), make([]string, len(batch)), make([]string, 4, 4+len(batch))
+	anyID := false
+	for i, m := range batch {
+		flags[i], ids[i], args = m.flag, cmp.Or(m.messageID, "-"), append(args, m.json)
+		anyID = anyID || m.messageID != ""
+	}
+	args[0], args[1], args[2] = c.token, string(flags), b.newest
+	if anyID {
+		args[3] = strings.Join(ids, " ")
+	}
+	words, err := c.run(ctx, "send", args...).AsStrSlice()
+	if err != nil && c.runtime.life.Err() != nil {
+		err = ErrClosed
+	}
+	if err == nil && len(words) > len(batch) {
+		b.newest, words = words[0], words[1:]
+	}
+	return words, err
+}
+
+// whileAwaited returns a context that ends with parent, or when the contexts of
+// all messages have ended.
+func whileAwaited(parent context.Context, batch []*outgoing) (ctx context.Context, cancel func()) {
+	ctx, end := context.WithCancel(parent)
+	var left atomic.Int64
+	left.Store(int64(len(batch)))
+	stops := make([]func() bool, len(batch))
+	for i, m := range batch {
+		stops[i] = context.AfterFunc(m.ctx, func() {
+			if left.Add(-1) == 0 {
+				end()
+			}
+		})
+	}
+	return ctx, func() {
+		for _, stop := range stops {
+			stop()
+		}
+		end()
+	}
 }
