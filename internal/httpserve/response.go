@@ -103,6 +103,7 @@ func (w *Response) Fail(err error) {
 		body, _ = json.Marshal(w.Err.Envelope(w.RequestID))
 	}
 	h := w.Header()
+	h.Set("Cache-Control", "no-store") // the handler may have set that of its content
 	switch w.Err.Code {
 	case fault.Unauthorized:
 		h.Set("WWW-Authenticate", `Bearer realm="`+w.Realm+`"`)
