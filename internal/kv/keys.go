@@ -92,7 +92,7 @@ type Notice byte
 // The notices. Only audio is lost when a notice is missed.
 const (
 	NoticeAudio    Notice = 'A' // both topics: the ChannelMessage
-	NoticeEntry    Notice = 'E' // runtime: ID of an entry now on the stream, a blank, and the content of NoticeDue
+	NoticeEntry    Notice = 'E' // runtime: ID of an entry now on the stream, a space, and the content of NoticeDue
 	NoticeDue      Notice = 'D' // runtime: ms until a work item expires; empty if none is awaited
 	NoticeMessage  Notice = 'M' // browser: epoch, previous ID and last ID, separated by blanks, then each ChannelMessage after a line feed
 	NoticeReplaced Notice = 'R' // browser: the connection that owns the session now

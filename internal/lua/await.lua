@@ -5,15 +5,15 @@
 -- ARGV[3]  kind: bot, llm or tool
 -- ARGV[4]  scope: work_item or channel
 -- ARGV[5]  work item ID: 1 to 128 of A-Z a-z 0-9 . _ : -
--- ARGV[6]  how long the result is awaited, in ms
+-- ARGV[6]  time to wait for the result, in ms
 -- ARGV[7]  entry to add to the stream when the work item times out
 -- returns  {'awaited', deadline in Unix ms}, also if called again with the same credential;
 --          {'exists'} if another work item has this ID; {'ended'}, {'lost'} or {'claim_lost'}
 --
--- Atomic so that work items have one order, whichever process registers them.
+-- Atomic so that work items of several processes have one order.
 load('state', 'claimToken', 'queue')
 local digest, kind, id = ARGV[2], ARGV[3], ARGV[5]
-if string.find(digest .. kind .. id, '[^%w._:%-]') then -- they are inserted into JSON and into records without escaping
+if string.find(digest .. kind .. id, '[^%w._:%-]') then -- they are not escaped in JSON and in the fields of work
   return redis.error_reply('ERR digest, kind and work item ID must consist of letters, digits and . _ : -')
 end
 if channel.state == '' then return { 'lost' } end

@@ -6,17 +6,17 @@
 -- ARGV[3]  work item ID from the path; empty: the path has none, so it is inserted into every entry
 -- ARGV[4]  callback ID
 -- ARGV[5]  digest of the body
--- ARGV[6]  1: the body has an ID of its own, so an equal body is a repetition
--- ARGV[7]  epoch for which the commands were decided
+-- ARGV[6]  1: the body contains an ID, so an equal body is a duplicate
+-- ARGV[7]  epoch of the channel when the commands were checked
 -- ARGV[8]  receipt
 -- ARGV[9…] entries, JSON objects with at least one member
--- returns  {verdict, the first receipt if there was one, the number of the work item if it is parked}; the verdict is
---          routed, parked, invalid, ended, consumed, duplicate, cancelled, stale or backpressure
+-- returns  {outcome, receipt of the first callback if there was one, number of the work item if it is parked}; the
+--          outcome is routed, parked, invalid, ended, consumed, duplicate, cancelled, stale or backpressure
 --
--- Atomic so that one of several concurrent callbacks with a credential is routed, and
--- so that a credential is consumed if and only if its entries are kept. Called again
--- with the same callback ID, it returns the same result.
-local RETRY_WINDOW = 600000 -- ms for which a callback can be retried that is only known by its callback ID
+-- Atomic so that only one of several concurrent callbacks with a credential is accepted,
+-- and so that a credential is consumed if and only if the entries are stored. If it is
+-- called again with the same callback ID, it returns the same result.
+local RETRY_WINDOW = 600000 -- ms for which a callback without an ID in its body can be retried
 
 load('state', 'epoch', 'queue')
 local digest, callbackID, bodyDigest, identified, receipt = ARGV[1], ARGV[4], ARGV[5], ARGV[6] == '1', ARGV[8]
@@ -35,9 +35,9 @@ end
 if c.callbackID == callbackID then
   return { channelScope and 'routed' or c.state, c.receipt, c.state == 'parked' and tostring(c.number) or nil }
 end
-local refused = credentialRefusal(c)
-if refused == 'consumed' then return { c.bodyDigest == bodyDigest and 'duplicate' or 'consumed', c.receipt } end
-if refused then return { refused } end
+local refusal = credentialRefusal(c)
+if refusal == 'consumed' then return { c.bodyDigest == bodyDigest and 'duplicate' or 'consumed', c.receipt } end
+if refusal then return { refusal } end
 if channel.epoch ~= ARGV[7] then return { 'stale' } end
 local inTurn = channelScope or c.number == head
 if backlog(inTurn and 0 or parked) >= 1 then return { 'backpressure' } end

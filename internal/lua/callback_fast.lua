@@ -1,5 +1,5 @@
 -- The fast version of callback.lua for the common case: the first callback for the
--- work item whose turn it is, on an open channel where nothing else is due. It returns
+-- first unsettled work item, on an open channel without expired deadlines. It returns
 -- what callback.lua would. In any other case it changes nothing and callback.lua runs.
 do
   local flow, state, epoch, queue = unpack(redis.call('HMGET', META, 'flow', 'state', 'epoch', 'queue'))

@@ -5,8 +5,8 @@
 -- returns  'cancelled', also if it was cancelled before; 'no_item' if the work item is unknown, timed out, or its
 --          result is on the stream; 'ended', 'lost' or 'claim_lost'
 --
--- Atomic so that a work item is either cancelled or answered. A parked callback is
--- dropped. Callbacks that are parked behind the work item follow at once.
+-- Atomic so that a work item is either cancelled or answered. The callback of a parked
+-- work item is dropped. Callbacks that were only waiting for this work item are routed.
 load('state', 'claimToken', 'queue')
 if channel.state == '' then return 'lost' end
 if ARGV[1] ~= '' and channel.claimToken ~= ARGV[1] then return 'claim_lost' end

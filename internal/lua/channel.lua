@@ -1,9 +1,9 @@
 -- telapi channel scripts, version 1
 --
 -- Every channel script starts with this file: channel.lua followed by X.lua is the
--- whole script. If there is an X_fast.lua, insert it before the marker below. It
--- handles the common case of X.lua in about half the time: creating the functions
--- after the marker, and the calls they make, is what most of a script's time goes into.
+-- complete script. If there is an X_fast.lua, insert it before the marker below. It
+-- handles the common case of X.lua in about half the time, because it runs before the
+-- functions after the marker are created and makes fewer calls.
 --
 -- KEYS[1]  meta: hash, the channel's fields
 -- KEYS[2]  in: the runtime stream (field entry; every TOTAL_INTERVAL-th entry also has the field total)
@@ -17,42 +17,43 @@
 local META, IN, OUT, SEEN, SENT, WORK, FORGET, SEEN_BEFORE, SENT_BEFORE = unpack(KEYS)
 local PREFIX = string.sub(META, 1, -5) -- of the channel's keys and pub/sub channels
 
--- Later than any time the scripts handle. It has 14 digits: Lua prints larger
--- numbers in scientific notation.
+-- A time in the far future. It has 14 digits because Lua prints larger numbers in
+-- scientific notation.
 local NEVER = 99999999999999
 
--- Every 16th entry carries the bytes of all entries up to it, so that commit.lua
--- counts committed bytes exactly and reads at most 16 entries for it.
+-- Every 16th entry has the total size of all entries up to it, so that commit.lua
+-- counts committed bytes exactly and reads at most 16 entries.
 local TOTAL_INTERVAL = 16
 
--- Message IDs of the browser are remembered in two sets. When seen has this many,
--- it becomes seenBefore. frame.lua checks this once per 256 entries, and
--- frame_fast.lua leaves that batch to it.
+-- Recent message IDs of the browser are kept in two sets. When seen has MAX_SEEN IDs,
+-- it replaces seenBefore. frame.lua checks this once per SEEN_CHECK_INTERVAL entries;
+-- frame_fast.lua does not handle the frames for which the check is due.
 local MAX_SEEN = 4096
 local SEEN_CHECK_INTERVAL = 256
 
--- The history is trimmed once per 128 messages, and exactly when it is read.
+-- The history is trimmed once per TRIM_INTERVAL messages, and whenever it is read.
 local TRIM_INTERVAL = 128
 
 local clock = redis.call('TIME')
 local now = clock[1] * 1000 + math.floor(clock[2] / 1000) -- Unix ms
 
--- Formats and patterns rather than functions, so that fast versions share them.
+-- These are formats and patterns, not functions, so that fast versions can use them.
 
--- Format of stream IDs: number and time in ms. Numbers count from 1 without gaps. An
--- ID never occurs twice, not even after a failover that lost the newest items: a
--- reused number has another time.
+-- Format of stream IDs: number and time in ms. Numbers start at 1 and have no gaps. IDs
+-- are unique even after a failover that lost the newest items: a reused number has
+-- another time.
 local ID_FORMAT = '%d-%d'
 
 -- Pattern and format of the field flow of meta. It is one field because most scripts
 -- need all of it:
---   touchAt         when the next activity extends the channel's idle time
+--   touchAt         time from which activity extends the channel's idle time again
 --   dueAt           deadline of the first awaited work item, or NEVER
---   idleAt          when the idle channel ends
---   entries, bytes  ever added to the runtime stream
---   committed, committedBytes  the part of them that the runtime has committed
---   maxEntries, maxBytes       how many of them may be uncommitted
--- The last four are also one value, which fast versions copy: %s is quicker than %d.
+--   idleAt          time at which the channel ends if it stays idle
+--   entries, bytes  total number and size of the entries added to the runtime stream
+--   committed, committedBytes  number and size of the committed entries
+--   maxEntries, maxBytes       limits of the uncommitted entries
+-- The pattern also captures the last four together, because fast versions copy them:
+-- formatting with %s is faster than with %d.
 local FLOW_PATTERN = '^(%d+) (%d+) (%d+) (%d+) (%d+) ((%d+) (%d+) (%d+) (%d+))$'
 local FLOW_FORMAT = '%s %s %s %d %d %s'
 local FLOW_TIMES = '^(%d+) (%d+) ' -- touchAt and dueAt alone
@@ -64,18 +65,18 @@ local QUEUE_FORMAT = '%s %s %s'
 
 -- MARKER: the fast version, X_fast.lua, goes before this line.
 
-local TOUCH_INTERVAL = 60000    -- ms; activity extends the TTLs of nine keys, which would cost too much every time
+local TOUCH_INTERVAL = 60000    -- ms between two extensions of the TTLs of all nine keys, which is expensive
 local OFFER_INTERVAL = 60000    -- ms between two offers of an unclaimed session
 local RETENTION      = 3600000  -- ms after its deadline for which a credential is kept, to answer repeated callbacks
-local FORGET_BATCH   = 8        -- fields of work deleted at a time: more than one call adds, and quick
-local MAX_DIGITS     = 18       -- of either half of a stream ID: Redis rejects what exceeds 64 bits
+local FORGET_BATCH   = 8        -- fields of work deleted per call; more than a call adds, so that work does not grow
+local MAX_DIGITS     = 18       -- of either half of a stream ID; Redis rejects numbers above 64 bits
 
 local channel = {} -- fields of meta that were read, '' where not set
 
 local touchAt, dueAt, idleAt, entries, bytes, committed, committedBytes, maxEntries, maxBytes -- the field flow
 local head, tail, parked  -- the field queue, if it was read
 local newestEntry         -- ID of the last entry that this script added
-local streamIsNew = false -- this script added the first entry, so the stream has no TTL yet
+local streamIsNew = false -- this script created the stream, which has no TTL yet
 
 local function readFields(...)
   local names, values = { ... }, redis.call('HMGET', META, ...)
@@ -133,7 +134,7 @@ local function expireIn(milliseconds)
 end
 
 -- Extends the channel's idle time and its keys' TTLs, at most once per
--- TOUCH_INTERVAL. newKey forces it: a key that was just created has no TTL. Returns
+-- TOUCH_INTERVAL. newKey ignores the interval, because a new key has no TTL. Returns
 -- true if save must follow.
 local function keepAlive(newKey)
   if not newKey and now < touchAt then return false end
@@ -144,8 +145,9 @@ local function keepAlive(newKey)
   return true
 end
 
--- Saves what was added to the runtime stream, or settled. Notifies the runtime of the
--- newest entry, if there is one, and of the time until the next work item times out.
+-- Saves flow and queue after a change of the stream or of work items. Notifies the
+-- runtime of the newest entry, if there is one, and of the time until the next work item
+-- times out.
 local function saveAndNotify()
   keepAlive(streamIsNew)
   save()
@@ -162,9 +164,7 @@ local function endChannel(reason)
   expireIn(redis.call('HGET', META, 'keepMs'))
 end
 
--- Message IDs are remembered in two sets. A full set replaces the older one, so
--- that the oldest IDs are dropped together. Returns which of the IDs are in either
--- set, as ID → true or false.
+-- Returns which of the IDs are in either set, as a table from ID to true or false.
 local function findIDs(set, older, ids)
   if #ids == 0 then return {} end
   local inNewer, inOlder, found = redis.call('SMISMEMBER', set, unpack(ids)), redis.call('SMISMEMBER', older, unpack(ids)), {}
@@ -172,7 +172,8 @@ local function findIDs(set, older, ids)
   return found
 end
 
--- Remembers IDs. keepAlive must follow: it gives a new set its TTL.
+-- Adds IDs to a set. A full set first replaces the older one, whose IDs are dropped.
+-- keepAlive must follow: it sets the TTL of a new set.
 local function rememberIDs(set, older, max, ids)
   if #ids == 0 then return end
   local size = redis.call('SCARD', set)
@@ -187,13 +188,13 @@ end
 -- Work items are numbered in the order in which they are registered. The hash work
 -- has three kinds of fields:
 --   <number>  of an unsettled work item: the time from which its entries can be
---             added to the stream, a blank, and the entries. An awaited item has its
---             deadline and the time-out entry. A parked one has 0 and its callback's
---             entries, a cancelled one 0 and no entries. So only the deadline of the
---             first item needs a timer.
+--             added to the stream, a space, and the entries. An awaited item has its
+--             deadline and the timeout entry. A parked one has 0 and its callback's
+--             entries, a cancelled one 0 and no entries. Only the deadline of the
+--             first item needs a timer, since later items wait for it.
 --   <digest>  of a credential: state (awaiting, routed, parked or cancelled), number of
 --             the work item (0 for a channel credential), kind, deadline, work item ID,
---             and once it is answered callback ID, digest of the body and receipt
+--             and after a callback its ID, the digest of its body and the receipt
 --   @<ID>     of a work item: the digest of its credential
 
 local function packEntries(list)
@@ -211,18 +212,18 @@ local function addPackedEntries(item, from)
   end
 end
 
--- Adds the entries of settled work items to the stream, up to the first item that
--- is still awaited. With skipAwaited, awaited items are dropped instead. Needs
+-- Adds the entries of answered and timed out work items to the stream, up to the first
+-- item that is still awaited. With skipAwaited, awaited items are dropped. Needs
 -- readQueue; saveAndNotify must follow.
 local function advanceQueue(skipAwaited)
   dueAt = NEVER
   while head <= tail do
     local item = redis.call('HGET', WORK, head) or '0 '
-    local blank = string.find(item, ' ', 1, true)
-    local at = tonumber(string.sub(item, 1, blank - 1))
+    local space = string.find(item, ' ', 1, true)
+    local at = tonumber(string.sub(item, 1, space - 1))
     if at <= now then
-      if at == 0 then parked = parked - (#item - blank) end
-      addPackedEntries(item, blank + 1)
+      if at == 0 then parked = parked - (#item - space) end
+      addPackedEntries(item, space + 1)
     elseif not skipAwaited then
       dueAt = at
       return
@@ -260,11 +261,11 @@ local function credentialRefusal(c)
   if c.state == 'cancelled' then return 'cancelled' end
   if c.callbackID ~= '' then return 'consumed' end
   readQueue()
-  if c.number > 0 and c.number < head then return 'invalid' end -- it timed out, then the store's clock went back
+  if c.number > 0 and c.number < head then return 'invalid' end -- it timed out before the store's clock was set back
 end
 
--- Deletes a few expired fields of work. Only scripts that have just added a field
--- call it: otherwise a key could become empty and return without a TTL.
+-- Deletes a few expired fields of work. Call it only after adding a field. Otherwise the
+-- last field could be deleted, and the key would later be created without a TTL.
 local function forgetExpired()
   local fields = redis.call('ZRANGEBYSCORE', FORGET, '-inf', now, 'LIMIT', 0, FORGET_BATCH)
   if #fields == 0 then return end
@@ -272,8 +273,8 @@ local function forgetExpired()
   redis.call('ZREM', FORGET, unpack(fields))
 end
 
--- Reads fields of the channel and changes nothing. A channel whose idle time has
--- passed is reported as ended. channel.state is '' if the channel does not exist.
+-- Reads fields of the channel and changes nothing. The state of a channel whose idle
+-- time has expired is ended. channel.state is '' if the channel does not exist.
 local function inspect(...)
   readFields('flow', 'state', ...)
   if channel.flow == '' then return end
@@ -281,8 +282,8 @@ local function inspect(...)
   if now > idleAt then channel.state = 'ended' end
 end
 
--- Reads fields of the channel after applying what is due: an idle channel ends,
--- and awaited work items whose deadline has passed time out.
+-- Reads fields of the channel after applying expired deadlines: a channel whose idle
+-- time has expired ends, and expired work items time out.
 local function load(...)
   readFields('flow', ...)
   if channel.flow == '' then return end
@@ -300,13 +301,13 @@ local function load(...)
   if idle then endChannel('idle') end
 end
 
--- Returns the uncommitted part of the runtime stream, plus extraBytes, relative to
--- its limits: from 1 on, frames and callbacks are refused.
+-- Returns the uncommitted entries of the runtime stream, plus extraBytes, as a fraction
+-- of their limits. At 1 or more, frames and callbacks are rejected.
 local function backlog(extraBytes)
   return math.max((entries - committed) / maxEntries, (bytes - committedBytes + (extraBytes or 0)) / maxBytes)
 end
 
--- Starts a new epoch of the channel with the 13 arguments from ARGV[first] on, in
+-- Starts a new epoch of the channel with the 13 arguments that start at ARGV[first], in
 -- the order of claim.lua.
 local function openChannel(first)
   local names = { 'epoch', 'team', 'endpoint', 'mode', 'callId', 'transactionId', 'profile', 'historyMessages', 'historyMs' }
@@ -324,7 +325,7 @@ local function openChannel(first)
   save()
 end
 
--- Removes messages beyond the history's length and age. Needs outLast.
+-- Removes messages that exceed the history's maximum length or age. Needs outLast.
 local function trimHistory()
   readFields('historyMessages', 'historyMs', 'trimmed')
   local function oldestFrom(number) return redis.call('XRANGE', OUT, number, '+', 'COUNT', 1)[1] end
@@ -334,10 +335,10 @@ local function trimHistory()
     from = toNumber(oldest[1]) + 1
     oldest = oldestFrom(from)
   end
-  local newestRemoved = redis.call('XREVRANGE', OUT, from - 1, '-', 'COUNT', 1)[1]
-  if not newestRemoved then return end
+  local lastTrimmed = redis.call('XREVRANGE', OUT, from - 1, '-', 'COUNT', 1)[1]
+  if not lastTrimmed then return end
   redis.call('XTRIM', OUT, 'MINID', from)
-  setField('trimmed', newestRemoved[1])
+  setField('trimmed', lastTrimmed[1])
 end
 
 -- Returns the history from a message number on, as {ID, message, ID, message …}.
@@ -371,18 +372,18 @@ local function shouldOffer()
   return 1
 end
 
--- Adds an entry about the session's connection to the runtime stream. Connections that
--- come and go must not fill the stream of an absent runtime, so these entries are
--- dropped at twice the limit. Frames are refused earlier: the browser sends them again.
+-- Adds an entry about the session's connection to the runtime stream. At twice the
+-- backlog limit such entries are dropped, so that reconnects cannot fill the stream
+-- while there is no runtime. Frames are rejected earlier, and the browser resends them.
 local function addSessionEvent(entry)
   if backlog() >= 2 then return end
   addEntry(entry)
   saveAndNotify()
 end
 
--- Returns why a connection cannot own the session: ended, foreign or in_use. It returns
--- nil if it can. A session is in use while another connection's lease has not expired,
--- unless that connection is the predecessor. Needs state, team, endpoint, owner and ownerUntil.
+-- Returns why a connection cannot own the session: ended, foreign (another team or
+-- endpoint) or in_use. It returns nil if it can. A session is in use while the lease of
+-- another connection, except the predecessor, has not expired. Needs state, team, endpoint, owner and ownerUntil.
 local function connectionRefusal(connection, predecessor, rejectDuplicate, team, endpoint)
   if channel.state == '' then return nil end
   if channel.state == 'ended' then return 'ended' end

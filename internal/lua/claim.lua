@@ -3,32 +3,32 @@
 -- ARGV[1]  name of the runtime
 -- ARGV[2]  token of the claim, a new one for every claim
 -- ARGV[3]  lease in ms; 0 releases the claim
--- ARGV[4]  open, attach, accept or renew
+-- ARGV[4]  action: open, attach, accept or renew
 -- ARGV[5…] for open: epoch, team, endpoint, mode, call ID, transaction ID, profile, and
 --          the limits: history messages, history ms, backlog entries, backlog bytes, idle ms, keep ms
 -- returns  {'claimed', epoch, team, endpoint, mode, call ID, transaction ID, profile, committed position},
---          or one of: {'lost'} unknown channel; {'ended'} open of an ended channel; {'foreign'} it belongs to another
+--          or one of: {'lost'} unknown channel; {'ended'} an ended channel cannot be opened; {'foreign'} the channel belongs to another
 --          team or endpoint; {'taken'} another runtime has the claim; {'claim_lost'} the claim to renew is lost
 --
--- Atomic so that one of two runtimes gets the channel. With open and attach, a
--- restarted runtime takes over its own claim by its name. With accept it does not,
+-- Atomic so that only one of two runtimes gets the channel. With open and attach, a
+-- restarted runtime takes over the claim under its name. With accept it does not,
 -- because the same session can be offered twice. An ended channel can be claimed, so
--- that everything acknowledged before its end is still received.
+-- that the runtime receives all entries acknowledged before the end.
 load('state', 'team', 'endpoint', 'claimedBy', 'claimToken', 'claimUntil')
-local how = ARGV[4]
-if channel.state == '' and how == 'open' then
+local action = ARGV[4]
+if channel.state == '' and action == 'open' then
   openChannel(5)
 elseif channel.state == '' then
   return { 'lost' }
-elseif how == 'open' and channel.state == 'ended' then
+elseif action == 'open' and channel.state == 'ended' then
   return { 'ended' }
-elseif how == 'open' and (channel.team ~= ARGV[6] or channel.endpoint ~= ARGV[7]) then
+elseif action == 'open' and (channel.team ~= ARGV[6] or channel.endpoint ~= ARGV[7]) then
   return { 'foreign' }
 end
-if how == 'renew' then
+if action == 'renew' then
   if channel.claimToken ~= ARGV[2] then return { 'claim_lost' } end
 elseif toNumber(channel.claimUntil) > now and channel.claimToken ~= ARGV[2]
-  and (how == 'accept' or channel.claimedBy ~= ARGV[1]) then
+  and (action == 'accept' or channel.claimedBy ~= ARGV[1]) then
   return { 'taken' }
 end
 redis.call('HSET', META, 'claimedBy', ARGV[1], 'claimToken', ARGV[2], 'claimUntil', now + ARGV[3], 'offeredAt', '')

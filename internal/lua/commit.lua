@@ -1,4 +1,4 @@
--- Commits the runtime's position: a runtime that claims the channel later starts after it.
+-- Commits the runtime's position. The next claim of the channel starts after it.
 --
 -- ARGV[1]  token of the claim
 -- ARGV[2]  ID of the last processed entry

@@ -1,7 +1,7 @@
 -- Releases a connection's ownership of its session.
 --
--- ARGV[1]  the connection
--- ARGV[2]  entry that reports it to the runtime
+-- ARGV[1]  ID of the connection
+-- ARGV[2]  entry that reports the disconnect to the runtime
 -- returns  'detached', or 'not_owner' if the connection does not own the session
 --
 -- Atomic so that a replaced connection cannot report the session as disconnected.

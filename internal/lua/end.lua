@@ -5,8 +5,8 @@
 -- ARGV[3…] the last entries of the stream
 -- returns  'done', also if the channel has ended before; 'lost' or 'claim_lost'
 --
--- Atomic so that nothing follows the last entry. Parked callbacks are added before
--- it, in order; awaited work items are dropped.
+-- Atomic so that no entry follows the last ones. The entries of parked callbacks are
+-- added before them, in order; awaited work items are dropped.
 load('state', 'claimToken', 'queue')
 if channel.state == '' then return 'lost' end
 if ARGV[1] ~= '' and channel.claimToken ~= ARGV[1] then return 'claim_lost' end

@@ -1,40 +1,40 @@
 -- Adds durable frames of a browser to the runtime stream.
 --
--- ARGV[1]  the connection that received them
--- ARGV[2]  one letter per frame: c for chat, e and d if it enables or disables text chat, - for any other
+-- ARGV[1]  ID of the connection that received them
+-- ARGV[2]  one flag per frame: c for chat, e or d if it enables or disables text chat, otherwise -
 -- ARGV[3…] the message IDs of all frames, then all entries
 -- returns  for each frame: appended, repeated, chat_disabled or backpressure;
 --          or one word for all of them: appended, lost, ended, not_owner
 --
--- Atomic so that a frame is on the stream once however often it is sent, and never
--- from a connection that was replaced. It takes several frames because reading the
--- channel is most of the cost.
+-- Atomic so that a frame that is sent again is on the stream once, and so that frames of
+-- a replaced connection are rejected. It takes several frames because most of the time is
+-- spent on reading the channel.
 load('owner', 'chatOff')
 if channel.owner == '' or channel.owner ~= ARGV[1] then -- an ended channel has no owner
   readFields('state')
   return { channel.state == '' and 'lost' or channel.state == 'ended' and 'ended' or 'not_owner' }
 end
 
-local letters, count = ARGV[2], #ARGV[2]
+local flags, count = ARGV[2], #ARGV[2]
 local maxSeen = entries % SEEN_CHECK_INTERVAL + count < SEEN_CHECK_INTERVAL and math.huge or MAX_SEEN
 local known, newIDs = findIDs(SEEN, SEEN_BEFORE, { unpack(ARGV, 3, 2 + count) }), {}
 
-local function append(letter, id, entry)
+local function append(flag, id, entry)
   if known[id] then return 'repeated' end
-  if letter == 'c' and channel.chatOff ~= '' then return 'chat_disabled' end
+  if flag == 'c' and channel.chatOff ~= '' then return 'chat_disabled' end
   if backlog() >= 1 then return 'backpressure' end
   known[id], newIDs[#newIDs + 1] = true, id
   addEntry(entry)
-  if letter == 'd' and channel.chatOff == '' then
+  if flag == 'd' and channel.chatOff == '' then
     setField('chatOff', 'browser')
-  elseif letter == 'e' and channel.chatOff == 'browser' then -- a browser cannot enable what the runtime has disabled
+  elseif flag == 'e' and channel.chatOff == 'browser' then -- a browser cannot enable text chat if the runtime disabled it
     setField('chatOff', '')
   end
   return 'appended'
 end
 
 local outcomes = {}
-for i = 1, count do outcomes[i] = append(string.sub(letters, i, i), ARGV[2 + i], ARGV[2 + count + i]) end
+for i = 1, count do outcomes[i] = append(string.sub(flags, i, i), ARGV[2 + i], ARGV[2 + count + i]) end
 if #newIDs > 0 then
   rememberIDs(SEEN, SEEN_BEFORE, maxSeen, newIDs)
   saveAndNotify()

@@ -1,7 +1,6 @@
--- The fast version of frame.lua for the common case: frames of the session's owner,
--- on a channel with text chat on, with room for all of them, and where nothing is due.
--- It returns what frame.lua would. In any other case it changes nothing and frame.lua
--- runs.
+-- The fast version of frame.lua for the common case: frames of the session's owner, on a
+-- channel with text chat on, without backpressure and without expired deadlines. It
+-- returns what frame.lua would. In any other case it changes nothing and frame.lua runs.
 do
   local owner, chatOff, flow = unpack(redis.call('HMGET', META, 'owner', 'chatOff', 'flow'))
   if owner and owner ~= '' and owner == ARGV[1] and (chatOff or '') == '' and not string.find(ARGV[2], '[^c-]') then
@@ -11,8 +10,8 @@ do
     for i = 3 + count, #ARGV do size = size + #ARGV[i] end
     if entries > 0 and entries % SEEN_CHECK_INTERVAL + count < SEEN_CHECK_INTERVAL and now < tonumber(touchAt) and now < dueAt
       and entries - committed + count <= tonumber(maxEntries) and bytes - committedBytes + size <= tonumber(maxBytes) then
-      -- One word stands for all frames unless one is repeated. No ID can be in the
-      -- older set before there were enough entries to fill the newer one.
+      -- There is one outcome for all frames unless one is repeated. The older set is
+      -- empty until there are enough entries to fill the newer one.
       local outcomes, checkOlder, newestEntry = { 'appended' }, entries > MAX_SEEN - SEEN_CHECK_INTERVAL, nil
       for i = 1, count do
         local id, entry = ARGV[2 + i], ARGV[2 + count + i]

@@ -1,7 +1,7 @@
 -- Renews or releases a lease.
 --
--- KEYS[1]  the lease
--- ARGV[1]  the holder
+-- KEYS[1]  the lease: a string, the ID of the holder
+-- ARGV[1]  ID of the holder
 -- ARGV[2]  new lease time in ms; 0 releases the lease
 -- returns  1, or 0 if the holder does not have the lease
 --

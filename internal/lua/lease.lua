@@ -6,8 +6,8 @@
 -- ARGV[3]  length of the window in ms
 -- returns  {permits granted, permits left, ms until the window ends}
 --
--- Atomic so that two instances that read the count at the same time cannot exceed the
--- limit together, and so that a count never lacks the TTL that ends its window.
+-- Atomic so that two instances cannot exceed the limit together, and so that a count
+-- always has a TTL, which ends the window.
 local window = tonumber(ARGV[3])
 local left = tonumber(ARGV[2]) - tonumber(redis.call('GET', KEYS[1]) or '0')
 local grant = math.max(0, math.min(tonumber(ARGV[1]), left))
@@ -15,7 +15,7 @@ if grant > 0 then
   redis.call('INCRBY', KEYS[1], grant)
 end
 local ttl = redis.call('PTTL', KEYS[1])
-if ttl < 0 or ttl > window then -- a new count, or the window was shortened
+if ttl < 0 or ttl > window then -- a new window, or its length was reduced
   redis.call('PEXPIRE', KEYS[1], window)
   ttl = window
 end

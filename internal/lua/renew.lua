@@ -1,9 +1,9 @@
 -- Renews a connection's ownership of its session.
 --
--- ARGV[1]  the connection
+-- ARGV[1]  ID of the connection
 -- ARGV[2]  lease in ms
 -- ARGV[3]  1: the last offer may have failed, so offer the session again
--- returns  {'owned', 1 if to be offered}, {'lost'}, {'ended'} or {'not_owner'}
+-- returns  {'owned', 1 if the caller should offer the session}, {'lost'}, {'ended'} or {'not_owner'}
 --
 -- Atomic so that a replaced connection cannot renew its successor's lease.
 load('state', 'owner', 'claimUntil', 'offeredAt')

@@ -4,11 +4,11 @@
 -- ARGV[1]  the new value, JSON
 -- ARGV[2]  pub/sub channel of announcements
 -- ARGV[3]  topic
--- ARGV[4]  the value to replace; empty: none, or a value that is not a string
+-- ARGV[4]  the value to replace; empty if there is none or it is not a string
 -- returns  1 if saved, 0 if the value has changed in the meantime
 --
--- Atomic so that limits are never saved without an announcement, and so that one of
--- two administrators does not overwrite the other's change.
+-- Atomic so that limits are never saved without an announcement, and so that concurrent
+-- changes do not overwrite each other.
 local kind = redis.call('TYPE', KEYS[1]).ok
 local current = kind == 'string' and redis.call('GET', KEYS[1]) or ''
 if current ~= ARGV[4] then

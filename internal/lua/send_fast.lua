@@ -1,5 +1,5 @@
--- The fast version of send.lua for the common case: messages of the runtime that
--- also sent the newest one, to an open channel where nothing is due. It returns what
+-- The fast version of send.lua for the common case: messages of the runtime that also
+-- sent the newest one, to an open channel without expired deadlines. It returns what
 -- send.lua would. In any other case it changes nothing and send.lua runs.
 do
   local token, state, epoch, before, flow = unpack(redis.call('HMGET', META, 'claimToken', 'state', 'epoch', 'outLast', 'flow'))

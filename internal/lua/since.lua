@@ -2,7 +2,7 @@
 --
 -- ARGV[1]  epoch of the cursor
 -- ARGV[2]  ID of the cursor
--- returns  {1, {ID, message, ID, message …}}, or {0} if the history after the cursor is not complete
+-- returns  {1, {ID, message, ID, message …}}, or {0} if the history after the cursor is incomplete
 --
 -- Atomic so that nothing is trimmed between the check and the read.
 load('epoch', 'outLast')

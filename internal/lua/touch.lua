@@ -1,4 +1,4 @@
--- Applies what is due on a channel, such as time-outs. It does not extend the channel's idle time.
+-- Applies the expired deadlines of a channel. It does not extend the channel's idle time.
 --
 -- returns  ms until the next work item times out, or -1 if none is awaited
 --

@@ -88,15 +88,15 @@ func attachError(status string) error {
 // Append implements channel.Store.
 func (c *Channels) Append(ctx context.Context, channelID, connectionID string, frames []channel.Frame) ([]channel.Outcome, error) {
 	args := make([]string, 2, 2+2*len(frames))
-	letters := make([]byte, 0, len(frames))
+	flags := make([]byte, 0, len(frames))
 	for _, f := range frames {
-		letters = append(letters, letter(f))
+		flags = append(flags, frameFlag(f))
 		args = append(args, f.MessageID)
 	}
 	for _, f := range frames {
 		args = append(args, rueidis.BinaryString(f.Entry))
 	}
-	args[0], args[1] = connectionID, string(letters)
+	args[0], args[1] = connectionID, string(flags)
 	return runScript(ctx, c.store, "append frames", "frame", channelID, func(reply rueidis.RedisResult) ([]channel.Outcome, error) {
 		words, err := reply.AsStrSlice()
 		if err != nil || len(words) == 0 {
@@ -110,8 +110,8 @@ func (c *Channels) Append(ctx context.Context, channelID, connectionID string, f
 	}, args...)
 }
 
-// letter returns the kind of a frame as frame.lua takes it.
-func letter(f channel.Frame) byte {
+// frameFlag returns the flag of a frame for frame.lua.
+func frameFlag(f channel.Frame) byte {
 	switch {
 	case f.Chat:
 		return 'c'

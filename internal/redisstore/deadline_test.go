@@ -12,43 +12,43 @@ import (
 	"telapi/test/servers"
 )
 
-// An operation ends at its caller's deadline. Operations of other callers on the
+// An operation fails at its caller's deadline. Operations of other callers on the
 // same connection continue.
 func TestCallerDeadlineEndsOnlyItsOwnOperation(t *testing.T) {
 	t.Parallel()
 	r := servers.StartRedis(t)
 	s, _ := connect(t, redisOptions(r))
 	r.Freeze()
-	patient := make(chan error, 1)
-	go func() { patient <- s.Announce(t.Context(), "topic") }()
+	other := make(chan error, 1)
+	go func() { other <- s.Announce(t.Context(), "topic") }()
 	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Millisecond)
 	defer cancel()
 	_, err := s.Lease(ctx, "key", 1, 1, time.Minute)
 	if !errors.Is(err, context.DeadlineExceeded) || !fault.Is(err, fault.ServiceUnavailable) {
-		t.Errorf("operation with a short deadline: %v", err)
+		t.Errorf("operation with a short deadline: got %v, want a deadline error", err)
 	}
 	select {
-	case err := <-patient:
-		t.Errorf("the other operation ended as well: %v", err)
+	case err := <-other:
+		t.Errorf("operation without a deadline ended as well: %v", err)
 	default:
 	}
 	r.Thaw()
-	if err := <-patient; err != nil {
-		t.Errorf("the other operation: %v", err)
+	if err := <-other; err != nil {
+		t.Errorf("operation without a deadline: %v", err)
 	}
 }
 
-// Close waits for the renewal of leases and ends their contexts.
+// Close stops the renewal of leases and cancels their contexts.
 func TestCloseEndsLeases(t *testing.T) {
 	t.Parallel()
 	s, _ := connect(t, redisOptions(servers.StartRedis(t)))
-	lease, release, held, err := NewLeases(s).Try(t.Context(), uuid.NewString())
+	leaseCtx, release, held, err := NewLeases(s).Try(t.Context(), uuid.NewString())
 	if err != nil || !held {
-		t.Fatal(held, err)
+		t.Fatalf("lease not acquired: held %v, %v", held, err)
 	}
 	s.Close()
-	if lease.Err() == nil {
-		t.Error("the lease outlives its store")
+	if leaseCtx.Err() == nil {
+		t.Error("lease context is not cancelled after Close")
 	}
 	release()
 	if s.tasks.Go(t.Context(), func(context.Context) {}) == nil {
