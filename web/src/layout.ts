@@ -1,6 +1,6 @@
 import { byId } from "./dom.js";
 
-/** Sets up the theme selector: light, dark or system. The style sheet follows the root's color-scheme. */
+/** Sets up the theme selector: light, dark or system. The style sheet uses the color-scheme of the root element. */
 export function setUpTheme(): void {
   const theme = byId<HTMLSelectElement>("theme");
   const apply = () => {
@@ -15,16 +15,16 @@ export function setUpTheme(): void {
   apply();
 }
 
-/** Uses local storage; returns undefined if the browser blocks it. */
-function tryStorage<Value>(use: () => Value): Value | undefined {
+/** Returns the result of an operation on local storage, or undefined if the browser blocks it. */
+function tryStorage<Value>(operation: () => Value): Value | undefined {
   try {
-    return use();
+    return operation();
   } catch {
     return undefined;
   }
 }
 
-/** Sets up the tabs: a narrow page shows one column at a time. */
+/** Sets up the tabs. On a narrow screen only the column of the selected tab is visible. */
 export function setUpTabs(): void {
   const tabs = document.querySelectorAll<HTMLButtonElement>("nav button");
   for (const tab of tabs) {

@@ -1,9 +1,9 @@
-/** An error of the service or the SDK: `code` is for programs, `message` for people. */
+/** An error from the service or the SDK. Check `code` in programs; show `message` to people. */
 export class TelapiError extends Error {
   override readonly name = "TelapiError";
 
   constructor(
-    /** An error code of the service (TEXT_CHAT_DISABLED, BACKPRESSURE, SESSION_ENDED …) or the SDK (OUTBOX_FULL, DISPOSED …). */
+    /** An error code from the service (TEXT_CHAT_DISABLED, BACKPRESSURE, SESSION_ENDED …) or the SDK (OUTBOX_FULL, DISPOSED …). */
     readonly code: string,
     message: string,
     /** HTTP status, close code, request ID and details, if known. */
@@ -31,7 +31,7 @@ const finalCloses: Record<number, [code: string, message: string]> = {
   4504: ["SESSION_EXPIRED", "The session has expired."],
 };
 
-/** The error of a close code that ends the session for this page; undefined if the SDK should reconnect. */
+/** Returns the error for a close code after which the SDK does not reconnect; undefined for other close codes. */
 export function finalClose(closeCode: number, reason: string): TelapiError | undefined {
   const known = finalCloses[closeCode];
   if (!known && !(closeCode >= 4500 && closeCode <= 4999)) return undefined;

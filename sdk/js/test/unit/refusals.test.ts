@@ -7,7 +7,7 @@ atATimeOfItsOwn(0.999999);
 describe("a rejected handshake", () => {
   const envelope = { error: { code: "SESSION_ENDED", message: "The session has ended.", requestId: "r1" } };
 
-  test("is explained by the service and ends the session", async () => {
+  test("ends the session with the error from the service", async () => {
     const fetch = answer(410, envelope);
     const { session } = await open();
     const refused: Refusal[] = [];
@@ -23,11 +23,11 @@ describe("a rejected handshake", () => {
 
   test.each([
     ["429 with Retry-After", 429, { error: { code: "RATE_LIMIT_EXCEEDED", message: "Slow down." } }, { "Retry-After": "7" }, "RATE_LIMIT_EXCEEDED", 8_000],
-    ["503 with Retry-After", 503, { error: { code: "SERVICE_UNAVAILABLE", message: "Soon." } }, { "Retry-After": "2" }, "SERVICE_UNAVAILABLE", 3_000],
-    ["503 for longer than a timer can be set to", 503, { error: { code: "SERVICE_UNAVAILABLE", message: "Some day." } }, { "Retry-After": "9999999" }, "SERVICE_UNAVAILABLE", 2 ** 31 - 1],
-    ["502 of a load balancer", 502, "<html>", {}, "HTTP_502", 1_000],
-    ["426, when all is well by now", 426, envelope, {}, "HANDSHAKE_FAILED", 1_000],
-  ])("%s is tried again", async (_, status, body, headers, code, wait) => {
+    ["503 with Retry-After", 503, { error: { code: "SERVICE_UNAVAILABLE", message: "Try again later." } }, { "Retry-After": "2" }, "SERVICE_UNAVAILABLE", 3_000],
+    ["503 with Retry-After above the maximum of a timer", 503, { error: { code: "SERVICE_UNAVAILABLE", message: "Try again later." } }, { "Retry-After": "9999999" }, "SERVICE_UNAVAILABLE", 2 ** 31 - 1],
+    ["502 from a load balancer", 502, "<html>", {}, "HTTP_502", 1_000],
+    ["426 for a valid token", 426, envelope, {}, "HANDSHAKE_FAILED", 1_000],
+  ])("%s is retried", async (_, status, body, headers, code, wait) => {
     answer(status, body, headers);
     const { session, states } = await open();
     const refused = vi.fn();
@@ -39,12 +39,12 @@ describe("a rejected handshake", () => {
     session.dispose();
   });
 
-  test("SESSION_IN_USE is final at first, and retried after a connection", async () => {
+  test("SESSION_IN_USE is final on the first connection and retried on a reconnect", async () => {
     answer(409, { error: { code: "SESSION_IN_USE", message: "Another connection is open." } });
-    const second = await open();
+    const first = await open();
     ScriptedSocket.latest.drop();
     await vi.advanceTimersByTimeAsync(0);
-    expect(second.session).toMatchObject({ state: "ended", reason: { code: "SESSION_IN_USE" } });
+    expect(first.session).toMatchObject({ state: "ended", reason: { code: "SESSION_IN_USE" } });
     const { session } = await open();
     ScriptedSocket.latest.ready();
     ScriptedSocket.latest.drop();
@@ -75,7 +75,7 @@ describe("a rejected handshake", () => {
   });
 
   test("a token that expired before use is fetched again, once", async () => {
-    answer(401, { error: { code: "UNAUTHORIZED", message: "Ask for a new one." } });
+    answer(401, { error: { code: "UNAUTHORIZED", message: "The token has expired." } });
     const issue = vi.fn(() => Promise.resolve({ token: token(), wsUrl: "ws://service/ws/session" }));
     const { session } = await open({ issue });
     for (const calls of [1, 2]) {
@@ -110,36 +110,36 @@ describe("a rejected handshake", () => {
     session.dispose();
   });
 
-  test.each(["an answer", "none"])("is ignored after the session was cut: %s", async (what) => {
-    let told = (_: Response | Promise<never>) => {};
-    vi.stubGlobal("fetch", () => new Promise((resolve) => (told = resolve)));
+  test.each(["error response", "network error"])("%s after cut is ignored", async (result) => {
+    let settle = (_: Response | Promise<never>) => {};
+    vi.stubGlobal("fetch", () => new Promise((resolve) => (settle = resolve)));
     const { session, states } = await open();
     ScriptedSocket.latest.drop();
     session.cut();
-    told(what === "none" ? Promise.reject(new TypeError()) : new Response(JSON.stringify(envelope), { status: 410 }));
+    settle(result === "network error" ? Promise.reject(new TypeError()) : new Response(JSON.stringify(envelope), { status: 410 }));
     await vi.advanceTimersByTimeAsync(60_000);
     expect(states.map((s) => s.state)).toEqual(["connecting", "cut"]);
     session.dispose();
   });
 
-  test("a token that arrives after dispose is ignored", async () => {
-    const asked: ((answer: TokenResponse) => void)[] = [];
-    const issue = () => new Promise<TokenResponse>((resolve) => asked.push(resolve));
-    const answerWith = async (at: number, sub: string) => {
-      asked[at]!({ token: token(3_600, sub), wsUrl: "ws://service/ws/session" });
+  test("a token that arrives after cut or dispose is ignored", async () => {
+    const pending: ((response: TokenResponse) => void)[] = [];
+    const issue = () => new Promise<TokenResponse>((resolve) => pending.push(resolve));
+    const respond = async (index: number, sub: string) => {
+      pending[index]!({ token: token(3_600, sub), wsUrl: "ws://service/ws/session" });
       await vi.advanceTimersByTimeAsync(0);
     };
     const { session } = await open({ issue });
     session.cut();
     session.resume();
-    await answerWith(1, "ses_2");
-    await answerWith(0, "ses_1"); // the slower of two
+    await respond(1, "ses_2");
+    await respond(0, "ses_1"); // the older request completes last
     expect([session.sessionId, ScriptedSocket.all.length]).toEqual(["ses_2", 1]);
     session.dispose();
-    const gone = await open({ issue });
-    gone.session.dispose();
-    await answerWith(2, "ses_3");
-    expect([gone.session.sessionId, ScriptedSocket.all.length]).toEqual([undefined, 0]);
+    const disposed = await open({ issue });
+    disposed.session.dispose();
+    await respond(2, "ses_3");
+    expect([disposed.session.sessionId, ScriptedSocket.all.length]).toEqual([undefined, 0]);
   });
 
   test("no token is fetched after a listener disposed the session", async () => {
@@ -151,14 +151,14 @@ describe("a rejected handshake", () => {
   });
 
   test("no second token is fetched for other errors", async () => {
-    answer(403, { error: { code: "ORIGIN_NOT_ALLOWED", message: "No." } });
+    answer(403, { error: { code: "ORIGIN_NOT_ALLOWED", message: "Origin not allowed." } });
     const { session } = await open({ issue: () => Promise.resolve({ token: token(), wsUrl: "ws://service/ws/session" }) });
     ScriptedSocket.latest.drop();
     await vi.advanceTimersByTimeAsync(0);
     expect(session).toMatchObject({ state: "ended", reason: { code: "ORIGIN_NOT_ALLOWED" } });
   });
 
-  test("a failed token request ends the session with the reason", async () => {
+  test("a failed token request ends the session with an error", async () => {
     const { session } = await open({ issue: () => Promise.reject(new Error("no credit")) });
     expect(session.reason).toMatchObject({ code: "ISSUE_FAILED", message: expect.stringContaining("no credit") });
     expect((await open({ token: "nonsense" })).session.reason?.code).toBe("BAD_TOKEN");
@@ -166,8 +166,8 @@ describe("a rejected handshake", () => {
   });
 
   test("an error forwarded by the page's server keeps the service's message", async () => {
-    const refusal = { error: { code: "QUOTA_EXCEEDED", message: "No more sessions.", requestId: "R1" } };
-    const { session } = await open({ issue: () => Promise.resolve(refusal as never) });
+    const response = { error: { code: "QUOTA_EXCEEDED", message: "No more sessions.", requestId: "R1" } };
+    const { session } = await open({ issue: () => Promise.resolve(response as never) });
     expect(session.reason).toMatchObject({ code: "QUOTA_EXCEEDED", message: "No more sessions.", context: { requestId: "R1" } });
   });
 });
