@@ -19,13 +19,13 @@ var update = flag.Bool("update", false, "rewrite the golden files")
 
 const separator = "\n---\n"
 
-// TestGoldenBodies reads testdata/golden. Each file has a body, a line of three
-// dashes, and the resulting entries or issues. Lines that start with # before the
-// body are comments or set route, profile or transaction.
+// TestGoldenBodies parses the callback bodies in testdata/golden. Each file has a
+// body, a line of three dashes, and the resulting entries or issues. Lines before the
+// body that start with # are comments, or set the route, profile or transaction.
 func TestGoldenBodies(t *testing.T) {
 	files, err := filepath.Glob("testdata/golden/*.txt")
 	if err != nil || len(files) < 60 {
-		t.Fatalf("%d golden files, %v", len(files), err)
+		t.Fatalf("found %d golden files, want at least 60; error: %v", len(files), err)
 	}
 	for _, file := range files {
 		t.Run(strings.TrimSuffix(filepath.Base(file), ".txt"), func(t *testing.T) {
@@ -33,10 +33,10 @@ func TestGoldenBodies(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			given, want, _ := strings.Cut(string(raw), separator)
-			got := outcome(t, given)
+			input, want, _ := strings.Cut(string(raw), separator)
+			got := parseGolden(t, input)
 			if *update {
-				if err := os.WriteFile(file, []byte(given+separator+got), 0o644); err != nil {
+				if err := os.WriteFile(file, []byte(input+separator+got), 0o644); err != nil {
 					t.Fatal(err)
 				}
 			} else if got != want {
@@ -46,19 +46,20 @@ func TestGoldenBodies(t *testing.T) {
 	}
 }
 
-func outcome(t *testing.T, given string) string {
-	set := map[string]string{"route": "bot", "profile": "open", "transaction": ""}
-	for strings.HasPrefix(given, "#") {
+// parseGolden parses the input part of a golden file and returns the output part.
+func parseGolden(t *testing.T, input string) string {
+	settings := map[string]string{"route": "bot", "profile": "open", "transaction": ""}
+	for strings.HasPrefix(input, "#") {
 		var line string
-		line, given, _ = strings.Cut(given, "\n")
+		line, input, _ = strings.Cut(input, "\n")
 		if name, value, ok := strings.Cut(strings.TrimPrefix(line, "# "), ": "); ok {
-			set[name] = value
+			settings[name] = value
 		}
 	}
-	base := wire.Entry{ChannelID: "ch-1", At: 1, Trace: wire.Trace{TransactionID: set["transaction"]}}
-	kind := wire.WorkItemKind(set["route"])
+	base := wire.Entry{ChannelID: "ch-1", At: 1, Trace: wire.Trace{TransactionID: settings["transaction"]}}
+	kind := wire.WorkItemKind(settings["route"])
 	base.Source = kind.Source()
-	result, err := Parse(kind, []byte(given), "ch-1")
+	result, err := Parse(kind, []byte(input), "ch-1")
 	var out strings.Builder
 	if err != nil {
 		f := fault.From(err)
@@ -71,8 +72,8 @@ func outcome(t *testing.T, given string) string {
 		}
 		return out.String()
 	}
-	entries := result.Entries(base, policy(t, set["profile"]))
-	encode(t, entries)
+	entries := result.Entries(base, policy(t, settings["profile"]))
+	checkRoundTrip(t, entries)
 	for _, e := range entries {
 		line, err := e.AppendTo(nil)
 		if err != nil {
@@ -83,6 +84,7 @@ func outcome(t *testing.T, given string) string {
 	return out.String()
 }
 
+// policy returns the command policy in a file of testdata/profiles.
 func policy(t testing.TB, name string) *command.Policy {
 	raw, err := os.ReadFile("testdata/profiles/" + name + ".json")
 	if err != nil {
@@ -105,20 +107,20 @@ func policy(t testing.TB, name string) *command.Policy {
 	return command.NewPolicy(file.Profile, platform)
 }
 
-// encode checks that entries survive encoding and decoding.
-func encode(t *testing.T, entries []wire.Entry) {
+// checkRoundTrip checks that entries are unchanged after encoding and decoding.
+func checkRoundTrip(t *testing.T, entries []wire.Entry) {
 	for _, e := range entries {
-		written, err := e.AppendTo(nil)
+		encoded, err := e.AppendTo(nil)
 		if err != nil {
-			t.Fatalf("write %+v: %v", e, err)
+			t.Fatalf("encode %+v: %v", e, err)
 		}
-		var back wire.Entry
-		if err := json.Unmarshal(written, &back); err != nil {
-			t.Fatalf("read %s: %v", written, err)
+		var decoded wire.Entry
+		if err := json.Unmarshal(encoded, &decoded); err != nil {
+			t.Fatalf("decode %s: %v", encoded, err)
 		}
-		again, err := json.Marshal(back, json.Deterministic(true))
-		if err != nil || string(again) != string(written) {
-			t.Fatalf("%s came back as %s, %v", written, again, err)
+		again, err := json.Marshal(decoded, json.Deterministic(true))
+		if err != nil || string(again) != string(encoded) {
+			t.Fatalf("round trip of %s: got %s, %v", encoded, again, err)
 		}
 	}
 }

@@ -171,13 +171,13 @@ func FuzzParse(f *testing.F) {
 	rules := policy(f, "open")
 	f.Fuzz(func(t *testing.T, body []byte) {
 		if b, err := Parse(wire.BotItem, body, "c"); err == nil {
-			encode(t, b.Entries(entryOf(wire.SourceBot), rules))
+			checkRoundTrip(t, b.Entries(entryOf(wire.SourceBot), rules))
 		}
 		if b, err := Parse(wire.LLMItem, body, "c"); err == nil {
-			encode(t, b.Entries(entryOf(wire.SourceLLM), rules))
+			checkRoundTrip(t, b.Entries(entryOf(wire.SourceLLM), rules))
 		}
 		if b, err := Parse(wire.ToolItem, body, "c"); err == nil {
-			encode(t, b.Entries(entryOf(wire.SourceTool), rules))
+			checkRoundTrip(t, b.Entries(entryOf(wire.SourceTool), rules))
 		}
 	})
 }

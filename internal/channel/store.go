@@ -15,8 +15,8 @@ import (
 	"telapi/callruntime/wire"
 )
 
-// Message is one durable message of the history: the ChannelMessage as the
-// runtime sent it, without its streamId.
+// Message is one message of the history. JSON is the ChannelMessage as the runtime
+// sent it, without a streamId.
 type Message struct {
 	Cursor Cursor
 	JSON   []byte
@@ -26,15 +26,16 @@ type Message struct {
 type AttachRequest struct {
 	ChannelID    string
 	ConnectionID string
-	Succeeds     string        // connection that this one continues; may be empty
-	Reject       bool          // fail while another connection owns the session
-	Lease        time.Duration // of the ownership; Renew extends it
-	// The channel is opened with these if it does not exist or was lost.
+	Succeeds     string        // ID of the connection that this one resumes; may be empty
+	Reject       bool          // fail if another connection owns the session
+	Lease        time.Duration // duration of the ownership; Renew extends it
+	// These are used to open the channel if it does not exist or was lost.
 	TeamID, EndpointID, Mode string
 	Profile                  []byte // gatewayProfile as JSON
-	// Resume is the last position that the browser has seen; nil to start anew.
+	// Resume is the last position that the browser has received; nil if it has
+	// none.
 	Resume *Cursor
-	// Entry notifies the runtime of the connection.
+	// Entry is added to the runtime stream to report the connection.
 	Entry []byte
 }
 
@@ -47,15 +48,15 @@ type AttachResult struct {
 	Missed    []Message // messages to replay, oldest first
 }
 
-// Outcome is the result of appending a frame or renewing an ownership.
+// Outcome is the result of appending a frame or renewing ownership.
 type Outcome string
 
 // Outcomes of Append and Renew.
 const (
 	Appended     Outcome = "appended"
-	Duplicate    Outcome = "repeated"      // the message ID is in the stream already
+	Duplicate    Outcome = "repeated"      // a frame with this message ID was appended before
 	ChatDisabled Outcome = "chat_disabled" // text chat is off
-	Backpressure Outcome = "backpressure"  // the runtime is too far behind
+	Backpressure Outcome = "backpressure"  // the runtime's backlog is full
 	Owned        Outcome = "owned"         // Renew extended the lease
 	NotOwner     Outcome = "not_owner"     // another connection owns the session
 	Ended        Outcome = "ended"         // the channel has ended
@@ -65,13 +66,13 @@ const (
 // Frame is a durable frame from the browser to the runtime.
 type Frame struct {
 	MessageID string
-	Chat      bool   // subject to the text chat switch
+	Chat      bool   // rejected while text chat is disabled
 	Switch    string // enable_text_chat, disable_text_chat or empty
 	Entry     []byte
 }
 
 // Store holds channels in the key-value store. Each method is one atomic
-// operation in one round trip. Callers must not repeat an operation whose reply
+// operation in one round trip. Callers must not retry an operation whose reply
 // was lost. Methods fail with fault.ServiceUnavailable if the store is
 // unreachable.
 type Store interface {
@@ -99,7 +100,7 @@ type Store interface {
 	// Since returns the messages after a cursor. It returns false if the
 	// history no longer contains all of them.
 	Since(ctx context.Context, channelID string, after Cursor) ([]Message, bool, error)
-	// Subscribe calls s for a channel until cancel is called. It returns after
+	// Subscribe delivers the notifications of a channel to s until cancel is called. It returns after
 	// the server has confirmed the subscription. All channels of an instance
 	// share one connection for this.
 	Subscribe(ctx context.Context, channelID string, s Subscriber) (cancel func(), err error)
@@ -110,35 +111,35 @@ type Store interface {
 // Subscriber receives the live notifications of a channel. Calls to one
 // subscriber do not overlap, and its methods must not block.
 type Subscriber interface {
-	// Messages delivers consecutive durable messages. after is the position
-	// before the first: a subscriber at another position has missed some and
-	// reads them with Store.Since.
+	// Messages delivers consecutive messages of the history. after is the
+	// position before the first one. A subscriber at another position has
+	// missed messages and reads them with Store.Since.
 	Messages(after Cursor, list []Message)
-	// Audio delivers a frame that is never stored.
+	// Audio delivers an audio frame. Audio is not part of the history.
 	Audio(json []byte)
-	// Replaced reports that a connection took the session over. The report may
-	// be outdated: the subscriber itself may own the session again.
+	// Replaced reports that the given connection took over the session. The
+	// report may be outdated: the subscriber may own the session again.
 	Replaced(connectionID string)
 	// Closed reports that the channel has ended.
 	Closed(reason string)
-	// Gap reports that the subscription was interrupted and messages may have
-	// been missed.
+	// Gap reports that the subscription was interrupted and that messages may
+	// be missing.
 	Gap()
 }
 
-// Start is the cursor of a browser that lost its connection before it received
-// one. It resumes at the start of the current epoch.
+// Start is the cursor of a browser that lost its connection before it received a
+// cursor. It resumes from the start of the current epoch.
 const Start = "start"
 
 const (
 	anyEpoch  = "*"   // never part of an issued cursor
-	beginning = "0-0" // written form of the empty ID
+	beginning = "0-0" // encoded form of an empty ID
 )
 
 var cursorPattern = regexp.MustCompile(`^([A-Za-z0-9]{1,64})\.([0-9]{1,19}-[0-9]{1,19})$`)
 
-// Cursor is a position in the history. Epoch names one life of the channel's
-// data. A cursor of another epoch cannot be resumed.
+// Cursor is a position in the history. Epoch identifies one version of the
+// channel's data. Resuming from a cursor of another epoch fails.
 type Cursor struct {
 	Epoch string
 	ID    string // stream ID; empty before the first message
@@ -169,7 +170,7 @@ func ParseCursor(s string) (c Cursor, ok bool) {
 	return c, true
 }
 
-// Compare orders two cursors of one epoch.
+// Compare compares two cursors of the same epoch, like cmp.Compare.
 func (c Cursor) Compare(other Cursor) int {
 	ms, seq := c.parts()
 	otherMs, otherSeq := other.parts()

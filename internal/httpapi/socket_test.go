@@ -17,7 +17,8 @@ import (
 	"telapi/internal/httpserve"
 )
 
-// channelStore accepts every connection.
+// channelStore is a fake channel.Store and channel.Sessions that accepts every
+// connection.
 type channelStore struct {
 	channel.Store
 	channel.Sessions
@@ -41,12 +42,12 @@ func serveSockets(t *testing.T, lifetime time.Duration) (*Server, func() *websoc
 	limits := channel.Limits{PingIntervalMs: 60_000, FrameBytes: 1 << 10, QueuedBytes: 1 << 20, FramesPerSecond: 1}
 	s.deps.Channels = channel.NewService(channelStore{}, channelStore{}, limits, slog.New(slog.DiscardHandler), prometheus.NewRegistry())
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		connection, err := s.deps.Channels.Open(r.Context(), channel.SessionInfo{Offer: wire.Offer{SessionID: "ses_1"}, ExpiresAt: time.Now().Add(lifetime)}, "", "")
+		conn, err := s.deps.Channels.Open(r.Context(), channel.SessionInfo{Offer: wire.Offer{SessionID: "ses_1"}, ExpiresAt: time.Now().Add(lifetime)}, "", "")
 		if err != nil {
 			t.Error(err)
 			return
 		}
-		socket, err := s.upgrade(&exchange{Response: httpserve.Response{ResponseWriter: w, Request: r}}, r, connection)
+		socket, err := s.upgrade(&exchange{Response: httpserve.Response{ResponseWriter: w, Request: r}}, r, conn)
 		if err != nil {
 			t.Error(err)
 			return
@@ -65,7 +66,7 @@ func serveSockets(t *testing.T, lifetime time.Duration) (*Server, func() *websoc
 	}
 }
 
-// readToEnd returns the error that ends a client's socket.
+// readToEnd reads from a client's socket until it is closed and returns the error.
 func readToEnd(ws *websocket.Conn) (err error) {
 	_ = ws.SetReadDeadline(time.Now().Add(30 * time.Second))
 	for err == nil {
@@ -79,7 +80,7 @@ func TestSocketOfExpiredSessionIsClosed(t *testing.T) {
 	defer s.sockets.close()
 	for range 20 {
 		if err := readToEnd(dial()); !websocket.IsCloseError(err, int(channel.CloseExpired)) {
-			t.Errorf("closed with %v", err)
+			t.Errorf("closed with %v, want close code %d", err, channel.CloseExpired)
 		}
 	}
 }

@@ -21,10 +21,10 @@ import (
 	"telapi/internal/strictjson"
 )
 
-const maxIdentityLength = 256 // of id and name
+const maxIdentityLength = 256 // limit for identity.id and identity.name
 
-// tokenBody is the body of a token request. Unknown members are ignored, so that
-// clients may be newer than the service.
+// tokenBody is the body of a token request. Unknown members are ignored, so
+// that newer clients work with an older service.
 type tokenBody struct {
 	EndpointID      string           `json:"endpointId"`
 	Mode            *string          `json:"mode"`
@@ -35,11 +35,12 @@ type tokenBody struct {
 	Metadata        jsontext.Value   `json:"metadata"`
 }
 
+// tokenParams is a validated token request.
 type tokenParams struct {
-	session  Session // without IDs and times
-	tokenTTL time.Duration
-	lifetime time.Duration
-	key      IdempotencyRecord
+	session     Session // without IDs and times
+	tokenTTL    time.Duration
+	lifetime    time.Duration
+	idempotency IdempotencyRecord
 }
 
 func (p tokenParams) newSession(teamID string, now time.Time) Session {
@@ -50,8 +51,8 @@ func (p tokenParams) newSession(teamID string, now time.Time) Session {
 	return s
 }
 
-// parseRequest parses a body and the values of the Idempotency-Key header. The
-// error lists every issue of both.
+// parseRequest parses and validates a body and the values of the Idempotency-Key
+// header. The error lists the issues of both.
 func parseRequest(body []byte, keys []string) (tokenParams, error) {
 	var in tokenBody
 	var issues fault.Issues
@@ -81,32 +82,32 @@ func parseRequest(body []byte, keys []string) (tokenParams, error) {
 	case p.tokenTTL > p.lifetime && len(issues.List()) == 0:
 		issues.Add("/ttlSeconds", fault.IssueTooLarge, "ttlSeconds must not exceed maxSessionSeconds, which is %d.", int(p.lifetime.Seconds()))
 	}
-	p.key.Key = checkKey(keys, &issues)
+	p.idempotency.Key = checkIdempotencyKey(keys, &issues)
 	if err := issues.Err(); err != nil {
 		return tokenParams{}, err
 	}
 	digest, err := strictjson.Digest(body)
-	p.key.Digest = digest
+	p.idempotency.Digest = digest
 	return p, err
 }
 
-var keyPattern = regexp.MustCompile(`^[\x21-\x7e]{1,255}$`)
+var idempotencyKeyPattern = regexp.MustCompile(`^[\x21-\x7e]{1,255}$`)
 
-func checkKey(values []string, issues *fault.Issues) string {
+func checkIdempotencyKey(values []string, issues *fault.Issues) string {
 	const path = "/header/Idempotency-Key"
 	switch {
 	case len(values) == 0:
 		return ""
 	case len(values) > 1:
 		issues.Add(path, fault.IssueTooMany, "Idempotency-Key must be given once.")
-	case !keyPattern.MatchString(values[0]):
+	case !idempotencyKeyPattern.MatchString(values[0]):
 		issues.Add(path, fault.IssueValue, "Idempotency-Key must have 1 to 255 visible ASCII characters.")
 	}
 	return values[0]
 }
 
-// checkMetadata returns metadata without white space, as it is stored and
-// measured.
+// checkMetadata validates metadata and returns it as compact JSON. It is stored in
+// this form, and maxBytes applies to it.
 func checkMetadata(raw jsontext.Value, maxBytes int64, issues *fault.Issues) jsontext.Value {
 	strictjson.CheckObject(&raw, "", "/metadata", issues)
 	if raw == nil || raw.Kind() != '{' {
@@ -119,13 +120,16 @@ func checkMetadata(raw jsontext.Value, maxBytes int64, issues *fault.Issues) jso
 	return raw
 }
 
+// seconds validates the given number of seconds and returns it, or the default if it
+// is nil.
 func seconds(given *int64, allowed endpoint.Range, path string, issues *fault.Issues) time.Duration {
 	n := *cmp.Or(given, new(int64(allowed.Default)))
 	fault.CheckRange(issues, path, n, int64(allowed.Min), int64(allowed.Max))
 	return time.Duration(n) * time.Second
 }
 
-// oneOf returns the given value, or the first allowed one by default.
+// oneOf validates the given value and returns it, or the first allowed value if it is
+// nil.
 func oneOf[S ~string](given *string, allowed []S, path string, issues *fault.Issues) S {
 	if given == nil {
 		return allowed[0]
@@ -148,9 +152,9 @@ type ICEConfig struct {
 	Secret redact.Secret
 }
 
-// servers returns the ICE servers for one session. A TURN server with the shared
-// secret gets credentials that expire with the session: the user name starts with
-// the expiry, and the password is its HMAC.
+// servers returns the ICE servers for one session. The entries of TURN
+// servers with the shared secret have credentials that expire with the session: the
+// user name starts with the expiry time, and the password is an HMAC of the user name.
 func (c ICEConfig) servers(s Session) []ICEServer {
 	list := make([]ICEServer, len(c.Servers))
 	for i, configured := range c.Servers {

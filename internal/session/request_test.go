@@ -58,7 +58,7 @@ func TestDigestIgnoresFormatting(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		return p.key.Digest
+		return p.idempotency.Digest
 	}
 	first := digest(`{"endpointId":"ep","metadata":{"n":9007199254740993,"s":"é"}}`)
 	for body, same := range map[string]bool{
@@ -94,10 +94,10 @@ func FuzzRequest(f *testing.F) {
 		}
 		s := p.session
 		if s.EndpointID == "" || p.tokenTTL < 10*time.Second || p.tokenTTL > p.lifetime || p.lifetime > 24*time.Hour || len(s.Metadata) > 4096 || s.Metadata != nil && s.Metadata.Kind() != '{' ||
-			len(p.key.Digest) != 64 || p.key.Key != key || s.DuplicatePolicy != Replace && s.DuplicatePolicy != Reject {
+			len(p.idempotency.Digest) != 64 || p.idempotency.Key != key || s.DuplicatePolicy != Replace && s.DuplicatePolicy != Reject {
 			t.Fatalf("%q gave %+v", body, p)
 		}
-		if again, err := parseRequest(append([]byte(" \n"), body...), []string{key}); err != nil || again.key.Digest != p.key.Digest {
+		if again, err := parseRequest(append([]byte(" \n"), body...), []string{key}); err != nil || again.idempotency.Digest != p.idempotency.Digest {
 			t.Fatalf("leading white space changes the digest of %q: %v", body, err)
 		}
 	})

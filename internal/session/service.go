@@ -94,9 +94,9 @@ func (s *Service) Issue(ctx context.Context, teamID string, r TokenRequest) (Tok
 
 func (s *Service) findOrCreate(ctx context.Context, teamID string, params tokenParams) (Session, error) {
 	now := s.Now().UTC()
-	params.key.At = now
-	if params.key.Key != "" {
-		if session, err := s.findByKey(ctx, teamID, params.key); !fault.Is(err, fault.NotFound) {
+	params.idempotency.At = now
+	if params.idempotency.Key != "" {
+		if session, err := s.findByKey(ctx, teamID, params.idempotency); !fault.Is(err, fault.NotFound) {
 			return session, err
 		}
 	}
@@ -104,7 +104,7 @@ func (s *Service) findOrCreate(ctx context.Context, teamID string, params tokenP
 		return Session{}, err
 	}
 	session := params.newSession(teamID, now)
-	created, err := s.Store.CreateSession(ctx, session, params.key, now.Add(-keyTTL))
+	created, err := s.Store.CreateSession(ctx, session, params.idempotency, now.Add(-keyTTL))
 	switch {
 	case err != nil:
 		return Session{}, fmt.Errorf("create session: %w", err)
@@ -112,7 +112,7 @@ func (s *Service) findOrCreate(ctx context.Context, teamID string, params tokenP
 		return session, nil
 	}
 	// A concurrent request with the same key created its session first.
-	if session, err = s.findByKey(ctx, teamID, params.key); fault.Is(err, fault.NotFound) {
+	if session, err = s.findByKey(ctx, teamID, params.idempotency); fault.Is(err, fault.NotFound) {
 		err = fault.New(fault.ServiceUnavailable, "This Idempotency-Key has just expired. Retry the request.").WithRetryAfter(time.Second)
 	}
 	return session, err

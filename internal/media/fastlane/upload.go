@@ -12,22 +12,24 @@ import (
 	"time"
 )
 
-// maxUploadBytes is the longest body that net/http skips if a handler does not
-// read it. With longer bodies the overhead of net/http is negligible.
+// maxUploadBytes is the largest body of an upload that this package handles. Like
+// net/http, it can skip an unread body up to this size and keep the connection.
+// For larger bodies the overhead of net/http is negligible.
 const maxUploadBytes = 256<<10 - 1
 
-// exchange is an upload and its response. The response is sent when the handler
-// returns. The exchange is then reused for the next upload of the connection.
+// exchange is an upload and the http.ResponseWriter for its response. The response
+// is sent when the handler returns. The exchange is then reused for the next upload
+// of the connection.
 type exchange struct {
 	*conn
 	request http.Request
 	url     url.URL
 	values  []string // storage for the request's header
 
-	ahead                       []byte    // part of the body that is already in memory
-	left                        int64     // bytes of the body that the handler has not read
-	failure                     error     // of a read
-	deadlineSet                 bool      // the read deadline is set on the connection
+	buffered                    []byte    // unread part of the body that is already in memory
+	unread                      int64     // bytes of the body that were not read yet
+	readErr                     error     // error of an earlier read
+	deadlineApplied             bool      // readDeadline is set on the connection
 	readDeadline, writeDeadline time.Time // set by the handler
 
 	header http.Header
@@ -41,7 +43,7 @@ func (c *conn) upload(p []byte, r request) (int, error) {
 	if !c.state.CompareAndSwap(idle, busy) {
 		return 0, net.ErrClosed
 	}
-	defer c.state.CompareAndSwap(busy, idle) // lets net/http close it after a panic
+	defer c.state.CompareAndSwap(busy, idle) // after a panic, so that net/http can close the connection
 	if c.exchange == nil {
 		c.exchange = &exchange{conn: c, header: http.Header{}}
 		c.exchange.request.Header = http.Header{}
@@ -57,13 +59,13 @@ func (c *conn) upload(p []byte, r request) (int, error) {
 	return int(size), err
 }
 
-// begin creates the same request as net/http, without TLS state and context
-// values.
-func (x *exchange) begin(head []byte, r request, ahead []byte) {
+// begin fills in the request that net/http would pass to the handler, without TLS
+// state and context values.
+func (x *exchange) begin(head []byte, r request, buffered []byte) {
 	clear(x.header)
 	clear(x.request.Header)
 	path := string(r.path)
-	*x = exchange{conn: x.conn, ahead: ahead, left: r.body, url: url.URL{Path: path}, values: x.values[:0],
+	*x = exchange{conn: x.conn, buffered: buffered, unread: r.body, url: url.URL{Path: path}, values: x.values[:0],
 		header: x.header, body: x.body[:0], request: http.Request{
 			Method: http.MethodPut, URL: &x.url, RequestURI: path,
 			Proto: "HTTP/1.1", ProtoMajor: 1, ProtoMinor: 1,
@@ -84,11 +86,11 @@ func (x *exchange) begin(head []byte, r request, ahead []byte) {
 // addField adds a header field to the request.
 func (x *exchange) addField(key, value string) {
 	header := x.request.Header
-	switch before := header[key]; {
+	switch existing := header[key]; {
 	case key == "Host":
 		x.request.Host = value
-	case before != nil:
-		header[key] = append(before, value)
+	case existing != nil:
+		header[key] = append(existing, value)
 	default:
 		x.values = append(x.values, value)
 		header[key] = x.values[len(x.values)-1 : len(x.values) : len(x.values)]
@@ -103,39 +105,40 @@ func (u uploadBody) Close() error { return nil }
 func (u uploadBody) Read(p []byte) (int, error) {
 	x := u.x
 	switch {
-	case x.failure != nil:
-		return 0, x.failure
-	case x.left == 0:
+	case x.readErr != nil:
+		return 0, x.readErr
+	case x.unread == 0:
 		return 0, io.EOF
-	case len(x.ahead) > 0:
-		n := copy(p, x.ahead)
-		x.ahead, x.left = x.ahead[n:], x.left-int64(n)
+	case len(x.buffered) > 0:
+		n := copy(p, x.buffered)
+		x.buffered, x.unread = x.buffered[n:], x.unread-int64(n)
 		return n, nil
-	case !x.deadlineSet:
-		x.deadlineSet = true
+	case !x.deadlineApplied:
+		x.deadlineApplied = true
 		x.conn.readDeadline = x.readDeadline
 		_ = x.Conn.SetReadDeadline(x.readDeadline)
 	}
-	n, err := x.Conn.Read(p[:min(int64(len(p)), x.left)])
-	if x.left -= int64(n); x.left == 0 {
+	n, err := x.Conn.Read(p[:min(int64(len(p)), x.unread)])
+	if x.unread -= int64(n); x.unread == 0 {
 		return n, nil
 	}
-	if errors.Is(err, io.EOF) { // nothing is left to skip
-		x.left = 0
+	if errors.Is(err, io.EOF) { // finish has nothing to skip
+		x.unread = 0
 		return n, io.ErrUnexpectedEOF
 	}
-	x.failure = err
+	x.readErr = err
 	return n, err
 }
 
-// SetReadDeadline is called by the handler. It takes effect with the next read
-// from the connection.
+// SetReadDeadline implements the method that http.ResponseController calls. It
+// takes effect with the next read from the connection.
 func (x *exchange) SetReadDeadline(t time.Time) error {
-	x.readDeadline, x.deadlineSet = t, false
+	x.readDeadline, x.deadlineApplied = t, false
 	return nil
 }
 
-// SetWriteDeadline is called by the handler.
+// SetWriteDeadline implements the method that http.ResponseController calls. It
+// applies to the response.
 func (x *exchange) SetWriteDeadline(t time.Time) error {
 	x.writeDeadline = t
 	return nil
@@ -160,29 +163,30 @@ func (x *exchange) Write(p []byte) (int, error) {
 
 // finish skips the unread rest of the body and sends the response.
 func (x *exchange) finish() error {
-	_, broken := io.Copy(io.Discard, uploadBody{x})
-	closes := broken != nil || x.lane.draining.Load() || x.header.Get("Connection") == "close"
+	_, err := io.Copy(io.Discard, uploadBody{x})
+	closeConn := err != nil || x.lane.draining.Load() || x.header.Get("Connection") == "close"
 	x.WriteHeader(http.StatusOK)
-	limit := x.lane.writeTimeout
+	timeout := x.lane.writeTimeout
 	if !x.writeDeadline.IsZero() {
-		limit = max(time.Until(x.writeDeadline), 1)
+		timeout = max(time.Until(x.writeDeadline), 1)
 	}
-	extendDeadline(&x.conn.writeDeadline, limit, x.Conn.SetWriteDeadline)
-	x.conn.head = x.lane.appendDate(x.appendHead(x.conn.head[:0], closes))
+	extendDeadline(&x.conn.writeDeadline, timeout, x.Conn.SetWriteDeadline)
+	x.conn.head = x.lane.appendDate(x.appendHead(x.conn.head[:0], closeConn))
 	if x.status != http.StatusNoContent {
 		x.conn.head = append(x.conn.head, x.body...)
 	}
 	if _, err := x.Conn.Write(x.conn.head); err != nil {
 		return err
 	}
-	if closes {
+	if closeConn {
 		return net.ErrClosed
 	}
 	return nil
 }
 
-// appendHead appends the same status line and header as net/http, up to the Date.
-func (x *exchange) appendHead(head []byte, closes bool) []byte {
+// appendHead appends the status line and header that net/http would send, up to the
+// value of Date.
+func (x *exchange) appendHead(head []byte, closeConn bool) []byte {
 	head = append(head, "HTTP/1.1 "...)
 	head = strconv.AppendInt(head, int64(x.status), 10)
 	head = append(append(append(head, ' '), http.StatusText(x.status)...), "\r\n"...)
@@ -197,7 +201,7 @@ func (x *exchange) appendHead(head []byte, closes bool) []byte {
 	if x.header["Content-Type"] == nil && len(x.body) > 0 && x.status != http.StatusNoContent {
 		head = append(append(append(head, "Content-Type: "...), http.DetectContentType(x.body)...), "\r\n"...)
 	}
-	if closes && x.header["Connection"] == nil {
+	if closeConn && x.header["Connection"] == nil {
 		head = append(head, "Connection: close\r\n"...)
 	}
 	return append(head, "Date: "...)
