@@ -31,7 +31,7 @@ func (c *cli) teamCommand() *cobra.Command {
 	name := update.Flags().String("name", "", "new name")
 	update.RunE = c.withAdmin(func(ctx context.Context, a *app.Admin, args []string) (any, error) {
 		t, err := a.Teams.Rename(ctx, args[0], *name)
-		return teamView(t), err
+		return teamView(t), withID(err, "team", args[0])
 	})
 	return group("team", "Manage teams, which own API keys, endpoints, quota and usage",
 		&cobra.Command{Use: "create NAME", Short: "Create a team",
@@ -51,7 +51,7 @@ func (c *cli) teamCommand() *cobra.Command {
 
 func showTeam(ctx context.Context, a *app.Admin, args []string) (any, error) {
 	t, err := a.Teams.Store.Team(ctx, args[0])
-	return teamView(t), err
+	return teamView(t), withID(err, "team", args[0])
 }
 
 func (c *cli) quotaCommand() *cobra.Command {
@@ -67,7 +67,7 @@ func (c *cli) quotaCommand() *cobra.Command {
 					quota = &n
 				}
 				t, err := a.Teams.SetQuota(ctx, args[0], quota)
-				return teamView(t), err
+				return teamView(t), withID(err, "team", args[0])
 			})},
 		&cobra.Command{Use: "show TEAM", Short: "Show a team's quota", RunE: c.withAdmin(showTeam)},
 	)
@@ -147,7 +147,7 @@ func newKeyView(k auth.Key) any {
 func (c *cli) keyCommand() *cobra.Command {
 	show := func(ctx context.Context, a *app.Admin, args []string) (any, error) {
 		k, err := a.Keys.Store.Key(ctx, args[0])
-		return newKeyView(k), err
+		return newKeyView(k), withID(err, "API key", args[0])
 	}
 	list := &cobra.Command{Use: "list [--team TEAM]", Short: "List API keys"}
 	teamID := list.Flags().String("team", "", "list only this team's keys")
@@ -162,7 +162,7 @@ func (c *cli) keyCommand() *cobra.Command {
 		&cobra.Command{Use: "revoke ID", Short: "Revoke an API key permanently on all instances",
 			RunE: c.withAdmin(func(ctx context.Context, a *app.Admin, args []string) (any, error) {
 				if err := a.Keys.Revoke(ctx, args[0]); err != nil {
-					return nil, err
+					return nil, withID(err, "API key", args[0])
 				}
 				return show(ctx, a, args)
 			})},
@@ -178,7 +178,7 @@ func (c *cli) keyCreateCommand() *cobra.Command {
 	expires := cmd.Flags().Duration("expires-in", 0, "lifetime; 0 means that the key never expires")
 	cmd.RunE = c.withAdmin(func(ctx context.Context, a *app.Admin, _ []string) (any, error) {
 		if _, err := a.Teams.Store.Team(ctx, *teamID); err != nil {
-			return nil, err
+			return nil, withID(err, "team", *teamID)
 		}
 		var until time.Time
 		if *expires != 0 {
@@ -215,7 +215,8 @@ func (c *cli) endpointCommand() *cobra.Command {
 		list,
 		&cobra.Command{Use: "show ID", Short: "Show an endpoint",
 			RunE: c.withAdmin(func(ctx context.Context, a *app.Admin, args []string) (any, error) {
-				return a.Endpoints.Store.Endpoint(ctx, args[0])
+				e, err := a.Endpoints.Store.Endpoint(ctx, args[0])
+				return e, withID(err, "endpoint", args[0])
 			})},
 		c.endpointUpdateCommand(),
 	)
@@ -275,7 +276,7 @@ func (c *cli) endpointCreateCommand() *cobra.Command {
 		e := endpoint.Endpoint{TeamID: *teamID}
 		apply(&e)
 		if _, err := a.Teams.Store.Team(ctx, *teamID); err != nil {
-			return nil, err
+			return nil, withID(err, "team", *teamID)
 		}
 		return a.Endpoints.Create(ctx, e)
 	})
@@ -292,12 +293,13 @@ func (c *cli) endpointUpdateCommand() *cobra.Command {
 		if err != nil {
 			return nil, err
 		}
-		return a.Endpoints.Update(ctx, args[0], func(e *endpoint.Endpoint) {
+		e, err := a.Endpoints.Update(ctx, args[0], func(e *endpoint.Endpoint) {
 			if cmd.Flags().Changed("enabled") {
 				e.Enabled = *enabled
 			}
 			apply(e)
 		})
+		return e, withID(err, "endpoint", args[0])
 	})
 	return cmd
 }

@@ -36,6 +36,7 @@ func (c *cli) channelOpenCommand() *cobra.Command {
 		}
 		defer a.Close()
 		e, err := a.Endpoints.Store.Endpoint(ctx, *endpointID)
+		err = withID(err, "endpoint", *endpointID)
 		if err == nil && e.TeamID != *teamID {
 			err = fmt.Errorf("endpoint %s belongs to another team", *endpointID)
 		}

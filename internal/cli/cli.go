@@ -80,7 +80,7 @@ func (c *cli) root() *cobra.Command {
 
 Try it with embedded stores and a demo team:    telapi dev
 Run it in production:                           telapi serve
-Find out what is wrong:                         telapi doctor
+Diagnose problems:                              telapi doctor
 
 Configure it with environment variables; see docs/configuration.md.`,
 		Version:       version,
@@ -280,7 +280,7 @@ func orList[S ~string](values []S) string {
 	return list
 }
 
-// printError prints an error with everything needed to fix it.
+// printError prints an error with all its issues and its cause.
 func (c *cli) printError(err error) {
 	failure, ok := errors.AsType[*fault.Error](err)
 	if !ok || failure.Code == fault.Internal {

@@ -7,6 +7,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"telapi/internal/fault"
 )
 
 func TestInterruptEndsReadFromTerminal(t *testing.T) {
@@ -50,6 +52,19 @@ func TestUsageErrorsNameTheProblemAndTheFix(t *testing.T) {
 		code := Run(t.Context(), Console{Args: args, Out: io.Discard, Err: &stderr})
 		if line, _, _ := strings.Cut(stderr.String(), "\n"); code != exitUsage || line != "telapi: "+want {
 			t.Errorf("%v: exit code %d, %s, want %s", args, code, line, want)
+		}
+	}
+}
+
+func TestNotFoundErrorHasIDWithoutSecret(t *testing.T) {
+	secret := strings.Repeat("s3cret-", 6) + "x"
+	for id, want := range map[string]string{
+		"id":                  "API key id not found",
+		"id\x1b[31m":          "API key id\ufffd[31m not found",
+		"tk_abc123_" + secret: "API key tk_abc123_[redacted] not found",
+	} {
+		if err := withID(fault.New(fault.NotFound, "The API key was not found."), "API key", id); err.Error() != want {
+			t.Errorf("got %q, want %q", err, want)
 		}
 	}
 }

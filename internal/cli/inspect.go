@@ -14,8 +14,11 @@ import (
 	"unicode/utf8"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 
 	"telapi/internal/app"
+	"telapi/internal/fault"
+	"telapi/internal/redact"
 	"telapi/internal/usage"
 )
 
@@ -94,29 +97,31 @@ healthy. Use it for health checks in containers without curl.`}
 func (c *cli) usageCommand() *cobra.Command {
 	cmd := &cobra.Command{Use: "usage TEAM", Short: "Show the speech usage of a team",
 		Example: "  telapi usage tm_… --from 2026-10-01 --interval month --group-by voice"}
-	flags := map[string]*string{} // by query parameter
+	flags := map[string]*pflag.Flag{} // by query parameter
 	for _, f := range []struct{ flag, param, description string }{
 		{"from", "from", "first day in UTC (default: first day of the month)"},
 		{"to", "to", "last day in UTC (default: today)"},
 		{"interval", "interval", "day (default) or month"},
 		{"group-by", "groupBy", "provider, voice, model or endpoint"},
 	} {
-		flags[f.param] = cmd.Flags().String(f.flag, "", f.description)
+		cmd.Flags().String(f.flag, "", f.description)
+		flags[f.param] = cmd.Flags().Lookup(f.flag)
 	}
 	cmd.RunE = c.withAdmin(func(ctx context.Context, a *app.Admin, args []string) (any, error) {
 		params := map[string][]string{}
-		for name, value := range flags {
-			if *value != "" {
-				params[name] = []string{*value}
+		for name, f := range flags {
+			if value := f.Value.String(); value != "" {
+				params[name] = []string{value}
 			}
 		}
 		query, err := usage.ParseQuery(args[0], params, time.Now())
 		if err != nil {
-			return nil, err
+			return nil, withFlags(err, flags)
 		}
 		report, err := a.Usage.Report(ctx, query)
 		if err == nil && len(report.Buckets) == 0 {
-			_, err = a.Teams.Store.Team(ctx, args[0]) // report an unknown team ID
+			_, err = a.Teams.Store.Team(ctx, args[0])
+			err = withID(err, "team", args[0])
 		}
 		if err != nil {
 			return nil, err
@@ -124,6 +129,31 @@ func (c *cli) usageCommand() *cobra.Command {
 		return nil, c.printAs(report, func(w io.Writer) { printUsage(w, report) })
 	})
 	return cmd
+}
+
+// withID adds the ID to a NOT_FOUND error. It redacts the secret of an API key that
+// was passed in place of an ID.
+func withID(err error, kind, id string) error {
+	if !fault.Is(err, fault.NotFound) {
+		return err
+	}
+	return fmt.Errorf("%s %s not found", kind, printable(redact.Text(id)))
+}
+
+// withFlags reports the issues of query parameters as issues of the flags that set
+// them.
+func withFlags(err error, flags map[string]*pflag.Flag) error {
+	failure := fault.From(err)
+	issues, _ := failure.Details.([]fault.Issue)
+	var list []fault.Issue
+	for _, i := range issues {
+		if f := flags[strings.TrimPrefix(i.Path, "/query/")]; f != nil {
+			reason := strings.ToLower(i.Message[:1]) + strings.TrimSuffix(i.Message[1:], ".")
+			i.Path, i.Message = "", fmt.Sprintf("invalid --%s %q: %s", f.Name, f.Value, reason)
+		}
+		list = append(list, i)
+	}
+	return failure.WithDetails(list)
 }
 
 func printUsage(w io.Writer, r usage.Report) {

@@ -15,7 +15,7 @@ type item struct {
 }
 
 var items = []item{
-	{"a", 50000, []string{"x", "y"}, time.Date(2026, 11, 15, 11, 11, 37, 539_000_000, time.FixedZone("", 3600)), new("steers\x1b[31m\nthe terminal")},
+	{"a", 50000, []string{"x", "y"}, time.Date(2026, 11, 15, 11, 11, 37, 539_000_000, time.FixedZone("", 3600)), new("controls\x1b[31m\nthe terminal")},
 	{"b", 7, nil, time.Time{}, nil},
 }
 
@@ -31,14 +31,14 @@ func printed(t *testing.T, asJSON bool, v any) string {
 
 func TestPrintFormatsText(t *testing.T) {
 	for name, tt := range map[string]struct {
-		shown any
+		value any
 		want  string
 	}{
 		"one object": {items[0], "id           a\n" +
 			"daily quota  50000\n" +
 			"origins      x,y\n" +
 			"created at   2026-11-15T10:11:37Z\n" +
-			"name         steers�[31m�the terminal\n"},
+			"name         controls�[31m�the terminal\n"},
 		"zero-width joiners": {item{ID: "👩\u200d👧 می\u200cخواهم \u202eback"}, "id           👩\u200d👧 می\u200cخواهم �back\n" +
 			"daily quota  0\norigins      none\ncreated at   0001-01-01T00:00:00Z\nname         \n"},
 		"zero values": {items[1], "id           b\ndaily quota  7\norigins      none\ncreated at   0001-01-01T00:00:00Z\nname         \n"},
@@ -46,7 +46,7 @@ func TestPrintFormatsText(t *testing.T) {
 		"empty table": {newTable([]item(nil), identity, "id"), "none\n"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			if got := printed(t, false, tt.shown); got != tt.want {
+			if got := printed(t, false, tt.value); got != tt.want {
 				t.Errorf("got\n%swant\n%s", got, tt.want)
 			}
 		})
@@ -54,7 +54,7 @@ func TestPrintFormatsText(t *testing.T) {
 }
 
 func TestPrintFormatsJSON(t *testing.T) {
-	want := `{"id":"a","dailyQuota":50000,"origins":["x","y"],"createdAt":"2026-11-15T10:11:37.539Z","name":"steers\u001b[31m\nthe terminal"}` + "\n" +
+	want := `{"id":"a","dailyQuota":50000,"origins":["x","y"],"createdAt":"2026-11-15T10:11:37.539Z","name":"controls\u001b[31m\nthe terminal"}` + "\n" +
 		`{"id":"b","dailyQuota":7,"origins":[],"createdAt":"0001-01-01T00:00:00Z","name":null}` + "\n"
 	if got := printed(t, true, newTable(items, identity, "id")); got != want {
 		t.Errorf("got\n%swant\n%s", got, want)

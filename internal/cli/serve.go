@@ -87,9 +87,9 @@ API servers use it if TTS_MEDIA_CACHE_BASE_URL is set. telapi dev runs its own.`
 
 func (c *cli) mediaGCCommand() *cobra.Command {
 	cmd := &cobra.Command{Use: "gc [--dry-run]", Short: "Clean up the media cache now",
-		Long: `Removes expired speech, blobs without a database row for an hour, and rows without a blob,
+		Long: `Removes expired speech, blobs that had no database row for an hour, and rows without a blob,
 from the database and the media service at TTS_MEDIA_CACHE_BASE_URL. Servers also do this:
-one of them removes expired speech every minute and the rest every hour.`}
+one of them removes expired speech every minute, and such blobs and rows every hour.`}
 	dryRun := cmd.Flags().Bool("dry-run", false, "only list what would be removed")
 	cmd.RunE = c.withAdmin(func(ctx context.Context, a *app.Admin, _ []string) (any, error) {
 		removed := 0
@@ -130,7 +130,7 @@ All configuration variables apply; TELAPI_PORT=0 and MEDIA_PORT=0 select free po
 		if !cfg.IsSet("OTEL_ENABLED") && cfg.OTLPEndpoint == "" {
 			cfg.OTelEnabled = false // avoids the warning that nothing is exported
 		}
-		if _, missing := exec.LookPath("espeak-ng"); missing == nil && !cfg.IsSet("SPEECH_PROVIDERS") {
+		if _, err := exec.LookPath("espeak-ng"); err == nil && !cfg.IsSet("SPEECH_PROVIDERS") {
 			cfg.SpeechProviders = append([]string{"espeak"}, cfg.SpeechProviders...)
 		}
 		cfg.ShutdownTimeout = min(cfg.ShutdownTimeout, devShutdown)
@@ -150,7 +150,7 @@ All configuration variables apply; TELAPI_PORT=0 and MEDIA_PORT=0 select free po
 		defer stop()
 		ran := make(chan error, 1)
 		go func() {
-			defer stop() // a server that failed ends the wait for the demo team
+			defer stop() // if the server fails, do not wait for the demo team
 			ran <- a.Run(ctx)
 		}()
 		if err := c.printBanner(ctx, a, cfg, *noDemo); err != nil && ctx.Err() == nil {

@@ -52,7 +52,9 @@ TOTAL                       641         321         320         3
 		t.Errorf("team without usage: %+v", r)
 	}
 	for text, args := range map[string][]string{
-		"team was not found": {"tm_none"}, "one of day, month": {own.Team.ID, "--interval", "week"}, "Use a date": {own.Team.ID, "--from", "yesterday"},
+		"telapi: team tm_none not found\n":                                      {"tm_none"},
+		"telapi: invalid --interval \"week\": must be one of day, month\n":      {own.Team.ID, "--interval", "week"},
+		"telapi: invalid --from \"yesterday\": use a date such as 2026-11-15\n": {own.Team.ID, "--from", "yesterday"},
 	} {
 		if r := telapi(t, env, append([]string{"usage"}, args...)...); r.exit != 1 || r.stdout != "" || !strings.Contains(r.stderr, text) {
 			t.Errorf("%v: %+v, want %q", args, r, text)
