@@ -20,7 +20,7 @@ import (
 const (
 	maxRequest         = 64 << 10
 	botShutdownTimeout = 2 * time.Second
-	maxPosts           = 3 // of one answer
+	maxPosts           = 3 // attempts to post an answer
 )
 
 // botRequest is a question to the bot with the callback for the answer.
@@ -44,7 +44,7 @@ type Bot struct {
 	log      *slog.Logger
 	listener net.Listener
 	answers  sync.WaitGroup
-	ctx      context.Context // of answers; set by Run
+	ctx      context.Context // of background answers; set by Run
 }
 
 // NewBot listens on a free loopback port. The bot posts answers only to the API
@@ -60,10 +60,10 @@ func NewBot(api string, client *http.Client, events *Hub, log *slog.Logger) (*Bo
 // URL returns the URL for questions.
 func (b *Bot) URL() string { return "http://" + b.listener.Addr().String() + "/" }
 
-// Close releases the port of a bot that does not run.
+// Close releases the port. It is not needed after Run.
 func (b *Bot) Close() { _ = b.listener.Close() }
 
-// Run answers questions until ctx ends and closes the bot.
+// Run answers questions until ctx ends. It then closes the bot.
 func (b *Bot) Run(ctx context.Context) {
 	b.ctx = ctx
 	server := &http.Server{Handler: http.HandlerFunc(b.handle), ReadTimeout: 10 * time.Second, WriteTimeout: 10 * time.Second}
@@ -107,9 +107,10 @@ func (b *Bot) handle(w http.ResponseWriter, r *http.Request) {
 	})
 }
 
-// post posts an answer with the work item's token. It retries if the result is unknown.
+// post posts an answer with the work item's token. It retries after a network error
+// or status 503.
 func (b *Bot) post(ctx context.Context, q botRequest, body any) {
-	b.events.Publish(q.ChannelID, LaneBot, LaneService, EventCallback, fmt.Sprintf("posts answer, part %d", q.Part), body)
+	b.events.Publish(q.ChannelID, LaneBot, LaneService, EventCallback, fmt.Sprintf("answer from bot, part %d", q.Part), body)
 	for range maxPosts {
 		status, receipt, err := doJSON(ctx, b.client, http.MethodPost, q.Callback.URL, http.Header{"Token": {q.Callback.Token}}, body)
 		if err == nil {

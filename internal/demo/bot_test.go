@@ -35,8 +35,8 @@ func TestBotFinishesRequestBeforeShutdown(t *testing.T) {
 	question := `{"text":"hello","part":1,"channelId":"c","callback":{"url":"http://api.example/a","token":"t"}}`
 	// The bot sends 100 when it starts to read the body.
 	_, _ = fmt.Fprintf(conn, "POST / HTTP/1.1\r\nHost: bot\r\nExpect: 100-continue\r\nContent-Length: %d\r\n\r\n", len(question))
-	answers := bufio.NewReader(conn)
-	if line, err := answers.ReadString('\n'); err != nil || !strings.Contains(line, "100") {
+	responses := bufio.NewReader(conn)
+	if line, err := responses.ReadString('\n'); err != nil || !strings.Contains(line, "100") {
 		t.Fatalf("%q, %v", line, err)
 	}
 	stop()
@@ -48,7 +48,7 @@ func TestBotFinishesRequestBeforeShutdown(t *testing.T) {
 	}
 	_, _ = fmt.Fprint(conn, question)
 	for accepted := false; !accepted; {
-		line, err := answers.ReadString('\n')
+		line, err := responses.ReadString('\n')
 		if err != nil {
 			t.Fatalf("not accepted: %v", err)
 		}
@@ -59,9 +59,9 @@ func TestBotFinishesRequestBeforeShutdown(t *testing.T) {
 
 func TestBotPostsOnlyToAPIAndRetries(t *testing.T) {
 	tokens := make(chan string, 2)
-	asked := 0
+	requests := 0
 	api := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if asked++; asked == 1 {
+		if requests++; requests == 1 {
 			w.WriteHeader(http.StatusServiceUnavailable)
 		}
 		tokens <- r.Header.Get("Token")

@@ -26,7 +26,7 @@ type call struct {
 	digits   string     // collected so far
 	pending  []question // without an answer from the bot
 	silence  silence
-	confirm  func() // executes the command that the caller is asked to confirm
+	confirm  func() // executes the command that awaits the caller's confirmation
 	ending   func() // ends the call when the queue is empty
 	ended    bool
 }
@@ -223,8 +223,8 @@ func (c *call) settingsChanged() {
 	c.resetSilenceTimers()
 }
 
-// endAfterPlayback calls end when the queue is empty. Every item has a timeout, so no
-// sentence is cut off and none blocks the end.
+// endAfterPlayback calls end when the queue is empty. No
+// sentence is truncated, and none blocks the end, because every item has a timeout.
 func (c *call) endAfterPlayback(end func(), command string) {
 	if c.ending != nil {
 		return
@@ -267,7 +267,7 @@ func (c *call) botAccepted(q question, parts int) {
 	}
 }
 
-// botUnreachable handles any other response.
+// botUnreachable handles any other response and a failed request.
 func (c *call) botUnreachable(itemID string) {
 	c.effects.cancel(itemID)
 	c.settle(itemID)

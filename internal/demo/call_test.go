@@ -14,26 +14,26 @@ import (
 const s = time.Second
 
 func TestSilenceTimersAreIndependent(t *testing.T) {
-	quick := botDelayConfig(`"botNoInputTimeoutMs":2000,"botNoInputSpeech":"Bear with us.","botNoInputRetries":1,"botNoInputGiveUpTimeoutMs":7000`)
-	const gaveUp = ` cancels item-1
+	shortTimeouts := botDelayConfig(`"botNoInputTimeoutMs":2000,"botNoInputSpeech":"Bear with us.","botNoInputRetries":1,"botNoInputGiveUpTimeoutMs":7000`)
+	const timedOut = ` cancels item-1
 		%[1]s status {"event":"bot_timeout"}
 		%[1]s says runtime: The bot did not answer in time. Try something else.`
 	runCases(t, []testCase{
-		{name: "comfort prompt, repetition and timeout", steps: []step{quick, callerSays(0, "hi")}, want: `0s asks hi part 1
+		{name: "comfort prompt, repetition and timeout", steps: []step{shortTimeouts, callerSays(0, "hi")}, want: `0s asks hi part 1
 			2s says runtime: Bear with us.
 			4s says runtime: Bear with us.
-			7s` + fmt.Sprintf(gaveUp, "7s")},
-		{name: "timeout before the last prompt", steps: []step{quick, botDelayConfig(`"botNoInputRetries":10,"botNoInputGiveUpTimeoutMs":5000`), callerSays(0, "hi")}, want: `0s asks hi part 1
+			7s` + fmt.Sprintf(timedOut, "7s")},
+		{name: "timeout before the last prompt", steps: []step{shortTimeouts, botDelayConfig(`"botNoInputRetries":10,"botNoInputGiveUpTimeoutMs":5000`), callerSays(0, "hi")}, want: `0s asks hi part 1
 			2s says runtime: Bear with us.
 			4s says runtime: Bear with us.
-			5s` + fmt.Sprintf(gaveUp, "5s")},
-		{name: "one prompt without repetition, long timeout", steps: []step{quick, botDelayConfig(`"botNoInputRetries":0,"botNoInputGiveUpTimeoutMs":120000`), callerSays(0, "hi")}, want: `0s asks hi part 1
+			5s` + fmt.Sprintf(timedOut, "5s")},
+		{name: "one prompt without repetition, long timeout", steps: []step{shortTimeouts, botDelayConfig(`"botNoInputRetries":0,"botNoInputGiveUpTimeoutMs":120000`), callerSays(0, "hi")}, want: `0s asks hi part 1
 			2s says runtime: Bear with us.
-			2m0s` + fmt.Sprintf(gaveUp, "2m0s")},
-		{name: "answer ends the silence", steps: []step{quick, callerSays(0, "hi"), botAnswer(3*s, "item-1", "Hello.")}, want: `0s asks hi part 1
+			2m0s` + fmt.Sprintf(timedOut, "2m0s")},
+		{name: "answer ends the silence", steps: []step{shortTimeouts, callerSays(0, "hi"), botAnswer(3*s, "item-1", "Hello.")}, want: `0s asks hi part 1
 			2s says runtime: Bear with us.
 			3s says bot: Hello.`},
-		{name: "first of two answers restarts the silence", steps: []step{quick, callerSays(0, "hi"), callerSays(1*s, "ho"), botAnswer(6*s, "item-1", "Hello."), botAnswer(9*s, "item-2", "Well.")}, want: `0s asks hi part 1
+		{name: "first of two answers restarts the silence", steps: []step{shortTimeouts, callerSays(0, "hi"), callerSays(1*s, "ho"), botAnswer(6*s, "item-1", "Hello."), botAnswer(9*s, "item-2", "Well.")}, want: `0s asks hi part 1
 			1s asks ho part 1
 			2s says runtime: Bear with us.
 			4s says runtime: Bear with us.
@@ -44,25 +44,25 @@ func TestSilenceTimersAreIndependent(t *testing.T) {
 			command(1*s, wire.Immediate, `{"type":"update_bot_delay_config","source":"bot","botNoInputTimeoutMs":1500,"botNoInputRetries":0}`), botAnswer(9*s, "item-1", "Hello.")}, want: `0s asks hi part 1
 			1.5s says runtime: One moment, please.
 			9s says bot: Hello.`},
-		{name: "spoken prompt is repeated after its end", mode: "audio", speech: 3 * s, steps: []step{quick, botDelayConfig(`"botNoInputGiveUpTimeoutMs":60000`), callerSays(0, "hi"), botAnswer(20*s, "item-1", "Hello.")}, want: `0s asks hi part 1
+		{name: "spoken prompt is repeated after its end", mode: "audio", speech: 3 * s, steps: []step{shortTimeouts, botDelayConfig(`"botNoInputGiveUpTimeoutMs":60000`), callerSays(0, "hi"), botAnswer(20*s, "item-1", "Hello.")}, want: `0s asks hi part 1
 			2s says runtime: Bear with us. 2s plays Bear with us.
 			7s says runtime: Bear with us. 7s plays Bear with us.
 			20s says bot: Hello. 20s plays Hello.`},
-		{name: "answer stops a prompt", mode: "audio", speech: 3 * s, steps: []step{quick, callerSays(0, "hi"), botAnswer(3*s, "item-1", "Hello.")}, want: `0s asks hi part 1
+		{name: "answer stops a prompt", mode: "audio", speech: 3 * s, steps: []step{shortTimeouts, callerSays(0, "hi"), botAnswer(3*s, "item-1", "Hello.")}, want: `0s asks hi part 1
 			2s says runtime: Bear with us. 2s plays Bear with us.
 			3s stops playback 3s says bot: Hello. 3s plays Hello.`},
-		{name: "answer waits for a prompt if configured", mode: "audio", speech: 3 * s, steps: []step{quick, botDelayConfig(`"abortPlayOnBotMessage":false`), callerSays(0, "hi"), botAnswer(3*s, "item-1", "Hello.")}, want: `0s asks hi part 1
+		{name: "answer waits for a prompt if configured", mode: "audio", speech: 3 * s, steps: []step{shortTimeouts, botDelayConfig(`"abortPlayOnBotMessage":false`), callerSays(0, "hi"), botAnswer(3*s, "item-1", "Hello.")}, want: `0s asks hi part 1
 			2s says runtime: Bear with us. 2s plays Bear with us.
 			3s says bot: Hello. 5s plays Hello.`},
-		{name: "recognition resumes after a prompt", steps: []step{quick, botDelayConfig(`"resumeRecognitionTimeoutMs":1000,"resumeRecognitionSpeech":"I listen.","botNoInputRetries":0`), callerSays(0, "hi"), botAnswer(6*s, "item-1", "Hello.")}, want: `0s asks hi part 1
+		{name: "recognition resumes after a prompt", steps: []step{shortTimeouts, botDelayConfig(`"resumeRecognitionTimeoutMs":1000,"resumeRecognitionSpeech":"I listen.","botNoInputRetries":0`), callerSays(0, "hi"), botAnswer(6*s, "item-1", "Hello.")}, want: `0s asks hi part 1
 			2s says runtime: Bear with us.
 			3s status {"event":"recognition_resumed"}
 			3s says runtime: I listen.
 			6s says bot: Hello.`},
-		{name: "audio from a URL instead of speech", steps: []step{quick, botDelayConfig(`"botNoInputUrl":"https://media.example/wait.wav","botNoInputRetries":0`), callerSays(0, "hi"), botAnswer(3*s, "item-1", "Hello.")}, want: `0s asks hi part 1
+		{name: "audio from a URL instead of speech", steps: []step{shortTimeouts, botDelayConfig(`"botNoInputUrl":"https://media.example/wait.wav","botNoInputRetries":0`), callerSays(0, "hi"), botAnswer(3*s, "item-1", "Hello.")}, want: `0s asks hi part 1
 			2s action {"name":"play_audio","url":"https://media.example/wait.wav"}
 			3s says bot: Hello.`},
-		{name: "no prompt during playback", mode: "audio", speech: 5 * s, steps: []step{quick, botAnswer(0, "", "A long story."), command(0, wire.Immediate, `{"type":"update_dtmf_config","source":"bot","bargeIn":false}`), callerSays(1*s, "hi"), botAnswer(8*s, "item-1", "Hello.")}, want: `0s says bot: A long story. 0s plays A long story.
+		{name: "no prompt during playback", mode: "audio", speech: 5 * s, steps: []step{shortTimeouts, botAnswer(0, "", "A long story."), command(0, wire.Immediate, `{"type":"update_dtmf_config","source":"bot","bargeIn":false}`), callerSays(1*s, "hi"), botAnswer(8*s, "item-1", "Hello.")}, want: `0s says bot: A long story. 0s plays A long story.
 			1s asks hi part 1
 			7s says runtime: Bear with us. 7s plays Bear with us.
 			8s cancels item-1
@@ -94,7 +94,7 @@ func TestCallEndsAfterPlayback(t *testing.T) {
 	})
 }
 
-func TestCommandsTakeEffectAsTheirApplyRequires(t *testing.T) {
+func TestApplyDeterminesWhenCommandsTakeEffect(t *testing.T) {
 	runCases(t, []testCase{
 		{name: "update_* commands immediately", mode: "audio", speech: 10 * s, steps: []step{botAnswer(0, "", "A story."),
 			command(1*s, wire.Immediate, `{"type":"update_dtmf_config","source":"bot","bargeIn":false}`), callerSays(2*s, "stop")},
@@ -140,19 +140,19 @@ func TestCallerInterruptsPlaybackIfAllowed(t *testing.T) {
 		cases = append(cases, testCase{name: fmt.Sprintf("by a digit: bargeIn %v, bargeInOnDTMF %v", c.bargeIn, c.onDTMF), mode: "audio", speech: 10 * s,
 			steps: []step{dtmfConfig(fmt.Sprintf(`"bargeIn":%v,"bargeInOnDTMF":%v,"sendDTMF":false`, c.bargeIn, c.onDTMF)), story, callerPresses(1*s, "5")}, want: started + c.want})
 	}
-	silent := botDelayConfig(`"botNoInputTimeoutMs":60000`)
+	noPrompts := botDelayConfig(`"botNoInputTimeoutMs":60000`)
 	runCases(t, append(cases,
-		testCase{name: "by enough words", mode: "audio", speech: 10 * s, steps: []step{silent, dtmfConfig(`"bargeInMinWordCount":3`), story, callerSays(1*s, "please do stop"), botAnswer(2*s, "item-1", "Yes.")},
+		testCase{name: "by enough words", mode: "audio", speech: 10 * s, steps: []step{noPrompts, dtmfConfig(`"bargeInMinWordCount":3`), story, callerSays(1*s, "please do stop"), botAnswer(2*s, "item-1", "Yes.")},
 			want: started + stopped + `1s asks please do stop part 1 2s says bot: Yes. 2s plays Yes.`},
-		testCase{name: "not by fewer words", mode: "audio", speech: 10 * s, steps: []step{silent, dtmfConfig(`"bargeInMinWordCount":3`), story, callerSays(1*s, "do stop"), botAnswer(2*s, "item-1", "Yes.")},
+		testCase{name: "not by fewer words", mode: "audio", speech: 10 * s, steps: []step{noPrompts, dtmfConfig(`"bargeInMinWordCount":3`), story, callerSays(1*s, "do stop"), botAnswer(2*s, "item-1", "Yes.")},
 			want: started + `1s asks do stop part 1 2s says bot: Yes. 10s plays Yes.`},
-		testCase{name: "queued speech is dropped", mode: "audio", speech: 10 * s, steps: []step{silent, story, botAnswer(0, "", "Another."), callerSays(1*s, "stop"), botAnswer(2*s, "item-1", "Yes.")},
+		testCase{name: "queued speech is dropped", mode: "audio", speech: 10 * s, steps: []step{noPrompts, story, botAnswer(0, "", "Another."), callerSays(1*s, "stop"), botAnswer(2*s, "item-1", "Yes.")},
 			want: `0s says bot: A story. 0s plays A story. 0s says bot: Another. ` + stopped + `1s asks stop part 1 2s says bot: Yes. 2s plays Yes.`},
 	))
 }
 
 func TestDigitCollectionFollowsSettings(t *testing.T) {
-	calm := botDelayConfig(`"botNoInputTimeoutMs":60000,"botNoInputGiveUpTimeoutMs":120000,"botNoInputRetries":0`)
+	longTimeouts := botDelayConfig(`"botNoInputTimeoutMs":60000,"botNoInputGiveUpTimeoutMs":120000,"botNoInputRetries":0`)
 	collect := dtmfConfig(`"enabled":true,"maxDigits":4,"interDigitTimeoutMs":3000,"terminator":"#"`)
 	submitted := func(at, digits string) string {
 		return fmt.Sprintf(`%[1]s status {"digits":"%[2]s","event":"dtmf"} %[1]s asks %[2]s part 1 `, at, digits)
@@ -160,18 +160,18 @@ func TestDigitCollectionFollowsSettings(t *testing.T) {
 	answered := func(n int) step { return botAnswer(30*s, fmt.Sprint("item-", n), "Right.") }
 	const right = `30s says bot: Right. `
 	runCases(t, []testCase{
-		{name: "one by one without collection", steps: []step{calm, callerPresses(0, "1"), callerPresses(1*s, "2"), answered(1), answered(2)},
+		{name: "one by one without collection", steps: []step{longTimeouts, callerPresses(0, "1"), callerPresses(1*s, "2"), answered(1), answered(2)},
 			want: submitted("0s", "1") + submitted("1s", "2") + right + right},
-		{name: "maximum number of digits", steps: []step{calm, collect, callerPresses(0, "1234"), answered(1)}, want: submitted("0s", "1234") + right},
-		{name: "terminator", steps: []step{calm, collect, callerPresses(0, "12"), callerPresses(2*s, "#"), answered(1)}, want: submitted("2s", "12") + right},
-		{name: "inter-digit timeout", steps: []step{calm, collect, callerPresses(0, "1"), callerPresses(2*s, "2"), answered(1)}, want: submitted("5s", "12") + right},
-		{name: "total timeout", steps: []step{calm, collect, dtmfConfig(`"timeoutMs":4000`), callerPresses(0, "1"), callerPresses(2*s, "2"), answered(1)}, want: submitted("4s", "12") + right},
-		{name: "no limit", steps: []step{calm, collect, dtmfConfig(`"maxDigits":0,"terminator":""`), callerPresses(0, "123456#"), answered(1)}, want: submitted("3s", "123456#") + right},
-		{name: "ignored digits", steps: []step{calm, collect, dtmfConfig(`"dtmfDigits":"12"`), callerPresses(0, "19A2#"), answered(1)}, want: submitted("0s", "12") + right},
-		{name: "disabled", steps: []step{calm, collect, dtmfConfig(`"sendDTMF":false`), callerPresses(0, "1234#")}, want: ""},
-		{name: "collection is switched off", steps: []step{calm, collect, callerPresses(0, "12"), command(1*s, wire.Immediate, `{"type":"update_dtmf_config","source":"bot","enabled":false}`), answered(1)},
+		{name: "maximum number of digits", steps: []step{longTimeouts, collect, callerPresses(0, "1234"), answered(1)}, want: submitted("0s", "1234") + right},
+		{name: "terminator", steps: []step{longTimeouts, collect, callerPresses(0, "12"), callerPresses(2*s, "#"), answered(1)}, want: submitted("2s", "12") + right},
+		{name: "inter-digit timeout", steps: []step{longTimeouts, collect, callerPresses(0, "1"), callerPresses(2*s, "2"), answered(1)}, want: submitted("5s", "12") + right},
+		{name: "total timeout", steps: []step{longTimeouts, collect, dtmfConfig(`"timeoutMs":4000`), callerPresses(0, "1"), callerPresses(2*s, "2"), answered(1)}, want: submitted("4s", "12") + right},
+		{name: "no limit", steps: []step{longTimeouts, collect, dtmfConfig(`"maxDigits":0,"terminator":""`), callerPresses(0, "123456#"), answered(1)}, want: submitted("3s", "123456#") + right},
+		{name: "ignored digits", steps: []step{longTimeouts, collect, dtmfConfig(`"dtmfDigits":"12"`), callerPresses(0, "19A2#"), answered(1)}, want: submitted("0s", "12") + right},
+		{name: "disabled", steps: []step{longTimeouts, collect, dtmfConfig(`"sendDTMF":false`), callerPresses(0, "1234#")}, want: ""},
+		{name: "collection is switched off", steps: []step{longTimeouts, collect, callerPresses(0, "12"), command(1*s, wire.Immediate, `{"type":"update_dtmf_config","source":"bot","enabled":false}`), answered(1)},
 			want: submitted("1s", "12") + right},
-		{name: "terminator only", steps: []step{calm, collect, callerPresses(0, "#")}, want: ""},
+		{name: "terminator only", steps: []step{longTimeouts, collect, callerPresses(0, "#")}, want: ""},
 	})
 }
 
@@ -187,15 +187,15 @@ func TestConversationContinues(t *testing.T) {
 			want: `0s asks hi part 1 1s says runtime: The bot did not answer in time. Try something else.`},
 		{name: "denied command", steps: []step{{entry: `{"kind":"command_denied","reason":"target_not_allowed","command":{"type":"transfer","source":"bot"}}`}},
 			want: `0s says runtime: A transfer was denied: target_not_allowed.`},
-		{name: "ignored entries", steps: []step{{entry: `{"kind":"nlu_data","nluData":{}}`}, {entry: `{"kind":"of_tomorrow"}`}, {entry: `{"kind":"frame","message":{"type":"chat","chat":{"text":7}}}`},
+		{name: "ignored entries", steps: []step{{entry: `{"kind":"nlu_data","nluData":{}}`}, {entry: `{"kind":"unknown"}`}, {entry: `{"kind":"frame","message":{"type":"chat","chat":{"text":7}}}`},
 			{entry: `{"kind":"frame","message":{"type":"browser_action","browserAction":{"type":"click"}}}`}, callerSays(0, "  "), {entry: `{"kind":"bot_event","event":"typing","value":{"enable":true}}`}},
 			want: `0s status {"event":"typing","value":{"enable":true}}`},
 	})
 }
 
 func TestRestoredCallKeepsSettingsAndDoesNotGreetAgain(t *testing.T) {
-	st := &simulation{loopState: newLoopState(), begun: time.Now()}
-	c := newCall("chat", st, time.Now)
+	sim := &simulation{loopState: newLoopState(), start: time.Now()}
+	c := newCall("chat", sim, time.Now)
 	decode := func(raw string) (e wire.Entry) {
 		if err := json.Unmarshal([]byte(raw), &e); err != nil {
 			t.Fatal(err)
@@ -205,26 +205,26 @@ func TestRestoredCallKeepsSettingsAndDoesNotGreetAgain(t *testing.T) {
 	connected := decode(`{"kind":"session","event":"connected"}`)
 	c.handleEntry(connected)
 	c.handleEntry(connected)
-	if len(st.log) != 1 {
-		t.Errorf("log %q, want one greeting", st.log)
+	if len(sim.log) != 1 {
+		t.Errorf("log %q, want one greeting", sim.log)
 	}
-	st.log = nil
-	c = newCall("chat", st, time.Now)
+	sim.log = nil
+	c = newCall("chat", sim, time.Now)
 	for _, past := range []wire.Entry{connected, decode(callerSays(0, "hi").entry), decode(dtmfConfig(`"enabled":true,"maxDigits":2`).entry), decode(dtmfConfig(`"terminator":"#"`).entry)} {
 		c.restore(past)
 	}
 	c.handleEntry(connected)
 	c.handleDigit("1")
-	if len(st.log) != 0 {
-		t.Errorf("log %q, want nothing yet", st.log)
+	if len(sim.log) != 0 {
+		t.Errorf("log %q, want nothing yet", sim.log)
 	}
 	c.handleDigit("2")
-	if len(st.log) != 2 || !strings.HasSuffix(st.log[1], "asks 12 part 1") {
-		t.Errorf("log %q", st.log)
+	if len(sim.log) != 2 || !strings.HasSuffix(sim.log[1], "asks 12 part 1") {
+		t.Errorf("log %q", sim.log)
 	}
 }
 
-func TestEndingCallStartsNothing(t *testing.T) {
+func TestEndingCallIgnoresInputAndTimers(t *testing.T) {
 	hangup := command(2*s, wire.AfterPlayback, `{"type":"hangup","source":"bot","delayBotDisconnectMs":20000}`)
 	runCases(t, []testCase{
 		{name: "no comfort prompt, timeout or further part", steps: []step{

@@ -38,7 +38,7 @@ type channelEffects struct {
 
 // id returns the ID of the next effect of the current entry. It is derived from the
 // entry's position, so that a runtime that takes over and handles the entry again
-// repeats nothing.
+// does not repeat its effects.
 func (e *channelEffects) id() string {
 	if e.entry == "" {
 		return uuid.NewString()
@@ -60,7 +60,7 @@ func (e *channelEffects) send(t wire.MessageType, payload any) {
 }
 
 // check records a failure. Effects on an ended channel or a settled work item are
-// not needed any more.
+// no longer needed.
 func (e *channelEffects) check(err error) {
 	if err != nil && !errors.Is(err, callruntime.ErrEnded) && !errors.Is(err, callruntime.ErrWorkItemNotFound) {
 		e.fail(err)
@@ -71,8 +71,9 @@ func (e *channelEffects) askBot(q question) string {
 	id := e.id()
 	item, err := e.ch.Await(e.ctx, callruntime.AwaitOptions{WorkItemID: id, TTL: itemTTL})
 	if errors.Is(err, callruntime.ErrWorkItemExists) {
-		// A runtime asked and failed before it committed the entry. Its token is
-		// lost, so ask again with a new work item, unless the bot has answered.
+		// An earlier runtime sent the question, but failed before it committed the
+		// entry. The token is lost, so send it again with a new work item, unless the
+		// bot has answered.
 		if err = e.ch.Cancel(e.ctx, id); errors.Is(err, callruntime.ErrWorkItemNotFound) {
 			return id
 		}
@@ -84,7 +85,7 @@ func (e *channelEffects) askBot(q question) string {
 		e.check(err)
 		return id
 	}
-	e.publish(LaneBot, EventHTTP, fmt.Sprintf("asks bot, part %d", q.Part), struct {
+	e.publish(LaneBot, EventHTTP, fmt.Sprintf("request to bot, part %d", q.Part), struct {
 		question
 		WorkItemID string `json:"workItemId"`
 	}{q, item.ID})
@@ -184,7 +185,8 @@ func (e *channelEffects) stream(ctx context.Context, i item, begin func(time.Dur
 	return length, nil
 }
 
-// postQuestion returns the number of parts of the bot's answer.
+// postQuestion sends a question to the bot and returns the number of parts of its
+// answer.
 func (e *channelEffects) postQuestion(q question, item callruntime.WorkItem) (int, error) {
 	body := botRequest{q, e.ch.ID, callbackTarget{e.API + item.Path, item.Token}}
 	status, response, err := doJSON(e.ctx, e.Client, http.MethodPost, e.Bot, nil, body)

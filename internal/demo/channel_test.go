@@ -16,28 +16,28 @@ import (
 // A runtime that fails before it commits an entry is replaced by one that handles the
 // entry again.
 func TestRepeatedEntryHasEffectsOnce(t *testing.T) {
-	dir, quiet := t.TempDir(), slog.New(slog.DiscardHandler)
-	engine, err := redisstore.StartEmbedded(dir, quiet)
+	dir, log := t.TempDir(), slog.New(slog.DiscardHandler)
+	engine, err := redisstore.StartEmbedded(dir, log)
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer engine.Close()
-	where, err := callruntime.Locate("", dir)
+	store, err := callruntime.Locate("", dir)
 	if err != nil {
 		t.Fatal(err)
 	}
-	asked := make(chan struct{}, 9)
+	requests := make(chan struct{}, 9)
 	bot := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 		w.WriteHeader(http.StatusAccepted)
 		_, _ = w.Write([]byte(`{"parts":1}`))
-		asked <- struct{}{}
+		requests <- struct{}{}
 	}))
 	defer bot.Close()
 	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
 	defer cancel()
 	var first string
 	for _, name := range []string{"first", "second"} {
-		r, err := callruntime.New(callruntime.Options{Store: where, Name: name})
+		r, err := callruntime.New(callruntime.Options{Store: store, Name: name})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -46,14 +46,14 @@ func TestRepeatedEntryHasEffectsOnce(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		l := &channelEffects{loopState: newLoopState(), ctx: ctx, ch: ch, RuntimeOptions: RuntimeOptions{Bot: bot.URL, Client: bot.Client()}}
-		l.beginEntry("1-1")
-		l.send(wire.TypeChat, chat{Text: "one"})
-		l.send(wire.TypeChat, chat{Text: "two"})
-		item := l.askBot(question{Text: "hi", Part: 1})
-		<-asked
-		if l.err != nil {
-			t.Fatalf("%s: %v", name, l.err)
+		e := &channelEffects{loopState: newLoopState(), ctx: ctx, ch: ch, RuntimeOptions: RuntimeOptions{Bot: bot.URL, Client: bot.Client()}}
+		e.beginEntry("1-1")
+		e.send(wire.TypeChat, chat{Text: "one"})
+		e.send(wire.TypeChat, chat{Text: "two"})
+		item := e.askBot(question{Text: "hi", Part: 1})
+		<-requests
+		if e.err != nil {
+			t.Fatalf("%s: %v", name, e.err)
 		}
 		if name == "first" {
 			first = item
@@ -70,8 +70,8 @@ func TestRepeatedEntryHasEffectsOnce(t *testing.T) {
 				t.Errorf("%s: sent %s, %v", name, d.JSON, err)
 			}
 		}
-		more, stop := context.WithTimeout(ctx, 100*time.Millisecond)
-		if d, err := history.Receive(more); err == nil {
+		short, stop := context.WithTimeout(ctx, 100*time.Millisecond)
+		if d, err := history.Receive(short); err == nil {
 			t.Errorf("%s: also sent %s", name, d.JSON)
 		}
 		stop()

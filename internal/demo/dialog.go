@@ -19,9 +19,9 @@ const (
 type item struct {
 	speechRequest
 	voice   bool // also spoken in chat mode
-	comfort bool
+	comfort bool // a comfort prompt
 	pause   time.Duration
-	do      func()
+	do      func() // executes a command
 }
 
 // speechRequest is the body of a request for speech. Its settings are those at the
@@ -44,8 +44,8 @@ func (c *call) enqueue(i item) {
 	}
 }
 
-// next starts the first item of the queue. If the queue is empty, it ends a call that
-// waits for that.
+// next starts the first item of the queue. If the queue is empty and the call is
+// ending, it ends the call.
 func (c *call) next() {
 	if _, busy := c.timers[playback]; busy || c.ended {
 		return
@@ -53,7 +53,7 @@ func (c *call) next() {
 	for len(c.queue) > 0 {
 		first := c.queue[0]
 		if first.do == nil {
-			c.after(playback, playbackStartTimeout, c.skipStuck)
+			c.after(playback, playbackStartTimeout, c.skipItem)
 			c.effects.play(first)
 			return
 		}
@@ -68,10 +68,10 @@ func (c *call) next() {
 }
 
 // playing reports that the first item has started and its length.
-func (c *call) playing(length time.Duration) { c.after(playback, length+playbackGrace, c.skipStuck) }
+func (c *call) playing(length time.Duration) { c.after(playback, length+playbackGrace, c.skipItem) }
 
-// skipStuck skips an item that takes too long.
-func (c *call) skipStuck() {
+// skipItem skips an item that takes too long.
+func (c *call) skipItem() {
 	c.effects.stopPlayback()
 	c.played()
 }
@@ -105,8 +105,8 @@ func (c *call) interrupt() {
 	c.next()
 }
 
-// silence is the state of the wait for the bot, which has independent timers for
-// comfort prompts and for the timeout.
+// silence is the state of a call that waits for the bot. Comfort prompts and the
+// timeout have independent timers.
 type silence struct {
 	since       time.Time // the last question or answer
 	playedUntil time.Time // the end of the last playback
@@ -151,7 +151,7 @@ func (c *call) playComfort() {
 	}
 }
 
-// comfortPlayed follows a comfort prompt.
+// comfortPlayed handles the end of a comfort prompt.
 func (c *call) comfortPlayed() {
 	c.silence.playedUntil = c.now()
 	if after := ms(c.settings.delay.ResumeRecognitionTimeoutMs); after > 0 && c.ending == nil {

@@ -25,7 +25,7 @@ const (
 	feedLinger      = 500 * time.Millisecond // after the end of the session, for the last events
 	feedRetry       = time.Second
 	feedReadTimeout = 10 * time.Second
-	feedHistory     = 2000        // entries and messages read at first; about as many as are kept
+	feedHistory     = 2000        // entries and messages read initially; about as many as are kept
 	feedBuffer      = 256         // events; a slower reader misses events of the demo
 	audioInterval   = time.Second // the feed shows one of about fifty audio frames
 )
@@ -33,14 +33,14 @@ const (
 // Feed is the playground's view of a session: the entries and messages of its
 // channel merged with the events of the demo.
 type Feed struct {
-	Hub      *Hub                                 // nil: without events of the demo
+	Hub      *Hub                                 // nil without the demo
 	Observer func() (*callruntime.Runtime, error) // reads channels
 }
 
 // Open reads the channel of a session and returns its timeline in batches of
-// JSON lines. The first batch holds the past. The sequence ends with ctx or with
-// the session; ended reports, while nothing happens, whether a session without
-// channel has ended. The sequence can be iterated once.
+// JSON lines. The first batch contains past events. The sequence ends with ctx or
+// with the session. A session without a channel has no event for its end, so an
+// idle feed calls ended. The sequence can be iterated once.
 func (f *Feed) Open(ctx context.Context, sessionID string, ended func(context.Context) bool) (iter.Seq[[]byte], error) {
 	observer, err := f.Observer()
 	if err != nil {
@@ -93,7 +93,8 @@ func (f *Feed) Open(ctx context.Context, sessionID string, ended func(context.Co
 	}, nil
 }
 
-// watch sends what an observed channel receives until the channel or ctx ends.
+// watch converts the entries of an observed channel and sends them to events until
+// the channel or ctx ends.
 func watch(ctx context.Context, ch *callruntime.Channel, convert func(wire.Entry, jsontext.Value) Event, events chan<- Event) {
 	defer func() { _ = ch.Close(context.WithoutCancel(ctx)) }()
 	var lastAudio time.Time

@@ -28,7 +28,7 @@ type step struct {
 // as "2s says bot: hello".
 type simulation struct {
 	*loopState
-	begun     time.Time
+	start     time.Time
 	steps     []step
 	log       []string
 	asked     int
@@ -44,7 +44,7 @@ const maxDuration = time.Hour // longer than any timer
 func simulate(t *testing.T, mode string, speech time.Duration, steps ...step) (log string) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
-		s := &simulation{loopState: newLoopState(), begun: time.Now(), steps: steps, speech: max(speech, -speech), stuck: speech < 0}
+		s := &simulation{loopState: newLoopState(), start: time.Now(), steps: steps, speech: max(speech, -speech), stuck: speech < 0}
 		entries := len(slices.DeleteFunc(slices.Clone(steps), func(c step) bool { return c.report != nil }))
 		c := newCall(mode, s, time.Now)
 		c.greeted = true
@@ -67,7 +67,7 @@ func (s *simulation) Receive(ctx context.Context) (callruntime.Delivery, error) 
 	for len(s.steps) > 0 {
 		next := s.steps[0]
 		s.steps = s.steps[1:]
-		time.Sleep(next.at - time.Since(s.begun))
+		time.Sleep(next.at - time.Since(s.start))
 		if next.report != nil {
 			s.reports <- next.report
 			continue
@@ -82,7 +82,7 @@ func (s *simulation) Receive(ctx context.Context) (callruntime.Delivery, error) 
 func (s *simulation) Commit(context.Context, string) error { s.committed++; return nil }
 
 func (s *simulation) record(format string, args ...any) {
-	s.log = append(s.log, fmt.Sprint(time.Since(s.begun))+" "+fmt.Sprintf(format, args...))
+	s.log = append(s.log, fmt.Sprint(time.Since(s.start))+" "+fmt.Sprintf(format, args...))
 }
 
 func (s *simulation) send(t wire.MessageType, payload any) {
@@ -177,15 +177,15 @@ type testCase struct {
 }
 
 func runCases(t *testing.T, cases []testCase) {
-	for _, s := range cases {
-		t.Run(s.name, func(t *testing.T) {
-			if s.mode == "" {
-				s.mode = "chat"
+	for _, tt := range cases {
+		t.Run(tt.name, func(t *testing.T) {
+			if tt.mode == "" {
+				tt.mode = "chat"
 			}
-			want := strings.Join(strings.Fields(s.want), " ")
-			got := simulate(t, s.mode, s.speech, s.steps...)
+			want := strings.Join(strings.Fields(tt.want), " ")
+			got := simulate(t, tt.mode, tt.speech, tt.steps...)
 			if strings.Join(strings.Fields(got), " ") != want {
-				t.Errorf("got\n%s\nwant\n%s", got, s.want)
+				t.Errorf("got\n%s\nwant\n%s", got, tt.want)
 			}
 		})
 	}

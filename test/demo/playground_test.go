@@ -94,9 +94,9 @@ func TestFeedShowsEveryLane(t *testing.T) {
 	want := map[string]bool{
 		"session service>runtime browser connected":                              false,
 		"frame browser>runtime chat: transfer me abroad":                         false,
-		"http runtime>bot asks bot, part 1":                                      false,
+		"http runtime>bot request to bot, part 1":                                false,
 		"http bot>runtime 202 Accepted":                                          false,
-		"callback bot>service posts answer, part 1":                              false,
+		"callback bot>service answer from bot, part 1":                           false,
 		"callback service>bot 202 accepted, transfer denied":                     false,
 		"denied service>runtime transfer denied: target_not_allowed":             false,
 		"frame runtime>browser chat: A transfer was denied: target_not_allowed.": false,
