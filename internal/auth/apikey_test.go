@@ -31,30 +31,30 @@ func TestMalformedKeyIsRejectedWithoutLookup(t *testing.T) {
 	id, secret, _ := strings.Cut(strings.TrimPrefix(good, "tk_"), "_")
 	a := newTestAuthenticator(m, time.Now)
 	for name, presented := range map[string]string{
-		"empty":                "",
-		"prefix alone":         "tk_",
-		"no prefix":            id + "_" + secret,
-		"another prefix":       "sk_" + id + "_" + secret,
-		"prefix in capitals":   "TK_" + id + "_" + secret,
-		"no secret":            "tk_" + id,
-		"empty secret":         "tk_" + id + "_",
-		"no id":                "tk__" + secret,
-		"secret cut short":     good[:len(good)-1],
-		"secret too long":      good + "A",
-		"padded secret":        good + "=",
-		"plain base64":         "tk_" + id + "_" + strings.Repeat("+", 43),
-		"space before":         " " + good,
-		"space after":          good + " ",
-		"line break after":     good + "\n",
-		"NUL after":            good + "\x00",
-		"with Bearer":          "Bearer " + good,
-		"two keys":             good + "," + good,
-		"id with a quote":      "tk_a'b_" + secret,
-		"id with a path":       "tk_../x_" + secret,
-		"id beyond its length": "tk_" + strings.Repeat("a", 65) + "_" + secret,
-		"id in Cyrillic":       "tk_Б_" + secret,
-		"not UTF-8":            "tk_\xff_" + secret,
-		"huge":                 "tk_" + strings.Repeat("a", 1<<20) + "_" + secret,
+		"empty":             "",
+		"only a prefix":     "tk_",
+		"no prefix":         id + "_" + secret,
+		"another prefix":    "sk_" + id + "_" + secret,
+		"upper-case prefix": "TK_" + id + "_" + secret,
+		"no secret":         "tk_" + id,
+		"empty secret":      "tk_" + id + "_",
+		"no id":             "tk__" + secret,
+		"truncated secret":  good[:len(good)-1],
+		"secret too long":   good + "A",
+		"padded secret":     good + "=",
+		"plain base64":      "tk_" + id + "_" + strings.Repeat("+", 43),
+		"space before":      " " + good,
+		"space after":       good + " ",
+		"line break after":  good + "\n",
+		"NUL after":         good + "\x00",
+		"with Bearer":       "Bearer " + good,
+		"two keys":          good + "," + good,
+		"id with a quote":   "tk_a'b_" + secret,
+		"id with a path":    "tk_../x_" + secret,
+		"id too long":       "tk_" + strings.Repeat("a", 65) + "_" + secret,
+		"Cyrillic id":       "tk_Б_" + secret,
+		"not UTF-8":         "tk_\xff_" + secret,
+		"huge":              "tk_" + strings.Repeat("a", 1<<20) + "_" + secret,
 	} {
 		t.Run(name, func(t *testing.T) {
 			_, err := a.APIKey(t.Context(), presented)
@@ -62,7 +62,7 @@ func TestMalformedKeyIsRejectedWithoutLookup(t *testing.T) {
 		})
 	}
 	if n := m.lookupCount(); n != 0 {
-		t.Errorf("%d of them cost a database lookup", n)
+		t.Errorf("%d database lookups, want 0", n)
 	}
 }
 
@@ -84,22 +84,22 @@ func TestInvalidKeyIsRejected(t *testing.T) {
 		name      string
 		presented string
 		at        time.Time
-		good      bool
+		valid     bool
 	}{
-		{name: "as it was given out", presented: good, at: now, good: true},
-		{name: "a moment before it expires", presented: good, at: k.ExpiresAt.Add(-1), good: true},
-		{name: "the moment it expires", presented: good, at: k.ExpiresAt},
-		{name: "long after it expired", presented: good, at: k.ExpiresAt.AddDate(1, 0, 0)},
+		{name: "valid", presented: good, at: now, valid: true},
+		{name: "before expiry", presented: good, at: k.ExpiresAt.Add(-1), valid: true},
+		{name: "at expiry", presented: good, at: k.ExpiresAt},
+		{name: "long after expiry", presented: good, at: k.ExpiresAt.AddDate(1, 0, 0)},
 		{name: "revoked", presented: revoked(now.Add(-time.Second)), at: now},
-		{name: "revoked by a clock that is ahead", presented: revoked(now.Add(time.Minute)), at: now},
-		{name: "with another key's secret", presented: "tk_" + k.ID + "_" + secretOf(other), at: now},
-		{name: "with the last character of the secret changed", presented: good[:len(good)-1] + flip(good[len(good)-1]), at: now},
+		{name: "revoked in the future", presented: revoked(now.Add(time.Minute)), at: now},
+		{name: "secret of another key", presented: "tk_" + k.ID + "_" + secretOf(other), at: now},
+		{name: "last character of the secret changed", presented: good[:len(good)-1] + flip(good[len(good)-1]), at: now},
 		{name: "unknown", presented: "tk_" + strings.Repeat("A", 20) + "_" + secretOf(good), at: now},
-		{name: "with the id in small letters", presented: "tk_" + strings.ToLower(k.ID) + "_" + secretOf(good), at: now},
+		{name: "lower-case id", presented: "tk_" + strings.ToLower(k.ID) + "_" + secretOf(good), at: now},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			_, err := newTestAuthenticator(m, func() time.Time { return tt.at }).APIKey(t.Context(), tt.presented)
-			if tt.good {
+			if tt.valid {
 				if err != nil {
 					t.Fatal(err)
 				}
@@ -107,7 +107,7 @@ func TestInvalidKeyIsRejected(t *testing.T) {
 			}
 			wantUnauthorized(t, err)
 			if strings.Contains(err.Error(), secretOf(tt.presented)) {
-				t.Errorf("the error shows the secret: %v", err)
+				t.Errorf("the error contains the secret: %v", err)
 			}
 		})
 	}
@@ -131,7 +131,7 @@ func TestUnreachableStoreIsNotAnInvalidCredential(t *testing.T) {
 	}
 	m.set(func(m *testStore) { m.outage = nil })
 	if _, err := a.APIKey(t.Context(), presented); err != nil {
-		t.Errorf("after the store came back: %v", err)
+		t.Errorf("after the outage: %v", err)
 	}
 }
 
@@ -182,7 +182,7 @@ func TestRevocationDuringLookupTakesEffect(t *testing.T) {
 		m.set(func(m *testStore) { m.hold = nil })
 		close(hold)
 		if err := <-first; err != nil {
-			t.Fatalf("the request that was there before: %v", err)
+			t.Fatalf("request that started before the revocation: %v", err)
 		}
 		_, err := a.APIKey(t.Context(), presented)
 		wantUnauthorized(t, err)
@@ -193,7 +193,7 @@ func TestKeyIsNotCachedWithoutSubscription(t *testing.T) {
 	m := newTestStore(t)
 	_, presented := createKey(t, m, time.Now(), time.Time{}, auth.ReadTeamApps)
 	a := newTestAuthenticator(m, time.Now)
-	ask := func(times, lookups int) {
+	authenticate := func(times, lookups int) {
 		t.Helper()
 		before := m.lookupCount()
 		for range times {
@@ -205,13 +205,13 @@ func TestKeyIsNotCachedWithoutSubscription(t *testing.T) {
 			t.Errorf("%d requests made %d lookups, want %d", times, n, lookups)
 		}
 	}
-	ask(3, 3) // not yet subscribed
+	authenticate(3, 3) // not yet subscribed
 	a.Up()
-	ask(3, 1)
+	authenticate(3, 1)
 	a.Down(errors.New("subscription lost"))
-	ask(3, 3)
+	authenticate(3, 3)
 	a.Up()
-	ask(3, 1)
+	authenticate(3, 1)
 }
 
 func TestKeyIsReadAgainAfterTTL(t *testing.T) {

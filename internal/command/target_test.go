@@ -34,10 +34,10 @@ func TestAmbiguousTargetsAreInvalid(t *testing.T) {
 	for _, in := range []string{
 		"", " ", "+", "*", "tel:", "tel:+", "sip:", "sips:", "bob", "bob@pbx.example", "http://x", "mailto:a@b", "javascript:1", "h323:a@b", "sip", "sip:@", "sip:a@",
 		"+49\r\n", "tel:+49\n", "sip:a\r\nb@h", "sip:a%0d%0ab@h", "sip:a%00@h", "sip:a@h?X=%0d", "sip:a@h;x=%0A", // line breaks, escaped or not
-		"+٤٩٣٠", "tel:+４９", "sip:%EF%BC%94@h", "sip:ü@h", "sip:a@hö.example", // digits of other scripts
+		"+٤٩٣٠", "tel:+４９", "sip:%EF%BC%94@h", "sip:ü@h", "sip:a@hö.example", // not ASCII
 		"sip:a:secret@h", "sip::@h", "sip:@h", "sip:a@evil.example@pbx.example", "sip:pbx.example@a@b", // user-info
 		"sip:a@h?Route=<sip:x@y>", "sip:a@h;x=a@b", // a second @
-		"sip:a%2540b@h", "sip:a%25@h", "sip:a%4@h", "sip:a%zz@h", "sip:a%@h", // doubled and broken escapes
+		"sip:a%2540b@h", "sip:a%25@h", "sip:a%4@h", "sip:a%zz@h", "sip:a%@h", // double and invalid escapes
 		"sip:a@h%2eevil", "sip:a@127.1", "sip:a@0x7f000001", "sip:a@2130706433", "sip:a@010.0.0.1", "sip:a@1.2.3.4.5", "sip:a@-h", "sip:a@h..", "sip:a@.h", "sip:a@h_é",
 		"sip:a@[::1", "sip:a@[::1]x", "sip:a@[fe80::1%eth0]", "sip:a@[1.2.3.4]", "sip:a@::1", "sip:a@[::1]:",
 		"sip:a@h:", "sip:a@h:0", "sip:a@h:65536", "sip:a@h:5o60", "sip:a@h:+5060", "sip:a@h:05060",
@@ -63,7 +63,7 @@ func TestPatternMatches(t *testing.T) {
 		"sip:*@*.pbx.example":    {[]string{"sip:a@x.pbx.example", "sip:a@x.y.pbx.example"}, []string{"sip:a@pbx.example", "sip:a@pbx.example.evil"}},
 		"sip:bob@10.0.0.1:5070":  {[]string{"sip:bob@10.0.0.1:5070"}, []string{"sip:bob@10.0.0.1", "sip:bob@10.0.0.1:5060", "sip:Bob@10.0.0.1:5070"}},
 		"sip:*@[2001:DB8::1]":    {[]string{"sip:a@[2001:db8:0:0::1]"}, []string{"sip:a@[2001:db8::2]"}},
-		"sip:*":                  {[]string{"sip:anything.example"}, []string{"sip:a@anything.example"}},
+		"sip:*":                  {[]string{"sip:pattern.example"}, []string{"sip:a@pattern.example"}},
 		"sips:desk@pbx.example.": {[]string{"sips:desk@pbx.example"}, []string{"sip:desk@pbx.example"}},
 	} {
 		p, err := ParsePattern(pattern)
@@ -75,7 +75,7 @@ func TestPatternMatches(t *testing.T) {
 			for _, s := range list {
 				target, err := ParseTarget(s)
 				if err == nil && p.Matches(target) != want || err != nil && want {
-					t.Errorf("%s with %s: %v, %v", pattern, s, !want, err)
+					t.Errorf("%s matches %s: %v, want %v (%v)", pattern, s, !want, want, err)
 				}
 			}
 		}
@@ -96,7 +96,7 @@ func FuzzTarget(f *testing.F) {
 	for _, s := range []string{"tel:+49-1;ext=2", "sip:a%40b@h:1;c=d?e=f&g", "sips:[::1]", "+49 (1)", "sip:*@h"} {
 		f.Add(s)
 	}
-	anything, _ := ParsePattern("sip:*@pbx.example")
+	pattern, _ := ParsePattern("sip:*@pbx.example")
 	f.Fuzz(func(t *testing.T, s string) {
 		if p, err := ParsePattern(s); err == nil {
 			p.Matches(Target{Scheme: "sip", User: s, Host: s})
@@ -106,9 +106,9 @@ func FuzzTarget(f *testing.F) {
 			return
 		}
 		if strings.ContainsAny(s, "\r\n\x00") {
-			t.Errorf("%q was accepted with a line break", s)
+			t.Errorf("%q was accepted with a control character", s)
 		}
-		if anything.Matches(target) && (target.Host != "pbx.example" || strings.ContainsAny(target.User, "@;?")) {
+		if pattern.Matches(target) && (target.Host != "pbx.example" || strings.ContainsAny(target.User, "@;?")) {
 			t.Errorf("%q matches as %+v", s, target)
 		}
 	})

@@ -9,7 +9,7 @@ import (
 	"unicode/utf8"
 )
 
-// Issue is one problem of a request. Path is a JSON Pointer into the body, or
+// Issue is one problem in a request. Path is a JSON Pointer into the body, or
 // /query/<name> or /header/<name>.
 type Issue struct {
 	Path    string `json:"path"`
@@ -36,11 +36,11 @@ const (
 // maxIssues limits the details of an error. Further issues are only counted.
 const maxIssues = 100
 
-// Issues collects the problems of a request, so that a client can fix all of
+// Issues collects the problems in a request, so that a client can fix all of
 // them at once. The zero value is ready to use.
 type Issues struct {
 	list []Issue
-	more int
+	more int // issues beyond maxIssues
 }
 
 // Add records an issue.
@@ -82,7 +82,7 @@ func CheckOneOf[S ~string](is *Issues, path string, value S, allowed []S) {
 	}
 }
 
-// Join lists names in a text, separated by commas.
+// Join joins names with commas.
 func Join[S ~string](names []S) string {
 	list := make([]string, len(names))
 	for i, name := range names {
@@ -92,15 +92,15 @@ func Join[S ~string](names []S) string {
 }
 
 // CheckRange records a number that is out of range, unless Has(path).
-func CheckRange[N int64 | float64](is *Issues, path string, n, least, most N) {
-	if n >= least && n <= most || is.Has(path) {
+func CheckRange[N int64 | float64](is *Issues, path string, n, lowest, highest N) {
+	if n >= lowest && n <= highest || is.Has(path) {
 		return
 	}
 	code := IssueTooLarge
-	if n < least {
+	if n < lowest {
 		code = IssueTooSmall
 	}
-	is.Add(path, code, "Must be a number from %v to %v.", least, most)
+	is.Add(path, code, "Must be a number from %v to %v.", lowest, highest)
 }
 
 // QueryValue returns a query parameter. A repeated parameter is an issue.

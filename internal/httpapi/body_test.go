@@ -35,7 +35,7 @@ func TestTimeoutContextEndsWithAndWithoutTimer(t *testing.T) {
 				c.end(disconnect)
 				synctest.Wait()
 				if !errors.Is(ctx.Err(), c.want) || !errors.Is(child.Err(), c.want) || child.Value(key{}) != name {
-					t.Errorf("%s, with timer %v: ended with %v and %v", name, timer, ctx.Err(), child.Err())
+					t.Errorf("%s, with timer %v: errors %v and %v, want %v", name, timer, ctx.Err(), child.Err(), c.want)
 				}
 				<-ctx.Done()
 			})
@@ -50,6 +50,6 @@ func TestCancelEndsChildrenOfTimeoutContext(t *testing.T) {
 	ctx.cancel()
 	<-child.Done()
 	if !errors.Is(ctx.Err(), context.Canceled) {
-		t.Errorf("ended with %v", ctx.Err())
+		t.Errorf("error %v, want %v", ctx.Err(), context.Canceled)
 	}
 }

@@ -16,7 +16,7 @@ import (
 	"telapi/internal/channel"
 )
 
-// writeBatchBytes is about how many bytes are passed to the kernel in one write.
+// writeBatchBytes is the approximate size of a batch, which is one system call.
 const writeBatchBytes = 16 << 10
 
 type sendQueue struct {
@@ -59,7 +59,7 @@ func (s *socket) SendAudio(frame []byte) {
 	}
 }
 
-// unlimited is the limit of frames that do not count as queued bytes.
+// unlimited disables the limit. Frames queued with it do not count as queued bytes.
 const unlimited = math.MaxInt64
 
 // enqueue queues frames for the writer. It returns false if the queue would
@@ -87,9 +87,9 @@ func (s *socket) enqueue(limit int64, frames ...[]byte) bool {
 	return true
 }
 
-// sendControl queues a ping or a pong; a newer one of the same kind replaces it.
-// It is sent by the writer: a concurrent write would set its own short deadline
-// for a message that a slow reader is still receiving.
+// sendControl queues a ping or a pong. It replaces a queued one of the same kind.
+// Only the writer writes: a concurrent write would replace the deadline of a message
+// that a slow client is still receiving.
 func (s *socket) sendControl(kind int, data []byte) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -106,8 +106,8 @@ func (s *socket) sendControl(kind int, data []byte) {
 // discard empties the queue. The caller holds mu.
 func (s *socket) discard() { s.queue.frames, s.control = nil, nil }
 
-// startWriter starts the writer unless it runs. The caller holds mu and knows
-// that the socket has not ended.
+// startWriter starts the writer unless it is running. The caller holds mu and has
+// checked that the socket has not ended.
 func (s *socket) startWriter() {
 	if !s.writing {
 		s.writing = true
@@ -153,7 +153,8 @@ func (s *socket) writeBatch(batch []queuedFrame, control map[int][]byte) (err er
 	return errors.Join(err, s.conn.flushBatch())
 }
 
-// sendClose sends the close frame and waits a moment for the peer's answer.
+// sendClose sends the close frame. The reader waits up to closeTimeout for the
+// peer's close frame.
 func (s *socket) sendClose(code channel.CloseCode) {
 	message := websocket.FormatCloseMessage(int(code), code.Reason())
 	if err := s.ws.WriteControl(websocket.CloseMessage, message, time.Now().Add(closeTimeout)); err != nil {
@@ -228,7 +229,7 @@ func (c *batchConn) flushBatch() error {
 	return err
 }
 
-// batchHijacker gives the upgrader conn in place of the hijacked connection.
+// batchHijacker wraps the hijacked connection in conn.
 type batchHijacker struct {
 	http.ResponseWriter
 	conn *batchConn

@@ -35,15 +35,15 @@ func client(t *testing.T, handle http.HandlerFunc) (*Client, *httptest.Server) {
 	return c, server
 }
 
-func TestClientRequests(t *testing.T) {
+func TestClientSendsRequests(t *testing.T) {
 	var got string
 	c, _ := client(t, func(w http.ResponseWriter, r *http.Request) {
 		body, _ := io.ReadAll(r.Body)
-		var asked []string
+		var conditions []string
 		for _, name := range []string{"Range", "If-Range", "If-Match", "If-None-Match", "If-Modified-Since", "If-Unmodified-Since"} {
-			asked = append(asked, r.Header[name]...)
+			conditions = append(conditions, r.Header[name]...)
 		}
-		got = fmt.Sprintf("%s %s auth=%q asked=%v body=%q", r.Method, r.URL, r.Header.Get("Authorization"), asked, body)
+		got = fmt.Sprintf("%s %s auth=%q conditions=%v body=%q", r.Method, r.URL, r.Header.Get("Authorization"), conditions, body)
 		w.WriteHeader(map[string]int{"PUT": 201, "DELETE": 204}[r.Method] + map[bool]int{true: 200}[r.Method == "GET"])
 	})
 	for _, tt := range []struct {
@@ -58,18 +58,18 @@ func TestClientRequests(t *testing.T) {
 				err = resp.Body.Close()
 			}
 			return err
-		}, `GET /base/media/ab/abc.alaw auth="" asked=[bytes=0-9 a b c d e] body=""`},
+		}, `GET /base/media/ab/abc.alaw auth="" conditions=[bytes=0-9 a b c d e] body=""`},
 		{"put", func(ctx context.Context) error { return c.Put(ctx, "ab/abc.pcm", []byte("audio")) },
-			`PUT /base/media/ab/abc.pcm auth="Bearer upload-token" asked=[] body="audio"`},
+			`PUT /base/media/ab/abc.pcm auth="Bearer upload-token" conditions=[] body="audio"`},
 		{"delete version", func(ctx context.Context) error { _, err := c.DeleteVersion(ctx, "ab/abc.pcm", `"tag"`); return err },
-			`DELETE /base/media/ab/abc.pcm auth="Bearer upload-token" asked=["tag"] body=""`},
+			`DELETE /base/media/ab/abc.pcm auth="Bearer upload-token" conditions=["tag"] body=""`},
 		{"delete unmodified", func(ctx context.Context) error {
 			_, err := c.DeleteUnmodifiedSince(ctx, "ab/abc.pcm", time.Unix(2, 999e6))
 			return err
-		}, `DELETE /base/media/ab/abc.pcm auth="Bearer upload-token" asked=[Thu, 01 Jan 1970 00:00:01 GMT] body=""`},
+		}, `DELETE /base/media/ab/abc.pcm auth="Bearer upload-token" conditions=[Thu, 01 Jan 1970 00:00:01 GMT] body=""`},
 		{"list", func(ctx context.Context) error { _, err := c.List(ctx, "ab/x y.pcm", 7); return err },
-			`GET /base/media?after=ab%2Fx+y.pcm&limit=7 auth="Bearer upload-token" asked=[] body=""`},
-		{"health", c.Ping, `GET /base/health auth="" asked=[] body=""`},
+			`GET /base/media?after=ab%2Fx+y.pcm&limit=7 auth="Bearer upload-token" conditions=[] body=""`},
+		{"health", c.Ping, `GET /base/health auth="" conditions=[] body=""`},
 	} {
 		if err := tt.call(t.Context()); err != nil || got != tt.want {
 			t.Errorf("%s: %v\ngot  %s\nwant %s", tt.name, err, got, tt.want)
@@ -77,7 +77,7 @@ func TestClientRequests(t *testing.T) {
 	}
 }
 
-func TestClientErrors(t *testing.T) {
+func TestClientMapsErrors(t *testing.T) {
 	status := 0
 	c, server := client(t, func(w http.ResponseWriter, r *http.Request) {
 		if r.URL.Path == "/elsewhere" {
@@ -86,16 +86,16 @@ func TestClientErrors(t *testing.T) {
 		w.Header().Set("Location", "/elsewhere")
 		w.WriteHeader(status)
 	})
-	ask := map[string]func(ctx context.Context) error{
+	calls := map[string]func(ctx context.Context) error{
 		"get":  func(ctx context.Context) error { _, _, err := c.Get(ctx, "ab/abc.pcm"); return err },
 		"put":  func(ctx context.Context) error { return c.Put(ctx, "ab/abc.pcm", nil) },
 		"list": func(ctx context.Context) error { _, err := c.List(ctx, "", 1); return err },
 	}
 	expect := func(situation string, want error) {
 		t.Helper()
-		for what, do := range ask {
-			if err := do(t.Context()); !errors.Is(err, want) || strings.Contains(err.Error(), "upload-token") {
-				t.Errorf("%s, %s: %v, want %v", situation, what, err, want)
+		for name, call := range calls {
+			if err := call(t.Context()); !errors.Is(err, want) || strings.Contains(err.Error(), "upload-token") {
+				t.Errorf("%s, %s: %v, want %v", situation, name, err, want)
 			}
 		}
 	}
@@ -150,7 +150,7 @@ func TestFetchReturnsConditionalResponses(t *testing.T) {
 	}
 }
 
-func TestClientList(t *testing.T) {
+func TestClientParsesList(t *testing.T) {
 	body := ""
 	c, _ := client(t, func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, body) })
 	body = `{"path":"ab/abc.pcm","bytes":3,"modifiedAt":"2026-11-15T01:02:03Z"}` + "\n" + `{"path":"ac/x.alaw","bytes":0,"modifiedAt":"1970-01-01T00:00:00Z","new":1}` + "\n"
@@ -189,7 +189,7 @@ func TestClientReusesConnections(t *testing.T) {
 	n := 0
 	seen.Range(func(_, _ any) bool { n++; return true })
 	if n < 10 || n > 20 {
-		t.Errorf("%d connections for 200 requests, 9 of them on closed connections", n)
+		t.Errorf("%d connections for 200 requests after 10 disconnects", n)
 	}
 }
 

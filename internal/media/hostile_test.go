@@ -17,8 +17,8 @@ import (
 
 const canary = "secret outside the root"
 
-// tree returns all files below a directory with their content. It does not follow
-// links.
+// tree returns all files below a directory with their type and content. It does not
+// follow links.
 func tree(t *testing.T, root string) map[string]string {
 	t.Helper()
 	files := map[string]string{}
@@ -43,8 +43,8 @@ func tree(t *testing.T, root string) map[string]string {
 // filesBelow lists all files below a directory in order.
 func filesBelow(t *testing.T, root string) (names []string) {
 	t.Helper()
-	for path, is := range tree(t, root) {
-		if !strings.HasPrefix(is, "d") {
+	for path, entry := range tree(t, root) {
+		if !strings.HasPrefix(entry, "d") {
 			names = append(names, strings.TrimPrefix(path, root+"/"))
 		}
 	}
@@ -131,7 +131,7 @@ func TestHostilePathsNeverLeaveTheRoot(t *testing.T) {
 			// An upload replaces a link at the path of a blob, but not at that of a
 			// shard.
 			resp, text := s.do("PUT", path, "wrote")
-			if ours := shard == "ab" && name != "folder.pcm"; ours && resp.StatusCode != 201 || !ours && (resp.StatusCode != 409 || !strings.Contains(text, "PATH_OCCUPIED")) {
+			if replaceable := shard == "ab" && name != "folder.pcm"; replaceable && resp.StatusCode != 201 || !replaceable && (resp.StatusCode != 409 || !strings.Contains(text, "PATH_OCCUPIED")) {
 				t.Errorf("PUT %s: %d %s", path, resp.StatusCode, text)
 			}
 		}

@@ -39,31 +39,31 @@ func TestRangesAndConditions(t *testing.T) {
 				body         string
 				contentRange string
 			}{
-				{"all of it", "GET", nil, 200, content, ""},
-				{"its head", "HEAD", nil, 200, "", ""},
+				{"whole blob", "GET", nil, 200, content, ""},
+				{"HEAD", "HEAD", nil, 200, "", ""},
 				{"a range", "GET", []string{"Range", "bytes=2-4"}, 206, "234", "bytes 2-4/20"},
 				{"a range to the end", "GET", []string{"Range", "bytes=15-"}, 206, "fghij", "bytes 15-19/20"},
 				{"a suffix", "GET", []string{"Range", "bytes=-3"}, 206, "hij", "bytes 17-19/20"},
-				{"a suffix longer than all", "GET", []string{"Range", "bytes=-99"}, 206, content, "bytes 0-19/20"},
+				{"a suffix longer than the blob", "GET", []string{"Range", "bytes=-99"}, 206, content, "bytes 0-19/20"},
 				{"a range beyond the end", "GET", []string{"Range", "bytes=18-99"}, 206, "ij", "bytes 18-19/20"},
 				{"one byte", "GET", []string{"Range", "bytes=0-0"}, 206, "0", "bytes 0-0/20"},
-				{"no byte in range", "GET", []string{"Range", "bytes=20-"}, 416, "RANGE_NOT_SATISFIABLE", "bytes */20"},
+				{"a range after the end", "GET", []string{"Range", "bytes=20-"}, 416, "RANGE_NOT_SATISFIABLE", "bytes */20"},
 				{"the last 0 bytes", "GET", []string{"Range", "bytes=-0"}, 416, "RANGE_NOT_SATISFIABLE", "bytes */20"},
 				{"the last 0 bytes and two more", "GET", []string{"Range", "bytes= -00,1-2"}, 206, "12", "bytes 1-2/20"},
 				{"one of two in range", "GET", []string{"Range", "bytes=90-99, 1-2"}, 206, "12", "bytes 1-2/20"},
 				{"a range of another unit", "GET", []string{"Range", "lines=1-2"}, 200, content, ""},
-				{"a unit in capitals", "GET", []string{"Range", "Bytes=2-4"}, 206, "234", "bytes 2-4/20"},
+				{"upper-case unit", "GET", []string{"Range", "Bytes=2-4"}, 206, "234", "bytes 2-4/20"},
 				{"an invalid range", "GET", []string{"Range", "bytes=4-2"}, 416, "RANGE_NOT_SATISFIABLE", ""},
-				{"a range of the head", "HEAD", []string{"Range", "bytes=2-4"}, 200, "", ""},
+				{"HEAD with a range", "HEAD", []string{"Range", "bytes=2-4"}, 200, "", ""},
 				{"ranges larger than the blob", "GET", []string{"Range", "bytes=0-,0-,0-"}, 200, content, ""},
 				{"If-None-Match with its tag", "GET", []string{"If-None-Match", tag}, 304, "", ""},
 				{"If-None-Match with its weak tag", "GET", []string{"If-None-Match", "W/" + tag}, 304, "", ""},
 				{"If-None-Match with a list", "GET", []string{"If-None-Match", `"x", ` + tag}, 304, "", ""},
 				{"If-None-Match with anything", "HEAD", []string{"If-None-Match", "*"}, 304, "", ""},
 				{"If-None-Match with another tag", "GET", []string{"If-None-Match", `"x"`}, 200, content, ""},
-				{"If-None-Match beats a date", "GET", []string{"If-None-Match", `"x"`, "If-Modified-Since", after}, 200, content, ""},
+				{"If-None-Match overrides a date", "GET", []string{"If-None-Match", `"x"`, "If-Modified-Since", after}, 200, content, ""},
 				{"If-None-Match comes before ranges", "GET", []string{"If-None-Match", tag, "Range", "bytes=2-4"}, 304, "", ""},
-				{"If-Modified-Since then", "GET", []string{"If-Modified-Since", modified}, 304, "", ""},
+				{"If-Modified-Since at its date", "GET", []string{"If-Modified-Since", modified}, 304, "", ""},
 				{"If-Modified-Since earlier", "GET", []string{"If-Modified-Since", before}, 200, content, ""},
 				{"If-Modified-Since invalid", "GET", []string{"If-Modified-Since", "yesterday"}, 200, content, ""},
 				{"If-Match with its tag", "GET", []string{"If-Match", tag}, 200, content, ""},
@@ -117,7 +117,7 @@ func TestMultipleRanges(t *testing.T) {
 }
 
 func TestPutAndDelete(t *testing.T) {
-	s := start(t, media.Options{UploadTokens: tokens(token, "the-one-before"), MetricsToken: "scraping", MaxObjectBytes: 100, MemoryBytes: 1 << 20}, nil)
+	s := start(t, media.Options{UploadTokens: tokens(token, "previous-token"), MetricsToken: "metrics-token", MaxObjectBytes: 100, MemoryBytes: 1 << 20}, nil)
 	tag := s.mustPut(blobURL, content)
 	bearer := []string{"Authorization", "Bearer " + token}
 	with := func(more ...string) []string { return append(more, bearer...) }
@@ -153,7 +153,7 @@ func TestPutAndDelete(t *testing.T) {
 		{"unchanged", "GET", blobURL, "", nil, 200, content},
 		{"replace", "PUT", blobURL, "second", with("If-Match", tag), 204, ""},
 		{"replaced", "GET", blobURL, "", nil, 200, "second"},
-		{"previous token", "PUT", blobURL, "third", []string{"Authorization", "bearer the-one-before"}, 204, ""},
+		{"previous token", "PUT", blobURL, "third", []string{"Authorization", "bearer previous-token"}, 204, ""},
 		{"create", "PUT", missing, "new", with("If-None-Match", "*"), 201, ""},
 		{"empty blob", "PUT", "/media/ab/empty.pcm", "", with("Content-Length", "0"), 201, ""},
 		{"delete", "DELETE", blobURL, "", with("If-Match", "*"), 204, ""},
@@ -164,7 +164,7 @@ func TestPutAndDelete(t *testing.T) {
 		{"health", "GET", "/health", "", nil, 200, "ok"},
 		{"metrics without a token", "GET", "/metrics", "", nil, 401, "UNAUTHORIZED"},
 		{"metrics with another token", "GET", "/metrics", "", bearer, 401, "UNAUTHORIZED"},
-		{"metrics", "GET", "/metrics", "", []string{"Authorization", "Bearer scraping"}, 200, "telapi_media_store_objects 2"},
+		{"metrics", "GET", "/metrics", "", []string{"Authorization", "Bearer metrics-token"}, 200, "telapi_media_store_objects 2"},
 	} {
 		resp, body := s.do(tt.method, tt.path, tt.body, tt.header...)
 		if resp.StatusCode != tt.status || !strings.Contains(body, tt.want) {
@@ -186,8 +186,8 @@ func TestPutAndDelete(t *testing.T) {
 			t.Errorf("%s: %d %s", name, status, body)
 		}
 	}
-	// A large body is rejected before it is sent.
+	// Content-Length is checked before the body is sent.
 	if status, _ := s.raw("PUT /media/ab/x.pcm HTTP/1.1\r\nHost: h\r\nAuthorization: Bearer "+token+"\r\nContent-Length: 101\r\n\r\n", "PUT"); status != 413 {
-		t.Errorf("announced body: %d", status)
+		t.Errorf("too large Content-Length: %d", status)
 	}
 }

@@ -55,26 +55,26 @@ func TestBytesAreCountedFromMemoryAndDisk(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	moved := map[string]float64{}
+	transferred := map[string]float64{}
 	for _, family := range families {
 		if family.GetName() == "telapi_media_bytes_total" {
 			for _, m := range family.GetMetric() {
-				moved[m.GetLabel()[0].GetValue()] = m.GetCounter().GetValue()
+				transferred[m.GetLabel()[0].GetValue()] = m.GetCounter().GetValue()
 			}
 		}
 	}
-	if moved["in"] != 20 || moved["out"] != 43 {
-		t.Errorf("bytes %v", moved)
+	if transferred["in"] != 20 || transferred["out"] != 43 {
+		t.Errorf("bytes %v", transferred)
 	}
 }
 
 func TestDrainingServiceClosesConnections(t *testing.T) {
 	s := start(t, media.Options{}, nil)
 	if resp, body := s.do("GET", "/health", ""); resp.StatusCode != 200 || body != "ok" || resp.Close {
-		t.Errorf("before: %d %q, close %v", resp.StatusCode, body, resp.Close)
+		t.Errorf("before draining: %d %q, close %v", resp.StatusCode, body, resp.Close)
 	}
 	s.drain()
 	if resp, body := s.do("GET", "/health", ""); resp.StatusCode != 503 || body != "draining" || !resp.Close {
-		t.Errorf("then: %d %q, close %v", resp.StatusCode, body, resp.Close)
+		t.Errorf("draining: %d %q, close %v", resp.StatusCode, body, resp.Close)
 	}
 }

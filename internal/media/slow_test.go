@@ -40,11 +40,12 @@ func (l pipes) Addr() net.Addr { return &net.TCPAddr{} }
 
 // A client that sends or reads very slowly can hold a connection for less than a
 // minute with small blobs. Large ones get more time, at 64 KiB per second.
-func TestSlowClientsAreCutOff(t *testing.T) {
+func TestSlowClientsAreDisconnected(t *testing.T) {
 	const big = 1 << 20
 	slowly := strings.Repeat("x", 4000)
-	drip := func(c net.Conn, once, text string) { // a byte a second
-		_, _ = io.WriteString(c, once)
+	// drip sends prefix at once and text with one byte per second.
+	drip := func(c net.Conn, prefix, text string) {
+		_, _ = io.WriteString(c, prefix)
 		for i := range len(text) {
 			if _, err := io.WriteString(c, text[i:i+1]); err != nil {
 				return
@@ -100,18 +101,18 @@ func TestSlowClientsAreCutOff(t *testing.T) {
 				l := make(pipes)
 				served := make(chan error, 1)
 				go func() { served <- s.Serve(l, nil) }()
-				theirs, ours := net.Pipe()
-				gone := &closing{Conn: ours, at: make(chan time.Time, 1)}
-				began := time.Now()
-				l <- pipe{gone}
-				go tt.client(theirs)
+				client, server := net.Pipe()
+				conn := &closeRecorder{Conn: server, at: make(chan time.Time, 1)}
+				start := time.Now()
+				l <- pipe{conn}
+				go tt.client(client)
 				select {
-				case at := <-gone.at:
-					t.Logf("held for %v", at.Sub(began))
+				case at := <-conn.at:
+					t.Logf("closed after %v", at.Sub(start))
 				case <-time.After(tt.within):
 					t.Errorf("still open after %v", tt.within)
 				}
-				theirs.Close()
+				client.Close()
 				if err := s.Shutdown(t.Context()); err != nil {
 					t.Error(err)
 				}
@@ -119,18 +120,19 @@ func TestSlowClientsAreCutOff(t *testing.T) {
 				time.Sleep(2 * time.Hour) // until the clients are done
 			})
 			if files := filesBelow(t, root); !slices.Equal(files, []string{".lock", "ab/x.pcm"}) {
-				t.Errorf("left %v", files)
+				t.Errorf("remaining files %v", files)
 			}
 		})
 	}
 }
 
-type closing struct {
+// closeRecorder records when the connection is closed.
+type closeRecorder struct {
 	net.Conn
 	at chan time.Time
 }
 
-func (c *closing) Close() error {
+func (c *closeRecorder) Close() error {
 	select {
 	case c.at <- time.Now():
 	default:
@@ -160,6 +162,6 @@ func TestTruncatedBodyStoresNothing(t *testing.T) {
 		}
 	}
 	if files := filesBelow(t, s.root); !slices.Equal(files, []string{".lock", "ab/x.pcm"}) {
-		t.Errorf("left %v", files)
+		t.Errorf("remaining files %v", files)
 	}
 }

@@ -129,9 +129,9 @@ func TestResponsesFromMemoryCountAsUse(t *testing.T) {
 	}
 }
 
-func TestThousandConnections(t *testing.T) {
+func TestServesThousandConnections(t *testing.T) {
 	s := start(t, media.Options{MemoryBytes: 1 << 20}, nil)
-	s.mustPut("/media/ab/x.pcm", signed("x", 24<<10))
+	s.mustPut("/media/ab/x.pcm", withChecksum("x", 24<<10))
 	conns := make([]net.Conn, 1000)
 	for i := range conns {
 		c, err := net.Dial("tcp", s.addr)
@@ -152,7 +152,7 @@ func TestThousandConnections(t *testing.T) {
 				t.Fatalf("connection %d: %v", i, err)
 			}
 			body, err := io.ReadAll(resp.Body)
-			if err != nil || resp.StatusCode != 200 || !whole(string(body)) {
+			if err != nil || resp.StatusCode != 200 || !isComplete(string(body)) {
 				t.Fatalf("connection %d: %d %v", i, resp.StatusCode, err)
 			}
 		}
@@ -164,12 +164,12 @@ func TestOpenRemovesOnlyUnfinishedUploads(t *testing.T) {
 	s := openStore(t, root, 0)
 	put(t, s, "ab/x.pcm", "kept")
 	s.Close()
-	for name, stays := range map[string]bool{".uploads/1/1": false, ".uploads/x": false, "ab/notes.txt": true, "ab/.hidden": true} {
+	for name, kept := range map[string]bool{".uploads/1/1": false, ".uploads/x": false, "ab/notes.txt": true, "ab/.hidden": true} {
 		if err := os.WriteFile(filepath.Join(root, name), []byte("?"), 0o600); err != nil {
 			t.Fatal(err)
 		}
 		s := openStore(t, root, 0)
-		if _, err := os.Stat(filepath.Join(root, name)); (err == nil) != stays {
+		if _, err := os.Stat(filepath.Join(root, name)); (err == nil) != kept {
 			t.Errorf("%s: %v", name, err)
 		}
 		if got := stored(t, s); !slices.Equal(got, []string{"ab/x.pcm"}) {
@@ -214,8 +214,8 @@ func TestEmptyShardIsRemoved(t *testing.T) {
 	s.Close()
 	s = openStore(t, root, 10)
 	defer s.Close()
-	for name, stays := range map[string]bool{"ab": false, "cd": true, "lost+found": true} {
-		if _, err := os.Stat(filepath.Join(root, name)); (err == nil) != stays {
+	for name, kept := range map[string]bool{"ab": false, "cd": true, "lost+found": true} {
+		if _, err := os.Stat(filepath.Join(root, name)); (err == nil) != kept {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
@@ -279,7 +279,7 @@ func TestFailedUploadLeavesNothing(t *testing.T) {
 			return s.Put("ab/x.pcm", strings.NewReader("sec"), 6, nil)
 		},
 		"failing body": func() (bool, error) {
-			return s.Put("ab/x.pcm", io.MultiReader(strings.NewReader("sec"), &broken{errRejected}), 6, nil)
+			return s.Put("ab/x.pcm", io.MultiReader(strings.NewReader("sec"), &failingReader{errRejected}), 6, nil)
 		},
 		"failed precondition": func() (bool, error) {
 			return s.Put("ab/x.pcm", strings.NewReader("second"), 6, func(string, time.Time) error { return errRejected })
@@ -289,7 +289,7 @@ func TestFailedUploadLeavesNothing(t *testing.T) {
 			t.Errorf("%s: no error", name)
 		}
 		if files := filesBelow(t, root); !slices.Equal(files, []string{".lock", "ab/x.pcm"}) {
-			t.Errorf("%s: left %v", name, files)
+			t.Errorf("%s: remaining files %v", name, files)
 		}
 		if body, _ := os.ReadFile(filepath.Join(root, "ab/x.pcm")); string(body) != "first" {
 			t.Errorf("%s: stored %q", name, body)
@@ -297,18 +297,19 @@ func TestFailedUploadLeavesNothing(t *testing.T) {
 	}
 }
 
-type broken struct{ err error }
+type failingReader struct{ err error }
 
-func (b *broken) Read([]byte) (int, error) { return 0, b.err }
+func (r *failingReader) Read([]byte) (int, error) { return 0, r.err }
 
-// signed returns a body that ends with its checksum.
-func signed(fill string, n int) string {
+// withChecksum returns a body that ends with its checksum.
+func withChecksum(fill string, n int) string {
 	body := strings.Repeat(fill, n)
 	sum := sha256.Sum256([]byte(body))
 	return body + hex.EncodeToString(sum[:])
 }
 
-func whole(body string) bool {
+// isComplete verifies the checksum.
+func isComplete(body string) bool {
 	cut := len(body) - 2*sha256.Size
 	if cut < 0 {
 		return false
@@ -324,23 +325,23 @@ func TestReadersSeeCompleteAndCurrentBodies(t *testing.T) {
 	var wg sync.WaitGroup
 	for w := range 4 {
 		wg.Go(func() {
-			mine := fmt.Sprintf("/media/w%d/own.pcm", w)
+			own := fmt.Sprintf("/media/w%d/own.pcm", w)
 			for i := range 60 {
-				body := signed(fmt.Sprint(w, ".", i, ";"), 10+i*50)
+				body := withChecksum(fmt.Sprint(w, ".", i, ";"), 10+i*50)
 				s.do("PUT", "/media/ab/shared.pcm", body)
-				s.do("PUT", mine, body)
+				s.do("PUT", own, body)
 				for range 3 {
-					if resp, got := s.do("GET", mine, ""); got != body {
+					if resp, got := s.do("GET", own, ""); got != body {
 						t.Errorf("GET after PUT: %d, wrong body of %d bytes", resp.StatusCode, len(got))
 					}
 				}
 				if i%5 == 0 {
-					s.do("DELETE", mine, "")
-					if resp, _ := s.do("GET", mine, ""); resp.StatusCode != 404 {
+					s.do("DELETE", own, "")
+					if resp, _ := s.do("GET", own, ""); resp.StatusCode != 404 {
 						t.Errorf("GET after DELETE: %d", resp.StatusCode)
 					}
 				}
-				if resp, got := s.do("GET", "/media/ab/shared.pcm", ""); resp.StatusCode != 200 || !whole(got) {
+				if resp, got := s.do("GET", "/media/ab/shared.pcm", ""); resp.StatusCode != 200 || !isComplete(got) {
 					t.Errorf("shared blob: %d, incomplete body of %d bytes", resp.StatusCode, len(got))
 				}
 			}

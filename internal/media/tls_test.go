@@ -80,7 +80,8 @@ func TestTLSCiphersAndCertificateRenewal(t *testing.T) {
 	write("key.pem", keyPEM)
 	poll.Until(t, "the new certificate is served", func() bool { return dial(second, tls.VersionTLS13) == nil })
 
-	// A key that is valid later has the same size and modification time.
+	// An invalid key is replaced by a valid one with the same size and modification
+	// time.
 	certPEM, keyPEM = first.Issue(t, "localhost")
 	renewed := time.Now().Add(time.Minute)
 	writeAt := func(key []byte) {

@@ -15,11 +15,11 @@ import (
 // counts is a Counter in memory, so that time can be faked. It passes the tests
 // of package conformance.
 type counts struct {
-	mu    sync.Mutex
-	delay time.Duration
-	err   error
-	asked []int64 // sizes of all leases
-	byKey map[string]*window
+	mu        sync.Mutex
+	delay     time.Duration
+	err       error
+	requested []int64 // sizes of all leases
+	byKey     map[string]*window
 }
 
 type window struct {
@@ -37,7 +37,7 @@ func (c *counts) Lease(_ context.Context, key string, want, limit int64, length 
 	defer time.Sleep(half)
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.asked = append(c.asked, want)
+	c.requested = append(c.requested, want)
 	if c.err != nil {
 		return Grant{}, c.err
 	}
@@ -58,7 +58,7 @@ func (c *counts) Lease(_ context.Context, key string, want, limit int64, length 
 func (c *counts) round() int {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return len(c.asked)
+	return len(c.requested)
 }
 
 func limitsOf(n int64, window time.Duration) *Limits {

@@ -221,7 +221,7 @@ func TestConcurrentCallersShareOneLease(t *testing.T) {
 		if got := f.counts.round(); got > 12 { // 1, then 20 at a time
 			t.Errorf("cost %d round trips", got)
 		}
-		for _, n := range f.counts.asked {
+		for _, n := range f.counts.requested {
 			if n > 20 {
 				t.Errorf("leased %d at a time, over 2 %% of 1000", n)
 			}
@@ -273,7 +273,7 @@ func TestTeamQuotaIsPerUTCDay(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) { // starts at midnight UTC
 		f := newFixture(t, &Limits{})
 		time.Sleep(23 * time.Hour)
-		ask := func(team string) Decision {
+		take := func(team string) Decision {
 			d, err := f.AllowTeam(t.Context(), team, 3)
 			if err != nil {
 				t.Fatal(err)
@@ -281,23 +281,23 @@ func TestTeamQuotaIsPerUTCDay(t *testing.T) {
 			return d
 		}
 		for range 3 {
-			if !ask("t1").Allowed {
+			if !take("t1").Allowed {
 				t.Fatal("refused within the quota")
 			}
 		}
-		d := ask("t1")
+		d := take("t1")
 		if d.Allowed || d.Reset != time.Hour || d.Window != 24*time.Hour || d.Limit != 3 || d.Remaining != 0 {
 			t.Errorf("over the quota: %+v", d)
 		}
-		if !ask("t2").Allowed {
+		if !take("t2").Allowed {
 			t.Error("teams share a quota")
 		}
 		time.Sleep(time.Hour - 1)
-		if ask("t1").Allowed {
+		if take("t1").Allowed {
 			t.Error("allowed before midnight")
 		}
 		time.Sleep(time.Nanosecond)
-		if !ask("t1").Allowed {
+		if !take("t1").Allowed {
 			t.Error("refused on the new day")
 		}
 		if _, ok := f.counts.byKey["team:t1:2000-01-02"]; !ok {

@@ -147,13 +147,13 @@ func ParseLimits(value []byte) (Limits, error) {
 	unknown := func(path, name, known string) {
 		issues.Add(fault.Pointer(path, name), fault.IssueUnknown, "Unknown member. Known members: %s.", known)
 	}
-	number := func(into, given *int64, path string, least, most int64) {
+	number := func(into, given *int64, path string, lowest, highest int64) {
 		if given == nil {
 			issues.Missing(path, "This member is required.")
 			return
 		}
 		*into = *given
-		fault.CheckRange(&issues, path, *given, least, most)
+		fault.CheckRange(&issues, path, *given, lowest, highest)
 	}
 	if in.Tiers == nil {
 		issues.Missing("/tiers", "This member is required.")

@@ -215,7 +215,7 @@ func TestUnchangedLimitsKeepPointerAndMirror(t *testing.T) {
 	f := newSettingsFixture(ten, "")
 	_ = f.Reload(t.Context())
 	before := f.Current()
-	f.mirror.err = errors.New("must not be asked")
+	f.mirror.err = errors.New("must not be queried")
 	for range 3 {
 		if err := f.Reload(t.Context()); err != nil {
 			t.Fatal(err)

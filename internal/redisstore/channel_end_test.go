@@ -178,10 +178,10 @@ func opening(t *testing.T, opts Options) {
 		_, err := r.Attach(t.Context(), impossible)
 		observer := r.Observe(impossible, "")
 		_, receiving := observer.Receive(t.Context())
-		for doing, err := range map[string]error{"attach": err, "receive": receiving, "end": observer.End(t.Context(), "x"),
+		for operation, err := range map[string]error{"attach": err, "receive": receiving, "end": observer.End(t.Context(), "x"),
 			"send": observer.Send(t.Context(), wire.ChannelMessage{Type: wire.TypeError, Error: jsontext.Value("{}")})} {
 			if !errors.Is(err, callruntime.ErrLost) {
-				t.Errorf("%s of the channel %q: %v", doing, impossible, err)
+				t.Errorf("%s of the channel %q: %v", operation, impossible, err)
 			}
 		}
 	}

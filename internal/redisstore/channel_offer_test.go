@@ -145,7 +145,7 @@ func succession(t *testing.T, opts Options) {
 	}
 }
 
-// expired is a context that lasts just long enough to ask once.
+// expired is a context that lasts just long enough for one query.
 func expired(t *testing.T) context.Context {
 	ctx, cancel := context.WithTimeout(t.Context(), 500*time.Millisecond)
 	t.Cleanup(cancel)

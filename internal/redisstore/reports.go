@@ -44,8 +44,8 @@ func (r *Reports) Append(ctx context.Context, reports ...[]byte) error {
 }
 
 // do runs commands that can be repeated.
-func (r *Reports) do(ctx context.Context, doing string, build func(rueidis.Client) rueidis.Commands) error {
-	return r.store.do(ctx, doing, func(ctx context.Context, c rueidis.Client) error {
+func (r *Reports) do(ctx context.Context, operation string, build func(rueidis.Client) rueidis.Commands) error {
+	return r.store.do(ctx, operation, func(ctx context.Context, c rueidis.Client) error {
 		for _, reply := range c.DoMulti(ctx, build(c)...) {
 			if err := reply.Error(); err != nil {
 				return err

@@ -1,6 +1,6 @@
 // Package redisstore accesses the key-value store: a Redis or Valkey server or
-// cluster, or the engine embedded in the process. The store holds what instances
-// share and can afford to lose: rate limits, announcements, leases and channels.
+// cluster, or the engine embedded in the process. It holds shared state that need
+// not be durable: rate limits, announcements, leases and channels.
 package redisstore
 
 import (
@@ -28,7 +28,7 @@ import (
 const subject = "The key-value store"
 
 var (
-	errNoNode          = errors.New("no node of the store is known")
+	errNoNode          = errors.New("no store node is known")
 	errUnexpectedReply = errors.New("a script returned an unexpected reply")
 )
 
@@ -71,7 +71,7 @@ func Open(opts Options) *Store {
 	for _, name := range []string{"connect", "frame", "renew"} {
 		s.scripts[name] = rueidis.NewLuaScript(lua.Channel(name))
 	}
-	// Retried after a lost reply: a second run changes nothing.
+	// These scripts are idempotent and retried after a lost reply.
 	for _, name := range []string{"callback", "check_connect", "check_credential", "detach", "end", "since"} {
 		s.scripts[name] = rueidis.NewLuaScriptRetryable(lua.Channel(name))
 	}
@@ -83,8 +83,8 @@ func Open(opts Options) *Store {
 // Close closes the connection and waits for the store's goroutines.
 func (s *Store) Close() { s.tasks.Close() }
 
-// Connect waits until the store is connected. If ctx ends first, the error says
-// why it is not.
+// Connect waits until the store is connected. If ctx ends first, it returns the
+// last connection error.
 func (s *Store) Connect(ctx context.Context) error {
 	_, err := s.connected(ctx)
 	return err
@@ -109,7 +109,7 @@ func (s *Store) Ping(ctx context.Context) error { return s.do(ctx, "ping", s.pro
 
 // do runs an operation within commandTimeout and the caller's deadline. It returns
 // fault.ServiceUnavailable if the store is the cause of a failure.
-func (s *Store) do(caller context.Context, doing string, operation func(context.Context, rueidis.Client) error) error {
+func (s *Store) do(caller context.Context, operation string, run func(context.Context, rueidis.Client) error) error {
 	current := s.state.Load()
 	if current.client == nil && s.opts.ConnectTimeout > 0 {
 		waiting, cancel := context.WithTimeout(caller, s.opts.ConnectTimeout)
@@ -121,39 +121,39 @@ func (s *Store) do(caller context.Context, doing string, operation func(context.
 		return fault.Unavailable(subject, current.err)
 	}
 	if caller.Err() != nil {
-		return fmt.Errorf("%s: %w", doing, caller.Err())
+		return fmt.Errorf("%s: %w", operation, caller.Err())
 	}
 	ctx, cancel := s.timeouts.context(caller)
 	defer cancel()
-	err := operation(ctx, current.client)
+	err := run(ctx, current.client)
 	if err == nil {
 		return nil
 	}
 	if !unavailable(err) {
-		return fmt.Errorf("%s: %w", doing, err)
+		return fmt.Errorf("%s: %w", operation, err)
 	}
 	s.requestProbe()
-	return fault.Unavailable(subject, fmt.Errorf("%s: %w", doing, err))
+	return fault.Unavailable(subject, fmt.Errorf("%s: %w", operation, err))
 }
 
 // query is do for an operation that returns a value.
-func query[T any](ctx context.Context, s *Store, doing string, operation func(context.Context, rueidis.Client) (T, error)) (value T, err error) {
-	err = s.do(ctx, doing, func(ctx context.Context, client rueidis.Client) (err error) {
-		value, err = operation(ctx, client)
+func query[T any](ctx context.Context, s *Store, operation string, run func(context.Context, rueidis.Client) (T, error)) (value T, err error) {
+	err = s.do(ctx, operation, func(ctx context.Context, client rueidis.Client) (err error) {
+		value, err = run(ctx, client)
 		return err
 	})
 	return value, err
 }
 
 // runScript runs a channel script and parses its reply.
-func runScript[T any](ctx context.Context, s *Store, doing, script, channelID string, parse func(rueidis.RedisResult) (T, error), args ...string) (T, error) {
-	return query(ctx, s, doing, func(ctx context.Context, client rueidis.Client) (T, error) {
+func runScript[T any](ctx context.Context, s *Store, operation, script, channelID string, parse func(rueidis.RedisResult) (T, error), args ...string) (T, error) {
+	return query(ctx, s, operation, func(ctx context.Context, client rueidis.Client) (T, error) {
 		return parse(s.scripts[script].Exec(ctx, client, kv.ChannelKeys(channelID), args))
 	})
 }
 
-// unavailableCodes are the error codes of a server that cannot serve now. Other
-// codes are caused by our own commands.
+// unavailableCodes are the error codes of a server that is temporarily unavailable
+// or misconfigured. Other codes indicate an invalid command.
 var unavailableCodes = []string{"BUSY", "CLUSTERDOWN", "LOADING", "MASTERDOWN", "MISCONF", "NOAUTH", "NOPERM", "NOREPLICAS", "OOM", "READONLY", "TRYAGAIN", "WRONGPASS"}
 
 func unavailable(err error) bool {
@@ -162,15 +162,15 @@ func unavailable(err error) bool {
 }
 
 const (
-	// commandTimeout is the longest time that an operation takes.
+	// commandTimeout limits the duration of an operation.
 	commandTimeout = 3 * time.Second
-	// timerWindow is how far apart operations with a shared timer can start.
+	// timerWindow is the period in which operations that share a timer start.
 	timerWindow = commandTimeout / 16
 )
 
 // timeouts creates the contexts of operations. Operations that start within
-// timerWindow share one, because a timer each would cost more than everything
-// else an operation does in this process.
+// timerWindow share one: a timer per operation would use more CPU than the rest of
+// the operation.
 type timeouts struct{ newest atomic.Pointer[sharedTimeout] }
 
 type sharedTimeout struct {

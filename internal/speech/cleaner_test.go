@@ -104,9 +104,9 @@ func TestCleanupRemovesOnlyUnusedItems(t *testing.T) {
 				want[alaw] = speech.Lost
 			}
 		}
-		for _, foreign := range []string{"ab/hello.pcm", "zz/" + hashOf(1) + ".pcm", hashOf(2)[:2] + "/" + strings.ToUpper(hashOf(2)) + ".alaw"} {
-			e.blobs.Set(foreign, nil, time.Time{})
-			blobs[foreign] = true
+		for _, unrelated := range []string{"ab/hello.pcm", "zz/" + hashOf(1) + ".pcm", hashOf(2)[:2] + "/" + strings.ToUpper(hashOf(2)) + ".alaw"} {
+			e.blobs.Set(unrelated, nil, time.Time{})
+			blobs[unrelated] = true
 		}
 		recordingsBefore, blobsBefore := e.recordings(t), e.blobs.Paths()
 		for _, dryRun := range []bool{true, false} {
@@ -259,9 +259,9 @@ func TestCleanerLogsErrorsThatStoresDoNotLog(t *testing.T) {
 		err    error
 		logged bool
 	}{
-		"database not ready":         {fault.Unavailable("The database", errors.New("not migrated yet")), false},
-		"media service unavailable":  {speech.ErrBlobsUnavailable, true},
-		"media service sent garbage": {errors.New("line 1: invalid JSON"), true},
+		"database not ready":        {fault.Unavailable("The database", errors.New("not migrated yet")), false},
+		"media service unavailable": {speech.ErrBlobsUnavailable, true},
+		"invalid response":          {errors.New("line 1: invalid JSON"), true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {

@@ -19,9 +19,9 @@ var (
 
 // Save stores audio of a provider and reports whether it is cached.
 func (s *Service) Save(ctx context.Context, p Provider, audio []byte) (stored bool) {
-	made := result{recording: s.recording(Request{Encoding: PCM, SampleRate: 8000}, p), audio: audio}
-	s.save(ctx, &made, PCM)
-	return made.stored
+	r := result{recording: s.recording(Request{Encoding: PCM, SampleRate: 8000}, p), audio: audio}
+	s.save(ctx, &r, PCM)
+	return r.stored
 }
 
 // CleanPeriodically runs without the lease of Run.

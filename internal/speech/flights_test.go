@@ -72,7 +72,7 @@ func TestSynthesisContinuesWhenFirstClientDisconnects(t *testing.T) {
 	})
 }
 
-func TestDisconnectIsNotBlamedOnTheProvider(t *testing.T) {
+func TestDisconnectIsNotAProviderFailure(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		e, p, next := newEnv(t), &provider{name: "primary", gate: make(chan struct{})}, &provider{name: "next"}
 		s := e.service(t, p, next)

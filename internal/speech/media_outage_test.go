@@ -10,7 +10,7 @@ import (
 	"telapi/internal/speech"
 )
 
-func TestUnavailableMediaServiceFailsNoRequest(t *testing.T) {
+func TestRequestsSucceedDuringMediaOutage(t *testing.T) {
 	e, p := newEnv(t), &provider{name: "primary"}
 	s, blobs := e.service(t, p), &unavailableBlobs{BlobStore: e.blobs}
 	s.Blobs = blobs

@@ -20,8 +20,8 @@ func TestRetriesLeaveTimeForFallback(t *testing.T) {
 		s.Retries = 10
 		for _, body := range []string{`{"text":"abc"}`, `{"text":"abc","disableCache":true}`} {
 			e.advance(time.Minute)
-			if a := synthesize(t, s, body); a.Provider != "fallback" {
-				t.Errorf("%s: %+v", body, a)
+			if r := synthesize(t, s, body); r.Provider != "fallback" {
+				t.Errorf("%s: %+v", body, r)
 			}
 		}
 		e.advance(time.Minute)
@@ -41,8 +41,8 @@ func TestStalledProvidersLeaveTimeForLast(t *testing.T) {
 				stalled := (&provider{name: fmt.Sprint(n), delay: func() { time.Sleep(timeout + time.Millisecond) }}).fail(errDown)
 				chain = append([]speech.Provider{stalled}, chain...)
 			}
-			if a := synthesize(t, newEnv(t).service(t, chain...), `{"text":"abc"}`); a.Provider != "last" {
-				t.Errorf("after %d stalled providers: %+v", others, a)
+			if r := synthesize(t, newEnv(t).service(t, chain...), `{"text":"abc"}`); r.Provider != "last" {
+				t.Errorf("after %d stalled providers: %+v", others, r)
 			}
 		}
 	})
@@ -53,25 +53,25 @@ func TestFallbackIsCachedUnderItsOwnName(t *testing.T) {
 		e, p, f := newEnv(t), &provider{name: "primary"}, &provider{name: "fallback"}
 		s := e.service(t, p, f)
 		p.fail(errDown)
-		a := synthesize(t, s, `{"text":"abc"}`)
-		if a.Provider != "fallback" || a.Hash != speech.Key("t1", "fallback", 8000, speech.Utterance{"abc", "fallback-voice", "", 1}) || p.calls.Load() != 2 {
-			t.Errorf("%+v; %d calls of the primary", a, p.calls.Load())
+		r := synthesize(t, s, `{"text":"abc"}`)
+		if r.Provider != "fallback" || r.Hash != speech.Key("t1", "fallback", 8000, speech.Utterance{"abc", "fallback-voice", "", 1}) || p.calls.Load() != 2 {
+			t.Errorf("%+v; %d calls of the primary", r, p.calls.Load())
 		}
-		if a := synthesize(t, s, `{"text":"abc"}`); !a.Cached || a.Provider != "fallback" || p.calls.Load() != 2 {
-			t.Errorf("during the cooldown: %+v; %d calls of the primary", a, p.calls.Load())
+		if r := synthesize(t, s, `{"text":"abc"}`); !r.Cached || r.Provider != "fallback" || p.calls.Load() != 2 {
+			t.Errorf("during the cooldown: %+v; %d calls of the primary", r, p.calls.Load())
 		}
-		if a := synthesize(t, s, `{"text":"abc","provider":"fallback"}`); !a.Cached || f.calls.Load() != 1 {
-			t.Errorf("requested by name: %+v", a)
+		if r := synthesize(t, s, `{"text":"abc","provider":"fallback"}`); !r.Cached || f.calls.Load() != 1 {
+			t.Errorf("requested by name: %+v", r)
 		}
 		p.fail(nil)
 		e.advance(speech.FailureCooldown)
-		if a := synthesize(t, s, `{"text":"abc"}`); a.Cached || a.Provider != "primary" {
-			t.Errorf("after the cooldown: %+v", a)
+		if r := synthesize(t, s, `{"text":"abc"}`); r.Cached || r.Provider != "primary" {
+			t.Errorf("after the cooldown: %+v", r)
 		}
 		for i, failure := range []error{errDown, context.Canceled} { // of the provider, not of the caller
 			f.fail(failure)
-			if a := synthesize(t, s, fmt.Sprintf(`{"text":"def %d","provider":"fallback"}`, i)); a.Provider != "primary" {
-				t.Errorf("requested provider fails with %v: %+v", failure, a)
+			if r := synthesize(t, s, fmt.Sprintf(`{"text":"def %d","provider":"fallback"}`, i)); r.Provider != "primary" {
+				t.Errorf("requested provider fails with %v: %+v", failure, r)
 			}
 			e.advance(speech.FailureCooldown)
 		}
@@ -84,16 +84,16 @@ func TestFallbackIsCachedUnderItsOwnName(t *testing.T) {
 func TestWaitingInstancesUseResultOfFallback(t *testing.T) {
 	e, p, f := newEnv(t), (&provider{name: "primary"}).fail(errDown), &provider{name: "fallback", started: make(chan struct{}, 1), gate: make(chan struct{})}
 	a, b := e.service(t, p, f), e.service(t, p, f)
-	answers := make(chan speech.Response, 2)
-	ask := func(s *speech.Service) {
-		answer, _ := s.Synthesize(t.Context(), "t1", []byte(`{"text":"abc"}`))
-		answers <- answer
+	responses := make(chan speech.Response, 2)
+	request := func(s *speech.Service) {
+		r, _ := s.Synthesize(t.Context(), "t1", []byte(`{"text":"abc"}`))
+		responses <- r
 	}
-	go ask(a)
+	go request(a)
 	<-f.started
-	go ask(b)
+	go request(b)
 	close(f.gate)
-	if one, other := <-answers, <-answers; one.Cached == other.Cached || one.Hash != other.Hash || f.calls.Load() != 1 {
+	if one, other := <-responses, <-responses; one.Cached == other.Cached || one.Hash != other.Hash || f.calls.Load() != 1 {
 		t.Errorf("%+v and %+v; %d calls of the fallback", one, other, f.calls.Load())
 	}
 }

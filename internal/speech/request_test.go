@@ -105,7 +105,7 @@ func TestKeyDependsOnEveryInput(t *testing.T) {
 		"voice":        Key("team", "provider", 8000, Utterance{"text", "voice2", "model", 1}),
 		"model":        Key("team", "provider", 8000, Utterance{"text", "voice", "model2", 1}),
 		"speed":        Key("team", "provider", 8000, Utterance{"text", "voice", "model", 1.0000000000000002}),
-		"moved border": Key("teamp", "rovider", 8000, u),
+		"shifted byte": Key("teamp", "rovider", 8000, u),
 		"empty voice":  Key("team", "provider", 8000, Utterance{"text", "", "model", 1}),
 		"voice, model": Key("team", "provider", 8000, Utterance{"text", "model", "voice", 1}),
 	} {

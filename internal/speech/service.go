@@ -257,7 +257,7 @@ func (s *Service) synthesize(ctx context.Context, r Request, providers []Provide
 		case err != nil && errors.Is(ctx.Err(), context.Canceled):
 			return result{}, err
 		case err != nil:
-			if failures = append(failures, err); ctx.Err() != nil { // timed out: don't blame the remaining providers
+			if failures = append(failures, err); ctx.Err() != nil { // timed out: the remaining providers did not fail
 				return result{}, s.allFailed(failures)
 			}
 			continue

@@ -2,13 +2,12 @@ package speech_test
 
 import (
 	"bytes"
+	"context"
 	"errors"
 	"fmt"
 	"io"
 	"testing"
 	"time"
-
-	"context"
 
 	"telapi/callruntime/wire"
 	"telapi/internal/audio"
@@ -203,7 +202,7 @@ func TestTTLStartsAfterSynthesis(t *testing.T) {
 		t.Errorf("at %v: %+v", e.now(), r)
 	}
 	e.play(t, s, r.URL)
-	if r := synthesize(t, s, `{"text":"abc","encoding":"pcm"}`); r.ExpiresAt.IsZero() { // the first has expired meanwhile
+	if r := synthesize(t, s, `{"text":"abc","encoding":"pcm"}`); r.ExpiresAt.IsZero() { // the A-law variant has expired
 		e.play(t, s, r.URL)
 	} else {
 		t.Errorf("next to an expired variant: %+v", r)

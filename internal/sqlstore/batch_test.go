@@ -13,40 +13,41 @@ import (
 	"telapi/test/servers"
 )
 
-// line is a proxy that counts round trips: requests that follow a response.
-type line struct {
-	asked    atomic.Int64
-	answered atomic.Bool
+// countingProxy is a proxy that counts round trips: requests that follow a response.
+type countingProxy struct {
+	roundTrips atomic.Int64
+	answered   atomic.Bool
 }
 
-func (l *line) join(t *testing.T, server string) (address string) {
+func (p *countingProxy) start(t *testing.T, server string) (address string) {
 	t.Helper()
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	must(t, err)
 	t.Cleanup(func() { _ = listener.Close() })
 	go func() {
 		for {
-			near, err := listener.Accept()
+			client, err := listener.Accept()
 			if err != nil {
 				return
 			}
-			far, err := net.Dial("tcp", server)
+			upstream, err := net.Dial("tcp", server)
 			if err != nil {
-				_ = near.Close()
+				_ = client.Close()
 				continue
 			}
-			go pass(near, far, func() {
-				if l.answered.Swap(false) {
-					l.asked.Add(1)
+			go pass(client, upstream, func() {
+				if p.answered.Swap(false) {
+					p.roundTrips.Add(1)
 				}
 			})
-			go pass(far, near, func() { l.answered.Store(true) })
+			go pass(upstream, client, func() { p.answered.Store(true) })
 		}
 	}()
 	return listener.Addr().String()
 }
 
-func pass(from, to net.Conn, seen func()) {
+// pass copies data and calls onRead for each read.
+func pass(from, to net.Conn, onRead func()) {
 	defer to.Close()
 	buffer := make([]byte, 1<<20)
 	for {
@@ -54,7 +55,7 @@ func pass(from, to net.Conn, seen func()) {
 		if err != nil {
 			return
 		}
-		seen()
+		onRead()
 		if _, err := to.Write(buffer[:n]); err != nil {
 			return
 		}
@@ -63,12 +64,12 @@ func pass(from, to net.Conn, seen func()) {
 
 // With a round trip of a millisecond, thousands of single updates would exceed
 // the timeout.
-func TestBatchCostsFewRoundTrips(t *testing.T) {
+func TestBatchTakesFewRoundTrips(t *testing.T) {
 	t.Parallel()
 	at, err := url.Parse(servers.SharedPostgres(t).NewDatabase(t))
 	must(t, err)
-	var l line
-	at.Host = l.join(t, at.Host)
+	var proxy countingProxy
+	at.Host = proxy.start(t, at.Host)
 	s := open(t, Options{DSN: redact.Secret(at.String())})
 	must(t, s.Migrate(t.Context()))
 	newTeam(t, s, "t1")
@@ -77,10 +78,10 @@ func TestBatchCostsFewRoundTrips(t *testing.T) {
 	for i := range 1000 {
 		uses[fmt.Sprint("k", i)] = moment1
 	}
-	before := l.asked.Load()
+	before := proxy.roundTrips.Load()
 	must(t, s.TouchKeys(t.Context(), uses))
-	if trips := l.asked.Load() - before; trips > 100 {
-		t.Errorf("%d moments cost %d round trips", len(uses), trips)
+	if trips := proxy.roundTrips.Load() - before; trips > 100 {
+		t.Errorf("%d updates took %d round trips", len(uses), trips)
 	}
 	if k, err := s.Key(t.Context(), "k999"); err != nil || !k.LastUsedAt.Equal(moment1) {
 		t.Errorf("last used %v, %v", k.LastUsedAt, err)

@@ -88,7 +88,7 @@ func TestNullCountsAsAbsent(t *testing.T) {
 func TestInvalidJSONIsMalformed(t *testing.T) {
 	for name, body := range map[string]string{
 		"empty":               "",
-		"cut off":             `{"name":`,
+		"truncated":           `{"name":`,
 		"trailing":            `{} {}`,
 		"duplicate key":       `{"name":"a","name":"b"}`,
 		"duplicate in free":   `{"free":{"x":{"a":1,"a":2}}}`,

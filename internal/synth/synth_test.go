@@ -222,9 +222,9 @@ func TestEspeak(t *testing.T) {
 	}
 	say("--help -f /etc/passwd; $(reboot) `id`", "en", 1)
 	say("Grüß Gott, 世界 🌍", "de+f3", 1)
-	for asked, want := range map[string]string{"": "en", "de": "de", "de+f3": "de+f3", "alloy": "en", "../../etc/passwd": "en", "de+../x": "en", "-v": "en"} {
-		if got, _ := e.Resolve(asked, ""); got != want {
-			t.Errorf("voice %q resolved to %q, want %q", asked, got, want)
+	for voice, want := range map[string]string{"": "en", "de": "de", "de+f3": "de+f3", "alloy": "en", "../../etc/passwd": "en", "de+../x": "en", "-v": "en"} {
+		if got, _ := e.Resolve(voice, ""); got != want {
+			t.Errorf("voice %q resolved to %q, want %q", voice, got, want)
 		}
 	}
 	for what, u := range map[string]speech.Utterance{

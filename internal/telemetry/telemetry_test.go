@@ -118,7 +118,7 @@ func TestOTEL_ENABLED_ExportsTracesMetricsAndLogs(t *testing.T) {
 		t.Fatal(err)
 	}
 	if err := tele.Shutdown(t.Context()); err != nil {
-		t.Errorf("a second Shutdown: %v", err)
+		t.Errorf("second Shutdown: %v", err)
 	}
 	for path, wants := range map[string][]string{
 		"/v1/traces": {`"call +*********5678"`, `"/ws/session?token=[redacted]"`, `"rang +*********5678"`, `"call +*********5678: token=[redacted]"`,
@@ -246,7 +246,7 @@ func TestLOG_LEVEL(t *testing.T) {
 		for j, logged := range levels {
 			for where, text := range map[string]string{"log": log.String(), "collector": c.got["/v1/logs"]} {
 				if got := strings.Contains(text, "level "+logged); got != (j >= i) {
-					t.Errorf("LOG_LEVEL=%s: %s in the %s: %v", level, logged, where, got)
+					t.Errorf("LOG_LEVEL=%s: %s message in the %s: %v, want %v", level, logged, where, got, j >= i)
 				}
 			}
 		}
@@ -268,51 +268,51 @@ func TestMSISDN_UNMASKED_DIGITS(t *testing.T) {
 }
 
 type (
-	named   string
-	valuer  struct{ v any }
-	stringy struct{ s string }
-	broken  struct{ s string }
+	named       string
+	valuer      struct{ v any }
+	stringer    struct{ s string }
+	panicsOnNil struct{ s string }
 )
 
 func (v valuer) LogValue() slog.Value { return slog.AnyValue(v.v) }
-func (s stringy) String() string      { return s.s }
-func (b *broken) Error() string       { return b.s } // panics on nil
+func (s stringer) String() string     { return s.s }
+func (b *panicsOnNil) Error() string  { return b.s }
 
 func TestLogAttributesAreRedacted(t *testing.T) {
-	dirty := phone + " token=" + secret
+	unredacted := phone + " token=" + secret
 	for name, attr := range map[string]slog.Attr{
-		"string":         slog.String("x", dirty),
+		"string":         slog.String("x", unredacted),
 		"secret name":    slog.String("X-API-Key", "short"),
 		"secret number":  slog.Int("password", 1234),
 		"secret group":   slog.Group("cookie", "a", "short"),
 		"phone number":   slog.Int64("msisdn", 4915112345678),
 		"phone unsigned": slog.Uint64("caller", 4915112345678),
-		"error":          slog.Any("error", errors.New(dirty)),
-		"wrapped error":  slog.Any("error", fmt.Errorf("a: %w", errors.New(dirty))),
-		"stringer":       slog.Any("x", stringy{dirty}),
-		"bytes":          slog.Any("x", []byte(dirty)),
-		"strings":        slog.Any("x", []string{dirty}),
-		"named string":   slog.Any("x", named(dirty)),
-		"pointer":        slog.Any("x", &struct{ S string }{dirty}),
+		"error":          slog.Any("error", errors.New(unredacted)),
+		"wrapped error":  slog.Any("error", fmt.Errorf("a: %w", errors.New(unredacted))),
+		"stringer":       slog.Any("x", stringer{unredacted}),
+		"bytes":          slog.Any("x", []byte(unredacted)),
+		"strings":        slog.Any("x", []string{unredacted}),
+		"named string":   slog.Any("x", named(unredacted)),
+		"pointer":        slog.Any("x", &struct{ S string }{unredacted}),
 		"struct":         slog.Any("x", struct{ Password string }{"short words"}),
-		"map":            slog.Any("x", map[string]any{"apiKey": "short", "n": []any{dirty}}),
+		"map":            slog.Any("x", map[string]any{"apiKey": "short", "n": []any{unredacted}}),
 		"header":         slog.Any("x", http.Header{"Token": {"short"}}),
-		"unmarshallable": slog.Any("x", struct {
+		"unsupported type": slog.Any("x", struct {
 			C     chan int
 			Token string
 		}{Token: "short"}),
-		"group":             slog.Group("g", slog.Group("h", "x", dirty, "token", "short")),
-		"valuer":            slog.Any("x", valuer{dirty}),
-		"valuer of valuer":  slog.Any("x", valuer{valuer{errors.New(dirty)}}),
+		"group":             slog.Group("g", slog.Group("h", "x", unredacted, "token", "short")),
+		"valuer":            slog.Any("x", valuer{unredacted}),
+		"valuer of valuer":  slog.Any("x", valuer{valuer{errors.New(unredacted)}}),
 		"valuer of a group": slog.Any("x", valuer{slog.GroupValue(slog.String("token", "short"))}),
 		"redacted type":     slog.Any("x", redact.Secret("short")),
-		"nil error":         slog.Any("x", (*broken)(nil)),
+		"nil error":         slog.Any("x", (*panicsOnNil)(nil)),
 	} {
 		for method, emit := range map[string]func(*slog.Logger){
-			"record":              func(l *slog.Logger) { l.Info(dirty, attr) },
-			"With":                func(l *slog.Logger) { l.With(attr).Info(dirty) },
-			"WithGroup":           func(l *slog.Logger) { l.WithGroup("g").Info(dirty, attr) },
-			"With in a WithGroup": func(l *slog.Logger) { l.WithGroup("g").With(attr).WithGroup("h").Info(dirty, attr) },
+			"record":              func(l *slog.Logger) { l.Info(unredacted, attr) },
+			"With":                func(l *slog.Logger) { l.With(attr).Info(unredacted) },
+			"WithGroup":           func(l *slog.Logger) { l.WithGroup("g").Info(unredacted, attr) },
+			"With in a WithGroup": func(l *slog.Logger) { l.WithGroup("g").With(attr).WithGroup("h").Info(unredacted, attr) },
 		} {
 			for _, format := range []string{"json", "text"} {
 				var log bytes.Buffer

@@ -35,7 +35,7 @@ func TestKilledDuringUploads(t *testing.T) {
 		}
 		for w := range writers {
 			last := acknowledged[w].Load()
-			if status, text := s.ask("GET", fmt.Sprintf("/media/%02d/x.pcm", w), ""); last > 0 && (status != 200 || int64(versionOf(text)) < last) {
+			if status, text := s.request("GET", fmt.Sprintf("/media/%02d/x.pcm", w), ""); last > 0 && (status != 200 || int64(versionOf(text)) < last) {
 				t.Errorf("round %d: version %d was acknowledged, got %d %.30q", round, last, status, text)
 			}
 		}
@@ -54,7 +54,7 @@ func TestKilledDuringUploads(t *testing.T) {
 			path := fmt.Sprintf("/media/%02d/x.pcm", w)
 			wg.Go(func() {
 				for v := int(acknowledged[w].Load()) + 1; !over(); v++ {
-					if status, _ := s.ask("PUT", path, body(v, size)); status/100 == 2 {
+					if status, _ := s.request("PUT", path, body(v, size)); status/100 == 2 {
 						acknowledged[w].Store(int64(v))
 						puts.Add(1)
 					}
@@ -62,7 +62,7 @@ func TestKilledDuringUploads(t *testing.T) {
 			})
 			wg.Go(func() {
 				for !over() {
-					if status, text := s.ask("GET", path, ""); status == 200 && versionOf(text) < 0 {
+					if status, text := s.request("GET", path, ""); status == 200 && versionOf(text) < 0 {
 						t.Errorf("incomplete body of %d bytes", len(text))
 					}
 				}
@@ -91,7 +91,7 @@ func TestFullDisk(t *testing.T) {
 	s := start(t, servers.SmallDisk(t, "size=1m"), nil)
 	stored := 0
 	for ; stored < 20; stored++ {
-		if status, text := s.ask("PUT", fmt.Sprintf("/media/ab/%d.pcm", stored), body(stored, 100_000)); status != 201 {
+		if status, text := s.request("PUT", fmt.Sprintf("/media/ab/%d.pcm", stored), body(stored, 100_000)); status != 201 {
 			if status != 507 || !strings.Contains(text, "INSUFFICIENT_STORAGE") {
 				t.Errorf("full disk: %d %s", status, text)
 			}
@@ -170,7 +170,7 @@ func TestFailedSync(t *testing.T) {
 			s.want(t, "DELETE", "/media/ab/old.pcm", "", tt.deleted, "")
 			heal()
 			s.want(t, "GET", "/media/ab/old.pcm", "", 404, "")
-			_, text := s.ask("GET", "/media/ab/x.pcm", "")
+			_, text := s.request("GET", "/media/ab/x.pcm", "")
 			if !strings.Contains(text, tt.stored) {
 				t.Errorf("stored %s, want %s", text, tt.stored)
 			}
@@ -280,7 +280,7 @@ func TestDrain(t *testing.T) {
 	poll.Until(t, "the upload has started", func() bool { return len(s.files(t)) == 1 })
 	_ = s.Cmd.Process.Signal(syscall.SIGTERM)
 	poll.Until(t, "/health returns 503", func() bool {
-		status, _ := s.ask("GET", "/health", "")
+		status, _ := s.request("GET", "/health", "")
 		return status == 503 || status == 0
 	})
 	fmt.Fprint(conn, "ond")

@@ -51,8 +51,8 @@ func start(t *testing.T, root string, env boot.Env) *service {
 
 var client = &http.Client{Timeout: 30 * time.Second}
 
-// ask sends a request. The status is 0 if there is no complete response.
-func (s *service) ask(method, path, body string) (status int, response string) {
+// request sends a request. The status is 0 if there is no complete response.
+func (s *service) request(method, path, body string) (status int, response string) {
 	req, err := http.NewRequest(method, s.url+path, strings.NewReader(body))
 	if err != nil {
 		return 0, err.Error()
@@ -71,7 +71,7 @@ func (s *service) ask(method, path, body string) (status int, response string) {
 
 func (s *service) want(t *testing.T, method, path, body string, status int, text string) {
 	t.Helper()
-	if got, response := s.ask(method, path, body); got != status || !strings.Contains(response, text) {
+	if got, response := s.request(method, path, body); got != status || !strings.Contains(response, text) {
 		t.Errorf("%s %s: %d %.200s, want %d %.200s", method, path, got, response, status, text)
 	}
 }

@@ -6,7 +6,7 @@ import (
 	"testing"
 )
 
-func TestKilledRedisRestartsWithPortAndData(t *testing.T) {
+func TestRestartedRedisKeepsPortAndData(t *testing.T) {
 	t.Parallel()
 	r := StartRedis(t, RedisDurable(), RedisPassword("s3cret"), RedisTLS(NewCA(t)))
 	r.MustDo("SET", "k", "v")

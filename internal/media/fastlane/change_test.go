@@ -17,16 +17,16 @@ import (
 	"telapi/internal/media/fastlane"
 )
 
-// register is a blob that one writer creates and deletes by turns. It exists if
+// register is a blob that one writer creates and deletes alternately. It exists if
 // its version is odd, and contains the version.
 type register struct {
-	path                 string
-	reads                atomic.Int64
-	begun, done, noticed atomic.Int64 // versions, of the writer and of the readers
+	path                string
+	reads               atomic.Int64
+	started, done, seen atomic.Int64 // versions, of the writer and of the readers
 }
 
 func (r *register) write(t *testing.T, s blobDir, lane *fastlane.Lane) {
-	version := r.begun.Add(1)
+	version := r.started.Add(1)
 	name := filepath.Join(s.dir, r.path)
 	change := func() error { return os.Remove(name) }
 	if version%2 == 1 {
@@ -46,10 +46,10 @@ func (r *register) write(t *testing.T, s blobDir, lane *fastlane.Lane) {
 // read checks that the response was current at some time between request and
 // response, and that no reader has seen a newer version before.
 func (r *register) read(t *testing.T, c client, header string) {
-	oldest := max(r.done.Load(), r.noticed.Load())
+	oldest := max(r.done.Load(), r.seen.Load())
 	c.send("GET " + r.path + " HTTP/1.1\r\nHost: a\r\n" + header + "\r\n")
 	status, body := c.receive()
-	newest := r.begun.Load()
+	newest := r.started.Load()
 	r.reads.Add(1)
 	if status == http.StatusNotFound {
 		if oldest%2 == 1 && oldest == newest {
@@ -64,8 +64,8 @@ func (r *register) read(t *testing.T, c client, header string) {
 	if version < oldest || version > newest {
 		t.Errorf("version %d, want %d to %d", version, oldest, newest)
 	}
-	for seen := r.noticed.Load(); seen < version && !r.noticed.CompareAndSwap(seen, version); {
-		seen = r.noticed.Load()
+	for last := r.seen.Load(); last < version && !r.seen.CompareAndSwap(last, version); {
+		last = r.seen.Load()
 	}
 }
 
@@ -161,15 +161,15 @@ func TestCacheIsLimitedAndKeepsUsedBlobs(t *testing.T) {
 		blobs[fmt.Sprintf("/%d.alaw", i)] = strings.Repeat("x", 10<<10+i*200)
 	}
 	s := newBlobDir(t, blobs)
-	const most = 1 << 20
-	lane := fastlane.New(fastlane.Options{MaxBytes: most, Load: s.load})
+	const maxCached = 1 << 20
+	lane := fastlane.New(fastlane.Options{MaxBytes: maxCached, Load: s.load})
 	c := start(t, s, lane, nil).dial(t)
 	get := func(path string) {
 		c.send(plainGet(path))
 		if _, body := c.receive(); body != blobs[path] {
 			t.Fatalf("%s: %d bytes", path, len(body))
 		}
-		if n := lane.Stats().Bytes; n > most {
+		if n := lane.Stats().Bytes; n > maxCached {
 			t.Fatalf("%d bytes cached", n)
 		}
 	}
@@ -178,8 +178,8 @@ func TestCacheIsLimitedAndKeepsUsedBlobs(t *testing.T) {
 		get("/hot.alaw")
 		get(fmt.Sprintf("/%d.alaw", i%100))
 	}
-	if n := lane.Stats().Bytes; n < most/2 {
-		t.Errorf("only %d of %d bytes cached", n, most)
+	if n := lane.Stats().Bytes; n < maxCached/2 {
+		t.Errorf("only %d of %d bytes cached", n, maxCached)
 	}
 	before := lane.Stats()
 	get("/hot.alaw")

@@ -31,7 +31,7 @@ type conn struct {
 	lane     *Lane
 	state    atomic.Int32
 
-	foreign    bool   // permanently: only net/http knows where the next request begins
+	unframed   bool   // permanently: only net/http knows where the next request begins
 	bodyLeft   int64  // unread bytes of the body of the request that net/http has
 	ahead      []byte // bytes after that request
 	one        [1]byte
@@ -57,9 +57,9 @@ func newConn(socket net.Conn, l *Lane) *conn {
 // Read returns requests that the fast path does not serve, at most one at a time.
 func (c *conn) Read(p []byte) (int, error) {
 	switch {
-	case c.foreign && len(c.ahead) > 0:
+	case c.unframed && len(c.ahead) > 0:
 		return c.replay(p), nil
-	case c.foreign:
+	case c.unframed:
 		return c.Conn.Read(p)
 	case c.bodyLeft > 0:
 		n, err := c.Conn.Read(p[:min(int64(len(p)), c.bodyLeft)])
@@ -80,7 +80,7 @@ func (c *conn) serve(p []byte) (int, error) {
 		switch v {
 		case partial:
 			if n == len(p) {
-				return c.handOn(p, n, r, foreign)
+				return c.handOn(p, n, r, unframed)
 			}
 			if n == 0 {
 				extendDeadline(&c.readDeadline, c.lane.idleTimeout, c.Conn.SetReadDeadline)
@@ -96,7 +96,7 @@ func (c *conn) serve(p []byte) (int, error) {
 			case later && n < minRequest:
 				return 0, err
 			default: // net/http responds to truncated requests
-				return c.handOn(p, n, r, foreign)
+				return c.handOn(p, n, r, unframed)
 			}
 		case plain:
 			switch err := c.respond(c.lane.cache.get(r.path, c.sender == nil)); {
@@ -153,8 +153,8 @@ func (c *conn) handOn(p []byte, n int, r request, v verdict) (int, error) {
 	if !c.writeDeadline.IsZero() {
 		_ = c.SetWriteDeadline(time.Time{})
 	}
-	if v == foreign {
-		c.foreign = true
+	if v == unframed {
+		c.unframed = true
 		c.limitRead(c.lane.headerTimeout)
 		return n, nil
 	}
@@ -171,8 +171,8 @@ func (c *conn) handOn(p []byte, n int, r request, v verdict) (int, error) {
 func (c *conn) stateChanged(state http.ConnState) {
 	switch {
 	case state == http.StateHijacked || state == http.StateIdle && c.bodyLeft > 0:
-		c.foreign = true
-	case state == http.StateIdle && !c.foreign:
+		c.unframed = true
+	case state == http.StateIdle && !c.unframed:
 		c.state.CompareAndSwap(handed, idle)
 	}
 }

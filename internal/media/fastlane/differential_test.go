@@ -66,8 +66,8 @@ func (s *scriptListener) Addr() net.Addr { return &net.TCPAddr{} }
 
 var dateField = regexp.MustCompile(`\r\nDate: [^\r]*`)
 
-// play returns the complete output of a server for an input.
-func (s *scriptListener) play(input []byte, piece int) string {
+// exchange sends an input and returns the complete output of the server.
+func (s *scriptListener) exchange(input []byte, piece int) string {
 	c := &scriptedConn{input: bytes.Clone(input), piece: piece, closed: make(chan struct{})}
 	s.scripts <- c
 	<-c.closed
@@ -134,9 +134,9 @@ var inputs = []struct {
 	{"two lengths", "PUT /a HTTP/1.1\r\nHost: a\r\nContent-Length: 3\r\nContent-Length: 3\r\n\r\nabc" + plainGet("/media/ab/x.alaw"), 0},
 	{"two lengths that differ", "PUT /a HTTP/1.1\r\nHost: a\r\nContent-Length: 3\r\nContent-Length: 4\r\n\r\nabc" + plainGet("/media/ab/x.alaw"), 0},
 	{"a length and chunks", "PUT /a HTTP/1.1\r\nHost: a\r\nContent-Length: 3\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n" + plainGet("/media/ab/x.alaw"), 0},
-	{"a signed length", "PUT /a HTTP/1.1\r\nHost: a\r\nContent-Length: +3\r\n\r\nabc" + plainGet("/media/ab/x.alaw"), 0},
+	{"a length with a sign", "PUT /a HTTP/1.1\r\nHost: a\r\nContent-Length: +3\r\n\r\nabc" + plainGet("/media/ab/x.alaw"), 0},
 	{"a length of many digits", "PUT /a HTTP/1.1\r\nHost: a\r\nContent-Length: 99999999999999999999\r\n\r\nabc", 0},
-	{"a body cut off", "PUT /a HTTP/1.1\r\nHost: a\r\nContent-Length: 9\r\n\r\nabc", 0},
+	{"a truncated body", "PUT /a HTTP/1.1\r\nHost: a\r\nContent-Length: 9\r\n\r\nabc", 0},
 	{"a GET with a body", "GET /media/ab/x.alaw HTTP/1.1\r\nHost: a\r\nContent-Length: 3\r\n\r\nabc" + plainGet("/media/ab/x.alaw"), 1},
 	{"an expectation", "PUT /a HTTP/1.1\r\nHost: a\r\nExpect: 100-continue\r\nContent-Length: 3\r\n\r\nabc" + plainGet("/media/ab/x.alaw"), 1},
 	{"an unknown expectation", "GET /media/ab/x.alaw HTTP/1.1\r\nHost: a\r\nExpect: more\r\n\r\n", 0},
@@ -149,7 +149,7 @@ var inputs = []struct {
 	{"no host", "GET /media/ab/x.alaw HTTP/1.1\r\n\r\n", 0},
 	{"an empty host", "GET /media/ab/x.alaw HTTP/1.1\r\nHost:\r\n\r\n", 0},
 	{"two hosts", "GET /media/ab/x.alaw HTTP/1.1\r\nHost: a\r\nHost: a\r\n\r\n", 0},
-	{"a strange host", "GET /media/ab/x.alaw HTTP/1.1\r\nHost: a b\r\n\r\n", 0},
+	{"an invalid host", "GET /media/ab/x.alaw HTTP/1.1\r\nHost: a b\r\n\r\n", 0},
 	{"absolute form", "GET http://a/media/ab/x.alaw HTTP/1.1\r\nHost: a\r\n\r\n", 0},
 	{"a query", "GET /media/ab/x.alaw?a=b HTTP/1.1\r\nHost: a\r\n\r\n", 0},
 	{"a fragment", "GET /media/ab/x.alaw#a HTTP/1.1\r\nHost: a\r\n\r\n", 0},
@@ -170,12 +170,12 @@ var inputs = []struct {
 	{"two spaces", "GET  /media/ab/x.alaw HTTP/1.1\r\nHost: a\r\n\r\n", 0},
 	{"a tab for a space", "GET\t/media/ab/x.alaw HTTP/1.1\r\nHost: a\r\n\r\n", 0},
 	{"an empty line first", "\r\n" + plainGet("/media/ab/x.alaw"), 0},
-	{"a head cut off", plainGet("/media/ab/x.alaw") + "GET /media/ab/x.alaw HTT", 1},
-	{"a head cut off in its first line", "GE", 0},
-	{"a later head cut off in its first word", plainGet("/media/ab/x.alaw") + "GE", 1},
+	{"a truncated header", plainGet("/media/ab/x.alaw") + "GET /media/ab/x.alaw HTT", 1},
+	{"a truncated request line", "GE", 0},
+	{"a truncated method of a later request", plainGet("/media/ab/x.alaw") + "GE", 1},
 	{"a later line too short for a request", plainGet("/media/ab/x.alaw") + "0\n", 1},
-	{"a long head", "GET /media/ab/x.alaw HTTP/1.1\r\nHost: a\r\nAccept: " + strings.Repeat("a", 5000) + "\r\n\r\n" + plainGet("/media/ab/x.alaw"), 0},
-	{"TLS to a server without", "\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03", 0},
+	{"a long header", "GET /media/ab/x.alaw HTTP/1.1\r\nHost: a\r\nAccept: " + strings.Repeat("a", 5000) + "\r\n\r\n" + plainGet("/media/ab/x.alaw"), 0},
+	{"TLS to a server without TLS", "\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03", 0},
 }
 
 // startBoth starts one server with a fast path and one without.
@@ -190,7 +190,7 @@ func TestResponsesEqualNetHTTP(t *testing.T) {
 	for _, in := range inputs {
 		for _, piece := range []int{1 << 20, 1, 2, 7, 50} {
 			before := lane.Stats().Hits
-			got, want := with.play([]byte(in.bytes), piece), without.play([]byte(in.bytes), piece)
+			got, want := with.exchange([]byte(in.bytes), piece), without.exchange([]byte(in.bytes), piece)
 			if got != want {
 				t.Errorf("%s, %d bytes at a time:\n got %.500q\nwant %.500q", in.name, piece, got, want)
 			}
@@ -211,7 +211,7 @@ func FuzzResponsesEqualNetHTTP(f *testing.F) {
 		if len(input) > 16<<10 {
 			return
 		}
-		got, want := with.play(input, int(piece)+1), without.play(input, int(piece)+1)
+		got, want := with.exchange(input, int(piece)+1), without.exchange(input, int(piece)+1)
 		if got != want {
 			t.Errorf("%.2000q, %d bytes at a time:\n got %.500q\nwant %.500q", input, int(piece)+1, got, want)
 		}

@@ -39,11 +39,11 @@ func TestTLS(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	secured := make(chan bool, 1)
+	isTLS := make(chan bool, 1)
 	s := serve(t, newBlobDir(t, blobs), &tls.Config{Certificates: []tls.Certificate{cert}, MinVersion: tls.VersionTLS12}, func(srv *http.Server) {
 		next := srv.Handler
 		srv.Handler = http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-			secured <- r.TLS != nil && r.TLS.HandshakeComplete && r.TLS.NegotiatedProtocol == "http/1.1"
+			isTLS <- r.TLS != nil && r.TLS.HandshakeComplete && r.TLS.NegotiatedProtocol == "http/1.1"
 			next.ServeHTTP(w, r)
 		})
 	})
@@ -64,7 +64,7 @@ func TestTLS(t *testing.T) {
 			t.Errorf("%d of 10 responses from the cache", hits)
 		}
 		c.send("GET /media/ab/x.alaw HTTP/1.1\r\nHost: a\r\nRange: bytes=0-1\r\n\r\n")
-		if status, body := c.receive(); status != http.StatusPartialContent || body != "he" || !<-secured {
+		if status, body := c.receive(); status != http.StatusPartialContent || body != "he" || !<-isTLS {
 			t.Errorf("range: status %d, %q", status, body)
 		}
 	}
@@ -77,10 +77,12 @@ func TestTLS(t *testing.T) {
 	})
 }
 
-func TestSlowClientsAreCutOff(t *testing.T) {
-	const soon = 500 * time.Millisecond // long enough for the rest of the test on a busy machine
+func TestSlowClientsAreDisconnected(t *testing.T) {
+	const timeout = 500 * time.Millisecond // long enough for the rest of the test on a busy machine
 	large := map[string]string{"/large.pcm": strings.Repeat("x", 16<<20), "/x.alaw": "hello"}
-	quick := func(srv *http.Server) { srv.ReadHeaderTimeout, srv.IdleTimeout, srv.WriteTimeout = soon, soon, soon }
+	shortTimeouts := func(srv *http.Server) {
+		srv.ReadHeaderTimeout, srv.IdleTimeout, srv.WriteTimeout = timeout, timeout, timeout
+	}
 	for name, steps := range map[string]func(c client){
 		"no request":                func(client) {},
 		"incomplete header":         func(c client) { c.send("GET /x.alaw HTTP/1.1\r\nHost: a\r\n") },
@@ -91,14 +93,14 @@ func TestSlowClientsAreCutOff(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			c := serve(t, newBlobDir(t, large), nil, quick).dial(t)
+			c := serve(t, newBlobDir(t, large), nil, shortTimeouts).dial(t)
 			steps(c)
 			c.awaitEnd()
 		})
 	}
 	t.Run("does not read", func(t *testing.T) {
 		t.Parallel()
-		s := serve(t, newBlobDir(t, large), nil, quick)
+		s := serve(t, newBlobDir(t, large), nil, shortTimeouts)
 		c := s.dial(t)
 		c.send(plainGet("/large.pcm"))
 		if _, err := c.in.Peek(1); err != nil {
@@ -144,7 +146,7 @@ func TestShutdownFinishesResponses(t *testing.T) {
 	}
 }
 
-func TestDrainCutsOffStalledClients(t *testing.T) {
+func TestDrainDisconnectsStalledClients(t *testing.T) {
 	s := serve(t, newBlobDir(t, map[string]string{"/large.pcm": strings.Repeat("x", 16<<20)}), nil)
 	c := s.dial(t)
 	c.send(plainGet("/large.pcm"))

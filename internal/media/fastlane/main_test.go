@@ -99,29 +99,29 @@ func (s blobDir) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 // maxBytes allows blobs of 16 MiB.
 const maxBytes = 1 << 30
 
-// site is a running server.
-type site struct {
+// server is a running server with a fast path.
+type server struct {
 	addr string
 	srv  *http.Server
 	lane *fastlane.Lane
 }
 
-// serve runs a server with a fast path until the test ends. Changes configure the
-// server.
-func serve(t testing.TB, s blobDir, secure *tls.Config, changes ...func(*http.Server)) site {
+// serve runs a server with a fast path until the test ends. The server is
+// modified by configure.
+func serve(t testing.TB, s blobDir, secure *tls.Config, configure ...func(*http.Server)) server {
 	t.Helper()
-	return start(t, s, fastlane.New(fastlane.Options{MaxBytes: maxBytes, MaxUpload: 1 << 20, Load: s.load}), secure, changes...)
+	return start(t, s, fastlane.New(fastlane.Options{MaxBytes: maxBytes, MaxUpload: 1 << 20, Load: s.load}), secure, configure...)
 }
 
-func start(t testing.TB, handler http.Handler, lane *fastlane.Lane, secure *tls.Config, changes ...func(*http.Server)) site {
+func start(t testing.TB, handler http.Handler, lane *fastlane.Lane, secure *tls.Config, configure ...func(*http.Server)) server {
 	t.Helper()
 	ln, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
 	}
 	srv := &http.Server{Handler: handler, ReadHeaderTimeout: 10 * time.Second, IdleTimeout: 10 * time.Second}
-	for _, change := range changes {
-		change(srv)
+	for _, f := range configure {
+		f(srv)
 	}
 	lane.Attach(srv)
 	done := make(chan struct{})
@@ -134,7 +134,7 @@ func start(t testing.TB, handler http.Handler, lane *fastlane.Lane, secure *tls.
 		_ = lane.Drain(context.Background())
 		<-done
 	})
-	return site{ln.Addr().String(), srv, lane}
+	return server{ln.Addr().String(), srv, lane}
 }
 
 // client is one connection.
@@ -144,7 +144,7 @@ type client struct {
 	in *bufio.Reader
 }
 
-func (s site) dial(t testing.TB) client {
+func (s server) dial(t testing.TB) client {
 	t.Helper()
 	conn, err := net.Dial("tcp", s.addr)
 	if err != nil {

@@ -9,11 +9,11 @@ import (
 type verdict int
 
 const (
-	partial verdict = iota // valid so far, but the header is incomplete
-	plain                  // a GET that the fast path may serve
-	upload                 // a PUT that the fast path may serve
-	framed                 // for net/http; the end of the request is known
-	foreign                // for net/http; the end of the request is unknown
+	partial  verdict = iota // valid so far, but the header is incomplete
+	plain                   // a GET that the fast path may serve
+	upload                  // a PUT that the fast path may serve
+	framed                  // for net/http; the end of the request is known
+	unframed                // for net/http; the end of the request is unknown
 )
 
 // request is a request with a complete header.
@@ -27,7 +27,7 @@ type request struct {
 // requests of a connection before it parses them.
 const minRequest = 4
 
-// parse parses request line and header strictly. A request is foreign unless all
+// parse parses request line and header strictly. A request is unframed unless all
 // HTTP parsers agree on its lines and its body, which prevents request smuggling.
 func parse(b []byte) (r request, v verdict) {
 	if len(b) < minRequest {
@@ -37,8 +37,8 @@ func parse(b []byte) (r request, v verdict) {
 	if v != framed {
 		return r, v
 	}
-	if r.path, v = requestLine(line); v == foreign {
-		return r, foreign
+	if r.path, v = requestLine(line); v == unframed {
+		return r, unframed
 	}
 	var hosts, lengths int
 	for {
@@ -52,11 +52,11 @@ func parse(b []byte) (r request, v verdict) {
 		kind, value := field(line)
 		switch kind {
 		case harmless:
-		case ofRead:
+		case harmlessOnGet:
 			if v == upload {
 				v = framed
 			}
-		case ofUpload:
+		case allowedOnPut:
 			if v == plain {
 				v = framed
 			}
@@ -73,7 +73,7 @@ func parse(b []byte) (r request, v verdict) {
 			lengths++
 			n, err := strconv.ParseUint(string(value), 10, 62)
 			if err != nil || value[0] == '+' {
-				return r, foreign
+				return r, unframed
 			}
 			if r.body = int64(n); v == plain {
 				v = framed
@@ -81,11 +81,11 @@ func parse(b []byte) (r request, v verdict) {
 		case other:
 			v = framed
 		default:
-			return r, foreign
+			return r, unframed
 		}
 	}
 	if lengths > 1 {
-		return r, foreign
+		return r, unframed
 	}
 	if hosts != 1 || v == upload && lengths == 0 {
 		v = framed
@@ -100,7 +100,7 @@ func cutLine(b []byte) (line, rest []byte, v verdict) {
 	line, rest, complete := bytes.Cut(b, []byte{'\n'})
 	if complete {
 		if len(line) == 0 || line[len(line)-1] != '\r' {
-			return nil, nil, foreign
+			return nil, nil, unframed
 		}
 		line = line[:len(line)-1]
 	} else if n := len(line); n > 0 && line[n-1] == '\r' {
@@ -108,7 +108,7 @@ func cutLine(b []byte) (line, rest []byte, v verdict) {
 	}
 	for _, c := range line {
 		if c < ' ' && c != '\t' || c == 0x7f {
-			return nil, nil, foreign
+			return nil, nil, unframed
 		}
 	}
 	if !complete {
@@ -123,7 +123,7 @@ func requestLine(line []byte) (path []byte, v verdict) {
 	method, rest, _ := bytes.Cut(line, []byte{' '})
 	target, version, found := bytes.Cut(rest, []byte{' '})
 	if !found || string(version) != "HTTP/1.1" || len(target) == 0 || !all(method, isToken) {
-		return nil, foreign
+		return nil, unframed
 	}
 	switch {
 	case target[0] != '/' || !all(target, isPath):
@@ -140,10 +140,10 @@ func requestLine(line []byte) (path []byte, v verdict) {
 type kind int
 
 const (
-	malformed kind = iota
-	harmless       // does not affect the response to a GET or PUT
-	ofRead         // does not affect a GET, but the header that net/http passes to a handler
-	ofUpload       // is left to the handler of a PUT
+	malformed     kind = iota
+	harmless           // does not affect the response to a GET or PUT
+	harmlessOnGet      // does not affect a GET; net/http derives another field from it on a PUT
+	allowedOnPut       // the handler of a PUT uses it
 	host
 	connection
 	contentLength
@@ -180,18 +180,18 @@ func field(line []byte) (k kind, value []byte) {
 		"priority", "referer", "traceparent", "tracestate", "user-agent":
 		return harmless, value
 	case "pragma":
-		return ofRead, value
+		return harmlessOnGet, value
 	case "authorization", "content-type":
-		return ofUpload, value
+		return allowedOnPut, value
 	default:
 		return other, value
 	}
 }
 
-// all reports whether b is not empty and all its bytes satisfy is.
-func all(b []byte, is func(byte) bool) bool {
+// all reports whether b is not empty and all its bytes are valid.
+func all(b []byte, valid func(byte) bool) bool {
 	for _, c := range b {
-		if !is(c) {
+		if !valid(c) {
 			return false
 		}
 	}

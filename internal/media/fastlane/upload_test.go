@@ -94,11 +94,11 @@ func TestReadDeadlineOfUpload(t *testing.T) {
 }
 
 func TestDrainFinishesActiveUpload(t *testing.T) {
-	begun, release := make(chan struct{}), make(chan struct{})
+	started, release := make(chan struct{}), make(chan struct{})
 	lane := fastlane.New(fastlane.Options{MaxUpload: 1 << 20})
 	s := start(t, http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
 		if r.ContentLength > 0 {
-			close(begun)
+			close(started)
 			<-release
 		}
 	}), lane, nil)
@@ -106,7 +106,7 @@ func TestDrainFinishesActiveUpload(t *testing.T) {
 	idle.send(put("/a", ""))
 	idle.receive()
 	c.send("PUT /a HTTP/1.1\r\nHost: a\r\nContent-Length: 3\r\n\r\n")
-	<-begun
+	<-started
 	ended := make(chan error)
 	go func() { ended <- lane.Drain(t.Context()) }()
 	idle.awaitEnd()
