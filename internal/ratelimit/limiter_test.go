@@ -233,18 +233,18 @@ func TestCanceledCallerDoesNotCancelLease(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFixture(t, limitsOf(1, time.Minute))
 		f.counts.delay = time.Second
-		hasty, cancel := context.WithTimeout(t.Context(), time.Millisecond)
+		ctx, cancel := context.WithTimeout(t.Context(), time.Millisecond)
 		defer cancel()
-		patient := make(chan Decision)
+		other := make(chan Decision)
 		go func() {
 			time.Sleep(time.Microsecond)
-			patient <- f.allow(alice)
+			other <- f.allow(alice)
 		}()
-		if _, err := f.Allow(hasty, API, alice); !errors.Is(err, context.DeadlineExceeded) {
-			t.Errorf("the hasty caller got %v", err)
+		if _, err := f.Allow(ctx, API, alice); !errors.Is(err, context.DeadlineExceeded) {
+			t.Errorf("caller with a deadline got %v, want DeadlineExceeded", err)
 		}
-		if d := <-patient; !d.Allowed || f.counts.round() != 1 {
-			t.Errorf("the patient caller got %+v in %d round trips", d, f.counts.round())
+		if d := <-other; !d.Allowed || f.counts.round() != 1 {
+			t.Errorf("caller without a deadline got %+v in %d round trips, want allowed in 1", d, f.counts.round())
 		}
 	})
 }

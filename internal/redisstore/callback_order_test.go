@@ -42,7 +42,7 @@ func answersInOrder(t *testing.T, opts Options) {
 		})
 	}
 	wg.Wait()
-	if got := d.story(); got != strings.Join(want, " ") {
+	if got := d.recorded(); got != strings.Join(want, " ") {
 		t.Errorf("the runtime sees %s", got)
 	}
 	d.nothingParked()
@@ -84,9 +84,9 @@ func simultaneous(t *testing.T, opts Options) {
 	}
 	wg.Wait()
 	if taken[callback.Routed]+taken[callback.Parked] != tokens || taken[callback.Duplicate] != tokens*(each-1) {
-		t.Errorf("verdicts: %v", taken)
+		t.Errorf("outcomes: %v", taken)
 	}
-	if got := d.story(); got != strings.Join(want, " ") {
+	if got := d.recorded(); got != strings.Join(want, " ") {
 		t.Errorf("the runtime sees %s", got)
 	}
 }
@@ -111,7 +111,7 @@ func lostReplies(t *testing.T, opts Options) {
 	if err := d.End(t.Context(), "done"); err != nil {
 		t.Fatal(err)
 	}
-	if got := d.story(); got != "first second whole plain done" {
+	if got := d.recorded(); got != "first second whole plain done" {
 		t.Errorf("the runtime sees %s", got)
 	}
 }
@@ -154,7 +154,7 @@ func temporaryRefusals(t *testing.T, opts Options) {
 			break
 		}
 	}
-	if got := d.story(); !strings.HasSuffix(got, fmt.Sprintf(" %d again", refused-1)) {
+	if got := d.recorded(); !strings.HasSuffix(got, fmt.Sprintf(" %d again", refused-1)) {
 		t.Errorf("the runtime sees %s", got)
 	}
 

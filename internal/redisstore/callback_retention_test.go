@@ -35,7 +35,7 @@ func busyChannel(t *testing.T, opts Options) {
 	}
 	d.touched(25 * time.Hour)
 	d.expect(third, "3", callback.Ended)
-	if got := d.story(); got != "1 2 5 4 idle" {
+	if got := d.recorded(); got != "1 2 5 4 idle" {
 		t.Errorf("the runtime sees %s", got)
 	}
 	d.nothingParked()
@@ -70,7 +70,7 @@ func channelCredentials(t *testing.T, opts Options) {
 		t.Fatal(err)
 	}
 	d.expect(whole, "1", callback.Ended)
-	if got := d.story(); got != "1 1 2 hm hm item done" {
+	if got := d.recorded(); got != "1 1 2 hm hm item done" {
 		t.Errorf("the runtime sees %s", got)
 	}
 }

@@ -29,7 +29,7 @@ func fullCallbacks(s *Store) *Callbacks {
 // The runtime is notified of every change of a work item and of the next timeout.
 func TestWorkItemChangesNotifyRuntime(t *testing.T) {
 	d := newCallbackFixture(t, redisOptions(servers.StartRedis(t)), nil)
-	told := d.recordNotices()
+	notices := d.recordNotices()
 	a, b := d.await(callruntime.AwaitOptions{}), d.await(callruntime.AwaitOptions{})
 	c, e := d.await(callruntime.AwaitOptions{}), d.await(callruntime.AwaitOptions{})
 	whole := d.await(callruntime.AwaitOptions{Scope: callruntime.ScopeChannel})
@@ -50,8 +50,8 @@ func TestWorkItemChangesNotifyRuntime(t *testing.T) {
 		"E8-time wait", "E10-time ", "Dwait", // b and c; e; given
 		"E11-time ", // given is cancelled, and brief timed out
 	}
-	if got := told(); !slices.Equal(got, want) {
-		t.Errorf("told is %q, want %q", got, want)
+	if got := notices(); !slices.Equal(got, want) {
+		t.Errorf("notices are %q, want %q", got, want)
 	}
 }
 
@@ -77,35 +77,35 @@ func TestAwaitRejectsUnsafeIDs(t *testing.T) {
 func (d *callbackFixture) recordNotices() func() []string {
 	d.channelFixture.Helper()
 	const last = "last"
-	var told []string
-	listening, heard := make(chan struct{}), make(chan struct{})
+	var notices []string
+	subscribed, done := make(chan struct{}), make(chan struct{})
 	topic := kv.RuntimeTopic(d.id)
 	d.raw(func(_ context.Context, client rueidis.Client) error {
 		conn, release := client.Dedicate()
 		d.Cleanup(release)
 		conn.SetPubSubHooks(rueidis.PubSubHooks{
-			OnSubscription: func(rueidis.PubSubSubscription) { close(listening) },
+			OnSubscription: func(rueidis.PubSubSubscription) { close(subscribed) },
 			OnMessage: func(m rueidis.PubSubMessage) {
 				if m.Message == last {
-					close(heard)
+					close(done)
 					return
 				}
-				told = append(told, m.Message)
+				notices = append(notices, m.Message)
 			},
 		})
 		return conn.Do(d.Context(), conn.B().Subscribe().Channel(topic).Build()).Error()
 	})
-	<-listening
+	<-subscribed
 	return func() []string {
 		d.raw(func(ctx context.Context, client rueidis.Client) error {
 			return client.Do(ctx, client.B().Publish().Channel(topic).Message(last).Build()).Error()
 		})
-		<-heard
-		for i, notice := range told {
+		<-done
+		for i, notice := range notices {
 			notice = regexp.MustCompile(`\d{13}`).ReplaceAllString(notice, "time")
-			told[i] = regexp.MustCompile(`(^D| )\d+$`).ReplaceAllString(notice, "${1}wait")
+			notices[i] = regexp.MustCompile(`(^D| )\d+$`).ReplaceAllString(notice, "${1}wait")
 		}
-		return told
+		return notices
 	}
 }
 

@@ -51,7 +51,7 @@ func workItemTimeouts(t *testing.T, opts Options) {
 			got = append(got, r)
 		}
 		if e := got[0].Entry; e.Kind != wire.KindTimeout || e.WorkItemID != "never" || e.WorkItemKind != "tool" || e.ChannelID != d.id || e.At == 0 || e.Trace.CallID != "call" {
-			t.Errorf("the time-out: %+v", e)
+			t.Errorf("timeout entry: %+v", e)
 		}
 		if got[1].Entry.Event != "second" || got[3].Entry.Event != "third" {
 			t.Errorf("behind it: %+v", got)
@@ -88,11 +88,11 @@ func workItemTimeouts(t *testing.T, opts Options) {
 			t.Errorf("cancel: %v", err)
 		}
 		d.expect(last, "last", callback.Parked)
-		if got := d.story(); got != "" {
+		if got := d.recorded(); got != "" {
 			t.Errorf("too early: %s", got)
 		}
 		d.expect(head, "head", callback.Routed)
-		if got := d.story(); got != "head timeout:brief last" {
+		if got := d.recorded(); got != "head timeout:brief last" {
 			t.Errorf("the runtime sees %s", got)
 		}
 	})
@@ -101,7 +101,7 @@ func workItemTimeouts(t *testing.T, opts Options) {
 		brief := d.await(callruntime.AwaitOptions{TTL: briefly, WorkItemID: "brief"})
 		poll.Until(t, "the end of its time", func() bool { return time.Now().After(brief.ExpiresAt.Add(time.Millisecond)) })
 		d.attach("a")
-		if got := d.story(); got != "timeout:brief connected" {
+		if got := d.recorded(); got != "timeout:brief connected" {
 			t.Errorf("the runtime sees %s", got)
 		}
 	})
@@ -111,7 +111,7 @@ func workItemTimeouts(t *testing.T, opts Options) {
 		brief := d.await(callruntime.AwaitOptions{TTL: briefly, WorkItemID: "brief"})
 		poll.Until(t, "the end of its time", func() bool { return time.Now().After(brief.ExpiresAt.Add(time.Millisecond)) })
 		d.expect(brief, "late", callback.Invalid)
-		if got := d.story(); got != "first timeout:brief" {
+		if got := d.recorded(); got != "first timeout:brief" {
 			t.Errorf("the runtime sees %s", got)
 		}
 	})
@@ -132,7 +132,7 @@ func workItemTimeouts(t *testing.T, opts Options) {
 			t.Errorf("cancel: %v", err)
 		}
 		d.expect(d.await(callruntime.AwaitOptions{}), "next", callback.Routed)
-		if got := d.story(); got != "timeout:brief next" {
+		if got := d.recorded(); got != "timeout:brief next" {
 			t.Errorf("the runtime sees %s", got)
 		}
 		d.nothingParked()
@@ -154,7 +154,7 @@ func cancellations(t *testing.T, opts Options) {
 		}
 	}
 	d.expect(f, "f", callback.Routed)
-	if got := d.story(); got != "c f" {
+	if got := d.recorded(); got != "c f" {
 		t.Errorf("the runtime sees %s", got)
 	}
 	d.nothingParked()
@@ -191,7 +191,7 @@ func endWithParked(t *testing.T, opts Options) {
 			t.Fatal(err)
 		}
 	}
-	if got := d.story(); got != "second timeout:brief last done" {
+	if got := d.recorded(); got != "second timeout:brief last done" {
 		t.Errorf("the runtime sees %s", got)
 	}
 }

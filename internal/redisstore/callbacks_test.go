@@ -101,8 +101,8 @@ func (d *callbackFixture) raw(operate func(context.Context, rueidis.Client) erro
 	d.channelFixture.raw(operate)
 }
 
-// story is what is on the stream, without the second entry of each body.
-func (d *callbackFixture) story() string {
+// recorded returns the entries on the stream, without the second entry of each body.
+func (d *callbackFixture) recorded() string {
 	d.channelFixture.Helper()
 	entries, err := d.runtime("looker").Entries(d.Context(), d.id, "", 10_000)
 	if err != nil {

@@ -22,8 +22,8 @@ import (
 func endings(t *testing.T, opts Options) {
 	s := newChannelFixture(t, opts, nil)
 	subscribe(t, s.store)
-	heard := &browser{}
-	stop, err := s.channels.Subscribe(t.Context(), s.id, heard)
+	subscriber := &browser{}
+	stop, err := s.channels.Subscribe(t.Context(), s.id, subscriber)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -39,7 +39,7 @@ func endings(t *testing.T, opts Options) {
 			t.Fatal(err)
 		}
 	}
-	poll.Until(t, "the news", func() bool { return heard.story() == "closed:revoked" })
+	poll.Until(t, "the notification", func() bool { return subscriber.recorded() == "closed:revoked" })
 	if _, err := s.channels.Attach(t.Context(), s.attachment("b")); !fault.Is(err, fault.SessionEnded) {
 		t.Errorf("attach: %v", err)
 	}

@@ -204,10 +204,10 @@ func liveMessages(t *testing.T, opts Options) {
 	}
 	s.send(c, "last")
 	for _, e := range recorders {
-		poll.Until(t, "messages", func() bool { return strings.HasSuffix(e.story(), "last") })
+		poll.Until(t, "messages", func() bool { return strings.HasSuffix(e.recorded(), "last") })
 		// A cluster may still be passing on what was sent before.
-		if strings.TrimPrefix(e.story(), ">1:early ") != "1>2:once audio 2>3:last" {
-			t.Errorf("heard %q", e.story())
+		if strings.TrimPrefix(e.recorded(), ">1:early ") != "1>2:once audio 2>3:last" {
+			t.Errorf("received %q", e.recorded())
 		}
 	}
 	if late := s.attach("b", resume(channel.Cursor{Epoch: s.attach("b").Head.Epoch})); texts(late.Missed) != "early once last" {
@@ -225,7 +225,7 @@ func liveMessages(t *testing.T, opts Options) {
 		return rueidis.NewLuaScript(lua.Channel("send")).Exec(ctx, client, kv.ChannelKeys(s.id), []string{"", "-", "", "", "{\n}"}).Error()
 	})
 	for _, e := range recorders {
-		poll.Until(t, "a gap", func() bool { return strings.HasSuffix(e.story(), "gap") })
+		poll.Until(t, "a gap", func() bool { return strings.HasSuffix(e.recorded(), "gap") })
 	}
 	// And the other way: audio is merged into what the runtime receives.
 	poll.Until(t, "audio", func() bool {

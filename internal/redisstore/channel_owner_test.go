@@ -20,8 +20,8 @@ import (
 func owners(t *testing.T, opts Options) {
 	s := newChannelFixture(t, opts, nil)
 	subscribe(t, s.store)
-	heard := &browser{}
-	stop, err := s.channels.Subscribe(t.Context(), s.id, heard)
+	subscriber := &browser{}
+	stop, err := s.channels.Subscribe(t.Context(), s.id, subscriber)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -36,17 +36,17 @@ func owners(t *testing.T, opts Options) {
 	if err := s.channels.CheckAttach(t.Context(), refused); !fault.Is(err, fault.SessionInUse) {
 		t.Errorf("check of a second connection: %v", err)
 	}
-	if err := s.channels.CheckAttach(t.Context(), s.attachment("b")); err != nil || heard.story() != "" {
-		t.Errorf("check of a connection that replaces the owner: %v; published %s", err, heard.story())
+	if err := s.channels.CheckAttach(t.Context(), s.attachment("b")); err != nil || subscriber.recorded() != "" {
+		t.Errorf("check of a connection that replaces the owner: %v; published %s", err, subscriber.recorded())
 	}
 	refused.Succeeds = "other"
 	if _, err := s.channels.Attach(t.Context(), refused); !fault.Is(err, fault.SessionInUse) {
 		t.Errorf("one that names another: %v", err)
 	}
 	s.attach("b", reject, func(a *channel.AttachRequest) { a.Succeeds = "a" })
-	poll.Until(t, "the news", func() bool { return heard.story() == "replaced:b" })
+	poll.Until(t, "the notification", func() bool { return subscriber.recorded() == "replaced:b" })
 	s.attach("c", func(a *channel.AttachRequest) { a.Lease = time.Millisecond })
-	poll.Until(t, "the news", func() bool { return heard.story() == "replaced:b replaced:c" })
+	poll.Until(t, "the notification", func() bool { return subscriber.recorded() == "replaced:b replaced:c" })
 	for connection, want := range map[string]channel.Outcome{"a": channel.NotOwner, "b": channel.NotOwner, "c": channel.Appended} {
 		if got := s.frame(connection, connection); got != want {
 			t.Errorf("frame of %s: %s", connection, got)

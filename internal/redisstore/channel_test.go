@@ -36,7 +36,7 @@ var channelPromises = map[string]func(*testing.T, Options){
 	"one of two runtimes gets a session":                      claims,
 	"a runtime that dies is replaced":                         succession,
 	"groups see each session until it is taken":               groups,
-	"what is sent is heard, kept and sent once":               liveMessages,
+	"messages are delivered, stored and sent once":            liveMessages,
 	"what is sent again is kept once":                         sentAgain,
 	"a runtime opens, leaves and finds again what is its own": opening,
 }

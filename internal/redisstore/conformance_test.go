@@ -93,7 +93,7 @@ func limitsAreKept(t *testing.T, opts Options) {
 	}
 	expect("first")
 	other, _ := connect(t, opts)
-	heard := subscribe(t, other)
+	subscriber := subscribe(t, other)
 	for _, stale := range []string{"", "second"} {
 		if saved, err := s.SaveLimits(ctx, []byte(stale), []byte("third")); err != nil || saved {
 			t.Errorf("over %q, which is not there: %v, %v", stale, saved, err)
@@ -104,7 +104,7 @@ func limitsAreKept(t *testing.T, opts Options) {
 		t.Fatal(saved, err)
 	}
 	expect("third")
-	poll.Until(t, "the announcement", func() bool { return strings.HasPrefix(heard.story(), "up "+ratelimit.Topic) })
+	poll.Until(t, "the announcement", func() bool { return strings.HasPrefix(subscriber.recorded(), "up "+ratelimit.Topic) })
 }
 
 func leasesNeverExceed(t *testing.T, opts Options) {
@@ -249,13 +249,13 @@ func announcementsReachAll(t *testing.T, opts Options) {
 		}
 		want += " " + topic
 		for _, e := range recorders {
-			poll.Until(t, topic, func() bool { return strings.HasSuffix(e.story(), topic) })
+			poll.Until(t, topic, func() bool { return strings.HasSuffix(e.recorded(), topic) })
 		}
 	}
 	for _, e := range recorders {
 		// A cluster may still be passing on what another test announced.
-		if got := strings.ReplaceAll(e.story(), " "+ratelimit.Topic, ""); got != want {
-			t.Errorf("heard %q, want %q", got, want)
+		if got := strings.ReplaceAll(e.recorded(), " "+ratelimit.Topic, ""); got != want {
+			t.Errorf("received %q, want %q", got, want)
 		}
 	}
 }

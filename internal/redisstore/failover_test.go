@@ -21,13 +21,13 @@ func TestStoreReconnectsToRestartedCluster(t *testing.T) {
 	for _, node := range c.Nodes {
 		node.Kill()
 	}
-	poll.Until(t, "the loss is heard of", func() bool { return e.story() == "up down" })
+	poll.Until(t, "notification of the lost connection", func() bool { return e.recorded() == "up down" })
 	poll.Until(t, "refusals", func() bool { return fault.Is(s.Ping(t.Context()), fault.ServiceUnavailable) })
 	for _, node := range c.Nodes {
 		node.Start()
 	}
 	c.AwaitOK()
-	poll.Until(t, "a new subscription", func() bool { return e.story() == "up down up" })
+	poll.Until(t, "a new subscription", func() bool { return e.recorded() == "up down up" })
 	poll.Until(t, "service of every slot", func() bool { return leasesEverywhere(t, s) })
 }
 
@@ -36,15 +36,15 @@ func TestStoreFollowsClusterFailover(t *testing.T) {
 	c := servers.StartRedisCluster(t)
 	c.AddReplica(c.Nodes[0])
 	s, _ := connect(t, Options{RedisOptions: config.RedisOptions{Addrs: c.Addrs()}})
-	heard := subscribe(t, s)
+	subscriber := subscribe(t, s)
 	if !leasesEverywhere(t, s) {
 		t.Fatal("not served before the loss")
 	}
 	c.Nodes[0].Kill()
 	poll.Until(t, "service of every slot by the replica", func() bool { return leasesEverywhere(t, s) })
-	poll.Until(t, "an announcement that is heard", func() bool {
+	poll.Until(t, "delivery of an announcement", func() bool {
 		_ = s.Announce(t.Context(), "news")
-		return strings.HasSuffix(heard.story(), "news")
+		return strings.HasSuffix(subscriber.recorded(), "news")
 	})
 }
 
@@ -62,7 +62,7 @@ func leasesEverywhere(t *testing.T, s *Store) bool {
 }
 
 // A master that was demoted answers pings and refuses writes. The address may
-// lead to another server by now, so the connection is made anew.
+// lead to another server by now, so the store reconnects.
 func TestStoreLeavesDemotedMaster(t *testing.T) {
 	t.Parallel()
 	r, master := servers.StartRedis(t), servers.StartRedis(t)
@@ -74,7 +74,7 @@ func TestStoreLeavesDemotedMaster(t *testing.T) {
 	poll.Until(t, "a log line", func() bool { return j.count("READONLY") > 0 })
 	r.MustDo("REPLICAOF", "NO", "ONE")
 	poll.Until(t, "service", func() bool { return save(t.Context(), s) == nil })
-	poll.Until(t, "a subscription to whatever serves now", func() bool { return strings.HasPrefix(e.story(), "up down up") })
+	poll.Until(t, "a subscription to whatever serves now", func() bool { return strings.HasPrefix(e.recorded(), "up down up") })
 }
 
 func TestOffersAreAcceptedAfterMasterChange(t *testing.T) {

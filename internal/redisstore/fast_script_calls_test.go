@@ -68,7 +68,7 @@ func pick[T any](o *scriptCalls, list []T) (item T) {
 	return item
 }
 
-// advanceClock moves the clock: usually a little, sometimes past a time-out or the
+// advanceClock moves the clock: usually a little, sometimes past a timeout or the
 // interval at which TTLs are extended, rarely past the channel's idle time.
 func (o *scriptCalls) advanceClock() {
 	switch n := o.IntN(1000); {
@@ -163,19 +163,19 @@ func (o *scriptCalls) size() int {
 	return 1 + o.IntN(3)
 }
 
-func (o *scriptCalls) letters(n int, usual, special string) string {
-	letters := make([]byte, n)
-	for i := range letters {
-		letters[i] = usual[o.IntN(len(usual))]
+func (o *scriptCalls) flags(n int, usual, special string) string {
+	flags := make([]byte, n)
+	for i := range flags {
+		flags[i] = usual[o.IntN(len(usual))]
 	}
 	if o.chance(6) {
-		letters[o.IntN(n)] = special[o.IntN(len(special))]
+		flags[o.IntN(n)] = special[o.IntN(len(special))]
 	}
-	return string(letters)
+	return string(flags)
 }
 
 func (o *scriptCalls) frames(n int) []string {
-	args := []string{o.connection(), o.letters(n, "c-", "eeed")}
+	args := []string{o.connection(), o.flags(n, "c-", "eeed")}
 	for range n {
 		id := o.name("frame")
 		if len(o.messageIDs) > 0 && o.chance(5) {
@@ -210,7 +210,7 @@ func (o *scriptCalls) send() []string {
 		names = strings.Join(list, " ")
 	}
 	o.messages = append(o.messages, texts...)
-	return append([]string{o.claimToken(), o.letters(n, "-", "eeed"), after, names}, texts...)
+	return append([]string{o.claimToken(), o.flags(n, "-", "eeed"), after, names}, texts...)
 }
 
 // cursor returns an ID of the history: mostly the newest one.

@@ -77,14 +77,14 @@ func TestStoreReconnectsAfterCrash(t *testing.T) {
 	s, j := connect(t, redisOptions(r))
 	e := subscribe(t, s)
 	for i := range 2 {
-		story := e.story()
+		story := e.recorded()
 		r.Kill()
-		poll.Until(t, "the loss is heard of", func() bool { return e.story() == story+" down" })
+		poll.Until(t, "notification of the lost connection", func() bool { return e.recorded() == story+" down" })
 		poll.Until(t, "refusals", func() bool { return fault.Is(s.Ping(t.Context()), fault.ServiceUnavailable) })
 		r.Start()
-		poll.Until(t, "a new subscription", func() bool { return e.story() == story+" down up" })
+		poll.Until(t, "a new subscription", func() bool { return e.recorded() == story+" down up" })
 		poll.Until(t, "service", func() bool { return s.Announce(t.Context(), fmt.Sprint(i)) == nil })
-		poll.Until(t, "the announcement", func() bool { return e.story() == fmt.Sprintf("%s down up %d", story, i) })
+		poll.Until(t, "the announcement", func() bool { return e.recorded() == fmt.Sprintf("%s down up %d", story, i) })
 	}
 	if j.count("store unavailable") != 2 || j.count("connected") != 3 {
 		t.Errorf("not one line per change:\n%s", j)
@@ -99,10 +99,10 @@ func TestStoreReconnectsAfterFreeze(t *testing.T) {
 	s, _ := connect(t, redisOptions(r))
 	e := subscribe(t, s)
 	r.Freeze()
-	poll.Until(t, "the loss is heard of", func() bool { return e.story() == "up down" })
+	poll.Until(t, "notification of the lost connection", func() bool { return e.recorded() == "up down" })
 	poll.Until(t, "refusals", func() bool { return fault.Is(s.Ping(t.Context()), fault.ServiceUnavailable) })
 	r.Thaw()
-	poll.Until(t, "a new subscription", func() bool { return e.story() == "up down up" })
+	poll.Until(t, "a new subscription", func() bool { return e.recorded() == "up down up" })
 	poll.Until(t, "service", func() bool { return s.Ping(t.Context()) == nil })
 }
 
@@ -201,11 +201,11 @@ func TestClosedStoreLeavesNoGoroutines(t *testing.T) {
 	for _, opts := range []Options{redisOptions(r), e.Options(nil)} {
 		s, j := connect(t, opts)
 		ctx, cancel := context.WithCancel(t.Context())
-		heard, done := &recorder{}, make(chan struct{})
-		go func() { s.Subscribe(ctx, heard); close(done) }()
-		poll.Until(t, "subscription", func() bool { return heard.story() == "up" })
+		subscriber, done := &recorder{}, make(chan struct{})
+		go func() { s.Subscribe(ctx, subscriber); close(done) }()
+		poll.Until(t, "subscription", func() bool { return subscriber.recorded() == "up" })
 		s.Close()
-		poll.Until(t, "the loss is heard of", func() bool { return heard.story() == "up down" })
+		poll.Until(t, "notification of the lost connection", func() bool { return subscriber.recorded() == "up down" })
 		cancel()
 		<-done
 		if err := s.Ping(t.Context()); !fault.Is(err, fault.ServiceUnavailable) {

@@ -70,24 +70,24 @@ func redisOptions(r *servers.Redis) Options {
 
 // recorder is a Handler that records its calls.
 type recorder struct {
-	mu   sync.Mutex
-	told []string
+	mu      sync.Mutex
+	notices []string
 }
 
 func (e *recorder) note(s string) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	e.told = append(e.told, s)
+	e.notices = append(e.notices, s)
 }
 
 func (e *recorder) Up()                  { e.note("up") }
 func (e *recorder) Down(error)           { e.note("down") }
 func (e *recorder) Message(topic string) { e.note(topic) }
 
-func (e *recorder) story() string {
+func (e *recorder) recorded() string {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	return strings.Join(e.told, " ")
+	return strings.Join(e.notices, " ")
 }
 
 // subscribe subscribes an recorder until the test ends, and waits until it is up.
@@ -98,7 +98,7 @@ func subscribe(t *testing.T, s *Store) *recorder {
 	done := make(chan struct{})
 	go func() { s.Subscribe(ctx, e); close(done) }()
 	t.Cleanup(func() { cancel(); <-done })
-	poll.Until(t, "subscription", func() bool { return strings.HasPrefix(e.story(), "up") })
+	poll.Until(t, "subscription", func() bool { return strings.HasPrefix(e.recorded(), "up") })
 	return e
 }
 

@@ -23,7 +23,7 @@ func TestSubscribeDeliversNothingAfterReturn(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan struct{})
 	go func() { s.Subscribe(ctx, e); close(done) }()
-	poll.Until(t, "subscription", func() bool { return e.story() == "up" })
+	poll.Until(t, "subscription", func() bool { return e.recorded() == "up" })
 	cancel()
 	<-done
 	if err := s.Announce(t.Context(), "late"); err != nil {
@@ -36,8 +36,8 @@ func TestSubscribeDeliversNothingAfterReturn(t *testing.T) {
 		}
 		return err
 	})
-	if got := e.story(); got != "up down" {
-		t.Errorf("heard %q", got)
+	if got := e.recorded(); got != "up down" {
+		t.Errorf("received %q", got)
 	}
 }
 
@@ -64,11 +64,11 @@ func TestSubscribersAreNotifiedOfGap(t *testing.T) {
 	r.Start()
 	s.send(c, "2") // waits for the store
 	for _, socket := range sockets {
-		poll.Until(t, "the gap", func() bool { return strings.Contains(socket.story(), "gap") })
+		poll.Until(t, "the gap", func() bool { return strings.Contains(socket.recorded(), "gap") })
 	}
 	s.send(c, "3")
 	for _, socket := range sockets {
-		poll.Until(t, "the next message", func() bool { return strings.HasSuffix(socket.story(), "2>3:3") })
+		poll.Until(t, "the next message", func() bool { return strings.HasSuffix(socket.recorded(), "2>3:3") })
 	}
 	missed, ok, err := s.channels.Since(t.Context(), s.id, head)
 	if err != nil || !ok || texts(missed) != "1 2 3" {
@@ -89,14 +89,14 @@ func TestSubscriptionsShareOneConnection(t *testing.T) {
 	s := newChannelFixture(t, redisOptions(r), nil)
 	subscribe(t, s.store)
 	const sockets = 10_000
-	heard := &browser{}
+	subscriber := &browser{}
 	stops := make([]func(), sockets)
 	name := func(i int) string { return fmt.Sprintf("%s:%d", s.id, i/2) } // two each
 	var wg sync.WaitGroup
 	for worker := range 100 {
 		wg.Go(func() {
 			for i := worker; i < sockets; i += 100 {
-				stop, err := s.channels.Subscribe(t.Context(), name(i), heard)
+				stop, err := s.channels.Subscribe(t.Context(), name(i), subscriber)
 				if err != nil {
 					t.Error(err)
 					return
@@ -110,13 +110,13 @@ func TestSubscriptionsShareOneConnection(t *testing.T) {
 		return
 	}
 	r.MustDo("CLIENT", "KILL", "TYPE", "pubsub")
-	poll.Until(t, "all told of the gap", func() bool { return strings.Count(heard.story(), "gap") == sockets })
+	poll.Until(t, "gap notification of every subscriber", func() bool { return strings.Count(subscriber.recorded(), "gap") == sockets })
 	for i := 1; i < sockets; i += 2 {
 		stops[i]()
 	}
 	for i := 0; i < sockets; i += 1000 {
 		r.MustDo("PUBLISH", kv.BrowserTopic(name(i)), "X"+name(i))
-		poll.Until(t, "news", func() bool { return strings.Count(heard.story(), "closed:"+name(i)) == 1 })
+		poll.Until(t, "close notification", func() bool { return strings.Count(subscriber.recorded(), "closed:"+name(i)) == 1 })
 	}
 	for i := 0; i < sockets; i += 2 {
 		stops[i]()
@@ -131,7 +131,7 @@ func TestSubscriptionsShareOneConnection(t *testing.T) {
 	if err != nil || strings.Count(clients, "id=") != 1 {
 		t.Errorf("connections that subscribe: %s, %v", clients, err)
 	}
-	if _, err := s.channels.Subscribe(t.Context(), name(0), heard); err != nil {
-		t.Errorf("a session that comes back: %v", err)
+	if _, err := s.channels.Subscribe(t.Context(), name(0), subscriber); err != nil {
+		t.Errorf("subscribe to a channel again: %v", err)
 	}
 }

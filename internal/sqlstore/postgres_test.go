@@ -89,7 +89,7 @@ func TestInvalidURLErrorHidesPassword(t *testing.T) {
 		"missing root":            {"postgres://u:hunter2@db/x?sslmode=verify-ca&sslrootcert=/nowhere.pem", "/nowhere.pem"},
 		"root that is not PEM":    {"postgres://u:hunter2@db/x?sslmode=verify-ca&sslrootcert=" + notPEM, "CA"},
 		"unknown mode":            {"postgres://u:hunter2@db/x?sslmode=sometimes", "sslmode"},
-		"nonsense time-out":       {"postgres://u:hunter2@db/x?connect_timeout=soon", "soon"},
+		"invalid timeout":         {"postgres://u:hunter2@db/x?connect_timeout=soon", "soon"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			_, err := Open(Options{DSN: redact.Secret(tt.dsn)})

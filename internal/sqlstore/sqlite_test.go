@@ -143,14 +143,14 @@ func TestSecondServerIsRejected(t *testing.T) {
 	}
 	release()
 
-	heir := startCompanion(t, "lock", options)()
-	if heir.said != "done" {
-		t.Fatalf("after the first has gone: %s", heir.said)
+	successor := startCompanion(t, "lock", options)()
+	if successor.said != "done" {
+		t.Fatalf("lock after the first server released it: %s", successor.said)
 	}
 	if _, err := s.LockServer(); err == nil {
-		t.Error("the lock of another process was given away")
+		t.Error("LockServer succeeded while another process holds the lock")
 	}
-	must(t, heir.command.Process.Kill())
+	must(t, successor.command.Process.Kill())
 	poll.Until(t, "the lock of a killed server is free", func() bool {
 		release, err := s.LockServer()
 		if err == nil {
