@@ -142,7 +142,7 @@ test("a dead connection is detected", async () => {
   expect(pingIntervalMs).toBeGreaterThan(1_000);
   network.freeze();
   // What a network event does in a browser; waiting for the interval would take too long.
-  (session as unknown as { line: { probe(): void } }).line.probe();
+  (session as unknown as { connection: { probe(): void } }).connection.probe();
   await until(() => expect(session.states).toEqual(["connecting", "connected", "waiting", "connecting", "connected"]));
 });
 
@@ -226,6 +226,6 @@ test("chat is rejected while text chat is disabled", async () => {
   await session.whenReady();
   await session.send("chat", { text: "/mute" });
   await until(() => expect(session.textChat).toBe(false));
-  await expect(session.send("chat", { text: "hello?" })).rejects.toMatchObject({ code: "TEXT_CHAT_DISABLED", message: expect.stringContaining("switched off") });
+  await expect(session.send("chat", { text: "hello?" })).rejects.toMatchObject({ code: "TEXT_CHAT_DISABLED", message: expect.stringContaining("disabled") });
   await expect(session.send("browser_action", { name: "click" })).resolves.toEqual(expect.any(String));
 });

@@ -247,7 +247,7 @@ test("it never exceeds the rate limit, even when resending", async () => {
 });
 
 test.each([
-  ["TEXT_CHAT_DISABLED", "Text chat is switched off in this session."],
+  ["TEXT_CHAT_DISABLED", "Text chat is disabled in this session."],
   ["BACKPRESSURE", "The runtime is far behind. Send this again in a moment."],
   ["VALIDATION_ERROR", "No."],
 ])("%s rejects its message and raises an error event", async (code, message) => {
