@@ -15,7 +15,7 @@ import (
 	"telapi/internal/callback"
 )
 
-func answersInOrder(t *testing.T, opts Options) {
+func callbackOrder(t *testing.T, opts Options) {
 	d := newCallbackFixture(t, opts, nil)
 	other, _ := connect(t, opts)
 	instances := []*Callbacks{d.callbacks, fullCallbacks(other)}
@@ -42,19 +42,19 @@ func answersInOrder(t *testing.T, opts Options) {
 		})
 	}
 	wg.Wait()
-	if got := d.recorded(); got != strings.Join(want, " ") {
-		t.Errorf("the runtime sees %s", got)
+	if got := d.events(); got != strings.Join(want, " ") {
+		t.Errorf("events on the runtime stream: %s", got)
 	}
-	d.nothingParked()
+	d.expectNothingParked()
 	for i := range items * 2 {
 		got, err := d.Receive(t.Context())
-		if err != nil || got.Entry.WorkItemID != fmt.Sprint("w", i/2) && (i/2)%3 == 0 { // a bot's path does not name it
+		if err != nil || got.Entry.WorkItemID != fmt.Sprint("w", i/2) && (i/2)%3 == 0 { // bot callbacks have no work item ID in the path
 			t.Fatalf("entry %d: %+v, %v", i, got.Entry, err)
 		}
 	}
 }
 
-func simultaneous(t *testing.T, opts Options) {
+func concurrentCallbacks(t *testing.T, opts Options) {
 	d := newCallbackFixture(t, opts, nil)
 	other, _ := connect(t, opts)
 	instances := []*Callbacks{d.callbacks, fullCallbacks(other)}
@@ -84,23 +84,23 @@ func simultaneous(t *testing.T, opts Options) {
 	}
 	wg.Wait()
 	if taken[callback.Routed]+taken[callback.Parked] != tokens || taken[callback.Duplicate] != tokens*(each-1) {
-		t.Errorf("outcomes: %v", taken)
+		t.Errorf("statuses: %v", taken)
 	}
-	if got := d.recorded(); got != strings.Join(want, " ") {
-		t.Errorf("the runtime sees %s", got)
+	if got := d.events(); got != strings.Join(want, " ") {
+		t.Errorf("events on the runtime stream: %s", got)
 	}
 }
 
-func lostReplies(t *testing.T, opts Options) {
+func retriedCallbacks(t *testing.T, opts Options) {
 	d := newCallbackFixture(t, opts, nil)
 	first, second := d.await(callruntime.AwaitOptions{}), d.await(callruntime.AwaitOptions{})
-	whole := d.await(callruntime.AwaitOptions{Scope: callruntime.ScopeChannel})
-	plain := d.delivery(whole, "plain")
+	shared := d.await(callruntime.AwaitOptions{Scope: callruntime.ScopeChannel})
+	plain := d.delivery(shared, "plain")
 	plain.Deduplicate = false
 	for _, c := range []struct {
 		delivery callback.DeliverParams
 		want     callback.Status
-	}{{d.delivery(second, "second"), callback.Parked}, {d.delivery(first, "first"), callback.Routed}, {d.delivery(whole, "whole"), callback.Routed}, {plain, callback.Routed}} {
+	}{{d.delivery(second, "second"), callback.Parked}, {d.delivery(first, "first"), callback.Routed}, {d.delivery(shared, "shared"), callback.Routed}, {plain, callback.Routed}} {
 		for range 3 {
 			o, err := d.callbacks.Deliver(t.Context(), c.delivery)
 			if err != nil || o.Status != c.want || string(o.Receipt) != string(c.delivery.Receipt) || (o.Number == 2) != (c.want == callback.Parked) {
@@ -111,12 +111,12 @@ func lostReplies(t *testing.T, opts Options) {
 	if err := d.End(t.Context(), "done"); err != nil {
 		t.Fatal(err)
 	}
-	if got := d.recorded(); got != "first second whole plain done" {
-		t.Errorf("the runtime sees %s", got)
+	if got := d.events(); got != "first second shared plain done" {
+		t.Errorf("events on the runtime stream: %s", got)
 	}
 }
 
-func temporaryRefusals(t *testing.T, opts Options) {
+func callbackBackpressure(t *testing.T, opts Options) {
 	d := newCallbackFixture(t, opts, func(l *wire.ChannelLimits) { l.BacklogBytes = 2000 })
 	var items []callruntime.WorkItem
 	for range 40 {
@@ -125,21 +125,21 @@ func temporaryRefusals(t *testing.T, opts Options) {
 	stale := d.delivery(items[0], "0")
 	stale.Epoch = "other"
 	if v, _ := d.deliver(stale); v != callback.Stale {
-		t.Errorf("decided for another life: %s", v)
+		t.Errorf("delivery with another epoch: %s", v)
 	}
-	refused := 1 // from the second on they are parked, until there is too much of it
-	for ; ; refused++ {
-		v, _ := d.deliver(d.delivery(items[refused], fmt.Sprint(refused)))
+	rejected := 1 // later items are parked until the backlog is full
+	for ; ; rejected++ {
+		v, _ := d.deliver(d.delivery(items[rejected], fmt.Sprint(rejected)))
 		if v == callback.Backpressure {
 			break
 		}
-		if v != callback.Parked || refused > 30 {
-			t.Fatalf("item %d: %s", refused, v)
+		if v != callback.Parked || rejected > 30 {
+			t.Fatalf("item %d: %s", rejected, v)
 		}
 	}
-	d.expect(items[0], "0", callback.Routed) // which lets them go
-	d.expect(items[refused], "again", callback.Backpressure)
-	if valid, err := d.callbacks.CheckCredential(t.Context(), d.delivery(items[refused], "").Credential); !valid || err != nil {
+	d.expect(items[0], "0", callback.Routed) // releases the parked callbacks
+	d.expect(items[rejected], "again", callback.Backpressure)
+	if valid, err := d.callbacks.CheckCredential(t.Context(), d.delivery(items[rejected], "").Credential); !valid || err != nil {
 		t.Errorf("credential: valid %t, %v", valid, err)
 	}
 	for {
@@ -150,12 +150,12 @@ func temporaryRefusals(t *testing.T, opts Options) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if v, _ := d.deliver(d.delivery(items[refused], "again")); v == callback.Routed {
+		if v, _ := d.deliver(d.delivery(items[rejected], "again")); v == callback.Routed {
 			break
 		}
 	}
-	if got := d.recorded(); !strings.HasSuffix(got, fmt.Sprintf(" %d again", refused-1)) {
-		t.Errorf("the runtime sees %s", got)
+	if got := d.events(); !strings.HasSuffix(got, fmt.Sprintf(" %d again", rejected-1)) {
+		t.Errorf("events on the runtime stream: %s", got)
 	}
 
 	few := newCallbackFixture(t, opts, func(l *wire.ChannelLimits) { l.BacklogEntries = 2 })
@@ -164,7 +164,7 @@ func temporaryRefusals(t *testing.T, opts Options) {
 	other, _ := connect(t, opts)
 	for _, instance := range []*Callbacks{few.callbacks, fullCallbacks(other)} {
 		if o, err := instance.Deliver(t.Context(), next); err != nil || o.Status != callback.Backpressure {
-			t.Errorf("with as many entries as may wait: %+v, %v", o, err)
+			t.Errorf("full backlog: %+v, %v", o, err)
 		}
 	}
 	r, err := few.Receive(t.Context())
@@ -172,6 +172,6 @@ func temporaryRefusals(t *testing.T, opts Options) {
 		t.Fatal(err)
 	}
 	if v, _ := few.deliver(next); v != callback.Routed {
-		t.Errorf("with room again: %s", v)
+		t.Errorf("after a commit: %s", v)
 	}
 }

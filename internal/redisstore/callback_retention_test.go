@@ -17,45 +17,45 @@ import (
 	"telapi/internal/kv"
 )
 
-func busyChannel(t *testing.T, opts Options) {
+func callbacksResetIdleTimeout(t *testing.T, opts Options) {
 	d := newCallbackFixture(t, opts, nil)
 	first, second := d.await(callruntime.AwaitOptions{}), d.await(callruntime.AwaitOptions{})
 	third, fourth := d.await(callruntime.AwaitOptions{}), d.await(callruntime.AwaitOptions{})
-	whole := d.await(callruntime.AwaitOptions{Scope: callruntime.ScopeChannel})
+	shared := d.await(callruntime.AwaitOptions{Scope: callruntime.ScopeChannel})
 	for _, c := range []struct {
 		item callruntime.WorkItem
 		body string
 		want callback.Status
-	}{{first, "1", callback.Routed}, {second, "2", callback.Routed}, {fourth, "4", callback.Parked}, {whole, "5", callback.Routed}} {
-		d.touched(23 * time.Hour)
+	}{{first, "1", callback.Routed}, {second, "2", callback.Routed}, {fourth, "4", callback.Parked}, {shared, "5", callback.Routed}} {
+		d.setIdle(23 * time.Hour)
 		d.expect(c.item, c.body, c.want)
 		if idleAt, err := strconv.ParseInt(d.flow()[2], 10, 64); err != nil || time.Until(time.UnixMilli(idleAt)) < 23*time.Hour {
-			t.Errorf("after %s the idle channel ends at %d, %v", c.body, idleAt, err)
+			t.Errorf("after callback %s: idle deadline %d, %v", c.body, idleAt, err)
 		}
 	}
-	d.touched(25 * time.Hour)
+	d.setIdle(25 * time.Hour)
 	d.expect(third, "3", callback.Ended)
-	if got := d.recorded(); got != "1 2 5 4 idle" {
-		t.Errorf("the runtime sees %s", got)
+	if got := d.events(); got != "1 2 5 4 idle" {
+		t.Errorf("events on the runtime stream: %s", got)
 	}
-	d.nothingParked()
+	d.expectNothingParked()
 }
 
 func channelCredentials(t *testing.T, opts Options) {
 	d := newCallbackFixture(t, opts, nil)
 	item := d.await(callruntime.AwaitOptions{})
-	whole, model := d.await(callruntime.AwaitOptions{Scope: callruntime.ScopeChannel}), d.await(callruntime.AwaitOptions{Scope: callruntime.ScopeChannel, Kind: wire.LLMItem})
-	d.expect(whole, "1", callback.Routed)
+	shared, model := d.await(callruntime.AwaitOptions{Scope: callruntime.ScopeChannel}), d.await(callruntime.AwaitOptions{Scope: callruntime.ScopeChannel, Kind: wire.LLMItem})
+	d.expect(shared, "1", callback.Routed)
 	d.expect(model, "1", callback.Routed)
-	d.expect(whole, "2", callback.Routed)
-	if v, receipt := d.deliver(d.delivery(whole, "1")); v != callback.Duplicate || receipt != `{"of": "1"}` {
-		t.Errorf("the same again: %s with %s", v, receipt)
+	d.expect(shared, "2", callback.Routed)
+	if v, receipt := d.deliver(d.delivery(shared, "1")); v != callback.Duplicate || receipt != `{"of": "1"}` {
+		t.Errorf("duplicate: %s, receipt %s", v, receipt)
 	}
 	for range 2 {
-		unidentified := d.delivery(whole, "hm")
+		unidentified := d.delivery(shared, "hm")
 		unidentified.Deduplicate = false
 		if v, _ := d.deliver(unidentified); v != callback.Routed {
-			t.Errorf("what may be said twice: %s", v)
+			t.Errorf("repeated body without deduplication: %s", v)
 		}
 	}
 	d.expect(item, "item", callback.Routed)
@@ -63,27 +63,27 @@ func channelCredentials(t *testing.T, opts Options) {
 		t.Error(err)
 	}
 	d.expect(model, "3", callback.Cancelled)
-	brief := d.await(callruntime.AwaitOptions{Scope: callruntime.ScopeChannel, TTL: briefly})
-	d.over(brief)
+	brief := d.await(callruntime.AwaitOptions{Scope: callruntime.ScopeChannel, TTL: shortTTL})
+	d.waitExpired(brief)
 	d.expect(brief, "late", callback.Invalid)
 	if err := d.End(t.Context(), "done"); err != nil {
 		t.Fatal(err)
 	}
-	d.expect(whole, "1", callback.Ended)
-	if got := d.recorded(); got != "1 1 2 hm hm item done" {
-		t.Errorf("the runtime sees %s", got)
+	d.expect(shared, "1", callback.Ended)
+	if got := d.events(); got != "1 1 2 hm hm item done" {
+		t.Errorf("events on the runtime stream: %s", got)
 	}
 }
 
 func retention(t *testing.T, opts Options) {
 	d := newCallbackFixture(t, opts, nil)
-	used, whole := d.await(callruntime.AwaitOptions{}), d.await(callruntime.AwaitOptions{Scope: callruntime.ScopeChannel, TTL: time.Hour})
+	used, shared := d.await(callruntime.AwaitOptions{}), d.await(callruntime.AwaitOptions{Scope: callruntime.ScopeChannel, TTL: time.Hour})
 	d.expect(used, "1", callback.Routed)
-	identified, plain := d.delivery(whole, "2"), d.delivery(whole, "3")
+	identified, plain := d.delivery(shared, "2"), d.delivery(shared, "3")
 	plain.Deduplicate = false
 	for _, use := range []callback.DeliverParams{identified, plain} {
 		if v, _ := d.deliver(use); v != callback.Routed {
-			t.Errorf("a use of the channel's: %s", v)
+			t.Errorf("callback with the channel credential: %s", v)
 		}
 	}
 	waiting := d.await(callruntime.AwaitOptions{})
@@ -104,25 +104,25 @@ func retention(t *testing.T, opts Options) {
 	d.raw(func(ctx context.Context, client rueidis.Client) error {
 		for _, key := range []string{keys[0], keys[1], keys[5], keys[6]} {
 			if ttl, err := client.Do(ctx, client.B().Pttl().Key(key).Build()).AsInt64(); err != nil || ttl <= d.limits.IdleMs {
-				t.Errorf("%s lives for %d ms, %v", key, ttl, err)
+				t.Errorf("%s: TTL %d ms, %v", key, ttl, err)
 			}
 		}
 		return nil
 	})
 	everything := read("HGETALL", keys[0]) + read("HGETALL", keys[5]) + read("ZRANGE", keys[6], "0", "-1") + read("XRANGE", keys[1], "-", "+")
-	for _, item := range []callruntime.WorkItem{used, whole, waiting} {
+	for _, item := range []callruntime.WorkItem{used, shared, waiting} {
 		if strings.Contains(everything, item.Token) || !strings.Contains(everything, d.delivery(item, "").Digest) {
-			t.Error("the store has the token, or not its digest")
+			t.Error("the store contains the token or lacks its digest")
 		}
 	}
 	for record, want := range map[string]time.Time{
-		identified.Digest + " " + identified.BodyDigest: whole.ExpiresAt,
-		plain.Digest + " " + plain.CallbackID:           time.Now().Add(10 * time.Minute), // for a lost answer alone
+		identified.Digest + " " + identified.BodyDigest: shared.ExpiresAt,
+		plain.Digest + " " + plain.CallbackID:           time.Now().Add(10 * time.Minute), // long enough for a retry after a lost reply
 	} {
 		d.raw(func(ctx context.Context, client rueidis.Client) error {
 			until, err := client.Do(ctx, client.B().Zscore().Key(keys[6]).Member(record).Build()).AsFloat64()
 			if off := want.Sub(time.UnixMilli(int64(until))); off.Abs() > time.Minute {
-				t.Errorf("a use of the channel's is kept until %v, want %v", until, want)
+				t.Errorf("record of a channel callback expires at %v, want %v", until, want)
 			}
 			return err
 		})
@@ -149,6 +149,6 @@ func retention(t *testing.T, opts Options) {
 	})
 	d.await(callruntime.AwaitOptions{})
 	if left := read("HGETALL", keys[5]); strings.Contains(left, digest) || strings.Contains(left, "@"+used.ID) || !strings.Contains(left, "@"+waiting.ID) {
-		t.Errorf("what is left: %s", left)
+		t.Errorf("records after cleanup: %s", left)
 	}
 }

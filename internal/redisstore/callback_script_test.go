@@ -32,31 +32,31 @@ func TestWorkItemChangesNotifyRuntime(t *testing.T) {
 	notices := d.recordNotices()
 	a, b := d.await(callruntime.AwaitOptions{}), d.await(callruntime.AwaitOptions{})
 	c, e := d.await(callruntime.AwaitOptions{}), d.await(callruntime.AwaitOptions{})
-	whole := d.await(callruntime.AwaitOptions{Scope: callruntime.ScopeChannel})
-	d.expect(whole, "whole", callback.Routed)
+	shared := d.await(callruntime.AwaitOptions{Scope: callruntime.ScopeChannel})
+	d.expect(shared, "shared", callback.Routed)
 	d.expect(a, "a", callback.Routed)
 	d.expect(c, "c", callback.Parked)
 	d.expect(b, "b", callback.Routed)
 	d.expect(e, "e", callback.Routed)
-	given, brief := d.await(callruntime.AwaitOptions{}), d.await(callruntime.AwaitOptions{TTL: briefly})
-	d.over(brief)
-	if err := d.Cancel(t.Context(), given.ID); err != nil {
+	cancelled, brief := d.await(callruntime.AwaitOptions{}), d.await(callruntime.AwaitOptions{TTL: shortTTL})
+	d.waitExpired(brief)
+	if err := d.Cancel(t.Context(), cancelled.ID); err != nil {
 		t.Fatal(err)
 	}
 	want := []string{
 		"Dwait",                              // a is the first to be awaited
-		"E2-time wait",                       // whole, and a is still awaited
-		"E4-time wait",                       // a, and then b is awaited
-		"E8-time wait", "E10-time ", "Dwait", // b and c; e; given
-		"E11-time ", // given is cancelled, and brief timed out
+		"E2-time wait",                       // shared; a is still awaited
+		"E4-time wait",                       // a; b is awaited next
+		"E8-time wait", "E10-time ", "Dwait", // b and c; e; cancelled is awaited
+		"E11-time ", // cancelled is cancelled; brief has timed out
 	}
 	if got := notices(); !slices.Equal(got, want) {
-		t.Errorf("notices are %q, want %q", got, want)
+		t.Errorf("notices: %q, want %q", got, want)
 	}
 }
 
-// A runtime in another language cannot await what would spoil the entries, which
-// get a work item's id as it is.
+// The script inserts IDs into entries without escaping, so it rejects unsafe ones
+// from runtimes that do not use callruntime.
 func TestAwaitRejectsUnsafeIDs(t *testing.T) {
 	d := newCallbackFixture(t, redisOptions(servers.StartRedis(t)), nil)
 	digest := strings.Repeat("0", 64)
@@ -72,13 +72,13 @@ func TestAwaitRejectsUnsafeIDs(t *testing.T) {
 	d.expect(d.await(callruntime.AwaitOptions{}), "first", callback.Routed)
 }
 
-// recordNotices records the notices for runtimes until the returned function is
-// called, which returns them without times.
+// recordNotices records the notices to the runtime. The returned function stops
+// recording and returns the notices with times masked.
 func (d *callbackFixture) recordNotices() func() []string {
 	d.channelFixture.Helper()
 	const last = "last"
 	var notices []string
-	subscribed, done := make(chan struct{}), make(chan struct{})
+	subscribed, received := make(chan struct{}), make(chan struct{})
 	topic := kv.RuntimeTopic(d.id)
 	d.raw(func(_ context.Context, client rueidis.Client) error {
 		conn, release := client.Dedicate()
@@ -87,7 +87,7 @@ func (d *callbackFixture) recordNotices() func() []string {
 			OnSubscription: func(rueidis.PubSubSubscription) { close(subscribed) },
 			OnMessage: func(m rueidis.PubSubMessage) {
 				if m.Message == last {
-					close(done)
+					close(received)
 					return
 				}
 				notices = append(notices, m.Message)
@@ -100,7 +100,7 @@ func (d *callbackFixture) recordNotices() func() []string {
 		d.raw(func(ctx context.Context, client rueidis.Client) error {
 			return client.Do(ctx, client.B().Publish().Channel(topic).Message(last).Build()).Error()
 		})
-		<-done
+		<-received
 		for i, notice := range notices {
 			notice = regexp.MustCompile(`\d{13}`).ReplaceAllString(notice, "time")
 			notices[i] = regexp.MustCompile(`(^D| )\d+$`).ReplaceAllString(notice, "${1}wait")
@@ -109,7 +109,7 @@ func (d *callbackFixture) recordNotices() func() []string {
 	}
 }
 
-// A script travels once; after that it is called by its digest.
+// A script is sent once and then called by its digest.
 func TestCallbackScriptRunsByDigest(t *testing.T) {
 	r := servers.StartRedis(t)
 	d := newCallbackFixture(t, redisOptions(r), nil)
@@ -124,17 +124,17 @@ func TestCallbackScriptRunsByDigest(t *testing.T) {
 	reply := r.MustDo("INFO", "commandstats")
 	stats, err := reply.ToString()
 	if err != nil || !strings.Contains(stats, "cmdstat_evalsha:calls=40,") || strings.Contains(stats, "cmdstat_eval:") {
-		t.Errorf("of 20 items that were awaited and answered Redis counts %s, %v", stats, err)
+		t.Errorf("command stats after 20 work items: %s, %v", stats, err)
 	}
 }
 
-// Scripts that check something run as read-only scripts, in which Redis refuses
-// writes. The embedded engine cannot: there a read-only script has no clock.
+// Check scripts run as read-only scripts here, in which Redis rejects writes. The
+// embedded engine is not tested: its read-only scripts have no clock.
 func TestCheckScriptsAreReadOnly(t *testing.T) {
 	d := newCallbackFixture(t, redisOptions(servers.StartRedis(t)), nil)
 	d.attach("a")
 	item := d.delivery(d.await(callruntime.AwaitOptions{TTL: time.Hour}), "")
-	d.touched(25 * time.Hour) // a script that changes a channel would end it now
+	d.setIdle(25 * time.Hour) // a script that changes a channel would end it now
 	for _, name := range []string{"check_credential", "check_connect"} {
 		d.store.scripts[name] = rueidis.NewLuaScriptReadOnly(lua.Channel(name))
 	}

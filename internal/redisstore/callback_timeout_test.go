@@ -19,16 +19,16 @@ import (
 	"telapi/test/poll"
 )
 
-const briefly = 50 * time.Millisecond
+const shortTTL = 50 * time.Millisecond
 
-// over waits until an item has expired.
-func (d *callbackFixture) over(item callruntime.WorkItem) {
+// waitExpired waits until a work item has expired, and lets the store record it.
+func (d *callbackFixture) waitExpired(item callruntime.WorkItem) {
 	d.channelFixture.Helper()
-	poll.Until(d.T, "the end of its time", func() bool {
+	poll.Until(d.T, "work item expires", func() bool {
 		valid, err := d.callbacks.CheckCredential(d.Context(), d.delivery(item, "").Credential)
 		return !valid && err == nil
 	})
-	d.raw(func(ctx context.Context, client rueidis.Client) error { // a check alone changes nothing
+	d.raw(func(ctx context.Context, client rueidis.Client) error { // CheckCredential does not write
 		return rueidis.NewLuaScript(lua.Channel("touch")).Exec(ctx, client, kv.ChannelKeys(d.id), nil).Error()
 	})
 }
@@ -36,7 +36,7 @@ func (d *callbackFixture) over(item callruntime.WorkItem) {
 func workItemTimeouts(t *testing.T, opts Options) {
 	d := newCallbackFixture(t, opts, nil)
 	t.Run("while the runtime receives", func(t *testing.T) {
-		first := d.await(callruntime.AwaitOptions{WorkItemID: "never", Kind: wire.ToolItem, TTL: 60 * briefly})
+		first := d.await(callruntime.AwaitOptions{WorkItemID: "never", Kind: wire.ToolItem, TTL: 60 * shortTTL})
 		second, third := d.await(callruntime.AwaitOptions{}), d.await(callruntime.AwaitOptions{})
 		d.expect(third, "third", callback.Parked)
 		d.expect(second, "second", callback.Parked)
@@ -54,23 +54,23 @@ func workItemTimeouts(t *testing.T, opts Options) {
 			t.Errorf("timeout entry: %+v", e)
 		}
 		if got[1].Entry.Event != "second" || got[3].Entry.Event != "third" {
-			t.Errorf("behind it: %+v", got)
+			t.Errorf("entries after the timeout: %+v", got)
 		}
 		for _, r := range got {
 			if at, _, _ := strings.Cut(got[0].Position, "-"); at == "" || r.Position[strings.Index(r.Position, "-"):] != got[0].Position[strings.Index(got[0].Position, "-"):] {
-				t.Errorf("%s came at another time than %s", r.Position, got[0].Position)
+				t.Errorf("position %s has another time than %s", r.Position, got[0].Position)
 			}
 		}
 		if at, _ := strconv.ParseInt(got[0].Position[strings.Index(got[0].Position, "-")+1:], 10, 64); at < first.ExpiresAt.UnixMilli() {
-			t.Errorf("skipped at %d, before %d", at, first.ExpiresAt.UnixMilli())
+			t.Errorf("timed out at %d, before its deadline %d", at, first.ExpiresAt.UnixMilli())
 		}
 		d.expect(first, "late", callback.Invalid)
 	})
-	t.Run("of an operator's item, while the runtime waits", func(t *testing.T) {
+	t.Run("item of an operator while the runtime waits", func(t *testing.T) {
 		received := make(chan callruntime.Delivery, 1)
 		go func() { r, _ := d.Receive(t.Context()); received <- r }()
 		operator := d.runtime("operator").Observe(d.id, "")
-		item, err := operator.Await(t.Context(), callruntime.AwaitOptions{TTL: briefly})
+		item, err := operator.Await(t.Context(), callruntime.AwaitOptions{TTL: shortTTL})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -78,48 +78,48 @@ func workItemTimeouts(t *testing.T, opts Options) {
 			t.Errorf("received %+v", r)
 		}
 	})
-	t.Run("behind one that is still awaited", func(t *testing.T) {
+	t.Run("after an item that is still awaited", func(t *testing.T) {
 		d := newCallbackFixture(t, opts, nil)
-		head, brief := d.await(callruntime.AwaitOptions{}), d.await(callruntime.AwaitOptions{TTL: briefly, WorkItemID: "brief"})
+		head, brief := d.await(callruntime.AwaitOptions{}), d.await(callruntime.AwaitOptions{TTL: shortTTL, WorkItemID: "brief"})
 		last := d.await(callruntime.AwaitOptions{})
-		d.over(brief)
+		d.waitExpired(brief)
 		d.expect(brief, "late", callback.Invalid)
 		if err := d.Cancel(t.Context(), brief.ID); !errors.Is(err, callruntime.ErrWorkItemNotFound) {
 			t.Errorf("cancel: %v", err)
 		}
 		d.expect(last, "last", callback.Parked)
-		if got := d.recorded(); got != "" {
-			t.Errorf("too early: %s", got)
+		if got := d.events(); got != "" {
+			t.Errorf("delivered too early: %s", got)
 		}
 		d.expect(head, "head", callback.Routed)
-		if got := d.recorded(); got != "head timeout:brief last" {
-			t.Errorf("the runtime sees %s", got)
+		if got := d.events(); got != "head timeout:brief last" {
+			t.Errorf("events on the runtime stream: %s", got)
 		}
 	})
-	t.Run("by whatever else happens", func(t *testing.T) {
+	t.Run("detected by another operation", func(t *testing.T) {
 		d := newCallbackFixture(t, opts, nil)
-		brief := d.await(callruntime.AwaitOptions{TTL: briefly, WorkItemID: "brief"})
-		poll.Until(t, "the end of its time", func() bool { return time.Now().After(brief.ExpiresAt.Add(time.Millisecond)) })
+		brief := d.await(callruntime.AwaitOptions{TTL: shortTTL, WorkItemID: "brief"})
+		poll.Until(t, "work item expires", func() bool { return time.Now().After(brief.ExpiresAt.Add(time.Millisecond)) })
 		d.attach("a")
-		if got := d.recorded(); got != "timeout:brief connected" {
-			t.Errorf("the runtime sees %s", got)
+		if got := d.events(); got != "timeout:brief connected" {
+			t.Errorf("events on the runtime stream: %s", got)
 		}
 	})
-	t.Run("by its own answer, which is late", func(t *testing.T) {
+	t.Run("detected by a late callback", func(t *testing.T) {
 		d := newCallbackFixture(t, opts, nil)
 		d.expect(d.await(callruntime.AwaitOptions{}), "first", callback.Routed)
-		brief := d.await(callruntime.AwaitOptions{TTL: briefly, WorkItemID: "brief"})
-		poll.Until(t, "the end of its time", func() bool { return time.Now().After(brief.ExpiresAt.Add(time.Millisecond)) })
+		brief := d.await(callruntime.AwaitOptions{TTL: shortTTL, WorkItemID: "brief"})
+		poll.Until(t, "work item expires", func() bool { return time.Now().After(brief.ExpiresAt.Add(time.Millisecond)) })
 		d.expect(brief, "late", callback.Invalid)
-		if got := d.recorded(); got != "first timeout:brief" {
-			t.Errorf("the runtime sees %s", got)
+		if got := d.events(); got != "first timeout:brief" {
+			t.Errorf("events on the runtime stream: %s", got)
 		}
 	})
-	t.Run("for good, though the store's clock goes back", func(t *testing.T) {
+	t.Run("final even if the clock of the store goes back", func(t *testing.T) {
 		d := newCallbackFixture(t, opts, nil)
-		brief := d.await(callruntime.AwaitOptions{TTL: briefly, WorkItemID: "brief"})
-		d.over(brief)
-		d.raw(func(ctx context.Context, client rueidis.Client) error { // as if its time were still to come
+		brief := d.await(callruntime.AwaitOptions{TTL: shortTTL, WorkItemID: "brief"})
+		d.waitExpired(brief)
+		d.raw(func(ctx context.Context, client rueidis.Client) error { // as if the deadline were in the future
 			work, digest := kv.ChannelKeys(d.id)[5], d.delivery(brief, "").Digest
 			later := fmt.Sprintf("awaiting 1 bot %d brief   ", brief.ExpiresAt.Add(time.Hour).UnixMilli())
 			return client.Do(ctx, client.B().Hset().Key(work).FieldValue().FieldValue(digest, later).Build()).Error()
@@ -132,11 +132,11 @@ func workItemTimeouts(t *testing.T, opts Options) {
 			t.Errorf("cancel: %v", err)
 		}
 		d.expect(d.await(callruntime.AwaitOptions{}), "next", callback.Routed)
-		if got := d.recorded(); got != "timeout:brief next" {
-			t.Errorf("the runtime sees %s", got)
+		if got := d.events(); got != "timeout:brief next" {
+			t.Errorf("events on the runtime stream: %s", got)
 		}
-		d.nothingParked()
-		d.waiting(false, false, false)
+		d.expectNothingParked()
+		d.expectPending(false, false, false)
 	})
 }
 
@@ -146,7 +146,7 @@ func cancellations(t *testing.T, opts Options) {
 	e, f := d.await(callruntime.AwaitOptions{}), d.await(callruntime.AwaitOptions{})
 	d.expect(c, "c", callback.Parked)
 	d.expect(e, "e", callback.Parked)
-	d.waiting(false, true, true, true, true, true, false)
+	d.expectPending(false, true, true, true, true, true, false)
 	operator := d.runtime("operator").Observe(d.id, "")
 	for _, cancel := range []error{d.Cancel(t.Context(), b.ID), d.Cancel(t.Context(), e.ID), operator.Cancel(t.Context(), a.ID), d.Cancel(t.Context(), a.ID)} {
 		if cancel != nil {
@@ -154,21 +154,21 @@ func cancellations(t *testing.T, opts Options) {
 		}
 	}
 	d.expect(f, "f", callback.Routed)
-	if got := d.recorded(); got != "c f" {
-		t.Errorf("the runtime sees %s", got)
+	if got := d.events(); got != "c f" {
+		t.Errorf("events on the runtime stream: %s", got)
 	}
-	d.nothingParked()
-	d.waiting(false, false, false, false, false, false, false)
+	d.expectNothingParked()
+	d.expectPending(false, false, false, false, false, false, false)
 	for _, item := range []callruntime.WorkItem{a, b, e} {
 		d.expect(item, "late", callback.Cancelled)
 	}
 	for _, id := range []string{c.ID, f.ID, "unknown"} {
 		if err := d.Cancel(t.Context(), id); !errors.Is(err, callruntime.ErrWorkItemNotFound) {
-			t.Errorf("cancel of what is settled: %v", err)
+			t.Errorf("cancel %s: %v", id, err)
 		}
 	}
 	if _, err := d.Await(t.Context(), callruntime.AwaitOptions{WorkItemID: a.ID}); !errors.Is(err, callruntime.ErrWorkItemExists) {
-		t.Errorf("await twice: %v", err)
+		t.Errorf("await an existing ID: %v", err)
 	}
 	for _, bad := range []callruntime.AwaitOptions{{Kind: "mail"}, {Scope: "team"}, {TTL: 25 * time.Hour}, {TTL: -1}, {WorkItemID: "a/b"}} {
 		if _, err := d.Await(t.Context(), bad); err == nil {
@@ -180,18 +180,18 @@ func cancellations(t *testing.T, opts Options) {
 func endWithParked(t *testing.T, opts Options) {
 	d := newCallbackFixture(t, opts, nil)
 	d.await(callruntime.AwaitOptions{})
-	second, brief := d.await(callruntime.AwaitOptions{}), d.await(callruntime.AwaitOptions{TTL: briefly, WorkItemID: "brief"})
+	second, brief := d.await(callruntime.AwaitOptions{}), d.await(callruntime.AwaitOptions{TTL: shortTTL, WorkItemID: "brief"})
 	d.await(callruntime.AwaitOptions{})
 	last := d.await(callruntime.AwaitOptions{})
 	d.expect(last, "last", callback.Parked)
 	d.expect(second, "second", callback.Parked)
-	d.over(brief)
+	d.waitExpired(brief)
 	for range 2 {
 		if err := d.End(t.Context(), "done"); err != nil {
 			t.Fatal(err)
 		}
 	}
-	if got := d.recorded(); got != "second timeout:brief last done" {
-		t.Errorf("the runtime sees %s", got)
+	if got := d.events(); got != "second timeout:brief last done" {
+		t.Errorf("events on the runtime stream: %s", got)
 	}
 }

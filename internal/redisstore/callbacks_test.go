@@ -18,22 +18,22 @@ import (
 	"telapi/internal/kv"
 )
 
-// callbackPromises are kept by every engine.
-var callbackPromises = map[string]func(*testing.T, Options){
-	"every credential gets its verdict":                    verdicts,
-	"answers are received in the order of their items":     answersInOrder,
-	"an item that never comes is skipped after its time":   workItemTimeouts,
-	"an item that was cancelled is waited for no more":     cancellations,
-	"of simultaneous callbacks one is routed":              simultaneous,
-	"the end comes after what was answered":                endWithParked,
-	"a callback that is repeated has the same outcome":     lostReplies,
-	"a refusal for the time being changes nothing":         temporaryRefusals,
-	"a channel's credential is good for any number":        channelCredentials,
-	"credentials are remembered for an hour, and no token": retention,
-	"callbacks keep a channel open":                        busyChannel,
+// callbackTests run on every engine.
+var callbackTests = map[string]func(*testing.T, Options){
+	"credential checks": credentialChecks,
+	"callbacks are routed in the order of work items":     callbackOrder,
+	"work items time out":                                 workItemTimeouts,
+	"cancelled work items are skipped":                    cancellations,
+	"one of several concurrent duplicates is routed":      concurrentCallbacks,
+	"parked callbacks are routed before the channel ends": endWithParked,
+	"retried callbacks have the same outcome":             retriedCallbacks,
+	"callbacks can be retried after backpressure":         callbackBackpressure,
+	"channel credentials can be used repeatedly":          channelCredentials,
+	"digests are kept for an hour, tokens never":          retention,
+	"callbacks reset the idle timeout":                    callbacksResetIdleTimeout,
 }
 
-// callbackFixture is where work items are awaited and answered.
+// callbackFixture is a channel with a runtime that awaits work items.
 type callbackFixture struct {
 	*channelFixture
 	*callruntime.Channel
@@ -67,18 +67,18 @@ func (d *callbackFixture) await(o callruntime.AwaitOptions) callruntime.WorkItem
 	return item
 }
 
-// delivery answers an item with entries that are named after the body.
+// delivery returns a callback for a work item. Its two entries are named after the body.
 func (d *callbackFixture) delivery(item callruntime.WorkItem, body string) callback.DeliverParams {
 	digest := func(text string) string { sum := sha256.Sum256([]byte(text)); return hex.EncodeToString(sum[:]) }
-	made := callback.DeliverParams{
+	params := callback.DeliverParams{
 		Credential: callback.Credential{ChannelID: d.id, Kind: item.Kind, Digest: digest(item.Token)},
 		CallbackID: uuid.NewString(), BodyDigest: digest(body), Deduplicate: true, Epoch: d.epoch,
 		Entries: [][]byte{d.entry(wire.KindBotEvent, body), d.entry(wire.KindBotEvent, body+"'")}, Receipt: []byte(`{"of": "` + body + `"}`),
 	}
 	if item.Kind != wire.BotItem {
-		made.WorkItemID = item.ID
+		params.WorkItemID = item.ID
 	}
-	return made
+	return params
 }
 
 func (d *callbackFixture) deliver(c callback.DeliverParams) (callback.Status, string) {
@@ -101,10 +101,11 @@ func (d *callbackFixture) raw(operate func(context.Context, rueidis.Client) erro
 	d.channelFixture.raw(operate)
 }
 
-// recorded returns the entries on the stream, without the second entry of each body.
-func (d *callbackFixture) recorded() string {
+// events returns the events on the runtime stream, without the second entry of each
+// callback.
+func (d *callbackFixture) events() string {
 	d.channelFixture.Helper()
-	entries, err := d.runtime("looker").Entries(d.Context(), d.id, "", 10_000)
+	entries, err := d.runtime("observer").Entries(d.Context(), d.id, "", 10_000)
 	if err != nil {
 		d.Fatal(err)
 	}
@@ -122,32 +123,32 @@ func (d *callbackFixture) recorded() string {
 	return strings.Join(all, " ")
 }
 
-// nothingParked sees that what came early is no longer counted as kept.
-func (d *callbackFixture) nothingParked() {
+// expectNothingParked checks that the size of parked callbacks is 0.
+func (d *callbackFixture) expectNothingParked() {
 	d.channelFixture.Helper()
 	d.raw(func(ctx context.Context, client rueidis.Client) error {
 		queue, err := client.Do(ctx, client.B().Hget().Key(kv.MetaKey(d.id)).Field("queue").Build()).ToString()
 		if !strings.HasSuffix(queue, " 0") {
-			d.Errorf("the queue is %s", queue)
+			d.Errorf("queue: %s", queue)
 		}
 		return err
 	})
 }
 
-// waiting sees which of the channel's items have not had their turn, by their
-// numbers from 0 on.
-func (d *callbackFixture) waiting(want ...bool) {
+// expectPending checks which of the channel's work items are awaited or parked.
+// want[n] is for item n.
+func (d *callbackFixture) expectPending(want ...bool) {
 	d.channelFixture.Helper()
-	turns := make([]callback.ParkedItem, len(want))
-	for n := range turns {
-		turns[n] = callback.ParkedItem{ChannelID: d.id, Number: int64(n)}
+	items := make([]callback.ParkedItem, len(want))
+	for n := range items {
+		items[n] = callback.ParkedItem{ChannelID: d.id, Number: int64(n)}
 	}
-	if got, err := d.callbacks.StillParked(d.Context(), turns); err != nil || !slices.Equal(got, want) {
-		d.Errorf("waiting are %v, %v, want %v", got, err, want)
+	if got, err := d.callbacks.StillParked(d.Context(), items); err != nil || !slices.Equal(got, want) {
+		d.Errorf("pending items: %v, %v, want %v", got, err, want)
 	}
 }
 
-func verdicts(t *testing.T, opts Options) {
+func credentialChecks(t *testing.T, opts Options) {
 	d, other := newCallbackFixture(t, opts, nil), newCallbackFixture(t, opts, nil)
 	cases := []struct {
 		name    string
@@ -155,28 +156,28 @@ func verdicts(t *testing.T, opts Options) {
 		prepare func(*callback.DeliverParams, callruntime.WorkItem)
 		want    callback.Status
 	}{
-		{"a good one", wire.BotItem, nil, callback.Routed},
-		{"a good one of a model", wire.LLMItem, nil, callback.Routed},
-		{"a good one of a tool", wire.ToolItem, nil, callback.Routed},
-		{"an unknown one", wire.BotItem, func(c *callback.DeliverParams, _ callruntime.WorkItem) { c.Digest = strings.Repeat("0", 64) }, callback.Invalid},
-		{"none", wire.BotItem, func(c *callback.DeliverParams, _ callruntime.WorkItem) { c.Digest = "" }, callback.Invalid},
-		{"the name of another field", wire.BotItem, func(c *callback.DeliverParams, i callruntime.WorkItem) { c.Digest = "@" + i.ID }, callback.Invalid},
-		{"another channel's", wire.BotItem, func(c *callback.DeliverParams, _ callruntime.WorkItem) { c.ChannelID = other.id }, callback.Invalid},
-		{"one for no channel", wire.BotItem, func(c *callback.DeliverParams, _ callruntime.WorkItem) { c.ChannelID = uuid.NewString() }, callback.Invalid},
-		{"another kind's", wire.LLMItem, func(c *callback.DeliverParams, _ callruntime.WorkItem) { c.Kind = wire.ToolItem }, callback.Invalid},
-		{"a model's on the bots' path", wire.LLMItem, func(c *callback.DeliverParams, _ callruntime.WorkItem) { c.Kind, c.WorkItemID = wire.BotItem, "" }, callback.Invalid},
-		{"another item's", wire.ToolItem, func(c *callback.DeliverParams, _ callruntime.WorkItem) { c.WorkItemID = "other" }, callback.Invalid},
-		{"one that was used", wire.BotItem, func(c *callback.DeliverParams, i callruntime.WorkItem) { d.expect(i, "first", callback.Routed) }, callback.Consumed},
-		{"one that was used for the same", wire.BotItem, func(c *callback.DeliverParams, i callruntime.WorkItem) {
-			d.expect(i, "one that was used for the same", callback.Routed)
+		{"bot", wire.BotItem, nil, callback.Routed},
+		{"LLM", wire.LLMItem, nil, callback.Routed},
+		{"tool", wire.ToolItem, nil, callback.Routed},
+		{"unknown digest", wire.BotItem, func(c *callback.DeliverParams, _ callruntime.WorkItem) { c.Digest = strings.Repeat("0", 64) }, callback.Invalid},
+		{"empty digest", wire.BotItem, func(c *callback.DeliverParams, _ callruntime.WorkItem) { c.Digest = "" }, callback.Invalid},
+		{"name of another hash field", wire.BotItem, func(c *callback.DeliverParams, i callruntime.WorkItem) { c.Digest = "@" + i.ID }, callback.Invalid},
+		{"other channel", wire.BotItem, func(c *callback.DeliverParams, _ callruntime.WorkItem) { c.ChannelID = other.id }, callback.Invalid},
+		{"unknown channel", wire.BotItem, func(c *callback.DeliverParams, _ callruntime.WorkItem) { c.ChannelID = uuid.NewString() }, callback.Invalid},
+		{"other kind", wire.LLMItem, func(c *callback.DeliverParams, _ callruntime.WorkItem) { c.Kind = wire.ToolItem }, callback.Invalid},
+		{"LLM credential on the bot path", wire.LLMItem, func(c *callback.DeliverParams, _ callruntime.WorkItem) { c.Kind, c.WorkItemID = wire.BotItem, "" }, callback.Invalid},
+		{"other work item", wire.ToolItem, func(c *callback.DeliverParams, _ callruntime.WorkItem) { c.WorkItemID = "other" }, callback.Invalid},
+		{"consumed", wire.BotItem, func(c *callback.DeliverParams, i callruntime.WorkItem) { d.expect(i, "first", callback.Routed) }, callback.Consumed},
+		{"consumed with the same body", wire.BotItem, func(c *callback.DeliverParams, i callruntime.WorkItem) {
+			d.expect(i, "consumed with the same body", callback.Routed)
 			c.Deduplicate = false
 		}, callback.Duplicate},
-		{"a cancelled one", wire.LLMItem, func(_ *callback.DeliverParams, i callruntime.WorkItem) {
+		{"cancelled", wire.LLMItem, func(_ *callback.DeliverParams, i callruntime.WorkItem) {
 			if err := d.Cancel(t.Context(), i.ID); err != nil {
 				t.Error(err)
 			}
 		}, callback.Cancelled},
-		{"one for another life", wire.BotItem, func(c *callback.DeliverParams, _ callruntime.WorkItem) { c.Epoch = other.epoch }, callback.Stale},
+		{"other epoch", wire.BotItem, func(c *callback.DeliverParams, _ callruntime.WorkItem) { c.Epoch = other.epoch }, callback.Stale},
 	}
 	for _, c := range cases {
 		item := d.await(callruntime.AwaitOptions{Kind: c.kind})
@@ -186,12 +187,12 @@ func verdicts(t *testing.T, opts Options) {
 		}
 		got, receipt := d.deliver(delivery)
 		if first := strings.Contains(receipt, "of"); got != c.want || first != (got == callback.Routed || got == callback.Consumed || got == callback.Duplicate) {
-			t.Errorf("%s: %s with %s, want %s", c.name, got, receipt, c.want)
+			t.Errorf("%s: %s, receipt %s, want %s", c.name, got, receipt, c.want)
 		}
-		_ = d.Cancel(t.Context(), item.ID) // so that the next need not wait for it
+		_ = d.Cancel(t.Context(), item.ID) // so that the next item is not parked
 	}
-	brief := d.await(callruntime.AwaitOptions{TTL: briefly})
-	d.over(brief)
+	brief := d.await(callruntime.AwaitOptions{TTL: shortTTL})
+	d.waitExpired(brief)
 	d.expect(brief, "late", callback.Invalid)
 
 	used, cancelled, open := d.await(callruntime.AwaitOptions{}), d.await(callruntime.AwaitOptions{}), d.await(callruntime.AwaitOptions{})
@@ -207,9 +208,9 @@ func verdicts(t *testing.T, opts Options) {
 	}
 	d.expect(brief, "late", callback.Invalid)
 	if _, err := d.Await(t.Context(), callruntime.AwaitOptions{}); !errors.Is(err, callruntime.ErrEnded) {
-		t.Errorf("await on what has ended: %v", err)
+		t.Errorf("await on an ended channel: %v", err)
 	}
 	if _, err := d.callbacks.Channel(t.Context(), uuid.NewString()); !errors.Is(err, callback.ErrChannelNotFound) {
-		t.Errorf("a channel that is none: %v", err)
+		t.Errorf("unknown channel: %v", err)
 	}
 }

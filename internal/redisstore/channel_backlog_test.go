@@ -31,7 +31,7 @@ func backpressure(t *testing.T, opts Options) {
 			t.Helper()
 			for ; s.frame("a", fmt.Sprint(sent)) == channel.Appended; sent++ {
 				if sent > 100 {
-					t.Fatalf("%s: no end", name)
+					t.Fatalf("%s: no backpressure after 100 frames", name)
 				}
 			}
 			if got := s.frame("a", fmt.Sprint(sent)); got != channel.Backpressure {
@@ -40,9 +40,9 @@ func backpressure(t *testing.T, opts Options) {
 		}
 		fill()
 		if got := s.frame("a", "0"); got != channel.Duplicate {
-			t.Errorf("%s: a repeated frame: %s", name, got)
+			t.Errorf("%s: duplicate frame: %s", name, got)
 		}
-		for range 50 { // who comes and goes cannot fill the store either
+		for range 50 { // reconnecting must not fill the backlog either
 			s.attach("a")
 			if err := s.channels.Detach(t.Context(), s.id, "a", s.entry(wire.KindSession, "disconnected")); err != nil {
 				t.Fatal(err)
@@ -59,13 +59,13 @@ func backpressure(t *testing.T, opts Options) {
 		if err := s.runtime("observer").Observe(s.id, "").Commit(t.Context(), oldest[0].Position); !errors.Is(err, callruntime.ErrClaimLost) {
 			t.Errorf("%s: commit by an observer: %v", name, err)
 		}
-		c := s.take("r")
+		c := s.attachRuntime("r")
 		_, half := s.receive(c, fmt.Sprint(sent/2))
 		if err := c.Commit(t.Context(), half); err != nil {
 			t.Fatal(err)
 		}
 		if got := s.frame("a", fmt.Sprint(sent)); got != channel.Backpressure {
-			t.Errorf("%s: after half a commit: %s", name, got)
+			t.Errorf("%s: after committing half: %s", name, got)
 		}
 		for d, err := c.Receive(t.Context()); ; d, err = c.Receive(t.Context()) {
 			if err == nil {
@@ -82,18 +82,18 @@ func backpressure(t *testing.T, opts Options) {
 		s.receive(c, fmt.Sprint(sent-1))
 		fill()
 		if err := c.Commit(t.Context(), half); err != nil {
-			t.Errorf("an old position: %v", err)
+			t.Errorf("commit an old position: %v", err)
 		}
 		for _, position := range []string{"1000-1", "1001"} {
 			if err := c.Commit(t.Context(), position); !errors.Is(err, callruntime.ErrUnknownPosition) {
-				t.Errorf("commit of %s: %v", position, err)
+				t.Errorf("commit %s: %v", position, err)
 			}
 		}
 	}
 }
 
-// However many entries are committed at a time, their bytes are counted exactly:
-// what is left uncounted each time would stop a long conversation in the end.
+// Bytes are counted exactly, however many entries are committed at a time. An error
+// would add up and cause backpressure in long conversations.
 func committedBytes(t *testing.T, opts Options) {
 	s := newChannelFixture(t, opts, nil)
 	s.attach("a")
@@ -105,8 +105,8 @@ func committedBytes(t *testing.T, opts Options) {
 	for first := 0; first < len(frames); first += 20 {
 		s.append("a", frames[first:first+20]...)
 	}
-	c, bytes := s.take("r"), 0
-	steps := []int{1, 2, 16, 17, 18, 31, 50, 64, 65, 80, 99, 101} // the first entry is of the attachment
+	c, bytes := s.attachRuntime("r"), 0
+	steps := []int{1, 2, 16, 17, 18, 31, 50, 64, 65, 80, 99, 101} // the first entry is "connected"
 	for n := 1; n <= 101; n++ {
 		d, err := c.Receive(t.Context())
 		if err != nil {
@@ -126,7 +126,7 @@ func committedBytes(t *testing.T, opts Options) {
 		s.raw(func(ctx context.Context, client rueidis.Client) error {
 			flow, err := client.Do(ctx, client.B().Hget().Key(kv.MetaKey(s.id)).Field("flow").Build()).ToString()
 			if got, want := strings.Join(strings.Fields(flow)[5:7], " "), fmt.Sprint(n, " ", bytes); got != want {
-				t.Errorf("committed are %s entries and bytes, want %s", got, want)
+				t.Errorf("committed entries and bytes: %s, want %s", got, want)
 			}
 			return err
 		})
@@ -157,20 +157,20 @@ func trimming(t *testing.T, opts Options) {
 			}
 		}
 	}
-	read(s.take("r"), -1, 199)
-	read(s.take("r"), 200, frames-1) // continues at the position; more entries than observers can read
+	read(s.attachRuntime("r"), -1, 199)
+	read(s.attachRuntime("r"), 200, frames-1) // continues at the committed position; more entries than are kept for observers
 	kept, err := s.runtime("observer").Entries(t.Context(), s.id, "", frames)
 	if err != nil || len(kept) < 1000 || len(kept) > 1200 || kept[len(kept)-1].Entry.Event != fmt.Sprint(frames-1) {
-		t.Errorf("%d entries are kept for observers, %v", len(kept), err)
+		t.Errorf("%d entries kept for observers, %v", len(kept), err)
 	}
 }
 
-// What a failover to a replica that lagged behind looks like.
-func setBack(t *testing.T, opts Options) {
+// After a failover to a lagging replica, the newest entries are lost.
+func rollback(t *testing.T, opts Options) {
 	s := newChannelFixture(t, opts, nil)
 	s.attach("a")
 	s.frame("a", "1")
-	c := s.take("r")
+	c := s.attachRuntime("r")
 	_, position := s.receive(c, "1")
 	if err := c.Commit(t.Context(), position); err != nil {
 		t.Fatal(err)
@@ -184,11 +184,11 @@ func setBack(t *testing.T, opts Options) {
 	s.frame("a", "2")
 	_, lost := s.receive(c, "2")
 	later := time.Now().Add(5 * time.Millisecond)
-	poll.Until(t, "a later moment", func() bool { return time.Now().After(later) })
+	poll.Until(t, "the clock advances", func() bool { return time.Now().After(later) })
 	s.raw(func(ctx context.Context, client rueidis.Client) error {
 		return errors.Join(
 			client.Do(ctx, client.B().Hset().Key(keys[0]).FieldValue().FieldValue("flow", flow).Build()).Error(),
-			client.Do(ctx, client.B().Del().Key(keys[1]).Build()).Error(), // a stream takes no lower id than its last
+			client.Do(ctx, client.B().Del().Key(keys[1]).Build()).Error(), // streams reject IDs below the last one
 			client.Do(ctx, client.B().Xadd().Key(keys[1]).Id(position).FieldValue().
 				FieldValue("entry", string(s.entry(wire.KindFrame, "1"))).FieldValue("total", "1").Build()).Error())
 	})
@@ -196,12 +196,12 @@ func setBack(t *testing.T, opts Options) {
 		t.Fatalf("frame: %s", got)
 	}
 	if err := c.Commit(t.Context(), lost); !errors.Is(err, callruntime.ErrUnknownPosition) {
-		t.Errorf("commit of what is lost: %v", err)
+		t.Errorf("commit a lost position: %v", err)
 	}
 	if d, err := c.Receive(t.Context()); !errors.Is(err, callruntime.ErrLost) {
 		t.Errorf("received %+v, %v", d, err)
 	}
-	if events, _ := s.receive(s.take("r"), "3"); strings.Join(events, " ") != "3" {
+	if events, _ := s.receive(s.attachRuntime("r"), "3"); strings.Join(events, " ") != "3" {
 		t.Errorf("after attaching again: %v", events)
 	}
 }

@@ -19,7 +19,7 @@ import (
 	"telapi/test/poll"
 )
 
-func endings(t *testing.T, opts Options) {
+func endedChannel(t *testing.T, opts Options) {
 	s := newChannelFixture(t, opts, nil)
 	subscribe(t, s.store)
 	subscriber := &browser{}
@@ -29,17 +29,17 @@ func endings(t *testing.T, opts Options) {
 	}
 	defer stop()
 	if err := s.channels.EndChannel(t.Context(), s.id, "early"); err != nil {
-		t.Errorf("the end of what is not there: %v", err)
+		t.Errorf("end an unknown channel: %v", err)
 	}
 	s.attach("a")
 	s.frame("a", "1")
-	c := s.take("r")
+	c := s.attachRuntime("r")
 	for range 2 {
 		if err := s.channels.EndChannel(t.Context(), s.id, "revoked"); err != nil {
 			t.Fatal(err)
 		}
 	}
-	poll.Until(t, "the notification", func() bool { return subscriber.recorded() == "closed:revoked" })
+	poll.Until(t, "the subscriber is closed", func() bool { return subscriber.recorded() == "closed:revoked" })
 	if _, err := s.channels.Attach(t.Context(), s.attachment("b")); !fault.Is(err, fault.SessionEnded) {
 		t.Errorf("attach: %v", err)
 	}
@@ -63,7 +63,7 @@ func endings(t *testing.T, opts Options) {
 	}
 	events, last := s.receive(c, "revoked")
 	if strings.Join(events, " ") != "connected 1 ended revoked" {
-		t.Errorf("the runtime saw %v", events)
+		t.Errorf("the runtime received %v", events)
 	}
 	if _, err := c.Receive(t.Context()); !errors.Is(err, callruntime.ErrEnded) {
 		t.Errorf("receive: %v", err)
@@ -71,10 +71,10 @@ func endings(t *testing.T, opts Options) {
 	if err := c.Commit(t.Context(), last); err != nil {
 		t.Errorf("commit: %v", err)
 	}
-	for who, late := range map[string]*callruntime.Channel{"the same runtime": s.take("r"), "an observer": s.runtime("o").Observe(s.id, last)} {
+	for who, late := range map[string]*callruntime.Channel{"the same runtime": s.attachRuntime("r"), "an observer": s.runtime("o").Observe(s.id, last)} {
 		ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
 		if _, err := late.Receive(ctx); !errors.Is(err, callruntime.ErrEnded) {
-			t.Errorf("%s that comes when everything is read: %v", who, err)
+			t.Errorf("%s after the last entry: %v", who, err)
 		}
 		cancel()
 	}
@@ -85,18 +85,18 @@ func endings(t *testing.T, opts Options) {
 				return err
 			}
 			if ttl != -2 && (ttl < 24*3600_000 || ttl > s.limits.KeepMs) {
-				t.Errorf("%s lives for %d ms", key, ttl)
+				t.Errorf("%s: TTL %d ms", key, ttl)
 			}
 		}
 		return nil
 	})
 }
 
-// touched moves the time of the channel's last activity into the past.
-func (s *channelFixture) touched(before time.Duration) {
+// setIdle makes the channel idle since the given time ago.
+func (s *channelFixture) setIdle(ago time.Duration) {
 	s.Helper()
 	flow := s.flow()
-	flow[0], flow[2] = "0", fmt.Sprint(time.Now().Add(24*time.Hour-before).UnixMilli())
+	flow[0], flow[2] = "0", fmt.Sprint(time.Now().Add(24*time.Hour-ago).UnixMilli())
 	s.raw(func(ctx context.Context, client rueidis.Client) error {
 		return client.Do(ctx, client.B().Hset().Key(kv.MetaKey(s.id)).FieldValue().FieldValue("flow", strings.Join(flow, " ")).Build()).Error()
 	})
@@ -112,11 +112,11 @@ func (s *channelFixture) flow() (numbers []string) {
 	return numbers
 }
 
-func idleness(t *testing.T, opts Options) {
+func idleChannel(t *testing.T, opts Options) {
 	s := newChannelFixture(t, opts, nil)
 	s.attach("a")
 	s.frame("a", "0")
-	c := s.take("r")
+	c := s.attachRuntime("r")
 	if err := c.Send(t.Context(), wire.ChannelMessage{Type: wire.TypeChat, MessageID: "1", Chat: jsontext.Value("{}")}); err != nil {
 		t.Fatal(err)
 	}
@@ -124,29 +124,29 @@ func idleness(t *testing.T, opts Options) {
 		t.Fatal(err)
 	}
 	s.raw(func(ctx context.Context, client rueidis.Client) error {
-		for _, key := range kv.ChannelKeys(s.id)[:7] { // the others come later
+		for _, key := range kv.ChannelKeys(s.id)[:7] { // the others do not exist yet
 			ttl, err := client.Do(ctx, client.B().Pttl().Key(key).Build()).AsInt64()
 			if err != nil || ttl <= s.limits.IdleMs || ttl > s.limits.IdleMs+s.limits.KeepMs {
-				t.Errorf("%s lives for %d ms, %v", key, ttl, err)
+				t.Errorf("%s: TTL %d ms, %v", key, ttl, err)
 			}
 		}
 		return nil
 	})
-	for i := range 3 { // 69 hours
-		s.touched(23 * time.Hour)
+	for i := range 3 { // 69 hours in total
+		s.setIdle(23 * time.Hour)
 		if got := s.frame("a", fmt.Sprint("busy", i)); got != channel.Appended {
-			t.Fatalf("a channel in use: %s", got)
+			t.Fatalf("frame on a busy channel: %s", got)
 		}
 		if got := s.frame("a", fmt.Sprint("busier", i)); got != channel.Appended {
-			t.Fatalf("a channel in use: %s", got)
+			t.Fatalf("frame on a busy channel: %s", got)
 		}
 	}
-	s.touched(25 * time.Hour)
+	s.setIdle(25 * time.Hour)
 	if err := s.channels.CheckAttach(t.Context(), s.attachment("b")); !fault.Is(err, fault.SessionEnded) {
 		t.Errorf("check of an idle channel: %v", err)
 	}
 	if got := s.frame("a", "late"); got != channel.Ended {
-		t.Errorf("an idle channel: %s", got)
+		t.Errorf("frame on an idle channel: %s", got)
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
 	defer cancel()
@@ -155,7 +155,7 @@ func idleness(t *testing.T, opts Options) {
 		d, err := c.Receive(ctx)
 		if err != nil {
 			if e := last.Entry; !errors.Is(err, callruntime.ErrEnded) || e.Kind != wire.KindChannelEnded || e.ChannelID != s.id || e.Reason != "idle" || e.At == 0 {
-				t.Errorf("the runtime gets %v after %s", err, last.JSON)
+				t.Errorf("receive: %v, last entry %s", err, last.JSON)
 			}
 			return
 		}
@@ -163,7 +163,7 @@ func idleness(t *testing.T, opts Options) {
 	}
 }
 
-func opening(t *testing.T, opts Options) {
+func openChannel(t *testing.T, opts Options) {
 	s := newChannelFixture(t, opts, nil)
 	r := s.runtime("r", func(o *callruntime.Options) { o.Lease = 3 * time.Second })
 	call := callruntime.OpenOptions{ChannelID: s.id, TeamID: "team", EndpointID: "endpoint", CallID: "call", TransactionID: "transaction", Profile: []byte(`{}`)}
@@ -172,54 +172,54 @@ func opening(t *testing.T, opts Options) {
 		t.Fatalf("open: %+v, %v", c, err)
 	}
 	if _, err := r.Attach(t.Context(), "unknown:"+s.id); !errors.Is(err, callruntime.ErrLost) {
-		t.Errorf("an unknown channel: %v", err)
+		t.Errorf("attach to an unknown channel: %v", err)
 	}
-	for _, impossible := range []string{"", "}", "a}b"} {
-		_, err := r.Attach(t.Context(), impossible)
-		observer := r.Observe(impossible, "")
-		_, receiving := observer.Receive(t.Context())
-		for operation, err := range map[string]error{"attach": err, "receive": receiving, "end": observer.End(t.Context(), "x"),
+	for _, invalid := range []string{"", "}", "a}b"} {
+		_, err := r.Attach(t.Context(), invalid)
+		observer := r.Observe(invalid, "")
+		_, receiveErr := observer.Receive(t.Context())
+		for operation, err := range map[string]error{"attach": err, "receive": receiveErr, "end": observer.End(t.Context(), "x"),
 			"send": observer.Send(t.Context(), wire.ChannelMessage{Type: wire.TypeError, Error: jsontext.Value("{}")})} {
 			if !errors.Is(err, callruntime.ErrLost) {
-				t.Errorf("%s of the channel %q: %v", operation, impossible, err)
+				t.Errorf("%s with channel ID %q: %v", operation, invalid, err)
 			}
 		}
 	}
 	foreign := call
 	foreign.TeamID = "other"
 	if _, err := r.Open(t.Context(), foreign); !errors.Is(err, callruntime.ErrOtherTeam) {
-		t.Errorf("another team: %v", err)
+		t.Errorf("open by another team: %v", err)
 	}
 	if _, err := s.runtime("other").Open(t.Context(), call); !errors.Is(err, callruntime.ErrClaimed) {
-		t.Errorf("another runtime: %v", err)
+		t.Errorf("open by another runtime: %v", err)
 	}
-	again, err := s.runtime("r").Open(t.Context(), call) // the same one, started again
+	again, err := s.runtime("r").Open(t.Context(), call) // the same runtime after a restart
 	if err != nil {
 		t.Fatal(err)
 	}
 	if _, err := c.Receive(t.Context()); !errors.Is(err, callruntime.ErrClaimLost) {
-		t.Errorf("the former one: %v", err)
+		t.Errorf("receive with the old claim: %v", err)
 	}
 	item, err := again.Await(t.Context(), callruntime.AwaitOptions{})
 	if err != nil {
 		t.Fatal(err)
 	}
-	_, awaiting := c.Await(t.Context(), callruntime.AwaitOptions{})
+	_, awaitErr := c.Await(t.Context(), callruntime.AwaitOptions{})
 	for name, err := range map[string]error{
-		"commit": c.Commit(t.Context(), "1-1"), "end": c.End(t.Context(), "x"), "await": awaiting, "cancel": c.Cancel(t.Context(), item.ID),
+		"commit": c.Commit(t.Context(), "1-1"), "end": c.End(t.Context(), "x"), "await": awaitErr, "cancel": c.Cancel(t.Context(), item.ID),
 		"send": c.Send(t.Context(), wire.ChannelMessage{Type: wire.TypeError, Error: jsontext.Value("{}")}),
 	} {
 		if !errors.Is(err, callruntime.ErrClaimLost) {
-			t.Errorf("%s by the former one: %v", name, err)
+			t.Errorf("%s with the old claim: %v", name, err)
 		}
 	}
 	if err := again.Close(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	if err := c.Close(t.Context()); err != nil {
-		t.Errorf("close of what is lost: %v", err)
+		t.Errorf("close with the old claim: %v", err)
 	}
-	next := s.take("next")
+	next := s.attachRuntime("next")
 	observer := s.runtime("observer").Observe(s.id, "")
 	s.send(observer, "on behalf")
 	s.attach("a")
@@ -229,12 +229,12 @@ func opening(t *testing.T, opts Options) {
 		t.Errorf("commit by an observer: %v", err)
 	}
 	if events, _ := s.receive(next, "1"); strings.Join(events, " ") != "connected 1" {
-		t.Errorf("the runtime saw %v", events)
+		t.Errorf("the runtime received %v", events)
 	}
 	if err := observer.End(t.Context(), "done"); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := r.Open(t.Context(), call); !errors.Is(err, callruntime.ErrEnded) {
-		t.Errorf("open of what has ended: %v", err)
+		t.Errorf("open an ended channel: %v", err)
 	}
 }

@@ -24,16 +24,16 @@ func cursors(t *testing.T, opts Options) {
 	s := newChannelFixture(t, opts, func(l *wire.ChannelLimits) { l.HistoryMessages = 3 })
 	start := s.attach("c0")
 	if start.Recovered || start.Head.ID != "" || start.Head.Epoch == "" || !start.TextChat {
-		t.Fatalf("first: %+v", start)
+		t.Fatalf("first attach: %+v", start)
 	}
-	c := s.take("r")
+	c := s.attachRuntime("r")
 	s.send(c, "1", "2")
 	greeted := s.attach("c0", resume(start.Head))
 	if !greeted.Recovered || texts(greeted.Missed) != "1 2" {
-		t.Fatalf("from before everything: %+v", greeted)
+		t.Fatalf("resume from the start: %+v", greeted)
 	}
 	at := []channel.Cursor{start.Head, greeted.Missed[0].Cursor, greeted.Missed[1].Cursor}
-	s.send(c, "3", "4", "5") // 3, 4 and 5 are kept, 2 is the newest that is not
+	s.send(c, "3", "4", "5") // 3, 4 and 5 are kept; 2 is the newest trimmed message
 	head := s.attach("c0").Head
 	number, ms, _ := strings.Cut(head.ID, "-")
 	other := newChannelFixture(t, opts, nil)
@@ -42,46 +42,46 @@ func cursors(t *testing.T, opts Options) {
 		cursor *channel.Cursor
 		missed string // "-": not recovered
 	}{
-		"none":                     {nil, "-"},
-		"current":                  {&head, ""},
-		"old but kept":             {&at[2], "3 4 5"},
-		"trimmed":                  {&at[1], "-"},
-		"trimmed start":            {&at[0], "-"},
-		"from the future":          {&channel.Cursor{Epoch: head.Epoch, ID: "6-" + ms}, "-"},
-		"of a moment that was not": {&channel.Cursor{Epoch: head.Epoch, ID: number + "-1"}, "-"},
-		"of another session":       {&channel.Cursor{Epoch: foreign.Epoch, ID: head.ID}, "-"},
-		"garbage":                  {&channel.Cursor{Epoch: head.Epoch, ID: "5-0; FLUSHALL\x00"}, "-"},
-		"huge":                     {&channel.Cursor{Epoch: head.Epoch, ID: strings.Repeat("9", 30) + "-1"}, "-"},
-		"without a time":           {&channel.Cursor{Epoch: head.Epoch, ID: "4"}, "-"},
-		"range":                    {&channel.Cursor{Epoch: head.Epoch, ID: "-"}, "-"},
-		"without an epoch":         {&channel.Cursor{ID: head.ID}, "-"},
-		"empty":                    {&channel.Cursor{}, "-"},
+		"none":                {nil, "-"},
+		"current":             {&head, ""},
+		"old but kept":        {&at[2], "3 4 5"},
+		"trimmed":             {&at[1], "-"},
+		"trimmed start":       {&at[0], "-"},
+		"from the future":     {&channel.Cursor{Epoch: head.Epoch, ID: "6-" + ms}, "-"},
+		"with the wrong time": {&channel.Cursor{Epoch: head.Epoch, ID: number + "-1"}, "-"},
+		"of another session":  {&channel.Cursor{Epoch: foreign.Epoch, ID: head.ID}, "-"},
+		"garbage":             {&channel.Cursor{Epoch: head.Epoch, ID: "5-0; FLUSHALL\x00"}, "-"},
+		"huge":                {&channel.Cursor{Epoch: head.Epoch, ID: strings.Repeat("9", 30) + "-1"}, "-"},
+		"without a time":      {&channel.Cursor{Epoch: head.Epoch, ID: "4"}, "-"},
+		"range":               {&channel.Cursor{Epoch: head.Epoch, ID: "-"}, "-"},
+		"without an epoch":    {&channel.Cursor{ID: head.ID}, "-"},
+		"empty":               {&channel.Cursor{}, "-"},
 	}
 	for name, want := range cases {
 		got := s.attach("c1", func(a *channel.AttachRequest) { a.Resume = want.cursor })
 		if got.Head != head || got.Recovered != (want.missed != "-") || texts(got.Missed) != strings.Trim(want.missed, "-") {
-			t.Errorf("attach with a cursor that is %s: %+v", name, got)
+			t.Errorf("attach, cursor %s: %+v", name, got)
 		}
 		if want.cursor == nil {
 			continue
 		}
 		missed, ok, err := s.channels.Since(t.Context(), s.id, *want.cursor)
 		if err != nil || ok != got.Recovered || texts(missed) != texts(got.Missed) {
-			t.Errorf("since a cursor that is %s: %v %v %v", name, missed, ok, err)
+			t.Errorf("since, cursor %s: %v %v %v", name, missed, ok, err)
 		}
 	}
 	t.Run("age", func(t *testing.T) {
 		s := newChannelFixture(t, opts, func(l *wire.ChannelLimits) { l.HistoryMs = 200 })
 		head := s.attach("c").Head
-		s.send(s.take("r"), "old")
-		poll.Until(t, "history that is gone", func() bool { return !s.attach("c", resume(head)).Recovered })
+		s.send(s.attachRuntime("r"), "old")
+		poll.Until(t, "the history expires", func() bool { return !s.attach("c", resume(head)).Recovered })
 	})
 }
 
-func wiped(t *testing.T, opts Options) {
+func wipedStore(t *testing.T, opts Options) {
 	s := newChannelFixture(t, opts, nil)
 	s.attach("c")
-	c := s.take("r")
+	c := s.attachRuntime("r")
 	s.send(c, "1", "2")
 	before := s.attach("c").Head
 	s.raw(func(ctx context.Context, client rueidis.Client) error {
@@ -108,34 +108,34 @@ func wiped(t *testing.T, opts Options) {
 		t.Errorf("attach: %+v", got)
 	}
 	if err := c.Commit(t.Context(), "1-1"); !errors.Is(err, callruntime.ErrClaimLost) {
-		t.Errorf("commit by the runtime of the former life: %v", err)
+		t.Errorf("commit with a claim from before the wipe: %v", err)
 	}
 }
 
-// A runtime that did not receive the reply sends the same message again. The store
-// may have trimmed its history in between.
-func sentAgain(t *testing.T, opts Options) {
+// A runtime that did not receive a reply sends its messages again. The store may
+// have trimmed its history in between.
+func resentMessages(t *testing.T, opts Options) {
 	for name, c := range map[string]struct {
 		history       int64
 		before, after func(s *channelFixture, known string)
 		kept          string
 	}{
-		"nothing happened": {history: 10, kept: "1 2 3 4 5"},
-		"a short history was read": {history: 2, kept: "4 5", after: func(s *channelFixture, _ string) {
+		"unchanged history": {history: 10, kept: "1 2 3 4 5"},
+		"history trimmed by a read": {history: 2, kept: "4 5", after: func(s *channelFixture, _ string) {
 			s.attach("a", resume(channel.Cursor{}))
 		}},
-		"the newest was lost before": {history: 10, kept: "1 3 4 5", before: func(s *channelFixture, known string) {
+		"newest message lost before": {history: 10, kept: "1 3 4 5", before: func(s *channelFixture, known string) {
 			_, ms, _ := strings.Cut(known, "-")
 			then, err := strconv.ParseInt(ms, 10, 64)
 			if err != nil {
 				s.Fatal(err)
 			}
-			poll.Until(s.T, "a later moment", func() bool { return time.Now().UnixMilli() > then })
+			poll.Until(s.T, "the clock advances", func() bool { return time.Now().UnixMilli() > then })
 			s.raw(func(ctx context.Context, client rueidis.Client) error {
 				keys := kv.ChannelKeys(s.id)
 				return errors.Join(
 					client.Do(ctx, client.B().Hset().Key(keys[0]).FieldValue().FieldValue("outLast", "1-"+ms).Build()).Error(),
-					client.Do(ctx, client.B().Del().Key(keys[2]).Build()).Error(), // a stream takes no lower id than its last
+					client.Do(ctx, client.B().Del().Key(keys[2]).Build()).Error(), // streams reject IDs below the last one
 					client.Do(ctx, client.B().Xadd().Key(keys[2]).Id("1-"+ms).FieldValue().FieldValue("message", "1").Build()).Error())
 			})
 		}},
@@ -170,7 +170,7 @@ func sentAgain(t *testing.T, opts Options) {
 				return err
 			})
 			if got := strings.Join(kept, " "); got != c.kept {
-				t.Errorf("kept are %s, not %s", got, c.kept)
+				t.Errorf("history: %s, want %s", got, c.kept)
 			}
 		})
 	}
@@ -182,7 +182,7 @@ func liveMessages(t *testing.T, opts Options) {
 	other, _ := connect(t, opts)
 	subscribe(t, other)
 	s.attach("a")
-	c := s.take("r")
+	c := s.attachRuntime("r")
 	s.send(c, "early")
 	var recorders [2]*browser
 	for i, store := range []*Store{s.store, other} {
@@ -203,31 +203,32 @@ func liveMessages(t *testing.T, opts Options) {
 		t.Fatal(err)
 	}
 	s.send(c, "last")
-	for _, e := range recorders {
-		poll.Until(t, "messages", func() bool { return strings.HasSuffix(e.recorded(), "last") })
-		// A cluster may still be passing on what was sent before.
-		if strings.TrimPrefix(e.recorded(), ">1:early ") != "1>2:once audio 2>3:last" {
-			t.Errorf("received %q", e.recorded())
+	for _, rec := range recorders {
+		poll.Until(t, "messages", func() bool { return strings.HasSuffix(rec.recorded(), "last") })
+		// A cluster may deliver the earlier message late.
+		if strings.TrimPrefix(rec.recorded(), ">1:early ") != "1>2:once audio 2>3:last" {
+			t.Errorf("received %q", rec.recorded())
 		}
 	}
 	if late := s.attach("b", resume(channel.Cursor{Epoch: s.attach("b").Head.Epoch})); texts(late.Missed) != "early once last" {
-		t.Errorf("kept %q", texts(late.Missed))
+		t.Errorf("history: %q", texts(late.Missed))
 	}
 	for _, bad := range []wire.ChannelMessage{{Type: wire.TypeAudio, Audio: jsontext.Value("{}")}, {Type: wire.TypeChat}, {Type: "other"}, {Type: wire.TypePing},
 		{Type: wire.TypeChat, Chat: jsontext.Value(`[]`)}, {Type: wire.TypeChat, MessageID: "a b", Chat: jsontext.Value(`{}`)},
 		{Type: wire.TypeChat, Chat: jsontext.Value(`{"t":"` + strings.Repeat("x", callruntime.MaxMessageBytes) + `"}`)}} {
 		if err := c.Send(t.Context(), bad); err == nil {
-			t.Errorf("sent %.80s", bad.Type)
+			t.Errorf("sent an invalid %.80s message", bad.Type)
 		}
 	}
-	// A message of another runtime may contain line breaks. It is in the history.
+	// Messages of other runtimes may contain line breaks. Subscribers then get a gap
+	// and read the message from the history.
 	s.raw(func(ctx context.Context, client rueidis.Client) error {
 		return rueidis.NewLuaScript(lua.Channel("send")).Exec(ctx, client, kv.ChannelKeys(s.id), []string{"", "-", "", "", "{\n}"}).Error()
 	})
-	for _, e := range recorders {
-		poll.Until(t, "a gap", func() bool { return strings.HasSuffix(e.recorded(), "gap") })
+	for _, rec := range recorders {
+		poll.Until(t, "a gap", func() bool { return strings.HasSuffix(rec.recorded(), "gap") })
 	}
-	// And the other way: audio is merged into what the runtime receives.
+	// In the other direction, Receive merges audio into the entries.
 	poll.Until(t, "audio", func() bool {
 		if err := s.channels.SendAudio(t.Context(), s.id, []byte(`{"type":"audio","audio":{"n":2}}`)); err != nil {
 			t.Fatal(err)

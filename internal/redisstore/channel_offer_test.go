@@ -27,16 +27,16 @@ func (s *channelFixture) offer() {
 	}
 }
 
-// mine keeps tests from taking each other's sessions.
-func (s *channelFixture) mine(o wire.Offer) bool { return o.SessionID == s.id }
+// ownOffer accepts only the offer of this test's session.
+func (s *channelFixture) ownOffer(o wire.Offer) bool { return o.SessionID == s.id }
 
 func claims(t *testing.T, opts Options) {
 	s := newChannelFixture(t, opts, nil)
 	if !s.attach("a").Offer || s.attach("a").Offer {
-		t.Error("not offered once")
+		t.Error("the session must be offered by the first attach only")
 	}
 	s.offer()
-	s.offer() // twice is harmless
+	s.offer() // a duplicate offer
 	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
 	defer cancel()
 	won := make(chan *callruntime.Channel, 2)
@@ -45,7 +45,7 @@ func claims(t *testing.T, opts Options) {
 		r := s.runtime(name)
 		wg.Go(func() {
 			for {
-				c, err := r.Accept(ctx, s.mine)
+				c, err := r.Accept(ctx, s.ownOffer)
 				if err != nil {
 					return
 				}
@@ -59,7 +59,7 @@ func claims(t *testing.T, opts Options) {
 		t.Errorf("claimed %+v", c)
 	}
 	s.offer()
-	poll.Until(t, "all offers settled", func() bool {
+	poll.Until(t, "all offers acknowledged", func() bool {
 		gone := true
 		s.raw(func(ctx context.Context, client rueidis.Client) error {
 			list, err := client.Do(ctx, client.B().Xrange().Key(kv.OffersStream).Start("-").End("+").Build()).AsXRange()
@@ -74,30 +74,30 @@ func claims(t *testing.T, opts Options) {
 		t.Error("claimed twice")
 	}
 	if _, offer, err := s.channels.Renew(t.Context(), s.id, "a", time.Minute, false); offer || err != nil {
-		t.Errorf("offered although claimed: %v", err)
+		t.Errorf("renew of a claimed session: offer %t, %v", offer, err)
 	}
 	if _, err := s.runtime("r3").Attach(t.Context(), s.id); !errors.Is(err, callruntime.ErrClaimed) {
-		t.Errorf("a third runtime: %v", err)
+		t.Errorf("attach by a third runtime: %v", err)
 	}
 }
 
-func succession(t *testing.T, opts Options) {
+func crashedRuntimes(t *testing.T, opts Options) {
 	s := newChannelFixture(t, opts, nil)
 	short := func(o *callruntime.Options) { o.Lease = time.Second }
 	s.attach("a")
 	s.frame("a", "1")
 
 	first := s.runtime("first", short)
-	if _, err := first.Accept(expired(t), s.mine); err == nil {
-		t.Error("accepted what was not offered")
+	if _, err := first.Accept(shortContext(t), s.ownOffer); err == nil {
+		t.Error("accepted a session that was not offered")
 	}
 	s.offer()
-	// It dies between reading an offer and claiming the session.
+	// The first runtime crashes between reading the offer and claiming the session.
 	s.raw(func(ctx context.Context, client rueidis.Client) error {
 		for {
 			streams, err := client.Do(ctx, client.B().Xreadgroup().Group(s.id, "first").Count(1).Streams().Key(kv.OffersStream).Id(">").Build()).AsXRead()
 			if rueidis.IsRedisNil(err) {
-				return nil // by a read that was in progress when Accept was cancelled
+				return nil // Accept read it while it was cancelled
 			}
 			if err != nil {
 				return err
@@ -108,7 +108,7 @@ func succession(t *testing.T, opts Options) {
 		}
 	})
 	second := s.runtime("second", short)
-	c, err := second.Accept(t.Context(), s.mine)
+	c, err := second.Accept(t.Context(), s.ownOffer)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -117,53 +117,53 @@ func succession(t *testing.T, opts Options) {
 		t.Fatal(err)
 	}
 	s.frame("a", "2")
-	s.receive(c, "2") // and is not committed
-	second.Close()    // it dies after claiming
+	s.receive(c, "2") // not committed
+	second.Close()    // crashes after claiming
 
-	unsure := false
+	retry := false
 	poll.Until(t, "a new offer", func() bool {
-		_, offer, err := s.channels.Renew(t.Context(), s.id, "a", time.Minute, unsure)
-		if unsure = err != nil; unsure {
+		_, offer, err := s.channels.Renew(t.Context(), s.id, "a", time.Minute, retry)
+		if retry = err != nil; retry {
 			t.Logf("renew: %v", err)
 		}
 		return offer
 	})
 	if _, offer, err := s.channels.Renew(t.Context(), s.id, "a", time.Minute, false); offer || err != nil {
-		t.Errorf("to be offered twice: %t %v", offer, err)
+		t.Errorf("renew with a pending offer: offer %t, %v", offer, err)
 	}
 	if _, offer, err := s.channels.Renew(t.Context(), s.id, "a", time.Minute, true); !offer || err != nil {
-		t.Errorf("what may not have been offered is not to be offered: %v", err)
+		t.Errorf("renew with retry: no offer, %v", err)
 	}
 	s.offer()
 	s.frame("a", "3")
-	third, err := s.runtime("third").Accept(t.Context(), s.mine)
+	third, err := s.runtime("third").Accept(t.Context(), s.ownOffer)
 	if err != nil {
 		t.Fatal(err)
 	}
 	if events, _ := s.receive(third, "3"); strings.Join(events, " ") != "2 3" {
-		t.Errorf("the successor saw %v", events)
+		t.Errorf("the third runtime received %v", events)
 	}
 }
 
-// expired is a context that lasts just long enough for one query.
-func expired(t *testing.T) context.Context {
+// shortContext returns a context that lasts long enough for one read.
+func shortContext(t *testing.T) context.Context {
 	ctx, cancel := context.WithTimeout(t.Context(), 500*time.Millisecond)
 	t.Cleanup(cancel)
 	return ctx
 }
 
-func groups(t *testing.T, opts Options) {
+func runtimeGroups(t *testing.T, opts Options) {
 	s := newChannelFixture(t, opts, nil)
 	s.attach("a")
 	if err := s.channels.Offer(t.Context(), wire.Offer{SessionID: "}"}); err != nil {
 		t.Fatal(err)
 	}
 	s.offer()
-	picky := s.runtime("picky", func(o *callruntime.Options) { o.Group = "picky:" + s.id })
-	if c, err := picky.Accept(expired(t), func(o wire.Offer) bool { return o.TeamID == "demo" }); err == nil {
-		t.Errorf("took %s", c.ID)
+	selective := s.runtime("selective", func(o *callruntime.Options) { o.Group = "selective:" + s.id })
+	if c, err := selective.Accept(shortContext(t), func(o wire.Offer) bool { return o.TeamID == "demo" }); err == nil {
+		t.Errorf("accepted %s", c.ID)
 	}
-	if c, err := s.runtime("r").Accept(t.Context(), func(o wire.Offer) bool { return o.SessionID == "}" || s.mine(o) }); err != nil || c.ID != s.id {
-		t.Errorf("not left to others: %+v, %v", c, err)
+	if c, err := s.runtime("r").Accept(t.Context(), func(o wire.Offer) bool { return o.SessionID == "}" || s.ownOffer(o) }); err != nil || c.ID != s.id {
+		t.Errorf("accept in another group: %+v, %v", c, err)
 	}
 }

@@ -17,7 +17,7 @@ import (
 	"telapi/test/poll"
 )
 
-func owners(t *testing.T, opts Options) {
+func sessionOwner(t *testing.T, opts Options) {
 	s := newChannelFixture(t, opts, nil)
 	subscribe(t, s.store)
 	subscriber := &browser{}
@@ -31,7 +31,7 @@ func owners(t *testing.T, opts Options) {
 	refused := s.attachment("b")
 	refused.Reject = true
 	if _, err := s.channels.Attach(t.Context(), refused); !fault.Is(err, fault.SessionInUse) {
-		t.Errorf("a second connection: %v", err)
+		t.Errorf("attach a second connection: %v", err)
 	}
 	if err := s.channels.CheckAttach(t.Context(), refused); !fault.Is(err, fault.SessionInUse) {
 		t.Errorf("check of a second connection: %v", err)
@@ -41,26 +41,26 @@ func owners(t *testing.T, opts Options) {
 	}
 	refused.Succeeds = "other"
 	if _, err := s.channels.Attach(t.Context(), refused); !fault.Is(err, fault.SessionInUse) {
-		t.Errorf("one that names another: %v", err)
+		t.Errorf("connection that succeeds a non-owner: %v", err)
 	}
 	s.attach("b", reject, func(a *channel.AttachRequest) { a.Succeeds = "a" })
-	poll.Until(t, "the notification", func() bool { return subscriber.recorded() == "replaced:b" })
+	poll.Until(t, "the subscriber is replaced", func() bool { return subscriber.recorded() == "replaced:b" })
 	s.attach("c", func(a *channel.AttachRequest) { a.Lease = time.Millisecond })
-	poll.Until(t, "the notification", func() bool { return subscriber.recorded() == "replaced:b replaced:c" })
+	poll.Until(t, "the subscriber is replaced", func() bool { return subscriber.recorded() == "replaced:b replaced:c" })
 	for connection, want := range map[string]channel.Outcome{"a": channel.NotOwner, "b": channel.NotOwner, "c": channel.Appended} {
 		if got := s.frame(connection, connection); got != want {
 			t.Errorf("frame of %s: %s", connection, got)
 		}
 	}
-	poll.Until(t, "the end of a lease", func() bool {
+	poll.Until(t, "the lease expires", func() bool {
 		_, err := s.channels.Attach(t.Context(), func() channel.AttachRequest { a := s.attachment("d"); a.Reject = true; return a }())
 		return err == nil
 	})
 	if got, _, err := s.channels.Renew(t.Context(), s.id, "c", time.Minute, false); got != channel.NotOwner || err != nil {
-		t.Errorf("renewal of what is lost: %s, %v", got, err)
+		t.Errorf("renew an expired lease: %s, %v", got, err)
 	}
 	if got, _, err := s.channels.Renew(t.Context(), s.id, "d", time.Minute, false); got != channel.Owned || err != nil {
-		t.Errorf("renewal: %s, %v", got, err)
+		t.Errorf("renew: %s, %v", got, err)
 	}
 	for _, connection := range []string{"a", "d", "d"} {
 		if err := s.channels.Detach(t.Context(), s.id, connection, s.entry(wire.KindSession, "disconnected")); err != nil {
@@ -71,11 +71,11 @@ func owners(t *testing.T, opts Options) {
 	foreign := s.attachment("f")
 	foreign.TeamID = "other"
 	if _, err := s.channels.Attach(t.Context(), foreign); err == nil || s.channels.CheckAttach(t.Context(), foreign) == nil {
-		t.Error("another team was let in")
+		t.Error("another team could attach")
 	}
 	s.frame("e", "last")
-	if events, _ := s.receive(s.take("r"), "last"); strings.Join(events, " ") != "connected connected connected c connected disconnected connected last" {
-		t.Errorf("the runtime saw %v", events)
+	if events, _ := s.receive(s.attachRuntime("r"), "last"); strings.Join(events, " ") != "connected connected connected c connected disconnected connected last" {
+		t.Errorf("the runtime received %v", events)
 	}
 }
 
@@ -86,9 +86,9 @@ func framesOnce(t *testing.T, opts Options) {
 		[]channel.Outcome{channel.Appended, channel.Duplicate, channel.Appended, channel.Duplicate}) {
 		t.Errorf("got %v", got)
 	}
-	s.attach("b") // what one connection sent, another may send again
+	s.attach("b") // message IDs are shared by connections
 	if got := s.frame("b", "2"); got != channel.Duplicate {
-		t.Errorf("by another connection: %s", got)
+		t.Errorf("duplicate of another connection: %s", got)
 	}
 	all := func(connection string, frames ...channel.Frame) string {
 		t.Helper()
@@ -100,20 +100,20 @@ func framesOnce(t *testing.T, opts Options) {
 	if got := all("b", channel.Frame{MessageID: "3"}, channel.Frame{MessageID: "2"}, channel.Frame{MessageID: "4", Switch: wire.DisableTextChat},
 		channel.Frame{MessageID: "5", Chat: true}, channel.Frame{MessageID: "3", Chat: true}, channel.Frame{MessageID: "6"}); got !=
 		"[appended repeated appended chat_disabled repeated appended]" {
-		t.Errorf("several at a time: %s", got)
+		t.Errorf("several frames: %s", got)
 	}
 	if got := all("a", channel.Frame{MessageID: "7"}, channel.Frame{MessageID: "8"}); got != "[not_owner not_owner]" {
-		t.Errorf("by one that owns nothing: %s", got)
+		t.Errorf("frames of a replaced connection: %s", got)
 	}
-	if events, _ := s.receive(s.take("r"), "6"); strings.Join(events, " ") != "connected 1 2 connected 3 4 6" {
-		t.Errorf("the runtime saw %v", events)
+	if events, _ := s.receive(s.attachRuntime("r"), "6"); strings.Join(events, " ") != "connected 1 2 connected 3 4 6" {
+		t.Errorf("the runtime received %v", events)
 	}
 }
 
 func textChat(t *testing.T, opts Options) {
 	s := newChannelFixture(t, opts, nil)
 	s.attach("a")
-	c := s.take("r")
+	c := s.attachRuntime("r")
 	n := 0
 	browser := func(command string) {
 		t.Helper()
@@ -136,7 +136,7 @@ func textChat(t *testing.T, opts Options) {
 			t.Errorf("chat: %s; want %v", got, on)
 		}
 		if s.attach("a").TextChat != on {
-			t.Errorf("attached: want %v", on)
+			t.Errorf("attach: want text chat %v", on)
 		}
 	}
 	expect(true)
@@ -160,22 +160,22 @@ func textChat(t *testing.T, opts Options) {
 	expect(true)
 }
 
-func order(t *testing.T, opts Options) {
+func frameOrder(t *testing.T, opts Options) {
 	s := newChannelFixture(t, opts, nil)
 	const connections, frames = 50, 20
 	runtime := s.runtime("r")
 	var wg sync.WaitGroup
 	for range connections {
-		mine := *s
-		mine.id = uuid.NewString()
-		mine.attach("a")
-		c, err := runtime.Attach(t.Context(), mine.id)
+		own := *s
+		own.id = uuid.NewString()
+		own.attach("a")
+		c, err := runtime.Attach(t.Context(), own.id)
 		if err != nil {
 			t.Fatal(err)
 		}
 		wg.Go(func() {
 			for i := range frames {
-				if got := mine.frame("a", fmt.Sprint(i)); got != channel.Appended {
+				if got := own.frame("a", fmt.Sprint(i)); got != channel.Appended {
 					t.Errorf("frame: %s", got)
 				}
 			}
@@ -185,8 +185,8 @@ func order(t *testing.T, opts Options) {
 			for i := range frames {
 				want = append(want, fmt.Sprint(i))
 			}
-			if events, _ := mine.receive(c, fmt.Sprint(frames-1)); !slices.Equal(events, want) {
-				t.Errorf("the runtime saw %v", events)
+			if events, _ := own.receive(c, fmt.Sprint(frames-1)); !slices.Equal(events, want) {
+				t.Errorf("the runtime received %v", events)
 			}
 		})
 	}

@@ -17,28 +17,28 @@ import (
 	"telapi/internal/channel"
 )
 
-// channelPromises are kept by every engine.
-var channelPromises = map[string]func(*testing.T, Options){
-	"a cursor is good for everything or for nothing":          cursors,
-	"a store that was wiped recovers nothing":                 wiped,
-	"one connection owns a session":                           owners,
-	"who is connected is known":                               presence,
-	"a frame is on the stream once":                           framesOnce,
-	"message ids are remembered, and not for ever":            remembered,
-	"the runtime's word on text chat wins":                    textChat,
-	"a runtime that lags behind is waited for":                backpressure,
-	"what is committed is counted to the byte":                committedBytes,
-	"what is not committed is kept, and a little more":        trimming,
-	"a store that has lost its newest data is noticed":        setBack,
-	"nothing happens on a channel after its end":              endings,
-	"an idle channel ends":                                    idleness,
-	"simultaneous frames keep their order":                    order,
-	"one of two runtimes gets a session":                      claims,
-	"a runtime that dies is replaced":                         succession,
-	"groups see each session until it is taken":               groups,
-	"messages are delivered, stored and sent once":            liveMessages,
-	"what is sent again is kept once":                         sentAgain,
-	"a runtime opens, leaves and finds again what is its own": opening,
+// channelTests run on every engine.
+var channelTests = map[string]func(*testing.T, Options){
+	"recovery is all or nothing":                               cursors,
+	"wiped store":                                              wipedStore,
+	"one connection owns a session":                            sessionOwner,
+	"presence":                                                 presence,
+	"duplicate frames are dropped":                             framesOnce,
+	"old message IDs are dropped":                              messageIDs,
+	"runtime controls text chat":                               textChat,
+	"backpressure":                                             backpressure,
+	"committed bytes are counted exactly":                      committedBytes,
+	"committed entries are trimmed":                            trimming,
+	"rollback after failover is detected":                      rollback,
+	"ended channels reject operations":                         endedChannel,
+	"idle channels end":                                        idleChannel,
+	"frames of concurrent connections stay in order":           frameOrder,
+	"one runtime claims a session":                             claims,
+	"crashed runtime is replaced":                              crashedRuntimes,
+	"every group gets each offer until the session is claimed": runtimeGroups,
+	"messages are delivered live and kept":                     liveMessages,
+	"messages sent again are kept once":                        resentMessages,
+	"runtime opens, closes and reopens a channel":              openChannel,
 }
 
 // channelFixture is a session's channel between a browser and a runtime.
@@ -93,7 +93,7 @@ func resume(c channel.Cursor) func(*channel.AttachRequest) {
 	return func(a *channel.AttachRequest) { a.Resume = &c }
 }
 
-// frame appends a frame whose message id, and event, is name.
+// frame appends a frame with name as its message ID and event.
 func (s *channelFixture) frame(connection, name string) channel.Outcome {
 	s.Helper()
 	return s.append(connection, channel.Frame{MessageID: name, Entry: s.entry(wire.KindFrame, name)})[0]
@@ -122,8 +122,8 @@ func (s *channelFixture) runtime(name string, change ...func(*callruntime.Option
 	return r
 }
 
-// take attaches a runtime to the channel.
-func (s *channelFixture) take(name string) *callruntime.Channel {
+// attachRuntime attaches a runtime to the channel.
+func (s *channelFixture) attachRuntime(name string) *callruntime.Channel {
 	s.Helper()
 	c, err := s.runtime(name).Attach(s.Context(), s.id)
 	if err != nil {
@@ -142,7 +142,8 @@ func (s *channelFixture) send(c *callruntime.Channel, texts ...string) {
 	}
 }
 
-// receive reads events until one is the last.
+// receive reads entries up to the event last. It returns their events and the
+// position of the last one.
 func (s *channelFixture) receive(c *callruntime.Channel, last string) (events []string, position string) {
 	s.Helper()
 	ctx, cancel := context.WithTimeout(s.Context(), 20*time.Second)

@@ -20,18 +20,18 @@ import (
 	"telapi/test/servers"
 )
 
-// Every engine keeps the same promises. Each test gets options by which to open
-// as many instances as it likes on one engine.
+// TestConformance runs the same tests on every engine. Each test gets options with
+// which it can open any number of stores on the engine.
 func TestConformance(t *testing.T) {
 	engines := map[string]func(*testing.T) Options{
 		"embedded": func(t *testing.T) Options {
-			j := &logBuffer{}
-			e, err := StartEmbedded(t.TempDir(), j.logger())
+			logs := &logBuffer{}
+			e, err := StartEmbedded(t.TempDir(), logs.logger())
 			if err != nil {
 				t.Fatal(err)
 			}
 			t.Cleanup(e.Close)
-			return e.Options(j.logger())
+			return e.Options(logs.logger())
 		},
 		"redis": func(t *testing.T) Options { return redisOptions(servers.StartRedis(t)) },
 		"redis with TLS, password and database": func(t *testing.T) Options {
@@ -45,32 +45,32 @@ func TestConformance(t *testing.T) {
 			opts.Username, opts.Password = "telapi", "s3cret"
 			return opts
 		},
-		"cluster, found by one of its addresses": func(t *testing.T) Options {
+		"cluster with one seed address": func(t *testing.T) Options {
 			return Options{RedisOptions: config.RedisOptions{Addrs: servers.StartRedisCluster(t).Addrs()[:1]}}
 		},
 	}
-	promises := map[string]func(*testing.T, Options){
-		"limits are saved, announced and restored":    limitsAreKept,
-		"simultaneous leases never exceed the limit":  leasesNeverExceed,
-		"windows end, are shortened and are repaired": windowsEnd,
-		"two instances share one limit":               instancesShareALimit,
-		"saved limits are live elsewhere":             savedLimitsAreLive,
-		"announcements reach every instance":          announcementsReachAll,
+	tests := map[string]func(*testing.T, Options){
+		"limits are saved, announced and restored":       limitsAreKept,
+		"concurrent leases never exceed the limit":       leasesNeverExceed,
+		"windows end, can be shortened and are repaired": windowsEnd,
+		"two instances share one limit":                  instancesShareALimit,
+		"saved limits reach other instances":             savedLimitsAreLive,
+		"announcements reach every instance":             announcementsReachAll,
 	}
 	for engine, start := range engines {
-		promises := promises
-		if engine != "redis" && engine != "redis with TLS, password and database" { // which a connection tells apart, not a script
-			promises = maps.Clone(promises)
-			maps.Copy(promises, channelPromises)
-			maps.Copy(promises, callbackPromises)
-			maps.Copy(promises, leasePromises)
-			maps.Copy(promises, reportPromises)
+		tests := tests
+		if engine != "redis" && engine != "redis with TLS, password and database" { // these differ from the others in the connection only
+			tests = maps.Clone(tests)
+			maps.Copy(tests, channelTests)
+			maps.Copy(tests, callbackTests)
+			maps.Copy(tests, leaseTests)
+			maps.Copy(tests, reportTests)
 		}
 		t.Run(engine, func(t *testing.T) {
 			t.Parallel()
 			opts := start(t)
-			for promise, keep := range promises {
-				t.Run(promise, func(t *testing.T) { keep(t, opts) })
+			for name, test := range tests {
+				t.Run(name, func(t *testing.T) { test(t, opts) })
 			}
 		})
 	}
@@ -79,7 +79,7 @@ func TestConformance(t *testing.T) {
 func limitsAreKept(t *testing.T, opts Options) {
 	s, _ := connect(t, opts)
 	ctx := t.Context()
-	forget(t, s, kv.LimitsKey)
+	deleteKey(t, s, kv.LimitsKey)
 	expect := func(want string) {
 		t.Helper()
 		value, ok, err := s.Limits(ctx)
@@ -93,10 +93,10 @@ func limitsAreKept(t *testing.T, opts Options) {
 	}
 	expect("first")
 	other, _ := connect(t, opts)
-	subscriber := subscribe(t, other)
+	rec := subscribe(t, other)
 	for _, stale := range []string{"", "second"} {
 		if saved, err := s.SaveLimits(ctx, []byte(stale), []byte("third")); err != nil || saved {
-			t.Errorf("over %q, which is not there: %v, %v", stale, saved, err)
+			t.Errorf("save with stale value %q: %v, %v", stale, saved, err)
 		}
 	}
 	expect("first")
@@ -104,7 +104,7 @@ func limitsAreKept(t *testing.T, opts Options) {
 		t.Fatal(saved, err)
 	}
 	expect("third")
-	poll.Until(t, "the announcement", func() bool { return strings.HasPrefix(subscriber.recorded(), "up "+ratelimit.Topic) })
+	poll.Until(t, "the announcement", func() bool { return strings.HasPrefix(rec.recorded(), "up "+ratelimit.Topic) })
 }
 
 func leasesNeverExceed(t *testing.T, opts Options) {
@@ -117,7 +117,7 @@ func leasesNeverExceed(t *testing.T, opts Options) {
 			wg.Go(func() {
 				s := []*Store{a, b}[worker%2]
 				for n := range int64(30) {
-					g, err := s.Lease(t.Context(), spread(i), 1+n%7, 100, time.Hour)
+					g, err := s.Lease(t.Context(), slotKey(i), 1+n%7, 100, time.Hour)
 					if err != nil || g.Permits > 1+n%7 || g.Remaining < 0 || g.Reset <= 0 || g.Reset > time.Hour {
 						t.Errorf("lease: %+v, %v", g, err)
 						return
@@ -130,8 +130,8 @@ func leasesNeverExceed(t *testing.T, opts Options) {
 		if granted.Load() != 100 {
 			t.Errorf("%d of 100 granted", granted.Load())
 		}
-		if g, err := a.Lease(t.Context(), spread(i), 1, 90, time.Hour); err != nil || g.Permits != 0 || g.Remaining != 0 {
-			t.Errorf("under a lowered limit: %+v, %v", g, err)
+		if g, err := a.Lease(t.Context(), slotKey(i), 1, 90, time.Hour); err != nil || g.Permits != 0 || g.Remaining != 0 {
+			t.Errorf("lease with a lower limit: %+v, %v", g, err)
 		}
 	}
 }
@@ -150,7 +150,7 @@ func windowsEnd(t *testing.T, opts Options) {
 		t.Fatalf("first lease: %+v", g)
 	}
 	if g := lease("w", 300*time.Millisecond); g.Permits != 0 || g.Reset > 300*time.Millisecond {
-		t.Errorf("a shortened window: %+v", g)
+		t.Errorf("shorter window: %+v", g)
 	}
 	poll.Until(t, "a new window", func() bool { return lease("w", 300*time.Millisecond).Permits == 1 })
 
@@ -158,9 +158,9 @@ func windowsEnd(t *testing.T, opts Options) {
 		return c.Do(ctx, c.B().Set().Key(kv.RatePrefix+"stuck").Value("1").Build()).Error()
 	})
 	if g := lease("stuck", 300*time.Millisecond); g.Permits != 0 || g.Reset <= 0 {
-		t.Errorf("a count without an end: %+v", g)
+		t.Errorf("counter without a TTL: %+v", g)
 	}
-	poll.Until(t, "the end of a count that had none", func() bool { return lease("stuck", time.Second).Permits == 1 })
+	poll.Until(t, "the counter without a TTL expires", func() bool { return lease("stuck", time.Second).Permits == 1 })
 }
 
 func instancesShareALimit(t *testing.T, opts Options) {
@@ -199,7 +199,7 @@ func instancesShareALimit(t *testing.T, opts Options) {
 			t.Errorf("%d of %d allowed", total.Load(), limit)
 		}
 	})
-	t.Run("one falls idle: at most 2 % is left unused", func(t *testing.T) {
+	t.Run("one idle: at most 2 % unused", func(t *testing.T) {
 		total := spend(a, "203.0.113.2", 100)
 		if total += spend(b, "203.0.113.2", limit); total > limit || total < limit*98/100 {
 			t.Errorf("%d of %d allowed", total, limit)
@@ -209,8 +209,8 @@ func instancesShareALimit(t *testing.T, opts Options) {
 
 func savedLimitsAreLive(t *testing.T, opts Options) {
 	settings := func() (*ratelimit.Settings, *Store) {
-		s, j := connect(t, opts)
-		return ratelimit.NewSettings(s, noMirror{}, j.logger(), prometheus.NewRegistry()), s
+		s, logs := connect(t, opts)
+		return ratelimit.NewSettings(s, noMirror{}, logs.logger(), prometheus.NewRegistry()), s
 	}
 	admin, _ := settings()
 	server, s := settings()
@@ -243,18 +243,18 @@ func announcementsReachAll(t *testing.T, opts Options) {
 	}
 	want := "up"
 	for i, s := range stores {
-		topic := "key:" + spread(i)
+		topic := "key:" + slotKey(i)
 		if err := s.Announce(t.Context(), topic); err != nil {
 			t.Fatal(err)
 		}
 		want += " " + topic
-		for _, e := range recorders {
-			poll.Until(t, topic, func() bool { return strings.HasSuffix(e.recorded(), topic) })
+		for _, rec := range recorders {
+			poll.Until(t, topic, func() bool { return strings.HasSuffix(rec.recorded(), topic) })
 		}
 	}
-	for _, e := range recorders {
-		// A cluster may still be passing on what another test announced.
-		if got := strings.ReplaceAll(e.recorded(), " "+ratelimit.Topic, ""); got != want {
+	for _, rec := range recorders {
+		// A cluster may deliver announcements of other tests late.
+		if got := strings.ReplaceAll(rec.recorded(), " "+ratelimit.Topic, ""); got != want {
 			t.Errorf("received %q, want %q", got, want)
 		}
 	}
@@ -267,7 +267,7 @@ func raw(t *testing.T, s *Store, operate func(context.Context, rueidis.Client) e
 	}
 }
 
-func forget(t *testing.T, s *Store, key string) {
+func deleteKey(t *testing.T, s *Store, key string) {
 	t.Helper()
 	raw(t, s, func(ctx context.Context, c rueidis.Client) error {
 		return c.Do(ctx, c.B().Del().Key(key).Build()).Error()

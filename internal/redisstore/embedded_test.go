@@ -18,25 +18,25 @@ import (
 
 func startEmbedded(t *testing.T, dir string) (*Embedded, *logBuffer) {
 	t.Helper()
-	j := &logBuffer{}
-	e, err := StartEmbedded(dir, j.logger())
+	logs := &logBuffer{}
+	e, err := StartEmbedded(dir, logs.logger())
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(e.Close)
-	return e, j
+	return e, logs
 }
 
 func TestJoinRunningEngine(t *testing.T) {
 	t.Parallel()
 	dir := filepath.Join(t.TempDir(), "data")
-	e, j := startEmbedded(t, dir)
+	e, logs := startEmbedded(t, dir)
 	file := filepath.Join(dir, redisconn.EmbeddedFile)
 	if info, err := os.Stat(file); err != nil || info.Mode().Perm() != 0o600 {
-		t.Errorf("the record: %v, %v", info.Mode(), err)
+		t.Errorf("connection file: %v, %v", info.Mode(), err)
 	}
-	if j.count("does not survive a restart") != 1 || strings.Contains(j.String(), e.pass.Reveal()) {
-		t.Errorf("logged:\n%s", j)
+	if logs.count("does not survive a restart") != 1 || strings.Contains(logs.String(), e.pass.Reveal()) {
+		t.Errorf("logged:\n%s", logs)
 	}
 
 	opts, err := Join(dir)
@@ -44,23 +44,23 @@ func TestJoinRunningEngine(t *testing.T) {
 		t.Fatal(err)
 	}
 	server, _ := connect(t, e.Options(nil))
-	tool, _ := connect(t, opts)
-	if _, err := tool.SaveLimits(t.Context(), nil, []byte("{}")); err != nil {
+	cli, _ := connect(t, opts)
+	if _, err := cli.SaveLimits(t.Context(), nil, []byte("{}")); err != nil {
 		t.Fatal(err)
 	}
 	if value, ok, err := server.Limits(t.Context()); !ok || err != nil {
-		t.Errorf("the server reads %q, %v", value, err)
+		t.Errorf("limits read by the server: %q, %v", value, err)
 	}
-	if _, err := StartEmbedded(dir, j.logger()); err == nil || !strings.Contains(err.Error(), "another server is running on "+dir+": stop it") {
-		t.Errorf("a second engine: %v", err)
+	if _, err := StartEmbedded(dir, logs.logger()); err == nil || !strings.Contains(err.Error(), "another server is running on "+dir+": stop it") {
+		t.Errorf("start a second engine: %v", err)
 	}
 
 	e.Close()
 	if left, _ := filepath.Glob(filepath.Join(dir, "*")); len(left) != 1 || filepath.Base(left[0]) != engineLock {
-		t.Errorf("left behind: %v", left)
+		t.Errorf("files after Close: %v", left)
 	}
 	if _, err := Join(dir); !errors.Is(err, ErrNoServer) {
-		t.Errorf("joined a closed engine: %v", err)
+		t.Errorf("join a closed engine: %v", err)
 	}
 }
 
@@ -81,7 +81,7 @@ func TestOneOfConcurrentServersStarts(t *testing.T) {
 		}
 	}
 	if running != 1 {
-		t.Errorf("%d servers run on one data folder", running)
+		t.Errorf("%d servers run on one data directory", running)
 	}
 }
 
@@ -95,25 +95,25 @@ func TestStaleRecordIsDetected(t *testing.T) {
 		t.Fatal(err)
 	}
 	first.Close()
-	if err := os.WriteFile(file, record, 0o600); err != nil { // as if it had been killed
+	if err := os.WriteFile(file, record, 0o600); err != nil { // as after a crash
 		t.Fatal(err)
 	}
 	if _, err := Join(dir); !errors.Is(err, ErrNoServer) || !strings.Contains(err.Error(), "left behind by process") {
-		t.Errorf("joined a dead server: %v", err)
+		t.Errorf("join a stopped server: %v", err)
 	}
 	startEmbedded(t, dir)
 	if _, err := Join(dir); err != nil {
-		t.Errorf("the next server cannot be joined: %v", err)
+		t.Errorf("join the next server: %v", err)
 	}
 	if err := os.WriteFile(file, []byte("{nonsense"), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := Join(dir); err == nil || errors.Is(err, ErrNoServer) {
-		t.Errorf("a damaged record: %v", err)
+		t.Errorf("join with a damaged file: %v", err)
 	}
 }
 
-// Another program may subscribe on the port of a dead server, even a Redis.
+// Another program, even Redis, may listen on the port of a stopped server.
 func TestJoinRejectsOtherServerOnPort(t *testing.T) {
 	t.Parallel()
 	ours, theirs := t.TempDir(), t.TempDir()
@@ -125,7 +125,7 @@ func TestJoinRejectsOtherServerOnPort(t *testing.T) {
 		t.Fatal(err)
 	}
 	if _, err := Join(ours); !errors.Is(err, ErrNoServer) {
-		t.Errorf("joined with another server's password: %v", err)
+		t.Errorf("join with another server on the port: %v", err)
 	}
 }
 
@@ -134,12 +134,12 @@ func TestHangingServerIsNotReportedAsMissing(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
 	e, _ := startEmbedded(t, dir)
-	silent, err := net.Listen("tcp", "127.0.0.1:0") // connections wait to be accepted
+	hanging, err := net.Listen("tcp", "127.0.0.1:0") // connections wait to be accepted
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer silent.Close()
-	e.addr = silent.Addr().String()
+	defer hanging.Close()
+	e.addr = hanging.Addr().String()
 	if err := e.record(); err != nil {
 		t.Fatal(err)
 	}
@@ -151,7 +151,7 @@ func TestHangingServerIsNotReportedAsMissing(t *testing.T) {
 	s := Open(opts)
 	defer s.Close()
 	if err := s.Announce(t.Context(), "key:k1"); !fault.Is(err, fault.ServiceUnavailable) {
-		t.Errorf("announcement without subscribers: %v", err)
+		t.Errorf("announce: %v", err)
 	}
 }
 
@@ -168,10 +168,10 @@ func TestEmbeddedKeysExpireInRealTime(t *testing.T) {
 		return g.Permits
 	}
 	if lease() != 1 {
-		t.Fatal("refused in a new window")
+		t.Fatal("rejected in a new window")
 	}
 	poll.Until(t, "a new window", func() bool { return lease() == 1 })
 	if passed := time.Since(start); passed < time.Second-2*engineTick {
-		t.Errorf("a window of a second ended after %v", passed)
+		t.Errorf("a window of 1s ended after %v", passed)
 	}
 }

@@ -17,18 +17,18 @@ func TestStoreReconnectsToRestartedCluster(t *testing.T) {
 	t.Parallel()
 	c := servers.StartRedisCluster(t)
 	s, _ := connect(t, Options{RedisOptions: config.RedisOptions{Addrs: c.Addrs()}})
-	e := subscribe(t, s)
+	rec := subscribe(t, s)
 	for _, node := range c.Nodes {
 		node.Kill()
 	}
-	poll.Until(t, "notification of the lost connection", func() bool { return e.recorded() == "up down" })
-	poll.Until(t, "refusals", func() bool { return fault.Is(s.Ping(t.Context()), fault.ServiceUnavailable) })
+	poll.Until(t, "the subscriber is down", func() bool { return rec.recorded() == "up down" })
+	poll.Until(t, "the store is unavailable", func() bool { return fault.Is(s.Ping(t.Context()), fault.ServiceUnavailable) })
 	for _, node := range c.Nodes {
 		node.Start()
 	}
 	c.AwaitOK()
-	poll.Until(t, "a new subscription", func() bool { return e.recorded() == "up down up" })
-	poll.Until(t, "service of every slot", func() bool { return leasesEverywhere(t, s) })
+	poll.Until(t, "a new subscription", func() bool { return rec.recorded() == "up down up" })
+	poll.Until(t, "leases in all slots", func() bool { return leaseInAllSlots(t, s) })
 }
 
 func TestStoreFollowsClusterFailover(t *testing.T) {
@@ -36,22 +36,22 @@ func TestStoreFollowsClusterFailover(t *testing.T) {
 	c := servers.StartRedisCluster(t)
 	c.AddReplica(c.Nodes[0])
 	s, _ := connect(t, Options{RedisOptions: config.RedisOptions{Addrs: c.Addrs()}})
-	subscriber := subscribe(t, s)
-	if !leasesEverywhere(t, s) {
-		t.Fatal("not served before the loss")
+	rec := subscribe(t, s)
+	if !leaseInAllSlots(t, s) {
+		t.Fatal("lease failed before the failover")
 	}
 	c.Nodes[0].Kill()
-	poll.Until(t, "service of every slot by the replica", func() bool { return leasesEverywhere(t, s) })
-	poll.Until(t, "delivery of an announcement", func() bool {
-		_ = s.Announce(t.Context(), "news")
-		return strings.HasSuffix(subscriber.recorded(), "news")
+	poll.Until(t, "leases in all slots after the failover", func() bool { return leaseInAllSlots(t, s) })
+	poll.Until(t, "an announcement is received", func() bool {
+		_ = s.Announce(t.Context(), "topic")
+		return strings.HasSuffix(rec.recorded(), "topic")
 	})
 }
 
-// leasesEverywhere leases under keys of many slots.
-func leasesEverywhere(t *testing.T, s *Store) bool {
+// leaseInAllSlots reports whether leases with keys of many slots succeed.
+func leaseInAllSlots(t *testing.T, s *Store) bool {
 	for i := range 20 {
-		if _, err := s.Lease(t.Context(), spread(i), 1, 1000, time.Hour); err != nil {
+		if _, err := s.Lease(t.Context(), slotKey(i), 1, 1000, time.Hour); err != nil {
 			if !fault.Is(err, fault.ServiceUnavailable) {
 				t.Fatalf("lease: %v", err)
 			}
@@ -61,20 +61,20 @@ func leasesEverywhere(t *testing.T, s *Store) bool {
 	return true
 }
 
-// A master that was demoted answers pings and refuses writes. The address may
-// lead to another server by now, so the store reconnects.
+// A demoted master answers pings and rejects writes. The store reconnects, because
+// the address may belong to another server by now.
 func TestStoreLeavesDemotedMaster(t *testing.T) {
 	t.Parallel()
 	r, master := servers.StartRedis(t), servers.StartRedis(t)
-	s, j := connect(t, redisOptions(r))
-	e := subscribe(t, s)
+	s, logs := connect(t, redisOptions(r))
+	rec := subscribe(t, s)
 	host, port, _ := strings.Cut(master.Addr(), ":")
 	r.MustDo("REPLICAOF", host, port)
-	poll.Until(t, "refusals", func() bool { return fault.Is(save(t.Context(), s), fault.ServiceUnavailable) })
-	poll.Until(t, "a log line", func() bool { return j.count("READONLY") > 0 })
+	poll.Until(t, "the store is unavailable", func() bool { return fault.Is(save(t.Context(), s), fault.ServiceUnavailable) })
+	poll.Until(t, "a log line", func() bool { return logs.count("READONLY") > 0 })
 	r.MustDo("REPLICAOF", "NO", "ONE")
-	poll.Until(t, "service", func() bool { return save(t.Context(), s) == nil })
-	poll.Until(t, "a subscription to whatever serves now", func() bool { return strings.HasPrefix(e.recorded(), "up down up") })
+	poll.Until(t, "the store is available", func() bool { return save(t.Context(), s) == nil })
+	poll.Until(t, "a new subscription", func() bool { return strings.HasPrefix(rec.recorded(), "up down up") })
 }
 
 func TestOffersAreAcceptedAfterMasterChange(t *testing.T) {
@@ -85,7 +85,7 @@ func TestOffersAreAcceptedAfterMasterChange(t *testing.T) {
 	accepted := make(chan error, 1)
 	runtime := s.runtime("r")
 	go func() {
-		_, err := runtime.Accept(t.Context(), s.mine)
+		_, err := runtime.Accept(t.Context(), s.ownOffer)
 		accepted <- err
 	}()
 	info := func(section string) string {
@@ -96,10 +96,10 @@ func TestOffersAreAcceptedAfterMasterChange(t *testing.T) {
 		}
 		return text
 	}
-	poll.Until(t, "a reader of offers", func() bool { return strings.Contains(info("clients"), "blocked_clients:1") })
+	poll.Until(t, "a blocked read of offers", func() bool { return strings.Contains(info("clients"), "blocked_clients:1") })
 	r.MustDo("REPLICAOF", "127.0.0.1", "1")
 	refused := regexp.MustCompile("cmdstat_xautoclaim:.*rejected_calls=[1-9]")
-	poll.Until(t, "a refusal", func() bool { return refused.MatchString(info("commandstats")) })
+	poll.Until(t, "a rejected command", func() bool { return refused.MatchString(info("commandstats")) })
 	r.MustDo("REPLICAOF", "NO", "ONE")
 	poll.Until(t, "an offer", func() bool { return s.channels.Offer(t.Context(), wire.Offer{SessionID: s.id}) == nil })
 	if err := <-accepted; err != nil {

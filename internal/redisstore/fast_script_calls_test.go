@@ -11,11 +11,11 @@ import (
 	"telapi/internal/kv"
 )
 
-// anyChannel stands for the channel's ID in arguments and results.
+// anyChannel replaces the channel's ID in arguments and results.
 const anyChannel = "CHANNEL"
 
-// scriptCalls generates script calls that are mostly valid, and remembers enough of
-// their results to repeat, interleave and spoil them.
+// scriptCalls generates script calls, most of them valid. It records earlier calls and
+// results in order to generate retries, interleaved calls and invalid ones.
 type scriptCalls struct {
 	*rand.Rand
 	now        time.Time
@@ -30,7 +30,7 @@ type scriptCalls struct {
 	items      []simulatedItem
 	callbacks  [][]string // arguments of earlier callbacks
 	first      string     // digest of the first awaited work item
-	pending    [][]string // calls that follow next: script and arguments
+	pending    [][]string // next calls: script and arguments
 }
 
 type simulatedItem struct{ id, digest, kind, scope string }
@@ -48,7 +48,7 @@ func newScriptCalls(r *rand.Rand) scriptCalls {
 		append([]string{"connect"}, o.connect(o.owner)...),
 		{"claim", "runtime", o.token, "3600000", "attach"},
 	}
-	for limits.BacklogEntries == 10_000 && o.count < 5_000 { // more frames than a set of message IDs takes
+	for limits.BacklogEntries == 10_000 && o.count < 5_000 { // more frames than one set of message IDs holds
 		o.pending = append(o.pending, append([]string{"frame"}, o.frames(200)...))
 	}
 	return o
@@ -155,7 +155,7 @@ func (o *scriptCalls) connect(connection string) []string {
 	return append(args, o.limits...)
 }
 
-// size returns how many frames or messages are sent at a time.
+// size returns a number of frames or messages for one call.
 func (o *scriptCalls) size() int {
 	if o.chance(25) {
 		return 1 + o.IntN(64)
@@ -260,7 +260,7 @@ func (o *scriptCalls) item() simulatedItem {
 }
 
 func (o *scriptCalls) callback() []string {
-	if len(o.callbacks) > 0 && o.chance(10) { // a retry, or a repetition under another ID
+	if len(o.callbacks) > 0 && o.chance(10) { // a retry, or a duplicate with another callback ID
 		args := slices.Clone(pick(o, o.callbacks))
 		if o.chance(50) {
 			args[3] = o.name("callback")
@@ -287,8 +287,8 @@ func (o *scriptCalls) callback() []string {
 	return args
 }
 
-// learn notes what the next operations need of an operation's outcome.
-func (o *scriptCalls) learn(script string, args []string, outcome string) {
+// record stores what later calls need from the outcome of a call.
+func (o *scriptCalls) record(script string, args []string, outcome string) {
 	switch {
 	case script == "connect" && strings.Contains(outcome, "attached"):
 		o.owner = args[0]

@@ -21,11 +21,12 @@ import (
 
 var replaySeed = flag.Uint64("seed", 0, "replay TestFastScriptsMatchFullScripts with this seed only")
 
-// TestFastScriptsMatchFullScripts runs random operations on two channels: one has
-// the fast versions in front of the full scripts, the other has the full scripts
-// only. After every operation replies, keys and pub/sub notices are the same.
+// TestFastScriptsMatchFullScripts runs the same random operations on two channels.
+// One uses the fast versions, which fall back to the full scripts; the other uses the
+// full scripts only. After every operation, replies, keys and pub/sub notices must be
+// equal.
 func TestFastScriptsMatchFullScripts(t *testing.T) {
-	seeds := []uint64{1, 2, 10919758110046922958, rand.Uint64()} // the third fills the set of message IDs between two checks
+	seeds := []uint64{1, 2, 10919758110046922958, rand.Uint64()} // the third fills a set of message IDs between two checks of its members
 	if *replaySeed != 0 {
 		seeds = []uint64{*replaySeed}
 	}
@@ -45,10 +46,10 @@ func TestFastScriptsMatchFullScripts(t *testing.T) {
 			for _, script := range []string{"callback", "frame", "send"} {
 				n, err := engine.client.Do(t.Context(), engine.client.B().Get().Key(fallbackCount+script).Build()).AsInt64()
 				if fallbacks[script] = n; err != nil || n == 0 || n > int64(calls[script])*9/10 {
-					t.Errorf("%s: the full script ran in %d of %d calls, %v; the test needs both versions", script, n, calls[script], err)
+					t.Errorf("%s: the full script ran in %d of %d calls, %v; want both versions covered", script, n, calls[script], err)
 				}
 			}
-			t.Logf("calls: %v, of which the full scripts handled %v", calls, fallbacks)
+			t.Logf("calls: %v, fallbacks to the full scripts: %v", calls, fallbacks)
 		})
 	}
 }
@@ -73,7 +74,7 @@ func startEmbeddedScripts(t *testing.T) scriptEngine {
 	return scriptEngine{client, m.SetTime, func(script string) string { return script }, true}
 }
 
-// startRedisScripts starts a Redis server, whose scripts get their time from a key.
+// startRedisScripts starts a Redis server. Its scripts read the time from a key.
 func startRedisScripts(t *testing.T) scriptEngine {
 	client := newScriptClient(t, redisOptions(servers.StartRedis(t)))
 	setClock := func(now time.Time) {
@@ -86,7 +87,7 @@ func startRedisScripts(t *testing.T) scriptEngine {
 	prepare := func(script string) string {
 		const clock = "redis.call('TIME')"
 		if strings.Count(script, clock) != 1 {
-			t.Fatalf("a script reads the clock %d times", strings.Count(script, clock))
+			t.Fatalf("a script reads the clock %d times, want 1", strings.Count(script, clock))
 		}
 		return strings.Replace(script, clock, "redis.call('HMGET', '"+testClock+"', 's', 'us')", 1)
 	}
@@ -116,8 +117,8 @@ type simulation struct {
 	release  func()
 }
 
-// simulatedChannel is one of the two channels. Their IDs have the same length,
-// because entries contain them and bytes are counted.
+// simulatedChannel is one of the two channels. Their IDs have the same length, so
+// that their entries have the same size.
 type simulatedChannel struct {
 	id      string
 	scripts map[string]*rueidis.Lua
@@ -148,7 +149,7 @@ func newSimulation(t *testing.T, engine scriptEngine, seed uint64) *simulation {
 			}
 			for _, c := range s.channels {
 				if m.Channel == kv.RuntimeTopic(c.id) || m.Channel == kv.BrowserTopic(c.id) {
-					c.notices = append(c.notices, c.anonymous(m.Channel+" "+m.Message))
+					c.notices = append(c.notices, c.maskID(m.Channel+" "+m.Message))
 				}
 			}
 		},
@@ -162,7 +163,8 @@ func newSimulation(t *testing.T, engine scriptEngine, seed uint64) *simulation {
 	return s
 }
 
-// run executes operations and stops soon after the channel has ended.
+// run executes up to steps operations. It stops 20 operations after the channel has
+// ended.
 func (s *simulation) run(steps int) {
 	s.Helper()
 	for step := 0; step < steps; step++ {
@@ -185,7 +187,7 @@ func (s *simulation) run(steps int) {
 			s.Fatalf("seed %d, step %d: the fast and the full script differ.\n%s\n%s", s.seed, step,
 				strings.Join(s.log[max(0, len(s.log)-5):], "\n"), firstDifference(outcomes[0], outcomes[1]))
 		}
-		s.learn(script, args, outcomes[0])
+		s.record(script, args, outcomes[0])
 		if strings.Contains(s.channels[0].state, "state = ended") {
 			steps = min(steps, step+20)
 		}
@@ -195,18 +197,18 @@ func (s *simulation) run(steps int) {
 // execute runs a script on a channel and returns its reply.
 func (s *simulation) execute(c *simulatedChannel, script string, args []string) string {
 	s.Helper()
-	own := make([]string, len(args))
+	channelArgs := make([]string, len(args))
 	for i, arg := range args {
-		own[i] = strings.ReplaceAll(arg, anyChannel, c.id)
+		channelArgs[i] = strings.ReplaceAll(arg, anyChannel, c.id)
 	}
-	reply, err := c.scripts[script].Exec(s.Context(), s.engine.client, kv.ChannelKeys(c.id), own).ToMessage()
-	if _, refused := rueidis.IsRedisErr(err); err != nil && !refused {
+	reply, err := c.scripts[script].Exec(s.Context(), s.engine.client, kv.ChannelKeys(c.id), channelArgs).ToMessage()
+	if _, isRedisErr := rueidis.IsRedisErr(err); err != nil && !isRedisErr {
 		s.Fatalf("seed %d: %s: %v", s.seed, script, err)
 	}
 	if err != nil {
 		return "error: " + err.Error()
 	}
-	return c.anonymous(reply.String())
+	return c.maskID(reply.String())
 }
 
 // drain waits until every notice that was published so far has been received.
@@ -222,14 +224,14 @@ func (s *simulation) drain() {
 	}
 }
 
-// anonymous returns text without the channel's ID.
-func (c *simulatedChannel) anonymous(text string) string {
+// maskID replaces the channel's ID in text.
+func (c *simulatedChannel) maskID(text string) string {
 	return strings.ReplaceAll(text, c.id, anyChannel)
 }
 
-// dump returns the content of all keys of a channel, one item per line. Of streams
-// it has the newest items, the oldest and the length: earlier steps compared the
-// others. Of sets it has the size, and sometimes the members.
+// dump returns the content of all keys of a channel, one item per line. For streams,
+// that is the newest items, the oldest one and the length, since earlier steps
+// compared the rest. For sets, it is the size and, if members is set, the members.
 func (s *simulation) dump(c *simulatedChannel, members bool) string {
 	s.Helper()
 	keys, b := kv.ChannelKeys(c.id), s.engine.client.B
@@ -263,10 +265,10 @@ func (s *simulation) dump(c *simulatedChannel, members bool) string {
 		command, _, _ := strings.Cut(names[i], " ")
 		lines = append(append(lines, names[i]+":"), s.items(command, message)...)
 	}
-	return c.anonymous(strings.Join(lines, "\n"))
+	return c.maskID(strings.Join(lines, "\n"))
 }
 
-// items returns the reply to one of dump's commands, one item per line.
+// items splits the reply to one of dump's commands into lines.
 func (s *simulation) items(command string, reply rueidis.RedisMessage) (items []string) {
 	s.Helper()
 	var err error
@@ -305,12 +307,12 @@ func firstDifference(a, b string) string {
 	return fmt.Sprintf("fast has %d lines, full has %d", len(left), len(right))
 }
 
-// channelScripts returns all channel scripts, with their fast versions or without.
+// channelScripts returns all channel scripts, with or without their fast versions.
 func channelScripts(engine scriptEngine, fast bool) map[string]*rueidis.Lua {
 	scripts := map[string]*rueidis.Lua{}
 	for _, name := range []string{"callback", "frame", "send"} {
 		text := lua.Script("channel", name)
-		if fast { // count what the full script handles
+		if fast { // count fallbacks
 			text = strings.Replace(lua.Channel(name), lua.FastMarker, "redis.call('INCR', '"+fallbackCount+name+"')\n", 1)
 		}
 		scripts[name] = rueidis.NewLuaScript(engine.prepare(text))

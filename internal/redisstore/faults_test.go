@@ -23,27 +23,27 @@ func TestStoreConnectsWhenServerStartsLate(t *testing.T) {
 	t.Parallel()
 	r := servers.StartRedis(t)
 	r.Stop()
-	s, j := open(t, redisOptions(r))
-	poll.Until(t, "a log line", func() bool { return j.count("store unavailable") == 1 })
+	s, logs := open(t, redisOptions(r))
+	poll.Until(t, "a log line", func() bool { return logs.count("store unavailable") == 1 })
 	for name, operate := range operations(s) {
 		if err := operate(t.Context()); !fault.Is(err, fault.ServiceUnavailable) || !strings.Contains(err.Error(), "connection refused") {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
-	hasty, cancel := context.WithTimeout(t.Context(), 10*time.Millisecond)
+	short, cancel := context.WithTimeout(t.Context(), 10*time.Millisecond)
 	defer cancel()
-	if err := s.Connect(hasty); !fault.Is(err, fault.ServiceUnavailable) {
+	if err := s.Connect(short); !fault.Is(err, fault.ServiceUnavailable) {
 		t.Errorf("connect: %v", err)
 	}
 	r.Start()
-	poll.Until(t, "service", func() bool { return s.Ping(t.Context()) == nil })
+	poll.Until(t, "the store is available", func() bool { return s.Ping(t.Context()) == nil })
 	for name, operate := range operations(s) {
 		if err := operate(t.Context()); err != nil {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
-	if j.count("store unavailable") != 1 || j.count("connected") != 1 {
-		t.Errorf("not one line per change:\n%s", j)
+	if logs.count("store unavailable") != 1 || logs.count("connected") != 1 {
+		t.Errorf("want one log line per change:\n%s", logs)
 	}
 }
 
@@ -66,7 +66,7 @@ func operations(s *Store) map[string]func(context.Context) error {
 			_, err := channels.Append(ctx, "c", "", []channel.Frame{{}})
 			return err
 		},
-		"end":   func(ctx context.Context) error { return channels.EndChannel(ctx, "e", "over") },
+		"end":   func(ctx context.Context) error { return channels.EndChannel(ctx, "e", "done") },
 		"audio": func(ctx context.Context) error { return channels.SendAudio(ctx, "d", []byte("{}")) },
 	}
 }
@@ -74,36 +74,36 @@ func operations(s *Store) map[string]func(context.Context) error {
 func TestStoreReconnectsAfterCrash(t *testing.T) {
 	t.Parallel()
 	r := servers.StartRedis(t)
-	s, j := connect(t, redisOptions(r))
-	e := subscribe(t, s)
+	s, logs := connect(t, redisOptions(r))
+	rec := subscribe(t, s)
 	for i := range 2 {
-		story := e.recorded()
+		before := rec.recorded()
 		r.Kill()
-		poll.Until(t, "notification of the lost connection", func() bool { return e.recorded() == story+" down" })
-		poll.Until(t, "refusals", func() bool { return fault.Is(s.Ping(t.Context()), fault.ServiceUnavailable) })
+		poll.Until(t, "the subscriber is down", func() bool { return rec.recorded() == before+" down" })
+		poll.Until(t, "the store is unavailable", func() bool { return fault.Is(s.Ping(t.Context()), fault.ServiceUnavailable) })
 		r.Start()
-		poll.Until(t, "a new subscription", func() bool { return e.recorded() == story+" down up" })
-		poll.Until(t, "service", func() bool { return s.Announce(t.Context(), fmt.Sprint(i)) == nil })
-		poll.Until(t, "the announcement", func() bool { return e.recorded() == fmt.Sprintf("%s down up %d", story, i) })
+		poll.Until(t, "a new subscription", func() bool { return rec.recorded() == before+" down up" })
+		poll.Until(t, "the store is available", func() bool { return s.Announce(t.Context(), fmt.Sprint(i)) == nil })
+		poll.Until(t, "the announcement", func() bool { return rec.recorded() == fmt.Sprintf("%s down up %d", before, i) })
 	}
-	if j.count("store unavailable") != 2 || j.count("connected") != 3 {
-		t.Errorf("not one line per change:\n%s", j)
+	if logs.count("store unavailable") != 2 || logs.count("connected") != 3 {
+		t.Errorf("want one log line per change:\n%s", logs)
 	}
 }
 
-// A frozen server keeps its connections open and says nothing, as a host does
-// that has lost its power or its network.
+// A frozen server keeps its connections open and does not respond, like a host
+// without power or network.
 func TestStoreReconnectsAfterFreeze(t *testing.T) {
 	t.Parallel()
 	r := servers.StartRedis(t)
 	s, _ := connect(t, redisOptions(r))
-	e := subscribe(t, s)
+	rec := subscribe(t, s)
 	r.Freeze()
-	poll.Until(t, "notification of the lost connection", func() bool { return e.recorded() == "up down" })
-	poll.Until(t, "refusals", func() bool { return fault.Is(s.Ping(t.Context()), fault.ServiceUnavailable) })
+	poll.Until(t, "the subscriber is down", func() bool { return rec.recorded() == "up down" })
+	poll.Until(t, "the store is unavailable", func() bool { return fault.Is(s.Ping(t.Context()), fault.ServiceUnavailable) })
 	r.Thaw()
-	poll.Until(t, "a new subscription", func() bool { return e.recorded() == "up down up" })
-	poll.Until(t, "service", func() bool { return s.Ping(t.Context()) == nil })
+	poll.Until(t, "a new subscription", func() bool { return rec.recorded() == "up down up" })
+	poll.Until(t, "the store is available", func() bool { return s.Ping(t.Context()) == nil })
 }
 
 func TestWrongPasswordIsLoggedWithoutItsValue(t *testing.T) {
@@ -112,24 +112,24 @@ func TestWrongPasswordIsLoggedWithoutItsValue(t *testing.T) {
 	r.Stop()
 	opts := redisOptions(r)
 	opts.Password = "wr0ng-secret"
-	s, j := open(t, opts)
-	poll.Until(t, "away", func() bool { return j.count("refused") > 0 })
-	r.Start() // the reason changes, and the log says so
-	poll.Until(t, "the new reason", func() bool { return j.count("WRONGPASS") > 0 })
+	s, logs := open(t, opts)
+	poll.Until(t, "connection refused", func() bool { return logs.count("refused") > 0 })
+	r.Start() // the new reason is logged
+	poll.Until(t, "a log line with the new reason", func() bool { return logs.count("WRONGPASS") > 0 })
 	err := s.Ping(t.Context())
-	if !fault.Is(err, fault.ServiceUnavailable) || strings.Contains(err.Error()+j.String(), "wr0ng") {
-		t.Errorf("ping: %v\n%s", err, j)
+	if !fault.Is(err, fault.ServiceUnavailable) || strings.Contains(err.Error()+logs.String(), "wr0ng") {
+		t.Errorf("ping: %v\n%s", err, logs)
 	}
 }
 
-// TLS that fails must never fall back to anything else.
+// A failed TLS handshake must not fall back to a less secure connection.
 func TestUntrustedCertificateIsRejected(t *testing.T) {
 	t.Parallel()
 	r := servers.StartRedis(t, servers.RedisTLS(servers.NewCA(t)))
 	opts := redisOptions(r)
-	opts.TLS = servers.StartRedis(t, servers.RedisTLS(servers.NewCA(t))).TLS() // trusts the other one
-	_, j := open(t, opts)
-	poll.Until(t, "the reason", func() bool { return j.count("certificate signed by unknown authority") > 0 })
+	opts.TLS = servers.StartRedis(t, servers.RedisTLS(servers.NewCA(t))).TLS() // trusts another CA
+	_, logs := open(t, opts)
+	poll.Until(t, "a log line with the reason", func() bool { return logs.count("certificate signed by unknown authority") > 0 })
 }
 
 func TestCancelledCallerDoesNotAffectOthers(t *testing.T) {
@@ -156,41 +156,41 @@ func TestCancelledCallerDoesNotAffectOthers(t *testing.T) {
 func TestCommandErrorIsNotUnavailability(t *testing.T) {
 	t.Parallel()
 	r := servers.StartRedis(t)
-	s, j := connect(t, redisOptions(r))
+	s, logs := connect(t, redisOptions(r))
 	r.MustDo("LPUSH", kv.RatePrefix+"k", "not a number")
 	_, err := s.Lease(t.Context(), "k", 1, 1, time.Hour)
 	if err == nil || fault.Is(err, fault.ServiceUnavailable) || !strings.Contains(err.Error(), "WRONGTYPE") {
 		t.Errorf("got %v", err)
 	}
-	if j.count("store unavailable") != 0 {
-		t.Errorf("taken for away:\n%s", j)
+	if logs.count("store unavailable") != 0 {
+		t.Errorf("logged as unavailable:\n%s", logs)
 	}
-	// A value of another type is a bad value, which an administrator can replace.
+	// Limits of the wrong type are invalid, but can be replaced.
 	r.MustDo("LPUSH", kv.LimitsKey, "not a string")
-	value, there, err := s.Limits(t.Context())
-	if err != nil || !there || len(value) != 0 {
-		t.Errorf("limits of another type: %q, %v, %v", value, there, err)
+	value, ok, err := s.Limits(t.Context())
+	if err != nil || !ok || len(value) != 0 {
+		t.Errorf("limits of the wrong type: %q, %v, %v", value, ok, err)
 	}
 	if saved, err := s.SaveLimits(t.Context(), value, []byte("{}")); err != nil || !saved {
-		t.Errorf("replacing them: %v, %v", saved, err)
+		t.Errorf("replace limits: %v, %v", saved, err)
 	}
 }
 
-// A full store answers every ping, and is of no use all the same.
+// A full store answers PING but rejects writes.
 func TestFullStoreIsUnavailable(t *testing.T) {
 	t.Parallel()
 	r := servers.StartRedis(t)
 	s, _ := connect(t, redisOptions(r))
 	r.MustDo("CONFIG", "SET", "maxmemory", "1")
 	if _, err := s.Lease(t.Context(), "k", 1, 1, time.Hour); !fault.Is(err, fault.ServiceUnavailable) {
-		t.Errorf("a full store: %v", err)
+		t.Errorf("lease in a full store: %v", err)
 	}
 	poll.Until(t, "a failing ping", func() bool { return fault.Is(s.Ping(t.Context()), fault.ServiceUnavailable) })
 	r.MustDo("CONFIG", "SET", "maxmemory", "0")
-	poll.Until(t, "service", func() bool { return s.Ping(t.Context()) == nil })
+	poll.Until(t, "the store is available", func() bool { return s.Ping(t.Context()) == nil })
 }
 
-// Not parallel: it looks at all goroutines of the process.
+// Not parallel: it checks all goroutines of the process.
 func TestClosedStoreLeavesNoGoroutines(t *testing.T) {
 	r := servers.StartRedis(t)
 	before := goleak.IgnoreCurrent()
@@ -199,20 +199,20 @@ func TestClosedStoreLeavesNoGoroutines(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, opts := range []Options{redisOptions(r), e.Options(nil)} {
-		s, j := connect(t, opts)
+		s, logs := connect(t, opts)
 		ctx, cancel := context.WithCancel(t.Context())
-		subscriber, done := &recorder{}, make(chan struct{})
-		go func() { s.Subscribe(ctx, subscriber); close(done) }()
-		poll.Until(t, "subscription", func() bool { return subscriber.recorded() == "up" })
+		rec, done := &recorder{}, make(chan struct{})
+		go func() { s.Subscribe(ctx, rec); close(done) }()
+		poll.Until(t, "subscription", func() bool { return rec.recorded() == "up" })
 		s.Close()
-		poll.Until(t, "notification of the lost connection", func() bool { return subscriber.recorded() == "up down" })
+		poll.Until(t, "the subscriber is down", func() bool { return rec.recorded() == "up down" })
 		cancel()
 		<-done
 		if err := s.Ping(t.Context()); !fault.Is(err, fault.ServiceUnavailable) {
 			t.Errorf("got %v", err)
 		}
-		if j.count("store unavailable") != 0 {
-			t.Errorf("closing was reported as a fault:\n%s", j)
+		if logs.count("store unavailable") != 0 {
+			t.Errorf("Close was logged as an outage:\n%s", logs)
 		}
 	}
 	e.Close()

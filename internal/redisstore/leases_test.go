@@ -15,7 +15,7 @@ import (
 	"telapi/test/speechtest"
 )
 
-var leasePromises = map[string]func(*testing.T, Options){
+var leaseTests = map[string]func(*testing.T, Options){
 	"speech.Leases":                         leasesConform,
 	"one holder at a time across instances": leasesExclude,
 	"lease of a crashed holder expires":     crashedLeaseExpires,
@@ -46,20 +46,20 @@ func leasesExclude(t *testing.T, opts Options) {
 				waits.Add(1)
 			}
 			most.Store(max(most.Load(), inside.Add(1)))
-			_ = a.Ping(t.Context()) // a round trip, in which another holder would be noticed
+			_ = a.Ping(t.Context()) // a round trip, so that a second holder would overlap
 			inside.Add(-1)
 		})
 	}
 	wg.Wait()
 	if most.Load() != 1 || waits.Load() == 0 {
-		t.Errorf("%d at a time, %d waited", most.Load(), waits.Load())
+		t.Errorf("%d concurrent holders, %d waited", most.Load(), waits.Load())
 	}
 	if _, waited, err := NewLeases(a).Acquire(t.Context(), name); err != nil || waited {
-		t.Errorf("a released lease had to be waited for: %v, %v", waited, err)
+		t.Errorf("acquire a released lease: waited %v, %v", waited, err)
 	}
-	hurried, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
+	short, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
 	defer cancel()
-	if _, _, err := NewLeases(b).Acquire(hurried, name); !errors.Is(err, context.DeadlineExceeded) {
+	if _, _, err := NewLeases(b).Acquire(short, name); !errors.Is(err, context.DeadlineExceeded) {
 		t.Errorf("acquire with a short deadline: %v", err)
 	}
 }
@@ -108,9 +108,9 @@ func lostLeaseEnds(t *testing.T, opts Options) {
 		t.Fatal(held, err)
 	}
 	if _, _, held, err := NewLeases(b).Try(t.Context(), name); err != nil || held {
-		t.Errorf("two holders at a time: %v", err)
+		t.Errorf("a second instance acquired the lease: %v", err)
 	}
-	forget(t, b, kv.LeasePrefix+name)
+	deleteKey(t, b, kv.LeasePrefix+name)
 	second, endSecond, held, err := NewLeases(b).Try(t.Context(), name)
 	if err != nil || !held {
 		t.Fatal(held, err)

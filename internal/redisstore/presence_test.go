@@ -22,13 +22,13 @@ func presence(t *testing.T, opts Options) {
 	}
 	want("no connection yet")
 	s.attach("first")
-	want("a connection", s.id)
+	want("connected", s.id)
 	if err := s.channels.Detach(t.Context(), s.id, "first", s.entry("session", "disconnected")); err != nil {
 		t.Fatal(err)
 	}
-	want("it has left")
+	want("after detach")
 	s.attach("second", func(a *channel.AttachRequest) { a.Lease = time.Millisecond })
-	poll.Until(t, "a lease that is not renewed expires", func() bool {
+	poll.Until(t, "the lease expires", func() bool {
 		got, _, err := s.channels.Presence(t.Context(), []string{s.id})
 		return err == nil && len(got) == 0
 	})
@@ -37,7 +37,7 @@ func presence(t *testing.T, opts Options) {
 		t.Fatal(err)
 	}
 	if got, ended, err := s.channels.Presence(t.Context(), []string{uuid.NewString(), s.id}); err != nil || len(got) > 0 || !slices.Equal(ended, []string{s.id}) {
-		t.Errorf("the channel has ended: %v, ended %v, %v", got, ended, err)
+		t.Errorf("ended channel: %v, ended %v, %v", got, ended, err)
 	}
 	if got, ended, err := s.channels.Presence(t.Context(), nil); err != nil || len(got)+len(ended) > 0 {
 		t.Errorf("empty request: %v, %v, %v", got, ended, err)

@@ -73,7 +73,7 @@ func (r *Reports) Read(caller context.Context, limit int, wait time.Duration) (l
 
 // Ack implements usage.Stream. It deletes reports before it acknowledges them: if
 // the process dies in between, a deleted report is not delivered again, while an
-// acknowledged one would stay on the stream for ever.
+// acknowledged one would stay on the stream forever.
 func (r *Reports) Ack(ctx context.Context, counted []usage.ReportEntry) error {
 	ids := make([]string, len(counted))
 	for i, d := range counted {

@@ -14,20 +14,20 @@ import (
 	"telapi/test/poll"
 )
 
-var reportPromises = map[string]func(*testing.T, Options){
-	"each report is delivered to one instance":         reportsAreShared,
-	"reports that were left behind are taken up":       reportsAreTakenUp,
-	"refused reports are put aside":                    refusedReportsArePutAside,
-	"a store that lost the stream begins it once more": lostStreamIsBegunAnew,
+var reportTests = map[string]func(*testing.T, Options){
+	"each report is delivered to one instance": reportsAreShared,
+	"unacknowledged reports are redelivered":   reportsAreRedelivered,
+	"rejected reports are moved":               rejectedReportsAreMoved,
+	"lost stream is created again":             lostStreamIsCreatedAgain,
 }
 
-// reports returns the stream as two instances see it, empty.
+// reports returns the empty stream for two instances.
 func reports(t *testing.T, opts Options) (a, b *Reports) {
 	t.Helper()
 	one, _ := connect(t, opts)
 	two, _ := connect(t, opts)
-	forget(t, one, kv.ReportsStream)
-	forget(t, one, kv.RejectedReportsStream)
+	deleteKey(t, one, kv.ReportsStream)
+	deleteKey(t, one, kv.RejectedReportsStream)
 	a, b = NewReports(one), NewReports(two)
 	a.redeliverAfter, b.redeliverAfter = time.Hour, time.Hour
 	return a, b
@@ -44,7 +44,7 @@ func add(t *testing.T, r *Reports, n int) {
 	}
 }
 
-// next returns the first delivery there is.
+// next waits for reports and returns them.
 func next(t *testing.T, r *Reports) (taken []usage.ReportEntry) {
 	t.Helper()
 	poll.Until(t, "a delivery", func() (ok bool) {
@@ -57,7 +57,7 @@ func next(t *testing.T, r *Reports) (taken []usage.ReportEntry) {
 	return taken
 }
 
-func waiting(t *testing.T, r *Reports) int64 {
+func streamLen(t *testing.T, r *Reports) int64 {
 	t.Helper()
 	n, err := r.Len(t.Context())
 	if err != nil {
@@ -82,7 +82,7 @@ func reportsAreShared(t *testing.T, opts Options) {
 					t.Error(err)
 					return
 				}
-				if len(taken) == 0 && rounds > 0 { // the first may have made the group
+				if len(taken) == 0 && rounds > 0 { // the first read may only create the group
 					return
 				}
 				mu.Lock()
@@ -104,38 +104,38 @@ func reportsAreShared(t *testing.T, opts Options) {
 			t.Errorf("%s was delivered %d times", report, times)
 		}
 	}
-	if len(seen) != all || waiting(t, a) != 0 {
-		t.Errorf("%d of %d delivered, %d left", len(seen), all, waiting(t, a))
+	if len(seen) != all || streamLen(t, a) != 0 {
+		t.Errorf("%d of %d delivered, %d left", len(seen), all, streamLen(t, a))
 	}
 }
 
-func reportsAreTakenUp(t *testing.T, opts Options) {
+func reportsAreRedelivered(t *testing.T, opts Options) {
 	a, b := reports(t, opts)
 	add(t, a, 3)
 	dead := next(t, a)
 	if taken, err := b.Read(t.Context(), 100, 100*time.Millisecond); err != nil || len(taken) != 0 {
-		t.Errorf("%v, %v: another instance is at these", taken, err)
+		t.Errorf("read reports of another instance: %v, %v", taken, err)
 	}
 	b.redeliverAfter = time.Millisecond
 	if got := next(t, b); len(got) != 3 || got[0].ID != dead[0].ID || string(got[2].Report) != "2" {
-		t.Errorf("taken up: %v, want %v", got, dead)
+		t.Errorf("redelivered: %v, want %v", got, dead)
 	}
-	// An instance that died between the two halves of settling.
+	// An instance crashed between deleting and acknowledging a report.
 	raw(t, b.store, func(ctx context.Context, c rueidis.Client) error {
 		return c.Do(ctx, c.B().Xdel().Key(kv.ReportsStream).Id(dead[0].ID).Build()).Error()
 	})
 	if got := next(t, b); len(got) != 2 || string(got[0].Report) != "1" {
-		t.Errorf("after one is gone: %v", got)
+		t.Errorf("after one was deleted: %v", got)
 	}
 	if err := b.Ack(t.Context(), dead); err != nil {
 		t.Fatal(err)
 	}
-	if taken, err := b.Read(t.Context(), 100, 100*time.Millisecond); err != nil || len(taken) != 0 || waiting(t, b) != 0 {
-		t.Errorf("after all are settled: %v, %v", taken, err)
+	if taken, err := b.Read(t.Context(), 100, 100*time.Millisecond); err != nil || len(taken) != 0 || streamLen(t, b) != 0 {
+		t.Errorf("after all are acknowledged: %v, %v", taken, err)
 	}
 }
 
-func refusedReportsArePutAside(t *testing.T, opts Options) {
+func rejectedReportsAreMoved(t *testing.T, opts Options) {
 	a, _ := reports(t, opts)
 	if err := a.Append(t.Context(), make([]byte, 10_000)); err != nil {
 		t.Fatal(err)
@@ -144,24 +144,24 @@ func refusedReportsArePutAside(t *testing.T, opts Options) {
 		t.Fatal(err)
 	}
 	raw(t, a.store, func(ctx context.Context, c rueidis.Client) error {
-		aside, err := c.Do(ctx, c.B().Xrange().Key(kv.RejectedReportsStream).Start("-").End("+").Build()).AsXRange()
-		if len(aside) != 1 || aside[0].FieldValues["reason"] != "because" || len(aside[0].FieldValues["report"]) != maxRejectedBytes {
-			t.Errorf("aside: %d", len(aside))
+		rejected, err := c.Do(ctx, c.B().Xrange().Key(kv.RejectedReportsStream).Start("-").End("+").Build()).AsXRange()
+		if len(rejected) != 1 || rejected[0].FieldValues["reason"] != "because" || len(rejected[0].FieldValues["report"]) != maxRejectedBytes {
+			t.Errorf("%d rejected reports", len(rejected))
 		}
 		return err
 	})
-	if waiting(t, a) != 0 {
-		t.Error("it is still on the stream")
+	if streamLen(t, a) != 0 {
+		t.Error("the rejected report is still on the stream")
 	}
 }
 
-func lostStreamIsBegunAnew(t *testing.T, opts Options) {
+func lostStreamIsCreatedAgain(t *testing.T, opts Options) {
 	a, b := reports(t, opts)
 	add(t, a, 1)
 	next(t, b)
-	forget(t, a.store, kv.ReportsStream)
+	deleteKey(t, a.store, kv.ReportsStream)
 	add(t, a, 2)
 	if got := next(t, b); len(got) != 2 {
-		t.Errorf("%v, want both of the new stream", got)
+		t.Errorf("%v, want both reports of the new stream", got)
 	}
 }

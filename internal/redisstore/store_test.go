@@ -15,53 +15,54 @@ import (
 	"telapi/test/servers"
 )
 
-// logBuffer is what an operator would read.
+// logBuffer is a log that can be read and written concurrently.
 type logBuffer struct {
 	mu  sync.Mutex
 	buf bytes.Buffer
 }
 
-func (j *logBuffer) Write(p []byte) (int, error) {
-	j.mu.Lock()
-	defer j.mu.Unlock()
-	return j.buf.Write(p)
+func (b *logBuffer) Write(p []byte) (int, error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.buf.Write(p)
 }
 
-func (j *logBuffer) String() string {
-	j.mu.Lock()
-	defer j.mu.Unlock()
-	return j.buf.String()
+func (b *logBuffer) String() string {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.buf.String()
 }
 
-func (j *logBuffer) count(text string) int { return strings.Count(j.String(), text) }
+func (b *logBuffer) count(text string) int { return strings.Count(b.String(), text) }
 
-func (j *logBuffer) logger() *slog.Logger { return slog.New(slog.NewTextHandler(j, nil)) }
+func (b *logBuffer) logger() *slog.Logger { return slog.New(slog.NewTextHandler(b, nil)) }
 
-// open opens a store that is closed with the test and logged when it fails.
+// open opens a store. At the end of the test, it closes the store and shows the log
+// if the test failed.
 func open(t *testing.T, opts Options) (*Store, *logBuffer) {
 	t.Helper()
-	j := &logBuffer{}
-	opts.Logger = j.logger()
+	logs := &logBuffer{}
+	opts.Logger = logs.logger()
 	s := Open(opts)
 	t.Cleanup(func() {
 		s.Close()
 		if t.Failed() {
-			t.Logf("log of %s:\n%s", t.Name(), j)
+			t.Logf("log of %s:\n%s", t.Name(), logs)
 		}
 	})
-	return s, j
+	return s, logs
 }
 
-// connect opens a store and waits for it.
+// connect opens a store and waits until it is connected.
 func connect(t *testing.T, opts Options) (*Store, *logBuffer) {
 	t.Helper()
-	s, j := open(t, opts)
+	s, logs := open(t, opts)
 	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
 	defer cancel()
 	if err := s.Connect(ctx); err != nil {
 		t.Fatalf("connect: %v", err)
 	}
-	return s, j
+	return s, logs
 }
 
 func redisOptions(r *servers.Redis) Options {
@@ -70,37 +71,39 @@ func redisOptions(r *servers.Redis) Options {
 
 // recorder is a Handler that records its calls.
 type recorder struct {
-	mu      sync.Mutex
-	notices []string
+	mu    sync.Mutex
+	calls []string
 }
 
-func (e *recorder) note(s string) {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	e.notices = append(e.notices, s)
+func (r *recorder) note(s string) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.calls = append(r.calls, s)
 }
 
-func (e *recorder) Up()                  { e.note("up") }
-func (e *recorder) Down(error)           { e.note("down") }
-func (e *recorder) Message(topic string) { e.note(topic) }
+func (r *recorder) Up()                  { r.note("up") }
+func (r *recorder) Down(error)           { r.note("down") }
+func (r *recorder) Message(topic string) { r.note(topic) }
 
-func (e *recorder) recorded() string {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	return strings.Join(e.notices, " ")
+func (r *recorder) recorded() string {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return strings.Join(r.calls, " ")
 }
 
-// subscribe subscribes an recorder until the test ends, and waits until it is up.
+// subscribe subscribes a recorder until the test ends. It waits until the
+// subscription is up.
 func subscribe(t *testing.T, s *Store) *recorder {
 	t.Helper()
-	e := &recorder{}
+	rec := &recorder{}
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan struct{})
-	go func() { s.Subscribe(ctx, e); close(done) }()
+	go func() { s.Subscribe(ctx, rec); close(done) }()
 	t.Cleanup(func() { cancel(); <-done })
-	poll.Until(t, "subscription", func() bool { return strings.HasPrefix(e.recorded(), "up") })
-	return e
+	poll.Until(t, "subscription", func() bool { return strings.HasPrefix(rec.recorded(), "up") })
+	return rec
 }
 
-// key of a slot of its own, so that a cluster's nodes all get some.
-func spread(i int) string { return "test:" + string(rune('a'+i)) }
+// slotKey returns the i-th key. Each is in another slot, so that they are spread
+// over the nodes of a cluster.
+func slotKey(i int) string { return "test:" + string(rune('a'+i)) }

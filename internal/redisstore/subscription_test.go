@@ -19,11 +19,11 @@ func TestSubscribeDeliversNothingAfterReturn(t *testing.T) {
 	t.Parallel()
 	r := servers.StartRedis(t)
 	s, _ := connect(t, redisOptions(r))
-	e := &recorder{}
+	rec := &recorder{}
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan struct{})
-	go func() { s.Subscribe(ctx, e); close(done) }()
-	poll.Until(t, "subscription", func() bool { return e.recorded() == "up" })
+	go func() { s.Subscribe(ctx, rec); close(done) }()
+	poll.Until(t, "subscription", func() bool { return rec.recorded() == "up" })
 	cancel()
 	<-done
 	if err := s.Announce(t.Context(), "late"); err != nil {
@@ -32,24 +32,24 @@ func TestSubscribeDeliversNothingAfterReturn(t *testing.T) {
 	raw(t, s, func(ctx context.Context, c rueidis.Client) error {
 		counts, err := c.Do(ctx, c.B().PubsubNumsub().Channel(kv.AnnounceTopic).Build()).AsIntMap()
 		if err == nil && counts[kv.AnnounceTopic] != 0 {
-			t.Errorf("%d subscriptions are left", counts[kv.AnnounceTopic])
+			t.Errorf("%d subscriptions left", counts[kv.AnnounceTopic])
 		}
 		return err
 	})
-	if got := e.recorded(); got != "up down" {
-		t.Errorf("received %q", got)
+	if got := rec.recorded(); got != "up down" {
+		t.Errorf("recorded %q", got)
 	}
 }
 
-// A socket that was open all the time learns that it may have missed something,
-// and what.
+// After an outage, subscribers are notified of a gap and can read the messages they
+// missed.
 func TestSubscribersAreNotifiedOfGap(t *testing.T) {
 	t.Parallel()
 	r := servers.StartRedis(t, servers.RedisDurable())
 	s := newChannelFixture(t, redisOptions(r), nil)
 	subscribe(t, s.store)
 	head := s.attach("a").Head
-	c := s.take("r")
+	c := s.attachRuntime("r")
 	sockets := make([]*browser, 20)
 	for i := range sockets {
 		sockets[i] = &browser{}
@@ -62,7 +62,7 @@ func TestSubscribersAreNotifiedOfGap(t *testing.T) {
 	s.send(c, "1")
 	r.Kill()
 	r.Start()
-	s.send(c, "2") // waits for the store
+	s.send(c, "2") // blocks until the store is available
 	for _, socket := range sockets {
 		poll.Until(t, "the gap", func() bool { return strings.Contains(socket.recorded(), "gap") })
 	}
@@ -78,11 +78,12 @@ func TestSubscribersAreNotifiedOfGap(t *testing.T) {
 		t.Errorf("frame: %s", got)
 	}
 	if events, _ := s.receive(c, "1"); strings.Join(events, " ") != "connected 1" {
-		t.Errorf("the runtime saw %v", events)
+		t.Errorf("the runtime received %v", events)
 	}
 }
 
-// Sessions come and go on all instances at once; one connection serves them.
+// All subscriptions of an instance share one connection, even if they are opened and
+// closed concurrently.
 func TestSubscriptionsShareOneConnection(t *testing.T) {
 	t.Parallel()
 	r := servers.StartRedis(t)
@@ -91,7 +92,7 @@ func TestSubscriptionsShareOneConnection(t *testing.T) {
 	const sockets = 10_000
 	subscriber := &browser{}
 	stops := make([]func(), sockets)
-	name := func(i int) string { return fmt.Sprintf("%s:%d", s.id, i/2) } // two each
+	name := func(i int) string { return fmt.Sprintf("%s:%d", s.id, i/2) } // two subscriptions per session
 	var wg sync.WaitGroup
 	for worker := range 100 {
 		wg.Go(func() {
@@ -110,18 +111,18 @@ func TestSubscriptionsShareOneConnection(t *testing.T) {
 		return
 	}
 	r.MustDo("CLIENT", "KILL", "TYPE", "pubsub")
-	poll.Until(t, "gap notification of every subscriber", func() bool { return strings.Count(subscriber.recorded(), "gap") == sockets })
+	poll.Until(t, "all subscribers get the gap", func() bool { return strings.Count(subscriber.recorded(), "gap") == sockets })
 	for i := 1; i < sockets; i += 2 {
 		stops[i]()
 	}
 	for i := 0; i < sockets; i += 1000 {
 		r.MustDo("PUBLISH", kv.BrowserTopic(name(i)), "X"+name(i))
-		poll.Until(t, "close notification", func() bool { return strings.Count(subscriber.recorded(), "closed:"+name(i)) == 1 })
+		poll.Until(t, "the close notice", func() bool { return strings.Count(subscriber.recorded(), "closed:"+name(i)) == 1 })
 	}
 	for i := 0; i < sockets; i += 2 {
 		stops[i]()
 	}
-	poll.Until(t, "no subscription but that to announcements", func() bool {
+	poll.Until(t, "only the subscription to announcements is left", func() bool {
 		reply := r.MustDo("PUBSUB", "CHANNELS")
 		names, err := reply.AsStrSlice()
 		return err == nil && len(names) == 1
@@ -129,9 +130,9 @@ func TestSubscriptionsShareOneConnection(t *testing.T) {
 	reply := r.MustDo("CLIENT", "LIST", "TYPE", "pubsub")
 	clients, err := reply.ToString()
 	if err != nil || strings.Count(clients, "id=") != 1 {
-		t.Errorf("connections that subscribe: %s, %v", clients, err)
+		t.Errorf("pub/sub connections: %s, %v", clients, err)
 	}
 	if _, err := s.channels.Subscribe(t.Context(), name(0), subscriber); err != nil {
-		t.Errorf("subscribe to a channel again: %v", err)
+		t.Errorf("subscribe again: %v", err)
 	}
 }

@@ -8,17 +8,17 @@ import (
 	"telapi/test/servers"
 )
 
-// The fakes of ratelimit and usage pass the same tests.
+// TestStoreConforms runs the tests that the fakes of ratelimit and usage also pass.
 func TestStoreConforms(t *testing.T) {
 	for engine, start := range map[string]func(t *testing.T) Options{
 		"embedded": func(t *testing.T) Options {
-			var j logBuffer
-			e, err := StartEmbedded(t.TempDir(), j.logger())
+			var logs logBuffer
+			e, err := StartEmbedded(t.TempDir(), logs.logger())
 			if err != nil {
 				t.Fatal(err)
 			}
 			t.Cleanup(e.Close)
-			return e.Options(j.logger())
+			return e.Options(logs.logger())
 		},
 		"redis": func(t *testing.T) Options { return redisOptions(servers.StartRedis(t)) },
 	} {

@@ -21,16 +21,17 @@ import (
 	"telapi/test/servers"
 )
 
-// broken is a connection that is lost with every other answer to a message.
-type broken struct {
+// lossyConn is a connection that closes instead of returning every other reply to a
+// send.
+type lossyConn struct {
 	net.Conn
-	answers *atomic.Int64
+	replies *atomic.Int64
 }
 
-func (b broken) Read(p []byte) (int, error) {
-	n, err := b.Conn.Read(p)
-	if bytes.Contains(p[:n], []byte("\r\nsent\r\n")) && b.answers.Add(1)%2 == 1 {
-		_ = b.Close()
+func (c lossyConn) Read(p []byte) (int, error) {
+	n, err := c.Conn.Read(p)
+	if bytes.Contains(p[:n], []byte("\r\nsent\r\n")) && c.replies.Add(1)%2 == 1 {
+		_ = c.Close()
 		return 0, io.EOF
 	}
 	return n, err
@@ -39,11 +40,11 @@ func (b broken) Read(p []byte) (int, error) {
 func TestLostRepliesDoNotDuplicateMessages(t *testing.T) {
 	s := newChannelFixture(t, redisOptions(servers.StartRedis(t)), nil)
 	head := s.attach("a").Head
-	answers := &atomic.Int64{}
+	replies := &atomic.Int64{}
 	r := s.runtime("r", func(o *callruntime.Options) {
 		o.Store.DialCtxFn = func(ctx context.Context, addr string, d *net.Dialer, _ *tls.Config) (net.Conn, error) {
 			conn, err := d.DialContext(ctx, "tcp", addr)
-			return broken{conn, answers}, err
+			return lossyConn{conn, replies}, err
 		}
 	})
 	c, err := r.Attach(t.Context(), s.id)
@@ -64,22 +65,22 @@ func TestLostRepliesDoNotDuplicateMessages(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		if round%3 == 0 { // the runtime does not know of it
+		if round%3 == 0 { // not sent by the runtime
 			s.send(operator, "operator")
 			want = append(want, "operator")
 		}
 	}
 	if got := texts(s.attach("a", resume(head)).Missed); got != strings.Join(want, " ") {
-		t.Errorf("of %d answers every other was lost; kept are\n%s\nnot\n%s", answers.Load(), got, strings.Join(want, " "))
+		t.Errorf("every other of %d replies was lost; history:\n%s\nwant\n%s", replies.Load(), got, strings.Join(want, " "))
 	}
 }
 
-// A runtime that was started again may say something new before it sends again
-// what it does not know the fate of.
-func TestNewMessageBeforeRepetitionIsKept(t *testing.T) {
+// After a restart, a runtime may send a new message before it retries one whose reply
+// it did not receive.
+func TestNewMessageBeforeRetryIsKept(t *testing.T) {
 	s := newChannelFixture(t, redisOptions(servers.StartRedis(t)), func(l *wire.ChannelLimits) { l.HistoryMessages = 3 })
 	head := s.attach("a").Head
-	first := s.take("r")
+	first := s.attachRuntime("r")
 	s.send(first, "1", "2", "3", "4")
 	again := wire.ChannelMessage{Type: wire.TypeChat, MessageID: "again", Timestamp: 17, Chat: jsontext.Value(`{"text":"again"}`)}
 	if err := first.Send(t.Context(), again); err != nil {
@@ -94,7 +95,7 @@ func TestNewMessageBeforeRepetitionIsKept(t *testing.T) {
 		words, err := rueidis.NewLuaScript(lua.Channel("send")).Exec(ctx, client, kv.ChannelKeys(s.id),
 			[]string{"", "--", "", "- again", `{"type":"chat","chat":{"text":"new"}}`, old[0].FieldValues["message"]}).AsStrSlice()
 		if got := strings.Join(words[1:], " "); got != "sent repeated" {
-			t.Errorf("they were %s", got)
+			t.Errorf("send: %s, want sent repeated", got)
 		}
 		return err
 	})

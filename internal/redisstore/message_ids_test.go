@@ -12,14 +12,15 @@ import (
 	"telapi/internal/kv"
 )
 
-// remembered fills the memory for message ids, each way, more than twice.
-func remembered(t *testing.T, opts Options) {
+// messageIDs sends more messages, in both directions, than two sets of message IDs
+// hold. The latest IDs are still known, the first ones are not.
+func messageIDs(t *testing.T, opts Options) {
 	s := newChannelFixture(t, opts, nil)
 	s.attach("a")
-	c := s.take("r")
-	const frames, messages, together = 9_000, 2_300, 100
-	for n := 0; n < frames; n += together {
-		batch := make([]channel.Frame, together)
+	c := s.attachRuntime("r")
+	const frames, messages, batchSize = 9_000, 2_300, 100
+	for n := 0; n < frames; n += batchSize {
+		batch := make([]channel.Frame, batchSize)
 		for i := range batch {
 			batch[i] = channel.Frame{MessageID: fmt.Sprint(n + i), Entry: []byte("{}")}
 		}
@@ -44,22 +45,22 @@ func remembered(t *testing.T, opts Options) {
 		for _, key := range append(keys[:5:5], keys[7:]...) {
 			ttl, err := client.Do(ctx, client.B().Pttl().Key(key).Build()).AsInt64()
 			if err != nil || ttl <= s.limits.IdleMs || ttl > s.limits.IdleMs+s.limits.KeepMs {
-				t.Errorf("%s lives for %d ms, %v", key, ttl, err)
+				t.Errorf("%s: TTL %d ms, %v", key, ttl, err)
 			}
 		}
 		return nil
 	})
 	for n, want := range map[int]channel.Outcome{frames - 1: channel.Duplicate, frames - 4096: channel.Duplicate, 0: channel.Appended} {
 		if got := s.append("a", channel.Frame{MessageID: fmt.Sprint(n), Entry: []byte("{}")})[0]; got != want {
-			t.Errorf("frame %d of %d again: %s", n, frames, got)
+			t.Errorf("duplicate of frame %d of %d: %s", n, frames, got)
 		}
 	}
 	last := func() string { return s.attach("a").Head.ID }
 	before := last()
 	if send(messages-1024, messages); last() != before {
-		t.Error("a message was sent twice")
+		t.Error("a duplicate message was sent")
 	}
 	if send(0, 1); last() == before {
-		t.Error("ids are remembered for ever")
+		t.Error("the first message ID is still known")
 	}
 }
