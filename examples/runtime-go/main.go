@@ -43,7 +43,7 @@ func main() {
 	}
 }
 
-// serve handles one session until it ends.
+// serve echoes the chat messages of one session until it ends.
 func serve(ctx context.Context, call *callruntime.Channel) error {
 	for {
 		d, err := call.Receive(ctx)

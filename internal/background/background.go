@@ -10,19 +10,19 @@ import (
 // ErrClosed is returned instead of starting work in a closed Group.
 var ErrClosed = errors.New("the server is shutting down")
 
-// Group owns goroutines whose result several requests share. They do not end
-// with the request that started them, but with the group.
+// Group owns goroutines whose results several requests share. They outlive the
+// request that started them and are canceled by Close.
 type Group struct {
-	life    context.Context
-	end     context.CancelFunc
-	mu      sync.Mutex // Go does not start work while Close waits
+	ctx     context.Context // canceled by Close
+	cancel  context.CancelFunc
+	mu      sync.Mutex // prevents Go from starting work while Close waits
 	running sync.WaitGroup
 }
 
 // NewGroup returns an open group.
 func NewGroup() *Group {
-	life, end := context.WithCancel(context.Background())
-	return &Group{life: life, end: end}
+	ctx, cancel := context.WithCancel(context.Background())
+	return &Group{ctx: ctx, cancel: cancel}
 }
 
 // Go starts run in a goroutine. Its context has the values of ctx and is
@@ -30,11 +30,11 @@ func NewGroup() *Group {
 func (g *Group) Go(ctx context.Context, run func(context.Context)) error {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	if g.life.Err() != nil {
+	if g.ctx.Err() != nil {
 		return ErrClosed
 	}
 	ctx, cancel := context.WithCancel(context.WithoutCancel(ctx))
-	stop := context.AfterFunc(g.life, cancel)
+	stop := context.AfterFunc(g.ctx, cancel)
 	g.running.Go(func() {
 		defer cancel()
 		defer stop()
@@ -46,7 +46,7 @@ func (g *Group) Go(ctx context.Context, run func(context.Context)) error {
 // Close cancels all work and waits until it has ended.
 func (g *Group) Close() {
 	g.mu.Lock()
-	g.end()
+	g.cancel()
 	g.mu.Unlock()
 	g.running.Wait()
 }

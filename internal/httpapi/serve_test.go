@@ -28,14 +28,14 @@ func newTestServer(handle handler) (*Server, *bytes.Buffer) {
 
 func metricValue(t *testing.T, m prometheus.Metric) float64 {
 	t.Helper()
-	var read dto.Metric
-	if err := m.Write(&read); err != nil {
+	var out dto.Metric
+	if err := m.Write(&out); err != nil {
 		t.Fatal(err)
 	}
-	return read.GetGauge().GetValue() + read.GetCounter().GetValue()
+	return out.GetGauge().GetValue() + out.GetCounter().GetValue()
 }
 
-func TestPanicIsSentAsInternalErrorWithoutItsText(t *testing.T) {
+func TestPanicReturnsInternalErrorWithoutDetails(t *testing.T) {
 	s, log := newTestServer(func(*exchange, *http.Request) error { panic("the secret reason") })
 	w := httptest.NewRecorder()
 	s.ServeHTTP(w, httptest.NewRequest("GET", "/try", nil))
@@ -50,7 +50,7 @@ func TestPanicIsSentAsInternalErrorWithoutItsText(t *testing.T) {
 	}
 }
 
-func TestPanicDuringResponseCutsConnection(t *testing.T) {
+func TestPanicDuringResponseClosesConnection(t *testing.T) {
 	s, log := newTestServer(func(x *exchange, _ *http.Request) error {
 		_, _ = x.Write([]byte("half"))
 		_ = http.NewResponseController(x).Flush()
@@ -71,7 +71,7 @@ func TestPanicDuringResponseCutsConnection(t *testing.T) {
 	}
 }
 
-func TestAbortHandlerPanicContinues(t *testing.T) {
+func TestAbortHandlerPanicPropagates(t *testing.T) {
 	s, _ := newTestServer(func(*exchange, *http.Request) error { panic(http.ErrAbortHandler) })
 	defer func() {
 		if recover() != http.ErrAbortHandler { //nolint:errorlint // net/http compares it the same way

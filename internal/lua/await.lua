@@ -4,7 +4,7 @@
 -- ARGV[2]  SHA-256 of the credential, in hex
 -- ARGV[3]  kind: bot, llm or tool
 -- ARGV[4]  scope: work_item or channel
--- ARGV[5]  work item ID: 1 to 128 of A-Z a-z 0-9 . _ : -
+-- ARGV[5]  work item ID: 1 to 128 characters of A-Z a-z 0-9 . _ : -
 -- ARGV[6]  time to wait for the result, in ms
 -- ARGV[7]  entry to add to the stream when the work item times out
 -- returns  {'awaited', deadline in Unix ms}, also if called again with the same credential;

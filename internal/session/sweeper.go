@@ -34,18 +34,18 @@ type Sweeper struct {
 	idleChecked time.Time // used by Sweep only
 }
 
-// NewSweeper returns a sweeper that ends sessions after they were disconnected
-// for idle. It deletes sessions that ended longer ago than retention; 0 keeps
-// them forever.
+// NewSweeper returns a sweeper that ends sessions that have been disconnected for
+// the idle duration and deletes sessions that ended longer ago than retention. If
+// retention is 0, ended sessions are kept forever.
 func NewSweeper(service *Service, idle, retention time.Duration, log *slog.Logger) *Sweeper {
 	return &Sweeper{service: service, store: service.Store, idle: idle, retention: retention, log: log}
 }
 
-// Touch records that a browser was connected until now. It does not block: the
-// next sweep writes it.
+// Touch records that the session's browser is connected now. It does not block: the
+// next sweep writes the time to the store.
 func (s *Sweeper) Touch(id string) { s.seen.Note(id, s.service.Now()) }
 
-// Run sweeps until ctx ends, at random intervals, so that instances do not do the
+// Run sweeps until ctx is done, at random intervals, so that instances do not do the
 // same work at the same time. It writes pending touches before it returns.
 func (s *Sweeper) Run(ctx context.Context) {
 	for ctx.Err() == nil {
@@ -58,7 +58,7 @@ func (s *Sweeper) Run(ctx context.Context) {
 	s.logError(last, s.seen.Flush(last, s.store.TouchSessions))
 }
 
-// logError logs an error, unless the store was unavailable: the stores log that
+// logError logs err unless a store is unavailable, which the stores log
 // themselves.
 func (s *Sweeper) logError(ctx context.Context, err error) {
 	if err != nil && ctx.Err() == nil && !fault.Is(err, fault.ServiceUnavailable) {
@@ -66,7 +66,7 @@ func (s *Sweeper) logError(ctx context.Context, err error) {
 	}
 }
 
-// Sweep runs all steps once. A failed step does not prevent the others.
+// Sweep runs all steps once, even if some fail.
 func (s *Sweeper) Sweep(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, sweepTimeout)
 	defer cancel()
@@ -91,12 +91,11 @@ func (s *Sweeper) expire(ctx context.Context) error {
 	}
 }
 
-// checkIdle queries the presence of sessions that were not seen for a while,
-// repeatedly, long before they count as idle. Each time a browser is connected,
-// the idle time starts again. So a wiped key-value store, which has no
-// connections until they are renewed, does not end sessions. Sessions that their
-// runtime has ended are ended here. Sessions that were not seen since the
-// returned time are idle; the time is zero if that is unknown.
+// checkIdle returns the time since which idle sessions have not been seen, or zero if
+// that is unknown. It checks sessions several times before they count as idle, and
+// restarts the idle time of those with a connected browser. So sessions do not end
+// because the key-value store was wiped and connections are missing until they are
+// renewed. checkIdle also ends sessions whose channel the runtime has ended.
 func (s *Sweeper) checkIdle(ctx context.Context) (since time.Time, err error) {
 	now := s.service.Now()
 	if now.Sub(s.idleChecked) < s.idle/16 {
@@ -131,7 +130,8 @@ func (s *Sweeper) checkIdle(ctx context.Context) (since time.Time, err error) {
 	}
 }
 
-// settle ends channels that the instance that ended the session could not end.
+// settle ends the channels of sessions that ended on an instance that could not end
+// the channel itself.
 func (s *Sweeper) settle(ctx context.Context) error {
 	unsettled, err := s.store.UnsettledSessions(ctx, s.service.Now().Add(-settleDelay), sweepPage)
 	for _, session := range unsettled {
@@ -140,7 +140,7 @@ func (s *Sweeper) settle(ctx context.Context) error {
 	return err
 }
 
-// prune deletes old sessions, but none that an idempotency key may refer to.
+// prune deletes old sessions except those that an idempotency key may refer to.
 func (s *Sweeper) prune(ctx context.Context) error {
 	var endedBefore time.Time
 	if s.retention > 0 {

@@ -15,8 +15,8 @@ import (
 
 const tokenIssuer = "telapi"
 
-// claims are the claims of a call token. Audience shadows the library's, which is
-// a list, so that a console JWT cannot pass as a call token.
+// claims are the claims of a call token. Audience replaces the library's field,
+// which also accepts a list, so that a console JWT cannot pass as a call token.
 type claims struct {
 	Audience   string        `json:"aud"`
 	TeamID     string        `json:"teamId"`
@@ -26,8 +26,8 @@ type claims struct {
 	jwt.RegisteredClaims
 }
 
-// UnmarshalJSON matches names exactly and rejects duplicates. The library's
-// decoder does neither.
+// UnmarshalJSON matches claim names case-sensitively and rejects duplicate names.
+// The library's decoder does neither.
 func (c *claims) UnmarshalJSON(b []byte) error {
 	type plain claims
 	return json.Unmarshal(b, (*plain)(c))
@@ -40,10 +40,11 @@ type Tokens struct {
 	verifier *auth.Verifier
 }
 
-// NewTokens returns tokens that are signed with the current secret.
+// NewTokens returns Tokens that sign with the current secret and verify with the
+// current and the previous one.
 func NewTokens(secrets auth.Secrets) *Tokens {
-	// Service checks the expiry: an expired token gets another error than an
-	// invalid one.
+	// Service checks the expiry, because expired tokens get a different error
+	// from invalid ones.
 	return &Tokens{[]byte(secrets.Current.Reveal()), auth.NewVerifier(secrets, jwt.WithoutClaimsValidation())}
 }
 
@@ -85,8 +86,8 @@ func (t *Tokens) verify(token string) (c claims, err error) {
 	return c, err
 }
 
-// errToken is the same error for every invalid token. Only the log shows the
-// cause.
+// errToken returns the same public error for every invalid token. The cause is only
+// logged.
 func errToken(cause error) error {
 	return fault.New(fault.Unauthorized, "The call token is missing or invalid. Request a new token.").
 		WithCause(fmt.Errorf("verify call token: %w", cause))
@@ -131,9 +132,9 @@ func (s *Service) verify(ctx context.Context, token string) (Session, error) {
 }
 
 // Redeem records a connection of the browser after Verify: the first one before
-// RedeemBy, later ones before ExpiresAt. The session's channel is open by then.
-// If the session has ended meanwhile, Redeem ends the channel and fails with
-// fault.SessionEnded.
+// RedeemBy, later ones before ExpiresAt. The session's channel must already be
+// open. If the session has ended since Verify, Redeem ends the channel and fails
+// with fault.SessionEnded.
 func (s *Service) Redeem(ctx context.Context, id string) error {
 	err := s.Store.RedeemSession(ctx, id, s.Now())
 	if !fault.Is(err, fault.NotFound) {
@@ -150,12 +151,12 @@ func (s *Service) Redeem(ctx context.Context, id string) error {
 }
 
 // End records that the call runtime has ended the channel of a session. It may be
-// called for any channel that has ended: the first final state of a session
-// stays.
+// called for any channel that has ended. It does not change the final state of a
+// session that has already ended.
 func (s *Service) End(ctx context.Context, id string) error {
 	first, err := s.Store.EndSession(ctx, id, Ended, s.Now())
 	if err == nil && first {
-		err = s.Store.SettleSessions(ctx, []string{id}) // the channel has ended already
+		err = s.Store.SettleSessions(ctx, []string{id}) // its channel has ended already
 	}
 	if err != nil {
 		return fmt.Errorf("end session: %w", err)

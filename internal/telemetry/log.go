@@ -19,10 +19,12 @@ import (
 	"telapi/internal/redact"
 )
 
-// NewLogger returns a logger without export.
+// NewLogger returns a logger that writes to o.Writer only, without OpenTelemetry
+// export.
 func NewLogger(o Options) *slog.Logger { return slog.New(newHandler(o, newConsole(o))) }
 
-// newConsole returns a handler for all levels. The level is checked by handler.
+// newConsole returns a handler that writes to o.Writer. It accepts all levels, since
+// handler checks the level.
 func newConsole(o Options) slog.Handler {
 	file, isFile := o.Writer.(*os.File)
 	terminal := isFile && isatty.IsTerminal(file.Fd())
@@ -84,12 +86,12 @@ func (h *handler) WithGroup(name string) slog.Handler {
 }
 
 // redactor removes secrets and phone numbers from attributes of logs and spans.
-type redactor struct{ keep int } // trailing digits of phone numbers
+type redactor struct{ keep int } // number of trailing digits of phone numbers to keep
 
 func (r redactor) text(key, value string) string { return redact.Field(key, value, r.keep) }
 
-// shortestPhone is the minimum number of digits of a phone number.
-const shortestPhone = 7
+// minPhoneDigits is the minimum number of digits of a phone number.
+const minPhoneDigits = 7
 
 func (r redactor) attr(a slog.Attr) slog.Attr {
 	a.Value = r.value(a.Key, a.Value.Resolve())
@@ -101,10 +103,10 @@ func (r redactor) value(key string, v slog.Value) slog.Value {
 	case slog.KindString:
 		return slog.StringValue(r.text(key, v.String()))
 	case slog.KindBool:
-		return v // not a secret, as in has_token
+		return v // a flag such as has_token is not a secret
 	case slog.KindInt64, slog.KindUint64:
 		text := v.String()
-		if len(text) < shortestPhone && !redact.IsSecretName(key) {
+		if len(text) < minPhoneDigits && !redact.IsSecretName(key) {
 			return v
 		}
 		if hidden := r.text(key, text); hidden != text {
@@ -123,7 +125,7 @@ func (r redactor) value(key string, v slog.Value) slog.Value {
 		}
 		return slog.GroupValue(group...)
 	case slog.KindDuration:
-		return slog.StringValue(v.Duration().String()) // JSON would have a number of nanoseconds
+		return slog.StringValue(v.Duration().String()) // the JSON handler would write nanoseconds
 	case slog.KindAny:
 		return r.any(key, v.Any())
 	}

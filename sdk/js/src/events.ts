@@ -4,7 +4,7 @@ import type { Refusal } from "./refusal.js";
 
 /**
  * A session's state: `connecting` (also when reconnecting), `connected`, `waiting` for the next attempt, `offline` (waiting
- * for the network), `cut` (until `resume` is called), and `ended`, which is final.
+ * for the network), `cut` (after `Session.cut`, until `resume` is called), and `ended`, which is final.
  */
 export type State = "connecting" | "connected" | "waiting" | "offline" | "cut" | "ended";
 
@@ -25,11 +25,11 @@ export interface Frame {
   message: ChannelMessage;
   /** The frame's text. */
   raw: string;
-  /** Dropped because it was received before. */
+  /** Whether the frame was dropped because it was received before. */
   duplicate: boolean;
 }
 
-/** Events of a session: one per message type, with the payload and the whole message, and the following. */
+/** Events of a session: one per message type, with the payload and the whole message, and those listed below. */
 export type SessionEvents = {
   [Type in MessageType]: (payload: Payloads[Type], message: ChannelMessage) => void;
 } & {
