@@ -59,8 +59,8 @@ func FuzzVerify(f *testing.F) {
 	})
 }
 
-// FuzzClaims signs whatever the fuzzer makes up: a console that is tricked into
-// odd claims must not make a principal without team and name.
+// FuzzClaims signs arbitrary claims. Even a console that is tricked into signing
+// unusual claims must not create a principal without team and name.
 func FuzzClaims(f *testing.F) {
 	tokens := newTestTokens()
 	f.Add(goodHeader, goodClaims)

@@ -16,14 +16,14 @@ const (
 	messageID = "0198c0de-0000-7000-8000-000000000001"
 )
 
-// object builds a good chat frame and lets a case spoil it.
-func object(spoil func(map[string]any)) []byte {
+// object returns a valid chat frame, modified by change.
+func object(change func(map[string]any)) []byte {
 	m := map[string]any{
 		"type": "chat", "sessionId": sessionID, "messageId": messageID, "timestamp": 1731641234567, "direction": "to_ari",
 		"chat": map[string]any{"text": "hello"},
 	}
-	if spoil != nil {
-		spoil(m)
+	if change != nil {
+		change(m)
 	}
 	b, err := json.Marshal(m)
 	if err != nil {

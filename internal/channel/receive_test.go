@@ -41,22 +41,22 @@ func TestBatchIsAppendedAndAcknowledgedInOrder(t *testing.T) {
 	m := &memory{outcome: Appended, complete: true}
 	c, w := openConnection(t, m, "")
 	c.Start(w)
-	var together [][]byte
+	var batch [][]byte
 	for n := range 3 {
-		together = append(together, object(set("messageId", fmt.Sprintf("00000000-0000-0000-0000-%012d", n))))
+		batch = append(batch, object(set("messageId", fmt.Sprintf("00000000-0000-0000-0000-%012d", n))))
 	}
-	handle(t, c, append(together, []byte(`{}`))...)
+	handle(t, c, append(batch, []byte(`{}`))...)
 	if len(m.appended) != 3 || m.calls != 1 {
 		t.Errorf("appended %d in %d calls", len(m.appended), m.calls)
 	}
-	story := strings.Join(w.frames[1:], "\n")
+	frames := strings.Join(w.frames[1:], "\n")
 	for n := range 3 {
 		if want := fmt.Sprintf(`"status":{"event":"ack","messageId":"00000000-0000-0000-0000-%012d"}`, n); !strings.Contains(w.frames[len(w.frames)-4+n], want) {
-			t.Errorf("%s is out of order in %s", want, story)
+			t.Errorf("%s is out of order in %s", want, frames)
 		}
 	}
 	if last := w.frames[len(w.frames)-1]; !strings.Contains(last, `"type":"error"`) {
-		t.Errorf("the error for the last frame is not last in %s", story)
+		t.Errorf("the error for the last frame is not last in %s", frames)
 	}
 	c.Flush(t.Context())
 	if m.calls != 1 {

@@ -104,7 +104,7 @@ func TestOlderProgramRunsOnNewerSchema(t *testing.T) {
 			_, err = newer.write.ExecContext(t.Context(), "INSERT INTO goose_db_version (version_id, is_applied) VALUES (99999, TRUE)")
 			must(t, err)
 
-			var logged journal
+			var logged logBuffer
 			options.Logger = slog.New(slog.NewTextHandler(&logged, nil))
 			s := open(t, options)
 			must(t, s.Connect(t.Context()))

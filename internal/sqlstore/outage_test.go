@@ -23,28 +23,28 @@ import (
 	"telapi/test/servers"
 )
 
-// journal is a log that can be read and written concurrently.
-type journal struct {
+// logBuffer is a log that can be read and written concurrently.
+type logBuffer struct {
 	mu   sync.Mutex
 	text bytes.Buffer
 }
 
-func (j *journal) Write(p []byte) (int, error) {
-	j.mu.Lock()
-	defer j.mu.Unlock()
-	return j.text.Write(p)
+func (b *logBuffer) Write(p []byte) (int, error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.text.Write(p)
 }
 
-func (j *journal) lines() []string {
-	j.mu.Lock()
-	defer j.mu.Unlock()
-	return strings.Split(strings.TrimSpace(j.text.String()), "\n")
+func (b *logBuffer) lines() []string {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return strings.Split(strings.TrimSpace(b.text.String()), "\n")
 }
 
 func TestConnectWaitsForDatabase(t *testing.T) {
 	t.Parallel()
 	server := servers.StartPostgres(t, servers.PostgresOptions{Stopped: true})
-	var logged journal
+	var logged logBuffer
 	s := open(t, Options{DSN: redact.Secret(server.URL()), Logger: slog.New(slog.NewTextHandler(&logged, nil))})
 	if _, err := s.Team(t.Context(), "t1"); !fault.Is(err, fault.ServiceUnavailable) {
 		t.Errorf("a read meanwhile: %v, want SERVICE_UNAVAILABLE", err)
@@ -108,7 +108,7 @@ func TestRejectedLoginDoesNotLogPassword(t *testing.T) {
 	t.Parallel()
 	right := servers.SharedPostgres(t).URL()
 	_, host, _ := strings.Cut(right, "@")
-	var logged journal
+	var logged logBuffer
 	s := open(t, Options{DSN: redact.Secret("postgres://telapi:hunter2@" + host), Logger: slog.New(slog.NewTextHandler(&logged, nil))})
 	go func() { _ = s.Connect(t.Context()) }()
 	poll.Until(t, "a line about the credential", func() bool { return strings.Contains(logged.lines()[0], "password authentication failed") })
@@ -135,7 +135,7 @@ func TestRetriesAreLoggedOnce(t *testing.T) {
 			tries <- struct{}{}
 		}
 	}()
-	var logged journal
+	var logged logBuffer
 	s := open(t, Options{DSN: redact.Secret("postgres://u:p@" + listener.Addr().String() + "/x"), Logger: slog.New(slog.NewTextHandler(&logged, nil))})
 	ctx, cancel := context.WithCancel(t.Context())
 	connected := make(chan error, 1)

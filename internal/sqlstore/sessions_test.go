@@ -16,7 +16,8 @@ import (
 	"telapi/internal/session"
 )
 
-// newSession is one that may be redeemed for a minute and lives for an hour.
+// newSession returns a session that can be redeemed for a minute and expires after an
+// hour.
 func newSession(id string) session.Session {
 	return session.Session{
 		ID: id, TeamID: "t1", EndpointID: "e1", Mode: endpoint.Chat, DuplicatePolicy: session.Replace, TokenID: "jti " + id,

@@ -111,7 +111,7 @@ export class Visit implements AsyncDisposable {
     console.log(`kept ${join(artifacts, `${name}.png`)}`);
   }
 
-  /** Leaves. Whatever the browser complained about, but for what was to be expected, fails the test. */
+  /** Closes the page. The test fails if the browser reported unexpected errors. */
   async [Symbol.asyncDispose](): Promise<void> {
     await this.page.context().close();
     expect(this.complaints).toEqual([]);
