@@ -35,8 +35,8 @@ type Delivery struct {
 
 // Receive waits for the next entry. It returns the entries of the stream in order,
 // and audio frames as they arrive. It fails with ErrEnded after the last entry,
-// with ErrClaimLost or ErrLost if this runtime no longer has the channel, and with
-// ErrClosed after Close. If an entry cannot be decoded, Receive returns its
+// with ErrClaimLost if another runtime can claim the channel, with ErrLost if the
+// store lost it or its newest entries, and with ErrClosed after Close. If an entry cannot be decoded, Receive returns its
 // position with the error; the next call continues after it.
 func (c *Channel) Receive(ctx context.Context) (Delivery, error) {
 	select {
@@ -100,8 +100,8 @@ func (c *Channel) next() (Delivery, error) {
 	return d, nil
 }
 
-// read fetches the entry at the position and those after it. If the former is
-// gone, the store has lost later entries as well and has reused their IDs.
+// read fetches the entry at the position and those after it. If the entry at the
+// position is missing, the store has lost its newest entries.
 func (c *Channel) read(ctx context.Context) error {
 	found, err := c.runtime.read(ctx, c.stream, c.position, readCount+1)
 	if err != nil {
@@ -119,8 +119,8 @@ func (c *Channel) read(ctx context.Context) error {
 	return nil
 }
 
-// isEnd reports whether this is the last entry of its stream. A restarted reader
-// may already have committed it.
+// isEnd reports whether this is the last entry of its stream. It may be the
+// committed entry at which a restarted runtime resumes.
 func (d Delivery) isEnd() bool {
 	if !bytes.Contains(d.JSON, []byte(wire.KindChannelEnded)) {
 		return false // the common case, without decoding the entry again
@@ -132,7 +132,8 @@ func (d Delivery) isEnd() bool {
 }
 
 // touch runs touch.lua if a work item may have expired, and returns when to call
-// it again. Without a receiver, any other script handles expired items.
+// it again. If Receive is not called, the next script on the channel handles
+// expired items.
 func (c *Channel) touch(ctx context.Context) (time.Time, error) {
 	known := c.due.Load()
 	if known != nil && time.Now().Before(*known) {
@@ -147,9 +148,9 @@ func (c *Channel) touch(ctx context.Context) (time.Time, error) {
 	return *next, nil
 }
 
-// dueIn returns the time in ms milliseconds, or after checkEvery if that is
-// earlier or ms is negative. It does not depend on the store's clock being set
-// like the local one.
+// dueIn returns the local time ms milliseconds from now, at most checkEvery from
+// now. A negative ms means unknown. The store sends durations, so that its clock
+// and the local one need not agree.
 func dueIn(ms int64) *time.Time {
 	after := time.Duration(ms) * time.Millisecond
 	if ms < 0 || after > checkEvery {

@@ -48,16 +48,17 @@ type Apply string
 
 // The values of Apply.
 const (
-	Immediate     Apply = "immediate"      // now, before queued speech
-	AfterPlayback Apply = "after_playback" // after queued playback has finished
-	InOrder       Apply = "in_order"       // in the order of messages and commands
+	Immediate     Apply = "immediate"      // now, before queued playback
+	AfterPlayback Apply = "after_playback" // after queued playback
+	InOrder       Apply = "in_order"       // at its position among messages and commands
 )
 
 // Command is one managed runtime command: a pointer to one of the structs of
 // this package.
 type Command interface{ Head() *Header }
 
-// Header holds the fields that all commands share.
+// Header holds the fields that all commands share. internal/command reads the tag
+// shape.
 type Header struct {
 	Type      string         `json:"type"`
 	Source    string         `json:"source"`
@@ -72,8 +73,7 @@ type Header struct {
 // Head implements Command.
 func (h *Header) Head() *Header { return h }
 
-// OtherCommand is a command of an unknown type. Entries contain it only as
-// denied.
+// OtherCommand is a command of an unknown type. It is always denied.
 type OtherCommand struct {
 	Header
 }

@@ -52,12 +52,12 @@ type App struct {
 	speech   *speech.Service
 	server   *httpapi.Server
 	draining atomic.Bool
-	observer observer
+	observer observer   // reads channels for the playground's feed
 	demo     *demoState // nil unless in development
 }
 
-// New assembles the server. If it fails, it closes everything it opened; otherwise
-// Run does at its end.
+// New assembles the server. On error it closes what it opened; otherwise Run
+// closes it before it returns.
 func New(ctx context.Context, cfg config.Config, opts Options) (_ *App, err error) {
 	a := &App{process: process{cfg: cfg}, version: opts.Version, started: time.Now(), observer: observer{cfg: cfg}}
 	defer func() {
@@ -210,7 +210,7 @@ func (a *App) Run(ctx context.Context) error {
 		func() { a.draining.Store(true) },
 		func(ctx context.Context) error {
 			err := a.server.Shutdown(ctx, min(a.cfg.ReconnectJitter, a.cfg.ShutdownTimeout/4))
-			a.speech.Close() // before the jobs end, which send its last usage reports
+			a.speech.Close() // before the jobs end: they still have to send its last usage reports
 			return err
 		})
 }
@@ -223,8 +223,8 @@ func (a *App) URL() string {
 // Routes returns the registered routes.
 func (a *App) Routes() []httpapi.Route { return a.server.Routes() }
 
-// Platform returns the policy that applies to all flows. Its error is config.Problems,
-// like that of config.Load.
+// Platform returns the command policy that applies to all flows. Errors are of type
+// config.Problems, as in config.Load.
 func Platform(cfg config.Config) (command.PlatformPolicy, error) {
 	platform, err := command.NewPlatformPolicy(cfg.CommandsDisabled, cfg.TransferTargets)
 	invalid, ok := errors.AsType[*fault.Error](err)

@@ -69,7 +69,8 @@ type Authenticator struct {
 	now    func() time.Time
 }
 
-// NewAuthenticator returns an authenticator with an empty cache. Run must run too.
+// NewAuthenticator returns an authenticator with an empty cache. The caller also
+// starts Run, which records the last use of keys.
 func NewAuthenticator(keys KeyStore, tokens *ConsoleTokens, log *slog.Logger, now func() time.Time) *Authenticator {
 	return &Authenticator{Cache: cache.New[Key](topicPrefix, cache.Size, cache.TTL), keys: keys, tokens: tokens, log: log, now: now}
 }
@@ -115,8 +116,8 @@ func (a *Authenticator) Bearer(header string) (Principal, error) {
 // Missing returns the error for a request without a credential.
 func (a *Authenticator) Missing() error { return unauthorized(errors.New("missing credential")) }
 
-// Run periodically writes the times of last use until ctx ends, and once more
-// then. Authentication does not wait for these writes.
+// Run periodically writes the times of last use until ctx ends, and a last time
+// before it returns. Authentication does not wait for these writes.
 func (a *Authenticator) Run(ctx context.Context) {
 	for sleep.For(ctx, flushInterval) == nil {
 		a.flush(ctx)

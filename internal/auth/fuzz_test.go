@@ -25,7 +25,7 @@ func FuzzAPIKey(f *testing.F) {
 		gotID, gotDigest, ok := auth.SplitSecret(presented)
 		if ok && (presented != "tk_"+gotID+"_"+presented[len(presented)-43:] ||
 			gotDigest != sha256.Sum256([]byte(presented[len(presented)-43:]))) {
-			t.Fatalf("%q was taken apart as id %q", presented, gotID)
+			t.Fatalf("SplitSecret(%q) returned ID %q, which does not match the input", presented, gotID)
 		}
 		who, err := a.APIKey(t.Context(), presented)
 		switch {
@@ -52,9 +52,9 @@ func FuzzVerify(f *testing.F) {
 		if err != nil && !fault.Is(err, fault.Unauthorized) {
 			t.Fatalf("%q: %v", token, err)
 		}
-		// The base64 decoder passes over line breaks; no header can carry one.
+		// The base64 decoder ignores line breaks. An HTTP header cannot contain them.
 		if err == nil && strings.NewReplacer("\r", "", "\n", "").Replace(token) != good {
-			t.Fatalf("%q was never signed, and is %+v", token, who)
+			t.Fatalf("accepted unsigned token %q as %+v", token, who)
 		}
 	})
 }

@@ -24,7 +24,7 @@ type batch struct {
 	arrivals []arrival // parallel to frames
 }
 
-// arrival is what acknowledging a frame needs.
+// arrival holds the data needed to acknowledge a frame.
 type arrival struct {
 	at     time.Time
 	action []byte // payload of a browser_action, which is also recorded

@@ -14,8 +14,8 @@ import (
 	"telapi/internal/strictjson"
 )
 
-// Param is a key of sessionParams. Its value is sent to the runtime in a field of
-// a command.
+// Param is a member of sessionParams, the object with which a bot configures the
+// call. Its value is sent to the runtime in a field of a command.
 type Param struct {
 	Name        string
 	Type        string // boolean, integer or string
@@ -47,10 +47,9 @@ const (
 	tts   = "update_tts_config"
 )
 
-// SessionParams lists all session parameters. It is the source of validation,
-// of the mapping to commands, of the limits of the same fields in managed
-// commands and of the published schema. If two keys map to one field, the first
-// one wins.
+// SessionParams lists all session parameters. Validation, the mapping to commands,
+// the field limits of managed commands and the published schema are derived from
+// it. If two parameters map to one field, the first one wins.
 var SessionParams = []Param{
 	param("sendDTMF", dtmf, "sendDTMF", "Forward the caller's DTMF digits to the bot."),
 	param("bargeInOnDTMF", dtmf, "bargeInOnDTMF", "DTMF may interrupt the bot's playback if bargeIn is on as well."),
@@ -111,7 +110,7 @@ func (p *Param) parse(raw jsontext.Value) (value any, ok bool) {
 	}
 }
 
-// check records a value that is out of range.
+// check adds an issue if the value is out of range.
 func (p *Param) check(value any, field string, v validator) {
 	switch value := value.(type) {
 	case int64:

@@ -16,7 +16,7 @@ func TestHubReplaysPastEventsAndDeliversNewOnes(t *testing.T) {
 	}
 	events := make(chan Event, 9)
 	past, cancel := h.Subscribe("s", events)
-	_, cancelOther := h.Subscribe("s", make(chan Event)) // full
+	_, cancelOther := h.Subscribe("s", make(chan Event)) // never read: Publish must not block
 	if len(past) != 3 || past[0].Title != "0" || string(past[2].Data) != `{"n":2}` {
 		t.Fatalf("past events: %+v", past)
 	}

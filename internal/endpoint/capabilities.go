@@ -12,7 +12,7 @@ import (
 	"telapi/internal/command"
 )
 
-// Features are the features that a deployment enables or disables.
+// Features is the part of the configuration that capabilities report.
 type Features struct {
 	WebRTC           bool           `json:"webrtc"`
 	APIAccess        bool           `json:"apiAccess"`
@@ -20,7 +20,7 @@ type Features struct {
 	Channel          channel.Limits `json:"-"` // defaults if zero
 }
 
-// Deployment describes the service for all endpoints.
+// Deployment holds what is the same for all endpoints.
 type Deployment struct {
 	Version  string
 	Features Features
@@ -30,7 +30,7 @@ type Deployment struct {
 type Limits struct {
 	CallbackBodyBytes int64 `json:"callbackBodyBytes"`
 	SIPHeaders        int   `json:"sipHeaders"`
-	// SIPHeaderCharacters is the exclusive bound of all names and values together.
+	// The total length of all names and values must be less than SIPHeaderCharacters.
 	SIPHeaderCharacters int            `json:"sipHeaderCharactersBelow"`
 	MetadataBytes       int64          `json:"metadataBytes"`
 	TokenTTLSeconds     Range          `json:"tokenTtlSeconds"`

@@ -23,7 +23,7 @@ import (
 // is the http.ResponseWriter of all handlers.
 type exchange struct {
 	httpserve.Response
-	ctx       context.Context // the request's, with ID and trace, but without the handler timeout
+	ctx       context.Context // request context with ID and trace, not subject to the handler timeout
 	route     *Route          // nil: no route matches
 	client    netip.Addr
 	principal auth.Principal
@@ -88,7 +88,7 @@ func (s *Server) observe(x *exchange, span trace.Span, took time.Duration) {
 	if x.route != nil {
 		pattern = x.route.Path
 		if x.route.Tier == "" {
-			level = slog.LevelDebug // health checks and scrapes come every few seconds
+			level = slog.LevelDebug // health checks and scrapes, which have no rate limit, are frequent
 		}
 	}
 	s.metrics.requests.WithLabelValues(pattern, method, strconv.Itoa(x.Status)).Inc()

@@ -82,9 +82,9 @@ func (s *Store) Run(ctx context.Context) {
 }
 
 // evictionQueue holds the least recently used blobs of the last scan, oldest
-// first. All other blobs and those used since are newer. Evicting from the front
-// and skipping blobs used since therefore follows the exact order, without an
-// index of all blobs in memory.
+// first. Blobs outside the queue, and blobs used since the scan, were used more
+// recently. Evicting from the front and skipping blobs used since the scan
+// therefore follows the exact order, without an index of all blobs in memory.
 type evictionQueue struct {
 	mu   sync.Mutex
 	list []candidate
@@ -95,16 +95,16 @@ type candidate struct {
 	used time.Time
 }
 
-// A scan reads all files. Queueing a fraction of them spreads its cost over many
-// evictions.
+// A scan reads all files. Queueing 1/queueDivisor of them spreads its cost over
+// many evictions.
 const (
-	queuedFraction = 8
-	minQueued      = 1 << 10
-	maxQueued      = 64 << 10
+	queueDivisor = 8
+	minQueued    = 1 << 10
+	maxQueued    = 64 << 10
 )
 
-// evictToFit evicts blobs until the rest fits. If that fails, the store exceeds
-// its limit until the next upload: stored blobs remain stored.
+// evictToFit evicts blobs until the store is within its limit. If it cannot free
+// enough, the store stays over the limit and the next upload tries again.
 func (s *Store) evictToFit() {
 	if s.maxBytes == 0 || s.bytes.Load() <= s.maxBytes {
 		return
@@ -163,7 +163,7 @@ func (s *Store) scan() error {
 	}
 	var bytes, objects int64
 	var oldest []candidate
-	queued := min(max(minQueued, int(s.objects.Load())/queuedFraction), maxQueued)
+	queued := min(max(minQueued, int(s.objects.Load())/queueDivisor), maxQueued)
 	err = s.walk("", func(p Path, info unix.Stat_t) bool {
 		objects++
 		bytes += info.Size

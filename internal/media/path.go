@@ -12,7 +12,7 @@ var contentTypes = map[string]string{
 }
 
 const (
-	maxNameLength  = 255 // of a file system
+	maxNameLength  = 255 // the limit of common file systems
 	nameCharacters = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-"
 )
 

@@ -6,12 +6,16 @@ import (
 )
 
 // maskPhones masks all but the last keep digits of the phone numbers in s. The
-// length of s does not change. Numbers count as phone numbers after a plus, as a
-// tel: or sip: user, with a trunk zero, in one of the usual groupings, or after a
-// word such as "caller" in s or name. Other digits are IDs, counts or timestamps.
+// length of s does not change. name is the key under which s is logged, or empty.
+// A number is a phone number if
+//   - it follows a plus, tel: or sip:,
+//   - it has a trunk zero or one of the usual groupings, or
+//   - it follows a word such as "caller" in s, or name is such a word.
+//
+// Other digits are IDs, counts or timestamps.
 func maskPhones(s, name string, keep int) string {
 	var out []byte
-	inWord := false // s[i] continues a word, so that a plus does not start a number
+	inWord := false // the previous byte belongs to a word; a plus after it does not start a number
 	for i := 0; i < len(s); {
 		c, next := s[i], i+1
 		switch {
@@ -60,8 +64,8 @@ func mask(number []byte, keep int) {
 }
 
 // numberEnd returns the end of the phone number that starts at i and has its
-// first digit at body, or 0. If several numbers follow each other, it returns the
-// longest phone number.
+// first digit at body, or 0. A number may have several groups of digits; the
+// longest match counts.
 func numberEnd(s string, i, body int, name string) (end int) {
 	digits, context := 0, unknown
 	for j := body; ; {
@@ -73,13 +77,14 @@ func numberEnd(s string, i, body int, name string) (end int) {
 		for j < len(s) && isDigit(s[j]) {
 			j++
 		}
+		// A space after 11 digits ends a number: the next group is another value.
 		complete := digits >= 11 && gap < len(s) && s[gap] == ' '
 		digits += j - from
 		if from == j || complete || digits > 15 { // the limit of E.164
 			return end
 		}
 		if digits < 3 || digits < 7 && (i == 0 || s[i-1] != ':' && s[i-1] != 'A') {
-			continue // most numbers are short, such as a status, a port or a count
+			continue // a status, a port or a count; after tel:, sip: or %3A short numbers count
 		}
 		if context == unknown {
 			if context = contextOf(s[:i], name); body > i && context != uri {
@@ -100,8 +105,8 @@ var (
 	// numbers, groups of two or three digits, and a country code without a plus.
 	formatted = regexp.MustCompile(`^(?:\(\d+\)|0\d|(?:1[-. ])?\d{3}[-. ]\d{3}[-. ]\d{4}$|\d{3}-\d{4}$|` +
 		`\d\d(?: \d\d){3,4}$|\d{3} \d{3} \d{3}$|\d\d[- ]\d{2,3}[- ]\d{7,8}$)`)
-	// endsNumber matches the text after a number that is not the start of an ID, a
-	// time, a fraction or a quantity with a unit.
+	// endsNumber matches text that can follow a phone number. It rejects text that
+	// continues an ID, a time, a fraction or a quantity with a unit.
 	endsNumber = regexp.MustCompile(`^(?:$|-(?:\W|$)|[:./](?:\D|$)|[^\w:./-])`)
 	// timestamp matches seconds, milliseconds and compact dates.
 	timestamp = regexp.MustCompile(`^(?:1\d{9}|1\d{12}|(?:19|20)\d{12})$`)
@@ -121,14 +126,14 @@ var (
 )
 
 const (
-	unknown = iota
-	nothing
-	clock // a time
-	uri   // tel: or sip:
+	unknown = iota // not evaluated yet
+	nothing        // no context
+	clock          // a time
+	uri            // tel: or sip:
 	plus
 	named // a word that phone numbers follow
-	party // a word that phone numbers or other values follow
-	list  // a list of numbers
+	party // a word such as from or to, which also precedes other values
+	list  // a JSON array
 )
 
 func contextOf(before, name string) int {

@@ -141,7 +141,8 @@ func (c cleanup) all(ctx context.Context) error {
 	return c.reconcile(ctx)
 }
 
-// remove removes an item and reports it, unless it is not gone afterwards.
+// remove calls do and, if the item is gone afterwards, counts and reports it. A
+// dry run only reports it.
 func (c cleanup) remove(r Removal, do func() (gone bool, err error)) (gone bool, err error) {
 	if !c.dryRun {
 		if gone, err := do(); err != nil || !gone {
@@ -160,7 +161,7 @@ func (c cleanup) expire(ctx context.Context) error {
 		if err != nil {
 			return err
 		}
-		if !listed { // without a list, "not found" may only mean a wrong address
+		if !listed { // check that this is a media service: on a wrong address every blob is "not found"
 			if _, err := c.blobs.List(ctx, "", 1); err != nil {
 				return fmt.Errorf("list blobs: %w", err)
 			}
@@ -174,8 +175,8 @@ func (c cleanup) expire(ctx context.Context) error {
 }
 
 // expireRecording removes the blobs before the recording, so that the next
-// cleanup continues after an error. It keeps a recording that is being renewed:
-// its blob is newer than its expiry. Where clocks differ, orphanAge decides.
+// cleanup continues after an error. It keeps a blob modified after the expiry,
+// because a renewal is storing it, but for at most orphanAge.
 func (c cleanup) expireRecording(ctx context.Context, rec Recording) error {
 	since := rec.ExpiresAt
 	if ago := c.now().Add(-orphanAge); ago.After(since) {
@@ -227,7 +228,7 @@ func (c cleanup) reconcile(ctx context.Context) error {
 		started = true
 		_, name, _ := strings.Cut(blob.Path, "/")
 		hash, e, ok := ParseBlobName(name)
-		if !ok || BlobPath(hash, e) != blob.Path { // another user's blob
+		if !ok || BlobPath(hash, e) != blob.Path { // not a speech blob: leave it
 			continue
 		}
 		for more && rec.Hash < hash {
@@ -254,7 +255,7 @@ func (c cleanup) reconcile(ctx context.Context) error {
 }
 
 // removeLost deletes the variants without a blob. It checks again, since the blob
-// may have been stored after the listing. Expired recordings are left to expire.
+// may have been stored after the listing. It skips expired recordings: expire removes them.
 func (c cleanup) removeLost(ctx context.Context, rec Recording, found map[Encoding]bool) error {
 	for e, sum := range rec.Variants {
 		if found[e] || rec.expired(c.now()) {

@@ -97,19 +97,22 @@ func TestKeyDependsOnEveryInput(t *testing.T) {
 	u := Utterance{"text", "voice", "model", 1}
 	keys := map[string]string{}
 	for what, key := range map[string]string{
-		"itself":       Key("team", "provider", 8000, u),
-		"team":         Key("team2", "provider", 8000, u),
-		"provider":     Key("team", "provider2", 8000, u),
-		"rate":         Key("team", "provider", 16000, u),
-		"text":         Key("team", "provider", 8000, Utterance{"text ", "voice", "model", 1}),
-		"voice":        Key("team", "provider", 8000, Utterance{"text", "voice2", "model", 1}),
-		"model":        Key("team", "provider", 8000, Utterance{"text", "voice", "model2", 1}),
-		"speed":        Key("team", "provider", 8000, Utterance{"text", "voice", "model", 1.0000000000000002}),
-		"shifted byte": Key("teamp", "rovider", 8000, u),
-		"empty voice":  Key("team", "provider", 8000, Utterance{"text", "", "model", 1}),
-		"voice, model": Key("team", "provider", 8000, Utterance{"text", "model", "voice", 1}),
+		"baseline":                         Key("team", "provider", 8000, u),
+		"team":                             Key("team2", "provider", 8000, u),
+		"provider":                         Key("team", "provider2", 8000, u),
+		"rate":                             Key("team", "provider", 16000, u),
+		"text":                             Key("team", "provider", 8000, Utterance{"text ", "voice", "model", 1}),
+		"voice":                            Key("team", "provider", 8000, Utterance{"text", "voice2", "model", 1}),
+		"model":                            Key("team", "provider", 8000, Utterance{"text", "voice", "model2", 1}),
+		"speed":                            Key("team", "provider", 8000, Utterance{"text", "voice", "model", 1.0000000000000002}),
+		"byte moved from provider to team": Key("teamp", "rovider", 8000, u),
+		"empty voice":                      Key("team", "provider", 8000, Utterance{"text", "", "model", 1}),
+		"voice, model":                     Key("team", "provider", 8000, Utterance{"text", "model", "voice", 1}),
 	} {
-		if other, taken := keys[key]; taken || len(key) != 64 {
+		if len(key) != 64 {
+			t.Errorf("%s: key %q, want 64 characters", what, key)
+		}
+		if other, taken := keys[key]; taken {
 			t.Errorf("%s and %s have the same key", what, other)
 		}
 		keys[key] = what

@@ -20,7 +20,7 @@ func TestSSLMode(t *testing.T) {
 	must(t, os.WriteFile(right, rightCA.PEM(), 0o600), os.WriteFile(wrong, wrongCA.PEM(), 0o600))
 	secure := servers.StartPostgres(t, servers.PostgresOptions{CA: rightCA, Hosts: []string{"127.0.0.1"}})
 	ours, plain := secure.URL(), servers.SharedPostgres(t).URL()
-	misnamed := strings.Replace(ours, "127.0.0.1", "localhost", 1) // a name its certificate does not have
+	wrongHost := strings.Replace(ours, "127.0.0.1", "localhost", 1) // not in its certificate
 
 	const refused, inPlainText, encrypted = "refused", "plain text", "encrypted"
 	for _, tt := range []struct {
@@ -29,18 +29,18 @@ func TestSSLMode(t *testing.T) {
 		{"disable", "with TLS", ours, "", inPlainText},
 		{"disable", "without TLS", plain, "", inPlainText},
 		{"require", "with TLS", ours, "", encrypted},
-		{"require", "of another name", misnamed, "", encrypted},
+		{"require", "with another host name", wrongHost, "", encrypted},
 		{"require", "without TLS", plain, "", refused},
-		{"require", "of another CA than the given one", ours, wrong, refused},
+		{"require", "signed by another CA", ours, wrong, refused},
 		{"verify-ca", "with TLS", ours, right, encrypted},
-		{"verify-ca", "of another name", misnamed, right, encrypted},
-		{"verify-ca", "of another CA", ours, wrong, refused},
-		{"verify-ca", "of a CA the system does not know", ours, "", refused},
+		{"verify-ca", "with another host name", wrongHost, right, encrypted},
+		{"verify-ca", "signed by another CA", ours, wrong, refused},
+		{"verify-ca", "signed by an unknown CA", ours, "", refused},
 		{"verify-ca", "without TLS", plain, right, refused},
 		{"verify-full", "with TLS", ours, right, encrypted},
-		{"verify-full", "of another name", misnamed, right, refused},
-		{"verify-full", "of another CA", ours, wrong, refused},
-		{"verify-full", "of a CA the system does not know", ours, "", refused},
+		{"verify-full", "with another host name", wrongHost, right, refused},
+		{"verify-full", "signed by another CA", ours, wrong, refused},
+		{"verify-full", "signed by an unknown CA", ours, "", refused},
 		{"verify-full", "without TLS", plain, right, refused},
 		{"", "with TLS and no mode set", ours, "", inPlainText},
 	} {
@@ -76,20 +76,20 @@ func TestInvalidURLErrorHidesPassword(t *testing.T) {
 	notPEM := filepath.Join(t.TempDir(), "ca.pem")
 	must(t, os.WriteFile(notPEM, []byte("nothing"), 0o600))
 	for name, tt := range map[string]struct{ dsn, want string }{
-		"another scheme":          {"mysql://u:hunter2@db/x", "postgres://"},
-		"no scheme":               {"host=db password=hunter2", "postgres://"},
-		"slash in the password":   {"postgres://u:hunter2/x@db/x", "percent-encode"},
-		"at sign in the password": {"postgres://u:hunter2@x@db/x", "percent-encode"},
-		"question mark in it":     {"postgres://u:hunter2?x@db/x", "percent-encode"},
-		"number and slash in it":  {"postgres://u:22/hunter2@db/x", "percent-encode"},
-		"number and question":     {"postgres://u:22?hunter2@db/x", "percent-encode"},
-		"broken escape":           {"postgres://u:hunter2%zz@db/x", "percent-encode"},
-		"broken parameter":        {"postgres://u:hunter2@db/x?a=%zz", "parameter"},
-		"wrong port":              {"postgres://u:hunter2@db:port/x", "percent-encode"},
-		"missing root":            {"postgres://u:hunter2@db/x?sslmode=verify-ca&sslrootcert=/nowhere.pem", "/nowhere.pem"},
-		"root that is not PEM":    {"postgres://u:hunter2@db/x?sslmode=verify-ca&sslrootcert=" + notPEM, "CA"},
-		"unknown mode":            {"postgres://u:hunter2@db/x?sslmode=sometimes", "sslmode"},
-		"invalid timeout":         {"postgres://u:hunter2@db/x?connect_timeout=soon", "soon"},
+		"another scheme":                           {"mysql://u:hunter2@db/x", "postgres://"},
+		"no scheme":                                {"host=db password=hunter2", "postgres://"},
+		"slash in the password":                    {"postgres://u:hunter2/x@db/x", "percent-encode"},
+		"at sign in the password":                  {"postgres://u:hunter2@x@db/x", "percent-encode"},
+		"question mark in the password":            {"postgres://u:hunter2?x@db/x", "percent-encode"},
+		"digits and slash in the password":         {"postgres://u:22/hunter2@db/x", "percent-encode"},
+		"digits and question mark in the password": {"postgres://u:22?hunter2@db/x", "percent-encode"},
+		"broken escape":                            {"postgres://u:hunter2%zz@db/x", "percent-encode"},
+		"broken parameter":                         {"postgres://u:hunter2@db/x?a=%zz", "parameter"},
+		"wrong port":                               {"postgres://u:hunter2@db:port/x", "percent-encode"},
+		"missing root":                             {"postgres://u:hunter2@db/x?sslmode=verify-ca&sslrootcert=/nowhere.pem", "/nowhere.pem"},
+		"root that is not PEM":                     {"postgres://u:hunter2@db/x?sslmode=verify-ca&sslrootcert=" + notPEM, "CA"},
+		"unknown mode":                             {"postgres://u:hunter2@db/x?sslmode=sometimes", "sslmode"},
+		"invalid timeout":                          {"postgres://u:hunter2@db/x?connect_timeout=soon", "soon"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			_, err := Open(Options{DSN: redact.Secret(tt.dsn)})
@@ -100,7 +100,7 @@ func TestInvalidURLErrorHidesPassword(t *testing.T) {
 	}
 }
 
-func TestPostgresTitle(t *testing.T) {
+func TestPostgresString(t *testing.T) {
 	for dsn, want := range map[string]string{
 		"postgres://u:p%40@db.example/x":                                            "PostgreSQL at db.example:5432",
 		"postgresql://u:p@db1:6432,db2:6433/x?target_session_attrs=read-write":      "PostgreSQL at db1:6432",
@@ -114,8 +114,8 @@ func TestPostgresTitle(t *testing.T) {
 	}
 }
 
-// FuzzDatabaseURL holds that a password written without escaping never
-// surfaces: neither in an error nor in the database's title.
+// FuzzDatabaseURL checks that an unescaped password never appears in an error or
+// in String().
 func FuzzDatabaseURL(f *testing.F) {
 	for _, password := range []string{"plain", "a/b", "a@b", "1?b", "1#b", "%zz", "a:b", "[::", ",:1,@", "12/x", "&sslmode=x"} {
 		f.Add(password)
@@ -131,7 +131,7 @@ func FuzzDatabaseURL(f *testing.F) {
 		}
 		defer func() { _ = s.Close() }()
 		if strings.Contains(s.String(), "Qx7") || strings.Contains(s.String(), "7xQ") {
-			t.Errorf("title shows the password: %s", s)
+			t.Errorf("String() shows the password: %s", s)
 		}
 	})
 }

@@ -18,8 +18,8 @@ const (
 	// Inserts the row or locks the existing one until the transaction ends.
 	insertSpeech = `INSERT INTO tts_media_cache (` + speechColumns + `) VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12)
 		ON CONFLICT (hash) DO UPDATE SET hash = excluded.hash RETURNING ` + speechColumns
-	lockSpeech    = `UPDATE tts_media_cache SET hash = hash WHERE hash = $1 RETURNING ` + speechColumns
-	replaceSpeech = `UPDATE tts_media_cache SET variants = $2, checksums = $3, created_at = $4, expires_at = $5,
+	lockSpeech   = `UPDATE tts_media_cache SET hash = hash WHERE hash = $1 RETURNING ` + speechColumns
+	updateSpeech = `UPDATE tts_media_cache SET variants = $2, checksums = $3, created_at = $4, expires_at = $5,
 		ttl = (CAST($5 AS BIGINT) - CAST($4 AS BIGINT)) / 1000 WHERE hash = $1`
 	speechAfter   = `SELECT ` + speechColumns + ` FROM tts_media_cache WHERE hash > $1 ORDER BY hash LIMIT $2`
 	expiredSpeech = `SELECT ` + speechColumns + ` FROM tts_media_cache WHERE hash > $1 AND expires_at <= $3 ORDER BY hash LIMIT $2`
@@ -33,8 +33,8 @@ func speechFields(r *speech.Recording) []any {
 	}
 }
 
-// encodings stores the names of a recording's variants for other readers of the
-// table. telapi itself reads them from the checksums.
+// encodings writes the column variants, which other applications read. telapi
+// ignores it: the keys of the checksums are the same names.
 type encodings struct{ variants *map[speech.Encoding]string }
 
 func (e encodings) Value() (driver.Value, error) {
@@ -88,7 +88,7 @@ func (s *Store) DeleteSpeechVariant(ctx context.Context, hash string, e speech.E
 }
 
 func updateVariants(ctx context.Context, tx *sql.Tx, r speech.Recording) error {
-	_, err := execRows(ctx, tx, replaceSpeech, r.Hash, encodings{&r.Variants}, asJSON(&r.Variants), timestamp{&r.CreatedAt}, timestamp{&r.ExpiresAt})
+	_, err := execRows(ctx, tx, updateSpeech, r.Hash, encodings{&r.Variants}, asJSON(&r.Variants), timestamp{&r.CreatedAt}, timestamp{&r.ExpiresAt})
 	return err
 }
 
@@ -101,7 +101,8 @@ func (s *Store) ListSpeech(ctx context.Context, after string, expiredBy time.Tim
 	return list(ctx, s, "recordings", speechFields, expiredSpeech, after, limit, expiredBy.UnixMilli())
 }
 
-// DeleteExpiredSpeech implements speech.Store.
+// DeleteExpiredSpeech implements speech.Store. A recording that is already gone is
+// not an error.
 func (s *Store) DeleteExpiredSpeech(ctx context.Context, r speech.Recording) error {
 	return s.execBatch(ctx, "delete expired recording", removeExpired, []any{r.Hash, r.ExpiresAt.UnixMilli()})
 }

@@ -45,7 +45,7 @@ func TestTestsNamedInDocsExist(t *testing.T) {
 		}
 	}
 	if named == 0 {
-		t.Error("no page names a test")
+		t.Error("found no test names in docs/*.md")
 	}
 }
 

@@ -35,9 +35,9 @@ func TestSIGTERMDrains(t *testing.T) {
 	if _, err := io.WriteString(conn, "\r\n"); err != nil {
 		t.Fatal(err)
 	}
-	answer, err := io.ReadAll(conn)
-	if err != nil || !strings.HasPrefix(string(answer), "HTTP/1.1 200") || !strings.Contains(string(answer), "Connection: close") {
-		t.Errorf("request in flight: %v %.200s", err, answer)
+	response, err := io.ReadAll(conn)
+	if err != nil || !strings.HasPrefix(string(response), "HTTP/1.1 200") || !strings.Contains(string(response), "Connection: close") {
+		t.Errorf("request in flight: %v %.200s", err, response)
 	}
 	if !p.Ended(30 * time.Second) {
 		t.Fatal("the process does not end")
@@ -88,19 +88,19 @@ func TestSlowRequestHeaderIsTimedOut(t *testing.T) {
 	}
 	_ = conn.SetReadDeadline(time.Now().Add(poll.Timeout))
 	start := time.Now()
-	answer, err := io.ReadAll(conn)
+	response, err := io.ReadAll(conn)
 	if err != nil || time.Since(start) < 5*time.Second {
-		t.Errorf("after %s: %v %q", time.Since(start), err, answer)
+		t.Errorf("disconnected after %s, want about 10s: %v %q", time.Since(start), err, response)
 	}
 }
 
 func TestStopLeavesNoGoroutines(t *testing.T) {
 	envs := []boot.Env{{}, realStores(t)}
-	before := goleak.IgnoreCurrent() // the real servers are watched until the test ends
+	before := goleak.IgnoreCurrent() // ignore the goroutines that supervise the real servers
 	for _, env := range envs {
 		i := boot.Start(t, env)
-		own := boot.NewTenant(t, i, "own")
-		i.Call(t, "GET", "/api/v1/endpoints", "X-API-Key", own.Key)
+		tenant := boot.NewTenant(t, i, "tenant")
+		i.Call(t, "GET", "/api/v1/endpoints", "X-API-Key", tenant.Key)
 		i.Client.CloseIdleConnections()
 		if err := i.Stop(); err != nil {
 			t.Error(err)

@@ -120,7 +120,7 @@ func converse(t *testing.T, opts redisstore.Options) {
 	}
 	expect(at(subscriber.read(), 2), `A{"type":"audio"}`)
 
-	// Send: durable, once, with text chat switched; and audio.
+	// Send durable messages (duplicates are dropped), disable text chat, send audio.
 	hello := `{"type":"chat","sessionId":"s-1","messageId":"h-1","timestamp":1,"direction":"to_browser","chat":{"text":"hello"}}`
 	first := redis.eval("send", "s-1", "token-1", "-", "", "h-1", hello)
 	expect(at(first, 1), "sent")
@@ -150,7 +150,7 @@ func converse(t *testing.T, opts redisstore.Options) {
 
 	deliver := awaitResults(t, redis, subscriber, redisstore.NewCallbacks(store))
 
-	// End: results that arrived early come first.
+	// End: parked results are delivered before channel_ended.
 	deliver("item-4", "fourth", callback.Parked)
 	for range 2 {
 		expect(redis.eval("end", "s-1", "token-3", "done", `{"kind":"channel_ended","reason":"done"}`), "done")
