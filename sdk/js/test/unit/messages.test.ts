@@ -46,7 +46,7 @@ test("a listener that throws or is removed does not affect the others", async ()
   const late = vi.fn();
   session.on("chat", () => session.on("chat", late));
   ScriptedSocket.latest.say({ type: "chat", streamId: "s3", chat: {} });
-  expect(late).not.toHaveBeenCalled(); // this one was there before
+  expect(late).not.toHaveBeenCalled(); // added during the event: called from the next one on
   session.dispose();
 });
 
