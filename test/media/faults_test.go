@@ -7,6 +7,7 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -69,6 +70,7 @@ func TestKilledDuringUploads(t *testing.T) {
 			})
 		}
 		poll.Until(t, "uploads", func() bool { return puts.Load() >= int64(3+round) })
+		s.startUpload(t, fmt.Sprintf("/media/half/%d.pcm", round), body(round, 1<<20))
 		s.kill()
 		close(dead)
 		wg.Wait()
@@ -80,11 +82,31 @@ func TestKilledDuringUploads(t *testing.T) {
 			}
 		}
 	}
-	t.Logf("%d uploads were interrupted", partsFound)
-	if partsFound == 0 {
-		t.Error("no upload was interrupted")
+	if partsFound < 5 {
+		t.Errorf("%d unfinished uploads were left, want one or more per round", partsFound)
 	}
 	client.CloseIdleConnections()
+}
+
+// startUpload sends half of an upload and returns once the service has written
+// some of it.
+func (s *service) startUpload(t *testing.T, path, body string) {
+	t.Helper()
+	conn, err := net.Dial("tcp", strings.TrimPrefix(s.url, "http://"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = conn.Close() })
+	if _, err := fmt.Fprintf(conn, "PUT %s HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n%s", path, len(body), body[:len(body)/2]); err != nil {
+		t.Fatal(err)
+	}
+	poll.Until(t, "a part of the upload is written", func() bool {
+		parts, err := filepath.Glob(filepath.Join(s.root, ".uploads", "*", "*"))
+		return err == nil && slices.ContainsFunc(parts, func(name string) bool {
+			info, err := os.Stat(name)
+			return err == nil && info.Size() >= int64(len(body)/4)
+		})
+	})
 }
 
 func TestFullDisk(t *testing.T) {
