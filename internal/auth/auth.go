@@ -100,7 +100,7 @@ func (a *Authenticator) APIKey(ctx context.Context, presented string) (Principal
 	if err != nil {
 		return Principal{}, unauthorized(err)
 	}
-	a.uses.Note(id, now)
+	a.uses.Record(id, now)
 	return Principal{TeamID: k.TeamID, Subject: k.ID, Scopes: k.Scopes}, nil
 }
 

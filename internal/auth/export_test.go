@@ -22,4 +22,4 @@ const (
 )
 
 func (a *Authenticator) Flush(ctx context.Context)       { a.flush(ctx) }
-func (a *Authenticator) NoteUse(id string, at time.Time) { a.uses.Note(id, at) }
+func (a *Authenticator) RecordUse(id string, at time.Time) { a.uses.Record(id, at) }

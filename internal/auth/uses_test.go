@@ -32,7 +32,7 @@ func TestLastUseIsWrittenInBatches(t *testing.T) {
 			time.Sleep(time.Millisecond)
 		}
 		last := time.Now().Add(-time.Millisecond)
-		a.NoteUse("another", last)
+		a.RecordUse("another", last)
 		synctest.Wait()
 		if len(m.written()) != 0 {
 			t.Fatal("written before the batch was due")
@@ -78,7 +78,7 @@ func TestLastUseIsWrittenAtShutdown(t *testing.T) {
 		done := make(chan struct{})
 		go func() { a.Run(ctx); close(done) }()
 		synctest.Wait()
-		a.NoteUse("k", time.Now())
+		a.RecordUse("k", time.Now())
 		stop()
 		<-done
 		if len(m.touched) != 1 {
@@ -106,8 +106,8 @@ func TestUseDuringFinalWriteIsWritten(t *testing.T) {
 		store := &endsMeanwhile{testStore: newTestStore(t)}
 		a := auth.NewAuthenticator(store, nil, discard(), time.Now)
 		ctx, stop := context.WithCancel(t.Context())
-		store.first = func() { a.NoteUse("l", time.Now()); stop() }
-		a.NoteUse("k", time.Now())
+		store.first = func() { a.RecordUse("l", time.Now()); stop() }
+		a.RecordUse("k", time.Now())
 		a.Run(ctx)
 		all := map[string]time.Time{}
 		for _, batch := range store.written() {
@@ -125,14 +125,14 @@ func TestLastUseIsRetriedAndLogged(t *testing.T) {
 	var log bytes.Buffer
 	a := auth.NewAuthenticator(m, nil, slog.New(slog.NewTextHandler(&log, nil)), time.Now)
 	first, later := time.Now(), time.Now().Add(time.Second)
-	a.NoteUse("k", first)
-	a.NoteUse("l", first)
+	a.RecordUse("k", first)
+	a.RecordUse("l", first)
 	a.Flush(t.Context())
 	if !strings.Contains(log.String(), "database is away") {
 		t.Errorf("logged %q", log.String())
 	}
 	m.outage = nil
-	a.NoteUse("l", later)
+	a.RecordUse("l", later)
 	a.Flush(t.Context())
 	written := m.written()
 	if last := written[len(written)-1]; !last["k"].Equal(first) || !last["l"].Equal(later) {

@@ -1,177 +1,196 @@
-package session
+package session_test
 
 import (
 	"context"
-	"errors"
+	"database/sql"
 	"fmt"
 	"log/slog"
-	"slices"
+	"path/filepath"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
-	dto "github.com/prometheus/client_model/go"
 
-	"telapi/internal/fault"
+	"telapi/internal/session"
+	"telapi/internal/sqlstore"
 )
 
-var start = time.Date(2026, 11, 15, 9, 30, 0, 250_000_000, time.UTC)
-
-// actionStore is a Store of actions that can fail.
+// actionStore is a SQLite database that fails while unavailable is set. It counts
+// the calls of AddBrowserActions.
 type actionStore struct {
-	Store
-	mu     sync.Mutex
-	stored map[string]string
-	err    error
-	refuse string // an action with this text is refused, and its batch with it
-	calls  int
+	*sqlstore.Store
+	unavailable atomic.Bool
+	calls       atomic.Int64
 }
 
-func (s *actionStore) AddBrowserActions(_ context.Context, actions []Action) error {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.calls++
-	if s.err != nil {
-		return s.err
+func (s *actionStore) AddBrowserActions(ctx context.Context, actions []session.Action) error {
+	s.calls.Add(1)
+	if s.unavailable.Load() {
+		return errUnavailable
 	}
-	if s.refuse != "" && slices.ContainsFunc(actions, func(a Action) bool { return strings.Contains(string(a.JSON), s.refuse) }) {
-		return errors.New("refused")
-	}
-	for _, a := range actions {
-		if _, there := s.stored[a.SessionID+a.MessageID]; !there {
-			s.stored[a.SessionID+a.MessageID] = string(a.JSON)
-		}
-	}
-	return nil
+	return s.Store.AddBrowserActions(ctx, actions)
 }
 
-func (s *actionStore) set(change func(*actionStore)) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	change(s)
+// actionTest is a running queue of browser actions.
+type actionTest struct {
+	queue    *session.ActionQueue
+	store    *actionStore
+	dataDir  string
+	registry *prometheus.Registry
+	stop     func() // ends Run and waits for it
 }
 
-func runActions(t *testing.T, s *actionStore, keepText bool) (a *ActionQueue, stop func()) {
+func startActionQueue(t *testing.T, keepText bool) *actionTest {
 	t.Helper()
-	a = NewActionQueue(s, keepText, slog.New(slog.DiscardHandler), prometheus.NewRegistry())
+	a := &actionTest{dataDir: t.TempDir(), registry: prometheus.NewRegistry()}
+	a.store = &actionStore{Store: openDatabase(t, a.dataDir)}
+	a.queue = session.NewActionQueue(a.store, keepText, slog.New(slog.DiscardHandler), a.registry)
 	ctx, cancel := context.WithCancel(t.Context())
 	var running sync.WaitGroup
-	running.Go(func() { a.Run(ctx) })
-	return a, func() { cancel(); running.Wait() }
+	running.Go(func() { a.queue.Run(ctx) })
+	a.stop = func() { cancel(); running.Wait() }
+	t.Cleanup(a.stop)
+	return a
 }
 
-func dropped(a *ActionQueue, reason string) float64 {
-	var m dto.Metric
-	if err := a.dropped.WithLabelValues(reason).Write(&m); err != nil {
-		panic(err)
+// dropped returns the number of actions that were dropped for a reason.
+func (a *actionTest) dropped(t *testing.T, reason string) int {
+	t.Helper()
+	families, err := a.registry.Gather()
+	if err != nil {
+		t.Fatal(err)
 	}
-	return m.GetCounter().GetValue()
+	for _, family := range families {
+		for _, metric := range family.GetMetric() {
+			if metric.GetLabel()[0].GetValue() == reason {
+				return int(metric.GetCounter().GetValue())
+			}
+		}
+	}
+	return 0
+}
+
+// stored returns the number of actions in the database and one of them.
+func (a *actionTest) stored(t *testing.T) (count int, example string) {
+	t.Helper()
+	db, err := sql.Open("sqlite", filepath.Join(a.dataDir, "telapi.db"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = db.Close() }()
+	row := db.QueryRowContext(t.Context(), "SELECT count(*), coalesce(max(action), '') FROM browser_actions")
+	if err := row.Scan(&count, &example); err != nil {
+		t.Fatal(err)
+	}
+	return count, example
+}
+
+func (a *actionTest) wantCounts(t *testing.T, wantStored int, reason string, wantDropped int) {
+	t.Helper()
+	if stored, _ := a.stored(t); stored != wantStored {
+		t.Errorf("%d actions are stored, want %d", stored, wantStored)
+	}
+	if dropped := a.dropped(t, reason); dropped != wantDropped {
+		t.Errorf("%d actions were dropped as %s, want %d", dropped, reason, wantDropped)
+	}
 }
 
 func TestActionsAreRedactedUnlessTextIsKept(t *testing.T) {
 	for keepText, want := range map[bool]string{false: `{"type":"say","text":"[redacted]"}`, true: `{"type":"say","text":"secret"}`} {
 		synctest.Test(t, func(t *testing.T) {
-			s := &actionStore{stored: map[string]string{}}
-			a, stop := runActions(t, s, keepText)
-			frame := []byte(`{"type":"say","text":"secret"}`)
-			a.AddAction("s", "m", start, frame)
-			copy(frame, "XXXXXXXXXXXXXXXX") // the caller's buffer is used again
-			a.AddAction("s", "m", start, []byte(`{"type":"repeated"}`))
-			synctest.Wait()
-			if s.stored["sm"] != want || len(s.stored) != 1 {
-				t.Errorf("keepText %v: stored %v", keepText, s.stored)
+			a := startActionQueue(t, keepText)
+			action := []byte(`{"type":"say","text":"secret"}`)
+			a.queue.AddAction("s", "m", start, action)
+			copy(action, "XXXXXXXXXXXXXXXX") // the caller reuses its buffer
+			a.queue.AddAction("s", "m", start, []byte(`{"type":"repeated"}`))
+			a.stop()
+			if count, got := a.stored(t); count != 1 || got != want {
+				t.Errorf("keepText %v: stored %d actions such as %s, want one: %s", keepText, count, got, want)
 			}
-			stop()
 		})
 	}
 }
 
 func TestActionsAreWrittenAfterOutage(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		s := &actionStore{stored: map[string]string{}, err: fault.Unavailable("The database", nil)}
-		a, stop := runActions(t, s, false)
-		const n = 3*actionBatchSize + 1
-		for i := range n {
-			a.AddAction("s", fmt.Sprint(i), start, []byte(`{}`))
+		a := startActionQueue(t, false)
+		a.store.unavailable.Store(true)
+		const queued, maxCalls = 3*session.ActionBatchSize + 1, 100
+		for i := range queued {
+			a.queue.AddAction("s", fmt.Sprint(i), start, []byte(`{}`))
 		}
 		time.Sleep(time.Minute)
-		s.set(func(s *actionStore) { s.err = nil })
+		a.store.unavailable.Store(false)
 		time.Sleep(time.Minute)
-		stop()
-		if len(s.stored) != n || s.calls > 100 {
-			t.Errorf("%d of %d stored in %d calls", len(s.stored), n, s.calls)
+		a.stop()
+		a.wantCounts(t, queued, "shutdown", 0)
+		if calls := a.store.calls.Load(); calls > maxCalls {
+			t.Errorf("the queue called the store %d times in two minutes, want at most %d", calls, maxCalls)
 		}
 	})
 }
 
 func TestActionQueueIsBoundedAndCountsDrops(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		s := &actionStore{stored: map[string]string{}, err: fault.Unavailable("The database", nil)}
-		a, stop := runActions(t, s, true)
-		large := []byte(`{"x":"` + strings.Repeat("x", 60<<10) + `"}`)
-		for i := range 200 {
-			a.AddAction("large", fmt.Sprint(i), start, large)
+		a := startActionQueue(t, true)
+		a.store.unavailable.Store(true)
+		const large = 200
+		payload := []byte(`{"x":"` + strings.Repeat("x", 60<<10) + `"}`)
+		for i := range large {
+			a.queue.AddAction("large", fmt.Sprint(i), start, payload)
 		}
-		if fit := float64(actionQueueBytes / len(large)); dropped(a, "full") != 200-fit {
-			t.Errorf("%v were dropped, want %v", dropped(a, "full"), 200-fit)
-		}
-		s.set(func(s *actionStore) { s.err = nil })
+		wantStored := session.ActionQueueBytes / len(payload)
+		a.wantCounts(t, 0, "full", large-wantStored)
+
+		a.store.unavailable.Store(false)
 		time.Sleep(time.Minute)
-		s.set(func(s *actionStore) { s.err = fault.Unavailable("The database", nil) })
-		before, maxActions := dropped(a, "full"), actionQueueBytes/minActionBytes
-		for i := range maxActions + 5 {
-			a.AddAction("small", fmt.Sprint(i), start, []byte(`{}`))
+		a.store.unavailable.Store(true)
+		const maxActions, excess = session.ActionQueueBytes / session.MinActionBytes, 5
+		for i := range maxActions + excess {
+			a.queue.AddAction("small", fmt.Sprint(i), start, []byte(`{}`))
 		}
-		if got := dropped(a, "full") - before; got != 5 {
-			t.Errorf("%v were dropped, want 5", got)
-		}
-		stop() // the database stays unavailable
-		if dropped(a, "shutdown") != float64(maxActions) {
-			t.Errorf("%v were lost at shutdown", dropped(a, "shutdown"))
-		}
+		a.wantCounts(t, wantStored, "full", large-wantStored+excess)
+		a.stop() // the database stays unavailable
+		a.wantCounts(t, wantStored, "shutdown", maxActions)
 	})
 }
 
 func TestRejectedActionDoesNotBlockOthers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		s := &actionStore{stored: map[string]string{}, refuse: "poison"}
-		a, stop := runActions(t, s, true)
-		for i := range 10 {
-			a.AddAction("s", fmt.Sprint(i), start, fmt.Appendf(nil, `{"x":%q}`, map[bool]string{true: "poison", false: "fine"}[i == 3]))
+		a := startActionQueue(t, true)
+		const actions, rejected = 11, 3
+		for i := range actions {
+			action := `{"x":"valid"}`
+			if i == rejected {
+				action = "{\"x\":\"\x00\"}" // no database stores a NUL in a text
+			}
+			a.queue.AddAction("s", fmt.Sprint(i), start, []byte(action))
 		}
-		a.AddAction("s", "last", start, []byte(`{}`))
 		time.Sleep(time.Second)
-		stop()
-		if len(s.stored) != 10 || dropped(a, "refused") != 1 {
-			t.Errorf("stored %d, refused %v", len(s.stored), dropped(a, "refused"))
-		}
+		a.stop()
+		a.wantCounts(t, actions-1, "refused", 1)
 	})
 }
 
 func TestMalformedActionIsDropped(t *testing.T) {
-	a := NewActionQueue(&actionStore{}, false, slog.New(slog.DiscardHandler), prometheus.NewRegistry())
-	a.AddAction("s", "m", start, []byte(`{"x":"sec`))
-	if dropped(a, "malformed") != 1 {
-		t.Error("it was queued")
-	}
+	a := startActionQueue(t, false)
+	a.queue.AddAction("s", "m", start, []byte(`{"x":"sec`))
+	a.stop()
+	a.wantCounts(t, 0, "malformed", 1)
 }
 
 func TestQueuedActionsAreWrittenAtShutdown(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		s := &actionStore{stored: map[string]string{}, err: fault.Unavailable("The database", nil)}
-		a, stop := runActions(t, s, false)
-		a.AddAction("s", "m", start, []byte(`{}`))
+		a := startActionQueue(t, false)
+		a.store.unavailable.Store(true)
+		a.queue.AddAction("s", "m", start, []byte(`{}`))
 		synctest.Wait()
-		go func() {
-			time.Sleep(time.Second)
-			s.set(func(s *actionStore) { s.err = nil })
-		}()
-		stop()
-		if len(s.stored) != 1 || dropped(a, "shutdown") != 0 {
-			t.Errorf("stored %v", s.stored)
-		}
+		time.AfterFunc(time.Second, func() { a.store.unavailable.Store(false) }) // during Run's last attempts
+		a.stop()
+		a.wantCounts(t, 1, "shutdown", 0)
 	})
 }

@@ -65,14 +65,7 @@ func newEnv(t *testing.T) *env {
 // tests in a synctest bubble.
 func newEnvWithoutChannels(t *testing.T) *env {
 	t.Helper()
-	db, err := sqlstore.Open(sqlstore.Options{DataDir: t.TempDir()})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = db.Close() })
-	if err := db.Migrate(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	db := openDatabase(t, t.TempDir())
 	for _, id := range []string{"t1", "t2"} {
 		if err := db.CreateTeam(t.Context(), team.Team{ID: id, Name: id, CreatedAt: start}); err != nil {
 			t.Fatal(err)
@@ -81,8 +74,8 @@ func newEnvWithoutChannels(t *testing.T) *env {
 	for _, ep := range []endpoint.Endpoint{
 		{ID: "ep", TeamID: "t1", Enabled: true, Modes: endpoint.Modes, Origins: []string{"https://a.example"}},
 		{ID: "chat", TeamID: "t1", Enabled: true, Modes: []endpoint.Mode{endpoint.Chat}},
-		{ID: "off", TeamID: "t1", Modes: endpoint.Modes},
-		{ID: "far", TeamID: "t2", Enabled: true, Modes: endpoint.Modes},
+		{ID: "disabled", TeamID: "t1", Modes: endpoint.Modes},
+		{ID: "foreign", TeamID: "t2", Enabled: true, Modes: endpoint.Modes},
 	} {
 		ep.Name, ep.CreatedAt, ep.UpdatedAt = ep.ID, start, start
 		if err := db.CreateEndpoint(t.Context(), ep); err != nil {
@@ -96,6 +89,19 @@ func newEnvWithoutChannels(t *testing.T) *env {
 	}
 	e.sweeper = e.newSweeper(15*time.Minute, 30*24*time.Hour)
 	return e
+}
+
+func openDatabase(t *testing.T, dir string) *sqlstore.Store {
+	t.Helper()
+	db, err := sqlstore.Open(sqlstore.Options{DataDir: dir})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = db.Close() })
+	if err := db.Migrate(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	return db
 }
 
 func (e *env) newSweeper(idle, retention time.Duration) *session.Sweeper {
@@ -114,16 +120,18 @@ func (e *env) advance(d time.Duration) {
 	e.now = e.now.Add(d)
 }
 
-func (e *env) issue(t *testing.T, body string, keys ...string) session.TokenResponse {
+func (e *env) issue(t *testing.T, body string, idempotencyKeys ...string) session.TokenResponse {
 	t.Helper()
-	r, err := e.service.Issue(t.Context(), "t1", session.TokenRequest{Body: []byte(body), IdempotencyKeys: keys, BaseURL: "https://api.example"})
+	response, err := e.service.Issue(t.Context(), "t1", session.TokenRequest{
+		Body: []byte(body), IdempotencyKeys: idempotencyKeys, BaseURL: "https://api.example",
+	})
 	if err != nil {
 		t.Fatal(err)
 	}
-	return r
+	return response
 }
 
-// redeem does what the handshake of a socket does.
+// redeem verifies and redeems a token, as the handshake of a socket does.
 func (e *env) redeem(ctx context.Context, token string) (session.Session, error) {
 	s, _, err := e.service.Verify(ctx, token)
 	if err != nil {
@@ -135,7 +143,7 @@ func (e *env) redeem(ctx context.Context, token string) (session.Session, error)
 	return e.db.Session(ctx, s.ID)
 }
 
-// connect issues and redeems a token and connects its browser.
+// connect issues and redeems a token, connects a browser and returns the session's ID.
 func (e *env) connect(t *testing.T, body string) string {
 	t.Helper()
 	s, err := e.redeem(t.Context(), e.issue(t, body).Token)
@@ -146,6 +154,7 @@ func (e *env) connect(t *testing.T, body string) string {
 	return s.ID
 }
 
+// session returns the stored session, or the zero value if it is not found.
 func (e *env) session(t *testing.T, id string) session.Session {
 	t.Helper()
 	s, err := e.db.Session(t.Context(), id)
@@ -155,13 +164,31 @@ func (e *env) session(t *testing.T, id string) session.Session {
 	return s
 }
 
-func (e *env) state(t *testing.T, id string) session.State {
+// wantState checks the state that a session's team sees.
+func (e *env) wantState(t *testing.T, id, when string, want session.State) {
 	t.Helper()
-	v, err := e.service.Get(t.Context(), "t1", id)
-	if err != nil {
-		t.Fatal(err)
+	if view, err := e.service.Get(t.Context(), "t1", id); err != nil || view.State != want {
+		t.Errorf("%s: the session is %q (error %v), want %q", when, view.State, err, want)
 	}
-	return v.State
+}
+
+// notEnded is the final state in the database of a session that has not ended.
+const notEnded session.State = ""
+
+// wantFinalState checks the final state in the database.
+func (e *env) wantFinalState(t *testing.T, id, when string, want session.State) {
+	t.Helper()
+	if got := e.session(t, id).EndedAs; got != want {
+		t.Errorf("%s: the final state is %q, want %q", when, got, want)
+	}
+}
+
+// wantEnded checks the calls of EndChannel: "ID reason".
+func (e *env) wantEnded(t *testing.T, want ...string) {
+	t.Helper()
+	if !slices.Equal(e.channels.ended, want) {
+		t.Errorf("ended channels %q, want %q", e.channels.ended, want)
+	}
 }
 
 // settled reports whether an ended session is settled.
@@ -181,14 +208,15 @@ func (e *env) sweep(t *testing.T) {
 	}
 }
 
-// channels records calls to the channels of the embedded store and can fail.
+// channels records calls to the channels of the embedded store. Its methods fail
+// with err while that is set.
 type channels struct {
 	*redisstore.Channels
 
-	mu      sync.Mutex
-	err     error
-	ended   []string // "ID reason" of each EndChannel
-	queries int      // calls of Presence
+	mu            sync.Mutex
+	err           error
+	ended         []string // "ID reason" of each EndChannel
+	presenceCalls int
 }
 
 func (c *channels) EndChannel(ctx context.Context, id, reason string) error {
@@ -204,7 +232,7 @@ func (c *channels) EndChannel(ctx context.Context, id, reason string) error {
 func (c *channels) Presence(ctx context.Context, ids []string) (connected, ended []string, err error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.queries++; c.err != nil {
+	if c.presenceCalls++; c.err != nil {
 		return nil, nil, c.err
 	}
 	return c.Channels.Presence(ctx, ids)
@@ -226,23 +254,25 @@ func (c *channels) disconnect(t *testing.T, id string) {
 	}
 }
 
-// unavailable is a database that fails.
-type unavailable struct{ session.Store }
+// unavailableStore is a database that fails.
+type unavailableStore struct{ session.Store }
 
-func (unavailable) Session(context.Context, string) (session.Session, error) {
+func (unavailableStore) Session(context.Context, string) (session.Session, error) {
 	return session.Session{}, errUnavailable
 }
 
-func (unavailable) RedeemSession(context.Context, string, time.Time) error { return errUnavailable }
+func (unavailableStore) RedeemSession(context.Context, string, time.Time) error {
+	return errUnavailable
+}
 
-func (unavailable) CreateSession(context.Context, session.Session, session.IdempotencyRecord, time.Time) (bool, error) {
+func (unavailableStore) CreateSession(context.Context, session.Session, session.IdempotencyRecord, time.Time) (bool, error) {
 	return false, errUnavailable
 }
 
-func wantFault(t *testing.T, what string, err error, code fault.Code) {
+func wantFault(t *testing.T, when string, err error, code fault.Code) {
 	t.Helper()
 	if !fault.Is(err, code) {
-		t.Errorf("%s: %v, want %s", what, err, code)
+		t.Errorf("%s: error %v, want code %s", when, err, code)
 	}
 }
 

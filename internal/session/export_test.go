@@ -2,7 +2,10 @@ package session
 
 // Exported for the tests that run on real stores.
 const (
-	SettleDelay   = settleDelay
-	SweepInterval = sweepInterval
-	SweepPage     = sweepPage
+	ActionBatchSize  = actionBatchSize
+	ActionQueueBytes = actionQueueBytes
+	MinActionBytes   = minActionBytes
+	SettleDelay      = settleDelay
+	SweepInterval    = sweepInterval
+	SweepPage        = sweepPage
 )

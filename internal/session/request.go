@@ -43,6 +43,8 @@ type tokenParams struct {
 	idempotency IdempotencyRecord
 }
 
+// newSession returns a session with a new ID. Its times are truncated to seconds, as
+// in the token.
 func (p tokenParams) newSession(teamID string, now time.Time) Session {
 	s := p.session
 	s.ID, s.TeamID, s.TokenID = idPrefix+uuid.Must(uuid.NewV7()).String(), teamID, uuid.NewString()
@@ -51,9 +53,9 @@ func (p tokenParams) newSession(teamID string, now time.Time) Session {
 	return s
 }
 
-// parseRequest parses and validates a body and the values of the Idempotency-Key
-// header. The error lists the issues of both.
-func parseRequest(body []byte, keys []string) (tokenParams, error) {
+// parseTokenRequest parses and validates a body and the values of the
+// Idempotency-Key header. The error lists the issues of both.
+func parseTokenRequest(body []byte, keys []string) (tokenParams, error) {
 	var in tokenBody
 	var issues fault.Issues
 	if err := strictjson.Decode(body, &in, "", &issues); err != nil {
@@ -86,8 +88,8 @@ func parseRequest(body []byte, keys []string) (tokenParams, error) {
 	if err := issues.Err(); err != nil {
 		return tokenParams{}, err
 	}
-	digest, err := strictjson.Digest(body)
-	p.idempotency.Digest = digest
+	var err error
+	p.idempotency.Digest, err = strictjson.Digest(body)
 	return p, err
 }
 

@@ -23,12 +23,13 @@ func TestICEServersHaveSessionCredentials(t *testing.T) {
 	// printf 1800000000:ses_1 | openssl dgst -sha1 -hmac north -binary | base64
 	want := `[{"urls":["stun:a"]},{"urls":["turn:b","turns:b"],"username":"1800000000:ses_1","credential":"Fyi7AQrQkE6ZPicuax9m0pEdt3c="},{"urls":["turn:c"],"username":"u","credential":"p"}]`
 	if got, err := json.Marshal(ice.servers(s)); err != nil || string(got) != want {
-		t.Errorf("got\n%s, want\n%s, %v", got, want, err)
+		t.Errorf("ICE servers\n%s (error %v), want\n%s", got, err, want)
 	}
 }
 
 func TestTokenRequestTimes(t *testing.T) {
-	for body, want := range map[string][2]int{
+	type times struct{ ttl, lifetime time.Duration } // in seconds
+	for members, want := range map[string]times{
 		``:                          {300, 3600},
 		`"ttlSeconds":10`:           {10, 3600},
 		`"ttlSeconds":3600`:         {3600, 3600},
@@ -37,24 +38,38 @@ func TestTokenRequestTimes(t *testing.T) {
 		`"maxSessionSeconds":301`:   {300, 301},
 		`"ttlSeconds":null,"maxSessionSeconds":null`: {300, 3600},
 	} {
-		p, err := parseRequest([]byte(strings.Replace(`{"endpointId":"ep",`+body+`}`, ",}", "}", 1)), nil)
+		body := strings.Replace(`{"endpointId":"ep",`+members+`}`, ",}", "}", 1)
+		params, err := parseTokenRequest([]byte(body), nil)
+		if err != nil {
+			t.Errorf("%s: %v", body, err)
+			continue
+		}
 		now := time.Date(2026, 11, 15, 9, 30, 0, 250_000_000, time.UTC)
-		s, issued := p.newSession("t1", now), now.Truncate(time.Second)
-		if err != nil || s.RedeemBy != issued.Add(time.Duration(want[0])*time.Second) || s.ExpiresAt != issued.Add(time.Duration(want[1])*time.Second) {
-			t.Errorf("{%s}: redeem by %v, expires %v, %v", body, s.RedeemBy, s.ExpiresAt, err)
+		s, issuedAt := params.newSession("t1", now), now.Truncate(time.Second)
+		if got := s.RedeemBy.Sub(issuedAt); got != want.ttl*time.Second {
+			t.Errorf("%s: redeemable for %v, want %ds", body, got, want.ttl)
+		}
+		if got := s.ExpiresAt.Sub(issuedAt); got != want.lifetime*time.Second {
+			t.Errorf("%s: expires after %v, want %ds", body, got, want.lifetime)
 		}
 	}
-	for _, body := range []string{`"ttlSeconds":9`, `"ttlSeconds":3601,"maxSessionSeconds":86400`, `"maxSessionSeconds":59,"ttlSeconds":10`, `"maxSessionSeconds":86401`, `"ttlSeconds":61,"maxSessionSeconds":60`} {
-		_, err := parseRequest([]byte(`{"endpointId":"ep",`+body+`}`), nil)
+	for _, members := range []string{
+		`"ttlSeconds":9`,
+		`"ttlSeconds":3601,"maxSessionSeconds":86400`,
+		`"maxSessionSeconds":59,"ttlSeconds":10`,
+		`"maxSessionSeconds":86401`,
+		`"ttlSeconds":61,"maxSessionSeconds":60`,
+	} {
+		_, err := parseTokenRequest([]byte(`{"endpointId":"ep",`+members+`}`), nil)
 		if fault.From(err).Code != fault.Validation || len(fault.From(err).Details.([]fault.Issue)) != 1 {
-			t.Errorf("{%s}: %v", body, err)
+			t.Errorf("{%s}: error %v, want a validation error with one issue", members, err)
 		}
 	}
 }
 
 func TestDigestIgnoresFormatting(t *testing.T) {
 	digest := func(body string) string {
-		p, err := parseRequest([]byte(body), nil)
+		p, err := parseTokenRequest([]byte(body), nil)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -68,12 +83,12 @@ func TestDigestIgnoresFormatting(t *testing.T) {
 		`{"endpointId":"ep","metadata":{"n":"9007199254740993","s":"é"}}`:                    false,
 	} {
 		if (digest(body) == first) != same {
-			t.Errorf("%s: same digest: want %v", body, same)
+			t.Errorf("%s: digest %s, the first has %s; want the same: %v", body, digest(body), first, same)
 		}
 	}
 }
 
-func FuzzRequest(f *testing.F) {
+func FuzzTokenRequest(f *testing.F) {
 	for _, body := range []string{
 		`{"endpointId":"ep","mode":"chat","identity":{"id":"1","name":"A"},"ttlSeconds":10,"maxSessionSeconds":60,"duplicatePolicy":"reject","metadata":{"a":[1,{}]}}`,
 		`{"endpointId":1,"identity":{"id":[]},"ttlSeconds":1e400,"metadata":"x"}`, `null`, `[`, `{"a":1,"a":2}`, "{\"a\":\"\xff\"}", `{"metadata":{"x":"` + strings.Repeat("y", 5000) + `"}}`,
@@ -82,22 +97,31 @@ func FuzzRequest(f *testing.F) {
 	}
 	f.Fuzz(func(t *testing.T, body []byte, key string) {
 		before := sha256.Sum256(body)
-		p, err := parseRequest(body, []string{key})
+		params, err := parseTokenRequest(body, []string{key})
 		if sha256.Sum256(body) != before {
 			t.Fatal("the body was modified")
 		}
 		if err != nil {
 			if code := fault.From(err).Code; code != fault.Validation && code != fault.MalformedJSON {
-				t.Fatalf("%q: %v", body, err)
+				t.Fatalf("%q: error %v, want a validation or JSON error", body, err)
 			}
 			return
 		}
-		s := p.session
-		if s.EndpointID == "" || p.tokenTTL < 10*time.Second || p.tokenTTL > p.lifetime || p.lifetime > 24*time.Hour || len(s.Metadata) > 4096 || s.Metadata != nil && s.Metadata.Kind() != '{' ||
-			len(p.idempotency.Digest) != 64 || p.idempotency.Key != key || s.DuplicatePolicy != Replace && s.DuplicatePolicy != Reject {
-			t.Fatalf("%q gave %+v", body, p)
+		s, digest := params.session, params.idempotency.Digest
+		for rule, holds := range map[string]bool{
+			"endpoint is set":            s.EndpointID != "",
+			"token TTL is in range":      params.tokenTTL >= 10*time.Second && params.tokenTTL <= params.lifetime,
+			"lifetime is in range":       params.lifetime <= 24*time.Hour,
+			"metadata is a small object": s.Metadata == nil || s.Metadata.Kind() == '{' && len(s.Metadata) <= 4096,
+			"digest is a SHA-256":        len(digest) == 64,
+			"idempotency key is kept":    params.idempotency.Key == key,
+			"duplicate policy is known":  s.DuplicatePolicy == Replace || s.DuplicatePolicy == Reject,
+		} {
+			if !holds {
+				t.Fatalf("%q violates %q: %+v", body, rule, params)
+			}
 		}
-		if again, err := parseRequest(append([]byte(" \n"), body...), []string{key}); err != nil || again.idempotency.Digest != p.idempotency.Digest {
+		if again, err := parseTokenRequest(append([]byte(" \n"), body...), []string{key}); err != nil || again.idempotency.Digest != digest {
 			t.Fatalf("leading white space changes the digest of %q: %v", body, err)
 		}
 	})

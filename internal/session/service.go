@@ -27,7 +27,7 @@ const (
 // TokenRequest is a request for a call token.
 type TokenRequest struct {
 	Body            []byte
-	IdempotencyKeys []string // values of the header; at most one is valid
+	IdempotencyKeys []string // values of the Idempotency-Key header; two or more are invalid
 	BaseURL         string   // address at which the client reaches the service
 }
 
@@ -58,7 +58,7 @@ type Service struct {
 	Endpoints *endpoint.Service
 	Tokens    *Tokens
 	Channels  Channels
-	WebRTC    bool // the deployment offers WebRTC
+	WebRTC    bool // whether the deployment offers WebRTC
 	ICE       ICEConfig
 	Limits    channel.Limits
 	Now       func() time.Time
@@ -68,7 +68,7 @@ type Service struct {
 // then the mode. Requests with the same idempotency key and body get the same
 // response, even if they are concurrent or the session has ended since.
 func (s *Service) Issue(ctx context.Context, teamID string, r TokenRequest) (TokenResponse, error) {
-	params, err := parseRequest(r.Body, r.IdempotencyKeys)
+	params, err := parseTokenRequest(r.Body, r.IdempotencyKeys)
 	if err != nil {
 		return TokenResponse{}, err
 	}
@@ -118,7 +118,8 @@ func (s *Service) findOrCreate(ctx context.Context, teamID string, params tokenP
 	return session, err
 }
 
-// findByKey fails with fault.NotFound if the key was not used before.
+// findByKey returns the session of an idempotency key. It fails with
+// fault.NotFound if the key was not used within keyTTL.
 func (s *Service) findByKey(ctx context.Context, teamID string, r IdempotencyRecord) (Session, error) {
 	session, digest, err := s.Store.SessionByKey(ctx, teamID, r.Key, r.At.Add(-keyTTL))
 	switch {
@@ -167,7 +168,7 @@ func (s *Service) Get(ctx context.Context, teamID, id string) (View, error) {
 		if err != nil {
 			return View{}, fmt.Errorf("query presence: %w", err)
 		}
-		if len(ended) > 0 { // the runtime ended it while no browser was connected
+		if len(ended) > 0 { // the runtime ended the channel while no browser was connected
 			if err := s.End(ctx, id); err != nil {
 				return View{}, err
 			}
@@ -186,29 +187,30 @@ func (s *Service) Delete(ctx context.Context, teamID, id string) error {
 	if err != nil {
 		return err
 	}
-	first, err := s.Store.EndSession(ctx, session.ID, Revoked, s.Now())
+	revoked, err := s.Store.EndSession(ctx, session.ID, Revoked, s.Now())
 	if err != nil {
 		return fmt.Errorf("revoke session: %w", err)
 	}
-	if first {
+	if revoked {
 		session.EndedAs = Revoked
 	}
 	return s.endChannels(ctx, session.EndedAs, session.ID)
 }
 
-// endChannels ends the channels of ended sessions. Sessions whose channel cannot
-// be ended stay unsettled, and the sweeper retries them.
-func (s *Service) endChannels(ctx context.Context, as State, ids ...string) error {
+// endChannels ends the channels of ended sessions and gives the sessions' final
+// state as the reason. Sessions whose channel cannot be ended stay unsettled, and
+// the sweeper retries them.
+func (s *Service) endChannels(ctx context.Context, finalState State, ids ...string) error {
 	var settled []string
-	var failed error
+	var lastErr error
 	for _, id := range ids {
-		if err := s.Channels.EndChannel(ctx, id, string(as)); err != nil {
-			failed = fmt.Errorf("end channel of session %s: %w", id, err)
+		if err := s.Channels.EndChannel(ctx, id, string(finalState)); err != nil {
+			lastErr = fmt.Errorf("end channel of session %s: %w", id, err)
 			continue
 		}
 		settled = append(settled, id)
 	}
-	return errors.Join(failed, s.Store.SettleSessions(ctx, settled))
+	return errors.Join(lastErr, s.Store.SettleSessions(ctx, settled))
 }
 
 func (s *Service) get(ctx context.Context, teamID, id string) (Session, error) {

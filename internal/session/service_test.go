@@ -12,66 +12,72 @@ import (
 
 func TestSessionStates(t *testing.T) {
 	e := newEnv(t)
-	a := e.issue(t, `{"endpointId":"ep","ttlSeconds":60,"maxSessionSeconds":600}`)
-	if got := e.state(t, a.SessionID); got != session.Issued || e.channels.queries > 0 {
-		t.Errorf("new session is %s", got)
+	issued := e.issue(t, `{"endpointId":"ep","ttlSeconds":60,"maxSessionSeconds":600}`)
+	e.wantState(t, issued.SessionID, "new session", session.Issued)
+	if e.channels.presenceCalls > 0 {
+		t.Error("presence was queried for a session that was never connected")
 	}
-	if _, err := e.redeem(t.Context(), a.Token); err != nil {
+	if _, err := e.redeem(t.Context(), issued.Token); err != nil {
 		t.Fatal(err)
 	}
-	if got := e.state(t, a.SessionID); got != session.Disconnected {
-		t.Errorf("without a browser it is %s", got)
-	}
-	e.channels.connect(t, a.SessionID)
-	if got := e.state(t, a.SessionID); got != session.Connected {
-		t.Errorf("with a browser it is %s", got)
-	}
+	e.wantState(t, issued.SessionID, "redeemed, without a browser", session.Disconnected)
+	e.channels.connect(t, issued.SessionID)
+	e.wantState(t, issued.SessionID, "with a browser", session.Connected)
 	e.advance(10 * time.Minute)
-	if got := e.state(t, a.SessionID); got != session.Expired {
-		t.Errorf("after its deadline it is %s", got)
-	}
-	other := e.issue(t, `{"endpointId":"ep"}`)
-	if err := e.service.End(t.Context(), other.SessionID); err != nil || e.state(t, other.SessionID) != session.Ended || len(e.channels.ended) > 0 || !e.settled(t, other.SessionID) {
-		t.Errorf("ended by the runtime: %s, %v, %v", e.state(t, other.SessionID), e.channels.ended, err)
-	}
-	e.channels.err = errUnavailable
-	third := e.issue(t, `{"endpointId":"ep"}`)
-	if _, err := e.redeem(t.Context(), third.Token); err != nil {
+	e.wantState(t, issued.SessionID, "after the deadline", session.Expired)
+
+	ended := e.issue(t, `{"endpointId":"ep"}`)
+	if err := e.service.End(t.Context(), ended.SessionID); err != nil {
 		t.Fatal(err)
 	}
-	_, err := e.service.Get(t.Context(), "t1", third.SessionID)
+	e.wantState(t, ended.SessionID, "ended by the runtime", session.Ended)
+	e.wantEnded(t)
+	if !e.settled(t, ended.SessionID) {
+		t.Error("a session that the runtime ended is unsettled")
+	}
+
+	e.channels.err = errUnavailable
+	redeemed := e.issue(t, `{"endpointId":"ep"}`)
+	if _, err := e.redeem(t.Context(), redeemed.Token); err != nil {
+		t.Fatal(err)
+	}
+	_, err := e.service.Get(t.Context(), "t1", redeemed.SessionID)
 	wantFault(t, "presence unavailable", err, fault.ServiceUnavailable)
 }
 
 func TestDeleteRevokesBeforeEndingChannel(t *testing.T) {
 	e := newEnv(t)
-	a := e.issue(t, `{"endpointId":"ep"}`)
+	issued := e.issue(t, `{"endpointId":"ep"}`)
 	e.channels.err = errUnavailable
-	wantFault(t, "key-value store unavailable", e.service.Delete(t.Context(), "t1", a.SessionID), fault.ServiceUnavailable)
-	if e.state(t, a.SessionID) != session.Revoked || e.settled(t, a.SessionID) {
-		t.Error("not revoked, or settled")
+	wantFault(t, "key-value store unavailable", e.service.Delete(t.Context(), "t1", issued.SessionID), fault.ServiceUnavailable)
+	e.wantState(t, issued.SessionID, "deleted while the key-value store is unavailable", session.Revoked)
+	if e.settled(t, issued.SessionID) {
+		t.Error("settled although the channel could not be ended")
 	}
-	_, err := e.redeem(t.Context(), a.Token)
+	_, err := e.redeem(t.Context(), issued.Token)
 	wantFault(t, "revoked token", err, fault.SessionEnded)
 
 	e.channels.err = nil
 	for range 2 {
-		if err := e.service.Delete(t.Context(), "t1", a.SessionID); err != nil || !e.settled(t, a.SessionID) {
+		if err := e.service.Delete(t.Context(), "t1", issued.SessionID); err != nil {
 			t.Fatal(err)
 		}
+		if !e.settled(t, issued.SessionID) {
+			t.Error("not settled although the channel was ended")
+		}
 	}
-	if want := a.SessionID + " revoked"; e.channels.ended[0] != want {
-		t.Errorf("ended %v, want %s", e.channels.ended, want)
+	if want := issued.SessionID + " revoked"; e.channels.ended[0] != want {
+		t.Errorf("ended channels %q, want %q first", e.channels.ended, want)
 	}
 	for _, team := range []string{"t2", ""} {
-		_, err := e.service.Get(t.Context(), team, a.SessionID)
-		wantFault(t, "foreign session", err, fault.NotFound)
-		wantFault(t, "foreign session", e.service.Delete(t.Context(), team, a.SessionID), fault.NotFound)
+		_, err := e.service.Get(t.Context(), team, issued.SessionID)
+		wantFault(t, "get foreign session", err, fault.NotFound)
+		wantFault(t, "delete foreign session", e.service.Delete(t.Context(), team, issued.SessionID), fault.NotFound)
 	}
-	e.service.Store = unavailable{e.db}
-	wantFault(t, "database unavailable", e.service.Delete(t.Context(), "t1", a.SessionID), fault.ServiceUnavailable)
+	e.service.Store = unavailableStore{e.db}
+	wantFault(t, "delete without database", e.service.Delete(t.Context(), "t1", issued.SessionID), fault.ServiceUnavailable)
 	_, err = e.service.Issue(t.Context(), "t1", session.TokenRequest{Body: []byte(`{"endpointId":"ep"}`)})
-	wantFault(t, "database unavailable", err, fault.ServiceUnavailable)
+	wantFault(t, "issue without database", err, fault.ServiceUnavailable)
 }
 
 func TestIssueChecksEndpointThenMode(t *testing.T) {
@@ -79,23 +85,25 @@ func TestIssueChecksEndpointThenMode(t *testing.T) {
 		e := newEnv(t)
 		e.service.WebRTC = webRTC
 		for body, code := range map[string]fault.Code{
-			`{"endpointId":"off"}`:                 fault.NotFound,
-			`{"endpointId":"far"}`:                 fault.NotFound,
-			`{"endpointId":"none","mode":"chat"}`:  fault.NotFound,
-			`{"endpointId":"chat"}`:                map[bool]fault.Code{true: fault.Validation, false: fault.WebRTCDisabled}[webRTC],
-			`{"endpointId":"chat","mode":"audio"}`: fault.Validation,
-			`{"endpointId":"far","mode":"fax"}`:    fault.Validation,
+			`{"endpointId":"disabled"}`:             fault.NotFound,
+			`{"endpointId":"foreign"}`:              fault.NotFound,
+			`{"endpointId":"none","mode":"chat"}`:   fault.NotFound,
+			`{"endpointId":"chat"}`:                 map[bool]fault.Code{true: fault.Validation, false: fault.WebRTCDisabled}[webRTC],
+			`{"endpointId":"chat","mode":"audio"}`:  fault.Validation,
+			`{"endpointId":"foreign","mode":"fax"}`: fault.Validation,
 		} {
 			_, err := e.service.Issue(t.Context(), "t1", session.TokenRequest{Body: []byte(body)})
 			wantFault(t, body, err, code)
-			if foreign := fault.From(err); code == fault.NotFound && foreign.Message != "Endpoint not found or disabled." {
-				t.Errorf("%s differs from an unknown endpoint: %s", body, foreign.Message)
+			const want = "Endpoint not found or disabled."
+			if message := fault.From(err).Message; code == fault.NotFound && message != want {
+				t.Errorf("%s: message %q, want %q as for an unknown endpoint", body, message, want)
 			}
 		}
 		e.issue(t, `{"endpointId":"chat","mode":"chat"}`)
 		_, err := e.service.Issue(t.Context(), "t1", session.TokenRequest{Body: []byte(`{"endpointId":"chat","mode":"audio"}`)})
-		if text := fault.From(err).Message; text != "/mode: This endpoint does not support mode audio. Supported: chat." {
-			t.Errorf("rejected with %q", text)
+		const want = "/mode: This endpoint does not support mode audio. Supported: chat."
+		if message := fault.From(err).Message; message != want {
+			t.Errorf("message %q, want %q", message, want)
 		}
 	}
 }
@@ -106,7 +114,7 @@ func TestIdempotencyKeyIsRememberedForADay(t *testing.T) {
 	first := e.issue(t, body, "k")
 	e.advance(24*time.Hour - time.Millisecond)
 	if again := e.issue(t, ` {"endpointId" : "ep"}`, "k"); encode(t, again) != encode(t, first) {
-		t.Errorf("got\n%s, want\n%s", encode(t, again), encode(t, first))
+		t.Errorf("the repeated request got\n%s, want the first response\n%s", encode(t, again), encode(t, first))
 	}
 	_, err := e.service.Issue(t.Context(), "t1", session.TokenRequest{Body: []byte(`{"endpointId":"none"}`), IdempotencyKeys: []string{"k"}})
 	wantFault(t, "other body", err, fault.Idempotency)
@@ -119,13 +127,14 @@ func TestIdempotencyKeyIsRememberedForADay(t *testing.T) {
 	}
 }
 
-// raced is a store on which a concurrent request with the same key always wins.
-type raced struct {
+// racingStore is a database on which a concurrent request with the same key always
+// creates its session, winner, first.
+type racingStore struct {
 	session.Store
 	winner session.Session
 }
 
-func (r raced) CreateSession(ctx context.Context, s session.Session, key session.IdempotencyRecord, staleBefore time.Time) (bool, error) {
+func (r racingStore) CreateSession(ctx context.Context, s session.Session, key session.IdempotencyRecord, staleBefore time.Time) (bool, error) {
 	if _, err := r.Store.CreateSession(ctx, r.winner, key, staleBefore); err != nil {
 		return false, err
 	}
@@ -134,25 +143,26 @@ func (r raced) CreateSession(ctx context.Context, s session.Session, key session
 
 func TestConcurrentDuplicateGetsFirstResponse(t *testing.T) {
 	e := newEnv(t)
-	e.service.Store = raced{e.db, session.Session{
+	e.service.Store = racingStore{e.db, session.Session{
 		ID: "ses_winner", TeamID: "t1", EndpointID: "ep", Mode: endpoint.WebRTC, DuplicatePolicy: session.Replace, TokenID: "j",
 		IssuedAt: start, RedeemBy: start, ExpiresAt: start,
 	}}
-	if a := e.issue(t, `{"endpointId":"ep"}`, "k"); a.SessionID != "ses_winner" {
-		t.Errorf("got %s", a.SessionID)
+	if issued := e.issue(t, `{"endpointId":"ep"}`, "k"); issued.SessionID != "ses_winner" {
+		t.Errorf("the duplicate got session %s, want ses_winner", issued.SessionID)
 	}
 }
 
-// expiring is a store in which a key expires after CreateSession has found it.
-type expiring struct{ session.Store }
+// expiringKeyStore is a database in which an idempotency key expires after
+// CreateSession has found it.
+type expiringKeyStore struct{ session.Store }
 
-func (expiring) CreateSession(context.Context, session.Session, session.IdempotencyRecord, time.Time) (bool, error) {
+func (expiringKeyStore) CreateSession(context.Context, session.Session, session.IdempotencyRecord, time.Time) (bool, error) {
 	return false, nil
 }
 
-func TestExpiringIdempotencyKeyAsksForRetry(t *testing.T) {
+func TestExpiringIdempotencyKeyIsRetryable(t *testing.T) {
 	e := newEnv(t)
-	e.service.Store = expiring{e.db}
+	e.service.Store = expiringKeyStore{e.db}
 	_, err := e.service.Issue(t.Context(), "t1", session.TokenRequest{Body: []byte(`{"endpointId":"ep"}`), IdempotencyKeys: []string{"k"}})
 	wantFault(t, "key without a session", err, fault.ServiceUnavailable)
 }

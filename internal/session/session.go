@@ -31,13 +31,14 @@ const (
 // States lists all states.
 var States = []State{Issued, Connected, Disconnected, Ended, Expired, Revoked}
 
-// DuplicatePolicy decides between a second connection of a session and the first.
+// DuplicatePolicy decides which connection survives if a browser opens a second
+// one for the same session.
 type DuplicatePolicy string
 
 // Duplicate policies.
 const (
-	Replace DuplicatePolicy = "replace"
-	Reject  DuplicatePolicy = "reject"
+	Replace DuplicatePolicy = "replace" // close the first connection
+	Reject  DuplicatePolicy = "reject"  // reject the second connection
 )
 
 // Session is the record of one session. Its channel has the same ID. The JSON
@@ -58,7 +59,7 @@ type Session struct {
 	RedeemedAt time.Time `json:"redeemedAt,omitzero"` // zero if not redeemed
 	LastSeenAt time.Time `json:"-"`                   // last time a browser was connected
 	EndedAt    time.Time `json:"endedAt,omitzero"`    // zero if not ended
-	EndedAs    State     `json:"-"`
+	EndedAs    State     `json:"-"`                   // final state; empty if not ended
 }
 
 // State returns the session's state, given whether a browser is connected. A
@@ -87,7 +88,8 @@ type IdempotencyRecord struct {
 }
 
 // Store holds sessions in the database. Lookups of unknown sessions fail with
-// fault.NotFound.
+// fault.NotFound. An ended session is unsettled until its channel in the
+// key-value store has ended too.
 type Store interface {
 	// CreateSession stores a session and its idempotency record in one
 	// transaction. It returns false, and stores nothing, if the team's key has a
@@ -102,19 +104,18 @@ type Store interface {
 	// ended or expired is not found.
 	RedeemSession(ctx context.Context, id string, at time.Time) error
 	// EndSession ends a session once. It returns true for the call that ended
-	// it.
+	// the session.
 	EndSession(ctx context.Context, id string, as State, at time.Time) (bool, error)
-	// SettleSessions records that the channels of these ended sessions have
-	// ended too.
+	// SettleSessions marks ended sessions as settled.
 	SettleSessions(ctx context.Context, ids []string) error
 	// ExpireSessions ends up to limit sessions that have passed their deadline,
 	// or that were redeemed and not seen since unseenSince. It returns the IDs of
 	// the sessions that this call ended.
 	ExpireSessions(ctx context.Context, now, unseenSince time.Time, limit int) ([]string, error)
 	// StaleSessions lists redeemed sessions that have not ended and were last
-	// seen before unseenSince, in order of ID, starting after an ID.
+	// seen before unseenSince, in order of ID. It starts after the ID in after.
 	StaleSessions(ctx context.Context, unseenSince time.Time, after string, limit int) ([]string, error)
-	// UnsettledSessions lists unsettled sessions that ended before a time.
+	// UnsettledSessions lists unsettled sessions that ended before endedBefore.
 	UnsettledSessions(ctx context.Context, endedBefore time.Time, limit int) ([]Session, error)
 	// TouchSessions records when browsers were seen. An older time does not
 	// replace a newer one.
@@ -123,11 +124,12 @@ type Store interface {
 	// limit settled sessions that ended before endedBefore, with their browser
 	// actions.
 	PruneSessions(ctx context.Context, keysBefore, endedBefore time.Time, limit int) error
-	// AddBrowserActions stores actions. It ignores actions that it already has.
+	// AddBrowserActions stores actions. It ignores an action whose session ID and
+	// message ID are stored already.
 	AddBrowserActions(ctx context.Context, actions []Action) error
 }
 
-// Channels is the part of a session in the key-value store.
+// Channels manages the sessions' channels in the key-value store.
 type Channels interface {
 	// EndChannel ends a session's channel, notifies its runtime and closes its
 	// socket. It succeeds if the channel does not exist or has ended.

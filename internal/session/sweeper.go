@@ -16,10 +16,14 @@ import (
 const (
 	sweepInterval = 2 * time.Second // on average
 	sweepTimeout  = 30 * time.Second
-	sweepPage     = 500
+	sweepPage     = 500 // sessions per query
 	// settleDelay is how long the instance that ended a session has to end its
 	// channel before other instances do.
 	settleDelay = 15 * time.Second
+	// A session is stale, and is checked idleChecks times per idle duration, once it
+	// was not seen for idle/staleFraction.
+	staleFraction = 4
+	idleChecks    = 16
 )
 
 // Sweeper ends expired and idle sessions and deletes old ones. Any number of
@@ -30,8 +34,8 @@ type Sweeper struct {
 	idle        time.Duration
 	retention   time.Duration
 	log         *slog.Logger
-	seen        writebehind.LastSeen
-	idleChecked time.Time // used by Sweep only
+	touched     writebehind.LastSeen
+	idleChecked time.Time // last call of checkIdle; used by Sweep only
 }
 
 // NewSweeper returns a sweeper that ends sessions that have been disconnected for
@@ -43,7 +47,7 @@ func NewSweeper(service *Service, idle, retention time.Duration, log *slog.Logge
 
 // Touch records that the session's browser is connected now. It does not block: the
 // next sweep writes the time to the store.
-func (s *Sweeper) Touch(id string) { s.seen.Note(id, s.service.Now()) }
+func (s *Sweeper) Touch(id string) { s.touched.Record(id, s.service.Now()) }
 
 // Run sweeps until ctx is done, at random intervals, so that instances do not do the
 // same work at the same time. It writes pending touches before it returns.
@@ -53,9 +57,9 @@ func (s *Sweeper) Run(ctx context.Context) {
 			s.logError(ctx, s.Sweep(ctx))
 		}
 	}
-	last, cancel := context.WithTimeout(context.WithoutCancel(ctx), writebehind.ShutdownTimeout)
+	shutdownCtx, cancel := context.WithTimeout(context.WithoutCancel(ctx), writebehind.ShutdownTimeout)
 	defer cancel()
-	s.logError(last, s.seen.Flush(last, s.store.TouchSessions))
+	s.logError(shutdownCtx, s.touched.Flush(shutdownCtx, s.store.TouchSessions))
 }
 
 // logError logs err unless a store is unavailable, which the stores log
@@ -71,7 +75,7 @@ func (s *Sweeper) Sweep(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, sweepTimeout)
 	defer cancel()
 	return errors.Join(
-		s.seen.Flush(ctx, s.store.TouchSessions),
+		s.touched.Flush(ctx, s.store.TouchSessions),
 		s.expire(ctx),
 		s.settle(ctx),
 		s.prune(ctx),
@@ -79,31 +83,34 @@ func (s *Sweeper) Sweep(ctx context.Context) error {
 }
 
 func (s *Sweeper) expire(ctx context.Context) error {
-	idleSince, failed := s.checkIdle(ctx)
+	idleSince, idleErr := s.checkIdle(ctx)
 	for {
 		ids, err := s.store.ExpireSessions(ctx, s.service.Now(), idleSince, sweepPage)
 		if err == nil {
 			err = s.service.endChannels(ctx, Expired, ids...)
 		}
 		if err != nil || len(ids) == 0 {
-			return errors.Join(failed, err)
+			return errors.Join(idleErr, err)
 		}
 	}
 }
 
-// checkIdle returns the time since which idle sessions have not been seen, or zero if
-// that is unknown. It checks sessions several times before they count as idle, and
-// restarts the idle time of those with a connected browser. So sessions do not end
-// because the key-value store was wiped and connections are missing until they are
-// renewed. checkIdle also ends sessions whose channel the runtime has ended.
+// checkIdle touches stale sessions that have a connected browser, ends stale
+// sessions whose channel the runtime has ended, and returns the time before which
+// idle sessions were last seen. It returns zero between checks: no session is idle
+// then.
+//
+// A session is checked several times before it counts as idle. So sessions do not
+// end because the key-value store was wiped and their connections are missing until
+// they are renewed.
 func (s *Sweeper) checkIdle(ctx context.Context) (since time.Time, err error) {
 	now := s.service.Now()
-	if now.Sub(s.idleChecked) < s.idle/16 {
+	if now.Sub(s.idleChecked) < s.idle/idleChecks {
 		return time.Time{}, nil
 	}
 	s.idleChecked = now
 	for after := ""; ; {
-		stale, err := s.store.StaleSessions(ctx, now.Add(-s.idle/4), after, sweepPage)
+		stale, err := s.store.StaleSessions(ctx, now.Add(-s.idle/staleFraction), after, sweepPage)
 		if err != nil {
 			return time.Time{}, err
 		}
@@ -115,7 +122,7 @@ func (s *Sweeper) checkIdle(ctx context.Context) (since time.Time, err error) {
 		if err != nil {
 			return time.Time{}, fmt.Errorf("query presence: %w", err)
 		}
-		for _, id := range ended { // by the runtime while no browser was connected
+		for _, id := range ended { // the runtime ended these channels while no browser was connected
 			if err := s.service.End(ctx, id); err != nil {
 				return time.Time{}, err
 			}

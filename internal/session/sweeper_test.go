@@ -3,7 +3,6 @@ package session_test
 import (
 	"context"
 	"slices"
-	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -17,51 +16,42 @@ import (
 func TestSweepExpiresSessionsAtTheirDeadline(t *testing.T) {
 	e := newEnv(t)
 	unredeemed := e.issue(t, `{"endpointId":"ep","ttlSeconds":60}`).SessionID
-	long := e.connect(t, `{"endpointId":"ep","maxSessionSeconds":3600}`)
+	connected := e.connect(t, `{"endpointId":"ep","maxSessionSeconds":3600}`)
 	e.sweep(t)
-	if e.session(t, unredeemed).EndedAs+e.session(t, long).EndedAs != "" {
-		t.Error("expired before their deadline")
-	}
+	e.wantFinalState(t, unredeemed, "unredeemed, before redeemBy", notEnded)
+	e.wantFinalState(t, connected, "connected, before the deadline", notEnded)
 	e.advance(time.Minute)
 	e.sweep(t)
 	e.sweep(t)
-	if e.session(t, unredeemed).EndedAs != session.Expired || e.session(t, long).EndedAs != "" {
-		t.Errorf("unredeemed %q, connected %q", e.session(t, unredeemed).EndedAs, e.session(t, long).EndedAs)
-	}
+	e.wantFinalState(t, unredeemed, "unredeemed, after redeemBy", session.Expired)
+	e.wantFinalState(t, connected, "connected, before the deadline", notEnded)
 	e.advance(time.Hour)
 	e.sweep(t)
-	if e.session(t, long).EndedAs != session.Expired {
-		t.Error("a session did not expire")
-	}
-	want := []string{unredeemed + " expired", long + " expired"}
-	if !slices.Equal(e.channels.ended, want) {
-		t.Errorf("ended %q, want %q", e.channels.ended, want)
-	}
+	e.wantFinalState(t, connected, "connected, after the deadline", session.Expired)
+	e.wantEnded(t, unredeemed+" expired", connected+" expired")
 }
 
 func TestSweepExpiresIdleSessions(t *testing.T) {
 	e := newEnv(t)
-	left := e.connect(t, `{"endpointId":"ep"}`)
-	stays := e.connect(t, `{"endpointId":"ep"}`)
+	idle := e.connect(t, `{"endpointId":"ep"}`)
+	connected := e.connect(t, `{"endpointId":"ep"}`)
 	e.advance(5 * time.Minute)
-	e.channels.disconnect(t, left)
-	e.sweeper.Touch(left)
+	e.channels.disconnect(t, idle)
+	e.sweeper.Touch(idle)
 	e.sweep(t)
 	for range 29 {
 		e.advance(30 * time.Second)
 		e.sweep(t)
-		if e.session(t, left).EndedAs != "" {
-			t.Fatalf("expired %s after the disconnect", e.now.Sub(start)-5*time.Minute)
+		if e.session(t, idle).EndedAs != notEnded {
+			t.Fatalf("expired %s after the disconnect, want 15m", e.now.Sub(start)-5*time.Minute)
 		}
 	}
-	e.advance(31 * time.Second)
-	e.advance(time.Minute)
+	e.advance(31*time.Second + time.Minute)
 	e.sweep(t)
-	if e.session(t, left).EndedAs != session.Expired || e.session(t, stays).EndedAs != "" {
-		t.Errorf("idle for 15 minutes: %q; connected: %q", e.session(t, left).EndedAs, e.session(t, stays).EndedAs)
-	}
-	if e.channels.queries > 20 {
-		t.Errorf("presence was queried %d times", e.channels.queries)
+	e.wantFinalState(t, idle, "idle for 15 minutes", session.Expired)
+	e.wantFinalState(t, connected, "connected for 20 minutes", notEnded)
+	if e.channels.presenceCalls > 20 {
+		t.Errorf("presence was queried %d times in 31 sweeps, want at most 20", e.channels.presenceCalls)
 	}
 }
 
@@ -69,10 +59,10 @@ func TestSweepExpiresIdleSessions(t *testing.T) {
 // session.
 func TestRuntimeEndsSessionAfterDisconnect(t *testing.T) {
 	e := newEnv(t)
-	shown := e.connect(t, `{"endpointId":"ep"}`)
+	queried := e.connect(t, `{"endpointId":"ep"}`) // its state is queried before the sweep
 	swept := e.connect(t, `{"endpointId":"ep"}`)
-	idle := e.connect(t, `{"endpointId":"ep"}`)
-	for _, id := range []string{shown, swept, idle} {
+	idle := e.connect(t, `{"endpointId":"ep"}`) // the runtime does not end it
+	for _, id := range []string{queried, swept, idle} {
 		e.channels.disconnect(t, id)
 		if id != idle {
 			if err := e.channels.Channels.EndChannel(t.Context(), id, "hangup"); err != nil {
@@ -80,21 +70,19 @@ func TestRuntimeEndsSessionAfterDisconnect(t *testing.T) {
 			}
 		}
 	}
-	if got := e.state(t, shown); got != session.Ended {
-		t.Errorf("state %s", got)
-	}
+	e.wantState(t, queried, "before the sweep", session.Ended)
 	e.advance(20 * time.Minute)
 	e.sweep(t)
-	if e.session(t, shown).EndedAs != session.Ended || e.session(t, swept).EndedAs != session.Ended || e.session(t, idle).EndedAs != session.Expired {
-		t.Errorf("shown %q, swept %q, idle %q", e.session(t, shown).EndedAs, e.session(t, swept).EndedAs, e.session(t, idle).EndedAs)
-	}
+	e.wantFinalState(t, queried, "queried before the sweep", session.Ended)
+	e.wantFinalState(t, swept, "ended by the runtime", session.Ended)
+	e.wantFinalState(t, idle, "not ended by the runtime", session.Expired)
 }
 
 // A wiped key-value store has no connections until they are renewed.
 func TestWipedStoreDoesNotEndSessions(t *testing.T) {
 	e := newEnv(t)
 	id := e.connect(t, `{"endpointId":"ep"}`)
-	for range 80 { // 40 minutes; the store has the connection in a third of them
+	for range 80 { // 40 minutes; the store has the connection in every third minute
 		e.advance(30 * time.Second)
 		if (e.now.Unix()/60)%3 == 0 {
 			e.channels.connect(t, id)
@@ -103,15 +91,11 @@ func TestWipedStoreDoesNotEndSessions(t *testing.T) {
 		}
 		e.sweep(t)
 	}
-	if e.session(t, id).EndedAs != "" {
-		t.Errorf("a connected session ended as %s", e.session(t, id).EndedAs)
-	}
+	e.wantFinalState(t, id, "connected, but missing in the store at times", notEnded)
 	e.channels.err = errUnavailable
 	e.advance(16 * time.Minute)
 	wantFault(t, "store unavailable", e.sweeper.Sweep(t.Context()), fault.ServiceUnavailable)
-	if e.session(t, id).EndedAs != "" {
-		t.Error("a session was ended as idle while presence was unknown")
-	}
+	e.wantFinalState(t, id, "presence unknown", notEnded)
 }
 
 func TestSweepSettlesEndedSessions(t *testing.T) {
@@ -122,15 +106,12 @@ func TestSweepSettlesEndedSessions(t *testing.T) {
 	wantFault(t, "store unavailable", e.sweeper.Sweep(t.Context()), fault.ServiceUnavailable)
 	e.channels.err = nil
 	e.sweep(t)
-	if e.session(t, id).EndedAs != session.Expired || len(e.channels.ended) > 0 {
-		t.Fatalf("%q, ended %v", e.session(t, id).EndedAs, e.channels.ended)
-	}
+	e.wantFinalState(t, id, "expired while the key-value store was unavailable", session.Expired)
+	e.wantEnded(t) // not before SettleDelay
 	e.advance(session.SettleDelay + time.Second)
 	e.sweep(t)
 	e.sweep(t)
-	if got := strings.Join(e.channels.ended, ", "); got != id+" expired" {
-		t.Errorf("ended %q", got)
-	}
+	e.wantEnded(t, id+" expired")
 }
 
 func TestConcurrentSweepersEndEachSessionOnce(t *testing.T) {
@@ -143,8 +124,7 @@ func TestConcurrentSweepersEndEachSessionOnce(t *testing.T) {
 	var wg sync.WaitGroup
 	for range 8 {
 		wg.Go(func() {
-			other := e.newSweeper(time.Hour, 0)
-			if err := other.Sweep(t.Context()); err != nil {
+			if err := e.newSweeper(time.Hour, 0).Sweep(t.Context()); err != nil {
 				t.Error(err)
 			}
 		})
@@ -153,7 +133,7 @@ func TestConcurrentSweepersEndEachSessionOnce(t *testing.T) {
 	e.sweep(t) // settle the rest
 	slices.Sort(e.channels.ended)
 	if len(e.channels.ended) != n || len(slices.Compact(e.channels.ended)) != n {
-		t.Errorf("ended %d times, %d sessions", len(e.channels.ended), n)
+		t.Errorf("%d calls ended a channel, want one for each of %d sessions", len(e.channels.ended), n)
 	}
 }
 
@@ -172,29 +152,35 @@ func TestSweepExpiresAllPages(t *testing.T) {
 	}
 }
 
-// flaky is a database that fails to record touches while down is set.
-type flaky struct {
+// touchStore is a database that fails to record touches while unavailable is set.
+type touchStore struct {
 	session.Store
-	down atomic.Bool
+	unavailable atomic.Bool
 }
 
-func (f *flaky) TouchSessions(ctx context.Context, seen map[string]time.Time) error {
-	if f.down.Load() {
+func (s *touchStore) TouchSessions(ctx context.Context, seen map[string]time.Time) error {
+	if s.unavailable.Load() {
 		return errUnavailable
 	}
-	return f.Store.TouchSessions(ctx, seen)
+	return s.Store.TouchSessions(ctx, seen)
 }
 
 func TestTouchesAreWrittenAfterOutageAndAtShutdown(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		e := newEnvWithoutChannels(t)
-		a, b := e.issue(t, `{"endpointId":"ep"}`), e.issue(t, `{"endpointId":"ep"}`)
-		for _, token := range []string{a.Token, b.Token} {
+		first, second := e.issue(t, `{"endpointId":"ep"}`), e.issue(t, `{"endpointId":"ep"}`)
+		for _, token := range []string{first.Token, second.Token} {
 			if _, err := e.redeem(t.Context(), token); err != nil {
 				t.Fatal(err)
 			}
 		}
-		store := &flaky{Store: e.db}
+		wantLastSeen := func(when, id string, want time.Time) {
+			t.Helper()
+			if got := e.session(t, id).LastSeenAt; !got.Equal(want) {
+				t.Errorf("%s: last seen at %v, want %v", when, got, want)
+			}
+		}
+		store := &touchStore{Store: e.db}
 		e.service.Store = store
 		sweeper := e.newSweeper(15*time.Minute, 0)
 		ctx, stop := context.WithCancel(t.Context())
@@ -202,23 +188,17 @@ func TestTouchesAreWrittenAfterOutageAndAtShutdown(t *testing.T) {
 		running.Go(func() { sweeper.Run(ctx) })
 
 		e.advance(time.Second)
-		store.down.Store(true)
-		sweeper.Touch(a.SessionID)
+		store.unavailable.Store(true)
+		sweeper.Touch(first.SessionID)
 		time.Sleep(10 * session.SweepInterval)
-		if s := e.session(t, a.SessionID); !s.LastSeenAt.Equal(start) {
-			t.Errorf("during the outage: last seen %v", s.LastSeenAt)
-		}
-		store.down.Store(false)
+		wantLastSeen("during the outage", first.SessionID, start)
+		store.unavailable.Store(false)
 		time.Sleep(2 * session.SweepInterval)
-		if s := e.session(t, a.SessionID); !s.LastSeenAt.Equal(start.Add(time.Second)) {
-			t.Errorf("after the outage: last seen %v", s.LastSeenAt)
-		}
-		sweeper.Touch(b.SessionID)
+		wantLastSeen("after the outage", first.SessionID, start.Add(time.Second))
+		sweeper.Touch(second.SessionID)
 		stop()
 		running.Wait()
-		if s := e.session(t, b.SessionID); !s.LastSeenAt.Equal(start.Add(time.Second)) {
-			t.Errorf("at shutdown: last seen %v", s.LastSeenAt)
-		}
+		wantLastSeen("after shutdown", second.SessionID, start.Add(time.Second))
 	})
 }
 
@@ -229,28 +209,35 @@ func TestSweepDeletesOldIdempotencyKeys(t *testing.T) {
 	e.issue(t, `{"endpointId":"ep"}`, "new")
 	e.advance(time.Second)
 	e.sweep(t)
-	for key, want := range map[string]bool{"old": false, "new": true} {
-		if _, _, err := e.db.SessionByKey(t.Context(), "t1", key, time.Time{}); (err == nil) != want {
-			t.Errorf("key %s: %v", key, err)
+	for key, kept := range map[string]bool{"old": false, "new": true} {
+		if _, _, err := e.db.SessionByKey(t.Context(), "t1", key, time.Time{}); (err == nil) != kept {
+			t.Errorf("key %s: error %v, want the key to be kept: %v", key, err, kept)
 		}
 	}
 }
 
 func TestSweepDeletesSessionsAfterRetention(t *testing.T) {
-	day := 24 * time.Hour
-	for retention, want := range map[time.Duration]time.Duration{30 * day: 30 * day, time.Hour: day, 0: 0} {
+	const day = 24 * time.Hour
+	const forever = 0
+	for retention, keptFor := range map[time.Duration]time.Duration{
+		30 * day:  30 * day,
+		time.Hour: day, // the session's idempotency key is remembered for a day
+		0:         forever,
+	} {
 		e := newEnv(t)
 		e.sweeper = e.newSweeper(15*time.Minute, retention)
 		id := e.issue(t, `{"endpointId":"ep","ttlSeconds":60}`).SessionID
 		e.advance(time.Minute)
 		e.sweep(t)
-		e.advance(want)
-		if e.sweep(t); e.session(t, id).EndedAs != session.Expired {
-			t.Errorf("retention %s: deleted too early", retention)
+		e.advance(keptFor)
+		e.sweep(t)
+		if e.session(t, id).ID == "" {
+			t.Errorf("retention %s: deleted in %s or less after the end", retention, keptFor)
 		}
 		e.advance(time.Second)
-		if e.sweep(t); (e.session(t, id).EndedAs == "") != (want > 0) {
-			t.Errorf("retention %s: not deleted, %q", retention, e.session(t, id).EndedAs)
+		e.sweep(t)
+		if deleted := e.session(t, id).ID == ""; deleted != (keptFor != forever) {
+			t.Errorf("retention %s: deleted %v, want %v", retention, deleted, keptFor != forever)
 		}
 	}
 }

@@ -36,8 +36,8 @@ func (c *claims) UnmarshalJSON(b []byte) error {
 // Tokens signs and verifies call tokens. Tokens are not stored: signing the same
 // session again gives the same token.
 type Tokens struct {
-	signing  []byte
-	verifier *auth.Verifier
+	signingKey []byte
+	verifier   *auth.Verifier
 }
 
 // NewTokens returns Tokens that sign with the current secret and verify with the
@@ -63,7 +63,7 @@ func (t *Tokens) Sign(s Session) (string, error) {
 			IssuedAt:  jwt.NewNumericDate(s.IssuedAt),
 			ExpiresAt: jwt.NewNumericDate(s.ExpiresAt),
 		},
-	}).SignedString(t.signing)
+	}).SignedString(t.signingKey)
 	if err != nil {
 		return "", fmt.Errorf("sign call token: %w", err)
 	}
@@ -81,14 +81,14 @@ func (t *Tokens) verify(token string) (c claims, err error) {
 		err = errors.New("missing claim")
 	}
 	if err != nil {
-		err = errToken(err)
+		err = errInvalidToken(err)
 	}
 	return c, err
 }
 
-// errToken returns the same public error for every invalid token. The cause is only
+// errInvalidToken returns the same public error for every invalid token. The cause is only
 // logged.
-func errToken(cause error) error {
+func errInvalidToken(cause error) error {
 	return fault.New(fault.Unauthorized, "The call token is missing or invalid. Request a new token.").
 		WithCause(fmt.Errorf("verify call token: %w", cause))
 }
@@ -111,22 +111,22 @@ func (s *Service) Verify(ctx context.Context, token string) (Session, endpoint.E
 }
 
 func (s *Service) verify(ctx context.Context, token string) (Session, error) {
-	claimed, err := s.Tokens.verify(token)
+	tokenClaims, err := s.Tokens.verify(token)
 	if err != nil {
 		return Session{}, err
 	}
-	session, err := s.Store.Session(ctx, claimed.Subject)
+	session, err := s.Store.Session(ctx, tokenClaims.Subject)
 	switch state := session.State(s.Now(), false); {
 	case fault.Is(err, fault.NotFound):
-		return Session{}, errEnded(err)
+		return Session{}, errSessionEnded(err)
 	case err != nil:
 		return Session{}, fmt.Errorf("get session: %w", err)
-	case session.TokenID != claimed.ID || session.TeamID != claimed.TeamID || session.EndpointID != claimed.EndpointID || session.Mode != claimed.Mode:
-		return Session{}, errToken(errors.New("claims differ from the session"))
-	case !s.Now().Before(claimed.ExpiresAt.Time):
-		return Session{}, errEnded(errors.New("token expired"))
+	case session.TokenID != tokenClaims.ID || session.TeamID != tokenClaims.TeamID || session.EndpointID != tokenClaims.EndpointID || session.Mode != tokenClaims.Mode:
+		return Session{}, errInvalidToken(errors.New("claims differ from the session"))
+	case !s.Now().Before(tokenClaims.ExpiresAt.Time):
+		return Session{}, errSessionEnded(errors.New("token expired"))
 	case state != Issued && state != Disconnected:
-		return Session{}, errEnded(errors.New("session is " + string(state)))
+		return Session{}, errSessionEnded(errors.New("session is " + string(state)))
 	}
 	return session, s.checkMode(session.Mode)
 }
@@ -147,15 +147,15 @@ func (s *Service) Redeem(ctx context.Context, id string) error {
 	if err != nil && !fault.Is(err, fault.NotFound) {
 		return fmt.Errorf("redeem session: %w", err)
 	}
-	return errEnded(errors.New("ended or expired since the token was verified"))
+	return errSessionEnded(errors.New("ended or expired since the token was verified"))
 }
 
 // End records that the call runtime has ended the channel of a session. It may be
 // called for any channel that has ended. It does not change the final state of a
 // session that has already ended.
 func (s *Service) End(ctx context.Context, id string) error {
-	first, err := s.Store.EndSession(ctx, id, Ended, s.Now())
-	if err == nil && first {
+	ended, err := s.Store.EndSession(ctx, id, Ended, s.Now())
+	if err == nil && ended {
 		err = s.Store.SettleSessions(ctx, []string{id}) // its channel has ended already
 	}
 	if err != nil {
@@ -164,6 +164,6 @@ func (s *Service) End(ctx context.Context, id string) error {
 	return nil
 }
 
-func errEnded(cause error) error {
+func errSessionEnded(cause error) error {
 	return fault.New(fault.SessionEnded, "The session has ended or expired. Request a new token.").WithCause(cause)
 }

@@ -1,6 +1,7 @@
 package session_test
 
 import (
+	"maps"
 	"slices"
 	"strings"
 	"testing"
@@ -17,31 +18,40 @@ import (
 
 func TestTokenIsValidUntilDeadline(t *testing.T) {
 	e := newEnv(t)
-	a := e.issue(t, `{"endpointId":"ep","ttlSeconds":60,"maxSessionSeconds":600}`)
-	late := e.issue(t, `{"endpointId":"ep","ttlSeconds":60,"maxSessionSeconds":600}`)
+	issued := e.issue(t, `{"endpointId":"ep","ttlSeconds":60,"maxSessionSeconds":600}`)
+	unredeemed := e.issue(t, `{"endpointId":"ep","ttlSeconds":60,"maxSessionSeconds":600}`)
 	e.advance(59 * time.Second)
 	for range 2 { // Verify does not redeem
-		if _, ep, err := e.service.Verify(t.Context(), a.Token); err != nil || ep.Origins[0] != "https://a.example" || e.state(t, a.SessionID) != session.Issued {
+		_, ep, err := e.service.Verify(t.Context(), issued.Token)
+		if err != nil {
 			t.Fatal(err)
 		}
+		if want := []string{"https://a.example"}; !slices.Equal(ep.Origins, want) {
+			t.Errorf("verified for origins %q, want %q", ep.Origins, want)
+		}
+		e.wantState(t, issued.SessionID, "verified", session.Issued)
 	}
-	if _, err := e.redeem(t.Context(), a.Token); err != nil {
+	if _, err := e.redeem(t.Context(), issued.Token); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := e.db.UpdateEndpoint(t.Context(), "ep", func(ep *endpoint.Endpoint) error { ep.Enabled = false; return nil }); err != nil {
 		t.Fatal(err)
 	}
 	e.advance(time.Second)
-	if s, err := e.redeem(t.Context(), a.Token); err != nil || !s.LastSeenAt.Equal(e.now) || !s.RedeemedAt.Equal(e.now.Add(-time.Second)) {
-		t.Errorf("reconnect: %+v, %v", s, err)
+	s, err := e.redeem(t.Context(), issued.Token)
+	if err != nil {
+		t.Fatalf("reconnect: %v", err)
 	}
-	_, _, err := e.service.Verify(t.Context(), late.Token)
+	if !s.LastSeenAt.Equal(e.now) || !s.RedeemedAt.Equal(e.now.Add(-time.Second)) {
+		t.Errorf("reconnect: last seen at %v, redeemed at %v, want %v and a second before", s.LastSeenAt, s.RedeemedAt, e.now)
+	}
+	_, _, err = e.service.Verify(t.Context(), unredeemed.Token)
 	wantFault(t, "first redemption after redeemBy", err, fault.SessionEnded)
 	e.advance(9 * time.Minute)
-	_, err = e.redeem(t.Context(), a.Token)
+	_, err = e.redeem(t.Context(), issued.Token)
 	wantFault(t, "expired session", err, fault.SessionEnded)
 	e.advance(1000 * time.Hour)
-	_, _, err = e.service.Verify(t.Context(), a.Token)
+	_, _, err = e.service.Verify(t.Context(), issued.Token)
 	wantFault(t, "long expired", err, fault.SessionEnded)
 }
 
@@ -49,26 +59,24 @@ func TestTokenIsValidUntilDeadline(t *testing.T) {
 // has no channel to end yet.
 func TestRedeemEndsChannelOfEndedSession(t *testing.T) {
 	e := newEnv(t)
-	a := e.issue(t, `{"endpointId":"ep"}`)
-	s, _, err := e.service.Verify(t.Context(), a.Token)
+	issued := e.issue(t, `{"endpointId":"ep"}`)
+	s, _, err := e.service.Verify(t.Context(), issued.Token)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := e.service.Delete(t.Context(), "t1", a.SessionID); err != nil {
+	if err := e.service.Delete(t.Context(), "t1", issued.SessionID); err != nil {
 		t.Fatal(err)
 	}
 	e.channels.ended = nil
 	wantFault(t, "revoked meanwhile", e.service.Redeem(t.Context(), s.ID), fault.SessionEnded)
-	if want := []string{a.SessionID + " revoked"}; !slices.Equal(e.channels.ended, want) {
-		t.Errorf("ended %v, want %v", e.channels.ended, want)
-	}
+	e.wantEnded(t, issued.SessionID+" revoked")
 	wantFault(t, "deleted meanwhile", e.service.Redeem(t.Context(), "none"), fault.SessionEnded)
 	late := e.issue(t, `{"endpointId":"ep"}`)
 	e.advance(time.Hour)
 	wantFault(t, "expired", e.service.Redeem(t.Context(), late.SessionID), fault.SessionEnded)
 	e.channels.err = errUnavailable
 	wantFault(t, "key-value store unavailable", e.service.Redeem(t.Context(), s.ID), fault.ServiceUnavailable)
-	e.service.Store = unavailable{e.db}
+	e.service.Store = unavailableStore{e.db}
 	wantFault(t, "database unavailable", e.service.Redeem(t.Context(), s.ID), fault.ServiceUnavailable)
 }
 
@@ -81,15 +89,13 @@ func TestWebRTCTokenIsRejectedWhileDisabled(t *testing.T) {
 	if _, err := e.redeem(t.Context(), chat.Token); err != nil {
 		t.Errorf("chat: %v", err)
 	}
-	if e.state(t, call.SessionID) != session.Issued {
-		t.Error("the rejected token was redeemed")
-	}
+	e.wantState(t, call.SessionID, "rejected token", session.Issued)
 }
 
 func TestInvalidTokensAreRejected(t *testing.T) {
 	e := newEnv(t)
-	a := e.issue(t, `{"endpointId":"ep"}`)
-	s := e.session(t, a.SessionID)
+	issued := e.issue(t, `{"endpointId":"ep"}`)
+	s := e.session(t, issued.SessionID)
 	sign := func(change func(*session.Session)) string {
 		changed := s
 		change(&changed)
@@ -99,7 +105,7 @@ func TestInvalidTokensAreRejected(t *testing.T) {
 		}
 		return token
 	}
-	with := func(secret redact.Secret, method jwt.SigningMethod, claims jwt.MapClaims) string {
+	signClaims := func(secret redact.Secret, method jwt.SigningMethod, claims jwt.MapClaims) string {
 		var key any = []byte(secret.Reveal())
 		if method == jwt.SigningMethodNone {
 			key = jwt.UnsafeAllowNoneSignatureType
@@ -110,72 +116,80 @@ func TestInvalidTokensAreRejected(t *testing.T) {
 		}
 		return token
 	}
-	good := jwt.MapClaims{
+	validClaims := jwt.MapClaims{
 		"iss": "telapi", "aud": auth.SessionAudience, "sub": s.ID, "teamId": s.TeamID, "endpointId": s.EndpointID, "mode": s.Mode, "jti": s.TokenID,
 		"iat": s.IssuedAt.Unix(), "exp": s.ExpiresAt.Unix(), "rdm": s.RedeemBy.Unix(),
 	}
-	but := func(claim string, value any) jwt.MapClaims {
-		changed := jwt.MapClaims{}
-		for name, v := range good {
-			changed[name] = v
-		}
-		if changed[claim] = value; value == nil {
-			delete(changed, claim)
-		}
+	replace := func(claim string, value any) jwt.MapClaims {
+		changed := maps.Clone(validClaims)
+		changed[claim] = value
 		return changed
 	}
-	if _, _, err := e.service.Verify(t.Context(), with(testSecret, jwt.SigningMethodHS256, good)); err != nil {
+	without := func(claim string) jwt.MapClaims {
+		changed := maps.Clone(validClaims)
+		delete(changed, claim)
+		return changed
+	}
+	if _, _, err := e.service.Verify(t.Context(), signClaims(testSecret, jwt.SigningMethodHS256, validClaims)); err != nil {
 		t.Fatalf("valid token: %v", err)
 	}
-	hs := func(claims jwt.MapClaims) string { return with(testSecret, jwt.SigningMethodHS256, claims) }
+	hs256 := func(claims jwt.MapClaims) string { return signClaims(testSecret, jwt.SigningMethodHS256, claims) }
 	for name, token := range map[string]string{
-		"missing":              "",
-		"garbage":              "a.b.c",
-		"huge":                 strings.Repeat("a", 1<<20),
-		"cut short":            a.Token[:len(a.Token)-1],
-		"another secret":       with("another secret of more than 32 bytes", jwt.SigningMethodHS256, good),
-		"no algorithm":         with("", jwt.SigningMethodNone, good),
-		"another algorithm":    with(testSecret, jwt.SigningMethodHS512, good),
-		"a console JWT":        hs(jwt.MapClaims{"sub": "u", "teamId": "t1", "scopes": auth.Scopes, "exp": s.ExpiresAt.Unix()}),
-		"a console JWT, aud":   hs(jwt.MapClaims{"sub": s.ID, "teamId": "t1", "scopes": auth.Scopes, "exp": s.ExpiresAt.Unix(), "aud": "console"}),
-		"audience a list":      hs(but("aud", []string{auth.SessionAudience})),
-		"audience missing":     hs(but("aud", nil)),
-		"audience in capitals": hs(but("aud", "TELAPI:SESSION")),
-		"another issuer":       hs(but("iss", "console")),
-		"exp missing":          hs(but("exp", nil)),
-		"exp a word":           hs(but("exp", "never")),
-		"iat missing":          hs(but("iat", nil)),
-		"sub missing":          hs(but("sub", nil)),
-		"jti missing":          hs(but("jti", nil)),
-		"rdm a word":           hs(but("rdm", "later")),
-		"an older token's id":  sign(func(s *session.Session) { s.TokenID = "older" }),
-		"another team":         sign(func(s *session.Session) { s.TeamID = "t2" }),
-		"another endpoint":     sign(func(s *session.Session) { s.EndpointID = "chat" }),
-		"another mode":         sign(func(s *session.Session) { s.Mode = endpoint.Chat }),
-		"leading space":        " " + a.Token,
+		"missing":                "",
+		"garbage":                "a.b.c",
+		"huge":                   strings.Repeat("a", 1<<20),
+		"truncated":              issued.Token[:len(issued.Token)-1],
+		"another secret":         signClaims("another secret of more than 32 bytes", jwt.SigningMethodHS256, validClaims),
+		"no algorithm":           signClaims("", jwt.SigningMethodNone, validClaims),
+		"another algorithm":      signClaims(testSecret, jwt.SigningMethodHS512, validClaims),
+		"a console JWT":          hs256(jwt.MapClaims{"sub": "u", "teamId": "t1", "scopes": auth.Scopes, "exp": s.ExpiresAt.Unix()}),
+		"a console JWT with aud": hs256(jwt.MapClaims{"sub": s.ID, "teamId": "t1", "scopes": auth.Scopes, "exp": s.ExpiresAt.Unix(), "aud": "console"}),
+		"audience is a list":     hs256(replace("aud", []string{auth.SessionAudience})),
+		"audience missing":       hs256(without("aud")),
+		"audience in capitals":   hs256(replace("aud", "TELAPI:SESSION")),
+		"another issuer":         hs256(replace("iss", "console")),
+		"exp missing":            hs256(without("exp")),
+		"exp is a word":          hs256(replace("exp", "never")),
+		"iat missing":            hs256(without("iat")),
+		"sub missing":            hs256(without("sub")),
+		"jti missing":            hs256(without("jti")),
+		"rdm is a word":          hs256(replace("rdm", "later")),
+		"older token ID":         sign(func(s *session.Session) { s.TokenID = "older" }),
+		"another team":           sign(func(s *session.Session) { s.TeamID = "t2" }),
+		"another endpoint":       sign(func(s *session.Session) { s.EndpointID = "chat" }),
+		"another mode":           sign(func(s *session.Session) { s.Mode = endpoint.Chat }),
+		"leading space":          " " + issued.Token,
 	} {
 		s, ep, err := e.service.Verify(t.Context(), token)
 		wantFault(t, name, err, fault.Unauthorized)
-		if s.ID != "" || ep.ID != "" || err == nil || fault.From(err).Message != "The call token is missing or invalid. Request a new token." || fault.From(err).Cause == nil {
-			t.Errorf("%s: rejected with %v %v %v", name, s, ep, err)
+		if s.ID != "" || ep.ID != "" {
+			t.Errorf("%s: Verify returned session %q and endpoint %q with the error", name, s.ID, ep.ID)
+		}
+		const want = "The call token is missing or invalid. Request a new token."
+		if f := fault.From(err); f.Message != want || f.Cause == nil {
+			t.Errorf("%s: message %q with cause %v, want %q with a cause", name, f.Message, f.Cause, want)
 		}
 	}
 	_, _, err := e.service.Verify(t.Context(), sign(func(s *session.Session) { s.ID = "ses_gone" }))
 	wantFault(t, "correctly signed token of an unknown session", err, fault.SessionEnded)
-	if _, err := auth.NewConsoleTokens(auth.Secrets{Current: testSecret}, e.clock).Verify(a.Token); !fault.Is(err, fault.Unauthorized) {
+	if _, err := auth.NewConsoleTokens(auth.Secrets{Current: testSecret}, e.clock).Verify(issued.Token); !fault.Is(err, fault.Unauthorized) {
 		t.Errorf("a call token passes as a console JWT: %v", err)
 	}
-	e.service.Store = unavailable{e.db}
-	_, _, err = e.service.Verify(t.Context(), a.Token)
+	e.service.Store = unavailableStore{e.db}
+	_, _, err = e.service.Verify(t.Context(), issued.Token)
 	wantFault(t, "database unavailable", err, fault.ServiceUnavailable)
 }
 
 func TestSigningIsDeterministic(t *testing.T) {
 	e := newEnv(t)
-	a := e.issue(t, `{"endpointId":"ep"}`)
+	issued := e.issue(t, `{"endpointId":"ep"}`)
 	for range 20 {
-		if again, err := e.tokens.Sign(e.session(t, a.SessionID)); err != nil || again != a.Token {
-			t.Fatalf("%v\n%s\n%s", err, again, a.Token)
+		token, err := e.tokens.Sign(e.session(t, issued.SessionID))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if token != issued.Token {
+			t.Fatalf("signed\n%s, want the issued token\n%s", token, issued.Token)
 		}
 	}
 }

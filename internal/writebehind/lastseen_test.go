@@ -12,13 +12,13 @@ func TestFlushWritesLatestTimesOnce(t *testing.T) {
 	var seen LastSeen
 	early := time.Unix(1_800_000_000, 0)
 	late := early.Add(time.Minute)
-	seen.Note("a", late)
-	seen.Note("a", early)
-	seen.Note("b", late)
+	seen.Record("a", late)
+	seen.Record("a", early)
+	seen.Record("b", late)
 	unavailable := errors.New("unavailable")
 	err := seen.Flush(t.Context(), func(context.Context, map[string]time.Time) error {
-		seen.Note("b", early)
-		seen.Note("c", early)
+		seen.Record("b", early)
+		seen.Record("c", early)
 		return unavailable
 	})
 	if !errors.Is(err, unavailable) {

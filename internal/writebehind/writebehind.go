@@ -133,8 +133,8 @@ type LastSeen struct {
 	times map[string]time.Time
 }
 
-// Note records that id was seen. Earlier times than the latest are ignored.
-func (l *LastSeen) Note(id string, at time.Time) {
+// Record records that id was seen. Earlier times than the latest are ignored.
+func (l *LastSeen) Record(id string, at time.Time) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.times == nil {
@@ -158,7 +158,7 @@ func (l *LastSeen) Flush(ctx context.Context, write func(context.Context, map[st
 	err := write(ctx, batch)
 	if err != nil {
 		for id, at := range batch {
-			l.Note(id, at)
+			l.Record(id, at)
 		}
 	}
 	return err
