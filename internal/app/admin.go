@@ -39,7 +39,7 @@ type Admin struct {
 	Keys      *auth.KeyRegistry
 	Endpoints *endpoint.Service
 	Limits    *ratelimit.Settings
-	Usage     *usage.Reporter
+	Usage     *usage.Service
 	Offline   bool // the embedded stores are in use and no server is running
 
 	cfg    config.Config
@@ -84,7 +84,7 @@ func newAdmin(cfg config.Config, s stores, log *slog.Logger) *Admin {
 		Keys:      &auth.KeyRegistry{Store: s.sql, Announce: kv, Now: time.Now},
 		Endpoints: &endpoint.Service{Store: s.sql, Now: time.Now},
 		Limits:    ratelimit.NewSettings(kv, s.sql, log, nil),
-		Usage:     &usage.Reporter{Store: s.sql, Now: time.Now},
+		Usage:     &usage.Service{Store: s.sql, Now: time.Now},
 		Offline:   s.kv == nil,
 		cfg:       cfg,
 		log:       log,

@@ -96,7 +96,7 @@ func New(ctx context.Context, cfg config.Config, opts Options) (_ *App, err erro
 	authenticator := auth.NewAuthenticator(db, auth.NewConsoleTokens(secrets, time.Now), a.log, time.Now)
 	quotas := team.NewQuotas(db)
 	limits := ratelimit.NewSettings(kv, db, a.log, a.tele.Registry)
-	limiter := ratelimit.NewLimiter(kv, limits.InForce, a.tele.Registry)
+	limiter := ratelimit.NewLimiter(kv, limits.Limits, a.tele.Registry)
 	a.onClose(func() { authenticator.Close(); quotas.Close(); limiter.Close() }) // before the stores
 	features := endpoint.Features{APIAccess: cfg.FeatureAPIAccess, WebRTC: cfg.FeatureWebRTC, DisabledCommands: cfg.CommandsDisabled, Channel: channelLimits(cfg)}
 	deployment := endpoint.Deployment{Version: opts.Version, Features: features}
@@ -123,15 +123,15 @@ func New(ctx context.Context, cfg config.Config, opts Options) (_ *App, err erro
 	}
 	sweeper := session.NewSweeper(sessions, cfg.SessionIdleTimeout, cfg.SessionRetention, a.log)
 	actions := session.NewActionQueue(db, cfg.EnablePIILogging, a.log, a.tele.Registry)
-	reports := redisstore.NewReports(kv)
-	recorder := usage.NewRecorder(reports, a.log, a.tele.Registry)
-	consumer := usage.NewConsumer(reports, db, a.log, a.tele.Registry, time.Now)
+	reportStream := redisstore.NewReportStream(kv)
+	reporter := usage.NewReporter(reportStream, a.log, a.tele.Registry)
+	consumer := usage.NewConsumer(reportStream, db, a.log, a.tele.Registry, time.Now)
 	providers, err := speechProviders(ctx, cfg)
 	if err != nil {
 		return nil, err
 	}
 	speechDeps := speech.Deps{
-		Store: db, Leases: redisstore.NewLeases(kv), Reporter: recorder, Endpoints: endpoints,
+		Store: db, Leases: redisstore.NewLeases(kv), Reporter: reporter, Endpoints: endpoints,
 		Providers: providers, Retries: cfg.SpeechRetries, Log: a.log, Registry: a.tele.Registry, Now: time.Now,
 	}
 	var mediaReader httpapi.MediaReader
@@ -168,7 +168,7 @@ func New(ctx context.Context, cfg config.Config, opts Options) (_ *App, err erro
 		Quotas:         quotas,
 		Endpoints:      endpoints,
 		Capabilities:   capabilities,
-		Usage:          &usage.Reporter{Store: db, Now: time.Now},
+		Usage:          &usage.Service{Store: db, Now: time.Now},
 		Sessions:       sessions,
 		Channels:       connections,
 		Speech:         a.speech,
@@ -194,7 +194,7 @@ func New(ctx context.Context, cfg config.Config, opts Options) (_ *App, err erro
 		a.jobs = append(a.jobs, a.runDemo)
 	}
 	if cfg.FeatureAPIAccess {
-		a.jobs = append(a.jobs, sweeper.Run, actions.Run, recorder.Run, consumer.Run)
+		a.jobs = append(a.jobs, sweeper.Run, actions.Run, reporter.Run, consumer.Run)
 	}
 	return a, nil
 }

@@ -118,7 +118,7 @@ func (c *cli) usageCommand() *cobra.Command {
 		if err != nil {
 			return nil, withFlags(err, flags)
 		}
-		report, err := a.Usage.Report(ctx, query)
+		report, err := a.Usage.Summary(ctx, query)
 		if err == nil && len(report.Buckets) == 0 {
 			_, err = a.Teams.Store.Team(ctx, args[0])
 			err = withID(err, "team", args[0])
@@ -156,7 +156,7 @@ func withFlags(err error, flags map[string]*pflag.Flag) error {
 	return failure.WithDetails(list)
 }
 
-func printUsage(w io.Writer, r usage.Report) {
+func printUsage(w io.Writer, r usage.Summary) {
 	_, _ = fmt.Fprintf(w, "Speech usage of %s from %s to %s, by %s (UTC)\n\n", r.TeamID, r.From, r.To, r.Interval)
 	if len(r.Buckets) == 0 {
 		_, _ = fmt.Fprintln(w, "none")

@@ -113,7 +113,7 @@ func (s *Server) ttsUsage(x *exchange, r *http.Request) error {
 	if err != nil {
 		return err
 	}
-	report, err := s.deps.Usage.Report(r.Context(), q)
+	report, err := s.deps.Usage.Summary(r.Context(), q)
 	return x.respond(http.StatusOK, report, err)
 }
 

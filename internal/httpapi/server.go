@@ -49,7 +49,7 @@ type Deps struct {
 	Quotas       *teams.Quotas
 	Endpoints    *endpoint.Service
 	Capabilities []byte // as JSON
-	Usage        *usage.Reporter
+	Usage        *usage.Service
 	Channels     *channel.Service
 	Callbacks    *callback.Service
 	Speech       *speech.Service

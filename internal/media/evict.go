@@ -13,70 +13,70 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// The store evicts the least recently used blobs. It keeps the time of last use
-// in the access time of the file, so that it survives a restart. It collects
-// access times in memory and writes them every few seconds, before blobs are
+// The store evicts the least recently used blobs. The access time of a file is the
+// time of its last use, so that it survives a restart. The store collects access
+// times in memory and writes them to the files every few seconds, before blobs are
 // selected for eviction, and on Close. A crash loses those of the last seconds.
 const (
-	flushUsesInterval = 5 * time.Second
-	maxPendingUses    = 16 << 10
+	accessFlushInterval = 5 * time.Second
+	maxPendingAccesses  = 16 << 10
 )
 
-// uses holds access times that are not written yet.
-type uses struct {
-	flushing         sync.Mutex
-	mu               sync.Mutex
+// accessTimes holds the access times that are not written to their files yet.
+type accessTimes struct {
+	flushing         sync.Mutex // one flush at a time
+	mu               sync.Mutex // guards the maps
 	pending, writing map[Path]time.Time
 }
 
-// used records the use of a blob. An unlimited store needs no record.
-func (s *Store) used(p Path) {
+// recordAccess records the use of a blob. An unlimited store needs no access times.
+func (s *Store) recordAccess(p Path) {
 	if s.maxBytes == 0 {
 		return
 	}
-	s.uses.mu.Lock()
-	s.uses.pending[p] = time.Now()
-	full := len(s.uses.pending) >= maxPendingUses
-	s.uses.mu.Unlock()
+	s.accessTimes.mu.Lock()
+	s.accessTimes.pending[p] = time.Now()
+	full := len(s.accessTimes.pending) >= maxPendingAccesses
+	s.accessTimes.mu.Unlock()
 	if full {
-		s.uses.flush(s.root)
+		s.accessTimes.flush(s.root)
 	}
 }
 
-func (u *uses) has(p Path) bool {
-	u.mu.Lock()
-	defer u.mu.Unlock()
-	_, pending := u.pending[p]
-	_, writing := u.writing[p]
+func (a *accessTimes) has(p Path) bool {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	_, pending := a.pending[p]
+	_, writing := a.writing[p]
 	return pending || writing
 }
 
 // flush writes the pending access times. It ignores errors: the blob is gone, or
 // is evicted a little early.
-func (u *uses) flush(root *os.Root) {
-	u.flushing.Lock()
-	defer u.flushing.Unlock()
-	u.mu.Lock()
-	u.writing, u.pending = u.pending, make(map[Path]time.Time, len(u.pending))
-	u.mu.Unlock()
-	for p, at := range u.writing {
+func (a *accessTimes) flush(root *os.Root) {
+	a.flushing.Lock()
+	defer a.flushing.Unlock()
+	a.mu.Lock()
+	a.writing, a.pending = a.pending, make(map[Path]time.Time, len(a.pending))
+	a.mu.Unlock()
+	for p, at := range a.writing {
 		_ = root.Chtimes(string(p), at, time.Time{})
 	}
-	u.mu.Lock()
-	u.writing = nil
-	u.mu.Unlock()
+	a.mu.Lock()
+	a.writing = nil
+	a.mu.Unlock()
 }
 
 // Run writes access times until ctx ends.
 func (s *Store) Run(ctx context.Context) {
-	tick := time.NewTicker(flushUsesInterval)
+	tick := time.NewTicker(accessFlushInterval)
 	defer tick.Stop()
 	for {
 		select {
 		case <-ctx.Done():
 			return
 		case <-tick.C:
-			s.uses.flush(s.root)
+			s.accessTimes.flush(s.root)
 		}
 	}
 }
@@ -90,9 +90,10 @@ type evictionQueue struct {
 	list []candidate
 }
 
+// candidate is a blob that may be evicted.
 type candidate struct {
-	path Path
-	used time.Time
+	path     Path
+	lastUsed time.Time
 }
 
 // A scan reads all files. Queueing 1/queueDivisor of them spreads its cost over
@@ -141,7 +142,7 @@ var errInUse = errors.New("blob in use")
 func (s *Store) evict(c candidate) error {
 	unsynced := func(fd) error { return nil }
 	return s.deleteIf(c.path, unsynced, func(info unix.Stat_t) error {
-		if !accessed(info).Equal(c.used) || s.uses.has(c.path) {
+		if !accessed(info).Equal(c.lastUsed) || s.accessTimes.has(c.path) {
 			return errInUse
 		}
 		return nil
@@ -153,7 +154,7 @@ func (s *Store) evict(c candidate) error {
 func (s *Store) scan() error {
 	s.scanning.Lock()
 	defer s.scanning.Unlock()
-	s.uses.flush(s.root)
+	s.accessTimes.flush(s.root)
 	shards, err := s.rootFD.list(".")
 	if err != nil {
 		return fmt.Errorf("read media root: %w", err)
@@ -186,7 +187,7 @@ func (s *Store) scan() error {
 
 func keepOldest(list []candidate, n int) []candidate {
 	slices.SortFunc(list, func(a, b candidate) int {
-		return cmp.Or(a.used.Compare(b.used), cmp.Compare(a.path, b.path))
+		return cmp.Or(a.lastUsed.Compare(b.lastUsed), cmp.Compare(a.path, b.path))
 	})
 	return list[:min(n, len(list))]
 }

@@ -40,7 +40,7 @@ type Options struct {
 type Service struct {
 	o          Options
 	store      *Store
-	fastPath   *fastlane.Lane
+	fastPath   *fastlane.FastPath
 	server     *http.Server
 	prometheus http.Handler // serves /metrics
 	metrics    *serviceMetrics
@@ -196,7 +196,7 @@ func (s *Service) observe(x *httpserve.Response, took time.Duration) {
 
 // served records a response from memory.
 func (s *Service) served(path string, bytes int) {
-	s.store.used(Path(path[len(Prefix):]))
+	s.store.recordAccess(Path(path[len(Prefix):]))
 	s.metrics.fromMemory.Inc()
 	s.metrics.sent.Add(float64(bytes))
 	if s.o.Log.Enabled(context.Background(), slog.LevelDebug) {
@@ -220,7 +220,7 @@ type serviceMetrics struct {
 	fromMemory     prometheus.Counter
 }
 
-func newServiceMetrics(reg prometheus.Registerer, store *Store, lane *fastlane.Lane) *serviceMetrics {
+func newServiceMetrics(reg prometheus.Registerer, store *Store, fastPath *fastlane.FastPath) *serviceMetrics {
 	moved := prometheus.NewCounterVec(prometheus.CounterOpts{
 		Name: "telapi_media_bytes_total", Help: "Bytes of request bodies stored (in) and response bodies sent (out)."}, []string{"direction"})
 	o := &serviceMetrics{
@@ -242,9 +242,9 @@ func newServiceMetrics(reg prometheus.Registerer, store *Store, lane *fastlane.L
 	reg.MustRegister(o.requests, o.duration, moved,
 		gauge("telapi_media_store_bytes", "Bytes of all stored blobs.", store.bytes.Load),
 		gauge("telapi_media_store_objects", "Number of stored blobs.", store.objects.Load),
-		gauge("telapi_media_memory_bytes", "Bytes of the blobs in the memory cache.", func() int64 { return lane.Stats().Bytes }),
-		gauge("telapi_media_memory_objects", "Number of blobs in the memory cache.", func() int64 { return lane.Stats().Objects }),
-		counter("telapi_media_memory_answers_total", "Responses sent from the memory cache.", func() uint64 { return lane.Stats().Hits }),
+		gauge("telapi_media_memory_bytes", "Bytes of the blobs in the memory cache.", func() int64 { return fastPath.Stats().Bytes }),
+		gauge("telapi_media_memory_objects", "Number of blobs in the memory cache.", func() int64 { return fastPath.Stats().Objects }),
+		counter("telapi_media_memory_answers_total", "Responses sent from the memory cache.", func() uint64 { return fastPath.Stats().Hits }),
 		counter("telapi_media_evictions_total", "Blobs evicted to stay below the size limit.", store.evicted.Load),
 	)
 	return o

@@ -37,11 +37,11 @@ type Store struct {
 	change   func(p Path, change func() error) error
 	log      *slog.Logger
 
-	making  sync.RWMutex // held for writing while directories are created
-	uploads uploads
-	stripes [256]sync.Mutex // serialize the changes of a path
-	uses    uses
-	queue   evictionQueue
+	making      sync.RWMutex // held for writing while directories are created
+	uploads     uploads
+	stripes     [256]sync.Mutex // serialize the changes of a path
+	accessTimes accessTimes
+	queue       evictionQueue
 
 	scanning       sync.RWMutex // held for writing during a scan
 	bytes, objects atomic.Int64
@@ -68,7 +68,7 @@ func OpenStore(o StoreOptions) (_ *Store, err error) {
 	if err := os.MkdirAll(o.Root, 0o750); err != nil {
 		return nil, fmt.Errorf("create media root: %w", err)
 	}
-	s := &Store{maxBytes: o.MaxBytes, unsynced: o.Unsynced, change: o.Change, log: o.Log, uses: uses{pending: map[Path]time.Time{}}}
+	s := &Store{maxBytes: o.MaxBytes, unsynced: o.Unsynced, change: o.Change, log: o.Log, accessTimes: accessTimes{pending: map[Path]time.Time{}}}
 	if s.change == nil {
 		s.change = func(_ Path, change func() error) error { return change() }
 	}
@@ -108,7 +108,7 @@ func (s *Store) Close() {
 	if s.root == nil {
 		return
 	}
-	s.uses.flush(s.root)
+	s.accessTimes.flush(s.root)
 	_ = s.rootFile.Close()
 	for i := range s.uploads.dirs {
 		if dir := fd(s.uploads.dirs[i].Load()); dir > 0 {
@@ -144,7 +144,7 @@ func (s *Store) Open(p Path) (*Blob, error) {
 		f.close()
 		return nil, notFoundOr(err)
 	}
-	s.used(p)
+	s.recordAccess(p)
 	return &Blob{os.NewFile(uintptr(f), string(p)), info.Size, modified(info), etag(info)}, nil
 }
 

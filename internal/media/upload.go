@@ -96,7 +96,7 @@ func (s *Store) Put(p Path, body io.Reader, size int64, condition Precondition) 
 	unlock := s.lockPath(p)
 	created, err = s.commit(from, temp, p, size, condition)
 	if err == nil {
-		s.used(p) // replaces an older pending access time
+		s.recordAccess(p) // replaces an older pending access time
 	}
 	unlock()
 	s.evictToFit()

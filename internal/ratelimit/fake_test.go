@@ -80,11 +80,11 @@ type fixture struct {
 func newFixture(t *testing.T, limits *Limits) *fixture {
 	f := &fixture{t: t, counts: newCounts(), metrics: prometheus.NewRegistry()}
 	f.current.Store(limits)
-	f.Limiter = NewLimiter(f.counts, f.InForce, f.metrics)
+	f.Limiter = NewLimiter(f.counts, f.Limits, f.metrics)
 	return f
 }
 
-func (f *fixture) InForce(context.Context) (*Limits, error) { return f.current.Load(), nil }
+func (f *fixture) Limits(context.Context) (*Limits, error) { return f.current.Load(), nil }
 
 func (f *fixture) allow(client netip.Addr) Decision {
 	f.t.Helper()

@@ -51,7 +51,7 @@ type bucketKey struct {
 	day    int64
 }
 
-// Source returns the limits in force, as Settings.InForce does. A new pointer
+// Source returns the current limits, as Settings.Limits does. A new pointer
 // means new limits and invalidates the leases of the previous ones.
 type Source func(ctx context.Context) (*Limits, error)
 

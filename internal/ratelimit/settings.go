@@ -31,10 +31,10 @@ const (
 	saveAttempts = 10
 )
 
-// Settings holds the limits in force and keeps them in sync with the store. It
-// ignores an invalid value: the last valid limits stay in force, at start those
-// of the mirror. If the store has lost the limits, Settings restores them from
-// the mirror.
+// Settings holds the current limits and keeps them in sync with the store. It
+// ignores an invalid value and keeps the last valid limits; when it starts, those
+// of the mirror. If the store has lost the limits, Settings restores them from the
+// mirror.
 //
 // It is safe for concurrent use.
 type Settings struct {
@@ -63,13 +63,14 @@ func NewSettings(store LimitsStore, mirror Mirror, log *slog.Logger, registry pr
 	return s
 }
 
-// Current returns the limits in force. The caller must not change them. The
-// pointer changes only if the limits do.
+// Current returns the current limits without waiting: the defaults, if they were
+// never loaded. The caller must not change them. The pointer changes only if the
+// limits do.
 func (s *Settings) Current() *Limits { return s.current.Load() }
 
-// InForce is a Source. It loads the limits first if they were never
-// loaded: clients must not be refused because of the defaults.
-func (s *Settings) InForce(ctx context.Context) (*Limits, error) {
+// Limits returns the current limits. It is a Source. It loads the limits first if
+// they were never loaded: clients must not be refused because of the defaults.
+func (s *Settings) Limits(ctx context.Context) (*Limits, error) {
 	if !s.loaded.Load() {
 		if err := s.Reload(ctx); !s.loaded.Load() {
 			return nil, err
@@ -166,7 +167,7 @@ func (s *Settings) adopt(limits Limits) {
 	}
 }
 
-// lastValid returns the limits of the mirror, or else the limits in force.
+// lastValid returns the limits of the mirror, or else the current limits.
 func (s *Settings) lastValid(ctx context.Context) (Limits, error) {
 	value, found, err := s.mirror.Setting(ctx, SettingName)
 	if err != nil {

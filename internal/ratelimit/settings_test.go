@@ -117,15 +117,15 @@ const (
 func TestDefaultLimitsAreNotEnforcedBeforeFirstLoad(t *testing.T) {
 	f := newSettingsFixture(ten, "")
 	f.store.err = errors.New("away")
-	if limits, err := f.InForce(t.Context()); !errors.Is(err, f.store.err) {
+	if limits, err := f.Limits(t.Context()); !errors.Is(err, f.store.err) {
 		t.Errorf("with the store away %+v are in force, %v", limits, err)
 	}
 	f.store.err, f.mirror.err = nil, errors.New("away")
-	if limits, err := f.InForce(t.Context()); err != nil || limits.Tiers.API.Max != 10 {
+	if limits, err := f.Limits(t.Context()); err != nil || limits.Tiers.API.Max != 10 {
 		t.Errorf("after the store was reached %+v are in force, %v", limits, err)
 	}
 	f.store.err = errors.New("away again")
-	if limits, err := f.InForce(t.Context()); err != nil || limits.Tiers.API.Max != 10 {
+	if limits, err := f.Limits(t.Context()); err != nil || limits.Tiers.API.Max != 10 {
 		t.Errorf("of the limits that were read %+v are in force, %v", limits, err)
 	}
 }

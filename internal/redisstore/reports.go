@@ -21,19 +21,19 @@ const (
 	maxRejectedBytes = 4 << 10
 )
 
-var _ usage.Stream = (*Reports)(nil)
+var _ usage.ReportStream = (*ReportStream)(nil)
 
-// Reports is the stream of usage reports.
-type Reports struct {
+// ReportStream is the stream of usage reports.
+type ReportStream struct {
 	store          *Store
 	redeliverAfter time.Duration // age of an unacknowledged report
 }
 
-// NewReports returns the stream of a store.
-func NewReports(s *Store) *Reports { return &Reports{s, 5 * time.Second} }
+// NewReportStream returns the stream of a store.
+func NewReportStream(s *Store) *ReportStream { return &ReportStream{s, 5 * time.Second} }
 
-// Append implements usage.Stream.
-func (r *Reports) Append(ctx context.Context, reports ...[]byte) error {
+// Append implements usage.ReportStream.
+func (r *ReportStream) Append(ctx context.Context, reports ...[]byte) error {
 	return r.do(ctx, "append usage reports", func(c rueidis.Client) (commands rueidis.Commands) {
 		for _, report := range reports {
 			commands = append(commands, c.B().Xadd().Key(kv.ReportsStream).Id("*").FieldValue().
@@ -44,7 +44,7 @@ func (r *Reports) Append(ctx context.Context, reports ...[]byte) error {
 }
 
 // do runs commands that can be repeated.
-func (r *Reports) do(ctx context.Context, operation string, build func(rueidis.Client) rueidis.Commands) error {
+func (r *ReportStream) do(ctx context.Context, operation string, build func(rueidis.Client) rueidis.Commands) error {
 	return r.store.do(ctx, operation, func(ctx context.Context, c rueidis.Client) error {
 		for _, reply := range c.DoMulti(ctx, build(c)...) {
 			if err := reply.Error(); err != nil {
@@ -55,8 +55,8 @@ func (r *Reports) do(ctx context.Context, operation string, build func(rueidis.C
 	})
 }
 
-// Read implements usage.Stream.
-func (r *Reports) Read(caller context.Context, limit int, wait time.Duration) (list []usage.ReportEntry, err error) {
+// Read implements usage.ReportStream.
+func (r *ReportStream) Read(caller context.Context, limit int, wait time.Duration) (list []usage.ReportEntry, err error) {
 	err = r.store.do(caller, "read usage reports", func(_ context.Context, c rueidis.Client) error {
 		// A blocking read uses its own connection and ends with its caller.
 		ctx, cancel := context.WithTimeout(caller, wait+commandTimeout)
@@ -71,10 +71,10 @@ func (r *Reports) Read(caller context.Context, limit int, wait time.Duration) (l
 	return list, err
 }
 
-// Ack implements usage.Stream. It deletes reports before it acknowledges them: if
+// Ack implements usage.ReportStream. It deletes reports before it acknowledges them: if
 // the process dies in between, a deleted report is not delivered again, while an
 // acknowledged one would stay on the stream forever.
-func (r *Reports) Ack(ctx context.Context, counted []usage.ReportEntry) error {
+func (r *ReportStream) Ack(ctx context.Context, counted []usage.ReportEntry) error {
 	ids := make([]string, len(counted))
 	for i, d := range counted {
 		ids[i] = d.ID
@@ -87,8 +87,8 @@ func (r *Reports) Ack(ctx context.Context, counted []usage.ReportEntry) error {
 	})
 }
 
-// Reject implements usage.Stream.
-func (r *Reports) Reject(ctx context.Context, bad usage.ReportEntry, reason string) error {
+// Reject implements usage.ReportStream.
+func (r *ReportStream) Reject(ctx context.Context, bad usage.ReportEntry, reason string) error {
 	err := r.do(ctx, "keep a rejected usage report", func(c rueidis.Client) rueidis.Commands {
 		return rueidis.Commands{c.B().Xadd().Key(kv.RejectedReportsStream).Maxlen().Almost().Threshold(strconv.Itoa(maxRejected)).Id("*").FieldValue().
 			FieldValue("report", string(bad.Report[:min(len(bad.Report), maxRejectedBytes)])).FieldValue("reason", reason).Build()}
@@ -99,8 +99,8 @@ func (r *Reports) Reject(ctx context.Context, bad usage.ReportEntry, reason stri
 	return r.Ack(ctx, []usage.ReportEntry{bad})
 }
 
-// Len implements usage.Stream.
-func (r *Reports) Len(ctx context.Context) (int64, error) {
+// Len implements usage.ReportStream.
+func (r *ReportStream) Len(ctx context.Context) (int64, error) {
 	return query(ctx, r.store, "count usage reports", func(ctx context.Context, c rueidis.Client) (int64, error) {
 		return c.Do(ctx, c.B().Xlen().Key(kv.ReportsStream).Build()).AsInt64()
 	})

@@ -22,18 +22,18 @@ var reportTests = map[string]func(*testing.T, Options){
 }
 
 // reports returns the empty stream for two instances.
-func reports(t *testing.T, opts Options) (a, b *Reports) {
+func reports(t *testing.T, opts Options) (a, b *ReportStream) {
 	t.Helper()
 	one, _ := connect(t, opts)
 	two, _ := connect(t, opts)
 	deleteKey(t, one, kv.ReportsStream)
 	deleteKey(t, one, kv.RejectedReportsStream)
-	a, b = NewReports(one), NewReports(two)
+	a, b = NewReportStream(one), NewReportStream(two)
 	a.redeliverAfter, b.redeliverAfter = time.Hour, time.Hour
 	return a, b
 }
 
-func add(t *testing.T, r *Reports, n int) {
+func add(t *testing.T, r *ReportStream, n int) {
 	t.Helper()
 	var batch [][]byte
 	for i := range n {
@@ -45,7 +45,7 @@ func add(t *testing.T, r *Reports, n int) {
 }
 
 // next waits for reports and returns them.
-func next(t *testing.T, r *Reports) (taken []usage.ReportEntry) {
+func next(t *testing.T, r *ReportStream) (taken []usage.ReportEntry) {
 	t.Helper()
 	poll.Until(t, "a delivery", func() (ok bool) {
 		var err error
@@ -57,7 +57,7 @@ func next(t *testing.T, r *Reports) (taken []usage.ReportEntry) {
 	return taken
 }
 
-func streamLen(t *testing.T, r *Reports) int64 {
+func streamLen(t *testing.T, r *ReportStream) int64 {
 	t.Helper()
 	n, err := r.Len(t.Context())
 	if err != nil {
@@ -75,7 +75,7 @@ func reportsAreShared(t *testing.T, opts Options) {
 	var wg sync.WaitGroup
 	for worker := range 4 {
 		wg.Go(func() {
-			r := []*Reports{a, b}[worker%2]
+			r := []*ReportStream{a, b}[worker%2]
 			for rounds := 0; ; rounds++ {
 				taken, err := r.Read(t.Context(), 64, 100*time.Millisecond)
 				if err != nil {

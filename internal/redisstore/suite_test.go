@@ -25,11 +25,11 @@ func TestStoreConforms(t *testing.T) {
 		t.Run(engine, func(t *testing.T) {
 			t.Parallel()
 			s, _ := connect(t, start(t))
-			reports := NewReports(s)
+			reports := NewReportStream(s)
 			reports.redeliverAfter = time.Hour
 			conformance.Counter(t, s, "conformance")
 			conformance.LimitsStore(t, s)
-			conformance.Stream(t, reports, func() { reports.redeliverAfter = 0 })
+			conformance.ReportStream(t, reports, func() { reports.redeliverAfter = 0 })
 		})
 	}
 }

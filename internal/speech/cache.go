@@ -33,7 +33,7 @@ func (s *Service) blobsUsable() bool {
 // missing A-law variant from PCM. It deletes a variant whose blob is missing or
 // damaged.
 func (s *Service) lookUp(ctx context.Context, want Recording, e Encoding) (found result, ok bool, err error) {
-	rec, err := s.Store.Speech(ctx, want.Hash)
+	rec, err := s.Store.Recording(ctx, want.Hash)
 	switch {
 	case fault.Is(err, fault.NotFound), err == nil && rec.expired(s.Now()):
 		return result{}, false, nil
@@ -99,7 +99,7 @@ func (s *Service) save(ctx context.Context, made *result, e Encoding) {
 	if err == nil {
 		rec := made.recording
 		rec.Variants = map[Encoding]string{e: checksum(made.audio)}
-		if rec, err = s.Store.SaveSpeech(ctx, rec); err == nil {
+		if rec, err = s.Store.SaveRecording(ctx, rec); err == nil {
 			made.recording, made.stored = rec, !rec.expired(s.Now())
 			return
 		}
@@ -120,7 +120,7 @@ func (s *Service) drop(ctx context.Context, rec Recording, e Encoding, version s
 			return
 		}
 	}
-	if err := s.Store.DeleteSpeechVariant(ctx, rec.Hash, e, rec.Variants[e]); err != nil {
+	if err := s.Store.DeleteVariant(ctx, rec.Hash, e, rec.Variants[e]); err != nil {
 		s.Log.WarnContext(ctx, "cached speech not deleted", "hash", rec.Hash, "error", err)
 	}
 }
@@ -171,7 +171,7 @@ func (s *Service) Open(ctx context.Context, teamID, name string) (Playback, erro
 	if !ok || s.Blobs == nil {
 		return Playback{}, errAudioNotFound
 	}
-	r, err := s.Store.Speech(ctx, hash)
+	r, err := s.Store.Recording(ctx, hash)
 	switch {
 	case err != nil && !fault.Is(err, fault.NotFound):
 		return Playback{}, fmt.Errorf("look up speech: %w", err)

@@ -20,8 +20,12 @@ const (
 	reconcileInterval = time.Hour
 	cleanupPage       = 500
 
-	cleanerLease = "media-janitor" // held by the instance that cleans up periodically
-	cleanupLease = "media-cleanup" // held during a cleanup
+	// cleanerLease is held by the instance that cleans up periodically. Its name in
+	// the key-value store is older than Cleaner. It stays, so that instances of two
+	// versions do not both clean up during an upgrade.
+	cleanerLease = "media-janitor"
+	// cleanupLease is held during each cleanup, also by the command line.
+	cleanupLease = "media-cleanup"
 
 	// orphanAge is the minimum age of an orphaned blob. A recording is stored
 	// after its blob, and clocks differ.
@@ -112,7 +116,7 @@ func (c *Cleaner) Clean(ctx context.Context, dryRun bool, report func(Removal)) 
 	return c.exclusively(ctx, run.all)
 }
 
-var errBusy = fault.New(fault.ServiceUnavailable, "Another media cache cleanup is running. Try again later.")
+var errCleanupRunning = fault.New(fault.ServiceUnavailable, "Another media cache cleanup is running. Try again later.")
 
 // exclusively runs work unless another cleanup is running on any instance.
 func (c *Cleaner) exclusively(ctx context.Context, work func(context.Context) error) error {
@@ -121,7 +125,7 @@ func (c *Cleaner) exclusively(ctx context.Context, work func(context.Context) er
 		return err
 	}
 	if !held {
-		return errBusy
+		return errCleanupRunning
 	}
 	defer release()
 	return work(leaseCtx)
@@ -192,7 +196,7 @@ func (c cleanup) expireRecording(ctx context.Context, rec Recording) error {
 	if c.dryRun {
 		return nil
 	}
-	return c.store.DeleteExpiredSpeech(ctx, rec)
+	return c.store.DeleteExpiredRecording(ctx, rec)
 }
 
 // reconcile merges the ordered lists of recordings and blobs, and removes items
@@ -270,7 +274,7 @@ func (c cleanup) removeLost(ctx context.Context, rec Recording, found map[Encodi
 			continue
 		}
 		if _, err := c.remove(Removal{Lost, path, 0}, func() (bool, error) {
-			err := c.store.DeleteSpeechVariant(ctx, rec.Hash, e, sum)
+			err := c.store.DeleteVariant(ctx, rec.Hash, e, sum)
 			return err == nil, err
 		}); err != nil {
 			return err
@@ -285,7 +289,7 @@ func (c cleanup) removeOrphan(ctx context.Context, blob BlobInfo, hash string, e
 	if c.now().Sub(blob.ModifiedAt) < orphanAge {
 		return nil
 	}
-	rec, err := c.store.Speech(ctx, hash)
+	rec, err := c.store.Recording(ctx, hash)
 	if err != nil && !fault.Is(err, fault.NotFound) || err == nil && rec.Variants[e] != "" {
 		return err
 	}
@@ -296,7 +300,9 @@ func (c cleanup) removeOrphan(ctx context.Context, blob BlobInfo, hash string, e
 }
 
 func (c cleanup) recordings(ctx context.Context, expiredBy time.Time) iter.Seq2[Recording, error] {
-	return pages(func(after string) ([]Recording, error) { return c.store.ListSpeech(ctx, after, expiredBy, cleanupPage) },
+	return pages(func(after string) ([]Recording, error) {
+		return c.store.ListRecordings(ctx, after, expiredBy, cleanupPage)
+	},
 		func(r Recording) string { return r.Hash })
 }
 

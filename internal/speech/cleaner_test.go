@@ -20,7 +20,7 @@ import (
 	"telapi/internal/speech"
 )
 
-func hashOf(n int) string { return speech.Key("t", fmt.Sprint(n), 8000, speech.Utterance{}) }
+func hashOf(n int) string { return speech.Hash("t", fmt.Sprint(n), 8000, speech.Utterance{}) }
 
 func pathOf(n int, e speech.Encoding) string { return speech.BlobPath(hashOf(n), e) }
 
@@ -32,7 +32,7 @@ func (e *env) add(t *testing.T, hash string, expires time.Time, encodings ...spe
 		r.Variants[enc] = "sum"
 		e.blobs.Set(speech.BlobPath(hash, enc), nil, r.CreatedAt)
 	}
-	if _, err := e.SaveSpeech(t.Context(), r); err != nil {
+	if _, err := e.SaveRecording(t.Context(), r); err != nil {
 		t.Fatal(err)
 	}
 }
@@ -40,7 +40,7 @@ func (e *env) add(t *testing.T, hash string, expires time.Time, encodings ...spe
 // recordings returns the encodings of all recordings by hash.
 func (e *env) recordings(t *testing.T) map[string]string {
 	t.Helper()
-	list, err := e.ListSpeech(t.Context(), "", time.Time{}, 100_000)
+	list, err := e.ListRecordings(t.Context(), "", time.Time{}, 100_000)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -178,10 +178,10 @@ func TestCleanupRemovesNothing(t *testing.T) {
 		"another cleanup running": {func(t *testing.T, e *env, _ *failingBlobs) {
 			_, release, _, _ := e.leases.Try(t.Context(), speech.CleanupLease)
 			t.Cleanup(release)
-		}, speech.ErrBusy},
+		}, speech.ErrCleanupRunning},
 		"volume not mounted": {func(t *testing.T, e *env, _ *failingBlobs) {
 			e.blobs.Delete(e.blobs.Paths()...)
-			if err := e.DeleteSpeechVariant(t.Context(), hashOf(1), speech.PCM, "sum"); err != nil {
+			if err := e.DeleteVariant(t.Context(), hashOf(1), speech.PCM, "sum"); err != nil {
 				t.Fatal(err)
 			}
 		}, nil},

@@ -62,8 +62,8 @@ func openStore(t *testing.T) *sqlstore.Store {
 func (e *env) now() time.Time          { return time.Unix(0, e.clock.Load()).UTC() }
 func (e *env) advance(d time.Duration) { e.clock.Add(int64(d)) }
 
-// Record implements speech.Reporter.
-func (e *env) Record(_ context.Context, report wire.SpeechReport) {
+// Report implements speech.Reporter.
+func (e *env) Report(_ context.Context, report wire.SpeechReport) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	e.reports = append(e.reports, report)

@@ -13,8 +13,8 @@ const (
 )
 
 var (
-	ErrBusy    = errBusy
-	ErrDamaged = errDamaged
+	ErrCleanupRunning = errCleanupRunning
+	ErrDamaged        = errDamaged
 )
 
 // Save stores audio of a provider and reports whether it is cached.

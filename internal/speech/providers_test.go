@@ -54,7 +54,7 @@ func TestFallbackIsCachedUnderItsOwnName(t *testing.T) {
 		s := e.service(t, p, f)
 		p.fail(errDown)
 		r := synthesize(t, s, `{"text":"abc"}`)
-		if r.Provider != "fallback" || r.Hash != speech.Key("t1", "fallback", 8000, speech.Utterance{"abc", "fallback-voice", "", 1}) || p.calls.Load() != 2 {
+		if r.Provider != "fallback" || r.Hash != speech.Hash("t1", "fallback", 8000, speech.Utterance{"abc", "fallback-voice", "", 1}) || p.calls.Load() != 2 {
 			t.Errorf("%+v; %d calls of the primary", r, p.calls.Load())
 		}
 		if r := synthesize(t, s, `{"text":"abc"}`); !r.Cached || r.Provider != "fallback" || p.calls.Load() != 2 {

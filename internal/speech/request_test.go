@@ -81,11 +81,11 @@ func FuzzParse(f *testing.F) {
 
 // A key that changes by accident invalidates the whole cache, which customers
 // have paid for.
-func TestKeyIsStable(t *testing.T) {
+func TestHashIsStable(t *testing.T) {
 	for want, got := range map[string]string{
-		"f070e2d3be7dba23900f98fed360ac5febc3a0cf0e6e3f762931e681110182ac": Key("tm_1", "openai", 8000, Utterance{"Good morning, how can I help you?", "alloy", "tts-1", 1}),
-		"3790609f72b0bc368859e0f5668050ba74fbd4df1a858f4bff32ba9570755a0c": Key("tm_2", "espeak", 24000, Utterance{"Grüß Gott, 世界 🌍\n", "de+f3", "espeak-ng", 0.25}),
-		"06a304f503294a786727e7763d9a957e4d0f8f7b1d67ecc5e77fea378d399834": Key("", "", 8000, Utterance{"x", "", "", 1.1}),
+		"f070e2d3be7dba23900f98fed360ac5febc3a0cf0e6e3f762931e681110182ac": Hash("tm_1", "openai", 8000, Utterance{"Good morning, how can I help you?", "alloy", "tts-1", 1}),
+		"3790609f72b0bc368859e0f5668050ba74fbd4df1a858f4bff32ba9570755a0c": Hash("tm_2", "espeak", 24000, Utterance{"Grüß Gott, 世界 🌍\n", "de+f3", "espeak-ng", 0.25}),
+		"06a304f503294a786727e7763d9a957e4d0f8f7b1d67ecc5e77fea378d399834": Hash("", "", 8000, Utterance{"x", "", "", 1.1}),
 	} {
 		if got != want {
 			t.Errorf("key %s, want %s", got, want)
@@ -93,21 +93,21 @@ func TestKeyIsStable(t *testing.T) {
 	}
 }
 
-func TestKeyDependsOnEveryInput(t *testing.T) {
+func TestHashDependsOnEveryInput(t *testing.T) {
 	u := Utterance{"text", "voice", "model", 1}
 	keys := map[string]string{}
 	for what, key := range map[string]string{
-		"baseline":                         Key("team", "provider", 8000, u),
-		"team":                             Key("team2", "provider", 8000, u),
-		"provider":                         Key("team", "provider2", 8000, u),
-		"rate":                             Key("team", "provider", 16000, u),
-		"text":                             Key("team", "provider", 8000, Utterance{"text ", "voice", "model", 1}),
-		"voice":                            Key("team", "provider", 8000, Utterance{"text", "voice2", "model", 1}),
-		"model":                            Key("team", "provider", 8000, Utterance{"text", "voice", "model2", 1}),
-		"speed":                            Key("team", "provider", 8000, Utterance{"text", "voice", "model", 1.0000000000000002}),
-		"byte moved from provider to team": Key("teamp", "rovider", 8000, u),
-		"empty voice":                      Key("team", "provider", 8000, Utterance{"text", "", "model", 1}),
-		"voice, model":                     Key("team", "provider", 8000, Utterance{"text", "model", "voice", 1}),
+		"baseline":                         Hash("team", "provider", 8000, u),
+		"team":                             Hash("team2", "provider", 8000, u),
+		"provider":                         Hash("team", "provider2", 8000, u),
+		"rate":                             Hash("team", "provider", 16000, u),
+		"text":                             Hash("team", "provider", 8000, Utterance{"text ", "voice", "model", 1}),
+		"voice":                            Hash("team", "provider", 8000, Utterance{"text", "voice2", "model", 1}),
+		"model":                            Hash("team", "provider", 8000, Utterance{"text", "voice", "model2", 1}),
+		"speed":                            Hash("team", "provider", 8000, Utterance{"text", "voice", "model", 1.0000000000000002}),
+		"byte moved from provider to team": Hash("teamp", "rovider", 8000, u),
+		"empty voice":                      Hash("team", "provider", 8000, Utterance{"text", "", "model", 1}),
+		"voice, model":                     Hash("team", "provider", 8000, Utterance{"text", "model", "voice", 1}),
 	} {
 		if len(key) != 64 {
 			t.Errorf("%s: key %q, want 64 characters", what, key)
@@ -120,7 +120,7 @@ func TestKeyDependsOnEveryInput(t *testing.T) {
 }
 
 func TestParseBlobName(t *testing.T) {
-	hash := Key("t", "p", 8000, Utterance{})
+	hash := Hash("t", "p", 8000, Utterance{})
 	for _, e := range Encodings {
 		if h, got, ok := ParseBlobName(hash + "." + string(e)); !ok || h != hash || got != e {
 			t.Errorf("%s: %s %s %v", e, h, got, ok)

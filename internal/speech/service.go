@@ -194,9 +194,8 @@ func (s *Service) recording(r Request, p Provider) Recording {
 	u := r.Utterance
 	u.Voice, u.Model = p.Resolve(u.Voice, u.Model)
 	rec := Recording{
-		Hash: Key(r.TeamID, p.Name(), r.SampleRate, u), TeamID: r.TeamID, Sentence: u.Text,
-		Provider: p.Name(), Voice: u.Voice, Model: u.Model, Speed: u.Speed, SampleRate: r.SampleRate,
-		CreatedAt: s.Now().UTC(),
+		Hash: Hash(r.TeamID, p.Name(), r.SampleRate, u), TeamID: r.TeamID, Provider: p.Name(), Utterance: u,
+		SampleRate: r.SampleRate, CreatedAt: s.Now().UTC(),
 	}
 	if r.TTL > 0 {
 		rec.ExpiresAt = rec.CreatedAt.Add(r.TTL)
@@ -252,7 +251,7 @@ func (s *Service) synthesize(ctx context.Context, r Request, providers []Provide
 				return found, err
 			}
 		}
-		sound, err := s.tryProvider(ctx, p, Utterance{rec.Sentence, rec.Voice, rec.Model, rec.Speed}, retryDeadline(ctx, len(list)-i))
+		sound, err := s.tryProvider(ctx, p, rec.Utterance, retryDeadline(ctx, len(list)-i))
 		switch {
 		case err != nil && errors.Is(ctx.Err(), context.Canceled):
 			return result{}, err
@@ -279,7 +278,7 @@ func (s *Service) synthesize(ctx context.Context, r Request, providers []Provide
 
 // report records the usage of one request.
 func (s *Service) report(ctx context.Context, r Request, rec Recording, cached bool) {
-	s.Reporter.Record(ctx, wire.SpeechReport{
+	s.Reporter.Report(ctx, wire.SpeechReport{
 		TeamID: r.TeamID, EndpointID: r.EndpointID, Provider: rec.Provider, Voice: rec.Voice, Model: rec.Model,
 		Characters: int64(r.Characters()), Cached: cached, At: s.Now().UnixMilli(),
 	})

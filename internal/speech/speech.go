@@ -30,16 +30,13 @@ const (
 // Encodings lists all encodings.
 var Encodings = []Encoding{ALaw, PCM}
 
-// Recording describes synthesized text in the cache. Each of its variants is a
-// blob at BlobPath.
+// Recording describes a synthesized utterance in the cache. Each of its variants
+// is a blob at BlobPath.
 type Recording struct {
-	Hash       string
+	Hash       string // identifies the recording; see Hash
 	TeamID     string
-	Sentence   string
 	Provider   string
-	Voice      string
-	Model      string
-	Speed      float64
+	Utterance  // with the voice and model that the provider used
 	SampleRate int
 	Variants   map[Encoding]string // SHA-256 of the blob in hex
 	CreatedAt  time.Time
@@ -52,20 +49,20 @@ func (r Recording) expired(now time.Time) bool {
 
 // Store keeps recordings. It is safe for concurrent use.
 type Store interface {
-	// Speech returns a recording, or fails with fault.NotFound.
-	Speech(ctx context.Context, hash string) (Recording, error)
-	// SaveSpeech adds the variants of r to the recording with the same hash and
+	// Recording returns a recording, or fails with fault.NotFound.
+	Recording(ctx context.Context, hash string) (Recording, error)
+	// SaveRecording adds the variants of r to the recording with the same hash and
 	// returns the result. A missing or expired recording is replaced by r.
 	// Concurrent calls lose no variants.
-	SaveSpeech(ctx context.Context, r Recording) (Recording, error)
-	// DeleteSpeechVariant deletes a variant if it has the given checksum. It
+	SaveRecording(ctx context.Context, r Recording) (Recording, error)
+	// DeleteVariant deletes a variant if it has the given checksum. It
 	// deletes the recording with its last variant.
-	DeleteSpeechVariant(ctx context.Context, hash string, e Encoding, checksum string) error
-	// ListSpeech lists recordings with a hash greater than after, in order of
+	DeleteVariant(ctx context.Context, hash string, e Encoding, checksum string) error
+	// ListRecordings lists recordings with a hash greater than after, in order of
 	// hash. Unless expiredBy is zero it lists only those expired at that time.
-	ListSpeech(ctx context.Context, after string, expiredBy time.Time, limit int) ([]Recording, error)
-	// DeleteExpiredSpeech deletes a recording unless its expiry has changed.
-	DeleteExpiredSpeech(ctx context.Context, r Recording) error
+	ListRecordings(ctx context.Context, after string, expiredBy time.Time, limit int) ([]Recording, error)
+	// DeleteExpiredRecording deletes a recording unless its expiry has changed.
+	DeleteExpiredRecording(ctx context.Context, r Recording) error
 }
 
 // Errors of a BlobStore. Any other error counts as ErrBlobsUnavailable.
@@ -112,23 +109,23 @@ type Leases interface {
 	Try(ctx context.Context, name string) (leaseCtx context.Context, release func(), held bool, err error)
 }
 
-// Reporter records usage. Recording never fails the request.
+// Reporter reports usage. It never fails the request.
 type Reporter interface {
-	Record(ctx context.Context, report wire.SpeechReport)
+	Report(ctx context.Context, report wire.SpeechReport)
 }
 
-// keyVersion is part of every key. Change it when the inputs of Key change, or
-// when the same inputs produce different audio. Recordings with the old version
+// hashVersion is an input of every hash. Change it when the other inputs change,
+// or when the same inputs produce different audio. Recordings with the old version
 // are then no longer found.
-const keyVersion = "telapi-speech-1"
+const hashVersion = "telapi-speech-1"
 
-// Key returns the hash of a recording. It covers the version, the team and all
+// Hash returns the hash of a recording. It covers the version, the team and all
 // inputs of the synthesis except the encoding. Each input is preceded by its
 // length, so that different inputs never concatenate to the same text.
-func Key(teamID, provider string, sampleRate int, u Utterance) string {
+func Hash(teamID, provider string, sampleRate int, u Utterance) string {
 	h := sha256.New()
 	for _, part := range []string{
-		keyVersion, teamID, provider, u.Model, u.Voice, strconv.FormatFloat(u.Speed, 'g', -1, 64), strconv.Itoa(sampleRate), u.Text,
+		hashVersion, teamID, provider, u.Model, u.Voice, strconv.FormatFloat(u.Speed, 'g', -1, 64), strconv.Itoa(sampleRate), u.Text,
 	} {
 		_, _ = fmt.Fprintf(h, "%d:%s,", len(part), part)
 	}

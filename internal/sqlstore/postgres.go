@@ -47,8 +47,8 @@ func openPostgres(dsn redact.Secret) (*Store, error) {
 func sendBatch(ctx context.Context, db *sql.DB, query string, sets [][]any) error {
 	var batch pgx.Batch
 	for _, args := range sets {
-		if !storable(args) {
-			return errNotStorable
+		if !validText(args) {
+			return errInvalidText
 		}
 		batch.Queue(query, args...)
 	}

@@ -45,7 +45,7 @@ func get[T any](ctx context.Context, s *Store, kind string, fields func(*T) []an
 
 // queryRow reads one record. It returns NOT_FOUND if no row matches.
 func queryRow[T any](ctx context.Context, c conn, kind string, fields func(*T) []any, query string, args ...any) (found T, err error) {
-	if !storable(args) {
+	if !validText(args) {
 		return found, notFound(kind)
 	}
 	err = c.QueryRowContext(ctx, query, args...).Scan(fields(&found)...)
@@ -58,7 +58,7 @@ func queryRow[T any](ctx context.Context, c conn, kind string, fields func(*T) [
 // list reads any number of records from the read pool.
 func list[T any](ctx context.Context, s *Store, kind string, fields func(*T) []any, query string, args ...any) (all []T, err error) {
 	err = s.do(ctx, "list "+kind, func(ctx context.Context) error {
-		if storable(args) {
+		if validText(args) {
 			all, err = queryAll(ctx, s.read, fields, query, args...)
 		}
 		return err
@@ -100,8 +100,8 @@ func (s *Store) exec(ctx context.Context, verb, kind, query string, args ...any)
 
 // execRows returns the number of rows that a statement changed.
 func execRows(ctx context.Context, c conn, query string, args ...any) (changed int64, err error) {
-	if !storable(args) {
-		return 0, errNotStorable
+	if !validText(args) {
+		return 0, errInvalidText
 	}
 	result, err := c.ExecContext(ctx, query, args...)
 	if err != nil {
@@ -195,11 +195,11 @@ func (s *Store) checkMigrated() error {
 	return nil
 }
 
-var errNotStorable = fault.New(fault.Validation, "Text must be valid UTF-8 without NUL characters.")
+var errInvalidText = fault.New(fault.Validation, "Text must be valid UTF-8 without NUL characters.")
 
-// storable reports whether every database accepts these values. PostgreSQL
-// rejects text that SQLite would store.
-func storable(args []any) bool {
+// validText reports whether all text in args is valid UTF-8 without NUL. PostgreSQL
+// rejects other text, which SQLite would store.
+func validText(args []any) bool {
 	for _, arg := range args {
 		if field, ok := arg.(*string); ok {
 			arg = *field

@@ -12,23 +12,25 @@ import (
 	"telapi/internal/speech"
 )
 
+// The table of recordings is tts_media_cache, and the text of a recording is its
+// column sentence. Other applications read it under these names.
 const (
-	speechColumns = `hash, team_id, sentence, provider, voice, model, speed, sample_rate, variants, checksums, created_at, expires_at`
+	recordingColumns = `hash, team_id, sentence, provider, voice, model, speed, sample_rate, variants, checksums, created_at, expires_at`
 
 	// Inserts the row or locks the existing one until the transaction ends.
-	insertSpeech = `INSERT INTO tts_media_cache (` + speechColumns + `) VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12)
-		ON CONFLICT (hash) DO UPDATE SET hash = excluded.hash RETURNING ` + speechColumns
-	lockSpeech   = `UPDATE tts_media_cache SET hash = hash WHERE hash = $1 RETURNING ` + speechColumns
-	updateSpeech = `UPDATE tts_media_cache SET variants = $2, checksums = $3, created_at = $4, expires_at = $5,
+	insertRecording = `INSERT INTO tts_media_cache (` + recordingColumns + `) VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12)
+		ON CONFLICT (hash) DO UPDATE SET hash = excluded.hash RETURNING ` + recordingColumns
+	lockRecording   = `UPDATE tts_media_cache SET hash = hash WHERE hash = $1 RETURNING ` + recordingColumns
+	updateRecording = `UPDATE tts_media_cache SET variants = $2, checksums = $3, created_at = $4, expires_at = $5,
 		ttl = (CAST($5 AS BIGINT) - CAST($4 AS BIGINT)) / 1000 WHERE hash = $1`
-	speechAfter   = `SELECT ` + speechColumns + ` FROM tts_media_cache WHERE hash > $1 ORDER BY hash LIMIT $2`
-	expiredSpeech = `SELECT ` + speechColumns + ` FROM tts_media_cache WHERE hash > $1 AND expires_at <= $3 ORDER BY hash LIMIT $2`
-	removeExpired = `DELETE FROM tts_media_cache WHERE hash = $1 AND expires_at = $2`
+	recordingsAfter   = `SELECT ` + recordingColumns + ` FROM tts_media_cache WHERE hash > $1 ORDER BY hash LIMIT $2`
+	expiredRecordings = `SELECT ` + recordingColumns + ` FROM tts_media_cache WHERE hash > $1 AND expires_at <= $3 ORDER BY hash LIMIT $2`
+	deleteExpired     = `DELETE FROM tts_media_cache WHERE hash = $1 AND expires_at = $2`
 )
 
-func speechFields(r *speech.Recording) []any {
+func recordingFields(r *speech.Recording) []any {
 	return []any{
-		&r.Hash, &r.TeamID, &r.Sentence, &r.Provider, &r.Voice, &r.Model, &r.Speed, &r.SampleRate,
+		&r.Hash, &r.TeamID, &r.Text, &r.Provider, &r.Voice, &r.Model, &r.Speed, &r.SampleRate,
 		encodings{&r.Variants}, asJSON(&r.Variants), timestamp{&r.CreatedAt}, timestamp{&r.ExpiresAt},
 	}
 }
@@ -44,18 +46,18 @@ func (e encodings) Value() (driver.Value, error) {
 
 func (encodings) Scan(any) error { return nil }
 
-// Speech implements speech.Store.
-func (s *Store) Speech(ctx context.Context, hash string) (speech.Recording, error) {
-	return get(ctx, s, "recording", speechFields, `SELECT `+speechColumns+` FROM tts_media_cache WHERE hash = $1`, hash)
+// Recording implements speech.Store.
+func (s *Store) Recording(ctx context.Context, hash string) (speech.Recording, error) {
+	return get(ctx, s, "recording", recordingFields, `SELECT `+recordingColumns+` FROM tts_media_cache WHERE hash = $1`, hash)
 }
 
-// SaveSpeech implements speech.Store.
-func (s *Store) SaveSpeech(ctx context.Context, r speech.Recording) (kept speech.Recording, err error) {
+// SaveRecording implements speech.Store.
+func (s *Store) SaveRecording(ctx context.Context, r speech.Recording) (kept speech.Recording, err error) {
 	err = s.inTx(ctx, "save recording", func(ctx context.Context, tx *sql.Tx) error {
-		if !storable(speechFields(&r)) {
-			return errNotStorable
+		if !validText(recordingFields(&r)) {
+			return errInvalidText
 		}
-		kept, err = queryRow(ctx, tx, "recording", speechFields, insertSpeech, speechFields(&r)...)
+		kept, err = queryRow(ctx, tx, "recording", recordingFields, insertRecording, recordingFields(&r)...)
 		if err != nil {
 			return err
 		}
@@ -69,10 +71,10 @@ func (s *Store) SaveSpeech(ctx context.Context, r speech.Recording) (kept speech
 	return kept, err
 }
 
-// DeleteSpeechVariant implements speech.Store.
-func (s *Store) DeleteSpeechVariant(ctx context.Context, hash string, e speech.Encoding, checksum string) error {
+// DeleteVariant implements speech.Store.
+func (s *Store) DeleteVariant(ctx context.Context, hash string, e speech.Encoding, checksum string) error {
 	return s.inTx(ctx, "delete variant of recording", func(ctx context.Context, tx *sql.Tx) error {
-		r, err := queryRow(ctx, tx, "recording", speechFields, lockSpeech, hash)
+		r, err := queryRow(ctx, tx, "recording", recordingFields, lockRecording, hash)
 		if fault.Is(err, fault.NotFound) || err == nil && r.Variants[e] != checksum {
 			return nil
 		}
@@ -88,21 +90,21 @@ func (s *Store) DeleteSpeechVariant(ctx context.Context, hash string, e speech.E
 }
 
 func updateVariants(ctx context.Context, tx *sql.Tx, r speech.Recording) error {
-	_, err := execRows(ctx, tx, updateSpeech, r.Hash, encodings{&r.Variants}, asJSON(&r.Variants), timestamp{&r.CreatedAt}, timestamp{&r.ExpiresAt})
+	_, err := execRows(ctx, tx, updateRecording, r.Hash, encodings{&r.Variants}, asJSON(&r.Variants), timestamp{&r.CreatedAt}, timestamp{&r.ExpiresAt})
 	return err
 }
 
-// ListSpeech implements speech.Store. Hashes are hex, which all databases sort
+// ListRecordings implements speech.Store. Hashes are hex, which all databases sort
 // alike.
-func (s *Store) ListSpeech(ctx context.Context, after string, expiredBy time.Time, limit int) ([]speech.Recording, error) {
+func (s *Store) ListRecordings(ctx context.Context, after string, expiredBy time.Time, limit int) ([]speech.Recording, error) {
 	if expiredBy.IsZero() {
-		return list(ctx, s, "recordings", speechFields, speechAfter, after, limit)
+		return list(ctx, s, "recordings", recordingFields, recordingsAfter, after, limit)
 	}
-	return list(ctx, s, "recordings", speechFields, expiredSpeech, after, limit, expiredBy.UnixMilli())
+	return list(ctx, s, "recordings", recordingFields, expiredRecordings, after, limit, expiredBy.UnixMilli())
 }
 
-// DeleteExpiredSpeech implements speech.Store. A recording that is already gone is
+// DeleteExpiredRecording implements speech.Store. A recording that is already gone is
 // not an error.
-func (s *Store) DeleteExpiredSpeech(ctx context.Context, r speech.Recording) error {
-	return s.execBatch(ctx, "delete expired recording", removeExpired, []any{r.Hash, r.ExpiresAt.UnixMilli()})
+func (s *Store) DeleteExpiredRecording(ctx context.Context, r speech.Recording) error {
+	return s.execBatch(ctx, "delete expired recording", deleteExpired, []any{r.Hash, r.ExpiresAt.UnixMilli()})
 }

@@ -13,8 +13,9 @@ import (
 	"telapi/internal/speech"
 )
 
-var sentence1 = speech.Recording{
-	Hash: strings.Repeat("ab", 32), TeamID: "t1", Sentence: "Grüß Gott, 世界 🌍\n„quoted“", Provider: "tone", Voice: "", Model: "m", Speed: 1.25, SampleRate: 8000,
+var recording1 = speech.Recording{
+	Hash: strings.Repeat("ab", 32), TeamID: "t1", Provider: "tone", SampleRate: 8000,
+	Utterance: speech.Utterance{Text: "Grüß Gott, 世界 🌍\n„quoted“", Model: "m", Speed: 1.25},
 	Variants:  map[speech.Encoding]string{speech.ALaw: "1111"},
 	CreatedAt: moment1, ExpiresAt: moment1.Add(time.Minute),
 }
@@ -29,58 +30,58 @@ func TestRecordingVariants(t *testing.T) {
 		ctx := t.Context()
 		want := func(what string, want speech.Recording) {
 			t.Helper()
-			if got, err := s.Speech(ctx, sentence1.Hash); err != nil || !reflect.DeepEqual(got, want) {
+			if got, err := s.Recording(ctx, recording1.Hash); err != nil || !reflect.DeepEqual(got, want) {
 				t.Errorf("%s: %+v, %v, want %+v", what, got, err, want)
 			}
 		}
 		save := func(r speech.Recording) {
 			t.Helper()
-			kept, err := s.SaveSpeech(ctx, r)
+			kept, err := s.SaveRecording(ctx, r)
 			if err != nil {
 				t.Fatal(err)
 			}
 			want("what was returned", kept)
 		}
-		save(sentence1)
-		want("new", sentence1)
+		save(recording1)
+		want("new", recording1)
 
-		save(with(sentence1, func(r *speech.Recording) {
+		save(with(recording1, func(r *speech.Recording) {
 			r.Variants, r.ExpiresAt = map[speech.Encoding]string{speech.PCM: "2222"}, time.Time{}
 			r.CreatedAt = moment1.Add(30 * time.Second)
 		}))
-		both := with(sentence1, func(r *speech.Recording) {
+		both := with(recording1, func(r *speech.Recording) {
 			r.Variants = map[speech.Encoding]string{speech.ALaw: "1111", speech.PCM: "2222"}
 		})
 		want("a second variant joins, and the first one's time holds", both)
 
-		must(t, s.DeleteSpeechVariant(ctx, sentence1.Hash, speech.PCM, "other"), s.DeleteSpeechVariant(ctx, "unknown", speech.PCM, "2222"))
+		must(t, s.DeleteVariant(ctx, recording1.Hash, speech.PCM, "other"), s.DeleteVariant(ctx, "unknown", speech.PCM, "2222"))
 		want("what was replaced in the meantime is not dropped", both)
-		must(t, s.DeleteSpeechVariant(ctx, sentence1.Hash, speech.PCM, "2222"))
-		want("dropped", sentence1)
+		must(t, s.DeleteVariant(ctx, recording1.Hash, speech.PCM, "2222"))
+		want("dropped", recording1)
 
-		later := with(sentence1, func(r *speech.Recording) {
+		later := with(recording1, func(r *speech.Recording) {
 			r.CreatedAt = moment1.Add(time.Minute)
 			r.Variants, r.ExpiresAt = map[speech.Encoding]string{speech.PCM: "2222"}, time.Time{}
 		})
 		save(later)
 		want("an expired row gives way", later)
 
-		must(t, s.DeleteSpeechVariant(ctx, sentence1.Hash, speech.PCM, "2222"))
-		if _, err := s.Speech(ctx, sentence1.Hash); !fault.Is(err, fault.NotFound) {
+		must(t, s.DeleteVariant(ctx, recording1.Hash, speech.PCM, "2222"))
+		if _, err := s.Recording(ctx, recording1.Hash); !fault.Is(err, fault.NotFound) {
 			t.Errorf("a row without variants is still there: %v", err)
 		}
 		// Others read the table too.
-		forGood := with(sentence1, func(r *speech.Recording) { r.Hash, r.ExpiresAt = strings.Repeat("cd", 32), time.Time{} })
-		for want, r := range map[string]speech.Recording{`["alaw"] 60`: sentence1, `["alaw"] 0`: forGood} {
+		forGood := with(recording1, func(r *speech.Recording) { r.Hash, r.ExpiresAt = strings.Repeat("cd", 32), time.Time{} })
+		for want, r := range map[string]speech.Recording{`["alaw"] 60`: recording1, `["alaw"] 0`: forGood} {
 			var variants string
 			var ttl sql.NullInt64
-			_, saved := s.SaveSpeech(ctx, r)
+			_, saved := s.SaveRecording(ctx, r)
 			err := s.write.QueryRowContext(ctx, `SELECT variants, ttl FROM tts_media_cache WHERE hash = $1`, r.Hash).Scan(&variants, &ttl)
 			if got := fmt.Sprint(variants, " ", ttl.Int64); saved != nil || err != nil || got != want || ttl.Valid == r.ExpiresAt.IsZero() {
 				t.Errorf("variants and ttl are stored as %s, want %s; %v, %v", got, want, saved, err)
 			}
 		}
-		if _, err := s.SaveSpeech(ctx, with(sentence1, func(r *speech.Recording) { r.Voice = "\x00" })); !fault.Is(err, fault.Validation) {
+		if _, err := s.SaveRecording(ctx, with(recording1, func(r *speech.Recording) { r.Voice = "\x00" })); !fault.Is(err, fault.Validation) {
 			t.Errorf("a NUL: %v", err)
 		}
 	})
@@ -93,13 +94,13 @@ func TestConcurrentVariantsAreMerged(t *testing.T) {
 		for i := range n {
 			wg.Go(func() {
 				v := map[speech.Encoding]string{speech.Encoding(fmt.Sprint("e", i)): "x"}
-				if _, err := s.SaveSpeech(t.Context(), with(sentence1, func(r *speech.Recording) { r.Variants = v })); err != nil {
+				if _, err := s.SaveRecording(t.Context(), with(recording1, func(r *speech.Recording) { r.Variants = v })); err != nil {
 					t.Error(err)
 				}
 			})
 		}
 		wg.Wait()
-		if got, err := s.Speech(t.Context(), sentence1.Hash); err != nil || len(got.Variants) != n {
+		if got, err := s.Recording(t.Context(), recording1.Hash); err != nil || len(got.Variants) != n {
 			t.Errorf("%d variants, %v", len(got.Variants), err)
 		}
 	})

@@ -8,9 +8,9 @@ import (
 )
 
 func TestFakesConform(t *testing.T) {
-	t.Run("Stream", func(t *testing.T) {
+	t.Run("ReportStream", func(t *testing.T) {
 		stream, timeOut := usage.NewFakeStream()
-		conformance.Stream(t, stream, timeOut)
+		conformance.ReportStream(t, stream, timeOut)
 	})
 	t.Run("ReportStore", func(t *testing.T) { conformance.ReportStore(t, usage.NewFakeReportStore()) })
 }

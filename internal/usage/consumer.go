@@ -30,7 +30,7 @@ const (
 // instance dies, another one reads its entries, and the store ignores reports
 // that were already counted.
 type Consumer struct {
-	stream Stream
+	stream ReportStream
 	store  ReportStore
 	log    *slog.Logger
 	now    func() time.Time
@@ -41,7 +41,7 @@ type Consumer struct {
 }
 
 // NewConsumer returns a consumer.
-func NewConsumer(stream Stream, store ReportStore, log *slog.Logger, reg prometheus.Registerer, now func() time.Time) *Consumer {
+func NewConsumer(stream ReportStream, store ReportStore, log *slog.Logger, reg prometheus.Registerer, now func() time.Time) *Consumer {
 	auto := promauto.With(reg)
 	return &Consumer{stream: stream, store: store, log: log, now: now,
 		outcomes: auto.NewCounterVec(prometheus.CounterOpts{
@@ -188,17 +188,18 @@ func parseReport(raw []byte, now time.Time) (r wire.SpeechReport, err error) {
 // unreachable.
 const maxQueued = 10_000
 
-// Recorder reports the speech requests of this instance.
-type Recorder struct {
-	stream Stream
+// Reporter appends the usage reports of this instance to the stream.
+type Reporter struct {
+	stream ReportStream
 	queue  *writebehind.Queue[[]byte]
 	log    *slog.Logger
 	lost   prometheus.Counter
 }
 
-// NewRecorder returns a recorder. Run must run too.
-func NewRecorder(stream Stream, log *slog.Logger, reg prometheus.Registerer) *Recorder {
-	return &Recorder{stream: stream, log: log,
+// NewReporter returns a reporter. Its Run method sends the reports that Report could
+// not append.
+func NewReporter(stream ReportStream, log *slog.Logger, reg prometheus.Registerer) *Reporter {
+	return &Reporter{stream: stream, log: log,
 		lost: promauto.With(reg).NewCounter(prometheus.CounterOpts{
 			Name: "telapi_usage_records_lost_total", Help: "Usage reports of this instance lost because the key-value store was unreachable for too long."}),
 		queue: writebehind.NewQueue(maxQueued, func([]byte) int { return 1 }, batchSize, func(ctx context.Context, reports [][]byte) error {
@@ -209,11 +210,11 @@ func NewRecorder(stream Stream, log *slog.Logger, reg prometheus.Registerer) *Re
 		}, nil)}
 }
 
-// Record reports one request. When it returns, the report is on the stream and
+// Report reports one request. When it returns, the report is on the stream and
 // survives this process. If the stream is unreachable, the report is queued and
 // sent later with the same ID, so that it counts once even if a response was
 // lost.
-func (r *Recorder) Record(ctx context.Context, report wire.SpeechReport) {
+func (r *Reporter) Report(ctx context.Context, report wire.SpeechReport) {
 	report.ID = uuid.NewString()
 	raw, err := json.Marshal(report)
 	if err != nil || r.stream.Append(context.WithoutCancel(ctx), raw) != nil && !r.queue.Add(raw) {
@@ -222,7 +223,7 @@ func (r *Recorder) Record(ctx context.Context, report wire.SpeechReport) {
 }
 
 // Run sends queued reports until ctx ends, and the rest within a few seconds.
-func (r *Recorder) Run(ctx context.Context) {
+func (r *Reporter) Run(ctx context.Context) {
 	if lost := r.queue.Run(ctx); lost > 0 {
 		r.lost.Add(float64(lost))
 		r.log.ErrorContext(ctx, "usage reports lost at shutdown", "requests", lost)

@@ -118,7 +118,7 @@ func NewFakeReportStore() ReportStore { return newFakeStores() }
 
 // NewFakeStream returns the fake for conformance tests, and a function that lets
 // all unacknowledged entries time out.
-func NewFakeStream() (s Stream, timeOut func()) {
+func NewFakeStream() (s ReportStream, timeOut func()) {
 	f := newFakeStores()
 	return f, func() {
 		for _, e := range f.entries {
@@ -208,11 +208,11 @@ func (s *fakeStores) DeleteReports(_ context.Context, before time.Time) error {
 	return nil
 }
 
-// runStores runs a recorder and a consumer in a synctest bubble.
-func runStores(t *testing.T, try func(s *fakeStores, r *Recorder, b *Consumer)) {
+// runStores runs a reporter and a consumer in a synctest bubble.
+func runStores(t *testing.T, try func(s *fakeStores, r *Reporter, b *Consumer)) {
 	synctest.Test(t, func(t *testing.T) {
 		s, reg, log := newFakeStores(), prometheus.NewRegistry(), slog.New(slog.DiscardHandler)
-		r, b := NewRecorder(s, log, reg), NewConsumer(s, s, log, reg, time.Now)
+		r, b := NewReporter(s, log, reg), NewConsumer(s, s, log, reg, time.Now)
 		ctx, stop := context.WithCancel(t.Context())
 		var jobs sync.WaitGroup
 		jobs.Go(func() { r.Run(ctx) })
@@ -223,8 +223,8 @@ func runStores(t *testing.T, try func(s *fakeStores, r *Recorder, b *Consumer)) 
 	})
 }
 
-func record(r *Recorder, voice string, characters int64) {
-	r.Record(context.Background(), wire.SpeechReport{TeamID: "tm_1", Voice: voice, Characters: characters, At: time.Now().UnixMilli()})
+func record(r *Reporter, voice string, characters int64) {
+	r.Report(context.Background(), wire.SpeechReport{TeamID: "tm_1", Voice: voice, Characters: characters, At: time.Now().UnixMilli()})
 }
 
 func (s *fakeStores) sum() (n int64) {
@@ -242,7 +242,7 @@ func value(m prometheus.Metric) float64 {
 }
 
 func TestReportsSurviveOutages(t *testing.T) {
-	runStores(t, func(s *fakeStores, r *Recorder, _ *Consumer) {
+	runStores(t, func(s *fakeStores, r *Reporter, _ *Consumer) {
 		set := func(streamErr error, unreachable bool) {
 			defer s.lock()()
 			s.streamErr, s.unreachable = streamErr, unreachable
@@ -274,7 +274,7 @@ func TestReportsSurviveOutages(t *testing.T) {
 
 func TestReportsAreCountedBeforeShutdown(t *testing.T) {
 	var s *fakeStores
-	runStores(t, func(all *fakeStores, r *Recorder, _ *Consumer) {
+	runStores(t, func(all *fakeStores, r *Reporter, _ *Consumer) {
 		s = all
 		for range 3 * batchSize {
 			record(r, "", 1)
@@ -286,7 +286,7 @@ func TestReportsAreCountedBeforeShutdown(t *testing.T) {
 }
 
 func TestInvalidReportDoesNotBlockOthers(t *testing.T) {
-	runStores(t, func(s *fakeStores, r *Recorder, b *Consumer) {
+	runStores(t, func(s *fakeStores, r *Reporter, b *Consumer) {
 		s.badVoice, s.others = "poison", 7
 		record(r, "a", 1)
 		_ = s.Append(t.Context(), []byte("rubbish"))
@@ -303,7 +303,7 @@ func TestInvalidReportDoesNotBlockOthers(t *testing.T) {
 }
 
 func TestQueueIsBoundedAndLossIsCounted(t *testing.T) {
-	runStores(t, func(s *fakeStores, r *Recorder, _ *Consumer) {
+	runStores(t, func(s *fakeStores, r *Reporter, _ *Consumer) {
 		s.streamErr = fault.Unavailable("The key-value store", nil)
 		for range maxQueued + 3 {
 			record(r, "", 1)

@@ -16,7 +16,7 @@ import (
 
 func date(day int) time.Time { return time.Date(2026, 11, day, 0, 0, 0, 0, time.UTC) }
 
-func newReporter(t *testing.T, reports ...wire.SpeechReport) *usage.Reporter {
+func newService(t *testing.T, reports ...wire.SpeechReport) *usage.Service {
 	t.Helper()
 	store, err := sqlstore.Open(sqlstore.Options{DataDir: t.TempDir()})
 	if err != nil {
@@ -32,7 +32,7 @@ func newReporter(t *testing.T, reports ...wire.SpeechReport) *usage.Reporter {
 	if n, err := store.AddReports(t.Context(), reports, date(15)); err != nil || n != len(reports) {
 		t.Fatalf("added %d of %d reports: %v", n, len(reports), err)
 	}
-	return &usage.Reporter{Store: store, Now: func() time.Time {
+	return &usage.Service{Store: store, Now: func() time.Time {
 		return time.Date(2026, 11, 15, 1, 2, 3, 456_789_000, time.FixedZone("CET", 60*60))
 	}}
 }
@@ -63,7 +63,7 @@ func TestReportJSON(t *testing.T) {
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			q := usage.Query{TeamID: "tm_1", From: date(1), To: date(15), Interval: usage.Day, GroupBy: tt.groupBy}
-			report, err := newReporter(t, tt.reports...).Report(t.Context(), q)
+			report, err := newService(t, tt.reports...).Summary(t.Context(), q)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -84,7 +84,7 @@ func TestReportReturnsStoreError(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = store.Close() })
-	_, err = (&usage.Reporter{Store: store, Now: time.Now}).Report(t.Context(), usage.Query{Interval: usage.Day})
+	_, err = (&usage.Service{Store: store, Now: time.Now}).Summary(t.Context(), usage.Query{Interval: usage.Day})
 	if !fault.Is(err, fault.ServiceUnavailable) || errors.Unwrap(err) == nil {
 		t.Errorf("got %v, want the store's error", err)
 	}

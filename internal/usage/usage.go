@@ -1,6 +1,7 @@
-// Package usage accounts for synthesized speech per team and day, provider,
-// voice, model and endpoint. The server and call runtimes send reports to a
-// stream. A Consumer counts every report once.
+// Package usage counts the characters of synthesized speech per team and day,
+// provider, voice, model and endpoint. Servers and call runtimes append a usage
+// report to a stream for each speech request. A Consumer counts every report once.
+// A Service summarizes a team's usage.
 package usage
 
 import (
@@ -15,7 +16,7 @@ import (
 // Interval is the length of a bucket.
 type Interval string
 
-// The intervals of a report.
+// The intervals of a summary.
 const (
 	Day   Interval = "day"
 	Month Interval = "month"
@@ -25,7 +26,7 @@ const (
 // none.
 type Group string
 
-// The groups of a report.
+// The groups of a summary.
 const (
 	ByProvider Group = "provider"
 	ByVoice    Group = "voice"
@@ -80,8 +81,8 @@ type ReportEntry struct {
 	Report []byte
 }
 
-// Stream holds the reports of all instances until they are counted.
-type Stream interface {
+// ReportStream holds the reports of all instances until they are counted.
+type ReportStream interface {
 	// Append adds reports.
 	Append(ctx context.Context, reports ...[]byte) error
 	// Read returns at most limit entries: those that another consumer read and
@@ -95,8 +96,9 @@ type Stream interface {
 	Len(ctx context.Context) (int64, error)
 }
 
-// Report is a team's usage as the API returns it.
-type Report struct {
+// Summary is a team's usage over a period, as the API returns it. It is the
+// UsageReport of api/openapi.yaml.
+type Summary struct {
 	TeamID   string    `json:"teamId"`
 	From     string    `json:"from"`
 	To       string    `json:"to"`
@@ -107,34 +109,34 @@ type Report struct {
 	Buckets  []Bucket  `json:"buckets"`
 }
 
-// Reporter creates reports.
-type Reporter struct {
+// Service summarizes usage.
+type Service struct {
 	Store Store
 	Now   func() time.Time
 }
 
-// Report returns a team's usage. Its total is the sum of its buckets.
-func (r *Reporter) Report(ctx context.Context, q Query) (Report, error) {
-	asOf := r.Now().UTC().Truncate(time.Millisecond)
-	buckets, err := r.Store.TTSUsage(ctx, q)
+// Summary returns a team's usage. Its total is the sum of its buckets.
+func (s *Service) Summary(ctx context.Context, q Query) (Summary, error) {
+	asOf := s.Now().UTC().Truncate(time.Millisecond)
+	buckets, err := s.Store.TTSUsage(ctx, q)
 	if err != nil {
-		return Report{}, fmt.Errorf("report usage: %w", err)
+		return Summary{}, fmt.Errorf("summarize usage: %w", err)
 	}
-	report := Report{TeamID: q.TeamID, From: q.From.Format(time.DateOnly), To: q.To.Format(time.DateOnly),
+	summary := Summary{TeamID: q.TeamID, From: q.From.Format(time.DateOnly), To: q.To.Format(time.DateOnly),
 		Interval: q.Interval, GroupBy: q.GroupBy, AsOf: asOf, Buckets: buckets}
 	for _, b := range buckets {
-		report.Total.Characters += b.Characters
-		report.Total.Cached += b.Cached
-		report.Total.Billed += b.Billed
-		report.Total.Requests += b.Requests
+		summary.Total.Characters += b.Characters
+		summary.Total.Cached += b.Cached
+		summary.Total.Billed += b.Billed
+		summary.Total.Requests += b.Requests
 	}
-	return report, nil
+	return summary, nil
 }
 
-// maxDays is the longest span of a report: two years.
+// maxDays is the longest span of a summary: two years.
 const maxDays = 732
 
-// ParseQuery parses the query parameters of a report. All are optional. The
+// ParseQuery parses the query parameters of a summary. All are optional. The
 // default is the current month by day, in UTC.
 func ParseQuery(teamID string, params map[string][]string, now time.Time) (Query, error) {
 	var issues fault.Issues

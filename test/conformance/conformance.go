@@ -81,9 +81,9 @@ func Mirror(t *testing.T, m ratelimit.Mirror) {
 	}
 }
 
-// Stream tests an empty usage.Stream. It must return unacknowledged entries again
+// ReportStream tests an empty usage.ReportStream. It must return unacknowledged entries again
 // after timeOut was called, and not before.
-func Stream(t *testing.T, s usage.Stream, timeOut func()) {
+func ReportStream(t *testing.T, s usage.ReportStream, timeOut func()) {
 	ctx := t.Context()
 	length := func(want int64) {
 		t.Helper()

@@ -107,7 +107,7 @@ func waitForUsage(t *testing.T, i *boot.Instance, teamID string, characters, bil
 		t.Fatal(err)
 	}
 	poll.Until(t, fmt.Sprintf("usage of %s is %+v", teamID, want), func() bool {
-		report, err := i.App.Admin().Usage.Report(t.Context(), query)
+		report, err := i.App.Admin().Usage.Summary(t.Context(), query)
 		return err == nil && report.Total == want
 	})
 }

@@ -66,7 +66,7 @@ func TestCleanersTakeTurns(t *testing.T) {
 			var kept []string
 			old := time.Now().Add(-2 * time.Hour)
 			for n := range 2 * each {
-				row := speech.Recording{Hash: speech.Key("t", "p", n, speech.Utterance{}), TeamID: "t", Variants: map[speech.Encoding]string{speech.PCM: "x"},
+				row := speech.Recording{Hash: speech.Hash("t", "p", n, speech.Utterance{}), TeamID: "t", Variants: map[speech.Encoding]string{speech.PCM: "x"},
 					CreatedAt: time.Now(), ExpiresAt: time.Now().Add(time.Duration(n%2*2-1) * time.Hour)}
 				path := speech.BlobPath(row.Hash, speech.PCM)
 				if err := client.Put(t.Context(), path, []byte("audio")); err != nil {
@@ -77,7 +77,7 @@ func TestCleanersTakeTurns(t *testing.T) {
 				} else if err := os.Chtimes(filepath.Join(service.Root, path), old, old); err != nil {
 					t.Fatal(err)
 				}
-				if _, err := db.SaveSpeech(t.Context(), row); err != nil {
+				if _, err := db.SaveRecording(t.Context(), row); err != nil {
 					t.Fatal(err)
 				}
 			}
@@ -125,7 +125,7 @@ func TestCleanersTakeTurns(t *testing.T) {
 					t.Errorf("%s was removed %d times, want 1", file, times)
 				}
 			}
-			rows, err := db.ListSpeech(t.Context(), "", time.Time{}, 1000)
+			rows, err := db.ListRecordings(t.Context(), "", time.Time{}, 1000)
 			if err != nil || len(rows) != len(kept) {
 				t.Errorf("%d rows remain, want %d: %v", len(rows), len(kept), err)
 			}

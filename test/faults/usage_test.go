@@ -54,7 +54,7 @@ func (s *reporter) send(ctx context.Context, t *testing.T, rt *callruntime.Runti
 // waitForTotal waits until all reports are processed and the usage is the total.
 func (s *reporter) waitForTotal(t *testing.T, p *service) {
 	t.Helper()
-	var got usage.Report
+	var got usage.Summary
 	yesterday := time.Now().UTC().AddDate(0, 0, -1).Format(time.DateOnly) // the test may span the end of a month
 	poll.Until(t, fmt.Sprintf("usage is %+v", s.total), func() bool {
 		resp, body := p.Call(t, http.MethodGet, "/api/v1/usage/tts-characters?groupBy=voice&from="+yesterday, "X-API-Key", p.apiKey)

@@ -242,7 +242,7 @@ func awaitResults(t *testing.T, redis, subscriber *client, service *redisstore.C
 // reportSpeech reports one text twice, as after a lost reply, and an invalid report.
 func reportSpeech(t *testing.T, redis *client, store *redisstore.Store) {
 	reports := &reportStore{}
-	consumer := usage.NewConsumer(redisstore.NewReports(store), reports, slog.New(slog.DiscardHandler), prometheus.NewRegistry(), time.Now)
+	consumer := usage.NewConsumer(redisstore.NewReportStream(store), reports, slog.New(slog.DiscardHandler), prometheus.NewRegistry(), time.Now)
 	ctx, stop := context.WithCancel(t.Context())
 	var running sync.WaitGroup
 	running.Go(func() { consumer.Run(ctx) })

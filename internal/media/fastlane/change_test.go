@@ -25,7 +25,7 @@ type register struct {
 	started, done, seen atomic.Int64 // versions, of the writer and of the readers
 }
 
-func (r *register) write(t *testing.T, s blobDir, lane *fastlane.Lane) {
+func (r *register) write(t *testing.T, s blobDir, fastPath *fastlane.FastPath) {
 	version := r.started.Add(1)
 	name := filepath.Join(s.dir, r.path)
 	change := func() error { return os.Remove(name) }
@@ -37,7 +37,7 @@ func (r *register) write(t *testing.T, s blobDir, lane *fastlane.Lane) {
 		}
 		change = func() error { return os.Rename(name+".new", name) }
 	}
-	if err := lane.Change(r.path, change); err != nil {
+	if err := fastPath.Change(r.path, change); err != nil {
 		t.Error(err)
 	}
 	r.done.Store(version)
@@ -71,21 +71,21 @@ func (r *register) read(t *testing.T, c client, header string) {
 
 func TestReplacedAndDeletedBlobsAreNotServed(t *testing.T) {
 	s := newBlobDir(t, nil)
-	lane := fastlane.New(fastlane.Options{MaxBytes: maxBytes, Load: func(path string, limit int64) (fastlane.Blob, bool) {
+	fastPath := fastlane.New(fastlane.Options{MaxBytes: maxBytes, Load: func(path string, limit int64) (fastlane.Blob, bool) {
 		o, ok := s.load(path, limit)
 		for range rand.IntN(20) {
 			runtime.Gosched() // let changes interleave
 		}
 		return o, ok
 	}})
-	st := start(t, s, lane, nil)
+	st := start(t, s, fastPath, nil)
 	var writers, readers sync.WaitGroup
 	var stop atomic.Bool
 	for i := range 3 {
 		r := &register{path: fmt.Sprintf("/%d.alaw", i)}
 		writers.Go(func() {
 			for range 60 {
-				r.write(t, s, lane)
+				r.write(t, s, fastPath)
 				for enough := r.reads.Load() + 10; r.reads.Load() < enough && !t.Failed(); {
 					runtime.Gosched()
 				}
@@ -103,7 +103,7 @@ func TestReplacedAndDeletedBlobsAreNotServed(t *testing.T) {
 	writers.Wait()
 	stop.Store(true)
 	readers.Wait()
-	if lane.Stats().Hits == 0 {
+	if fastPath.Stats().Hits == 0 {
 		t.Error("no response from the cache")
 	}
 }
@@ -131,15 +131,15 @@ func TestConcurrentChangeAndLoad(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			s := newBlobDir(t, map[string]string{path: "old"})
 			loading, proceed := make(chan struct{}, 9), make(chan struct{})
-			lane := fastlane.New(fastlane.Options{MaxBytes: maxBytes, Load: func(path string, limit int64) (fastlane.Blob, bool) {
+			fastPath := fastlane.New(fastlane.Options{MaxBytes: maxBytes, Load: func(path string, limit int64) (fastlane.Blob, bool) {
 				o, ok := s.load(path, limit)
 				loading <- struct{}{}
 				<-proceed
 				return o, ok
 			}})
-			c := start(t, s, lane, nil).dial(t)
+			c := start(t, s, fastPath, nil).dial(t)
 			race(c, loading, proceed, func(before func()) {
-				if err := lane.Change(path, func() error {
+				if err := fastPath.Change(path, func() error {
 					before()
 					name := filepath.Join(s.dir, path)
 					return errors.Join(os.WriteFile(name+".new", []byte("new"), 0o600), os.Rename(name+".new", name))
@@ -162,14 +162,14 @@ func TestCacheIsLimitedAndKeepsUsedBlobs(t *testing.T) {
 	}
 	s := newBlobDir(t, blobs)
 	const maxCached = 1 << 20
-	lane := fastlane.New(fastlane.Options{MaxBytes: maxCached, Load: s.load})
-	c := start(t, s, lane, nil).dial(t)
+	fastPath := fastlane.New(fastlane.Options{MaxBytes: maxCached, Load: s.load})
+	c := start(t, s, fastPath, nil).dial(t)
 	get := func(path string) {
 		c.send(plainGet(path))
 		if _, body := c.receive(); body != blobs[path] {
 			t.Fatalf("%s: %d bytes", path, len(body))
 		}
-		if n := lane.Stats().Bytes; n > maxCached {
+		if n := fastPath.Stats().Bytes; n > maxCached {
 			t.Fatalf("%d bytes cached", n)
 		}
 	}
@@ -178,13 +178,13 @@ func TestCacheIsLimitedAndKeepsUsedBlobs(t *testing.T) {
 		get("/hot.alaw")
 		get(fmt.Sprintf("/%d.alaw", i%100))
 	}
-	if n := lane.Stats().Bytes; n < maxCached/2 {
+	if n := fastPath.Stats().Bytes; n < maxCached/2 {
 		t.Errorf("only %d of %d bytes cached", n, maxCached)
 	}
-	before := lane.Stats()
+	before := fastPath.Stats()
 	get("/hot.alaw")
 	get("/huge.alaw")
-	after := lane.Stats()
+	after := fastPath.Stats()
 	if after.Loads != before.Loads || after.Hits != before.Hits+1 {
 		t.Errorf("a used blob was evicted, or a large one cached: %+v, then %+v", before, after)
 	}
@@ -199,7 +199,7 @@ func TestDeletionDoesNotAffectActiveResponse(t *testing.T) {
 	if _, err := c.in.Peek(1); err != nil {
 		t.Fatal(err)
 	}
-	if err := st.lane.Change("/large.pcm", func() error { return os.Remove(filepath.Join(s.dir, "large.pcm")) }); err != nil {
+	if err := st.fastPath.Change("/large.pcm", func() error { return os.Remove(filepath.Join(s.dir, "large.pcm")) }); err != nil {
 		t.Fatal(err)
 	}
 	if _, body := c.receive(); body != content {

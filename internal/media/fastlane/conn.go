@@ -28,7 +28,7 @@ type conn struct {
 	socket   net.Conn
 	records  *recordWriter // between TLS and the socket; nil without TLS
 	sender   *sender       // nil with TLS
-	lane     *Lane
+	fastPath *FastPath
 	state    atomic.Int32
 
 	unframed   bool   // permanently: only net/http knows where the next request begins
@@ -48,8 +48,8 @@ type conn struct {
 	expired bool // net/http has set a read deadline in the past
 }
 
-func newConn(socket net.Conn, l *Lane) *conn {
-	c := &conn{Conn: socket, socket: socket, lane: l}
+func newConn(socket net.Conn, f *FastPath) *conn {
+	c := &conn{Conn: socket, socket: socket, fastPath: f}
 	c.waker.L = &c.mu
 	return c
 }
@@ -83,10 +83,10 @@ func (c *conn) serve(p []byte) (int, error) {
 				return c.handOn(p, n, r, unframed)
 			}
 			if n == 0 {
-				extendDeadline(&c.readDeadline, c.lane.idleTimeout, c.Conn.SetReadDeadline)
+				extendDeadline(&c.readDeadline, c.fastPath.idleTimeout, c.Conn.SetReadDeadline)
 			} else if !begun {
 				begun = true
-				c.limitRead(c.lane.headerTimeout)
+				c.limitRead(c.fastPath.headerTimeout)
 			}
 			m, err := c.Conn.Read(p[n:])
 			switch n += m; {
@@ -99,7 +99,7 @@ func (c *conn) serve(p []byte) (int, error) {
 				return c.handOn(p, n, r, unframed)
 			}
 		case plain:
-			switch err := c.respond(c.lane.cache.get(r.path, c.sender == nil)); {
+			switch err := c.respond(c.fastPath.cache.get(r.path, c.sender == nil)); {
 			case errors.Is(err, errGone):
 				return c.handOn(p, n, r, framed)
 			case err != nil: // the client has disconnected
@@ -107,7 +107,7 @@ func (c *conn) serve(p []byte) (int, error) {
 			}
 			n, begun, later = copy(p, p[r.head:n]), false, true
 		case upload:
-			if r.body > c.lane.maxUpload {
+			if r.body > c.fastPath.maxUpload {
 				return c.handOn(p, n, r, framed)
 			}
 			m, err := c.upload(p[:n], r)
@@ -134,13 +134,13 @@ func (c *conn) respond(e *entry) error {
 	if !c.state.CompareAndSwap(idle, busy) {
 		return net.ErrClosed
 	}
-	extendDeadline(&c.writeDeadline, c.lane.writeTimeout, c.Conn.SetWriteDeadline)
+	extendDeadline(&c.writeDeadline, c.fastPath.writeTimeout, c.Conn.SetWriteDeadline)
 	err := c.send(e)
-	if !c.state.CompareAndSwap(busy, idle) || c.lane.draining.Load() {
+	if !c.state.CompareAndSwap(busy, idle) || c.fastPath.draining.Load() {
 		return net.ErrClosed
 	}
 	if err == nil {
-		c.lane.served(e.path, int(e.length))
+		c.fastPath.served(e.path, int(e.length))
 	}
 	return err
 }
@@ -155,7 +155,7 @@ func (c *conn) handOn(p []byte, n int, r request, v verdict) (int, error) {
 	}
 	if v == unframed {
 		c.unframed = true
-		c.limitRead(c.lane.headerTimeout)
+		c.limitRead(c.fastPath.headerTimeout)
 		return n, nil
 	}
 	c.limitRead(0)
@@ -253,7 +253,7 @@ func (c *conn) Close() error {
 	}
 	c.state.Store(closing)
 	c.wake(true)
-	c.lane.remove(c)
+	c.fastPath.remove(c)
 	return c.Conn.Close()
 }
 
@@ -277,19 +277,19 @@ type dateField struct {
 }
 
 // appendDate completes a header.
-func (l *Lane) appendDate(head []byte) []byte {
+func (f *FastPath) appendDate(head []byte) []byte {
 	now := time.Now()
-	s := l.date.Load()
+	s := f.date.Load()
 	if s == nil || s.second != now.Unix() {
 		s = &dateField{now.Unix(), append(now.UTC().AppendFormat(nil, http.TimeFormat), "\r\n\r\n"...)}
-		l.date.Store(s)
+		f.date.Store(s)
 	}
 	return append(head, s.text...)
 }
 
 // send writes header and body with one system call, also with TLS.
 func (c *conn) send(e *entry) error {
-	c.head = c.lane.appendDate(append(c.head[:0], e.head...))
+	c.head = c.fastPath.appendDate(append(c.head[:0], e.head...))
 	if e.file != nil {
 		return c.sender.send(c.head, e.file, e.length)
 	}

@@ -75,13 +75,13 @@ func (s *scriptListener) exchange(input []byte, piece int) string {
 }
 
 // serveScripts starts a server for scripted connections.
-func serveScripts(t testing.TB, s blobDir, lane *fastlane.Lane) *scriptListener {
+func serveScripts(t testing.TB, s blobDir, fastPath *fastlane.FastPath) *scriptListener {
 	st := &scriptListener{scripts: make(chan net.Conn), end: make(chan struct{})}
 	srv := &http.Server{Handler: s, ErrorLog: log.New(io.Discard, "", 0)}
 	ln := net.Listener(st)
-	if lane != nil {
-		lane.Attach(srv)
-		ln = lane.Listen(st, nil)
+	if fastPath != nil {
+		fastPath.Attach(srv)
+		ln = fastPath.Listen(st, nil)
 	}
 	go func() { _ = srv.Serve(ln) }()
 	t.Cleanup(func() { _ = srv.Close() })
@@ -179,22 +179,22 @@ var inputs = []struct {
 }
 
 // startBoth starts one server with a fast path and one without.
-func startBoth(t testing.TB) (with, without *scriptListener, lane *fastlane.Lane) {
+func startBoth(t testing.TB) (with, without *scriptListener, fastPath *fastlane.FastPath) {
 	s := newBlobDir(t, blobs)
-	lane = fastlane.New(fastlane.Options{MaxBytes: 16 << 20, MaxUpload: 1 << 20, Load: s.load})
-	return serveScripts(t, s, lane), serveScripts(t, s, nil), lane
+	fastPath = fastlane.New(fastlane.Options{MaxBytes: 16 << 20, MaxUpload: 1 << 20, Load: s.load})
+	return serveScripts(t, s, fastPath), serveScripts(t, s, nil), fastPath
 }
 
 func TestResponsesEqualNetHTTP(t *testing.T) {
-	with, without, lane := startBoth(t)
+	with, without, fastPath := startBoth(t)
 	for _, in := range inputs {
 		for _, piece := range []int{1 << 20, 1, 2, 7, 50} {
-			before := lane.Stats().Hits
+			before := fastPath.Stats().Hits
 			got, want := with.exchange([]byte(in.bytes), piece), without.exchange([]byte(in.bytes), piece)
 			if got != want {
 				t.Errorf("%s, %d bytes at a time:\n got %.500q\nwant %.500q", in.name, piece, got, want)
 			}
-			if hits := lane.Stats().Hits - before; hits != in.hits {
+			if hits := fastPath.Stats().Hits - before; hits != in.hits {
 				t.Errorf("%s, %d bytes at a time: %d responses from the cache, want %d", in.name, piece, hits, in.hits)
 			}
 		}

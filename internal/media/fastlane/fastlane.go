@@ -22,14 +22,14 @@ import (
 )
 
 // Blob is the content of a path, served with status 200: the first Size bytes of
-// File, which must not change. The Lane closes the file.
+// File, which must not change. The FastPath closes the file.
 type Blob struct {
-	Header http.Header // the Lane adds Date and Content-Length
+	Header http.Header // the FastPath adds Date and Content-Length
 	File   *os.File
 	Size   int64
 }
 
-// Options configure a Lane.
+// Options configure a FastPath.
 type Options struct {
 	// MaxBytes limits the cache, which holds blobs in memory or, for connections
 	// without TLS, as open files. If it is 0, the server serves all requests.
@@ -51,8 +51,8 @@ type Options struct {
 	Served func(path string, bytes int)
 }
 
-// Lane is the fast path of one server, for any number of listeners.
-type Lane struct {
+// FastPath is the fast path of one server, for any number of listeners.
+type FastPath struct {
 	cache      *cache
 	served     func(path string, bytes int)
 	date       atomic.Pointer[dateField]
@@ -68,25 +68,25 @@ type Lane struct {
 	conns    map[*conn]struct{}
 }
 
-// New returns a Lane with an empty cache.
-func New(o Options) *Lane {
-	l := &Lane{cache: newCache(o.MaxBytes, o.Load), served: o.Served, maxUpload: min(o.MaxUpload, maxUploadBytes), conns: map[*conn]struct{}{}}
-	if l.served == nil {
-		l.served = func(string, int) {}
+// New returns a FastPath with an empty cache.
+func New(o Options) *FastPath {
+	f := &FastPath{cache: newCache(o.MaxBytes, o.Load), served: o.Served, maxUpload: min(o.MaxUpload, maxUploadBytes), conns: map[*conn]struct{}{}}
+	if f.served == nil {
+		f.served = func(string, int) {}
 	}
-	return l
+	return f
 }
 
-// Attach connects the Lane to srv. Call it once, before srv serves. The Lane
+// Attach connects the FastPath to srv. Call it once, before srv serves. The FastPath
 // applies srv's ReadHeaderTimeout, IdleTimeout and, per response, WriteTimeout.
 // ReadTimeout must be 0, because net/http counts it from the start of the
 // connection. Handlers limit the time to read a body with
 // http.ResponseController.
-func (l *Lane) Attach(srv *http.Server) {
-	l.handler = srv.Handler
-	l.headerTimeout, l.idleTimeout, l.writeTimeout = srv.ReadHeaderTimeout, srv.IdleTimeout, srv.WriteTimeout
-	if l.idleTimeout == 0 {
-		l.idleTimeout = l.headerTimeout
+func (f *FastPath) Attach(srv *http.Server) {
+	f.handler = srv.Handler
+	f.headerTimeout, f.idleTimeout, f.writeTimeout = srv.ReadHeaderTimeout, srv.IdleTimeout, srv.WriteTimeout
+	if f.idleTimeout == 0 {
+		f.idleTimeout = f.headerTimeout
 	}
 	next := srv.ConnState
 	srv.ConnState = func(nc net.Conn, state http.ConnState) {
@@ -97,26 +97,26 @@ func (l *Lane) Attach(srv *http.Server) {
 			next(nc, state)
 		}
 	}
-	srv.RegisterOnShutdown(l.closeIdle)
+	srv.RegisterOnShutdown(f.closeIdle)
 }
 
 // Listen returns a listener for Serve of the attached server. With a TLS
 // configuration its connections are encrypted and use HTTP/1.1.
-func (l *Lane) Listen(ln net.Listener, config *tls.Config) net.Listener {
+func (f *FastPath) Listen(ln net.Listener, config *tls.Config) net.Listener {
 	if config != nil {
 		config = config.Clone()
 		config.NextProtos = []string{"http/1.1"}
 		config.DynamicRecordSizingDisabled = true // responses are sent at once
 	}
-	return &listener{ln, l, config}
+	return &listener{ln, f, config}
 }
 
-// Change runs a function that replaces or deletes the blob of a path. The Lane
+// Change runs a function that replaces or deletes the blob of a path. The FastPath
 // does not serve the path from the cache meanwhile. Requests that begin after
 // Change has returned get the new state.
-func (l *Lane) Change(path string, change func() error) error {
-	l.cache.beginChange(path)
-	defer l.cache.endChange(path)
+func (f *FastPath) Change(path string, change func() error) error {
+	f.cache.beginChange(path)
+	defer f.cache.endChange(path)
 	return change()
 }
 
@@ -128,44 +128,44 @@ type Stats struct {
 }
 
 // Stats returns current figures.
-func (l *Lane) Stats() Stats {
-	s := l.cache.stats()
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	s.Connections = int64(len(l.conns))
+func (f *FastPath) Stats() Stats {
+	s := f.cache.stats()
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	s.Connections = int64(len(f.conns))
 	return s
 }
 
 // Drain waits for active responses after srv.Shutdown. It cuts them off when ctx
 // ends.
-func (l *Lane) Drain(ctx context.Context) error {
-	l.closeIdle()
+func (f *FastPath) Drain(ctx context.Context) error {
+	f.closeIdle()
 	done := make(chan struct{})
-	go func() { l.open.Wait(); close(done) }()
+	go func() { f.open.Wait(); close(done) }()
 	select {
 	case <-done:
 		return nil
 	case <-ctx.Done():
-		l.each(func(c *conn) { _ = c.socket.Close() })
+		f.each(func(c *conn) { _ = c.socket.Close() })
 		return context.Cause(ctx)
 	}
 }
 
 // closeIdle closes connections that wait for a request. The others close after
 // their response.
-func (l *Lane) closeIdle() {
-	l.draining.Store(true)
-	l.each(func(c *conn) {
+func (f *FastPath) closeIdle() {
+	f.draining.Store(true)
+	f.each(func(c *conn) {
 		if c.state.CompareAndSwap(idle, closing) {
 			_ = c.Conn.Close()
 		}
 	})
 }
 
-func (l *Lane) each(do func(*conn)) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	for c := range l.conns {
+func (f *FastPath) each(do func(*conn)) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	for c := range f.conns {
 		do(c)
 	}
 }
@@ -173,8 +173,8 @@ func (l *Lane) each(do func(*conn)) {
 // listener wraps the connections of a listener.
 type listener struct {
 	net.Listener
-	lane   *Lane
-	config *tls.Config // nil: no TLS
+	fastPath *FastPath
+	config   *tls.Config // nil: no TLS
 }
 
 func (ln *listener) Accept() (net.Conn, error) {
@@ -183,28 +183,28 @@ func (ln *listener) Accept() (net.Conn, error) {
 		return nil, err
 	}
 	if ln.config == nil {
-		c := newConn(socket, ln.lane)
+		c := newConn(socket, ln.fastPath)
 		c.sender = newSender(socket)
-		ln.lane.add(c)
+		ln.fastPath.add(c)
 		return plainConn{c}, nil
 	}
-	c := newTLSConn(socket, ln.lane, ln.config)
-	ln.lane.add(c.conn)
+	c := newTLSConn(socket, ln.fastPath, ln.config)
+	ln.fastPath.add(c.conn)
 	return c, nil
 }
 
-func (l *Lane) add(c *conn) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	l.conns[c] = struct{}{}
-	l.open.Add(1)
+func (f *FastPath) add(c *conn) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.conns[c] = struct{}{}
+	f.open.Add(1)
 }
 
-func (l *Lane) remove(c *conn) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if _, open := l.conns[c]; open {
-		delete(l.conns, c)
-		l.open.Done()
+func (f *FastPath) remove(c *conn) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if _, open := f.conns[c]; open {
+		delete(f.conns, c)
+		f.open.Done()
 	}
 }

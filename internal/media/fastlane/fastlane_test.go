@@ -28,7 +28,7 @@ func TestConnectionReturnsFromNetHTTP(t *testing.T) {
 			t.Fatalf("status %d, %d bytes", status, len(body))
 		}
 	}
-	if hits := s.lane.Stats().Hits; hits != 200 {
+	if hits := s.fastPath.Stats().Hits; hits != 200 {
 		t.Errorf("%d of 200 responses from the cache", hits)
 	}
 }
@@ -53,14 +53,14 @@ func TestTLS(t *testing.T) {
 			t.Fatal(err)
 		}
 		c := newClient(t, conn)
-		before := s.lane.Stats().Hits
+		before := s.fastPath.Stats().Hits
 		for range 10 {
 			c.send(plainGet("/media/ab/large.pcm"))
 			if status, body := c.receive(); status != http.StatusOK || body != blobs["/media/ab/large.pcm"] {
 				t.Fatalf("status %d, %d bytes", status, len(body))
 			}
 		}
-		if hits := s.lane.Stats().Hits - before; hits != 10 {
+		if hits := s.fastPath.Stats().Hits - before; hits != 10 {
 			t.Errorf("%d of 10 responses from the cache", hits)
 		}
 		c.send("GET /media/ab/x.alaw HTTP/1.1\r\nHost: a\r\nRange: bytes=0-1\r\n\r\n")
@@ -106,7 +106,7 @@ func TestSlowClientsAreDisconnected(t *testing.T) {
 		if _, err := c.in.Peek(1); err != nil {
 			t.Fatal(err)
 		}
-		poll.Until(t, "the connection to end", func() bool { return s.lane.Stats().Connections == 0 })
+		poll.Until(t, "the connection to end", func() bool { return s.fastPath.Stats().Connections == 0 })
 	})
 }
 
@@ -133,7 +133,7 @@ func TestShutdownFinishesResponses(t *testing.T) {
 			ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
 			defer cancel()
 			ended := make(chan error)
-			go func() { ended <- errors.Join(s.srv.Shutdown(ctx), s.lane.Drain(ctx)) }()
+			go func() { ended <- errors.Join(s.srv.Shutdown(ctx), s.fastPath.Drain(ctx)) }()
 			idle.awaitEnd()
 			if _, body := reading.receive(); len(body) != 16<<20 {
 				t.Errorf("received %d bytes", len(body))
@@ -155,8 +155,8 @@ func TestDrainDisconnectsStalledClients(t *testing.T) {
 	}
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
-	if err := s.lane.Drain(ctx); !errors.Is(err, context.Canceled) {
+	if err := s.fastPath.Drain(ctx); !errors.Is(err, context.Canceled) {
 		t.Errorf("drain: %v", err)
 	}
-	poll.Until(t, "the connection to end", func() bool { return s.lane.Stats().Connections == 0 })
+	poll.Until(t, "the connection to end", func() bool { return s.fastPath.Stats().Connections == 0 })
 }

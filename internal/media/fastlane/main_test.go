@@ -101,9 +101,9 @@ const maxBytes = 1 << 30
 
 // server is a running server with a fast path.
 type server struct {
-	addr string
-	srv  *http.Server
-	lane *fastlane.Lane
+	addr     string
+	srv      *http.Server
+	fastPath *fastlane.FastPath
 }
 
 // serve runs a server with a fast path until the test ends. The server is
@@ -113,7 +113,7 @@ func serve(t testing.TB, s blobDir, secure *tls.Config, configure ...func(*http.
 	return start(t, s, fastlane.New(fastlane.Options{MaxBytes: maxBytes, MaxUpload: 1 << 20, Load: s.load}), secure, configure...)
 }
 
-func start(t testing.TB, handler http.Handler, lane *fastlane.Lane, secure *tls.Config, configure ...func(*http.Server)) server {
+func start(t testing.TB, handler http.Handler, fastPath *fastlane.FastPath, secure *tls.Config, configure ...func(*http.Server)) server {
 	t.Helper()
 	ln, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -123,18 +123,18 @@ func start(t testing.TB, handler http.Handler, lane *fastlane.Lane, secure *tls.
 	for _, f := range configure {
 		f(srv)
 	}
-	lane.Attach(srv)
+	fastPath.Attach(srv)
 	done := make(chan struct{})
 	go func() {
-		_ = srv.Serve(lane.Listen(ln, secure))
+		_ = srv.Serve(fastPath.Listen(ln, secure))
 		close(done)
 	}()
 	t.Cleanup(func() {
 		_ = srv.Close()
-		_ = lane.Drain(context.Background())
+		_ = fastPath.Drain(context.Background())
 		<-done
 	})
-	return server{ln.Addr().String(), srv, lane}
+	return server{ln.Addr().String(), srv, fastPath}
 }
 
 // client is one connection.

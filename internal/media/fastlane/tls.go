@@ -21,9 +21,9 @@ type tlsConn struct {
 	tls *tls.Conn
 }
 
-func newTLSConn(socket net.Conn, l *Lane, config *tls.Config) tlsConn {
-	c := newConn(socket, l)
-	c.records = &recordWriter{Conn: socket, pool: &l.tlsBuffers}
+func newTLSConn(socket net.Conn, f *FastPath, config *tls.Config) tlsConn {
+	c := newConn(socket, f)
+	c.records = &recordWriter{Conn: socket, pool: &f.tlsBuffers}
 	server := tls.Server(c.records, config)
 	c.Conn = server
 	return tlsConn{c, server}
@@ -33,8 +33,8 @@ func newTLSConn(socket net.Conn, l *Lane, config *tls.Config) tlsConn {
 // connection's goroutine, for the TLS field of requests. The first Read returns
 // the error of a failed handshake.
 func (c tlsConn) ConnectionState() tls.ConnectionState {
-	if c.lane.headerTimeout > 0 {
-		_ = c.Conn.SetDeadline(time.Now().Add(c.lane.headerTimeout))
+	if c.fastPath.headerTimeout > 0 {
+		_ = c.Conn.SetDeadline(time.Now().Add(c.fastPath.headerTimeout))
 	}
 	err := c.tls.HandshakeContext(context.Background())
 	_ = c.Conn.SetDeadline(time.Time{})

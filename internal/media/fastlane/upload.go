@@ -51,9 +51,9 @@ func (c *conn) upload(p []byte, r request) (int, error) {
 	size := min(int64(len(p)), int64(r.head)+r.body)
 	x := c.exchange
 	x.begin(p[:r.head], r, p[r.head:size])
-	c.lane.handler.ServeHTTP(x, &x.request)
+	c.fastPath.handler.ServeHTTP(x, &x.request)
 	err := x.finish()
-	if !c.state.CompareAndSwap(busy, idle) || c.lane.draining.Load() {
+	if !c.state.CompareAndSwap(busy, idle) || c.fastPath.draining.Load() {
 		return 0, net.ErrClosed
 	}
 	return int(size), err
@@ -164,14 +164,14 @@ func (x *exchange) Write(p []byte) (int, error) {
 // finish skips the unread rest of the body and sends the response.
 func (x *exchange) finish() error {
 	_, err := io.Copy(io.Discard, uploadBody{x})
-	closeConn := err != nil || x.lane.draining.Load() || x.header.Get("Connection") == "close"
+	closeConn := err != nil || x.fastPath.draining.Load() || x.header.Get("Connection") == "close"
 	x.WriteHeader(http.StatusOK)
-	timeout := x.lane.writeTimeout
+	timeout := x.fastPath.writeTimeout
 	if !x.writeDeadline.IsZero() {
 		timeout = max(time.Until(x.writeDeadline), 1)
 	}
 	extendDeadline(&x.conn.writeDeadline, timeout, x.Conn.SetWriteDeadline)
-	x.conn.head = x.lane.appendDate(x.appendHead(x.conn.head[:0], closeConn))
+	x.conn.head = x.fastPath.appendDate(x.appendHead(x.conn.head[:0], closeConn))
 	if x.status != http.StatusNoContent {
 		x.conn.head = append(x.conn.head, x.body...)
 	}

@@ -17,8 +17,8 @@ import (
 // serveHandler runs a server with a handler for uploads and connects to it.
 func serveHandler(t *testing.T, handler http.HandlerFunc) client {
 	t.Helper()
-	lane := fastlane.New(fastlane.Options{MaxUpload: 1 << 20})
-	return start(t, handler, lane, nil, func(srv *http.Server) { srv.ErrorLog = log.New(io.Discard, "", 0) }).dial(t)
+	fastPath := fastlane.New(fastlane.Options{MaxUpload: 1 << 20})
+	return start(t, handler, fastPath, nil, func(srv *http.Server) { srv.ErrorLog = log.New(io.Discard, "", 0) }).dial(t)
 }
 
 func TestUploadResponsesEqualNetHTTP(t *testing.T) {
@@ -95,20 +95,20 @@ func TestReadDeadlineOfUpload(t *testing.T) {
 
 func TestDrainFinishesActiveUpload(t *testing.T) {
 	started, release := make(chan struct{}), make(chan struct{})
-	lane := fastlane.New(fastlane.Options{MaxUpload: 1 << 20})
+	fastPath := fastlane.New(fastlane.Options{MaxUpload: 1 << 20})
 	s := start(t, http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
 		if r.ContentLength > 0 {
 			close(started)
 			<-release
 		}
-	}), lane, nil)
+	}), fastPath, nil)
 	idle, c := s.dial(t), s.dial(t)
 	idle.send(put("/a", ""))
 	idle.receive()
 	c.send("PUT /a HTTP/1.1\r\nHost: a\r\nContent-Length: 3\r\n\r\n")
 	<-started
 	ended := make(chan error)
-	go func() { ended <- lane.Drain(t.Context()) }()
+	go func() { ended <- fastPath.Drain(t.Context()) }()
 	idle.awaitEnd()
 	close(release)
 	c.send("abc")
