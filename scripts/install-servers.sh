@@ -4,16 +4,16 @@
 #   scripts/install-servers.sh            install what is missing (root or sudo)
 #   scripts/install-servers.sh --check    only list what is missing
 #
-# It starts and enables no service, creates no default PostgreSQL cluster and
-# restores the files that it changes temporarily. Package lists are updated only
+# It doesn't start or enable services, doesn't create a default PostgreSQL cluster,
+# and restores the files that it changes temporarily. Package lists are updated only
 # if the present ones don't work.
 #
 # Exit code: 0 all installed, 1 something is missing, 2 wrong usage.
 set -euo pipefail
 
-# One line per program (gcc for the race detector, Node for the SDK and the
-# playground): the Debian package, the package's systemd unit, and other
-# directories in which the program may be.
+# One line per program: its name, the Debian package, the package's systemd unit (-: none),
+# and a directory outside PATH in which the program may be. gcc is for the race
+# detector, Node for the SDK and the playground.
 servers='
 gcc           gcc           -
 strace        strace        -
@@ -27,7 +27,6 @@ sox           sox           -
 espeak-ng     espeak-ng     -
 faketime      faketime      -
 haproxy       haproxy       haproxy.service
-nginx         nginx-light   nginx.service         /usr/sbin
 '
 
 policy=/usr/sbin/policy-rc.d
@@ -69,7 +68,7 @@ case "${1:-}" in
 	;;
 esac
 
-command -v apt-get >/dev/null || fail 'Tests need servers that are not installed, and apt-get is not available. These are Debian's package names.'
+command -v apt-get >/dev/null || fail 'Tests need servers that are not installed, and apt-get is not available. The names below are Debian packages.'
 if [ "$(id -u)" -ne 0 ]; then
 	# sudo can ask for a password only on a terminal.
 	if command -v sudo >/dev/null && { [ -t 0 ] || sudo --non-interactive true 2>/dev/null; }; then
@@ -81,7 +80,7 @@ fi
 # Files that are replaced during the installation and restored at its end.
 kept=$(mktemp -d)
 replaced=()
-put_back() {
+restore() {
 	local file
 	for file in "${replaced[@]}"; do
 		if [ -e "$kept$file" ]; then
@@ -92,7 +91,7 @@ put_back() {
 	done
 	rm -rf "$kept"
 }
-trap put_back EXIT
+trap restore EXIT
 keep() {
 	if [ -e "$1" ]; then
 		mkdir -p "$kept$(dirname "$1")"
@@ -113,7 +112,7 @@ add() {
 
 echo "Installing ${packages[*]}"
 
-# 101 tells Debian's maintainer scripts to start nothing.
+# Exit code 101 means that Debian's maintainer scripts must not start services.
 keep "$policy"
 printf '#!/bin/sh\nexit 101\n' >"$policy"
 chmod 755 "$policy"
