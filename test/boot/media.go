@@ -19,8 +19,8 @@ type Media struct {
 	Env  Env    // for an API server that uses it
 	Root string // directory of its files
 
-	own  Env
-	stop func()
+	settings Env // of the media service
+	stop     func()
 }
 
 // StartMedia runs the media service, without a memory cache, until the test ends.
@@ -34,7 +34,7 @@ func StartMedia(t testing.TB) *Media {
 		"TTS_MEDIA_CACHE_UPLOAD_TOKEN": uploadToken,
 		"TTS_MEDIA_CACHE_CA_BUNDLE":    string(ca.PEM()),
 	}
-	m.own = Env{
+	m.settings = Env{
 		"MEDIA_PORT": fmt.Sprint(port), "MEDIA_HOST": "127.0.0.1", "MEDIA_ROOT": m.Root, "MEDIA_UPLOAD_TOKEN": uploadToken, "MEDIA_MEMORY_BYTES": "0",
 		"MEDIA_TLS_CERT_FILE": cert, "MEDIA_TLS_KEY_FILE": key, "OTEL_ENABLED": "false", "DRAIN_DELAY": "0s", "DATA_DIR": dir,
 	}
@@ -47,16 +47,16 @@ func StartMedia(t testing.TB) *Media {
 func (m *Media) Start(t testing.TB) {
 	t.Helper()
 	var environ []string
-	for name, value := range m.own {
+	for name, value := range m.settings {
 		environ = append(environ, name+"="+value)
 	}
 	cfg, _, err := config.Load(environ, config.Tool)
 	if err != nil {
-		t.Fatal(err)
+		t.Fatalf("load configuration of the media service: %v", err)
 	}
-	service, err := app.NewMedia(t.Context(), cfg, app.Options{Version: "0.9.18", Log: &Log{}})
+	service, err := app.NewMedia(t.Context(), cfg, app.Options{Version: version, Log: &Log{}})
 	if err != nil {
-		t.Fatal(err)
+		t.Fatalf("create media service: %v", err)
 	}
 	ctx, cancel := context.WithCancel(context.WithoutCancel(t.Context()))
 	done := make(chan struct{})
@@ -72,11 +72,11 @@ func (m *Media) Start(t testing.TB) {
 // Stop stops the service.
 func (m *Media) Stop() { m.stop() }
 
-// With merges environments. Later ones take precedence.
-func With(layers ...Env) Env {
-	all := Env{}
-	for _, layer := range layers {
-		maps.Copy(all, layer)
+// Merge returns the union of environments. Later ones take precedence.
+func Merge(envs ...Env) Env {
+	merged := Env{}
+	for _, env := range envs {
+		maps.Copy(merged, env)
 	}
-	return all
+	return merged
 }

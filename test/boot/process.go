@@ -12,7 +12,8 @@ import (
 	"sync"
 	"syscall"
 	"testing"
-	"time"
+
+	"telapi/test/poll"
 )
 
 // Binary builds the program once per test run and returns its path.
@@ -29,18 +30,19 @@ var Binary = sync.OnceValues(func() (string, error) {
 	return path, nil
 })
 
-// Environ returns the environment of a process.
+// Environ returns the environment of a process: env, defaults for tests, PATH and
+// HOME.
 func Environ(env Env) []string {
-	list := []string{"PATH=" + os.Getenv("PATH"), "HOME=" + os.Getenv("HOME")}
+	environ := []string{"PATH=" + os.Getenv("PATH"), "HOME=" + os.Getenv("HOME")}
 	for name, value := range (Env{"OTEL_ENABLED": "false", "MEDIA_PORT": "0"}) {
 		if env[name] == "" {
-			list = append(list, name+"="+value)
+			environ = append(environ, name+"="+value)
 		}
 	}
 	for name, value := range env {
-		list = append(list, name+"="+value)
+		environ = append(environ, name+"="+value)
 	}
-	return list
+	return environ
 }
 
 // Process is a running program.
@@ -90,8 +92,8 @@ func StartProcess(t testing.TB, env Env, args ...string) *Process {
 	return p
 }
 
-// Line reads stdout up to a line that contains the text and returns it.
-func (p *Process) Line(t testing.TB, text string) string {
+// WaitForLine reads stdout up to a line that contains the text and returns it.
+func (p *Process) WaitForLine(t testing.TB, text string) string {
 	t.Helper()
 	for {
 		line, err := p.lines.ReadString('\n')
@@ -107,15 +109,20 @@ func (p *Process) Line(t testing.TB, text string) string {
 	}
 }
 
-// ExitCode returns the exit code. The process must have exited.
-func (p *Process) ExitCode() int { return p.state.ExitCode() }
-
-// Ended waits for the process to exit and reports whether it did in time.
-func (p *Process) Ended(within time.Duration) bool {
+// Exited reports whether the process has exited.
+func (p *Process) Exited() bool {
 	select {
 	case <-p.done:
 		return true
-	case <-time.After(within):
+	default:
 		return false
 	}
+}
+
+// WaitExit waits until the process exits and returns its exit code: -1 if a signal
+// ended it.
+func (p *Process) WaitExit(t testing.TB) int {
+	t.Helper()
+	poll.Until(t, strings.Join(p.Cmd.Args[1:], " ")+" exits", p.Exited)
+	return p.state.ExitCode()
 }

@@ -14,7 +14,7 @@ import (
 // by env, and its URL.
 func ServeEnv(t testing.TB, env Env) (full Env, url string) {
 	t.Helper()
-	full = With(Env{"TELAPI_PORT": fmt.Sprint(servers.FreePort(t)), "JWT_SECRET": Secret, "DATA_DIR": t.TempDir(), "LOG_FORMAT": "json"}, env)
+	full = Merge(Env{"TELAPI_PORT": fmt.Sprint(servers.FreePort(t)), "JWT_SECRET": Secret, "DATA_DIR": t.TempDir(), "LOG_FORMAT": "json"}, env)
 	return full, "http://127.0.0.1:" + full["TELAPI_PORT"]
 }
 

@@ -187,7 +187,7 @@ func TestAllDifferencesAreReported(t *testing.T) {
 	}
 	for _, want := range []string{"X-Request-Id", "RateLimit", "enabled", "nextCursor"} {
 		if !strings.Contains(rec.String(), want) {
-			t.Errorf("%q does not mention %s", rec.String(), want)
+			t.Errorf("failure %q does not mention %s", rec.String(), want)
 		}
 	}
 }
@@ -202,7 +202,7 @@ func TestBodyReadErrorReachesClient(t *testing.T) {
 	})
 	body, err := get(Transport(&rec, breaking), httptest.NewRequest("GET", "/health", nil))
 	if body != `{"status":` || !errors.Is(err, reset) {
-		t.Errorf("read %q, %v", body, err)
+		t.Errorf("read %q, %v; want the first part of the body and %v", body, err, reset)
 	}
 	if rec.String() != "" {
 		t.Errorf("unexpected failure: %s", rec.String())
@@ -213,7 +213,7 @@ func TestTransportErrorReachesClient(t *testing.T) {
 	refused := errors.New("connection refused")
 	broken := roundTripper(func(*http.Request) (*http.Response, error) { return nil, refused })
 	if _, err := get(Transport(t, broken), httptest.NewRequest("GET", "/health", nil)); !errors.Is(err, refused) {
-		t.Errorf("got %v", err)
+		t.Errorf("RoundTrip returned %v, want %v", err, refused)
 	}
 }
 
@@ -222,8 +222,9 @@ func TestClientChecksRealServers(t *testing.T) {
 	defer server.Close()
 	var rec recorder
 	client := Client(&rec)
+	const requests = 20
 	var wg sync.WaitGroup
-	for range 20 {
+	for range requests {
 		wg.Go(func() {
 			res, err := client.Get(server.URL + "/health")
 			if err != nil {
@@ -234,8 +235,8 @@ func TestClientChecksRealServers(t *testing.T) {
 		})
 	}
 	wg.Wait()
-	if n := strings.Count(rec.String(), "GET /health returned 404"); n != 20 {
-		t.Errorf("%d failures for 20 responses", n)
+	if n := strings.Count(rec.String(), "GET /health returned 404"); n != requests {
+		t.Errorf("%d failures were reported, want %d", n, requests)
 	}
 }
 

@@ -65,7 +65,7 @@ func TestOpenAPIVersionIsReleaseVersion(t *testing.T) {
 		t.Fatal(err)
 	}
 	if got, want := c.doc.Info.Version, strings.TrimSpace(string(version)); got != want {
-		t.Errorf("info.version is %s, VERSION is %s", got, want)
+		t.Errorf("info.version is %s, want %s as in VERSION", got, want)
 	}
 }
 
@@ -96,7 +96,7 @@ func TestEveryErrorHasExample(t *testing.T) {
 			}
 			body := example.Value.Value.(map[string]any)["error"].(map[string]any)
 			if code := fault.Code(body["code"].(string)); fmt.Sprint(code.Status()) != status {
-				t.Errorf("%s %s: the status of %s is %d", name, status, code, code.Status())
+				t.Errorf("%s %s has an example with %s, whose status is %d", name, status, code, code.Status())
 			}
 		}
 	})
@@ -136,7 +136,7 @@ func TestExamplesMatchTheirSchemas(t *testing.T) {
 		}
 	}
 	if seen < 20 {
-		t.Errorf("found only %d examples: the test misses places", seen)
+		t.Errorf("found %d examples, want at least 20: the test misses places", seen)
 	}
 }
 
@@ -229,7 +229,7 @@ func TestEnumsMatchCode(t *testing.T) {
 		slices.Sort(listed)
 		slices.Sort(want)
 		if !slices.Equal(listed, want) {
-			t.Errorf("%s lists %q, the code has %q", at, listed, want)
+			t.Errorf("%s lists %q, want %q as in the code", at, listed, want)
 		}
 	}
 }
@@ -275,7 +275,7 @@ func TestCompareRoutes(t *testing.T) {
 	for _, tt := range []struct {
 		name   string
 		change func([]Route) []Route
-		want   string
+		want   string // in the failure message; empty: no failure
 	}{
 		{"equal", func(r []Route) []Route { return r }, ""},
 		{"undocumented route", func(r []Route) []Route { return append(r, Route{"POST", "/new", "", ""}) }, "POST /new is a route"},
@@ -303,7 +303,7 @@ func TestInvalidOpenAPIIsRejected(t *testing.T) {
 		"no 404 for unlisted paths": strings.ReplaceAll(strings.ReplaceAll(file, "    NotFound:\n", "    Missing:\n"), "responses/NotFound'", "responses/Missing'"),
 	} {
 		if _, err := New([]byte(broken)); err == nil {
-			t.Errorf("%s: accepted", name)
+			t.Errorf("New accepted a file with: %s", name)
 		}
 	}
 }

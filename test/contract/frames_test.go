@@ -28,10 +28,10 @@ func TestAsyncAPIMatchesCode(t *testing.T) {
 	f := loadFrames(t)
 	version, err := os.ReadFile("../../VERSION")
 	if err != nil || f.file.Info.Version != strings.TrimSpace(string(version)) {
-		t.Errorf("info.version is %s, the release is %s, %v", f.file.Info.Version, version, err)
+		t.Errorf("info.version is %s, want the release %s (%v)", f.file.Info.Version, version, err)
 	}
 	if got := f.file.Channels["session"].Address; got != session.SocketPath {
-		t.Errorf("socket path %s, documented path %s", session.SocketPath, got)
+		t.Errorf("documented socket path is %s, want %s", got, session.SocketPath)
 	}
 	var codes []closeCode
 	for _, c := range channel.CloseCodes() {
@@ -69,7 +69,7 @@ func TestAsyncAPIListsAllMessageTypes(t *testing.T) {
 		used += len(op.Messages)
 	}
 	if used != len(f.file.Channels["session"].Messages) {
-		t.Errorf("%d messages are defined, %d are used", len(f.file.Channels["session"].Messages), used)
+		t.Errorf("operations use %d messages, want all %d of the channel", used, len(f.file.Channels["session"].Messages))
 	}
 }
 
@@ -77,13 +77,13 @@ func TestAsyncAPIListsAllMessageTypes(t *testing.T) {
 func TestAsyncAPIAcceptsSameFramesAsService(t *testing.T) {
 	f := loadFrames(t)
 	const id = "3f1c2c9e-52a7-4b60-9f1e-0c9ad1b5a1de"
-	frame := func(kind wire.MessageType, with string) string {
+	frame := func(kind wire.MessageType, extra string) string {
 		m := wire.ChannelMessage{Type: kind}
 		payload := ""
 		if _, name := m.Payload(); name != "" {
 			payload = fmt.Sprintf(`,%q:{"any":[1]}`, name)
 		}
-		return fmt.Sprintf(`{"type":%q,"sessionId":"ses_1","messageId":%q,"timestamp":1794738600000.5,"direction":"to_ari"%s%s}`, kind, id, payload, with)
+		return fmt.Sprintf(`{"type":%q,"sessionId":"ses_1","messageId":%q,"timestamp":1794738600000.5,"direction":"to_ari"%s%s}`, kind, id, payload, extra)
 	}
 	good := frame(wire.TypeChat, "")
 	frames := []string{frame(wire.TypeChat, `,"audio":{}`), frame(wire.TypePing, `,"later":1`), frame("shout", ""), `[]`, `{}`, `7`}
@@ -100,7 +100,7 @@ func TestAsyncAPIAcceptsSameFramesAsService(t *testing.T) {
 	for _, raw := range frames {
 		_, parseErr := channel.ParseFrame([]byte(raw), "ses_1")
 		if schemaErr := f.check(Receive, []byte(raw)); (parseErr == nil) != (schemaErr == nil) {
-			t.Errorf("%s\nservice: %v\nschema: %v", raw, parseErr, schemaErr)
+			t.Errorf("service and schema disagree about %s\nservice: %v\nschema: %v", raw, parseErr, schemaErr)
 		}
 		if parseErr == nil {
 			accepted++
@@ -124,10 +124,10 @@ func TestUndocumentedFrameIsRejected(t *testing.T) {
 		head + `"type":"audio","streamId":"x","audio":{}}`,
 	} {
 		if f.check(Send, []byte(raw)) == nil {
-			t.Errorf("accepted %s", raw)
+			t.Errorf("undocumented frame was accepted: %s", raw)
 		}
 	}
 	if err := f.check(Send, []byte(head+`"type":"status","streamId":"x","status":{"event":"ack"}}`)); err != nil {
-		t.Errorf("status of a runtime: %v", err)
+		t.Errorf("status frame of a runtime was rejected: %v", err)
 	}
 }

@@ -4,7 +4,6 @@ import (
 	"encoding/json"
 	"syscall"
 	"testing"
-	"time"
 
 	"go.uber.org/goleak"
 
@@ -13,13 +12,13 @@ import (
 	"telapi/test/talk"
 )
 
-// dev runs telapi dev and returns its JSON output.
-func dev(t *testing.T, env boot.Env, args ...string) (*boot.Process, *boot.Instance, devOutput) {
+// startDev runs telapi dev and returns its JSON output.
+func startDev(t *testing.T, env boot.Env, args ...string) (*boot.Process, *boot.Instance, devOutput) {
 	t.Helper()
 	env["TELAPI_PORT"] = "0"
 	p := boot.StartProcess(t, env, append([]string{"dev", "--json"}, args...)...)
 	var out devOutput
-	if err := json.Unmarshal([]byte(p.Line(t, "{")), &out); err != nil {
+	if err := json.Unmarshal([]byte(p.WaitForLine(t, "{")), &out); err != nil {
 		t.Fatal(err)
 	}
 	return p, &boot.Instance{URL: out.URL, Client: contract.Client(t)}, out
@@ -27,20 +26,20 @@ func dev(t *testing.T, env boot.Env, args ...string) (*boot.Process, *boot.Insta
 
 type devOutput struct{ URL, Playground, MediaURL, Key, EndpointID string }
 
-func (c devOutput) connect(t *testing.T, i *boot.Instance, mode string) *talk.Browser {
+func (out devOutput) connect(t *testing.T, i *boot.Instance, mode string) *talk.Browser {
 	t.Helper()
-	id, token := talk.Issue(t, i, c.Key, map[string]any{"endpointId": c.EndpointID, "mode": mode})
+	id, token := talk.Issue(t, i, out.Key, map[string]any{"endpointId": out.EndpointID, "mode": mode})
 	b := talk.Connect(t, i, id, token, "")
 	b.Expect("ready")
 	return b
 }
 
-// Ctrl-C arrives during a call with speech, a pending question and an open feed.
+// Ctrl-C arrives during a call with speech, an unanswered message and an open feed.
 func TestCtrlCStopsDevGracefully(t *testing.T) {
 	t.Parallel()
-	p, i, out := dev(t, boot.Env{"DATA_DIR": t.TempDir()})
+	p, i, out := startDev(t, boot.Env{"DATA_DIR": t.TempDir()})
 	if out.Playground != out.URL+"/playground/" || out.MediaURL == "" {
-		t.Errorf("output %+v", out)
+		t.Errorf("output %+v, want a playground at the API's URL and a media service", out)
 	}
 	b := out.connect(t, i, "audio")
 	until(b, "audio", `"sequence":5`)
@@ -51,17 +50,17 @@ func TestCtrlCStopsDevGracefully(t *testing.T) {
 		t.Fatal(err)
 	}
 	if got := b.CloseCode(); got != 1012 {
-		t.Errorf("socket close code %d", got)
+		t.Errorf("close code %d, want 1012", got)
 	}
-	if !p.Ended(15 * time.Second) {
-		t.Fatal("dev did not exit within 15 s of Ctrl-C")
+	if code := p.WaitExit(t); code != 0 {
+		t.Errorf("exit code %d, want 0", code)
 	}
-	if p.ExitCode() != 0 || p.Stderr.Has(`"level":"ERROR"`) {
-		t.Errorf("exit code %d", p.ExitCode())
+	if p.Stderr.Has(`"level":"ERROR"`) {
+		t.Error("the shutdown logged an error")
 	}
 	for _, secret := range []string{out.Key, "cbt_"} {
 		if p.Stderr.Has(secret) {
-			t.Error("log contains a credential")
+			t.Error("the log contains a credential")
 		}
 	}
 }
@@ -69,20 +68,20 @@ func TestCtrlCStopsDevGracefully(t *testing.T) {
 func TestSecondDevReportsDataDirInUse(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
-	dev(t, boot.Env{"DATA_DIR": dir})
+	startDev(t, boot.Env{"DATA_DIR": dir})
 	second := boot.StartProcess(t, boot.Env{"DATA_DIR": dir, "TELAPI_PORT": "0"}, "dev")
-	if !second.Ended(20*time.Second) || second.ExitCode() != 1 || !second.Stderr.Has("another telapi process uses the data directory "+dir) {
-		t.Errorf("stderr: %s", second.Stderr)
+	if code := second.WaitExit(t); code != 1 || !second.Stderr.Has("another telapi process uses the data directory "+dir) {
+		t.Errorf("exit code %d, want 1; want the data directory in stderr: %s", code, second.Stderr)
 	}
 }
 
 func TestDevWithoutDemoLeavesSessionsToOtherRuntimes(t *testing.T) {
 	t.Parallel()
 	env := boot.Env{"DATA_DIR": t.TempDir()}
-	_, i, out := dev(t, env, "--no-demo")
+	_, i, out := startDev(t, env, "--no-demo")
 	b := out.connect(t, i, "chat")
 	if ch := talk.Accept(t, talk.StartRuntime(t, env)); ch.ID != b.Session {
-		t.Errorf("accepted %s, opened %s", ch.ID, b.Session)
+		t.Errorf("accepted session %s, want %s", ch.ID, b.Session)
 	}
 }
 

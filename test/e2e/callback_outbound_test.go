@@ -6,7 +6,6 @@ import (
 	"net"
 	"syscall"
 	"testing"
-	"time"
 
 	"telapi/callruntime"
 	"telapi/callruntime/wire"
@@ -44,9 +43,7 @@ func TestCallbackSendsNoOutboundRequests(t *testing.T) {
 	if err := process.Cmd.Process.Signal(syscall.SIGTERM); err != nil {
 		t.Fatal(err)
 	}
-	if !process.Ended(time.Minute) {
-		t.Fatal("the process does not end")
-	}
+	process.WaitExit(t)
 	for _, request := range pendingConnections(t, listener) {
 		t.Errorf("outbound connection: %q", request)
 	}

@@ -16,7 +16,7 @@ import (
 
 func TestCallbackJoinsCallTrace(t *testing.T) {
 	spans := boot.StartCollector(t)
-	env := boot.With(spans.Env(), boot.Env{"DATA_DIR": t.TempDir()})
+	env := boot.Merge(spans.Env(), boot.Env{"DATA_DIR": t.TempDir()})
 	i := boot.Start(t, env)
 	c := openCall(t, i, talk.StartRuntime(t, env), "call-1")
 	const (
@@ -70,7 +70,7 @@ func TestCallbackJoinsCallTrace(t *testing.T) {
 // responses, and tokens are not stored.
 func TestCallbackTokensAndTextsAreNotLeaked(t *testing.T) {
 	collector := boot.StartCollector(t)
-	env := boot.With(collector.Env(), boot.Env{"DATA_DIR": t.TempDir(), "LOG_LEVEL": "debug"})
+	env := boot.Merge(collector.Env(), boot.Env{"DATA_DIR": t.TempDir(), "LOG_LEVEL": "debug"})
 	i := boot.Start(t, env)
 	c := openCall(t, i, talk.StartRuntime(t, env), "call-1")
 	const text, sensitive = "message-text-4711", "iban-swordfish-99"

@@ -42,11 +42,11 @@ func TestChannelCommands(t *testing.T) {
 		}
 
 		p := boot.StartProcess(t, env, "channel", "tail", session, "--follow")
-		p.Line(t, "to the operator")
+		p.WaitForLine(t, "to the operator")
 		next := boot.StartProcess(t, env, "channel", "tail", session, "--follow", "--json", "--from", "3")
 		telapiJSON(t, env, "channel", "end", session)
-		p.Line(t, "ended: ended by an operator")
-		if line := next.Line(t, `"id":`); !strings.Contains(line, `"kind":"channel_ended"`) {
+		p.WaitForLine(t, "ended: ended by an operator")
+		if line := next.WaitForLine(t, `"id":`); !strings.Contains(line, `"kind":"channel_ended"`) {
 			t.Errorf("tail --follow --from 3 starts with %s, want channel_ended", line)
 		}
 		if r := telapi(t, env, "channel", "tail", session, "--follow"); r.exit != 0 || strings.Count(r.stdout, "\n") != 3 {

@@ -9,7 +9,6 @@ import (
 	"strings"
 	"syscall"
 	"testing"
-	"time"
 
 	"telapi/test/boot"
 	"telapi/test/poll"
@@ -19,10 +18,10 @@ import (
 func TestDevPrintsWorkingCurlCommand(t *testing.T) {
 	env := boot.Env{"TELAPI_PORT": "0", "DATA_DIR": filepath.Join(t.TempDir(), "it's mine")}
 	p := boot.StartProcess(t, env, "dev")
-	url := strings.Fields(p.Line(t, "API "))[1]
-	key := strings.Fields(p.Line(t, "Demo key "))[2]
-	media := strings.Fields(p.Line(t, "Media "))[1]
-	_, line, _ := strings.Cut(p.Line(t, "curl "), "Try")
+	url := strings.Fields(p.WaitForLine(t, "API "))[1]
+	key := strings.Fields(p.WaitForLine(t, "Demo key "))[2]
+	media := strings.Fields(p.WaitForLine(t, "Media "))[1]
+	_, line, _ := strings.Cut(p.WaitForLine(t, "curl "), "Try")
 	if !strings.Contains(line, url) || !strings.Contains(line, key) {
 		t.Errorf("curl command %q, want %s and %s in it", line, url, key)
 	}
@@ -30,7 +29,7 @@ func TestDevPrintsWorkingCurlCommand(t *testing.T) {
 	if err != nil || !strings.Contains(string(out), "Demo endpoint") {
 		t.Errorf("%s\n%v\n%s", line, err, out)
 	}
-	_, line, _ = strings.Cut(p.Line(t, "Then "), "Then")
+	_, line, _ = strings.Cut(p.WaitForLine(t, "Then "), "Then")
 	out, err = exec.Command("sh", "-c", strings.Replace(line, "--help", "health", 1)).CombinedOutput()
 	if err != nil || !strings.Contains(string(out), `"version"`) {
 		t.Errorf("%s\n%v\n%s", line, err, out)
@@ -44,18 +43,16 @@ func TestDevPrintsWorkingCurlCommand(t *testing.T) {
 		t.Errorf("media service at %s: %v %s", media, err, out)
 	}
 	if p.Stderr.Has(key) {
-		t.Errorf("the log contains the API key")
+		t.Error("the log contains the API key")
 	}
 
 	t.Run("restart keeps the API key", func(t *testing.T) {
 		_ = p.Cmd.Process.Signal(syscall.SIGTERM)
-		if !p.Ended(15 * time.Second) {
-			t.Fatal("dev did not end within 15 s of SIGTERM")
-		}
+		p.WaitExit(t)
 		again := boot.StartProcess(t, env, "dev", "--json")
-		var card struct{ Key string }
-		if err := json.Unmarshal([]byte(again.Line(t, "{")), &card); err != nil || card.Key != key {
-			t.Errorf("key is %q, was %q (%v)", card.Key, key, err)
+		var output struct{ Key string }
+		if err := json.Unmarshal([]byte(again.WaitForLine(t, "{")), &output); err != nil || output.Key != key {
+			t.Errorf("key is %q (%v), want %q as before", output.Key, err, key)
 		}
 	})
 }
@@ -63,7 +60,7 @@ func TestDevPrintsWorkingCurlCommand(t *testing.T) {
 // Without the API, /health does not depend on the database; the demo does.
 func TestDevStartsWithAPIAccessDisabled(t *testing.T) {
 	p := boot.StartProcess(t, boot.Env{"TELAPI_PORT": "0", "DATA_DIR": t.TempDir(), "FEATURE_API_ACCESS": "false"}, "dev")
-	p.Line(t, "Demo key")
+	p.WaitForLine(t, "Demo key")
 }
 
 func TestPortInUseIsReported(t *testing.T) {
@@ -82,7 +79,7 @@ func TestPortInUseIsReported(t *testing.T) {
 func TestDataDirIsLockedByRunningServer(t *testing.T) {
 	env := boot.Env{"TELAPI_PORT": "0", "DATA_DIR": t.TempDir()}
 	p := boot.StartProcess(t, env, "dev")
-	p.Line(t, "Demo key")
+	p.WaitForLine(t, "Demo key")
 	r := telapi(t, env, "dev")
 	if r.exit != 1 || !strings.Contains(r.stderr, env["DATA_DIR"]) {
 		t.Errorf("exit %d, stderr %s", r.exit, r.stderr)

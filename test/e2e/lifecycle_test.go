@@ -17,7 +17,8 @@ import (
 // After SIGTERM /health returns 503 while the instance still serves, a request in
 // flight finishes, and the process exits with 0.
 func TestSIGTERMDrains(t *testing.T) {
-	i, p := boot.Serve(t, boot.Env{"DRAIN_DELAY": "5s"})
+	t.Parallel()
+	i, p := boot.Serve(t, boot.Env{"DRAIN_DELAY": "15s"}) // long enough to see the 503 on a busy machine
 
 	conn, err := net.Dial("tcp", strings.TrimPrefix(i.URL, "http://"))
 	if err != nil {
@@ -39,10 +40,7 @@ func TestSIGTERMDrains(t *testing.T) {
 	if err != nil || !strings.HasPrefix(string(response), "HTTP/1.1 200") || !strings.Contains(string(response), "Connection: close") {
 		t.Errorf("request in flight: %v %.200s", err, response)
 	}
-	if !p.Ended(30 * time.Second) {
-		t.Fatal("the process does not end")
-	}
-	if code := p.ExitCode(); code != 0 {
+	if code := p.WaitExit(t); code != 0 {
 		t.Errorf("exit code %d, want 0", code)
 	}
 	if !p.Stderr.Has("drained") {
@@ -51,13 +49,11 @@ func TestSIGTERMDrains(t *testing.T) {
 }
 
 func TestSecondSignalStopsImmediately(t *testing.T) {
-	i, p := boot.Serve(t, boot.Env{"DRAIN_DELAY": "1m", "SHUTDOWN_TIMEOUT": "5m"})
+	i, p := boot.Serve(t, boot.Env{"DRAIN_DELAY": "5m", "SHUTDOWN_TIMEOUT": "10m"})
 	_ = p.Cmd.Process.Signal(syscall.SIGTERM)
 	poll.Until(t, "/health returns 503", func() bool { return i.HealthStatus() == 503 })
 	_ = p.Cmd.Process.Signal(syscall.SIGTERM)
-	if !p.Ended(20 * time.Second) {
-		t.Error("the second signal does not end the process")
-	}
+	p.WaitExit(t)
 }
 
 func TestShortJWTSecretPreventsStart(t *testing.T) {

@@ -26,7 +26,7 @@ func TestMediaGCRemovesExpiredLostAndOrphanedFiles(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			o, media := newSpeechProvider(t), boot.StartMedia(t)
-			env := boot.With(stores(t), o.env, media.Env)
+			env := boot.Merge(stores(t), o.env, media.Env)
 			i := boot.Start(t, env)
 			own := boot.NewTenant(t, i, "own")
 			kept := speak(t, i, own.Key, `{"text":"kept"}`)

@@ -207,7 +207,7 @@ func TestDroppedSocketResumes(t *testing.T) {
 }
 
 func TestFeedDoesNotDelayShutdown(t *testing.T) {
-	i := boot.Start(t, boot.With(playgroundEnv, boot.Env{"SHUTDOWN_TIMEOUT": "10m"}))
+	i := boot.Start(t, boot.Merge(playgroundEnv, boot.Env{"SHUTDOWN_TIMEOUT": "10m"}))
 	own := boot.NewTenant(t, i, "own")
 	id := issue(t, i, own, `"mode":"chat"`).SessionID
 	next := openFeed(t, i, own.Key, id)

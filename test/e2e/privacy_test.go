@@ -13,7 +13,7 @@ import (
 // errors.
 func TestSecretsAndPhoneNumbersAreNotLeaked(t *testing.T) {
 	collector := boot.StartCollector(t)
-	i := boot.Start(t, boot.With(collector.Env(), boot.Env{"LOG_LEVEL": "debug", "METRICS_TOKEN": "metrics-swordfish-4711"}))
+	i := boot.Start(t, boot.Merge(collector.Env(), boot.Env{"LOG_LEVEL": "debug", "METRICS_TOKEN": "metrics-swordfish-4711"}))
 	own := boot.NewTenant(t, i, "own")
 	bearer := consoleJWT(t, own.Team.ID, auth.Scopes...)
 	callbackToken := strings.Repeat("cAlLbAcK0", 5)[:43]

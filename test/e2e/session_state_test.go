@@ -79,7 +79,7 @@ func TestBrowserActionTranscriptIsRedacted(t *testing.T) {
 	for _, keepText := range []string{"false", "true"} {
 		t.Run("ENABLE_PII_LOGGING="+keepText, func(t *testing.T) {
 			collector := boot.StartCollector(t)
-			env := talk.WithDataDir(t, boot.With(collector.Env(), boot.Env{"ENABLE_PII_LOGGING": keepText, "LOG_LEVEL": "debug"}))
+			env := talk.WithDataDir(t, boot.Merge(collector.Env(), boot.Env{"ENABLE_PII_LOGGING": keepText, "LOG_LEVEL": "debug"}))
 			i := boot.Start(t, env)
 			own := boot.NewTenant(t, i, "own")
 			session, token := talk.Issue(t, i, own.Key, map[string]any{"endpointId": own.Endpoint.ID, "mode": "chat"})

@@ -12,7 +12,7 @@ import (
 
 func TestSpeechWarm(t *testing.T) {
 	media := boot.StartMedia(t)
-	i := boot.Start(t, boot.With(media.Env, boot.Env{"SPEECH_PROVIDERS": "tone"}))
+	i := boot.Start(t, boot.Merge(media.Env, boot.Env{"SPEECH_PROVIDERS": "tone"}))
 	own := boot.NewTenant(t, i, "own")
 	list, key := writeFile(t, "list.txt", "Good morning\n\n{\"text\":\"Guten Tag\",\"voice\":\"de\"}\n  How are you?\n"), writeFile(t, "key.txt", own.Key+"\n")
 	warm := func(args ...string) result {

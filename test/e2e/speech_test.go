@@ -115,7 +115,7 @@ func waitForUsage(t *testing.T, i *boot.Instance, teamID string, characters, bil
 func TestSynthesizedAudioIsPrivateToTeam(t *testing.T) {
 	onAllStores(t, func(t *testing.T, env boot.Env) {
 		o, media := newSpeechProvider(t), boot.StartMedia(t)
-		i := boot.Start(t, boot.With(env, o.env, media.Env))
+		i := boot.Start(t, boot.Merge(env, o.env, media.Env))
 		own, foreign := boot.NewTenant(t, i, "own"), boot.NewTenant(t, i, "foreign")
 		first := speak(t, i, own.Key, `{"text":"Grüß Gott 🌍","endpointId":"`+own.Endpoint.ID+`","ttl":3600}`)
 		again := speak(t, i, own.Key, `{"text":"Grüß Gott 🌍"}`)
@@ -180,7 +180,7 @@ func TestSynthesizedAudioIsPrivateToTeam(t *testing.T) {
 func TestConcurrentRequestsShareOneSynthesis(t *testing.T) {
 	onEmbeddedAndReal(t, func(t *testing.T, env boot.Env) {
 		o, media := newSpeechProvider(t), boot.StartMedia(t)
-		env = boot.With(env, o.env, media.Env)
+		env = boot.Merge(env, o.env, media.Env)
 		instances := []*boot.Instance{boot.Start(t, env)}
 		if env["REDIS_URL"] != "" { // embedded stores serve one instance
 			instances = append(instances, boot.Start(t, env))
@@ -212,7 +212,7 @@ func TestConcurrentRequestsShareOneSynthesis(t *testing.T) {
 
 func TestSynthesisIsTakenOverFromKilledInstance(t *testing.T) {
 	o, media := newSpeechProvider(t), boot.StartMedia(t)
-	env := boot.With(realStores(t), o.env, media.Env)
+	env := boot.Merge(realStores(t), o.env, media.Env)
 	survivor := boot.Start(t, env)
 	own := boot.NewTenant(t, survivor, "own")
 	instance, leader := boot.Serve(t, env)
@@ -239,7 +239,7 @@ func TestSynthesisIsTakenOverFromKilledInstance(t *testing.T) {
 
 func TestDamagedAudioIsSynthesizedAgain(t *testing.T) {
 	o, media := newSpeechProvider(t), boot.StartMedia(t)
-	i := boot.Start(t, boot.With(o.env, media.Env))
+	i := boot.Start(t, boot.Merge(o.env, media.Env))
 	own := boot.NewTenant(t, i, "own")
 	s := speak(t, i, own.Key, `{"text":"abc"}`)
 	_, sound := i.Call(t, "GET", s.URL, "X-API-Key", own.Key)
@@ -275,7 +275,7 @@ func TestDamagedAudioIsSynthesizedAgain(t *testing.T) {
 
 func TestSpeechWorksWithoutMediaService(t *testing.T) {
 	o, media := newSpeechProvider(t), boot.StartMedia(t)
-	i := boot.Start(t, boot.With(o.env, media.Env))
+	i := boot.Start(t, boot.Merge(o.env, media.Env))
 	own := boot.NewTenant(t, i, "own")
 	waitForHealth := func(status string) {
 		t.Helper()
@@ -305,14 +305,14 @@ func TestSpeechWorksWithoutMediaService(t *testing.T) {
 
 func TestNextProviderIsUsedAfterFailure(t *testing.T) {
 	o, media := newSpeechProvider(t), boot.StartMedia(t)
-	i := boot.Start(t, boot.With(o.env, media.Env, boot.Env{"SPEECH_PROVIDERS": "openai,tone"}))
+	i := boot.Start(t, boot.Merge(o.env, media.Env, boot.Env{"SPEECH_PROVIDERS": "openai,tone"}))
 	own := boot.NewTenant(t, i, "own")
 	o.status.Store(500)
 	first := speak(t, i, own.Key, `{"text":"abc"}`)
 	if again := speak(t, i, own.Key, `{"text":"abc","provider":"tone"}`); first.Provider != "tone" || !again.Cached || again.Hash != first.Hash {
 		t.Errorf("first %+v, second %+v, want cached speech of the second provider", first, again)
 	}
-	alone := boot.Start(t, boot.With(o.env, media.Env))
+	alone := boot.Start(t, boot.Merge(o.env, media.Env))
 	their := boot.NewTenant(t, alone, "their")
 	resp, body := requestSpeech(t, alone, their.Key, `{"text":"abc"}`)
 	wantStatus(t, resp, body, 503, code("SERVICE_UNAVAILABLE"))

@@ -74,12 +74,12 @@ func (p *service) conversation(t *testing.T, options ...any) (*talk.Browser, str
 func onEmbeddedAndReal(t *testing.T, settings boot.Env, test func(t *testing.T, p *service)) {
 	t.Run("embedded", func(t *testing.T) {
 		t.Parallel()
-		test(t, startService(t, boot.With(settings)))
+		test(t, startService(t, boot.Merge(settings)))
 	})
 	t.Run("postgres and redis", func(t *testing.T) {
 		t.Parallel()
 		env, _ := boot.RealStores(t)
-		test(t, startService(t, boot.With(env, settings)))
+		test(t, startService(t, boot.Merge(env, settings)))
 	})
 }
 

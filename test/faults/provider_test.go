@@ -26,8 +26,8 @@ type provider struct {
 func newProvider(t *testing.T, env boot.Env, instances ...*boot.Instance) *provider {
 	t.Helper()
 	set := boot.StartProcess(t, env, "limits", "set", "--tier", "webhook", "--max", "1000000", "--window", "1m")
-	if !set.Ended(20 * time.Second) {
-		t.Fatal("telapi limits set does not end")
+	if code := set.WaitExit(t); code != 0 {
+		t.Fatalf("telapi limits set: exit code %d, want 0", code)
 	}
 	p := &provider{client: &http.Client{Transport: &http.Transport{MaxIdleConnsPerHost: 64}, Timeout: 30 * time.Second}}
 	t.Cleanup(p.client.CloseIdleConnections)

@@ -152,7 +152,7 @@ func newStorm(t *testing.T, p *service, sessions, each int) *storm {
 // data directory.
 func serve(t *testing.T, env boot.Env) (*boot.Instance, *boot.Process) {
 	t.Helper()
-	env = boot.With(boot.Env{"LOG_LEVEL": "warn", "DRAIN_DELAY": "0s"}, env)
+	env = boot.Merge(boot.Env{"LOG_LEVEL": "warn", "DRAIN_DELAY": "0s"}, env)
 	if env["REDIS_URL"] != "" {
 		env["DATA_DIR"] = t.TempDir()
 	}

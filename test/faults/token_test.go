@@ -229,9 +229,7 @@ func TestDrainedSocketsResumeOnOtherInstance(t *testing.T) {
 		b.Expect("while you were away")
 		b.Expect(`{"recovered":true,"count":1}`)
 	}
-	if !proc.Ended(10 * time.Second) {
-		t.Error("the process does not end")
-	}
+	proc.WaitExit(t)
 }
 
 // A plain GET to a draining instance reports the drain, not that the token is
@@ -240,7 +238,7 @@ func TestPlainGetReportsDrain(t *testing.T) {
 	t.Parallel()
 	env, _ := boot.RealStores(t)
 	p := startService(t, env)
-	env["DRAIN_DELAY"], env["SHUTDOWN_TIMEOUT"] = "1m", "2m"
+	env["DRAIN_DELAY"], env["SHUTDOWN_TIMEOUT"] = "5m", "10m"
 	leaving, proc := serve(t, env)
 	_, token := p.session(t)
 	if err := proc.Cmd.Process.Signal(syscall.SIGTERM); err != nil {
@@ -255,7 +253,7 @@ func TestPlainGetReportsDrain(t *testing.T) {
 	if err := proc.Cmd.Process.Signal(syscall.SIGTERM); err != nil { // skips the drain delay
 		t.Fatal(err)
 	}
-	proc.Ended(20 * time.Second)
+	proc.WaitExit(t)
 }
 
 // A handshake that is in progress when an instance drains gets 503 and does not

@@ -157,9 +157,7 @@ func TestUsageSurvivesKilledInstance(t *testing.T) {
 				})
 			}
 			_ = victim.Cmd.Process.Kill()
-			if !victim.Ended(10 * time.Second) {
-				t.Fatal("the killed process does not end")
-			}
+			victim.WaitExit(t)
 			_ = lock.Rollback()
 			redis.MustDo("CLIENT", "UNPAUSE")
 			if left, err := integer(redis.Do("XLEN", "telapi:usage")); left != reported {
@@ -197,7 +195,7 @@ func TestUsageSurvivesRepeatedKills(t *testing.T) {
 		_, victim := serve(t, env)
 		<-time.After(rand.N(200 * time.Millisecond)) // kill it at a random point
 		_ = victim.Cmd.Process.Kill()
-		victim.Ended(10 * time.Second)
+		victim.WaitExit(t)
 	}
 	stop()
 	runtimes.Wait()

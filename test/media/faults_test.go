@@ -13,7 +13,6 @@ import (
 	"sync/atomic"
 	"syscall"
 	"testing"
-	"time"
 
 	"telapi/test/boot"
 	"telapi/test/poll"
@@ -26,8 +25,9 @@ func TestKilledDuringUploads(t *testing.T) {
 	root := t.TempDir()
 	const writers, size = 4, 100_000
 	var acknowledged [writers]atomic.Int64
-	partsFound := 0
-	for round := range 5 {
+	unfinished := 0
+	const rounds = 5
+	for round := range rounds {
 		s := start(t, root, nil)
 		for _, file := range s.files(t) {
 			if strings.Contains(file, "/.uploads/") {
@@ -41,20 +41,12 @@ func TestKilledDuringUploads(t *testing.T) {
 			}
 		}
 		var wg sync.WaitGroup
-		dead := make(chan struct{})
-		over := func() bool {
-			select {
-			case <-dead:
-				return true
-			default:
-				return false
-			}
-		}
+		var killed atomic.Bool
 		var puts atomic.Int64
 		for w := range writers {
 			path := fmt.Sprintf("/media/%02d/x.pcm", w)
 			wg.Go(func() {
-				for v := int(acknowledged[w].Load()) + 1; !over(); v++ {
+				for v := int(acknowledged[w].Load()) + 1; !killed.Load(); v++ {
 					if status, _ := s.request("PUT", path, body(v, size)); status/100 == 2 {
 						acknowledged[w].Store(int64(v))
 						puts.Add(1)
@@ -62,28 +54,28 @@ func TestKilledDuringUploads(t *testing.T) {
 				}
 			})
 			wg.Go(func() {
-				for !over() {
+				for !killed.Load() {
 					if status, text := s.request("GET", path, ""); status == 200 && versionOf(text) < 0 {
 						t.Errorf("incomplete body of %d bytes", len(text))
 					}
 				}
 			})
 		}
-		poll.Until(t, "uploads", func() bool { return puts.Load() >= int64(3+round) })
+		poll.Until(t, "more uploads finish", func() bool { return puts.Load() >= int64(3+round) })
 		s.startUpload(t, fmt.Sprintf("/media/half/%d.pcm", round), body(round, 1<<20))
-		s.kill()
-		close(dead)
+		s.kill(t)
+		killed.Store(true)
 		wg.Wait()
 		for _, file := range s.files(t) {
 			if strings.Contains(file, "/.uploads/") {
-				partsFound++
-			} else if versionOf(read(t, file)) < 0 {
+				unfinished++
+			} else if versionOf(readFile(t, file)) < 0 {
 				t.Errorf("round %d: %s is incomplete", round, file)
 			}
 		}
 	}
-	if partsFound < 5 {
-		t.Errorf("%d unfinished uploads were left, want one or more per round", partsFound)
+	if unfinished < rounds {
+		t.Errorf("kills left %d unfinished uploads, want at least %d: one per round", unfinished, rounds)
 	}
 	client.CloseIdleConnections()
 }
@@ -115,18 +107,18 @@ func TestFullDisk(t *testing.T) {
 	for ; stored < 20; stored++ {
 		if status, text := s.request("PUT", fmt.Sprintf("/media/ab/%d.pcm", stored), body(stored, 100_000)); status != 201 {
 			if status != 507 || !strings.Contains(text, "INSUFFICIENT_STORAGE") {
-				t.Errorf("full disk: %d %s", status, text)
+				t.Errorf("full disk: %d %s, want 507 INSUFFICIENT_STORAGE", status, text)
 			}
 			break
 		}
 	}
 	if stored < 5 || stored > 10 {
-		t.Fatalf("%d blobs fit", stored)
+		t.Fatalf("%d blobs of 100 KB fit on a disk of 1 MiB, want 5 to 10", stored)
 	}
 	s.want(t, "PUT", "/media/cd/new.pcm", body(1, 500_000), 507, "INSUFFICIENT_STORAGE")
 	s.want(t, "PUT", "/media/ab/0.pcm", body(99, 900_000), 507, "INSUFFICIENT_STORAGE")
 	if files := s.files(t); len(files) != stored {
-		t.Errorf("left %v", files)
+		t.Errorf("files %v, want the %d stored blobs", files, stored)
 	}
 	s.want(t, "GET", "/media/ab/0.pcm", "", 200, body(0, 100_000)) // not replaced
 	s.want(t, "DELETE", "/media/ab/0.pcm", "", 204, "")
@@ -158,11 +150,11 @@ func TestFailedSync(t *testing.T) {
 	for _, tt := range []struct {
 		name, error  string
 		path         string // below the root; "": every sync fails
-		replaced     int
-		stored       string
-		newInShard   int
-		newWithShard int
-		deleted      int
+		replaced     int    // status of a PUT to an existing blob
+		stored       string // in the response to a GET of that blob
+		newInShard   int    // status of a PUT of a new blob to an existing directory
+		newWithShard int    // status of a PUT of a new blob to a new directory
+		deleted      int    // status of a DELETE
 		env          boot.Env
 	}{
 		{"the file", "ENOSPC", "", 507, "first", 507, 507, 500, nil},
@@ -181,20 +173,20 @@ func TestFailedSync(t *testing.T) {
 			if tt.path != "" {
 				path = filepath.Join(s.root, tt.path)
 			}
-			heal := servers.FailCalls(t, s.Cmd.Process.Pid, "fsync", tt.error, path)
+			restore := servers.FailCalls(t, s.Cmd.Process.Pid, "fsync", tt.error, path)
 			for path, status := range map[string]int{"/media/ab/x.pcm": tt.replaced, "/media/ab/y.pcm": tt.newInShard, "/media/cd/z.pcm": tt.newWithShard} {
 				before := len(s.files(t))
 				s.want(t, "PUT", path, "second", status, "")
 				if status >= 500 && len(s.files(t)) > before {
-					t.Errorf("%s: left %v", path, s.files(t))
+					t.Errorf("%s: the failed upload left a file: %v", path, s.files(t))
 				}
 			}
 			s.want(t, "DELETE", "/media/ab/old.pcm", "", tt.deleted, "")
-			heal()
+			restore()
 			s.want(t, "GET", "/media/ab/old.pcm", "", 404, "")
 			_, text := s.request("GET", "/media/ab/x.pcm", "")
 			if !strings.Contains(text, tt.stored) {
-				t.Errorf("stored %s, want %s", text, tt.stored)
+				t.Errorf("stored %q, want %q", text, tt.stored)
 			}
 			s.want(t, "PUT", "/media/ef/x.pcm", "healed", 201, "")
 		})
@@ -206,9 +198,9 @@ func TestFailedSync(t *testing.T) {
 func TestFailedRename(t *testing.T) {
 	for _, tt := range []struct {
 		name, calls, error string
-		fresh, replaced    int
-		stored             string
-		objects            int
+		created, replaced  int    // statuses of PUTs to a new and to an existing blob
+		stored             string // content of the existing blob afterwards
+		objects            int    // number of blobs afterwards
 	}{
 		{"RENAME_NOREPLACE not supported", "renameat2", "EINVAL", 201, 204, "second", 2},
 		{"full directory", "renameat,renameat2", "ENOSPC", 507, 507, "first", 1},
@@ -220,15 +212,15 @@ func TestFailedRename(t *testing.T) {
 			}
 			s.want(t, "PUT", "/media/ab/x.pcm", "first", 201, "")
 			s.want(t, "GET", "/media/ab/x.pcm", "", 200, "first") // loads it into the cache
-			heal := servers.FailCalls(t, s.Cmd.Process.Pid, tt.calls, tt.error, "")
-			s.want(t, "PUT", "/media/ab/y.pcm", "second", tt.fresh, "")
+			restore := servers.FailCalls(t, s.Cmd.Process.Pid, tt.calls, tt.error, "")
+			s.want(t, "PUT", "/media/ab/y.pcm", "second", tt.created, "")
 			s.want(t, "PUT", "/media/ab/x.pcm", "second", tt.replaced, "")
 			s.want(t, "PUT", "/media/ab/folder.pcm", "second", 409, "PATH_OCCUPIED")
-			heal()
+			restore()
 			s.want(t, "GET", "/media/ab/x.pcm", "", 200, tt.stored)
 			s.want(t, "GET", "/metrics", "", 200, fmt.Sprintf("\ntelapi_media_store_objects %d\n", tt.objects))
 			if files := s.files(t); len(files) != tt.objects {
-				t.Errorf("left %v", files)
+				t.Errorf("files %v, want %d", files, tt.objects)
 			}
 		})
 	}
@@ -238,22 +230,25 @@ func TestFailedRename(t *testing.T) {
 func TestStartErrors(t *testing.T) {
 	s := start(t, t.TempDir(), nil)
 	port := s.url[strings.LastIndex(s.url, ":")+1:]
-	nowhere := filepath.Join(t.TempDir(), "none.pem")
+	missing := filepath.Join(t.TempDir(), "none.pem")
 	for name, tt := range map[string]struct {
 		env  boot.Env
-		want string
+		want string // in stderr
 	}{
 		"port in use":             {boot.Env{"MEDIA_PORT": port}, "MEDIA_PORT"},
 		"root in use":             {boot.Env{"MEDIA_ROOT": s.root}, "MEDIA_ROOT"},
 		"root is a file":          {boot.Env{"MEDIA_ROOT": filepath.Join(s.root, ".lock")}, "media root"},
-		"certificate without key": {boot.Env{"MEDIA_TLS_CERT_FILE": nowhere}, "MEDIA_TLS_KEY_FILE"},
-		"missing certificate":     {boot.Env{"MEDIA_TLS_CERT_FILE": nowhere, "MEDIA_TLS_KEY_FILE": nowhere}, "MEDIA_TLS_CERT_FILE"},
+		"certificate without key": {boot.Env{"MEDIA_TLS_CERT_FILE": missing}, "MEDIA_TLS_KEY_FILE"},
+		"missing certificate":     {boot.Env{"MEDIA_TLS_CERT_FILE": missing, "MEDIA_TLS_KEY_FILE": missing}, "MEDIA_TLS_CERT_FILE"},
 		"only the previous token": {boot.Env{"MEDIA_UPLOAD_TOKEN_PREVIOUS": "secret-of-old"}, "MEDIA_UPLOAD_TOKEN"},
 	} {
-		env := boot.With(boot.Env{"MEDIA_PORT": "0", "MEDIA_HOST": "127.0.0.1", "MEDIA_ROOT": t.TempDir()}, tt.env)
+		env := boot.Merge(boot.Env{"MEDIA_PORT": "0", "MEDIA_HOST": "127.0.0.1", "MEDIA_ROOT": t.TempDir()}, tt.env)
 		p := boot.StartProcess(t, env, "media")
-		if !p.Ended(20*time.Second) || !p.Stderr.Has(tt.want) || p.Stderr.Has("secret-of-old") {
-			t.Errorf("%s: %s", name, p.Stderr)
+		if code := p.WaitExit(t); code != 1 || !p.Stderr.Has(tt.want) {
+			t.Errorf("%s: exit code %d, stderr %s, want 1 and %s", name, code, p.Stderr, tt.want)
+		}
+		if p.Stderr.Has("secret-of-old") {
+			t.Errorf("%s: stderr contains the token: %s", name, p.Stderr)
 		}
 	}
 }
@@ -261,13 +256,13 @@ func TestStartErrors(t *testing.T) {
 func TestWarningWithoutUploadToken(t *testing.T) {
 	const warning = "MEDIA_UPLOAD_TOKEN is not set"
 	if s := start(t, t.TempDir(), boot.Env{"MEDIA_HOST": "0.0.0.0"}); !s.Stderr.Has(warning) {
-		t.Error("no warning without a token")
+		t.Error("no warning about a public address without a token")
 	}
 	if s := start(t, t.TempDir(), boot.Env{"MEDIA_HOST": "0.0.0.0", "MEDIA_UPLOAD_TOKEN": "x"}); s.Stderr.Has(warning) {
-		t.Error("warning with a token")
+		t.Error("warning about a public address with a token")
 	}
 	if s := start(t, t.TempDir(), nil); s.Stderr.Has(warning) {
-		t.Error("warning on a loopback address")
+		t.Error("warning about a loopback address without a token")
 	}
 }
 
@@ -285,13 +280,14 @@ func TestPreviousUploadTokenIsAccepted(t *testing.T) {
 		}
 		_ = resp.Body.Close()
 		if resp.StatusCode != status {
-			t.Errorf("token %q: %d, want %d", token, resp.StatusCode, status)
+			t.Errorf("token %q: status %d, want %d", token, resp.StatusCode, status)
 		}
 	}
 }
 
-// On SIGTERM /health returns 503, an active upload finishes, and the process exits.
-func TestDrain(t *testing.T) {
+// After SIGTERM /health returns 503, an active upload finishes, and the process
+// exits.
+func TestSIGTERMDrains(t *testing.T) {
 	s := start(t, t.TempDir(), boot.Env{"DRAIN_DELAY": "300ms"})
 	conn, err := net.Dial("tcp", strings.TrimPrefix(s.url, "http://"))
 	if err != nil {
@@ -301,19 +297,19 @@ func TestDrain(t *testing.T) {
 	fmt.Fprint(conn, "PUT /media/ab/x.pcm HTTP/1.1\r\nHost: h\r\nContent-Length: 6\r\n\r\nsec")
 	poll.Until(t, "the upload has started", func() bool { return len(s.files(t)) == 1 })
 	_ = s.Cmd.Process.Signal(syscall.SIGTERM)
-	poll.Until(t, "/health returns 503", func() bool {
+	poll.Until(t, "/health returns 503 or the port is closed", func() bool {
 		status, _ := s.request("GET", "/health", "")
 		return status == 503 || status == 0
 	})
 	fmt.Fprint(conn, "ond")
-	answer, err := io.ReadAll(conn)
-	if err != nil || !strings.HasPrefix(string(answer), "HTTP/1.1 201") {
-		t.Errorf("%v %s", err, answer)
+	response, err := io.ReadAll(conn)
+	if err != nil || !strings.HasPrefix(string(response), "HTTP/1.1 201") {
+		t.Errorf("response to the active upload is %q (%v), want 201", response, err)
 	}
-	if !s.Ended(15*time.Second) || s.ExitCode() != 0 {
-		t.Error("the process did not exit with code 0")
+	if code := s.WaitExit(t); code != 0 {
+		t.Errorf("exit code %d, want 0", code)
 	}
-	if got := read(t, filepath.Join(s.root, "ab/x.pcm")); got != "second" {
-		t.Errorf("stored %q", got)
+	if got := readFile(t, filepath.Join(s.root, "ab/x.pcm")); got != "second" {
+		t.Errorf("stored %q, want %q", got, "second")
 	}
 }

@@ -11,9 +11,7 @@ import (
 	"path/filepath"
 	"regexp"
 	"strings"
-	"syscall"
 	"testing"
-	"time"
 
 	"telapi/test/boot"
 	"telapi/test/poll"
@@ -41,15 +39,15 @@ func start(t *testing.T, root string, env boot.Env) *service {
 		if found != nil {
 			s.url = found[1]
 		}
-		return found != nil || s.Ended(0)
+		return found != nil || s.Exited()
 	})
 	if s.url == "" {
-		t.Fatalf("ended at start:\n%s", s.Stderr)
+		t.Fatalf("the service exited during startup:\n%s", s.Stderr)
 	}
 	return s
 }
 
-var client = &http.Client{Timeout: 30 * time.Second}
+var client = &http.Client{Timeout: poll.Timeout}
 
 // request sends a request. The status is 0 if there is no complete response.
 func (s *service) request(method, path, body string) (status int, response string) {
@@ -69,6 +67,7 @@ func (s *service) request(method, path, body string) (status int, response strin
 	return resp.StatusCode, string(text)
 }
 
+// want sends a request and checks the status and a part of the response.
 func (s *service) want(t *testing.T, method, path, body string, status int, text string) {
 	t.Helper()
 	if got, response := s.request(method, path, body); got != status || !strings.Contains(response, text) {
@@ -90,9 +89,10 @@ func (s *service) files(t *testing.T) (names []string) {
 	return names
 }
 
-func (s *service) kill() {
-	_ = s.Cmd.Process.Signal(syscall.SIGKILL)
-	s.Ended(10 * time.Second)
+func (s *service) kill(t *testing.T) {
+	t.Helper()
+	_ = s.Cmd.Process.Kill()
+	s.WaitExit(t)
 }
 
 // body returns about n bytes in which versionOf detects truncation.
@@ -112,7 +112,7 @@ func versionOf(text string) (version int) {
 	return version
 }
 
-func read(t *testing.T, file string) string {
+func readFile(t *testing.T, file string) string {
 	t.Helper()
 	content, err := os.ReadFile(file)
 	if err != nil {

@@ -5,7 +5,6 @@ import (
 	"net/http"
 	"strings"
 	"testing"
-	"time"
 
 	"telapi/test/poll"
 	"telapi/test/servers"
@@ -60,7 +59,7 @@ func TestBalancerLogsNoTokensAndHidesMetrics(t *testing.T) {
 			t.Parallel()
 			s := newSite(t, balancer)
 			_ = s.instances[1].Cmd.Process.Kill()
-			s.instances[1].Ended(10 * time.Second)
+			s.instances[1].WaitExit(t)
 			get := func(path string) int {
 				resp, err := s.public.Client.Get(s.public.URL + path)
 				if err != nil {

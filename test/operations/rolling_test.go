@@ -35,8 +35,8 @@ func TestRollingRestartUnderLoad(t *testing.T) {
 				if err := s.instances[n].Cmd.Process.Signal(syscall.SIGTERM); err != nil {
 					t.Fatal(err)
 				}
-				if !s.instances[n].Ended(20 * time.Second) {
-					t.Fatalf("instance %d did not drain", n)
+				if code := s.instances[n].WaitExit(t); code != 0 {
+					t.Fatalf("instance %d: exit code %d after draining, want 0", n, code)
 				}
 				s.start(n)
 				s.await(n)
@@ -65,7 +65,7 @@ func TestBalancerReturns502WithoutHealthyInstance(t *testing.T) {
 			s := newSite(t, balancer)
 			for _, p := range s.instances {
 				_ = p.Cmd.Process.Kill()
-				p.Ended(10 * time.Second)
+				p.WaitExit(t)
 			}
 			poll.Until(t, "502", func() bool {
 				resp, err := s.public.Client.Get(s.public.URL + "/api/v1/endpoints")

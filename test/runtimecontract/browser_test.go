@@ -7,23 +7,27 @@ import (
 	"telapi/internal/channel"
 )
 
-// browser records the calls of its methods.
-type browser struct {
-	mu   sync.Mutex
-	made []string
+// recorder records calls.
+type recorder struct {
+	mu       sync.Mutex
+	recorded []string
 }
 
-func (b *browser) record(s string) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	b.made = append(b.made, s)
+func (r *recorder) record(call string) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.recorded = append(r.recorded, call)
 }
 
-func (b *browser) calls() string {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return strings.Join(b.made, " ")
+// calls returns the recorded calls, separated by spaces.
+func (r *recorder) calls() string {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return strings.Join(r.recorded, " ")
 }
+
+// browser is a channel.Subscriber that records the calls of its methods.
+type browser struct{ recorder }
 
 func (b *browser) Messages(_ channel.Cursor, list []channel.Message) {
 	for _, m := range list {

@@ -14,6 +14,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"telapi/test/poll"
 )
 
 // client is a Redis client for RESP2.
@@ -58,7 +60,7 @@ func (c *client) send(args ...string) {
 
 func (c *client) read() any {
 	c.t.Helper()
-	_ = c.conn.SetReadDeadline(time.Now().Add(20 * time.Second))
+	_ = c.conn.SetReadDeadline(time.Now().Add(poll.Timeout))
 	line, err := c.in.ReadString('\n')
 	if err != nil {
 		c.t.Fatal(err)

@@ -12,7 +12,7 @@ func TestCertificateIsValidForItsHosts(t *testing.T) {
 	ca := NewCA(t)
 	caFile, certFile, keyFile := ca.Files(t, t.TempDir(), "db.example", "127.0.0.1")
 	if caFile == "" {
-		t.Fatal("no CA file")
+		t.Fatal("Files returned no CA file")
 	}
 	pair, err := tls.LoadX509KeyPair(certFile, keyFile)
 	if err != nil {
@@ -37,7 +37,7 @@ func TestCertificateIsValidForItsHosts(t *testing.T) {
 			roots.AppendCertsFromPEM(tt.ca.PEM())
 			_, err := leaf.Verify(x509.VerifyOptions{DNSName: tt.host, Roots: roots})
 			if (err == nil) != tt.valid {
-				t.Errorf("verify: %v, want valid: %v", err, tt.valid)
+				t.Errorf("Verify returned %v, want valid: %v", err, tt.valid)
 			}
 		})
 	}

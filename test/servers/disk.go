@@ -35,27 +35,27 @@ func SmallDisk(t testing.TB, options string) (dir string) {
 }
 
 // FailCalls makes the listed system calls of a running process, such as "fsync",
-// fail with errno, such as ENOSPC, until heal is called or the test ends. If path
+// fail with errno, such as ENOSPC, until restore is called or the test ends. If path
 // is not empty, only calls for this path fail.
-func FailCalls(t testing.TB, pid int, calls, errno, path string) (heal func()) {
+func FailCalls(t testing.TB, pid int, calls, errno, path string) (restore func()) {
 	t.Helper()
 	args := []string{"-f", "-qq", "-o", "/dev/null", "-p", strconv.Itoa(pid), "-e", "trace=" + calls, "-e", "inject=" + calls + ":error=" + errno}
 	if path != "" {
 		args = append(args, "-P", path)
 	}
 	p := launch(t, exec.Command(need(t, "strace", "strace"), args...))
-	heal = sync.OnceFunc(func() {
+	restore = sync.OnceFunc(func() {
 		if err := p.stop(syscall.SIGTERM); err != nil {
 			t.Error(err)
 		}
 	})
-	t.Cleanup(heal)
-	p.await(t, func() error { return traced(pid) })
-	return heal
+	t.Cleanup(restore)
+	p.await(t, func() error { return checkTraced(pid) })
+	return restore
 }
 
-// traced returns an error unless every thread of a process is traced.
-func traced(pid int) error {
+// checkTraced returns an error unless every thread of a process is traced.
+func checkTraced(pid int) error {
 	threads, err := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/status", pid))
 	if err != nil || len(threads) == 0 {
 		return fmt.Errorf("process %d not found: %w", pid, err)

@@ -43,7 +43,7 @@ type Postgres struct {
 	dir      string // data and certificates
 	settings []string
 	clock    string
-	as       *syscall.Credential // nil: the current user
+	account  *syscall.Credential // nil: the current user
 	proc     *process            // nil: never started
 }
 
@@ -91,11 +91,11 @@ func newPostgres(t testing.TB, opts PostgresOptions) *Postgres {
 		t.Fatal(err)
 	}
 	p := &Postgres{
-		Port:   FreePort(t),
-		binary: filepath.Join(filepath.Dir(initdb), "postgres"),
-		dir:    dir,
-		clock:  opts.Clock,
-		as:     unprivileged(t),
+		Port:    FreePort(t),
+		binary:  filepath.Join(filepath.Dir(initdb), "postgres"),
+		dir:     dir,
+		clock:   opts.Clock,
+		account: unprivileged(t),
 		settings: []string{
 			"listen_addresses=127.0.0.1", "unix_socket_directories=",
 			// Crash loses no commit, because commits are still synchronous. Only a
@@ -115,7 +115,7 @@ func newPostgres(t testing.TB, opts PostgresOptions) *Postgres {
 	command := exec.Command(initdb, "--pgdata", p.data(), "--username", postgresUser, "--pwfile", password,
 		"--auth", "scram-sha-256", "--encoding", "UTF8", "--no-locale", "--no-sync")
 	command.Dir = dir
-	command.SysProcAttr = &syscall.SysProcAttr{Credential: p.as}
+	command.SysProcAttr = &syscall.SysProcAttr{Credential: p.account}
 	if output, err := command.CombinedOutput(); err != nil {
 		_ = os.RemoveAll(dir)
 		t.Fatalf("initdb: %v\n%s", err, output)
@@ -145,14 +145,14 @@ func unprivileged(t testing.TB) *syscall.Credential {
 // chown makes the server's user the owner of the directory.
 func (p *Postgres) chown(t testing.TB) {
 	t.Helper()
-	if p.as == nil {
+	if p.account == nil {
 		return
 	}
 	err := filepath.WalkDir(p.dir, func(path string, _ os.DirEntry, err error) error {
 		if err != nil {
 			return err
 		}
-		return os.Chown(path, int(p.as.Uid), int(p.as.Gid))
+		return os.Chown(path, int(p.account.Uid), int(p.account.Gid))
 	})
 	if err != nil {
 		t.Fatalf("chown: %v", err)
@@ -205,7 +205,7 @@ func (p *Postgres) Start(t testing.TB) {
 	}
 	command.Dir = p.dir
 	// In a separate process group, Ctrl-C does not reach the server.
-	command.SysProcAttr = &syscall.SysProcAttr{Credential: p.as, Setpgid: true, Pdeathsig: syscall.SIGQUIT}
+	command.SysProcAttr = &syscall.SysProcAttr{Credential: p.account, Setpgid: true, Pdeathsig: syscall.SIGQUIT}
 	p.proc = launch(t, command)
 	p.proc.await(t, func() error {
 		ctx, cancel := context.WithTimeout(context.Background(), timeout)

@@ -26,7 +26,7 @@ func TestPostgresKeepsDataAfterStopAndCrash(t *testing.T) {
 	run("CREATE TABLE kept (id int)")
 	p.Stop()
 	if _, err := pgx.Connect(t.Context(), database); err == nil {
-		t.Fatal("stopped server accepts connections")
+		t.Fatal("stopped server accepts connections, want an error")
 	}
 	p.Start(t)
 	run("SELECT * FROM kept")
@@ -44,7 +44,7 @@ func TestPostgresOffersTLS(t *testing.T) {
 	defer func() { _ = conn.Close(t.Context()) }()
 	var encrypted bool
 	if err := conn.QueryRow(t.Context(), "SELECT ssl FROM pg_stat_ssl WHERE pid = pg_backend_pid()").Scan(&encrypted); err != nil || !encrypted {
-		t.Fatalf("encrypted: %v, %v", encrypted, err)
+		t.Fatalf("connection is encrypted: %v (%v), want true", encrypted, err)
 	}
 }
 

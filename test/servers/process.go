@@ -13,8 +13,9 @@ import (
 	"time"
 )
 
-// timeout is the timeout for starting and stopping a server.
-const timeout = 30 * time.Second
+// timeout is the timeout for starting and stopping a server, and for a command to
+// it. It is long so that tests pass on a busy machine.
+const timeout = time.Minute
 
 // process is a server that ends with the test binary, even if that is killed.
 type process struct {
@@ -62,7 +63,7 @@ func (p *process) stop(s os.Signal) error {
 	case <-p.exited:
 		return nil
 	case <-time.After(timeout):
-		return fmt.Errorf("%s does not exit after %v: %w", p.cmd.Path, s, p.cmd.Process.Kill())
+		return fmt.Errorf("%s does not exit within %s of %v: %w", p.cmd.Path, timeout, s, p.cmd.Process.Kill())
 	}
 }
 
@@ -82,7 +83,7 @@ func (p *process) await(t testing.TB, ready func() error) {
 		case <-time.After(10 * time.Millisecond):
 		}
 		if time.Now().After(deadline) {
-			t.Fatalf("%s is not ready: %v\n%s", p.cmd.Path, err, p.out)
+			t.Fatalf("%s is not ready after %s: %v\n%s", p.cmd.Path, timeout, err, p.out)
 		}
 	}
 }

@@ -145,7 +145,7 @@ func (r *Redis) Do(args ...string) (rueidis.RedisMessage, error) {
 	if err != nil {
 		return rueidis.RedisMessage{}, err
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+	ctx, cancel := context.WithTimeout(context.Background(), timeout)
 	defer cancel()
 	return client.Do(ctx, client.B().Arbitrary(args...).Build()).ToMessage()
 }
@@ -160,7 +160,12 @@ func (r *Redis) MustDo(args ...string) rueidis.RedisMessage {
 	return m
 }
 
-const clusterSlots = 16384
+const (
+	clusterSlots = 16384
+	// clusterNodeTimeout is when nodes report another one as failed. It is long
+	// enough for nodes that get no CPU time for a while on a busy machine.
+	clusterNodeTimeout = 3 * time.Second
+)
 
 // Cluster is a Redis Cluster of three masters and optional replicas.
 type Cluster struct {
@@ -208,7 +213,7 @@ func (c *Cluster) AddReplica(master *Redis) *Redis {
 func (c *Cluster) join(setup ...[]string) *Redis {
 	c.t.Helper()
 	node := StartRedis(c.t, append(slices.Clone(c.opts), RedisArgs("--cluster-enabled", "yes",
-		"--cluster-port", strconv.Itoa(FreePort(c.t)), "--cluster-node-timeout", "1000", "--repl-diskless-sync-delay", "0"))...)
+		"--cluster-port", strconv.Itoa(FreePort(c.t)), "--cluster-node-timeout", strconv.FormatInt(clusterNodeTimeout.Milliseconds(), 10), "--repl-diskless-sync-delay", "0"))...)
 	c.Nodes = append(c.Nodes, node)
 	for _, command := range setup {
 		node.MustDo(command...)
@@ -245,8 +250,8 @@ func (c *Cluster) AwaitOK() {
 				return err
 			}
 			info, err := m.ToString()
-			known := fmt.Sprintf("cluster_known_nodes:%d\r", len(c.Nodes))
-			if err == nil && (!strings.Contains(info, "cluster_state:ok") || !strings.Contains(info, known)) {
+			allNodes := fmt.Sprintf("cluster_known_nodes:%d\r", len(c.Nodes))
+			if err == nil && (!strings.Contains(info, "cluster_state:ok") || !strings.Contains(info, allNodes)) {
 				err = fmt.Errorf("cluster is not ready:\n%s", info)
 			}
 			return err

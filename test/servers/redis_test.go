@@ -13,12 +13,12 @@ func TestRestartedRedisKeepsPortAndData(t *testing.T) {
 	addr := r.Addr()
 	r.Kill()
 	if _, err := r.Do("PING"); err == nil {
-		t.Fatal("killed Redis replied")
+		t.Fatal("killed server replied, want an error")
 	}
 	r.Start()
 	m := r.MustDo("GET", "k")
 	if v, _ := m.ToString(); v != "v" || r.Addr() != addr {
-		t.Errorf("got %q from %s, want v from %s", v, r.Addr(), addr)
+		t.Errorf("GET k returned %q from %s, want v from %s", v, r.Addr(), addr)
 	}
 }
 
