@@ -2,6 +2,7 @@ package redisstore
 
 import (
 	"context"
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"net"
@@ -111,6 +112,9 @@ func (o Options) client() rueidis.ClientOption {
 	option.ClientName = "telapi"
 	option.Dialer = net.Dialer{Timeout: dialTimeout, KeepAlive: keepAlive}
 	option.ConnWriteTimeout = commandTimeout
+	if o.Dial != nil {
+		option.DialCtxFn = func(ctx context.Context, _ string, _ *net.Dialer, _ *tls.Config) (net.Conn, error) { return o.Dial(ctx) }
+	}
 	// Without pipelining the client would apply a caller's deadline to the
 	// connection, and close it for all callers when the deadline passes.
 	option.AlwaysPipelining = true

@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"net"
 	"slices"
 	"strings"
 	"sync/atomic"
@@ -40,6 +41,8 @@ type Options struct {
 	// ConnectTimeout is how long an operation waits for a connection. With 0 it
 	// fails at once while the store is unavailable.
 	ConnectTimeout time.Duration
+	// Dial replaces the network; nil dials TCP.
+	Dial func(ctx context.Context) (net.Conn, error)
 }
 
 // Store is a connection to the key-value store that is established, monitored and
