@@ -27,6 +27,11 @@ const (
 	maxPolicies = 16_384
 	// entryOverhead is the typical size of an entry besides the text of the body.
 	entryOverhead = 256
+	// resultWindow is how long an equal body of an LLM or a tool is a duplicate.
+	// It has no ID, and an equal result is a new one some time later.
+	resultWindow = 10 * time.Minute
+	// credentialWindow is the longest lifetime of a credential.
+	credentialWindow = 24 * time.Hour
 )
 
 // Service accepts callbacks. It is safe for concurrent use.
@@ -175,7 +180,7 @@ func (s *Service) deliver(ctx context.Context, r Request, result bot.Result, dig
 
 	p := DeliverParams{
 		Credential: r.Credential, CallbackID: base.CallbackID, BodyDigest: digest,
-		Deduplicate: result.HasIdentity, Epoch: ch.Epoch, Entries: make([][]byte, len(entries)),
+		DuplicateFor: duplicateFor(r.Kind, result), Epoch: ch.Epoch, Entries: make([][]byte, len(entries)),
 	}
 	buf := make([]byte, 0, len(r.Body)+len(entries)*entryOverhead) // shared by all entries
 	for i := range entries {
@@ -204,6 +209,20 @@ func (s *Service) deliver(ctx context.Context, r Request, result bot.Result, dig
 		s.parked.add(ParkedItem{r.ChannelID, delivered.Number, s.now()})
 	}
 	return receipt, nil
+}
+
+// duplicateFor returns how long an equal body is a duplicate under a channel's
+// credential: never for a bot's body without message IDs or timestamp, because a
+// bot may send the same text twice on purpose.
+func duplicateFor(kind wire.WorkItemKind, result bot.Result) time.Duration {
+	switch {
+	case kind != wire.BotItem:
+		return resultWindow
+	case result.HasIdentity:
+		return credentialWindow
+	default:
+		return 0
+	}
 }
 
 const (

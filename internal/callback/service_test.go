@@ -137,15 +137,32 @@ func TestBodyDigestIgnoresWhiteSpace(t *testing.T) {
 		return f.store.delivered[len(f.store.delivered)-1]
 	}
 	a, b, c := send(wire.LLMItem, `{"content":"x","n":1}`), send(wire.LLMItem, "{ \"content\": \"x\",\n\"n\":1}"), send(wire.LLMItem, `{"content":"y","n":1}`)
-	if a.BodyDigest != b.BodyDigest || a.BodyDigest == c.BodyDigest || len(a.BodyDigest) != 64 || a.Deduplicate {
+	if a.BodyDigest != b.BodyDigest || a.BodyDigest == c.BodyDigest || len(a.BodyDigest) != 64 {
 		t.Errorf("digests %s, %s, %s", a.BodyDigest, b.BodyDigest, c.BodyDigest)
-	}
-	if send(wire.BotItem, helloBody).Deduplicate || !send(wire.BotItem, strings.Replace(helloBody, `"content"`, `"messageId":7,"content"`, 1)).Deduplicate {
-		t.Error("Deduplicate must be set for a body with message IDs, and only then")
 	}
 	send(wire.ToolItem, `[1,2]`)
 	if last := f.entries(); last[len(last)-1].Source != wire.SourceTool || string(last[len(last)-1].Result) != "[1,2]" {
 		t.Errorf("entry of a tool: %+v", last[len(last)-1])
+	}
+}
+
+func TestDuplicateWindowDependsOnRoute(t *testing.T) {
+	f := newFixture(t, options{})
+	for _, c := range []struct {
+		kind wire.WorkItemKind
+		body string
+		want time.Duration
+	}{
+		{wire.BotItem, helloBody, 0},
+		{wire.BotItem, strings.Replace(helloBody, `"content"`, `"messageId":7,"content"`, 1), 24 * time.Hour},
+		{wire.LLMItem, `{"content":"x"}`, 10 * time.Minute},
+		{wire.ToolItem, `[1,2]`, 10 * time.Minute},
+		{wire.ToolItem, `{"error":{"code":"x","message":"y"}}`, 10 * time.Minute},
+	} {
+		f.accept(f.request(c.kind, c.body))
+		if got := f.store.delivered[len(f.store.delivered)-1].DuplicateFor; got != c.want {
+			t.Errorf("%s: an equal body is a duplicate for %v, want %v", c.body, got, c.want)
+		}
 	}
 }
 

@@ -25,10 +25,9 @@ type DeliverParams struct {
 	Credential
 	CallbackID string
 	BodyDigest string // detects a repeated body
-	// Deduplicate makes a repeated body a duplicate under a channel's
-	// credential. It is set if the body has message IDs or a timestamp: without
-	// them, a bot may send the same text twice on purpose.
-	Deduplicate bool
+	// DuplicateFor is how long an equal body is a duplicate under a channel's
+	// credential. It never is if DuplicateFor is 0.
+	DuplicateFor time.Duration
 	// Epoch is the channel's epoch when the commands were decided.
 	Epoch string
 	// Entries are appended together, in this order. The work item counts as

@@ -6,7 +6,7 @@
 -- ARGV[3]  work item ID from the path; empty: the path has none, so it is inserted into every entry
 -- ARGV[4]  callback ID
 -- ARGV[5]  digest of the body
--- ARGV[6]  1: the body contains an ID, so an equal body is a duplicate
+-- ARGV[6]  ms for which an equal body is a duplicate under a channel credential; empty: it never is
 -- ARGV[7]  epoch of the channel when the commands were checked
 -- ARGV[8]  receipt
 -- ARGV[9…] entries, JSON objects with at least one member
@@ -16,10 +16,10 @@
 -- Atomic so that only one of several concurrent callbacks with a credential is accepted,
 -- and so that a credential is consumed if and only if the entries are stored. If it is
 -- called again with the same callback ID, it returns the same result.
-local RETRY_WINDOW = 600000 -- ms for which a callback without an ID in its body can be retried
+local RETRY_WINDOW = 600000 -- ms for which a callback that has no duplicates can be retried
 
 load('state', 'epoch', 'queue')
-local digest, callbackID, bodyDigest, identified, receipt = ARGV[1], ARGV[4], ARGV[5], ARGV[6] == '1', ARGV[8]
+local digest, callbackID, bodyDigest, duplicateFor, receipt = ARGV[1], ARGV[4], ARGV[5], tonumber(ARGV[6]), ARGV[8]
 local c = credentialFor(digest, ARGV[2], ARGV[3])
 if not c then return { 'invalid' } end
 
@@ -27,9 +27,12 @@ if not c then return { 'invalid' } end
 -- field.
 local channelScope, field = c.number == 0, digest
 if channelScope then
-  field = digest .. ' ' .. (identified and bodyDigest or callbackID)
+  field = digest .. ' ' .. (duplicateFor and bodyDigest or callbackID)
   local use = redis.call('HGET', WORK, field)
-  if use then c.callbackID, c.bodyDigest, c.receipt = string.match(use, '^(%S+) (%S*) (.*)$') end
+  local id, body, first = string.match(use or '', '^(%S+) (%S*) (.*)$')
+  if id and (id == callbackID or now < tonumber(redis.call('ZSCORE', FORGET, field) or 0)) then -- it may not be deleted yet
+    c.callbackID, c.bodyDigest, c.receipt = id, body, first
+  end
 end
 
 if c.callbackID == callbackID then
@@ -48,7 +51,7 @@ if ARGV[3] == '' then
 end
 if channelScope then
   redis.call('HSET', WORK, field, callbackID .. ' ' .. bodyDigest .. ' ' .. receipt)
-  redis.call('ZADD', FORGET, identified and c.deadline or math.min(c.deadline, now + RETRY_WINDOW), field)
+  redis.call('ZADD', FORGET, math.min(c.deadline, now + (duplicateFor or RETRY_WINDOW)), field)
   forgetExpired()
 else
   c.state, c.callbackID, c.bodyDigest, c.receipt = inTurn and 'routed' or 'parked', callbackID, bodyDigest, receipt

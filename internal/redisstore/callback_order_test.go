@@ -96,7 +96,7 @@ func retriedCallbacks(t *testing.T, opts Options) {
 	first, second := d.await(callruntime.AwaitOptions{}), d.await(callruntime.AwaitOptions{})
 	shared := d.await(callruntime.AwaitOptions{Scope: callruntime.ScopeChannel})
 	plain := d.delivery(shared, "plain")
-	plain.Deduplicate = false
+	plain.DuplicateFor = 0
 	for _, c := range []struct {
 		delivery callback.DeliverParams
 		want     callback.Status

@@ -44,7 +44,7 @@ func callbacksResetIdleTimeout(t *testing.T, opts Options) {
 func channelCredentials(t *testing.T, opts Options) {
 	d := newCallbackFixture(t, opts, nil)
 	item := d.await(callruntime.AwaitOptions{})
-	shared, model := d.await(callruntime.AwaitOptions{Scope: callruntime.ScopeChannel}), d.await(callruntime.AwaitOptions{Scope: callruntime.ScopeChannel, Kind: wire.LLMItem})
+	shared, model := d.await(callruntime.AwaitOptions{Scope: callruntime.ScopeChannel}), d.await(callruntime.AwaitOptions{Scope: callruntime.ScopeChannel, Kind: wire.LLMItem, TTL: time.Hour})
 	d.expect(shared, "1", callback.Routed)
 	d.expect(model, "1", callback.Routed)
 	d.expect(shared, "2", callback.Routed)
@@ -53,9 +53,27 @@ func channelCredentials(t *testing.T, opts Options) {
 	}
 	for range 2 {
 		unidentified := d.delivery(shared, "hm")
-		unidentified.Deduplicate = false
+		unidentified.DuplicateFor = 0
 		if v, _ := d.deliver(unidentified); v != callback.Routed {
 			t.Errorf("repeated body without deduplication: %s", v)
+		}
+	}
+	result := d.delivery(model, "result")
+	result.DuplicateFor = 10 * time.Minute
+	for i, want := range []callback.Status{callback.Routed, callback.Duplicate, callback.Routed, callback.Duplicate} {
+		if i == 2 { // the window has passed, but the record is not deleted yet
+			d.raw(func(ctx context.Context, client rueidis.Client) error {
+				forget, record := kv.ChannelKeys(d.id)[6], result.Digest+" "+result.BodyDigest
+				until, err := client.Do(ctx, client.B().Zscore().Key(forget).Member(record).Build()).AsFloat64()
+				if left := time.Until(time.UnixMilli(int64(until))); left > 10*time.Minute || left < 9*time.Minute {
+					t.Errorf("an equal body is a duplicate for %v, want 10m", left)
+				}
+				return errors.Join(err, client.Do(ctx, client.B().Zadd().Key(forget).ScoreMember().ScoreMember(1, record).Build()).Error())
+			})
+		}
+		result.CallbackID = fmt.Sprint("result-", i)
+		if v, _ := d.deliver(result); v != want {
+			t.Errorf("result %d: %s, want %s", i, v, want)
 		}
 	}
 	d.expect(item, "item", callback.Routed)
@@ -70,7 +88,7 @@ func channelCredentials(t *testing.T, opts Options) {
 		t.Fatal(err)
 	}
 	d.expect(shared, "1", callback.Ended)
-	if got := d.events(); got != "1 1 2 hm hm item done" {
+	if got := d.events(); got != "1 1 2 hm hm result result item done" {
 		t.Errorf("events on the runtime stream: %s", got)
 	}
 }
@@ -80,7 +98,7 @@ func retention(t *testing.T, opts Options) {
 	used, shared := d.await(callruntime.AwaitOptions{}), d.await(callruntime.AwaitOptions{Scope: callruntime.ScopeChannel, TTL: time.Hour})
 	d.expect(used, "1", callback.Routed)
 	identified, plain := d.delivery(shared, "2"), d.delivery(shared, "3")
-	plain.Deduplicate = false
+	plain.DuplicateFor = 0
 	for _, use := range []callback.DeliverParams{identified, plain} {
 		if v, _ := d.deliver(use); v != callback.Routed {
 			t.Errorf("callback with the channel credential: %s", v)

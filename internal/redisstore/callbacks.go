@@ -42,7 +42,11 @@ func (c *Callbacks) CheckCredential(ctx context.Context, credential callback.Cre
 // Deliver implements callback.Store.
 func (c *Callbacks) Deliver(ctx context.Context, d callback.DeliverParams) (result callback.DeliverResult, err error) {
 	args := make([]string, 0, 8+len(d.Entries))
-	args = append(args, d.Digest, string(d.Kind), d.WorkItemID, d.CallbackID, d.BodyDigest, boolArg(d.Deduplicate), d.Epoch, rueidis.BinaryString(d.Receipt))
+	duplicateFor := ""
+	if d.DuplicateFor > 0 {
+		duplicateFor = millis(d.DuplicateFor)
+	}
+	args = append(args, d.Digest, string(d.Kind), d.WorkItemID, d.CallbackID, d.BodyDigest, duplicateFor, d.Epoch, rueidis.BinaryString(d.Receipt))
 	for _, entry := range d.Entries {
 		args = append(args, rueidis.BinaryString(entry))
 	}

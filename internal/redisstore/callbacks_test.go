@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/google/uuid"
 	"github.com/redis/rueidis"
@@ -72,7 +73,7 @@ func (d *callbackFixture) delivery(item callruntime.WorkItem, body string) callb
 	digest := func(text string) string { sum := sha256.Sum256([]byte(text)); return hex.EncodeToString(sum[:]) }
 	params := callback.DeliverParams{
 		Credential: callback.Credential{ChannelID: d.id, Kind: item.Kind, Digest: digest(item.Token)},
-		CallbackID: uuid.NewString(), BodyDigest: digest(body), Deduplicate: true, Epoch: d.epoch,
+		CallbackID: uuid.NewString(), BodyDigest: digest(body), DuplicateFor: 24 * time.Hour, Epoch: d.epoch,
 		Entries: [][]byte{d.entry(wire.KindBotEvent, body), d.entry(wire.KindBotEvent, body+"'")}, Receipt: []byte(`{"of": "` + body + `"}`),
 	}
 	if item.Kind != wire.BotItem {
@@ -170,7 +171,7 @@ func credentialChecks(t *testing.T, opts Options) {
 		{"consumed", wire.BotItem, func(c *callback.DeliverParams, i callruntime.WorkItem) { d.expect(i, "first", callback.Routed) }, callback.Consumed},
 		{"consumed with the same body", wire.BotItem, func(c *callback.DeliverParams, i callruntime.WorkItem) {
 			d.expect(i, "consumed with the same body", callback.Routed)
-			c.Deduplicate = false
+			c.DuplicateFor = 0
 		}, callback.Duplicate},
 		{"cancelled", wire.LLMItem, func(_ *callback.DeliverParams, i callruntime.WorkItem) {
 			if err := d.Cancel(t.Context(), i.ID); err != nil {

@@ -115,7 +115,7 @@ func (o *scriptCalls) next() (script string, args []string) {
 		o.pending = append(o.pending, append([]string{"connect"}, o.connect(o.name("connection"))...))
 		return "detach", []string{o.connection(), `{"event":"disconnected"}`}
 	case n < 960:
-		return "renew", []string{o.connection(), "60000", pick(o, []string{"", "1"})}
+		return "renew", []string{o.connection(), "60000", pick(o, []string{"", "1", "86400000"})}
 	case n < 970:
 		return "claim", []string{pick(o, []string{"runtime", "other"}), o.name("token"), "20000", pick(o, []string{"attach", "accept", "renew"})}
 	case n < 980:
@@ -145,7 +145,7 @@ func (o *scriptCalls) connection() string {
 }
 
 func (o *scriptCalls) connect(connection string) []string {
-	args := []string{connection, pick(o, []string{"", o.owner}), pick(o, []string{"", "1"}), "60000"}
+	args := []string{connection, pick(o, []string{"", o.owner}), pick(o, []string{"", "1", "86400000"}), "60000"}
 	if o.chance(50) {
 		args = append(args, "1", pick(o, []string{simulatedEpoch, "*", "other"}), o.cursor())
 	} else {
@@ -268,7 +268,7 @@ func (o *scriptCalls) callback() []string {
 		return args
 	}
 	item := o.item()
-	args := []string{item.digest, item.kind, item.id, o.name("callback"), o.name("body"), pick(o, []string{"", "1"}), simulatedEpoch, `{"of": "` + item.id + `"}`}
+	args := []string{item.digest, item.kind, item.id, o.name("callback"), o.name("body"), pick(o, []string{"", "1", "86400000"}), simulatedEpoch, `{"of": "` + item.id + `"}`}
 	switch {
 	case item.kind == "bot":
 		args[2] = ""
