@@ -28,7 +28,7 @@ func TestCallbackLint(t *testing.T) {
 	r := telapi(t, nil, "callback", "lint", body, "--profile", profile, "--json")
 	lines := strings.Split(strings.TrimSpace(r.stdout), "\n")
 	if r.exit != 0 || len(lines) != 3 || r.stderr != "" {
-		t.Fatalf("exit %d\n%s%s", r.exit, r.stdout, r.stderr)
+		t.Fatalf("valid body: exit %d, want 0 and 3 lines\n%s%s", r.exit, r.stdout, r.stderr)
 	}
 	for n, want := range []string{`"text":"Good\nday"`, `"apply":"after_playback"`, `"reason":"target_not_allowed"`} {
 		if !json.Valid([]byte(lines[n])) || !containsAll(lines[n], want, `"channelId":"call-7"`, `"source":"bot"`) {
@@ -36,25 +36,25 @@ func TestCallbackLint(t *testing.T) {
 		}
 	}
 	if r := telapi(t, nil, "callback", "lint", body, "--profile", profile); r.stdout != "bot message: Good day\ncommand hangup, after_playback\ntransfer denied: target_not_allowed\n" {
-		t.Errorf("text output is %q", r.stdout)
+		t.Errorf("text output is %q, want a line for the message and one per command", r.stdout)
 	}
 	if r := telapi(t, nil, "callback", "lint", body); strings.Count(r.stdout, "source_not_allowed") != 2 {
-		t.Errorf("without a profile: %q", r.stdout)
+		t.Errorf("without a profile: %q, want source_not_allowed for both commands", r.stdout)
 	}
 	if r := telapi(t, boot.Env{"COMMANDS_DISABLED": "hangup"}, "callback", "lint", body, "--profile", profile); !strings.Contains(r.stdout, "hangup denied: platform_disabled") {
-		t.Errorf("with COMMANDS_DISABLED=hangup: %q", r.stdout)
+		t.Errorf("with COMMANDS_DISABLED=hangup: %q, want hangup denied", r.stdout)
 	}
 	model := writeFile(t, "model.json", `{"content":"Hi","commands":[{"type":"hangup"}]}`)
 	if r := telapi(t, nil, "callback", "lint", model, "--kind", "llm", "--profile", profile); r.exit != 0 || !containsAll(r.stdout, "LLM result: Hi", "command hangup") {
-		t.Errorf("LLM body: exit %d, %q, %q", r.exit, r.stdout, r.stderr)
+		t.Errorf("LLM body: exit %d, %q, %q; want exit 0, the text and the command", r.exit, r.stdout, r.stderr)
 	}
 	bad := writeFile(t, "bad.json", `{"messages":{"timestamp":"today","message":[{}]}}`)
 	r = telapi(t, nil, "callback", "lint", bad)
 	if r.exit != 1 || r.stdout != "" || !containsAll(r.stderr, "conversation/identifier/id", "messages/timestamp", "messages/message/0/content") {
-		t.Errorf("invalid body: exit %d, %q, %q", r.exit, r.stdout, r.stderr)
+		t.Errorf("invalid body: exit %d, stdout %q, stderr %q; want exit 1 and every issue in stderr", r.exit, r.stdout, r.stderr)
 	}
 	if r := telapi(t, nil, "callback", "lint", writeFile(t, "list.json", "[]")); !strings.HasSuffix(r.stderr, "list.json: Must be an object.\n") {
-		t.Errorf("body that is a list: %q", r.stderr)
+		t.Errorf("body that is a list: %q, want \"Must be an object.\"", r.stderr)
 	}
 	largest := writeFile(t, "largest.json", `"`+strings.Repeat("x", 1<<20-2)+`"`)
 	tooLarge := writeFile(t, "large.json", `"`+strings.Repeat("x", 1<<20-1)+`"`)
@@ -71,7 +71,7 @@ func TestCallbackLint(t *testing.T) {
 		{[]string{"lint"}, 2},
 	} {
 		if r := telapi(t, nil, append([]string{"callback"}, row.args...)...); r.exit != row.exit {
-			t.Errorf("callback %v: exit %d, %s", row.args, r.exit, r.stderr)
+			t.Errorf("callback %v: exit %d, want %d\n%s", row.args, r.exit, row.exit, r.stderr)
 		}
 	}
 }
@@ -83,17 +83,17 @@ func TestCallbackIssue(t *testing.T) {
 		i := boot.Start(t, env)
 		c := openCall(t, i, talk.StartRuntime(t, env), "call-1")
 		for kind, body := range map[string]string{"bot": c.botMessage("Hello"), "llm": `{"content":"Hello"}`, "tool": `{}`} {
-			got := telapiJSON(t, env, "callback", "issue", "--channel", "call-1", "--kind", kind, "--ttl", "1m")
+			got := telapiJSON(t, env, "callback", "issue", "--channel", "call-1", "--kind", kind, "--ttl", "10m")
 			expires, err := time.Parse(time.RFC3339, got["expiresAt"].(string))
-			if err != nil || time.Until(expires) > time.Minute || time.Until(expires) < 30*time.Second {
-				t.Errorf("expiresAt is %v (%v), want within a minute", got["expiresAt"], err)
+			if err != nil || time.Until(expires) > 10*time.Minute || time.Until(expires) < 5*time.Minute {
+				t.Errorf("expiresAt is %v (%v), want in about 10 minutes", got["expiresAt"], err)
 			}
 			url, local := strings.CutPrefix(got["url"].(string), "http://localhost:3001")
 			if !local {
 				t.Fatalf("url is %s, want it on localhost:3001", got["url"])
 			}
-			resp, answer := i.Post(t, url, body, "token", got["token"].(string))
-			wantStatus(t, resp, answer, 202, `"accepted"`)
+			resp, receipt := i.Post(t, url, body, "token", got["token"].(string))
+			wantStatus(t, resp, receipt, 202, `"accepted"`)
 			if e := talk.Receive(t, c.Channel); e.WorkItemID != got["workItemId"] {
 				t.Errorf("entry %+v, want work item %v", e, got["workItemId"])
 			}
@@ -109,7 +109,7 @@ func TestCallbackIssue(t *testing.T) {
 			2: {"--channel", "call-1", "--kind", "human"},
 		} {
 			if r := telapi(t, env, append([]string{"callback", "issue"}, args...)...); r.exit != exit || r.stdout != "" {
-				t.Errorf("callback issue %v: exit %d, %q, %q", args, r.exit, r.stdout, r.stderr)
+				t.Errorf("callback issue %v: exit %d, stdout %q, stderr %q; want exit %d without output", args, r.exit, r.stdout, r.stderr, exit)
 			}
 		}
 	})
@@ -120,7 +120,7 @@ func TestInvalidPlatformPolicyPreventsStart(t *testing.T) {
 	for _, command := range []string{"serve", "doctor"} {
 		r := telapi(t, env, command)
 		if r.exit != 1 || !containsAll(r.stdout+r.stderr, "COMMANDS_DISABLED", "dance", "TRANSFER_ALLOWED_TARGETS", "http://x") {
-			t.Errorf("telapi %s: exit %d\n%s%s", command, r.exit, r.stdout, r.stderr)
+			t.Errorf("telapi %s: exit %d, want 1 and both invalid values in the output\n%s%s", command, r.exit, r.stdout, r.stderr)
 		}
 	}
 }

@@ -53,7 +53,7 @@ func TestCallbacksSurviveRedisRestart(t *testing.T) {
 						unavailable.Add(1)
 						return false
 					}
-					t.Errorf("got %d %s", resp.StatusCode, body)
+					t.Errorf("callback: %d %s, want 202, 503 with Retry-After, or 409 after a 503", resp.StatusCode, body)
 					return true
 				})
 			}

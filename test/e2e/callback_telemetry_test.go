@@ -26,22 +26,22 @@ func TestCallbackJoinsCallTrace(t *testing.T) {
 	)
 	traceparent := "00-" + inHeader + "-" + headerSpan + "-01"
 	for _, row := range []struct {
-		query                string
-		headers              []string
-		traceID, parent, tx  string
-		callID, exportedSpan string
+		query               string
+		headers             []string
+		traceID, parent     string // of the entry; empty: any
+		transaction, callID string // of the entry
 	}{
-		{"?traceId=" + inQuery + "&parentSpanId=" + querySpan + "&callId=leg-1", []string{"bot-trace-transaction-id", transaction}, inQuery, querySpan, transaction, "leg-1", querySpan},
-		{"", []string{"traceparent", traceparent}, inHeader, "", c.TransactionID, c.CallID, headerSpan},
-		{"?traceId=our%20own&parentSpanId=a&parentSpanId=b&callId=" + strings.Repeat("x", 129), []string{"bot-trace-transaction-id", "not a UUID"}, "", "", c.TransactionID, c.CallID, ""},
-		{"?traceId=our-own-17", nil, "our-own-17", "", c.TransactionID, c.CallID, ""},
+		{"?traceId=" + inQuery + "&parentSpanId=" + querySpan + "&callId=leg-1", []string{"bot-trace-transaction-id", transaction}, inQuery, querySpan, transaction, "leg-1"},
+		{"", []string{"traceparent", traceparent}, inHeader, "", c.TransactionID, c.CallID},
+		{"?traceId=our%20own&parentSpanId=a&parentSpanId=b&callId=" + strings.Repeat("x", 129), []string{"bot-trace-transaction-id", "not a UUID"}, "", "", c.TransactionID, c.CallID},
+		{"?traceId=our-own-17", nil, "our-own-17", "", c.TransactionID, c.CallID},
 	} {
 		item := c.await(callruntime.AwaitOptions{})
 		resp, body := i.Post(t, item.Path+row.query, c.botMessage("x"), append(row.headers, "token", item.Token)...)
 		wantStatus(t, resp, body, 202, "accepted")
 		got := talk.Receive(t, c.Channel).Trace
-		if row.traceID != "" && got.TraceID != row.traceID || row.parent != "" && got.ParentSpanID != row.parent || got.TransactionID != row.tx || got.CallID != row.callID {
-			t.Errorf("%s %v: trace of the entry is %+v", row.query, row.headers, got)
+		if row.traceID != "" && got.TraceID != row.traceID || row.parent != "" && got.ParentSpanID != row.parent || got.TransactionID != row.transaction || got.CallID != row.callID {
+			t.Errorf("%s %v: trace of the entry is %+v, want %+v", row.query, row.headers, got, row)
 		}
 		if row.traceID == "" && len(got.TraceID) != 32 {
 			t.Errorf("%s: trace of the entry is %+v, want a new trace ID", row.query, got)
@@ -91,7 +91,7 @@ func TestCallbackTokensAndTextsAreNotLeaked(t *testing.T) {
 	if !strings.Contains(responses, `"status":"accepted"`) || !strings.Contains(responses, `"duplicate":true`) {
 		t.Fatalf("responses are %s, want an accepted and a duplicate callback", responses)
 	}
-	stored := storeContents(t, env)
+	stored := dumpStore(t, env)
 	if !strings.Contains(stored, text) {
 		t.Fatal("the text is not in the store: the test reads the wrong store")
 	}
@@ -116,24 +116,24 @@ func TestCallbackTokensAndTextsAreNotLeaked(t *testing.T) {
 	}
 }
 
-// storeContents returns the keys and values of the embedded store.
-func storeContents(t *testing.T, env boot.Env) string {
+// dumpStore returns the keys and values of the embedded store.
+func dumpStore(t *testing.T, env boot.Env) string {
 	t.Helper()
 	client := talk.StoreClient(t, env)
 	names, err := client.Do(t.Context(), client.B().Keys().Pattern("*").Build()).AsStrSlice()
 	if err != nil {
 		t.Fatal(err)
 	}
-	all := strings.Join(names, "\n")
+	dump := strings.Join(names, "\n")
 	for _, name := range names {
 		for _, cmd := range []rueidis.Completed{
 			client.B().Get().Key(name).Build(), client.B().Hgetall().Key(name).Build(),
 			client.B().Xrange().Key(name).Start("-").End("+").Build(), client.B().Zrange().Key(name).Min("0").Max("-1").Build(),
 		} {
 			if value, err := client.Do(t.Context(), cmd).ToAny(); err == nil {
-				all += fmt.Sprintf("\n%v", value)
+				dump += fmt.Sprintf("\n%v", value)
 			}
 		}
 	}
-	return all
+	return dump
 }

@@ -24,7 +24,7 @@ import (
 type phoneCall struct {
 	*callruntime.Channel
 	t *testing.T
-	i *boot.Instance
+	i *boot.Instance // receives the callbacks
 }
 
 const permissiveProfile = `{"commandSources":["bot","external_llm"],"commandPolicies":[{"type":"hangup","enabled":true},{"type":"transfer","enabled":true,"allowedTargets":["tel:+49*"]}]}`
@@ -49,8 +49,8 @@ func (c phoneCall) await(o callruntime.AwaitOptions) callruntime.WorkItem {
 	return item
 }
 
-// answer posts a callback for the work item.
-func (c phoneCall) answer(item callruntime.WorkItem, body string, headers ...string) (boot.Response, string) {
+// postCallback posts a callback for the work item.
+func (c phoneCall) postCallback(item callruntime.WorkItem, body string, headers ...string) (boot.Response, string) {
 	c.t.Helper()
 	return c.i.Post(c.t, item.Path, body, append(headers, "token", item.Token)...)
 }
@@ -84,7 +84,7 @@ func TestCallbackIsDeliveredToRuntime(t *testing.T) {
 		for _, row := range []struct {
 			kind    wire.WorkItemKind
 			body    string
-			bearer  bool
+			bearer  bool   // the token is a bearer token, not in the header "token"
 			want    string // part of the entries
 			receipt string // part of the receipt
 			more    int    // entries after the first
@@ -104,22 +104,22 @@ func TestCallbackIsDeliveredToRuntime(t *testing.T) {
 			resp, body := i.Post(t, item.Path+"?callId=k-1&token=ignored", row.body, headers...)
 			wantStatus(t, resp, body, 202, `"status":"accepted"`)
 			if !strings.Contains(body, row.receipt) {
-				t.Errorf("%s: receipt %s, want %s in it", row.body, body, row.receipt)
+				t.Errorf("%s: receipt %s, want %q in it", row.body, body, row.receipt)
 			}
 			var receipt struct{ CallbackID string }
 			if err := json.Unmarshal([]byte(body), &receipt); err != nil {
 				t.Fatal(err)
 			}
-			all := ""
+			entries := ""
 			for range 1 + row.more {
 				e := talk.Receive(t, c.Channel)
 				if e.CallbackID != receipt.CallbackID || e.WorkItemID != item.ID || e.Trace.CallID != "k-1" || e.Trace.TransactionID != c.TransactionID {
 					t.Errorf("entry %+v, want callback %s of work item %s", e, receipt.CallbackID, item.ID)
 				}
-				all += encodeEntry(t, e)
+				entries += encodeEntry(t, e)
 			}
-			if !strings.Contains(all, row.want) {
-				t.Errorf("%s: entries %s, want %s in them", row.body, all, row.want)
+			if !strings.Contains(entries, row.want) {
+				t.Errorf("%s: entries %s, want %q in them", row.body, entries, row.want)
 			}
 		}
 	})
@@ -172,12 +172,12 @@ func TestRejectedCallbackDoesNotConsumeToken(t *testing.T) {
 				t.Errorf("%s: got %d %s, want %d %s", row.name, resp.StatusCode, body, row.status, row.code)
 			}
 		}
-		for _, good := range []struct {
-			c    phoneCall
+		for _, row := range []struct {
+			call phoneCall
 			item callruntime.WorkItem
 			body string
 		}{{c, bot, good + strings.Repeat(" ", 1<<20-len(good))}, {c, llm, `{"content":"x"}`}, {other, foreign, other.botMessage("x")}} {
-			resp, body := good.c.answer(good.item, good.body)
+			resp, body := row.call.postCallback(row.item, row.body)
 			wantStatus(t, resp, body, 202, `"status":"accepted"`)
 		}
 	})
@@ -187,18 +187,18 @@ func TestUsedCancelledExpiredAndEndedTokensAreRejected(t *testing.T) {
 	testCallbacks(t, func(t *testing.T, i *boot.Instance, r *callruntime.Runtime) {
 		c := openCall(t, i, r, "call-1")
 		item := c.await(callruntime.AwaitOptions{})
-		resp, first := c.answer(item, c.botMessage("once"))
+		resp, first := c.postCallback(item, c.botMessage("once"))
 		wantStatus(t, resp, first, 202, `"accepted"`)
 		var receipt struct{ CallbackID string }
 		if err := json.Unmarshal([]byte(first), &receipt); err != nil {
 			t.Fatal(err)
 		}
-		resp, body := c.answer(item, " "+c.botMessage("once"))
+		resp, body := c.postCallback(item, " "+c.botMessage("once"))
 		wantStatus(t, resp, body, 409, code("CALLBACK_CONSUMED"))
 		if !containsAll(body, `"duplicate":true`, receipt.CallbackID) {
-			t.Errorf("duplicate body: %s, want the first receipt", body)
+			t.Errorf("same body again: %s, want the first receipt", body)
 		}
-		resp, body = c.answer(item, c.botMessage("twice"))
+		resp, body = c.postCallback(item, c.botMessage("twice"))
 		wantStatus(t, resp, body, 409, `"duplicate":false`)
 		if strings.Contains(body, receipt.CallbackID) {
 			t.Errorf("different body: %s, want no receipt", body)
@@ -208,7 +208,7 @@ func TestUsedCancelledExpiredAndEndedTokensAreRejected(t *testing.T) {
 		if err := c.Cancel(t.Context(), cancelled.ID); err != nil {
 			t.Fatal(err)
 		}
-		resp, body = c.answer(cancelled, c.botMessage("x"))
+		resp, body = c.postCallback(cancelled, c.botMessage("x"))
 		wantStatus(t, resp, body, 409, `"state":"cancelled"`)
 
 		expired := c.await(callruntime.AwaitOptions{TTL: 50 * time.Millisecond})
@@ -219,7 +219,7 @@ func TestUsedCancelledExpiredAndEndedTokensAreRejected(t *testing.T) {
 		if e.WorkItemID != expired.ID || e.WorkItemKind != "bot" {
 			t.Errorf("timeout entry %+v, want one of work item %s", e, expired.ID)
 		}
-		resp, body = c.answer(expired, c.botMessage("x"))
+		resp, body = c.postCallback(expired, c.botMessage("x"))
 		wantStatus(t, resp, body, 401, code("CALLBACK_TOKEN_INVALID"))
 
 		reusable := c.await(callruntime.AwaitOptions{Scope: callruntime.ScopeChannel})
@@ -228,7 +228,7 @@ func TestUsedCancelledExpiredAndEndedTokensAreRejected(t *testing.T) {
 			body   string
 			status int
 		}{{c.botMessage("again"), 202}, {c.botMessage("again"), 202}, {stamped, 202}, {stamped, 409}, {c.botMessage("again"), 202}} {
-			if resp, body := c.answer(reusable, row.body); resp.StatusCode != row.status {
+			if resp, body := c.postCallback(reusable, row.body); resp.StatusCode != row.status {
 				t.Errorf("use %d of a channel token: got %d %s, want %d", n+1, resp.StatusCode, body, row.status)
 			}
 		}
@@ -238,7 +238,7 @@ func TestUsedCancelledExpiredAndEndedTokensAreRejected(t *testing.T) {
 			t.Fatal(err)
 		}
 		for _, ended := range []callruntime.WorkItem{open, reusable, item} {
-			resp, body = c.answer(ended, c.botMessage("x"))
+			resp, body = c.postCallback(ended, c.botMessage("x"))
 			wantStatus(t, resp, body, 410, code("CONVERSATION_ENDED"))
 		}
 		resp, body = i.Post(t, item.Path, c.botMessage("x"), "token", "guessed")
@@ -255,11 +255,11 @@ func TestEarlyCallbackIsParked(t *testing.T) {
 			text   string
 			status string
 		}{{third, "three", "parked"}, {second, "two", "parked"}, {first, "one", "accepted"}} {
-			resp, body := c.answer(step.item, c.botMessage(step.text))
+			resp, body := c.postCallback(step.item, c.botMessage(step.text))
 			wantStatus(t, resp, body, 202, fmt.Sprintf(`"status":%q`, step.status))
 			_, metrics := i.Call(t, "GET", "/metrics")
 			if parked := !strings.Contains(metrics, "\ntelapi_callback_oldest_parked_seconds 0\n"); parked != (step.status == "parked") {
-				t.Errorf("after %q: metrics report a parked callback: %v", step.text, parked)
+				t.Errorf("after %q: metrics report a parked callback: %v, want %v", step.text, parked, !parked)
 			}
 		}
 		for _, want := range []string{"one", "two", "three"} {
@@ -305,7 +305,7 @@ func TestConcurrentDuplicateCallbacksAreRoutedOnce(t *testing.T) {
 							case resp.StatusCode == 409 && strings.Contains(body, `"duplicate":true`):
 								duplicates.Add(1)
 							default:
-								t.Errorf("got %d %s", resp.StatusCode, body)
+								t.Errorf("callback: %d %s, want 202 or 409 with duplicate", resp.StatusCode, body)
 							}
 						})
 					}
@@ -322,7 +322,7 @@ func TestConcurrentDuplicateCallbacksAreRoutedOnce(t *testing.T) {
 		close(items)
 		wg.Wait()
 		if routed.Load() != int64(tokens) || duplicates.Load() != int64(tokens*(tries-1)) {
-			t.Errorf("%d routed and %d duplicates of %d tokens", routed.Load(), duplicates.Load(), tokens)
+			t.Errorf("%d routed and %d duplicates, want %d and %d", routed.Load(), duplicates.Load(), tokens, tokens*(tries-1))
 		}
 		for n, want := range order {
 			if e := talk.Receive(t, c.Channel); e.Text != want || e.WorkItemID != want {
@@ -337,7 +337,7 @@ func TestCallbacksWorkWithoutDatabase(t *testing.T) {
 	env := boot.Env{"FEATURE_API_ACCESS": "false", "DATABASE_URL": "postgres://user:x@127.0.0.1:1/none", "DATA_DIR": t.TempDir()}
 	i := boot.Start(t, env)
 	c := openCall(t, i, talk.StartRuntime(t, env), "call-1")
-	resp, body := c.answer(c.await(callruntime.AwaitOptions{}), c.botMessage("Hello"))
+	resp, body := c.postCallback(c.await(callruntime.AwaitOptions{}), c.botMessage("Hello"))
 	wantStatus(t, resp, body, 202, `"accepted"`)
 }
 
@@ -351,7 +351,7 @@ func TestCallbackTokenGuessingIsLimited(t *testing.T) {
 		resp, body := i.Post(t, item.Path, c.botMessage("x"), "token", "guess")
 		return resp.StatusCode == http.StatusTooManyRequests && strings.Contains(body, `"tier":"auth"`)
 	})
-	resp, body := c.answer(item, c.botMessage("Hello"))
+	resp, body := c.postCallback(item, c.botMessage("Hello"))
 	wantStatus(t, resp, body, 202, `"accepted"`)
 }
 
@@ -360,15 +360,15 @@ func TestCallbackTokenGuessingIsLimited(t *testing.T) {
 func TestPlatformPolicyOverridesFlowPolicy(t *testing.T) {
 	env := boot.Env{"DATA_DIR": t.TempDir(), "COMMANDS_DISABLED": "hangup, play_audio", "TRANSFER_ALLOWED_TARGETS": "tel:+4930*"}
 	i := boot.Start(t, env)
-	own := boot.NewTenant(t, i, "own")
+	tenant := boot.NewTenant(t, i, "tenant")
 	c := openCall(t, i, talk.StartRuntime(t, env), "call-1")
-	_, body := c.answer(c.await(callruntime.AwaitOptions{}), `{"conversation":{"identifier":{"id":"call-1"}},"actions":[
+	_, body := c.postCallback(c.await(callruntime.AwaitOptions{}), `{"conversation":{"identifier":{"id":"call-1"}},"actions":[
 		{"type":"hangup"},{"type":"transfer","target":"+49 40 1234"},{"type":"transfer","target":"+49 30 1234"}]}`)
 	if !containsAll(body, `{"type":"hangup","decision":"denied","reason":"platform_disabled"}`,
 		`{"type":"transfer","decision":"denied","reason":"target_not_allowed"},{"type":"transfer","decision":"allowed"}`) {
-		t.Errorf("receipt is %s", body)
+		t.Errorf("receipt is %s, want hangup and the transfer to +49 40 denied, the transfer to +49 30 allowed", body)
 	}
-	if _, body := i.Call(t, "GET", capabilities, "X-API-Key", own.Key); strings.Contains(body, `"type":"play_audio"`) || !strings.Contains(body, `"type":"transfer"`) {
-		t.Errorf("capabilities are %s", body)
+	if _, body := i.Call(t, "GET", capabilities, "X-API-Key", tenant.Key); strings.Contains(body, `"type":"play_audio"`) || !strings.Contains(body, `"type":"transfer"`) {
+		t.Errorf("capabilities are %s, want transfer without play_audio", body)
 	}
 }

@@ -14,13 +14,13 @@ func TestChannelCommands(t *testing.T) {
 	onEmbeddedAndReal(t, func(t *testing.T, env boot.Env) {
 		env = talk.WithDataDir(t, env)
 		i := boot.Start(t, env)
-		own := boot.NewTenant(t, i, "own")
-		opened := telapiJSON(t, env, "channel", "open", "call-1", "--team", own.Team.ID, "--endpoint", own.Endpoint.ID)
+		tenant := boot.NewTenant(t, i, "tenant")
+		opened := telapiJSON(t, env, "channel", "open", "call-1", "--team", tenant.Team.ID, "--endpoint", tenant.Endpoint.ID)
 		if opened["id"] != "call-1" {
-			t.Errorf("opened %v", opened)
+			t.Errorf("channel open printed %v, want id call-1", opened)
 		}
 
-		session, token := talk.Issue(t, i, own.Key, map[string]any{"endpointId": own.Endpoint.ID, "mode": "chat"})
+		session, token := talk.Issue(t, i, tenant.Key, map[string]any{"endpointId": tenant.Endpoint.ID, "mode": "chat"})
 		b := talk.Connect(t, i, session, token, "")
 		b.Expect(`"event":"ready"`)
 		telapiJSON(t, env, "channel", "send", session, "--type", "chat", "--payload", `{"text":"from the operator"}`)
@@ -31,26 +31,26 @@ func TestChannelCommands(t *testing.T) {
 		tail := telapi(t, env, "channel", "tail", session, "--json")
 		lines := strings.Split(strings.TrimSpace(tail.stdout), "\n")
 		if tail.exit != 0 || len(lines) != 2 {
-			t.Fatalf("tail: exit %d\n%s%s", tail.exit, tail.stdout, tail.stderr)
+			t.Fatalf("tail: exit %d, want 0 and 2 lines\n%s%s", tail.exit, tail.stdout, tail.stderr)
 		}
 		var frame struct{ ID, Kind, ChannelID string }
 		if err := json.Unmarshal([]byte(lines[1]), &frame); err != nil || frame.ID == "" || frame.Kind != "frame" || frame.ChannelID != session {
-			t.Errorf("second entry %s (%v)", lines[1], err)
+			t.Errorf("second entry is %s (%v), want a frame of session %s", lines[1], err, session)
 		}
 		if from := telapi(t, env, "channel", "tail", session, "--from", frame.ID, "--json"); strings.TrimSpace(from.stdout) != lines[1] {
-			t.Errorf("tail --from prints %s", from.stdout)
+			t.Errorf("tail --from prints %s, want %s", from.stdout, lines[1])
 		}
 
-		p := boot.StartProcess(t, env, "channel", "tail", session, "--follow")
-		p.WaitForLine(t, "to the operator")
-		next := boot.StartProcess(t, env, "channel", "tail", session, "--follow", "--json", "--from", "3")
+		follow := boot.StartProcess(t, env, "channel", "tail", session, "--follow")
+		follow.WaitForLine(t, "to the operator")
+		followFrom3 := boot.StartProcess(t, env, "channel", "tail", session, "--follow", "--json", "--from", "3")
 		telapiJSON(t, env, "channel", "end", session)
-		p.WaitForLine(t, "ended: ended by an operator")
-		if line := next.WaitForLine(t, `"id":`); !strings.Contains(line, `"kind":"channel_ended"`) {
+		follow.WaitForLine(t, "ended: ended by an operator")
+		if line := followFrom3.WaitForLine(t, `"id":`); !strings.Contains(line, `"kind":"channel_ended"`) {
 			t.Errorf("tail --follow --from 3 starts with %s, want channel_ended", line)
 		}
 		if r := telapi(t, env, "channel", "tail", session, "--follow"); r.exit != 0 || strings.Count(r.stdout, "\n") != 3 {
-			t.Errorf("tail --follow of an ended channel: exit %d, %q, %q", r.exit, r.stdout, r.stderr)
+			t.Errorf("tail --follow of an ended channel: exit %d, want 0 and 3 lines\n%s%s", r.exit, r.stdout, r.stderr)
 		}
 		if code := b.CloseCode(); code != 4503 {
 			t.Errorf("close code %d, want 4503", code)
@@ -58,7 +58,7 @@ func TestChannelCommands(t *testing.T) {
 
 		const hint = "when its browser connects"
 		if r := telapi(t, env, "channel", "tail", "unknown"); r.exit != 0 || r.stdout != "" || !strings.Contains(r.stderr, hint) {
-			t.Errorf("tail of an unknown channel: exit %d, %q, %q", r.exit, r.stdout, r.stderr)
+			t.Errorf("tail of an unknown channel: exit %d, stdout %q, stderr %q; want exit 0 and a hint in stderr", r.exit, r.stdout, r.stderr)
 		}
 		for _, c := range []struct {
 			args   []string
@@ -67,12 +67,12 @@ func TestChannelCommands(t *testing.T) {
 			{[]string{"channel", "send", "unknown", "--payload", "{}"}, hint},
 			{[]string{"channel", "send", session, "--payload", "[]"}, `{"text":`},
 			{[]string{"channel", "send", session, "--type", "ping", "--payload", "{}"}, "use chat, "},
-			{[]string{"channel", "open", "a{b}", "--team", own.Team.ID, "--endpoint", own.Endpoint.ID}, "invalid channel ID"},
-			{[]string{"channel", "open", "call-2", "--team", "tm_other", "--endpoint", own.Endpoint.ID}, "another team"},
+			{[]string{"channel", "open", "a{b}", "--team", tenant.Team.ID, "--endpoint", tenant.Endpoint.ID}, "invalid channel ID"},
+			{[]string{"channel", "open", "call-2", "--team", "tm_other", "--endpoint", tenant.Endpoint.ID}, "another team"},
 			{[]string{"channel", "end", "unknown"}, hint},
 		} {
 			if r := telapi(t, env, c.args...); r.exit != 1 || r.stdout != "" || !strings.Contains(r.stderr, c.stderr) {
-				t.Errorf("telapi %v: exit %d, %q, %q", c.args, r.exit, r.stdout, r.stderr)
+				t.Errorf("telapi %v: exit %d, stdout %q, stderr %q; want exit 1 and %q in stderr", c.args, r.exit, r.stdout, r.stderr, c.stderr)
 			}
 		}
 	})

@@ -22,7 +22,7 @@ func TestAdminCommandsWithRunningServer(t *testing.T) {
 		teamID := telapiJSON(t, env, "team", "create", "Acme")["id"].(string)
 		renamed := telapiJSON(t, env, "team", "update", teamID, "--name", "Acme Ltd")
 		if renamed["name"] != "Acme Ltd" || telapiJSON(t, env, "team", "show", teamID)["name"] != "Acme Ltd" {
-			t.Errorf("renamed team is %v", renamed)
+			t.Errorf("team update printed %v, want the name Acme Ltd there and in team show", renamed)
 		}
 		profile := filepath.Join(t.TempDir(), "profile.json")
 		if err := os.WriteFile(profile, []byte(`{"commandSources":["bot"],"commandPolicies":[{"type":"hangup","enabled":true}]}`), 0o600); err != nil {
@@ -31,32 +31,32 @@ func TestAdminCommandsWithRunningServer(t *testing.T) {
 		ep := telapiJSON(t, env, "endpoint", "create", "--team", teamID, "--name", "Shop", "--mode", "chat", "--mode", "webrtc",
 			"--origin", "https://shop.example", "--profile", profile)
 		if fmt.Sprint(ep["modes"]) != "[webrtc chat]" || fmt.Sprint(ep["origins"]) != "[https://shop.example]" {
-			t.Errorf("endpoint is %v", ep)
+			t.Errorf("endpoint is %v, want modes webrtc and chat and one origin", ep)
 		}
-		off := telapiJSON(t, env, "endpoint", "update", ep["id"].(string), "--enabled=false")
-		if off["enabled"] != false || off["name"] != "Shop" {
-			t.Errorf("disabled endpoint is %v", off)
+		disabled := telapiJSON(t, env, "endpoint", "update", ep["id"].(string), "--enabled=false")
+		if disabled["enabled"] != false || disabled["name"] != "Shop" {
+			t.Errorf("endpoint is %v, want it disabled with the same name", disabled)
 		}
 
 		key := telapiJSON(t, env, "key", "create", "--team", teamID, "--scope", "READ_TEAM_APPS", "--name", "ci")
 		keyID, secret := key["id"].(string), key["key"].(string)
 		if resp, body := i.Call(t, "GET", "/api/v1/endpoints", "X-API-Key", secret); resp.StatusCode != 200 {
-			t.Fatalf("new key: %d %s", resp.StatusCode, body)
+			t.Fatalf("new key: %d %s, want 200", resp.StatusCode, body)
 		}
 		if shown := telapi(t, env, "key", "show", keyID, "--json"); strings.Contains(shown.stdout, secret) {
 			t.Error("key show prints the secret")
 		}
 		if list := telapi(t, env, "key", "list", "--team", teamID, "--json"); strings.Count(list.stdout, "\n") != 1 || !strings.Contains(list.stdout, keyID) {
-			t.Errorf("key list prints %q", list.stdout)
+			t.Errorf("key list prints %q, want one line with %s", list.stdout, keyID)
 		}
 
 		limits := telapiJSON(t, env, "limits", "set", "--tier", "api", "--max", "777", "--window", "1m")
 		if !strings.Contains(fmt.Sprint(limits), "777") {
-			t.Errorf("limits are %v", limits)
+			t.Errorf("limits are %v, want 777 requests", limits)
 		}
 		quota := telapiJSON(t, env, "quota", "set", teamID, "12345")
 		if quota["dailyQuota"] != float64(12345) {
-			t.Errorf("quota is %v", quota)
+			t.Errorf("quota is %v, want dailyQuota 12345", quota)
 		}
 
 		telapiJSON(t, env, "key", "revoke", keyID)
@@ -75,9 +75,9 @@ func TestAdminCommandsWithoutServer(t *testing.T) {
 	telapiJSON(t, env, "limits", "set", "--tier", "api", "--max", "42", "--window", "1m")
 
 	i := boot.Start(t, env)
-	own := boot.NewTenant(t, i, "own")
+	tenant := boot.NewTenant(t, i, "tenant")
 	poll.Until(t, "the saved limit applies", func() bool {
-		return rateLimitPolicy(t, i, own.Key, "api") == `"api";q=42;w=60`
+		return rateLimitPolicy(t, i, tenant.Key, "api") == `"api";q=42;w=60`
 	})
 }
 
@@ -119,10 +119,10 @@ func TestConfigMasksSecrets(t *testing.T) {
 	for _, args := range [][]string{{"config"}, {"config", "--json"}} {
 		r := telapi(t, env, args...)
 		if r.exit != 0 || strings.Contains(r.stdout+r.stderr, "swordfish") || strings.Contains(r.stdout+r.stderr, boot.Secret) {
-			t.Errorf("telapi %v: exit %d\n%s%s", args, r.exit, r.stdout, r.stderr)
+			t.Errorf("telapi %v: exit %d, want 0 and no secret\n%s%s", args, r.exit, r.stdout, r.stderr)
 		}
 		if !strings.Contains(r.stdout, "TELAPI_PORT") || !strings.Contains(r.stdout, "3001") {
-			t.Errorf("telapi %v prints\n%s", args, r.stdout)
+			t.Errorf("telapi %v does not print TELAPI_PORT with its default 3001:\n%s", args, r.stdout)
 		}
 	}
 }
@@ -140,7 +140,7 @@ func TestServeReportsAllConfigurationErrors(t *testing.T) {
 func TestDoctorReportsFailures(t *testing.T) {
 	good := boot.Env{"JWT_SECRET": boot.Secret, "DATA_DIR": t.TempDir()}
 	if r := telapi(t, good, "doctor"); r.exit != 0 || strings.Contains(r.stdout, "FAIL") {
-		t.Errorf("valid configuration: exit %d\n%s%s", r.exit, r.stdout, r.stderr)
+		t.Errorf("valid configuration: exit %d, want 0 and no FAIL\n%s%s", r.exit, r.stdout, r.stderr)
 	}
 	for name, c := range map[string]struct {
 		env  boot.Env
@@ -177,7 +177,7 @@ func TestDoctorReportsFailures(t *testing.T) {
 		redis.MustDo("SET", "telapi:limits", "{}")
 		r := telapi(t, boot.Env{"JWT_SECRET": boot.Secret, "DATA_DIR": t.TempDir(), "REDIS_URL": redis.URL()}, "doctor")
 		if r.exit != 1 || !strings.Contains(r.stdout, "limits") {
-			t.Errorf("exit %d\n%s", r.exit, r.stdout)
+			t.Errorf("exit %d, want 1 and a failure about limits\n%s", r.exit, r.stdout)
 		}
 	})
 }
@@ -185,10 +185,10 @@ func TestDoctorReportsFailures(t *testing.T) {
 func TestMigrateAppliesPendingMigrations(t *testing.T) {
 	env := boot.Env{"DATABASE_URL": servers.SharedPostgres(t).NewDatabase(t), "DATA_DIR": t.TempDir()}
 	if before := telapiJSON(t, env, "migrate", "--status"); before["current"] != float64(0) || len(before["pending"].([]any)) == 0 {
-		t.Errorf("empty database: %v", before)
+		t.Errorf("empty database: %v, want version 0 and pending migrations", before)
 	}
 	if after := telapiJSON(t, env, "migrate"); after["current"] != after["newest"] || len(after["pending"].([]any)) != 0 {
-		t.Errorf("after migrating: %v", after)
+		t.Errorf("after migrating: %v, want the newest version and nothing pending", after)
 	}
 }
 
@@ -202,13 +202,13 @@ func TestKeyIsRevokedDuringRedisOutage(t *testing.T) {
 	redis.Stop()
 	r := telapi(t, env, "key", "revoke", keyID)
 	if r.exit != 1 || !strings.Contains(r.stderr, "the key is revoked, but announcing it failed") {
-		t.Errorf("exit %d, stderr %s", r.exit, r.stderr)
+		t.Errorf("key revoke: exit %d, stderr %s; want exit 1 and the failed announcement", r.exit, r.stderr)
 	}
 	if key := telapiJSON(t, env, "key", "show", keyID); key["state"] != "revoked" {
 		t.Errorf("key is %v, want state revoked", key)
 	}
 	if r := telapi(t, env, "limits", "show"); r.exit != 1 || !strings.Contains(r.stderr, "key-value store") {
-		t.Errorf("limits show: exit %d, stderr %s", r.exit, r.stderr)
+		t.Errorf("limits show: exit %d, stderr %s; want exit 1 and the unavailable store", r.exit, r.stderr)
 	}
 }
 
@@ -224,6 +224,6 @@ func TestAdminCommandsRejectOldSchema(t *testing.T) {
 		t.Fatal(err)
 	}
 	if r := telapi(t, env, "team", "list"); r.exit != 1 || !strings.Contains(r.stderr, "telapi migrate") {
-		t.Errorf("exit %d, stderr %s", r.exit, r.stderr)
+		t.Errorf("team list: exit %d, stderr %s; want exit 1 and telapi migrate in it", r.exit, r.stderr)
 	}
 }

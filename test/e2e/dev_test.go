@@ -27,12 +27,12 @@ func TestDevPrintsWorkingCurlCommand(t *testing.T) {
 	}
 	out, err := exec.Command("sh", "-c", strings.TrimSpace(line)+" --silent --show-error --fail").CombinedOutput()
 	if err != nil || !strings.Contains(string(out), "Demo endpoint") {
-		t.Errorf("%s\n%v\n%s", line, err, out)
+		t.Errorf("%s: %v, want the demo endpoint in the output\n%s", line, err, out)
 	}
 	_, line, _ = strings.Cut(p.WaitForLine(t, "Then "), "Then")
 	out, err = exec.Command("sh", "-c", strings.Replace(line, "--help", "health", 1)).CombinedOutput()
 	if err != nil || !strings.Contains(string(out), `"version"`) {
-		t.Errorf("%s\n%v\n%s", line, err, out)
+		t.Errorf("%s: %v, want the version in the output\n%s", line, err, out)
 	}
 	poll.Until(t, "the API server reaches the media service", func() bool {
 		out, _ := exec.Command("curl", "--silent", url+"/health").Output()
@@ -40,7 +40,7 @@ func TestDevPrintsWorkingCurlCommand(t *testing.T) {
 	})
 	out, err = exec.Command("curl", "--silent", "--fail", "-T", "dev_test.go", media+"/media/ab/x.pcm", "--next", "--silent", media+"/media").CombinedOutput()
 	if err != nil || !strings.Contains(string(out), `"path":"ab/x.pcm"`) {
-		t.Errorf("media service at %s: %v %s", media, err, out)
+		t.Errorf("media service at %s: %v %s, want ab/x.pcm in its list", media, err, out)
 	}
 	if p.Stderr.Has(key) {
 		t.Error("the log contains the API key")
@@ -72,7 +72,7 @@ func TestPortInUseIsReported(t *testing.T) {
 	port := l.Addr().(*net.TCPAddr).Port
 	r := telapi(t, boot.Env{"TELAPI_PORT": fmt.Sprint(port), "DATA_DIR": t.TempDir()}, "dev")
 	if r.exit != 1 || !strings.Contains(r.stderr, fmt.Sprintf("port %d is in use", port)) || !strings.Contains(r.stderr, "TELAPI_PORT") {
-		t.Errorf("exit %d, stderr %s", r.exit, r.stderr)
+		t.Errorf("exit %d, stderr %s; want exit 1, the port and its setting", r.exit, r.stderr)
 	}
 }
 
@@ -82,6 +82,6 @@ func TestDataDirIsLockedByRunningServer(t *testing.T) {
 	p.WaitForLine(t, "Demo key")
 	r := telapi(t, env, "dev")
 	if r.exit != 1 || !strings.Contains(r.stderr, env["DATA_DIR"]) {
-		t.Errorf("exit %d, stderr %s", r.exit, r.stderr)
+		t.Errorf("exit %d, stderr %s; want exit 1 and %s in it", r.exit, r.stderr, env["DATA_DIR"])
 	}
 }

@@ -38,7 +38,7 @@ func TestSIGTERMDrains(t *testing.T) {
 	}
 	response, err := io.ReadAll(conn)
 	if err != nil || !strings.HasPrefix(string(response), "HTTP/1.1 200") || !strings.Contains(string(response), "Connection: close") {
-		t.Errorf("request in flight: %v %.200s", err, response)
+		t.Errorf("request in flight: %v %.200s, want 200 with Connection: close", err, response)
 	}
 	if code := p.WaitExit(t); code != 0 {
 		t.Errorf("exit code %d, want 0", code)
@@ -61,7 +61,7 @@ func TestShortJWTSecretPreventsStart(t *testing.T) {
 		env, _ := boot.ServeEnv(t, boot.Env{"JWT_SECRET": secret})
 		r := telapi(t, env, "serve")
 		if r.exit != 1 || !strings.Contains(r.stderr, "JWT_SECRET") || !strings.Contains(r.stderr, "32") {
-			t.Errorf("secret of %d bytes: exit %d, stderr %s", len(secret), r.exit, r.stderr)
+			t.Errorf("secret of %d bytes: exit %d, stderr %s; want exit 1 and the minimum of 32", len(secret), r.exit, r.stderr)
 		}
 		if secret != "" && strings.Contains(r.stderr, secret) {
 			t.Error("stderr shows the secret")

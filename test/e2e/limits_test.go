@@ -45,37 +45,37 @@ func rateLimitPolicy(t *testing.T, i *boot.Instance, key, policy string) string 
 func TestTwoInstancesShareOneLimit(t *testing.T) {
 	env := realStores(t)
 	a, b := boot.Start(t, env), boot.Start(t, env)
-	own := boot.NewTenant(t, a, "own")
+	tenant := boot.NewTenant(t, a, "tenant")
 	const limit = 500
 	setLimit(t, a, ratelimit.API, limit, time.Hour)
 	var allowed, rejected atomic.Int64
 	for _, i := range []*boot.Instance{a, b} {
 		poll.Until(t, "the new limit applies", func() bool {
 			allowed.Add(1) // this request counts too
-			return rateLimitPolicy(t, i, own.Key, "api") == fmt.Sprintf(`"api";q=%d;w=3600`, limit)
+			return rateLimitPolicy(t, i, tenant.Key, "api") == fmt.Sprintf(`"api";q=%d;w=3600`, limit)
 		})
 	}
 	var wg sync.WaitGroup
 	for n := range 8 {
 		wg.Go(func() {
 			for range 2 * limit / 8 {
-				resp, _ := []*boot.Instance{a, b}[n%2].Call(t, "GET", capabilities, "X-API-Key", own.Key)
+				resp, _ := []*boot.Instance{a, b}[n%2].Call(t, "GET", capabilities, "X-API-Key", tenant.Key)
 				switch resp.StatusCode {
 				case 200:
 					allowed.Add(1)
 				case 429:
 					rejected.Add(1)
 				default:
-					t.Errorf("got %d", resp.StatusCode)
+					t.Errorf("status %d, want 200 or 429", resp.StatusCode)
 				}
 			}
 		})
 	}
 	wg.Wait()
 	if got := allowed.Load(); got > limit || got < limit*98/100 || rejected.Load() == 0 {
-		t.Errorf("%d requests were allowed and %d rejected, limit %d", got, rejected.Load(), limit)
+		t.Errorf("%d requests were allowed and %d rejected, want %d to %d allowed", got, rejected.Load(), limit*98/100, limit)
 	}
-	resp, body := a.Call(t, "GET", capabilities, "X-API-Key", own.Key)
+	resp, body := a.Call(t, "GET", capabilities, "X-API-Key", tenant.Key)
 	wantStatus(t, resp, body, 429, code("RATE_LIMIT_EXCEEDED"))
 	for _, part := range []string{`"limit":"ip"`, `"tier":"api"`, `"max":500`, `"window":3600`, `"resetAt":"`} {
 		if !strings.Contains(body, part) {
@@ -83,24 +83,24 @@ func TestTwoInstancesShareOneLimit(t *testing.T) {
 		}
 	}
 	if resp.Header.Get("Retry-After") == "" || resp.Header.Get("RateLimit") == "" {
-		t.Errorf("429 has headers %v", resp.Header)
+		t.Errorf("429 has headers %v, want Retry-After and RateLimit", resp.Header)
 	}
 	if health, _ := a.Call(t, "GET", "/health"); health.StatusCode != 200 {
-		t.Errorf("/health is limited: %d", health.StatusCode)
+		t.Errorf("/health: status %d, want 200: it is not limited", health.StatusCode)
 	}
 }
 
 func TestTwoInstancesShareDailyQuota(t *testing.T) {
 	env := realStores(t)
 	a, b := boot.Start(t, env), boot.Start(t, env)
-	own, other := boot.NewTenant(t, a, "own"), boot.NewTenant(t, a, "other")
+	tenant, other := boot.NewTenant(t, a, "tenant"), boot.NewTenant(t, a, "other")
 	quota := int64(20)
-	if _, err := a.App.Admin().Teams.SetQuota(t.Context(), own.Team.ID, &quota); err != nil {
+	if _, err := a.App.Admin().Teams.SetQuota(t.Context(), tenant.Team.ID, &quota); err != nil {
 		t.Fatal(err)
 	}
 	allowed := 0
 	for n := range 60 {
-		resp, body := []*boot.Instance{a, b}[n%2].Call(t, "GET", capabilities, "X-API-Key", own.Key)
+		resp, body := []*boot.Instance{a, b}[n%2].Call(t, "GET", capabilities, "X-API-Key", tenant.Key)
 		if resp.StatusCode == 200 {
 			allowed++
 			continue
@@ -121,15 +121,15 @@ func TestTwoInstancesShareDailyQuota(t *testing.T) {
 func TestRevocationIsAnnouncedToAllInstances(t *testing.T) {
 	env := realStores(t)
 	a, b := boot.Start(t, env), boot.Start(t, env)
-	own := boot.NewTenant(t, a, "own")
+	tenant := boot.NewTenant(t, a, "tenant")
 	for _, i := range []*boot.Instance{a, b} {
-		waitForStatus(t, i, 200, capabilities, "X-API-Key", own.Key)
+		waitForStatus(t, i, 200, capabilities, "X-API-Key", tenant.Key)
 	}
-	if err := a.App.Admin().Keys.Revoke(t.Context(), own.KeyID); err != nil {
+	if err := a.App.Admin().Keys.Revoke(t.Context(), tenant.KeyID); err != nil {
 		t.Fatal(err)
 	}
 	for _, i := range []*boot.Instance{a, b} {
-		waitForRevocation(t, i, own.Key)
+		waitForRevocation(t, i, tenant.Key)
 	}
 }
 
@@ -146,10 +146,10 @@ func TestLimitsReloadAndSurviveFlush(t *testing.T) {
 	redis := servers.StartRedis(t)
 	env := boot.Env{"DATABASE_URL": servers.SharedPostgres(t).NewDatabase(t), "REDIS_URL": redis.URL()}
 	a := boot.Start(t, env)
-	own := boot.NewTenant(t, a, "own")
+	tenant := boot.NewTenant(t, a, "tenant")
 	waitForLimit := func(i *boot.Instance, want string) {
 		t.Helper()
-		poll.Until(t, "the limit is "+want, func() bool { return rateLimitPolicy(t, i, own.Key, "api") == want })
+		poll.Until(t, "the limit is "+want, func() bool { return rateLimitPolicy(t, i, tenant.Key, "api") == want })
 	}
 	waitForLimit(a, `"api";q=600;w=60`)
 
@@ -181,7 +181,7 @@ func TestLimitsReloadAndSurviveFlush(t *testing.T) {
 
 func TestFailedAuthenticationIsLimited(t *testing.T) {
 	i := boot.Start(t, nil)
-	own := boot.NewTenant(t, i, "own")
+	tenant := boot.NewTenant(t, i, "tenant")
 	setLimit(t, i, ratelimit.Auth, 5, time.Hour)
 	poll.Until(t, "wrong keys get 429", func() bool {
 		resp, _ := i.Call(t, "GET", capabilities, "X-API-Key", "tk_guess_"+strings.Repeat("A", 43))
@@ -189,26 +189,26 @@ func TestFailedAuthenticationIsLimited(t *testing.T) {
 	})
 	resp, body := i.Call(t, "GET", capabilities)
 	wantStatus(t, resp, body, 429, `"tier":"auth"`)
-	if resp, body := i.Call(t, "GET", capabilities, "X-API-Key", own.Key); resp.StatusCode != 200 {
-		t.Errorf("valid key from the same address: %d %s", resp.StatusCode, body)
+	if resp, body := i.Call(t, "GET", capabilities, "X-API-Key", tenant.Key); resp.StatusCode != 200 {
+		t.Errorf("valid key from the same address: %d %s, want 200", resp.StatusCode, body)
 	}
 }
 
 func TestForwardedForIsTrustedOnlyFromProxies(t *testing.T) {
 	for _, c := range []struct {
 		name, proxies string
-		shared        bool
+		shared        bool // all clients share one limit
 	}{
 		{"no trusted proxies", "", true},
 		{"trusted loopback", "127.0.0.0/8,::1", false},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			i := boot.Start(t, boot.Env{"TRUSTED_PROXIES": c.proxies})
-			own := boot.NewTenant(t, i, "own")
+			tenant := boot.NewTenant(t, i, "tenant")
 			setLimit(t, i, ratelimit.API, 3, time.Hour)
 			statuses := map[int]int{}
 			for n := range 12 {
-				resp, _ := i.Call(t, "GET", capabilities, "X-API-Key", own.Key, "X-Forwarded-For", fmt.Sprintf("203.0.113.77, 198.51.100.%d", n))
+				resp, _ := i.Call(t, "GET", capabilities, "X-API-Key", tenant.Key, "X-Forwarded-For", fmt.Sprintf("203.0.113.77, 198.51.100.%d", n))
 				statuses[resp.StatusCode]++
 			}
 			if shared := statuses[http.StatusTooManyRequests] > 0; shared != c.shared {
@@ -220,13 +220,13 @@ func TestForwardedForIsTrustedOnlyFromProxies(t *testing.T) {
 
 func TestRateLimitHeaders(t *testing.T) {
 	i := boot.Start(t, nil)
-	own := boot.NewTenant(t, i, "own")
-	resp, _ := i.Call(t, "GET", capabilities, "X-API-Key", own.Key)
+	tenant := boot.NewTenant(t, i, "tenant")
+	resp, _ := i.Call(t, "GET", capabilities, "X-API-Key", tenant.Key)
 	policies, limits := resp.Header.Values("RateLimit-Policy"), resp.Header.Values("RateLimit")
-	if strings.Join(policies, " ") != `"api";q=600;w=60 "team_daily_quota";q=50000;w=86400` {
-		t.Errorf("RateLimit-Policy is %q", policies)
+	if want := `"api";q=600;w=60 "team_daily_quota";q=50000;w=86400`; strings.Join(policies, " ") != want {
+		t.Errorf("RateLimit-Policy is %q, want %s", policies, want)
 	}
 	if len(limits) != 2 || !strings.HasPrefix(limits[0], `"api";r=`) || !strings.HasPrefix(limits[1], `"team_daily_quota";r=`) {
-		t.Errorf("RateLimit is %q", limits)
+		t.Errorf("RateLimit is %q, want one value for api and one for team_daily_quota", limits)
 	}
 }

@@ -25,14 +25,14 @@ func TestMediaGCRemovesExpiredLostAndOrphanedFiles(t *testing.T) {
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			o, media := newSpeechProvider(t), boot.StartMedia(t)
-			env := boot.Merge(stores(t), o.env, media.Env)
+			provider, media := newSpeechProvider(t), boot.StartMedia(t)
+			env := boot.Merge(stores(t), provider.env, media.Env)
 			i := boot.Start(t, env)
-			own := boot.NewTenant(t, i, "own")
-			kept := speak(t, i, own.Key, `{"text":"kept"}`)
-			later := speak(t, i, own.Key, `{"text":"later","ttl":3600}`)
-			expired := speak(t, i, own.Key, `{"text":"expired","ttl":1,"encoding":"pcm"}`)
-			lost := speak(t, i, own.Key, `{"text":"lost"}`)
+			tenant := boot.NewTenant(t, i, "tenant")
+			kept := speak(t, i, tenant.Key, `{"text":"kept"}`)
+			later := speak(t, i, tenant.Key, `{"text":"later","ttl":3600}`)
+			expired := speak(t, i, tenant.Key, `{"text":"expired","ttl":1,"encoding":"pcm"}`)
+			lost := speak(t, i, tenant.Key, `{"text":"lost"}`)
 			file := func(s speechResponse) string {
 				return filepath.Join(media.Root, s.Hash[:2], s.Hash+"."+s.Encoding)
 			}
@@ -63,7 +63,7 @@ func TestMediaGCRemovesExpiredLostAndOrphanedFiles(t *testing.T) {
 				t.Fatal(err)
 			}
 			poll.Until(t, "the audio expires", func() bool {
-				resp, _ := i.Call(t, "GET", expired.URL, "X-API-Key", own.Key)
+				resp, _ := i.Call(t, "GET", expired.URL, "X-API-Key", tenant.Key)
 				return resp.StatusCode == 404
 			})
 
@@ -93,7 +93,7 @@ func TestMediaGCRemovesExpiredLostAndOrphanedFiles(t *testing.T) {
 			media.Stop()
 			for _, args := range [][]string{{"media", "gc"}, {"media", "gc", "--dry-run"}} {
 				if r := telapi(t, env, args...); r.exit != 1 || !strings.Contains(r.stderr, "media service unavailable") || r.stdout != "" {
-					t.Errorf("%v without the media service: %+v", args, r)
+					t.Errorf("%v without the media service: %+v, want exit 1 and the reason in stderr", args, r)
 				}
 			}
 			media.Start(t)
@@ -103,19 +103,19 @@ func TestMediaGCRemovesExpiredLostAndOrphanedFiles(t *testing.T) {
 			wantFiles(true, file(kept), file(later), young, foreign)
 			wantFiles(false, file(expired), old)
 			if r := telapi(t, env, "media", "gc"); r.exit != 0 || r.stdout != "0 removed\n" {
-				t.Errorf("second run: %+v", r)
+				t.Errorf("second run: %+v, want 0 removed", r)
 			}
 			if env["REDIS_URL"] == "" {
 				i = boot.Start(t, env)
 			}
 			for text, cached := range map[string]bool{"kept": true, "later": true, "expired": false, "lost": false} {
-				if s := speak(t, i, own.Key, fmt.Sprintf(`{"text":%q}`, text)); s.Cached != cached {
-					t.Errorf("%q after the cleanup: %+v", text, s)
+				if s := speak(t, i, tenant.Key, fmt.Sprintf(`{"text":%q}`, text)); s.Cached != cached {
+					t.Errorf("%q after the cleanup: %+v, want cached: %v", text, s, cached)
 				}
 			}
 		})
 	}
 	if r := telapi(t, boot.Env{"DATA_DIR": t.TempDir()}, "media", "gc"); r.exit != 1 || !strings.Contains(r.stderr, "TTS_MEDIA_CACHE_BASE_URL") {
-		t.Errorf("without a media service: %+v", r)
+		t.Errorf("without a media service: %+v, want exit 1 and the missing setting", r)
 	}
 }

@@ -35,19 +35,19 @@ func TestPagesLoadOnlyOwnResources(t *testing.T) {
 	i.Client.CheckRedirect = func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }
 	for path, page := range map[string]string{"/": "/playground/", "/playground": "/playground/", "/docs": "/docs/"} {
 		if resp, _ := i.Call(t, "GET", path); resp.StatusCode != 302 || resp.Header.Get("Location") != page {
-			t.Errorf("%s: got %d %s", path, resp.StatusCode, resp.Header.Get("Location"))
+			t.Errorf("%s: %d to %q, want 302 to %s", path, resp.StatusCode, resp.Header.Get("Location"), page)
 		}
 	}
 	for _, path := range []string{"/playground/", "/playground/index.html", "/docs/"} {
 		page, body := i.Call(t, "GET", path)
 		if page.StatusCode != 200 || !strings.Contains(body, "<title>") || page.Header.Get("Content-Type") != "text/html; charset=utf-8" {
-			t.Errorf("%s: %d %s %s", path, page.StatusCode, page.Header.Get("Content-Type"), body)
+			t.Errorf("%s: %d %s %s, want 200 and an HTML page", path, page.StatusCode, page.Header.Get("Content-Type"), body)
 		}
 		if policy := page.Header.Get("Content-Security-Policy"); !strings.HasPrefix(policy, "default-src 'none'; script-src 'self'; style-src 'self';") {
-			t.Errorf("%s: policy %q", path, policy)
+			t.Errorf("%s: Content-Security-Policy is %q, want only own scripts and styles", path, policy)
 		}
 		if again, _ := i.Call(t, "GET", path, "If-None-Match", page.Header.Get("ETag")); again.StatusCode != 304 {
-			t.Errorf("%s with its ETag: %d", path, again.StatusCode)
+			t.Errorf("%s with its ETag: %d, want 304", path, again.StatusCode)
 		}
 	}
 	for _, path := range []string{"/playground/nothing.js", "/playground/..%2fweb.go", "/playground/dist/index.html", "/playground//", "/playground/index.html/", "/docs/icon.svg", "/docs/swagger-ui.css.gz"} {
@@ -55,7 +55,7 @@ func TestPagesLoadOnlyOwnResources(t *testing.T) {
 		wantStatus(t, resp, body, 404, code("NOT_FOUND"))
 	}
 	if _, body := i.Call(t, "GET", "/playground/config.json"); body != `{"endpoints":[],"phrases":[]}` {
-		t.Errorf("config.json without a demo is %s", body)
+		t.Errorf("config.json without a demo is %s, want no endpoints and phrases", body)
 	}
 }
 
@@ -74,7 +74,7 @@ func openFeed(t *testing.T, i *boot.Instance, key, session string) func() *demo.
 	}
 	t.Cleanup(func() { _ = resp.Body.Close() })
 	if resp.StatusCode != 200 {
-		t.Fatalf("feed: %d", resp.StatusCode)
+		t.Fatalf("GET /playground/feed: %d, want 200", resp.StatusCode)
 	}
 	lines := bufio.NewScanner(resp.Body)
 	return func() *demo.Event {
@@ -96,9 +96,9 @@ func TestFeedShowsWholeSession(t *testing.T) {
 		env["PLAYGROUND_ENABLED"] = "true"
 		env = talk.WithDataDir(t, env)
 		i := boot.Start(t, env)
-		own := boot.NewTenant(t, i, "own")
-		id, token := talk.Issue(t, i, own.Key, map[string]any{"endpointId": own.Endpoint.ID, "mode": "chat"})
-		early := openFeed(t, i, own.Key, id)
+		tenant := boot.NewTenant(t, i, "tenant")
+		id, token := talk.Issue(t, i, tenant.Key, map[string]any{"endpointId": tenant.Endpoint.ID, "mode": "chat"})
+		early := openFeed(t, i, tenant.Key, id)
 		b := talk.Connect(t, i, id, token, "")
 		b.Expect("ready")
 		b.Chat("hello")
@@ -110,7 +110,7 @@ func TestFeedShowsWholeSession(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		late := openFeed(t, i, own.Key, id)
+		late := openFeed(t, i, tenant.Key, id)
 		want := []demo.Event{
 			{Lane: "service", To: "runtime", Kind: "session", Title: "browser connected"},
 			{Lane: "browser", To: "runtime", Kind: "frame", Title: "chat: hello"},
@@ -158,14 +158,14 @@ func TestFeedShowsWholeSession(t *testing.T) {
 				t.Errorf("%s: event after the end: %+v", feed, e)
 			}
 		}
-		expect("a feed after the end", openFeed(t, i, own.Key, id), want...)
+		expect("a feed after the end", openFeed(t, i, tenant.Key, id), want...)
 	})
 }
 
 func TestFeedAndDropRequireOwnTeam(t *testing.T) {
 	i := boot.Start(t, playgroundEnv)
-	own, foreign := boot.NewTenant(t, i, "own"), boot.NewTenant(t, i, "foreign")
-	id := issue(t, i, own, `"mode":"chat"`).SessionID
+	tenant, foreign := boot.NewTenant(t, i, "tenant"), boot.NewTenant(t, i, "foreign")
+	id := issue(t, i, tenant, `"mode":"chat"`).SessionID
 	for _, route := range []struct {
 		method, path string
 		scope        auth.Scope
@@ -178,25 +178,25 @@ func TestFeedAndDropRequireOwnTeam(t *testing.T) {
 			wantStatus(t, resp, body, want, `"code"`)
 		}
 		for _, scope := range auth.Scopes {
-			if _, key := boot.NewKey(t, i, own.Team.ID, scope); scope != route.scope {
+			if _, key := boot.NewKey(t, i, tenant.Team.ID, scope); scope != route.scope {
 				resp, body := i.Call(t, route.method, route.path, "X-API-Key", key)
 				wantStatus(t, resp, body, 403, string(route.scope))
 			}
 		}
 	}
-	resp, body := i.Call(t, "GET", "/playground/feed", "X-API-Key", own.Key)
+	resp, body := i.Call(t, "GET", "/playground/feed", "X-API-Key", tenant.Key)
 	wantStatus(t, resp, body, 404, code("NOT_FOUND"))
-	resp, body = i.Call(t, "POST", "/playground/sessions/"+id+"/drop", "X-API-Key", own.Key)
+	resp, body = i.Call(t, "POST", "/playground/sessions/"+id+"/drop", "X-API-Key", tenant.Key)
 	wantStatus(t, resp, body, 404, "no open socket")
 }
 
 func TestDroppedSocketResumes(t *testing.T) {
 	i := boot.Start(t, playgroundEnv)
-	own := boot.NewTenant(t, i, "own")
-	id, token := talk.Issue(t, i, own.Key, map[string]any{"endpointId": own.Endpoint.ID, "mode": "chat"})
+	tenant := boot.NewTenant(t, i, "tenant")
+	id, token := talk.Issue(t, i, tenant.Key, map[string]any{"endpointId": tenant.Endpoint.ID, "mode": "chat"})
 	b := talk.Connect(t, i, id, token, "")
 	start := b.Expect("ready").ReadyStreamID()
-	resp, body := i.Call(t, "POST", "/playground/sessions/"+id+"/drop", "X-API-Key", own.Key)
+	resp, body := i.Call(t, "POST", "/playground/sessions/"+id+"/drop", "X-API-Key", tenant.Key)
 	wantStatus(t, resp, body, 204, "")
 	if _, err := b.Read(); err == nil || strings.Contains(err.Error(), "close 1000") || strings.Contains(err.Error(), "close 4") {
 		t.Errorf("socket ended with %v, want no close frame", err)
@@ -208,9 +208,9 @@ func TestDroppedSocketResumes(t *testing.T) {
 
 func TestFeedDoesNotDelayShutdown(t *testing.T) {
 	i := boot.Start(t, boot.Merge(playgroundEnv, boot.Env{"SHUTDOWN_TIMEOUT": "10m"}))
-	own := boot.NewTenant(t, i, "own")
-	id := issue(t, i, own, `"mode":"chat"`).SessionID
-	next := openFeed(t, i, own.Key, id)
+	tenant := boot.NewTenant(t, i, "tenant")
+	id := issue(t, i, tenant, `"mode":"chat"`).SessionID
+	next := openFeed(t, i, tenant.Key, id)
 	done := make(chan error, 1)
 	go func() { done <- i.Stop() }()
 	select {

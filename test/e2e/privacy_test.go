@@ -14,24 +14,24 @@ import (
 func TestSecretsAndPhoneNumbersAreNotLeaked(t *testing.T) {
 	collector := boot.StartCollector(t)
 	i := boot.Start(t, boot.Merge(collector.Env(), boot.Env{"LOG_LEVEL": "debug", "METRICS_TOKEN": "metrics-swordfish-4711"}))
-	own := boot.NewTenant(t, i, "own")
-	bearer := consoleJWT(t, own.Team.ID, auth.Scopes...)
+	tenant := boot.NewTenant(t, i, "tenant")
+	bearer := consoleJWT(t, tenant.Team.ID, auth.Scopes...)
 	callbackToken := strings.Repeat("cAlLbAcK0", 5)[:43]
 	wrongKey := "tk_GUESS_" + strings.Repeat("Zz0", 15)[:43]
 	const phone = "+4930123456789"
 
 	var responses strings.Builder
 	for _, headers := range [][]string{
-		{"X-API-Key", own.Key},
+		{"X-API-Key", tenant.Key},
 		{"X-API-Key", wrongKey},
 		{"Authorization", "Bearer " + bearer},
 		{"Authorization", "Bearer " + bearer + "x"},
-		{"X-API-Key", own.Key, "X-Request-Id", own.Key},
-		{"X-API-Key", own.Key, "User-Agent", own.Key, "Referer", "https://x/?token=" + callbackToken},
+		{"X-API-Key", tenant.Key, "X-Request-Id", tenant.Key},
+		{"X-API-Key", tenant.Key, "User-Agent", tenant.Key, "Referer", "https://x/?token=" + callbackToken},
 	} {
 		for _, path := range []string{
 			"/api/v1/endpoints?token=" + callbackToken + "&phone=" + phone,
-			"/api/v1/runtime/endpoints/" + own.Key,
+			"/api/v1/runtime/endpoints/" + tenant.Key,
 			"/api/v1/runtime/endpoints/tel:" + phone,
 			"/nothing/" + bearer,
 			"/nothing/tel:" + phone,
@@ -42,7 +42,7 @@ func TestSecretsAndPhoneNumbersAreNotLeaked(t *testing.T) {
 	}
 	_, metrics := i.Call(t, "GET", "/metrics", "Authorization", "Bearer metrics-swordfish-4711")
 	if !strings.Contains(metrics, "telapi_http_requests_total") {
-		t.Fatalf("/metrics returned %.200s", metrics)
+		t.Fatalf("/metrics returned %.200s, want telapi_http_requests_total", metrics)
 	}
 	if err := i.Stop(); err != nil { // flushes the exporters
 		t.Fatal(err)
@@ -52,7 +52,7 @@ func TestSecretsAndPhoneNumbersAreNotLeaked(t *testing.T) {
 			t.Errorf("nothing was exported to %s", path)
 		}
 	}
-	secret := strings.TrimPrefix(own.Key, "tk_"+own.KeyID+"_")
+	secret := strings.TrimPrefix(tenant.Key, "tk_"+tenant.KeyID+"_")
 	for where, text := range map[string]string{
 		"log": i.Log.String(), "metrics": metrics, "export": collector.String(), "responses": responses.String(),
 	} {
@@ -81,7 +81,7 @@ func TestMetricsRequireToken(t *testing.T) {
 	resp, body = i.Call(t, "GET", "/metrics", "Authorization", "Bearer wrong")
 	wantStatus(t, resp, body, 401, code("UNAUTHORIZED"))
 	if resp, _ := i.Call(t, "GET", "/metrics", "Authorization", "Bearer metrics-swordfish"); resp.StatusCode != 200 {
-		t.Errorf("with the token: %d", resp.StatusCode)
+		t.Errorf("with the token: %d, want 200", resp.StatusCode)
 	}
 }
 

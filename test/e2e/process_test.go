@@ -6,9 +6,9 @@ import (
 	"encoding/json"
 	"os/exec"
 	"testing"
-	"time"
 
 	"telapi/test/boot"
+	"telapi/test/poll"
 )
 
 // result is the output of a finished command.
@@ -24,7 +24,7 @@ func telapi(t *testing.T, env boot.Env, args ...string) result {
 	if err != nil {
 		t.Fatal(err)
 	}
-	ctx, cancel := context.WithTimeout(t.Context(), 60*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), poll.Timeout)
 	defer cancel()
 	cmd := exec.CommandContext(ctx, path, args...)
 	cmd.Env = boot.Environ(env)

@@ -24,22 +24,22 @@ func TestJWTSecretRotation(t *testing.T) {
 		return boot.Start(t, env)
 	}
 	instances := []*boot.Instance{start(oldSecret, ""), start(oldSecret, "")}
-	own := boot.NewTenant(t, instances[0], "own")
-	first := issue(t, instances[0], own, `"mode":"chat"`)
+	tenant := boot.NewTenant(t, instances[0], "tenant")
+	first := issue(t, instances[0], tenant, `"mode":"chat"`)
 
 	check := func(step string, consoleSecrets ...string) {
 		t.Helper()
 		for n, issuer := range instances {
-			latest := issue(t, issuer, own, `"mode":"chat"`)
+			latest := issue(t, issuer, tenant, `"mode":"chat"`)
 			for m, i := range instances {
 				for what, token := range map[string]string{"first session": first.Token, "new session": latest.Token} {
 					if resp, body := i.Call(t, "GET", "/ws/session", "Authorization", "Bearer "+token); resp.StatusCode != 426 {
-						t.Errorf("%s: %s of instance %d on instance %d: %d %s", step, what, n, m, resp.StatusCode, body)
+						t.Errorf("%s: %s of instance %d on instance %d: %d %s, want 426", step, what, n, m, resp.StatusCode, body)
 					}
 				}
 				for _, secret := range consoleSecrets {
-					if resp, body := i.Call(t, "GET", capabilities, "Authorization", "Bearer "+consoleJWTWithSecret(t, secret, own.Team.ID, auth.ReadTeamApps)); resp.StatusCode != 200 {
-						t.Errorf("%s: console JWT on instance %d: %d %s", step, m, resp.StatusCode, body)
+					if resp, body := i.Call(t, "GET", capabilities, "Authorization", "Bearer "+consoleJWTWithSecret(t, secret, tenant.Team.ID, auth.ReadTeamApps)); resp.StatusCode != 200 {
+						t.Errorf("%s: console JWT on instance %d: %d %s, want 200", step, m, resp.StatusCode, body)
 					}
 				}
 			}
@@ -60,14 +60,14 @@ func TestJWTSecretRotation(t *testing.T) {
 			check(s.step, oldSecret)
 		}
 		check(s.step, s.consoleSecrets...)
-		signed := issue(t, instances[0], own, `"mode":"chat"`).Token
+		signed := issue(t, instances[0], tenant, `"mode":"chat"`).Token
 		if _, err := jwt.Parse(signed, func(*jwt.Token) (any, error) { return []byte(s.secret), nil }); err != nil {
 			t.Errorf("%s: a token was signed with JWT_SECRET_PREVIOUS: %v", s.step, err)
 		}
 	}
 
 	last := start(newSecret, "")
-	for _, token := range []string{first.Token, consoleJWTWithSecret(t, oldSecret, own.Team.ID, auth.ReadTeamApps)} {
+	for _, token := range []string{first.Token, consoleJWTWithSecret(t, oldSecret, tenant.Team.ID, auth.ReadTeamApps)} {
 		for _, path := range []string{"/ws/session", capabilities} {
 			resp, body := last.Call(t, "GET", path, "Authorization", "Bearer "+token)
 			wantStatus(t, resp, body, 401, code("UNAUTHORIZED"))

@@ -16,8 +16,8 @@ import (
 func TestRoutesByFeatureFlag(t *testing.T) {
 	routes := []struct {
 		method, path string
-		always       bool
-		status       int // without a credential, if the route exists
+		always       bool // exists without FEATURE_API_ACCESS
+		status       int  // without a credential, if the route exists
 	}{
 		{"GET", "/health", true, 200},
 		{"GET", "/metrics", true, 200},
@@ -52,7 +52,7 @@ func TestRoutesByFeatureFlag(t *testing.T) {
 					}
 				}
 				if _, body := i.Call(t, "POST", "/api/v1/webhooks/mail/ch"); strings.Contains(body, "/openapi.yaml") != apiAccess {
-					t.Errorf("hint at /openapi.yaml in %s, want it only if that route exists", body)
+					t.Errorf("hint at /openapi.yaml in %s, want it: %v", body, apiAccess)
 				}
 				if want := map[bool]int{true: len(routes), false: 5}[apiAccess]; len(i.App.Routes()) != want {
 					t.Errorf("%d routes are registered, want %d", len(i.App.Routes()), want)
@@ -76,12 +76,12 @@ func TestRoutesMatchOpenAPI(t *testing.T) {
 func TestRouteScopeTeamMatrix(t *testing.T) {
 	onAllStores(t, func(t *testing.T, env boot.Env) {
 		i := boot.Start(t, env)
-		own, foreign := boot.NewTenant(t, i, "own"), boot.NewTenant(t, i, "foreign")
+		tenant, foreign := boot.NewTenant(t, i, "tenant"), boot.NewTenant(t, i, "foreign")
 		for _, rt := range i.App.Routes() {
 			if rt.Scope == "" {
 				continue
 			}
-			id, granted := own.Endpoint.ID, 200
+			id, granted := tenant.Endpoint.ID, 200
 			switch {
 			case rt.Method == "POST":
 				granted = 415 // the request has no body
@@ -91,7 +91,7 @@ func TestRouteScopeTeamMatrix(t *testing.T) {
 				granted = 404 // there is no audio
 			}
 			if strings.HasPrefix(rt.Path, "/api/v1/sessions/") {
-				id = issue(t, i, own, `"mode":"chat"`).SessionID
+				id = issue(t, i, tenant, `"mode":"chat"`).SessionID
 			}
 			path := strings.Replace(rt.Path, "{id}", id, 1)
 			expect := func(caller string, status int, errorCode string, headers ...string) {
@@ -103,8 +103,8 @@ func TestRouteScopeTeamMatrix(t *testing.T) {
 			}
 			expect("no credential", 401, code("UNAUTHORIZED"))
 			for _, scope := range auth.Scopes {
-				_, key := boot.NewKey(t, i, own.Team.ID, scope)
-				bearer := "Bearer " + consoleJWT(t, own.Team.ID, scope)
+				_, key := boot.NewKey(t, i, tenant.Team.ID, scope)
+				bearer := "Bearer " + consoleJWT(t, tenant.Team.ID, scope)
 				if scope == rt.Scope {
 					expect("key with the scope", granted, "", "X-API-Key", key)
 					expect("JWT with the scope", granted, "", "Authorization", bearer)
@@ -114,20 +114,20 @@ func TestRouteScopeTeamMatrix(t *testing.T) {
 				expect("key with "+string(scope), 403, required, "X-API-Key", key)
 				expect("JWT with "+string(scope), 403, required, "Authorization", bearer)
 			}
-			expect("JWT without scopes", 403, code("FORBIDDEN"), "Authorization", "Bearer "+consoleJWT(t, own.Team.ID, []auth.Scope{}...))
+			expect("JWT without scopes", 403, code("FORBIDDEN"), "Authorization", "Bearer "+consoleJWT(t, tenant.Team.ID, []auth.Scope{}...))
 
 			// A key takes precedence over a JWT. Several keys are rejected.
-			good := "Bearer " + consoleJWT(t, own.Team.ID, auth.Scopes...)
+			good := "Bearer " + consoleJWT(t, tenant.Team.ID, auth.Scopes...)
 			expect("invalid key and valid JWT", 401, code("UNAUTHORIZED"), "X-API-Key", "tk_guess_"+strings.Repeat("A", 43), "Authorization", good)
 			expect("empty key and valid JWT", 401, code("UNAUTHORIZED"), "X-API-Key", "", "Authorization", good)
-			expect("valid key twice", 401, code("UNAUTHORIZED"), "X-API-Key", own.Key, "X-API-Key", own.Key)
+			expect("valid key twice", 401, code("UNAUTHORIZED"), "X-API-Key", tenant.Key, "X-API-Key", tenant.Key)
 			expect("valid JWT twice", 401, code("UNAUTHORIZED"), "Authorization", good, "Authorization", good)
 
 			// Another team sees its own data only.
 			if strings.Contains(rt.Path, "{id}") {
 				expect("key of another team", 404, code("NOT_FOUND"), "X-API-Key", foreign.Key)
 				expect("JWT of another team", 404, code("NOT_FOUND"), "Authorization", "Bearer "+consoleJWT(t, foreign.Team.ID, auth.Scopes...))
-			} else if _, body := i.Call(t, rt.Method, path, "X-API-Key", foreign.Key); strings.Contains(body, own.Endpoint.ID) || strings.Contains(body, own.Team.ID) {
+			} else if _, body := i.Call(t, rt.Method, path, "X-API-Key", foreign.Key); strings.Contains(body, tenant.Endpoint.ID) || strings.Contains(body, tenant.Team.ID) {
 				t.Errorf("%s %s shows data of another team: %s", rt.Method, path, body)
 			}
 		}
@@ -155,7 +155,7 @@ func TestErrorsUseEnvelope(t *testing.T) {
 		resp, body := i.Call(t, c.method, c.path)
 		wantStatus(t, resp, body, c.status, code(c.code))
 		if c.status == 405 && resp.Header.Get("Allow") != "GET, HEAD" {
-			t.Errorf("%s %s: Allow is %q", c.method, c.path, resp.Header.Get("Allow"))
+			t.Errorf("%s %s: Allow is %q, want GET, HEAD", c.method, c.path, resp.Header.Get("Allow"))
 		}
 	}
 }
@@ -164,12 +164,12 @@ func TestValidRequestIDIsEchoed(t *testing.T) {
 	i := boot.Start(t, nil)
 	for _, path := range []string{"/health", "/nothing"} {
 		if resp, _ := i.Call(t, "GET", path, "X-Request-Id", "abc-123_4.5"); resp.Header.Get("X-Request-Id") != "abc-123_4.5" {
-			t.Errorf("%s: valid ID came back as %q", path, resp.Header.Get("X-Request-Id"))
+			t.Errorf("%s: X-Request-Id is %q, want abc-123_4.5", path, resp.Header.Get("X-Request-Id"))
 		}
 		for _, bad := range []string{"", "a b", "ü", "a/b", strings.Repeat("x", 129)} {
 			resp, _ := i.Call(t, "GET", path, "X-Request-Id", bad)
 			if got := resp.Header.Get("X-Request-Id"); got == "" || got == bad {
-				t.Errorf("%s: invalid ID %q came back as %q", path, bad, got)
+				t.Errorf("%s: X-Request-Id for the invalid ID %q is %q, want a new one", path, bad, got)
 			}
 		}
 	}
@@ -177,7 +177,7 @@ func TestValidRequestIDIsEchoed(t *testing.T) {
 
 func TestInvalidQueryReportsEveryIssue(t *testing.T) {
 	i := boot.Start(t, nil)
-	own := boot.NewTenant(t, i, "own")
+	tenant := boot.NewTenant(t, i, "tenant")
 	for _, c := range []struct {
 		path   string
 		issues []string
@@ -193,7 +193,7 @@ func TestInvalidQueryReportsEveryIssue(t *testing.T) {
 		{"/api/v1/usage/tts-characters?from=2026-02-02&to=2026-02-01", []string{"/query/from"}},
 		{"/api/v1/usage/tts-characters?from=0001-01-01", []string{"/query/from"}},
 	} {
-		resp, body := i.Call(t, "GET", c.path, "X-API-Key", own.Key)
+		resp, body := i.Call(t, "GET", c.path, "X-API-Key", tenant.Key)
 		wantStatus(t, resp, body, 400, code("VALIDATION_ERROR"))
 		for _, issue := range c.issues {
 			if !strings.Contains(body, fmt.Sprintf(`"path":%q`, issue)) {
@@ -202,19 +202,19 @@ func TestInvalidQueryReportsEveryIssue(t *testing.T) {
 		}
 	}
 	for _, id := range []string{"%00", "%ff%fe", "..", "%2e%2e%2f", strings.Repeat("a", 4000), "'%20OR%201=1--"} {
-		resp, body := i.Call(t, "GET", "/api/v1/runtime/endpoints/"+id, "X-API-Key", own.Key)
+		resp, body := i.Call(t, "GET", "/api/v1/runtime/endpoints/"+id, "X-API-Key", tenant.Key)
 		wantStatus(t, resp, body, 404, code("NOT_FOUND"))
 	}
 }
 
 func TestLargeBodyIsRejected(t *testing.T) {
 	i := boot.Start(t, nil)
-	own := boot.NewTenant(t, i, "own")
+	tenant := boot.NewTenant(t, i, "tenant")
 	req, err := http.NewRequestWithContext(t.Context(), "GET", i.URL+"/api/v1/endpoints", strings.NewReader(strings.Repeat("x", 64<<10+1)))
 	if err != nil {
 		t.Fatal(err)
 	}
-	req.Header.Set("X-API-Key", own.Key)
+	req.Header.Set("X-API-Key", tenant.Key)
 	resp, err := i.Client.Do(req)
 	if err != nil {
 		t.Fatal(err)
@@ -228,10 +228,10 @@ func TestLargeBodyIsRejected(t *testing.T) {
 func TestEndpointPagination(t *testing.T) {
 	onAllStores(t, func(t *testing.T, env boot.Env) {
 		i := boot.Start(t, env)
-		own := boot.NewTenant(t, i, "own")
-		want := []string{own.Endpoint.ID}
+		tenant := boot.NewTenant(t, i, "tenant")
+		want := []string{tenant.Endpoint.ID}
 		for n := range 6 {
-			want = append(want, boot.NewEndpoint(t, i, endpoint.Endpoint{TeamID: own.Team.ID, Name: fmt.Sprintf("endpoint %d", n), Modes: endpoint.Modes}).ID)
+			want = append(want, boot.NewEndpoint(t, i, endpoint.Endpoint{TeamID: tenant.Team.ID, Name: fmt.Sprintf("endpoint %d", n), Modes: endpoint.Modes}).ID)
 		}
 		var got []string
 		for cursor := ""; ; {
@@ -239,7 +239,7 @@ func TestEndpointPagination(t *testing.T) {
 				Data       []struct{ ID string }
 				NextCursor *string
 			}{}
-			getJSON(t, i, "/api/v1/endpoints?limit=3&cursor="+cursor, own.Key, &page)
+			getJSON(t, i, "/api/v1/endpoints?limit=3&cursor="+cursor, tenant.Key, &page)
 			for _, e := range page.Data {
 				got = append(got, e.ID)
 			}
@@ -256,12 +256,12 @@ func TestEndpointPagination(t *testing.T) {
 
 func TestETagReturnsNotModified(t *testing.T) {
 	i := boot.Start(t, nil)
-	own := boot.NewTenant(t, i, "own")
-	for _, path := range []string{"/api/v1/runtime/capabilities", "/api/v1/runtime/endpoints/" + own.Endpoint.ID, "/openapi.yaml"} {
-		first, _ := i.Call(t, "GET", path, "X-API-Key", own.Key)
-		again, body := i.Call(t, "GET", path, "X-API-Key", own.Key, "If-None-Match", first.Header.Get("ETag"))
+	tenant := boot.NewTenant(t, i, "tenant")
+	for _, path := range []string{"/api/v1/runtime/capabilities", "/api/v1/runtime/endpoints/" + tenant.Endpoint.ID, "/openapi.yaml"} {
+		first, _ := i.Call(t, "GET", path, "X-API-Key", tenant.Key)
+		again, body := i.Call(t, "GET", path, "X-API-Key", tenant.Key, "If-None-Match", first.Header.Get("ETag"))
 		if again.StatusCode != 304 || body != "" {
-			t.Errorf("%s with its ETag %q: got %d %q", path, first.Header.Get("ETag"), again.StatusCode, body)
+			t.Errorf("%s with its ETag %q: %d %q, want 304 without a body", path, first.Header.Get("ETag"), again.StatusCode, body)
 		}
 	}
 }

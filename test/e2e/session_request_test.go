@@ -12,7 +12,7 @@ import (
 
 func TestTokenRequestValidation(t *testing.T) {
 	i := boot.Start(t, nil)
-	own := boot.NewTenant(t, i, "own")
+	tenant := boot.NewTenant(t, i, "tenant")
 	long := strings.Repeat("é", 256)
 	for _, members := range []string{
 		`"mode":"audio"`, `"mode":"chat"`, `"mode":"webrtc"`, `"mode":null`, `"ttlSeconds":10`, `"ttlSeconds":3600`, `"ttlSeconds":10.0`, `"ttlSeconds":3e2`,
@@ -21,12 +21,12 @@ func TestTokenRequestValidation(t *testing.T) {
 		`"metadata":{}`, `"metadata":null`, `"metadata":{"x":"` + strings.Repeat("a", 4096-8) + `"}`, `"metadata":{ "n" : 1e400 }`, `"somethingNew":[1]`,
 		`"metadata":{"x":"` + strings.Repeat("a", 4096-8) + `"   ` + strings.Repeat(" ", 100) + `}`,
 	} {
-		issue(t, i, own, members)
+		issue(t, i, tenant, members)
 	}
-	if s := issue(t, i, own, `"maxSessionSeconds":60`); s.RedeemBy != s.ExpiresAt {
+	if s := issue(t, i, tenant, `"maxSessionSeconds":60`); s.RedeemBy != s.ExpiresAt {
 		t.Errorf("redeemBy of a one-minute session is %s, want expiresAt, %s", s.RedeemBy, s.ExpiresAt)
 	}
-	id := own.Endpoint.ID
+	id := tenant.Endpoint.ID
 	for body, paths := range map[string]string{
 		`{}`:                                 "/endpointId",
 		`null`:                               "/endpointId",
@@ -58,7 +58,7 @@ func TestTokenRequestValidation(t *testing.T) {
 		`{"endpointId":"x","metadata":{"x":"` + strings.Repeat("a", 4096-7) + `"}}`:                          "/metadata",
 		`{"mode":"fax","ttlSeconds":1,"maxSessionSeconds":1,"duplicatePolicy":1,"identity":[],"metadata":1}`: "/mode /ttlSeconds /maxSessionSeconds /duplicatePolicy /identity /metadata /endpointId",
 	} {
-		resp, text := i.Post(t, tokenPath, body, "X-API-Key", own.Key)
+		resp, text := i.Post(t, tokenPath, body, "X-API-Key", tenant.Key)
 		wantStatus(t, resp, text, 400, code("VALIDATION_ERROR"))
 		for path := range strings.SplitSeq(paths, " ") {
 			if !strings.Contains(text, fmt.Sprintf(`"path":%q`, path)) {
@@ -66,15 +66,15 @@ func TestTokenRequestValidation(t *testing.T) {
 			}
 		}
 		if n := strings.Count(text, `"path":`); n != len(strings.Split(paths, " ")) {
-			t.Errorf("%.100s: %d issues in %s", body, n, text)
+			t.Errorf("%.100s: %d issues in %s, want %d", body, n, text, len(strings.Split(paths, " ")))
 		}
 	}
 }
 
 func TestMalformedTokenRequestsAreRejected(t *testing.T) {
 	i := boot.Start(t, nil)
-	own := boot.NewTenant(t, i, "own")
-	good := fmt.Sprintf(`{"endpointId":%q}`, own.Endpoint.ID)
+	tenant := boot.NewTenant(t, i, "tenant")
+	good := fmt.Sprintf(`{"endpointId":%q}`, tenant.Endpoint.ID)
 	for name, c := range map[string]struct {
 		body, contentType string
 		status            int
@@ -103,14 +103,14 @@ func TestMalformedTokenRequestsAreRejected(t *testing.T) {
 		"endpoint with a NUL byte": {`{"endpointId":"\u0000"}`, "application/json", 404, "NOT_FOUND"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			resp, text := i.Post(t, tokenPath, c.body, "X-API-Key", own.Key, "Content-Type", c.contentType)
+			resp, text := i.Post(t, tokenPath, c.body, "X-API-Key", tenant.Key, "Content-Type", c.contentType)
 			wantStatus(t, resp, text, c.status, c.code)
 		})
 	}
-	resp, text := i.Post(t, tokenPath, good, "X-API-Key", own.Key, "Content-Encoding", "gzip")
+	resp, text := i.Post(t, tokenPath, good, "X-API-Key", tenant.Key, "Content-Encoding", "gzip")
 	wantStatus(t, resp, text, 415, code("UNSUPPORTED_MEDIA_TYPE"))
 	for _, key := range []string{strings.Repeat("k", 256), "with space", "ümlaut"} {
-		resp, text = i.Post(t, tokenPath, `{"ttlSeconds":1}`, "X-API-Key", own.Key, "Idempotency-Key", key)
+		resp, text = i.Post(t, tokenPath, `{"ttlSeconds":1}`, "X-API-Key", tenant.Key, "Idempotency-Key", key)
 		wantStatus(t, resp, text, 400, `"path":"/header/Idempotency-Key"`)
 		if !strings.Contains(text, "/ttlSeconds") || !strings.Contains(text, "/endpointId") {
 			t.Errorf("got %s, want issues at /ttlSeconds and /endpointId too", text)
@@ -123,13 +123,13 @@ func TestMalformedTokenRequestsAreRejected(t *testing.T) {
 func TestTokenRequestCheckOrder(t *testing.T) {
 	for _, webRTC := range []bool{true, false} {
 		i := boot.Start(t, boot.Env{"FEATURE_WEBRTC": fmt.Sprint(webRTC)})
-		own, foreign := boot.NewTenant(t, i, "own"), boot.NewTenant(t, i, "foreign")
-		_, noScope := boot.NewKey(t, i, own.Team.ID, auth.ReadTeamApps)
-		chat, err := i.App.Admin().Endpoints.Create(t.Context(), endpoint.Endpoint{TeamID: own.Team.ID, Name: "chat only", Modes: []endpoint.Mode{endpoint.Chat}})
+		tenant, foreign := boot.NewTenant(t, i, "tenant"), boot.NewTenant(t, i, "foreign")
+		_, noScope := boot.NewKey(t, i, tenant.Team.ID, auth.ReadTeamApps)
+		chat, err := i.App.Admin().Endpoints.Create(t.Context(), endpoint.Endpoint{TeamID: tenant.Team.ID, Name: "chat only", Modes: []endpoint.Mode{endpoint.Chat}})
 		if err != nil {
 			t.Fatal(err)
 		}
-		disabled := boot.NewEndpoint(t, i, endpoint.Endpoint{TeamID: own.Team.ID, Name: "disabled", Modes: endpoint.Modes}).ID
+		disabled := boot.NewEndpoint(t, i, endpoint.Endpoint{TeamID: tenant.Team.ID, Name: "disabled", Modes: endpoint.Modes}).ID
 		if _, err := i.App.Admin().Endpoints.Update(t.Context(), disabled, func(e *endpoint.Endpoint) { e.Enabled = false }); err != nil {
 			t.Fatal(err)
 		}
@@ -144,16 +144,16 @@ func TestTokenRequestCheckOrder(t *testing.T) {
 		}{
 			{"no credential, bad body", "tk_x_x", `{`, 401},
 			{"no scope, bad body", noScope, `{`, 403},
-			{"bad body, unknown endpoint", own.Key, body("ep_none", "fax"), 400},
-			{"unknown endpoint", own.Key, body("ep_none", "webrtc"), 404},
-			{"foreign endpoint", own.Key, body(foreign.Endpoint.ID, "webrtc"), 404},
-			{"disabled endpoint", own.Key, body(disabled, "webrtc"), 404},
-			{"disabled endpoint, chat", own.Key, body(disabled, "chat"), 404},
-			{"webrtc on an endpoint without it", own.Key, body(chat.ID, "webrtc"), unsupported},
-			{"audio on an endpoint without it", own.Key, body(chat.ID, "audio"), 400},
-			{"webrtc", own.Key, body(own.Endpoint.ID, "webrtc"), supported},
-			{"chat", own.Key, body(own.Endpoint.ID, "chat"), 201},
-			{"audio", own.Key, body(own.Endpoint.ID, "audio"), 201},
+			{"bad body, unknown endpoint", tenant.Key, body("ep_none", "fax"), 400},
+			{"unknown endpoint", tenant.Key, body("ep_none", "webrtc"), 404},
+			{"foreign endpoint", tenant.Key, body(foreign.Endpoint.ID, "webrtc"), 404},
+			{"disabled endpoint", tenant.Key, body(disabled, "webrtc"), 404},
+			{"disabled endpoint, chat", tenant.Key, body(disabled, "chat"), 404},
+			{"webrtc on an endpoint without it", tenant.Key, body(chat.ID, "webrtc"), unsupported},
+			{"audio on an endpoint without it", tenant.Key, body(chat.ID, "audio"), 400},
+			{"webrtc", tenant.Key, body(tenant.Endpoint.ID, "webrtc"), supported},
+			{"chat", tenant.Key, body(tenant.Endpoint.ID, "chat"), 201},
+			{"audio", tenant.Key, body(tenant.Endpoint.ID, "audio"), 201},
 		} {
 			resp, text := i.Post(t, tokenPath, c.body, "X-API-Key", c.key)
 			if resp.StatusCode != c.status || c.status == 503 && !strings.Contains(text, code("WEBRTC_DISABLED")) {

@@ -17,27 +17,29 @@ import (
 // A session is connected while a browser is connected to any instance. It expires
 // SESSION_IDLE_TIMEOUT after the last disconnect.
 func TestSessionStateFollowsConnection(t *testing.T) {
+	t.Parallel()
+	const idleTimeout = 15 * time.Second // long enough to reconnect on a busy machine
 	env := realStores(t)
-	env["SESSION_IDLE_TIMEOUT"], env["SESSION_PING_INTERVAL"] = "3s", "1s"
+	env["SESSION_IDLE_TIMEOUT"], env["SESSION_PING_INTERVAL"] = idleTimeout.String(), "1s"
 	a, b := boot.Start(t, env), boot.Start(t, env)
-	own := boot.NewTenant(t, a, "own")
-	session, token := talk.Issue(t, a, own.Key, map[string]any{"endpointId": own.Endpoint.ID, "mode": "chat"})
+	tenant := boot.NewTenant(t, a, "tenant")
+	session, token := talk.Issue(t, a, tenant.Key, map[string]any{"endpointId": tenant.Endpoint.ID, "mode": "chat"})
 	first := talk.Connect(t, a, session, token, "")
 	first.Expect(`"event":"ready"`)
-	if got := sessionState(t, b, own, session); got != "connected" {
+	if got := sessionState(t, b, tenant, session); got != "connected" {
 		t.Errorf("state on the other instance is %s, want connected", got)
 	}
 	_ = first.Conn.Close()
 	waitForState := func(state string) {
 		t.Helper()
-		poll.Until(t, "the session is "+state, func() bool { return sessionState(t, b, own, session) == state })
+		poll.Until(t, "the session is "+state, func() bool { return sessionState(t, b, tenant, session) == state })
 	}
 	waitForState("disconnected")
 	second := talk.Connect(t, b, session, token, "")
 	second.Expect(`"event":"ready"`)
-	beyondIdleTimeout := time.Now().Add(5 * time.Second)
+	beyondIdleTimeout := time.Now().Add(idleTimeout + 2*time.Second)
 	poll.Until(t, "the idle timeout would have passed", func() bool {
-		if got := sessionState(t, a, own, session); got != "connected" {
+		if got := sessionState(t, a, tenant, session); got != "connected" {
 			t.Fatalf("state of a session in use is %s, want connected", got)
 		}
 		second.Send("ping", "ping", "{}")
@@ -56,8 +58,8 @@ func TestRuntimeEndsSessionAfterDisconnect(t *testing.T) {
 	onEmbeddedAndReal(t, func(t *testing.T, env boot.Env) {
 		env = talk.WithDataDir(t, env)
 		i := boot.Start(t, env)
-		own := boot.NewTenant(t, i, "own")
-		session, token := talk.Issue(t, i, own.Key, map[string]any{"endpointId": own.Endpoint.ID, "mode": "chat"})
+		tenant := boot.NewTenant(t, i, "tenant")
+		session, token := talk.Issue(t, i, tenant.Key, map[string]any{"endpointId": tenant.Endpoint.ID, "mode": "chat"})
 		b := talk.Connect(t, i, session, token, "")
 		b.Expect(`"event":"ready"`)
 		ch := talk.Accept(t, talk.StartRuntime(t, env))
@@ -67,7 +69,7 @@ func TestRuntimeEndsSessionAfterDisconnect(t *testing.T) {
 		if err := ch.End(t.Context(), "hung up"); err != nil {
 			t.Fatal(err)
 		}
-		if got := sessionState(t, i, own, session); got != "ended" {
+		if got := sessionState(t, i, tenant, session); got != "ended" {
 			t.Errorf("state is %s, want ended", got)
 		}
 	})
@@ -81,8 +83,8 @@ func TestBrowserActionTranscriptIsRedacted(t *testing.T) {
 			collector := boot.StartCollector(t)
 			env := talk.WithDataDir(t, boot.Merge(collector.Env(), boot.Env{"ENABLE_PII_LOGGING": keepText, "LOG_LEVEL": "debug"}))
 			i := boot.Start(t, env)
-			own := boot.NewTenant(t, i, "own")
-			session, token := talk.Issue(t, i, own.Key, map[string]any{"endpointId": own.Endpoint.ID, "mode": "chat"})
+			tenant := boot.NewTenant(t, i, "tenant")
+			session, token := talk.Issue(t, i, tenant.Key, map[string]any{"endpointId": tenant.Endpoint.ID, "mode": "chat"})
 			b := talk.Connect(t, i, session, token, "")
 			b.Expect(`"event":"ready"`)
 			const action = `{"type":"voice","name":"greeting","payload":{"transcript":{"final":"swordfish alpha","words":["swordfish","beta"]},"confidence":0.93}}`

@@ -40,12 +40,12 @@ const tokenPath = "/api/v1/sessions/token"
 
 // issue creates a session on the tenant's endpoint. members are further members
 // of the request body.
-func issue(t *testing.T, i *boot.Instance, own boot.Tenant, members string, headers ...string) tokenResponse {
+func issue(t *testing.T, i *boot.Instance, tenant boot.Tenant, members string, headers ...string) tokenResponse {
 	t.Helper()
-	body := fmt.Sprintf(`{"endpointId":%q,%s}`, own.Endpoint.ID, members)
-	resp, text := i.Post(t, tokenPath, strings.Replace(body, ",}", "}", 1), append(headers, "X-API-Key", own.Key)...)
+	body := fmt.Sprintf(`{"endpointId":%q,%s}`, tenant.Endpoint.ID, members)
+	resp, text := i.Post(t, tokenPath, strings.Replace(body, ",}", "}", 1), append(headers, "X-API-Key", tenant.Key)...)
 	if resp.StatusCode != http.StatusCreated {
-		t.Fatalf("%s: %d %s", body, resp.StatusCode, text)
+		t.Fatalf("POST %s %s: %d %s, want 201", tokenPath, body, resp.StatusCode, text)
 	}
 	var got tokenResponse
 	if err := json.Unmarshal([]byte(text), &got); err != nil {
@@ -54,22 +54,22 @@ func issue(t *testing.T, i *boot.Instance, own boot.Tenant, members string, head
 	return got
 }
 
-func sessionState(t *testing.T, i *boot.Instance, own boot.Tenant, id string) string {
+func sessionState(t *testing.T, i *boot.Instance, tenant boot.Tenant, id string) string {
 	t.Helper()
 	var view struct{ State string }
-	getJSON(t, i, "/api/v1/sessions/"+id, own.Key, &view)
+	getJSON(t, i, "/api/v1/sessions/"+id, tenant.Key, &view)
 	return view.State
 }
 
 func TestSessionIsIssuedAndRevoked(t *testing.T) {
 	onAllStores(t, func(t *testing.T, env boot.Env) {
 		i := boot.Start(t, env)
-		own, foreign := boot.NewTenant(t, i, "own"), boot.NewTenant(t, i, "foreign")
+		tenant, foreign := boot.NewTenant(t, i, "tenant"), boot.NewTenant(t, i, "foreign")
 		before := time.Now().Truncate(time.Second)
-		s := issue(t, i, own, "")
+		s := issue(t, i, tenant, "")
 		if !regexp.MustCompile(`^ses_[A-Za-z0-9._:-]{1,124}$`).MatchString(s.SessionID) || s.TokenType != "call" || s.Mode != "webrtc" ||
-			s.EndpointID != own.Endpoint.ID || strings.Join(s.Subprotocols, " ") != "telapi.v1" || len(s.ICEServers) != 0 {
-			t.Errorf("response is %+v", s)
+			s.EndpointID != tenant.Endpoint.ID || strings.Join(s.Subprotocols, " ") != "telapi.v1" || len(s.ICEServers) != 0 {
+			t.Errorf("response is %+v, want a call token for mode webrtc and endpoint %s", s, tenant.Endpoint.ID)
 		}
 		if want := "ws" + strings.TrimPrefix(i.URL, "http") + "/ws/session"; s.WSURL != want {
 			t.Errorf("wsUrl %s, want %s", s.WSURL, want)
@@ -85,7 +85,7 @@ func TestSessionIsIssuedAndRevoked(t *testing.T) {
 		}
 		iat := int64(claims["iat"].(float64))
 		for claim, want := range map[string]any{
-			"iss": "telapi", "aud": "telapi:session", "sub": s.SessionID, "teamId": own.Team.ID, "endpointId": own.Endpoint.ID, "mode": "webrtc",
+			"iss": "telapi", "aud": "telapi:session", "sub": s.SessionID, "teamId": tenant.Team.ID, "endpointId": tenant.Endpoint.ID, "mode": "webrtc",
 			"exp": float64(iat + 3600), "rdm": float64(iat + 300),
 		} {
 			if claims[claim] != want {
@@ -93,26 +93,26 @@ func TestSessionIsIssuedAndRevoked(t *testing.T) {
 			}
 		}
 		if iat < before.Unix() || claims["jti"] == "" || s.ExpiresAt != time.Unix(iat+3600, 0).UTC().Format(time.RFC3339) || s.RedeemBy != time.Unix(iat+300, 0).UTC().Format(time.RFC3339) {
-			t.Errorf("claims %v for %+v", claims, s)
+			t.Errorf("claims %v do not match the times in %+v", claims, s)
 		}
 
 		path := "/api/v1/sessions/" + s.SessionID
-		resp, body := i.Call(t, "GET", path, "X-API-Key", own.Key)
+		resp, body := i.Call(t, "GET", path, "X-API-Key", tenant.Key)
 		wantStatus(t, resp, body, 200, `"state":"issued"`)
 		for _, method := range []string{"GET", "DELETE"} {
 			resp, body = i.Call(t, method, path, "X-API-Key", foreign.Key)
 			wantStatus(t, resp, body, 404, code("NOT_FOUND"))
-			resp, body = i.Call(t, method, "/api/v1/sessions/ses_none", "X-API-Key", own.Key)
+			resp, body = i.Call(t, method, "/api/v1/sessions/ses_none", "X-API-Key", tenant.Key)
 			wantStatus(t, resp, body, 404, code("NOT_FOUND"))
 			// The REST API does not accept call tokens.
 			resp, body = i.Call(t, method, path, "Authorization", "Bearer "+s.Token)
 			wantStatus(t, resp, body, 401, code("UNAUTHORIZED"))
 		}
 		for range 2 { // DELETE is idempotent
-			resp, body = i.Call(t, "DELETE", path, "X-API-Key", own.Key)
+			resp, body = i.Call(t, "DELETE", path, "X-API-Key", tenant.Key)
 			wantStatus(t, resp, body, 204, "")
 		}
-		resp, body = i.Call(t, "GET", path, "X-API-Key", own.Key)
+		resp, body = i.Call(t, "GET", path, "X-API-Key", tenant.Key)
 		wantStatus(t, resp, body, 200, `"state":"revoked"`)
 		if !strings.Contains(body, `"endedAt"`) {
 			t.Errorf("revoked session is %s, want endedAt", body)
@@ -125,10 +125,10 @@ func TestSessionIsIssuedAndRevoked(t *testing.T) {
 
 func TestWebRTCSessionGetsTURNCredentials(t *testing.T) {
 	i := boot.Start(t, boot.Env{"WEBRTC_ICE_SERVERS": "stun:stun.example:3478,turn:turn.example?transport=udp", "TURN_SHARED_SECRET": "north"})
-	own := boot.NewTenant(t, i, "own")
-	s := issue(t, i, own, `"maxSessionSeconds":600`)
+	tenant := boot.NewTenant(t, i, "tenant")
+	s := issue(t, i, tenant, `"maxSessionSeconds":600`)
 	if len(s.ICEServers) != 2 || s.ICEServers[0].URLs[0] != "stun:stun.example:3478" || s.ICEServers[0].Username != "" {
-		t.Fatalf("ICE servers %+v", s.ICEServers)
+		t.Fatalf("ICE servers are %+v, want STUN without and TURN with credentials", s.ICEServers)
 	}
 	expires, err := time.Parse(time.RFC3339, s.ExpiresAt)
 	if err != nil {
@@ -138,9 +138,9 @@ func TestWebRTCSessionGetsTURNCredentials(t *testing.T) {
 	mac := hmac.New(sha1.New, []byte("north"))
 	mac.Write([]byte(username))
 	if turn := s.ICEServers[1]; turn.Username != username || turn.Credential != base64.StdEncoding.EncodeToString(mac.Sum(nil)) {
-		t.Errorf("TURN server %+v, want the user name %s", turn, username)
+		t.Errorf("TURN server is %+v, want the user name %s and its HMAC", turn, username)
 	}
-	if chat := issue(t, i, own, `"mode":"chat"`); len(chat.ICEServers) != 0 {
+	if chat := issue(t, i, tenant, `"mode":"chat"`); len(chat.ICEServers) != 0 {
 		t.Errorf("chat session has ICE servers: %+v", chat.ICEServers)
 	}
 }
@@ -150,7 +150,7 @@ func TestSocketURLUsesPublicAddress(t *testing.T) {
 		name    string
 		env     boot.Env
 		headers []string
-		want    string
+		want    string // empty: the address of the instance
 	}{
 		{"configured", boot.Env{"PUBLIC_URL": "https://api.example/base/"}, []string{"X-Forwarded-Host", "evil.example"}, "wss://api.example/base/ws/session"},
 		{"trusted proxy", boot.Env{"TRUSTED_PROXIES": "127.0.0.0/8,::1"}, []string{"X-Forwarded-Proto", "https", "X-Forwarded-Host", "api.example:8443"}, "wss://api.example:8443/ws/session"},
@@ -164,7 +164,7 @@ func TestSocketURLUsesPublicAddress(t *testing.T) {
 			if want == "" {
 				want = "ws" + strings.TrimPrefix(i.URL, "http") + "/ws/session"
 			}
-			if s := issue(t, i, boot.NewTenant(t, i, "own"), `"mode":"chat"`, c.headers...); s.WSURL != want {
+			if s := issue(t, i, boot.NewTenant(t, i, "tenant"), `"mode":"chat"`, c.headers...); s.WSURL != want {
 				t.Errorf("wsUrl %s, want %s", s.WSURL, want)
 			}
 		})
@@ -173,17 +173,17 @@ func TestSocketURLUsesPublicAddress(t *testing.T) {
 
 func TestUnredeemedSessionExpires(t *testing.T) {
 	i := boot.Start(t, nil)
-	own := boot.NewTenant(t, i, "own")
-	s := issue(t, i, own, `"ttlSeconds":10`)
+	tenant := boot.NewTenant(t, i, "tenant")
+	s := issue(t, i, tenant, `"ttlSeconds":10`)
 	var body string
 	poll.Until(t, "the session ends", func() bool {
-		_, body = i.Call(t, "GET", "/api/v1/sessions/"+s.SessionID, "X-API-Key", own.Key)
+		_, body = i.Call(t, "GET", "/api/v1/sessions/"+s.SessionID, "X-API-Key", tenant.Key)
 		return strings.Contains(body, `"endedAt"`)
 	})
 	if !strings.Contains(body, `"state":"expired"`) {
 		t.Errorf("ended session is %s, want expired", body)
 	}
-	if other := issue(t, i, own, `"ttlSeconds":60`); sessionState(t, i, own, other.SessionID) != "issued" {
+	if other := issue(t, i, tenant, `"ttlSeconds":60`); sessionState(t, i, tenant, other.SessionID) != "issued" {
 		t.Error("a session with a longer TTL expired")
 	}
 }

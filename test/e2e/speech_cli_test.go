@@ -13,32 +13,32 @@ import (
 func TestSpeechWarm(t *testing.T) {
 	media := boot.StartMedia(t)
 	i := boot.Start(t, boot.Merge(media.Env, boot.Env{"SPEECH_PROVIDERS": "tone"}))
-	own := boot.NewTenant(t, i, "own")
-	list, key := writeFile(t, "list.txt", "Good morning\n\n{\"text\":\"Guten Tag\",\"voice\":\"de\"}\n  How are you?\n"), writeFile(t, "key.txt", own.Key+"\n")
+	tenant := boot.NewTenant(t, i, "tenant")
+	list, key := writeFile(t, "list.txt", "Good morning\n\n{\"text\":\"Guten Tag\",\"voice\":\"de\"}\n  How are you?\n"), writeFile(t, "key.txt", tenant.Key+"\n")
 	warm := func(args ...string) result {
 		return telapi(t, boot.Env{}, append([]string{"speech", "warm", "--url", i.URL, "--voice", "flute"}, args...)...)
 	}
 	if out := warm(list, "--key", "@"+key); out.exit != 0 || !strings.Contains(out.stdout, "3/3") || !strings.Contains(out.stdout, "3 created, 0 cached, 0 failed") {
-		t.Errorf("first run: %+v", out)
+		t.Errorf("first run: %+v, want exit 0 and 3 created", out)
 	}
-	if !speak(t, i, own.Key, `{"text":"Good morning","voice":"flute"}`).Cached || !speak(t, i, own.Key, `{"text":"Guten Tag","voice":"de"}`).Cached {
+	if !speak(t, i, tenant.Key, `{"text":"Good morning","voice":"flute"}`).Cached || !speak(t, i, tenant.Key, `{"text":"Guten Tag","voice":"de"}`).Cached {
 		t.Error("warmed speech is not cached")
 	}
-	if out := warm(list, "--key", own.Key, "--json"); out.exit != 0 || strings.Count(out.stdout, `"cached":true`) != 3 || strings.Count(out.stdout, "\n") != 3 {
-		t.Errorf("second run with --json: %+v", out)
+	if out := warm(list, "--key", tenant.Key, "--json"); out.exit != 0 || strings.Count(out.stdout, `"cached":true`) != 3 || strings.Count(out.stdout, "\n") != 3 {
+		t.Errorf("second run with --json: %+v, want exit 0 and 3 cached", out)
 	}
 	bad := writeFile(t, "bad.txt", "fine\n{\"text\":\"too fast\",\"speed\":9}\n")
-	if out := warm(bad, "--key", own.Key); out.exit != 1 || !strings.Contains(out.stderr, "line 2: /speed") || !strings.Contains(out.stdout, "1 created, 0 cached, 1 failed") {
-		t.Errorf("invalid line: %+v", out)
+	if out := warm(bad, "--key", tenant.Key); out.exit != 1 || !strings.Contains(out.stderr, "line 2: /speed") || !strings.Contains(out.stdout, "1 created, 0 cached, 1 failed") {
+		t.Errorf("invalid line: %+v, want exit 1 and an error for line 2", out)
 	}
 	for what, args := range map[string][]string{
 		"wrong key":          {list, "--key", "tk_x_y"},
-		"missing file":       {filepath.Join(t.TempDir(), "none"), "--key", own.Key},
-		"malformed JSON":     {writeFile(t, "broken.txt", "{\n"), "--key", own.Key},
-		"unreachable server": {list, "--key", own.Key, "--url", "http://127.0.0.1:1"},
+		"missing file":       {filepath.Join(t.TempDir(), "none"), "--key", tenant.Key},
+		"malformed JSON":     {writeFile(t, "broken.txt", "{\n"), "--key", tenant.Key},
+		"unreachable server": {list, "--key", tenant.Key, "--url", "http://127.0.0.1:1"},
 	} {
 		if out := warm(args...); out.exit != 1 || strings.Count(out.stderr, "\n") != 1 || out.stdout != "" {
-			t.Errorf("%s: %+v", what, out)
+			t.Errorf("%s: %+v, want exit 1 and one line in stderr", what, out)
 		}
 	}
 	exhausted := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
@@ -47,8 +47,8 @@ func TestSpeechWarm(t *testing.T) {
 		_, _ = w.Write([]byte(`{"error":{"code":"RATE_LIMIT_EXCEEDED","message":"The quota is used up."}}`))
 	}))
 	defer exhausted.Close()
-	if out := warm(list, "--key", own.Key, "--url", exhausted.URL); out.exit != 1 || strings.Count(out.stderr, "The quota is used up.") != 3 {
-		t.Errorf("exhausted quota: %+v", out)
+	if out := warm(list, "--key", tenant.Key, "--url", exhausted.URL); out.exit != 1 || strings.Count(out.stderr, "The quota is used up.") != 3 {
+		t.Errorf("exhausted quota: %+v, want exit 1 and 3 errors", out)
 	}
 	other := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
 		t.Errorf("the redirect is followed with the key %q", r.Header.Get("X-API-Key"))
@@ -56,11 +56,11 @@ func TestSpeechWarm(t *testing.T) {
 	defer other.Close()
 	redirect := httptest.NewServer(http.RedirectHandler(other.URL, http.StatusTemporaryRedirect))
 	defer redirect.Close()
-	if out := warm(list, "--key", own.Key, "--url", redirect.URL); out.exit != 1 || !strings.Contains(out.stderr, "returned status 307") {
-		t.Errorf("redirect: %+v", out)
+	if out := warm(list, "--key", tenant.Key, "--url", redirect.URL); out.exit != 1 || !strings.Contains(out.stderr, "returned status 307") {
+		t.Errorf("redirect: %+v, want exit 1 and status 307", out)
 	}
 	media.Stop()
-	if out := warm(writeFile(t, "more.txt", "One more\n"), "--key", own.Key); out.exit != 1 || !strings.Contains(out.stderr, "not cached") {
-		t.Errorf("without the media service: %+v", out)
+	if out := warm(writeFile(t, "more.txt", "One more\n"), "--key", tenant.Key); out.exit != 1 || !strings.Contains(out.stderr, "not cached") {
+		t.Errorf("without the media service: %+v, want exit 1 and \"not cached\"", out)
 	}
 }

@@ -30,28 +30,28 @@ const speechPath = "/api/v1/runtime/speech"
 // every request. It can be made to wait or to fail.
 type speechProvider struct {
 	requests atomic.Int64
-	status   atomic.Int64
-	gate     atomic.Pointer[chan struct{}]
-	env      boot.Env
+	status   atomic.Int64                  // of responses; 0: 200 with audio
+	gate     atomic.Pointer[chan struct{}] // closed to release waiting requests; nil: no wait
+	env      boot.Env                      // settings of an instance that uses the provider
 }
 
 func newSpeechProvider(t *testing.T) *speechProvider {
-	o := &speechProvider{}
+	provider := &speechProvider{}
 	sound := audio.Sound{Rate: 24000, Samples: make([]int16, 24000)}
 	for i := range sound.Samples {
 		sound.Samples[i] = int16(8000 * math.Sin(float64(i)/9))
 	}
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		_, _ = io.Copy(io.Discard, r.Body) // net/http notices a disconnect only after the body is read
-		o.requests.Add(1)
-		if gate := o.gate.Load(); gate != nil {
+		provider.requests.Add(1)
+		if gate := provider.gate.Load(); gate != nil {
 			select {
 			case <-*gate:
 			case <-r.Context().Done():
 				return
 			}
 		}
-		if status := o.status.Load(); status != 0 {
+		if status := provider.status.Load(); status != 0 {
 			w.WriteHeader(int(status))
 			return
 		}
@@ -59,15 +59,15 @@ func newSpeechProvider(t *testing.T) *speechProvider {
 		_, _ = w.Write(sound.PCM())
 	}))
 	t.Cleanup(server.Close)
-	o.env = boot.Env{"SPEECH_PROVIDERS": "openai", "SPEECH_OPENAI_URL": server.URL, "SPEECH_CONNECTION_TIMEOUT": "30s", "SPEECH_RETRIES": "0"}
-	return o
+	provider.env = boot.Env{"SPEECH_PROVIDERS": "openai", "SPEECH_OPENAI_URL": server.URL, "SPEECH_CONNECTION_TIMEOUT": "30s", "SPEECH_RETRIES": "0"}
+	return provider
 }
 
 // hold makes requests wait until the returned function is called.
-func (o *speechProvider) hold() (release func()) {
+func (p *speechProvider) hold() (release func()) {
 	gate := make(chan struct{})
-	o.gate.Store(&gate)
-	return func() { o.gate.Store(nil); close(gate) }
+	p.gate.Store(&gate)
+	return func() { p.gate.Store(nil); close(gate) }
 }
 
 type speechResponse struct {
@@ -88,7 +88,7 @@ func speak(t *testing.T, i *boot.Instance, key, body string) (s speechResponse) 
 	t.Helper()
 	resp, text := requestSpeech(t, i, key, body)
 	if resp.StatusCode != 200 {
-		t.Fatalf("%s: %d %s", body, resp.StatusCode, text)
+		t.Fatalf("%s: %d %s, want 200", body, resp.StatusCode, text)
 	}
 	if err := json.Unmarshal([]byte(text), &s); err != nil {
 		t.Fatal(err)
@@ -98,9 +98,8 @@ func speak(t *testing.T, i *boot.Instance, key, body string) (s speechResponse) 
 
 // waitForUsage waits for the team's usage. It reads the usage as an operator,
 // which is not rate limited.
-func waitForUsage(t *testing.T, i *boot.Instance, teamID string, characters, billed, requests int64) {
+func waitForUsage(t *testing.T, i *boot.Instance, teamID string, want usage.Counts) {
 	t.Helper()
-	want := usage.Counts{Characters: characters, Cached: characters - billed, Billed: billed, Requests: requests}
 	now := time.Now() // the test may span the end of a month
 	query, err := usage.ParseQuery(teamID, url.Values{"from": {now.UTC().AddDate(0, 0, -1).Format(time.DateOnly)}}, now)
 	if err != nil {
@@ -114,20 +113,20 @@ func waitForUsage(t *testing.T, i *boot.Instance, teamID string, characters, bil
 
 func TestSynthesizedAudioIsPrivateToTeam(t *testing.T) {
 	onAllStores(t, func(t *testing.T, env boot.Env) {
-		o, media := newSpeechProvider(t), boot.StartMedia(t)
-		i := boot.Start(t, boot.Merge(env, o.env, media.Env))
-		own, foreign := boot.NewTenant(t, i, "own"), boot.NewTenant(t, i, "foreign")
-		first := speak(t, i, own.Key, `{"text":"Grüß Gott 🌍","endpointId":"`+own.Endpoint.ID+`","ttl":3600}`)
-		again := speak(t, i, own.Key, `{"text":"Grüß Gott 🌍"}`)
-		if first.Cached || !again.Cached || again.URL != speechPath+"/"+first.Hash+".alaw" || again.Characters != 11 || again.SampleRate != 8000 || again.ExpiresAt == "" || o.requests.Load() != 1 {
-			t.Fatalf("first %+v, second %+v; %d requests to the provider, want 1", first, again, o.requests.Load())
+		provider, media := newSpeechProvider(t), boot.StartMedia(t)
+		i := boot.Start(t, boot.Merge(env, provider.env, media.Env))
+		tenant, foreign := boot.NewTenant(t, i, "tenant"), boot.NewTenant(t, i, "foreign")
+		first := speak(t, i, tenant.Key, `{"text":"Grüß Gott 🌍","endpointId":"`+tenant.Endpoint.ID+`","ttl":3600}`)
+		again := speak(t, i, tenant.Key, `{"text":"Grüß Gott 🌍"}`)
+		if first.Cached || !again.Cached || again.URL != speechPath+"/"+first.Hash+".alaw" || again.Characters != 11 || again.SampleRate != 8000 || again.ExpiresAt == "" || provider.requests.Load() != 1 {
+			t.Fatalf("first %+v, second %+v; %d requests to the provider, want 1", first, again, provider.requests.Load())
 		}
-		if pcm := speak(t, i, own.Key, `{"text":"Grüß Gott 🌍","encoding":"pcm"}`); pcm.Cached || pcm.Hash != first.Hash {
-			t.Errorf("other encoding: %+v", pcm)
+		if pcm := speak(t, i, tenant.Key, `{"text":"Grüß Gott 🌍","encoding":"pcm"}`); pcm.Cached || pcm.Hash != first.Hash {
+			t.Errorf("other encoding: %+v, want a new synthesis with hash %s", pcm, first.Hash)
 		}
 		get := func(status int, headers ...string) (boot.Response, string) {
 			t.Helper()
-			resp, body := i.Call(t, "GET", first.URL, append(headers, "X-API-Key", own.Key)...)
+			resp, body := i.Call(t, "GET", first.URL, append(headers, "X-API-Key", tenant.Key)...)
 			if resp.StatusCode != status {
 				t.Errorf("%v: %d %.200s, want %d", headers, resp.StatusCode, body, status)
 			}
@@ -135,31 +134,31 @@ func TestSynthesizedAudioIsPrivateToTeam(t *testing.T) {
 		}
 		whole, sound := get(200)
 		if len(sound) != 8000 || whole.Header.Get("Content-Type") != "audio/x-alaw-basic" || whole.Header.Get("Content-Length") != "8000" || whole.Header.Get("ETag") == "" {
-			t.Errorf("%d bytes with %v", len(sound), whole.Header)
+			t.Errorf("GET returned %d bytes with headers %v, want 8000 bytes of audio/x-alaw-basic with an ETag", len(sound), whole.Header)
 		}
 		if part, body := get(206, "Range", "bytes=100-199"); body != sound[100:200] || part.Header.Get("Content-Range") != "bytes 100-199/8000" {
-			t.Errorf("range: %d bytes with %v", len(body), part.Header)
+			t.Errorf("range: %d bytes with headers %v, want bytes 100-199/8000", len(body), part.Header)
 		}
 		if parts, body := get(206, "Range", "bytes=0-9,20-29"); !strings.HasPrefix(parts.Header.Get("Content-Type"), "multipart/byteranges") || !strings.Contains(body, sound[20:30]) {
-			t.Errorf("two ranges: headers %v", parts.Header)
+			t.Errorf("two ranges: headers %v, want multipart/byteranges", parts.Header)
 		}
 		get(304, "If-None-Match", whole.Header.Get("ETag"))
 		get(200, "If-Match", whole.Header.Get("ETag"))
 		for _, condition := range [][]string{{"If-Match", `"another"`}, {"If-Unmodified-Since", "Thu, 01 Jan 2015 00:00:00 GMT"}} {
 			if _, body := get(412, condition...); !strings.Contains(body, code("PRECONDITION_FAILED")) {
-				t.Errorf("%v: %s", condition, body)
+				t.Errorf("%v: %s, want PRECONDITION_FAILED", condition, body)
 			}
 		}
 		var age int
 		if _, err := fmt.Sscanf(whole.Header.Get("Cache-Control"), "private, max-age=%d", &age); err != nil || age > 3600 {
-			t.Errorf("speech with a TTL of an hour: headers %v", whole.Header)
+			t.Errorf("speech with a TTL of an hour: Cache-Control %q, want private with at most 3600 s", whole.Header.Get("Cache-Control"))
 		}
 		get(200, "Range", "bytes=0-9", "If-Range", `"another"`)
 		if beyond, body := get(416, "Range", "bytes=8000-"); beyond.Header.Get("Content-Range") != "bytes */8000" || !strings.Contains(body, code("RANGE_NOT_SATISFIABLE")) {
-			t.Errorf("range past the end: %s with %v", body, beyond.Header)
+			t.Errorf("range past the end: %s with headers %v, want RANGE_NOT_SATISFIABLE and bytes */8000", body, beyond.Header)
 		}
-		if head, body := i.Call(t, "HEAD", first.URL, "X-API-Key", own.Key); head.StatusCode != 200 || body != "" || head.Header.Get("Content-Length") != "8000" {
-			t.Errorf("HEAD: %d with %v", head.StatusCode, head.Header)
+		if head, body := i.Call(t, "HEAD", first.URL, "X-API-Key", tenant.Key); head.StatusCode != 200 || body != "" || head.Header.Get("Content-Length") != "8000" {
+			t.Errorf("HEAD: %d %q with headers %v, want 200 with Content-Length 8000", head.StatusCode, body, head.Header)
 		}
 		for _, path := range []string{first.URL, speechPath + "/" + strings.Repeat("0", 64) + ".alaw", speechPath + "/x", speechPath + "/..%2f" + first.Hash + ".alaw"} {
 			resp, body := i.Call(t, "GET", path, "X-API-Key", foreign.Key)
@@ -168,30 +167,30 @@ func TestSynthesizedAudioIsPrivateToTeam(t *testing.T) {
 		if theirs := speak(t, i, foreign.Key, `{"text":"Grüß Gott 🌍"}`); theirs.Cached || theirs.Hash == first.Hash {
 			t.Errorf("the cache is shared with another team: %+v", theirs)
 		}
-		resp, body := requestSpeech(t, i, own.Key, `{"text":"x","endpointId":"`+foreign.Endpoint.ID+`"}`)
+		resp, body := requestSpeech(t, i, tenant.Key, `{"text":"x","endpointId":"`+foreign.Endpoint.ID+`"}`)
 		wantStatus(t, resp, body, 404, code("NOT_FOUND"))
-		resp, body = requestSpeech(t, i, own.Key, `{"text":"","speed":9,"encoding":"mp3","provider":"tone"}`)
+		resp, body = requestSpeech(t, i, tenant.Key, `{"text":"","speed":9,"encoding":"mp3","provider":"tone"}`)
 		wantStatus(t, resp, body, 400, code("VALIDATION_ERROR"))
-		waitForUsage(t, i, own.Team.ID, 33, 22, 3)
-		waitForUsage(t, i, foreign.Team.ID, 11, 11, 1)
+		waitForUsage(t, i, tenant.Team.ID, usage.Counts{Characters: 33, Cached: 11, Billed: 22, Requests: 3})
+		waitForUsage(t, i, foreign.Team.ID, usage.Counts{Characters: 11, Billed: 11, Requests: 1})
 	})
 }
 
 func TestConcurrentRequestsShareOneSynthesis(t *testing.T) {
 	onEmbeddedAndReal(t, func(t *testing.T, env boot.Env) {
-		o, media := newSpeechProvider(t), boot.StartMedia(t)
-		env = boot.Merge(env, o.env, media.Env)
+		provider, media := newSpeechProvider(t), boot.StartMedia(t)
+		env = boot.Merge(env, provider.env, media.Env)
 		instances := []*boot.Instance{boot.Start(t, env)}
 		if env["REDIS_URL"] != "" { // embedded stores serve one instance
 			instances = append(instances, boot.Start(t, env))
 		}
-		own := boot.NewTenant(t, instances[0], "own")
-		release := o.hold()
+		tenant := boot.NewTenant(t, instances[0], "tenant")
+		release := provider.hold()
 		var wg sync.WaitGroup
 		var billed atomic.Int64
 		for n := range 100 {
 			wg.Go(func() {
-				s := speak(t, instances[n%len(instances)], own.Key, `{"text":"abc"}`)
+				s := speak(t, instances[n%len(instances)], tenant.Key, `{"text":"abc"}`)
 				if s.URL == "" {
 					t.Errorf("speech without a URL: %+v", s)
 				}
@@ -200,49 +199,49 @@ func TestConcurrentRequestsShareOneSynthesis(t *testing.T) {
 				}
 			})
 		}
-		poll.Until(t, "the provider gets a request", func() bool { return o.requests.Load() > 0 })
+		poll.Until(t, "the provider gets a request", func() bool { return provider.requests.Load() > 0 })
 		release()
 		wg.Wait()
-		if o.requests.Load() != 1 || billed.Load() != 1 {
-			t.Errorf("%d syntheses, %d billed, want 1 and 1", o.requests.Load(), billed.Load())
+		if provider.requests.Load() != 1 || billed.Load() != 1 {
+			t.Errorf("%d syntheses, %d billed, want 1 and 1", provider.requests.Load(), billed.Load())
 		}
-		waitForUsage(t, instances[0], own.Team.ID, 300, 3, 100)
+		waitForUsage(t, instances[0], tenant.Team.ID, usage.Counts{Characters: 300, Cached: 297, Billed: 3, Requests: 100})
 	})
 }
 
 func TestSynthesisIsTakenOverFromKilledInstance(t *testing.T) {
-	o, media := newSpeechProvider(t), boot.StartMedia(t)
-	env := boot.Merge(realStores(t), o.env, media.Env)
+	provider, media := newSpeechProvider(t), boot.StartMedia(t)
+	env := boot.Merge(realStores(t), provider.env, media.Env)
 	survivor := boot.Start(t, env)
-	own := boot.NewTenant(t, survivor, "own")
+	tenant := boot.NewTenant(t, survivor, "tenant")
 	instance, leader := boot.Serve(t, env)
-	release := o.hold()
+	release := provider.hold()
 	go func() {
 		req, _ := http.NewRequest(http.MethodPost, instance.URL+speechPath, strings.NewReader(`{"text":"abc"}`))
-		req.Header.Set("X-API-Key", own.Key)
+		req.Header.Set("X-API-Key", tenant.Key)
 		req.Header.Set("Content-Type", "application/json")
 		if resp, err := http.DefaultClient.Do(req); err == nil {
 			_ = resp.Body.Close()
 		}
 	}()
-	poll.Until(t, "the leader calls the provider", func() bool { return o.requests.Load() == 1 })
+	poll.Until(t, "the leader calls the provider", func() bool { return provider.requests.Load() == 1 })
 	result := make(chan speechResponse)
-	go func() { result <- speak(t, survivor, own.Key, `{"text":"abc"}`) }()
+	go func() { result <- speak(t, survivor, tenant.Key, `{"text":"abc"}`) }()
 	_ = leader.Cmd.Process.Signal(syscall.SIGKILL)
-	poll.Until(t, "the survivor calls the provider", func() bool { return o.requests.Load() == 2 })
+	poll.Until(t, "the survivor calls the provider", func() bool { return provider.requests.Load() == 2 })
 	release()
 	if s := <-result; s.Cached || s.URL == "" {
 		t.Errorf("speech of the survivor is %+v, want it new and stored", s)
 	}
-	waitForUsage(t, survivor, own.Team.ID, 3, 3, 1)
+	waitForUsage(t, survivor, tenant.Team.ID, usage.Counts{Characters: 3, Billed: 3, Requests: 1})
 }
 
 func TestDamagedAudioIsSynthesizedAgain(t *testing.T) {
-	o, media := newSpeechProvider(t), boot.StartMedia(t)
-	i := boot.Start(t, boot.Merge(o.env, media.Env))
-	own := boot.NewTenant(t, i, "own")
-	s := speak(t, i, own.Key, `{"text":"abc"}`)
-	_, sound := i.Call(t, "GET", s.URL, "X-API-Key", own.Key)
+	provider, media := newSpeechProvider(t), boot.StartMedia(t)
+	i := boot.Start(t, boot.Merge(provider.env, media.Env))
+	tenant := boot.NewTenant(t, i, "tenant")
+	s := speak(t, i, tenant.Key, `{"text":"abc"}`)
+	_, sound := i.Call(t, "GET", s.URL, "X-API-Key", tenant.Key)
 	file := filepath.Join(media.Root, s.Hash[:2], s.Hash+".alaw")
 	damaged := bytes.Repeat([]byte{1}, len(sound))
 	if err := os.WriteFile(file, damaged, 0o600); err != nil {
@@ -253,7 +252,7 @@ func TestDamagedAudioIsSynthesizedAgain(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	req.Header.Set("X-API-Key", own.Key)
+	req.Header.Set("X-API-Key", tenant.Key)
 	resp, err := http.DefaultClient.Do(req)
 	if err == nil {
 		_, err = io.ReadAll(resp.Body)
@@ -262,21 +261,21 @@ func TestDamagedAudioIsSynthesizedAgain(t *testing.T) {
 	if err == nil {
 		t.Error("damaged audio was served completely")
 	}
-	if again := speak(t, i, own.Key, `{"text":"abc"}`); again.Cached || again.URL != s.URL {
+	if again := speak(t, i, tenant.Key, `{"text":"abc"}`); again.Cached || again.URL != s.URL {
 		t.Errorf("speech after the damage is %+v, want it new, at the same URL", again)
 	}
-	if _, again := i.Call(t, "GET", s.URL, "X-API-Key", own.Key); again != sound {
+	if _, again := i.Call(t, "GET", s.URL, "X-API-Key", tenant.Key); again != sound {
 		t.Error("the new audio differs")
 	}
-	if !speak(t, i, own.Key, `{"text":"abc"}`).Cached || o.requests.Load() != 2 {
-		t.Errorf("%d requests to the provider, want 2", o.requests.Load())
+	if !speak(t, i, tenant.Key, `{"text":"abc"}`).Cached || provider.requests.Load() != 2 {
+		t.Errorf("%d requests to the provider, want 2", provider.requests.Load())
 	}
 }
 
 func TestSpeechWorksWithoutMediaService(t *testing.T) {
-	o, media := newSpeechProvider(t), boot.StartMedia(t)
-	i := boot.Start(t, boot.Merge(o.env, media.Env))
-	own := boot.NewTenant(t, i, "own")
+	provider, media := newSpeechProvider(t), boot.StartMedia(t)
+	i := boot.Start(t, boot.Merge(provider.env, media.Env))
+	tenant := boot.NewTenant(t, i, "tenant")
 	waitForHealth := func(status string) {
 		t.Helper()
 		poll.Until(t, "/health contains "+status, func() bool {
@@ -285,41 +284,40 @@ func TestSpeechWorksWithoutMediaService(t *testing.T) {
 		})
 	}
 	waitForHealth(`"media":"ok"`)
-	cached := speak(t, i, own.Key, `{"text":"cached"}`)
+	cached := speak(t, i, tenant.Key, `{"text":"cached"}`)
 	media.Stop()
 	waitForHealth(`"media":"degraded"`)
 	for _, text := range []string{"cached", "new"} {
-		if s := speak(t, i, own.Key, `{"text":"`+text+`"}`); s.Cached || s.URL != "" || len(s.Audio) != 8000 {
+		if s := speak(t, i, tenant.Key, `{"text":"`+text+`"}`); s.Cached || s.URL != "" || len(s.Audio) != 8000 {
 			t.Errorf("%s: %+v, want the audio in the response", text, s)
 		}
 	}
-	resp, body := i.Call(t, "GET", cached.URL, "X-API-Key", own.Key)
+	resp, body := i.Call(t, "GET", cached.URL, "X-API-Key", tenant.Key)
 	wantStatus(t, resp, body, 503, code("SERVICE_UNAVAILABLE"))
 	media.Start(t)
 	waitForHealth(`"media":"ok"`)
-	poll.Until(t, "the cache is used again", func() bool { return speak(t, i, own.Key, `{"text":"cached"}`).Cached })
-	if s := speak(t, i, own.Key, `{"text":"new"}`); s.URL == "" {
+	poll.Until(t, "the cache is used again", func() bool { return speak(t, i, tenant.Key, `{"text":"cached"}`).Cached })
+	if s := speak(t, i, tenant.Key, `{"text":"new"}`); s.URL == "" {
 		t.Errorf("speech after the outage is %+v, want it stored", s)
 	}
 }
 
 func TestNextProviderIsUsedAfterFailure(t *testing.T) {
-	o, media := newSpeechProvider(t), boot.StartMedia(t)
-	i := boot.Start(t, boot.Merge(o.env, media.Env, boot.Env{"SPEECH_PROVIDERS": "openai,tone"}))
-	own := boot.NewTenant(t, i, "own")
-	o.status.Store(500)
-	first := speak(t, i, own.Key, `{"text":"abc"}`)
-	if again := speak(t, i, own.Key, `{"text":"abc","provider":"tone"}`); first.Provider != "tone" || !again.Cached || again.Hash != first.Hash {
+	provider, media := newSpeechProvider(t), boot.StartMedia(t)
+	i := boot.Start(t, boot.Merge(provider.env, media.Env, boot.Env{"SPEECH_PROVIDERS": "openai,tone"}))
+	tenant := boot.NewTenant(t, i, "tenant")
+	provider.status.Store(500)
+	first := speak(t, i, tenant.Key, `{"text":"abc"}`)
+	if again := speak(t, i, tenant.Key, `{"text":"abc","provider":"tone"}`); first.Provider != "tone" || !again.Cached || again.Hash != first.Hash {
 		t.Errorf("first %+v, second %+v, want cached speech of the second provider", first, again)
 	}
-	alone := boot.Start(t, boot.Merge(o.env, media.Env))
-	their := boot.NewTenant(t, alone, "their")
-	resp, body := requestSpeech(t, alone, their.Key, `{"text":"abc"}`)
+	failing := boot.Start(t, boot.Merge(provider.env, media.Env))
+	resp, body := requestSpeech(t, failing, boot.NewTenant(t, failing, "failing").Key, `{"text":"abc"}`)
 	wantStatus(t, resp, body, 503, code("SERVICE_UNAVAILABLE"))
 	if resp.Header.Get("Retry-After") == "" || strings.Contains(body, "127.0.0.1") {
-		t.Errorf("%s with %v", body, resp.Header)
+		t.Errorf("503 body %s with headers %v, want Retry-After and no address", body, resp.Header)
 	}
-	silent := boot.Start(t, media.Env)
-	resp, body = requestSpeech(t, silent, boot.NewTenant(t, silent, "silent").Key, `{"text":"abc"}`)
+	unconfigured := boot.Start(t, media.Env)
+	resp, body = requestSpeech(t, unconfigured, boot.NewTenant(t, unconfigured, "unconfigured").Key, `{"text":"abc"}`)
 	wantStatus(t, resp, body, 503, "SPEECH_PROVIDERS")
 }

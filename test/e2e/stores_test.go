@@ -21,7 +21,7 @@ func TestStoresRecoverFromOutage(t *testing.T) {
 	resp, body := i.Call(t, "GET", "/health")
 	wantStatus(t, resp, body, 503, `"status":"unavailable"`)
 	if !strings.Contains(body, `"database":"unavailable"`) || !strings.Contains(body, `"kv":"unavailable"`) {
-		t.Errorf("/health returned %s", body)
+		t.Errorf("/health returned %s, want every unavailable store in it", body)
 	}
 	resp, body = i.Call(t, "GET", capabilities, "X-API-Key", "tk_a_"+strings.Repeat("A", 43))
 	wantStatus(t, resp, body, 503, code("SERVICE_UNAVAILABLE"))
@@ -34,23 +34,23 @@ func TestStoresRecoverFromOutage(t *testing.T) {
 	wantStatus(t, resp, body, 503, `"database":"unavailable"`)
 	pg.Start(t)
 	waitForStatus(t, i, 200, "/health")
-	own := boot.NewTenant(t, i, "own")
-	waitForStatus(t, i, 200, capabilities, "X-API-Key", own.Key)
+	tenant := boot.NewTenant(t, i, "tenant")
+	waitForStatus(t, i, 200, capabilities, "X-API-Key", tenant.Key)
 
 	t.Run("Redis outage", func(t *testing.T) {
 		redis.Kill()
 		waitForStatus(t, i, 503, "/health")
 		redis.Start()
 		waitForStatus(t, i, 200, "/health")
-		waitForStatus(t, i, 200, capabilities, "X-API-Key", own.Key)
+		waitForStatus(t, i, 200, capabilities, "X-API-Key", tenant.Key)
 	})
 	t.Run("database outage", func(t *testing.T) {
 		pg.Crash()
 		waitForStatus(t, i, 503, "/health")
-		waitForStatus(t, i, 503, "/api/v1/endpoints", "X-API-Key", own.Key)
+		waitForStatus(t, i, 503, "/api/v1/endpoints", "X-API-Key", tenant.Key)
 		pg.Start(t)
 		waitForStatus(t, i, 200, "/health")
-		waitForStatus(t, i, 200, "/api/v1/endpoints", "X-API-Key", own.Key)
+		waitForStatus(t, i, 200, "/api/v1/endpoints", "X-API-Key", tenant.Key)
 	})
 	for _, state := range []string{"is unavailable", "is available again"} {
 		if !i.Log.Has(state) {
@@ -67,7 +67,7 @@ func TestHealthIgnoresDatabaseWithoutAPIAccess(t *testing.T) {
 	})
 	waitForStatus(t, i, 200, "/health")
 	if _, body := i.Call(t, "GET", "/health"); !strings.Contains(body, `"database":"unavailable"`) {
-		t.Errorf("/health returned %s", body)
+		t.Errorf("/health returned %s, want every unavailable store in it", body)
 	}
 }
 
@@ -83,8 +83,8 @@ func TestCacheIsDroppedWithoutAnnouncements(t *testing.T) {
 	redis := servers.StartRedis(t)
 	env := boot.Env{"DATABASE_URL": servers.SharedPostgres(t).NewDatabase(t), "REDIS_URL": redis.URL()}
 	i := boot.Start(t, env)
-	own := boot.NewTenant(t, i, "own")
-	waitForStatus(t, i, 200, capabilities, "X-API-Key", own.Key)
+	tenant := boot.NewTenant(t, i, "tenant")
+	waitForStatus(t, i, 200, capabilities, "X-API-Key", tenant.Key)
 
 	redis.MustDo("CLIENT", "KILL", "TYPE", "pubsub")
 	// Revoke the key in the database only: nothing is announced.
@@ -93,8 +93,8 @@ func TestCacheIsDroppedWithoutAnnouncements(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer func() { _ = db.Close() }()
-	if _, err := db.ExecContext(t.Context(), "UPDATE api_keys SET revoked_at = 1 WHERE id = $1", own.KeyID); err != nil {
+	if _, err := db.ExecContext(t.Context(), "UPDATE api_keys SET revoked_at = 1 WHERE id = $1", tenant.KeyID); err != nil {
 		t.Fatal(err)
 	}
-	waitForRevocation(t, i, own.Key)
+	waitForRevocation(t, i, tenant.Key)
 }

@@ -20,7 +20,7 @@ func TestTLSAcceptsOnlyAEADSuites(t *testing.T) {
 		"EDGE_TLS_PRIVKEY_B64":   base64.StdEncoding.EncodeToString(key),
 	})
 	if !strings.HasPrefix(i.URL, "https://") {
-		t.Fatalf("URL is %s", i.URL)
+		t.Fatalf("URL is %s, want https", i.URL)
 	}
 	roots := x509.NewCertPool()
 	roots.AppendCertsFromPEM(ca.PEM())
@@ -32,22 +32,22 @@ func TestTLSAcceptsOnlyAEADSuites(t *testing.T) {
 		}
 		return conn.Close()
 	}
-	only := func(version uint16, suites ...uint16) *tls.Config {
+	allow := func(version uint16, suites ...uint16) *tls.Config {
 		return &tls.Config{MinVersion: version, MaxVersion: version, CipherSuites: suites}
 	}
 	for name, c := range map[string]struct {
 		config *tls.Config
 		ok     bool
 	}{
-		"TLS 1.3":                  {only(tls.VersionTLS13), true},
-		"TLS 1.2 AES-GCM":          {only(tls.VersionTLS12, tls.TLS_ECDHE_ECDSA_WITH_AES_128_GCM_SHA256), true},
-		"TLS 1.2 ChaCha20":         {only(tls.VersionTLS12, tls.TLS_ECDHE_ECDSA_WITH_CHACHA20_POLY1305_SHA256), true},
-		"TLS 1.2 CBC":              {only(tls.VersionTLS12, tls.TLS_ECDHE_ECDSA_WITH_AES_128_CBC_SHA), false},
-		"TLS 1.1":                  {only(tls.VersionTLS11), false},
-		"TLS 1.2 RSA key exchange": {only(tls.VersionTLS12, tls.TLS_RSA_WITH_AES_128_GCM_SHA256), false},
+		"TLS 1.3":                  {allow(tls.VersionTLS13), true},
+		"TLS 1.2 AES-GCM":          {allow(tls.VersionTLS12, tls.TLS_ECDHE_ECDSA_WITH_AES_128_GCM_SHA256), true},
+		"TLS 1.2 ChaCha20":         {allow(tls.VersionTLS12, tls.TLS_ECDHE_ECDSA_WITH_CHACHA20_POLY1305_SHA256), true},
+		"TLS 1.2 CBC":              {allow(tls.VersionTLS12, tls.TLS_ECDHE_ECDSA_WITH_AES_128_CBC_SHA), false},
+		"TLS 1.1":                  {allow(tls.VersionTLS11), false},
+		"TLS 1.2 RSA key exchange": {allow(tls.VersionTLS12, tls.TLS_RSA_WITH_AES_128_GCM_SHA256), false},
 	} {
 		if err := dial(c.config); (err == nil) != c.ok {
-			t.Errorf("%s: %v", name, err)
+			t.Errorf("%s: handshake returned %v, want success: %v", name, err, c.ok)
 		}
 	}
 }
@@ -65,7 +65,7 @@ func TestInvalidTLSCertificatePreventsStart(t *testing.T) {
 	} {
 		env, _ := boot.ServeEnv(t, boot.Env{"API_TLS_ENABLED": "true", "EDGE_TLS_FULLCHAIN_B64": c.chain, "EDGE_TLS_PRIVKEY_B64": c.key})
 		if r := telapi(t, env, "serve"); r.exit != 1 || !strings.Contains(r.stderr, c.names) {
-			t.Errorf("%s: exit %d, stderr %s", name, r.exit, r.stderr)
+			t.Errorf("%s: exit %d, stderr %s; want exit 1 and %s in it", name, r.exit, r.stderr, c.names)
 		}
 	}
 }

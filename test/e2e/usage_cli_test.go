@@ -15,14 +15,14 @@ import (
 func TestUsageCommand(t *testing.T) {
 	env := talk.WithDataDir(t, boot.Env{})
 	i := boot.Start(t, env)
-	own, rt := boot.NewTenant(t, i, "own"), talk.StartRuntime(t, env)
+	tenant, rt := boot.NewTenant(t, i, "tenant"), talk.StartRuntime(t, env)
 	now := time.Now()
 	for _, r := range []wire.SpeechReport{
 		{Voice: "anna", Characters: 320},
 		{Voice: "anna", Characters: 320, Cached: true},
 		{Voice: "z\x1b[2Jo\te", Characters: 1},
 	} {
-		r.TeamID, r.At = own.Team.ID, now.UnixMilli()
+		r.TeamID, r.At = tenant.Team.ID, now.UnixMilli()
 		if err := rt.ReportSpeech(t.Context(), r); err != nil {
 			t.Fatal(err)
 		}
@@ -30,34 +30,34 @@ func TestUsageCommand(t *testing.T) {
 	day := now.UTC().Format(time.DateOnly)
 	poll.Until(t, "all reports are counted", func() bool {
 		var report struct{ Total struct{ Requests int } }
-		getJSON(t, i, "/api/v1/usage/tts-characters?from="+day, own.Key, &report)
+		getJSON(t, i, "/api/v1/usage/tts-characters?from="+day, tenant.Key, &report)
 		return report.Total.Requests == 3
 	})
-	r := telapi(t, env, "usage", own.Team.ID, "--from", day, "--to", day, "--group-by", "voice")
+	r := telapi(t, env, "usage", tenant.Team.ID, "--from", day, "--to", day, "--group-by", "voice")
 	want := fmt.Sprintf(`Speech usage of %[1]s from %[2]s to %[2]s, by day (UTC)
 
                      CHARACTERS      BILLED      CACHED  REQUESTS  █ billed ░ cached
 %[2]s anna             640         320         320         2  ████████████████░░░░░░░░░░░░░░░░
 %[2]s z\ufffd[2Jo\ufffde           1           1           0         1  █
 TOTAL                       641         321         320         3
-`, own.Team.ID, day)
+`, tenant.Team.ID, day)
 	want = strings.ReplaceAll(want, `\ufffd`, "\ufffd")
 	if r.exit != 0 || r.stdout != want {
 		t.Errorf("exit %d\ngot\n%s\nwant\n%s%s", r.exit, r.stdout, want, r.stderr)
 	}
-	if v := telapiJSON(t, env, "usage", own.Team.ID, "--from", day, "--interval", "month"); v["interval"] != "month" || !strings.HasPrefix(fmt.Sprint(v["total"]), "map[billedCharacters:321 cachedCharacters:320") {
-		t.Errorf("%v", v)
+	if v := telapiJSON(t, env, "usage", tenant.Team.ID, "--from", day, "--interval", "month"); v["interval"] != "month" || !strings.HasPrefix(fmt.Sprint(v["total"]), "map[billedCharacters:321 cachedCharacters:320") {
+		t.Errorf("usage --json prints %v, want interval month and the total", v)
 	}
 	if r := telapi(t, env, "usage", boot.NewTenant(t, i, "unused").Team.ID); r.exit != 0 || !strings.HasSuffix(r.stdout, "none\n") {
-		t.Errorf("team without usage: %+v", r)
+		t.Errorf("team without usage: %+v, want exit 0 and \"none\"", r)
 	}
 	for text, args := range map[string][]string{
 		"telapi: team tm_none not found\n":                                      {"tm_none"},
-		"telapi: invalid --interval \"week\": must be one of day, month\n":      {own.Team.ID, "--interval", "week"},
-		"telapi: invalid --from \"yesterday\": use a date such as 2026-11-15\n": {own.Team.ID, "--from", "yesterday"},
+		"telapi: invalid --interval \"week\": must be one of day, month\n":      {tenant.Team.ID, "--interval", "week"},
+		"telapi: invalid --from \"yesterday\": use a date such as 2026-11-15\n": {tenant.Team.ID, "--from", "yesterday"},
 	} {
 		if r := telapi(t, env, append([]string{"usage"}, args...)...); r.exit != 1 || r.stdout != "" || !strings.Contains(r.stderr, text) {
-			t.Errorf("%v: %+v, want %q", args, r, text)
+			t.Errorf("usage %v: %+v, want exit 1 and %q in stderr", args, r, text)
 		}
 	}
 }
