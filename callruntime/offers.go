@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strconv"
 	"time"
 
 	"github.com/go-json-experiment/json"
@@ -13,6 +14,7 @@ import (
 
 	"telapi/callruntime/wire"
 	"telapi/internal/kv"
+	"telapi/internal/lua"
 	"telapi/internal/redisconn"
 	"telapi/internal/sleep"
 )
@@ -67,6 +69,11 @@ func (r *Runtime) acceptOffer(ctx context.Context, entry rueidis.XRangeEntry, wa
 	if err := json.Unmarshal([]byte(entry.FieldValues["offer"]), &offer); err != nil || offer.SessionID == "" {
 		return nil, r.ackOffer(ctx, entry.ID, true) // invalid for every runtime
 	}
+	if offer.ExpiresAt > 0 && offer.ExpiresAt <= time.Now().UnixMilli() {
+		if dropped, err := r.dropExpired(ctx, entry.ID); dropped || err != nil {
+			return nil, err
+		}
+	}
 	if want != nil && !want(offer) {
 		return nil, r.ackOffer(ctx, entry.ID, false)
 	}
@@ -80,6 +87,33 @@ func (r *Runtime) acceptOffer(ctx context.Context, entry rueidis.XRangeEntry, wa
 	c.Offer = &offer
 	_ = r.ackOffer(ctx, entry.ID, true) // if this fails, the next reader finds the session claimed
 	return c, nil
+}
+
+// dropBatch is the number of offers that one call of drop_offers.lua checks.
+const dropBatch = 1000
+
+var dropOffersScript = rueidis.NewLuaScriptRetryable(lua.Script("drop_offers"))
+
+// dropExpired deletes the expired offers from an ID on. Without it, a new caller
+// would wait until the runtimes have read every offer of a long outage. It reports
+// whether the first offer has expired: the store's clock decides.
+func (r *Runtime) dropExpired(ctx context.Context, from string) (first bool, err error) {
+	for start := from; ; {
+		reply, err := dropOffersScript.Exec(ctx, r.client, []string{kv.OffersStream}, []string{start, strconv.Itoa(dropBatch)}).ToArray()
+		if err != nil || len(reply) != 3 {
+			return first, fmt.Errorf("drop expired offers: %w", cmp.Or(err, errors.New("unexpected reply")))
+		}
+		deleted, _ := reply[0].AsInt64()
+		last, _ := reply[1].ToString()
+		if start == from {
+			n, _ := reply[2].AsInt64()
+			first = n == 1
+		}
+		if deleted == 0 || last == start {
+			return first, nil
+		}
+		start = last
+	}
 }
 
 // ackOffer removes an offer from the group's pending list, and from the stream if

@@ -47,6 +47,7 @@ type Offer struct {
 	Mode       string         `json:"mode"`
 	Identity   *Identifier    `json:"identity,omitzero"`
 	Metadata   jsontext.Value `json:"metadata,omitzero"`
+	ExpiresAt  int64          `json:"expiresAt,omitzero"` // Unix ms at which the session ends
 }
 
 // SpeechReport reports the synthesis of one text. The service counts each report

@@ -127,7 +127,9 @@ func (c *Connection) Heartbeat(ctx context.Context) {
 // offer announces the session to the runtimes. The next heartbeat retries a
 // failed offer.
 func (c *Connection) offer(ctx context.Context) {
-	err := c.service.store.Offer(ctx, c.session.Offer)
+	offer := c.session.Offer
+	offer.ExpiresAt = c.session.ExpiresAt.UnixMilli()
+	err := c.service.store.Offer(ctx, offer)
 	c.reoffer.Store(err != nil)
 	if err != nil {
 		c.service.log.WarnContext(ctx, "session not offered to runtimes; will retry", "session_id", c.session.SessionID, "error", err)

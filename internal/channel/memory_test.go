@@ -58,7 +58,10 @@ func (m *memory) Renew(_ context.Context, _, _ string, lease time.Duration, agai
 	return m.outcome, again && !m.claimed, m.err
 }
 
-func (m *memory) Offer(context.Context, wire.Offer) error {
+func (m *memory) Offer(_ context.Context, o wire.Offer) error {
+	if o.ExpiresAt < time.Now().UnixMilli() {
+		return errors.New("offer without the end of its session")
+	}
 	if m.err != nil {
 		return m.err
 	}

@@ -92,8 +92,8 @@ type Store interface {
 	// and no offer is pending. retry ignores pending offers, since they may
 	// have failed.
 	Renew(ctx context.Context, channelID, connectionID string, lease time.Duration, retry bool) (outcome Outcome, offer bool, err error)
-	// Offer announces an unclaimed session to the runtimes. Repeated offers are
-	// harmless.
+	// Offer announces an unclaimed session to the runtimes. It does nothing
+	// while an earlier offer of the session waits for a runtime.
 	Offer(ctx context.Context, o wire.Offer) error
 	// Detach releases the ownership if the connection still has it.
 	Detach(ctx context.Context, channelID, connectionID string, entry []byte) error

@@ -12,7 +12,8 @@ import (
 
 const (
 	// OffersStream holds sessions without a runtime: the field offer, one JSON
-	// object. Runtimes read it as consumer groups.
+	// object, and the field expiresAt, in Unix ms. Runtimes read it as consumer
+	// groups.
 	OffersStream = "telapi:offers"
 	// OffersGroup is the consumer group of runtimes that accept every session.
 	OffersGroup = "runtimes"
@@ -69,6 +70,12 @@ func ChannelKeys(id string) []string {
 // LimitArgs returns limits as arguments of the channel scripts.
 func LimitArgs(l wire.ChannelLimits) []string {
 	return strings.Fields(fmt.Sprint(l.HistoryMessages, l.HistoryMs, l.BacklogEntries, l.BacklogBytes, l.IdleMs, l.KeepMs))
+}
+
+// NewestOffer returns the key with the ID of a session's newest offer. Its hash tag
+// is the name of the stream, so that a cluster keeps both in one slot.
+func NewestOffer(sessionID string) string {
+	return "telapi:offer:{" + OffersStream + "}:" + sessionID
 }
 
 // MetaKey returns the key of a channel's metadata.

@@ -19,10 +19,6 @@ import (
 	"telapi/internal/session"
 )
 
-// maxOffers bounds the stream of offers while no runtime takes any. Sessions that
-// are still unclaimed are offered again.
-const maxOffers = 100_000
-
 // Channels implements channel.Store and session.Channels.
 type Channels struct {
 	store  *Store
@@ -164,18 +160,6 @@ func (c *Channels) EndChannel(ctx context.Context, channelID, reason string) err
 	}
 	_, err := runScript(ctx, c.store, "end a channel", "end", channelID, rueidis.RedisResult.ToString, args...)
 	return err
-}
-
-// Offer implements channel.Store.
-func (c *Channels) Offer(ctx context.Context, o wire.Offer) error {
-	value, err := json.Marshal(o)
-	if err != nil {
-		return fmt.Errorf("encode an offer: %w", err)
-	}
-	return c.store.do(ctx, "offer a session", func(ctx context.Context, client rueidis.Client) error {
-		return client.Do(ctx, client.B().Xadd().Key(kv.OffersStream).Maxlen().Almost().Threshold(strconv.Itoa(maxOffers)).
-			Id("*").FieldValue().FieldValue("offer", string(value)).Build()).Error()
-	})
 }
 
 // Presence returns which of the channels are owned by a connection, and which have

@@ -36,6 +36,8 @@ var channelTests = map[string]func(*testing.T, Options){
 	"one runtime claims a session":                             claims,
 	"crashed runtime is replaced":                              crashedRuntimes,
 	"every group gets each offer until the session is claimed": runtimeGroups,
+	"a session has one offer at a time":                        oneOffer,
+	"expired offers are dropped":                               expiredOffers,
 	"messages are delivered live and kept":                     liveMessages,
 	"messages sent again are kept once":                        resentMessages,
 	"runtime opens, closes and reopens a channel":              openChannel,

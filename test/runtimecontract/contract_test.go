@@ -102,6 +102,9 @@ func converse(t *testing.T, opts redisstore.Options) {
 	expect(redis.do("XDEL", "telapi:offers", id), "1")
 	expect(at(redis.eval("claim", "s-1", "node-1", "token-1", "15000", "renew"), 0), "claimed")
 
+	expired := redis.do("XADD", "telapi:offers", "*", "offer", "{}", "expiresAt", "1").(string)
+	expect(redis.do("EVAL", redis.readScript("drop_offers"), "1", "telapi:offers", expired, "1000"), "[1 "+expired+" 1]")
+
 	// Receive and commit.
 	entries := redis.do("XRANGE", "telapi:ch:{s-1}:in", "-", "+", "COUNT", "100")
 	expect(at(entries, 0, 1, 1), `{"kind":"session","event":"connected"}`)

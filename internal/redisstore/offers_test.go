@@ -1,0 +1,200 @@
+package redisstore
+
+import (
+	"context"
+	"fmt"
+	"regexp"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/redis/rueidis"
+
+	"telapi/callruntime"
+	"telapi/callruntime/wire"
+	"telapi/internal/kv"
+	"telapi/test/servers"
+)
+
+// offers returns the IDs of the session's offers on the stream.
+func (s *channelFixture) offers() (ids []string) {
+	s.Helper()
+	s.raw(func(ctx context.Context, client rueidis.Client) error {
+		list, err := client.Do(ctx, client.B().Xrange().Key(kv.OffersStream).Start("-").End("+").Build()).AsXRange()
+		for _, e := range list {
+			if strings.Contains(e.FieldValues["offer"], s.id) {
+				ids = append(ids, e.ID)
+			}
+		}
+		return err
+	})
+	return ids
+}
+
+// oneOffer offers a session again before and after each step of a runtime. The
+// session never has two offers, and is offered again only if no group has to handle
+// the earlier offer any more.
+func oneOffer(t *testing.T, opts Options) {
+	s := newChannelFixture(t, opts, nil)
+	s.attach("a")
+	current := ""
+	check := func(step string, again bool) {
+		t.Helper()
+		s.offer()
+		s.offer()
+		ids := s.offers()
+		if len(ids) != 1 || (ids[0] != current) != again {
+			t.Fatalf("%s: offers %v, the offer before was %q", step, ids, current)
+		}
+		current = ids[0]
+	}
+	group := func(commands ...rueidis.Completed) {
+		t.Helper()
+		s.raw(func(ctx context.Context, client rueidis.Client) error {
+			for _, reply := range client.DoMulti(ctx, commands...) {
+				if err := reply.Error(); err != nil {
+					return err
+				}
+			}
+			return nil
+		})
+	}
+	b := func() rueidis.Builder { return s.store.state.Load().client.B() }
+	first, second := s.id+":1", s.id+":2"
+	check("first offer", true)
+	group(b().XgroupCreate().Key(kv.OffersStream).Group(first).Id("0").Build(), b().XgroupCreate().Key(kv.OffersStream).Group(second).Id("0").Build())
+	check("with groups", false)
+	group(b().Xreadgroup().Group(first, "r").Streams().Key(kv.OffersStream).Id(">").Build(), b().Xreadgroup().Group(second, "r").Streams().Key(kv.OffersStream).Id(">").Build())
+	check("read by both groups", false)
+	group(b().Xack().Key(kv.OffersStream).Group(first).Id(current).Build())
+	check("not wanted by one group", false)
+
+	// Groups of other tests have not read the offer.
+	s.raw(func(ctx context.Context, client rueidis.Client) error {
+		groups, err := client.Do(ctx, client.B().XinfoGroups().Key(kv.OffersStream).Build()).ToArray()
+		for _, g := range groups {
+			fields, _ := g.AsMap()
+			name := fields["name"]
+			if other, _ := name.ToString(); other != first && other != second {
+				err = client.Do(ctx, client.B().XgroupDestroy().Key(kv.OffersStream).Group(other).Build()).Error()
+			}
+		}
+		return err
+	})
+	group(b().Xack().Key(kv.OffersStream).Group(second).Id(current).Build())
+	check("not wanted by any group", true)
+	if c, err := s.runtime("r", func(o *callruntime.Options) { o.Group = first }).Accept(t.Context(), s.ownOffer); err != nil || c.ID != s.id {
+		t.Fatalf("accept: %+v, %v", c, err)
+	}
+	check("accepted", true)
+}
+
+// addExpired adds offers that expired long ago.
+func (s *channelFixture) addExpired(n int) {
+	s.Helper()
+	s.raw(func(ctx context.Context, client rueidis.Client) error {
+		commands := make(rueidis.Commands, n)
+		for i := range commands {
+			commands[i] = client.B().Xadd().Key(kv.OffersStream).Id("*").FieldValue().
+				FieldValue("offer", fmt.Sprintf(`{"sessionId":"%s:%d","expiresAt":1}`, s.id, i)).FieldValue("expiresAt", "1").Build()
+		}
+		for _, reply := range client.DoMulti(ctx, commands...) {
+			if err := reply.Error(); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+}
+
+func (s *channelFixture) offerUntil(expiresAt time.Time) {
+	s.Helper()
+	if err := s.channels.Offer(s.Context(), wire.Offer{SessionID: s.id, ExpiresAt: expiresAt.UnixMilli()}); err != nil {
+		s.Fatal(err)
+	}
+}
+
+func expiredOffers(t *testing.T, opts Options) {
+	s := newChannelFixture(t, opts, nil)
+	s.attach("a")
+	s.addExpired(1500)
+	s.offerUntil(time.Now().Add(time.Minute))
+	c, err := s.runtime("r").Accept(t.Context(), s.ownOffer)
+	if err != nil || c.Offer.ExpiresAt < time.Now().UnixMilli() {
+		t.Fatalf("accept: %+v, %v", c, err)
+	}
+	if left := s.offers(); len(left) != 0 {
+		t.Errorf("%d offers left", len(left))
+	}
+	s.raw(func(ctx context.Context, client rueidis.Client) error {
+		pending, err := client.Do(ctx, client.B().Xpending().Key(kv.OffersStream).Group(s.id).Build()).ToArray()
+		if err == nil {
+			if n, _ := pending[0].AsInt64(); n != 0 {
+				t.Errorf("%d pending offers", n)
+			}
+		}
+		return err
+	})
+}
+
+func TestExpiredOffersCostFewCommands(t *testing.T) {
+	t.Parallel()
+	r := servers.StartRedis(t)
+	s := newChannelFixture(t, redisOptions(r), nil)
+	s.attach("a")
+	s.addExpired(10_000)
+	s.offerUntil(time.Now().Add(time.Hour))
+	runtime := s.runtime("r")
+	r.MustDo("CONFIG", "RESETSTAT")
+	if _, err := runtime.Accept(t.Context(), s.ownOffer); err != nil {
+		t.Fatal(err)
+	}
+	reply := r.MustDo("INFO", "commandstats")
+	info, _ := reply.ToString()
+	for _, command := range []string{"xreadgroup", "xautoclaim", "evalsha", "eval"} {
+		calls := 0
+		if match := regexp.MustCompile(`cmdstat_` + command + `:calls=(\d+)`).FindStringSubmatch(info); match != nil {
+			calls, _ = strconv.Atoi(match[1])
+		}
+		if calls > 20 {
+			t.Errorf("%d calls of %s", calls, command)
+		}
+	}
+}
+
+func TestOfferDropsExpiredOffers(t *testing.T) {
+	t.Parallel()
+	s := newChannelFixture(t, redisOptions(servers.StartRedis(t)), nil)
+	s.addExpired(10)
+	s.offerUntil(time.Now().Add(time.Minute))
+	if ids := s.offers(); len(ids) != 1 {
+		t.Errorf("%d offers, want the new one", len(ids))
+	}
+}
+
+func TestOldOffersAreTrimmed(t *testing.T) {
+	t.Parallel()
+	r := servers.StartRedis(t)
+	s := newChannelFixture(t, redisOptions(r), nil)
+	for i := range 1000 {
+		r.MustDo("XADD", kv.OffersStream, fmt.Sprintf("%d-0", i+1), "offer", "{}")
+	}
+	s.offer()
+	reply := r.MustDo("XLEN", kv.OffersStream)
+	if n, _ := reply.AsInt64(); n > 100 {
+		t.Errorf("%d offers left", n) // whole nodes of the stream are trimmed
+	}
+}
+
+// A runtime whose clock is ahead accepts a session that has not expired.
+func TestStoreClockDecidesWhetherOfferHasExpired(t *testing.T) {
+	t.Parallel()
+	r := servers.StartRedis(t)
+	s := newChannelFixture(t, redisOptions(r), nil)
+	s.attach("a")
+	r.MustDo("XADD", kv.OffersStream, "*", "offer", fmt.Sprintf(`{"sessionId":%q,"expiresAt":1}`, s.id), "expiresAt", "99999999999999")
+	if _, err := s.runtime("r").Accept(t.Context(), s.ownOffer); err != nil {
+		t.Error(err)
+	}
+}
