@@ -28,8 +28,8 @@ import (
 )
 
 const (
-	connectTimeout = 10 * time.Second // until a store is connected
-	commandTimeout = 5 * time.Second  // of one operation of the key-value store
+	connectTimeout = 10 * time.Second // for connecting to a store
+	commandTimeout = 5 * time.Second  // for one operation of the key-value store
 )
 
 // Admin gives administration commands access to the server's stores, even if no
@@ -40,7 +40,7 @@ type Admin struct {
 	Endpoints *endpoint.Service
 	Limits    *ratelimit.Settings
 	Usage     *usage.Service
-	Offline   bool // the embedded stores are in use and no server is running
+	Offline   bool // the key-value store is embedded and no server is running
 
 	cfg    config.Config
 	log    *slog.Logger
@@ -51,15 +51,15 @@ type Admin struct {
 // Close.
 func OpenAdmin(ctx context.Context, cfg config.Config, w io.Writer) (*Admin, error) {
 	var s stores
-	log := toolLogger(cfg, w)
+	log := commandLogger(cfg, w)
 	ctx, cancel := context.WithTimeout(ctx, connectTimeout)
 	defer cancel()
 	err := s.openDatabase(cfg, log)
 	if err == nil {
-		err = s.joinKeyValue(cfg, log)
+		err = s.openKeyValueForCommand(cfg, log)
 	}
 	if err == nil {
-		err = s.prepareDatabase(ctx)
+		err = s.ensureSchema(ctx)
 	}
 	if err != nil {
 		s.close()
@@ -108,8 +108,8 @@ func (s offlineStore) Limits(ctx context.Context) ([]byte, bool, error) {
 
 func (offlineStore) SaveLimits(context.Context, []byte, []byte) (bool, error) { return true, nil }
 
-// CleanMedia cleans up the media cache and reports each removal. With dryRun it
-// removes nothing.
+// CleanMedia removes unused blobs from the media service and calls report for each.
+// With dryRun it removes nothing.
 func (a *Admin) CleanMedia(ctx context.Context, dryRun bool, report func(speech.Removal)) error {
 	client, err := openMedia(a.cfg)
 	if err != nil {
@@ -131,7 +131,7 @@ func (a *Admin) CleanMedia(ctx context.Context, dryRun bool, report func(speech.
 func Migrate(ctx context.Context, cfg config.Config, log io.Writer, statusOnly bool) (sqlstore.Schema, error) {
 	var s stores
 	defer s.close()
-	if err := s.openDatabase(cfg, toolLogger(cfg, log)); err != nil {
+	if err := s.openDatabase(cfg, commandLogger(cfg, log)); err != nil {
 		return sqlstore.Schema{}, err
 	}
 	if !statusOnly {
@@ -142,8 +142,9 @@ func Migrate(ctx context.Context, cfg config.Config, log io.Writer, statusOnly b
 	return s.sql.MigrationStatus(ctx)
 }
 
-// toolLogger returns the logger of a command: it logs warnings unless LOG_LEVEL is set.
-func toolLogger(cfg config.Config, w io.Writer) *slog.Logger {
+// commandLogger returns the logger of a command. Its level is LOG_LEVEL if that is
+// set explicitly, and otherwise warn.
+func commandLogger(cfg config.Config, w io.Writer) *slog.Logger {
 	level := "warn"
 	if cfg.IsSet("LOG_LEVEL") {
 		level = cfg.LogLevel
@@ -155,12 +156,13 @@ func toolLogger(cfg config.Config, w io.Writer) *slog.Logger {
 type stores struct {
 	closers
 	sql *sqlstore.Store
-	kv  *redisstore.Store // nil if embedded and no server is running
+	kv  *redisstore.Store // nil if it is embedded and no server is running
 }
 
-// openServer opens the stores for a server, which runs the embedded ones. An
-// unavailable store is not an error: connecting is retried in the background.
-func (s *stores) openServer(cfg config.Config, log *slog.Logger) error {
+// openForServer opens the stores for a server and starts the embedded key-value
+// store if REDIS_URL is not set. An unavailable store is not an error: connecting is
+// retried in the background.
+func (s *stores) openForServer(cfg config.Config, log *slog.Logger) error {
 	if err := s.openDatabase(cfg, log); err != nil {
 		return err
 	}
@@ -185,9 +187,9 @@ func (s *stores) openServer(cfg config.Config, log *slog.Logger) error {
 	return nil
 }
 
-// joinKeyValue opens the key-value store for a command. It leaves kv nil if the
+// openKeyValueForCommand opens the key-value store for a command. It leaves kv nil if the
 // store is embedded and no server is running.
-func (s *stores) joinKeyValue(cfg config.Config, log *slog.Logger) error {
+func (s *stores) openKeyValueForCommand(cfg config.Config, log *slog.Logger) error {
 	opts, err := redisOptions(cfg, log)
 	if cfg.RedisURL == "" {
 		opts, err = redisstore.Join(cfg.DataDir)
@@ -218,13 +220,13 @@ func (s *stores) openDatabase(cfg config.Config, log *slog.Logger) (err error) {
 }
 
 func redisOptions(cfg config.Config, log *slog.Logger) (redisstore.Options, error) {
-	r, err := cfg.Redis()
-	return redisstore.Options{RedisOptions: r, Logger: log}, err
+	redis, err := cfg.Redis()
+	return redisstore.Options{RedisOptions: redis, Logger: log}, err
 }
 
-// prepareDatabase creates the schema of an empty database. It does not upgrade an
+// ensureSchema creates the schema of an empty database. It does not upgrade an
 // existing one: a read-only command must not break servers of an older version.
-func (s *stores) prepareDatabase(ctx context.Context) error {
+func (s *stores) ensureSchema(ctx context.Context) error {
 	schema, err := s.sql.MigrationStatus(ctx)
 	if err == nil && schema.Current > 0 && len(schema.Pending) > 0 {
 		err = errors.New("schema is outdated: run telapi migrate")
@@ -238,9 +240,10 @@ func (s *stores) prepareDatabase(ctx context.Context) error {
 	return nil
 }
 
+// openMedia returns nil if no media service is configured.
 func openMedia(cfg config.Config) (*media.Client, error) {
 	if cfg.MediaCacheURL == "" {
-		return nil, nil // the media service is optional
+		return nil, nil
 	}
 	roots, err := cfg.MediaCacheCAs()
 	if err != nil {
@@ -249,7 +252,7 @@ func openMedia(cfg config.Config) (*media.Client, error) {
 	return media.NewClient(cfg.MediaCacheURL, cfg.MediaCacheToken, roots)
 }
 
-// OpenRuntime opens the key-value store as a call runtime, for operators.
+// OpenRuntime returns a call runtime for commands and the playground's feed.
 func OpenRuntime(cfg config.Config) (*callruntime.Runtime, error) {
 	store, err := runtimeStore(cfg)
 	if err != nil {
@@ -266,6 +269,6 @@ func runtimeStore(cfg config.Config) (rueidis.ClientOption, error) {
 		}
 		return store, nil
 	}
-	r, err := cfg.Redis()
-	return redisconn.ClientOption(r), err
+	redis, err := cfg.Redis()
+	return redisconn.ClientOption(redis), err
 }

@@ -37,8 +37,8 @@ type Options struct {
 	Version     string
 	Log         io.Writer
 	Warnings    []config.Warning // logged at start
-	Development bool             // telapi dev: any origin may open sockets, and a demo team exists
-	NoDemo      bool             // with Development: no demo runtime and bot
+	Development bool             // telapi dev: pages of any origin may open sockets, and a demo team exists
+	NoDemo      bool             // disables the demo runtime and bot of Development
 }
 
 // App is the API server. New binds its port; Run serves until its context ends.
@@ -52,12 +52,12 @@ type App struct {
 	speech   *speech.Service
 	server   *httpapi.Server
 	draining atomic.Bool
-	observer observer   // reads channels for the playground's feed
+	observer observer
 	demo     *demoState // nil unless in development
 }
 
-// New assembles the server. On error it closes what it opened; otherwise Run
-// closes it before it returns.
+// New assembles the server. If it fails, it closes everything it opened. Otherwise
+// Run closes it.
 func New(ctx context.Context, cfg config.Config, opts Options) (_ *App, err error) {
 	a := &App{process: process{cfg: cfg}, version: opts.Version, started: time.Now(), observer: observer{cfg: cfg}}
 	defer func() {
@@ -69,18 +69,19 @@ func New(ctx context.Context, cfg config.Config, opts Options) (_ *App, err erro
 	if opts.Development {
 		a.demo = &demoState{withBot: !opts.NoDemo, events: demo.NewHub(), ready: make(chan struct{})}
 	}
-	platform, err := Platform(cfg)
+	platform, err := PlatformPolicy(cfg)
 	if err != nil {
 		return nil, err
 	}
-	if a.listener, err = listen(ctx, cfg); err != nil {
+	if a.listener, err = listenAPI(ctx, cfg); err != nil {
 		return nil, err
 	}
-	if err := a.start(ctx, opts); err != nil {
+	a.onClose(func() { _ = a.listener.Close() }) // Shutdown has closed it already
+	if err := a.startTelemetry(ctx, opts); err != nil {
 		return nil, err
 	}
 	a.onClose(a.stores.close)
-	if err := a.stores.openServer(cfg, a.log); err != nil {
+	if err := a.stores.openForServer(cfg, a.log); err != nil {
 		return nil, err
 	}
 	if a.media, err = openMedia(cfg); err != nil {
@@ -95,10 +96,10 @@ func New(ctx context.Context, cfg config.Config, opts Options) (_ *App, err erro
 	secrets := auth.Secrets{Current: cfg.JWTSecret, Previous: cfg.JWTPrevious}
 	authenticator := auth.NewAuthenticator(db, auth.NewConsoleTokens(secrets, time.Now), a.log, time.Now)
 	quotas := team.NewQuotas(db)
-	limits := ratelimit.NewSettings(kv, db, a.log, a.tele.Registry)
-	limiter := ratelimit.NewLimiter(kv, limits.Limits, a.tele.Registry)
+	limits := ratelimit.NewSettings(kv, db, a.log, a.telemetry.Registry)
+	limiter := ratelimit.NewLimiter(kv, limits.Limits, a.telemetry.Registry)
 	a.onClose(func() { authenticator.Close(); quotas.Close(); limiter.Close() }) // before the stores
-	features := endpoint.Features{APIAccess: cfg.FeatureAPIAccess, WebRTC: cfg.FeatureWebRTC, DisabledCommands: cfg.CommandsDisabled, Channel: channelLimits(cfg)}
+	features := endpoint.Features{APIAccess: cfg.FeatureAPIAccess, WebRTC: cfg.FeatureWebRTC, DisabledCommands: cfg.CommandsDisabled, Channel: connectionLimits(cfg)}
 	deployment := endpoint.Deployment{Version: opts.Version, Features: features}
 	capabilities, err := deployment.Capabilities()
 	if err != nil {
@@ -106,38 +107,38 @@ func New(ctx context.Context, cfg config.Config, opts Options) (_ *App, err erro
 	}
 	endpoints := &endpoint.Service{Store: db, Deployment: deployment, Now: time.Now}
 
-	servers, err := cfg.ICEServerList()
+	iceServers, err := cfg.ICEServerList()
 	if err != nil {
 		return nil, err
 	}
-	channels := redisstore.NewChannels(kv, storedLimits(cfg))
+	channels := redisstore.NewChannels(kv, channelLimits(cfg))
 	sessions := &session.Service{
 		Store:     db,
 		Endpoints: endpoints,
 		Tokens:    session.NewTokens(secrets),
 		Channels:  channels,
 		WebRTC:    cfg.FeatureWebRTC,
-		ICE:       session.ICEConfig{Servers: servers, Secret: cfg.TURNSecret},
+		ICE:       session.ICEConfig{Servers: iceServers, Secret: cfg.TURNSecret},
 		Limits:    features.Channel,
 		Now:       time.Now,
 	}
 	sweeper := session.NewSweeper(sessions, cfg.SessionIdleTimeout, cfg.SessionRetention, a.log)
-	actions := session.NewActionQueue(db, cfg.EnablePIILogging, a.log, a.tele.Registry)
+	actions := session.NewActionQueue(db, cfg.EnablePIILogging, a.log, a.telemetry.Registry)
 	reportStream := redisstore.NewReportStream(kv)
-	reporter := usage.NewReporter(reportStream, a.log, a.tele.Registry)
-	consumer := usage.NewConsumer(reportStream, db, a.log, a.tele.Registry, time.Now)
+	reporter := usage.NewReporter(reportStream, a.log, a.telemetry.Registry)
+	consumer := usage.NewConsumer(reportStream, db, a.log, a.telemetry.Registry, time.Now)
 	providers, err := speechProviders(ctx, cfg)
 	if err != nil {
 		return nil, err
 	}
 	speechDeps := speech.Deps{
 		Store: db, Leases: redisstore.NewLeases(kv), Reporter: reporter, Endpoints: endpoints,
-		Providers: providers, Retries: cfg.SpeechRetries, Log: a.log, Registry: a.tele.Registry, Now: time.Now,
+		Providers: providers, Retries: cfg.SpeechRetries, Log: a.log, Registry: a.telemetry.Registry, Now: time.Now,
 	}
 	var mediaReader httpapi.MediaReader
 	if a.media != nil {
 		speechDeps.Blobs, mediaReader = a.media, a.media
-		cleaner := speech.NewCleaner(db, a.media, redisstore.NewLeases(kv), a.log, a.tele.Registry, time.Now)
+		cleaner := speech.NewCleaner(db, a.media, redisstore.NewLeases(kv), a.log, a.telemetry.Registry, time.Now)
 		a.jobs = append(a.jobs, cleaner.Run)
 	}
 	a.speech = speech.NewService(speechDeps)
@@ -147,13 +148,13 @@ func New(ctx context.Context, cfg config.Config, opts Options) (_ *App, err erro
 		*session.Service
 		*session.Sweeper
 		*session.ActionQueue
-	}{sessions, sweeper, actions}, features.Channel, a.log, a.tele.Registry)
+	}{sessions, sweeper, actions}, features.Channel, a.log, a.telemetry.Registry)
 	a.onClose(connections.Close)
 
 	a.server = httpapi.New(httpapi.Deps{
 		Log:            a.log,
-		Registry:       a.tele.Registry,
-		Tracing:        a.tele.TracerProvider,
+		Registry:       a.telemetry.Registry,
+		Tracing:        a.telemetry.TracerProvider,
 		Now:            time.Now,
 		APIAccess:      cfg.FeatureAPIAccess,
 		PublicURL:      cfg.PublicURL,
@@ -173,21 +174,21 @@ func New(ctx context.Context, cfg config.Config, opts Options) (_ *App, err erro
 		Channels:       connections,
 		Speech:         a.speech,
 		Media:          mediaReader,
-		Callbacks:      callback.NewService(redisstore.NewCallbacks(kv), platform, a.log, a.tele.Registry, time.Now),
+		Callbacks:      callback.NewService(redisstore.NewCallbacks(kv), platform, a.log, a.telemetry.Registry, time.Now),
 		AnyOrigin:      opts.Development,
 		Playground:     a.playground(),
 	})
 
-	a.addProbe("database", "database", checkUnavailable, db.Ready)
-	a.addProbe("kv", "key-value store", checkUnavailable, kv.Ping)
+	a.addProbe(&probe{name: "database", label: "database", failedStatus: statusUnavailable, ping: db.Ready})
+	a.addProbe(&probe{name: "kv", label: "key-value store", failedStatus: statusUnavailable, ping: kv.Ping})
 	if a.media != nil {
-		a.addProbe("media", "media service", checkDegraded, a.media.Ping)
+		a.addProbe(&probe{name: "media", label: "media service", failedStatus: statusDegraded, ping: a.media.Ping})
 	}
 	a.jobs = append(a.jobs,
 		func(ctx context.Context) { _ = db.Connect(ctx) }, // retries and logs until ctx ends
 		authenticator.Run,
 		limits.Run,
-		func(ctx context.Context) { releaseMemory(ctx, 10*time.Second) },
+		func(ctx context.Context) { releaseMemory(ctx, releaseInterval) },
 		func(ctx context.Context) { kv.Subscribe(ctx, authenticator, quotas, limits) },
 	)
 	if a.demo != nil {
@@ -210,7 +211,7 @@ func (a *App) Run(ctx context.Context) error {
 		func() { a.draining.Store(true) },
 		func(ctx context.Context) error {
 			err := a.server.Shutdown(ctx, min(a.cfg.ReconnectJitter, a.cfg.ShutdownTimeout/4))
-			a.speech.Close() // before the jobs end: they still have to send its last usage reports
+			a.speech.Close() // before the jobs end, because one of them sends its last usage reports
 			return err
 		})
 }
@@ -223,9 +224,9 @@ func (a *App) URL() string {
 // Routes returns the registered routes.
 func (a *App) Routes() []httpapi.Route { return a.server.Routes() }
 
-// Platform returns the command policy that applies to all flows. Errors are of type
-// config.Problems, as in config.Load.
-func Platform(cfg config.Config) (command.PlatformPolicy, error) {
+// PlatformPolicy returns the command policy that applies to all flows. Errors are of
+// type config.Problems, as in config.Load.
+func PlatformPolicy(cfg config.Config) (command.PlatformPolicy, error) {
 	platform, err := command.NewPlatformPolicy(cfg.CommandsDisabled, cfg.TransferTargets)
 	invalid, ok := errors.AsType[*fault.Error](err)
 	if !ok {
@@ -233,9 +234,9 @@ func Platform(cfg config.Config) (command.PlatformPolicy, error) {
 	}
 	var problems config.Problems
 	issues, _ := invalid.Details.([]fault.Issue)
-	for _, i := range issues {
-		p := config.Problem{Name: "TRANSFER_ALLOWED_TARGETS", Value: fmt.Sprintf("%q", strings.Join(cfg.TransferTargets, ",")), Text: i.Message}
-		if strings.HasPrefix(i.Path, "/disabled/") {
+	for _, issue := range issues {
+		p := config.Problem{Name: "TRANSFER_ALLOWED_TARGETS", Value: fmt.Sprintf("%q", strings.Join(cfg.TransferTargets, ",")), Text: issue.Message}
+		if strings.HasPrefix(issue.Path, "/disabled/") {
 			p.Name, p.Value = "COMMANDS_DISABLED", fmt.Sprintf("%q", strings.Join(cfg.CommandsDisabled, ","))
 			var types []string
 			for _, c := range command.Catalogue {
@@ -248,8 +249,8 @@ func Platform(cfg config.Config) (command.PlatformPolicy, error) {
 	return platform, problems
 }
 
-// channelLimits returns the limits of sessions' channels.
-func channelLimits(cfg config.Config) channel.Limits {
+// connectionLimits returns the limits that a browser's connection must observe.
+func connectionLimits(cfg config.Config) channel.Limits {
 	return channel.Limits{
 		FrameBytes:      int64(cfg.MaxFrameBytes),
 		QueuedBytes:     int64(cfg.MaxQueuedBytes),
@@ -261,15 +262,15 @@ func channelLimits(cfg config.Config) channel.Limits {
 	}
 }
 
-// storedLimits returns the limits of the history in the key-value store.
-func storedLimits(cfg config.Config) wire.ChannelLimits {
+// channelLimits returns the limits of a channel in the key-value store.
+func channelLimits(cfg config.Config) wire.ChannelLimits {
 	limits := wire.DefaultChannelLimits()
 	limits.HistoryMessages, limits.HistoryMs = int64(cfg.HistoryMessages), cfg.HistoryTime.Milliseconds()
 	return limits
 }
 
 // speechProviders returns the providers in SPEECH_PROVIDERS, in that order.
-func speechProviders(ctx context.Context, cfg config.Config) (chain []speech.Provider, err error) {
+func speechProviders(ctx context.Context, cfg config.Config) (providers []speech.Provider, err error) {
 	timeout := speech.ProviderTimeout(cfg.SpeechTimeout, len(cfg.SpeechProviders))
 	for _, name := range cfg.SpeechProviders {
 		var p speech.Provider
@@ -285,7 +286,7 @@ func speechProviders(ctx context.Context, cfg config.Config) (chain []speech.Pro
 		case "tone":
 			p = synth.Tone{}
 		}
-		chain = append(chain, p)
+		providers = append(providers, p)
 	}
-	return chain, nil
+	return providers, nil
 }

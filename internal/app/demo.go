@@ -24,12 +24,13 @@ const (
 
 // demoState is the demo of a development server.
 type demoState struct {
-	withBot   bool // with a runtime and a bot
-	events    *demo.Hub
-	ready     chan struct{} // closed when the following fields are set
-	resources demo.Resources
-	guide     httpapi.Guide
-	err       error
+	withBot bool // whether the demo has a runtime and a bot
+	events  *demo.Hub
+	ready   chan struct{} // closed when the following fields are set
+
+	resources        demo.Resources
+	playgroundConfig httpapi.PlaygroundConfig
+	err              error
 }
 
 // Demo waits for the demo team of a running development server.
@@ -54,13 +55,14 @@ func (a *App) runDemo(ctx context.Context) {
 	}
 }
 
-// prepareDemo returns nil if the demo has no runtime and bot to run.
+// prepareDemo creates the demo's resources and returns a function that runs its
+// runtime and bot, or nil if it has none.
 func (a *App) prepareDemo(ctx context.Context) (run func(context.Context), err error) {
-	waiting, cancel := context.WithTimeout(ctx, demoStoreTimeout)
+	waitCtx, cancel := context.WithTimeout(ctx, demoStoreTimeout)
 	defer cancel()
 	// Without FEATURE_API_ACCESS, the health does not depend on the database.
-	for a.Health().Status != httpapi.Healthy || a.stores.sql.Ready(waiting) != nil {
-		if err := sleep.For(waiting, 20*time.Millisecond); err != nil {
+	for a.Health().Status != httpapi.Healthy || a.stores.sql.Ready(waitCtx) != nil {
+		if err := sleep.For(waitCtx, readyInterval); err != nil {
 			return nil, fmt.Errorf("wait for stores (%v): %w", a.Health().Checks, err)
 		}
 	}
@@ -69,26 +71,26 @@ func (a *App) prepareDemo(ctx context.Context) (run func(context.Context), err e
 	if err != nil {
 		return nil, err
 	}
-	e, err := admin.Endpoints.Store.Endpoint(ctx, resources.EndpointID)
+	ep, err := admin.Endpoints.Store.Endpoint(ctx, resources.EndpointID)
 	if err != nil {
 		return nil, err
 	}
 	a.demo.resources = resources
-	a.demo.guide = httpapi.Guide{
+	a.demo.playgroundConfig = httpapi.PlaygroundConfig{
 		APIKey: resources.Key.Reveal(), TeamID: resources.TeamID,
-		Endpoints: []httpapi.GuideEndpoint{{ID: e.ID, Name: e.Name, Modes: e.Modes}},
+		Endpoints: []httpapi.PlaygroundEndpoint{{ID: ep.ID, Name: ep.Name, Modes: ep.Modes}},
 	}
 	if !a.demo.withBot {
 		return nil, nil
 	}
 	for _, p := range demo.Phrases() {
-		a.demo.guide.Phrases = append(a.demo.guide.Phrases, httpapi.Phrase(p))
+		a.demo.playgroundConfig.Phrases = append(a.demo.playgroundConfig.Phrases, httpapi.Phrase(p))
 	}
 	return a.openDemo(resources)
 }
 
-// openDemo opens the demo's runtime and bot. They use the server only through its
-// public interfaces.
+// openDemo opens the demo's runtime and bot and returns a function that runs them.
+// They use the server only through its public interfaces.
 func (a *App) openDemo(resources demo.Resources) (run func(context.Context), err error) {
 	store, err := runtimeStore(a.cfg)
 	if err != nil {
@@ -99,7 +101,7 @@ func (a *App) openDemo(resources demo.Resources) (run func(context.Context), err
 		return nil, err
 	}
 	transport := http.DefaultTransport.(*http.Transport).Clone()
-	transport.TLSClientConfig = &tls.Config{InsecureSkipVerify: true} //nolint:gosec // this process, over loopback
+	transport.TLSClientConfig = &tls.Config{InsecureSkipVerify: true} //nolint:gosec // the client only connects to this process, over loopback
 	client := &http.Client{Transport: transport, Timeout: demoRequestTimeout}
 	bot, err := demo.NewBot(a.URL(), client, a.demo.events, a.log)
 	if err != nil {
@@ -114,10 +116,10 @@ func (a *App) openDemo(resources demo.Resources) (run func(context.Context), err
 		return nil, err
 	}
 	return func(ctx context.Context) {
-		var both sync.WaitGroup
-		both.Go(func() { bot.Run(ctx) })
-		both.Go(func() { runtime.Run(ctx) })
-		both.Wait()
+		var running sync.WaitGroup
+		running.Go(func() { bot.Run(ctx) })
+		running.Go(func() { runtime.Run(ctx) })
+		running.Wait()
 		transport.CloseIdleConnections()
 	}, nil
 }
@@ -127,22 +129,22 @@ func (a *App) playground() *httpapi.Playground {
 	if !a.cfg.Playground {
 		return nil
 	}
-	p := &httpapi.Playground{Files: web.Playground(), Docs: web.Docs(), Guide: func() httpapi.Guide { return httpapi.Guide{} }}
+	p := &httpapi.Playground{Files: web.Playground(), Docs: web.Docs(), Config: func() httpapi.PlaygroundConfig { return httpapi.PlaygroundConfig{} }}
 	feed := demo.Feed{Observer: a.observer.open}
 	if a.demo != nil {
-		feed.Hub, p.Guide = a.demo.events, a.demo.currentGuide
+		feed.Hub, p.Config = a.demo.events, a.demo.currentConfig
 	}
 	p.Feed = feed.Open
 	return p
 }
 
-// currentGuide returns an empty guide until the demo is ready.
-func (d *demoState) currentGuide() httpapi.Guide {
+// currentConfig returns an empty configuration until the demo is ready.
+func (d *demoState) currentConfig() httpapi.PlaygroundConfig {
 	select {
 	case <-d.ready:
-		return d.guide
+		return d.playgroundConfig
 	default:
-		return httpapi.Guide{}
+		return httpapi.PlaygroundConfig{}
 	}
 }
 

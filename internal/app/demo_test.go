@@ -28,7 +28,7 @@ func openSockets(t *testing.T) (n int) {
 }
 
 func TestDemoClosesBotIfRuntimeFails(t *testing.T) {
-	listener, err := bind(t.Context(), "127.0.0.1", 0, "TELAPI_PORT")
+	listener, err := listenTCP(t.Context(), "127.0.0.1", 0, "TELAPI_PORT")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -37,7 +37,7 @@ func TestDemoClosesBotIfRuntimeFails(t *testing.T) {
 	a := &App{process: process{cfg: cfg, log: slog.New(slog.DiscardHandler), listener: listener}, demo: &demoState{events: demo.NewHub()}}
 	before := openSockets(t)
 	if _, err := a.openDemo(demo.Resources{}); err == nil || !strings.Contains(err.Error(), "start demo runtime") {
-		t.Fatalf("without a key-value store: %v", err)
+		t.Fatalf("without a key-value store: error %v, want \"start demo runtime\"", err)
 	}
 	poll.Until(t, "the bot's port is closed", func() bool { return openSockets(t) <= before })
 }

@@ -26,12 +26,12 @@ type Finding struct {
 }
 
 // Diagnose checks the configuration and the services it refers to. It changes
-// nothing. If fingerprint is not empty, it is compared with that of JWT_SECRET.
-func Diagnose(ctx context.Context, env []string, fingerprint string, log io.Writer) []Finding {
+// nothing. If consoleFingerprint is not empty, it must be that of JWT_SECRET.
+func Diagnose(ctx context.Context, env []string, consoleFingerprint string, log io.Writer) []Finding {
 	d := &diagnosis{}
 	cfg, warnings, err := config.Load(env, config.Serve)
 	if err == nil {
-		_, err = Platform(cfg)
+		_, err = PlatformPolicy(cfg)
 	}
 	d.configuration(warnings, err)
 	if err != nil {
@@ -41,9 +41,9 @@ func Diagnose(ctx context.Context, env []string, fingerprint string, log io.Writ
 			return d.findings
 		}
 	}
-	d.cfg, d.log = cfg, toolLogger(cfg, log)
+	d.cfg, d.log = cfg, commandLogger(cfg, log)
 	if len(cfg.JWTSecret) >= auth.MinSecretBytes { // otherwise reported as a configuration problem
-		text, err := compareSecrets(cfg, fingerprint)
+		text, err := compareSecrets(cfg, consoleFingerprint)
 		d.add("jwt secret", text, err)
 	}
 	d.run(ctx, "database", d.database)
@@ -53,6 +53,7 @@ func Diagnose(ctx context.Context, env []string, fingerprint string, log io.Writ
 	return d.findings
 }
 
+// diagnosis collects findings.
 type diagnosis struct {
 	cfg      config.Config
 	log      *slog.Logger
@@ -87,15 +88,15 @@ func (d *diagnosis) configuration(warnings []config.Warning, err error) {
 }
 
 func compareSecrets(cfg config.Config, expected string) (string, error) {
-	switch own := cfg.JWTSecret.Fingerprint(); {
+	switch actual := cfg.JWTSecret.Fingerprint(); {
 	case expected == "":
-		return "fingerprint " + own + "; compare it with the console's with --jwt-fingerprint", nil
-	case expected == own:
-		return "fingerprint " + own + " matches", nil
+		return "fingerprint " + actual + "; compare it with the console's with --jwt-fingerprint", nil
+	case expected == actual:
+		return "fingerprint " + actual + " matches", nil
 	case cfg.JWTPrevious != "" && expected == cfg.JWTPrevious.Fingerprint():
 		return "fingerprint " + expected + " matches JWT_SECRET_PREVIOUS; remove that once the console uses JWT_SECRET", nil
 	default:
-		return "", fmt.Errorf("fingerprint is %s, expected %s: every console JWT is rejected with 401. Set JWT_SECRET to the console's secret", own, expected)
+		return "", fmt.Errorf("fingerprint is %s, expected %s: every console JWT is rejected with 401. Set JWT_SECRET to the console's secret", actual, expected)
 	}
 }
 
@@ -134,21 +135,21 @@ func (d *diagnosis) database(ctx context.Context) (string, error) {
 func (d *diagnosis) clock(ctx context.Context, server string, now func(context.Context) (time.Time, error)) {
 	start := time.Now()
 	remote, err := now(ctx)
-	took := time.Since(start)
-	skew := remote.Sub(start.Add(took / 2)).Round(time.Millisecond) // assumes equal latency in both directions
+	uncertainty := time.Since(start) / 2 // the latency of each direction is unknown
+	skew := remote.Sub(start.Add(uncertainty)).Round(time.Millisecond)
 	switch {
 	case err != nil:
 		err = fmt.Errorf("read clock of %s: %w", server, cause(err))
-	case skew.Abs() > auth.MaxSkew+took/2:
+	case skew.Abs() > auth.MaxSkew+uncertainty:
 		err = fmt.Errorf("clock of %s differs by %s: synchronize both with NTP, or tokens and work items expire at wrong times", server, skew)
 	}
-	d.add("clocks", fmt.Sprintf("%s and this machine agree within %s", server, (skew.Abs()+took/2).Round(time.Millisecond)), err)
+	d.add("clocks", fmt.Sprintf("%s and this machine agree within %s", server, (skew.Abs()+uncertainty).Round(time.Millisecond)), err)
 }
 
 func (d *diagnosis) keyValue(ctx context.Context) (string, error) {
 	var s stores
 	defer s.close()
-	if err := s.joinKeyValue(d.cfg, d.log); err != nil {
+	if err := s.openKeyValueForCommand(d.cfg, d.log); err != nil {
 		return "", err
 	}
 	kv := s.kv
@@ -173,12 +174,13 @@ func (d *diagnosis) keyValue(ctx context.Context) (string, error) {
 	return "available", nil
 }
 
-// redisSettings are required to keep channels from being lost.
+// redisSettings lists the settings that a Redis server needs to keep channels.
 var redisSettings = []struct{ name, value, risk string }{
 	{"maxmemory-policy", "noeviction", "a full server deletes live channels instead of refusing new ones"},
 	{"appendonly", "yes", "acknowledged data is lost when the server restarts"},
 }
 
+// nodes checks the clock and the settings of each Redis server.
 func (d *diagnosis) nodes(ctx context.Context, kv *redisstore.Store) {
 	for _, node := range kv.Nodes() {
 		d.clock(ctx, "Redis at "+node.Name, node.Clock)
@@ -217,11 +219,11 @@ func (d *diagnosis) mediaService(ctx context.Context) (string, error) {
 }
 
 func (d *diagnosis) speech(ctx context.Context) (string, error) {
-	chain, err := speechProviders(ctx, d.cfg)
+	providers, err := speechProviders(ctx, d.cfg)
 	switch {
 	case err != nil:
 		return "", err
-	case len(chain) == 0:
+	case len(providers) == 0:
 		return "no speech provider configured; speech requests return 503. Set SPEECH_PROVIDERS", nil
 	}
 	return strings.Join(d.cfg.SpeechProviders, ", ") + ", in this order", nil

@@ -25,8 +25,8 @@ type Media struct {
 	service     *media.Service
 }
 
-// NewMedia binds the port and opens the store. If it fails, it closes everything it
-// opened; otherwise Run does at its end.
+// NewMedia binds the port and opens the folder of blobs. If it fails, it closes
+// everything it opened. Otherwise Run closes it.
 func NewMedia(ctx context.Context, cfg config.Config, opts Options) (_ *Media, err error) {
 	m := &Media{process: process{cfg: cfg}}
 	defer func() {
@@ -38,14 +38,15 @@ func NewMedia(ctx context.Context, cfg config.Config, opts Options) (_ *Media, e
 	if opts.Development {
 		host = cmp.Or(host, "127.0.0.1")
 	}
-	m.listener, err = bind(ctx, host, cfg.MediaPort, "MEDIA_PORT")
+	m.listener, err = listenTCP(ctx, host, cfg.MediaPort, "MEDIA_PORT")
 	if errors.Is(err, syscall.EADDRINUSE) && opts.Development && !cfg.IsSet("MEDIA_PORT") {
-		m.listener, err = bind(ctx, host, 0, "MEDIA_PORT")
+		m.listener, err = listenTCP(ctx, host, 0, "MEDIA_PORT")
 	}
 	if err != nil {
 		return nil, err
 	}
-	if err := m.start(ctx, opts); err != nil {
+	m.onClose(func() { _ = m.listener.Close() }) // Shutdown has closed it already
+	if err := m.startTelemetry(ctx, opts); err != nil {
 		return nil, err
 	}
 	if cfg.MediaTLSCertFile != "" {
@@ -63,7 +64,7 @@ func NewMedia(ctx context.Context, cfg config.Config, opts Options) (_ *Media, e
 		UploadTokens:   tokens,
 		MetricsToken:   cfg.MetricsToken,
 		Log:            m.log,
-		Registry:       m.tele.Registry,
+		Registry:       m.telemetry.Registry,
 	})
 	if errors.Is(err, syscall.EWOULDBLOCK) && cfg.MediaRoot == "" {
 		return nil, fmt.Errorf("another telapi process uses the data directory %s: stop it, or set another DATA_DIR", cfg.DataDir)

@@ -38,18 +38,17 @@ func (c *closers) close() {
 // telemetry, background jobs and graceful shutdown.
 type process struct {
 	closers
-	cfg      config.Config
-	tele     *telemetry.Telemetry
-	log      *slog.Logger
-	listener net.Listener
-	jobs     []func(context.Context)
+	cfg       config.Config
+	telemetry *telemetry.Telemetry
+	log       *slog.Logger
+	listener  net.Listener
+	jobs      []func(context.Context)
 }
 
-// start starts telemetry. The caller binds the port first, so that a port in use is
-// the first error reported.
-func (p *process) start(ctx context.Context, opts Options) (err error) {
-	p.onClose(func() { _ = p.listener.Close() }) // after a shutdown this is a harmless second time
-	p.tele, err = telemetry.New(ctx, telemetry.Options{
+// startTelemetry starts logging, metrics and tracing, and logs opts.Warnings. The
+// caller binds the port first, so that a port in use is reported first.
+func (p *process) startTelemetry(ctx context.Context, opts Options) (err error) {
+	p.telemetry, err = telemetry.New(ctx, telemetry.Options{
 		Level:        p.cfg.LogLevel,
 		Format:       p.cfg.LogFormat,
 		Writer:       opts.Log,
@@ -61,11 +60,11 @@ func (p *process) start(ctx context.Context, opts Options) (err error) {
 	if err != nil {
 		return fmt.Errorf("start telemetry: %w", err)
 	}
-	p.log = p.tele.Logger
+	p.log = p.telemetry.Logger
 	p.onClose(func() {
-		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 5*time.Second)
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), telemetryTimeout)
 		defer cancel()
-		if err := p.tele.Shutdown(ctx); err != nil {
+		if err := p.telemetry.Shutdown(ctx); err != nil {
 			p.log.WarnContext(ctx, "could not flush telemetry", "error", err)
 		}
 	})
@@ -75,39 +74,40 @@ func (p *process) start(ctx context.Context, opts Options) (err error) {
 	return nil
 }
 
-// bind listens on a port. name is its configuration variable.
-func bind(ctx context.Context, host string, port int, name string) (net.Listener, error) {
+// listenTCP listens on a port. variable is the configuration variable of the port.
+func listenTCP(ctx context.Context, host string, port int, variable string) (net.Listener, error) {
 	l, err := new(net.ListenConfig).Listen(ctx, "tcp", net.JoinHostPort(host, strconv.Itoa(port)))
 	if errors.Is(err, syscall.EADDRINUSE) {
-		return nil, fmt.Errorf("port %d is in use: stop the other program, or set %s=%d (0 selects a free port): %w", port, name, port+10, err)
+		return nil, fmt.Errorf("port %d is in use: stop the other program, or set %s=%d (0 selects a free port): %w", port, variable, port+10, err)
 	}
 	if err != nil {
-		return nil, fmt.Errorf("listen on %s %d: %w", name, port, err)
+		return nil, fmt.Errorf("listen on %s %d: %w", variable, port, err)
 	}
 	return l, nil
 }
 
-func listen(ctx context.Context, cfg config.Config) (net.Listener, error) {
-	l, err := bind(ctx, "", cfg.Port, "TELAPI_PORT")
+// listenAPI listens on TELAPI_PORT, with TLS if it is enabled.
+func listenAPI(ctx context.Context, cfg config.Config) (net.Listener, error) {
+	l, err := listenTCP(ctx, "", cfg.Port, "TELAPI_PORT")
 	if err != nil || !cfg.APITLSEnabled {
 		return l, err
 	}
-	edge, err := cfg.EdgeTLS()
+	tlsConfig, err := cfg.EdgeTLS()
 	if err != nil {
 		_ = l.Close()
 		return nil, err
 	}
-	return tls.NewListener(l, edge), nil
+	return tls.NewListener(l, tlsConfig), nil
 }
 
 func (p *process) address() *net.TCPAddr { return p.listener.Addr().(*net.TCPAddr) }
 
-// serve runs the jobs and serve until ctx ends, and then shuts down: drain makes
+// serve runs the jobs and accept until ctx ends, and then shuts down: drain makes
 // /health return 503, so that load balancers stop sending requests, and after
 // DRAIN_DELAY shutdown closes the port and waits for running requests. The jobs run
-// until all requests have finished, since these need them. All have ended when serve
-// returns.
-func (p *process) serve(ctx context.Context, serve func() error, drain func(), shutdown func(context.Context) error) error {
+// until all requests have finished, because requests need them. When serve returns,
+// the jobs and accept have ended.
+func (p *process) serve(ctx context.Context, accept func() error, drain func(), shutdown func(context.Context) error) error {
 	jobCtx, stop := context.WithCancel(context.WithoutCancel(ctx))
 	var jobs sync.WaitGroup
 	for _, job := range p.jobs {
@@ -115,10 +115,10 @@ func (p *process) serve(ctx context.Context, serve func() error, drain func(), s
 	}
 	defer jobs.Wait()
 	defer stop()
-	served := make(chan error, 1)
-	go func() { served <- serve() }()
+	accepted := make(chan error, 1) // the result of accept
+	go func() { accepted <- accept() }()
 	select {
-	case err := <-served:
+	case err := <-accepted:
 		return fmt.Errorf("serve: %w", err)
 	case <-ctx.Done():
 	}
@@ -137,22 +137,29 @@ func (p *process) serve(ctx context.Context, serve func() error, drain func(), s
 	default:
 		p.log.InfoContext(drainCtx, "drained")
 	}
-	<-served
+	<-accepted
 	return nil
 }
+
+const (
+	telemetryTimeout = 5 * time.Second // for the last flush of telemetry
+	releaseInterval  = 10 * time.Second
+	readyInterval    = 20 * time.Millisecond // between checks until the instance is healthy
+	memoryReserve    = 64 << 20              // added to the memory limit of the media service
+)
 
 // releaseMemory returns unused memory to the operating system after each interval
 // without a garbage collection. Most sockets are idle, and a burst of new ones would
 // otherwise leave the process with twice the memory it needs.
 func releaseMemory(ctx context.Context, interval time.Duration) {
 	collections := []metrics.Sample{{Name: "/gc/cycles/total:gc-cycles"}}
-	for last := uint64(0); sleep.For(ctx, interval) == nil; {
+	for previous := uint64(0); sleep.For(ctx, interval) == nil; {
 		metrics.Read(collections)
-		now := collections[0].Value.Uint64()
-		if now == last {
+		current := collections[0].Value.Uint64()
+		if current == previous {
 			debug.FreeOSMemory()
 		}
-		last = now // excludes the collection by FreeOSMemory
+		previous = current // without the collection by FreeOSMemory
 	}
 }
 
@@ -168,7 +175,7 @@ func (m *Media) limitMemory(ctx context.Context) {
 	for limit := int64(0); ; {
 		metrics.Read(used)
 		needed := max(int64(m.cfg.MediaMemoryBytes), int64(used[0].Value.Uint64()+used[1].Value.Uint64())) //nolint:gosec // memory sizes fit into int64
-		if next := needed + needed/4 + 64<<20; next != limit {
+		if next := needed + needed/4 + memoryReserve; next != limit {
 			limit = next
 			debug.SetMemoryLimit(limit)
 		}
@@ -178,12 +185,12 @@ func (m *Media) limitMemory(ctx context.Context) {
 	}
 }
 
-// States of a dependency in /health.
+// Statuses of a dependency in /health.
 const (
-	checkOK          = "ok"
-	checkDegraded    = "degraded"
-	checkUnavailable = "unavailable"
-	checkDisabled    = "disabled"
+	statusOK          = "ok"
+	statusDegraded    = "degraded"
+	statusUnavailable = "unavailable"
+	statusDisabled    = "disabled"
 )
 
 const (
@@ -194,39 +201,38 @@ const (
 
 // probe checks one dependency in the background, so that /health never waits for it.
 type probe struct {
-	name   string
-	label  string // in log messages
-	failed string // state in /health when it is unavailable
-	ping   func(context.Context) error
-	ok     atomic.Bool
+	name         string // in /health
+	label        string // in log messages
+	failedStatus string // status in /health while ping fails
+	ping         func(context.Context) error
+	ok           atomic.Bool
 }
 
 // run probes until ctx ends and logs when the dependency becomes unavailable or available again.
 func (p *probe) run(ctx context.Context, log *slog.Logger) {
-	for seen := false; ctx.Err() == nil; {
-		bounded, cancel := context.WithTimeout(ctx, probeTimeout)
-		err := p.ping(bounded)
+	for everOK := false; ctx.Err() == nil; {
+		pingCtx, cancel := context.WithTimeout(ctx, probeTimeout)
+		err := p.ping(pingCtx)
 		cancel()
 		if ctx.Err() != nil {
 			return
 		}
-		next := probeInterval
-		switch was := p.ok.Swap(err == nil); {
-		case err == nil && !was && seen:
+		switch wasOK := p.ok.Swap(err == nil); {
+		case err == nil && !wasOK && everOK:
 			log.InfoContext(ctx, p.label+" is available again")
-		case err != nil && was:
+		case err != nil && wasOK:
 			log.WarnContext(ctx, p.label+" is unavailable", "error", err)
 		}
-		if seen = seen || err == nil; err != nil {
-			next = retryInterval
+		interval := retryInterval
+		if err == nil {
+			interval, everOK = probeInterval, true
 		}
-		_ = sleep.For(ctx, next)
+		_ = sleep.For(ctx, interval)
 	}
 }
 
 // addProbe adds a dependency to /health.
-func (a *App) addProbe(name, label, failed string, ping func(context.Context) error) {
-	p := &probe{name: name, label: label, failed: failed, ping: ping}
+func (a *App) addProbe(p *probe) {
 	a.probes = append(a.probes, p)
 	a.jobs = append(a.jobs, func(ctx context.Context) { p.run(ctx, a.log) })
 }
@@ -237,20 +243,20 @@ func (a *App) Health() httpapi.Health {
 		Status:        httpapi.Healthy,
 		Version:       a.version,
 		UptimeSeconds: int64(time.Since(a.started).Seconds()),
-		Checks:        map[string]string{"database": checkDisabled, "kv": checkDisabled, "media": checkDisabled},
+		Checks:        map[string]string{"database": statusDisabled, "kv": statusDisabled, "media": statusDisabled},
 	}
 	for _, p := range a.probes {
-		h.Checks[p.name] = p.failed
+		h.Checks[p.name] = p.failedStatus
 		if p.ok.Load() {
-			h.Checks[p.name] = checkOK
+			h.Checks[p.name] = statusOK
 		}
 	}
 	switch {
 	case a.draining.Load():
 		h.Status = "draining"
-	case h.Checks["kv"] != checkOK,
-		a.cfg.FeatureAPIAccess && h.Checks["database"] != checkOK:
-		h.Status = checkUnavailable
+	case h.Checks["kv"] != statusOK,
+		a.cfg.FeatureAPIAccess && h.Checks["database"] != statusOK:
+		h.Status = statusUnavailable
 	}
 	return h
 }
@@ -261,7 +267,7 @@ func (a *App) Ready(ctx context.Context) error {
 		if err := ctx.Err(); err != nil {
 			return fmt.Errorf("not ready (%v): %w", a.Health().Checks, err)
 		}
-		_ = sleep.For(ctx, 20*time.Millisecond)
+		_ = sleep.For(ctx, readyInterval)
 	}
 	return nil
 }

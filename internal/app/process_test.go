@@ -15,17 +15,17 @@ func TestIdleProcessReleasesMemory(t *testing.T) {
 	done := make(chan struct{})
 	defer func() { stop(); <-done }()
 
-	var m runtime.MemStats
+	var stats runtime.MemStats
 	block := make([]byte, garbage)
 	for i := range block {
-		block[i] = 1 // makes the system allocate it
+		block[i] = 1 // makes the operating system allocate the page
 	}
-	runtime.ReadMemStats(&m)
-	before := m.HeapReleased
+	runtime.ReadMemStats(&stats)
+	before := stats.HeapReleased
 	runtime.KeepAlive(block)
 	go func() { releaseMemory(ctx, 300*time.Millisecond); close(done) }()
 	poll.Until(t, "half of the block is released", func() bool {
-		runtime.ReadMemStats(&m)
-		return m.HeapReleased >= before+garbage/2
+		runtime.ReadMemStats(&stats)
+		return stats.HeapReleased >= before+garbage/2
 	})
 }

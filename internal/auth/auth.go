@@ -64,7 +64,7 @@ type Authenticator struct {
 	*cache.Cache[Key]
 	keys   KeyStore
 	tokens *ConsoleTokens
-	uses   writebehind.LastSeen
+	lastUsed   writebehind.LastSeen
 	log    *slog.Logger
 	now    func() time.Time
 }
@@ -77,7 +77,7 @@ func NewAuthenticator(keys KeyStore, tokens *ConsoleTokens, log *slog.Logger, no
 
 // APIKey verifies the value of X-API-Key.
 func (a *Authenticator) APIKey(ctx context.Context, presented string) (Principal, error) {
-	id, digest, ok := splitSecret(presented)
+	id, digest, ok := parseKey(presented)
 	if !ok {
 		return Principal{}, unauthorized(errors.New("malformed key"))
 	}
@@ -90,7 +90,7 @@ func (a *Authenticator) APIKey(ctx context.Context, presented string) (Principal
 	}
 	now := a.now()
 	switch {
-	case !sameDigest(k.Digest, digest):
+	case !digestsEqual(k.Digest, digest):
 		err = errors.New("wrong secret for key " + id)
 	case !k.RevokedAt.IsZero():
 		err = errors.New("revoked key " + id)
@@ -100,7 +100,7 @@ func (a *Authenticator) APIKey(ctx context.Context, presented string) (Principal
 	if err != nil {
 		return Principal{}, unauthorized(err)
 	}
-	a.uses.Record(id, now)
+	a.lastUsed.Record(id, now)
 	return Principal{TeamID: k.TeamID, Subject: k.ID, Scopes: k.Scopes}, nil
 }
 
@@ -128,7 +128,7 @@ func (a *Authenticator) Run(ctx context.Context) {
 func (a *Authenticator) flush(ctx context.Context) {
 	bounded, cancel := context.WithTimeout(ctx, flushTimeout)
 	defer cancel()
-	if err := a.uses.Flush(bounded, a.keys.TouchKeys); err != nil && ctx.Err() == nil {
+	if err := a.lastUsed.Flush(bounded, a.keys.TouchKeys); err != nil && ctx.Err() == nil {
 		a.log.WarnContext(ctx, "writing the last use of API keys failed; retrying", "error", err)
 	}
 }

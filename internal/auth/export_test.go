@@ -8,9 +8,9 @@ import (
 // Internals for the external tests, which import sqlstore.
 var (
 	Unauthorized   = unauthorized
-	NewSecret      = newSecret
-	SplitSecret    = splitSecret
-	SameDigest     = sameDigest
+	GenerateKey      = generateKey
+	ParseKey    = parseKey
+	DigestsEqual     = digestsEqual
 	TeamPattern    = teamPattern
 	SubjectPattern = subjectPattern
 )
@@ -22,4 +22,4 @@ const (
 )
 
 func (a *Authenticator) Flush(ctx context.Context)       { a.flush(ctx) }
-func (a *Authenticator) RecordUse(id string, at time.Time) { a.uses.Record(id, at) }
+func (a *Authenticator) RecordUse(id string, at time.Time) { a.lastUsed.Record(id, at) }

@@ -22,7 +22,7 @@ func FuzzAPIKey(f *testing.F) {
 	f.Add("tk_a_b_c")
 	f.Add("")
 	f.Fuzz(func(t *testing.T, presented string) {
-		gotID, gotDigest, ok := auth.SplitSecret(presented)
+		gotID, gotDigest, ok := auth.ParseKey(presented)
 		if ok && (presented != "tk_"+gotID+"_"+presented[len(presented)-43:] ||
 			gotDigest != sha256.Sum256([]byte(presented[len(presented)-43:]))) {
 			t.Fatalf("SplitSecret(%q) returned ID %q, which does not match the input", presented, gotID)

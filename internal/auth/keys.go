@@ -63,7 +63,7 @@ func (r *KeyRegistry) Create(ctx context.Context, teamID, name string, scopes []
 	if err := issues.Err(); err != nil {
 		return Key{}, "", err
 	}
-	id, full, digest := newSecret()
+	id, full, digest := generateKey()
 	scopes = slices.Compact(slices.Sorted(slices.Values(scopes)))
 	k := Key{ID: id, TeamID: teamID, Name: name, Digest: digest, Scopes: scopes, CreatedAt: r.Now(), ExpiresAt: expiresAt}
 	if err := r.Store.CreateKey(ctx, k); err != nil {
@@ -88,8 +88,8 @@ func (r *KeyRegistry) Revoke(ctx context.Context, id string) error {
 // keyPattern matches tk_<id>_<secret>. The secret is 256 random bits in base64url.
 var keyPattern = regexp.MustCompile(`^tk_([A-Za-z0-9]{1,64})_([A-Za-z0-9_-]{43})$`)
 
-// newSecret returns a new ID, the full key for its owner, and the digest to store.
-func newSecret() (id string, full redact.Secret, digest [32]byte) {
+// generateKey returns a new ID, the full key for its owner, and the digest to store.
+func generateKey() (id string, full redact.Secret, digest [32]byte) {
 	id = rand.Text()[:20]
 	var raw [32]byte
 	_, _ = rand.Read(raw[:]) // never fails
@@ -97,7 +97,7 @@ func newSecret() (id string, full redact.Secret, digest [32]byte) {
 	return id, redact.Secret("tk_" + id + "_" + secret), sha256.Sum256([]byte(secret))
 }
 
-func splitSecret(presented string) (id string, digest [32]byte, ok bool) {
+func parseKey(presented string) (id string, digest [32]byte, ok bool) {
 	m := keyPattern.FindStringSubmatch(presented)
 	if m == nil {
 		return "", digest, false
@@ -105,4 +105,4 @@ func splitSecret(presented string) (id string, digest [32]byte, ok bool) {
 	return m[1], sha256.Sum256([]byte(m[2])), true
 }
 
-func sameDigest(a, b [32]byte) bool { return subtle.ConstantTimeCompare(a[:], b[:]) == 1 }
+func digestsEqual(a, b [32]byte) bool { return subtle.ConstantTimeCompare(a[:], b[:]) == 1 }

@@ -48,8 +48,8 @@ func TestCreatedKeyIsStoredAsDigest(t *testing.T) {
 func TestKeysAreUnique(t *testing.T) {
 	seen := map[string]bool{}
 	for range 200 {
-		id, full, digest := auth.NewSecret()
-		gotID, gotDigest, ok := auth.SplitSecret(full.Reveal())
+		id, full, digest := auth.GenerateKey()
+		gotID, gotDigest, ok := auth.ParseKey(full.Reveal())
 		if !ok || gotID != id || gotDigest != digest {
 			t.Fatalf("a key of ours is not read back as such: %s", id)
 		}
@@ -186,11 +186,11 @@ func TestDigestComparisonCoversAllBytes(t *testing.T) {
 	for i := range a {
 		b := a
 		b[i] ^= 1
-		if auth.SameDigest(a, b) {
+		if auth.DigestsEqual(a, b) {
 			t.Errorf("byte %d is not compared", i)
 		}
 	}
-	if !auth.SameDigest(a, [32]byte{}) {
+	if !auth.DigestsEqual(a, [32]byte{}) {
 		t.Error("equal digests differ")
 	}
 }

@@ -235,7 +235,7 @@ COMMANDS_DISABLED and TRANSFER_ALLOWED_TARGETS apply as on the server.`,
 		if err := checkFlag(c, "kind", *kind, wire.WorkItemKinds); err != nil {
 			return nil, err
 		}
-		platform, err := app.Platform(c.cfg)
+		platform, err := app.PlatformPolicy(c.cfg)
 		if err != nil {
 			return nil, err
 		}
@@ -249,7 +249,7 @@ COMMANDS_DISABLED and TRANSFER_ALLOWED_TARGETS apply as on the server.`,
 		if err != nil {
 			return nil, err
 		}
-		if limit := endpoint.PublishedLimits().CallbackBodyBytes; int64(len(body)) > limit {
+		if limit := endpoint.DefaultLimits().CallbackBodyBytes; int64(len(body)) > limit {
 			return nil, fmt.Errorf("%s has %d bytes: use at most %d", args[0], len(body), limit)
 		}
 		if *channelID == "" {

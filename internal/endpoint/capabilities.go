@@ -45,8 +45,8 @@ type Range struct {
 	Default int `json:"default"`
 }
 
-// PublishedLimits returns the limits of a deployment with default configuration.
-func PublishedLimits() Limits {
+// DefaultLimits returns the limits of a deployment with default configuration.
+func DefaultLimits() Limits {
 	return Limits{
 		CallbackBodyBytes:   1 << 20,
 		SIPHeaders:          command.MaxSIPHeaders,
@@ -97,7 +97,7 @@ type description struct {
 }
 
 // Capabilities returns the JSON document about the whole deployment.
-func (d Deployment) Capabilities() ([]byte, error) { return d.encode(nil, Modes, d.offers) }
+func (d Deployment) Capabilities() ([]byte, error) { return d.encode(nil, Modes, d.commandEnabled) }
 
 // endpointCapabilities returns the same document for one endpoint: its modes,
 // the commands its profile permits, its speech providers.
@@ -109,10 +109,10 @@ func (d Deployment) endpointCapabilities(e Endpoint) ([]byte, error) {
 
 func (d Deployment) encode(about *description, modes []Mode, offered func(commandType string) bool) ([]byte, error) {
 	commands := slices.DeleteFunc(slices.Clone(command.Catalogue), func(c command.Spec) bool { return !offered(c.Type) })
-	limits := PublishedLimits()
+	limits := DefaultLimits()
 	limits.Channel = cmp.Or(d.Features.Channel, limits.Channel)
 	body, err := json.Marshal(capabilities{
-		Version: d.Version, Endpoint: about, Features: d.Features, Modes: d.usable(modes),
+		Version: d.Version, Endpoint: about, Features: d.Features, Modes: d.enabledModes(modes),
 		MessageTypes: wire.MessageTypes, Directions: wire.Directions, Commands: commands,
 		SessionParams: command.SessionParamsSchema(), AudioFormats: audioFormats, Limits: limits,
 	}, json.Deterministic(true))
@@ -124,22 +124,22 @@ func (d Deployment) encode(about *description, modes []Mode, offered func(comman
 
 func (d Deployment) summary(e Endpoint) Summary {
 	sum := Summary{
-		Modes: d.usable(e.Modes), Commands: []string{}, Speech: e.Profile.Speech,
+		Modes: d.enabledModes(e.Modes), Commands: []string{}, Speech: e.Profile.Speech,
 		CommandSources: append([]string{}, e.Profile.CommandSources...),
 	}
 	for _, c := range command.Catalogue {
 		permitted := func(policy wire.CommandPolicy) bool { return policy.Type == c.Type && policy.Enabled }
-		if d.offers(c.Type) && len(sum.CommandSources) > 0 && slices.ContainsFunc(e.Profile.CommandPolicies, permitted) {
+		if d.commandEnabled(c.Type) && len(sum.CommandSources) > 0 && slices.ContainsFunc(e.Profile.CommandPolicies, permitted) {
 			sum.Commands = append(sum.Commands, c.Type)
 		}
 	}
 	return sum
 }
 
-func (d Deployment) usable(modes []Mode) []Mode {
+func (d Deployment) enabledModes(modes []Mode) []Mode {
 	return slices.DeleteFunc(append([]Mode{}, modes...), func(m Mode) bool { return m == WebRTC && !d.Features.WebRTC })
 }
 
-func (d Deployment) offers(commandType string) bool {
+func (d Deployment) commandEnabled(commandType string) bool {
 	return !slices.Contains(d.Features.DisabledCommands, commandType)
 }

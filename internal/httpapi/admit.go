@@ -23,7 +23,8 @@ const (
 	maxHops = 32
 )
 
-// serve takes a request through its route. The first error ends it.
+// serve handles a request that matches a route. It sends the first error as the
+// response.
 func (s *Server) serve(x *exchange, r *http.Request, rt *Route) {
 	x.route = rt
 	ctx := withTimeout(x.ctx)
@@ -45,10 +46,10 @@ func (s *Server) admit(x *exchange, r *http.Request, rt *Route) (err error) {
 			return err
 		}
 	}
-	switch want := s.deps.MetricsToken; {
+	switch token := s.deps.MetricsToken; {
 	case rt.Access == team:
 		x.principal, err = s.authenticate(r)
-	case rt.Access == metricsOnly && want != "" && !httpserve.HasBearer(r, want):
+	case rt.Access == metricsToken && token != "" && !httpserve.HasBearer(r, token):
 		err = fault.New(fault.Unauthorized, "Send METRICS_TOKEN as a bearer token.")
 	}
 	if err != nil {
@@ -58,7 +59,7 @@ func (s *Server) admit(x *exchange, r *http.Request, rt *Route) (err error) {
 		if err := x.principal.Require(rt.Scope); err != nil {
 			return err
 		}
-		quota, err := s.deps.Quotas.Of(r.Context(), x.principal.TeamID)
+		quota, err := s.deps.Quotas.ForTeam(r.Context(), x.principal.TeamID)
 		if err != nil {
 			return err
 		}
@@ -77,13 +78,13 @@ func (s *Server) admit(x *exchange, r *http.Request, rt *Route) (err error) {
 // the API key counts: two credentials that disagree must not be tried one after
 // the other.
 func (s *Server) authenticate(r *http.Request) (auth.Principal, error) {
-	key, sent := r.Header["X-Api-Key"]
-	header := r.Header["Authorization"]
+	keys, hasKey := r.Header["X-Api-Key"]
+	authorization := r.Header["Authorization"]
 	switch {
-	case len(key) == 1:
-		return s.deps.Auth.APIKey(r.Context(), key[0])
-	case !sent && len(header) == 1:
-		return s.deps.Auth.Bearer(header[0])
+	case len(keys) == 1:
+		return s.deps.Auth.APIKey(r.Context(), keys[0])
+	case !hasKey && len(authorization) == 1:
+		return s.deps.Auth.Bearer(authorization[0])
 	}
 	return auth.Principal{}, s.deps.Auth.Missing()
 }
@@ -94,11 +95,11 @@ func (s *Server) countAuthFailure(x *exchange, r *http.Request, failure error) e
 	if fault.From(failure).Code.Status() != http.StatusUnauthorized {
 		return failure
 	}
-	d, err := s.deps.Limits.Allow(r.Context(), ratelimit.Auth, x.client)
-	if err == nil && d.Allowed {
+	decision, err := s.deps.Limits.Allow(r.Context(), ratelimit.Auth, x.client)
+	if err == nil && decision.Allowed {
 		return failure
 	}
-	return x.applyLimit(d, err)
+	return x.applyLimit(decision, err)
 }
 
 // applyLimit sets the rate limit headers and returns an error if the limit is
@@ -108,7 +109,7 @@ func (x *exchange) applyLimit(d ratelimit.Decision, err error) error {
 		return err
 	}
 	h := x.Header()
-	h.Add("Ratelimit-Policy", d.PolicyHeader()) // canonical names are cheap to look up
+	h.Add("Ratelimit-Policy", d.PolicyHeader()) // a canonical name needs no conversion
 	h.Add("Ratelimit", d.Header())
 	if !d.Allowed {
 		return d.Refusal()

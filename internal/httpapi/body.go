@@ -33,12 +33,12 @@ func restartTimeout(x *exchange, r *http.Request) (restarted *http.Request, canc
 	return r.WithContext(ctx), ctx.cancel
 }
 
-// preallocated is the longest declared length for which memory is allocated at
-// once: a client must not get more by just declaring a long body.
-const preallocated = 16 << 10
+// maxPreallocated is the longest Content-Length for which memory is allocated at
+// once: a client must not allocate more by just declaring a long body.
+const maxPreallocated = 16 << 10
 
-// readBody reads a JSON body. It rejects other content types before it reads
-// anything, and declared lengths over the limit before it reads everything.
+// readBody reads a JSON body. It rejects other content types and a Content-Length
+// over the limit before it reads anything.
 func readBody(w http.ResponseWriter, r *http.Request, limit int64) ([]byte, error) {
 	if !declaresJSON(r.Header) {
 		return nil, fault.New(fault.UnsupportedMedia, "Send the body as Content-Type: application/json, in UTF-8 and without Content-Encoding.")
@@ -48,7 +48,7 @@ func readBody(w http.ResponseWriter, r *http.Request, limit int64) ([]byte, erro
 	}
 	var body []byte
 	var err error
-	if n := r.ContentLength; n >= 0 && n <= preallocated { // net/http does not deliver more
+	if n := r.ContentLength; n >= 0 && n <= maxPreallocated { // net/http does not deliver more
 		body = make([]byte, n)
 		_, err = io.ReadFull(r.Body, body)
 	} else {
@@ -57,11 +57,11 @@ func readBody(w http.ResponseWriter, r *http.Request, limit int64) ([]byte, erro
 	if err == nil {
 		return body, nil
 	}
-	if _, is := errors.AsType[*http.MaxBytesError](err); is {
+	if _, ok := errors.AsType[*http.MaxBytesError](err); ok {
 		return nil, tooLarge(limit)
 	}
-	if ended := r.Context().Err(); errors.Is(ended, context.Canceled) {
-		return nil, ended
+	if ctxErr := r.Context().Err(); errors.Is(ctxErr, context.Canceled) {
+		return nil, ctxErr
 	}
 	return nil, fault.New(fault.MalformedJSON, "The body is incomplete.").WithCause(err)
 }
@@ -74,22 +74,22 @@ func declaresJSON(h http.Header) bool {
 	if encoding := h.Values("Content-Encoding"); len(encoding) > 1 || len(encoding) == 1 && !strings.EqualFold(encoding[0], "identity") {
 		return false
 	}
-	declared := h.Values("Content-Type")
-	if len(declared) != 1 {
+	contentTypes := h.Values("Content-Type")
+	if len(contentTypes) != 1 {
 		return false
 	}
-	if declared[0] == "application/json" {
+	if contentTypes[0] == "application/json" { // the usual value needs no parsing
 		return true
 	}
-	mediaType, params, err := mime.ParseMediaType(declared[0])
+	mediaType, params, err := mime.ParseMediaType(contentTypes[0])
 	charset, given := params["charset"]
 	return err == nil && mediaType == "application/json" && (!given || strings.EqualFold(charset, "utf-8"))
 }
 
 // timeoutContext bounds the work on one request, like a context of
-// context.WithTimeout. It starts a timer only when Done is first called: most
-// requests are finished before, and a timer for each of them costs more than the
-// lookup of their rate limits.
+// context.WithTimeout. It starts a timer only when Done is first called. Most
+// requests finish without a call of Done, and a timer costs more than the lookup of
+// a rate limit.
 type timeoutContext struct {
 	context.Context // the parent
 	deadline        time.Time

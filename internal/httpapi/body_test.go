@@ -17,7 +17,7 @@ func TestTimeoutContextEndsWithAndWithoutTimer(t *testing.T) {
 		"timed out":           {func(context.CancelFunc) { time.Sleep(handlerTimeout) }, context.DeadlineExceeded},
 		"client disconnected": {func(disconnect context.CancelFunc) { disconnect() }, context.Canceled},
 	} {
-		for _, timer := range []bool{true, false} {
+		for _, withTimer := range []bool{true, false} { // the timer starts when Done is called
 			synctest.Test(t, func(t *testing.T) {
 				request, disconnect := context.WithCancel(context.WithValue(t.Context(), key{}, name))
 				defer disconnect()
@@ -27,7 +27,7 @@ func TestTimeoutContextEndsWithAndWithoutTimer(t *testing.T) {
 					t.Errorf("%s: ended immediately: %v", name, ctx.Err())
 				}
 				var child context.Context = ctx
-				if timer {
+				if withTimer { // WithCancel calls Done
 					var cancel context.CancelFunc
 					child, cancel = context.WithCancel(ctx)
 					defer cancel()
@@ -35,7 +35,8 @@ func TestTimeoutContextEndsWithAndWithoutTimer(t *testing.T) {
 				c.end(disconnect)
 				synctest.Wait()
 				if !errors.Is(ctx.Err(), c.want) || !errors.Is(child.Err(), c.want) || child.Value(key{}) != name {
-					t.Errorf("%s, with timer %v: errors %v and %v, want %v", name, timer, ctx.Err(), child.Err(), c.want)
+					t.Errorf("%s, with timer %v: errors %v and %v, want %v; value %v, want %v",
+						name, withTimer, ctx.Err(), child.Err(), c.want, child.Value(key{}), name)
 				}
 				<-ctx.Done()
 			})

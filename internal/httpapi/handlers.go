@@ -109,11 +109,11 @@ func (s *Server) ttsUsage(x *exchange, r *http.Request) error {
 	if err != nil {
 		return err
 	}
-	q, err := usage.ParseQuery(x.principal.TeamID, params, s.deps.Now())
+	query, err := usage.ParseQuery(x.principal.TeamID, params, s.deps.Now())
 	if err != nil {
 		return err
 	}
-	report, err := s.deps.Usage.Summary(r.Context(), q)
+	report, err := s.deps.Usage.Summary(r.Context(), query)
 	return x.respond(http.StatusOK, report, err)
 }
 
@@ -128,8 +128,7 @@ func parseQuery(r *http.Request) (url.Values, error) {
 	return values, nil
 }
 
-// document is a response body that rarely changes, with a strong ETag. Both are
-// computed once.
+// document is a response body with a strong ETag.
 type document struct {
 	contentType string
 	encoding    string // Content-Encoding of body; may be empty

@@ -56,7 +56,7 @@ func (s *Server) openSocket(x *exchange, r *http.Request) error {
 }
 
 func (s *Server) upgrade(x *exchange, r *http.Request, connection *channel.Connection) (*socket, error) {
-	if err := s.checkDraining(); err != nil { // again: a drain may have started meanwhile
+	if err := s.checkDraining(); err != nil { // a drain may have started since admitSocket
 		return nil, err
 	}
 	header := http.Header{httpserve.RequestIDHeader: {x.RequestID}}
@@ -97,9 +97,9 @@ func (s *Server) admitSocket(x *exchange, r *http.Request) (info channel.Session
 	} else {
 		allowOrigin(x, origin)
 	}
-	d, err := s.deps.Limits.Allow(r.Context(), ratelimit.Auth, x.client)
-	if err != nil || failure != nil && !d.Allowed {
-		return info, x.applyLimit(d, err)
+	decision, err := s.deps.Limits.Allow(r.Context(), ratelimit.Auth, x.client)
+	if err != nil || failure != nil && !decision.Allowed {
+		return info, x.applyLimit(decision, err)
 	}
 	x.principal = auth.Principal{TeamID: ses.TeamID, Subject: ses.ID}
 	if failure != nil {
@@ -118,8 +118,8 @@ func (s *Server) admitSocket(x *exchange, r *http.Request) (info channel.Session
 	}, s.checkDraining()
 }
 
-// callToken returns the token from the subprotocol, the only place a browser can
-// set, or else from the Authorization header or the query.
+// callToken returns the token from the subprotocol, the only header that a browser
+// can set, or else from the Authorization header or the query.
 func callToken(r *http.Request) string {
 	for _, p := range websocket.Subprotocols(r) {
 		if token, ok := strings.CutPrefix(p, tokenPrefix); ok {

@@ -18,25 +18,25 @@ import (
 
 // Playground configures the playground and the API reference.
 type Playground struct {
-	Files fs.FS
-	Docs  fs.FS // the API reference at /docs/
-	Guide func() Guide
+	Files  fs.FS // the playground at /playground/
+	Docs   fs.FS // the API reference at /docs/
+	Config func() PlaygroundConfig
 	// Feed opens the timeline of a session, in batches of JSON lines. ended
 	// reports whether the session has ended.
 	Feed func(ctx context.Context, sessionID string, ended func(context.Context) bool) (iter.Seq[[]byte], error)
 }
 
-// Guide is the playground's configuration. Without an API key the page asks for
-// one.
-type Guide struct {
-	APIKey    string          `json:"apiKey,omitzero"`
-	TeamID    string          `json:"teamId,omitzero"`
-	Endpoints []GuideEndpoint `json:"endpoints"`
-	Phrases   []Phrase        `json:"phrases"`
+// PlaygroundConfig is the response of /playground/config.json. Without an API key,
+// the page lets the user enter one.
+type PlaygroundConfig struct {
+	APIKey    string               `json:"apiKey,omitzero"`
+	TeamID    string               `json:"teamId,omitzero"`
+	Endpoints []PlaygroundEndpoint `json:"endpoints"`
+	Phrases   []Phrase             `json:"phrases"`
 }
 
-// GuideEndpoint is an endpoint that the playground offers.
-type GuideEndpoint struct {
+// PlaygroundEndpoint is an endpoint that the playground offers.
+type PlaygroundEndpoint struct {
 	ID    string          `json:"id"`
 	Name  string          `json:"name"`
 	Modes []endpoint.Mode `json:"modes"`
@@ -51,7 +51,7 @@ type Phrase struct {
 const contentSecurityPolicy = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; font-src 'self'; connect-src 'self'; " +
 	"media-src 'self' blob:; manifest-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
 
-// contentTypes are the types of the files that are served. Other files are not.
+// contentTypes maps the extensions of the files that are served to their types.
 var contentTypes = map[string]string{
 	".html": "text/html; charset=utf-8",
 	".css":  "text/css; charset=utf-8",
@@ -63,8 +63,7 @@ var contentTypes = map[string]string{
 }
 
 // readFiles reads the embedded files of a page by name. A file with the suffix
-// .gz is served under its name without the suffix, compressed: every browser
-// supports it.
+// .gz is served under its name without the suffix, with Content-Encoding: gzip.
 func readFiles(embedded fs.FS) map[string]document {
 	files := map[string]document{}
 	names, _ := fs.Glob(embedded, "*")
@@ -95,23 +94,23 @@ func redirectTo(page string) handler {
 
 func serveFile(files map[string]document) handler {
 	return func(x *exchange, r *http.Request) error {
-		f, ok := files[r.PathValue("file")]
+		file, ok := files[r.PathValue("file")]
 		if !ok {
 			return fault.New(fault.NotFound, "File not found.")
 		}
 		x.Header().Set("Content-Security-Policy", contentSecurityPolicy)
 		x.Header().Set("Referrer-Policy", "no-referrer")
-		return f.serve(x, r)
+		return file.serve(x, r)
 	}
 }
 
 // playgroundConfig sends the demo's API key only to pages on the same machine.
 func (s *Server) playgroundConfig(x *exchange, r *http.Request) error {
-	guide := s.deps.Playground.Guide()
+	config := s.deps.Playground.Config()
 	if !isLocal(x.client, r.Host) || isForwarded(r.Header) {
-		guide.APIKey = ""
+		config.APIKey = ""
 	}
-	return x.WriteJSON(http.StatusOK, guide)
+	return x.WriteJSON(http.StatusOK, config)
 }
 
 // isLocal reports whether a request comes from a page on this machine. It checks
@@ -125,8 +124,8 @@ func isLocal(client netip.Addr, host string) bool {
 	return client.IsLoopback() && (host == "localhost" || err == nil && addr.IsLoopback())
 }
 
-// isForwarded reports whether a request went through a proxy or a tunnel. One on
-// this machine has a local address, and often a local host name.
+// isForwarded reports whether a request went through a proxy or a tunnel. A request
+// through a proxy on this machine has a local address, and often a local host name.
 func isForwarded(h http.Header) bool {
 	return slices.ContainsFunc([]string{"Forwarded", "Via", "X-Forwarded-For", "X-Forwarded-Host", "X-Forwarded-Proto", "X-Real-Ip"},
 		func(name string) bool { return h[name] != nil })

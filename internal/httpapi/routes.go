@@ -16,20 +16,22 @@ import (
 	"telapi/internal/speech"
 )
 
-type access string // who may call a route
+// access is the credential that a route requires.
+type access string
 
 const (
-	public      access = "public"       // no credential
-	team        access = "team"         // an API key or a console JWT, with the route's scope
-	metricsOnly access = "metricsToken" // METRICS_TOKEN if it is set
+	public       access = "public"       // no credential
+	team         access = "team"         // an API key or a console JWT, with the route's scope
+	metricsToken access = "metricsToken" // METRICS_TOKEN if it is set
 )
 
-type flag string // when a route is registered
+// flag is the setting that enables a route.
+type flag string
 
 const (
 	always     flag = "always"
 	apiAccess  flag = "FEATURE_API_ACCESS"
-	playground flag = "PLAYGROUND_ENABLED" // and FEATURE_API_ACCESS
+	playground flag = "PLAYGROUND_ENABLED" // requires FEATURE_API_ACCESS too
 )
 
 // Route is one row of the route table.
@@ -43,8 +45,8 @@ type Route struct {
 	handle handler
 }
 
-// handler serves one request of the principal in x. It either writes the
-// response or returns an error, which is sent as the error envelope.
+// handler serves one request. It either writes the response or returns an error,
+// which is sent as the error envelope.
 type handler func(x *exchange, r *http.Request) error
 
 // PlaygroundPath is the path of the playground page.
@@ -55,7 +57,7 @@ const PlaygroundPath = "/playground/"
 func (s *Server) routes() []Route {
 	return []Route{
 		{"GET", "/health", public, "", "", always, s.health},
-		{"GET", "/metrics", metricsOnly, "", "", always, s.scrape},
+		{"GET", "/metrics", metricsToken, "", "", always, s.scrape},
 		{"POST", wire.WebhooksPath + "bot/{channelId}", public, "", ratelimit.Webhook, always, s.webhook(wire.BotItem)},
 		{"POST", wire.WebhooksPath + "llm/{channelId}/{workItemId}", public, "", ratelimit.Webhook, always, s.webhook(wire.LLMItem)},
 		{"POST", wire.WebhooksPath + "tool/{channelId}/{workItemId}", public, "", ratelimit.Webhook, always, s.webhook(wire.ToolItem)},

@@ -19,11 +19,11 @@ import (
 	"telapi/internal/httpserve"
 )
 
-// exchange is one request and its response on their way through the server. It
-// is the http.ResponseWriter of all handlers.
+// exchange is one request with its response. It is the http.ResponseWriter of all
+// handlers.
 type exchange struct {
 	httpserve.Response
-	ctx       context.Context // request context with ID and trace, not subject to the handler timeout
+	ctx       context.Context // request context with ID and trace, without the handler timeout
 	route     *Route          // nil: no route matches
 	client    netip.Addr
 	principal auth.Principal
@@ -44,11 +44,11 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 
 	var span trace.Span
-	ctx := joinTrace(httpserve.WithRequestID(r.Context(), x.RequestID), r)
+	ctx := continueTrace(httpserve.WithRequestID(r.Context(), x.RequestID), r)
 	x.ctx, span = s.tracer.Start(ctx, r.Method, trace.WithSpanKind(trace.SpanKindServer))
 
 	s.metrics.inFlight.Inc()
-	defer x.Finish(func() {
+	defer x.RecoverAndFinish(func() {
 		s.metrics.inFlight.Dec()
 		s.observe(x, span, s.deps.Now().Sub(start))
 	})
@@ -80,7 +80,7 @@ func newHTTPMetrics(registry prometheus.Registerer) httpMetrics {
 	}
 }
 
-func (s *Server) observe(x *exchange, span trace.Span, took time.Duration) {
+func (s *Server) observe(x *exchange, span trace.Span, elapsed time.Duration) {
 	if x.Err != nil && errors.Is(x.Err, context.Canceled) && x.Request.Context().Err() != nil {
 		x.Status = statusClientClosed
 	}
@@ -92,7 +92,7 @@ func (s *Server) observe(x *exchange, span trace.Span, took time.Duration) {
 		}
 	}
 	s.metrics.requests.WithLabelValues(pattern, method, strconv.Itoa(x.Status)).Inc()
-	s.metrics.duration.WithLabelValues(pattern, method).Observe(took.Seconds())
+	s.metrics.duration.WithLabelValues(pattern, method).Observe(elapsed.Seconds())
 
 	if span.IsRecording() {
 		span.SetName(method + " " + pattern)
@@ -112,5 +112,5 @@ func (s *Server) observe(x *exchange, span trace.Span, took time.Duration) {
 	if x.principal.TeamID != "" {
 		attrs = []slog.Attr{slog.String("team_id", x.principal.TeamID), slog.String("subject", x.principal.Subject)}
 	}
-	x.Log(x.ctx, s.deps.Log, level, took, x.client.String(), attrs...)
+	x.Log(x.ctx, s.deps.Log, level, elapsed, x.client.String(), attrs...)
 }

@@ -40,13 +40,13 @@ func TestPanicReturnsInternalErrorWithoutDetails(t *testing.T) {
 	w := httptest.NewRecorder()
 	s.ServeHTTP(w, httptest.NewRequest("GET", "/try", nil))
 	if w.Code != 500 || !strings.Contains(w.Body.String(), `"code":"INTERNAL_ERROR"`) || strings.Contains(w.Body.String(), "secret reason") {
-		t.Errorf("response %d %s", w.Code, w.Body)
+		t.Errorf("response %d %s, want 500 INTERNAL_ERROR without the reason", w.Code, w.Body)
 	}
 	if !strings.Contains(log.String(), "secret reason") || !strings.Contains(log.String(), "serve_test.go") {
 		t.Errorf("the log does not contain the panic and its stack: %s", log)
 	}
 	if n := metricValue(t, s.metrics.inFlight); n != 0 {
-		t.Errorf("%v requests in flight", n)
+		t.Errorf("%v requests in flight, want 0", n)
 	}
 }
 
@@ -78,7 +78,7 @@ func TestAbortHandlerPanicPropagates(t *testing.T) {
 			t.Error("the panic did not reach net/http")
 		}
 		if n := metricValue(t, s.metrics.inFlight); n != 0 {
-			t.Errorf("%v requests in flight", n)
+			t.Errorf("%v requests in flight, want 0", n)
 		}
 	}()
 	s.ServeHTTP(httptest.NewRecorder(), httptest.NewRequest("GET", "/try", nil))
@@ -93,7 +93,7 @@ func TestAccessLogOmitsQueryAndTruncatesPath(t *testing.T) {
 	s.ServeHTTP(httptest.NewRecorder(), httptest.NewRequest("GET", "/try?token=swordfish", nil))
 	s.ServeHTTP(httptest.NewRecorder(), httptest.NewRequest("GET", "/"+strings.Repeat("x", 10_000), nil))
 	if strings.Contains(log.String(), "swordfish") || log.Len() > 2_000 {
-		t.Errorf("logged %d bytes: %.500s", log.Len(), log)
+		t.Errorf("logged %d bytes, want at most 2000 without the token: %.500s", log.Len(), log)
 	}
 	if n := metricValue(t, s.metrics.requests.WithLabelValues("/try", "GET", "204")); n != 1 {
 		t.Errorf("counted %v requests, want 1", n)

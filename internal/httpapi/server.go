@@ -38,7 +38,7 @@ type Deps struct {
 	PublicURL      string // empty: derived from the request
 	TrustedProxies []netip.Prefix
 	MetricsToken   redact.Secret
-	AnyOrigin      bool // development: pages of any origin may open sockets
+	AnyOrigin      bool // pages of any origin may open sockets, in development
 	OpenAPI        []byte
 	AsyncAPI       []byte
 	Health         func() Health
@@ -48,7 +48,7 @@ type Deps struct {
 	Limits       *ratelimit.Limiter
 	Quotas       *teams.Quotas
 	Endpoints    *endpoint.Service
-	Capabilities []byte // as JSON
+	Capabilities []byte // JSON document about the deployment
 	Usage        *usage.Service
 	Channels     *channel.Service
 	Callbacks    *callback.Service
@@ -75,8 +75,8 @@ type Server struct {
 	endStreams context.CancelFunc
 }
 
-// writeTimeout closes connections of clients that read a byte now and then.
-// Routes that stream extend the deadline themselves.
+// writeTimeout closes connections of clients that read too slowly. Routes that
+// stream extend the deadline themselves.
 const writeTimeout = 60 * time.Second
 
 // New returns a server that is ready to serve.
@@ -111,8 +111,8 @@ func New(deps Deps) *Server {
 // http.ErrServerClosed after Shutdown.
 func (s *Server) Serve(l net.Listener) error { return s.http.Serve(l) }
 
-// Shutdown ends streams, closes sockets with CloseRestart spread over a window,
-// and waits for the requests in flight. When ctx ends, it disconnects the
+// Shutdown ends streams, closes sockets with CloseRestart at random times within
+// window, and waits for the requests in flight. When ctx ends, it disconnects the
 // remaining clients and returns the error of ctx. All sockets have ended when
 // Shutdown returns.
 func (s *Server) Shutdown(ctx context.Context, window time.Duration) error {

@@ -40,7 +40,7 @@ var upgrader = websocket.Upgrader{
 // queued, and a timer sends pings.
 type socket struct {
 	ws      *websocket.Conn
-	conn    *batchConn // under ws
+	conn    *batchConn // the connection of ws
 	channel *channel.Connection
 	set     *socketSet
 	limits  channel.Limits
@@ -50,7 +50,7 @@ type socket struct {
 	queue    sendQueue
 	control  map[int][]byte // the next ping and pong to send
 	writing  bool
-	closing  channel.CloseCode // 0 while the socket is open
+	closing  channel.CloseCode // code of the first close; 0 while the socket is open
 	lastRead time.Time
 }
 
@@ -58,8 +58,8 @@ func (s *socket) run() {
 	defer s.end()
 	s.ws.SetReadLimit(s.limits.FrameBytes)
 	s.ws.SetPingHandler(func(data string) error { s.sendControl(websocket.PongMessage, []byte(data)); return nil })
-	s.ws.SetPongHandler(func(string) error { s.noteRead(); return nil })
-	s.mu.Lock() // the heartbeat is due at once if the session expires while its socket opens
+	s.ws.SetPongHandler(func(string) error { s.recordRead(); return nil })
+	s.mu.Lock() // the first heartbeat, which is due at once if the session has expired, waits
 	s.lastRead = time.Now()
 	s.timer = time.AfterFunc(s.channel.UntilHeartbeat(), s.heartbeat)
 	s.mu.Unlock()
@@ -74,7 +74,7 @@ func (s *socket) run() {
 			s.channel.Flush(s.set.ctx)
 			return
 		}
-		closing := s.noteRead()
+		closing := s.recordRead()
 		if kind == websocket.TextMessage && !utf8.Valid(frame) {
 			s.channel.Flush(s.set.ctx)
 			s.Close(channel.CloseInvalidText)
@@ -98,7 +98,8 @@ func (s *socket) end() {
 	s.set.remove(s, code)
 }
 
-// markClosed discards all queued frames and returns the code of the first close.
+// markClosed marks the socket as closing unless it is, and discards all queued
+// frames. It returns the code with which the socket was closed first.
 func (s *socket) markClosed(code channel.CloseCode) channel.CloseCode {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -109,8 +110,8 @@ func (s *socket) markClosed(code channel.CloseCode) channel.CloseCode {
 	return s.closing
 }
 
-// Close implements channel.Socket. A reader that was too slow for its queue only
-// gets the close frame, if that can still be sent.
+// Close implements channel.Socket. It sends queued frames before the close frame,
+// except to a client that reads too slowly.
 func (s *socket) Close(code channel.CloseCode) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -118,13 +119,13 @@ func (s *socket) Close(code channel.CloseCode) {
 		return
 	}
 	s.closing = code
-	wait := socketWriteTimeout
+	timeout := socketWriteTimeout
 	if code == channel.CloseSlowReader {
 		s.discard()
-		wait = closeTimeout
-		_ = s.ws.NetConn().SetWriteDeadline(time.Now().Add(wait)) // a write may be blocked
+		timeout = closeTimeout
+		_ = s.ws.NetConn().SetWriteDeadline(time.Now().Add(timeout)) // a write may be blocked
 	}
-	_ = s.ws.SetReadDeadline(time.Now().Add(wait)) // a peer that reads slowly must not keep the socket open
+	_ = s.ws.SetReadDeadline(time.Now().Add(timeout)) // a peer that reads slowly must not keep the socket open
 	s.startWriter()
 }
 
@@ -132,9 +133,9 @@ func (s *socket) Close(code channel.CloseCode) {
 // the socket.
 func (s *socket) disconnect() { _ = s.ws.NetConn().Close() }
 
-// noteRead keeps the heartbeat from closing the socket. It returns whether the
-// socket is closing.
-func (s *socket) noteRead() (closing bool) {
+// recordRead records that the peer is alive, so that the heartbeat does not close
+// the socket. It returns whether the socket is closing.
+func (s *socket) recordRead() (closing bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.lastRead = time.Now()
@@ -167,7 +168,7 @@ func (s *socket) heartbeat() {
 // socketSet owns the open sockets of this instance and their goroutines:
 // net/http does not track connections after an upgrade.
 type socketSet struct {
-	ctx    context.Context // of store operations for sockets
+	ctx    context.Context // for store operations of sockets
 	cancel context.CancelFunc
 
 	open    prometheus.Gauge
@@ -179,7 +180,7 @@ type socketSet struct {
 	mu      sync.Mutex
 	sockets map[*socket]struct{}
 	drained context.CancelFunc // called when no socket is left; nil before drain
-	ended   bool
+	ended   bool               // close was called
 }
 
 func newSocketSet(registry prometheus.Registerer) *socketSet {
@@ -225,8 +226,8 @@ func (s *socketSet) remove(socket *socket, code channel.CloseCode) {
 	}
 }
 
-// disconnect cuts the connection of a session as a network failure does. It
-// returns false if this instance has no socket of the session.
+// disconnect closes the connection of a session without a close frame, like a
+// network failure. It returns false if this instance has no socket of the session.
 func (s *socketSet) disconnect(sessionID string) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -239,7 +240,7 @@ func (s *socketSet) disconnect(sessionID string) bool {
 	return false
 }
 
-// drain closes all sockets with CloseRestart, spread over a window to keep
+// drain closes all sockets with CloseRestart, at random times within window to keep
 // clients from reconnecting all at once. It returns when no socket is left or
 // ctx ends.
 func (s *socketSet) drain(ctx context.Context, window time.Duration) {

@@ -11,7 +11,8 @@ import (
 	"telapi/internal/channel"
 )
 
-// dialReady connects and waits for the ready frame: the server's socket runs then.
+// dialReady connects and waits for the ready frame. After it, the server's socket
+// is running.
 func dialReady(t *testing.T, dial func() *websocket.Conn) *websocket.Conn {
 	t.Helper()
 	ws := dial()
@@ -31,11 +32,11 @@ func TestShutdownClosesSocketsWithRestart(t *testing.T) {
 		}
 	})
 	if err := readToEnd(ws); !websocket.IsCloseError(err, int(channel.CloseRestart)) {
-		t.Errorf("closed with %v", err)
+		t.Errorf("closed with %v, want close code %d", err, channel.CloseRestart)
 	}
 	shutdown.Wait()
 	if n := metricValue(t, s.sockets.open); n != 0 {
-		t.Errorf("%v sockets are open after shutdown", n)
+		t.Errorf("%v sockets are open after shutdown, want 0", n)
 	}
 }
 
@@ -44,14 +45,14 @@ func TestSocketOpenedDuringDrainIsClosed(t *testing.T) {
 	s, dial := serveSockets(t, time.Hour)
 	s.sockets.drain(t.Context(), 0)
 	if err := readToEnd(dial()); !websocket.IsCloseError(err, int(channel.CloseRestart)) {
-		t.Errorf("closed with %v", err)
+		t.Errorf("during the drain: closed with %v, want close code %d", err, channel.CloseRestart)
 	}
 	s.sockets.close()
 	if err := readToEnd(dial()); websocket.IsCloseError(err, int(channel.CloseRestart)) {
-		t.Errorf("after the end, closed with %v", err)
+		t.Errorf("after close: closed with %v, want a disconnect without a close frame", err)
 	}
 	if n := metricValue(t, s.sockets.open); n != 0 {
-		t.Errorf("%v sockets are open", n)
+		t.Errorf("%v sockets are open, want 0", n)
 	}
 }
 
@@ -63,9 +64,9 @@ func TestShutdownDisconnectsSocketsAtItsDeadline(t *testing.T) {
 	s.sockets.drain(ctx, time.Hour)
 	s.sockets.close()
 	if err := readToEnd(ws); websocket.IsCloseError(err, int(channel.CloseRestart)) {
-		t.Errorf("closed with %v", err)
+		t.Errorf("closed with %v, want a disconnect without a close frame", err)
 	}
 	if n := metricValue(t, s.sockets.open); n != 0 {
-		t.Errorf("%v sockets are open after shutdown", n)
+		t.Errorf("%v sockets are open after shutdown, want 0", n)
 	}
 }

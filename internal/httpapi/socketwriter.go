@@ -19,6 +19,7 @@ import (
 // writeBatchBytes is the approximate size of a batch, which is one system call.
 const writeBatchBytes = 16 << 10
 
+// sendQueue holds the frames that wait for the writer of a socket.
 type sendQueue struct {
 	frames []queuedFrame
 	bytes  int64 // of the counted frames that are queued or being written
@@ -26,7 +27,7 @@ type sendQueue struct {
 
 type queuedFrame struct {
 	frame   []byte
-	counted int64 // its length; 0 for replayed history
+	counted int64 // length that counts toward QueuedBytes; 0 for replayed history
 }
 
 // next removes the frames of the next write from the queue. They remain in
@@ -59,7 +60,8 @@ func (s *socket) SendAudio(frame []byte) {
 	}
 }
 
-// unlimited disables the limit. Frames queued with it do not count as queued bytes.
+// unlimited disables the limit of enqueue. Frames queued with it do not count toward
+// QueuedBytes.
 const unlimited = math.MaxInt64
 
 // enqueue queues frames for the writer. It returns false if the queue would
@@ -117,7 +119,7 @@ func (s *socket) startWriter() {
 
 // write sends all queued frames, then the close frame if the socket is closing.
 func (s *socket) write() {
-	var written int64
+	var written int64 // counted bytes of the last batch
 	for {
 		s.mu.Lock()
 		s.queue.bytes -= written
@@ -147,8 +149,8 @@ func (s *socket) writeBatch(batch []queuedFrame, control map[int][]byte) (err er
 	for kind, data := range control {
 		err = errors.Join(err, s.ws.WriteControl(kind, data, deadline))
 	}
-	for _, q := range batch {
-		err = errors.Join(err, s.ws.WriteMessage(websocket.TextMessage, q.frame))
+	for _, queued := range batch {
+		err = errors.Join(err, s.ws.WriteMessage(websocket.TextMessage, queued.frame))
 	}
 	return errors.Join(err, s.conn.flushBatch())
 }
@@ -229,7 +231,8 @@ func (c *batchConn) flushBatch() error {
 	return err
 }
 
-// batchHijacker wraps the hijacked connection in conn.
+// batchHijacker makes the WebSocket library use conn, which wraps the hijacked
+// connection.
 type batchHijacker struct {
 	http.ResponseWriter
 	conn *batchConn
@@ -238,8 +241,8 @@ type batchHijacker struct {
 func (h batchHijacker) Hijack() (net.Conn, *bufio.ReadWriter, error) {
 	conn, buffers, err := http.NewResponseController(h.ResponseWriter).Hijack()
 	h.conn.Conn = conn
-	if direct, ok := conn.(syscall.Conn); ok && err == nil {
-		h.conn.raw, err = direct.SyscallConn()
+	if tcp, ok := conn.(syscall.Conn); ok && err == nil { // a TLS connection is not a syscall.Conn
+		h.conn.raw, err = tcp.SyscallConn()
 	}
 	return h.conn, buffers, err
 }

@@ -16,7 +16,7 @@ func TestSendQueueCountsFramesBeingWrittenButNotHistory(t *testing.T) {
 	}
 	batch, counted := s.queue.next()
 	if len(batch) != 3 || counted != 6 || s.queue.frames != nil {
-		t.Fatalf("%d frames to write with %d counted bytes; %v remain queued", len(batch), counted, s.queue.frames)
+		t.Fatalf("next returned %d frames with %d counted bytes and left %d queued, want 3, 6 and 0", len(batch), counted, len(s.queue.frames))
 	}
 	if s.Send(make([]byte, 5)) {
 		t.Error("exceeded the limit while frames are being written")
@@ -34,7 +34,7 @@ func TestAudioIsDroppedFirstAndCounted(t *testing.T) {
 		t.Error("audio left no room for a message")
 	}
 	if dropped := metricValue(t, s.set.dropped); dropped != 1 || len(s.queue.frames) != 2 {
-		t.Errorf("%v frames were dropped, %d are queued", dropped, len(s.queue.frames))
+		t.Errorf("%v audio frames were dropped and %d frames are queued, want 1 and 2", dropped, len(s.queue.frames))
 	}
 }
 

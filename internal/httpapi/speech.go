@@ -16,8 +16,8 @@ type MediaReader interface {
 	Fetch(ctx context.Context, method, path string, header http.Header) (*http.Response, error)
 }
 
-// synthesize uses the context of the whole request: providers are slower than
-// the time limit of stores.
+// synthesize uses the context without the handler timeout, which is too short for
+// speech providers.
 func (s *Server) synthesize(x *exchange, _ *http.Request, body []byte) error {
 	response, err := s.deps.Speech.Synthesize(x.ctx, x.principal.TeamID, body)
 	return x.respond(http.StatusOK, response, err)
@@ -49,7 +49,7 @@ func (s *Server) playSpeech(x *exchange, r *http.Request) error {
 		return fault.New(fault.RangeUnsatisfiable, "The requested range is outside the audio. See Content-Range for its length.")
 	}
 	copyHeader(x.Header(), resp.Header, audioResponseHeaders)
-	if !audio.ExpiresAt.IsZero() { // the media service knows no expiry
+	if !audio.ExpiresAt.IsZero() { // the media service does not know the expiry
 		x.Header().Set("Cache-Control", cacheUntil(audio.ExpiresAt, s.deps.Now()))
 	}
 	x.WriteHeader(resp.StatusCode)
@@ -57,8 +57,8 @@ func (s *Server) playSpeech(x *exchange, r *http.Request) error {
 	if resp.StatusCode == http.StatusOK && r.Method != http.MethodHead {
 		body = audio.Verify(x.ctx, body, resp.Header.Get("ETag"))
 	}
-	if _, err := io.Copy(slowWriter{x}, body); err != nil {
-		panic(http.ErrAbortHandler) // so that the client does not take a part for the whole
+	if _, err := io.Copy(deadlineWriter{x}, body); err != nil {
+		panic(http.ErrAbortHandler) // aborts the connection, so that the client notices the truncation
 	}
 	return nil
 }
@@ -75,10 +75,10 @@ func cacheUntil(expires, now time.Time) string {
 	return fmt.Sprintf("private, max-age=%d", max(0, int64(expires.Sub(now).Seconds())))
 }
 
-// slowWriter applies the write timeout to each write, not to the whole response.
-type slowWriter struct{ http.ResponseWriter }
+// deadlineWriter applies writeTimeout to each write, not to the whole response.
+type deadlineWriter struct{ http.ResponseWriter }
 
-func (w slowWriter) Write(b []byte) (int, error) {
+func (w deadlineWriter) Write(b []byte) (int, error) {
 	_ = http.NewResponseController(w.ResponseWriter).SetWriteDeadline(time.Now().Add(writeTimeout))
 	return w.ResponseWriter.Write(b)
 }

@@ -25,28 +25,28 @@ import (
 // The order of the checks is: media type, size, presence of a token, body, token.
 // Problems of the body are reported only to a valid token.
 func (s *Server) webhook(kind wire.WorkItemKind) handler {
-	limit := endpoint.PublishedLimits().CallbackBodyBytes
+	limit := endpoint.DefaultLimits().CallbackBodyBytes
 	return func(x *exchange, r *http.Request) error {
 		received := s.deps.Now()
 		body, err := readBody(x, r, limit)
-		r, end := restartTimeout(x, r)
-		defer end()
+		r, cancel := restartTimeout(x, r)
+		defer cancel()
 		credential := callback.Credential{
 			ChannelID: r.PathValue("channelId"), Kind: kind, WorkItemID: r.PathValue("workItemId"), Digest: digest(callbackToken(r, kind)),
 		}
-		ids := callTrace(r)
+		callIDs := callTrace(r)
 		var receipt callback.Receipt
 		if err != nil {
 			err = s.deps.Callbacks.Reject(r.Context(), credential, err)
 		} else {
-			receipt, err = s.deps.Callbacks.Accept(r.Context(), callback.Request{Credential: credential, Body: body, Trace: ids, Received: received})
+			receipt, err = s.deps.Callbacks.Accept(r.Context(), callback.Request{Credential: credential, Body: body, Trace: callIDs, Received: received})
 		}
 		if span := trace.SpanFromContext(r.Context()); span.IsRecording() {
 			span.SetAttributes(
 				attribute.String("telapi.channel_id", credential.ChannelID),
 				attribute.String("telapi.callback_id", receipt.CallbackID),
-				attribute.String("telapi.call_id", ids.CallID),
-				attribute.String("telapi.transaction_id", ids.TransactionID),
+				attribute.String("telapi.call_id", callIDs.CallID),
+				attribute.String("telapi.transaction_id", callIDs.TransactionID),
 			)
 		}
 		if err != nil {
@@ -61,20 +61,20 @@ func (s *Server) webhook(kind wire.WorkItemKind) handler {
 // takes precedence over Authorization. Tokens in the query are ignored, because
 // URLs are logged by proxies.
 func callbackToken(r *http.Request, kind wire.WorkItemKind) string {
-	values, sent := r.Header["Token"]
-	bearer := false
-	if !sent && kind != wire.BotItem {
-		values, bearer = r.Header["Authorization"], true
+	values, hasToken := r.Header["Token"]
+	wantBearer := !hasToken && kind != wire.BotItem
+	if wantBearer {
+		values = r.Header["Authorization"]
 	}
 	if len(values) != 1 {
 		return ""
 	}
-	scheme, rest, _ := strings.Cut(values[0], " ")
+	scheme, token, _ := strings.Cut(values[0], " ")
 	switch isBearer := strings.EqualFold(scheme, "Bearer"); {
-	case isBearer != bearer:
+	case isBearer != wantBearer:
 		return ""
 	case isBearer:
-		return strings.TrimSpace(rest)
+		return strings.TrimSpace(token)
 	default:
 		return values[0]
 	}
@@ -89,23 +89,23 @@ func digest(token string) string {
 	return hex.EncodeToString(sum[:])
 }
 
-// joinTrace continues the trace of the caller: the one of the traceparent header
-// or, on webhooks, the one in the query of the callback URL. If both are the same
-// trace, the span of traceparent is the parent.
-func joinTrace(ctx context.Context, r *http.Request) context.Context {
+// continueTrace returns a context in the caller's trace: the trace in the query of
+// the callback URL, on webhooks, or else the one in the traceparent header. If both
+// name the same trace, the span of traceparent is the parent.
+func continueTrace(ctx context.Context, r *http.Request) context.Context {
 	if r.Header["Traceparent"] != nil {
 		ctx = propagation.TraceContext{}.Extract(ctx, propagation.HeaderCarrier(r.Header))
 	}
 	if r.URL.RawQuery == "" || !strings.HasPrefix(r.URL.Path, wire.WebhooksPath) {
 		return ctx
 	}
-	t := queryTrace(r)
-	digits := func(id string) string { return strings.ToLower(strings.ReplaceAll(id, "-", "")) } // of a UUID too
-	traceID, err := trace.TraceIDFromHex(digits(t.TraceID))
+	ids := queryTrace(r)
+	hexDigits := func(id string) string { return strings.ToLower(strings.ReplaceAll(id, "-", "")) } // accepts UUIDs
+	traceID, err := trace.TraceIDFromHex(hexDigits(ids.TraceID))
 	if err != nil || traceID == trace.SpanContextFromContext(ctx).TraceID() {
 		return ctx
 	}
-	spanID, _ := trace.SpanIDFromHex(digits(t.ParentSpanID)) // optional
+	spanID, _ := trace.SpanIDFromHex(hexDigits(ids.ParentSpanID)) // optional
 	return trace.ContextWithRemoteSpanContext(ctx, trace.NewSpanContext(trace.SpanContextConfig{
 		TraceID: traceID, SpanID: spanID, TraceFlags: trace.FlagsSampled, Remote: true,
 	}))

@@ -27,9 +27,9 @@ type Response struct {
 	RequestID string // if empty, Fail takes it from the request
 	Realm     string // of WWW-Authenticate
 
-	// Errors replaces the body of a status that a handler sends as plain text,
+	// ErrorsByStatus replaces the body of a status that a handler sends as plain text,
 	// such as http.ServeContent, with the error envelope.
-	Errors map[int]*fault.Error
+	ErrorsByStatus map[int]*fault.Error
 
 	Status int          // 0 until the header is sent
 	Bytes  int64        // length of the body so far
@@ -41,7 +41,7 @@ type Response struct {
 // WriteHeader sends the header and records the status. Informational statuses
 // are not recorded.
 func (w *Response) WriteHeader(status int) {
-	if err := w.Errors[status]; err != nil && w.Status == 0 && w.Err == nil {
+	if err := w.ErrorsByStatus[status]; err != nil && w.Status == 0 && w.Err == nil {
 		w.Fail(err)
 		w.discard = true
 		return
@@ -116,10 +116,10 @@ func (w *Response) Fail(err error) {
 	w.WriteBytes(w.Err.Code.Status(), "application/json", body)
 }
 
-// Finish is deferred around a handler. It turns a panic into an internal error
+// RecoverAndFinish is deferred around a handler. It turns a panic into an internal error
 // and calls done. A panic with http.ErrAbortHandler continues after done, so
 // that net/http closes the connection.
-func (w *Response) Finish(done func()) {
+func (w *Response) RecoverAndFinish(done func()) {
 	p := recover()
 	aborted := p == http.ErrAbortHandler //nolint:errorlint // net/http compares it the same way
 	if p != nil && !aborted {

@@ -44,7 +44,7 @@ func TestFailWithDetailsThatCannotBeEncoded(t *testing.T) {
 
 func TestEnvelopeReplacesPlainTextError(t *testing.T) {
 	w, sent := newResponse()
-	w.Errors = map[int]*fault.Error{http.StatusPreconditionFailed: fault.New(fault.PreconditionFailed, "Changed.")}
+	w.ErrorsByStatus = map[int]*fault.Error{http.StatusPreconditionFailed: fault.New(fault.PreconditionFailed, "Changed.")}
 	http.Error(w, "plain text", http.StatusPreconditionFailed)
 	if got := sent.Body.String(); sent.Code != 412 || !strings.Contains(got, `"Changed."`) || strings.Contains(got, "plain text") {
 		t.Errorf("sent %d %s", sent.Code, got)

@@ -173,14 +173,14 @@ func (s *Service) mayChange(r *http.Request) bool {
 // the metrics.
 func (s *Service) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	start := time.Now()
-	x := &httpserve.Response{ResponseWriter: w, Request: r, Realm: "telapi media", Errors: contentErrors}
+	x := &httpserve.Response{ResponseWriter: w, Request: r, Realm: "telapi media", ErrorsByStatus: contentErrors}
 	if r.Body != http.NoBody {
 		extendDeadline(w, 0) // also for skipping a body that is not read
 	}
 	if s.draining.Load() {
 		w.Header().Set("Connection", "close")
 	}
-	defer x.Finish(func() { s.observe(x, time.Since(start)) })
+	defer x.RecoverAndFinish(func() { s.observe(x, time.Since(start)) })
 	if err := s.route(x, r); err != nil {
 		x.Fail(err)
 	}

@@ -61,7 +61,7 @@ func parseTokenRequest(body []byte, keys []string) (tokenParams, error) {
 	if err := strictjson.Decode(body, &in, "", &issues); err != nil {
 		return tokenParams{}, err
 	}
-	limits := endpoint.PublishedLimits()
+	limits := endpoint.DefaultLimits()
 	p := tokenParams{session: Session{
 		EndpointID:      in.EndpointID,
 		Mode:            oneOf(in.Mode, endpoint.Modes, "/mode", &issues),

@@ -13,7 +13,7 @@ import (
 
 func wantQuota(t *testing.T, q *team.Quotas, id string, want int64) {
 	t.Helper()
-	if got, err := q.Of(t.Context(), id); err != nil || got != want {
+	if got, err := q.ForTeam(t.Context(), id); err != nil || got != want {
 		t.Errorf("quota of %s: %d, %v; want %d", id, got, err, want)
 	}
 }
@@ -32,7 +32,7 @@ func TestQuotaReturnsStoreError(t *testing.T) {
 	q := team.NewQuotas(m)
 	q.Up()
 	m.outage = fault.Unavailable("The database", errors.New("refused"))
-	if _, err := q.Of(t.Context(), "tm_1"); !fault.Is(err, fault.ServiceUnavailable) {
+	if _, err := q.ForTeam(t.Context(), "tm_1"); !fault.Is(err, fault.ServiceUnavailable) {
 		t.Errorf("got %v", err)
 	}
 	m.outage = nil

@@ -42,7 +42,7 @@ func TestKeyIsShownOnlyToLocalPages(t *testing.T) {
 		"": true, "localhost": true, "localhost:3001": true, "127.0.0.1:3001": true, "[::1]:3001": true,
 		"attacker.example": false, "localhost.attacker.example:3001": false, "10.0.0.7:3001": false,
 	} {
-		var guide httpapi.Guide
+		var guide httpapi.PlaygroundConfig
 		if err := json.NewDecoder(get(t, i, "/playground/config.json", host, "").Body).Decode(&guide); err != nil {
 			t.Fatal(err)
 		}
@@ -71,7 +71,7 @@ func TestKeyIsNotShownThroughProxy(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		var guide httpapi.Guide
+		var guide httpapi.PlaygroundConfig
 		if err := errors.Join(json.NewDecoder(resp.Body).Decode(&guide), resp.Body.Close()); err != nil || guide.APIKey != "" || len(guide.Endpoints) != 1 {
 			t.Errorf("with %s the page gets %+v (%v)", header, guide, err)
 		}
