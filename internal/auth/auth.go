@@ -62,11 +62,11 @@ const (
 // receives announcements, so that a revocation takes effect when it is announced.
 type Authenticator struct {
 	*cache.Cache[Key]
-	keys   KeyStore
-	tokens *ConsoleTokens
-	lastUsed   writebehind.LastSeen
-	log    *slog.Logger
-	now    func() time.Time
+	keys     KeyStore
+	tokens   *ConsoleTokens
+	lastUsed writebehind.LastSeen
+	log      *slog.Logger
+	now      func() time.Time
 }
 
 // NewAuthenticator returns an authenticator with an empty cache. The caller also

@@ -8,9 +8,9 @@ import (
 // Internals for the external tests, which import sqlstore.
 var (
 	Unauthorized   = unauthorized
-	GenerateKey      = generateKey
-	ParseKey    = parseKey
-	DigestsEqual     = digestsEqual
+	GenerateKey    = generateKey
+	ParseKey       = parseKey
+	DigestsEqual   = digestsEqual
 	TeamPattern    = teamPattern
 	SubjectPattern = subjectPattern
 )
@@ -21,5 +21,5 @@ const (
 	MaxTokenBytes = maxTokenBytes
 )
 
-func (a *Authenticator) Flush(ctx context.Context)       { a.flush(ctx) }
+func (a *Authenticator) Flush(ctx context.Context)         { a.flush(ctx) }
 func (a *Authenticator) RecordUse(id string, at time.Time) { a.lastUsed.Record(id, at) }
