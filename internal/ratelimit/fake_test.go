@@ -12,26 +12,26 @@ import (
 	dto "github.com/prometheus/client_model/go"
 )
 
-// counts is a Counter in memory, so that time can be faked. It passes the tests
+// fakeCounter is a Counter in memory, so that time can be faked. It passes the tests
 // of package conformance.
-type counts struct {
+type fakeCounter struct {
 	mu        sync.Mutex
-	delay     time.Duration
-	err       error
-	requested []int64 // sizes of all leases
-	byKey     map[string]*window
+	delay     time.Duration // of a round trip
+	err       error         // of every Lease, if set
+	requested []int64       // sizes of all leases
+	byKey     map[string]*fakeWindow
 }
 
-type window struct {
+type fakeWindow struct {
 	used int64
 	ends time.Time
 }
 
-func newCounts() *counts {
-	return &counts{byKey: map[string]*window{}}
+func newFakeCounter() *fakeCounter {
+	return &fakeCounter{byKey: map[string]*fakeWindow{}}
 }
 
-func (c *counts) Lease(_ context.Context, key string, want, limit int64, length time.Duration) (Grant, error) {
+func (c *fakeCounter) Lease(_ context.Context, key string, want, limit int64, length time.Duration) (Grant, error) {
 	half := c.delay / 2
 	time.Sleep(half) // request
 	defer time.Sleep(half)
@@ -44,7 +44,7 @@ func (c *counts) Lease(_ context.Context, key string, want, limit int64, length 
 	now := time.Now()
 	w := c.byKey[key]
 	if w == nil || !now.Before(w.ends) {
-		w = &window{ends: now.Add(length)}
+		w = &fakeWindow{ends: now.Add(length)}
 		c.byKey[key] = w
 	}
 	if left := w.ends.Sub(now); left > length {
@@ -55,32 +55,34 @@ func (c *counts) Lease(_ context.Context, key string, want, limit int64, length 
 	return Grant{grant, max(0, limit-w.used), w.ends.Sub(now)}, nil
 }
 
-func (c *counts) round() int {
+func (c *fakeCounter) roundTrips() int {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return len(c.requested)
 }
 
+// limitsOf returns limits that allow n requests of tier API per window.
 func limitsOf(n int64, window time.Duration) *Limits {
 	l := DefaultLimits()
 	l.Tiers.API = Limit{n, window.Milliseconds()}
 	return &l
 }
 
-var alice = netip.MustParseAddr("203.0.113.7")
+var clientA = netip.MustParseAddr("203.0.113.7")
 
+// fixture is a limiter with a fake counter and limits that tests can change.
 type fixture struct {
 	*Limiter
 	t       *testing.T
-	counts  *counts
+	counter *fakeCounter
 	current atomic.Pointer[Limits]
 	metrics *prometheus.Registry
 }
 
 func newFixture(t *testing.T, limits *Limits) *fixture {
-	f := &fixture{t: t, counts: newCounts(), metrics: prometheus.NewRegistry()}
+	f := &fixture{t: t, counter: newFakeCounter(), metrics: prometheus.NewRegistry()}
 	f.current.Store(limits)
-	f.Limiter = NewLimiter(f.counts, f.Limits, f.metrics)
+	f.Limiter = NewLimiter(f.counter, f.Limits, f.metrics)
 	return f
 }
 
@@ -90,19 +92,20 @@ func (f *fixture) allow(client netip.Addr) Decision {
 	f.t.Helper()
 	d, err := f.Allow(context.Background(), API, client)
 	if err != nil {
-		f.t.Fatalf("allow: %v", err)
+		f.t.Fatalf("Allow: %v", err)
 	}
 	return d
 }
 
-func counted(c prometheus.Counter) float64 {
+func counterValue(c prometheus.Counter) float64 {
 	var m dto.Metric
 	_ = c.Write(&m)
 	return m.GetCounter().GetValue()
 }
 
-// spend sends requests until one is refused and returns how many were allowed.
-func (f *fixture) spend(client netip.Addr) (n int64) {
+// allowUntilRefused sends requests until one is refused and returns the number of
+// allowed ones.
+func (f *fixture) allowUntilRefused(client netip.Addr) (n int64) {
 	f.t.Helper()
 	for f.allow(client).Allowed {
 		n++

@@ -3,7 +3,9 @@ package ratelimit
 import (
 	"context"
 	"errors"
+	"maps"
 	"net/netip"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -18,16 +20,16 @@ func TestExactlyTheLimitIsAllowedPerWindow(t *testing.T) {
 	for _, limit := range []int64{1, 2, 49, 50, 99, 100, 600, 6000} {
 		synctest.Test(t, func(t *testing.T) {
 			f := newFixture(t, limitsOf(limit, time.Minute))
-			if got := f.spend(alice); got != limit {
-				t.Errorf("first window of %d allowed %d", limit, got)
+			if got := f.allowUntilRefused(clientA); got != limit {
+				t.Errorf("first window allowed %d requests, want %d", got, limit)
 			}
 			time.Sleep(time.Minute - 1)
-			if f.allow(alice).Allowed {
-				t.Error("allowed before the window ended")
+			if f.allow(clientA).Allowed {
+				t.Error("request over the limit was allowed before the window ended")
 			}
 			time.Sleep(time.Nanosecond)
-			if got := f.spend(alice); got != limit {
-				t.Errorf("second window of %d allowed %d", limit, got)
+			if got := f.allowUntilRefused(clientA); got != limit {
+				t.Errorf("second window allowed %d requests, want %d", got, limit)
 			}
 		})
 	}
@@ -36,19 +38,20 @@ func TestExactlyTheLimitIsAllowedPerWindow(t *testing.T) {
 func TestBusyClientCostsFewRoundTrips(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFixture(t, limitsOf(600, time.Minute))
-		f.spend(alice)
-		// 1+2+4+8, then 585 in twelves, the last of which finds the count at nought.
-		if got := f.counts.round(); got != 53 {
-			t.Errorf("600 requests cost %d round trips", got)
+		f.allowUntilRefused(clientA)
+		// Leases of 1, 2, 4 and 8 permits, then 49 of 12 permits: a fiftieth of the limit.
+		const want = 53
+		if got := f.counter.roundTrips(); got != want {
+			t.Errorf("600 requests cost %d round trips, want %d", got, want)
 		}
 		for range 10_000 {
-			f.allow(alice)
+			f.allow(clientA)
 		}
-		if got := f.counts.round(); got != 53 {
-			t.Errorf("a flood over the limit cost %d more round trips", got-53)
+		if got := f.counter.roundTrips(); got != want {
+			t.Errorf("10,000 refused requests cost %d round trips, want none", got-want)
 		}
-		if got := counted(f.leases); got != 53 {
-			t.Errorf("telapi_ratelimit_leases_total is %v", got)
+		if got := counterValue(f.leases); got != want {
+			t.Errorf("telapi_ratelimit_leases_total is %v, want %d", got, want)
 		}
 	})
 }
@@ -57,10 +60,10 @@ func TestIdleClientHoldsNoMoreThanItUsed(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFixture(t, limitsOf(6000, time.Minute))
 		for used := range int64(500) {
-			f.allow(alice)
-			leased := f.counts.byKey["ip:api:203.0.113.7"].used
-			if stranded := leased - (used + 1); stranded > min(used, 6000/50) {
-				t.Fatalf("%d requests hold a lease of %d more", used+1, stranded)
+			f.allow(clientA)
+			leased := f.counter.byKey["ip:api:203.0.113.7"].used
+			if unused := leased - (used + 1); unused > min(used, 6000/50) {
+				t.Fatalf("%d requests leave %d unused permits, want at most %d", used+1, unused, min(used, 6000/50))
 			}
 		}
 	})
@@ -71,12 +74,12 @@ func TestClientsAreCountedByAddressOrNetwork(t *testing.T) {
 		a, b string
 		same bool
 	}{
-		"two IPv4 addresses":       {"203.0.113.7", "203.0.113.8", false},
-		"IPv4 in IPv6 clothes":     {"203.0.113.7", "::ffff:203.0.113.7", true},
-		"one IPv6 network of 64":   {"2001:db8::1", "2001:db8::ffff:1:2:3", true},
-		"two IPv6 networks":        {"2001:db8::1", "2001:db8:0:1::1", false},
-		"one address, two zones":   {"fe80::1%eth0", "fe80::1%eth1", true},
-		"two teams' own addresses": {"127.0.0.1", "::1", false},
+		"two IPv4 addresses":        {"203.0.113.7", "203.0.113.8", false},
+		"IPv4-mapped IPv6 address":  {"203.0.113.7", "::ffff:203.0.113.7", true},
+		"same IPv6 /64 network":     {"2001:db8::1", "2001:db8::ffff:1:2:3", true},
+		"two IPv6 /64 networks":     {"2001:db8::1", "2001:db8:0:1::1", false},
+		"same address in two zones": {"fe80::1%eth0", "fe80::1%eth1", true},
+		"loopback of IPv4 and IPv6": {"127.0.0.1", "::1", false},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -93,68 +96,68 @@ func TestClientsAreCountedByAddressOrNetwork(t *testing.T) {
 func TestTiersAreCountedSeparately(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFixture(t, limitsOf(1, time.Minute))
-		f.spend(alice)
+		f.allowUntilRefused(clientA)
 		for _, tier := range []Tier{Webhook, Auth} {
-			if d, err := f.Allow(t.Context(), tier, alice); err != nil || !d.Allowed {
-				t.Errorf("%s: %+v, %v", tier, d, err)
+			if d, err := f.Allow(t.Context(), tier, clientA); err != nil || !d.Allowed {
+				t.Errorf("%s: %+v, %v; want allowed", tier, d, err)
 			}
 		}
-		if _, err := f.Allow(t.Context(), "nonsense", alice); err == nil {
-			t.Error("an unknown tier passed")
+		if _, err := f.Allow(t.Context(), "unknown", clientA); err == nil {
+			t.Error("unknown tier: no error")
 		}
 	})
 }
 
 func TestChangedLimitsInvalidateLeasesAndRefusals(t *testing.T) {
-	t.Run("raised: a refused client goes on", func(t *testing.T) {
+	t.Run("raised limit: refused client is allowed", func(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			f := newFixture(t, limitsOf(10, time.Minute))
-			f.spend(alice)
+			f.allowUntilRefused(clientA)
 			f.current.Store(limitsOf(15, time.Minute))
-			if got := f.spend(alice); got != 5 {
-				t.Errorf("allowed %d more, want 5", got)
+			if got := f.allowUntilRefused(clientA); got != 5 {
+				t.Errorf("allowed %d more requests, want 5", got)
 			}
 		})
 	})
-	t.Run("lowered: permits at hand are void", func(t *testing.T) {
+	t.Run("lowered limit: leased permits are void", func(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			f := newFixture(t, limitsOf(6000, time.Minute))
-			for range 400 { // leaves a lease of over a hundred
-				f.allow(alice)
+			for range 400 { // leaves more than 100 unused permits
+				f.allow(clientA)
 			}
 			f.current.Store(limitsOf(10, time.Minute))
-			if f.allow(alice).Allowed {
-				t.Error("a lease of the old limits was still good")
+			if f.allow(clientA).Allowed {
+				t.Error("a permit of the old limits was used")
 			}
 		})
 	})
-	t.Run("lease under way: its permits are void", func(t *testing.T) {
+	t.Run("lease in progress: its permits are void", func(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			f := newFixture(t, limitsOf(6000, time.Minute))
 			for range 127 { // uses up leases of 1, 2, 4 … 64
-				f.allow(alice)
+				f.allow(clientA)
 			}
-			f.counts.delay = time.Second
-			go func() { _, _ = f.Allow(context.Background(), API, alice) }()
-			synctest.Wait() // a lease of 120 is under way
+			f.counter.delay = time.Second
+			go func() { _, _ = f.Allow(context.Background(), API, clientA) }()
+			synctest.Wait() // a lease of 120 permits is in progress
 			f.current.Store(limitsOf(10, time.Minute))
-			f.counts.delay = 0
+			f.counter.delay = 0
 			for _, when := range []string{"before", "after"} {
-				if f.allow(alice).Allowed {
+				if f.allow(clientA).Allowed {
 					t.Errorf("allowed %s the lease under the old limits arrived", when)
 				}
 				time.Sleep(2 * time.Second)
 			}
 		})
 	})
-	t.Run("the same limits saved again", func(t *testing.T) {
+	t.Run("same limits saved again: refusal is void", func(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			f := newFixture(t, limitsOf(10, time.Minute))
-			f.spend(alice)
-			trips := f.counts.round()
+			f.allowUntilRefused(clientA)
+			trips := f.counter.roundTrips()
 			f.current.Store(limitsOf(10, time.Minute))
-			if f.allow(alice).Allowed || f.counts.round() == trips {
-				t.Error("a refusal outlived the limits it was made under")
+			if f.allow(clientA).Allowed || f.counter.roundTrips() == trips {
+				t.Error("the limiter refused without a new lease, or allowed the request")
 			}
 		})
 	})
@@ -163,7 +166,7 @@ func TestChangedLimitsInvalidateLeasesAndRefusals(t *testing.T) {
 func TestCallersWithDifferentQuotasDoNotStarveEachOther(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFixture(t, &Limits{})
-		f.counts.delay = time.Millisecond
+		f.counter.delay = time.Millisecond
 		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 		defer cancel()
 		var wg sync.WaitGroup
@@ -181,22 +184,21 @@ func TestCallersWithDifferentQuotasDoNotStarveEachOther(t *testing.T) {
 func TestLimiterFailsClosedAfterLease(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFixture(t, limitsOf(600, time.Minute))
-		f.allow(alice)
-		f.allow(alice) // of a lease of two
-		away := fault.Unavailable("The key-value store", errors.New("refused"))
-		f.counts.err = away
-		if !f.allow(alice).Allowed {
-			t.Error("a permit at hand was not used")
+		f.allow(clientA)
+		f.allow(clientA) // leaves one permit of a lease of two
+		f.counter.err = fault.Unavailable("The key-value store", errors.New("refused"))
+		if !f.allow(clientA).Allowed {
+			t.Error("the leased permit was not used")
 		}
-		if _, err := f.Allow(t.Context(), API, alice); !fault.Is(err, fault.ServiceUnavailable) {
-			t.Errorf("got %v", err)
+		if _, err := f.Allow(t.Context(), API, clientA); !fault.Is(err, fault.ServiceUnavailable) {
+			t.Errorf("without permits: error %v, want %s", err, fault.ServiceUnavailable)
 		}
-		f.counts.err = nil
-		if !f.allow(alice).Allowed {
-			t.Error("not served again when the store came back")
+		f.counter.err = nil
+		if !f.allow(clientA).Allowed {
+			t.Error("refused after the store was reachable again")
 		}
-		if n := counted(f.decisions.WithLabelValues("api", "failed")); n != 1 {
-			t.Errorf("%v failures counted", n)
+		if n := counterValue(f.decisions.WithLabelValues("api", "failed")); n != 1 {
+			t.Errorf("counted %v failures, want 1", n)
 		}
 	})
 }
@@ -204,26 +206,26 @@ func TestLimiterFailsClosedAfterLease(t *testing.T) {
 func TestConcurrentCallersShareOneLease(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFixture(t, limitsOf(1000, time.Minute))
-		f.counts.delay = time.Millisecond
+		f.counter.delay = time.Millisecond
 		var allowed atomic.Int64
 		var wg sync.WaitGroup
 		for range 200 {
 			wg.Go(func() {
-				if f.allow(alice).Allowed {
+				if f.allow(clientA).Allowed {
 					allowed.Add(1)
 				}
 			})
 		}
 		wg.Wait()
 		if allowed.Load() != 200 {
-			t.Errorf("%d of 200 allowed", allowed.Load())
+			t.Errorf("allowed %d requests, want 200", allowed.Load())
 		}
-		if got := f.counts.round(); got > 12 { // 1, then 20 at a time
-			t.Errorf("cost %d round trips", got)
+		if got := f.counter.roundTrips(); got > 12 { // leases of 1 permit, then of 20
+			t.Errorf("200 requests cost %d round trips, want at most 12", got)
 		}
-		for _, n := range f.counts.requested {
+		for _, n := range f.counter.requested {
 			if n > 20 {
-				t.Errorf("leased %d at a time, over 2 %% of 1000", n)
+				t.Errorf("leased %d permits at once, want at most 2 %% of 1000", n)
 			}
 		}
 	})
@@ -232,19 +234,19 @@ func TestConcurrentCallersShareOneLease(t *testing.T) {
 func TestCanceledCallerDoesNotCancelLease(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFixture(t, limitsOf(1, time.Minute))
-		f.counts.delay = time.Second
+		f.counter.delay = time.Second
 		ctx, cancel := context.WithTimeout(t.Context(), time.Millisecond)
 		defer cancel()
 		other := make(chan Decision)
 		go func() {
 			time.Sleep(time.Microsecond)
-			other <- f.allow(alice)
+			other <- f.allow(clientA)
 		}()
-		if _, err := f.Allow(ctx, API, alice); !errors.Is(err, context.DeadlineExceeded) {
+		if _, err := f.Allow(ctx, API, clientA); !errors.Is(err, context.DeadlineExceeded) {
 			t.Errorf("caller with a deadline got %v, want DeadlineExceeded", err)
 		}
-		if d := <-other; !d.Allowed || f.counts.round() != 1 {
-			t.Errorf("caller without a deadline got %+v in %d round trips, want allowed in 1", d, f.counts.round())
+		if d := <-other; !d.Allowed || f.counter.roundTrips() != 1 {
+			t.Errorf("caller without a deadline got %+v in %d round trips, want allowed in 1", d, f.counter.roundTrips())
 		}
 	})
 }
@@ -255,14 +257,14 @@ func TestPermitsExpireWithTheirWindow(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFixture(t, limitsOf(600, time.Second))
 		start := time.Now()
-		f.allow(alice)
-		f.counts.delay = 10 * time.Millisecond
+		f.allow(clientA)
+		f.counter.delay = 10 * time.Millisecond
 		for range 500 {
 			before := time.Now()
-			f.allow(alice)
-			b := f.bucket(bucketKey{tier: API, client: alice})
-			if w := f.counts.byKey["ip:api:203.0.113.7"]; b.ends.After(w.ends) {
-				t.Fatalf("after %v the window ends %v later here than in the store", before.Sub(start), b.ends.Sub(w.ends))
+			f.allow(clientA)
+			b := f.bucket(bucketKey{tier: API, client: clientA})
+			if w := f.counter.byKey["ip:api:203.0.113.7"]; b.ends.After(w.ends) {
+				t.Fatalf("after %v the local window ends %v later than in the store", before.Sub(start), b.ends.Sub(w.ends))
 			}
 			time.Sleep(7 * time.Millisecond)
 		}
@@ -287,10 +289,10 @@ func TestTeamQuotaIsPerUTCDay(t *testing.T) {
 		}
 		d := take("t1")
 		if d.Allowed || d.Reset != time.Hour || d.Window != 24*time.Hour || d.Limit != 3 || d.Remaining != 0 {
-			t.Errorf("over the quota: %+v", d)
+			t.Errorf("over the quota: %+v, want refused, limit 3, nothing remaining, reset in 1h", d)
 		}
 		if !take("t2").Allowed {
-			t.Error("teams share a quota")
+			t.Error("another team was refused")
 		}
 		time.Sleep(time.Hour - 1)
 		if take("t1").Allowed {
@@ -300,11 +302,11 @@ func TestTeamQuotaIsPerUTCDay(t *testing.T) {
 		if !take("t1").Allowed {
 			t.Error("refused on the new day")
 		}
-		if _, ok := f.counts.byKey["team:t1:2000-01-02"]; !ok {
-			t.Errorf("counted as %v", f.counts.byKey)
+		if _, ok := f.counter.byKey["team:t1:2000-01-02"]; !ok {
+			t.Errorf("counted under %v, want a key for 2000-01-02", slices.Collect(maps.Keys(f.counter.byKey)))
 		}
 		if d, _ := f.AllowTeam(t.Context(), "t3", 0); d.Allowed {
-			t.Error("a quota of nought allowed a request")
+			t.Error("a quota of 0 allowed a request")
 		}
 	})
 }
@@ -312,20 +314,20 @@ func TestTeamQuotaIsPerUTCDay(t *testing.T) {
 func TestAllowDoesNotAllocateWithinLease(t *testing.T) {
 	f := newFixture(t, limitsOf(1_000_000_000, time.Hour))
 	ctx := context.Background()
-	for range 5000 { // until leases are big
-		f.allow(alice)
+	for range 5000 { // until leases are large
+		f.allow(clientA)
 	}
-	if n := testing.AllocsPerRun(1000, func() { _, _ = f.Allow(ctx, API, alice) }); n > 0.1 {
-		t.Errorf("%v allocations a request", n)
+	if n := testing.AllocsPerRun(1000, func() { _, _ = f.Allow(ctx, API, clientA) }); n > 0.1 {
+		t.Errorf("%v allocations per request, want 0", n)
 	}
 }
 
 func BenchmarkAllow(b *testing.B) {
-	l := newFixture(nil, limitsOf(1_000_000_000, time.Hour))
+	f := newFixture(nil, limitsOf(1_000_000_000, time.Hour))
 	b.ReportAllocs()
 	b.RunParallel(func(pb *testing.PB) {
 		for pb.Next() {
-			_, _ = l.Allow(context.Background(), API, alice)
+			_, _ = f.Allow(context.Background(), API, clientA)
 		}
 	})
 }
@@ -333,18 +335,18 @@ func BenchmarkAllow(b *testing.B) {
 func TestCloseWaitsForLeases(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFixture(t, limitsOf(1, time.Minute))
-		f.counts.delay = time.Second
-		failed := make(chan error, 1)
+		f.counter.delay = time.Second
+		done := make(chan struct{})
 		go func() {
-			_, err := f.Allow(t.Context(), API, alice)
-			failed <- err
+			defer close(done)
+			_, _ = f.Allow(t.Context(), API, clientA)
 		}()
 		synctest.Wait()
 		f.Close()
-		if f.counts.round() != 1 {
+		if f.counter.roundTrips() != 1 {
 			t.Error("Close did not wait for the lease")
 		}
-		<-failed
+		<-done
 		if _, err := f.Allow(t.Context(), API, netip.MustParseAddr("203.0.113.8")); !errors.Is(err, background.ErrClosed) {
 			t.Errorf("after Close: %v, want ErrClosed", err)
 		}

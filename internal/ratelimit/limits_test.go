@@ -14,9 +14,9 @@ func TestParseLimits(t *testing.T) {
 		value string
 		want  Limits
 	}{
-		"no tier: the defaults":              {`{"tiers":{}}`, DefaultLimits()},
+		"no tier: defaults":                  {`{"tiers":{}}`, DefaultLimits()},
 		"one tier: the others have defaults": {` {"tiers": {"api":{"windowMs":1000,"max":10}}} `, changed},
-		"what we write ourselves":            {string(changed.JSON()), changed},
+		"output of JSON":                     {string(changed.JSON()), changed},
 	} {
 		t.Run(name, func(t *testing.T) {
 			got, err := ParseLimits([]byte(tc.value))
@@ -30,10 +30,10 @@ func TestParseLimits(t *testing.T) {
 func TestWithReplacesOneTier(t *testing.T) {
 	got, err := DefaultLimits().With(Auth, Limit{1, 2})
 	if err != nil || got.Tiers.Auth != (Limit{1, 2}) || got.Tiers.API != DefaultLimits().Tiers.API {
-		t.Errorf("got %+v, %v", got, err)
+		t.Errorf("With(Auth) returned %+v, %v, want only tier auth replaced", got, err)
 	}
-	if _, err := DefaultLimits().With("nonsense", Limit{}); !fault.Is(err, fault.Validation) {
-		t.Errorf("an unknown tier: %v", err)
+	if _, err := DefaultLimits().With("unknown", Limit{}); !fault.Is(err, fault.Validation) {
+		t.Errorf("unknown tier: error %v, want %s", err, fault.Validation)
 	}
 }
 
@@ -55,7 +55,7 @@ func TestParseLimitsReportsAllIssues(t *testing.T) {
 		t.Run(value, func(t *testing.T) {
 			_, err := ParseLimits([]byte(value))
 			if !fault.Is(err, fault.Validation) {
-				t.Fatalf("got %v", err)
+				t.Fatalf("error %v, want %s", err, fault.Validation)
 			}
 			var got []string
 			for _, issue := range fault.From(err).Details.([]fault.Issue) {
@@ -71,7 +71,7 @@ func TestParseLimitsReportsAllIssues(t *testing.T) {
 func TestParseLimitsRejectsInvalidJSON(t *testing.T) {
 	for _, value := range []string{``, `{`, `{"tiers":{}}{}`, `{"tiers":{},"tiers":{}}`, "{\"tiers\":{\"\xff\":1}}"} {
 		if _, err := ParseLimits([]byte(value)); !fault.Is(err, fault.MalformedJSON) {
-			t.Errorf("%q: got %v", value, err)
+			t.Errorf("%q: error %v, want %s", value, err, fault.MalformedJSON)
 		}
 	}
 }
@@ -83,12 +83,12 @@ func FuzzParseLimits(f *testing.F) {
 		limits, err := ParseLimits(value)
 		if err != nil {
 			if code := fault.From(err).Code; code != fault.Validation && code != fault.MalformedJSON {
-				t.Fatalf("refused with %v", err)
+				t.Fatalf("error %v, want %s or %s", err, fault.Validation, fault.MalformedJSON)
 			}
 			return
 		}
 		if again, err := ParseLimits(limits.JSON()); err != nil || again != limits {
-			t.Fatalf("%+v reads back as %+v, %v", limits, again, err)
+			t.Fatalf("%+v parsed again is %+v, %v", limits, again, err)
 		}
 	})
 }

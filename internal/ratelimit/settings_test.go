@@ -19,15 +19,15 @@ import (
 // fakeStore is a limits store in memory that can fail. It passes the tests of
 // package conformance.
 type fakeStore struct {
-	mu        sync.Mutex
-	value     []byte
-	err       error
-	writes    int
-	meanwhile []byte // saved by another administrator before the next save
+	mu         sync.Mutex
+	value      []byte
+	err        error
+	writes     int
+	concurrent []byte // saved by another administrator during the next SaveLimits
 }
 
-// to returns a change that replaces the limits.
-func to(limits Limits) func(Limits) (Limits, error) {
+// replaceWith returns a change that replaces the limits.
+func replaceWith(limits Limits) func(Limits) (Limits, error) {
 	return func(Limits) (Limits, error) { return limits, nil }
 }
 
@@ -46,8 +46,8 @@ func (s *fakeStore) Limits(context.Context) ([]byte, bool, error) {
 func (s *fakeStore) SaveLimits(_ context.Context, old, value []byte) (bool, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.meanwhile != nil {
-		s.value, s.meanwhile = s.meanwhile, nil
+	if s.concurrent != nil {
+		s.value, s.concurrent = s.concurrent, nil
 	}
 	if s.err != nil || !bytes.Equal(s.value, old) {
 		return false, s.err
@@ -87,6 +87,7 @@ func (s *fakeMirror) SaveSetting(ctx context.Context, _ string, value []byte) er
 	return s.err
 }
 
+// settingsFixture is Settings with a fake store, a fake mirror and a log.
 type settingsFixture struct {
 	*Settings
 	store  *fakeStore
@@ -107,72 +108,72 @@ func newSettingsFixture(store, mirror string) *settingsFixture {
 }
 
 const (
-	ten    = `{"tiers":{"api":{"max":10,"windowMs":1000}}}`
-	twenty = `{"tiers":{"api":{"max":20,"windowMs":1000}}}`
-	bad    = `{"tiers":{"api":{"max":-1,"windowMs":1000}}}`
+	ten     = `{"tiers":{"api":{"max":10,"windowMs":1000}}}`
+	twenty  = `{"tiers":{"api":{"max":20,"windowMs":1000}}}`
+	invalid = `{"tiers":{"api":{"max":-1,"windowMs":1000}}}`
 )
 
 // A client over the defaults but within the limits must not be refused by an
 // instance that has just started.
 func TestDefaultLimitsAreNotEnforcedBeforeFirstLoad(t *testing.T) {
 	f := newSettingsFixture(ten, "")
-	f.store.err = errors.New("away")
+	f.store.err = errors.New("unreachable")
 	if limits, err := f.Limits(t.Context()); !errors.Is(err, f.store.err) {
-		t.Errorf("with the store away %+v are in force, %v", limits, err)
+		t.Errorf("store unreachable: limits %+v, error %v, want the store's error", limits, err)
 	}
-	f.store.err, f.mirror.err = nil, errors.New("away")
+	f.store.err, f.mirror.err = nil, errors.New("unreachable")
 	if limits, err := f.Limits(t.Context()); err != nil || limits.Tiers.API.Max != 10 {
-		t.Errorf("after the store was reached %+v are in force, %v", limits, err)
+		t.Errorf("mirror unreachable: limits %+v, error %v, want 10 API requests", limits, err)
 	}
-	f.store.err = errors.New("away again")
+	f.store.err = errors.New("unreachable again")
 	if limits, err := f.Limits(t.Context()); err != nil || limits.Tiers.API.Max != 10 {
-		t.Errorf("of the limits that were read %+v are in force, %v", limits, err)
+		t.Errorf("store unreachable after the first load: limits %+v, error %v, want 10 API requests", limits, err)
 	}
 }
 
 func TestReload(t *testing.T) {
-	away := errors.New("away")
+	unreachable := errors.New("unreachable")
 	for name, tc := range map[string]struct {
 		store, mirror         string
 		storeErr, mirrorErr   error
-		want                  int64
+		want                  int64 // API requests per window
 		wantErr               bool
-		wantStore, wantMirror string // of "", "ten", "twenty", "same"
+		wantStore, wantMirror string // afterwards; empty: not checked
 	}{
-		"nothing anywhere: defaults":                        {want: 600},
-		"in the store: in force and mirrored":               {store: ten, want: 10, wantMirror: ten},
-		"store and mirror differ: the store's counts":       {store: ten, mirror: twenty, want: 10, wantMirror: ten},
-		"lost by the store: restored":                       {mirror: ten, want: 10, wantStore: ten},
-		"bad in the store: the mirror's last good holds":    {store: bad, mirror: ten, want: 10, wantStore: bad, wantMirror: ten},
-		"bad in the store, nothing mirrored: defaults":      {store: bad, want: 600, wantStore: bad},
-		"bad in both: defaults":                             {store: bad, mirror: bad, want: 600, wantStore: bad, wantMirror: bad},
-		"lost by the store, bad in the mirror: defaults":    {mirror: bad, want: 600},
-		"store away: nothing changes":                       {store: ten, mirror: twenty, storeErr: away, want: 600, wantErr: true, wantMirror: twenty},
-		"mirror away: the store's value is in force anyway": {store: ten, mirrorErr: away, want: 10, wantErr: true},
-		"lost by the store, mirror away: nothing changes":   {mirrorErr: away, want: 600, wantErr: true},
+		"no limits saved: defaults":                              {want: 600},
+		"limits in the store: used and mirrored":                 {store: ten, want: 10, wantMirror: ten},
+		"store and mirror differ: store wins":                    {store: ten, mirror: twenty, want: 10, wantMirror: ten},
+		"store lost the limits: restored from the mirror":        {mirror: ten, want: 10, wantStore: ten},
+		"invalid in the store: mirror is used":                   {store: invalid, mirror: ten, want: 10, wantStore: invalid, wantMirror: ten},
+		"invalid in the store, mirror empty: defaults":           {store: invalid, want: 600, wantStore: invalid},
+		"invalid in both: defaults":                              {store: invalid, mirror: invalid, want: 600, wantStore: invalid, wantMirror: invalid},
+		"store lost the limits, invalid in the mirror: defaults": {mirror: invalid, want: 600},
+		"store unreachable: no change":                           {store: ten, mirror: twenty, storeErr: unreachable, want: 600, wantErr: true, wantMirror: twenty},
+		"mirror unreachable: store is used":                      {store: ten, mirrorErr: unreachable, want: 10, wantErr: true},
+		"store lost the limits, mirror unreachable: no change":   {mirrorErr: unreachable, want: 600, wantErr: true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			f := newSettingsFixture(tc.store, tc.mirror)
 			f.store.err, f.mirror.err = tc.storeErr, tc.mirrorErr
 			if err := f.Reload(t.Context()); (err != nil) != tc.wantErr {
-				t.Errorf("reload: %v", err)
+				t.Errorf("Reload returned %v, want an error: %v", err, tc.wantErr)
 			}
 			if got := f.Current().Tiers.API.Max; got != tc.want {
-				t.Errorf("%d requests are allowed, want %d", got, tc.want)
+				t.Errorf("limit of %d API requests, want %d", got, tc.want)
 			}
-			for what, pair := range map[string][2]string{
+			for name, v := range map[string]struct{ got, want string }{
 				"store": {string(f.store.value), tc.wantStore}, "mirror": {string(f.mirror.value), tc.wantMirror},
 			} {
-				if want := pair[1]; want != "" && normal(pair[0]) != normal(want) {
-					t.Errorf("the %s holds %s, want %s", what, pair[0], want)
+				if v.want != "" && normalize(v.got) != normalize(v.want) {
+					t.Errorf("the %s contains %s, want %s", name, v.got, v.want)
 				}
 			}
 		})
 	}
 }
 
-// normal returns the stored form of a valid value.
-func normal(value string) string {
+// normalize returns the stored form of a valid value.
+func normalize(value string) string {
 	if limits, err := ParseLimits([]byte(value)); err == nil {
 		return string(limits.JSON())
 	}
@@ -189,25 +190,25 @@ func TestInvalidLimitsAreLoggedOnce(t *testing.T) {
 	}
 	reload(ten)
 	for range 3 {
-		reload(bad)
+		reload(invalid)
 	}
 	if f.Current().Tiers.API.Max != 10 {
-		t.Error("a bad value changed the limits")
+		t.Error("an invalid value changed the limits")
 	}
-	if n := strings.Count(f.logged.String(), "invalid rate limits"); n != 1 || counted(f.rejected) != 1 {
-		t.Errorf("reported %d times, counted %v:\n%s", n, counted(f.rejected), f.logged)
+	if n := strings.Count(f.logged.String(), "invalid rate limits"); n != 1 || counterValue(f.rejected) != 1 {
+		t.Errorf("logged %d times, counted %v; want once each:\n%s", n, counterValue(f.rejected), f.logged)
 	}
 	if !strings.Contains(f.logged.String(), "/tiers/api/max") {
-		t.Errorf("the log does not say what is wrong:\n%s", f.logged)
+		t.Errorf("the log does not contain the path of the invalid member:\n%s", f.logged)
 	}
-	reload(`nonsense`)
+	reload(`not JSON`)
 	reload(twenty)
-	reload(bad)
-	if n := strings.Count(f.logged.String(), "invalid rate limits"); n != 3 || counted(f.rejected) != 3 {
-		t.Errorf("three bad values were reported %d times, counted %v", n, counted(f.rejected))
+	reload(invalid)
+	if n := strings.Count(f.logged.String(), "invalid rate limits"); n != 3 || counterValue(f.rejected) != 3 {
+		t.Errorf("three invalid values were logged %d times, counted %v; want 3 each", n, counterValue(f.rejected))
 	}
 	if f.Current().Tiers.API.Max != 20 {
-		t.Error("the good value in between was not taken")
+		t.Errorf("limit of %d API requests, want the 20 of the last valid value", f.Current().Tiers.API.Max)
 	}
 }
 
@@ -222,15 +223,15 @@ func TestUnchangedLimitsKeepPointerAndMirror(t *testing.T) {
 		}
 	}
 	if f.Current() != before || f.mirror.writes != 1 {
-		t.Errorf("reading the same value again voids leases, or is mirrored again (%d writes)", f.mirror.writes)
+		t.Errorf("after reloading the same limits: pointer changed %v, %d writes to the mirror, want 1", f.Current() != before, f.mirror.writes)
 	}
 }
 
 func TestRunReloadsLimits(t *testing.T) {
 	for name, signal := range map[string]func(*Settings){
-		"on an announcement":             func(s *Settings) { s.Message("limits") },
-		"on subscribing again":           func(s *Settings) { s.Down(nil); s.Up() },
-		"within five seconds without it": func(s *Settings) { s.Message("something else"); time.Sleep(5 * time.Second) },
+		"on an announcement":   func(s *Settings) { s.Message("limits") },
+		"on subscribing again": func(s *Settings) { s.Down(nil); s.Up() },
+		"every five seconds":   func(s *Settings) { s.Message("something else"); time.Sleep(5 * time.Second) },
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -239,13 +240,13 @@ func TestRunReloadsLimits(t *testing.T) {
 				go f.Run(ctx)
 				synctest.Wait()
 				if f.Current().Tiers.API.Max != 10 {
-					t.Fatal("not read at start")
+					t.Fatal("limits not loaded at start")
 				}
 				f.store.put(twenty)
 				signal(f.Settings)
 				synctest.Wait()
 				if f.Current().Tiers.API.Max != 20 {
-					t.Error("the change was not picked up")
+					t.Error("changed limits not loaded")
 				}
 				cancel()
 			})
@@ -265,14 +266,17 @@ func TestUnresponsiveDatabaseDoesNotDelayReload(t *testing.T) {
 			f.Message(Topic)
 			time.Sleep(time.Second)
 			if want, _ := ParseLimits([]byte(next)); *f.Current() != want {
-				t.Errorf("a second after the change %d requests are allowed, want %d", f.Current().Tiers.API.Max, want.Tiers.API.Max)
+				t.Errorf("limit of %d API requests one second after the change, want %d", f.Current().Tiers.API.Max, want.Tiers.API.Max)
 			}
 		}
 	})
 }
 
 func TestFailingReloadIsLoggedOnce(t *testing.T) {
-	for want, err := range []error{fault.Unavailable("The key-value store", nil), errors.New("odd")} {
+	for want, err := range []error{ // the index is the number of log lines: the store logs its own outage
+		0: fault.Unavailable("The key-value store", nil),
+		1: errors.New("unexpected reply"),
+	} {
 		synctest.Test(t, func(t *testing.T) {
 			f := newSettingsFixture(ten, "")
 			f.store.err = err
@@ -292,51 +296,51 @@ func TestChange(t *testing.T) {
 	limits, _ := ParseLimits([]byte(ten))
 	t.Run("saved", func(t *testing.T) {
 		f := newSettingsFixture("", "")
-		if err := f.Change(t.Context(), to(limits)); err != nil {
+		if err := f.Change(t.Context(), replaceWith(limits)); err != nil {
 			t.Fatal(err)
 		}
-		if *f.Current() != limits || string(f.store.value) != normal(ten) || string(f.mirror.value) != normal(ten) {
-			t.Errorf("in force %+v, stored %s, mirrored %s", *f.Current(), f.store.value, f.mirror.value)
+		if *f.Current() != limits || string(f.store.value) != normalize(ten) || string(f.mirror.value) != normalize(ten) {
+			t.Errorf("limits %+v, stored %s, mirrored %s; want %s in all", *f.Current(), f.store.value, f.mirror.value, normalize(ten))
 		}
 	})
-	t.Run("out of bounds: nothing changed", func(t *testing.T) {
+	t.Run("invalid limits: not saved", func(t *testing.T) {
 		f := newSettingsFixture("", "")
-		if err := f.Change(t.Context(), to(Limits{})); !fault.Is(err, fault.Validation) || f.store.value != nil {
-			t.Errorf("%v, stored %s", err, f.store.value)
+		if err := f.Change(t.Context(), replaceWith(Limits{})); !fault.Is(err, fault.Validation) || f.store.value != nil {
+			t.Errorf("error %v, stored %q; want %s and nothing stored", err, f.store.value, fault.Validation)
 		}
 	})
-	t.Run("store away: nothing changed", func(t *testing.T) {
+	t.Run("store unreachable: not saved", func(t *testing.T) {
 		f := newSettingsFixture("", "")
 		f.store.err = fault.Unavailable("The key-value store", nil)
-		if err := f.Change(t.Context(), to(limits)); !fault.Is(err, fault.ServiceUnavailable) || f.mirror.value != nil {
-			t.Errorf("%v, mirrored %s", err, f.mirror.value)
+		if err := f.Change(t.Context(), replaceWith(limits)); !fault.Is(err, fault.ServiceUnavailable) || f.mirror.value != nil {
+			t.Errorf("error %v, mirrored %q; want %s and nothing mirrored", err, f.mirror.value, fault.ServiceUnavailable)
 		}
 	})
-	t.Run("database away: in force, and said so", func(t *testing.T) {
+	t.Run("database unreachable: saved, with an error", func(t *testing.T) {
 		f := newSettingsFixture(`{"tiers":{}}`, "")
-		f.mirror.err = errors.New("away")
-		err := f.Change(t.Context(), to(limits))
+		f.mirror.err = errors.New("unreachable")
+		err := f.Change(t.Context(), replaceWith(limits))
 		if err == nil || !strings.Contains(err.Error(), "saved and in force, but not yet copied to the database") {
-			t.Errorf("got %v", err)
+			t.Errorf("error %v, want one that reports the missing copy", err)
 		}
 		if *f.Current() != limits || f.store.value == nil {
-			t.Error("not in force")
+			t.Error("the limits were not saved")
 		}
 	})
 }
 
 func TestConcurrentChangesAreMerged(t *testing.T) {
 	f := newSettingsFixture("", "")
-	theirs := DefaultLimits()
-	theirs.Tiers.Webhook.Max = 4711
-	f.store.meanwhile = theirs.JSON()
+	others := DefaultLimits()
+	others.Tiers.Webhook.Max = 4711
+	f.store.concurrent = others.JSON()
 	err := f.Change(t.Context(), func(l Limits) (Limits, error) {
 		l.Tiers.API.Max = 42
 		return l, nil
 	})
-	want := theirs
+	want := others
 	want.Tiers.API.Max = 42
 	if err != nil || *f.Current() != want || string(f.store.value) != string(want.JSON()) {
-		t.Errorf("%v; in force %+v, stored %s", err, *f.Current(), f.store.value)
+		t.Errorf("error %v, limits %+v, stored %s; want %+v", err, *f.Current(), f.store.value, want)
 	}
 }

@@ -34,10 +34,10 @@ type Consumer struct {
 	store  ReportStore
 	log    *slog.Logger
 	now    func() time.Time
-	pruned time.Time // used by Run only
+	pruned time.Time // when old report IDs were last deleted; used by Run only
 
 	outcomes *prometheus.CounterVec
-	waiting  prometheus.Gauge
+	waiting  prometheus.Gauge // reports on the stream
 }
 
 // NewConsumer returns a consumer.
@@ -66,10 +66,10 @@ func (c *Consumer) Run(ctx context.Context) {
 		}
 		_ = sleep.For(ctx, pauses.NextBackOff())
 	}
-	last, cancel := context.WithTimeout(context.WithoutCancel(ctx), writebehind.ShutdownTimeout)
+	shutdown, cancel := context.WithTimeout(context.WithoutCancel(ctx), writebehind.ShutdownTimeout)
 	defer cancel()
-	for n, err := c.countBatch(last, 0); err == nil && n > 0; {
-		n, err = c.countBatch(last, 0)
+	for n, err := c.countBatch(shutdown, 0); err == nil && n > 0; {
+		n, err = c.countBatch(shutdown, 0)
 	}
 }
 

@@ -30,15 +30,15 @@ func TestParseReport(t *testing.T) {
 	report := func(members string) string {
 		return fmt.Sprintf(`{"id":%q,"teamId":"tm_1","characters":12,"at":%d%s}`, someID, noon.UnixMilli(), members)
 	}
-	least := wire.SpeechReport{ID: someID, TeamID: "tm_1", Characters: 12, At: noon.UnixMilli()}
+	minimal := wire.SpeechReport{ID: someID, TeamID: "tm_1", Characters: 12, At: noon.UnixMilli()}
 	for name, tt := range map[string]struct {
 		report string
 		want   wire.SpeechReport
 	}{
-		"the least there is": {report(""), least},
-		"all of it, from a cache": {report(`,"endpointId":"ep_1","provider":"openai","voice":"änna","model":"m","cached":true,"later":{}`),
+		"only required members": {report(""), minimal},
+		"all members": {report(`,"endpointId":"ep_1","provider":"openai","voice":"änna","model":"m","cached":true,"later":{}`),
 			wire.SpeechReport{ID: someID, TeamID: "tm_1", EndpointID: "ep_1", Provider: "openai", Voice: "änna", Model: "m", Characters: 12, Cached: true, At: noon.UnixMilli()}},
-		"an id in capitals is the same id": {strings.Replace(report(""), someID, strings.ToUpper(someID), 1), least},
+		"ID in capitals": {strings.Replace(report(""), someID, strings.ToUpper(someID), 1), minimal},
 	} {
 		if got, err := parseReport([]byte(tt.report), noon); err != nil || got != tt.want {
 			t.Errorf("%s: %+v, %v, want %+v", name, got, err, tt.want)
@@ -47,27 +47,27 @@ func TestParseReport(t *testing.T) {
 }
 
 func TestParseReportRejectsInvalidReports(t *testing.T) {
-	for name, tt := range map[string]struct{ old, replacement, want string }{
-		"no JSON":         {`{`, `<`, "invalid report"},
-		"two values":      {`}`, `}{}`, "invalid report"},
-		"a member twice":  {`{`, `{"id":"x",`, "invalid report"},
-		"not UTF-8":       {`tm_1`, "tm_\xff", "invalid report"},
-		"no uuid":         {someID, "1", "id is not a UUID"},
-		"no team":         {`tm_1`, ``, "teamId is missing"},
-		"a team with NUL": {`tm_1`, `tm\u0000`, "NUL"},
-		"a novel":         {`tm_1`, strings.Repeat("x", 257), "longer than 256"},
-		"nothing spoken":  {`:12,`, `:0,`, "characters must be"},
-		"less":            {`:12,`, `:-5,`, "characters must be"},
-		"too much":        {`:12,`, `:10000001,`, "characters must be"},
-		"half of one":     {`:12,`, `:1.5,`, "invalid report"},
-		"long ago":        {fmt.Sprint(noon.UnixMilli()), fmt.Sprint(noon.Add(-maxAge - 1e6).UnixMilli()), "7 days ago"},
-		"no time":         {fmt.Sprint(noon.UnixMilli()), "0", "7 days ago"},
-		"tomorrow":        {fmt.Sprint(noon.UnixMilli()), fmt.Sprint(noon.Add(maxAhead + 1e6).UnixMilli()), "in the future"},
-		"the end of time": {fmt.Sprint(noon.UnixMilli()), "9223372036854775807", "in the future"},
+	for name, tt := range map[string]struct{ old, replacement, want string }{ // old is replaced in a valid report
+		"not JSON":                {`{`, `<`, "invalid report"},
+		"two JSON values":         {`}`, `}{}`, "invalid report"},
+		"duplicate member":        {`{`, `{"id":"x",`, "invalid report"},
+		"not UTF-8":               {`tm_1`, "tm_\xff", "invalid report"},
+		"ID is not a UUID":        {someID, "1", "id is not a UUID"},
+		"no team":                 {`tm_1`, ``, "teamId is missing"},
+		"team with NUL":           {`tm_1`, `tm\u0000`, "NUL"},
+		"team too long":           {`tm_1`, strings.Repeat("x", 257), "longer than 256"},
+		"no characters":           {`:12,`, `:0,`, "characters must be"},
+		"negative characters":     {`:12,`, `:-5,`, "characters must be"},
+		"too many characters":     {`:12,`, `:10000001,`, "characters must be"},
+		"fraction of a character": {`:12,`, `:1.5,`, "invalid report"},
+		"too old":                 {fmt.Sprint(noon.UnixMilli()), fmt.Sprint(noon.Add(-maxAge - 1e6).UnixMilli()), "7 days ago"},
+		"no time":                 {fmt.Sprint(noon.UnixMilli()), "0", "7 days ago"},
+		"in the future":           {fmt.Sprint(noon.UnixMilli()), fmt.Sprint(noon.Add(maxAhead + 1e6).UnixMilli()), "in the future"},
+		"largest time":            {fmt.Sprint(noon.UnixMilli()), "9223372036854775807", "in the future"},
 	} {
 		report := strings.Replace(fmt.Sprintf(`{"id":%q,"teamId":"tm_1","characters":12,"at":%d}`, someID, noon.UnixMilli()), tt.old, tt.replacement, 1)
 		if got, err := parseReport([]byte(report), noon); err == nil || !strings.Contains(err.Error(), tt.want) {
-			t.Errorf("%s: %+v, %v, want %q", name, got, err, tt.want)
+			t.Errorf("%s: %+v with error %v, want an error with %q", name, got, err, tt.want)
 		}
 	}
 }
@@ -81,7 +81,7 @@ func FuzzParseReport(f *testing.F) {
 			return
 		}
 		if r.TeamID == "" || r.Characters < 1 || noon.Sub(time.UnixMilli(r.At)).Abs() > maxAge || uuid.Validate(r.ID) != nil {
-			t.Fatalf("%s: %+v", report, r)
+			t.Fatalf("accepted invalid report %s: %+v", report, r)
 		}
 	})
 }
@@ -90,15 +90,15 @@ func FuzzParseReport(f *testing.F) {
 // package conformance, and either can be unreachable.
 type fakeStores struct {
 	mu          sync.Mutex
-	streamErr   error // returned by the stream
-	unreachable bool  // the report store
-	badVoice    string
+	streamErr   error  // returned by the stream
+	unreachable bool   // the report store
+	badVoice    string // the report store rejects batches with this voice
 	entries     []*fakeEntry
-	appended    int
+	appended    int   // entries, for IDs
 	others      int64 // entries of other consumers
 	rejected    []string
-	counted     map[string]int64
-	countedAt   map[string]time.Time
+	counted     map[string]int64     // characters by report ID
+	countedAt   map[string]time.Time // by report ID
 }
 
 type fakeEntry struct {
@@ -209,28 +209,30 @@ func (s *fakeStores) DeleteReports(_ context.Context, before time.Time) error {
 }
 
 // runStores runs a reporter and a consumer in a synctest bubble.
-func runStores(t *testing.T, try func(s *fakeStores, r *Reporter, b *Consumer)) {
+func runStores(t *testing.T, try func(s *fakeStores, r *Reporter, c *Consumer)) {
 	synctest.Test(t, func(t *testing.T) {
 		s, reg, log := newFakeStores(), prometheus.NewRegistry(), slog.New(slog.DiscardHandler)
-		r, b := NewReporter(s, log, reg), NewConsumer(s, s, log, reg, time.Now)
+		r, c := NewReporter(s, log, reg), NewConsumer(s, s, log, reg, time.Now)
 		ctx, stop := context.WithCancel(t.Context())
 		var jobs sync.WaitGroup
 		jobs.Go(func() { r.Run(ctx) })
-		jobs.Go(func() { b.Run(ctx) })
-		try(s, r, b)
+		jobs.Go(func() { c.Run(ctx) })
+		try(s, r, c)
 		stop()
 		jobs.Wait()
 	})
 }
 
-func record(r *Reporter, voice string, characters int64) {
+// report reports one request of characters.
+func report(r *Reporter, voice string, characters int64) {
 	r.Report(context.Background(), wire.SpeechReport{TeamID: "tm_1", Voice: voice, Characters: characters, At: time.Now().UnixMilli()})
 }
 
+// sum returns the number of counted characters.
 func (s *fakeStores) sum() (n int64) {
 	defer s.lock()()
-	for _, c := range s.counted {
-		n += c
+	for _, characters := range s.counted {
+		n += characters
 	}
 	return n
 }
@@ -256,60 +258,60 @@ func TestReportsSurviveOutages(t *testing.T) {
 		} {
 			outage()
 			for n := range int64(1200) {
-				record(r, "", n+1)
+				report(r, "", n+1)
 				want += n + 1
 			}
 			time.Sleep(time.Hour)
 			set(nil, false)
 			time.Sleep(time.Minute)
 			if got := s.sum(); got != want {
-				t.Errorf("after outage %d: %d of %d characters", i, got, want)
+				t.Errorf("after outage %d: counted %d characters, want %d", i, got, want)
 			}
 		}
 		if n := value(r.lost); n != 0 {
-			t.Errorf("%v were lost", n)
+			t.Errorf("%v reports lost, want 0", n)
 		}
 	})
 }
 
 func TestReportsAreCountedBeforeShutdown(t *testing.T) {
-	var s *fakeStores
-	runStores(t, func(all *fakeStores, r *Reporter, _ *Consumer) {
-		s = all
+	var stores *fakeStores
+	runStores(t, func(s *fakeStores, r *Reporter, _ *Consumer) {
+		stores = s
 		for range 3 * batchSize {
-			record(r, "", 1)
+			report(r, "", 1)
 		}
 	})
-	if got := s.sum(); got != 3*batchSize {
-		t.Errorf("%d of %d characters", got, 3*batchSize)
+	if got := stores.sum(); got != 3*batchSize {
+		t.Errorf("counted %d characters, want %d", got, 3*batchSize)
 	}
 }
 
 func TestInvalidReportDoesNotBlockOthers(t *testing.T) {
-	runStores(t, func(s *fakeStores, r *Reporter, b *Consumer) {
+	runStores(t, func(s *fakeStores, r *Reporter, c *Consumer) {
 		s.badVoice, s.others = "poison", 7
-		record(r, "a", 1)
-		_ = s.Append(t.Context(), []byte("rubbish"))
-		record(r, "poison", 10)
-		record(r, "b", 100)
+		report(r, "a", 1)
+		_ = s.Append(t.Context(), []byte("not JSON"))
+		report(r, "poison", 10)
+		report(r, "b", 100)
 		time.Sleep(time.Minute)
 		if s.sum() != 101 || len(s.rejected) != 2 || !strings.HasPrefix(s.rejected[0], "invalid report") || s.rejected[1] != "out of range" {
-			t.Errorf("%d characters, refused %v", s.sum(), s.rejected)
+			t.Errorf("counted %d characters, want 101; rejected %q, want an invalid report and out of range", s.sum(), s.rejected)
 		}
-		if counted, refused := value(b.outcomes.WithLabelValues("counted")), value(b.outcomes.WithLabelValues("refused")); counted != 2 || refused != 2 || value(b.waiting) != 7 {
-			t.Errorf("%v counted, %v refused, %v waiting", counted, refused, value(b.waiting))
+		if counted, refused := value(c.outcomes.WithLabelValues("counted")), value(c.outcomes.WithLabelValues("refused")); counted != 2 || refused != 2 || value(c.waiting) != 7 {
+			t.Errorf("metrics: %v counted, %v refused, %v waiting; want 2, 2 and 7", counted, refused, value(c.waiting))
 		}
 	})
 }
 
-func TestQueueIsBoundedAndLossIsCounted(t *testing.T) {
+func TestQueueIsBoundedAndLossesAreCounted(t *testing.T) {
 	runStores(t, func(s *fakeStores, r *Reporter, _ *Consumer) {
 		s.streamErr = fault.Unavailable("The key-value store", nil)
 		for range maxQueued + 3 {
-			record(r, "", 1)
+			report(r, "", 1)
 		}
 		if n := value(r.lost); n != 3 {
-			t.Errorf("%v were lost, want those over the bound", n)
+			t.Errorf("%v reports lost, want the 3 over the bound", n)
 		}
 	})
 }

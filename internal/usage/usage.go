@@ -22,8 +22,8 @@ const (
 	Month Interval = "month"
 )
 
-// Group is the property that distinguishes buckets of the same interval. Empty:
-// none.
+// Group is the property by which usage is grouped within an interval. Empty: not
+// grouped.
 type Group string
 
 // The groups of a summary.
@@ -170,7 +170,7 @@ func ParseQuery(teamID string, params map[string][]string, now time.Time) (Query
 	case q.From.After(q.To):
 		issues.Add("/query/from", fault.IssueValue, "from is after to.")
 	case q.To.Sub(q.From) >= maxDays*24*time.Hour:
-		issues.Add("/query/from", fault.IssueTooLarge, "A report spans at most %d days.", maxDays)
+		issues.Add("/query/from", fault.IssueTooLarge, "The period must have at most %d days.", maxDays)
 	}
 	if s, given := issues.QueryValue(params, "interval"); given {
 		q.Interval = Interval(s)

@@ -14,8 +14,10 @@ import (
 	"telapi/internal/usage"
 )
 
+// date returns a day of November 2026.
 func date(day int) time.Time { return time.Date(2026, 11, day, 0, 0, 0, 0, time.UTC) }
 
+// newService returns a service whose store contains reports of team tm_1.
 func newService(t *testing.T, reports ...wire.SpeechReport) *usage.Service {
 	t.Helper()
 	store, err := sqlstore.Open(sqlstore.Options{DataDir: t.TempDir()})
@@ -37,7 +39,7 @@ func newService(t *testing.T, reports ...wire.SpeechReport) *usage.Service {
 	}}
 }
 
-func TestReportJSON(t *testing.T) {
+func TestSummaryJSON(t *testing.T) {
 	report := func(day int, endpoint string, characters int64, cached bool) wire.SpeechReport {
 		return wire.SpeechReport{At: date(day).UnixMilli(), EndpointID: endpoint, Characters: characters, Cached: cached}
 	}
@@ -55,7 +57,7 @@ func TestReportJSON(t *testing.T) {
 				`"total":{"characters":150,"cachedCharacters":80,"billedCharacters":70,"requests":5},"buckets":[` +
 				`{"start":"2026-11-01","characters":100,"cachedCharacters":30,"billedCharacters":70,"requests":4},` +
 				`{"start":"2026-11-03","characters":50,"cachedCharacters":50,"billedCharacters":0,"requests":1}]}`},
-		{"by endpoint, one without", usage.ByEndpoint, []wire.SpeechReport{report(1, "", 1, false), report(1, "ep_1", 2, false)},
+		{"by endpoint, one report without endpoint", usage.ByEndpoint, []wire.SpeechReport{report(1, "", 1, false), report(1, "ep_1", 2, false)},
 			`{"teamId":"tm_1","from":"2026-11-01","to":"2026-11-15","interval":"day","groupBy":"endpoint","asOf":"2026-11-15T00:02:03.456Z",` +
 				`"total":{"characters":3,"cachedCharacters":0,"billedCharacters":3,"requests":2},"buckets":[` +
 				`{"start":"2026-11-01","group":"","characters":1,"cachedCharacters":0,"billedCharacters":1,"requests":1},` +
@@ -63,11 +65,11 @@ func TestReportJSON(t *testing.T) {
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			q := usage.Query{TeamID: "tm_1", From: date(1), To: date(15), Interval: usage.Day, GroupBy: tt.groupBy}
-			report, err := newService(t, tt.reports...).Summary(t.Context(), q)
+			summary, err := newService(t, tt.reports...).Summary(t.Context(), q)
 			if err != nil {
 				t.Fatal(err)
 			}
-			got, err := json.Marshal(report)
+			got, err := json.Marshal(summary)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -78,7 +80,7 @@ func TestReportJSON(t *testing.T) {
 	}
 }
 
-func TestReportReturnsStoreError(t *testing.T) {
+func TestSummaryReturnsStoreError(t *testing.T) {
 	store, err := sqlstore.Open(sqlstore.Options{DataDir: t.TempDir()}) // not migrated
 	if err != nil {
 		t.Fatal(err)
@@ -86,6 +88,6 @@ func TestReportReturnsStoreError(t *testing.T) {
 	t.Cleanup(func() { _ = store.Close() })
 	_, err = (&usage.Service{Store: store, Now: time.Now}).Summary(t.Context(), usage.Query{Interval: usage.Day})
 	if !fault.Is(err, fault.ServiceUnavailable) || errors.Unwrap(err) == nil {
-		t.Errorf("got %v, want the store's error", err)
+		t.Errorf("Summary returned %v, want the store's error", err)
 	}
 }
