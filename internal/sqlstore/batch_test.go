@@ -66,36 +66,36 @@ func pass(from, to net.Conn, onRead func()) {
 // the timeout.
 func TestBatchTakesFewRoundTrips(t *testing.T) {
 	t.Parallel()
-	at, err := url.Parse(servers.SharedPostgres(t).NewDatabase(t))
+	address, err := url.Parse(servers.SharedPostgres(t).NewDatabase(t))
 	must(t, err)
 	var proxy countingProxy
-	at.Host = proxy.start(t, at.Host)
-	s := open(t, Options{DSN: redact.Secret(at.String())})
+	address.Host = proxy.start(t, address.Host)
+	s := open(t, Options{DSN: redact.Secret(address.String())})
 	must(t, s.Migrate(t.Context()))
 	newTeam(t, s, "t1")
-	must(t, s.CreateKey(t.Context(), auth.Key{ID: "k999", TeamID: "t1", CreatedAt: moment1}))
-	uses := map[string]time.Time{}
+	must(t, s.CreateKey(t.Context(), auth.Key{ID: "k999", TeamID: "t1", CreatedAt: testTime}))
+	lastUsed := map[string]time.Time{}
 	for i := range 1000 {
-		uses[fmt.Sprint("k", i)] = moment1
+		lastUsed[fmt.Sprint("k", i)] = testTime
 	}
 	before := proxy.roundTrips.Load()
-	must(t, s.TouchKeys(t.Context(), uses))
+	must(t, s.TouchKeys(t.Context(), lastUsed))
 	if trips := proxy.roundTrips.Load() - before; trips > 100 {
-		t.Errorf("%d updates took %d round trips", len(uses), trips)
+		t.Errorf("%d updates took %d round trips, want at most 100", len(lastUsed), trips)
 	}
-	if k, err := s.Key(t.Context(), "k999"); err != nil || !k.LastUsedAt.Equal(moment1) {
-		t.Errorf("last used %v, %v", k.LastUsedAt, err)
+	if k, err := s.Key(t.Context(), "k999"); err != nil || !k.LastUsedAt.Equal(testTime) {
+		t.Errorf("key last used at %v, %v; want %v", k.LastUsedAt, err, testTime)
 	}
 }
 
 func TestBatchIsAtomic(t *testing.T) {
-	onBoth(t, func(t *testing.T, s *Store) {
+	onEachEngine(t, func(t *testing.T, s *Store) {
 		newTeam(t, s, "t1")
-		must(t, s.CreateKey(t.Context(), auth.Key{ID: "k1", TeamID: "t1", CreatedAt: moment1}))
-		for name, bad := range map[string][]any{"the database refuses": {"k1", nil}, "no database can hold": {"k\x00", "new"}} {
-			err := s.execBatch(t.Context(), "rename", `UPDATE api_keys SET name = CAST($2 AS TEXT) WHERE id = $1`, []any{"k1", "new"}, bad)
+		must(t, s.CreateKey(t.Context(), auth.Key{ID: "k1", TeamID: "t1", CreatedAt: testTime}))
+		for name, invalid := range map[string][]any{"constraint violation": {"k1", nil}, "invalid text": {"k\x00", "new"}} {
+			err := s.execBatch(t.Context(), "rename", `UPDATE api_keys SET name = CAST($2 AS TEXT) WHERE id = $1`, []any{"k1", "new"}, invalid)
 			if k, _ := s.Key(t.Context(), "k1"); err == nil || k.Name != "" {
-				t.Errorf("a batch with what %s: %v, and of it was written %q", name, err, k.Name)
+				t.Errorf("%s: error %v, name %q; want an error and no change", name, err, k.Name)
 			}
 		}
 	})

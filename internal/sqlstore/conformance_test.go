@@ -27,8 +27,8 @@ var engines = []struct {
 	}},
 }
 
-// onBoth runs a test on every engine, migrated.
-func onBoth(t *testing.T, test func(t *testing.T, s *Store)) {
+// onEachEngine runs a test on a migrated database of each engine.
+func onEachEngine(t *testing.T, test func(t *testing.T, s *Store)) {
 	for _, engine := range engines {
 		t.Run(engine.name, func(t *testing.T) {
 			t.Parallel()
@@ -59,44 +59,44 @@ func must(t *testing.T, errs ...error) {
 	}
 }
 
-// moment1 has the precision of stored times.
-var moment1 = time.Date(2026, 3, 1, 12, 30, 45, 678_000_000, time.UTC)
+// testTime is a time with the precision of stored times, milliseconds.
+var testTime = time.Date(2026, 3, 1, 12, 30, 45, 678_000_000, time.UTC)
 
 func newTeam(t *testing.T, s *Store, id string) team.Team {
 	t.Helper()
-	made := team.Team{ID: id, Name: "Team " + id, CreatedAt: moment1}
+	made := team.Team{ID: id, Name: "Team " + id, CreatedAt: testTime}
 	must(t, s.CreateTeam(t.Context(), made))
 	return made
 }
 
 func TestStoreConforms(t *testing.T) {
-	onBoth(t, func(t *testing.T, s *Store) {
+	onEachEngine(t, func(t *testing.T, s *Store) {
 		conformance.Mirror(t, s)
 		conformance.ReportStore(t, s)
 	})
 }
 
 func TestUnknownIDIsNotFound(t *testing.T) {
-	onBoth(t, func(t *testing.T, s *Store) {
+	onEachEngine(t, func(t *testing.T, s *Store) {
 		ctx := t.Context()
 		for _, id := range []string{"unknown", "", "un\x00known", "un\xffknown", "'; DROP TABLE teams; --"} {
 			_, noTeam := s.Team(ctx, id)
 			_, noKey := s.Key(ctx, id)
 			_, noEndpoint := s.Endpoint(ctx, id)
-			for thing, err := range map[string]error{"team": noTeam, "API key": noKey, "endpoint": noEndpoint} {
-				if !fault.Is(err, fault.NotFound) || fault.From(err).Message != "The "+thing+" was not found." {
-					t.Errorf("%s %q: %v, want NOT_FOUND that names it", thing, id, err)
+			for kind, err := range map[string]error{"team": noTeam, "API key": noKey, "endpoint": noEndpoint} {
+				if !fault.Is(err, fault.NotFound) || fault.From(err).Message != "The "+kind+" was not found." {
+					t.Errorf("%s %q: %v, want NOT_FOUND with the kind of record", kind, id, err)
 				}
 			}
 		}
 		_, noUpdate := s.UpdateTeam(ctx, "unknown", nil)
 		_, noChange := s.UpdateEndpoint(ctx, "un\x00known", nil)
 		for verb, err := range map[string]error{
-			"update a team":       noUpdate,
-			"update an endpoint":  noChange,
-			"revoke a key":        s.RevokeKey(ctx, "unknown", moment1),
-			"a key of no team":    s.CreateKey(ctx, auth.Key{ID: "k", TeamID: "unknown", CreatedAt: moment1}),
-			"endpoint of no team": s.CreateEndpoint(ctx, endpoint.Endpoint{ID: "e", TeamID: "unknown", CreatedAt: moment1, UpdatedAt: moment1}),
+			"update a team":               noUpdate,
+			"update an endpoint":          noChange,
+			"revoke a key":                s.RevokeKey(ctx, "unknown", testTime),
+			"key of an unknown team":      s.CreateKey(ctx, auth.Key{ID: "k", TeamID: "unknown", CreatedAt: testTime}),
+			"endpoint of an unknown team": s.CreateEndpoint(ctx, endpoint.Endpoint{ID: "e", TeamID: "unknown", CreatedAt: testTime, UpdatedAt: testTime}),
 		} {
 			if !fault.Is(err, fault.NotFound) {
 				t.Errorf("%s: %v, want NOT_FOUND", verb, err)
@@ -106,29 +106,29 @@ func TestUnknownIDIsNotFound(t *testing.T) {
 }
 
 func TestDuplicateIDIsRejected(t *testing.T) {
-	onBoth(t, func(t *testing.T, s *Store) {
+	onEachEngine(t, func(t *testing.T, s *Store) {
 		ctx := t.Context()
-		tm := newTeam(t, s, "t1")
-		k := auth.Key{ID: "k1", TeamID: "t1", CreatedAt: moment1}
-		e := endpoint.Endpoint{ID: "e1", TeamID: "t1", CreatedAt: moment1, UpdatedAt: moment1}
+		existing := newTeam(t, s, "t1")
+		k := auth.Key{ID: "k1", TeamID: "t1", CreatedAt: testTime}
+		e := endpoint.Endpoint{ID: "e1", TeamID: "t1", CreatedAt: testTime, UpdatedAt: testTime}
 		must(t, s.CreateKey(ctx, k), s.CreateEndpoint(ctx, e))
-		for thing, err := range map[string]error{
-			"team": s.CreateTeam(ctx, tm), "API key": s.CreateKey(ctx, k), "endpoint": s.CreateEndpoint(ctx, e),
+		for kind, err := range map[string]error{
+			"team": s.CreateTeam(ctx, existing), "API key": s.CreateKey(ctx, k), "endpoint": s.CreateEndpoint(ctx, e),
 		} {
-			if !fault.Is(err, fault.Validation) || fault.From(err).Message != "The ID of this "+thing+" is already in use." {
-				t.Errorf("%s: %v, want VALIDATION_ERROR", thing, err)
+			if !fault.Is(err, fault.Validation) || fault.From(err).Message != "The ID of this "+kind+" is already in use." {
+				t.Errorf("%s: %v, want VALIDATION_ERROR", kind, err)
 			}
 		}
 	})
 }
 
 func TestInvalidTextIsRejected(t *testing.T) {
-	onBoth(t, func(t *testing.T, s *Store) {
+	onEachEngine(t, func(t *testing.T, s *Store) {
 		for _, text := range []string{"nul\x00", "broken \xc3"} {
 			for what, err := range map[string]error{
-				"team":    s.CreateTeam(t.Context(), team.Team{ID: "t", Name: text, CreatedAt: moment1}),
+				"team":    s.CreateTeam(t.Context(), team.Team{ID: "t", Name: text, CreatedAt: testTime}),
 				"setting": s.SaveSetting(t.Context(), "limits", []byte(text)),
-				"usage":   add(t, s, []wire.SpeechReport{{TeamID: "t", Voice: text, At: moment1.UnixMilli()}}),
+				"usage":   addNew(t, s, []wire.SpeechReport{{TeamID: "t", Voice: text, At: testTime.UnixMilli()}}),
 			} {
 				if !fault.Is(err, fault.Validation) {
 					t.Errorf("%s %q: %v, want VALIDATION_ERROR", what, text, err)
@@ -139,26 +139,26 @@ func TestInvalidTextIsRejected(t *testing.T) {
 }
 
 func TestCanceledCallIsNotAnOutage(t *testing.T) {
-	onBoth(t, func(t *testing.T, s *Store) {
+	onEachEngine(t, func(t *testing.T, s *Store) {
 		ctx, cancel := context.WithCancel(t.Context())
 		cancel()
 		_, one := s.Team(ctx, "t1")
 		_, list := s.Teams(ctx)
 		for what, err := range map[string]error{
 			"read": one, "list": list, "ping": s.Ping(ctx),
-			"write":   s.CreateTeam(ctx, team.Team{ID: "t1", CreatedAt: moment1}),
-			"batch":   s.TouchKeys(ctx, map[string]time.Time{"k": moment1}),
+			"write":   s.CreateTeam(ctx, team.Team{ID: "t1", CreatedAt: testTime}),
+			"batch":   s.TouchKeys(ctx, map[string]time.Time{"k": testTime}),
 			"connect": s.Connect(ctx),
 		} {
 			if !errors.Is(err, context.Canceled) || fault.Is(err, fault.ServiceUnavailable) {
-				t.Errorf("%s: %v, want the cancellation itself", what, err)
+				t.Errorf("%s: %v, want context.Canceled", what, err)
 			}
 		}
 	})
 }
 
 func TestTimeoutIsUnavailable(t *testing.T) {
-	onBoth(t, func(t *testing.T, s *Store) {
+	onEachEngine(t, func(t *testing.T, s *Store) {
 		ctx, cancel := context.WithDeadline(t.Context(), time.Now().Add(-time.Second))
 		defer cancel()
 		_, err := s.Team(ctx, "t1")

@@ -14,8 +14,9 @@ import (
 	"telapi/test/servers"
 )
 
-// companionJob makes the test binary another process that uses the same
-// database: it does its job, prints one line, and ends with its input.
+// companionJob is the environment variable that makes the test binary a companion:
+// another process that uses the same database. It does the job, prints one line and
+// exits when its input is closed.
 const companionJob = "SQLSTORE_TEST_COMPANION"
 
 func TestMain(m *testing.M) {
@@ -54,7 +55,7 @@ func companion(job string) {
 
 // process is a companion that has printed its line.
 type process struct {
-	said    string
+	output  string // the line
 	command *exec.Cmd
 	input   io.Closer
 }
@@ -65,7 +66,7 @@ func (p *process) end() {
 	_ = p.command.Wait()
 }
 
-// startCompanion starts a companion; wait for its line with the returned function.
+// startCompanion starts a companion. await waits for its line.
 func startCompanion(t *testing.T, job string, o Options) (await func() *process) {
 	t.Helper()
 	command := exec.Command(os.Args[0])
@@ -90,7 +91,7 @@ func startCompanion(t *testing.T, job string, o Options) (await func() *process)
 		if err != nil {
 			t.Fatalf("the %s process printed nothing: %v", job, err)
 		}
-		p.said = strings.TrimSpace(line)
+		p.output = strings.TrimSpace(line)
 		return p
 	}
 }

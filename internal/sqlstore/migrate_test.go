@@ -33,15 +33,15 @@ func TestConcurrentMigrations(t *testing.T) {
 			}
 			wg.Wait()
 			for _, await := range processes {
-				if p := await(); p.said != "done" {
-					t.Errorf("another process: %s", p.said)
+				if p := await(); p.output != "done" {
+					t.Errorf("another process printed %q, want done", p.output)
 				}
 			}
 
 			s := open(t, options)
 			status, err := s.MigrationStatus(t.Context())
 			if err != nil || status.Current == 0 || status.Current != status.Newest || len(status.Pending) != 0 {
-				t.Errorf("status %+v, %v, want everything applied", status, err)
+				t.Errorf("status %+v, %v, want all migrations applied", status, err)
 			}
 			var applied int64
 			must(t, s.read.QueryRowContext(t.Context(), "SELECT COUNT(*) FROM goose_db_version WHERE version_id > 0").Scan(&applied))
@@ -60,13 +60,13 @@ func TestMigrationStatusChangesNothing(t *testing.T) {
 			for range 2 {
 				status, err := s.MigrationStatus(t.Context())
 				if err != nil || status.Current != 0 || int64(len(status.Pending)) != status.Newest || !slices.Contains(status.Pending, "00001_ground_floor.sql") {
-					t.Errorf("status %+v, %v, want everything pending", status, err)
+					t.Errorf("status %+v, %v, want all migrations pending", status, err)
 				}
 			}
-			var begun bool
-			must(t, s.write.QueryRowContext(t.Context(), s.engine.versionTable).Scan(&begun))
-			if begun {
-				t.Error("asking for the status created a table")
+			var exists bool
+			must(t, s.write.QueryRowContext(t.Context(), s.engine.versionTable).Scan(&exists))
+			if exists {
+				t.Error("MigrationStatus created the version table")
 			}
 		})
 	}
@@ -77,14 +77,14 @@ func TestStoreIsUnavailableBeforeMigration(t *testing.T) {
 		t.Run(engine.name, func(t *testing.T) {
 			t.Parallel()
 			options := engine.make(t)
-			for _, opened := range []string{"fresh", "migrated by another"} {
+			for _, database := range []string{"new database", "database migrated by another process"} {
 				s := open(t, options)
 				if _, err := s.Teams(t.Context()); !fault.Is(err, fault.ServiceUnavailable) {
-					t.Errorf("%s, before Migrate: %v", opened, err)
+					t.Errorf("%s, before Migrate: %v, want SERVICE_UNAVAILABLE", database, err)
 				}
 				must(t, s.Migrate(t.Context()))
 				if _, err := s.Teams(t.Context()); err != nil {
-					t.Errorf("%s, after Migrate: %v", opened, err)
+					t.Errorf("%s, after Migrate: %v", database, err)
 				}
 			}
 		})
@@ -110,24 +110,24 @@ func TestOlderProgramRunsOnNewerSchema(t *testing.T) {
 			must(t, s.Connect(t.Context()))
 			newTeam(t, s, "t2")
 			if _, err := s.Team(t.Context(), "t1"); err != nil {
-				t.Errorf("what the newer one wrote: %v", err)
+				t.Errorf("read the team that the newer program created: %v", err)
 			}
 			status, err := s.MigrationStatus(t.Context())
 			if err != nil || status.Current != 99999 || status.Newest >= 99999 || len(status.Pending) != 0 {
-				t.Errorf("status %+v, %v, want the version found and nothing to do", status, err)
+				t.Errorf("status %+v, %v, want version 99999 and no pending migrations", status, err)
 			}
 			if lines := logged.lines(); len(lines) != 2 || !strings.Contains(lines[0], "newer telapi") {
-				t.Errorf("log:\n%s\nwant it to tell of the newer schema", strings.Join(lines, "\n"))
+				t.Errorf("log:\n%s\nwant a line about the newer schema and one when the database is ready", strings.Join(lines, "\n"))
 			}
 		})
 	}
 }
 
-// Servers of the version before run on the schema while an upgrade is rolled
-// out, and after it was rolled back.
+// Servers of the previous version use the schema during an upgrade and after a
+// rollback.
 func TestMigrationsOnlyAdd(t *testing.T) {
-	takes := regexp.MustCompile(`(?i)\b(DROP|RENAME|ALTER\s+COLUMN|SET\s+NOT\s+NULL|ADD\s+CONSTRAINT|DELETE\s+FROM|UPDATE|TRUNCATE)\b`)
-	demands := regexp.MustCompile(`(?i)\bADD\s+COLUMN\b.*\bNOT\s+NULL\b`)
+	removes := regexp.MustCompile(`(?i)\b(DROP|RENAME|ALTER\s+COLUMN|SET\s+NOT\s+NULL|ADD\s+CONSTRAINT|DELETE\s+FROM|UPDATE|TRUNCATE)\b`)
+	requires := regexp.MustCompile(`(?i)\bADD\s+COLUMN\b.*\bNOT\s+NULL\b`)
 	comments := regexp.MustCompile(`--.*`)
 	files, err := fs.Glob(migrations, "migrations/*.sql")
 	must(t, err)
@@ -139,8 +139,8 @@ func TestMigrationsOnlyAdd(t *testing.T) {
 		must(t, err)
 		for statement := range strings.SplitSeq(comments.ReplaceAllString(string(text), ""), ";") {
 			statement = strings.Join(strings.Fields(statement), " ")
-			if takes.MatchString(statement) || demands.MatchString(statement) && !strings.Contains(strings.ToUpper(statement), "DEFAULT") {
-				t.Errorf("%s: an older telapi cannot live with %q", name, statement)
+			if removes.MatchString(statement) || requires.MatchString(statement) && !strings.Contains(strings.ToUpper(statement), "DEFAULT") {
+				t.Errorf("%s: %q breaks servers of the previous version; migrations must only add", name, statement)
 			}
 		}
 	}

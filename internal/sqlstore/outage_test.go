@@ -47,7 +47,7 @@ func TestConnectWaitsForDatabase(t *testing.T) {
 	var logged logBuffer
 	s := open(t, Options{DSN: redact.Secret(server.URL()), Logger: slog.New(slog.NewTextHandler(&logged, nil))})
 	if _, err := s.Team(t.Context(), "t1"); !fault.Is(err, fault.ServiceUnavailable) {
-		t.Errorf("a read meanwhile: %v, want SERVICE_UNAVAILABLE", err)
+		t.Errorf("read during the outage: %v, want SERVICE_UNAVAILABLE", err)
 	}
 
 	connected := make(chan error, 1)
@@ -68,7 +68,7 @@ func TestConnectWaitsForDatabase(t *testing.T) {
 		}
 	}
 	if refusals != 1 || !strings.Contains(lines[0], fmt.Sprintf("127.0.0.1:%d", server.Port)) || !strings.Contains(lines[len(lines)-1], "database ready") {
-		t.Errorf("log:\n%s\nwant one line about the refusal, naming the server, and one about the end of waiting", strings.Join(lines, "\n"))
+		t.Errorf("log:\n%s\nwant one line about the refused connection, with the server's address, and a last line when the database is ready", strings.Join(lines, "\n"))
 	}
 }
 
@@ -78,16 +78,16 @@ func TestStoreRecoversAfterOutage(t *testing.T) {
 	s := open(t, Options{DSN: redact.Secret(server.URL())})
 	must(t, s.Connect(t.Context()))
 	newTeam(t, s, "t1")
-	must(t, s.CreateKey(t.Context(), auth.Key{ID: "k1", TeamID: "t1", CreatedAt: moment1}))
+	must(t, s.CreateKey(t.Context(), auth.Key{ID: "k1", TeamID: "t1", CreatedAt: testTime}))
 
 	for name, end := range map[string]func(){"stop": server.Stop, "crash": server.Crash} {
 		end()
-		_, noTeam := s.Team(t.Context(), "t1")
-		_, noUsage := s.TTSUsage(t.Context(), usage.Query{TeamID: "t1", Interval: usage.Day})
+		_, teamErr := s.Team(t.Context(), "t1")
+		_, usageErr := s.TTSUsage(t.Context(), usage.Query{TeamID: "t1", Interval: usage.Day})
 		for what, err := range map[string]error{
-			"read": noTeam, "list": noUsage, "ping": s.Ping(t.Context()),
-			"write": s.RevokeKey(t.Context(), "k1", moment1),
-			"batch": s.TouchKeys(t.Context(), map[string]time.Time{"k1": moment1}),
+			"read": teamErr, "list": usageErr, "ping": s.Ping(t.Context()),
+			"write": s.RevokeKey(t.Context(), "k1", testTime),
+			"batch": s.TouchKeys(t.Context(), map[string]time.Time{"k1": testTime}),
 		} {
 			if !fault.Is(err, fault.ServiceUnavailable) {
 				t.Errorf("%s after a %s: %v, want SERVICE_UNAVAILABLE", what, name, err)
@@ -100,7 +100,7 @@ func TestStoreRecoversAfterOutage(t *testing.T) {
 		poll.Until(t, "an answer after a "+name, func() bool { return s.Ping(t.Context()) == nil })
 		_, err := s.Team(t.Context(), "t1")
 		must(t, err)
-		must(t, s.TouchKeys(t.Context(), map[string]time.Time{"k1": moment1}))
+		must(t, s.TouchKeys(t.Context(), map[string]time.Time{"k1": testTime}))
 	}
 }
 
@@ -145,10 +145,10 @@ func TestRetriesAreLoggedOnce(t *testing.T) {
 	}
 	cancel()
 	if err := <-connected; !errors.Is(err, context.Canceled) {
-		t.Errorf("connect: %v, want the cancellation", err)
+		t.Errorf("connect: %v, want context.Canceled", err)
 	}
 	if lines := logged.lines(); len(lines) != 1 || !strings.Contains(lines[0], "database not ready") {
-		t.Errorf("log:\n%s\nwant one line", strings.Join(lines, "\n"))
+		t.Errorf("log:\n%s\nwant one line about the failure", strings.Join(lines, "\n"))
 	}
 }
 
@@ -159,7 +159,7 @@ func TestFailureReasonIgnoresNumbers(t *testing.T) {
 	} {
 		a, b := failureReason(pair[0]), failureReason(pair[1])
 		if numbers.ReplaceAllString(a, "") != numbers.ReplaceAllString(b, "") || strings.Contains(a, "\n") {
-			t.Errorf("%q and %q count as two reasons", a, b)
+			t.Errorf("%q and %q count as different reasons, or have a line break", a, b)
 		}
 	}
 }
@@ -179,9 +179,9 @@ func TestStandbyIsUnavailableForWrites(t *testing.T) {
 	must(t, err)
 	_, update := s.UpdateTeam(t.Context(), "t1", func(t *team.Team) { t.Name = "other" })
 	for what, err := range map[string]error{
-		"write":  s.CreateTeam(t.Context(), team.Team{ID: "t2", CreatedAt: moment1}),
+		"write":  s.CreateTeam(t.Context(), team.Team{ID: "t2", CreatedAt: testTime}),
 		"update": update,
-		"batch":  s.TouchKeys(t.Context(), map[string]time.Time{"k1": moment1}),
+		"batch":  s.TouchKeys(t.Context(), map[string]time.Time{"k1": testTime}),
 	} {
 		if !fault.Is(err, fault.ServiceUnavailable) {
 			t.Errorf("%s: %v, want SERVICE_UNAVAILABLE", what, err)
@@ -190,13 +190,13 @@ func TestStandbyIsUnavailableForWrites(t *testing.T) {
 }
 
 func TestTemporaryErrorsAreUnavailable(t *testing.T) {
-	for state, away := range map[string]bool{
+	for state, unavailable := range map[string]bool{
 		"08006": true, "28P01": true, "40P01": true, "53100": true, "53300": true, "57P01": true, "57014": true, "58030": true, "25006": true, "3D000": true, "55P03": true,
 		"42P01": false, "42703": false, "23502": false, "22001": false, "25001": false,
 	} {
 		err := wrap(t.Context(), "try", &pgconn.PgError{Code: state})
-		if fault.Is(err, fault.ServiceUnavailable) != away {
-			t.Errorf("%s: %v", state, err)
+		if fault.Is(err, fault.ServiceUnavailable) != unavailable {
+			t.Errorf("SQLSTATE %s: %v; want SERVICE_UNAVAILABLE: %v", state, err, unavailable)
 		}
 	}
 }

@@ -19,30 +19,30 @@ func TestSSLMode(t *testing.T) {
 	right, wrong := filepath.Join(t.TempDir(), "right.pem"), filepath.Join(t.TempDir(), "wrong.pem")
 	must(t, os.WriteFile(right, rightCA.PEM(), 0o600), os.WriteFile(wrong, wrongCA.PEM(), 0o600))
 	secure := servers.StartPostgres(t, servers.PostgresOptions{CA: rightCA, Hosts: []string{"127.0.0.1"}})
-	ours, plain := secure.URL(), servers.SharedPostgres(t).URL()
-	wrongHost := strings.Replace(ours, "127.0.0.1", "localhost", 1) // not in its certificate
+	withTLS, plain := secure.URL(), servers.SharedPostgres(t).URL()
+	wrongHost := strings.Replace(withTLS, "127.0.0.1", "localhost", 1) // not in its certificate
 
-	const refused, inPlainText, encrypted = "refused", "plain text", "encrypted"
+	const rejected, inPlainText, encrypted = "connection failed", "plain text", "encrypted"
 	for _, tt := range []struct {
 		mode, server, url, root, want string
 	}{
-		{"disable", "with TLS", ours, "", inPlainText},
+		{"disable", "with TLS", withTLS, "", inPlainText},
 		{"disable", "without TLS", plain, "", inPlainText},
-		{"require", "with TLS", ours, "", encrypted},
+		{"require", "with TLS", withTLS, "", encrypted},
 		{"require", "with another host name", wrongHost, "", encrypted},
-		{"require", "without TLS", plain, "", refused},
-		{"require", "signed by another CA", ours, wrong, refused},
-		{"verify-ca", "with TLS", ours, right, encrypted},
+		{"require", "without TLS", plain, "", rejected},
+		{"require", "signed by another CA", withTLS, wrong, rejected},
+		{"verify-ca", "with TLS", withTLS, right, encrypted},
 		{"verify-ca", "with another host name", wrongHost, right, encrypted},
-		{"verify-ca", "signed by another CA", ours, wrong, refused},
-		{"verify-ca", "signed by an unknown CA", ours, "", refused},
-		{"verify-ca", "without TLS", plain, right, refused},
-		{"verify-full", "with TLS", ours, right, encrypted},
-		{"verify-full", "with another host name", wrongHost, right, refused},
-		{"verify-full", "signed by another CA", ours, wrong, refused},
-		{"verify-full", "signed by an unknown CA", ours, "", refused},
-		{"verify-full", "without TLS", plain, right, refused},
-		{"", "with TLS and no mode set", ours, "", inPlainText},
+		{"verify-ca", "signed by another CA", withTLS, wrong, rejected},
+		{"verify-ca", "signed by an unknown CA", withTLS, "", rejected},
+		{"verify-ca", "without TLS", plain, right, rejected},
+		{"verify-full", "with TLS", withTLS, right, encrypted},
+		{"verify-full", "with another host name", wrongHost, right, rejected},
+		{"verify-full", "signed by another CA", withTLS, wrong, rejected},
+		{"verify-full", "signed by an unknown CA", withTLS, "", rejected},
+		{"verify-full", "without TLS", plain, right, rejected},
+		{"", "with TLS and no mode set", withTLS, "", inPlainText},
 	} {
 		t.Run(tt.mode+"/server "+tt.server, func(t *testing.T) {
 			environ := []string{}
@@ -60,13 +60,13 @@ func TestSSLMode(t *testing.T) {
 			err = s.read.QueryRowContext(t.Context(), "SELECT ssl FROM pg_stat_ssl WHERE pid = pg_backend_pid()").Scan(&tls)
 			got := map[bool]string{true: encrypted, false: inPlainText}[tls]
 			if err != nil {
-				got = refused
+				got = rejected
 			}
 			if got != tt.want {
-				t.Errorf("%s (%v), want %s", got, err, tt.want)
+				t.Errorf("%s (error %v), want %s", got, err, tt.want)
 			}
-			if err := s.Ping(t.Context()); (err != nil) != (tt.want == refused) || err != nil && !fault.Is(err, fault.ServiceUnavailable) {
-				t.Errorf("ping: %v", err)
+			if err := s.Ping(t.Context()); (err != nil) != (tt.want == rejected) || err != nil && !fault.Is(err, fault.ServiceUnavailable) {
+				t.Errorf("ping: %v; want an error: %v", err, tt.want == rejected)
 			}
 		})
 	}
@@ -94,7 +94,7 @@ func TestInvalidURLErrorHidesPassword(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			_, err := Open(Options{DSN: redact.Secret(tt.dsn)})
 			if err == nil || !strings.Contains(err.Error(), tt.want) || strings.Contains(err.Error(), "hunter2") {
-				t.Errorf("%v, want an error about %s that shows no password", err, tt.want)
+				t.Errorf("error %v, want one with %q and without the password", err, tt.want)
 			}
 		})
 	}
@@ -109,7 +109,7 @@ func TestPostgresString(t *testing.T) {
 		"postgres://u:p@db.example/x?sslmode=disable&application_name=telapi%20two": "PostgreSQL at db.example:5432",
 	} {
 		if s := open(t, Options{DSN: redact.Secret(dsn)}); s.String() != want {
-			t.Errorf("%s is %s, want %s", dsn, s, want)
+			t.Errorf("String() of %s is %q, want %q", dsn, s, want)
 		}
 	}
 }

@@ -17,7 +17,7 @@ var recording1 = speech.Recording{
 	Hash: strings.Repeat("ab", 32), TeamID: "t1", Provider: "tone", SampleRate: 8000,
 	Utterance: speech.Utterance{Text: "Grüß Gott, 世界 🌍\n„quoted“", Model: "m", Speed: 1.25},
 	Variants:  map[speech.Encoding]string{speech.ALaw: "1111"},
-	CreatedAt: moment1, ExpiresAt: moment1.Add(time.Minute),
+	CreatedAt: testTime, ExpiresAt: testTime.Add(time.Minute),
 }
 
 func with(r speech.Recording, change func(*speech.Recording)) speech.Recording {
@@ -26,7 +26,7 @@ func with(r speech.Recording, change func(*speech.Recording)) speech.Recording {
 }
 
 func TestRecordingVariants(t *testing.T) {
-	onBoth(t, func(t *testing.T, s *Store) {
+	onEachEngine(t, func(t *testing.T, s *Store) {
 		ctx := t.Context()
 		want := func(what string, want speech.Recording) {
 			t.Helper()
@@ -40,55 +40,55 @@ func TestRecordingVariants(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			want("what was returned", kept)
+			want("returned recording", kept)
 		}
 		save(recording1)
-		want("new", recording1)
+		want("new recording", recording1)
 
 		save(with(recording1, func(r *speech.Recording) {
 			r.Variants, r.ExpiresAt = map[speech.Encoding]string{speech.PCM: "2222"}, time.Time{}
-			r.CreatedAt = moment1.Add(30 * time.Second)
+			r.CreatedAt = testTime.Add(30 * time.Second)
 		}))
 		both := with(recording1, func(r *speech.Recording) {
 			r.Variants = map[speech.Encoding]string{speech.ALaw: "1111", speech.PCM: "2222"}
 		})
-		want("a second variant joins, and the first one's time holds", both)
+		want("second variant: merged, with the times of the first", both)
 
 		must(t, s.DeleteVariant(ctx, recording1.Hash, speech.PCM, "other"), s.DeleteVariant(ctx, "unknown", speech.PCM, "2222"))
-		want("what was replaced in the meantime is not dropped", both)
+		want("variant with another checksum: not deleted", both)
 		must(t, s.DeleteVariant(ctx, recording1.Hash, speech.PCM, "2222"))
-		want("dropped", recording1)
+		want("variant deleted", recording1)
 
 		later := with(recording1, func(r *speech.Recording) {
-			r.CreatedAt = moment1.Add(time.Minute)
+			r.CreatedAt = testTime.Add(time.Minute)
 			r.Variants, r.ExpiresAt = map[speech.Encoding]string{speech.PCM: "2222"}, time.Time{}
 		})
 		save(later)
-		want("an expired row gives way", later)
+		want("expired recording: replaced", later)
 
 		must(t, s.DeleteVariant(ctx, recording1.Hash, speech.PCM, "2222"))
 		if _, err := s.Recording(ctx, recording1.Hash); !fault.Is(err, fault.NotFound) {
-			t.Errorf("a row without variants is still there: %v", err)
+			t.Errorf("recording without variants: %v, want NOT_FOUND", err)
 		}
-		// Others read the table too.
-		forGood := with(recording1, func(r *speech.Recording) { r.Hash, r.ExpiresAt = strings.Repeat("cd", 32), time.Time{} })
-		for want, r := range map[string]speech.Recording{`["alaw"] 60`: recording1, `["alaw"] 0`: forGood} {
+		// Other applications read the columns variants and ttl.
+		unlimited := with(recording1, func(r *speech.Recording) { r.Hash, r.ExpiresAt = strings.Repeat("cd", 32), time.Time{} })
+		for want, r := range map[string]speech.Recording{`["alaw"] 60`: recording1, `["alaw"] 0`: unlimited} {
 			var variants string
 			var ttl sql.NullInt64
-			_, saved := s.SaveRecording(ctx, r)
+			_, saveErr := s.SaveRecording(ctx, r)
 			err := s.write.QueryRowContext(ctx, `SELECT variants, ttl FROM tts_media_cache WHERE hash = $1`, r.Hash).Scan(&variants, &ttl)
-			if got := fmt.Sprint(variants, " ", ttl.Int64); saved != nil || err != nil || got != want || ttl.Valid == r.ExpiresAt.IsZero() {
-				t.Errorf("variants and ttl are stored as %s, want %s; %v, %v", got, want, saved, err)
+			if got := fmt.Sprint(variants, " ", ttl.Int64); saveErr != nil || err != nil || got != want || ttl.Valid == r.ExpiresAt.IsZero() {
+				t.Errorf("variants and ttl are stored as %s, want %s; %v, %v", got, want, saveErr, err)
 			}
 		}
 		if _, err := s.SaveRecording(ctx, with(recording1, func(r *speech.Recording) { r.Voice = "\x00" })); !fault.Is(err, fault.Validation) {
-			t.Errorf("a NUL: %v", err)
+			t.Errorf("voice with NUL: %v, want VALIDATION_ERROR", err)
 		}
 	})
 }
 
 func TestConcurrentVariantsAreMerged(t *testing.T) {
-	onBoth(t, func(t *testing.T, s *Store) {
+	onEachEngine(t, func(t *testing.T, s *Store) {
 		const n = 12
 		var wg sync.WaitGroup
 		for i := range n {
@@ -101,7 +101,7 @@ func TestConcurrentVariantsAreMerged(t *testing.T) {
 		}
 		wg.Wait()
 		if got, err := s.Recording(t.Context(), recording1.Hash); err != nil || len(got.Variants) != n {
-			t.Errorf("%d variants, %v", len(got.Variants), err)
+			t.Errorf("%d variants, %v; want %d", len(got.Variants), err, n)
 		}
 	})
 }

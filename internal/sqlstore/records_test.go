@@ -21,27 +21,27 @@ import (
 )
 
 func TestTeamRoundTrip(t *testing.T) {
-	onBoth(t, func(t *testing.T, s *Store) {
+	onEachEngine(t, func(t *testing.T, s *Store) {
 		ctx := t.Context()
 		quota := int64(0)
-		old := team.Team{ID: "b", Name: `Müller & "Söhne" 🙂`, CreatedAt: moment1, DailyQuota: &quota}
-		young := team.Team{ID: "a", Name: "young", CreatedAt: moment1.Add(time.Millisecond)}
-		must(t, s.CreateTeam(ctx, young), s.CreateTeam(ctx, old))
+		older := team.Team{ID: "b", Name: `Müller & "Söhne" 🙂`, CreatedAt: testTime, DailyQuota: &quota}
+		newer := team.Team{ID: "a", Name: "newer", CreatedAt: testTime.Add(time.Millisecond)}
+		must(t, s.CreateTeam(ctx, newer), s.CreateTeam(ctx, older))
 
 		got, err := s.Teams(ctx)
-		if err != nil || !reflect.DeepEqual(got, []team.Team{old, young}) {
+		if err != nil || !reflect.DeepEqual(got, []team.Team{older, newer}) {
 			t.Fatalf("teams %+v, %v, want oldest first", got, err)
 		}
 
 		quota = 1 << 40
-		old.Name, young.DailyQuota, old.DailyQuota = "renamed", &quota, nil
-		for _, want := range []team.Team{old, young} {
+		older.Name, newer.DailyQuota, older.DailyQuota = "renamed", &quota, nil
+		for _, want := range []team.Team{older, newer} {
 			got, err := s.UpdateTeam(ctx, want.ID, func(t *team.Team) { *t = want })
 			if err != nil || !reflect.DeepEqual(got, want) {
 				t.Errorf("updated to %+v, %v, want %+v", got, err, want)
 			}
 		}
-		for _, want := range []team.Team{old, young} {
+		for _, want := range []team.Team{older, newer} {
 			if got, err := s.Team(ctx, want.ID); err != nil || !reflect.DeepEqual(got, want) {
 				t.Errorf("team %+v, %v, want %+v", got, err, want)
 			}
@@ -50,30 +50,30 @@ func TestTeamRoundTrip(t *testing.T) {
 }
 
 func TestInvalidDigestErrorHidesValue(t *testing.T) {
-	onBoth(t, func(t *testing.T, s *Store) {
+	onEachEngine(t, func(t *testing.T, s *Store) {
 		newTeam(t, s, "t1")
-		must(t, s.CreateKey(t.Context(), auth.Key{ID: "k1", TeamID: "t1", CreatedAt: moment1}))
+		must(t, s.CreateKey(t.Context(), auth.Key{ID: "k1", TeamID: "t1", CreatedAt: testTime}))
 		for _, damaged := range []string{"", "abab", "not hex", strings.Repeat("ab", 33)} {
 			_, err := execRows(t.Context(), s.write, `UPDATE api_keys SET digest = $1`, damaged)
 			must(t, err)
 			if _, err := s.Key(t.Context(), "k1"); err == nil || damaged != "" && strings.Contains(err.Error(), damaged) {
-				t.Errorf("%q: %v", damaged, err)
+				t.Errorf("digest %q: error %v, want one without the value", damaged, err)
 			}
 		}
 	})
 }
 
 func TestKeyRoundTrip(t *testing.T) {
-	onBoth(t, func(t *testing.T, s *Store) {
+	onEachEngine(t, func(t *testing.T, s *Store) {
 		ctx := t.Context()
 		newTeam(t, s, "t1")
 		newTeam(t, s, "t2")
 		full := auth.Key{
 			ID: "k2", TeamID: "t1", Name: "full", Digest: [32]byte{0: 1, 31: 255}, Scopes: auth.Scopes,
-			CreatedAt: moment1, ExpiresAt: moment1.Add(time.Hour), RevokedAt: moment1.Add(time.Minute), LastUsedAt: moment1.Add(time.Second),
+			CreatedAt: testTime, ExpiresAt: testTime.Add(time.Hour), RevokedAt: testTime.Add(time.Minute), LastUsedAt: testTime.Add(time.Second),
 		}
-		bare := auth.Key{ID: "k1", TeamID: "t1", Scopes: []auth.Scope{}, CreatedAt: moment1.Add(time.Second)}
-		foreign := auth.Key{ID: "k3", TeamID: "t2", Scopes: []auth.Scope{"OF_A_NEWER_VERSION"}, CreatedAt: moment1.Add(-time.Second)}
+		bare := auth.Key{ID: "k1", TeamID: "t1", Scopes: []auth.Scope{}, CreatedAt: testTime.Add(time.Second)}
+		foreign := auth.Key{ID: "k3", TeamID: "t2", Scopes: []auth.Scope{"OF_A_NEWER_VERSION"}, CreatedAt: testTime.Add(-time.Second)}
 		must(t, s.CreateKey(ctx, bare), s.CreateKey(ctx, full), s.CreateKey(ctx, foreign))
 
 		for _, want := range []auth.Key{full, bare, foreign} {
@@ -91,35 +91,34 @@ func TestKeyRoundTrip(t *testing.T) {
 }
 
 func TestFirstRevocationTimeIsKept(t *testing.T) {
-	onBoth(t, func(t *testing.T, s *Store) {
+	onEachEngine(t, func(t *testing.T, s *Store) {
 		newTeam(t, s, "t1")
-		must(t, s.CreateKey(t.Context(), auth.Key{ID: "k1", TeamID: "t1", CreatedAt: moment1}))
-		for _, at := range []time.Time{moment1, moment1.Add(time.Hour), moment1.Add(-time.Hour)} {
+		must(t, s.CreateKey(t.Context(), auth.Key{ID: "k1", TeamID: "t1", CreatedAt: testTime}))
+		for _, at := range []time.Time{testTime, testTime.Add(time.Hour), testTime.Add(-time.Hour)} {
 			must(t, s.RevokeKey(t.Context(), "k1", at))
 		}
-		if k, err := s.Key(t.Context(), "k1"); err != nil || !k.RevokedAt.Equal(moment1) {
-			t.Errorf("revoked at %v, %v, want %v", k.RevokedAt, err, moment1)
+		if k, err := s.Key(t.Context(), "k1"); err != nil || !k.RevokedAt.Equal(testTime) {
+			t.Errorf("revoked at %v, %v, want %v", k.RevokedAt, err, testTime)
 		}
 	})
 }
 
 func TestLastUseNeverDecreases(t *testing.T) {
-	onBoth(t, func(t *testing.T, s *Store) {
+	onEachEngine(t, func(t *testing.T, s *Store) {
 		newTeam(t, s, "t1")
-		// Many keys, noted in both directions at once: two transactions that
-		// lock rows in different orders would stop each other.
-		uses := map[string]time.Time{"unknown": moment1}
+		// Transactions that lock many rows in different orders would deadlock.
+		earlier := map[string]time.Time{"unknown": testTime}
 		for i := range 50 {
 			id := fmt.Sprint("k", i)
-			must(t, s.CreateKey(t.Context(), auth.Key{ID: id, TeamID: "t1", CreatedAt: moment1}))
-			uses[id] = moment1
+			must(t, s.CreateKey(t.Context(), auth.Key{ID: id, TeamID: "t1", CreatedAt: testTime}))
+			earlier[id] = testTime
 		}
 		later := map[string]time.Time{}
-		for id := range uses {
-			later[id] = moment1.Add(time.Minute)
+		for id := range earlier {
+			later[id] = testTime.Add(time.Minute)
 		}
 		var wg sync.WaitGroup
-		for _, batch := range []map[string]time.Time{uses, later, uses, later, uses} {
+		for _, batch := range []map[string]time.Time{earlier, later, earlier, later, earlier} {
 			wg.Go(func() {
 				if err := s.TouchKeys(t.Context(), batch); err != nil {
 					t.Error(err)
@@ -127,71 +126,71 @@ func TestLastUseNeverDecreases(t *testing.T) {
 			})
 		}
 		wg.Wait()
-		must(t, s.TouchKeys(t.Context(), uses), s.TouchKeys(t.Context(), nil))
+		must(t, s.TouchKeys(t.Context(), earlier), s.TouchKeys(t.Context(), nil))
 		keys, err := s.Keys(t.Context(), "t1")
 		must(t, err)
 		for _, k := range keys {
-			if !k.LastUsedAt.Equal(moment1.Add(time.Minute)) {
-				t.Errorf("key %s last used %v, want the latest moment", k.ID, k.LastUsedAt)
+			if !k.LastUsedAt.Equal(testTime.Add(time.Minute)) {
+				t.Errorf("key %s last used at %v, want %v", k.ID, k.LastUsedAt, testTime.Add(time.Minute))
 			}
 		}
 	})
 }
 
 func TestEndpointRoundTrip(t *testing.T) {
-	onBoth(t, func(t *testing.T, s *Store) {
+	onEachEngine(t, func(t *testing.T, s *Store) {
 		ctx := t.Context()
 		newTeam(t, s, "t1")
 		newTeam(t, s, "t2")
-		given := endpoint.Endpoint{
+		created := endpoint.Endpoint{
 			ID: "e1", TeamID: "t1", Name: "Hotline", Enabled: true,
 			Modes: []endpoint.Mode{endpoint.Chat, endpoint.WebRTC}, Origins: []string{"https://a.example", "https://*.b.example"},
-			CreatedAt: moment1, UpdatedAt: moment1,
+			CreatedAt: testTime, UpdatedAt: testTime,
 		}
 		profile := `{"commandSources":["bot"],"commandPolicies":[{"type":"transfer","enabled":true,"allowedTargets":["tel:+49*"]}],` +
-			`"actions":{"hangup":{"reason":"bye","waitForSilence":false}},"speech":{"tts":["acme"]},"ofTomorrow":{"b":1,"a":[1.0,null,"\u0000"]}}`
-		must(t, json.Unmarshal([]byte(profile), &given.Profile), s.CreateEndpoint(ctx, given))
+			`"actions":{"hangup":{"reason":"bye","waitForSilence":false}},"speech":{"tts":["acme"]},"unknownMember":{"b":1,"a":[1.0,null,"\u0000"]}}`
+		must(t, json.Unmarshal([]byte(profile), &created.Profile), s.CreateEndpoint(ctx, created))
 
 		got, err := s.Endpoint(ctx, "e1")
 		must(t, err)
-		if !reflect.DeepEqual(got, given) {
-			t.Errorf("endpoint\n%+v, want\n%+v", got, given)
+		if !reflect.DeepEqual(got, created) {
+			t.Errorf("endpoint\n%+v, want\n%+v", got, created)
 		}
-		kept, err := json.Marshal(got.Profile)
+		profileJSON, err := json.Marshal(got.Profile)
 		must(t, err)
-		if same(t, kept) != same(t, []byte(profile)) {
-			t.Errorf("profile %s, want %s with the member this version does not know", kept, profile)
+		if canonical(t, profileJSON) != canonical(t, []byte(profile)) {
+			t.Errorf("profile %s, want %s with its unknown member", profileJSON, profile)
 		}
 
 		changed := endpoint.Endpoint{
 			ID: "e1", TeamID: "t1", Name: "renamed", Modes: []endpoint.Mode{}, Origins: []string{},
-			CreatedAt: moment1.Add(time.Hour), UpdatedAt: moment1.Add(time.Minute),
+			CreatedAt: testTime.Add(time.Hour), UpdatedAt: testTime.Add(time.Minute),
 		}
 		changed.TeamID = "t2"
 		updated, err := s.UpdateEndpoint(ctx, "e1", func(e *endpoint.Endpoint) error { *e = changed; return nil })
-		changed.TeamID, changed.CreatedAt = given.TeamID, given.CreatedAt
+		changed.TeamID, changed.CreatedAt = created.TeamID, created.CreatedAt
 		if err != nil || !reflect.DeepEqual(updated, changed) {
 			t.Errorf("updated to %+v, %v, want %+v", updated, err, changed)
 		}
 		if got, err := s.Endpoint(ctx, "e1"); err != nil || !reflect.DeepEqual(got, changed) {
-			t.Errorf("endpoint %+v, %v, want %+v with its team and age unchanged", got, err, changed)
+			t.Errorf("endpoint %+v, %v, want %+v with its team and creation time unchanged", got, err, changed)
 		}
-		refusal := fault.New(fault.Validation, "No.")
-		_, err = s.UpdateEndpoint(ctx, "e1", func(e *endpoint.Endpoint) error { e.Name = "half done"; return refusal })
-		if got, _ := s.Endpoint(ctx, "e1"); !errors.Is(err, refusal) || got.Name != changed.Name {
-			t.Errorf("a change that fails: %v, and the name is %s", err, got.Name)
+		rejected := fault.New(fault.Validation, "No.")
+		_, err = s.UpdateEndpoint(ctx, "e1", func(e *endpoint.Endpoint) error { e.Name = "not saved"; return rejected })
+		if got, _ := s.Endpoint(ctx, "e1"); !errors.Is(err, rejected) || got.Name != changed.Name {
+			t.Errorf("failed change: error %v, name %q; want %v and %q", err, got.Name, rejected, changed.Name)
 		}
 	})
 }
 
 func TestConcurrentUpdatesAreMerged(t *testing.T) {
-	onBoth(t, func(t *testing.T, s *Store) {
+	onEachEngine(t, func(t *testing.T, s *Store) {
 		newTeam(t, s, "t1")
-		must(t, s.CreateEndpoint(t.Context(), endpoint.Endpoint{ID: "e1", TeamID: "t1", Enabled: true, CreatedAt: moment1, UpdatedAt: moment1}))
+		must(t, s.CreateEndpoint(t.Context(), endpoint.Endpoint{ID: "e1", TeamID: "t1", Enabled: true, CreatedAt: testTime, UpdatedAt: testTime}))
 		const administrators = 10
-		var all sync.WaitGroup
+		var wg sync.WaitGroup
 		for i := range administrators {
-			all.Go(func() {
+			wg.Go(func() {
 				_, err := s.UpdateEndpoint(t.Context(), "e1", func(e *endpoint.Endpoint) error {
 					e.Origins = append(e.Origins, fmt.Sprint("https://", i))
 					return nil
@@ -202,25 +201,25 @@ func TestConcurrentUpdatesAreMerged(t *testing.T) {
 				}
 			})
 		}
-		all.Wait()
+		wg.Wait()
 		e, err := s.Endpoint(t.Context(), "e1")
 		if err != nil || len(e.Origins) != administrators {
-			t.Errorf("of the origins added at once are left %v, %v", e.Origins, err)
+			t.Errorf("origins %v, %v; want the %d added concurrently", e.Origins, err, administrators)
 		}
 		if team1, err := s.Team(t.Context(), "t1"); err != nil || team1.Quota() != team.DefaultDailyQuota+administrators {
-			t.Errorf("a quota raised by one %d times at once is %d, %v", administrators, team1.Quota(), err)
+			t.Errorf("quota %d, %v; want %d after %d concurrent increments", team1.Quota(), err, team.DefaultDailyQuota+administrators, administrators)
 		}
 	})
 }
 
 func TestEndpointsArePaged(t *testing.T) {
-	onBoth(t, func(t *testing.T, s *Store) {
+	onEachEngine(t, func(t *testing.T, s *Store) {
 		newTeam(t, s, "t1")
 		newTeam(t, s, "t2")
 		for i := range 9 {
 			must(t, s.CreateEndpoint(t.Context(), endpoint.Endpoint{
 				ID: fmt.Sprintf("e%d", 8-i), TeamID: []string{"t1", "t2", "t1"}[i%3],
-				Profile: wire.GatewayProfile{Other: jsontext.Value(`{}`)}, CreatedAt: moment1, UpdatedAt: moment1,
+				Profile: wire.GatewayProfile{Other: jsontext.Value(`{}`)}, CreatedAt: testTime, UpdatedAt: testTime,
 			}))
 		}
 		for _, tt := range []struct {
@@ -231,10 +230,10 @@ func TestEndpointsArePaged(t *testing.T) {
 			{"first page", "t1", "", 4, []string{"e0", "e2", "e3", "e5"}},
 			{"last page", "t1", "e5", 4, []string{"e6", "e8"}},
 			{"past the end", "t1", "e8", 4, nil},
-			{"cursor between ids", "t2", "e2", 9, []string{"e4", "e7"}},
+			{"cursor between IDs", "t2", "e2", 9, []string{"e4", "e7"}},
 			{"all teams", "", "e3", 3, []string{"e4", "e5", "e6"}},
 			{"unknown team", "t3", "", 9, nil},
-			{"cursor no database can hold", "t1", "e\x00", 9, nil},
+			{"cursor with invalid text", "t1", "e\x00", 9, nil},
 		} {
 			page, err := s.Endpoints(t.Context(), tt.team, tt.after, tt.limit)
 			if got := ids(page, func(e endpoint.Endpoint) string { return e.ID }); err != nil || !slices.Equal(got, tt.want) {
@@ -245,7 +244,7 @@ func TestEndpointsArePaged(t *testing.T) {
 }
 
 func TestSettingIsOverwritten(t *testing.T) {
-	onBoth(t, func(t *testing.T, s *Store) {
+	onEachEngine(t, func(t *testing.T, s *Store) {
 		if value, ok, err := s.Setting(t.Context(), "limits"); value != nil || ok || err != nil {
 			t.Errorf("unsaved setting: %q, %v, %v, want none", value, ok, err)
 		}
@@ -258,15 +257,15 @@ func TestSettingIsOverwritten(t *testing.T) {
 	})
 }
 
-func ids[T any](things []T, id func(T) string) (all []string) {
-	for _, thing := range things {
-		all = append(all, id(thing))
+func ids[T any](records []T, id func(T) string) (all []string) {
+	for _, record := range records {
+		all = append(all, id(record))
 	}
 	return all
 }
 
-// same is the canonical form of a JSON text.
-func same(t *testing.T, text jsontext.Value) string {
+// canonical returns the canonical form of a JSON text.
+func canonical(t *testing.T, text jsontext.Value) string {
 	t.Helper()
 	text = slices.Clone(text)
 	must(t, text.Canonicalize())

@@ -14,7 +14,7 @@ import (
 )
 
 func TestConcurrentRequestsWithOneKeyCreateOneSession(t *testing.T) {
-	onBoth(t, func(t *testing.T, s *Store) {
+	onEachEngine(t, func(t *testing.T, s *Store) {
 		newTeam(t, s, "t1")
 		var mu sync.Mutex
 		var created []string
@@ -22,11 +22,11 @@ func TestConcurrentRequestsWithOneKeyCreateOneSession(t *testing.T) {
 		var wg sync.WaitGroup
 		for i := range 16 {
 			wg.Go(func() {
-				made := newSession(fmt.Sprint("twin", i))
-				first, err := s.CreateSession(t.Context(), made, session.IdempotencyRecord{Key: "k", Digest: "d", At: moment1}, moment1.Add(-time.Hour))
-				found, digest, again := s.SessionByKey(t.Context(), "t1", "k", moment1.Add(-time.Hour))
-				if err := errors.Join(err, again); err != nil || digest != "d" {
-					t.Error(digest, err)
+				made := newSession(fmt.Sprint("s", i))
+				first, err := s.CreateSession(t.Context(), made, session.IdempotencyRecord{Key: "k", Digest: "d", At: testTime}, testTime.Add(-time.Hour))
+				found, digest, lookupErr := s.SessionByKey(t.Context(), "t1", "k", testTime.Add(-time.Hour))
+				if err := errors.Join(err, lookupErr); err != nil || digest != "d" {
+					t.Errorf("digest %q, %v; want d", digest, err)
 				}
 				mu.Lock()
 				defer mu.Unlock()
@@ -38,18 +38,18 @@ func TestConcurrentRequestsWithOneKeyCreateOneSession(t *testing.T) {
 		}
 		wg.Wait()
 		if len(created) != 1 || slices.ContainsFunc(seen, func(id string) bool { return id != created[0] }) {
-			t.Errorf("%v were created, and the key maps to %v", created, seen)
+			t.Errorf("created %v, and the key maps to %v; want one session", created, seen)
 		}
 		var rows int
 		must(t, s.read.QueryRowContext(t.Context(), "SELECT COUNT(*) FROM sessions").Scan(&rows))
 		if rows != 1 {
-			t.Errorf("%d sessions are kept", rows)
+			t.Errorf("%d sessions stored, want 1", rows)
 		}
 	})
 }
 
 func TestIdempotencyKeysAreScopedAndExpire(t *testing.T) {
-	onBoth(t, func(t *testing.T, s *Store) {
+	onEachEngine(t, func(t *testing.T, s *Store) {
 		newTeam(t, s, "t1")
 		newTeam(t, s, "t2")
 		create := func(id, team string, at time.Time) bool {
@@ -65,60 +65,60 @@ func TestIdempotencyKeysAreScopedAndExpire(t *testing.T) {
 			at       time.Time
 			created  bool
 		}{
-			{"first", "t1", moment1, true},
-			{"again", "t1", moment1.Add(day - time.Millisecond), false},
-			{"other team", "t2", moment1, true},
-			{"next day", "t1", moment1.Add(day), true},
-			{"again the next day", "t1", moment1.Add(day + time.Hour), false},
+			{"first", "t1", testTime, true},
+			{"repeated", "t1", testTime.Add(day - time.Millisecond), false},
+			{"other team", "t2", testTime, true},
+			{"next day", "t1", testTime.Add(day), true},
+			{"repeated the next day", "t1", testTime.Add(day + time.Hour), false},
 		} {
 			if got := create(tt.id, tt.team, tt.at); got != tt.created {
-				t.Errorf("%s: created %v", tt.id, got)
+				t.Errorf("%s: created %v, want %v", tt.id, got, tt.created)
 			}
 		}
-		found, digest, err := s.SessionByKey(t.Context(), "t1", "k", moment1)
+		found, digest, err := s.SessionByKey(t.Context(), "t1", "k", testTime)
 		if err != nil || found.ID != "next day" || digest != "next day" {
-			t.Errorf("the key maps to %s, %+v, %v", found.ID, digest, err)
+			t.Errorf("the key maps to session %q with digest %q, %v; want next day", found.ID, digest, err)
 		}
-		must(t, s.PruneSessions(t.Context(), moment1.Add(time.Hour), time.Time{}, 10))
+		must(t, s.PruneSessions(t.Context(), testTime.Add(time.Hour), time.Time{}, 10))
 		if _, _, err := s.SessionByKey(t.Context(), "t2", "k", time.Time{}); !fault.Is(err, fault.NotFound) {
-			t.Errorf("forgotten key: %v", err)
+			t.Errorf("pruned key: %v, want NOT_FOUND", err)
 		}
-		if _, _, err := s.SessionByKey(t.Context(), "t1", "k", moment1.Add(day)); !fault.Is(err, fault.NotFound) {
-			t.Errorf("old key: %v", err)
+		if _, _, err := s.SessionByKey(t.Context(), "t1", "k", testTime.Add(day)); !fault.Is(err, fault.NotFound) {
+			t.Errorf("expired key: %v, want NOT_FOUND", err)
 		}
 	})
 }
 
 func TestBrowserActionIsStoredOnce(t *testing.T) {
-	onBoth(t, func(t *testing.T, s *Store) {
+	onEachEngine(t, func(t *testing.T, s *Store) {
 		batch := []session.Action{
-			{SessionID: "s1", MessageID: "m2", At: moment1, JSON: []byte(`{"type":"click"}`)},
-			{SessionID: "s1", MessageID: "m1", At: moment1.Add(time.Second), JSON: []byte(`{"a":"\u0000"}`)},
-			{SessionID: "s1", MessageID: "m2", At: moment1, JSON: []byte(`{"type":"repeated"}`)},
-			{SessionID: "s2", MessageID: "m2", At: moment1, JSON: []byte(`{}`)},
+			{SessionID: "s1", MessageID: "m2", At: testTime, JSON: []byte(`{"type":"click"}`)},
+			{SessionID: "s1", MessageID: "m1", At: testTime.Add(time.Second), JSON: []byte(`{"a":"\u0000"}`)},
+			{SessionID: "s1", MessageID: "m2", At: testTime, JSON: []byte(`{"type":"repeated"}`)},
+			{SessionID: "s2", MessageID: "m2", At: testTime, JSON: []byte(`{}`)},
 		}
 		must(t, s.AddBrowserActions(t.Context(), batch), s.AddBrowserActions(t.Context(), batch[:1]), s.AddBrowserActions(t.Context(), nil))
 		rows, err := list(t.Context(), s, "actions", column[string], "SELECT session_id || ' ' || message_id || ' ' || (happened_at - "+
-			fmt.Sprint(moment1.UnixMilli())+") || ' ' || action FROM browser_actions ORDER BY session_id, message_id")
+			fmt.Sprint(testTime.UnixMilli())+") || ' ' || action FROM browser_actions ORDER BY session_id, message_id")
 		want := []string{`s1 m1 1000 {"a":"\u0000"}`, `s1 m2 0 {"type":"click"}`, `s2 m2 0 {}`}
 		if err != nil || !slices.Equal(rows, want) {
-			t.Errorf("kept %q, %v, want %q", rows, err, want)
+			t.Errorf("stored %q, %v, want %q", rows, err, want)
 		}
 		if err := s.AddBrowserActions(t.Context(), []session.Action{{SessionID: "s", MessageID: "m", JSON: []byte("\x00")}}); !fault.Is(err, fault.Validation) {
-			t.Errorf("text no database can hold: %v", err)
+			t.Errorf("invalid text: %v, want VALIDATION_ERROR", err)
 		}
 	})
 }
 
 func TestOldSessionsArePruned(t *testing.T) {
-	onBoth(t, func(t *testing.T, s *Store) {
+	onEachEngine(t, func(t *testing.T, s *Store) {
 		newTeam(t, s, "t1")
 		for i, id := range []string{"oldest", "older", "old", "unsettled", "recent", "live"} {
 			addSession(t, s, newSession(id))
-			must(t, s.AddBrowserActions(t.Context(), []session.Action{{SessionID: id, MessageID: "m", At: moment1, JSON: []byte(`{}`)}}))
-			ended := moment1.Add(time.Duration(i) * time.Minute)
+			must(t, s.AddBrowserActions(t.Context(), []session.Action{{SessionID: id, MessageID: "m", At: testTime, JSON: []byte(`{}`)}}))
+			ended := testTime.Add(time.Duration(i) * time.Minute)
 			if id == "recent" {
-				ended = moment1.Add(time.Hour)
+				ended = testTime.Add(time.Hour)
 			}
 			if id != "live" {
 				_, err := s.EndSession(t.Context(), id, session.Ended, ended)
@@ -127,9 +127,9 @@ func TestOldSessionsArePruned(t *testing.T) {
 		}
 		must(t, s.SettleSessions(t.Context(), []string{"oldest", "older", "old", "recent"}))
 		for _, want := range []string{"live old recent unsettled", "live recent unsettled", "live recent unsettled"} {
-			must(t, s.PruneSessions(t.Context(), time.Time{}, moment1.Add(time.Hour), 2))
+			must(t, s.PruneSessions(t.Context(), time.Time{}, testTime.Add(time.Hour), 2))
 			for _, query := range []string{"SELECT id FROM sessions ORDER BY id", "SELECT session_id FROM browser_actions ORDER BY session_id"} {
-				left, err := list(t.Context(), s, "what is left", column[string], query)
+				left, err := list(t.Context(), s, "remaining rows", column[string], query)
 				if must(t, err); strings.Join(left, " ") != want {
 					t.Errorf("%s: %q, want %q", query, left, want)
 				}

@@ -21,7 +21,7 @@ import (
 func newSession(id string) session.Session {
 	return session.Session{
 		ID: id, TeamID: "t1", EndpointID: "e1", Mode: endpoint.Chat, DuplicatePolicy: session.Replace, TokenID: "jti " + id,
-		IssuedAt: moment1, RedeemBy: moment1.Add(time.Minute), ExpiresAt: moment1.Add(time.Hour),
+		IssuedAt: testTime, RedeemBy: testTime.Add(time.Minute), ExpiresAt: testTime.Add(time.Hour),
 	}
 }
 
@@ -40,7 +40,7 @@ func getSession(t *testing.T, s *Store, id string) session.Session {
 }
 
 func TestSessionRoundTrip(t *testing.T) {
-	onBoth(t, func(t *testing.T, s *Store) {
+	onEachEngine(t, func(t *testing.T, s *Store) {
 		newTeam(t, s, "t1")
 		full, bare := newSession("full"), newSession("bare")
 		full.Identity, full.Mode, full.DuplicatePolicy = &wire.Identifier{ID: "42", Name: `Zoë "Z" 🙂`}, endpoint.WebRTC, session.Reject
@@ -52,43 +52,43 @@ func TestSessionRoundTrip(t *testing.T) {
 			}
 		}
 		if _, err := s.CreateSession(t.Context(), bare, session.IdempotencyRecord{}, time.Time{}); !fault.Is(err, fault.Validation) {
-			t.Errorf("taken id: %v", err)
+			t.Errorf("duplicate ID: %v, want VALIDATION_ERROR", err)
 		}
-		foreign := newSession("foreign")
-		foreign.TeamID = "unknown"
-		if _, err := s.CreateSession(t.Context(), foreign, session.IdempotencyRecord{}, time.Time{}); !fault.Is(err, fault.NotFound) {
-			t.Errorf("session of no team: %v", err)
+		orphan := newSession("orphan")
+		orphan.TeamID = "unknown"
+		if _, err := s.CreateSession(t.Context(), orphan, session.IdempotencyRecord{}, time.Time{}); !fault.Is(err, fault.NotFound) {
+			t.Errorf("session of an unknown team: %v, want NOT_FOUND", err)
 		}
 		for _, id := range []string{"none", "", "n\x00", "n\xff"} {
 			if _, err := s.Session(t.Context(), id); !fault.Is(err, fault.NotFound) {
-				t.Errorf("session %q: %v", id, err)
+				t.Errorf("session %q: %v, want NOT_FOUND", id, err)
 			}
 		}
 	})
 }
 
 func TestSessionIsRedeemedBeforeExpiry(t *testing.T) {
-	onBoth(t, func(t *testing.T, s *Store) {
+	onEachEngine(t, func(t *testing.T, s *Store) {
 		newTeam(t, s, "t1")
 		for _, id := range []string{"prompt", "late", "ended"} {
 			addSession(t, s, newSession(id))
 		}
-		if first, err := s.EndSession(t.Context(), "ended", session.Revoked, moment1); err != nil || !first {
-			t.Fatal(first, err)
+		if first, err := s.EndSession(t.Context(), "ended", session.Revoked, testTime); err != nil || !first {
+			t.Fatalf("EndSession: %v, %v; want true", first, err)
 		}
-		first := moment1.Add(time.Minute - time.Millisecond)
+		first := testTime.Add(time.Minute - time.Millisecond)
 		for _, tt := range []struct {
 			name, id string
 			at       time.Time
 			redeemed bool
 		}{
-			{"in the last moment", "prompt", first, true},
-			{"reconnect after redeemBy", "prompt", moment1.Add(30 * time.Minute), true},
-			{"reconnect in the last moment", "prompt", moment1.Add(time.Hour - time.Millisecond), true},
-			{"reconnect when expired", "prompt", moment1.Add(time.Hour), false},
-			{"first time at redeemBy", "late", moment1.Add(time.Minute), false},
-			{"ended", "ended", moment1.Add(time.Second), false},
-			{"unknown", "none", moment1, false},
+			{"just before redeemBy", "prompt", first, true},
+			{"reconnect after redeemBy", "prompt", testTime.Add(30 * time.Minute), true},
+			{"reconnect just before expiry", "prompt", testTime.Add(time.Hour - time.Millisecond), true},
+			{"reconnect after expiry", "prompt", testTime.Add(time.Hour), false},
+			{"first time at redeemBy", "late", testTime.Add(time.Minute), false},
+			{"ended", "ended", testTime.Add(time.Second), false},
+			{"unknown", "none", testTime, false},
 		} {
 			err := s.RedeemSession(t.Context(), tt.id, tt.at)
 			if !tt.redeemed {
@@ -99,14 +99,14 @@ func TestSessionIsRedeemedBeforeExpiry(t *testing.T) {
 			}
 			must(t, err)
 			if got, err := s.Session(t.Context(), tt.id); err != nil || !got.RedeemedAt.Equal(first) || !got.LastSeenAt.Equal(tt.at) {
-				t.Errorf("%s: redeemed %v, seen %v, %v", tt.name, got.RedeemedAt, got.LastSeenAt, err)
+				t.Errorf("%s: redeemed at %v, last seen at %v, %v; want %v and %v", tt.name, got.RedeemedAt, got.LastSeenAt, err, first, tt.at)
 			}
 		}
 	})
 }
 
 func TestSessionEndsOnce(t *testing.T) {
-	onBoth(t, func(t *testing.T, s *Store) {
+	onEachEngine(t, func(t *testing.T, s *Store) {
 		newTeam(t, s, "t1")
 		addSession(t, s, newSession("s1"))
 		reasons := []session.State{session.Ended, session.Revoked, session.Expired}
@@ -115,7 +115,7 @@ func TestSessionEndsOnce(t *testing.T) {
 		var wg sync.WaitGroup
 		for i := range 12 {
 			wg.Go(func() {
-				first, err := s.EndSession(t.Context(), "s1", reasons[i%3], moment1)
+				first, err := s.EndSession(t.Context(), "s1", reasons[i%3], testTime)
 				mu.Lock()
 				defer mu.Unlock()
 				if err != nil {
@@ -127,37 +127,37 @@ func TestSessionEndsOnce(t *testing.T) {
 			})
 		}
 		wg.Wait()
-		if got := getSession(t, s, "s1"); len(winners) != 1 || got.EndedAs != winners[0] || !got.EndedAt.Equal(moment1) {
-			t.Errorf("%v thought they ended it, and it ended as %s", winners, got.EndedAs)
+		if got := getSession(t, s, "s1"); len(winners) != 1 || got.EndedAs != winners[0] || !got.EndedAt.Equal(testTime) {
+			t.Errorf("%d calls ended the session (%v), and it ended as %q; want one call and its state", len(winners), winners, got.EndedAs)
 		}
-		if first, err := s.EndSession(t.Context(), "none", session.Ended, moment1); first || err != nil {
-			t.Errorf("unknown session: %v, %v", first, err)
+		if first, err := s.EndSession(t.Context(), "none", session.Ended, testTime); first || err != nil {
+			t.Errorf("unknown session: %v, %v; want false", first, err)
 		}
 	})
 }
 
 func TestSeenSessionIsNotIdle(t *testing.T) {
-	onBoth(t, func(t *testing.T, s *Store) {
+	onEachEngine(t, func(t *testing.T, s *Store) {
 		newTeam(t, s, "t1")
 		addSession(t, s, newSession("s1"))
-		must(t, s.RedeemSession(t.Context(), "s1", moment1))
-		seen := moment1.Add(10 * time.Minute)
+		must(t, s.RedeemSession(t.Context(), "s1", testTime))
+		seen := testTime.Add(10 * time.Minute)
 		must(t, s.TouchSessions(t.Context(), map[string]time.Time{"s1": seen, "none": seen}),
-			s.TouchSessions(t.Context(), map[string]time.Time{"s1": moment1}), s.TouchSessions(t.Context(), nil))
+			s.TouchSessions(t.Context(), map[string]time.Time{"s1": testTime}), s.TouchSessions(t.Context(), nil))
 		for _, unseenSince := range []time.Time{seen, seen.Add(-time.Minute)} {
 			if got, err := s.ExpireSessions(t.Context(), seen, unseenSince, 10); len(got) > 0 || err != nil {
-				t.Errorf("unseen since %v: %v, %v", unseenSince, got, err)
+				t.Errorf("unseen since %v: expired %v, %v; want none", unseenSince, got, err)
 			}
 		}
-		addSession(t, s, newSession("new")) // was never seen, and is in time
-		if got, err := s.ExpireSessions(t.Context(), moment1, seen.Add(time.Millisecond), 10); !slices.Equal(got, []string{"s1"}) || err != nil {
-			t.Errorf("idle session goes on: %v, %v", got, err)
+		addSession(t, s, newSession("new")) // not redeemed, not expired
+		if got, err := s.ExpireSessions(t.Context(), testTime, seen.Add(time.Millisecond), 10); !slices.Equal(got, []string{"s1"}) || err != nil {
+			t.Errorf("expired %v, %v; want the idle session s1", got, err)
 		}
 	})
 }
 
 func TestConcurrentSweepersExpireSessionsOnce(t *testing.T) {
-	onBoth(t, func(t *testing.T, s *Store) {
+	onEachEngine(t, func(t *testing.T, s *Store) {
 		newTeam(t, s, "t1")
 		const due = 60
 		for i := range due {
@@ -170,11 +170,11 @@ func TestConcurrentSweepersExpireSessionsOnce(t *testing.T) {
 			}
 			addSession(t, s, made)
 		}
-		must(t, s.RedeemSession(t.Context(), "redeemed", moment1))
-		_, err := s.EndSession(t.Context(), "ended", session.Revoked, moment1)
+		must(t, s.RedeemSession(t.Context(), "redeemed", testTime))
+		_, err := s.EndSession(t.Context(), "ended", session.Revoked, testTime)
 		must(t, err)
 
-		at := moment1.Add(time.Minute)
+		at := testTime.Add(time.Minute)
 		var mu sync.Mutex
 		var all []string
 		var wg sync.WaitGroup
@@ -199,17 +199,17 @@ func TestConcurrentSweepersExpireSessionsOnce(t *testing.T) {
 		wg.Wait()
 		slices.Sort(all)
 		if len(all) != due || len(slices.Compact(slices.Clone(all))) != due {
-			t.Errorf("%d sessions were expired, want each of %d once: %v", len(all), due, all)
+			t.Errorf("expired %d sessions, want each of %d once: %v", len(all), due, all)
 		}
 		if got := getSession(t, s, "due00"); got.EndedAs != session.Expired || !got.EndedAt.Equal(at) {
-			t.Errorf("swept session %+v", got)
+			t.Errorf("expired session %+v, want state %s at %v", got, session.Expired, at)
 		}
-		if ids, err := s.ExpireSessions(t.Context(), moment1.Add(time.Hour-time.Millisecond), time.Time{}, 10); err != nil || len(ids) > 0 {
-			t.Errorf("too early: %v, %v", ids, err)
+		if ids, err := s.ExpireSessions(t.Context(), testTime.Add(time.Hour-time.Millisecond), time.Time{}, 10); err != nil || len(ids) > 0 {
+			t.Errorf("just before expiry: expired %v, %v; want none", ids, err)
 		}
-		ids, err := s.ExpireSessions(t.Context(), moment1.Add(time.Hour), moment1, 10)
+		ids, err := s.ExpireSessions(t.Context(), testTime.Add(time.Hour), testTime, 10)
 		if slices.Sort(ids); err != nil || !slices.Equal(ids, []string{"later", "redeemed"}) {
-			t.Errorf("when their time was over: %v, %v", ids, err)
+			t.Errorf("after expiry: expired %v, %v; want later and redeemed", ids, err)
 		}
 		for id, want := range map[string]session.State{"later": session.Expired, "redeemed": session.Expired, "ended": session.Revoked} {
 			if got := getSession(t, s, id).EndedAs; got != want {
@@ -220,7 +220,7 @@ func TestConcurrentSweepersExpireSessionsOnce(t *testing.T) {
 }
 
 func TestSweeperDoesNotDeadlockWithTouch(t *testing.T) {
-	s := open(t, engines[1].make(t)) // PostgreSQL, where writers meet at rows
+	s := open(t, engines[1].make(t)) // PostgreSQL: SQLite has one writer at a time
 	must(t, s.Migrate(t.Context()))
 	newTeam(t, s, "t1")
 	var ids []string
@@ -232,16 +232,16 @@ func TestSweeperDoesNotDeadlockWithTouch(t *testing.T) {
 	tx, err := s.write.BeginTx(t.Context(), nil)
 	must(t, err)
 	defer tx.Rollback()
-	note := func(id string) {
-		_, err := execRows(t.Context(), tx, touchSession, id, moment1.UnixMilli())
+	touch := func(id string) {
+		_, err := execRows(t.Context(), tx, touchSession, id, testTime.UnixMilli())
 		must(t, err)
 	}
-	note(ids[0])
+	touch(ids[0])
 	swept := make(chan error, 1)
 	go func() {
-		ended, err := s.ExpireSessions(t.Context(), moment1.Add(time.Minute), time.Time{}, len(ids))
+		ended, err := s.ExpireSessions(t.Context(), testTime.Add(time.Minute), time.Time{}, len(ids))
 		if err == nil && !slices.Equal(ended, ids) {
-			err = fmt.Errorf("ended: %v", ended)
+			err = fmt.Errorf("expired %v, want %v", ended, ids)
 		}
 		swept <- err
 	}()
@@ -249,22 +249,22 @@ func TestSweeperDoesNotDeadlockWithTouch(t *testing.T) {
 		must(t, s.read.QueryRowContext(t.Context(), "SELECT count(*) > 0 FROM pg_locks WHERE NOT granted").Scan(&waiting))
 	}
 	for _, id := range ids[1:] {
-		note(id)
+		touch(id)
 	}
 	must(t, tx.Commit(), <-swept)
 }
 
 func TestStaleAndUnsettledSessionsAreListed(t *testing.T) {
-	onBoth(t, func(t *testing.T, s *Store) {
+	onEachEngine(t, func(t *testing.T, s *Store) {
 		newTeam(t, s, "t1")
 		for i, id := range []string{"c", "a", "b", "fresh", "ended", "settled", "unredeemed"} {
 			addSession(t, s, newSession(id))
 			if id != "unredeemed" {
-				must(t, s.RedeemSession(t.Context(), id, moment1.Add(time.Duration(i)*time.Second)))
+				must(t, s.RedeemSession(t.Context(), id, testTime.Add(time.Duration(i)*time.Second)))
 			}
 		}
 		for _, id := range []string{"ended", "settled"} {
-			_, err := s.EndSession(t.Context(), id, session.Ended, moment1)
+			_, err := s.EndSession(t.Context(), id, session.Ended, testTime)
 			must(t, err)
 		}
 		must(t, s.SettleSessions(t.Context(), []string{"settled", "none"}), s.SettleSessions(t.Context(), nil))
@@ -273,12 +273,12 @@ func TestStaleAndUnsettledSessionsAreListed(t *testing.T) {
 			limit int
 			want  []string
 		}{{"", 2, []string{"a", "b"}}, {"b", 2, []string{"c"}}, {"c", 2, nil}} {
-			got, err := s.StaleSessions(t.Context(), moment1.Add(3*time.Second), tt.after, tt.limit)
+			got, err := s.StaleSessions(t.Context(), testTime.Add(3*time.Second), tt.after, tt.limit)
 			if err != nil || !slices.Equal(got, tt.want) {
 				t.Errorf("stale after %q: %v, %v, want %v", tt.after, got, err, tt.want)
 			}
 		}
-		for before, want := range map[time.Time][]string{moment1: nil, moment1.Add(time.Millisecond): {"ended"}} {
+		for before, want := range map[time.Time][]string{testTime: nil, testTime.Add(time.Millisecond): {"ended"}} {
 			got, err := s.UnsettledSessions(t.Context(), before, 10)
 			id := func(s session.Session) string { return s.ID }
 			if err != nil || !slices.Equal(ids(got, id), want) {

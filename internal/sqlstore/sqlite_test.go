@@ -77,7 +77,7 @@ func TestParallelWritersNeverFailAsBusy(t *testing.T) {
 		wg.Go(func() {
 			for i := range teams {
 				id := fmt.Sprint(w, "-", i)
-				err := s.CreateTeam(t.Context(), team.Team{ID: id, CreatedAt: moment1})
+				err := s.CreateTeam(t.Context(), team.Team{ID: id, CreatedAt: testTime})
 				if err == nil {
 					_, err = s.UpdateTeam(t.Context(), id, func(t *team.Team) { t.Name = "renamed" })
 				}
@@ -102,14 +102,14 @@ func TestWriterWaitsForAnotherProcess(t *testing.T) {
 	s := open(t, options)
 	must(t, s.Migrate(t.Context()))
 	other := startCompanion(t, "write", options)()
-	if other.said != "done" {
-		t.Fatal(other.said)
+	if other.output != "done" {
+		t.Fatalf("the writing process printed %q, want done", other.output)
 	}
 	if _, err := s.Teams(t.Context()); err != nil {
-		t.Errorf("a reader beside the writer: %v", err)
+		t.Errorf("read during the write: %v", err)
 	}
 	written := make(chan error, 1)
-	go func() { written <- s.CreateTeam(t.Context(), team.Team{ID: "t1", CreatedAt: moment1}) }()
+	go func() { written <- s.CreateTeam(t.Context(), team.Team{ID: "t1", CreatedAt: testTime}) }()
 	poll.Until(t, "the write is waiting", func() bool { return s.write.Stats().InUse > 0 })
 	other.end()
 	must(t, <-written)
@@ -121,8 +121,8 @@ func TestBusyDatabaseIsUnavailable(t *testing.T) {
 	s := open(t, options)
 	must(t, s.Migrate(t.Context()))
 	startCompanion(t, "write", options)()
-	if err := s.CreateTeam(t.Context(), team.Team{ID: "t1", CreatedAt: moment1}); !fault.Is(err, fault.ServiceUnavailable) {
-		t.Errorf("%v, want SERVICE_UNAVAILABLE", err)
+	if err := s.CreateTeam(t.Context(), team.Team{ID: "t1", CreatedAt: testTime}); !fault.Is(err, fault.ServiceUnavailable) {
+		t.Errorf("write to a locked database: %v, want SERVICE_UNAVAILABLE", err)
 	}
 }
 
@@ -132,20 +132,20 @@ func TestSecondServerIsRejected(t *testing.T) {
 	s := open(t, options)
 	release, err := s.LockServer()
 	must(t, err)
-	said := startCompanion(t, "lock", options)().said
+	output := startCompanion(t, "lock", options)().output
 	for _, part := range []string{options.DataDir, fmt.Sprintf("process %d", os.Getpid()), "DATA_DIR", "DATABASE_URL"} {
-		if !strings.Contains(said, part) {
-			t.Errorf("the second server prints %q, want %s in it", said, part)
+		if !strings.Contains(output, part) {
+			t.Errorf("the second server printed %q, want %q in it", output, part)
 		}
 	}
-	if said := startCompanion(t, "migrate", options)().said; said != "done" {
-		t.Errorf("a command beside the server: %s", said)
+	if output := startCompanion(t, "migrate", options)().output; output != "done" {
+		t.Errorf("a command next to the server printed %q, want done", output)
 	}
 	release()
 
 	successor := startCompanion(t, "lock", options)()
-	if successor.said != "done" {
-		t.Fatalf("lock after the first server released it: %s", successor.said)
+	if successor.output != "done" {
+		t.Fatalf("lock after the first server released it: %q, want done", successor.output)
 	}
 	if _, err := s.LockServer(); err == nil {
 		t.Error("LockServer succeeded while another process holds the lock")
@@ -192,7 +192,7 @@ func TestNoQueryScansATable(t *testing.T) {
 			listsAll := (query == listTeams || query == listKeys) && strings.Contains(step, "USING INDEX")
 			sorts := strings.Contains(step, "ORDER BY")
 			if sorts || strings.HasPrefix(step, "SCAN") && !listsAll {
-				t.Errorf("%s\nneeds %s", query, step)
+				t.Errorf("%s\nneeds %q, want only index lookups", query, step)
 			}
 		}
 		must(t, rows.Err(), rows.Close())
