@@ -60,7 +60,7 @@ func (e *env) cleaner(blobs speech.BlobStore, now func() time.Time) *speech.Clea
 func TestCleanupRemovesOnlyUnusedItems(t *testing.T) {
 	random := rand.New(rand.NewPCG(1, 2))
 	for range 2 {
-		e, want := newEnv(t), map[string]string{}
+		e, want := newEnv(t), map[string]string{}                   // reasons of removals by path
 		recordings, blobs := map[string]string{}, map[string]bool{} // that remain
 		keep := func(hash string, encodings ...speech.Encoding) {
 			recordings[hash] = fmt.Sprint(encodings)
@@ -203,7 +203,7 @@ func TestCleanupRemovesNothing(t *testing.T) {
 			recordings, blobs := e.recordings(t), e.blobs.Paths()
 			err := e.cleaner(b, e.now).Clean(t.Context(), false, func(r speech.Removal) { t.Errorf("removed: %+v", r) })
 			if !errors.Is(err, tt.want) || !maps.Equal(e.recordings(t), recordings) || !slices.Equal(e.blobs.Paths(), blobs) {
-				t.Errorf("%v, want %v; remaining: %v of %v and %v of %v", err, tt.want, e.recordings(t), recordings, e.blobs.Paths(), blobs)
+				t.Errorf("error %v, want %v; recordings %v, want %v; blobs %v, want %v", err, tt.want, e.recordings(t), recordings, e.blobs.Paths(), blobs)
 			}
 		})
 	}
@@ -216,15 +216,15 @@ func TestCleanupWithoutLeases(t *testing.T) {
 	removed := 0
 	cleaner := speech.NewCleaner(e, e.blobs, nil, slog.New(slog.DiscardHandler), prometheus.NewRegistry(), e.now)
 	if err := cleaner.Clean(t.Context(), false, func(speech.Removal) { removed++ }); err != nil || removed != 1 {
-		t.Errorf("%d removed, %v", removed, err)
+		t.Errorf("%d items removed, %v; want 1", removed, err)
 	}
 }
 
 // One of several instances cleans up every minute. When it stops, another does.
 func TestOneInstanceCleansUp(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		e, a, b := newEnv(t), new(atomic.Int64), new(atomic.Int64)
-		start := func(calls *atomic.Int64) (stop func()) {
+		e, callsA, callsB := newEnv(t), new(atomic.Int64), new(atomic.Int64)
+		start := func(calls *atomic.Int64) (stop func()) { // counts uses of the clock
 			ctx, cancel := context.WithCancel(t.Context())
 			done := make(chan struct{})
 			c := e.cleaner(e.blobs, func() time.Time { calls.Add(1); return time.Now() })
@@ -233,21 +233,21 @@ func TestOneInstanceCleansUp(t *testing.T) {
 			return func() { cancel(); <-done }
 		}
 		e.clock.Store(time.Now().UnixNano())
-		stopA, stopB := start(a), start(b)
+		stopA, stopB := start(callsA), start(callsB)
 		e.add(t, hashOf(0), time.Time{}, speech.PCM)
 		e.add(t, hashOf(1), time.Now().Add(30*time.Second), speech.PCM)
 		e.blobs.Set(pathOf(1, speech.PCM), nil, time.Now())
 		time.Sleep(2 * time.Minute)
 		synctest.Wait()
-		if len(e.recordings(t)) != 1 || len(e.blobs.Paths()) != 1 || b.Load() != 0 {
-			t.Errorf("%d calls of the second instance; %v and %v remain", b.Load(), e.recordings(t), e.blobs.Paths())
+		if len(e.recordings(t)) != 1 || len(e.blobs.Paths()) != 1 || callsB.Load() != 0 {
+			t.Errorf("second instance: %d calls, want 0; recordings %v and blobs %v remain, want one each", callsB.Load(), e.recordings(t), e.blobs.Paths())
 		}
 		stopA()
 		e.blobs.Set(pathOf(2, speech.PCM), nil, time.Now())
 		time.Sleep(3 * time.Hour)
 		synctest.Wait()
-		if b.Load() == 0 || len(e.blobs.Paths()) != 1 {
-			t.Errorf("%d calls of the second instance; %v remain", b.Load(), e.blobs.Paths())
+		if callsB.Load() == 0 || len(e.blobs.Paths()) != 1 {
+			t.Errorf("second instance: %d calls, want some; blobs %v remain, want one", callsB.Load(), e.blobs.Paths())
 		}
 		stopB()
 	})
@@ -273,7 +273,7 @@ func TestCleanerLogsErrorsThatStoresDoNotLog(t *testing.T) {
 				defer cancel()
 				speech.NewCleaner(e, b, e.leases, slog.New(slog.NewTextHandler(&log, nil)), prometheus.NewRegistry(), time.Now).CleanPeriodically(ctx)
 				if strings.Contains(log.String(), "cleanup failed") != tt.logged {
-					t.Errorf("logged %q", log.String())
+					t.Errorf("logged %q; want a failure: %v", log.String(), tt.logged)
 				}
 			})
 		})

@@ -32,7 +32,7 @@ type env struct {
 	*sqlstore.Store
 	blobs  *speechtest.Blobs
 	leases *speechtest.Leases
-	clock  atomic.Int64
+	clock  atomic.Int64 // Unix nanoseconds
 
 	mu      sync.Mutex
 	reports []wire.SpeechReport
@@ -93,7 +93,7 @@ func (endpoints) Get(_ context.Context, teamID, id string) (endpoint.Endpoint, e
 	return endpoint.Endpoint{}, fault.New(fault.NotFound, "Endpoint not found.")
 }
 
-// service returns one instance.
+// service returns a service like that of one instance.
 func (e *env) service(t *testing.T, providers ...speech.Provider) *speech.Service {
 	t.Helper()
 	s := speech.NewService(speech.Deps{
@@ -108,10 +108,10 @@ func (e *env) service(t *testing.T, providers ...speech.Provider) *speech.Servic
 type provider struct {
 	name    string
 	calls   atomic.Int64
-	failure atomic.Pointer[error]
-	started chan struct{} // if set, receives a value for each call
-	gate    chan struct{} // if set, calls wait until it is closed
-	delay   func()        // if set, runs during each call
+	failure atomic.Pointer[error] // result of each call, unless nil
+	started chan struct{}         // if set, receives a value for each call
+	gate    chan struct{}         // if set, calls wait until it is closed
+	delay   func()                // if set, runs during each call
 }
 
 func (p *provider) Name() string { return p.name }
@@ -158,6 +158,7 @@ func (p *provider) Synthesize(ctx context.Context, u speech.Utterance) (audio.So
 
 var errDown = errors.New("connection refused")
 
+// synthesize requests speech for team t1.
 func synthesize(t *testing.T, s *speech.Service, body string) speech.Response {
 	t.Helper()
 	r, err := s.Synthesize(t.Context(), "t1", []byte(body))
@@ -181,6 +182,7 @@ func (e *env) open(t *testing.T, s *speech.Service, url string) io.Reader {
 	return p.Verify(t.Context(), bytes.NewReader(content), version)
 }
 
+// play returns the audio of a URL.
 func (e *env) play(t *testing.T, s *speech.Service, url string) []byte {
 	t.Helper()
 	sound, err := io.ReadAll(e.open(t, s, url))
@@ -231,6 +233,7 @@ func (b limitedBlobs) Put(ctx context.Context, path string, content []byte) erro
 }
 
 func TestBlobsConform(t *testing.T) { speechtest.TestBlobStore(t, speechtest.NewBlobs(time.Now)) }
+
 func TestLeasesConform(t *testing.T) {
 	l := speechtest.NewLeases()
 	speechtest.TestLeases(t, l, l, "lease")

@@ -20,15 +20,15 @@ func TestConcurrentRequestsShareOneSynthesis(t *testing.T) {
 	e, p := newEnv(t), &provider{name: "primary", started: make(chan struct{}, 99), gate: make(chan struct{})}
 	instances := []*speech.Service{e.service(t, p), e.service(t, p), e.service(t, p)}
 	var wg sync.WaitGroup
-	var billed atomic.Int64
+	var notCached atomic.Int64
 	for i := range 99 {
 		wg.Go(func() {
 			r, err := instances[i%3].Synthesize(t.Context(), "t1", []byte(`{"text":"abc"}`))
 			if err != nil || r.URL == "" {
-				t.Errorf("%+v, %v", r, err)
+				t.Errorf("response %+v, %v; want a URL", r, err)
 			}
 			if !r.Cached {
-				billed.Add(1)
+				notCached.Add(1)
 			}
 		})
 	}
@@ -36,8 +36,8 @@ func TestConcurrentRequestsShareOneSynthesis(t *testing.T) {
 	close(p.gate)
 	wg.Wait()
 	reports, characters := e.reported()
-	if p.calls.Load() != 1 || billed.Load() != 1 || len(reports) != 99 || characters != 3 {
-		t.Errorf("%d calls, %d billed, %d reports", p.calls.Load(), billed.Load(), len(reports))
+	if p.calls.Load() != 1 || notCached.Load() != 1 || len(reports) != 99 || characters != 3 {
+		t.Errorf("%d calls, %d responses not cached, %d reports, %d characters billed; want 1, 1, 99 and 3", p.calls.Load(), notCached.Load(), len(reports), characters)
 	}
 }
 
@@ -63,11 +63,11 @@ func TestSynthesisContinuesWhenFirstClientDisconnects(t *testing.T) {
 		synctest.Wait()
 		disconnect()
 		if err := <-first; !errors.Is(err, context.Canceled) {
-			t.Errorf("first client: %v", err)
+			t.Errorf("first client: %v, want context.Canceled", err)
 		}
 		close(p.gate)
 		if r := <-second; !r.Cached || r.URL == "" || p.calls.Load() != 1 || e.billed() != 3 {
-			t.Errorf("second client: %+v; %d calls, %d billed", r, p.calls.Load(), e.billed())
+			t.Errorf("second client: %+v with %d calls, %d billed; want a cached response with 1 call, 3 billed", r, p.calls.Load(), e.billed())
 		}
 	})
 }
@@ -81,7 +81,7 @@ func TestDisconnectIsNotAProviderFailure(t *testing.T) {
 		synctest.Wait()
 		disconnect()
 		if err := <-failure; !errors.Is(err, context.Canceled) || next.calls.Load() != 0 || e.billed() != 0 {
-			t.Errorf("%v; %d calls of the next provider, %d billed", err, next.calls.Load(), e.billed())
+			t.Errorf("error %v with %d calls of the next provider, %d billed; want context.Canceled with none", err, next.calls.Load(), e.billed())
 		}
 		families, err := s.Registry.(*prometheus.Registry).Gather()
 		if err != nil || slices.ContainsFunc(families, func(f *dto.MetricFamily) bool { return f.GetName() == "telapi_speech_syntheses_total" }) {
@@ -89,22 +89,22 @@ func TestDisconnectIsNotAProviderFailure(t *testing.T) {
 		}
 		close(p.gate)
 		if r := synthesize(t, s, `{"text":"abc"}`); r.Provider != "primary" {
-			t.Errorf("next request used %s", r.Provider)
+			t.Errorf("next request used %s, want primary", r.Provider)
 		}
 	})
 }
 
 func TestCloseCancelsAndAwaitsSyntheses(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		e, cancelled := newEnv(t), make(chan struct{})
+		e, mayReturn := newEnv(t), make(chan struct{})
 		p := &provider{name: "primary", gate: make(chan struct{}), started: make(chan struct{}, 1)}
-		s := e.service(t, cancelledSlowly{p, cancelled})
+		s := e.service(t, slowToCancel{p, mayReturn})
 		ctx, disconnect := context.WithCancel(t.Context())
 		_, failure := request(ctx, s, `{"text":"abc"}`)
 		<-p.started
 		disconnect()
 		if err := <-failure; !errors.Is(err, context.Canceled) {
-			t.Errorf("disconnected client: %v", err)
+			t.Errorf("disconnected client: %v, want context.Canceled", err)
 		}
 		closed := make(chan struct{})
 		go func() { s.Close(); close(closed) }()
@@ -114,22 +114,23 @@ func TestCloseCancelsAndAwaitsSyntheses(t *testing.T) {
 			t.Error("Close returned before the synthesis")
 		default:
 		}
-		close(cancelled)
+		close(mayReturn)
 		<-closed
 		if _, err := s.Synthesize(t.Context(), "t1", []byte(`{"text":"def"}`)); !errors.Is(err, context.Canceled) || p.calls.Load() != 1 {
-			t.Errorf("request after Close: %v; %d calls", err, p.calls.Load())
+			t.Errorf("request after Close: %v with %d calls, want context.Canceled with 1", err, p.calls.Load())
 		}
 	})
 }
 
-// cancelledSlowly returns from a cancelled synthesis only when allowed to.
-type cancelledSlowly struct {
+// slowToCancel is a provider that returns only after mayReturn is closed, even if
+// its synthesis is cancelled.
+type slowToCancel struct {
 	*provider
-	allowed chan struct{}
+	mayReturn chan struct{}
 }
 
-func (p cancelledSlowly) Synthesize(ctx context.Context, u speech.Utterance) (sound audio.Sound, err error) {
+func (p slowToCancel) Synthesize(ctx context.Context, u speech.Utterance) (sound audio.Sound, err error) {
 	sound, err = p.provider.Synthesize(ctx, u)
-	<-p.allowed
+	<-p.mayReturn
 	return sound, err
 }

@@ -10,7 +10,7 @@ import (
 	"telapi/internal/fault"
 )
 
-var known = []string{"openai", "tone"}
+var configured = []string{"openai", "tone"}
 
 func TestParseAppliesDefaults(t *testing.T) {
 	for body, want := range map[string]Request{
@@ -22,7 +22,7 @@ func TestParseAppliesDefaults(t *testing.T) {
 		`{"text":"` + strings.Repeat("🌍", MaxCharacters) + `","speed":4,"ttl":1}`: {
 			Utterance: Utterance{Text: strings.Repeat("🌍", MaxCharacters), Speed: 4}, Encoding: ALaw, SampleRate: 8000, TTL: time.Second},
 	} {
-		if got, err := Parse([]byte(body), known); err != nil || !reflect.DeepEqual(got, want) {
+		if got, err := Parse([]byte(body), configured); err != nil || !reflect.DeepEqual(got, want) {
 			t.Errorf("%.80s: %+v, %v, want %+v", body, got, err, want)
 		}
 	}
@@ -45,7 +45,7 @@ func TestParseReportsAllIssues(t *testing.T) {
 		`{"text":"x","ttl":9007199254740991}`:                                              "/ttl too_large",
 		`[]`:                                                                               " invalid_type",
 	} {
-		_, err := Parse([]byte(body), known)
+		_, err := Parse([]byte(body), configured)
 		var got []string
 		if issues, ok := fault.From(err).Details.([]fault.Issue); ok {
 			for _, i := range issues {
@@ -57,8 +57,8 @@ func TestParseReportsAllIssues(t *testing.T) {
 		}
 	}
 	for _, body := range []string{"", "{", `{"text":"a","text":"b"}`, "{\"text\":\"\xff\"}", `{} {}`} {
-		if _, err := Parse([]byte(body), known); !fault.Is(err, fault.MalformedJSON) {
-			t.Errorf("%q: %v", body, err)
+		if _, err := Parse([]byte(body), configured); !fault.Is(err, fault.MalformedJSON) {
+			t.Errorf("%q: error %v, want MALFORMED_JSON", body, err)
 		}
 	}
 }
@@ -67,19 +67,19 @@ func FuzzParse(f *testing.F) {
 	f.Add([]byte(`{"text":"Hi","voice":"v","speed":1.5,"encoding":"pcm","sampleRate":16000,"ttl":60,"disableCache":true}`))
 	f.Add([]byte(`{"text":1,"ttl":-1}`))
 	f.Fuzz(func(t *testing.T, body []byte) {
-		r, err := Parse(body, known)
+		r, err := Parse(body, configured)
 		switch {
 		case fault.Is(err, fault.Validation), fault.Is(err, fault.MalformedJSON):
 		case err != nil:
-			t.Fatalf("unexpected error %v", err)
+			t.Fatalf("error %v, want VALIDATION_ERROR or MALFORMED_JSON", err)
 		case r.Text == "" || r.Characters() > MaxCharacters || strings.ContainsRune(r.Text, 0) || !(r.Speed >= MinSpeed && r.Speed <= MaxSpeed) ||
 			r.TTL < 0 || r.TTL > MaxTTL || r.Encoding == ALaw && r.SampleRate != 8000:
-			t.Fatalf("accepted: %+v", r)
+			t.Fatalf("accepted an invalid request: %+v", r)
 		}
 	})
 }
 
-// A key that changes by accident invalidates the whole cache, which customers
+// A hash that changes by accident invalidates the whole cache, which customers
 // have paid for.
 func TestHashIsStable(t *testing.T) {
 	for want, got := range map[string]string{
@@ -88,15 +88,15 @@ func TestHashIsStable(t *testing.T) {
 		"06a304f503294a786727e7763d9a957e4d0f8f7b1d67ecc5e77fea378d399834": Hash("", "", 8000, Utterance{"x", "", "", 1.1}),
 	} {
 		if got != want {
-			t.Errorf("key %s, want %s", got, want)
+			t.Errorf("hash %s, want %s", got, want)
 		}
 	}
 }
 
 func TestHashDependsOnEveryInput(t *testing.T) {
 	u := Utterance{"text", "voice", "model", 1}
-	keys := map[string]string{}
-	for what, key := range map[string]string{
+	inputs := map[string]string{} // changed input by hash
+	for input, hash := range map[string]string{
 		"baseline":                         Hash("team", "provider", 8000, u),
 		"team":                             Hash("team2", "provider", 8000, u),
 		"provider":                         Hash("team", "provider2", 8000, u),
@@ -107,23 +107,23 @@ func TestHashDependsOnEveryInput(t *testing.T) {
 		"speed":                            Hash("team", "provider", 8000, Utterance{"text", "voice", "model", 1.0000000000000002}),
 		"byte moved from provider to team": Hash("teamp", "rovider", 8000, u),
 		"empty voice":                      Hash("team", "provider", 8000, Utterance{"text", "", "model", 1}),
-		"voice, model":                     Hash("team", "provider", 8000, Utterance{"text", "model", "voice", 1}),
+		"voice and model swapped":          Hash("team", "provider", 8000, Utterance{"text", "model", "voice", 1}),
 	} {
-		if len(key) != 64 {
-			t.Errorf("%s: key %q, want 64 characters", what, key)
+		if len(hash) != 64 {
+			t.Errorf("%s: hash %q, want 64 characters", input, hash)
 		}
-		if other, taken := keys[key]; taken {
-			t.Errorf("%s and %s have the same key", what, other)
+		if other, taken := inputs[hash]; taken {
+			t.Errorf("%s and %s have the same hash", input, other)
 		}
-		keys[key] = what
+		inputs[hash] = input
 	}
 }
 
 func TestParseBlobName(t *testing.T) {
 	hash := Hash("t", "p", 8000, Utterance{})
 	for _, e := range Encodings {
-		if h, got, ok := ParseBlobName(hash + "." + string(e)); !ok || h != hash || got != e {
-			t.Errorf("%s: %s %s %v", e, h, got, ok)
+		if gotHash, encoding, ok := ParseBlobName(hash + "." + string(e)); !ok || gotHash != hash || encoding != e {
+			t.Errorf("parsed %s.%s as %s, %s, %v", hash, e, gotHash, encoding, ok)
 		}
 		if want := fmt.Sprintf("%s/%s.%s", hash[:2], hash, e); BlobPath(hash, e) != want {
 			t.Errorf("path %s, want %s", BlobPath(hash, e), want)
@@ -131,7 +131,7 @@ func TestParseBlobName(t *testing.T) {
 	}
 	for _, name := range []string{"", ".", hash, hash + ".", hash + ".wav", hash + ".alaw.pcm", hash[1:] + ".pcm", strings.ToUpper(hash) + ".pcm", "../" + hash + ".pcm", hash + ".pcm\x00"} {
 		if _, _, ok := ParseBlobName(name); ok {
-			t.Errorf("%q was accepted", name)
+			t.Errorf("accepted invalid name %q", name)
 		}
 	}
 }

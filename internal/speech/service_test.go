@@ -19,22 +19,22 @@ func TestRepeatedRequestIsServedFromCache(t *testing.T) {
 	e, p := newEnv(t), &provider{name: "primary"}
 	s := e.service(t, p)
 	first := synthesize(t, s, `{"text":"Grüße","endpointId":"ep_1"}`)
-	again := synthesize(t, s, `{"text":"Grüße"}`)
-	if first.Cached || !again.Cached || first.Hash != again.Hash || first.URL != again.URL || first.Audio != nil || first.Characters != 5 || first.Provider != "primary" {
-		t.Errorf("%+v, then %+v", first, again)
+	second := synthesize(t, s, `{"text":"Grüße"}`)
+	if first.Cached || !second.Cached || first.Hash != second.Hash || first.URL != second.URL || first.Audio != nil || first.Characters != 5 || first.Provider != "primary" {
+		t.Errorf("first response %+v, second %+v; want the same URL, only the second cached", first, second)
 	}
-	if sound := e.play(t, s, again.URL); len(sound) != 100*len("Grüße") {
-		t.Errorf("%d bytes of A-law", len(sound))
+	if sound := e.play(t, s, second.URL); len(sound) != 100*len("Grüße") {
+		t.Errorf("%d bytes of A-law, want %d", len(sound), 100*len("Grüße"))
 	}
 	want := []wire.SpeechReport{
 		{TeamID: "t1", EndpointID: "ep_1", Provider: "primary", Voice: "primary-voice", Characters: 5, At: e.now().UnixMilli()},
 		{TeamID: "t1", Provider: "primary", Voice: "primary-voice", Characters: 5, Cached: true, At: e.now().UnixMilli()},
 	}
 	if reports, _ := e.reported(); p.calls.Load() != 1 || fmt.Sprint(reports) != fmt.Sprint(want) {
-		t.Errorf("%d calls, reported\n%v, want\n%v", p.calls.Load(), reports, want)
+		t.Errorf("%d calls, want 1; reports\n%v, want\n%v", p.calls.Load(), reports, want)
 	}
 	if _, err := s.Synthesize(t.Context(), "t1", []byte(`{"text":"x","endpointId":"ep_other"}`)); !fault.Is(err, fault.NotFound) {
-		t.Errorf("endpoint of another team: %v", err)
+		t.Errorf("endpoint of another team: %v, want NOT_FOUND", err)
 	}
 }
 
@@ -44,13 +44,13 @@ func TestDisabledCacheIsNeitherReadNorWritten(t *testing.T) {
 	for range 2 {
 		r := synthesize(t, s, `{"text":"abc","disableCache":true,"ttl":60}`)
 		if r.Cached || r.URL != "" || len(r.Audio) != 300 || !r.ExpiresAt.IsZero() {
-			t.Errorf("%+v", r)
+			t.Errorf("response %+v, want 300 bytes of audio and no URL", r)
 		}
 	}
 	synthesize(t, s, `{"text":"abc"}`)
 	synthesize(t, s, `{"text":"abc","disableCache":true}`)
 	if p.calls.Load() != 4 || e.billed() != 12 || len(e.blobs.Paths()) != 1 {
-		t.Errorf("%d calls, %d billed, %v stored", p.calls.Load(), e.billed(), e.blobs.Paths())
+		t.Errorf("%d calls, %d characters billed, blobs %v; want 4, 12 and one blob", p.calls.Load(), e.billed(), e.blobs.Paths())
 	}
 }
 
@@ -60,7 +60,7 @@ func TestALawIsTranscodedFromPCMAndNotBilled(t *testing.T) {
 	pcm := synthesize(t, s, `{"text":"abc","encoding":"pcm"}`)
 	alaw := synthesize(t, s, `{"text":"abc","encoding":"alaw"}`)
 	if !alaw.Cached || alaw.Hash != pcm.Hash || p.calls.Load() != 1 || e.billed() != 3 || len(e.blobs.Paths()) != 2 {
-		t.Errorf("%+v after %+v; %d calls", alaw, pcm, p.calls.Load())
+		t.Errorf("A-law %+v after PCM %+v with %d calls, %d billed, blobs %v; want a cached response, 1 call, 3 billed, 2 blobs", alaw, pcm, p.calls.Load(), e.billed(), e.blobs.Paths())
 	}
 	if want := audio.FromPCM(8000, e.play(t, s, pcm.URL)).ALaw(); !bytes.Equal(e.play(t, s, alaw.URL), want) {
 		t.Error("the A-law variant differs from the PCM variant")
@@ -68,10 +68,10 @@ func TestALawIsTranscodedFromPCMAndNotBilled(t *testing.T) {
 	// PCM is not created from A-law, which is lossy.
 	synthesize(t, s, `{"text":"xyz","encoding":"alaw"}`)
 	if r := synthesize(t, s, `{"text":"xyz","encoding":"pcm"}`); r.Cached || p.calls.Load() != 3 {
-		t.Errorf("PCM after A-law: %+v", r)
+		t.Errorf("PCM after A-law: %+v with %d calls, want a third synthesis", r, p.calls.Load())
 	}
 	if r := synthesize(t, s, `{"text":"abc","encoding":"pcm","sampleRate":16000}`); r.Cached || r.Hash == pcm.Hash || len(e.play(t, s, r.URL)) != 2*600 {
-		t.Errorf("another sample rate: %+v", r)
+		t.Errorf("another sample rate: %+v, want a new recording of 1200 bytes", r)
 	}
 }
 
@@ -79,14 +79,16 @@ func TestAudioOfAnotherTeamIsNotFound(t *testing.T) {
 	e := newEnv(t)
 	s := e.service(t, &provider{name: "primary"})
 	r := synthesize(t, s, `{"text":"abc"}`)
-	for _, c := range [][2]string{{"t2", r.Hash + ".alaw"}, {"", r.Hash + ".alaw"}, {"t1", r.Hash + ".pcm"}, {"t1", r.Hash}, {"t1", "../" + r.Hash + ".alaw"}} {
-		if _, err := s.Open(t.Context(), c[0], c[1]); !fault.Is(err, fault.NotFound) {
-			t.Errorf("team %q, %s: %v", c[0], c[1], err)
+	for _, tt := range []struct{ team, name string }{
+		{"t2", r.Hash + ".alaw"}, {"", r.Hash + ".alaw"}, {"t1", r.Hash + ".pcm"}, {"t1", r.Hash}, {"t1", "../" + r.Hash + ".alaw"},
+	} {
+		if _, err := s.Open(t.Context(), tt.team, tt.name); !fault.Is(err, fault.NotFound) {
+			t.Errorf("team %q, %s: %v, want NOT_FOUND", tt.team, tt.name, err)
 		}
 	}
 	other, err := s.Synthesize(t.Context(), "t2", []byte(`{"text":"abc"}`))
 	if err != nil || other.Cached || other.Hash == r.Hash {
-		t.Errorf("the same text of another team: %+v, %v", other, err)
+		t.Errorf("same text of another team: %+v, %v; want another recording", other, err)
 	}
 }
 
@@ -107,14 +109,14 @@ func TestDamagedBlobIsDeletedAndSynthesizedAgain(t *testing.T) {
 		damage()
 		if name == "changed" || name == "longer" { // playing it fails before the end
 			if got, err := io.ReadAll(e.open(t, s, good.URL)); !errors.Is(err, speech.ErrDamaged) || len(got) >= len(sound) {
-				t.Errorf("%s: played %d of %d bytes, %v", name, len(got), len(sound), err)
+				t.Errorf("%s: played %d of %d bytes, %v; want fewer and ErrDamaged", name, len(got), len(sound), err)
 			}
 			if left := e.blobs.Paths(); len(left) > 0 {
-				t.Errorf("%s: %v not deleted", name, left)
+				t.Errorf("%s: blobs %v remain, want none", name, left)
 			}
 		}
 		if again := synthesize(t, s, `{"text":"abc"}`); again.Cached || again.URL != good.URL || !bytes.Equal(e.play(t, s, again.URL), sound) {
-			t.Errorf("%s: %+v", name, again)
+			t.Errorf("%s: response %+v, want the same audio synthesized again", name, again)
 		}
 		if !synthesize(t, s, `{"text":"abc"}`).Cached {
 			t.Errorf("%s: not cached again", name)
@@ -132,10 +134,10 @@ func TestMissingBlobIsReportedAsNotFoundAndDeleted(t *testing.T) {
 		t.Fatal(err)
 	}
 	if err := p.Failed(t.Context(), speech.ErrBlobNotFound); !fault.Is(err, fault.NotFound) {
-		t.Errorf("error of a missing blob: %v", err)
+		t.Errorf("error of a missing blob: %v, want NOT_FOUND", err)
 	}
 	if _, err := s.Open(t.Context(), "t1", name); !fault.Is(err, fault.NotFound) {
-		t.Errorf("the variant was not deleted: %v", err)
+		t.Errorf("open after the deletion: %v, want NOT_FOUND", err)
 	}
 }
 
@@ -147,14 +149,14 @@ func TestReplacedBlobIsNotDeletedAsDamaged(t *testing.T) {
 	e.blobs.Set(e.blobs.Paths()[0], []byte("damaged"), e.now())
 	slow := e.open(t, s, url)
 	if r := synthesize(t, s, `{"text":"abc"}`); r.Cached || r.URL != url {
-		t.Fatalf("%+v", r)
+		t.Fatalf("response %+v, want a new synthesis with the same URL", r)
 	}
 	if _, err := io.ReadAll(slow); !errors.Is(err, speech.ErrDamaged) {
-		t.Errorf("slow client: %v", err)
+		t.Errorf("slow client: %v, want ErrDamaged", err)
 	}
 	e.play(t, s, url)
 	if r := synthesize(t, s, `{"text":"abc"}`); !r.Cached {
-		t.Errorf("%+v", r)
+		t.Errorf("response %+v, want the replaced blob from the cache", r)
 	}
 }
 
@@ -163,21 +165,21 @@ func TestExpiredSpeechIsSynthesizedAgain(t *testing.T) {
 	s := e.service(t, p)
 	first := synthesize(t, s, `{"text":"abc","ttl":60}`)
 	if !first.ExpiresAt.Equal(e.now().Add(time.Minute)) {
-		t.Errorf("expires at %v", first.ExpiresAt)
+		t.Errorf("expires at %v, want %v", first.ExpiresAt, e.now().Add(time.Minute))
 	}
 	e.advance(59 * time.Second)
 	if p, err := s.Open(t.Context(), "t1", first.Hash+".alaw"); err != nil || !p.ExpiresAt.Equal(first.ExpiresAt) {
-		t.Errorf("open before expiry: %v, %v", p.ExpiresAt, err)
+		t.Errorf("open before expiry: expires at %v, %v; want %v", p.ExpiresAt, err, first.ExpiresAt)
 	}
 	if r := synthesize(t, s, `{"text":"abc","ttl":1}`); !r.Cached || !r.ExpiresAt.Equal(first.ExpiresAt) {
-		t.Errorf("before expiry: %+v", r)
+		t.Errorf("before expiry: %+v, want a cached response with the first expiry", r)
 	}
 	e.advance(time.Second)
 	if _, err := s.Open(t.Context(), "t1", first.Hash+".alaw"); !fault.Is(err, fault.NotFound) {
-		t.Errorf("open after expiry: %v", err)
+		t.Errorf("open after expiry: %v, want NOT_FOUND", err)
 	}
 	if r := synthesize(t, s, `{"text":"abc"}`); r.Cached || !r.ExpiresAt.IsZero() {
-		t.Errorf("after expiry: %+v", r)
+		t.Errorf("after expiry: %+v, want a new synthesis without expiry", r)
 	}
 }
 
@@ -199,16 +201,16 @@ func TestTTLStartsAfterSynthesis(t *testing.T) {
 	s := e.service(t, &provider{name: "primary", delay: func() { e.advance(5 * time.Second) }})
 	r := synthesize(t, s, `{"text":"abc","ttl":2}`)
 	if !r.ExpiresAt.Equal(e.now().Add(2 * time.Second)) {
-		t.Errorf("at %v: %+v", e.now(), r)
+		t.Errorf("expires at %v, want %v", r.ExpiresAt, e.now().Add(2*time.Second))
 	}
 	e.play(t, s, r.URL)
 	if r := synthesize(t, s, `{"text":"abc","encoding":"pcm"}`); r.ExpiresAt.IsZero() { // the A-law variant has expired
 		e.play(t, s, r.URL)
 	} else {
-		t.Errorf("next to an expired variant: %+v", r)
+		t.Errorf("next to an expired variant: expires at %v, want never", r.ExpiresAt)
 	}
 	s.Blobs = slowBlobs{e.blobs, e, 3 * time.Second}
 	if r := synthesize(t, s, `{"text":"def","ttl":2}`); r.URL != "" || len(r.Audio) == 0 || !r.ExpiresAt.IsZero() {
-		t.Errorf("expired before it was stored: %+v", r)
+		t.Errorf("expired before it was stored: %+v, want audio without URL and expiry", r)
 	}
 }
