@@ -32,9 +32,6 @@ func (b *Blob) setHeader(h http.Header, p Path) {
 
 func (s *Service) get(x *httpserve.Response, r *http.Request, p Path) error {
 	b, err := s.store.Open(p)
-	if errors.Is(err, ErrNotFound) {
-		return errNotFound
-	}
 	if err != nil {
 		return err
 	}
@@ -55,8 +52,8 @@ func (s *Service) get(x *httpserve.Response, r *http.Request, p Path) error {
 // replaceEmptyRanges replaces suffixes of length 0 with a range after the end.
 func replaceEmptyRanges(ranges string, size int64) string {
 	list := strings.Split(ranges, ",")
-	for i, one := range list {
-		if last, ok := strings.CutPrefix(strings.TrimSpace(one), "-"); ok && last != "" && strings.Trim(last, "0") == "" {
+	for i, item := range list {
+		if suffix, ok := strings.CutPrefix(strings.TrimSpace(item), "-"); ok && suffix != "" && strings.Trim(suffix, "0") == "" {
 			list[i] = strconv.FormatInt(size, 10) + "-"
 		}
 	}
@@ -87,8 +84,8 @@ func (s *Service) put(x *httpserve.Response, r *http.Request, p Path) error {
 	case size < 0, size == 0 && r.Header.Get("Content-Length") == "":
 		x.Header().Set("Connection", "close") // the length of the body is unknown
 		return fault.New(fault.LengthRequired, "Content-Length is required.")
-	case size > s.o.MaxObjectBytes:
-		return fault.New(fault.PayloadTooLarge, "A blob must have at most %d bytes.", s.o.MaxObjectBytes)
+	case size > s.options.MaxObjectBytes:
+		return fault.New(fault.PayloadTooLarge, "A blob must have at most %d bytes.", s.options.MaxObjectBytes)
 	case r.Header.Get("Content-Range") != "":
 		return fault.New(fault.Validation, "Partial uploads are not supported: remove Content-Range.")
 	}
@@ -97,8 +94,6 @@ func (s *Service) put(x *httpserve.Response, r *http.Request, p Path) error {
 	switch {
 	case errors.Is(err, errBody):
 		return fault.New(fault.Validation, "The body is shorter than Content-Length or was sent too slowly. Nothing was stored.").WithCause(err)
-	case errors.Is(err, ErrPathOccupied):
-		return fault.New(fault.PathOccupied, "The path is occupied by a link, a directory or another file. Nothing was stored. Remove it from the media root.").WithCause(err)
 	case errors.Is(err, syscall.ENOSPC), errors.Is(err, syscall.EDQUOT):
 		return fault.New(fault.StorageFull, "The storage is full. Nothing was stored.").WithCause(err)
 	case err != nil:
@@ -115,9 +110,6 @@ func (s *Service) put(x *httpserve.Response, r *http.Request, p Path) error {
 
 func (s *Service) delete(x *httpserve.Response, r *http.Request, p Path) error {
 	err := s.store.Delete(p, precondition(r.Header))
-	if errors.Is(err, ErrNotFound) {
-		return errNotFound
-	}
 	if err == nil {
 		x.WriteHeader(http.StatusNoContent)
 	}

@@ -44,7 +44,7 @@ func TestClientSendsRequests(t *testing.T) {
 			conditions = append(conditions, r.Header[name]...)
 		}
 		got = fmt.Sprintf("%s %s auth=%q conditions=%v body=%q", r.Method, r.URL, r.Header.Get("Authorization"), conditions, body)
-		w.WriteHeader(map[string]int{"PUT": 201, "DELETE": 204}[r.Method] + map[bool]int{true: 200}[r.Method == "GET"])
+		w.WriteHeader(map[string]int{"GET": 200, "PUT": 201, "DELETE": 204}[r.Method])
 	})
 	for _, tt := range []struct {
 		name string
@@ -117,7 +117,7 @@ func TestClientMapsErrors(t *testing.T) {
 	cancelled, cancel := context.WithCancel(t.Context())
 	cancel()
 	if err := c.Ping(cancelled); !errors.Is(err, context.Canceled) || errors.Is(err, speech.ErrBlobsUnavailable) {
-		t.Errorf("cancelled caller: %v", err)
+		t.Errorf("cancelled caller: %v, want only context.Canceled", err)
 	}
 }
 
@@ -158,22 +158,22 @@ func TestClientParsesList(t *testing.T) {
 		{Path: "ab/abc.pcm", Bytes: 3, ModifiedAt: time.Date(2026, 11, 15, 1, 2, 3, 0, time.UTC)},
 		{Path: "ac/x.alaw", ModifiedAt: time.Unix(0, 0).UTC()}}
 	if got, err := c.List(t.Context(), "", 2); err != nil || !reflect.DeepEqual(got, want) {
-		t.Errorf("%+v, %v, want %+v", got, err, want)
+		t.Errorf("listed %+v, %v; want %+v", got, err, want)
 	}
 	if _, err := c.List(t.Context(), "", 1); !errors.Is(err, speech.ErrBlobsUnavailable) {
-		t.Errorf("too many lines: %v", err)
+		t.Errorf("too many lines: %v, want ErrBlobsUnavailable", err)
 	}
 	for _, body = range []string{"<html>", `{"path":1}`, "{}\n{", `{"path":"` + strings.Repeat("x", maxLine)} {
 		if got, err := c.List(t.Context(), "", 9); !errors.Is(err, speech.ErrBlobsUnavailable) {
-			t.Errorf("%.20s: %+v, %v", body, got, err)
+			t.Errorf("%.20s: %+v, %v; want ErrBlobsUnavailable", body, got, err)
 		}
 	}
 }
 
 func TestClientReusesConnections(t *testing.T) {
-	var seen sync.Map
+	var connections sync.Map // client addresses
 	c, server := client(t, func(w http.ResponseWriter, r *http.Request) {
-		seen.Store(r.RemoteAddr, true)
+		connections.Store(r.RemoteAddr, true)
 		_, _ = io.Copy(io.Discard, r.Body)
 		w.WriteHeader(map[string]int{"PUT": 201, "DELETE": 404}[r.Method])
 	})
@@ -187,9 +187,9 @@ func TestClientReusesConnections(t *testing.T) {
 		}
 	}
 	n := 0
-	seen.Range(func(_, _ any) bool { n++; return true })
+	connections.Range(func(_, _ any) bool { n++; return true })
 	if n < 10 || n > 20 {
-		t.Errorf("%d connections for 200 requests after 10 disconnects", n)
+		t.Errorf("%d connections for 200 requests with 10 disconnects, want 10 to 20", n)
 	}
 }
 
@@ -228,9 +228,9 @@ func TestStreamTimesOutOnlyWhenStalled(t *testing.T) {
 		slow  time.Duration // between reads of the client
 		want  error
 	}{
-		"long recording, slow line": {stallTimeout - time.Second, 0, nil},
-		"slow reader":               {0, time.Hour, nil},
-		"stalled service":           {time.Hour, 0, speech.ErrBlobsUnavailable},
+		"long recording, slow network": {stallTimeout - time.Second, 0, nil},
+		"slow reader":                  {0, time.Hour, nil},
+		"stalled service":              {time.Hour, 0, speech.ErrBlobsUnavailable},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -262,9 +262,9 @@ func TestStreamTimesOutOnlyWhenStalled(t *testing.T) {
 				}
 				switch {
 				case tt.want != nil && !errors.Is(err, tt.want):
-					t.Errorf("%v, want %s", err, tt.want)
+					t.Errorf("read: %v, want %v", err, tt.want)
 				case tt.want == nil && (!errors.Is(err, io.EOF) || n != 20*8<<10):
-					t.Errorf("%d bytes, %v, want all", n, err)
+					t.Errorf("read %d bytes, %v; want %d and EOF", n, err, 20*8<<10)
 				}
 			})
 		})
@@ -275,9 +275,9 @@ func TestStalledServiceTimesOut(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := pipeClient(t, func(_ http.ResponseWriter, r *http.Request) { <-r.Context().Done() })
 		defer c.Close()
-		begun := time.Now()
-		if _, _, err := c.Get(t.Context(), "ab/abc.pcm"); !errors.Is(err, speech.ErrBlobsUnavailable) || time.Since(begun) > headerTimeout {
-			t.Errorf("%v after %v", err, time.Since(begun))
+		start := time.Now()
+		if _, _, err := c.Get(t.Context(), "ab/abc.pcm"); !errors.Is(err, speech.ErrBlobsUnavailable) || time.Since(start) > headerTimeout {
+			t.Errorf("error %v after %v, want ErrBlobsUnavailable after %v", err, time.Since(start), headerTimeout)
 		}
 	})
 }
@@ -285,7 +285,7 @@ func TestStalledServiceTimesOut(t *testing.T) {
 func TestInvalidTokenIsRejected(t *testing.T) {
 	for _, token := range []string{"with\nbreak", "trailing\n", "two words", "nul\x00"} {
 		if _, err := NewClient("https://media", redact.Secret(token), nil); err == nil || strings.Contains(err.Error(), token) {
-			t.Errorf("%q: %v", token, err)
+			t.Errorf("token %q: error %v, want one without the token", token, err)
 		}
 	}
 }

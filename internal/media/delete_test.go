@@ -28,7 +28,7 @@ func TestDeleteKeepsModifiedBlob(t *testing.T) {
 	}
 	t.Cleanup(c.Close)
 	const path = "ab/abc.pcm"
-	store := func() string {
+	put := func() (version string) {
 		if err := c.Put(t.Context(), path, []byte("audio")); err != nil {
 			t.Fatal(err)
 		}
@@ -42,21 +42,21 @@ func TestDeleteKeepsModifiedBlob(t *testing.T) {
 		return func(gone bool, err error) {
 			t.Helper()
 			if err != nil || gone != want {
-				t.Errorf("%s: gone %v, %v", what, gone, err)
+				t.Errorf("%s: gone %v, %v; want %v", what, gone, err, want)
 			}
 		}
 	}
-	first := store()
-	second := store()
+	first := put()
+	second := put()
 	expect("replaced version", false)(c.DeleteVersion(t.Context(), path, first))
 	expect("current version", true)(c.DeleteVersion(t.Context(), path, second))
 	expect("missing blob", true)(c.DeleteVersion(t.Context(), path, second))
 
-	store()
-	stored := time.Unix(1_800_000_000, 9e8)
-	if err := os.Chtimes(filepath.Join(s.root, path), stored, stored); err != nil {
+	put()
+	modified := time.Unix(1_800_000_000, 9e8)
+	if err := os.Chtimes(filepath.Join(s.root, path), modified, modified); err != nil {
 		t.Fatal(err)
 	}
-	expect("modified later in the same second", false)(c.DeleteUnmodifiedSince(t.Context(), path, stored.Add(-time.Second/2)))
-	expect("modified in the second before", true)(c.DeleteUnmodifiedSince(t.Context(), path, stored.Add(time.Second)))
+	expect("modified later in the same second", false)(c.DeleteUnmodifiedSince(t.Context(), path, modified.Add(-time.Second/2)))
+	expect("modified in the second before", true)(c.DeleteUnmodifiedSince(t.Context(), path, modified.Add(time.Second)))
 }

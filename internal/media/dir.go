@@ -9,6 +9,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"telapi/internal/fault"
 )
 
 // fd is the raw descriptor of a file or directory. An upload is a handful of
@@ -115,19 +117,20 @@ func retryEINTR(call func() error) error {
 	}
 }
 
-// ErrPathOccupied is returned when a file or directory that the store did not
+// errPathOccupied is returned when a file or directory that the store did not
 // create has the path of a blob or shard.
-var ErrPathOccupied = errors.New("path occupied by another file")
+var errPathOccupied = fault.New(fault.PathOccupied,
+	"The path is occupied by a link, a directory or another file. Nothing was stored. Remove it from the media root.")
 
 // makeShard opens the directory of a shard, and creates it durably if it is
 // missing.
 func (s *Store) makeShard(name string) (fd, error) {
-	s.making.RLock() // a directory that is being created may not be durable yet
+	s.dirsMu.RLock() // a directory that is being created may not be durable yet
 	dir, err := s.rootFD.openDir(name)
-	s.making.RUnlock()
+	s.dirsMu.RUnlock()
 	if errors.Is(err, fs.ErrNotExist) {
-		s.making.Lock()
-		defer s.making.Unlock()
+		s.dirsMu.Lock()
+		defer s.dirsMu.Unlock()
 		if dir, err = s.rootFD.makeDir(name); err == nil {
 			if err = s.sync(s.rootFD); err != nil {
 				dir.close()
@@ -137,7 +140,7 @@ func (s *Store) makeShard(name string) (fd, error) {
 	}
 	switch {
 	case errors.Is(err, unix.ENOTDIR), errors.Is(err, unix.ELOOP):
-		return 0, ErrPathOccupied
+		return 0, errPathOccupied
 	case err != nil:
 		return 0, fmt.Errorf("create shard: %w", err)
 	}

@@ -120,7 +120,7 @@ func (s *Store) evictToFit() {
 			case err == nil:
 				s.evicted.Add(1)
 				scanned = false
-			case !errors.Is(err, errInUse) && !errors.Is(err, ErrNotFound):
+			case !errors.Is(err, errInUse) && !errors.Is(err, errNotFound):
 				s.log.Error("evict blob", "error", err)
 			}
 			continue

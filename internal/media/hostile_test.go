@@ -125,14 +125,14 @@ func TestHostilePathsNeverLeaveTheRoot(t *testing.T) {
 			path := "/media/" + shard + "/" + name
 			for _, method := range []string{"GET", "HEAD", "DELETE"} {
 				if resp, text := s.do(method, path, ""); resp.StatusCode != 404 || strings.Contains(text, canary) {
-					t.Errorf("%s %s: %d %s", method, path, resp.StatusCode, text)
+					t.Errorf("%s %s: status %d, want 404 without the secret: %s", method, path, resp.StatusCode, text)
 				}
 			}
 			// An upload replaces a link at the path of a blob, but not at that of a
 			// shard.
 			resp, text := s.do("PUT", path, "wrote")
 			if replaceable := shard == "ab" && name != "folder.pcm"; replaceable && resp.StatusCode != 201 || !replaceable && (resp.StatusCode != 409 || !strings.Contains(text, "PATH_OCCUPIED")) {
-				t.Errorf("PUT %s: %d %s", path, resp.StatusCode, text)
+				t.Errorf("PUT %s: status %d, want 201 for a replaceable path, otherwise 409: %s", path, resp.StatusCode, text)
 			}
 		}
 	}
@@ -148,33 +148,34 @@ func TestHostilePathsNeverLeaveTheRoot(t *testing.T) {
 		status, text := s.raw(method+" "+path+" HTTP/1.1\r\nHost: h\r\nConnection: close\r\n"+body, method)
 		statuses[fmt.Sprint(method, " ", status)]++
 		if strings.Contains(text, canary) || status >= 500 && status != 505 || status/100 == 3 {
-			t.Errorf("%s %q: %d %s", method, path, status, text)
+			t.Errorf("%s %q: status %d, want 2xx or 4xx without the secret: %s", method, path, status, text)
 		}
 		sent, err := url.ParseRequestURI(path)
 		if status/100 != 2 || err != nil {
 			continue
 		}
 		if _, good := media.ParsePath(strings.TrimPrefix(sent.EscapedPath(), media.Prefix)); !good {
-			t.Errorf("%s %q: %d", method, path, status)
+			t.Errorf("%s %q: status %d for an invalid path", method, path, status)
 		}
 	}
 	t.Log(statuses)
 	after := tree(t, base)
-	maps.DeleteFunc(after, func(path, now string) bool {
-		was, there := before[path]
+	maps.DeleteFunc(after, func(path, file string) bool { // keeps forbidden changes
+		previous, existed := before[path]
+		unchanged := existed && previous == file
 		rest, err := filepath.Rel(root, path)
 		_, isBlob := media.ParsePath(rest)
 		if err == nil && isBlob { // may have been changed, but not through a link
-			return there && was == now || !strings.Contains(now, canary)
+			return unchanged || !strings.Contains(file, canary)
 		}
-		return there && was == now || rest == ".lock" || now == "d---------" && (!strings.Contains(rest, "/") || strings.HasPrefix(rest, ".uploads/"))
+		return unchanged || rest == ".lock" || file == "d---------" && (!strings.Contains(rest, "/") || strings.HasPrefix(rest, ".uploads/"))
 	})
 	if len(after) > 0 {
-		t.Errorf("changed: %q", after)
+		t.Errorf("changed files outside the root, or files that are not blobs: %q", after)
 	}
 	for path := range before {
 		if _, err := os.Lstat(path); err != nil && !strings.HasPrefix(path, root) {
-			t.Errorf("%s: %v", path, err)
+			t.Errorf("%s outside the root is gone: %v", path, err)
 		}
 	}
 }
@@ -190,7 +191,7 @@ func FuzzParsePath(f *testing.F) {
 			return
 		}
 		if string(p) != s || !filepath.IsLocal(s) || filepath.Clean(s) != s || strings.Count(s, "/") != 1 || strings.Count(s, ".") != 1 || strings.HasPrefix(s, ".") {
-			t.Errorf("%q was accepted", s)
+			t.Errorf("accepted invalid path %q", s)
 		}
 	})
 }

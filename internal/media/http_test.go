@@ -59,7 +59,7 @@ func TestRangesAndConditions(t *testing.T) {
 				{"If-None-Match with its tag", "GET", []string{"If-None-Match", tag}, 304, "", ""},
 				{"If-None-Match with its weak tag", "GET", []string{"If-None-Match", "W/" + tag}, 304, "", ""},
 				{"If-None-Match with a list", "GET", []string{"If-None-Match", `"x", ` + tag}, 304, "", ""},
-				{"If-None-Match with anything", "HEAD", []string{"If-None-Match", "*"}, 304, "", ""},
+				{"If-None-Match with *", "HEAD", []string{"If-None-Match", "*"}, 304, "", ""},
 				{"If-None-Match with another tag", "GET", []string{"If-None-Match", `"x"`}, 200, content, ""},
 				{"If-None-Match overrides a date", "GET", []string{"If-None-Match", `"x"`, "If-Modified-Since", after}, 200, content, ""},
 				{"If-None-Match comes before ranges", "GET", []string{"If-None-Match", tag, "Range", "bytes=2-4"}, 304, "", ""},
@@ -88,7 +88,7 @@ func TestRangesAndConditions(t *testing.T) {
 					cacheControl = "no-store"
 				}
 				if resp.Header.Get("Cache-Control") != cacheControl || resp.StatusCode < 400 && resp.Header.Get("Etag") != tag {
-					t.Errorf("%s: header %v", tt.name, resp.Header)
+					t.Errorf("%s: header %v, want Cache-Control %q and ETag %s", tt.name, resp.Header, cacheControl, tag)
 				}
 			}
 		})
@@ -101,7 +101,7 @@ func TestMultipleRanges(t *testing.T) {
 	resp, body := s.do("GET", blobURL, "", "Range", "bytes=0-1,-2")
 	kind, params, err := mime.ParseMediaType(resp.Header.Get("Content-Type"))
 	if err != nil || kind != "multipart/byteranges" || resp.StatusCode != http.StatusPartialContent {
-		t.Fatalf("%d %s %v", resp.StatusCode, kind, err)
+		t.Fatalf("status %d, type %s, %v; want 206 with multipart/byteranges", resp.StatusCode, kind, err)
 	}
 	parts := multipart.NewReader(strings.NewReader(body), params["boundary"])
 	for _, want := range []string{"bytes 0-1/20 audio/x-alaw-basic 01", "bytes 18-19/20 audio/x-alaw-basic ij"} {
@@ -133,17 +133,17 @@ func TestPutAndDelete(t *testing.T) {
 		{"a token of another scheme", "PUT", blobURL, "x", []string{"Authorization", "Basic " + token}, 401, "UNAUTHORIZED"},
 		{"two tokens", "PUT", blobURL, "x", with("Authorization", "Bearer x"), 401, "UNAUTHORIZED"},
 		{"delete without a token", "DELETE", blobURL, "", nil, 401, "UNAUTHORIZED"},
-		{"a bad path without a token", "PUT", "/media/x", "x", nil, 401, "UNAUTHORIZED"},
-		{"put to a bad path", "PUT", "/media/ab/x.wav", "x", bearer, 400, "VALIDATION_ERROR"},
+		{"an invalid path without a token", "PUT", "/media/x", "x", nil, 401, "UNAUTHORIZED"},
+		{"put to an invalid path", "PUT", "/media/ab/x.wav", "x", bearer, 400, "VALIDATION_ERROR"},
 		{"put elsewhere", "PUT", "/elsewhere", "x", bearer, 400, "VALIDATION_ERROR"},
 		{"put to the listing", "PUT", "/media", "x", bearer, 400, "VALIDATION_ERROR"},
-		{"delete of a bad path", "DELETE", "/media/ab/x.wav", "", bearer, 404, "NOT_FOUND"},
-		{"get of a bad path", "GET", "/media/ab/x.wav", "", nil, 404, "NOT_FOUND"},
+		{"delete of an invalid path", "DELETE", "/media/ab/x.wav", "", bearer, 404, "NOT_FOUND"},
+		{"get of an invalid path", "GET", "/media/ab/x.wav", "", nil, 404, "NOT_FOUND"},
 		{"get of a missing blob", "GET", missing, "", nil, 404, "NOT_FOUND"},
 		{"delete of a missing blob", "DELETE", missing, "", bearer, 404, "NOT_FOUND"},
 		{"post", "POST", blobURL, "x", bearer, 405, "METHOD_NOT_ALLOWED"},
 		{"delete of health", "DELETE", "/health", "", bearer, 405, "METHOD_NOT_ALLOWED"},
-		{"too long", "PUT", blobURL, strings.Repeat("x", 101), bearer, 413, "PAYLOAD_TOO_LARGE"},
+		{"too large", "PUT", blobURL, strings.Repeat("x", 101), bearer, 413, "PAYLOAD_TOO_LARGE"},
 		{"a partial upload", "PUT", blobURL, "x", with("Content-Range", "bytes 0-0/20"), 400, "Content-Range"},
 		{"replace a missing blob", "PUT", missing, "x", with("If-Match", "*"), 412, "PRECONDITION_FAILED"},
 		{"replace another version", "PUT", blobURL, "x", with("If-Match", `"x"`), 412, "PRECONDITION_FAILED"},
@@ -171,7 +171,7 @@ func TestPutAndDelete(t *testing.T) {
 			t.Errorf("%s: %d %s, want %d %s", tt.name, resp.StatusCode, body, tt.status, tt.want)
 		}
 		if allow := resp.Header.Get("Allow"); (resp.StatusCode == 405) != (allow != "") {
-			t.Errorf("%s: Allow %q", tt.name, allow)
+			t.Errorf("%s: status %d with Allow %q, want Allow only with 405", tt.name, resp.StatusCode, allow)
 		}
 		if strings.Contains(body, token) {
 			t.Errorf("%s: the response contains the token", tt.name)
@@ -183,11 +183,11 @@ func TestPutAndDelete(t *testing.T) {
 		"chunks, empty": "PUT /media/ab/x.pcm HTTP/1.1\r\nHost: h\r\nAuthorization: Bearer " + token + "\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n",
 	} {
 		if status, body := s.raw(request, "PUT"); status != 411 || !strings.Contains(body, "LENGTH_REQUIRED") {
-			t.Errorf("%s: %d %s", name, status, body)
+			t.Errorf("%s: status %d, want 411 LENGTH_REQUIRED: %s", name, status, body)
 		}
 	}
 	// Content-Length is checked before the body is sent.
 	if status, _ := s.raw("PUT /media/ab/x.pcm HTTP/1.1\r\nHost: h\r\nAuthorization: Bearer "+token+"\r\nContent-Length: 101\r\n\r\n", "PUT"); status != 413 {
-		t.Errorf("too large Content-Length: %d", status)
+		t.Errorf("too large Content-Length: status %d, want 413", status)
 	}
 }

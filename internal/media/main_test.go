@@ -29,7 +29,7 @@ type service struct {
 	root   string
 	client *http.Client
 	drain  func()
-	end    func()
+	stop   func() // shuts down the service; may be called twice
 }
 
 // start runs a service until the test ends. Zero options get defaults.
@@ -58,13 +58,13 @@ func start(t *testing.T, o media.Options, secure *tls.Config) *service {
 	served := make(chan error, 1)
 	go func() { served <- s.Serve(l, secure) }()
 	transport := &http.Transport{MaxIdleConnsPerHost: 64, DisableCompression: true}
-	ended := false
+	stopped := false
 	run := &service{t: t, addr: l.Addr().String(), root: o.Root, client: &http.Client{Transport: transport}, drain: s.Drain}
-	run.end = func() {
-		if ended {
+	run.stop = func() {
+		if stopped {
 			return
 		}
-		ended = true
+		stopped = true
 		transport.CloseIdleConnections()
 		if err := s.Shutdown(t.Context()); err != nil && t.Context().Err() == nil {
 			t.Errorf("shut down: %v", err)
@@ -74,7 +74,7 @@ func start(t *testing.T, o media.Options, secure *tls.Config) *service {
 		}
 		s.Close()
 	}
-	t.Cleanup(run.end)
+	t.Cleanup(run.stop)
 	return run
 }
 

@@ -38,7 +38,7 @@ type Options struct {
 // Service is the media service. It serves the blobs of a Store over HTTP, simple
 // requests on a fast path.
 type Service struct {
-	o          Options
+	options    Options
 	store      *Store
 	fastPath   *fastlane.FastPath
 	server     *http.Server
@@ -60,11 +60,11 @@ const (
 
 // New opens the store and returns a service.
 func New(o Options) (*Service, error) {
-	s := &Service{o: o, prometheus: promhttp.HandlerFor(o.Registry, promhttp.HandlerOpts{ErrorHandling: promhttp.ContinueOnError})}
+	s := &Service{options: o, prometheus: promhttp.HandlerFor(o.Registry, promhttp.HandlerOpts{ErrorHandling: promhttp.ContinueOnError})}
 	if o.MaxBytes > 0 {
-		s.o.MaxObjectBytes = min(o.MaxObjectBytes, o.MaxBytes)
+		s.options.MaxObjectBytes = min(o.MaxObjectBytes, o.MaxBytes)
 	}
-	s.fastPath = fastlane.New(fastlane.Options{MaxBytes: o.MemoryBytes, MaxUpload: s.o.MaxObjectBytes, Load: s.load, Served: s.served})
+	s.fastPath = fastlane.New(fastlane.Options{MaxBytes: o.MemoryBytes, MaxUpload: s.options.MaxObjectBytes, Load: s.load, Served: s.served})
 	change := func(p Path, change func() error) error { return s.fastPath.Change(Prefix+string(p), change) }
 	var err error
 	if s.store, err = OpenStore(StoreOptions{Root: o.Root, MaxBytes: o.MaxBytes, Unsynced: o.Unsynced, Log: o.Log, Change: change}); err != nil {
@@ -146,8 +146,6 @@ func (s *Service) route(x *httpserve.Response, r *http.Request) error {
 	return httpserve.MethodNotAllowed(x, "GET, HEAD, PUT, DELETE")
 }
 
-var errNotFound = fault.New(fault.NotFound, "Blob not found.")
-
 func (s *Service) health(x *httpserve.Response) error {
 	text, status := "ok", http.StatusOK
 	if s.draining.Load() {
@@ -158,7 +156,7 @@ func (s *Service) health(x *httpserve.Response) error {
 }
 
 func (s *Service) scrape(x *httpserve.Response, r *http.Request) error {
-	if want := s.o.MetricsToken; want != "" && !httpserve.HasBearer(r, want) {
+	if want := s.options.MetricsToken; want != "" && !httpserve.HasBearer(r, want) {
 		return fault.New(fault.Unauthorized, "Send METRICS_TOKEN as a bearer token.")
 	}
 	s.prometheus.ServeHTTP(x, r)
@@ -166,7 +164,7 @@ func (s *Service) scrape(x *httpserve.Response, r *http.Request) error {
 }
 
 func (s *Service) mayChange(r *http.Request) bool {
-	return len(s.o.UploadTokens) == 0 || httpserve.HasBearer(r, s.o.UploadTokens...)
+	return len(s.options.UploadTokens) == 0 || httpserve.HasBearer(r, s.options.UploadTokens...)
 }
 
 // ServeHTTP answers one request and records the outcome in the access log and
@@ -191,7 +189,7 @@ func (s *Service) observe(x *httpserve.Response, took time.Duration) {
 	s.metrics.requests.WithLabelValues(method, strconv.Itoa(x.Status)).Inc()
 	s.metrics.duration.WithLabelValues(method).Observe(took.Seconds())
 	s.metrics.sent.Add(float64(x.Bytes))
-	x.Log(x.Request.Context(), s.o.Log, slog.LevelDebug, took, x.Request.RemoteAddr)
+	x.Log(x.Request.Context(), s.options.Log, slog.LevelDebug, took, x.Request.RemoteAddr)
 }
 
 // served records a response from memory.
@@ -199,8 +197,8 @@ func (s *Service) served(path string, bytes int) {
 	s.store.recordAccess(Path(path[len(Prefix):]))
 	s.metrics.fromMemory.Inc()
 	s.metrics.sent.Add(float64(bytes))
-	if s.o.Log.Enabled(context.Background(), slog.LevelDebug) {
-		s.o.Log.Debug("request", "method", http.MethodGet, "path", path, "status", http.StatusOK, "bytes", bytes, "memory", true)
+	if s.options.Log.Enabled(context.Background(), slog.LevelDebug) {
+		s.options.Log.Debug("request", "method", http.MethodGet, "path", path, "status", http.StatusOK, "bytes", bytes, "memory", true)
 	}
 }
 
@@ -217,29 +215,29 @@ type serviceMetrics struct {
 	requests       *prometheus.CounterVec
 	duration       *prometheus.HistogramVec
 	received, sent prometheus.Counter
-	fromMemory     prometheus.Counter
+	fromMemory     prometheus.Counter // of requests
 }
 
 func newServiceMetrics(reg prometheus.Registerer, store *Store, fastPath *fastlane.FastPath) *serviceMetrics {
-	moved := prometheus.NewCounterVec(prometheus.CounterOpts{
+	transferred := prometheus.NewCounterVec(prometheus.CounterOpts{
 		Name: "telapi_media_bytes_total", Help: "Bytes of request bodies stored (in) and response bodies sent (out)."}, []string{"direction"})
-	o := &serviceMetrics{
+	m := &serviceMetrics{
 		requests: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "telapi_media_requests_total", Help: "Requests by method and status."}, []string{"method", "status"}),
 		duration: prometheus.NewHistogramVec(prometheus.HistogramOpts{
 			Name: "telapi_media_request_duration_seconds", Help: "Duration of requests by method. Responses of the fast path are not measured.",
 			Buckets: []float64{.0001, .00025, .0005, .001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 2.5, 10}}, []string{"method"}),
-		received: moved.WithLabelValues("in"),
-		sent:     moved.WithLabelValues("out"),
+		received: transferred.WithLabelValues("in"),
+		sent:     transferred.WithLabelValues("out"),
 	}
-	o.fromMemory = o.requests.WithLabelValues(http.MethodGet, strconv.Itoa(http.StatusOK))
+	m.fromMemory = m.requests.WithLabelValues(http.MethodGet, strconv.Itoa(http.StatusOK))
 	gauge := func(name, help string, value func() int64) prometheus.Collector {
 		return prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: name, Help: help}, func() float64 { return float64(value()) })
 	}
 	counter := func(name, help string, value func() uint64) prometheus.Collector {
 		return prometheus.NewCounterFunc(prometheus.CounterOpts{Name: name, Help: help}, func() float64 { return float64(value()) })
 	}
-	reg.MustRegister(o.requests, o.duration, moved,
+	reg.MustRegister(m.requests, m.duration, transferred,
 		gauge("telapi_media_store_bytes", "Bytes of all stored blobs.", store.bytes.Load),
 		gauge("telapi_media_store_objects", "Number of stored blobs.", store.objects.Load),
 		gauge("telapi_media_memory_bytes", "Bytes of the blobs in the memory cache.", func() int64 { return fastPath.Stats().Bytes }),
@@ -247,5 +245,5 @@ func newServiceMetrics(reg prometheus.Registerer, store *Store, fastPath *fastla
 		counter("telapi_media_memory_answers_total", "Responses sent from the memory cache.", func() uint64 { return fastPath.Stats().Hits }),
 		counter("telapi_media_evictions_total", "Blobs evicted to stay below the size limit.", store.evicted.Load),
 	)
-	return o
+	return m
 }

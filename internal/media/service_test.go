@@ -31,10 +31,10 @@ func TestRequestsAreLoggedAtDebugLevel(t *testing.T) {
 		s.do("GET", blobURL+"?from-disk", "")
 		s.do("GET", "/media/ab/none.alaw", "")
 		s.do("PUT", blobURL, "x", "Authorization", "Bearer another-token")
-		s.end()
+		s.stop()
 		for line, times := range want {
 			if got := strings.Count(log.String(), line); got != times {
-				t.Errorf("%v: %d times %s in\n%s", level, got, line, &log)
+				t.Errorf("level %v: %d lines with %s, want %d:\n%s", level, got, line, times, &log)
 			}
 		}
 		if strings.Contains(log.String(), token) || strings.Contains(log.String(), "another-token") {
@@ -50,7 +50,7 @@ func TestBytesAreCountedFromMemoryAndDisk(t *testing.T) {
 	s.do("GET", blobURL, "")
 	s.do("GET", blobURL+"?from-disk", "")
 	s.do("GET", blobURL, "", "Range", "bytes=0-2")
-	s.end()
+	s.stop()
 	families, err := registry.Gather()
 	if err != nil {
 		t.Fatal(err)
@@ -64,17 +64,17 @@ func TestBytesAreCountedFromMemoryAndDisk(t *testing.T) {
 		}
 	}
 	if transferred["in"] != 20 || transferred["out"] != 43 {
-		t.Errorf("bytes %v", transferred)
+		t.Errorf("bytes %v, want 20 in and 43 out", transferred)
 	}
 }
 
 func TestDrainingServiceClosesConnections(t *testing.T) {
 	s := start(t, media.Options{}, nil)
 	if resp, body := s.do("GET", "/health", ""); resp.StatusCode != 200 || body != "ok" || resp.Close {
-		t.Errorf("before draining: %d %q, close %v", resp.StatusCode, body, resp.Close)
+		t.Errorf("before draining: status %d, %q, close %v; want 200, ok, false", resp.StatusCode, body, resp.Close)
 	}
 	s.drain()
 	if resp, body := s.do("GET", "/health", ""); resp.StatusCode != 503 || body != "draining" || !resp.Close {
-		t.Errorf("draining: %d %q, close %v", resp.StatusCode, body, resp.Close)
+		t.Errorf("draining: status %d, %q, close %v; want 503, draining, true", resp.StatusCode, body, resp.Close)
 	}
 }

@@ -42,8 +42,8 @@ func (l pipes) Addr() net.Addr { return &net.TCPAddr{} }
 // minute with small blobs. Large ones get more time, at 64 KiB per second.
 func TestSlowClientsAreDisconnected(t *testing.T) {
 	const big = 1 << 20
-	slowly := strings.Repeat("x", 4000)
-	// drip sends prefix at once and text with one byte per second.
+	text := strings.Repeat("x", 4000)
+	// drip sends prefix at once and then text, one byte per second.
 	drip := func(c net.Conn, prefix, text string) {
 		_, _ = io.WriteString(c, prefix)
 		for i := range len(text) {
@@ -55,23 +55,23 @@ func TestSlowClientsAreDisconnected(t *testing.T) {
 		_, _ = io.Copy(io.Discard, c)
 	}
 	for name, tt := range map[string]struct {
-		memory int64
-		within time.Duration
+		memory int64         // of the cache
+		within time.Duration // until the connection is closed
 		client func(c net.Conn)
 	}{
 		"no request":  {0, 3 * time.Minute, func(c net.Conn) { _, _ = io.Copy(io.Discard, c) }},
-		"slow header": {0, time.Minute, func(c net.Conn) { drip(c, "GET /media/ab/x.pcm HTTP/1.1\r\nX: ", slowly) }},
+		"slow header": {0, time.Minute, func(c net.Conn) { drip(c, "GET /media/ab/x.pcm HTTP/1.1\r\nX: ", text) }},
 		"slow body": {0, time.Minute, func(c net.Conn) {
-			drip(c, "PUT /media/ab/y.pcm HTTP/1.1\r\nHost: h\r\nContent-Length: 4000\r\n\r\n", slowly)
+			drip(c, "PUT /media/ab/y.pcm HTTP/1.1\r\nHost: h\r\nContent-Length: 4000\r\n\r\n", text)
 		}},
 		"slow unread body": {0, time.Minute, func(c net.Conn) {
-			drip(c, "GET /nowhere HTTP/1.1\r\nHost: h\r\nContent-Length: 4000\r\n\r\n", slowly)
+			drip(c, "GET /nowhere HTTP/1.1\r\nHost: h\r\nContent-Length: 4000\r\n\r\n", text)
 		}},
 		"missing body": {0, time.Minute, func(c net.Conn) {
 			_, _ = io.WriteString(c, "PUT /media/ab/y.pcm HTTP/1.1\r\nHost: h\r\nContent-Length: 300000\r\n\r\n")
 			resp, err := http.ReadResponse(bufio.NewReader(c), nil)
 			if err != nil || resp.StatusCode != http.StatusBadRequest || !resp.Close {
-				t.Errorf("response to a missing body: %v, %v", resp, err)
+				t.Errorf("response to a missing body: %v, %v; want status 400 and a closed connection", resp, err)
 			}
 		}},
 		"stalled reader": {0, 2 * time.Minute, func(c net.Conn) {
@@ -110,7 +110,7 @@ func TestSlowClientsAreDisconnected(t *testing.T) {
 				case at := <-conn.at:
 					t.Logf("closed after %v", at.Sub(start))
 				case <-time.After(tt.within):
-					t.Errorf("still open after %v", tt.within)
+					t.Errorf("connection still open after %v", tt.within)
 				}
 				client.Close()
 				if err := s.Shutdown(t.Context()); err != nil {
@@ -120,7 +120,7 @@ func TestSlowClientsAreDisconnected(t *testing.T) {
 				time.Sleep(2 * time.Hour) // until the clients are done
 			})
 			if files := filesBelow(t, root); !slices.Equal(files, []string{".lock", "ab/x.pcm"}) {
-				t.Errorf("remaining files %v", files)
+				t.Errorf("files %v, want .lock and ab/x.pcm", files)
 			}
 		})
 	}
@@ -154,14 +154,14 @@ func TestTruncatedBodyStoresNothing(t *testing.T) {
 		}
 		resp, err := http.ReadResponse(bufio.NewReader(conn), nil)
 		if err != nil || resp.StatusCode != 400 {
-			t.Errorf("cut after %d: %v %v", cut, resp, err)
+			t.Errorf("body truncated after %d bytes: %v, %v; want status 400", cut, resp, err)
 		}
 		conn.Close()
 		if _, body := s.do("GET", "/media/ab/x.pcm", ""); body != "first" {
-			t.Errorf("cut after %d: stored %q", cut, body)
+			t.Errorf("body truncated after %d bytes: stored %q, want the first upload", cut, body)
 		}
 	}
 	if files := filesBelow(t, s.root); !slices.Equal(files, []string{".lock", "ab/x.pcm"}) {
-		t.Errorf("remaining files %v", files)
+		t.Errorf("files %v, want .lock and ab/x.pcm", files)
 	}
 }

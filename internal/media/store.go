@@ -17,12 +17,13 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"telapi/internal/fault"
 	"telapi/internal/speech"
 )
 
-// Store keeps blobs as files, <root>/<shard>/<name>.<encoding>. It has no other
-// state: the file system is right, also after a crash or after files were copied
-// in. It accesses only files below its root, and only regular files are blobs.
+// Store keeps blobs as files, <root>/<shard>/<name>.<encoding>. The files are its
+// only state, so that it is consistent after a crash and after files were copied
+// into the root. It accesses only files below its root, and only regular files are blobs.
 //
 // Readers and writers need no coordination. A file is complete when it gets its
 // name and never changes afterwards; readers of a replaced or deleted file keep
@@ -31,13 +32,13 @@ type Store struct {
 	root     *os.Root
 	rootFile *os.File // owns rootFD
 	rootFD   fd
-	lock     *os.File
+	lock     *os.File // prevents a second store with the same root
 	maxBytes int64
 	unsynced bool
-	change   func(p Path, change func() error) error
+	change   func(p Path, change func() error) error // StoreOptions.Change
 	log      *slog.Logger
 
-	making      sync.RWMutex // held for writing while directories are created
+	dirsMu      sync.RWMutex // held for writing while directories are created
 	uploads     uploads
 	stripes     [256]sync.Mutex // serialize the changes of a path
 	accessTimes accessTimes
@@ -59,8 +60,8 @@ type StoreOptions struct {
 	Change func(p Path, change func() error) error
 }
 
-// ErrNotFound is returned when a path has no blob.
-var ErrNotFound = errors.New("blob not found")
+// errNotFound is returned when a path has no blob.
+var errNotFound = fault.New(fault.NotFound, "Blob not found.")
 
 // OpenStore opens a root and creates it if it is missing. It removes unfinished
 // uploads of an earlier process. A root can be open only once.
@@ -127,7 +128,7 @@ type Blob struct {
 	ETag     string // strong: it changes with every upload
 }
 
-// Open opens a blob for reading, or returns ErrNotFound.
+// Open opens a blob for reading, or returns NOT_FOUND.
 func (s *Store) Open(p Path) (*Blob, error) {
 	shard, file := p.split()
 	dir, err := s.rootFD.openDir(shard)
@@ -148,11 +149,11 @@ func (s *Store) Open(p Path) (*Blob, error) {
 	return &Blob{os.NewFile(uintptr(f), string(p)), info.Size, modified(info), etag(info)}, nil
 }
 
-// notFoundOr returns ErrNotFound if err is nil or means that a path has no blob.
+// notFoundOr returns errNotFound if err is nil or means that a path has no blob.
 func notFoundOr(err error) error {
-	switch number, _ := errors.AsType[unix.Errno](err); number {
+	switch code, _ := errors.AsType[unix.Errno](err); code {
 	case 0, unix.ENOENT, unix.ENOTDIR, unix.ELOOP, unix.ENAMETOOLONG, unix.ENXIO:
-		return ErrNotFound
+		return errNotFound
 	}
 	return fmt.Errorf("open blob: %w", err)
 }
@@ -167,7 +168,7 @@ func etag(info unix.Stat_t) string {
 // Precondition allows every change.
 type Precondition func(etag string, modified time.Time) error
 
-// Delete deletes a blob durably, or returns ErrNotFound.
+// Delete deletes a blob durably, or returns NOT_FOUND.
 func (s *Store) Delete(p Path, condition Precondition) error {
 	return s.deleteIf(p, s.sync, func(info unix.Stat_t) error {
 		if condition == nil {
@@ -177,7 +178,7 @@ func (s *Store) Delete(p Path, condition Precondition) error {
 	})
 }
 
-// deleteIf deletes a blob if allow returns nil. It returns ErrNotFound if there
+// deleteIf deletes a blob if allow returns nil. It returns errNotFound if there
 // is none.
 func (s *Store) deleteIf(p Path, sync func(fd) error, allow func(unix.Stat_t) error) error {
 	shard, file := p.split()
@@ -238,17 +239,17 @@ func (s *Store) List(after string, limit int) (blobs []speech.BlobInfo, err erro
 // walk visits blobs with a path greater than after, in order of path, until visit
 // returns false. It skips those that are removed meanwhile.
 func (s *Store) walk(after string, visit func(Path, unix.Stat_t) bool) error {
-	from, _, _ := strings.Cut(after, "/")
+	firstShard, _, _ := strings.Cut(after, "/")
 	shards, err := s.rootFD.list(".")
 	if err != nil {
 		return fmt.Errorf("read media root: %w", err)
 	}
 	slices.SortFunc(shards, func(a, b string) int { return cmp.Compare(a+"/", b+"/") })
 	for _, shard := range shards {
-		if !isName(shard) || shard+"/" < from+"/" {
+		if !isName(shard) || shard+"/" < firstShard+"/" {
 			continue
 		}
-		if more, err := s.walkShard(shard, after, visit); err != nil && !errors.Is(notFoundOr(err), ErrNotFound) {
+		if more, err := s.walkShard(shard, after, visit); err != nil && !errors.Is(notFoundOr(err), errNotFound) {
 			return fmt.Errorf("read shard: %w", err)
 		} else if !more {
 			break

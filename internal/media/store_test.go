@@ -45,15 +45,17 @@ func put(t *testing.T, s *media.Store, path, body string) (created bool) {
 	return created
 }
 
+// use opens a blob, so that it is the most recently used.
 func use(t *testing.T, s *media.Store, path string) {
 	t.Helper()
-	o, err := s.Open(media.Path(path))
+	b, err := s.Open(media.Path(path))
 	if err != nil {
 		t.Fatalf("open %s: %v", path, err)
 	}
-	o.Close()
+	b.Close()
 }
 
+// stored returns the paths of all blobs.
 func stored(t *testing.T, s *media.Store) (paths []string) {
 	t.Helper()
 	list, err := s.List("", 10_000)
@@ -88,7 +90,7 @@ func TestLeastRecentlyUsedIsEvictedAfterRestart(t *testing.T) {
 	put(t, s, "gg/x.pcm", "small") // a smaller replacement frees space
 	put(t, s, "hh/x.pcm", strings.Repeat("h", 10))
 	if got := stored(t, s); len(got) != 5 {
-		t.Errorf("stored %v, want five", got)
+		t.Errorf("stored %v, want 5 blobs", got)
 	}
 	s.Close()
 
@@ -112,10 +114,10 @@ func TestResponsesFromMemoryCountAsUse(t *testing.T) {
 		s.mustPut(fmt.Sprintf("/media/cd/%d.pcm", i), body)
 	}
 	if resp, _ := s.do("GET", "/media/ab/0.pcm", ""); resp.StatusCode != 200 {
-		t.Errorf("a used blob was evicted: %d", resp.StatusCode)
+		t.Errorf("used blob: status %d, want 200", resp.StatusCode)
 	}
 	if resp, _ := s.do("GET", "/media/ab/1.pcm", ""); resp.StatusCode != 404 {
-		t.Errorf("an unused blob was not evicted: %d", resp.StatusCode)
+		t.Errorf("unused blob: status %d, want 404", resp.StatusCode)
 	}
 	_, metrics := s.do("GET", "/metrics", "")
 	for _, line := range []string{
@@ -124,7 +126,7 @@ func TestResponsesFromMemoryCountAsUse(t *testing.T) {
 		`telapi_media_store_objects 5`, `telapi_media_store_bytes 50`, `telapi_media_evictions_total 5`,
 	} {
 		if !strings.Contains(metrics, line+"\n") {
-			t.Errorf("no %s in\n%s", line, metrics)
+			t.Errorf("metrics without %q:\n%s", line, metrics)
 		}
 	}
 }
@@ -143,8 +145,8 @@ func TestServesThousandConnections(t *testing.T) {
 	}
 	for range 2 { // all connections stay open
 		for i, c := range conns {
-			method := []string{"GET /media/ab/x.pcm", "GET /media/ab/x.pcm?from-disk"}[i%2]
-			fmt.Fprintf(c, "%s HTTP/1.1\r\nHost: h\r\n\r\n", method)
+			path := []string{"/media/ab/x.pcm", "/media/ab/x.pcm?from-disk"}[i%2]
+			fmt.Fprintf(c, "GET %s HTTP/1.1\r\nHost: h\r\n\r\n", path)
 		}
 		for i, c := range conns {
 			resp, err := http.ReadResponse(bufio.NewReader(c), nil)
@@ -153,7 +155,7 @@ func TestServesThousandConnections(t *testing.T) {
 			}
 			body, err := io.ReadAll(resp.Body)
 			if err != nil || resp.StatusCode != 200 || !isComplete(string(body)) {
-				t.Fatalf("connection %d: %d %v", i, resp.StatusCode, err)
+				t.Fatalf("connection %d: status %d, %d bytes, %v; want a complete body", i, resp.StatusCode, len(body), err)
 			}
 		}
 	}
@@ -170,10 +172,10 @@ func TestOpenRemovesOnlyUnfinishedUploads(t *testing.T) {
 		}
 		s := openStore(t, root, 0)
 		if _, err := os.Stat(filepath.Join(root, name)); (err == nil) != kept {
-			t.Errorf("%s: %v", name, err)
+			t.Errorf("%s: exists %v, want %v", name, err == nil, kept)
 		}
 		if got := stored(t, s); !slices.Equal(got, []string{"ab/x.pcm"}) {
-			t.Errorf("stored %v", got)
+			t.Errorf("stored %v, want ab/x.pcm", got)
 		}
 		s.Close()
 	}
@@ -199,7 +201,7 @@ func TestRemovedUploadDirectoryIsCreatedAgain(t *testing.T) {
 		t.Error("the upload followed a link")
 	}
 	if after := tree(t, root); !maps.Equal(before, after) {
-		t.Errorf("changed from %q to %q", before, after)
+		t.Errorf("files changed from %q to %q", before, after)
 	}
 }
 
@@ -216,7 +218,7 @@ func TestEmptyShardIsRemoved(t *testing.T) {
 	defer s.Close()
 	for name, kept := range map[string]bool{"ab": false, "cd": true, "lost+found": true} {
 		if _, err := os.Stat(filepath.Join(root, name)); (err == nil) != kept {
-			t.Errorf("%s: %v", name, err)
+			t.Errorf("%s: exists %v, want %v", name, err == nil, kept)
 		}
 	}
 	put(t, s, "ab/x.pcm", "again")
@@ -229,7 +231,7 @@ func TestRootCannotBeOpenedTwice(t *testing.T) {
 	root := t.TempDir()
 	s := openStore(t, root, 0)
 	if _, err := media.OpenStore(media.StoreOptions{Root: root}); err == nil || !strings.Contains(err.Error(), "MEDIA_ROOT") {
-		t.Errorf("second store: %v", err)
+		t.Errorf("second store: %v, want an error with MEDIA_ROOT", err)
 	}
 	s.Close()
 	openStore(t, root, 0).Close()
@@ -259,12 +261,12 @@ func TestListIsOrderedByPath(t *testing.T) {
 		for _, b := range page {
 			got, after = append(got, b.Path), b.Path
 			if b.Bytes != int64(len(b.Path)) || b.ModifiedAt.IsZero() {
-				t.Errorf("%+v", b)
+				t.Errorf("blob %+v, want %d bytes and a modification time", b, len(b.Path))
 			}
 		}
 	}
 	if !slices.Equal(got, want) {
-		t.Errorf("got  %v\nwant %v", got, want)
+		t.Errorf("listed %v\nwant   %v", got, want)
 	}
 }
 
@@ -289,10 +291,10 @@ func TestFailedUploadLeavesNothing(t *testing.T) {
 			t.Errorf("%s: no error", name)
 		}
 		if files := filesBelow(t, root); !slices.Equal(files, []string{".lock", "ab/x.pcm"}) {
-			t.Errorf("%s: remaining files %v", name, files)
+			t.Errorf("%s: files %v, want .lock and ab/x.pcm", name, files)
 		}
 		if body, _ := os.ReadFile(filepath.Join(root, "ab/x.pcm")); string(body) != "first" {
-			t.Errorf("%s: stored %q", name, body)
+			t.Errorf("%s: stored %q, want the first upload", name, body)
 		}
 	}
 }
@@ -325,24 +327,24 @@ func TestReadersSeeCompleteAndCurrentBodies(t *testing.T) {
 	var wg sync.WaitGroup
 	for w := range 4 {
 		wg.Go(func() {
-			own := fmt.Sprintf("/media/w%d/own.pcm", w)
+			private := fmt.Sprintf("/media/w%d/x.pcm", w) // changed by this writer only
 			for i := range 60 {
 				body := withChecksum(fmt.Sprint(w, ".", i, ";"), 10+i*50)
 				s.do("PUT", "/media/ab/shared.pcm", body)
-				s.do("PUT", own, body)
+				s.do("PUT", private, body)
 				for range 3 {
-					if resp, got := s.do("GET", own, ""); got != body {
-						t.Errorf("GET after PUT: %d, wrong body of %d bytes", resp.StatusCode, len(got))
+					if resp, got := s.do("GET", private, ""); got != body {
+						t.Errorf("GET after PUT: status %d with another body of %d bytes, want the %d bytes sent", resp.StatusCode, len(got), len(body))
 					}
 				}
 				if i%5 == 0 {
-					s.do("DELETE", own, "")
-					if resp, _ := s.do("GET", own, ""); resp.StatusCode != 404 {
-						t.Errorf("GET after DELETE: %d", resp.StatusCode)
+					s.do("DELETE", private, "")
+					if resp, _ := s.do("GET", private, ""); resp.StatusCode != 404 {
+						t.Errorf("GET after DELETE: status %d, want 404", resp.StatusCode)
 					}
 				}
 				if resp, got := s.do("GET", "/media/ab/shared.pcm", ""); resp.StatusCode != 200 || !isComplete(got) {
-					t.Errorf("shared blob: %d, incomplete body of %d bytes", resp.StatusCode, len(got))
+					t.Errorf("shared blob: status %d with %d bytes, want a complete body", resp.StatusCode, len(got))
 				}
 			}
 		})
@@ -370,7 +372,7 @@ func TestSizeLimitHoldsWithConcurrentWriters(t *testing.T) {
 		bytes += b.Bytes
 	}
 	if err != nil || bytes > maxBytes || bytes < maxBytes-200 {
-		t.Errorf("%d bytes in %d blobs, limit %d (%v)", bytes, len(list), maxBytes, err)
+		t.Errorf("%d bytes in %d blobs, %v; want at most %d and nearly as many", bytes, len(list), err, maxBytes)
 	}
 }
 
@@ -380,14 +382,14 @@ func TestETagsAreUnique(t *testing.T) {
 	seen := map[string]bool{}
 	for i := range 200 {
 		put(t, s, "ab/x.pcm", fmt.Sprintf("%04d", i))
-		o, err := s.Open("ab/x.pcm")
+		b, err := s.Open("ab/x.pcm")
 		if err != nil {
 			t.Fatal(err)
 		}
-		if seen[o.ETag] {
-			t.Fatalf("ETag %s was reused", o.ETag)
+		if seen[b.ETag] {
+			t.Fatalf("ETag %s was reused", b.ETag)
 		}
-		seen[o.ETag] = true
-		o.Close()
+		seen[b.ETag] = true
+		b.Close()
 	}
 }

@@ -51,7 +51,7 @@ func TestTLSCiphersAndCertificateRenewal(t *testing.T) {
 		"TLS 1.1":          {tls.VersionTLS11, nil, false},
 	} {
 		if err := dial(first, tt.version, tt.suites...); (err == nil) != tt.ok {
-			t.Errorf("%s: %v", name, err)
+			t.Errorf("%s: %v; want success: %v", name, err, tt.ok)
 		}
 	}
 

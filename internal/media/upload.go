@@ -47,8 +47,8 @@ func (s *Store) openUploads() error {
 // reopened since the caller loaded old. The old one stays open: another upload
 // may be using it.
 func (s *Store) reopenUploadDir(i int, old fd) (fd, error) {
-	s.making.Lock()
-	defer s.making.Unlock()
+	s.dirsMu.Lock()
+	defer s.dirsMu.Unlock()
 	if current := fd(s.uploads.dirs[i].Load()); current != old {
 		return current, nil
 	}
@@ -144,7 +144,7 @@ func (s *Store) commit(from fd, temp string, p Path, size int64, condition Preco
 		case err != nil && !errors.Is(err, unix.ENOENT):
 			return false, fmt.Errorf("look up blob: %w", err)
 		case old.Mode&unix.S_IFMT == unix.S_IFDIR:
-			return false, ErrPathOccupied
+			return false, errPathOccupied
 		}
 		created = !isRegular(old) // a link or other file is not a blob, but replaced
 		if condition != nil {

@@ -17,13 +17,14 @@ const (
 
 // entry is a cached blob, in memory or as an open file. It is immutable.
 type entry struct {
-	path         string
-	head         []byte // of the response, up to the Date
-	body         []byte
-	file         *source     // instead of body
-	length, size int64       // of the body, and in total
-	used         atomic.Bool // since the hand passed
-	element      *list.Element
+	path    string
+	head    []byte // of the response, up to the Date
+	body    []byte
+	file    *source       // instead of body
+	length  int64         // of the body
+	size    int64         // of the entry, including overhead
+	used    atomic.Bool   // since the hand passed
+	element *list.Element // in cache.order
 }
 
 // cache holds blobs up to a number of bytes and evicts them with the SIEVE

@@ -22,7 +22,7 @@ import (
 type register struct {
 	path                string
 	reads               atomic.Int64
-	started, done, seen atomic.Int64 // versions, of the writer and of the readers
+	started, done, seen atomic.Int64 // versions that the writer started and finished, and the newest that a reader got
 }
 
 func (r *register) write(t *testing.T, s blobDir, fastPath *fastlane.FastPath) {
@@ -53,7 +53,7 @@ func (r *register) read(t *testing.T, c client, header string) {
 	r.reads.Add(1)
 	if status == http.StatusNotFound {
 		if oldest%2 == 1 && oldest == newest {
-			t.Errorf("not found, but version %d existed", oldest)
+			t.Errorf("status 404, want version %d", oldest)
 		}
 		return
 	}
@@ -72,13 +72,13 @@ func (r *register) read(t *testing.T, c client, header string) {
 func TestReplacedAndDeletedBlobsAreNotServed(t *testing.T) {
 	s := newBlobDir(t, nil)
 	fastPath := fastlane.New(fastlane.Options{MaxBytes: maxBytes, Load: func(path string, limit int64) (fastlane.Blob, bool) {
-		o, ok := s.load(path, limit)
+		blob, ok := s.load(path, limit)
 		for range rand.IntN(20) {
 			runtime.Gosched() // let changes interleave
 		}
-		return o, ok
+		return blob, ok
 	}})
-	st := start(t, s, fastPath, nil)
+	server := start(t, s, fastPath, nil)
 	var writers, readers sync.WaitGroup
 	var stop atomic.Bool
 	for i := range 3 {
@@ -92,7 +92,7 @@ func TestReplacedAndDeletedBlobsAreNotServed(t *testing.T) {
 			}
 		})
 		for j := range 4 {
-			c := st.dial(t)
+			c := server.dial(t)
 			readers.Go(func() {
 				for k := 0; !stop.Load() && !t.Failed(); k++ {
 					r.read(t, c, []string{"", "", "", "Range: bytes=0-7\r\n"}[(j+k)%4])
@@ -123,7 +123,7 @@ func TestConcurrentChangeAndLoad(t *testing.T) {
 			change(func() {
 				c.send(plainGet(path))
 				if _, body := c.receive(); body != "old" {
-					t.Errorf("%q before the change", body)
+					t.Errorf("body %q before the change, want old", body)
 				}
 			})
 		},
@@ -132,10 +132,10 @@ func TestConcurrentChangeAndLoad(t *testing.T) {
 			s := newBlobDir(t, map[string]string{path: "old"})
 			loading, proceed := make(chan struct{}, 9), make(chan struct{})
 			fastPath := fastlane.New(fastlane.Options{MaxBytes: maxBytes, Load: func(path string, limit int64) (fastlane.Blob, bool) {
-				o, ok := s.load(path, limit)
+				blob, ok := s.load(path, limit)
 				loading <- struct{}{}
 				<-proceed
-				return o, ok
+				return blob, ok
 			}})
 			c := start(t, s, fastPath, nil).dial(t)
 			race(c, loading, proceed, func(before func()) {
@@ -149,7 +149,7 @@ func TestConcurrentChangeAndLoad(t *testing.T) {
 			})
 			c.send(plainGet(path))
 			if _, body := c.receive(); body != "new" {
-				t.Errorf("%q after the change", body)
+				t.Errorf("body %q after the change, want new", body)
 			}
 		})
 	}
@@ -167,10 +167,10 @@ func TestCacheIsLimitedAndKeepsUsedBlobs(t *testing.T) {
 	get := func(path string) {
 		c.send(plainGet(path))
 		if _, body := c.receive(); body != blobs[path] {
-			t.Fatalf("%s: %d bytes", path, len(body))
+			t.Fatalf("%s: %d bytes, want %d", path, len(body), len(blobs[path]))
 		}
 		if n := fastPath.Stats().Bytes; n > maxCached {
-			t.Fatalf("%d bytes cached", n)
+			t.Fatalf("%d bytes cached, want at most %d", n, maxCached)
 		}
 	}
 	get("/hot.alaw")
@@ -179,7 +179,7 @@ func TestCacheIsLimitedAndKeepsUsedBlobs(t *testing.T) {
 		get(fmt.Sprintf("/%d.alaw", i%100))
 	}
 	if n := fastPath.Stats().Bytes; n < maxCached/2 {
-		t.Errorf("only %d of %d bytes cached", n, maxCached)
+		t.Errorf("%d bytes cached, want at least %d", n, maxCached/2)
 	}
 	before := fastPath.Stats()
 	get("/hot.alaw")
@@ -193,20 +193,20 @@ func TestCacheIsLimitedAndKeepsUsedBlobs(t *testing.T) {
 func TestDeletionDoesNotAffectActiveResponse(t *testing.T) {
 	content := strings.Repeat("0123456789abcdef", 1<<20)
 	s := newBlobDir(t, map[string]string{"/large.pcm": content})
-	st := serve(t, s, nil)
-	c := st.dial(t)
+	server := serve(t, s, nil)
+	c := server.dial(t)
 	c.send(plainGet("/large.pcm"))
 	if _, err := c.in.Peek(1); err != nil {
 		t.Fatal(err)
 	}
-	if err := st.fastPath.Change("/large.pcm", func() error { return os.Remove(filepath.Join(s.dir, "large.pcm")) }); err != nil {
+	if err := server.fastPath.Change("/large.pcm", func() error { return os.Remove(filepath.Join(s.dir, "large.pcm")) }); err != nil {
 		t.Fatal(err)
 	}
 	if _, body := c.receive(); body != content {
-		t.Errorf("wrong body of %d bytes", len(body))
+		t.Errorf("another body of %d bytes, want all %d of the deleted blob", len(body), len(content))
 	}
 	c.send(plainGet("/large.pcm"))
 	if status, _ := c.receive(); status != http.StatusNotFound {
-		t.Errorf("status %d after the deletion", status)
+		t.Errorf("status %d after the deletion, want 404", status)
 	}
 }

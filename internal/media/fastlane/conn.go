@@ -14,7 +14,7 @@ import (
 
 // The states of a connection decide whether another goroutine may close it.
 const (
-	idle    int32 = iota // idle for a request: can be closed
+	idle    int32 = iota // waits for a request: can be closed
 	busy                 // the fast path is responding: close afterwards
 	handed               // net/http has a request
 	closing              // closed, or will be after the active response
@@ -31,21 +31,21 @@ type conn struct {
 	fastPath *FastPath
 	state    atomic.Int32
 
-	unframed   bool   // permanently: only net/http knows where the next request begins
-	bodyLeft   int64  // unread bytes of the body of the request that net/http has
-	ahead      []byte // bytes after that request
-	one        [1]byte
+	unframed   bool    // only net/http knows where the next request begins; stays true
+	bodyLeft   int64   // unread bytes of the body of the request that net/http has
+	ahead      []byte  // bytes after that request that were read already
+	oneByte    [1]byte // buffer of detectClose
 	remoteAddr string
 	exchange   *exchange // of uploads; nil before the first
 
 	readDeadline, writeDeadline time.Time // set by the fast path
-	head                        []byte
-	parts                       [2][]byte
-	pieces                      net.Buffers
+	head                        []byte    // of the response; reused
+	parts                       [2][]byte // storage of buffers
+	buffers                     net.Buffers
 
 	mu      sync.Mutex
 	waker   sync.Cond
-	expired bool // net/http has set a read deadline in the past
+	expired bool // net/http has set a read deadline in the past, or the connection is closed
 }
 
 func newConn(socket net.Conn, f *FastPath) *conn {
@@ -74,13 +74,14 @@ func (c *conn) Read(p []byte) (int, error) {
 
 // serve serves requests until it reads one for net/http, which it leaves in p.
 func (c *conn) serve(p []byte) (int, error) {
-	begun, later := false, false // part of a request was read; it is not the first
+	begun := false // a part of the request was read
+	later := false // the request is not the first of the connection
 	for n := c.replay(p); ; {
-		r, v := parse(p[:n])
-		switch v {
+		r, verdict := parse(p[:n])
+		switch verdict {
 		case partial:
 			if n == len(p) {
-				return c.handOn(p, n, r, unframed)
+				return c.passToServer(p, n, r, unframed)
 			}
 			if n == 0 {
 				extendDeadline(&c.readDeadline, c.fastPath.idleTimeout, c.Conn.SetReadDeadline)
@@ -96,19 +97,19 @@ func (c *conn) serve(p []byte) (int, error) {
 			case later && n < minRequest:
 				return 0, err
 			default: // net/http responds to truncated requests
-				return c.handOn(p, n, r, unframed)
+				return c.passToServer(p, n, r, unframed)
 			}
 		case plain:
 			switch err := c.respond(c.fastPath.cache.get(r.path, c.sender == nil)); {
 			case errors.Is(err, errGone):
-				return c.handOn(p, n, r, framed)
+				return c.passToServer(p, n, r, framed)
 			case err != nil: // the client has disconnected
 				return 0, io.EOF
 			}
 			n, begun, later = copy(p, p[r.head:n]), false, true
 		case upload:
 			if r.body > c.fastPath.maxUpload {
-				return c.handOn(p, n, r, framed)
+				return c.passToServer(p, n, r, framed)
 			}
 			m, err := c.upload(p[:n], r)
 			if err != nil {
@@ -116,7 +117,7 @@ func (c *conn) serve(p []byte) (int, error) {
 			}
 			n, begun, later = copy(p, p[m:n]), false, true
 		default:
-			return c.handOn(p, n, r, v)
+			return c.passToServer(p, n, r, verdict)
 		}
 	}
 }
@@ -145,8 +146,9 @@ func (c *conn) respond(e *entry) error {
 	return err
 }
 
-// handOn returns the first request in p to net/http and keeps the bytes after it.
-func (c *conn) handOn(p []byte, n int, r request, v verdict) (int, error) {
+// passToServer returns the first request in p to net/http and keeps the bytes after
+// it.
+func (c *conn) passToServer(p []byte, n int, r request, v verdict) (int, error) {
 	if !c.state.CompareAndSwap(idle, handed) {
 		return 0, io.EOF
 	}
@@ -183,11 +185,11 @@ func (c *conn) stateChanged(state http.ConnState) {
 // path can serve that request too.
 func (c *conn) detectClose() (int, error) {
 	if len(c.ahead) == 0 {
-		n, err := c.Conn.Read(c.one[:])
+		n, err := c.Conn.Read(c.oneByte[:])
 		if n == 0 {
 			return 0, err
 		}
-		c.ahead = c.one[:]
+		c.ahead = c.oneByte[:]
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -205,13 +207,13 @@ func (c *conn) replay(p []byte) int {
 	return n
 }
 
-// extendDeadline sets a deadline unless the current one is close enough. A busy
-// connection thus rarely sets one. A limit is exceeded by at most a quarter.
-func extendDeadline(by *time.Time, limit time.Duration, set func(time.Time) error) {
+// extendDeadline sets a deadline between 1 and 1.25 times the limit from now, unless
+// the current one is in that range. A busy connection thus rarely sets a deadline.
+func extendDeadline(current *time.Time, limit time.Duration, set func(time.Time) error) {
 	now := time.Now()
-	if left := by.Sub(now); limit > 0 && (left < limit || left > limit+limit/4) {
-		*by = now.Add(limit + limit/4)
-		_ = set(*by)
+	if left := current.Sub(now); limit > 0 && (left < limit || left > limit+limit/4) {
+		*current = now.Add(limit + limit/4)
+		_ = set(*current)
 	}
 }
 
@@ -273,18 +275,18 @@ func (c *conn) remote() string {
 // dateField is the value of the Date field for one second.
 type dateField struct {
 	second int64
-	text   []byte // with the end of the header
+	text   []byte // with the empty line at the end of the header
 }
 
-// appendDate completes a header.
+// appendDate appends the value of Date and the end of the header.
 func (f *FastPath) appendDate(head []byte) []byte {
 	now := time.Now()
-	s := f.date.Load()
-	if s == nil || s.second != now.Unix() {
-		s = &dateField{now.Unix(), append(now.UTC().AppendFormat(nil, http.TimeFormat), "\r\n\r\n"...)}
-		f.date.Store(s)
+	date := f.date.Load()
+	if date == nil || date.second != now.Unix() {
+		date = &dateField{now.Unix(), append(now.UTC().AppendFormat(nil, http.TimeFormat), "\r\n\r\n"...)}
+		f.date.Store(date)
 	}
-	return append(head, s.text...)
+	return append(head, date.text...)
 }
 
 // send writes header and body with one system call, also with TLS.
@@ -294,8 +296,8 @@ func (c *conn) send(e *entry) error {
 		return c.sender.send(c.head, e.file, e.length)
 	}
 	if c.records == nil {
-		c.pieces = append(c.parts[:0], c.head, e.body)
-		_, err := c.pieces.WriteTo(c.Conn)
+		c.buffers = append(c.parts[:0], c.head, e.body)
+		_, err := c.buffers.WriteTo(c.Conn)
 		return err
 	}
 	c.records.buffer()

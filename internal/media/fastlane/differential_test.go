@@ -21,7 +21,7 @@ type scriptedConn struct {
 	net.Conn // panics on other calls
 	mu       sync.Mutex
 	input    []byte
-	piece    int
+	piece    int // bytes that a Read returns at most
 	output   bytes.Buffer
 	closed   chan struct{}
 	once     sync.Once
@@ -76,16 +76,16 @@ func (s *scriptListener) exchange(input []byte, piece int) string {
 
 // serveScripts starts a server for scripted connections.
 func serveScripts(t testing.TB, s blobDir, fastPath *fastlane.FastPath) *scriptListener {
-	st := &scriptListener{scripts: make(chan net.Conn), end: make(chan struct{})}
+	listener := &scriptListener{scripts: make(chan net.Conn), end: make(chan struct{})}
 	srv := &http.Server{Handler: s, ErrorLog: log.New(io.Discard, "", 0)}
-	ln := net.Listener(st)
+	ln := net.Listener(listener)
 	if fastPath != nil {
 		fastPath.Attach(srv)
-		ln = fastPath.Listen(st, nil)
+		ln = fastPath.Listen(listener, nil)
 	}
 	go func() { _ = srv.Serve(ln) }()
 	t.Cleanup(func() { _ = srv.Close() })
-	return st
+	return listener
 }
 
 var blobs = map[string]string{

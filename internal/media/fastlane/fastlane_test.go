@@ -25,11 +25,11 @@ func TestConnectionReturnsFromNetHTTP(t *testing.T) {
 		c.receive()
 		c.send(plainGet("/media/ab/large.pcm"))
 		if status, body := c.receive(); status != http.StatusOK || body != blobs["/media/ab/large.pcm"] {
-			t.Fatalf("status %d, %d bytes", status, len(body))
+			t.Fatalf("status %d with %d bytes, want the large blob", status, len(body))
 		}
 	}
 	if hits := s.fastPath.Stats().Hits; hits != 200 {
-		t.Errorf("%d of 200 responses from the cache", hits)
+		t.Errorf("%d responses from the cache, want 200", hits)
 	}
 }
 
@@ -57,22 +57,22 @@ func TestTLS(t *testing.T) {
 		for range 10 {
 			c.send(plainGet("/media/ab/large.pcm"))
 			if status, body := c.receive(); status != http.StatusOK || body != blobs["/media/ab/large.pcm"] {
-				t.Fatalf("status %d, %d bytes", status, len(body))
+				t.Fatalf("status %d with %d bytes, want the large blob", status, len(body))
 			}
 		}
 		if hits := s.fastPath.Stats().Hits - before; hits != 10 {
-			t.Errorf("%d of 10 responses from the cache", hits)
+			t.Errorf("%d responses from the cache, want 10", hits)
 		}
 		c.send("GET /media/ab/x.alaw HTTP/1.1\r\nHost: a\r\nRange: bytes=0-1\r\n\r\n")
 		if status, body := c.receive(); status != http.StatusPartialContent || body != "he" || !<-isTLS {
-			t.Errorf("range: status %d, %q", status, body)
+			t.Errorf("range: status %d, %q, or a request without TLS state; want 206, he", status, body)
 		}
 	}
 	t.Run("plain HTTP is rejected", func(t *testing.T) {
 		c := s.dial(t)
 		c.send(plainGet("/media/ab/x.alaw"))
 		if response, _ := io.ReadAll(c); !strings.Contains(string(response), "HTTP request to an HTTPS server") {
-			t.Errorf("response %q", response)
+			t.Errorf("response %q, want an error about HTTP on an HTTPS port", response)
 		}
 	})
 }
@@ -136,7 +136,7 @@ func TestShutdownFinishesResponses(t *testing.T) {
 			go func() { ended <- errors.Join(s.srv.Shutdown(ctx), s.fastPath.Drain(ctx)) }()
 			idle.awaitEnd()
 			if _, body := reading.receive(); len(body) != 16<<20 {
-				t.Errorf("received %d bytes", len(body))
+				t.Errorf("received %d bytes, want %d", len(body), 16<<20)
 			}
 			reading.awaitEnd()
 			if err := <-ended; err != nil {
@@ -156,7 +156,7 @@ func TestDrainDisconnectsStalledClients(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
 	if err := s.fastPath.Drain(ctx); !errors.Is(err, context.Canceled) {
-		t.Errorf("drain: %v", err)
+		t.Errorf("Drain: %v, want context.Canceled", err)
 	}
 	poll.Until(t, "the connection to end", func() bool { return s.fastPath.Stats().Connections == 0 })
 }

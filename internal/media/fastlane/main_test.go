@@ -65,12 +65,12 @@ func (s blobDir) open(path string) (fastlane.Blob, bool) {
 }
 
 func (s blobDir) load(path string, limit int64) (fastlane.Blob, bool) {
-	o, ok := s.open(path)
-	if ok && o.Size > limit {
-		_ = o.File.Close()
+	blob, ok := s.open(path)
+	if ok && blob.Size > limit {
+		_ = blob.File.Close()
 		return fastlane.Blob{}, false
 	}
-	return o, ok
+	return blob, ok
 }
 
 func (s blobDir) ServeHTTP(w http.ResponseWriter, r *http.Request) {
@@ -84,16 +84,16 @@ func (s blobDir) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		_, _ = io.WriteString(w, text)
 		return
 	}
-	o, ok := s.open(r.URL.Path)
+	blob, ok := s.open(r.URL.Path)
 	if !ok {
 		http.NotFound(w, r)
 		return
 	}
-	defer func() { _ = o.File.Close() }()
-	for name, values := range o.Header {
+	defer func() { _ = blob.File.Close() }()
+	for name, values := range blob.Header {
 		w.Header()[name] = values
 	}
-	http.ServeContent(w, r, "", modified, o.File)
+	http.ServeContent(w, r, "", modified, blob.File)
 }
 
 // maxBytes allows blobs of 16 MiB.
@@ -113,6 +113,7 @@ func serve(t testing.TB, s blobDir, secure *tls.Config, configure ...func(*http.
 	return start(t, s, fastlane.New(fastlane.Options{MaxBytes: maxBytes, MaxUpload: 1 << 20, Load: s.load}), secure, configure...)
 }
 
+// start is like serve, with any handler and fast path.
 func start(t testing.TB, handler http.Handler, fastPath *fastlane.FastPath, secure *tls.Config, configure ...func(*http.Server)) server {
 	t.Helper()
 	ln, err := net.Listen("tcp", "127.0.0.1:0")
@@ -184,7 +185,7 @@ func (c client) receive() (status int, body string) {
 func (c client) awaitEnd() {
 	c.t.Helper()
 	if b, err := c.in.ReadByte(); err == nil || os.IsTimeout(err) {
-		c.t.Fatalf("the connection is open: %q, %v", b, err)
+		c.t.Fatalf("read %q, %v; want a closed connection", b, err)
 	}
 }
 

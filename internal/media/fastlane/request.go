@@ -23,8 +23,8 @@ type request struct {
 	path []byte // if plain or upload
 }
 
-// minRequest is the number of bytes that net/http reads of the second and later
-// requests of a connection before it parses them.
+// minRequest is the number of bytes that net/http reads of a later request on a
+// connection before it parses the request.
 const minRequest = 4
 
 // parse parses request line and header strictly. A request is unframed unless all

@@ -32,10 +32,11 @@ func maxCachedFiles() uint64 {
 // sender sends a header and a file with sendfile. It belongs to one connection
 // and is reused, so that responses don't allocate.
 type sender struct {
-	socket syscall.RawConn
-	open   func(file uintptr)
-	push   func(socket uintptr) bool
+	socket   syscall.RawConn
+	onFile   func(file uintptr)        // for RawConn.Control of the file
+	onSocket func(socket uintptr) bool // for RawConn.Write of the socket
 
+	// The current response.
 	head         []byte
 	file         int
 	offset, size int64
@@ -52,13 +53,13 @@ func newSender(socket net.Conn) *sender {
 		return nil
 	}
 	s := &sender{socket: raw}
-	s.open = func(file uintptr) {
+	s.onFile = func(file uintptr) {
 		s.file = int(file)
-		if err := s.socket.Write(s.push); err != nil {
+		if err := s.socket.Write(s.onSocket); err != nil {
 			s.err = err
 		}
 	}
-	s.push = func(socket uintptr) bool {
+	s.onSocket = func(socket uintptr) bool {
 		s.err = s.write(int(socket))
 		return !errors.Is(s.err, syscall.EAGAIN)
 	}
@@ -68,7 +69,7 @@ func newSender(socket net.Conn) *sender {
 // send returns errGone if the file was closed. Then nothing was sent.
 func (s *sender) send(head []byte, f *source, size int64) error {
 	s.head, s.offset, s.size, s.err = head, 0, size, nil
-	if err := f.raw.Control(s.open); err != nil { // the file cannot be closed during Control
+	if err := f.raw.Control(s.onFile); err != nil { // the file cannot be closed during Control
 		return errGone
 	}
 	return s.err

@@ -25,7 +25,7 @@ func TestUploadResponsesEqualNetHTTP(t *testing.T) {
 	for name, tt := range map[string]struct {
 		handler http.HandlerFunc
 		want    string // without the Date
-		ends    bool
+		ends    bool   // the server closes the connection
 	}{
 		"nothing":    {func(http.ResponseWriter, *http.Request) {}, "200 OK\r\nContent-Length: 0\r\n\r\n", false},
 		"created":    {func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(201); w.WriteHeader(500) }, "201 Created\r\nContent-Length: 0\r\n\r\n", false},
@@ -48,7 +48,7 @@ func TestUploadResponsesEqualNetHTTP(t *testing.T) {
 					got += line
 				}
 				if got = dateField.ReplaceAllString(got, ""); got != "HTTP/1.1 "+tt.want {
-					t.Errorf("got %q, want %q", got, tt.want)
+					t.Errorf("response %q, want %q", got, "HTTP/1.1 "+tt.want)
 				}
 				if tt.ends {
 					c.awaitEnd()
@@ -84,11 +84,11 @@ func TestReadDeadlineOfUpload(t *testing.T) {
 	})
 	c.send("PUT /a HTTP/1.1\r\nHost: a\r\nContent-Length: 9\r\n\r\nabc")
 	if err := <-failures; !errors.Is(err, os.ErrDeadlineExceeded) {
-		t.Errorf("read of the handler: %v", err)
+		t.Errorf("read by the handler: %v, want a timeout", err)
 	}
 	resp, err := http.ReadResponse(bufio.NewReader(c.in), nil)
 	if err != nil || resp.StatusCode != http.StatusBadRequest || !resp.Close {
-		t.Errorf("%v, %v", resp, err)
+		t.Errorf("response %v, %v; want status 400 and a closed connection", resp, err)
 	}
 	c.awaitEnd()
 }
@@ -114,7 +114,7 @@ func TestDrainFinishesActiveUpload(t *testing.T) {
 	c.send("abc")
 	resp, err := http.ReadResponse(c.in, nil)
 	if err != nil || resp.StatusCode != http.StatusOK || !resp.Close {
-		t.Errorf("%v, %v", resp, err)
+		t.Errorf("response %v, %v; want status 200 and a closed connection", resp, err)
 	}
 	c.awaitEnd()
 	if err := <-ended; err != nil {
