@@ -5,7 +5,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"slices"
 	"strconv"
 	"time"
 
@@ -36,6 +35,9 @@ func (r *Runtime) Accept(ctx context.Context, want func(wire.Offer) bool) (*Chan
 		}
 		for _, entry := range entries {
 			c, err := r.acceptOffer(ctx, entry, want)
+			for redisconn.Temporary(err) && sleep.For(ctx, pollInterval) == nil {
+				c, err = r.acceptOffer(ctx, entry, want)
+			}
 			if c != nil || err != nil && r.life.Err() == nil {
 				return c, err
 			}
@@ -43,9 +45,6 @@ func (r *Runtime) Accept(ctx context.Context, want func(wire.Offer) bool) (*Chan
 	}
 	return nil, fmt.Errorf("accept a session: %w", cmp.Or(ctx.Err(), context.Cause(r.life)))
 }
-
-// failoverCodes are the errors of a server that is being replaced by another.
-var failoverCodes = []string{"UNBLOCKED", "READONLY", "MASTERDOWN"}
 
 // offers returns at most one offer, so that other members get theirs. It returns
 // nothing while the store is unavailable.
@@ -55,7 +54,7 @@ func (r *Runtime) offers(ctx context.Context) ([]rueidis.XRangeEntry, error) {
 	if err == nil {
 		return entries, nil
 	}
-	if code := redisconn.ErrorCode(err); code != "" && !slices.Contains(failoverCodes, code) || ctx.Err() != nil {
+	if redisconn.ErrorCode(err) != "" && !redisconn.Temporary(err) || ctx.Err() != nil {
 		return nil, err
 	}
 	_ = sleep.For(ctx, pollInterval)

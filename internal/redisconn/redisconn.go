@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -47,12 +48,23 @@ func RetryDelay(delay func(attempts int) time.Duration) func(int, rueidis.Comple
 // ErrorCode returns the first word of a Redis error reply, such as READONLY. It
 // is empty for other errors and nil.
 func ErrorCode(err error) string {
-	if reply, ok := rueidis.IsRedisErr(err); ok {
+	if reply, ok := errors.AsType[*rueidis.RedisError](err); ok && !rueidis.IsRedisNil(reply) {
 		code, _, _ := strings.Cut(reply.Error(), " ")
 		return code
 	}
 	return ""
 }
+
+// temporaryCodes are the error codes of a server or cluster that starts, fails
+// over, moves slots, or lacks memory, disk space or replicas.
+var temporaryCodes = []string{
+	"BUSY", "CLUSTERDOWN", "LOADING", "MASTERDOWN", "MISCONF", "NOREPLICAS", "OOM", "READONLY", "TRYAGAIN", "UNBLOCKED",
+}
+
+// Temporary reports whether err is the reply of a server that is temporarily
+// unavailable. The command had no effect. It is false for errors that are not
+// replies: then the effect is unknown.
+func Temporary(err error) bool { return slices.Contains(temporaryCodes, ErrorCode(err)) }
 
 // PublishAudio publishes an audio frame on a channel's topic. It goes through the
 // node that holds the channel's slot, so that a cluster keeps the order.

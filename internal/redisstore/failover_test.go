@@ -106,3 +106,45 @@ func TestOffersAreAcceptedAfterMasterChange(t *testing.T) {
 		t.Error(err)
 	}
 }
+
+// Accept waits until the cluster serves all slots again.
+func TestOffersAreAcceptedAfterClusterDown(t *testing.T) {
+	t.Parallel()
+	c := servers.StartRedisCluster(t, servers.RedisDurable())
+	s := newChannelFixture(t, Options{RedisOptions: config.RedisOptions{Addrs: c.Addrs()}}, nil)
+	accepted := make(chan error, 1)
+	runtime := s.runtime("r")
+	go func() {
+		_, err := runtime.Accept(t.Context(), s.ownOffer)
+		accepted <- err
+	}()
+	var offers *servers.Redis // the node with the stream of offers
+	poll.Until(t, "a blocked read of offers", func() bool {
+		for _, node := range c.Nodes {
+			reply := node.MustDo("INFO", "clients")
+			if info, _ := reply.ToString(); strings.Contains(info, "blocked_clients:1") {
+				offers = node
+			}
+		}
+		return offers != nil
+	})
+	other := c.Nodes[0]
+	if other == offers {
+		other = c.Nodes[1]
+	}
+	other.Kill()
+	poll.Until(t, "the runtime gets CLUSTERDOWN", func() bool {
+		reply := offers.MustDo("INFO", "errorstats")
+		info, _ := reply.ToString()
+		return strings.Contains(info, "errorstat_CLUSTERDOWN:")
+	})
+	other.Start()
+	c.AwaitOK()
+	poll.Until(t, "an offer", func() bool {
+		_, err := s.channels.Attach(t.Context(), s.attachment("a"))
+		return err == nil && s.channels.Offer(t.Context(), wire.Offer{SessionID: s.id}) == nil
+	})
+	if err := <-accepted; err != nil {
+		t.Error(err)
+	}
+}

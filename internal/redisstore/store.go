@@ -9,7 +9,6 @@ import (
 	"fmt"
 	"log/slog"
 	"net"
-	"slices"
 	"strings"
 	"sync/atomic"
 	"time"
@@ -155,13 +154,15 @@ func runScript[T any](ctx context.Context, s *Store, operation, script, channelI
 	})
 }
 
-// unavailableCodes are the error codes of a server that is temporarily unavailable
-// or misconfigured. Other codes indicate an invalid command.
-var unavailableCodes = []string{"BUSY", "CLUSTERDOWN", "LOADING", "MASTERDOWN", "MISCONF", "NOAUTH", "NOPERM", "NOREPLICAS", "OOM", "READONLY", "TRYAGAIN", "WRONGPASS"}
-
+// unavailable reports whether the store is the cause of an error: it is unreachable,
+// temporarily unavailable, or rejects the configured user. Other codes indicate an
+// invalid command.
 func unavailable(err error) bool {
-	code := redisconn.ErrorCode(err)
-	return code == "" || slices.Contains(unavailableCodes, code)
+	switch redisconn.ErrorCode(err) {
+	case "", "NOAUTH", "NOPERM", "WRONGPASS":
+		return true
+	}
+	return redisconn.Temporary(err)
 }
 
 const (
