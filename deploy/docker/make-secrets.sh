@@ -1,7 +1,9 @@
 #!/usr/bin/env bash
-# Creates the secrets for compose.yaml: random values in .env, a private CA with a
-# certificate for the media service, and a self-signed certificate for the host
-# name, to be replaced by a real one. Existing files are kept.
+# Creates the secrets for compose.yaml, and keeps existing files:
+#   .env            random secrets
+#   tls/ca.pem      a private CA
+#   tls/media.pem   the media service's certificate, signed by this CA
+#   tls/edge.pem    a self-signed certificate for the host name; replace it with a real one
 #
 #   ./make-secrets.sh telapi.example
 set -euo pipefail
@@ -18,7 +20,7 @@ if [ ! -e tls/ca.pem ]; then
 	openssl x509 -req -in tls/media.csr -CA tls/ca.pem -CAkey tls/ca.key -CAcreateserial -days 825 \
 		-extfile <(echo 'subjectAltName=DNS:media,DNS:localhost,IP:127.0.0.1') -out tls/media.pem 2>/dev/null
 	rm tls/media.csr
-	chmod 644 tls/media.key tls/media.pem # read by the container's user; the folder keeps others out
+	chmod 644 tls/media.key tls/media.pem # for the container's user; other users can't enter the directory
 fi
 if [ ! -e tls/edge.pem ]; then
 	openssl req -x509 -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -days 90 -subj "/CN=$1" -addext "subjectAltName=DNS:$1" \
