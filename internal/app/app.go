@@ -252,13 +252,14 @@ func PlatformPolicy(cfg config.Config) (command.PlatformPolicy, error) {
 // connectionLimits returns the limits that a browser's connection must observe.
 func connectionLimits(cfg config.Config) channel.Limits {
 	return channel.Limits{
-		FrameBytes:      int64(cfg.MaxFrameBytes),
-		QueuedBytes:     int64(cfg.MaxQueuedBytes),
-		FramesPerSecond: cfg.FramesPerSecond,
-		HistoryMessages: cfg.HistoryMessages,
-		HistorySeconds:  int(cfg.HistoryTime.Seconds()),
-		PingIntervalMs:  cfg.PingInterval.Milliseconds(),
-		ReconnectJitter: cfg.ReconnectJitter,
+		FrameBytes:          int64(cfg.MaxFrameBytes),
+		QueuedBytes:         int64(cfg.MaxQueuedBytes),
+		FramesPerSecond:     cfg.FramesPerSecond,
+		AudioBytesPerSecond: cfg.AudioBytesPerSecond,
+		HistoryMessages:     cfg.HistoryMessages,
+		HistorySeconds:      int(cfg.HistoryTime.Seconds()),
+		PingIntervalMs:      cfg.PingInterval.Milliseconds(),
+		ReconnectJitter:     cfg.ReconnectJitter,
 	}
 }
 

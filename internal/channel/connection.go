@@ -44,8 +44,9 @@ type Connection struct {
 	// reoffer is set while an offer may be missing: the last one failed, or an
 	// earlier connection was responsible for it.
 	reoffer     atomic.Bool
-	rate        *rate.Limiter
-	invalid     int // invalid frames in a row
+	rate        *rate.Limiter // frames, except audio
+	audioRate   *rate.Limiter // bytes
+	invalid     int           // invalid frames in a row
 	batch       batch
 	unsubscribe func()
 

@@ -25,6 +25,7 @@ type memory struct {
 	subscriber Subscriber
 	appended   []Frame
 	calls      int
+	audio      int
 	offered    int
 	offering   bool // an earlier connection is responsible for the offer
 	claimed    bool
@@ -75,7 +76,7 @@ func (m *memory) Redeem(context.Context, string) error {
 	return m.redeemErr
 }
 func (m *memory) Detach(context.Context, string, string, []byte) error { m.released++; return nil }
-func (m *memory) SendAudio(context.Context, string, []byte) error      { return nil }
+func (m *memory) SendAudio(context.Context, string, []byte) error      { m.audio++; return nil }
 func (m *memory) AddAction(_, id string, _ time.Time, _ []byte)        { m.actions = append(m.actions, id) }
 func (m *memory) Touch(string)                                         {}
 func (m *memory) End(_ context.Context, id string) error               { m.ended = append(m.ended, id); return nil }
@@ -156,7 +157,7 @@ func (w *fakeSocket) numbers() (n string) {
 
 func openConnection(t *testing.T, m *memory, resume string) (*Connection, *fakeSocket) {
 	t.Helper()
-	limits := Limits{PingIntervalMs: 1000, FrameBytes: 65536, QueuedBytes: 1 << 20, FramesPerSecond: 1000}
+	limits := Limits{PingIntervalMs: 1000, FrameBytes: 65536, QueuedBytes: 1 << 20, FramesPerSecond: 1000, AudioBytesPerSecond: 1000}
 	s := NewService(m, m, limits, slog.New(slog.DiscardHandler), nil)
 	c, err := s.Open(t.Context(), SessionInfo{Offer: wire.Offer{SessionID: sessionID}, ExpiresAt: time.Now().Add(time.Hour)}, "", resume)
 	if err != nil {

@@ -57,6 +57,10 @@ func (c *Connection) Handle(ctx context.Context, raw []byte) {
 		c.reply(wire.TypePong, nil)
 	case wire.TypePong:
 	case wire.TypeAudio:
+		if !c.audioRate.AllowN(received, len(raw)) {
+			c.service.metrics.audioDropped.Inc()
+			return
+		}
 		if err := c.service.store.SendAudio(ctx, c.session.SessionID, m.Append(nil)); err != nil {
 			c.service.metrics.refused.WithLabelValues(string(fault.From(err).Code)).Inc()
 		}
@@ -105,7 +109,7 @@ func (c *Connection) acknowledge(b batch, outcomes []Outcome) {
 		case Appended, Duplicate:
 			acks = append(acks, c.ack(id, now))
 			c.service.metrics.ackSeconds.Observe(now.Sub(arrived.at).Seconds())
-			if arrived.action != nil && outcome == Appended {
+			if arrived.action != nil { // also for a duplicate: the reply to the first may be lost
 				c.service.sessions.AddAction(c.session.SessionID, id, arrived.at, arrived.action)
 			}
 		case ChatDisabled:

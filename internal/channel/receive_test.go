@@ -1,10 +1,13 @@
 package channel
 
 import (
+	"bytes"
 	"fmt"
 	"strings"
 	"testing"
 	"time"
+
+	dto "github.com/prometheus/client_model/go"
 
 	"telapi/callruntime/wire"
 	"telapi/internal/fault"
@@ -104,9 +107,9 @@ func TestTenthInvalidFrameInARowClosesSocket(t *testing.T) {
 	}
 }
 
-func TestOnlyNewBrowserActionsAreRecorded(t *testing.T) {
+func TestAcknowledgedBrowserActionsAreRecorded(t *testing.T) {
 	action := object(func(m map[string]any) { m["type"] = "browser_action"; m["browserAction"] = map[string]any{} })
-	for outcome, want := range map[Outcome]int{Appended: 1, Duplicate: 0, Backpressure: 0} {
+	for outcome, want := range map[Outcome]int{Appended: 1, Duplicate: 1, Backpressure: 0} {
 		m := &memory{outcome: outcome, complete: true}
 		c, w := openConnection(t, m, "")
 		c.Start(w)
@@ -115,5 +118,38 @@ func TestOnlyNewBrowserActionsAreRecorded(t *testing.T) {
 		if len(m.actions) != want {
 			t.Errorf("%s: recorded %v", outcome, m.actions)
 		}
+	}
+}
+
+func TestAudioAboveRateIsDropped(t *testing.T) {
+	m := &memory{outcome: Appended, complete: true}
+	c, w := openConnection(t, m, "") // limited to 1,000 bytes a second
+	c.Start(w)
+	now := time.Now()
+	c.service.now = func() time.Time { return now }
+	frame := object(func(m map[string]any) {
+		m["type"], m["audio"] = "audio", map[string]any{"data": ""}
+	})
+	frame = bytes.Replace(frame, []byte(`"data":""`), fmt.Appendf(nil, `"data":%q`, strings.Repeat("x", 250-len(frame))), 1)
+	for _, step := range []struct {
+		after      time.Duration
+		sent, want int
+	}{{0, 6, 4}, {249 * time.Millisecond, 3, 0}, {time.Millisecond, 3, 1}, {time.Hour, 9, 4}} {
+		now = now.Add(step.after)
+		before := m.audio
+		for range step.sent {
+			handle(t, c, frame)
+		}
+		if got := m.audio - before; got != step.want {
+			t.Errorf("after %v, %d of %d audio frames were forwarded, want %d", step.after, got, step.sent, step.want)
+		}
+	}
+	var dropped dto.Metric
+	if err := c.service.metrics.audioDropped.Write(&dropped); err != nil || dropped.GetCounter().GetValue() != 12 {
+		t.Errorf("%v audio frames were counted as dropped, %v; want 12", dropped.GetCounter().GetValue(), err)
+	}
+	handle(t, c, object(nil)) // other frames have their own limit
+	if len(w.frames) != 2 || len(m.appended) != 1 || w.code != 0 {
+		t.Errorf("frames %v, appended %d, closed with %d; want ready and an acknowledgement", w.frames, len(m.appended), w.code)
 	}
 }

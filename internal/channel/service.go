@@ -18,25 +18,29 @@ import (
 // Limits bound a session's channel and its connection. Browsers receive them
 // with their token.
 type Limits struct {
-	FrameBytes      int64         `json:"frameBytes"`
-	QueuedBytes     int64         `json:"queuedBytes"`
-	FramesPerSecond int           `json:"framesPerSecond"` // audio excluded
-	HistoryMessages int           `json:"historyMessages"`
-	HistorySeconds  int           `json:"historySeconds"`
-	PingIntervalMs  int64         `json:"pingIntervalMs"`
-	ReconnectJitter time.Duration `json:"-"`
+	FrameBytes      int64 `json:"frameBytes"`
+	QueuedBytes     int64 `json:"queuedBytes"`
+	FramesPerSecond int   `json:"framesPerSecond"` // audio excluded
+	// AudioBytesPerSecond bounds the audio from a browser, as frames. Audio in
+	// excess is dropped.
+	AudioBytesPerSecond int           `json:"audioBytesPerSecond"`
+	HistoryMessages     int           `json:"historyMessages"`
+	HistorySeconds      int           `json:"historySeconds"`
+	PingIntervalMs      int64         `json:"pingIntervalMs"`
+	ReconnectJitter     time.Duration `json:"-"`
 }
 
 // DefaultLimits returns the limits of a deployment that configures none.
 func DefaultLimits() Limits {
 	kept := wire.DefaultChannelLimits()
 	return Limits{
-		FrameBytes:      64 << 10,
-		QueuedBytes:     1 << 20,
-		FramesPerSecond: 60,
-		HistoryMessages: int(kept.HistoryMessages),
-		HistorySeconds:  int(kept.HistoryMs / 1000),
-		PingIntervalMs:  25_000,
+		FrameBytes:          64 << 10,
+		QueuedBytes:         1 << 20,
+		FramesPerSecond:     60,
+		AudioBytesPerSecond: 64 << 10,
+		HistoryMessages:     int(kept.HistoryMessages),
+		HistorySeconds:      int(kept.HistoryMs / 1000),
+		PingIntervalMs:      25_000,
 	}
 }
 
@@ -108,7 +112,9 @@ func (s *Service) Limits() Limits { return s.limits }
 // caller calls Start once there is a socket, and Close at the end.
 func (s *Service) Open(ctx context.Context, session SessionInfo, succeeds, resume string) (*Connection, error) {
 	c := &Connection{
-		service: s, session: session, id: uuid.NewString(), rate: rate.NewLimiter(rate.Limit(s.limits.FramesPerSecond), s.limits.FramesPerSecond),
+		service: s, session: session, id: uuid.NewString(),
+		rate:      perSecond(s.limits.FramesPerSecond),
+		audioRate: perSecond(s.limits.AudioBytesPerSecond),
 	}
 	c.session.Profile = nil // only needed to open the channel; do not keep it for the connection's life
 	c.reoffer.Store(true)
@@ -155,6 +161,9 @@ func (s *Service) Open(ctx context.Context, session SessionInfo, succeeds, resum
 	return c, nil
 }
 
+// perSecond returns a limiter with a burst of one second.
+func perSecond(limit int) *rate.Limiter { return rate.NewLimiter(rate.Limit(limit), limit) }
+
 // CheckOpen returns the error that Open would return now, without changing
 // anything.
 func (s *Service) CheckOpen(ctx context.Context, session SessionInfo, succeeds string) error {
@@ -177,11 +186,12 @@ func (s *Service) recordEnd(ctx context.Context, sessionID string) {
 func (s *Service) lease() time.Duration { return 2 * s.limits.PingInterval() }
 
 type metrics struct {
-	frames     *prometheus.CounterVec
-	refused    *prometheus.CounterVec
-	replayed   prometheus.Counter
-	recoveries *prometheus.CounterVec
-	ackSeconds prometheus.Histogram
+	frames       *prometheus.CounterVec
+	refused      *prometheus.CounterVec
+	audioDropped prometheus.Counter
+	replayed     prometheus.Counter
+	recoveries   *prometheus.CounterVec
+	ackSeconds   prometheus.Histogram
 }
 
 func newMetrics(registry prometheus.Registerer) metrics {
@@ -191,6 +201,8 @@ func newMetrics(registry prometheus.Registerer) metrics {
 			Name: "telapi_frames_total", Help: "Frames sent and received on sockets, by type and direction."}, []string{"type", "direction"}),
 		refused: auto.NewCounterVec(prometheus.CounterOpts{
 			Name: "telapi_frames_refused_total", Help: "Frames from browsers that were rejected, by error code."}, []string{"code"}),
+		audioDropped: auto.NewCounter(prometheus.CounterOpts{
+			Name: "telapi_browser_audio_dropped_total", Help: "Audio frames from browsers that were dropped because they exceeded SESSION_MAX_AUDIO_BYTES_PER_SECOND."}),
 		replayed: auto.NewCounter(prometheus.CounterOpts{
 			Name: "telapi_messages_replayed_total", Help: "Messages replayed to browsers after a reconnect or a gap."}),
 		recoveries: auto.NewCounterVec(prometheus.CounterOpts{

@@ -41,18 +41,19 @@ type Config struct {
 	JWTPrevious  redact.Secret `env:"JWT_SECRET_PREVIOUS" min:"32" doc:"A second secret that verifies JWTs but signs none. Use it to rotate JWT_SECRET without downtime."`
 	MetricsToken redact.Secret `env:"METRICS_TOKEN" doc:"If set, /metrics requires it as a bearer token."`
 
-	_                  struct{}      `section:"Sessions"`
-	ICEServers         redact.Secret `env:"WEBRTC_ICE_SERVERS" kind:"ice" doc:"STUN and TURN servers for WebRTC sessions: URLs, or an RTCConfiguration iceServers list with credentials. TURN servers without a credential get one per session, derived from TURN_SHARED_SECRET."`
-	TURNSecret         redact.Secret `env:"TURN_SHARED_SECRET" doc:"Secret shared with the TURN servers (coturn: static-auth-secret) from which per-session credentials are derived."`
-	SessionIdleTimeout time.Duration `env:"SESSION_IDLE_TIMEOUT" default:"15m" min:"1s" max:"24h" doc:"A session without a connected browser expires after this time."`
-	SessionRetention   time.Duration `env:"SESSION_RETENTION" default:"720h" min:"0s" max:"87600h" doc:"Ended sessions and their browser actions are deleted from the database after this time, but not within one day of their end. 0 keeps them forever."`
-	PingInterval       time.Duration `env:"SESSION_PING_INTERVAL" default:"25s" min:"1s" max:"5m" doc:"Interval of WebSocket pings. A connection loses ownership of its session after two intervals without a response."`
-	MaxFrameBytes      int           `env:"SESSION_MAX_FRAME_BYTES" default:"65536" min:"1024" max:"1048576" doc:"Maximum size of a frame from the browser."`
-	MaxQueuedBytes     int           `env:"SESSION_MAX_QUEUED_BYTES" default:"1048576" min:"65536" max:"67108864" doc:"Maximum number of bytes queued for a slow browser before it is disconnected."`
-	FramesPerSecond    int           `env:"SESSION_MAX_FRAMES_PER_SECOND" default:"60" min:"1" max:"10000" doc:"Maximum number of frames a browser may send per second, not counting audio."`
-	HistoryMessages    int           `env:"SESSION_HISTORY_MESSAGES" default:"300" min:"1" max:"10000" doc:"Number of messages kept for replay after a reconnect."`
-	HistoryTime        time.Duration `env:"SESSION_HISTORY_TIME" default:"10m" min:"1s" max:"24h" doc:"How long messages are kept for replay."`
-	ReconnectJitter    time.Duration `env:"SESSION_RECONNECT_JITTER" default:"5s" min:"0s" max:"1m" doc:"A draining instance closes its sockets spread over this time, so that clients do not all reconnect at once."`
+	_                   struct{}      `section:"Sessions"`
+	ICEServers          redact.Secret `env:"WEBRTC_ICE_SERVERS" kind:"ice" doc:"STUN and TURN servers for WebRTC sessions: URLs, or an RTCConfiguration iceServers list with credentials. TURN servers without a credential get one per session, derived from TURN_SHARED_SECRET."`
+	TURNSecret          redact.Secret `env:"TURN_SHARED_SECRET" doc:"Secret shared with the TURN servers (coturn: static-auth-secret) from which per-session credentials are derived."`
+	SessionIdleTimeout  time.Duration `env:"SESSION_IDLE_TIMEOUT" default:"15m" min:"1s" max:"24h" doc:"A session without a connected browser expires after this time."`
+	SessionRetention    time.Duration `env:"SESSION_RETENTION" default:"720h" min:"0s" max:"87600h" doc:"Ended sessions and their browser actions are deleted from the database after this time, but not within one day of their end. 0 keeps them forever."`
+	PingInterval        time.Duration `env:"SESSION_PING_INTERVAL" default:"25s" min:"1s" max:"5m" doc:"Interval of WebSocket pings. A connection loses ownership of its session after two intervals without a response."`
+	MaxFrameBytes       int           `env:"SESSION_MAX_FRAME_BYTES" default:"65536" min:"1024" max:"1048576" doc:"Maximum size of a frame from the browser."`
+	MaxQueuedBytes      int           `env:"SESSION_MAX_QUEUED_BYTES" default:"1048576" min:"65536" max:"67108864" doc:"Maximum number of bytes queued for a slow browser before it is disconnected."`
+	FramesPerSecond     int           `env:"SESSION_MAX_FRAMES_PER_SECOND" default:"60" min:"1" max:"10000" doc:"Maximum number of frames a browser may send per second, not counting audio."`
+	AudioBytesPerSecond int           `env:"SESSION_MAX_AUDIO_BYTES_PER_SECOND" default:"65536" min:"1024" max:"16777216" doc:"Maximum number of bytes of audio frames a browser may send per second. Frames in excess are dropped and counted."`
+	HistoryMessages     int           `env:"SESSION_HISTORY_MESSAGES" default:"300" min:"1" max:"10000" doc:"Number of messages kept for replay after a reconnect."`
+	HistoryTime         time.Duration `env:"SESSION_HISTORY_TIME" default:"10m" min:"1s" max:"24h" doc:"How long messages are kept for replay."`
+	ReconnectJitter     time.Duration `env:"SESSION_RECONNECT_JITTER" default:"5s" min:"0s" max:"1m" doc:"A draining instance closes its sockets spread over this time, so that clients do not all reconnect at once."`
 
 	_                struct{} `section:"Commands"`
 	CommandsDisabled []string `env:"COMMANDS_DISABLED" kind:"list:command types, such as transfer,send_dtmf" doc:"Command types that no callback may use, even if the flow allows them."`

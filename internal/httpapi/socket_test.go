@@ -39,7 +39,7 @@ func (channelStore) Touch(string)                         {}
 func serveSockets(t *testing.T, lifetime time.Duration) (*Server, func() *websocket.Conn) {
 	t.Helper()
 	s, _ := newTestServer(nil)
-	limits := channel.Limits{PingIntervalMs: 60_000, FrameBytes: 1 << 10, QueuedBytes: 1 << 20, FramesPerSecond: 1}
+	limits := channel.Limits{PingIntervalMs: 60_000, FrameBytes: 1 << 10, QueuedBytes: 1 << 20, FramesPerSecond: 1, AudioBytesPerSecond: 1 << 20}
 	s.deps.Channels = channel.NewService(channelStore{}, channelStore{}, limits, slog.New(slog.DiscardHandler), prometheus.NewRegistry())
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		conn, err := s.deps.Channels.Open(r.Context(), channel.SessionInfo{Offer: wire.Offer{SessionID: "ses_1"}, ExpiresAt: time.Now().Add(lifetime)}, "", "")
