@@ -21,7 +21,7 @@ func TestAPIKeyReturnsItsPrincipal(t *testing.T) {
 		t.Fatal(err)
 	}
 	if who.TeamID != "tm_1" || who.Subject != k.ID || !slices.Equal(who.Scopes, []auth.Scope{auth.CreateCallToken, auth.ReadTeamApps}) {
-		t.Errorf("got %+v", who)
+		t.Errorf("principal %+v, want team tm_1, subject %s and both scopes", who, k.ID)
 	}
 }
 
@@ -91,7 +91,7 @@ func TestInvalidKeyIsRejected(t *testing.T) {
 		{name: "at expiry", presented: good, at: k.ExpiresAt},
 		{name: "long after expiry", presented: good, at: k.ExpiresAt.AddDate(1, 0, 0)},
 		{name: "revoked", presented: revoked(now.Add(-time.Second)), at: now},
-		{name: "revoked in the future", presented: revoked(now.Add(time.Minute)), at: now},
+		{name: "revoked, by a clock that is ahead", presented: revoked(now.Add(time.Minute)), at: now},
 		{name: "secret of another key", presented: "tk_" + k.ID + "_" + secretOf(other), at: now},
 		{name: "last character of the secret changed", presented: good[:len(good)-1] + flip(good[len(good)-1]), at: now},
 		{name: "unknown", presented: "tk_" + strings.Repeat("A", 20) + "_" + secretOf(good), at: now},
@@ -127,7 +127,7 @@ func TestUnreachableStoreIsNotAnInvalidCredential(t *testing.T) {
 	m.set(func(m *testStore) { m.outage = fault.Unavailable("The database", errors.New("refused")) })
 	a := newTestAuthenticator(m, time.Now)
 	if _, err := a.APIKey(t.Context(), presented); !fault.Is(err, fault.ServiceUnavailable) {
-		t.Errorf("got %v, want %s", err, fault.ServiceUnavailable)
+		t.Errorf("during the outage: error %v, want %s", err, fault.ServiceUnavailable)
 	}
 	m.set(func(m *testStore) { m.outage = nil })
 	if _, err := a.APIKey(t.Context(), presented); err != nil {
@@ -193,7 +193,7 @@ func TestKeyIsNotCachedWithoutSubscription(t *testing.T) {
 	m := newTestStore(t)
 	_, presented := createKey(t, m, time.Now(), time.Time{}, auth.ReadTeamApps)
 	a := newTestAuthenticator(m, time.Now)
-	authenticate := func(times, lookups int) {
+	authenticate := func(times, wantLookups int) {
 		t.Helper()
 		before := m.lookupCount()
 		for range times {
@@ -201,8 +201,8 @@ func TestKeyIsNotCachedWithoutSubscription(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		if n := m.lookupCount() - before; n != lookups {
-			t.Errorf("%d requests made %d lookups, want %d", times, n, lookups)
+		if n := m.lookupCount() - before; n != wantLookups {
+			t.Errorf("%d requests made %d lookups, want %d", times, n, wantLookups)
 		}
 	}
 	authenticate(3, 3) // not yet subscribed
@@ -264,7 +264,7 @@ func TestRequireChecksScope(t *testing.T) {
 		e := fault.From(p.Require(auth.ReadTeamUsage))
 		details, _ := e.Details.(map[string]auth.Scope)
 		if e.Code != fault.Forbidden || details["requiredScope"] != auth.ReadTeamUsage {
-			t.Errorf("scopes %q: got %v with %v", p.Scopes, e, e.Details)
+			t.Errorf("scopes %q: error %v with details %v, want %s with requiredScope %s", p.Scopes, e, e.Details, fault.Forbidden, auth.ReadTeamUsage)
 		}
 	}
 }

@@ -54,7 +54,7 @@ func unauthorized(cause error) error {
 }
 
 const (
-	flushInterval = 10 * time.Second
+	flushInterval = 10 * time.Second // between writes of the times of last use
 	flushTimeout  = 5 * time.Second
 )
 
@@ -69,8 +69,8 @@ type Authenticator struct {
 	now      func() time.Time
 }
 
-// NewAuthenticator returns an authenticator with an empty cache. The caller also
-// starts Run, which records the last use of keys.
+// NewAuthenticator returns an authenticator with an empty cache. The caller must
+// start Run, which writes the last use of keys.
 func NewAuthenticator(keys KeyStore, tokens *ConsoleTokens, log *slog.Logger, now func() time.Time) *Authenticator {
 	return &Authenticator{Cache: cache.New[Key](topicPrefix, cache.Size, cache.TTL), keys: keys, tokens: tokens, log: log, now: now}
 }
@@ -126,9 +126,9 @@ func (a *Authenticator) Run(ctx context.Context) {
 }
 
 func (a *Authenticator) flush(ctx context.Context) {
-	bounded, cancel := context.WithTimeout(ctx, flushTimeout)
+	flushCtx, cancel := context.WithTimeout(ctx, flushTimeout)
 	defer cancel()
-	if err := a.lastUsed.Flush(bounded, a.keys.TouchKeys); err != nil && ctx.Err() == nil {
+	if err := a.lastUsed.Flush(flushCtx, a.keys.TouchKeys); err != nil && ctx.Err() == nil {
 		a.log.WarnContext(ctx, "writing the last use of API keys failed; retrying", "error", err)
 	}
 }

@@ -13,8 +13,8 @@ import (
 	"telapi/internal/redact"
 )
 
-// SessionAudience is the audience of session tokens. They share the signing
-// secret with console JWTs. This claim prevents the use of one as the other.
+// SessionAudience is the audience of call tokens. They share the signing secret
+// with console JWTs. This claim prevents the use of one as the other.
 const SessionAudience = "telapi:session"
 
 // MinSecretBytes is the minimum length of a signing secret. A shorter one can be
@@ -96,10 +96,10 @@ func (v *Verifier) Verify(token string, into jwt.Claims) error {
 	return nil
 }
 
-// ConsoleTokens verifies the web console's JWTs.
+// ConsoleTokens verifies console JWTs.
 type ConsoleTokens struct{ verifier *Verifier }
 
-// NewConsoleTokens returns a verifier.
+// NewConsoleTokens returns a verifier of console JWTs.
 func NewConsoleTokens(secrets Secrets, now func() time.Time) *ConsoleTokens {
 	return &ConsoleTokens{NewVerifier(secrets, jwt.WithExpirationRequired(), jwt.WithIssuedAt(), jwt.WithLeeway(MaxSkew), jwt.WithTimeFunc(now))}
 }
@@ -111,7 +111,7 @@ func (c *ConsoleTokens) Verify(token string) (Principal, error) {
 	switch {
 	case err != nil:
 	case slices.Contains(claims.Audience, SessionAudience):
-		err = errors.New("session token used as console token")
+		err = errors.New("call token used as console JWT")
 	case !subjectPattern.MatchString(claims.Subject):
 		err = errors.New("missing or invalid claim sub")
 	case !teamPattern.MatchString(claims.TeamID):
@@ -120,7 +120,7 @@ func (c *ConsoleTokens) Verify(token string) (Principal, error) {
 		err = errors.New("missing claim scopes")
 	}
 	if err != nil {
-		return Principal{}, unauthorized(fmt.Errorf("verify console token: %w", err))
+		return Principal{}, unauthorized(fmt.Errorf("verify console JWT: %w", err))
 	}
 	return Principal{TeamID: claims.TeamID, Subject: claims.Subject, Scopes: *claims.Scopes}, nil
 }

@@ -21,14 +21,14 @@ import (
 var jwtNow = time.Unix(1_800_000_000, 0)
 
 const (
-	goodHeader = `{"alg":"HS256","typ":"JWT"}`
-	goodClaims = `{"sub":"user-1","teamId":"tm_1","scopes":["READ_TEAM_APPS"],"exp":1800000060}`
+	validHeader = `{"alg":"HS256","typ":"JWT"}`
+	validClaims = `{"sub":"user-1","teamId":"tm_1","scopes":["READ_TEAM_APPS"],"exp":1800000060}`
 )
 
 func segment(b []byte) string { return base64.RawURLEncoding.EncodeToString(b) }
 
-// mac signs a token of any header and claims, good or bad.
-func mac(newHash func() hash.Hash, secret, header, claims string) string {
+// signHMAC returns a token with any header and claims, valid or not.
+func signHMAC(newHash func() hash.Hash, secret, header, claims string) string {
 	signed := segment([]byte(header)) + "." + segment([]byte(claims))
 	h := hmac.New(newHash, []byte(secret))
 	h.Write([]byte(signed))
@@ -36,7 +36,7 @@ func mac(newHash func() hash.Hash, secret, header, claims string) string {
 }
 
 func hs256(header, claims string) string {
-	return mac(sha256.New, testSecret.Reveal(), header, claims)
+	return signHMAC(sha256.New, testSecret.Reveal(), header, claims)
 }
 
 func newTestTokens() *auth.ConsoleTokens {
@@ -48,17 +48,17 @@ func TestConsoleTokenReturnsItsPrincipal(t *testing.T) {
 		header, claims string
 		want           auth.Principal
 	}{
-		"least it needs":         {goodHeader, goodClaims, auth.Principal{"tm_1", "user-1", []auth.Scope{auth.ReadTeamApps}}},
-		"no typ":                 {`{"alg":"HS256"}`, goodClaims, auth.Principal{"tm_1", "user-1", []auth.Scope{auth.ReadTeamApps}}},
-		"no scopes":              {goodHeader, `{"sub":"u","teamId":"t","scopes":[],"exp":1800000060}`, auth.Principal{"t", "u", []auth.Scope{}}},
-		"scope we do not know":   {goodHeader, `{"sub":"u","teamId":"t","scopes":["ADMIN"],"exp":1800000060}`, auth.Principal{"t", "u", []auth.Scope{"ADMIN"}}},
-		"an audience of theirs":  {goodHeader, `{"aud":["console"],"sub":"u","teamId":"t","scopes":[],"exp":1800000060}`, auth.Principal{"t", "u", []auth.Scope{}}},
-		"claims we do not know":  {goodHeader, `{"sub":"u","teamId":"t","scopes":[],"exp":1800000060,"role":{"a":[1]},"TeamID":"x"}`, auth.Principal{"t", "u", []auth.Scope{}}},
-		"the second before exp":  {goodHeader, `{"sub":"u","teamId":"t","scopes":[],"exp":1800000001}`, auth.Principal{"t", "u", []auth.Scope{}}},
-		"nbf and iat are now":    {goodHeader, `{"sub":"u","teamId":"t","scopes":[],"exp":1800000060,"nbf":1800000000,"iat":1800000000}`, auth.Principal{"t", "u", []auth.Scope{}}},
-		"console's clock ahead":  {goodHeader, `{"sub":"u","teamId":"t","scopes":[],"exp":1800000060,"nbf":1800000002,"iat":1800000002}`, auth.Principal{"t", "u", []auth.Scope{}}},
-		"console's clock behind": {goodHeader, `{"sub":"u","teamId":"t","scopes":[],"exp":1799999999}`, auth.Principal{"t", "u", []auth.Scope{}}},
-		"sub is an address":      {goodHeader, `{"sub":"zoë o'neil+x@example.com","teamId":"t","scopes":[],"exp":1800000060}`, auth.Principal{"t", "zoë o'neil+x@example.com", []auth.Scope{}}},
+		"minimum":                 {validHeader, validClaims, auth.Principal{"tm_1", "user-1", []auth.Scope{auth.ReadTeamApps}}},
+		"without typ":             {`{"alg":"HS256"}`, validClaims, auth.Principal{"tm_1", "user-1", []auth.Scope{auth.ReadTeamApps}}},
+		"no scopes":               {validHeader, `{"sub":"u","teamId":"t","scopes":[],"exp":1800000060}`, auth.Principal{"t", "u", []auth.Scope{}}},
+		"unknown scope":           {validHeader, `{"sub":"u","teamId":"t","scopes":["ADMIN"],"exp":1800000060}`, auth.Principal{"t", "u", []auth.Scope{"ADMIN"}}},
+		"audience of the console": {validHeader, `{"aud":["console"],"sub":"u","teamId":"t","scopes":[],"exp":1800000060}`, auth.Principal{"t", "u", []auth.Scope{}}},
+		"unknown claims":          {validHeader, `{"sub":"u","teamId":"t","scopes":[],"exp":1800000060,"role":{"a":[1]},"TeamID":"x"}`, auth.Principal{"t", "u", []auth.Scope{}}},
+		"one second before exp":   {validHeader, `{"sub":"u","teamId":"t","scopes":[],"exp":1800000001}`, auth.Principal{"t", "u", []auth.Scope{}}},
+		"nbf and iat now":         {validHeader, `{"sub":"u","teamId":"t","scopes":[],"exp":1800000060,"nbf":1800000000,"iat":1800000000}`, auth.Principal{"t", "u", []auth.Scope{}}},
+		"console's clock ahead":   {validHeader, `{"sub":"u","teamId":"t","scopes":[],"exp":1800000060,"nbf":1800000002,"iat":1800000002}`, auth.Principal{"t", "u", []auth.Scope{}}},
+		"console's clock behind":  {validHeader, `{"sub":"u","teamId":"t","scopes":[],"exp":1799999999}`, auth.Principal{"t", "u", []auth.Scope{}}},
+		"sub is an email address": {validHeader, `{"sub":"zoë o'neil+x@example.com","teamId":"t","scopes":[],"exp":1800000060}`, auth.Principal{"t", "zoë o'neil+x@example.com", []auth.Scope{}}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			who, err := newTestTokens().Verify(hs256(tt.header, tt.claims))
@@ -66,131 +66,130 @@ func TestConsoleTokenReturnsItsPrincipal(t *testing.T) {
 				t.Fatal(err)
 			}
 			if who.TeamID != tt.want.TeamID || who.Subject != tt.want.Subject || !slices.Equal(who.Scopes, tt.want.Scopes) {
-				t.Errorf("got %+v, want %+v", who, tt.want)
+				t.Errorf("principal %+v, want %+v", who, tt.want)
 			}
 		})
 	}
 }
 
 func TestForgedTokenIsRejected(t *testing.T) {
-	good := hs256(goodHeader, goodClaims)
+	good := hs256(validHeader, validClaims)
 	parts := strings.Split(good, ".")
-	with := func(field string) string {
-		return hs256(goodHeader, strings.Replace(goodClaims, `"exp"`, field+`,"exp"`, 1))
+	withClaim := func(field string) string {
+		return hs256(validHeader, strings.Replace(validClaims, `"exp"`, field+`,"exp"`, 1))
 	}
-	claims := func(json string) string { return hs256(goodHeader, json) }
+	claims := func(json string) string { return hs256(validHeader, json) }
 
 	for name, token := range map[string]string{
-		// How it is signed.
-		"alg none, no signature":         segment([]byte(`{"alg":"none"}`)) + "." + parts[1] + ".",
-		"alg none, good signature":       hs256(`{"alg":"none"}`, goodClaims),
-		"alg None":                       hs256(`{"alg":"None"}`, goodClaims),
-		"alg hs256":                      hs256(`{"alg":"hs256"}`, goodClaims),
-		"alg empty":                      hs256(`{"alg":""}`, goodClaims),
-		"alg missing":                    hs256(`{}`, goodClaims),
-		"alg null":                       hs256(`{"alg":null}`, goodClaims),
-		"alg a number":                   hs256(`{"alg":256}`, goodClaims),
-		"alg a list":                     hs256(`{"alg":["HS256"]}`, goodClaims),
-		"HS384 with our secret":          mac(sha512.New384, testSecret.Reveal(), `{"alg":"HS384"}`, goodClaims),
-		"HS512 with our secret":          mac(sha512.New, testSecret.Reveal(), `{"alg":"HS512"}`, goodClaims),
-		"RS256 with a key of theirs":     rs256(t, goodClaims),
-		"RS256 named, HMAC made":         hs256(`{"alg":"RS256"}`, goodClaims),
-		"HS256 named, HS512 made":        mac(sha512.New, testSecret.Reveal(), goodHeader, goodClaims),
-		"ES256 named, HMAC made":         hs256(`{"alg":"ES256"}`, goodClaims),
-		"another secret":                 mac(sha256.New, strings.Repeat("x", 32), goodHeader, goodClaims),
-		"empty secret":                   mac(sha256.New, "", goodHeader, goodClaims),
-		"secret and a line break":        mac(sha256.New, testSecret.Reveal()+"\n", goodHeader, goodClaims),
-		"kid to an empty file":           mac(sha256.New, "", `{"alg":"HS256","kid":"/dev/null"}`, goodClaims),
-		"kid with SQL":                   mac(sha256.New, "x", `{"alg":"HS256","kid":"' UNION SELECT 'x"}`, goodClaims),
-		"jwk brings its own key":         mac(sha256.New, "theirs", `{"alg":"HS256","jwk":{"kty":"oct","k":"dGhlaXJz"}}`, goodClaims),
-		"jku names their server":         mac(sha256.New, "theirs", `{"alg":"HS256","jku":"https://attacker.example/keys"}`, goodClaims),
-		"x5u names their server":         mac(sha256.New, "theirs", `{"alg":"HS256","x5u":"https://attacker.example/c"}`, goodClaims),
-		"crit demands an extension":      hs256(`{"alg":"HS256","crit":["exp2"],"exp2":1}`, goodClaims),
-		"crit demands unencoded payload": hs256(`{"alg":"HS256","crit":["b64"],"b64":false}`, goodClaims),
-		"crit is empty":                  hs256(`{"alg":"HS256","crit":[]}`, goodClaims),
-		"no signature":                   parts[0] + "." + parts[1] + ".",
-		"signature of something else":    parts[0] + "." + parts[1] + "." + strings.Split(claims(`{}`), ".")[2],
-		"claims changed":                 parts[0] + "." + segment([]byte(strings.Replace(goodClaims, "tm_1", "tm_2", 1))) + "." + parts[2],
-		"signature cut short":            good[:len(good)-1],
-		"signature padded":               good + "=",
-		"signature with spare bits":      good[:len(good)-1] + spareBits(good[len(good)-1]),
+		// Signature and header.
+		"alg none, no signature":             segment([]byte(`{"alg":"none"}`)) + "." + parts[1] + ".",
+		"alg none, good signature":           hs256(`{"alg":"none"}`, validClaims),
+		"alg None":                           hs256(`{"alg":"None"}`, validClaims),
+		"alg hs256":                          hs256(`{"alg":"hs256"}`, validClaims),
+		"alg empty":                          hs256(`{"alg":""}`, validClaims),
+		"alg missing":                        hs256(`{}`, validClaims),
+		"alg null":                           hs256(`{"alg":null}`, validClaims),
+		"alg a number":                       hs256(`{"alg":256}`, validClaims),
+		"alg a list":                         hs256(`{"alg":["HS256"]}`, validClaims),
+		"HS384 with our secret":              signHMAC(sha512.New384, testSecret.Reveal(), `{"alg":"HS384"}`, validClaims),
+		"HS512 with our secret":              signHMAC(sha512.New, testSecret.Reveal(), `{"alg":"HS512"}`, validClaims),
+		"RS256 with a foreign key":           rs256(t, validClaims),
+		"alg RS256, signed with HMAC":        hs256(`{"alg":"RS256"}`, validClaims),
+		"alg HS256, signed with HS512":       signHMAC(sha512.New, testSecret.Reveal(), validHeader, validClaims),
+		"alg ES256, signed with HMAC":        hs256(`{"alg":"ES256"}`, validClaims),
+		"another secret":                     signHMAC(sha256.New, strings.Repeat("x", 32), validHeader, validClaims),
+		"empty secret":                       signHMAC(sha256.New, "", validHeader, validClaims),
+		"secret and a line break":            signHMAC(sha256.New, testSecret.Reveal()+"\n", validHeader, validClaims),
+		"kid refers to an empty file":        signHMAC(sha256.New, "", `{"alg":"HS256","kid":"/dev/null"}`, validClaims),
+		"kid with SQL":                       signHMAC(sha256.New, "x", `{"alg":"HS256","kid":"' UNION SELECT 'x"}`, validClaims),
+		"jwk contains the key":               signHMAC(sha256.New, "theirs", `{"alg":"HS256","jwk":{"kty":"oct","k":"dGhlaXJz"}}`, validClaims),
+		"jku refers to another server":       signHMAC(sha256.New, "theirs", `{"alg":"HS256","jku":"https://attacker.example/keys"}`, validClaims),
+		"x5u refers to another server":       signHMAC(sha256.New, "theirs", `{"alg":"HS256","x5u":"https://attacker.example/c"}`, validClaims),
+		"crit requires an extension":         hs256(`{"alg":"HS256","crit":["exp2"],"exp2":1}`, validClaims),
+		"crit requires an unencoded payload": hs256(`{"alg":"HS256","crit":["b64"],"b64":false}`, validClaims),
+		"crit is empty":                      hs256(`{"alg":"HS256","crit":[]}`, validClaims),
+		"no signature":                       parts[0] + "." + parts[1] + ".",
+		"signature of other claims":          parts[0] + "." + parts[1] + "." + strings.Split(claims(`{}`), ".")[2],
+		"claims changed":                     parts[0] + "." + segment([]byte(strings.Replace(validClaims, "tm_1", "tm_2", 1))) + "." + parts[2],
+		"truncated signature":                good[:len(good)-1],
+		"signature padded":                   good + "=",
+		"signature with spare bits":          good[:len(good)-1] + spareBits(good[len(good)-1]),
 
-		// When it is good.
-		"expired":                  claims(`{"sub":"u","teamId":"t","scopes":[],"exp":1799999998}`),
-		"exp missing":              claims(`{"sub":"u","teamId":"t","scopes":[]}`),
-		"exp null":                 claims(`{"sub":"u","teamId":"t","scopes":[],"exp":null}`),
-		"exp zero":                 claims(`{"sub":"u","teamId":"t","scopes":[],"exp":0}`),
-		"exp negative":             claims(`{"sub":"u","teamId":"t","scopes":[],"exp":-1}`),
-		"exp a word":               claims(`{"sub":"u","teamId":"t","scopes":[],"exp":"never"}`),
-		"exp a date":               claims(`{"sub":"u","teamId":"t","scopes":[],"exp":"2099-01-01T00:00:00Z"}`),
-		"exp a list":               claims(`{"sub":"u","teamId":"t","scopes":[],"exp":[1800000060]}`),
-		"exp beyond any number":    claims(`{"sub":"u","teamId":"t","scopes":[],"exp":1e999}`),
-		"exp in milliseconds, EXP": claims(`{"sub":"u","teamId":"t","scopes":[],"EXP":1800000060}`),
-		"not yet valid":            with(`"nbf":1800000003`),
-		"nbf a word":               with(`"nbf":"now"`),
-		"issued in the future":     with(`"iat":1800000003`),
-		"iat a word":               with(`"iat":"now"`),
+		// Times.
+		"expired":              claims(`{"sub":"u","teamId":"t","scopes":[],"exp":1799999998}`),
+		"exp missing":          claims(`{"sub":"u","teamId":"t","scopes":[]}`),
+		"exp null":             claims(`{"sub":"u","teamId":"t","scopes":[],"exp":null}`),
+		"exp zero":             claims(`{"sub":"u","teamId":"t","scopes":[],"exp":0}`),
+		"exp negative":         claims(`{"sub":"u","teamId":"t","scopes":[],"exp":-1}`),
+		"exp a word":           claims(`{"sub":"u","teamId":"t","scopes":[],"exp":"never"}`),
+		"exp a date":           claims(`{"sub":"u","teamId":"t","scopes":[],"exp":"2099-01-01T00:00:00Z"}`),
+		"exp a list":           claims(`{"sub":"u","teamId":"t","scopes":[],"exp":[1800000060]}`),
+		"exp exceeds float64":  claims(`{"sub":"u","teamId":"t","scopes":[],"exp":1e999}`),
+		"exp in upper case":    claims(`{"sub":"u","teamId":"t","scopes":[],"EXP":1800000060}`),
+		"not yet valid":        withClaim(`"nbf":1800000003`),
+		"nbf a word":           withClaim(`"nbf":"now"`),
+		"issued in the future": withClaim(`"iat":1800000003`),
+		"iat a word":           withClaim(`"iat":"now"`),
 
-		// What it is for.
-		"session audience":              with(`"aud":"telapi:session"`),
-		"session audience in a list":    with(`"aud":["telapi:session"]`),
-		"session audience among others": with(`"aud":["console","telapi:session"]`),
-		"audience a number":             with(`"aud":1`),
-		"audience a list of numbers":    with(`"aud":[1]`),
-		"session token as we make them": claims(`{"iss":"telapi","aud":"telapi:session","sub":"s1","teamId":"t","endpointId":"e","mode":"chat","jti":"j","iat":1799999999,"exp":1800000060,"rdm":1800000060}`),
-		"two audiences, the last good":  with(`"aud":"telapi:session","aud":"console"`),
+		// Audience.
+		"session audience":              withClaim(`"aud":"telapi:session"`),
+		"session audience in a list":    withClaim(`"aud":["telapi:session"]`),
+		"session audience among others": withClaim(`"aud":["console","telapi:session"]`),
+		"audience a number":             withClaim(`"aud":1`),
+		"audience a list of numbers":    withClaim(`"aud":[1]`),
+		"call token":                    claims(`{"iss":"telapi","aud":"telapi:session","sub":"s1","teamId":"t","endpointId":"e","mode":"chat","jti":"j","iat":1799999999,"exp":1800000060,"rdm":1800000060}`),
+		"two audiences, the last valid": withClaim(`"aud":"telapi:session","aud":"console"`),
 
-		// Who it names.
-		"sub missing":               claims(`{"teamId":"t","scopes":[],"exp":1800000060}`),
-		"sub null":                  claims(`{"sub":null,"teamId":"t","scopes":[],"exp":1800000060}`),
-		"sub empty":                 claims(`{"sub":"","teamId":"t","scopes":[],"exp":1800000060}`),
-		"sub blank":                 claims(`{"sub":"  ","teamId":"t","scopes":[],"exp":1800000060}`),
-		"sub a number":              claims(`{"sub":7,"teamId":"t","scopes":[],"exp":1800000060}`),
-		"sub an object":             claims(`{"sub":{"id":7},"teamId":"t","scopes":[],"exp":1800000060}`),
-		"sub with a line break":     claims(`{"sub":"u\nlevel=error","teamId":"t","scopes":[],"exp":1800000060}`),
-		"sub with a terminal code":  claims(`{"sub":"u\u001b[2J","teamId":"t","scopes":[],"exp":1800000060}`),
-		"sub without end":           claims(`{"sub":"` + strings.Repeat("u", 257) + `","teamId":"t","scopes":[],"exp":1800000060}`),
-		"teamId missing":            claims(`{"sub":"u","scopes":[],"exp":1800000060}`),
-		"teamId null":               claims(`{"sub":"u","teamId":null,"scopes":[],"exp":1800000060}`),
-		"teamId empty":              claims(`{"sub":"u","teamId":"","scopes":[],"exp":1800000060}`),
-		"teamId a number":           claims(`{"sub":"u","teamId":1,"scopes":[],"exp":1800000060}`),
-		"teamId with a brace":       claims(`{"sub":"u","teamId":"{tm_1}","scopes":[],"exp":1800000060}`),
-		"teamId with a space":       claims(`{"sub":"u","teamId":"tm 1","scopes":[],"exp":1800000060}`),
-		"teamId with a line break":  claims(`{"sub":"u","teamId":"tm_1\n","scopes":[],"exp":1800000060}`),
-		"teamId without end":        claims(`{"sub":"u","teamId":"` + strings.Repeat("t", 129) + `","scopes":[],"exp":1800000060}`),
-		"teamId in another case":    claims(`{"sub":"u","TEAMID":"t","scopes":[],"exp":1800000060}`),
-		"two teams":                 claims(`{"sub":"u","teamId":"t","teamId":"x","scopes":[],"exp":1800000060}`),
-		"scopes missing":            claims(`{"sub":"u","teamId":"t","exp":1800000060}`),
-		"scopes null":               claims(`{"sub":"u","teamId":"t","scopes":null,"exp":1800000060}`),
-		"scopes a string":           claims(`{"sub":"u","teamId":"t","scopes":"READ_TEAM_APPS","exp":1800000060}`),
-		"scopes an object":          claims(`{"sub":"u","teamId":"t","scopes":{"0":"READ_TEAM_APPS"},"exp":1800000060}`),
-		"scopes a list of numbers":  claims(`{"sub":"u","teamId":"t","scopes":[1],"exp":1800000060}`),
-		"scopes under OAuth's name": claims(`{"sub":"u","teamId":"t","scope":"READ_TEAM_APPS","exp":1800000060}`),
+		// Subject, team and scopes.
+		"sub missing":              claims(`{"teamId":"t","scopes":[],"exp":1800000060}`),
+		"sub null":                 claims(`{"sub":null,"teamId":"t","scopes":[],"exp":1800000060}`),
+		"sub empty":                claims(`{"sub":"","teamId":"t","scopes":[],"exp":1800000060}`),
+		"sub blank":                claims(`{"sub":"  ","teamId":"t","scopes":[],"exp":1800000060}`),
+		"sub a number":             claims(`{"sub":7,"teamId":"t","scopes":[],"exp":1800000060}`),
+		"sub an object":            claims(`{"sub":{"id":7},"teamId":"t","scopes":[],"exp":1800000060}`),
+		"sub with a line break":    claims(`{"sub":"u\nlevel=error","teamId":"t","scopes":[],"exp":1800000060}`),
+		"sub with a terminal code": claims(`{"sub":"u\u001b[2J","teamId":"t","scopes":[],"exp":1800000060}`),
+		"sub too long":             claims(`{"sub":"` + strings.Repeat("u", 257) + `","teamId":"t","scopes":[],"exp":1800000060}`),
+		"teamId missing":           claims(`{"sub":"u","scopes":[],"exp":1800000060}`),
+		"teamId null":              claims(`{"sub":"u","teamId":null,"scopes":[],"exp":1800000060}`),
+		"teamId empty":             claims(`{"sub":"u","teamId":"","scopes":[],"exp":1800000060}`),
+		"teamId a number":          claims(`{"sub":"u","teamId":1,"scopes":[],"exp":1800000060}`),
+		"teamId with a brace":      claims(`{"sub":"u","teamId":"{tm_1}","scopes":[],"exp":1800000060}`),
+		"teamId with a space":      claims(`{"sub":"u","teamId":"tm 1","scopes":[],"exp":1800000060}`),
+		"teamId with a line break": claims(`{"sub":"u","teamId":"tm_1\n","scopes":[],"exp":1800000060}`),
+		"teamId too long":          claims(`{"sub":"u","teamId":"` + strings.Repeat("t", 129) + `","scopes":[],"exp":1800000060}`),
+		"teamId in another case":   claims(`{"sub":"u","TEAMID":"t","scopes":[],"exp":1800000060}`),
+		"two teams":                claims(`{"sub":"u","teamId":"t","teamId":"x","scopes":[],"exp":1800000060}`),
+		"scopes missing":           claims(`{"sub":"u","teamId":"t","exp":1800000060}`),
+		"scopes null":              claims(`{"sub":"u","teamId":"t","scopes":null,"exp":1800000060}`),
+		"scopes a string":          claims(`{"sub":"u","teamId":"t","scopes":"READ_TEAM_APPS","exp":1800000060}`),
+		"scopes an object":         claims(`{"sub":"u","teamId":"t","scopes":{"0":"READ_TEAM_APPS"},"exp":1800000060}`),
+		"scopes a list of numbers": claims(`{"sub":"u","teamId":"t","scopes":[1],"exp":1800000060}`),
+		"scopes named scope":       claims(`{"sub":"u","teamId":"t","scope":"READ_TEAM_APPS","exp":1800000060}`),
 
 		// Malformed tokens.
-		"empty":                   "",
-		"a word":                  "token",
-		"dots alone":              "..",
-		"two segments":            parts[0] + "." + parts[1],
-		"four segments":           good + "." + parts[2],
-		"five, as if encrypted":   parts[0] + "...." + parts[2],
-		"not base64":              "!." + parts[1] + "." + parts[2],
-		"standard base64":         strings.ReplaceAll(good, segment([]byte(goodHeader)), "+/+/"),
-		"header not JSON":         hs256(`alg`, goodClaims),
-		"header a list":           hs256(`[]`, goodClaims),
-		"header null":             hs256(`null`, goodClaims),
-		"claims not JSON":         claims(`sub`),
-		"claims null":             claims(`null`),
-		"claims a list":           claims(`[]`),
-		"claims a string":         claims(`"sub"`),
-		"claims twice":            claims(goodClaims + goodClaims),
-		"claims not UTF-8":        claims("{\"sub\":\"\xff\",\"teamId\":\"t\",\"scopes\":[],\"exp\":1800000060}"),
-		"claims nested absurdly":  claims(`{"sub":` + strings.Repeat("[", 2000) + strings.Repeat("]", 2000) + `}`),
-		"larger than any console": with(`"pad":"` + strings.Repeat("x", auth.MaxTokenBytes) + `"`),
-		"a megabyte of dots":      strings.Repeat(".", 1<<20),
-		"surrounded by spaces":    " " + good + " ",
-		"line break in the middle": parts[0] + "." +
-			parts[1] + "\n." + parts[2],
+		"empty":                    "",
+		"a word":                   "token",
+		"only dots":                "..",
+		"two segments":             parts[0] + "." + parts[1],
+		"four segments":            good + "." + parts[2],
+		"five segments":            parts[0] + "...." + parts[2],
+		"not base64":               "!." + parts[1] + "." + parts[2],
+		"standard base64":          strings.ReplaceAll(good, segment([]byte(validHeader)), "+/+/"),
+		"header not JSON":          hs256(`alg`, validClaims),
+		"header a list":            hs256(`[]`, validClaims),
+		"header null":              hs256(`null`, validClaims),
+		"claims not JSON":          claims(`sub`),
+		"claims null":              claims(`null`),
+		"claims a list":            claims(`[]`),
+		"claims a string":          claims(`"sub"`),
+		"claims twice":             claims(validClaims + validClaims),
+		"claims not UTF-8":         claims("{\"sub\":\"\xff\",\"teamId\":\"t\",\"scopes\":[],\"exp\":1800000060}"),
+		"claims nested too deep":   claims(`{"sub":` + strings.Repeat("[", 2000) + strings.Repeat("]", 2000) + `}`),
+		"too long":                 withClaim(`"pad":"` + strings.Repeat("x", auth.MaxTokenBytes) + `"`),
+		"a megabyte of dots":       strings.Repeat(".", 1<<20),
+		"surrounded by spaces":     " " + good + " ",
+		"line break in the middle": parts[0] + "." + parts[1] + "\n." + parts[2],
 	} {
 		t.Run(name, func(t *testing.T) {
 			who, err := newTestTokens().Verify(token)
@@ -199,10 +198,10 @@ func TestForgedTokenIsRejected(t *testing.T) {
 			}
 			wantUnauthorized(t, err)
 			if who.TeamID != "" || who.Subject != "" || who.Scopes != nil {
-				t.Errorf("refused, but returned %+v", who)
+				t.Errorf("Verify returned principal %+v with the error", who)
 			}
 			if strings.Contains(err.Error(), testSecret.Reveal()) {
-				t.Error("the error shows the signing secret")
+				t.Error("the error contains the signing secret")
 			}
 		})
 	}
@@ -223,8 +222,8 @@ func rs256(t *testing.T, claims string) string {
 	return signed + "." + segment(signature)
 }
 
-// spareBits changes a last character in the bits that encode nothing: a lax
-// decoder reads the same signature from it, so that one token has many spellings.
+// spareBits changes the bits of the last base64 character that are not part of the
+// signature. A lax decoder ignores them, so that one token has several spellings.
 func spareBits(last byte) string {
 	const alphabet = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_"
 	return string(alphabet[strings.IndexByte(alphabet, last)^1])
@@ -232,16 +231,16 @@ func spareBits(last byte) string {
 
 func TestBearerParsesAuthorizationHeader(t *testing.T) {
 	a := newTestAuthenticator(nil, func() time.Time { return jwtNow })
-	good := hs256(goodHeader, goodClaims)
+	good := hs256(validHeader, validClaims)
 	for _, tt := range []struct {
 		name, header string
 		accepted     bool
 	}{
-		{"as usual", "Bearer " + good, true},
-		{"scheme in small letters", "bearer " + good, true},
-		{"scheme in capitals, two spaces", "BEARER  " + good, true},
+		{"usual spelling", "Bearer " + good, true},
+		{"lower-case scheme", "bearer " + good, true},
+		{"upper-case scheme, two spaces", "BEARER  " + good, true},
 		{"no scheme", good, false},
-		{"scheme alone", "Bearer", false},
+		{"only a scheme", "Bearer", false},
 		{"no token", "Bearer ", false},
 		{"empty", "", false},
 		{"Basic", "Basic " + good, false},
@@ -256,7 +255,7 @@ func TestBearerParsesAuthorizationHeader(t *testing.T) {
 			who, err := a.Bearer(tt.header)
 			if tt.accepted {
 				if err != nil || who.TeamID != "tm_1" {
-					t.Errorf("got %+v, %v", who, err)
+					t.Errorf("principal %+v and error %v, want team tm_1", who, err)
 				}
 				return
 			}
@@ -268,7 +267,7 @@ func TestBearerParsesAuthorizationHeader(t *testing.T) {
 func TestTokenExpiresByInjectedClock(t *testing.T) {
 	now := jwtNow
 	tokens := auth.NewConsoleTokens(auth.Secrets{Current: testSecret}, func() time.Time { return now })
-	token := hs256(goodHeader, goodClaims)
+	token := hs256(validHeader, validClaims)
 	if _, err := tokens.Verify(token); err != nil {
 		t.Fatal(err)
 	}
@@ -277,20 +276,20 @@ func TestTokenExpiresByInjectedClock(t *testing.T) {
 	wantUnauthorized(t, err)
 }
 
-func TestTokenUnderThePreviousSecretIsAccepted(t *testing.T) {
+func TestTokenSignedWithPreviousSecretIsAccepted(t *testing.T) {
 	const previous = redact.Secret("fedcba9876543210fedcba9876543210")
-	token := mac(sha256.New, previous.Reveal(), goodHeader, goodClaims)
+	token := signHMAC(sha256.New, previous.Reveal(), validHeader, validClaims)
 	for _, tt := range []struct {
-		name    string
-		secrets auth.Secrets
-		good    bool
+		name     string
+		secrets  auth.Secrets
+		accepted bool
 	}{
-		{"while it is named", auth.Secrets{testSecret, previous}, true},
-		{"not after it was removed", auth.Secrets{Current: testSecret}, false},
-		{"nor under no secret at all", auth.Secrets{}, false},
+		{"previous secret configured", auth.Secrets{testSecret, previous}, true},
+		{"previous secret removed", auth.Secrets{Current: testSecret}, false},
+		{"no secrets", auth.Secrets{}, false},
 	} {
-		if _, err := auth.NewConsoleTokens(tt.secrets, func() time.Time { return jwtNow }).Verify(token); (err == nil) != tt.good {
-			t.Errorf("%s: %v", tt.name, err)
+		if _, err := auth.NewConsoleTokens(tt.secrets, func() time.Time { return jwtNow }).Verify(token); (err == nil) != tt.accepted {
+			t.Errorf("%s: error %v, want accepted %v", tt.name, err, tt.accepted)
 		}
 	}
 }

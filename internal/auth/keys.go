@@ -44,6 +44,8 @@ type KeyStore interface {
 // topicPrefix, followed by a key's ID, is announced when the key changes.
 const topicPrefix = "key:"
 
+const maxNameLength = 100
+
 // KeyRegistry creates and revokes API keys.
 type KeyRegistry struct {
 	Store    KeyStore
@@ -58,7 +60,7 @@ func (r *KeyRegistry) Create(ctx context.Context, teamID, name string, scopes []
 	for i, s := range scopes {
 		fault.CheckOneOf(&issues, fault.Pointer("/scopes", i), s, Scopes)
 	}
-	issues.CheckName("/name", name, 100)
+	issues.CheckName("/name", name, maxNameLength)
 	issues.Check(expiresAt.IsZero() || expiresAt.After(r.Now()), "/expiresAt", fault.IssueValue, "The expiry is in the past.")
 	if err := issues.Err(); err != nil {
 		return Key{}, "", err
@@ -88,7 +90,8 @@ func (r *KeyRegistry) Revoke(ctx context.Context, id string) error {
 // keyPattern matches tk_<id>_<secret>. The secret is 256 random bits in base64url.
 var keyPattern = regexp.MustCompile(`^tk_([A-Za-z0-9]{1,64})_([A-Za-z0-9_-]{43})$`)
 
-// generateKey returns a new ID, the full key for its owner, and the digest to store.
+// generateKey returns a new key's ID, the full key for its owner, and the digest of
+// its secret, which is stored.
 func generateKey() (id string, full redact.Secret, digest [32]byte) {
 	id = rand.Text()[:20]
 	var raw [32]byte
@@ -97,6 +100,7 @@ func generateKey() (id string, full redact.Secret, digest [32]byte) {
 	return id, redact.Secret("tk_" + id + "_" + secret), sha256.Sum256([]byte(secret))
 }
 
+// parseKey returns the ID and the digest of the secret of a key that a client sent.
 func parseKey(presented string) (id string, digest [32]byte, ok bool) {
 	m := keyPattern.FindStringSubmatch(presented)
 	if m == nil {

@@ -25,23 +25,23 @@ func TestCreatedKeyIsStoredAsDigest(t *testing.T) {
 	}
 	id, raw, ok := strings.Cut(strings.TrimPrefix(secret.Reveal(), "tk_"), "_")
 	if !ok || id != k.ID {
-		t.Fatalf("the key does not carry its id %s", k.ID)
+		t.Fatalf("the key contains the ID %q, want %q", id, k.ID)
 	}
 	if bits, err := base64.RawURLEncoding.DecodeString(raw); err != nil || len(bits) != 32 {
 		t.Errorf("the secret has %d bytes (%v), want 32", len(bits), err)
 	}
 	if k.Digest != sha256.Sum256([]byte(raw)) {
-		t.Error("the digest is not that of the secret")
+		t.Error("Digest is not the SHA-256 of the secret")
 	}
 	if !slices.Equal(k.Scopes, []auth.Scope{auth.ReadTeamApps, auth.ReadTeamUsage}) || !k.CreatedAt.Equal(now) || !k.ExpiresAt.Equal(now.Add(time.Hour)) {
-		t.Errorf("record %+v", k)
+		t.Errorf("key %+v, want sorted scopes without duplicates, created now, expiring in an hour", k)
 	}
 	stored, err := registry.Store.Key(t.Context(), k.ID)
 	if err != nil || stored.Digest != k.Digest {
-		t.Errorf("stored %+v, %v", stored, err)
+		t.Errorf("stored %+v (error %v), want the same digest", stored, err)
 	}
 	if text := fmt.Sprintf("%v %+v %#v", stored, k, secret); strings.Contains(text, raw) {
-		t.Error("the secret prints itself")
+		t.Error("printing the key reveals its secret")
 	}
 }
 
@@ -51,10 +51,10 @@ func TestKeysAreUnique(t *testing.T) {
 		id, full, digest := auth.GenerateKey()
 		gotID, gotDigest, ok := auth.ParseKey(full.Reveal())
 		if !ok || gotID != id || gotDigest != digest {
-			t.Fatalf("a key of ours is not read back as such: %s", id)
+			t.Fatalf("ParseKey of generated key %s: ID %q, valid %v", id, gotID, ok)
 		}
 		if seen[id] || seen[full.Reveal()] {
-			t.Fatal("made twice")
+			t.Fatalf("key %s was generated twice", id)
 		}
 		seen[id], seen[full.Reveal()] = true, true
 	}
@@ -71,7 +71,7 @@ func TestInvalidKeyRequestReportsAllIssues(t *testing.T) {
 	}{
 		{"no scope", "", nil, time.Time{}, []string{"/scopes required"}},
 		{"unknown scopes", "", []auth.Scope{auth.ReadTeamApps, "ADMIN", ""}, time.Time{}, []string{"/scopes/1 invalid_value", "/scopes/2 invalid_value"}},
-		{"scope in small letters", "", []auth.Scope{"read_team_apps"}, time.Time{}, []string{"/scopes/0 invalid_value"}},
+		{"lower-case scope", "", []auth.Scope{"read_team_apps"}, time.Time{}, []string{"/scopes/0 invalid_value"}},
 		{"long name", strings.Repeat("ü", 101), []auth.Scope{auth.ReadTeamApps}, time.Time{}, []string{"/name too_long"}},
 		{"line break in the name", "a\nb", []auth.Scope{auth.ReadTeamApps}, time.Time{}, []string{"/name forbidden_character"}},
 		{"NUL in the name", "a\x00", []auth.Scope{auth.ReadTeamApps}, time.Time{}, []string{"/name forbidden_character"}},
@@ -97,7 +97,7 @@ func TestInvalidKeyRequestReportsAllIssues(t *testing.T) {
 				got = append(got, issue.Path+" "+issue.Code)
 			}
 			if e.Code != fault.Validation || !slices.Equal(got, tt.want) {
-				t.Errorf("got %v with %v, want %v", err, got, tt.want)
+				t.Errorf("error %v with issues %v, want %v", err, got, tt.want)
 			}
 			if keys, err := m.Keys(t.Context(), ""); err != nil || len(keys) != 0 || secret != "" {
 				t.Errorf("an invalid request created %v (%v)", keys, err)
@@ -111,7 +111,7 @@ func TestUnstoredKeyIsNotReturned(t *testing.T) {
 	m.outage = fault.Unavailable("The database", errors.New("refused"))
 	_, secret, err := (&auth.KeyRegistry{m, m, time.Now}).Create(t.Context(), "tm_1", "", []auth.Scope{auth.ReadTeamApps}, time.Time{})
 	if !fault.Is(err, fault.ServiceUnavailable) || secret != "" {
-		t.Errorf("got %v and a secret: %v", err, secret != "")
+		t.Errorf("error %v with a secret: %v; want %s without one", err, secret != "", fault.ServiceUnavailable)
 	}
 }
 
@@ -137,27 +137,27 @@ func TestRevocationIsCommittedThenAnnounced(t *testing.T) {
 		t.Fatal(err)
 	}
 	if want := []string{"committed " + k.ID, "announced key:" + k.ID}; !slices.Equal(m.events, want) {
-		t.Errorf("got %q, want %q", m.events, want)
+		t.Errorf("events %q, want %q", m.events, want)
 	}
 }
 
 func TestFailedRevocationIsNotAnnounced(t *testing.T) {
 	for name, tt := range map[string]struct {
-		id   string
-		away error
-		want fault.Code
+		id     string
+		outage error
+		want   fault.Code
 	}{
-		"unknown key": {"unknown", nil, fault.NotFound},
-		"store away":  {"any", fault.Unavailable("The database", errors.New("refused")), fault.ServiceUnavailable},
+		"unknown key":          {"unknown", nil, fault.NotFound},
+		"database unavailable": {"any", fault.Unavailable("The database", errors.New("refused")), fault.ServiceUnavailable},
 	} {
 		t.Run(name, func(t *testing.T) {
 			m := newTestStore(t)
-			m.outage = tt.away
+			m.outage = tt.outage
 			if err := (&auth.KeyRegistry{m, m, time.Now}).Revoke(t.Context(), tt.id); !fault.Is(err, tt.want) {
-				t.Errorf("got %v, want %s", err, tt.want)
+				t.Errorf("error %v, want %s", err, tt.want)
 			}
 			if len(m.events) != 0 {
-				t.Errorf("happened all the same: %q", m.events)
+				t.Errorf("events %q, want none", m.events)
 			}
 		})
 	}
@@ -191,6 +191,6 @@ func TestDigestComparisonCoversAllBytes(t *testing.T) {
 		}
 	}
 	if !auth.DigestsEqual(a, [32]byte{}) {
-		t.Error("equal digests differ")
+		t.Error("DigestsEqual is false for equal digests")
 	}
 }

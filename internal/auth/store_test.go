@@ -15,17 +15,17 @@ import (
 	"telapi/internal/team"
 )
 
-// testStore is a real store that observes calls and can fail. It also records
+// testStore is a SQLite store that records calls and can fail. It also records
 // announcements.
 type testStore struct {
 	*sqlstore.Store
 	mu          sync.Mutex
-	touched     []map[string]time.Time
-	events      []string
-	lookups     int
-	outage      error         // returned by every call to the store
-	announceErr error         // returned by Announce
-	hold        chan struct{} // if set, Key waits for it after reading
+	touched     []map[string]time.Time // batches of TouchKeys
+	events      []string               // "committed ID" and "announced topic"
+	lookups     int                    // calls of Key
+	outage      error                  // returned by every call to the store
+	announceErr error                  // returned by Announce
+	hold        chan struct{}          // if set, Key waits for it after reading
 }
 
 // newTestStore returns a store with the teams tm_1 and tm_2.
@@ -118,17 +118,17 @@ func (s *testStore) lookupCount() int {
 	return s.lookups
 }
 
-// written returns the batches of last uses.
+// written returns the batches of times of last use.
 func (s *testStore) written() []map[string]time.Time {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return slices.Clone(s.touched)
 }
 
-// createKey creates a key and returns it with its secret.
-func createKey(t testing.TB, s *testStore, now, expiresAt time.Time, scopes ...auth.Scope) (auth.Key, string) {
+// createKey creates a key and returns it with the text that a client sends.
+func createKey(t testing.TB, s *testStore, createdAt, expiresAt time.Time, scopes ...auth.Scope) (auth.Key, string) {
 	t.Helper()
-	registry := &auth.KeyRegistry{s, s, func() time.Time { return now }}
+	registry := &auth.KeyRegistry{s, s, func() time.Time { return createdAt }}
 	k, secret, err := registry.Create(context.Background(), "tm_1", "test", scopes, expiresAt)
 	if err != nil {
 		t.Fatalf("create a key: %v", err)
@@ -148,7 +148,7 @@ func wantUnauthorized(t *testing.T, err error) {
 	t.Helper()
 	e := fault.From(err)
 	if err == nil || e.Code != fault.Unauthorized {
-		t.Fatalf("got %v, want %s", err, fault.Unauthorized)
+		t.Fatalf("error %v, want %s", err, fault.Unauthorized)
 	}
 	if public := fault.From(auth.Unauthorized(nil)); e.Message != public.Message || e.Details != nil {
 		t.Errorf("the error reveals its cause: %q %v", e.Message, e.Details)

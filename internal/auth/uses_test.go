@@ -14,6 +14,7 @@ import (
 	"telapi/internal/auth"
 )
 
+// discard returns a logger without output.
 func discard() *slog.Logger { return slog.New(slog.DiscardHandler) }
 
 func TestLastUseIsWrittenInBatches(t *testing.T) {
@@ -41,7 +42,7 @@ func TestLastUseIsWrittenInBatches(t *testing.T) {
 		synctest.Wait()
 		written := m.written()
 		if len(written) != 1 || len(written[0]) != 2 || !written[0]["another"].Equal(last) {
-			t.Fatalf("written %v, want both keys at once", written)
+			t.Fatalf("wrote batches %v, want one with both keys", written)
 		}
 		for id, at := range written[0] {
 			if !at.Equal(last) {
@@ -66,7 +67,7 @@ func TestRejectedCredentialIsNotAUse(t *testing.T) {
 	wantUnauthorized(t, err)
 	a.Flush(t.Context())
 	if len(m.touched) != 0 {
-		t.Errorf("noted: %v", m.touched)
+		t.Errorf("wrote last uses %v, want none", m.touched)
 	}
 }
 
@@ -87,26 +88,26 @@ func TestLastUseIsWrittenAtShutdown(t *testing.T) {
 	})
 }
 
-// endsMeanwhile is a store that calls first during its first write.
-type endsMeanwhile struct {
+// hookedStore is a store that calls onFirstWrite during its first write.
+type hookedStore struct {
 	*testStore
-	first func()
+	onFirstWrite func()
 }
 
-func (s *endsMeanwhile) TouchKeys(ctx context.Context, used map[string]time.Time) error {
-	if first := s.first; first != nil {
-		s.first = nil
-		first()
+func (s *hookedStore) TouchKeys(ctx context.Context, used map[string]time.Time) error {
+	if hook := s.onFirstWrite; hook != nil {
+		s.onFirstWrite = nil
+		hook()
 	}
 	return s.testStore.TouchKeys(ctx, used)
 }
 
 func TestUseDuringFinalWriteIsWritten(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		store := &endsMeanwhile{testStore: newTestStore(t)}
+		store := &hookedStore{testStore: newTestStore(t)}
 		a := auth.NewAuthenticator(store, nil, discard(), time.Now)
 		ctx, stop := context.WithCancel(t.Context())
-		store.first = func() { a.RecordUse("l", time.Now()); stop() }
+		store.onFirstWrite = func() { a.RecordUse("l", time.Now()); stop() }
 		a.RecordUse("k", time.Now())
 		a.Run(ctx)
 		all := map[string]time.Time{}
@@ -114,28 +115,28 @@ func TestUseDuringFinalWriteIsWritten(t *testing.T) {
 			maps.Copy(all, batch)
 		}
 		if len(all) != 2 {
-			t.Errorf("written: %v", all)
+			t.Errorf("wrote last uses %v, want those of k and l", all)
 		}
 	})
 }
 
 func TestLastUseIsRetriedAndLogged(t *testing.T) {
 	m := newTestStore(t)
-	m.outage = errors.New("database is away")
+	m.outage = errors.New("database unavailable")
 	var log bytes.Buffer
 	a := auth.NewAuthenticator(m, nil, slog.New(slog.NewTextHandler(&log, nil)), time.Now)
 	first, later := time.Now(), time.Now().Add(time.Second)
 	a.RecordUse("k", first)
 	a.RecordUse("l", first)
 	a.Flush(t.Context())
-	if !strings.Contains(log.String(), "database is away") {
-		t.Errorf("logged %q", log.String())
+	if !strings.Contains(log.String(), "database unavailable") {
+		t.Errorf("logged %q, want the error", log.String())
 	}
 	m.outage = nil
 	a.RecordUse("l", later)
 	a.Flush(t.Context())
 	written := m.written()
 	if last := written[len(written)-1]; !last["k"].Equal(first) || !last["l"].Equal(later) {
-		t.Errorf("written: %v", written)
+		t.Errorf("batches %v, want the last with k at %v and l at %v", written, first, later)
 	}
 }

@@ -18,7 +18,7 @@ func wantQuota(t *testing.T, q *team.Quotas, id string, want int64) {
 	}
 }
 
-func TestQuotaOf(t *testing.T) {
+func TestQuotaForTeam(t *testing.T) {
 	m := newTestStore(t, team.Team{ID: "tm_1"}, team.Team{ID: "tm_2", DailyQuota: new(int64(7))}, team.Team{ID: "tm_3", DailyQuota: new(int64(0))})
 	q := team.NewQuotas(m)
 	wantQuota(t, q, "tm_1", team.DefaultDailyQuota)
@@ -33,7 +33,7 @@ func TestQuotaReturnsStoreError(t *testing.T) {
 	q.Up()
 	m.outage = fault.Unavailable("The database", errors.New("refused"))
 	if _, err := q.ForTeam(t.Context(), "tm_1"); !fault.Is(err, fault.ServiceUnavailable) {
-		t.Errorf("got %v", err)
+		t.Errorf("during the outage: error %v, want %s", err, fault.ServiceUnavailable)
 	}
 	m.outage = nil
 	wantQuota(t, q, "tm_1", team.DefaultDailyQuota)

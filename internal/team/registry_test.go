@@ -21,14 +21,14 @@ func TestNewTeamHasDefaultQuota(t *testing.T) {
 		t.Fatal(err)
 	}
 	if created.Name != "Acme" || !strings.HasPrefix(created.ID, "tm_") || created.Quota() != team.DefaultDailyQuota || !created.CreatedAt.Equal(now) {
-		t.Errorf("got %+v", created)
+		t.Errorf("created %+v, want name Acme, an ID tm_…, the default quota and the current time", created)
 	}
-	shown, err := registry.Store.Team(t.Context(), created.ID)
-	if err != nil || shown.ID != created.ID || shown.Name != created.Name || !shown.CreatedAt.Equal(created.CreatedAt) {
-		t.Errorf("shown as %+v, %v", shown, err)
+	stored, err := registry.Store.Team(t.Context(), created.ID)
+	if err != nil || stored.ID != created.ID || stored.Name != created.Name || !stored.CreatedAt.Equal(created.CreatedAt) {
+		t.Errorf("stored %+v (error %v), want %+v", stored, err, created)
 	}
 	if list, err := registry.Store.Teams(t.Context()); err != nil || len(list) != 1 {
-		t.Errorf("listed %v, %v", list, err)
+		t.Errorf("listed %v (error %v), want one team", list, err)
 	}
 }
 
@@ -43,7 +43,7 @@ func TestTeamNameIsValidated(t *testing.T) {
 		{"C1 control", "a\u0085b", fault.IssueForbidden},
 		{"not UTF-8", "a\xffb", fault.IssueForbidden},
 		{"longest", strings.Repeat("ü", 100), ""},
-		{"odd but fine", "Müller & Söhne <\"'; DROP TABLE teams", ""},
+		{"punctuation", "Müller & Söhne <\"'; DROP TABLE teams", ""},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			m := newTestStore(t, team.Team{ID: "tm_1", Name: "Old"})
@@ -59,11 +59,11 @@ func TestTeamNameIsValidated(t *testing.T) {
 				}
 				issues, _ := fault.From(err).Details.([]fault.Issue)
 				if !fault.Is(err, fault.Validation) || len(issues) != 1 || issues[0].Path != "/name" || issues[0].Code != tt.want {
-					t.Errorf("got %v with %v, want %s", err, issues, tt.want)
+					t.Errorf("error %v with issues %v, want one of %s at /name", err, issues, tt.want)
 				}
 			}
 			if tt.want != "" && len(m.events) != 0 {
-				t.Errorf("rejected, but %q", m.events)
+				t.Errorf("events %q after a rejected name, want none", m.events)
 			}
 		})
 	}
@@ -83,10 +83,10 @@ func TestQuotaIsCommittedThenAnnounced(t *testing.T) {
 			want = *quota
 		}
 		if changed.Quota() != want || m.quota(t, "tm_1") != want || changed.Name != "Acme" {
-			t.Errorf("quota %d, stored %d, want %d", changed.Quota(), m.quota(t, "tm_1"), want)
+			t.Errorf("%s has quota %d, stored %d, want %d", changed.Name, changed.Quota(), m.quota(t, "tm_1"), want)
 		}
-		if order := []string{"committed tm_1", "announced team:tm_1"}; !slices.Equal(m.events, order) {
-			t.Errorf("got %q, want %q", m.events, order)
+		if events := []string{"committed tm_1", "announced team:tm_1"}; !slices.Equal(m.events, events) {
+			t.Errorf("events %q, want %q", m.events, events)
 		}
 	}
 }
@@ -96,7 +96,7 @@ func TestQuotaOutOfRangeIsRejected(t *testing.T) {
 		m := newTestStore(t, team.Team{ID: "tm_1"})
 		_, err := (&team.Registry{m, m, time.Now}).SetQuota(t.Context(), "tm_1", &quota)
 		if !fault.Is(err, fault.Validation) || len(m.events) != 0 {
-			t.Errorf("%d: %v, then %q", quota, err, m.events)
+			t.Errorf("quota %d: error %v and events %q, want %s without events", quota, err, m.events, fault.Validation)
 		}
 	}
 }
@@ -107,24 +107,24 @@ func TestFailedChangeIsNotAnnounced(t *testing.T) {
 		store *testStore
 		want  fault.Code
 	}{
-		"unknown team":      {newTestStore(t), fault.NotFound},
-		"store unreachable": {&testStore{outage: outage}, fault.ServiceUnavailable},
+		"unknown team":         {newTestStore(t), fault.NotFound},
+		"database unavailable": {&testStore{outage: outage}, fault.ServiceUnavailable},
 	} {
 		t.Run(name, func(t *testing.T) {
 			registry := &team.Registry{tt.store, tt.store, time.Now}
 			_, quotaErr := registry.SetQuota(t.Context(), "tm_1", new(int64(5)))
 			_, nameErr := registry.Rename(t.Context(), "tm_1", "New")
 			if !fault.Is(quotaErr, tt.want) || !fault.Is(nameErr, tt.want) {
-				t.Errorf("got %v and %v, want %s", quotaErr, nameErr, tt.want)
+				t.Errorf("errors %v and %v, want %s", quotaErr, nameErr, tt.want)
 			}
 			if len(tt.store.events) != 0 {
-				t.Errorf("recorded %q", tt.store.events)
+				t.Errorf("events %q, want none", tt.store.events)
 			}
 		})
 	}
 	m := &testStore{outage: outage}
 	if _, err := (&team.Registry{m, m, time.Now}).Create(t.Context(), "Acme"); !fault.Is(err, fault.ServiceUnavailable) {
-		t.Errorf("create: %v", err)
+		t.Errorf("create: error %v, want %s", err, fault.ServiceUnavailable)
 	}
 }
 

@@ -10,15 +10,15 @@ import (
 	"telapi/internal/team"
 )
 
-// testStore is a real store that observes calls and can fail. It also records
+// testStore is a SQLite store that records calls and can fail. It also records
 // announcements.
 type testStore struct {
 	*sqlstore.Store
 	mu          sync.Mutex
-	events      []string
-	lookups     int
-	outage      error // returned by every call to the store
-	announceErr error // returned by Announce
+	events      []string // "created ID", "committed ID" and "announced topic"
+	lookups     int      // calls of Team
+	outage      error    // returned by every call to the store
+	announceErr error    // returned by Announce
 }
 
 func newTestStore(t *testing.T, teams ...team.Team) *testStore {

@@ -22,7 +22,7 @@ const DefaultDailyQuota = 50_000
 type Team struct {
 	ID         string    `json:"id"`
 	Name       string    `json:"name"`
-	DailyQuota *int64    `json:"-"` // nil: DefaultDailyQuota
+	DailyQuota *int64    `json:"-"` // see Quota; nil: DefaultDailyQuota
 	CreatedAt  time.Time `json:"createdAt"`
 }
 
@@ -46,6 +46,8 @@ type Store interface {
 
 // MaxDailyQuota is the largest quota that can be set.
 const MaxDailyQuota = 1_000_000_000
+
+const maxNameLength = 100
 
 // topicPrefix, followed by a team's ID, is announced when the team changes.
 const topicPrefix = "team:"
@@ -103,7 +105,7 @@ func cleanName(name string) (string, error) {
 	name = strings.TrimSpace(name)
 	var issues fault.Issues
 	issues.Check(name != "", "/name", fault.IssueRequired, "The team name is empty.")
-	issues.CheckName("/name", name, 100)
+	issues.CheckName("/name", name, maxNameLength)
 	return name, issues.Err()
 }
 
@@ -118,8 +120,8 @@ func NewQuotas(teams Store) *Quotas {
 	return &Quotas{cache.New[int64](topicPrefix, cache.Size, cache.TTL), teams}
 }
 
-// ForTeam returns a team's daily quota. A team that exists only in the console has the
-// default.
+// ForTeam returns a team's daily quota. A team that exists only in the console has
+// the default quota.
 func (q *Quotas) ForTeam(ctx context.Context, teamID string) (int64, error) {
 	return q.Get(ctx, teamID, func(ctx context.Context) (int64, error) {
 		t, err := q.teams.Team(ctx, teamID)
