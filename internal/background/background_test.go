@@ -25,13 +25,13 @@ func TestWorkOutlivesItsCallerAndEndsWithTheGroup(t *testing.T) {
 	}
 	cancel()
 	if err := <-started; err != nil {
-		t.Errorf("after the caller was canceled: %v", err)
+		t.Errorf("after the caller was canceled: context error %v, want none", err)
 	}
 	g.Close()
 	select {
 	case <-ended:
 	default:
-		t.Error("Close did not wait")
+		t.Error("Close did not wait for the work")
 	}
 	if err := g.Go(t.Context(), func(context.Context) { t.Error("started in a closed group") }); !errors.Is(err, ErrClosed) {
 		t.Errorf("after Close: %v, want ErrClosed", err)

@@ -41,12 +41,12 @@ type Announcer interface {
 type Cache[V any] struct {
 	topicPrefix string
 	ttl         time.Duration
-	loaders     *background.Group
+	loaders     *background.Group // goroutines of the loads
 
 	mu     sync.Mutex
-	open   bool
+	open   bool // values may be stored: between Up and Down
 	values *simplelru.LRU[string, entry[V]]
-	loads  map[string]*load[V] // without invalidated ones
+	loads  map[string]*load[V] // loads in progress that are not invalidated
 }
 
 type entry[V any] struct {
@@ -91,12 +91,12 @@ func (c *Cache[V]) Get(ctx context.Context, key string, read func(context.Contex
 	case <-l.done:
 		return l.value, l.err
 	case <-ctx.Done():
-		var none V
-		return none, ctx.Err()
+		var zero V
+		return zero, ctx.Err()
 	}
 }
 
-// start starts a load. The caller holds mu. expires is relative to the start of
+// start starts a load. The caller holds mu. expires is computed from the start of
 // the load, because the value may be that old.
 func (c *Cache[V]) start(ctx context.Context, key string, expires time.Time, read func(context.Context) (V, error)) *load[V] {
 	l := &load[V]{done: make(chan struct{})}
@@ -128,9 +128,9 @@ func (c *Cache[V]) start(ctx context.Context, key string, expires time.Time, rea
 
 // Message invalidates the key of an announced topic.
 func (c *Cache[V]) Message(topic string) {
-	key, ours := strings.CutPrefix(topic, c.topicPrefix)
-	if !ours {
-		return
+	key, ok := strings.CutPrefix(topic, c.topicPrefix)
+	if !ok {
+		return // a topic of another cache
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -70,7 +70,7 @@ func TestNothingIsStoredBeforeUp(t *testing.T) {
 	c, load := New[int]("t:", 2, ttl), counted()
 	get(t, c, "k", load)
 	if got := get(t, c, "k", load); got != 2 {
-		t.Errorf("a new cache stored the value of load %d", got)
+		t.Errorf("before Up: got the value of load %d, want of load 2", got)
 	}
 	c.Up()
 	get(t, c, "k", load)
@@ -86,10 +86,10 @@ func TestLeastRecentlyUsedValueIsEvicted(t *testing.T) {
 	get(t, c, "a", load)
 	get(t, c, "c", load) // 3, in place of b
 	if got := get(t, c, "a", load); got != 1 {
-		t.Errorf("recently used value evicted: got load %d", got)
+		t.Errorf("recently used value: got load %d, want the stored value 1", got)
 	}
 	if got := get(t, c, "b", load); got != 4 {
-		t.Errorf("least recently used value not evicted: got load %d", got)
+		t.Errorf("least recently used value: got load %d, want new load 4", got)
 	}
 }
 
@@ -105,25 +105,25 @@ func TestValueLoadedBeforeAnAnnouncementIsNotUsedAfterIt(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				c := newOpenCache()
 				release := make(chan struct{})
-				old := make(chan int)
+				oldValue := make(chan int)
 				go func() {
 					v, _ := c.Get(t.Context(), "k", func(context.Context) (int, error) { <-release; return 1, nil })
-					old <- v
+					oldValue <- v
 				}()
 				synctest.Wait()
 				announce(c)
 
 				fresh := func(context.Context) (int, error) { return 2, nil }
 				if got := get(t, c, "k", fresh); got != 2 {
-					t.Errorf("a caller after the announcement joined the old load: %d", got)
+					t.Errorf("a caller after the announcement got value %d of the old load, want 2", got)
 				}
 				close(release)
-				if got := <-old; got != 1 {
-					t.Errorf("the early caller got %d", got)
+				if got := <-oldValue; got != 1 {
+					t.Errorf("the caller before the announcement got %d, want 1", got)
 				}
 				synctest.Wait()
 				if got := get(t, c, "k", fresh); got != 2 {
-					t.Errorf("the old load was stored after the announcement: %d", got)
+					t.Errorf("after the old load: got %d, want the stored value 2", got)
 				}
 			})
 		})
@@ -138,7 +138,7 @@ func TestConcurrentGetsShareOneLoad(t *testing.T) {
 		for range 50 {
 			wg.Go(func() {
 				if v, err := c.Get(t.Context(), "k", slow); v != 1 || err != nil {
-					t.Errorf("got %d, %v", v, err)
+					t.Errorf("got value %d (error %v), want that of the single load, 1", v, err)
 				}
 			})
 		}
@@ -162,13 +162,13 @@ func TestCanceledCallerDoesNotCancelTheLoad(t *testing.T) {
 		var wg sync.WaitGroup
 		wg.Go(func() {
 			if _, err := c.Get(canceled, "k", slow); !errors.Is(err, context.DeadlineExceeded) {
-				t.Errorf("the canceled caller got %v", err)
+				t.Errorf("the canceled caller got error %v, want %v", err, context.DeadlineExceeded)
 			}
 		})
 		synctest.Wait()
 		wg.Go(func() {
 			if v, err := c.Get(t.Context(), "k", slow); v != 1 || err != nil {
-				t.Errorf("the waiting caller got %d, %v", v, err)
+				t.Errorf("the waiting caller got %d (error %v), want 1", v, err)
 			}
 		})
 		wg.Wait()
@@ -177,24 +177,24 @@ func TestCanceledCallerDoesNotCancelTheLoad(t *testing.T) {
 
 func TestErrorsAndPanicsAreReturnedAndNotStored(t *testing.T) {
 	c, load := newOpenCache(), counted()
-	boom := errors.New("boom")
-	if _, err := c.Get(t.Context(), "k", func(context.Context) (int, error) { return 0, boom }); !errors.Is(err, boom) {
-		t.Errorf("got %v", err)
+	loadErr := errors.New("load failed")
+	if _, err := c.Get(t.Context(), "k", func(context.Context) (int, error) { return 0, loadErr }); !errors.Is(err, loadErr) {
+		t.Errorf("failed load: error %v, want %v", err, loadErr)
 	}
-	_, err := c.Get(t.Context(), "k", func(context.Context) (int, error) { panic("ouch") })
-	if err == nil || !strings.Contains(err.Error(), "ouch") {
-		t.Errorf("got %v", err)
+	_, err := c.Get(t.Context(), "k", func(context.Context) (int, error) { panic("the reason") })
+	if err == nil || !strings.Contains(err.Error(), "the reason") {
+		t.Errorf("panic: error %v, want one with its value", err)
 	}
 	if got := get(t, c, "k", load); got != 1 {
-		t.Errorf("got load %d", got)
+		t.Errorf("after failures: got load %d, want 1", got)
 	}
 }
 
 // Writers increment a version and then announce it. Get must never return a
 // version older than the one announced before the call.
-func TestGetNeverReturnsLessThanWasAnnounced(t *testing.T) {
+func TestGetNeverReturnsOlderThanAnnounced(t *testing.T) {
 	c := newOpenCache()
-	var source, announced atomic.Int64
+	var version, announced atomic.Int64
 	var readers, writer sync.WaitGroup
 	stop := make(chan struct{})
 	for range 4 {
@@ -209,10 +209,10 @@ func TestGetNeverReturnsLessThanWasAnnounced(t *testing.T) {
 				if i%8 == 0 {
 					key = fmt.Sprint(i % 64)
 				}
-				floor := announced.Load()
-				v, err := c.Get(context.Background(), key, func(context.Context) (int, error) { return int(source.Load()), nil })
-				if err != nil || (key == "k" && int64(v) < floor) {
-					t.Errorf("read %d (%v) after %d was announced", v, err, floor)
+				oldest := announced.Load()
+				v, err := c.Get(context.Background(), key, func(context.Context) (int, error) { return int(version.Load()), nil })
+				if err != nil || (key == "k" && int64(v) < oldest) {
+					t.Errorf("read version %d (error %v) after %d was announced", v, err, oldest)
 					return
 				}
 			}
@@ -220,7 +220,7 @@ func TestGetNeverReturnsLessThanWasAnnounced(t *testing.T) {
 	}
 	writer.Go(func() {
 		for i := range int64(5000) {
-			source.Store(i)
+			version.Store(i)
 			switch i % 10 {
 			case 8:
 				c.Down(nil)
@@ -256,7 +256,7 @@ func TestCloseWaitsForLoads(t *testing.T) {
 		t.Error("Close did not wait for the load")
 	}
 	if err := <-failed; !errors.Is(err, context.Canceled) {
-		t.Errorf("load: %v, want context.Canceled", err)
+		t.Errorf("load: error %v, want %v", err, context.Canceled)
 	}
 	if _, err := c.Get(context.Background(), "k", counted()); !errors.Is(err, background.ErrClosed) {
 		t.Errorf("after Close: %v, want ErrClosed", err)
@@ -268,7 +268,7 @@ func TestHitAllocatesNothing(t *testing.T) {
 	ctx := context.Background()
 	get(t, c, "k", load)
 	if n := testing.AllocsPerRun(100, func() { _, _ = c.Get(ctx, "k", load) }); n != 0 {
-		t.Errorf("a hit allocates %v times", n)
+		t.Errorf("a hit allocates %v times, want 0", n)
 	}
 }
 

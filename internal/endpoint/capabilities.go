@@ -17,10 +17,10 @@ type Features struct {
 	WebRTC           bool           `json:"webrtc"`
 	APIAccess        bool           `json:"apiAccess"`
 	DisabledCommands []string       `json:"-"` // for all flows
-	Channel          channel.Limits `json:"-"` // defaults if zero
+	Channel          channel.Limits `json:"-"` // zero: channel.DefaultLimits
 }
 
-// Deployment holds what is the same for all endpoints.
+// Deployment is the part of the capabilities that all endpoints share.
 type Deployment struct {
 	Version  string
 	Features Features
@@ -30,7 +30,8 @@ type Deployment struct {
 type Limits struct {
 	CallbackBodyBytes int64 `json:"callbackBodyBytes"`
 	SIPHeaders        int   `json:"sipHeaders"`
-	// The total length of all names and values must be less than SIPHeaderCharacters.
+	// SIPHeaderCharacters exceeds the maximum total length of all names and values
+	// by one.
 	SIPHeaderCharacters int            `json:"sipHeaderCharactersBelow"`
 	MetadataBytes       int64          `json:"metadataBytes"`
 	TokenTTLSeconds     Range          `json:"tokenTtlSeconds"`
@@ -62,7 +63,7 @@ func DefaultLimits() Limits {
 type AudioFormat struct {
 	Encoding   string `json:"encoding"`
 	Sample     string `json:"sample"`
-	SampleRate int    `json:"sampleRate,omitzero"` // if fixed
+	SampleRate int    `json:"sampleRate,omitzero"` // 0: any
 }
 
 var audioFormats = []AudioFormat{{"alaw", "a-law, 8 bit", 8000}, {"pcm", "s16le", 0}}
@@ -75,9 +76,10 @@ type Summary struct {
 	Speech         wire.SpeechChain `json:"speech"`
 }
 
+// capabilities is the document about a deployment or an endpoint.
 type capabilities struct {
 	Version       string             `json:"version"`
-	Endpoint      *description       `json:"endpoint,omitzero"`
+	Endpoint      *endpointDetails   `json:"endpoint,omitzero"` // nil: about the deployment
 	Features      Features           `json:"features"`
 	Modes         []Mode             `json:"modes"`
 	MessageTypes  []wire.MessageType `json:"messageTypes"`
@@ -88,7 +90,7 @@ type capabilities struct {
 	Limits        Limits             `json:"limits"`
 }
 
-type description struct {
+type endpointDetails struct {
 	ID             string           `json:"id"`
 	Name           string           `json:"name"`
 	Enabled        bool             `json:"enabled"`
@@ -102,17 +104,17 @@ func (d Deployment) Capabilities() ([]byte, error) { return d.encode(nil, Modes,
 // endpointCapabilities returns the same document for one endpoint: its modes,
 // the commands its profile permits, its speech providers.
 func (d Deployment) endpointCapabilities(e Endpoint) ([]byte, error) {
-	sum := d.summary(e)
-	about := &description{e.ID, e.Name, e.Enabled, sum.CommandSources, sum.Speech}
-	return d.encode(about, e.Modes, func(commandType string) bool { return slices.Contains(sum.Commands, commandType) })
+	summary := d.summary(e)
+	details := &endpointDetails{e.ID, e.Name, e.Enabled, summary.CommandSources, summary.Speech}
+	return d.encode(details, e.Modes, func(commandType string) bool { return slices.Contains(summary.Commands, commandType) })
 }
 
-func (d Deployment) encode(about *description, modes []Mode, offered func(commandType string) bool) ([]byte, error) {
-	commands := slices.DeleteFunc(slices.Clone(command.Catalogue), func(c command.Spec) bool { return !offered(c.Type) })
+func (d Deployment) encode(details *endpointDetails, modes []Mode, permitted func(commandType string) bool) ([]byte, error) {
+	commands := slices.DeleteFunc(slices.Clone(command.Catalogue), func(c command.Spec) bool { return !permitted(c.Type) })
 	limits := DefaultLimits()
 	limits.Channel = cmp.Or(d.Features.Channel, limits.Channel)
 	body, err := json.Marshal(capabilities{
-		Version: d.Version, Endpoint: about, Features: d.Features, Modes: d.enabledModes(modes),
+		Version: d.Version, Endpoint: details, Features: d.Features, Modes: d.enabledModes(modes),
 		MessageTypes: wire.MessageTypes, Directions: wire.Directions, Commands: commands,
 		SessionParams: command.SessionParamsSchema(), AudioFormats: audioFormats, Limits: limits,
 	}, json.Deterministic(true))
@@ -123,17 +125,17 @@ func (d Deployment) encode(about *description, modes []Mode, offered func(comman
 }
 
 func (d Deployment) summary(e Endpoint) Summary {
-	sum := Summary{
+	summary := Summary{
 		Modes: d.enabledModes(e.Modes), Commands: []string{}, Speech: e.Profile.Speech,
 		CommandSources: append([]string{}, e.Profile.CommandSources...),
 	}
 	for _, c := range command.Catalogue {
 		permitted := func(policy wire.CommandPolicy) bool { return policy.Type == c.Type && policy.Enabled }
-		if d.commandEnabled(c.Type) && len(sum.CommandSources) > 0 && slices.ContainsFunc(e.Profile.CommandPolicies, permitted) {
-			sum.Commands = append(sum.Commands, c.Type)
+		if d.commandEnabled(c.Type) && len(summary.CommandSources) > 0 && slices.ContainsFunc(e.Profile.CommandPolicies, permitted) {
+			summary.Commands = append(summary.Commands, c.Type)
 		}
 	}
-	return sum
+	return summary
 }
 
 func (d Deployment) enabledModes(modes []Mode) []Mode {

@@ -44,18 +44,19 @@ func TestDeploymentCapabilitiesAreCompleteAndDeterministic(t *testing.T) {
 		t.Fatal(err)
 	}
 	if got.Version != "0.9.18" || len(got.MessageTypes) != 11 || len(got.Modes) != 3 || !got.Features["webrtc"] || len(got.AudioFormats) != 2 {
-		t.Errorf("%+v", got)
+		t.Errorf("document %+v, want version 0.9.18, 11 message types, 3 modes, webrtc and 2 audio formats", got)
 	}
 	if len(got.Commands) != len(command.Catalogue) || len(got.SessionParams.Properties) != len(command.SessionParams) {
-		t.Errorf("%d commands, %d parameters", len(got.Commands), len(got.SessionParams.Properties))
+		t.Errorf("%d commands and %d session parameters, want %d and %d",
+			len(got.Commands), len(got.SessionParams.Properties), len(command.Catalogue), len(command.SessionParams))
 	}
 	for _, c := range got.Commands {
 		if c.Apply == "" || len(c.Fields) == 0 {
-			t.Errorf("%s is not described", c.Type)
+			t.Errorf("command %s lacks apply or fields", c.Type)
 		}
 	}
 	if l := got.Limits; l.CallbackBodyBytes != 1<<20 || l.SIPHeaders != 100 || l.SIPHeaderCharacters != 12000 || l.Channel.FrameBytes != 64<<10 {
-		t.Errorf("%+v", l)
+		t.Errorf("limits %+v, want 1 MiB, 100 headers, 12000 characters and 64 KiB", l)
 	}
 }
 
@@ -74,9 +75,9 @@ func TestEndpointCapabilitiesListPermittedCommandsAndModes(t *testing.T) {
 		t.Fatal(err)
 	}
 	if len(got.Commands) != 1 || got.Commands[0].Type != "hangup" || !slices.Equal(got.Modes, []Mode{Chat}) {
-		t.Errorf("commands %v, modes %v", got.Commands, got.Modes)
+		t.Errorf("commands %v and modes %v, want hangup and chat", got.Commands, got.Modes)
 	}
 	if got.Endpoint.Name != "shop" || !slices.Equal(got.Endpoint.Speech.STT, []string{"a"}) || !slices.Equal(got.Endpoint.CommandSources, []string{"bot"}) {
-		t.Errorf("%+v", got.Endpoint)
+		t.Errorf("endpoint %+v, want shop with STT a and source bot", got.Endpoint)
 	}
 }

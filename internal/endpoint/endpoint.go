@@ -46,7 +46,7 @@ type Store interface {
 	CreateEndpoint(ctx context.Context, e Endpoint) error
 	Endpoint(ctx context.Context, id string) (Endpoint, error)
 	// Endpoints lists up to limit endpoints of a team in order of ID, starting
-	// after an ID. An empty teamID lists the endpoints of all teams.
+	// after the ID in after. An empty teamID lists the endpoints of all teams.
 	Endpoints(ctx context.Context, teamID, after string, limit int) ([]Endpoint, error)
 	// UpdateEndpoint applies change to an endpoint and stores it, unless change
 	// fails. ID, team and CreatedAt cannot be changed. Concurrent updates are
@@ -56,7 +56,7 @@ type Store interface {
 
 const (
 	idPrefix   = "ep_"
-	maxName    = 120
+	maxName    = 120 // characters
 	maxOrigins = 100
 )
 
@@ -73,7 +73,7 @@ func ParseProfile(data []byte) (p wire.GatewayProfile, err error) {
 	return p, issues.Err()
 }
 
-// Validate normalizes an endpoint. The error lists every issue.
+// Validate normalizes and checks an endpoint. The error lists every issue.
 func (e *Endpoint) Validate() error {
 	var issues fault.Issues
 	e.Name = strings.TrimSpace(e.Name)
@@ -100,18 +100,18 @@ func normalizeOrigins(origins []string, issues *fault.Issues) []string {
 		issues.Add("/origins", fault.IssueTooMany, "origins must have at most %d items.", maxOrigins)
 		return nil
 	}
-	var normal []string
+	var normalized []string
 	for i, s := range origins {
 		origin, ok := normalizeOrigin(s)
 		if !ok {
 			issues.Add(fault.Pointer("/origins", i), fault.IssueValue, "An origin must be a scheme and a host, such as https://shop.example or http://localhost:8080.")
 			continue
 		}
-		if !slices.Contains(normal, origin) {
-			normal = append(normal, origin)
+		if !slices.Contains(normalized, origin) {
+			normalized = append(normalized, origin)
 		}
 	}
-	return normal
+	return normalized
 }
 
 func normalizeOrigin(s string) (string, bool) {

@@ -33,7 +33,7 @@ func TestValidateNormalizesEndpoint(t *testing.T) {
 		t.Fatal(err)
 	}
 	if e.Name != "Front desk" || !slices.Equal(e.Modes, []Mode{WebRTC, Chat}) {
-		t.Errorf("%q %v", e.Name, e.Modes)
+		t.Errorf("name %q and modes %v, want \"Front desk\" and [webrtc chat]", e.Name, e.Modes)
 	}
 	if want := []string{"https://shop.example", "http://localhost:8080", "http://[::1]"}; !slices.Equal(e.Origins, want) {
 		t.Errorf("origins %v, want %v", e.Origins, want)
@@ -52,7 +52,7 @@ func TestValidateReportsEveryIssue(t *testing.T) {
 	}
 	want = append(want, "/gatewayProfile/commandSources/0")
 	if got := issuePaths(e.Validate()); !slices.Equal(got, want) {
-		t.Errorf("got %v\nwant %v", got, want)
+		t.Errorf("issues at %v\nwant %v", got, want)
 	}
 	for path, e := range map[string]Endpoint{
 		"/name":    {TeamID: "t", Name: " ", Modes: Modes},
@@ -60,31 +60,31 @@ func TestValidateReportsEveryIssue(t *testing.T) {
 		"/origins": {TeamID: "t", Name: "n", Modes: Modes, Origins: make([]string, 101)},
 	} {
 		if got := issuePaths(e.Validate()); !slices.Equal(got, []string{path}) {
-			t.Errorf("%s: %v", path, got)
+			t.Errorf("issues at %v, want only %s", got, path)
 		}
 	}
 	if got := issuePaths((&Endpoint{TeamID: "t", Name: "a\nb", Modes: Modes}).Validate()); !slices.Equal(got, []string{"/name"}) {
-		t.Errorf("control character: %v", got)
+		t.Errorf("control character: issues at %v, want only /name", got)
 	}
 }
 
 func TestParseProfileReportsEveryIssue(t *testing.T) {
 	p, err := ParseProfile([]byte(`{"commandSources":["bot"],"commandPolicies":[{"type":"transfer","enabled":true,"allowedTargets":["tel:+49*"],"later":1}],"theme":"dark"}`))
 	if err != nil || string(p.Other) != `{"theme":"dark"}` || string(p.CommandPolicies[0].Other) != `{"later":1}` {
-		t.Errorf("%+v, %v", p, err)
+		t.Errorf("profile %+v (error %v), want the unknown members theme and later in Other", p, err)
 	}
 	_, err = ParseProfile([]byte(`{"commandSources":["bot","mars",7],"commandPolicies":[{"type":"fly","enabled":"yes"},{"type":"transfer","enabled":true,"allowedTargets":["http:*"]}],"actions":[]}`))
 	want := []string{"/commandSources/2", "/commandPolicies/0/enabled", "/actions", "/commandSources/1", "/commandPolicies/0/type", "/commandPolicies/1/allowedTargets/0"}
 	if got := issuePaths(err); !slices.Equal(got, want) {
-		t.Errorf("got %v\nwant %v", got, want)
+		t.Errorf("issues at %v\nwant %v", got, want)
 	}
-	for _, bad := range []string{"", "{", `{"a":1,"a":2}`} {
-		if _, err := ParseProfile([]byte(bad)); !fault.Is(err, fault.MalformedJSON) {
-			t.Errorf("%q: %v", bad, err)
+	for _, invalid := range []string{"", "{", `{"a":1,"a":2}`} {
+		if _, err := ParseProfile([]byte(invalid)); !fault.Is(err, fault.MalformedJSON) {
+			t.Errorf("%q: error %v, want %s", invalid, err, fault.MalformedJSON)
 		}
 	}
 	if _, err := ParseProfile([]byte(`[]`)); !fault.Is(err, fault.Validation) {
-		t.Errorf("a list: %v", err)
+		t.Errorf("array: error %v, want %s", err, fault.Validation)
 	}
 }
 
@@ -95,12 +95,12 @@ func FuzzParseProfile(f *testing.F) {
 		if err != nil {
 			return
 		}
-		written, err := json.Marshal(p)
+		encoded, err := json.Marshal(p)
 		if err != nil {
 			t.Fatalf("a valid profile cannot be encoded: %v", err)
 		}
-		if _, err := ParseProfile(written); err != nil {
-			t.Fatalf("%s: %v", written, err)
+		if _, err := ParseProfile(encoded); err != nil {
+			t.Fatalf("the encoded profile %s is invalid: %v", encoded, err)
 		}
 	})
 }

@@ -9,25 +9,25 @@ import (
 func TestParsePageReportsInvalidParameters(t *testing.T) {
 	const valid = "ep_00000000-0000-7000-8000-000000000000"
 	if after, limit, err := parsePage(map[string][]string{"cursor": {valid}}); err != nil || after != valid || limit != defaultPageSize {
-		t.Errorf("valid cursor: %q, %d, %v", after, limit, err)
+		t.Errorf("valid cursor: after %q, limit %d, error %v; want %q and %d", after, limit, err, valid, defaultPageSize)
 	}
 	for _, cursor := range []string{
 		"x", "!!!", "ep_", "ep_x", "ep_' OR 1=1 --", valid[3:], "ep_{" + valid[3:] + "}", valid + "=", valid + "\n", strings.Repeat("A", 10000), "\x00",
 	} {
 		_, _, err := parsePage(map[string][]string{"cursor": {cursor}})
 		if got := issuePaths(err); !slices.Equal(got, []string{"/query/cursor"}) {
-			t.Errorf("cursor %.20q: %v", cursor, got)
+			t.Errorf("cursor %.20q: issues at %v, want /query/cursor", cursor, got)
 		}
 	}
 	for _, limit := range []string{"0", "-1", "201", "x", "1e2", "99999999999999999999", " 1"} {
 		_, _, err := parsePage(map[string][]string{"limit": {limit}, "cursor": {"invalid"}})
 		if got := issuePaths(err); !slices.Equal(got, []string{"/query/limit", "/query/cursor"}) {
-			t.Errorf("limit %q: %v", limit, got)
+			t.Errorf("limit %q: issues at %v, want /query/limit and /query/cursor", limit, got)
 		}
 	}
 	_, _, err := parsePage(map[string][]string{"limit": {"1", "2"}})
 	if got := issuePaths(err); !slices.Equal(got, []string{"/query/limit"}) {
-		t.Errorf("repeated limit: %v", got)
+		t.Errorf("repeated limit: issues at %v, want /query/limit", got)
 	}
 }
 

@@ -34,8 +34,8 @@ type Page struct {
 	NextCursor *string `json:"nextCursor"`
 }
 
-// Service manages endpoints. Deployment is needed by List and Capabilities,
-// Now by Create and Update.
+// Service manages endpoints. ListPage and Capabilities need Deployment, Create and
+// Update need Now.
 type Service struct {
 	Store      Store
 	Deployment Deployment

@@ -69,7 +69,7 @@ func TestListPageReturnsOwnEndpointsOldestFirst(t *testing.T) {
 	for pages := 0; ; pages++ {
 		page, err := s.ListPage(t.Context(), "ours", query)
 		if err != nil || pages > 3 {
-			t.Fatal(pages, err)
+			t.Fatalf("page %d: error %v, want three pages", pages, err)
 		}
 		for _, v := range page.Data {
 			names = append(names, v.Name)
@@ -80,18 +80,18 @@ func TestListPageReturnsOwnEndpointsOldestFirst(t *testing.T) {
 		query["cursor"] = []string{*page.NextCursor}
 	}
 	if want := []string{"ours 0", "ours 1", "ours 2", "ours 3", "ours 4", "ours 5", "ours 6"}; !slices.Equal(names, want) {
-		t.Errorf("got %v", names)
+		t.Errorf("listed %v, want %v", names, want)
 	}
 	page, err := s.ListPage(t.Context(), "unknown", nil)
 	if err != nil || page.Data == nil || len(page.Data) != 0 || page.NextCursor != nil {
-		t.Errorf("team without endpoints: %+v, %v", page, err)
+		t.Errorf("team without endpoints: page %+v (error %v), want an empty list", page, err)
 	}
 	full, err := s.ListPage(t.Context(), "ours", map[string][]string{"limit": {"7"}})
 	if err != nil || full.NextCursor != nil {
-		t.Errorf("a full last page has a next cursor: %v", err)
+		t.Errorf("full last page: next cursor %v (error %v), want none", full.NextCursor, err)
 	}
 	if _, err := s.ListPage(t.Context(), "ours", map[string][]string{"limit": {"0"}}); !fault.Is(err, fault.Validation) {
-		t.Errorf("invalid limit: %v", err)
+		t.Errorf("invalid limit: error %v, want %s", err, fault.Validation)
 	}
 }
 
@@ -112,22 +112,22 @@ func TestEndpointOfAnotherTeamIsNotFound(t *testing.T) {
 	s := newService(t, 0)
 	own, foreign := create(t, s, "ours", "own"), create(t, s, "theirs", "foreign")
 	if got, err := s.Get(t.Context(), "ours", own.ID); err != nil || got.ID != own.ID {
-		t.Errorf("own: %v", err)
+		t.Errorf("get own endpoint: %q (error %v), want %q", got.ID, err, own.ID)
 	}
 	if doc, err := s.Capabilities(t.Context(), "ours", own.ID); err != nil || !strings.Contains(string(doc), own.ID) {
-		t.Errorf("capabilities: %s, %v", doc, err)
+		t.Errorf("capabilities of own endpoint: %s (error %v), want them to contain %s", doc, err, own.ID)
 	}
 	for _, id := range []string{foreign.ID, "ep_none", ""} {
 		if _, err := s.Get(t.Context(), "ours", id); !fault.Is(err, fault.NotFound) {
-			t.Errorf("get %q: %v", id, err)
+			t.Errorf("get %q: error %v, want %s", id, err, fault.NotFound)
 		}
 		if _, err := s.Capabilities(t.Context(), "ours", id); !fault.Is(err, fault.NotFound) {
-			t.Errorf("capabilities of %q: %v", id, err)
+			t.Errorf("capabilities of %q: error %v, want %s", id, err, fault.NotFound)
 		}
 	}
 }
 
-func TestUpdateChangesOnlyTheGivenFields(t *testing.T) {
+func TestUpdateChangesOnlyGivenFields(t *testing.T) {
 	s := newService(t, 0)
 	before := create(t, s, "ours", "shop")
 	create(t, s, "theirs", "foreign")
@@ -135,18 +135,18 @@ func TestUpdateChangesOnlyTheGivenFields(t *testing.T) {
 	s.Now = func() time.Time { return later }
 	e, err := s.Update(t.Context(), before.ID, func(e *endpoint.Endpoint) { e.Name, e.Enabled = "Renamed", false })
 	if err != nil || e.Name != "Renamed" || e.Enabled || !e.UpdatedAt.Equal(later) || !slices.Equal(e.Modes, before.Modes) || !e.CreatedAt.Equal(before.CreatedAt) {
-		t.Errorf("%+v, %v", e, err)
+		t.Errorf("updated %+v (error %v), want only name, enabled and UpdatedAt changed", e, err)
 	}
 	_, err = s.Update(t.Context(), before.ID, func(e *endpoint.Endpoint) { e.Modes = []endpoint.Mode{"fax"} })
 	stored, _ := s.Get(t.Context(), "ours", before.ID)
 	if !fault.Is(err, fault.Validation) || !slices.Equal(stored.Modes, before.Modes) {
-		t.Errorf("invalid update: %v", err)
+		t.Errorf("invalid update: error %v and stored modes %v, want %s and %v", err, stored.Modes, fault.Validation, before.Modes)
 	}
 	if _, err := s.Update(t.Context(), "ep_none", func(*endpoint.Endpoint) {}); !fault.Is(err, fault.NotFound) {
-		t.Errorf("unknown endpoint: %v", err)
+		t.Errorf("unknown endpoint: error %v, want %s", err, fault.NotFound)
 	}
 	all, err := s.List(t.Context(), "")
 	if err != nil || len(all) != 2 || !strings.HasPrefix(all[0].ID, "ep_") || all[0].ID >= all[1].ID {
-		t.Errorf("list of all teams: %v, %v", all, err)
+		t.Errorf("list of all teams: %v (error %v), want two endpoints in order of ID", all, err)
 	}
 }

@@ -1,5 +1,5 @@
-// Package fault provides the error type that all layers share: a stable code
-// for programs, a message for people, details and a cause for the log.
+// Package fault provides the error type that all layers share. It has a stable code
+// for programs, a message and details for clients, and a cause for the log.
 //
 // Domain code returns an *Error if the caller made a mistake or a dependency is
 // unavailable. Any other error is answered as INTERNAL_ERROR without its text.
@@ -13,7 +13,8 @@ import (
 	"time"
 )
 
-// retryAfter is the delay that clients are advised to wait for a dependency.
+// retryAfter is the delay after which clients should retry if a dependency is
+// unavailable.
 const retryAfter = 2 * time.Second
 
 // Error is an error that a client may see. Cause is only logged.
@@ -38,23 +39,23 @@ func Unavailable(dependency string, cause error) *Error {
 
 // WithDetails returns a copy of e with public details.
 func (e *Error) WithDetails(details any) *Error {
-	c := *e
-	c.Details = details
-	return &c
+	changed := *e
+	changed.Details = details
+	return &changed
 }
 
 // WithCause returns a copy of e with a cause.
 func (e *Error) WithCause(cause error) *Error {
-	c := *e
-	c.Cause = cause
-	return &c
+	changed := *e
+	changed.Cause = cause
+	return &changed
 }
 
 // WithRetryAfter returns a copy of e with the delay after which to retry.
 func (e *Error) WithRetryAfter(d time.Duration) *Error {
-	c := *e
-	c.RetryAfter = d
-	return &c
+	changed := *e
+	changed.RetryAfter = d
+	return &changed
 }
 
 func (e *Error) Error() string {

@@ -57,7 +57,7 @@ func TestCauseIsNotPublic(t *testing.T) {
 		{"wrapped fault", fmt.Errorf("list endpoints: %w", forbidden), Forbidden, "Not with this key."},
 		{"fault with a cause", forbidden.WithCause(secret), Forbidden, "Not with this key."},
 		{"ordinary error", fmt.Errorf("list endpoints: %w", secret), Internal, ""},
-		{"fault as the cause of an internal error", New(Internal, "Ours.").WithCause(forbidden), Internal, "Ours."},
+		{"fault as the cause of an internal error", New(Internal, "Failed.").WithCause(forbidden), Internal, "Failed."},
 		{"exceeded deadline", fmt.Errorf("query: %w", context.DeadlineExceeded), ServiceUnavailable, ""},
 		{"cancelled request", fmt.Errorf("query: %w", context.Canceled), Internal, ""},
 	} {
@@ -70,7 +70,7 @@ func TestCauseIsNotPublic(t *testing.T) {
 				t.Errorf("message %q, want %q", e.Message, tt.message)
 			}
 			if strings.Contains(e.Message, "10.0.0.7") {
-				t.Errorf("the public message shows the cause: %q", e.Message)
+				t.Errorf("the public message contains the cause: %q", e.Message)
 			}
 			if !errors.Is(e, tt.err) && !errors.Is(tt.err, e) {
 				t.Error("the original error is lost")
@@ -80,7 +80,7 @@ func TestCauseIsNotPublic(t *testing.T) {
 			}
 		})
 	}
-	if Is(New(Internal, "Ours.").WithCause(forbidden), Forbidden) {
+	if Is(New(Internal, "Failed.").WithCause(forbidden), Forbidden) {
 		t.Error("Is matches the code of the cause")
 	}
 	if Is(nil, Internal) || Is(io.EOF, Internal) {
@@ -108,7 +108,7 @@ func TestWithMethodsReturnCopies(t *testing.T) {
 func TestUnavailableHasRetryAfter(t *testing.T) {
 	for _, e := range []*Error{Unavailable("The database", io.EOF), From(context.DeadlineExceeded)} {
 		if e.Code.Status() != http.StatusServiceUnavailable || e.RetryAfter <= 0 || e.Cause == nil {
-			t.Errorf("%v: status %d, retry after %s", e, e.Code.Status(), e.RetryAfter)
+			t.Errorf("%v: status %d, retry after %s, cause %v; want 503 with a delay and a cause", e, e.Code.Status(), e.RetryAfter, e.Cause)
 		}
 	}
 }

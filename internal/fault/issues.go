@@ -39,14 +39,14 @@ const maxIssues = 100
 // Issues collects the problems in a request, so that a client can fix all of
 // them at once. The zero value is ready to use.
 type Issues struct {
-	list []Issue
-	more int // issues beyond maxIssues
+	list    []Issue
+	omitted int // number of issues beyond maxIssues
 }
 
 // Add records an issue.
 func (is *Issues) Add(path, code, format string, args ...any) {
 	if len(is.list) >= maxIssues {
-		is.more++
+		is.omitted++
 		return
 	}
 	is.list = append(is.list, Issue{path, code, fmt.Sprintf(format, args...)})
@@ -130,7 +130,7 @@ func (is *Issues) List() []Issue { return is.list }
 
 // Err returns a VALIDATION_ERROR with all issues, or nil if there are none.
 func (is *Issues) Err() error {
-	switch n := len(is.list) + is.more; n {
+	switch n := len(is.list) + is.omitted; n {
 	case 0:
 		return nil
 	case 1:

@@ -8,16 +8,16 @@ import (
 func TestErrIsNilWithoutIssues(t *testing.T) {
 	var issues Issues
 	if err := issues.Err(); err != nil {
-		t.Errorf("got %v", err)
+		t.Errorf("Err() = %v, want nil", err)
 	}
 }
 
-func TestSingleIssueIsTheMessage(t *testing.T) {
+func TestSingleIssueIsUsedAsMessage(t *testing.T) {
 	var issues Issues
 	issues.Add("/query/limit", IssueTooLarge, "limit must be at most %d.", 100)
 	e := From(issues.Err())
 	if e.Code != Validation || e.Message != "/query/limit: limit must be at most 100." {
-		t.Errorf("got %v", e)
+		t.Errorf("error %v, want %s with the issue as message", e, Validation)
 	}
 	want := Issue{"/query/limit", IssueTooLarge, "limit must be at most 100."}
 	if list, ok := e.Details.([]Issue); !ok || len(list) != 1 || list[0] != want {
@@ -29,7 +29,7 @@ func TestIssueOfTheWholeBodyHasNoPath(t *testing.T) {
 	var issues Issues
 	issues.Add("", IssueType, "Must be an object.")
 	if e := From(issues.Err()); e.Message != "Must be an object." {
-		t.Errorf("message %q", e.Message)
+		t.Errorf("message %q, want it without a path", e.Message)
 	}
 }
 
@@ -39,7 +39,7 @@ func TestAllIssuesAreListedAtOnce(t *testing.T) {
 	issues.Add("/b", IssueType, "b is not a number.")
 	e := From(issues.Err())
 	if list, ok := e.Details.([]Issue); !ok || len(list) != 2 || list[0].Path != "/a" || list[1].Path != "/b" {
-		t.Errorf("details %v", e.Details)
+		t.Errorf("details %v, want the issues of /a and /b", e.Details)
 	}
 	if !strings.Contains(e.Message, "2 issues") {
 		t.Errorf("message %q does not have the number of issues", e.Message)

@@ -54,11 +54,11 @@ func MethodNotAllowed(w http.ResponseWriter, allow string) error {
 // HasBearer reports whether the request carries one of the secrets as its bearer
 // token. It takes the same time whichever secret matches.
 func HasBearer(r *http.Request, secrets ...redact.Secret) bool {
-	sent := r.Header["Authorization"]
-	if len(sent) != 1 {
+	authorization := r.Header["Authorization"]
+	if len(authorization) != 1 {
 		return false
 	}
-	scheme, token, _ := strings.Cut(sent[0], " ")
+	scheme, token, _ := strings.Cut(authorization[0], " ")
 	got, found := sha256.Sum256([]byte(strings.TrimSpace(token))), 0
 	for _, secret := range secrets {
 		want := sha256.Sum256([]byte(secret.Reveal()))
@@ -71,8 +71,8 @@ func HasBearer(r *http.Request, secrets ...redact.Secret) bool {
 const maxLoggedPath = 256
 
 // Log writes the access log line of a finished request. Server errors and
-// responses that broke off are logged at error level, all others at level.
-func (w *Response) Log(ctx context.Context, log *slog.Logger, level slog.Level, took time.Duration, client string, attrs ...slog.Attr) {
+// truncated responses are logged at error level, all others at level.
+func (w *Response) Log(ctx context.Context, log *slog.Logger, level slog.Level, elapsed time.Duration, client string, attrs ...slog.Attr) {
 	if w.Err != nil && (w.Status >= http.StatusInternalServerError || w.Status < http.StatusBadRequest) {
 		level = slog.LevelError
 	}
@@ -85,7 +85,7 @@ func (w *Response) Log(ctx context.Context, log *slog.Logger, level slog.Level, 
 		slog.String("path", path[:min(len(path), maxLoggedPath)]),
 		slog.Int("status", w.Status),
 		slog.Int64("bytes", w.Bytes),
-		slog.Duration("took", took),
+		slog.Duration("took", elapsed),
 		slog.String("client", client),
 	)
 	all = append(all, attrs...)
@@ -100,8 +100,8 @@ func (w *Response) Log(ctx context.Context, log *slog.Logger, level slog.Level, 
 	_ = log.Handler().Handle(ctx, record)
 }
 
-// Method returns the request's method for logs and metric labels, or "other":
-// clients must not create labels.
+// Method returns the request's method for logs and metric labels. It returns "other"
+// for unusual methods, so that clients cannot create labels.
 func Method(r *http.Request) string {
 	switch r.Method {
 	case http.MethodGet, http.MethodHead, http.MethodPost, http.MethodPut, http.MethodPatch, http.MethodDelete, http.MethodOptions:

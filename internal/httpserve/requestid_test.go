@@ -14,7 +14,7 @@ func newRequestID(sent string) string {
 func TestValidRequestIDIsKept(t *testing.T) {
 	for _, id := range []string{"a", "A-1_b.c", strings.Repeat("x", 128)} {
 		if got := newRequestID(id); got != id {
-			t.Errorf("NewRequestID(%q) = %q", id, got)
+			t.Errorf("NewRequestID(%q) = %q, want the same ID", id, got)
 		}
 	}
 }
@@ -33,7 +33,7 @@ func TestInvalidRequestIDIsReplaced(t *testing.T) {
 
 func TestContextCarriesRequestID(t *testing.T) {
 	if got := RequestIDFrom(context.Background()); got != "" {
-		t.Errorf("RequestIDFrom(empty context) = %q", got)
+		t.Errorf("RequestIDFrom(empty context) = %q, want none", got)
 	}
 	if got := RequestIDFrom(WithRequestID(context.Background(), "r1")); got != "r1" {
 		t.Errorf("RequestIDFrom = %q, want r1", got)
@@ -46,7 +46,7 @@ func FuzzNewRequestID(f *testing.F) {
 	f.Fuzz(func(t *testing.T, sent string) {
 		got := newRequestID(sent)
 		if got == "" || len(got) > 128 || newRequestID(got) != got {
-			t.Errorf("%q became %q", sent, got)
+			t.Errorf("NewRequestID(%q) = %q, want a valid ID of at most 128 characters", sent, got)
 		}
 	})
 }

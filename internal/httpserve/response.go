@@ -1,6 +1,6 @@
-// Package httpserve holds what the API server and the media service share when
-// they answer HTTP requests: a recorder of the response, the error envelope, the
-// access log, request IDs, and checks of methods and bearer tokens.
+// Package httpserve is shared by the API server and the media service. It records
+// responses, sends the error envelope, writes the access log, assigns request IDs,
+// and checks methods and bearer tokens.
 package httpserve
 
 import (
@@ -27,15 +27,15 @@ type Response struct {
 	RequestID string // if empty, Fail takes it from the request
 	Realm     string // of WWW-Authenticate
 
-	// ErrorsByStatus replaces the body of a status that a handler sends as plain text,
-	// such as http.ServeContent, with the error envelope.
+	// ErrorsByStatus has the errors that replace the plain text that a handler such as
+	// http.ServeContent sends with a status.
 	ErrorsByStatus map[int]*fault.Error
 
 	Status int          // 0 until the header is sent
 	Bytes  int64        // length of the body so far
 	Err    *fault.Error // the error that ended the request
 
-	discard bool // the envelope has replaced the body
+	discard bool // the envelope was sent in place of the handler's body
 }
 
 // WriteHeader sends the header and records the status. Informational statuses
@@ -103,12 +103,12 @@ func (w *Response) Fail(err error) {
 		body, _ = json.Marshal(w.Err.Envelope(w.RequestID))
 	}
 	h := w.Header()
-	h.Set("Cache-Control", "no-store") // the handler may have set that of its content
+	h.Set("Cache-Control", "no-store") // replaces the handler's value for its content
 	switch w.Err.Code {
 	case fault.Unauthorized:
 		h.Set("WWW-Authenticate", `Bearer realm="`+w.Realm+`"`)
 	case fault.PayloadTooLarge:
-		h.Set("Connection", "close") // the rest of the body is not worth reading
+		h.Set("Connection", "close") // do not read the rest of the body
 	}
 	if w.Err.RetryAfter > 0 {
 		h.Set("Retry-After", strconv.FormatInt(int64(math.Ceil(w.Err.RetryAfter.Seconds())), 10))
@@ -116,18 +116,18 @@ func (w *Response) Fail(err error) {
 	w.WriteBytes(w.Err.Code.Status(), "application/json", body)
 }
 
-// RecoverAndFinish is deferred around a handler. It turns a panic into an internal error
-// and calls done. A panic with http.ErrAbortHandler continues after done, so
-// that net/http closes the connection.
+// RecoverAndFinish must be deferred. It turns a panic of the handler into an
+// internal error and calls done. A panic with http.ErrAbortHandler continues after
+// done, so that net/http closes the connection.
 func (w *Response) RecoverAndFinish(done func()) {
-	p := recover()
-	aborted := p == http.ErrAbortHandler //nolint:errorlint // net/http compares it the same way
-	if p != nil && !aborted {
-		w.Fail(fmt.Errorf("panic: %v\n%s", p, debug.Stack()))
+	panicked := recover()
+	aborted := panicked == http.ErrAbortHandler //nolint:errorlint // net/http compares it the same way
+	if panicked != nil && !aborted {
+		w.Fail(fmt.Errorf("panic: %v\n%s", panicked, debug.Stack()))
 	}
 	done()
 	if aborted {
-		panic(p)
+		panic(panicked)
 	}
 }
 

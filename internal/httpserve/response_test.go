@@ -14,6 +14,7 @@ import (
 	"telapi/internal/redact"
 )
 
+// newResponse returns a response and the recorder that it sends to.
 func newResponse() (*Response, *httptest.ResponseRecorder) {
 	sent, r := httptest.NewRecorder(), httptest.NewRequest("GET", "/x?token=secret", nil)
 	r.Header.Set(RequestIDHeader, "req-1")
@@ -24,13 +25,13 @@ func TestFailSendsEnvelope(t *testing.T) {
 	w, sent := newResponse()
 	w.Fail(fault.New(fault.Unauthorized, "No token.").WithCause(errors.New("hidden")))
 	if want := `{"error":{"code":"UNAUTHORIZED","message":"No token.","requestId":"req-1"}}`; sent.Code != 401 || sent.Body.String() != want {
-		t.Errorf("sent %d %s, want %s", sent.Code, sent.Body, want)
+		t.Errorf("sent %d %s, want 401 %s", sent.Code, sent.Body, want)
 	}
 	if got := sent.Header().Get("WWW-Authenticate"); got != `Bearer realm="test"` {
-		t.Errorf("WWW-Authenticate: %s", got)
+		t.Errorf("WWW-Authenticate is %q, want a bearer challenge for realm test", got)
 	}
 	if w.Status != 401 || w.Bytes != int64(sent.Body.Len()) {
-		t.Errorf("recorded status %d and %d bytes", w.Status, w.Bytes)
+		t.Errorf("recorded status %d and %d bytes, want 401 and %d", w.Status, w.Bytes, sent.Body.Len())
 	}
 }
 
@@ -38,7 +39,7 @@ func TestFailWithDetailsThatCannotBeEncoded(t *testing.T) {
 	w, sent := newResponse()
 	w.Fail(fault.New(fault.Validation, "Bad.").WithDetails(func() {}))
 	if sent.Code != 500 || !strings.Contains(sent.Body.String(), `"INTERNAL_ERROR"`) || !strings.Contains(w.Err.Error(), "encode error details") {
-		t.Errorf("sent %d %s, recorded %v", sent.Code, sent.Body, w.Err)
+		t.Errorf("sent %d %s and recorded %v, want 500 INTERNAL_ERROR with the cause", sent.Code, sent.Body, w.Err)
 	}
 }
 
@@ -47,14 +48,14 @@ func TestEnvelopeReplacesPlainTextError(t *testing.T) {
 	w.ErrorsByStatus = map[int]*fault.Error{http.StatusPreconditionFailed: fault.New(fault.PreconditionFailed, "Changed.")}
 	http.Error(w, "plain text", http.StatusPreconditionFailed)
 	if got := sent.Body.String(); sent.Code != 412 || !strings.Contains(got, `"Changed."`) || strings.Contains(got, "plain text") {
-		t.Errorf("sent %d %s", sent.Code, got)
+		t.Errorf("sent %d %s, want 412 with the envelope only", sent.Code, got)
 	}
 }
 
 func TestReadFromRecordsStatusAndLength(t *testing.T) {
 	w, _ := newResponse()
 	if n, err := io.Copy(w, strings.NewReader("content")); n != 7 || err != nil || w.Status != 200 || w.Bytes != 7 {
-		t.Errorf("copied %d, %v; recorded status %d and %d bytes", n, err, w.Status, w.Bytes)
+		t.Errorf("copied %d (error %v), recorded status %d and %d bytes; want 7, 200 and 7", n, err, w.Status, w.Bytes)
 	}
 }
 
@@ -84,7 +85,7 @@ func TestAccessLogLevels(t *testing.T) {
 		log.Reset()
 		w.Log(t.Context(), slog.New(slog.NewJSONHandler(&log, nil)), slog.LevelDebug, 0, "192.0.2.1")
 		if isError := strings.Contains(c.want, "ERROR") || c.err == internal; (log.Len() > 0) != isError {
-			t.Errorf("%s: logged at debug level: %s", name, &log)
+			t.Errorf("%s: logged %q although the level is debug, want only errors", name, &log)
 		}
 	}
 }
@@ -105,7 +106,7 @@ func TestBearerToken(t *testing.T) {
 	} {
 		r := &http.Request{Header: http.Header{"Authorization": c.sent}}
 		if got := HasBearer(r, secrets...); got != c.want {
-			t.Errorf("%q: %v, want %v", c.sent, got, c.want)
+			t.Errorf("HasBearer with Authorization %q = %v, want %v", c.sent, got, c.want)
 		}
 	}
 }

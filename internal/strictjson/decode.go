@@ -1,6 +1,6 @@
-// Package strictjson decodes JSON from clients. Invalid JSON is
-// MALFORMED_JSON. Values of the wrong type are collected with their location, so
-// that a client can fix all of them at once.
+// Package strictjson decodes JSON from clients. It rejects invalid JSON with
+// MALFORMED_JSON, and collects values of the wrong type with their location, so that
+// a client can fix all of them at once.
 package strictjson
 
 import (
@@ -77,7 +77,7 @@ func tooDeep(data []byte) bool {
 }
 
 // stringEnd returns the position of the closing quote for the opening quote at
-// open, or len(data). Most of a body is text, so that this has to be fast.
+// open, or len(data). It must be fast, because most of a body is text.
 func stringEnd(data []byte, open int) int {
 	for i := open + 1; ; i++ {
 		next := bytes.IndexByte(data[i:], '"')
@@ -85,11 +85,11 @@ func stringEnd(data []byte, open int) int {
 			return len(data)
 		}
 		i += next
-		slashes := 0
-		for data[i-1-slashes] == '\\' {
-			slashes++
+		backslashes := 0
+		for data[i-1-backslashes] == '\\' {
+			backslashes++
 		}
-		if slashes%2 == 0 {
+		if backslashes%2 == 0 { // the quote is not escaped
 			return i
 		}
 	}
@@ -103,18 +103,18 @@ func recordTypeErrors(base string, issues *fault.Issues) *json.Unmarshalers {
 		case json.UnmarshalerFrom, json.Unmarshaler:
 			return errors.ErrUnsupported // their methods check the type
 		}
-		to := reflect.ValueOf(v).Elem()
+		field := reflect.ValueOf(v).Elem()
 		kind := dec.PeekKind()
-		want, limited := jsonTypes[to.Kind()]
-		fits := !limited || kind == 'n' || strings.IndexByte(want.kinds, byte(kind)) >= 0
-		if fits && (!limited || kind != '0') {
-			return errors.ErrUnsupported
+		want, checked := jsonTypes[field.Kind()]
+		fits := !checked || kind == 'n' || strings.IndexByte(want.kinds, byte(kind)) >= 0
+		if fits && (!checked || kind != '0') {
+			return errors.ErrUnsupported // decode the value as usual
 		}
 		raw, err := dec.ReadValue()
 		if err != nil {
 			return err
 		}
-		if fits && setNumber(to, raw) {
+		if fits && setNumber(field, raw) {
 			return nil
 		}
 		issues.Add(base+string(dec.StackPointer()), fault.IssueType, "Must be %s.", want.name)
@@ -122,21 +122,21 @@ func recordTypeErrors(base string, issues *fault.Issues) *json.Unmarshalers {
 	})
 }
 
-// setNumber reports whether the field can hold the number without rounding an
-// integer.
-func setNumber(to reflect.Value, raw jsontext.Value) bool {
-	if to.Kind() == reflect.Float64 {
+// setNumber sets a field to a number. It returns false if the number is out of range
+// or not an integer.
+func setNumber(field reflect.Value, raw jsontext.Value) bool {
+	if field.Kind() == reflect.Float64 {
 		f, ok := Number(raw)
-		to.SetFloat(f)
+		field.SetFloat(f)
 		return ok
 	}
 	n, ok := Integer(raw)
-	to.SetInt(n)
+	field.SetInt(n)
 	return ok
 }
 
-// jsonTypes has the name of the JSON type of a Go kind and the kinds of values
-// that have this type.
+// jsonTypes maps a Go kind to its JSON type: the name of the type, and the
+// jsontext.Kind bytes of its values.
 var jsonTypes = map[reflect.Kind]struct{ name, kinds string }{
 	reflect.String: {"a string", `"`}, reflect.Bool: {"a boolean", "tf"},
 	reflect.Int64: {"an integer", "0"}, reflect.Float64: {"a number", "0"},

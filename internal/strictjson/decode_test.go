@@ -36,17 +36,17 @@ func TestWrongTypesAreReportedWithTheirLocation(t *testing.T) {
 	for _, i := range issues.List() {
 		got = append(got, i.Path)
 		if i.Code != fault.IssueType {
-			t.Errorf("%s: code %s", i.Path, i.Code)
+			t.Errorf("%s: code %s, want %s", i.Path, i.Code, fault.IssueType)
 		}
 	}
 	if strings.Join(got, " ") != strings.Join(want, " ") {
-		t.Errorf("got %v, want %v", got, want)
+		t.Errorf("issues at %v, want %v", got, want)
 	}
 	if o.Items[2].Key == nil {
 		t.Error("a value of the wrong type counts as missing")
 	}
 	if string(o.Free) != `{"any":[1]}` {
-		t.Errorf("raw member is %s", o.Free)
+		t.Errorf("raw member is %s, want it unchanged", o.Free)
 	}
 }
 
@@ -55,15 +55,15 @@ func TestIntegersWithPointOrExponentAreAccepted(t *testing.T) {
 		var o order
 		var issues fault.Issues
 		if err := Decode([]byte(`{"count":`+raw+`}`), &o, "", &issues); err != nil || issues.Err() != nil {
-			t.Errorf("%s: %v %v", raw, err, issues.Err())
+			t.Errorf("%s: error %v and issues %v, want none", raw, err, issues.Err())
 		} else if *o.Count != want {
-			t.Errorf("%s decoded as %d", raw, *o.Count)
+			t.Errorf("%s was decoded as %d, want %d", raw, *o.Count, want)
 		}
 	}
 	var o order
 	var issues fault.Issues
 	if err := Decode([]byte(`{"price":1e400}`), &o, "", &issues); err != nil || issues.Err() == nil {
-		t.Errorf("a number out of range: %v, %v", err, issues.Err())
+		t.Errorf("number out of range: error %v and issues %v, want only an issue", err, issues.Err())
 	}
 	for _, raw := range []string{"1e400", "9007199254740993.5", "1e30", "99999999999999999999"} {
 		var o order
@@ -81,36 +81,36 @@ func TestNullCountsAsAbsent(t *testing.T) {
 		t.Fatal(err)
 	}
 	if n := len(issues.List()); n != 1 || o.Count != nil {
-		t.Errorf("%d issues, count %v", n, o.Count)
+		t.Errorf("%d issues and count %v, want one issue of price and no count", n, o.Count)
 	}
 }
 
 func TestInvalidJSONIsMalformed(t *testing.T) {
 	for name, body := range map[string]string{
-		"empty":               "",
-		"truncated":           `{"name":`,
-		"trailing":            `{} {}`,
-		"duplicate key":       `{"name":"a","name":"b"}`,
-		"duplicate in free":   `{"free":{"x":{"a":1,"a":2}}}`,
-		"duplicate unknown":   `{"zzz":1,"zzz":2}`,
-		"escaped duplicate":   `{"free":{"a":1,"\u0061":2}}`,
-		"invalid UTF-8":       "{\"name\":\"\xff\"}",
-		"lone surrogate":      `{"name":"\ud800"}`,
-		"wrong type then cut": `{"name":1,"count":`,
-		"too deep":            strings.Repeat("[", 129) + strings.Repeat("]", 129),
-		"absurdly deep":       `{"free":` + strings.Repeat(`{"a":`, 10000) + "1" + strings.Repeat("}", 10001),
-		"comment":             `{"name":"a" /* x */}`,
+		"empty":                 "",
+		"truncated":             `{"name":`,
+		"trailing":              `{} {}`,
+		"duplicate key":         `{"name":"a","name":"b"}`,
+		"duplicate in free":     `{"free":{"x":{"a":1,"a":2}}}`,
+		"duplicate unknown":     `{"zzz":1,"zzz":2}`,
+		"escaped duplicate":     `{"free":{"a":1,"\u0061":2}}`,
+		"invalid UTF-8":         "{\"name\":\"\xff\"}",
+		"lone surrogate":        `{"name":"\ud800"}`,
+		"wrong type, truncated": `{"name":1,"count":`,
+		"too deep":              strings.Repeat("[", 129) + strings.Repeat("]", 129),
+		"very deep":             `{"free":` + strings.Repeat(`{"a":`, 10000) + "1" + strings.Repeat("}", 10001),
+		"comment":               `{"name":"a" /* x */}`,
 	} {
 		var o order
 		var issues fault.Issues
 		if err := Decode([]byte(body), &o, "", &issues); !fault.Is(err, fault.MalformedJSON) {
-			t.Errorf("%s: %v", name, err)
+			t.Errorf("%s: error %v, want %s", name, err, fault.MalformedJSON)
 		}
 	}
 	var o order
 	var issues fault.Issues
 	if err := Decode([]byte(`{"zzz":1,"zzz":2}`), &o, "", &issues); err == nil || !strings.Contains(err.Error(), "duplicate name at byte 9.") {
-		t.Errorf("duplicate name: %v", err)
+		t.Errorf("duplicate name: error %v, want its position, byte 9", err)
 	}
 	var list []any
 	deepest := strings.Repeat("[", 128) + `"[[["` + strings.Repeat("]", 128)
@@ -135,7 +135,7 @@ func FuzzDecode(f *testing.F) {
 		}
 		compact := jsontext.Value(slices.Clone(data))
 		if err := compact.Compact(); err != nil || DigestCompact(compact) != DigestCompact(data) {
-			t.Fatalf("digests of %q and %q differ, %v", data, compact, err)
+			t.Fatalf("digests of %q and %q differ (error %v), want equal ones", data, compact, err)
 		}
 	})
 }
