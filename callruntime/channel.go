@@ -47,6 +47,7 @@ type Channel struct {
 	reading  chan struct{} // holds a value while a call of Receive reads; guards the fields below
 	position string        // of the last entry that Receive returned
 	unread   []Delivery
+	current  bool // the stream had no further entries when it was last read
 	ended    bool
 }
 

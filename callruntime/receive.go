@@ -34,10 +34,12 @@ type Delivery struct {
 }
 
 // Receive waits for the next entry. It returns the entries of the stream in order,
-// and audio frames as they arrive. It fails with ErrEnded after the last entry,
-// with ErrClaimLost if another runtime can claim the channel, with ErrLost if the
-// store lost it or its newest entries, and with ErrClosed after Close. If an entry cannot be decoded, Receive returns its
-// position with the error; the next call continues after it.
+// and audio frames as they arrive. Audio does not delay entries: it is returned
+// only when no entry is known to be waiting. Receive fails with ErrEnded after the
+// last entry, with ErrClaimLost if another runtime can claim the channel, with
+// ErrLost if the store lost it or its newest entries, and with ErrClosed after
+// Close. If an entry cannot be decoded, Receive returns its position with the
+// error; the next call continues after it.
 func (c *Channel) Receive(ctx context.Context) (Delivery, error) {
 	select {
 	case c.reading <- struct{}{}:
@@ -53,8 +55,6 @@ func (c *Channel) Receive(ctx context.Context) (Delivery, error) {
 			return Delivery{}, context.Cause(c.life)
 		case <-ctx.Done():
 			return Delivery{}, ctx.Err()
-		case message := <-c.audio:
-			return c.audioDelivery(message), nil
 		default:
 		}
 		if len(c.unread) > 0 {
@@ -62,6 +62,13 @@ func (c *Channel) Receive(ctx context.Context) (Delivery, error) {
 		}
 		if c.ended {
 			return Delivery{}, ErrEnded
+		}
+		if c.caughtUp() {
+			select {
+			case message := <-c.audio:
+				return c.audioDelivery(message), nil
+			default:
+			}
 		}
 		due, err := c.touch(ctx)
 		if err == nil {
@@ -73,8 +80,10 @@ func (c *Channel) Receive(ctx context.Context) (Delivery, error) {
 		if len(c.unread) > 0 || c.ended {
 			continue
 		}
+		c.current = true
 		select {
 		case <-c.news:
+			c.current = false
 		case <-time.After(time.Until(due)):
 		case message := <-c.audio:
 			return c.audioDelivery(message), nil
@@ -84,6 +93,18 @@ func (c *Channel) Receive(ctx context.Context) (Delivery, error) {
 	}
 }
 
+// caughtUp reports whether the stream had no further entry when it was last read
+// and no notice has arrived since. Only then may Receive return audio.
+func (c *Channel) caughtUp() bool {
+	select {
+	case <-c.news:
+		c.current = false
+	default:
+	}
+	due := c.due.Load()
+	return c.current && due != nil && time.Now().Before(*due)
+}
+
 func (c *Channel) audioDelivery(message *wire.ChannelMessage) Delivery {
 	return Delivery{Entry: wire.Entry{Kind: wire.KindFrame, ChannelID: c.ID, At: message.Timestamp, Message: message}}
 }
@@ -91,6 +112,7 @@ func (c *Channel) audioDelivery(message *wire.ChannelMessage) Delivery {
 func (c *Channel) next() (Delivery, error) {
 	d := c.unread[0]
 	c.unread = c.unread[1:]
+	c.current = false
 	c.position = d.Position
 	err := json.Unmarshal(d.JSON, &d.Entry)
 	if err != nil {
