@@ -18,7 +18,7 @@ import (
 	"telapi/internal/team"
 )
 
-// teamView is a team with its effective quota.
+// teamView returns a team with its effective quota, for output.
 func teamView(t team.Team) any {
 	return struct {
 		team.Team
@@ -90,16 +90,16 @@ func (c *cli) limitsSetCommand() *cobra.Command {
 	cmd := &cobra.Command{Use: "set --tier api|webhook|auth --max N [--window DURATION]",
 		Short:   "Change the limit of one tier on all instances within a second",
 		Example: "  telapi limits set --tier api --max 600 --window 1m"}
-	name := cmd.Flags().String("tier", "", "api, webhook or auth")
-	limit := cmd.Flags().Int64("max", 0, "requests per window and client address")
+	tierName := cmd.Flags().String("tier", "", "api, webhook or auth")
+	maxRequests := cmd.Flags().Int64("max", 0, "requests per window and client address")
 	window := cmd.Flags().Duration("window", 0, "length of the window, such as 1m (default: unchanged)")
 	cmd.RunE = c.withAdmin(func(ctx context.Context, a *app.Admin, _ []string) (any, error) {
-		if err := checkFlag(c, "tier", *name, ratelimit.Tiers); err != nil {
+		if err := checkFlag(c, "tier", *tierName, ratelimit.Tiers); err != nil {
 			return nil, err
 		}
-		tier := ratelimit.Tier(*name)
+		tier := ratelimit.Tier(*tierName)
 		err := a.Limits.Change(ctx, func(limits ratelimit.Limits) (ratelimit.Limits, error) {
-			changed := ratelimit.Limit{Max: *limit, WindowMs: window.Milliseconds()}
+			changed := ratelimit.Limit{Max: *maxRequests, WindowMs: window.Milliseconds()}
 			if !cmd.Flags().Changed("window") {
 				changed.WindowMs = limits.Tier(tier).WindowMs
 			}
@@ -116,9 +116,9 @@ func (c *cli) limitsSetCommand() *cobra.Command {
 func (c *cli) printLimits(a *app.Admin) error {
 	limits := a.Limits.Current()
 	return c.printAs(limits, func(w io.Writer) {
-		for _, name := range ratelimit.Tiers {
-			limit := limits.Tier(name)
-			_, _ = fmt.Fprintf(w, "%-8s %d per %s\n", name, limit.Max, limit.Window())
+		for _, tier := range ratelimit.Tiers {
+			limit := limits.Tier(tier)
+			_, _ = fmt.Fprintf(w, "%-8s %d per %s\n", tier, limit.Max, limit.Window())
 		}
 		if a.Offline {
 			c.note("No server is running. The limits apply when one starts.")
@@ -126,11 +126,11 @@ func (c *cli) printLimits(a *app.Admin) error {
 	})
 }
 
-// keyView is a key's record for output.
+// keyView is an API key for output.
 type keyView struct {
 	auth.Key
 	State  string `json:"state"`
-	Secret string `json:"key,omitempty"` // only when it is created
+	Secret string `json:"key,omitempty"` // the full key, when it was just created
 }
 
 func newKeyView(k auth.Key) any {
@@ -175,16 +175,16 @@ func (c *cli) keyCreateCommand() *cobra.Command {
 	teamID := cmd.Flags().String("team", "", "team ID")
 	name := cmd.Flags().String("name", "", "name of the key")
 	scopes := cmd.Flags().StringArray("scope", nil, "granted scope (repeatable): "+fault.Join(auth.Scopes))
-	expires := cmd.Flags().Duration("expires-in", 0, "lifetime; 0 means that the key never expires")
+	lifetime := cmd.Flags().Duration("expires-in", 0, "lifetime; 0 means that the key never expires")
 	cmd.RunE = c.withAdmin(func(ctx context.Context, a *app.Admin, _ []string) (any, error) {
 		if _, err := a.Teams.Store.Team(ctx, *teamID); err != nil {
 			return nil, withID(err, "team", *teamID)
 		}
-		var until time.Time
-		if *expires != 0 {
-			until = time.Now().Add(*expires)
+		var expiresAt time.Time
+		if *lifetime != 0 {
+			expiresAt = time.Now().Add(*lifetime)
 		}
-		k, secret, err := a.Keys.Create(ctx, *teamID, *name, convert[auth.Scope](*scopes), until)
+		k, secret, err := a.Keys.Create(ctx, *teamID, *name, convert[auth.Scope](*scopes), expiresAt)
 		if err != nil {
 			return nil, err
 		}
@@ -194,13 +194,13 @@ func (c *cli) keyCreateCommand() *cobra.Command {
 	return cmd
 }
 
-// convert changes the type of strings.
-func convert[To ~string](list []string) []To {
-	out := make([]To, len(list))
-	for i, s := range list {
-		out[i] = To(s)
+// convert converts strings to a string type.
+func convert[S ~string](values []string) []S {
+	converted := make([]S, len(values))
+	for i, value := range values {
+		converted[i] = S(value)
 	}
-	return out
+	return converted
 }
 
 func (c *cli) endpointCommand() *cobra.Command {

@@ -72,7 +72,7 @@ claims the channel nor commits positions. A session's channel has the session's 
 	follow := cmd.Flags().Bool("follow", false, "continue with new entries")
 	cmd.RunE = c.withRuntime(func(ctx context.Context, r *callruntime.Runtime, args []string) (any, error) {
 		last, err := c.printEntries(ctx, r, args[0], *from)
-		if err == nil && last == "" && *from == "" { // perhaps the ID is mistyped
+		if err == nil && last == "" && *from == "" { // the ID may be mistyped
 			_, _ = fmt.Fprintf(c.Err, "channel %s has no entries: %s\n", args[0], howChannelsOpen)
 		}
 		if err != nil || !*follow {
@@ -80,12 +80,12 @@ claims the channel nor commits positions. A session's channel has the session's 
 		}
 		ch := r.Observe(args[0], cmp.Or(last, *from))
 		for {
-			d, err := ch.Receive(ctx)
+			delivery, err := ch.Receive(ctx)
 			switch {
 			case ctx.Err() != nil || errors.Is(err, callruntime.ErrEnded):
 				return nil, nil //nolint:nilerr // the end of the channel or Ctrl-C is success
-			case err == nil && d.Position != "":
-				err = c.printEntry(d)
+			case err == nil && delivery.Position != "":
+				err = c.printEntry(delivery)
 			}
 			if err != nil {
 				return nil, err
@@ -97,22 +97,22 @@ claims the channel nor commits positions. A session's channel has the session's 
 
 // printEntries prints the existing entries and returns the last position.
 func (c *cli) printEntries(ctx context.Context, r *callruntime.Runtime, channelID, from string) (last string, err error) {
-	const page = 200
+	const pageSize = 200
 	for {
-		entries, err := r.Entries(ctx, channelID, from, page)
+		entries, err := r.Entries(ctx, channelID, from, pageSize)
 		if err != nil {
 			return last, fmt.Errorf("read channel: %w", err)
 		}
-		for _, d := range entries {
-			if err := c.printEntry(d); err != nil {
+		for _, delivery := range entries {
+			if err := c.printEntry(delivery); err != nil {
 				return last, err
 			}
-			last = d.Position
+			last = delivery.Position
 		}
-		if len(entries) < page {
+		if len(entries) < pageSize {
 			return last, nil
 		}
-		from = "(" + last
+		from = "(" + last // exclusive, as in Redis
 	}
 }
 
@@ -133,27 +133,27 @@ func entryTitle(e wire.Entry) string {
 func (c *cli) channelSendCommand() *cobra.Command {
 	cmd := &cobra.Command{Use: "send CHANNEL --payload JSON [--type TYPE]", Short: "Send a message to the browser as the runtime would",
 		Example: `  telapi channel send ses_… --type chat --payload '{"text":"Good day"}'`}
-	kind := cmd.Flags().String("type", "chat", "message type")
+	messageType := cmd.Flags().String("type", "chat", "message type")
 	payload := cmd.Flags().String("payload", "", "JSON object with the content")
 	cmd.RunE = c.withRuntime(func(ctx context.Context, r *callruntime.Runtime, args []string) (any, error) {
-		m := wire.ChannelMessage{Type: wire.MessageType(*kind)}
-		target, _ := m.Payload()
-		if target == nil {
+		message := wire.ChannelMessage{Type: wire.MessageType(*messageType)}
+		content, _ := message.Payload()
+		if content == nil {
 			types := slices.DeleteFunc(slices.Clone(wire.MessageTypes), func(t wire.MessageType) bool {
 				p, _ := (&wire.ChannelMessage{Type: t}).Payload()
 				return p == nil
 			})
-			return nil, fmt.Errorf("invalid --type %q: use %s", *kind, orList(types))
+			return nil, fmt.Errorf("invalid --type %q: use %s", *messageType, orList(types))
 		}
-		*target = jsontext.Value(*payload)
-		if !target.IsValid() || target.Kind() != '{' {
+		*content = jsontext.Value(*payload)
+		if !content.IsValid() || content.Kind() != '{' {
 			return nil, fmt.Errorf(`invalid --payload %q: use a JSON object such as {"text":"Good day"}`, *payload)
 		}
 		ch, sent := r.Observe(args[0], ""), map[string]string{"channel": args[0], "status": "sent"}
-		if m.Type == wire.TypeAudio {
-			return sent, ch.SendAudio(ctx, m.Audio)
+		if message.Type == wire.TypeAudio {
+			return sent, ch.SendAudio(ctx, message.Audio)
 		}
-		return sent, ch.Send(ctx, m)
+		return sent, ch.Send(ctx, message)
 	})
 	return cmd
 }
@@ -205,7 +205,7 @@ a result. The URL uses PUBLIC_URL or TELAPI_PORT: set them as for the server.`,
 	return cmd
 }
 
-// baseURL returns the URL of the server on this machine.
+// baseURL returns PUBLIC_URL or the URL of the server on this machine.
 func (c *cli) baseURL() string {
 	return cmp.Or(c.cfg.PublicURL, fmt.Sprintf("%s://localhost:%d", c.cfg.APIScheme(), c.cfg.Port))
 }
@@ -268,13 +268,14 @@ COMMANDS_DISABLED and TRANSFER_ALLOWED_TARGETS apply as on the server.`,
 	return cmd
 }
 
-// bodyChannelID returns the channel ID in a bot's callback body. Other bodies have none.
+// bodyChannelID returns the channel ID in a bot's callback body, or a placeholder:
+// other bodies have none.
 func bodyChannelID(body []byte) string {
-	var b struct {
+	var callback struct {
 		Conversation struct {
 			Identifier wire.Identifier `json:"identifier"`
 		} `json:"conversation"`
 	}
-	_ = json.Unmarshal(body, &b) // an invalid body is reported later
-	return cmp.Or(b.Conversation.Identifier.ID, "channel")
+	_ = json.Unmarshal(body, &callback) // an invalid body is reported later
+	return cmp.Or(callback.Conversation.Identifier.ID, "channel")
 }

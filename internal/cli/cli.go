@@ -25,7 +25,7 @@ var version = "0.9.18"
 
 // Console is the environment of the process.
 type Console struct {
-	Program string // as it was invoked
+	Program string // name under which it was called
 	Args    []string
 	Env     []string
 	In      io.Reader
@@ -45,7 +45,7 @@ type cli struct {
 	Console
 	cfg     config.Config // set by withConfig
 	json    bool
-	running bool // the command line is valid; later errors are not usage errors
+	running bool // the command line is valid: errors are not usage errors
 }
 
 // Run executes one command line and returns the exit code.
@@ -112,26 +112,27 @@ Configure it with environment variables; see docs/configuration.md.`,
 		for _, cmd := range g.commands {
 			cmd.GroupID = g.title
 			root.AddCommand(cmd)
-			for _, leaf := range append(cmd.Commands(), cmd) {
-				checkUse(leaf)
+			for _, command := range append(cmd.Commands(), cmd) {
+				requireUse(command)
 			}
 		}
 	}
 	return root
 }
 
-// checkUse makes a command require what its Use line shows: the words before the
-// first flag are arguments, and flags outside of brackets are required.
-func checkUse(cmd *cobra.Command) {
-	var names []string
-	flags := false
+// requireUse makes a command require the arguments and flags of its Use line: the
+// words before the first flag are arguments, and flags outside of brackets are
+// required.
+func requireUse(cmd *cobra.Command) {
+	var names []string // of the arguments
+	inFlags := false
 	for _, word := range strings.Fields(cmd.Use)[1:] {
-		flags = flags || word[0] == '-' || word[0] == '['
+		inFlags = inFlags || word[0] == '-' || word[0] == '['
 		if flag, required := strings.CutPrefix(word, "--"); required {
 			if err := cmd.MarkFlagRequired(flag); err != nil {
 				panic(err) // the flag does not exist
 			}
-		} else if !flags {
+		} else if !inFlags {
 			names = append(names, word)
 		}
 	}
@@ -155,8 +156,8 @@ func flagError(err error) error {
 	if !ok {
 		return err
 	}
-	use := map[string]string{"duration": "a duration such as 60s or 1m", "int64": "an integer", "bool": "true or false"}[invalid.GetFlag().Value.Type()]
-	return fmt.Errorf("invalid --%s %q: use %s", invalid.GetFlag().Name, invalid.GetValue(), use)
+	hint := map[string]string{"duration": "a duration such as 60s or 1m", "int64": "an integer", "bool": "true or false"}[invalid.GetFlag().Value.Type()]
+	return fmt.Errorf("invalid --%s %q: use %s", invalid.GetFlag().Name, invalid.GetValue(), hint)
 }
 
 // group returns a command that only has subcommands.
@@ -176,6 +177,7 @@ func group(use, short string, commands ...*cobra.Command) *cobra.Command {
 	return g
 }
 
+// runE is the type of cobra.Command.RunE.
 type runE = func(*cobra.Command, []string) error
 
 // run wraps a command's body, and prints its result unless that is nil. Errors of
@@ -234,6 +236,7 @@ func (c *cli) withRuntime(body func(ctx context.Context, r *callruntime.Runtime,
 	})
 }
 
+// howChannelsOpen is the hint for a channel that does not exist.
 const howChannelsOpen = "a session's channel is opened when its browser connects; open one without a session with telapi channel open"
 
 // readFile reads a file, or standard input if name is "-". Reading from a terminal
@@ -274,8 +277,8 @@ func checkFlag[S ~string](c *cli, name, value string, allowed []S) error {
 // orList joins values as in "a, b or c".
 func orList[S ~string](values []S) string {
 	list := fault.Join(values)
-	if at := strings.LastIndex(list, ", "); at >= 0 {
-		list = list[:at] + " or " + list[at+2:]
+	if comma := strings.LastIndex(list, ", "); comma >= 0 {
+		list = list[:comma] + " or " + list[comma+2:]
 	}
 	return list
 }

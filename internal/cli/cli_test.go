@@ -16,27 +16,27 @@ func TestInterruptEndsReadFromTerminal(t *testing.T) {
 		{"callback", "lint", "-"},
 		{"speech", "warm", "-", "--key", "tk_x"},
 	} {
-		terminal, typing := io.Pipe()
-		t.Cleanup(func() { _ = typing.Close() })
+		terminal, keyboard := io.Pipe()
+		t.Cleanup(func() { _ = keyboard.Close() })
 		ctx, interrupt := context.WithCancel(t.Context())
 		exit := make(chan int, 1)
 		go func() {
 			exit <- Run(ctx, Console{Args: args, In: terminal, Out: io.Discard, Err: &bytes.Buffer{}})
 		}()
-		_, _ = io.WriteString(typing, "{") // returns once it is read: the command waits for more
+		_, _ = io.WriteString(keyboard, "{") // returns when the command has read it and waits for more
 		interrupt()
 		select {
 		case code := <-exit:
 			if code != exitFailed {
-				t.Errorf("%v: exit code %d", args, code)
+				t.Errorf("%v: exit code %d, want %d", args, code, exitFailed)
 			}
 		case <-time.After(30 * time.Second):
-			t.Fatalf("%v did not exit", args)
+			t.Fatalf("%v did not exit after an interrupt", args)
 		}
 	}
 }
 
-func TestUsageErrorsNameTheProblemAndTheFix(t *testing.T) {
+func TestUsageErrorsNameProblemAndFix(t *testing.T) {
 	for want, args := range map[string][]string{
 		"missing subcommand: use create, list, show or update":        {"team"},
 		`unknown subcommand "make": use create, list, show or update`: {"team", "make"},
@@ -51,7 +51,7 @@ func TestUsageErrorsNameTheProblemAndTheFix(t *testing.T) {
 		var stderr bytes.Buffer
 		code := Run(t.Context(), Console{Args: args, Out: io.Discard, Err: &stderr})
 		if line, _, _ := strings.Cut(stderr.String(), "\n"); code != exitUsage || line != "telapi: "+want {
-			t.Errorf("%v: exit code %d, %s, want %s", args, code, line, want)
+			t.Errorf("%v: exit code %d with %q, want %d with %q", args, code, line, exitUsage, "telapi: "+want)
 		}
 	}
 }
@@ -64,7 +64,7 @@ func TestNotFoundErrorHasIDWithoutSecret(t *testing.T) {
 		"tk_abc123_" + secret: "API key tk_abc123_[redacted] not found",
 	} {
 		if err := withID(fault.New(fault.NotFound, "The API key was not found."), "API key", id); err.Error() != want {
-			t.Errorf("got %q, want %q", err, want)
+			t.Errorf("error %q, want %q", err, want)
 		}
 	}
 }

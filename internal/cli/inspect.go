@@ -44,12 +44,13 @@ limits stored in it, the media service and speech providers. It changes nothing 
 with 1 if a check fails.`}
 	fingerprint := cmd.Flags().String("jwt-fingerprint", "", "fingerprint of the console's JWT secret, from its log or doctor output")
 	cmd.RunE = c.run(func(ctx context.Context, _ []string) (_ any, err error) {
-		for _, f := range app.Diagnose(ctx, c.Env, *fingerprint, c.Err) {
+		for _, finding := range app.Diagnose(ctx, c.Env, *fingerprint, c.Err) {
 			mark := "ok  "
-			if !f.OK {
+			if !finding.OK {
 				mark, err = "FAIL", errReported
 			}
-			if err := c.printAs(f, func(w io.Writer) { _, _ = fmt.Fprintf(w, "%s  %-16s %s\n", mark, f.Check, f.Text) }); err != nil {
+			text := fmt.Sprintf("%s  %-16s %s", mark, finding.Check, finding.Text)
+			if err := c.printAs(finding, func(w io.Writer) { writeRow(w, text) }); err != nil {
 				return nil, err
 			}
 		}
@@ -156,24 +157,24 @@ func withFlags(err error, flags map[string]*pflag.Flag) error {
 	return failure.WithDetails(list)
 }
 
-func printUsage(w io.Writer, r usage.Summary) {
-	_, _ = fmt.Fprintf(w, "Speech usage of %s from %s to %s, by %s (UTC)\n\n", r.TeamID, r.From, r.To, r.Interval)
-	if len(r.Buckets) == 0 {
+func printUsage(w io.Writer, summary usage.Summary) {
+	_, _ = fmt.Fprintf(w, "Speech usage of %s from %s to %s, by %s (UTC)\n\n", summary.TeamID, summary.From, summary.To, summary.Interval)
+	if len(summary.Buckets) == 0 {
 		_, _ = fmt.Fprintln(w, "none")
 		return
 	}
 	largest, width := int64(1), len("TOTAL")
-	for _, b := range r.Buckets {
+	for _, b := range summary.Buckets {
 		largest, width = max(largest, b.Characters), max(width, utf8.RuneCountInString(bucketLabel(b)))
 	}
 	_, _ = fmt.Fprintf(w, "%-*s %11s %11s %11s %9s  █ billed ░ cached\n", width, "", "CHARACTERS", "BILLED", "CACHED", "REQUESTS")
 	row := func(name string, n usage.Counts, bar string) {
 		_, _ = fmt.Fprintf(w, "%-*s %11d %11d %11d %9d%s\n", width, name, n.Characters, n.Billed, n.Cached, n.Requests, bar)
 	}
-	for _, b := range r.Buckets {
+	for _, b := range summary.Buckets {
 		row(bucketLabel(b), b.Counts, "  "+usageBar(b.Counts, largest))
 	}
-	row("TOTAL", r.Total, "")
+	row("TOTAL", summary.Total, "")
 }
 
 func bucketLabel(b usage.Bucket) string {
@@ -186,11 +187,11 @@ func bucketLabel(b usage.Bucket) string {
 // usageBar draws a bucket relative to the largest one. Usage above zero has at least one block.
 func usageBar(n usage.Counts, largest int64) string {
 	const width = 32
-	blocks := func(n int64) int {
-		if n == 0 {
+	blocks := func(characters int64) int {
+		if characters == 0 {
 			return 0
 		}
-		return max(1, int((n*width+largest/2)/largest))
+		return max(1, int((characters*width+largest/2)/largest))
 	}
 	return strings.Repeat("█", blocks(n.Billed)) + strings.Repeat("░", blocks(n.Cached))
 }

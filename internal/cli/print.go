@@ -30,6 +30,7 @@ func newTable[T any](items []T, view func(T) any, columns ...string) table {
 	return t
 }
 
+// identity is the view of items that are printed as they are.
 func identity[T any](item T) any { return item }
 
 // print writes a result: with --json one JSON object per line, otherwise a table or
@@ -109,15 +110,15 @@ func members(object []byte) (names []string, values map[string]string) {
 		name, _ := d.ReadToken()
 		names = append(names, name.String())
 		value, _ := d.ReadValue()
-		var at time.Time
+		var date time.Time
 		var text string
-		var texts []string
+		var list []string
 		switch {
-		case value.Kind() == '"' && json.Unmarshal(value, &at) == nil:
-			text = at.Format(time.RFC3339)
+		case value.Kind() == '"' && json.Unmarshal(value, &date) == nil:
+			text = date.Format(time.RFC3339)
 		case json.Unmarshal(value, &text) == nil:
-		case json.Unmarshal(value, &texts) == nil:
-			text = cmp.Or(strings.Join(texts, ","), "none")
+		case json.Unmarshal(value, &list) == nil:
+			text = cmp.Or(strings.Join(list, ","), "none")
 		default:
 			text = string(value)
 		}

@@ -19,6 +19,7 @@ var items = []item{
 	{"b", 7, nil, time.Time{}, nil},
 }
 
+// printed returns the output of print.
 func printed(t *testing.T, asJSON bool, v any) string {
 	t.Helper()
 	var out bytes.Buffer
@@ -47,7 +48,7 @@ func TestPrintFormatsText(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			if got := printed(t, false, tt.value); got != tt.want {
-				t.Errorf("got\n%swant\n%s", got, tt.want)
+				t.Errorf("printed\n%swant\n%s", got, tt.want)
 			}
 		})
 	}
@@ -57,9 +58,9 @@ func TestPrintFormatsJSON(t *testing.T) {
 	want := `{"id":"a","dailyQuota":50000,"origins":["x","y"],"createdAt":"2026-11-15T10:11:37.539Z","name":"controls\u001b[31m\nthe terminal"}` + "\n" +
 		`{"id":"b","dailyQuota":7,"origins":[],"createdAt":"0001-01-01T00:00:00Z","name":null}` + "\n"
 	if got := printed(t, true, newTable(items, identity, "id")); got != want {
-		t.Errorf("got\n%swant\n%s", got, want)
+		t.Errorf("printed\n%swant\n%s", got, want)
 	}
 	if got := printed(t, true, newTable([]item(nil), identity, "id")); got != "" {
-		t.Errorf("empty table: %q", got)
+		t.Errorf("empty table: printed %q, want nothing", got)
 	}
 }

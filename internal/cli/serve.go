@@ -32,7 +32,8 @@ embedded key-value store in DATA_DIR, for a single instance.`,
 	}
 }
 
-// serve opens a server and runs it until the context ends.
+// serve returns the body of a command that opens a server and runs it until its
+// context ends.
 func serve[S interface{ Run(context.Context) error }](
 	c *cli, mode config.Mode, open func(context.Context, config.Config, app.Options) (S, error),
 ) runE {
@@ -106,7 +107,8 @@ one of them removes expired speech every minute, and such blobs and rows every h
 	return cmd
 }
 
-// Shutdown timeouts in development: the developer waits at the prompt.
+// Shutdown timeouts in development. They are short, because the developer waits at
+// the prompt.
 const (
 	devShutdown      = 10 * time.Second
 	devMediaShutdown = 2 * time.Second
@@ -128,7 +130,7 @@ All configuration variables apply; TELAPI_PORT=0 and MEDIA_PORT=0 select free po
 			return nil, err
 		}
 		if !cfg.IsSet("OTEL_ENABLED") && cfg.OTLPEndpoint == "" {
-			cfg.OTelEnabled = false // avoids the warning that nothing is exported
+			cfg.OTelEnabled = false // avoids the message that nothing is exported
 		}
 		if _, err := exec.LookPath("espeak-ng"); err == nil && !cfg.IsSet("SPEECH_PROVIDERS") {
 			cfg.SpeechProviders = append([]string{"espeak"}, cfg.SpeechProviders...)
@@ -136,9 +138,9 @@ All configuration variables apply; TELAPI_PORT=0 and MEDIA_PORT=0 select free po
 		cfg.ShutdownTimeout = min(cfg.ShutdownTimeout, devShutdown)
 		opts := app.Options{Version: version, Log: c.Err, Warnings: warnings, Development: true, NoDemo: *noDemo}
 		if !cfg.IsSet("TTS_MEDIA_CACHE_BASE_URL") {
-			stopMedia, failed := startMedia(ctx, &cfg, opts)
-			if failed != nil {
-				return nil, failed
+			stopMedia, mediaErr := startMedia(ctx, &cfg, opts)
+			if mediaErr != nil {
+				return nil, mediaErr
 			}
 			defer func() { err = errors.Join(err, stopMedia()) }()
 		}
@@ -148,23 +150,23 @@ All configuration variables apply; TELAPI_PORT=0 and MEDIA_PORT=0 select free po
 		}
 		ctx, stop := context.WithCancel(ctx)
 		defer stop()
-		ran := make(chan error, 1)
+		exited := make(chan error, 1)
 		go func() {
 			defer stop() // if the server fails, do not wait for the demo team
-			ran <- a.Run(ctx)
+			exited <- a.Run(ctx)
 		}()
 		if err := c.printBanner(ctx, a, cfg, *noDemo); err != nil && ctx.Err() == nil {
 			stop()
-			return nil, errors.Join(err, <-ran)
+			return nil, errors.Join(err, <-exited)
 		}
-		return nil, <-ran
+		return nil, <-exited
 	})
 	return dev
 }
 
 // printBanner waits for the demo team and prints how to try the service.
 func (c *cli) printBanner(ctx context.Context, a *app.App, cfg config.Config, noDemo bool) error {
-	d, err := a.Demo(ctx)
+	team, err := a.Demo(ctx)
 	if err != nil {
 		return err
 	}
@@ -179,7 +181,7 @@ func (c *cli) printBanner(ctx context.Context, a *app.App, cfg config.Config, no
 		Key        string `json:"key"`
 		TeamID     string `json:"teamId"`
 		EndpointID string `json:"endpointId"`
-	}{a.URL(), playground, cfg.MediaCacheURL, d.Key.Reveal(), d.TeamID, d.EndpointID}, func(w io.Writer) {
+	}{a.URL(), playground, cfg.MediaCacheURL, team.Key.Reveal(), team.TeamID, team.EndpointID}, func(w io.Writer) {
 		_, _ = fmt.Fprintf(w, "\ntelapi %s is running in development mode.\n\n", version)
 		if playground != "" {
 			_, _ = fmt.Fprintf(w, "  Playground %s\n  Reference  %s/docs/\n", playground, a.URL())
@@ -193,7 +195,7 @@ func (c *cli) printBanner(ctx context.Context, a *app.App, cfg config.Config, no
   Try        curl -H 'X-API-Key: %s' %s/api/v1/endpoints
   Then       %s --help
 
-`, a.URL(), d.Key.Reveal(), d.TeamID, d.EndpointID, cfg.MediaCacheURL, d.Key.Reveal(), a.URL(), c.commandLine(cfg, a.URL()))
+`, a.URL(), team.Key.Reveal(), team.TeamID, team.EndpointID, cfg.MediaCacheURL, team.Key.Reveal(), a.URL(), c.commandLine(cfg, a.URL()))
 		if !noDemo {
 			_, _ = fmt.Fprintln(w, "  Open a session and say to the bot:")
 			for _, p := range demo.Phrases() {
@@ -205,8 +207,8 @@ func (c *cli) printBanner(ctx context.Context, a *app.App, cfg config.Config, no
 	})
 }
 
-// commandLine returns how to call this program in another terminal for the same
-// data and the server at url.
+// commandLine returns the command line that calls this program in another terminal
+// with the same data directory and port.
 func (c *cli) commandLine(cfg config.Config, url string) string {
 	line := c.Program
 	if cfg.IsSet("TELAPI_PORT") {
@@ -223,7 +225,7 @@ func (c *cli) commandLine(cfg config.Config, url string) string {
 func startMedia(ctx context.Context, cfg *config.Config, opts app.Options) (stop func() error, err error) {
 	opts.Warnings = nil // the API server logs them
 	mediaConfig := *cfg
-	mediaConfig.DrainDelay, mediaConfig.ShutdownTimeout = 0, devMediaShutdown // it stops after the API server
+	mediaConfig.DrainDelay, mediaConfig.ShutdownTimeout = 0, devMediaShutdown // the API server has stopped before
 	m, err := app.NewMedia(ctx, mediaConfig, opts)
 	if err != nil {
 		return nil, err
@@ -233,7 +235,7 @@ func startMedia(ctx context.Context, cfg *config.Config, opts app.Options) (stop
 		cfg.MediaCacheToken = cfg.MediaToken
 	}
 	ctx, cancel := context.WithCancel(context.WithoutCancel(ctx))
-	ran := make(chan error, 1)
-	go func() { ran <- m.Run(ctx) }()
-	return func() error { cancel(); return <-ran }, nil
+	exited := make(chan error, 1)
+	go func() { exited <- m.Run(ctx) }()
+	return func() error { cancel(); return <-exited }, nil
 }

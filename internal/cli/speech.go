@@ -121,22 +121,23 @@ type warmResult struct {
 // warm sends all requests and prints the progress: a bar on a terminal, otherwise
 // one line per request.
 func (c *cli) warm(ctx context.Context, requests []warmRequest, client *speechClient) error {
-	screen, isFile := c.Out.(*os.File)
-	bar := isFile && !c.json && isatty.IsTerminal(screen.Fd())
+	const clearLine = "\r\x1b[K"
+	file, isFile := c.Out.(*os.File)
+	showBar := isFile && !c.json && isatty.IsTerminal(file.Fd())
 	var mu sync.Mutex
-	done, count := 0, map[string]int{}
+	done, count := 0, map[string]int{} // number of results, in total and by status
 	report := func(r warmResult) error {
 		mu.Lock()
 		defer mu.Unlock()
 		done++
 		count[r.status]++
 		if r.Error != "" && !c.json {
-			_, _ = fmt.Fprintf(c.Err, "%sline %d: %s\n", map[bool]string{true: "\r\x1b[K"}[bar], r.Line, r.Error)
+			_, _ = fmt.Fprintf(c.Err, "%sline %d: %s\n", map[bool]string{true: clearLine}[showBar], r.Line, r.Error)
 		}
-		if bar {
+		if showBar {
 			const width = 30
-			full := width * done / len(requests)
-			_, err := fmt.Fprintf(c.Out, "\r\x1b[K%s%s %d/%d", strings.Repeat("█", full), strings.Repeat("░", width-full), done, len(requests))
+			filled := width * done / len(requests)
+			_, err := fmt.Fprintf(c.Out, clearLine+"%s%s %d/%d", strings.Repeat("█", filled), strings.Repeat("░", width-filled), done, len(requests))
 			return err
 		}
 		return c.printAs(r, func(w io.Writer) {
@@ -145,19 +146,19 @@ func (c *cli) warm(ctx context.Context, requests []warmRequest, client *speechCl
 	}
 	workers, ctx := errgroup.WithContext(ctx)
 	workers.SetLimit(warmConcurrency)
-	for _, next := range requests {
+	for _, request := range requests {
 		workers.Go(func() error {
-			r, err := client.synthesize(ctx, next)
+			result, err := client.synthesize(ctx, request)
 			if err != nil {
 				return err
 			}
-			return report(r)
+			return report(result)
 		})
 	}
 	if err := workers.Wait(); err != nil {
 		return err
 	}
-	if bar {
+	if showBar {
 		_, _ = fmt.Fprintln(c.Out)
 	}
 	if !c.json {
@@ -175,19 +176,19 @@ type speechClient struct {
 	http     http.Client
 }
 
-// synthesize sends one request and retries it if the server permits. It returns an
-// error only if every other request would fail, too.
+// synthesize sends one request and retries it as long as the response has
+// Retry-After. It returns an error only if all other requests would fail too.
 func (s *speechClient) synthesize(ctx context.Context, r warmRequest) (warmResult, error) {
 	for attempt := 1; ; attempt++ {
 		response, err := s.post(ctx, r.body)
-		failure, refused := errors.AsType[*fault.Error](err)
+		failure, rejected := errors.AsType[*fault.Error](err)
 		switch {
 		case err == nil && response.URL == "":
 			return r.failed("synthesized but not cached: the server's media service is unavailable or not configured"), nil
 		case err == nil:
 			status := map[bool]string{true: "cached", false: "created"}[response.Cached]
 			return warmResult{Line: r.line, Response: response, status: status}, nil
-		case !refused, failure.Code == fault.Unauthorized, failure.Code == fault.Forbidden:
+		case !rejected, failure.Code == fault.Unauthorized, failure.Code == fault.Forbidden:
 			return warmResult{}, err
 		case failure.RetryAfter == 0, failure.RetryAfter > warmMaxWait, attempt == warmAttempts:
 			return r.failed(failure.Message), nil
@@ -216,7 +217,7 @@ func (s *speechClient) post(ctx context.Context, body []byte) (*speech.Response,
 		if err := json.UnmarshalRead(resp.Body, response); err != nil {
 			return nil, fmt.Errorf("read speech response: %w", err)
 		}
-		response.Audio = nil // not needed
+		response.Audio = nil // not printed
 		return response, nil
 	}
 	var envelope fault.Envelope

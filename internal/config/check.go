@@ -20,7 +20,7 @@ import (
 )
 
 // checkNames warns about deprecated variables and rejects unknown ones that start
-// with TELAPI_: they can only be meant for this service.
+// with TELAPI_, because they are misspelled settings of this service.
 func (l *loader) checkNames() {
 	var known []string
 	for _, s := range settings() {
@@ -28,13 +28,13 @@ func (l *loader) checkNames() {
 	}
 	for _, name := range slices.Sorted(maps.Keys(l.env)) {
 		l.warnIf(deprecated[name] != "", name, "%s", deprecated[name])
-		bare, prefixed := strings.CutPrefix(name, "TELAPI_")
-		if !prefixed || slices.Contains(known, name) {
+		unprefixed, hasPrefix := strings.CutPrefix(name, "TELAPI_")
+		if !hasPrefix || slices.Contains(known, name) {
 			continue
 		}
 		text := "unknown setting; TELAPI_PORT is the only one with this prefix"
-		if slices.Contains(known, bare) {
-			text = "unknown setting; did you mean " + bare + "?"
+		if slices.Contains(known, unprefixed) {
+			text = "unknown setting; did you mean " + unprefixed + "?"
 		}
 		if strings.HasPrefix(name, "TELAPI_SERVICE_") || strings.HasPrefix(name, "TELAPI_PORT_") {
 			text += "; Kubernetes sets such variables for a Service called telapi: set enableServiceLinks to false"
@@ -57,8 +57,8 @@ func (l *loader) checkCombinations() {
 	if l.mode != Tool {
 		l.checkServer()
 	}
-	if url, err := c.databaseURL(); err == nil && url.query.Get("sslmode") != "" {
-		mode := url.query.Get("sslmode")
+	if database, err := c.databaseURL(); err == nil && database.query.Get("sslmode") != "" {
+		mode := database.query.Get("sslmode")
 		l.warnIf(c.IsSet("DATABASE_SSL_MODE") && mode != c.DatabaseSSLMode, "DATABASE_SSL_MODE",
 			"is %s and overrides sslmode=%s in DATABASE_URL: remove one of them", c.DatabaseSSLMode, mode)
 		if !c.IsSet("DATABASE_SSL_MODE") {
@@ -91,8 +91,8 @@ func (l *loader) checkServer() {
 	c := &l.cfg
 	l.rejectIf(slices.Contains(c.SpeechProviders, "openai") && c.SpeechURL == "",
 		"SPEECH_OPENAI_URL", "", "not set, but SPEECH_PROVIDERS contains openai; use https://api.openai.com for OpenAI itself")
-	list, err := c.ICEServerList()
-	l.rejectIf(err == nil && c.TURNSecret == "" && slices.ContainsFunc(list, ICEServer.NeedsCredential),
+	iceServers, err := c.ICEServerList()
+	l.rejectIf(err == nil && c.TURNSecret == "" && slices.ContainsFunc(iceServers, ICEServer.NeedsCredential),
 		"TURN_SHARED_SECRET", "", "not set, but WEBRTC_ICE_SERVERS contains a TURN server without a credential, which browsers reject")
 	if !c.APITLSEnabled {
 		return
@@ -103,15 +103,16 @@ func (l *loader) checkServer() {
 	if c.EdgeTLSChain == "" || c.EdgeTLSKey == "" {
 		return
 	}
-	edge, err := c.EdgeTLS()
-	if p, failed := errors.AsType[Problem](err); failed {
-		l.problems = append(l.problems, p)
+	listener, err := c.EdgeTLS()
+	if problem, ok := errors.AsType[Problem](err); ok {
+		l.problems = append(l.problems, problem)
 		return
 	}
-	until := edge.Certificates[0].Leaf.NotAfter
-	l.warnIf(time.Now().After(until), "EDGE_TLS_FULLCHAIN_B64", "contains a certificate that expired on %s: clients will reject it", until.Format(time.DateOnly))
+	expiry := listener.Certificates[0].Leaf.NotAfter
+	l.warnIf(time.Now().After(expiry), "EDGE_TLS_FULLCHAIN_B64", "contains a certificate that expired on %s: clients will reject it", expiry.Format(time.DateOnly))
 }
 
+// validHeaderList reports whether value has the form of OTEL_EXPORTER_OTLP_HEADERS.
 func validHeaderList(value string) bool {
 	for header := range strings.SplitSeq(value, ",") {
 		name, escaped, found := strings.Cut(header, "=")
@@ -124,28 +125,28 @@ func validHeaderList(value string) bool {
 	return true
 }
 
-// EdgeTLS returns the configuration of the TLS listener, or nil if API_TLS_ENABLED
-// is false.
+// EdgeTLS returns the TLS configuration of the API server's listener, or nil if
+// API_TLS_ENABLED is false.
 func (c Config) EdgeTLS() (*tls.Config, error) {
 	if !c.APITLSEnabled {
 		return nil, nil
 	}
-	const name, use = "EDGE_TLS_FULLCHAIN_B64", "; use PEM in base64"
+	const name, hint = "EDGE_TLS_FULLCHAIN_B64", "; use PEM in base64"
 	chain, err := decodeBase64(c.EdgeTLSChain.Reveal())
 	if err != nil {
-		return nil, Problem{name, redact.Placeholder, "invalid base64" + use}
+		return nil, Problem{name, redact.Placeholder, "invalid base64" + hint}
 	}
 	key, err := decodeBase64(c.EdgeTLSKey.Reveal())
 	if err != nil {
-		return nil, Problem{"EDGE_TLS_PRIVKEY_B64", redact.Placeholder, "invalid base64" + use}
+		return nil, Problem{"EDGE_TLS_PRIVKEY_B64", redact.Placeholder, "invalid base64" + hint}
 	}
 	pair, err := tls.X509KeyPair(chain, key)
 	if err != nil {
-		return nil, Problem{name, redact.Placeholder, "does not match EDGE_TLS_PRIVKEY_B64: " + err.Error() + use}
+		return nil, Problem{name, redact.Placeholder, "does not match EDGE_TLS_PRIVKEY_B64: " + err.Error() + hint}
 	}
-	edge := ServerTLS()
-	edge.Certificates = []tls.Certificate{pair}
-	return edge, nil
+	tlsConfig := ServerTLS()
+	tlsConfig.Certificates = []tls.Certificate{pair}
+	return tlsConfig, nil
 }
 
 // ServerTLS returns the configuration of all TLS listeners: TLS 1.3, and TLS 1.2
@@ -170,8 +171,8 @@ func (c Config) MediaCacheCAs() (*x509.CertPool, error) {
 	return parseBundle(c.MediaCacheCABundle.Reveal())
 }
 
-// parseBundle requires that every PEM block is a certificate: skipping one silently
-// would cause a failure only when that certificate is needed.
+// parseBundle parses PEM certificates, plain or in base64. It rejects every other PEM
+// block, because a skipped certificate would only be noticed when it is needed.
 func parseBundle(value string) (*x509.CertPool, error) {
 	rest := []byte(value)
 	if !strings.Contains(value, "-----BEGIN") {

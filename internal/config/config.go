@@ -132,7 +132,7 @@ type Source string
 const (
 	Default     Source = "default"
 	Environment Source = "environment"
-	FromURL     Source = "DATABASE_URL" // sslmode in the URL
+	FromURL     Source = "DATABASE_URL" // the parameter sslmode of the URL
 	Generated   Source = "generated"    // by Dev
 )
 
@@ -150,9 +150,10 @@ func (c Config) APIScheme() string {
 // setting is one field of Config with its tags.
 type setting struct {
 	reflect.StructField
-	name, section string
-	oneof         []string
-	secret        bool
+	name    string // environment variable
+	section string
+	oneof   []string // allowed values; nil: any
+	secret  bool
 }
 
 // settings returns all settings in the order of Config.
@@ -173,7 +174,7 @@ func settings() (all []setting) {
 
 func (s setting) tag(name string) string { return s.Tag.Get(name) }
 
-// kind splits the kind tag, such as url:https, into kind and detail.
+// kind splits the kind tag, such as url:https, into the kind of value and its detail.
 func (s setting) kind(mode Mode) (kind, detail string) {
 	tag := s.tag("kind")
 	if mode == Serve {
@@ -220,7 +221,7 @@ func (s setting) valid(mode Mode) string {
 	return "any text"
 }
 
-// masked returns a value for output, without secrets.
+// masked returns a value for output, quoted or with its secrets replaced.
 func (s setting) masked(value string) string {
 	const maxLength = 200
 	kind, _ := s.kind(Dev)

@@ -65,6 +65,7 @@ func Load(environ []string, mode Mode) (Config, []Warning, error) {
 	return l.cfg, l.warnings, nil
 }
 
+// loader collects the configuration, warnings and problems.
 type loader struct {
 	mode     Mode
 	env      map[string]string
@@ -88,7 +89,7 @@ func (l *loader) rejectIf(condition bool, name, value, format string, args ...an
 // load sets one field from the environment or its default.
 func (l *loader) load(s setting, field reflect.Value) {
 	value, source := l.env[s.name], Environment
-	trimmed, verbatim := strings.TrimSpace(value), s.secret && s.tag("kind") == ""
+	trimmed, verbatim := strings.TrimSpace(value), s.secret && s.tag("kind") == "" // white space may be part of a secret
 	l.warnIf(verbatim && value != trimmed, s.name, "starts or ends with white space, which is part of the value")
 	if !verbatim {
 		value = trimmed
@@ -112,41 +113,42 @@ func (l *loader) load(s setting, field reflect.Value) {
 	}
 }
 
-// errInvalid marks a value for which the description of valid values is explanation enough.
+// errInvalid is the error for a value that needs no more explanation than the
+// description of valid values.
 var errInvalid = errors.New("invalid value")
 
 // assign parses value into the field. Its error never contains the value.
 func (s setting) assign(field reflect.Value, value string, mode Mode) (err error) {
-	switch p := field.Addr().Interface().(type) {
+	switch target := field.Addr().Interface().(type) {
 	case *bool:
-		if *p, err = strconv.ParseBool(strings.ToLower(value)); err != nil {
+		if *target, err = strconv.ParseBool(strings.ToLower(value)); err != nil {
 			return errInvalid
 		}
 	case *int:
-		return parseInRange(p, value, s, strconv.Atoi)
+		return parseInRange(target, value, s, strconv.Atoi)
 	case *time.Duration:
-		return parseInRange(p, value, s, time.ParseDuration)
+		return parseInRange(target, value, s, time.ParseDuration)
 	case *[]netip.Prefix:
 		for part := range strings.SplitSeq(value, ",") {
 			prefix, ok := parsePrefix(strings.TrimSpace(part))
 			if !ok {
 				return errInvalid
 			}
-			*p = append(*p, prefix)
+			*target = append(*target, prefix)
 		}
 	case *[]string:
 		for part := range strings.SplitSeq(value, ",") {
 			part = strings.TrimSpace(part)
-			if part == "" || s.oneof != nil && (!slices.Contains(s.oneof, part) || slices.Contains(*p, part)) {
+			if part == "" || s.oneof != nil && (!slices.Contains(s.oneof, part) || slices.Contains(*target, part)) {
 				return errInvalid
 			}
-			*p = append(*p, part)
+			*target = append(*target, part)
 		}
 	case *redact.Secret:
-		if least, _ := strconv.Atoi(s.tag("min")); len(value) < least && mode != Tool {
+		if minBytes, _ := strconv.Atoi(s.tag("min")); len(value) < minBytes && mode != Tool {
 			return fmt.Errorf("has only %d bytes", len(value))
 		}
-		*p = redact.Secret(value)
+		*target = redact.Secret(value)
 		return s.checkFormat(value, mode)
 	case *string:
 		if s.oneof != nil {
@@ -154,9 +156,9 @@ func (s setting) assign(field reflect.Value, value string, mode Mode) (err error
 				return errInvalid
 			}
 		}
-		*p = value
+		*target = value
 		if kind, _ := s.kind(mode); kind == "url" {
-			*p = strings.TrimRight(value, "/") // so that paths can be appended
+			*target = strings.TrimRight(value, "/") // so that paths can be appended
 		}
 		return s.checkFormat(value, mode)
 	default:
@@ -166,18 +168,20 @@ func (s setting) assign(field reflect.Value, value string, mode Mode) (err error
 }
 
 // parseInRange parses a value between the setting's min and max.
-func parseInRange[T cmp.Ordered](to *T, value string, s setting, parse func(string) (T, error)) (err error) {
+func parseInRange[T cmp.Ordered](target *T, value string, s setting, parse func(string) (T, error)) (err error) {
 	low, errLow := parse(s.tag("min"))
 	high, errHigh := parse(s.tag("max"))
 	if err := errors.Join(errLow, errHigh); err != nil {
 		panic("config: invalid tag of " + s.name + ": " + err.Error())
 	}
-	if *to, err = parse(value); err != nil || *to < low || *to > high {
+	if *target, err = parse(value); err != nil || *target < low || *target > high {
 		return errInvalid
 	}
 	return nil
 }
 
+// checkFormat checks a value according to its kind tag. Its error never contains the
+// value.
 func (s setting) checkFormat(value string, mode Mode) (err error) {
 	switch kind, detail := s.kind(mode); kind {
 	case "url":

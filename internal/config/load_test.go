@@ -12,7 +12,7 @@ import (
 	"telapi/internal/redact"
 )
 
-const goodSecret = "0123456789abcdef0123456789abcdef"
+const validSecret = "0123456789abcdef0123456789abcdef"
 
 func load(t *testing.T, mode Mode, environ ...string) (Config, []Warning) {
 	t.Helper()
@@ -60,25 +60,25 @@ func TestDefaultsMatchInterfaceDocument(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			s, ok := effective[name]
 			if !ok || s.Value != want || s.Source != Default || s.Doc == "" {
-				t.Errorf("got %+v, want the default %q", s, want)
+				t.Errorf("setting %+v, want the default %q and a description", s, want)
 			}
 		})
 	}
 }
 
 func TestLoadParsesValues(t *testing.T) {
-	c, warnings := load(t, Serve, "JWT_SECRET="+goodSecret, "TELAPI_PORT= 0 ", "FEATURE_WEBRTC=FALSE", "OTEL_ENABLED=0", "ENABLE_PII_LOGGING=1",
+	c, warnings := load(t, Serve, "JWT_SECRET="+validSecret, "TELAPI_PORT= 0 ", "FEATURE_WEBRTC=FALSE", "OTEL_ENABLED=0", "ENABLE_PII_LOGGING=1",
 		"SHUTDOWN_TIMEOUT=1m30s", "TRUSTED_PROXIES=10.1.2.3/8, 192.0.2.7 ,::1,::ffff:198.51.100.0/120", "LOG_LEVEL=DEBUG",
 		"PUBLIC_URL=https://api.example/base/", "DATA_DIR=", "LOG_FORMAT=   ", "PATH=/bin", "TELAPI_PORT=4000", "NOVALUE")
 	if len(warnings) > 0 {
-		t.Errorf("warnings: %v", warnings)
+		t.Errorf("warnings %v, want none", warnings)
 	}
 	if c.Port != 4000 || c.FeatureWebRTC || c.OTelEnabled || !c.EnablePIILogging || c.ShutdownTimeout != 90*time.Second ||
 		c.LogLevel != "debug" || c.PublicURL != "https://api.example/base" || c.DataDir != "./data" || c.LogFormat != "auto" {
-		t.Errorf("got %+v", c)
+		t.Errorf("configuration %+v has a wrong value", c)
 	}
-	if got := fmt.Sprint(c.TrustedProxies); got != "[10.0.0.0/8 192.0.2.7/32 ::1/128 198.51.100.0/24]" {
-		t.Errorf("TrustedProxies = %s", got)
+	if got, want := fmt.Sprint(c.TrustedProxies), "[10.0.0.0/8 192.0.2.7/32 ::1/128 198.51.100.0/24]"; got != want {
+		t.Errorf("TrustedProxies = %s, want %s", got, want)
 	}
 	if !c.IsSet("TELAPI_PORT") || c.IsSet("DATA_DIR") || c.IsSet("LOG_FORMAT") || c.IsSet("nothing") {
 		t.Error("IsSet returns a wrong value")
@@ -86,7 +86,7 @@ func TestLoadParsesValues(t *testing.T) {
 }
 
 func TestLoadReportsAllProblems(t *testing.T) {
-	bad := map[string]string{ // expected part of the report
+	invalid := map[string]string{ // entry and the expected part of the report
 		"TELAPI_PORT=65536":                                          `TELAPI_PORT="65536": use an integer from 0 to 65535`,
 		"MSISDN_UNMASKED_DIGITS=-1":                                  `MSISDN_UNMASKED_DIGITS="-1": use an integer from 0 to 15`,
 		"FEATURE_WEBRTC=yes":                                         `FEATURE_WEBRTC="yes": use true or false`,
@@ -110,15 +110,15 @@ func TestLoadReportsAllProblems(t *testing.T) {
 		"TELAPI_QUITE_SOMETHING_ELSE=1":                              `TELAPI_QUITE_SOMETHING_ELSE: unknown setting`,
 	}
 	var environ []string
-	for entry := range bad {
+	for entry := range invalid {
 		environ = append(environ, entry)
 	}
 	_, _, err := Load(environ, Serve)
 	var problems Problems
-	if !errors.As(err, &problems) || len(problems) != len(bad)+1 { // API_TLS_ENABLED causes two
-		t.Errorf("got %d problems, want %d", len(problems), len(bad)+1)
+	if !errors.As(err, &problems) || len(problems) != len(invalid)+1 { // API_TLS_ENABLED causes two
+		t.Errorf("got %d problems, want %d", len(problems), len(invalid)+1)
 	}
-	for _, want := range bad {
+	for _, want := range invalid {
 		if !strings.Contains(fmt.Sprint(err), want) {
 			t.Errorf("missing in report: %q", want)
 		}
@@ -138,8 +138,8 @@ func TestModesRequireDifferentSettings(t *testing.T) {
 		want  string // "" for no error
 	}{
 		{Serve, "", "JWT_SECRET: not set, but required by telapi serve; use at least 32 bytes"},
-		{Serve, "JWT_SECRET=" + goodSecret[:31], "has only 31 bytes"},
-		{Serve, "JWT_SECRET=" + goodSecret, ""},
+		{Serve, "JWT_SECRET=" + validSecret[:31], "has only 31 bytes"},
+		{Serve, "JWT_SECRET=" + validSecret, ""},
 		{Dev, "", ""},
 		{Dev, "JWT_SECRET=short", "has only 5 bytes"},
 		{Dev, "TTS_MEDIA_CACHE_BASE_URL=http://127.0.0.1:3002", ""},
@@ -151,20 +151,20 @@ func TestModesRequireDifferentSettings(t *testing.T) {
 	} {
 		_, _, err := Load([]string{c.entry}, c.mode)
 		if (err == nil) != (c.want == "") || err != nil && !strings.Contains(err.Error(), c.want) {
-			t.Errorf("mode %d with %q: %v, want %q", c.mode, c.entry, err, c.want)
+			t.Errorf("mode %d with %q: error %v, want %q", c.mode, c.entry, err, c.want)
 		}
 	}
 }
 
 func TestDevGeneratesJWTSecret(t *testing.T) {
-	a, _ := load(t, Dev)
-	b, _ := load(t, Dev)
-	if len(a.JWTSecret) < 32 || a.JWTSecret == b.JWTSecret || a.IsSet("JWT_SECRET") {
+	first, _ := load(t, Dev)
+	second, _ := load(t, Dev)
+	if len(first.JWTSecret) < 32 || first.JWTSecret == second.JWTSecret || first.IsSet("JWT_SECRET") {
 		t.Error("generated secret is short, not random or reported as set")
 	}
-	for _, s := range a.Effective() {
+	for _, s := range first.Effective() {
 		if s.Name == "JWT_SECRET" && (s.Source != Generated || s.Value != redact.Placeholder) {
-			t.Errorf("got %+v", s)
+			t.Errorf("setting %+v, want it masked, with source %s", s, Generated)
 		}
 	}
 }
@@ -184,15 +184,15 @@ func TestWarnings(t *testing.T) {
 	} {
 		_, warnings := load(t, Tool, strings.Split(entries, " ")...)
 		if (len(warnings) == 0) != (want == "") || len(warnings) > 0 && !strings.Contains(warnings[0].String(), want) {
-			t.Errorf("%s: %v, want %q", entries, warnings, want)
+			t.Errorf("%s: warnings %v, want %q", entries, warnings, want)
 		}
 	}
 }
 
 func TestSecretKeepsWhiteSpace(t *testing.T) {
 	c, _ := load(t, Tool, "METRICS_TOKEN= a=b ")
-	if c.MetricsToken.Reveal() != " a=b " {
-		t.Errorf("got %q", c.MetricsToken.Reveal())
+	if got, want := c.MetricsToken.Reveal(), " a=b "; got != want {
+		t.Errorf("METRICS_TOKEN is %q, want %q", got, want)
 	}
 }
 
@@ -213,11 +213,11 @@ func TestEffectiveConfigurationMasksSecrets(t *testing.T) {
 		"EDGE_TLS_PRIVKEY_B64= default",
 	} {
 		if !slices.Contains(lines, want) {
-			t.Errorf("no line %q", want)
+			t.Errorf("the line %q is missing", want)
 		}
 	}
 	if all := strings.Join(lines, "\n") + fmt.Sprintf("%v %+v %#v", c, c, c); strings.Contains(all, "hunter2") {
-		t.Errorf("shown: %s", all)
+		t.Errorf("the output contains a secret: %s", all)
 	}
 }
 
@@ -240,11 +240,11 @@ func FuzzLoad(f *testing.F) {
 		f.Add(i, "redis://:p@h1:1,[::1]:2/0?x=%41", "x,y")
 	}
 	f.Add(0, "postgres://%zz", "\xff\x00")
-	f.Fuzz(func(t *testing.T, which int, value, tail string) {
+	f.Fuzz(func(t *testing.T, index int, value, suffix string) {
 		const marker = "Hunter2-marker"
 		all := settings()
-		s := all[max(0, which%len(all))]
-		entries := []string{s.name + "=" + value, "TELAPI_" + tail + "=" + value}
+		s := all[max(0, index%len(all))]
+		entries := []string{s.name + "=" + value, "TELAPI_" + suffix + "=" + value}
 		if kind, schemes := s.kind(Dev); s.secret && kind != "url" {
 			entries = append(entries, s.name+"="+marker+value)
 		} else if s.secret {
@@ -253,7 +253,7 @@ func FuzzLoad(f *testing.F) {
 		}
 		for _, entry := range entries {
 			for _, mode := range []Mode{Serve, Dev, Tool} {
-				c, warnings, err := Load([]string{entry, "JWT_SECRET=" + goodSecret}, mode)
+				c, warnings, err := Load([]string{entry, "JWT_SECRET=" + validSecret}, mode)
 				shown := fmt.Sprint(c, warnings, err, c.Effective())
 				if strings.Contains(shown, marker) {
 					t.Fatalf("%q reveals the secret: %s", entry, shown)
@@ -279,16 +279,16 @@ func TestOnlyPortHasPrefix(t *testing.T) {
 
 func TestSpeechProvidersKeepTheirOrder(t *testing.T) {
 	if c, _ := load(t, Dev); !slices.Equal(c.SpeechProviders, []string{"tone"}) {
-		t.Errorf("dev uses %v", c.SpeechProviders)
+		t.Errorf("dev uses speech providers %v, want tone", c.SpeechProviders)
 	}
-	if c, _ := load(t, Serve, "JWT_SECRET="+goodSecret); len(c.SpeechProviders) > 0 {
-		t.Errorf("serve uses %v", c.SpeechProviders)
+	if c, _ := load(t, Serve, "JWT_SECRET="+validSecret); len(c.SpeechProviders) > 0 {
+		t.Errorf("serve uses speech providers %v, want none", c.SpeechProviders)
 	}
 	c, _ := load(t, Dev, "SPEECH_PROVIDERS=openai, espeak ,tone", "SPEECH_OPENAI_URL=http://127.0.0.1:9/")
 	if want := []string{"openai", "espeak", "tone"}; !slices.Equal(c.SpeechProviders, want) || c.SpeechURL != "http://127.0.0.1:9" {
-		t.Errorf("%v at %s, want %v", c.SpeechProviders, c.SpeechURL, want)
+		t.Errorf("speech providers %v at %s, want %v at http://127.0.0.1:9", c.SpeechProviders, c.SpeechURL, want)
 	}
 	if _, _, err := Load([]string{"SPEECH_PROVIDERS=openai"}, Dev); err == nil || !strings.Contains(err.Error(), "SPEECH_OPENAI_URL: not set") {
-		t.Errorf("openai without its URL: %v", err)
+		t.Errorf("openai without its URL: error %v, want \"SPEECH_OPENAI_URL: not set\"", err)
 	}
 }

@@ -38,11 +38,11 @@ func parseAddress(raw string, schemes []string) (a address, err error) {
 		rest, tail = rest[:end], rest[end:]
 	}
 	if strings.Contains(tail, "@") {
-		// An unescaped / or ? in a password: half of it would be shown as the path.
+		// A password contains an unescaped / or ?. Half of it would be printed as the path.
 		return a, errors.New("contains an @ after the host")
 	}
-	at := strings.LastIndexByte(rest, '@') + 1
-	user, hosts := rest[:at], strings.Split(rest[at:], ",")
+	userEnd := strings.LastIndexByte(rest, '@') + 1
+	user, hosts := rest[:userEnd], strings.Split(rest[userEnd:], ",")
 	if a.URL, err = url.Parse(scheme + "://" + user + hosts[0] + tail); err != nil || a.Scheme != scheme {
 		return a, errors.New("not a URL")
 	}
@@ -75,7 +75,7 @@ func (a address) addrs(defaultPort string) (list []string) {
 	return list
 }
 
-// check rejects parts of a well-formed URL that the setting does not support.
+// check rejects parts of a valid URL that the setting does not support.
 func (a address) check(secret bool) error {
 	switch {
 	case a.Fragment != "":
@@ -106,7 +106,7 @@ func maskURL(raw string) string {
 	}
 	user, query := "", ""
 	if a.User != nil {
-		if _, has := a.User.Password(); has {
+		if _, hasPassword := a.User.Password(); hasPassword {
 			user = url.User(a.User.Username()).String() + ":"
 		}
 		user += redact.Placeholder + "@"
@@ -145,8 +145,8 @@ type RedisOptions struct {
 	Username string
 	Password redact.Secret
 	DB       int
-	TLS      *tls.Config // nil: none
-	Embedded bool        // the engine embedded in a telapi server
+	TLS      *tls.Config // nil: no TLS
+	Embedded bool        // Addrs is the embedded store of a telapi server
 }
 
 // ParseRedisURL parses a URL of the form
@@ -160,8 +160,8 @@ func ParseRedisURL(raw string) (RedisOptions, error) {
 	return a.redis()
 }
 
-// Redis returns the options of REDIS_URL and the TLS settings. Without a URL it
-// returns no addresses, which means the embedded engine.
+// Redis returns the options of REDIS_URL and the TLS settings. Without REDIS_URL it
+// returns no addresses: the key-value store is embedded.
 func (c Config) Redis() (RedisOptions, error) {
 	if c.RedisURL == "" {
 		return RedisOptions{}, nil
@@ -185,14 +185,15 @@ func (c Config) Redis() (RedisOptions, error) {
 	return o, nil
 }
 
+// redis returns the connection options of a Redis URL.
 func (a address) redis() (o RedisOptions, err error) {
 	o.Addrs = a.addrs("6379")
 	if a.Scheme == "rediss" {
 		o.TLS = &tls.Config{MinVersion: tls.VersionTLS12}
 	}
 	if a.User != nil {
-		password, has := a.User.Password()
-		if !has {
+		password, ok := a.User.Password()
+		if !ok {
 			return o, errors.New("has a user without a password; a password alone is written :password@")
 		}
 		o.Username, o.Password = a.User.Username(), redact.Secret(password)
@@ -204,7 +205,7 @@ func (a address) redis() (o RedisOptions, err error) {
 	}
 	switch {
 	case o.DB != 0 && len(o.Addrs) > 1:
-		return o, errors.New("a cluster has no database but 0")
+		return o, errors.New("a cluster only has database 0")
 	case len(a.query) > 0:
 		return o, errors.New("contains a query")
 	}
@@ -252,7 +253,7 @@ func parseICEServers(value string) ([]ICEServer, error) {
 			return nil, errors.New("not a JSON list of {urls, username, credential}")
 		}
 	} else {
-		var stun, turn ICEServer // TURN servers share TURN_SHARED_SECRET
+		var stun, turn ICEServer // separate entries, because only TURN needs credentials
 		for u := range strings.SplitSeq(value, ",") {
 			if u = strings.TrimSpace(u); strings.HasPrefix(u, "turn") {
 				turn.URLs = append(turn.URLs, u)

@@ -25,7 +25,7 @@ func TestRedisURLIsParsed(t *testing.T) {
 		got, err := c.Redis()
 		if err != nil || !slices.Equal(got.Addrs, want.Addrs) || got.Username != want.Username || got.Password != want.Password ||
 			got.DB != want.DB || (got.TLS == nil) != (want.TLS == nil) {
-			t.Errorf("%s: %+v (password %q), %v", raw, got, got.Password.Reveal(), err)
+			t.Errorf("%s: options %+v with password %q (error %v), want %+v with password %q", raw, got, got.Password.Reveal(), err, want, want.Password.Reveal())
 		}
 	}
 }
@@ -40,11 +40,11 @@ func TestRedisTLSSettingsApplyToURL(t *testing.T) {
 		c, _ := load(t, Tool, "REDIS_URL=redis://kv", "REDIS_TLS_ENABLED=true", "REDIS_TLS_CA_FILE="+file)
 		got, err := c.Redis()
 		if want == "" && (err != nil || got.TLS == nil || got.TLS.RootCAs == nil) || want != "" && !strings.Contains(fmt.Sprint(err), want) {
-			t.Errorf("got %+v, %v, want %q", got, err, want)
+			t.Errorf("options %+v and error %v, want root certificates or error %q", got, err, want)
 		}
 	}
 	if got, err := (Config{RedisTLSEnabled: true}).Redis(); err != nil || got.Addrs != nil {
-		t.Errorf("without a URL: %+v, %v", got, err)
+		t.Errorf("without a URL: options %+v and error %v, want no addresses", got, err)
 	}
 }
 
@@ -64,7 +64,7 @@ func TestMalformedURLsAreRejected(t *testing.T) {
 }
 
 func TestDatabaseSSLMode(t *testing.T) {
-	for _, c := range []struct{ url, mode, want, effective string }{
+	for _, c := range []struct{ url, mode, wantDSN, wantMode string }{
 		{"", "", "", "disable"},
 		{"postgres://h/d", "", "postgres://h:5432/d?sslmode=disable", "disable"},
 		{"postgres://h/d?sslmode=verify-full", "", "postgres://h:5432/d?sslmode=verify-full", "verify-full"},
@@ -76,23 +76,23 @@ func TestDatabaseSSLMode(t *testing.T) {
 	} {
 		t.Run(fmt.Sprintf("%s with %q", c.url, c.mode), func(t *testing.T) {
 			cfg, _ := load(t, Tool, "DATABASE_URL="+c.url, "DATABASE_SSL_MODE="+c.mode)
-			if got := cfg.DatabaseDSN(); got.Reveal() != c.want || cfg.DatabaseSSLMode != c.effective {
-				t.Errorf("got %s, mode %s", got.Reveal(), cfg.DatabaseSSLMode)
+			if got := cfg.DatabaseDSN(); got.Reveal() != c.wantDSN || cfg.DatabaseSSLMode != c.wantMode {
+				t.Errorf("DSN %s with mode %s, want %s with mode %s", got.Reveal(), cfg.DatabaseSSLMode, c.wantDSN, c.wantMode)
 			}
 		})
 	}
 	if got := (Config{DatabaseURL: redact.Secret("postgres://h/d?sslmode=require")}).DatabaseDSN(); got.Reveal() != "postgres://h:5432/d?sslmode=require" {
-		t.Errorf("without Load: %s", got.Reveal())
+		t.Errorf("without Load: DSN %s, want sslmode=require of the URL", got.Reveal())
 	}
 }
 
-// An unescaped slash ends the host, and the rest of the password would be shown as
-// the path of the URL.
+// An unescaped slash ends the host. The rest of the password would be printed as the
+// path of the URL.
 func TestUnescapedPasswordIsNotShown(t *testing.T) {
 	for _, url := range []string{"postgres://app:12/hunter2@db/x", "postgres://app:12?hunter2@db/x", "mysql://app:12/hunter2@db/x"} {
 		_, _, err := Load([]string{"DATABASE_URL=" + url}, Tool)
 		if err == nil || strings.Contains(err.Error(), "hunter2") {
-			t.Errorf("%s: %v", url, err)
+			t.Errorf("%s: error %v, want one without the password", url, err)
 		}
 	}
 }

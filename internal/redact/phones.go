@@ -20,18 +20,18 @@ func maskPhones(s, name string, keep int) string {
 		c, next := s[i], i+1
 		switch {
 		case isDigit(c), c == '(', c == '+' && !inWord, c == '%' && hasPrefixFold(s[i:], "%2b"):
-			body := i
+			digits := i // after the plus
 			switch c {
 			case '+':
-				body += len("+")
+				digits += len("+")
 			case '%':
-				body += len("%2b")
+				digits += len("%2b")
 			}
-			if end := numberEnd(s, i, body, name); end > 0 {
+			if end := numberEnd(s, i, digits, name); end > 0 {
 				if out == nil {
 					out = []byte(s)
 				}
-				mask(out[body:end], keep)
+				mask(out[digits:end], keep)
 				next = end
 			} else if isDigit(c) {
 				next = wordEnd(s, i)
@@ -52,6 +52,7 @@ func maskPhones(s, name string, keep int) string {
 	return string(out)
 }
 
+// mask replaces all but the last keep digits with asterisks.
 func mask(number []byte, keep int) {
 	for i := len(number) - 1; i >= 0; i-- {
 		if isDigit(number[i]) {
@@ -63,31 +64,40 @@ func mask(number []byte, keep int) {
 	}
 }
 
-// numberEnd returns the end of the phone number that starts at i and has its
-// first digit at body, or 0. A number may have several groups of digits; the
+const (
+	maxDigits = 15 // of a phone number, the limit of E.164
+	minDigits = 7  // of a phone number outside of a URI; fewer are a status, a port or a count
+	minInURI  = 3  // after tel: or sip:
+	// A space after usualDigits ends a number: the next group is another value.
+	usualDigits  = 11
+	maxSeparator = 3 // characters between two groups of digits, such as " / "
+)
+
+// numberEnd returns the end of the phone number that starts at start, or 0. body is
+// the position after its plus. A number may have several groups of digits; the
 // longest match counts.
-func numberEnd(s string, i, body int, name string) (end int) {
+func numberEnd(s string, start, body int, name string) (end int) {
 	digits, context := 0, unknown
 	for j := body; ; {
-		gap := j
-		for j < len(s) && j-gap < 3 && strings.IndexByte(" -./()", s[j]) >= 0 && (j == gap || s[j] != s[j-1]) {
+		separator := j
+		for j < len(s) && j-separator < maxSeparator && strings.IndexByte(" -./()", s[j]) >= 0 && (j == separator || s[j] != s[j-1]) {
 			j++
 		}
-		from := j
+		group := j
 		for j < len(s) && isDigit(s[j]) {
 			j++
 		}
-		// A space after 11 digits ends a number: the next group is another value.
-		complete := digits >= 11 && gap < len(s) && s[gap] == ' '
-		digits += j - from
-		if from == j || complete || digits > 15 { // the limit of E.164
+		complete := digits >= usualDigits && separator < len(s) && s[separator] == ' '
+		digits += j - group
+		if group == j || complete || digits > maxDigits {
 			return end
 		}
-		if digits < 3 || digits < 7 && (i == 0 || s[i-1] != ':' && s[i-1] != 'A') {
-			continue // a status, a port or a count; after tel:, sip: or %3A short numbers count
+		inURI := start > 0 && (s[start-1] == ':' || s[start-1] == 'A') // perhaps tel:, sip: or %3A
+		if digits < minInURI || digits < minDigits && !inURI {
+			continue
 		}
 		if context == unknown {
-			if context = contextOf(s[:i], name); body > i && context != uri {
+			if context = contextOf(s[:start], name); body > start && context != uri {
 				context = plus
 			}
 		}
@@ -110,12 +120,13 @@ var (
 	endsNumber = regexp.MustCompile(`^(?:$|-(?:\W|$)|[:./](?:\D|$)|[^\w:./-])`)
 	// timestamp matches seconds, milliseconds and compact dates.
 	timestamp = regexp.MustCompile(`^(?:1\d{9}|1\d{12}|(?:19|20)\d{12})$`)
-	bare      = regexp.MustCompile(`^\d{10,15}$`)
+	// ungrouped matches a number without separators.
+	ungrouped = regexp.MustCompile(`^\d{10,15}$`)
 
 	// contexts are recognized by the text before a number.
 	contexts = []struct {
 		context int
-		find    *regexp.Regexp
+		pattern *regexp.Regexp
 	}{
 		{clock, regexp.MustCompile(`\d:$`)},
 		{uri, regexp.MustCompile(`(?i)(?:^|[^a-z])(?:(?:tel|sips?)(?::|%3a)|(?:pj)?sip/)$`)},
@@ -125,17 +136,20 @@ var (
 	}
 )
 
+// Contexts of a number.
 const (
 	unknown = iota // not evaluated yet
-	nothing        // no context
+	nothing        // none of the others
 	clock          // a time
 	uri            // tel: or sip:
-	plus
-	named // a word that phone numbers follow
-	party // a word such as from or to, which also precedes other values
-	list  // a JSON array
+	plus           // after a plus
+	named          // after a word that phone numbers follow
+	party          // a word such as from or to, which also precedes other values
+	list           // a JSON array
 )
 
+// contextOf returns the context of a number after the text before, in a field called
+// name.
 func contextOf(before, name string) int {
 	const window = 40 // bytes before the number that are searched
 	if len(before) > window {
@@ -144,7 +158,7 @@ func contextOf(before, name string) int {
 		before = name + "=" + before
 	}
 	for _, c := range contexts {
-		if c.find.MatchString(before) {
+		if c.pattern.MatchString(before) {
 			return c.context
 		}
 	}
@@ -159,7 +173,7 @@ func isPhone(number, after string, digits, context int) bool {
 		return false
 	case context == uri:
 		return endsNumber.MatchString(after) || after[0] == '-'
-	case digits < 7:
+	case digits < minDigits:
 		return false
 	case context == plus:
 		return true
@@ -170,7 +184,7 @@ func isPhone(number, after string, digits, context int) bool {
 	case formatted.MatchString(number):
 		return number[0] == '0' || number[0] == '(' || context != list
 	}
-	return context == party && bare.MatchString(number) && !timestamp.MatchString(number)
+	return context == party && ungrouped.MatchString(number) && !timestamp.MatchString(number)
 }
 
 func isDigit(c byte) bool { return '0' <= c && c <= '9' }

@@ -19,16 +19,16 @@ const (
 
 func TestSecretIsNotPrinted(t *testing.T) {
 	s := Secret("hunter2")
-	j, _ := json.Marshal(map[string]any{"s": s})
+	encoded, _ := json.Marshal(map[string]any{"s": s})
 	var log strings.Builder
 	slog.New(slog.NewTextHandler(&log, nil)).Info("x", "s", s)
-	for _, printed := range []string{fmt.Sprint(s), fmt.Sprintf("%v %+v %#v %s %q", s, s, s, s, s), string(j), log.String()} {
+	for _, printed := range []string{fmt.Sprint(s), fmt.Sprintf("%v %+v %#v %s %q", s, s, s, s, s), string(encoded), log.String()} {
 		if strings.Contains(printed, "hunter2") {
 			t.Errorf("secret in output: %s", printed)
 		}
 	}
 	if s.Reveal() != "hunter2" || s.Fingerprint() == Secret("hunter3").Fingerprint() {
-		t.Error("Reveal or Fingerprint lost the value")
+		t.Error("Reveal does not return the value, or Fingerprint does not depend on it")
 	}
 }
 
@@ -106,7 +106,7 @@ func TestTextWithoutCredentialsIsUnchanged(t *testing.T) {
 		"secret \xff\xfe bytes",
 	} {
 		if got := Text(in); got != in {
-			t.Errorf("Text(%q) = %q", in, got)
+			t.Errorf("Text(%q) = %q, want it unchanged", in, got)
 		}
 	}
 }
@@ -123,7 +123,7 @@ func TestMatchingCostGrowsLinearly(t *testing.T) {
 	for _, part := range []string{"token=", "token: a", "token '", "tk_1_", "x://u:", "Bearer bearer ", "password=tk_", "cookie:", "+1(", "0 1-"} {
 		once, twice := cost(strings.Repeat(part, 500)), cost(strings.Repeat(part, 1000))
 		if twice > 3*once {
-			t.Errorf("%q: searched %d bytes, and %d if the text is twice as long", part, once, twice)
+			t.Errorf("%q: searched %d bytes, and %d if the text is twice as long; want at most three times as many", part, once, twice)
 		}
 	}
 }
@@ -184,7 +184,7 @@ func TestPhoneNumbersAreMasked(t *testing.T) {
 func TestLastDigitsAreKept(t *testing.T) {
 	for keep, want := range map[int]string{-1: "+** ******", 0: "+** ******", 1: "+** *****6", 6: "+** 123456", 7: "+*9 123456", 15: "+49 123456"} {
 		if got := maskPhones("+49 123456", "", keep); got != want {
-			t.Errorf("keep %d: %s, want %s", keep, got, want)
+			t.Errorf("keep %d: masked as %s, want %s", keep, got, want)
 		}
 	}
 }
@@ -198,7 +198,7 @@ func TestOtherNumbersAreNotMasked(t *testing.T) {
 		"2025-01-02T08:00:00.123456Z", "2025-01-02T08:00:00+02:00", "2025-01-02 15:04:05.0123456",
 		"2025/11/15 02:34:00.123456 INFO", "02.01.2025", "01/02/2025 15.04", "2025-01-02", "20250102150405", "2025-01-02-15",
 		"1763174400", "1763174400000", "1763174400000-0", "1763174400000-12", "from 1763174400000 to 1763174500000",
-		"1763174400.1234", // channel IDs of the call engine
+		"1763174400.1234", // a channel ID of Asterisk
 		"bytes=12345678901", "id 12345678", "sequence number 1234567", "00000012", "0000001234567",
 		"192.168.100.200", "192.168.100.200:5060", "10.120.130.140/24", "sip:192.168.100.200", "sip:192.168.100.200:5060", "sip:alice@192.168.100.200",
 		"fe80::1234:5678:9012", "00:11:22:33:44:55", "127.0.0.1:6379",
@@ -211,7 +211,7 @@ func TestOtherNumbersAreNotMasked(t *testing.T) {
 	} {
 		for _, keep := range []int{0, 4} {
 			if got := maskPhones(in, "", keep); got != in {
-				t.Errorf("maskPhones(%q, %d) = %q", in, keep, got)
+				t.Errorf("maskPhones(%q, %d) = %q, want it unchanged", in, keep, got)
 			}
 		}
 	}
@@ -272,12 +272,12 @@ func FuzzPhones(f *testing.F) {
 			}
 		}
 		if maskPhones(got, "", 0) == "" && got != "" {
-			t.Error("a second pass lost the text")
+			t.Errorf("a second pass deletes %q", got)
 		}
 	})
 }
 
-func BenchmarkCleanLine(b *testing.B) {
+func BenchmarkLineWithoutSecrets(b *testing.B) {
 	const line = "request GET /api/v1/runtime/capabilities answered 200 in 1.234ms, id 550e8400-e29b-41d4-a716-446655440000"
 	b.ReportAllocs()
 	for b.Loop() {
@@ -285,7 +285,7 @@ func BenchmarkCleanLine(b *testing.B) {
 	}
 }
 
-func BenchmarkDirtyLine(b *testing.B) {
+func BenchmarkLineWithSecrets(b *testing.B) {
 	const line = "call from +4915112345678 with token=abc refused at 2025-01-02T08:00:00Z"
 	b.ReportAllocs()
 	for b.Loop() {

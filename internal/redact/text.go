@@ -7,6 +7,7 @@ import (
 	"iter"
 	"log/slog"
 	"regexp"
+	"slices"
 	"strings"
 )
 
@@ -15,10 +16,10 @@ import (
 // token or password, cookies, and passwords in URLs. Text without credentials is
 // returned without a copy.
 func Text(s string) string {
-	found := scan(s)
-	for i := 0; found != 0; i, found = i+1, found>>1 {
-		if found&1 != 0 {
-			s = rules[i].apply(s)
+	applicable := scan(s)
+	for i, rule := range rules {
+		if applicable&(1<<i) != 0 {
+			s = rule.apply(s)
 		}
 	}
 	return s
@@ -36,22 +37,20 @@ func Field(name, value string, keep int) string {
 
 // IsSecretName reports whether a field, header or parameter holds a secret.
 func IsSecretName(name string) bool {
-	for _, n := range secretNames {
-		if len(name) >= len(n) && hasPrefixFold(name[len(name)-len(n):], n) {
-			return true
-		}
-	}
-	return false
+	return slices.ContainsFunc(secretNames, func(suffix string) bool {
+		return len(name) >= len(suffix) && strings.EqualFold(name[len(name)-len(suffix):], suffix)
+	})
 }
 
+// secretNames are the endings of names of secrets.
 var secretNames = strings.Fields("token secret password passwd passphrase pwd apikey api_key api-key authorization cookie cookies " +
 	"credential credentials jwt privatekey private_key")
 
 // rule replaces the last group of every match for which isSecret returns true.
 // Rules run only on text that contains one of their keywords, which few lines do.
 type rule struct {
-	keywords string
-	pattern  *regexp.Regexp
+	keywords string         // in lower case, separated by spaces
+	pattern  *regexp.Regexp // groups: the name, then further groups, then the value
 	isSecret func(groups []string) bool
 }
 
@@ -64,7 +63,7 @@ var rules = []rule{
 	{"eyj eya ewo", regexp.MustCompile(`()((?:eyJ|eyA|ewo)[A-Za-z0-9_-]{5,}\.[A-Za-z0-9_-]+(?:\.[A-Za-z0-9_-]*)?)`), always},
 	{"tk_", regexp.MustCompile(`(tk_[A-Za-z0-9]+_)([A-Za-z0-9_-]+)`), always},
 	{"cbt_", regexp.MustCompile(`(cbt_)([A-Za-z0-9_-]{16,})`), always},
-	{"cookie", regexp.MustCompile(`(?i)(cookies?)\\*["']?\s*[:=]\s*[\["'\\]*([^\r\n"'\\\[\]]+)`), unmarked},
+	{"cookie", regexp.MustCompile(`(?i)(cookies?)\\*["']?\s*[:=]\s*[\["'\\]*([^\r\n"'\\\[\]]+)`), notRedacted},
 	{"token secret passw passphrase pwd apikey api_key api-key authorization credential jwt private",
 		regexp.MustCompile(`(?i)(token|secret|password|passwd|passphrase|pwd|api[_-]?key|authorization|credentials?|jwt|private_?key)` +
 			`(?:\\*["'])?(?:(\s*(?:=>?|:|%3D)\s*)\[?(\\+"[^"]*|"(?:[^"\\]|\\.)*|'[^']*|[^\s&"']+)|\s+["']?([^\s&"']+))`), pairValue},
@@ -72,7 +71,7 @@ var rules = []rule{
 
 func (r rule) apply(s string) string {
 	var out strings.Builder
-	done := 0
+	done := 0 // end of the text that is copied or replaced
 	for m := range r.matches(s) {
 		if !m.secret || m.to <= done {
 			continue
@@ -90,8 +89,8 @@ func (r rule) apply(s string) string {
 // match is a match of a rule. Matches can overlap, because the value of a name
 // can be a name with a value.
 type match struct {
-	start, end int // of the searched text
-	from, to   int // of the value
+	start, end int // bounds of the searched text
+	from, to   int // bounds of the value
 	secret     bool
 }
 
@@ -99,28 +98,29 @@ type match struct {
 // that the cost of overlapping matches is linear.
 const longValue = 64
 
+// matches returns all matches, in order of their start.
 func (r rule) matches(s string) iter.Seq[match] {
 	return func(yield func(match) bool) {
 		for at, done := 0, 0; ; {
-			m := r.pattern.FindStringSubmatchIndex(s[at:])
-			if m == nil {
+			index := r.pattern.FindStringSubmatchIndex(s[at:])
+			if index == nil {
 				return
 			}
 			groups, value := make([]string, 0, 5), 0
-			for i := 2; i < len(m); i += 2 {
-				if m[i] < 0 {
+			for i := 2; i < len(index); i += 2 {
+				if index[i] < 0 {
 					groups = append(groups, "")
 					continue
 				}
-				groups, value = append(groups, s[at+m[i]:at+m[i+1]]), i // the value is the last group
+				groups, value = append(groups, s[at+index[i]:at+index[i+1]]), i // the value is the last group
 			}
-			quoted := s[at+m[value] : at+m[value+1]]
-			to := at + m[value+1]
-			found := match{at, at + m[1], to - len(strings.TrimLeft(quoted, `\"'`)), to, r.isSecret(groups)}
+			quoted := s[at+index[value] : at+index[value+1]]
+			to := at + index[value+1]
+			found := match{at, at + index[1], to - len(strings.TrimLeft(quoted, `\"'`)), to, r.isSecret(groups)}
 			if !yield(found) {
 				return
 			}
-			at += max(m[3], m[0]+1) // behind the name
+			at += max(index[3], index[0]+1) // continue after the name
 			if found.secret && found.to > done {
 				if done = found.to; found.to-found.from > longValue {
 					at = done
@@ -133,14 +133,14 @@ func (r rule) matches(s string) iter.Seq[match] {
 func always([]string) bool { return true }
 
 var (
-	marked = regexp.MustCompile(`^[\\"']*(?:tk_[A-Za-z0-9]+_?)?(?:\[?redacted[^A-Za-z0-9]*)?$`)
-	prose  = regexp.MustCompile(`(?i)^(?:tokens?|auth|authentication|authorization|scheme|values?|headers?|credentials?|jwts?)[.,:;)]*$`)
-	opaque = regexp.MustCompile(`^[A-Za-z0-9_.~+=-][A-Za-z0-9_.~+/=-]{15,}$`)
-	uuid   = regexp.MustCompile(`(?i)^[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}$`)
+	redacted = regexp.MustCompile(`^[\\"']*(?:tk_[A-Za-z0-9]+_?)?(?:\[?redacted[^A-Za-z0-9]*)?$`)
+	prose    = regexp.MustCompile(`(?i)^(?:tokens?|auth|authentication|authorization|scheme|values?|headers?|credentials?|jwts?)[.,:;)]*$`)
+	opaque   = regexp.MustCompile(`^[A-Za-z0-9_.~+=-][A-Za-z0-9_.~+/=-]{15,}$`)
+	uuid     = regexp.MustCompile(`(?i)^[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}$`)
 )
 
-// unmarked keeps values that are already redacted.
-func unmarked(groups []string) bool { return !marked.MatchString(groups[len(groups)-1]) }
+// notRedacted keeps values that are already redacted.
+func notRedacted(groups []string) bool { return !redacted.MatchString(groups[len(groups)-1]) }
 
 // schemeValue keeps prose such as "Bearer authentication" readable.
 func schemeValue(groups []string) bool {
@@ -152,36 +152,37 @@ func schemeValue(groups []string) bool {
 // or a colon in prose ("verify token: signature is invalid") it redacts only
 // values that look like a credential.
 func pairValue(groups []string) bool {
-	name, sep, assigned, next := groups[0], groups[1], groups[2], groups[3]
+	name, separator, assigned, next := groups[0], groups[1], groups[2], groups[3]
 	switch {
 	case next != "":
 		return looksSecret(strings.TrimRight(next, ".,:;)]}"))
-	case marked.MatchString(assigned):
+	case redacted.MatchString(assigned):
 		return false
-	case strings.TrimSpace(sep) != ":", sep == ":", strings.ContainsAny(assigned[:1], `\"'`), hasPrefixFold(name, "passw"):
+	case strings.TrimSpace(separator) != ":", separator == ":", strings.ContainsAny(assigned[:1], `\"'`), hasPrefixFold(name, "passw"):
 		return true
 	}
 	return looksSecret(strings.TrimRight(assigned, ".,:;)]}"))
 }
 
-func looksSecret(v string) bool {
-	if !opaque.MatchString(v) || uuid.MatchString(v) {
+// looksSecret reports whether a value looks like a random string.
+func looksSecret(value string) bool {
+	if !opaque.MatchString(value) || uuid.MatchString(value) {
 		return false
 	}
-	mixed := strings.ToLower(v) != v && strings.ToUpper(v) != v
-	return strings.ContainsAny(v, "0123456789") || mixed && len(v) >= 40
+	mixedCase := strings.ToLower(value) != value && strings.ToUpper(value) != value
+	return strings.ContainsAny(value, "0123456789") || mixedCase && len(value) >= 40
 }
 
-// keywords lists the keywords of all rules by their first letter. The set of
-// second letters skips most words of a text.
+// keywords lists the keywords of all rules by their first letter. The bit set of
+// second letters rules out most words of a text quickly.
 var keywords = func() (table [256]struct {
-	second uint32
-	words  []keyword
+	secondLetters uint32
+	words         []keyword
 }) {
 	for i, r := range rules {
 		for word := range strings.FieldsSeq(r.keywords) {
 			for _, first := range []byte{word[0], strings.ToUpper(word)[0]} {
-				table[first].second |= 1 << (word[1] & 31)
+				table[first].secondLetters |= 1 << (word[1] & 31)
 				table[first].words = append(table[first].words, keyword{word[1:], 1 << i})
 			}
 		}
@@ -192,16 +193,16 @@ var keywords = func() (table [256]struct {
 // keyword is a keyword of a rule without its first letter.
 type keyword struct {
 	rest string
-	rule uint
+	rule uint // bit of the rule
 }
 
-// scan returns the set of rules with a keyword in s.
+// scan returns the bit set of rules with a keyword in s.
 func scan(s string) (found uint) {
 	for i := range len(s) - min(len(s), 1) {
-		if c := &keywords[s[i]]; c.second>>(s[i+1]&31)&1 != 0 {
-			for _, w := range c.words {
-				if hasPrefixFold(s[i+1:], w.rest) {
-					found |= w.rule
+		if c := &keywords[s[i]]; c.secondLetters>>(s[i+1]&31)&1 != 0 {
+			for _, word := range c.words {
+				if hasPrefixFold(s[i+1:], word.rest) {
+					found |= word.rule
 				}
 			}
 		}

@@ -29,11 +29,11 @@ import (
 	sdktrace "go.opentelemetry.io/otel/sdk/trace"
 )
 
-// export starts the three pipelines to the collector and returns the log handler
-// of one of them. Failures are logged to console only, because a log pipeline
-// that exports its own failures never stops.
+// export starts the pipelines of traces, metrics and logs to the collector. It
+// returns the handler that exports logs. Failures of the export are logged to console
+// only: exporting them would cause further failures.
 func (t *Telemetry) export(ctx context.Context, o Options, console *slog.Logger) (slog.Handler, error) {
-	about, err := resource.New(ctx, resource.WithTelemetrySDK(), resource.WithAttributes(
+	res, err := resource.New(ctx, resource.WithTelemetrySDK(), resource.WithAttributes(
 		attribute.String("service.name", "telapi"),
 		attribute.String("service.version", o.Version),
 		attribute.String("service.instance.id", cmp.Or(o.InstanceID, rand.Text())),
@@ -41,38 +41,38 @@ func (t *Telemetry) export(ctx context.Context, o Options, console *slog.Logger)
 	if err != nil {
 		console.WarnContext(ctx, "invalid OTEL_RESOURCE_ATTRIBUTES; ignoring invalid attributes", "error", err)
 	}
-	base := strings.TrimRight(o.Endpoint, "/")
-	redact := redactor{keep: o.MSISDNDigits}
+	baseURL := strings.TrimRight(o.Endpoint, "/")
+	redact := redactor{unmaskedDigits: o.MSISDNDigits}
 	newPipeline := func(signal string) *pipeline { return &pipeline{signal: signal, console: console, ended: t.ended} }
 	// These are global: the last instance in a process receives the messages of
 	// the SDK, which otherwise writes to stderr.
 	otel.SetErrorHandler(otel.ErrorHandlerFunc(newPipeline("all").report))
 	otel.SetLogger(logr.FromSlogHandler(console.Handler()))
 
-	spans, err := otlptracehttp.New(ctx, otlptracehttp.WithEndpointURL(base+"/v1/traces"))
+	spans, err := otlptracehttp.New(ctx, otlptracehttp.WithEndpointURL(baseURL+"/v1/traces"))
 	if err != nil {
 		return nil, fmt.Errorf("traces: %w", err)
 	}
-	tracing := sdktrace.NewTracerProvider(sdktrace.WithResource(about),
+	tracing := sdktrace.NewTracerProvider(sdktrace.WithResource(res),
 		sdktrace.WithBatcher(spanExporter{spans, newPipeline("traces"), redact}))
 	t.TracerProvider = tracing
 	t.shutdown = append(t.shutdown, tracing.Shutdown)
 
-	metrics, err := otlpmetrichttp.New(ctx, otlpmetrichttp.WithEndpointURL(base+"/v1/metrics"))
+	metrics, err := otlpmetrichttp.New(ctx, otlpmetrichttp.WithEndpointURL(baseURL+"/v1/metrics"))
 	if err != nil {
 		return nil, fmt.Errorf("metrics: %w", err)
 	}
 	metricsPipeline := newPipeline("metrics")
 	source := bridge.NewMetricProducer(bridge.WithGatherer(redactingGatherer(t.Registry, redact, metricsPipeline)))
-	metering := sdkmetric.NewMeterProvider(sdkmetric.WithResource(about),
+	metering := sdkmetric.NewMeterProvider(sdkmetric.WithResource(res),
 		sdkmetric.WithReader(sdkmetric.NewPeriodicReader(metricExporter{metrics, metricsPipeline}, sdkmetric.WithProducer(source))))
 	t.shutdown = append(t.shutdown, metering.Shutdown)
 
-	records, err := otlploghttp.New(ctx, otlploghttp.WithEndpointURL(base+"/v1/logs"))
+	records, err := otlploghttp.New(ctx, otlploghttp.WithEndpointURL(baseURL+"/v1/logs"))
 	if err != nil {
 		return nil, fmt.Errorf("logs: %w", err)
 	}
-	logging := sdklog.NewLoggerProvider(sdklog.WithResource(about),
+	logging := sdklog.NewLoggerProvider(sdklog.WithResource(res),
 		sdklog.WithProcessor(sdklog.NewBatchProcessor(logExporter{records, newPipeline("logs")})))
 	t.shutdown = append(t.shutdown, logging.Shutdown)
 	return otelslog.NewHandler("telapi", otelslog.WithLoggerProvider(logging), otelslog.WithVersion(o.Version)), nil
@@ -86,15 +86,15 @@ const reportInterval = 5 * time.Minute
 type pipeline struct {
 	signal  string
 	console *slog.Logger
-	ended   context.Context
+	ended   context.Context // ends with the telemetry
 
-	mu       sync.Mutex
-	failures int
-	next     time.Time // time of the next report
+	mu         sync.Mutex
+	failures   int       // since the last report
+	nextReport time.Time // time of the next report
 }
 
-// send runs an export. It ends with the telemetry, even if the SDK would retry
-// for longer.
+// send runs an export and reports its error. It cancels the export when the
+// telemetry ends, even if the SDK would retry for longer.
 func (p *pipeline) send(ctx context.Context, export func(context.Context) error) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -110,35 +110,36 @@ func (p *pipeline) report(err error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.failures++
-	if now := time.Now(); !now.Before(p.next) {
+	if now := time.Now(); !now.Before(p.nextReport) {
 		p.console.Warn("telemetry export failed; data is dropped",
 			"signal", p.signal, "failures", p.failures, "error", err)
-		p.failures, p.next = 0, now.Add(reportInterval)
+		p.failures, p.nextReport = 0, now.Add(reportInterval)
 	}
 }
 
+// The exporters send their data through a pipeline.
 type metricExporter struct {
 	sdkmetric.Exporter
-	pipe *pipeline
+	pipeline *pipeline
 }
 
 func (e metricExporter) Export(ctx context.Context, data *metricdata.ResourceMetrics) error {
-	return e.pipe.send(ctx, func(ctx context.Context) error { return e.Exporter.Export(ctx, data) })
+	return e.pipeline.send(ctx, func(ctx context.Context) error { return e.Exporter.Export(ctx, data) })
 }
 
 type logExporter struct {
 	sdklog.Exporter
-	pipe *pipeline
+	pipeline *pipeline
 }
 
 func (e logExporter) Export(ctx context.Context, records []sdklog.Record) error {
-	return e.pipe.send(ctx, func(ctx context.Context) error { return e.Exporter.Export(ctx, records) })
+	return e.pipeline.send(ctx, func(ctx context.Context) error { return e.Exporter.Export(ctx, records) })
 }
 
 type spanExporter struct {
 	sdktrace.SpanExporter
-	pipe   *pipeline
-	redact redactor
+	pipeline *pipeline
+	redact   redactor
 }
 
 func (e spanExporter) ExportSpans(ctx context.Context, spans []sdktrace.ReadOnlySpan) error {
@@ -146,7 +147,7 @@ func (e spanExporter) ExportSpans(ctx context.Context, spans []sdktrace.ReadOnly
 	for i, s := range spans {
 		spans[i] = redactedSpan{s, e.redact}
 	}
-	return e.pipe.send(ctx, func(ctx context.Context) error { return e.SpanExporter.ExportSpans(ctx, spans) })
+	return e.pipeline.send(ctx, func(ctx context.Context) error { return e.SpanExporter.ExportSpans(ctx, spans) })
 }
 
 // redactedSpan is a span with redacted texts.
@@ -186,9 +187,9 @@ func (s redactedSpan) Links() []sdktrace.Link {
 
 // redactingGatherer redacts label values. It copies label pairs, which are shared
 // with the live metrics.
-func redactingGatherer(from prometheus.Gatherer, redact redactor, pipe *pipeline) prometheus.GathererFunc {
+func redactingGatherer(source prometheus.Gatherer, redact redactor, pipe *pipeline) prometheus.GathererFunc {
 	return func() ([]*dto.MetricFamily, error) {
-		families, err := from.Gather()
+		families, err := source.Gather()
 		pipe.report(err)
 		for _, family := range families {
 			for _, metric := range family.GetMetric() {

@@ -27,9 +27,9 @@ func NewLogger(o Options) *slog.Logger { return slog.New(newHandler(o, newConsol
 // handler checks the level.
 func newConsole(o Options) slog.Handler {
 	file, isFile := o.Writer.(*os.File)
-	terminal := isFile && isatty.IsTerminal(file.Fd())
-	if o.Format == "text" || o.Format != "json" && terminal {
-		return tint.NewTextHandler(o.Writer, &tint.Options{Level: slog.LevelDebug, TimeFormat: time.TimeOnly + ".000", NoColor: !terminal})
+	isTerminal := isFile && isatty.IsTerminal(file.Fd())
+	if o.Format == "text" || o.Format != "json" && isTerminal {
+		return tint.NewTextHandler(o.Writer, &tint.Options{Level: slog.LevelDebug, TimeFormat: time.TimeOnly + ".000", NoColor: !isTerminal})
 	}
 	return slog.NewJSONHandler(o.Writer, &slog.HandlerOptions{Level: slog.LevelDebug})
 }
@@ -46,7 +46,7 @@ func newHandler(o Options, inner slog.Handler) *handler {
 	if err := level.UnmarshalText([]byte(o.Level)); err != nil {
 		level = slog.LevelInfo
 	}
-	return &handler{inner, level, redactor{keep: o.MSISDNDigits}}
+	return &handler{inner, level, redactor{unmaskedDigits: o.MSISDNDigits}}
 }
 
 func (h *handler) Enabled(ctx context.Context, level slog.Level) bool {
@@ -54,7 +54,7 @@ func (h *handler) Enabled(ctx context.Context, level slog.Level) bool {
 }
 
 func (h *handler) Handle(ctx context.Context, r slog.Record) error {
-	var buf [16]slog.Attr
+	var buf [16]slog.Attr // enough for most records, without an allocation
 	attrs := buf[:0]
 	r.Attrs(func(a slog.Attr) bool {
 		attrs = append(attrs, h.redact.attr(a))
@@ -85,10 +85,13 @@ func (h *handler) WithGroup(name string) slog.Handler {
 	return &handler{h.Handler.WithGroup(name), h.level, h.redact}
 }
 
-// redactor removes secrets and phone numbers from attributes of logs and spans.
-type redactor struct{ keep int } // number of trailing digits of phone numbers to keep
+// redactor removes secrets and phone numbers from attributes of logs, spans and
+// metrics.
+type redactor struct {
+	unmaskedDigits int // trailing digits of phone numbers that stay visible
+}
 
-func (r redactor) text(key, value string) string { return redact.Field(key, value, r.keep) }
+func (r redactor) text(key, value string) string { return redact.Field(key, value, r.unmaskedDigits) }
 
 // minPhoneDigits is the minimum number of digits of a phone number.
 const minPhoneDigits = 7
@@ -109,8 +112,8 @@ func (r redactor) value(key string, v slog.Value) slog.Value {
 		if len(text) < minPhoneDigits && !redact.IsSecretName(key) {
 			return v
 		}
-		if hidden := r.text(key, text); hidden != text {
-			return slog.StringValue(hidden)
+		if redacted := r.text(key, text); redacted != text {
+			return slog.StringValue(redacted)
 		}
 		return v
 	}
@@ -172,8 +175,8 @@ func (r redactor) attributes(list []attribute.KeyValue) []attribute.KeyValue {
 		case attribute.BYTESLICE:
 			text = string(a.Value.AsByteSlice())
 		}
-		if hidden := r.text(string(a.Key), text); hidden != text {
-			redacted[i].Value = attribute.StringValue(hidden)
+		if replacement := r.text(string(a.Key), text); replacement != text {
+			redacted[i].Value = attribute.StringValue(replacement)
 		}
 	}
 	return redacted

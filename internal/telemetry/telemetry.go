@@ -41,7 +41,7 @@ type Telemetry struct {
 	TracerProvider trace.TracerProvider
 
 	shutdown []func(context.Context) error
-	ended    context.Context // of all exports
+	ended    context.Context // canceled by Shutdown; ends all exports
 	end      context.CancelFunc
 	once     sync.Once
 }
@@ -61,12 +61,12 @@ func New(ctx context.Context, o Options) (*Telemetry, error) {
 	case o.Endpoint == "":
 		t.Logger.InfoContext(ctx, "OTEL_ENABLED is set, but nothing is exported: set OTEL_EXPORTER_OTLP_ENDPOINT")
 	default:
-		exported, err := t.export(ctx, o, t.Logger)
+		exportHandler, err := t.export(ctx, o, t.Logger)
 		if err != nil {
 			return nil, errors.Join(fmt.Errorf("export to %s: %w", o.Endpoint, err), t.Shutdown(ctx))
 		}
 		t.Logger.InfoContext(ctx, "exporting traces, metrics and logs", "collector", o.Endpoint)
-		t.Logger = slog.New(newHandler(o, slog.NewMultiHandler(console, exported)))
+		t.Logger = slog.New(newHandler(o, slog.NewMultiHandler(console, exportHandler)))
 	}
 	return t, nil
 }
@@ -78,14 +78,14 @@ func (t *Telemetry) Shutdown(ctx context.Context) error {
 	t.once.Do(func() {
 		ctx, cancel := context.WithTimeout(ctx, flushTimeout)
 		defer cancel()
-		var wait sync.WaitGroup
-		failed := make([]error, len(t.shutdown))
+		var running sync.WaitGroup
+		errs := make([]error, len(t.shutdown))
 		for i, shutdown := range t.shutdown {
-			wait.Go(func() { failed[i] = shutdown(ctx) })
+			running.Go(func() { errs[i] = shutdown(ctx) })
 		}
-		wait.Wait()
+		running.Wait()
 		t.end()
-		if err = errors.Join(failed...); err != nil {
+		if err = errors.Join(errs...); err != nil {
 			err = fmt.Errorf("flush telemetry: %w", err)
 		}
 	})
@@ -93,12 +93,12 @@ func (t *Telemetry) Shutdown(ctx context.Context) error {
 }
 
 func newRegistry(version string) *prometheus.Registry {
-	r := prometheus.NewRegistry()
-	build := prometheus.NewGaugeFunc(prometheus.GaugeOpts{
+	registry := prometheus.NewRegistry()
+	buildInfo := prometheus.NewGaugeFunc(prometheus.GaugeOpts{
 		Name:        "telapi_build_info",
 		Help:        "Always 1; the version label is the version of the server.",
 		ConstLabels: prometheus.Labels{"version": version},
 	}, func() float64 { return 1 })
-	r.MustRegister(build, collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
-	return r
+	registry.MustRegister(buildInfo, collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
+	return registry
 }

@@ -44,12 +44,12 @@ type collector struct {
 	*httptest.Server
 	mu       sync.Mutex
 	requests int
-	got      map[string]string // by path
+	received map[string]string // requests as text, by path
 }
 
 func startCollector(t *testing.T) *collector {
 	t.Helper()
-	c := &collector{got: map[string]string{}}
+	c := &collector{received: map[string]string{}}
 	messages := map[string]func() proto.Message{
 		"/v1/traces":  func() proto.Message { return new(tracepb.ExportTraceServiceRequest) },
 		"/v1/metrics": func() proto.Message { return new(metricspb.ExportMetricsServiceRequest) },
@@ -62,22 +62,23 @@ func startCollector(t *testing.T) *collector {
 			http.Error(w, "unexpected", http.StatusBadRequest)
 			return
 		}
-		m := message()
-		if err := proto.Unmarshal(body, m); err != nil {
+		request := message()
+		if err := proto.Unmarshal(body, request); err != nil {
 			http.Error(w, err.Error(), http.StatusBadRequest)
 			return
 		}
 		c.mu.Lock()
 		defer c.mu.Unlock()
 		c.requests++
-		c.got[r.URL.Path] += prototext.Format(m)
+		c.received[r.URL.Path] += prototext.Format(request)
 		w.Header().Set("Content-Type", "application/x-protobuf")
 	}))
 	t.Cleanup(c.Close)
 	return c
 }
 
-func start(t *testing.T, o Options) (*Telemetry, *bytes.Buffer) {
+// startTelemetry returns telemetry and its log.
+func startTelemetry(t *testing.T, o Options) (*Telemetry, *bytes.Buffer) {
 	t.Helper()
 	var log bytes.Buffer
 	o.Writer, o.MSISDNDigits = &log, 4
@@ -110,9 +111,9 @@ func emitSecrets(t *testing.T, tele *Telemetry) {
 	span.End()
 }
 
-func TestOTEL_ENABLED_ExportsTracesMetricsAndLogs(t *testing.T) {
+func TestExportSendsRedactedTracesMetricsAndLogs(t *testing.T) {
 	c := startCollector(t)
-	tele, log := start(t, Options{Export: true, Endpoint: c.URL + "/", Version: "0.9.18", InstanceID: "i-1"})
+	tele, log := startTelemetry(t, Options{Export: true, Endpoint: c.URL + "/", Version: "0.9.18", InstanceID: "i-1"})
 	emitSecrets(t, tele)
 	if err := tele.Shutdown(t.Context()); err != nil {
 		t.Fatal(err)
@@ -126,7 +127,7 @@ func TestOTEL_ENABLED_ExportsTracesMetricsAndLogs(t *testing.T) {
 		"/v1/metrics": {`"telapi_build_info"`, `"go_goroutines"`, `"process_open_fds"`, `"telapi_test_calls_total"`, `"+*********5678"`, `"token=[redacted]"`},
 		"/v1/logs":    {`"dialled +*********5678"`, `"req-1"`, `"Bearer [redacted]"`, `trace_id:`},
 	} {
-		got := strings.ReplaceAll(c.got[path], ":  ", ": ")
+		got := strings.ReplaceAll(c.received[path], ":  ", ": ")
 		for _, want := range append(wants, `"service.name"`, `"telapi"`, `"service.instance.id"`, `"i-1"`, `"0.9.18"`) {
 			if !strings.Contains(got, want) {
 				t.Errorf("%s: missing %s", path, want)
@@ -144,21 +145,21 @@ func TestOTEL_ENABLED_ExportsTracesMetricsAndLogs(t *testing.T) {
 	}
 }
 
-func TestOTEL_ENABLED_FalseExportsNothing(t *testing.T) {
+func TestDisabledExportSendsNothing(t *testing.T) {
 	c := startCollector(t)
-	tele, log := start(t, Options{Export: false, Endpoint: c.URL})
+	tele, log := startTelemetry(t, Options{Export: false, Endpoint: c.URL})
 	emitSecrets(t, tele)
 	if err := tele.Shutdown(t.Context()); err != nil || c.requests != 0 || strings.Contains(log.String(), "OTEL") {
-		t.Errorf("%d requests, %v, log %s", c.requests, err, log)
+		t.Errorf("the collector received %d requests (shutdown error %v), want 0; log: %s", c.requests, err, log)
 	}
 }
 
-func TestOTEL_ENABLED_WithoutCollectorIsLoggedOnce(t *testing.T) {
-	tele, log := start(t, Options{Export: true})
+func TestMissingCollectorIsLoggedOnce(t *testing.T) {
+	tele, log := startTelemetry(t, Options{Export: true})
 	emitSecrets(t, tele)
 	tele.Logger.Info("more")
 	if err := tele.Shutdown(t.Context()); err != nil || strings.Count(log.String(), "OTEL_EXPORTER_OTLP_ENDPOINT") != 1 || !strings.Contains(log.String(), `"level":"INFO"`) {
-		t.Errorf("%v, log %s", err, log)
+		t.Errorf("shutdown error %v, want one INFO line about OTEL_EXPORTER_OTLP_ENDPOINT; log: %s", err, log)
 	}
 }
 
@@ -172,7 +173,7 @@ func TestUnreachableCollectorDoesNotBlock(t *testing.T) {
 		t.Fatal(err)
 	}
 	_ = l.Close() // the port is closed now
-	tele, log := start(t, Options{Export: true, Endpoint: "http://" + l.Addr().String()})
+	tele, log := startTelemetry(t, Options{Export: true, Endpoint: "http://" + l.Addr().String()})
 	for range 10_000 { // more than the queues hold
 		ctx, span := tele.TracerProvider.Tracer("test").Start(t.Context(), "work")
 		tele.Logger.DebugContext(ctx, "work")
@@ -181,17 +182,17 @@ func TestUnreachableCollectorDoesNotBlock(t *testing.T) {
 	tele.Logger.Info("work done")
 	ctx, cancel := context.WithTimeout(t.Context(), 200*time.Millisecond)
 	defer cancel()
-	_ = tele.Shutdown(ctx) // a failed flush is reported
+	_ = tele.Shutdown(ctx) // fails, because the flush fails
 	if n := strings.Count(log.String(), "\n"); n > 5 {
-		t.Errorf("%d log lines: %s", n, log)
+		t.Errorf("%d log lines, want at most 5: %s", n, log)
 	}
 }
 
 func TestSDKMessagesAreLoggedWithoutSecrets(t *testing.T) {
 	t.Setenv("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "http://u:"+secret+"@host%zz")
-	_, log := start(t, Options{Export: true, Endpoint: startCollector(t).URL})
+	_, log := startTelemetry(t, Options{Export: true, Endpoint: startCollector(t).URL})
 	if !strings.Contains(log.String(), "parse url") || strings.Contains(log.String(), secret) {
-		t.Errorf("log: %s", log)
+		t.Errorf("log: %s\nwant \"parse url\" without the secret", log)
 	}
 }
 
@@ -207,10 +208,10 @@ func TestFailedExportsAreLoggedEveryFewMinutes(t *testing.T) {
 			time.Sleep(10 * time.Second)
 		}
 		if n := strings.Count(log.String(), "\n"); n != 4 {
-			t.Errorf("%d reports: %s", n, log.String())
+			t.Errorf("%d reports in 16 minutes, want 4: %s", n, log.String())
 		}
 		if !strings.Contains(log.String(), `"failures":30`) || strings.Contains(log.String(), secret) {
-			t.Errorf("log: %s", log.String())
+			t.Errorf("log: %s\nwant \"failures\":30 without the secret", log.String())
 		}
 	})
 }
@@ -230,11 +231,11 @@ func TestShutdownCancelsRunningExport(t *testing.T) {
 	})
 }
 
-func TestLOG_LEVEL(t *testing.T) {
+func TestLogLevelAppliesToLogAndExport(t *testing.T) {
 	levels := []string{"debug", "info", "warn", "error"}
-	for i, level := range levels {
+	for minimum, level := range levels {
 		c := startCollector(t)
-		tele, log := start(t, Options{Level: level, Export: true, Endpoint: c.URL})
+		tele, log := startTelemetry(t, Options{Level: level, Export: true, Endpoint: c.URL})
 		log.Reset()
 		tele.Logger.Debug("level debug")
 		tele.Logger.Info("level info")
@@ -243,10 +244,10 @@ func TestLOG_LEVEL(t *testing.T) {
 		if err := tele.Shutdown(t.Context()); err != nil {
 			t.Fatal(err)
 		}
-		for j, logged := range levels {
-			for where, text := range map[string]string{"log": log.String(), "collector": c.got["/v1/logs"]} {
-				if got := strings.Contains(text, "level "+logged); got != (j >= i) {
-					t.Errorf("LOG_LEVEL=%s: %s message in the %s: %v, want %v", level, logged, where, got, j >= i)
+		for severity, logged := range levels {
+			for where, text := range map[string]string{"log": log.String(), "collector": c.received["/v1/logs"]} {
+				if got := strings.Contains(text, "level "+logged); got != (severity >= minimum) {
+					t.Errorf("LOG_LEVEL=%s: %s message in the %s: %v, want %v", level, logged, where, got, severity >= minimum)
 				}
 			}
 		}
@@ -257,12 +258,12 @@ func TestLOG_LEVEL(t *testing.T) {
 	}
 }
 
-func TestMSISDN_UNMASKED_DIGITS(t *testing.T) {
+func TestUnmaskedDigitsOfPhoneNumbers(t *testing.T) {
 	for digits, want := range map[int]string{0: "+*************", 4: "+*********5678", 15: phone} {
 		var log bytes.Buffer
 		NewLogger(Options{Writer: &log, MSISDNDigits: digits}).Info("call from "+phone, "to", phone)
 		if strings.Count(log.String(), want+`"`) != 2 {
-			t.Errorf("%d digits: %s", digits, log.String())
+			t.Errorf("%d unmasked digits: logged %s, want %s twice", digits, log.String(), want)
 		}
 	}
 }
@@ -319,7 +320,7 @@ func TestLogAttributesAreRedacted(t *testing.T) {
 				emit(NewLogger(Options{Writer: &log, Format: format, MSISDNDigits: 4}))
 				for _, leak := range []string{secret, "15112345678", "short", "1234,", "1234}", "=1234"} {
 					if strings.Contains(log.String(), leak) {
-						t.Errorf("%s with %s as %s: %s", name, method, format, log.String())
+						t.Errorf("%s with %s as %s: the log contains %q: %s", name, method, format, leak, log.String())
 					}
 				}
 			}
@@ -340,7 +341,7 @@ func TestHarmlessAttributesAreUnchanged(t *testing.T) {
 	if want := map[string]any{"level": "INFO", "msg": "listening", "port": 3001.0, "took": "2s", "ok": true, "has_token": true, "ratio": 0.5,
 		"bytes": 12345678901.0, "at": "1970-01-01T00:00:00Z", "n": "x", "list": []any{"a"}, "status": 200.0, "nil": nil, "kind": "Int64", "token": "",
 		"error": "open: EOF", "map": `{"a":1,"b":2}`}; fmt.Sprint(got) != fmt.Sprint(want) {
-		t.Errorf("got  %v\nwant %v", got, want)
+		t.Errorf("logged %v\nwant   %v", got, want)
 	}
 }
 
@@ -354,7 +355,7 @@ func TestContextIDsAreLogged(t *testing.T) {
 		t.Fatal(err)
 	}
 	if got["request_id"] != "req-1" || got["trace_id"] != span.TraceID().String() || got["span_id"] != span.SpanID().String() || got["a"] != 1.0 || got["b"] != 2.0 {
-		t.Errorf("log: %s", log.String())
+		t.Errorf("log: %s\nwant the request, trace and span IDs and the attributes a and b", log.String())
 	}
 }
 
@@ -363,13 +364,13 @@ func TestAutoFormatWithoutTerminalIsJSON(t *testing.T) {
 		var log bytes.Buffer
 		NewLogger(Options{Writer: &log, Format: format}).Info("hello")
 		if json.Valid(log.Bytes()) != wantJSON || strings.Contains(log.String(), "\x1b") {
-			t.Errorf("%s: %q", format, log.String())
+			t.Errorf("format %s: logged %q, want JSON: %v, without colors", format, log.String(), wantJSON)
 		}
 	}
 }
 
 func TestRegistryHasBuildInfo(t *testing.T) {
-	tele, _ := start(t, Options{Version: "0.9.18"})
+	tele, _ := startTelemetry(t, Options{Version: "0.9.18"})
 	families, err := tele.Registry.Gather()
 	if err != nil {
 		t.Fatal(err)
@@ -379,7 +380,7 @@ func TestRegistryHasBuildInfo(t *testing.T) {
 		fmt.Fprintln(&all, f)
 	}
 	if got := all.String(); !strings.Contains(got, "telapi_build_info") || !strings.Contains(got, "0.9.18") || !strings.Contains(got, "go_goroutines") {
-		t.Errorf("got %s", got)
+		t.Errorf("registry %s\nwant telapi_build_info with the version, and go_goroutines", got)
 	}
 }
 

@@ -99,9 +99,9 @@ func (q *Queue[T]) Run(ctx context.Context) (lost int) {
 		case <-ctx.Done():
 		}
 	}
-	last, cancel := context.WithTimeout(context.WithoutCancel(ctx), ShutdownTimeout)
+	shutdownCtx, cancel := context.WithTimeout(context.WithoutCancel(ctx), ShutdownTimeout)
 	defer cancel()
-	q.drain(last)
+	q.drain(shutdownCtx)
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	return len(q.queued)
