@@ -23,20 +23,20 @@ func issue(t *testing.T, body []byte) string {
 	}
 	issues, ok := fault.From(err).Details.([]fault.Issue)
 	if !ok || len(issues) != 1 {
-		t.Fatalf("not one issue: %v", err)
+		t.Fatalf("error %v, want one issue", err)
 	}
 	return issues[0].Code
 }
 
 func TestDocumentedBounds(t *testing.T) {
-	const none = -1
-	for _, b := range []struct {
+	const unbounded = -1
+	for _, tt := range []struct {
 		field    string
 		min, max int
 	}{
-		{"bargeInMinWordCount", 0, none},
-		{"dtmfCollectInterDigitTimeoutMS", 0, none},
-		{"dtmfCollectMaxDigits", 0, none},
+		{"bargeInMinWordCount", 0, unbounded},
+		{"dtmfCollectInterDigitTimeoutMS", 0, unbounded},
+		{"dtmfCollectMaxDigits", 0, unbounded},
 		{"sttConnectionTimeoutMS", 10, 600000},
 		{"sttRetries", 0, 10},
 		{"ttsConnectionTimeoutMS", 10, 600000},
@@ -48,47 +48,47 @@ func TestDocumentedBounds(t *testing.T) {
 		{"resumeRecognitionTimeoutMs", 1000, 60000},
 		{"transferNotificationsHangupMS", 0, 10000},
 	} {
-		t.Run(b.field, func(t *testing.T) {
-			at := func(n int) string {
-				if b.field == "transferNotificationsHangupMS" {
-					return issue(t, event("transfer", fmt.Sprintf(`{%q:%d}`, b.field, n)))
+		t.Run(tt.field, func(t *testing.T) {
+			issueOf := func(n int) string {
+				if tt.field == "transferNotificationsHangupMS" {
+					return issue(t, event("transfer", fmt.Sprintf(`{%q:%d}`, tt.field, n)))
 				}
-				return issue(t, event("config", fmt.Sprintf(`{"sessionParams":{%q:%d}}`, b.field, n)))
+				return issue(t, event("config", fmt.Sprintf(`{"sessionParams":{%q:%d}}`, tt.field, n)))
 			}
-			if got := at(b.min - 1); got != fault.IssueTooSmall {
-				t.Errorf("min−1: %q", got)
+			if got := issueOf(tt.min - 1); got != fault.IssueTooSmall {
+				t.Errorf("%d: issue %q, want %q", tt.min-1, got, fault.IssueTooSmall)
 			}
-			if got := at(b.min); got != "" {
-				t.Errorf("min: %q", got)
+			if got := issueOf(tt.min); got != "" {
+				t.Errorf("%d: issue %q, want none", tt.min, got)
 			}
-			if b.max == none {
-				if got := at(1_000_000_000); got != "" {
-					t.Errorf("a large value: %q", got)
+			if tt.max == unbounded {
+				if got := issueOf(1_000_000_000); got != "" {
+					t.Errorf("large value: issue %q, want none", got)
 				}
 				return
 			}
-			if got := at(b.max); got != "" {
-				t.Errorf("max: %q", got)
+			if got := issueOf(tt.max); got != "" {
+				t.Errorf("%d: issue %q, want none", tt.max, got)
 			}
-			if got := at(b.max + 1); got != fault.IssueTooLarge {
-				t.Errorf("max+1: %q", got)
+			if got := issueOf(tt.max + 1); got != fault.IssueTooLarge {
+				t.Errorf("%d: issue %q, want %q", tt.max+1, got, fault.IssueTooLarge)
 			}
 		})
 	}
 }
 
 func TestLengthsAreInCodePoints(t *testing.T) {
-	for _, b := range []struct {
+	for _, tt := range []struct {
 		field string
 		max   int
 	}{{"dtmfCollectSubmitDigit", 1}, {"botNoInputSpeech", 500}, {"resumeRecognitionSpeech", 500}} {
-		t.Run(b.field, func(t *testing.T) {
-			at := func(n int) string {
-				return issue(t, event("config", fmt.Sprintf(`{"sessionParams":{%q:%q}}`, b.field, strings.Repeat("😀", n))))
+		t.Run(tt.field, func(t *testing.T) {
+			issueOf := func(n int) string {
+				return issue(t, event("config", fmt.Sprintf(`{"sessionParams":{%q:%q}}`, tt.field, strings.Repeat("😀", n))))
 			}
-			for n, want := range map[int]string{0: "", b.max - 1: "", b.max: "", b.max + 1: fault.IssueTooLong} {
-				if got := at(n); got != want {
-					t.Errorf("%d code points: %q", n, got)
+			for n, want := range map[int]string{0: "", tt.max - 1: "", tt.max: "", tt.max + 1: fault.IssueTooLong} {
+				if got := issueOf(n); got != want {
+					t.Errorf("%d code points: issue %q, want %q", n, got, want)
 				}
 			}
 		})
@@ -99,14 +99,14 @@ func TestUnboundedParametersAreTypeChecked(t *testing.T) {
 	for _, field := range []string{"sendDTMF", "bargeInOnDTMF", "bargeIn", "dtmfCollect", "abortPlayOnBotMessage"} {
 		for value, want := range map[string]string{"true": "", "false": "", "1": fault.IssueType, `"true"`: fault.IssueType, "null": fault.IssueType} {
 			if got := issue(t, event("config", fmt.Sprintf(`{"sessionParams":{%q:%s}}`, field, value))); got != want {
-				t.Errorf("%s: %s is %q", field, value, got)
+				t.Errorf("%s = %s: issue %q, want %q", field, value, got, want)
 			}
 		}
 	}
 	for _, field := range []string{"dtmfDigits", "sttProvider", "ttsProvider", "botNoInputUrl"} {
 		for value, want := range map[string]string{`""`: "", `"` + strings.Repeat("x", 5000) + `"`: "", "1": fault.IssueType, "true": fault.IssueType} {
 			if got := issue(t, event("config", fmt.Sprintf(`{"sessionParams":{%q:%s}}`, field, value))); got != want {
-				t.Errorf("%s: %.10s is %q", field, value, got)
+				t.Errorf("%s = %.10s: issue %q, want %q", field, value, got, want)
 			}
 		}
 	}
@@ -122,7 +122,7 @@ func TestSIPHeaderLimits(t *testing.T) {
 		return "[" + strings.Join(all, ",") + "]"
 	}
 	for _, field := range []string{"transferSipHeaders", "hangupSipHeaders"} {
-		for name, c := range map[string]struct{ given, want string }{
+		for name, tt := range map[string]struct{ headers, want string }{
 			"99 items":          {list(99, 5), ""},
 			"100 items":         {list(100, 5), ""},
 			"101 items":         {list(101, 5), fault.IssueTooMany},
@@ -131,8 +131,8 @@ func TestSIPHeaderLimits(t *testing.T) {
 			"12 000 in ten":     {list(10, 1200), fault.IssueTooLong},
 		} {
 			t.Run(field+" of "+name, func(t *testing.T) {
-				if got := issue(t, event("hangup", fmt.Sprintf(`{%q:%s}`, field, c.given))); got != c.want {
-					t.Errorf("got %q, want %q", got, c.want)
+				if got := issue(t, event("hangup", fmt.Sprintf(`{%q:%s}`, field, tt.headers))); got != tt.want {
+					t.Errorf("issue %q, want %q", got, tt.want)
 				}
 			})
 		}
@@ -147,17 +147,17 @@ func TestEnumValues(t *testing.T) {
 	} {
 		for value := range strings.FieldsSeq(values) {
 			if got := issue(t, event("transfer", fmt.Sprintf(`{%q:%q}`, field, value))); got != "" {
-				t.Errorf("%s %s: %q", field, value, got)
+				t.Errorf("%s %s: issue %q, want none", field, value, got)
 			}
 		}
 		if got := issue(t, event("transfer", fmt.Sprintf(`{%q:"SIP_REFER"}`, field))); got != fault.IssueValue {
-			t.Errorf("%s accepts an unknown value: %q", field, got)
+			t.Errorf("%s with an unknown value: issue %q, want %q", field, got, fault.IssueValue)
 		}
 	}
 }
 
 func TestTimestampsRequireTimeZone(t *testing.T) {
-	for stamp, good := range map[string]bool{
+	for timestamp, valid := range map[string]bool{
 		"2026-11-15T09:30:00Z":            true,
 		"2026-11-15T09:30:00.123456789Z":  true,
 		"2026-11-15T09:30:00+05:45":       true,
@@ -178,9 +178,9 @@ func TestTimestampsRequireTimeZone(t *testing.T) {
 		"2026-11-15T09:30:00." + strings.Repeat("1", 43) + "Z": true,
 		"2026-11-15T09:30:00." + strings.Repeat("1", 44) + "Z": false,
 	} {
-		body := fmt.Appendf(nil, `{"conversation":{"identifier":{"id":"c"}},"messages":{"timestamp":%q}}`, stamp)
-		if _, err := Parse(wire.BotItem, body, "c"); (err == nil) != good {
-			t.Errorf("%q: %v", stamp, err)
+		body := fmt.Appendf(nil, `{"conversation":{"identifier":{"id":"c"}},"messages":{"timestamp":%q}}`, timestamp)
+		if _, err := Parse(wire.BotItem, body, "c"); (err == nil) != valid {
+			t.Errorf("%q: error %v; want valid: %v", timestamp, err, valid)
 		}
 	}
 }
@@ -192,9 +192,9 @@ func TestBodyWithTimestampOrMessageIDHasIdentity(t *testing.T) {
 		`{"message":[{"messageId":null,"content":{}}]}`:             false,
 		`{"timestamp":"2026-11-15T09:30:00Z"}`:                      true,
 	} {
-		b, err := Parse(wire.BotItem, []byte(`{"conversation":{"identifier":{"id":"c"}},"messages":`+messages+`}`), "c")
-		if err != nil || b.HasIdentity != want {
-			t.Errorf("%s: %v, %v", messages, b.HasIdentity, err)
+		result, err := Parse(wire.BotItem, []byte(`{"conversation":{"identifier":{"id":"c"}},"messages":`+messages+`}`), "c")
+		if err != nil || result.HasIdentity != want {
+			t.Errorf("%s: HasIdentity %v, %v; want %v", messages, result.HasIdentity, err, want)
 		}
 	}
 }
@@ -203,7 +203,7 @@ func TestHostileBodiesAreRejected(t *testing.T) {
 	wrap := func(metadata string) string {
 		return `{"conversation":{"identifier":{"id":"c"}},"metadata":` + metadata + `}`
 	}
-	for name, c := range map[string]struct {
+	for name, tt := range map[string]struct {
 		body string
 		code fault.Code
 	}{
@@ -219,12 +219,12 @@ func TestHostileBodiesAreRejected(t *testing.T) {
 		"huge pause":           {`{"conversation":{"identifier":{"id":"c"}},"messages":{"message":[{"content":{"event":{"pause":1e400}}}]}}`, fault.Validation},
 		"huge session integer": {string(event("config", `{"sessionParams":{"bargeInMinWordCount":1e40}}`)), fault.Validation},
 	} {
-		if _, err := Parse(wire.BotItem, []byte(c.body), "c"); !fault.Is(err, c.code) {
-			t.Errorf("%s: %v", name, err)
+		if _, err := Parse(wire.BotItem, []byte(tt.body), "c"); !fault.Is(err, tt.code) {
+			t.Errorf("%s: error %v, want %s", name, err, tt.code)
 		}
 	}
 	if _, err := Parse(wire.BotItem, []byte(wrap(`{"n":1e400,"d":12345678901234567890123}`)), "c"); err != nil {
-		t.Errorf("numbers in metadata must not be checked: %v", err)
+		t.Errorf("large numbers in metadata: %v, want no error", err)
 	}
 }
 
@@ -233,13 +233,13 @@ func TestMessagesWithEqualSequenceKeepTheirOrder(t *testing.T) {
 	for i := range 60 {
 		list = append(list, fmt.Sprintf(`{"messageId":%d,"sequence":%d,"content":{"textMessage":{"textPlain":"x"}}}`, i, i%2))
 	}
-	b, err := Parse(wire.BotItem, []byte(`{"conversation":{"identifier":{"id":"c"}},"messages":{"message":[`+strings.Join(list, ",")+`]}}`), "c")
+	result, err := Parse(wire.BotItem, []byte(`{"conversation":{"identifier":{"id":"c"}},"messages":{"message":[`+strings.Join(list, ",")+`]}}`), "c")
 	if err != nil {
 		t.Fatal(err)
 	}
-	for i, e := range b.Entries(entryOf("bot"), policy(t, "open")) {
+	for i, e := range result.Entries(entryOf("bot"), policy(t, "open")) {
 		if want := fmt.Sprint(i*2%60 + i/30); string(e.MessageID) != want {
-			t.Fatalf("got message %s at %d, want %s", e.MessageID, i, want)
+			t.Fatalf("entry %d has message %s, want %s", i, e.MessageID, want)
 		}
 	}
 }
@@ -250,35 +250,35 @@ func TestAmplificationIsLimited(t *testing.T) {
 		return fmt.Appendf(nil, `{"conversation":{"identifier":{"id":"c"}},"from":{"avatar":%q},"messages":{"message":[%s]},"actions":[%s]}`, from, list, actions)
 	}
 	zeros := func(n int) string { return strings.TrimSuffix(strings.Repeat("0,", n), ",") }
-	for name, c := range map[string]struct {
+	for name, tt := range map[string]struct {
 		body []byte
 		want string
 	}{
-		"500 messages":                        {body("", 500, ""), ""},
-		"501 messages":                        {body("", 501, ""), fault.IssueTooMany},
-		"100 actions":                         {body("", 1, zeros(100)), ""},
-		"101 actions":                         {body("", 1, zeros(101)), fault.IssueTooMany},
-		"an avatar of 20 KB, 200 times":       {body(strings.Repeat("a", 20_000), 200, ""), ""},
-		"an avatar of half a megabyte, often": {body(strings.Repeat("a", 500_000), 100, ""), fault.IssueTooLong},
-		"an avatar of half a megabyte, once":  {body(strings.Repeat("a", 500_000), 1, ""), ""},
+		"500 messages":                   {body("", 500, ""), ""},
+		"501 messages":                   {body("", 501, ""), fault.IssueTooMany},
+		"100 actions":                    {body("", 1, zeros(100)), ""},
+		"101 actions":                    {body("", 1, zeros(101)), fault.IssueTooMany},
+		"an avatar of 20 KB, 200 times":  {body(strings.Repeat("a", 20_000), 200, ""), ""},
+		"an avatar of 500 KB, 100 times": {body(strings.Repeat("a", 500_000), 100, ""), fault.IssueTooLong},
+		"an avatar of 500 KB, once":      {body(strings.Repeat("a", 500_000), 1, ""), ""},
 	} {
-		if got := issue(t, c.body); got != c.want {
-			t.Errorf("%s: %q, want %q", name, got, c.want)
+		if got := issue(t, tt.body); got != tt.want {
+			t.Errorf("%s: issue %q, want %q", name, got, tt.want)
 		}
 	}
 	if _, err := Parse(wire.LLMItem, []byte(`{"content":"a","commands":[`+zeros(101)+`]}`), "c"); !fault.Is(err, fault.Validation) {
-		t.Errorf("101 commands of a language model: %v", err)
+		t.Errorf("101 commands of a language model: %v, want %s", err, fault.Validation)
 	}
 }
 
 func TestEntriesCanBeCreatedAgainWithAnotherPolicy(t *testing.T) {
-	b, err := Parse(wire.BotItem, event("transfer", `{"hangupReason":"r"}`), "c")
+	result, err := Parse(wire.BotItem, event("transfer", `{"hangupReason":"r"}`), "c")
 	if err != nil {
 		t.Fatal(err)
 	}
-	first := b.Entries(entryOf("bot"), policy(t, "defaults"))
-	again := b.Entries(entryOf("bot"), policy(t, "open"))
-	if first[0].Reason != "" || again[0].Reason != "target_missing" {
-		t.Errorf("reasons %q and %q, want none and target_missing", first[0].Reason, again[0].Reason)
+	withDefaults := result.Entries(entryOf("bot"), policy(t, "defaults"))
+	withoutDefaults := result.Entries(entryOf("bot"), policy(t, "open"))
+	if withDefaults[0].Reason != "" || withoutDefaults[0].Reason != "target_missing" {
+		t.Errorf("reasons %q and %q, want none and target_missing", withDefaults[0].Reason, withoutDefaults[0].Reason)
 	}
 }

@@ -10,6 +10,7 @@ import (
 	"telapi/callruntime/wire"
 )
 
+// entryOf returns the base of entries.
 func entryOf(source string) wire.Entry {
 	return wire.Entry{ChannelID: "c", At: 1, Source: source, Trace: wire.Trace{TransactionID: "t-1"}}
 }
@@ -121,7 +122,7 @@ func TestMarkdownLookaheadGrowsLinearly(t *testing.T) {
 	for name, text := range hostileTexts(size) {
 		once, twice := lookahead(text), lookahead(double[name])
 		if twice > 2*once+maxLookahead*maxLookahead {
-			t.Errorf("%q: examined %d bytes, and %d if the text is twice as long", name, once, twice)
+			t.Errorf("%q: examined %d bytes, and %d if the text is twice as long; want at most twice as many plus a constant", name, once, twice)
 		}
 	}
 }
@@ -135,7 +136,7 @@ func TestHostileHTMLUsesLittleMemory(t *testing.T) {
 		htmlToText(text)
 		runtime.ReadMemStats(&after)
 		if allocated := after.TotalAlloc - before.TotalAlloc; allocated > uint64(32*len(text)) {
-			t.Errorf("%q: allocated %d bytes for a text of %d", name, allocated, len(text))
+			t.Errorf("%q: allocated %d bytes for a text of %d, want at most 32 times as many", name, allocated, len(text))
 		}
 	}
 }
@@ -156,10 +157,10 @@ func FuzzHTML(f *testing.F) {
 
 func checkText(t *testing.T, in, out string) {
 	if utf8.ValidString(in) && !utf8.ValidString(out) {
-		t.Errorf("%q became invalid: %q", in, out)
+		t.Errorf("%q became %q, want valid UTF-8", in, out)
 	}
 	if out != strings.TrimSpace(out) {
-		t.Errorf("%q has white space around it", out)
+		t.Errorf("%q starts or ends with white space", out)
 	}
 }
 
@@ -170,14 +171,10 @@ func FuzzParse(f *testing.F) {
 	f.Add([]byte(`{"conversation":{"identifier":{"id":"c"}},"channelData":[{"key":"a","x":1}],"actions":[{"type":"hangup"}]}`))
 	rules := policy(f, "open")
 	f.Fuzz(func(t *testing.T, body []byte) {
-		if b, err := Parse(wire.BotItem, body, "c"); err == nil {
-			checkRoundTrip(t, b.Entries(entryOf(wire.SourceBot), rules))
-		}
-		if b, err := Parse(wire.LLMItem, body, "c"); err == nil {
-			checkRoundTrip(t, b.Entries(entryOf(wire.SourceLLM), rules))
-		}
-		if b, err := Parse(wire.ToolItem, body, "c"); err == nil {
-			checkRoundTrip(t, b.Entries(entryOf(wire.SourceTool), rules))
+		for _, kind := range wire.WorkItemKinds {
+			if result, err := Parse(kind, body, "c"); err == nil {
+				checkRoundTrip(t, result.Entries(entryOf(kind.Source()), rules))
+			}
 		}
 	})
 }

@@ -13,7 +13,7 @@ import (
 	"telapi/internal/fault"
 )
 
-// fill sets a field to something that is not its zero value.
+// fill sets a field to a value other than its zero value.
 func fill(v reflect.Value) {
 	switch {
 	case v.Type() == reflect.TypeFor[jsontext.Value]():
@@ -59,13 +59,13 @@ func TestCatalogueMatchesDocumentation(t *testing.T) {
 		"emit_event":              {"event payload", wire.InOrder},
 	}
 	if len(Catalogue) != len(documented) {
-		t.Errorf("%d commands, %d documented", len(Catalogue), len(documented))
+		t.Errorf("%d commands in the catalogue, want the %d documented", len(Catalogue), len(documented))
 	}
 	for _, spec := range Catalogue {
 		t.Run(spec.Type, func(t *testing.T) {
 			want, ok := documented[spec.Type]
 			if !ok || spec.Apply != want.apply {
-				t.Errorf("documented: %v, applies %s", ok, spec.Apply)
+				t.Errorf("documented: %v, applies %q; want %q", ok, spec.Apply, want.apply)
 			}
 			for name := range strings.FieldsSeq(want.fields) {
 				if !slices.ContainsFunc(spec.Fields, func(f Field) bool { return f.Name == name }) {
@@ -82,17 +82,17 @@ func TestFieldsSurviveEncoding(t *testing.T) {
 			t.Run(spec.Type+"."+f.Name, func(t *testing.T) {
 				c := wire.NewCommand(spec.Type)
 				fill(f.of(c))
-				written, err := json.Marshal(wire.Entry{Command: wire.AnyCommand{Command: c}})
+				encoded, err := json.Marshal(wire.Entry{Command: wire.AnyCommand{Command: c}})
 				if err != nil {
 					t.Fatal(err)
 				}
 				last := f.Name[strings.LastIndex(f.Name, ".")+1:]
-				if !strings.Contains(string(written), `"`+last+`":`) {
-					t.Errorf("field is missing in %s", written)
+				if !strings.Contains(string(encoded), `"`+last+`":`) {
+					t.Errorf("no member %s in %s", last, encoded)
 				}
-				var back wire.Entry
-				if err := json.Unmarshal(written, &back); err != nil || !reflect.DeepEqual(back.Command.Command, c) {
-					t.Errorf("%+v came back as %+v, %v", c, back.Command.Command, err)
+				var decoded wire.Entry
+				if err := json.Unmarshal(encoded, &decoded); err != nil || !reflect.DeepEqual(decoded.Command.Command, c) {
+					t.Errorf("decoded %+v, %v; want %+v", decoded.Command.Command, err, c)
 				}
 			})
 		}
@@ -103,17 +103,17 @@ func TestSessionParamsSchema(t *testing.T) {
 	schema := SessionParamsSchema()
 	properties := schema["properties"].(map[string]any)
 	if len(properties) != 24 || schema["additionalProperties"] != false {
-		t.Errorf("%d properties, others allowed: %v", len(properties), schema["additionalProperties"])
+		t.Errorf("%d properties, additionalProperties %v; want 24, false", len(properties), schema["additionalProperties"])
 	}
 	retries := properties["sttRetries"].(map[string]any)
 	if retries["minimum"] != int64(0) || retries["maximum"] != int64(10) || retries["type"] != "integer" {
-		t.Errorf("sttRetries: %v", retries)
+		t.Errorf("sttRetries: %v, want an integer from 0 to 10", retries)
 	}
 	if _, bounded := properties["bargeInMinWordCount"].(map[string]any)["maximum"]; bounded {
 		t.Error("bargeInMinWordCount has a maximum")
 	}
 	if got := properties["dtmfCollectSubmitDigit"].(map[string]any)["maxLength"]; got != int64(1) {
-		t.Errorf("dtmfCollectSubmitDigit: %v", got)
+		t.Errorf("maxLength of dtmfCollectSubmitDigit: %v, want 1", got)
 	}
 }
 
@@ -131,7 +131,7 @@ func TestCheckProfileReportsEveryIssue(t *testing.T) {
 	}
 	want := []string{"/p/commandSources/1", "/p/commandPolicies/0/type", "/p/commandPolicies/1/type", "/p/commandPolicies/2/allowedTargets/1", "/p/commandPolicies/2/allowedHeaders/1", "/p/commandPolicies/3/type", "/p/actions/transfer/target", "/p/speech/stt/1", "/p/speech/tts/0"}
 	if !slices.Equal(got, want) {
-		t.Errorf("got %v\nwant %v", got, want)
+		t.Errorf("issues at %v\nwant      %v", got, want)
 	}
 }
 
@@ -140,8 +140,8 @@ func TestEscapedLineBreaksAreFound(t *testing.T) {
 		"%0d": true, "%0A": true, "%00": true, "%250d": true, "%25252525250A": true, "a%zz%0d": true,
 		"": false, "%": false, "%0": false, "%0b": false, "100%": false, "%25": false, "%2525": false, "%41": false,
 	} {
-		if escapedBreak.MatchString(s) != want {
-			t.Errorf("%q: %v", s, !want)
+		if got := escapedBreak.MatchString(s); got != want {
+			t.Errorf("%q: found %v, want %v", s, got, want)
 		}
 	}
 }
@@ -160,7 +160,7 @@ func TestLineBreaksInSIPFieldsAreRejected(t *testing.T) {
 				var issues fault.Issues
 				ParseActions(raw, "", &issues)
 				if list := issues.List(); len(list) != 1 || list[0].Path != "/"+f.Name {
-					t.Errorf("%q: %v", raw, list)
+					t.Errorf("%s: issues %v, want one at /%s", raw, list, f.Name)
 				}
 			}
 		}

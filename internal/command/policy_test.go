@@ -11,7 +11,8 @@ import (
 	"telapi/internal/fault"
 )
 
-func flow(t testing.TB, profile string) *Policy {
+// compile returns the policy of a gateway profile.
+func compile(t testing.TB, profile string) *Policy {
 	t.Helper()
 	var p wire.GatewayProfile
 	if err := json.Unmarshal([]byte(profile), &p); err != nil {
@@ -20,8 +21,10 @@ func flow(t testing.TB, profile string) *Policy {
 	return NewPolicy(p, PlatformPolicy{})
 }
 
-func transferFlow(t testing.TB, policy string) *Policy {
-	return flow(t, `{"commandSources":["bot"],"commandPolicies":[{"type":"transfer","enabled":true`+policy+`}]}`)
+// transferPolicy returns a policy that allows transfers, with more members of its
+// command policy.
+func transferPolicy(t testing.TB, members string) *Policy {
+	return compile(t, `{"commandSources":["bot"],"commandPolicies":[{"type":"transfer","enabled":true`+members+`}]}`)
 }
 
 func transfer(target string) *wire.Transfer {
@@ -32,7 +35,7 @@ func transfer(target string) *wire.Transfer {
 
 // Attackers try to transfer calls to premium numbers.
 func TestTollFraudIsDenied(t *testing.T) {
-	p := transferFlow(t, `,"allowedTargets":["tel:+49*","sip:*@pbx.example"]`)
+	p := transferPolicy(t, `,"allowedTargets":["tel:+49*","sip:*@pbx.example"]`)
 	for target, want := range map[string]string{
 		"+4930123":                                    "",
 		"tel:+49-30-123":                              "",
@@ -73,14 +76,14 @@ func TestTollFraudIsDenied(t *testing.T) {
 		"sip:100@pbx.example?f=sip:boss":              HeaderNotAllowed,
 	} {
 		if got := p.Decide(transfer(target), wire.SourceBot, ""); got.Reason != want {
-			t.Errorf("%q: %q, want %q", target, got.Reason, want)
+			t.Errorf("%q: reason %q, want %q", target, got.Reason, want)
 		}
 	}
 }
 
 func TestRoutingHeadersNeedPermission(t *testing.T) {
-	strict := transferFlow(t, `,"allowedTargets":["*"]`)
-	listed := transferFlow(t, `,"allowedTargets":["*"],"allowedHeaders":["route","Refer-To","CONTACT","To","From","Via","Replaces","Call-ID","CSeq","Content-Type","maddr"]`)
+	strict := transferPolicy(t, `,"allowedTargets":["*"]`)
+	listed := transferPolicy(t, `,"allowedTargets":["*"],"allowedHeaders":["route","Refer-To","CONTACT","To","From","Via","Replaces","Call-ID","CSeq","Content-Type","maddr"]`)
 	places := map[string]func(*wire.Transfer, wire.NameValue){
 		"transferSipHeaders":     func(c *wire.Transfer, h wire.NameValue) { c.TransferSIPHeaders = []wire.NameValue{h} },
 		"hangupSipHeaders":       func(c *wire.Transfer, h wire.NameValue) { c.HangupSIPHeaders = []wire.NameValue{h} },
@@ -95,30 +98,30 @@ func TestRoutingHeadersNeedPermission(t *testing.T) {
 		}
 		for name := range strings.FieldsSeq("Route route ROUTE Record-Route Refer-To r Contact m To t From f Via v Replaces Call-ID i CSeq Content-Type content-disposition Content-X c P-Asserted-Identity Remote-Party-ID %52oute %2552oute maddr") {
 			if got := decide(strict, name); got != HeaderNotAllowed {
-				t.Errorf("%s %s: %q", place, name, got)
+				t.Errorf("%s %s: reason %q, want %q", place, name, got, HeaderNotAllowed)
 			}
 		}
 		for name := range strings.FieldsSeq("X-Queue User-to-User Subject X-Route Diversion") {
 			if got := decide(strict, name); got != "" {
-				t.Errorf("%s %s: %q", place, name, got)
+				t.Errorf("%s %s: reason %q, want none", place, name, got)
 			}
 		}
 		for name := range strings.FieldsSeq("Route refer-to Contact to FROM via REPLACES call-id cseq content-type") {
 			if got := decide(listed, name); got != "" {
-				t.Errorf("%s %s is allowed by the policy: %q", place, name, got)
+				t.Errorf("%s %s, allowed by the policy: reason %q, want none", place, name, got)
 			}
 		}
 	}
 	for policy, want := range map[string]string{"": HeaderNotAllowed, `,"allowedHeaders":["Route"]`: ""} {
-		p := flow(t, `{"commandSources":["bot"],"commandPolicies":[{"type":"hangup","enabled":true`+policy+`}]}`)
+		p := compile(t, `{"commandSources":["bot"],"commandPolicies":[{"type":"hangup","enabled":true`+policy+`}]}`)
 		c := wire.NewCommand("hangup").(*wire.Hangup)
 		c.Type, c.HangupSIPHeaders = "hangup", []wire.NameValue{{Name: "route", Value: "x"}}
 		if got := p.Decide(c, wire.SourceBot, "").Reason; got != want {
-			t.Errorf("header Route of a hangup with policy %q: %q, want %q", policy, got, want)
+			t.Errorf("header Route of a hangup with policy %q: reason %q, want %q", policy, got, want)
 		}
 	}
 	if got := listed.Decide(transfer("sip:a@b;maddr=c?Route=d"), wire.SourceBot, "").Reason; got != "" {
-		t.Errorf("target with allowed parameters and headers: %q", got)
+		t.Errorf("target with allowed parameters and headers: reason %q, want none", got)
 	}
 }
 
@@ -144,15 +147,15 @@ func TestCommandsAreDeniedByDefault(t *testing.T) {
 			"one of two enabled": {`{"commandSources":["bot"],"commandPolicies":[{"type":"` + spec.Type + `","enabled":true},{"type":"` + spec.Type + `"}]}`, "bot", TypeDisabled},
 			"allowed":            {`{"commandSources":["bot"],` + policies + `}`, "bot", ""},
 		} {
-			d := flow(t, tt.profile).Decide(c, tt.source, "")
+			d := compile(t, tt.profile).Decide(c, tt.source, "")
 			if d.Reason != tt.want {
-				t.Errorf("%s with %s: %q, want %q", spec.Type, name, d.Reason, tt.want)
+				t.Errorf("%s with %s: reason %q, want %q", spec.Type, name, d.Reason, tt.want)
 			}
-			if want := spec.Apply; tt.want == "" && d.Apply != want {
-				t.Errorf("%s applies %q", spec.Type, d.Apply)
+			if tt.want == "" && d.Apply != spec.Apply {
+				t.Errorf("%s applies %q, want %q", spec.Type, d.Apply, spec.Apply)
 			}
 			if d.Command.Head().Source != tt.source {
-				t.Errorf("%s has source %q", spec.Type, d.Command.Head().Source)
+				t.Errorf("%s has source %q, want %q", spec.Type, d.Command.Head().Source, tt.source)
 			}
 		}
 		platform, err := NewPlatformPolicy([]string{spec.Type}, nil)
@@ -164,7 +167,7 @@ func TestCommandsAreDeniedByDefault(t *testing.T) {
 			t.Fatal(err)
 		}
 		if d := NewPolicy(profile, platform).Decide(c, "bot", ""); d.Reason != PlatformDisabled {
-			t.Errorf("%s, disabled by the platform: %q", spec.Type, d.Reason)
+			t.Errorf("%s, disabled by the platform: reason %q, want %q", spec.Type, d.Reason, PlatformDisabled)
 		}
 	}
 }
@@ -182,30 +185,30 @@ func TestPlatformRestrictsTargets(t *testing.T) {
 	p := NewPolicy(profile, platform)
 	for target, want := range map[string]string{"+4930": "", "+1900": TargetNotAllowed, "sip:desk@pbx.example": TargetNotAllowed, "": TargetNotAllowed} {
 		if got := p.Decide(transfer(target), "bot", "").Reason; got != want {
-			t.Errorf("%q: %q, want %q", target, got, want)
+			t.Errorf("%q: reason %q, want %q", target, got, want)
 		}
 	}
 	bye := transfer("")
 	bye.TransferMethod = SIPBye
 	if got := p.Decide(bye, "bot", ""); got.Reason != "" || got.Command.(*wire.Transfer).Target != "" {
-		t.Errorf("sip_bye without a target: %q", got.Reason)
+		t.Errorf("sip_bye without a target: reason %q, want none and no target", got.Reason)
 	}
-	if _, err := NewPlatformPolicy([]string{"fly"}, []string{"tel:+49*", "nonsense"}); !fault.Is(err, fault.Validation) {
-		t.Errorf("invalid platform policy: %v", err)
+	if _, err := NewPlatformPolicy([]string{"fly"}, []string{"tel:+49*", "invalid"}); !fault.Is(err, fault.Validation) {
+		t.Errorf("invalid platform policy: %v, want %s", err, fault.Validation)
 	}
-	broken, _ := NewPlatformPolicy(nil, []string{"nonsense"})
+	broken, _ := NewPlatformPolicy(nil, []string{"invalid"})
 	if got := NewPolicy(profile, broken).Decide(transfer("+49"), "bot", "").Reason; got != TargetNotAllowed {
-		t.Errorf("invalid target pattern: %q", got)
+		t.Errorf("invalid target pattern: reason %q, want %q", got, TargetNotAllowed)
 	}
 }
 
 func TestDefaultsFillOnlyMissingFields(t *testing.T) {
-	p := flow(t, `{"commandSources":["bot"],"commandPolicies":[{"type":"transfer","enabled":true},{"type":"hangup","enabled":true}],
+	p := compile(t, `{"commandSources":["bot"],"commandPolicies":[{"type":"transfer","enabled":true},{"type":"hangup","enabled":true}],
 		"actions":{"hangup":{"reason":"r","waitForSilence":true,"delayBotDisconnectMs":5},"transfer":{"target":"tel:+49-1","message":"m","canConfirm":true}}}`)
 	no, ms := false, int64(9)
-	given := &wire.Hangup{Header: wire.Header{Type: "hangup"}, Reason: "own", WaitForSilence: &no, DelayBotDisconnectMs: &ms}
-	got := p.Decide(given, "bot", "").Command.(*wire.Hangup)
-	if got.Reason != "own" || *got.WaitForSilence || *got.DelayBotDisconnectMs != 9 {
+	complete := &wire.Hangup{Header: wire.Header{Type: "hangup"}, Reason: "given", WaitForSilence: &no, DelayBotDisconnectMs: &ms}
+	got := p.Decide(complete, "bot", "").Command.(*wire.Hangup)
+	if got.Reason != "given" || *got.WaitForSilence || *got.DelayBotDisconnectMs != 9 {
 		t.Errorf("a default replaced a field of the command: %+v", got)
 	}
 	filled := p.Decide(transfer(""), "bot", "").Command.(*wire.Transfer)
@@ -213,16 +216,16 @@ func TestDefaultsFillOnlyMissingFields(t *testing.T) {
 		t.Errorf("defaults are missing: %+v", filled)
 	}
 	if d := p.Decide(transfer("+491"), "bot", ""); d.Reason != "" {
-		t.Errorf("configured target in another notation: %q", d.Reason)
+		t.Errorf("configured target in another notation: reason %q, want none", d.Reason)
 	}
 	if d := p.Decide(transfer("+492"), "bot", ""); d.Reason != TargetNotAllowed {
-		t.Errorf("other target: %q", d.Reason)
+		t.Errorf("other target: reason %q, want %q", d.Reason, TargetNotAllowed)
 	}
 }
 
 // Without allowedTargets, only the configured target is allowed.
 func TestConfiguredTargetMustMatchExactly(t *testing.T) {
-	p := flow(t, `{"commandSources":["bot"],"commandPolicies":[{"type":"transfer","enabled":true}],
+	p := compile(t, `{"commandSources":["bot"],"commandPolicies":[{"type":"transfer","enabled":true}],
 		"actions":{"transfer":{"target":"sip:desk@pbx.example:5070;transport=tls?Route=sip:edge.example"}}}`)
 	for target, want := range map[string]string{
 		"": "",
@@ -237,30 +240,30 @@ func TestConfiguredTargetMustMatchExactly(t *testing.T) {
 		"sip:desk@pbx.example:5070;transport=tls?Route=sip:evil.example":                    TargetNotAllowed,
 	} {
 		if got := p.Decide(transfer(target), wire.SourceBot, "").Reason; got != want {
-			t.Errorf("%q: %q, want %q", target, got, want)
+			t.Errorf("%q: reason %q, want %q", target, got, want)
 		}
 	}
 }
 
 func TestTransactionIDIsAddedToSIPHeaders(t *testing.T) {
-	p := flow(t, `{"commandSources":["bot"],"commandPolicies":[{"type":"transfer","enabled":true,"allowedTargets":["*"]},{"type":"hangup","enabled":true}]}`)
+	p := compile(t, `{"commandSources":["bot"],"commandPolicies":[{"type":"transfer","enabled":true,"allowedTargets":["*"]},{"type":"hangup","enabled":true}]}`)
 	full := slices.Repeat([]wire.NameValue{{Name: "X-A", Value: "1"}}, MaxSIPHeaders)
-	tr := transfer("+491")
-	tr.TransferSIPHeaders = full
-	h := &wire.Hangup{Header: wire.Header{Type: "hangup"}}
-	h.HangupSIPHeaders = full
+	transferCommand := transfer("+491")
+	transferCommand.TransferSIPHeaders = full
+	hangup := &wire.Hangup{Header: wire.Header{Type: "hangup"}}
+	hangup.HangupSIPHeaders = full
 	for range 2 { // Decide does not modify the command
 		for name, got := range map[string][]wire.NameValue{
-			"transfer": p.Decide(tr, "bot", "tx").Command.(*wire.Transfer).TransferSIPHeaders,
-			"hangup":   p.Decide(h, "bot", "tx").Command.(*wire.Hangup).HangupSIPHeaders,
+			"transfer": p.Decide(transferCommand, "bot", "tx").Command.(*wire.Transfer).TransferSIPHeaders,
+			"hangup":   p.Decide(hangup, "bot", "tx").Command.(*wire.Hangup).HangupSIPHeaders,
 		} {
 			if len(got) != MaxSIPHeaders+1 || got[MaxSIPHeaders] != (wire.NameValue{Name: "bot-trace-transaction-id", Value: "tx"}) {
-				t.Errorf("%s: %d headers, last header %v", name, len(got), got[len(got)-1])
+				t.Errorf("%s: %d headers, the last %v; want %d and the transaction ID", name, len(got), got[len(got)-1], MaxSIPHeaders+1)
 			}
 		}
 	}
 	if got := p.Decide(transfer("+491"), "bot", "").Command.(*wire.Transfer).TransferSIPHeaders; got != nil {
-		t.Errorf("headers without a transaction: %v", got)
+		t.Errorf("headers without a transaction: %v, want none", got)
 	}
 }
 
@@ -272,9 +275,9 @@ func TestSessionParamsOfTransferCreateNoCommands(t *testing.T) {
 	}
 	got := e.Commands("", &issues)
 	if len(got) != 1 || got[0].Head().Type != "transfer" {
-		t.Errorf("session parameters of a transfer created commands: %v", got)
+		t.Errorf("commands %v, want only the transfer", got)
 	}
 	if len(issues.List()) != 1 {
-		t.Errorf("session parameters of a transfer are not validated: %v", issues.List())
+		t.Errorf("issues %v, want one for sttRetries", issues.List())
 	}
 }

@@ -25,7 +25,7 @@ func TestTargetsAreNormalized(t *testing.T) {
 		"sip:b@h;Transport=TLS?X-A=%31": {Scheme: "sip", User: "b", Host: "h", Params: []wire.NameValue{{Name: "transport", Value: "TLS"}}, Headers: []wire.NameValue{{Name: "X-A", Value: "1"}}},
 	} {
 		if got, err := ParseTarget(in); err != nil || !got.same(want) {
-			t.Errorf("%s: %+v, %v", in, got, err)
+			t.Errorf("%s: %+v, %v; want %+v", in, got, err, want)
 		}
 	}
 }
@@ -46,13 +46,13 @@ func TestAmbiguousTargetsAreInvalid(t *testing.T) {
 		"sip:" + strings.Repeat("a", 64) + "@" + strings.Repeat("h", 64), "sip:a@" + strings.Repeat("h.", 130) + "h",
 	} {
 		if got, err := ParseTarget(in); err == nil {
-			t.Errorf("%q was parsed as %+v", in, got)
+			t.Errorf("%q parsed as %+v, want an error", in, got)
 		}
 	}
 }
 
 func TestPatternMatches(t *testing.T) {
-	for pattern, targets := range map[string]struct{ good, bad []string }{
+	for pattern, targets := range map[string]struct{ matching, others []string }{
 		"*":                      {[]string{"+1900", "tel:1", "sip:a@evil.example", "sips:evil.example"}, nil},
 		"tel:+49*":               {[]string{"+4930", "tel:+49", "TEL:+49-1", "+49 1"}, []string{"+1900", "0049", "+4", "49", "sip:+4930@pbx.example", "sip:tel:+49@x"}},
 		"+49*":                   {[]string{"tel:+4930"}, []string{"+50"}},
@@ -71,7 +71,7 @@ func TestPatternMatches(t *testing.T) {
 			t.Errorf("%s: %v", pattern, err)
 			continue
 		}
-		for want, list := range map[bool][]string{true: targets.good, false: targets.bad} {
+		for want, list := range map[bool][]string{true: targets.matching, false: targets.others} {
 			for _, s := range list {
 				target, err := ParseTarget(s)
 				if err == nil && p.Matches(target) != want || err != nil && want {
@@ -87,7 +87,7 @@ func TestInvalidPatternsAreRejected(t *testing.T) {
 		"", " ", "tel:", "sip:", "http:*", "*@pbx.example", "sip:*@", "sip:@x", "sip:a@b@c", "sip:*@x;y=z", "sip:*@x?y", "sip:%61@x", "sip:a:b@x", "sip:*@x:*", "sip:*@x:0", "sip:*@[::*]", "sip: *@x", "*:*", "tel:+49x", "bob", "sip:*@x y", "sip:*@-x", "tel:+49*\n",
 	} {
 		if _, err := ParsePattern(s); err == nil {
-			t.Errorf("%q was accepted", s)
+			t.Errorf("accepted invalid pattern %q", s)
 		}
 	}
 }
@@ -106,10 +106,10 @@ func FuzzTarget(f *testing.F) {
 			return
 		}
 		if strings.ContainsAny(s, "\r\n\x00") {
-			t.Errorf("%q was accepted with a control character", s)
+			t.Errorf("accepted %q with a control character", s)
 		}
 		if pattern.Matches(target) && (target.Host != "pbx.example" || strings.ContainsAny(target.User, "@;?")) {
-			t.Errorf("%q matches as %+v", s, target)
+			t.Errorf("%q, parsed as %+v, matches sip:*@pbx.example", s, target)
 		}
 	})
 }

@@ -37,7 +37,7 @@ func TestBotFinishesRequestBeforeShutdown(t *testing.T) {
 	_, _ = fmt.Fprintf(conn, "POST / HTTP/1.1\r\nHost: bot\r\nExpect: 100-continue\r\nContent-Length: %d\r\n\r\n", len(question))
 	responses := bufio.NewReader(conn)
 	if line, err := responses.ReadString('\n'); err != nil || !strings.Contains(line, "100") {
-		t.Fatalf("%q, %v", line, err)
+		t.Fatalf("response %q, %v; want status 100", line, err)
 	}
 	stop()
 	for err == nil { // until the port is closed
@@ -50,7 +50,7 @@ func TestBotFinishesRequestBeforeShutdown(t *testing.T) {
 	for accepted := false; !accepted; {
 		line, err := responses.ReadString('\n')
 		if err != nil {
-			t.Fatalf("not accepted: %v", err)
+			t.Fatalf("read the response: %v, want status 202", err)
 		}
 		accepted = strings.Contains(line, "202 Accepted")
 	}
@@ -82,14 +82,14 @@ func TestBotPostsOnlyToAPIAndRetries(t *testing.T) {
 		body := fmt.Sprintf(`{"text":"hello","part":1,"channelId":"c","callback":{"url":%q,"token":"t"}}`, url)
 		status, _, err := doJSON(ctx, api.Client(), http.MethodPost, bot.URL(), nil, jsontext.Value(body))
 		if err != nil || status != want {
-			t.Errorf("callback URL %s: %d, %v", url, status, err)
+			t.Errorf("callback URL %s: status %d, %v; want %d", url, status, err, want)
 		}
 	}
 	for range 2 {
 		select {
 		case token := <-tokens:
 			if token != "t" {
-				t.Errorf("token %q", token)
+				t.Errorf("posted with token %q, want t", token)
 			}
 		case <-time.After(30 * time.Second):
 			t.Fatal("answer was not posted again")
@@ -102,6 +102,6 @@ func TestBotPostsOnlyToAPIAndRetries(t *testing.T) {
 func TestBotRepeatsTextUnchanged(t *testing.T) {
 	const said = "👩\u200d👧 \"שלום\" \\o/"
 	if got := smallTalk(said, said); !strings.HasPrefix(got, `You said "`+said+`".`) {
-		t.Error(got)
+		t.Errorf("answer %q, want one that repeats %q", got, said)
 	}
 }

@@ -11,6 +11,7 @@ import (
 	"telapi/callruntime/wire"
 )
 
+// s is short for the times of steps.
 const s = time.Second
 
 func TestSilenceTimersAreIndependent(t *testing.T) {
@@ -133,12 +134,12 @@ func TestCallerInterruptsPlaybackIfAllowed(t *testing.T) {
 	story := botAnswer(0, "", "A story.")
 	const started, stopped = `0s says bot: A story. 0s plays A story. `, `1s stops playback 1s control {"command":"stop_playback"} `
 	var cases []testCase
-	for _, c := range []struct {
+	for _, tt := range []struct {
 		bargeIn, onDTMF bool
 		want            string
 	}{{true, true, stopped}, {true, false, ""}, {false, true, ""}, {false, false, ""}} {
-		cases = append(cases, testCase{name: fmt.Sprintf("by a digit: bargeIn %v, bargeInOnDTMF %v", c.bargeIn, c.onDTMF), mode: "audio", speech: 10 * s,
-			steps: []step{dtmfConfig(fmt.Sprintf(`"bargeIn":%v,"bargeInOnDTMF":%v,"sendDTMF":false`, c.bargeIn, c.onDTMF)), story, callerPresses(1*s, "5")}, want: started + c.want})
+		cases = append(cases, testCase{name: fmt.Sprintf("by a digit: bargeIn %v, bargeInOnDTMF %v", tt.bargeIn, tt.onDTMF), mode: "audio", speech: 10 * s,
+			steps: []step{dtmfConfig(fmt.Sprintf(`"bargeIn":%v,"bargeInOnDTMF":%v,"sendDTMF":false`, tt.bargeIn, tt.onDTMF)), story, callerPresses(1*s, "5")}, want: started + tt.want})
 	}
 	noPrompts := botDelayConfig(`"botNoInputTimeoutMs":60000`)
 	runCases(t, append(cases,
@@ -220,7 +221,7 @@ func TestRestoredCallKeepsSettingsAndDoesNotGreetAgain(t *testing.T) {
 	}
 	c.handleDigit("2")
 	if len(sim.log) != 2 || !strings.HasSuffix(sim.log[1], "asks 12 part 1") {
-		t.Errorf("log %q", sim.log)
+		t.Errorf("log %q, want a question with both digits at the end", sim.log)
 	}
 }
 

@@ -67,12 +67,12 @@ func TestRepeatedEntryHasEffectsOnce(t *testing.T) {
 		for _, want := range []string{`{"text":"one","from":""}`, `{"text":"two","from":""}`} {
 			d, err := history.Receive(ctx)
 			if err != nil || string(d.Entry.Message.Chat) != want {
-				t.Errorf("%s: sent %s, %v", name, d.JSON, err)
+				t.Errorf("%s: sent %s, %v; want %s", name, d.JSON, err, want)
 			}
 		}
 		short, stop := context.WithTimeout(ctx, 100*time.Millisecond)
 		if d, err := history.Receive(short); err == nil {
-			t.Errorf("%s: also sent %s", name, d.JSON)
+			t.Errorf("%s: also sent %s, want two messages", name, d.JSON)
 		}
 		stop()
 	}

@@ -13,7 +13,7 @@ func TestFeedBatchesEventsAndReportsSilence(t *testing.T) {
 		events := make(chan Event)
 		start := time.Now()
 		if batch, open := gather(ctx, events); !open || len(batch) != 0 || time.Since(start) != 15*time.Second {
-			t.Errorf("after %s of silence: %+v", time.Since(start), batch)
+			t.Errorf("batch %+v, open %v after %s; want an empty batch after 15s", batch, open, time.Since(start))
 		}
 		go func() {
 			for _, at := range []int64{3, 1, 2} {
@@ -24,13 +24,13 @@ func TestFeedBatchesEventsAndReportsSilence(t *testing.T) {
 			stop()
 		}()
 		if batch, open := gather(ctx, events); !open || len(batch) != 3 {
-			t.Errorf("first batch: %+v", batch)
+			t.Errorf("first batch %+v, open %v; want 3 events", batch, open)
 		}
 		if batch, open := gather(ctx, events); !open || len(batch) != 1 {
-			t.Errorf("last batch: %+v", batch)
+			t.Errorf("last batch %+v, open %v; want 1 event", batch, open)
 		}
 		if batch, open := gather(ctx, events); open {
-			t.Errorf("after the end: %+v", batch)
+			t.Errorf("after the end: batch %+v, want a closed feed", batch)
 		}
 	})
 }

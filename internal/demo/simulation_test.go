@@ -31,11 +31,11 @@ type simulation struct {
 	start     time.Time
 	steps     []step
 	log       []string
-	asked     int
+	asked     int           // questions to the bot
 	speech    time.Duration // duration of every utterance
 	stuck     bool          // whether playback never ends
 	stop      context.CancelFunc
-	committed int
+	committed int // entries
 }
 
 const maxDuration = time.Hour // longer than any timer
@@ -57,7 +57,7 @@ func simulate(t *testing.T, mode string, speech time.Duration, steps ...step) (l
 		synctest.Wait()
 		log = strings.Join(s.log, "\n")
 		if s.committed != entries {
-			t.Errorf("committed %d of %d entries", s.committed, entries)
+			t.Errorf("committed %d entries, want %d", s.committed, entries)
 		}
 	})
 	return log

@@ -18,7 +18,7 @@ func TestHubReplaysPastEventsAndDeliversNewOnes(t *testing.T) {
 	past, cancel := h.Subscribe("s", events)
 	_, cancelOther := h.Subscribe("s", make(chan Event)) // never read: Publish must not block
 	if len(past) != 3 || past[0].Title != "0" || string(past[2].Data) != `{"n":2}` {
-		t.Fatalf("past events: %+v", past)
+		t.Fatalf("past events %+v, want 3", past)
 	}
 	h.Publish("s", LaneBot, "", EventHTTP, "new", nil)
 	h.Publish("other", LaneBot, "", EventHTTP, "other session", nil)
@@ -32,7 +32,7 @@ func TestHubReplaysPastEventsAndDeliversNewOnes(t *testing.T) {
 		delivered = append(delivered, e)
 	}
 	if len(delivered) != 2 || delivered[0].Title != "new" || delivered[1].Title != "newer" || delivered[0].SessionID != "s" {
-		t.Errorf("delivered events: %+v", delivered)
+		t.Errorf("delivered events %+v, want new and newer", delivered)
 	}
 }
 
@@ -43,7 +43,7 @@ func TestHubMemoryIsBounded(t *testing.T) {
 	}
 	past, cancel := h.Subscribe("long", nil)
 	if len(past) != maxSessionEvents || past[len(past)-1].Title != "1999" {
-		t.Errorf("%d events kept", len(past))
+		t.Errorf("%d events kept, want the last %d", len(past), maxSessionEvents)
 	}
 	publishMany := func() {
 		for n := range 500 {
@@ -81,7 +81,7 @@ func TestTitleSummarizesEntry(t *testing.T) {
 		`channel_data`:                 {Kind: wire.KindChannelData, ChannelData: []wire.ChannelDatum{{Value: jsontext.Value(`"secret"`)}}},
 	} {
 		if got := Title(e); got != want {
-			t.Errorf("got %q, want %q", got, want)
+			t.Errorf("title %q, want %q", got, want)
 		}
 	}
 }

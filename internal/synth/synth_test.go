@@ -24,8 +24,8 @@ import (
 
 var hello = speech.Utterance{Text: "Hello, world", Voice: "alloy", Model: "tts-1", Speed: 1}
 
-// sound is half a second of audio that does not look like text.
-func sound(rate int) audio.Sound {
+// testSound returns half a second of audio that does not look like text.
+func testSound(rate int) audio.Sound {
 	s := audio.Sound{Rate: rate, Samples: make([]int16, rate/2)}
 	for i := range s.Samples {
 		s.Samples[i] = int16(8000 * math.Sin(float64(i)/20))
@@ -43,61 +43,61 @@ func openAI(t *testing.T, timeout time.Duration, handle http.HandlerFunc) *OpenA
 }
 
 func TestOpenAIRequest(t *testing.T) {
-	var got map[string]any
+	var body map[string]any
 	o := openAI(t, time.Minute, func(w http.ResponseWriter, r *http.Request) {
 		if r.Method != "POST" || r.URL.Path != "/v1/audio/speech" || r.Header.Get("Authorization") != "Bearer sk-secret" || r.Header.Get("Content-Type") != "application/json" {
-			t.Errorf("request %s %s %v", r.Method, r.URL, r.Header)
+			t.Errorf("request %s %s %v, want POST /v1/audio/speech with the key and JSON", r.Method, r.URL, r.Header)
 		}
-		if err := json.NewDecoder(r.Body).Decode(&got); err != nil {
+		if err := json.NewDecoder(r.Body).Decode(&body); err != nil {
 			t.Error(err)
 		}
 		w.Header().Set("Content-Type", "audio/pcm")
-		pcm := sound(24000).PCM()
+		pcm := testSound(24000).PCM()
 		_, _ = w.Write(pcm[:1001]) // splits a sample
 		_ = http.NewResponseController(w).Flush()
 		_, _ = w.Write(pcm[1001:])
 	})
-	made, err := o.Synthesize(t.Context(), hello)
-	if err != nil || !reflect.DeepEqual(made, sound(24000)) {
-		t.Errorf("%d samples at %d Hz, %v", len(made.Samples), made.Rate, err)
+	got, err := o.Synthesize(t.Context(), hello)
+	if want := testSound(24000); err != nil || !reflect.DeepEqual(got, want) {
+		t.Errorf("%d samples at %d Hz, %v; want the %d samples sent", len(got.Samples), got.Rate, err, len(want.Samples))
 	}
 	want := map[string]any{"model": "tts-1", "voice": "alloy", "input": "Hello, world", "speed": 1.0, "response_format": "pcm"}
-	if !reflect.DeepEqual(got, want) {
-		t.Errorf("request body %v, want %v", got, want)
+	if !reflect.DeepEqual(body, want) {
+		t.Errorf("request body %v, want %v", body, want)
 	}
 }
 
 func TestOpenAIErrors(t *testing.T) {
-	pcm := sound(24000).PCM()
-	answer := func(status int, contentType string, body []byte) http.HandlerFunc {
+	pcm := testSound(24000).PCM()
+	respond := func(status int, contentType string, body []byte) http.HandlerFunc {
 		return func(w http.ResponseWriter, _ *http.Request) {
 			w.Header().Set("Content-Type", contentType)
 			w.WriteHeader(status)
 			_, _ = w.Write(body)
 		}
 	}
-	for name, c := range map[string]struct {
+	for name, tt := range map[string]struct {
 		handle   http.HandlerFunc
 		message  string
 		rejected bool
 	}{
-		"unknown voice":     {answer(400, "application/json", []byte(`{"error":"sk-secret"}`)), "400", true},
-		"unknown model":     {answer(404, "application/json", nil), "404", true},
-		"rejected text":     {answer(422, "application/json", nil), "422", true},
-		"wrong key":         {answer(401, "application/json", nil), "401", false},
-		"too many requests": {answer(429, "application/json", nil), "429", false},
-		"internal error":    {answer(500, "text/plain", []byte("sk-secret")), "500", false},
+		"unknown voice":     {respond(400, "application/json", []byte(`{"error":"sk-secret"}`)), "400", true},
+		"unknown model":     {respond(404, "application/json", nil), "404", true},
+		"rejected text":     {respond(422, "application/json", nil), "422", true},
+		"wrong key":         {respond(401, "application/json", nil), "401", false},
+		"too many requests": {respond(429, "application/json", nil), "429", false},
+		"internal error":    {respond(500, "text/plain", []byte("sk-secret")), "500", false},
 		"redirect": {func(w http.ResponseWriter, r *http.Request) {
 			http.Redirect(w, r, "http://127.0.0.1:1/", http.StatusFound)
 		}, "302", false},
-		"JSON instead of PCM":     {answer(200, "application/json", []byte(`{"error":"no"}`)), "application/json", false},
-		"HTML":                    {answer(200, "text/html; charset=utf-8", []byte("<html>")), "text/html", false},
-		"another format":          {answer(200, "audio/mpeg", pcm), "audio/mpeg", false},
-		"HTML with an audio type": {answer(200, "audio/pcm", []byte(strings.Repeat("<html>", 1000))), "text", false},
-		"empty body":              {answer(200, "audio/pcm", nil), "0 bytes", false},
-		"very short body":         {answer(200, "audio/pcm", pcm[:100]), "100 bytes", false},
-		"half a sample":           {answer(200, "audio/pcm", pcm[:9999]), "9999 bytes", false},
-		"WAV without samples":     {answer(200, "audio/wav", []byte("RIFF....WAVE")), "WAV", false},
+		"JSON instead of PCM":     {respond(200, "application/json", []byte(`{"error":"no"}`)), "application/json", false},
+		"HTML":                    {respond(200, "text/html; charset=utf-8", []byte("<html>")), "text/html", false},
+		"another format":          {respond(200, "audio/mpeg", pcm), "audio/mpeg", false},
+		"HTML with an audio type": {respond(200, "audio/pcm", []byte(strings.Repeat("<html>", 1000))), "text", false},
+		"empty body":              {respond(200, "audio/pcm", nil), "0 bytes", false},
+		"very short body":         {respond(200, "audio/pcm", pcm[:100]), "100 bytes", false},
+		"half a sample":           {respond(200, "audio/pcm", pcm[:9999]), "9999 bytes", false},
+		"WAV without samples":     {respond(200, "audio/wav", []byte("RIFF....WAVE")), "WAV", false},
 		"truncated body":          {truncate(pcm, true), "EOF", false},
 		"truncated chunks":        {truncate(pcm, false), "EOF", false},
 		"no response":             {func(_ http.ResponseWriter, r *http.Request) { <-r.Context().Done() }, "no data", false},
@@ -117,15 +117,15 @@ func TestOpenAIErrors(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			timeout := 20 * time.Second
-			if c.message == "no data" {
+			if tt.message == "no data" {
 				timeout = 50 * time.Millisecond
 			}
 			_, err := openAI(t, timeout, func(w http.ResponseWriter, r *http.Request) {
 				_, _ = io.Copy(io.Discard, r.Body) // so that the server notices a closed connection
-				c.handle(w, r)
+				tt.handle(w, r)
 			}).Synthesize(t.Context(), hello)
-			if err == nil || !strings.Contains(err.Error(), c.message) || errors.Is(err, speech.ErrRejected) != c.rejected {
-				t.Errorf("%v, want %q, rejected %v", err, c.message, c.rejected)
+			if err == nil || !strings.Contains(err.Error(), tt.message) || errors.Is(err, speech.ErrRejected) != tt.rejected {
+				t.Errorf("error %v, want %q, rejected: %v", err, tt.message, tt.rejected)
 			}
 			if err != nil && strings.Contains(err.Error(), "sk-secret") {
 				t.Errorf("error contains the key: %v", err)
@@ -134,14 +134,15 @@ func TestOpenAIErrors(t *testing.T) {
 	}
 	down := NewOpenAI(OpenAIOptions{URL: "http://127.0.0.1:1", Timeout: time.Second})
 	if _, err := down.Synthesize(t.Context(), hello); err == nil || errors.Is(err, speech.ErrRejected) {
-		t.Errorf("service down: %v", err)
+		t.Errorf("service down: %v, want an error other than ErrRejected", err)
 	}
 }
 
-// truncate closes the connection in the middle of a response.
-func truncate(body []byte, declared bool) http.HandlerFunc {
+// truncate closes the connection in the middle of a response, which has a
+// Content-Length or chunks.
+func truncate(body []byte, withLength bool) http.HandlerFunc {
 	return func(w http.ResponseWriter, _ *http.Request) {
-		if declared {
+		if withLength {
 			w.Header().Set("Content-Length", fmt.Sprint(len(body)))
 		}
 		_, _ = w.Write(body[:len(body)/2])
@@ -151,13 +152,14 @@ func truncate(body []byte, declared bool) http.HandlerFunc {
 }
 
 func TestOpenAIAcceptsWAV(t *testing.T) {
-	want := sound(22050)
+	want := testSound(22050)
 	o := openAI(t, time.Minute, func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write(wavOf(want)) })
 	if got, err := o.Synthesize(t.Context(), hello); err != nil || !reflect.DeepEqual(got, want) {
-		t.Errorf("%d samples at %d Hz, %v", len(got.Samples), got.Rate, err)
+		t.Errorf("%d samples at %d Hz, %v; want %d at %d Hz", len(got.Samples), got.Rate, err, len(want.Samples), want.Rate)
 	}
 }
 
+// wavOf returns a WAV file with wrong lengths, as streaming writers create it.
 func wavOf(s audio.Sound) []byte {
 	le := binary.LittleEndian
 	b := append([]byte("RIFF\xff\xff\xff\x7fWAVELIST\x03\x00\x00\x00abc\x00fmt \x10\x00\x00\x00\x01\x00\x01\x00"), le.AppendUint32(nil, uint32(s.Rate))...)
@@ -166,12 +168,12 @@ func wavOf(s audio.Sound) []byte {
 }
 
 func FuzzDecode(f *testing.F) {
-	f.Add(wavOf(sound(8000)))
+	f.Add(wavOf(testSound(8000)))
 	f.Add([]byte("RIFF"))
-	f.Add(sound(8000).PCM())
+	f.Add(testSound(8000).PCM())
 	f.Fuzz(func(t *testing.T, body []byte) {
 		if s, err := decode(body, 24000); err == nil && (len(s.Samples) == 0 || s.Rate <= 0) {
-			t.Errorf("accepted as sound: %v", s)
+			t.Errorf("decoded %d samples at %d Hz without an error", len(s.Samples), s.Rate)
 		}
 	})
 }
@@ -180,7 +182,7 @@ func TestToneDependsOnTextSpeedAndVoice(t *testing.T) {
 	play := func(u speech.Utterance) audio.Sound {
 		s, err := Tone{}.Synthesize(t.Context(), u)
 		if err != nil || len(s.Samples) == 0 {
-			t.Fatal(err)
+			t.Fatalf("%d samples, %v", len(s.Samples), err)
 		}
 		return s
 	}
@@ -195,9 +197,9 @@ func TestToneDependsOnTextSpeedAndVoice(t *testing.T) {
 	if n := len(once.Samples); len(play(longer).Samples) != 2*n || len(play(slower).Samples) != 2*n || reflect.DeepEqual(play(other), once) {
 		t.Error("text, speed or voice have no effect")
 	}
-	endless := speech.Utterance{Text: strings.Repeat("a", speech.MaxCharacters), Speed: speech.MinSpeed}
-	if n := len(play(endless).Samples); n > 60*once.Rate || n < 50*once.Rate {
-		t.Errorf("the longest text has %d s", n/once.Rate)
+	longest := speech.Utterance{Text: strings.Repeat("a", speech.MaxCharacters), Speed: speech.MinSpeed}
+	if n := len(play(longest).Samples); n > 60*once.Rate || n < 50*once.Rate {
+		t.Errorf("the longest text takes %d s, want 50 to 60", n/once.Rate)
 	}
 }
 
@@ -209,16 +211,16 @@ func TestEspeak(t *testing.T) {
 	}
 	say := func(text, voice string, speed float64) int {
 		t.Helper()
-		v, m := e.Resolve(voice, "any-model")
-		s, err := e.Synthesize(t.Context(), speech.Utterance{Text: text, Voice: v, Model: m, Speed: speed})
+		voice, model := e.Resolve(voice, "any-model")
+		s, err := e.Synthesize(t.Context(), speech.Utterance{Text: text, Voice: voice, Model: model, Speed: speed})
 		if err != nil || s.Rate != 22050 {
-			t.Fatalf("%q: %d Hz, %v", text, s.Rate, err)
+			t.Fatalf("%q: %d Hz, %v; want 22050 Hz", text, s.Rate, err)
 		}
 		return len(s.Samples)
 	}
 	short, long, fast := say("Good morning.", "", 1), say("Good morning. How are you today?", "", 1), say("Good morning.", "", 2)
 	if short >= long || fast >= short {
-		t.Errorf("lengths: %d, longer text %d, faster %d", short, long, fast)
+		t.Errorf("%d samples, longer text %d, faster %d; want more for the longer text, fewer if faster", short, long, fast)
 	}
 	say("--help -f /etc/passwd; $(reboot) `id`", "en", 1)
 	say("Grüß Gott, 世界 🌍", "de+f3", 1)
@@ -227,12 +229,12 @@ func TestEspeak(t *testing.T) {
 			t.Errorf("voice %q resolved to %q, want %q", voice, got, want)
 		}
 	}
-	for what, u := range map[string]speech.Utterance{
-		"nothing to say":        {Text: "-", Voice: "en", Speed: 1},
+	for name, u := range map[string]speech.Utterance{
+		"no pronounceable text": {Text: "-", Voice: "en", Speed: 1},
 		"more than ten minutes": {Text: strings.Repeat("9 ", 2048), Voice: "en", Speed: speech.MinSpeed},
 	} {
 		if _, err := e.Synthesize(t.Context(), u); !errors.Is(err, speech.ErrRejected) {
-			t.Errorf("%s: %v", what, err)
+			t.Errorf("%s: %v, want ErrRejected", name, err)
 		}
 	}
 	if _, err := NewEspeak(t.Context(), "unknown", time.Minute); err == nil {
@@ -241,7 +243,7 @@ func TestEspeak(t *testing.T) {
 }
 
 func TestEspeakErrors(t *testing.T) {
-	for name, c := range map[string]struct{ script, message string }{
+	for name, tt := range map[string]struct{ script, message string }{
 		"stalls":  {"exec sleep 60", "no data"},
 		"fails":   {"exit 3", "exit status 3"},
 		"text":    {"head -c 5000 /dev/zero | tr '\\0' x", "text"},
@@ -249,7 +251,7 @@ func TestEspeakErrors(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			program := filepath.Join(t.TempDir(), "espeak")
-			if err := os.WriteFile(program, []byte("#!/bin/sh\n"+c.script+"\n"), 0o700); err != nil {
+			if err := os.WriteFile(program, []byte("#!/bin/sh\n"+tt.script+"\n"), 0o700); err != nil {
 				t.Fatal(err)
 			}
 			t.Parallel() // after writing the file: a concurrent fork would make it busy
@@ -258,8 +260,8 @@ func TestEspeakErrors(t *testing.T) {
 				timeout = 50 * time.Millisecond
 			}
 			e := &Espeak{program: program, timeout: timeout, slots: make(chan struct{}, 1)}
-			if _, err := e.Synthesize(t.Context(), hello); err == nil || !strings.Contains(err.Error(), c.message) {
-				t.Errorf("%v, want %q", err, c.message)
+			if _, err := e.Synthesize(t.Context(), hello); err == nil || !strings.Contains(err.Error(), tt.message) {
+				t.Errorf("error %v, want %q", err, tt.message)
 			}
 		})
 	}
@@ -267,6 +269,6 @@ func TestEspeakErrors(t *testing.T) {
 	cancelled, cancel := context.WithCancel(t.Context())
 	cancel()
 	if _, err := busy.Synthesize(cancelled, hello); !errors.Is(err, context.Canceled) {
-		t.Errorf("waiting for a free process: %v", err)
+		t.Errorf("cancelled while waiting for a free process: %v, want context.Canceled", err)
 	}
 }
