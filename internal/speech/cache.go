@@ -25,24 +25,24 @@ var errDamaged = errors.New("blob checksum mismatch")
 // blobsUsable reports whether there is a media service that did not fail within
 // blobRetryDelay. A clock that was set back does not extend the delay.
 func (s *Service) blobsUsable() bool {
-	left := time.Duration(s.blobsRetryAt.Load() - s.Now().UnixNano())
-	return s.Blobs != nil && (left <= 0 || left > blobRetryDelay)
+	delay := time.Duration(s.blobsRetryAt.Load() - s.Now().UnixNano())
+	return s.Blobs != nil && (delay <= 0 || delay > blobRetryDelay)
 }
 
 // lookUp returns the verified audio of a recording from the cache. It creates a
 // missing A-law variant from PCM. It deletes a variant whose blob is missing or
 // damaged.
-func (s *Service) lookUp(ctx context.Context, want Recording, e Encoding) (found result, ok bool, err error) {
-	rec, err := s.Store.Recording(ctx, want.Hash)
+func (s *Service) lookUp(ctx context.Context, hash string, e Encoding) (found result, ok bool, err error) {
+	rec, err := s.Store.Recording(ctx, hash)
 	switch {
 	case fault.Is(err, fault.NotFound), err == nil && rec.expired(s.Now()):
 		return result{}, false, nil
 	case err != nil:
 		return result{}, false, fmt.Errorf("look up speech: %w", err)
 	}
-	if audio := s.read(ctx, rec, e); audio != nil {
+	if content := s.read(ctx, rec, e); content != nil {
 		s.metrics.cache.WithLabelValues("hit").Inc()
-		return result{recording: rec, audio: audio, stored: true}, true, nil
+		return result{recording: rec, audio: content, stored: true}, true, nil
 	}
 	if e != ALaw || !s.blobsUsable() {
 		return result{}, false, nil
@@ -67,15 +67,15 @@ func (s *Service) read(ctx context.Context, rec Recording, e Encoding) []byte {
 	}
 	bounded, cancel := context.WithTimeout(ctx, blobTimeout)
 	defer cancel()
-	audio, version, err := s.Blobs.Get(bounded, BlobPath(rec.Hash, e))
-	if err == nil && checksum(audio) != rec.Variants[e] {
+	content, version, err := s.Blobs.Get(bounded, BlobPath(rec.Hash, e))
+	if err == nil && checksum(content) != rec.Variants[e] {
 		err = errDamaged
 	}
 	switch {
 	case err == nil:
-		return audio
+		return content
 	case errors.Is(err, errDamaged), errors.Is(err, ErrBlobNotFound):
-		s.drop(ctx, rec, e, version, err)
+		s.deleteVariant(ctx, rec, e, version, err)
 	default:
 		s.blobsFailed(ctx, err)
 	}
@@ -107,9 +107,9 @@ func (s *Service) save(ctx context.Context, made *result, e Encoding) {
 	s.Log.WarnContext(ctx, "speech not cached", "error", err)
 }
 
-// drop deletes a variant whose blob is missing or damaged, unless it has been
+// deleteVariant deletes a variant whose blob is missing or damaged, unless it has been
 // replaced. Version is that of the damaged blob.
-func (s *Service) drop(ctx context.Context, rec Recording, e Encoding, version string, reason error) {
+func (s *Service) deleteVariant(ctx context.Context, rec Recording, e Encoding, version string, reason error) {
 	s.metrics.cache.WithLabelValues("bad_blob").Inc()
 	s.Log.WarnContext(ctx, "deleting cached speech", "hash", rec.Hash, "encoding", e, "error", reason)
 	if errors.Is(reason, errDamaged) {
@@ -188,7 +188,7 @@ var errAudioNotFound = fault.New(fault.NotFound, "Audio not found. Create it wit
 // deletes a variant whose blob is missing.
 func (p Playback) Failed(ctx context.Context, err error) error {
 	if errors.Is(err, ErrBlobNotFound) {
-		p.service.drop(ctx, p.recording, p.encoding, "", err)
+		p.service.deleteVariant(ctx, p.recording, p.encoding, "", err)
 		return errAudioNotFound
 	}
 	return fault.Unavailable("The media service", err)
@@ -199,7 +199,7 @@ func (p Playback) Failed(ctx context.Context, err error) error {
 // with the given version is then deleted.
 func (p Playback) Verify(ctx context.Context, body io.Reader, version string) io.Reader {
 	return &verifier{bufio.NewReader(body), sha256.New(), p.recording.Variants[p.encoding], func() {
-		p.service.drop(context.WithoutCancel(ctx), p.recording, p.encoding, version, errDamaged)
+		p.service.deleteVariant(context.WithoutCancel(ctx), p.recording, p.encoding, version, errDamaged)
 	}}
 }
 

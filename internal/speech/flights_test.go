@@ -13,6 +13,7 @@ import (
 	dto "github.com/prometheus/client_model/go"
 
 	"telapi/internal/audio"
+	"telapi/internal/background"
 	"telapi/internal/speech"
 )
 
@@ -116,8 +117,8 @@ func TestCloseCancelsAndAwaitsSyntheses(t *testing.T) {
 		}
 		close(mayReturn)
 		<-closed
-		if _, err := s.Synthesize(t.Context(), "t1", []byte(`{"text":"def"}`)); !errors.Is(err, context.Canceled) || p.calls.Load() != 1 {
-			t.Errorf("request after Close: %v with %d calls, want context.Canceled with 1", err, p.calls.Load())
+		if _, err := s.Synthesize(t.Context(), "t1", []byte(`{"text":"def"}`)); !errors.Is(err, background.ErrClosed) || p.calls.Load() != 1 {
+			t.Errorf("request after Close: %v with %d calls, want ErrClosed with 1", err, p.calls.Load())
 		}
 	})
 }

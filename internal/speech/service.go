@@ -15,6 +15,7 @@ import (
 	"golang.org/x/sync/singleflight"
 
 	"telapi/callruntime/wire"
+	"telapi/internal/background"
 	"telapi/internal/endpoint"
 )
 
@@ -25,7 +26,7 @@ const Route = "/api/v1/runtime/speech"
 // than the timeout of a request.
 const synthesisTimeout = 50 * time.Second
 
-// Deps are the dependencies of a Service.
+// Deps are the dependencies and settings of a Service.
 type Deps struct {
 	Store     Store
 	Blobs     BlobStore // nil: no media service is configured
@@ -46,32 +47,22 @@ type Deps struct {
 type Service struct {
 	Deps
 	metrics      metrics
-	failures     sync.Map      // time of a provider's last failure by name
+	failures     sync.Map      // time of the last failure by provider name
 	blobsRetryAt atomic.Int64  // when an unavailable media service is tried again, in Unix nanoseconds
 	encoders     chan struct{} // bounds concurrent encodings: more than there are CPUs only use memory
 
-	flights  singleflight.Group // shares one synthesis between identical requests
-	mu       sync.Mutex         // held to begin a flight, or to close
-	running  sync.WaitGroup     // flights
-	lifetime context.Context    // of flights
-	cancel   context.CancelFunc
+	flights singleflight.Group // shares one synthesis between identical requests
+	tasks   *background.Group  // the syntheses of flights
 }
 
 // NewService returns a service.
 func NewService(deps Deps) *Service {
-	s := &Service{Deps: deps, metrics: newMetrics(deps.Registry), encoders: make(chan struct{}, runtime.GOMAXPROCS(0))}
-	s.lifetime, s.cancel = context.WithCancel(context.Background())
-	return s
+	return &Service{Deps: deps, metrics: newMetrics(deps.Registry), encoders: make(chan struct{}, runtime.GOMAXPROCS(0)), tasks: background.NewGroup()}
 }
 
 // Close cancels syntheses that continue after their clients have disconnected,
 // and waits for them. No more can begin.
-func (s *Service) Close() {
-	s.mu.Lock()
-	s.cancel()
-	s.mu.Unlock()
-	s.running.Wait()
-}
+func (s *Service) Close() { s.tasks.Close() }
 
 // Response is the result of a request: the URL of the cached audio, or the audio
 // itself if it is not cached.
@@ -91,8 +82,8 @@ type Response struct {
 type result struct {
 	recording   Recording
 	audio       []byte
-	stored      bool
-	synthesized bool // and reported as billed
+	stored      bool // in the cache
+	synthesized bool // and therefore billed
 }
 
 // Synthesize creates the speech that a team requests, or returns it from the
@@ -145,21 +136,9 @@ func (s *Service) share(ctx context.Context, r Request, providers []Provider) (m
 		return made, true, err
 	}
 	first := false
-	done := s.flights.DoChan(s.cacheKey(r, providers), func() (_ any, err error) {
+	done := s.flights.DoChan(s.requestKey(r, providers), func() (any, error) {
 		first = true
-		if err := s.begin(); err != nil {
-			return nil, err
-		}
-		defer s.running.Done()
-		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), synthesisTimeout)
-		defer cancel()
-		defer context.AfterFunc(s.lifetime, cancel)()
-		defer func() {
-			if p := recover(); p != nil {
-				err = fmt.Errorf("panic: %v\n%s", p, debug.Stack())
-			}
-		}()
-		return s.findOrSynthesize(ctx, r, providers)
+		return s.runTask(ctx, r, providers)
 	})
 	select {
 	case <-ctx.Done():
@@ -173,19 +152,29 @@ func (s *Service) share(ctx context.Context, r Request, providers []Provider) (m
 	}
 }
 
-// begin counts a flight, unless the service is closed.
-func (s *Service) begin() error {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if err := s.lifetime.Err(); err != nil {
-		return fmt.Errorf("speech service closed: %w", err)
+// runTask returns the result of findOrSynthesize, which only Close cancels.
+func (s *Service) runTask(ctx context.Context, r Request, providers []Provider) (made result, err error) {
+	finished := make(chan struct{})
+	closed := s.tasks.Go(ctx, func(ctx context.Context) {
+		defer close(finished)
+		defer func() {
+			if p := recover(); p != nil {
+				err = fmt.Errorf("panic: %v\n%s", p, debug.Stack())
+			}
+		}()
+		ctx, cancel := context.WithTimeout(ctx, synthesisTimeout)
+		defer cancel()
+		made, err = s.findOrSynthesize(ctx, r, providers)
+	})
+	if closed != nil {
+		return result{}, closed
 	}
-	s.running.Add(1)
-	return nil
+	<-finished
+	return made, err
 }
 
-// cacheKey identifies identical requests, on this instance and in leases.
-func (s *Service) cacheKey(r Request, providers []Provider) string {
+// requestKey identifies identical requests, on this instance and in leases.
+func (s *Service) requestKey(r Request, providers []Provider) string {
 	return BlobPath(s.recording(r, providers[0]).Hash, r.Encoding)
 }
 
@@ -213,15 +202,15 @@ func (s *Service) findOrSynthesize(ctx context.Context, r Request, providers []P
 	if found, ok, err := s.find(ctx, r, providers[:1]); ok || err != nil {
 		return found, err
 	}
-	release, waited, err := s.Leases.Acquire(ctx, s.cacheKey(r, providers))
+	release, waited, err := s.Leases.Acquire(ctx, s.requestKey(r, providers))
 	if err != nil {
 		s.Log.WarnContext(ctx, "speech lease unavailable; another instance may synthesize the same text", "error", err)
 		return s.synthesize(ctx, r, providers, true)
 	}
 	defer release()
-	candidates := providers[:1] // stored between the first lookup and the lease
+	candidates := providers[:1] // another instance may have finished since the first lookup
 	if waited {
-		candidates = providers
+		candidates = providers // it may have used a fallback
 	}
 	if found, ok, err := s.find(ctx, r, candidates); ok || err != nil {
 		return found, err
@@ -232,7 +221,7 @@ func (s *Service) findOrSynthesize(ctx context.Context, r Request, providers []P
 // find looks up the results of the given providers.
 func (s *Service) find(ctx context.Context, r Request, providers []Provider) (found result, ok bool, err error) {
 	for _, p := range providers {
-		if found, ok, err = s.lookUp(ctx, s.recording(r, p), r.Encoding); ok || err != nil {
+		if found, ok, err = s.lookUp(ctx, s.recording(r, p).Hash, r.Encoding); ok || err != nil {
 			break
 		}
 	}
@@ -247,7 +236,7 @@ func (s *Service) synthesize(ctx context.Context, r Request, providers []Provide
 	for i, p := range list {
 		rec := s.recording(r, p)
 		if cache && p != providers[0] {
-			if found, ok, err := s.lookUp(ctx, rec, r.Encoding); ok || err != nil {
+			if found, ok, err := s.lookUp(ctx, rec.Hash, r.Encoding); ok || err != nil {
 				return found, err
 			}
 		}
