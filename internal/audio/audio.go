@@ -56,18 +56,18 @@ func (s Sound) Resample(rate int) Sound {
 	if rate == s.Rate || len(s.Samples) == 0 {
 		return Sound{rate, s.Samples}
 	}
-	up, down := reduce(rate, s.Rate)
+	up, down := reduce(rate, s.Rate)                   // rate / s.Rate
 	band := cutoff * min(1, float64(up)/float64(down)) // relative to half the original rate
-	reach := int(math.Ceil(crossings * cutoff / band))
+	reach := int(math.Ceil(crossings * cutoff / band)) // input samples on each side of an output sample
 	filter := newFilter(up, reach, band)
 	out := Sound{rate, make([]int16, (len(s.Samples)*up+down/2)/down)}
 	for n := range out.Samples {
-		at, phase := n*down/up, n*down%up
+		at, phase := n*down/up, n*down%up // position in the input: at + phase/up
 		first := max(0, at-reach+1)
-		near := s.Samples[first:min(len(s.Samples), at+reach+1)]
-		taps := filter[phase][first-at+reach-1:][:len(near)] // equal lengths avoid bounds checks
+		window := s.Samples[first:min(len(s.Samples), at+reach+1)]
+		taps := filter[phase][first-at+reach-1:][:len(window)] // equal lengths avoid bounds checks
 		sum := 0.0
-		for i, v := range near {
+		for i, v := range window {
 			sum += taps[i] * float64(v)
 		}
 		out.Samples[n] = int16(math.Round(min(math.MaxInt16, max(math.MinInt16, sum))))
@@ -113,7 +113,7 @@ func bessel(x float64) float64 {
 	return sum
 }
 
-// reduce cancels a fraction.
+// reduce returns the fraction a/b in lowest terms.
 func reduce(a, b int) (int, int) {
 	x, y := a, b
 	for y != 0 {

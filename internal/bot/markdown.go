@@ -86,7 +86,7 @@ type inlineStripper struct {
 	emphasis []marker // open emphasis, oldest first
 	brackets []marker // open brackets
 	// lookahead counts the bytes and markers that were examined besides the one
-	// pass over src.
+	// pass over src, for the test of the bounds below.
 	lookahead int
 }
 
@@ -118,7 +118,7 @@ func (in *inlineStripper) strip() []byte {
 			}
 			in.copy(1)
 		case '`':
-			in.code(rest)
+			in.codeSpan(rest)
 		case '*', '_', '~':
 			in.emphasize(c, runLength(rest))
 		case '!':
@@ -132,7 +132,7 @@ func (in *inlineStripper) strip() []byte {
 		case ']':
 			in.closeBracket(rest)
 		case '<':
-			in.angle(rest)
+			in.angleBracket(rest)
 		default:
 			n := strings.IndexAny(rest, "\\`*_~![]<")
 			if n < 0 {
@@ -155,10 +155,10 @@ func (in *inlineStripper) copy(n int) {
 // writeLiteral writes text that later steps must not read as markup.
 func (in *inlineStripper) writeLiteral(s string) { in.out = append(in.out, html.EscapeString(s)...) }
 
-// code copies a code span, or the run of backticks if there is no other run of
+// codeSpan copies a code span, or the run of backticks if there is no other run of
 // the same length. That happens once for each length, so that maxTicks bounds
 // how often the rest of the line is searched in vain.
-func (in *inlineStripper) code(rest string) {
+func (in *inlineStripper) codeSpan(rest string) {
 	n := runLength(rest)
 	in.pos += n
 	for i := n; n <= maxTicks; {
@@ -248,9 +248,9 @@ func (in *inlineStripper) closeBracket(rest string) {
 	in.pos += 1 + len(address)
 }
 
-// angle keeps the address of an autolink, leaves a tag for stripTags and
+// angleBracket keeps the address of an autolink, leaves a tag for stripTags and
 // escapes any other "<".
-func (in *inlineStripper) angle(rest string) {
+func (in *inlineStripper) angleBracket(rest string) {
 	ahead := rest[:min(len(rest), maxLookahead)]
 	in.lookahead += len(ahead)
 	end := 1 + strings.IndexAny(ahead[1:], "<>")

@@ -106,8 +106,8 @@ func jsonType(f reflect.StructField) string {
 	}
 }
 
-// of returns the field of a command.
-func (f Field) of(c wire.Command) reflect.Value {
+// valueIn returns the field of a command.
+func (f Field) valueIn(c wire.Command) reflect.Value {
 	return reflect.ValueOf(c).Elem().FieldByIndex(f.index)
 }
 

@@ -41,7 +41,7 @@ func (v validator) command(c wire.Command) {
 	strictjson.CheckObject(&c.Head().Metadata, v.path, "/metadata", v.issues)
 	for i := range SessionParams {
 		if p := &SessionParams[i]; p.Command == c.Head().Type {
-			if value := p.field.of(c); !value.IsNil() {
+			if value := p.field.valueIn(c); !value.IsNil() {
 				p.check(value.Elem().Interface(), strings.ReplaceAll(p.Field, ".", "/"), v)
 			}
 		}

@@ -40,6 +40,7 @@ func param(name, command, field, description string, bounds ...int64) Param {
 	return p
 }
 
+// The commands that carry session parameters.
 const (
 	dtmf  = "update_dtmf_config"
 	delay = "update_bot_delay_config"
@@ -194,10 +195,10 @@ func (values paramValues) commands() []wire.Command {
 				c = wire.NewCommand(commandType)
 				list = append(list, c)
 			}
-			if field := p.field.of(c); field.IsNil() {
-				to := reflect.New(field.Type().Elem())
-				to.Elem().Set(reflect.ValueOf(value))
-				field.Set(to)
+			if field := p.field.valueIn(c); field.IsNil() {
+				pointer := reflect.New(field.Type().Elem())
+				pointer.Elem().Set(reflect.ValueOf(value))
+				field.Set(pointer)
 			}
 		}
 	}

@@ -30,7 +30,7 @@ type Policy struct {
 	platform   PlatformPolicy
 	profile    wire.GatewayProfile
 	rules      map[string][]rule
-	configured *Target // of transfers
+	configured *Target // the default target of transfers
 }
 
 // rule is an item of commandPolicies. If a type has several, all of them have to
@@ -44,7 +44,7 @@ type rule struct {
 // allows them; invalid parts of the profile allow nothing.
 func NewPolicy(profile wire.GatewayProfile, platform PlatformPolicy) *Policy {
 	p := &Policy{platform: platform, profile: profile, rules: map[string][]rule{}}
-	var ignored fault.Issues
+	var ignored fault.Issues // CheckProfile reports them when the profile is saved
 	for _, c := range profile.CommandPolicies {
 		p.rules[c.Type] = append(p.rules[c.Type], rule{c, parsePatterns(c.AllowedTargets, "", &ignored)})
 	}
@@ -106,7 +106,7 @@ func (p *Policy) deny(c wire.Command) string {
 		return TypeDisabled
 	}
 	for _, f := range spec.Fields {
-		if f.Required && f.of(c).IsZero() {
+		if f.Required && f.valueIn(c).IsZero() {
 			return FieldMissing
 		}
 	}
@@ -122,14 +122,15 @@ func (p *Policy) complete(c wire.Command, transactionID string) string {
 	case *wire.Transfer:
 		return p.completeTransfer(c, transactionID)
 	case *wire.UpdateSTTConfig:
-		return inChain(c.Config.Provider, p.profile.Speech.STT)
+		return denyProvider(c.Config.Provider, p.profile.Speech.STT)
 	case *wire.UpdateTTSConfig:
-		return inChain(c.Config.Provider, p.profile.Speech.TTS)
+		return denyProvider(c.Config.Provider, p.profile.Speech.TTS)
 	}
 	return ""
 }
 
-func inChain(provider *string, chain []string) string {
+// denyProvider returns the reason to deny a speech provider, or "".
+func denyProvider(provider *string, chain []string) string {
 	if provider != nil && !slices.Contains(chain, *provider) {
 		return ProviderNotInChain
 	}
@@ -169,7 +170,7 @@ func (p *Policy) completeTransfer(c *wire.Transfer, transactionID string) string
 		if reason := p.denyTarget(target); reason != "" {
 			return reason
 		}
-		if p.configured == nil || !target.same(*p.configured) {
+		if p.configured == nil || !target.equal(*p.configured) {
 			query = target.Headers
 		}
 		if target.Scheme != "tel" {
@@ -193,7 +194,7 @@ func (p *Policy) denyTarget(t Target) string {
 	if p.platform.restricted && !slices.ContainsFunc(p.platform.targets, matches) {
 		return TargetNotAllowed
 	}
-	if p.configured != nil && t.same(*p.configured) {
+	if p.configured != nil && t.equal(*p.configured) {
 		return ""
 	}
 	for _, r := range p.rules["transfer"] {

@@ -130,7 +130,7 @@ func TestCommandsAreDeniedByDefault(t *testing.T) {
 		c := wire.NewCommand(spec.Type)
 		for _, f := range spec.Fields {
 			if f.Required {
-				fill(f.of(c))
+				fill(f.valueIn(c))
 			}
 		}
 		if tr, ok := c.(*wire.Transfer); ok {

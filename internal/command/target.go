@@ -62,7 +62,7 @@ func parseTel(rest string) (Target, error) {
 	}
 	var err error
 	if given {
-		t.Params, err = pairs(params, ";", strings.ToLower)
+		t.Params, err = parsePairs(params, ";", strings.ToLower)
 	}
 	return t, err
 }
@@ -104,12 +104,12 @@ func parseSIP(scheme, rest string) (Target, error) {
 		return Target{}, err
 	}
 	if hasParams {
-		if t.Params, err = pairs(params, ";", strings.ToLower); err != nil {
+		if t.Params, err = parsePairs(params, ";", strings.ToLower); err != nil {
 			return Target{}, err
 		}
 	}
 	if hasHeaders {
-		t.Headers, err = pairs(headers, "&", func(s string) string { return s })
+		t.Headers, err = parsePairs(headers, "&", func(s string) string { return s })
 	}
 	return t, err
 }
@@ -144,8 +144,8 @@ func hostPort(s string) (host, port string, err error) {
 // hostName matches one or more labels, the last of which is not a number.
 var hostName = regexp.MustCompile(`^(?:[a-z0-9_][a-z0-9_-]{0,62}\.)*[a-z_][a-z0-9_-]{0,62}$`)
 
-// pairs parses name[=value] items. It unescapes both and folds the names.
-func pairs(s, separator string, fold func(string) string) ([]wire.NameValue, error) {
+// parsePairs parses name[=value] items. It unescapes both and folds the names.
+func parsePairs(s, separator string, fold func(string) string) ([]wire.NameValue, error) {
 	var list []wire.NameValue
 	for item := range strings.SplitSeq(s, separator) {
 		name, value, _ := strings.Cut(item, "=")
@@ -179,8 +179,8 @@ func unescape(s string) (string, error) {
 // token matches a token of RFC 3261, such as a header name.
 var token = regexp.MustCompile("^[A-Za-z0-9.!%*_+`'~-]+$")
 
-// same reports whether both are equal in every part.
-func (t Target) same(o Target) bool {
+// equal reports whether all parts of both targets are equal.
+func (t Target) equal(o Target) bool {
 	return t.Scheme == o.Scheme && t.User == o.User && t.Host == o.Host && t.Port == o.Port &&
 		slices.Equal(t.Params, o.Params) && slices.Equal(t.Headers, o.Headers)
 }

@@ -24,7 +24,7 @@ func TestTargetsAreNormalized(t *testing.T) {
 		"sip:pbx.example":               {Scheme: "sip", Host: "pbx.example"},
 		"sip:b@h;Transport=TLS?X-A=%31": {Scheme: "sip", User: "b", Host: "h", Params: []wire.NameValue{{Name: "transport", Value: "TLS"}}, Headers: []wire.NameValue{{Name: "X-A", Value: "1"}}},
 	} {
-		if got, err := ParseTarget(in); err != nil || !got.same(want) {
+		if got, err := ParseTarget(in); err != nil || !got.equal(want) {
 			t.Errorf("%s: %+v, %v; want %+v", in, got, err, want)
 		}
 	}

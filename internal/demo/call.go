@@ -24,7 +24,7 @@ type call struct {
 	greeted  bool
 	queue    []item     // to be played or executed; the first one is playing
 	digits   string     // collected so far
-	pending  []question // without an answer from the bot
+	pending  []question // not answered yet by the bot
 	silence  silence
 	confirm  func() // executes the command that awaits the caller's confirmation
 	ending   func() // ends the call when the queue is empty
@@ -134,7 +134,10 @@ func (c *call) handleFrame(m *wire.ChannelMessage) {
 // say sends a text to the browser and, unless in chat mode, plays it.
 func (c *call) say(i item) {
 	spoken := i.voice || c.mode != "chat"
-	from := map[bool]string{true: "runtime", false: "bot"}[i.comfort]
+	from := "bot"
+	if i.comfort {
+		from = "runtime"
+	}
 	c.effects.send(wire.TypeChat, chat{Text: i.Text, From: from, Spoken: spoken})
 	if spoken {
 		c.enqueue(i)
@@ -192,7 +195,7 @@ func (c *call) handleCommand(e wire.Entry) {
 		}, "transfer")
 	default:
 		if e.Apply == wire.InOrder {
-			c.enqueue(item{do: func() { c.settings.update(cmd) }})
+			c.enqueue(item{execute: func() { c.settings.update(cmd) }})
 			return
 		}
 		c.settings.update(cmd)
@@ -203,12 +206,12 @@ func (c *call) handleCommand(e wire.Entry) {
 // confirmed handles the caller's response to a confirmation request.
 func (c *call) confirmed(yes bool) {
 	delete(c.timers, confirmation)
-	do := c.confirm
+	execute := c.confirm
 	c.confirm = nil
 	switch {
-	case do == nil:
+	case execute == nil:
 	case yes:
-		do()
+		execute()
 	default:
 		c.notify("Not confirmed. The command was cancelled.")
 	}
@@ -223,8 +226,8 @@ func (c *call) settingsChanged() {
 	c.resetSilenceTimers()
 }
 
-// endAfterPlayback calls end when the queue is empty. No
-// sentence is truncated, and none blocks the end, because every item has a timeout.
+// endAfterPlayback calls end when the queue is empty. No speech is truncated, and
+// none blocks the end, because every item has a timeout.
 func (c *call) endAfterPlayback(end func(), command string) {
 	if c.ending != nil {
 		return
@@ -238,7 +241,7 @@ func (c *call) endAfterPlayback(end func(), command string) {
 	if len(c.queue) > 0 {
 		c.effects.publish("", EventSpeech, command+" waits for playback to finish", nil)
 	}
-	c.next()
+	c.startNext()
 }
 
 func (c *call) end(reason string) {
@@ -274,7 +277,8 @@ func (c *call) botUnreachable(itemID string) {
 	c.notify("The bot is unreachable. Try again.")
 }
 
-// settle removes a question that was answered and restarts the silence timers.
+// settle removes the question of a work item from the pending ones and restarts the
+// silence timers.
 func (c *call) settle(itemID string) {
 	at := slices.IndexFunc(c.pending, func(q question) bool { return q.itemID == itemID })
 	if itemID == "" || at < 0 {

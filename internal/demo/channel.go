@@ -164,7 +164,10 @@ func (e *channelEffects) stream(ctx context.Context, i item, begin func(time.Dur
 	if err != nil {
 		return 0, err
 	}
-	title := map[bool]string{true: "speech from media cache", false: "speech synthesized"}[s.Cached]
+	title := "speech synthesized"
+	if s.Cached {
+		title = "speech from media cache"
+	}
 	e.Events.Publish(e.ch.ID, LaneService, LaneRuntime, EventSpeech, title,
 		map[string]any{"text": i.Text, "hash": s.Hash, "cached": s.Cached, "characters": s.Characters, "url": s.URL})
 	frames := (len(s.Audio) + frameBytes - 1) / frameBytes

@@ -21,7 +21,7 @@ type item struct {
 	voice   bool // also spoken in chat mode
 	comfort bool // a comfort prompt
 	pause   time.Duration
-	do      func() // executes a command
+	execute func() // of a command
 }
 
 // speechRequest is the body of a request for speech. Its settings are those at the
@@ -40,25 +40,25 @@ func (c *call) enqueue(i item) {
 	i.Provider, i.Voice, i.Speed = valueOf(c.settings.tts.Provider), c.settings.voice, c.settings.rate
 	c.queue = append(c.queue, i)
 	if len(c.queue) == 1 {
-		c.next()
+		c.startNext()
 	}
 }
 
-// next starts the first item of the queue. If the queue is empty and the call is
+// startNext starts the first item of the queue. If the queue is empty and the call is
 // ending, it ends the call.
-func (c *call) next() {
+func (c *call) startNext() {
 	if _, busy := c.timers[playback]; busy || c.ended {
 		return
 	}
 	for len(c.queue) > 0 {
 		first := c.queue[0]
-		if first.do == nil {
+		if first.execute == nil {
 			c.after(playback, playbackStartTimeout, c.skipItem)
 			c.effects.play(first)
 			return
 		}
 		c.queue = c.queue[1:]
-		first.do()
+		first.execute()
 	}
 	if end := c.ending; end != nil {
 		c.ending = func() {} // only once
@@ -87,7 +87,7 @@ func (c *call) played() {
 	} else {
 		c.resetSilenceTimers()
 	}
-	c.next()
+	c.startNext()
 }
 
 // interrupt stops playback and removes speech and pauses from the queue. Commands
@@ -99,10 +99,10 @@ func (c *call) interrupt() {
 	c.effects.stopPlayback()
 	c.effects.send(wire.TypeControl, map[string]string{"command": "stop_playback"})
 	delete(c.timers, playback)
-	c.queue = slices.DeleteFunc(c.queue, func(i item) bool { return i.do == nil })
+	c.queue = slices.DeleteFunc(c.queue, func(i item) bool { return i.execute == nil })
 	c.silence.playedUntil = c.now()
 	c.resetSilenceTimers()
-	c.next()
+	c.startNext()
 }
 
 // silence is the state of a call that waits for the bot. Comfort prompts and the

@@ -13,7 +13,7 @@ import (
 	"telapi/callruntime/wire"
 )
 
-// Lane is a participant that the playground's timeline shows in its own column.
+// Lane is a column of the playground's timeline: one participant of a session.
 type Lane string
 
 // The lanes of the timeline.

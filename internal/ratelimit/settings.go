@@ -47,7 +47,7 @@ type Settings struct {
 	wake     chan struct{} // requests a reload
 
 	mu       sync.Mutex // one reload at a time, so that an older value never replaces a newer one
-	settled  bool       // current comes from the store or the mirror
+	settled  bool       // current comes from the store or the mirror, or both have none
 	invalid  string     // the invalid value that was logged last
 	mirrored Limits     // the content of the mirror; zero if unknown
 }
@@ -79,7 +79,8 @@ func (s *Settings) Limits(ctx context.Context) (*Limits, error) {
 	return s.Current(), nil
 }
 
-// Up requests a reload from Run, because announcements may have been missed.
+// Up implements pubsub.Subscriber. It requests a reload from Run, because
+// announcements may have been missed.
 func (s *Settings) Up() {
 	select {
 	case s.wake <- struct{}{}:
@@ -87,10 +88,11 @@ func (s *Settings) Up() {
 	}
 }
 
-// Down does nothing: Run continues to poll.
+// Down implements pubsub.Subscriber. It does nothing: Run continues to poll.
 func (s *Settings) Down(error) {}
 
-// Message requests a reload from Run if the limits were announced.
+// Message implements pubsub.Subscriber. It requests a reload from Run if the limits
+// were announced.
 func (s *Settings) Message(topic string) {
 	if topic == Topic {
 		s.Up()

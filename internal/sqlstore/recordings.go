@@ -52,23 +52,23 @@ func (s *Store) Recording(ctx context.Context, hash string) (speech.Recording, e
 }
 
 // SaveRecording implements speech.Store.
-func (s *Store) SaveRecording(ctx context.Context, r speech.Recording) (kept speech.Recording, err error) {
+func (s *Store) SaveRecording(ctx context.Context, r speech.Recording) (saved speech.Recording, err error) {
 	err = s.inTx(ctx, "save recording", func(ctx context.Context, tx *sql.Tx) error {
 		if !validText(recordingFields(&r)) {
 			return errInvalidText
 		}
-		kept, err = queryRow(ctx, tx, "recording", recordingFields, insertRecording, recordingFields(&r)...)
+		saved, err = queryRow(ctx, tx, "recording", recordingFields, insertRecording, recordingFields(&r)...)
 		if err != nil {
 			return err
 		}
-		if !kept.ExpiresAt.IsZero() && !kept.ExpiresAt.After(r.CreatedAt) {
-			kept = r
+		if !saved.ExpiresAt.IsZero() && !saved.ExpiresAt.After(r.CreatedAt) {
+			saved = r // replaces an expired recording
 		} else {
-			maps.Copy(kept.Variants, r.Variants)
+			maps.Copy(saved.Variants, r.Variants)
 		}
-		return updateVariants(ctx, tx, kept)
+		return updateVariants(ctx, tx, saved)
 	})
-	return kept, err
+	return saved, err
 }
 
 // DeleteVariant implements speech.Store.

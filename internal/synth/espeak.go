@@ -43,7 +43,7 @@ func NewEspeak(ctx context.Context, voice string, timeout time.Duration) (*Espea
 	}
 	e := &Espeak{program, voice, map[string]bool{}, timeout, make(chan struct{}, 2*runtime.NumCPU())}
 	for line := range strings.Lines(string(list)) {
-		columns := strings.Fields(line)
+		columns := strings.Fields(line) // priority, language, gender, name, file, other languages
 		if len(columns) < 5 {
 			continue
 		}
@@ -104,11 +104,11 @@ func (e *Espeak) Synthesize(ctx context.Context, u speech.Utterance) (audio.Soun
 	if err != nil {
 		done() // kills the process
 	}
-	switch ended := cmd.Wait(); {
+	switch exitErr := cmd.Wait(); {
 	case errors.Is(err, errTooLong):
 		return audio.Sound{}, fmt.Errorf("%w: %w", speech.ErrRejected, err)
-	case err != nil || ended != nil:
-		return audio.Sound{}, fmt.Errorf("run espeak-ng: %w", errors.Join(err, ended))
+	case err != nil || exitErr != nil:
+		return audio.Sound{}, fmt.Errorf("run espeak-ng: %w", errors.Join(err, exitErr))
 	}
 	sound, err := decode(file, 0)
 	if err != nil { // the text has nothing to say, such as "-"

@@ -23,7 +23,7 @@ import (
 
 const (
 	maxSeconds = 300            // at 24 kHz this fits into the largest blob of the media service
-	minBytes   = 2 * 24000 / 50 // 20 ms; shorter audio is an error
+	minBytes   = 2 * 24000 / 50 // 20 ms at 24 kHz; shorter audio is an error
 	maxBytes   = 2 * 24000 * maxSeconds
 )
 
@@ -80,7 +80,7 @@ func (w *watchdog) Read(p []byte) (int, error) {
 func decode(body []byte, rate int) (audio.Sound, error) {
 	if bytes.HasPrefix(body, []byte("RIFF")) {
 		var err error
-		if body, rate, err = wav(body); err != nil {
+		if body, rate, err = parseWAV(body); err != nil {
 			return audio.Sound{}, err
 		}
 	}
@@ -93,9 +93,9 @@ func decode(body []byte, rate int) (audio.Sound, error) {
 	return audio.FromPCM(rate, body), nil
 }
 
-// wav returns the samples of a 16-bit mono file. Writers that don't know the
-// length in advance write a too large one: then the samples extend to the end.
-func wav(file []byte) (samples []byte, rate int, err error) {
+// parseWAV returns the samples of a 16-bit mono file. Programs that don't know the
+// length in advance write one that is too large. The samples then extend to the end.
+func parseWAV(file []byte) (samples []byte, rate int, err error) {
 	rest, little := file[min(len(file), 12):], binary.LittleEndian
 	for len(rest) >= 8 {
 		id, size := string(rest[:4]), int64(little.Uint32(rest[4:]))
