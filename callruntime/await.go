@@ -17,6 +17,7 @@ import (
 	"github.com/google/uuid"
 
 	"telapi/callruntime/wire"
+	"telapi/internal/sleep"
 )
 
 // Scope determines how often a credential can be used.
@@ -49,6 +50,17 @@ type AwaitOptions struct {
 	Scope      Scope
 	WorkItemID string // 1 to 128 letters, digits and . _ : -, unique among the channel's recent items
 	TTL        time.Duration
+	// Token is the credential, from NewToken. A caller that chooses WorkItemID
+	// and Token can repeat Await or Cancel the item if the outcome is unknown.
+	// Without a Token, Await cancels such an item by itself.
+	Token string
+}
+
+// NewToken returns a random credential.
+func NewToken() string {
+	secret := make([]byte, 32)
+	_, _ = rand.Read(secret) // never fails
+	return tokenPrefix + base64.RawURLEncoding.EncodeToString(secret)
 }
 
 // WorkItem is what a provider needs to post its result.
@@ -67,22 +79,34 @@ func (w WorkItem) LogValue() slog.Value {
 
 // Await registers a work item. Call it before the request to the provider. Receive
 // returns the result after those of earlier work items, or an entry of kind
-// timeout if the item expires first.
+// timeout if the item expires first. Awaiting the same ID and Token again has no
+// effect. An item whose Await failed does not delay the items after it.
 func (c *Channel) Await(ctx context.Context, o AwaitOptions) (WorkItem, error) {
 	item, err := c.register(ctx, o)
 	if err != nil {
 		return WorkItem{}, wrap("await", err)
 	}
+	c.newest.Store(&item)
 	return item, nil
+}
+
+// cancelUnknown cancels an item in the background after the reply to its
+// registration was lost. It cancels once more when the registration, which may
+// still be under way, cannot take effect any more.
+func (c *Channel) cancelUnknown(id string) {
+	_ = c.runtime.start(func() {
+		_ = c.Cancel(c.life, id)
+		if sleep.For(c.life, attemptTimeout) == nil {
+			_ = c.Cancel(c.life, id)
+		}
+	})
 }
 
 func (c *Channel) register(ctx context.Context, o AwaitOptions) (item WorkItem, err error) {
 	if err := o.complete(); err != nil {
 		return item, err
 	}
-	secret := make([]byte, 32)
-	_, _ = rand.Read(secret) // never fails
-	item = WorkItem{ID: o.WorkItemID, Kind: o.Kind, Token: tokenPrefix + base64.RawURLEncoding.EncodeToString(secret), Path: wire.WebhooksPath + string(o.Kind) + "/" + c.ID}
+	item = WorkItem{ID: o.WorkItemID, Kind: o.Kind, Token: cmp.Or(o.Token, NewToken()), Path: wire.WebhooksPath + string(o.Kind) + "/" + c.ID}
 	if o.Kind != wire.BotItem {
 		item.Path += "/" + item.ID
 	}
@@ -99,6 +123,8 @@ func (c *Channel) register(ctx context.Context, o AwaitOptions) (item WorkItem, 
 	).AsStrSlice()
 	if err == nil {
 		err = replyErrors[reply[0]]
+	} else if o.Token == "" {
+		c.cancelUnknown(item.ID)
 	}
 	if err != nil {
 		return item, err
@@ -126,6 +152,39 @@ func (o *AwaitOptions) complete() error {
 		return fmt.Errorf("invalid TTL %s: use 1ms to %s", o.TTL, MaxTTL)
 	}
 	return nil
+}
+
+// OpenWorkItem is a work item, or a channel credential, whose result can still
+// arrive or is parked.
+type OpenWorkItem struct {
+	ID        string
+	Kind      wire.WorkItemKind
+	Scope     Scope
+	ExpiresAt time.Time
+	Parked    bool // the result waits for those of earlier items
+}
+
+// WorkItems returns the open work items of the channel. After ErrLost and a new
+// Attach, a runtime compares them with those that it awaits, and awaits missing
+// ones again with the same ID and Token.
+func (c *Channel) WorkItems(ctx context.Context) ([]OpenWorkItem, error) {
+	values, err := c.run(ctx, "items").AsStrSlice()
+	if err != nil {
+		return nil, wrap("list work items", err)
+	}
+	items := make([]OpenWorkItem, 0, len(values)/5)
+	for v := range slices.Chunk(values, 5) {
+		deadline, err := strconv.ParseInt(v[3], 10, 64)
+		if err != nil {
+			return nil, wrap("list work items", err)
+		}
+		item := OpenWorkItem{ID: v[0], Kind: wire.WorkItemKind(v[1]), Scope: ScopeWorkItem, ExpiresAt: time.UnixMilli(deadline), Parked: v[4] == "1"}
+		if v[2] == "0" {
+			item.Scope = ScopeChannel
+		}
+		items = append(items, item)
+	}
+	return items, nil
 }
 
 // Cancel cancels a work item. Results that wait for it are received without it, a

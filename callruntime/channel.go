@@ -15,6 +15,7 @@ import (
 	"telapi/callruntime/wire"
 	"telapi/internal/kv"
 	"telapi/internal/pubsub"
+	"telapi/internal/redisconn"
 	"telapi/internal/sleep"
 )
 
@@ -31,8 +32,9 @@ type Channel struct {
 	Committed                   string      // the committed position at the time of the claim; empty if none
 
 	runtime      *Runtime
-	token        string // of the claim; empty for an observer
-	stream       stream // that Receive reads
+	token        string                    // of the claim; empty for an observer
+	stream       stream                    // that Receive reads
+	claimedUntil atomic.Pointer[time.Time] // local time until which no other runtime can claim the channel
 	subscription *pubsub.Subscription
 	life         context.Context // ends when the channel or its runtime is closed, or the claim is lost
 	leave        context.CancelCauseFunc
@@ -43,6 +45,7 @@ type Channel struct {
 	audio   chan *wire.ChannelMessage
 	dropped atomic.Int64
 	due     atomic.Pointer[time.Time] // when to run touch.lua; nil if unknown
+	newest  atomic.Pointer[WorkItem]  // the work item that was registered last; nil if none
 
 	reading  chan struct{} // holds a value while a call of Receive reads; guards the fields below
 	position string        // of the last entry that Receive returned
@@ -130,12 +133,44 @@ func (c *Channel) Close(ctx context.Context) error {
 
 // claim runs claim.lua.
 func (c *Channel) claim(ctx context.Context, how string, lease time.Duration, args ...string) ([]string, error) {
-	args = append([]string{c.runtime.opts.Name, c.token, strconv.FormatInt(lease.Milliseconds(), 10), how}, args...)
+	until := time.Now().Add(lease)
+	args = append([]string{c.runtime.opts.Name, c.token, strconv.FormatInt(lease.Milliseconds(), 10), how, c.runtime.clock.Now()}, args...)
 	reply, err := c.run(ctx, "claim", args...).AsStrSlice()
 	if err == nil && reply[0] != "claimed" {
 		err = replyErrors[reply[0]]
 	}
+	if err == nil {
+		c.claimedUntil.Store(&until)
+	}
 	return reply, wrap("claim", err)
+}
+
+// renewClaim extends the claim. It fails with ErrLost if the store has lost data
+// that it acknowledged to this runtime.
+func (c *Channel) renewClaim(ctx context.Context) error {
+	_, err := c.claim(ctx, "renew", c.runtime.opts.Lease, c.outbox.newestID(), c.newestItem())
+	if errors.Is(err, ErrClaimLost) || errors.Is(err, ErrLost) {
+		c.leave(err)
+	}
+	return err
+}
+
+// newestItem returns the ID of the work item that was registered last. It is empty
+// if there is none or the store may have forgotten it.
+func (c *Channel) newestItem() string {
+	if item := c.newest.Load(); item != nil && time.Now().Before(item.ExpiresAt) {
+		return item.ID
+	}
+	return ""
+}
+
+// checkClaim renews the claim if its lease has expired, for example because the
+// process was suspended. Another runtime may have the claim then.
+func (c *Channel) checkClaim(ctx context.Context) error {
+	if c.token == "" || time.Now().Before(*c.claimedUntil.Load()) {
+		return nil
+	}
+	return c.renewClaim(ctx)
 }
 
 // renew renews the claim until the channel is closed or the claim is lost, which
@@ -144,12 +179,8 @@ func (c *Channel) renew() {
 	defer close(c.renewing)
 	for sleep.For(c.life, c.runtime.opts.Lease/3) == nil {
 		bounded, cancel := context.WithTimeout(c.life, c.runtime.opts.Lease)
-		_, err := c.claim(bounded, "renew", c.runtime.opts.Lease)
+		_ = c.renewClaim(bounded) // closes the channel if the claim is lost
 		cancel()
-		if errors.Is(err, ErrClaimLost) || errors.Is(err, ErrLost) {
-			c.leave(err)
-			return
-		}
 	}
 }
 
@@ -177,14 +208,41 @@ func (c *Channel) do(ctx context.Context, script string, args ...string) error {
 	return wrap(script, err)
 }
 
-// run runs a script on the channel. A channel with an invalid ID does not exist;
-// in a cluster its keys would be in different slots.
+// attemptTimeout bounds one attempt to run a script. A script that has not
+// started by then does not run any more.
+const attemptTimeout = 5 * time.Second
+
+// retryDelay is the time between two attempts while the store is unavailable.
+const retryDelay = 100 * time.Millisecond
+
+// run runs a script on the channel and repeats it until ctx ends, while the store
+// is unavailable. Every script can be repeated after a lost reply. When run has
+// returned, no attempt takes effect later, except after ctx was canceled: then one
+// may within attemptTimeout. A channel with an invalid ID does not exist; in a
+// cluster its keys would be in different slots.
 func (c *Channel) run(ctx context.Context, script string, args ...string) rueidis.RedisResult {
-	switch {
-	case c.runtime.life.Err() != nil:
-		return rueidis.NewErrorResult(ErrClosed)
-	case !wire.ValidChannelID(c.ID):
+	if !wire.ValidChannelID(c.ID) {
 		return rueidis.NewErrorResult(ErrLost)
 	}
-	return c.runtime.scripts[script].Exec(ctx, c.runtime.client, kv.ChannelKeys(c.ID), args)
+	r, keys := c.runtime, kv.ChannelKeys(c.ID)
+	args = append(args, "")
+	for {
+		if r.life.Err() != nil {
+			return rueidis.NewErrorResult(ErrClosed)
+		}
+		attempt, cancel := context.WithTimeout(ctx, attemptTimeout)
+		deadline, _ := attempt.Deadline()
+		args[len(args)-1] = r.clock.Deadline(deadline)
+		result := r.scripts[script].Exec(attempt, r.client, keys, args)
+		cancel()
+		err := result.Error()
+		code := redisconn.ErrorCode(err)
+		if err == nil || ctx.Err() != nil || code != "" && !redisconn.Temporary(err) {
+			return result
+		}
+		if code == "LATE" {
+			r.measureClock()
+		}
+		_ = sleep.For(ctx, retryDelay)
+	}
 }

@@ -101,7 +101,7 @@ func startChannels(texts ...string) (dataDir string, channels *redisstore.Channe
 
 func sendChat(channels *redisstore.Channels, texts ...string) {
 	for _, text := range texts {
-		_, err := channels.Append(context.Background(), "s", "c", []channel.Frame{{MessageID: text,
+		_, _, err := channels.Append(context.Background(), channel.Owner{ChannelID: "s", ConnectionID: "c"}, []channel.Frame{{MessageID: text,
 			Entry: jsontext.Value(`{"kind":"frame","message":{"type":"chat","chat":{"text":"` + text + `"}}}`)}})
 		must(err)
 	}

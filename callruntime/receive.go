@@ -57,6 +57,9 @@ func (c *Channel) Receive(ctx context.Context) (Delivery, error) {
 			return Delivery{}, ctx.Err()
 		default:
 		}
+		if err := c.checkClaim(ctx); err != nil {
+			return Delivery{}, err
+		}
 		if len(c.unread) > 0 {
 			return c.next()
 		}

@@ -79,6 +79,7 @@ type Runtime struct {
 	opts    Options
 	client  rueidis.Client
 	topics  *pubsub.Hub
+	clock   redisconn.Clock
 	life    context.Context // ends with Close
 	stop    context.CancelCauseFunc
 	mu      sync.Mutex // orders the end of life and starts of goroutines
@@ -121,11 +122,26 @@ func New(opts Options) (*Runtime, error) {
 	}
 	life, stop := context.WithCancelCause(context.Background())
 	r := &Runtime{opts: opts, client: client, topics: pubsub.New(), life: life, stop: stop, scripts: map[string]*rueidis.Lua{}}
-	for _, name := range []string{"claim", "commit", "send", "end", "await", "cancel", "touch"} {
+	for _, name := range []string{"claim", "commit", "send", "end", "await", "cancel", "items", "touch"} {
 		r.scripts[name] = rueidis.NewLuaScriptRetryable(lua.Channel(name))
 	}
+	r.measureClock()
 	r.running.Go(r.serveTopics)
+	r.running.Go(func() {
+		for sleep.For(r.life, clockInterval) == nil {
+			r.measureClock()
+		}
+	})
 	return r, nil
+}
+
+// clockInterval is how often the store's clock is compared with the local one.
+const clockInterval = 2 * time.Second
+
+func (r *Runtime) measureClock() {
+	ctx, cancel := context.WithTimeout(r.life, clockInterval)
+	defer cancel()
+	r.clock.Measure(ctx, r.client)
 }
 
 // Close disconnects from the store and waits for all goroutines of the runtime.

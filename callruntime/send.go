@@ -111,7 +111,7 @@ type outbox struct {
 	queue   []*outgoing
 	sending bool // a goroutine runs send
 
-	newest string // ID of the newest message known to be in the history; used by send only
+	newest string // ID of the newest message that the store acknowledged
 }
 
 // outgoing is a message on its way to the browser.
@@ -136,6 +136,18 @@ func (m *outgoing) wait() error {
 func (m *outgoing) finish(err error) {
 	m.err = wrap("send", err)
 	close(m.done)
+}
+
+func (b *outbox) newestID() string {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.newest
+}
+
+func (b *outbox) setNewest(id string) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.newest = id
 }
 
 func (b *outbox) add(m *outgoing) {
@@ -197,7 +209,7 @@ func (b *outbox) sendBatch(batch []*outgoing) ([]string, error) {
 		flags[i], ids[i], args = m.flag, cmp.Or(m.messageID, "-"), append(args, m.json)
 		anyID = anyID || m.messageID != ""
 	}
-	args[0], args[1], args[2] = c.token, string(flags), b.newest
+	args[0], args[1], args[2] = c.token, string(flags), b.newestID()
 	if anyID {
 		args[3] = strings.Join(ids, " ")
 	}
@@ -206,7 +218,8 @@ func (b *outbox) sendBatch(batch []*outgoing) ([]string, error) {
 		err = ErrClosed
 	}
 	if err == nil && len(words) > len(batch) {
-		b.newest, words = words[0], words[1:]
+		b.setNewest(words[0])
+		words = words[1:]
 	}
 	return words, err
 }

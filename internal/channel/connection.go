@@ -10,6 +10,7 @@ import (
 
 	"telapi/callruntime/wire"
 	"telapi/internal/fault"
+	"telapi/internal/sleep"
 )
 
 // storeTimeout bounds background calls to the stores.
@@ -53,6 +54,7 @@ type Connection struct {
 	mu         sync.Mutex
 	socket     Socket // nil until Start
 	position   Cursor // of the last queued message
+	lastEntry  string // newest entry that the store acknowledged
 	recovering bool   // catchUp is running
 	behind     bool   // messages arrived that could not be delivered in order
 	recheck    bool   // a notice before Start may mean that ownership is lost
@@ -93,10 +95,35 @@ func (c *Connection) Close() {
 	c.service.sessions.Touch(c.session.SessionID)
 	ctx, cancel := context.WithTimeout(context.Background(), storeTimeout)
 	defer cancel()
-	if err := c.service.store.Detach(ctx, c.session.SessionID, c.id, c.entry(wire.Entry{Kind: wire.KindSession, Event: "disconnected"})); err != nil {
-		// Without Detach, the ownership ends with its lease.
-		c.service.log.WarnContext(ctx, "connection not detached", "session_id", c.session.SessionID, "error", err)
+	if err := c.detach(ctx); err != nil {
+		c.service.log.WarnContext(ctx, "connection not detached; its ownership ends with its lease", "session_id", c.session.SessionID, "error", err)
 	}
+}
+
+func (c *Connection) detach(ctx context.Context) error {
+	return c.service.store.Detach(ctx, c.owner(), c.entry(wire.Entry{Kind: wire.KindSession, Event: "disconnected"}))
+}
+
+// release detaches a connection in the background after Attach has failed: it may
+// have succeeded before its reply was lost, and a session that rejects duplicates
+// would be in use until the lease expires.
+func (c *Connection) release() {
+	_ = c.service.tasks.Go(context.Background(), func(ctx context.Context) {
+		_ = c.detach(ctx)
+		// Attach may still have been under way. It has no effect after storeTimeout.
+		for range c.service.lease() / storeTimeout {
+			if sleep.For(ctx, storeTimeout) != nil || c.detach(ctx) == nil {
+				return
+			}
+		}
+	})
+}
+
+// owner describes this connection to the store.
+func (c *Connection) owner() Owner {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return Owner{c.session.SessionID, c.id, c.attached.Number, c.position, c.lastEntry}
 }
 
 // UntilHeartbeat returns the time until Heartbeat is due: with the next ping or
@@ -113,15 +140,28 @@ func (c *Connection) Heartbeat(ctx context.Context) {
 		c.close(CloseExpired)
 		return
 	}
-	outcome, offer, err := c.service.store.Renew(ctx, c.session.SessionID, c.id, c.service.lease(), c.reoffer.Load())
-	switch {
-	case err != nil:
+	result, err := c.service.store.Renew(ctx, c.owner(), c.service.lease(), c.reoffer.Load())
+	if err != nil {
 		c.reoffer.Store(true)
-	case offer:
+		return
+	}
+	if result.Offer {
 		c.offer(ctx)
-	default:
+	} else {
 		c.reoffer.Store(false)
-		c.closeUnlessOwned(outcome)
+	}
+	if !c.closeUnlessOwned(result.Outcome) {
+		c.checkPosition(result.Newest)
+	}
+}
+
+// checkPosition reads the history if this connection is not at its newest
+// message, in case a notification was lost.
+func (c *Connection) checkPosition(newest string) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.position.ID != newest {
+		c.catchUp()
 	}
 }
 
@@ -137,15 +177,22 @@ func (c *Connection) offer(ctx context.Context) {
 	}
 }
 
-func (c *Connection) closeUnlessOwned(outcome Outcome) {
+// closeUnlessOwned closes the socket after an outcome that means that this
+// connection does not own the session, and reports whether it did.
+func (c *Connection) closeUnlessOwned(outcome Outcome) bool {
 	switch outcome {
 	case NotOwner:
 		c.close(CloseReplaced)
+	case Expired:
+		c.close(CloseStoreUnavailable)
 	case Ended:
 		c.closeEnded()
 	case Lost:
 		c.close(CloseHistoryLost)
+	default:
+		return false
 	}
+	return true
 }
 
 // closeEnded closes the socket of an ended channel. The reason is expiry if the

@@ -74,7 +74,7 @@ func TestResumeReplaysMissedMessages(t *testing.T) {
 }
 
 func TestHeartbeatClosesLostConnection(t *testing.T) {
-	for outcome, want := range map[Outcome]CloseCode{Owned: 0, NotOwner: CloseReplaced, Ended: CloseEnded, Lost: CloseHistoryLost} {
+	for outcome, want := range map[Outcome]CloseCode{Owned: 0, NotOwner: CloseReplaced, Expired: CloseStoreUnavailable, Ended: CloseEnded, Lost: CloseHistoryLost} {
 		m := &memory{outcome: outcome, complete: true}
 		c, w := openConnection(t, m, "")
 		c.Start(w)

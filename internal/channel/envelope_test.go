@@ -142,18 +142,6 @@ func TestCursorRoundTrip(t *testing.T) {
 	}
 }
 
-func TestCursorsCompareNumerically(t *testing.T) {
-	ids := []string{"", "1-0", "1-2", "1-10", "9-0", "10-0"}
-	for i, a := range ids {
-		for j, b := range ids {
-			got := Cursor{"e", a}.Compare(Cursor{"e", b})
-			if (got < 0) != (i < j) || (got == 0) != (i == j) {
-				t.Errorf("%q against %q: %d", a, b, got)
-			}
-		}
-	}
-}
-
 func TestCloseCodeRanges(t *testing.T) {
 	for code, reason := range reasons {
 		if len(reason) > 120 { // what fits into a close frame

@@ -32,6 +32,7 @@ type memory struct {
 	actions    []string
 	ended      []string
 	leases     []time.Duration
+	owner      Owner // of the last Append or Renew
 	redeemErr  error
 	reading    func(ctx context.Context) error
 	released   int // unsubscribed and detached
@@ -39,7 +40,7 @@ type memory struct {
 
 func (m *memory) Attach(_ context.Context, a AttachRequest) (AttachResult, error) {
 	m.leases = append(m.leases, a.Lease)
-	attached := AttachResult{Head: at(len(m.history)), Offer: !m.offering && !m.claimed, TextChat: true}
+	attached := AttachResult{Number: "1", Head: at(len(m.history)), Offer: !m.offering && !m.claimed, TextChat: true}
 	if a.Resume != nil && a.Resume.Epoch == "e" {
 		attached.Recovered, attached.Missed = true, m.after(*a.Resume)
 	}
@@ -48,15 +49,17 @@ func (m *memory) Attach(_ context.Context, a AttachRequest) (AttachResult, error
 
 func (m *memory) CheckAttach(context.Context, AttachRequest) error { return nil }
 
-func (m *memory) Append(_ context.Context, _, _ string, frames []Frame) ([]Outcome, error) {
-	m.appended = append(m.appended, frames...)
+func (m *memory) Append(_ context.Context, owner Owner, frames []Frame) ([]Outcome, string, error) {
+	m.appended, m.owner = append(m.appended, frames...), owner
 	m.calls++
-	return slices.Repeat([]Outcome{m.outcome}, len(frames)), m.err
+	return slices.Repeat([]Outcome{m.outcome}, len(frames)), fmt.Sprintf("%d-1", len(m.appended)), m.err
 }
 
-func (m *memory) Renew(_ context.Context, _, _ string, lease time.Duration, again bool) (Outcome, bool, error) {
-	m.leases = append(m.leases, lease)
-	return m.outcome, again && !m.claimed, m.err
+func (m *memory) Renew(_ context.Context, owner Owner, lease time.Duration, retry bool) (RenewResult, error) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.leases, m.owner = append(m.leases, lease), owner
+	return RenewResult{m.outcome, retry && !m.claimed, at(len(m.history)).ID}, m.err
 }
 
 func (m *memory) Offer(_ context.Context, o wire.Offer) error {
@@ -75,11 +78,11 @@ func (m *memory) Redeem(context.Context, string) error {
 	}
 	return m.redeemErr
 }
-func (m *memory) Detach(context.Context, string, string, []byte) error { m.released++; return nil }
-func (m *memory) SendAudio(context.Context, string, []byte) error      { m.audio++; return nil }
-func (m *memory) AddAction(_, id string, _ time.Time, _ []byte)        { m.actions = append(m.actions, id) }
-func (m *memory) Touch(string)                                         {}
-func (m *memory) End(_ context.Context, id string) error               { m.ended = append(m.ended, id); return nil }
+func (m *memory) Detach(context.Context, Owner, []byte) error     { m.released++; return nil }
+func (m *memory) SendAudio(context.Context, string, []byte) error { m.audio++; return nil }
+func (m *memory) AddAction(_, id string, _ time.Time, _ []byte)   { m.actions = append(m.actions, id) }
+func (m *memory) Touch(string)                                    {}
+func (m *memory) End(_ context.Context, id string) error          { m.ended = append(m.ended, id); return nil }
 func (m *memory) Subscribe(_ context.Context, _ string, s Subscriber) (func(), error) {
 	m.subscriber = s
 	return func() { m.released++ }, nil
@@ -97,11 +100,16 @@ func (m *memory) Since(ctx context.Context, _ string, c Cursor) ([]Message, bool
 
 func (m *memory) after(c Cursor) (missed []Message) {
 	for _, message := range m.history {
-		if message.Cursor.Compare(c) > 0 {
+		if message.number() > (Message{Cursor: c}).number() {
 			missed = append(missed, message)
 		}
 	}
 	return missed
+}
+
+func (m Message) number() (n int) {
+	_, _ = fmt.Sscanf(m.Cursor.ID, "%d-", &n) // 0 before the first message
+	return n
 }
 
 // send adds message n to the history. It returns the arguments of

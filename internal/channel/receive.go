@@ -87,7 +87,7 @@ func (c *Connection) Flush(ctx context.Context) {
 		clear(b.arrivals)
 		c.batch = batch{b.frames[:0], b.arrivals[:0]}
 	}()
-	outcomes, err := c.service.store.Append(ctx, c.session.SessionID, c.id, b.frames)
+	outcomes, lastEntry, err := c.service.store.Append(ctx, c.owner(), b.frames)
 	if err != nil {
 		// The frames may or may not be in the stream. Closing the socket keeps
 		// later frames from overtaking them.
@@ -96,6 +96,11 @@ func (c *Connection) Flush(ctx context.Context) {
 		}
 		c.close(CloseStoreUnavailable)
 		return
+	}
+	if lastEntry != "" {
+		c.mu.Lock()
+		c.lastEntry = lastEntry
+		c.mu.Unlock()
 	}
 	c.acknowledge(b, outcomes)
 }
@@ -116,7 +121,7 @@ func (c *Connection) acknowledge(b batch, outcomes []Outcome) {
 			c.sendError(fault.New(codeChatDisabled, "Text chat is disabled in this session."), id)
 		case Backpressure:
 			c.sendError(fault.New(codeBackpressure, "The call runtime is too far behind. Resend this frame later."), id)
-		default: // NotOwner, Ended or Lost applies to the whole batch
+		default: // the connection does not own the session
 			c.closeUnlessOwned(outcome)
 			return
 		}

@@ -25,6 +25,7 @@ func TestFrameOutcomes(t *testing.T) {
 		{outcome: ChatDisabled, frame: `"code":"TEXT_CHAT_DISABLED"`},
 		{outcome: Backpressure, frame: `"code":"BACKPRESSURE"`},
 		{outcome: NotOwner, code: CloseReplaced},
+		{outcome: Expired, code: CloseStoreUnavailable},
 		{outcome: Ended, code: CloseEnded},
 		{outcome: Lost, code: CloseHistoryLost},
 		{err: fault.Unavailable("The store", nil), frame: `"code":"SERVICE_UNAVAILABLE"`, code: CloseStoreUnavailable},

@@ -134,11 +134,15 @@ func (s *Service) Open(ctx context.Context, session SessionInfo, succeeds, resum
 	}
 	if c.attached, err = s.store.Attach(ctx, r); err != nil {
 		unsubscribe()
-		if fault.Is(err, fault.SessionEnded) {
+		switch {
+		case fault.Is(err, fault.SessionEnded):
 			s.recordEnd(ctx, session.SessionID)
+		case fault.Is(err, fault.ServiceUnavailable):
+			c.release()
 		}
 		return nil, err
 	}
+	c.lastEntry = c.attached.LastEntry
 	// Redeem after the channel exists: a session that ended before is detected
 	// here, and one that ends later ends the channel.
 	if err := s.sessions.Redeem(ctx, session.SessionID); err != nil {

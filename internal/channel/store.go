@@ -8,8 +8,6 @@ import (
 	"context"
 	"encoding/base64"
 	"regexp"
-	"strconv"
-	"strings"
 	"time"
 
 	"telapi/callruntime/wire"
@@ -41,11 +39,30 @@ type AttachRequest struct {
 
 // AttachResult is the state that a connection starts with.
 type AttachResult struct {
+	Number    string    // of the connection among those of its session
 	Head      Cursor    // newest message of the history
+	LastEntry string    // ID of the newest entry of the runtime stream
 	Offer     bool      // the channel is unclaimed: call Store.Offer
 	TextChat  bool      // chat frames are accepted
 	Recovered bool      // Missed holds everything after Resume
 	Missed    []Message // messages to replay, oldest first
+}
+
+// Owner identifies a connection, and the newest data that the store acknowledged
+// to it. The store compares whole IDs: a failover may have lost that data.
+type Owner struct {
+	ChannelID    string
+	ConnectionID string
+	Number       string // from AttachResult
+	Position     Cursor // of the newest message; used by Renew
+	LastEntry    string // from AttachResult or Append
+}
+
+// RenewResult is the result of renewing an ownership.
+type RenewResult struct {
+	Outcome Outcome
+	Offer   bool   // no runtime has claimed the session and no offer is pending: call Store.Offer
+	Newest  string // ID of the newest message of the history
 }
 
 // Outcome is the result of appending a frame or renewing ownership.
@@ -59,8 +76,9 @@ const (
 	Backpressure Outcome = "backpressure"  // the runtime's backlog is full
 	Owned        Outcome = "owned"         // Renew extended the lease
 	NotOwner     Outcome = "not_owner"     // another connection owns the session
+	Expired      Outcome = "expired"       // the lease has expired and no connection owns the session
 	Ended        Outcome = "ended"         // the channel has ended
-	Lost         Outcome = "lost"          // the store has lost the channel
+	Lost         Outcome = "lost"          // the store has lost the channel, this connection, or data that it acknowledged
 )
 
 // Frame is a durable frame from the browser to the runtime.
@@ -72,9 +90,9 @@ type Frame struct {
 }
 
 // Store holds channels in the key-value store. Each method is one atomic
-// operation in one round trip. Callers must not retry an operation whose reply
-// was lost. Methods fail with fault.ServiceUnavailable if the store is
-// unreachable.
+// operation in one round trip. Methods fail with fault.ServiceUnavailable if the
+// store is unreachable. The operation may then have had its effect, but has none
+// later.
 type Store interface {
 	// Attach opens the channel if needed, takes ownership, notifies the
 	// previous owner and the runtime, and reads the history. It fails with
@@ -86,17 +104,17 @@ type Store interface {
 	CheckAttach(ctx context.Context, r AttachRequest) error
 	// Append adds frames to the runtime stream, in order, each message ID once.
 	// It returns one outcome per frame.
-	Append(ctx context.Context, channelID, connectionID string, frames []Frame) ([]Outcome, error)
-	// Renew extends the lease if the connection still owns the session. It
-	// reports whether the session must be offered: no runtime has claimed it,
-	// and no offer is pending. retry ignores pending offers, since they may
-	// have failed.
-	Renew(ctx context.Context, channelID, connectionID string, lease time.Duration, retry bool) (outcome Outcome, offer bool, err error)
+	// lastEntry is the ID of the newest entry.
+	Append(ctx context.Context, owner Owner, frames []Frame) (outcomes []Outcome, lastEntry string, err error)
+	// Renew extends the lease if the connection still owns the session and the
+	// store has kept all data that it acknowledged. retry ignores pending
+	// offers, since they may have failed.
+	Renew(ctx context.Context, owner Owner, lease time.Duration, retry bool) (RenewResult, error)
 	// Offer announces an unclaimed session to the runtimes. It does nothing
 	// while an earlier offer of the session waits for a runtime.
 	Offer(ctx context.Context, o wire.Offer) error
 	// Detach releases the ownership if the connection still has it.
-	Detach(ctx context.Context, channelID, connectionID string, entry []byte) error
+	Detach(ctx context.Context, owner Owner, entry []byte) error
 	// Since returns the messages after a cursor. It returns false if the
 	// history no longer contains all of them.
 	Since(ctx context.Context, channelID string, after Cursor) ([]Message, bool, error)
@@ -168,18 +186,4 @@ func ParseCursor(s string) (c Cursor, ok bool) {
 		c.ID = ""
 	}
 	return c, true
-}
-
-// Compare compares two cursors of the same epoch, like cmp.Compare.
-func (c Cursor) Compare(other Cursor) int {
-	ms, seq := c.parts()
-	otherMs, otherSeq := other.parts()
-	return cmp.Or(cmp.Compare(ms, otherMs), cmp.Compare(seq, otherSeq))
-}
-
-func (c Cursor) parts() (ms, seq uint64) {
-	left, right, _ := strings.Cut(c.ID, "-")
-	ms, _ = strconv.ParseUint(left, 10, 64)
-	seq, _ = strconv.ParseUint(right, 10, 64)
-	return ms, seq
 }

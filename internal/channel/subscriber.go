@@ -3,6 +3,7 @@ package channel
 import (
 	"bytes"
 	"context"
+	"slices"
 
 	"telapi/callruntime/wire"
 )
@@ -10,7 +11,9 @@ import (
 var _ Subscriber = (*Connection)(nil)
 
 // Messages delivers messages that follow the last one. It skips messages that
-// were replayed already and reads missed ones from the history.
+// were replayed already. If it cannot tell whether the messages follow the last
+// one, it reads the history: after a failover that lost messages, their numbers
+// are used again.
 func (c *Connection) Messages(after Cursor, list []Message) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -18,14 +21,12 @@ func (c *Connection) Messages(after Cursor, list []Message) {
 		c.behind = true
 		return
 	}
-	for len(list) > 0 && list[0].Cursor.Epoch == c.position.Epoch && list[0].Cursor.Compare(c.position) <= 0 {
-		after, list = list[0].Cursor, list[1:]
+	if i := slices.IndexFunc(list, func(m Message) bool { return m.Cursor == c.position }); i >= 0 {
+		after, list = c.position, list[i+1:]
 	}
-	switch {
-	case len(list) == 0:
-	case after == c.position:
+	if after == c.position {
 		c.queue(c.advance(list)...)
-	default:
+	} else {
 		c.catchUp()
 	}
 }
@@ -110,7 +111,9 @@ func (c *Connection) catchUp() {
 			c.socket.Close(CloseStoreUnavailable)
 			return
 		}
-		c.service.metrics.recovered(complete)
+		if len(missed) > 0 || !complete {
+			c.service.metrics.recovered(complete)
+		}
 		if !complete {
 			c.socket.Close(CloseHistoryLost)
 			return

@@ -27,7 +27,7 @@ type channelStore struct {
 func (channelStore) Attach(context.Context, channel.AttachRequest) (channel.AttachResult, error) {
 	return channel.AttachResult{}, nil
 }
-func (channelStore) Detach(context.Context, string, string, []byte) error { return nil }
+func (channelStore) Detach(context.Context, channel.Owner, []byte) error { return nil }
 func (channelStore) Subscribe(context.Context, string, channel.Subscriber) (func(), error) {
 	return func() {}, nil
 }

@@ -11,19 +11,19 @@
 --          {'exists'} if another work item has this ID; {'ended'}, {'lost'} or {'claim_lost'}
 --
 -- Atomic so that work items of several processes have one order.
-load('state', 'claimToken', 'queue')
+loadChannel('state', 'claimToken', 'queue')
 local digest, kind, id = ARGV[2], ARGV[3], ARGV[5]
 if string.find(digest .. kind .. id, '[^%w._:%-]') then -- they are not escaped in JSON and in the fields of work
   return redis.error_reply('ERR digest, kind and work item ID must consist of letters, digits and . _ : -')
 end
-if channel.state == '' then return { 'lost' } end
-if ARGV[1] ~= '' and channel.claimToken ~= ARGV[1] then return { 'claim_lost' } end
+local refusal = claimRefusal(ARGV[1])
+if refusal then return { refusal } end
 local known = redis.call('HGET', WORK, '@' .. id)
 if known == digest then return { 'awaited', tostring(findCredential(digest).deadline) } end
 if known then return { 'exists' } end
 if channel.state == 'ended' then return { 'ended' } end
 
-local newKey, deadline, number, oldDueAt = redis.call('EXISTS', WORK) == 0, now + ARGV[6], 0, dueAt
+local deadline, number, oldDueAt = now + ARGV[6], 0, dueAt
 if ARGV[4] == 'work_item' then
   readQueue()
   tail = tail + 1
@@ -35,6 +35,6 @@ local credential = { state = 'awaiting', number = number, kind = kind, deadline 
 redis.call('HSET', WORK, digest, formatCredential(credential), '@' .. id, digest)
 redis.call('ZADD', FORGET, deadline + RETENTION, digest, deadline + RETENTION, '@' .. id)
 forgetExpired()
-keepAlive(newKey)
+keepAlive()
 if dueAt == oldDueAt then save() else saveAndNotify() end
 return { 'awaited', tostring(deadline) }

@@ -17,8 +17,9 @@
 -- and so that a credential is consumed if and only if the entries are stored. If it is
 -- called again with the same callback ID, it returns the same result.
 local RETRY_WINDOW = 600000 -- ms for which a callback that has no duplicates can be retried
+local MAX_USES = 1024 -- of channel credentials that are remembered
 
-load('state', 'epoch', 'queue')
+loadChannel('state', 'epoch', 'queue')
 local digest, callbackID, bodyDigest, duplicateFor, receipt = ARGV[1], ARGV[4], ARGV[5], tonumber(ARGV[6]), ARGV[8]
 local c = credentialFor(digest, ARGV[2], ARGV[3])
 if not c then return { 'invalid' } end
@@ -50,8 +51,16 @@ if ARGV[3] == '' then
   for i, entry in ipairs(list) do list[i] = '{"workItemId":"' .. c.id .. '",' .. string.sub(entry, 2) end
 end
 if channelScope then
-  redis.call('HSET', WORK, field, callbackID .. ' ' .. bodyDigest .. ' ' .. receipt)
-  redis.call('ZADD', FORGET, math.min(c.deadline, now + (duplicateFor or RETRY_WINDOW)), field)
+  local number = redis.call('HINCRBY', META, 'uses', 1)
+  local counter, oldest = '#' .. number, '#' .. number - MAX_USES
+  local oldestField = redis.call('HGET', WORK, oldest)
+  if oldestField then
+    redis.call('HDEL', WORK, oldest, oldestField)
+    redis.call('ZREM', FORGET, oldest, oldestField)
+  end
+  local forgetAt = math.min(c.deadline, now + (duplicateFor or RETRY_WINDOW))
+  redis.call('HSET', WORK, field, callbackID .. ' ' .. bodyDigest .. ' ' .. receipt, counter, field)
+  redis.call('ZADD', FORGET, forgetAt, field, forgetAt, counter)
   forgetExpired()
 else
   c.state, c.callbackID, c.bodyDigest, c.receipt = inTurn and 'routed' or 'parked', callbackID, bodyDigest, receipt

@@ -5,7 +5,7 @@ do
   local flow, state, epoch, queue = unpack(redis.call('HMGET', META, 'flow', 'state', 'epoch', 'queue'))
   if state == 'open' and epoch == ARGV[7] and queue then
     local head, tail, parked = string.match(queue, QUEUE_PATTERN)
-    local touchAt, _, idleAt, entries, bytes, limits, committed, committedBytes, maxEntries, maxBytes = string.match(flow, FLOW_PATTERN)
+    local touchAt, _, idleAt, entries, entryAt, bytes, limits, committed, committedBytes, maxEntries, maxBytes = string.match(flow, FLOW_PATTERN)
     entries, bytes = tonumber(entries), tonumber(bytes)
     local nextHead = string.format('%d', head + 1)
     local record, following = unpack(redis.call('HMGET', WORK, ARGV[1], nextHead))
@@ -27,7 +27,7 @@ do
       redis.call('HSET', WORK, ARGV[1], 'routed' .. item .. ARGV[4] .. ' ' .. ARGV[5] .. ' ' .. ARGV[8])
       redis.call('HDEL', WORK, head)
       redis.call('HSET', META, 'queue', string.format(QUEUE_FORMAT, nextHead, tail, parked),
-        'flow', string.format(FLOW_FORMAT, touchAt, nextDueAt, idleAt, entries, bytes, limits))
+        'flow', string.format(FLOW_FORMAT, touchAt, nextDueAt, idleAt, entries, newestEntry and now or entryAt, bytes, limits))
       local wait = nextDueAt < NEVER and string.format('%d', nextDueAt - now) or ''
       redis.call('PUBLISH', PREFIX .. 'up', newestEntry and 'E' .. newestEntry .. ' ' .. wait or 'D' .. wait)
       return { 'routed', ARGV[8] }

@@ -7,9 +7,9 @@
 --
 -- Atomic so that a work item is either cancelled or answered. The callback of a parked
 -- work item is dropped. Callbacks that were only waiting for this work item are routed.
-load('state', 'claimToken', 'queue')
-if channel.state == '' then return 'lost' end
-if ARGV[1] ~= '' and channel.claimToken ~= ARGV[1] then return 'claim_lost' end
+loadChannel('state', 'claimToken', 'queue')
+local refusal = claimRefusal(ARGV[1])
+if refusal then return refusal end
 local digest = redis.call('HGET', WORK, '@' .. ARGV[2])
 local item = digest and findCredential(digest)
 if not item then return 'no_item' end

@@ -14,7 +14,16 @@
 -- KEYS[7]  forget: sorted set, fields of work by the time at which they are deleted
 -- KEYS[8]  seenBefore: set, message IDs of the browser that are older than those in seen
 -- KEYS[9]  sentBefore: set, message IDs of the runtime that are older than those in sent
+--
+-- openChannel creates all of them, so that a cluster can move a slot while its channels
+-- are in use: a script fails with TRYAGAIN if a key is missing on the node that it is
+-- moved from.
+--
+-- The last argument of every script is its deadline: the time in Unix ms of the store's
+-- clock after which it must not run any more, or empty. A caller that has reported a
+-- failure can rely on it: the script has no effect later. It replies with the error LATE.
 local META, IN, OUT, SEEN, SENT, WORK, FORGET, SEEN_BEFORE, SENT_BEFORE = unpack(KEYS)
+local deadline = table.remove(ARGV) or 'missing'
 local PREFIX = string.sub(META, 1, -5) -- of the channel's keys and pub/sub channels
 
 -- A time in the far future. It has 14 digits because Lua prints larger numbers in
@@ -37,6 +46,11 @@ local TRIM_INTERVAL = 128
 local clock = redis.call('TIME')
 local now = clock[1] * 1000 + math.floor(clock[2] / 1000) -- Unix ms
 
+if deadline ~= '' and not (now <= (tonumber(deadline) or 0)) then
+  return redis.error_reply(tonumber(deadline) and 'LATE the call arrived after its deadline'
+    or 'ERR the last argument must be a deadline in Unix ms, or empty')
+end
+
 -- These are formats and patterns, not functions, so that fast versions can use them.
 
 -- Format of stream IDs: number and time in ms. Numbers start at 1 and have no gaps. IDs
@@ -46,16 +60,16 @@ local ID_FORMAT = '%d-%d'
 
 -- Pattern and format of the field flow of meta. It is one field because most scripts
 -- need all of it:
---   touchAt         time from which activity extends the channel's idle time again
+--   touchAt         time from which activity extends the channel's idle time again, at most the end of the owner's lease
 --   dueAt           deadline of the first awaited work item, or NEVER
 --   idleAt          time at which the channel ends if it stays idle
---   entries, bytes  total number and size of the entries added to the runtime stream
+--   entries, entryAt, bytes  number of the newest entry of the runtime stream, its time, and the size of all entries so far
 --   committed, committedBytes  number and size of the committed entries
 --   maxEntries, maxBytes       limits of the uncommitted entries
 -- The pattern also captures the last four together, because fast versions copy them:
 -- formatting with %s is faster than with %d.
-local FLOW_PATTERN = '^(%d+) (%d+) (%d+) (%d+) (%d+) ((%d+) (%d+) (%d+) (%d+))$'
-local FLOW_FORMAT = '%s %s %s %d %d %s'
+local FLOW_PATTERN = '^(%d+) (%d+) (%d+) (%d+) (%d+) (%d+) ((%d+) (%d+) (%d+) (%d+))$'
+local FLOW_FORMAT = '%s %s %s %d %d %d %s'
 local FLOW_TIMES = '^(%d+) (%d+) ' -- touchAt and dueAt alone
 
 -- Pattern and format of the field queue of meta: the numbers of the first and the last
@@ -67,16 +81,18 @@ local QUEUE_FORMAT = '%s %s %s'
 
 local TOUCH_INTERVAL = 60000    -- ms between two extensions of the TTLs of all nine keys, which is expensive
 local OFFER_INTERVAL = 60000    -- ms between two offers of an unclaimed session
+local DIGEST_LENGTH  = 64       -- of a credential, in hex
 local RETENTION      = 3600000  -- ms after its deadline for which a credential is kept, to answer repeated callbacks
 local FORGET_BATCH   = 8        -- fields of work deleted per call; more than a call adds, so that work does not grow
 local MAX_DIGITS     = 18       -- of either half of a stream ID; Redis rejects numbers above 64 bits
+local CLOCK_ERROR    = 100      -- ms by which two callers' estimates of the store's clock may differ
 
 local channel = {} -- fields of meta that were read, '' where not set
 
-local touchAt, dueAt, idleAt, entries, bytes, committed, committedBytes, maxEntries, maxBytes -- the field flow
+local touchAt, dueAt, idleAt, entries, entryAt, bytes, committed, committedBytes, maxEntries, maxBytes -- the field flow
 local head, tail, parked  -- the field queue, if it was read
 local newestEntry         -- ID of the last entry that this script added
-local streamIsNew = false -- this script created the stream, which has no TTL yet
+local liveConnection = '' -- ID of the connection that runs this script; its lease does not expire meanwhile
 
 local function readFields(...)
   local names, values = { ... }, redis.call('HMGET', META, ...)
@@ -94,9 +110,12 @@ local function toNumber(value) return tonumber(value) or tonumber(string.match(v
 -- Returns the ID of an item that is added now to either stream.
 local function newID(number) return string.format(ID_FORMAT, number, now) end
 
+-- Returns the ID of the newest entry of the runtime stream.
+local function lastEntryID() return entries > 0 and string.format(ID_FORMAT, entries, entryAt) or '' end
+
 local function parseFlow()
-  local t, d, i, e, b, _, c, cb, me, mb = string.match(channel.flow, FLOW_PATTERN)
-  touchAt, dueAt, idleAt, entries, bytes = tonumber(t), tonumber(d), tonumber(i), tonumber(e), tonumber(b)
+  local t, d, i, e, ea, b, _, c, cb, me, mb = string.match(channel.flow, FLOW_PATTERN)
+  touchAt, dueAt, idleAt, entries, entryAt, bytes = tonumber(t), tonumber(d), tonumber(i), tonumber(e), tonumber(ea), tonumber(b)
   committed, committedBytes, maxEntries, maxBytes = tonumber(c), tonumber(cb), tonumber(me), tonumber(mb)
 end
 
@@ -110,7 +129,7 @@ end
 -- Writes flow, and queue if it was read.
 local function save()
   local limits = string.format('%d %d %d %d', committed, committedBytes, maxEntries, maxBytes)
-  local flow = string.format(FLOW_FORMAT, touchAt, dueAt, idleAt, entries, bytes, limits)
+  local flow = string.format(FLOW_FORMAT, touchAt, dueAt, idleAt, entries, entryAt, bytes, limits)
   if head then
     redis.call('HSET', META, 'flow', flow, 'queue', string.format(QUEUE_FORMAT, head, tail, parked))
   else
@@ -120,8 +139,8 @@ end
 
 -- Adds an entry to the runtime stream. saveAndNotify must follow.
 local function addEntry(entry)
-  entries, bytes = entries + 1, bytes + #entry
-  newestEntry, streamIsNew = newID(entries), streamIsNew or entries == 1
+  entries, entryAt, bytes = entries + 1, now, bytes + #entry
+  newestEntry = lastEntryID()
   if entries % TOTAL_INTERVAL > 0 then
     redis.call('XADD', IN, newestEntry, 'entry', entry)
   else
@@ -133,14 +152,14 @@ local function expireIn(milliseconds)
   for _, key in ipairs(KEYS) do redis.call('PEXPIRE', key, milliseconds) end
 end
 
--- Extends the channel's idle time and its keys' TTLs, at most once per
--- TOUCH_INTERVAL. newKey ignores the interval, because a new key has no TTL. Returns
--- true if save must follow.
-local function keepAlive(newKey)
-  if not newKey and now < touchAt then return false end
+-- Extends the channel's idle time and its keys' TTLs, if touchAt is reached. Returns
+-- true if save must follow. Needs owner and ownerUntil.
+local function keepAlive()
+  if now < touchAt then return false end
   readFields('idleMs', 'keepMs')
   local idle = toNumber(channel.idleMs)
   touchAt, idleAt = now + math.min(TOUCH_INTERVAL, math.floor(idle / 10)), now + idle
+  if channel.owner ~= '' then touchAt = math.min(touchAt, toNumber(channel.ownerUntil)) end
   expireIn(idle + toNumber(channel.keepMs))
   return true
 end
@@ -149,7 +168,7 @@ end
 -- runtime of the newest entry, if there is one, and of the time until the next work item
 -- times out.
 local function saveAndNotify()
-  keepAlive(streamIsNew)
+  keepAlive()
   save()
   local wait = dueAt < NEVER and string.format('%d', dueAt - now) or ''
   redis.call('PUBLISH', PREFIX .. 'up', newestEntry and 'E' .. newestEntry .. ' ' .. wait or 'D' .. wait)
@@ -173,15 +192,14 @@ local function findIDs(set, older, ids)
 end
 
 -- Adds IDs to a set. A full set first replaces the older one, whose IDs are dropped.
--- keepAlive must follow: it sets the TTL of a new set.
+-- keepAlive must follow: it sets the TTL of the new set.
 local function rememberIDs(set, older, max, ids)
   if #ids == 0 then return end
-  local size = redis.call('SCARD', set)
-  if size >= max then
+  if redis.call('SCARD', set) >= max then
     redis.call('UNLINK', older)
     redis.call('RENAME', set, older)
+    touchAt = 0
   end
-  if size == 0 or size >= max then touchAt = 0 end
   redis.call('SADD', set, unpack(ids))
 end
 
@@ -196,6 +214,8 @@ end
 --             the work item (0 for a channel credential), kind, deadline, work item ID,
 --             and after a callback its ID, the digest of its body and the receipt
 --   @<ID>     of a work item: the digest of its credential
+--   <digest> <ID or body digest>  a use of a channel credential: callback ID, body digest and receipt
+--   #<number> the field of a use; uses are numbered, so that the oldest can be dropped
 
 local function packEntries(list)
   local packed = {}
@@ -264,8 +284,7 @@ local function credentialRefusal(c)
   if c.number > 0 and c.number < head then return 'invalid' end -- it timed out before the store's clock was set back
 end
 
--- Deletes a few expired fields of work. Call it only after adding a field. Otherwise the
--- last field could be deleted, and the key would later be created without a TTL.
+-- Deletes a few expired fields of work.
 local function forgetExpired()
   local fields = redis.call('ZRANGEBYSCORE', FORGET, '-inf', now, 'LIMIT', 0, FORGET_BATCH)
   if #fields == 0 then return end
@@ -282,29 +301,47 @@ local function inspect(...)
   if now > idleAt then channel.state = 'ended' end
 end
 
--- Reads fields of the channel after applying expired deadlines: a channel whose idle
--- time has expired ends, and expired work items time out.
-local function load(...)
-  readFields('flow', ...)
+-- Returns the uncommitted entries of the runtime stream, plus extraBytes, as a fraction
+-- of their limits. At 1 or more, frames and callbacks are rejected.
+local function backlog(extraBytes)
+  return math.max((entries - committed) / maxEntries, (bytes - committedBytes + (extraBytes or 0)) / maxBytes)
+end
+
+-- Adds an entry about the session's connection to the runtime stream. At twice the
+-- backlog limit such entries are dropped, so that reconnects cannot fill the stream
+-- while there is no runtime. Frames are rejected earlier, and the browser resends them.
+local function addSessionEvent(entry)
+  if backlog() >= 2 then return end
+  addEntry(entry)
+  saveAndNotify()
+end
+
+-- Returns an entry of this channel as JSON.
+local function formatEntry(kind, member, value)
+  return string.format('{"kind":"%s","channelId":"%s","at":%d,"%s":"%s"}', kind, string.match(META, '{(.+)}'), now, member, value)
+end
+
+-- Reads fields of the channel after applying expired deadlines: work items time out, the
+-- lease of a connection whose instance has died ends, and an idle channel ends.
+local function loadChannel(...)
+  readFields('flow', 'owner', 'ownerUntil', ...)
   if channel.flow == '' then return end
   parseFlow()
   local idle = now > idleAt
   if now >= dueAt or idle then
     readQueue()
     advanceQueue(idle)
-    if idle then
-      addEntry(string.format('{"kind":"channel_ended","channelId":"%s","at":%d,"reason":"idle"}', string.match(META, '{(.+)}'), now))
-    end
+    if idle then addEntry(formatEntry('channel_ended', 'reason', 'idle')) end
     saveAndNotify()
     newestEntry = nil
   end
-  if idle then endChannel('idle') end
-end
-
--- Returns the uncommitted entries of the runtime stream, plus extraBytes, as a fraction
--- of their limits. At 1 or more, frames and callbacks are rejected.
-local function backlog(extraBytes)
-  return math.max((entries - committed) / maxEntries, (bytes - committedBytes + (extraBytes or 0)) / maxBytes)
+  if idle then
+    endChannel('idle')
+  elseif channel.owner ~= '' and channel.owner ~= liveConnection and now >= toNumber(channel.ownerUntil) then
+    setField('owner', '')
+    addSessionEvent(formatEntry('session', 'event', 'disconnected'))
+    newestEntry = nil
+  end
 end
 
 -- Starts a new epoch of the channel with the 13 arguments that start at ARGV[first], in
@@ -318,11 +355,74 @@ local function openChannel(first)
     fields[#fields + 1] = channel[name]
   end
   redis.call('HSET', META, unpack(fields))
-  channel.state = 'open'
-  entries, bytes, committed, committedBytes = 0, 0, 0, 0
-  maxEntries, maxBytes, dueAt = tonumber(ARGV[first + 9]), tonumber(ARGV[first + 10]), NEVER
-  keepAlive(true)
+  channel.state, channel.owner = 'open', ''
+  -- The members are never looked up. A stream keeps existing when it becomes empty.
+  for _, stream in ipairs({ IN, OUT }) do
+    redis.call('XADD', stream, '0-1', '', '')
+    redis.call('XDEL', stream, '0-1')
+  end
+  for _, set in ipairs({ SEEN, SENT, SEEN_BEFORE, SENT_BEFORE }) do redis.call('SADD', set, '') end
+  redis.call('HSET', WORK, '', '')
+  redis.call('ZADD', FORGET, NEVER, '')
+  entries, entryAt, bytes, committed, committedBytes = 0, 0, 0, 0, 0
+  maxEntries, maxBytes, dueAt, touchAt = tonumber(ARGV[first + 9]), tonumber(ARGV[first + 10]), NEVER, 0
+  keepAlive()
   save()
+end
+
+-- Returns the number of a stream ID, or nil if it is invalid.
+local function parseID(id)
+  local number, at = string.match(id, '^(%d+)%-(%d+)$')
+  if number and #number <= MAX_DIGITS and #at <= MAX_DIGITS then return tonumber(number) end
+end
+
+-- Returns whether the store has lost an item of a stream that it acknowledged before,
+-- for example in a failover. newest is the ID of the stream's newest item, removed the
+-- number up to which items may have been removed on purpose. id may be empty.
+local function isLost(stream, id, newest, removed)
+  if id == '' or id == newest then return false end
+  local number = parseID(id)
+  if not number or number >= toNumber(newest) then return true end
+  local item = redis.call('XRANGE', stream, number, number)[1]
+  if item then return item[1] ~= id end
+  return number > removed
+end
+
+-- Starts a new epoch after a loss of acknowledged data and makes the claim invalid, so
+-- that both sides learn of it: cursors of the old epoch cannot be resumed, connections
+-- check their position, and the runtime's next call fails with lost. Needs epoch.
+local function reportLoss()
+  setField('epoch', string.sub(channel.epoch, 1, 26) .. string.format('%d', now))
+  redis.call('HSET', META, 'claimToken', '', 'claimUntil', '')
+  redis.call('PUBLISH', PREFIX .. 'down', 'R')
+end
+
+-- Returns why a runtime cannot act on the channel: lost or claim_lost. It returns nil
+-- if it can. With an empty token it acts for the runtime that has the claim. A channel
+-- without a claim token was never claimed, or has lost data. Needs state and claimToken.
+local function claimRefusal(token)
+  if channel.state == '' then return 'lost' end
+  if token == '' or token == channel.claimToken then return nil end
+  return channel.claimToken == '' and 'lost' or 'claim_lost'
+end
+
+-- Returns why a connection does not own the session: lost, ended, expired (its lease) or
+-- not_owner (another connection replaced it). It returns nil if it does. number is the
+-- connection's number: if there were fewer connections, the store has lost this one.
+local function ownerRefusal(connection, number)
+  if channel.owner == connection then return nil end
+  readFields('state', 'connections')
+  if channel.state == '' then return 'lost' end
+  if channel.state == 'ended' then return 'ended' end
+  if toNumber(channel.connections) < toNumber(number) then return 'lost' end
+  return channel.owner == '' and 'expired' or 'not_owner'
+end
+
+-- Returns whether a request for the ownership or a claim is older than the one that was
+-- granted last. grantedAt is when that one was requested. It is ignored if the store's
+-- clock was set back since.
+local function isOutdated(requestedAt, grantedAt)
+  return requestedAt ~= '' and toNumber(grantedAt) <= now and toNumber(requestedAt) + CLOCK_ERROR < toNumber(grantedAt)
 end
 
 -- Removes messages that exceed the history's maximum length or age. Needs outLast.
@@ -357,9 +457,7 @@ local function readHistoryAfter(epoch, id)
   trimHistory()
   if channel.epoch == '' or epoch ~= channel.epoch then return false end
   if id ~= channel.outLast and id ~= channel.trimmed then
-    local number, at = string.match(id, '^(%d+)%-(%d+)$')
-    if not number or #number > MAX_DIGITS or #at > MAX_DIGITS then return false end
-    if #redis.call('XRANGE', OUT, id, id) == 0 then return false end
+    if not parseID(id) or #redis.call('XRANGE', OUT, id, id) == 0 then return false end
   end
   return readHistory(toNumber(id) + 1)
 end
@@ -370,15 +468,6 @@ local function shouldOffer()
   if toNumber(channel.claimUntil) > now or now - toNumber(channel.offeredAt) < OFFER_INTERVAL then return 0 end
   setField('offeredAt', now)
   return 1
-end
-
--- Adds an entry about the session's connection to the runtime stream. At twice the
--- backlog limit such entries are dropped, so that reconnects cannot fill the stream
--- while there is no runtime. Frames are rejected earlier, and the browser resends them.
-local function addSessionEvent(entry)
-  if backlog() >= 2 then return end
-  addEntry(entry)
-  saveAndNotify()
 end
 
 -- Returns why a connection cannot own the session: ended, foreign (another team or

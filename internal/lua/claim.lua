@@ -4,32 +4,47 @@
 -- ARGV[2]  token of the claim, a new one for every claim
 -- ARGV[3]  lease in ms; 0 releases the claim
 -- ARGV[4]  action: open, attach, accept or renew
--- ARGV[5…] for open: epoch, team, endpoint, mode, call ID, transaction ID, profile, and
---          the limits: history messages, history ms, backlog entries, backlog bytes, idle ms, keep ms
+-- ARGV[5]  when the claim was requested, in Unix ms of the store's clock; empty: now
+-- ARGV[6…] for open: epoch, team, endpoint, mode, call ID, transaction ID, profile, and
+--          the limits: history messages, history ms, backlog entries, backlog bytes, idle ms, keep ms;
+--          for renew: ID of the newest message that send.lua returned, and ID of the newest work item that is
+--          awaited and not expired; both may be empty
 -- returns  {'claimed', epoch, team, endpoint, mode, call ID, transaction ID, profile, committed position},
---          or one of: {'lost'} unknown channel; {'ended'} an ended channel cannot be opened; {'foreign'} the channel belongs to another
---          team or endpoint; {'taken'} another runtime has the claim; {'claim_lost'} the claim to renew is lost
+--          or one of: {'lost'} unknown channel, or the store has lost data that the runtime relies on; {'ended'} an ended channel
+--          cannot be opened; {'foreign'} the channel belongs to another team or endpoint; {'taken'} another runtime has the claim;
+--          {'claim_lost'} the claim to renew is lost
 --
 -- Atomic so that only one of two runtimes gets the channel. With open and attach, a
 -- restarted runtime takes over the claim under its name. With accept it does not,
 -- because the same session can be offered twice. An ended channel can be claimed, so
--- that the runtime receives all entries acknowledged before the end.
-load('state', 'team', 'endpoint', 'claimedBy', 'claimToken', 'claimUntil')
+-- that the runtime receives all entries acknowledged before the end. Of two claims under
+-- one name the one that was requested later wins, even if the other arrives later.
+loadChannel('state', 'team', 'endpoint', 'claimedBy', 'claimToken', 'claimUntil', 'claimRequestedAt', 'epoch', 'outLast', 'trimmed')
 local action = ARGV[4]
 if channel.state == '' and action == 'open' then
-  openChannel(5)
+  openChannel(6)
 elseif channel.state == '' then
   return { 'lost' }
 elseif action == 'open' and channel.state == 'ended' then
   return { 'ended' }
-elseif action == 'open' and (channel.team ~= ARGV[6] or channel.endpoint ~= ARGV[7]) then
+elseif action == 'open' and (channel.team ~= ARGV[7] or channel.endpoint ~= ARGV[8]) then
   return { 'foreign' }
 end
 if action == 'renew' then
-  if channel.claimToken ~= ARGV[2] then return { 'claim_lost' } end
+  local refusal = claimRefusal(ARGV[2])
+  if not refusal and channel.state == 'open' and (isLost(OUT, ARGV[6] or '', channel.outLast, toNumber(channel.trimmed))
+    or (ARGV[7] or '') ~= '' and redis.call('HEXISTS', WORK, '@' .. ARGV[7]) == 0) then
+    reportLoss()
+    refusal = 'lost'
+  end
+  if refusal then return { refusal } end
 elseif toNumber(channel.claimUntil) > now and channel.claimToken ~= ARGV[2]
   and (action == 'accept' or channel.claimedBy ~= ARGV[1]) then
   return { 'taken' }
+elseif channel.claimToken ~= ARGV[2] and isOutdated(ARGV[5], channel.claimRequestedAt) then
+  return redis.error_reply('LATE a newer claim exists')
+else
+  setField('claimRequestedAt', ARGV[5] == '' and now or math.min(now, ARGV[5]))
 end
 redis.call('HSET', META, 'claimedBy', ARGV[1], 'claimToken', ARGV[2], 'claimUntil', now + ARGV[3], 'offeredAt', '')
 if keepAlive() then save() end

@@ -3,37 +3,41 @@
 -- ARGV[1]  ID of the connection
 -- ARGV[2]  ID of the connection that it resumes; empty: none
 -- ARGV[3]  1: reject while another connection owns the session
--- ARGV[4]  lease of the ownership in ms
--- ARGV[5]  1: resume from the cursor in ARGV[6] and ARGV[7]
--- ARGV[6]  epoch of the cursor; *: the current one
--- ARGV[7]  ID of the cursor
--- ARGV[8]  entry that reports the connection to the runtime
--- ARGV[9…] arguments for opening the channel, in the order of claim.lua
--- returns  {'attached', epoch, newest ID, 1 if the caller should offer the session, 1 if text chat is on, 1 if recovered,
---          {ID, message, ID, message …}}, or {'in_use'}, {'ended'}, {'foreign'}
+-- ARGV[4]  when the connection was requested, in Unix ms of the store's clock; empty: now
+-- ARGV[5]  lease of the ownership in ms
+-- ARGV[6]  1: resume from the cursor in ARGV[7] and ARGV[8]
+-- ARGV[7]  epoch of the cursor; *: the current one
+-- ARGV[8]  ID of the cursor
+-- ARGV[9]  entry that reports the connection to the runtime
+-- ARGV[10…] arguments for opening the channel, in the order of claim.lua
+-- returns  {'attached', number of the connection, epoch, newest message ID, newest entry ID, 1 if the caller should offer the
+--          session, 1 if text chat is on, 1 if recovered, {ID, message, ID, message …}}, or {'in_use'}, {'ended'}, {'foreign'}
 --
 -- Atomic so that only one of two connections owns the session, and so that no message is
--- missing between the history that is read and the messages that are published later.
-load('state', 'epoch', 'team', 'endpoint', 'owner', 'ownerUntil', 'connections', 'chatOff', 'claimUntil', 'offeredAt', 'outLast')
-local refusal = connectionRefusal(ARGV[1], ARGV[2], ARGV[3], ARGV[10], ARGV[11])
+-- missing between the history that is read and the messages that are published later. Of
+-- two connections the one that was requested later wins, even if the other arrives later.
+loadChannel('state', 'epoch', 'team', 'endpoint', 'requestedAt', 'connections', 'chatOff', 'claimUntil', 'offeredAt', 'outLast')
+local refusal = connectionRefusal(ARGV[1], ARGV[2], ARGV[3], ARGV[11], ARGV[12])
 if refusal then return { refusal } end
-if channel.state == '' then openChannel(9) end
+if isOutdated(ARGV[4], channel.requestedAt) then return redis.error_reply('LATE a newer connection owns the session') end
+if channel.state == '' then openChannel(10) end
 if channel.owner ~= '' and channel.owner ~= ARGV[1] then redis.call('PUBLISH', PREFIX .. 'down', 'R' .. ARGV[1]) end
-local first = channel.connections == ''
-redis.call('HSET', META, 'owner', ARGV[1], 'ownerUntil', now + ARGV[4], 'connections', toNumber(channel.connections) + 1)
--- Create the set of message IDs, with an ID that no message has. frame_fast.lua must not
--- create it, since it does not set a TTL.
-if first then redis.call('SADD', SEEN, '') end
-keepAlive(true)
+local number, requestedAt = toNumber(channel.connections) + 1, ARGV[4] == '' and now or math.min(now, ARGV[4])
+setField('owner', ARGV[1])
+setField('ownerUntil', now + ARGV[5])
+redis.call('HSET', META, 'connections', number, 'requestedAt', requestedAt)
+touchAt = 0 -- the lease may end earlier than the one before
+keepAlive()
 save()
-addSessionEvent(ARGV[8])
+addSessionEvent(ARGV[9])
 
 local recovered, missed = 0, {}
-if ARGV[5] == '1' then
-  local found = readHistoryAfter(ARGV[6] == '*' and channel.epoch or ARGV[6], ARGV[7])
+if ARGV[6] == '1' then
+  local found = readHistoryAfter(ARGV[7] == '*' and channel.epoch or ARGV[7], ARGV[8])
   if found then recovered, missed = 1, found end
-elseif first then
+elseif number == 1 then
   trimHistory()
   missed = readHistory(1)
 end
-return { 'attached', channel.epoch, channel.outLast, shouldOffer(), channel.chatOff == '' and 1 or 0, recovered, missed }
+return { 'attached', tostring(number), channel.epoch, channel.outLast, lastEntryID(), shouldOffer(), channel.chatOff == '' and 1 or 0,
+  recovered, missed }

@@ -2,11 +2,14 @@
 --
 -- ARGV[1]  ID of the connection
 -- ARGV[2]  entry that reports the disconnect to the runtime
+-- ARGV[3]  ID of the newest entry that frame.lua or connect.lua returned; empty: unknown
 -- returns  'detached', or 'not_owner' if the connection does not own the session
 --
 -- Atomic so that a replaced connection cannot report the session as disconnected.
-load('state', 'owner')
+liveConnection = ARGV[1]
+loadChannel('state', 'epoch')
 if channel.state ~= 'open' or channel.owner ~= ARGV[1] then return 'not_owner' end
+if isLost(IN, ARGV[3], lastEntryID(), committed) then reportLoss() end
 setField('owner', '')
 addSessionEvent(ARGV[2])
 return 'detached'

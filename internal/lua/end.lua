@@ -7,9 +7,9 @@
 --
 -- Atomic so that no entry follows the last ones. The entries of parked callbacks are
 -- added before them, in order; awaited work items are dropped.
-load('state', 'claimToken', 'queue')
-if channel.state == '' then return 'lost' end
-if ARGV[1] ~= '' and channel.claimToken ~= ARGV[1] then return 'claim_lost' end
+loadChannel('state', 'claimToken', 'queue')
+local refusal = claimRefusal(ARGV[1])
+if refusal then return refusal end
 if channel.state == 'ended' then return 'done' end
 readQueue()
 advanceQueue(true)

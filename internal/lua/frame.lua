@@ -1,23 +1,28 @@
 -- Adds durable frames of a browser to the runtime stream.
 --
 -- ARGV[1]  ID of the connection that received them
--- ARGV[2]  one flag per frame: c for chat, e or d if it enables or disables text chat, otherwise -
--- ARGV[3…] the message IDs of all frames, then all entries
--- returns  for each frame: appended, repeated, chat_disabled or backpressure;
---          or one word for all of them: appended, lost, ended, not_owner
+-- ARGV[2]  its number, from connect.lua
+-- ARGV[3]  ID of the newest entry that this script or connect.lua returned to the connection; empty: unknown
+-- ARGV[4]  one flag per frame: c for chat, e or d if it enables or disables text chat, otherwise -
+-- ARGV[5…] the message IDs of all frames, then all entries
+-- returns  ID of the newest entry, then for each frame: appended, repeated, chat_disabled or backpressure;
+--          or the ID and one word for all of them: appended, lost, ended, expired, not_owner
 --
 -- Atomic so that a frame that is sent again is on the stream once, and so that frames of
 -- a replaced connection are rejected. It takes several frames because most of the time is
 -- spent on reading the channel.
-load('owner', 'chatOff')
-if channel.owner == '' or channel.owner ~= ARGV[1] then -- an ended channel has no owner
-  readFields('state')
-  return { channel.state == '' and 'lost' or channel.state == 'ended' and 'ended' or 'not_owner' }
+liveConnection = ARGV[1]
+loadChannel('chatOff', 'epoch')
+local refusal = ownerRefusal(ARGV[1], ARGV[2])
+if not refusal and isLost(IN, ARGV[3], lastEntryID(), committed) then
+  reportLoss()
+  refusal = 'lost'
 end
+if refusal then return { '', refusal } end
 
-local flags, count = ARGV[2], #ARGV[2]
+local flags, count = ARGV[4], #ARGV[4]
 local maxSeen = entries % SEEN_CHECK_INTERVAL + count < SEEN_CHECK_INTERVAL and math.huge or MAX_SEEN
-local known, newIDs = findIDs(SEEN, SEEN_BEFORE, { unpack(ARGV, 3, 2 + count) }), {}
+local known, newIDs = findIDs(SEEN, SEEN_BEFORE, { unpack(ARGV, 5, 4 + count) }), {}
 
 local function append(flag, id, entry)
   if known[id] then return 'repeated' end
@@ -34,9 +39,10 @@ local function append(flag, id, entry)
 end
 
 local outcomes = {}
-for i = 1, count do outcomes[i] = append(string.sub(flags, i, i), ARGV[2 + i], ARGV[2 + count + i]) end
+for i = 1, count do outcomes[i] = append(string.sub(flags, i, i), ARGV[4 + i], ARGV[4 + count + i]) end
 if #newIDs > 0 then
   rememberIDs(SEEN, SEEN_BEFORE, maxSeen, newIDs)
   saveAndNotify()
 end
-return #newIDs == count and { 'appended' } or outcomes
+if #newIDs == count then outcomes = { 'appended' } end
+return { lastEntryID(), unpack(outcomes) }

@@ -3,21 +3,23 @@
 -- returns what frame.lua would. In any other case it changes nothing and frame.lua runs.
 do
   local owner, chatOff, flow = unpack(redis.call('HMGET', META, 'owner', 'chatOff', 'flow'))
-  if owner and owner ~= '' and owner == ARGV[1] and (chatOff or '') == '' and not string.find(ARGV[2], '[^c-]') then
-    local touchAt, dueAt, idleAt, entries, bytes, limits, committed, committedBytes, maxEntries, maxBytes = string.match(flow, FLOW_PATTERN)
+  if owner and owner ~= '' and owner == ARGV[1] and (chatOff or '') == '' and not string.find(ARGV[4], '[^c-]') then
+    local touchAt, dueAt, idleAt, entries, entryAt, bytes, limits, committed, committedBytes, maxEntries, maxBytes = string.match(flow, FLOW_PATTERN)
+    local newestEntry = string.format(ID_FORMAT, entries, entryAt)
     entries, bytes, dueAt = tonumber(entries), tonumber(bytes), tonumber(dueAt)
-    local count, size = #ARGV[2], 0
-    for i = 3 + count, #ARGV do size = size + #ARGV[i] end
+    local count, size = #ARGV[4], 0
+    for i = 5 + count, #ARGV do size = size + #ARGV[i] end
     if entries > 0 and entries % SEEN_CHECK_INTERVAL + count < SEEN_CHECK_INTERVAL and now < tonumber(touchAt) and now < dueAt
+      and (ARGV[3] == newestEntry or string.find(ARGV[3], '^%d+%-%d+$') and #redis.call('XRANGE', IN, ARGV[3], ARGV[3]) == 1)
       and entries - committed + count <= tonumber(maxEntries) and bytes - committedBytes + size <= tonumber(maxBytes) then
       -- There is one outcome for all frames unless one is repeated. The older set is
       -- empty until there are enough entries to fill the newer one.
-      local outcomes, checkOlder, newestEntry = { 'appended' }, entries > MAX_SEEN - SEEN_CHECK_INTERVAL, nil
+      local before, outcomes, checkOlder = entries, { '', 'appended' }, entries > MAX_SEEN - SEEN_CHECK_INTERVAL
       for i = 1, count do
-        local id, entry = ARGV[2 + i], ARGV[2 + count + i]
+        local id, entry = ARGV[4 + i], ARGV[4 + count + i]
         if checkOlder and redis.call('SISMEMBER', SEEN_BEFORE, id) == 1 or redis.call('SADD', SEEN, id) == 0 then
-          for j = #outcomes + 1, count do outcomes[j] = 'appended' end
-          outcomes[i] = 'repeated'
+          for j = #outcomes, count do outcomes[1 + j] = 'appended' end
+          outcomes[1 + i] = 'repeated'
         else
           entries, bytes = entries + 1, bytes + #entry
           newestEntry = string.format(ID_FORMAT, entries, now)
@@ -28,11 +30,12 @@ do
           end
         end
       end
-      if newestEntry then
-        redis.call('HSET', META, 'flow', string.format(FLOW_FORMAT, touchAt, dueAt, idleAt, entries, bytes, limits))
+      if entries > before then
+        redis.call('HSET', META, 'flow', string.format(FLOW_FORMAT, touchAt, dueAt, idleAt, entries, now, bytes, limits))
         local wait = dueAt < NEVER and string.format('%d', dueAt - now) or ''
         redis.call('PUBLISH', PREFIX .. 'up', 'E' .. newestEntry .. ' ' .. wait)
       end
+      outcomes[1] = newestEntry
       return outcomes
     end
   end

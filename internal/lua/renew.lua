@@ -1,16 +1,26 @@
 -- Renews a connection's ownership of its session.
 --
 -- ARGV[1]  ID of the connection
--- ARGV[2]  lease in ms
--- ARGV[3]  1: the last offer may have failed, so offer the session again
--- returns  {'owned', 1 if the caller should offer the session}, {'lost'}, {'ended'} or {'not_owner'}
+-- ARGV[2]  its number, from connect.lua
+-- ARGV[3]  lease in ms
+-- ARGV[4]  1: the last offer may have failed, so offer the session again
+-- ARGV[5]  epoch of the connection's position
+-- ARGV[6]  ID of the newest message that the connection knows; empty: none
+-- ARGV[7]  ID of the newest entry that frame.lua or connect.lua returned
+-- returns  {'owned', 1 if the caller should offer the session, ID of the newest message};
+--          or {'lost'}, {'ended'}, {'expired'}, {'not_owner'}
 --
 -- Atomic so that a replaced connection cannot renew its successor's lease.
-load('state', 'owner', 'claimUntil', 'offeredAt')
-if channel.state == '' then return { 'lost' } end
-if channel.state == 'ended' then return { 'ended' } end
-if channel.owner ~= ARGV[1] then return { 'not_owner' } end
-if ARGV[3] == '1' then channel.offeredAt = '' end
-setField('ownerUntil', now + ARGV[2])
+liveConnection = ARGV[1]
+loadChannel('epoch', 'claimUntil', 'offeredAt', 'outLast', 'trimmed')
+local refusal = ownerRefusal(ARGV[1], ARGV[2])
+if refusal then return { refusal } end
+if channel.epoch ~= ARGV[5] then return { 'lost' } end
+if isLost(OUT, ARGV[6], channel.outLast, toNumber(channel.trimmed)) or isLost(IN, ARGV[7], lastEntryID(), committed) then
+  reportLoss()
+  return { 'lost' }
+end
+if ARGV[4] == '1' then channel.offeredAt = '' end
+setField('ownerUntil', now + ARGV[3])
 if keepAlive() then save() end
-return { 'owned', shouldOffer() }
+return { 'owned', shouldOffer(), channel.outLast }

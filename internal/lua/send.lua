@@ -2,12 +2,12 @@
 --
 -- ARGV[1]  token of the claim; empty: act for the runtime that has the claim
 -- ARGV[2]  one flag per message: e or d if it enables or disables text chat, otherwise -
--- ARGV[3]  ID of the newest message that the sender knows; empty: none
+-- ARGV[3]  ID of the newest message that the sender was told; empty: none
 -- ARGV[4]  one message ID per message, separated by spaces, if it may be sent again with other content, otherwise -;
 --          empty: none
 -- ARGV[5…] the ChannelMessages, without streamId and line feeds
 -- returns  ID of the newest message, and for each message: sent, repeated or ended;
---          or one word for all of them: lost, claim_lost
+--          or one word for all of them: claim_lost, or lost, also if the message with ARGV[3] is lost
 --
 -- Atomic so that a message is in the history before it is published, is published with
 -- the ID of its predecessor, and is stored once even if it is sent again; and so that
@@ -18,9 +18,13 @@
 -- needed for messages that are sent again later or by a restarted runtime.
 local MAX_SENT = 1024 -- like MAX_SEEN, for message IDs of the runtime
 
-load('state', 'claimToken', 'outLast', 'epoch', 'trimmed')
-if channel.state == '' then return { 'lost' } end
-if ARGV[1] ~= '' and channel.claimToken ~= ARGV[1] then return { 'claim_lost' } end
+loadChannel('state', 'claimToken', 'outLast', 'epoch', 'trimmed')
+local refusal = claimRefusal(ARGV[1])
+if refusal then return { refusal } end
+if channel.state == 'open' and isLost(OUT, ARGV[3], channel.outLast, toNumber(channel.trimmed)) then
+  reportLoss()
+  return { 'lost' }
+end
 local messageIDs, ids = {}, {} -- one per message, which may be -; those that are not -
 for id in string.gmatch(ARGV[4], '%S+') do
   messageIDs[#messageIDs + 1] = id
@@ -28,8 +32,6 @@ for id in string.gmatch(ARGV[4], '%S+') do
 end
 local known = findIDs(SENT, SENT_BEFORE, ids)
 local knownNumber = toNumber(ARGV[3])
-local newestKnown = redis.call('XRANGE', OUT, knownNumber, knownNumber)[1]
-if not newestKnown or newestKnown[1] ~= ARGV[3] then knownNumber = 0 end -- trimmed, or lost and its number reused
 local newer = readHistory(knownNumber + 1)
 for i = 2, #newer, 2 do known[newer[i]] = true end
 -- If the history was trimmed after ARGV[3], all messages before one that it still contains
@@ -70,6 +72,6 @@ if #notice > 1 then
   if number % TRIM_INTERVAL < #notice - 1 then trimHistory() end
   notice[1] = 'M' .. channel.epoch .. ' ' .. before .. ' ' .. channel.outLast
   redis.call('PUBLISH', PREFIX .. 'down', table.concat(notice, '\n'))
-  if keepAlive(before == '') then save() end
+  if keepAlive() then save() end
 end
 return outcomes

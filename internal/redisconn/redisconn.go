@@ -56,9 +56,10 @@ func ErrorCode(err error) string {
 }
 
 // temporaryCodes are the error codes of a server or cluster that starts, fails
-// over, moves slots, or lacks memory, disk space or replicas.
+// over, moves slots, or lacks memory, disk space or replicas, and of a script that
+// arrives after its deadline.
 var temporaryCodes = []string{
-	"BUSY", "CLUSTERDOWN", "LOADING", "MASTERDOWN", "MISCONF", "NOREPLICAS", "OOM", "READONLY", "TRYAGAIN", "UNBLOCKED",
+	"BUSY", "CLUSTERDOWN", "LATE", "LOADING", "MASTERDOWN", "MISCONF", "NOREPLICAS", "OOM", "READONLY", "TRYAGAIN", "UNBLOCKED",
 }
 
 // Temporary reports whether err is the reply of a server that is temporarily

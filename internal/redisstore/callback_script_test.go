@@ -63,7 +63,7 @@ func TestAwaitRejectsUnsafeIDs(t *testing.T) {
 	for _, bad := range [][3]string{{digest, "bot", `a"b`}, {digest, "bot", "a b"}, {digest, "b t", "a"}, {digest + " ", "bot", "a"}} {
 		d.raw(func(ctx context.Context, client rueidis.Client) error {
 			args := []string{"", bad[0], bad[1], "work_item", bad[2], "1000", "{}"}
-			if err := rueidis.NewLuaScript(lua.Channel("await")).Exec(ctx, client, kv.ChannelKeys(d.id), args).Error(); err == nil || !strings.Contains(err.Error(), "letters") {
+			if err := rueidis.NewLuaScript(lua.Channel("await")).Exec(ctx, client, kv.ChannelKeys(d.id), append(args, "")).Error(); err == nil || !strings.Contains(err.Error(), "letters") {
 				t.Errorf("awaited %q: %v", bad, err)
 			}
 			return nil

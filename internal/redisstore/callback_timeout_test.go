@@ -29,7 +29,7 @@ func (d *callbackFixture) waitExpired(item callruntime.WorkItem) {
 		return !valid && err == nil
 	})
 	d.raw(func(ctx context.Context, client rueidis.Client) error { // CheckCredential does not write
-		return rueidis.NewLuaScript(lua.Channel("touch")).Exec(ctx, client, kv.ChannelKeys(d.id), nil).Error()
+		return rueidis.NewLuaScript(lua.Channel("touch")).Exec(ctx, client, kv.ChannelKeys(d.id), []string{""}).Error()
 	})
 }
 

@@ -37,7 +37,7 @@ func NewChannels(s *Store, limits wire.ChannelLimits) *Channels {
 
 // Attach implements channel.Store.
 func (c *Channels) Attach(ctx context.Context, a channel.AttachRequest) (attached channel.AttachResult, err error) {
-	args := []string{a.ConnectionID, a.Succeeds, boolArg(a.Reject), millis(a.Lease)}
+	args := []string{a.ConnectionID, a.Succeeds, boolArg(a.Reject), c.store.clock.Now(), millis(a.Lease)}
 	if a.Resume != nil {
 		args = append(args, "1", a.Resume.Epoch, a.Resume.ID)
 	} else {
@@ -48,15 +48,18 @@ func (c *Channels) Attach(ctx context.Context, a channel.AttachRequest) (attache
 	if err != nil {
 		return attached, err
 	}
-	if status, _ := r[0].ToString(); status != "attached" || len(r) != 7 {
+	if status, _ := r[0].ToString(); status != "attached" || len(r) != 9 {
 		return attached, attachError(status)
 	}
-	epoch, _ := r[1].ToString()
-	newest, _ := r[2].ToString()
+	number, _ := r[1].ToString()
+	epoch, _ := r[2].ToString()
+	newest, _ := r[3].ToString()
+	lastEntry, _ := r[4].ToString()
 	attached = channel.AttachResult{
-		Head: channel.Cursor{Epoch: epoch, ID: newest}, Offer: isOne(r[3]), TextChat: isOne(r[4]), Recovered: isOne(r[5]),
+		Number: number, Head: channel.Cursor{Epoch: epoch, ID: newest}, LastEntry: lastEntry,
+		Offer: isOne(r[5]), TextChat: isOne(r[6]), Recovered: isOne(r[7]),
 	}
-	attached.Missed, err = messages(epoch, r[6])
+	attached.Missed, err = messages(epoch, r[8])
 	return attached, err
 }
 
@@ -82,8 +85,8 @@ func attachError(status string) error {
 }
 
 // Append implements channel.Store.
-func (c *Channels) Append(ctx context.Context, channelID, connectionID string, frames []channel.Frame) ([]channel.Outcome, error) {
-	args := make([]string, 2, 2+2*len(frames))
+func (c *Channels) Append(ctx context.Context, owner channel.Owner, frames []channel.Frame) (outcomes []channel.Outcome, lastEntry string, err error) {
+	args := make([]string, 4, 5+2*len(frames))
 	flags := make([]byte, 0, len(frames))
 	for _, f := range frames {
 		flags = append(flags, frameFlag(f))
@@ -92,18 +95,17 @@ func (c *Channels) Append(ctx context.Context, channelID, connectionID string, f
 	for _, f := range frames {
 		args = append(args, rueidis.BinaryString(f.Entry))
 	}
-	args[0], args[1] = connectionID, string(flags)
-	return runScript(ctx, c.store, "append frames", "frame", channelID, func(reply rueidis.RedisResult) ([]channel.Outcome, error) {
-		words, err := reply.AsStrSlice()
-		if err != nil || len(words) == 0 {
-			return nil, cmp.Or(err, errUnexpectedReply)
-		}
-		outcomes := make([]channel.Outcome, len(frames))
-		for i := range frames {
-			outcomes[i] = channel.Outcome(words[min(i, len(words)-1)])
-		}
-		return outcomes, nil
-	}, args...)
+	args[0], args[1], args[2], args[3] = owner.ConnectionID, owner.Number, owner.LastEntry, string(flags)
+	reply, err := runScript(ctx, c.store, "append frames", "frame", owner.ChannelID, rueidis.RedisResult.AsStrSlice, args...)
+	if err != nil || len(reply) < 2 {
+		return nil, "", cmp.Or(err, errUnexpectedReply)
+	}
+	words := reply[1:]
+	outcomes = make([]channel.Outcome, len(frames))
+	for i := range frames {
+		outcomes[i] = channel.Outcome(words[min(i, len(words)-1)])
+	}
+	return outcomes, reply[0], nil
 }
 
 // frameFlag returns the flag of a frame for frame.lua.
@@ -120,18 +122,24 @@ func frameFlag(f channel.Frame) byte {
 }
 
 // Renew implements channel.Store.
-func (c *Channels) Renew(ctx context.Context, channelID, connectionID string, lease time.Duration, again bool) (outcome channel.Outcome, offer bool, err error) {
-	r, err := runScript(ctx, c.store, "renew a session", "renew", channelID, rueidis.RedisResult.ToArray, connectionID, millis(lease), boolArg(again))
+func (c *Channels) Renew(ctx context.Context, owner channel.Owner, lease time.Duration, retry bool) (result channel.RenewResult, err error) {
+	r, err := runScript(ctx, c.store, "renew a session", "renew", owner.ChannelID, rueidis.RedisResult.ToArray,
+		owner.ConnectionID, owner.Number, millis(lease), boolArg(retry), owner.Position.Epoch, owner.Position.ID, owner.LastEntry)
 	if err != nil {
-		return "", false, err
+		return result, err
 	}
-	state, _ := r[0].ToString()
-	return channel.Outcome(state), len(r) > 1 && isOne(r[1]), nil
+	outcome, _ := r[0].ToString()
+	result.Outcome = channel.Outcome(outcome)
+	if len(r) == 3 {
+		result.Offer = isOne(r[1])
+		result.Newest, err = r[2].ToString()
+	}
+	return result, err
 }
 
 // Detach implements channel.Store.
-func (c *Channels) Detach(ctx context.Context, channelID, connectionID string, entry []byte) error {
-	_, err := runScript(ctx, c.store, "detach from a channel", "detach", channelID, rueidis.RedisResult.ToString, connectionID, string(entry))
+func (c *Channels) Detach(ctx context.Context, owner channel.Owner, entry []byte) error {
+	_, err := runScript(ctx, c.store, "detach from a channel", "detach", owner.ChannelID, rueidis.RedisResult.ToString, owner.ConnectionID, string(entry), owner.LastEntry)
 	return err
 }
 

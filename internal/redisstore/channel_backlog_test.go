@@ -7,7 +7,6 @@ import (
 	"slices"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/redis/rueidis"
 
@@ -15,7 +14,6 @@ import (
 	"telapi/callruntime/wire"
 	"telapi/internal/channel"
 	"telapi/internal/kv"
-	"telapi/test/poll"
 )
 
 func backpressure(t *testing.T, opts Options) {
@@ -44,9 +42,7 @@ func backpressure(t *testing.T, opts Options) {
 		}
 		for range 50 { // reconnecting must not fill the backlog either
 			s.attach("a")
-			if err := s.channels.Detach(t.Context(), s.id, "a", s.entry(wire.KindSession, "disconnected")); err != nil {
-				t.Fatal(err)
-			}
+			s.detach("a")
 		}
 		s.attach("a")
 		if entries, err := s.runtime("observer").Entries(t.Context(), s.id, "", 100); err != nil || len(entries) > 20 {
@@ -125,7 +121,7 @@ func committedBytes(t *testing.T, opts Options) {
 		}
 		s.raw(func(ctx context.Context, client rueidis.Client) error {
 			flow, err := client.Do(ctx, client.B().Hget().Key(kv.MetaKey(s.id)).Field("flow").Build()).ToString()
-			if got, want := strings.Join(strings.Fields(flow)[5:7], " "), fmt.Sprint(n, " ", bytes); got != want {
+			if got, want := strings.Join(strings.Fields(flow)[6:8], " "), fmt.Sprint(n, " ", bytes); got != want {
 				t.Errorf("committed entries and bytes: %s, want %s", got, want)
 			}
 			return err
@@ -175,26 +171,11 @@ func rollback(t *testing.T, opts Options) {
 	if err := c.Commit(t.Context(), position); err != nil {
 		t.Fatal(err)
 	}
-	keys := kv.ChannelKeys(s.id)
-	var flow string
-	s.raw(func(ctx context.Context, client rueidis.Client) (err error) {
-		flow, err = client.Do(ctx, client.B().Hget().Key(keys[0]).Field("flow").Build()).ToString()
-		return err
-	})
+	restore := s.snapshot()
 	s.frame("a", "2")
 	_, lost := s.receive(c, "2")
-	later := time.Now().Add(5 * time.Millisecond)
-	poll.Until(t, "the clock advances", func() bool { return time.Now().After(later) })
-	s.raw(func(ctx context.Context, client rueidis.Client) error {
-		return errors.Join(
-			client.Do(ctx, client.B().Hset().Key(keys[0]).FieldValue().FieldValue("flow", flow).Build()).Error(),
-			client.Do(ctx, client.B().Del().Key(keys[1]).Build()).Error(), // streams reject IDs below the last one
-			client.Do(ctx, client.B().Xadd().Key(keys[1]).Id(position).FieldValue().
-				FieldValue("entry", string(s.entry(wire.KindFrame, "1"))).FieldValue("total", "1").Build()).Error())
-	})
-	if got := s.frame("a", "3"); got != channel.Appended {
-		t.Fatalf("frame: %s", got)
-	}
+	restore()
+	s.event("3")
 	if err := c.Commit(t.Context(), lost); !errors.Is(err, callruntime.ErrUnknownPosition) {
 		t.Errorf("commit a lost position: %v", err)
 	}

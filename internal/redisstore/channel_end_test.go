@@ -49,12 +49,10 @@ func endedChannel(t *testing.T, opts Options) {
 	if got := s.frame("a", "2"); got != channel.Ended {
 		t.Errorf("frame: %s", got)
 	}
-	if got, offer, err := s.channels.Renew(t.Context(), s.id, "a", time.Minute, false); got != channel.Ended || offer || err != nil {
-		t.Errorf("renew: %s, %v", got, err)
+	if got := s.renew("a", false); got.Outcome != channel.Ended || got.Offer {
+		t.Errorf("renew: %+v, want %s and no offer", got, channel.Ended)
 	}
-	if err := s.channels.Detach(t.Context(), s.id, "a", s.entry(wire.KindSession, "disconnected")); err != nil {
-		t.Errorf("detach: %v", err)
-	}
+	s.detach("a")
 	if err := c.Send(t.Context(), wire.ChannelMessage{Type: wire.TypeStatus, Status: jsontext.Value("{}")}); !errors.Is(err, callruntime.ErrEnded) {
 		t.Errorf("send: %v", err)
 	}

@@ -73,8 +73,8 @@ func claims(t *testing.T, opts Options) {
 	if len(won) > 0 {
 		t.Error("claimed twice")
 	}
-	if _, offer, err := s.channels.Renew(t.Context(), s.id, "a", time.Minute, false); offer || err != nil {
-		t.Errorf("renew of a claimed session: offer %t, %v", offer, err)
+	if s.renew("a", false).Offer {
+		t.Error("renewing a claimed session offers it")
 	}
 	if _, err := s.runtime("r3").Attach(t.Context(), s.id); !errors.Is(err, callruntime.ErrClaimed) {
 		t.Errorf("attach by a third runtime: %v", err)
@@ -122,17 +122,17 @@ func crashedRuntimes(t *testing.T, opts Options) {
 
 	retry := false
 	poll.Until(t, "a new offer", func() bool {
-		_, offer, err := s.channels.Renew(t.Context(), s.id, "a", time.Minute, retry)
+		result, err := s.channels.Renew(t.Context(), s.owner("a"), time.Minute, retry)
 		if retry = err != nil; retry {
 			t.Logf("renew: %v", err)
 		}
-		return offer
+		return result.Offer
 	})
-	if _, offer, err := s.channels.Renew(t.Context(), s.id, "a", time.Minute, false); offer || err != nil {
-		t.Errorf("renew with a pending offer: offer %t, %v", offer, err)
+	if s.renew("a", false).Offer {
+		t.Error("renewing a session with a pending offer offers it again")
 	}
-	if _, offer, err := s.channels.Renew(t.Context(), s.id, "a", time.Minute, true); !offer || err != nil {
-		t.Errorf("renew with retry: no offer, %v", err)
+	if !s.renew("a", true).Offer {
+		t.Error("renewing with retry does not offer the session")
 	}
 	s.offer()
 	s.frame("a", "3")

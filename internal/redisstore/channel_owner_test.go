@@ -45,27 +45,26 @@ func sessionOwner(t *testing.T, opts Options) {
 	}
 	s.attach("b", reject, func(a *channel.AttachRequest) { a.Succeeds = "a" })
 	poll.Until(t, "the subscriber is replaced", func() bool { return subscriber.recorded() == "replaced:b" })
-	s.attach("c", func(a *channel.AttachRequest) { a.Lease = time.Millisecond })
+	s.attach("c")
 	poll.Until(t, "the subscriber is replaced", func() bool { return subscriber.recorded() == "replaced:b replaced:c" })
 	for connection, want := range map[string]channel.Outcome{"a": channel.NotOwner, "b": channel.NotOwner, "c": channel.Appended} {
 		if got := s.frame(connection, connection); got != want {
 			t.Errorf("frame of %s: %s", connection, got)
 		}
 	}
-	poll.Until(t, "the lease expires", func() bool {
-		_, err := s.channels.Attach(t.Context(), func() channel.AttachRequest { a := s.attachment("d"); a.Reject = true; return a }())
-		return err == nil
-	})
-	if got, _, err := s.channels.Renew(t.Context(), s.id, "c", time.Minute, false); got != channel.NotOwner || err != nil {
-		t.Errorf("renew an expired lease: %s, %v", got, err)
+	s.attach("c", func(a *channel.AttachRequest) { a.Lease = time.Millisecond })
+	d := s.attachment("d")
+	d.Reject = true
+	poll.Until(t, "the lease expires", func() bool { return s.channels.CheckAttach(t.Context(), d) == nil })
+	s.attach("d", reject)
+	if got := s.renew("c", false).Outcome; got != channel.NotOwner {
+		t.Errorf("renew an expired lease: %s, want %s", got, channel.NotOwner)
 	}
-	if got, _, err := s.channels.Renew(t.Context(), s.id, "d", time.Minute, false); got != channel.Owned || err != nil {
-		t.Errorf("renew: %s, %v", got, err)
+	if got := s.renew("d", false).Outcome; got != channel.Owned {
+		t.Errorf("renew: %s, want %s", got, channel.Owned)
 	}
 	for _, connection := range []string{"a", "d", "d"} {
-		if err := s.channels.Detach(t.Context(), s.id, connection, s.entry(wire.KindSession, "disconnected")); err != nil {
-			t.Fatal(err)
-		}
+		s.detach(connection)
 	}
 	s.attach("e", reject)
 	foreign := s.attachment("f")
@@ -74,7 +73,7 @@ func sessionOwner(t *testing.T, opts Options) {
 		t.Error("another team could attach")
 	}
 	s.frame("e", "last")
-	if events, _ := s.receive(s.attachRuntime("r"), "last"); strings.Join(events, " ") != "connected connected connected c connected disconnected connected last" {
+	if events, _ := s.receive(s.attachRuntime("r"), "last"); strings.Join(events, " ") != "connected connected connected c connected disconnected connected disconnected connected last" {
 		t.Errorf("the runtime received %v", events)
 	}
 }
@@ -167,7 +166,7 @@ func frameOrder(t *testing.T, opts Options) {
 	var wg sync.WaitGroup
 	for range connections {
 		own := *s
-		own.id = uuid.NewString()
+		own.id, own.owners = uuid.NewString(), map[string]channel.Owner{}
 		own.attach("a")
 		c, err := runtime.Attach(t.Context(), own.id)
 		if err != nil {

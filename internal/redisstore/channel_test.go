@@ -30,6 +30,12 @@ var channelTests = map[string]func(*testing.T, Options){
 	"committed bytes are counted exactly":                      committedBytes,
 	"committed entries are trimmed":                            trimming,
 	"rollback after failover is detected":                      rollback,
+	"lost frame is reported to both sides":                     lostFrame,
+	"lost message is reported to both sides":                   lostMessage,
+	"lost work item is reported":                               lostWorkItem,
+	"lost connection was not replaced":                         lostConnection,
+	"expired lease is reported to the runtime":                 expiredLease,
+	"late calls have no effect":                                lateCalls,
 	"ended channels reject operations":                         endedChannel,
 	"idle channels end":                                        idleChannel,
 	"frames of concurrent connections stay in order":           frameOrder,
@@ -50,6 +56,7 @@ type channelFixture struct {
 	channels *Channels
 	id       string
 	limits   wire.ChannelLimits
+	owners   map[string]channel.Owner // by connection: what the store has acknowledged
 }
 
 func newChannelFixture(t *testing.T, opts Options, change func(*wire.ChannelLimits)) *channelFixture {
@@ -59,7 +66,7 @@ func newChannelFixture(t *testing.T, opts Options, change func(*wire.ChannelLimi
 	if change != nil {
 		change(&limits)
 	}
-	return &channelFixture{t, s, NewChannels(s, limits), uuid.NewString(), limits}
+	return &channelFixture{t, s, NewChannels(s, limits), uuid.NewString(), limits, map[string]channel.Owner{}}
 }
 
 func (s *channelFixture) raw(operate func(context.Context, rueidis.Client) error) {
@@ -88,7 +95,31 @@ func (s *channelFixture) attach(connection string, change ...func(*channel.Attac
 	if err != nil {
 		s.Fatalf("attach: %v", err)
 	}
+	s.owners[connection] = channel.Owner{ChannelID: s.id, ConnectionID: connection, Number: attached.Number, Position: attached.Head, LastEntry: attached.LastEntry}
 	return attached
+}
+
+// owner describes a connection, which need not be attached.
+func (s *channelFixture) owner(connection string) channel.Owner {
+	owner := s.owners[connection]
+	owner.ChannelID, owner.ConnectionID = s.id, connection
+	return owner
+}
+
+func (s *channelFixture) detach(connection string) {
+	s.Helper()
+	if err := s.channels.Detach(s.Context(), s.owner(connection), s.entry(wire.KindSession, "disconnected")); err != nil {
+		s.Fatalf("detach: %v", err)
+	}
+}
+
+func (s *channelFixture) renew(connection string, retry bool) channel.RenewResult {
+	s.Helper()
+	result, err := s.channels.Renew(s.Context(), s.owner(connection), time.Minute, retry)
+	if err != nil {
+		s.Fatalf("renew: %v", err)
+	}
+	return result
 }
 
 func resume(c channel.Cursor) func(*channel.AttachRequest) {
@@ -103,11 +134,15 @@ func (s *channelFixture) frame(connection, name string) channel.Outcome {
 
 func (s *channelFixture) append(connection string, frames ...channel.Frame) []channel.Outcome {
 	s.Helper()
-	outcome, err := s.channels.Append(s.Context(), s.id, connection, frames)
+	owner := s.owner(connection)
+	outcomes, lastEntry, err := s.channels.Append(s.Context(), owner, frames)
 	if err != nil {
 		s.Fatalf("append: %v", err)
 	}
-	return outcome
+	if owner.LastEntry = lastEntry; lastEntry != "" {
+		s.owners[connection] = owner
+	}
+	return outcomes
 }
 
 func (s *channelFixture) runtime(name string, change ...func(*callruntime.Options)) *callruntime.Runtime {

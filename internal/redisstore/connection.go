@@ -90,7 +90,7 @@ func (s *Store) closeClient(client rueidis.Client) {
 	}
 }
 
-// dial returns a client that has passed a probe.
+// dial returns a client that has passed a probe, after comparing clocks.
 func (s *Store) dial(ctx context.Context) (rueidis.Client, error) {
 	client, err := rueidis.NewClient(s.opts.client())
 	if err == nil {
@@ -101,6 +101,7 @@ func (s *Store) dial(ctx context.Context) (rueidis.Client, error) {
 	if err != nil {
 		return nil, fmt.Errorf("connect: %w", err)
 	}
+	s.measureClock(ctx, client)
 	return client, nil
 }
 
@@ -113,7 +114,9 @@ func (o Options) client() rueidis.ClientOption {
 	option.Dialer = net.Dialer{Timeout: dialTimeout, KeepAlive: keepAlive}
 	option.ConnWriteTimeout = commandTimeout
 	if o.Dial != nil {
-		option.DialCtxFn = func(ctx context.Context, _ string, _ *net.Dialer, _ *tls.Config) (net.Conn, error) { return o.Dial(ctx) }
+		option.DialCtxFn = func(ctx context.Context, _ string, _ *net.Dialer, _ *tls.Config) (net.Conn, error) {
+			return o.Dial(ctx)
+		}
 	}
 	// Without pipelining the client would apply a caller's deadline to the
 	// connection, and close it for all callers when the deadline passes.
@@ -155,7 +158,14 @@ func (s *Store) monitor(ctx context.Context, client rueidis.Client) error {
 		if err := s.probe(ctx, client); err != nil {
 			return fmt.Errorf("probe: %w", err)
 		}
+		s.measureClock(ctx, client)
 	}
+}
+
+func (s *Store) measureClock(ctx context.Context, client rueidis.Client) {
+	ctx, cancel := context.WithTimeout(ctx, probeInterval)
+	defer cancel()
+	s.clock.Measure(ctx, client)
 }
 
 // probe checks all nodes at once and succeeds with the first good answer: a

@@ -20,8 +20,11 @@ type scriptCalls struct {
 	*rand.Rand
 	now        time.Time
 	limits     []string
-	count      int      // for new names
+	count      int // for new names
+	epoch      string
 	owner      string   // connection
+	number     string   // of the owner
+	lastEntry  string   // ID of the newest entry
 	token      string   // of the claim
 	newest     string   // message ID in the history
 	positions  []string // entries of the runtime stream
@@ -35,18 +38,18 @@ type scriptCalls struct {
 
 type simulatedItem struct{ id, digest, kind, scope string }
 
-const simulatedEpoch = "epoch1"
+const firstEpoch = "epoch1"
 
 func newScriptCalls(r *rand.Rand) scriptCalls {
 	limits := wire.ChannelLimits{HistoryMessages: 20, HistoryMs: 600_000, BacklogEntries: 10_000, BacklogBytes: 1 << 20, IdleMs: 86_400_000, KeepMs: 90_000_000}
 	if r.IntN(2) == 0 {
 		limits.BacklogEntries, limits.BacklogBytes = 50+r.Int64N(300), 4_000+r.Int64N(40_000)
 	}
-	o := scriptCalls{Rand: r, now: time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC), limits: kv.LimitArgs(limits)}
+	o := scriptCalls{Rand: r, now: time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC), limits: kv.LimitArgs(limits), epoch: firstEpoch}
 	o.owner, o.token = o.name("connection"), o.name("token")
 	o.pending = [][]string{
 		append([]string{"connect"}, o.connect(o.owner)...),
-		{"claim", "runtime", o.token, "3600000", "attach"},
+		{"claim", "runtime", o.token, "3600000", "attach", ""},
 	}
 	for limits.BacklogEntries == 10_000 && o.count < 5_000 { // more frames than one set of message IDs holds
 		o.pending = append(o.pending, append([]string{"frame"}, o.frames(200)...))
@@ -113,15 +116,15 @@ func (o *scriptCalls) next() (script string, args []string) {
 		return "connect", o.connect(connection)
 	case n < 950:
 		o.pending = append(o.pending, append([]string{"connect"}, o.connect(o.name("connection"))...))
-		return "detach", []string{o.connection(), `{"event":"disconnected"}`}
+		return "detach", []string{o.connection(), `{"event":"disconnected"}`, o.lastEntry}
 	case n < 960:
-		return "renew", []string{o.connection(), "60000", pick(o, []string{"", "1", "86400000"})}
+		return "renew", []string{o.connection(), o.number, "60000", pick(o, []string{"", "1"}), o.epoch, o.newest, o.knownEntry()}
 	case n < 970:
-		return "claim", []string{pick(o, []string{"runtime", "other"}), o.name("token"), "20000", pick(o, []string{"attach", "accept", "renew"})}
+		return "claim", []string{pick(o, []string{"runtime", "other"}), o.name("token"), "20000", pick(o, []string{"attach", "accept", "renew"}), o.requestedAt()}
 	case n < 980:
 		return "touch", nil
 	case n < 990:
-		return "since", []string{simulatedEpoch, o.cursor()}
+		return "since", []string{o.epoch, o.cursor()}
 	case n < 999:
 		item := o.item()
 		return "check_credential", []string{item.digest, item.kind, ""}
@@ -145,14 +148,44 @@ func (o *scriptCalls) connection() string {
 }
 
 func (o *scriptCalls) connect(connection string) []string {
-	args := []string{connection, pick(o, []string{"", o.owner}), pick(o, []string{"", "1", "86400000"}), "60000"}
+	args := []string{connection, pick(o, []string{"", o.owner}), pick(o, []string{"", "1"}), o.requestedAt(), "60000"}
 	if o.chance(50) {
-		args = append(args, "1", pick(o, []string{simulatedEpoch, "*", "other"}), o.cursor())
+		args = append(args, "1", pick(o, []string{o.epoch, "*", "other"}), o.cursor())
 	} else {
 		args = append(args, "", "", "")
 	}
-	args = append(args, `{"kind":"session","channelId":"`+anyChannel+`","event":"connected"}`, simulatedEpoch, "team", "endpoint", "chat", "", "", "{}")
+	args = append(args, `{"kind":"session","channelId":"`+anyChannel+`","event":"connected"}`, firstEpoch, "team", "endpoint", "chat", "", "", "{}")
 	return append(args, o.limits...)
+}
+
+// requestedAt returns when a connection or claim was requested: mostly now.
+func (o *scriptCalls) requestedAt() string {
+	at := o.now
+	if o.chance(10) {
+		at = at.Add(-time.Duration(o.IntN(60)) * time.Second)
+	}
+	return pick(o, []string{"", fmt.Sprint(at.UnixMilli())})
+}
+
+// deadline returns the last argument of a call.
+func (o *scriptCalls) deadline() string {
+	switch n := o.IntN(100); {
+	case n < 60:
+		return ""
+	case n < 98:
+		return fmt.Sprint(o.now.Add(time.Second).UnixMilli())
+	default:
+		return fmt.Sprint(o.now.Add(-time.Millisecond).UnixMilli())
+	}
+}
+
+// knownEntry returns the newest entry that a connection was told: mostly a recent
+// one, rarely one that does not exist.
+func (o *scriptCalls) knownEntry() string {
+	if o.chance(1) {
+		return pick(o, []string{"1-1", "999999-1", "garbage"})
+	}
+	return pick(o, []string{o.lastEntry, o.lastEntry, "", pick(o, o.positions[max(0, len(o.positions)-5):])})
 }
 
 // size returns a number of frames or messages for one call.
@@ -175,7 +208,7 @@ func (o *scriptCalls) flags(n int, usual, special string) string {
 }
 
 func (o *scriptCalls) frames(n int) []string {
-	args := []string{o.connection(), o.flags(n, "c-", "eeed")}
+	args := []string{o.connection(), o.number, o.knownEntry(), o.flags(n, "c-", "eeed")}
 	for range n {
 		id := o.name("frame")
 		if len(o.messageIDs) > 0 && o.chance(5) {
@@ -184,7 +217,7 @@ func (o *scriptCalls) frames(n int) []string {
 		args, o.messageIDs = append(args, id), append(o.messageIDs, id)
 	}
 	for i := range n {
-		args = append(args, `{"kind":"frame","channelId":"`+anyChannel+`","text":"`+strings.Repeat("x", o.IntN(60))+args[2+i]+`"}`)
+		args = append(args, `{"kind":"frame","channelId":"`+anyChannel+`","text":"`+strings.Repeat("x", o.IntN(60))+args[4+i]+`"}`)
 	}
 	return args
 }
@@ -192,7 +225,7 @@ func (o *scriptCalls) frames(n int) []string {
 func (o *scriptCalls) send() []string {
 	n := o.size()
 	after, names := o.newest, ""
-	if o.chance(10) {
+	if o.chance(2) {
 		after = o.cursor()
 	}
 	texts := make([]string, n)
@@ -268,7 +301,7 @@ func (o *scriptCalls) callback() []string {
 		return args
 	}
 	item := o.item()
-	args := []string{item.digest, item.kind, item.id, o.name("callback"), o.name("body"), pick(o, []string{"", "1", "86400000"}), simulatedEpoch, `{"of": "` + item.id + `"}`}
+	args := []string{item.digest, item.kind, item.id, o.name("callback"), o.name("body"), pick(o, []string{"", "1", "86400000"}), o.epoch, `{"of": "` + item.id + `"}`}
 	switch {
 	case item.kind == "bot":
 		args[2] = ""
@@ -295,8 +328,18 @@ func (o *scriptCalls) record(script string, args []string, outcome string) {
 	case script == "claim" && strings.Contains(outcome, "claimed"):
 		o.token = args[1]
 	}
-	if _, rest, ok := strings.Cut(outcome, "\noutLast = "); ok {
-		o.newest, _, _ = strings.Cut(rest, "\n")
+	if strings.HasPrefix(outcome, "reply: ") && strings.Contains(outcome[:min(60, len(outcome))], `"lost"`) {
+		o.pending = append(o.pending, []string{"claim", "runtime", o.name("token"), "3600000", "attach", ""},
+			append([]string{"connect"}, o.connect(o.name("connection"))...))
+	}
+	for name, value := range map[string]*string{"outLast": &o.newest, "epoch": &o.epoch, "connections": &o.number} {
+		if _, rest, ok := strings.Cut(outcome, "\n"+name+" = "); ok {
+			*value, _, _ = strings.Cut(rest, "\n")
+		}
+	}
+	if _, rest, ok := strings.Cut(outcome, "\nflow = "); ok {
+		flow := strings.Fields(rest)
+		o.lastEntry = flow[3] + "-" + flow[4]
 	}
 	o.first = ""
 	head := ""

@@ -171,6 +171,7 @@ func (s *simulation) run(steps int) {
 		s.advanceClock()
 		s.engine.setClock(s.now)
 		script, args := s.next()
+		args = append(args, s.deadline())
 		s.calls[script]++
 		s.log = append(s.log, fmt.Sprintf("%s %s %.300s", s.now.Format(time.StampMilli), script, fmt.Sprintf("%q", args)))
 		var outcomes [2]string

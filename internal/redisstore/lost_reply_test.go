@@ -93,7 +93,7 @@ func TestNewMessageBeforeRetryIsKept(t *testing.T) {
 			return err
 		}
 		words, err := rueidis.NewLuaScript(lua.Channel("send")).Exec(ctx, client, kv.ChannelKeys(s.id),
-			[]string{"", "--", "", "- again", `{"type":"chat","chat":{"text":"new"}}`, old[0].FieldValues["message"]}).AsStrSlice()
+			[]string{"", "--", "", "- again", `{"type":"chat","chat":{"text":"new"}}`, old[0].FieldValues["message"], ""}).AsStrSlice()
 		if got := strings.Join(words[1:], " "); got != "sent repeated" {
 			t.Errorf("send: %s, want sent repeated", got)
 		}

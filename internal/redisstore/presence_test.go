@@ -23,9 +23,7 @@ func presence(t *testing.T, opts Options) {
 	want("no connection yet")
 	s.attach("first")
 	want("connected", s.id)
-	if err := s.channels.Detach(t.Context(), s.id, "first", s.entry("session", "disconnected")); err != nil {
-		t.Fatal(err)
-	}
+	s.detach("first")
 	want("after detach")
 	s.attach("second", func(a *channel.AttachRequest) { a.Lease = time.Millisecond })
 	poll.Until(t, "the lease expires", func() bool {

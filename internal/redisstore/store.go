@@ -22,6 +22,7 @@ import (
 	"telapi/internal/lua"
 	"telapi/internal/pubsub"
 	"telapi/internal/redisconn"
+	"telapi/internal/sleep"
 )
 
 // subject is the store's name in public error texts.
@@ -55,7 +56,8 @@ type Store struct {
 	topics   *pubsub.Hub
 	state    atomic.Pointer[state]
 	timeouts timeouts
-	probes   chan struct{} // requests for an early probe
+	clock    redisconn.Clock // of the servers
+	probes   chan struct{}   // requests for an early probe
 	tasks    *background.Group
 	scripts  map[string]*rueidis.Lua // the channel scripts
 }
@@ -147,10 +149,19 @@ func query[T any](ctx context.Context, s *Store, operation string, run func(cont
 	return value, err
 }
 
-// runScript runs a channel script and parses its reply.
+// runScript runs a channel script and parses its reply. If it fails because of its
+// deadline, the script has no effect later.
 func runScript[T any](ctx context.Context, s *Store, operation, script, channelID string, parse func(rueidis.RedisResult) (T, error), args ...string) (T, error) {
-	return query(ctx, s, operation, func(ctx context.Context, client rueidis.Client) (T, error) {
-		return parse(s.scripts[script].Exec(ctx, client, kv.ChannelKeys(channelID), args))
+	return query(ctx, s, operation, func(ctx context.Context, client rueidis.Client) (value T, err error) {
+		deadline, _ := ctx.Deadline()
+		args, keys := append(args, s.clock.Deadline(deadline)), kv.ChannelKeys(channelID)
+		for {
+			value, err = parse(s.scripts[script].Exec(ctx, client, keys, args))
+			// A cluster is moving the keys one by one. The script did not run.
+			if redisconn.ErrorCode(err) != "TRYAGAIN" || sleep.For(ctx, tryAgainDelay) != nil {
+				return value, err
+			}
+		}
 	})
 }
 
@@ -168,6 +179,8 @@ func unavailable(err error) bool {
 const (
 	// commandTimeout limits the duration of an operation.
 	commandTimeout = 3 * time.Second
+	// tryAgainDelay is the time between two attempts while a cluster moves keys.
+	tryAgainDelay = 20 * time.Millisecond
 	// timerWindow is the period in which operations that share a timer start.
 	timerWindow = commandTimeout / 16
 )

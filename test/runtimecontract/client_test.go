@@ -125,7 +125,7 @@ func (c *client) run(text, channelID string, args []string) any {
 	for _, key := range []string{"meta", "in", "out", "seen", "sent", "work", "forget", "seenBefore", "sentBefore"} {
 		command = append(command, "telapi:ch:{"+channelID+"}:"+key)
 	}
-	return c.do(append(command, args...)...)
+	return c.do(append(append(command, args...), "")...) // without a deadline
 }
 
 // at returns the element of a nested list.

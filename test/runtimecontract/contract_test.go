@@ -82,7 +82,7 @@ func converse(t *testing.T, opts redisstore.Options) {
 	}
 	sendFrame := func(id string, want channel.Outcome) {
 		t.Helper()
-		got, err := service.Append(ctx, "s-1", "c-1", []channel.Frame{{MessageID: id, Chat: true, Entry: []byte(`{"kind":"frame","n":"` + id + `"}`)}})
+		got, _, err := service.Append(ctx, channel.Owner{ChannelID: "s-1", ConnectionID: "c-1", Number: attached.Number}, []channel.Frame{{MessageID: id, Chat: true, Entry: []byte(`{"kind":"frame","n":"` + id + `"}`)}})
 		if err != nil || got[0] != want {
 			t.Fatalf("frame %s: %s, %v; want %s", id, got, err, want)
 		}

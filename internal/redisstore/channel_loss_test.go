@@ -1,0 +1,327 @@
+package redisstore
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/redis/rueidis"
+
+	"telapi/callruntime"
+	"telapi/callruntime/wire"
+	"telapi/internal/channel"
+	"telapi/internal/fault"
+	"telapi/internal/kv"
+	"telapi/internal/lua"
+	"telapi/test/poll"
+)
+
+// snapshot returns a function that restores all keys of the channel, as a failover
+// does that loses the newest writes. IDs that are added later have other times.
+func (s *channelFixture) snapshot() (restore func()) {
+	s.Helper()
+	var commands [][]string
+	keys := kv.ChannelKeys(s.id)
+	s.raw(func(ctx context.Context, client rueidis.Client) error {
+		for i, key := range keys {
+			commands = append(commands, []string{"DEL", key})
+			var err error
+			switch i {
+			case 0, 5:
+				var fields map[string]string
+				fields, err = client.Do(ctx, client.B().Hgetall().Key(key).Build()).AsStrMap()
+				for name, value := range fields {
+					commands = append(commands, []string{"HSET", key, name, value})
+				}
+			case 1, 2:
+				var items []rueidis.XRangeEntry
+				items, err = client.Do(ctx, client.B().Xrange().Key(key).Start("-").End("+").Build()).AsXRange()
+				commands = append(commands, []string{"XADD", key, "0-1", "", ""}, []string{"XDEL", key, "0-1"})
+				for _, item := range items {
+					command := []string{"XADD", key, item.ID}
+					for name, value := range item.FieldValues {
+						command = append(command, name, value)
+					}
+					slices.Reverse(command[3:]) // the order of two fields is entry or message, then total
+					if len(command) == 5 || command[4] == "total" {
+						slices.Reverse(command[3:])
+					}
+					commands = append(commands, command)
+				}
+			case 6:
+				var members []rueidis.ZScore
+				members, err = client.Do(ctx, client.B().Zrange().Key(key).Min("0").Max("-1").Withscores().Build()).AsZScores()
+				for _, m := range members {
+					commands = append(commands, []string{"ZADD", key, fmt.Sprintf("%.0f", m.Score), m.Member})
+				}
+			default:
+				var members []string
+				members, err = client.Do(ctx, client.B().Smembers().Key(key).Build()).AsStrSlice()
+				commands = append(commands, append([]string{"SADD", key}, members...))
+			}
+			if err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+	return func() {
+		s.Helper()
+		later := time.Now().Add(5 * time.Millisecond)
+		poll.Until(s.T, "the clock advances", func() bool { return time.Now().After(later) })
+		s.raw(func(ctx context.Context, client rueidis.Client) error {
+			for _, command := range commands {
+				if err := client.Do(ctx, client.B().Arbitrary(command[0]).Keys(command[1]).Args(command[2:]...).Build()).Error(); err != nil {
+					return fmt.Errorf("%q: %w", command, err)
+				}
+			}
+			return nil
+		})
+	}
+}
+
+// A frame was acknowledged and then lost. The connection notices it with its next
+// frame, its next heartbeat or when it detaches, and the runtime is notified too.
+func lostFrame(t *testing.T, opts Options) {
+	for name, notice := range map[string]func(*channelFixture) channel.Outcome{
+		"next frame": func(s *channelFixture) channel.Outcome { return s.frame("a", "3") },
+		"heartbeat":  func(s *channelFixture) channel.Outcome { return s.renew("a", false).Outcome },
+		"detach":     func(s *channelFixture) channel.Outcome { s.detach("a"); return channel.Lost },
+		"next frame after its number was used again": func(s *channelFixture) channel.Outcome {
+			s.event("other")
+			return s.frame("a", "3")
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := newChannelFixture(t, opts, nil)
+			head := s.attach("a").Head
+			c := s.attachRuntime("r")
+			s.frame("a", "1")
+			restore := s.snapshot()
+			s.frame("a", "2")
+			restore()
+			if got := notice(s); got != channel.Lost {
+				t.Errorf("outcome %s, want %s", got, channel.Lost)
+			}
+			if err := c.Commit(t.Context(), "1-1"); !errors.Is(err, callruntime.ErrLost) {
+				t.Errorf("the runtime got %v, want ErrLost", err)
+			}
+			if got := s.attach("b", resume(head)); got.Recovered {
+				t.Error("a cursor from before the loss was resumed")
+			}
+			if _, err := s.runtime("r").Attach(t.Context(), s.id); err != nil {
+				t.Errorf("attach again: %v", err)
+			}
+		})
+	}
+}
+
+// event adds an entry to the runtime stream that no frame caused.
+func (s *channelFixture) event(name string) {
+	s.Helper()
+	owner := s.owner("a")
+	if _, _, err := s.channels.Append(s.Context(), channel.Owner{ChannelID: s.id, ConnectionID: "a", Number: owner.Number},
+		[]channel.Frame{{MessageID: name, Entry: s.entry(wire.KindFrame, name)}}); err != nil {
+		s.Fatal(err)
+	}
+}
+
+// A message was sent to a browser that is away and then lost. The runtime notices
+// it with its next message or with the renewal of its claim, and the browser
+// cannot resume.
+func lostMessage(t *testing.T, opts Options) {
+	for _, name := range []string{"next message", "renewal"} {
+		t.Run(name, func(t *testing.T) {
+			s := newChannelFixture(t, opts, nil)
+			s.attach("a")
+			lease := time.Minute
+			if name == "renewal" {
+				lease = 300 * time.Millisecond
+			}
+			c, err := s.runtime("r", func(o *callruntime.Options) { o.Lease = lease }).Attach(t.Context(), s.id)
+			if err != nil {
+				t.Fatal(err)
+			}
+			s.send(c, "1")
+			known := s.attach("a").Head
+			s.detach("a")
+			restore := s.snapshot()
+			s.send(c, "2")
+			restore()
+			if name == "next message" {
+				err = c.Send(t.Context(), wire.ChannelMessage{Type: wire.TypeChat, Chat: []byte("{}")})
+			} else {
+				for err == nil {
+					_, err = c.Receive(t.Context())
+				}
+			}
+			if !errors.Is(err, callruntime.ErrLost) {
+				t.Errorf("the runtime got %v, want ErrLost", err)
+			}
+			if got := s.attach("b", resume(known)); got.Recovered {
+				t.Error("the browser resumed from a cursor before the lost message")
+			}
+		})
+	}
+}
+
+// A work item was registered and then lost. The runtime is told with the next
+// renewal, finds out which items are open, and awaits the lost one again.
+func lostWorkItem(t *testing.T, opts Options) {
+	s := newChannelFixture(t, opts, nil)
+	s.attach("a")
+	attach := func() *callruntime.Channel {
+		t.Helper()
+		c, err := s.runtime("r", func(o *callruntime.Options) { o.Lease = 300 * time.Millisecond }).Attach(t.Context(), s.id)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return c
+	}
+	c := attach()
+	await := func(id string) callruntime.AwaitOptions {
+		return callruntime.AwaitOptions{WorkItemID: id, Token: callruntime.NewToken(), Kind: wire.LLMItem}
+	}
+	kept, lost := await("kept"), await("lost")
+	if _, err := c.Await(t.Context(), kept); err != nil {
+		t.Fatal(err)
+	}
+	restore := s.snapshot()
+	if _, err := c.Await(t.Context(), lost); err != nil {
+		t.Fatal(err)
+	}
+	restore()
+	var err error
+	for err == nil {
+		_, err = c.Receive(t.Context())
+	}
+	if !errors.Is(err, callruntime.ErrLost) {
+		t.Fatalf("receive: %v, want ErrLost", err)
+	}
+	c = attach()
+	items, err := c.WorkItems(t.Context())
+	if err != nil || len(items) != 1 || items[0].ID != "kept" || items[0].Kind != wire.LLMItem || items[0].Scope != callruntime.ScopeWorkItem ||
+		time.Until(items[0].ExpiresAt) < time.Minute || items[0].Parked {
+		t.Errorf("open items: %+v, %v; want only the kept one", items, err)
+	}
+	for range 2 { // again with the same ID and token
+		item, err := c.Await(t.Context(), lost)
+		if err != nil || item.Token != lost.Token {
+			t.Errorf("await again: %v", err)
+		}
+	}
+	if items, err = c.WorkItems(t.Context()); err != nil || len(items) != 2 {
+		t.Errorf("open items: %+v, %v; want 2", items, err)
+	}
+}
+
+// A connection whose own attach was lost was not replaced by another one.
+func lostConnection(t *testing.T, opts Options) {
+	s := newChannelFixture(t, opts, nil)
+	s.attach("a")
+	restore := s.snapshot()
+	s.attach("b")
+	restore()
+	if got := s.renew("b", false).Outcome; got != channel.Lost {
+		t.Errorf("renew: %s, want %s", got, channel.Lost)
+	}
+	if got := s.frame("b", "1"); got != channel.Lost {
+		t.Errorf("frame: %s, want %s", got, channel.Lost)
+	}
+	s.attach("c")
+	if got := s.renew("b", false).Outcome; got != channel.NotOwner {
+		t.Errorf("renew after another connection: %s, want %s", got, channel.NotOwner)
+	}
+}
+
+// The instance of a connection dies. The runtime is told when the lease expires.
+func expiredLease(t *testing.T, opts Options) {
+	s := newChannelFixture(t, opts, nil)
+	s.attach("a", func(a *channel.AttachRequest) { a.Lease = 200 * time.Millisecond })
+	c := s.attachRuntime("r")
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	for _, want := range []string{"connected", "disconnected"} {
+		if d, err := c.Receive(ctx); err != nil || d.Entry.Event != want || d.Entry.Kind != wire.KindSession || d.Entry.ChannelID != s.id {
+			t.Fatalf("received %s, %v; want %s", d.JSON, err, want)
+		}
+	}
+	if got := s.renew("a", false).Outcome; got != channel.Expired {
+		t.Errorf("renew: %s, want %s", got, channel.Expired)
+	}
+	if got := s.frame("a", "1"); got != channel.Expired {
+		t.Errorf("frame: %s, want %s", got, channel.Expired)
+	}
+	if connected, _, err := s.channels.Presence(t.Context(), []string{s.id}); err != nil || len(connected) != 0 {
+		t.Errorf("presence: %v, %v; want none", connected, err)
+	}
+	s.attach("b")
+	if got := s.renew("a", false).Outcome; got != channel.NotOwner {
+		t.Errorf("renew after another connection: %s, want %s", got, channel.NotOwner)
+	}
+}
+
+// A call that arrives after its deadline, or after a newer request was granted,
+// has no effect.
+func lateCalls(t *testing.T, opts Options) {
+	s := newChannelFixture(t, opts, nil)
+	past := fmt.Sprint(time.Now().Add(-time.Minute).UnixMilli())
+	run := func(script string, args ...string) error {
+		var err error
+		s.raw(func(ctx context.Context, client rueidis.Client) error {
+			err = rueidis.NewLuaScript(lua.Channel(script)).Exec(ctx, client, kv.ChannelKeys(s.id), args).Error()
+			return nil
+		})
+		return err
+	}
+	connect := func(id, requestedAt, deadline string) error {
+		args := append([]string{id, "", "", requestedAt, "60000", "", "", "", `{"kind":"session"}`, "epoch", "team", "endpoint", "chat", "", "", "{}"}, kv.LimitArgs(s.limits)...)
+		return run("connect", append(args, deadline)...)
+	}
+	isLate := func(err error) bool { return err != nil && strings.HasPrefix(err.Error(), "LATE") }
+	if err := connect("late", "", past); !isLate(err) {
+		t.Errorf("connect after its deadline: %v, want LATE", err)
+	}
+	s.attach("a")
+	if err := connect("late", past, ""); !isLate(err) {
+		t.Errorf("connect requested before the owner: %v, want LATE", err)
+	}
+	if got := s.frame("a", "1"); got != channel.Appended {
+		t.Errorf("the owner's frame: %s, want %s", got, channel.Appended)
+	}
+	s.detach("a")
+	if err := connect("late", past, ""); !isLate(err) {
+		t.Errorf("connect requested before a connection that has detached: %v, want LATE", err)
+	}
+	s.attach("a")
+
+	c := s.attachRuntime("r")
+	if err := run("claim", "r", "late", "60000", "attach", "", past); !isLate(err) {
+		t.Errorf("claim after its deadline: %v, want LATE", err)
+	}
+	if err := run("claim", "r", "late", "60000", "attach", past, ""); !isLate(err) {
+		t.Errorf("claim requested before the current one: %v, want LATE", err)
+	}
+	s.send(c, "still claimed")
+
+	digest := strings.Repeat("d", 64)
+	if err := run("await", "", digest, "bot", "work_item", "late", "60000", "{}", past); !isLate(err) {
+		t.Errorf("await after its deadline: %v, want LATE", err)
+	}
+	if items, err := c.WorkItems(t.Context()); err != nil || len(items) != 0 {
+		t.Errorf("open items: %v, %v; want none", items, err)
+	}
+	if err := run("touch", "tomorrow"); err == nil || !strings.Contains(err.Error(), "deadline") {
+		t.Errorf("a deadline that is not a number: %v, want an error", err)
+	}
+	ctx, cancel := context.WithDeadline(t.Context(), time.Now().Add(time.Millisecond))
+	defer cancel()
+	<-ctx.Done()
+	if _, err := s.channels.Attach(ctx, s.attachment("late")); err == nil || fault.Is(err, fault.SessionInUse) {
+		t.Errorf("attach with an expired context: %v", err)
+	}
+}
