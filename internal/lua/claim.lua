@@ -11,7 +11,7 @@
 --          awaited and not expired; both may be empty
 -- returns  {'claimed', epoch, team, endpoint, mode, call ID, transaction ID, profile, committed position},
 --          or one of: {'lost'} unknown channel, or the store has lost data that the runtime relies on; {'ended'} an ended channel
---          cannot be opened; {'foreign'} the channel belongs to another team or endpoint; {'taken'} another runtime has the claim;
+--          cannot be opened; {'foreign'} the channel belongs to another team or endpoint; {'taken'} another runtime has the claim, or a later request of this one;
 --          {'claim_lost'} the claim to renew is lost
 --
 -- Atomic so that only one of two runtimes gets the channel. With open and attach, a
@@ -20,7 +20,7 @@
 -- that the runtime receives all entries acknowledged before the end. Of two claims under
 -- one name the one that was requested later wins, even if the other arrives later.
 loadChannel('state', 'team', 'endpoint', 'claimedBy', 'claimToken', 'claimUntil', 'claimRequestedAt', 'epoch', 'outLast', 'trimmed')
-local action = ARGV[4]
+local action, requestedAt = ARGV[4], ARGV[5] or ''
 if channel.state == '' and action == 'open' then
   openChannel(6)
 elseif channel.state == '' then
@@ -39,12 +39,10 @@ if action == 'renew' then
   end
   if refusal then return { refusal } end
 elseif toNumber(channel.claimUntil) > now and channel.claimToken ~= ARGV[2]
-  and (action == 'accept' or channel.claimedBy ~= ARGV[1]) then
+  and (action == 'accept' or channel.claimedBy ~= ARGV[1] or isOutdated(requestedAt, channel.claimRequestedAt)) then
   return { 'taken' }
-elseif channel.claimToken ~= ARGV[2] and isOutdated(ARGV[5], channel.claimRequestedAt) then
-  return redis.error_reply('LATE a newer claim exists')
 else
-  setField('claimRequestedAt', ARGV[5] == '' and now or math.min(now, ARGV[5]))
+  setField('claimRequestedAt', requestedAt == '' and now or math.min(now, requestedAt))
 end
 redis.call('HSET', META, 'claimedBy', ARGV[1], 'claimToken', ARGV[2], 'claimUntil', now + ARGV[3], 'offeredAt', '')
 if keepAlive() then save() end
