@@ -41,14 +41,14 @@ func TestCleanersTakeTurns(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			at, kvAt := stores(t)
+			dbOptions, kvOptions := stores(t)
 			service := boot.StartMedia(t)
 			cfg := boot.Config(t, service.Env)
 			roots, err := cfg.MediaCacheCAs()
 			if err != nil {
 				t.Fatal(err)
 			}
-			db, err := sqlstore.Open(at)
+			db, err := sqlstore.Open(dbOptions)
 			if err == nil {
 				err = db.Migrate(t.Context())
 			}
@@ -62,7 +62,7 @@ func TestCleanersTakeTurns(t *testing.T) {
 			}
 			defer client.Close()
 
-			const each = 60
+			const each = 60 // expired and valid recordings
 			var kept []string
 			old := time.Now().Add(-2 * time.Hour)
 			for n := range 2 * each {
@@ -83,11 +83,11 @@ func TestCleanersTakeTurns(t *testing.T) {
 			}
 
 			var mu sync.Mutex
-			removed, worked := map[string]int{}, 0
+			removed, cleanups := map[string]int{}, 0
 			clean := func() {
 				var instances sync.WaitGroup
 				for range 2 {
-					kv := redisstore.Open(kvAt)
+					kv := redisstore.Open(kvOptions)
 					if err := kv.Connect(t.Context()); err != nil {
 						t.Fatal(err)
 					}
@@ -102,7 +102,7 @@ func TestCleanersTakeTurns(t *testing.T) {
 							})
 							mu.Lock()
 							if err == nil {
-								worked++
+								cleanups++
 							}
 							mu.Unlock()
 						}
@@ -112,13 +112,13 @@ func TestCleanersTakeTurns(t *testing.T) {
 			}
 			service.Stop()
 			clean()
-			if worked != 0 || len(removed) != 0 {
-				t.Errorf("without the media service: %d cleanups, %v removed", worked, removed)
+			if cleanups != 0 || len(removed) != 0 {
+				t.Errorf("without the media service: %d cleanups, %v removed, want none", cleanups, removed)
 			}
 			service.Start(t)
 			clean()
-			if worked == 0 || len(removed) != each-1 {
-				t.Errorf("%d cleanups, %d removed, want %d", worked, len(removed), each-1)
+			if cleanups == 0 || len(removed) != each-1 {
+				t.Errorf("%d cleanups removed %d files, want %d", cleanups, len(removed), each-1)
 			}
 			for file, times := range removed {
 				if times != 1 {
@@ -131,7 +131,7 @@ func TestCleanersTakeTurns(t *testing.T) {
 			}
 			for _, path := range kept {
 				if exists, err := client.Exists(t.Context(), path); err != nil || !exists {
-					t.Errorf("%s: %v, %v", path, exists, err)
+					t.Errorf("%s exists: %v (%v), want true", path, exists, err)
 				}
 			}
 		})

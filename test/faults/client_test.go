@@ -13,6 +13,7 @@ import (
 	"github.com/google/uuid"
 	"github.com/gorilla/websocket"
 
+	"telapi/test/poll"
 	"telapi/test/talk"
 )
 
@@ -22,11 +23,11 @@ type client struct {
 	storm                    *storm
 	session, token           string
 	cursor, connection       string
-	written, replies         int
-	unacknowledged           []string // message IDs, oldest first
-	ids                      []string // all message IDs in order
-	seen                     map[string]bool
-	sockets, resumed, resent int
+	written, replies         int             // messages sent and replies received
+	unacknowledged           []string        // message IDs, oldest first
+	ids                      []string        // all message IDs in order
+	seen                     map[string]bool // cursors of received replies
+	sockets, resumed, resent int             // sockets opened, sockets resumed, replies received again
 }
 
 // window is the number of messages that a client sends without an ack.
@@ -42,13 +43,13 @@ type envelope struct {
 }
 
 // run connects again and again until the client is done.
-func (p *client) run(ctx context.Context) error {
-	for !p.done() {
-		conn, err := p.connect(ctx)
+func (c *client) run(ctx context.Context) error {
+	for !c.done() {
+		conn, err := c.connect(ctx)
 		if err != nil {
 			return err
 		}
-		err = p.exchange(ctx, conn)
+		err = c.exchange(ctx, conn)
 		_ = conn.Close()
 		if err != nil {
 			return err
@@ -57,23 +58,23 @@ func (p *client) run(ctx context.Context) error {
 	return nil
 }
 
-func (p *client) done() bool {
-	return p.written == p.storm.each && len(p.unacknowledged) == 0 && p.replies == p.storm.each
+func (c *client) done() bool {
+	return c.written == c.storm.each && len(c.unacknowledged) == 0 && c.replies == c.storm.each
 }
 
 // connect tries random instances until a handshake succeeds.
-func (p *client) connect(ctx context.Context) (*websocket.Conn, error) {
-	d := websocket.Dialer{Subprotocols: []string{"telapi.v1", "telapi.bearer." + p.token}, HandshakeTimeout: 10 * time.Second}
-	query := "?connectionId=" + p.connection
-	if p.cursor != "" {
-		query += "&streamId=" + p.cursor
+func (c *client) connect(ctx context.Context) (*websocket.Conn, error) {
+	d := websocket.Dialer{Subprotocols: []string{"telapi.v1", "telapi.bearer." + c.token}, HandshakeTimeout: poll.Timeout}
+	query := "?connectionId=" + c.connection
+	if c.cursor != "" {
+		query += "&streamId=" + c.cursor
 	}
 	var status int
 	for ctx.Err() == nil {
-		i := p.storm.instances[rand.IntN(len(p.storm.instances))]
+		i := c.storm.instances[rand.IntN(len(c.storm.instances))]
 		conn, resp, err := d.DialContext(ctx, "ws"+i.URL[len("http"):]+"/ws/session"+query, nil)
 		if err == nil {
-			p.sockets++
+			c.sockets++
 			return conn, nil
 		}
 		if resp != nil {
@@ -92,7 +93,7 @@ func (p *client) connect(ctx context.Context) (*websocket.Conn, error) {
 }
 
 // exchange sends and receives on a socket until it ends or the client cuts it.
-func (p *client) exchange(ctx context.Context, conn *websocket.Conn) error {
+func (c *client) exchange(ctx context.Context, conn *websocket.Conn) error {
 	frames := make(chan []byte, 64)
 	done := make(chan struct{})
 	defer close(done)
@@ -113,37 +114,37 @@ func (p *client) exchange(ctx context.Context, conn *websocket.Conn) error {
 		}
 	}()
 	ready := false
-	for !p.done() {
-		if ready && p.written < p.storm.each && len(p.unacknowledged) < window {
+	for !c.done() {
+		if ready && c.written < c.storm.each && len(c.unacknowledged) < window {
 			id := uuid.NewString()
-			p.unacknowledged, p.ids = append(p.unacknowledged, id), append(p.ids, id)
-			p.written++
-			if p.write(conn, id) != nil {
+			c.unacknowledged, c.ids = append(c.unacknowledged, id), append(c.ids, id)
+			c.written++
+			if c.write(conn, id) != nil {
 				return nil
 			}
 		}
 		select {
 		case raw, open := <-frames:
 			if !open {
-				return p.checkClose(readErr)
+				return c.checkClose(readErr)
 			}
-			if err := p.read(raw); err != nil {
+			if err := c.read(raw); err != nil {
 				return err
 			}
 			if !ready {
 				ready = true
-				for _, id := range p.unacknowledged {
-					if p.write(conn, id) != nil {
+				for _, id := range c.unacknowledged {
+					if c.write(conn, id) != nil {
 						return nil
 					}
 				}
 			}
 			if rand.IntN(80) == 0 {
-				p.cut(conn)
+				c.cut(conn)
 				return nil
 			}
 		case <-ctx.Done():
-			return fmt.Errorf("timed out: %d of %d sent, %d unacknowledged, %d replies received on %d sockets", p.written, p.storm.each, len(p.unacknowledged), p.replies, p.sockets)
+			return fmt.Errorf("timed out: %d of %d sent, %d unacknowledged, %d replies received on %d sockets", c.written, c.storm.each, len(c.unacknowledged), c.replies, c.sockets)
 		}
 	}
 	return nil
@@ -151,24 +152,24 @@ func (p *client) exchange(ctx context.Context, conn *websocket.Conn) error {
 
 // cut closes the TCP connection without a close frame, half of the time with a
 // reset.
-func (p *client) cut(conn *websocket.Conn) {
-	p.storm.cuts.Add(1)
+func (c *client) cut(conn *websocket.Conn) {
+	c.storm.cuts.Add(1)
 	if tcp, ok := conn.NetConn().(*net.TCPConn); ok && rand.IntN(2) == 0 {
 		_ = tcp.SetLinger(0)
 	}
 	_ = conn.NetConn().Close()
 }
 
-func (p *client) write(conn *websocket.Conn, id string) error {
-	n := p.written - 1 // the runtime recognizes resent messages by their ID
-	return conn.WriteMessage(websocket.TextMessage, []byte(talk.Frame("chat", p.session, id, "chat", fmt.Sprintf(`{"n":%d}`, n))))
+func (c *client) write(conn *websocket.Conn, id string) error {
+	n := c.written - 1 // the runtime recognizes resent messages by their ID
+	return conn.WriteMessage(websocket.TextMessage, []byte(talk.Frame("chat", c.session, id, "chat", fmt.Sprintf(`{"n":%d}`, n))))
 }
 
 // checkClose returns an error if the close code forbids reconnecting.
-func (p *client) checkClose(err error) error {
+func (c *client) checkClose(err error) error {
 	var closed *websocket.CloseError
 	if websocket.IsCloseError(err, 4005) {
-		p.storm.closed.Add(1)
+		c.storm.closed.Add(1)
 	}
 	if errors.As(err, &closed) && (closed.Code >= 4500 || closed.Code == 1007 || closed.Code == 1008 || closed.Code == 1009) {
 		return fmt.Errorf("the close code forbids reconnecting: %w", err)
@@ -176,40 +177,40 @@ func (p *client) checkClose(err error) error {
 	return nil
 }
 
-func (p *client) read(raw []byte) error {
+func (c *client) read(raw []byte) error {
 	var m envelope
 	if err := json.Unmarshal(raw, &m); err != nil {
 		return err
 	}
 	switch {
 	case m.Status.Event == "ready":
-		p.cursor, p.connection = m.Status.StreamID, m.Status.ConnectionID
+		c.cursor, c.connection = m.Status.StreamID, m.Status.ConnectionID
 	case m.Status.Event == "ack":
 		// A resent message may be acknowledged twice.
-		if len(p.unacknowledged) > 0 && p.unacknowledged[0] == m.Status.MessageID {
-			p.unacknowledged = p.unacknowledged[1:]
-			p.storm.acknowledge()
-		} else if len(p.unacknowledged) > 0 {
-			return fmt.Errorf("message %s is acknowledged before %s", m.Status.MessageID, p.unacknowledged[0])
+		if len(c.unacknowledged) > 0 && c.unacknowledged[0] == m.Status.MessageID {
+			c.unacknowledged = c.unacknowledged[1:]
+			c.storm.acknowledge()
+		} else if len(c.unacknowledged) > 0 {
+			return fmt.Errorf("message %s is acknowledged before %s", m.Status.MessageID, c.unacknowledged[0])
 		}
 	case m.Type == "reconnect":
 		if !m.Reconnect.Recovered {
 			return errors.New("history was lost")
 		}
-		p.resumed++
+		c.resumed++
 	case m.Type == "chat":
-		if p.seen[m.StreamID] {
-			p.resent++
+		if c.seen[m.StreamID] {
+			c.resent++
 			return nil
 		}
-		if m.Chat.N != p.replies {
-			return fmt.Errorf("received reply %d, want %d", m.Chat.N, p.replies)
+		if m.Chat.N != c.replies {
+			return fmt.Errorf("received reply %d, want %d", m.Chat.N, c.replies)
 		}
-		p.seen[m.StreamID] = true
-		p.replies++
-		p.cursor = m.StreamID
+		c.seen[m.StreamID] = true
+		c.replies++
+		c.cursor = m.StreamID
 	case m.Type == "error" && m.Error.Code == "SERVICE_UNAVAILABLE" && m.Error.Message != "":
-		p.storm.rejected.Add(1)
+		c.storm.rejected.Add(1)
 	default:
 		return fmt.Errorf("unexpected frame %s", raw)
 	}

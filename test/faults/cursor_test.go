@@ -39,8 +39,8 @@ func checkConversation(t *testing.T, b *talk.Browser, ch *callruntime.Channel) {
 	b.Expect("here too")
 }
 
-// future returns a cursor of the same epoch after the last message.
-func future(t *testing.T, cursor string) string {
+// futureCursor returns a cursor of the same epoch after the last message.
+func futureCursor(t *testing.T, cursor string) string {
 	t.Helper()
 	raw, err := base64.RawURLEncoding.DecodeString(cursor)
 	if err != nil {
@@ -54,14 +54,14 @@ func future(t *testing.T, cursor string) string {
 // frame reports which.
 func TestResumeIsAllOrNothing(t *testing.T) {
 	const history = 5
-	onEmbeddedAndReal(t, boot.Env{"SESSION_HISTORY_MESSAGES": fmt.Sprint(history)}, func(t *testing.T, p *service) {
-		other, _, otherCh := p.conversation(t)
-		foreign := sendNumbered(t, other, otherCh, 1, 3)[2]
+	onEmbeddedAndReal(t, boot.Env{"SESSION_HISTORY_MESSAGES": fmt.Sprint(history)}, func(t *testing.T, svc *service) {
+		other, _, otherCh := svc.conversation(t)
+		cursorOfOther := sendNumbered(t, other, otherCh, 1, 3)[2]
 
-		id, token := p.session(t)
-		b := talk.Connect(t, p.Instance, id, token, "")
+		id, token := svc.session(t)
+		b := talk.Connect(t, svc.Instance, id, token, "")
 		start := b.Expect(`"event":"ready"`, `"resumed":false`).ReadyStreamID()
-		ch := talk.Accept(t, talk.StartRuntime(t, p.env))
+		ch := talk.Accept(t, talk.StartRuntime(t, svc.env))
 		cursors := append([]string{start}, sendNumbered(t, b, ch, 1, 4)...)
 
 		type resumption struct {
@@ -72,23 +72,27 @@ func TestResumeIsAllOrNothing(t *testing.T) {
 		resume := func(t *testing.T, newest int, r resumption) {
 			t.Helper()
 			b.Cut()
-			b = talk.Connect(t, p.Instance, id, token, "?streamId="+r.cursor)
+			b = talk.Connect(t, svc.Instance, id, token, "?streamId="+r.cursor)
 			ready := b.Expect(`"event":"ready"`, fmt.Sprintf(`"resumed":%v`, r.recovered))
 			count := 0
 			if r.recovered {
 				for n := r.first; n <= newest; n++ {
 					if m := b.Expect(fmt.Sprintf(`{"n":%d}`, n)); m.StreamID != cursors[n] {
-						t.Errorf("message %d has another cursor: %s", n, m.Raw)
+						t.Errorf("replayed message %d is %s, want the cursor %s", n, m.Raw, cursors[n])
 					}
 					count++
 				}
 			}
 			b.Expect(`"type":"reconnect"`, fmt.Sprintf(`{"recovered":%v,"count":%d}`, r.recovered, count))
-			if r.cursor == "start" {
-				r.cursor = start
+			want := cursors[newest]
+			switch {
+			case r.recovered && r.cursor == "start":
+				want = start
+			case r.recovered:
+				want = r.cursor
 			}
-			if r.recovered && ready.ReadyStreamID() != r.cursor || !r.recovered && ready.ReadyStreamID() != cursors[newest] {
-				t.Errorf("cursor of the ready frame is %s", ready.ReadyStreamID())
+			if got := ready.ReadyStreamID(); got != want {
+				t.Errorf("cursor of the ready frame is %s, want %s", got, want)
 			}
 			ack := b.Chat("no other frame is pending")
 			b.Expect(`"event":"ack"`, ack)
@@ -97,14 +101,14 @@ func TestResumeIsAllOrNothing(t *testing.T) {
 		t.Run("start", func(t *testing.T) { resume(t, 4, resumption{"start", true, 1}) })
 		t.Run("current", func(t *testing.T) { resume(t, 4, resumption{cursors[4], true, 5}) })
 		t.Run("old", func(t *testing.T) { resume(t, 4, resumption{cursors[2], true, 3}) })
-		t.Run("future", func(t *testing.T) { resume(t, 4, resumption{future(t, cursors[4]), false, 0}) })
-		t.Run("other session", func(t *testing.T) { resume(t, 4, resumption{foreign, false, 0}) })
+		t.Run("future", func(t *testing.T) { resume(t, 4, resumption{futureCursor(t, cursors[4]), false, 0}) })
+		t.Run("other session", func(t *testing.T) { resume(t, 4, resumption{cursorOfOther, false, 0}) })
 		for _, garbage := range []string{"x", "%00", "AAAA", "0-0", strings.Repeat("A", 4000), "Ky4xLTE", cursors[4] + "A"} {
 			t.Run("garbage "+garbage[:1], func(t *testing.T) { resume(t, 4, resumption{garbage, false, 0}) })
 		}
 		t.Run("no cursor", func(t *testing.T) {
 			b.Cut()
-			b = talk.Connect(t, p.Instance, id, token, "")
+			b = talk.Connect(t, svc.Instance, id, token, "")
 			b.Expect(`"event":"ready"`, `"resumed":false`, cursors[4])
 			cursors = append(cursors, sendNumbered(t, b, ch, 5, 8)...)
 		})
@@ -113,14 +117,14 @@ func TestResumeIsAllOrNothing(t *testing.T) {
 		t.Run("older trimmed message", func(t *testing.T) { resume(t, 8, resumption{cursors[8-history-1], false, 0}) })
 		t.Run("after a flush", func(t *testing.T) {
 			b.Cut()
-			p.store(t, func(c rueidis.Client) rueidis.Completed { return c.B().Flushall().Build() })
-			b = talk.Connect(t, p.Instance, id, token, "?streamId="+cursors[8])
+			svc.store(t, func(c rueidis.Client) rueidis.Completed { return c.B().Flushall().Build() })
+			b = talk.Connect(t, svc.Instance, id, token, "?streamId="+cursors[8])
 			ready := b.Expect(`"event":"ready"`, `"resumed":false`).ReadyStreamID()
 			b.Expect(`"type":"reconnect"`, `{"recovered":false,"count":0}`)
-			checkConversation(t, b, talk.Accept(t, talk.StartRuntime(t, p.env)))
+			checkConversation(t, b, talk.Accept(t, talk.StartRuntime(t, svc.env)))
 
 			b.Cut()
-			b = talk.Connect(t, p.Instance, id, token, "?streamId="+ready)
+			b = talk.Connect(t, svc.Instance, id, token, "?streamId="+ready)
 			b.Expect(`"event":"ready"`, `"resumed":true`)
 			b.Expect("here too")
 			b.Expect(`{"recovered":true,"count":1}`)
@@ -131,15 +135,15 @@ func TestResumeIsAllOrNothing(t *testing.T) {
 // If a socket misses the notices of some messages, it delivers them with the next
 // one.
 func TestSocketRecoversMissedNotice(t *testing.T) {
-	onEmbeddedAndReal(t, nil, func(t *testing.T, p *service) {
-		b, _, ch := p.conversation(t)
+	onEmbeddedAndReal(t, nil, func(t *testing.T, svc *service) {
+		b, _, ch := svc.conversation(t)
 		sendNumbered(t, b, ch, 1, 2)
-		silent := strings.ReplaceAll(lua.Channel("send"), "redis.call('PUBLISH'", "tostring('PUBLISH'")
+		sendSilently := strings.ReplaceAll(lua.Channel("send"), "redis.call('PUBLISH'", "tostring('PUBLISH'")
 		for n := 3; n <= 5; n++ {
 			id := uuid.NewString()
-			p.store(t, func(c rueidis.Client) rueidis.Completed {
+			svc.store(t, func(c rueidis.Client) rueidis.Completed {
 				keys := kv.ChannelKeys(b.Session)
-				return c.B().Eval().Script(silent).Numkeys(int64(len(keys))).Key(keys...).Arg("", "-", "", "",
+				return c.B().Eval().Script(sendSilently).Numkeys(int64(len(keys))).Key(keys...).Arg("", "-", "", "",
 					fmt.Sprintf(`{"type":"chat","sessionId":%q,"messageId":%q,"timestamp":1,"direction":"to_browser","chat":{"n":%d}}`, b.Session, id, n)).Build()
 			})
 		}

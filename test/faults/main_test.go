@@ -21,57 +21,57 @@ func TestMain(m *testing.M) { servers.Main(m) }
 // service is an instance with a tenant.
 type service struct {
 	*boot.Instance
-	env              boot.Env
-	team, ep, apiKey string
+	env                        boot.Env
+	teamID, endpointID, apiKey string
 }
 
 // startService starts an instance with the given settings.
 func startService(t *testing.T, env boot.Env) *service {
 	t.Helper()
 	env = talk.WithDataDir(t, env)
-	p := &service{Instance: boot.Start(t, env), env: env}
-	own := boot.NewTenant(t, p.Instance, "own")
-	p.team, p.ep, p.apiKey = own.Team.ID, own.Endpoint.ID, own.Key
-	return p
+	svc := &service{Instance: boot.Start(t, env), env: env}
+	tenant := boot.NewTenant(t, svc.Instance, "tenant")
+	svc.teamID, svc.endpointID, svc.apiKey = tenant.Team.ID, tenant.Endpoint.ID, tenant.Key
+	return svc
 }
 
 // startPeer starts a second instance on the same stores.
-func (p *service) startPeer(t *testing.T) *boot.Instance {
-	env := maps.Clone(p.env)
+func (svc *service) startPeer(t *testing.T) *boot.Instance {
+	env := maps.Clone(svc.env)
 	env["DATA_DIR"] = t.TempDir()
 	return boot.Start(t, env)
 }
 
 // session creates a session. options are names and values of further members of
 // the request.
-func (p *service) session(t *testing.T, options ...any) (id, token string) {
+func (svc *service) session(t *testing.T, options ...any) (id, token string) {
 	t.Helper()
-	body := map[string]any{"endpointId": p.ep, "mode": "chat"}
+	body := map[string]any{"endpointId": svc.endpointID, "mode": "chat"}
 	for i := 0; i+1 < len(options); i += 2 {
 		body[options[i].(string)] = options[i+1]
 	}
-	return talk.Issue(t, p.Instance, p.apiKey, body)
+	return talk.Issue(t, svc.Instance, svc.apiKey, body)
 }
 
 // connect creates a session, opens its first socket and reads the ready frame.
-func (p *service) connect(t *testing.T, options ...any) (b *talk.Browser, token string) {
+func (svc *service) connect(t *testing.T, options ...any) (b *talk.Browser, token string) {
 	t.Helper()
-	id, token := p.session(t, options...)
-	b = talk.Connect(t, p.Instance, id, token, "")
+	id, token := svc.session(t, options...)
+	b = talk.Connect(t, svc.Instance, id, token, "")
 	b.Expect(`"event":"ready"`)
 	return b, token
 }
 
 // conversation creates a session and returns both ends of it.
-func (p *service) conversation(t *testing.T, options ...any) (*talk.Browser, string, *callruntime.Channel) {
+func (svc *service) conversation(t *testing.T, options ...any) (*talk.Browser, string, *callruntime.Channel) {
 	t.Helper()
-	b, token := p.connect(t, options...)
-	return b, token, talk.Accept(t, talk.StartRuntime(t, p.env))
+	b, token := svc.connect(t, options...)
+	return b, token, talk.Accept(t, talk.StartRuntime(t, svc.env))
 }
 
 // onEmbeddedAndReal runs a test on embedded stores and on PostgreSQL with Redis,
 // with further settings.
-func onEmbeddedAndReal(t *testing.T, settings boot.Env, test func(t *testing.T, p *service)) {
+func onEmbeddedAndReal(t *testing.T, settings boot.Env, test func(t *testing.T, svc *service)) {
 	t.Run("embedded", func(t *testing.T) {
 		t.Parallel()
 		test(t, startService(t, boot.Merge(settings)))
@@ -84,9 +84,9 @@ func onEmbeddedAndReal(t *testing.T, settings boot.Env, test func(t *testing.T, 
 }
 
 // store sends a command to the key-value store.
-func (p *service) store(t *testing.T, command func(rueidis.Client) rueidis.Completed) {
+func (svc *service) store(t *testing.T, command func(rueidis.Client) rueidis.Completed) {
 	t.Helper()
-	client := talk.StoreClient(t, p.env)
+	client := talk.StoreClient(t, svc.env)
 	if err := client.Do(t.Context(), command(client)).Error(); err != nil {
 		t.Fatal(err)
 	}

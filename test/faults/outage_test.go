@@ -30,9 +30,9 @@ func TestRedisOutageUnderTraffic(t *testing.T) {
 			t.Parallel()
 			env, redis := boot.RealStores(t, servers.RedisDurable())
 			env["SESSION_MAX_FRAMES_PER_SECOND"], env["SESSION_PING_INTERVAL"] = "10000", "1s"
-			p := startService(t, env)
-			rt := talk.StartRuntime(t, p.env)
-			idle, _ := p.connect(t)
+			svc := startService(t, env)
+			rt := talk.StartRuntime(t, svc.env)
+			idle, _ := svc.connect(t)
 			idleCh := talk.Accept(t, rt)
 			_ = idle.Conn.SetReadDeadline(time.Now().Add(2 * time.Minute))
 			ended := make(chan error, 1)
@@ -41,20 +41,20 @@ func TestRedisOutageUnderTraffic(t *testing.T) {
 				ended <- err
 			}()
 
-			s := newStorm(t, p, 20, 100)
-			s.instances = []*boot.Instance{p.Instance}
-			s.run(p.env, func() {
+			s := newStorm(t, svc, 20, 100)
+			s.instances = []*boot.Instance{svc.Instance}
+			s.run(svc.env, func() {
 				c.fail(redis)
-				end := time.Now().Add(outage)
+				leasesExpired := time.Now().Add(outage)
 				poll.Until(t, "frames are rejected and sockets closed", func() bool {
-					return s.rejected.Load() > 0 && s.closed.Load() > 0 && time.Now().After(end)
+					return s.rejected.Load() > 0 && s.closed.Load() > 0 && time.Now().After(leasesExpired)
 				})
 				c.recover(redis)
 				if err := idleCh.Send(t.Context(), wire.ChannelMessage{Type: wire.TypeChat, Chat: []byte("{}")}); err != nil {
 					t.Errorf("send to the idle browser: %v", err)
 				}
 			})
-			s.verify(p.env)
+			s.verify(svc.env)
 			// A socket without traffic may survive the outage.
 			if err := <-ended; err != nil && !websocket.IsCloseError(err, 4002, 4005) {
 				t.Errorf("idle socket ended with %v, want close code 4002 or 4005", err)
@@ -68,8 +68,8 @@ func TestRedisOutageUnderTraffic(t *testing.T) {
 func TestRedisRestartsEmpty(t *testing.T) {
 	t.Parallel()
 	env, redis := boot.RealStores(t)
-	p := startService(t, env)
-	b, token, ch := p.conversation(t)
+	svc := startService(t, env)
+	b, token, ch := svc.conversation(t)
 	cursor := sendNumbered(t, b, ch, 1, 3)[2]
 	redis.Kill()
 	redis.Start()
@@ -77,7 +77,7 @@ func TestRedisRestartsEmpty(t *testing.T) {
 		t.Errorf("close code %d, want one that allows reconnecting", code)
 	}
 	poll.Until(t, "the browser reconnects", func() bool {
-		conn, _, err := talk.Dial(t, p.Instance, token, "?streamId="+cursor)
+		conn, _, err := talk.Dial(t, svc.Instance, token, "?streamId="+cursor)
 		if err == nil {
 			b = &talk.Browser{Conn: conn, Session: b.Session, T: t}
 		}
@@ -94,10 +94,10 @@ func TestRedisRestartsEmpty(t *testing.T) {
 			t.Fatalf("previous runtime: %v, want ErrLost or ErrClaimLost", err)
 		}
 	}
-	next := talk.Accept(t, talk.StartRuntime(t, p.env))
+	next := talk.Accept(t, talk.StartRuntime(t, svc.env))
 	checkConversation(t, b, next)
 	b.Cut()
-	b = talk.Connect(t, p.Instance, b.Session, token, "?streamId="+cursor)
+	b = talk.Connect(t, svc.Instance, b.Session, token, "?streamId="+cursor)
 	b.Expect(`"event":"ready"`, `"resumed":true`)
 	b.Expect("here too")
 	b.Expect(`{"recovered":true,"count":1}`)

@@ -27,8 +27,8 @@ func sendControl(t *testing.T, ch *callruntime.Channel, command string) {
 // Both sides can disable text chat. A browser cannot enable it again after the
 // runtime has disabled it.
 func TestRuntimeOverridesTextChatSetting(t *testing.T) {
-	onEmbeddedAndReal(t, nil, func(t *testing.T, p *service) {
-		b, token, ch := p.conversation(t)
+	onEmbeddedAndReal(t, nil, func(t *testing.T, svc *service) {
+		b, token, ch := svc.conversation(t)
 		chat := func(allowed bool) {
 			t.Helper()
 			id := b.Chat("may I?")
@@ -59,7 +59,7 @@ func TestRuntimeOverridesTextChatSetting(t *testing.T) {
 		b.Expect(`"event":"ack"`, b.Send("browser_action", "browserAction", `{"type":"click"}`)) // only chat is disabled
 
 		b.Cut()
-		b = talk.Connect(t, p.Instance, b.Session, token, "")
+		b = talk.Connect(t, svc.Instance, b.Session, token, "")
 		b.Expect(`"event":"ready"`, `"textChat":false`)
 		chat(false)
 		runtime("enable_text_chat")
@@ -80,11 +80,11 @@ func TestRuntimeOverridesTextChatSetting(t *testing.T) {
 // serves.
 func TestSecondConnectionOnAnotherInstance(t *testing.T) {
 	env, _ := boot.RealStores(t)
-	p := startService(t, env)
-	other := p.startPeer(t)
+	svc := startService(t, env)
+	other := svc.startPeer(t)
 
 	t.Run("replaces the first", func(t *testing.T) {
-		b, token, ch := p.conversation(t)
+		b, token, ch := svc.conversation(t)
 		second := talk.Connect(t, other, b.Session, token, "")
 		second.Expect(`"event":"ready"`)
 		if code := b.CloseCode(); code != 4502 {
@@ -93,30 +93,30 @@ func TestSecondConnectionOnAnotherInstance(t *testing.T) {
 		checkConversation(t, second, ch)
 	})
 	t.Run("is rejected unless it names the first", func(t *testing.T) {
-		id, token := p.session(t, "duplicatePolicy", "reject")
-		first := talk.Connect(t, p.Instance, id, token, "")
-		name := first.Expect(`"event":"ready"`).ConnectionID()
-		ch := talk.Accept(t, talk.StartRuntime(t, p.env))
+		id, token := svc.session(t, "duplicatePolicy", "reject")
+		first := talk.Connect(t, svc.Instance, id, token, "")
+		firstID := first.Expect(`"event":"ready"`).ConnectionID()
+		ch := talk.Accept(t, talk.StartRuntime(t, svc.env))
 		wantRejected(t, other, token, "", http.StatusConflict, "SESSION_IN_USE")
 		wantRejected(t, other, token, "?connectionId="+uuid.NewString(), http.StatusConflict, "SESSION_IN_USE")
-		for query, want := range map[string]int{"": http.StatusConflict, "?connectionId=" + name: http.StatusUpgradeRequired} {
+		for query, want := range map[string]int{"": http.StatusConflict, "?connectionId=" + firstID: http.StatusUpgradeRequired} {
 			if resp, body := other.Call(t, http.MethodGet, "/ws/session"+query, "Authorization", "Bearer "+token); resp.StatusCode != want {
 				t.Errorf("plain GET with %q: %d %s, want %d", query, resp.StatusCode, body, want)
 			}
 		}
 		checkConversation(t, first, ch)
 
-		second := talk.Connect(t, other, id, token, "?connectionId="+name)
+		second := talk.Connect(t, other, id, token, "?connectionId="+firstID)
 		second.Expect(`"event":"ready"`)
 		if code := first.CloseCode(); code != 4502 {
 			t.Errorf("first connection: close code %d, want 4502", code)
 		}
-		wantRejected(t, p.Instance, token, "?connectionId="+name, http.StatusConflict, "SESSION_IN_USE")
+		wantRejected(t, svc.Instance, token, "?connectionId="+firstID, http.StatusConflict, "SESSION_IN_USE")
 		checkConversation(t, second, ch)
 
 		_ = second.Conn.Close()
 		poll.Until(t, "a new connection is accepted after the close", func() bool {
-			conn, _, err := talk.Dial(t, p.Instance, token, "")
+			conn, _, err := talk.Dial(t, svc.Instance, token, "")
 			if err == nil {
 				_ = conn.Close()
 			}
@@ -129,27 +129,27 @@ func TestSecondConnectionOnAnotherInstance(t *testing.T) {
 // one becomes the owner and all others are closed with 4502.
 func TestConcurrentConnectionsLeaveOneOwner(t *testing.T) {
 	env, _ := boot.RealStores(t)
-	p := startService(t, env)
-	at := []*boot.Instance{p.Instance, p.startPeer(t)}
+	svc := startService(t, env)
+	instances := []*boot.Instance{svc.Instance, svc.startPeer(t)}
 	for range 20 {
-		id, token := p.session(t)
-		var all [4]*talk.Browser
+		id, token := svc.session(t)
+		var browsers [4]*talk.Browser
 		var dialing sync.WaitGroup
-		for i := range all {
+		for i := range browsers {
 			dialing.Go(func() {
-				conn, resp, err := talk.Dial(t, at[i%2], token, "")
+				conn, resp, err := talk.Dial(t, instances[i%2], token, "")
 				if err != nil {
 					t.Error(err, talk.Body(resp))
 					return
 				}
-				all[i] = &talk.Browser{Conn: conn, Session: id, T: t}
+				browsers[i] = &talk.Browser{Conn: conn, Session: id, T: t}
 			})
 		}
 		if dialing.Wait(); t.Failed() {
 			return
 		}
-		replaced, events := make(chan int, len(all)), make(chan string, len(all))
-		for i, b := range all {
+		replaced, events := make(chan int, len(browsers)), make(chan string, len(browsers))
+		for i, b := range browsers {
 			go func() {
 				for {
 					m, err := b.Read()
@@ -166,15 +166,15 @@ func TestConcurrentConnectionsLeaveOneOwner(t *testing.T) {
 				}
 			}()
 		}
-		for range len(all) - 1 {
+		for range len(browsers) - 1 {
 			select {
 			case i := <-replaced:
-				all[i] = nil
+				browsers[i] = nil
 			case event := <-events:
 				t.Fatalf("a connection got %s, want close code 4502", event)
 			}
 		}
-		for _, b := range all {
+		for _, b := range browsers {
 			if b != nil {
 				b.Chat("still here")
 			}
@@ -193,22 +193,22 @@ func TestConcurrentConnectionsLeaveOneOwner(t *testing.T) {
 // A handshake with invalid WebSocket headers is rejected and does not replace the
 // owner.
 func TestInvalidUpgradeKeepsOwner(t *testing.T) {
-	onEmbeddedAndReal(t, nil, func(t *testing.T, p *service) {
-		b, token, ch := p.conversation(t)
+	onEmbeddedAndReal(t, nil, func(t *testing.T, svc *service) {
+		b, token, ch := svc.conversation(t)
 		for name, headers := range map[string][]string{
 			"no key":      {"Sec-WebSocket-Version", "13"},
 			"old version": {"Sec-WebSocket-Version", "8", "Sec-WebSocket-Key", "dGhlIHNhbXBsZSBub25jZQ=="},
 			"short key":   {"Sec-WebSocket-Version", "13", "Sec-WebSocket-Key", "c2hvcnQ="},
 		} {
 			headers = append(headers, "Connection", "Upgrade", "Upgrade", "websocket", "Authorization", "Bearer "+token)
-			resp, body := p.Instance.Call(t, http.MethodGet, "/ws/session", headers...)
+			resp, body := svc.Call(t, http.MethodGet, "/ws/session", headers...)
 			if resp.StatusCode != http.StatusUpgradeRequired || !strings.Contains(body, `"code":"UPGRADE_REQUIRED"`) || resp.Header.Get("Sec-WebSocket-Version") != "13" {
-				t.Errorf("%s: %d %s", name, resp.StatusCode, body)
+				t.Errorf("%s: %d %s, want 426 and the supported version", name, resp.StatusCode, body)
 			}
 		}
-		if resp, _ := p.Instance.Call(t, http.MethodHead, "/ws/session", "Sec-WebSocket-Version", "13", "Sec-WebSocket-Key", "dGhlIHNhbXBsZSBub25jZQ==",
+		if resp, _ := svc.Call(t, http.MethodHead, "/ws/session", "Sec-WebSocket-Version", "13", "Sec-WebSocket-Key", "dGhlIHNhbXBsZSBub25jZQ==",
 			"Connection", "Upgrade", "Upgrade", "websocket", "Authorization", "Bearer "+token); resp.StatusCode != http.StatusUpgradeRequired {
-			t.Errorf("HEAD: %d", resp.StatusCode)
+			t.Errorf("HEAD: status %d, want 426", resp.StatusCode)
 		}
 		checkConversation(t, b, ch)
 	})

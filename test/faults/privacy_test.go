@@ -64,8 +64,8 @@ func TestConversationTextIsNotLeaked(t *testing.T) {
 			if setting != "" {
 				env["ENABLE_PII_LOGGING"] = setting
 			}
-			p := startService(t, env)
-			b, token, ch := p.conversation(t)
+			svc := startService(t, env)
+			b, token, ch := svc.conversation(t)
 			b.Expect(`"event":"ack"`, b.Chat(secret))
 			b.Expect(`"event":"ack"`, b.Send("browser_action", "browserAction",
 				`{"type":"voice","transcript":"`+secret+`","deep":[{"er":{"words":["`+secret+`",{"name":["`+secret+`"]}]}}]}`))
@@ -86,11 +86,11 @@ func TestConversationTextIsNotLeaked(t *testing.T) {
 			redis.Kill()
 			b.Chat(secret)
 			b.Expect(`"type":"error"`, `"code":"SERVICE_UNAVAILABLE"`)
-			if _, resp, err := talk.Dial(t, p.Instance, token, ""); err == nil || resp.StatusCode != http.StatusServiceUnavailable {
+			if _, resp, err := talk.Dial(t, svc.Instance, token, ""); err == nil || resp.StatusCode != http.StatusServiceUnavailable {
 				t.Errorf("handshake without Redis: %v, want 503", err)
 			}
-			_, metrics := p.Instance.Call(t, http.MethodGet, "/metrics")
-			if err := p.Stop(); err != nil { // flushes the database and the exporters
+			_, metrics := svc.Call(t, http.MethodGet, "/metrics")
+			if err := svc.Stop(); err != nil { // flushes the database and the exporters
 				t.Fatal(err)
 			}
 			for _, path := range []string{"/v1/traces", "/v1/logs", "/v1/metrics"} {
@@ -98,7 +98,7 @@ func TestConversationTextIsNotLeaked(t *testing.T) {
 					t.Errorf("nothing was exported to %s", path)
 				}
 			}
-			for where, text := range map[string]string{"log": p.Log.String(), "export": collector.String(), "metrics": metrics} {
+			for where, text := range map[string]string{"log": svc.Log.String(), "export": collector.String(), "metrics": metrics} {
 				for what, hidden := range map[string]string{"text": secret, "token": token} {
 					if at := strings.Index(text, hidden); at >= 0 {
 						t.Errorf("%s contains the %s: …%.300q", where, what, text[max(0, at-150):])

@@ -29,7 +29,7 @@ func newProvider(t *testing.T, env boot.Env, instances ...*boot.Instance) *provi
 	if code := set.WaitExit(t); code != 0 {
 		t.Fatalf("telapi limits set: exit code %d, want 0", code)
 	}
-	p := &provider{client: &http.Client{Transport: &http.Transport{MaxIdleConnsPerHost: 64}, Timeout: 30 * time.Second}}
+	p := &provider{client: &http.Client{Transport: &http.Transport{MaxIdleConnsPerHost: 64}, Timeout: poll.Timeout}}
 	t.Cleanup(p.client.CloseIdleConnections)
 	for n, i := range instances {
 		p.urls = append(p.urls, i.URL)
@@ -53,21 +53,21 @@ func (p *provider) post(ctx context.Context, to int, path, token, body string) (
 		return nil, "", err
 	}
 	defer func() { _ = resp.Body.Close() }()
-	answer, err := io.ReadAll(resp.Body)
-	return resp, string(answer), err
+	receipt, err := io.ReadAll(resp.Body)
+	return resp, string(receipt), err
 }
 
-// answer posts a callback once.
-func (p *provider) answer(ctx context.Context, to int, channelID string, item callruntime.WorkItem) (*http.Response, string, error) {
+// postCallback posts a callback once.
+func (p *provider) postCallback(ctx context.Context, to int, channelID string, item callruntime.WorkItem) (*http.Response, string, error) {
 	return p.post(ctx, to, item.Path, item.Token,
 		fmt.Sprintf(`{"conversation":{"identifier":{"id":%q}},"messages":{"message":[{"content":{"textMessage":{"textPlain":%q}}}]}}`, channelID, item.ID))
 }
 
-// answerWithRetry posts a callback until it is accepted and returns the number of
+// postCallbackWithRetry posts a callback until it is accepted and returns the number of
 // requests.
-func (p *provider) answerWithRetry(ctx context.Context, to int, channelID string, item callruntime.WorkItem) (tries int, err error) {
+func (p *provider) postCallbackWithRetry(ctx context.Context, to int, channelID string, item callruntime.WorkItem) (tries int, err error) {
 	for tries = 1; ; tries++ {
-		resp, body, err := p.answer(ctx, to+tries, channelID, item)
+		resp, body, err := p.postCallback(ctx, to+tries, channelID, item)
 		switch {
 		case ctx.Err() != nil:
 			return tries, ctx.Err()
@@ -84,7 +84,7 @@ func (p *provider) answerWithRetry(ctx context.Context, to int, channelID string
 			case <-ctx.Done():
 			}
 		default:
-			return tries, fmt.Errorf("got %d %s", resp.StatusCode, body)
+			return tries, fmt.Errorf("callback: %d %s, want 202, 503 or a duplicate after a retry", resp.StatusCode, body)
 		}
 	}
 }

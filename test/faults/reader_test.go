@@ -18,7 +18,7 @@ import (
 
 // dialStalled opens a socket with a receive buffer of the given size, from which
 // nothing is read.
-func dialStalled(t *testing.T, p *service, token string, buffer int) *websocket.Conn {
+func dialStalled(t *testing.T, svc *service, token string, buffer int) *websocket.Conn {
 	t.Helper()
 	d := websocket.Dialer{
 		Subprotocols: []string{"telapi.v1", "telapi.bearer." + token},
@@ -30,7 +30,7 @@ func dialStalled(t *testing.T, p *service, token string, buffer int) *websocket.
 			return conn, err
 		},
 	}
-	conn, resp, err := d.DialContext(t.Context(), "ws"+strings.TrimPrefix(p.URL, "http")+"/ws/session", nil)
+	conn, resp, err := d.DialContext(t.Context(), "ws"+strings.TrimPrefix(svc.URL, "http")+"/ws/session", nil)
 	if err != nil {
 		t.Fatalf("open socket: %v %s", err, talk.Body(resp))
 	}
@@ -41,18 +41,18 @@ func dialStalled(t *testing.T, p *service, token string, buffer int) *websocket.
 // A browser that never reads is disconnected once its queue is full. Other
 // sessions are not affected.
 func TestStalledReaderIsClosed(t *testing.T) {
-	const large = 60 << 10
-	onEmbeddedAndReal(t, nil, func(t *testing.T, p *service) {
-		id, token := p.session(t)
-		dialStalled(t, p, token, 4096)
-		ch := talk.Accept(t, talk.StartRuntime(t, p.env))
-		other, _, otherCh := p.conversation(t)
+	const large = 60 << 10 // bytes
+	onEmbeddedAndReal(t, nil, func(t *testing.T, svc *service) {
+		id, token := svc.session(t)
+		dialStalled(t, svc, token, 4096)
+		ch := talk.Accept(t, talk.StartRuntime(t, svc.env))
+		other, _, otherCh := svc.conversation(t)
 
 		text := fmt.Sprintf(`{"text":%q}`, strings.Repeat("x", large))
-		closed := func() bool { return hasMetric(t, p.Instance, `telapi_sockets_closed_total{code="4001"} 1`) }
+		closed := func() bool { return hasMetric(t, svc.Instance, `telapi_sockets_closed_total{code="4001"} 1`) }
 		for n := 0; !closed(); n++ {
 			if n == 400 {
-				t.Fatalf("%d messages of %d bytes are queued for a stalled reader", 10*n, large)
+				t.Fatalf("%d messages of %d bytes are queued for a stalled reader, want its socket closed", 10*n, large)
 			}
 			for range 10 {
 				talk.SendChat(t, ch, text)
@@ -62,7 +62,7 @@ func TestStalledReaderIsClosed(t *testing.T) {
 		}
 		checkConversation(t, other, otherCh)
 
-		b := talk.Connect(t, p.Instance, id, token, "")
+		b := talk.Connect(t, svc.Instance, id, token, "")
 		b.Expect(`"event":"ready"`, `"resumed":false`)
 		checkConversation(t, b, ch)
 	})
@@ -75,25 +75,25 @@ func TestPausedReaderKeepsSocket(t *testing.T) {
 		messages = 200                     // of 30 KB, of which the kernel buffers about 140
 		pause    = 1500 * time.Millisecond // longer than the deadline of a pong, shorter than that of a write
 	)
-	onEmbeddedAndReal(t, boot.Env{"SESSION_MAX_QUEUED_BYTES": "67108864", "SESSION_HISTORY_MESSAGES": "1000"}, func(t *testing.T, p *service) {
-		_, token := p.session(t)
-		conn := dialStalled(t, p, token, 256<<10)
-		ch := talk.Accept(t, talk.StartRuntime(t, p.env))
+	onEmbeddedAndReal(t, boot.Env{"SESSION_MAX_QUEUED_BYTES": "67108864", "SESSION_HISTORY_MESSAGES": "1000"}, func(t *testing.T, svc *service) {
+		_, token := svc.session(t)
+		conn := dialStalled(t, svc, token, 256<<10)
+		ch := talk.Accept(t, talk.StartRuntime(t, svc.env))
 		text := strings.Repeat("x", 30<<10)
 		for n := range messages {
 			talk.SendChat(t, ch, fmt.Sprintf(`{"n":%d,"text":%q}`, n, text))
 			if n%10 == 0 {
-				if err := conn.WriteControl(websocket.PingMessage, nil, time.Now().Add(10*time.Second)); err != nil {
+				if err := conn.WriteControl(websocket.PingMessage, nil, time.Now().Add(poll.Timeout)); err != nil {
 					t.Fatalf("ping: %v", err)
 				}
 			}
 		}
 		<-time.After(pause)
 		for n := 0; n < messages; {
-			_ = conn.SetReadDeadline(time.Now().Add(20 * time.Second))
+			_ = conn.SetReadDeadline(time.Now().Add(poll.Timeout))
 			_, frame, err := conn.ReadMessage()
 			if err != nil {
-				t.Fatalf("after %d messages: %v", n, err)
+				t.Fatalf("read %d messages, want %d: %v", n, messages, err)
 			}
 			if strings.Contains(string(frame), fmt.Sprintf(`"n":%d,`, n)) {
 				n++
@@ -106,33 +106,33 @@ func TestPausedReaderKeepsSocket(t *testing.T) {
 func TestStalledReadersUseBoundedMemory(t *testing.T) {
 	const (
 		readers, queue = 4, 1 << 16
-		held           = readers * (3*queue + 64<<10)
+		queues         = readers * (3*queue + 64<<10)
 		connections    = 8 << 20 // clients of the stores may open more connections of 1 MB each
 	)
 	env, _ := boot.RealStores(t)
 	env["SESSION_MAX_QUEUED_BYTES"], env["SESSION_HISTORY_MESSAGES"] = fmt.Sprint(queue), "10"
-	p := startService(t, env)
-	rt := talk.StartRuntime(t, p.env)
-	before := heap()
+	svc := startService(t, env)
+	rt := talk.StartRuntime(t, svc.env)
+	before := heapInUse()
 	text := fmt.Sprintf(`{"text":%q}`, strings.Repeat("x", 30<<10))
 	for range readers {
-		_, token := p.session(t)
-		dialStalled(t, p, token, 4096)
+		_, token := svc.session(t)
+		dialStalled(t, svc, token, 4096)
 		ch := talk.Accept(t, rt)
 		for range 300 { // 9 MiB, of which the kernel buffers less than half
 			talk.SendChat(t, ch, text)
 		}
 	}
-	if grown := heap() - before; grown > held+connections {
-		t.Errorf("%d readers use %d KiB, want at most %d KiB", readers, grown>>10, (held+connections)>>10)
+	if grown := heapInUse() - before; grown > queues+connections {
+		t.Errorf("%d readers use %d KiB, want at most %d KiB", readers, grown>>10, (queues+connections)>>10)
 	}
 	poll.Until(t, "all readers are disconnected", func() bool {
-		return hasMetric(t, p.Instance, fmt.Sprintf(`telapi_sockets_closed_total{code="4001"} %d`, readers))
+		return hasMetric(t, svc.Instance, fmt.Sprintf(`telapi_sockets_closed_total{code="4001"} %d`, readers))
 	})
 }
 
-// heap returns the bytes in use, without pooled objects.
-func heap() int64 {
+// heapInUse returns the bytes in use, without pooled objects.
+func heapInUse() int64 {
 	runtime.GC()
 	runtime.GC() // a pooled object survives one collection
 	var m runtime.MemStats
@@ -143,16 +143,16 @@ func heap() int64 {
 // A replay may be larger than the queue of a live socket.
 func TestReplayMayExceedQueue(t *testing.T) {
 	const count = 50
-	onEmbeddedAndReal(t, boot.Env{"SESSION_MAX_QUEUED_BYTES": "65536"}, func(t *testing.T, p *service) {
-		id, token := p.session(t)
-		b := talk.Connect(t, p.Instance, id, token, "")
+	onEmbeddedAndReal(t, boot.Env{"SESSION_MAX_QUEUED_BYTES": "65536"}, func(t *testing.T, svc *service) {
+		id, token := svc.session(t)
+		b := talk.Connect(t, svc.Instance, id, token, "")
 		cursor := b.Expect(`"event":"ready"`).ReadyStreamID()
-		ch := talk.Accept(t, talk.StartRuntime(t, p.env))
+		ch := talk.Accept(t, talk.StartRuntime(t, svc.env))
 		b.Cut()
 		for n := range count {
 			talk.SendChat(t, ch, fmt.Sprintf(`{"n":%d,"text":%q}`, n, strings.Repeat("x", 10<<10)))
 		}
-		b = talk.Connect(t, p.Instance, id, token, "?streamId="+cursor)
+		b = talk.Connect(t, svc.Instance, id, token, "?streamId="+cursor)
 		b.Expect(`"event":"ready"`, `"resumed":true`)
 		for n := range count {
 			b.Expect(fmt.Sprintf(`"chat":{"n":%d,`, n))

@@ -87,16 +87,16 @@ func (s *storm) reply(ctx context.Context, ch *callruntime.Channel) error {
 // run runs all clients until they are done, and inject once half of the messages
 // are acknowledged.
 func (s *storm) run(env boot.Env, inject func()) {
-	ctx, cancel := context.WithTimeout(s.t.Context(), 2*time.Minute)
+	ctx, cancel := context.WithTimeout(s.t.Context(), 4*time.Minute)
 	defer cancel()
 	var runtimes, clients sync.WaitGroup
 	for range 2 {
 		s.startRuntime(ctx, env, &runtimes)
 	}
-	for _, p := range s.clients {
+	for _, c := range s.clients {
 		clients.Go(func() {
-			if err := p.run(ctx); err != nil {
-				s.t.Errorf("session %s: %v", p.session, err)
+			if err := c.run(ctx); err != nil {
+				s.t.Errorf("session %s: %v", c.session, err)
 				cancel()
 			}
 		})
@@ -118,8 +118,8 @@ func (s *storm) run(env boot.Env, inject func()) {
 func (s *storm) verify(env boot.Env) {
 	r := talk.StartRuntime(s.t, env)
 	var sockets, resumed, resent int
-	for _, p := range s.clients {
-		entries, err := r.Entries(s.t.Context(), p.session, "", 100*s.each)
+	for _, c := range s.clients {
+		entries, err := r.Entries(s.t.Context(), c.session, "", 100*s.each)
 		if err != nil {
 			s.t.Fatal(err)
 		}
@@ -129,20 +129,20 @@ func (s *storm) verify(env boot.Env) {
 				stored = append(stored, d.Entry.Message.MessageID)
 			}
 		}
-		if want := fmt.Sprint(p.ids); fmt.Sprint(stored) != want || fmt.Sprint(s.received[p.session]) != want {
-			s.t.Errorf("session %s: %d messages were acknowledged, %d are in the stream, %d were received, or their order differs",
-				p.session, len(p.ids), len(stored), len(s.received[p.session]))
+		if want := fmt.Sprint(c.ids); fmt.Sprint(stored) != want || fmt.Sprint(s.received[c.session]) != want {
+			s.t.Errorf("session %s: %d messages were acknowledged, %d are in the stream, %d were received; want the same messages in the same order",
+				c.session, len(c.ids), len(stored), len(s.received[c.session]))
 		}
-		sockets, resumed, resent = sockets+p.sockets, resumed+p.resumed, resent+p.resent
+		sockets, resumed, resent = sockets+c.sockets, resumed+c.resumed, resent+c.resent
 	}
 	s.t.Logf("%d messages each way, %d sockets cut, %d opened, %d resumed, %d messages received twice",
 		s.acknowledged.Load(), s.cuts.Load(), sockets, resumed, resent)
 }
 
-func newStorm(t *testing.T, p *service, sessions, each int) *storm {
+func newStorm(t *testing.T, svc *service, sessions, each int) *storm {
 	s := &storm{t: t, sessions: sessions, each: each, halfway: make(chan struct{}), received: map[string][]string{}}
 	for n := range sessions {
-		id, token := p.session(t, "duplicatePolicy", []string{"replace", "reject"}[n%2])
+		id, token := svc.session(t, "duplicatePolicy", []string{"replace", "reject"}[n%2])
 		s.clients = append(s.clients, &client{storm: s, session: id, token: token, seen: map[string]bool{}})
 	}
 	return s
@@ -189,10 +189,10 @@ func TestReconnectStormOnEmbeddedEngine(t *testing.T) {
 func prepareStorm(t *testing.T, env boot.Env, sessions, each int) (*storm, boot.Env) {
 	t.Helper()
 	env["SESSION_MAX_FRAMES_PER_SECOND"], env["SESSION_PING_INTERVAL"] = "10000", "1s"
-	p := startService(t, env)
-	s := newStorm(t, p, sessions, each)
-	if err := p.Stop(); err != nil {
+	svc := startService(t, env)
+	s := newStorm(t, svc, sessions, each)
+	if err := svc.Stop(); err != nil {
 		t.Fatal(err)
 	}
-	return s, p.env
+	return s, svc.env
 }

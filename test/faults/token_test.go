@@ -20,9 +20,9 @@ import (
 )
 
 // updateSession changes a session in the database, for example to make it expire.
-func updateSession(t *testing.T, p *service, session, set string) {
+func updateSession(t *testing.T, svc *service, session, set string) {
 	t.Helper()
-	db, err := sql.Open("pgx", p.env["DATABASE_URL"])
+	db, err := sql.Open("pgx", svc.env["DATABASE_URL"])
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -35,9 +35,9 @@ func updateSession(t *testing.T, p *service, session, set string) {
 // A call token is accepted as subprotocol, header and query parameter. Other
 // credentials are rejected.
 func TestHandshakeToken(t *testing.T) {
-	onEmbeddedAndReal(t, nil, func(t *testing.T, p *service) {
-		_, token := p.session(t)
-		socket := "ws" + strings.TrimPrefix(p.URL, "http") + "/ws/session"
+	onEmbeddedAndReal(t, nil, func(t *testing.T, svc *service) {
+		_, token := svc.session(t)
+		socket := "ws" + strings.TrimPrefix(svc.URL, "http") + "/ws/session"
 		open := func(name, query string, header http.Header, protocols ...string) {
 			t.Helper()
 			d := websocket.Dialer{Subprotocols: protocols}
@@ -56,19 +56,19 @@ func TestHandshakeToken(t *testing.T) {
 		open("header in lower case", "", http.Header{"Authorization": {"bearer " + token}})
 		open("query", "?token="+token, nil)
 
-		console := sign(t, jwt.MapClaims{"sub": "user-1", "teamId": p.team, "scopes": auth.Scopes, "exp": time.Now().Add(time.Hour).Unix()}, boot.Secret)
+		console := sign(t, jwt.MapClaims{"sub": "user-1", "teamId": svc.teamID, "scopes": auth.Scopes, "exp": time.Now().Add(time.Hour).Unix()}, boot.Secret)
 		forged := sign(t, jwt.MapClaims{"iss": "telapi", "aud": "telapi:session", "sub": "x", "exp": time.Now().Add(time.Hour).Unix()}, strings.Repeat("wrong", 10))
 		for name, bad := range map[string]string{
-			"no token": "", "console JWT": console, "API key": p.apiKey, "forged token": forged, "garbage": "x.y.z",
+			"no token": "", "console JWT": console, "API key": svc.apiKey, "forged token": forged, "garbage": "x.y.z",
 			"truncated token": token[:len(token)/2], "missing signature": token[:strings.LastIndex(token, ".")+1],
 		} {
-			wantRejected(t, p.Instance, bad, "", http.StatusUnauthorized, "UNAUTHORIZED")
-			if resp, body := p.Instance.Call(t, http.MethodGet, "/ws/session", "Authorization", "Bearer "+bad); resp.StatusCode != http.StatusUnauthorized {
-				t.Errorf("plain GET with %s: %d %s", name, resp.StatusCode, body)
+			wantRejected(t, svc.Instance, bad, "", http.StatusUnauthorized, "UNAUTHORIZED")
+			if resp, body := svc.Call(t, http.MethodGet, "/ws/session", "Authorization", "Bearer "+bad); resp.StatusCode != http.StatusUnauthorized {
+				t.Errorf("plain GET with %s: %d %s, want 401", name, resp.StatusCode, body)
 			}
 		}
-		if resp, body := p.Instance.Call(t, http.MethodGet, "/api/v1/endpoints", "Authorization", "Bearer "+token); resp.StatusCode != http.StatusUnauthorized {
-			t.Errorf("call token on a REST route: %d %s", resp.StatusCode, body)
+		if resp, body := svc.Call(t, http.MethodGet, "/api/v1/endpoints", "Authorization", "Bearer "+token); resp.StatusCode != http.StatusUnauthorized {
+			t.Errorf("call token on a REST route: %d %s, want 401", resp.StatusCode, body)
 		}
 	})
 }
@@ -85,34 +85,34 @@ func sign(t *testing.T, claims jwt.MapClaims, secret string) string {
 // A plain GET reports why a handshake is rejected, to allowed origins only. It
 // does not redeem the token.
 func TestPlainGetReportsReason(t *testing.T) {
-	onEmbeddedAndReal(t, nil, func(t *testing.T, p *service) {
-		ep, err := p.App.Admin().Endpoints.Create(t.Context(), endpoint.Endpoint{TeamID: p.team, Name: "shop", Modes: endpoint.Modes, Origins: []string{"https://shop.example"}})
+	onEmbeddedAndReal(t, nil, func(t *testing.T, svc *service) {
+		ep, err := svc.App.Admin().Endpoints.Create(t.Context(), endpoint.Endpoint{TeamID: svc.teamID, Name: "shop", Modes: endpoint.Modes, Origins: []string{"https://shop.example"}})
 		if err != nil {
 			t.Fatal(err)
 		}
-		id, token := p.session(t, "endpointId", ep.ID)
+		id, token := svc.session(t, "endpointId", ep.ID)
 		get := func(origin, token string, status int, code string, readable bool) {
 			t.Helper()
-			resp, body := p.Call(t, http.MethodGet, "/ws/session", "Origin", origin, "Authorization", "Bearer "+token)
+			resp, body := svc.Call(t, http.MethodGet, "/ws/session", "Origin", origin, "Authorization", "Bearer "+token)
 			if resp.StatusCode != status || !strings.Contains(body, `"code":"`+code) || (resp.Header.Get("Access-Control-Allow-Origin") == origin) != readable {
-				t.Errorf("from %s: %d %v %s, want %d %s", origin, resp.StatusCode, resp.Header, body, status, code)
+				t.Errorf("from %s: %d %v %s, want %d %s, readable: %v", origin, resp.StatusCode, resp.Header, body, status, code, readable)
 			}
 		}
 		get("https://shop.example", token, http.StatusUpgradeRequired, "UPGRADE_REQUIRED", true)
 		get("https://evil.example", token, http.StatusForbidden, "ORIGIN_NOT_ALLOWED", false)
 		get("https://shop.example", "x", http.StatusUnauthorized, "UNAUTHORIZED", true)
-		if _, body := p.Instance.Call(t, http.MethodGet, "/api/v1/sessions/"+id, "X-API-Key", p.apiKey); !strings.Contains(body, `"state":"issued"`) {
+		if _, body := svc.Call(t, http.MethodGet, "/api/v1/sessions/"+id, "X-API-Key", svc.apiKey); !strings.Contains(body, `"state":"issued"`) {
 			t.Errorf("session after plain GETs is %s, want issued", body)
 		}
-		resp, _ := p.Instance.Call(t, http.MethodOptions, "/ws/session", "Origin", "https://shop.example",
+		resp, _ := svc.Call(t, http.MethodOptions, "/ws/session", "Origin", "https://shop.example",
 			"Access-Control-Request-Method", "GET", "Access-Control-Request-Headers", "authorization")
 		if resp.StatusCode != http.StatusNoContent || resp.Header.Get("Access-Control-Allow-Origin") != "https://shop.example" ||
 			!strings.EqualFold(resp.Header.Get("Access-Control-Allow-Headers"), "authorization") {
-			t.Errorf("OPTIONS: %d %v", resp.StatusCode, resp.Header)
+			t.Errorf("OPTIONS: %d %v, want 204 and the origin and header allowed", resp.StatusCode, resp.Header)
 		}
 		dial := func(origin string) int {
 			d := websocket.Dialer{Subprotocols: []string{"telapi.v1", "telapi.bearer." + token}}
-			conn, resp, err := d.DialContext(t.Context(), "ws"+strings.TrimPrefix(p.URL, "http")+"/ws/session", http.Header{"Origin": {origin}})
+			conn, resp, err := d.DialContext(t.Context(), "ws"+strings.TrimPrefix(svc.URL, "http")+"/ws/session", http.Header{"Origin": {origin}})
 			if err == nil {
 				_ = conn.Close()
 			}
@@ -123,10 +123,10 @@ func TestPlainGetReportsReason(t *testing.T) {
 				t.Errorf("handshake from %s: %d, want %d", origin, got, want)
 			}
 		}
-		if _, err := p.App.Admin().Endpoints.Update(t.Context(), ep.ID, func(e *endpoint.Endpoint) { e.Origins = nil }); err != nil {
+		if _, err := svc.App.Admin().Endpoints.Update(t.Context(), ep.ID, func(e *endpoint.Endpoint) { e.Origins = nil }); err != nil {
 			t.Fatal(err)
 		}
-		for origin, want := range map[string]int{p.URL: 101, "https://shop.example": 403} { // without a list only the service's own host is allowed
+		for origin, want := range map[string]int{svc.URL: 101, "https://shop.example": 403} { // without a list only the service's own host is allowed
 			poll.Until(t, fmt.Sprintf("a handshake from %s gets %d", origin, want), func() bool { return dial(origin) == want })
 		}
 	})
@@ -134,46 +134,46 @@ func TestPlainGetReportsReason(t *testing.T) {
 
 func TestWebRTCTokenIsRejectedWhenDisabled(t *testing.T) {
 	env, _ := boot.RealStores(t)
-	p := startService(t, env)
-	_, token := p.session(t, "mode", "webrtc")
-	p.env["FEATURE_WEBRTC"] = "false"
-	disabled := p.startPeer(t)
+	svc := startService(t, env)
+	_, token := svc.session(t, "mode", "webrtc")
+	svc.env["FEATURE_WEBRTC"] = "false"
+	disabled := svc.startPeer(t)
 	wantRejected(t, disabled, token, "", http.StatusServiceUnavailable, "WEBRTC_DISABLED")
 	if resp, body := disabled.Call(t, http.MethodGet, "/ws/session", "Authorization", "Bearer "+token); resp.StatusCode != http.StatusServiceUnavailable {
-		t.Errorf("plain GET: %d %s", resp.StatusCode, body)
+		t.Errorf("plain GET: %d %s, want 503", resp.StatusCode, body)
 	}
-	id, chat := p.session(t)
+	id, chat := svc.session(t)
 	talk.Connect(t, disabled, id, chat, "").Expect(`"event":"ready"`)
 }
 
 func TestSessionLifetime(t *testing.T) {
 	t.Parallel()
 	env, _ := boot.RealStores(t)
-	p := startService(t, env)
-	other := p.startPeer(t)
+	svc := startService(t, env)
+	other := svc.startPeer(t)
 
 	t.Run("redeemed too late", func(t *testing.T) {
-		id, token := p.session(t)
-		updateSession(t, p, id, "redeem_by = 1, due_at = 1")
-		wantRejected(t, p.Instance, token, "", http.StatusGone, "SESSION_ENDED")
-		if resp, body := p.Instance.Call(t, http.MethodGet, "/ws/session", "Authorization", "Bearer "+token); resp.StatusCode != http.StatusGone {
-			t.Errorf("plain GET: %d %s", resp.StatusCode, body)
+		id, token := svc.session(t)
+		updateSession(t, svc, id, "redeem_by = 1, due_at = 1")
+		wantRejected(t, svc.Instance, token, "", http.StatusGone, "SESSION_ENDED")
+		if resp, body := svc.Call(t, http.MethodGet, "/ws/session", "Authorization", "Bearer "+token); resp.StatusCode != http.StatusGone {
+			t.Errorf("plain GET: %d %s, want 410", resp.StatusCode, body)
 		}
 	})
 	t.Run("reconnect after redeemBy", func(t *testing.T) {
-		b, token, ch := p.conversation(t)
-		updateSession(t, p, b.Session, "redeem_by = 1")
+		b, token, ch := svc.conversation(t)
+		updateSession(t, svc, b.Session, "redeem_by = 1")
 		b.Cut()
 		b = talk.Connect(t, other, b.Session, token, "")
 		b.Expect(`"event":"ready"`)
 		checkConversation(t, b, ch)
 	})
 	t.Run("deleted while connected to another instance", func(t *testing.T) {
-		id, token := p.session(t)
+		id, token := svc.session(t)
 		b := talk.Connect(t, other, id, token, "")
 		b.Expect(`"event":"ready"`)
-		if resp, body := p.Instance.Call(t, http.MethodDelete, "/api/v1/sessions/"+id, "X-API-Key", p.apiKey); resp.StatusCode != http.StatusNoContent {
-			t.Fatalf("DELETE: %d %s", resp.StatusCode, body)
+		if resp, body := svc.Call(t, http.MethodDelete, "/api/v1/sessions/"+id, "X-API-Key", svc.apiKey); resp.StatusCode != http.StatusNoContent {
+			t.Fatalf("DELETE: %d %s, want 204", resp.StatusCode, body)
 		}
 		if code := b.CloseCode(); code != 4503 {
 			t.Errorf("close code %d, want 4503", code)
@@ -181,14 +181,14 @@ func TestSessionLifetime(t *testing.T) {
 		wantRejected(t, other, token, "", http.StatusGone, "SESSION_ENDED")
 	})
 	t.Run("expires while connected", func(t *testing.T) {
-		id, token := p.session(t)
-		updateSession(t, p, id, fmt.Sprintf("expires_at = %d", time.Now().Add(5*time.Second).UnixMilli()))
+		id, token := svc.session(t)
+		updateSession(t, svc, id, fmt.Sprintf("expires_at = %d", time.Now().Add(15*time.Second).UnixMilli()))
 		b := talk.Connect(t, other, id, token, "")
 		b.Expect(`"event":"ready"`)
 		if code := b.CloseCode(); code != 4504 {
 			t.Errorf("close code %d, want 4504", code)
 		}
-		wantRejected(t, p.Instance, token, "", http.StatusGone, "SESSION_ENDED")
+		wantRejected(t, svc.Instance, token, "", http.StatusGone, "SESSION_ENDED")
 	})
 }
 
@@ -199,16 +199,16 @@ func TestDrainedSocketsResumeOnOtherInstance(t *testing.T) {
 	const sockets = 20
 	env, _ := boot.RealStores(t)
 	env["SESSION_RECONNECT_JITTER"] = "1s"
-	p := startService(t, env)
+	svc := startService(t, env)
 	leaving, proc := serve(t, env)
-	rt := talk.StartRuntime(t, p.env)
+	rt := talk.StartRuntime(t, svc.env)
 	type connection struct {
 		b             *talk.Browser
 		token, cursor string
 	}
 	var connections []connection
 	for range sockets {
-		id, token := p.session(t)
+		id, token := svc.session(t)
 		b := talk.Connect(t, leaving, id, token, "")
 		connections = append(connections, connection{b, token, b.Expect(`"event":"ready"`, `"reconnectJitterMs":1000`).ReadyStreamID()})
 	}
@@ -224,7 +224,7 @@ func TestDrainedSocketsResumeOnOtherInstance(t *testing.T) {
 		talk.SendChat(t, talk.Accept(t, rt), `{"text":"while you were away"}`)
 	}
 	for _, c := range connections {
-		b := talk.Connect(t, p.Instance, c.b.Session, c.token, "?streamId="+c.cursor)
+		b := talk.Connect(t, svc.Instance, c.b.Session, c.token, "?streamId="+c.cursor)
 		b.Expect(`"event":"ready"`, `"resumed":true`)
 		b.Expect("while you were away")
 		b.Expect(`{"recovered":true,"count":1}`)
@@ -237,10 +237,10 @@ func TestDrainedSocketsResumeOnOtherInstance(t *testing.T) {
 func TestPlainGetReportsDrain(t *testing.T) {
 	t.Parallel()
 	env, _ := boot.RealStores(t)
-	p := startService(t, env)
+	svc := startService(t, env)
 	env["DRAIN_DELAY"], env["SHUTDOWN_TIMEOUT"] = "5m", "10m"
 	leaving, proc := serve(t, env)
-	_, token := p.session(t)
+	_, token := svc.session(t)
 	if err := proc.Cmd.Process.Signal(syscall.SIGTERM); err != nil {
 		t.Fatal(err)
 	}
@@ -261,9 +261,9 @@ func TestPlainGetReportsDrain(t *testing.T) {
 func TestHandshakeDuringDrainIsRejected(t *testing.T) {
 	t.Parallel()
 	env, _ := boot.RealStores(t)
-	p := startService(t, env)
-	leaving := p.startPeer(t)
-	id, token := p.session(t)
+	svc := startService(t, env)
+	leaving := svc.startPeer(t)
+	id, token := svc.session(t)
 	db, err := sql.Open("pgx", env["DATABASE_URL"])
 	if err != nil {
 		t.Fatal(err)
@@ -280,7 +280,7 @@ func TestHandshakeDuringDrainIsRejected(t *testing.T) {
 	go func() {
 		_, resp, err := talk.Dial(t, leaving, token, "")
 		if resp == nil {
-			t.Errorf("no response: %v", err)
+			t.Errorf("handshake got no response: %v", err)
 			resp = &http.Response{}
 		}
 		statuses <- resp.StatusCode
@@ -301,5 +301,5 @@ func TestHandshakeDuringDrainIsRejected(t *testing.T) {
 	if err := <-stopped; err != nil {
 		t.Error(err)
 	}
-	talk.Connect(t, p.Instance, id, token, "").Expect(`"event":"ready"`)
+	talk.Connect(t, svc.Instance, id, token, "").Expect(`"event":"ready"`)
 }

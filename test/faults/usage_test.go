@@ -24,14 +24,14 @@ import (
 	"telapi/test/talk"
 )
 
-// reporter sends usage reports and adds up what it sent.
+// reporter sends usage reports and counts them.
 type reporter struct {
 	mu    sync.Mutex
 	total usage.Counts
 }
 
 // send sends a random report, sometimes twice as after a lost reply.
-func (s *reporter) send(ctx context.Context, t *testing.T, rt *callruntime.Runtime, team string) {
+func (r *reporter) send(ctx context.Context, t *testing.T, rt *callruntime.Runtime, team string) {
 	report := wire.SpeechReport{ID: uuid.NewString(), TeamID: team, Characters: 1 + rand.Int64N(500), Cached: rand.IntN(3) == 0, At: time.Now().UnixMilli(),
 		Voice: []string{"anna", "zoe"}[rand.IntN(2)], Provider: "tone"}
 	for range 1 + rand.IntN(2) {
@@ -40,48 +40,56 @@ func (s *reporter) send(ctx context.Context, t *testing.T, rt *callruntime.Runti
 			return
 		}
 	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.total.Requests++
-	s.total.Characters += report.Characters
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.total.Requests++
+	r.total.Characters += report.Characters
 	if report.Cached {
-		s.total.Cached += report.Characters
+		r.total.Cached += report.Characters
 	} else {
-		s.total.Billed += report.Characters
+		r.total.Billed += report.Characters
 	}
 }
 
+// requests returns the number of reports sent.
+func (r *reporter) requests() int64 {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.total.Requests
+}
+
 // waitForTotal waits until all reports are processed and the usage is the total.
-func (s *reporter) waitForTotal(t *testing.T, p *service) {
+func (r *reporter) waitForTotal(t *testing.T, svc *service) {
 	t.Helper()
 	var got usage.Summary
 	yesterday := time.Now().UTC().AddDate(0, 0, -1).Format(time.DateOnly) // the test may span the end of a month
-	poll.Until(t, fmt.Sprintf("usage is %+v", s.total), func() bool {
-		resp, body := p.Call(t, http.MethodGet, "/api/v1/usage/tts-characters?groupBy=voice&from="+yesterday, "X-API-Key", p.apiKey)
+	poll.Until(t, fmt.Sprintf("usage is %+v", r.total), func() bool {
+		resp, body := svc.Call(t, http.MethodGet, "/api/v1/usage/tts-characters?groupBy=voice&from="+yesterday, "X-API-Key", svc.apiKey)
 		if resp.StatusCode != http.StatusOK {
 			return false
 		}
 		if err := json.Unmarshal([]byte(body), &got); err != nil {
 			t.Fatal(err)
 		}
-		return got.Total == s.total && hasMetric(t, p.Instance, "telapi_usage_reports_waiting 0")
+		return got.Total == r.total && hasMetric(t, svc.Instance, "telapi_usage_reports_waiting 0")
 	})
 	if len(got.Buckets) == 0 || *got.Buckets[0].Group != "anna" {
-		t.Errorf("buckets: %+v", got.Buckets)
+		t.Errorf("buckets are %+v, want the first one of voice anna", got.Buckets)
 	}
 }
 
-func integer(m rueidis.RedisMessage, err error) (int64, error) {
+// asInteger converts the reply of servers.Redis.Do.
+func asInteger(m rueidis.RedisMessage, err error) (int64, error) {
 	if err != nil {
 		return 0, err
 	}
 	return m.AsInt64()
 }
 
-// metricOver returns whether a metric is greater than n.
-func metricOver(t *testing.T, p *service, name string, n float64) bool {
+// metricExceeds returns whether a metric is greater than n.
+func metricExceeds(t *testing.T, svc *service, name string, n float64) bool {
 	t.Helper()
-	_, body := p.Instance.Call(t, http.MethodGet, "/metrics")
+	_, body := svc.Call(t, http.MethodGet, "/metrics")
 	_, rest, _ := strings.Cut(body, "\n"+name)
 	var value float64
 	_, _ = fmt.Sscan(rest, &value)
@@ -89,25 +97,25 @@ func metricOver(t *testing.T, p *service, name string, n float64) bool {
 }
 
 func TestUsageReportsAreCountedOnce(t *testing.T) {
-	onEmbeddedAndReal(t, nil, func(t *testing.T, p *service) {
-		rt, s := talk.StartRuntime(t, p.env), &reporter{}
+	onEmbeddedAndReal(t, nil, func(t *testing.T, svc *service) {
+		rt, r := talk.StartRuntime(t, svc.env), &reporter{}
 		var runtimes sync.WaitGroup
 		for range 4 {
 			runtimes.Go(func() {
 				for range 150 {
-					s.send(t.Context(), t, rt, p.team)
+					r.send(t.Context(), t, rt, svc.teamID)
 				}
 			})
 		}
 		runtimes.Wait()
-		s.waitForTotal(t, p)
-		if err := rt.ReportSpeech(t.Context(), wire.SpeechReport{TeamID: p.team, Characters: 1, At: 1}); err != nil {
+		r.waitForTotal(t, svc)
+		if err := rt.ReportSpeech(t.Context(), wire.SpeechReport{TeamID: svc.teamID, Characters: 1, At: 1}); err != nil {
 			t.Fatal(err)
 		}
 		poll.Until(t, "a report from 1970 is rejected", func() bool {
-			return hasMetric(t, p.Instance, `telapi_usage_reports_total{outcome="refused"} 1`) && p.Log.Has("usage report rejected")
+			return hasMetric(t, svc.Instance, `telapi_usage_reports_total{outcome="refused"} 1`) && svc.Log.Has("usage report rejected")
 		})
-		s.waitForTotal(t, p)
+		r.waitForTotal(t, svc)
 	})
 }
 
@@ -118,13 +126,13 @@ func TestUsageSurvivesKilledInstance(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			env, redis := boot.RealStores(t)
-			p := startService(t, env)
-			if err := p.Stop(); err != nil {
+			svc := startService(t, env)
+			if err := svc.Stop(); err != nil {
 				t.Fatal(err)
 			}
-			rt, s := talk.StartRuntime(t, env), &reporter{}
+			rt, r := talk.StartRuntime(t, env), &reporter{}
 			for range 50 {
-				s.send(t.Context(), t, rt, p.team)
+				r.send(t.Context(), t, rt, svc.teamID)
 			}
 			db, err := sql.Open("pgx", env["DATABASE_URL"])
 			if err != nil {
@@ -139,7 +147,7 @@ func TestUsageSurvivesKilledInstance(t *testing.T) {
 				t.Fatal(err)
 			}
 			_, victim := serve(t, env)
-			reported, _ := integer(redis.Do("XLEN", "telapi:usage"))
+			reported, _ := asInteger(redis.Do("XLEN", "telapi:usage"))
 			poll.Until(t, "all reports are read", func() bool {
 				pending, err := redis.Do("XPENDING", "telapi:usage", "accounts", "-", "+", "1000")
 				if err != nil {
@@ -160,17 +168,17 @@ func TestUsageSurvivesKilledInstance(t *testing.T) {
 			victim.WaitExit(t)
 			_ = lock.Rollback()
 			redis.MustDo("CLIENT", "UNPAUSE")
-			if left, err := integer(redis.Do("XLEN", "telapi:usage")); left != reported {
+			if left, err := asInteger(redis.Do("XLEN", "telapi:usage")); left != reported {
 				t.Fatalf("%d reports remain in the stream, want %d: %v", left, reported, err)
 			}
-			p.Instance = p.startPeer(t)
+			svc.Instance = svc.startPeer(t)
 			poll.Until(t, "all reports are taken over", func() bool {
-				left, err := integer(redis.Do("XLEN", "telapi:usage"))
+				left, err := asInteger(redis.Do("XLEN", "telapi:usage"))
 				return err == nil && left == 0
 			})
-			s.waitForTotal(t, p)
-			if committed != metricOver(t, p, `telapi_usage_reports_total{outcome="repeated"} `, 50) {
-				t.Error("the instance was killed at another point than intended")
+			r.waitForTotal(t, svc)
+			if committed != metricExceeds(t, svc, `telapi_usage_reports_total{outcome="repeated"} `, 50) {
+				t.Errorf("reports were counted again: %v, want %v: the instance was killed at another point than intended", !committed, committed)
 			}
 		})
 	}
@@ -180,45 +188,46 @@ func TestUsageSurvivesKilledInstance(t *testing.T) {
 func TestUsageSurvivesRepeatedKills(t *testing.T) {
 	t.Parallel()
 	env, _ := boot.RealStores(t)
-	p := startService(t, env)
-	rt, s := talk.StartRuntime(t, env), &reporter{}
+	svc := startService(t, env)
+	rt, r := talk.StartRuntime(t, env), &reporter{}
 	ctx, stop := context.WithCancel(t.Context())
 	var runtimes sync.WaitGroup
 	for range 2 {
 		runtimes.Go(func() {
 			for ctx.Err() == nil {
-				s.send(t.Context(), t, rt, p.team)
+				r.send(t.Context(), t, rt, svc.teamID)
 			}
 		})
 	}
 	for range 5 {
 		_, victim := serve(t, env)
-		<-time.After(rand.N(200 * time.Millisecond)) // kill it at a random point
+		killAt := r.requests() + rand.Int64N(200) // reports
+		poll.Until(t, "more reports are sent", func() bool { return r.requests() >= killAt })
 		_ = victim.Cmd.Process.Kill()
 		victim.WaitExit(t)
 	}
 	stop()
 	runtimes.Wait()
-	t.Logf("%d reports were sent", s.total.Requests)
-	s.waitForTotal(t, p)
+	t.Logf("%d reports were sent", r.total.Requests)
+	r.waitForTotal(t, svc)
 }
 
 func TestUsageSurvivesDatabaseOutage(t *testing.T) {
 	t.Parallel()
 	postgres, redis := servers.StartPostgres(t, servers.PostgresOptions{}), servers.StartRedis(t)
 	env := boot.Env{"DATABASE_URL": postgres.URL(), "REDIS_URL": redis.URL()}
-	p := startService(t, env)
-	rt, s := talk.StartRuntime(t, env), &reporter{}
+	svc := startService(t, env)
+	rt, r := talk.StartRuntime(t, env), &reporter{}
 	for _, fail := range []func(){postgres.Stop, postgres.Crash} {
 		for range 200 {
-			s.send(t.Context(), t, rt, p.team)
+			r.send(t.Context(), t, rt, svc.teamID)
 		}
 		fail()
 		for range 800 {
-			s.send(t.Context(), t, rt, p.team)
+			r.send(t.Context(), t, rt, svc.teamID)
 		}
-		poll.Until(t, "/health returns 503", func() bool { return p.HealthStatus() == http.StatusServiceUnavailable })
+		poll.Until(t, "/health returns 503", func() bool { return svc.HealthStatus() == http.StatusServiceUnavailable })
 		postgres.Start(t)
-		s.waitForTotal(t, p)
+		r.waitForTotal(t, svc)
 	}
 }
