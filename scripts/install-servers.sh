@@ -78,24 +78,26 @@ if [ "$(id -u)" -ne 0 ]; then
 fi
 
 # Files that are replaced during the installation and restored at its end.
-kept=$(mktemp -d)
+backups=$(mktemp -d)
 replaced=()
 restore() {
 	local file
 	for file in "${replaced[@]}"; do
-		if [ -e "$kept$file" ]; then
-			cp --preserve=all "$kept$file" "$file"
+		if [ -e "$backups$file" ]; then
+			cp --preserve=all "$backups$file" "$file"
 		else
 			rm -f "$file"
 		fi
 	done
-	rm -rf "$kept"
+	rm -rf "$backups"
 }
 trap restore EXIT
-keep() {
+
+# back_up FILE: save a file that is about to be replaced.
+back_up() {
 	if [ -e "$1" ]; then
-		mkdir -p "$kept$(dirname "$1")"
-		cp --preserve=all "$1" "$kept$1"
+		mkdir -p "$backups$(dirname "$1")"
+		cp --preserve=all "$1" "$backups$1"
 	fi
 	replaced+=("$1")
 }
@@ -113,13 +115,13 @@ add() {
 echo "Installing ${packages[*]}"
 
 # Exit code 101 means that Debian's maintainer scripts must not start services.
-keep "$policy"
+back_up "$policy"
 printf '#!/bin/sh\nexit 101\n' >"$policy"
 chmod 755 "$policy"
 
 if [[ " ${packages[*]} " == *' postgresql '* ]]; then
 	add postgresql-common
-	keep "$clusters"
+	back_up "$clusters"
 	echo 'create_main_cluster = false' >>"$clusters"
 fi
 add "${packages[@]}"

@@ -42,9 +42,9 @@ func TestCtrlCStopsDevGracefully(t *testing.T) {
 		t.Errorf("output %+v, want a playground at the API's URL and a media service", out)
 	}
 	b := out.connect(t, i, "audio")
-	until(b, "audio", `"sequence":5`)
+	readUntil(b, "audio", `"sequence":5`)
 	b.Chat("be silent")
-	until(b, "chat", "be silent for a while")
+	readUntil(b, "chat", "be silent for a while")
 	get(t, i, "/playground/feed?sessionId="+b.Session, "", out.Key)
 	if err := p.Cmd.Process.Signal(syscall.SIGINT); err != nil {
 		t.Fatal(err)
@@ -93,9 +93,9 @@ func TestDemoLeaksNoGoroutines(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	b := open(t, i, "audio")
+	b := connect(t, i, "audio")
 	b.Chat("be silent")
-	until(b, "chat", "be silent for a while")
+	readUntil(b, "chat", "be silent for a while")
 	feed := get(t, i, "/playground/feed?sessionId="+b.Session, "", d.Key.Reveal())
 	b.Cut()
 	if err := i.Stop(); err != nil {

@@ -20,8 +20,8 @@ func TestMain(m *testing.M) {
 	servers.Main(m)
 }
 
-// open opens a session of the demo team and connects to it.
-func open(t *testing.T, i *boot.Instance, mode string) *talk.Browser {
+// connect opens a session of the demo team and connects to it.
+func connect(t *testing.T, i *boot.Instance, mode string) *talk.Browser {
 	t.Helper()
 	d, err := i.App.Demo(t.Context())
 	if err != nil {
@@ -33,9 +33,9 @@ func open(t *testing.T, i *boot.Instance, mode string) *talk.Browser {
 	return b
 }
 
-// until reads frames up to one of a type that contains the text, and returns all
+// readUntil reads frames up to one of a type that contains the text, and returns all
 // except acknowledgements.
-func until(b *talk.Browser, kind, text string) []talk.Received {
+func readUntil(b *talk.Browser, kind, text string) []talk.Received {
 	b.T.Helper()
 	var seen []talk.Received
 	for {
@@ -53,6 +53,7 @@ func until(b *talk.Browser, kind, text string) []talk.Received {
 	}
 }
 
+// show returns the frames without audio, for failure messages.
 func show(seen []talk.Received) string {
 	text := ""
 	for _, m := range seen {
@@ -66,67 +67,67 @@ func show(seen []talk.Received) string {
 func TestPhrasesHaveTheirEffect(t *testing.T) {
 	t.Parallel()
 	i := boot.StartDev(t, boot.Env{"SESSION_RECONNECT_JITTER": "0s"}, true)
-	does := map[string]func(b *talk.Browser){
-		"hello": func(b *talk.Browser) { until(b, "chat", "How are you?") },
+	checks := map[string]func(b *talk.Browser){ // by phrase
+		"hello": func(b *talk.Browser) { readUntil(b, "chat", "How are you?") },
 		"transfer me": func(b *talk.Browser) {
-			until(b, "chat", "transfer you now")
-			until(b, "action", `"target":"tel:+493012345678"`)
+			readUntil(b, "chat", "transfer you now")
+			readUntil(b, "action", `"target":"tel:+493012345678"`)
 			if got := b.CloseCode(); got != 4503 {
-				b.T.Errorf("closed with %d", got)
+				b.T.Errorf("close code %d, want 4503", got)
 			}
 		},
 		"transfer me abroad": func(b *talk.Browser) {
-			until(b, "chat", "A transfer was denied: target_not_allowed")
+			readUntil(b, "chat", "A transfer was denied: target_not_allowed")
 			b.Chat("hello")
-			until(b, "chat", "How are you?") // the call continues
+			readUntil(b, "chat", "How are you?") // the call continues
 		},
 		"call me slowly": func(b *talk.Browser) {
-			until(b, "chat", "# submits")
+			readUntil(b, "chat", "# submits")
 			press := func(digits string) {
 				for _, d := range digits {
 					b.Send("browser_action", "browserAction", fmt.Sprintf(`{"type":"dtmf","digit":"%c"}`, d))
 				}
 			}
 			press("12A345") // A is not an allowed digit, 5 starts a new collection
-			until(b, "status", `"digits":"1234"`)
-			until(b, "chat", "You pressed 1 2 3 4.")
+			readUntil(b, "status", `"digits":"1234"`)
+			readUntil(b, "chat", "You pressed 1 2 3 4.")
 			press("#")
-			until(b, "chat", "You pressed 5.")
+			readUntil(b, "chat", "You pressed 5.")
 			press("67")
-			until(b, "chat", "You pressed 6 7.") // after the inter-digit timeout
+			readUntil(b, "chat", "You pressed 6 7.") // after the inter-digit timeout
 		},
 		"be silent": func(b *talk.Browser) {
-			seen := until(b, "status", "bot_timeout")
+			seen := readUntil(b, "status", "bot_timeout")
 			if n := strings.Count(show(seen), "still thinking"); n != 2 {
-				b.T.Errorf("%d comfort prompts: %s", n, show(seen))
+				b.T.Errorf("%d comfort prompts, want 2: %s", n, show(seen))
 			}
-			until(b, "chat", "did not answer in time")
+			readUntil(b, "chat", "did not answer in time")
 			b.Chat("hello")
-			until(b, "chat", "How are you?")
+			readUntil(b, "chat", "How are you?")
 		},
 		"fail": func(b *talk.Browser) {
-			until(b, "chat", "could not answer")
+			readUntil(b, "chat", "could not answer")
 			b.Chat("hello")
-			until(b, "chat", "How are you?")
+			readUntil(b, "chat", "How are you?")
 		},
 		"out of order": func(b *talk.Browser) {
-			if seen := until(b, "chat", "second answer"); !strings.Contains(show(seen), "first answer") {
-				b.T.Errorf("out of order: %s", show(seen))
+			if seen := readUntil(b, "chat", "second answer"); !strings.Contains(show(seen), "first answer") {
+				b.T.Errorf("want the first answer before the second: %s", show(seen))
 			}
 		},
 		"speak": func(b *talk.Browser) {
-			if seen := until(b, "audio", `"last":true`); len(seen) < 20 {
-				b.T.Errorf("%d frames of speech", len(seen))
+			if seen := readUntil(b, "audio", `"last":true`); len(seen) < 20 {
+				b.T.Errorf("%d frames of speech, want at least 20", len(seen))
 			}
 		},
 		"hang up": func(b *talk.Browser) {
-			until(b, "chat", "Goodbye.")
+			readUntil(b, "chat", "Goodbye.")
 			if got := b.CloseCode(); got != 4503 {
-				b.T.Errorf("closed with %d", got)
+				b.T.Errorf("close code %d, want 4503", got)
 			}
 		},
 		"help": func(b *talk.Browser) {
-			seen := show(until(b, "chat", "I understand"))
+			seen := show(readUntil(b, "chat", "I understand"))
 			for _, p := range demo.Phrases() {
 				if !strings.Contains(seen, p.Say) {
 					b.T.Errorf("help does not mention %q", p.Say)
@@ -137,14 +138,14 @@ func TestPhrasesHaveTheirEffect(t *testing.T) {
 	for _, p := range demo.Phrases() {
 		t.Run(p.Say, func(t *testing.T) {
 			t.Parallel()
-			b := open(t, i, "chat")
-			until(b, "chat", "Say help")
+			b := connect(t, i, "chat")
+			readUntil(b, "chat", "Say help")
 			b.Chat(p.Say)
-			try, ok := does[p.Say]
+			check, ok := checks[p.Say]
 			if !ok {
-				t.Fatal("phrase has no test")
+				t.Fatalf("phrase %q has no check", p.Say)
 			}
-			try(b)
+			check(b)
 		})
 	}
 }

@@ -13,6 +13,7 @@ import (
 	"telapi/test/boot"
 )
 
+// get sends a GET request. An empty host or key is not sent.
 func get(t *testing.T, i *boot.Instance, path, host, key string) *http.Response {
 	t.Helper()
 	req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, i.URL+path, nil)
@@ -47,10 +48,10 @@ func TestKeyIsShownOnlyToLocalPages(t *testing.T) {
 			t.Fatal(err)
 		}
 		if (guide.APIKey == d.Key.Reveal()) != shown || !shown && guide.APIKey != "" {
-			t.Errorf("host %q gets key %q", host, guide.APIKey)
+			t.Errorf("host %q gets key %q, want the key: %v", host, guide.APIKey, shown)
 		}
 		if guide.TeamID != d.TeamID || len(guide.Endpoints) != 1 || guide.Endpoints[0].ID != d.EndpointID || len(guide.Phrases) < 9 {
-			t.Errorf("host %q gets %+v", host, guide)
+			t.Errorf("host %q gets %+v, want team %s, endpoint %s and all phrases", host, guide, d.TeamID, d.EndpointID)
 		}
 	}
 }
@@ -73,7 +74,7 @@ func TestKeyIsNotShownThroughProxy(t *testing.T) {
 		}
 		var guide httpapi.PlaygroundConfig
 		if err := errors.Join(json.NewDecoder(resp.Body).Decode(&guide), resp.Body.Close()); err != nil || guide.APIKey != "" || len(guide.Endpoints) != 1 {
-			t.Errorf("with %s the page gets %+v (%v)", header, guide, err)
+			t.Errorf("with %s the page gets %+v (%v), want the endpoint without the key", header, guide, err)
 		}
 	}
 }
@@ -86,9 +87,9 @@ func TestFeedShowsEveryLane(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	b := open(t, i, "chat")
+	b := connect(t, i, "chat")
 	b.Chat("transfer me abroad")
-	until(b, "chat", "denied")
+	readUntil(b, "chat", "denied")
 	b.Chat("hang up")
 	b.CloseCode()
 	want := map[string]bool{
@@ -113,10 +114,10 @@ func TestFeedShowsEveryLane(t *testing.T) {
 			t.Fatal(err)
 		}
 		if strings.Contains(lines.Text(), "cbt_") || strings.Contains(lines.Text(), d.Key.Reveal()) {
-			t.Errorf("contains a credential: %s", lines.Text())
+			t.Errorf("event contains a credential: %s", lines.Text())
 		}
 		if e.At < last {
-			t.Errorf("out of order: %s", lines.Text())
+			t.Errorf("event is earlier than the one before it: %s", lines.Text())
 		}
 		last = e.At
 		delete(want, string(e.Kind)+" "+string(e.Lane)+">"+string(e.To)+" "+e.Title)
@@ -125,6 +126,6 @@ func TestFeedShowsEveryLane(t *testing.T) {
 		t.Errorf("missing event: %s", title)
 	}
 	if strings.Contains(i.Log.String(), "cbt_") {
-		t.Error("log contains a token")
+		t.Error("the log contains a callback token")
 	}
 }

@@ -16,12 +16,12 @@ import (
 // withMedia starts a media service and adds it to an environment.
 func withMedia(t *testing.T, env boot.Env) boot.Env {
 	t.Helper()
-	own := boot.Env{"MEDIA_PORT": "0", "DATA_DIR": t.TempDir()}
-	m, err := app.NewMedia(t.Context(), boot.Config(t, own), app.Options{Log: &boot.Log{}})
+	settings := boot.Env{"MEDIA_PORT": "0", "DATA_DIR": t.TempDir()}
+	m, err := app.NewMedia(t.Context(), boot.Config(t, settings), app.Options{Log: &boot.Log{}})
 	if err != nil {
 		t.Fatal(err)
 	}
-	background(t, func(ctx context.Context) { _ = m.Run(ctx) })
+	runInBackground(t, func(ctx context.Context) { _ = m.Run(ctx) })
 	env["TTS_MEDIA_CACHE_BASE_URL"] = m.URL()
 	return env
 }
@@ -40,11 +40,11 @@ func joinAudio(t *testing.T, seen []talk.Received) (alaw []byte) {
 			Data                 string
 		}
 		if err := json.Unmarshal(m.Audio, &frame); err != nil || frame.Encoding != "alaw" || frame.SampleRate != 8000 || frame.Sequence != next {
-			t.Fatalf("frame %d is %s (%v)", next, m.Audio, err)
+			t.Fatalf("audio frame is %s (%v), want sequence %d of A-law at 8 kHz", m.Audio, err, next)
 		}
 		piece, err := base64.StdEncoding.DecodeString(frame.Data)
 		if err != nil || len(piece) > 160 {
-			t.Fatalf("frame %d has %d bytes, %v", next, len(piece), err)
+			t.Fatalf("audio frame %d has %d bytes (%v), want at most 160", next, len(piece), err)
 		}
 		next++
 		alaw = append(alaw, piece...)
@@ -54,59 +54,59 @@ func joinAudio(t *testing.T, seen []talk.Received) (alaw []byte) {
 
 func TestSpeechIsCachedAndStreamedInRealTime(t *testing.T) {
 	t.Parallel()
-	h := newFixture(t, withMedia(t, boot.Env{}))
-	h.runtime(t, "demo")
-	b := open(t, h.Instance, "chat")
+	f := newFixture(t, withMedia(t, boot.Env{}))
+	f.startRuntime(t, "demo")
+	b := connect(t, f.Instance, "chat")
 	var first []byte
-	for _, cached := range []string{"speech synthesized", "speech from media cache"} {
+	for _, event := range []string{"speech synthesized", "speech from media cache"} {
 		b.Chat("speak")
-		seen := until(b, "audio", `"last":true`)
+		seen := readUntil(b, "audio", `"last":true`)
 		audio := joinAudio(t, seen)
 		if first == nil {
 			first = audio
 		}
 		if len(audio) < 8000 || string(audio) != string(first) {
-			t.Errorf("%d bytes of audio, %d before", len(audio), len(first))
+			t.Errorf("%d bytes of audio, want the same %d bytes as before and at least 8000", len(audio), len(first))
 		}
 		if took, ms := seen[len(seen)-1].Timestamp-seen[1].Timestamp, int64(len(audio)/8); took < ms/2 {
-			t.Errorf("%d ms of speech were sent within %d", ms, took)
+			t.Errorf("%d ms of speech were sent within %d ms, want real time", ms, took)
 		}
-		poll.Until(t, cached, func() bool { return strings.Contains(h.titles(b.Session), cached) })
+		poll.Until(t, event, func() bool { return strings.Contains(f.titles(b.Session), event) })
 	}
 }
 
 func TestSpokenCallEndsAfterPlayback(t *testing.T) {
 	t.Parallel()
-	h := newFixture(t, withMedia(t, boot.Env{}))
-	h.runtime(t, "demo")
-	b := open(t, h.Instance, "audio")
-	until(b, "audio", `"last":true`) // the greeting
+	f := newFixture(t, withMedia(t, boot.Env{}))
+	f.startRuntime(t, "demo")
+	b := connect(t, f.Instance, "audio")
+	readUntil(b, "audio", `"last":true`) // the greeting
 	b.Chat("hang up")
-	until(b, "chat", "Goodbye.")
-	until(b, "audio", `"last":true`)
+	readUntil(b, "chat", "Goodbye.")
+	readUntil(b, "audio", `"last":true`)
 	if got := b.CloseCode(); got != 4503 {
-		t.Errorf("closed with %d", got)
+		t.Errorf("close code %d, want 4503", got)
 	}
-	if titles := h.titles(b.Session); strings.Index(titles, "played") > strings.Index(titles, "playback finished") {
-		t.Errorf("playback not finished: %s", titles)
+	if titles := f.titles(b.Session); strings.Index(titles, "played") > strings.Index(titles, "playback finished") {
+		t.Errorf("want the audio to be played before the playback is reported as finished: %s", titles)
 	}
 }
 
 func TestCallContinuesWithoutSpeech(t *testing.T) {
 	t.Parallel()
-	h := newFixture(t, boot.Env{"SPEECH_PROVIDERS": "openai", "SPEECH_OPENAI_URL": "http://127.0.0.1:1", "SPEECH_RETRIES": "0"})
-	h.runtime(t, "demo")
-	b := open(t, h.Instance, "audio")
-	until(b, "chat", "Say help")
+	f := newFixture(t, boot.Env{"SPEECH_PROVIDERS": "openai", "SPEECH_OPENAI_URL": "http://127.0.0.1:1", "SPEECH_RETRIES": "0"})
+	f.startRuntime(t, "demo")
+	b := connect(t, f.Instance, "audio")
+	readUntil(b, "chat", "Say help")
 	poll.Until(t, "the greeting fails before it is interrupted", func() bool {
-		return strings.Contains(h.titles(b.Session), "speech unavailable")
+		return strings.Contains(f.titles(b.Session), "speech unavailable")
 	})
 	b.Chat("hang up")
-	until(b, "chat", "Goodbye.")
+	readUntil(b, "chat", "Goodbye.")
 	if got := b.CloseCode(); got != 4503 {
-		t.Errorf("closed with %d", got)
+		t.Errorf("close code %d, want 4503", got)
 	}
-	if titles := h.titles(b.Session); strings.Count(titles, "speech unavailable") != 2 {
-		t.Errorf("want two failures: %s", titles)
+	if titles := f.titles(b.Session); strings.Count(titles, "speech unavailable") != 2 {
+		t.Errorf("want \"speech unavailable\" twice: %s", titles)
 	}
 }

@@ -15,7 +15,6 @@ import (
 	"strconv"
 	"strings"
 	"testing"
-	"time"
 
 	"telapi/test/boot"
 	"telapi/test/poll"
@@ -38,17 +37,17 @@ type site struct {
 }
 
 // balancers start a load balancer with the configuration in deploy. Only names
-// and addresses are replaced.
+// and addresses are replaced. ready returns nil once the balancer responds.
 var balancers = map[string]func(s *site, port int, cert, key string, ready func() error) (output func() string){
 	"HAProxy": func(s *site, port int, cert, key string, ready func() error) func() string {
-		both := filepath.Join(s.t.TempDir(), "both.pem")
+		certAndKey := filepath.Join(s.t.TempDir(), "cert-and-key.pem")
 		chain, _ := os.ReadFile(cert)
 		private, _ := os.ReadFile(key)
-		if err := os.WriteFile(both, append(chain, private...), 0o600); err != nil {
+		if err := os.WriteFile(certAndKey, append(chain, private...), 0o600); err != nil {
 			s.t.Fatal(err)
 		}
 		return servers.StartHAProxy(s.t, "../../deploy/haproxy/haproxy.cfg", []string{
-			fmt.Sprintf("HAPROXY_BIND=127.0.0.1:%d", port), "HAPROXY_CERT=" + both,
+			fmt.Sprintf("HAPROXY_BIND=127.0.0.1:%d", port), "HAPROXY_CERT=" + certAndKey,
 			"TELAPI_1=" + s.address(0), "TELAPI_2=" + s.address(1),
 		}, ready)
 	},
@@ -83,19 +82,19 @@ func newSiteOn(t *testing.T, balancer, database string) *site {
 	s := &site{t: t, env: boot.Env{
 		"JWT_SECRET": boot.Secret, "DATA_DIR": t.TempDir(), "TRUSTED_PROXIES": "127.0.0.1",
 		"DATABASE_URL": database, "REDIS_URL": servers.StartRedis(t).URL(),
-		"DRAIN_DELAY": "3s", "SESSION_RECONNECT_JITTER": "500ms", "LOG_LEVEL": "warn",
+		"DRAIN_DELAY": "6s", "SESSION_RECONNECT_JITTER": "500ms", "LOG_LEVEL": "warn",
 	}}
 	s.ports = [2]int{servers.FreePort(t), servers.FreePort(t)}
 	for n := range s.instances {
 		s.start(n)
 	}
 	for n := range s.instances {
-		s.await(n)
+		s.awaitHealthy(n)
 	}
 	s.seed()
 
 	ca := servers.NewCA(t)
-	s.roots = trust(ca)
+	s.roots = poolOf(ca)
 	_, cert, key := ca.Files(t, t.TempDir(), "127.0.0.1", "localhost")
 	port := servers.FreePort(t)
 	s.public = &boot.Instance{URL: fmt.Sprintf("https://127.0.0.1:%d", port), Client: s.client(nil)}
@@ -149,24 +148,23 @@ func (s *site) telapi(args ...string) map[string]string {
 
 // client returns a client of the balancer with a source address.
 func (s *site) client(from net.IP) *http.Client {
-	dialer := &net.Dialer{Timeout: 5 * time.Second}
+	dialer := &net.Dialer{Timeout: poll.Timeout}
 	if from != nil {
 		dialer.LocalAddr = &net.TCPAddr{IP: from}
 	}
 	transport := &http.Transport{DialContext: dialer.DialContext, TLSClientConfig: s.tls(), ForceAttemptHTTP2: true}
 	s.t.Cleanup(transport.CloseIdleConnections)
-	return &http.Client{Transport: transport, Timeout: 20 * time.Second}
+	return &http.Client{Transport: transport, Timeout: poll.Timeout}
 }
 
+// start starts an instance.
 func (s *site) start(n int) {
 	env := boot.Env{"TELAPI_PORT": strconv.Itoa(s.ports[n])}
-	for name, value := range s.env {
-		env[name] = value
-	}
-	s.instances[n] = boot.StartProcess(s.t, env, "serve")
+	s.instances[n] = boot.StartProcess(s.t, boot.Merge(env, s.env), "serve")
 }
 
-func (s *site) await(n int) {
+// awaitHealthy waits until an instance is healthy.
+func (s *site) awaitHealthy(n int) {
 	s.t.Helper()
 	poll.Until(s.t, "instance "+strconv.Itoa(n)+" is healthy", func() bool {
 		resp, err := http.Get("http://" + s.address(n) + "/health")
@@ -180,8 +178,8 @@ func (s *site) await(n int) {
 
 func (s *site) tls() *tls.Config { return &tls.Config{RootCAs: s.roots, MinVersion: tls.VersionTLS12} }
 
-// trust returns a pool that contains only ca.
-func trust(ca *servers.CA) *x509.CertPool {
+// poolOf returns a pool that contains only ca.
+func poolOf(ca *servers.CA) *x509.CertPool {
 	roots := x509.NewCertPool()
 	roots.AppendCertsFromPEM(ca.PEM())
 	return roots

@@ -62,22 +62,22 @@ func TestComposeFileIsValidConfiguration(t *testing.T) {
 	for name, mode := range map[string]config.Mode{"telapi-1": config.Serve, "telapi-2": config.Serve, "media": config.Tool} {
 		service := file.Services[name]
 		var env []string
-		for n, v := range service.Environment {
-			env = append(env, n+"="+v)
+		for variable, value := range service.Environment {
+			env = append(env, variable+"="+value)
 		}
 		if _, warnings, err := config.Load(env, mode); err != nil || len(warnings) > 0 || len(env) == 0 || !service.ReadOnly {
-			t.Errorf("%s: %v %v, read only: %v", name, err, warnings, service.ReadOnly)
+			t.Errorf("%s: error %v, warnings %v, %d settings, read only: %v; want settings without problems and a read-only container", name, err, warnings, len(env), service.ReadOnly)
 		}
-		for _, setting := range env {
-			n, _, _ := strings.Cut(setting, "=")
-			if !known(n) {
-				t.Errorf("%s sets unknown variable %s", name, n)
+		for variable := range service.Environment {
+			if !isSetting(variable) {
+				t.Errorf("%s sets unknown variable %s", name, variable)
 			}
 		}
 	}
 }
 
-func known(name string) bool {
+// isSetting reports whether telapi has a setting with this name.
+func isSetting(name string) bool {
 	cfg, _, _ := config.Load(nil, config.Tool)
 	for _, s := range cfg.Effective() {
 		if s.Name == name {
@@ -92,7 +92,7 @@ func TestSystemdUnitsAreValid(t *testing.T) {
 	if err != nil {
 		t.Log("systemd-analyze is not installed: only the settings are checked")
 	}
-	for unit, as := range map[string]string{"telapi@.service": "telapi@3001.service", "telapi-media.service": "telapi-media.service"} {
+	for unit, instance := range map[string]string{"telapi@.service": "telapi@3001.service", "telapi-media.service": "telapi-media.service"} {
 		raw, err := os.ReadFile(filepath.Join("../../deploy/systemd", unit))
 		if err != nil {
 			t.Fatal(err)
@@ -106,11 +106,11 @@ func TestSystemdUnitsAreValid(t *testing.T) {
 			continue
 		}
 		// systemd-analyze requires that the program exists.
-		file := filepath.Join(t.TempDir(), as)
+		file := filepath.Join(t.TempDir(), instance)
 		if err := os.WriteFile(file, []byte(strings.ReplaceAll(string(raw), "/usr/local/bin/telapi ", "/bin/true ")), 0o600); err != nil {
 			t.Fatal(err)
 		}
-		if out := run(t, ".", analyze, "verify", file); strings.Contains(out, as) {
+		if out := run(t, ".", analyze, "verify", file); strings.Contains(out, instance) {
 			t.Errorf("systemd-analyze:\n%s", out)
 		}
 	}

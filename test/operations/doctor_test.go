@@ -12,17 +12,14 @@ import (
 	"telapi/test/servers"
 )
 
-// diagnose runs `telapi doctor` and returns its output and whether it exited with 0.
-func diagnose(t *testing.T, env boot.Env, args ...string) (text string, healthy bool) {
+// runDoctor runs `telapi doctor` and returns its output and whether it exited with 0.
+func runDoctor(t *testing.T, env boot.Env, args ...string) (text string, healthy bool) {
 	t.Helper()
 	path, err := boot.Binary()
 	if err != nil {
 		t.Fatal(err)
 	}
-	full := boot.Env{"JWT_SECRET": boot.Secret, "DATA_DIR": t.TempDir()}
-	for name, value := range env {
-		full[name] = value
-	}
+	full := boot.Merge(boot.Env{"JWT_SECRET": boot.Secret, "DATA_DIR": t.TempDir()}, env)
 	cmd := exec.CommandContext(t.Context(), path, append([]string{"doctor"}, args...)...)
 	cmd.Env = boot.Environ(full)
 	out, err := cmd.CombinedOutput()
@@ -30,13 +27,13 @@ func diagnose(t *testing.T, env boot.Env, args ...string) (text string, healthy 
 }
 
 func TestDoctorAcceptsHealthySite(t *testing.T) {
-	text, healthy := diagnose(t, boot.Env{
+	text, healthy := runDoctor(t, boot.Env{
 		"DATABASE_URL": servers.SharedPostgres(t).NewDatabase(t),
 		"REDIS_URL":    servers.StartRedis(t, servers.RedisDurable()).URL(),
 	})
 	for _, want := range []string{"PostgreSQL at", "noeviction", "appendonly", "agree within"} {
 		if !healthy || !strings.Contains(text, want) {
-			t.Fatalf("healthy: %v, no %q in\n%s", healthy, want, text)
+			t.Fatalf("healthy: %v, want true and %q in\n%s", healthy, want, text)
 		}
 	}
 }
@@ -59,10 +56,10 @@ func TestDoctorDetectsProblems(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			text, healthy := diagnose(t, tt.env(t))
+			text, healthy := runDoctor(t, tt.env(t))
 			for _, want := range tt.want {
 				if healthy || !strings.Contains(text, want) {
-					t.Fatalf("healthy: %v, no %q in\n%s", healthy, want, text)
+					t.Fatalf("healthy: %v, want false and %q in\n%s", healthy, want, text)
 				}
 			}
 		})
@@ -78,13 +75,13 @@ func TestDoctorDetectsWrongCABundle(t *testing.T) {
 		"MEDIA_TLS_CERT_FILE": cert, "MEDIA_TLS_KEY_FILE": key,
 	}, "media")
 	url := fmt.Sprintf("https://127.0.0.1:%d", port)
-	client := &http.Client{Transport: &http.Transport{TLSClientConfig: (&site{roots: trust(ours)}).tls()}}
+	client := &http.Client{Transport: &http.Transport{TLSClientConfig: (&site{roots: poolOf(ours)}).tls()}}
 	poll.Until(t, "the media service is up", func() bool {
 		resp, err := client.Get(url + "/health")
 		return err == nil && resp.Body.Close() == nil
 	})
 	for bundle, want := range map[*servers.CA]bool{ours: true, theirs: false} {
-		text, healthy := diagnose(t, boot.Env{"TTS_MEDIA_CACHE_BASE_URL": url, "TTS_MEDIA_CACHE_CA_BUNDLE": string(bundle.PEM())})
+		text, healthy := runDoctor(t, boot.Env{"TTS_MEDIA_CACHE_BASE_URL": url, "TTS_MEDIA_CACHE_CA_BUNDLE": string(bundle.PEM())})
 		if healthy != want || healthy == strings.Contains(text, "certificate not trusted") {
 			t.Errorf("healthy: %v, want %v\n%s", healthy, want, text)
 		}

@@ -25,16 +25,17 @@ func TestCallbacksAreAcceptedWithoutDatabase(t *testing.T) {
 			for range 30 {
 				// Only an instance rejects an unknown token with 401.
 				if status := s.post(t, "/api/v1/webhooks/bot/unknown", "{}"); status != http.StatusUnauthorized {
-					t.Fatalf("callback: status %d", status)
+					t.Fatalf("callback: status %d, want 401", status)
 				}
 				if status := s.post(t, "/api/v1/sessions/token", "{}"); status != unavailable {
-					t.Fatalf("token request: status %d", status)
+					t.Fatalf("token request: status %d, want %d", status, unavailable)
 				}
 			}
 		})
 	}
 }
 
+// post sends a request to the balancer and returns the status.
 func (s *site) post(t *testing.T, path, body string) int {
 	t.Helper()
 	req, err := http.NewRequestWithContext(t.Context(), http.MethodPost, s.public.URL+path, strings.NewReader(body))
@@ -69,19 +70,19 @@ func TestBalancerLogsNoTokensAndHidesMetrics(t *testing.T) {
 				return resp.StatusCode
 			}
 			if status := s.post(t, "/api/v1/webhooks/bot/unknown", strings.Repeat(" ", 500_000)); status != http.StatusUnauthorized {
-				t.Errorf("large callback: status %d", status)
+				t.Errorf("large callback: status %d, want 401", status)
 			}
 			for n := range 8 {
 				get(fmt.Sprintf("/ws/session?token=secret-token-%d", n))
 			}
 			for _, path := range []string{"/metrics", "/%6detrics"} {
 				if status := get(path); status != http.StatusNotFound {
-					t.Errorf("public %s: status %d", path, status)
+					t.Errorf("public %s: status %d, want 404", path, status)
 				}
 			}
 			poll.Until(t, "the requests are logged", func() bool { return strings.Contains(s.output(), "/metrics") })
 			if log := s.output(); !strings.Contains(log, "/ws/session") || strings.Contains(log, "secret-token") {
-				t.Errorf("want requests without tokens in the log:\n%s", log)
+				t.Errorf("want requests to /ws/session without tokens in the log:\n%s", log)
 			}
 		})
 	}

@@ -24,7 +24,7 @@ func TestReleaseIsReproducible(t *testing.T) {
 		}
 	}
 	if !bytes.Equal(sums[0], sums[1]) || bytes.Count(sums[0], []byte("\n")) != 2 {
-		t.Errorf("checksums of two builds differ:\n%s\n%s", sums[0], sums[1])
+		t.Errorf("checksums of two builds are\n%s\nand\n%s\nwant the same two lines", sums[0], sums[1])
 	}
 
 	dist := filepath.Join(dirs[0], "dist")
@@ -33,7 +33,7 @@ func TestReleaseIsReproducible(t *testing.T) {
 	run(t, dist, "sha256sum", "--check", "SHA256SUMS")
 	run(t, dist, "tar", "-xzf", name+".tar.gz")
 	if got := run(t, dist, "./"+name+"/telapi", "version"); !strings.Contains(got, version) {
-		t.Errorf("version in the archive: %s", got)
+		t.Errorf("the binary in the archive prints %q, want %s in it", got, version)
 	}
 	if sbom := run(t, dist, "cat", name+".sbom.json"); !strings.Contains(sbom, "pkg:golang/github.com/redis/rueidis@") {
 		t.Error("the SBOM does not list rueidis")
@@ -43,6 +43,7 @@ func TestReleaseIsReproducible(t *testing.T) {
 	}
 }
 
+// run runs a program and returns its output.
 func run(t *testing.T, dir, program string, args ...string) string {
 	t.Helper()
 	cmd := exec.CommandContext(t.Context(), program, args...)

@@ -17,6 +17,7 @@ import (
 	"github.com/google/uuid"
 	"github.com/gorilla/websocket"
 
+	"telapi/callruntime"
 	"telapi/callruntime/wire"
 	"telapi/test/poll"
 	"telapi/test/talk"
@@ -25,13 +26,14 @@ import (
 // Both instances are restarted one after the other under load. No request fails,
 // and all sockets resume.
 func TestRollingRestartUnderLoad(t *testing.T) {
+	const sockets = 20
 	for balancer := range balancers {
 		t.Run(balancer, func(t *testing.T) {
 			t.Parallel()
 			s := newSite(t, balancer)
-			load := s.startLoad(4, 20)
+			load := s.startLoad(4, sockets)
 			for n := range s.instances {
-				seen := load.answered.Load()
+				before := load.answered.Load()
 				if err := s.instances[n].Cmd.Process.Signal(syscall.SIGTERM); err != nil {
 					t.Fatal(err)
 				}
@@ -39,19 +41,19 @@ func TestRollingRestartUnderLoad(t *testing.T) {
 					t.Fatalf("instance %d: exit code %d after draining, want 0", n, code)
 				}
 				s.start(n)
-				s.await(n)
+				s.awaitHealthy(n)
 				// Restart the next instance when the balancer uses this one again.
 				poll.Until(t, "requests reach the new instance", func() bool { return s.requests(n) > 20 })
-				if load.answered.Load() == seen {
+				if load.answered.Load() == before {
 					t.Error("no requests during the restart")
 				}
 			}
+			poll.Until(t, "every socket has resumed or a request failed", func() bool {
+				return load.resumed.Load() >= sockets || load.failed.Load() > 0
+			})
 			load.stop()
 			if n := load.failed.Load(); n > 0 {
-				t.Errorf("%d of %d requests failed: %v", n, load.answered.Load(), load.first.Load())
-			}
-			if load.resumed.Load() < 20 {
-				t.Errorf("%d resumed sockets, want at least 20", load.resumed.Load())
+				t.Errorf("%d of %d requests and sockets failed, first: %v", n, load.answered.Load(), load.firstFailure.Load())
 			}
 			t.Logf("%d requests, %d echoed messages, %d resumed sockets", load.answered.Load(), load.echoed.Load(), load.resumed.Load())
 		})
@@ -67,7 +69,7 @@ func TestBalancerReturns502WithoutHealthyInstance(t *testing.T) {
 				_ = p.Cmd.Process.Kill()
 				p.WaitExit(t)
 			}
-			poll.Until(t, "502", func() bool {
+			poll.Until(t, "the balancer returns 502", func() bool {
 				resp, err := s.public.Client.Get(s.public.URL + "/api/v1/endpoints")
 				if err != nil {
 					return false
@@ -106,7 +108,7 @@ func TestRateLimitUsesClientAddressBehindBalancer(t *testing.T) {
 				return get(busy, "203.0.113."+fmt.Sprint(time.Now().UnixNano()%250)) == http.StatusTooManyRequests
 			})
 			if status := get(quiet, "127.0.0.2"); status != http.StatusOK {
-				t.Errorf("other client: status %d", status)
+				t.Errorf("other client: status %d, want 200", status)
 			}
 		})
 	}
@@ -134,7 +136,7 @@ func TestReconnectingSocketReachesSameInstance(t *testing.T) {
 					poll.Until(t, "the socket is closed", func() bool { return s.sockets(0)+s.sockets(1) == 0 })
 				}
 				if counts != [2]int{4, 0} && counts != [2]int{0, 4} {
-					t.Errorf("sockets per instance: %v", counts)
+					t.Errorf("sockets per instance: %v, want all 4 on one", counts)
 				}
 			}
 		})
@@ -147,7 +149,7 @@ func (s *site) issue() (id, token string) {
 }
 
 func (s *site) dial(id, token, query string) (*websocket.Conn, error) {
-	d := websocket.Dialer{Subprotocols: []string{"telapi.v1", "telapi.bearer." + token}, HandshakeTimeout: 10 * time.Second, TLSClientConfig: s.tls()}
+	d := websocket.Dialer{Subprotocols: []string{"telapi.v1", "telapi.bearer." + token}, HandshakeTimeout: poll.Timeout, TLSClientConfig: s.tls()}
 	conn, resp, err := d.DialContext(s.t.Context(), "wss"+strings.TrimPrefix(s.public.URL, "https")+"/ws/session"+query, nil)
 	if err != nil {
 		return nil, fmt.Errorf("connect to session %s: %w %s", id, err, talk.Body(resp))
@@ -177,22 +179,22 @@ func (s *site) metric(n int, prefix string) (value int) {
 	return value
 }
 
-// traffic is the load during a restart and its results.
-type traffic struct {
+// load is the load during a restart and its results.
+type load struct {
 	answered, failed, echoed, resumed atomic.Int64
-	first                             atomic.Value // of type string
+	firstFailure                      atomic.Value // string
 	stop                              func()
 }
 
-func (l *traffic) fail(format string, args ...any) {
-	l.first.CompareAndSwap(nil, fmt.Sprintf(format, args...))
+func (l *load) fail(format string, args ...any) {
+	l.firstFailure.CompareAndSwap(nil, fmt.Sprintf(format, args...))
 	l.failed.Add(1)
 }
 
 // startLoad starts HTTP clients, sockets and a runtime that echoes their
 // messages. stop ends them and waits.
-func (s *site) startLoad(clients, sockets int) *traffic {
-	l := &traffic{}
+func (s *site) startLoad(clients, sockets int) *load {
+	l := &load{}
 	ctx, cancel := context.WithCancel(s.t.Context())
 	var wg sync.WaitGroup
 	for range clients {
@@ -215,8 +217,8 @@ func (s *site) startLoad(clients, sockets int) *traffic {
 		wg.Go(func() {
 			ch, err := runtime.Accept(ctx, nil)
 			for err == nil {
-				d, failed := ch.Receive(ctx)
-				if err = failed; err != nil {
+				var d callruntime.Delivery
+				if d, err = ch.Receive(ctx); err != nil {
 					break
 				}
 				if d.Entry.Kind == wire.KindFrame && d.Entry.Message.Type == wire.TypeChat {
@@ -235,7 +237,7 @@ func (s *site) startLoad(clients, sockets int) *traffic {
 	return l
 }
 
-func (l *traffic) request(client *http.Client, s *site, method, path, body string) {
+func (l *load) request(client *http.Client, s *site, method, path, body string) {
 	req, err := http.NewRequestWithContext(s.t.Context(), method, s.public.URL+path, strings.NewReader(body))
 	if err == nil {
 		req.Header.Set("X-API-Key", s.key)
@@ -257,9 +259,9 @@ func (l *traffic) request(client *http.Client, s *site, method, path, body strin
 
 // converse sends numbers and waits for the echo of each. When the socket closes,
 // it reconnects with its cursor and resends the last number with the same ID.
-func (s *site) converse(ctx context.Context, l *traffic, id, token string) {
+func (s *site) converse(ctx context.Context, l *load, id, token string) {
 	query, next, messageID := "", 0, uuid.NewString()
-	pace := time.Tick(20 * time.Millisecond) // the limit is 60 frames a second
+	ticks := time.Tick(20 * time.Millisecond) // the limit is 60 frames a second
 	for ctx.Err() == nil {
 		conn, err := s.dial(id, token, query)
 		if err != nil {
@@ -270,7 +272,7 @@ func (s *site) converse(ctx context.Context, l *traffic, id, token string) {
 			_ = conn.WriteMessage(websocket.TextMessage, []byte(talk.Frame("chat", id, messageID, "chat", fmt.Sprintf(`{"text":"%d"}`, next))))
 		}
 		for ctx.Err() == nil {
-			_ = conn.SetReadDeadline(time.Now().Add(20 * time.Second))
+			_ = conn.SetReadDeadline(time.Now().Add(poll.Timeout))
 			var m struct {
 				Type, StreamID string
 				Chat           struct{ Text string }
@@ -300,11 +302,11 @@ func (s *site) converse(ctx context.Context, l *traffic, id, token string) {
 			case m.Type == "chat":
 				query = "?streamId=" + m.StreamID
 				if m.Chat.Text != fmt.Sprint(next) {
-					l.fail("got %s, want %d", m.Chat.Text, next)
+					l.fail("echo is %s, want %d", m.Chat.Text, next)
 				}
 				l.echoed.Add(1)
 				next, messageID = next+1, uuid.NewString()
-				<-pace
+				<-ticks
 				send()
 			}
 		}
