@@ -5,20 +5,20 @@ import type { WebSocketConstructor, WebSocketLike } from "./options.js";
 /** Callbacks of a connection. None is called after `lost`, or after `end` was called. */
 export interface ConnectionEvents {
   message(message: ChannelMessage, raw: string): void;
-  /** The connection is lost. `opened`: the handshake had succeeded. */
+  /** The connection is lost. `opened` is false if the handshake failed. */
   lost(closeCode: number, reason: string, opened: boolean): void;
 }
 
 /** The close code for a peer that does not respond. */
-const noResponse = 4002;
+const closeNoResponse = 4002;
 
 /** One WebSocket with timeouts: it counts as lost if it does not open in time, or if a ping is not answered. */
 export class Connection {
   private readonly socket: WebSocketLike;
-  private timeout: ReturnType<typeof setTimeout> | undefined;
+  private timeout: ReturnType<typeof setTimeout> | undefined; // of the handshake, then of the next ping or its answer
   private ping: (() => void) | undefined;
   private pingIntervalMs = 0;
-  private probing = false;
+  private probing = false; // a ping is unanswered
   private ended = false;
 
   constructor(
@@ -38,7 +38,7 @@ export class Connection {
     socket.onclose = (event: { code: number; reason: string }) => this.lose(event.code, event.reason, opened);
     socket.onerror = () => {}; // a close event follows
     this.socket = socket;
-    this.timeout = setTimeout(() => this.lose(noResponse, "The service did not respond in time.", opened), connectTimeoutMs);
+    this.timeout = setTimeout(() => this.lose(closeNoResponse, "The service did not respond in time.", opened), connectTimeoutMs);
   }
 
   get bufferedAmount(): number {
@@ -62,7 +62,7 @@ export class Connection {
     if (!this.probing) {
       this.probing = true; // the timeout runs from the first unanswered ping
       clearTimeout(this.timeout);
-      this.timeout = setTimeout(() => this.lose(noResponse, "No response to a ping in time.", true), this.pongTimeoutMs);
+      this.timeout = setTimeout(() => this.lose(closeNoResponse, "No response to a ping in time.", true), this.pongTimeoutMs);
     }
     this.ping();
   }
@@ -100,8 +100,8 @@ export class Connection {
   }
 }
 
-/** The given WebSocket implementation, or the global one. */
-export function socketClass(given?: WebSocketConstructor): WebSocketConstructor {
+/** The given WebSocket implementation, or the global one. Throws if there is none. */
+export function webSocketClass(given?: WebSocketConstructor): WebSocketConstructor {
   const found = given ?? (globalThis as { WebSocket?: WebSocketConstructor }).WebSocket;
   if (!found) throw new TelapiError("NO_WEBSOCKET", 'No global WebSocket found. Pass one: connect({ …, WebSocket }), with `import { WebSocket } from "ws"`.');
   return found;

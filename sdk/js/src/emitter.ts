@@ -5,9 +5,9 @@ export class Emitter<Events extends { [Name in keyof Events]: Listener }> {
   private readonly listeners = new Map<keyof Events, Set<Listener>>();
 
   on<Name extends keyof Events>(name: Name, listener: Events[Name]): () => void {
-    const all = this.listeners.get(name) ?? new Set();
-    this.listeners.set(name, all.add(listener));
-    return () => void all.delete(listener);
+    const listeners = this.listeners.get(name) ?? new Set();
+    this.listeners.set(name, listeners.add(listener));
+    return () => void listeners.delete(listener);
   }
 
   has(name: keyof Events): boolean {

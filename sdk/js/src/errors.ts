@@ -20,20 +20,20 @@ export class TelapiError extends Error {
 }
 
 /** Close codes after which the SDK does not reconnect. */
-const finalCloses: Record<number, [code: string, message: string]> = {
+const finalCloseCodes: Record<number, [code: string, message: string]> = {
   1007: ["BAD_FRAMES", "A frame was not valid UTF-8 text."],
   1008: ["REFUSED", "The connection was closed for a policy violation."],
   1009: ["MESSAGE_TOO_LARGE", "A frame was larger than allowed."],
   4500: ["UNAUTHORIZED", "The token is invalid."],
   4501: ["BAD_FRAMES", "Too many invalid frames in a row."],
-  4502: ["SESSION_REPLACED", "Another connection took the session over."],
+  4502: ["SESSION_REPLACED", "Another connection replaced this one."],
   4503: ["SESSION_ENDED", "The session has ended."],
   4504: ["SESSION_EXPIRED", "The session has expired."],
 };
 
 /** Returns the error for a close code after which the SDK does not reconnect; undefined for other close codes. */
-export function finalClose(closeCode: number, reason: string): TelapiError | undefined {
-  const known = finalCloses[closeCode];
+export function finalCloseError(closeCode: number, reason: string): TelapiError | undefined {
+  const known = finalCloseCodes[closeCode];
   if (!known && !(closeCode >= 4500 && closeCode <= 4999)) return undefined;
   return new TelapiError(known?.[0] ?? "REFUSED", known?.[1] ?? (reason || "The service closed the session."), { closeCode });
 }

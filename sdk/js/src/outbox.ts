@@ -19,9 +19,9 @@ export interface PendingMessage {
  */
 export class Outbox {
   private readonly pending: PendingMessage[] = [];
-  private inFlight = 0; // the first messages of the list, sent on this connection
-  private live = false;
-  private permits = 0;
+  private inFlight = 0; // number of messages sent on this connection: the first ones of the list
+  private connected = false;
+  private permits = 0; // frames that may be sent now
   private refilledAt = 0;
   private timer: ReturnType<typeof setTimeout> | undefined;
 
@@ -44,7 +44,7 @@ export class Outbox {
   /** Sends all pending messages on a new connection. */
   start(): void {
     this.stop();
-    this.live = true;
+    this.connected = true;
     this.permits = this.framesPerSecond / 2;
     this.refilledAt = performance.now();
     this.flush();
@@ -52,17 +52,17 @@ export class Outbox {
 
   /** Stops sending: the connection is lost. */
   stop(): void {
-    this.live = false;
+    this.connected = false;
     this.inFlight = 0;
     clearTimeout(this.timer);
   }
 
-  /** Settles a message, or the oldest one without an ID: the service answers in order. */
+  /** Resolves a message, or rejects it with the error. Without an ID it is the oldest one: the service answers in order. */
   settle(messageId: string | undefined, error?: TelapiError): void {
-    const at = messageId ? this.pending.findIndex((m) => m.messageId === messageId) : Math.min(this.inFlight, 1) - 1;
-    const [message] = at < 0 ? [] : this.pending.splice(at, 1);
+    const index = messageId ? this.pending.findIndex((m) => m.messageId === messageId) : Math.min(this.inFlight, 1) - 1;
+    const [message] = index < 0 ? [] : this.pending.splice(index, 1);
     if (!message) return;
-    if (at < this.inFlight) this.inFlight--;
+    if (index < this.inFlight) this.inFlight--;
     if (error) message.reject(error);
     else message.resolve();
     this.flush();
@@ -74,29 +74,30 @@ export class Outbox {
     for (const message of this.pending.splice(0)) message.reject(error);
   }
 
-  /** An error if the frame is larger than the service accepts. */
-  tooLarge(frame: string): TelapiError | undefined {
+  /** Returns an error if the frame is larger than the service accepts. */
+  sizeError(frame: string): TelapiError | undefined {
     const size = new TextEncoder().encode(frame).length;
     return size > this.maxBytes ? new TelapiError("MESSAGE_TOO_LARGE", `The message has ${size} bytes; ${this.maxBytes} are allowed.`) : undefined;
   }
 
+  /** Sends pending messages as far as the limits allow, and schedules the rest. */
   private flush(): void {
     clearTimeout(this.timer);
     const now = performance.now();
-    const rate = 0.8 * this.framesPerSecond;
+    const rate = 0.8 * this.framesPerSecond; // below the limit: pings count too
     this.permits = Math.min(this.framesPerSecond / 2, this.permits + ((now - this.refilledAt) * rate) / 1000);
     this.refilledAt = now;
-    while (this.live && this.inFlight < Math.min(this.pending.length, Math.max(1, this.framesPerSecond / 2))) {
+    while (this.connected && this.inFlight < Math.min(this.pending.length, Math.max(1, this.framesPerSecond / 2))) {
       if (this.permits < 1) {
         this.timer = setTimeout(() => this.flush(), Math.ceil(((1 - this.permits) * 1000) / rate));
         return;
       }
       const next = this.pending[this.inFlight]!;
       const frame = next.frame();
-      const problem = this.tooLarge(frame);
-      if (problem) {
+      const error = this.sizeError(frame);
+      if (error) {
         this.pending.splice(this.inFlight, 1);
-        next.reject(problem);
+        next.reject(error);
         continue;
       }
       this.permits--;

@@ -4,7 +4,7 @@ import { TelapiError } from "./errors.js";
 export interface Refusal {
   /** The service's error, if it could be fetched. */
   error: TelapiError;
-  /** The session has ended for this page. */
+  /** Whether the session has ended for this page. Otherwise the SDK retries. */
   final: boolean;
   /** How long to wait, as requested by the service. */
   retryAfterMs: number;
@@ -20,28 +20,28 @@ export async function explainRefusal(socketUrl: string, token: string): Promise<
   const url = socketUrl.replace(/^ws/, "http");
   const request = (init: RequestInit) => fetch(url, { cache: "no-store", credentials: "omit", signal: AbortSignal.timeout(timeoutMs), ...init });
   try {
-    return parse(await request({ headers: { Authorization: `Bearer ${token}` } }));
+    return parseRefusal(await request({ headers: { Authorization: `Bearer ${token}` } }));
   } catch {
     if (typeof location === "undefined") return undefined;
   }
   try {
     // A page of another origin cannot read the response, but can see that there is one.
     await request({ mode: "no-cors" });
-    return temporary("ORIGIN_NOT_ALLOWED", `The service does not allow pages of ${location.origin}. Add this origin to the endpoint.`);
+    return temporaryRefusal("ORIGIN_NOT_ALLOWED", `The service does not allow pages of ${location.origin}. Add this origin to the endpoint.`);
   } catch {
     return undefined;
   }
 }
 
-async function parse(response: Response): Promise<Refusal> {
+async function parseRefusal(response: Response): Promise<Refusal> {
   const { status } = response;
   if (status === 426) {
-    return temporary("HANDSHAKE_FAILED", "The token is valid, but the WebSocket could not be opened. A proxy may not support WebSockets.");
+    return temporaryRefusal("HANDSHAKE_FAILED", "The token is valid, but the WebSocket could not be opened. A proxy may not support WebSockets.");
   }
   const retryAfterMs = 1000 * (Number(response.headers.get("Retry-After")) || 0);
   const envelope = (await response.json().catch(() => undefined)) as { error?: { code?: string; message?: string; requestId?: string; details?: unknown } } | undefined;
   const { code, message, requestId, details } = envelope?.error ?? {};
-  if (!code) return { ...temporary(`HTTP_${status}`, `The response does not come from telapi: HTTP ${status}.`), retryAfterMs };
+  if (!code) return { ...temporaryRefusal(`HTTP_${status}`, `The response does not come from telapi: HTTP ${status}.`), retryAfterMs };
   return {
     error: new TelapiError(code, message ?? code, { status, details, ...(requestId ? { requestId } : {}) }),
     final: status < 500 && status !== 429,
@@ -49,6 +49,6 @@ async function parse(response: Response): Promise<Refusal> {
   };
 }
 
-function temporary(code: string, message: string): Refusal {
+function temporaryRefusal(code: string, message: string): Refusal {
   return { error: new TelapiError(code, message), final: false, retryAfterMs: 0 };
 }

@@ -1,7 +1,7 @@
 import { Emitter } from "./emitter.js";
-import { finalClose, TelapiError } from "./errors.js";
+import { finalCloseError, TelapiError } from "./errors.js";
 import type { SessionEvents, State, StateChange } from "./events.js";
-import { Connection, socketClass } from "./connection.js";
+import { Connection, webSocketClass } from "./connection.js";
 import { type ChannelMessage, type DurableType, fieldOf, type MessageType, type Payload, type Payloads, type Ready, uuid } from "./messages.js";
 import { type ConnectOptions, type Position, parseToken, type CallToken, type WebSocketConstructor } from "./options.js";
 import { Outbox } from "./outbox.js";
@@ -9,7 +9,7 @@ import { explainRefusal } from "./refusal.js";
 
 /** A connection that lasted this long counts as stable: the retry delay starts from the minimum again. */
 const stableMs = 5_000;
-/** Cursors maxSeen to detect duplicates; more than the service replays. */
+/** Number of cursors kept to detect duplicates; more than the service replays. */
 const maxSeen = 1_024;
 /** The maximum delay of setTimeout; larger values fire immediately. */
 const maxTimer = 2 ** 31 - 1;
@@ -17,8 +17,8 @@ const maxTimer = 2 ** 31 - 1;
 const maxBufferedAudio = 65_536;
 /** Browser events after which the connection may be lost or possible again. */
 const networkEvents = ["online", "offline", "visibilitychange"];
-/** Temporary errors of a message: the service closes the WebSocket and the message is sent again. */
-const transient = ["SERVICE_UNAVAILABLE", "INTERNAL_ERROR"];
+/** Error codes after which the service closes the WebSocket, and the message is sent again on the next one. */
+const temporaryErrors = ["SERVICE_UNAVAILABLE", "INTERNAL_ERROR"];
 
 /** Opens a session. Add listeners in the same tick: no event is emitted before that. */
 export function connect(options: ConnectOptions): Session {
@@ -32,23 +32,23 @@ export class Session {
   private readonly outbox = new Outbox((frame) => this.transmit(frame), 60, 65_536);
   private readonly seen = new Set<string>();
   private token: CallToken | undefined;
-  private reissued = false;
+  private reissued = false; // a second token was fetched
   private tried = false; // a connection was attempted, so messages may have been missed
   private connection: Connection | undefined;
   private generation = 0; // incremented by each attempt, so that outdated ones can stop
-  private attempt = 0;
+  private attempt = 0; // failed attempts since the last stable connection
   private retry: ReturnType<typeof setTimeout> | undefined;
   private expiry: ReturnType<typeof setTimeout> | undefined;
   private networkDown = false;
-  private readyAt = 0;
-  private last: Ready | undefined;
-  private resumeAt: Partial<Position>;
+  private readyAt = 0; // on the clock of performance.now; 0 while disconnected
+  private lastReady: Ready | undefined;
+  private resumeAt: Partial<Position>; // for the next connection
   private current: StateChange = { state: "connecting", attempt: 0 };
-  private chat = true;
+  private textChatEnabled = true;
 
   /** @internal */
   constructor(private readonly options: ConnectOptions) {
-    this.Socket = socketClass(options.WebSocket);
+    this.Socket = webSocketClass(options.WebSocket);
     this.resumeAt = { ...options.from };
     for (const name of networkEvents) globalThis.addEventListener?.(name, this.onNetworkEvent);
     queueMicrotask(() => this.generation === 0 && void this.open());
@@ -71,7 +71,7 @@ export class Session {
 
   /** Whether text chat is enabled. */
   get textChat(): boolean {
-    return this.chat;
+    return this.textChatEnabled;
   }
 
   /** The value for `connect({ from })`, for example to resume after a reload. */
@@ -89,12 +89,12 @@ export class Session {
   whenReady(): Promise<Ready> {
     return new Promise((resolve, reject) => {
       const settle = () => {
-        if (this.state === "connected") resolve(this.last!);
+        if (this.state === "connected") resolve(this.lastReady!);
         else if (this.state === "ended") reject(this.reason!);
         else return;
-        off();
+        unsubscribe();
       };
-      const off = this.on("state", settle);
+      const unsubscribe = this.on("state", settle);
       settle();
     });
   }
@@ -110,7 +110,7 @@ export class Session {
       if (/^(audio|p[io]ng)$/.test(type)) throw new TelapiError("VALIDATION_ERROR", `${type} messages are not acknowledged. Use sendAudio for audio.`);
       // The service cannot reference any other ID in its error, and would reject it on every connection.
       if (!/^[\da-f]{8}(-[\da-f]{4}){3}-[\da-f]{12}$/i.test(messageId)) throw new TelapiError("VALIDATION_ERROR", `messageId must be a UUID, not "${messageId}".`);
-      const body = wellFormed(payload);
+      const body = encode(payload);
       const timestamp = Date.now();
       this.outbox.add({
         messageId,
@@ -129,9 +129,9 @@ export class Session {
    */
   sendAudio(payload: Payload): boolean {
     if (this.state !== "connected" || this.connection!.bufferedAmount > maxBufferedAudio) return false;
-    const frame = this.frame("audio", uuid(), Date.now(), wellFormed(payload));
-    const problem = this.outbox.tooLarge(frame);
-    if (problem) throw problem;
+    const frame = this.frame("audio", uuid(), Date.now(), encode(payload));
+    const error = this.outbox.sizeError(frame);
+    if (error) throw error;
     this.transmit(frame);
     return true;
   }
@@ -190,7 +190,7 @@ export class Session {
     }
   }
 
-  /** Starts the expiry timer from the token's lifetime, which does not depend on this machine's clock. */
+  /** Applies the token's limits. The session expires after the token's lifetime, which does not depend on this machine's clock. */
   private useToken(token: CallToken): CallToken {
     this.outbox.framesPerSecond = token.framesPerSecond;
     this.expireIn(token.lifetimeMs);
@@ -200,28 +200,28 @@ export class Session {
   private expireIn(ms: number): void {
     clearTimeout(this.expiry);
     // The service closes the connection first; this covers a lost connection.
-    this.expiry = setTimeout(() => this.end(finalClose(4504, "")!), Math.min(ms + 1_000, maxTimer));
+    this.expiry = setTimeout(() => this.end(finalCloseError(4504, "")!), Math.min(ms + 1_000, maxTimer));
   }
 
   private async lost(url: string, closeCode: number, reason: string, opened: boolean): Promise<void> {
     const { generation, tried } = this;
     this.tried = true;
-    const lasted = this.readyAt ? performance.now() - this.readyAt : 0;
+    const connectedMs = this.readyAt ? performance.now() - this.readyAt : 0;
     this.connection = undefined;
     this.readyAt = 0;
     this.outbox.stop();
-    const final = finalClose(closeCode, reason);
-    if (final) return this.end(final);
-    if (lasted > stableMs) this.attempt = 0;
+    const finalError = finalCloseError(closeCode, reason);
+    if (finalError) return this.end(finalError);
+    if (connectedMs > stableMs) this.attempt = 0;
     if (opened) {
       const error = new TelapiError("CONNECTION_LOST", reason || "The connection was lost.", { closeCode });
-      return this.wait(error, closeCode === 1012 && this.last && !this.attempt ? Math.random() * this.last.reconnectJitterMs : this.backOff());
+      return this.retryIn(error, closeCode === 1012 && this.lastReady && !this.attempt ? Math.random() * this.lastReady.reconnectJitterMs : this.backOff());
     }
     const refusal = await explainRefusal(url, this.token!.token);
     if (this.generation !== generation) return;
-    if (!refusal) return this.wait(new TelapiError("UNREACHABLE", "The service could not be reached."), this.backOff());
-    const stale = refusal.final && "issue" in this.options && !this.last && !this.reissued && [401, 410].includes(refusal.error.context.status!);
-    if (stale) {
+    if (!refusal) return this.retryIn(new TelapiError("UNREACHABLE", "The service could not be reached."), this.backOff());
+    const expiredBeforeUse = refusal.final && "issue" in this.options && !this.lastReady && !this.reissued && [401, 410].includes(refusal.error.context.status!);
+    if (expiredBeforeUse) {
       this.reissued = true;
       this.token = undefined;
       refusal.final = false;
@@ -231,15 +231,16 @@ export class Session {
     this.events.emit("refused", refusal);
     if (this.generation !== generation) return; // a listener changed the state
     if (refusal.final) return this.end(refusal.error);
-    this.wait(refusal.error, refusal.retryAfterMs + this.backOff());
+    this.retryIn(refusal.error, refusal.retryAfterMs + this.backOff());
   }
 
+  /** A random delay before the next attempt. */
   private backOff(): number {
     const { minDelayMs = 1_000, maxDelayMs = 30_000 } = this.options;
     return Math.random() * Math.min(maxDelayMs, minDelayMs * 2 ** this.attempt);
   }
 
-  private wait(reason: TelapiError, ms: number): void {
+  private retryIn(reason: TelapiError, ms: number): void {
     this.attempt++;
     // Being offline is only a hint: the service may run on the same machine.
     const retryInMs = Math.min(Math.round(this.networkDown ? (this.options.maxDelayMs ?? 30_000) : ms), maxTimer);
@@ -268,7 +269,7 @@ export class Session {
     const payload = (message[fieldOf(type)] ?? {}) as Payload;
     if (streamId) this.advance(streamId);
     else this.handleServiceMessage(message);
-    if (type === "control" && /^(en|dis)able_text_chat$/.test(String(payload.command))) this.chat = payload.command === "enable_text_chat";
+    if (type === "control" && /^(en|dis)able_text_chat$/.test(String(payload.command))) this.textChatEnabled = payload.command === "enable_text_chat";
     this.events.emit(type, payload as never, message);
     this.events.emit("message", message);
   }
@@ -285,17 +286,17 @@ export class Session {
     if (type === "ping") this.transmit(this.frame("pong", uuid(), Date.now()));
     else if (type === "status" && status?.event === "ready") this.handleReady(status as unknown as Ready, timestamp);
     else if (type === "status" && status?.event === "ack") this.outbox.settle(String(status.messageId));
-    else if (type === "reconnect" && !reconnect?.recovered) this.resumeAt.streamId = this.last!.streamId;
-    else if (type === "error" && error && !transient.includes(String(error.code))) {
+    else if (type === "reconnect" && !reconnect?.recovered) this.resumeAt.streamId = this.lastReady!.streamId;
+    else if (type === "error" && error && !temporaryErrors.includes(String(error.code))) {
       this.outbox.settle(error.relatesTo, new TelapiError(String(error.code), String(error.message), { details: error.issues }));
     }
   }
 
   private handleReady(ready: Ready, serverTime: number): void {
     const { generation } = this;
-    this.last = ready;
+    this.lastReady = ready;
     this.readyAt = performance.now(); // monotonic, unlike the time of day
-    this.chat = ready.textChat;
+    this.textChatEnabled = ready.textChat;
     // Keep the requested position until the service has replayed the missed messages or reported a failure.
     this.resumeAt = { streamId: ready.streamId, ...this.resumeAt, connectionId: ready.connectionId };
     this.expireIn(Date.parse(ready.expiresAt) - serverTime);
@@ -343,6 +344,6 @@ export class Session {
 }
 
 /** Encodes a payload as JSON. Replaces lone surrogates, as at the end of a truncated string: the service rejects them. */
-function wellFormed(payload: Payload): string {
+function encode(payload: Payload): string {
   return JSON.stringify(payload)?.replace(/(\\\\)|\\ud[89a-f]../g, (_, backslash?: string) => backslash ?? "\ufffd");
 }

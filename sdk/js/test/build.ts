@@ -6,12 +6,12 @@ import type { TestProject } from "vitest/node";
 
 declare module "vitest" {
   interface ProvidedContext {
-    /** Where the service's program and the runtime of the tests are. */
+    /** The directory with the telapi binary and the echo runtime. */
     programs: string;
   }
 }
 
-/** Builds what the tests run: the SDK's own dist, the service, and a call runtime. */
+/** Builds the SDK's dist, the service and the echo runtime. */
 export default function (project: TestProject): () => void {
   const programs = mkdtempSync(join(tmpdir(), "telapi-sdk-"));
   const root = new URL("../../..", import.meta.url).pathname;

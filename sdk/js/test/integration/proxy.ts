@@ -1,24 +1,24 @@
 import { once } from "node:events";
 import { type AddressInfo, connect, createServer, type Server, type Socket } from "node:net";
 
-/** A network that fails: TCP between SDK and service, cut at will. */
+/** A TCP proxy between SDK and service that simulates network failures. */
 export class Proxy implements Disposable {
-  private readonly lines = new Set<Socket>();
+  private readonly sockets = new Set<Socket>();
   connections = 0;
 
   private constructor(private readonly server: Server) {}
 
   static async to(url: string): Promise<Proxy> {
     const { port, hostname } = new URL(url);
-    const proxy = new Proxy(createServer((near) => {
-      const far = connect(Number(port), hostname);
+    const proxy = new Proxy(createServer((client) => {
+      const upstream = connect(Number(port), hostname);
       proxy.connections++;
-      for (const [from, to] of [[near, far], [far, near]] as const) {
-        proxy.lines.add(from);
+      for (const [from, to] of [[client, upstream], [upstream, client]] as const) {
+        proxy.sockets.add(from);
         from.pipe(to);
         from.on("error", () => {});
         from.on("close", () => {
-          proxy.lines.delete(from);
+          proxy.sockets.delete(from);
           to.destroy();
         });
       }
@@ -28,19 +28,19 @@ export class Proxy implements Disposable {
     return proxy;
   }
 
-  /** The socket's URL through this network. */
+  /** The WebSocket URL of the service through this proxy. */
   get url(): string {
     return `ws://127.0.0.1:${(this.server.address() as AddressInfo).port}/ws/session`;
   }
 
   /** Closes all connections immediately. */
   cut(): void {
-    for (const socket of this.lines) socket.resetAndDestroy();
+    for (const socket of this.sockets) socket.resetAndDestroy();
   }
 
-  /** Lets nothing through any more, without a sign. */
+  /** Stops forwarding on all connections without closing them. */
   freeze(): void {
-    for (const socket of this.lines) socket.unpipe().pause();
+    for (const socket of this.sockets) socket.unpipe().pause();
   }
 
   [Symbol.dispose](): void {

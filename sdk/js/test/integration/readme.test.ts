@@ -6,8 +6,8 @@ import { join } from "node:path";
 import { expect, test } from "vitest";
 import { Service } from "./service.js";
 
-// A reader's project: the package installed, the example of the README in a file, and a server of their own that passes
-// tokens on. What Node 20 lacks, a relative fetch and a WebSocket, comes from a preload.
+// The test creates a project with the package and the README's example. A preloaded module provides the page's server,
+// which forwards tokens, and the global WebSocket that Node 20 does not have.
 test("the README example works", async () => {
   await using service = await Service.start();
   const readme = await readFile(new URL("../../README.md", import.meta.url), "utf8");
@@ -20,17 +20,17 @@ test("the README example works", async () => {
     await symlink(sdk, join(dir, "node_modules/@telapi/sdk"));
     await symlink(join(sdk, "node_modules/ws"), join(dir, "node_modules/ws"));
     await writeFile(join(dir, "example.mjs"), example);
-    await writeFile(join(dir, "place.mjs"), `
+    await writeFile(join(dir, "preload.mjs"), `
       import { WebSocket } from "ws";
       globalThis.WebSocket ??= WebSocket;
       const { fetch } = globalThis;
-      const answer = ${JSON.stringify(await service.issue())};
-      globalThis.fetch = (url, init) => url === "/call-token" ? Promise.resolve(Response.json(answer)) : fetch(url, init);
+      const tokenResponse = ${JSON.stringify(await service.issue())};
+      globalThis.fetch = (url, init) => url === "/call-token" ? Promise.resolve(Response.json(tokenResponse)) : fetch(url, init);
     `);
-    const page = spawn(process.execPath, ["--import", "./place.mjs", "example.mjs"], { cwd: dir, stdio: ["ignore", "pipe", "inherit"] });
+    const page = spawn(process.execPath, ["--import", "./preload.mjs", "example.mjs"], { cwd: dir, stdio: ["ignore", "pipe", "inherit"] });
     let printed = "";
     page.stdout.on("data", (text) => (printed += text));
-    await expect.poll(() => printed, { timeout: 15_000 }).toContain("received: Good day");
+    await expect.poll(() => printed, { timeout: 60_000 }).toContain("received: Good day");
     expect(printed.split("\n")).toEqual(expect.arrayContaining(["connecting ", "connected ", "delivered"]));
     page.kill();
     await once(page, "exit");

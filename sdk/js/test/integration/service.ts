@@ -10,14 +10,14 @@ import { promisify } from "node:util";
 import { inject } from "vitest";
 import type { TokenResponse } from "../../src/index.js";
 
-/** A real telapi on a Redis of its own, with a runtime that echoes what the sessions of its team say. */
+/** A telapi process with a Redis server, and a runtime that echoes the messages of the team's sessions. */
 export class Service implements AsyncDisposable {
   url = "";
   private key = "";
   team = "";
   endpointId = "";
   private server: ChildProcess | undefined;
-  private readonly others: ChildProcess[] = [];
+  private readonly helpers: ChildProcess[] = []; // Redis and the runtime
 
   private constructor(
     private readonly dir: string,
@@ -26,69 +26,72 @@ export class Service implements AsyncDisposable {
 
   static async start(settings: Record<string, string> = {}): Promise<Service> {
     const dir = await mkdtemp(join(tmpdir(), "telapi-sdk-data-"));
-    const redis = await freePort();
+    const redisPort = await freePort();
     const env = {
       PATH: process.env.PATH!, HOME: process.env.HOME!, OTEL_ENABLED: "false", DATA_DIR: dir, TELAPI_PORT: String(await freePort()), MEDIA_PORT: "0",
-      REDIS_URL: `redis://127.0.0.1:${redis}`, JWT_SECRET: "a secret of the tests that is long enough", SESSION_RECONNECT_JITTER: "200ms", ...settings,
+      REDIS_URL: `redis://127.0.0.1:${redisPort}`, JWT_SECRET: "a test secret of at least 32 bytes", SESSION_RECONNECT_JITTER: "200ms", ...settings,
     };
     const service = new Service(dir, env);
-    const store = spawn("redis-server", ["--port", String(redis), "--bind", "127.0.0.1", "--save", "", "--dir", dir], { stdio: ["ignore", "pipe", "inherit"] });
-    service.others.push(store);
-    await line(store, "Ready to accept connections");
-    await service.boot();
+    const redis = spawn("redis-server", ["--port", String(redisPort), "--bind", "127.0.0.1", "--save", "", "--dir", dir], { stdio: ["ignore", "pipe", "inherit"] });
+    service.helpers.push(redis);
+    await waitForLine(redis, "Ready to accept connections");
+    await service.startServer();
     const team = (service.team = (await service.telapi("team", "create", "SDK")).id as string);
     service.endpointId = (await service.telapi("endpoint", "create", "--team", team, "--name", "SDK", "--mode", "chat", "--mode", "audio")).id as string;
     service.key = (await service.telapi("key", "create", "--team", team, "--scope", "CREATE_CALL_TOKEN")).key as string;
-    service.others.push(spawn(program("echo"), [team], { env, stdio: ["ignore", "ignore", "inherit"] }));
+    service.helpers.push(spawn(program("echo"), [team], { env, stdio: ["ignore", "ignore", "inherit"] }));
     return service;
   }
 
-  private async boot(): Promise<void> {
+  private async startServer(): Promise<void> {
     this.server = spawn(program("telapi"), ["dev", "--json"], { env: this.env, stdio: ["ignore", "pipe", "ignore"] });
-    this.url = (JSON.parse(await line(this.server, "{")) as { url: string }).url;
+    this.url = (JSON.parse(await waitForLine(this.server, "{")) as { url: string }).url;
   }
 
-  /** Ends the server as an operator does, and starts it again on the same port. */
+  /** Stops the server with SIGTERM and starts it again on the same port. */
   async restart(): Promise<void> {
     await stop(this.server!, "SIGTERM");
-    await this.boot();
+    await this.startServer();
   }
 
-  /** A command of the program, with the object that it prints. */
+  /** Runs a telapi command and returns the JSON object that it prints. */
   async telapi(...args: string[]): Promise<Record<string, unknown>> {
     const { stdout } = await promisify(execFile)(program("telapi"), [...args, "--json"], { env: this.env });
     return JSON.parse(stdout || "{}") as Record<string, unknown>;
   }
 
+  /** Creates a session. */
   async issue(body: object = {}): Promise<TokenResponse & { sessionId: string }> {
-    const answer = await this.api("POST", "/api/v1/sessions/token", { endpointId: this.endpointId, mode: "chat", ...body });
-    return (await answer.json()) as TokenResponse & { sessionId: string };
+    const response = await this.api("POST", "/api/v1/sessions/token", { endpointId: this.endpointId, mode: "chat", ...body });
+    return (await response.json()) as TokenResponse & { sessionId: string };
   }
 
-  /** The token with other claims, signed as the service would. */
+  /** Replaces claims of a token and signs it with the service's secret. */
   resign(token: string, claims: object): string {
-    const [head, body] = token.split(".") as [string, string];
-    const other = { ...(JSON.parse(Buffer.from(body, "base64url").toString()) as object), ...claims };
-    const text = `${head}.${Buffer.from(JSON.stringify(other)).toString("base64url")}`;
-    return `${text}.${createHmac("sha256", this.env.JWT_SECRET!).update(text).digest("base64url")}`;
+    const [header, body] = token.split(".") as [string, string];
+    const payload = { ...(JSON.parse(Buffer.from(body, "base64url").toString()) as object), ...claims };
+    const signed = `${header}.${Buffer.from(JSON.stringify(payload)).toString("base64url")}`;
+    return `${signed}.${createHmac("sha256", this.env.JWT_SECRET!).update(signed).digest("base64url")}`;
   }
 
+  /** Sends a request with the API key. Throws unless it succeeds. */
   async api(method: string, path: string, body?: object): Promise<Response> {
-    const answer = await fetch(this.url + path, {
+    const response = await fetch(this.url + path, {
       method,
       headers: { "X-API-Key": this.key, "Content-Type": "application/json" },
       ...(body ? { body: JSON.stringify(body) } : {}),
     });
-    if (!answer.ok) throw new Error(`${method} ${path}: ${answer.status} ${await answer.text()}`);
-    return answer;
+    if (!response.ok) throw new Error(`${method} ${path}: ${response.status} ${await response.text()}`);
+    return response;
   }
 
   async [Symbol.asyncDispose](): Promise<void> {
-    await Promise.all([this.server!, ...this.others].map((p) => stop(p, "SIGKILL")));
+    await Promise.all([this.server!, ...this.helpers].map((process) => stop(process, "SIGKILL")));
     await rm(this.dir, { recursive: true, force: true });
   }
 }
 
+/** The path of a program that test/build.ts built. */
 function program(name: string): string {
   return join(inject("programs"), name);
 }
@@ -100,19 +103,19 @@ async function stop(process: ChildProcess, signal: NodeJS.Signals): Promise<void
   await exit;
 }
 
-/** The first line of a program's output that holds the text. */
-async function line(process: ChildProcess, text: string): Promise<string> {
+/** Waits for the first line of a process's output that contains the text. */
+async function waitForLine(process: ChildProcess, text: string): Promise<string> {
   const lines = createInterface({ input: process.stdout! });
-  for await (const said of lines) {
-    if (said.includes(text)) {
+  for await (const line of lines) {
+    if (line.includes(text)) {
       process.stdout!.resume(); // discard the rest, so that the process does not block
-      return said;
+      return line;
     }
   }
   throw new Error(`${process.spawnfile} ended without printing ${text}`);
 }
 
-/** A port below those from which the kernel takes the clients', so that none of them has it before the server does. */
+/** An unused port below the ephemeral range, so that no outgoing connection takes it before the server does. */
 async function freePort(): Promise<number> {
   for (;;) {
     const port = 10_000 + Math.floor(Math.random() * 12_000);

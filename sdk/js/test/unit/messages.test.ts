@@ -1,30 +1,30 @@
 import { expect, test, vi } from "vitest";
 import { type ChannelMessage, connect, type Frame, MAX_UNACKNOWLEDGED, type MessageType } from "../../src/index.js";
-import { atATimeOfItsOwn, open, ScriptedSocket, token } from "./script.js";
+import { useFakeTimersAndRandom, open, ScriptedSocket, token } from "./script.js";
 
-atATimeOfItsOwn(0);
+useFakeTimersAndRandom(0);
 
 const texts = (socket: ScriptedSocket) => socket.sent.map((m) => m.chat?.text);
 
-/** The line is lost and the next one begins. */
-async function again(more: object = {}) {
+/** Loses the connection and opens the next one. The ready message has the given members. */
+async function reconnect(ready: object = {}) {
   ScriptedSocket.latest.drop();
   await vi.advanceTimersByTimeAsync(1);
-  ScriptedSocket.latest.ready(more);
+  ScriptedSocket.latest.ready(ready);
 }
 
 test("every message type emits an event with payload and envelope", async () => {
   const { session } = await open();
   ScriptedSocket.latest.ready();
-  const heard: unknown[] = [];
+  const received: unknown[] = [];
   const fields: Record<MessageType, string> = {
     chat: "chat", browser_action: "browserAction", action: "action", action_result: "actionResult", audio: "audio", status: "status",
     control: "control", reconnect: "reconnect", error: "error", ping: "", pong: "",
   };
   for (const type of Object.keys(fields) as MessageType[]) {
-    session.on(type, (payload: object, message: ChannelMessage) => heard.push([type, payload, message.type]));
-    ScriptedSocket.latest.say({ type, streamId: `s-${type}`, ...(fields[type] ? { [fields[type]]: { of: type } } : {}) });
-    expect(heard.pop()).toEqual([type, fields[type] ? { of: type } : {}, type]);
+    session.on(type, (payload: object, message: ChannelMessage) => received.push([type, payload, message.type]));
+    ScriptedSocket.latest.deliver({ type, streamId: `s-${type}`, ...(fields[type] ? { [fields[type]]: { of: type } } : {}) });
+    expect(received.pop()).toEqual([type, fields[type] ? { of: type } : {}, type]);
   }
   session.dispose();
 });
@@ -33,19 +33,19 @@ test("a listener that throws or is removed does not affect the others", async ()
   const { session } = await open();
   ScriptedSocket.latest.ready();
   const uncaught = vi.spyOn(globalThis, "queueMicrotask").mockImplementation(() => {});
-  const heard = vi.fn();
+  const received = vi.fn();
   session.on("chat", () => {
-    throw new Error("of a listener");
+    throw new Error("thrown by a listener");
   });
-  const off = session.on("chat", heard);
-  ScriptedSocket.latest.say({ type: "chat", streamId: "s1", chat: {} });
+  const off = session.on("chat", received);
+  ScriptedSocket.latest.deliver({ type: "chat", streamId: "s1", chat: {} });
   off();
-  ScriptedSocket.latest.say({ type: "chat", streamId: "s2", chat: {} });
-  expect(heard).toHaveBeenCalledTimes(1);
+  ScriptedSocket.latest.deliver({ type: "chat", streamId: "s2", chat: {} });
+  expect(received).toHaveBeenCalledTimes(1);
   expect(uncaught).toHaveBeenCalledTimes(2);
   const late = vi.fn();
   session.on("chat", () => session.on("chat", late));
-  ScriptedSocket.latest.say({ type: "chat", streamId: "s3", chat: {} });
+  ScriptedSocket.latest.deliver({ type: "chat", streamId: "s3", chat: {} });
   expect(late).not.toHaveBeenCalled(); // added during the event: called from the next one on
   session.dispose();
 });
@@ -105,9 +105,9 @@ test("a duplicate message is emitted once, and as a frame twice", async () => {
   session.on("chat", chat);
   session.on("frame", (frame) => frames.push(frame));
   ScriptedSocket.latest.ready();
-  ScriptedSocket.latest.say({ type: "chat", streamId: "s1", chat: { text: "once" } });
-  await again();
-  ScriptedSocket.latest.say({ type: "chat", streamId: "s1", chat: { text: "once" } });
+  ScriptedSocket.latest.deliver({ type: "chat", streamId: "s1", chat: { text: "once" } });
+  await reconnect();
+  ScriptedSocket.latest.deliver({ type: "chat", streamId: "s1", chat: { text: "once" } });
   expect(chat).toHaveBeenCalledTimes(1);
   expect(frames.filter((f) => f.message.type === "chat").map((f) => f.duplicate)).toEqual([false, true]);
   session.dispose();
@@ -118,8 +118,8 @@ test("the memory of received messages is bounded", async () => {
   const chat = vi.fn();
   session.on("chat", chat);
   ScriptedSocket.latest.ready();
-  for (let i = 0; i < 3_000; i++) ScriptedSocket.latest.say({ type: "chat", streamId: `m${i}`, chat: {} });
-  for (const i of [2_999, 2_000, 1_000]) ScriptedSocket.latest.say({ type: "chat", streamId: `m${i}`, chat: {} });
+  for (let i = 0; i < 3_000; i++) ScriptedSocket.latest.deliver({ type: "chat", streamId: `m${i}`, chat: {} });
+  for (const i of [2_999, 2_000, 1_000]) ScriptedSocket.latest.deliver({ type: "chat", streamId: `m${i}`, chat: {} });
   expect(chat).toHaveBeenCalledTimes(3_001);
   session.dispose();
 });
@@ -129,11 +129,11 @@ test("it resumes after the last message and names the previous connection", asyn
   const reconnects = vi.fn();
   session.on("reconnect", reconnects);
   ScriptedSocket.latest.ready();
-  ScriptedSocket.latest.say({ type: "chat", streamId: "s7", chat: {} });
+  ScriptedSocket.latest.deliver({ type: "chat", streamId: "s7", chat: {} });
   expect(session.position).toEqual({ streamId: "s7", connectionId: "c1" });
-  await again({ streamId: "s20" });
+  await reconnect({ streamId: "s20" });
   expect(Object.fromEntries(new URL(ScriptedSocket.latest.url).searchParams)).toEqual({ streamId: "s7", connectionId: "c1" });
-  ScriptedSocket.latest.say({ type: "reconnect", reconnect: { recovered: false, count: 0 } });
+  ScriptedSocket.latest.deliver({ type: "reconnect", reconnect: { recovered: false, count: 0 } });
   expect(reconnects.mock.calls[0]![0]).toEqual({ recovered: false, count: 0 });
   expect(session.position).toEqual({ streamId: "s20", connectionId: "c2" });
   session.dispose();
@@ -141,15 +141,15 @@ test("it resumes after the last message and names the previous connection", asyn
 
 test("missing messages are reported even if the connection is lost before the report", async () => {
   const { session } = await open({ from: { streamId: "s7", connectionId: "c0" } });
-  const asked = () => Object.fromEntries(new URL(ScriptedSocket.latest.url).searchParams);
-  ScriptedSocket.latest.ready({ streamId: "s20" }); // it begins at the head, and says why in a moment
-  await again({ streamId: "s21" });
-  expect(asked()).toEqual({ streamId: "s7", connectionId: "c1" });
-  ScriptedSocket.latest.say({ type: "reconnect", reconnect: { recovered: false, count: 0 } });
-  await again({ streamId: "s22" });
-  expect(asked()).toEqual({ streamId: "s21", connectionId: "c2" });
-  ScriptedSocket.latest.say({ type: "chat", streamId: "s22", chat: {} });
-  ScriptedSocket.latest.say({ type: "reconnect", reconnect: { recovered: true, count: 1 } });
+  const query = () => Object.fromEntries(new URL(ScriptedSocket.latest.url).searchParams);
+  ScriptedSocket.latest.ready({ streamId: "s20" }); // starts at the newest message; the reason follows
+  await reconnect({ streamId: "s21" });
+  expect(query()).toEqual({ streamId: "s7", connectionId: "c1" });
+  ScriptedSocket.latest.deliver({ type: "reconnect", reconnect: { recovered: false, count: 0 } });
+  await reconnect({ streamId: "s22" });
+  expect(query()).toEqual({ streamId: "s21", connectionId: "c2" });
+  ScriptedSocket.latest.deliver({ type: "chat", streamId: "s22", chat: {} });
+  ScriptedSocket.latest.deliver({ type: "reconnect", reconnect: { recovered: true, count: 1 } });
   expect(session.position).toEqual({ streamId: "s22", connectionId: "c3" });
   session.dispose();
 });
@@ -157,9 +157,9 @@ test("missing messages are reported even if the connection is lost before the re
 test("a saved position does not change", async () => {
   const { session } = await open();
   ScriptedSocket.latest.ready();
-  const kept = session.position;
-  ScriptedSocket.latest.say({ type: "chat", streamId: "s1", chat: {} });
-  expect([kept?.streamId, session.position?.streamId]).toEqual(["s0", "s1"]);
+  const saved = session.position;
+  ScriptedSocket.latest.deliver({ type: "chat", streamId: "s1", chat: {} });
+  expect([saved?.streamId, session.position?.streamId]).toEqual(["s0", "s1"]);
   session.dispose();
 });
 
@@ -167,7 +167,7 @@ test("after a connection without a frame it resumes from the start", async () =>
   const { session } = await open();
   expect(ScriptedSocket.latest.url).not.toContain("streamId");
   ScriptedSocket.latest.onopen?.({});
-  await again();
+  await reconnect();
   expect(ScriptedSocket.latest.url).toContain("?streamId=start");
   session.dispose();
   const other = await open();
@@ -185,7 +185,7 @@ test("after a reload it resumes from the page's position", async () => {
 
 test("unacknowledged messages are resent unchanged and in order", async () => {
   const { session } = await open();
-  const early = session.send("chat", { text: "a" }); // before there is a connection
+  const early = session.send("chat", { text: "a" }); // before the first connection
   ScriptedSocket.latest.ready();
   const late = ["b", "c", "d"].map((text) => session.send("chat", { text }));
   const first = ScriptedSocket.latest;
@@ -193,7 +193,7 @@ test("unacknowledged messages are resent unchanged and in order", async () => {
   first.ack(first.sent[1]);
   await expect(late[0]).resolves.toBe(first.sent[1]!.messageId);
   first.drop();
-  const e = session.send("chat", { text: "e" }); // while there is none
+  const e = session.send("chat", { text: "e" }); // while disconnected
   await vi.advanceTimersByTimeAsync(1);
   ScriptedSocket.latest.ready();
   const second = ScriptedSocket.latest;
@@ -201,7 +201,7 @@ test("unacknowledged messages are resent unchanged and in order", async () => {
   expect(second.sent.slice(0, 3)).toEqual([first.sent[0], first.sent[2], first.sent[3]]);
   for (const message of second.sent) second.ack(message);
   await Promise.all([early, ...late, e]);
-  await again();
+  await reconnect();
   expect(texts(ScriptedSocket.latest)).toEqual([]);
   session.dispose();
 });
@@ -226,23 +226,23 @@ test("it respects the token response's rate", async () => {
 test("it never exceeds the rate limit, even when resending", async () => {
   const { session } = await open({ token: { token: token(), wsUrl: "ws://service/ws/session", limits: { framesPerSecond: 60 } } });
   for (let i = 0; i < MAX_UNACKNOWLEDGED; i++) void session.send("chat", { text: String(i) });
-  const line = ScriptedSocket.latest;
-  line.ready();
-  expect(line.sent).toHaveLength(30); // and no more until the first is acknowledged
+  const socket = ScriptedSocket.latest;
+  socket.ready();
+  expect(socket.sent).toHaveLength(30); // no more until the first is acknowledged
   await vi.advanceTimersByTimeAsync(5_000);
-  expect(line.sent).toHaveLength(30);
+  expect(socket.sent).toHaveLength(30);
   for (let i = 0; i < MAX_UNACKNOWLEDGED; i++) {
-    while (!line.sent[i]) await vi.advanceTimersByTimeAsync(1);
-    line.ack(line.sent[i]);
+    while (!socket.sent[i]) await vi.advanceTimersByTimeAsync(1);
+    socket.ack(socket.sent[i]);
   }
-  expect(texts(line)).toEqual(Array.from({ length: MAX_UNACKNOWLEDGED }, (_, i) => String(i)));
-  // The service's own count: 60 at once, and 60 more each second.
+  expect(texts(socket)).toEqual(Array.from({ length: MAX_UNACKNOWLEDGED }, (_, i) => String(i)));
+  // The rate limit of the service: a burst of 60 frames, and 60 more each second.
   let permits = 60;
-  line.sentAt.forEach((at, i, all) => {
+  socket.sentAt.forEach((at, i, all) => {
     permits = Math.min(60, permits + ((at - (all[i - 1] ?? at)) * 60) / 1000) - 1;
     expect(permits).toBeGreaterThanOrEqual(10);
   });
-  expect(line.sentAt.at(-1)! - line.sentAt[30]!).toBeLessThan(6_000);
+  expect(socket.sentAt.at(-1)! - socket.sentAt[30]!).toBeLessThan(6_000);
   session.dispose();
 });
 
@@ -256,12 +256,12 @@ test.each([
   const errors = vi.fn();
   session.on("error", errors);
   const [a, b] = [session.send("chat", { text: "a" }), session.send("browser_action", { name: "click" })];
-  const line = ScriptedSocket.latest;
+  const socket = ScriptedSocket.latest;
   const issues = [{ path: "/chat", message: "Why." }];
-  line.say({ type: "error", error: { code, message, fatal: false, relatesTo: line.sent[0]!.messageId, issues } });
-  line.ack(line.sent[1]);
+  socket.deliver({ type: "error", error: { code, message, fatal: false, relatesTo: socket.sent[0]!.messageId, issues } });
+  socket.ack(socket.sent[1]);
   await expect(a).rejects.toMatchObject({ code, message, context: { details: issues } });
-  await expect(b).resolves.toBe(line.sent[1]!.messageId);
+  await expect(b).resolves.toBe(socket.sent[1]!.messageId);
   expect(errors).toHaveBeenCalledTimes(1);
   session.dispose();
 });
@@ -282,7 +282,7 @@ test("an error without relatesTo settles the oldest message", async () => {
   const { session } = await open();
   ScriptedSocket.latest.ready();
   const sent = session.send("chat", { text: "a" });
-  ScriptedSocket.latest.say({ type: "error", error: { code: "MALFORMED_JSON", message: "No." } });
+  ScriptedSocket.latest.deliver({ type: "error", error: { code: "MALFORMED_JSON", message: "No." } });
   await expect(sent).rejects.toMatchObject({ code: "MALFORMED_JSON" });
   session.dispose();
 });
@@ -292,7 +292,7 @@ test.each(["SERVICE_UNAVAILABLE", "INTERNAL_ERROR"])("a message is resent on the
   ScriptedSocket.latest.ready();
   const sent = session.send("chat", { text: "a" });
   const { messageId } = ScriptedSocket.latest.sent[0]!;
-  ScriptedSocket.latest.say({ type: "error", error: { code, message: "Soon.", relatesTo: messageId } });
+  ScriptedSocket.latest.deliver({ type: "error", error: { code, message: "Soon.", relatesTo: messageId } });
   ScriptedSocket.latest.drop(4005);
   await vi.advanceTimersByTimeAsync(1);
   ScriptedSocket.latest.ready();
@@ -307,8 +307,8 @@ test("acks and errors sent by the runtime settle nothing", async () => {
   const settled = vi.fn();
   session.send("chat", { text: "a" }).then(settled, settled);
   const { messageId } = ScriptedSocket.latest.sent[0]!;
-  ScriptedSocket.latest.say({ type: "status", streamId: "s1", status: { event: "ack", messageId } });
-  ScriptedSocket.latest.say({ type: "error", streamId: "s2", error: { code: "X", relatesTo: messageId } });
+  ScriptedSocket.latest.deliver({ type: "status", streamId: "s1", status: { event: "ack", messageId } });
+  ScriptedSocket.latest.deliver({ type: "error", streamId: "s2", error: { code: "X", relatesTo: messageId } });
   await vi.advanceTimersByTimeAsync(0);
   expect(settled).not.toHaveBeenCalled();
   session.dispose();
@@ -326,9 +326,9 @@ test("an oversized message is rejected locally", async () => {
 test("an unserializable payload rejects; a lone surrogate does not", async () => {
   const { session } = await open();
   ScriptedSocket.latest.ready();
-  const circle: Record<string, unknown> = {};
-  circle.self = circle;
-  await expect(session.send("action", circle)).rejects.toThrow(TypeError);
+  const circular: Record<string, unknown> = {};
+  circular.self = circular;
+  await expect(session.send("action", circular)).rejects.toThrow(TypeError);
   void session.send("chat", { text: "👍 \ud83d \\ud83d", "\udc4d": ["\\\udc4d"] });
   expect(ScriptedSocket.latest.sent[0]!.chat).toEqual({ text: "👍 \ufffd \\ud83d", "\ufffd": ["\\\ufffd"] });
   session.dispose();
@@ -343,7 +343,7 @@ test("audio is sent immediately or dropped", async () => {
   expect(ScriptedSocket.latest.sent).toHaveLength(1);
   ScriptedSocket.latest.bufferedAmount = 100_000;
   expect(session.sendAudio({ data: "…" })).toBe(false);
-  await again();
+  await reconnect();
   expect(ScriptedSocket.latest.sent).toHaveLength(0);
   session.dispose();
 });
@@ -352,8 +352,8 @@ test("textChat follows the service and the runtime", async () => {
   const { session } = await open();
   ScriptedSocket.latest.ready({ textChat: false });
   expect(session.textChat).toBe(false);
-  ScriptedSocket.latest.say({ type: "control", streamId: "s1", control: { command: "enable_text_chat" } });
-  ScriptedSocket.latest.say({ type: "control", streamId: "s2", control: { command: "dim_the_lights" } });
+  ScriptedSocket.latest.deliver({ type: "control", streamId: "s1", control: { command: "enable_text_chat" } });
+  ScriptedSocket.latest.deliver({ type: "control", streamId: "s2", control: { command: "unknown_command" } });
   expect(session.textChat).toBe(true);
   session.dispose();
 });
@@ -361,7 +361,7 @@ test("textChat follows the service and the runtime", async () => {
 test("a ping is answered", async () => {
   const { session } = await open();
   ScriptedSocket.latest.ready();
-  ScriptedSocket.latest.say({ type: "ping" });
+  ScriptedSocket.latest.deliver({ type: "ping" });
   expect(ScriptedSocket.latest.sent).toMatchObject([{ type: "pong", sessionId: "ses_1", direction: "to_ari" }]);
   session.dispose();
 });

@@ -1,17 +1,17 @@
 import { describe, expect, test, vi } from "vitest";
-import { answer, atATimeOfItsOwn, open, ScriptedSocket, token } from "./script.js";
+import { stubFetch, useFakeTimersAndRandom, open, ScriptedSocket, token } from "./script.js";
 
-atATimeOfItsOwn(0.999999);
+useFakeTimersAndRandom(0.999999);
 
-/** What a browser would tell. */
-function listenTo() {
-  const events = Object.assign(new EventTarget(), { listened: [] as string[] });
+/** Replaces the page's event target. `registered` has the names of the events with listeners. */
+function stubPageEvents() {
+  const events = Object.assign(new EventTarget(), { registered: [] as string[] });
   vi.stubGlobal("addEventListener", (name: string, listener: EventListener) => {
-    events.listened.push(name);
+    events.registered.push(name);
     events.addEventListener(name, listener);
   });
   vi.stubGlobal("removeEventListener", (name: string, listener: EventListener) => {
-    events.listened.splice(events.listened.indexOf(name), 1);
+    events.registered.splice(events.registered.indexOf(name), 1);
     events.removeEventListener(name, listener);
   });
   return events;
@@ -39,10 +39,10 @@ describe("close codes", () => {
   test.each([
     [1007, "BAD_FRAMES"], [1008, "REFUSED"], [1009, "MESSAGE_TOO_LARGE"], [4500, "UNAUTHORIZED"], [4501, "BAD_FRAMES"],
     [4502, "SESSION_REPLACED"], [4503, "SESSION_ENDED"], [4504, "SESSION_EXPIRED"], [4999, "REFUSED"],
-  ])("after %i it stays away: %s", async (code, name) => {
+  ])("does not reconnect after %i: %s", async (code, name) => {
     const { session, states } = await open();
     ScriptedSocket.latest.ready();
-    const sent = session.send("chat", { text: "under way" });
+    const sent = session.send("chat", { text: "unacknowledged" });
     ScriptedSocket.latest.drop(code, "why");
     await expect(sent).rejects.toMatchObject({ name: "TelapiError", code: name, context: { closeCode: code } });
     expect(states.at(-1)).toMatchObject({ state: "ended", reason: { code: name, message: code === 4999 ? "why" : expect.stringMatching(/^[A-Z].*\.$/) } });
@@ -54,7 +54,7 @@ describe("close codes", () => {
 
 describe("back-off", () => {
   test("delays are random, double up to the maximum, and reset after a stable connection", async () => {
-    answer(426, {});
+    stubFetch(426, {});
     const { session, states } = await open({ minDelayMs: 1_000, maxDelayMs: 6_000 });
     for (let i = 0; i < 5; i++) {
       ScriptedSocket.latest.drop();
@@ -65,7 +65,7 @@ describe("back-off", () => {
     ScriptedSocket.latest.ready();
     await vi.advanceTimersByTimeAsync(4_000);
     ScriptedSocket.latest.drop(4005);
-    expect(waits().at(-1)).toBe(6_000); // it hardly began: the service is not well
+    expect(waits().at(-1)).toBe(6_000); // the connection was not stable
     await vi.advanceTimersByTimeAsync(6_000);
     ScriptedSocket.latest.ready();
     await vi.advanceTimersByTimeAsync(6_000);
@@ -106,7 +106,7 @@ describe("back-off", () => {
     const { session } = await open();
     const serverTime = 1_900_000_000_000;
     ScriptedSocket.latest.onopen?.({});
-    ScriptedSocket.latest.say({
+    ScriptedSocket.latest.deliver({
       type: "status", timestamp: serverTime,
       status: { event: "ready", connectionId: "c", streamId: "s", pingIntervalMs: 25_000, expiresAt: new Date(serverTime + 60_000).toISOString() },
     });
@@ -127,7 +127,7 @@ describe("back-off", () => {
   });
 
   test("it waits while offline and reconnects when online", async () => {
-    const events = listenTo();
+    const events = stubPageEvents();
     const { session, states } = await open();
     ScriptedSocket.latest.ready();
     events.dispatchEvent(new Event("offline"));
@@ -142,15 +142,15 @@ describe("back-off", () => {
     await vi.advanceTimersByTimeAsync(0);
     expect(session.state).toBe("connecting");
     ScriptedSocket.latest.ready();
-    // Another network, or a page that slept: is the line still there?
-    for (const sign of ["online", "visibilitychange"]) events.dispatchEvent(new Event(sign));
+    // After a change of network or a sleep of the page, the connection is checked with a ping.
+    for (const name of ["online", "visibilitychange"]) events.dispatchEvent(new Event(name));
     expect(ScriptedSocket.latest.sent.map((m) => m.type)).toEqual(["ping", "ping"]);
     session.dispose();
-    expect(events.listened).toEqual([]);
+    expect(events.registered).toEqual([]);
   });
 
   test("visibility changes do not keep a dead connection alive", async () => {
-    const events = listenTo();
+    const events = stubPageEvents();
     const { session } = await open({ pongTimeoutMs: 4_000 });
     ScriptedSocket.latest.ready();
     for (let second = 0; second < 4; second++) {
@@ -164,7 +164,7 @@ describe("back-off", () => {
 
   test("a failed attempt right after coming online is retried soon", async () => {
     vi.stubGlobal("fetch", () => Promise.reject(new TypeError()));
-    const events = listenTo();
+    const events = stubPageEvents();
     const { session, states } = await open();
     for (let i = 0; i < 6; i++) {
       ScriptedSocket.latest.drop();
@@ -191,20 +191,20 @@ describe("a dead connection", () => {
 
   test("is detected by an unanswered ping; any frame keeps it alive", async () => {
     const { session } = await open({ pongTimeoutMs: 4_000 });
-    const line = ScriptedSocket.latest;
-    line.ready({ pingIntervalMs: 20_000 });
+    const socket = ScriptedSocket.latest;
+    socket.ready({ pingIntervalMs: 20_000 });
     await vi.advanceTimersByTimeAsync(19_000);
-    line.say({ type: "audio", audio: {} });
+    socket.deliver({ type: "audio", audio: {} });
     await vi.advanceTimersByTimeAsync(19_000);
-    expect(line.sent).toHaveLength(0);
+    expect(socket.sent).toHaveLength(0);
     await vi.advanceTimersByTimeAsync(1_000);
-    expect(line.sent.map((m) => m.type)).toEqual(["ping"]);
-    line.say({ type: "pong" });
+    expect(socket.sent.map((m) => m.type)).toEqual(["ping"]);
+    socket.deliver({ type: "pong" });
     await vi.advanceTimersByTimeAsync(23_000);
     expect(session.state).toBe("connected");
     await vi.advanceTimersByTimeAsync(1_000);
     expect(session).toMatchObject({ state: "waiting", reason: { code: "CONNECTION_LOST", context: { closeCode: 4002 } } });
-    line.say({ type: "chat", streamId: "s9", chat: { text: "too late" } });
+    socket.deliver({ type: "chat", streamId: "s9", chat: { text: "too late" } });
     expect(session.position?.streamId).toBe("s0");
     session.dispose();
   });
@@ -215,7 +215,7 @@ test("cut lasts until resume; dispose is final", async () => {
   ScriptedSocket.latest.ready();
   const first = ScriptedSocket.latest;
   session.cut();
-  first.drop(); // as a browser says after every close
+  first.drop(); // browsers report every close
   await vi.advanceTimersByTimeAsync(600_000);
   expect(ScriptedSocket.all).toHaveLength(1);
   session.resume();
@@ -230,17 +230,19 @@ test("cut lasts until resume; dispose is final", async () => {
 });
 
 test("a socket is terminated by cut and closed with a code by dispose", async () => {
-  const terminated = vi.fn();
+  const terminate = vi.fn();
   const { session } = await open({ WebSocket: class extends ScriptedSocket {
-    terminate = terminated;
+    terminate(): void {
+      terminate();
+    }
   } });
   ScriptedSocket.latest.ready();
   session.cut();
-  expect([terminated.mock.calls.length, ScriptedSocket.latest.closedWith]).toEqual([1, null]);
+  expect([terminate.mock.calls.length, ScriptedSocket.latest.closedWith]).toEqual([1, null]);
   session.resume();
   ScriptedSocket.latest.ready();
   session.dispose();
-  expect([terminated.mock.calls.length, ScriptedSocket.latest.closedWith]).toEqual([1, 1000]);
+  expect([terminate.mock.calls.length, ScriptedSocket.latest.closedWith]).toEqual([1, 1000]);
 });
 
 test("the url option overrides the response's wsUrl", async () => {

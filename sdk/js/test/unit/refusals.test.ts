@@ -1,14 +1,14 @@
 import { describe, expect, test, vi } from "vitest";
 import { connect, type Refusal, type TokenResponse } from "../../src/index.js";
-import { answer, atATimeOfItsOwn, open, ScriptedSocket, token } from "./script.js";
+import { stubFetch, useFakeTimersAndRandom, open, ScriptedSocket, token } from "./script.js";
 
-atATimeOfItsOwn(0.999999);
+useFakeTimersAndRandom(0.999999);
 
 describe("a rejected handshake", () => {
   const envelope = { error: { code: "SESSION_ENDED", message: "The session has ended.", requestId: "r1" } };
 
   test("ends the session with the error from the service", async () => {
-    const fetch = answer(410, envelope);
+    const fetch = stubFetch(410, envelope);
     const { session } = await open();
     const refused: Refusal[] = [];
     session.on("refused", (refusal) => refused.push(refusal));
@@ -28,7 +28,7 @@ describe("a rejected handshake", () => {
     ["502 from a load balancer", 502, "<html>", {}, "HTTP_502", 1_000],
     ["426 for a valid token", 426, envelope, {}, "HANDSHAKE_FAILED", 1_000],
   ])("%s is retried", async (_, status, body, headers, code, wait) => {
-    answer(status, body, headers);
+    stubFetch(status, body, headers);
     const { session, states } = await open();
     const refused = vi.fn();
     session.on("refused", refused);
@@ -40,7 +40,7 @@ describe("a rejected handshake", () => {
   });
 
   test("SESSION_IN_USE is final on the first connection and retried on a reconnect", async () => {
-    answer(409, { error: { code: "SESSION_IN_USE", message: "Another connection is open." } });
+    stubFetch(409, { error: { code: "SESSION_IN_USE", message: "Another connection is open." } });
     const first = await open();
     ScriptedSocket.latest.drop();
     await vi.advanceTimersByTimeAsync(0);
@@ -75,7 +75,7 @@ describe("a rejected handshake", () => {
   });
 
   test("a token that expired before use is fetched again, once", async () => {
-    answer(401, { error: { code: "UNAUTHORIZED", message: "The token has expired." } });
+    stubFetch(401, { error: { code: "UNAUTHORIZED", message: "The token has expired." } });
     const issue = vi.fn(() => Promise.resolve({ token: token(), wsUrl: "ws://service/ws/session" }));
     const { session } = await open({ issue });
     for (const calls of [1, 2]) {
@@ -88,7 +88,7 @@ describe("a rejected handshake", () => {
   });
 
   test("a redeemed token is not replaced", async () => {
-    answer(410, envelope);
+    stubFetch(410, envelope);
     const issue = vi.fn(() => Promise.resolve({ token: token(), wsUrl: "ws://service/ws/session" }));
     const { session } = await open({ issue });
     ScriptedSocket.latest.ready();
@@ -101,7 +101,7 @@ describe("a rejected handshake", () => {
   });
 
   test.each([410, 503])("a listener can react to %i", async (status) => {
-    answer(status, envelope);
+    stubFetch(status, envelope);
     const { session } = await open();
     session.on("refused", () => session.cut());
     ScriptedSocket.latest.drop();
@@ -151,7 +151,7 @@ describe("a rejected handshake", () => {
   });
 
   test("no second token is fetched for other errors", async () => {
-    answer(403, { error: { code: "ORIGIN_NOT_ALLOWED", message: "Origin not allowed." } });
+    stubFetch(403, { error: { code: "ORIGIN_NOT_ALLOWED", message: "Origin not allowed." } });
     const { session } = await open({ issue: () => Promise.resolve({ token: token(), wsUrl: "ws://service/ws/session" }) });
     ScriptedSocket.latest.drop();
     await vi.advanceTimersByTimeAsync(0);

@@ -1,9 +1,12 @@
 import { afterEach, beforeEach, expect, vi } from "vitest";
 import { connect, type ChannelMessage, type ConnectOptions, type Session, type StateChange } from "../../src/index.js";
 
-/** Every test of the file has timers and chance of its own, and leaves no timers: an ended session has none. */
-export function atATimeOfItsOwn(chance: number): void {
-  beforeEach(() => void vi.useFakeTimers().spyOn(Math, "random").mockReturnValue(chance));
+/**
+ * Gives every test of the file fake timers and a fixed Math.random. A test fails if timers remain: an ended session has
+ * none.
+ */
+export function useFakeTimersAndRandom(random: number): void {
+  beforeEach(() => void vi.useFakeTimers().spyOn(Math, "random").mockReturnValue(random));
   afterEach(() => {
     expect(vi.getTimerCount()).toBe(0);
     vi.restoreAllMocks();
@@ -12,14 +15,14 @@ export function atATimeOfItsOwn(chance: number): void {
   });
 }
 
-/** What fetch is answered from now on. */
-export function answer(status: number, body: unknown, headers = {}) {
+/** Replaces fetch with one that always returns this response. */
+export function stubFetch(status: number, body: unknown, headers = {}) {
   const fetch = vi.fn((_url: string, _init?: RequestInit) => Promise.resolve(new Response(typeof body === "string" ? body : JSON.stringify(body), { status, headers })));
   vi.stubGlobal("fetch", fetch);
   return fetch;
 }
 
-/** A WebSocket whose other end is the test. */
+/** A WebSocket that the test controls. */
 export class ScriptedSocket {
   static all: ScriptedSocket[] = [];
   static get latest(): ScriptedSocket {
@@ -32,8 +35,8 @@ export class ScriptedSocket {
   onerror: ((event: object) => void) | null = null;
   bufferedAmount = 0;
   sent: ChannelMessage[] = [];
-  sentAt: number[] = [];
-  closedWith: number | undefined | null = null;
+  sentAt: number[] = []; // the time of each message in sent
+  closedWith: number | undefined | null = null; // close code; undefined: closed without a code; null: open
 
   constructor(
     readonly url: string,
@@ -51,36 +54,37 @@ export class ScriptedSocket {
     this.closedWith = code;
   }
 
-  /** The service says something. */
-  say(message: Partial<ChannelMessage>): void {
+  /** Delivers a message from the service. */
+  deliver(message: Partial<ChannelMessage>): void {
     this.onmessage?.({ data: JSON.stringify({ sessionId: "ses_1", messageId: "m", timestamp: Date.now(), direction: "to_browser", ...message }) });
   }
 
-  /** The handshake goes through and the connection begins. */
-  ready(more: object = {}): void {
+  /** Completes the handshake and delivers the ready message, with the given members replaced. */
+  ready(overrides: object = {}): void {
     this.onopen?.({});
-    this.say({
+    this.deliver({
       type: "status",
       status: {
         event: "ready", connectionId: `c${ScriptedSocket.all.length}`, streamId: "s0", resumed: false, pingIntervalMs: 25_000,
-        maxMessageBytes: 65_536, textChat: true, expiresAt: new Date(Date.now() + 3_600_000).toISOString(), reconnectJitterMs: 5_000, ...more,
+        maxMessageBytes: 65_536, textChat: true, expiresAt: new Date(Date.now() + 3_600_000).toISOString(), reconnectJitterMs: 5_000, ...overrides,
       },
     });
   }
 
+  /** Acknowledges a message of the page. */
   ack(message: ChannelMessage | undefined): void {
-    this.say({ type: "status", status: { event: "ack", messageId: message!.messageId } });
+    this.deliver({ type: "status", status: { event: "ack", messageId: message!.messageId } });
   }
 
-  /** The line goes down. */
+  /** Closes the connection from the side of the service. */
   drop(code = 1006, reason = ""): void {
     this.onclose?.({ code, reason });
   }
 }
 
-/** A call token as far as the SDK looks into it. */
+/** A call token with the claims that the SDK reads. */
 export function token(lifetimeSeconds = 3_600, sub = "ses_1"): string {
-  const claims = { sub, iat: 1_000, exp: 1_000 + lifetimeSeconds, more: "???????>>>>>>>" }; // in base64url - and _
+  const claims = { sub, iat: 1_000, exp: 1_000 + lifetimeSeconds, more: "???????>>>>>>>" }; // contains - and _ in base64url
   return `e30.${Buffer.from(JSON.stringify(claims)).toString("base64url")}.sig`;
 }
 
@@ -89,7 +93,7 @@ export interface Scripted {
   states: StateChange[];
 }
 
-/** Opens a session on scripted sockets; the first one is there when this returns. */
+/** Opens a session on scripted sockets. The first one exists when this resolves. */
 export async function open(options: Partial<ConnectOptions> = {}): Promise<Scripted> {
   ScriptedSocket.all = [];
   const session = connect({ token: token(), url: "ws://service/ws/session", WebSocket: ScriptedSocket, ...options } as ConnectOptions);
