@@ -6,7 +6,7 @@ export default defineConfig({
     globalSetup: "test/build.ts",
     sequence: { concurrent: true },
     maxConcurrency: 3,
-    testTimeout: 120_000,
-    hookTimeout: 60_000,
+    testTimeout: 300_000,
+    hookTimeout: 120_000,
   },
 });

@@ -1,6 +1,6 @@
 import { TelapiError, type TokenResponse } from "@telapi/sdk";
 
-/** The playground's configuration. Without a key the page asks for one. */
+/** The playground's configuration. Without a key, the user has to enter one. */
 export interface PlaygroundConfig {
   apiKey?: string;
   endpoints: Endpoint[];
@@ -23,7 +23,7 @@ export type Lane = "browser" | "service" | "runtime" | "bot";
 
 /** One event of the feed. */
 export interface TimelineEvent {
-  at: number;
+  at: number; // Unix time in milliseconds
   lane: Lane;
   to?: Lane;
   kind: string;
@@ -32,18 +32,19 @@ export interface TimelineEvent {
   data?: unknown;
 }
 
-export interface Figures {
+/** Numbers of synthesized characters. */
+export interface CharacterCounts {
   characters: number;
   cachedCharacters: number;
   billedCharacters: number;
 }
 
 export interface Usage {
-  total: Figures;
-  buckets: (Figures & { start: string; group?: string })[];
+  total: CharacterCounts;
+  buckets: (CharacterCounts & { start: string; group?: string })[];
 }
 
-/** Feed lines maxSeen to detect duplicates; more than the feed repeats. */
+/** Number of feed lines kept to detect duplicates; more than the feed repeats. */
 const maxSeen = 5_000;
 
 /** A client of the HTTP API. */
@@ -58,7 +59,7 @@ export class Api {
     return ((await (await this.request("GET", "/api/v1/endpoints")).json()) as { data: Endpoint[] }).data;
   }
 
-  /** Creates a session. Its WebSocket URL uses the page's host, whatever the service's own URL is. */
+  /** Creates a session. Its WebSocket URL uses the page's host instead of the service's public URL. */
   async issue(params: TokenRequest): Promise<TokenResponse> {
     const token = (await (await this.request("POST", "/api/v1/sessions/token", params)).json()) as TokenResponse;
     const url = new URL(new URL(token.wsUrl).pathname, location.href);
@@ -80,7 +81,7 @@ export class Api {
   }
 
   /** Streams the events of a session until it has ended. Reconnects if the feed ends early, and skips repeated events. */
-  async follow(sessionId: string, ended: () => boolean, signal: AbortSignal, onEvent: (event: TimelineEvent) => void): Promise<void> {
+  async streamEvents(sessionId: string, ended: () => boolean, signal: AbortSignal, onEvent: (event: TimelineEvent) => void): Promise<void> {
     const seen = new Set<string>();
     while (!signal.aborted) {
       try {
@@ -120,12 +121,13 @@ async function errorOf(response: Response): Promise<TelapiError> {
   return new TelapiError(error?.code ?? `HTTP_${response.status}`, error?.message ?? response.statusText, context);
 }
 
+/** Splits a body into lines. */
 async function* lines(body: ReadableStream<Uint8Array>): AsyncGenerator<string> {
   const reader = body.pipeThrough(new TextDecoderStream() as ReadableWritablePair<string, Uint8Array>).getReader();
-  let rest = "";
-  for (let piece = await reader.read(); !piece.done; piece = await reader.read()) {
-    const whole = (rest + piece.value).split("\n");
-    rest = whole.pop()!;
-    yield* whole;
+  let incomplete = "";
+  for (let chunk = await reader.read(); !chunk.done; chunk = await reader.read()) {
+    const parts = (incomplete + chunk.value).split("\n");
+    incomplete = parts.pop()!;
+    yield* parts;
   }
 }

@@ -3,7 +3,7 @@ import { byId, keepScrolledToEnd, make } from "./dom.js";
 
 /** The conversation panel: messages, their state, and the message box. */
 export class Chat {
-  private readonly list = byId("said");
+  private readonly list = byId("messages");
   private readonly text = byId<HTMLInputElement>("text");
   private session: Session | undefined;
 
@@ -11,26 +11,26 @@ export class Chat {
     byId("compose").onsubmit = (event) => {
       event.preventDefault();
       if (!this.text.value.trim()) return;
-      this.say(this.text.value);
+      this.send(this.text.value);
       this.text.value = "";
     };
     byId("phrases").append(
       ...phrases.map(({ say, does }) => {
         const chip = make("button", { type: "button", title: does }, say);
-        chip.onclick = () => this.say(say);
+        chip.onclick = () => this.send(say);
         return chip;
       }),
     );
     this.updateControls();
   }
 
-  /** Shows a session. */
-  follow(session: Session): void {
+  /** Shows the messages of a session. */
+  show(session: Session): void {
     this.session = session;
     this.list.replaceChildren();
     session.on("chat", ({ text, from, spoken }) => this.add(from === "runtime" ? "runtime" : "bot", String(text ?? ""), spoken ? "spoken" : ""));
     session.on("action", (action) => {
-      if (action.name === "confirm") this.confirm(action.command);
+      if (action.name === "confirm") this.askForConfirmation(action.command);
       else if (action.name === "transfer") this.note(`The call is transferred to ${String(action.target ?? "an agent")}.`);
     });
     session.on("status", ({ event, digits }) => {
@@ -54,20 +54,21 @@ export class Chat {
     this.append(make("li", { class: "note" }, text));
   }
 
-  private say(text: string): void {
+  private send(text: string): void {
     const item = this.add("you", text, "sending…");
     this.session!.send("chat", { text }).then(
-      () => this.mark(item, "acknowledged"),
-      (error: TelapiError) => this.mark(item, "rejected", `${error.code}: ${error.message}`),
+      () => this.setState(item, "acknowledged"),
+      (error: TelapiError) => this.setState(item, "rejected", `${error.code}: ${error.message}`),
     );
   }
 
-  private mark(item: HTMLElement, state: string, text = state): void {
+  private setState(item: HTMLElement, state: string, text = state): void {
     item.dataset.state = state;
     item.querySelector("small")!.textContent = text;
   }
 
-  private confirm(command: unknown): void {
+  /** Asks the user to confirm a command of the bot. */
+  private askForConfirmation(command: unknown): void {
     const type = (command as { type?: string } | undefined)?.type ?? "command";
     const item = make("li", { class: "note" }, `Do you agree to a ${type}? `);
     for (const [label, confirmed, done] of [["Confirm", true, "Confirmed"], ["Decline", false, "Declined"]] as const) {
@@ -81,8 +82,8 @@ export class Chat {
     this.append(item);
   }
 
-  private add(who: string, text: string, state: string): HTMLElement {
-    const item = make("li", { class: who, "data-state": state }, make("b", {}, who), make("p", { dir: "auto" }, text), make("small", {}, state));
+  private add(sender: string, text: string, state: string): HTMLElement {
+    const item = make("li", { class: sender, "data-state": state }, make("b", {}, sender), make("p", { dir: "auto" }, text), make("small", {}, state));
     this.append(item);
     return item;
   }

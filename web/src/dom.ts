@@ -24,7 +24,7 @@ export function keepScrolledToEnd(list: HTMLElement, change: () => void): void {
   if (atEnd) list.scrollTop = list.scrollHeight;
 }
 
-/** The time of day with milliseconds. */
-export function clock(at: number): string {
+/** Formats a Unix time in milliseconds as time of day with milliseconds. */
+export function timeOfDay(at: number): string {
   return new Date(at).toTimeString().slice(0, 8) + "." + String(at % 1000).padStart(3, "0");
 }

@@ -10,7 +10,7 @@ export class Inspector {
 
   constructor(private readonly list: HTMLElement) {
     byId("dismiss").onclick = () => this.close();
-    this.copy.onclick = () => void this.toClipboard();
+    this.copy.onclick = () => void this.copyToClipboard();
     byId("timeline").parentElement!.addEventListener("keydown", ({ key }) => {
       if (key === "Escape") this.close();
     });
@@ -40,7 +40,7 @@ export class Inspector {
     row?.setAttribute("aria-current", "true");
   }
 
-  private async toClipboard(): Promise<void> {
+  private async copyToClipboard(): Promise<void> {
     try {
       await navigator.clipboard.writeText(this.json.textContent ?? "");
       this.copy.textContent = "Copied";

@@ -12,7 +12,7 @@ const key = byId<HTMLInputElement>("key");
 const button = (id: string) => byId<HTMLButtonElement>(id);
 
 /** Which button gets the focus when the focused one is disabled. */
-const focusAfter: Record<string, string> = { open: "close", close: "open", cut: "resume", resume: "cut", kill: "resume" };
+const focusAfter: Record<string, string> = { open: "close", close: "open", cut: "resume", resume: "cut", drop: "resume" };
 
 /** The page: one session at a time, and its panels. */
 class Playground {
@@ -23,7 +23,7 @@ class Playground {
   private endpoints: Endpoint[] = [];
   private api = new Api("");
   private session: Session | undefined;
-  private leave = new AbortController();
+  private feed = new AbortController(); // ends the event feed
 
   constructor(private readonly config: PlaygroundConfig) {
     this.chat = new Chat(config.phrases);
@@ -38,9 +38,9 @@ class Playground {
     button("close").onclick = () => void this.close();
     button("cut").onclick = () => this.session?.cut();
     button("resume").onclick = () => this.session?.resume();
-    button("kill").onclick = () => void this.kill();
-    byId("keypad").append(...[..."123456789*0#"].map((digit) => this.digit(digit)));
-    this.show("idle", "Not connected");
+    button("drop").onclick = () => void this.dropOnServer();
+    byId("keypad").append(...[..."123456789*0#"].map((digit) => this.keypadButton(digit)));
+    this.showState("idle", "Not connected");
     void this.loadEndpoints();
   }
 
@@ -51,7 +51,7 @@ class Playground {
       this.endpoints = this.config.endpoints.length ? this.config.endpoints : key.value ? await this.api.endpoints() : [];
       endpoint.replaceChildren(...this.endpoints.map(({ id, name }) => make("option", { value: id }, name)));
       this.showModes();
-      if (this.endpoints.length && key.value) this.usage.begin(this.api);
+      if (this.endpoints.length && key.value) this.usage.start(this.api);
     } catch (error) {
       this.showError(error);
     }
@@ -72,34 +72,35 @@ class Playground {
     const params: TokenRequest = { endpointId: endpoint.value, mode, ...(identity ? { identity: { id: identity } } : {}) };
     const api = (this.api = new Api(key.value));
     this.session?.dispose();
-    this.leave.abort();
-    this.leave = new AbortController();
+    this.feed.abort();
+    this.feed = new AbortController();
     byId("refusal").hidden = true;
     this.timeline.clear();
-    this.audio.begin();
-    this.usage.begin(api);
+    this.audio.start();
+    this.usage.start(api);
 
     const session = (this.session = connect({ issue: () => api.issue(params) }));
     session.on("frame", (frame) => this.timeline.fromConnection(frame));
-    session.on("audio", (payload) => this.audio.frame(payload));
-    session.on("control", ({ command }) => command === "stop_playback" && this.audio.stop());
+    session.on("audio", (payload) => this.audio.addFrame(payload));
+    session.on("control", ({ command }) => command === "stop_playback" && this.audio.stopPlayback());
     session.on("refused", ({ error, final }) => this.timeline.note(`rejected: ${error.message}`, { code: error.code, ...error.context, final }));
-    session.on("state", (change) => this.changed(change));
-    this.chat.follow(session);
+    session.on("state", (change) => this.onStateChange(change));
+    this.chat.show(session);
     void session.whenReady().then(
-      () => this.watch(session),
+      () => this.showFeed(session),
       () => {}, // reported as a state change
     );
   }
 
-  private watch(session: Session): void {
+  /** Shows the session's ID and the events of its feed. */
+  private showFeed(session: Session): void {
     byId("session").textContent = session.sessionId!;
     byId("session").hidden = false;
     const onEvent = (event: TimelineEvent) => {
       this.timeline.fromFeed(event);
-      this.usage.count(event);
+      this.usage.addEvent(event);
     };
-    this.api.follow(session.sessionId!, () => session.state === "ended", this.leave.signal, onEvent).catch((error: unknown) => this.showError(error));
+    this.api.streamEvents(session.sessionId!, () => session.state === "ended", this.feed.signal, onEvent).catch((error: unknown) => this.showError(error));
   }
 
   private async close(): Promise<void> {
@@ -114,7 +115,7 @@ class Playground {
     button("open").focus();
   }
 
-  private async kill(): Promise<void> {
+  private async dropOnServer(): Promise<void> {
     try {
       await this.api.dropSocket(this.session!.sessionId!);
     } catch (error) {
@@ -122,8 +123,7 @@ class Playground {
     }
   }
 
-  private changed({ state, retryInMs, reason, attempt }: StateChange): void {
-    const why = reason && ` ${reason.message}`;
+  private onStateChange({ state, retryInMs, reason, attempt }: StateChange): void {
     const texts: Record<StateChange["state"], string> = {
       connecting: attempt ? `Connecting, attempt ${attempt + 1}` : "Connecting",
       connected: "Connected",
@@ -132,8 +132,8 @@ class Playground {
       cut: "Connection cut",
       ended: reason?.context.status ? "Rejected" : "Ended",
     };
-    this.show(state, texts[state]);
-    this.timeline.note(texts[state].toLowerCase() + (why ? `:${why}` : ""), reason && { code: reason.code, ...reason.context });
+    this.showState(state, texts[state]);
+    this.timeline.note(texts[state].toLowerCase() + (reason ? `: ${reason.message}` : ""), reason && { code: reason.code, ...reason.context });
     if (state !== "ended") return;
     if (reason?.code === "SESSION_ENDED" || reason?.code === "DISPOSED") this.chat.note("The session has ended. Connect to start another.");
     else if (reason) this.showError(reason);
@@ -141,14 +141,15 @@ class Playground {
 
   /** Shows the service's error message with status, code and request ID. */
   private showError(error: unknown): void {
-    const known = error instanceof TelapiError ? error : new TelapiError("UNREACHABLE", String(error));
-    const { status, closeCode, requestId } = known.context;
-    const origin = [status && `HTTP ${status}`, closeCode && `close code ${closeCode}`, known.code, requestId && `request ${requestId}`].filter(Boolean).join(" · ");
-    byId("refusal").replaceChildren(make("strong", {}, known.message), make("small", {}, origin));
+    const { message, code, context } = error instanceof TelapiError ? error : new TelapiError("UNREACHABLE", String(error));
+    const { status, closeCode, requestId } = context;
+    const details = [status && `HTTP ${status}`, closeCode && `close code ${closeCode}`, code, requestId && `request ${requestId}`].filter(Boolean).join(" · ");
+    byId("refusal").replaceChildren(make("strong", {}, message), make("small", {}, details));
     byId("refusal").hidden = false;
   }
 
-  private show(state: string, text: string): void {
+  /** Shows the state and enables the buttons that work in it. */
+  private showState(state: string, text: string): void {
     const focused = Object.keys(focusAfter).find((id) => id === document.activeElement?.id);
     byId("state").dataset.state = state;
     byId("state").textContent = text;
@@ -157,15 +158,15 @@ class Playground {
     button("close").disabled = !live;
     button("cut").disabled = !live || state === "cut";
     button("resume").disabled = !["cut", "waiting", "offline"].includes(state);
-    button("kill").disabled = state !== "connected";
+    button("drop").disabled = state !== "connected";
     if (focused && button(focused).disabled) [focusAfter[focused]!, "open"].map(button).find(({ disabled }) => !disabled)?.focus();
-    for (const pad of byId("keypad").querySelectorAll("button")) pad.disabled = !live;
+    for (const key of byId("keypad").querySelectorAll("button")) key.disabled = !live;
   }
 
-  private digit(digit: string): HTMLElement {
-    const pad = make("button", { type: "button" }, digit);
-    pad.onclick = () => void this.session?.send("browser_action", { type: "dtmf", digit });
-    return pad;
+  private keypadButton(digit: string): HTMLElement {
+    const key = make("button", { type: "button" }, digit);
+    key.onclick = () => void this.session?.send("browser_action", { type: "dtmf", digit });
+    return key;
   }
 }
 

@@ -2,11 +2,11 @@ import type { Payload } from "@telapi/sdk";
 
 /** Decodes an audio message to samples between -1 and 1. Returns none for an unknown encoding. */
 export function decode({ encoding, data }: Payload): Float32Array<ArrayBuffer> {
-  const bytes = Uint8Array.from(atob(String(data ?? "")), (letter) => letter.charCodeAt(0));
+  const bytes = Uint8Array.from(atob(String(data ?? "")), (character) => character.charCodeAt(0));
   if (encoding === "alaw") return Float32Array.from(bytes, (byte) => alaw[byte]!);
   if (encoding !== "pcm") return new Float32Array();
   const view = new DataView(bytes.buffer);
-  return Float32Array.from({ length: bytes.length >> 1 }, (_, at) => view.getInt16(2 * at, true) / 32_768);
+  return Float32Array.from({ length: bytes.length >> 1 }, (_, index) => view.getInt16(2 * index, true) / 32_768);
 }
 
 /** G.711 A-law decoding table. */
@@ -26,7 +26,7 @@ export class Player {
   private readonly context = new AudioContext();
   private readonly volume = new GainNode(this.context);
   private readonly playing = new Set<AudioBufferSourceNode>();
-  private until = 0;
+  private queuedUntil = 0; // end of the queued audio, on the clock of the context
 
   constructor(muted: boolean) {
     this.volume.connect(this.context.destination);
@@ -45,15 +45,15 @@ export class Player {
     source.onended = () => this.playing.delete(source);
     this.playing.add(source);
     const { currentTime } = this.context;
-    if (this.until < currentTime) this.until = currentTime + jitterBufferSeconds;
-    source.start(this.until);
-    this.until += buffer.duration;
+    if (this.queuedUntil < currentTime) this.queuedUntil = currentTime + jitterBufferSeconds;
+    source.start(this.queuedUntil);
+    this.queuedUntil += buffer.duration;
   }
 
   /** Discards audio that was not played yet. */
   stop(): void {
     for (const source of this.playing) source.stop();
-    this.until = 0;
+    this.queuedUntil = 0;
   }
 
   close(): void {

@@ -8,33 +8,34 @@ const refreshDelayMs = 1_500;
 export class UsagePanel {
   private readonly grouping = byId<HTMLSelectElement>("grouping");
   private api: Api | undefined;
-  private due: ReturnType<typeof setTimeout> | undefined;
-  private hits = 0;
-  private spoken = 0;
+  private refreshTimer: ReturnType<typeof setTimeout> | undefined;
+  private cacheHits = 0;
+  private utterances = 0;
 
   constructor() {
     this.grouping.onchange = () => void this.refresh();
   }
 
-  begin(api: Api): void {
+  /** Shows the usage of a team, and counts the cache hits of a new session. */
+  start(api: Api): void {
     this.api = api;
-    this.hits = this.spoken = 0;
+    this.cacheHits = this.utterances = 0;
     this.showHits();
     void this.refresh();
   }
 
-  /** Counts a speech event. */
-  count({ kind, lane, data }: TimelineEvent): void {
+  /** Counts an event if it reports speech. */
+  addEvent({ kind, lane, data }: TimelineEvent): void {
     if (kind !== "speech" || lane !== "service") return;
-    this.spoken++;
-    if ((data as { cached?: boolean }).cached) this.hits++;
+    this.utterances++;
+    if ((data as { cached?: boolean }).cached) this.cacheHits++;
     this.showHits();
-    clearTimeout(this.due);
-    this.due = setTimeout(() => void this.refresh(), refreshDelayMs);
+    clearTimeout(this.refreshTimer);
+    this.refreshTimer = setTimeout(() => void this.refresh(), refreshDelayMs);
   }
 
   private showHits(): void {
-    byId("hits").textContent = `${this.hits} of ${this.spoken}`;
+    byId("hits").textContent = `${this.cacheHits} of ${this.utterances}`;
   }
 
   private async refresh(): Promise<void> {
@@ -46,17 +47,18 @@ export class UsagePanel {
     byId("characters").textContent = total.characters.toLocaleString("en");
     byId("billed").textContent = total.billedCharacters.toLocaleString("en");
     byId("cached").textContent = total.cachedCharacters.toLocaleString("en");
-    const most = Math.max(1, ...buckets.map(({ characters }) => characters));
+    const maximum = Math.max(1, ...buckets.map(({ characters }) => characters));
     byId("chart").replaceChildren(
       ...buckets.slice(-10).map(({ start, group, characters, billedCharacters, cachedCharacters }) => {
         const name = group === undefined ? start : group || "unknown";
-        return make("figure", {}, make("figcaption", {}, make("span", {}, name), make("span", {}, characters.toLocaleString("en"))), bar(most, billedCharacters, cachedCharacters));
+        return make("figure", {}, make("figcaption", {}, make("span", {}, name), make("span", {}, characters.toLocaleString("en"))), bar(maximum, billedCharacters, cachedCharacters));
       }),
     );
   }
 }
 
-function bar(most: number, billed: number, cached: number): SVGElement {
+/** A horizontal bar: billed, then cached characters. */
+function bar(maximum: number, billed: number, cached: number): SVGElement {
   const svg = (name: string, attributes: Record<string, string | number>, ...children: SVGElement[]): SVGElement => {
     const element = document.createElementNS("http://www.w3.org/2000/svg", name) as SVGElement;
     for (const [key, value] of Object.entries(attributes)) element.setAttribute(key, String(value));
@@ -65,7 +67,7 @@ function bar(most: number, billed: number, cached: number): SVGElement {
   };
   return svg(
     "svg",
-    { viewBox: `0 0 ${most} 1`, preserveAspectRatio: "none", role: "img", "aria-label": `${billed} characters billed, ${cached} from the cache` },
+    { viewBox: `0 0 ${maximum} 1`, preserveAspectRatio: "none", role: "img", "aria-label": `${billed} characters billed, ${cached} from the cache` },
     svg("rect", { width: billed, height: 1, "data-key": "billed" }),
     svg("rect", { x: billed, width: cached, height: 1, "data-key": "cached" }),
   );

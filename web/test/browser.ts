@@ -49,23 +49,23 @@ export function launch(): Promise<Browser> {
   return chromium.launch({ executablePath: process.env.CHROMIUM ?? "/usr/bin/chromium", args: ["--no-sandbox", "--disable-dev-shm-usage"] });
 }
 
-/** An open page and the errors on it. */
-export class Visit implements AsyncDisposable {
-  readonly complaints: string[] = [];
+/** The playground in a browser tab, and the errors of the page. */
+export class Playground implements AsyncDisposable {
+  readonly errors: string[] = [];
 
   private constructor(readonly page: Page) {
-    page.on("console", (message) => message.type() === "error" && this.complaints.push(message.text()));
-    page.on("pageerror", (error) => this.complaints.push(error.message));
-    page.on("request", (request) => new URL(request.url()).origin === new URL(page.url()).origin || page.url() === "about:blank" || this.complaints.push(`asks for ${request.url()}`));
+    page.on("console", (message) => message.type() === "error" && this.errors.push(message.text()));
+    page.on("pageerror", (error) => this.errors.push(error.message));
+    page.on("request", (request) => new URL(request.url()).origin === new URL(page.url()).origin || page.url() === "about:blank" || this.errors.push(`request to another origin: ${request.url()}`));
   }
 
-  static async start(browser: Browser, service: Service, options: BrowserContextOptions = {}): Promise<Visit> {
+  static async open(browser: Browser, service: Service, options: BrowserContextOptions = {}): Promise<Playground> {
     const context = await browser.newContext({ viewport: { width: 1440, height: 900 }, permissions: ["clipboard-read", "clipboard-write"], ...options });
-    context.setDefaultTimeout(20_000);
-    const visit = new Visit(await context.newPage());
-    await visit.page.goto(`${service.url}/playground/`);
-    await visit.page.getByRole("radio").first().waitFor();
-    return visit;
+    context.setDefaultTimeout(60_000);
+    const playground = new Playground(await context.newPage());
+    await playground.page.goto(`${service.url}/playground/`);
+    await playground.page.getByRole("radio").first().waitFor();
+    return playground;
   }
 
   async connect(mode = "chat"): Promise<void> {
@@ -74,13 +74,13 @@ export class Visit implements AsyncDisposable {
   }
 
   /** Connects and waits for the bot's greeting. */
-  async begin(mode = "chat"): Promise<void> {
+  async start(mode = "chat"): Promise<void> {
     await this.connect(mode);
-    await this.said("Hello, this is the demo bot").waitFor();
-    await this.state("Connected");
+    await this.message("Hello, this is the demo bot").waitFor();
+    await this.waitForState("Connected");
   }
 
-  async say(text: string): Promise<void> {
+  async send(text: string): Promise<void> {
     await this.page.getByRole("textbox", { name: "Message" }).fill(text);
     await this.page.keyboard.press("Enter");
   }
@@ -89,15 +89,17 @@ export class Visit implements AsyncDisposable {
     return this.page.getByRole("button", { name, exact: true }).click();
   }
 
-  said(text: string): Locator {
+  /** The messages of the conversation that contain the text. */
+  message(text: string): Locator {
     return this.page.getByRole("log").getByRole("listitem").filter({ hasText: text });
   }
 
-  happened(text: string): Locator {
+  /** The rows of the timeline that contain the text. */
+  timelineEvent(text: string | RegExp): Locator {
     return this.page.getByRole("list", { name: "Timeline" }).getByRole("button").filter({ hasText: text });
   }
 
-  async state(text: string): Promise<void> {
+  async waitForState(text: string): Promise<void> {
     await this.page.getByRole("status").filter({ hasText: text }).waitFor();
   }
 
@@ -105,16 +107,17 @@ export class Visit implements AsyncDisposable {
     return (await this.page.locator("#session").textContent())!;
   }
 
-  async keep(name: string): Promise<void> {
+  /** Saves a screenshot in test-artifacts. */
+  async screenshot(name: string): Promise<void> {
     mkdirSync(artifacts, { recursive: true });
     await this.page.screenshot({ path: join(artifacts, `${name}.png`) });
-    console.log(`kept ${join(artifacts, `${name}.png`)}`);
+    console.log(`saved ${join(artifacts, `${name}.png`)}`);
   }
 
   /** Closes the page. The test fails if the browser reported unexpected errors. */
   async [Symbol.asyncDispose](): Promise<void> {
     await this.page.context().close();
-    expect(this.complaints).toEqual([]);
+    expect(this.errors).toEqual([]);
   }
 }
 

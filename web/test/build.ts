@@ -6,9 +6,9 @@ import type { TestProject } from "vitest/node";
 
 declare module "vitest" {
   interface ProvidedContext {
-    /** The service's program, with the page of these sources in it. */
+    /** The path of the telapi binary, which contains the built page. */
     program: string;
-    /** Files of dist that were not what the sources build. */
+    /** Files of dist that differed from the build of the sources. */
     stale: string[];
   }
 }
