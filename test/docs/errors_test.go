@@ -20,13 +20,13 @@ Every 4xx and 5xx response of the API server has this body:
 {"error": {"code": "FORBIDDEN", "message": "This operation requires the scope READ_TEAM_USAGE, which your credential does not have.", "details": {"requiredScope": "READ_TEAM_USAGE"}, "requestId": "H4YPNE2V6ZQ"}}
 ` + "```" + `
 
-- ` + "`code`" + ` is for programs. Its meaning never changes.
-- ` + "`message`" + ` is for people. Its text may change.
+- ` + "`code`" + ` is for programs. Its meaning never changes. New codes may be added.
+- ` + "`message`" + ` is for people. Its text may change: don't parse it.
 - ` + "`requestId`" + ` identifies the request in the log. Set the header ` + "`X-Request-Id`" + ` to choose it.
 - ` + "`details`" + ` depends on the code. For VALIDATION_ERROR it lists all issues, each with a JSON Pointer.
 
-Two responses differ: ` + "`/health`" + ` has the same body for 200 and 503, and malformed HTTP
-requests get a plain-text response from the HTTP server.
+There are two exceptions. ` + "`/health`" + ` always returns its own body, also with 503. Malformed HTTP
+requests get a plain-text response from Go's HTTP server.
 
 ## Error codes
 
@@ -43,16 +43,22 @@ If the service rejects a frame, it sends a frame of type ` + "`error`" + `:
 {"type": "error", "error": {"code": "BACKPRESSURE", "message": "…", "fatal": false, "relatesTo": "3f1c2c9e-52a7-4b60-9f1e-0c9ad1b5a1de"}}
 ` + "```" + `
 
-` + "`relatesTo`" + ` is the ID of the rejected frame. ` + "`code`" + ` is a code from the table above, or:
+` + "`relatesTo`" + ` is the ID of the rejected frame. If ` + "`fatal`" + ` is true, the service closes the WebSocket.
+` + "`code`" + ` is a code from the table above, or:
 
 | Code | Cause | What to do |
 |---|---|---|
 | TEXT_CHAT_DISABLED | Text chat is disabled for the session. | Hide the input until a control frame enables it. |
-| BACKPRESSURE | The runtime has too many unread frames. | Send the frame again later. It was not accepted. |
+| BACKPRESSURE | The call runtime doesn't keep up: it has too many unhandled frames. | Send the frame again later. It was not accepted. |
 
 ## WebSocket close codes
 
-Reconnect after 1012 and 4000 to 4499. Do not reconnect after 1007 to 1009 and 4500 to 4999.
+When the service closes a WebSocket, the close code determines whether to reconnect. The browser
+SDK follows these rules:
+
+- Reconnect after 1012 and 4000 to 4499.
+- Do not reconnect after 1007 to 1009 and 4500 to 4999.
+
 4500 is reserved and not sent: an invalid token fails the handshake with 401.
 
 | Code | Reason |

@@ -126,10 +126,11 @@ The API server and the media service expose metrics in the Prometheus text forma
 curl -H "Authorization: Bearer $METRICS_TOKEN" http://127.0.0.1:3001/metrics
 ` + "```" + `
 
-Without METRICS_TOKEN, the endpoint needs no credential. Set OTEL_EXPORTER_OTLP_ENDPOINT
-to export the same metrics over OTLP. The Go runtime (` + "`go_*`" + `) and process metrics
-(` + "`process_*`" + `) are exposed too. Labels never contain IDs, addresses, tokens or phone numbers.
-The last column names the alerts in deploy/prometheus/alerts.yaml that use the metric.
+If METRICS_TOKEN is not set, you need no token. To export the same metrics over OTLP, set
+OTEL_EXPORTER_OTLP_ENDPOINT. The usual Go metrics (` + "`go_*`" + `, ` + "`process_*`" + `) are exposed too.
+
+Labels never contain IDs, addresses, tokens or phone numbers. [glossary.md](glossary.md) defines the
+terms. The last column lists the alerts in deploy/prometheus/alerts.yaml that use the metric.
 
 | Metric | Type | Labels | Meaning | Alerts |
 |---|---|---|---|---|
