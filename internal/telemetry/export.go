@@ -1,7 +1,6 @@
 package telemetry
 
 import (
-	"cmp"
 	"context"
 	"crypto/rand"
 	"errors"
@@ -36,7 +35,7 @@ func (t *Telemetry) export(ctx context.Context, o Options, console *slog.Logger)
 	res, err := resource.New(ctx, resource.WithTelemetrySDK(), resource.WithAttributes(
 		attribute.String("service.name", "telapi"),
 		attribute.String("service.version", o.Version),
-		attribute.String("service.instance.id", cmp.Or(o.InstanceID, rand.Text())),
+		attribute.String("service.instance.id", rand.Text()),
 	), resource.WithFromEnv())
 	if err != nil {
 		console.WarnContext(ctx, "invalid OTEL_RESOURCE_ATTRIBUTES; ignoring invalid attributes", "error", err)

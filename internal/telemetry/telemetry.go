@@ -31,7 +31,6 @@ type Options struct {
 	Endpoint     string    // base URL of the OTLP/HTTP collector
 	MSISDNDigits int       // trailing digits of phone numbers that are not masked
 	Version      string
-	InstanceID   string // service.instance.id; default random
 }
 
 // Telemetry holds the logger, the metrics registry and the tracer provider.

@@ -113,7 +113,7 @@ func emitSecrets(t *testing.T, tele *Telemetry) {
 
 func TestExportSendsRedactedTracesMetricsAndLogs(t *testing.T) {
 	c := startCollector(t)
-	tele, log := startTelemetry(t, Options{Export: true, Endpoint: c.URL + "/", Version: "0.9.18", InstanceID: "i-1"})
+	tele, log := startTelemetry(t, Options{Export: true, Endpoint: c.URL + "/", Version: "0.9.18"})
 	emitSecrets(t, tele)
 	if err := tele.Shutdown(t.Context()); err != nil {
 		t.Fatal(err)
@@ -128,7 +128,7 @@ func TestExportSendsRedactedTracesMetricsAndLogs(t *testing.T) {
 		"/v1/logs":    {`"dialled +*********5678"`, `"req-1"`, `"Bearer [redacted]"`, `trace_id:`},
 	} {
 		got := strings.ReplaceAll(c.received[path], ":  ", ": ")
-		for _, want := range append(wants, `"service.name"`, `"telapi"`, `"service.instance.id"`, `"i-1"`, `"0.9.18"`) {
+		for _, want := range append(wants, `"service.name"`, `"telapi"`, `"service.instance.id"`, `"0.9.18"`) {
 			if !strings.Contains(got, want) {
 				t.Errorf("%s: missing %s", path, want)
 			}

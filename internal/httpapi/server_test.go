@@ -42,7 +42,7 @@ func TestPanicReturnsInternalErrorWithoutDetails(t *testing.T) {
 	if w.Code != 500 || !strings.Contains(w.Body.String(), `"code":"INTERNAL_ERROR"`) || strings.Contains(w.Body.String(), "secret reason") {
 		t.Errorf("response %d %s, want 500 INTERNAL_ERROR without the reason", w.Code, w.Body)
 	}
-	if !strings.Contains(log.String(), "secret reason") || !strings.Contains(log.String(), "serve_test.go") {
+	if !strings.Contains(log.String(), "secret reason") || !strings.Contains(log.String(), "server_test.go") {
 		t.Errorf("the log does not contain the panic and its stack: %s", log)
 	}
 	if n := metricValue(t, s.metrics.inFlight); n != 0 {
