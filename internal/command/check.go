@@ -198,3 +198,45 @@ func hasBreak(s string) bool { return strings.ContainsAny(s, "\r\n\x00") }
 // escapedBreak matches CR, LF and NUL behind one or more layers of percent
 // escapes, which SIP stacks may remove.
 var escapedBreak = regexp.MustCompile(`%(?:25)*0[0aAdD]`)
+
+// CheckProfile records invalid values of a gateway profile. It ignores unknown
+// members, which later versions may define.
+func CheckProfile(p wire.GatewayProfile, base string, issues *fault.Issues) {
+	for i, source := range p.CommandSources {
+		if at := fault.Pointer(base+"/commandSources", i); !slices.Contains(wire.Sources, source) && !issues.Has(at) {
+			issues.Add(at, fault.IssueValue, "Unknown source %q: use %s.", source, strings.Join(wire.Sources, ", "))
+		}
+	}
+	seen := map[string]bool{}
+	for i, policy := range p.CommandPolicies {
+		path := fault.Pointer(base+"/commandPolicies", i)
+		switch {
+		case policy.Type == "":
+			issues.Missing(path+"/type", "type is required.")
+		case !Known(policy.Type):
+			issues.Add(path+"/type", fault.IssueValue, "Unknown command type %q.", policy.Type)
+		case seen[policy.Type]:
+			issues.Add(path+"/type", fault.IssueValue, "Duplicate policy for %s.", policy.Type)
+		}
+		seen[policy.Type] = true
+		parsePatterns(policy.AllowedTargets, path+"/allowedTargets", issues)
+		for j, name := range policy.AllowedHeaders {
+			if !token.MatchString(name) {
+				issues.Add(fault.Pointer(path+"/allowedHeaders", j), fault.IssueValue, "Invalid header name.")
+			}
+		}
+	}
+	if t := p.Actions.Transfer; t != nil && t.Target != "" {
+		validator{base, issues}.target(t.Target, "/actions/transfer/target")
+	}
+	for _, chain := range []struct {
+		name      string
+		providers []string
+	}{{"stt", p.Speech.STT}, {"tts", p.Speech.TTS}} {
+		for i, provider := range chain.providers {
+			if strings.TrimSpace(provider) == "" {
+				issues.Add(fault.Pointer(base+"/speech/"+chain.name, i), fault.IssueValue, "The name of a provider must not be blank.")
+			}
+		}
+	}
+}

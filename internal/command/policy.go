@@ -25,6 +25,40 @@ const (
 	ProviderNotInChain  = "provider_not_in_chain" // not a configured speech provider
 )
 
+// PlatformPolicy restricts all gateway profiles.
+type PlatformPolicy struct {
+	disabled   []string
+	restricted bool // only targets are allowed, even if there are none
+	targets    []Pattern
+}
+
+// NewPlatformPolicy returns a policy that disables command types and restricts
+// transfers to targets, if there are any. The error lists all invalid values as
+// /disabled/<n> and /targets/<n>.
+func NewPlatformPolicy(disabled, targets []string) (PlatformPolicy, error) {
+	var issues fault.Issues
+	for i, t := range disabled {
+		if !Known(t) {
+			issues.Add(fault.Pointer("/disabled", i), fault.IssueValue, "Unknown command type %q.", t)
+		}
+	}
+	patterns := parsePatterns(targets, "/targets", &issues)
+	return PlatformPolicy{disabled, len(targets) > 0, patterns}, issues.Err()
+}
+
+// parsePatterns skips invalid patterns, which match nothing, and records them.
+func parsePatterns(list []string, base string, issues *fault.Issues) []Pattern {
+	var patterns []Pattern
+	for i, s := range list {
+		if p, err := ParsePattern(s); err == nil {
+			patterns = append(patterns, p)
+		} else if at := fault.Pointer(base, i); !issues.Has(at) {
+			issues.Add(at, fault.IssueValue, "Invalid target pattern: %v.", err)
+		}
+	}
+	return patterns
+}
+
 // Policy is a compiled gateway profile. It is safe for concurrent use.
 type Policy struct {
 	platform   PlatformPolicy
