@@ -15,7 +15,7 @@ import (
 
 func TestRejectedCallbacks(t *testing.T) {
 	notJSON := func(r *callback.Request) { r.Body = []byte("{") }
-	for name, c := range map[string]struct {
+	for name, tt := range map[string]struct {
 		kind    wire.WorkItemKind
 		prepare func(*fixture, *callback.Request)
 		code    fault.Code
@@ -64,21 +64,21 @@ func TestRejectedCallbacks(t *testing.T) {
 			limits.BacklogEntries = 4
 			f := newFixture(t, options{limits: limits})
 			kind, body := wire.BotItem, helloBody
-			if c.kind != "" {
-				kind, body = c.kind, `{"content":"Hello"}`
+			if tt.kind != "" {
+				kind, body = tt.kind, `{"content":"Hello"}`
 			}
 			r := f.request(kind, body)
-			c.prepare(f, &r)
+			tt.prepare(f, &r)
 			_, err := f.service.Accept(t.Context(), r)
-			if got := fault.From(err); err == nil || got.Code != c.code {
-				t.Errorf("got %v, want %s", err, c.code)
+			if got := fault.From(err); err == nil || got.Code != tt.code {
+				t.Errorf("error %v, want %s", err, tt.code)
 			} else if got.Code == fault.ServiceUnavailable && got.RetryAfter <= 0 {
 				t.Error("SERVICE_UNAVAILABLE without Retry-After")
 			}
-			f.checkCalls(c.calls)
-			outcome := c.outcome
+			f.checkCalls(tt.calls)
+			outcome := tt.outcome
 			if outcome == "" {
-				outcome = string(c.code)
+				outcome = string(tt.code)
 			}
 			if n := f.metric("telapi_callbacks_total", string(kind), outcome).GetCounter().GetValue(); n != 1 {
 				t.Errorf("telapi_callbacks_total is %v for outcome %s, want 1", n, outcome)
@@ -89,7 +89,7 @@ func TestRejectedCallbacks(t *testing.T) {
 
 func TestRejectHidesMalformedBodyFromInvalidTokens(t *testing.T) {
 	malformed := fault.New(fault.MalformedJSON, "Incomplete.")
-	for name, c := range map[string]struct {
+	for name, tt := range map[string]struct {
 		problem error
 		prepare func(*fixture, *callback.Credential)
 		code    fault.Code
@@ -107,20 +107,20 @@ func TestRejectHidesMalformedBodyFromInvalidTokens(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			f := newFixture(t, options{})
 			credential := f.request(wire.BotItem, "").Credential
-			c.prepare(f, &credential)
-			if err := f.service.Reject(t.Context(), credential, c.problem); fault.From(err).Code != c.code {
-				t.Errorf("got %v, want %s", err, c.code)
+			tt.prepare(f, &credential)
+			if err := f.service.Reject(t.Context(), credential, tt.problem); fault.From(err).Code != tt.code {
+				t.Errorf("error %v, want %s", err, tt.code)
 			}
-			f.checkCalls(c.calls)
-			if n := f.metric("telapi_callbacks_total", "bot", c.outcome).GetCounter().GetValue(); n != 1 {
-				t.Errorf("telapi_callbacks_total is %v for outcome %s, want 1", n, c.outcome)
+			f.checkCalls(tt.calls)
+			if n := f.metric("telapi_callbacks_total", "bot", tt.outcome).GetCounter().GetValue(); n != 1 {
+				t.Errorf("telapi_callbacks_total is %v for outcome %s, want 1", n, tt.outcome)
 			}
 		})
 	}
 }
 
 func TestReusedTokenReportsFirstCallback(t *testing.T) {
-	for name, c := range map[string]struct {
+	for name, tt := range map[string]struct {
 		prepare       func(*fixture, *callback.Request) (receipt string)
 		details, hint string
 	}{
@@ -141,12 +141,12 @@ func TestReusedTokenReportsFirstCallback(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			f := newFixture(t, options{})
 			r := f.request(wire.LLMItem, `{"content":"Hello"}`)
-			receipt := c.prepare(f, &r)
+			receipt := tt.prepare(f, &r)
 			_, err := f.service.Accept(t.Context(), r)
 			details, _ := json.Marshal(fault.From(err).Details)
-			want := strings.Replace(c.details, "RECEIPT", receipt, 1)
-			if string(details) != want || !strings.HasSuffix(fault.From(err).Message, c.hint) {
-				t.Errorf("got %v with details %s, want %s with details %s", err, details, c.hint, want)
+			want := strings.Replace(tt.details, "RECEIPT", receipt, 1)
+			if string(details) != want || !strings.HasSuffix(fault.From(err).Message, tt.hint) {
+				t.Errorf("error %v with details %s, want %q with details %s", err, details, tt.hint, want)
 			}
 		})
 	}
@@ -155,7 +155,7 @@ func TestReusedTokenReportsFirstCallback(t *testing.T) {
 func TestInvalidProfileDeniesCommands(t *testing.T) {
 	f := newFixture(t, options{profile: strings.TrimSuffix(profileJSON, "}") + `,"speech":7}`})
 	if receipt := f.accept(f.request(wire.BotItem, hangupBody)); receipt.Commands[0].Decision != "denied" {
-		t.Errorf("got %+v", receipt)
+		t.Errorf("receipt %+v, want all commands denied", receipt)
 	}
 }
 

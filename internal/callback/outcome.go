@@ -15,7 +15,7 @@ import (
 	"telapi/internal/fault"
 )
 
-// errInvalid is the same for every bad credential, so that guessing tokens
+// errInvalid is the same for every invalid credential, so that guessing tokens
 // reveals nothing about existing channels and work items.
 var errInvalid = fault.New(fault.CallbackToken, "Invalid callback token: it is missing, unknown, expired, or belongs to another channel or work item. Send the token of this work item in the token header, without a prefix.")
 

@@ -65,9 +65,8 @@ func New(o Options) (*Service, error) {
 		s.options.MaxObjectBytes = min(o.MaxObjectBytes, o.MaxBytes)
 	}
 	s.fastPath = fastlane.New(fastlane.Options{MaxBytes: o.MemoryBytes, MaxUpload: s.options.MaxObjectBytes, Load: s.load, Served: s.served})
-	change := func(p Path, change func() error) error { return s.fastPath.Change(Prefix+string(p), change) }
 	var err error
-	if s.store, err = OpenStore(StoreOptions{Root: o.Root, MaxBytes: o.MaxBytes, Unsynced: o.Unsynced, Log: o.Log, Change: change}); err != nil {
+	if s.store, err = OpenStore(o, func(p Path, step func() error) error { return s.fastPath.Change(Prefix+string(p), step) }); err != nil {
 		return nil, err
 	}
 	s.metrics = newServiceMetrics(o.Registry, s.store, s.fastPath)

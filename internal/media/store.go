@@ -35,7 +35,7 @@ type Store struct {
 	lock     *os.File // prevents a second store with the same root
 	maxBytes int64
 	unsynced bool
-	change   func(p Path, change func() error) error // StoreOptions.Change
+	change   func(p Path, step func() error) error // of OpenStore
 	log      *slog.Logger
 
 	dirsMu      sync.RWMutex // held for writing while directories are created
@@ -49,29 +49,20 @@ type Store struct {
 	evicted        atomic.Uint64
 }
 
-// StoreOptions configure a Store.
-type StoreOptions struct {
-	Root     string
-	MaxBytes int64 // of all blobs; 0: unlimited
-	Unsynced bool  // don't wait until changes are on disk
-	Log      *slog.Logger
-	// Change, if set, runs each step that replaces or deletes a blob. A cache
-	// uses it to invalidate the path.
-	Change func(p Path, change func() error) error
-}
-
 // errNotFound is returned when a path has no blob.
 var errNotFound = fault.New(fault.NotFound, "Blob not found.")
 
-// OpenStore opens a root and creates it if it is missing. It removes unfinished
-// uploads of an earlier process. A root can be open only once.
-func OpenStore(o StoreOptions) (_ *Store, err error) {
+// OpenStore opens the root of a service and creates it if it is missing. It removes
+// unfinished uploads of an earlier process. A root can be open only once. The
+// store runs each step that replaces or deletes a blob with change, so that a cache
+// can invalidate the path. A nil change runs the step.
+func OpenStore(o Options, change func(p Path, step func() error) error) (_ *Store, err error) {
 	if err := os.MkdirAll(o.Root, 0o750); err != nil {
 		return nil, fmt.Errorf("create media root: %w", err)
 	}
-	s := &Store{maxBytes: o.MaxBytes, unsynced: o.Unsynced, change: o.Change, log: o.Log, accessTimes: accessTimes{pending: map[Path]time.Time{}}}
-	if s.change == nil {
-		s.change = func(_ Path, change func() error) error { return change() }
+	s := &Store{maxBytes: o.MaxBytes, unsynced: o.Unsynced, change: change, log: o.Log, accessTimes: accessTimes{pending: map[Path]time.Time{}}}
+	if change == nil {
+		s.change = func(_ Path, step func() error) error { return step() }
 	}
 	defer func() {
 		if err != nil {

@@ -29,7 +29,7 @@ func mkfifo(path string) error { return syscall.Mkfifo(path, 0o644) }
 
 func openStore(t *testing.T, root string, maxBytes int64) *media.Store {
 	t.Helper()
-	s, err := media.OpenStore(media.StoreOptions{Root: root, MaxBytes: maxBytes, Log: slog.New(slog.DiscardHandler)})
+	s, err := media.OpenStore(media.Options{Root: root, MaxBytes: maxBytes, Log: slog.New(slog.DiscardHandler)}, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -230,7 +230,7 @@ func TestEmptyShardIsRemoved(t *testing.T) {
 func TestRootCannotBeOpenedTwice(t *testing.T) {
 	root := t.TempDir()
 	s := openStore(t, root, 0)
-	if _, err := media.OpenStore(media.StoreOptions{Root: root}); err == nil || !strings.Contains(err.Error(), "MEDIA_ROOT") {
+	if _, err := media.OpenStore(media.Options{Root: root}, nil); err == nil || !strings.Contains(err.Error(), "MEDIA_ROOT") {
 		t.Errorf("second store: %v, want an error with MEDIA_ROOT", err)
 	}
 	s.Close()
