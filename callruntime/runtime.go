@@ -19,7 +19,6 @@ import (
 	"sync"
 	"time"
 
-	"github.com/cenkalti/backoff/v5"
 	"github.com/go-json-experiment/json"
 	"github.com/google/uuid"
 	"github.com/redis/rueidis"
@@ -168,13 +167,12 @@ func (r *Runtime) start(f func()) error {
 }
 
 func (r *Runtime) serveTopics() {
-	delays := backoff.NewExponentialBackOff()
-	delays.MaxInterval = 5 * time.Second
+	delays := sleep.Backoff{Min: 500 * time.Millisecond, Max: 5 * time.Second}
 	for r.life.Err() == nil {
 		if served, _ := r.topics.Serve(r.life, r.client, nil); served {
 			delays.Reset()
 		}
-		_ = sleep.For(r.life, delays.NextBackOff())
+		_ = sleep.For(r.life, delays.Next())
 	}
 }
 

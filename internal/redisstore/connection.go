@@ -9,7 +9,6 @@ import (
 	"strings"
 	"time"
 
-	"github.com/cenkalti/backoff/v5"
 	"github.com/redis/rueidis"
 
 	"telapi/internal/kv"
@@ -63,7 +62,7 @@ func (s *Store) run(ctx context.Context) {
 			logged = cause
 			s.log.Warn("key-value store unavailable; retrying until it is back", "error", err)
 		}
-		_ = sleep.For(ctx, delays.NextBackOff())
+		_ = sleep.For(ctx, delays.Next())
 	}
 }
 
@@ -76,11 +75,7 @@ func loggedCause(err error) string {
 	return "unreachable"
 }
 
-func newBackoff() *backoff.ExponentialBackOff {
-	delays := backoff.NewExponentialBackOff()
-	delays.InitialInterval, delays.MaxInterval, delays.Multiplier = minBackoff, maxBackoff, 2
-	return delays
-}
+func newBackoff() *sleep.Backoff { return &sleep.Backoff{Min: minBackoff, Max: maxBackoff} }
 
 // closeClient closes a client without waiting: that takes a second if the server
 // does not answer.

@@ -48,7 +48,7 @@ func (s *Store) Subscribe(ctx context.Context, subscribers ...pubsub.Subscriber)
 			}
 			s.requestProbe()
 		}
-		_ = sleep.For(ctx, delays.NextBackOff())
+		_ = sleep.For(ctx, delays.Next())
 	}
 }
 
