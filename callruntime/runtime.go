@@ -112,6 +112,8 @@ func New(opts Options) (*Runtime, error) {
 	opts.Limits = cmp.Or(opts.Limits, wire.DefaultChannelLimits())
 	opts.Store.DisableCache = true
 	opts.Store.PipelineMultiplex = -1 // one connection: concurrent commands share its reads and writes
+	refresh := &opts.Store.ClusterOption.ShardsRefreshInterval
+	*refresh = cmp.Or(*refresh, redisconn.TopologyInterval)
 	opts.Store.RetryDelay = redisconn.RetryDelay(func(attempts int) time.Duration {
 		return min(time.Second, time.Millisecond<<min(attempts, 10))
 	})

@@ -40,6 +40,9 @@ const (
 	// AnnounceTopic carries cache invalidations, one topic per message, to every
 	// instance.
 	AnnounceTopic = "telapi:announce"
+	// BeaconPrefix is followed by a random name. A process publishes on this topic
+	// to check that its subscriptions work.
+	BeaconPrefix = "telapi:beacon:"
 
 	// channelPrefix is followed by the channel ID as hash tag, so that a cluster
 	// keeps all keys of a channel in one slot.

@@ -27,14 +27,18 @@ const (
 type Subscriber interface {
 	// Up is called when the server has confirmed the subscription.
 	Up()
-	// Down is called when the connection is lost. It takes some seconds to
-	// notice a server that has vanished.
+	// Down is called when the connection is lost, or within about 5 s after it
+	// stopped to deliver messages.
 	Down(err error)
 	Message(payload string)
 }
 
-// Hub is the set of subscriptions of a process.
+// Hub is the set of subscriptions of a process. It publishes beacons to itself:
+// a connection can stay open to a node that has left its cluster and no longer
+// gets the messages of other nodes.
 type Hub struct {
+	avoid string // address of a node that did not deliver beacons; used by Serve only
+
 	calls sync.Mutex // held while a subscriber is called; locked before mu
 
 	mu      sync.Mutex
@@ -110,18 +114,27 @@ func (h *Hub) change(name string) {
 }
 
 // Serve keeps the subscriptions on one connection of client until the connection
-// is lost, over is closed or ctx ends. served reports whether the subscriptions
-// were up in between. Only one call of Serve may run at a time.
+// is lost or deaf, over is closed or ctx ends. served reports whether the
+// subscriptions were up in between. Only one call of Serve may run at a time.
 func (h *Hub) Serve(ctx context.Context, client rueidis.Client, over <-chan struct{}) (served bool, err error) {
-	conn, release := client.Dedicate()
+	node, address := h.choose(client)
+	conn, release := node.Dedicate()
 	defer release()
-	l := &link{hub: h, conn: conn, confirmed: make(chan struct{}, batchTopics)}
+	l := &link{hub: h, conn: conn, confirmed: make(chan struct{}, batchTopics), beacons: newBeacons(client)}
 	lost := conn.SetPubSubHooks(rueidis.PubSubHooks{OnSubscription: l.confirm, OnMessage: l.message})
+	publishing, stop := context.WithCancel(ctx)
+	defer l.beacons.publishing.Wait()
+	defer stop()
 	h.mu.Lock()
 	for name := range h.topics {
 		h.change(name)
 	}
 	h.mu.Unlock()
+	if err = l.subscribe(ctx, []string{l.beacons.topic}); err != nil {
+		err = fmt.Errorf("subscribe: %w", err)
+	}
+	tick := time.NewTicker(beaconInterval)
+	defer tick.Stop()
 	for err == nil {
 		if err = l.reconcile(ctx); err != nil {
 			break
@@ -129,6 +142,10 @@ func (h *Hub) Serve(ctx context.Context, client rueidis.Client, over <-chan stru
 		served = true
 		select {
 		case <-h.wake:
+		case <-tick.C:
+			if err = l.beacons.next(publishing); err != nil {
+				h.avoid = address
+			}
 		case err = <-lost:
 			if err == nil {
 				err = errors.New("connection closed")
@@ -144,12 +161,28 @@ func (h *Hub) Serve(ctx context.Context, client rueidis.Client, over <-chan stru
 	return served, err
 }
 
+// choose returns a node for the subscriptions. It does not return the node that
+// failed last, unless there is no other: the client may not have noticed yet that
+// this node has left the cluster.
+func (h *Hub) choose(client rueidis.Client) (node rueidis.Client, address string) {
+	nodes := client.Nodes()
+	if len(nodes) > 1 {
+		delete(nodes, h.avoid)
+	}
+	h.avoid = ""
+	for address, node := range nodes { // in random order
+		return node, address
+	}
+	return client, ""
+}
+
 // link is the connection of one call of Serve.
 type link struct {
 	hub       *Hub
 	conn      rueidis.DedicatedClient
 	confirmed chan struct{} // one value for each confirmation
-	lost      bool          // guarded by hub.calls
+	beacons   *beacons
+	lost      bool // guarded by hub.calls
 }
 
 // reconcile subscribes to new topics and unsubscribes from those without
@@ -253,6 +286,10 @@ func (h *Hub) setUp(name string) (changed []*Subscription) {
 
 func (l *link) message(m rueidis.PubSubMessage) {
 	h := l.hub
+	if m.Channel == l.beacons.topic {
+		l.beacons.hear(m.Message)
+		return
+	}
 	h.calls.Lock()
 	defer h.calls.Unlock()
 	h.mu.Lock()

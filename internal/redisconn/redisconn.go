@@ -20,6 +20,10 @@ import (
 	"telapi/internal/kv"
 )
 
+// TopologyInterval is how often clients of a cluster read its topology. They also do
+// after an error, but a node that has left the cluster may still answer.
+const TopologyInterval = 5 * time.Second
+
 // ClientOption returns the client options for a server or cluster.
 func ClientOption(o config.RedisOptions) rueidis.ClientOption {
 	return rueidis.ClientOption{
@@ -32,6 +36,7 @@ func ClientOption(o config.RedisOptions) rueidis.ClientOption {
 		PipelineMultiplex: -1, // one connection: concurrent commands share its reads and writes
 		ForceSingleClient: o.Embedded,
 		AlwaysRESP2:       o.Embedded, // its RESP3 cannot mix subscriptions with commands
+		ClusterOption:     rueidis.ClusterOption{ShardsRefreshInterval: TopologyInterval},
 	}
 }
 

@@ -163,19 +163,37 @@ func (s *Store) measureClock(ctx context.Context, client rueidis.Client) {
 	s.clock.Measure(ctx, client)
 }
 
-// probe checks all nodes at once and succeeds with the first good answer: a
-// cluster that has lost a node still serves the other nodes' keys.
+// probe checks all nodes and succeeds with the first good answer: a cluster that has
+// lost a node still serves the other nodes' keys.
 func (s *Store) probe(ctx context.Context, client rueidis.Client) error {
+	return s.onAnyNode(ctx, client, func(ctx context.Context, node rueidis.Client) error {
+		return probeNode(ctx, node, client.Mode())
+	})
+}
+
+// onAnyNode runs an operation on all nodes at once. It returns after the first
+// success; the others continue.
+func (s *Store) onAnyNode(ctx context.Context, client rueidis.Client, run func(context.Context, rueidis.Client) error) error {
 	nodes := client.Nodes()
 	results := make(chan error, len(nodes))
 	for _, node := range nodes {
-		if err := s.tasks.Go(ctx, func(ctx context.Context) { results <- probeNode(ctx, node, client.Mode()) }); err != nil {
+		err := s.tasks.Go(ctx, func(ctx context.Context) {
+			ctx, cancel := context.WithTimeout(ctx, commandTimeout)
+			defer cancel()
+			results <- run(ctx, node)
+		})
+		if err != nil {
 			results <- err
 		}
 	}
 	err := errNoNode
 	for range nodes {
-		if err = <-results; err == nil {
+		select {
+		case err = <-results:
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+		if err == nil {
 			return nil
 		}
 	}
@@ -183,8 +201,6 @@ func (s *Store) probe(ctx context.Context, client rueidis.Client) error {
 }
 
 func probeNode(ctx context.Context, node rueidis.Client, mode rueidis.ClientMode) error {
-	ctx, cancel := context.WithTimeout(ctx, commandTimeout)
-	defer cancel()
 	if mode != rueidis.ClientModeCluster {
 		// A write, because a full or read-only server still answers PING.
 		return node.Do(ctx, node.B().Set().Key(kv.ProbeKey).Value("1").Px(probeInterval*10).Build()).Error()

@@ -16,18 +16,15 @@ import (
 )
 
 // Announce notifies the subscribers of every instance that a topic has changed.
-// It is retried, since repeated announcements are harmless. In a cluster every
-// node passes announcements on to all others.
+// Announcements may arrive repeatedly, which is harmless. In a cluster every node
+// passes them on to all others. They are published through every node all the same,
+// since one of them may have left the cluster, together with subscriptions that its
+// instance has not replaced yet. Announce fails if no node accepts the announcement.
 func (s *Store) Announce(ctx context.Context, topic string) error {
 	return s.do(ctx, "announce "+topic, func(ctx context.Context, c rueidis.Client) error {
-		err := errNoNode
-		for _, node := range c.Nodes() {
-			publish := node.B().Publish().Channel(kv.AnnounceTopic).Message(topic).Build()
-			if err = node.Do(ctx, publish.ToRetryable()).Error(); err == nil {
-				return nil
-			}
-		}
-		return err
+		return s.onAnyNode(ctx, c, func(ctx context.Context, node rueidis.Client) error {
+			return node.Do(ctx, node.B().Publish().Channel(kv.AnnounceTopic).Message(topic).Build().ToRetryable()).Error()
+		})
 	})
 }
 

@@ -122,10 +122,10 @@ func TestSubscriptionsShareOneConnection(t *testing.T) {
 	for i := 0; i < sockets; i += 2 {
 		stops[i]()
 	}
-	poll.Until(t, "only the subscription to announcements is left", func() bool {
+	poll.Until(t, "only the subscriptions to announcements and beacons are left", func() bool {
 		reply := r.MustDo("PUBSUB", "CHANNELS")
 		names, err := reply.AsStrSlice()
-		return err == nil && len(names) == 1
+		return err == nil && len(names) == 2
 	})
 	reply := r.MustDo("CLIENT", "LIST", "TYPE", "pubsub")
 	clients, err := reply.ToString()

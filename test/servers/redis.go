@@ -162,6 +162,7 @@ func (r *Redis) MustDo(args ...string) rueidis.RedisMessage {
 
 const (
 	clusterSlots = 16384
+	masters      = 3
 	// clusterNodeTimeout is when nodes report another one as failed. It is long
 	// enough for nodes that get no CPU time for a while on a busy machine.
 	clusterNodeTimeout = 3 * time.Second
@@ -178,7 +179,6 @@ type Cluster struct {
 // Options apply to every node.
 func StartRedisCluster(t testing.TB, opts ...RedisOption) *Cluster {
 	t.Helper()
-	const masters = 3
 	c := &Cluster{t: t, opts: opts}
 	for i := range masters {
 		first, last := i*clusterSlots/masters, (i+1)*clusterSlots/masters-1
@@ -207,6 +207,28 @@ func (c *Cluster) AddReplica(master *Redis) *Redis {
 		return nil
 	})
 	return replica
+}
+
+// Remove takes a master out of the cluster while it keeps running. Another master
+// gets its slots; its data is lost.
+func (c *Cluster) Remove(node *Redis) {
+	c.t.Helper()
+	i := slices.Index(c.Nodes, node)
+	reply := node.MustDo("CLUSTER", "MYID")
+	id, _ := reply.ToString()
+	slots := []string{strconv.Itoa(i * clusterSlots / masters), strconv.Itoa((i+1)*clusterSlots/masters - 1)}
+	for _, n := range c.Nodes {
+		n.MustDo("CLUSTER", "DELSLOTSRANGE", slots[0], slots[1])
+	}
+	c.Nodes = slices.Delete(slices.Clone(c.Nodes), i, i+1)
+	for _, n := range c.Nodes {
+		n.MustDo("CLUSTER", "FORGET", id)
+	}
+	node.MustDo("FLUSHALL")
+	node.MustDo("CLUSTER", "RESET", "HARD")
+	c.Nodes[0].MustDo("CLUSTER", "ADDSLOTSRANGE", slots[0], slots[1])
+	c.Nodes[0].MustDo("CLUSTER", "BUMPEPOCH")
+	c.AwaitOK()
 }
 
 // join starts a node, runs the setup commands and adds it to the cluster.

@@ -1,0 +1,95 @@
+package pubsub
+
+import (
+	"context"
+	"crypto/rand"
+	"fmt"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/redis/rueidis"
+
+	"telapi/internal/kv"
+)
+
+const (
+	beaconInterval = time.Second
+	// beaconRounds is the number of intervals after which a round is judged. A
+	// connection that becomes deaf is noticed within beaconRounds+1 intervals.
+	beaconRounds = 4
+	// publishTimeout is shorter than a round, so that a beacon has time to arrive.
+	publishTimeout = 2 * time.Second
+)
+
+// beacons publishes messages through every node of the store and counts those that
+// arrive on a link.
+type beacons struct {
+	client     rueidis.Client
+	topic      string
+	publishing sync.WaitGroup
+
+	mu     sync.Mutex
+	number int
+	rounds []*round // the oldest first
+}
+
+// round is one beacon through each node.
+type round struct {
+	number    int
+	published int             // nodes that accepted the beacon
+	heard     map[string]bool // nodes whose beacon arrived
+}
+
+func newBeacons(client rueidis.Client) *beacons {
+	return &beacons{client: client, topic: kv.BeaconPrefix + rand.Text()}
+}
+
+// next judges the round of beaconRounds intervals ago and starts a new one. It
+// counts intervals instead of measuring time, so that a process that was suspended
+// judges no round before it could read the beacons.
+//
+// It fails if no beacon of a round arrived, or fewer than half of those that nodes
+// accepted: one of several nodes may have left the cluster while this link is fine.
+func (b *beacons) next(ctx context.Context) error {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if len(b.rounds) == beaconRounds {
+		r := b.rounds[0]
+		b.rounds = b.rounds[1:]
+		if heard := len(r.heard); heard == 0 || 2*heard < r.published {
+			return fmt.Errorf("received %d of %d test messages", heard, r.published)
+		}
+	}
+	b.number++
+	r := &round{number: b.number, heard: map[string]bool{}}
+	b.rounds = append(b.rounds, r)
+	for address, node := range b.client.Nodes() {
+		b.publishing.Go(func() { b.send(ctx, r, address, node) })
+	}
+	return nil
+}
+
+func (b *beacons) send(ctx context.Context, r *round, address string, node rueidis.Client) {
+	ctx, cancel := context.WithTimeout(ctx, publishTimeout)
+	defer cancel()
+	message := strconv.Itoa(r.number) + " " + address
+	if node.Do(ctx, node.B().Publish().Channel(b.topic).Message(message).Build().ToRetryable()).Error() == nil {
+		b.mu.Lock()
+		r.published++
+		b.mu.Unlock()
+	}
+}
+
+// hear counts a beacon that arrived.
+func (b *beacons) hear(message string) {
+	number, address, _ := strings.Cut(message, " ")
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	for _, r := range b.rounds {
+		if strconv.Itoa(r.number) == number {
+			r.heard[address] = true
+		}
+	}
+}
