@@ -144,7 +144,7 @@ func TestSocketRecoversMissedNotice(t *testing.T) {
 			svc.store(t, func(c rueidis.Client) rueidis.Completed {
 				keys := kv.ChannelKeys(b.Session)
 				return c.B().Eval().Script(sendSilently).Numkeys(int64(len(keys))).Key(keys...).Arg("", "-", "", "",
-					fmt.Sprintf(`{"type":"chat","sessionId":%q,"messageId":%q,"timestamp":1,"direction":"to_browser","chat":{"n":%d}}`, b.Session, id, n)).Build()
+					fmt.Sprintf(`{"type":"chat","sessionId":%q,"messageId":%q,"timestamp":1,"direction":"to_browser","chat":{"n":%d}}`, b.Session, id, n), "").Build()
 			})
 		}
 		talk.SendChat(t, ch, `{"n":6}`)
