@@ -34,6 +34,7 @@ type memory struct {
 	leases     []time.Duration
 	owner      Owner // of the last Append or Renew
 	redeemErr  error
+	attachErr  error
 	reading    func(ctx context.Context) error
 	released   int // unsubscribed and detached
 }
@@ -44,7 +45,7 @@ func (m *memory) Attach(_ context.Context, a AttachRequest) (AttachResult, error
 	if a.Resume != nil && a.Resume.Epoch == "e" {
 		attached.Recovered, attached.Missed = true, m.after(*a.Resume)
 	}
-	return attached, nil
+	return attached, m.attachErr
 }
 
 func (m *memory) CheckAttach(context.Context, AttachRequest) error { return nil }

@@ -2,11 +2,14 @@ package channel
 
 import (
 	"context"
+	"errors"
+	"log/slog"
 	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
 
+	"telapi/callruntime/wire"
 	"telapi/internal/fault"
 )
 
@@ -138,4 +141,64 @@ func TestExpiredSessionClosesWithExpired(t *testing.T) {
 			})
 		}
 	}
+}
+
+// A failover loses the newest messages, and the runtime sends others with the same
+// numbers. The browser is told to reconnect instead of missing them.
+func TestReusedNumbersAreDetected(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m := &memory{complete: true}
+		c, socket := openConnection(t, m, "")
+		c.Start(socket)
+		m.subscriber.Messages(m.send(1))
+		m.subscriber.Messages(m.send(2))
+		m.complete = false // the store does not know the position any more
+		reused := Message{Cursor{"e", "2-9"}, []byte(`{"type":"chat","chat":{"n":22}}`)}
+		m.subscriber.Messages(at(1), []Message{reused})
+		synctest.Wait()
+		if got := socket.numbers(); got != "1 2" || socket.code != CloseHistoryLost {
+			t.Errorf("the browser got %s and close code %d, want 1 2 and %d", got, socket.code, CloseHistoryLost)
+		}
+	})
+}
+
+// A notification was lost. The next heartbeat finds the missed message.
+func TestHeartbeatFindsMissedMessage(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m := &memory{complete: true, outcome: Owned}
+		c, socket := openConnection(t, m, "")
+		c.Start(socket)
+		m.subscriber.Messages(m.send(1))
+		m.send(2) // not announced
+		c.Heartbeat(t.Context())
+		synctest.Wait()
+		if got := socket.numbers(); got != "1 2" {
+			t.Errorf("the browser got %s, want 1 2", got)
+		}
+		if m.owner.Position != at(1) || m.owner.Number != "1" || m.owner.ConnectionID != c.id {
+			t.Errorf("renewed as %+v, want position %v", m.owner, at(1))
+		}
+	})
+}
+
+// Attach may have succeeded although its reply was lost. The session is released
+// at once, and again when a delayed Attach has no effect any more.
+func TestFailedAttachIsReleased(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m := &memory{attachErr: fault.Unavailable("The key-value store", errors.New("reply lost"))}
+		s := NewService(m, m, DefaultLimits(), slog.New(slog.DiscardHandler), nil)
+		defer s.Close()
+		_, err := s.Open(t.Context(), SessionInfo{Offer: wire.Offer{SessionID: sessionID}, ExpiresAt: time.Now().Add(time.Hour)}, "", "")
+		if !fault.Is(err, fault.ServiceUnavailable) {
+			t.Fatalf("open: %v, want %s", err, fault.ServiceUnavailable)
+		}
+		synctest.Wait()
+		if m.released != 2 { // unsubscribed and detached
+			t.Errorf("released %d times at once, want 2", m.released)
+		}
+		time.Sleep(time.Minute)
+		if m.released != 3 {
+			t.Errorf("released %d times, want 3", m.released)
+		}
+	})
 }

@@ -38,7 +38,9 @@ func TestFailedCallsHaveNoEffectLater(t *testing.T) {
 	if _, err := d.Await(ctx, callruntime.AwaitOptions{WorkItemID: "late", Token: callruntime.NewToken()}); !errors.Is(err, context.DeadlineExceeded) {
 		t.Errorf("await on a stopped server: %v, want %v", err, context.DeadlineExceeded)
 	}
-	if err := d.Send(ctx, wire.ChannelMessage{Type: wire.TypeChat, Chat: []byte(`{"text":"late"}`)}); !errors.Is(err, context.DeadlineExceeded) {
+	sending, cancel := context.WithTimeout(t.Context(), time.Second)
+	defer cancel()
+	if err := d.Send(sending, wire.ChannelMessage{Type: wire.TypeChat, Chat: []byte(`{"text":"late"}`)}); !errors.Is(err, context.DeadlineExceeded) {
 		t.Errorf("send on a stopped server: %v, want %v", err, context.DeadlineExceeded)
 	}
 	redis.Thaw()
