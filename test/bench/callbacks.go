@@ -23,8 +23,8 @@ const (
 	callsPerConnection = 4
 )
 
-// botFlow is a gateway profile that allows the commands of botBody.
-const botFlow = `{"commandSources":["bot"],"commandPolicies":[{"type":"hangup","enabled":true,"waitForSilence":true},
+// botProfile is a gateway profile that allows the commands of botBody.
+const botProfile = `{"commandSources":["bot"],"commandPolicies":[{"type":"hangup","enabled":true,"waitForSilence":true},
 	{"type":"transfer","enabled":true,"allowedTargets":["tel:+49*"]},{"type":"update_dtmf_config","enabled":true}],"actions":{"hangup":{"reason":"done"}}}`
 
 // botBody returns a bot answer of 1 KB with a text, an event and a command.
@@ -95,7 +95,7 @@ func provider(runtime *callruntime.Runtime, addr string, count int) (source, err
 	ctx := context.Background()
 	var calls []*callruntime.Channel
 	for range callsPerConnection {
-		c, err := runtime.Open(ctx, callruntime.OpenOptions{ChannelID: uuid.NewString(), TeamID: "tm_1", EndpointID: "ep_1", CallID: "sip-1", Profile: []byte(botFlow)})
+		c, err := runtime.Open(ctx, callruntime.OpenOptions{ChannelID: uuid.NewString(), TeamID: "tm_1", EndpointID: "ep_1", CallID: "sip-1", Profile: []byte(botProfile)})
 		if err != nil {
 			return nil, err
 		}
@@ -129,7 +129,7 @@ func provider(runtime *callruntime.Runtime, addr string, count int) (source, err
 const minimalScript = `local known = redis.call('GET', KEYS[1])
 redis.call('SET', KEYS[1], 'consumed', 'PX', 3600000)
 redis.call('XADD', KEYS[2], '*', 'entry', ARGV[1])
-redis.call('PUBLISH', KEYS[2], 'news')
+redis.call('PUBLISH', KEYS[2], 'notice')
 return known or 'awaited'`
 
 // plainBody is the body of botBody.

@@ -22,51 +22,51 @@ type connections struct {
 // connectAll opens n connections, with TLS if secure is not nil. With TLS the
 // cipher must be AES-128-GCM, so that servers are compared and not ciphers.
 func connectAll(addr string, secure *tls.Config, n int, pids []int) (*connections, error) {
-	f := &connections{conns: make([]net.Conn, n), pids: pids}
+	c := &connections{conns: make([]net.Conn, n), pids: pids}
 	_, err := parallel(n, 32, func(i int) (err error) {
 		if secure == nil {
-			f.conns[i], err = net.Dial("tcp", addr)
+			c.conns[i], err = net.Dial("tcp", addr)
 			return err
 		}
 		conn, err := tls.Dial("tcp", addr, secure)
 		if err != nil {
 			return err
 		}
-		f.conns[i] = conn
+		c.conns[i] = conn
 		if s := conn.ConnectionState(); s.Version != tls.VersionTLS13 || s.CipherSuite != tls.TLS_AES_128_GCM_SHA256 {
 			return fmt.Errorf("%s uses %s with %s", addr, tls.VersionName(s.Version), tls.CipherSuiteName(s.CipherSuite))
 		}
 		return nil
 	})
 	if err != nil {
-		f.close()
+		c.close()
 		return nil, fmt.Errorf("connect to %s: %w", addr, err)
 	}
-	return f, nil
+	return c, nil
 }
 
-func (f *connections) close() {
-	for _, c := range f.conns {
-		if c != nil {
-			_ = c.Close()
+func (c *connections) close() {
+	for _, conn := range c.conns {
+		if conn != nil {
+			_ = conn.Close()
 		}
 	}
 }
 
 // round sends requests on all connections, one at a time on each. next returns
 // the next request and may reuse the buffer.
-func (f *connections) round(next func(buffer []byte) []byte, span time.Duration, status int) (result, error) {
+func (c *connections) round(next func(buffer []byte) []byte, span time.Duration, status int) (result, error) {
 	var mu sync.Mutex
-	var all []time.Duration
+	var latencies []time.Duration
 	var group sync.WaitGroup
 	var failure error
 	cpu := 0.0
-	for _, pid := range f.pids {
+	for _, pid := range c.pids {
 		cpu -= cpuTime(pid)
 	}
 	stop := time.Now().Add(span)
 	pool := sync.Pool{New: func() any { b := make([]byte, 64<<10); return &b }}
-	for _, conn := range f.conns {
+	for _, conn := range c.conns {
 		group.Go(func() {
 			took := make([]time.Duration, 0, 1024)
 			err := error(nil)
@@ -80,21 +80,21 @@ func (f *connections) round(next func(buffer []byte) []byte, span time.Duration,
 			}
 			mu.Lock()
 			defer mu.Unlock()
-			if all = append(all, took...); err != nil {
+			if latencies = append(latencies, took...); err != nil {
 				failure = err
 			}
 		})
 	}
 	group.Wait()
-	for _, pid := range f.pids {
+	for _, pid := range c.pids {
 		cpu += cpuTime(pid)
 	}
 	if failure != nil {
-		return result{}, fmt.Errorf("one of %d connections: %w", len(f.conns), failure)
+		return result{}, fmt.Errorf("one of %d connections: %w", len(c.conns), failure)
 	}
-	slices.Sort(all)
-	n := float64(len(all))
-	return result{perSecond: n / span.Seconds(), p99: all[len(all)*99/100], costs: []float64{cpu * 1e6 / n}}, nil
+	slices.Sort(latencies)
+	n := float64(len(latencies))
+	return result{perSecond: n / span.Seconds(), p99: latencies[len(latencies)*99/100], costs: []float64{cpu * 1e6 / n}}, nil
 }
 
 // exchange sends a request and reads the response. Only the body needs a large

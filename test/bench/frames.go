@@ -70,7 +70,7 @@ func audioOut(at *site, s settings) error {
 // measureSend runs one sender per channel for telapi and for the baseline. A
 // sender does not wait for a frame before it sends the next, like a runtime that
 // streams the output of a model. Both have the same number of frames in flight.
-func (s *site) measureSend(how settings, what string, send func(*callruntime.Channel) (wait func() error)) error {
+func (s *site) measureSend(opts settings, what string, send func(*callruntime.Channel) (wait func() error)) error {
 	t, peer, err := s.startBoth("forward")
 	if err != nil {
 		return err
@@ -82,18 +82,18 @@ func (s *site) measureSend(how settings, what string, send func(*callruntime.Cha
 		return err
 	}
 	defer client.Close()
-	opts, err := rueidis.ParseURL(s.redisURL)
+	store, err := rueidis.ParseURL(s.redisURL)
 	if err != nil {
 		return err
 	}
-	runtime, err := callruntime.New(callruntime.Options{Store: opts, Name: "bench"})
+	runtime, err := callruntime.New(callruntime.Options{Store: store, Name: "bench"})
 	if err != nil {
 		return err
 	}
 	defer runtime.Close()
 
-	ours, baseline := make([]pipeline, how.sockets), make([]pipeline, how.sockets)
-	if _, err := parallel(how.sockets, how.connections, func(i int) (err error) {
+	ours, baseline := make([]pipeline, opts.sockets), make([]pipeline, opts.sockets)
+	if _, err := parallel(opts.sockets, opts.connections, func(i int) (err error) {
 		if ours[i], err = t.channelPipeline(runtime, send); err == nil {
 			baseline[i], err = publishPipeline(peer.line, fmt.Sprintf("/%d", i), client)
 		}
@@ -101,8 +101,8 @@ func (s *site) measureSend(how settings, what string, send func(*callruntime.Cha
 	}); err != nil {
 		return err
 	}
-	fmt.Printf("runtime to browser, %s; %d channels with %d frames in flight\n", what, how.sockets, how.inFlight)
-	return s.compare(how, t.process, ours, nothing, peer, baseline, "plain PUBLISH")
+	fmt.Printf("runtime to browser, %s; %d channels with %d frames in flight\n", what, opts.sockets, opts.inFlight)
+	return s.compare(opts, t.process, ours, nothing, peer, baseline, "plain PUBLISH")
 }
 
 // startBoth starts telapi and a baseline server with the same Redis.
@@ -123,22 +123,22 @@ func (s *site) startBoth(peer string) (*telapi, *process, error) {
 
 // compare warms both servers up, measures them alternately and prints the result.
 // prepare runs before each round of telapi.
-func (s *site) compare(how settings, telapi *process, ours []pipeline, prepare func() error, peer *process, baseline []pipeline, name string) error {
+func (s *site) compare(opts settings, telapi *process, ours []pipeline, prepare func() error, peer *process, baseline []pipeline, name string) error {
 	round := func(p *process, pipelines []pipeline, prepare func() error, span time.Duration) func() (result, error) {
 		return func() (result, error) {
 			if err := prepare(); err != nil {
 				return result{}, err
 			}
-			return s.measureCPU(p, func() (result, error) { return run(pipelines, how.inFlight, span) })
+			return s.measureCPU(p, func() (result, error) { return run(pipelines, opts.inFlight, span) })
 		}
 	}
 	measure := func(rounds int, span time.Duration) (comparison, error) {
 		return interleave(rounds, round(telapi, ours, prepare, span), round(peer, baseline, nothing, span))
 	}
-	if _, err := measure(1, how.span/4); err != nil {
+	if _, err := measure(1, opts.span/4); err != nil {
 		return err
 	}
-	c, err := measure(how.rounds, how.span)
+	c, err := measure(opts.rounds, opts.span)
 	if err == nil {
 		c.print("frames", name, "frames", "(target: at least 0.80)")
 	}
@@ -155,9 +155,9 @@ func (s *site) measureCPU(p *process, run func() (result, error)) (result, error
 	for _, pid := range pids {
 		before = append(before, cpuTime(pid))
 	}
-	began := time.Now()
+	start := time.Now()
 	r, err := run()
-	units := r.perSecond * time.Since(began).Seconds()
+	units := r.perSecond * time.Since(start).Seconds()
 	for i, pid := range pids {
 		r.costs = append(r.costs, (cpuTime(pid)-before[i])*1e6/units)
 	}

@@ -39,10 +39,10 @@ func repeat(request []byte, span time.Duration) source {
 // hide differences between servers.
 func load(addr string, status int, sources []source) (result, error) {
 	var mu sync.Mutex
-	var all []time.Duration
+	var latencies []time.Duration
 	var failed int
 	var wg sync.WaitGroup
-	began := time.Now()
+	start := time.Now()
 	for _, next := range sources {
 		conn, err := net.Dial("tcp", addr)
 		if err != nil {
@@ -52,23 +52,24 @@ func load(addr string, status int, sources []source) (result, error) {
 			defer func() { _ = conn.Close() }()
 			took, errs := sendAll(conn, status, next)
 			mu.Lock()
-			all, failed = append(all, took...), failed+errs
+			latencies, failed = append(latencies, took...), failed+errs
 			mu.Unlock()
 		})
 	}
 	wg.Wait()
-	span := time.Since(began)
-	if len(all) == 0 {
+	span := time.Since(start)
+	if len(latencies) == 0 {
 		return result{}, fmt.Errorf("no request to %s succeeded", addr)
 	}
-	slices.Sort(all)
+	slices.Sort(latencies)
 	return result{
-		perSecond: float64(len(all)) / span.Seconds(),
-		p99:       all[len(all)*99/100],
+		perSecond: float64(len(latencies)) / span.Seconds(),
+		p99:       latencies[len(latencies)*99/100],
 		errors:    failed,
 	}, nil
 }
 
+// sendAll sends the requests of a source and returns the latency of each success.
 func sendAll(conn net.Conn, want int, next source) (took []time.Duration, errs int) {
 	in := bufio.NewReaderSize(conn, 16<<10)
 	for request := next(); request != nil; request = next() {
@@ -129,13 +130,13 @@ type comparison struct {
 // interleave measures both servers alternately, so that other load on the machine
 // affects both. The ratio is the median of the ratios of adjacent rounds.
 func interleave(rounds int, telapi, baseline func() (result, error)) (comparison, error) {
-	var as, bs []result
+	var telapiResults, baselineResults []result
 	var ratios []float64
 	for i := range rounds {
-		var a, b result
+		var ours, theirs result
 		steps := []func() error{
-			func() (err error) { a, err = telapi(); return err },
-			func() (err error) { b, err = baseline(); return err },
+			func() (err error) { ours, err = telapi(); return err },
+			func() (err error) { theirs, err = baseline(); return err },
 		}
 		if i%2 == 1 {
 			slices.Reverse(steps)
@@ -145,30 +146,32 @@ func interleave(rounds int, telapi, baseline func() (result, error)) (comparison
 				return comparison{}, err
 			}
 		}
-		as, bs, ratios = append(as, a), append(bs, b), append(ratios, a.perSecond/b.perSecond)
+		telapiResults, baselineResults = append(telapiResults, ours), append(baselineResults, theirs)
+		ratios = append(ratios, ours.perSecond/theirs.perSecond)
 	}
 	slices.Sort(ratios)
-	return comparison{median(as), median(bs), ratios[len(ratios)/2]}, nil
+	return comparison{median(telapiResults), median(baselineResults), ratios[len(ratios)/2]}, nil
 }
 
-func median(rs []result) result {
+// median returns the median of each figure, and the sum of the errors.
+func median(results []result) result {
 	var rates []float64
-	var tails []time.Duration
+	var latencies []time.Duration
 	var m result
-	for _, r := range rs {
-		rates, tails = append(rates, r.perSecond), append(tails, r.p99)
+	for _, r := range results {
+		rates, latencies = append(rates, r.perSecond), append(latencies, r.p99)
 		m.errors += r.errors
 	}
 	slices.Sort(rates)
-	slices.Sort(tails)
-	m.perSecond, m.p99 = rates[len(rates)/2], tails[len(tails)/2]
-	for i := range rs[0].costs {
-		var each []float64
-		for _, r := range rs {
-			each = append(each, r.costs[i])
+	slices.Sort(latencies)
+	m.perSecond, m.p99 = rates[len(rates)/2], latencies[len(latencies)/2]
+	for i := range results[0].costs {
+		var costs []float64
+		for _, r := range results {
+			costs = append(costs, r.costs[i])
 		}
-		slices.Sort(each)
-		m.costs = append(m.costs, each[len(each)/2])
+		slices.Sort(costs)
+		m.costs = append(m.costs, costs[len(costs)/2])
 	}
 	return m
 }

@@ -100,15 +100,15 @@ func mediaGets(at *site, s settings) error {
 // like telapi but does not sync them. telapi is measured with and without sync.
 func mediaPuts(at *site, s settings) error {
 	const kib, connections = 24, 64
-	var made atomic.Int64
+	var uploads atomic.Int64
 	body := make([]byte, kib<<10)
 	upload := func(buffer []byte) []byte { // always a new object, as in a cache
-		head := fmt.Appendf(buffer[:0], "PUT /media/%s HTTP/1.1\r\nHost: media\r\nContent-Length: %d\r\n\r\n", objectName(kib, int(made.Add(1))), len(body))
+		head := fmt.Appendf(buffer[:0], "PUT /media/%s HTTP/1.1\r\nHost: media\r\nContent-Length: %d\r\n\r\n", objectName(kib, int(uploads.Add(1))), len(body))
 		return append(head, body...)
 	}
 	s.span, s.rounds = s.span/6, s.rounds*3 // short rounds, because disks are sometimes busy and uploads fill them
 	fmt.Printf("PUTs of %d KB, %d connections; nginx with the dav module\n", kib, connections)
-	for _, as := range []struct {
+	for _, variant := range []struct {
 		name, sync string
 		target     float64
 	}{{"telapi without sync", "false", 1}, {"telapi with sync", "true", 0}} {
@@ -123,7 +123,7 @@ func mediaPuts(at *site, s settings) error {
 		if err != nil {
 			return err
 		}
-		ours, err := at.startMedia(filepath.Join(dir, "plain"), "MEDIA_SYNC="+as.sync)
+		ours, err := at.startMedia(filepath.Join(dir, "plain"), "MEDIA_SYNC="+variant.sync)
 		if err != nil {
 			return err
 		}
@@ -133,7 +133,7 @@ func mediaPuts(at *site, s settings) error {
 		if err != nil {
 			return err
 		}
-		c.printLine(as.name, as.target)
+		c.printLine(variant.name, variant.target)
 	}
 	return nil
 }
@@ -166,14 +166,14 @@ func (s *site) startMedia(root string, settings ...string) (server, error) {
 // uses new connections, because their random distribution over nginx's workers
 // changes its throughput by a third.
 func compareServers(s settings, ours, baseline server, secure *tls.Config, connections int, next func([]byte) []byte, status int) (comparison, error) {
-	round := func(l server, span time.Duration) func() (result, error) {
+	round := func(target server, span time.Duration) func() (result, error) {
 		return func() (result, error) {
-			f, err := connectAll(l.addr, secure, connections, l.pids())
+			c, err := connectAll(target.addr, secure, connections, target.pids())
 			if err != nil {
 				return result{}, err
 			}
-			defer f.close()
-			return f.round(next, span, status)
+			defer c.close()
+			return c.round(next, span, status)
 		}
 	}
 	if _, err := interleave(1, round(ours, s.span/2), round(baseline, s.span/2)); err != nil {
@@ -185,12 +185,12 @@ func compareServers(s settings, ours, baseline server, secure *tls.Config, conne
 // printLine prints the ratios of one workload, then the absolute figures.
 func (c comparison) printLine(workload string, target float64) {
 	ms := func(r result) float64 { return float64(r.p99) / float64(time.Millisecond) }
-	aim := ""
+	note := ""
 	if target > 0 {
-		aim = fmt.Sprintf(" (target: at least %.2f)", target)
+		note = fmt.Sprintf(" (target: at least %.2f)", target)
 	}
 	fmt.Printf("  %-32s requests/s %.2f%s, p99 %.2f, CPU time %.2f    (%.0f : %.0f requests/s, %.1f : %.1f ms, %.0f : %.0f µs each)\n",
-		workload, c.ratio, aim, ms(c.telapi)/ms(c.baseline), c.telapi.costs[0]/c.baseline.costs[0],
+		workload, c.ratio, note, ms(c.telapi)/ms(c.baseline), c.telapi.costs[0]/c.baseline.costs[0],
 		c.telapi.perSecond, c.baseline.perSecond, ms(c.telapi), ms(c.baseline), c.telapi.costs[0], c.baseline.costs[0])
 }
 

@@ -104,7 +104,7 @@ func (s *site) startPostgres(initdb string) error {
 		return err
 	}
 	s.stops = append(s.stops, func() { _ = os.RemoveAll(dir) })
-	as, err := unprivileged(dir)
+	account, err := unprivileged(dir)
 	if err != nil {
 		return err
 	}
@@ -114,13 +114,13 @@ func (s *site) startPostgres(initdb string) error {
 	}
 	data := filepath.Join(dir, "data")
 	create := exec.Command(initdb, "--pgdata", data, "--username", "bench", "--auth", "trust", "--encoding", "UTF8", "--no-locale", "--no-sync")
-	create.Dir, create.SysProcAttr = dir, &syscall.SysProcAttr{Credential: as}
+	create.Dir, create.SysProcAttr = dir, &syscall.SysProcAttr{Credential: account}
 	if out, err := create.CombinedOutput(); err != nil {
 		return fmt.Errorf("initdb: %w\n%s", err, out)
 	}
 	server := exec.Command(filepath.Join(filepath.Dir(initdb), "postgres"), "-D", data, "-p", port,
 		"-c", "listen_addresses=127.0.0.1", "-c", "unix_socket_directories=", "-c", "fsync=off", "-c", "full_page_writes=off")
-	server.Dir, server.SysProcAttr = dir, &syscall.SysProcAttr{Credential: as, Pdeathsig: syscall.SIGQUIT}
+	server.Dir, server.SysProcAttr = dir, &syscall.SysProcAttr{Credential: account, Pdeathsig: syscall.SIGQUIT}
 	if err := server.Start(); err != nil {
 		return err
 	}

@@ -63,12 +63,12 @@ func closeAll(conns []*websocket.Conn) {
 func parallel(n, workers int, do func(i int) error) (perSecond float64, err error) {
 	var group errgroup.Group
 	group.SetLimit(workers)
-	began := time.Now()
+	start := time.Now()
 	for i := range n {
 		group.Go(func() error { return do(i) })
 	}
 	err = group.Wait()
-	return float64(n) / time.Since(began).Seconds(), err
+	return float64(n) / time.Since(start).Seconds(), err
 }
 
 // pipeline sends frames. receive waits for the oldest frame to arrive or to be
@@ -82,7 +82,7 @@ type pipeline struct {
 func run(pipelines []pipeline, inFlight int, span time.Duration) (result, error) {
 	var group errgroup.Group
 	var mu sync.Mutex
-	var all []time.Duration
+	var latencies []time.Duration
 	var arrived atomic.Int64
 	stop := time.Now().Add(span)
 	for _, p := range pipelines {
@@ -100,7 +100,7 @@ func run(pipelines []pipeline, inFlight int, span time.Duration) (result, error)
 		})
 		group.Go(func() error {
 			var took []time.Duration
-			for began := range sent {
+			for sentAt := range sent {
 				err := p.receive()
 				<-slots
 				if err != nil {
@@ -111,11 +111,11 @@ func run(pipelines []pipeline, inFlight int, span time.Duration) (result, error)
 				}
 				if now := time.Now(); now.Before(stop) {
 					arrived.Add(1)
-					took = append(took, now.Sub(began))
+					took = append(took, now.Sub(sentAt))
 				}
 			}
 			mu.Lock()
-			all = append(all, took...)
+			latencies = append(latencies, took...)
 			mu.Unlock()
 			return nil
 		})
@@ -123,11 +123,11 @@ func run(pipelines []pipeline, inFlight int, span time.Duration) (result, error)
 	if err := group.Wait(); err != nil {
 		return result{}, err
 	}
-	slices.Sort(all)
-	if len(all) == 0 {
+	slices.Sort(latencies)
+	if len(latencies) == 0 {
 		return result{}, errors.New("no frame arrived")
 	}
-	return result{perSecond: float64(arrived.Load()) / span.Seconds(), p99: all[len(all)*99/100]}, nil
+	return result{perSecond: float64(arrived.Load()) / span.Seconds(), p99: latencies[len(latencies)*99/100]}, nil
 }
 
 // raiseFileLimit raises the limit of open files of this process and its children

@@ -31,16 +31,16 @@ func Counter(t *testing.T, c ratelimit.Counter, prefix string) {
 		}
 	}
 	if g := lease("a", 1, 9, time.Hour); g.Permits != 0 || g.Remaining != 0 {
-		t.Errorf("after the limit was lowered: %+v", g)
+		t.Errorf("after the limit was lowered: %+v, want no permits", g)
 	}
 	if g := lease("a", 5, 12, time.Hour); g.Permits != 2 || g.Remaining != 0 {
-		t.Errorf("after the limit was raised: %+v", g)
+		t.Errorf("after the limit was raised: %+v, want 2 permits and 0 remaining", g)
 	}
 	if g := lease("b", 1, 1, time.Hour); g.Permits != 1 {
-		t.Errorf("another key: %+v", g)
+		t.Errorf("another key: %+v, want 1 permit", g)
 	}
 	if g := lease("b", 1, 1, 100*time.Millisecond); g.Permits != 0 || g.Reset > 100*time.Millisecond {
-		t.Errorf("after the window was shortened: %+v", g)
+		t.Errorf("after the window was shortened: %+v, want no permits and a reset within 100ms", g)
 	}
 	poll.Until(t, "a new window", func() bool { return lease("b", 1, 1, 100*time.Millisecond).Permits == 1 })
 }
@@ -58,10 +58,10 @@ func LimitsStore(t *testing.T, s ratelimit.LimitsStore) {
 		{"first", "second", true, "second"},
 	} {
 		if saved, err := s.SaveLimits(t.Context(), []byte(step.old), []byte(step.value)); err != nil || saved != step.saved {
-			t.Errorf("replace %q by %q: %v, %v", step.old, step.value, saved, err)
+			t.Errorf("replace %q by %q: saved %v, %v; want %v", step.old, step.value, saved, err, step.saved)
 		}
 		if value, ok, err := s.Limits(t.Context()); err != nil || !ok || string(value) != step.want {
-			t.Errorf("limits: %q, %v, %v; want %q", value, ok, err, step.want)
+			t.Errorf("Limits returned %q, %v, %v; want %q", value, ok, err, step.want)
 		}
 	}
 }
@@ -69,14 +69,14 @@ func LimitsStore(t *testing.T, s ratelimit.LimitsStore) {
 // Mirror tests an empty ratelimit.Mirror.
 func Mirror(t *testing.T, m ratelimit.Mirror) {
 	if value, ok, err := m.Setting(t.Context(), ratelimit.SettingName); len(value) > 0 || ok || err != nil {
-		t.Errorf("before it was saved: %q, %v, %v", value, ok, err)
+		t.Errorf("Setting before SaveSetting returned %q, %v, %v; want none", value, ok, err)
 	}
 	for _, want := range []string{`{"tiers":{}}`, `{}`} {
 		if err := m.SaveSetting(t.Context(), ratelimit.SettingName, []byte(want)); err != nil {
 			t.Fatal(err)
 		}
 		if value, ok, err := m.Setting(t.Context(), ratelimit.SettingName); string(value) != want || !ok || err != nil {
-			t.Errorf("setting: %q, %v, %v; want %q", value, ok, err, want)
+			t.Errorf("Setting returned %q, %v, %v; want %q", value, ok, err, want)
 		}
 	}
 }
@@ -88,12 +88,12 @@ func ReportStream(t *testing.T, s usage.ReportStream, timeOut func()) {
 	length := func(want int64) {
 		t.Helper()
 		if n, err := s.Len(ctx); err != nil || n != want {
-			t.Errorf("length %d, %v; want %d", n, err, want)
+			t.Errorf("Len returned %d, %v; want %d", n, err, want)
 		}
 	}
 	read := func(limit int) (entries []usage.ReportEntry) {
 		t.Helper()
-		poll.Until(t, "entries", func() bool {
+		poll.Until(t, "Read returns entries", func() bool {
 			var err error
 			if entries, err = s.Read(ctx, limit, 10*time.Millisecond); err != nil {
 				t.Fatal(err)
@@ -143,7 +143,7 @@ func ReportStore(t *testing.T, s usage.ReportStore) {
 			reports = append(reports, report(id))
 		}
 		if added, err := s.AddReports(t.Context(), reports, at); err != nil || added != want {
-			t.Errorf("add %v: %d, %v; want %d", ids, added, err, want)
+			t.Errorf("AddReports(%v) returned %d, %v; want %d", ids, added, err, want)
 		}
 	}
 	add(0, now)

@@ -26,7 +26,7 @@ func TestCommandsInDocsWork(t *testing.T) {
 	}
 	pagesRun := 0
 	for _, page := range append(pages, filepath.Join(root, "README.md")) {
-		script := blocks(t, page)
+		script := runnableScript(t, page)
 		if script == "" {
 			continue
 		}
@@ -41,8 +41,8 @@ func TestCommandsInDocsWork(t *testing.T) {
 	}
 }
 
-// blocks joins the blocks of a page that are run. Each block prints its line number.
-func blocks(t *testing.T, page string) string {
+// runnableScript joins the blocks of a page that are marked `sh run`. Each block prints its line number.
+func runnableScript(t *testing.T, page string) string {
 	t.Helper()
 	text, err := os.ReadFile(page)
 	if err != nil {
@@ -94,7 +94,7 @@ func runScript(t *testing.T, script string) {
 	}
 	defer func() { _ = syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) }()
 	if state, err := cmd.Process.Wait(); err != nil || !state.Success() {
-		t.Fatalf("%v %v\n%s", state, err, log)
+		t.Fatalf("the commands ended with %v (%v), want exit code 0\n%s", state, err, log)
 	}
 	// The last output may still be in the pipe.
 	poll.Until(t, "the script reaches its last line", func() bool { return log.Has("== done") })

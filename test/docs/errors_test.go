@@ -75,5 +75,5 @@ func TestErrorsPageListsEveryCode(t *testing.T) {
 	for _, c := range channel.CloseCodes() {
 		fmt.Fprintf(&page, "| %d | %s |\n", c, c.Reason())
 	}
-	generated(t, "docs/errors.md", page.String())
+	checkGenerated(t, "docs/errors.md", page.String())
 }

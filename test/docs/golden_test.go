@@ -14,8 +14,8 @@ var update = flag.Bool("update", false, "rewrite the generated pages in docs")
 // root is the repository's root directory.
 const root = "../.."
 
-// generated compares a page with its generated text, or rewrites it with -update.
-func generated(t *testing.T, page, want string) {
+// checkGenerated compares a page with its generated text, or rewrites it with -update.
+func checkGenerated(t *testing.T, page, want string) {
 	t.Helper()
 	file := filepath.Join(root, page)
 	if *update {

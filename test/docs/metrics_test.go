@@ -39,7 +39,7 @@ func metrics(t *testing.T) []metric {
 		}
 		ast.Inspect(file, func(n ast.Node) bool {
 			if call, ok := n.(*ast.CallExpr); ok {
-				if m, ok := registered(call); ok {
+				if m, ok := parseRegistration(call); ok {
 					found = append(found, m)
 				}
 			}
@@ -54,42 +54,42 @@ func metrics(t *testing.T) []metric {
 	return found
 }
 
-// registered parses a call such as NewCounterVec(prometheus.CounterOpts{…}, []string{…}).
-func registered(call *ast.CallExpr) (m metric, ok bool) {
+// parseRegistration parses a call such as NewCounterVec(prometheus.CounterOpts{…}, []string{…}).
+func parseRegistration(call *ast.CallExpr) (m metric, ok bool) {
 	for _, arg := range call.Args {
-		literal, is := arg.(*ast.CompositeLit)
-		if !is {
+		literal, isLiteral := arg.(*ast.CompositeLit)
+		if !isLiteral {
 			continue
 		}
-		if options, is := literal.Type.(*ast.SelectorExpr); is && strings.HasSuffix(options.Sel.Name, "Opts") {
+		if options, ok := literal.Type.(*ast.SelectorExpr); ok && strings.HasSuffix(options.Sel.Name, "Opts") {
 			m.kind = strings.ToLower(strings.TrimSuffix(options.Sel.Name, "Opts"))
 			for _, e := range literal.Elts {
-				if field, is := e.(*ast.KeyValueExpr); is {
+				if field, ok := e.(*ast.KeyValueExpr); ok {
 					switch fmt.Sprint(field.Key) {
 					case "Name":
-						m.name = text(field.Value)
+						m.name = literalText(field.Value)
 					case "Help":
-						m.help = text(field.Value)
+						m.help = literalText(field.Value)
 					}
 				}
 			}
 			continue
 		}
 		for _, e := range literal.Elts {
-			m.labels = append(m.labels, text(e))
+			m.labels = append(m.labels, literalText(e))
 		}
 	}
 	return m, strings.HasPrefix(m.name, "telapi_")
 }
 
-// text returns the value of a string literal or of a concatenation of literals.
-func text(e ast.Expr) string {
+// literalText returns the value of a string literal or of a concatenation of literals.
+func literalText(e ast.Expr) string {
 	switch e := e.(type) {
 	case *ast.BasicLit:
 		s, _ := strconv.Unquote(e.Value)
 		return s
 	case *ast.BinaryExpr:
-		return text(e.X) + text(e.Y)
+		return literalText(e.X) + literalText(e.Y)
 	}
 	return ""
 }
@@ -104,7 +104,7 @@ type alertRules struct {
 	}
 }
 
-func alerts(t *testing.T) (rules alertRules) {
+func readAlerts(t *testing.T) (rules alertRules) {
 	t.Helper()
 	raw, err := os.ReadFile(filepath.Join(root, "deploy/prometheus/alerts.yaml"))
 	if err == nil {
@@ -137,24 +137,24 @@ terms. The last column lists the alerts in deploy/prometheus/alerts.yaml that us
 `
 
 func TestMetricsPageListsEveryMetric(t *testing.T) {
-	rules := alerts(t)
+	rules := readAlerts(t)
 	var page strings.Builder
 	page.WriteString(metricsIntro)
 	for _, m := range metrics(t) {
 		if m.help == "" {
 			t.Errorf("%s has no help text", m.name)
 		}
-		var raised []string
+		var alerts []string
 		for _, g := range rules.Groups {
 			for _, r := range g.Rules {
-				if slices.Contains(named(r.Expr), m.name) {
-					raised = append(raised, r.Alert)
+				if slices.Contains(metricNames(r.Expr), m.name) {
+					alerts = append(alerts, r.Alert)
 				}
 			}
 		}
-		fmt.Fprintf(&page, "| `%s` | %s | %s | %s | %s |\n", m.name, m.kind, strings.Join(m.labels, ", "), m.help, strings.Join(raised, ", "))
+		fmt.Fprintf(&page, "| `%s` | %s | %s | %s | %s |\n", m.name, m.kind, strings.Join(m.labels, ", "), m.help, strings.Join(alerts, ", "))
 	}
-	generated(t, "docs/metrics.md", page.String())
+	checkGenerated(t, "docs/metrics.md", page.String())
 }
 
 var (
@@ -166,8 +166,8 @@ var (
 	partName = regexp.MustCompile(`_(bucket|sum|count)$`)
 )
 
-// named lists the metrics in an expression. The series of a histogram have its name.
-func named(expr string) []string {
+// metricNames lists the metrics in an expression. The series of a histogram have its name.
+func metricNames(expr string) []string {
 	names := metricName.FindAllString(expr, -1)
 	for i := range names {
 		names[i] = partName.ReplaceAllString(names[i], "")
@@ -185,7 +185,7 @@ func TestAlertsAndDashboardUseExistingMetrics(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		for _, name := range named(string(raw)) {
+		for _, name := range metricNames(string(raw)) {
 			if known[name] == nil {
 				t.Errorf("%s uses %s, which is not registered", file, name)
 			}
@@ -206,7 +206,7 @@ func TestEveryAlertHasRunbook(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, g := range alerts(t).Groups {
+	for _, g := range readAlerts(t).Groups {
 		for _, r := range g.Rules {
 			anchor := strings.TrimPrefix(r.Annotations.Runbook, "docs/operations.md#")
 			heading := regexp.MustCompile(`(?mi)^#+ ` + strings.ReplaceAll(regexp.QuoteMeta(anchor), "-", "[- ]") + `$`)

@@ -151,13 +151,13 @@ func TestBlobStore(t *testing.T, store speech.BlobStore) {
 	}
 	const path = "ab/abc.pcm"
 	if _, _, err := store.Get(ctx, path); !errors.Is(err, speech.ErrBlobNotFound) {
-		t.Errorf("Get of a missing blob: %v", err)
+		t.Errorf("Get of a missing blob returned %v, want ErrBlobNotFound", err)
 	}
 	expectExists(path, false)
 	first := put(path, "audio")
 	second := put(path, "audio")
 	if first == second {
-		t.Errorf("Put kept version %s", first)
+		t.Errorf("Put of an existing blob kept version %s, want a new one", first)
 	}
 	expectExists(path, true)
 	expectGone("DeleteVersion of a replaced version", false)(store.DeleteVersion(ctx, path, first))
@@ -181,14 +181,14 @@ func TestBlobStore(t *testing.T, store speech.BlobStore) {
 	for after := ""; ; after = listed[len(listed)-1] {
 		page, err := store.List(ctx, after, 2)
 		if err != nil || len(page) > 2 {
-			t.Fatalf("List(%q, 2): %d blobs, %v", after, len(page), err)
+			t.Fatalf("List(%q, 2): %d blobs, %v; want at most 2", after, len(page), err)
 		}
 		if len(page) == 0 {
 			break
 		}
 		for _, b := range page {
 			if age := time.Since(b.ModifiedAt); b.Bytes != int64(len(b.Path)) || age < -time.Hour || age > time.Hour {
-				t.Errorf("List: %+v", b)
+				t.Errorf("List returned %+v, want %d bytes and a recent modification time", b, len(b.Path))
 			}
 			listed = append(listed, b.Path)
 		}

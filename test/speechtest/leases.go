@@ -27,13 +27,13 @@ func (l *Leases) take(name string) (release func(), busy <-chan struct{}) {
 	if held, ok := l.held[name]; ok {
 		return nil, held
 	}
-	mine := make(chan struct{})
-	l.held[name] = mine
+	released := make(chan struct{})
+	l.held[name] = released
 	return sync.OnceFunc(func() {
 		l.mu.Lock()
 		defer l.mu.Unlock()
 		delete(l.held, name)
-		close(mine)
+		close(released)
 	}), nil
 }
 
@@ -55,12 +55,12 @@ func (l *Leases) Acquire(ctx context.Context, name string) (release func(), wait
 
 // Try implements speech.Leases.
 func (l *Leases) Try(ctx context.Context, name string) (leaseCtx context.Context, release func(), held bool, err error) {
-	free, busy := l.take(name)
+	releaseLease, busy := l.take(name)
 	if busy != nil {
 		return nil, nil, false, nil
 	}
 	leaseCtx, cancel := context.WithCancel(ctx)
-	return leaseCtx, func() { cancel(); free() }, true, nil
+	return leaseCtx, func() { cancel(); releaseLease() }, true, nil
 }
 
 // TestLeases checks the leases of two instances against the contract of
@@ -68,10 +68,10 @@ func (l *Leases) Try(ctx context.Context, name string) (leaseCtx context.Context
 func TestLeases(t *testing.T, a, b speech.Leases, name string) {
 	release, waited, err := a.Acquire(t.Context(), name)
 	if err != nil || waited {
-		t.Fatalf("Acquire of a free lease: waited %v, %v", waited, err)
+		t.Fatalf("Acquire of a free lease: waited %v, %v; want no wait", waited, err)
 	}
 	if _, _, held, err := b.Try(t.Context(), name); err != nil || held {
-		t.Errorf("Try of a held lease: held %v, %v", held, err)
+		t.Errorf("Try of a held lease: held %v, %v; want false", held, err)
 	}
 	cancelled, cancel := context.WithCancel(t.Context())
 	cancel()
@@ -80,10 +80,10 @@ func TestLeases(t *testing.T, a, b speech.Leases, name string) {
 	}
 	leaseCtx, releaseOther, held, err := b.Try(t.Context(), name+"-other")
 	if err != nil || !held {
-		t.Fatalf("Try of another lease: held %v, %v", held, err)
+		t.Fatalf("Try of another lease: held %v, %v; want true", held, err)
 	}
 	if err := leaseCtx.Err(); err != nil {
-		t.Errorf("context of a held lease: %v", err)
+		t.Errorf("context of a held lease has error %v, want none", err)
 	}
 	releaseOther()
 	<-leaseCtx.Done()
@@ -98,11 +98,11 @@ func TestLeases(t *testing.T, a, b speech.Leases, name string) {
 	}()
 	release()
 	if err := <-acquired; err != nil {
-		t.Errorf("Acquire of a released lease: %v", err)
+		t.Errorf("Acquire of a released lease returned %v, want nil", err)
 	}
 	_, release, held, err = a.Try(t.Context(), name)
 	if err != nil || !held {
-		t.Fatalf("Try of a released lease: held %v, %v", held, err)
+		t.Fatalf("Try of a released lease: held %v, %v; want true", held, err)
 	}
 	release()
 }

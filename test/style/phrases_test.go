@@ -9,8 +9,8 @@ import (
 	"testing"
 )
 
-// phrases are expressions that readers have stumbled over, with what to write
-// instead. The list is about vocabulary; grammar is left to reviewers.
+// phrases are expressions that readers have stumbled over, and replacements. The
+// list is about vocabulary; reviewers check the grammar.
 var phrases = []struct{ pattern, instead string }{
 	{`over its time|(has|have|had) had its time|its time is over`, "expired, timed out"},
 	{`whoever|whomever`, "name the subject: the caller, the client, the runtime"},
@@ -38,18 +38,18 @@ var phrases = []struct{ pattern, instead string }{
 	{`as it (is|was) said`, "name the condition"},
 }
 
-// prose lists the files that people read: by extension, anywhere in the tree.
-var prose = []string{".go", ".md", ".lua", ".sql", ".sh", ".ts", ".html", ".yaml", ".yml", ".cfg", ".conf", ".service"}
+// proseExtensions are the extensions of files that people read.
+var proseExtensions = []string{".go", ".md", ".lua", ".sql", ".sh", ".ts", ".html", ".yaml", ".yml", ".cfg", ".conf", ".service"}
 
 func TestTextsUsePlainWords(t *testing.T) {
-	whole := make([]string, len(phrases))
+	patterns := make([]string, len(phrases))
 	for i, p := range phrases {
-		whole[i] = "(" + p.pattern + ")"
+		patterns[i] = "(" + p.pattern + ")"
 	}
-	// One pass over the text finds any phrase; the loop below finds out which.
-	anyPhrase := regexp.MustCompile(`(?i)\b(?:` + strings.Join(whole, "|") + `)\b`)
+	// One pass over the text finds all phrases; suggestion finds out which it is.
+	anyPhrase := regexp.MustCompile(`(?i)\b(?:` + strings.Join(patterns, "|") + `)\b`)
 	for name, text := range sources(t) {
-		if !slices.Contains(prose, path.Ext(name)) || strings.HasPrefix(name, "test/style/") {
+		if !slices.Contains(proseExtensions, path.Ext(name)) || strings.HasPrefix(name, "test/style/") {
 			continue
 		}
 		text = bytes.ReplaceAll(text, storeKey, bytes.Repeat([]byte(" "), len(storeKey)))
@@ -58,7 +58,7 @@ func TestTextsUsePlainWords(t *testing.T) {
 		for _, at := range anyPhrase.FindAllIndex(joined, -1) {
 			found := string(joined[at[0]:at[1]])
 			line := 1 + bytes.Count(text[:at[0]], []byte("\n"))
-			t.Errorf("%s:%d: %q: write %s", name, line, strings.Join(strings.Fields(found), " "), instead(found))
+			t.Errorf("%s:%d: %q: write %s", name, line, strings.Join(strings.Fields(found), " "), suggestion(found))
 		}
 	}
 }
@@ -68,7 +68,8 @@ var storeKey = []byte("media-janitor")
 
 var lineBreak = regexp.MustCompile(`\n[ \t]*(//|--|#|\*)?[ \t]*`)
 
-func instead(found string) string {
+// suggestion returns the replacement of a phrase.
+func suggestion(found string) string {
 	found = strings.Join(strings.Fields(found), " ")
 	for _, p := range phrases {
 		if regexp.MustCompile(`(?i)^(?:` + p.pattern + `)$`).MatchString(found) {
@@ -82,8 +83,8 @@ func TestPhrasesAreFound(t *testing.T) {
 	for found, want := range map[string]string{
 		"Whoever": phrases[1].instead, "is no channel": phrases[3].instead, "gives it up": "cancel, release, stop, time out",
 	} {
-		if got := instead(found); got != want {
-			t.Errorf("%q: suggests %q, want %q", found, got, want)
+		if got := suggestion(found); got != want {
+			t.Errorf("suggestion for %q is %q, want %q", found, got, want)
 		}
 	}
 }

@@ -30,7 +30,7 @@ func sources(t *testing.T) map[string][]byte {
 			continue
 		}
 		text, err := os.ReadFile(path.Join(root, name))
-		if err == nil && !bytes.Contains(text, []byte{0}) { // a deleted file, a folder's link and binary data are not texts
+		if err == nil && !bytes.Contains(text, []byte{0}) { // skips deleted files, links to directories and binary files
 			files[name] = text
 		}
 	}
@@ -40,29 +40,29 @@ func sources(t *testing.T) map[string][]byte {
 	return files
 }
 
-// golangci-lint checks the layers; it cannot tell that a package is in none.
+// golangci-lint checks the layers, but not that every package is in one.
 func TestEveryPackageBelongsToALayer(t *testing.T) {
 	files := sources(t)
 	config := string(files[".golangci.yml"])
-	layered := map[string]bool{}
+	inLayer := map[string]bool{}
 	for _, glob := range regexp.MustCompile(`"\*\*/((?:internal|callruntime)[^"]*)/\*\.go"`).FindAllStringSubmatch(config, -1) {
 		before, names, _ := strings.Cut(glob[1], "{")
 		names, after, _ := strings.Cut(names, "}")
 		for name := range strings.SplitSeq(names, ",") {
-			layered[before+name+after] = true
+			inLayer[before+name+after] = true
 		}
 	}
 	for name := range files {
 		dir := path.Dir(name)
 		inScope := strings.HasPrefix(dir, "internal") || strings.HasPrefix(dir, "callruntime")
-		if inScope && strings.HasSuffix(name, ".go") && !strings.HasSuffix(name, "_test.go") && !layered[dir] {
+		if inScope && strings.HasSuffix(name, ".go") && !strings.HasSuffix(name, "_test.go") && !inLayer[dir] {
 			t.Errorf("%s is in no layer: add it to a depguard rule in .golangci.yml", dir)
-			layered[dir] = true // report it once
+			inLayer[dir] = true // report it once
 		}
 	}
 }
 
-// In Go files golangci-lint does this (godox).
+// godox, a linter of golangci-lint, checks Go files.
 func TestNoWorkIsPostponed(t *testing.T) {
 	mark := regexp.MustCompile(`\b(TODO|FIXME|XXX|HACK)\b`)
 	for name, text := range sources(t) {
