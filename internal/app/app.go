@@ -38,7 +38,7 @@ type Options struct {
 	Log         io.Writer
 	Warnings    []config.Warning // logged at start
 	Development bool             // telapi dev: pages of any origin may open sockets, and a demo team exists
-	NoDemo      bool             // disables the demo runtime and bot of Development
+	DemoBot     bool             // with Development: run the demo runtime and bot
 }
 
 // App is the API server. New binds its port; Run serves until its context ends.
@@ -67,7 +67,7 @@ func New(ctx context.Context, cfg config.Config, opts Options) (_ *App, err erro
 	}()
 
 	if opts.Development {
-		a.demo = &demoState{withBot: !opts.NoDemo, events: demo.NewHub(), ready: make(chan struct{})}
+		a.demo = &demoState{withBot: opts.DemoBot, events: demo.NewHub(), ready: make(chan struct{})}
 	}
 	platform, err := PlatformPolicy(cfg)
 	if err != nil {

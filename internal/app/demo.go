@@ -20,6 +20,7 @@ import (
 const (
 	demoStoreTimeout   = 30 * time.Second
 	demoRequestTimeout = 30 * time.Second
+	readyInterval      = 20 * time.Millisecond // between checks of the stores
 )
 
 // demoState is the demo of a development server.

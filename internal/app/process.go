@@ -144,8 +144,7 @@ func (p *process) serve(ctx context.Context, accept func() error, drain func(), 
 const (
 	telemetryTimeout = 5 * time.Second // for the last flush of telemetry
 	releaseInterval  = 10 * time.Second
-	readyInterval    = 20 * time.Millisecond // between checks until the instance is healthy
-	memoryReserve    = 64 << 20              // added to the memory limit of the media service
+	memoryReserve    = 64 << 20 // added to the memory limit of the media service
 )
 
 // releaseMemory returns unused memory to the operating system after each interval
@@ -259,15 +258,4 @@ func (a *App) Health() httpapi.Health {
 		h.Status = statusUnavailable
 	}
 	return h
-}
-
-// Ready waits until the instance is healthy.
-func (a *App) Ready(ctx context.Context) error {
-	for a.Health().Status != httpapi.Healthy {
-		if err := ctx.Err(); err != nil {
-			return fmt.Errorf("not ready (%v): %w", a.Health().Checks, err)
-		}
-		_ = sleep.For(ctx, readyInterval)
-	}
-	return nil
 }

@@ -136,7 +136,7 @@ All configuration variables apply; TELAPI_PORT=0 and MEDIA_PORT=0 select free po
 			cfg.SpeechProviders = append([]string{"espeak"}, cfg.SpeechProviders...)
 		}
 		cfg.ShutdownTimeout = min(cfg.ShutdownTimeout, devShutdown)
-		opts := app.Options{Version: version, Log: c.Err, Warnings: warnings, Development: true, NoDemo: *noDemo}
+		opts := app.Options{Version: version, Log: c.Err, Warnings: warnings, Development: true, DemoBot: !*noDemo}
 		if !cfg.IsSet("TTS_MEDIA_CACHE_BASE_URL") {
 			stopMedia, mediaErr := startMedia(ctx, &cfg, opts)
 			if mediaErr != nil {
@@ -155,7 +155,7 @@ All configuration variables apply; TELAPI_PORT=0 and MEDIA_PORT=0 select free po
 			defer stop() // if the server fails, do not wait for the demo team
 			exited <- a.Run(ctx)
 		}()
-		if err := c.printBanner(ctx, a, cfg, *noDemo); err != nil && ctx.Err() == nil {
+		if err := c.printBanner(ctx, a, cfg, opts.DemoBot); err != nil && ctx.Err() == nil {
 			stop()
 			return nil, errors.Join(err, <-exited)
 		}
@@ -165,7 +165,7 @@ All configuration variables apply; TELAPI_PORT=0 and MEDIA_PORT=0 select free po
 }
 
 // printBanner waits for the demo team and prints how to try the service.
-func (c *cli) printBanner(ctx context.Context, a *app.App, cfg config.Config, noDemo bool) error {
+func (c *cli) printBanner(ctx context.Context, a *app.App, cfg config.Config, demoBot bool) error {
 	team, err := a.Demo(ctx)
 	if err != nil {
 		return err
@@ -196,7 +196,7 @@ func (c *cli) printBanner(ctx context.Context, a *app.App, cfg config.Config, no
   Then       %s --help
 
 `, a.URL(), team.Key.Reveal(), team.TeamID, team.EndpointID, cfg.MediaCacheURL, team.Key.Reveal(), a.URL(), c.commandLine(cfg, a.URL()))
-		if !noDemo {
+		if demoBot {
 			_, _ = fmt.Fprintln(w, "  Open a session and say to the bot:")
 			for _, p := range demo.Phrases() {
 				_, _ = fmt.Fprintf(w, "    %-19s %s\n", p.Say, p.Does)

@@ -14,6 +14,7 @@ import (
 
 	"telapi/internal/app"
 	"telapi/internal/config"
+	"telapi/internal/httpapi"
 	"telapi/test/contract"
 	"telapi/test/poll"
 )
@@ -80,16 +81,12 @@ func Start(t testing.TB, env Env) *Instance {
 // StartDev is Start for a development server, with or without the demo's runtime and bot.
 func StartDev(t testing.TB, env Env, demo bool) *Instance {
 	t.Helper()
-	return waitHealthy(t, launch(t, load(t, env, config.Dev), app.Options{Development: true, NoDemo: !demo}))
+	return waitHealthy(t, launch(t, load(t, env, config.Dev), app.Options{Development: true, DemoBot: demo}))
 }
 
 func waitHealthy(t testing.TB, i *Instance) *Instance {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), poll.Timeout)
-	defer cancel()
-	if err := i.App.Ready(ctx); err != nil {
-		t.Fatalf("instance is not healthy: %v\n%s", err, i.Log)
-	}
+	poll.Until(t, "the instance is healthy", func() bool { return i.App.Health().Status == httpapi.Healthy })
 	return i
 }
 
