@@ -144,7 +144,7 @@ func TestExpiredSessionClosesWithExpired(t *testing.T) {
 }
 
 // A failover loses the newest messages, and the runtime sends others with the same
-// numbers. The browser is told to reconnect instead of missing them.
+// numbers. The browser must reconnect instead of missing them.
 func TestReusedNumbersAreDetected(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m := &memory{complete: true}

@@ -2,7 +2,7 @@
 --
 -- ARGV[1]  token of the claim; empty: act for the runtime that has the claim
 -- ARGV[2]  one flag per message: e or d if it enables or disables text chat, otherwise -
--- ARGV[3]  ID of the newest message that the sender was told; empty: none
+-- ARGV[3]  ID of the newest message that the sender knows; empty: none
 -- ARGV[4]  one message ID per message, separated by spaces, if it may be sent again with other content, otherwise -;
 --          empty: none
 -- ARGV[5…] the ChannelMessages, without streamId and line feeds

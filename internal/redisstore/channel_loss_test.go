@@ -169,7 +169,7 @@ func lostMessage(t *testing.T, opts Options) {
 	}
 }
 
-// A work item was registered and then lost. The runtime is told with the next
+// A work item was registered and then lost. The runtime is notified with the next
 // renewal, finds out which items are open, and awaits the lost one again.
 func lostWorkItem(t *testing.T, opts Options) {
 	s := newChannelFixture(t, opts, nil)
@@ -238,7 +238,7 @@ func lostConnection(t *testing.T, opts Options) {
 	}
 }
 
-// The instance of a connection dies. The runtime is told when the lease expires.
+// The instance of a connection dies. The runtime is notified when the lease expires.
 func expiredLease(t *testing.T, opts Options) {
 	s := newChannelFixture(t, opts, nil)
 	s.attach("a", func(a *channel.AttachRequest) { a.Lease = 200 * time.Millisecond })

@@ -179,7 +179,7 @@ func (o *scriptCalls) deadline() string {
 	}
 }
 
-// knownEntry returns the newest entry that a connection was told: mostly a recent
+// knownEntry returns the newest entry that a connection knows: mostly a recent
 // one, rarely one that does not exist.
 func (o *scriptCalls) knownEntry() string {
 	if o.chance(1) {

@@ -74,7 +74,7 @@ func (c deafConn) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// The item is registered, but all replies are lost until the caller gives up. The
+// The item is registered, but all replies are lost until the caller times out. The
 // answers to later items do not wait for it.
 func TestAwaitWithLostRepliesBlocksNothing(t *testing.T) {
 	d := newCallbackFixture(t, redisOptions(servers.StartRedis(t)), nil)
