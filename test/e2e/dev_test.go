@@ -4,8 +4,11 @@ import (
 	"encoding/json"
 	"fmt"
 	"net"
+	"net/http"
+	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"syscall"
 	"testing"
@@ -57,9 +60,35 @@ func TestDevPrintsWorkingCurlCommand(t *testing.T) {
 	})
 }
 
-// Without the API, /health does not depend on the database; the demo does.
+// Without the API, /health does not depend on the database; the demo does. Here
+// another process migrates the database while the server starts.
 func TestDevStartsWithAPIAccessDisabled(t *testing.T) {
-	p := boot.StartProcess(t, boot.Env{"TELAPI_PORT": "0", "DATA_DIR": t.TempDir(), "FEATURE_API_ACCESS": "false"}, "dev")
+	dir := t.TempDir()
+	migration, err := os.Create(filepath.Join(dir, "migrate.lock"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = migration.Close() }()
+	if err := syscall.Flock(int(migration.Fd()), syscall.LOCK_EX); err != nil {
+		t.Fatal(err)
+	}
+	p := boot.StartProcess(t, boot.Env{"TELAPI_PORT": "0", "DATA_DIR": dir, "FEATURE_API_ACCESS": "false"}, "dev")
+	listening := regexp.MustCompile(`"msg":"telapi is listening".*"url":"([^"]+)"`)
+	poll.Until(t, "the server is healthy", func() bool {
+		found := listening.FindStringSubmatch(p.Stderr.String())
+		if found == nil {
+			return p.Exited()
+		}
+		resp, err := http.Get(found[1] + "/health")
+		if err != nil {
+			return p.Exited()
+		}
+		_ = resp.Body.Close()
+		return resp.StatusCode == http.StatusOK
+	})
+	if err := migration.Close(); err != nil {
+		t.Fatal(err)
+	}
 	p.WaitForLine(t, "Demo key")
 }
 
