@@ -100,7 +100,7 @@ type Config struct {
 	LogFormat            string   `env:"LOG_FORMAT" default:"auto" oneof:"auto,text,json" doc:"auto: text on a terminal, JSON otherwise."`
 	OTelEnabled          bool     `env:"OTEL_ENABLED" default:"true" doc:"Export traces, metrics and logs over OTLP/HTTP."`
 	OTLPEndpoint         string   `env:"OTEL_EXPORTER_OTLP_ENDPOINT" kind:"url:http,https" doc:"OTLP/HTTP collector. Empty: nothing is exported; the log mentions it once at start."`
-	EnablePIILogging     bool     `env:"ENABLE_PII_LOGGING" default:"false" doc:"If false, transcript text in browser actions is redacted before it is stored."`
+	EnablePIILogging     bool     `env:"ENABLE_PII_LOGGING" default:"false" doc:"If false, texts and numbers in browser actions are redacted before they are stored, except identifiers in their type, action, id and timestamp."`
 	MSISDNUnmaskedDigits int      `env:"MSISDN_UNMASKED_DIGITS" default:"4" min:"0" max:"15" doc:"Number of trailing digits that stay visible when phone numbers are masked in exported logs."`
 
 	sources map[string]Source

@@ -7,7 +7,10 @@ import (
 	"io"
 	"log/slog"
 	"slices"
+	"strings"
 	"time"
+	"unicode"
+	"unicode/utf8"
 
 	"github.com/go-json-experiment/json/jsontext"
 	"github.com/prometheus/client_golang/prometheus"
@@ -25,6 +28,13 @@ const (
 	actionBatchSize = 200
 )
 
+// Limits of the stored actions.
+const (
+	MaxActionBytes  = 16 << 10 // of one action
+	MaxActions      = 10_000   // of one session
+	MaxActionsBytes = 16 << 20 // of one session
+)
+
 // Action is a browser action as it is stored: a JSON object, redacted unless the
 // deployment stores personal data.
 type Action struct {
@@ -35,8 +45,8 @@ type Action struct {
 }
 
 // ActionQueue writes browser actions to the database in the background. It drops
-// and counts actions that exceed its capacity, so that browsers never wait for
-// the database.
+// and counts actions that exceed its capacity or the limits of stored actions, so
+// that browsers never wait for the database.
 type ActionQueue struct {
 	queue    *writebehind.Queue[Action]
 	keepText bool
@@ -47,10 +57,15 @@ type ActionQueue struct {
 // NewActionQueue returns an empty queue. keepText is ENABLE_PII_LOGGING.
 func NewActionQueue(store Store, keepText bool, log *slog.Logger, reg prometheus.Registerer) *ActionQueue {
 	q := &ActionQueue{keepText: keepText, log: log, dropped: promauto.With(reg).NewCounterVec(prometheus.CounterOpts{
-		Name: "telapi_browser_actions_dropped_total", Help: "Browser actions that were not stored, by reason: full, malformed, refused or shutdown."},
+		Name: "telapi_browser_actions_dropped_total", Help: "Browser actions that were not stored, by reason: too_large, session_limit, full, malformed, refused or shutdown."},
 		[]string{"reason"})}
 	weigh := func(a Action) int { return max(len(a.JSON), minActionBytes) }
-	q.queue = writebehind.NewQueue(actionQueueBytes, weigh, actionBatchSize, store.AddBrowserActions, func(a Action, err error) error {
+	write := func(ctx context.Context, actions []Action) error {
+		excess, err := store.AddBrowserActions(ctx, actions)
+		q.dropped.WithLabelValues("session_limit").Add(float64(excess))
+		return err
+	}
+	q.queue = writebehind.NewQueue(actionQueueBytes, weigh, actionBatchSize, write, func(a Action, err error) error {
 		q.dropped.WithLabelValues("refused").Inc()
 		q.log.Error("browser action rejected by the database", "session_id", a.SessionID, "error", err)
 		return nil
@@ -69,6 +84,10 @@ func (q *ActionQueue) AddAction(sessionID, messageID string, at time.Time, brows
 			return
 		}
 	}
+	if len(stored) > MaxActionBytes {
+		q.dropped.WithLabelValues("too_large").Inc()
+		return
+	}
 	if !q.queue.Add(Action{sessionID, messageID, at, stored}) {
 		q.dropped.WithLabelValues("full").Inc()
 	}
@@ -82,18 +101,26 @@ func (q *ActionQueue) Run(ctx context.Context) {
 	}
 }
 
-// keptMembers are the members whose text describes an action. They hold no
-// personal data.
-var keptMembers = map[string]bool{"type": true, "name": true, "action": true, "id": true, "timestamp": true}
+// keptMembers are the top-level members that describe an action.
+var keptMembers = map[string]bool{"type": true, "action": true, "id": true, "timestamp": true}
 
-// redactText replaces every string in a JSON value by the redaction mark, at any
-// depth, except strings that are the value of a kept member. Strings inside an
-// array or object under a kept member are replaced.
+// maxIdentifier is the maximum number of characters of a kept value. A longer
+// text, or one with blanks, may be a sentence.
+const maxIdentifier = 64
+
+func isIdentifier(text string) bool {
+	return text != "" && utf8.RuneCountInString(text) <= maxIdentifier && !strings.ContainsFunc(text, func(r rune) bool {
+		return unicode.IsSpace(r) || unicode.IsControl(r)
+	})
+}
+
+// redactText replaces every string and number in a JSON value by the redaction
+// mark, at any depth, except identifiers in kept members of the top level.
 func redactText(value []byte) ([]byte, error) {
 	var out bytes.Buffer
 	dec := jsontext.NewDecoder(bytes.NewReader(value))
 	enc := jsontext.NewEncoder(&out, jsontext.PreserveRawStrings(true))
-	member := "" // name of the current member
+	member := "" // name of the current top-level member
 	for {
 		token, err := dec.ReadToken()
 		if errors.Is(err, io.EOF) && bytes.Count(out.Bytes(), []byte("\n")) == 1 {
@@ -102,15 +129,17 @@ func redactText(value []byte) ([]byte, error) {
 		if err != nil {
 			return nil, err
 		}
-		container, length := dec.StackIndex(dec.StackDepth())
-		isString := token.Kind() == '"'
-		isName := isString && container == '{' && length%2 == 1
-		if isString && !isName && !keptMembers[member] {
-			token = jsontext.String(redact.Placeholder)
-		}
-		member = ""
-		if isName {
+		depth := dec.StackDepth()
+		container, length := dec.StackIndex(depth)
+		kind := token.Kind()
+		isName := kind == '"' && container == '{' && length%2 == 1
+		switch {
+		case isName && depth == 1:
 			member = token.String()
+		case isName || kind != '"' && kind != '0':
+		case depth == 1 && container == '{' && keptMembers[member] && isIdentifier(token.String()):
+		default:
+			token = jsontext.String(redact.Placeholder)
 		}
 		if err := enc.WriteToken(token); err != nil {
 			return nil, err

@@ -17,6 +17,7 @@ import (
 
 	"telapi/internal/session"
 	"telapi/internal/sqlstore"
+	"telapi/test/poll"
 )
 
 // actionStore is a SQLite database that fails while unavailable is set. It counts
@@ -27,10 +28,10 @@ type actionStore struct {
 	calls       atomic.Int64
 }
 
-func (s *actionStore) AddBrowserActions(ctx context.Context, actions []session.Action) error {
+func (s *actionStore) AddBrowserActions(ctx context.Context, actions []session.Action) (excess int, err error) {
 	s.calls.Add(1)
 	if s.unavailable.Load() {
-		return errUnavailable
+		return 0, errUnavailable
 	}
 	return s.Store.AddBrowserActions(ctx, actions)
 }
@@ -138,8 +139,8 @@ func TestActionQueueIsBoundedAndCountsDrops(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		a := startActionQueue(t, true)
 		a.store.unavailable.Store(true)
-		const large = 200
-		payload := []byte(`{"x":"` + strings.Repeat("x", 60<<10) + `"}`)
+		const large = 600
+		payload := []byte(`{"x":"` + strings.Repeat("x", 15<<10) + `"}`)
 		for i := range large {
 			a.queue.AddAction("large", fmt.Sprint(i), start, payload)
 		}
@@ -157,6 +158,38 @@ func TestActionQueueIsBoundedAndCountsDrops(t *testing.T) {
 		a.stop() // the database stays unavailable
 		a.wantCounts(t, wantStored, "shutdown", maxActions)
 	})
+}
+
+func TestTooLargeActionIsDropped(t *testing.T) {
+	action := func(size int) []byte {
+		const empty = `{"x":""}`
+		return []byte(empty[:6] + strings.Repeat("x", size-len(empty)) + empty[6:])
+	}
+	a := startActionQueue(t, true)
+	a.queue.AddAction("s", "largest", start, action(session.MaxActionBytes))
+	a.queue.AddAction("s", "too large", start, action(session.MaxActionBytes+1))
+	a.stop()
+	a.wantCounts(t, 1, "too_large", 1)
+
+	a = startActionQueue(t, false) // its size is that of the redacted action
+	a.queue.AddAction("s", "redacted", start, action(session.MaxActionBytes+1))
+	a.queue.AddAction("s", "too large", start, []byte(`[1`+strings.Repeat(",1", session.MaxActionBytes/13)+`]`))
+	a.stop()
+	a.wantCounts(t, 1, "too_large", 1)
+}
+
+func TestActionsAboveSessionLimitAreDropped(t *testing.T) {
+	const actions, excess = session.MaxActionsBytes / session.MaxActionBytes, 3
+	payload := []byte(`{"x":"` + strings.Repeat("x", session.MaxActionBytes-8) + `"}`)
+	a := startActionQueue(t, true)
+	for i := range actions + excess {
+		a.queue.AddAction("s", fmt.Sprint(i), start, payload)
+		if i%100 == 99 { // the queue is smaller than the limit
+			poll.Until(t, "the queue is written", func() bool { stored, _ := a.stored(t); return stored == i+1 })
+		}
+	}
+	a.stop()
+	a.wantCounts(t, actions, "session_limit", excess)
 }
 
 func TestRejectedActionDoesNotBlockOthers(t *testing.T) {

@@ -2,6 +2,7 @@ package session
 
 import (
 	"bytes"
+	"strings"
 	"testing"
 
 	"github.com/go-json-experiment/json"
@@ -11,13 +12,24 @@ import (
 func TestRedactText(t *testing.T) {
 	for _, tt := range []struct{ name, in, want string }{
 		{"plain", `{"text":"hello"}`, `{"text":"[redacted]"}`},
-		{"kept members", `{"type":"t","name":"n","action":"a","id":"i","timestamp":"s"}`, `{"type":"t","name":"n","action":"a","id":"i","timestamp":"s"}`},
-		{"numbers, booleans and null", `{"n":1.50,"b":true,"z":null,"type":7}`, `{"n":1.50,"b":true,"z":null,"type":7}`},
+		{"kept members", `{"type":"t","action":"a","id":"i","timestamp":"s"}`, `{"type":"t","action":"a","id":"i","timestamp":"s"}`},
+		{"name", `{"name":"Ada"}`, `{"name":"[redacted]"}`},
+		{"numbers", `{"pin":4711,"digits":[-1,1.50e3]}`, `{"pin":"[redacted]","digits":["[redacted]","[redacted]"]}`},
+		{"numbers in kept members", `{"timestamp":1731641234567,"id":7}`, `{"timestamp":1731641234567,"id":7}`},
+		{"booleans and null", `{"b":true,"z":null,"type":false}`, `{"b":true,"z":null,"type":false}`},
+		{"longest identifier", `{"id":"` + strings.Repeat("ü", 64) + `"}`, `{"id":"` + strings.Repeat("ü", 64) + `"}`},
+		{"long text in a kept member", `{"id":"` + strings.Repeat("x", 65) + `"}`, `{"id":"[redacted]"}`},
+		{"long number in a kept member", `{"id":` + strings.Repeat("4", 65) + `}`, `{"id":"[redacted]"}`},
+		{"blank in a kept member", `{"action":"my card","type":"a\u00a0b","id":"\t"}`, `{"action":"[redacted]","type":"[redacted]","id":"[redacted]"}`},
+		{"empty kept member", `{"type":""}`, `{"type":"[redacted]"}`},
 		{"nested transcript", `{"type":"voice","payload":{"transcript":{"final":"my card is 4111","words":["my","card"]}}}`,
 			`{"type":"voice","payload":{"transcript":{"final":"[redacted]","words":["[redacted]","[redacted]"]}}}`},
-		{"nested kept members", `{"a":{"b":[{"type":"click","id":"x","value":"secret"}]}}`, `{"a":{"b":[{"type":"click","id":"x","value":"[redacted]"}]}}`},
-		{"object under a kept member", `{"action":{"transcript":"secret","type":"say"}}`, `{"action":{"transcript":"[redacted]","type":"say"}}`},
-		{"array under a kept member", `{"name":["secret",["secret"],{"id":"i"}]}`, `{"name":["[redacted]",["[redacted]"],{"id":"i"}]}`},
+		{"nested kept members", `{"a":{"b":[{"type":"click","id":"x","value":"secret"}]}}`, `{"a":{"b":[{"type":"[redacted]","id":"[redacted]","value":"[redacted]"}]}}`},
+		{"object under a kept member", `{"action":{"transcript":"secret","type":"say"}}`, `{"action":{"transcript":"[redacted]","type":"[redacted]"}}`},
+		{"array under a kept member", `{"type":["secret",["secret"],{"id":"i"}]}`, `{"type":["[redacted]",["[redacted]"],{"id":"[redacted]"}]}`},
+		{"member after a nested member", `{"x":{"type":{}},"y":"secret","type":"t"}`, `{"x":{"type":{}},"y":"[redacted]","type":"t"}`},
+		{"no object", `["secret",["type","secret"],1]`, `["[redacted]",["[redacted]","[redacted]"],"[redacted]"]`},
+		{"only a string", `"secret"`, `"[redacted]"`},
 		{"names similar to kept members", `{"Type":"secret","type ":"secret","names":"secret","user_id":"secret","actionText":"secret"}`,
 			`{"Type":"[redacted]","type ":"[redacted]","names":"[redacted]","user_id":"[redacted]","actionText":"[redacted]"}`},
 		{"escaped name of a kept member", `{"\u0074ype":"t"}`, `{"\u0074ype":"t"}`},
@@ -28,7 +40,7 @@ func TestRedactText(t *testing.T) {
 		{"empty text", `{"x":""}`, `{"x":"[redacted]"}`},
 		{"white space", "{ \"x\" : \"secret\" ,\n \"type\":\"t\" }", `{"x":"[redacted]","type":"t"}`},
 		{"empty", `{}`, `{}`},
-		{"line break in a kept string", `{"type":"a\nb"}`, `{"type":"a\nb"}`},
+		{"line break in a kept member", `{"type":"a\nb"}`, `{"type":"[redacted]"}`},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			got, err := redactText([]byte(tt.in))
@@ -44,21 +56,24 @@ func TestRedactText(t *testing.T) {
 	}
 }
 
-// redactable returns the strings of a value that are not the value of a kept member.
-func redactable(v any, member string) (found []string) {
+// redactable returns the strings and numbers of a value, except those of kept
+// members of the top level.
+func redactable(v any, depth int) (found []any) {
 	switch v := v.(type) {
 	case map[string]any:
 		for name, child := range v {
-			found = append(found, redactable(child, name)...)
+			_, isObject := child.(map[string]any)
+			_, isArray := child.([]any)
+			if depth > 0 || !keptMembers[name] || isObject || isArray {
+				found = append(found, redactable(child, depth+1)...)
+			}
 		}
 	case []any:
 		for _, child := range v {
-			found = append(found, redactable(child, "")...)
+			found = append(found, redactable(child, depth+1)...)
 		}
-	case string:
-		if !keptMembers[member] {
-			found = append(found, v)
-		}
+	case string, float64:
+		found = append(found, v)
 	}
 	return found
 }
@@ -79,13 +94,13 @@ func FuzzRedactText(f *testing.F) {
 		if json.Unmarshal(value, &in) != nil || json.Unmarshal(got, &out) != nil {
 			return // a number exceeds float64
 		}
-		for _, text := range redactable(out, "") {
+		for _, text := range redactable(out, 0) {
 			if text != "[redacted]" {
-				t.Fatalf("%s still contains %q", got, text)
+				t.Fatalf("%s still contains %v", got, text)
 			}
 		}
-		if len(redactable(in, "")) != len(redactable(out, "")) {
-			t.Fatalf("redactText(%s) = %s, which has another number of strings", value, got)
+		if len(redactable(in, 0)) != len(redactable(out, 0)) {
+			t.Fatalf("redactText(%s) = %s, which has another number of strings and numbers", value, got)
 		}
 		if again, err := redactText(got); err != nil || !bytes.Equal(again, got) {
 			t.Fatalf("redacting %s again gave %s, %v", got, again, err)

@@ -125,8 +125,9 @@ type Store interface {
 	// actions.
 	PruneSessions(ctx context.Context, keysBefore, endedBefore time.Time, limit int) error
 	// AddBrowserActions stores actions. It ignores an action whose session ID and
-	// message ID are stored already.
-	AddBrowserActions(ctx context.Context, actions []Action) error
+	// message ID are stored already, and one that exceeds the limits of its
+	// session. It returns the number of the latter.
+	AddBrowserActions(ctx context.Context, actions []Action) (excess int, err error)
 }
 
 // Channels manages the sessions' channels in the key-value store.

@@ -93,7 +93,7 @@ func TestBatchIsAtomic(t *testing.T) {
 		newTeam(t, s, "t1")
 		must(t, s.CreateKey(t.Context(), auth.Key{ID: "k1", TeamID: "t1", CreatedAt: testTime}))
 		for name, invalid := range map[string][]any{"constraint violation": {"k1", nil}, "invalid text": {"k\x00", "new"}} {
-			err := s.execBatch(t.Context(), "rename", `UPDATE api_keys SET name = CAST($2 AS TEXT) WHERE id = $1`, []any{"k1", "new"}, invalid)
+			_, err := s.execBatch(t.Context(), "rename", `UPDATE api_keys SET name = CAST($2 AS TEXT) WHERE id = $1`, []any{"k1", "new"}, invalid)
 			if k, _ := s.Key(t.Context(), "k1"); err == nil || k.Name != "" {
 				t.Errorf("%s: error %v, name %q; want an error and no change", name, err, k.Name)
 			}

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/stdlib"
 	"github.com/pressly/goose/v3"
 
@@ -44,22 +45,26 @@ func openPostgres(dsn redact.Secret) (*Store, error) {
 // sendBatch runs a statement with many sets of values in one round trip and one
 // transaction. Thousands of round trips of a millisecond each would exceed
 // statementTimeout and lock their rows meanwhile.
-func sendBatch(ctx context.Context, db *sql.DB, query string, sets [][]any) error {
+func sendBatch(ctx context.Context, db *sql.DB, query string, sets [][]any) (changed int64, err error) {
 	var batch pgx.Batch
 	for _, args := range sets {
 		if !validText(args) {
-			return errInvalidText
+			return 0, errInvalidText
 		}
-		batch.Queue(query, args...)
+		batch.Queue(query, args...).Exec(func(result pgconn.CommandTag) error {
+			changed += result.RowsAffected()
+			return nil
+		})
 	}
 	conn, err := db.Conn(ctx)
 	if err != nil {
-		return err
+		return 0, err
 	}
 	defer func() { _ = conn.Close() }()
-	return conn.Raw(func(driver any) error {
+	err = conn.Raw(func(driver any) error {
 		return driver.(*stdlib.Conn).Conn().SendBatch(ctx, &batch).Close()
 	})
+	return changed, err
 }
 
 // postgresConfig parses the URL. Its errors never contain a password: a parser's

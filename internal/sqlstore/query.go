@@ -132,23 +132,31 @@ func update[T any](ctx context.Context, s *Store, kind string, fields func(*T) [
 }
 
 // execBatch runs one statement with many sets of values in one transaction.
-// Sets that match no row are skipped. Callers sort the sets by row, so that
+// Sets that match no row are skipped. It returns the number of changed rows.
+// Callers sort the sets by row, so that
 // concurrent transactions cannot deadlock.
-func (s *Store) execBatch(ctx context.Context, op, query string, sets ...[]any) error {
+func (s *Store) execBatch(ctx context.Context, op, query string, sets ...[]any) (changed int64, err error) {
 	if len(sets) == 0 {
-		return nil
+		return 0, nil
 	}
 	if s.engine.dialect == goose.DialectPostgres {
-		return s.do(ctx, op, func(ctx context.Context) error { return sendBatch(ctx, s.write, query, sets) })
+		err = s.do(ctx, op, func(ctx context.Context) error {
+			changed, err = sendBatch(ctx, s.write, query, sets)
+			return err
+		})
+		return changed, err
 	}
-	return s.inTx(ctx, op, func(ctx context.Context, tx *sql.Tx) error {
+	err = s.inTx(ctx, op, func(ctx context.Context, tx *sql.Tx) error {
 		for _, args := range sets {
-			if _, err := execRows(ctx, tx, query, args...); err != nil {
+			rows, err := execRows(ctx, tx, query, args...)
+			if err != nil {
 				return err
 			}
+			changed += rows
 		}
 		return nil
 	})
+	return changed, err
 }
 
 // touch runs a statement that takes an ID and a time for every entry of times.
@@ -157,7 +165,8 @@ func (s *Store) touch(ctx context.Context, op, query string, times map[string]ti
 	for _, id := range slices.Sorted(maps.Keys(times)) {
 		sets = append(sets, []any{id, times[id].UnixMilli()})
 	}
-	return s.execBatch(ctx, op, query, sets...)
+	_, err := s.execBatch(ctx, op, query, sets...)
+	return err
 }
 
 // inTx runs do in a transaction. It commits if do succeeds.

@@ -106,5 +106,6 @@ func (s *Store) ListRecordings(ctx context.Context, after string, expiredBy time
 // DeleteExpiredRecording implements speech.Store. A recording that is already gone is
 // not an error.
 func (s *Store) DeleteExpiredRecording(ctx context.Context, r speech.Recording) error {
-	return s.execBatch(ctx, "delete expired recording", deleteExpired, []any{r.Hash, r.ExpiresAt.UnixMilli()})
+	_, err := s.execBatch(ctx, "delete expired recording", deleteExpired, []any{r.Hash, r.ExpiresAt.UnixMilli()})
+	return err
 }

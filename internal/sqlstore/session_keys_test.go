@@ -97,15 +97,53 @@ func TestBrowserActionIsStoredOnce(t *testing.T) {
 			{SessionID: "s1", MessageID: "m2", At: testTime, JSON: []byte(`{"type":"repeated"}`)},
 			{SessionID: "s2", MessageID: "m2", At: testTime, JSON: []byte(`{}`)},
 		}
-		must(t, s.AddBrowserActions(t.Context(), batch), s.AddBrowserActions(t.Context(), batch[:1]), s.AddBrowserActions(t.Context(), nil))
+		for _, actions := range [][]session.Action{batch, batch[:1], nil} {
+			if excess, err := s.AddBrowserActions(t.Context(), actions); err != nil || excess != 0 {
+				t.Errorf("add %d actions: %d in excess, %v", len(actions), excess, err)
+			}
+		}
 		rows, err := list(t.Context(), s, "actions", column[string], "SELECT session_id || ' ' || message_id || ' ' || (happened_at - "+
 			fmt.Sprint(testTime.UnixMilli())+") || ' ' || action FROM browser_actions ORDER BY session_id, message_id")
 		want := []string{`s1 m1 1000 {"a":"\u0000"}`, `s1 m2 0 {"type":"click"}`, `s2 m2 0 {}`}
 		if err != nil || !slices.Equal(rows, want) {
 			t.Errorf("stored %q, %v, want %q", rows, err, want)
 		}
-		if err := s.AddBrowserActions(t.Context(), []session.Action{{SessionID: "s", MessageID: "m", JSON: []byte("\x00")}}); !fault.Is(err, fault.Validation) {
+		if _, err := s.AddBrowserActions(t.Context(), []session.Action{{SessionID: "s", MessageID: "m", JSON: []byte("\x00")}}); !fault.Is(err, fault.Validation) {
 			t.Errorf("invalid text: %v, want VALIDATION_ERROR", err)
+		}
+	})
+}
+
+func TestBrowserActionsOfSessionAreLimited(t *testing.T) {
+	onEachEngine(t, func(t *testing.T, s *Store) {
+		for name, c := range map[string]struct{ size, fit int }{
+			"rows":  {2, session.MaxActions},
+			"bytes": {session.MaxActionBytes, session.MaxActionsBytes / session.MaxActionBytes},
+		} {
+			actions := make([]session.Action, c.fit+2)
+			for i := range actions {
+				actions[i] = session.Action{SessionID: name, MessageID: fmt.Sprintf("%06d", i), At: testTime, JSON: []byte("{}" + strings.Repeat(" ", c.size-2))}
+			}
+			other := session.Action{SessionID: name + ", other", MessageID: "m", At: testTime, JSON: []byte("{}")}
+			for _, step := range []struct {
+				actions []session.Action
+				excess  int
+			}{
+				{actions[:c.fit-1], 0},
+				{actions[c.fit-2:], 2}, // a duplicate, the last that fits, and two more
+				{[]session.Action{actions[0], actions[c.fit+1], other}, 1},
+			} {
+				for batch := range slices.Chunk(step.actions, 1000) {
+					excess, err := s.AddBrowserActions(t.Context(), batch)
+					if must(t, err); excess != step.excess {
+						t.Errorf("%s: %d of %d actions are in excess, want %d", name, excess, len(batch), step.excess)
+					}
+				}
+			}
+			rows, err := list(t.Context(), s, "actions", column[int], "SELECT count(*) FROM browser_actions WHERE session_id = $1", name)
+			if must(t, err); rows[0] != c.fit {
+				t.Errorf("%s: %d actions are stored, want %d", name, rows[0], c.fit)
+			}
 		}
 	})
 }
@@ -115,7 +153,8 @@ func TestOldSessionsArePruned(t *testing.T) {
 		newTeam(t, s, "t1")
 		for i, id := range []string{"oldest", "older", "old", "unsettled", "recent", "live"} {
 			addSession(t, s, newSession(id))
-			must(t, s.AddBrowserActions(t.Context(), []session.Action{{SessionID: id, MessageID: "m", At: testTime, JSON: []byte(`{}`)}}))
+			_, err := s.AddBrowserActions(t.Context(), []session.Action{{SessionID: id, MessageID: "m", At: testTime, JSON: []byte(`{}`)}})
+			must(t, err)
 			ended := testTime.Add(time.Duration(i) * time.Minute)
 			if id == "recent" {
 				ended = testTime.Add(time.Hour)

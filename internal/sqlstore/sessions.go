@@ -4,7 +4,9 @@ import (
 	"cmp"
 	"context"
 	"database/sql"
+	"fmt"
 	"slices"
+	"strings"
 	"time"
 
 	"telapi/internal/fault"
@@ -44,7 +46,12 @@ const (
 		WHERE team_id = $1 AND idempotency_key = $2 AND created_at > $3`
 	deleteSessions = `DELETE FROM sessions WHERE id IN
 		(SELECT id FROM sessions WHERE settled AND ended_at < $1 ORDER BY ended_at LIMIT $2) RETURNING id`
-	insertAction = `INSERT INTO browser_actions (session_id, message_id, happened_at, action) VALUES ($1, $2, $3, $4)
+	// Inserts nothing if the session has $6 actions or would exceed $7 bytes.
+	insertAction = `INSERT INTO browser_actions (session_id, message_id, happened_at, action, number, total_bytes)
+		SELECT $1, $2, CAST($3 AS BIGINT), $4, newest.number + 1, newest.total_bytes + CAST($5 AS BIGINT) FROM (SELECT
+			COALESCE((SELECT number FROM browser_actions WHERE session_id = $1 ORDER BY number DESC LIMIT 1), 0) AS number,
+			COALESCE((SELECT total_bytes FROM browser_actions WHERE session_id = $1 ORDER BY number DESC LIMIT 1), 0) AS total_bytes
+		) AS newest WHERE newest.number < CAST($6 AS BIGINT) AND newest.total_bytes + CAST($5 AS BIGINT) <= CAST($7 AS BIGINT)
 		ON CONFLICT (session_id, message_id) DO NOTHING`
 )
 
@@ -115,7 +122,8 @@ func (s *Store) SettleSessions(ctx context.Context, ids []string) error {
 	for i, id := range slices.Sorted(slices.Values(ids)) {
 		sets[i] = []any{id}
 	}
-	return s.execBatch(ctx, "settle sessions", `UPDATE sessions SET settled = TRUE WHERE id = $1`, sets...)
+	_, err := s.execBatch(ctx, "settle sessions", `UPDATE sessions SET settled = TRUE WHERE id = $1`, sets...)
+	return err
 }
 
 // ExpireSessions ends due and idle sessions and returns the IDs of those that
@@ -177,14 +185,31 @@ func (s *Store) PruneSessions(ctx context.Context, keysBefore, endedBefore time.
 	})
 }
 
-// AddBrowserActions stores actions and ignores those already stored.
-func (s *Store) AddBrowserActions(ctx context.Context, actions []session.Action) error {
+// AddBrowserActions stores actions and ignores those already stored. It returns
+// the number of actions that exceed the limits of their session.
+func (s *Store) AddBrowserActions(ctx context.Context, actions []session.Action) (excess int, err error) {
 	actions = slices.SortedStableFunc(slices.Values(actions), func(a, b session.Action) int {
 		return cmp.Or(cmp.Compare(a.SessionID, b.SessionID), cmp.Compare(a.MessageID, b.MessageID))
 	})
 	sets := make([][]any, len(actions))
 	for i, a := range actions {
-		sets[i] = []any{a.SessionID, a.MessageID, a.At.UnixMilli(), string(a.JSON)}
+		sets[i] = []any{a.SessionID, a.MessageID, a.At.UnixMilli(), string(a.JSON), len(a.JSON), session.MaxActions, session.MaxActionsBytes}
 	}
-	return s.execBatch(ctx, "add browser actions", insertAction, sets...)
+	stored, err := s.execBatch(ctx, "add browser actions", insertAction, sets...)
+	if err != nil || stored == int64(len(actions)) {
+		return 0, err
+	}
+	actions = slices.CompactFunc(actions, func(a, b session.Action) bool { return a.SessionID == b.SessionID && a.MessageID == b.MessageID })
+	var ids []string
+	var args []any
+	for i, a := range actions {
+		ids = append(ids, fmt.Sprintf("($%d, $%d)", 2*i+1, 2*i+2))
+		args = append(args, a.SessionID, a.MessageID)
+	}
+	found, err := get(ctx, s, "browser actions", column[int], "WITH ids (session_id, message_id) AS (VALUES "+strings.Join(ids, ", ")+
+		") SELECT COUNT(*) FROM ids JOIN browser_actions USING (session_id, message_id)", args...)
+	if err != nil {
+		return 0, err
+	}
+	return len(actions) - found, nil
 }

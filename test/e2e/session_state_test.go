@@ -94,7 +94,8 @@ func TestBrowserActionTranscriptIsRedacted(t *testing.T) {
 			b.Expect(`"type":"error"`)
 
 			stored := storedAction(t, env, session, id)
-			want := strings.NewReplacer(`"swordfish alpha"`, `"[redacted]"`, `"swordfish"`, `"[redacted]"`, `"beta"`, `"[redacted]"`).Replace(action)
+			want := strings.NewReplacer(`"swordfish alpha"`, `"[redacted]"`, `"swordfish"`, `"[redacted]"`, `"beta"`, `"[redacted]"`,
+				`"greeting"`, `"[redacted]"`, `0.93`, `"[redacted]"`).Replace(action)
 			if keepText == "true" {
 				want = action
 			}
