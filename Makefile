@@ -29,7 +29,7 @@ WEB  := web
 REDOCLY := env REDOCLY_TELEMETRY=off REDOCLY_SUPPRESS_UPDATE_NOTICE=true npx --yes @redocly/cli@2.73.0
 NPM  := npm --no-audit --no-fund --no-update-notifier --prefix
 
-.PHONY: help run build test bench release lint fmt generate clean
+.PHONY: help run build test bench campaign release lint fmt generate clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -63,6 +63,12 @@ test: ## Run all checks and tests; installs missing servers
 
 bench: ## Compare with baselines in one run and print ratios
 	go run ./test/bench $(ARGS)
+
+# 1,000 browsers, 100,000 operations, about 15 minutes. SCALE=0.1 runs a tenth of it.
+SCALE ?= 1
+campaign: ## Inject faults under load and write the results to docs/reliability.md
+	@STRICT_TESTS=true go test ./test/campaign -run '^TestCampaign$$' -count=1 -v -timeout 3h \
+		-args -scale $(SCALE) -write ../../docs/reliability.md $(ARGS)
 
 release: ## Build reproducible archives for amd64 and arm64 in dist/
 	scripts/release.sh

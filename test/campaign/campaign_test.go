@@ -1,0 +1,280 @@
+package campaign
+
+import (
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"telapi/test/boot"
+)
+
+// recoveryTimeout is how long a conversation may take to continue after a fault.
+// It is long so that the small version passes on a busy machine.
+const recoveryTimeout = 3 * time.Minute
+
+// campaign is a site with browsers, runtimes and a provider.
+type campaign struct {
+	*site
+	ctx      context.Context
+	ledger   *ledger
+	provider *provider
+	running  sync.WaitGroup
+	traffic  atomic.Bool // browsers start operations
+	results  []result
+
+	mu       sync.Mutex
+	browsers []*browser
+}
+
+// result is a phase that has ended.
+type result struct {
+	phase    *phase
+	loses    bool
+	recovery time.Duration
+}
+
+func newCampaign(t *testing.T, size size, cluster bool) *campaign {
+	t.Helper()
+	var settings boot.Env
+	if cluster {
+		settings = clusterEnv
+	}
+	c := &campaign{site: newSite(t, size, cluster, settings), ledger: newLedger()}
+	ctx, cancel := context.WithCancel(t.Context())
+	c.ctx = ctx
+	c.provider = newProvider(c.url, c.client, c.ledger)
+	for n := range c.runtimes {
+		c.startRuntime(ctx, n, c.ledger, c.provider)
+	}
+	t.Cleanup(func() {
+		cancel()
+		c.running.Wait()
+		c.provider.running.Wait()
+	})
+	c.running.Go(c.pace)
+	c.join(size.browsers)
+	c.probe()
+	return c
+}
+
+// join connects additional browsers.
+func (c *campaign) join(count int) {
+	joined := make([]*browser, count)
+	var issuing sync.WaitGroup
+	for worker := range 8 {
+		issuing.Go(func() {
+			for i := worker; i < count; i += 8 {
+				id, token := c.issue()
+				joined[i] = newBrowser(c.url, id, token, c.tls, c.ledger)
+			}
+		})
+	}
+	issuing.Wait()
+	for _, b := range joined {
+		c.running.Go(func() { b.run(c.ctx) })
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.browsers = append(c.browsers, joined...)
+}
+
+// members returns the browsers.
+func (c *campaign) members() []*browser {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.browsers
+}
+
+// leave deletes the sessions of all browsers but the first ones.
+func (c *campaign) leave(kept int) {
+	c.mu.Lock()
+	leaving := c.browsers[kept:]
+	c.browsers = c.browsers[:kept:kept]
+	c.mu.Unlock()
+	var deleting sync.WaitGroup
+	for part := range slices.Chunk(leaving, max(1, len(leaving)/8)) {
+		deleting.Go(func() {
+			for _, b := range part {
+				c.delete(b.session)
+			}
+		})
+	}
+	deleting.Wait()
+}
+
+// pace starts operations of random browsers at the campaign's rate while traffic is
+// on. It starts up to three at once, so that callbacks can overtake each other, and
+// cuts a socket from time to time.
+func (c *campaign) pace() {
+	const interval = 20 * time.Millisecond
+	for due := 0.0; pause(c.ctx, interval); {
+		browsers := c.members()
+		if !c.traffic.Load() || len(browsers) == 0 {
+			due = 0
+			continue
+		}
+		for due += float64(c.size.rate) * interval.Seconds(); due > 0; {
+			b := browsers[rand.IntN(len(browsers))]
+			for range 1 + rand.IntN(3) {
+				b.start(false)
+				due--
+			}
+			if rand.IntN(100) == 0 {
+				b.cut()
+			}
+		}
+	}
+}
+
+// probe waits until every browser has completed an operation that starts now. As
+// operations of a session complete in order, earlier ones are then completed or
+// lost. An operation that takes long is probed again.
+func (c *campaign) probe() {
+	c.t.Helper()
+	deadline := time.Now().Add(recoveryTimeout)
+	waiting := c.members()
+	for {
+		probes := make([]*operation, len(waiting))
+		for i, b := range waiting {
+			probes[i] = b.start(true)
+		}
+		again := time.After(10 * time.Second)
+		var late []*browser
+		for i, o := range probes {
+			select {
+			case <-o.done:
+			case <-again:
+				again = closedTime
+				late = append(late, waiting[i])
+			}
+		}
+		if waiting = late; len(waiting) == 0 {
+			return
+		}
+		if time.Now().After(deadline) {
+			c.t.Fatalf("%d of %d conversations do not continue; the first:\n%s\n%v", len(waiting), len(c.members()), c.ledger.describe(waiting[0].session), c.ledger.takeNotes())
+		}
+	}
+}
+
+// closedTime is always ready to receive from.
+var closedTime = func() <-chan time.Time {
+	c := make(chan time.Time)
+	close(c)
+	return c
+}()
+
+// run injects a fault under traffic, once per cycle.
+func (c *campaign) run(f fault, operations int) {
+	c.t.Helper()
+	if f.loses {
+		c.prepareLoss()
+	}
+	r := result{phase: c.ledger.begin(f.name), loses: f.loses}
+	members := len(c.members())
+	for cycle := 0; cycle < c.size.cycles || c.ledger.size(r.phase) < operations; cycle++ {
+		c.traffic.Store(true)
+		started := c.ledger.size(r.phase)
+		c.await(func() bool { return c.ledger.size(r.phase) > started+members/2 })
+		f.inject(c, cycle)
+		ended := time.Now()
+		c.probe()
+		r.recovery = max(r.recovery, time.Since(ended))
+		c.traffic.Store(false)
+		c.probe()
+	}
+	c.awaitNotices(r.phase)
+	c.leave(members)
+	c.results = append(c.results, r)
+	c.progress("%s", c.ledger.count(r.phase).with(r).markdown())
+	if notes := c.ledger.takeNotes(); len(notes) > 0 {
+		c.progress("   %v", notes)
+	}
+}
+
+// awaitNotices waits until both sides know of everything that was lost. They are
+// notified when a lease is renewed.
+func (c *campaign) awaitNotices(p *phase) {
+	deadline := time.Now().Add(3 * max(c.size.lease, c.size.ping))
+	c.await(func() bool { return c.ledger.count(p).Silent == 0 || time.Now().After(deadline) })
+}
+
+// rows returns the results. Everything that arrived since the end of a phase counts.
+func (c *campaign) rows() (rows []row) {
+	for _, r := range c.results {
+		rows = append(rows, c.ledger.count(r.phase).with(r))
+	}
+	return rows
+}
+
+func (c *campaign) await(ok func() bool) {
+	for !ok() && pause(c.ctx, 10*time.Millisecond) {
+	}
+}
+
+// progress prints a line if the campaign runs on request.
+func (c *campaign) progress(format string, args ...any) {
+	if *scale > 0 {
+		fmt.Fprintf(os.Stdout, time.Now().Format("15:04:05 ")+format+"\n", args...)
+	} else {
+		c.t.Logf(format, args...)
+	}
+}
+
+func TestCampaign(t *testing.T) {
+	size := newSize(*scale)
+	faults := 0
+	for _, s := range stages {
+		faults += len(s.faults)
+	}
+	results := make([][]row, len(stages))
+	t.Run("stage", func(t *testing.T) {
+		for i, s := range stages {
+			t.Run(s.name, func(t *testing.T) {
+				if *scale == 0 {
+					t.Parallel()
+				}
+				results[i] = runStage(t, s, size, size.operations/faults)
+			})
+		}
+	})
+	if *scale == 0 {
+		return
+	}
+	text := report(size, results)
+	fmt.Println(text)
+	if *write != "" && !t.Failed() {
+		if err := writeReport(*write, text); err != nil {
+			t.Error(err)
+		}
+	}
+}
+
+// runStage injects the faults of a stage, each with a number of operations.
+func runStage(t *testing.T, s stage, size size, operations int) []row {
+	c := newCampaign(t, size, s.cluster)
+	for _, f := range s.faults {
+		if strings.Contains(f.name, *only) && (*scale > 0 || !f.repeated) {
+			c.run(f, operations)
+		}
+	}
+	rows := c.rows()
+	for _, r := range rows {
+		r.check(t)
+	}
+	problems := c.ledger.takeProblems()
+	for _, p := range problems[:min(len(problems), 20)] {
+		t.Error(p)
+	}
+	if len(problems) > 20 {
+		t.Errorf("%d more problems", len(problems)-20)
+	}
+	return rows
+}

@@ -1,0 +1,309 @@
+package campaign
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"time"
+
+	"telapi/test/boot"
+	"telapi/test/poll"
+	"telapi/test/servers"
+)
+
+// outage is how long a fault lasts. It is longer than the time after which the
+// service reports a request as failed.
+const outage = 4 * time.Second
+
+// fault is one row of the results.
+type fault struct {
+	name   string
+	inject func(c *campaign, cycle int) // returns when the fault has ended
+	// loses is set if the settings do not promise that acknowledged data survives.
+	// Both sides must be notified of a loss.
+	loses bool
+	// repeated faults are left out in the small version: it has similar ones.
+	repeated bool
+}
+
+// stage is an installation and the faults that are injected into it.
+type stage struct {
+	name, title string
+	cluster     bool
+	faults      []fault
+}
+
+const (
+	singleTitle  = "PostgreSQL and one Redis with `appendfsync always`"
+	clusterTitle = "PostgreSQL and a Redis Cluster of three masters and three replicas, `appendfsync always`, `KV_MIN_REPLICAS=1`"
+)
+
+var stages = []stage{
+	{name: "service", title: singleTitle, faults: []fault{
+		{name: "none", inject: func(*campaign, int) {}},
+		{name: "instance killed (SIGKILL) and restarted", inject: killInstance},
+		{name: "runtime killed (SIGKILL) and restarted", inject: killRuntime},
+		{name: "requests to instances stall for 4 s, on half of the connections", inject: stallInstances(requests)},
+		{name: "responses of instances stall for 4 s, on half of the connections", inject: stallInstances(replies)},
+		{name: "connections to instances are reset 10 times", inject: resetInstances},
+		{name: "PostgreSQL restarts", inject: restartPostgres((*servers.Postgres).Stop)},
+		{name: "PostgreSQL crashes", inject: restartPostgres((*servers.Postgres).Crash), repeated: true},
+		{name: "rolling restart of both instances behind HAProxy", inject: rollingRestart},
+		{name: "all sockets reconnect at once", inject: storm},
+	}},
+	{name: "Redis", title: singleTitle, faults: []fault{
+		{name: "Redis killed (SIGKILL) and restarted", inject: killRedis},
+		{name: "Redis hangs for 4 s", inject: hangRedis},
+		{name: "requests to Redis stall for 4 s, on half of the connections", inject: stallRedis(requests)},
+		{name: "replies of Redis stall for 4 s, on half of the connections", inject: stallRedis(replies)},
+		{name: "connections to Redis are slow for 4 s (50 ms more each way)", inject: slowRedis},
+		{name: "connections to Redis are reset 10 times", inject: resetRedis},
+		{name: "**not promised:** machine crash with `appendfsync everysec`, Redis loses its last second", inject: loseLastSecond, loses: true},
+	}},
+	{name: "cluster", title: clusterTitle, cluster: true, faults: []fault{
+		{name: "none", inject: func(*campaign, int) {}, repeated: true},
+		{name: "graceful failover (`CLUSTER FAILOVER`)", inject: failOver},
+		{name: "master killed (SIGKILL), replica takes over", inject: killMaster},
+		{name: "master hangs, replica takes over, master comes back", inject: hangMaster, repeated: true},
+		{name: "requests to the cluster stall for 4 s, on half of the connections", inject: stallRedis(requests), repeated: true},
+		{name: "replies of the cluster stall for 4 s, on half of the connections", inject: stallRedis(replies), repeated: true},
+		{name: "connections to the cluster are reset 10 times", inject: resetRedis, repeated: true},
+		{name: "instance killed (SIGKILL) and restarted", inject: killInstance, repeated: true},
+		{name: "runtime killed (SIGKILL) and restarted", inject: killRuntime, repeated: true},
+		{name: "rolling restart of both instances behind HAProxy", inject: rollingRestart, repeated: true},
+		{name: "**not promised:** `KV_MIN_REPLICAS=0`, master killed while its replica is 1 s behind", inject: killMasterWithLag, loses: true},
+	}},
+}
+
+func killInstance(c *campaign, cycle int) {
+	n := cycle % len(c.instances)
+	_ = c.instances[n].Cmd.Process.Kill()
+	c.instances[n].WaitExit(c.t)
+	c.startInstance(n)
+}
+
+func killRuntime(c *campaign, cycle int) {
+	n := cycle % len(c.runtimes)
+	c.runtimes[n].kill()
+	c.startRuntime(c.ctx, n, c.ledger, c.provider)
+}
+
+func killRedis(c *campaign, _ int) {
+	c.redis.Kill()
+	c.redis.Start()
+}
+
+func hangRedis(c *campaign, _ int) {
+	c.redis.Freeze()
+	pause(c.ctx, outage)
+	c.redis.Thaw()
+}
+
+func stallRedis(d direction) func(*campaign, int) {
+	return func(c *campaign, _ int) {
+		resume := stall(c.redisProxies, d)
+		pause(c.ctx, outage)
+		resume()
+	}
+}
+
+func slowRedis(c *campaign, _ int) {
+	end := slow(c.redisProxies, 50*time.Millisecond)
+	pause(c.ctx, outage)
+	end()
+}
+
+func resetRedis(c *campaign, _ int) { c.resets(c.redisProxies) }
+
+func resetInstances(c *campaign, _ int) { c.resets(c.instanceProxies) }
+
+func (c *campaign) resets(proxies []*proxy) {
+	for range 10 {
+		resetShare(proxies, 0.5)
+		pause(c.ctx, 200*time.Millisecond)
+	}
+}
+
+func stallInstances(d direction) func(*campaign, int) {
+	return func(c *campaign, _ int) {
+		resume := stall(c.instanceProxies, d)
+		pause(c.ctx, outage)
+		resume()
+	}
+}
+
+// restartPostgres also cuts sockets: a handshake needs the database.
+func restartPostgres(stop func(*servers.Postgres)) func(*campaign, int) {
+	return func(c *campaign, _ int) {
+		stop(c.postgres)
+		for i, b := range c.members() {
+			if i%5 == 0 {
+				b.cut()
+			}
+		}
+		pause(c.ctx, time.Second)
+		c.postgres.Start(c.t)
+	}
+}
+
+func rollingRestart(c *campaign, _ int) {
+	for n, p := range c.instances {
+		_ = p.Cmd.Process.Signal(syscall.SIGTERM)
+		p.WaitExit(c.t)
+		c.startInstance(n)
+		c.awaitHealthy(n)
+		pause(c.ctx, 3*time.Second) // until HAProxy has checked it twice
+	}
+}
+
+// storm connects additional browsers, and then cuts all sockets at the same time.
+// The additional sessions are deleted later.
+func storm(c *campaign, _ int) {
+	c.join(max(0, c.size.storm-len(c.members())))
+	c.probe()
+	for _, b := range c.members() {
+		b.start(true)
+		b.cut()
+	}
+}
+
+// loseLastSecond restores the append-only file as it was a second before the crash.
+func loseLastSecond(c *campaign, _ int) {
+	c.redis.MustDo("CONFIG", "SET", "appendfsync", "everysec")
+	files, err := filepath.Glob(filepath.Join(c.redisDir, "appendonlydir", "*.incr.aof"))
+	if err != nil || len(files) != 1 {
+		c.t.Fatalf("append-only files: %v, %v", files, err)
+	}
+	synced, err := os.Stat(files[0])
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	deliver := c.delayDelivery()
+	pause(c.ctx, time.Second)
+	c.redis.Kill()
+	deliver()
+	if err := os.Truncate(files[0], synced.Size()); err != nil {
+		c.t.Fatal(err)
+	}
+	c.redis.Start()
+}
+
+func failOver(c *campaign, cycle int) {
+	_, replica := c.pair(cycle)
+	c.cluster.Nodes[replica].MustDo("CLUSTER", "FAILOVER")
+	c.awaitMaster(replica)
+	c.awaitReplicas()
+}
+
+func killMaster(c *campaign, cycle int) {
+	master, replica := c.pair(cycle)
+	c.cluster.Nodes[master].Kill()
+	c.awaitMaster(replica)
+	c.cluster.Nodes[master].Start()
+	c.awaitReplicas()
+}
+
+func hangMaster(c *campaign, cycle int) {
+	master, replica := c.pair(cycle)
+	c.cluster.Nodes[master].Freeze()
+	c.awaitMaster(replica)
+	c.cluster.Nodes[master].Thaw()
+	c.awaitReplicas()
+}
+
+func killMasterWithLag(c *campaign, cycle int) {
+	master, replica := c.pair(cycle)
+	deliver := c.delayDelivery()
+	discard := stallReplication([]*proxy{c.redisProxies[master]})
+	pause(c.ctx, time.Second)
+	c.cluster.Nodes[master].Kill()
+	discard()
+	deliver()
+	c.awaitMaster(replica)
+	c.cluster.Nodes[master].Start()
+	c.awaitReplicas()
+}
+
+// prepareLoss restarts instances and runtimes. Acknowledgements don't wait for
+// replicas, and work items whose callback is lost time out soon.
+func (c *campaign) prepareLoss() {
+	c.env["KV_MIN_REPLICAS"] = "0"
+	c.ttl = 5 * time.Second
+	for n := range c.instances {
+		killInstance(c, n)
+		killRuntime(c, n)
+		c.awaitHealthy(n)
+	}
+	c.probe()
+}
+
+// delayDelivery makes acknowledged data wait in the store: a third of the browsers
+// are away, a runtime is suspended and the provider is slow.
+func (c *campaign) delayDelivery() (end func()) {
+	for i, b := range c.members() {
+		if i%3 == 0 {
+			b.stayAway(2 * time.Second)
+		}
+	}
+	c.provider.maxDelay.Store(int64(2 * time.Second))
+	suspended := c.runtimes[0].cmd.Process
+	_ = suspended.Signal(syscall.SIGSTOP)
+	return func() {
+		_ = suspended.Signal(syscall.SIGCONT)
+		c.provider.maxDelay.Store(int64(usualDelay))
+	}
+}
+
+// replication returns the section replication of a node's INFO.
+func (s *site) replication(node int) string {
+	m, err := s.cluster.Nodes[node].Do("INFO", "replication")
+	if err != nil {
+		return ""
+	}
+	info, _ := m.ToString()
+	return info
+}
+
+// pair returns a master of the cluster and its replica.
+func (s *site) pair(cycle int) (master, replica int) {
+	s.t.Helper()
+	var masters []int
+	for n := range s.cluster.Nodes {
+		if strings.Contains(s.replication(n), "role:master") {
+			masters = append(masters, n)
+		}
+	}
+	master = masters[cycle%len(masters)]
+	port := s.redisProxies[master].addr()[len("127.0.0.1:"):]
+	for n := range s.cluster.Nodes {
+		if strings.Contains(s.replication(n), "master_port:"+port+"\r") {
+			return master, n
+		}
+	}
+	s.t.Fatalf("node %d has no replica", master)
+	return 0, 0
+}
+
+func (s *site) awaitMaster(node int) {
+	s.t.Helper()
+	poll.Until(s.t, fmt.Sprintf("node %d is a master", node), func() bool { return strings.Contains(s.replication(node), "role:master") })
+}
+
+// awaitReplicas waits until three masters have a replica that is in sync.
+func (s *site) awaitReplicas() {
+	s.t.Helper()
+	poll.Until(s.t, "every master has a replica", func() bool {
+		inSync := 0
+		for n := range s.cluster.Nodes {
+			if strings.Contains(s.replication(n), "master_link_status:up") {
+				inSync++
+			}
+		}
+		return inSync == 3
+	})
+}
+
+// clusterEnv are the additional settings of instances on a cluster.
+var clusterEnv = boot.Env{"KV_MIN_REPLICAS": "1"}

@@ -1,0 +1,68 @@
+// Package campaign injects faults into a complete installation under load and
+// compares everything that was acknowledged with everything that arrived.
+//
+// `make campaign` runs it in full size and writes the results to
+// docs/reliability.md. `make test` runs a small version.
+package campaign
+
+import (
+	"errors"
+	"flag"
+	"fmt"
+	"os"
+	"testing"
+	"time"
+
+	"telapi/test/servers"
+)
+
+// The environment variables of a runtime process.
+const (
+	envRuntime  = "CAMPAIGN_RUNTIME" // its name
+	envRedisURL = "CAMPAIGN_REDIS_URL"
+	envLease    = "CAMPAIGN_LEASE"
+	envTTL      = "CAMPAIGN_TTL" // of work items
+)
+
+var (
+	scale = flag.Float64("scale", 0, "size of the campaign; 1: 1,000 browsers and 100,000 operations; 0: the small version of make test")
+	only  = flag.String("only", "", "inject only faults whose name contains this text")
+	write = flag.String("write", "", "file to write the results to, between its markers")
+)
+
+// TestMain runs the tests, or a runtime if the environment requests it.
+func TestMain(m *testing.M) {
+	if name := os.Getenv(envRuntime); name != "" {
+		lease, err := time.ParseDuration(os.Getenv(envLease))
+		ttl, invalid := time.ParseDuration(os.Getenv(envTTL))
+		if err = errors.Join(err, invalid); err == nil {
+			err = runRuntime(name, os.Getenv(envRedisURL), lease, ttl)
+		}
+		fmt.Fprintln(os.Stderr, "runtime:", err)
+		os.Exit(1)
+	}
+	flag.Parse()
+	servers.Main(m)
+}
+
+// size is the size of a campaign.
+type size struct {
+	browsers   int           // with a conversation
+	storm      int           // sockets in the reconnect storm
+	operations int           // at least, in total
+	cycles     int           // how often each fault is injected
+	rate       int           // operations started per second
+	lease      time.Duration // of claims
+	ping       time.Duration // of sockets
+}
+
+func newSize(scale float64) size {
+	if scale == 0 {
+		return size{browsers: 20, storm: 60, cycles: 1, rate: 50, lease: 3 * time.Second, ping: time.Second}
+	}
+	scaled := func(n int) int { return max(20, int(float64(n)*scale)) }
+	return size{
+		browsers: scaled(1000), storm: scaled(5000), operations: scaled(100_000), cycles: 2, rate: scaled(300),
+		lease: 10 * time.Second, ping: 5 * time.Second,
+	}
+}
