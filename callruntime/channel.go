@@ -224,7 +224,7 @@ func (c *Channel) run(ctx context.Context, script string, args ...string) rueidi
 	if !wire.ValidChannelID(c.ID) {
 		return rueidis.NewErrorResult(ErrLost)
 	}
-	r, keys := c.runtime, kv.ChannelKeys(c.ID)
+	r := c.runtime
 	args = append(args, "")
 	for {
 		if r.life.Err() != nil {
@@ -233,7 +233,7 @@ func (c *Channel) run(ctx context.Context, script string, args ...string) rueidi
 		attempt, cancel := context.WithTimeout(ctx, attemptTimeout)
 		deadline, _ := attempt.Deadline()
 		args[len(args)-1] = r.clock.Deadline(deadline)
-		result := r.scripts[script].Exec(attempt, r.client, keys, args)
+		result := r.exec(attempt, script, c.ID, args)
 		cancel()
 		err := result.Error()
 		code := redisconn.ErrorCode(err)
@@ -245,4 +245,11 @@ func (c *Channel) run(ctx context.Context, script string, args ...string) rueidi
 		}
 		_ = sleep.For(ctx, retryDelay)
 	}
+}
+
+func (r *Runtime) exec(ctx context.Context, script, channelID string, args []string) rueidis.RedisResult {
+	if replicated := r.replicated[script]; replicated != nil {
+		return replicated.Exec(ctx, r.client, channelID, args)
+	}
+	return r.scripts[script].Exec(ctx, r.client, kv.ChannelKeys(channelID), args)
 }

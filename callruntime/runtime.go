@@ -69,6 +69,10 @@ type Options struct {
 	// Limits apply to channels that Open opens; default
 	// wire.DefaultChannelLimits.
 	Limits wire.ChannelLimits
+	// MinReplicas is the number of replicas that must have the writes of Send,
+	// Await and Commit before these return; see KV_MIN_REPLICAS in
+	// docs/configuration.md. They wait for the replicas until their context ends.
+	MinReplicas int
 }
 
 // Runtime is a call runtime's connection to the store. Its methods are safe for
@@ -84,6 +88,8 @@ type Runtime struct {
 	mu      sync.Mutex // orders the end of life and starts of goroutines
 	running sync.WaitGroup
 	scripts map[string]*rueidis.Lua // a second run after a lost reply changes nothing
+	// replicated holds scripts to use instead, with Options.MinReplicas.
+	replicated map[string]*redisconn.ReplicatedScript
 }
 
 // Locate returns how to connect to the service's key-value store. redisURL has
@@ -126,6 +132,7 @@ func New(opts Options) (*Runtime, error) {
 	for _, name := range []string{"claim", "commit", "send", "end", "await", "cancel", "items", "touch"} {
 		r.scripts[name] = rueidis.NewLuaScriptRetryable(lua.Channel(name))
 	}
+	r.replicated = redisconn.ReplicatedScripts(opts.MinReplicas, "send", "await", "commit")
 	r.measureClock()
 	r.running.Go(r.serveTopics)
 	r.running.Go(func() {

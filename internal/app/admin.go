@@ -221,7 +221,7 @@ func (s *stores) openDatabase(cfg config.Config, log *slog.Logger) (err error) {
 
 func redisOptions(cfg config.Config, log *slog.Logger) (redisstore.Options, error) {
 	redis, err := cfg.Redis()
-	return redisstore.Options{RedisOptions: redis, Logger: log}, err
+	return redisstore.Options{RedisOptions: redis, Logger: log, MinReplicas: cfg.KVMinReplicas}, err
 }
 
 // ensureSchema creates the schema of an empty database. It does not upgrade an

@@ -22,7 +22,9 @@ import (
 type Finding struct {
 	Check string `json:"check"`
 	OK    bool   `json:"ok"`
-	Text  string `json:"text"`
+	// Warning marks a setting that works, but loses data in some failures.
+	Warning bool   `json:"warning,omitzero"`
+	Text    string `json:"text"`
 }
 
 // Diagnose checks the configuration and the services it refers to. It changes
@@ -70,7 +72,11 @@ func (d *diagnosis) add(check, text string, err error) {
 	if err != nil {
 		text = err.Error()
 	}
-	d.findings = append(d.findings, Finding{check, err == nil, text})
+	d.findings = append(d.findings, Finding{Check: check, OK: err == nil, Text: text})
+}
+
+func (d *diagnosis) warn(check, format string, args ...any) {
+	d.findings = append(d.findings, Finding{Check: check, OK: true, Warning: true, Text: fmt.Sprintf(format, args...)})
 }
 
 func (d *diagnosis) configuration(warnings []config.Warning, err error) {
@@ -194,6 +200,49 @@ func (d *diagnosis) nodes(ctx context.Context, kv *redisstore.Store) {
 				d.add(s.name, "", fmt.Errorf("%s on %s: %s. Set it to %s", value, node.Name, s.risk, s.value))
 			}
 		}
+		d.appendfsync(ctx, node)
+		d.replicas(ctx, node)
+	}
+}
+
+// appendfsync checks how much data a crash of the machine loses.
+func (d *diagnosis) appendfsync(ctx context.Context, node redisstore.Node) {
+	const check = "appendfsync"
+	switch value := node.Setting(ctx, check); value {
+	case "always":
+		d.add(check, value+" on "+node.Name, nil)
+	case "everysec":
+		d.warn(check, "everysec on %s: a machine crash loses up to a second of acknowledged frames and callbacks. Set it to always to keep them", node.Name)
+	case "":
+		d.add(check, fmt.Sprintf("not readable on %s: make sure that it is always, or everysec", node.Name), nil)
+	default:
+		d.add(check, "", fmt.Errorf("%s on %s: a machine crash loses all that the operating system has not written yet. Set it to always, or to everysec", value, node.Name))
+	}
+}
+
+// replicas checks how much data a failover loses.
+func (d *diagnosis) replicas(ctx context.Context, node redisstore.Node) {
+	const check = "min-replicas-to-write"
+	replicas, isMaster := node.Replicas(ctx)
+	if !isMaster {
+		return
+	}
+	if replicas < d.cfg.KVMinReplicas {
+		d.add(check, "", fmt.Errorf("%s has %d replicas, but KV_MIN_REPLICAS is %d: frames and callbacks are refused. Add replicas, or lower KV_MIN_REPLICAS",
+			node.Name, replicas, d.cfg.KVMinReplicas))
+		return
+	}
+	switch value := node.Setting(ctx, check); {
+	case replicas == 0:
+		d.add(check, node.Name+" has no replicas", nil)
+	case value == "":
+		d.add(check, fmt.Sprintf("not readable on %s: make sure that it is 1 or more", node.Name), nil)
+	case value == "0":
+		d.warn(check, "0 on %s, which has %d replicas: a master that lost its replicas accepts writes that a failover discards. Set it to 1", node.Name, replicas)
+	case d.cfg.KVMinReplicas == 0:
+		d.warn(check, "%s on %s, but KV_MIN_REPLICAS is 0: a failover can discard frames and callbacks that were acknowledged a moment before. Set KV_MIN_REPLICAS to 1", value, node.Name)
+	default:
+		d.add(check, fmt.Sprintf("%s on %s; KV_MIN_REPLICAS is %d", value, node.Name, d.cfg.KVMinReplicas), nil)
 	}
 }
 

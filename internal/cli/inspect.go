@@ -46,8 +46,11 @@ with 1 if a check fails.`}
 	cmd.RunE = c.run(func(ctx context.Context, _ []string) (_ any, err error) {
 		for _, finding := range app.Diagnose(ctx, c.Env, *fingerprint, c.Err) {
 			mark := "ok  "
-			if !finding.OK {
+			switch {
+			case !finding.OK:
 				mark, err = "FAIL", errReported
+			case finding.Warning:
+				mark = "warn"
 			}
 			text := fmt.Sprintf("%s  %-16s %s", mark, finding.Check, finding.Text)
 			if err := c.printAs(finding, func(w io.Writer) { writeRow(w, text) }); err != nil {

@@ -67,6 +67,8 @@ func (l *loader) checkCombinations() {
 	}
 	l.warnIf(strings.HasPrefix(c.RedisURL.Reveal(), "rediss:") && c.IsSet("REDIS_TLS_ENABLED") && !c.RedisTLSEnabled,
 		"REDIS_TLS_ENABLED", "is false, but REDIS_URL uses rediss://: TLS stays enabled")
+	l.rejectIf(c.KVMinReplicas > 0 && c.RedisURL == "",
+		"KV_MIN_REPLICAS", strconv.Itoa(c.KVMinReplicas), "the embedded key-value store has no replicas; set REDIS_URL, or use 0")
 	l.rejectIf(c.MaxQueuedBytes > 0 && c.MaxQueuedBytes < c.MaxFrameBytes,
 		"SESSION_MAX_QUEUED_BYTES", strconv.Itoa(c.MaxQueuedBytes), "less than SESSION_MAX_FRAME_BYTES (%d); use at least that", c.MaxFrameBytes)
 	l.rejectIf((c.MediaTLSCertFile == "") != (c.MediaTLSKeyFile == ""),

@@ -66,6 +66,7 @@ type Config struct {
 	RedisURL        redact.Secret `env:"REDIS_URL" kind:"url:redis,rediss" doc:"Redis 7 or Valkey URL; several comma-separated hosts for a cluster. Empty: the embedded key-value store."`
 	RedisTLSEnabled bool          `env:"REDIS_TLS_ENABLED" default:"false" doc:"Use TLS to the key-value store even if the URL scheme is redis://."`
 	RedisTLSCAFile  string        `env:"REDIS_TLS_CA_FILE" doc:"PEM file of the CA that signed the key-value store's certificate. Empty: the system's root certificates."`
+	KVMinReplicas   int           `env:"KV_MIN_REPLICAS" default:"0" min:"0" max:"16" doc:"Number of Redis replicas that must have a browser's frame or a callback before it is acknowledged. If they do not confirm it in time, the socket is closed with 4005 and the callback gets 503. 0: not checked; a failover can lose acknowledged data."`
 
 	_                  struct{}      `section:"Media cache client"`
 	MediaCacheURL      string        `env:"TTS_MEDIA_CACHE_BASE_URL" kind:"url:http,https" serve:"url:https" doc:"HTTPS base URL of the media service. telapi dev also accepts http://."`

@@ -148,6 +148,7 @@ func TestModesRequireDifferentSettings(t *testing.T) {
 		{Tool, "JWT_SECRET=short", ""},
 		{Tool, "API_TLS_ENABLED=true", ""},
 		{Tool, "LOG_LEVEL=loud", "LOG_LEVEL"},
+		{Dev, "KV_MIN_REPLICAS=1", "the embedded key-value store has no replicas"},
 	} {
 		_, _, err := Load([]string{c.entry}, c.mode)
 		if (err == nil) != (c.want == "") || err != nil && !strings.Contains(err.Error(), c.want) {

@@ -81,6 +81,10 @@ func NewestOffer(sessionID string) string {
 	return "telapi:offer:{" + OffersStream + "}:" + sessionID
 }
 
+// ReplicatedKey returns the key that is written together with a channel's data if
+// replicas must confirm it. It expires soon.
+func ReplicatedKey(id string) string { return channelPrefix + id + "}:replicated" }
+
 // MetaKey returns the key of a channel's metadata.
 func MetaKey(id string) string { return channelPrefix + id + "}:meta" }
 

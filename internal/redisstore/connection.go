@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"strconv"
 	"strings"
 	"time"
 
@@ -245,4 +246,19 @@ func (n Node) Clock(ctx context.Context) (time.Time, error) {
 func (n Node) Setting(ctx context.Context, name string) string {
 	values, _ := n.client.Do(ctx, n.client.B().ConfigGet().Parameter(name).Build()).AsStrMap()
 	return values[name]
+}
+
+// Replicas returns the number of replicas that are connected to the node. isMaster is
+// false if the node is a replica itself, or does not reveal it.
+func (n Node) Replicas(ctx context.Context) (connected int, isMaster bool) {
+	info, _ := n.client.Do(ctx, n.client.B().Info().Section("replication").Build()).ToString()
+	for line := range strings.Lines(info) {
+		switch name, value, _ := strings.Cut(strings.TrimSpace(line), ":"); name {
+		case "role":
+			isMaster = value == "master"
+		case "connected_slaves":
+			connected, _ = strconv.Atoi(value)
+		}
+	}
+	return connected, isMaster
 }

@@ -43,6 +43,9 @@ type Options struct {
 	ConnectTimeout time.Duration
 	// Dial replaces the network; nil dials TCP.
 	Dial func(ctx context.Context) (net.Conn, error)
+	// MinReplicas is the number of replicas that must confirm frames and
+	// callbacks before they are acknowledged.
+	MinReplicas int
 }
 
 // Store is a connection to the key-value store that is established, monitored and
@@ -51,26 +54,28 @@ type Options struct {
 //
 // All methods are safe for concurrent use.
 type Store struct {
-	opts     Options
-	log      *slog.Logger
-	topics   *pubsub.Hub
-	state    atomic.Pointer[state]
-	timeouts timeouts
-	clock    redisconn.Clock // of the servers
-	probes   chan struct{}   // requests for an early probe
-	tasks    *background.Group
-	scripts  map[string]*rueidis.Lua // the channel scripts
+	opts       Options
+	log        *slog.Logger
+	topics     *pubsub.Hub
+	state      atomic.Pointer[state]
+	timeouts   timeouts
+	clock      redisconn.Clock // of the servers
+	probes     chan struct{}   // requests for an early probe
+	tasks      *background.Group
+	scripts    map[string]*rueidis.Lua                // the channel scripts
+	replicated map[string]*redisconn.ReplicatedScript // used instead, where they exist
 }
 
 // Open returns a store that connects in the background. Connect waits for it.
 func Open(opts Options) *Store {
 	s := &Store{
-		opts:    opts,
-		log:     opts.Logger.With("store", strings.Join(opts.Addrs, ",")),
-		topics:  pubsub.New(),
-		probes:  make(chan struct{}, 1),
-		tasks:   background.NewGroup(),
-		scripts: map[string]*rueidis.Lua{},
+		opts:       opts,
+		log:        opts.Logger.With("store", strings.Join(opts.Addrs, ",")),
+		topics:     pubsub.New(),
+		probes:     make(chan struct{}, 1),
+		tasks:      background.NewGroup(),
+		scripts:    map[string]*rueidis.Lua{},
+		replicated: redisconn.ReplicatedScripts(opts.MinReplicas, "frame", "callback"),
 	}
 	for _, name := range []string{"connect", "frame", "renew"} {
 		s.scripts[name] = rueidis.NewLuaScript(lua.Channel(name))
@@ -154,15 +159,22 @@ func query[T any](ctx context.Context, s *Store, operation string, run func(cont
 func runScript[T any](ctx context.Context, s *Store, operation, script, channelID string, parse func(rueidis.RedisResult) (T, error), args ...string) (T, error) {
 	return query(ctx, s, operation, func(ctx context.Context, client rueidis.Client) (value T, err error) {
 		deadline, _ := ctx.Deadline()
-		args, keys := append(args, s.clock.Deadline(deadline)), kv.ChannelKeys(channelID)
+		args := append(args, s.clock.Deadline(deadline))
 		for {
-			value, err = parse(s.scripts[script].Exec(ctx, client, keys, args))
+			value, err = parse(s.exec(ctx, client, script, channelID, args))
 			// A cluster is moving the keys one by one. The script did not run.
 			if redisconn.ErrorCode(err) != "TRYAGAIN" || sleep.For(ctx, tryAgainDelay) != nil {
 				return value, err
 			}
 		}
 	})
+}
+
+func (s *Store) exec(ctx context.Context, client rueidis.Client, script, channelID string, args []string) rueidis.RedisResult {
+	if replicated := s.replicated[script]; replicated != nil {
+		return replicated.Exec(ctx, client, channelID, args)
+	}
+	return s.scripts[script].Exec(ctx, client, kv.ChannelKeys(channelID), args)
 }
 
 // unavailable reports whether the store is the cause of an error: it is unreachable,

@@ -31,7 +31,7 @@ func TestDoctorAcceptsHealthySite(t *testing.T) {
 		"DATABASE_URL": servers.SharedPostgres(t).NewDatabase(t),
 		"REDIS_URL":    servers.StartRedis(t, servers.RedisDurable()).URL(),
 	})
-	for _, want := range []string{"PostgreSQL at", "noeviction", "appendonly", "agree within"} {
+	for _, want := range []string{"PostgreSQL at", "noeviction", "appendonly", "agree within", "always on", "has no replicas"} {
 		if !healthy || !strings.Contains(text, want) {
 			t.Fatalf("healthy: %v, want true and %q in\n%s", healthy, want, text)
 		}
@@ -50,6 +50,10 @@ func TestDoctorDetectsProblems(t *testing.T) {
 	}{
 		"Redis evicts keys":    {redis("--maxmemory-policy", "allkeys-lru"), []string{"maxmemory-policy", "allkeys-lru", "noeviction"}},
 		"Redis is not durable": {redis("--appendonly", "no"), []string{"appendonly", "Set it to yes"}},
+		"Redis never syncs":    {redis("--appendfsync", "no"), []string{"appendfsync", "Set it to always"}},
+		"Redis has no replicas": {func(t *testing.T) boot.Env {
+			return boot.Merge(redis()(t), boot.Env{"KV_MIN_REPLICAS": "2"})
+		}, []string{"has 0 replicas, but KV_MIN_REPLICAS is 2"}},
 		"clocks differ by an hour": {func(t *testing.T) boot.Env {
 			return boot.Env{"DATABASE_URL": servers.StartPostgres(t, servers.PostgresOptions{Clock: "+1h"}).URL()}
 		}, []string{"clocks", "1h0m0", "NTP"}},
@@ -63,6 +67,32 @@ func TestDoctorDetectsProblems(t *testing.T) {
 				}
 			}
 		})
+	}
+}
+
+func TestDoctorWarnsOfLossInFailures(t *testing.T) {
+	t.Parallel()
+	master := servers.StartRedis(t, servers.RedisDurable(), servers.RedisArgs("--appendfsync", "everysec", "--repl-diskless-sync-delay", "0"))
+	replica := servers.StartRedis(t)
+	host, port, _ := strings.Cut(master.Addr(), ":")
+	replica.MustDo("REPLICAOF", host, port)
+	poll.Until(t, "a replica", func() bool {
+		reply := master.MustDo("INFO", "replication")
+		info, _ := reply.ToString()
+		return strings.Contains(info, "state=online")
+	})
+	for _, tt := range []struct{ minToWrite, minReplicas, want string }{
+		{"0", "0", "accepts writes that a failover discards. Set it to 1"},
+		{"1", "0", "Set KV_MIN_REPLICAS to 1"},
+		{"1", "1", "; KV_MIN_REPLICAS is 1"},
+	} {
+		master.MustDo("CONFIG", "SET", "min-replicas-to-write", tt.minToWrite)
+		text, healthy := runDoctor(t, boot.Env{"REDIS_URL": master.URL(), "KV_MIN_REPLICAS": tt.minReplicas})
+		for _, want := range []string{"warn  appendfsync", "loses up to a second", tt.want} {
+			if !healthy || !strings.Contains(text, want) {
+				t.Errorf("healthy: %v, want true and %q in\n%s", healthy, want, text)
+			}
+		}
 	}
 }
 
