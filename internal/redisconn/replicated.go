@@ -55,7 +55,7 @@ func ReplicatedScripts(replicas int, names ...string) map[string]*ReplicatedScri
 // Exec runs the script on a channel and returns its reply after the replicas have
 // confirmed it. It fails with ErrNotReplicated shortly before the deadline of ctx.
 //
-// It uses a connection of its own, because WAIT covers the writes of its connection
+// It uses a separate connection, because WAIT covers the writes of its connection
 // and delays the commands behind it. It also writes kv.ReplicatedKey: if the script
 // finds that an earlier run did its work, and writes nothing, WAIT covers that run
 // too.
