@@ -73,7 +73,7 @@ func (c *Channel) Receive(ctx context.Context) (Delivery, error) {
 			default:
 			}
 		}
-		due, err := c.touch(ctx)
+		due, over, err := c.touch(ctx)
 		if err == nil {
 			err = c.read(ctx)
 		}
@@ -82,6 +82,9 @@ func (c *Channel) Receive(ctx context.Context) (Delivery, error) {
 		}
 		if len(c.unread) > 0 || c.ended {
 			continue
+		}
+		if over && c.stream.key == kv.RuntimeStream(c.ID) {
+			return Delivery{}, ErrEnded // its last entry may be deleted already
 		}
 		c.current = true
 		select {
@@ -157,21 +160,25 @@ func (d Delivery) isEnd() bool {
 }
 
 // touch runs touch.lua if a work item may have expired, and returns when to call
-// it again. If Receive is not called, the next script on the channel handles
-// expired items.
-func (c *Channel) touch(ctx context.Context) (time.Time, error) {
+// it again. over reports that the channel has ended and all entries are committed.
+// If Receive is not called, the next script on the channel handles expired items.
+func (c *Channel) touch(ctx context.Context) (due time.Time, over bool, err error) {
 	known := c.due.Load()
 	if known != nil && time.Now().Before(*known) {
-		return *known, nil
+		return *known, false, nil
 	}
 	ms, err := c.run(ctx, "touch").AsInt64()
 	if err != nil {
-		return time.Time{}, err
+		return due, false, err
 	}
 	next := dueIn(ms)
 	c.due.CompareAndSwap(known, next) // unless a notice has arrived since
-	return *next, nil
+	return *next, ms == touchOver, nil
 }
+
+// touchOver is the reply of touch.lua on an ended channel without uncommitted
+// entries.
+const touchOver = -2
 
 // dueIn returns the local time ms milliseconds from now, at most checkEvery from
 // now. A negative ms means unknown. The store sends durations, so that its clock

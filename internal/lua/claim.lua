@@ -11,7 +11,7 @@
 --          awaited and not expired; both may be empty
 -- returns  {'claimed', epoch, team, endpoint, mode, call ID, transaction ID, profile, committed position},
 --          or one of: {'lost'} unknown channel, or the store has lost data that the runtime relies on; {'ended'} an ended channel
---          cannot be opened; {'foreign'} the channel belongs to another team or endpoint; {'taken'} another runtime has the claim, or a later request of this one;
+--          cannot be opened, and not be claimed once all its entries are committed; {'foreign'} the channel belongs to another team or endpoint; {'taken'} another runtime has the claim, or a later request of this one;
 --          {'claim_lost'} the claim to renew is lost
 --
 -- Atomic so that only one of two runtimes gets the channel. With open and attach, a
@@ -25,7 +25,7 @@ if channel.state == '' and action == 'open' then
   openChannel(6)
 elseif channel.state == '' then
   return { 'lost' }
-elseif action == 'open' and channel.state == 'ended' then
+elseif channel.state == 'ended' and action ~= 'renew' and (action == 'open' or committed == entries) then
   return { 'ended' }
 elseif action == 'open' and (channel.team ~= ARGV[7] or channel.endpoint ~= ARGV[8]) then
   return { 'foreign' }

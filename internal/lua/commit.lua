@@ -28,11 +28,16 @@ local function dropEntries()
   redis.call('XTRIM', IN, 'MINID', '~', dropped + 1)
 end
 
--- Removes everything from an ended channel that is not needed to answer late callbacks
--- and a runtime that claims it again: the last entry and the credentials remain.
+local OBSERVER_TIME = 300000 -- ms for which observers can read both streams of an ended channel
+
+-- Removes everything from an ended channel that is not needed to answer late callbacks.
+-- That is kept until RETENTION after the last credential expires.
 local function compact()
-  redis.call('XTRIM', IN, 'MINID', committed)
-  redis.call('UNLINK', OUT, SEEN, SENT, FORGET, SEEN_BEFORE, SENT_BEFORE)
+  local forgetAt = redis.call('ZRANGE', FORGET, -2, -2, 'WITHSCORES')[2] -- the last one is the empty member
+  expireIn(math.max(RETENTION, (tonumber(forgetAt) or 0) - now))
+  redis.call('PEXPIRE', IN, OBSERVER_TIME)
+  redis.call('PEXPIRE', OUT, OBSERVER_TIME)
+  redis.call('UNLINK', SEEN, SENT, FORGET, SEEN_BEFORE, SENT_BEFORE)
   redis.call('HDEL', META, 'profile', 'outLast', 'trimmed', 'dropped', 'queue', 'uses')
   for _, field in ipairs(redis.call('HKEYS', WORK)) do
     if not string.find(field, '^%x+$') or #field < DIGEST_LENGTH then redis.call('HDEL', WORK, field) end

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/redis/rueidis"
 
@@ -106,20 +107,29 @@ func endedChannelIsSmall(t *testing.T, opts Options) {
 	if err := d.Commit(t.Context(), position); err != nil {
 		t.Fatal(err)
 	}
-	if got := strings.Join(d.existingKeys(), " "); got != "meta in work" {
-		t.Errorf("kept keys: %s, want meta in work", got)
+	if got := strings.Join(d.existingKeys(), " "); got != "meta in out work" {
+		t.Errorf("kept keys: %s, want meta in out work", got)
 	}
-	if n := d.length(kv.RuntimeStream(d.id)); n != 1 {
-		t.Errorf("%d entries are kept, want the last one", n)
-	}
+	d.raw(func(ctx context.Context, client rueidis.Client) error {
+		for key, most := range map[string]time.Duration{kv.MetaKey(d.id): time.Hour + callruntime.DefaultTTL, kv.RuntimeStream(d.id): 5 * time.Minute, kv.History(d.id): 5 * time.Minute} {
+			ttl, err := client.Do(ctx, client.B().Pttl().Key(key).Build()).AsInt64()
+			if kept := time.Duration(ttl) * time.Millisecond; kept < most-5*time.Minute || kept > most || err != nil {
+				t.Errorf("%s is kept for %v, %v; want at most %v", key, kept, err, most)
+			}
+		}
+		return errors.Join(client.Do(ctx, client.B().Del().Key(kv.RuntimeStream(d.id)).Build()).Error(), client.Do(ctx, client.B().Del().Key(kv.History(d.id)).Build()).Error())
+	})
 	for _, item := range []callruntime.WorkItem{used, open, shared} {
 		d.expect(item, "late", callback.Ended)
 	}
 	if err := d.Close(t.Context()); err != nil {
 		t.Errorf("close: %v", err)
 	}
-	if _, err := d.attachRuntime("r").Receive(t.Context()); !errors.Is(err, callruntime.ErrEnded) {
-		t.Errorf("receive after the committed end: %v, want ErrEnded", err)
+	if _, err := d.runtime("r").Attach(t.Context(), d.id); !errors.Is(err, callruntime.ErrEnded) {
+		t.Errorf("attach after the committed end: %v, want ErrEnded", err)
+	}
+	if _, err := d.runtime("o").Observe(d.id, "").Receive(t.Context()); !errors.Is(err, callruntime.ErrEnded) {
+		t.Errorf("observe after both streams are deleted: %v, want ErrEnded", err)
 	}
 }
 
