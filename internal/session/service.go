@@ -66,7 +66,8 @@ type Service struct {
 
 // Issue creates a session for a team. It checks the body, then the endpoint,
 // then the mode. Requests with the same idempotency key and body get the same
-// response, even if they are concurrent or the session has ended since.
+// response, even if they are concurrent or the session has ended since. A mode that
+// was disabled since is still rejected.
 func (s *Service) Issue(ctx context.Context, teamID string, r TokenRequest) (TokenResponse, error) {
 	params, err := parseTokenRequest(r.Body, r.IdempotencyKeys)
 	if err != nil {
@@ -97,6 +98,9 @@ func (s *Service) findOrCreate(ctx context.Context, teamID string, params tokenP
 	params.idempotency.At = now
 	if params.idempotency.Key != "" {
 		if session, err := s.findByKey(ctx, teamID, params.idempotency); !fault.Is(err, fault.NotFound) {
+			if err := s.checkMode(params.session.Mode); err != nil {
+				return Session{}, err
+			}
 			return session, err
 		}
 	}

@@ -127,6 +127,39 @@ func TestIdempotencyKeyIsRememberedForADay(t *testing.T) {
 	}
 }
 
+func TestUsedIdempotencyKeyDoesNotBypassDisabledWebRTC(t *testing.T) {
+	e := newEnv(t)
+	const webRTC, chat = `{"endpointId":"ep"}`, `{"endpointId":"ep","mode":"chat"}`
+	issued := e.issue(t, webRTC, "webrtc")
+	chatSession := e.issue(t, chat, "chat")
+	e.service.WebRTC = false
+	for _, tt := range []struct {
+		body, key string
+		want      fault.Code
+	}{
+		{webRTC, "webrtc", fault.WebRTCDisabled},
+		{webRTC, "chat", fault.WebRTCDisabled},
+		{webRTC, "unused", fault.WebRTCDisabled},
+		{chat, "webrtc", fault.Idempotency},
+	} {
+		response, err := e.service.Issue(t.Context(), "t1", session.TokenRequest{Body: []byte(tt.body), IdempotencyKeys: []string{tt.key}})
+		wantFault(t, tt.body+" with key "+tt.key, err, tt.want)
+		if response.Token != "" {
+			t.Errorf("%s with key %s: got a token with the error", tt.body, tt.key)
+		}
+	}
+	if again := e.issue(t, chat, "chat"); again.SessionID != chatSession.SessionID {
+		t.Errorf("the repeated chat request got session %s, want %s", again.SessionID, chatSession.SessionID)
+	}
+	e.service.WebRTC = true // the rejected requests used up no key
+	if again := e.issue(t, webRTC, "webrtc"); again.SessionID != issued.SessionID {
+		t.Errorf("with WebRTC enabled again the key returns session %s, want %s", again.SessionID, issued.SessionID)
+	}
+	if e.issue(t, webRTC, "unused").SessionID == issued.SessionID {
+		t.Error("the key of a rejected request is bound to another session")
+	}
+}
+
 // racingStore is a database on which a concurrent request with the same key always
 // creates its session, winner, first.
 type racingStore struct {
