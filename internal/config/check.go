@@ -59,8 +59,8 @@ func (l *loader) checkCombinations() {
 	}
 	if database, err := c.databaseURL(); err == nil && database.query.Get("sslmode") != "" {
 		mode := database.query.Get("sslmode")
-		l.warnIf(c.IsSet("DATABASE_SSL_MODE") && mode != c.DatabaseSSLMode, "DATABASE_SSL_MODE",
-			"is %s and overrides sslmode=%s in DATABASE_URL: remove one of them", c.DatabaseSSLMode, mode)
+		l.rejectIf(c.IsSet("DATABASE_SSL_MODE") && mode != c.DatabaseSSLMode, "DATABASE_SSL_MODE", c.DatabaseSSLMode,
+			"contradicts sslmode=%s in DATABASE_URL; remove one of them", mode)
 		if !c.IsSet("DATABASE_SSL_MODE") {
 			c.DatabaseSSLMode, c.sources["DATABASE_SSL_MODE"] = mode, FromURL
 		}

@@ -62,7 +62,7 @@ type Config struct {
 	_               struct{}      `section:"Stores"`
 	DataDir         string        `env:"DATA_DIR" default:"./data" doc:"Directory of the embedded stores."`
 	DatabaseURL     redact.Secret `env:"DATABASE_URL" kind:"url:postgres,postgresql" doc:"PostgreSQL URL. Empty: SQLite in DATA_DIR."`
-	DatabaseSSLMode string        `env:"DATABASE_SSL_MODE" default:"disable" oneof:"disable,require,verify-ca,verify-full" doc:"TLS mode of the PostgreSQL connection. If set, it replaces sslmode in DATABASE_URL. The root certificate is sslrootcert in the URL."`
+	DatabaseSSLMode string        `env:"DATABASE_SSL_MODE" default:"disable" oneof:"disable,require,verify-ca,verify-full" doc:"TLS mode of the PostgreSQL connection. If set, it must not contradict sslmode in DATABASE_URL. If unset, sslmode applies. The root certificate is sslrootcert in the URL."`
 	RedisURL        redact.Secret `env:"REDIS_URL" kind:"url:redis,rediss" doc:"Redis 7 or Valkey URL; several comma-separated hosts for a cluster. Empty: the embedded key-value store."`
 	RedisTLSEnabled bool          `env:"REDIS_TLS_ENABLED" default:"false" doc:"Use TLS to the key-value store even if the URL scheme is redis://."`
 	RedisTLSCAFile  string        `env:"REDIS_TLS_CA_FILE" doc:"PEM file of the CA that signed the key-value store's certificate. Empty: the system's root certificates."`

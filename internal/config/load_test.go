@@ -177,11 +177,10 @@ func TestWarnings(t *testing.T) {
 		"RATE_LIMIT_MAX=":           "",
 		"METRICS_TOKEN=abc\n":       "METRICS_TOKEN starts or ends with white space",
 		"TRUSTED_PROXIES=0.0.0.0/0": "every client can spoof its address",
-		"DATABASE_URL=postgres://h/d?sslmode=require DATABASE_SSL_MODE=verify-full": "DATABASE_SSL_MODE is verify-full and overrides sslmode=require in DATABASE_URL",
-		"DATABASE_URL=postgres://h/d?sslmode=require DATABASE_SSL_MODE=require":     "",
-		"DATABASE_URL=postgres://h/d?sslmode=require":                               "",
-		"REDIS_URL=rediss://h REDIS_TLS_ENABLED=false":                              "TLS stays enabled",
-		"REDIS_URL=rediss://h": "",
+		"DATABASE_URL=postgres://h/d?sslmode=require DATABASE_SSL_MODE=require": "",
+		"DATABASE_URL=postgres://h/d?sslmode=require":                           "",
+		"REDIS_URL=rediss://h REDIS_TLS_ENABLED=false":                          "TLS stays enabled",
+		"REDIS_URL=rediss://h":                                                  "",
 	} {
 		_, warnings := load(t, Tool, strings.Split(entries, " ")...)
 		if (len(warnings) == 0) != (want == "") || len(warnings) > 0 && !strings.Contains(warnings[0].String(), want) {

@@ -84,6 +84,9 @@ func (a address) check(secret bool) error {
 		_, err := a.redis()
 		return err
 	case strings.HasPrefix(a.Scheme, "postgres"):
+		if len(a.query["sslmode"]) > 1 {
+			return errors.New("contains several sslmode parameters")
+		}
 		if mode := a.query.Get("sslmode"); a.query.Has("sslmode") &&
 			!slices.Contains([]string{"disable", "allow", "prefer", "require", "verify-ca", "verify-full"}, mode) {
 			return errors.New("unknown sslmode")

@@ -52,7 +52,7 @@ func TestMalformedURLsAreRejected(t *testing.T) {
 	for name, list := range map[string][]string{
 		"REDIS_URL": {"kv:6379", "redis:kv", "redis://", "redis://h1:1,", "redis://h1:1,h2:2/1", "redis://kv/x", "redis://kv/-1", "redis://kv:0", "redis://kv:65536",
 			"redis://kv:1:2", "redis://::1", "redis://pw@kv", "redis://:p/w@kv", "redis://kv?db=1", "redis://kv#f", "redis://kv/1/2", "http://kv", "redis://:p@kv:x"},
-		"DATABASE_URL": {"db", "postgres://", "postgres:///d", "postgres://h/d?sslmode=yes", "postgres://h/d?sslmode=", "postgres://h/d#f", "postgres://u:p;w?a=%zz@h/d", "host=db user=app"},
+		"DATABASE_URL": {"db", "postgres://", "postgres:///d", "postgres://h/d?sslmode=yes", "postgres://h/d?sslmode=", "postgres://h/d?sslmode=require&sslmode=require", "postgres://h/d#f", "postgres://u:p;w?a=%zz@h/d", "host=db user=app"},
 		"PUBLIC_URL":   {"api.example", "//api.example", "ftp://api.example", "https://", "https://a,b", "https://api.example/?x=1", "https://api.example/#f", "https://:3001", "http://::1/"},
 	} {
 		for _, raw := range list {
@@ -70,7 +70,7 @@ func TestDatabaseSSLMode(t *testing.T) {
 		{"postgres://h/d?sslmode=verify-full", "", "postgres://h:5432/d?sslmode=verify-full", "verify-full"},
 		{"postgres://h/d?sslmode=prefer", "", "postgres://h:5432/d?sslmode=prefer", "prefer"},
 		{"postgres://h/d", "require", "postgres://h:5432/d?sslmode=require", "require"},
-		{"postgres://h/d?sslmode=verify-full&sslrootcert=%2Fca.pem", "disable", "postgres://h:5432/d?sslmode=disable&sslrootcert=%2Fca.pem", "disable"},
+		{"postgres://h/d?sslmode=verify-full&sslrootcert=%2Fca.pem", "verify-full", "postgres://h:5432/d?sslmode=verify-full&sslrootcert=%2Fca.pem", "verify-full"},
 		{"postgres://a:b%3F@h1:1,h2/d?sslrootcert=/ca.pem", "verify-ca", "postgres://a:b%3F@h1:1,h2:5432/d?sslmode=verify-ca&sslrootcert=%2Fca.pem", "verify-ca"},
 		{"postgresql:///d?host=/run/postgresql", "", "postgresql:///d?host=%2Frun%2Fpostgresql&sslmode=disable", "disable"},
 	} {
@@ -83,6 +83,22 @@ func TestDatabaseSSLMode(t *testing.T) {
 	}
 	if got := (Config{DatabaseURL: redact.Secret("postgres://h/d?sslmode=require")}).DatabaseDSN(); got.Reveal() != "postgres://h:5432/d?sslmode=require" {
 		t.Errorf("without Load: DSN %s, want sslmode=require of the URL", got.Reveal())
+	}
+}
+
+func TestContradictingSSLModesAreRejected(t *testing.T) {
+	for _, c := range []struct{ url, mode string }{
+		{"postgres://h/d?sslmode=require", "verify-full"},
+		{"postgres://h/d?sslmode=verify-full", "disable"},
+		{"postgres://h/d?sslmode=prefer", "require"},
+		{"postgresql:///d?host=/run/postgresql&sslmode=require", "disable"},
+	} {
+		for _, mode := range []Mode{Serve, Dev, Tool} {
+			_, _, err := Load([]string{"JWT_SECRET=" + validSecret, "DATABASE_URL=" + c.url, "DATABASE_SSL_MODE=" + c.mode}, mode)
+			if want := "DATABASE_SSL_MODE=" + c.mode + ": contradicts sslmode="; err == nil || !strings.Contains(err.Error(), want) {
+				t.Errorf("%s with DATABASE_SSL_MODE=%s in mode %d: error %v, want %q", c.url, c.mode, mode, err, want)
+			}
+		}
 	}
 }
 

@@ -45,15 +45,10 @@ func TestSSLMode(t *testing.T) {
 		{"", "with TLS and no mode set", withTLS, "", inPlainText},
 	} {
 		t.Run(tt.mode+"/server "+tt.server, func(t *testing.T) {
-			environ := []string{}
-			if tt.mode != "" { // it replaces a different mode in the URL
-				tt.url += "?sslmode=" + map[bool]string{true: "disable", false: "require"}[tt.want == encrypted]
-				environ = append(environ, "DATABASE_SSL_MODE="+tt.mode)
-			}
 			if tt.root != "" {
-				tt.url += "&sslrootcert=" + url.QueryEscape(tt.root)
+				tt.url += "?sslrootcert=" + url.QueryEscape(tt.root)
 			}
-			cfg, _, err := config.Load(append(environ, "DATABASE_URL="+tt.url), config.Tool)
+			cfg, _, err := config.Load([]string{"DATABASE_SSL_MODE=" + tt.mode, "DATABASE_URL=" + tt.url}, config.Tool)
 			must(t, err)
 			s := open(t, Options{DSN: cfg.DatabaseDSN()})
 			var tls bool
