@@ -109,12 +109,21 @@ func (x *exchange) applyLimit(d ratelimit.Decision, err error) error {
 		return err
 	}
 	h := x.Header()
-	h.Add("Ratelimit-Policy", d.PolicyHeader()) // a canonical name needs no conversion
-	h.Add("Ratelimit", d.Header())
+	appendToList(h, "Ratelimit-Policy", d.PolicyHeader()) // a canonical name needs no conversion
+	appendToList(h, "Ratelimit", d.Header())
 	if !d.Allowed {
 		return d.Refusal()
 	}
 	return nil
+}
+
+// appendToList appends an item to a header that is a list. The list stays one
+// line, because many clients read only the first of several.
+func appendToList(h http.Header, name, item string) {
+	if lines := h[name]; len(lines) > 0 {
+		item = lines[0] + ", " + item
+	}
+	h[name] = []string{item}
 }
 
 // clientAddr returns the address of the client for rate limits. It reads

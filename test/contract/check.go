@@ -8,7 +8,6 @@ import (
 	"io"
 	"mime"
 	"net/http"
-	"strings"
 
 	"github.com/go-json-experiment/json/jsontext"
 	"github.com/santhosh-tekuri/jsonschema/v6"
@@ -46,7 +45,10 @@ func (r *response) checkHeaders(got http.Header) (problems []error) {
 			}
 			continue
 		}
-		var value any = strings.Join(values, ", ")
+		if len(values) > 1 {
+			problems = append(problems, fmt.Errorf("header %s has %d lines, but one is documented", name, len(values)))
+		}
+		var value any = values[0]
 		if h.integer {
 			value = json.Number(value.(string))
 			if !jsontext.Value(value.(json.Number)).IsValid() {

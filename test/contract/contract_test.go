@@ -57,8 +57,8 @@ func (s stub) withHeader(name, value string) stub {
 
 const (
 	jsonHeader    = "Content-Type: application/json\nX-Request-Id: r-1\n"
-	limitedHeader = jsonHeader + `RateLimit-Policy: "api";q=600;w=60` + "\n" + `RateLimit: "api";r=1;t=1` + "\n" +
-		`RateLimit-Policy: "team_daily_quota";q=5;w=86400` + "\n" + `RateLimit: "team_daily_quota";r=1;t=1` + "\n"
+	limitedHeader = jsonHeader + `RateLimit-Policy: "api";q=600;w=60, "team_daily_quota";q=5;w=86400` + "\n" +
+		`RateLimit: "api";r=1;t=1, "team_daily_quota";r=1;t=1` + "\n"
 )
 
 func errorStub(status int, code, extra string) stub {
@@ -136,6 +136,7 @@ func TestResponsesAreChecked(t *testing.T) {
 		{"invalid request ID", "GET", "/health", health.withHeader("X-Request-Id", "a b"), "header X-Request-Id"},
 		{"no RateLimit", "GET", endpoints, page.without("RateLimit"), "header RateLimit is missing"},
 		{"invalid RateLimit", "GET", endpoints, page.withHeader("RateLimit", "599"), "header RateLimit"},
+		{"two lines of RateLimit", "GET", endpoints, page.withHeader("RateLimit", `"api";r=1;t=1`+"\nRateLimit: "+`"team_daily_quota";r=1;t=1`), "header RateLimit has 2 lines"},
 		{"no ETag", "GET", "/openapi.yaml", notModified.without("ETag"), "header ETag is missing"},
 		{"no Retry-After", "GET", endpoints, unavailable.without("Retry-After"), "header Retry-After is missing"},
 		{"Retry-After is a date", "GET", endpoints, unavailable.withHeader("Retry-After", "Sun, 15 Nov 2026 00:00:00 GMT"), "is not a number"},
