@@ -18,6 +18,7 @@ const (
 	KindSession       EntryKind = "session"
 	KindBotMessage    EntryKind = "bot_message"
 	KindBotEvent      EntryKind = "bot_event"
+	KindBotOperation  EntryKind = "bot_operation"
 	KindCommand       EntryKind = "command"
 	KindCommandDenied EntryKind = "command_denied"
 	KindMetadata      EntryKind = "metadata"
@@ -44,6 +45,7 @@ const (
 	EventPause           = "pause"
 	EventMessageRead     = "messageRead"
 	EventNoInputExpected = "noInputExpected"
+	EventEmpty           = "empty" // the callback has no other content
 )
 
 // Trace correlates one conversation across systems.
@@ -76,7 +78,7 @@ type Entry struct {
 
 	Message *ChannelMessage `json:"message,omitzero"` // frame
 
-	Event string         `json:"event,omitzero"` // session, bot_event
+	Event string         `json:"event,omitzero"` // session, bot_event, bot_operation
 	Value jsontext.Value `json:"value,omitzero"` // bot_event
 
 	BotMessage
@@ -89,7 +91,8 @@ type Entry struct {
 	ChannelData []ChannelDatum `json:"channelData,omitzero"`
 	NLUData     jsontext.Value `json:"nluData,omitzero"`
 	Content     *string        `json:"content,omitzero"` // llm_result
-	Result      jsontext.Value `json:"result,omitzero"`  // tool_result
+	Result      jsontext.Value `json:"result,omitzero"`  // tool_result, bot_operation
+	Data        jsontext.Value `json:"data,omitzero"`    // bot_operation
 	Error       jsontext.Value `json:"error,omitzero"`   // provider_error
 
 	WorkItemKind WorkItemKind `json:"workItemKind,omitzero"` // timeout
@@ -175,6 +178,7 @@ func (e *Entry) AppendTo(buf []byte) ([]byte, error) {
 	o.raw("nluData", e.NLUData)
 	o.value("content", e.Content, e.Content != nil)
 	o.raw("result", e.Result)
+	o.raw("data", e.Data)
 	o.raw("error", e.Error)
 	o.text("workItemKind", string(e.WorkItemKind))
 	o.close()

@@ -38,7 +38,8 @@ func BenchmarkBody(b *testing.B) {
 			if err != nil {
 				b.Fatal(err)
 			}
-			for _, e := range parsed.Entries(entryOf(wire.SourceBot), rules) {
+			entries, _ := parsed.Entries(entryOf(wire.SourceBot), rules)
+			for _, e := range entries {
 				if _, err := e.AppendTo(nil); err != nil {
 					b.Fatal(err)
 				}

@@ -46,8 +46,9 @@ type message struct {
 	Sequence  jsontext.Value `json:"sequence"`
 	Content   *content       `json:"content"`
 
-	sequence float64
-	commands []wire.Command
+	sequence  float64
+	commands  []command.Request
+	operation *command.Operation
 }
 
 type content struct {
@@ -158,7 +159,7 @@ func (m *message) check(path string, issues *fault.Issues) {
 	}
 	checkNumber(&c.Event.Pause, path, "/event/pause", issues)
 	if c.Event.Custom != nil {
-		m.commands = c.Event.Custom.Commands(path+"/event/custom", issues)
+		m.commands, m.operation = c.Event.Custom.Parse(path+"/event/custom", issues)
 	}
 }
 
@@ -239,6 +240,13 @@ func (d *document) addMessage(b *entryBuilder, m *message) {
 	}
 	if c.Event.NoInputExpected != nil {
 		b.addEvent(wire.EventNoInputExpected, c.Event.NoInputExpected)
+	}
+	if m.operation != nil { // before the command, which may end the call
+		e := b.add(wire.KindBotOperation)
+		e.Event, e.Data = c.Event.Custom.Name, m.operation.Data
+		if m.operation.Result != "" {
+			e.Result = jsontext.Value(`"` + m.operation.Result + `"`) // a name without special characters
+		}
 	}
 	b.addCommands(m.commands)
 }

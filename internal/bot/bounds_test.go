@@ -237,7 +237,8 @@ func TestMessagesWithEqualSequenceKeepTheirOrder(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for i, e := range result.Entries(entryOf("bot"), policy(t, "open")) {
+	entries, _ := result.Entries(entryOf("bot"), policy(t, "open"))
+	for i, e := range entries {
 		if want := fmt.Sprint(i*2%60 + i/30); string(e.MessageID) != want {
 			t.Fatalf("entry %d has message %s, want %s", i, e.MessageID, want)
 		}
@@ -276,8 +277,8 @@ func TestEntriesCanBeCreatedAgainWithAnotherPolicy(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	withDefaults := result.Entries(entryOf("bot"), policy(t, "defaults"))
-	withoutDefaults := result.Entries(entryOf("bot"), policy(t, "open"))
+	withDefaults, _ := result.Entries(entryOf("bot"), policy(t, "defaults"))
+	withoutDefaults, _ := result.Entries(entryOf("bot"), policy(t, "open"))
 	if withDefaults[0].Reason != "" || withoutDefaults[0].Reason != "target_missing" {
 		t.Errorf("reasons %q and %q, want none and target_missing", withDefaults[0].Reason, withoutDefaults[0].Reason)
 	}

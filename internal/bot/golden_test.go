@@ -20,8 +20,8 @@ var update = flag.Bool("update", false, "rewrite the golden files")
 const separator = "\n---\n"
 
 // TestGoldenBodies parses the callback bodies in testdata/golden. Each file has a
-// body, a line of three dashes, and the resulting entries or issues. Lines before the
-// body that start with # are comments, or set the route, profile or transaction.
+// body, a line of three dashes, and the resulting entries and ignored members, or the
+// issues. Lines before the body that start with # are comments, or set the route, profile or transaction.
 func TestGoldenBodies(t *testing.T) {
 	files, err := filepath.Glob("testdata/golden/*.txt")
 	if err != nil || len(files) < 60 {
@@ -72,7 +72,7 @@ func parseGolden(t *testing.T, input string) string {
 		}
 		return out.String()
 	}
-	entries := result.Entries(base, policy(t, settings["profile"]))
+	entries, decisions := result.Entries(base, policy(t, settings["profile"]))
 	checkRoundTrip(t, entries)
 	for _, e := range entries {
 		line, err := e.AppendTo(nil)
@@ -80,6 +80,11 @@ func parseGolden(t *testing.T, input string) string {
 			t.Fatal(err)
 		}
 		out.Write(append(line, '\n'))
+	}
+	for _, d := range decisions {
+		if len(d.Ignored) > 0 {
+			out.WriteString("ignored in " + d.Command.Head().Type + ": " + strings.Join(d.Ignored, ", ") + "\n")
+		}
 	}
 	return out.String()
 }

@@ -22,11 +22,11 @@ type Result struct {
 	// that an identical body is a repetition and not a second message.
 	HasIdentity bool
 
-	failure  jsontext.Value // the error object of any provider
+	failure  *errorEnvelope // of any provider
 	bot      *document
 	content  *string // of a language model
 	tool     jsontext.Value
-	commands []wire.Command
+	commands []command.Request
 }
 
 // Parse decodes a callback body of the given kind. The body of a bot has to name
@@ -34,9 +34,12 @@ type Result struct {
 // issues.
 func Parse(kind wire.WorkItemKind, data []byte, channelID string) (Result, error) {
 	if isErrorEnvelope(data) {
-		result, err := parseError(data)
+		envelope, err := parseError(data)
 		if kind != wire.ToolItem || !fault.Is(err, fault.Validation) { // a tool's result may resemble an error
-			return result, err
+			if err == nil {
+				err = envelope.checkChannel(channelID)
+			}
+			return Result{failure: envelope}, err
 		}
 	}
 	switch kind {
@@ -53,12 +56,17 @@ func Parse(kind wire.WorkItemKind, data []byte, channelID string) (Result, error
 
 // Entries returns the entries for the runtime stream, in order. The commands of
 // the body as a whole are last. Each entry is a copy of base with its own fields
-// set. Entries may be called again with another policy.
-func (r Result) Entries(base wire.Entry, policy *command.Policy) []wire.Entry {
+// set. There is at least one, because the runtime waits for an entry of each work
+// item. The decisions are those on the commands, in the order of their entries.
+// Entries may be called again with another policy.
+func (r Result) Entries(base wire.Entry, policy *command.Policy) ([]wire.Entry, []command.Decision) {
 	b := entryBuilder{base: base, policy: policy}
 	switch {
 	case r.failure != nil:
-		b.add(wire.KindProviderError).Error = r.failure
+		if r.failure.Metadata != nil {
+			b.add(wire.KindMetadata).Metadata = r.failure.Metadata
+		}
+		b.add(wire.KindProviderError).Error = r.failure.Error
 	case r.bot != nil:
 		b.entries = make([]wire.Entry, 0, 1+2*len(r.bot.Messages.Message)+len(r.commands))
 		r.bot.addTo(&b)
@@ -68,14 +76,18 @@ func (r Result) Entries(base wire.Entry, policy *command.Policy) []wire.Entry {
 		b.add(wire.KindLLMResult).Content = r.content
 	}
 	b.addCommands(r.commands)
-	return b.entries
+	if len(b.entries) == 0 {
+		b.add(wire.KindBotEvent).Event = wire.EventEmpty
+	}
+	return b.entries, b.decisions
 }
 
 // entryBuilder collects entries that share a base.
 type entryBuilder struct {
-	base    wire.Entry
-	policy  *command.Policy
-	entries []wire.Entry
+	base      wire.Entry
+	policy    *command.Policy
+	entries   []wire.Entry
+	decisions []command.Decision
 }
 
 // add appends an entry. The pointer is valid until the next add.
@@ -95,9 +107,10 @@ func (b *entryBuilder) addEvent(name string, value any) {
 	e.Event, e.Value = name, raw
 }
 
-func (b *entryBuilder) addCommands(list []wire.Command) {
-	for _, c := range list {
-		d := b.policy.Decide(c, b.base.Source, b.base.Trace.TransactionID)
+func (b *entryBuilder) addCommands(list []command.Request) {
+	for _, r := range list {
+		d := b.policy.Decide(r, b.base.Source, b.base.Trace.TransactionID)
+		b.decisions = append(b.decisions, d)
 		kind := wire.KindCommand
 		if d.Reason != "" {
 			kind = wire.KindCommandDenied
@@ -174,37 +187,63 @@ func parseTool(data []byte) (Result, error) {
 	return Result{tool: result}, nil
 }
 
-// isErrorEnvelope reports whether data is an object with "error" as its only
-// member. For most bodies the first letter of the first name decides.
+// errorEnvelope is the body of a provider that has no result.
+type errorEnvelope struct {
+	Error        jsontext.Value `json:"error"`
+	Conversation struct {
+		Identifier struct {
+			ID *string `json:"id"`
+		} `json:"identifier"`
+	} `json:"conversation"`
+	From     wire.Party     `json:"from"`
+	Metadata jsontext.Value `json:"metadata"`
+}
+
+// isErrorEnvelope reports whether data is an object with the member "error" and
+// no others than "conversation", "from" and "metadata". A null counts as absent.
+// Most bodies do not contain the name at all.
 func isErrorEnvelope(data []byte) bool {
-	if name := bytes.TrimLeft(data, "{ \t\r\n"); len(name) < 2 || name[1] != 'e' && name[1] != '\\' {
+	if !bytes.Contains(data, []byte(`"error"`)) && !bytes.Contains(data, []byte(`\u`)) {
 		return false
 	}
 	dec := jsontext.NewDecoder(bytes.NewBuffer(data))
 	if t, err := dec.ReadToken(); err != nil || t.Kind() != '{' {
 		return false
 	}
-	if t, err := dec.ReadToken(); err != nil || t.Kind() != '"' || t.String() != "error" {
-		return false
+	found := false
+	for dec.PeekKind() == '"' {
+		t, err := dec.ReadToken()
+		if err != nil {
+			return false
+		}
+		name := t.String()
+		switch {
+		case dec.PeekKind() == 'n':
+		case name == "error":
+			found = true
+		case name != "conversation" && name != "from" && name != "metadata":
+			return false
+		}
+		if dec.SkipValue() != nil {
+			return found // the decoder reports the syntax error
+		}
 	}
-	return dec.SkipValue() == nil && dec.PeekKind() == '}'
+	return found
 }
 
 // parseError decodes an error envelope, which has to have a code and a message.
-func parseError(data []byte) (Result, error) {
+func parseError(data []byte) (*errorEnvelope, error) {
 	var issues fault.Issues
-	var envelope struct {
-		Error jsontext.Value `json:"error"`
-	}
-	if err := strictjson.Decode(data, &envelope, "", &issues); err != nil {
-		return Result{}, err
+	envelope := new(errorEnvelope)
+	if err := strictjson.Decode(data, envelope, "", &issues); err != nil {
+		return nil, err
 	}
 	var known struct {
 		Code    *string `json:"code"`
 		Message *string `json:"message"`
 	}
 	if err := strictjson.Decode(envelope.Error, &known, "/error", &issues); err != nil {
-		return Result{}, err
+		return nil, err
 	}
 	if known.Code == nil {
 		issues.Missing("/error/code", "code is required.")
@@ -212,5 +251,16 @@ func parseError(data []byte) (Result, error) {
 	if known.Message == nil {
 		issues.Missing("/error/message", "message is required.")
 	}
-	return Result{failure: envelope.Error}, issues.Err()
+	strictjson.CheckObject(&envelope.Metadata, "", "/metadata", &issues)
+	return envelope, issues.Err()
+}
+
+// checkChannel rejects the conversation ID of another channel. An error needs no
+// conversation ID.
+func (e *errorEnvelope) checkChannel(channelID string) error {
+	var issues fault.Issues
+	if id := e.Conversation.Identifier.ID; id != nil && *id != channelID {
+		issues.Add("/conversation/identifier/id", fault.IssueValue, "The channel ID differs from the one in the path.")
+	}
+	return issues.Err()
 }

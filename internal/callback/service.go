@@ -176,7 +176,7 @@ func (s *Service) deliver(ctx context.Context, r Request, result bot.Result, dig
 	}
 	base.Trace.CallID = cmp.Or(r.Trace.CallID, ch.CallID)
 	base.Trace.TransactionID = cmp.Or(r.Trace.TransactionID, ch.TransactionID)
-	entries := result.Entries(base, ch.policy)
+	entries, decisions := result.Entries(base, ch.policy)
 
 	p := DeliverParams{
 		Credential: r.Credential, CallbackID: base.CallbackID, BodyDigest: digest,
@@ -189,7 +189,7 @@ func (s *Service) deliver(ctx context.Context, r Request, result bot.Result, dig
 		}
 		p.Entries[i] = buf
 	}
-	receipt := newReceipt(base.CallbackID, entries)
+	receipt := newReceipt(base.CallbackID, entries, decisions)
 	if p.Receipt, err = json.Marshal(&receipt); err != nil {
 		return Receipt{}, fmt.Errorf("encode receipt: %w", err)
 	}

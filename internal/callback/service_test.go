@@ -220,3 +220,56 @@ func TestOldestParkedCallbackIsReported(t *testing.T) {
 	f.accept(c)
 	age(0)
 }
+
+// The runtime waits for an entry of each work item.
+func TestEmptyBodyAppendsAnEntry(t *testing.T) {
+	f := newFixture(t, options{})
+	receipt := f.accept(f.request(wire.BotItem, `{"conversation":{"identifier":{"id":"call-1"}}}`))
+	list := f.entries()
+	if len(list) != 1 || list[0].Kind != wire.KindBotEvent || list[0].Event != wire.EventEmpty || list[0].WorkItemID == "" {
+		t.Errorf("entries %+v, want one bot_event empty with the work item", list)
+	}
+	if receipt.Messages != 0 || len(receipt.Commands) != 0 {
+		t.Errorf("receipt %+v, want no messages and no commands", receipt)
+	}
+}
+
+func TestErrorWithConversationIsRouted(t *testing.T) {
+	f := newFixture(t, options{})
+	for i, kind := range wire.WorkItemKinds {
+		f.accept(f.request(kind, `{"conversation":{"identifier":{"id":"call-1"}},"error":{"code":"a","message":"b"}}`))
+		if list := f.entries(); len(list) != i+1 || list[i].Kind != wire.KindProviderError || string(list[i].Error) != `{"code":"a","message":"b"}` {
+			t.Errorf("%s: entries %+v, want one more provider_error", kind, list)
+		}
+	}
+}
+
+// A rejected body changes nothing: the work item can still be answered.
+func TestRejectedBodyDoesNotConsumeTheCredential(t *testing.T) {
+	f := newFixture(t, options{})
+	for _, body := range []string{
+		`{"conversation":{"identifier":{"id":"call-1"}},"actions":{"type":"transfer","target":""}}`,
+		`{"conversation":{"identifier":{"id":"call-1"}},"actions":{"type":"hangup","botOperationResult":""}}`,
+		`{"conversation":{"identifier":{"id":"call-2"}},"error":{"code":"a","message":"b"}}`,
+		`{"conversation":{"identifier":{"id":"call-1"}},"error":"down"}`,
+	} {
+		before := len(f.entries())
+		r := f.request(wire.BotItem, body)
+		if _, err := f.service.Accept(t.Context(), r); !fault.Is(err, fault.Validation) {
+			t.Errorf("%s: error %v, want %s", body, err, fault.Validation)
+		}
+		if n := len(f.entries()); n != before {
+			t.Errorf("%s: %d entries after the rejected body, want %d", body, n, before)
+		}
+		r.Body = []byte(helloBody)
+		f.accept(r)
+	}
+}
+
+func TestReceiptListsIgnoredMembers(t *testing.T) {
+	f := newFixture(t, options{profile: profileJSON})
+	receipt := f.accept(f.request(wire.BotItem, `{"conversation":{"identifier":{"id":"call-1"}},"actions":[{"type":"hangup","why":1,"hangupReason":"done"},{"type":"hangup"}]}`))
+	if len(receipt.Commands) != 2 || !slices.Equal(receipt.Commands[0].Ignored, []string{"why"}) || receipt.Commands[1].Ignored != nil {
+		t.Errorf("commands %+v, want why as the only ignored member", receipt.Commands)
+	}
+}

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"telapi/callruntime/wire"
+	"telapi/internal/command"
 	"telapi/internal/fault"
 )
 
@@ -30,9 +31,8 @@ type DeliverParams struct {
 	DuplicateFor time.Duration
 	// Epoch is the channel's epoch when the commands were decided.
 	Epoch string
-	// Entries are appended together, in this order. The work item counts as
-	// answered even if there are none. If WorkItemID is empty, the store adds
-	// "workItemId" to each entry.
+	// Entries are appended together, in this order. If WorkItemID is empty, the
+	// store adds "workItemId" to each entry.
 	Entries [][]byte
 	Receipt []byte // JSON, returned for duplicates
 }
@@ -106,26 +106,26 @@ type Receipt struct {
 
 // CommandDecision reports whether a command was allowed.
 type CommandDecision struct {
-	CommandID string `json:"commandId,omitzero"`
-	Type      string `json:"type"`
-	Decision  string `json:"decision"` // allowed or denied
-	Reason    string `json:"reason,omitzero"`
+	CommandID string   `json:"commandId,omitzero"`
+	Type      string   `json:"type"`
+	Decision  string   `json:"decision"` // allowed or denied
+	Reason    string   `json:"reason,omitzero"`
+	Ignored   []string `json:"ignored,omitempty"` // members that were not understood
 }
 
-func newReceipt(callbackID string, entries []wire.Entry) Receipt {
-	r := Receipt{CallbackID: callbackID, Commands: []CommandDecision{}}
-	decided := func(e *wire.Entry, decision string) {
-		head := e.Command.Head()
-		r.Commands = append(r.Commands, CommandDecision{head.CommandID, head.Type, decision, e.Reason})
+func newReceipt(callbackID string, entries []wire.Entry, decisions []command.Decision) Receipt {
+	r := Receipt{CallbackID: callbackID, Commands: make([]CommandDecision, len(decisions))}
+	for i, d := range decisions {
+		head, decision := d.Command.Head(), "allowed"
+		if d.Reason != "" {
+			decision = "denied"
+		}
+		r.Commands[i] = CommandDecision{head.CommandID, head.Type, decision, d.Reason, d.Ignored}
 	}
 	for i := range entries {
-		switch e := &entries[i]; e.Kind {
+		switch entries[i].Kind {
 		case wire.KindBotMessage, wire.KindLLMResult, wire.KindToolResult:
 			r.Messages++
-		case wire.KindCommand:
-			decided(e, "allowed")
-		case wire.KindCommandDenied:
-			decided(e, "denied")
 		}
 	}
 	return r

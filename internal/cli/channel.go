@@ -260,7 +260,8 @@ COMMANDS_DISABLED and TRANSFER_ALLOWED_TARGETS apply as on the server.`,
 			return nil, fmt.Errorf("%s: %w", args[0], err)
 		}
 		base := wire.Entry{ChannelID: *channelID, At: time.Now().UnixMilli(), Source: wire.WorkItemKind(*kind).Source()}
-		for _, e := range result.Entries(base, command.NewPolicy(profile, platform)) {
+		entries, _ := result.Entries(base, command.NewPolicy(profile, platform))
+		for _, e := range entries {
 			err = cmp.Or(err, c.printAs(e, func(w io.Writer) { writeRow(w, entryTitle(e)) }))
 		}
 		return nil, err

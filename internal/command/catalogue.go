@@ -19,6 +19,8 @@ type Spec struct {
 	Effect string     `json:"effect"`
 	Apply  wire.Apply `json:"apply"`
 	Fields []Field    `json:"fields"`
+
+	members map[string]bool // names that a managed command may have
 }
 
 // Field is a member of a command that not all commands have.
@@ -61,7 +63,24 @@ func Known(commandType string) bool { return specs[commandType] != nil }
 
 func spec(commandType string, apply wire.Apply, effect string) Spec {
 	t := reflect.TypeOf(wire.NewCommand(commandType)).Elem()
-	return Spec{commandType, effect, apply, fieldsOf(t, "", nil)}
+	s := Spec{commandType, effect, apply, fieldsOf(t, "", nil), memberNames(t)}
+	for _, name := range []string{"type", "source", "commandId", "metadata", aliases[commandType]} {
+		s.members[name] = true
+	}
+	return s
+}
+
+// aliases are names of control events that managed commands understand as well.
+var aliases = map[string]string{"hangup": "hangupReason", "transfer": "transferTarget"}
+
+// memberNames returns the names of a struct's members without those of
+// wire.Header.
+func memberNames(t reflect.Type) map[string]bool {
+	names := map[string]bool{}
+	for _, f := range fieldsOf(t, "", nil) {
+		names[f.Name] = true
+	}
+	return names
 }
 
 // fieldsOf lists the members of a command's struct. Embedded structs are

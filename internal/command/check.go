@@ -51,9 +51,7 @@ func (v validator) command(c wire.Command) {
 		v.singleLine(c.Reason, "/reason")
 		v.callControl(&c.CallControl)
 	case *wire.Transfer:
-		if c.Target != "" {
-			v.target(c.Target, "/target")
-		}
+		v.target(c.Target, "/target")
 		v.singleLine(c.HangupReason, "/hangupReason")
 		v.callControl(&c.CallControl)
 	case *wire.SendDTMF:
@@ -91,8 +89,9 @@ func (v validator) oneOf(s string, allowed []string, field string) {
 	}
 }
 
+// target checks a target, unless it is absent.
 func (v validator) target(s, field string) {
-	if _, err := ParseTarget(s); err != nil {
+	if _, err := ParseTarget(s); s != "" && err != nil {
 		v.add(field, fault.IssueValue, "Invalid target: %v.", err)
 	}
 }
@@ -226,7 +225,7 @@ func CheckProfile(p wire.GatewayProfile, base string, issues *fault.Issues) {
 			}
 		}
 	}
-	if t := p.Actions.Transfer; t != nil && t.Target != "" {
+	if t := p.Actions.Transfer; t != nil {
 		validator{base, issues}.target(t.Target, "/actions/transfer/target")
 	}
 	for _, chain := range []struct {

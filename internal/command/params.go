@@ -182,8 +182,8 @@ func (d *paramsDecoder) UnmarshalJSONFrom(dec *jsontext.Decoder) error {
 }
 
 // commands returns the commands that carry the values.
-func (values paramValues) commands() []wire.Command {
-	var list []wire.Command
+func (values paramValues) commands() []Request {
+	var list []Request
 	for _, commandType := range []string{dtmf, delay, stt, tts} {
 		var c wire.Command
 		for i, value := range values {
@@ -193,7 +193,7 @@ func (values paramValues) commands() []wire.Command {
 			}
 			if c == nil {
 				c = wire.NewCommand(commandType)
-				list = append(list, c)
+				list = append(list, Request{Command: c})
 			}
 			if field := p.field.valueIn(c); field.IsNil() {
 				pointer := reflect.New(field.Type().Elem())

@@ -1,7 +1,12 @@
 package command
 
 import (
+	"bytes"
 	"cmp"
+	"iter"
+	"reflect"
+	"strings"
+	"unicode"
 
 	"github.com/go-json-experiment/json"
 	"github.com/go-json-experiment/json/jsontext"
@@ -15,8 +20,19 @@ import (
 // commands grow a hundredfold on their way to the runtime stream.
 const MaxCommands = 100
 
+// Request is a command as a provider sent it.
+type Request struct {
+	wire.Command
+	// Ignored lists the members that are not understood. They are dropped.
+	Ignored []string
+
+	// misspelledTarget is set if one of the ignored members of a transfer looks
+	// like its target. The call must not go to the default target instead.
+	misspelledTarget bool
+}
+
 // ParseActions decodes the actions of a body: one managed command or an array.
-func ParseActions(raw jsontext.Value, path string, issues *fault.Issues) []wire.Command {
+func ParseActions(raw jsontext.Value, path string, issues *fault.Issues) []Request {
 	switch raw.Kind() {
 	case jsontext.KindInvalid, 'n':
 		return nil
@@ -27,27 +43,27 @@ func ParseActions(raw jsontext.Value, path string, issues *fault.Issues) []wire.
 		}
 		return ParseList(items, path, issues)
 	default:
-		return []wire.Command{parseCommand(raw, path, issues)}
+		return []Request{parseCommand(raw, path, issues)}
 	}
 }
 
 // ParseList decodes managed commands.
-func ParseList(items []jsontext.Value, path string, issues *fault.Issues) []wire.Command {
+func ParseList(items []jsontext.Value, path string, issues *fault.Issues) []Request {
 	if len(items) > MaxCommands {
 		issues.Add(path, fault.IssueTooMany, "At most %d commands are allowed.", MaxCommands)
 		return nil
 	}
-	commands := make([]wire.Command, len(items))
+	requests := make([]Request, len(items))
 	for i, raw := range items {
-		commands[i] = parseCommand(raw, fault.Pointer(path, i), issues)
+		requests[i] = parseCommand(raw, fault.Pointer(path, i), issues)
 	}
-	return commands
+	return requests
 }
 
 // parseCommand decodes a managed command. A command of an unknown type becomes
 // an OtherCommand, which every policy denies, so that a newer provider's command
 // does not make the messages in its body fail.
-func parseCommand(raw jsontext.Value, path string, issues *fault.Issues) wire.Command {
+func parseCommand(raw jsontext.Value, path string, issues *fault.Issues) Request {
 	var head struct {
 		Type      jsontext.Value `json:"type"`
 		CommandID jsontext.Value `json:"commandId"`
@@ -58,14 +74,107 @@ func parseCommand(raw jsontext.Value, path string, issues *fault.Issues) wire.Co
 	commandType := stringOf(head.Type)
 	c := wire.NewCommand(commandType)
 	if c == nil {
-		return &wire.OtherCommand{Header: wire.Header{Type: cmp.Or(commandType, "unknown"), CommandID: stringOf(head.CommandID)}}
+		return Request{Command: &wire.OtherCommand{Header: wire.Header{Type: cmp.Or(commandType, "unknown"), CommandID: stringOf(head.CommandID)}}}
 	}
 	if err := strictjson.Decode(raw, c, path, issues); err != nil {
 		issues.Add(path, fault.IssueValue, "Invalid command.")
 	}
 	c.Head().Type = commandType
-	validator{path, issues}.command(c)
-	return c
+	v, r := validator{path, issues}, Request{Command: c}
+	v.command(c)
+	r.Ignored, r.misspelledTarget = v.members(raw, specs[commandType].members)
+	switch c := c.(type) { // the names of control events
+	case *wire.Hangup:
+		var alias struct {
+			Reason string `json:"hangupReason"`
+		}
+		_ = strictjson.Decode(raw, &alias, path, issues) // cannot fail: raw is a decoded object
+		v.singleLine(alias.Reason, "/hangupReason")
+		c.Reason = cmp.Or(alias.Reason, c.Reason)
+	case *wire.Transfer:
+		var alias struct {
+			Target string `json:"transferTarget"`
+		}
+		_ = strictjson.Decode(raw, &alias, path, issues)
+		v.target(alias.Target, "/transferTarget")
+		c.Target = cmp.Or(alias.Target, c.Target)
+	}
+	return r
+}
+
+// notEmpty are the names of members whose value must not be "".
+var notEmpty = nameSet("target transferTarget transferMethod transferReferOutcomeMode botOperationResult")
+
+// members rejects empty strings that are not a value of their member, and returns
+// the names that are not known. It reports whether one of them looks like the
+// target of a transfer.
+func (v validator) members(raw jsontext.Value, known map[string]bool) (ignored []string, target bool) {
+	for name, value := range membersOf(raw) {
+		switch {
+		case !known[name]:
+			ignored = append(ignored, name)
+			target = target || resemblesTarget(name, value)
+		case notEmpty[name] && value.Kind() == '"' && stringOf(value) == "":
+			v.add("/"+name, fault.IssueValue, "Must not be empty.")
+		}
+	}
+	return ignored, target
+}
+
+// membersOf returns the members of a decoded object. Another value has none.
+func membersOf(raw jsontext.Value) iter.Seq2[string, jsontext.Value] {
+	return func(yield func(string, jsontext.Value) bool) {
+		dec := jsontext.NewDecoder(bytes.NewReader(raw))
+		if t, err := dec.ReadToken(); err != nil || t.Kind() != '{' {
+			return
+		}
+		for dec.PeekKind() == '"' {
+			name, err := dec.ReadToken()
+			if err != nil {
+				return
+			}
+			key := name.String()
+			value, err := dec.ReadValue()
+			if err != nil || !yield(key, value) {
+				return
+			}
+		}
+	}
+}
+
+// targetNames are words for a target, in lower case and without separators.
+var targetNames = nameSet("to dest number phone phonenumber msisdn uri url sip tel address callee recipient extension")
+
+// resemblesTarget reports whether an unknown member of a transfer, or a member of
+// an object in it, may have been meant as its target.
+func resemblesTarget(name string, value jsontext.Value) bool {
+	if looksLikeTarget(name, value) {
+		return true
+	}
+	for name, value := range membersOf(value) {
+		if looksLikeTarget(name, value) {
+			return true
+		}
+	}
+	return false
+}
+
+func looksLikeTarget(name string, value jsontext.Value) bool {
+	if value.Kind() == 'n' {
+		return false
+	}
+	word := strings.TrimPrefix(strings.Map(func(r rune) rune {
+		if !unicode.IsLetter(r) {
+			return -1
+		}
+		return unicode.ToLower(r)
+	}, name), "transfer")
+	if targetNames[word] || strings.Contains(word, "target") || strings.Contains(word, "destination") {
+		return true
+	}
+	text := stringOf(value)
+	_, err := ParseTarget(text)
+	return err == nil && strings.ContainsAny(text, ":+")
 }
 
 // stringOf returns the value of a JSON string, or "" for another type.
@@ -78,41 +187,56 @@ func stringOf(raw jsontext.Value) (s string) {
 
 // ControlEvent is a control event in the message of a bot.
 type ControlEvent struct {
-	Name  string `json:"name"`
-	Value struct {
-		TransferTarget *string `json:"transferTarget"`
-		Target         *string `json:"target"`
-		HangupReason   string  `json:"hangupReason"`
-		wire.CallControl
-	} `json:"value"`
+	Name  string         `json:"name"`
+	Value jsontext.Value `json:"value"`
 }
 
-// Commands checks all members of the event and converts it to commands.
-func (e *ControlEvent) Commands(path string, issues *fault.Issues) []wire.Command {
-	v, value := validator{path + "/value", issues}, &e.Value
-	target := ""
-	if value.Target != nil {
-		target = *value.Target
-		v.target(target, "/target")
+// eventValue holds the members of a control event's value.
+type eventValue struct {
+	TransferTarget string `json:"transferTarget"`
+	Target         string `json:"target"`
+	HangupReason   string `json:"hangupReason"`
+	wire.CallControl
+}
+
+var eventMembers = memberNames(reflect.TypeFor[eventValue]())
+
+// Operation is the outcome that a bot reports with a control event.
+type Operation struct {
+	Result string
+	Data   jsontext.Value
+}
+
+// Parse checks all members of the event and converts it to commands. The
+// operation is nil if the bot reports none.
+func (e *ControlEvent) Parse(path string, issues *fault.Issues) ([]Request, *Operation) {
+	v := validator{path + "/value", issues}
+	var value eventValue
+	if strictjson.Present(e.Value) {
+		_ = strictjson.Decode(e.Value, &value, v.path, issues) // cannot fail: the value is already decoded
 	}
-	if value.TransferTarget != nil { // takes precedence
-		target = *value.TransferTarget
-		v.target(target, "/transferTarget")
-	}
+	ignored, misspelled := v.members(e.Value, eventMembers)
+	v.target(value.Target, "/target")
+	v.target(value.TransferTarget, "/transferTarget")
 	v.singleLine(value.HangupReason, "/hangupReason")
 	params := v.callControl(&value.CallControl)
+	var operation *Operation
+	if value.BotOperationResult != "" || value.BotOperationData != nil {
+		operation = &Operation{value.BotOperationResult, value.BotOperationData}
+	}
+	one := func(c wire.Command) []Request { return []Request{{c, ignored, misspelled}} }
 
 	switch e.Name {
 	case "hangup":
-		return []wire.Command{&wire.Hangup{Header: wire.Header{Type: "hangup"}, Reason: value.HangupReason, CallControl: value.CallControl}}
+		return one(&wire.Hangup{Header: wire.Header{Type: "hangup"}, Reason: value.HangupReason, CallControl: value.CallControl}), operation
 	case "transfer", "handover":
-		return []wire.Command{&wire.Transfer{Header: wire.Header{Type: "transfer"}, Target: target, HangupReason: value.HangupReason, CallControl: value.CallControl}}
+		return one(&wire.Transfer{Header: wire.Header{Type: "transfer"}, Target: cmp.Or(value.TransferTarget, value.Target), HangupReason: value.HangupReason, CallControl: value.CallControl}), operation
 	case "config":
-		return params.commands()
+		return params.commands(), operation
 	case "":
 		issues.Missing(path+"/name", "Must be hangup, transfer, handover or config.")
 	default:
 		issues.Add(path+"/name", fault.IssueValue, "Must be hangup, transfer, handover or config.")
 	}
-	return nil
+	return nil, nil
 }

@@ -18,7 +18,7 @@ const (
 	TypeNotAllowed      = "type_not_allowed"      // the profile has no policy for the type
 	TypeDisabled        = "type_disabled"         // the profile's policy disables the type
 	FieldMissing        = "field_missing"         // a required field is missing
-	TargetMissing       = "target_missing"        // no target given or configured
+	TargetMissing       = "target_missing"        // no target given or configured, or its name is misspelled
 	TargetNotAllowed    = "target_not_allowed"    // not the configured target and no pattern matches
 	ParameterNotAllowed = "parameter_not_allowed" // a URI parameter could change the destination
 	HeaderNotAllowed    = "header_not_allowed"    // a header could change routing or identity
@@ -95,31 +95,35 @@ func NewPolicy(profile wire.GatewayProfile, platform PlatformPolicy) *Policy {
 type Decision struct {
 	Command wire.Command
 	Apply   wire.Apply
-	Reason  string // empty if allowed
+	Reason  string   // empty if allowed
+	Ignored []string // members that were not understood
 }
 
 // Decide checks a command against the profile and the platform policy. It does
 // not modify the command. It adds the transaction ID to the SIP headers of an
 // allowed command.
-func (p *Policy) Decide(c wire.Command, source, transactionID string) Decision {
+func (p *Policy) Decide(r Request, source, transactionID string) Decision {
 	// A shallow copy: members are replaced, and what they point to is not modified.
-	copied := reflect.New(reflect.TypeOf(c).Elem())
-	copied.Elem().Set(reflect.ValueOf(c).Elem())
-	c = copied.Interface().(wire.Command)
+	copied := reflect.New(reflect.TypeOf(r.Command).Elem())
+	copied.Elem().Set(reflect.ValueOf(r.Command).Elem())
+	c := copied.Interface().(wire.Command)
 	head := c.Head()
 	head.Source = source
 	head.RequireConfirmation, head.WaitForSilence = false, false // set by policies only
 	if reason := p.deny(c); reason != "" {
-		return Decision{Command: c, Reason: reason}
+		return Decision{c, "", reason, r.Ignored}
 	}
-	for _, r := range p.rules[head.Type] {
-		head.RequireConfirmation = head.RequireConfirmation || r.RequireConfirmation
-		head.WaitForSilence = head.WaitForSilence || r.WaitForSilence
+	for _, rule := range p.rules[head.Type] {
+		head.RequireConfirmation = head.RequireConfirmation || rule.RequireConfirmation
+		head.WaitForSilence = head.WaitForSilence || rule.WaitForSilence
+	}
+	if t, ok := c.(*wire.Transfer); ok && r.misspelledTarget && t.Target == "" && t.TransferMethod != SIPBye {
+		return Decision{c, "", TargetMissing, r.Ignored}
 	}
 	if reason := p.complete(c, transactionID); reason != "" {
-		return Decision{Command: c, Reason: reason}
+		return Decision{c, "", reason, r.Ignored}
 	}
-	return Decision{Command: c, Apply: specs[head.Type].Apply}
+	return Decision{c, specs[head.Type].Apply, "", r.Ignored}
 }
 
 // deny returns the reason to deny a command regardless of its type, or "".

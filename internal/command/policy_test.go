@@ -75,7 +75,7 @@ func TestTollFraudIsDenied(t *testing.T) {
 		"sip:100@pbx.example?Content-Type=text/plain": HeaderNotAllowed,
 		"sip:100@pbx.example?f=sip:boss":              HeaderNotAllowed,
 	} {
-		if got := p.Decide(transfer(target), wire.SourceBot, ""); got.Reason != want {
+		if got := p.Decide(Request{Command: transfer(target)}, wire.SourceBot, ""); got.Reason != want {
 			t.Errorf("%q: reason %q, want %q", target, got.Reason, want)
 		}
 	}
@@ -94,7 +94,7 @@ func TestRoutingHeadersNeedPermission(t *testing.T) {
 		decide := func(p *Policy, name string) string {
 			c := transfer("+49301")
 			put(c, wire.NameValue{Name: name, Value: "x"})
-			return p.Decide(c, wire.SourceBot, "").Reason
+			return p.Decide(Request{Command: c}, wire.SourceBot, "").Reason
 		}
 		for name := range strings.FieldsSeq("Route route ROUTE Record-Route Refer-To r Contact m To t From f Via v Replaces Call-ID i CSeq Content-Type content-disposition Content-X c P-Asserted-Identity Remote-Party-ID %52oute %2552oute maddr") {
 			if got := decide(strict, name); got != HeaderNotAllowed {
@@ -116,11 +116,11 @@ func TestRoutingHeadersNeedPermission(t *testing.T) {
 		p := compile(t, `{"commandSources":["bot"],"commandPolicies":[{"type":"hangup","enabled":true`+policy+`}]}`)
 		c := wire.NewCommand("hangup").(*wire.Hangup)
 		c.Type, c.HangupSIPHeaders = "hangup", []wire.NameValue{{Name: "route", Value: "x"}}
-		if got := p.Decide(c, wire.SourceBot, "").Reason; got != want {
+		if got := p.Decide(Request{Command: c}, wire.SourceBot, "").Reason; got != want {
 			t.Errorf("header Route of a hangup with policy %q: reason %q, want %q", policy, got, want)
 		}
 	}
-	if got := listed.Decide(transfer("sip:a@b;maddr=c?Route=d"), wire.SourceBot, "").Reason; got != "" {
+	if got := listed.Decide(Request{Command: transfer("sip:a@b;maddr=c?Route=d")}, wire.SourceBot, "").Reason; got != "" {
 		t.Errorf("target with allowed parameters and headers: reason %q, want none", got)
 	}
 }
@@ -147,7 +147,7 @@ func TestCommandsAreDeniedByDefault(t *testing.T) {
 			"one of two enabled": {`{"commandSources":["bot"],"commandPolicies":[{"type":"` + spec.Type + `","enabled":true},{"type":"` + spec.Type + `"}]}`, "bot", TypeDisabled},
 			"allowed":            {`{"commandSources":["bot"],` + policies + `}`, "bot", ""},
 		} {
-			d := compile(t, tt.profile).Decide(c, tt.source, "")
+			d := compile(t, tt.profile).Decide(Request{Command: c}, tt.source, "")
 			if d.Reason != tt.want {
 				t.Errorf("%s with %s: reason %q, want %q", spec.Type, name, d.Reason, tt.want)
 			}
@@ -166,7 +166,7 @@ func TestCommandsAreDeniedByDefault(t *testing.T) {
 		if err := json.Unmarshal([]byte(`{"commandSources":["bot"],`+policies+`}`), &profile); err != nil {
 			t.Fatal(err)
 		}
-		if d := NewPolicy(profile, platform).Decide(c, "bot", ""); d.Reason != PlatformDisabled {
+		if d := NewPolicy(profile, platform).Decide(Request{Command: c}, "bot", ""); d.Reason != PlatformDisabled {
 			t.Errorf("%s, disabled by the platform: reason %q, want %q", spec.Type, d.Reason, PlatformDisabled)
 		}
 	}
@@ -184,20 +184,20 @@ func TestPlatformRestrictsTargets(t *testing.T) {
 	}
 	p := NewPolicy(profile, platform)
 	for target, want := range map[string]string{"+4930": "", "+1900": TargetNotAllowed, "sip:desk@pbx.example": TargetNotAllowed, "": TargetNotAllowed} {
-		if got := p.Decide(transfer(target), "bot", "").Reason; got != want {
+		if got := p.Decide(Request{Command: transfer(target)}, "bot", "").Reason; got != want {
 			t.Errorf("%q: reason %q, want %q", target, got, want)
 		}
 	}
 	bye := transfer("")
 	bye.TransferMethod = SIPBye
-	if got := p.Decide(bye, "bot", ""); got.Reason != "" || got.Command.(*wire.Transfer).Target != "" {
+	if got := p.Decide(Request{Command: bye}, "bot", ""); got.Reason != "" || got.Command.(*wire.Transfer).Target != "" {
 		t.Errorf("sip_bye without a target: reason %q, want none and no target", got.Reason)
 	}
 	if _, err := NewPlatformPolicy([]string{"fly"}, []string{"tel:+49*", "invalid"}); !fault.Is(err, fault.Validation) {
 		t.Errorf("invalid platform policy: %v, want %s", err, fault.Validation)
 	}
 	broken, _ := NewPlatformPolicy(nil, []string{"invalid"})
-	if got := NewPolicy(profile, broken).Decide(transfer("+49"), "bot", "").Reason; got != TargetNotAllowed {
+	if got := NewPolicy(profile, broken).Decide(Request{Command: transfer("+49")}, "bot", "").Reason; got != TargetNotAllowed {
 		t.Errorf("invalid target pattern: reason %q, want %q", got, TargetNotAllowed)
 	}
 }
@@ -207,18 +207,18 @@ func TestDefaultsFillOnlyMissingFields(t *testing.T) {
 		"actions":{"hangup":{"reason":"r","waitForSilence":true,"delayBotDisconnectMs":5},"transfer":{"target":"tel:+49-1","message":"m","canConfirm":true}}}`)
 	no, ms := false, int64(9)
 	complete := &wire.Hangup{Header: wire.Header{Type: "hangup"}, Reason: "given", WaitForSilence: &no, DelayBotDisconnectMs: &ms}
-	got := p.Decide(complete, "bot", "").Command.(*wire.Hangup)
+	got := p.Decide(Request{Command: complete}, "bot", "").Command.(*wire.Hangup)
 	if got.Reason != "given" || *got.WaitForSilence || *got.DelayBotDisconnectMs != 9 {
 		t.Errorf("a default replaced a field of the command: %+v", got)
 	}
-	filled := p.Decide(transfer(""), "bot", "").Command.(*wire.Transfer)
+	filled := p.Decide(Request{Command: transfer("")}, "bot", "").Command.(*wire.Transfer)
 	if filled.Target != "tel:+49-1" || filled.Message != "m" || !*filled.CanConfirm {
 		t.Errorf("defaults are missing: %+v", filled)
 	}
-	if d := p.Decide(transfer("+491"), "bot", ""); d.Reason != "" {
+	if d := p.Decide(Request{Command: transfer("+491")}, "bot", ""); d.Reason != "" {
 		t.Errorf("configured target in another notation: reason %q, want none", d.Reason)
 	}
-	if d := p.Decide(transfer("+492"), "bot", ""); d.Reason != TargetNotAllowed {
+	if d := p.Decide(Request{Command: transfer("+492")}, "bot", ""); d.Reason != TargetNotAllowed {
 		t.Errorf("other target: reason %q, want %q", d.Reason, TargetNotAllowed)
 	}
 }
@@ -239,7 +239,7 @@ func TestConfiguredTargetMustMatchExactly(t *testing.T) {
 		"sip:desk@pbx.example:5070;transport=tls;maddr=evil.example?Route=sip:edge.example": TargetNotAllowed,
 		"sip:desk@pbx.example:5070;transport=tls?Route=sip:evil.example":                    TargetNotAllowed,
 	} {
-		if got := p.Decide(transfer(target), wire.SourceBot, "").Reason; got != want {
+		if got := p.Decide(Request{Command: transfer(target)}, wire.SourceBot, "").Reason; got != want {
 			t.Errorf("%q: reason %q, want %q", target, got, want)
 		}
 	}
@@ -254,15 +254,15 @@ func TestTransactionIDIsAddedToSIPHeaders(t *testing.T) {
 	hangup.HangupSIPHeaders = full
 	for range 2 { // Decide does not modify the command
 		for name, got := range map[string][]wire.NameValue{
-			"transfer": p.Decide(transferCommand, "bot", "tx").Command.(*wire.Transfer).TransferSIPHeaders,
-			"hangup":   p.Decide(hangup, "bot", "tx").Command.(*wire.Hangup).HangupSIPHeaders,
+			"transfer": p.Decide(Request{Command: transferCommand}, "bot", "tx").Command.(*wire.Transfer).TransferSIPHeaders,
+			"hangup":   p.Decide(Request{Command: hangup}, "bot", "tx").Command.(*wire.Hangup).HangupSIPHeaders,
 		} {
 			if len(got) != MaxSIPHeaders+1 || got[MaxSIPHeaders] != (wire.NameValue{Name: "bot-trace-transaction-id", Value: "tx"}) {
 				t.Errorf("%s: %d headers, the last %v; want %d and the transaction ID", name, len(got), got[len(got)-1], MaxSIPHeaders+1)
 			}
 		}
 	}
-	if got := p.Decide(transfer("+491"), "bot", "").Command.(*wire.Transfer).TransferSIPHeaders; got != nil {
+	if got := p.Decide(Request{Command: transfer("+491")}, "bot", "").Command.(*wire.Transfer).TransferSIPHeaders; got != nil {
 		t.Errorf("headers without a transaction: %v, want none", got)
 	}
 }
@@ -273,7 +273,7 @@ func TestSessionParamsOfTransferCreateNoCommands(t *testing.T) {
 	if err := json.Unmarshal([]byte(`{"name":"transfer","value":{"sessionParams":{"sttProvider":"x","sttRetries":99}}}`), &e); err != nil {
 		t.Fatal(err)
 	}
-	got := e.Commands("", &issues)
+	got, _ := e.Parse("", &issues)
 	if len(got) != 1 || got[0].Head().Type != "transfer" {
 		t.Errorf("commands %v, want only the transfer", got)
 	}
