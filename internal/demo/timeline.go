@@ -103,6 +103,8 @@ func Title(e wire.Entry) string {
 		return "bot message: " + e.Text
 	case wire.KindBotEvent:
 		return strings.TrimSpace("bot event " + e.Event + " " + string(e.Value))
+	case wire.KindBotOperation:
+		return strings.TrimSpace("bot operation " + e.Event + " " + strings.Trim(string(e.Result), `"`))
 	case wire.KindToolResult:
 		return "tool result: " + string(e.Result)
 	case wire.KindTimeout:
