@@ -29,7 +29,8 @@ type browser struct {
 	url, session, token string
 	tls                 *tls.Config
 	ledger              *ledger
-	wake                chan struct{} // new frames to write
+	delays              [2]time.Duration // minimum and maximum of the bound of reconnect delays
+	wake                chan struct{}    // new frames to write
 
 	mu      sync.Mutex
 	away    time.Time // no connections before this time
@@ -43,10 +44,12 @@ type browser struct {
 	attempt            int
 }
 
-func newBrowser(baseURL, session, token string, config *tls.Config, l *ledger) *browser {
+// newBrowser returns a browser with a new session.
+func newBrowser(s *site, l *ledger) *browser {
+	session, token := s.issue()
 	return &browser{
-		url: "wss" + strings.TrimPrefix(baseURL, "https") + "/ws/session", session: session, token: token,
-		tls: config, ledger: l, wake: make(chan struct{}, 1),
+		url: "wss" + strings.TrimPrefix(s.url, "https") + "/ws/session", session: session, token: token,
+		tls: s.tls, ledger: l, delays: s.size.reconnect, wake: make(chan struct{}, 1),
 	}
 }
 
@@ -123,12 +126,12 @@ func (b *browser) run(ctx context.Context) {
 			}
 			b.ledger.note("close code %d", closed.Code)
 		}
-		most := min(2000, 100<<min(b.attempt, 10))
+		bound := min(b.delays[1], b.delays[0]<<min(b.attempt, 16))
 		b.attempt++
 		b.mu.Lock()
 		away := time.Until(b.away)
 		b.mu.Unlock()
-		if !pause(ctx, max(away, time.Duration(rand.IntN(most))*time.Millisecond)) {
+		if !pause(ctx, max(away, rand.N(bound))) {
 			return
 		}
 	}

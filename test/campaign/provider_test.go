@@ -48,8 +48,8 @@ func (p *provider) answer(ctx context.Context, id, session, token, path string) 
 	p.running.Go(func() {
 		// Callbacks overtake each other.
 		delay := time.Duration(rand.Int64N(p.maxDelay.Load()))
-		for pause(ctx, delay) && !p.post(ctx, id, session, path) {
-			delay = 100*time.Millisecond + time.Duration(rand.IntN(400))*time.Millisecond
+		for attempt := 0; pause(ctx, delay) && !p.post(ctx, id, session, path); attempt++ {
+			delay = rand.N(200 * time.Millisecond << min(attempt, 5))
 		}
 	})
 }
@@ -64,7 +64,7 @@ func (p *provider) post(ctx context.Context, id, session, path string) (done boo
 	p.mu.Unlock()
 	status, body, err := p.send(ctx, session, token, path, id)
 	switch {
-	case err != nil, status >= http.StatusInternalServerError, status == http.StatusTooManyRequests:
+	case err != nil, status >= http.StatusInternalServerError, status == http.StatusTooManyRequests, status == http.StatusRequestTimeout:
 		return false
 	case status == http.StatusAccepted, status == http.StatusConflict && strings.Contains(body, `"duplicate":true`):
 		p.ledger.update(id, func(o *operation) { o.callback.acknowledged = true })
