@@ -21,7 +21,7 @@ import (
 )
 
 // maxPending is the number of operations that a browser has under way.
-const maxPending = 16
+const maxPending = 8
 
 // browser is a client that reconnects like the SDK: it resumes with its cursor and
 // resends unacknowledged frames.

@@ -60,28 +60,31 @@ func newCampaign(t *testing.T, size size, cluster bool) *campaign {
 	})
 	c.running.Go(c.pace)
 	c.join(size.browsers)
-	c.probe()
 	return c
 }
 
-// join connects additional browsers.
+// join connects additional browsers, some at a time.
 func (c *campaign) join(count int) {
-	joined := make([]*browser, count)
-	var issuing sync.WaitGroup
-	for worker := range 8 {
-		issuing.Go(func() {
-			for i := worker; i < count; i += 8 {
-				joined[i] = newBrowser(c.site, c.ledger)
-			}
-		})
+	const batch = 250
+	for ; count > 0; count -= batch {
+		joined := make([]*browser, min(batch, count))
+		var issuing sync.WaitGroup
+		for worker := range 8 {
+			issuing.Go(func() {
+				for i := worker; i < len(joined); i += 8 {
+					joined[i] = newBrowser(c.site, c.ledger)
+				}
+			})
+		}
+		issuing.Wait()
+		for _, b := range joined {
+			c.running.Go(func() { b.run(c.ctx) })
+		}
+		c.mu.Lock()
+		c.browsers = append(c.browsers, joined...)
+		c.mu.Unlock()
+		c.probe(joined)
 	}
-	issuing.Wait()
-	for _, b := range joined {
-		c.running.Go(func() { b.run(c.ctx) })
-	}
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.browsers = append(c.browsers, joined...)
 }
 
 // members returns the browsers.
@@ -132,19 +135,19 @@ func (c *campaign) pace() {
 	}
 }
 
-// probe waits until every browser has completed an operation that starts now. As
+// probe waits until browsers have completed an operation that starts now. As
 // operations of a session complete in order, earlier ones are then completed or
-// lost. An operation that takes long is probed again.
-func (c *campaign) probe() {
+// lost. An operation that takes long may be lost and is replaced.
+func (c *campaign) probe(browsers []*browser) {
 	c.t.Helper()
 	deadline := time.Now().Add(recoveryTimeout)
-	waiting := c.members()
+	waiting := browsers
 	for {
 		probes := make([]*operation, len(waiting))
 		for i, b := range waiting {
 			probes[i] = b.start(true)
 		}
-		again := time.After(10 * time.Second)
+		again := time.After(20 * time.Second)
 		var late []*browser
 		for i, o := range probes {
 			select {
@@ -158,7 +161,7 @@ func (c *campaign) probe() {
 			return
 		}
 		if time.Now().After(deadline) {
-			c.t.Fatalf("%d of %d conversations do not continue; the first:\n%s\n%v", len(waiting), len(c.members()), c.ledger.describe(waiting[0].session), c.ledger.takeNotes())
+			c.t.Fatalf("%d of %d conversations do not continue; the first:\n%s\n%v", len(waiting), len(browsers), c.ledger.describe(waiting[0].session), c.ledger.takeNotes())
 		}
 	}
 }
@@ -184,10 +187,10 @@ func (c *campaign) run(f fault, operations int) {
 		c.await(func() bool { return c.ledger.size(r.phase) > started+members/2 })
 		f.inject(c, cycle)
 		ended := time.Now()
-		c.probe()
+		c.probe(c.members())
 		r.recovery = max(r.recovery, time.Since(ended))
 		c.traffic.Store(false)
-		c.probe()
+		c.probe(c.members())
 	}
 	c.awaitNotices(r.phase)
 	c.leave(members)

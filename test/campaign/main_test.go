@@ -6,7 +6,6 @@
 package campaign
 
 import (
-	"errors"
 	"flag"
 	"fmt"
 	"os"
@@ -16,13 +15,8 @@ import (
 	"telapi/test/servers"
 )
 
-// The environment variables of a runtime process.
-const (
-	envRuntime  = "CAMPAIGN_RUNTIME" // its name
-	envRedisURL = "CAMPAIGN_REDIS_URL"
-	envLease    = "CAMPAIGN_LEASE"
-	envTTL      = "CAMPAIGN_TTL" // of work items
-)
+// envRuntime makes the test binary a runtime process. It contains runtimeOptions.
+const envRuntime = "CAMPAIGN_RUNTIME"
 
 var (
 	scale = flag.Float64("scale", 0, "size of the campaign; 1: 1,000 browsers and 100,000 operations; 0: the small version of make test")
@@ -32,13 +26,8 @@ var (
 
 // TestMain runs the tests, or a runtime if the environment requests it.
 func TestMain(m *testing.M) {
-	if name := os.Getenv(envRuntime); name != "" {
-		lease, err := time.ParseDuration(os.Getenv(envLease))
-		ttl, invalid := time.ParseDuration(os.Getenv(envTTL))
-		if err = errors.Join(err, invalid); err == nil {
-			err = runRuntime(name, os.Getenv(envRedisURL), lease, ttl)
-		}
-		fmt.Fprintln(os.Stderr, "runtime:", err)
+	if options := os.Getenv(envRuntime); options != "" {
+		fmt.Fprintln(os.Stderr, "runtime:", runRuntime(options))
 		os.Exit(1)
 	}
 	flag.Parse()

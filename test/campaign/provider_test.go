@@ -69,7 +69,7 @@ func (p *provider) post(ctx context.Context, id, session, path string) (done boo
 	case status == http.StatusAccepted, status == http.StatusConflict && strings.Contains(body, `"duplicate":true`):
 		p.ledger.update(id, func(o *operation) { o.callback.acknowledged = true })
 	default: // the ledger counts the work item as lost if its credential stays invalid
-		p.ledger.note("callback: %d %s", status, body)
+		p.ledger.note("callback: %d", status)
 	}
 	p.mu.Lock()
 	defer p.mu.Unlock()

@@ -5,6 +5,7 @@ import (
 	"context"
 	"crypto/sha256"
 	"encoding/base64"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"os"
@@ -33,25 +34,38 @@ const (
 // commitInterval is the number of entries between two commits.
 const commitInterval = 4
 
+// runtimeOptions configure a runtime process.
+type runtimeOptions struct {
+	Name, RedisURL string
+	Lease          time.Duration // of claims
+	TTL            time.Duration // of work items
+	MinReplicas    int
+}
+
 // callRuntime is the main object of a runtime process.
 type callRuntime struct {
 	*callruntime.Runtime
-	ttl     time.Duration // of work items
-	mu      sync.Mutex    // orders reports
+	ttl     time.Duration
+	mu      sync.Mutex // orders reports
 	running sync.WaitGroup
 }
 
-// runRuntime accepts sessions until the process is killed.
-func runRuntime(name, redisURL string, lease, ttl time.Duration) error {
-	store, err := callruntime.Locate(redisURL, "")
+// runRuntime accepts sessions until the process is killed. options are
+// runtimeOptions as JSON.
+func runRuntime(options string) error {
+	var o runtimeOptions
+	if err := json.Unmarshal([]byte(options), &o); err != nil {
+		return err
+	}
+	store, err := callruntime.Locate(o.RedisURL, "")
 	if err != nil {
 		return err
 	}
-	rt, err := callruntime.New(callruntime.Options{Store: store, Name: name, Lease: lease})
+	rt, err := callruntime.New(callruntime.Options{Store: store, Name: o.Name, Lease: o.Lease, MinReplicas: o.MinReplicas})
 	if err != nil {
 		return err
 	}
-	r := &callRuntime{Runtime: rt, ttl: ttl}
+	r := &callRuntime{Runtime: rt, ttl: o.TTL}
 	for range 4 {
 		r.running.Go(r.accept)
 	}

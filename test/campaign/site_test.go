@@ -244,23 +244,29 @@ type runtimeProcess struct {
 // startRuntime starts a runtime process.
 func (s *site) startRuntime(ctx context.Context, n int, l *ledger, p *provider) {
 	s.t.Helper()
-	r := &runtimeProcess{cmd: exec.Command(os.Args[0])}
-	r.cmd.Env = append(os.Environ(), fmt.Sprintf("%s=runtime-%d", envRuntime, n), envRedisURL+"="+s.env["REDIS_URL"],
-		envLease+"="+s.size.lease.String(), envTTL+"="+s.ttl.String())
-	r.cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
-	r.cmd.Stderr = os.Stderr
-	read, write, err := os.Pipe()
+	minReplicas, _ := strconv.Atoi(s.env["KV_MIN_REPLICAS"])
+	options, err := json.Marshal(runtimeOptions{
+		Name: fmt.Sprintf("runtime-%d", n), RedisURL: s.env["REDIS_URL"], Lease: s.size.lease, TTL: s.ttl, MinReplicas: minReplicas,
+	})
 	if err != nil {
 		s.t.Fatal(err)
 	}
-	r.cmd.Stdout = write
+	r := &runtimeProcess{cmd: exec.Command(os.Args[0])}
+	r.cmd.Env = append(os.Environ(), envRuntime+"="+string(options))
+	r.cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
+	r.cmd.Stderr = os.Stderr
+	reports, stdout, err := os.Pipe()
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	r.cmd.Stdout = stdout
 	if err := r.cmd.Start(); err != nil {
 		s.t.Fatal(err)
 	}
-	_ = write.Close()
+	_ = stdout.Close()
 	r.done.Go(func() {
-		defer read.Close()
-		follow(ctx, read, l, p)
+		defer reports.Close()
+		follow(ctx, reports, l, p)
 		_ = r.cmd.Wait()
 	})
 	s.runtimes[n] = r
