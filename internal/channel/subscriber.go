@@ -49,11 +49,18 @@ func (c *Connection) Audio(json []byte) {
 
 // Replaced checks the ownership in the background, since a subscriber must not
 // block. The notice may be older than this connection, so it does not close the
-// socket by itself.
+// socket by itself. Before Start, the connection may not be attached yet.
 func (c *Connection) Replaced(connectionID string) {
-	if connectionID != c.id {
-		c.service.run(c.Heartbeat)
+	if connectionID == c.id {
+		return
 	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.socket == nil {
+		c.recheck = true
+		return
+	}
+	c.service.run(c.Heartbeat)
 }
 
 // Closed closes the socket and records that the session has ended.

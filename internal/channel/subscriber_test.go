@@ -202,3 +202,23 @@ func TestFailedAttachIsReleased(t *testing.T) {
 		}
 	})
 }
+
+// A notice that arrives before the socket exists must not be checked with the
+// state of a connection that is not attached yet.
+func TestNoticeBeforeStartIsCheckedAfterStart(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m := &memory{complete: true, outcome: NotOwner}
+		c, socket := openConnection(t, m, "")
+		renewals := len(m.leases)
+		c.Replaced("other")
+		synctest.Wait()
+		if got := len(m.leases) - renewals; got != 0 {
+			t.Errorf("renewed %d times before Start, want 0", got)
+		}
+		c.Start(socket)
+		synctest.Wait()
+		if socket.code != CloseReplaced {
+			t.Errorf("closed with %d, want %d", socket.code, CloseReplaced)
+		}
+	})
+}
