@@ -197,6 +197,7 @@ func TestFailedAttachIsReleased(t *testing.T) {
 			t.Errorf("released %d times at once, want 2", m.released)
 		}
 		time.Sleep(time.Minute)
+		synctest.Wait()
 		if m.released != 3 {
 			t.Errorf("released %d times, want 3", m.released)
 		}
