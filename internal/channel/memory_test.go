@@ -79,7 +79,18 @@ func (m *memory) Redeem(context.Context, string) error {
 	}
 	return m.redeemErr
 }
-func (m *memory) Detach(context.Context, Owner, []byte) error     { m.released++; return nil }
+func (m *memory) Detach(context.Context, Owner, []byte) error {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.released++
+	return nil
+}
+
+func (m *memory) releases() int {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.released
+}
 func (m *memory) SendAudio(context.Context, string, []byte) error { m.audio++; return nil }
 func (m *memory) AddAction(_, id string, _ time.Time, _ []byte)   { m.actions = append(m.actions, id) }
 func (m *memory) Touch(string)                                    {}

@@ -193,13 +193,13 @@ func TestFailedAttachIsReleased(t *testing.T) {
 			t.Fatalf("open: %v, want %s", err, fault.ServiceUnavailable)
 		}
 		synctest.Wait()
-		if m.released != 2 { // unsubscribed and detached
-			t.Errorf("released %d times at once, want 2", m.released)
+		if got := m.releases(); got != 2 { // unsubscribed and detached
+			t.Errorf("released %d times at once, want 2", got)
 		}
 		time.Sleep(time.Minute)
 		synctest.Wait()
-		if m.released != 3 {
-			t.Errorf("released %d times, want 3", m.released)
+		if got := m.releases(); got != 3 {
+			t.Errorf("released %d times, want 3", got)
 		}
 	})
 }
