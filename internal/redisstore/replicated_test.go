@@ -115,13 +115,13 @@ func TestReplicasOfClusterNode(t *testing.T) {
 	c := servers.StartRedisCluster(t)
 	replica := c.AddReplica(c.Nodes[0])
 	s := newChannelFixture(t, Options{RedisOptions: config.RedisOptions{Addrs: c.Addrs()}, MinReplicas: 1}, nil)
-	append := func(name string) error {
+	frame := func(name string) error {
 		_, _, err := s.channels.Append(t.Context(), s.owner("a"), []channel.Frame{{MessageID: name, Entry: s.entry(wire.KindFrame, name)}})
 		return err
 	}
 	s.moveAway(c.Nodes[0])
 	s.attach("a")
-	if err := append("1"); !fault.Is(err, fault.ServiceUnavailable) {
+	if err := frame("1"); !fault.Is(err, fault.ServiceUnavailable) {
 		t.Errorf("frame on a node without replicas: %v", err)
 	}
 	s.moveAway(c.Nodes[1])
@@ -132,7 +132,7 @@ func TestReplicasOfClusterNode(t *testing.T) {
 		s.moveAway(c.Nodes[1])
 	}
 	s.attach("a")
-	if err := append("1"); err != nil {
+	if err := frame("1"); err != nil {
 		t.Errorf("frame on a node with a replica: %v", err)
 	}
 	replica.MustDo("CLUSTER", "FAILOVER")
@@ -141,5 +141,5 @@ func TestReplicasOfClusterNode(t *testing.T) {
 		info, _ := reply.ToString()
 		return strings.Contains(info, "role:master") && strings.Contains(info, "state=online")
 	})
-	poll.Until(t, "a frame after the failover", func() bool { return append("2") == nil })
+	poll.Until(t, "a frame after the failover", func() bool { return frame("2") == nil })
 }
