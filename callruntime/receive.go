@@ -83,7 +83,7 @@ func (c *Channel) Receive(ctx context.Context) (Delivery, error) {
 		if len(c.unread) > 0 || c.ended {
 			continue
 		}
-		if over && c.stream.key == kv.RuntimeStream(c.ID) {
+		if over && c.stream.key == kv.RuntimeStreamKey(c.ID) {
 			return Delivery{}, ErrEnded // its last entry may be deleted already
 		}
 		c.current = true
@@ -242,13 +242,13 @@ type stream struct {
 }
 
 func runtimeStream(channelID string) stream {
-	return stream{kv.RuntimeStream(channelID), kv.RuntimeTopic(channelID), func(item rueidis.XRangeEntry) string {
+	return stream{kv.RuntimeStreamKey(channelID), kv.RuntimeTopic(channelID), func(item rueidis.XRangeEntry) string {
 		return item.FieldValues["entry"]
 	}}
 }
 
 func history(channelID string) stream {
-	return stream{kv.History(channelID), kv.BrowserTopic(channelID), func(item rueidis.XRangeEntry) string {
+	return stream{kv.HistoryKey(channelID), kv.BrowserTopic(channelID), func(item rueidis.XRangeEntry) string {
 		_, at, _ := strings.Cut(item.ID, "-") // number-milliseconds
 		return fmt.Sprintf(`{"kind":"frame","channelId":%q,"at":%s,"message":%s}`, channelID, at, item.FieldValues["message"])
 	}}

@@ -40,7 +40,7 @@ func fill(v reflect.Value) {
 		v.SetBytes([]byte(`{ "a" : [1, "x y"] }`))
 		return
 	case AnyCommand:
-		v.Field(0).Set(reflect.ValueOf(&Hangup{Header: Header{Type: "hangup"}, Reason: "done"}))
+		v.Field(0).Set(reflect.ValueOf(&Hangup{CommonFields: CommonFields{Type: "hangup"}, Reason: "done"}))
 		return
 	}
 	switch v.Kind() {

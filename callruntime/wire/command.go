@@ -43,23 +43,23 @@ const (
 // Sources lists all sources.
 var Sources = []string{SourceBot, SourceLLM, SourceTool}
 
-// Apply determines when the runtime executes a command.
-type Apply string
+// ApplyMode determines when the runtime executes a command.
+type ApplyMode string
 
 // The values of Apply.
 const (
-	Immediate     Apply = "immediate"      // now, before queued playback
-	AfterPlayback Apply = "after_playback" // after queued playback
-	InOrder       Apply = "in_order"       // at its position among messages and commands
+	ApplyImmediately   ApplyMode = "immediate"      // now, before queued playback
+	ApplyAfterPlayback ApplyMode = "after_playback" // after queued playback
+	ApplyInOrder       ApplyMode = "in_order"       // at its position among messages and commands
 )
 
 // Command is one managed runtime command: a pointer to one of the structs of
 // this package.
-type Command interface{ Head() *Header }
+type Command interface{ Common() *CommonFields }
 
-// Header holds the fields that all commands share. internal/command reads the tag
-// shape.
-type Header struct {
+// CommonFields are the fields that all commands share. internal/command checks the
+// tag shape.
+type CommonFields struct {
 	Type      string         `json:"type"`
 	Source    string         `json:"source"`
 	CommandID string         `json:"commandId,omitzero"`
@@ -70,19 +70,19 @@ type Header struct {
 	WaitForSilence      bool `json:"waitForSilence,omitzero"`
 }
 
-// Head implements Command.
-func (h *Header) Head() *Header { return h }
+// Common implements Command.
+func (c *CommonFields) Common() *CommonFields { return c }
 
 // OtherCommand is a command of an unknown type. It is always denied.
 type OtherCommand struct {
-	Header
+	CommonFields
 }
 
 // NewCommand returns an empty command of a type, or nil if the type is unknown.
 func NewCommand(commandType string) Command {
 	if build, ok := builders[commandType]; ok {
 		c := build()
-		c.Head().Type = commandType
+		c.Common().Type = commandType
 		return c
 	}
 	return nil
@@ -120,16 +120,16 @@ func (a *AnyCommand) UnmarshalJSONFrom(dec *jsontext.Decoder) error {
 	if err != nil {
 		return err
 	}
-	var head OtherCommand
-	if err := json.Unmarshal(raw, &head); err != nil {
-		return fmt.Errorf("decode command header: %w", err)
+	var common OtherCommand
+	if err := json.Unmarshal(raw, &common); err != nil {
+		return fmt.Errorf("decode command: %w", err)
 	}
-	if a.Command = NewCommand(head.Type); a.Command == nil {
-		a.Command = &head
+	if a.Command = NewCommand(common.Type); a.Command == nil {
+		a.Command = &common
 		return nil
 	}
 	if err := json.Unmarshal(raw, a.Command); err != nil {
-		return fmt.Errorf("decode command %s: %w", head.Type, err)
+		return fmt.Errorf("decode command %s: %w", common.Type, err)
 	}
 	return nil
 }

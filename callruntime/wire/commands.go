@@ -11,7 +11,7 @@ import (
 
 // Hangup ends the call after optional playback drain and disconnect delay.
 type Hangup struct {
-	Header
+	CommonFields
 	Reason               string `json:"reason,omitzero"`
 	WaitForSilence       *bool  `json:"waitForSilence,omitzero"`
 	DelayBotDisconnectMs *int64 `json:"delayBotDisconnectMs,omitzero"`
@@ -21,7 +21,7 @@ type Hangup struct {
 // Transfer transfers the call to a configured or allowed destination. Only
 // sip_bye transfers have no Target.
 type Transfer struct {
-	Header
+	CommonFields
 	Target       string `json:"target,omitzero"`
 	Message      string `json:"message,omitzero"`
 	CanConfirm   *bool  `json:"canConfirm,omitzero"`
@@ -54,13 +54,13 @@ type CallControl struct {
 
 // SetBargeIn enables or disables caller barge-in.
 type SetBargeIn struct {
-	Header
+	CommonFields
 	Enabled *bool `json:"enabled,omitzero" required:"true"`
 }
 
 // SetVoiceInput enables or disables voice input and can clear buffered input.
 type SetVoiceInput struct {
-	Header
+	CommonFields
 	Enabled     *bool `json:"enabled,omitzero"`
 	ClearBuffer *bool `json:"clearBuffer,omitzero"`
 }
@@ -75,43 +75,43 @@ type SpeechConfig struct {
 
 // UpdateSTTConfig changes speech recognition of the active call.
 type UpdateSTTConfig struct {
-	Header
+	CommonFields
 	Config SpeechConfig `json:"config,omitzero" required:"true"`
 }
 
 // UpdateTTSConfig changes speech synthesis of the active call.
 type UpdateTTSConfig struct {
-	Header
+	CommonFields
 	Config SpeechConfig `json:"config,omitzero" required:"true"`
 }
 
 // SetTTSVoice changes the voice.
 type SetTTSVoice struct {
-	Header
+	CommonFields
 	Voice string `json:"voice,omitzero" required:"true"`
 }
 
 // SetTTSSpeakingRate changes the speaking rate.
 type SetTTSSpeakingRate struct {
-	Header
+	CommonFields
 	Rate *float64 `json:"rate,omitzero" required:"true"`
 }
 
 // PlayAudio plays an audio item. Media is a string or an object that identifies it.
 type PlayAudio struct {
-	Header
+	CommonFields
 	Media jsontext.Value `json:"media,omitzero" required:"true"`
 }
 
 // SendDTMF sends digits on the call leg.
 type SendDTMF struct {
-	Header
+	CommonFields
 	Digits string `json:"digits,omitzero" required:"true"`
 }
 
 // UpdateDTMFConfig changes digit collection and barge-in.
 type UpdateDTMFConfig struct {
-	Header
+	CommonFields
 	Enabled             *bool   `json:"enabled,omitzero"`
 	SendDTMF            *bool   `json:"sendDTMF,omitzero"`
 	BargeIn             *bool   `json:"bargeIn,omitzero"`
@@ -126,7 +126,7 @@ type UpdateDTMFConfig struct {
 
 // UpdateBotDelayConfig changes the behaviour while the bot has not answered.
 type UpdateBotDelayConfig struct {
-	Header
+	CommonFields
 	BotNoInputTimeoutMs        *int64  `json:"botNoInputTimeoutMs,omitzero"`
 	BotNoInputSpeech           *string `json:"botNoInputSpeech,omitzero"`
 	BotNoInputURL              *string `json:"botNoInputUrl,omitzero"`
@@ -139,13 +139,13 @@ type UpdateBotDelayConfig struct {
 
 // SetContext writes runtime context variables.
 type SetContext struct {
-	Header
+	CommonFields
 	Values jsontext.Value `json:"values,omitzero" shape:"object" required:"true"`
 }
 
 // EmitEvent emits a runtime event.
 type EmitEvent struct {
-	Header
+	CommonFields
 	Event   string         `json:"event,omitzero" required:"true"`
 	Payload jsontext.Value `json:"payload,omitzero"`
 }

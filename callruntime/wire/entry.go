@@ -84,7 +84,7 @@ type Entry struct {
 	BotMessage
 
 	Command AnyCommand `json:"command,omitzero"` // command, command_denied
-	Apply   Apply      `json:"apply,omitzero"`   // command
+	Apply   ApplyMode  `json:"apply,omitzero"`   // command
 	Reason  string     `json:"reason,omitzero"`  // command_denied, channel_ended
 
 	Metadata    jsontext.Value `json:"metadata,omitzero"`

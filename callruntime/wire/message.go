@@ -44,11 +44,11 @@ type Direction string
 // The directions of a ChannelMessage.
 const (
 	ToBrowser Direction = "to_browser"
-	ToARI     Direction = "to_ari"
+	ToRuntime Direction = "to_ari" // ARI is the Asterisk REST Interface
 )
 
 // Directions lists both directions.
-var Directions = []Direction{ToBrowser, ToARI}
+var Directions = []Direction{ToBrowser, ToRuntime}
 
 // The commands of a control message that the service itself handles.
 const (

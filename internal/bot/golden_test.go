@@ -83,7 +83,7 @@ func parseGolden(t *testing.T, input string) string {
 	}
 	for _, d := range decisions {
 		if len(d.Ignored) > 0 {
-			out.WriteString("ignored in " + d.Command.Head().Type + ": " + strings.Join(d.Ignored, ", ") + "\n")
+			out.WriteString("ignored in " + d.Command.Common().Type + ": " + strings.Join(d.Ignored, ", ") + "\n")
 		}
 	}
 	return out.String()

@@ -116,11 +116,11 @@ type CommandDecision struct {
 func newReceipt(callbackID string, entries []wire.Entry, decisions []command.Decision) Receipt {
 	r := Receipt{CallbackID: callbackID, Commands: make([]CommandDecision, len(decisions))}
 	for i, d := range decisions {
-		head, decision := d.Command.Head(), "allowed"
+		common, decision := d.Command.Common(), "allowed"
 		if d.Reason != "" {
 			decision = "denied"
 		}
-		r.Commands[i] = CommandDecision{head.CommandID, head.Type, decision, d.Reason, d.Ignored}
+		r.Commands[i] = CommandDecision{common.CommandID, common.Type, decision, d.Reason, d.Ignored}
 	}
 	for i := range entries {
 		switch entries[i].Kind {

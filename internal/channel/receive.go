@@ -46,7 +46,7 @@ func (c *Connection) Handle(ctx context.Context, raw []byte) {
 		return
 	}
 	c.invalid = 0
-	c.service.metrics.frames.WithLabelValues(string(m.Type), string(wire.ToARI)).Inc()
+	c.service.metrics.frames.WithLabelValues(string(m.Type), string(wire.ToRuntime)).Inc()
 	if m.Type != wire.TypeAudio && !c.rate.AllowN(received, 1) {
 		c.Flush(ctx)
 		c.close(CloseRateLimited)
@@ -164,7 +164,7 @@ func ParseFrame(raw []byte, sessionID string) (wire.ChannelMessage, error) {
 	issues.Check(m.Type.Known(), "/type", fault.IssueValue,
 		"type must be one of chat, browser_action, action, action_result, audio, status, control, reconnect, ping, pong, error.")
 	issues.Check(m.SessionID == sessionID, "/sessionId", fault.IssueValue, "sessionId must be the session of this socket.")
-	issues.Check(m.Direction == wire.ToARI, "/direction", fault.IssueValue, "direction must be to_ari.")
+	issues.Check(m.Direction == wire.ToRuntime, "/direction", fault.IssueValue, "direction must be to_ari.")
 	if t := in.Timestamp; t != nil && *t >= 0 && *t <= math.MaxInt64/2 {
 		m.Timestamp = int64(*t)
 	} else {

@@ -73,7 +73,7 @@ func TestFrameEntryMatchesEncoder(t *testing.T) {
 	now := time.UnixMilli(1700000000123)
 	c.service.now = func() time.Time { return now }
 	for _, kind := range wire.MessageTypes {
-		m := wire.ChannelMessage{Type: kind, SessionID: sessionID, MessageID: messageID, Timestamp: 17, Direction: wire.ToARI}
+		m := wire.ChannelMessage{Type: kind, SessionID: sessionID, MessageID: messageID, Timestamp: 17, Direction: wire.ToRuntime}
 		payload, _ := m.Payload()
 		if payload == nil {
 			if got, want := string(m.Append(nil)), string(encode(m)); got != want {

@@ -15,10 +15,10 @@ import (
 
 // Spec describes one command type.
 type Spec struct {
-	Type   string     `json:"type"`
-	Effect string     `json:"effect"`
-	Apply  wire.Apply `json:"apply"`
-	Fields []Field    `json:"fields"`
+	Type   string         `json:"type"`
+	Effect string         `json:"effect"`
+	Apply  wire.ApplyMode `json:"apply"`
+	Fields []Field        `json:"fields"`
 
 	members map[string]bool // names that a managed command may have
 }
@@ -34,20 +34,20 @@ type Field struct {
 
 // Catalogue lists all command types. The fields are those of the wire structs.
 var Catalogue = []Spec{
-	spec("hangup", wire.AfterPlayback, "Ends the call after playback and an optional delay."),
-	spec("transfer", wire.AfterPlayback, "Transfers the call to the configured destination or to one the policy allows."),
-	spec("set_barge_in", wire.InOrder, "Enables or disables barge-in by the caller."),
-	spec("set_voice_input", wire.InOrder, "Enables or disables voice input and can clear its buffer."),
-	spec("update_stt_config", wire.Immediate, "Selects a configured speech recognizer and its limits."),
-	spec("update_tts_config", wire.Immediate, "Selects a configured speech synthesizer and its limits."),
-	spec("set_tts_voice", wire.InOrder, "Changes the voice of speech synthesis."),
-	spec("set_tts_speaking_rate", wire.InOrder, "Changes the speaking rate."),
-	spec("play_audio", wire.InOrder, "Plays an audio item by reference."),
-	spec("send_dtmf", wire.InOrder, "Sends DTMF digits on the call leg."),
-	spec("update_dtmf_config", wire.Immediate, "Changes digit collection and barge-in during the call."),
-	spec("update_bot_delay_config", wire.Immediate, "Changes the comfort prompts and the final timeout for a silent bot."),
-	spec("set_context", wire.InOrder, "Sets variables in the runtime's context."),
-	spec("emit_event", wire.InOrder, "Emits a runtime event to downstream consumers."),
+	spec("hangup", wire.ApplyAfterPlayback, "Ends the call after playback and an optional delay."),
+	spec("transfer", wire.ApplyAfterPlayback, "Transfers the call to the configured destination or to one the policy allows."),
+	spec("set_barge_in", wire.ApplyInOrder, "Enables or disables barge-in by the caller."),
+	spec("set_voice_input", wire.ApplyInOrder, "Enables or disables voice input and can clear its buffer."),
+	spec("update_stt_config", wire.ApplyImmediately, "Selects a configured speech recognizer and its limits."),
+	spec("update_tts_config", wire.ApplyImmediately, "Selects a configured speech synthesizer and its limits."),
+	spec("set_tts_voice", wire.ApplyInOrder, "Changes the voice of speech synthesis."),
+	spec("set_tts_speaking_rate", wire.ApplyInOrder, "Changes the speaking rate."),
+	spec("play_audio", wire.ApplyInOrder, "Plays an audio item by reference."),
+	spec("send_dtmf", wire.ApplyInOrder, "Sends DTMF digits on the call leg."),
+	spec("update_dtmf_config", wire.ApplyImmediately, "Changes digit collection and barge-in during the call."),
+	spec("update_bot_delay_config", wire.ApplyImmediately, "Changes the comfort prompts and the final timeout for a silent bot."),
+	spec("set_context", wire.ApplyInOrder, "Sets variables in the runtime's context."),
+	spec("emit_event", wire.ApplyInOrder, "Emits a runtime event to downstream consumers."),
 }
 
 var specs = func() map[string]*Spec {
@@ -61,7 +61,7 @@ var specs = func() map[string]*Spec {
 // Known reports whether a command type exists.
 func Known(commandType string) bool { return specs[commandType] != nil }
 
-func spec(commandType string, apply wire.Apply, effect string) Spec {
+func spec(commandType string, apply wire.ApplyMode, effect string) Spec {
 	t := reflect.TypeOf(wire.NewCommand(commandType)).Elem()
 	s := Spec{commandType, effect, apply, fieldsOf(t, "", nil), memberNames(t)}
 	for _, name := range []string{"type", "source", "commandId", "metadata", aliases[commandType]} {
@@ -74,7 +74,7 @@ func spec(commandType string, apply wire.Apply, effect string) Spec {
 var aliases = map[string]string{"hangup": "hangupReason", "transfer": "transferTarget"}
 
 // memberNames returns the names of a struct's members without those of
-// wire.Header.
+// wire.CommonFields.
 func memberNames(t reflect.Type) map[string]bool {
 	names := map[string]bool{}
 	for _, f := range fieldsOf(t, "", nil) {
@@ -91,7 +91,7 @@ func fieldsOf(t reflect.Type, prefix string, index []int) []Field {
 		f := t.Field(i)
 		at := append(slices.Clip(index), i)
 		switch {
-		case f.Type == reflect.TypeFor[wire.Header]() || !f.IsExported():
+		case f.Type == reflect.TypeFor[wire.CommonFields]() || !f.IsExported():
 		case f.Anonymous:
 			fields = append(fields, fieldsOf(f.Type, prefix, at)...)
 		default:

@@ -41,22 +41,22 @@ func fill(v reflect.Value) {
 func TestCatalogueMatchesDocumentation(t *testing.T) {
 	documented := map[string]struct {
 		fields string
-		apply  wire.Apply
+		apply  wire.ApplyMode
 	}{
-		"hangup":                  {"reason waitForSilence delayBotDisconnectMs", wire.AfterPlayback},
-		"transfer":                {"target message canConfirm", wire.AfterPlayback},
-		"set_barge_in":            {"enabled", wire.InOrder},
-		"set_voice_input":         {"enabled clearBuffer", wire.InOrder},
-		"update_stt_config":       {"config", wire.Immediate},
-		"update_tts_config":       {"config", wire.Immediate},
-		"set_tts_voice":           {"voice", wire.InOrder},
-		"set_tts_speaking_rate":   {"rate", wire.InOrder},
-		"play_audio":              {"media", wire.InOrder},
-		"send_dtmf":               {"digits", wire.InOrder},
-		"update_dtmf_config":      {"enabled sendDTMF bargeIn bargeInOnDTMF bargeInMinWordCount maxDigits timeoutMs interDigitTimeoutMs terminator dtmfDigits", wire.Immediate},
-		"update_bot_delay_config": {"botNoInputTimeoutMs botNoInputSpeech botNoInputUrl botNoInputRetries botNoInputGiveUpTimeoutMs abortPlayOnBotMessage resumeRecognitionTimeoutMs resumeRecognitionSpeech", wire.Immediate},
-		"set_context":             {"values", wire.InOrder},
-		"emit_event":              {"event payload", wire.InOrder},
+		"hangup":                  {"reason waitForSilence delayBotDisconnectMs", wire.ApplyAfterPlayback},
+		"transfer":                {"target message canConfirm", wire.ApplyAfterPlayback},
+		"set_barge_in":            {"enabled", wire.ApplyInOrder},
+		"set_voice_input":         {"enabled clearBuffer", wire.ApplyInOrder},
+		"update_stt_config":       {"config", wire.ApplyImmediately},
+		"update_tts_config":       {"config", wire.ApplyImmediately},
+		"set_tts_voice":           {"voice", wire.ApplyInOrder},
+		"set_tts_speaking_rate":   {"rate", wire.ApplyInOrder},
+		"play_audio":              {"media", wire.ApplyInOrder},
+		"send_dtmf":               {"digits", wire.ApplyInOrder},
+		"update_dtmf_config":      {"enabled sendDTMF bargeIn bargeInOnDTMF bargeInMinWordCount maxDigits timeoutMs interDigitTimeoutMs terminator dtmfDigits", wire.ApplyImmediately},
+		"update_bot_delay_config": {"botNoInputTimeoutMs botNoInputSpeech botNoInputUrl botNoInputRetries botNoInputGiveUpTimeoutMs abortPlayOnBotMessage resumeRecognitionTimeoutMs resumeRecognitionSpeech", wire.ApplyImmediately},
+		"set_context":             {"values", wire.ApplyInOrder},
+		"emit_event":              {"event payload", wire.ApplyInOrder},
 	}
 	if len(Catalogue) != len(documented) {
 		t.Errorf("%d commands in the catalogue, want the %d documented", len(Catalogue), len(documented))

@@ -38,9 +38,9 @@ func (v validator) add(field, code, format string, args ...any) {
 // command checks the values of a managed command. Their types are checked by
 // the decoder.
 func (v validator) command(c wire.Command) {
-	strictjson.CheckObject(&c.Head().Metadata, v.path, "/metadata", v.issues)
+	strictjson.CheckObject(&c.Common().Metadata, v.path, "/metadata", v.issues)
 	for i := range SessionParams {
-		if p := &SessionParams[i]; p.Command == c.Head().Type {
+		if p := &SessionParams[i]; p.Command == c.Common().Type {
 			if value := p.field.valueIn(c); !value.IsNil() {
 				p.check(value.Elem().Interface(), strings.ReplaceAll(p.Field, ".", "/"), v)
 			}

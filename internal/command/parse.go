@@ -74,12 +74,12 @@ func parseCommand(raw jsontext.Value, path string, issues *fault.Issues) Request
 	commandType := stringOf(head.Type)
 	c := wire.NewCommand(commandType)
 	if c == nil {
-		return Request{Command: &wire.OtherCommand{Header: wire.Header{Type: cmp.Or(commandType, "unknown"), CommandID: stringOf(head.CommandID)}}}
+		return Request{Command: &wire.OtherCommand{CommonFields: wire.CommonFields{Type: cmp.Or(commandType, "unknown"), CommandID: stringOf(head.CommandID)}}}
 	}
 	if err := strictjson.Decode(raw, c, path, issues); err != nil {
 		issues.Add(path, fault.IssueValue, "Invalid command.")
 	}
-	c.Head().Type = commandType
+	c.Common().Type = commandType
 	v, r := validator{path, issues}, Request{Command: c}
 	v.command(c)
 	r.Ignored, r.misspelledTarget = v.members(raw, specs[commandType].members)
@@ -228,9 +228,9 @@ func (e *ControlEvent) Parse(path string, issues *fault.Issues) ([]Request, *Ope
 
 	switch e.Name {
 	case "hangup":
-		return one(&wire.Hangup{Header: wire.Header{Type: "hangup"}, Reason: value.HangupReason, CallControl: value.CallControl}), operation
+		return one(&wire.Hangup{CommonFields: wire.CommonFields{Type: "hangup"}, Reason: value.HangupReason, CallControl: value.CallControl}), operation
 	case "transfer", "handover":
-		return one(&wire.Transfer{Header: wire.Header{Type: "transfer"}, Target: cmp.Or(value.TransferTarget, value.Target), HangupReason: value.HangupReason, CallControl: value.CallControl}), operation
+		return one(&wire.Transfer{CommonFields: wire.CommonFields{Type: "transfer"}, Target: cmp.Or(value.TransferTarget, value.Target), HangupReason: value.HangupReason, CallControl: value.CallControl}), operation
 	case "config":
 		return params.commands(), operation
 	case "":

@@ -94,7 +94,7 @@ func NewPolicy(profile wire.GatewayProfile, platform PlatformPolicy) *Policy {
 // command with the reason.
 type Decision struct {
 	Command wire.Command
-	Apply   wire.Apply
+	Apply   wire.ApplyMode
 	Reason  string   // empty if allowed
 	Ignored []string // members that were not understood
 }
@@ -107,7 +107,7 @@ func (p *Policy) Decide(r Request, source, transactionID string) Decision {
 	copied := reflect.New(reflect.TypeOf(r.Command).Elem())
 	copied.Elem().Set(reflect.ValueOf(r.Command).Elem())
 	c := copied.Interface().(wire.Command)
-	head := c.Head()
+	head := c.Common()
 	head.Source = source
 	head.RequireConfirmation, head.WaitForSilence = false, false // set by policies only
 	if reason := p.deny(c); reason != "" {
@@ -128,7 +128,7 @@ func (p *Policy) Decide(r Request, source, transactionID string) Decision {
 
 // deny returns the reason to deny a command regardless of its type, or "".
 func (p *Policy) deny(c wire.Command) string {
-	head := c.Head()
+	head := c.Common()
 	spec := specs[head.Type]
 	rules := p.rules[head.Type]
 	switch {
@@ -181,8 +181,8 @@ func (p *Policy) completeHangup(c *wire.Hangup, transactionID string) string {
 		c.WaitForSilence = cmp.Or(c.WaitForSilence, d.WaitForSilence)
 		c.DelayBotDisconnectMs = cmp.Or(c.DelayBotDisconnectMs, d.DelayBotDisconnectMs)
 	}
-	if c.Header.WaitForSilence {
-		c.WaitForSilence = &c.Header.WaitForSilence
+	if c.CommonFields.WaitForSilence {
+		c.WaitForSilence = &c.CommonFields.WaitForSilence
 	}
 	if !p.allowsHeaders(c.Type, &c.CallControl, nil) {
 		return HeaderNotAllowed

@@ -154,8 +154,8 @@ func TestCommandsAreDeniedByDefault(t *testing.T) {
 			if tt.want == "" && d.Apply != spec.Apply {
 				t.Errorf("%s applies %q, want %q", spec.Type, d.Apply, spec.Apply)
 			}
-			if d.Command.Head().Source != tt.source {
-				t.Errorf("%s has source %q, want %q", spec.Type, d.Command.Head().Source, tt.source)
+			if d.Command.Common().Source != tt.source {
+				t.Errorf("%s has source %q, want %q", spec.Type, d.Command.Common().Source, tt.source)
 			}
 		}
 		platform, err := NewPlatformPolicy([]string{spec.Type}, nil)
@@ -206,7 +206,7 @@ func TestDefaultsFillOnlyMissingFields(t *testing.T) {
 	p := compile(t, `{"commandSources":["bot"],"commandPolicies":[{"type":"transfer","enabled":true},{"type":"hangup","enabled":true}],
 		"actions":{"hangup":{"reason":"r","waitForSilence":true,"delayBotDisconnectMs":5},"transfer":{"target":"tel:+49-1","message":"m","canConfirm":true}}}`)
 	no, ms := false, int64(9)
-	complete := &wire.Hangup{Header: wire.Header{Type: "hangup"}, Reason: "given", WaitForSilence: &no, DelayBotDisconnectMs: &ms}
+	complete := &wire.Hangup{CommonFields: wire.CommonFields{Type: "hangup"}, Reason: "given", WaitForSilence: &no, DelayBotDisconnectMs: &ms}
 	got := p.Decide(Request{Command: complete}, "bot", "").Command.(*wire.Hangup)
 	if got.Reason != "given" || *got.WaitForSilence || *got.DelayBotDisconnectMs != 9 {
 		t.Errorf("a default replaced a field of the command: %+v", got)
@@ -250,7 +250,7 @@ func TestTransactionIDIsAddedToSIPHeaders(t *testing.T) {
 	full := slices.Repeat([]wire.NameValue{{Name: "X-A", Value: "1"}}, MaxSIPHeaders)
 	transferCommand := transfer("+491")
 	transferCommand.TransferSIPHeaders = full
-	hangup := &wire.Hangup{Header: wire.Header{Type: "hangup"}}
+	hangup := &wire.Hangup{CommonFields: wire.CommonFields{Type: "hangup"}}
 	hangup.HangupSIPHeaders = full
 	for range 2 { // Decide does not modify the command
 		for name, got := range map[string][]wire.NameValue{
@@ -274,7 +274,7 @@ func TestSessionParamsOfTransferCreateNoCommands(t *testing.T) {
 		t.Fatal(err)
 	}
 	got, _ := e.Parse("", &issues)
-	if len(got) != 1 || got[0].Head().Type != "transfer" {
+	if len(got) != 1 || got[0].Common().Type != "transfer" {
 		t.Errorf("commands %v, want only the transfer", got)
 	}
 	if len(issues.List()) != 1 {

@@ -93,7 +93,7 @@ func (c *call) handleEntry(e wire.Entry) {
 	case wire.KindCommand:
 		c.handleCommand(e)
 	case wire.KindCommandDenied:
-		c.notify(fmt.Sprintf("A %s was denied: %s.", e.Command.Head().Type, e.Reason))
+		c.notify(fmt.Sprintf("A %s was denied: %s.", e.Command.Common().Type, e.Reason))
 	case wire.KindProviderError:
 		c.notify("The bot could not answer. Try something else.")
 	case wire.KindTimeout:
@@ -174,7 +174,7 @@ func (c *call) handleBotEvent(e wire.Entry) {
 // handleCommand executes an allowed command at the time given by its apply member,
 // and after the caller's confirmation if the flow requires it.
 func (c *call) handleCommand(e wire.Entry) {
-	if head := e.Command.Head(); head.RequireConfirmation {
+	if head := e.Command.Common(); head.RequireConfirmation {
 		head.RequireConfirmation = false
 		c.confirm = func() { c.handleCommand(e) }
 		c.after(confirmation, confirmationTimeout, func() { c.confirmed(false) })
@@ -194,7 +194,7 @@ func (c *call) handleCommand(e wire.Entry) {
 			c.end("transferred")
 		}, "transfer")
 	default:
-		if e.Apply == wire.InOrder {
+		if e.Apply == wire.ApplyInOrder {
 			c.enqueue(item{execute: func() { c.settings.update(cmd) }})
 			return
 		}

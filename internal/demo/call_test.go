@@ -42,7 +42,7 @@ func TestSilenceTimersAreIndependent(t *testing.T) {
 			8s says runtime: Bear with us.
 			9s says bot: Well.`},
 		{name: "changed setting applies to the current silence", steps: []step{callerSays(0, "hi"),
-			command(1*s, wire.Immediate, `{"type":"update_bot_delay_config","source":"bot","botNoInputTimeoutMs":1500,"botNoInputRetries":0}`), botAnswer(9*s, "item-1", "Hello.")}, want: `0s asks hi part 1
+			command(1*s, wire.ApplyImmediately, `{"type":"update_bot_delay_config","source":"bot","botNoInputTimeoutMs":1500,"botNoInputRetries":0}`), botAnswer(9*s, "item-1", "Hello.")}, want: `0s asks hi part 1
 			1.5s says runtime: One moment, please.
 			9s says bot: Hello.`},
 		{name: "spoken prompt is repeated after its end", mode: "audio", speech: 3 * s, steps: []step{shortTimeouts, botDelayConfig(`"botNoInputGiveUpTimeoutMs":60000`), callerSays(0, "hi"), botAnswer(20*s, "item-1", "Hello.")}, want: `0s asks hi part 1
@@ -63,7 +63,7 @@ func TestSilenceTimersAreIndependent(t *testing.T) {
 		{name: "audio from a URL instead of speech", steps: []step{shortTimeouts, botDelayConfig(`"botNoInputUrl":"https://media.example/wait.wav","botNoInputRetries":0`), callerSays(0, "hi"), botAnswer(3*s, "item-1", "Hello.")}, want: `0s asks hi part 1
 			2s action {"name":"play_audio","url":"https://media.example/wait.wav"}
 			3s says bot: Hello.`},
-		{name: "no prompt during playback", mode: "audio", speech: 5 * s, steps: []step{shortTimeouts, botAnswer(0, "", "A long story."), command(0, wire.Immediate, `{"type":"update_dtmf_config","source":"bot","bargeIn":false}`), callerSays(1*s, "hi"), botAnswer(8*s, "item-1", "Hello.")}, want: `0s says bot: A long story. 0s plays A long story.
+		{name: "no prompt during playback", mode: "audio", speech: 5 * s, steps: []step{shortTimeouts, botAnswer(0, "", "A long story."), command(0, wire.ApplyImmediately, `{"type":"update_dtmf_config","source":"bot","bargeIn":false}`), callerSays(1*s, "hi"), botAnswer(8*s, "item-1", "Hello.")}, want: `0s says bot: A long story. 0s plays A long story.
 			1s asks hi part 1
 			7s says runtime: Bear with us. 7s plays Bear with us.
 			8s cancels item-1
@@ -76,7 +76,7 @@ func TestSilenceTimersAreIndependent(t *testing.T) {
 
 func TestCallEndsAfterPlayback(t *testing.T) {
 	hangup := func(at time.Duration, more string) step {
-		return command(at, wire.AfterPlayback, `{"type":"hangup","source":"bot","reason":"done"`+more+`}`)
+		return command(at, wire.ApplyAfterPlayback, `{"type":"hangup","source":"bot","reason":"done"`+more+`}`)
 	}
 	runCases(t, []testCase{
 		{name: "immediately without playback", steps: []step{botAnswer(0, "", "Bye."), hangup(1*s, "")}, want: `0s says bot: Bye. 1s ends: hangup`},
@@ -88,7 +88,7 @@ func TestCallEndsAfterPlayback(t *testing.T) {
 			want: `0s says bot: Bye. 0s plays Bye. 15s stops playback 15s ends: hangup`},
 		{name: "if speech never ends", mode: "audio", speech: -1, steps: []step{botAnswer(0, "", "Bye."), {at: 1 * s, report: func(c *call) { c.playing(10 * s) }}, hangup(2*s, "")},
 			want: `0s says bot: Bye. 0s plays Bye. 14s stops playback 14s ends: hangup`},
-		{name: "with a transfer", mode: "audio", speech: 2 * s, steps: []step{botAnswer(0, "", "Wait."), command(0, wire.AfterPlayback, `{"type":"transfer","source":"bot","target":"tel:+4930","message":"soon"}`)},
+		{name: "with a transfer", mode: "audio", speech: 2 * s, steps: []step{botAnswer(0, "", "Wait."), command(0, wire.ApplyAfterPlayback, `{"type":"transfer","source":"bot","target":"tel:+4930","message":"soon"}`)},
 			want: `0s says bot: Wait. 0s plays Wait. 2s action {"name":"transfer","target":"tel:+4930","message":"soon"} 2s ends: transferred`},
 		{name: "once, without further questions", mode: "audio", speech: 2 * s, steps: []step{botAnswer(0, "", "Bye."), hangup(0, ""), hangup(0, ""), callerSays(1*s, "wait"), callerPresses(1*s, "1")},
 			want: `0s says bot: Bye. 0s plays Bye. 2s ends: hangup`},
@@ -98,13 +98,13 @@ func TestCallEndsAfterPlayback(t *testing.T) {
 func TestApplyDeterminesWhenCommandsTakeEffect(t *testing.T) {
 	runCases(t, []testCase{
 		{name: "update_* commands immediately", mode: "audio", speech: 10 * s, steps: []step{botAnswer(0, "", "A story."),
-			command(1*s, wire.Immediate, `{"type":"update_dtmf_config","source":"bot","bargeIn":false}`), callerSays(2*s, "stop")},
+			command(1*s, wire.ApplyImmediately, `{"type":"update_dtmf_config","source":"bot","bargeIn":false}`), callerSays(2*s, "stop")},
 			want: `0s says bot: A story. 0s plays A story. 2s asks stop part 1
 				15s says runtime: One moment, please. 15s plays One moment, please.
 				30s says runtime: One moment, please. 30s plays One moment, please.
 				32s cancels item-1 32s stops playback 32s status {"event":"bot_timeout"} 32s says runtime: The bot did not answer in time. Try something else.`},
 		{name: "other commands in order", mode: "audio", speech: 10 * s, steps: []step{botAnswer(0, "", "A story."),
-			command(1*s, wire.InOrder, `{"type":"set_barge_in","source":"bot","enabled":false}`), callerSays(2*s, "stop"), botAnswer(3*s, "item-1", "Well."), callerSays(4*s, "stop"), botAnswer(5*s, "item-2", "No.")},
+			command(1*s, wire.ApplyInOrder, `{"type":"set_barge_in","source":"bot","enabled":false}`), callerSays(2*s, "stop"), botAnswer(3*s, "item-1", "Well."), callerSays(4*s, "stop"), botAnswer(5*s, "item-2", "No.")},
 			want: `0s says bot: A story. 0s plays A story. 2s stops playback 2s control {"command":"stop_playback"} 2s asks stop part 1
 				3s says bot: Well. 3s plays Well. 4s asks stop part 1 5s says bot: No. 13s plays No.`},
 		{name: "pause delays later items", mode: "audio", speech: 1 * s, steps: []step{botAnswer(0, "", "One."), {entry: `{"kind":"bot_event","event":"pause","value":2500}`}, botAnswer(0, "", "Two.")},
@@ -117,7 +117,7 @@ func TestApplyDeterminesWhenCommandsTakeEffect(t *testing.T) {
 }
 
 func TestCallerConfirmsCommands(t *testing.T) {
-	hangup := command(0, wire.AfterPlayback, `{"type":"hangup","source":"bot","requireConfirmation":true}`)
+	hangup := command(0, wire.ApplyAfterPlayback, `{"type":"hangup","source":"bot","requireConfirmation":true}`)
 	answer := func(at time.Duration, result string) step {
 		return step{at: at, entry: `{"kind":"frame","message":{"type":"action_result","actionResult":` + result + `}}`}
 	}
@@ -170,7 +170,7 @@ func TestDigitCollectionFollowsSettings(t *testing.T) {
 		{name: "no limit", steps: []step{longTimeouts, collect, dtmfConfig(`"maxDigits":0,"terminator":""`), callerPresses(0, "123456#"), answered(1)}, want: submitted("3s", "123456#") + right},
 		{name: "ignored digits", steps: []step{longTimeouts, collect, dtmfConfig(`"dtmfDigits":"12"`), callerPresses(0, "19A2#"), answered(1)}, want: submitted("0s", "12") + right},
 		{name: "disabled", steps: []step{longTimeouts, collect, dtmfConfig(`"sendDTMF":false`), callerPresses(0, "1234#")}, want: ""},
-		{name: "collection is switched off", steps: []step{longTimeouts, collect, callerPresses(0, "12"), command(1*s, wire.Immediate, `{"type":"update_dtmf_config","source":"bot","enabled":false}`), answered(1)},
+		{name: "collection is switched off", steps: []step{longTimeouts, collect, callerPresses(0, "12"), command(1*s, wire.ApplyImmediately, `{"type":"update_dtmf_config","source":"bot","enabled":false}`), answered(1)},
 			want: submitted("1s", "12") + right},
 		{name: "terminator only", steps: []step{longTimeouts, collect, callerPresses(0, "#")}, want: ""},
 	})
@@ -226,7 +226,7 @@ func TestRestoredCallKeepsSettingsAndDoesNotGreetAgain(t *testing.T) {
 }
 
 func TestEndingCallIgnoresInputAndTimers(t *testing.T) {
-	hangup := command(2*s, wire.AfterPlayback, `{"type":"hangup","source":"bot","delayBotDisconnectMs":20000}`)
+	hangup := command(2*s, wire.ApplyAfterPlayback, `{"type":"hangup","source":"bot","delayBotDisconnectMs":20000}`)
 	runCases(t, []testCase{
 		{name: "no comfort prompt, timeout or further part", steps: []step{
 			botDelayConfig(`"botNoInputTimeoutMs":4000,"botNoInputGiveUpTimeoutMs":7000`), callerSays(0, "hi"), hangup,

@@ -155,16 +155,16 @@ func botAnswer(at time.Duration, itemID, text string) step {
 	return step{at: at, entry: fmt.Sprintf(`{"kind":"bot_message","workItemId":%q,"text":%q,"form":"plain"}`, itemID, text)}
 }
 
-func command(at time.Duration, apply wire.Apply, command string) step {
+func command(at time.Duration, apply wire.ApplyMode, command string) step {
 	return step{at: at, entry: fmt.Sprintf(`{"kind":"command","apply":%q,"command":%s}`, apply, command)}
 }
 
 func botDelayConfig(fields string) step {
-	return command(0, wire.Immediate, `{"type":"update_bot_delay_config","source":"bot",`+fields+`}`)
+	return command(0, wire.ApplyImmediately, `{"type":"update_bot_delay_config","source":"bot",`+fields+`}`)
 }
 
 func dtmfConfig(fields string) step {
-	return command(0, wire.Immediate, `{"type":"update_dtmf_config","source":"bot",`+fields+`}`)
+	return command(0, wire.ApplyImmediately, `{"type":"update_dtmf_config","source":"bot",`+fields+`}`)
 }
 
 // testCase is a sequence of steps and the expected log.

@@ -88,9 +88,9 @@ func Title(e wire.Entry) string {
 	case e.Kind == wire.KindFrame && e.Message != nil:
 		return string(e.Message.Type) + payloadTitle(e.Message)
 	case e.Kind == wire.KindCommand && e.Command.Command != nil:
-		return fmt.Sprintf("command %s, %s", e.Command.Head().Type, e.Apply)
+		return fmt.Sprintf("command %s, %s", e.Command.Common().Type, e.Apply)
 	case e.Kind == wire.KindCommandDenied && e.Command.Command != nil:
-		return fmt.Sprintf("%s denied: %s", e.Command.Head().Type, e.Reason)
+		return fmt.Sprintf("%s denied: %s", e.Command.Common().Type, e.Reason)
 	case e.Kind == wire.KindLLMResult && e.Content != nil:
 		return "LLM result: " + *e.Content
 	}

@@ -75,9 +75,9 @@ func LimitArgs(l wire.ChannelLimits) []string {
 	return strings.Fields(fmt.Sprint(l.HistoryMessages, l.HistoryMs, l.BacklogEntries, l.BacklogBytes, l.IdleMs, l.KeepMs))
 }
 
-// NewestOffer returns the key with the ID of a session's newest offer. Its hash tag
+// NewestOfferKey returns the key with the ID of a session's newest offer. Its hash tag
 // is the name of the stream, so that a cluster keeps both in one slot.
-func NewestOffer(sessionID string) string {
+func NewestOfferKey(sessionID string) string {
 	return "telapi:offer:{" + OffersStream + "}:" + sessionID
 }
 
@@ -88,11 +88,11 @@ func ReplicatedKey(id string) string { return channelPrefix + id + "}:replicated
 // MetaKey returns the key of a channel's metadata.
 func MetaKey(id string) string { return channelPrefix + id + "}:meta" }
 
-// RuntimeStream returns the key of a channel's stream to the runtime.
-func RuntimeStream(id string) string { return channelPrefix + id + "}:in" }
+// RuntimeStreamKey returns the key of a channel's stream to the runtime.
+func RuntimeStreamKey(id string) string { return channelPrefix + id + "}:in" }
 
-// History returns the key of a channel's messages to the browser.
-func History(id string) string { return channelPrefix + id + "}:out" }
+// HistoryKey returns the key of a channel's messages to the browser.
+func HistoryKey(id string) string { return channelPrefix + id + "}:out" }
 
 // RuntimeTopic returns the pub/sub topic of notices to the runtime.
 func RuntimeTopic(id string) string { return channelPrefix + id + "}:up" }
@@ -110,5 +110,5 @@ const (
 	NoticeDue      Notice = 'D' // runtime: ms until a work item expires; empty if none is awaited
 	NoticeMessage  Notice = 'M' // browser: epoch, previous ID and last ID, separated by blanks, then each ChannelMessage after a line feed
 	NoticeReplaced Notice = 'R' // browser: the connection that owns the session now
-	NoticeClosed   Notice = 'X' // browser: the reason why the channel ended
+	NoticeEnded    Notice = 'X' // browser: the reason why the channel ended
 )

@@ -143,7 +143,7 @@ func resentMessages(t *testing.T, opts Options) {
 			send(known, "3", "4", "5")
 			var kept []string
 			s.raw(func(ctx context.Context, client rueidis.Client) error {
-				list, err := client.Do(ctx, client.B().Xrange().Key(kv.History(s.id)).Start("-").End("+").Build()).AsXRange()
+				list, err := client.Do(ctx, client.B().Xrange().Key(kv.HistoryKey(s.id)).Start("-").End("+").Build()).AsXRange()
 				for _, m := range list {
 					kept = append(kept, m.FieldValues["message"])
 				}

@@ -83,7 +83,7 @@ func committedEntriesAreBounded(t *testing.T, opts Options) {
 			t.Fatal(err)
 		}
 	}
-	kept := s.length(kv.RuntimeStream(s.id))
+	kept := s.length(kv.RuntimeStreamKey(s.id))
 	if most := int64(1<<20/size + 2*16); kept > most || kept < 16 {
 		t.Errorf("%d entries of %d KiB are kept, want 16 to %d", kept, size>>10, most)
 	}
@@ -111,13 +111,13 @@ func endedChannelIsSmall(t *testing.T, opts Options) {
 		t.Errorf("kept keys: %s, want meta in out work", got)
 	}
 	d.raw(func(ctx context.Context, client rueidis.Client) error {
-		for key, most := range map[string]time.Duration{kv.MetaKey(d.id): time.Hour + callruntime.DefaultTTL, kv.RuntimeStream(d.id): 5 * time.Minute, kv.History(d.id): 5 * time.Minute} {
+		for key, most := range map[string]time.Duration{kv.MetaKey(d.id): time.Hour + callruntime.DefaultTTL, kv.RuntimeStreamKey(d.id): 5 * time.Minute, kv.HistoryKey(d.id): 5 * time.Minute} {
 			ttl, err := client.Do(ctx, client.B().Pttl().Key(key).Build()).AsInt64()
 			if kept := time.Duration(ttl) * time.Millisecond; kept < most-5*time.Minute || kept > most || err != nil {
 				t.Errorf("%s is kept for %v, %v; want at most %v", key, kept, err, most)
 			}
 		}
-		return errors.Join(client.Do(ctx, client.B().Del().Key(kv.RuntimeStream(d.id)).Build()).Error(), client.Do(ctx, client.B().Del().Key(kv.History(d.id)).Build()).Error())
+		return errors.Join(client.Do(ctx, client.B().Del().Key(kv.RuntimeStreamKey(d.id)).Build()).Error(), client.Do(ctx, client.B().Del().Key(kv.HistoryKey(d.id)).Build()).Error())
 	})
 	for _, item := range []callruntime.WorkItem{used, open, shared} {
 		d.expect(item, "late", callback.Ended)

@@ -88,7 +88,7 @@ func TestNewMessageBeforeRetryIsKept(t *testing.T) {
 	}
 	_, _, _ = s.channels.Since(t.Context(), s.id, head) // trims the history
 	s.raw(func(ctx context.Context, client rueidis.Client) error {
-		old, err := client.Do(ctx, client.B().Xrevrange().Key(kv.History(s.id)).End("+").Start("-").Count(1).Build()).AsXRange()
+		old, err := client.Do(ctx, client.B().Xrevrange().Key(kv.HistoryKey(s.id)).End("+").Start("-").Count(1).Build()).AsXRange()
 		if err != nil {
 			return err
 		}

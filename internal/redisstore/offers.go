@@ -31,7 +31,7 @@ func (c *Channels) Offer(ctx context.Context, o wire.Offer) error {
 		left = millis(time.Until(time.UnixMilli(o.ExpiresAt)))
 	}
 	return c.store.do(ctx, "offer a session", func(ctx context.Context, client rueidis.Client) error {
-		keys := []string{kv.OffersStream, kv.NewestOffer(o.SessionID)}
+		keys := []string{kv.OffersStream, kv.NewestOfferKey(o.SessionID)}
 		return offerScript.Exec(ctx, client, keys, []string{string(value), left, strconv.Itoa(maxOffers)}).Error()
 	})
 }

@@ -97,7 +97,7 @@ func (a *adapter) Message(payload string) {
 		a.subscriber.Audio([]byte(rest))
 	case kv.NoticeReplaced:
 		a.subscriber.Replaced(rest)
-	case kv.NoticeClosed:
+	case kv.NoticeEnded:
 		a.subscriber.Closed(rest)
 	}
 }
