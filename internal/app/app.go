@@ -94,7 +94,7 @@ func New(ctx context.Context, cfg config.Config, opts Options) (_ *App, err erro
 	db, kv := a.stores.sql, a.stores.kv
 
 	secrets := auth.Secrets{Current: cfg.JWTSecret, Previous: cfg.JWTPrevious}
-	authenticator := auth.NewAuthenticator(db, auth.NewConsoleTokens(secrets, time.Now), a.log, time.Now)
+	authenticator := auth.NewAuthenticator(db, auth.NewConsoleTokens(secrets, cfg.JWTMaxAge, time.Now), a.log, time.Now)
 	quotas := team.NewQuotas(db)
 	limits := ratelimit.NewSettings(kv, db, a.log, a.telemetry.Registry)
 	limiter := ratelimit.NewLimiter(kv, limits.Limits, a.telemetry.Registry)

@@ -5,9 +5,12 @@ import (
 	"fmt"
 	"regexp"
 	"slices"
+	"strconv"
+	"strings"
 	"time"
 
 	"github.com/go-json-experiment/json"
+	"github.com/go-json-experiment/json/jsontext"
 	"github.com/golang-jwt/jwt/v5"
 
 	"telapi/internal/redact"
@@ -21,8 +24,9 @@ const SessionAudience = "telapi:session"
 // guessed offline from a single token.
 const MinSecretBytes = 32
 
-// MaxSkew is the tolerated difference between the clocks of two machines. A new
-// token of a console whose clock is ahead must be accepted.
+// MaxSkew is the tolerated difference between the clocks of two machines: the
+// leeway for the times of a token. A new token of a console whose clock is ahead
+// must be accepted.
 const MaxSkew = 2 * time.Second
 
 // maxTokenBytes limits what is parsed before the signature is verified.
@@ -41,12 +45,36 @@ type consoleClaims struct {
 	jwt.RegisteredClaims
 }
 
-// UnmarshalJSON matches claim names exactly and rejects duplicates. The JWT
-// library's decoder accepts "TEAMID" for teamId and the last of two duplicates,
-// so that another reader could see different claims in the same token.
+// UnmarshalJSON decodes with UnmarshalClaims.
 func (c *consoleClaims) UnmarshalJSON(b []byte) error {
 	type plain consoleClaims
-	return json.Unmarshal(b, (*plain)(c))
+	return UnmarshalClaims(b, (*plain)(c))
+}
+
+// UnmarshalClaims decodes the claims of a token more strictly than the JWT library.
+// Names match exactly and occur once: the library accepts "TEAMID" for teamId and
+// the last of two duplicates, so that another reader could see different claims in
+// the same token. Times are numbers: the library accepts "1800000000", and null
+// for a missing claim.
+func UnmarshalClaims(b []byte, into any) error {
+	return json.Unmarshal(b, into, json.WithUnmarshalers(json.UnmarshalFromFunc(unmarshalTime)))
+}
+
+// maxTime is the last second of the year 9999. The conversion of a larger number
+// could overflow.
+const maxTime = 253402300799
+
+func unmarshalTime(d *jsontext.Decoder, into **jwt.NumericDate) error {
+	value, err := d.ReadValue()
+	if err != nil {
+		return err
+	}
+	seconds, err := strconv.ParseFloat(string(value), 64)
+	if value.Kind() != '0' || err != nil || seconds < 0 || seconds > maxTime {
+		return errors.New("time is not a number from 0 to " + strconv.Itoa(maxTime))
+	}
+	*into = jwt.NewNumericDate(time.Unix(int64(seconds), 0))
+	return nil
 }
 
 // Secrets are the signing secrets of JWTs. Current signs and verifies. Previous
@@ -84,12 +112,26 @@ func (v *Verifier) Verify(token string, into jwt.Claims) error {
 	if len(token) > maxTokenBytes {
 		return errors.New("token too long")
 	}
-	parsed, err := v.parser.ParseWithClaims(token, into, func(*jwt.Token) (any, error) { return v.keys, nil })
-	if err != nil {
+	if _, err := v.parser.ParseWithClaims(token, into, func(*jwt.Token) (any, error) { return v.keys, nil }); err != nil {
 		return err
 	}
+	return v.checkHeader(token)
+}
+
+// checkHeader rejects forbidden and duplicate members, which the JWT library
+// accepts.
+func (v *Verifier) checkHeader(token string) error {
+	encoded, _, _ := strings.Cut(token, ".")
+	raw, err := v.parser.DecodeSegment(encoded)
+	if err != nil {
+		return fmt.Errorf("decode header: %w", err)
+	}
+	var header map[string]jsontext.Value
+	if err := json.Unmarshal(raw, &header); err != nil {
+		return fmt.Errorf("decode header: %w", err)
+	}
 	for _, name := range forbiddenHeaders {
-		if parsed.Header[name] != nil {
+		if _, found := header[name]; found {
 			return errors.New("forbidden header " + name)
 		}
 	}
@@ -97,11 +139,17 @@ func (v *Verifier) Verify(token string, into jwt.Claims) error {
 }
 
 // ConsoleTokens verifies console JWTs.
-type ConsoleTokens struct{ verifier *Verifier }
+type ConsoleTokens struct {
+	verifier *Verifier
+	maxAge   time.Duration
+	now      func() time.Time
+}
 
-// NewConsoleTokens returns a verifier of console JWTs.
-func NewConsoleTokens(secrets Secrets, now func() time.Time) *ConsoleTokens {
-	return &ConsoleTokens{NewVerifier(secrets, jwt.WithExpirationRequired(), jwt.WithIssuedAt(), jwt.WithLeeway(MaxSkew), jwt.WithTimeFunc(now))}
+// NewConsoleTokens returns a verifier of console JWTs that live for maxAge at most.
+func NewConsoleTokens(secrets Secrets, maxAge time.Duration, now func() time.Time) *ConsoleTokens {
+	return &ConsoleTokens{
+		NewVerifier(secrets, jwt.WithExpirationRequired(), jwt.WithIssuedAt(), jwt.WithLeeway(MaxSkew), jwt.WithTimeFunc(now)), maxAge, now,
+	}
 }
 
 // Verify returns the principal of a console JWT.
@@ -110,6 +158,9 @@ func (c *ConsoleTokens) Verify(token string) (Principal, error) {
 	err := c.verifier.Verify(token, &claims)
 	switch {
 	case err != nil:
+	case claims.ExpiresAt.After(c.now().Add(c.maxAge + MaxSkew)),
+		claims.IssuedAt != nil && claims.ExpiresAt.Sub(claims.IssuedAt.Time) > c.maxAge:
+		err = fmt.Errorf("lifetime exceeds %s", c.maxAge)
 	case slices.Contains(claims.Audience, SessionAudience):
 		err = errors.New("call token used as console JWT")
 	case !subjectPattern.MatchString(claims.Subject):

@@ -40,7 +40,7 @@ func hs256(header, claims string) string {
 }
 
 func newTestTokens() *auth.ConsoleTokens {
-	return auth.NewConsoleTokens(auth.Secrets{Current: testSecret}, func() time.Time { return jwtNow })
+	return auth.NewConsoleTokens(auth.Secrets{Current: testSecret}, 24*time.Hour, func() time.Time { return jwtNow })
 }
 
 func TestConsoleTokenReturnsItsPrincipal(t *testing.T) {
@@ -58,6 +58,9 @@ func TestConsoleTokenReturnsItsPrincipal(t *testing.T) {
 		"nbf and iat now":         {validHeader, `{"sub":"u","teamId":"t","scopes":[],"exp":1800000060,"nbf":1800000000,"iat":1800000000}`, auth.Principal{"t", "u", []auth.Scope{}}},
 		"console's clock ahead":   {validHeader, `{"sub":"u","teamId":"t","scopes":[],"exp":1800000060,"nbf":1800000002,"iat":1800000002}`, auth.Principal{"t", "u", []auth.Scope{}}},
 		"console's clock behind":  {validHeader, `{"sub":"u","teamId":"t","scopes":[],"exp":1799999999}`, auth.Principal{"t", "u", []auth.Scope{}}},
+		"fractions of a second":   {validHeader, `{"sub":"u","teamId":"t","scopes":[],"exp":1800000060.25,"nbf":1799999999.5,"iat":1.7999999995e9}`, auth.Principal{"t", "u", []auth.Scope{}}},
+		"longest life":            {validHeader, `{"sub":"u","teamId":"t","scopes":[],"exp":1800086400,"iat":1800000000}`, auth.Principal{"t", "u", []auth.Scope{}}},
+		"longest life, no iat":    {validHeader, `{"sub":"u","teamId":"t","scopes":[],"exp":1800086402}`, auth.Principal{"t", "u", []auth.Scope{}}},
 		"sub is an email address": {validHeader, `{"sub":"zoë o'neil+x@example.com","teamId":"t","scopes":[],"exp":1800000060}`, auth.Principal{"t", "zoë o'neil+x@example.com", []auth.Scope{}}},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -108,6 +111,10 @@ func TestForgedTokenIsRejected(t *testing.T) {
 		"crit requires an extension":         hs256(`{"alg":"HS256","crit":["exp2"],"exp2":1}`, validClaims),
 		"crit requires an unencoded payload": hs256(`{"alg":"HS256","crit":["b64"],"b64":false}`, validClaims),
 		"crit is empty":                      hs256(`{"alg":"HS256","crit":[]}`, validClaims),
+		"crit is null":                       hs256(`{"alg":"HS256","crit":null}`, validClaims),
+		"alg twice":                          hs256(`{"alg":"none","alg":"HS256"}`, validClaims),
+		"alg twice, escaped":                 hs256(`{"\u0061lg":"none","alg":"HS256"}`, validClaims),
+		"typ twice":                          hs256(`{"alg":"HS256","typ":"JWT","typ":"JWT"}`, validClaims),
 		"no signature":                       parts[0] + "." + parts[1] + ".",
 		"signature of other claims":          parts[0] + "." + parts[1] + "." + strings.Split(claims(`{}`), ".")[2],
 		"claims changed":                     parts[0] + "." + segment([]byte(strings.Replace(validClaims, "tm_1", "tm_2", 1))) + "." + parts[2],
@@ -125,9 +132,24 @@ func TestForgedTokenIsRejected(t *testing.T) {
 		"exp a date":           claims(`{"sub":"u","teamId":"t","scopes":[],"exp":"2099-01-01T00:00:00Z"}`),
 		"exp a list":           claims(`{"sub":"u","teamId":"t","scopes":[],"exp":[1800000060]}`),
 		"exp exceeds float64":  claims(`{"sub":"u","teamId":"t","scopes":[],"exp":1e999}`),
+		"exp a quoted number":  claims(`{"sub":"u","teamId":"t","scopes":[],"exp":"1800000060"}`),
+		"exp overflows":        claims(`{"sub":"u","teamId":"t","scopes":[],"exp":1e300}`),
+		"exp in a year 10000":  claims(`{"sub":"u","teamId":"t","scopes":[],"exp":253402300800}`),
+		"exp too late":         claims(`{"sub":"u","teamId":"t","scopes":[],"exp":1800086403}`),
+		"life too long":        claims(`{"sub":"u","teamId":"t","scopes":[],"iat":1799999999,"exp":1800086400}`),
+		"old, exp extended":    claims(`{"sub":"u","teamId":"t","scopes":[],"iat":1799900000,"exp":1800000060}`),
 		"exp in upper case":    claims(`{"sub":"u","teamId":"t","scopes":[],"EXP":1800000060}`),
 		"not yet valid":        withClaim(`"nbf":1800000003`),
 		"nbf a word":           withClaim(`"nbf":"now"`),
+		"nbf null":             withClaim(`"nbf":null`),
+		"nbf a quoted number":  withClaim(`"nbf":"1"`),
+		"nbf negative":         withClaim(`"nbf":-1`),
+		"nbf overflows":        withClaim(`"nbf":-1e300`),
+		"iat null":             withClaim(`"iat":null`),
+		"iat a quoted number":  withClaim(`"iat":"1799999999"`),
+		"iat negative":         withClaim(`"iat":-1`),
+		"iat overflows":        withClaim(`"iat":-1e300`),
+		"iat a boolean":        withClaim(`"iat":true`),
 		"issued in the future": withClaim(`"iat":1800000003`),
 		"iat a word":           withClaim(`"iat":"now"`),
 
@@ -266,7 +288,7 @@ func TestBearerParsesAuthorizationHeader(t *testing.T) {
 
 func TestTokenExpiresByInjectedClock(t *testing.T) {
 	now := jwtNow
-	tokens := auth.NewConsoleTokens(auth.Secrets{Current: testSecret}, func() time.Time { return now })
+	tokens := auth.NewConsoleTokens(auth.Secrets{Current: testSecret}, time.Hour, func() time.Time { return now })
 	token := hs256(validHeader, validClaims)
 	if _, err := tokens.Verify(token); err != nil {
 		t.Fatal(err)
@@ -288,7 +310,7 @@ func TestTokenSignedWithPreviousSecretIsAccepted(t *testing.T) {
 		{"previous secret removed", auth.Secrets{Current: testSecret}, false},
 		{"no secrets", auth.Secrets{}, false},
 	} {
-		if _, err := auth.NewConsoleTokens(tt.secrets, func() time.Time { return jwtNow }).Verify(token); (err == nil) != tt.accepted {
+		if _, err := auth.NewConsoleTokens(tt.secrets, time.Hour, func() time.Time { return jwtNow }).Verify(token); (err == nil) != tt.accepted {
 			t.Errorf("%s: error %v, want accepted %v", tt.name, err, tt.accepted)
 		}
 	}

@@ -39,6 +39,7 @@ type Config struct {
 	_            struct{}      `section:"Authentication"`
 	JWTSecret    redact.Secret `env:"JWT_SECRET" min:"32" required:"serve" doc:"HS256 key of console JWTs and call tokens. Must equal the signing secret of the web console; otherwise every console JWT is rejected with 401. telapi dev generates one if unset."`
 	JWTPrevious  redact.Secret `env:"JWT_SECRET_PREVIOUS" min:"32" doc:"A second secret that verifies JWTs but signs none. Use it to rotate JWT_SECRET without downtime."`
+	JWTMaxAge    time.Duration `env:"JWT_MAX_AGE" default:"24h" min:"1m" max:"8760h" doc:"Maximum lifetime of a console JWT. One that expires later than this after now, or after its iat, is rejected with 401. Clocks may differ by 2 seconds."`
 	MetricsToken redact.Secret `env:"METRICS_TOKEN" doc:"If set, /metrics requires it as a bearer token."`
 
 	_                   struct{}      `section:"Sessions"`

@@ -36,6 +36,7 @@ func TestDefaultsMatchInterfaceDocument(t *testing.T) {
 		"TELAPI_PORT":                  "3001",
 		"LOG_LEVEL":                    "info",
 		"JWT_SECRET":                   "",
+		"JWT_MAX_AGE":                  "24h0m0s",
 		"DATABASE_SSL_MODE":            "disable",
 		"REDIS_TLS_ENABLED":            "false",
 		"API_TLS_ENABLED":              "false",

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 
-	"github.com/go-json-experiment/json"
 	"github.com/golang-jwt/jwt/v5"
 
 	"telapi/internal/auth"
@@ -18,19 +17,18 @@ const tokenIssuer = "telapi"
 // claims are the claims of a call token. Audience replaces the library's field,
 // which also accepts a list, so that a console JWT cannot pass as a call token.
 type claims struct {
-	Audience   string        `json:"aud"`
-	TeamID     string        `json:"teamId"`
-	EndpointID string        `json:"endpointId"`
-	Mode       endpoint.Mode `json:"mode"`
-	RedeemBy   int64         `json:"rdm"`
+	Audience   string           `json:"aud"`
+	TeamID     string           `json:"teamId"`
+	EndpointID string           `json:"endpointId"`
+	Mode       endpoint.Mode    `json:"mode"`
+	RedeemBy   *jwt.NumericDate `json:"rdm"`
 	jwt.RegisteredClaims
 }
 
-// UnmarshalJSON matches claim names case-sensitively and rejects duplicate names.
-// The library's decoder does neither.
+// UnmarshalJSON decodes with auth.UnmarshalClaims.
 func (c *claims) UnmarshalJSON(b []byte) error {
 	type plain claims
-	return json.Unmarshal(b, (*plain)(c))
+	return auth.UnmarshalClaims(b, (*plain)(c))
 }
 
 // Tokens signs and verifies call tokens. Tokens are not stored: signing the same
@@ -55,7 +53,7 @@ func (t *Tokens) Sign(s Session) (string, error) {
 		TeamID:     s.TeamID,
 		EndpointID: s.EndpointID,
 		Mode:       s.Mode,
-		RedeemBy:   s.RedeemBy.Unix(),
+		RedeemBy:   jwt.NewNumericDate(s.RedeemBy),
 		RegisteredClaims: jwt.RegisteredClaims{
 			Issuer:    tokenIssuer,
 			Subject:   s.ID,
@@ -77,7 +75,7 @@ func (t *Tokens) verify(token string) (c claims, err error) {
 	case err != nil:
 	case c.Audience != auth.SessionAudience || c.Issuer != tokenIssuer:
 		err = errors.New("not a call token")
-	case c.Subject == "" || c.ID == "" || c.ExpiresAt == nil || c.IssuedAt == nil:
+	case c.Subject == "" || c.ID == "" || c.ExpiresAt == nil || c.IssuedAt == nil || c.RedeemBy == nil:
 		err = errors.New("missing claim")
 	}
 	if err != nil {
@@ -94,8 +92,8 @@ func errInvalidToken(cause error) error {
 }
 
 // Verify returns the session and endpoint of a call token without changing
-// anything. It fails with fault.Unauthorized if the token is invalid, with
-// fault.SessionEnded if its session has ended or expired, and with
+// anything. It fails with fault.Unauthorized if the token is invalid or its session
+// is unknown, with fault.SessionEnded if its session has ended or expired, and with
 // fault.WebRTCDisabled if its mode is disabled. Sessions of an endpoint that was
 // disabled later stay valid.
 func (s *Service) Verify(ctx context.Context, token string) (Session, endpoint.Endpoint, error) {
@@ -116,14 +114,17 @@ func (s *Service) verify(ctx context.Context, token string) (Session, error) {
 		return Session{}, err
 	}
 	session, err := s.Store.Session(ctx, tokenClaims.Subject)
+	expired := !s.Now().Before(tokenClaims.ExpiresAt.Time)
 	switch state := session.State(s.Now(), false); {
-	case fault.Is(err, fault.NotFound):
+	case fault.Is(err, fault.NotFound) && expired: // deleted SESSION_RETENTION after its end
 		return Session{}, errSessionEnded(err)
+	case fault.Is(err, fault.NotFound):
+		return Session{}, errInvalidToken(err)
 	case err != nil:
 		return Session{}, fmt.Errorf("get session: %w", err)
 	case session.TokenID != tokenClaims.ID || session.TeamID != tokenClaims.TeamID || session.EndpointID != tokenClaims.EndpointID || session.Mode != tokenClaims.Mode:
 		return Session{}, errInvalidToken(errors.New("claims differ from the session"))
-	case !s.Now().Before(tokenClaims.ExpiresAt.Time):
+	case expired:
 		return Session{}, errSessionEnded(errors.New("token expired"))
 	case state != Issued && state != Disconnected:
 		return Session{}, errSessionEnded(errors.New("session is " + string(state)))

@@ -3,6 +3,7 @@ package session_test
 import (
 	"maps"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -153,7 +154,18 @@ func TestInvalidTokensAreRejected(t *testing.T) {
 		"iat missing":            hs256(without("iat")),
 		"sub missing":            hs256(without("sub")),
 		"jti missing":            hs256(without("jti")),
+		"exp is a quoted number": hs256(replace("exp", strconv.FormatInt(s.ExpiresAt.Unix(), 10))),
+		"exp is out of range":    hs256(replace("exp", 1e18)),
+		"iat is a quoted number": hs256(replace("iat", strconv.FormatInt(s.IssuedAt.Unix(), 10))),
+		"iat is negative":        hs256(replace("iat", -1)),
+		"nbf is null":            hs256(replace("nbf", nil)),
+		"nbf is a quoted number": hs256(replace("nbf", "1")),
+		"rdm missing":            hs256(without("rdm")),
+		"rdm is null":            hs256(replace("rdm", nil)),
 		"rdm is a word":          hs256(replace("rdm", "later")),
+		"rdm is a quoted number": hs256(replace("rdm", strconv.FormatInt(s.RedeemBy.Unix(), 10))),
+		"rdm is negative":        hs256(replace("rdm", -1)),
+		"unknown session":        sign(func(s *session.Session) { s.ID = "ses_gone" }),
 		"older token ID":         sign(func(s *session.Session) { s.TokenID = "older" }),
 		"another team":           sign(func(s *session.Session) { s.TeamID = "t2" }),
 		"another endpoint":       sign(func(s *session.Session) { s.EndpointID = "chat" }),
@@ -170,9 +182,9 @@ func TestInvalidTokensAreRejected(t *testing.T) {
 			t.Errorf("%s: message %q with cause %v, want %q with a cause", name, f.Message, f.Cause, want)
 		}
 	}
-	_, _, err := e.service.Verify(t.Context(), sign(func(s *session.Session) { s.ID = "ses_gone" }))
-	wantFault(t, "correctly signed token of an unknown session", err, fault.SessionEnded)
-	if _, err := auth.NewConsoleTokens(auth.Secrets{Current: testSecret}, e.clock).Verify(issued.Token); !fault.Is(err, fault.Unauthorized) {
+	_, _, err := e.service.Verify(t.Context(), sign(func(s *session.Session) { s.ID, s.ExpiresAt = "ses_gone", e.now }))
+	wantFault(t, "expired token of a deleted session", err, fault.SessionEnded)
+	if _, err := auth.NewConsoleTokens(auth.Secrets{Current: testSecret}, 24*time.Hour, e.clock).Verify(issued.Token); !fault.Is(err, fault.Unauthorized) {
 		t.Errorf("a call token passes as a console JWT: %v", err)
 	}
 	e.service.Store = unavailableStore{e.db}

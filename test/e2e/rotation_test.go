@@ -74,3 +74,16 @@ func TestJWTSecretRotation(t *testing.T) {
 		}
 	}
 }
+
+func TestConsoleJWTLifetimeIsLimited(t *testing.T) {
+	hour := boot.Start(t, boot.Env{"JWT_MAX_AGE": "1h"})
+	shorter := boot.Start(t, boot.Env{"JWT_MAX_AGE": "30m"})
+	for _, c := range []struct {
+		instance *boot.Instance
+		status   int
+	}{{hour, 200}, {shorter, 401}} {
+		tenant := boot.NewTenant(t, c.instance, "tenant")
+		resp, body := c.instance.Call(t, "GET", capabilities, "Authorization", "Bearer "+consoleJWT(t, tenant.Team.ID, auth.ReadTeamApps)) // expires in an hour
+		wantStatus(t, resp, body, c.status, "")
+	}
+}

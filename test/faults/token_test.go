@@ -58,8 +58,12 @@ func TestHandshakeToken(t *testing.T) {
 
 		console := sign(t, jwt.MapClaims{"sub": "user-1", "teamId": svc.teamID, "scopes": auth.Scopes, "exp": time.Now().Add(time.Hour).Unix()}, boot.Secret)
 		forged := sign(t, jwt.MapClaims{"iss": "telapi", "aud": "telapi:session", "sub": "x", "exp": time.Now().Add(time.Hour).Unix()}, strings.Repeat("wrong", 10))
+		unknown := sign(t, jwt.MapClaims{
+			"iss": "telapi", "aud": "telapi:session", "sub": "ses_unknown", "teamId": svc.teamID, "endpointId": "e", "mode": "chat", "jti": "j",
+			"iat": time.Now().Unix(), "exp": time.Now().Add(time.Hour).Unix(), "rdm": time.Now().Add(time.Hour).Unix(),
+		}, boot.Secret)
 		for name, bad := range map[string]string{
-			"no token": "", "console JWT": console, "API key": svc.apiKey, "forged token": forged, "garbage": "x.y.z",
+			"no token": "", "console JWT": console, "API key": svc.apiKey, "forged token": forged, "token of an unknown session": unknown, "garbage": "x.y.z",
 			"truncated token": token[:len(token)/2], "missing signature": token[:strings.LastIndex(token, ".")+1],
 		} {
 			wantRejected(t, svc.Instance, bad, "", http.StatusUnauthorized, "UNAUTHORIZED")
