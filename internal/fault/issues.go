@@ -33,24 +33,24 @@ const (
 	IssueForbidden = "forbidden_character"
 )
 
-// maxIssues limits the details of an error. Further issues are only counted.
+// maxIssues limits the details of an error. Further issues are not recorded.
 const maxIssues = 100
 
 // Issues collects the problems in a request, so that a client can fix all of
 // them at once. The zero value is ready to use.
-type Issues struct {
-	list    []Issue
-	omitted int // number of issues beyond maxIssues
-}
+type Issues struct{ list []Issue }
 
 // Add records an issue.
 func (is *Issues) Add(path, code, format string, args ...any) {
-	if len(is.list) >= maxIssues {
-		is.omitted++
+	if is.Full() {
 		return
 	}
 	is.list = append(is.list, Issue{path, code, fmt.Sprintf(format, args...)})
 }
+
+// Full reports whether further issues are not recorded. Code that looks for more of
+// them may stop.
+func (is *Issues) Full() bool { return len(is.list) >= maxIssues }
 
 // Check records an issue unless ok.
 func (is *Issues) Check(ok bool, path, code, format string, args ...any) {
@@ -60,9 +60,10 @@ func (is *Issues) Check(ok bool, path, code, format string, args ...any) {
 }
 
 // Has reports whether there is an issue at path or above it. It keeps a value of
-// the wrong type from being reported as missing or out of range as well.
+// the wrong type from being reported as missing or out of range as well. It reports
+// true if is is full, because nothing needs to be checked any more.
 func (is *Issues) Has(path string) bool {
-	return slices.ContainsFunc(is.list, func(i Issue) bool {
+	return is.Full() || slices.ContainsFunc(is.list, func(i Issue) bool {
 		rest, above := strings.CutPrefix(path, i.Path)
 		return above && (rest == "" || rest[0] == '/')
 	})
@@ -130,11 +131,13 @@ func (is *Issues) List() []Issue { return is.list }
 
 // Err returns a VALIDATION_ERROR with all issues, or nil if there are none.
 func (is *Issues) Err() error {
-	switch n := len(is.list) + is.omitted; n {
+	switch n := len(is.list); n {
 	case 0:
 		return nil
 	case 1:
 		return New(Validation, "%s", is.list[0]).WithDetails(is.list)
+	case maxIssues:
+		return New(Validation, "The request has %d issues or more. See details for the first ones.", n).WithDetails(is.list)
 	default:
 		return New(Validation, "The request has %d issues. See details.", n).WithDetails(is.list)
 	}

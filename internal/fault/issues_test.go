@@ -55,8 +55,21 @@ func TestNumberOfListedIssuesIsLimited(t *testing.T) {
 	if n := len(e.Details.([]Issue)); n != maxIssues {
 		t.Errorf("%d issues listed, want %d", n, maxIssues)
 	}
-	if !strings.Contains(e.Message, "10000") {
-		t.Errorf("message %q does not have the number of issues", e.Message)
+	if !strings.Contains(e.Message, "100 issues or more") {
+		t.Errorf("message %q does not say that there are more issues", e.Message)
+	}
+}
+
+func TestFullIssuesSkipFurtherChecks(t *testing.T) {
+	var issues Issues
+	for i := range maxIssues {
+		if issues.Full() || issues.Has("/other") {
+			t.Fatalf("full after %d issues, want %d", i, maxIssues)
+		}
+		issues.Add(Pointer("/list", i), IssueType, "Not a string.")
+	}
+	if !issues.Full() || !issues.Has("/other") {
+		t.Errorf("not full after %d issues", maxIssues)
 	}
 }
 

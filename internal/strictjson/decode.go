@@ -21,16 +21,27 @@ import (
 	"telapi/internal/fault"
 )
 
-// maxDepth limits nesting, which costs stack in recursive parsers.
-const maxDepth = 128
+// Limits on the structure of a value, far above those of real bodies. They are
+// checked before anything is decoded, because a few bytes can become a large Go
+// value.
+const (
+	maxDepth   = 128    // nesting costs stack in recursive parsers
+	maxMembers = 10_000 // of one object; their names are held to find duplicates
+	// maxObjects and maxElements count all objects, and all members and array
+	// elements, of a value that is decoded into a Go type. A value that stays raw
+	// costs no more than its bytes.
+	maxObjects  = 10_000
+	maxElements = 32_768
+)
 
 // Decode decodes exactly one JSON value into v. The error is MALFORMED_JSON. A
 // value of the wrong type is recorded below the JSON Pointer base and left zero;
 // a pointer to it is not nil, so that it does not count as missing. A null counts
 // as absent.
 func Decode(data []byte, v any, base string, issues *fault.Issues) error {
-	if tooDeep(data) {
-		return fault.New(fault.MalformedJSON, "The JSON has more than %d nesting levels.", maxDepth)
+	_, raw := v.(*jsontext.Value)
+	if err := checkStructure(data, raw); err != nil {
+		return err
 	}
 	err := json.Unmarshal(data, v)
 	if _, ok := errors.AsType[*json.SemanticError](err); ok {
@@ -57,23 +68,45 @@ func syntaxProblem(err error) string {
 	}
 }
 
-// tooDeep counts brackets outside strings. Its result is unspecified for invalid
-// JSON, which is rejected anyway.
-func tooDeep(data []byte) bool {
-	depth := 0
+// checkStructure counts brackets and commas outside strings. Its result is
+// unspecified for invalid JSON, which is rejected anyway.
+func checkStructure(data []byte, raw bool) error {
+	var commas [maxDepth + 1]int32 // of the open containers
+	var isObject [maxDepth + 1]bool
+	depth, objects, elements := 0, 0, 0
 	for i := 0; i < len(data); i++ {
-		switch data[i] {
+		switch c := data[i]; c {
 		case '"':
 			i = stringEnd(data, i)
 		case '{', '[':
 			if depth++; depth > maxDepth {
-				return true
+				return tooMany(maxDepth, "nesting levels")
+			}
+			if commas[depth], isObject[depth] = 0, c == '{'; isObject[depth] {
+				objects++
+			}
+		case ',':
+			elements++
+			if commas[depth]++; isObject[depth] && commas[depth] >= maxMembers {
+				return tooMany(maxMembers, "members in one object")
 			}
 		case '}', ']':
-			depth--
+			depth = max(0, depth-1)
 		}
 	}
-	return false
+	switch {
+	case raw:
+		return nil
+	case objects > maxObjects:
+		return tooMany(maxObjects, "objects")
+	case elements > maxElements:
+		return tooMany(maxElements, "members and array elements")
+	}
+	return nil
+}
+
+func tooMany(limit int, what string) error {
+	return fault.New(fault.MalformedJSON, "The JSON has more than %d %s.", limit, what)
 }
 
 // stringEnd returns the position of the closing quote for the opening quote at
@@ -96,9 +129,12 @@ func stringEnd(data []byte, open int) int {
 }
 
 // recordTypeErrors returns unmarshalers that record values of the wrong type and
-// continue.
+// continue. Once issues are full, they only check the syntax.
 func recordTypeErrors(base string, issues *fault.Issues) *json.Unmarshalers {
 	return json.UnmarshalFromFunc(func(dec *jsontext.Decoder, v any) error {
+		if issues.Full() {
+			return dec.SkipValue()
+		}
 		switch v.(type) {
 		case json.UnmarshalerFrom, json.Unmarshaler:
 			return errors.ErrUnsupported // their methods check the type

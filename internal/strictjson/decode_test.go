@@ -2,6 +2,7 @@ package strictjson
 
 import (
 	"errors"
+	"fmt"
 	"slices"
 	"strings"
 	"testing"
@@ -87,19 +88,23 @@ func TestNullCountsAsAbsent(t *testing.T) {
 
 func TestInvalidJSONIsMalformed(t *testing.T) {
 	for name, body := range map[string]string{
-		"empty":                 "",
-		"truncated":             `{"name":`,
-		"trailing":              `{} {}`,
-		"duplicate key":         `{"name":"a","name":"b"}`,
-		"duplicate in free":     `{"free":{"x":{"a":1,"a":2}}}`,
-		"duplicate unknown":     `{"zzz":1,"zzz":2}`,
-		"escaped duplicate":     `{"free":{"a":1,"\u0061":2}}`,
-		"invalid UTF-8":         "{\"name\":\"\xff\"}",
-		"lone surrogate":        `{"name":"\ud800"}`,
-		"wrong type, truncated": `{"name":1,"count":`,
-		"too deep":              strings.Repeat("[", 129) + strings.Repeat("]", 129),
-		"very deep":             `{"free":` + strings.Repeat(`{"a":`, 10000) + "1" + strings.Repeat("}", 10001),
-		"comment":               `{"name":"a" /* x */}`,
+		"empty":                       "",
+		"truncated":                   `{"name":`,
+		"trailing":                    `{} {}`,
+		"duplicate key":               `{"name":"a","name":"b"}`,
+		"duplicate in free":           `{"free":{"x":{"a":1,"a":2}}}`,
+		"duplicate unknown":           `{"zzz":1,"zzz":2}`,
+		"escaped duplicate":           `{"free":{"a":1,"\u0061":2}}`,
+		"invalid UTF-8":               "{\"name\":\"\xff\"}",
+		"lone surrogate":              `{"name":"\ud800"}`,
+		"wrong type, truncated":       `{"name":1,"count":`,
+		"too deep":                    strings.Repeat("[", 129) + strings.Repeat("]", 129),
+		"very deep":                   `{"free":` + strings.Repeat(`{"a":`, 10000) + "1" + strings.Repeat("}", 10001),
+		"comment":                     `{"name":"a" /* x */}`,
+		"too many objects":            `{"items":[` + strings.Repeat(`{},`, maxObjects-1) + `{}]}`,
+		"too many elements":           `{"items":[` + strings.Repeat(`null,`, maxElements+1) + `null]}`,
+		"too many members":            `{"free":` + objectWith(maxMembers+1) + `}`,
+		"malformed after many issues": `{"items":[` + strings.Repeat(`0,`, 200) + `0`,
 	} {
 		var o order
 		var issues fault.Issues
@@ -116,6 +121,46 @@ func TestInvalidJSONIsMalformed(t *testing.T) {
 	deepest := strings.Repeat("[", 128) + `"[[["` + strings.Repeat("]", 128)
 	if err := Decode([]byte(deepest), &list, "", &issues); err != nil {
 		t.Errorf("128 levels: %v", err)
+	}
+}
+
+// objectWith returns an object with n members.
+func objectWith(n int) string {
+	var b strings.Builder
+	for i := range n {
+		fmt.Fprintf(&b, `,"%d":0`, i)
+	}
+	return "{" + b.String()[1:] + "}"
+}
+
+func TestLargestStructuresAreAccepted(t *testing.T) {
+	for name, body := range map[string]string{
+		"objects":  `{"items":[` + strings.Repeat(`{},`, maxObjects-2) + `{}]}`,
+		"elements": `{"items":[` + strings.Repeat(`null,`, maxElements) + `null]}`,
+		"members":  `{"free":` + objectWith(maxMembers) + `}`,
+	} {
+		var o order
+		var issues fault.Issues
+		if err := Decode([]byte(body), &o, "", &issues); err != nil || issues.Err() != nil {
+			t.Errorf("%s: error %v and issues %v, want none", name, err, issues.Err())
+		}
+	}
+	var raw jsontext.Value
+	var issues fault.Issues
+	if err := Decode([]byte(`[`+strings.Repeat(`{"a":0},`, 2*maxElements)+`0]`), &raw, "", &issues); err != nil {
+		t.Errorf("raw value: %v, want no limit on its objects", err)
+	}
+}
+
+func TestDecodingStopsRecordingAtTheLimit(t *testing.T) {
+	var o order
+	var issues fault.Issues
+	body := `{"items":[` + strings.Repeat(`{"key":0},`, 500) + `{"key":"a"}]}`
+	if err := Decode([]byte(body), &o, "", &issues); err != nil {
+		t.Fatal(err)
+	}
+	if n := len(issues.List()); n != 100 || !issues.Full() || o.Items[500].Key != nil {
+		t.Errorf("%d issues, last key %v; want 100 issues and no value after them", n, o.Items[500].Key)
 	}
 }
 
