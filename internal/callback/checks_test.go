@@ -119,6 +119,60 @@ func TestRejectHidesMalformedBodyFromInvalidTokens(t *testing.T) {
 	}
 }
 
+func TestCheckReturnsTheErrorOfTheCredential(t *testing.T) {
+	for name, tt := range map[string]struct {
+		prepare func(*fixture, *callback.Request)
+		code    fault.Code // empty: no error
+		calls   string
+	}{
+		"usable":     {func(*fixture, *callback.Request) {}, "", "check"},
+		"no token":   {func(_ *fixture, r *callback.Request) { r.Digest = "" }, fault.CallbackToken, ""},
+		"unknown":    {func(_ *fixture, r *callback.Request) { r.Digest = "unknown" }, fault.CallbackToken, "check"},
+		"ended":      {func(f *fixture, _ *callback.Request) { f.end() }, fault.ConversationEnded, "check"},
+		"cancelled":  {func(f *fixture, r *callback.Request) { f.cancel(r.WorkItemID) }, fault.CallbackConsumed, "check"},
+		"consumed":   {func(f *fixture, r *callback.Request) { f.accept(*r) }, "", "channel deliver check"},
+		"store down": {func(f *fixture, _ *callback.Request) { f.store.checkErr = errStoreDown }, fault.ServiceUnavailable, "check"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			f := newFixture(t, options{})
+			r := f.request(wire.LLMItem, `{"content":"Hello"}`)
+			tt.prepare(f, &r)
+			err := f.service.Check(t.Context(), r.Credential)
+			if err != nil && fault.From(err).Code != tt.code || err == nil && tt.code != "" {
+				t.Errorf("error %v, want %q", err, tt.code)
+			}
+			f.checkCalls(tt.calls)
+			if m := f.metric("telapi_callbacks_total", "llm", string(tt.code)); tt.code != "" && m.GetCounter().GetValue() != 1 {
+				t.Errorf("telapi_callbacks_total is %v for outcome %s, want 1", m, tt.code)
+			}
+		})
+	}
+}
+
+// A large body was read only after a check, so its credential's own error is known.
+func TestLargeInvalidBodyGetsTheErrorOfTheCredential(t *testing.T) {
+	large := `{"content":1,"pad":"` + strings.Repeat("a", callback.MaxUncheckedBody) + `"}`
+	for name, tt := range map[string]struct {
+		prepare func(*fixture, *callback.Request)
+		code    fault.Code
+	}{
+		"usable":   {func(*fixture, *callback.Request) {}, fault.Validation},
+		"consumed": {func(f *fixture, r *callback.Request) { f.accept(*r) }, fault.CallbackConsumed},
+		"ended":    {func(f *fixture, _ *callback.Request) { f.end() }, fault.ConversationEnded},
+		"unknown":  {func(_ *fixture, r *callback.Request) { r.Digest = "unknown" }, fault.CallbackToken},
+	} {
+		t.Run(name, func(t *testing.T) {
+			f := newFixture(t, options{})
+			r := f.request(wire.LLMItem, `{"content":"Hello"}`)
+			tt.prepare(f, &r)
+			r.Body = []byte(large)
+			if _, err := f.service.Accept(t.Context(), r); !fault.Is(err, tt.code) {
+				t.Errorf("error %v, want %s", err, tt.code)
+			}
+		})
+	}
+}
+
 func TestReusedTokenReportsFirstCallback(t *testing.T) {
 	for name, tt := range map[string]struct {
 		prepare       func(*fixture, *callback.Request) (receipt string)

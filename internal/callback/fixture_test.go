@@ -48,10 +48,10 @@ func (s *recordingStore) Channel(ctx context.Context, id string) (callback.Chann
 	return s.Store.Channel(ctx, id)
 }
 
-func (s *recordingStore) CheckCredential(ctx context.Context, c callback.Credential) (bool, error) {
+func (s *recordingStore) CheckCredential(ctx context.Context, c callback.Credential) (callback.Status, error) {
 	s.calls = append(s.calls, "check")
 	if s.checkErr != nil {
-		return false, s.checkErr
+		return "", s.checkErr
 	}
 	return s.Store.CheckCredential(ctx, c)
 }

@@ -23,6 +23,10 @@ import (
 )
 
 const (
+	// MaxUncheckedBody is the length of the longest body that is read and decoded
+	// before its credential is checked. Short bodies save the round trip; long
+	// ones cost memory and CPU time, which a client without a credential must not use.
+	MaxUncheckedBody = 16 << 10
 	// maxPolicies bounds the cache of compiled policies, one per channel.
 	maxPolicies = 16_384
 	// entryOverhead is the typical size of an entry besides the text of the body.
@@ -88,29 +92,54 @@ func (s *Service) Accept(ctx context.Context, r Request) (Receipt, error) {
 	return receipt, nil
 }
 
+// Check returns the error that a callback with this credential gets, no matter what
+// its body contains, or nil. A consumed credential passes, because the body decides
+// whether the callback is a duplicate. Check must be called before a body over
+// MaxUncheckedBody is read. It costs one round trip to the store and none without a
+// token.
+func (s *Service) Check(ctx context.Context, c Credential) error {
+	status, err := s.checkCredential(ctx, c)
+	if err == nil && status != Usable && status != Consumed {
+		err = DeliverResult{Status: status}.err()
+	}
+	if err != nil {
+		s.metrics.countError(c.Kind, err)
+	}
+	return err
+}
+
 // Reject returns the error to answer if a callback's body could not be read.
 // MALFORMED_JSON is reported only to a valid credential. Other problems do not
 // depend on the credential and are returned unchanged.
 func (s *Service) Reject(ctx context.Context, c Credential, problem error) error {
 	if fault.Is(problem, fault.MalformedJSON) {
-		problem = s.rejectBody(ctx, c, problem)
+		problem = s.rejectBody(ctx, c, 0, problem)
 	}
 	s.metrics.countError(c.Kind, problem)
 	return problem
 }
 
-func (s *Service) rejectBody(ctx context.Context, c Credential, problem error) error {
-	if !c.wellFormed() {
-		return errInvalid
-	}
-	valid, err := s.store.CheckCredential(ctx, c)
-	if err != nil {
+// rejectBody returns the problem of a body to a valid credential. A body that was
+// checked before it was read gets the credential's own error otherwise.
+func (s *Service) rejectBody(ctx context.Context, c Credential, size int, problem error) error {
+	status, err := s.checkCredential(ctx, c)
+	switch {
+	case err != nil:
 		return err
-	}
-	if !valid {
+	case status == Usable:
+		return problem
+	case size > MaxUncheckedBody:
+		return DeliverResult{Status: status}.err()
+	default:
 		return errInvalid
 	}
-	return problem
+}
+
+func (s *Service) checkCredential(ctx context.Context, c Credential) (Status, error) {
+	if !c.wellFormed() {
+		return Invalid, nil
+	}
+	return s.store.CheckCredential(ctx, c)
 }
 
 func (c Credential) wellFormed() bool {
@@ -123,7 +152,7 @@ func (s *Service) accept(ctx context.Context, r Request) (Receipt, error) {
 	}
 	result, err := bot.Parse(r.Kind, r.Body, r.ChannelID)
 	if err != nil {
-		return Receipt{}, s.rejectBody(ctx, r.Credential, err)
+		return Receipt{}, s.rejectBody(ctx, r.Credential, len(r.Body), err)
 	}
 	digest := strictjson.DigestCompact(r.Body)
 	for range 2 { // again if the cached policy belongs to an earlier epoch

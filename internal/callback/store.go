@@ -51,6 +51,7 @@ const (
 	Cancelled    Status = "cancelled"    // the runtime cancelled the work item
 	Stale        Status = "stale"        // the channel has another epoch; nothing changed
 	Backpressure Status = "backpressure" // the runtime's backlog is full; nothing changed
+	Usable       Status = "usable"       // only of CheckCredential: the next callback would be routed or parked
 )
 
 // DeliverResult is the result of a delivery.
@@ -83,9 +84,10 @@ type Store interface {
 	// Channel returns a channel, also for a while after it has ended, or
 	// ErrChannelNotFound.
 	Channel(ctx context.Context, channelID string) (Channel, error)
-	// CheckCredential reports whether a delivery with the credential would be
-	// routed or parked. It changes nothing.
-	CheckCredential(ctx context.Context, c Credential) (bool, error)
+	// CheckCredential returns Usable if a delivery with the credential would be
+	// routed or parked, and otherwise Invalid, Ended, Consumed or Cancelled. It
+	// changes nothing.
+	CheckCredential(ctx context.Context, c Credential) (Status, error)
 	// Deliver checks and consumes the credential and routes or parks the
 	// entries in one atomic step. After a lost reply it may be repeated with the
 	// same CallbackID and returns the same result.

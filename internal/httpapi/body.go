@@ -2,25 +2,48 @@ package httpapi
 
 import (
 	"context"
-	"errors"
 	"io"
 	"mime"
 	"net/http"
 	"strings"
-	"sync"
+	"sync/atomic"
 	"time"
 
+	"telapi/internal/callback"
 	"telapi/internal/fault"
 )
 
+const (
+	// firstRead is the memory that a body of unknown or greater length gets before
+	// any of it has arrived.
+	firstRead = 4 << 10
+	// smallBody is the length up to which a body may use all of the budget.
+	smallBody = callback.MaxUncheckedBody
+
+	// bodyBudget is the memory for the bodies of all requests in progress. Large
+	// bodies get a part of it, so that small ones are served even if clients with
+	// valid credentials send many large ones.
+	bodyBudget      = 32 << 20
+	largeBodyBudget = 24 << 20
+
+	// A body must arrive within bodyGrace plus the time that it needs at minBodyRate,
+	// and within readTimeout. A client that stops sending is disconnected soon.
+	bodyGrace   = 5 * time.Second
+	minBodyRate = 4 << 10 // bytes per second
+	readTimeout = 30 * time.Second
+)
+
 // withBody reads a JSON body of at most maxBody bytes for a handler.
-func withBody(handle func(x *exchange, r *http.Request, body []byte) error) handler {
+func (s *Server) withBody(handle func(x *exchange, r *http.Request, body []byte) error) handler {
 	return func(x *exchange, r *http.Request) error {
-		body, err := readBody(x, r, maxBody)
+		if err := checkBodyHeader(r, maxBody); err != nil {
+			return err
+		}
+		body, err := s.readBody(x, r, maxBody, nil)
 		if err != nil {
 			return err
 		}
-		r, cancel := restartTimeout(x, r)
+		r, cancel := restartTimeout(x.ctx, r)
 		defer cancel()
 		return handle(x, r, body)
 	}
@@ -28,42 +51,127 @@ func withBody(handle func(x *exchange, r *http.Request, body []byte) error) hand
 
 // restartTimeout gives the work on a body the full handler timeout, no matter how
 // long the client took to send the body.
-func restartTimeout(x *exchange, r *http.Request) (restarted *http.Request, cancel func()) {
-	ctx := withTimeout(x.ctx)
+func restartTimeout(parent context.Context, r *http.Request) (restarted *http.Request, cancel func()) {
+	ctx := withTimeout(parent)
 	return r.WithContext(ctx), ctx.cancel
 }
 
-// maxPreallocated is the longest Content-Length for which memory is allocated at
-// once: a client must not allocate more by just declaring a long body.
-const maxPreallocated = 16 << 10
-
-// readBody reads a JSON body. It rejects other content types and a Content-Length
-// over the limit before it reads anything.
-func readBody(w http.ResponseWriter, r *http.Request, limit int64) ([]byte, error) {
+// checkBodyHeader rejects a body by its header: other content types than JSON, and
+// a Content-Length over the limit.
+func checkBodyHeader(r *http.Request, limit int64) error {
 	if !declaresJSON(r.Header) {
-		return nil, fault.New(fault.UnsupportedMedia, "Send the body as Content-Type: application/json, in UTF-8 and without Content-Encoding.")
+		return fault.New(fault.UnsupportedMedia, "Send the body as Content-Type: application/json, in UTF-8 and without Content-Encoding.")
 	}
 	if r.ContentLength > limit {
-		return nil, tooLarge(limit)
+		return tooLarge(limit)
 	}
+	return nil
+}
+
+// errBodyBudget is the error for a body that finds the budget used up.
+var errBodyBudget = fault.New(fault.ServiceUnavailable, "Too many large requests are in progress. Retry in a few seconds.").WithRetryAfter(2 * time.Second)
+
+// readBody reads a body of at most limit bytes. Its memory grows with the bytes that
+// have arrived and comes from the budget of all requests; it is returned when the
+// request ends. If beforeLarge is not nil, it is called before more than smallBody
+// bytes are read, and its error ends the read.
+func (s *Server) readBody(x *exchange, r *http.Request, limit int64, beforeLarge func() error) ([]byte, error) {
+	length := limit + 1 // unknown: one byte more, to notice a body that is too large
+	if r.ContentLength >= 0 {
+		length = r.ContentLength
+	}
+	pace := pacer{http.NewResponseController(x), time.Now()}
+	defer pace.stop()
 	var body []byte
-	var err error
-	if n := r.ContentLength; n >= 0 && n <= maxPreallocated { // net/http does not deliver more
-		body = make([]byte, n)
-		_, err = io.ReadFull(r.Body, body)
-	} else {
-		body, err = io.ReadAll(http.MaxBytesReader(w, r.Body, limit))
+	for {
+		n := int64(len(body))
+		switch {
+		case n > limit:
+			return nil, tooLarge(limit)
+		case n == length:
+			return body, nil
+		case n > smallBody && beforeLarge != nil:
+			if err := beforeLarge(); err != nil {
+				return nil, err
+			}
+			beforeLarge = nil
+		}
+		if len(body) == cap(body) {
+			size := min(max(firstRead, 2*n), length)
+			if r.ContentLength < 0 && n <= smallBody {
+				size = min(size, smallBody+1) // one byte more shows that the body is not small
+			}
+			if !s.reserve(x, size) {
+				return nil, errBodyBudget
+			}
+			body = append(make([]byte, 0, size), body...)
+		}
+		pace.expect(n)
+		read, err := r.Body.Read(body[n:cap(body)])
+		body = body[:n+int64(read)]
+		switch {
+		case err == nil || int64(len(body)) == length:
+		case err == io.EOF && r.ContentLength < 0 && int64(len(body)) <= limit:
+			return body, nil
+		case int64(len(body)) <= limit:
+			x.cut = true
+			if r.ProtoMajor == 1 {
+				x.Header().Set("Connection", "close")
+			}
+			return nil, fault.New(fault.MalformedJSON, "The body is incomplete.").WithCause(err)
+		}
 	}
-	if err == nil {
-		return body, nil
+}
+
+// reserve raises the memory of a request's body to size.
+func (s *Server) reserve(x *exchange, size int64) bool {
+	allowed := int64(bodyBudget)
+	if size > smallBody+1 {
+		allowed = largeBodyBudget
 	}
-	if _, ok := errors.AsType[*http.MaxBytesError](err); ok {
-		return nil, tooLarge(limit)
+	more := size - x.reserved
+	if s.bodies.Add(more) > allowed {
+		s.bodies.Add(-more)
+		return false
 	}
-	if ctxErr := r.Context().Err(); errors.Is(ctxErr, context.Canceled) {
-		return nil, ctxErr
+	x.reserved = size
+	return true
+}
+
+// release returns the memory of a request's body to the budget.
+func (x *exchange) release(bodies *atomic.Int64) {
+	if x.reserved > 0 {
+		bodies.Add(-x.reserved)
 	}
-	return nil, fault.New(fault.MalformedJSON, "The body is incomplete.").WithCause(err)
+}
+
+// pacer disconnects clients that send a body too slowly.
+type pacer struct {
+	conn  *http.ResponseController
+	start time.Time
+}
+
+// expect sets the deadline of the next read, after received bytes.
+func (p pacer) expect(received int64) {
+	allowed := bodyGrace + time.Duration(received)*time.Second/minBodyRate
+	_ = p.conn.SetReadDeadline(p.start.Add(min(allowed, readTimeout))) // not supported by tests
+}
+
+// stop removes the deadline. net/http reads from the connection while the handler
+// runs, and cancels the request when a deadline passes.
+func (p pacer) stop() { _ = p.conn.SetReadDeadline(time.Time{}) }
+
+// Fail sends an error. net/http reads up to 256 KiB of the rest of a body before or
+// after it sends the response; Fail limits how long that may take.
+func (x *exchange) Fail(err error) {
+	if x.Request.ContentLength != 0 && x.Status == 0 {
+		deadline := time.Now()
+		if !x.cut {
+			deadline = deadline.Add(bodyGrace)
+		}
+		_ = http.NewResponseController(x).SetReadDeadline(deadline)
+	}
+	x.Response.Fail(err)
 }
 
 func tooLarge(limit int64) error {
@@ -84,60 +192,4 @@ func declaresJSON(h http.Header) bool {
 	mediaType, params, err := mime.ParseMediaType(contentTypes[0])
 	charset, given := params["charset"]
 	return err == nil && mediaType == "application/json" && (!given || strings.EqualFold(charset, "utf-8"))
-}
-
-// timeoutContext bounds the work on one request, like a context of
-// context.WithTimeout. It starts a timer only when Done is first called. Most
-// requests finish without a call of Done, and a timer costs more than the lookup of
-// a rate limit.
-type timeoutContext struct {
-	context.Context // the parent
-	deadline        time.Time
-
-	mu    sync.Mutex
-	timed context.Context // with a timer; nil until Done is called
-	stop  context.CancelFunc
-}
-
-func withTimeout(parent context.Context) *timeoutContext {
-	return &timeoutContext{Context: parent, deadline: time.Now().Add(handlerTimeout)}
-}
-
-func (c *timeoutContext) Deadline() (time.Time, bool) { return c.deadline, true }
-
-func (c *timeoutContext) Done() <-chan struct{} {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if c.timed == nil {
-		c.timed, c.stop = context.WithDeadline(c.Context, c.deadline)
-	}
-	return c.timed.Done()
-}
-
-func (c *timeoutContext) Err() error {
-	if err := c.current().Err(); err != nil || time.Now().Before(c.deadline) {
-		return err
-	}
-	return context.DeadlineExceeded
-}
-
-// Value implements context.Context. Children find the timed context through it,
-// and so need no goroutine to end with it.
-func (c *timeoutContext) Value(key any) any { return c.current().Value(key) }
-
-func (c *timeoutContext) current() context.Context {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if c.timed != nil {
-		return c.timed
-	}
-	return c.Context
-}
-
-func (c *timeoutContext) cancel() {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if c.stop != nil {
-		c.stop()
-	}
 }

@@ -65,7 +65,7 @@ func (s *Server) routes() []Route {
 		{"GET", "/openapi.yaml", public, "", ratelimit.API, apiAccess, serveDocument("application/yaml", s.deps.OpenAPI)},
 		{"GET", "/asyncapi.yaml", public, "", ratelimit.API, apiAccess, serveDocument("application/yaml", s.deps.AsyncAPI)},
 
-		{"POST", "/api/v1/sessions/token", team, auth.CreateCallToken, ratelimit.API, apiAccess, withBody(s.issueToken)},
+		{"POST", "/api/v1/sessions/token", team, auth.CreateCallToken, ratelimit.API, apiAccess, s.withBody(s.issueToken)},
 		{"GET", "/api/v1/sessions/{id}", team, auth.CreateCallToken, ratelimit.API, apiAccess, s.showSession},
 		{"DELETE", "/api/v1/sessions/{id}", team, auth.CreateCallToken, ratelimit.API, apiAccess, s.deleteSession},
 
@@ -75,7 +75,7 @@ func (s *Server) routes() []Route {
 		{"GET", "/api/v1/endpoints", team, auth.ReadTeamApps, ratelimit.API, apiAccess, s.listEndpoints},
 		{"GET", "/api/v1/runtime/capabilities", team, auth.ReadTeamApps, ratelimit.API, apiAccess, serveDocument("application/json", s.deps.Capabilities)},
 		{"GET", "/api/v1/runtime/endpoints/{id}", team, auth.ReadTeamApps, ratelimit.API, apiAccess, s.runtimeEndpoint},
-		{"POST", speech.Route, team, auth.CreateSpeech, ratelimit.API, apiAccess, withBody(s.synthesize)},
+		{"POST", speech.Route, team, auth.CreateSpeech, ratelimit.API, apiAccess, s.withBody(s.synthesize)},
 		{"GET", speech.Route + "/{name}", team, auth.ReadTeamApps, ratelimit.API, apiAccess, s.playSpeech},
 		{"GET", "/api/v1/usage/tts-characters", team, auth.ReadTeamUsage, ratelimit.API, apiAccess, s.ttsUsage},
 

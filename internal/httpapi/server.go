@@ -11,6 +11,7 @@ import (
 	"net/http"
 	"net/netip"
 	"strconv"
+	"sync/atomic"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -72,10 +73,13 @@ type Server struct {
 	tracer     trace.Tracer
 	metrics    httpMetrics
 	sockets    *socketSet
+	bodies     atomic.Int64 // bytes of the bodies of requests in progress
 	prometheus http.Handler // serves /metrics
 
 	playgroundFiles map[string]document
 	docsFiles       map[string]document
+
+	largeCallbacks chan struct{} // one element for each large callback in progress
 
 	streams    context.Context // ends responses that stream until shutdown
 	endStreams context.CancelFunc
@@ -84,6 +88,10 @@ type Server struct {
 // writeTimeout closes connections of clients that read too slowly. Routes that
 // stream extend the deadline themselves.
 const writeTimeout = 60 * time.Second
+
+// maxLargeCallbacks is the number of large callbacks that are decoded and delivered
+// at a time. Decoded, a body needs a multiple of its length.
+const maxLargeCallbacks = 4
 
 // New returns a server that is ready to serve.
 func New(deps Deps) *Server {
@@ -98,13 +106,14 @@ func New(deps Deps) *Server {
 		s.playgroundFiles = readFiles(deps.Playground.Files)
 		s.docsFiles = readFiles(deps.Playground.Docs)
 	}
+	s.largeCallbacks = make(chan struct{}, maxLargeCallbacks)
 	s.streams, s.endStreams = context.WithCancel(context.Background())
 	s.mux = s.newMux(s.Routes())
 	s.http = &http.Server{
 		Handler:                      s,
 		DisableGeneralOptionsHandler: true, // OPTIONS * gets the same responses as any other path
 		ReadHeaderTimeout:            10 * time.Second,
-		ReadTimeout:                  30 * time.Second,
+		ReadTimeout:                  readTimeout,
 		WriteTimeout:                 writeTimeout,
 		IdleTimeout:                  120 * time.Second,
 		MaxHeaderBytes:               32 << 10,
@@ -140,6 +149,8 @@ type exchange struct {
 	route     *Route          // nil: no route matches
 	client    netip.Addr
 	principal auth.Principal
+	reserved  int64 // bytes of the budget for bodies
+	cut       bool  // the body is incomplete and no more of it is expected
 }
 
 // ServeHTTP assigns the request ID, routes the request, and records the outcome
@@ -163,6 +174,7 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	s.metrics.inFlight.Inc()
 	defer x.RecoverAndFinish(func() {
 		s.metrics.inFlight.Dec()
+		x.release(&s.bodies)
 		s.observe(x, span, s.deps.Now().Sub(start))
 	})
 	s.dispatch(x, r)

@@ -40,7 +40,7 @@ func servePipe(t *testing.T) (client net.Conn, closed <-chan time.Duration) {
 			x.WriteBytes(http.StatusOK, "text/plain", make([]byte, 1<<20))
 			return nil
 		}},
-		{"POST", "/try", public, "", "", always, withBody(func(*exchange, *http.Request, []byte) error {
+		{"POST", "/try", public, "", "", always, s.withBody(func(*exchange, *http.Request, []byte) error {
 			t.Error("handled an incomplete body")
 			return nil
 		})},
@@ -80,7 +80,7 @@ func TestSlowClientsAreDisconnected(t *testing.T) {
 			go func() { _, _ = io.Copy(io.Discard, conn) }()
 			_, _ = io.WriteString(conn, "POST /try HTTP/1.1\r\nHost: a\r\nContent-Type: application/json\r\nContent-Length: 1000\r\n\r\n")
 			drip(conn)
-		}, 31 * time.Second},
+		}, bodyGrace + time.Second},
 		"unread response": {func(conn net.Conn) {
 			_, _ = io.WriteString(conn, "GET /try HTTP/1.1\r\nHost: a\r\n\r\n")
 		}, 60 * time.Second},
@@ -119,7 +119,7 @@ func TestSlowBodyDoesNotConsumeHandlerTimeout(t *testing.T) {
 	} {
 		synctest.Test(t, func(t *testing.T) {
 			s, _ := newTestServer(nil)
-			s.mux = s.newMux([]Route{{"POST", "/try", public, "", "", always, withBody(func(x *exchange, r *http.Request, body []byte) error {
+			s.mux = s.newMux([]Route{{"POST", "/try", public, "", "", always, s.withBody(func(x *exchange, r *http.Request, body []byte) error {
 				deadline, _ := r.Context().Deadline()
 				if left := time.Until(deadline); r.Context().Err() != nil || left != handlerTimeout {
 					t.Errorf("the handler has %s and context error %v, want %s", left, r.Context().Err(), handlerTimeout)

@@ -23,23 +23,22 @@ import (
 // tier.
 //
 // The order of the checks is: media type, size, presence of a token, body, token.
-// Problems of the body are reported only to a valid token.
+// Problems of the body are reported only to a valid token. A large body is read only
+// if the token is known, and few of them are processed at a time.
 func (s *Server) webhook(kind wire.WorkItemKind) handler {
-	limit := endpoint.DefaultLimits().CallbackBodyBytes
 	return func(x *exchange, r *http.Request) error {
 		received := s.deps.Now()
-		body, err := readBody(x, r, limit)
-		r, cancel := restartTimeout(x, r)
-		defer cancel()
 		credential := callback.Credential{
 			ChannelID: r.PathValue("channelId"), Kind: kind, WorkItemID: r.PathValue("workItemId"), Digest: digest(callbackToken(r, kind)),
 		}
 		callIDs := callTrace(r)
 		var receipt callback.Receipt
-		if err != nil {
-			err = s.deps.Callbacks.Reject(r.Context(), credential, err)
-		} else {
-			receipt, err = s.deps.Callbacks.Accept(r.Context(), callback.Request{Credential: credential, Body: body, Trace: callIDs, Received: received})
+		body, err := s.readCallback(x, r, credential)
+		if err == nil {
+			var cancel func()
+			r, cancel = restartTimeout(x.ctx, r)
+			defer cancel()
+			receipt, err = s.accept(r.Context(), callback.Request{Credential: credential, Body: body, Trace: callIDs, Received: received})
 		}
 		if span := trace.SpanFromContext(r.Context()); span.IsRecording() {
 			span.SetAttributes(
@@ -50,11 +49,55 @@ func (s *Server) webhook(kind wire.WorkItemKind) handler {
 			)
 		}
 		if err != nil {
+			// A client that stops sending its body still gets the answer.
+			r, cancel := restartTimeout(context.WithoutCancel(x.ctx), r)
+			defer cancel()
 			return s.countAuthFailure(x, r, err)
 		}
 		receipt.RequestID = x.RequestID
 		return x.WriteJSON(http.StatusAccepted, &receipt)
 	}
+}
+
+// accept processes a callback. Large ones wait for each other.
+func (s *Server) accept(ctx context.Context, r callback.Request) (callback.Receipt, error) {
+	if len(r.Body) > callback.MaxUncheckedBody {
+		select {
+		case s.largeCallbacks <- struct{}{}:
+			defer func() { <-s.largeCallbacks }()
+		case <-ctx.Done():
+			return callback.Receipt{}, s.deps.Callbacks.Reject(ctx, r.Credential, ctx.Err())
+		}
+	}
+	return s.deps.Callbacks.Accept(ctx, r)
+}
+
+// readCallback reads the body of a callback. It checks the credential first if the
+// token is missing or the body is large.
+func (s *Server) readCallback(x *exchange, r *http.Request, credential callback.Credential) ([]byte, error) {
+	limit := endpoint.DefaultLimits().CallbackBodyBytes
+	var credentialErr error
+	check := func() error {
+		checking, cancel := restartTimeout(x.ctx, r)
+		defer cancel()
+		credentialErr = s.deps.Callbacks.Check(checking.Context(), credential)
+		return credentialErr
+	}
+	err := checkBodyHeader(r, limit)
+	if err == nil && (credential.Digest == "" || r.ContentLength > callback.MaxUncheckedBody) {
+		err = check()
+	}
+	var body []byte
+	if err == nil {
+		body, err = s.readBody(x, r, limit, check)
+	}
+	if err == nil || credentialErr != nil {
+		return body, err
+	}
+	// A failed read cancels the context of the request.
+	rejecting, cancel := restartTimeout(context.WithoutCancel(x.ctx), r)
+	defer cancel()
+	return nil, s.deps.Callbacks.Reject(rejecting.Context(), credential, err)
 }
 
 // callbackToken returns the callback token of a request, or "". The token header

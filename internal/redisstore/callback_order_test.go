@@ -139,8 +139,8 @@ func callbackBackpressure(t *testing.T, opts Options) {
 	}
 	d.expect(items[0], "0", callback.Routed) // releases the parked callbacks
 	d.expect(items[rejected], "again", callback.Backpressure)
-	if valid, err := d.callbacks.CheckCredential(t.Context(), d.delivery(items[rejected], "").Credential); !valid || err != nil {
-		t.Errorf("credential: valid %t, %v", valid, err)
+	if status, err := d.callbacks.CheckCredential(t.Context(), d.delivery(items[rejected], "").Credential); status != callback.Usable || err != nil {
+		t.Errorf("credential: %s, %v", status, err)
 	}
 	for {
 		r, err := d.Receive(t.Context())

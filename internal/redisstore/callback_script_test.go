@@ -138,8 +138,8 @@ func TestCheckScriptsAreReadOnly(t *testing.T) {
 	for _, name := range []string{"check_credential", "check_connect"} {
 		d.store.scripts[name] = rueidis.NewLuaScriptReadOnly(lua.Channel(name))
 	}
-	if usable, err := d.callbacks.CheckCredential(t.Context(), item.Credential); usable || err != nil {
-		t.Errorf("credential of an idle channel: usable %t, %v", usable, err)
+	if status, err := d.callbacks.CheckCredential(t.Context(), item.Credential); status == callback.Usable || err != nil {
+		t.Errorf("credential of an idle channel: %s, %v", status, err)
 	}
 	if err := d.channels.CheckAttach(t.Context(), d.attachment("b")); !fault.Is(err, fault.SessionEnded) {
 		t.Errorf("connection to an idle channel: %v", err)

@@ -25,8 +25,8 @@ const shortTTL = 50 * time.Millisecond
 func (d *callbackFixture) waitExpired(item callruntime.WorkItem) {
 	d.channelFixture.Helper()
 	poll.Until(d.T, "work item expires", func() bool {
-		valid, err := d.callbacks.CheckCredential(d.Context(), d.delivery(item, "").Credential)
-		return !valid && err == nil
+		status, err := d.callbacks.CheckCredential(d.Context(), d.delivery(item, "").Credential)
+		return status != callback.Usable && err == nil
 	})
 	d.raw(func(ctx context.Context, client rueidis.Client) error { // CheckCredential does not write
 		return rueidis.NewLuaScript(lua.Channel("touch")).Exec(ctx, client, kv.ChannelKeys(d.id), []string{""}).Error()
@@ -125,8 +125,8 @@ func workItemTimeouts(t *testing.T, opts Options) {
 			return client.Do(ctx, client.B().Hset().Key(work).FieldValue().FieldValue(digest, later).Build()).Error()
 		})
 		d.expect(brief, "late", callback.Invalid)
-		if valid, err := d.callbacks.CheckCredential(t.Context(), d.delivery(brief, "").Credential); valid || err != nil {
-			t.Errorf("credential: valid %t, %v", valid, err)
+		if status, err := d.callbacks.CheckCredential(t.Context(), d.delivery(brief, "").Credential); status != callback.Invalid || err != nil {
+			t.Errorf("credential: %s, %v", status, err)
 		}
 		if err := d.Cancel(t.Context(), brief.ID); !errors.Is(err, callruntime.ErrWorkItemNotFound) {
 			t.Errorf("cancel: %v", err)

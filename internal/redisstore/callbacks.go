@@ -33,10 +33,10 @@ func (c *Callbacks) Channel(ctx context.Context, channelID string) (callback.Cha
 }
 
 // CheckCredential implements callback.Store.
-func (c *Callbacks) CheckCredential(ctx context.Context, credential callback.Credential) (usable bool, err error) {
+func (c *Callbacks) CheckCredential(ctx context.Context, credential callback.Credential) (callback.Status, error) {
 	status, err := runScript(ctx, c.store, "check a credential", "check_credential", credential.ChannelID, rueidis.RedisResult.ToString,
 		credential.Digest, string(credential.Kind), credential.WorkItemID)
-	return status == "usable", err
+	return callback.Status(status), err
 }
 
 // Deliver implements callback.Store.

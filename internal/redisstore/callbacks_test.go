@@ -197,8 +197,8 @@ func credentialChecks(t *testing.T, opts Options) {
 	d.expect(brief, "late", callback.Invalid)
 
 	used, cancelled, open := d.await(callruntime.AwaitOptions{}), d.await(callruntime.AwaitOptions{}), d.await(callruntime.AwaitOptions{})
-	if valid, err := d.callbacks.CheckCredential(t.Context(), d.delivery(used, "").Credential); !valid || err != nil {
-		t.Errorf("unused credential: valid %t, %v", valid, err)
+	if status, err := d.callbacks.CheckCredential(t.Context(), d.delivery(used, "").Credential); status != callback.Usable || err != nil {
+		t.Errorf("unused credential: %s, %v", status, err)
 	}
 	d.expect(used, "used", callback.Routed)
 	if err := errors.Join(d.Cancel(t.Context(), cancelled.ID), d.End(t.Context(), "done")); err != nil {

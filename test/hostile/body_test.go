@@ -1,0 +1,111 @@
+package hostile
+
+import (
+	"fmt"
+	"io"
+	"maps"
+	"net/http"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+)
+
+// post sends a body to a webhook and returns the status.
+func (a *target) post(path, token, body string) int {
+	req, err := http.NewRequestWithContext(a.Context(), http.MethodPost, a.url+path, strings.NewReader(body))
+	if err != nil {
+		a.Error(err)
+		return 0
+	}
+	req.Header.Set("Content-Type", "application/json")
+	req.Header.Set("token", token)
+	resp, err := http.DefaultClient.Do(req)
+	if err != nil {
+		return 0 // the server may answer and close before it has read the body
+	}
+	defer func() { _ = resp.Body.Close() }()
+	_, _ = io.Copy(io.Discard, resp.Body)
+	return resp.StatusCode
+}
+
+// statuses counts the answers to concurrent requests.
+type statuses struct {
+	mu     sync.Mutex
+	counts map[int]int
+}
+
+func (s *statuses) add(status int) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.counts == nil {
+		s.counts = map[int]int{}
+	}
+	s.counts[status]++
+}
+
+// expect fails the test if there were other answers. 0 is a closed connection.
+func (s *statuses) expect(t *testing.T, allowed ...int) {
+	t.Helper()
+	for _, status := range slices.Sorted(maps.Keys(s.counts)) {
+		if !slices.Contains(allowed, status) {
+			t.Errorf("%d answers with status %d, want only %v", s.counts[status], status, allowed)
+		}
+	}
+	t.Logf("answers by status: %v", s.counts)
+}
+
+// Large bodies that are expensive to decode, with a made-up and with a valid token.
+func TestExpensiveBodiesNeedBoundedMemory(t *testing.T) {
+	a := startTarget(t)
+	item := a.item()
+	head := `{"conversation":{"identifier":{"id":"call-1"}},"messages":{"message":[`
+	bodies := map[string]string{
+		"65,000 empty messages": head + strings.Repeat(`{"content":0},`, 65_000) + `{}]}}`,
+		"9,000 messages":        head + strings.Repeat(`{"content":0},`, 9_000) + `{}]}}`,
+		"nulls":                 head + strings.Repeat(`null,`, 32_000) + `null]}}`,
+		"numbers":               head + strings.Repeat(`0,`, 32_000) + `0]}}`,
+		"500,000 elements":      head + strings.Repeat(`0,`, 500_000) + `0]}}`,
+		"members":               `{"metadata":{` + members(9_000) + `},"nluData":{` + members(9_000) + `}}`,
+		"deep":                  strings.Repeat(`[`, 1<<19) + strings.Repeat(`]`, 1<<19),
+		"channel data":          `{"channelData":[` + strings.Repeat(`{"key":"a"},`, 9_000) + `{}]}`,
+		"actions":               `{"actions":[` + strings.Repeat(`{"type":0},`, 9_000) + `{}]}`,
+		"500 messages":          head + strings.Repeat(`{"content":{"textMessage":{"textPlain":"`+strings.Repeat("a", 1_900)+`"}}},`, 499) + `{"content":{}}]}}`,
+	}
+	names := slices.Sorted(maps.Keys(bodies))
+	for token, allowed := range map[string][]int{"made-up": {401, 429, 0}, item.Token: {400, 202, 409, 503}} {
+		var got statuses
+		inParallel(200, func(i int) { got.add(a.post(item.Path, token, bodies[names[i%len(names)]])) })
+		got.expect(t, allowed...)
+	}
+	a.checkMemory()
+}
+
+func members(n int) string {
+	var b strings.Builder
+	for i := range n {
+		fmt.Fprintf(&b, `,"%d":0`, i)
+	}
+	return b.String()[1:]
+}
+
+// Requests that never send the last byte of their body.
+func TestUnfinishedBodiesNeedBoundedMemory(t *testing.T) {
+	a := startTarget(t)
+	item := a.item()
+	const size = 900 << 10
+	for _, token := range []string{"made-up", item.Token} {
+		inParallel(600, func(int) {
+			conn := a.dial()
+			_, _ = fmt.Fprintf(conn, "POST %s HTTP/1.1\r\nHost: a\r\nContent-Type: application/json\r\ntoken: %s\r\nContent-Length: %d\r\n\r\n", item.Path, token, size)
+			_, _ = io.WriteString(conn, strings.Repeat("[", 15<<10)) // fails if the server has already refused the body
+			if token == item.Token {
+				_, _ = io.WriteString(conn, strings.Repeat("[", size-15<<10-1))
+			}
+		})
+	}
+	if status := a.post(item.Path, item.Token, `{"conversation":{"identifier":{"id":"call-1"}}}`); status != http.StatusAccepted {
+		t.Errorf("a small callback was answered %d during the attack, want 202", status)
+	}
+	a.checkMemory()
+}

@@ -1,0 +1,11 @@
+// Package hostile attacks the service as anyone who can reach it could, and checks
+// that memory, processor and disk stay bounded.
+package hostile
+
+import (
+	"testing"
+
+	"telapi/test/servers"
+)
+
+func TestMain(m *testing.M) { servers.Main(m) }
