@@ -410,7 +410,7 @@ end
 -- not_owner (another connection replaced it). It returns nil if it does. number is the
 -- connection's number: if there were fewer connections, the store has lost this one.
 local function ownerRefusal(connection, number)
-  if channel.owner == connection then return nil end
+  if channel.owner == connection and connection ~= '' then return nil end
   readFields('state', 'connections')
   if channel.state == '' then return 'lost' end
   if channel.state == 'ended' then return 'ended' end

@@ -16,6 +16,7 @@ import (
 	"telapi/internal/config"
 	"telapi/internal/kv"
 	"telapi/internal/lua"
+	"telapi/test/poll"
 	"telapi/test/servers"
 )
 
@@ -96,7 +97,9 @@ func startRedisScripts(t *testing.T) scriptEngine {
 
 func newScriptClient(t *testing.T, opts Options) rueidis.Client {
 	t.Helper()
-	client, err := rueidis.NewClient(opts.client())
+	option := opts.client()
+	option.ConnWriteTimeout = poll.Timeout
+	client, err := rueidis.NewClient(option)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -124,7 +124,9 @@ func TestConcurrentSweepersEndEachSessionOnce(t *testing.T) {
 	var wg sync.WaitGroup
 	for range 8 {
 		wg.Go(func() {
-			if err := e.newSweeper(time.Hour, 0).Sweep(t.Context()); err != nil {
+			// On a busy machine a sweeper may wait too long for the database. The
+			// next sweep handles the rest.
+			if err := e.newSweeper(time.Hour, 0).Sweep(t.Context()); err != nil && !fault.Is(err, fault.ServiceUnavailable) {
 				t.Error(err)
 			}
 		})
