@@ -103,7 +103,7 @@ type Config struct {
 	OTelEnabled          bool     `env:"OTEL_ENABLED" default:"true" doc:"Export traces, metrics and logs over OTLP/HTTP."`
 	OTLPEndpoint         string   `env:"OTEL_EXPORTER_OTLP_ENDPOINT" kind:"url:http,https" doc:"OTLP/HTTP collector. Empty: nothing is exported; the log mentions it once at start."`
 	EnablePIILogging     bool     `env:"ENABLE_PII_LOGGING" default:"false" doc:"If false, texts and numbers in browser actions are redacted before they are stored, except identifiers in their type, action, id and timestamp."`
-	MSISDNUnmaskedDigits int      `env:"MSISDN_UNMASKED_DIGITS" default:"4" min:"0" max:"15" doc:"Number of trailing digits that stay visible when phone numbers are masked in exported logs."`
+	MSISDNUnmaskedDigits int      `env:"MSISDN_UNMASKED_DIGITS" default:"4" min:"0" max:"15" doc:"Number of trailing digits that stay visible when phone numbers are masked in exported logs and spans. Call IDs, channel IDs and targets of 7 to 15 digits count as phone numbers."`
 
 	sources map[string]Source
 }

@@ -9,8 +9,10 @@ import (
 // length of s does not change. name is the key under which s is logged, or empty.
 // A number is a phone number if
 //   - it follows a plus, tel: or sip:,
-//   - it has a trunk zero or one of the usual groupings, or
-//   - it follows a word such as "caller" in s, or name is such a word.
+//   - it has a trunk zero or one of the usual groupings,
+//   - it follows a word such as "caller" in s, or name is such a word, or
+//   - it is the whole ID of a call or channel, or the whole value of from, to or
+//     target.
 //
 // Other digits are IDs, counts or timestamps.
 func maskPhones(s, name string, keep int) string {
@@ -36,9 +38,10 @@ func maskPhones(s, name string, keep int) string {
 			} else if isDigit(c) {
 				next = wordEnd(s, i)
 			}
-			inWord = isDigit(c)
+			inWord = isDigit(c) && isWord(s[next-1])
 		case isWord(c):
-			next, inWord = wordEnd(s, i), true
+			next = wordEnd(s, i)
+			inWord = isWord(s[next-1])
 		case c == '%' && i+2 < len(s) && isWord(s[i+1]) && isWord(s[i+2]):
 			next, inWord = i+len("%20"), false
 		default:
@@ -92,7 +95,7 @@ func numberEnd(s string, start, body int, name string) (end int) {
 		if group == j || complete || digits > maxDigits {
 			return end
 		}
-		inURI := start > 0 && (s[start-1] == ':' || s[start-1] == 'A') // perhaps tel:, sip: or %3A
+		inURI := start > 0 && strings.IndexByte(":Aa/", s[start-1]) >= 0 // perhaps tel:, sip%3A or PJSIP/
 		if digits < minInURI || digits < minDigits && !inURI {
 			continue
 		}
@@ -108,9 +111,9 @@ func numberEnd(s string, start, body int, name string) (end int) {
 }
 
 var (
-	// notPhone matches IPv4 addresses, dates, fractions and zero padding.
+	// notPhone matches IPv4 addresses, dates, versions, fractions and zero padding.
 	notPhone = regexp.MustCompile(`^(?:(?:0|[1-9]\d{0,2})(?:\.(?:0|[1-9]\d{0,2})){3}(?:[^.\d]|$)|` +
-		`(?:19|20)\d\d[-./]\d\d?[-./]\d|\d\d?[-./]\d\d?[-./](?:19|20)\d\d(?:\D|$)|0\D|000)`)
+		`(?:19|20)\d\d[-./]\d\d?[-./]\d|\d\d?[-./]\d\d?[-./](?:19|20)\d\d(?:\D|$)|\d\.\d(?:\D|$)|0\D|000)`)
 	// formatted matches an area code in parentheses, a trunk zero, North American
 	// numbers, groups of two or three digits, and a country code without a plus.
 	formatted = regexp.MustCompile(`^(?:\(\d+\)|0\d|(?:1[-. ])?\d{3}[-. ]\d{3}[-. ]\d{4}$|\d{3}-\d{4}$|` +
@@ -118,10 +121,17 @@ var (
 	// endsNumber matches text that can follow a phone number. It rejects text that
 	// continues an ID, a time, a fraction or a quantity with a unit.
 	endsNumber = regexp.MustCompile(`^(?:$|-(?:\W|$)|[:./](?:\D|$)|[^\w:./-])`)
+	// endsField matches text that can follow the whole value of a field, or a
+	// segment of a path.
+	endsField = regexp.MustCompile(`^(?:$|/|[.:-](?:\W|$)|[^\w.:-])`)
 	// timestamp matches seconds, milliseconds and compact dates.
 	timestamp = regexp.MustCompile(`^(?:1\d{9}|1\d{12}|(?:19|20)\d{12})$`)
 	// ungrouped matches a number without separators.
 	ungrouped = regexp.MustCompile(`^\d{10,15}$`)
+	// whole matches a number that is the whole value of a field.
+	whole = regexp.MustCompile(`^\d{7,15}$`)
+	// numberNames matches the names of fields that may hold a phone number.
+	numberNames = regexp.MustCompile(`(?i)(?:(?:call|channel)[_-]?id|(?:^|[^a-z])(?:call|channel|from|to|target))$`)
 
 	// contexts are recognized by the text before a number.
 	contexts = []struct {
@@ -130,6 +140,8 @@ var (
 	}{
 		{clock, regexp.MustCompile(`\d:$`)},
 		{uri, regexp.MustCompile(`(?i)(?:^|[^a-z])(?:(?:tel|sips?)(?::|%3a)|(?:pj)?sip/)$`)},
+		{field, regexp.MustCompile(`(?i)(?:\\?["'](?:from|to|target)\\?["']\s*:\s*\\?["']?|(?:(?:call|channel)[ _-]?id|(?:^|[^a-z])channel)\\?["']?[ :="'/<(\[\\]{1,4}|` +
+			`/webhooks/(?:bot|llm|tool)/(?:[^/\s]+/)?)$`)},
 		{named, regexp.MustCompile(`(?i)(?:(?:phone|msisdn|caller|callee|dial|mobile)[a-z_-]*|(?:^|[^a-z])(?:tel|ani|dnis|cli))[ :="'/<(\[.]{1,4}$`)},
 		{party, regexp.MustCompile(`(?i)(?:^|[^a-z])(?:from|to|target|number)[ :="'/<(\[.]{1,4}$`)},
 		{list, regexp.MustCompile(`\[$`)},
@@ -143,6 +155,7 @@ const (
 	clock          // a time
 	uri            // tel: or sip:
 	plus           // after a plus
+	field          // the ID of a call or channel, or a JSON member from, to or target
 	named          // after a word that phone numbers follow
 	party          // a word such as from or to, which also precedes other values
 	list           // a JSON array
@@ -177,6 +190,8 @@ func isPhone(number, after string, digits, context int) bool {
 		return false
 	case context == plus:
 		return true
+	case context == field && whole.MatchString(number):
+		return endsField.MatchString(after)
 	case !endsNumber.MatchString(after):
 		return false
 	case context == named:
@@ -193,11 +208,12 @@ func isWord(c byte) bool {
 	return isDigit(c) || 'a' <= c && c <= 'z' || 'A' <= c && c <= 'Z' || c == '_'
 }
 
-// wordEnd returns the end of the word at i. Words include dots, hyphens, and
-// slashes after digits, so that UUIDs, versions, host names and dates are one
-// word.
-func wordEnd(s string, i int) int {
-	for i < len(s) && (isWord(s[i]) || s[i] == '.' || s[i] == '-' || s[i] == '/' && i > 0 && isDigit(s[i-1])) {
+// wordEnd returns the end of the word at start. Words include dots and hyphens, so
+// that UUIDs, versions and host names are one word. Those that start with a digit
+// include slashes after digits, for dates.
+func wordEnd(s string, start int) int {
+	i := start
+	for i < len(s) && (isWord(s[i]) || s[i] == '.' || s[i] == '-' || s[i] == '/' && isDigit(s[start]) && isDigit(s[i-1])) {
 		i++
 	}
 	return i

@@ -165,6 +165,22 @@ func TestPhoneNumbersAreMasked(t *testing.T) {
 		"PJSIP/491711234567-0000001a":             "PJSIP/********4567-0000001a",
 		"SIP/01711234567-00000012":                "SIP/*******4567-00000012",
 		"PJSIP/491711234567":                      "PJSIP/********4567",
+		"sip%3a491711234567%40host":               "sip%3a********4567%40host",
+		"sip%3a10012":                             "sip%3a*0012",
+		"PJSIP/10012":                             "PJSIP/*0012",
+		"PJSIP/10012-0000001a":                    "PJSIP/*0012-0000001a",
+		"/webhooks/llm/call-4711/+4915112345678":  "/webhooks/llm/call-4711/+*********5678",
+		"/webhooks/llm/4711/+4915112345678":       "/webhooks/llm/4711/+*********5678",
+		"/webhooks/tool/call-4711/4915112345678":  "/webhooks/tool/call-4711/*********5678",
+		"/api/v1/webhooks/bot/4915112345678":      "/api/v1/webhooks/bot/*********5678",
+		"/webhooks/llm/4915112345678/1":           "/webhooks/llm/*********5678/1",
+		"/webhooks/llm/4915112345678/wi-1":        "/webhooks/llm/*********5678/wi-1",
+		"channel 4915112345678 has ended":         "channel *********5678 has ended",
+		`channel "4915112345678": unknown`:        `channel "*********5678": unknown`,
+		`{"channelId":"1234567","x":1}`:           `{"channelId":"***4567","x":1}`,
+		`{\"callId\":\"4915112345678\"}`:          `{\"callId\":\"*********5678\"}`,
+		`{"target":"1234567"}`:                    `{"target":"***4567"}`,
+		"call ID 4915112345678.":                  "call ID *********5678.",
 		"caller=491711234567":                     "caller=********4567",
 		`"callerNumber":"491711234567"`:           `"callerNumber":"********4567"`,
 		"dialing 2125550123":                      "dialing ******0123",
@@ -189,6 +205,16 @@ func TestLastDigitsAreKept(t *testing.T) {
 	}
 }
 
+func TestExtensionsAreMasked(t *testing.T) {
+	for in, want := range map[string]string{
+		"sip:1001": "sip:****", "sip%3a1001": "sip%3a****", "sip%3A1001": "sip%3A****", "PJSIP/1001": "PJSIP/****", "tel%3a110": "tel%3a***",
+	} {
+		if got := maskPhones(in, "", 0); got != want {
+			t.Errorf("masked %s as %s, want %s", in, got, want)
+		}
+	}
+}
+
 func TestOtherNumbersAreNotMasked(t *testing.T) {
 	for _, in := range []string{
 		"550e8400-e29b-41d4-a716-446655440000",
@@ -198,7 +224,9 @@ func TestOtherNumbersAreNotMasked(t *testing.T) {
 		"2025-01-02T08:00:00.123456Z", "2025-01-02T08:00:00+02:00", "2025-01-02 15:04:05.0123456",
 		"2025/11/15 02:34:00.123456 INFO", "02.01.2025", "01/02/2025 15.04", "2025-01-02", "20250102150405", "2025-01-02-15",
 		"1763174400", "1763174400000", "1763174400000-0", "1763174400000-12", "from 1763174400000 to 1763174500000",
-		"1763174400.1234", // a channel ID of Asterisk
+		"1763174400.1234", "channel 1763174400.1234", // a channel ID of Asterisk
+		"/webhooks/bot/1763174400.1234", "/webhooks/bot/01981234-5678-7123-8abc-446655440000", "/webhooks/bot/123456", "/webhooks/bot/1234567890123456",
+		"/webhooks/llm/call-4711/1", "/api/v1/sessions/1234567", "channel ch-4711 has 1234567 entries",
 		"bytes=12345678901", "id 12345678", "sequence number 1234567", "00000012", "0000001234567",
 		"192.168.100.200", "192.168.100.200:5060", "10.120.130.140/24", "sip:192.168.100.200", "sip:192.168.100.200:5060", "sip:alice@192.168.100.200",
 		"fe80::1234:5678:9012", "00:11:22:33:44:55", "127.0.0.1:6379",
@@ -223,7 +251,12 @@ func TestFieldUsesName(t *testing.T) {
 		{"authorization", "abc", Placeholder}, {"db_password", "a b", Placeholder}, {"token", "", ""},
 		{"input_tokens", "512", "512"}, {"tokenType", "call", "call"}, {"keyId", "ab12", "ab12"},
 		{"caller", "491711234567", "********4567"}, {"to", "491711234567", "********4567"}, {"phone_number", "1711234567", "******4567"},
-		{"from", "2025-01-01", "2025-01-01"}, {"to", "1763174400000", "1763174400000"}, {"id", "491711234567", "491711234567"},
+		{"from", "2025-01-01", "2025-01-01"}, {"id", "491711234567", "491711234567"},
+		{"to", "1763174400000", "*********0000"}, {"from", "1234567", "***4567"}, {"target", "1234567", "***4567"}, {"from", "123456", "123456"},
+		{"call_id", "1234567", "***4567"}, {"callId", "491711234567", "********4567"}, {"telapi.call_id", "491711234567", "********4567"},
+		{"channel_id", "491711234567", "********4567"}, {"channel", "491711234567", "********4567"}, {"telapi.channel_id", "123456789012345", "***********2345"},
+		{"channel_id", "1234567890123456", "1234567890123456"}, {"channel_id", "1763174400.1234", "1763174400.1234"}, {"channel_id", "call-4711", "call-4711"},
+		{"callback_id", "491711234567", "491711234567"}, {"session_id", "491711234567", "491711234567"},
 		{"path", "/ws/session?token=abc", "/ws/session?token=[redacted]"},
 	} {
 		if got := Field(c.name, c.value, 4); got != c.want {

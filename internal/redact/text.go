@@ -32,6 +32,11 @@ func Field(name, value string, keep int) string {
 	if value != "" && IsSecretName(name) {
 		return Placeholder
 	}
+	if len(value) >= minDigits && len(value) <= maxDigits && isDigit(value[0]) && whole.MatchString(value) && numberNames.MatchString(name) {
+		number := []byte(value)
+		mask(number, keep)
+		return string(number)
+	}
 	return maskPhones(Text(value), name, keep)
 }
 

@@ -26,6 +26,7 @@ import (
 	"go.opentelemetry.io/otel/sdk/metric/metricdata"
 	"go.opentelemetry.io/otel/sdk/resource"
 	sdktrace "go.opentelemetry.io/otel/sdk/trace"
+	"go.opentelemetry.io/otel/trace"
 )
 
 // export starts the pipelines of traces, metrics and logs to the collector. It
@@ -161,6 +162,14 @@ func (s redactedSpan) Attributes() []attribute.KeyValue {
 	return s.redact.attributes(s.ReadOnlySpan.Attributes())
 }
 
+func (s redactedSpan) SpanContext() trace.SpanContext {
+	return s.redact.spanContext(s.ReadOnlySpan.SpanContext())
+}
+
+func (s redactedSpan) Parent() trace.SpanContext {
+	return s.redact.spanContext(s.ReadOnlySpan.Parent())
+}
+
 func (s redactedSpan) Status() sdktrace.Status {
 	status := s.ReadOnlySpan.Status()
 	status.Description = s.redact.text("", status.Description)
@@ -180,6 +189,7 @@ func (s redactedSpan) Links() []sdktrace.Link {
 	links := slices.Clone(s.ReadOnlySpan.Links())
 	for i, l := range links {
 		links[i].Attributes = s.redact.attributes(l.Attributes)
+		links[i].SpanContext = s.redact.spanContext(l.SpanContext)
 	}
 	return links
 }

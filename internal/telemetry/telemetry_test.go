@@ -97,12 +97,20 @@ func emitSecrets(t *testing.T, tele *Telemetry) {
 	tele.Registry.MustRegister(calls)
 	calls.WithLabelValues(phone, "token="+secret).Inc()
 
+	state, err := trace.ParseTraceState("plus=" + phone + ",digits=4915112345678,ot=th:8")
+	if err != nil {
+		t.Fatal(err)
+	}
 	ctx := httpserve.WithRequestID(t.Context(), "req-1")
+	ctx = trace.ContextWithRemoteSpanContext(ctx, trace.NewSpanContext(trace.SpanContextConfig{
+		TraceID: trace.TraceID{2}, SpanID: trace.SpanID{2}, TraceFlags: trace.FlagsSampled, TraceState: state, Remote: true,
+	}))
 	ctx, span := tele.TracerProvider.Tracer("test").Start(ctx, "call "+phone, trace.WithAttributes(
 		attribute.String("url", "/ws/session?token="+secret), attribute.String("authorization", secret),
 		attribute.StringSlice("numbers", []string{phone}), attribute.Int64("caller", 4915112345678),
+		attribute.String("telapi.channel_id", "4915112345678"), attribute.String("path", "/webhooks/llm/call-4711/"+phone),
 		attribute.Slice("mixed", attribute.StringValue(phone)), attribute.Map("nested", attribute.String("password", secret)),
-	), trace.WithLinks(trace.Link{SpanContext: trace.NewSpanContext(trace.SpanContextConfig{TraceID: trace.TraceID{1}, SpanID: trace.SpanID{1}}),
+	), trace.WithLinks(trace.Link{SpanContext: trace.NewSpanContext(trace.SpanContextConfig{TraceID: trace.TraceID{1}, SpanID: trace.SpanID{1}, TraceState: state}),
 		Attributes: []attribute.KeyValue{attribute.String("to", phone)}}))
 	span.AddEvent("rang "+phone, trace.WithAttributes(attribute.String("token", secret)))
 	span.RecordError(fmt.Errorf("call %s: token=%s", phone, secret))
@@ -123,7 +131,7 @@ func TestExportSendsRedactedTracesMetricsAndLogs(t *testing.T) {
 	}
 	for path, wants := range map[string][]string{
 		"/v1/traces": {`"call +*********5678"`, `"/ws/session?token=[redacted]"`, `"rang +*********5678"`, `"call +*********5678: token=[redacted]"`,
-			`"lost +*********5678"`, `"*********5678"`},
+			`"lost +*********5678"`, `"*********5678"`, `"/webhooks/llm/call-4711/+*********5678"`, `trace_state: "ot=th:8"`},
 		"/v1/metrics": {`"telapi_build_info"`, `"go_goroutines"`, `"process_open_fds"`, `"telapi_test_calls_total"`, `"+*********5678"`, `"token=[redacted]"`},
 		"/v1/logs":    {`"dialled +*********5678"`, `"req-1"`, `"Bearer [redacted]"`, `trace_id:`},
 	} {
