@@ -25,8 +25,17 @@ Every 4xx and 5xx response of the API server has this body:
 - ` + "`requestId`" + ` identifies the request in the log. Set the header ` + "`X-Request-Id`" + ` to choose it.
 - ` + "`details`" + ` depends on the code. For VALIDATION_ERROR it lists all issues, each with a JSON Pointer.
 
-There are two exceptions. ` + "`/health`" + ` always returns its own body, also with 503. Malformed HTTP
-requests get a plain-text response from Go's HTTP server.
+There are two exceptions. ` + "`/health`" + ` always returns its own body, also with 503. The HTTP server
+answers some requests itself, before any route: in plain text, without ` + "`X-Request-Id`" + `, and it closes
+the connection.
+
+| Status | Cause |
+|---|---|
+| 400 Bad Request | The request is not valid HTTP: a malformed request line, header, Host or Content-Length. |
+| 417 Expectation Failed | The header Expect has a value other than 100-continue. The response has no body. |
+| 431 Request Header Fields Too Large | The headers are larger than 32 KiB. |
+| 501 Not Implemented | Transfer-Encoding is not chunked. |
+| 505 HTTP Version Not Supported | The version in the request line is not HTTP/1.0 or HTTP/1.1. |
 
 ## Error codes
 
