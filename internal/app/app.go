@@ -227,7 +227,7 @@ func (a *App) Routes() []httpapi.Route { return a.server.Routes() }
 // PlatformPolicy returns the command policy that applies to all flows. Errors are of
 // type config.Problems, as in config.Load.
 func PlatformPolicy(cfg config.Config) (command.PlatformPolicy, error) {
-	platform, err := command.NewPlatformPolicy(cfg.CommandsDisabled, cfg.TransferTargets)
+	platform, err := command.NewPlatformPolicy(cfg.CommandsDisabled, cfg.TransferTargets, cfg.TransferHeaders)
 	invalid, ok := errors.AsType[*fault.Error](err)
 	if !ok {
 		return platform, err
@@ -235,15 +235,22 @@ func PlatformPolicy(cfg config.Config) (command.PlatformPolicy, error) {
 	var problems config.Problems
 	issues, _ := invalid.Details.([]fault.Issue)
 	for _, issue := range issues {
-		p := config.Problem{Name: "TRANSFER_ALLOWED_TARGETS", Value: fmt.Sprintf("%q", strings.Join(cfg.TransferTargets, ",")), Text: issue.Message}
-		if strings.HasPrefix(issue.Path, "/disabled/") {
-			p.Name, p.Value = "COMMANDS_DISABLED", fmt.Sprintf("%q", strings.Join(cfg.CommandsDisabled, ","))
+		var p config.Problem
+		var values []string
+		switch {
+		case strings.HasPrefix(issue.Path, "/disabled/"):
+			p.Name, values = "COMMANDS_DISABLED", cfg.CommandsDisabled
 			var types []string
 			for _, c := range command.Catalogue {
 				types = append(types, c.Type)
 			}
-			p.Text += " Use " + strings.Join(types, ", ")
+			issue.Message += " Use " + strings.Join(types, ", ")
+		case strings.HasPrefix(issue.Path, "/headers/"):
+			p.Name, values = "TRANSFER_ALLOWED_HEADERS", cfg.TransferHeaders
+		default:
+			p.Name, values = "TRANSFER_ALLOWED_TARGETS", cfg.TransferTargets
 		}
+		p.Value, p.Text = fmt.Sprintf("%q", strings.Join(values, ",")), issue.Message
 		problems = append(problems, p)
 	}
 	return platform, problems

@@ -100,12 +100,13 @@ func policy(t testing.TB, name string) *command.Policy {
 		Platform struct {
 			CommandsDisabled       []string `json:"commandsDisabled"`
 			TransferAllowedTargets []string `json:"transferAllowedTargets"`
+			TransferAllowedHeaders []string `json:"transferAllowedHeaders"`
 		} `json:"platform"`
 	}
 	if err := json.Unmarshal(raw, &file); err != nil {
 		t.Fatal(err)
 	}
-	platform, err := command.NewPlatformPolicy(file.Platform.CommandsDisabled, file.Platform.TransferAllowedTargets)
+	platform, err := command.NewPlatformPolicy(file.Platform.CommandsDisabled, file.Platform.TransferAllowedTargets, file.Platform.TransferAllowedHeaders)
 	if err != nil {
 		t.Fatal(err)
 	}

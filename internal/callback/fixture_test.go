@@ -119,7 +119,7 @@ func newFixture(t *testing.T, o options) *fixture {
 // useService replaces the service with a new one.
 func (f *fixture) useService(disabled ...string) {
 	f.Helper()
-	platform, err := command.NewPlatformPolicy(disabled, nil)
+	platform, err := command.NewPlatformPolicy(disabled, nil, nil)
 	if err != nil {
 		f.Fatal(err)
 	}

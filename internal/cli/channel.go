@@ -226,7 +226,7 @@ func (c *cli) callbackLintCommand() *cobra.Command {
 		Long: `Reads a callback body from a file, or from standard input if the name is -, and prints the
 entries that it would append to the runtime stream, one per line, including denied commands
 with the reason. An invalid body is reported with all its issues. No server is needed.
-COMMANDS_DISABLED and TRANSFER_ALLOWED_TARGETS apply as on the server.`,
+COMMANDS_DISABLED, TRANSFER_ALLOWED_TARGETS and TRANSFER_ALLOWED_HEADERS apply as on the server.`,
 		Example: "  telapi callback lint answer.json --profile flow.json"}
 	profileFile := cmd.Flags().String("profile", "", "JSON file with the gateway profile (default: no command is allowed)")
 	kind := cmd.Flags().String("kind", string(wire.BotItem), "kind of provider: "+orList(wire.WorkItemKinds))

@@ -1,7 +1,6 @@
 package command
 
 import (
-	"net/url"
 	"regexp"
 	"slices"
 	"strings"
@@ -103,17 +102,14 @@ const (
 	SIPHeaderCharacters = 12000
 )
 
-// routingHeaders need permission by the policy, because they change where a
-// request goes, its dialog or its identity. Names are in lower case and include
-// compact forms. The query of a URI can set headers, a body and, in some SIP
-// stacks, URI parameters.
-var routingHeaders = nameSet("route record-route path service-route refer-to r contact m to t from f via v max-forwards " +
-	"replaces join target-dialog call-id i cseq p-asserted-identity p-preferred-identity remote-party-id identity " +
-	"authorization proxy-authorization body method c e l maddr tgrp trunk-context phone-context rn cic postd")
-
-// harmlessParams are the URI parameters that every allowed target may have.
-// Others, such as maddr or tgrp, can send the call to another destination.
-var harmlessParams = nameSet("transport user ext isub")
+// Names that every transfer and hangup may have, in lower case, besides headers
+// that start with x-. Others need permission by the flow and the platform, because
+// they can change where a request goes, its dialog, its identity or its charging.
+// Referred-By has its own field.
+var (
+	harmlessHeaders = nameSet("user-to-user subject reason")
+	harmlessParams  = nameSet("transport user") // of a URI
+)
 
 func nameSet(names string) map[string]bool {
 	set := map[string]bool{}
@@ -123,15 +119,12 @@ func nameSet(names string) map[string]bool {
 	return set
 }
 
-// affectsRouting reports whether a header or query parameter needs permission.
-// A name that is still escaped after decoding once counts as hidden.
-func affectsRouting(name string) bool {
-	decoded, err := url.PathUnescape(name)
-	if err != nil || strings.Contains(decoded, "%") {
-		return true
-	}
-	decoded = strings.ToLower(strings.TrimSpace(decoded))
-	return routingHeaders[decoded] || strings.HasPrefix(decoded, "content-") || !token.MatchString(decoded)
+// harmlessHeader reports whether a header or query parameter needs no permission.
+// The query of a URI can set headers. A name with a percent sign may be another
+// one in escaped form.
+func harmlessHeader(name string) bool {
+	name = strings.ToLower(name)
+	return harmlessHeaders[name] || strings.HasPrefix(name, "x-") && !strings.Contains(name, "%") && token.MatchString(name)
 }
 
 func (v validator) headers(list []wire.NameValue, field string) {
@@ -198,6 +191,15 @@ func hasBreak(s string) bool { return strings.ContainsAny(s, "\r\n\x00") }
 // escapes, which SIP stacks may remove.
 var escapedBreak = regexp.MustCompile(`%(?:25)*0[0aAdD]`)
 
+// checkHeaderNames records invalid names of headers and parameters.
+func checkHeaderNames(names []string, path string, issues *fault.Issues) {
+	for i, name := range names {
+		if !token.MatchString(name) {
+			issues.Add(fault.Pointer(path, i), fault.IssueValue, "Invalid header name %q.", name)
+		}
+	}
+}
+
 // CheckProfile records invalid values of a gateway profile. It ignores unknown
 // members, which later versions may define.
 func CheckProfile(p wire.GatewayProfile, base string, issues *fault.Issues) {
@@ -219,11 +221,7 @@ func CheckProfile(p wire.GatewayProfile, base string, issues *fault.Issues) {
 		}
 		seen[policy.Type] = true
 		parsePatterns(policy.AllowedTargets, path+"/allowedTargets", issues)
-		for j, name := range policy.AllowedHeaders {
-			if !token.MatchString(name) {
-				issues.Add(fault.Pointer(path+"/allowedHeaders", j), fault.IssueValue, "Invalid header name.")
-			}
-		}
+		checkHeaderNames(policy.AllowedHeaders, path+"/allowedHeaders", issues)
 	}
 	if t := p.Actions.Transfer; t != nil {
 		validator{base, issues}.target(t.Target, "/actions/transfer/target")

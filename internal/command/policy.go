@@ -20,8 +20,8 @@ const (
 	FieldMissing        = "field_missing"         // a required field is missing
 	TargetMissing       = "target_missing"        // no target given or configured, or its name is misspelled
 	TargetNotAllowed    = "target_not_allowed"    // not the configured target and no pattern matches
-	ParameterNotAllowed = "parameter_not_allowed" // a URI parameter could change the destination
-	HeaderNotAllowed    = "header_not_allowed"    // a header could change routing or identity
+	ParameterNotAllowed = "parameter_not_allowed" // the flow or the platform does not allow a URI parameter
+	HeaderNotAllowed    = "header_not_allowed"    // the flow or the platform does not allow a header or query parameter
 	ProviderNotInChain  = "provider_not_in_chain" // not a configured speech provider
 )
 
@@ -30,12 +30,14 @@ type PlatformPolicy struct {
 	disabled   []string
 	restricted bool // only targets are allowed, even if there are none
 	targets    []Pattern
+	headers    []string
 }
 
 // NewPlatformPolicy returns a policy that disables command types and restricts
-// transfers to targets, if there are any. The error lists all invalid values as
-// /disabled/<n> and /targets/<n>.
-func NewPlatformPolicy(disabled, targets []string) (PlatformPolicy, error) {
+// transfers to targets, if there are any. Gateway profiles may allow the given SIP
+// headers and URI parameters. The error lists all invalid values as /disabled/<n>,
+// /targets/<n> and /headers/<n>.
+func NewPlatformPolicy(disabled, targets, headers []string) (PlatformPolicy, error) {
 	var issues fault.Issues
 	for i, t := range disabled {
 		if !Known(t) {
@@ -43,7 +45,8 @@ func NewPlatformPolicy(disabled, targets []string) (PlatformPolicy, error) {
 		}
 	}
 	patterns := parsePatterns(targets, "/targets", &issues)
-	return PlatformPolicy{disabled, len(targets) > 0, patterns}, issues.Err()
+	checkHeaderNames(headers, "/headers", &issues)
+	return PlatformPolicy{disabled, len(targets) > 0, patterns, headers}, issues.Err()
 }
 
 // parsePatterns skips invalid patterns, which match nothing, and records them.
@@ -184,7 +187,7 @@ func (p *Policy) completeHangup(c *wire.Hangup, transactionID string) string {
 	if c.CommonFields.WaitForSilence {
 		c.WaitForSilence = &c.CommonFields.WaitForSilence
 	}
-	if !p.allowsHeaders(c.Type, &c.CallControl, nil) {
+	if !p.allowsHeaders(c.Type, &c.CallControl) {
 		return HeaderNotAllowed
 	}
 	c.HangupSIPHeaders = withTransaction(c.HangupSIPHeaders, transactionID)
@@ -200,24 +203,24 @@ func (p *Policy) completeTransfer(c *wire.Transfer, transactionID string) string
 		c.CanConfirm = cmp.Or(c.CanConfirm, d.CanConfirm)
 	}
 	var query []wire.NameValue
+	configured := false
 	if c.Target != "" {
 		target, err := ParseTarget(c.Target)
 		if err != nil {
 			return TargetNotAllowed
 		}
-		if reason := p.denyTarget(target); reason != "" {
+		configured = p.configured != nil && target.equal(*p.configured)
+		if reason := p.denyTarget(target, configured); reason != "" {
 			return reason
 		}
-		if p.configured == nil || !target.equal(*p.configured) {
-			query = target.Headers
-		}
+		c.Target, query = target.String(), target.Headers
 		if target.Scheme != "tel" {
 			c.TransferRoutingPool = "" // only for phone numbers
 		}
 	} else if c.TransferMethod != SIPBye {
 		return TargetMissing
 	}
-	if !p.allowsHeaders(c.Type, &c.CallControl, query) {
+	if !p.allowsHeaders(c.Type, &c.CallControl) || !p.allows(c.Type, query, harmlessHeader, configured) {
 		return HeaderNotAllowed
 	}
 	c.TransferSIPHeaders = withTransaction(c.TransferSIPHeaders, transactionID)
@@ -225,45 +228,55 @@ func (p *Policy) completeTransfer(c *wire.Transfer, transactionID string) string
 }
 
 // denyTarget returns the reason to deny a target, or "". The target has to be the
-// configured one or match a pattern of the gateway profile. The patterns of the
+// configured one or match a pattern of the gateway profile. The restrictions of the
 // platform apply to both.
-func (p *Policy) denyTarget(t Target) string {
+func (p *Policy) denyTarget(t Target, configured bool) string {
 	matches := func(x Pattern) bool { return x.Matches(t) }
 	if p.platform.restricted && !slices.ContainsFunc(p.platform.targets, matches) {
 		return TargetNotAllowed
 	}
-	if p.configured != nil && t.equal(*p.configured) {
-		return ""
-	}
 	for _, r := range p.rules["transfer"] {
-		if !slices.ContainsFunc(r.targets, matches) {
+		if !configured && !slices.ContainsFunc(r.targets, matches) {
 			return TargetNotAllowed
 		}
-		for _, param := range t.Params {
-			if !harmlessParams[param.Name] && !r.allowsHeader(param.Name) {
-				return ParameterNotAllowed
-			}
-		}
+	}
+	if !p.allows("transfer", t.Params, func(name string) bool { return harmlessParams[name] }, configured) {
+		return ParameterNotAllowed
 	}
 	return ""
 }
 
-// allowsHeaders checks all headers and query parameters of a command.
-func (p *Policy) allowsHeaders(commandType string, c *wire.CallControl, query []wire.NameValue) bool {
-	for _, list := range [][]wire.NameValue{c.TransferSIPHeaders, c.HangupSIPHeaders, c.TransferSIPQueryParams.List, c.SIPQueryParams.List, query} {
-		for _, h := range list {
-			for _, r := range p.rules[commandType] {
-				if affectsRouting(h.Name) && !r.allowsHeader(h.Name) {
-					return false
-				}
+// allowsHeaders checks the headers and query parameters in the fields of a command.
+func (p *Policy) allowsHeaders(commandType string, c *wire.CallControl) bool {
+	for _, list := range [][]wire.NameValue{c.TransferSIPHeaders, c.HangupSIPHeaders, c.TransferSIPQueryParams.List, c.SIPQueryParams.List} {
+		if !p.allows(commandType, list, harmlessHeader, false) {
+			return false
+		}
+	}
+	return true
+}
+
+// allows reports whether all names are harmless or allowed by the platform and the
+// flow. A flow allows the names in its configured target.
+func (p *Policy) allows(commandType string, list []wire.NameValue, harmless func(string) bool, configured bool) bool {
+	for _, h := range list {
+		if harmless(h.Name) {
+			continue
+		}
+		if !containsFold(p.platform.headers, h.Name) {
+			return false
+		}
+		for _, r := range p.rules[commandType] {
+			if !configured && !containsFold(r.AllowedHeaders, h.Name) {
+				return false
 			}
 		}
 	}
 	return true
 }
 
-func (r rule) allowsHeader(name string) bool {
-	return slices.ContainsFunc(r.AllowedHeaders, func(allowed string) bool { return strings.EqualFold(allowed, name) })
+func containsFold(list []string, name string) bool {
+	return slices.ContainsFunc(list, func(s string) bool { return strings.EqualFold(s, name) })
 }
 
 // withTransaction sets the transaction header. It replaces the provider's value

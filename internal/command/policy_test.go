@@ -21,6 +21,11 @@ func compile(t testing.TB, profile string) *Policy {
 	return NewPolicy(p, PlatformPolicy{})
 }
 
+// withHeaders returns the policy on a platform that lets flows allow headers.
+func (p *Policy) withHeaders(names string) *Policy {
+	return NewPolicy(p.profile, PlatformPolicy{headers: strings.Fields(names)})
+}
+
 // transferPolicy returns a policy that allows transfers, with more members of its
 // command policy.
 func transferPolicy(t testing.TB, members string) *Policy {
@@ -39,7 +44,8 @@ func TestTollFraudIsDenied(t *testing.T) {
 	for target, want := range map[string]string{
 		"+4930123":                                    "",
 		"tel:+49-30-123":                              "",
-		"tel:+49301;ext=7":                            "",
+		"tel:+49301;ext=7":                            ParameterNotAllowed,
+		"sip:100@pbx.example;user=phone":              "",
 		"sip:100@PBX.example":                         "",
 		"sip:100@pbx.example:5061;transport=tls":      "",
 		"sip:100@pbx.example?X-Queue=sales":           "",
@@ -81,14 +87,17 @@ func TestTollFraudIsDenied(t *testing.T) {
 	}
 }
 
-func TestRoutingHeadersNeedPermission(t *testing.T) {
+func TestHeadersNeedPermissionByFlowAndPlatform(t *testing.T) {
+	const names = "Route Refer-To CONTACT To From Via Replaces Call-ID CSeq Content-Type maddr y Diversion"
+	flow := transferPolicy(t, `,"allowedTargets":["*"],"allowedHeaders":["`+strings.Join(strings.Fields(names), `","`)+`"]`)
 	strict := transferPolicy(t, `,"allowedTargets":["*"]`)
-	listed := transferPolicy(t, `,"allowedTargets":["*"],"allowedHeaders":["route","Refer-To","CONTACT","To","From","Via","Replaces","Call-ID","CSeq","Content-Type","maddr"]`)
+	both := flow.withHeaders(names)
 	places := map[string]func(*wire.Transfer, wire.NameValue){
 		"transferSipHeaders":     func(c *wire.Transfer, h wire.NameValue) { c.TransferSIPHeaders = []wire.NameValue{h} },
 		"hangupSipHeaders":       func(c *wire.Transfer, h wire.NameValue) { c.HangupSIPHeaders = []wire.NameValue{h} },
 		"transferSipQueryParams": func(c *wire.Transfer, h wire.NameValue) { c.TransferSIPQueryParams.List = []wire.NameValue{h} },
 		"sipQueryParams":         func(c *wire.Transfer, h wire.NameValue) { c.SIPQueryParams.List = []wire.NameValue{h} },
+		"target":                 func(c *wire.Transfer, h wire.NameValue) { c.Target = "sip:a@b?" + h.Name + "=x" },
 	}
 	for place, put := range places {
 		decide := func(p *Policy, name string) string {
@@ -96,32 +105,83 @@ func TestRoutingHeadersNeedPermission(t *testing.T) {
 			put(c, wire.NameValue{Name: name, Value: "x"})
 			return p.Decide(Request{Command: c}, wire.SourceBot, "").Reason
 		}
-		for name := range strings.FieldsSeq("Route route ROUTE Record-Route Refer-To r Contact m To t From f Via v Replaces Call-ID i CSeq Content-Type content-disposition Content-X c P-Asserted-Identity Remote-Party-ID %52oute %2552oute maddr") {
-			if got := decide(strict, name); got != HeaderNotAllowed {
-				t.Errorf("%s %s: reason %q, want %q", place, name, got, HeaderNotAllowed)
+		for name := range strings.FieldsSeq("Route route ROUTE Record-Route Refer-To r Contact m To t From f Via v Replaces Call-ID i CSeq Content-Type content-disposition Content-X c " +
+			"P-Asserted-Identity Remote-Party-ID maddr y s e l History-Info P-Charge-Info P-Served-User Accept-Contact Request-Disposition Proxy-Require Require Diversion Referred-By b body method X x_a Xa Subject1 bot-trace-transaction-id") {
+			for scope, p := range map[string]*Policy{"no one": strict, "the platform": strict.withHeaders(names + " " + name)} {
+				if got := decide(p, name); got != HeaderNotAllowed {
+					t.Errorf("%s %s, allowed by %s: reason %q, want %q", place, name, scope, got, HeaderNotAllowed)
+				}
 			}
 		}
-		for name := range strings.FieldsSeq("X-Queue User-to-User Subject X-Route Diversion") {
+		for name := range strings.FieldsSeq("X-Queue x-queue User-to-User USER-TO-USER Subject Reason X-Route") {
 			if got := decide(strict, name); got != "" {
 				t.Errorf("%s %s: reason %q, want none", place, name, got)
 			}
 		}
-		for name := range strings.FieldsSeq("Route refer-to Contact to FROM via REPLACES call-id cseq content-type") {
-			if got := decide(listed, name); got != "" {
-				t.Errorf("%s %s, allowed by the policy: reason %q, want none", place, name, got)
+		for name := range strings.FieldsSeq("Route refer-to Contact to FROM via REPLACES call-id cseq content-type Y diversion") {
+			if got := decide(flow, name); got != HeaderNotAllowed {
+				t.Errorf("%s %s, allowed by the flow alone: reason %q, want %q", place, name, got, HeaderNotAllowed)
+			}
+			if got := decide(both, name); got != "" {
+				t.Errorf("%s %s, allowed by flow and platform: reason %q, want none", place, name, got)
+			}
+		}
+		if place != "target" { // which has no escapes after parsing
+			for name := range strings.FieldsSeq("%52oute %2552oute X-%41") {
+				if got := decide(both, name); got != HeaderNotAllowed {
+					t.Errorf("%s %s: reason %q, want %q", place, name, got, HeaderNotAllowed)
+				}
 			}
 		}
 	}
 	for policy, want := range map[string]string{"": HeaderNotAllowed, `,"allowedHeaders":["Route"]`: ""} {
-		p := compile(t, `{"commandSources":["bot"],"commandPolicies":[{"type":"hangup","enabled":true`+policy+`}]}`)
+		p := compile(t, `{"commandSources":["bot"],"commandPolicies":[{"type":"hangup","enabled":true`+policy+`}]}`).withHeaders("Route")
 		c := wire.NewCommand("hangup").(*wire.Hangup)
 		c.Type, c.HangupSIPHeaders = "hangup", []wire.NameValue{{Name: "route", Value: "x"}}
 		if got := p.Decide(Request{Command: c}, wire.SourceBot, "").Reason; got != want {
 			t.Errorf("header Route of a hangup with policy %q: reason %q, want %q", policy, got, want)
 		}
 	}
-	if got := listed.Decide(Request{Command: transfer("sip:a@b;maddr=c?Route=d")}, wire.SourceBot, "").Reason; got != "" {
-		t.Errorf("target with allowed parameters and headers: reason %q, want none", got)
+}
+
+// A URI parameter such as maddr sends the call to another host than the one that
+// the patterns match.
+func TestURIParametersNeedPermissionByFlowAndPlatform(t *testing.T) {
+	const target = "sip:1@pbx.example;maddr=203.0.113.9"
+	var flow wire.GatewayProfile
+	if err := json.Unmarshal([]byte(`{"commandSources":["bot"],"commandPolicies":[{"type":"transfer","enabled":true,"allowedTargets":["*"],"allowedHeaders":["maddr"]}]}`), &flow); err != nil {
+		t.Fatal(err)
+	}
+	configured := wire.GatewayProfile{CommandSources: flow.CommandSources, CommandPolicies: []wire.CommandPolicy{{Type: "transfer", Enabled: true}},
+		Actions: wire.Actions{Transfer: &wire.TransferDefaults{Target: target}}}
+	for name, profile := range map[string]wire.GatewayProfile{"allowed by the flow": flow, "configured": configured} {
+		for headers, want := range map[string]string{"": ParameterNotAllowed, "Route": ParameterNotAllowed, "MADDR": ""} {
+			platform, err := NewPlatformPolicy(nil, []string{"sip:*@pbx.example"}, strings.Fields(headers))
+			if err != nil {
+				t.Fatal(err)
+			}
+			if got := NewPolicy(profile, platform).Decide(Request{Command: transfer(target)}, "bot", "").Reason; got != want {
+				t.Errorf("%s, platform allows %q: reason %q, want %q", name, headers, got, want)
+			}
+		}
+	}
+	strict := transferPolicy(t, `,"allowedTargets":["*"]`).withHeaders("maddr")
+	if got := strict.Decide(Request{Command: transfer(target)}, "bot", "").Reason; got != ParameterNotAllowed {
+		t.Errorf("allowed by the platform alone: reason %q, want %q", got, ParameterNotAllowed)
+	}
+}
+
+func TestForwardedTargetIsCanonical(t *testing.T) {
+	p := transferPolicy(t, `,"allowedTargets":["*"]`)
+	for in, want := range map[string]string{
+		"+49 (30) 12-34":                    "tel:+49301234",
+		"TEL:+49-30-1":                      "tel:+49301",
+		"SIP:B%6Fb@PBX.example.:5061":       "sip:Bob@pbx.example:5061",
+		"sip:a%40b@h;Transport=TLS?X-A=%31": "sip:a%40b@h;transport=TLS?X-A=1",
+	} {
+		if got := p.Decide(Request{Command: transfer(in)}, "bot", "").Command.(*wire.Transfer).Target; got != want {
+			t.Errorf("%s is forwarded as %s, want %s", in, got, want)
+		}
 	}
 }
 
@@ -158,7 +218,7 @@ func TestCommandsAreDeniedByDefault(t *testing.T) {
 				t.Errorf("%s has source %q, want %q", spec.Type, d.Command.Common().Source, tt.source)
 			}
 		}
-		platform, err := NewPlatformPolicy([]string{spec.Type}, nil)
+		platform, err := NewPlatformPolicy([]string{spec.Type}, nil, nil)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -178,7 +238,7 @@ func TestPlatformRestrictsTargets(t *testing.T) {
 		CommandPolicies: []wire.CommandPolicy{{Type: "transfer", Enabled: true, AllowedTargets: []string{"*"}}},
 		Actions:         wire.Actions{Transfer: &wire.TransferDefaults{Target: "sip:desk@pbx.example"}},
 	}
-	platform, err := NewPlatformPolicy(nil, []string{"tel:+49*"})
+	platform, err := NewPlatformPolicy(nil, []string{"tel:+49*"}, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -193,10 +253,10 @@ func TestPlatformRestrictsTargets(t *testing.T) {
 	if got := p.Decide(Request{Command: bye}, "bot", ""); got.Reason != "" || got.Command.(*wire.Transfer).Target != "" {
 		t.Errorf("sip_bye without a target: reason %q, want none and no target", got.Reason)
 	}
-	if _, err := NewPlatformPolicy([]string{"fly"}, []string{"tel:+49*", "invalid"}); !fault.Is(err, fault.Validation) {
+	if _, err := NewPlatformPolicy([]string{"fly"}, []string{"tel:+49*", "invalid"}, []string{"a b"}); !fault.Is(err, fault.Validation) {
 		t.Errorf("invalid platform policy: %v, want %s", err, fault.Validation)
 	}
-	broken, _ := NewPlatformPolicy(nil, []string{"invalid"})
+	broken, _ := NewPlatformPolicy(nil, []string{"invalid"}, nil)
 	if got := NewPolicy(profile, broken).Decide(Request{Command: transfer("+49")}, "bot", "").Reason; got != TargetNotAllowed {
 		t.Errorf("invalid target pattern: reason %q, want %q", got, TargetNotAllowed)
 	}
@@ -212,7 +272,7 @@ func TestDefaultsFillOnlyMissingFields(t *testing.T) {
 		t.Errorf("a default replaced a field of the command: %+v", got)
 	}
 	filled := p.Decide(Request{Command: transfer("")}, "bot", "").Command.(*wire.Transfer)
-	if filled.Target != "tel:+49-1" || filled.Message != "m" || !*filled.CanConfirm {
+	if filled.Target != "tel:+491" || filled.Message != "m" || !*filled.CanConfirm {
 		t.Errorf("defaults are missing: %+v", filled)
 	}
 	if d := p.Decide(Request{Command: transfer("+491")}, "bot", ""); d.Reason != "" {
@@ -226,7 +286,7 @@ func TestDefaultsFillOnlyMissingFields(t *testing.T) {
 // Without allowedTargets, only the configured target is allowed.
 func TestConfiguredTargetMustMatchExactly(t *testing.T) {
 	p := compile(t, `{"commandSources":["bot"],"commandPolicies":[{"type":"transfer","enabled":true}],
-		"actions":{"transfer":{"target":"sip:desk@pbx.example:5070;transport=tls?Route=sip:edge.example"}}}`)
+		"actions":{"transfer":{"target":"sip:desk@pbx.example:5070;transport=tls?Route=sip:edge.example"}}}`).withHeaders("Route")
 	for target, want := range map[string]string{
 		"": "",
 		"sip:desk@pbx.example:5070;transport=tls?Route=sip:edge.example":                    "",
@@ -261,6 +321,11 @@ func TestTransactionIDIsAddedToSIPHeaders(t *testing.T) {
 				t.Errorf("%s: %d headers, the last %v; want %d and the transaction ID", name, len(got), got[len(got)-1], MaxSIPHeaders+1)
 			}
 		}
+	}
+	allowed := transferPolicy(t, `,"allowedTargets":["*"],"allowedHeaders":["bot-trace-transaction-id"]`).withHeaders(wire.TransactionHeader)
+	transferCommand.TransferSIPHeaders = []wire.NameValue{{Name: "Bot-Trace-Transaction-Id", Value: "forged"}}
+	if got := allowed.Decide(Request{Command: transferCommand}, "bot", "tx").Command.(*wire.Transfer).TransferSIPHeaders; len(got) != 1 || got[0].Value != "tx" {
+		t.Errorf("headers with a forged transaction ID: %v, want only the actual one", got)
 	}
 	if got := p.Decide(Request{Command: transfer("+491")}, "bot", "").Command.(*wire.Transfer).TransferSIPHeaders; got != nil {
 		t.Errorf("headers without a transaction: %v, want none", got)

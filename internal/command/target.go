@@ -2,6 +2,7 @@ package command
 
 import (
 	"errors"
+	"fmt"
 	"net/netip"
 	"net/url"
 	"regexp"
@@ -178,6 +179,48 @@ func unescape(s string) (string, error) {
 
 // token matches a token of RFC 3261, such as a header name.
 var token = regexp.MustCompile("^[A-Za-z0-9.!%*_+`'~-]+$")
+
+// String returns the target in its canonical form. ParseTarget returns an equal
+// target for it.
+func (t Target) String() string {
+	var b strings.Builder
+	b.WriteString(t.Scheme + ":")
+	if t.Scheme == "tel" {
+		b.WriteString(t.User)
+	} else if t.User != "" {
+		b.WriteString(escape(t.User, "&=+$,") + "@")
+	}
+	b.WriteString(t.Host)
+	if t.Port != "" {
+		b.WriteString(":" + t.Port)
+	}
+	for _, p := range t.Params {
+		b.WriteString(";" + escape(p.Name, "+"))
+		if p.Value != "" {
+			b.WriteString("=" + escape(p.Value, "[]/:&+$"))
+		}
+	}
+	separator := "?"
+	for _, h := range t.Headers {
+		b.WriteString(separator + escape(h.Name, "+") + "=" + escape(h.Value, "[]/?:+$"))
+		separator = "&"
+	}
+	return b.String()
+}
+
+// escape encodes the characters that are neither unreserved in RFC 3261 nor in
+// extra.
+func escape(s, extra string) string {
+	var b strings.Builder
+	for _, c := range []byte(s) {
+		if c >= '0' && c <= '9' || c >= 'A' && c <= 'Z' || c >= 'a' && c <= 'z' || strings.IndexByte("-_.!~*'()"+extra, c) >= 0 {
+			b.WriteByte(c)
+		} else {
+			fmt.Fprintf(&b, "%%%02X", c)
+		}
+	}
+	return b.String()
+}
 
 // equal reports whether all parts of both targets are equal.
 func (t Target) equal(o Target) bool {

@@ -27,6 +27,9 @@ func TestTargetsAreNormalized(t *testing.T) {
 		if got, err := ParseTarget(in); err != nil || !got.equal(want) {
 			t.Errorf("%s: %+v, %v; want %+v", in, got, err, want)
 		}
+		if again, err := ParseTarget(want.String()); err != nil || !again.equal(want) {
+			t.Errorf("%s, written as %s, is parsed as %+v, %v; want %+v", in, want, again, err, want)
+		}
 	}
 }
 
@@ -104,6 +107,9 @@ func FuzzTarget(f *testing.F) {
 		target, err := ParseTarget(s)
 		if err != nil {
 			return
+		}
+		if again, err := ParseTarget(target.String()); err != nil || !again.equal(target) {
+			t.Errorf("%q, parsed as %+v, is written as %q: %v", s, target, target, err)
 		}
 		if strings.ContainsAny(s, "\r\n\x00") {
 			t.Errorf("accepted %q with a control character", s)

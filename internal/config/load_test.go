@@ -55,6 +55,7 @@ func TestDefaultsMatchInterfaceDocument(t *testing.T) {
 		"TRUSTED_PROXIES":              "",
 		"COMMANDS_DISABLED":            "",
 		"TRANSFER_ALLOWED_TARGETS":     "",
+		"TRANSFER_ALLOWED_HEADERS":     "",
 		"SHUTDOWN_TIMEOUT":             "30s",
 		"METRICS_TOKEN":                "",
 	} {

@@ -116,11 +116,11 @@ func TestCallbackIssue(t *testing.T) {
 }
 
 func TestInvalidPlatformPolicyPreventsStart(t *testing.T) {
-	env := boot.Env{"COMMANDS_DISABLED": "hangup,dance", "TRANSFER_ALLOWED_TARGETS": "tel:+49*,http://x", "DATA_DIR": t.TempDir(), "JWT_SECRET": boot.Secret}
+	env := boot.Env{"COMMANDS_DISABLED": "hangup,dance", "TRANSFER_ALLOWED_TARGETS": "tel:+49*,http://x", "TRANSFER_ALLOWED_HEADERS": "maddr,a b", "DATA_DIR": t.TempDir(), "JWT_SECRET": boot.Secret}
 	for _, command := range []string{"serve", "doctor"} {
 		r := telapi(t, env, command)
-		if r.exit != 1 || !containsAll(r.stdout+r.stderr, "COMMANDS_DISABLED", "dance", "TRANSFER_ALLOWED_TARGETS", "http://x") {
-			t.Errorf("telapi %s: exit %d, want 1 and both invalid values in the output\n%s%s", command, r.exit, r.stdout, r.stderr)
+		if r.exit != 1 || !containsAll(r.stdout+r.stderr, "COMMANDS_DISABLED", "dance", "TRANSFER_ALLOWED_TARGETS", "http://x", "TRANSFER_ALLOWED_HEADERS", "a b") {
+			t.Errorf("telapi %s: exit %d, want 1 and all invalid values in the output\n%s%s", command, r.exit, r.stdout, r.stderr)
 		}
 	}
 }
