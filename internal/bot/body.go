@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"slices"
 	"strings"
-	"time"
 
 	"github.com/go-json-experiment/json/jsontext"
 
@@ -19,7 +18,7 @@ import (
 const (
 	MaxMessages  = 500
 	maxRepeated  = 4 << 20 // bytes of sender and conversation over all messages
-	maxTimestamp = 64
+	maxTimestamp = 64      // characters
 )
 
 // document is the body of a bot.
@@ -97,7 +96,7 @@ func (d *document) check(channelID string, issues *fault.Issues) {
 		issues.Add(idPath, fault.IssueValue, "The channel ID differs from the one in the path.")
 	}
 	if s := d.Messages.Timestamp; s != nil && !validTimestamp(*s) && !issues.Has(timestampPath) {
-		issues.Add(timestampPath, fault.IssueValue, "Use RFC 3339 with a time zone, such as 2026-11-15T09:30:00Z.")
+		issues.Add(timestampPath, fault.IssueValue, "Use RFC 3339 or ISO 8601 with a time zone, such as 2026-11-15T09:30:00Z.")
 	}
 	n := len(d.Messages.Message)
 	if n > MaxMessages {
@@ -122,16 +121,6 @@ func (d *document) check(channelID string, issues *fault.Issues) {
 			issues.Missing(fault.Pointer("/channelData", i)+"/key", "key is required.")
 		}
 	}
-}
-
-// validTimestamp is stricter than time.Parse, which accepts one-digit hours, a
-// comma before the fraction, fractions of any length and offsets over 24 hours.
-func validTimestamp(s string) bool {
-	if _, err := time.Parse(time.RFC3339, s); err != nil || len(s) > maxTimestamp || s[13] != ':' || strings.Contains(s, ",") {
-		return false
-	}
-	zone := s[len(s)-5:] // hh:mm, or ends with Z
-	return zone[4] == 'Z' || zone[:2] < "24" && zone[3:] < "60"
 }
 
 func (m *message) check(path string, issues *fault.Issues) {

@@ -121,20 +121,35 @@ func TestSIPHeaderLimits(t *testing.T) {
 		}
 		return "[" + strings.Join(all, ",") + "]"
 	}
-	for _, field := range []string{"transferSipHeaders", "hangupSipHeaders"} {
-		for name, tt := range map[string]struct{ headers, want string }{
-			"99 items":          {list(99, 5), ""},
-			"100 items":         {list(100, 5), ""},
-			"101 items":         {list(101, 5), fault.IssueTooMany},
-			"11 999 characters": {list(1, 11999), ""},
-			"12 000 characters": {list(1, 12000), fault.IssueTooLong},
-			"12 000 in ten":     {list(10, 1200), fault.IssueTooLong},
-		} {
-			t.Run(field+" of "+name, func(t *testing.T) {
-				if got := issue(t, event("hangup", fmt.Sprintf(`{%q:%s}`, field, tt.headers))); got != tt.want {
-					t.Errorf("issue %q, want %q", got, tt.want)
-				}
-			})
+	for value, want := range map[string]string{
+		`{"transferSipHeaders":` + list(100, 5) + `}`:     "",
+		`{"transferSipHeaders":` + list(101, 5) + `}`:     fault.IssueTooMany,
+		`{"transferSipHeaders":` + list(1, 11999) + `}`:   "",
+		`{"transferSipHeaders":` + list(1, 12000) + `}`:   fault.IssueTooLong,
+		`{"transferSipHeaders":` + list(10, 1200) + `}`:   fault.IssueTooLong,
+		`{"hangupSipHeaders":` + list(100, 5) + `}`:       "",
+		`{"hangupSipHeaders":` + list(101, 5) + `}`:       fault.IssueTooMany,
+		`{"hangupSipHeaders":` + list(100, 2000) + `}`:    "", // no total length
+		`{"transferSipQueryParams":` + list(200, 5) + `}`: "", // no number of items
+		`{"sipQueryParams":` + list(1, 12000) + `}`:       fault.IssueTooLong,
+
+		// The total of one transfer.
+		`{"transferSipHeaders":` + list(1, 6000) + `,"transferSipQueryParams":` + list(1, 5999) + `,"hangupSipHeaders":` + list(1, 6000) + `}`: "",
+		`{"transferSipHeaders":` + list(1, 6000) + `,"transferSipQueryParams":` + list(1, 6000) + `}`:                                          fault.IssueTooLong,
+		`{"transferSipQueryParams":` + list(1, 6000) + `,"sipQueryParams":{"X-A":"` + strings.Repeat("a", 5996) + `"}}`:                        "",
+		`{"transferSipQueryParams":` + list(1, 6000) + `,"sipQueryParams":{"X-A":"` + strings.Repeat("a", 5997) + `"}}`:                        fault.IssueTooLong,
+		`{"target":"sip:a@b?X-A=` + strings.Repeat("a", 5996) + `","sipQueryParams":` + list(1, 6000) + `}`:                                    "",
+		`{"target":"sip:a@b?X-A=` + strings.Repeat("a", 5997) + `","sipQueryParams":` + list(1, 6000) + `}`:                                    fault.IssueTooLong,
+		`{"target":"sip:a@b?X-A=` + strings.Repeat("a", 5997) + `","transferTarget":"tel:1","sipQueryParams":` + list(1, 6000) + `}`:           "",
+	} {
+		for _, name := range []string{"transfer", "hangup"} {
+			if got := issue(t, event(name, value)); got != want {
+				t.Errorf("%s %.40s…: issue %q, want %q", name, value, got, want)
+			}
+			action := fmt.Appendf(nil, `{"conversation":{"identifier":{"id":"c"}},"actions":{"type":%q,%s}`, name, value[1:])
+			if got := issue(t, action); got != want && (name == "transfer" || !strings.Contains(value, "arget\"")) { // a hangup has no target
+				t.Errorf("action %s %.40s…: issue %q, want %q", name, value, got, want)
+			}
 		}
 	}
 }
@@ -156,18 +171,55 @@ func TestEnumValues(t *testing.T) {
 	}
 }
 
-func TestTimestampsRequireTimeZone(t *testing.T) {
+func TestTimestampForms(t *testing.T) {
 	for timestamp, valid := range map[string]bool{
 		"2026-11-15T09:30:00Z":            true,
 		"2026-11-15T09:30:00.123456789Z":  true,
 		"2026-11-15T09:30:00+05:45":       true,
 		"2024-02-29T23:59:59-12:00":       true,
+		"2026-11-15t09:30:00z":            true,
+		"2026-11-15 09:30:00Z":            true,
+		"2026-11-15T09:30:00-00:00":       true,
+		"2026-11-15T09:30:00+0100":        true,
+		"2026-11-15T09:30:00+01":          true,
+		"2026-11-15T09:30:00,5Z":          true,
+		"2026-11-15T09:30Z":               true,
+		"2026-11-15T09:30+01:00":          true,
+		"20261115T093000Z":                true,
+		"20261115T0930Z":                  true,
+		"20261115T093000.5+0100":          true,
+		"20261115t093000-0330":            true,
+		"2026-11-15T23:59:60Z":            true,
+		"2016-12-31T23:59:60.5Z":          true,
+		"2017-01-01T00:59:60+01:00":       true,
+		"2016-12-31T15:59:60-08:00":       true,
+		"20161231T235960Z":                true,
+		"0000-01-01T00:00:00Z":            true,
+		"9999-12-31T23:59:59.999Z":        true,
+		"2026-11-15T23:58:60Z":            false,
+		"2026-11-15T23:59:60+01:00":       false,
+		"2026-11-15T23:59:61Z":            false,
+		"2026-11-15T23:60:00Z":            false,
 		"2026-11-15T09:30:00":             false,
-		"2026-11-15 09:30:00Z":            false,
+		"2026-11-15T09:30":                false,
+		"20261115T093000":                 false,
+		"20261115T09:30:00Z":              false,
+		"2026-11-15T093000Z":              false,
 		"2026-11-15T9:30:00Z":             false,
-		"2026-11-15T09:30:00,5Z":          false,
-		"2026-11-15T09:30Z":               false,
+		"2026-11-15T09:30:00.Z":           false,
+		"2026-11-15T09:30.5Z":             false,
+		"2026-11-15T09:30:00 Z":           false,
+		"2026-11-15T09:30:00+1":           false,
+		"2026-11-15T09:30:00+01:0":        false,
+		"2026-11-15T09:30:00+01:60":       false,
+		"2026-13-15T09:30:00Z":            false,
+		"2026-11-31T09:30:00Z":            false,
+		"2026-11-15Z":                     false,
+		"2026-11-15T09:30:00Z\n":          false,
+		"2026-11-15T09:30:00ZZ":           false,
+		"२०२६-11-15T09:30:00Z":            false,
 		"2025-02-29T00:00:00Z":            false,
+		"2026-11-15T24:00:00Z":            false,
 		"2026-11-15T24:00:01Z":            false,
 		"2026-11-15T09:30:00+24:00":       false,
 		"2026-11-15":                      false,

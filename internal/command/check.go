@@ -95,10 +95,11 @@ func (v validator) target(s, field string) {
 	}
 }
 
-// Limits of a list of SIP headers.
 const (
+	// MaxSIPHeaders is the length of a list of SIP headers.
 	MaxSIPHeaders = 100
-	// SIPHeaderCharacters is one more than names and values may have together.
+	// SIPHeaderCharacters is one more than the names and values of all headers and
+	// query parameters of a transfer may have together.
 	SIPHeaderCharacters = 12000
 )
 
@@ -131,13 +132,33 @@ func (v validator) headers(list []wire.NameValue, field string) {
 	if len(list) > MaxSIPHeaders {
 		v.add(field, fault.IssueTooMany, "At most %d headers are allowed.", MaxSIPHeaders)
 	}
-	total := 0
 	for i, h := range list {
-		total += utf8.RuneCountInString(h.Name) + utf8.RuneCountInString(h.Value)
 		v.nameValue(h, func(member string) string { return fault.Pointer(v.path+field, i) + member })
 	}
-	if total >= SIPHeaderCharacters {
-		v.add(field, fault.IssueTooLong, "Names and values must have fewer than %d characters in total.", SIPHeaderCharacters)
+}
+
+// totalLength checks all headers and query parameters of a transfer, which become
+// one request. The query of the target has the name targetField. The headers of a
+// hangup have no total length.
+func (v validator) totalLength(c *wire.CallControl, target, targetField string) {
+	parsed, _ := ParseTarget(target)
+	total := 0
+	for _, part := range []struct {
+		field string
+		list  []wire.NameValue
+	}{
+		{targetField, parsed.Headers},
+		{"/transferSipHeaders", c.TransferSIPHeaders},
+		{"/transferSipQueryParams", c.TransferSIPQueryParams.List},
+		{"/sipQueryParams", c.SIPQueryParams.List},
+	} {
+		for _, h := range part.list {
+			total += utf8.RuneCountInString(h.Name) + utf8.RuneCountInString(h.Value)
+		}
+		if total >= SIPHeaderCharacters {
+			v.add(part.field, fault.IssueTooLong, "The names and values of all headers and query parameters of a transfer must have fewer than %d characters in total.", SIPHeaderCharacters)
+			return
+		}
 	}
 }
 

@@ -91,13 +91,18 @@ func parseCommand(raw jsontext.Value, path string, issues *fault.Issues) Request
 		_ = strictjson.Decode(raw, &alias, path, issues) // cannot fail: raw is a decoded object
 		v.singleLine(alias.Reason, "/hangupReason")
 		c.Reason = cmp.Or(alias.Reason, c.Reason)
+		v.totalLength(&c.CallControl, "", "")
 	case *wire.Transfer:
 		var alias struct {
 			Target string `json:"transferTarget"`
 		}
 		_ = strictjson.Decode(raw, &alias, path, issues)
 		v.target(alias.Target, "/transferTarget")
-		c.Target = cmp.Or(alias.Target, c.Target)
+		field := "/target"
+		if alias.Target != "" {
+			c.Target, field = alias.Target, "/transferTarget"
+		}
+		v.totalLength(&c.CallControl, c.Target, field)
 	}
 	return r
 }
@@ -220,6 +225,11 @@ func (e *ControlEvent) Parse(path string, issues *fault.Issues) ([]Request, *Ope
 	v.target(value.TransferTarget, "/transferTarget")
 	v.singleLine(value.HangupReason, "/hangupReason")
 	params := v.callControl(&value.CallControl)
+	target, field := value.Target, "/target"
+	if value.TransferTarget != "" { // takes precedence
+		target, field = value.TransferTarget, "/transferTarget"
+	}
+	v.totalLength(&value.CallControl, target, field)
 	var operation *Operation
 	if value.BotOperationResult != "" || value.BotOperationData != nil {
 		operation = &Operation{value.BotOperationResult, value.BotOperationData}
@@ -230,7 +240,7 @@ func (e *ControlEvent) Parse(path string, issues *fault.Issues) ([]Request, *Ope
 	case "hangup":
 		return one(&wire.Hangup{CommonFields: wire.CommonFields{Type: "hangup"}, Reason: value.HangupReason, CallControl: value.CallControl}), operation
 	case "transfer", "handover":
-		return one(&wire.Transfer{CommonFields: wire.CommonFields{Type: "transfer"}, Target: cmp.Or(value.TransferTarget, value.Target), HangupReason: value.HangupReason, CallControl: value.CallControl}), operation
+		return one(&wire.Transfer{CommonFields: wire.CommonFields{Type: "transfer"}, Target: target, HangupReason: value.HangupReason, CallControl: value.CallControl}), operation
 	case "config":
 		return params.commands(), operation
 	case "":
