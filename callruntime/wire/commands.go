@@ -65,24 +65,27 @@ type SetVoiceInput struct {
 	ClearBuffer *bool `json:"clearBuffer,omitzero"`
 }
 
-// SpeechConfig selects a provider of the configured chain and sets its timeouts.
-// It cannot add providers or credentials.
+// SpeechConfig holds settings of speech recognition or synthesis. Provider is one
+// of the configured chain.
 type SpeechConfig struct {
 	Provider            *string `json:"provider,omitzero"`
 	ConnectionTimeoutMs *int64  `json:"connectionTimeoutMs,omitzero"`
 	Retries             *int64  `json:"retries,omitzero"`
+	// Other holds further settings as the provider sent them. The service does not
+	// check them.
+	Other jsontext.Value `json:",embed"`
 }
 
 // UpdateSTTConfig changes speech recognition of the active call.
 type UpdateSTTConfig struct {
 	CommonFields
-	Config SpeechConfig `json:"config,omitzero" required:"true"`
+	Config *SpeechConfig `json:"config,omitzero" required:"true"`
 }
 
 // UpdateTTSConfig changes speech synthesis of the active call.
 type UpdateTTSConfig struct {
 	CommonFields
-	Config SpeechConfig `json:"config,omitzero" required:"true"`
+	Config *SpeechConfig `json:"config,omitzero" required:"true"`
 }
 
 // SetTTSVoice changes the voice.

@@ -64,8 +64,11 @@ func Known(commandType string) bool { return specs[commandType] != nil }
 func spec(commandType string, apply wire.ApplyMode, effect string) Spec {
 	t := reflect.TypeOf(wire.NewCommand(commandType)).Elem()
 	s := Spec{commandType, effect, apply, fieldsOf(t, "", nil), memberNames(t)}
-	for _, name := range []string{"type", "source", "commandId", "metadata", aliases[commandType]} {
+	for _, name := range []string{"type", "source", "commandId", "metadata"} {
 		s.members[name] = true
+	}
+	if alias, ok := aliases[commandType]; ok {
+		s.members[alias] = true
 	}
 	return s
 }
@@ -96,9 +99,12 @@ func fieldsOf(t reflect.Type, prefix string, index []int) []Field {
 			fields = append(fields, fieldsOf(f.Type, prefix, at)...)
 		default:
 			name, _, _ := strings.Cut(f.Tag.Get("json"), ",")
+			if name == "" { // members without a name of their own
+				continue
+			}
 			fields = append(fields, Field{prefix + name, jsonType(f), f.Tag.Get("required") != "", at})
-			if f.Type == reflect.TypeFor[wire.SpeechConfig]() {
-				fields = append(fields, fieldsOf(f.Type, prefix+name+".", at)...)
+			if f.Type == reflect.TypeFor[*wire.SpeechConfig]() {
+				fields = append(fields, fieldsOf(f.Type.Elem(), prefix+name+".", at)...)
 			}
 		}
 	}
@@ -125,9 +131,30 @@ func jsonType(f reflect.StructField) string {
 	}
 }
 
-// valueIn returns the field of a command.
+// valueIn returns the field of a command, or a nil pointer if the object that
+// contains it is absent.
 func (f Field) valueIn(c wire.Command) reflect.Value {
-	return reflect.ValueOf(c).Elem().FieldByIndex(f.index)
+	v, err := reflect.ValueOf(c).Elem().FieldByIndexErr(f.index)
+	if err != nil {
+		return reflect.ValueOf((*string)(nil))
+	}
+	return v
+}
+
+// create returns the field of a command, to be set. It creates the object that
+// contains the field.
+func (f Field) create(c wire.Command) reflect.Value {
+	v := reflect.ValueOf(c).Elem()
+	for _, i := range f.index {
+		if v.Kind() == reflect.Pointer {
+			if v.IsNil() {
+				v.Set(reflect.New(v.Type().Elem()))
+			}
+			v = v.Elem()
+		}
+		v = v.Field(i)
+	}
+	return v
 }
 
 func (s *Spec) field(name string) Field {

@@ -81,7 +81,7 @@ func TestFieldsSurviveEncoding(t *testing.T) {
 		for _, f := range spec.Fields {
 			t.Run(spec.Type+"."+f.Name, func(t *testing.T) {
 				c := wire.NewCommand(spec.Type)
-				fill(f.valueIn(c))
+				fill(f.create(c))
 				encoded, err := json.Marshal(wire.Entry{Command: wire.AnyCommand{Command: c}})
 				if err != nil {
 					t.Fatal(err)

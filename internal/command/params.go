@@ -195,7 +195,7 @@ func (values paramValues) commands() []Request {
 				c = wire.NewCommand(commandType)
 				list = append(list, Request{Command: c})
 			}
-			if field := p.field.valueIn(c); field.IsNil() {
+			if field := p.field.create(c); field.IsNil() {
 				pointer := reflect.New(field.Type().Elem())
 				pointer.Elem().Set(reflect.ValueOf(value))
 				field.Set(pointer)

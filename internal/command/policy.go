@@ -6,6 +6,8 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/go-json-experiment/json"
+
 	"telapi/callruntime/wire"
 	"telapi/internal/fault"
 )
@@ -124,6 +126,9 @@ func (p *Policy) Decide(r Request, source, transactionID string) Decision {
 		return Decision{c, "", TargetMissing, r.Ignored}
 	}
 	if reason := p.complete(c, transactionID); reason != "" {
+		if reason == ProviderNotInChain { // one setting denies all others
+			r.Ignored = append(slices.Clip(r.Ignored), settings(c)...)
+		}
 		return Decision{c, "", reason, r.Ignored}
 	}
 	return Decision{c, specs[head.Type].Apply, "", r.Ignored}
@@ -168,6 +173,26 @@ func (p *Policy) complete(c wire.Command, transactionID string) string {
 		return denyProvider(c.Config.Provider, p.profile.Speech.TTS)
 	}
 	return ""
+}
+
+// settings returns the names of the settings in a speech configuration.
+func settings(c wire.Command) []string {
+	var config *wire.SpeechConfig
+	switch c := c.(type) {
+	case *wire.UpdateSTTConfig:
+		config = c.Config
+	case *wire.UpdateTTSConfig:
+		config = c.Config
+	}
+	raw, err := json.Marshal(config)
+	if err != nil {
+		return nil // cannot happen: the values are decoded JSON
+	}
+	var names []string
+	for name := range membersOf(raw) {
+		names = append(names, "config."+name)
+	}
+	return names
 }
 
 // denyProvider returns the reason to deny a speech provider, or "".

@@ -190,7 +190,7 @@ func TestCommandsAreDeniedByDefault(t *testing.T) {
 		c := wire.NewCommand(spec.Type)
 		for _, f := range spec.Fields {
 			if f.Required {
-				fill(f.valueIn(c))
+				fill(f.create(c))
 			}
 		}
 		if tr, ok := c.(*wire.Transfer); ok {

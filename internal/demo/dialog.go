@@ -260,7 +260,10 @@ func (s *settings) update(command wire.Command) {
 	case *wire.UpdateBotDelayConfig:
 		merge(&s.delay, cmd)
 	case *wire.UpdateTTSConfig:
-		merge(&s.tts, &cmd.Config)
+		if cmd.Config != nil {
+			merge(&s.tts, cmd.Config)
+			s.tts.Other = nil // not used
+		}
 	case *wire.SetBargeIn:
 		s.dtmf.BargeIn = cmd.Enabled
 	case *wire.SetTTSVoice:
