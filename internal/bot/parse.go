@@ -126,19 +126,22 @@ type assistantMessage struct {
 	Content jsontext.Value `json:"content"`
 }
 
+// llmBody is the body of a language model.
+type llmBody struct {
+	assistantMessage
+	Message assistantMessage `json:"message"`
+	Choices []struct {
+		Message assistantMessage `json:"message"`
+	} `json:"choices"`
+	Commands []jsontext.Value `json:"commands"`
+}
+
 // parseLLM decodes the body of a language model: an assistant message as
 // content, as message.content or in the chat completions format, managed
 // commands, or both.
 func parseLLM(data []byte) (Result, error) {
 	var issues fault.Issues
-	var doc struct {
-		assistantMessage
-		Message assistantMessage `json:"message"`
-		Choices []struct {
-			Message assistantMessage `json:"message"`
-		} `json:"choices"`
-		Commands []jsontext.Value `json:"commands"`
-	}
+	var doc llmBody
 	if err := strictjson.Decode(data, &doc, "", &issues); err != nil {
 		return Result{}, err
 	}

@@ -173,6 +173,7 @@ func FuzzParse(f *testing.F) {
 	f.Fuzz(func(t *testing.T, body []byte) {
 		for _, kind := range wire.WorkItemKinds {
 			if result, err := Parse(kind, body, "c"); err == nil {
+				Lint(kind, body)
 				entries, _ := result.Entries(entryOf(kind.Source()), rules)
 				if len(entries) == 0 {
 					t.Errorf("no entries for %s body %q", kind, body)

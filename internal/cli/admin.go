@@ -230,10 +230,11 @@ func (c *cli) endpointFlags(cmd *cobra.Command) func(context.Context) (func(*end
 	modes := f.StringArray("mode", nil, "allowed session mode: webrtc, audio or chat (repeatable)")
 	origins := f.StringArray("origin", nil, "web origin that may open sockets, such as https://shop.example (repeatable)")
 	profileFile := f.String("profile", "", "JSON file with the gateway profile")
+	strict := strictFlag(cmd)
 	return func(ctx context.Context) (_ func(*endpoint.Endpoint), err error) {
 		var profile wire.GatewayProfile
 		if f.Changed("profile") {
-			profile, err = c.readProfile(ctx, *profileFile)
+			profile, err = c.readProfile(ctx, *profileFile, *strict)
 		}
 		return func(e *endpoint.Endpoint) {
 			if f.Changed("name") {
@@ -250,17 +251,6 @@ func (c *cli) endpointFlags(cmd *cobra.Command) func(context.Context) (func(*end
 			}
 		}, err
 	}
-}
-
-func (c *cli) readProfile(ctx context.Context, file string) (profile wire.GatewayProfile, err error) {
-	raw, err := c.readFile(ctx, file)
-	if err != nil {
-		return profile, fmt.Errorf("read profile: %w", err)
-	}
-	if profile, err = endpoint.ParseProfile(raw); err != nil {
-		return profile, fmt.Errorf("%s: %w", file, err)
-	}
-	return profile, nil
 }
 
 func (c *cli) endpointCreateCommand() *cobra.Command {

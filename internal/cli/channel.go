@@ -5,7 +5,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"slices"
 	"strings"
 	"time"
@@ -17,10 +16,7 @@ import (
 	"telapi/callruntime"
 	"telapi/callruntime/wire"
 	"telapi/internal/app"
-	"telapi/internal/bot"
-	"telapi/internal/command"
 	"telapi/internal/demo"
-	"telapi/internal/endpoint"
 )
 
 func (c *cli) channelOpenCommand() *cobra.Command {
@@ -41,7 +37,7 @@ func (c *cli) channelOpenCommand() *cobra.Command {
 			err = fmt.Errorf("endpoint %s belongs to another team", *endpointID)
 		}
 		if err == nil && *profileFile != "" {
-			e.Profile, err = c.readProfile(ctx, *profileFile)
+			e.Profile, err = c.readProfile(ctx, *profileFile, false)
 		}
 		if err != nil {
 			return nil, err
@@ -219,64 +215,4 @@ func sampleBody(kind wire.WorkItemKind, channelID string) string {
 	default:
 		return fmt.Sprintf(`{"conversation":{"identifier":{"id":%q}},"messages":{"message":[{"content":{"textMessage":{"textPlain":"Hello"}}}]}}`, channelID)
 	}
-}
-
-func (c *cli) callbackLintCommand() *cobra.Command {
-	cmd := &cobra.Command{Use: "lint BODY.json", Short: "Check a callback body and print the resulting stream entries",
-		Long: `Reads a callback body from a file, or from standard input if the name is -, and prints the
-entries that it would append to the runtime stream, one per line, including denied commands
-with the reason. An invalid body is reported with all its issues. No server is needed.
-COMMANDS_DISABLED, TRANSFER_ALLOWED_TARGETS and TRANSFER_ALLOWED_HEADERS apply as on the server.`,
-		Example: "  telapi callback lint answer.json --profile flow.json"}
-	profileFile := cmd.Flags().String("profile", "", "JSON file with the gateway profile (default: no command is allowed)")
-	kind := cmd.Flags().String("kind", string(wire.BotItem), "kind of provider: "+orList(wire.WorkItemKinds))
-	channelID := cmd.Flags().String("channel", "", "channel ID (default: the one in the body)")
-	cmd.RunE = c.withConfig(func(ctx context.Context, args []string) (any, error) {
-		if err := checkFlag(c, "kind", *kind, wire.WorkItemKinds); err != nil {
-			return nil, err
-		}
-		platform, err := app.PlatformPolicy(c.cfg)
-		if err != nil {
-			return nil, err
-		}
-		var profile wire.GatewayProfile
-		if *profileFile != "" {
-			if profile, err = c.readProfile(ctx, *profileFile); err != nil {
-				return nil, err
-			}
-		}
-		body, err := c.readFile(ctx, args[0])
-		if err != nil {
-			return nil, err
-		}
-		if limit := endpoint.DefaultLimits().CallbackBodyBytes; int64(len(body)) > limit {
-			return nil, fmt.Errorf("%s has %d bytes: use at most %d", args[0], len(body), limit)
-		}
-		if *channelID == "" {
-			*channelID = bodyChannelID(body)
-		}
-		result, err := bot.Parse(wire.WorkItemKind(*kind), body, *channelID)
-		if err != nil {
-			return nil, fmt.Errorf("%s: %w", args[0], err)
-		}
-		base := wire.Entry{ChannelID: *channelID, At: time.Now().UnixMilli(), Source: wire.WorkItemKind(*kind).Source()}
-		entries, _ := result.Entries(base, command.NewPolicy(profile, platform))
-		for _, e := range entries {
-			err = cmp.Or(err, c.printAs(e, func(w io.Writer) { writeRow(w, entryTitle(e)) }))
-		}
-		return nil, err
-	})
-	return cmd
-}
-
-// bodyChannelID returns the channel ID in a bot's callback body, or a placeholder:
-// other bodies have none.
-func bodyChannelID(body []byte) string {
-	var callback struct {
-		Conversation struct {
-			Identifier wire.Identifier `json:"identifier"`
-		} `json:"conversation"`
-	}
-	_ = json.Unmarshal(body, &callback) // an invalid body is reported later
-	return cmp.Or(callback.Conversation.Identifier.ID, "channel")
 }

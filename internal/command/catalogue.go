@@ -81,7 +81,9 @@ var aliases = map[string]string{"hangup": "hangupReason", "transfer": "transferT
 func memberNames(t reflect.Type) map[string]bool {
 	names := map[string]bool{}
 	for _, f := range fieldsOf(t, "", nil) {
-		names[f.Name] = true
+		if !strings.Contains(f.Name, ".") { // not a member of config
+			names[f.Name] = true
+		}
 	}
 	return names
 }

@@ -1,9 +1,7 @@
 package command
 
 import (
-	"bytes"
 	"cmp"
-	"iter"
 	"reflect"
 	"strings"
 	"unicode"
@@ -114,7 +112,7 @@ var notEmpty = nameSet("target transferTarget transferMethod transferReferOutcom
 // the names that are not known. It reports whether one of them looks like the
 // target of a transfer.
 func (v validator) members(raw jsontext.Value, known map[string]bool) (ignored []string, target bool) {
-	for name, value := range membersOf(raw) {
+	for name, value := range strictjson.Members(raw) {
 		switch {
 		case !known[name]:
 			ignored = append(ignored, name)
@@ -126,27 +124,6 @@ func (v validator) members(raw jsontext.Value, known map[string]bool) (ignored [
 	return ignored, target
 }
 
-// membersOf returns the members of a decoded object. Another value has none.
-func membersOf(raw jsontext.Value) iter.Seq2[string, jsontext.Value] {
-	return func(yield func(string, jsontext.Value) bool) {
-		dec := jsontext.NewDecoder(bytes.NewReader(raw))
-		if t, err := dec.ReadToken(); err != nil || t.Kind() != '{' {
-			return
-		}
-		for dec.PeekKind() == '"' {
-			name, err := dec.ReadToken()
-			if err != nil {
-				return
-			}
-			key := name.String()
-			value, err := dec.ReadValue()
-			if err != nil || !yield(key, value) {
-				return
-			}
-		}
-	}
-}
-
 // targetNames are words for a target, in lower case and without separators.
 var targetNames = nameSet("to dest number phone phonenumber msisdn uri url sip tel address callee recipient extension")
 
@@ -156,7 +133,7 @@ func resemblesTarget(name string, value jsontext.Value) bool {
 	if looksLikeTarget(name, value) {
 		return true
 	}
-	for name, value := range membersOf(value) {
+	for name, value := range strictjson.Members(value) {
 		if looksLikeTarget(name, value) {
 			return true
 		}

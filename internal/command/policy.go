@@ -10,6 +10,7 @@ import (
 
 	"telapi/callruntime/wire"
 	"telapi/internal/fault"
+	"telapi/internal/strictjson"
 )
 
 // Reasons to deny a command. They are part of the API.
@@ -189,7 +190,7 @@ func settings(c wire.Command) []string {
 		return nil // cannot happen: the values are decoded JSON
 	}
 	var names []string
-	for name := range membersOf(raw) {
+	for name := range strictjson.Members(raw) {
 		names = append(names, "config."+name)
 	}
 	return names

@@ -76,6 +76,37 @@ func TestCallbackLint(t *testing.T) {
 	}
 }
 
+func TestLintWarnsAboutMembersWithoutEffect(t *testing.T) {
+	body := writeFile(t, "body.json", `{"conversation":{"identifier":{"id":"c"}},"action":{"type":"hangup"},"commands":[]}`)
+	profile := writeFile(t, "flow.json", `{"commandSources":["bot"],"commandPolicies":[{"type":"transfer","enabled":true,"allowedTarget":["tel:+49*"]}]}`)
+	warnings := []string{`warning: `, `/action: "action" is not read. Did you mean "actions"?`, `/commands: "commands" is not read. Did you mean "actions"?`}
+	r := telapi(t, nil, "callback", "lint", body, "--json")
+	if r.exit != 0 || !json.Valid([]byte(r.stdout)) || !containsAll(r.stderr, warnings...) {
+		t.Errorf("exit %d, stdout %q, stderr %q; want exit 0, one entry and the warnings", r.exit, r.stdout, r.stderr)
+	}
+	if r := telapi(t, nil, "callback", "lint", body, "--strict"); r.exit != 1 || r.stdout != "" || !containsAll(r.stderr, append(warnings, "warnings are errors with --strict")...) {
+		t.Errorf("--strict: exit %d, stdout %q, stderr %q; want exit 1 and the warnings", r.exit, r.stdout, r.stderr)
+	}
+	clean := writeFile(t, "clean.json", `{"conversation":{"identifier":{"id":"c"}}}`)
+	if r := telapi(t, nil, "callback", "lint", clean, "--strict"); r.exit != 0 || r.stdout != "bot event empty\n" || r.stderr != "" {
+		t.Errorf("body without warnings: exit %d, stdout %q, stderr %q; want exit 0 without warnings", r.exit, r.stdout, r.stderr)
+	}
+
+	env := boot.Env{"DATA_DIR": t.TempDir()}
+	team := telapiJSON(t, env, "team", "create", "Shop")["id"].(string)
+	create := []string{"endpoint", "create", "--team", team, "--name", "Shop", "--mode", "chat", "--profile", profile, "--json"}
+	const warning = `/commandPolicies/0/allowedTarget: "allowedTarget" is not read. Did you mean "allowedTargets"?`
+	if r := telapi(t, env, append(create, "--strict")...); r.exit != 1 || r.stdout != "" || !strings.Contains(r.stderr, warning) {
+		t.Errorf("endpoint create --strict: exit %d, stdout %q, stderr %q; want exit 1 and the warning", r.exit, r.stdout, r.stderr)
+	}
+	if r := telapi(t, env, "endpoint", "list", "--json"); strings.Contains(r.stdout, "Shop") {
+		t.Errorf("endpoint create --strict created the endpoint: %s", r.stdout)
+	}
+	if r := telapi(t, env, create...); r.exit != 0 || !json.Valid([]byte(r.stdout)) || !strings.Contains(r.stderr, warning) {
+		t.Errorf("endpoint create: exit %d, stdout %q, stderr %q; want exit 0, the endpoint and the warning", r.exit, r.stdout, r.stderr)
+	}
+}
+
 // The printed URL, token and curl command work without changes.
 func TestCallbackIssue(t *testing.T) {
 	onEmbeddedAndReal(t, func(t *testing.T, env boot.Env) {

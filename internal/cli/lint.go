@@ -1,0 +1,113 @@
+package cli
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"io"
+	"time"
+
+	"github.com/go-json-experiment/json"
+	"github.com/spf13/cobra"
+
+	"telapi/callruntime/wire"
+	"telapi/internal/app"
+	"telapi/internal/bot"
+	"telapi/internal/command"
+	"telapi/internal/endpoint"
+	"telapi/internal/strictjson"
+)
+
+func (c *cli) callbackLintCommand() *cobra.Command {
+	cmd := &cobra.Command{Use: "lint BODY.json", Short: "Check a callback body and print the resulting stream entries",
+		Long: `Reads a callback body from a file, or from standard input if the name is -, and prints the
+entries that it would append to the runtime stream, one per line, including denied commands
+with the reason. An invalid body is reported with all its issues. Members that have no
+effect, for example because their name is misspelled, are reported as warnings. No server
+is needed.
+COMMANDS_DISABLED, TRANSFER_ALLOWED_TARGETS and TRANSFER_ALLOWED_HEADERS apply as on the server.`,
+		Example: "  telapi callback lint answer.json --profile flow.json"}
+	profileFile := cmd.Flags().String("profile", "", "JSON file with the gateway profile (default: no command is allowed)")
+	kind := cmd.Flags().String("kind", string(wire.BotItem), "kind of provider: "+orList(wire.WorkItemKinds))
+	channelID := cmd.Flags().String("channel", "", "channel ID (default: the one in the body)")
+	strict := strictFlag(cmd)
+	cmd.RunE = c.withConfig(func(ctx context.Context, args []string) (any, error) {
+		if err := checkFlag(c, "kind", *kind, wire.WorkItemKinds); err != nil {
+			return nil, err
+		}
+		platform, err := app.PlatformPolicy(c.cfg)
+		if err != nil {
+			return nil, err
+		}
+		var profile wire.GatewayProfile
+		if *profileFile != "" {
+			if profile, err = c.readProfile(ctx, *profileFile, *strict); err != nil {
+				return nil, err
+			}
+		}
+		body, err := c.readFile(ctx, args[0])
+		if err != nil {
+			return nil, err
+		}
+		if limit := endpoint.DefaultLimits().CallbackBodyBytes; int64(len(body)) > limit {
+			return nil, fmt.Errorf("%s has %d bytes: use at most %d", args[0], len(body), limit)
+		}
+		if *channelID == "" {
+			*channelID = bodyChannelID(body)
+		}
+		result, err := bot.Parse(wire.WorkItemKind(*kind), body, *channelID)
+		if err != nil {
+			return nil, fmt.Errorf("%s: %w", args[0], err)
+		}
+		base := wire.Entry{ChannelID: *channelID, At: time.Now().UnixMilli(), Source: wire.WorkItemKind(*kind).Source()}
+		if err := c.warn(args[0], bot.Lint(wire.WorkItemKind(*kind), body), *strict); err != nil {
+			return nil, err
+		}
+		entries, _ := result.Entries(base, command.NewPolicy(profile, platform))
+		for _, e := range entries {
+			err = cmp.Or(err, c.printAs(e, func(w io.Writer) { writeRow(w, entryTitle(e)) }))
+		}
+		return nil, err
+	})
+	return cmd
+}
+
+// bodyChannelID returns the channel ID in a bot's callback body, or a placeholder:
+// other bodies have none.
+func bodyChannelID(body []byte) string {
+	var callback struct {
+		Conversation struct {
+			Identifier wire.Identifier `json:"identifier"`
+		} `json:"conversation"`
+	}
+	_ = json.Unmarshal(body, &callback) // an invalid body is reported later
+	return cmp.Or(callback.Conversation.Identifier.ID, "channel")
+}
+
+// strictFlag adds the flag for readProfile and warn.
+func strictFlag(cmd *cobra.Command) *bool {
+	return cmd.Flags().Bool("strict", false, "fail if a member has no effect, for example because its name is misspelled")
+}
+
+// warn prints warnings to standard error. They are an error if strict is set.
+func (c *cli) warn(file string, warnings []strictjson.Warning, strict bool) error {
+	for _, w := range warnings {
+		_, _ = fmt.Fprintf(c.Err, "warning: %s: %s\n", file, printable(w.String()))
+	}
+	if strict && len(warnings) > 0 {
+		return fmt.Errorf("%s: warnings are errors with --strict", file)
+	}
+	return nil
+}
+
+// readProfile reads a gateway profile and warns about members that have no effect.
+func (c *cli) readProfile(ctx context.Context, file string, strict bool) (profile wire.GatewayProfile, err error) {
+	raw, err := c.readFile(ctx, file)
+	if err != nil {
+		return profile, fmt.Errorf("read profile: %w", err)
+	}
+	if profile, err = endpoint.ParseProfile(raw); err != nil {
+		return profile, fmt.Errorf("%s: %w", file, err)
+	}
+	return profile, c.warn(file, command.LintProfile(raw, ""), strict)
+}

@@ -1,0 +1,57 @@
+package strictjson
+
+import (
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/go-json-experiment/json/jsontext"
+)
+
+type profile struct {
+	Sources  []string       `json:"sources"`
+	Policies []policy       `json:"policies"`
+	Free     jsontext.Value `json:"free"`
+	Default  *policy        `json:"default"`
+	Other    jsontext.Value `json:",embed"`
+}
+
+type policy struct {
+	AllowedTargets []string `json:"allowedTargets"`
+}
+
+func TestUnreadMembersAreReportedWithSuggestion(t *testing.T) {
+	const value = `{"sources":["a"],"Policies":1,"policies":[{"allowedTarget":[]},{"allowedTargets":["x"],"why":1},7],"free":{"any":1},"default":{"a/b":1},"rules":[]}`
+	for forwarded, want := range map[bool][]string{
+		false: {
+			`/Policies: "Policies" is not read. Did you mean "policies"?`,
+			`/policies/0/allowedTarget: "allowedTarget" is not read. Did you mean "allowedTargets"?`,
+			`/policies/1/why: "why" is not read.`,
+			`/default/a~1b: "a/b" is not read.`,
+			`/rules: "rules" is not read. Did you mean "policies"?`,
+		},
+		true: nil,
+	} {
+		var got []string
+		for _, w := range Unread(jsontext.Value(value), profile{}, "", forwarded, map[string]string{"rules": "policies"}) {
+			got = append(got, w.String())
+		}
+		if !slices.Equal(got, want) {
+			t.Errorf("forwarded %v: warnings\n%s\nwant\n%s", forwarded, strings.Join(got, "\n"), strings.Join(want, "\n"))
+		}
+	}
+}
+
+func TestDistance(t *testing.T) {
+	for _, tt := range []struct {
+		a, b string
+		want int
+	}{
+		{"", "", 0}, {"a", "", 1}, {"", "ab", 2}, {"action", "actions", 1}, {"kitten", "sitting", 3}, {"abc", "acb", 2},
+		{strings.Repeat("a", 65), "a", 64},
+	} {
+		if got := distance(tt.a, tt.b); got != tt.want {
+			t.Errorf("distance of %q and %q: %d, want %d", tt.a, tt.b, got, tt.want)
+		}
+	}
+}
