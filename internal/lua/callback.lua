@@ -55,8 +55,11 @@ if channelScope then
   local counter, oldest = '#' .. number, '#' .. number - MAX_USES
   local oldestField = redis.call('HGET', WORK, oldest)
   if oldestField then
-    redis.call('HDEL', WORK, oldest, oldestField)
-    redis.call('ZREM', FORGET, oldest, oldestField)
+    -- If the same body was used again later, the field belongs to that use and has another time.
+    local ownsField = redis.call('ZSCORE', FORGET, oldest) == redis.call('ZSCORE', FORGET, oldestField)
+    local evicted = { oldest, ownsField and oldestField or nil }
+    redis.call('HDEL', WORK, unpack(evicted))
+    redis.call('ZREM', FORGET, unpack(evicted))
   end
   local forgetAt = math.min(c.deadline, now + (duplicateFor or RETRY_WINDOW))
   redis.call('HSET', WORK, field, callbackID .. ' ' .. bodyDigest .. ' ' .. receipt, counter, field)

@@ -133,6 +133,30 @@ func endedChannelIsSmall(t *testing.T, opts Options) {
 	}
 }
 
+// A body that is used again after its duplicate window is remembered as a new use,
+// even when the old use is evicted.
+func evictionKeepsLaterUse(t *testing.T, opts Options) {
+	const remembered = 1024
+	d := newCallbackFixture(t, opts, nil)
+	shared := d.await(callruntime.AwaitOptions{Scope: callruntime.ScopeChannel})
+	d.expect(shared, "reused", callback.Routed) // use 1
+	use := d.delivery(shared, "reused")
+	d.raw(func(ctx context.Context, client rueidis.Client) error { // the window has passed, but use 1 is not deleted yet
+		add := client.B().Zadd().Key(kv.ChannelKeys(d.id)[6]).ScoreMember()
+		counterAt := float64(time.Now().Add(time.Hour).UnixMilli())
+		return client.Do(ctx, add.ScoreMember(1, use.Digest+" "+use.BodyDigest).ScoreMember(counterAt, "#1").Build()).Error()
+	})
+	d.expect(shared, "reused", callback.Routed) // use 2
+	for i := range remembered - 1 {
+		other := d.delivery(shared, fmt.Sprint(i))
+		other.Entries = other.Entries[:1]
+		if status, _ := d.deliver(other); status != callback.Routed {
+			t.Fatalf("use %d: %s, want %s", 3+i, status, callback.Routed)
+		}
+	}
+	d.expect(shared, "reused", callback.Duplicate)
+}
+
 // The last 1,024 uses of channel credentials are remembered.
 func usesAreBounded(t *testing.T, opts Options) {
 	const remembered = 1024

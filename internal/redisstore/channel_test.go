@@ -39,6 +39,7 @@ var channelTests = map[string]func(*testing.T, Options){
 	"committed entries are bounded":                            committedEntriesAreBounded,
 	"ended channel is small":                                   endedChannelIsSmall,
 	"uses of a channel credential are bounded":                 usesAreBounded,
+	"eviction of a use keeps a later use of the same body":     evictionKeepsLaterUse,
 	"late calls have no effect":                                lateCalls,
 	"ended channels reject operations":                         endedChannel,
 	"idle channels end":                                        idleChannel,
