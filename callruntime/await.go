@@ -95,9 +95,9 @@ func (c *Channel) Await(ctx context.Context, o AwaitOptions) (WorkItem, error) {
 // still be under way, cannot take effect any more.
 func (c *Channel) cancelUnknown(id string) {
 	_ = c.runtime.start(func() {
-		_ = c.Cancel(c.life, id)
-		if sleep.For(c.life, attemptTimeout) == nil {
-			_ = c.Cancel(c.life, id)
+		_ = c.Cancel(c.ctx, id)
+		if sleep.For(c.ctx, attemptTimeout) == nil {
+			_ = c.Cancel(c.ctx, id)
 		}
 	})
 }

@@ -17,6 +17,6 @@ func TestLoggedWorkItemOmitsCredential(t *testing.T) {
 		slog.New(h).Info("awaited", "item", item)
 	}
 	if got := out.String(); strings.Count(got, item.ID) != 2 || strings.Contains(got, "secret") {
-		t.Errorf("logged is %s", got)
+		t.Errorf("logged %s, want the ID twice and no token", got)
 	}
 }

@@ -32,26 +32,26 @@ type Channel struct {
 	Committed                   string      // the committed position at the time of the claim; empty if none
 
 	runtime      *Runtime
-	token        string                    // of the claim; empty for an observer
-	stream       stream                    // that Receive reads
+	token        string                    // token of the claim; empty for an observer
+	stream       stream                    // the stream that Receive reads
 	claimedUntil atomic.Pointer[time.Time] // local time until which no other runtime can claim the channel
 	subscription *pubsub.Subscription
-	life         context.Context // ends when the channel or its runtime is closed, or the claim is lost
-	leave        context.CancelCauseFunc
-	renewing     chan struct{} // closed when no goroutine renews the claim
+	ctx          context.Context // ends when the channel or its runtime is closed, or the claim is lost
+	cancel       context.CancelCauseFunc
+	renewed      chan struct{} // closed when the goroutine that renews the claim has returned
 	outbox       outbox
 
-	news    chan struct{} // the stream may have new entries
+	changed chan struct{} // holds a value if the stream may have new entries
 	audio   chan *wire.ChannelMessage
-	dropped atomic.Int64
-	due     atomic.Pointer[time.Time] // when to run touch.lua; nil if unknown
+	dropped atomic.Int64              // audio frames that did not fit into audio
+	due     atomic.Pointer[time.Time] // when to run touch.lua; nil: now
 	newest  atomic.Pointer[WorkItem]  // the work item that was registered last; nil if none
 
 	reading  chan struct{} // holds a value while a call of Receive reads; guards the fields below
 	position string        // of the last entry that Receive returned
 	unread   []Delivery
 	current  bool // the stream had no further entries when it was last read
-	ended    bool
+	ended    bool // Receive has returned the last entry
 }
 
 // OpenOptions describe a channel without a browser session, such as a phone call.
@@ -79,22 +79,22 @@ func (r *Runtime) Attach(ctx context.Context, channelID string) (*Channel, error
 	return c, wrap("attach to channel "+channelID, err)
 }
 
-func invalidID(of, id string) error {
-	return fmt.Errorf("invalid %s ID %q: use 1 to 128 letters, digits and . _ : -", of, id)
+func invalidID(kind, id string) error {
+	return fmt.Errorf("invalid %s ID %q: use 1 to 128 letters, digits and . _ : -", kind, id)
 }
 
 // claimChannel claims a channel and renews the claim until the channel or the
 // runtime is closed.
-func (r *Runtime) claimChannel(ctx context.Context, channelID, how string, args ...string) (*Channel, error) {
+func (r *Runtime) claimChannel(ctx context.Context, channelID, action string, args ...string) (*Channel, error) {
 	c := newChannel(r, channelID, rand.Text(), runtimeStream(channelID))
-	reply, err := c.claim(ctx, how, r.opts.Lease, args...)
+	reply, err := c.claim(ctx, action, r.opts.Lease, args...)
 	if err != nil {
 		return nil, err
 	}
 	c.TeamID, c.EndpointID, c.Mode, c.CallID, c.TransactionID = reply[2], reply[3], reply[4], reply[5], reply[6]
 	c.Profile, c.Committed, c.position = []byte(reply[7]), reply[8], reply[8]
-	c.renewing = make(chan struct{})
-	if err := r.start(c.renew); err != nil {
+	c.renewed = make(chan struct{})
+	if err := r.start(c.keepClaim); err != nil {
 		return nil, err
 	}
 	c.subscribe()
@@ -104,10 +104,10 @@ func (r *Runtime) claimChannel(ctx context.Context, channelID, how string, args 
 func newChannel(r *Runtime, id, token string, s stream) *Channel {
 	c := &Channel{
 		ID: id, runtime: r, token: token, stream: s,
-		news: make(chan struct{}, 1), audio: make(chan *wire.ChannelMessage, maxAudio), reading: make(chan struct{}, 1),
+		changed: make(chan struct{}, 1), audio: make(chan *wire.ChannelMessage, maxAudio), reading: make(chan struct{}, 1),
 	}
 	c.outbox.channel = c
-	c.life, c.leave = context.WithCancelCause(r.life)
+	c.ctx, c.cancel = context.WithCancelCause(r.ctx)
 	return c
 }
 
@@ -118,12 +118,12 @@ func (c *Channel) subscribe() {
 // Close releases the claim, so that another runtime can claim the channel at
 // once. The channel stays open; Receive fails with ErrClosed.
 func (c *Channel) Close(ctx context.Context) error {
-	c.leave(ErrClosed)
+	c.cancel(ErrClosed)
 	c.subscription.Close()
 	if c.token == "" {
 		return nil
 	}
-	<-c.renewing
+	<-c.renewed
 	_, err := c.claim(ctx, "renew", 0)
 	if errors.Is(err, ErrClaimLost) || errors.Is(err, ErrLost) {
 		return nil
@@ -131,10 +131,10 @@ func (c *Channel) Close(ctx context.Context) error {
 	return err
 }
 
-// claim runs claim.lua.
-func (c *Channel) claim(ctx context.Context, how string, lease time.Duration, args ...string) ([]string, error) {
+// claim runs claim.lua with an action that it defines.
+func (c *Channel) claim(ctx context.Context, action string, lease time.Duration, args ...string) ([]string, error) {
 	until := time.Now().Add(lease)
-	args = append([]string{c.runtime.opts.Name, c.token, strconv.FormatInt(lease.Milliseconds(), 10), how, c.runtime.clock.Now()}, args...)
+	args = append([]string{c.runtime.opts.Name, c.token, strconv.FormatInt(lease.Milliseconds(), 10), action, c.runtime.clock.Now()}, args...)
 	reply, err := c.run(ctx, "claim", args...).AsStrSlice()
 	if err == nil && reply[0] != "claimed" {
 		err = replyErrors[reply[0]]
@@ -150,7 +150,7 @@ func (c *Channel) claim(ctx context.Context, how string, lease time.Duration, ar
 func (c *Channel) renewClaim(ctx context.Context) error {
 	_, err := c.claim(ctx, "renew", c.runtime.opts.Lease, c.outbox.newestID(), c.newestItem())
 	if errors.Is(err, ErrClaimLost) || errors.Is(err, ErrLost) {
-		c.leave(err)
+		c.cancel(err)
 	}
 	return err
 }
@@ -173,19 +173,19 @@ func (c *Channel) checkClaim(ctx context.Context) error {
 	return c.renewClaim(ctx)
 }
 
-// renew renews the claim until the channel is closed or the claim is lost, which
-// closes the channel for this runtime.
-func (c *Channel) renew() {
-	defer close(c.renewing)
-	for sleep.For(c.life, c.runtime.opts.Lease/3) == nil {
-		bounded, cancel := context.WithTimeout(c.life, c.runtime.opts.Lease)
-		_ = c.renewClaim(bounded) // closes the channel if the claim is lost
+// keepClaim renews the claim until the channel is closed or the claim is lost,
+// which closes the channel for this runtime.
+func (c *Channel) keepClaim() {
+	defer close(c.renewed)
+	for sleep.For(c.ctx, c.runtime.opts.Lease/3) == nil {
+		ctx, cancel := context.WithTimeout(c.ctx, c.runtime.opts.Lease)
+		_ = c.renewClaim(ctx) // closes the channel if the claim is lost
 		cancel()
 	}
 }
 
 // Commit marks all entries up to a position as handled. The next runtime that
-// claims the channel receives entries after it.
+// claims the channel receives the entries after this position.
 func (c *Channel) Commit(ctx context.Context, position string) error {
 	return c.do(ctx, "commit", c.token, position, keptEntries)
 }
@@ -216,10 +216,10 @@ const attemptTimeout = 5 * time.Second
 const retryDelay = 100 * time.Millisecond
 
 // run runs a script on the channel and repeats it until ctx ends, while the store
-// is unavailable. Every script can be repeated after a lost reply. When run has
-// returned, no attempt takes effect later, except after ctx was canceled: then one
-// may within attemptTimeout. A channel with an invalid ID does not exist; in a
-// cluster its keys would be in different slots.
+// is unavailable. Every script can be repeated after a lost reply. No attempt takes
+// effect after run has returned, unless ctx was canceled: then the last attempt can
+// take effect within attemptTimeout. A channel with an invalid ID does not exist; in
+// a cluster its keys would be in different slots.
 func (c *Channel) run(ctx context.Context, script string, args ...string) rueidis.RedisResult {
 	if !wire.ValidChannelID(c.ID) {
 		return rueidis.NewErrorResult(ErrLost)
@@ -227,7 +227,7 @@ func (c *Channel) run(ctx context.Context, script string, args ...string) rueidi
 	r := c.runtime
 	args = append(args, "")
 	for {
-		if r.life.Err() != nil {
+		if r.ctx.Err() != nil {
 			return rueidis.NewErrorResult(ErrClosed)
 		}
 		attempt, cancel := context.WithTimeout(ctx, attemptTimeout)

@@ -23,24 +23,24 @@ func TestCloseStopsRenewal(t *testing.T) {
 	dataDir, stop := startSession("hello")
 	defer stop()
 	runtime := connect(t, dataDir)
-	const renewal = "callruntime.(*Channel).renew("
+	const renewal = "callruntime.(*Channel).keepClaim("
 	if _, err := runtime.Accept(t.Context(), nil); err != nil {
 		t.Fatal(err)
 	}
-	for !stack(renewal) { // until the goroutine has started
+	for !runs(renewal) { // until the goroutine has started
 		if t.Context().Err() != nil {
 			t.Fatal("no goroutine renews the claim, or it has another name")
 		}
 		gort.Gosched()
 	}
 	runtime.Close()
-	if stack(renewal) {
+	if runs(renewal) {
 		t.Error("a closed runtime renews its claim")
 	}
 }
 
-// stack reports whether a goroutine runs the function.
-func stack(function string) bool {
+// runs reports whether a goroutine runs the function.
+func runs(function string) bool {
 	var stacks bytes.Buffer
 	_ = pprof.Lookup("goroutine").WriteTo(&stacks, 2) // a buffer does not fail
 	return bytes.Contains(stacks.Bytes(), []byte(function))
@@ -53,9 +53,9 @@ func TestWaitingCallsReturnErrClosed(t *testing.T) {
 		_, err := r.Accept(ctx, want)
 		return err
 	}
-	// Each case returns a function that closes and a call that has to fail. The
-	// call, or the case, reports through ready when it is time to close.
-	for name, prepare := range map[string]func(r *callruntime.Runtime, c *callruntime.Channel, ready func()) (end func(), call func() error){
+	// Each case returns a call that has to fail with ErrClosed, and a function that
+	// closes the channel or the runtime. The case calls ready when the call waits.
+	for name, prepare := range map[string]func(r *callruntime.Runtime, c *callruntime.Channel, ready func()) (closeFunc func(), call func() error){
 		"Accept": func(r *callruntime.Runtime, _ *callruntime.Channel, ready func()) (func(), func() error) {
 			refuse := sync.OnceFunc(ready)
 			return r.Close, func() error { return accept(r, func(wire.Offer) bool { refuse(); return false }) }
@@ -93,12 +93,12 @@ func TestWaitingCallsReturnErrClosed(t *testing.T) {
 				t.Fatal(err)
 			}
 			ready, result := make(chan struct{}), make(chan error)
-			end, call := prepare(runtime, channel, func() { close(ready) })
+			closeFunc, call := prepare(runtime, channel, func() { close(ready) })
 			go func() { result <- call() }()
 			<-ready
-			end()
+			closeFunc()
 			if err := <-result; !errors.Is(err, callruntime.ErrClosed) {
-				t.Error(err)
+				t.Errorf("the call returned %v, want ErrClosed", err)
 			}
 		})
 	}
@@ -125,11 +125,11 @@ func TestConcurrentReceiveHonoursContext(t *testing.T) {
 	}()
 	cancel()
 	if err := <-second; !errors.Is(err, context.Canceled) {
-		t.Error(err)
+		t.Errorf("the second Receive returned %v, want context.Canceled", err)
 	}
 	runtime.Close()
 	if err := <-first; !errors.Is(err, callruntime.ErrClosed) {
-		t.Error(err)
+		t.Errorf("the first Receive returned %v, want ErrClosed", err)
 	}
 }
 
@@ -148,12 +148,12 @@ func TestCloseEndsSending(t *testing.T) {
 		waits = append(waits, channel.SendAsync(t.Context(), wire.ChannelMessage{Type: wire.TypeChat, Chat: jsontext.Value(`{}`)}))
 	}
 	runtime.Close()
-	if stack("callruntime.(*outbox).send(") {
+	if runs("callruntime.(*outbox).send(") {
 		t.Error("a goroutine of a closed runtime sends messages")
 	}
 	for _, wait := range waits {
 		if err := wait(); !errors.Is(err, callruntime.ErrClosed) {
-			t.Error(err)
+			t.Errorf("wait returned %v, want ErrClosed", err)
 		}
 	}
 }
@@ -171,6 +171,7 @@ func receiveAll(ctx context.Context, c *callruntime.Channel, ready func()) error
 	}
 }
 
+// Close does not race with calls of Open that start goroutines.
 func TestCloseDuringOpen(t *testing.T) {
 	dataDir, stop := startSession()
 	defer stop()

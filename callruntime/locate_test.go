@@ -27,7 +27,7 @@ func TestLocateParsesRedisURL(t *testing.T) {
 		got, err := callruntime.Locate(url, "")
 		if err != nil || !slices.Equal(got.InitAddress, want.addrs) || got.Username != want.user || got.Password != want.password ||
 			got.SelectDB != want.db || (got.TLSConfig != nil) != want.tls {
-			t.Errorf("%s: %v %q %q %d %v, %v", url, got.InitAddress, got.Username, got.Password, got.SelectDB, got.TLSConfig != nil, err)
+			t.Errorf("%s: addresses %v, user %q, password %q, database %d, TLS %t, %v; want %+v", url, got.InitAddress, got.Username, got.Password, got.SelectDB, got.TLSConfig != nil, err, want)
 		}
 	}
 }
@@ -37,9 +37,9 @@ func TestLocateErrorsOmitPassword(t *testing.T) {
 	if err := os.WriteFile(filepath.Join(damaged, "embedded-kv.json"), []byte("{"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	for _, where := range [][2]string{{"http://:s3cret@kv", ""}, {"redis://:s3cret@kv:x y", ""}, {"redis://:s3cret@kv/db", ""}, {"", t.TempDir()}, {"", damaged}} {
-		if _, err := callruntime.Locate(where[0], where[1]); err == nil || strings.Contains(err.Error(), "s3cret") {
-			t.Errorf("%v: %v", where, err)
+	for _, args := range [][2]string{{"http://:s3cret@kv", ""}, {"redis://:s3cret@kv:x y", ""}, {"redis://:s3cret@kv/db", ""}, {"", t.TempDir()}, {"", damaged}} {
+		if _, err := callruntime.Locate(args[0], args[1]); err == nil || strings.Contains(err.Error(), "s3cret") {
+			t.Errorf("Locate(%q, %q) returned %v, want an error without the password", args[0], args[1], err)
 		}
 	}
 }

@@ -18,46 +18,46 @@ import (
 	"telapi/internal/sleep"
 )
 
-// pollInterval bounds how long Accept blocks before it looks for offers that
+// offerInterval bounds how long Accept blocks before it looks for offers that
 // another member of the group read and did not claim, and before it notices that
 // its context has ended.
-const pollInterval = 500 * time.Millisecond
+const offerInterval = 500 * time.Millisecond
 
 // Accept waits for an unclaimed session, claims it and returns its channel, with
 // Offer set. It leaves sessions for which want returns false to other groups; nil
 // accepts all. Exactly one runtime gets a session. If that runtime dies, the
 // session is offered again.
 func (r *Runtime) Accept(ctx context.Context, want func(wire.Offer) bool) (*Channel, error) {
-	for ctx.Err() == nil && r.life.Err() == nil {
+	for ctx.Err() == nil && r.ctx.Err() == nil {
 		entries, err := r.offers(ctx)
-		if err != nil && r.life.Err() == nil {
+		if err != nil && r.ctx.Err() == nil {
 			return nil, fmt.Errorf("accept a session: %w", err)
 		}
 		for _, entry := range entries {
 			c, err := r.acceptOffer(ctx, entry, want)
-			for redisconn.Temporary(err) && sleep.For(ctx, pollInterval) == nil {
+			for redisconn.Temporary(err) && sleep.For(ctx, offerInterval) == nil {
 				c, err = r.acceptOffer(ctx, entry, want)
 			}
-			if c != nil || err != nil && r.life.Err() == nil {
+			if c != nil || err != nil && r.ctx.Err() == nil {
 				return c, err
 			}
 		}
 	}
-	return nil, fmt.Errorf("accept a session: %w", cmp.Or(ctx.Err(), context.Cause(r.life)))
+	return nil, fmt.Errorf("accept a session: %w", cmp.Or(ctx.Err(), context.Cause(r.ctx)))
 }
 
 // offers returns at most one offer, so that other members get theirs. It returns
 // nothing while the store is unavailable.
 func (r *Runtime) offers(ctx context.Context) ([]rueidis.XRangeEntry, error) {
 	group := redisconn.Group{Stream: kv.OffersStream, Name: r.opts.Group, Consumer: r.opts.Name, MinIdle: r.opts.Lease}
-	entries, err := group.Read(ctx, r.client, 1, pollInterval)
+	entries, err := group.Read(ctx, r.client, 1, offerInterval)
 	if err == nil {
 		return entries, nil
 	}
 	if redisconn.ErrorCode(err) != "" && !redisconn.Temporary(err) || ctx.Err() != nil {
 		return nil, err
 	}
-	_ = sleep.For(ctx, pollInterval)
+	_ = sleep.For(ctx, offerInterval)
 	return nil, nil
 }
 
@@ -93,23 +93,23 @@ const dropBatch = 1000
 
 var dropOffersScript = rueidis.NewLuaScriptRetryable(lua.Script("drop_offers"))
 
-// dropExpired deletes the expired offers from an ID on. Without it, a new caller
-// would wait until the runtimes have read every offer of a long outage. It reports
-// whether the first offer has expired: the store's clock decides.
-func (r *Runtime) dropExpired(ctx context.Context, from string) (first bool, err error) {
+// dropExpired deletes the expired offers from an ID on, by the store's clock, and
+// reports whether that offer was one of them. Without it, a new caller would wait
+// until the runtimes have read every expired offer of a long outage.
+func (r *Runtime) dropExpired(ctx context.Context, from string) (dropped bool, err error) {
 	for start := from; ; {
 		reply, err := dropOffersScript.Exec(ctx, r.client, []string{kv.OffersStream}, []string{start, strconv.Itoa(dropBatch)}).ToArray()
 		if err != nil || len(reply) != 3 {
-			return first, fmt.Errorf("drop expired offers: %w", cmp.Or(err, errors.New("unexpected reply")))
+			return dropped, fmt.Errorf("drop expired offers: %w", cmp.Or(err, errors.New("unexpected reply")))
 		}
 		deleted, _ := reply[0].AsInt64()
 		last, _ := reply[1].ToString()
 		if start == from {
-			n, _ := reply[2].AsInt64()
-			first = n == 1
+			first, _ := reply[2].AsInt64()
+			dropped = first == 1
 		}
 		if deleted == 0 || last == start {
-			return first, nil
+			return dropped, nil
 		}
 		start = last
 	}

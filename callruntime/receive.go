@@ -19,9 +19,9 @@ import (
 )
 
 const (
-	maxAudio   = 256 // queued audio frames
-	readCount  = 128
-	checkEvery = 5 * time.Second // in case a notice is missed
+	maxAudio     = 256             // audio frames that wait for Receive; more are dropped
+	readBatch    = 128             // entries read at once
+	pollInterval = 5 * time.Second // time between two reads if no notice arrives: one can be missed
 )
 
 // Delivery is one received entry.
@@ -44,15 +44,15 @@ func (c *Channel) Receive(ctx context.Context) (Delivery, error) {
 	select {
 	case c.reading <- struct{}{}:
 		defer func() { <-c.reading }()
-	case <-c.life.Done():
-		return Delivery{}, context.Cause(c.life)
+	case <-c.ctx.Done():
+		return Delivery{}, context.Cause(c.ctx)
 	case <-ctx.Done():
 		return Delivery{}, ctx.Err()
 	}
 	for {
 		select {
-		case <-c.life.Done():
-			return Delivery{}, context.Cause(c.life)
+		case <-c.ctx.Done():
+			return Delivery{}, context.Cause(c.ctx)
 		case <-ctx.Done():
 			return Delivery{}, ctx.Err()
 		default:
@@ -73,27 +73,27 @@ func (c *Channel) Receive(ctx context.Context) (Delivery, error) {
 			default:
 			}
 		}
-		due, over, err := c.touch(ctx)
+		due, drained, err := c.touch(ctx)
 		if err == nil {
 			err = c.read(ctx)
 		}
-		if err != nil && c.life.Err() == nil {
+		if err != nil && c.ctx.Err() == nil {
 			return Delivery{}, fmt.Errorf("read the stream: %w", err)
 		}
 		if len(c.unread) > 0 || c.ended {
 			continue
 		}
-		if over && c.stream.key == kv.RuntimeStreamKey(c.ID) {
-			return Delivery{}, ErrEnded // its last entry may be deleted already
+		if drained && c.stream.key == kv.RuntimeStreamKey(c.ID) {
+			return Delivery{}, ErrEnded // the last entry may be deleted already
 		}
 		c.current = true
 		select {
-		case <-c.news:
+		case <-c.changed:
 			c.current = false
 		case <-time.After(time.Until(due)):
 		case message := <-c.audio:
 			return c.audioDelivery(message), nil
-		case <-c.life.Done():
+		case <-c.ctx.Done():
 		case <-ctx.Done():
 		}
 	}
@@ -103,7 +103,7 @@ func (c *Channel) Receive(ctx context.Context) (Delivery, error) {
 // and no notice has arrived since. Only then may Receive return audio.
 func (c *Channel) caughtUp() bool {
 	select {
-	case <-c.news:
+	case <-c.changed:
 		c.current = false
 	default:
 	}
@@ -131,7 +131,7 @@ func (c *Channel) next() (Delivery, error) {
 // read fetches the entry at the position and those after it. If the entry at the
 // position is missing, the store has lost its newest entries.
 func (c *Channel) read(ctx context.Context) error {
-	found, err := c.runtime.read(ctx, c.stream, c.position, readCount+1)
+	found, err := c.runtime.read(ctx, c.stream, c.position, readBatch+1)
 	if err != nil {
 		return err
 	}
@@ -147,11 +147,10 @@ func (c *Channel) read(ctx context.Context) error {
 	return nil
 }
 
-// isEnd reports whether this is the last entry of its stream. It may be the
-// committed entry at which a restarted runtime resumes.
+// isEnd reports whether this is the last entry of its stream.
 func (d Delivery) isEnd() bool {
 	if !bytes.Contains(d.JSON, []byte(wire.KindChannelEnded)) {
-		return false // the common case, without decoding the entry again
+		return false // without decoding the entry again, in the common case
 	}
 	var entry struct {
 		Kind wire.EntryKind `json:"kind"`
@@ -160,9 +159,10 @@ func (d Delivery) isEnd() bool {
 }
 
 // touch runs touch.lua if a work item may have expired, and returns when to call
-// it again. over reports that the channel has ended and all entries are committed.
-// If Receive is not called, the next script on the channel handles expired items.
-func (c *Channel) touch(ctx context.Context) (due time.Time, over bool, err error) {
+// it again. drained reports that the channel has ended and all entries are
+// committed. If Receive is not called, the next script on the channel applies
+// expired deadlines.
+func (c *Channel) touch(ctx context.Context) (due time.Time, drained bool, err error) {
 	known := c.due.Load()
 	if known != nil && time.Now().Before(*known) {
 		return *known, false, nil
@@ -173,27 +173,27 @@ func (c *Channel) touch(ctx context.Context) (due time.Time, over bool, err erro
 	}
 	next := dueIn(ms)
 	c.due.CompareAndSwap(known, next) // unless a notice has arrived since
-	return *next, ms == touchOver, nil
+	return *next, ms == touchDrained, nil
 }
 
-// touchOver is the reply of touch.lua on an ended channel without uncommitted
+// touchDrained is the reply of touch.lua on an ended channel without uncommitted
 // entries.
-const touchOver = -2
+const touchDrained = -2
 
-// dueIn returns the local time ms milliseconds from now, at most checkEvery from
+// dueIn returns the local time ms milliseconds from now, at most pollInterval from
 // now. A negative ms means unknown. The store sends durations, so that its clock
 // and the local one need not agree.
 func dueIn(ms int64) *time.Time {
 	after := time.Duration(ms) * time.Millisecond
-	if ms < 0 || after > checkEvery {
-		after = checkEvery
+	if ms < 0 || after > pollInterval {
+		after = pollInterval
 	}
 	at := time.Now().Add(after)
 	return &at
 }
 
 // subscriber receives the notices of a channel's topic. Receive finds out about
-// missed notices by itself, except for audio.
+// missed notices when it reads again; only audio is lost.
 type subscriber struct{ *Channel }
 
 func (c subscriber) Down(error) {}
@@ -226,7 +226,7 @@ func (c subscriber) Message(payload string) {
 
 func (c *Channel) wake() {
 	select {
-	case c.news <- struct{}{}:
+	case c.changed <- struct{}{}:
 	default:
 	}
 }

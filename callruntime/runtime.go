@@ -83,12 +83,13 @@ type Runtime struct {
 	client  rueidis.Client
 	topics  *pubsub.Hub
 	clock   redisconn.Clock
-	life    context.Context // ends with Close
-	stop    context.CancelCauseFunc
-	mu      sync.Mutex // orders the end of life and starts of goroutines
+	ctx     context.Context // ends with Close
+	cancel  context.CancelCauseFunc
+	mu      sync.Mutex // held while a goroutine starts, so that Close waits for all of them
 	running sync.WaitGroup
 	scripts map[string]*rueidis.Lua // a second run after a lost reply changes nothing
-	// replicated holds scripts to use instead, with Options.MinReplicas.
+	// replicated holds the scripts that wait for replicas and replace those in
+	// scripts. It is empty without Options.MinReplicas.
 	replicated map[string]*redisconn.ReplicatedScript
 }
 
@@ -101,12 +102,19 @@ func Locate(redisURL, dataDir string) (rueidis.ClientOption, error) {
 		found, _, err := redisconn.FindEmbedded(dataDir)
 		return redisconn.ClientOption(found), err
 	}
-	o, err := config.ParseRedisURL(redisURL)
+	options, err := config.ParseRedisURL(redisURL)
 	if err != nil {
 		return rueidis.ClientOption{}, fmt.Errorf("parse the store's URL: %w", err)
 	}
-	return redisconn.ClientOption(o), nil
+	return redisconn.ClientOption(options), nil
 }
+
+// defaultLease outlasts a short network failure. After a crash, other runtimes wait
+// this long before they can claim the channel.
+const defaultLease = 15 * time.Second
+
+// maxRetryDelay bounds the exponential delay between two attempts to reconnect.
+const maxRetryDelay = time.Second
 
 // New connects to the store.
 func New(opts Options) (*Runtime, error) {
@@ -114,21 +122,21 @@ func New(opts Options) (*Runtime, error) {
 		return nil, errors.New("missing runtime name: set Options.Name")
 	}
 	opts.Group = cmp.Or(opts.Group, kv.OffersGroup)
-	opts.Lease = cmp.Or(opts.Lease, 15*time.Second)
+	opts.Lease = cmp.Or(opts.Lease, defaultLease)
 	opts.Limits = cmp.Or(opts.Limits, wire.DefaultChannelLimits())
 	opts.Store.DisableCache = true
 	opts.Store.PipelineMultiplex = -1 // one connection: concurrent commands share its reads and writes
 	refresh := &opts.Store.ClusterOption.ShardsRefreshInterval
 	*refresh = cmp.Or(*refresh, redisconn.TopologyInterval)
 	opts.Store.RetryDelay = redisconn.RetryDelay(func(attempts int) time.Duration {
-		return min(time.Second, time.Millisecond<<min(attempts, 10))
+		return min(maxRetryDelay, time.Millisecond<<min(attempts, 10))
 	})
 	client, err := rueidis.NewClient(opts.Store)
 	if err != nil {
 		return nil, fmt.Errorf("connect to the store: %w", err)
 	}
-	life, stop := context.WithCancelCause(context.Background())
-	r := &Runtime{opts: opts, client: client, topics: pubsub.New(), life: life, stop: stop, scripts: map[string]*rueidis.Lua{}}
+	ctx, cancel := context.WithCancelCause(context.Background())
+	r := &Runtime{opts: opts, client: client, topics: pubsub.New(), ctx: ctx, cancel: cancel, scripts: map[string]*rueidis.Lua{}}
 	for _, name := range []string{"claim", "commit", "send", "end", "await", "cancel", "items", "touch"} {
 		r.scripts[name] = rueidis.NewLuaScriptRetryable(lua.Channel(name))
 	}
@@ -136,7 +144,7 @@ func New(opts Options) (*Runtime, error) {
 	r.measureClock()
 	r.running.Go(r.serveTopics)
 	r.running.Go(func() {
-		for sleep.For(r.life, clockInterval) == nil {
+		for sleep.For(r.ctx, clockInterval) == nil {
 			r.measureClock()
 		}
 	})
@@ -147,7 +155,7 @@ func New(opts Options) (*Runtime, error) {
 const clockInterval = 2 * time.Second
 
 func (r *Runtime) measureClock() {
-	ctx, cancel := context.WithTimeout(r.life, clockInterval)
+	ctx, cancel := context.WithTimeout(r.ctx, clockInterval)
 	defer cancel()
 	r.clock.Measure(ctx, r.client)
 }
@@ -157,7 +165,7 @@ func (r *Runtime) measureClock() {
 // channel first to release its claim at once.
 func (r *Runtime) Close() {
 	r.mu.Lock()
-	r.stop(ErrClosed)
+	r.cancel(ErrClosed)
 	r.mu.Unlock()
 	r.running.Wait()
 	r.client.Close()
@@ -168,7 +176,7 @@ func (r *Runtime) Close() {
 func (r *Runtime) start(f func()) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if r.life.Err() != nil {
+	if r.ctx.Err() != nil {
 		return ErrClosed
 	}
 	r.running.Go(f)
@@ -177,16 +185,16 @@ func (r *Runtime) start(f func()) error {
 
 func (r *Runtime) serveTopics() {
 	delays := sleep.Backoff{Min: 500 * time.Millisecond, Max: 5 * time.Second}
-	for r.life.Err() == nil {
-		if served, _ := r.topics.Serve(r.life, r.client, nil); served {
+	for r.ctx.Err() == nil {
+		if served, _ := r.topics.Serve(r.ctx, r.client, nil); served {
 			delays.Reset()
 		}
-		_ = sleep.For(r.life, delays.Next())
+		_ = sleep.For(r.ctx, delays.Next())
 	}
 }
 
-// ReportSpeech reports speech that the runtime synthesized, for the usage of its
-// team. Empty ID and At are filled in. If the outcome is unknown, reporting again
+// ReportSpeech reports speech that the runtime synthesized. It counts as usage of
+// the team. Empty ID and At are filled in. If the outcome is unknown, reporting again
 // with the same ID and At is safe.
 func (r *Runtime) ReportSpeech(ctx context.Context, report wire.SpeechReport) error {
 	if report.TeamID == "" || report.Characters < 1 {

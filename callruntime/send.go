@@ -22,10 +22,10 @@ import (
 // MaxMessageBytes is the maximum size of an encoded message.
 const MaxMessageBytes = 64 << 10
 
-// Limits of one batch.
+// Limits of one batch: while send.lua runs, the store blocks all other clients.
 const (
-	batchMessages = 64
-	batchBytes    = 512 << 10
+	maxBatchMessages = 64
+	maxBatchBytes    = 512 << 10
 )
 
 // Send sends a durable message to the browser. A browser that is not connected
@@ -47,9 +47,9 @@ func (c *Channel) SendAsync(ctx context.Context, m wire.ChannelMessage) (wait fu
 	if err != nil {
 		return func() error { return wrap("send", err) }
 	}
-	o := &outgoing{ctx: ctx, messageID: messageID, json: encoded, flag: flag(m), done: make(chan struct{})}
-	c.outbox.add(o)
-	return o.wait
+	out := &outgoing{ctx: ctx, messageID: messageID, json: encoded, flag: flag(m), done: make(chan struct{})}
+	c.outbox.add(out)
+	return out.wait
 }
 
 // flag returns how send.lua has to treat a message.
@@ -109,9 +109,8 @@ type outbox struct {
 
 	mu      sync.Mutex
 	queue   []*outgoing
-	sending bool // a goroutine runs send
-
-	newest string // ID of the newest message that the store acknowledged
+	sending bool   // a goroutine runs send
+	newest  string // ID of the newest message that the store acknowledged
 }
 
 // outgoing is a message on its way to the browser.
@@ -183,7 +182,7 @@ func (b *outbox) next() (batch []*outgoing) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	n, bytes := 0, 0
-	for n < len(b.queue) && len(batch) < batchMessages && bytes < batchBytes {
+	for n < len(b.queue) && len(batch) < maxBatchMessages && bytes < maxBatchBytes {
 		if m := b.queue[n]; m.ctx.Err() == nil {
 			batch = append(batch, m)
 			bytes += len(m.json)
@@ -201,7 +200,7 @@ func (b *outbox) next() (batch []*outgoing) {
 // each message, or one for all.
 func (b *outbox) sendBatch(batch []*outgoing) ([]string, error) {
 	c := b.channel
-	ctx, cancel := whileAwaited(c.runtime.life, batch)
+	ctx, cancel := whileAwaited(c.runtime.ctx, batch)
 	defer cancel()
 	flags, ids, args := make([]byte, len(batch)), make([]string, len(batch)), make([]string, 4, 4+len(batch))
 	anyID := false
@@ -214,7 +213,7 @@ func (b *outbox) sendBatch(batch []*outgoing) ([]string, error) {
 		args[3] = strings.Join(ids, " ")
 	}
 	words, err := c.run(ctx, "send", args...).AsStrSlice()
-	if err != nil && c.runtime.life.Err() != nil {
+	if err != nil && c.runtime.ctx.Err() != nil {
 		err = ErrClosed
 	}
 	if err == nil && len(words) > len(batch) {
