@@ -26,7 +26,7 @@ func callbackOrder(t *testing.T, opts Options) {
 		kind := []wire.WorkItemKind{wire.BotItem, wire.LLMItem, wire.ToolItem}[i%3]
 		item := d.await(callruntime.AwaitOptions{Kind: kind, WorkItemID: fmt.Sprint("w", i)})
 		if want = append(want, fmt.Sprint(i)); item.Kind != kind || item.ID != fmt.Sprint("w", i) {
-			t.Fatalf("awaited %+v", item)
+			t.Fatalf("awaited %+v, want kind %s and ID w%d", item, kind, i)
 		}
 		posts = append(posts, d.delivery(item, fmt.Sprint(i)))
 	}
@@ -36,20 +36,20 @@ func callbackOrder(t *testing.T, opts Options) {
 		wg.Go(func() {
 			for i := w; i < items; i += workers {
 				if o, err := instances[i%2].Deliver(t.Context(), posts[i]); err != nil || o.Status != callback.Routed && o.Status != callback.Parked {
-					t.Errorf("deliver: %+v, %v", o, err)
+					t.Errorf("deliver: %+v, %v, want routed or parked", o, err)
 				}
 			}
 		})
 	}
 	wg.Wait()
 	if got := d.events(); got != strings.Join(want, " ") {
-		t.Errorf("events on the runtime stream: %s", got)
+		t.Errorf("events on the runtime stream: %s, want %s", got, want)
 	}
 	d.expectNothingParked()
 	for i := range items * 2 {
 		got, err := d.Receive(t.Context())
 		if err != nil || got.Entry.WorkItemID != fmt.Sprint("w", i/2) && (i/2)%3 == 0 { // bot callbacks have no work item ID in the path
-			t.Fatalf("entry %d: %+v, %v", i, got.Entry, err)
+			t.Fatalf("entry %d: %+v, %v, want work item w%d", i, got.Entry, err, i/2)
 		}
 	}
 }
@@ -66,7 +66,7 @@ func concurrentCallbacks(t *testing.T, opts Options) {
 		posts = append(posts, d.delivery(d.await(callruntime.AwaitOptions{}), fmt.Sprint(i)))
 	}
 	var mu sync.Mutex
-	taken := map[callback.Status]int{}
+	statuses := map[callback.Status]int{}
 	var wg sync.WaitGroup
 	for w := range each {
 		wg.Go(func() {
@@ -74,20 +74,20 @@ func concurrentCallbacks(t *testing.T, opts Options) {
 				post.CallbackID = uuid.NewString()
 				o, err := instances[w%2].Deliver(t.Context(), post)
 				if err != nil || string(o.Receipt) != string(post.Receipt) {
-					t.Errorf("deliver: %+v, %v", o, err)
+					t.Errorf("deliver: %+v, %v, want receipt %s", o, err, post.Receipt)
 				}
 				mu.Lock()
-				taken[o.Status]++
+				statuses[o.Status]++
 				mu.Unlock()
 			}
 		})
 	}
 	wg.Wait()
-	if taken[callback.Routed]+taken[callback.Parked] != tokens || taken[callback.Duplicate] != tokens*(each-1) {
-		t.Errorf("statuses: %v", taken)
+	if statuses[callback.Routed]+statuses[callback.Parked] != tokens || statuses[callback.Duplicate] != tokens*(each-1) {
+		t.Errorf("statuses: %v, want %d routed or parked and %d duplicate", statuses, tokens, tokens*(each-1))
 	}
 	if got := d.events(); got != strings.Join(want, " ") {
-		t.Errorf("events on the runtime stream: %s", got)
+		t.Errorf("events on the runtime stream: %s, want %s", got, want)
 	}
 }
 
@@ -104,15 +104,15 @@ func retriedCallbacks(t *testing.T, opts Options) {
 		for range 3 {
 			o, err := d.callbacks.Deliver(t.Context(), c.delivery)
 			if err != nil || o.Status != c.want || string(o.Receipt) != string(c.delivery.Receipt) || (o.Number == 2) != (c.want == callback.Parked) {
-				t.Errorf("%s: %+v, %v", c.delivery.Receipt, o, err)
+				t.Errorf("%s: %+v, %v, want %s with this receipt", c.delivery.Receipt, o, err, c.want)
 			}
 		}
 	}
 	if err := d.End(t.Context(), "done"); err != nil {
 		t.Fatal(err)
 	}
-	if got := d.events(); got != "first second shared plain done" {
-		t.Errorf("events on the runtime stream: %s", got)
+	if got, want := d.events(), "first second shared plain done"; got != want {
+		t.Errorf("events on the runtime stream: %s, want %s", got, want)
 	}
 }
 
@@ -125,7 +125,7 @@ func callbackBackpressure(t *testing.T, opts Options) {
 	stale := d.delivery(items[0], "0")
 	stale.Epoch = "other"
 	if v, _ := d.deliver(stale); v != callback.Stale {
-		t.Errorf("delivery with another epoch: %s", v)
+		t.Errorf("delivery with another epoch: %s, want %s", v, callback.Stale)
 	}
 	rejected := 1 // later items are parked until the backlog is full
 	for ; ; rejected++ {
@@ -134,13 +134,13 @@ func callbackBackpressure(t *testing.T, opts Options) {
 			break
 		}
 		if v != callback.Parked || rejected > 30 {
-			t.Fatalf("item %d: %s", rejected, v)
+			t.Fatalf("item %d: %s, want parked, and backpressure by item 30", rejected, v)
 		}
 	}
 	d.expect(items[0], "0", callback.Routed) // releases the parked callbacks
 	d.expect(items[rejected], "again", callback.Backpressure)
 	if status, err := d.callbacks.CheckCredential(t.Context(), d.delivery(items[rejected], "").Credential); status != callback.Usable || err != nil {
-		t.Errorf("credential: %s, %v", status, err)
+		t.Errorf("credential after backpressure: %s, %v, want %s", status, err, callback.Usable)
 	}
 	for {
 		r, err := d.Receive(t.Context())
@@ -155,7 +155,7 @@ func callbackBackpressure(t *testing.T, opts Options) {
 		}
 	}
 	if got := d.events(); !strings.HasSuffix(got, fmt.Sprintf(" %d again", rejected-1)) {
-		t.Errorf("events on the runtime stream: %s", got)
+		t.Errorf("events on the runtime stream: %s, want %d and again last", got, rejected-1)
 	}
 
 	few := newCallbackFixture(t, opts, func(l *wire.ChannelLimits) { l.BacklogEntries = 2 })
@@ -164,7 +164,7 @@ func callbackBackpressure(t *testing.T, opts Options) {
 	other, _ := connect(t, opts)
 	for _, instance := range []*Callbacks{few.callbacks, fullCallbacks(other)} {
 		if o, err := instance.Deliver(t.Context(), next); err != nil || o.Status != callback.Backpressure {
-			t.Errorf("full backlog: %+v, %v", o, err)
+			t.Errorf("full backlog: %+v, %v, want %s", o, err, callback.Backpressure)
 		}
 	}
 	r, err := few.Receive(t.Context())
@@ -172,6 +172,6 @@ func callbackBackpressure(t *testing.T, opts Options) {
 		t.Fatal(err)
 	}
 	if v, _ := few.deliver(next); v != callback.Routed {
-		t.Errorf("after a commit: %s", v)
+		t.Errorf("after a commit: %s, want %s", v, callback.Routed)
 	}
 }

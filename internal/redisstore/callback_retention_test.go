@@ -30,13 +30,13 @@ func callbacksResetIdleTimeout(t *testing.T, opts Options) {
 		d.setIdle(23 * time.Hour)
 		d.expect(c.item, c.body, c.want)
 		if idleAt, err := strconv.ParseInt(d.flow()[2], 10, 64); err != nil || time.Until(time.UnixMilli(idleAt)) < 23*time.Hour {
-			t.Errorf("after callback %s: idle deadline %d, %v", c.body, idleAt, err)
+			t.Errorf("after callback %s: idle deadline %d, %v, want at least 23h from now", c.body, idleAt, err)
 		}
 	}
 	d.setIdle(25 * time.Hour)
 	d.expect(third, "3", callback.Ended)
-	if got := d.events(); got != "1 2 5 4 idle" {
-		t.Errorf("events on the runtime stream: %s", got)
+	if got, want := d.events(), "1 2 5 4 idle"; got != want {
+		t.Errorf("events on the runtime stream: %s, want %s", got, want)
 	}
 	d.expectNothingParked()
 }
@@ -49,13 +49,13 @@ func channelCredentials(t *testing.T, opts Options) {
 	d.expect(model, "1", callback.Routed)
 	d.expect(shared, "2", callback.Routed)
 	if v, receipt := d.deliver(d.delivery(shared, "1")); v != callback.Duplicate || receipt != `{"of": "1"}` {
-		t.Errorf("duplicate: %s, receipt %s", v, receipt)
+		t.Errorf("repeated body: %s, receipt %s, want a duplicate with the first receipt", v, receipt)
 	}
 	for range 2 {
-		unidentified := d.delivery(shared, "hm")
-		unidentified.DuplicateFor = 0
-		if v, _ := d.deliver(unidentified); v != callback.Routed {
-			t.Errorf("repeated body without deduplication: %s", v)
+		plain := d.delivery(shared, "plain")
+		plain.DuplicateFor = 0
+		if v, _ := d.deliver(plain); v != callback.Routed {
+			t.Errorf("repeated body without deduplication: %s, want %s", v, callback.Routed)
 		}
 	}
 	result := d.delivery(model, "result")
@@ -81,15 +81,15 @@ func channelCredentials(t *testing.T, opts Options) {
 		t.Error(err)
 	}
 	d.expect(model, "3", callback.Cancelled)
-	brief := d.await(callruntime.AwaitOptions{Scope: callruntime.ScopeChannel, TTL: shortTTL})
-	d.waitExpired(brief)
-	d.expect(brief, "late", callback.Invalid)
+	expiring := d.await(callruntime.AwaitOptions{Scope: callruntime.ScopeChannel, TTL: shortTTL})
+	d.waitExpired(expiring)
+	d.expect(expiring, "late", callback.Invalid)
 	if err := d.End(t.Context(), "done"); err != nil {
 		t.Fatal(err)
 	}
 	d.expect(shared, "1", callback.Ended)
-	if got := d.events(); got != "1 1 2 hm hm result result item done" {
-		t.Errorf("events on the runtime stream: %s", got)
+	if got, want := d.events(), "1 1 2 plain plain result result item done"; got != want {
+		t.Errorf("events on the runtime stream: %s, want %s", got, want)
 	}
 }
 
@@ -101,7 +101,7 @@ func retention(t *testing.T, opts Options) {
 	plain.DuplicateFor = 0
 	for _, use := range []callback.DeliverParams{identified, plain} {
 		if v, _ := d.deliver(use); v != callback.Routed {
-			t.Errorf("callback with the channel credential: %s", v)
+			t.Errorf("callback with the channel credential: %s, want %s", v, callback.Routed)
 		}
 	}
 	waiting := d.await(callruntime.AwaitOptions{})
@@ -122,7 +122,7 @@ func retention(t *testing.T, opts Options) {
 	d.raw(func(ctx context.Context, client rueidis.Client) error {
 		for _, key := range []string{keys[0], keys[1], keys[5], keys[6]} {
 			if ttl, err := client.Do(ctx, client.B().Pttl().Key(key).Build()).AsInt64(); err != nil || ttl <= d.limits.IdleMs {
-				t.Errorf("%s: TTL %d ms, %v", key, ttl, err)
+				t.Errorf("%s: TTL %d ms, %v, want more than %d ms", key, ttl, err, d.limits.IdleMs)
 			}
 		}
 		return nil
@@ -167,6 +167,6 @@ func retention(t *testing.T, opts Options) {
 	})
 	d.await(callruntime.AwaitOptions{})
 	if left := read("HGETALL", keys[5]); strings.Contains(left, digest) || strings.Contains(left, "@"+used.ID) || !strings.Contains(left, "@"+waiting.ID) {
-		t.Errorf("records after cleanup: %s", left)
+		t.Errorf("records after cleanup: %s, want those of %s and not of %s", left, waiting.ID, used.ID)
 	}
 }

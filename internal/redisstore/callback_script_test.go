@@ -38,8 +38,8 @@ func TestWorkItemChangesNotifyRuntime(t *testing.T) {
 	d.expect(c, "c", callback.Parked)
 	d.expect(b, "b", callback.Routed)
 	d.expect(e, "e", callback.Routed)
-	cancelled, brief := d.await(callruntime.AwaitOptions{}), d.await(callruntime.AwaitOptions{TTL: shortTTL})
-	d.waitExpired(brief)
+	cancelled, expiring := d.await(callruntime.AwaitOptions{}), d.await(callruntime.AwaitOptions{TTL: shortTTL})
+	d.waitExpired(expiring)
 	if err := d.Cancel(t.Context(), cancelled.ID); err != nil {
 		t.Fatal(err)
 	}
@@ -48,7 +48,7 @@ func TestWorkItemChangesNotifyRuntime(t *testing.T) {
 		"E2-time wait",                       // shared; a is still awaited
 		"E4-time wait",                       // a; b is awaited next
 		"E8-time wait", "E10-time ", "Dwait", // b and c; e; cancelled is awaited
-		"E11-time ", // cancelled is cancelled; brief has timed out
+		"E11-time ", // cancelled is cancelled; expiring has timed out
 	}
 	if got := notices(); !slices.Equal(got, want) {
 		t.Errorf("notices: %q, want %q", got, want)
@@ -64,7 +64,7 @@ func TestAwaitRejectsUnsafeIDs(t *testing.T) {
 		d.raw(func(ctx context.Context, client rueidis.Client) error {
 			args := []string{"", bad[0], bad[1], "work_item", bad[2], "1000", "{}"}
 			if err := rueidis.NewLuaScript(lua.Channel("await")).Exec(ctx, client, kv.ChannelKeys(d.id), append(args, "")).Error(); err == nil || !strings.Contains(err.Error(), "letters") {
-				t.Errorf("awaited %q: %v", bad, err)
+				t.Errorf("await %q: %v, want an error that lists the valid characters", bad, err)
 			}
 			return nil
 		})
@@ -118,13 +118,13 @@ func TestCallbackScriptRunsByDigest(t *testing.T) {
 	for n := range 20 {
 		post := d.delivery(d.await(callruntime.AwaitOptions{}), fmt.Sprint(n))
 		if v, _ := d.deliver(post); v != callback.Routed {
-			t.Errorf("callback %d: %s", n, v)
+			t.Errorf("callback %d: %s, want %s", n, v, callback.Routed)
 		}
 	}
 	reply := r.MustDo("INFO", "commandstats")
 	stats, err := reply.ToString()
 	if err != nil || !strings.Contains(stats, "cmdstat_evalsha:calls=40,") || strings.Contains(stats, "cmdstat_eval:") {
-		t.Errorf("command stats after 20 work items: %s, %v", stats, err)
+		t.Errorf("command stats after 20 work items: %s, %v, want 40 calls of EVALSHA and none of EVAL", stats, err)
 	}
 }
 
@@ -139,7 +139,7 @@ func TestCheckScriptsAreReadOnly(t *testing.T) {
 		d.store.scripts[name] = rueidis.NewLuaScriptReadOnly(lua.Channel(name))
 	}
 	if status, err := d.callbacks.CheckCredential(t.Context(), item.Credential); status == callback.Usable || err != nil {
-		t.Errorf("credential of an idle channel: %s, %v", status, err)
+		t.Errorf("credential of an idle channel: %s, %v, want it to be rejected", status, err)
 	}
 	if err := d.channels.CheckAttach(t.Context(), d.attachment("b")); !fault.Is(err, fault.SessionEnded) {
 		t.Errorf("connection to an idle channel: %v", err)

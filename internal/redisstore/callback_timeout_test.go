@@ -51,10 +51,10 @@ func workItemTimeouts(t *testing.T, opts Options) {
 			got = append(got, r)
 		}
 		if e := got[0].Entry; e.Kind != wire.KindTimeout || e.WorkItemID != "never" || e.WorkItemKind != "tool" || e.ChannelID != d.id || e.At == 0 || e.Trace.CallID != "call" {
-			t.Errorf("timeout entry: %+v", e)
+			t.Errorf("timeout entry: %+v, want work item never of kind tool", e)
 		}
 		if got[1].Entry.Event != "second" || got[3].Entry.Event != "third" {
-			t.Errorf("entries after the timeout: %+v", got)
+			t.Errorf("entries after the timeout: %+v, want second and third", got)
 		}
 		for _, r := range got {
 			if at, _, _ := strings.Cut(got[0].Position, "-"); at == "" || r.Position[strings.Index(r.Position, "-"):] != got[0].Position[strings.Index(got[0].Position, "-"):] {
@@ -75,65 +75,65 @@ func workItemTimeouts(t *testing.T, opts Options) {
 			t.Fatal(err)
 		}
 		if r := <-received; r.Entry.WorkItemID != item.ID || r.Entry.Kind != wire.KindTimeout {
-			t.Errorf("received %+v", r)
+			t.Errorf("received %+v, want the timeout of %s", r, item.ID)
 		}
 	})
 	t.Run("after an item that is still awaited", func(t *testing.T) {
 		d := newCallbackFixture(t, opts, nil)
-		head, brief := d.await(callruntime.AwaitOptions{}), d.await(callruntime.AwaitOptions{TTL: shortTTL, WorkItemID: "brief"})
+		head, expiring := d.await(callruntime.AwaitOptions{}), d.await(callruntime.AwaitOptions{TTL: shortTTL, WorkItemID: "expiring"})
 		last := d.await(callruntime.AwaitOptions{})
-		d.waitExpired(brief)
-		d.expect(brief, "late", callback.Invalid)
-		if err := d.Cancel(t.Context(), brief.ID); !errors.Is(err, callruntime.ErrWorkItemNotFound) {
-			t.Errorf("cancel: %v", err)
+		d.waitExpired(expiring)
+		d.expect(expiring, "late", callback.Invalid)
+		if err := d.Cancel(t.Context(), expiring.ID); !errors.Is(err, callruntime.ErrWorkItemNotFound) {
+			t.Errorf("cancel: %v, want ErrWorkItemNotFound", err)
 		}
 		d.expect(last, "last", callback.Parked)
 		if got := d.events(); got != "" {
-			t.Errorf("delivered too early: %s", got)
+			t.Errorf("delivered too early: %s, want nothing", got)
 		}
 		d.expect(head, "head", callback.Routed)
-		if got := d.events(); got != "head timeout:brief last" {
-			t.Errorf("events on the runtime stream: %s", got)
+		if got, want := d.events(), "head timeout:expiring last"; got != want {
+			t.Errorf("events on the runtime stream: %s, want %s", got, want)
 		}
 	})
 	t.Run("detected by another operation", func(t *testing.T) {
 		d := newCallbackFixture(t, opts, nil)
-		brief := d.await(callruntime.AwaitOptions{TTL: shortTTL, WorkItemID: "brief"})
-		poll.Until(t, "work item expires", func() bool { return time.Now().After(brief.ExpiresAt.Add(time.Millisecond)) })
+		expiring := d.await(callruntime.AwaitOptions{TTL: shortTTL, WorkItemID: "expiring"})
+		poll.Until(t, "work item expires", func() bool { return time.Now().After(expiring.ExpiresAt.Add(time.Millisecond)) })
 		d.attach("a")
-		if got := d.events(); got != "timeout:brief connected" {
-			t.Errorf("events on the runtime stream: %s", got)
+		if got, want := d.events(), "timeout:expiring connected"; got != want {
+			t.Errorf("events on the runtime stream: %s, want %s", got, want)
 		}
 	})
 	t.Run("detected by a late callback", func(t *testing.T) {
 		d := newCallbackFixture(t, opts, nil)
 		d.expect(d.await(callruntime.AwaitOptions{}), "first", callback.Routed)
-		brief := d.await(callruntime.AwaitOptions{TTL: shortTTL, WorkItemID: "brief"})
-		poll.Until(t, "work item expires", func() bool { return time.Now().After(brief.ExpiresAt.Add(time.Millisecond)) })
-		d.expect(brief, "late", callback.Invalid)
-		if got := d.events(); got != "first timeout:brief" {
-			t.Errorf("events on the runtime stream: %s", got)
+		expiring := d.await(callruntime.AwaitOptions{TTL: shortTTL, WorkItemID: "expiring"})
+		poll.Until(t, "work item expires", func() bool { return time.Now().After(expiring.ExpiresAt.Add(time.Millisecond)) })
+		d.expect(expiring, "late", callback.Invalid)
+		if got, want := d.events(), "first timeout:expiring"; got != want {
+			t.Errorf("events on the runtime stream: %s, want %s", got, want)
 		}
 	})
 	t.Run("final even if the clock of the store goes back", func(t *testing.T) {
 		d := newCallbackFixture(t, opts, nil)
-		brief := d.await(callruntime.AwaitOptions{TTL: shortTTL, WorkItemID: "brief"})
-		d.waitExpired(brief)
+		expiring := d.await(callruntime.AwaitOptions{TTL: shortTTL, WorkItemID: "expiring"})
+		d.waitExpired(expiring)
 		d.raw(func(ctx context.Context, client rueidis.Client) error { // as if the deadline were in the future
-			work, digest := kv.ChannelKeys(d.id)[5], d.delivery(brief, "").Digest
-			later := fmt.Sprintf("awaiting 1 bot %d brief   ", brief.ExpiresAt.Add(time.Hour).UnixMilli())
+			work, digest := kv.ChannelKeys(d.id)[5], d.delivery(expiring, "").Digest
+			later := fmt.Sprintf("awaiting 1 bot %d expiring   ", expiring.ExpiresAt.Add(time.Hour).UnixMilli())
 			return client.Do(ctx, client.B().Hset().Key(work).FieldValue().FieldValue(digest, later).Build()).Error()
 		})
-		d.expect(brief, "late", callback.Invalid)
-		if status, err := d.callbacks.CheckCredential(t.Context(), d.delivery(brief, "").Credential); status != callback.Invalid || err != nil {
-			t.Errorf("credential: %s, %v", status, err)
+		d.expect(expiring, "late", callback.Invalid)
+		if status, err := d.callbacks.CheckCredential(t.Context(), d.delivery(expiring, "").Credential); status != callback.Invalid || err != nil {
+			t.Errorf("credential of an item that timed out: %s, %v, want %s", status, err, callback.Invalid)
 		}
-		if err := d.Cancel(t.Context(), brief.ID); !errors.Is(err, callruntime.ErrWorkItemNotFound) {
-			t.Errorf("cancel: %v", err)
+		if err := d.Cancel(t.Context(), expiring.ID); !errors.Is(err, callruntime.ErrWorkItemNotFound) {
+			t.Errorf("cancel: %v, want ErrWorkItemNotFound", err)
 		}
 		d.expect(d.await(callruntime.AwaitOptions{}), "next", callback.Routed)
-		if got := d.events(); got != "timeout:brief next" {
-			t.Errorf("events on the runtime stream: %s", got)
+		if got, want := d.events(), "timeout:expiring next"; got != want {
+			t.Errorf("events on the runtime stream: %s, want %s", got, want)
 		}
 		d.expectNothingParked()
 		d.expectPending(false, false, false)
@@ -154,8 +154,8 @@ func cancellations(t *testing.T, opts Options) {
 		}
 	}
 	d.expect(f, "f", callback.Routed)
-	if got := d.events(); got != "c f" {
-		t.Errorf("events on the runtime stream: %s", got)
+	if got, want := d.events(), "c f"; got != want {
+		t.Errorf("events on the runtime stream: %s, want %s", got, want)
 	}
 	d.expectNothingParked()
 	d.expectPending(false, false, false, false, false, false, false)
@@ -164,15 +164,15 @@ func cancellations(t *testing.T, opts Options) {
 	}
 	for _, id := range []string{c.ID, f.ID, "unknown"} {
 		if err := d.Cancel(t.Context(), id); !errors.Is(err, callruntime.ErrWorkItemNotFound) {
-			t.Errorf("cancel %s: %v", id, err)
+			t.Errorf("cancel %s: %v, want ErrWorkItemNotFound", id, err)
 		}
 	}
 	if _, err := d.Await(t.Context(), callruntime.AwaitOptions{WorkItemID: a.ID}); !errors.Is(err, callruntime.ErrWorkItemExists) {
-		t.Errorf("await an existing ID: %v", err)
+		t.Errorf("await an existing ID: %v, want ErrWorkItemExists", err)
 	}
 	for _, bad := range []callruntime.AwaitOptions{{Kind: "mail"}, {Scope: "team"}, {TTL: 25 * time.Hour}, {TTL: -1}, {WorkItemID: "a/b"}} {
 		if _, err := d.Await(t.Context(), bad); err == nil {
-			t.Errorf("awaited %+v", bad)
+			t.Errorf("await accepted %+v, want an error", bad)
 		}
 	}
 }
@@ -180,18 +180,18 @@ func cancellations(t *testing.T, opts Options) {
 func endWithParked(t *testing.T, opts Options) {
 	d := newCallbackFixture(t, opts, nil)
 	d.await(callruntime.AwaitOptions{})
-	second, brief := d.await(callruntime.AwaitOptions{}), d.await(callruntime.AwaitOptions{TTL: shortTTL, WorkItemID: "brief"})
+	second, expiring := d.await(callruntime.AwaitOptions{}), d.await(callruntime.AwaitOptions{TTL: shortTTL, WorkItemID: "expiring"})
 	d.await(callruntime.AwaitOptions{})
 	last := d.await(callruntime.AwaitOptions{})
 	d.expect(last, "last", callback.Parked)
 	d.expect(second, "second", callback.Parked)
-	d.waitExpired(brief)
+	d.waitExpired(expiring)
 	for range 2 {
 		if err := d.End(t.Context(), "done"); err != nil {
 			t.Fatal(err)
 		}
 	}
-	if got := d.events(); got != "second timeout:brief last done" {
-		t.Errorf("events on the runtime stream: %s", got)
+	if got, want := d.events(), "second timeout:expiring last done"; got != want {
+		t.Errorf("events on the runtime stream: %s, want %s", got, want)
 	}
 }

@@ -53,7 +53,7 @@ func newCallbackFixture(t *testing.T, opts Options, change func(*wire.ChannelLim
 	d := &callbackFixture{s, c, NewCallbacks(s.store), ""}
 	known, err := d.callbacks.Channel(t.Context(), s.id)
 	if err != nil || known.Epoch == "" || string(known.Profile) != string(c.Profile) || known.CallID != "call" || known.TransactionID != "transaction" {
-		t.Fatalf("channel: %+v, %v", known, err)
+		t.Fatalf("channel: %+v, %v, want the data of %+v", known, err, c)
 	}
 	d.epoch = known.Epoch
 	return d
@@ -130,7 +130,7 @@ func (d *callbackFixture) expectNothingParked() {
 	d.raw(func(ctx context.Context, client rueidis.Client) error {
 		queue, err := client.Do(ctx, client.B().Hget().Key(kv.MetaKey(d.id)).Field("queue").Build()).ToString()
 		if !strings.HasSuffix(queue, " 0") {
-			d.Errorf("queue: %s", queue)
+			d.Errorf("queue: %s, want 0 parked bytes at the end", queue)
 		}
 		return err
 	})
@@ -192,13 +192,13 @@ func credentialChecks(t *testing.T, opts Options) {
 		}
 		_ = d.Cancel(t.Context(), item.ID) // so that the next item is not parked
 	}
-	brief := d.await(callruntime.AwaitOptions{TTL: shortTTL})
-	d.waitExpired(brief)
-	d.expect(brief, "late", callback.Invalid)
+	expiring := d.await(callruntime.AwaitOptions{TTL: shortTTL})
+	d.waitExpired(expiring)
+	d.expect(expiring, "late", callback.Invalid)
 
 	used, cancelled, open := d.await(callruntime.AwaitOptions{}), d.await(callruntime.AwaitOptions{}), d.await(callruntime.AwaitOptions{})
 	if status, err := d.callbacks.CheckCredential(t.Context(), d.delivery(used, "").Credential); status != callback.Usable || err != nil {
-		t.Errorf("unused credential: %s, %v", status, err)
+		t.Errorf("unused credential: %s, %v, want %s", status, err, callback.Usable)
 	}
 	d.expect(used, "used", callback.Routed)
 	if err := errors.Join(d.Cancel(t.Context(), cancelled.ID), d.End(t.Context(), "done")); err != nil {
@@ -207,11 +207,11 @@ func credentialChecks(t *testing.T, opts Options) {
 	for _, item := range []callruntime.WorkItem{used, cancelled, open} {
 		d.expect(item, "used", callback.Ended)
 	}
-	d.expect(brief, "late", callback.Invalid)
+	d.expect(expiring, "late", callback.Invalid)
 	if _, err := d.Await(t.Context(), callruntime.AwaitOptions{}); !errors.Is(err, callruntime.ErrEnded) {
-		t.Errorf("await on an ended channel: %v", err)
+		t.Errorf("await on an ended channel: %v, want ErrEnded", err)
 	}
 	if _, err := d.callbacks.Channel(t.Context(), uuid.NewString()); !errors.Is(err, callback.ErrChannelNotFound) {
-		t.Errorf("unknown channel: %v", err)
+		t.Errorf("unknown channel: %v, want ErrChannelNotFound", err)
 	}
 }

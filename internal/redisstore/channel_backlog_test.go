@@ -33,12 +33,12 @@ func backpressure(t *testing.T, opts Options) {
 				}
 			}
 			if got := s.frame("a", fmt.Sprint(sent)); got != channel.Backpressure {
-				t.Errorf("%s: %s", name, got)
+				t.Errorf("%s: %s, want %s", name, got, channel.Backpressure)
 			}
 		}
 		fill()
 		if got := s.frame("a", "0"); got != channel.Duplicate {
-			t.Errorf("%s: duplicate frame: %s", name, got)
+			t.Errorf("%s: duplicate frame: %s, want %s", name, got, channel.Duplicate)
 		}
 		for range 50 { // reconnecting must not fill the backlog either
 			s.attach("a")
@@ -46,14 +46,14 @@ func backpressure(t *testing.T, opts Options) {
 		}
 		s.attach("a")
 		if entries, err := s.runtime("observer").Entries(t.Context(), s.id, "", 100); err != nil || len(entries) > 20 {
-			t.Errorf("%s: %d entries, %v", name, len(entries), err)
+			t.Errorf("%s: %d entries, %v, want at most 20", name, len(entries), err)
 		}
 		oldest, err := s.runtime("observer").Entries(t.Context(), s.id, "", 1)
 		if err != nil {
 			t.Fatal(err)
 		}
 		if err := s.runtime("observer").Observe(s.id, "").Commit(t.Context(), oldest[0].Position); !errors.Is(err, callruntime.ErrClaimLost) {
-			t.Errorf("%s: commit by an observer: %v", name, err)
+			t.Errorf("%s: commit by an observer: %v, want ErrClaimLost", name, err)
 		}
 		c := s.attachRuntime("r")
 		_, half := s.receive(c, fmt.Sprint(sent/2))
@@ -61,7 +61,7 @@ func backpressure(t *testing.T, opts Options) {
 			t.Fatal(err)
 		}
 		if got := s.frame("a", fmt.Sprint(sent)); got != channel.Backpressure {
-			t.Errorf("%s: after committing half: %s", name, got)
+			t.Errorf("%s: after committing half: %s, want %s", name, got, channel.Backpressure)
 		}
 		for d, err := c.Receive(t.Context()); ; d, err = c.Receive(t.Context()) {
 			if err == nil {
@@ -82,7 +82,7 @@ func backpressure(t *testing.T, opts Options) {
 		}
 		for _, position := range []string{"1000-1", "1001"} {
 			if err := c.Commit(t.Context(), position); !errors.Is(err, callruntime.ErrUnknownPosition) {
-				t.Errorf("commit %s: %v", position, err)
+				t.Errorf("commit %s: %v, want ErrUnknownPosition", position, err)
 			}
 		}
 	}
@@ -149,7 +149,7 @@ func trimming(t *testing.T, opts Options) {
 				err = c.Commit(t.Context(), d.Position)
 			}
 			if err != nil || i >= 0 && d.Entry.Event != fmt.Sprint(i) {
-				t.Fatalf("entry %d is %+v, %v", i, d.Entry, err)
+				t.Fatalf("entry %d is %+v, %v, want event %d", i, d.Entry, err, i)
 			}
 		}
 	}
@@ -157,7 +157,7 @@ func trimming(t *testing.T, opts Options) {
 	read(s.attachRuntime("r"), 200, frames-1) // continues at the committed position; more entries than are kept for observers
 	kept, err := s.runtime("observer").Entries(t.Context(), s.id, "", frames)
 	if err != nil || len(kept) < 1000 || len(kept) > 1200 || kept[len(kept)-1].Entry.Event != fmt.Sprint(frames-1) {
-		t.Errorf("%d entries kept for observers, %v", len(kept), err)
+		t.Errorf("%d entries kept for observers, %v, want 1000 to 1200 and the newest", len(kept), err)
 	}
 }
 
@@ -177,12 +177,12 @@ func rollback(t *testing.T, opts Options) {
 	restore()
 	s.event("3")
 	if err := c.Commit(t.Context(), lost); !errors.Is(err, callruntime.ErrUnknownPosition) {
-		t.Errorf("commit a lost position: %v", err)
+		t.Errorf("commit a lost position: %v, want ErrUnknownPosition", err)
 	}
 	if d, err := c.Receive(t.Context()); !errors.Is(err, callruntime.ErrLost) {
-		t.Errorf("received %+v, %v", d, err)
+		t.Errorf("received %+v, %v, want ErrLost", d, err)
 	}
 	if events, _ := s.receive(s.attachRuntime("r"), "3"); strings.Join(events, " ") != "3" {
-		t.Errorf("after attaching again: %v", events)
+		t.Errorf("after attaching again: %v, want [3]", events)
 	}
 }

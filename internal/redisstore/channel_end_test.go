@@ -47,24 +47,24 @@ func endedChannel(t *testing.T, opts Options) {
 		t.Errorf("check: %v", err)
 	}
 	if got := s.frame("a", "2"); got != channel.Ended {
-		t.Errorf("frame: %s", got)
+		t.Errorf("frame: %s, want %s", got, channel.Ended)
 	}
 	if got := s.renew("a", false); got.Outcome != channel.Ended || got.Offer {
 		t.Errorf("renew: %+v, want %s and no offer", got, channel.Ended)
 	}
 	s.detach("a")
 	if err := c.Send(t.Context(), wire.ChannelMessage{Type: wire.TypeStatus, Status: jsontext.Value("{}")}); !errors.Is(err, callruntime.ErrEnded) {
-		t.Errorf("send: %v", err)
+		t.Errorf("send: %v, want ErrEnded", err)
 	}
 	if err := c.End(t.Context(), "again"); err != nil {
 		t.Errorf("end: %v", err)
 	}
 	events, last := s.receive(c, "revoked")
 	if strings.Join(events, " ") != "connected 1 ended revoked" {
-		t.Errorf("the runtime received %v", events)
+		t.Errorf("the runtime received %v, want [connected 1 ended revoked]", events)
 	}
 	if _, err := c.Receive(t.Context()); !errors.Is(err, callruntime.ErrEnded) {
-		t.Errorf("receive: %v", err)
+		t.Errorf("receive: %v, want ErrEnded", err)
 	}
 	if err := c.Commit(t.Context(), last); err != nil {
 		t.Errorf("commit: %v", err)
@@ -118,7 +118,7 @@ func idleChannel(t *testing.T, opts Options) {
 		for _, key := range kv.ChannelKeys(s.id)[:7] { // the others do not exist yet
 			ttl, err := client.Do(ctx, client.B().Pttl().Key(key).Build()).AsInt64()
 			if err != nil || ttl <= s.limits.IdleMs || ttl > s.limits.IdleMs+s.limits.KeepMs {
-				t.Errorf("%s: TTL %d ms, %v", key, ttl, err)
+				t.Errorf("%s: TTL %d ms, %v, want at most idle time plus keep time", key, ttl, err)
 			}
 		}
 		return nil
@@ -126,10 +126,10 @@ func idleChannel(t *testing.T, opts Options) {
 	for i := range 3 { // 69 hours in total
 		s.setIdle(23 * time.Hour)
 		if got := s.frame("a", fmt.Sprint("busy", i)); got != channel.Appended {
-			t.Fatalf("frame on a busy channel: %s", got)
+			t.Fatalf("frame on a busy channel: %s, want %s", got, channel.Appended)
 		}
 		if got := s.frame("a", fmt.Sprint("busier", i)); got != channel.Appended {
-			t.Fatalf("frame on a busy channel: %s", got)
+			t.Fatalf("frame on a busy channel: %s, want %s", got, channel.Appended)
 		}
 	}
 	s.setIdle(25 * time.Hour)
@@ -137,7 +137,7 @@ func idleChannel(t *testing.T, opts Options) {
 		t.Errorf("check of an idle channel: %v", err)
 	}
 	if got := s.frame("a", "late"); got != channel.Ended {
-		t.Errorf("frame on an idle channel: %s", got)
+		t.Errorf("frame on an idle channel: %s, want %s", got, channel.Ended)
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
 	defer cancel()
@@ -146,7 +146,7 @@ func idleChannel(t *testing.T, opts Options) {
 		d, err := c.Receive(ctx)
 		if err != nil {
 			if e := last.Entry; !errors.Is(err, callruntime.ErrEnded) || e.Kind != wire.KindChannelEnded || e.ChannelID != s.id || e.Reason != "idle" || e.At == 0 {
-				t.Errorf("receive: %v, last entry %s", err, last.JSON)
+				t.Errorf("receive: %v, last entry %s, want ErrEnded after channel_ended with reason idle", err, last.JSON)
 			}
 			return
 		}
@@ -160,10 +160,10 @@ func openChannel(t *testing.T, opts Options) {
 	call := callruntime.OpenOptions{ChannelID: s.id, TeamID: "team", EndpointID: "endpoint", CallID: "call", TransactionID: "transaction", Profile: []byte(`{}`)}
 	c, err := r.Open(t.Context(), call)
 	if err != nil || c.CallID != "call" || c.TransactionID != "transaction" {
-		t.Fatalf("open: %+v, %v", c, err)
+		t.Fatalf("open: %+v, %v, want call ID and transaction ID of %+v", c, err, call)
 	}
 	if _, err := r.Attach(t.Context(), "unknown:"+s.id); !errors.Is(err, callruntime.ErrLost) {
-		t.Errorf("attach to an unknown channel: %v", err)
+		t.Errorf("attach to an unknown channel: %v, want ErrLost", err)
 	}
 	for _, invalid := range []string{"", "}", "a}b"} {
 		_, err := r.Attach(t.Context(), invalid)
@@ -172,24 +172,24 @@ func openChannel(t *testing.T, opts Options) {
 		for operation, err := range map[string]error{"attach": err, "receive": receiveErr, "end": observer.End(t.Context(), "x"),
 			"send": observer.Send(t.Context(), wire.ChannelMessage{Type: wire.TypeError, Error: jsontext.Value("{}")})} {
 			if !errors.Is(err, callruntime.ErrLost) {
-				t.Errorf("%s with channel ID %q: %v", operation, invalid, err)
+				t.Errorf("%s with channel ID %q: %v, want ErrLost", operation, invalid, err)
 			}
 		}
 	}
 	foreign := call
 	foreign.TeamID = "other"
 	if _, err := r.Open(t.Context(), foreign); !errors.Is(err, callruntime.ErrOtherTeam) {
-		t.Errorf("open by another team: %v", err)
+		t.Errorf("open by another team: %v, want ErrOtherTeam", err)
 	}
 	if _, err := s.runtime("other").Open(t.Context(), call); !errors.Is(err, callruntime.ErrClaimed) {
-		t.Errorf("open by another runtime: %v", err)
+		t.Errorf("open by another runtime: %v, want ErrClaimed", err)
 	}
 	again, err := s.runtime("r").Open(t.Context(), call) // the same runtime after a restart
 	if err != nil {
 		t.Fatal(err)
 	}
 	if _, err := c.Receive(t.Context()); !errors.Is(err, callruntime.ErrClaimLost) {
-		t.Errorf("receive with the old claim: %v", err)
+		t.Errorf("receive with the old claim: %v, want ErrClaimLost", err)
 	}
 	item, err := again.Await(t.Context(), callruntime.AwaitOptions{})
 	if err != nil {
@@ -201,7 +201,7 @@ func openChannel(t *testing.T, opts Options) {
 		"send": c.Send(t.Context(), wire.ChannelMessage{Type: wire.TypeError, Error: jsontext.Value("{}")}),
 	} {
 		if !errors.Is(err, callruntime.ErrClaimLost) {
-			t.Errorf("%s with the old claim: %v", name, err)
+			t.Errorf("%s with the old claim: %v, want ErrClaimLost", name, err)
 		}
 	}
 	if err := again.Close(t.Context()); err != nil {
@@ -217,15 +217,15 @@ func openChannel(t *testing.T, opts Options) {
 	s.frame("a", "1")
 	_, seen := s.receive(observer, "1")
 	if err := observer.Commit(t.Context(), seen); !errors.Is(err, callruntime.ErrClaimLost) {
-		t.Errorf("commit by an observer: %v", err)
+		t.Errorf("commit by an observer: %v, want ErrClaimLost", err)
 	}
 	if events, _ := s.receive(next, "1"); strings.Join(events, " ") != "connected 1" {
-		t.Errorf("the runtime received %v", events)
+		t.Errorf("the runtime received %v, want [connected 1]", events)
 	}
 	if err := observer.End(t.Context(), "done"); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := r.Open(t.Context(), call); !errors.Is(err, callruntime.ErrEnded) {
-		t.Errorf("open an ended channel: %v", err)
+		t.Errorf("open an ended channel: %v, want ErrEnded", err)
 	}
 }

@@ -22,13 +22,13 @@ func cursors(t *testing.T, opts Options) {
 	s := newChannelFixture(t, opts, func(l *wire.ChannelLimits) { l.HistoryMessages = 3 })
 	start := s.attach("c0")
 	if start.Recovered || start.Head.ID != "" || start.Head.Epoch == "" || !start.TextChat {
-		t.Fatalf("first attach: %+v", start)
+		t.Fatalf("first attach: %+v, want text chat, an epoch and no messages", start)
 	}
 	c := s.attachRuntime("r")
 	s.send(c, "1", "2")
 	greeted := s.attach("c0", resume(start.Head))
 	if !greeted.Recovered || texts(greeted.Missed) != "1 2" {
-		t.Fatalf("resume from the start: %+v", greeted)
+		t.Fatalf("resume from the start: %+v, want messages 1 and 2", greeted)
 	}
 	at := []channel.Cursor{start.Head, greeted.Missed[0].Cursor, greeted.Missed[1].Cursor}
 	s.send(c, "3", "4", "5") // 3, 4 and 5 are kept; 2 is the newest trimmed message
@@ -58,14 +58,14 @@ func cursors(t *testing.T, opts Options) {
 	for name, want := range cases {
 		got := s.attach("c1", func(a *channel.AttachRequest) { a.Resume = want.cursor })
 		if got.Head != head || got.Recovered != (want.missed != "-") || texts(got.Missed) != strings.Trim(want.missed, "-") {
-			t.Errorf("attach, cursor %s: %+v", name, got)
+			t.Errorf("attach, cursor %s: %+v, want head %+v and missed %q", name, got, head, want.missed)
 		}
 		if want.cursor == nil {
 			continue
 		}
 		missed, ok, err := s.channels.Since(t.Context(), s.id, *want.cursor)
 		if err != nil || ok != got.Recovered || texts(missed) != texts(got.Missed) {
-			t.Errorf("since, cursor %s: %v %v %v", name, missed, ok, err)
+			t.Errorf("since, cursor %s: %q, ok %t, %v, want %q", name, texts(missed), ok, err, want.missed)
 		}
 	}
 	t.Run("age", func(t *testing.T) {
@@ -91,22 +91,22 @@ func wipedStore(t *testing.T, opts Options) {
 		return nil
 	})
 	if got := s.frame("c", "lost"); got != channel.Lost {
-		t.Errorf("frame: %s", got)
+		t.Errorf("frame: %s, want %s", got, channel.Lost)
 	}
 	if got := s.renew("c", false).Outcome; got != channel.Lost {
 		t.Errorf("renew: %s, want %s", got, channel.Lost)
 	}
 	if _, ok, err := s.channels.Since(t.Context(), s.id, before); ok || err != nil {
-		t.Errorf("since: %v, %v", ok, err)
+		t.Errorf("since a cursor from before the wipe: ok %t, %v, want false", ok, err)
 	}
 	if err := c.Send(t.Context(), wire.ChannelMessage{Type: wire.TypeChat, Chat: jsontext.Value("{}")}); !errors.Is(err, callruntime.ErrLost) {
-		t.Errorf("send: %v", err)
+		t.Errorf("send: %v, want ErrLost", err)
 	}
 	if got := s.attach("c", resume(before)); got.Recovered || len(got.Missed) != 0 || !got.Offer || got.Head.Epoch == before.Epoch {
-		t.Errorf("attach: %+v", got)
+		t.Errorf("attach: %+v, want a new epoch without messages, and an offer", got)
 	}
 	if err := c.Commit(t.Context(), "1-1"); !errors.Is(err, callruntime.ErrLost) {
-		t.Errorf("commit with a claim from before the wipe: %v", err)
+		t.Errorf("commit with a claim from before the wipe: %v, want ErrLost", err)
 	}
 }
 
@@ -187,11 +187,11 @@ func liveMessages(t *testing.T, opts Options) {
 		poll.Until(t, "messages", func() bool { return strings.HasSuffix(rec.recorded(), "last") })
 		// A cluster may deliver the earlier message late.
 		if strings.TrimPrefix(rec.recorded(), ">1:early ") != "1>2:once audio 2>3:last" {
-			t.Errorf("received %q", rec.recorded())
+			t.Errorf("received %q, want 1>2:once audio 2>3:last", rec.recorded())
 		}
 	}
 	if late := s.attach("b", resume(channel.Cursor{Epoch: s.attach("b").Head.Epoch})); texts(late.Missed) != "early once last" {
-		t.Errorf("history: %q", texts(late.Missed))
+		t.Errorf("history: %q, want early once last", texts(late.Missed))
 	}
 	for _, bad := range []wire.ChannelMessage{{Type: wire.TypeAudio, Audio: jsontext.Value("{}")}, {Type: wire.TypeChat}, {Type: "other"}, {Type: wire.TypePing},
 		{Type: wire.TypeChat, Chat: jsontext.Value(`[]`)}, {Type: wire.TypeChat, MessageID: "a b", Chat: jsontext.Value(`{}`)},

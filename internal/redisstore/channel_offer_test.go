@@ -56,7 +56,7 @@ func claims(t *testing.T, opts Options) {
 	c := <-won
 	if c.ID != s.id || c.TeamID != "team" || c.EndpointID != "endpoint" || c.Mode != "chat" || string(c.Profile) != `{"commandSources":["bot"]}` ||
 		c.Offer.Identity.Name != "Ann" || string(c.Offer.Metadata) != `{"a":[1]}` {
-		t.Errorf("claimed %+v", c)
+		t.Errorf("claimed %+v, want the data of the session and its offer", c)
 	}
 	s.offer()
 	poll.Until(t, "all offers acknowledged", func() bool {
@@ -77,7 +77,7 @@ func claims(t *testing.T, opts Options) {
 		t.Error("renewing a claimed session offers it")
 	}
 	if _, err := s.runtime("r3").Attach(t.Context(), s.id); !errors.Is(err, callruntime.ErrClaimed) {
-		t.Errorf("attach by a third runtime: %v", err)
+		t.Errorf("attach by a third runtime: %v, want ErrClaimed", err)
 	}
 }
 
@@ -141,7 +141,7 @@ func crashedRuntimes(t *testing.T, opts Options) {
 		t.Fatal(err)
 	}
 	if events, _ := s.receive(third, "3"); strings.Join(events, " ") != "2 3" {
-		t.Errorf("the third runtime received %v", events)
+		t.Errorf("the third runtime received %v, want [2 3]", events)
 	}
 }
 
@@ -161,9 +161,9 @@ func runtimeGroups(t *testing.T, opts Options) {
 	s.offer()
 	selective := s.runtime("selective", func(o *callruntime.Options) { o.Group = "selective:" + s.id })
 	if c, err := selective.Accept(shortContext(t), func(o wire.Offer) bool { return o.TeamID == "demo" }); err == nil {
-		t.Errorf("accepted %s", c.ID)
+		t.Errorf("accepted %s of a team that is not wanted", c.ID)
 	}
 	if c, err := s.runtime("r").Accept(t.Context(), func(o wire.Offer) bool { return o.SessionID == "}" || s.ownOffer(o) }); err != nil || c.ID != s.id {
-		t.Errorf("accept in another group: %+v, %v", c, err)
+		t.Errorf("accept in another group: %+v, %v, want %s", c, err, s.id)
 	}
 }

@@ -31,17 +31,17 @@ func sessionOwner(t *testing.T, opts Options) {
 	refused := s.attachment("b")
 	refused.Reject = true
 	if _, err := s.channels.Attach(t.Context(), refused); !fault.Is(err, fault.SessionInUse) {
-		t.Errorf("attach a second connection: %v", err)
+		t.Errorf("attach a second connection: %v, want %s", err, fault.SessionInUse)
 	}
 	if err := s.channels.CheckAttach(t.Context(), refused); !fault.Is(err, fault.SessionInUse) {
-		t.Errorf("check of a second connection: %v", err)
+		t.Errorf("check of a second connection: %v, want %s", err, fault.SessionInUse)
 	}
 	if err := s.channels.CheckAttach(t.Context(), s.attachment("b")); err != nil || subscriber.recorded() != "" {
-		t.Errorf("check of a connection that replaces the owner: %v; published %s", err, subscriber.recorded())
+		t.Errorf("check of a connection that replaces the owner: %v; published %q, want nothing", err, subscriber.recorded())
 	}
 	refused.Succeeds = "other"
 	if _, err := s.channels.Attach(t.Context(), refused); !fault.Is(err, fault.SessionInUse) {
-		t.Errorf("connection that succeeds a non-owner: %v", err)
+		t.Errorf("connection that succeeds a non-owner: %v, want %s", err, fault.SessionInUse)
 	}
 	s.attach("b", reject, func(a *channel.AttachRequest) { a.Succeeds = "a" })
 	poll.Until(t, "the subscriber is replaced", func() bool { return subscriber.recorded() == "replaced:b" })
@@ -49,7 +49,7 @@ func sessionOwner(t *testing.T, opts Options) {
 	poll.Until(t, "the subscriber is replaced", func() bool { return subscriber.recorded() == "replaced:b replaced:c" })
 	for connection, want := range map[string]channel.Outcome{"a": channel.NotOwner, "b": channel.NotOwner, "c": channel.Appended} {
 		if got := s.frame(connection, connection); got != want {
-			t.Errorf("frame of %s: %s", connection, got)
+			t.Errorf("frame of %s: %s, want %s", connection, got, want)
 		}
 	}
 	s.attach("c", func(a *channel.AttachRequest) { a.Lease = time.Millisecond })
@@ -74,7 +74,7 @@ func sessionOwner(t *testing.T, opts Options) {
 	}
 	s.frame("e", "last")
 	if events, _ := s.receive(s.attachRuntime("r"), "last"); strings.Join(events, " ") != "connected connected connected c connected disconnected connected disconnected connected last" {
-		t.Errorf("the runtime received %v", events)
+		t.Errorf("the runtime received %v, want [connected connected connected c connected disconnected connected disconnected connected last]", events)
 	}
 }
 
@@ -83,29 +83,29 @@ func framesOnce(t *testing.T, opts Options) {
 	s.attach("a")
 	if got := []channel.Outcome{s.frame("a", "1"), s.frame("a", "1"), s.frame("a", "2"), s.frame("a", "1")}; !slices.Equal(got,
 		[]channel.Outcome{channel.Appended, channel.Duplicate, channel.Appended, channel.Duplicate}) {
-		t.Errorf("got %v", got)
+		t.Errorf("outcomes %v, want appended, repeated, appended, repeated", got)
 	}
 	s.attach("b") // message IDs are shared by connections
 	if got := s.frame("b", "2"); got != channel.Duplicate {
-		t.Errorf("duplicate of another connection: %s", got)
+		t.Errorf("duplicate of another connection: %s, want %s", got, channel.Duplicate)
 	}
-	all := func(connection string, frames ...channel.Frame) string {
+	appendAll := func(connection string, frames ...channel.Frame) string {
 		t.Helper()
 		for i := range frames {
 			frames[i].Entry = s.entry(wire.KindFrame, frames[i].MessageID)
 		}
 		return fmt.Sprint(s.append(connection, frames...))
 	}
-	if got := all("b", channel.Frame{MessageID: "3"}, channel.Frame{MessageID: "2"}, channel.Frame{MessageID: "4", Switch: wire.DisableTextChat},
-		channel.Frame{MessageID: "5", Chat: true}, channel.Frame{MessageID: "3", Chat: true}, channel.Frame{MessageID: "6"}); got !=
-		"[appended repeated appended chat_disabled repeated appended]" {
-		t.Errorf("several frames: %s", got)
+	got := appendAll("b", channel.Frame{MessageID: "3"}, channel.Frame{MessageID: "2"}, channel.Frame{MessageID: "4", Switch: wire.DisableTextChat},
+		channel.Frame{MessageID: "5", Chat: true}, channel.Frame{MessageID: "3", Chat: true}, channel.Frame{MessageID: "6"})
+	if want := "[appended repeated appended chat_disabled repeated appended]"; got != want {
+		t.Errorf("outcomes of one batch: %s, want %s", got, want)
 	}
-	if got := all("a", channel.Frame{MessageID: "7"}, channel.Frame{MessageID: "8"}); got != "[not_owner not_owner]" {
-		t.Errorf("frames of a replaced connection: %s", got)
+	if got, want := appendAll("a", channel.Frame{MessageID: "7"}, channel.Frame{MessageID: "8"}), "[not_owner not_owner]"; got != want {
+		t.Errorf("frames of a replaced connection: %s, want %s", got, want)
 	}
 	if events, _ := s.receive(s.attachRuntime("r"), "6"); strings.Join(events, " ") != "connected 1 2 connected 3 4 6" {
-		t.Errorf("the runtime received %v", events)
+		t.Errorf("the runtime received %v, want [connected 1 2 connected 3 4 6]", events)
 	}
 }
 
@@ -118,7 +118,7 @@ func textChat(t *testing.T, opts Options) {
 		t.Helper()
 		n++
 		if got := s.append("a", channel.Frame{MessageID: fmt.Sprint(n), Switch: command, Entry: []byte("{}")}); got[0] != channel.Appended {
-			t.Errorf("%s: %s", command, got)
+			t.Errorf("%s: %s, want %s", command, got, channel.Appended)
 		}
 	}
 	runtime := func(command string) {
@@ -132,10 +132,10 @@ func textChat(t *testing.T, opts Options) {
 		n++
 		got := s.append("a", channel.Frame{MessageID: fmt.Sprint(n), Chat: true, Entry: []byte("{}")})[0]
 		if (got == channel.Appended) != on || (got == channel.ChatDisabled) == on {
-			t.Errorf("chat: %s; want %v", got, on)
+			t.Errorf("chat frame: %s, want text chat on: %t", got, on)
 		}
 		if s.attach("a").TextChat != on {
-			t.Errorf("attach: want text chat %v", on)
+			t.Errorf("attach returned text chat on: %t, want %t", !on, on)
 		}
 	}
 	expect(true)
@@ -165,17 +165,17 @@ func frameOrder(t *testing.T, opts Options) {
 	runtime := s.runtime("r")
 	var wg sync.WaitGroup
 	for range connections {
-		own := *s
-		own.id, own.owners = uuid.NewString(), map[string]channel.Owner{}
-		own.attach("a")
-		c, err := runtime.Attach(t.Context(), own.id)
+		session := *s
+		session.id, session.owners = uuid.NewString(), map[string]channel.Owner{}
+		session.attach("a")
+		c, err := runtime.Attach(t.Context(), session.id)
 		if err != nil {
 			t.Fatal(err)
 		}
 		wg.Go(func() {
 			for i := range frames {
-				if got := own.frame("a", fmt.Sprint(i)); got != channel.Appended {
-					t.Errorf("frame: %s", got)
+				if got := session.frame("a", fmt.Sprint(i)); got != channel.Appended {
+					t.Errorf("frame: %s, want %s", got, channel.Appended)
 				}
 			}
 		})
@@ -184,8 +184,8 @@ func frameOrder(t *testing.T, opts Options) {
 			for i := range frames {
 				want = append(want, fmt.Sprint(i))
 			}
-			if events, _ := own.receive(c, fmt.Sprint(frames-1)); !slices.Equal(events, want) {
-				t.Errorf("the runtime received %v", events)
+			if events, _ := session.receive(c, fmt.Sprint(frames-1)); !slices.Equal(events, want) {
+				t.Errorf("the runtime received %v, want %v", events, want)
 			}
 		})
 	}

@@ -76,7 +76,7 @@ func committedEntriesAreBounded(t *testing.T, opts Options) {
 	for i := range entries {
 		entry := fmt.Sprintf(`{"kind":"frame","channelId":%q,"event":"%d","text":"%s"}`, s.id, i, text)
 		if got := s.append("a", channel.Frame{MessageID: fmt.Sprint(i), Entry: []byte(entry)})[0]; got != channel.Appended {
-			t.Fatalf("frame %d: %s", i, got)
+			t.Fatalf("frame %d: %s, want %s", i, got, channel.Appended)
 		}
 		_, position := s.receive(c, fmt.Sprint(i))
 		if err := c.Commit(t.Context(), position); err != nil {
@@ -166,7 +166,7 @@ func usesAreBounded(t *testing.T, opts Options) {
 		use := d.delivery(shared, fmt.Sprint(i))
 		use.Entries = use.Entries[:1]
 		if status, _ := d.deliver(use); status != callback.Routed {
-			t.Fatalf("use %d: %s", i, status)
+			t.Fatalf("use %d: %s, want %s", i, status, callback.Routed)
 		}
 	}
 	d.expect(shared, fmt.Sprint(remembered+9), callback.Duplicate)

@@ -90,19 +90,19 @@ func limitsAreKept(t *testing.T, opts Options) {
 	}
 	expect("")
 	if saved, err := s.SaveLimits(ctx, nil, []byte("first")); err != nil || !saved {
-		t.Fatal(saved, err)
+		t.Fatalf("save the first limits: saved %t, %v, want true", saved, err)
 	}
 	expect("first")
 	other, _ := connect(t, opts)
 	rec := subscribe(t, other)
 	for _, stale := range []string{"", "second"} {
 		if saved, err := s.SaveLimits(ctx, []byte(stale), []byte("third")); err != nil || saved {
-			t.Errorf("save with stale value %q: %v, %v", stale, saved, err)
+			t.Errorf("save with stale value %q: saved %t, %v, want false", stale, saved, err)
 		}
 	}
 	expect("first")
 	if saved, err := s.SaveLimits(ctx, []byte("first"), []byte("third")); err != nil || !saved {
-		t.Fatal(saved, err)
+		t.Fatalf("replace the limits: saved %t, %v, want true", saved, err)
 	}
 	expect("third")
 	poll.Until(t, "the announcement", func() bool { return strings.HasPrefix(rec.recorded(), "up "+ratelimit.Topic) })
@@ -120,7 +120,7 @@ func leasesNeverExceed(t *testing.T, opts Options) {
 				for n := range int64(30) {
 					g, err := s.Lease(t.Context(), slotKey(i), 1+n%7, 100, time.Hour)
 					if err != nil || g.Permits > 1+n%7 || g.Remaining < 0 || g.Reset <= 0 || g.Reset > time.Hour {
-						t.Errorf("lease: %+v, %v", g, err)
+						t.Errorf("lease: %+v, %v, want at most %d permits and a window of at most 1h", g, err, 1+n%7)
 						return
 					}
 					granted.Add(g.Permits)
@@ -129,10 +129,10 @@ func leasesNeverExceed(t *testing.T, opts Options) {
 		}
 		wg.Wait()
 		if granted.Load() != 100 {
-			t.Errorf("%d of 100 granted", granted.Load())
+			t.Errorf("granted %d permits, want 100", granted.Load())
 		}
 		if g, err := a.Lease(t.Context(), slotKey(i), 1, 90, time.Hour); err != nil || g.Permits != 0 || g.Remaining != 0 {
-			t.Errorf("lease with a lower limit: %+v, %v", g, err)
+			t.Errorf("lease with a lower limit: %+v, %v, want no permits", g, err)
 		}
 	}
 }
@@ -148,10 +148,10 @@ func windowsEnd(t *testing.T, opts Options) {
 		return g
 	}
 	if g := lease("w", time.Hour); g.Permits != 1 {
-		t.Fatalf("first lease: %+v", g)
+		t.Fatalf("first lease: %+v, want 1 permit", g)
 	}
 	if g := lease("w", 300*time.Millisecond); g.Permits != 0 || g.Reset > 300*time.Millisecond {
-		t.Errorf("shorter window: %+v", g)
+		t.Errorf("shorter window: %+v, want no permits and at most 300ms", g)
 	}
 	poll.Until(t, "a new window", func() bool { return lease("w", 300*time.Millisecond).Permits == 1 })
 
@@ -159,7 +159,7 @@ func windowsEnd(t *testing.T, opts Options) {
 		return c.Do(ctx, c.B().Set().Key(kv.RatePrefix+"stuck").Value("1").Build()).Error()
 	})
 	if g := lease("stuck", 300*time.Millisecond); g.Permits != 0 || g.Reset <= 0 {
-		t.Errorf("counter without a TTL: %+v", g)
+		t.Errorf("counter without a TTL: %+v, want no permits and a window", g)
 	}
 	poll.Until(t, "the counter without a TTL expires", func() bool { return lease("stuck", time.Second).Permits == 1 })
 }
@@ -197,13 +197,13 @@ func instancesShareALimit(t *testing.T, opts Options) {
 		}
 		wg.Wait()
 		if total.Load() != limit {
-			t.Errorf("%d of %d allowed", total.Load(), limit)
+			t.Errorf("allowed %d requests, want %d", total.Load(), limit)
 		}
 	})
 	t.Run("one idle: at most 2 % unused", func(t *testing.T) {
 		total := spend(a, "203.0.113.2", 100)
 		if total += spend(b, "203.0.113.2", limit); total > limit || total < limit*98/100 {
-			t.Errorf("%d of %d allowed", total, limit)
+			t.Errorf("allowed %d requests, want at most 2 %% fewer than %d", total, limit)
 		}
 	})
 }

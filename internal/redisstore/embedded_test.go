@@ -33,10 +33,10 @@ func TestJoinRunningEngine(t *testing.T) {
 	e, logs := startEmbedded(t, dir)
 	file := filepath.Join(dir, redisconn.EmbeddedFile)
 	if info, err := os.Stat(file); err != nil || info.Mode().Perm() != 0o600 {
-		t.Errorf("connection file: %v, %v", info.Mode(), err)
+		t.Errorf("connection file: %v, %v, want mode 0600", info, err)
 	}
 	if logs.count("does not survive a restart") != 1 || strings.Contains(logs.String(), e.pass.Reveal()) {
-		t.Errorf("logged:\n%s", logs)
+		t.Errorf("logged:\n%s\nwant one warning without the password", logs)
 	}
 
 	opts, err := Join(dir)
@@ -49,7 +49,7 @@ func TestJoinRunningEngine(t *testing.T) {
 		t.Fatal(err)
 	}
 	if value, ok, err := server.Limits(t.Context()); !ok || err != nil {
-		t.Errorf("limits read by the server: %q, %v", value, err)
+		t.Errorf("limits read by the server: %q, found %t, %v, want true", value, ok, err)
 	}
 	if _, err := StartEmbedded(dir, logs.logger()); err == nil || !strings.Contains(err.Error(), "another server is running on "+dir+": stop it") {
 		t.Errorf("start a second engine: %v", err)
@@ -57,7 +57,7 @@ func TestJoinRunningEngine(t *testing.T) {
 
 	e.Close()
 	if left, _ := filepath.Glob(filepath.Join(dir, "*")); len(left) != 1 || filepath.Base(left[0]) != engineLock {
-		t.Errorf("files after Close: %v", left)
+		t.Errorf("files after Close: %v, want only %s", left, engineLock)
 	}
 	if _, err := Join(dir); !errors.Is(err, ErrNoServer) {
 		t.Errorf("join a closed engine: %v", err)
@@ -81,7 +81,7 @@ func TestOneOfConcurrentServersStarts(t *testing.T) {
 		}
 	}
 	if running != 1 {
-		t.Errorf("%d servers run on one data directory", running)
+		t.Errorf("%d servers run on one data directory, want 1", running)
 	}
 }
 
@@ -172,6 +172,6 @@ func TestEmbeddedKeysExpireInRealTime(t *testing.T) {
 	}
 	poll.Until(t, "a new window", func() bool { return lease() == 1 })
 	if passed := time.Since(start); passed < time.Second-2*engineTick {
-		t.Errorf("a window of 1s ended after %v", passed)
+		t.Errorf("a window ended after %v, want 1s", passed)
 	}
 }

@@ -27,7 +27,7 @@ func TestStoreConnectsWhenServerStartsLate(t *testing.T) {
 	poll.Until(t, "a log line", func() bool { return logs.count("store unavailable") == 1 })
 	for name, operate := range operations(s) {
 		if err := operate(t.Context()); !fault.Is(err, fault.ServiceUnavailable) || !strings.Contains(err.Error(), "connection refused") {
-			t.Errorf("%s: %v", name, err)
+			t.Errorf("%s: %v, want unavailable because the connection was refused", name, err)
 		}
 	}
 	short, cancel := context.WithTimeout(t.Context(), 10*time.Millisecond)
@@ -118,7 +118,7 @@ func TestWrongPasswordIsLoggedWithoutItsValue(t *testing.T) {
 	poll.Until(t, "a log line with the new reason", func() bool { return logs.count("WRONGPASS") > 0 })
 	err := s.Ping(t.Context())
 	if !fault.Is(err, fault.ServiceUnavailable) || strings.Contains(err.Error()+logs.String(), "wr0ng") {
-		t.Errorf("ping: %v\n%s", err, logs)
+		t.Errorf("ping: %v, want unavailable, without the password; logged:\n%s", err, logs)
 	}
 }
 
@@ -146,7 +146,7 @@ func TestCancelledCallerDoesNotAffectOthers(t *testing.T) {
 			}
 			_, err := s.Lease(ctx, "k", 1, 1000, time.Hour)
 			if err != nil && (i%2 == 1 || !errors.Is(err, context.Canceled)) {
-				t.Errorf("caller %d: %v", i, err)
+				t.Errorf("caller %d: %v, want only errors of cancelled callers", i, err)
 			}
 		})
 	}
@@ -169,10 +169,10 @@ func TestCommandErrorIsNotUnavailability(t *testing.T) {
 	r.MustDo("LPUSH", kv.LimitsKey, "not a string")
 	value, ok, err := s.Limits(t.Context())
 	if err != nil || !ok || len(value) != 0 {
-		t.Errorf("limits of the wrong type: %q, %v, %v", value, ok, err)
+		t.Errorf("limits of the wrong type: %q, found %t, %v, want an empty value", value, ok, err)
 	}
 	if saved, err := s.SaveLimits(t.Context(), value, []byte("{}")); err != nil || !saved {
-		t.Errorf("replace limits: %v, %v", saved, err)
+		t.Errorf("replace limits: saved %t, %v, want true", saved, err)
 	}
 }
 

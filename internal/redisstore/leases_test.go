@@ -52,15 +52,15 @@ func leasesExclude(t *testing.T, opts Options) {
 	}
 	wg.Wait()
 	if most.Load() != 1 || waits.Load() == 0 {
-		t.Errorf("%d concurrent holders, %d waited", most.Load(), waits.Load())
+		t.Errorf("%d concurrent holders, %d waited; want 1 holder while others wait", most.Load(), waits.Load())
 	}
 	if _, waited, err := NewLeases(a).Acquire(t.Context(), name); err != nil || waited {
-		t.Errorf("acquire a released lease: waited %v, %v", waited, err)
+		t.Errorf("acquire a released lease: waited %t, %v, want false", waited, err)
 	}
 	short, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
 	defer cancel()
 	if _, _, err := NewLeases(b).Acquire(short, name); !errors.Is(err, context.DeadlineExceeded) {
-		t.Errorf("acquire with a short deadline: %v", err)
+		t.Errorf("acquire with a short deadline: %v, want DeadlineExceeded", err)
 	}
 }
 
@@ -75,14 +75,14 @@ func crashedLeaseExpires(t *testing.T, opts Options) {
 	name := uuid.NewString()
 	lease, release, held, err := NewLeases(dead).Try(t.Context(), name)
 	if err != nil || !held {
-		t.Fatal(held, err)
+		t.Fatalf("try a free lease: held %t, %v, want true", held, err)
 	}
 	dead.Close()
 	ctx, cancel := context.WithTimeout(t.Context(), 4*leaseTime)
 	defer cancel()
 	end, waited, err := NewLeases(alive).Acquire(ctx, name)
 	if err != nil || !waited {
-		t.Fatalf("waited %v, %v", waited, err)
+		t.Fatalf("acquire the lease of a crashed holder: waited %t, %v, want true", waited, err)
 	}
 	if lease.Err() == nil {
 		t.Error("the former holder's context has not ended")
@@ -105,7 +105,7 @@ func lostLeaseEnds(t *testing.T, opts Options) {
 	name := uuid.NewString()
 	lease, release, held, err := NewLeases(a).Try(t.Context(), name)
 	if err != nil || !held {
-		t.Fatal(held, err)
+		t.Fatalf("try a free lease: held %t, %v, want true", held, err)
 	}
 	if _, _, held, err := NewLeases(b).Try(t.Context(), name); err != nil || held {
 		t.Errorf("a second instance acquired the lease: %v", err)
@@ -113,7 +113,7 @@ func lostLeaseEnds(t *testing.T, opts Options) {
 	deleteKey(t, b, kv.LeasePrefix+name)
 	second, endSecond, held, err := NewLeases(b).Try(t.Context(), name)
 	if err != nil || !held {
-		t.Fatal(held, err)
+		t.Fatalf("try a free lease: held %t, %v, want true", held, err)
 	}
 	poll.Until(t, "the context of the first holder ends", func() bool { return lease.Err() != nil })
 	release()

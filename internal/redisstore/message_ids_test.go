@@ -45,14 +45,14 @@ func messageIDs(t *testing.T, opts Options) {
 		for _, key := range append(keys[:5:5], keys[7:]...) {
 			ttl, err := client.Do(ctx, client.B().Pttl().Key(key).Build()).AsInt64()
 			if err != nil || ttl <= s.limits.IdleMs || ttl > s.limits.IdleMs+s.limits.KeepMs {
-				t.Errorf("%s: TTL %d ms, %v", key, ttl, err)
+				t.Errorf("%s: TTL %d ms, %v, want at most idle time plus keep time", key, ttl, err)
 			}
 		}
 		return nil
 	})
 	for n, want := range map[int]channel.Outcome{frames - 1: channel.Duplicate, frames - 4096: channel.Duplicate, 0: channel.Appended} {
 		if got := s.append("a", channel.Frame{MessageID: fmt.Sprint(n), Entry: []byte("{}")})[0]; got != want {
-			t.Errorf("duplicate of frame %d of %d: %s", n, frames, got)
+			t.Errorf("duplicate of frame %d of %d: %s, want %s", n, frames, got, want)
 		}
 	}
 	last := func() string { return s.attach("a").Head.ID }

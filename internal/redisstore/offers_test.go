@@ -45,7 +45,7 @@ func oneOffer(t *testing.T, opts Options) {
 		s.offer()
 		ids := s.offers()
 		if len(ids) != 1 || (ids[0] != current) != again {
-			t.Fatalf("%s: offers %v, the offer before was %q", step, ids, current)
+			t.Fatalf("%s: offers %v, want one; the offer before was %q, want another: %t", step, ids, current, again)
 		}
 		current = ids[0]
 	}
@@ -85,7 +85,7 @@ func oneOffer(t *testing.T, opts Options) {
 	group(b().Xack().Key(kv.OffersStream).Group(second).Id(current).Build())
 	check("not wanted by any group", true)
 	if c, err := s.runtime("r", func(o *callruntime.Options) { o.Group = first }).Accept(t.Context(), s.ownOffer); err != nil || c.ID != s.id {
-		t.Fatalf("accept: %+v, %v", c, err)
+		t.Fatalf("accept: %+v, %v, want %s", c, err, s.id)
 	}
 	check("accepted", true)
 }
@@ -122,16 +122,16 @@ func expiredOffers(t *testing.T, opts Options) {
 	s.offerUntil(time.Now().Add(time.Minute))
 	c, err := s.runtime("r").Accept(t.Context(), s.ownOffer)
 	if err != nil || c.Offer.ExpiresAt < time.Now().UnixMilli() {
-		t.Fatalf("accept: %+v, %v", c, err)
+		t.Fatalf("accept: %+v, %v, want an offer that has not expired", c, err)
 	}
 	if left := s.offers(); len(left) != 0 {
-		t.Errorf("%d offers left", len(left))
+		t.Errorf("%d offers left, want 0", len(left))
 	}
 	s.raw(func(ctx context.Context, client rueidis.Client) error {
 		pending, err := client.Do(ctx, client.B().Xpending().Key(kv.OffersStream).Group(s.id).Build()).ToArray()
 		if err == nil {
 			if n, _ := pending[0].AsInt64(); n != 0 {
-				t.Errorf("%d pending offers", n)
+				t.Errorf("%d pending offers, want 0", n)
 			}
 		}
 		return err
@@ -158,7 +158,7 @@ func TestExpiredOffersCostFewCommands(t *testing.T) {
 			calls, _ = strconv.Atoi(match[1])
 		}
 		if calls > 20 {
-			t.Errorf("%d calls of %s", calls, command)
+			t.Errorf("%d calls of %s, want at most 20", calls, command)
 		}
 	}
 }
@@ -183,7 +183,7 @@ func TestOldOffersAreTrimmed(t *testing.T) {
 	s.offer()
 	reply := r.MustDo("XLEN", kv.OffersStream)
 	if n, _ := reply.AsInt64(); n > 100 {
-		t.Errorf("%d offers left", n) // whole nodes of the stream are trimmed
+		t.Errorf("%d offers left, want at most 100", n) // whole nodes of the stream are trimmed
 	}
 }
 

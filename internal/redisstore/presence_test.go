@@ -35,9 +35,9 @@ func presence(t *testing.T, opts Options) {
 		t.Fatal(err)
 	}
 	if got, ended, err := s.channels.Presence(t.Context(), []string{uuid.NewString(), s.id}); err != nil || len(got) > 0 || !slices.Equal(ended, []string{s.id}) {
-		t.Errorf("ended channel: %v, ended %v, %v", got, ended, err)
+		t.Errorf("ended channel: connected %v, ended %v, %v, want only ended", got, ended, err)
 	}
 	if got, ended, err := s.channels.Presence(t.Context(), nil); err != nil || len(got)+len(ended) > 0 {
-		t.Errorf("empty request: %v, %v, %v", got, ended, err)
+		t.Errorf("empty request: connected %v, ended %v, %v, want neither", got, ended, err)
 	}
 }

@@ -42,7 +42,7 @@ func TestFramesAndCallbacksWaitForReplicas(t *testing.T) {
 	d := newCallbackFixture(t, opts, nil)
 	d.attach("a")
 	if got := d.frame("a", "1"); got != channel.Appended {
-		t.Fatalf("frame: %s", got)
+		t.Fatalf("frame: %s, want %s", got, channel.Appended)
 	}
 	item := d.await(callruntime.AwaitOptions{})
 	replica.Freeze()
@@ -61,8 +61,8 @@ func TestFramesAndCallbacksWaitForReplicas(t *testing.T) {
 		return err == nil && got[0] == channel.Duplicate
 	})
 	d.expect(item, "x", callback.Duplicate)
-	if got := d.events(); got != "connected 1 2 x" {
-		t.Errorf("the stream has %q", got)
+	if got, want := d.events(), "connected 1 2 x"; got != want {
+		t.Errorf("the stream has %q, want %s", got, want)
 	}
 }
 
@@ -104,7 +104,7 @@ func TestRuntimeWaitsForReplicas(t *testing.T) {
 	}
 	messages, ok, err := s.channels.Since(t.Context(), s.id, channel.Cursor{Epoch: s.attach("b").Head.Epoch})
 	if got := texts(messages); got != "1 2" || !ok || err != nil {
-		t.Errorf("history %q, %v, %v", got, ok, err)
+		t.Errorf("history %q, complete %t, %v, want 1 2", got, ok, err)
 	}
 }
 

@@ -101,11 +101,11 @@ func reportsAreShared(t *testing.T, opts Options) {
 	wg.Wait()
 	for report, times := range seen {
 		if times != 1 {
-			t.Errorf("%s was delivered %d times", report, times)
+			t.Errorf("%s was delivered %d times, want once", report, times)
 		}
 	}
 	if len(seen) != all || streamLen(t, a) != 0 {
-		t.Errorf("%d of %d delivered, %d left", len(seen), all, streamLen(t, a))
+		t.Errorf("%d reports delivered, want %d; %d left, want 0", len(seen), all, streamLen(t, a))
 	}
 }
 
@@ -114,7 +114,7 @@ func reportsAreRedelivered(t *testing.T, opts Options) {
 	add(t, a, 3)
 	dead := next(t, a)
 	if taken, err := b.Read(t.Context(), 100, 100*time.Millisecond); err != nil || len(taken) != 0 {
-		t.Errorf("read reports of another instance: %v, %v", taken, err)
+		t.Errorf("read reports of another instance: %v, %v, want none", taken, err)
 	}
 	b.redeliverAfter = time.Millisecond
 	if got := next(t, b); len(got) != 3 || got[0].ID != dead[0].ID || string(got[2].Report) != "2" {
@@ -125,13 +125,13 @@ func reportsAreRedelivered(t *testing.T, opts Options) {
 		return c.Do(ctx, c.B().Xdel().Key(kv.ReportsStream).Id(dead[0].ID).Build()).Error()
 	})
 	if got := next(t, b); len(got) != 2 || string(got[0].Report) != "1" {
-		t.Errorf("after one was deleted: %v", got)
+		t.Errorf("after one was deleted: %v, want the other two", got)
 	}
 	if err := b.Ack(t.Context(), dead); err != nil {
 		t.Fatal(err)
 	}
 	if taken, err := b.Read(t.Context(), 100, 100*time.Millisecond); err != nil || len(taken) != 0 || streamLen(t, b) != 0 {
-		t.Errorf("after all are acknowledged: %v, %v", taken, err)
+		t.Errorf("after all are acknowledged: %v, %v, want none", taken, err)
 	}
 }
 
@@ -146,7 +146,7 @@ func rejectedReportsAreMoved(t *testing.T, opts Options) {
 	raw(t, a.store, func(ctx context.Context, c rueidis.Client) error {
 		rejected, err := c.Do(ctx, c.B().Xrange().Key(kv.RejectedReportsStream).Start("-").End("+").Build()).AsXRange()
 		if len(rejected) != 1 || rejected[0].FieldValues["reason"] != "because" || len(rejected[0].FieldValues["report"]) != maxRejectedBytes {
-			t.Errorf("%d rejected reports", len(rejected))
+			t.Errorf("rejected reports: %v, want one, truncated, with its reason", rejected)
 		}
 		return err
 	})

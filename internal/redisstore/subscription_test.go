@@ -32,12 +32,12 @@ func TestSubscribeDeliversNothingAfterReturn(t *testing.T) {
 	raw(t, s, func(ctx context.Context, c rueidis.Client) error {
 		counts, err := c.Do(ctx, c.B().PubsubNumsub().Channel(kv.AnnounceTopic).Build()).AsIntMap()
 		if err == nil && counts[kv.AnnounceTopic] != 0 {
-			t.Errorf("%d subscriptions left", counts[kv.AnnounceTopic])
+			t.Errorf("%d subscriptions left, want 0", counts[kv.AnnounceTopic])
 		}
 		return err
 	})
-	if got := rec.recorded(); got != "up down" {
-		t.Errorf("recorded %q", got)
+	if got, want := rec.recorded(), "up down"; got != want {
+		t.Errorf("recorded %q, want %s", got, want)
 	}
 }
 
@@ -72,13 +72,13 @@ func TestSubscribersAreNotifiedOfGap(t *testing.T) {
 	}
 	missed, ok, err := s.channels.Since(t.Context(), s.id, head)
 	if err != nil || !ok || texts(missed) != "1 2 3" {
-		t.Errorf("since: %q, %v, %v", texts(missed), ok, err)
+		t.Errorf("since: %q, complete %t, %v, want 1 2 3", texts(missed), ok, err)
 	}
 	if got := s.frame("a", "1"); got != channel.Appended {
-		t.Errorf("frame: %s", got)
+		t.Errorf("frame: %s, want %s", got, channel.Appended)
 	}
 	if events, _ := s.receive(c, "1"); strings.Join(events, " ") != "connected 1" {
-		t.Errorf("the runtime received %v", events)
+		t.Errorf("the runtime received %v, want [connected 1]", events)
 	}
 }
 
@@ -130,7 +130,7 @@ func TestSubscriptionsShareOneConnection(t *testing.T) {
 	reply := r.MustDo("CLIENT", "LIST", "TYPE", "pubsub")
 	clients, err := reply.ToString()
 	if err != nil || strings.Count(clients, "id=") != 1 {
-		t.Errorf("pub/sub connections: %s, %v", clients, err)
+		t.Errorf("pub/sub connections: %s, %v, want 1", clients, err)
 	}
 	if _, err := s.channels.Subscribe(t.Context(), name(0), subscriber); err != nil {
 		t.Errorf("subscribe again: %v", err)
