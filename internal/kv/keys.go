@@ -25,7 +25,7 @@ const (
 	// report and reason.
 	RejectedReportsStream = "telapi:usage:refused"
 
-	// LimitsKey holds the rate limits, one JSON value. Writers publish
+	// LimitsKey holds the rate limits, one JSON value. A process that changes it publishes
 	// ratelimit.Topic on AnnounceTopic.
 	LimitsKey = "telapi:limits"
 	// RatePrefix is followed by ip:<tier>:<address> or team:<id>:<day>. The value
@@ -56,16 +56,16 @@ var channelKeys = [...]string{"meta", "in", "out", "seen", "sent", "work", "forg
 // both directions, work items with their credentials, the times at which those
 // may be deleted, and older message IDs in both directions.
 func ChannelKeys(id string) []string {
-	var all strings.Builder // one allocation for all keys: every script call needs them
-	all.Grow(len(channelKeys) * (len(channelPrefix) + len(id) + len("}:sentBefore")))
+	var joined strings.Builder // one allocation for all keys: every script call needs them
+	joined.Grow(len(channelKeys) * (len(channelPrefix) + len(id) + len("}:sentBefore")))
 	keys := make([]string, len(channelKeys))
 	for i, name := range channelKeys {
-		from := all.Len()
-		all.WriteString(channelPrefix)
-		all.WriteString(id)
-		all.WriteString("}:")
-		all.WriteString(name)
-		keys[i] = all.String()[from:]
+		from := joined.Len()
+		joined.WriteString(channelPrefix)
+		joined.WriteString(id)
+		joined.WriteString("}:")
+		joined.WriteString(name)
+		keys[i] = joined.String()[from:]
 	}
 	return keys
 }
@@ -81,12 +81,15 @@ func NewestOfferKey(sessionID string) string {
 	return "telapi:offer:{" + OffersStream + "}:" + sessionID
 }
 
-// ReplicatedKey returns the key that is written together with a channel's data if
-// replicas must confirm it. It expires soon.
+// ReplicatedKey returns the key that is written after a channel's data if replicas
+// must confirm it: WAIT covers only earlier writes of its own connection.
 func ReplicatedKey(id string) string { return channelPrefix + id + "}:replicated" }
 
 // MetaKey returns the key of a channel's metadata.
 func MetaKey(id string) string { return channelPrefix + id + "}:meta" }
+
+// WorkKey returns the key of a channel's work items and credentials.
+func WorkKey(id string) string { return channelPrefix + id + "}:work" }
 
 // RuntimeStreamKey returns the key of a channel's stream to the runtime.
 func RuntimeStreamKey(id string) string { return channelPrefix + id + "}:in" }
@@ -108,7 +111,7 @@ const (
 	NoticeAudio    Notice = 'A' // both topics: the ChannelMessage
 	NoticeEntry    Notice = 'E' // runtime: ID of an entry now on the stream, a space, and the content of NoticeDue
 	NoticeDue      Notice = 'D' // runtime: ms until a work item expires; empty if none is awaited
-	NoticeMessage  Notice = 'M' // browser: epoch, previous ID and last ID, separated by blanks, then each ChannelMessage after a line feed
+	NoticeMessage  Notice = 'M' // browser: epoch, previous ID and last ID, separated by spaces, then each ChannelMessage after a line feed
 	NoticeReplaced Notice = 'R' // browser: the connection that owns the session now
 	NoticeEnded    Notice = 'X' // browser: the reason why the channel ended
 )

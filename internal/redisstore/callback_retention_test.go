@@ -63,7 +63,7 @@ func channelCredentials(t *testing.T, opts Options) {
 	for i, want := range []callback.Status{callback.Routed, callback.Duplicate, callback.Routed, callback.Duplicate} {
 		if i == 2 { // the window has passed, but the record is not deleted yet
 			d.raw(func(ctx context.Context, client rueidis.Client) error {
-				forget, record := kv.ChannelKeys(d.id)[6], result.Digest+" "+result.BodyDigest
+				forget, record := forgetKey(d.id), result.Digest+" "+result.BodyDigest
 				until, err := client.Do(ctx, client.B().Zscore().Key(forget).Member(record).Build()).AsFloat64()
 				if left := time.Until(time.UnixMilli(int64(until))); left > 10*time.Minute || left < 9*time.Minute {
 					t.Errorf("an equal body is a duplicate for %v, want 10m", left)
@@ -110,7 +110,7 @@ func retention(t *testing.T, opts Options) {
 	if err := d.Cancel(t.Context(), cancelled.ID); err != nil {
 		t.Fatal(err)
 	}
-	keys := kv.ChannelKeys(d.id)
+	meta, in, work, forget := kv.MetaKey(d.id), kv.RuntimeStreamKey(d.id), kv.WorkKey(d.id), forgetKey(d.id)
 	read := func(command ...string) (text string) {
 		d.raw(func(ctx context.Context, client rueidis.Client) error {
 			message, err := client.Do(ctx, client.B().Arbitrary(command[0]).Keys(command[1]).Args(command[2:]...).Build()).ToMessage()
@@ -120,14 +120,14 @@ func retention(t *testing.T, opts Options) {
 		return text
 	}
 	d.raw(func(ctx context.Context, client rueidis.Client) error {
-		for _, key := range []string{keys[0], keys[1], keys[5], keys[6]} {
+		for _, key := range []string{meta, in, work, forget} {
 			if ttl, err := client.Do(ctx, client.B().Pttl().Key(key).Build()).AsInt64(); err != nil || ttl <= d.limits.IdleMs {
 				t.Errorf("%s: TTL %d ms, %v, want more than %d ms", key, ttl, err, d.limits.IdleMs)
 			}
 		}
 		return nil
 	})
-	everything := read("HGETALL", keys[0]) + read("HGETALL", keys[5]) + read("ZRANGE", keys[6], "0", "-1") + read("XRANGE", keys[1], "-", "+")
+	everything := read("HGETALL", meta) + read("HGETALL", work) + read("ZRANGE", forget, "0", "-1") + read("XRANGE", in, "-", "+")
 	for _, item := range []callruntime.WorkItem{used, shared, waiting} {
 		if strings.Contains(everything, item.Token) || !strings.Contains(everything, d.delivery(item, "").Digest) {
 			t.Error("the store contains the token or lacks its digest")
@@ -138,7 +138,7 @@ func retention(t *testing.T, opts Options) {
 		plain.Digest + " " + plain.CallbackID:           time.Now().Add(10 * time.Minute), // long enough for a retry after a lost reply
 	} {
 		d.raw(func(ctx context.Context, client rueidis.Client) error {
-			until, err := client.Do(ctx, client.B().Zscore().Key(keys[6]).Member(record).Build()).AsFloat64()
+			until, err := client.Do(ctx, client.B().Zscore().Key(forget).Member(record).Build()).AsFloat64()
 			if off := want.Sub(time.UnixMilli(int64(until))); off.Abs() > time.Minute {
 				t.Errorf("record of a channel callback expires at %v, want %v", until, want)
 			}
@@ -153,20 +153,20 @@ func retention(t *testing.T, opts Options) {
 		digest, at := d.delivery(settled.item, "").Digest, fmt.Sprint(settled.item.ExpiresAt.UnixMilli())
 		for ago, want := range map[time.Duration]callback.Status{59 * time.Minute: settled.want, 61 * time.Minute: callback.Invalid} {
 			d.raw(func(ctx context.Context, client rueidis.Client) error {
-				record, err := client.Do(ctx, client.B().Hget().Key(keys[5]).Field(digest).Build()).ToString()
+				record, err := client.Do(ctx, client.B().Hget().Key(work).Field(digest).Build()).ToString()
 				earlier := fmt.Sprint(time.Now().Add(-ago).UnixMilli())
 				record, at = strings.Replace(record, at, earlier, 1), earlier
-				return errors.Join(err, client.Do(ctx, client.B().Hset().Key(keys[5]).FieldValue().FieldValue(digest, record).Build()).Error())
+				return errors.Join(err, client.Do(ctx, client.B().Hset().Key(work).FieldValue().FieldValue(digest, record).Build()).Error())
 			})
 			d.expect(settled.item, settled.body, want)
 		}
 	}
 	digest := d.delivery(used, "").Digest
 	d.raw(func(ctx context.Context, client rueidis.Client) error {
-		return client.Do(ctx, client.B().Zadd().Key(keys[6]).ScoreMember().ScoreMember(1, digest).ScoreMember(1, "@"+used.ID).Build()).Error()
+		return client.Do(ctx, client.B().Zadd().Key(forget).ScoreMember().ScoreMember(1, digest).ScoreMember(1, "@"+used.ID).Build()).Error()
 	})
 	d.await(callruntime.AwaitOptions{})
-	if left := read("HGETALL", keys[5]); strings.Contains(left, digest) || strings.Contains(left, "@"+used.ID) || !strings.Contains(left, "@"+waiting.ID) {
+	if left := read("HGETALL", work); strings.Contains(left, digest) || strings.Contains(left, "@"+used.ID) || !strings.Contains(left, "@"+waiting.ID) {
 		t.Errorf("records after cleanup: %s, want those of %s and not of %s", left, waiting.ID, used.ID)
 	}
 }

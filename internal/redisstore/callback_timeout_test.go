@@ -120,7 +120,7 @@ func workItemTimeouts(t *testing.T, opts Options) {
 		expiring := d.await(callruntime.AwaitOptions{TTL: shortTTL, WorkItemID: "expiring"})
 		d.waitExpired(expiring)
 		d.raw(func(ctx context.Context, client rueidis.Client) error { // as if the deadline were in the future
-			work, digest := kv.ChannelKeys(d.id)[5], d.delivery(expiring, "").Digest
+			work, digest := kv.WorkKey(d.id), d.delivery(expiring, "").Digest
 			later := fmt.Sprintf("awaiting 1 bot %d expiring   ", expiring.ExpiresAt.Add(time.Hour).UnixMilli())
 			return client.Do(ctx, client.B().Hset().Key(work).FieldValue().FieldValue(digest, later).Build()).Error()
 		})

@@ -67,7 +67,7 @@ func (c *Callbacks) StillParked(ctx context.Context, items []callback.ParkedItem
 	err = c.store.do(ctx, "check parked callbacks", func(ctx context.Context, client rueidis.Client) error {
 		commands := make(rueidis.Commands, len(items))
 		for i, item := range items {
-			commands[i] = client.B().Hexists().Key(kv.ChannelKeys(item.ChannelID)[5]).Field(strconv.FormatInt(item.Number, 10)).Build()
+			commands[i] = client.B().Hexists().Key(kv.WorkKey(item.ChannelID)).Field(strconv.FormatInt(item.Number, 10)).Build()
 		}
 		for _, reply := range client.DoMulti(ctx, commands...) {
 			exists, err := reply.AsBool()

@@ -124,6 +124,9 @@ func (d *callbackFixture) events() string {
 	return strings.Join(all, " ")
 }
 
+// forgetKey returns the key of the times at which fields of work are deleted.
+func forgetKey(channelID string) string { return kv.ChannelKeys(channelID)[6] }
+
 // expectNothingParked checks that the size of parked callbacks is 0.
 func (d *callbackFixture) expectNothingParked() {
 	d.channelFixture.Helper()

@@ -6,6 +6,7 @@ import (
 	"crypto/rand"
 	"errors"
 	"fmt"
+	"slices"
 	"strconv"
 	"time"
 
@@ -44,22 +45,22 @@ func (c *Channels) Attach(ctx context.Context, a channel.AttachRequest) (attache
 		args = append(args, "", "", "")
 	}
 	args = append(args, string(a.Entry), rand.Text(), a.TeamID, a.EndpointID, a.Mode, "", "", string(a.Profile))
-	r, err := runScript(ctx, c.store, "attach to a channel", "connect", a.ChannelID, rueidis.RedisResult.ToArray, append(args, c.limits...)...)
+	reply, err := runScript(ctx, c.store, "attach to a channel", "connect", a.ChannelID, rueidis.RedisResult.ToArray, append(args, c.limits...)...)
 	if err != nil {
 		return attached, err
 	}
-	if status, _ := r[0].ToString(); status != "attached" || len(r) != 9 {
+	if status, _ := reply[0].ToString(); status != "attached" || len(reply) != 9 {
 		return attached, attachError(status)
 	}
-	number, _ := r[1].ToString()
-	epoch, _ := r[2].ToString()
-	newest, _ := r[3].ToString()
-	lastEntry, _ := r[4].ToString()
+	number, _ := reply[1].ToString()
+	epoch, _ := reply[2].ToString()
+	newest, _ := reply[3].ToString()
+	lastEntry, _ := reply[4].ToString()
 	attached = channel.AttachResult{
 		Number: number, Head: channel.Cursor{Epoch: epoch, ID: newest}, LastEntry: lastEntry,
-		Offer: isOne(r[5]), TextChat: isOne(r[6]), Recovered: isOne(r[7]),
+		Offer: isOne(reply[5]), TextChat: isOne(reply[6]), Recovered: isOne(reply[7]),
 	}
-	attached.Missed, err = messages(epoch, r[8])
+	attached.Missed, err = messages(epoch, reply[8])
 	return attached, err
 }
 
@@ -123,16 +124,16 @@ func frameFlag(f channel.Frame) byte {
 
 // Renew implements channel.Store.
 func (c *Channels) Renew(ctx context.Context, owner channel.Owner, lease time.Duration, retry bool) (result channel.RenewResult, err error) {
-	r, err := runScript(ctx, c.store, "renew a session", "renew", owner.ChannelID, rueidis.RedisResult.ToArray,
+	reply, err := runScript(ctx, c.store, "renew a session", "renew", owner.ChannelID, rueidis.RedisResult.ToArray,
 		owner.ConnectionID, owner.Number, millis(lease), boolArg(retry), owner.Position.Epoch, owner.Position.ID, owner.LastEntry)
 	if err != nil {
 		return result, err
 	}
-	outcome, _ := r[0].ToString()
+	outcome, _ := reply[0].ToString()
 	result.Outcome = channel.Outcome(outcome)
-	if len(r) == 3 {
-		result.Offer = isOne(r[1])
-		result.Newest, err = r[2].ToString()
+	if len(reply) == 3 { // owned
+		result.Offer = isOne(reply[1])
+		result.Newest, err = reply[2].ToString()
 	}
 	return result, err
 }
@@ -145,11 +146,11 @@ func (c *Channels) Detach(ctx context.Context, owner channel.Owner, entry []byte
 
 // Since implements channel.Store.
 func (c *Channels) Since(ctx context.Context, channelID string, after channel.Cursor) (missed []channel.Message, ok bool, err error) {
-	r, err := runScript(ctx, c.store, "read the history", "since", channelID, rueidis.RedisResult.ToArray, after.Epoch, after.ID)
-	if err != nil || !isOne(r[0]) {
+	reply, err := runScript(ctx, c.store, "read the history", "since", channelID, rueidis.RedisResult.ToArray, after.Epoch, after.ID)
+	if err != nil || !isOne(reply[0]) {
 		return nil, false, err
 	}
-	missed, err = messages(after.Epoch, r[1])
+	missed, err = messages(after.Epoch, reply[1])
 	return missed, true, err
 }
 
@@ -171,8 +172,8 @@ func (c *Channels) EndChannel(ctx context.Context, channelID, reason string) err
 }
 
 // Presence returns which of the channels are owned by a connection, and which have
-// ended. It compares leases with the local clock: they are much longer than clocks
-// of instances and store differ.
+// ended. It compares leases with the local clock, because leases are much longer
+// than the difference between the clocks of instances and store.
 func (c *Channels) Presence(ctx context.Context, channelIDs []string) (connected, ended []string, err error) {
 	err = c.store.do(ctx, "read presence", func(ctx context.Context, client rueidis.Client) error {
 		commands := make(rueidis.Commands, len(channelIDs))
@@ -205,8 +206,8 @@ func messages(epoch string, reply rueidis.RedisMessage) ([]channel.Message, erro
 		return nil, errors.Join(err, errUnexpectedReply)
 	}
 	list := make([]channel.Message, 0, len(values)/2)
-	for i := 0; i < len(values); i += 2 {
-		list = append(list, channel.Message{Cursor: channel.Cursor{Epoch: epoch, ID: values[i]}, JSON: []byte(values[i+1])})
+	for pair := range slices.Chunk(values, 2) {
+		list = append(list, channel.Message{Cursor: channel.Cursor{Epoch: epoch, ID: pair[0]}, JSON: []byte(pair[1])})
 	}
 	return list, nil
 }

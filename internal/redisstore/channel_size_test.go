@@ -142,7 +142,7 @@ func evictionKeepsLaterUse(t *testing.T, opts Options) {
 	d.expect(shared, "reused", callback.Routed) // use 1
 	use := d.delivery(shared, "reused")
 	d.raw(func(ctx context.Context, client rueidis.Client) error { // the window has passed, but use 1 is not deleted yet
-		add := client.B().Zadd().Key(kv.ChannelKeys(d.id)[6]).ScoreMember()
+		add := client.B().Zadd().Key(forgetKey(d.id)).ScoreMember()
 		counterAt := float64(time.Now().Add(time.Hour).UnixMilli())
 		return client.Do(ctx, add.ScoreMember(1, use.Digest+" "+use.BodyDigest).ScoreMember(counterAt, "#1").Build()).Error()
 	})
@@ -173,7 +173,7 @@ func usesAreBounded(t *testing.T, opts Options) {
 	d.expect(shared, "10", callback.Duplicate)
 	d.expect(shared, "9", callback.Routed)
 	d.raw(func(ctx context.Context, client rueidis.Client) error {
-		n, err := client.Do(ctx, client.B().Hlen().Key(kv.ChannelKeys(d.id)[5]).Build()).AsInt64()
+		n, err := client.Do(ctx, client.B().Hlen().Key(kv.WorkKey(d.id)).Build()).AsInt64()
 		if n > 2*remembered+5 {
 			t.Errorf("%d fields of work are kept, want two for each use and a few others", n)
 		}

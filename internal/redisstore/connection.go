@@ -24,6 +24,7 @@ const (
 	// keepAlive and commandTimeout bound how long a dead connection goes unnoticed.
 	keepAlive = time.Second
 
+	retryDelay = 10 * time.Millisecond // before the second attempt of a retryable command
 	minBackoff = 200 * time.Millisecond
 	maxBackoff = 5 * time.Second
 )
@@ -122,7 +123,7 @@ func (o Options) client() rueidis.ClientOption {
 		if attempts > 1 {
 			return -1
 		}
-		return 10 * time.Millisecond
+		return retryDelay
 	})
 	return option
 }
@@ -164,7 +165,7 @@ func (s *Store) measureClock(ctx context.Context, client rueidis.Client) {
 	s.clock.Measure(ctx, client)
 }
 
-// probe checks all nodes and succeeds with the first good answer: a cluster that has
+// probe checks all nodes and succeeds as soon as one check does: a cluster that has
 // lost a node still serves the other nodes' keys.
 func (s *Store) probe(ctx context.Context, client rueidis.Client) error {
 	return s.onAnyNode(ctx, client, func(ctx context.Context, node rueidis.Client) error {
@@ -203,7 +204,8 @@ func (s *Store) onAnyNode(ctx context.Context, client rueidis.Client, run func(c
 
 func probeNode(ctx context.Context, node rueidis.Client, mode rueidis.ClientMode) error {
 	if mode != rueidis.ClientModeCluster {
-		// A write, because a full or read-only server still answers PING.
+		// A write, because a full or read-only server still answers PING. The TTL
+		// removes the key if the service stops.
 		return node.Do(ctx, node.B().Set().Key(kv.ProbeKey).Value("1").Px(probeInterval*10).Build()).Error()
 	}
 	info, err := node.Do(ctx, node.B().ClusterInfo().Build()).ToString()

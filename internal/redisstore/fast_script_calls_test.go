@@ -14,9 +14,9 @@ import (
 // anyChannel replaces the channel's ID in arguments and results.
 const anyChannel = "CHANNEL"
 
-// scriptCalls generates script calls, most of them valid. It records earlier calls and
+// callGenerator generates script calls, most of them valid. It records earlier calls and
 // results in order to generate retries, interleaved calls and invalid ones.
-type scriptCalls struct {
+type callGenerator struct {
 	*rand.Rand
 	now        time.Time
 	limits     []string
@@ -40,319 +40,319 @@ type simulatedItem struct{ id, digest, kind, scope string }
 
 const firstEpoch = "epoch1"
 
-func newScriptCalls(r *rand.Rand) scriptCalls {
+func newCallGenerator(r *rand.Rand) callGenerator {
 	limits := wire.ChannelLimits{HistoryMessages: 20, HistoryMs: 600_000, BacklogEntries: 10_000, BacklogBytes: 1 << 20, IdleMs: 86_400_000, KeepMs: 90_000_000}
 	if r.IntN(2) == 0 {
 		limits.BacklogEntries, limits.BacklogBytes = 50+r.Int64N(300), 4_000+r.Int64N(40_000)
 	}
-	o := scriptCalls{Rand: r, now: time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC), limits: kv.LimitArgs(limits), epoch: firstEpoch}
-	o.owner, o.token = o.name("connection"), o.name("token")
-	o.pending = [][]string{
-		append([]string{"connect"}, o.connect(o.owner)...),
-		{"claim", "runtime", o.token, "3600000", "attach", ""},
+	g := callGenerator{Rand: r, now: time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC), limits: kv.LimitArgs(limits), epoch: firstEpoch}
+	g.owner, g.token = g.name("connection"), g.name("token")
+	g.pending = [][]string{
+		append([]string{"connect"}, g.connect(g.owner)...),
+		{"claim", "runtime", g.token, "3600000", "attach", ""},
 	}
-	for limits.BacklogEntries == 10_000 && o.count < 5_000 { // more frames than one set of message IDs holds
-		o.pending = append(o.pending, append([]string{"frame"}, o.frames(200)...))
+	for limits.BacklogEntries == 10_000 && g.count < 5_000 { // more frames than one set of message IDs holds
+		g.pending = append(g.pending, append([]string{"frame"}, g.frames(200)...))
 	}
-	return o
+	return g
 }
 
-func (o *scriptCalls) name(kind string) string {
-	o.count++
-	return fmt.Sprintf("%s-%d", kind, o.count)
+func (g *callGenerator) name(kind string) string {
+	g.count++
+	return fmt.Sprintf("%s-%d", kind, g.count)
 }
 
-func (o *scriptCalls) chance(percent int) bool { return o.IntN(100) < percent }
+func (g *callGenerator) chance(percent int) bool { return g.IntN(100) < percent }
 
-func pick[T any](o *scriptCalls, list []T) (item T) {
+func pick[T any](g *callGenerator, list []T) (item T) {
 	if len(list) > 0 {
-		item = list[o.IntN(len(list))]
+		item = list[g.IntN(len(list))]
 	}
 	return item
 }
 
 // advanceClock moves the clock: usually a little, sometimes past a timeout or the
 // interval at which TTLs are extended, rarely past the channel's idle time.
-func (o *scriptCalls) advanceClock() {
-	switch n := o.IntN(1000); {
+func (g *callGenerator) advanceClock() {
+	switch n := g.IntN(1000); {
 	case n < 800:
-		o.now = o.now.Add(time.Duration(o.IntN(20)) * time.Millisecond)
+		g.now = g.now.Add(time.Duration(g.IntN(20)) * time.Millisecond)
 	case n < 980:
-		o.now = o.now.Add(time.Duration(o.IntN(3000)) * time.Millisecond)
-	case n < 999 || o.count < 1000:
-		o.now = o.now.Add(time.Duration(o.IntN(120)) * time.Second)
+		g.now = g.now.Add(time.Duration(g.IntN(3000)) * time.Millisecond)
+	case n < 999 || g.count < 1000:
+		g.now = g.now.Add(time.Duration(g.IntN(120)) * time.Second)
 	default:
-		o.now = o.now.Add(25 * time.Hour)
+		g.now = g.now.Add(25 * time.Hour)
 	}
 }
 
 // next returns the next script to call and its arguments.
-func (o *scriptCalls) next() (script string, args []string) {
-	if len(o.pending) > 0 {
-		call := o.pending[0]
-		o.pending = o.pending[1:]
+func (g *callGenerator) next() (script string, args []string) {
+	if len(g.pending) > 0 {
+		call := g.pending[0]
+		g.pending = g.pending[1:]
 		return call[0], call[1:]
 	}
-	switch n := o.IntN(1000); {
+	switch n := g.IntN(1000); {
 	case n < 280:
-		return "frame", o.frames(o.size())
+		return "frame", g.frames(g.size())
 	case n < 480:
-		return "send", o.send()
+		return "send", g.send()
 	case n < 620:
-		return "await", o.await()
-	case n < 840 && o.first == "" && o.chance(80):
-		return "await", o.await()
+		return "await", g.await()
+	case n < 840 && g.first == "" && g.chance(80):
+		return "await", g.await()
 	case n < 840:
-		return "callback", o.callback()
+		return "callback", g.callback()
 	case n < 855:
-		return "cancel", []string{o.claimToken(), o.item().id}
+		return "cancel", []string{g.claimToken(), g.item().id}
 	case n < 915:
-		return "commit", []string{o.claimToken(), o.position(), "1000"}
+		return "commit", []string{g.claimToken(), g.position(), "1000"}
 	case n < 940:
-		connection := o.owner
-		if o.chance(50) {
-			connection = o.name("connection")
+		connection := g.owner
+		if g.chance(50) {
+			connection = g.name("connection")
 		}
-		return "connect", o.connect(connection)
+		return "connect", g.connect(connection)
 	case n < 950:
-		o.pending = append(o.pending, append([]string{"connect"}, o.connect(o.name("connection"))...))
-		return "detach", []string{o.connection(), `{"event":"disconnected"}`, o.lastEntry}
+		g.pending = append(g.pending, append([]string{"connect"}, g.connect(g.name("connection"))...))
+		return "detach", []string{g.connection(), `{"event":"disconnected"}`, g.lastEntry}
 	case n < 960:
-		return "renew", []string{o.connection(), o.number, "60000", pick(o, []string{"", "1"}), o.epoch, o.newest, o.knownEntry()}
+		return "renew", []string{g.connection(), g.number, "60000", pick(g, []string{"", "1"}), g.epoch, g.newest, g.knownEntry()}
 	case n < 970:
-		return "claim", []string{pick(o, []string{"runtime", "other"}), o.name("token"), "20000", pick(o, []string{"attach", "accept", "renew"}), o.requestedAt()}
+		return "claim", []string{pick(g, []string{"runtime", "other"}), g.name("token"), "20000", pick(g, []string{"attach", "accept", "renew"}), g.requestedAt()}
 	case n < 980:
 		return "touch", nil
 	case n < 990:
-		return "since", []string{o.epoch, o.cursor()}
+		return "since", []string{g.epoch, g.cursor()}
 	case n < 999:
-		item := o.item()
+		item := g.item()
 		return "check_credential", []string{item.digest, item.kind, ""}
 	default:
-		return "end", []string{o.claimToken(), "done", `{"kind":"channel_ended","channelId":"` + anyChannel + `"}`}
+		return "end", []string{g.claimToken(), "done", `{"kind":"channel_ended","channelId":"` + anyChannel + `"}`}
 	}
 }
 
-func (o *scriptCalls) claimToken() string {
-	if o.chance(3) {
+func (g *callGenerator) claimToken() string {
+	if g.chance(3) {
 		return "wrong"
 	}
-	return pick(o, []string{o.token, o.token, ""})
+	return pick(g, []string{g.token, g.token, ""})
 }
 
-func (o *scriptCalls) connection() string {
-	if o.chance(5) {
+func (g *callGenerator) connection() string {
+	if g.chance(5) {
 		return "other"
 	}
-	return o.owner
+	return g.owner
 }
 
-func (o *scriptCalls) connect(connection string) []string {
-	args := []string{connection, pick(o, []string{"", o.owner}), pick(o, []string{"", "1"}), o.requestedAt(), "60000"}
-	if o.chance(50) {
-		args = append(args, "1", pick(o, []string{o.epoch, "*", "other"}), o.cursor())
+func (g *callGenerator) connect(connection string) []string {
+	args := []string{connection, pick(g, []string{"", g.owner}), pick(g, []string{"", "1"}), g.requestedAt(), "60000"}
+	if g.chance(50) {
+		args = append(args, "1", pick(g, []string{g.epoch, "*", "other"}), g.cursor())
 	} else {
 		args = append(args, "", "", "")
 	}
 	args = append(args, `{"kind":"session","channelId":"`+anyChannel+`","event":"connected"}`, firstEpoch, "team", "endpoint", "chat", "", "", "{}")
-	return append(args, o.limits...)
+	return append(args, g.limits...)
 }
 
 // requestedAt returns when a connection or claim was requested: mostly now.
-func (o *scriptCalls) requestedAt() string {
-	at := o.now
-	if o.chance(10) {
-		at = at.Add(-time.Duration(o.IntN(60)) * time.Second)
+func (g *callGenerator) requestedAt() string {
+	at := g.now
+	if g.chance(10) {
+		at = at.Add(-time.Duration(g.IntN(60)) * time.Second)
 	}
-	return pick(o, []string{"", fmt.Sprint(at.UnixMilli())})
+	return pick(g, []string{"", fmt.Sprint(at.UnixMilli())})
 }
 
 // deadline returns the last argument of a call.
-func (o *scriptCalls) deadline() string {
-	switch n := o.IntN(100); {
+func (g *callGenerator) deadline() string {
+	switch n := g.IntN(100); {
 	case n < 60:
 		return ""
 	case n < 98:
-		return fmt.Sprint(o.now.Add(time.Second).UnixMilli())
+		return fmt.Sprint(g.now.Add(time.Second).UnixMilli())
 	default:
-		return fmt.Sprint(o.now.Add(-time.Millisecond).UnixMilli())
+		return fmt.Sprint(g.now.Add(-time.Millisecond).UnixMilli())
 	}
 }
 
 // knownEntry returns the newest entry that a connection knows: mostly a recent
 // one, rarely one that does not exist.
-func (o *scriptCalls) knownEntry() string {
-	if o.chance(1) {
-		return pick(o, []string{"1-1", "999999-1", "garbage"})
+func (g *callGenerator) knownEntry() string {
+	if g.chance(1) {
+		return pick(g, []string{"1-1", "999999-1", "garbage"})
 	}
-	return pick(o, []string{o.lastEntry, o.lastEntry, "", pick(o, o.positions[max(0, len(o.positions)-5):])})
+	return pick(g, []string{g.lastEntry, g.lastEntry, "", pick(g, g.positions[max(0, len(g.positions)-5):])})
 }
 
 // size returns a number of frames or messages for one call.
-func (o *scriptCalls) size() int {
-	if o.chance(25) {
-		return 1 + o.IntN(64)
+func (g *callGenerator) size() int {
+	if g.chance(25) {
+		return 1 + g.IntN(64)
 	}
-	return 1 + o.IntN(3)
+	return 1 + g.IntN(3)
 }
 
-func (o *scriptCalls) flags(n int, usual, special string) string {
+func (g *callGenerator) flags(n int, usual, special string) string {
 	flags := make([]byte, n)
 	for i := range flags {
-		flags[i] = usual[o.IntN(len(usual))]
+		flags[i] = usual[g.IntN(len(usual))]
 	}
-	if o.chance(6) {
-		flags[o.IntN(n)] = special[o.IntN(len(special))]
+	if g.chance(6) {
+		flags[g.IntN(n)] = special[g.IntN(len(special))]
 	}
 	return string(flags)
 }
 
-func (o *scriptCalls) frames(n int) []string {
-	args := []string{o.connection(), o.number, o.knownEntry(), o.flags(n, "c-", "eeed")}
+func (g *callGenerator) frames(n int) []string {
+	args := []string{g.connection(), g.number, g.knownEntry(), g.flags(n, "c-", "eeed")}
 	for range n {
-		id := o.name("frame")
-		if len(o.messageIDs) > 0 && o.chance(5) {
-			id = pick(o, o.messageIDs)
+		id := g.name("frame")
+		if len(g.messageIDs) > 0 && g.chance(5) {
+			id = pick(g, g.messageIDs)
 		}
-		args, o.messageIDs = append(args, id), append(o.messageIDs, id)
+		args, g.messageIDs = append(args, id), append(g.messageIDs, id)
 	}
 	for i := range n {
-		args = append(args, `{"kind":"frame","channelId":"`+anyChannel+`","text":"`+strings.Repeat("x", o.IntN(60))+args[4+i]+`"}`)
+		args = append(args, `{"kind":"frame","channelId":"`+anyChannel+`","text":"`+strings.Repeat("x", g.IntN(60))+args[4+i]+`"}`)
 	}
 	return args
 }
 
-func (o *scriptCalls) send() []string {
-	n := o.size()
-	after, names := o.newest, ""
-	if o.chance(2) {
-		after = o.cursor()
+func (g *callGenerator) send() []string {
+	n := g.size()
+	after, names := g.newest, ""
+	if g.chance(2) {
+		after = g.cursor()
 	}
 	texts := make([]string, n)
 	for i := range texts {
-		texts[i] = `{"text":"` + o.name("message") + `"}`
-		if len(o.messages) > 0 && o.chance(3) {
-			texts[i] = pick(o, o.messages)
+		texts[i] = `{"text":"` + g.name("message") + `"}`
+		if len(g.messages) > 0 && g.chance(3) {
+			texts[i] = pick(g, g.messages)
 		}
 	}
-	if o.chance(15) {
+	if g.chance(15) {
 		list := make([]string, n)
 		for i := range list {
-			list[i] = pick(o, []string{"-", o.name("named"), "named-again"})
+			list[i] = pick(g, []string{"-", g.name("named"), "named-again"})
 		}
 		names = strings.Join(list, " ")
 	}
-	o.messages = append(o.messages, texts...)
-	return append([]string{o.claimToken(), o.flags(n, "-", "eeed"), after, names}, texts...)
+	g.messages = append(g.messages, texts...)
+	return append([]string{g.claimToken(), g.flags(n, "-", "eeed"), after, names}, texts...)
 }
 
 // cursor returns an ID of the history: mostly the newest one.
-func (o *scriptCalls) cursor() string {
-	number, _, _ := strings.Cut(o.newest, "-")
-	return pick(o, []string{o.newest, o.newest, "", "0" + number + "-1", "1-1", "garbage"})
+func (g *callGenerator) cursor() string {
+	number, _, _ := strings.Cut(g.newest, "-")
+	return pick(g, []string{g.newest, g.newest, "", "0" + number + "-1", "1-1", "garbage"})
 }
 
-func (o *scriptCalls) position() string {
-	if o.chance(10) {
-		return pick(o, []string{"1-1", "999999-1", ""})
+func (g *callGenerator) position() string {
+	if g.chance(10) {
+		return pick(g, []string{"1-1", "999999-1", ""})
 	}
-	if o.chance(50) && len(o.positions) > 0 {
-		return o.positions[len(o.positions)-1]
+	if g.chance(50) && len(g.positions) > 0 {
+		return g.positions[len(g.positions)-1]
 	}
-	return pick(o, o.positions)
+	return pick(g, g.positions)
 }
 
-func (o *scriptCalls) await() []string {
-	item := simulatedItem{o.name("item"), o.name("digest"), pick(o, []string{"bot", "llm", "tool"}), "work_item"}
+func (g *callGenerator) await() []string {
+	item := simulatedItem{g.name("item"), g.name("digest"), pick(g, []string{"bot", "llm", "tool"}), "work_item"}
 	switch {
-	case o.chance(15):
+	case g.chance(15):
 		item.scope = "channel"
-	case len(o.items) > 0 && o.chance(5):
-		item.id = pick(o, o.items).id
+	case len(g.items) > 0 && g.chance(5):
+		item.id = pick(g, g.items).id
 	}
-	o.items = append(o.items, item)
-	ttl := 1 + o.IntN(600_000)
-	if o.chance(10) {
-		ttl = 1 + o.IntN(2_000)
+	g.items = append(g.items, item)
+	ttl := 1 + g.IntN(600_000)
+	if g.chance(10) {
+		ttl = 1 + g.IntN(2_000)
 	}
 	entry := `{"kind":"timeout","channelId":"` + anyChannel + `","workItemId":"` + item.id + `"}`
-	return []string{o.claimToken(), item.digest, item.kind, item.scope, item.id, fmt.Sprint(ttl), entry}
+	return []string{g.claimToken(), item.digest, item.kind, item.scope, item.id, fmt.Sprint(ttl), entry}
 }
 
 // item returns a work item: mostly the first one that is awaited.
-func (o *scriptCalls) item() simulatedItem {
-	if o.chance(30) {
-		return pick(o, o.items[max(0, len(o.items)-5):])
+func (g *callGenerator) item() simulatedItem {
+	if g.chance(30) {
+		return pick(g, g.items[max(0, len(g.items)-5):])
 	}
-	for _, item := range o.items {
-		if item.digest == o.first {
+	for _, item := range g.items {
+		if item.digest == g.first {
 			return item
 		}
 	}
-	return simulatedItem{o.name("item"), o.name("digest"), "bot", "work_item"}
+	return simulatedItem{g.name("item"), g.name("digest"), "bot", "work_item"}
 }
 
-func (o *scriptCalls) callback() []string {
-	if len(o.callbacks) > 0 && o.chance(10) { // a retry, or a duplicate with another callback ID
-		args := slices.Clone(pick(o, o.callbacks))
-		if o.chance(50) {
-			args[3] = o.name("callback")
+func (g *callGenerator) callback() []string {
+	if len(g.callbacks) > 0 && g.chance(10) { // a retry, or a duplicate with another callback ID
+		args := slices.Clone(pick(g, g.callbacks))
+		if g.chance(50) {
+			args[3] = g.name("callback")
 		}
 		return args
 	}
-	item := o.item()
-	args := []string{item.digest, item.kind, item.id, o.name("callback"), o.name("body"), pick(o, []string{"", "1", "86400000"}), o.epoch, `{"of": "` + item.id + `"}`}
+	item := g.item()
+	args := []string{item.digest, item.kind, item.id, g.name("callback"), g.name("body"), pick(g, []string{"", "1", "86400000"}), g.epoch, `{"of": "` + item.id + `"}`}
 	switch {
 	case item.kind == "bot":
 		args[2] = ""
-	case o.chance(3):
+	case g.chance(3):
 		args[1] = "bot"
-	case o.chance(3):
+	case g.chance(3):
 		args[2] = "other"
 	}
-	if o.chance(3) {
+	if g.chance(3) {
 		args[6] = "stale"
 	}
-	for range o.IntN(4) {
-		args = append(args, `{"kind":"bot_message","channelId":"`+anyChannel+`","text":"`+o.name("text")+`"}`)
+	for range g.IntN(4) {
+		args = append(args, `{"kind":"bot_message","channelId":"`+anyChannel+`","text":"`+g.name("text")+`"}`)
 	}
-	o.callbacks = append(o.callbacks, args)
+	g.callbacks = append(g.callbacks, args)
 	return args
 }
 
 // record stores what later calls need from the outcome of a call.
-func (o *scriptCalls) record(script string, args []string, outcome string) {
+func (g *callGenerator) record(script string, args []string, outcome string) {
 	switch {
 	case script == "connect" && strings.Contains(outcome, "attached"):
-		o.owner = args[0]
+		g.owner = args[0]
 	case script == "claim" && strings.Contains(outcome, "claimed"):
-		o.token = args[1]
+		g.token = args[1]
 	}
 	if strings.HasPrefix(outcome, "reply: ") && strings.Contains(outcome[:min(60, len(outcome))], `"lost"`) {
-		o.pending = append(o.pending, []string{"claim", "runtime", o.name("token"), "3600000", "attach", ""},
-			append([]string{"connect"}, o.connect(o.name("connection"))...))
+		g.pending = append(g.pending, []string{"claim", "runtime", g.name("token"), "3600000", "attach", ""},
+			append([]string{"connect"}, g.connect(g.name("connection"))...))
 	}
-	for name, value := range map[string]*string{"outLast": &o.newest, "epoch": &o.epoch, "connections": &o.number} {
+	for name, value := range map[string]*string{"outLast": &g.newest, "epoch": &g.epoch, "connections": &g.number} {
 		if _, rest, ok := strings.Cut(outcome, "\n"+name+" = "); ok {
 			*value, _, _ = strings.Cut(rest, "\n")
 		}
 	}
 	if _, rest, ok := strings.Cut(outcome, "\nflow = "); ok {
 		flow := strings.Fields(rest)
-		o.lastEntry = flow[3] + "-" + flow[4]
+		g.lastEntry = flow[3] + "-" + flow[4]
 	}
-	o.first = ""
+	g.first = ""
 	head := ""
 	for line := range strings.SplitSeq(outcome, "\n") {
 		if notice, ok := strings.CutPrefix(line, kv.RuntimeTopic(anyChannel)+" E"); ok {
 			id, _, _ := strings.Cut(notice, " ")
-			o.positions = append(o.positions, id)
+			g.positions = append(g.positions, id)
 		}
 		if queue, ok := strings.CutPrefix(line, "queue = "); ok {
 			head, _, _ = strings.Cut(queue, " ")
 		}
 		if digest, item, ok := strings.Cut(line, " = awaiting "); ok && strings.HasPrefix(item, head+" ") {
-			o.first = digest
+			g.first = digest
 		}
 	}
 }

@@ -110,7 +110,7 @@ func newScriptClient(t *testing.T, opts Options) rueidis.Client {
 // simulation drives two channels through the same operations.
 type simulation struct {
 	*testing.T
-	scriptCalls
+	callGenerator
 	engine   scriptEngine
 	seed     uint64
 	channels [2]*simulatedChannel
@@ -132,7 +132,7 @@ type simulatedChannel struct {
 func newSimulation(t *testing.T, engine scriptEngine, seed uint64) *simulation {
 	t.Helper()
 	s := &simulation{T: t, engine: engine, seed: seed, barrier: make(chan string, 1), calls: map[string]int{}}
-	s.scriptCalls = newScriptCalls(rand.New(rand.NewPCG(seed, 0)))
+	s.callGenerator = newCallGenerator(rand.New(rand.NewPCG(seed, 0)))
 	for i, variant := range []string{"fast", "full"} {
 		s.channels[i] = &simulatedChannel{id: fmt.Sprintf("%s-%d", variant, seed), scripts: channelScripts(engine, variant == "fast")}
 	}

@@ -59,15 +59,15 @@ func TestFailedCallsHaveNoEffectLater(t *testing.T) {
 	}
 }
 
-// deafConn closes instead of returning a reply to await.lua while deaf is set.
-type deafConn struct {
+// noReplyConn loses replies to await.lua while silent is set: it closes instead.
+type noReplyConn struct {
 	net.Conn
-	deaf *atomic.Bool
+	silent *atomic.Bool
 }
 
-func (c deafConn) Read(p []byte) (int, error) {
+func (c noReplyConn) Read(p []byte) (int, error) {
 	n, err := c.Conn.Read(p)
-	if c.deaf.Load() && bytes.Contains(p[:n], []byte("awaited")) {
+	if c.silent.Load() && bytes.Contains(p[:n], []byte("awaited")) {
 		_ = c.Close()
 		return 0, io.EOF
 	}
@@ -78,24 +78,24 @@ func (c deafConn) Read(p []byte) (int, error) {
 // answers to later items do not wait for it.
 func TestAwaitWithLostRepliesBlocksNothing(t *testing.T) {
 	d := newCallbackFixture(t, redisOptions(servers.StartRedis(t)), nil)
-	deaf := &atomic.Bool{}
+	silent := &atomic.Bool{}
 	runtime := d.runtime("r", func(o *callruntime.Options) {
 		o.Store.DialCtxFn = func(ctx context.Context, addr string, dialer *net.Dialer, _ *tls.Config) (net.Conn, error) {
 			conn, err := dialer.DialContext(ctx, "tcp", addr)
-			return deafConn{conn, deaf}, err
+			return noReplyConn{conn, silent}, err
 		}
 	})
 	c, err := runtime.Attach(t.Context(), d.id)
 	if err != nil {
 		t.Fatal(err)
 	}
-	deaf.Store(true)
+	silent.Store(true)
 	ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 	defer cancel()
 	if _, err := c.Await(ctx, callruntime.AwaitOptions{WorkItemID: "unknown", TTL: time.Hour}); err == nil {
 		t.Fatal("await succeeded although its replies were lost")
 	}
-	deaf.Store(false)
+	silent.Store(false)
 	next, err := c.Await(t.Context(), callruntime.AwaitOptions{TTL: time.Hour})
 	if err != nil {
 		t.Fatal(err)

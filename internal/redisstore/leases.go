@@ -89,12 +89,12 @@ func (l Leases) renew(ctx context.Context, name, holder string) (leaseCtx contex
 	}
 }
 
-// hold renews a lease, or releases it if d is 0. After an error the lease counts as
+// hold renews a lease for a duration, or releases it if that is 0. After an error the lease counts as
 // held, so that the next renewal can succeed.
-func (l Leases) hold(ctx context.Context, name, holder string, d time.Duration) (held bool, err error) {
+func (l Leases) hold(ctx context.Context, name, holder string, duration time.Duration) (held bool, err error) {
 	held = true
 	err = l.store.do(ctx, "renew a lease", func(ctx context.Context, c rueidis.Client) (err error) {
-		held, err = holdScript.Exec(ctx, c, []string{kv.LeasePrefix + name}, []string{holder, millis(d)}).AsBool()
+		held, err = holdScript.Exec(ctx, c, []string{kv.LeasePrefix + name}, []string{holder, millis(duration)}).AsBool()
 		return err
 	})
 	return held || err != nil, err

@@ -13,18 +13,18 @@ import (
 
 func presence(t *testing.T, opts Options) {
 	s := newChannelFixture(t, opts, nil)
-	want := func(what string, connected ...string) {
+	expect := func(situation string, connected ...string) {
 		t.Helper()
 		got, ended, err := s.channels.Presence(t.Context(), []string{uuid.NewString(), s.id, uuid.NewString()})
 		if err != nil || !slices.Equal(got, connected) || len(ended) > 0 {
-			t.Errorf("%s: %v, ended %v, %v, want %v", what, got, ended, err, connected)
+			t.Errorf("%s: connected %v, ended %v, %v, want %v", situation, got, ended, err, connected)
 		}
 	}
-	want("no connection yet")
+	expect("no connection yet")
 	s.attach("first")
-	want("connected", s.id)
+	expect("connected", s.id)
 	s.detach("first")
-	want("after detach")
+	expect("after detach")
 	s.attach("second", func(a *channel.AttachRequest) { a.Lease = time.Millisecond })
 	poll.Until(t, "the lease expires", func() bool {
 		got, _, err := s.channels.Presence(t.Context(), []string{s.id})

@@ -69,7 +69,7 @@ func redisOptions(r *servers.Redis) Options {
 	return Options{RedisOptions: config.RedisOptions{Addrs: []string{r.Addr()}, Password: redact.Secret(r.Password()), TLS: r.TLS()}}
 }
 
-// recorder is a Handler that records its calls.
+// recorder is a pubsub.Subscriber that records its calls.
 type recorder struct {
 	mu    sync.Mutex
 	calls []string

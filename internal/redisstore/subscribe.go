@@ -53,7 +53,7 @@ func (s *Store) Subscribe(ctx context.Context, subscribers ...pubsub.Subscriber)
 func (c *Channels) Subscribe(ctx context.Context, channelID string, subscriber channel.Subscriber) (stop func(), err error) {
 	ctx, cancel := context.WithTimeout(ctx, commandTimeout)
 	defer cancel()
-	subscription := c.store.topics.Subscribe(kv.BrowserTopic(channelID), &adapter{subscriber: subscriber})
+	subscription := c.store.topics.Subscribe(kv.BrowserTopic(channelID), &noticeParser{subscriber: subscriber})
 	if err := subscription.Wait(ctx); err != nil {
 		subscription.Close()
 		return nil, fault.Unavailable(subject, err)
@@ -68,37 +68,37 @@ func (c *Channels) SendAudio(ctx context.Context, channelID string, json []byte)
 	})
 }
 
-// adapter parses pub/sub messages for a channel.Subscriber.
-type adapter struct {
+// noticeParser parses the notices of a channel for a channel.Subscriber.
+type noticeParser struct {
 	subscriber channel.Subscriber
 	wasDown    bool
 }
 
-func (a *adapter) Down(error) { a.wasDown = true }
+func (p *noticeParser) Down(error) { p.wasDown = true }
 
-func (a *adapter) Up() {
-	if a.wasDown {
-		a.subscriber.Gap()
+func (p *noticeParser) Up() {
+	if p.wasDown {
+		p.subscriber.Gap()
 	}
 }
 
-func (a *adapter) Message(payload string) {
+func (p *noticeParser) Message(payload string) {
 	if payload == "" {
 		return
 	}
 	switch rest := payload[1:]; kv.Notice(payload[0]) {
 	case kv.NoticeMessage:
 		if after, list, ok := parseMessages(rest); ok {
-			a.subscriber.Messages(after, list)
+			p.subscriber.Messages(after, list)
 		} else {
-			a.subscriber.Gap()
+			p.subscriber.Gap()
 		}
 	case kv.NoticeAudio:
-		a.subscriber.Audio([]byte(rest))
+		p.subscriber.Audio([]byte(rest))
 	case kv.NoticeReplaced:
-		a.subscriber.Replaced(rest)
+		p.subscriber.Replaced(rest)
 	case kv.NoticeEnded:
-		a.subscriber.Closed(rest)
+		p.subscriber.Closed(rest)
 	}
 }
 
