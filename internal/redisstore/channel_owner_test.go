@@ -19,6 +19,11 @@ import (
 
 func sessionOwner(t *testing.T, opts Options) {
 	s := newChannelFixture(t, opts, nil)
+	for _, connection := range []string{"", "a"} {
+		if got := s.frame(connection, "unknown channel"); got != channel.Lost {
+			t.Errorf("frame of connection %q on an unknown channel: %s, want %s", connection, got, channel.Lost)
+		}
+	}
 	subscribe(t, s.store)
 	subscriber := &browser{}
 	stop, err := s.channels.Subscribe(t.Context(), s.id, subscriber)
