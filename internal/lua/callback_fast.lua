@@ -13,9 +13,9 @@ do
     local nextDueAt = head == tail and NEVER or tonumber(string.match(following or '', '^%d+') or 0)
     if kind == ARGV[2] and (ARGV[3] == '' or ARGV[3] == id) and now < tonumber(deadline) and now < nextDueAt and now < tonumber(touchAt)
       and entries > 0 and entries - committed < tonumber(maxEntries) and bytes - committedBytes < tonumber(maxBytes) then
-      local newestEntry, member = nil, ARGV[3] == '' and '{"workItemId":"' .. id .. '",'
+      local newestEntry, prefix = nil, ARGV[3] == '' and '{"workItemId":"' .. id .. '",'
       for i = 9, #ARGV do
-        local entry = member and member .. string.sub(ARGV[i], 2) or ARGV[i]
+        local entry = prefix and prefix .. string.sub(ARGV[i], 2) or ARGV[i]
         entries, bytes = entries + 1, bytes + #entry
         newestEntry = string.format(ID_FORMAT, entries, now)
         if entries % TOTAL_INTERVAL > 0 then

@@ -17,14 +17,14 @@ local DROP_BATCH = 64       -- expired offers deleted per call, more than a call
 local clock = redis.call('TIME')
 local now = clock[1] * 1000 + math.floor(clock[2] / 1000)
 
-local function parts(id)
+local function splitID(id)
   local ms, seq = string.match(id, '^(%d+)-?(%d*)$')
   return tonumber(ms), tonumber(seq) or 0
 end
 
 local function isBefore(a, b)
-  local aMs, aSeq = parts(a)
-  local bMs, bSeq = parts(b)
+  local aMs, aSeq = splitID(a)
+  local bMs, bSeq = splitID(b)
   return aMs < bMs or aMs == bMs and aSeq < bSeq
 end
 

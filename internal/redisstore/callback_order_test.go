@@ -124,17 +124,17 @@ func callbackBackpressure(t *testing.T, opts Options) {
 	}
 	stale := d.delivery(items[0], "0")
 	stale.Epoch = "other"
-	if v, _ := d.deliver(stale); v != callback.Stale {
-		t.Errorf("delivery with another epoch: %s, want %s", v, callback.Stale)
+	if status, _ := d.deliver(stale); status != callback.Stale {
+		t.Errorf("delivery with another epoch: %s, want %s", status, callback.Stale)
 	}
 	rejected := 1 // later items are parked until the backlog is full
 	for ; ; rejected++ {
-		v, _ := d.deliver(d.delivery(items[rejected], fmt.Sprint(rejected)))
-		if v == callback.Backpressure {
+		status, _ := d.deliver(d.delivery(items[rejected], fmt.Sprint(rejected)))
+		if status == callback.Backpressure {
 			break
 		}
-		if v != callback.Parked || rejected > 30 {
-			t.Fatalf("item %d: %s, want parked, and backpressure by item 30", rejected, v)
+		if status != callback.Parked || rejected > 30 {
+			t.Fatalf("item %d: %s, want parked, and backpressure by item 30", rejected, status)
 		}
 	}
 	d.expect(items[0], "0", callback.Routed) // releases the parked callbacks
@@ -150,7 +150,7 @@ func callbackBackpressure(t *testing.T, opts Options) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if v, _ := d.deliver(d.delivery(items[rejected], "again")); v == callback.Routed {
+		if status, _ := d.deliver(d.delivery(items[rejected], "again")); status == callback.Routed {
 			break
 		}
 	}
@@ -171,7 +171,7 @@ func callbackBackpressure(t *testing.T, opts Options) {
 	if err = errors.Join(err, few.Commit(t.Context(), r.Position)); err != nil {
 		t.Fatal(err)
 	}
-	if v, _ := few.deliver(next); v != callback.Routed {
-		t.Errorf("after a commit: %s, want %s", v, callback.Routed)
+	if status, _ := few.deliver(next); status != callback.Routed {
+		t.Errorf("after a commit: %s, want %s", status, callback.Routed)
 	}
 }

@@ -48,14 +48,14 @@ func channelCredentials(t *testing.T, opts Options) {
 	d.expect(shared, "1", callback.Routed)
 	d.expect(model, "1", callback.Routed)
 	d.expect(shared, "2", callback.Routed)
-	if v, receipt := d.deliver(d.delivery(shared, "1")); v != callback.Duplicate || receipt != `{"of": "1"}` {
-		t.Errorf("repeated body: %s, receipt %s, want a duplicate with the first receipt", v, receipt)
+	if status, receipt := d.deliver(d.delivery(shared, "1")); status != callback.Duplicate || receipt != `{"of": "1"}` {
+		t.Errorf("repeated body: %s, receipt %s, want a duplicate with the first receipt", status, receipt)
 	}
 	for range 2 {
 		plain := d.delivery(shared, "plain")
 		plain.DuplicateFor = 0
-		if v, _ := d.deliver(plain); v != callback.Routed {
-			t.Errorf("repeated body without deduplication: %s, want %s", v, callback.Routed)
+		if status, _ := d.deliver(plain); status != callback.Routed {
+			t.Errorf("repeated body without deduplication: %s, want %s", status, callback.Routed)
 		}
 	}
 	result := d.delivery(model, "result")
@@ -72,8 +72,8 @@ func channelCredentials(t *testing.T, opts Options) {
 			})
 		}
 		result.CallbackID = fmt.Sprint("result-", i)
-		if v, _ := d.deliver(result); v != want {
-			t.Errorf("result %d: %s, want %s", i, v, want)
+		if status, _ := d.deliver(result); status != want {
+			t.Errorf("result %d: %s, want %s", i, status, want)
 		}
 	}
 	d.expect(item, "item", callback.Routed)
@@ -100,8 +100,8 @@ func retention(t *testing.T, opts Options) {
 	identified, plain := d.delivery(shared, "2"), d.delivery(shared, "3")
 	plain.DuplicateFor = 0
 	for _, use := range []callback.DeliverParams{identified, plain} {
-		if v, _ := d.deliver(use); v != callback.Routed {
-			t.Errorf("callback with the channel credential: %s, want %s", v, callback.Routed)
+		if status, _ := d.deliver(use); status != callback.Routed {
+			t.Errorf("callback with the channel credential: %s, want %s", status, callback.Routed)
 		}
 	}
 	waiting := d.await(callruntime.AwaitOptions{})

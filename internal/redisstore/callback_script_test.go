@@ -117,8 +117,8 @@ func TestCallbackScriptRunsByDigest(t *testing.T) {
 	r.MustDo("CONFIG", "RESETSTAT")
 	for n := range 20 {
 		post := d.delivery(d.await(callruntime.AwaitOptions{}), fmt.Sprint(n))
-		if v, _ := d.deliver(post); v != callback.Routed {
-			t.Errorf("callback %d: %s, want %s", n, v, callback.Routed)
+		if status, _ := d.deliver(post); status != callback.Routed {
+			t.Errorf("callback %d: %s, want %s", n, status, callback.Routed)
 		}
 	}
 	reply := r.MustDo("INFO", "commandstats")

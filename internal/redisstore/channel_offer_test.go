@@ -27,8 +27,8 @@ func (s *channelFixture) offer() {
 	}
 }
 
-// ownOffer accepts only the offer of this test's session.
-func (s *channelFixture) ownOffer(o wire.Offer) bool { return o.SessionID == s.id }
+// isOwnOffer reports whether an offer is for the session of this test.
+func (s *channelFixture) isOwnOffer(o wire.Offer) bool { return o.SessionID == s.id }
 
 func claims(t *testing.T, opts Options) {
 	s := newChannelFixture(t, opts, nil)
@@ -39,21 +39,21 @@ func claims(t *testing.T, opts Options) {
 	s.offer() // a duplicate offer
 	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
 	defer cancel()
-	won := make(chan *callruntime.Channel, 2)
+	claimed := make(chan *callruntime.Channel, 2)
 	var wg sync.WaitGroup
 	for _, name := range []string{"r1", "r2"} {
 		r := s.runtime(name)
 		wg.Go(func() {
 			for {
-				c, err := r.Accept(ctx, s.ownOffer)
+				c, err := r.Accept(ctx, s.isOwnOffer)
 				if err != nil {
 					return
 				}
-				won <- c
+				claimed <- c
 			}
 		})
 	}
-	c := <-won
+	c := <-claimed
 	if c.ID != s.id || c.TeamID != "team" || c.EndpointID != "endpoint" || c.Mode != "chat" || string(c.Profile) != `{"commandSources":["bot"]}` ||
 		c.Offer.Identity.Name != "Ann" || string(c.Offer.Metadata) != `{"a":[1]}` {
 		t.Errorf("claimed %+v, want the data of the session and its offer", c)
@@ -70,8 +70,8 @@ func claims(t *testing.T, opts Options) {
 	})
 	cancel()
 	wg.Wait()
-	if len(won) > 0 {
-		t.Error("claimed twice")
+	if len(claimed) > 0 {
+		t.Error("the session was claimed twice, want once")
 	}
 	if s.renew("a", false).Offer {
 		t.Error("renewing a claimed session offers it")
@@ -83,12 +83,12 @@ func claims(t *testing.T, opts Options) {
 
 func crashedRuntimes(t *testing.T, opts Options) {
 	s := newChannelFixture(t, opts, nil)
-	short := func(o *callruntime.Options) { o.Lease = time.Second }
+	shortLease := func(o *callruntime.Options) { o.Lease = time.Second }
 	s.attach("a")
 	s.frame("a", "1")
 
-	first := s.runtime("first", short)
-	if _, err := first.Accept(shortContext(t), s.ownOffer); err == nil {
+	first := s.runtime("first", shortLease)
+	if _, err := first.Accept(shortContext(t), s.isOwnOffer); err == nil {
 		t.Error("accepted a session that was not offered")
 	}
 	s.offer()
@@ -107,8 +107,8 @@ func crashedRuntimes(t *testing.T, opts Options) {
 			}
 		}
 	})
-	second := s.runtime("second", short)
-	c, err := second.Accept(t.Context(), s.ownOffer)
+	second := s.runtime("second", shortLease)
+	c, err := second.Accept(t.Context(), s.isOwnOffer)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -136,7 +136,7 @@ func crashedRuntimes(t *testing.T, opts Options) {
 	}
 	s.offer()
 	s.frame("a", "3")
-	third, err := s.runtime("third").Accept(t.Context(), s.ownOffer)
+	third, err := s.runtime("third").Accept(t.Context(), s.isOwnOffer)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -163,7 +163,7 @@ func runtimeGroups(t *testing.T, opts Options) {
 	if c, err := selective.Accept(shortContext(t), func(o wire.Offer) bool { return o.TeamID == "demo" }); err == nil {
 		t.Errorf("accepted %s of a team that is not wanted", c.ID)
 	}
-	if c, err := s.runtime("r").Accept(t.Context(), func(o wire.Offer) bool { return o.SessionID == "}" || s.ownOffer(o) }); err != nil || c.ID != s.id {
+	if c, err := s.runtime("r").Accept(t.Context(), func(o wire.Offer) bool { return o.SessionID == "}" || s.isOwnOffer(o) }); err != nil || c.ID != s.id {
 		t.Errorf("accept in another group: %+v, %v, want %s", c, err, s.id)
 	}
 }

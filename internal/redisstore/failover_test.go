@@ -85,7 +85,7 @@ func TestOffersAreAcceptedAfterMasterChange(t *testing.T) {
 	accepted := make(chan error, 1)
 	runtime := s.runtime("r")
 	go func() {
-		_, err := runtime.Accept(t.Context(), s.ownOffer)
+		_, err := runtime.Accept(t.Context(), s.isOwnOffer)
 		accepted <- err
 	}()
 	info := func(section string) string {
@@ -115,7 +115,7 @@ func TestOffersAreAcceptedAfterClusterDown(t *testing.T) {
 	accepted := make(chan error, 1)
 	runtime := s.runtime("r")
 	go func() {
-		_, err := runtime.Accept(t.Context(), s.ownOffer)
+		_, err := runtime.Accept(t.Context(), s.isOwnOffer)
 		accepted <- err
 	}()
 	var offers *servers.Redis // the node with the stream of offers

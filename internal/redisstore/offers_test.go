@@ -84,7 +84,7 @@ func oneOffer(t *testing.T, opts Options) {
 	})
 	group(b().Xack().Key(kv.OffersStream).Group(second).Id(current).Build())
 	check("not wanted by any group", true)
-	if c, err := s.runtime("r", func(o *callruntime.Options) { o.Group = first }).Accept(t.Context(), s.ownOffer); err != nil || c.ID != s.id {
+	if c, err := s.runtime("r", func(o *callruntime.Options) { o.Group = first }).Accept(t.Context(), s.isOwnOffer); err != nil || c.ID != s.id {
 		t.Fatalf("accept: %+v, %v, want %s", c, err, s.id)
 	}
 	check("accepted", true)
@@ -120,7 +120,7 @@ func expiredOffers(t *testing.T, opts Options) {
 	s.attach("a")
 	s.addExpired(1500)
 	s.offerUntil(time.Now().Add(time.Minute))
-	c, err := s.runtime("r").Accept(t.Context(), s.ownOffer)
+	c, err := s.runtime("r").Accept(t.Context(), s.isOwnOffer)
 	if err != nil || c.Offer.ExpiresAt < time.Now().UnixMilli() {
 		t.Fatalf("accept: %+v, %v, want an offer that has not expired", c, err)
 	}
@@ -147,7 +147,7 @@ func TestExpiredOffersCostFewCommands(t *testing.T) {
 	s.offerUntil(time.Now().Add(time.Hour))
 	runtime := s.runtime("r")
 	r.MustDo("CONFIG", "RESETSTAT")
-	if _, err := runtime.Accept(t.Context(), s.ownOffer); err != nil {
+	if _, err := runtime.Accept(t.Context(), s.isOwnOffer); err != nil {
 		t.Fatal(err)
 	}
 	reply := r.MustDo("INFO", "commandstats")
@@ -194,7 +194,7 @@ func TestStoreClockDecidesWhetherOfferHasExpired(t *testing.T) {
 	s := newChannelFixture(t, redisOptions(r), nil)
 	s.attach("a")
 	r.MustDo("XADD", kv.OffersStream, "*", "offer", fmt.Sprintf(`{"sessionId":%q,"expiresAt":1}`, s.id), "expiresAt", "99999999999999")
-	if _, err := s.runtime("r").Accept(t.Context(), s.ownOffer); err != nil {
+	if _, err := s.runtime("r").Accept(t.Context(), s.isOwnOffer); err != nil {
 		t.Error(err)
 	}
 }

@@ -25,8 +25,8 @@ import (
 	"telapi/internal/sleep"
 )
 
-// subject is the store's name in public error texts.
-const subject = "The key-value store"
+// storeName is the store's name in public error texts.
+const storeName = "The key-value store"
 
 var (
 	errNoNode          = errors.New("no store node is known")
@@ -108,7 +108,7 @@ func (s *Store) connected(ctx context.Context) (*state, error) {
 		select {
 		case <-current.replaced:
 		case <-ctx.Done():
-			return nil, fault.Unavailable(subject, s.state.Load().err)
+			return nil, fault.Unavailable(storeName, s.state.Load().err)
 		}
 	}
 }
@@ -127,7 +127,7 @@ func (s *Store) do(caller context.Context, operation string, run func(context.Co
 		current = s.state.Load()
 	}
 	if current.client == nil {
-		return fault.Unavailable(subject, current.err)
+		return fault.Unavailable(storeName, current.err)
 	}
 	if caller.Err() != nil {
 		return fmt.Errorf("%s: %w", operation, caller.Err())
@@ -142,7 +142,7 @@ func (s *Store) do(caller context.Context, operation string, run func(context.Co
 		return fmt.Errorf("%s: %w", operation, err)
 	}
 	s.requestProbe()
-	return fault.Unavailable(subject, fmt.Errorf("%s: %w", operation, err))
+	return fault.Unavailable(storeName, fmt.Errorf("%s: %w", operation, err))
 }
 
 // query is do for an operation that returns a value.

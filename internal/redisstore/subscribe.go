@@ -56,7 +56,7 @@ func (c *Channels) Subscribe(ctx context.Context, channelID string, subscriber c
 	subscription := c.store.topics.Subscribe(kv.BrowserTopic(channelID), &noticeParser{subscriber: subscriber})
 	if err := subscription.Wait(ctx); err != nil {
 		subscription.Close()
-		return nil, fault.Unavailable(subject, err)
+		return nil, fault.Unavailable(storeName, err)
 	}
 	return subscription.Close, nil
 }
