@@ -152,7 +152,7 @@ func (b *browser) connect(ctx context.Context) (*websocket.Conn, error) {
 	}
 	if resp != nil {
 		switch {
-		case resp.StatusCode >= 500, resp.StatusCode == http.StatusTooManyRequests, resp.StatusCode == http.StatusConflict:
+		case resp.StatusCode >= 500, resp.StatusCode == http.StatusTooManyRequests, resp.StatusCode == http.StatusRequestTimeout, resp.StatusCode == http.StatusConflict:
 			b.ledger.note("handshake: %d", resp.StatusCode)
 		default:
 			b.ledger.problem("handshake: %d %s", resp.StatusCode, talk.Body(resp))

@@ -265,9 +265,11 @@ func (s *site) replication(node int) string {
 	return info
 }
 
-// pair returns a master of the cluster and its replica.
+// pair returns a master of the cluster and its replica. It waits until every master
+// has one.
 func (s *site) pair(cycle int) (master, replica int) {
 	s.t.Helper()
+	s.awaitReplicas()
 	var masters []int
 	for n := range s.cluster.Nodes {
 		if strings.Contains(s.replication(n), "role:master") {

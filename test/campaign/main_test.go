@@ -6,6 +6,7 @@
 package campaign
 
 import (
+	"cmp"
 	"flag"
 	"fmt"
 	"os"
@@ -20,6 +21,7 @@ const envRuntime = "CAMPAIGN_RUNTIME"
 
 var (
 	scale = flag.Float64("scale", 0, "size of the campaign; 1: 1,000 browsers and 100,000 operations; 0: the small version of make test")
+	count = flag.Int("operations", 0, "minimum number of operations; 0: 100,000 times the scale")
 	only  = flag.String("only", "", "inject only faults whose name contains this text")
 	write = flag.String("write", "", "file to write the results to, between its markers")
 )
@@ -53,7 +55,7 @@ func newSize(scale float64) size {
 	}
 	scaled := func(n int) int { return max(20, int(float64(n)*scale)) }
 	return size{
-		browsers: scaled(1000), storm: scaled(5000), operations: scaled(100_000), cycles: 2, rate: scaled(300),
+		browsers: scaled(1000), storm: scaled(5000), operations: cmp.Or(*count, scaled(100_000)), cycles: 2, rate: scaled(300),
 		lease: 10 * time.Second, ping: 5 * time.Second,
 		reconnect: [2]time.Duration{time.Second, 30 * time.Second}, // as in the SDK
 	}
