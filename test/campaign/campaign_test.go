@@ -135,43 +135,30 @@ func (c *campaign) pace() {
 	}
 }
 
-// probe waits until browsers have completed an operation that starts now. As
-// operations of a session complete in order, earlier ones are then completed or
-// lost. An operation that takes long may be lost and is replaced.
+// probe waits until every browser has completed an operation that starts from now
+// on. As operations of a session complete in order, earlier ones are then completed
+// or lost. An operation that takes long may be lost and is repeated.
 func (c *campaign) probe(browsers []*browser) {
 	c.t.Helper()
-	deadline := time.Now().Add(recoveryTimeout)
-	waiting := browsers
-	for {
-		probes := make([]*operation, len(waiting))
-		for i, b := range waiting {
-			probes[i] = b.start(true)
-		}
-		again := time.After(20 * time.Second)
-		var late []*browser
-		for i, o := range probes {
-			select {
-			case <-o.done:
-			case <-again:
-				again = closedTime
-				late = append(late, waiting[i])
+	since := time.Now()
+	waiting := slices.Clone(browsers)
+	for repeat := since; len(waiting) > 0; {
+		if !time.Now().Before(repeat) {
+			for _, b := range waiting {
+				b.start(true)
 			}
+			repeat = time.Now().Add(10 * time.Second)
 		}
-		if waiting = late; len(waiting) == 0 {
+		if !pause(c.ctx, 20*time.Millisecond) {
 			return
 		}
-		if time.Now().After(deadline) {
-			c.t.Fatalf("%d of %d conversations do not continue; the first:\n%s\n%v", len(waiting), len(browsers), c.ledger.describe(waiting[0].session), c.ledger.takeNotes())
+		waiting = c.ledger.incomplete(waiting, since)
+		if len(waiting) > 0 && time.Since(since) > recoveryTimeout {
+			c.t.Fatalf("%d of %d conversations do not continue; the first:\n%s\n%v", len(waiting), len(browsers),
+				c.ledger.describe(waiting[0].session), c.ledger.takeNotes())
 		}
 	}
 }
-
-// closedTime is always ready to receive from.
-var closedTime = func() <-chan time.Time {
-	c := make(chan time.Time)
-	close(c)
-	return c
-}()
 
 // run injects a fault under traffic, once per cycle.
 func (c *campaign) run(f fault, operations int) {

@@ -41,7 +41,10 @@ type phase struct {
 type notified struct{ browser, runtime bool }
 
 // account is the state of a session.
-type account struct{ next int }
+type account struct {
+	next   int       // number of the next operation
+	newest time.Time // start of the newest completed operation
+}
 
 // operation is one round trip.
 type operation struct {
@@ -130,10 +133,20 @@ func (l *ledger) receive(id, cursor string) {
 		if len(o.message.places) == 0 {
 			l.completed++
 			o.message.arrived = l.completed
+			if a := l.sessions[o.session]; o.started.After(a.newest) {
+				a.newest = o.started
+			}
 			close(o.done)
 		}
 		o.message.arrive(cursor)
 	})
+}
+
+// incomplete returns the browsers without a completed operation since a time.
+func (l *ledger) incomplete(browsers []*browser, since time.Time) []*browser {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return slices.DeleteFunc(browsers, func(b *browser) bool { return !l.sessions[b.session].newest.Before(since) })
 }
 
 // lossReported records that one side of a session was notified of a loss.
