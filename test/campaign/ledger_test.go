@@ -219,7 +219,8 @@ func (l *ledger) takeProblems() []string {
 type row struct {
 	Fault                       string
 	Frames, Callbacks, Messages int // acknowledged
-	Lost, Twice, Disordered     int
+	Lost, Disordered            int
+	Twice                       int // without notice of a loss before
 	Silent                      int // lost without notice to the sides concerned
 	FirstSilent                 string
 	Notified                    int  // sessions with a notified side
@@ -244,25 +245,30 @@ func (l *ledger) count(p *phase) row {
 	bySession := map[string][]*operation{}
 	for _, o := range p.operations {
 		bySession[o.session] = append(bySession[o.session], o)
+		n := p.accounts[o.session]
 		for _, kind := range kinds {
 			d := kind.of(o)
 			if d.acknowledged {
 				*kind.total++
 			}
-			if len(d.places) > 1 {
+			reported := n.runtime
+			if d == &o.message {
+				reported = n.browser
+			}
+			if len(d.places) > 1 && !reported {
 				r.Twice++
 			}
 		}
-		n := p.accounts[o.session]
 		if o.frame.isLost() {
-			r.lose("frame", o, n.browser && n.runtime)
+			r.lose("frame", o, n)
 		}
 		if o.message.isLost() {
-			r.lose("message", o, n.browser && n.runtime)
+			r.lose("message", o, n)
 		}
-		// Only the runtime knows of work items and callbacks.
 		if o.callback.isLost() || o.awaited && len(o.callback.places) == 0 {
-			r.lose("callback", o, n.runtime || o.timedOut)
+			n.runtime = n.runtime || o.timedOut
+			n.browser = true // not concerned
+			r.lose("callback", o, n)
 		}
 	}
 	for _, list := range bySession {
@@ -273,13 +279,15 @@ func (l *ledger) count(p *phase) row {
 	return r
 }
 
-func (r *row) lose(kind string, o *operation, reported bool) {
+// lose counts a loss. It keeps the first silent one for diagnosis.
+func (r *row) lose(kind string, o *operation, n notified) {
 	r.Lost++
-	if !reported {
-		r.Silent++
-		if r.FirstSilent == "" {
-			r.FirstSilent = kind + " of " + o.String()
-		}
+	if n.browser && n.runtime {
+		return
+	}
+	r.Silent++
+	if r.FirstSilent == "" {
+		r.FirstSilent = fmt.Sprintf("%s, notified %+v: %s", kind, n, o)
 	}
 }
 
@@ -365,6 +373,12 @@ func TestLedger(t *testing.T) {
 			deliver(second, l, "2-100")
 			l.update(second.id, func(o *operation) { o.frame.arrive("3-100") })
 		}, row{Frames: 2, Callbacks: 2, Messages: 2, Twice: 1}},
+		"twice and reported": {func(l *ledger, first, second *operation) {
+			deliver(first, l, "1-100")
+			deliver(second, l, "2-100")
+			l.update(second.id, func(o *operation) { o.frame.arrive("2-200") })
+			l.lossReported("s", true)
+		}, row{Frames: 2, Callbacks: 2, Messages: 2, Notified: 1}},
 		"out of order": {func(l *ledger, first, second *operation) {
 			deliver(second, l, "1-100")
 			deliver(first, l, "2-100")
