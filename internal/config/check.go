@@ -148,6 +148,7 @@ func (c Config) EdgeTLS() (*tls.Config, error) {
 	}
 	tlsConfig := ServerTLS()
 	tlsConfig.Certificates = []tls.Certificate{pair}
+	tlsConfig.NextProtos = []string{"h2", "http/1.1"}
 	return tlsConfig, nil
 }
 

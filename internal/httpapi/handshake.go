@@ -38,7 +38,9 @@ func (s *Server) openSocket(x *exchange, r *http.Request) error {
 		if err := s.deps.Channels.CheckOpen(r.Context(), info, query.Get("connectionId")); err != nil {
 			return err
 		}
-		x.Header().Set("Upgrade", "websocket")
+		if r.ProtoMajor == 1 { // HTTP/2 forbids the header
+			x.Header().Set("Upgrade", "websocket")
+		}
 		x.Header().Set("Sec-WebSocket-Version", "13")
 		return fault.New(fault.UpgradeRequired, "The token is valid. Open a WebSocket to use it.")
 	}

@@ -70,7 +70,7 @@ func (s *Server) routes() []Route {
 		{"DELETE", "/api/v1/sessions/{id}", team, auth.CreateCallToken, ratelimit.API, apiAccess, s.deleteSession},
 
 		{"GET", session.SocketPath, public, "", "", apiAccess, s.openSocket},
-		{"OPTIONS", session.SocketPath, public, "", "", apiAccess, s.preflightSocket},
+		{"OPTIONS", session.SocketPath, public, "", ratelimit.API, apiAccess, s.preflightSocket},
 
 		{"GET", "/api/v1/endpoints", team, auth.ReadTeamApps, ratelimit.API, apiAccess, s.listEndpoints},
 		{"GET", "/api/v1/runtime/capabilities", team, auth.ReadTeamApps, ratelimit.API, apiAccess, serveDocument("application/json", s.deps.Capabilities)},
@@ -130,7 +130,7 @@ func (s *Server) newMux(routes []Route) *http.ServeMux {
 			if rt := methods[r.Method]; rt != nil {
 				s.serve(x, r, rt)
 			} else {
-				x.Fail(httpserve.MethodNotAllowed(x, allow))
+				s.refuse(x, httpserve.MethodNotAllowed(x, allow))
 			}
 		}))
 	}
@@ -143,7 +143,21 @@ func (s *Server) notFound(x *exchange, _ *http.Request) {
 	if !s.deps.APIAccess {
 		hint = "This deployment only accepts callbacks under " + wire.WebhooksPath + "."
 	}
-	x.Fail(fault.New(fault.NotFound, "Path not found. %s", hint))
+	s.refuse(x, fault.New(fault.NotFound, "Path not found. %s", hint))
+}
+
+// refuse sends the error of a request that no route handles. It counts against the
+// api tier, so that clients cannot get any number of answers. If the count is not
+// available, the error is sent nevertheless.
+func (s *Server) refuse(x *exchange, err error) {
+	ctx := withTimeout(x.ctx)
+	defer ctx.cancel()
+	if decision, countErr := s.deps.Limits.Allow(ctx, ratelimit.API, x.client); countErr == nil {
+		if exceeded := x.applyLimit(decision, nil); exceeded != nil {
+			err = exceeded
+		}
+	}
+	x.Fail(err)
 }
 
 // dispatch sends a request into the mux, except for paths that the mux would

@@ -25,6 +25,7 @@ import (
 	"telapi/internal/callback"
 	"telapi/internal/channel"
 	"telapi/internal/endpoint"
+	"telapi/internal/fault"
 	"telapi/internal/httpserve"
 	"telapi/internal/ratelimit"
 	"telapi/internal/redact"
@@ -73,6 +74,7 @@ type Server struct {
 	tracer     trace.Tracer
 	metrics    httpMetrics
 	sockets    *socketSet
+	refusals   *refusalLog
 	bodies     atomic.Int64 // bytes of the bodies of requests in progress
 	prometheus http.Handler // serves /metrics
 
@@ -100,6 +102,7 @@ func New(deps Deps) *Server {
 		tracer:     deps.Tracing.Tracer("telapi/httpapi"),
 		metrics:    newHTTPMetrics(deps.Registry),
 		sockets:    newSocketSet(deps.Registry),
+		refusals:   &refusalLog{log: deps.Log},
 		prometheus: promhttp.HandlerFor(deps.Registry, promhttp.HandlerOpts{Registry: deps.Registry, ErrorHandling: promhttp.ContinueOnError}),
 	}
 	if deps.Playground != nil {
@@ -116,8 +119,13 @@ func New(deps Deps) *Server {
 		ReadTimeout:                  readTimeout,
 		WriteTimeout:                 writeTimeout,
 		IdleTimeout:                  120 * time.Second,
-		MaxHeaderBytes:               32 << 10,
-		ErrorLog:                     slog.NewLogLogger(deps.Log.Handler(), slog.LevelDebug),
+		HTTP2: &http.HTTP2Config{ // net/http offers HTTP/2 on TLS listeners only
+			MaxConcurrentStreams:          100,
+			MaxReceiveBufferPerStream:     64 << 10, // of data that no handler has read yet
+			MaxReceiveBufferPerConnection: 256 << 10,
+		},
+		MaxHeaderBytes: 32 << 10,
+		ErrorLog:       slog.NewLogLogger(deps.Log.Handler(), slog.LevelDebug),
 	}
 	return s
 }
@@ -138,6 +146,7 @@ func (s *Server) Shutdown(ctx context.Context, window time.Duration) error {
 		_ = s.http.Close()
 	}
 	s.sockets.close()
+	s.refusals.flush()
 	return err
 }
 
@@ -233,6 +242,9 @@ func (s *Server) observe(x *exchange, span trace.Span, elapsed time.Duration) {
 	}
 	span.End()
 
+	if x.Err != nil && x.Err.Code != fault.Internal && !s.refusals.admit(x.client, x.Err.Code) {
+		return
+	}
 	var attrs []slog.Attr
 	if x.principal.TeamID != "" {
 		attrs = []slog.Attr{slog.String("team_id", x.principal.TeamID), slog.String("subject", x.principal.Subject)}

@@ -2,6 +2,7 @@ package httpapi
 
 import (
 	"bytes"
+	"context"
 	"io"
 	"log/slog"
 	"net/http"
@@ -13,14 +14,25 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	dto "github.com/prometheus/client_model/go"
 	"go.opentelemetry.io/otel/trace/noop"
+
+	"telapi/internal/ratelimit"
 )
+
+// grantAll is a counter that grants everything.
+type grantAll struct{}
+
+func (grantAll) Lease(_ context.Context, _ string, want, limit int64, window time.Duration) (ratelimit.Grant, error) {
+	return ratelimit.Grant{Permits: want, Remaining: limit, Reset: window}, nil
+}
 
 // newTestServer returns a server with the route GET /try, and its log.
 func newTestServer(handle handler) (*Server, *bytes.Buffer) {
 	var log bytes.Buffer
+	limits := ratelimit.DefaultLimits()
 	s := New(Deps{
 		Log: slog.New(slog.NewJSONHandler(&log, nil)), Registry: prometheus.NewRegistry(), Tracing: noop.NewTracerProvider(),
 		Now: time.Now, Draining: func() bool { return false },
+		Limits: ratelimit.NewLimiter(grantAll{}, func(context.Context) (*ratelimit.Limits, error) { return &limits, nil }, prometheus.NewRegistry()),
 	})
 	s.mux = s.newMux([]Route{{"GET", "/try", public, "", "", always, handle}})
 	return s, &log

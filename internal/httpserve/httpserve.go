@@ -217,8 +217,35 @@ func HasBearer(r *http.Request, secrets ...redact.Secret) bool {
 	return found == 1 && strings.EqualFold(scheme, "Bearer")
 }
 
-// maxLoggedPath keeps a client from filling the log with one request.
-const maxLoggedPath = 256
+// Lengths of log fields with text from the client, which keep a client from filling
+// the log with one request.
+const (
+	maxLoggedPath  = 256
+	maxLoggedCause = 1024
+)
+
+// logField escapes a text and then cuts it. Characters that a log format would escape
+// again, and so make longer, are percent-encoded.
+func logField(s string, limit int) string {
+	const hexDigits = "0123456789ABCDEF"
+	plain := func(c byte) bool { return c >= ' ' && c < 0x7f && c != '"' && c != '\\' }
+	i := 0
+	for i < len(s) && i < limit && plain(s[i]) {
+		i++
+	}
+	if i == len(s) || i == limit {
+		return s[:i]
+	}
+	escaped := append(make([]byte, 0, limit+2), s[:i]...)
+	for ; i < len(s) && len(escaped) < limit; i++ {
+		if c := s[i]; plain(c) {
+			escaped = append(escaped, c)
+		} else {
+			escaped = append(escaped, '%', hexDigits[c>>4], hexDigits[c&15])
+		}
+	}
+	return string(escaped[:min(len(escaped), limit)])
+}
 
 // Log writes the access log line of a finished request. Server errors and
 // truncated responses are logged at error level, all others at level.
@@ -232,7 +259,7 @@ func (w *Response) Log(ctx context.Context, log *slog.Logger, level slog.Level, 
 	path := w.Request.URL.Path // without the query, which may contain a token
 	all := append(make([]slog.Attr, 0, 10),
 		slog.String("method", Method(w.Request)),
-		slog.String("path", path[:min(len(path), maxLoggedPath)]),
+		slog.String("path", logField(path, maxLoggedPath)),
 		slog.Int("status", w.Status),
 		slog.Int64("bytes", w.Bytes),
 		slog.Duration("took", elapsed),
@@ -241,8 +268,12 @@ func (w *Response) Log(ctx context.Context, log *slog.Logger, level slog.Level, 
 	all = append(all, attrs...)
 	if w.Err != nil {
 		all = append(all, slog.String("code", string(w.Err.Code)))
-		if w.Err.Cause != nil {
-			all = append(all, slog.Any("cause", w.Err.Cause))
+		switch cause := w.Err.Cause; {
+		case cause == nil:
+		case w.Err.Code == fault.Internal: // with the stack of a panic
+			all = append(all, slog.Any("cause", cause))
+		default:
+			all = append(all, slog.String("cause", logField(cause.Error(), maxLoggedCause)))
 		}
 	}
 	record := slog.NewRecord(time.Now(), level, "request", 0) // without the source line, which is expensive to find

@@ -4,11 +4,16 @@ import (
 	"crypto/tls"
 	"crypto/x509"
 	"encoding/base64"
+	"encoding/json"
+	"net/http"
 	"strings"
 	"testing"
 
+	"github.com/gorilla/websocket"
+
 	"telapi/test/boot"
 	"telapi/test/servers"
+	"telapi/test/talk"
 )
 
 func TestTLSAcceptsOnlyAEADSuites(t *testing.T) {
@@ -49,6 +54,62 @@ func TestTLSAcceptsOnlyAEADSuites(t *testing.T) {
 		if err := dial(c.config); (err == nil) != c.ok {
 			t.Errorf("%s: handshake returned %v, want success: %v", name, err, c.ok)
 		}
+	}
+}
+
+// The API is available over HTTP/2. WebSockets use HTTP/1.1, which clients select
+// because the server does not announce WebSockets over HTTP/2.
+func TestTLSOffersHTTP2AndWebSocketsStayOnHTTP1(t *testing.T) {
+	ca := servers.NewCA(t)
+	cert, key := ca.Issue(t, "localhost")
+	i := boot.Start(t, boot.Env{
+		"API_TLS_ENABLED":        "true",
+		"EDGE_TLS_FULLCHAIN_B64": base64.StdEncoding.EncodeToString(cert),
+		"EDGE_TLS_PRIVKEY_B64":   base64.StdEncoding.EncodeToString(key),
+	})
+	tenant := boot.NewTenant(t, i, "tenant")
+	roots := x509.NewCertPool()
+	roots.AppendCertsFromPEM(ca.PEM())
+	transport := &http.Transport{TLSClientConfig: &tls.Config{RootCAs: roots}, ForceAttemptHTTP2: true}
+	defer transport.CloseIdleConnections()
+	call := func(method, path, body string, status int) (response string) {
+		t.Helper()
+		req, err := http.NewRequestWithContext(t.Context(), method, i.URL+path, strings.NewReader(body))
+		if err != nil {
+			t.Fatal(err)
+		}
+		req.Header.Set("X-API-Key", tenant.Key)
+		req.Header.Set("Content-Type", "application/json")
+		resp, err := transport.RoundTrip(req)
+		if err != nil {
+			t.Fatalf("%s %s: %v", method, path, err)
+		}
+		raw := talk.Body(resp)
+		_ = resp.Body.Close()
+		if resp.StatusCode != status || resp.ProtoMajor != 2 || resp.Header.Get("Upgrade") != "" {
+			t.Errorf("%s %.40s: %s %d %s, want HTTP/2.0 and %d", method, path, resp.Proto, resp.StatusCode, raw, status)
+		}
+		return raw
+	}
+	call("GET", "/health", "", 200)
+	call("GET", "/api/v1/endpoints", "", 200)
+	call("GET", "/unknown", "", 404)
+	call("POST", "/api/v1/webhooks/bot/call-1", strings.Repeat(" ", 300<<10), 401)
+	var issued struct{ Token string }
+	answer := call("POST", "/api/v1/sessions/token", `{"endpointId":"`+tenant.Endpoint.ID+`","mode":"chat"}`, 201)
+	if err := json.Unmarshal([]byte(answer), &issued); err != nil {
+		t.Fatal(err)
+	}
+	call("GET", "/ws/session?token="+issued.Token, "", 426)
+
+	dialer := websocket.Dialer{TLSClientConfig: &tls.Config{RootCAs: roots}}
+	ws, _, err := dialer.DialContext(t.Context(), "wss"+strings.TrimPrefix(i.URL, "https")+"/ws/session?token="+issued.Token, nil)
+	if err != nil {
+		t.Fatalf("open a WebSocket: %v", err)
+	}
+	defer func() { _ = ws.Close() }()
+	if _, frame, err := ws.ReadMessage(); err != nil || !strings.Contains(string(frame), `"event":"ready"`) {
+		t.Errorf("first frame %s (%v), want ready", frame, err)
 	}
 }
 

@@ -1,0 +1,91 @@
+package httpapi
+
+import (
+	"bytes"
+	"fmt"
+	"log/slog"
+	"net/http"
+	"net/http/httptest"
+	"net/netip"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"telapi/internal/fault"
+)
+
+func TestRepeatedRefusalsAreLoggedAsACount(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s, log := newTestServer(func(*exchange, *http.Request) error { return fault.New(fault.Validation, "No.") })
+		get := func(path, client string) {
+			r := httptest.NewRequest("GET", path, nil)
+			r.RemoteAddr = client
+			s.ServeHTTP(httptest.NewRecorder(), r)
+		}
+		for range 1_000 {
+			get("/unknown", "192.0.2.1:1")
+		}
+		get("/try", "192.0.2.1:2")
+		get("/unknown", "192.0.2.2:1")
+		lines := func() int { return strings.Count(log.String(), `"msg":"request"`) }
+		if n := lines(); n != loggedRefusals+1 {
+			t.Errorf("%d lines, want %d of one client and 1 of the other", n, loggedRefusals)
+		}
+		time.Sleep(refusalWindow)
+		synctest.Wait()
+		want := fmt.Sprintf(`"msg":"more refused requests","client":"192.0.2.1","requests":%d,"codes":"NOT_FOUND=%d VALIDATION_ERROR=1"`, 1_001-loggedRefusals, 1_000-loggedRefusals)
+		if !strings.Contains(log.String(), want) || strings.Count(log.String(), "more refused") != 1 {
+			t.Errorf("log has no line with %s:\n%s", want, log)
+		}
+		get("/unknown", "192.0.2.1:1")
+		if n := lines(); n != loggedRefusals+2 {
+			t.Errorf("%d lines after the window, want one more", n)
+		}
+		time.Sleep(refusalWindow)
+	})
+}
+
+func TestServerErrorsAreAlwaysLogged(t *testing.T) {
+	s, log := newTestServer(func(*exchange, *http.Request) error { return http.ErrNotSupported })
+	for range 3 * loggedRefusals {
+		s.ServeHTTP(httptest.NewRecorder(), httptest.NewRequest("GET", "/try", nil))
+	}
+	if n := strings.Count(log.String(), `"code":"INTERNAL_ERROR"`); n != 3*loggedRefusals {
+		t.Errorf("%d lines, want %d", n, 3*loggedRefusals)
+	}
+}
+
+func TestRefusalsOfManyClientsShareACount(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var out bytes.Buffer
+		l := &refusalLog{log: slog.New(slog.NewTextHandler(&out, nil))}
+		logged := 0
+		for i := range 3 * maxRefusedClients {
+			client := netip.AddrFrom4([4]byte{10, byte(i >> 16), byte(i >> 8), byte(i)})
+			for range 2 {
+				if l.admit(client, fault.NotFound) {
+					logged++
+				}
+			}
+		}
+		if want := 2*maxRefusedClients + loggedRefusals; logged != want || len(l.clients) != maxRefusedClients+1 {
+			t.Errorf("%d lines and %d clients, want %d and %d", logged, len(l.clients), want, maxRefusedClients+1)
+		}
+		l.flush()
+		if want := fmt.Sprintf("client=others requests=%d", 4*maxRefusedClients-loggedRefusals); !strings.Contains(out.String(), want) {
+			t.Errorf("log %q, want %s", out.String(), want)
+		}
+	})
+}
+
+func TestAddressesOfOneNetworkAreOneClient(t *testing.T) {
+	for client, want := range map[string]string{"192.0.2.1": "192.0.2.1/32", "2001:db8::1:2:3:4": "2001:db8::/64"} {
+		if got := clientNetwork(netip.MustParseAddr(client)).String(); got != want {
+			t.Errorf("%s counts as %s, want %s", client, got, want)
+		}
+	}
+	if network := clientNetwork(netip.Addr{}); network.IsValid() {
+		t.Errorf("an unknown address counts as %s", network)
+	}
+}
