@@ -29,7 +29,7 @@ WEB  := web
 REDOCLY := env REDOCLY_TELEMETRY=off REDOCLY_SUPPRESS_UPDATE_NOTICE=true npx --yes @redocly/cli@2.73.0
 NPM  := npm --no-audit --no-fund --no-update-notifier --prefix
 
-.PHONY: help run build test bench campaign release lint fmt generate clean
+.PHONY: help run build test bench fuzz campaign release lint fmt generate clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -69,6 +69,16 @@ SCALE ?= 1
 campaign: ## Inject faults under load and write the results to docs/reliability.md
 	@STRICT_TESTS=true go test ./test/campaign -run '^TestCampaign$$' -count=1 -v -timeout 3h \
 		-args -scale $(SCALE) -write ../../docs/reliability.md $(ARGS)
+
+FUZZTIME ?= 10s
+
+fuzz: ## Run every fuzz target for FUZZTIME (10s)
+	@grep -rl --include='*_test.go' --exclude-dir=node_modules '^func Fuzz' . | xargs -n1 dirname | sort -u | while read -r dir; do \
+		go test "$$dir" -list '^Fuzz' | grep '^Fuzz' | while read -r target; do \
+			echo "$$dir $$target"; \
+			go test "$$dir" -run '^$$' -fuzz "^$$target\$$" -fuzztime $(FUZZTIME) </dev/null; \
+		done; \
+	done
 
 release: ## Build reproducible archives for amd64 and arm64 in dist/
 	scripts/release.sh

@@ -8,8 +8,8 @@ import (
 )
 
 // maxLogGrowth is how much the log of an instance may grow while one client sends
-// requests that are refused, in bytes: the requests within its limits, which have a
-// line each at the most, and the counts.
+// requests that are refused, in bytes: the requests within its limits, which have at
+// most one line each, and the counts.
 const maxLogGrowth = 1 << 20
 
 // Requests that are refused count in a tier, and fill neither log nor memory.
