@@ -53,6 +53,17 @@ func TestEndedSessionIsNotOpened(t *testing.T) {
 	}
 }
 
+// A session that was redeemed before may have an open connection, which a failed
+// one must not replace.
+func TestReconnectIsRedeemedBeforeAttach(t *testing.T) {
+	m := &memory{redeemErr: fault.New(fault.ServiceUnavailable, "The database is unavailable.")}
+	s := NewService(m, m, Limits{PingIntervalMs: 1000}, slog.New(slog.DiscardHandler), nil)
+	c, err := s.Open(t.Context(), SessionInfo{Offer: wire.Offer{SessionID: sessionID}, Redeemed: true}, "", "")
+	if c != nil || !fault.Is(err, fault.ServiceUnavailable) || len(m.leases) > 0 || m.released != 1 {
+		t.Errorf("opened %v (%v), attached with leases %v, released %d; want nothing attached and 1 released", c, err, m.leases, m.released)
+	}
+}
+
 func TestResumeReplaysMissedMessages(t *testing.T) {
 	m := &memory{complete: true}
 	for n := range 3 {

@@ -21,10 +21,11 @@ type CloseCode int
 
 // Close codes of a session's socket.
 const (
-	CloseNormal      CloseCode = 1000
-	CloseInvalidText CloseCode = 1007
-	CloseTooBig      CloseCode = 1009
-	CloseRestart     CloseCode = 1012
+	CloseNormal        CloseCode = 1000
+	CloseProtocolError CloseCode = 1002
+	CloseInvalidText   CloseCode = 1007
+	CloseTooBig        CloseCode = 1009
+	CloseRestart       CloseCode = 1012
 
 	CloseSlowReader       CloseCode = 4001
 	CloseNoPong           CloseCode = 4002
@@ -40,6 +41,7 @@ const (
 
 var reasons = map[CloseCode]string{
 	CloseNormal:           "closed",
+	CloseProtocolError:    "WebSocket protocol error",
 	CloseInvalidText:      "text frame is not valid UTF-8",
 	CloseTooBig:           "frame too large",
 	CloseRestart:          "service is restarting; reconnect",

@@ -55,6 +55,7 @@ type SessionInfo struct {
 	Reject    bool // duplicatePolicy is reject
 	ExpiresAt time.Time
 	Profile   []byte // gatewayProfile as JSON
+	Redeemed  bool   // an earlier connection has redeemed the token
 }
 
 // Sessions records what happens to sessions in the database. AddAction and Touch
@@ -125,6 +126,15 @@ func (s *Service) Open(ctx context.Context, session SessionInfo, succeeds, resum
 		return nil, err
 	}
 	c.unsubscribe = unsubscribe
+	if session.Redeemed {
+		// The session may have an open connection, which Attach replaces: fail
+		// before if the database is unavailable. The channel exists already and
+		// ends with the session.
+		if err := s.sessions.Redeem(ctx, session.SessionID); err != nil {
+			unsubscribe()
+			return nil, err
+		}
+	}
 	r := attachRequest(session, succeeds)
 	r.ConnectionID, r.Lease, r.Mode, r.Profile = c.id, s.lease(), session.Mode, session.Profile
 	r.Entry = c.entry(wire.Entry{Kind: wire.KindSession, Event: "connected"})
@@ -143,11 +153,13 @@ func (s *Service) Open(ctx context.Context, session SessionInfo, succeeds, resum
 		return nil, err
 	}
 	c.lastEntry = c.attached.LastEntry
-	// Redeem after the channel exists: a session that ended before is detected
-	// here, and one that ends later ends the channel.
-	if err := s.sessions.Redeem(ctx, session.SessionID); err != nil {
-		c.Close()
-		return nil, err
+	if c.attached.Number == "1" || !session.Redeemed {
+		// Redeem after the channel exists: a session that ended before is detected
+		// here, and one that ends later ends the channel.
+		if err := s.sessions.Redeem(ctx, session.SessionID); err != nil {
+			c.Close()
+			return nil, err
+		}
 	}
 	c.resuming = resume != ""
 	c.start, c.position = c.attached.Head, c.attached.Head

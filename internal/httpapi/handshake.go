@@ -1,6 +1,7 @@
 package httpapi
 
 import (
+	"context"
 	"encoding/base64"
 	"fmt"
 	"net/http"
@@ -33,33 +34,56 @@ func (s *Server) openSocket(x *exchange, r *http.Request) error {
 	if err != nil {
 		return err
 	}
-	query := r.URL.Query()
 	if !canUpgrade(r) {
-		if err := s.deps.Channels.CheckOpen(r.Context(), info, query.Get("connectionId")); err != nil {
+		if err := s.deps.Channels.CheckOpen(r.Context(), info, r.URL.Query().Get("connectionId")); err != nil {
 			return err
 		}
 		if r.ProtoMajor == 1 { // HTTP/2 forbids the header
 			x.Header().Set("Upgrade", "websocket")
 		}
 		x.Header().Set("Sec-WebSocket-Version", "13")
-		return fault.New(fault.UpgradeRequired, "The token is valid. Open a WebSocket to use it.")
+		return fault.New(fault.UpgradeRequired, "The token is valid. Open a WebSocket to use it, over HTTP/1.1.")
 	}
-	connection, err := s.deps.Channels.Open(r.Context(), info, query.Get("connectionId"), query.Get("streamId"))
-	if err != nil {
-		return err
+	if r.ContentLength != 0 {
+		var issues fault.Issues
+		issues.Add("", fault.IssueValue, "A WebSocket handshake must not have a body.")
+		x.Header().Set("Connection", "close") // do not read the body
+		return issues.Err()
 	}
-	socket, err := s.upgrade(x, r, connection)
-	if err != nil {
-		connection.Close()
-		return err
-	}
-	s.sockets.start(socket)
-	return nil
+	return s.upgrade(x, r, info)
 }
 
-func (s *Server) upgrade(x *exchange, r *http.Request, connection *channel.Connection) (*socket, error) {
-	if err := s.checkDraining(); err != nil { // a drain may have started since admitSocket
-		return nil, err
+// upgrade attaches the connection to its session once nothing but the loss of the
+// connection can prevent the upgrade: a handshake that fails must not replace the
+// session's open socket.
+func (s *Server) upgrade(x *exchange, r *http.Request, info channel.SessionInfo) error {
+	if !s.sockets.begin() {
+		return errDraining()
+	}
+	defer s.sockets.running.Done()
+	ctx, cancel := context.WithCancel(r.Context())
+	defer cancel()
+	defer context.AfterFunc(s.sockets.ctx, cancel)()
+	conn, err := hijack(x)
+	if conn == nil {
+		return err
+	}
+	var connection *channel.Connection
+	if err == nil {
+		query := r.URL.Query()
+		connection, err = s.deps.Channels.Open(ctx, info, query.Get("connectionId"), query.Get("streamId"))
+	}
+	switch {
+	case s.sockets.ctx.Err() != nil && err != nil:
+		err = errDraining()
+	case err == nil && !info.Redeemed && s.deps.Draining(): // it has replaced no other connection
+		connection.Close()
+		err = errDraining()
+	}
+	if err != nil {
+		x.Fail(err)
+		conn.finish()
+		return nil
 	}
 	header := http.Header{httpserve.RequestIDHeader: {x.RequestID}}
 	if slices.Contains(websocket.Subprotocols(r), session.Subprotocol) {
@@ -67,26 +91,32 @@ func (s *Server) upgrade(x *exchange, r *http.Request, connection *channel.Conne
 		// which contains the token, in memory while the socket is open.
 		header.Set("Sec-Websocket-Protocol", session.Subprotocol)
 	}
-	conn := &batchConn{}
-	ws, err := upgrader.Upgrade(batchHijacker{x, conn}, r, header)
+	x.Status = http.StatusSwitchingProtocols
+	ws, err := upgrader.Upgrade(conn, r, header)
 	if err != nil {
-		return nil, fmt.Errorf("upgrade to WebSocket: %w", err)
+		connection.Close()
+		return fmt.Errorf("upgrade to WebSocket: %w", err)
 	}
-	return &socket{ws: ws, conn: conn, channel: connection, set: s.sockets, limits: s.deps.Channels.Limits()}, nil
+	s.sockets.start(&socket{ws: ws, conn: conn.batchConn, channel: connection, set: s.sockets, limits: s.deps.Channels.Limits()})
+	return nil
 }
 
 func (s *Server) checkDraining() error {
 	if s.deps.Draining() {
-		return fault.New(fault.ServiceUnavailable, "This instance is shutting down. Reconnect to reach another one.").WithRetryAfter(time.Second)
+		return errDraining()
 	}
 	return nil
 }
 
-// canUpgrade reports whether the upgrade will succeed. It is checked first,
-// because the connection takes over the session before the upgrade.
+func errDraining() error {
+	return fault.New(fault.ServiceUnavailable, "This instance is shutting down. Reconnect to reach another one.").WithRetryAfter(time.Second)
+}
+
+// canUpgrade reports whether the request is a complete WebSocket handshake. HTTP/1.0
+// does not have the status 101, and HTTP/2 opens WebSockets in another way.
 func canUpgrade(r *http.Request) bool {
 	key, err := base64.StdEncoding.DecodeString(r.Header.Get("Sec-WebSocket-Key"))
-	return r.Method == http.MethodGet && websocket.IsWebSocketUpgrade(r) && r.Header.Get("Sec-WebSocket-Version") == "13" && err == nil && len(key) == 16
+	return r.Method == http.MethodGet && r.ProtoMajor == 1 && r.ProtoMinor >= 1 && websocket.IsWebSocketUpgrade(r) && r.Header.Get("Sec-WebSocket-Version") == "13" && err == nil && len(key) == 16
 }
 
 // admitSocket checks token and origin. It counts every handshake against the auth
@@ -116,7 +146,7 @@ func (s *Server) admitSocket(x *exchange, r *http.Request) (info channel.Session
 			SessionID: ses.ID, TeamID: ses.TeamID, EndpointID: ses.EndpointID, Mode: string(ses.Mode),
 			Identity: ses.Identity, Metadata: ses.Metadata,
 		},
-		Reject: ses.DuplicatePolicy == session.Reject, ExpiresAt: ses.ExpiresAt, Profile: profile,
+		Reject: ses.DuplicatePolicy == session.Reject, ExpiresAt: ses.ExpiresAt, Profile: profile, Redeemed: !ses.RedeemedAt.IsZero(),
 	}, s.checkDraining()
 }
 

@@ -3,9 +3,11 @@ package httpapi
 import (
 	"context"
 	"errors"
+	"io"
 	"math/rand/v2"
 	"net/http"
 	"strconv"
+	"strings"
 	"sync"
 	"time"
 	"unicode/utf8"
@@ -56,7 +58,6 @@ type socket struct {
 
 func (s *socket) run() {
 	defer s.end()
-	s.ws.SetReadLimit(s.limits.FrameBytes)
 	s.ws.SetPingHandler(func(data string) error { s.sendControl(websocket.PongMessage, []byte(data)); return nil })
 	s.ws.SetPongHandler(func(string) error { s.recordRead(); return nil })
 	s.mu.Lock() // the first heartbeat, which is due at once if the session has expired, waits
@@ -65,29 +66,46 @@ func (s *socket) run() {
 	s.mu.Unlock()
 	s.conn.onDrained = func() { s.channel.Flush(s.set.ctx) }
 	s.channel.Start(s)
-	for {
-		kind, frame, err := s.ws.ReadMessage()
-		if errors.Is(err, websocket.ErrReadLimit) {
-			s.markClosed(channel.CloseTooBig) // the library has sent the close frame
+	for s.read() {
+	}
+	s.channel.Flush(s.set.ctx)
+}
+
+// read handles the next message. It returns false when the connection has ended.
+func (s *socket) read() bool {
+	kind, message, err := s.ws.NextReader()
+	var frame []byte
+	if err == nil && !s.isClosing() {
+		frame, err = io.ReadAll(io.LimitReader(message, s.limits.FrameBytes+1))
+	}
+	if err != nil {
+		if isProtocolError(err) {
+			s.markClosed(channel.CloseProtocolError) // the library has sent the close frame
 		}
-		if err != nil {
-			s.channel.Flush(s.set.ctx)
-			return
-		}
-		closing := s.recordRead()
-		if kind == websocket.TextMessage && !utf8.Valid(frame) {
-			s.channel.Flush(s.set.ctx)
-			s.Close(channel.CloseInvalidText)
-			closing = true
-		}
-		if closing {
-			continue // wait for the peer's close frame
-		}
-		if kind != websocket.TextMessage {
-			frame = nil // rejected like any frame that is not JSON
-		}
+		return false
+	}
+	closing := s.recordRead()
+	switch {
+	case closing: // wait for the peer's close frame
+	case int64(len(frame)) > s.limits.FrameBytes:
+		s.channel.Flush(s.set.ctx)
+		s.Close(channel.CloseTooBig)
+	case kind != websocket.TextMessage:
+		s.channel.Handle(s.set.ctx, nil) // rejected like any frame that is not JSON
+	case !utf8.Valid(frame):
+		s.channel.Flush(s.set.ctx)
+		s.Close(channel.CloseInvalidText)
+	default:
 		s.channel.Handle(s.set.ctx, frame)
 	}
+	return true
+}
+
+// isProtocolError reports whether the WebSocket library has closed the connection
+// because the peer violated the protocol. Its errors for that have no type.
+func isProtocolError(err error) bool {
+	_, closed := errors.AsType[*websocket.CloseError](err)
+	return !closed && strings.HasPrefix(err.Error(), "websocket: ")
 }
 
 func (s *socket) end() {
@@ -142,6 +160,12 @@ func (s *socket) recordRead() (closing bool) {
 	return s.closing != 0
 }
 
+func (s *socket) isClosing() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.closing != 0
+}
+
 // heartbeat pings the browser, renews the ownership of the session, and closes a
 // socket that has not received a complete frame for two intervals.
 func (s *socket) heartbeat() {
@@ -175,7 +199,7 @@ type socketSet struct {
 	closed  *prometheus.CounterVec
 	dropped prometheus.Counter
 
-	running sync.WaitGroup // readers, writers and heartbeats
+	running sync.WaitGroup // handshakes, readers, writers and heartbeats
 
 	mu      sync.Mutex
 	sockets map[*socket]struct{}
@@ -196,6 +220,17 @@ func newSocketSet(registry prometheus.Registerer) *socketSet {
 		s.closed.WithLabelValues(strconv.Itoa(int(code))) // start at 0, so that alerts see the first increase
 	}
 	return s
+}
+
+// begin reports whether a handshake may start. The caller then calls running.Done
+// when the handshake has ended.
+func (s *socketSet) begin() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if !s.ended {
+		s.running.Add(1)
+	}
+	return !s.ended
 }
 
 // start runs a socket. During a drain it closes the socket at once.

@@ -42,17 +42,11 @@ func serveSockets(t *testing.T, lifetime time.Duration) (*Server, func() *websoc
 	limits := channel.Limits{PingIntervalMs: 60_000, FrameBytes: 1 << 10, QueuedBytes: 1 << 20, FramesPerSecond: 1, AudioBytesPerSecond: 1 << 20}
 	s.deps.Channels = channel.NewService(channelStore{}, channelStore{}, limits, slog.New(slog.DiscardHandler), prometheus.NewRegistry())
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		conn, err := s.deps.Channels.Open(r.Context(), channel.SessionInfo{Offer: wire.Offer{SessionID: "ses_1"}, ExpiresAt: time.Now().Add(lifetime)}, "", "")
-		if err != nil {
-			t.Error(err)
-			return
+		info := channel.SessionInfo{Offer: wire.Offer{SessionID: "ses_1"}, ExpiresAt: time.Now().Add(lifetime)}
+		x := &exchange{Response: httpserve.Response{ResponseWriter: w, Request: r}}
+		if err := s.upgrade(x, r, info); err != nil || x.Err != nil {
+			t.Errorf("upgrade: %v, %v", err, x.Err)
 		}
-		socket, err := s.upgrade(&exchange{Response: httpserve.Response{ResponseWriter: w, Request: r}}, r, conn)
-		if err != nil {
-			t.Error(err)
-			return
-		}
-		s.sockets.start(socket)
 	}))
 	t.Cleanup(server.Close)
 	return s, func() *websocket.Conn {

@@ -1,0 +1,151 @@
+package httpapi
+
+import (
+	"bufio"
+	"bytes"
+	"fmt"
+	"net"
+	"net/http"
+	"sync"
+	"syscall"
+	"time"
+
+	"telapi/internal/fault"
+)
+
+// batchConn is the connection under a WebSocket. It combines the frames of a
+// batch into one write and reports when all received bytes were read, so that a
+// busy socket does not need one system call for each frame.
+type batchConn struct {
+	net.Conn
+	raw       syscall.RawConn // nil if Conn cannot be read without blocking, as with TLS
+	onDrained func()          // called before Read blocks
+
+	mu    sync.Mutex
+	batch *bytes.Buffer // nil outside a batch
+}
+
+var batchBuffers = sync.Pool{New: func() any { return new(bytes.Buffer) }}
+
+// maxPooledBatch is the capacity above which a buffer is not reused.
+const maxPooledBatch = 64 << 10
+
+func (c *batchConn) Read(b []byte) (int, error) {
+	if n := c.readAvailable(b); n > 0 {
+		return n, nil
+	}
+	c.onDrained()
+	return c.Conn.Read(b)
+}
+
+// readAvailable reads without blocking. It ignores errors and the end of the
+// stream: the next Read of Conn returns them again.
+func (c *batchConn) readAvailable(b []byte) (n int) {
+	if c.raw == nil {
+		return 0
+	}
+	_ = c.raw.Read(func(fd uintptr) bool {
+		n, _ = syscall.Read(int(fd), b)
+		return true
+	})
+	return n
+}
+
+func (c *batchConn) Write(b []byte) (int, error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.batch != nil {
+		return c.batch.Write(b)
+	}
+	return c.Conn.Write(b)
+}
+
+func (c *batchConn) beginBatch() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.batch = batchBuffers.Get().(*bytes.Buffer)
+}
+
+func (c *batchConn) flushBatch() error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	batch := c.batch
+	c.batch = nil
+	_, err := c.Conn.Write(batch.Bytes())
+	if batch.Reset(); batch.Cap() <= maxPooledBatch {
+		batchBuffers.Put(batch)
+	}
+	return err
+}
+
+// hijack takes the connection over from net/http. It fails, and keeps the
+// connection open, if the client has sent more than the request: a client must
+// wait for the response to its handshake.
+func hijack(x *exchange) (*hijackedConn, error) {
+	conn, buffers, err := http.NewResponseController(x).Hijack()
+	if err != nil {
+		return nil, fmt.Errorf("take over connection: %w", err)
+	}
+	h := &hijackedConn{batchConn: &batchConn{Conn: conn}, buffers: buffers, header: x.Header()}
+	x.Status, x.ResponseWriter = 0, h       // errors until the upgrade go to the connection
+	if tcp, ok := conn.(syscall.Conn); ok { // a TLS connection is not a syscall.Conn
+		h.raw, err = tcp.SyscallConn()
+	}
+	if err == nil && (buffers.Reader.Buffered() > 0 || h.hasInput()) {
+		var issues fault.Issues
+		issues.Add("", fault.IssueValue, "The client must wait for the response to its handshake. It sent more data or closed the connection.")
+		err = issues.Err()
+	}
+	return h, err
+}
+
+// hijackedConn is a connection that net/http has released but that is not a
+// WebSocket yet. It is the http.ResponseWriter of errors, and returns the
+// connection to the WebSocket library.
+type hijackedConn struct {
+	*batchConn
+	buffers *bufio.ReadWriter
+	header  http.Header
+}
+
+// Hijack implements http.Hijacker.
+func (h *hijackedConn) Hijack() (net.Conn, *bufio.ReadWriter, error) {
+	return h.batchConn, h.buffers, nil
+}
+
+// Header implements http.ResponseWriter.
+func (h *hijackedConn) Header() http.Header { return h.header }
+
+// WriteHeader implements http.ResponseWriter. The connection closes after the
+// response.
+func (h *hijackedConn) WriteHeader(status int) {
+	h.header.Set("Connection", "close")
+	h.header.Set("Date", time.Now().UTC().Format(http.TimeFormat))
+	_ = h.SetWriteDeadline(time.Now().Add(closeTimeout))
+	fmt.Fprintf(h.buffers, "HTTP/1.1 %d %s\r\n", status, http.StatusText(status))
+	_ = h.header.Write(h.buffers)
+	_, _ = h.buffers.WriteString("\r\n")
+}
+
+// Write implements http.ResponseWriter.
+func (h *hijackedConn) Write(b []byte) (int, error) { return h.buffers.Write(b) }
+
+// finish sends the error response and closes the connection.
+func (h *hijackedConn) finish() {
+	_ = h.buffers.Flush()
+	_ = h.Close()
+}
+
+// hasInput reports whether Read would return at once: the client has sent data or
+// closed the connection.
+func (c *batchConn) hasInput() (ready bool) {
+	if c.raw == nil {
+		return false
+	}
+	_ = c.raw.Read(func(fd uintptr) bool {
+		_, _, err := syscall.Recvfrom(int(fd), make([]byte, 1), syscall.MSG_PEEK)
+		ready = err == nil
+		return true
+	})
+	return ready
+}
