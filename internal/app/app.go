@@ -267,6 +267,7 @@ func connectionLimits(cfg config.Config) channel.Limits {
 		HistorySeconds:      int(cfg.HistoryTime.Seconds()),
 		PingIntervalMs:      cfg.PingInterval.Milliseconds(),
 		ReconnectJitter:     cfg.ReconnectJitter,
+		HandshakesPerMinute: cfg.HandshakesPerMinute,
 	}
 }
 

@@ -21,10 +21,10 @@ type Socket interface {
 	// Send queues frames to be written together. It returns false if the queue
 	// is full.
 	Send(frames ...[]byte) bool
-	// Replay queues history regardless of the queue's limit: the history has
-	// its own bound, and a client that was away for long could not resume
-	// otherwise.
-	Replay(frames [][]byte)
+	// AfterWrites calls f once all queued frames are written, so that history is
+	// read as fast as the client takes it. It does not call f if the socket is
+	// closed before. f must not block.
+	AfterWrites(f func())
 	// SendAudio queues a frame that may be dropped when the queue is full.
 	SendAudio(frame []byte)
 	// Close writes the queued frames and a close frame, then closes the
@@ -52,12 +52,15 @@ type Connection struct {
 	unsubscribe func()
 
 	mu         sync.Mutex
-	socket     Socket // nil until Start
-	position   Cursor // of the last queued message
-	lastEntry  string // newest entry that the store acknowledged
-	recovering bool   // catchUp is running
-	behind     bool   // messages arrived that could not be delivered in order
-	recheck    bool   // a notice before Start may mean that ownership is lost
+	socket     Socket    // nil until Start
+	position   Cursor    // of the last queued message
+	lastEntry  string    // newest entry that the store acknowledged
+	recovering bool      // history is being replayed
+	page       []Message // rest of the page that is being replayed
+	replayed   int       // messages since Start
+	unreported bool      // the reconnect frame, which ends the replay after Start, is still to be sent
+	behind     bool      // messages arrived that could not be delivered in order
+	recheck    bool      // a notice before Start may mean that ownership is lost
 }
 
 // SessionID returns the ID of the session.
@@ -75,14 +78,13 @@ func (c *Connection) Start(socket Socket) {
 		PingIntervalMs: limits.PingIntervalMs, MaxMessageBytes: limits.FrameBytes,
 		TextChat: a.TextChat, ExpiresAt: c.session.ExpiresAt.UTC(), ReconnectJitterMs: limits.ReconnectJitter.Milliseconds(),
 	}))
-	c.replay(a.Missed)
-	if c.resuming {
-		c.service.metrics.recovered(a.Recovered)
-		c.send(wire.TypeReconnect, c.frame(wire.TypeReconnect, reconnectPayload{a.Recovered, len(a.Missed)}))
-	}
 	c.attached.Missed = nil // do not keep it for the connection's life
-	if c.behind {
-		c.catchUp()
+	c.recovering, c.unreported, c.page = true, c.resuming, a.Missed
+	c.replayPart()
+	if len(a.Missed) == 0 || c.position == a.Head {
+		c.endReplay()
+	} else {
+		c.replayNext()
 	}
 	if c.recheck {
 		c.service.run(c.Heartbeat)

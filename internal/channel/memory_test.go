@@ -157,8 +157,8 @@ func (w *fakeSocket) Send(frames ...[]byte) bool {
 	}
 	return true
 }
-func (w *fakeSocket) Replay(frames [][]byte) { w.Send(frames...) }
-func (w *fakeSocket) SendAudio([]byte)       {}
+func (w *fakeSocket) AfterWrites(f func()) { f() }
+func (w *fakeSocket) SendAudio([]byte)     {}
 func (w *fakeSocket) Close(code CloseCode) {
 	if w.code == 0 {
 		w.code = code

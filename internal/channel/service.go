@@ -28,6 +28,7 @@ type Limits struct {
 	HistorySeconds      int           `json:"historySeconds"`
 	PingIntervalMs      int64         `json:"pingIntervalMs"`
 	ReconnectJitter     time.Duration `json:"-"`
+	HandshakesPerMinute int           `json:"-"` // of a session
 }
 
 // DefaultLimits returns the limits of a deployment that configures none.
@@ -41,6 +42,7 @@ func DefaultLimits() Limits {
 		HistoryMessages:     int(kept.HistoryMessages),
 		HistorySeconds:      int(kept.HistoryMs / 1000),
 		PingIntervalMs:      25_000,
+		HandshakesPerMinute: 30,
 	}
 }
 

@@ -44,8 +44,8 @@ type AttachResult struct {
 	LastEntry string    // ID of the newest entry of the runtime stream
 	Offer     bool      // the channel is unclaimed: call Store.Offer
 	TextChat  bool      // chat frames are accepted
-	Recovered bool      // Missed holds everything after Resume
-	Missed    []Message // messages to replay, oldest first
+	Recovered bool      // the history has everything after Resume
+	Missed    []Message // first page of the messages to replay, oldest first; Since returns the rest
 }
 
 // Owner identifies a connection, and the newest data that the store acknowledged
@@ -115,8 +115,9 @@ type Store interface {
 	Offer(ctx context.Context, o wire.Offer) error
 	// Detach releases the ownership if the connection still has it.
 	Detach(ctx context.Context, owner Owner, entry []byte) error
-	// Since returns the messages after a cursor. It returns false if the
-	// history no longer contains all of them.
+	// Since returns the first page of the messages after a cursor. The page is
+	// empty if there are none. It returns false if the history no longer
+	// contains all of them.
 	Since(ctx context.Context, channelID string, after Cursor) ([]Message, bool, error)
 	// Subscribe delivers the notifications of a channel to s until cancel is called. It returns after
 	// the server has confirmed the subscription. All channels of an instance

@@ -69,10 +69,35 @@ func (c *Connection) Closed(string) {
 	c.service.run(func(ctx context.Context) { c.service.recordEnd(ctx, c.session.SessionID) })
 }
 
-// replay delivers messages from the history. The caller holds mu.
-func (c *Connection) replay(messages []Message) {
-	c.socket.Replay(c.advance(messages))
-	c.service.metrics.replayed.Add(float64(len(messages)))
+// replayPart delivers messages of the page, as many as leave most of the queue to
+// live frames. The caller holds mu.
+func (c *Connection) replayPart() {
+	n, size := 0, int64(0)
+	for n < len(c.page) && size < c.service.limits.QueuedBytes/4 {
+		size += int64(len(c.page[n].JSON))
+		n++
+	}
+	part := c.page[:n]
+	if c.page = c.page[n:]; len(c.page) == 0 {
+		c.page = nil
+	}
+	c.replayed += n
+	c.service.metrics.replayed.Add(float64(n))
+	c.queue(c.advance(part)...)
+}
+
+// endReplay lets live messages through again. The caller holds mu.
+func (c *Connection) endReplay() {
+	c.recovering = false
+	if c.unreported {
+		c.unreported = false
+		recovered := c.attached.Recovered
+		c.service.metrics.recovered(recovered)
+		c.send(wire.TypeReconnect, c.frame(wire.TypeReconnect, reconnectPayload{recovered, c.replayed}))
+	}
+	if c.behind {
+		c.catchUp()
+	}
 }
 
 // advance moves the position past messages and returns their frames. The caller
@@ -99,35 +124,57 @@ func typeOf(json []byte) wire.MessageType {
 	return "other"
 }
 
-// catchUp reads the messages after the position in the background and delivers
-// them, all or nothing. It repeats while new messages arrive meanwhile, and
-// waits for Start. The caller holds mu.
+// catchUp replays the messages after the position. It repeats while new messages
+// arrive meanwhile, and waits for Start. The caller holds mu.
 func (c *Connection) catchUp() {
 	if c.socket == nil || c.recovering {
 		c.behind = true
 		return
 	}
 	c.recovering, c.behind = true, false
-	from := c.position
 	c.service.run(func(ctx context.Context) {
-		missed, complete, err := c.service.store.Since(ctx, c.session.SessionID, from)
-		c.mu.Lock()
-		defer c.mu.Unlock()
-		c.recovering = false
-		if err != nil {
-			c.socket.Close(CloseStoreUnavailable)
-			return
-		}
-		if len(missed) > 0 || !complete {
+		if found, complete := c.replayMore(ctx); found || !complete {
 			c.service.metrics.recovered(complete)
 		}
-		if !complete {
-			c.socket.Close(CloseHistoryLost)
-			return
-		}
-		c.replay(missed)
-		if c.behind {
-			c.catchUp()
-		}
 	})
+}
+
+// replayNext continues when the client has taken what is queued, so that replayed
+// history needs no more memory than a page. The caller holds mu.
+func (c *Connection) replayNext() {
+	c.socket.AfterWrites(func() {
+		c.service.run(func(ctx context.Context) {
+			if _, complete := c.replayMore(ctx); !complete {
+				c.service.metrics.recovered(false)
+			}
+		})
+	})
+}
+
+// replayMore delivers the rest of the page or reads the next one. It closes the
+// socket if the history no longer contains all messages.
+func (c *Connection) replayMore(ctx context.Context) (found, complete bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if len(c.page) == 0 {
+		from := c.position
+		c.mu.Unlock()
+		page, complete, err := c.service.store.Since(ctx, c.session.SessionID, from)
+		c.mu.Lock()
+		switch {
+		case err != nil:
+			c.socket.Close(CloseStoreUnavailable)
+			return false, true
+		case !complete:
+			c.socket.Close(CloseHistoryLost)
+			return false, false
+		case len(page) == 0:
+			c.endReplay()
+			return false, true
+		}
+		c.page = page
+	}
+	c.replayPart()
+	c.replayNext()
+	return true, true
 }

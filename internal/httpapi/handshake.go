@@ -30,11 +30,16 @@ const tokenPrefix = "telapi.bearer."
 // without redeeming the token, so that a page can find out why its socket was
 // rejected.
 func (s *Server) openSocket(x *exchange, r *http.Request) error {
+	upgrade := canUpgrade(r)
+	if err := s.limitHandshakes(x, r, upgrade); err != nil {
+		allowOrigin(x, r.Header.Get("Origin"))
+		return err
+	}
 	info, err := s.admitSocket(x, r)
 	if err != nil {
 		return err
 	}
-	if !canUpgrade(r) {
+	if !upgrade {
 		if err := s.deps.Channels.CheckOpen(r.Context(), info, r.URL.Query().Get("connectionId")); err != nil {
 			return err
 		}
@@ -117,6 +122,28 @@ func errDraining() error {
 func canUpgrade(r *http.Request) bool {
 	key, err := base64.StdEncoding.DecodeString(r.Header.Get("Sec-WebSocket-Key"))
 	return r.Method == http.MethodGet && r.ProtoMajor == 1 && r.ProtoMinor >= 1 && websocket.IsWebSocketUpgrade(r) && r.Header.Get("Sec-WebSocket-Version") == "13" && err == nil && len(key) == 16
+}
+
+// limitHandshakes counts handshakes against the limit of their session, and plain
+// requests against the api tier, before the database is read.
+func (s *Server) limitHandshakes(x *exchange, r *http.Request, upgrade bool) error {
+	if !upgrade {
+		if err := x.applyLimit(s.deps.Limits.Allow(r.Context(), ratelimit.API, x.client)); err != nil {
+			return err
+		}
+	}
+	id, err := s.deps.Sessions.SessionID(callToken(r))
+	if err != nil {
+		return nil // admitSocket rejects and counts it
+	}
+	perMinute := int64(s.deps.Channels.Limits().HandshakesPerMinute)
+	if upgrade {
+		return x.applyLimit(s.deps.Limits.AllowHandshake(r.Context(), id, perMinute))
+	}
+	if decision, refused := s.deps.Limits.HandshakeRefusal(id, perMinute); refused {
+		return x.applyLimit(decision, nil)
+	}
+	return nil
 }
 
 // admitSocket checks token and origin. It counts every handshake against the auth

@@ -47,13 +47,14 @@ type socket struct {
 	set     *socketSet
 	limits  channel.Limits
 
-	mu       sync.Mutex
-	timer    *time.Timer // of the heartbeat
-	queue    sendQueue
-	control  map[int][]byte // the next ping and pong to send
-	writing  bool
-	closing  channel.CloseCode // code of the first close; 0 while the socket is open
-	lastRead time.Time
+	mu          sync.Mutex
+	timer       *time.Timer // of the heartbeat
+	queue       sendQueue
+	control     map[int][]byte // the next ping and pong to send
+	writing     bool
+	afterWrites func()            // called when the writer ends; may be nil
+	closing     channel.CloseCode // code of the first close; 0 while the socket is open
+	lastRead    time.Time
 }
 
 func (s *socket) run() {

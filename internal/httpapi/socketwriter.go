@@ -2,7 +2,6 @@ package httpapi
 
 import (
 	"errors"
-	"math"
 	"time"
 
 	"github.com/gorilla/websocket"
@@ -15,36 +14,40 @@ const writeBatchBytes = 16 << 10
 
 // sendQueue holds the frames that wait for the writer of a socket.
 type sendQueue struct {
-	frames []queuedFrame
-	bytes  int64 // of the counted frames that are queued or being written
-}
-
-type queuedFrame struct {
-	frame   []byte
-	counted int64 // length that counts toward QueuedBytes; 0 for replayed history
+	frames [][]byte
+	bytes  int64 // of the frames that are queued or being written
 }
 
 // next removes the frames of the next write from the queue. They remain in
-// q.bytes: the caller subtracts counted when they are written.
-func (q *sendQueue) next() (batch []queuedFrame, counted int64) {
-	n, bytes := 0, 0
-	for n < len(q.frames) && bytes < writeBatchBytes {
-		bytes += len(q.frames[n].frame)
-		counted += q.frames[n].counted
+// q.bytes: the caller subtracts their size when they are written.
+func (q *sendQueue) next() (batch [][]byte, size int64) {
+	n := 0
+	for n < len(q.frames) && size < writeBatchBytes {
+		size += int64(len(q.frames[n]))
 		n++
 	}
 	batch, q.frames = q.frames[:n:n], q.frames[n:]
 	if len(q.frames) == 0 {
 		q.frames = nil
 	}
-	return batch, counted
+	return batch, size
 }
 
 // Send implements channel.Socket.
 func (s *socket) Send(frames ...[]byte) bool { return s.enqueue(s.limits.QueuedBytes, frames...) }
 
-// Replay implements channel.Socket.
-func (s *socket) Replay(frames [][]byte) { s.enqueue(unlimited, frames...) }
+// AfterWrites implements channel.Socket.
+func (s *socket) AfterWrites(f func()) {
+	s.mu.Lock()
+	idle := s.closing == 0 && !s.writing
+	if !idle {
+		s.afterWrites = f
+	}
+	s.mu.Unlock()
+	if idle {
+		f()
+	}
+}
 
 // SendAudio implements channel.Socket. It drops the frame if the queue is half
 // full.
@@ -53,10 +56,6 @@ func (s *socket) SendAudio(frame []byte) {
 		s.set.dropped.Inc()
 	}
 }
-
-// unlimited disables the limit of enqueue. Frames queued with it do not count toward
-// QueuedBytes.
-const unlimited = math.MaxInt64
 
 // enqueue queues frames for the writer. It returns false if the queue would
 // exceed the limit. A socket that is closing discards them.
@@ -68,14 +67,10 @@ func (s *socket) enqueue(limit int64, frames ...[]byte) bool {
 	}
 	queue := s.queue
 	for _, frame := range frames {
-		f := queuedFrame{frame: frame}
-		if limit != unlimited {
-			f.counted = int64(len(frame))
-		}
-		queue.frames = append(queue.frames, f)
-		queue.bytes += f.counted
+		queue.frames = append(queue.frames, frame)
+		queue.bytes += int64(len(frame))
 	}
-	if queue.bytes > limit {
+	if queue.bytes > limit && s.queue.bytes > 0 { // the largest message always fits into an empty queue
 		return false
 	}
 	s.queue = queue
@@ -100,7 +95,7 @@ func (s *socket) sendControl(kind int, data []byte) {
 }
 
 // discard empties the queue. The caller holds mu.
-func (s *socket) discard() { s.queue.frames, s.control = nil, nil }
+func (s *socket) discard() { s.queue.frames, s.control, s.afterWrites = nil, nil, nil }
 
 // startWriter starts the writer unless it is running. The caller holds mu and has
 // checked that the socket has not ended.
@@ -113,19 +108,26 @@ func (s *socket) startWriter() {
 
 // write sends all queued frames, then the close frame if the socket is closing.
 func (s *socket) write() {
-	var written int64 // counted bytes of the last batch
+	var written int64 // bytes of the last batch
 	for {
 		s.mu.Lock()
 		s.queue.bytes -= written
-		var batch []queuedFrame
+		var batch [][]byte
 		batch, written = s.queue.next()
 		control, code := s.control, s.closing
 		s.control = nil
 		s.writing = len(batch) > 0 || control != nil
+		var idle func()
+		if !s.writing {
+			idle, s.afterWrites = s.afterWrites, nil
+		}
 		s.mu.Unlock()
 		if len(batch) == 0 && control == nil {
-			if code != 0 {
+			switch {
+			case code != 0:
 				s.sendClose(code)
+			case idle != nil:
+				idle()
 			}
 			return
 		}
@@ -136,15 +138,15 @@ func (s *socket) write() {
 	}
 }
 
-func (s *socket) writeBatch(batch []queuedFrame, control map[int][]byte) (err error) {
+func (s *socket) writeBatch(batch [][]byte, control map[int][]byte) (err error) {
 	deadline := time.Now().Add(socketWriteTimeout)
 	_ = s.ws.SetWriteDeadline(deadline)
 	s.conn.beginBatch()
 	for kind, data := range control {
 		err = errors.Join(err, s.ws.WriteControl(kind, data, deadline))
 	}
-	for _, queued := range batch {
-		err = errors.Join(err, s.ws.WriteMessage(websocket.TextMessage, queued.frame))
+	for _, frame := range batch {
+		err = errors.Join(err, s.ws.WriteMessage(websocket.TextMessage, frame))
 	}
 	return errors.Join(err, s.conn.flushBatch())
 }

@@ -8,15 +8,14 @@ import (
 	"telapi/internal/channel"
 )
 
-func TestSendQueueCountsFramesBeingWrittenButNotHistory(t *testing.T) {
+func TestSendQueueCountsFramesBeingWritten(t *testing.T) {
 	s := &socket{limits: channel.Limits{QueuedBytes: 10}, writing: true}
-	s.Replay([][]byte{make([]byte, 100)})
 	if !s.Send(make([]byte, 3), make([]byte, 3)) {
 		t.Fatal("rejected frames that fit into the queue")
 	}
-	batch, counted := s.queue.next()
-	if len(batch) != 3 || counted != 6 || s.queue.frames != nil {
-		t.Fatalf("next returned %d frames with %d counted bytes and left %d queued, want 3, 6 and 0", len(batch), counted, len(s.queue.frames))
+	batch, size := s.queue.next()
+	if len(batch) != 2 || size != 6 || s.queue.frames != nil {
+		t.Fatalf("next returned %d frames with %d bytes and left %d queued, want 2, 6 and 0", len(batch), size, len(s.queue.frames))
 	}
 	if s.Send(make([]byte, 5)) {
 		t.Error("exceeded the limit while frames are being written")
@@ -39,11 +38,21 @@ func TestAudioIsDroppedFirstAndCounted(t *testing.T) {
 }
 
 func TestWriteBatchIsBounded(t *testing.T) {
-	s := &socket{writing: true}
-	s.Replay([][]byte{make([]byte, writeBatchBytes-1), make([]byte, 2*writeBatchBytes), {}, {}})
+	s := &socket{limits: channel.Limits{QueuedBytes: 1 << 20}, writing: true}
+	s.Send(make([]byte, writeBatchBytes-1), make([]byte, 2*writeBatchBytes), []byte{}, []byte{})
 	for _, want := range []int{2, 2, 0} {
 		if batch, _ := s.queue.next(); len(batch) != want {
 			t.Errorf("batch of %d frames, want %d", len(batch), want)
 		}
+	}
+}
+
+func TestLargestMessageFitsIntoEmptyQueue(t *testing.T) {
+	s := &socket{limits: channel.Limits{QueuedBytes: 10}, writing: true}
+	if !s.Send(make([]byte, 11)) {
+		t.Error("rejected a message with an empty queue")
+	}
+	if s.Send(make([]byte, 1)) {
+		t.Error("exceeded the limit")
 	}
 }

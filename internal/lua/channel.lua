@@ -40,6 +40,10 @@ local TOTAL_INTERVAL = 16
 local MAX_SEEN = 4096
 local SEEN_CHECK_INTERVAL = 256
 
+-- The history is read in pages of PAGE_BYTES, so that a reader that is slow needs little
+-- memory, with PAGE_ITEMS messages per command.
+local PAGE_BYTES, PAGE_ITEMS = 131072, 8
+
 -- The history is trimmed once per TRIM_INTERVAL messages, and whenever it is read.
 local TRIM_INTERVAL = 128
 
@@ -441,18 +445,25 @@ local function trimHistory()
   setField('trimmed', lastTrimmed[1])
 end
 
--- Returns the history from a message number on, as {ID, message, ID, message …}.
+-- Returns the history from a message number on, as {ID, message, ID, message …}: a page
+-- of at most PAGE_BYTES and one message.
 local function readHistory(from)
-  local list = {}
-  for _, item in ipairs(redis.call('XRANGE', OUT, from, '+')) do
-    list[#list + 1] = item[1]
-    list[#list + 1] = item[2][2]
-  end
+  local list, bytes = {}, 0
+  repeat
+    local items = redis.call('XRANGE', OUT, from, '+', 'COUNT', PAGE_ITEMS)
+    for _, item in ipairs(items) do
+      if bytes >= PAGE_BYTES then return list end
+      list[#list + 1] = item[1]
+      list[#list + 1] = item[2][2]
+      bytes = bytes + #item[2][2]
+      from = toNumber(item[1]) + 1
+    end
+  until #items < PAGE_ITEMS
   return list
 end
 
--- Returns the complete history after a cursor, or false if the cursor is unknown or
--- messages after it were removed. Needs epoch and outLast.
+-- Returns the first page of the history after a cursor, or false if the cursor is unknown
+-- or messages after it were removed. Needs epoch and outLast.
 local function readHistoryAfter(epoch, id)
   trimHistory()
   if channel.epoch == '' or epoch ~= channel.epoch then return false end

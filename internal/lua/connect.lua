@@ -11,7 +11,7 @@
 -- ARGV[9]  entry that reports the connection to the runtime
 -- ARGV[10…] arguments for opening the channel, in the order of claim.lua
 -- returns  {'attached', number of the connection, epoch, newest message ID, newest entry ID, 1 if the caller should offer the
---          session, 1 if text chat is on, 1 if recovered, {ID, message, ID, message …}}, or {'in_use'}, {'ended'}, {'foreign'}
+--          session, 1 if text chat is on, 1 if recovered, {ID, message, ID, message …}} with the first page of the history, or {'in_use'}, {'ended'}, {'foreign'}
 --
 -- Atomic so that only one of two connections owns the session, and so that no message is
 -- missing between the history that is read and the messages that are published later. Of

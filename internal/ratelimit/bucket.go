@@ -84,9 +84,12 @@ func (b *bucket) add(g Grant, requested time.Time) {
 // teamPolicy is the policy name of a team's daily quota.
 const teamPolicy = "team_daily_quota"
 
+// sessionPolicy is the policy name of a session's handshakes.
+const sessionPolicy = "session_handshakes"
+
 // Decision is the result of counting a request against a limit.
 type Decision struct {
-	Policy    string // a tier, or team_daily_quota
+	Policy    string // a tier, team_daily_quota or session_handshakes
 	Allowed   bool
 	Limit     int64         // requests per window
 	Remaining int64         // approximate: other instances may hold leases
@@ -125,9 +128,13 @@ func (d Decision) Refusal() *fault.Error {
 		ResetAt: time.Now().Add(wait).UTC().Format(time.RFC3339),
 	}
 	message := "Too many requests from your address."
-	if d.Policy == teamPolicy {
+	switch d.Policy {
+	case teamPolicy:
 		details.Limit, details.Tier = teamPolicy, ""
 		message = "Your team's daily quota is used up."
+	case sessionPolicy:
+		details.Limit, details.Tier = sessionPolicy, ""
+		message = "The session has opened too many connections."
 	}
 	return fault.New(fault.RateLimitExceeded, "%s Try again in %d seconds.", message, wholeSeconds(wait)).
 		WithDetails(details).WithRetryAfter(wait)

@@ -43,12 +43,13 @@ type Limiter struct {
 	buckets *simplelru.LRU[bucketKey, *bucket]
 }
 
-// bucketKey is a tier and an address, or a team and a day.
+// bucketKey is a tier and an address, a team and a day, or a session.
 type bucketKey struct {
-	tier   Tier
-	client netip.Addr
-	team   string
-	day    int64
+	tier    Tier
+	client  netip.Addr
+	team    string
+	day     int64
+	session string
 }
 
 // Source returns the current limits, as Settings.Limits does. A new pointer
@@ -76,7 +77,7 @@ func NewLimiter(counter Counter, limits Source, registry prometheus.Registerer) 
 			Help: "Leases of permits requested from the key-value store.",
 		}),
 	}
-	for _, policy := range append([]Tier{teamPolicy}, Tiers...) {
+	for _, policy := range append([]Tier{teamPolicy, sessionPolicy}, Tiers...) {
 		for _, decision := range []string{"allowed", "refused", "failed"} {
 			l.decisions.WithLabelValues(string(policy), decision) // exported from the start, so that rates work
 		}
@@ -119,6 +120,29 @@ func (l *Limiter) AllowTeam(ctx context.Context, teamID string, quota int64) (De
 	err := l.decide(ctx, &d, bucketKey{team: teamID, day: today}, rule{nil, quota, quotaWindow})
 	d.Reset = time.Unix(0, 0).Add(time.Duration(today+1) * day).Sub(now)
 	return d, err
+}
+
+// AllowHandshake counts a WebSocket handshake of a session.
+func (l *Limiter) AllowHandshake(ctx context.Context, sessionID string, perMinute int64) (Decision, error) {
+	d := Decision{Policy: sessionPolicy, Limit: perMinute, Window: time.Minute}
+	err := l.decide(ctx, &d, bucketKey{session: sessionID}, rule{nil, perMinute, time.Minute})
+	return d, err
+}
+
+// HandshakeRefusal returns the decision of the next AllowHandshake if this instance
+// knows that it would be refused. It counts nothing.
+func (l *Limiter) HandshakeRefusal(sessionID string, perMinute int64) (d Decision, refused bool) {
+	l.mu.Lock()
+	b, ok := l.buckets.Get(bucketKey{session: sessionID})
+	l.mu.Unlock()
+	if !ok {
+		return d, false
+	}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	now := time.Now()
+	d = Decision{Policy: sessionPolicy, Limit: perMinute, Window: time.Minute, Reset: b.ends.Sub(now)}
+	return d, now.Before(b.ends) && b.permits == 0 && b.remaining == 0
 }
 
 // decide completes d. It applies the rule once: callers with different rules that
@@ -212,6 +236,8 @@ func (l *Limiter) startLease(ctx context.Context, b *bucket, key bucketKey, now 
 // String is the name of the bucket in the store.
 func (k bucketKey) String() string {
 	switch {
+	case k.session != "":
+		return "session:" + k.session
 	case k.tier == "":
 		return "team:" + k.team + ":" + time.Unix(k.day*int64(day/time.Second), 0).UTC().Format(time.DateOnly)
 	case k.client.Is6():

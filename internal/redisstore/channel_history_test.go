@@ -18,6 +18,46 @@ import (
 	"telapi/test/poll"
 )
 
+// The history is read in pages, so that a reader needs little memory.
+func historyPages(t *testing.T, opts Options) {
+	s := newChannelFixture(t, opts, nil)
+	start := s.attach("a").Head
+	c := s.attachRuntime("r")
+	const count = 40
+	for range count {
+		s.send(c, strings.Repeat("x", 20_000))
+	}
+	resumed := s.attach("a", resume(start))
+	pages, position := [][]channel.Message{resumed.Missed}, start
+	for len(pages[len(pages)-1]) > 0 {
+		page := pages[len(pages)-1]
+		for _, m := range page {
+			if number, _, _ := strings.Cut(m.Cursor.ID, "-"); number <= "0" || m.Cursor == position {
+				t.Errorf("message %s follows %s", m.Cursor.ID, position.ID)
+			}
+			position = m.Cursor
+		}
+		next, complete, err := s.channels.Since(t.Context(), s.id, position)
+		if err != nil || !complete {
+			t.Fatalf("read after %s: complete %v, %v", position.ID, complete, err)
+		}
+		pages = append(pages, next)
+	}
+	total := 0
+	for _, page := range pages {
+		size := 0
+		for _, m := range page {
+			size += len(m.JSON)
+		}
+		if total += len(page); size > 128<<10+21_000 {
+			t.Errorf("page of %d bytes, want at most 128 KiB and one message", size)
+		}
+	}
+	if total != count || position != resumed.Head {
+		t.Errorf("%d messages up to %v, want %d up to %v", total, position, count, resumed.Head)
+	}
+}
+
 func cursors(t *testing.T, opts Options) {
 	s := newChannelFixture(t, opts, func(l *wire.ChannelLimits) { l.HistoryMessages = 3 })
 	start := s.attach("c0")

@@ -20,6 +20,7 @@ import (
 // channelTests run on every engine.
 var channelTests = map[string]func(*testing.T, Options){
 	"recovery is all or nothing":                               cursors,
+	"history is read in pages":                                 historyPages,
 	"wiped store":                                              wipedStore,
 	"one connection owns a session":                            sessionOwner,
 	"presence":                                                 presence,
