@@ -23,9 +23,10 @@ func (b *Backoff) Next() time.Duration {
 		delay = shifted
 		b.attempts++
 	}
-	var random [8]byte
+	var random [4]byte
 	_, _ = rand.Read(random[:]) // never fails
-	return delay/2 + time.Duration(binary.LittleEndian.Uint64(random[:])%uint64(max(1, delay)))
+	fraction := float64(binary.LittleEndian.Uint32(random[:])) / (1 << 32)
+	return delay/2 + time.Duration(fraction*float64(delay))
 }
 
 // Reset starts the series again.
