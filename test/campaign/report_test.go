@@ -46,8 +46,8 @@ func report(size size, results [][]row) string {
 		rows[s.title] = append(rows[s.title], results[i]...)
 	}
 	var b strings.Builder
-	fmt.Fprintf(&b, "Measured on %s with %d browsers (%d in the reconnect storm) on %d cores, which also ran all servers.\n",
-		time.Now().UTC().Format("2 January 2006"), size.browsers, size.storm, runtime.NumCPU())
+	fmt.Fprintf(&b, "Measured on %s with `make campaign SCALE=%g`: %d browsers (%d in the reconnect storm) on %d cores, which also ran all servers.\n",
+		time.Now().UTC().Format("2 January 2006"), *scale, size.browsers, size.storm, runtime.NumCPU())
 	var total row
 	for _, title := range titles {
 		fmt.Fprintf(&b, "\n%s:\n\n| Fault | Callbacks | Frames | Messages | Lost | Twice | Out of order | Silent | Recovered in |\n"+
