@@ -29,7 +29,7 @@ WEB  := web
 REDOCLY := env REDOCLY_TELEMETRY=off REDOCLY_SUPPRESS_UPDATE_NOTICE=true npx --yes @redocly/cli@2.73.0
 NPM  := npm --no-audit --no-fund --no-update-notifier --prefix
 
-.PHONY: help run build test bench fuzz campaign release lint fmt generate clean
+.PHONY: help run build test simulate bench fuzz campaign release lint fmt generate clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -60,6 +60,10 @@ test: ## Run all checks and tests; installs missing servers
 	@$(STEP) 'playground: npm ci' $(MAKE) -s $(WEB)/node_modules/.package-lock.json
 	@$(STEP) 'playground: types' $(NPM) $(WEB) run --silent typecheck
 	@$(STEP) 'playground: tests in Chromium' $(NPM) $(WEB) run --silent test
+
+# Every run uses new seeds. A failing seed is printed with its trace.
+simulate: ## Simulate faults until one is found; SEED=n replays a seed
+	go test ./test/simulation -run '$(if $(SEED),^TestSeeds$$,^TestForever$$)' -v -count=1 -timeout 0 $(if $(SEED),-seed=$(SEED),-forever)
 
 bench: ## Compare with baselines in one run and print ratios
 	go run ./test/bench $(ARGS)

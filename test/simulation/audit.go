@@ -1,0 +1,113 @@
+package simulation
+
+import (
+	"sync"
+	"time"
+)
+
+const (
+	// handshakeDeadline is how long a request can take effect. A handshake may fail
+	// earlier, when its connection breaks.
+	handshakeDeadline = 3*time.Second + clockError
+	// clockError is how much the scripts tolerate in the order of two requests.
+	clockError = 250 * time.Millisecond
+)
+
+// audit watches the commands that the store executes. It checks that a session
+// has one owner and a channel one claim, and that nothing takes effect after the
+// caller got an error.
+type audit struct {
+	world *world
+
+	mu     sync.Mutex
+	owners map[string]*holder // by channel
+	claims map[string]*holder
+	frames map[string]int // by message ID, how often it was handed to the store
+}
+
+// holder is the connection or claim that has a channel.
+type holder struct {
+	id   string // connection ID or claim token
+	host *host
+	sent time.Time // when the host asked for it
+}
+
+func newAudit(w *world) *audit {
+	return &audit{world: w, owners: map[string]*holder{}, claims: map[string]*holder{}, frames: map[string]int{}}
+}
+
+// reset forgets everything: the store has lost data.
+func (a *audit) reset() {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	clear(a.owners)
+	clear(a.claims)
+}
+
+func (a *audit) claimOf(channelID string) *holder {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return a.claims[channelID]
+}
+
+// repeated reports whether a frame was handed to the store more than once.
+func (a *audit) repeated(messageID string) bool {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return a.frames[messageID] > 1
+}
+
+// executed checks a script call. The store holds its lock.
+func (a *audit) executed(c command) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	record := a.world.ledger.channel(c.channel)
+	if record == nil || len(c.reply) == 0 {
+		return
+	}
+	argv, outcome := c.argv(), c.reply[0]
+	if c.script == "frame" && len(c.reply) > 1 {
+		outcome = c.reply[1]
+	}
+	a.world.trace("store", "%s from %s on %s: %s (sent %v ago)", c.script, c.host.name, record.name, printable(c.script, outcome), c.at.Sub(c.sent).Round(time.Microsecond))
+	if c.script == "frame" {
+		for _, arg := range argv {
+			if len(arg) == 36 { // a message ID, or that of the connection
+				a.frames[arg]++
+			}
+		}
+	}
+	switch {
+	case c.script == "connect" && outcome == "attached":
+		if at, failed := record.failedHandshake(c.host); failed && !at.Before(c.sent) && c.at.After(at) && c.at.Sub(c.sent) > handshakeDeadline {
+			record.violation("a handshake of %s took the session over %v after it had failed", c.host.name, c.at.Sub(at).Round(time.Millisecond))
+		}
+		if old := a.owners[c.channel]; old != nil && old.sent.After(c.sent.Add(clockError)) {
+			record.violation("a handshake that %s asked for %v earlier replaced that of %s", c.host.name, old.sent.Sub(c.sent).Round(time.Millisecond), old.host.name)
+		}
+		a.owners[c.channel] = &holder{argv[0], c.host, c.sent}
+	case c.script == "claim" && outcome == "claimed" && argv[3] != "renew":
+		if old := a.claims[c.channel]; old != nil && old.id != argv[1] && old.sent.After(c.sent.Add(clockError)) {
+			record.violation("a claim that %s asked for %v earlier replaced the claim of %s", c.host.name, old.sent.Sub(c.sent).Round(time.Millisecond), old.host.name)
+		}
+		a.claims[c.channel] = &holder{argv[1], c.host, c.sent}
+	case c.script == "frame" && (outcome == "appended" || outcome == "repeated"):
+		if owner := a.owners[c.channel]; owner != nil && owner.id != argv[0] {
+			record.violation("a connection that does not own the session appended frames")
+		}
+	case c.script == "send" && len(c.reply) > 1 && c.reply[1] == "sent",
+		c.script == "commit" && outcome == "committed",
+		c.script == "await" && outcome == "awaited":
+		if claim := a.claims[c.channel]; claim != nil && claim.id != argv[0] {
+			record.violation("%s changed the channel without its claim", c.host.name)
+		}
+	}
+}
+
+// printable keeps random IDs out of the trace.
+func printable(script, outcome string) string {
+	if script == "send" && number(outcome) > 0 {
+		return "sent"
+	}
+	return outcome
+}

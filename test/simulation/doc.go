@@ -1,0 +1,52 @@
+// Package simulation runs the whole system in one process under a seeded
+// schedule of faults: two instances of the service (channel, callback and session
+// layers), two call runtimes, the scripts on the embedded engine, browsers and
+// providers. The code of the service and of callruntime is the real one; browsers
+// and providers are small state machines that follow docs and sdk/js.
+//
+// A run lasts about 40 seconds of virtual time and takes a tenth of a second. It
+// is a synctest bubble: time advances when every goroutine waits. The network
+// between a process and the store delays bytes, holds them for seconds and
+// delivers them afterwards, and loses requests and replies. Processes crash and
+// start again, the store fails over to a replica that lacks the newest writes,
+// clocks step, browsers leave and return. See faults.go for all faults.
+//
+// # What is checked
+//
+// The ledger records what was acknowledged. After faults and traffic have
+// stopped, everything must be settled within a bound, and then: each
+// acknowledged frame and callback is on the runtime stream once and in order, and
+// a runtime received it; each acknowledged message reached the browser once and
+// in order; each work item has one outcome, and none waited for an item that the
+// runtime does not know; data that a failover lost was reported to both sides;
+// no browser was closed as replaced; browser actions are in the database; the runtime
+// knows when a browser is gone; and after the end, no key is left. The audit
+// checks what the store executes: one owner, one claim, no late effects.
+//
+// A process that crashes takes its knowledge with it. So a loss need not be
+// reported if a process crashes after it. A callback whose acceptance was lost is
+// known to its provider only; its item times out.
+//
+// # How to read a failure
+//
+// A failing seed prints its violations and its trace, one line per event: virtual
+// time in seconds, actor, event. Actors are named after their place and their
+// life: instance2#3 is the third process of instance2. "store" lines are executed
+// scripts, with the time that the request travelled. "scheduler" lines are faults.
+// Start at the violation, follow the frame, message or item backwards to its
+// acknowledgement, and look for the fault between. Then replay the seed with more
+// output, or with a fix:
+//
+//	make simulate SEED=42
+//
+// # Determinism
+//
+// Every decision depends on the seed, the actor and the virtual time only: each
+// actor has its own random numbers, crypto/rand is seeded, and delays have
+// nanoseconds, so that two events rarely happen at the same instant. One thread
+// runs all goroutines, and the garbage collector is off during a run. The order of
+// goroutines that become runnable at the same instant is still up to the Go
+// scheduler, as are select and the iteration of maps. In about one of ten seeds
+// two traces therefore differ in an event that happens later. Such a run is
+// valid, but a violation that depends on this order may need several replays.
+package simulation

@@ -1,0 +1,56 @@
+package simulation
+
+import (
+	"slices"
+	"strings"
+	"time"
+)
+
+func (l *ledger) failedOver(lost []command) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.losses = append(l.losses, loss{time.Now(), lost})
+}
+
+// lostSince reports whether a failover after the given time lost a command on a
+// channel.
+func (l *ledger) lostSince(channelID string, since time.Time) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return slices.ContainsFunc(l.losses, func(x loss) bool {
+		return x.at.After(since) && slices.ContainsFunc(x.commands, func(c command) bool { return c.channel == channelID })
+	})
+}
+
+// lostAt returns when the call of a script that wrote something was lost; zero if
+// it was not.
+func (l *ledger) lostAt(channelID, script, ref string) (at time.Time) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for _, x := range l.losses {
+		for _, c := range x.commands {
+			if c.channel == channelID && c.script == script && slices.ContainsFunc(c.args, func(a string) bool { return a == ref || strings.Contains(a, `"`+ref+`"`) }) {
+				at = x.at
+			}
+		}
+	}
+	return at
+}
+
+// reported checks that a loss was reported to both sides. A process that crashes
+// takes what it knew with it.
+func (r *channelRecord) reported(what string, at time.Time) {
+	after := func(told time.Time) bool { return told.After(at) }
+	for _, crash := range r.ledger.crashes {
+		if crash.After(at.Add(-3 * time.Second)) {
+			return
+		}
+	}
+	if !slices.ContainsFunc(r.toldBrowser, after) {
+		r.violation("%s was acknowledged and then lost, and the browser was not notified", what)
+	}
+	held := slices.ContainsFunc(r.tenures, func(t *tenure) bool { return t.from.Before(at) && (t.until.IsZero() || t.until.After(at)) })
+	if held && !slices.ContainsFunc(r.toldRuntime, after) {
+		r.violation("%s was acknowledged and then lost, and the runtime was not notified", what)
+	}
+}

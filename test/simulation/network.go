@@ -1,0 +1,270 @@
+package simulation
+
+import (
+	"context"
+	"errors"
+	"net"
+	"os"
+	"sync"
+	"time"
+)
+
+// direction is one of the two directions of a connection.
+type direction int
+
+const (
+	toServer direction = iota
+	toClient
+)
+
+var errReset = errors.New("simulated network: connection reset")
+
+// host is one life of a process: its connections and the state of the network
+// between it and its peers. After a crash the process continues under a new host.
+type host struct {
+	world *world
+	name  string
+
+	mu      sync.Mutex
+	refused time.Time // dialing fails until then
+	held    [2]time.Time
+	slow    time.Duration // upper bound of the additional delay
+	dead    bool
+	links   []*link
+	dialed  int
+}
+
+func newHost(w *world, name string) *host { return &host{world: w, name: name} }
+
+// delay returns how long a chunk travels, from a random number. The least digits
+// keep two events from happening at the same instant, whose order would be up to
+// the Go scheduler.
+func (h *host) delay(random uint64) time.Duration {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return 100*time.Microsecond + time.Duration(random%uint64(900*time.Microsecond+h.slow))
+}
+
+func (h *host) heldUntil(d direction) time.Time {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.held[d]
+}
+
+// stallOne holds the bytes of one of the host's connections.
+func (h *host) stallOne(n int, d direction, length time.Duration) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if len(h.links) > 0 {
+		l := h.links[n%len(h.links)]
+		l.mu.Lock()
+		defer l.mu.Unlock()
+		l.held[d] = time.Now().Add(length)
+	}
+}
+
+// stall holds the bytes of one direction for a while. They arrive afterwards.
+func (h *host) stall(d direction, length time.Duration) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if until := time.Now().Add(length); until.After(h.held[d]) {
+		h.held[d] = until
+	}
+}
+
+func (h *host) setSlow(d time.Duration) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.slow = d
+}
+
+// reset breaks all connections to the store. What the host has sent is still
+// executed if effect is set; the replies are lost in any case.
+func (h *host) reset(effect bool) {
+	h.mu.Lock()
+	links := h.links
+	h.links = nil
+	h.mu.Unlock()
+	for _, l := range links {
+		l.reset(effect)
+	}
+}
+
+// crash cuts the host off for good. What is under way is still executed if
+// effect is set.
+func (h *host) crash(effect bool) {
+	h.mu.Lock()
+	h.dead = true
+	h.mu.Unlock()
+	h.reset(effect)
+}
+
+func (h *host) alive() bool {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return !h.dead
+}
+
+// dial connects to the store.
+func (h *host) dial(ctx context.Context) (net.Conn, error) {
+	h.mu.Lock()
+	h.dialed++
+	number, name := h.dialed, h.name
+	h.mu.Unlock()
+	select {
+	case <-time.After(h.delay(h.world.key("dial", name, number))):
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	}
+	h.mu.Lock()
+	refused := h.dead || time.Now().Before(h.refused)
+	h.mu.Unlock()
+	if refused || !h.world.store.up() {
+		return nil, errors.New("simulated network: connection refused")
+	}
+	l := &link{host: h, changed: make(chan struct{})}
+	l.up = newPipe(h, toServer, number, nil)
+	l.down = newPipe(h, toClient, number, l.receive)
+	l.up.link, l.down.link = l, l
+	l.up.deliver = h.world.store.serve(h, l).feed
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.dead {
+		return nil, errors.New("simulated network: connection refused")
+	}
+	h.links = append(h.links, l)
+	return l, nil
+}
+
+// link is a connection from a host to the store, as the client sees it.
+type link struct {
+	host     *host
+	up, down *pipe
+
+	mu       sync.Mutex
+	held     [2]time.Time  // until when bytes of this connection are held
+	changed  chan struct{} // closed and replaced when a reader has to look again
+	buffer   []byte
+	err      error
+	deadline time.Time
+}
+
+func (l *link) heldUntil(d direction) time.Time {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.held[d]
+}
+
+// receive takes bytes from the store.
+func (l *link) receive(c chunk) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.buffer = append(l.buffer, c.data...)
+	if c.eof && l.err == nil {
+		l.err = errReset
+	}
+	l.wake()
+}
+
+// wake makes readers look again. The caller holds mu.
+func (l *link) wake() {
+	close(l.changed)
+	l.changed = make(chan struct{})
+}
+
+func (l *link) reset(effect bool) {
+	if effect {
+		l.up.end()
+	} else {
+		l.up.cut()
+	}
+	l.down.cut()
+	l.fail(errReset)
+}
+
+func (l *link) fail(err error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.err == nil {
+		l.err = err
+	}
+	l.wake()
+}
+
+// Read implements net.Conn.
+func (l *link) Read(b []byte) (int, error) {
+	for {
+		l.mu.Lock()
+		if n := copy(b, l.buffer); n > 0 {
+			l.buffer = l.buffer[n:]
+			l.mu.Unlock()
+			return n, nil
+		}
+		err, changed, deadline := l.err, l.changed, l.deadline
+		l.mu.Unlock()
+		if err != nil {
+			return 0, err
+		}
+		if deadline.IsZero() {
+			<-changed
+			continue
+		}
+		if !time.Now().Before(deadline) {
+			return 0, os.ErrDeadlineExceeded
+		}
+		timer := time.NewTimer(time.Until(deadline))
+		select {
+		case <-changed:
+		case <-timer.C:
+		}
+		timer.Stop()
+	}
+}
+
+// Write implements net.Conn.
+func (l *link) Write(b []byte) (int, error) {
+	l.mu.Lock()
+	err := l.err
+	l.mu.Unlock()
+	if err != nil {
+		return 0, err
+	}
+	if !l.up.send(append([]byte(nil), b...)) {
+		return 0, errReset
+	}
+	return len(b), nil
+}
+
+// Close implements net.Conn. What was written before still arrives.
+func (l *link) Close() error {
+	l.up.end()
+	l.down.cut()
+	l.fail(net.ErrClosed)
+	return nil
+}
+
+// SetDeadline implements net.Conn.
+func (l *link) SetDeadline(t time.Time) error { return l.SetReadDeadline(t) }
+
+// SetReadDeadline implements net.Conn.
+func (l *link) SetReadDeadline(t time.Time) error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.deadline = t
+	l.wake()
+	return nil
+}
+
+// SetWriteDeadline implements net.Conn. Writes never block.
+func (l *link) SetWriteDeadline(time.Time) error { return nil }
+
+// LocalAddr implements net.Conn.
+func (l *link) LocalAddr() net.Addr { return address(l.host.name) }
+
+// RemoteAddr implements net.Conn.
+func (l *link) RemoteAddr() net.Addr { return address("store") }
+
+type address string
+
+func (a address) Network() string { return "simulated" }
+func (a address) String() string  { return string(a) }

@@ -1,0 +1,167 @@
+package simulation
+
+import (
+	"flag"
+	"fmt"
+	"os"
+	"runtime"
+	"runtime/debug"
+	"slices"
+	"testing"
+	"testing/cryptotest"
+	"testing/synctest"
+	"time"
+
+	"telapi/internal/endpoint"
+	"telapi/internal/sqlstore"
+	"telapi/internal/team"
+)
+
+var (
+	seedFlag  = flag.Uint64("seed", 0, "replay this seed and print its trace")
+	seedsFlag = flag.Int("seeds", 5, "number of seeds to run")
+
+	foreverFlag = flag.Bool("forever", false, "run new seeds until one fails")
+)
+
+// firstSeed is the seed with which TestSeeds starts.
+const firstSeed = 2
+
+func TestMain(m *testing.M) {
+	flag.Parse()
+	runtime.GOMAXPROCS(1) // two threads would make the order of events random
+	os.Exit(m.Run())
+}
+
+// tempDir returns a directory in memory if the system has a memory file system.
+func tempDir(t *testing.T) string {
+	t.Helper()
+	parent := ""
+	if info, err := os.Stat("/dev/shm"); err == nil && info.IsDir() {
+		parent = "/dev/shm"
+	}
+	dir, err := os.MkdirTemp(parent, "telapi-simulation-*")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = os.RemoveAll(dir) })
+	return dir
+}
+
+// copyDatabase returns a directory with a copy of a database. It is faster than
+// the migrations.
+func copyDatabase(t *testing.T, template string) string {
+	t.Helper()
+	dir := tempDir(t)
+	if err := os.CopyFS(dir, os.DirFS(template)); err != nil {
+		t.Fatal(err)
+	}
+	return dir
+}
+
+// newDatabase returns the directory of a migrated database.
+func newDatabase(t *testing.T) string {
+	t.Helper()
+	dir := tempDir(t)
+	db, err := sqlstore.Open(sqlstore.Options{DataDir: dir})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = db.Close() }()
+	if err := db.Migrate(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	now := time.Now()
+	if err := db.CreateTeam(t.Context(), team.Team{ID: teamID, Name: teamID, CreatedAt: now}); err != nil {
+		t.Fatal(err)
+	}
+	e := endpoint.Endpoint{ID: endpointID, TeamID: teamID, Name: endpointID, Enabled: true, Modes: endpoint.Modes, CreatedAt: now, UpdatedAt: now}
+	if err := db.CreateEndpoint(t.Context(), e); err != nil {
+		t.Fatal(err)
+	}
+	return dir
+}
+
+// simulate runs one seed in a bubble.
+func simulate(t *testing.T, seed uint64, template string, m Mutation) (result Result) {
+	t.Helper()
+	old := debug.SetGCPercent(-1) // a collection would change the order of goroutines
+	defer func() { debug.SetGCPercent(old); runtime.GC() }()
+	t.Run("", func(t *testing.T) {
+		cryptotest.SetGlobalRandom(t, seed)
+		dir := copyDatabase(t, template)
+		synctest.Test(t, func(t *testing.T) { result = run(t, seed, dir, m) })
+	})
+	return result
+}
+
+// TestSeeds runs the first seeds, or one seed with its trace.
+func TestSeeds(t *testing.T) {
+	dir := newDatabase(t)
+	if *seedFlag != 0 {
+		result := simulate(t, *seedFlag, dir, Mutation{})
+		t.Log(result.Failure())
+		if len(result.Violations) > 0 {
+			t.Fail()
+		}
+		return
+	}
+	for seed := range uint64(*seedsFlag) {
+		if result := simulate(t, seed+firstSeed, dir, Mutation{}); len(result.Violations) > 0 {
+			t.Error(result.Failure())
+		}
+	}
+}
+
+// TestForever runs new seeds until one fails or the process is stopped.
+func TestForever(t *testing.T) {
+	if !*foreverFlag {
+		t.Skip("make simulate runs this")
+	}
+	dir := newDatabase(t)
+	first := uint64(time.Now().Unix()) * 1000
+	for seed := first; ; seed++ {
+		if result := simulate(t, seed, dir, Mutation{}); len(result.Violations) > 0 {
+			t.Fatal(result.Failure())
+		}
+		if n := seed - first + 1; n%50 == 0 {
+			fmt.Printf("%d seeds without a violation, the last one is %d\n", n, seed)
+		}
+	}
+}
+
+// A seed replays exactly: two runs have the same trace, except for the order of
+// events at the same instant. The Go scheduler can make a run differ, so some
+// attempts may fail.
+func TestReplayIsExact(t *testing.T) {
+	if raceDetector {
+		t.Skip("the race detector changes the order of goroutines")
+	}
+	dir := newDatabase(t)
+	for seed := uint64(2); seed < 5; seed++ {
+		difference := ""
+		for range 4 {
+			first, second := simulate(t, seed, dir, Mutation{}), simulate(t, seed, dir, Mutation{})
+			if difference = compare(first.Trace, second.Trace); difference == "" {
+				break
+			}
+		}
+		if difference != "" {
+			t.Errorf("seed %d never had the same trace twice: %s", seed, difference)
+		}
+	}
+}
+
+// compare returns the first difference of two traces.
+func compare(first, second []string) string {
+	first, second = slices.Sorted(slices.Values(first)), slices.Sorted(slices.Values(second))
+	for i := range min(len(first), len(second)) {
+		if first[i] != second[i] {
+			return fmt.Sprintf("line %d is\n%s, then\n%s", i, first[i], second[i])
+		}
+	}
+	if len(first) != len(second) {
+		return fmt.Sprintf("%d lines, then %d", len(first), len(second))
+	}
+	return ""
+}
