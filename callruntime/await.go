@@ -122,7 +122,7 @@ func (c *Channel) register(ctx context.Context, o AwaitOptions) (item WorkItem, 
 		c.token, hex.EncodeToString(digest[:]), string(o.Kind), string(o.Scope), item.ID, strconv.FormatInt(o.TTL.Milliseconds(), 10), string(timeout),
 	).AsStrSlice()
 	if err == nil {
-		err = replyErrors[reply[0]]
+		err = replyError(reply[0])
 	} else if o.Token == "" {
 		c.cancelUnknown(item.ID)
 	}

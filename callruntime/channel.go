@@ -136,8 +136,8 @@ func (c *Channel) claim(ctx context.Context, action string, lease time.Duration,
 	until := time.Now().Add(lease)
 	args = append([]string{c.runtime.opts.Name, c.token, strconv.FormatInt(lease.Milliseconds(), 10), action, c.runtime.clock.Now()}, args...)
 	reply, err := c.run(ctx, "claim", args...).AsStrSlice()
-	if err == nil && reply[0] != "claimed" {
-		err = replyErrors[reply[0]]
+	if err == nil {
+		err = replyError(reply[0])
 	}
 	if err == nil {
 		c.claimedUntil.Store(&until)
@@ -203,7 +203,7 @@ func (c *Channel) End(ctx context.Context, reason string) error {
 func (c *Channel) do(ctx context.Context, script string, args ...string) error {
 	word, err := c.run(ctx, script, args...).ToString()
 	if err == nil {
-		err = replyErrors[word]
+		err = replyError(word)
 	}
 	return wrap(script, err)
 }

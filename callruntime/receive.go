@@ -36,9 +36,9 @@ type Delivery struct {
 // Receive waits for the next entry. It returns the entries of the stream in order,
 // and audio frames as they arrive. Audio does not delay entries: it is returned
 // only when no entry is known to be waiting. Receive fails with ErrEnded after the
-// last entry, with ErrClaimLost if another runtime can claim the channel, with
-// ErrLost if the store lost it or its newest entries, and with ErrClosed after
-// Close. If an entry cannot be decoded, Receive returns its position with the
+// last entry, with ErrClaimLost if the claim has expired or another runtime has it,
+// with ErrLost if the store lost the channel or its newest entries, and with
+// ErrClosed after Close. If an entry cannot be decoded, Receive returns its position with the
 // error; the next call continues after it.
 func (c *Channel) Receive(ctx context.Context) (Delivery, error) {
 	select {
@@ -254,8 +254,8 @@ func history(channelID string) stream {
 	}}
 }
 
-// Observe reads the runtime stream of a channel without claiming it, from a
-// position on; an empty position is the oldest entry. On the returned channel
+// Observe reads the runtime stream of a channel without claiming it, after a
+// position; with an empty position it starts with the oldest entry. On the returned channel
 // Send, Await, Cancel and End act on behalf of the runtime that has the claim, and
 // Commit fails with ErrClaimLost.
 func (r *Runtime) Observe(channelID, from string) *Channel {
@@ -277,7 +277,7 @@ func (r *Runtime) observe(channelID, from string, s stream) *Channel {
 }
 
 // Entries returns up to count entries that are on a channel's runtime stream now,
-// the oldest first, from a position on. Entries that were committed long ago are
+// the oldest first, starting with the one at the position from. Entries that were committed long ago are
 // no longer there.
 func (r *Runtime) Entries(ctx context.Context, channelID, from string, count int) ([]Delivery, error) {
 	return r.list(ctx, runtimeStream(channelID), from, count)

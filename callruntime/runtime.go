@@ -46,10 +46,19 @@ var (
 	ErrWorkItemExists   = errors.New("another work item with this ID exists")
 )
 
-// replyErrors maps the replies of the scripts to errors.
+// replyErrors maps the replies of the scripts to errors; nil means success.
 var replyErrors = map[string]error{
+	"claimed": nil, "committed": nil, "done": nil, "awaited": nil, "cancelled": nil, "sent": nil, "repeated": nil,
 	"lost": ErrLost, "ended": ErrEnded, "foreign": ErrOtherTeam, "taken": ErrClaimed, "claim_lost": ErrClaimLost, "unknown": ErrUnknownPosition,
 	"no_item": ErrWorkItemNotFound, "exists": ErrWorkItemExists,
+}
+
+func replyError(word string) error {
+	err, known := replyErrors[word]
+	if !known {
+		return fmt.Errorf("unexpected reply %q: the service may run another version of the scripts", word)
+	}
+	return err
 }
 
 // Options configure a Runtime.

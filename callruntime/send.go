@@ -170,7 +170,7 @@ func (b *outbox) send() {
 			if err != nil {
 				m.finish(err)
 			} else {
-				m.finish(replyErrors[words[min(i, len(words)-1)]])
+				m.finish(replyError(words[min(i, len(words)-1)]))
 			}
 		}
 	}

@@ -47,7 +47,7 @@ func (a *App) Demo(ctx context.Context) (demo.Resources, error) {
 // runDemo creates the demo team and runs its runtime and bot until ctx ends.
 func (a *App) runDemo(ctx context.Context) {
 	run, err := a.prepareDemo(ctx)
-	if err != nil && ctx.Err() == nil {
+	if err != nil {
 		a.demo.err = fmt.Errorf("prepare demo: %w", err)
 	}
 	close(a.demo.ready)

@@ -28,7 +28,8 @@ type Finding struct {
 }
 
 // Diagnose checks the configuration and the services it refers to. It changes
-// nothing. If consoleFingerprint is not empty, it must be that of JWT_SECRET.
+// nothing. If consoleFingerprint is not empty, it must match the
+// fingerprint of JWT_SECRET or JWT_SECRET_PREVIOUS.
 func Diagnose(ctx context.Context, env []string, consoleFingerprint string, log io.Writer) []Finding {
 	d := &diagnosis{}
 	cfg, warnings, err := config.Load(env, config.Serve)
@@ -171,7 +172,10 @@ func (d *diagnosis) keyValue(ctx context.Context) (string, error) {
 		d.nodes(ctx, kv)
 	}
 	value, saved, err := kv.Limits(ctx)
-	if err == nil && saved {
+	if err != nil {
+		return "", fmt.Errorf("read rate limits: %w", cause(err))
+	}
+	if saved {
 		_, err = ratelimit.ParseLimits(value)
 	}
 	if err != nil {

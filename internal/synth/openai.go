@@ -95,7 +95,7 @@ func (o *OpenAI) Synthesize(ctx context.Context, u speech.Utterance) (audio.Soun
 // rejections are the statuses for an unsupported model, voice or text.
 var rejections = []int{http.StatusBadRequest, http.StatusNotFound, http.StatusRequestEntityTooLarge, http.StatusUnprocessableEntity}
 
-// checkResponse returns an error if the response is not audio. It does not read
+// checkResponse returns an error if the response is not PCM or WAV. It does not read
 // the service's error message, which may contain the key.
 func checkResponse(resp *http.Response) error {
 	mediaType, _, _ := mime.ParseMediaType(resp.Header.Get("Content-Type"))

@@ -35,7 +35,7 @@ export class Session {
   private reissued = false; // a second token was fetched
   private tried = false; // a connection was attempted, so messages may have been missed
   private connection: Connection | undefined;
-  private generation = 0; // incremented by each attempt, so that outdated ones can stop
+  private generation = 0; // incremented when a connection is opened or closed, so that outdated callbacks can stop
   private attempt = 0; // failed attempts since the last stable connection
   private retry: ReturnType<typeof setTimeout> | undefined;
   private expiry: ReturnType<typeof setTimeout> | undefined;
