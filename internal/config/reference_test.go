@@ -42,8 +42,8 @@ telapi doctor    # check it, and the services it refers to
 
 - An empty variable counts as unset. White space around a value is ignored, except in secrets.
 - The service does not start with an invalid value or with an unknown variable that starts with ` + "`TELAPI_`" + `. It reports all problems at once.
-- ` + "`telapi serve`" + ` requires everything that production needs, ` + "`telapi dev`" + ` generates missing values, and administration commands
-  require only the settings of the stores.
+- ` + "`telapi serve`" + ` requires ` + "`JWT_SECRET`" + `, ` + "`telapi dev`" + ` generates missing values, and administration commands
+  require only the settings of the stores. Without ` + "`DATABASE_URL`" + ` and ` + "`REDIS_URL`" + `, ` + "`serve`" + ` also starts on SQLite and the embedded store.
 - The OpenTelemetry libraries also read the standard ` + "`OTEL_*`" + ` variables, such as ` + "`OTEL_EXPORTER_OTLP_HEADERS`" + ` (comma-separated ` + "`name=value`" + `
   pairs) and ` + "`OTEL_RESOURCE_ATTRIBUTES`" + `.
 `

@@ -65,8 +65,8 @@ If the service rejects a frame, it sends a frame of type ` + "`error`" + `:
 When the service closes a WebSocket, the close code determines whether to reconnect. The browser
 SDK follows these rules:
 
-- Reconnect after 1012 and 4000 to 4499.
-- Do not reconnect after 1007 to 1009 and 4500 to 4999.
+- Do not reconnect after 1007, 1008, 1009 and 4500 to 4999.
+- Reconnect after every other code, for example 1000, 1002, 1006, 1012 and 4000 to 4499.
 
 4500 is reserved and not sent: an invalid token fails the handshake with 401.
 
