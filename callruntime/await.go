@@ -119,7 +119,7 @@ func (c *Channel) register(ctx context.Context, o AwaitOptions) (item WorkItem, 
 	}
 	digest := sha256.Sum256([]byte(item.Token))
 	reply, err := c.run(ctx, "await",
-		c.token, hex.EncodeToString(digest[:]), string(o.Kind), string(o.Scope), item.ID, strconv.FormatInt(o.TTL.Milliseconds(), 10), string(timeout),
+		c.token, hex.EncodeToString(digest[:]), string(o.Kind), string(o.Scope), item.ID, strconv.FormatInt(o.TTL.Milliseconds(), 10), string(timeout), c.newestItem(),
 	).AsStrSlice()
 	if err == nil {
 		err = replyError(reply[0])

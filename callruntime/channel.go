@@ -46,6 +46,8 @@ type Channel struct {
 	dropped atomic.Int64              // audio frames that did not fit into audio
 	due     atomic.Pointer[time.Time] // when to run touch.lua; nil: now
 	newest  atomic.Pointer[WorkItem]  // the work item that was registered last; nil if none
+	// lastReceived is a copy of position for renewals of the claim; nil if none.
+	lastReceived atomic.Pointer[string]
 
 	reading  chan struct{} // holds a value while a call of Receive reads; guards the fields below
 	position string        // of the last entry that Receive returned
@@ -148,11 +150,20 @@ func (c *Channel) claim(ctx context.Context, action string, lease time.Duration,
 // renewClaim extends the claim. It fails with ErrLost if the store has lost data
 // that it acknowledged to this runtime.
 func (c *Channel) renewClaim(ctx context.Context) error {
-	_, err := c.claim(ctx, "renew", c.runtime.opts.Lease, c.outbox.newestID(), c.newestItem())
+	_, err := c.claim(ctx, "renew", c.runtime.opts.Lease, c.outbox.newestID(), c.newestItem(), c.received())
 	if errors.Is(err, ErrClaimLost) || errors.Is(err, ErrLost) {
 		c.cancel(err)
 	}
 	return err
+}
+
+// received returns the position of the last entry that Receive returned; empty if
+// there is none.
+func (c *Channel) received() string {
+	if position := c.lastReceived.Load(); position != nil {
+		return *position
+	}
+	return ""
 }
 
 // newestItem returns the ID of the work item that was registered last. It is empty

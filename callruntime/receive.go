@@ -120,6 +120,7 @@ func (c *Channel) next() (Delivery, error) {
 	c.unread = c.unread[1:]
 	c.current = false
 	c.position = d.Position
+	c.lastReceived.Store(&d.Position)
 	err := json.Unmarshal(d.JSON, &d.Entry)
 	if err != nil {
 		return d, fmt.Errorf("decode entry %s: %w", d.Position, err)
@@ -140,6 +141,7 @@ func (c *Channel) read(ctx context.Context) error {
 			c.ended = found[0].isEnd()
 			found = found[1:]
 		} else if c.token != "" {
+			_ = c.renewClaim(ctx) // reports the loss to the browser too
 			return ErrLost
 		}
 	}

@@ -13,8 +13,12 @@ import (
 	"telapi/internal/sleep"
 )
 
-// storeTimeout bounds background calls to the stores.
-const storeTimeout = 5 * time.Second
+const (
+	// storeTimeout bounds background calls to the stores.
+	storeTimeout = 5 * time.Second
+	// releaseAttempts bounds how long release retries: an outage of a minute.
+	releaseAttempts = int(time.Minute / storeTimeout)
+)
 
 // Socket is the transport of a connection. Its methods do not block.
 type Socket interface {
@@ -98,7 +102,8 @@ func (c *Connection) Close() {
 	ctx, cancel := context.WithTimeout(context.Background(), storeTimeout)
 	defer cancel()
 	if err := c.detach(ctx); err != nil {
-		c.service.log.WarnContext(ctx, "connection not detached; its ownership ends with its lease", "session_id", c.session.SessionID, "error", err)
+		c.service.log.WarnContext(ctx, "connection not detached; will retry", "session_id", c.session.SessionID, "error", err)
+		c.release() // the store may have lost entries that only this connection knows
 	}
 }
 
@@ -106,14 +111,14 @@ func (c *Connection) detach(ctx context.Context) error {
 	return c.service.store.Detach(ctx, c.owner(), c.entry(wire.Entry{Kind: wire.KindSession, Event: "disconnected"}))
 }
 
-// release detaches a connection in the background after Attach has failed: it may
-// have succeeded before its reply was lost, and a session that rejects duplicates
-// would be in use until the lease expires.
+// release detaches a connection in the background after Attach or Detach has
+// failed. Attach may have succeeded before its reply was lost, and a session that
+// rejects duplicates would be in use until the lease expires.
 func (c *Connection) release() {
 	_ = c.service.tasks.Go(context.Background(), func(ctx context.Context) {
 		_ = c.detach(ctx)
 		// Attach may still have been under way. It has no effect after storeTimeout.
-		for range c.service.lease() / storeTimeout {
+		for range releaseAttempts {
 			if sleep.For(ctx, storeTimeout) != nil || c.detach(ctx) == nil {
 				return
 			}

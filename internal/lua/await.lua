@@ -7,17 +7,22 @@
 -- ARGV[5]  work item ID: 1 to 128 characters of A-Z a-z 0-9 . _ : -
 -- ARGV[6]  time to wait for the result, in ms
 -- ARGV[7]  entry to add to the stream when the work item times out
+-- ARGV[8]  ID of the newest work item that is awaited and not expired; may be empty
 -- returns  {'awaited', deadline in Unix ms}, also if called again with the same credential;
---          {'exists'} if another work item has this ID; {'ended'}, {'lost'} or {'claim_lost'}
+--          {'exists'} if another work item has this ID; {'ended'}, {'claim_lost'}, or {'lost'}, also if the work item in ARGV[8] is lost
 --
 -- Atomic so that work items of several processes have one order.
-loadChannel('state', 'claimToken', 'queue')
+loadChannel('state', 'claimToken', 'queue', 'epoch')
 local digest, kind, id = ARGV[2], ARGV[3], ARGV[5]
 if string.find(digest .. kind .. id, '[^%w._:%-]') then -- they are not escaped in JSON and in the fields of work
   return redis.error_reply('ERR digest, kind and work item ID must consist of letters, digits and . _ : -')
 end
 local refusal = claimRefusal(ARGV[1])
 if refusal then return { refusal } end
+if channel.state == 'open' and isItemLost(ARGV[8]) then
+  reportLoss()
+  return { 'lost' }
+end
 local known = redis.call('HGET', WORK, '@' .. id)
 if known == digest then return { 'awaited', tostring(findCredential(digest).deadline) } end
 if known then return { 'exists' } end

@@ -392,12 +392,18 @@ local function isLost(stream, id, newest, removed)
   return number > removed
 end
 
+-- Returns whether the store has lost a work item that is awaited. id may be empty.
+local function isItemLost(id)
+  return (id or '') ~= '' and redis.call('HEXISTS', WORK, '@' .. id) == 0
+end
+
 -- Starts a new epoch after a loss of acknowledged data and makes the claim invalid, so
 -- that both sides learn of it: cursors of the old epoch cannot be resumed, connections
--- check their position, and the runtime's next call fails with lost. Needs epoch.
+-- check their position, and the runtime's next call fails with lost. The lease of the
+-- claim goes on, so that no other runtime gets the channel meanwhile. Needs epoch.
 local function reportLoss()
   setField('epoch', string.sub(channel.epoch, 1, 26) .. string.format('%d', now))
-  redis.call('HSET', META, 'claimToken', '', 'claimUntil', '')
+  redis.call('HSET', META, 'claimToken', '')
   redis.call('PUBLISH', PREFIX .. 'down', 'R')
 end
 

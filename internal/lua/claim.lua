@@ -8,7 +8,7 @@
 -- ARGV[6…] for open: epoch, team, endpoint, mode, call ID, transaction ID, profile, and
 --          the limits: history messages, history ms, backlog entries, backlog bytes, idle ms, keep ms;
 --          for renew: ID of the newest message that send.lua returned, and ID of the newest work item that is
---          awaited and not expired; both may be empty
+--          awaited and not expired, ID of the entry that was received last; all may be empty
 -- returns  {'claimed', epoch, team, endpoint, mode, call ID, transaction ID, profile, committed position},
 --          or one of: {'lost'} unknown channel, or the store has lost data that the runtime relies on; {'ended'} an ended channel
 --          cannot be opened, and not be claimed once all its entries are committed; {'foreign'} the channel belongs to another team or endpoint; {'taken'} another runtime has the claim, or a later request of this one;
@@ -33,7 +33,7 @@ end
 if action == 'renew' then
   local refusal = claimRefusal(ARGV[2])
   if not refusal and channel.state == 'open' and (isLost(OUT, ARGV[6] or '', channel.outLast, toNumber(channel.trimmed))
-    or (ARGV[7] or '') ~= '' and redis.call('HEXISTS', WORK, '@' .. ARGV[7]) == 0) then
+    or isItemLost(ARGV[7]) or isLost(IN, ARGV[8] or '', lastEntryID(), committed)) then
     reportLoss()
     refusal = 'lost'
   end

@@ -3,13 +3,16 @@
 -- ARGV[1]  ID of the connection
 -- ARGV[2]  entry that reports the disconnect to the runtime
 -- ARGV[3]  ID of the newest entry that frame.lua or connect.lua returned; empty: unknown
+-- ARGV[4]  epoch of the connection
 -- returns  'detached', or 'not_owner' if the connection does not own the session
 --
 -- Atomic so that a replaced connection cannot report the session as disconnected.
 liveConnection = ARGV[1]
 loadChannel('state', 'epoch')
+-- The browser may have another connection already, which does not know the entry. A loss
+-- that was reported before has started a new epoch.
+if channel.state == 'open' and channel.epoch == ARGV[4] and isLost(IN, ARGV[3], lastEntryID(), committed) then reportLoss() end
 if channel.state ~= 'open' or channel.owner ~= ARGV[1] then return 'not_owner' end
-if isLost(IN, ARGV[3], lastEntryID(), committed) then reportLoss() end
 setField('owner', '')
 addSessionEvent(ARGV[2])
 return 'detached'

@@ -35,6 +35,7 @@ var channelTests = map[string]func(*testing.T, Options){
 	"lost message is reported to both sides":                   lostMessage,
 	"lost work item is reported":                               lostWorkItem,
 	"lost connection was not replaced":                         lostConnection,
+	"loss with one witness is reported to both sides":          lossWithOneWitness,
 	"expired lease is reported to the runtime":                 expiredLease,
 	"all keys exist":                                           allKeysExist,
 	"committed entries are bounded":                            committedEntriesAreBounded,

@@ -270,7 +270,8 @@ func (r *channelRecord) tenureEnded(t *tenure) {
 // that was not renewed in time can be taken by the other runtime.
 func (r *channelRecord) claimLost(t *tenure) {
 	if r.ledger.lostSince(r.id, time.Time{}) {
-		return // the store may have lost the claim
+		r.runtimeTold(t.process) // the store may have lost the claim itself
+		return
 	}
 	if token := r.ledger.world.audit.claimOf(r.id); token != nil && token.host == t.process.host {
 		r.violation("%s lost its claim to its own process", t.process.host.name)
