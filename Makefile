@@ -53,7 +53,7 @@ test: ## Run all checks and tests; installs missing servers
 	@$(STEP) 'staticcheck: install' $(MAKE) -s $(STATICCHECK)
 	@$(STEP) 'staticcheck' $(STATICCHECK) ./...
 	@$(STEP) 'interface descriptions' $(REDOCLY) lint --config api/redocly.yaml api/openapi.yaml api/asyncapi.yaml
-	@$(STEP) 'simulation: 300 seeds' go test ./test/simulation -run '^TestSeeds$$' -count=1 -seeds=300
+	@$(STEP) 'simulation: 240 seeds' go test ./test/simulation -run '^TestSeeds$$' -count=1 -seeds=240
 	@STRICT_TESTS=true $(STEP) 'tests' go test -race -timeout 30m ./...
 	@$(STEP) 'sdk: npm ci' $(MAKE) -s $(SDK)/node_modules/.package-lock.json
 	@$(STEP) 'sdk: types' $(NPM) $(SDK) run --silent typecheck

@@ -133,7 +133,7 @@ func TestBrowserActionsOfSessionAreLimited(t *testing.T) {
 				{actions[c.fit-2:], 2}, // a duplicate, the last that fits, and two more
 				{[]session.Action{actions[0], actions[c.fit+1], other}, 1},
 			} {
-				for batch := range slices.Chunk(step.actions, 1000) {
+				for batch := range slices.Chunk(step.actions, 100) {
 					excess, err := s.AddBrowserActions(t.Context(), batch)
 					if must(t, err); excess != step.excess {
 						t.Errorf("%s: %d of %d actions are in excess, want %d", name, excess, len(batch), step.excess)
