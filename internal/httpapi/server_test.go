@@ -8,6 +8,7 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -26,8 +27,8 @@ func (grantAll) Lease(_ context.Context, _ string, want, limit int64, window tim
 }
 
 // newTestServer returns a server with the route GET /try, and its log.
-func newTestServer(handle handler) (*Server, *bytes.Buffer) {
-	var log bytes.Buffer
+func newTestServer(handle handler) (*Server, *logBuffer) {
+	var log logBuffer
 	limits := ratelimit.DefaultLimits()
 	s := New(Deps{
 		Log: slog.New(slog.NewJSONHandler(&log, nil)), Registry: prometheus.NewRegistry(), Tracing: noop.NewTracerProvider(),
@@ -36,6 +37,24 @@ func newTestServer(handle handler) (*Server, *bytes.Buffer) {
 	})
 	s.mux = s.newMux([]Route{{"GET", "/try", public, "", "", always, handle}})
 	return s, &log
+}
+
+// logBuffer is a buffer that goroutines of the server can write to.
+type logBuffer struct {
+	mu sync.Mutex
+	bytes.Buffer
+}
+
+func (b *logBuffer) Write(p []byte) (int, error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.Buffer.Write(p)
+}
+
+func (b *logBuffer) String() string {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.Buffer.String()
 }
 
 func metricValue(t *testing.T, m prometheus.Metric) float64 {
