@@ -132,9 +132,9 @@ func (s *Server) limitHandshakes(x *exchange, r *http.Request, upgrade bool) err
 			return err
 		}
 	}
-	id, err := s.deps.Sessions.SessionID(callToken(r))
-	if err != nil {
-		return nil // admitSocket rejects and counts it
+	id, invalid := s.deps.Sessions.SessionID(callToken(r))
+	if invalid != nil {
+		return nil //nolint:nilerr // admitSocket rejects and counts it
 	}
 	perMinute := int64(s.deps.Channels.Limits().HandshakesPerMinute)
 	if upgrade {

@@ -3,8 +3,9 @@ package simulation
 import (
 	"slices"
 	"strings"
-	"telapi/callruntime/wire"
 	"time"
+
+	"telapi/callruntime/wire"
 )
 
 // checkEnd checks that both sides know that the channel has ended.

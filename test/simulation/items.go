@@ -3,10 +3,11 @@ package simulation
 import (
 	"fmt"
 	"slices"
+	"time"
+
 	"telapi/callruntime"
 	"telapi/internal/callback"
 	"telapi/internal/fault"
-	"time"
 )
 
 func (r *channelRecord) newItem() *itemRecord {
