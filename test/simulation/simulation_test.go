@@ -6,7 +6,6 @@ import (
 	"os"
 	"runtime"
 	"runtime/debug"
-	"slices"
 	"testing"
 	"testing/cryptotest"
 	"testing/synctest"
@@ -95,7 +94,7 @@ func simulate(t *testing.T, seed uint64, template string, m Mutation) (result Re
 	return result
 }
 
-// TestSeeds runs the first seeds, or one seed with its trace.
+// TestSeeds runs the first seeds, one seed with its trace, or new seeds forever.
 func TestSeeds(t *testing.T) {
 	dir := newDatabase(t)
 	if *seedFlag != 0 {
@@ -106,6 +105,9 @@ func TestSeeds(t *testing.T) {
 		}
 		return
 	}
+	if *foreverFlag {
+		runForever(t, dir)
+	}
 	for seed := range uint64(*seedsFlag) {
 		if result := simulate(t, seed+firstSeed, dir, Mutation{}); len(result.Violations) > 0 {
 			t.Error(result.Failure())
@@ -113,12 +115,9 @@ func TestSeeds(t *testing.T) {
 	}
 }
 
-// TestForever runs new seeds until one fails or the process is stopped.
-func TestForever(t *testing.T) {
-	if !*foreverFlag {
-		t.Skip("make simulate runs this")
-	}
-	dir := newDatabase(t)
+// runForever runs new seeds until one fails or the process is stopped.
+func runForever(t *testing.T, dir string) {
+	t.Helper()
 	first := uint64(time.Now().Unix()) * 1000
 	for seed := first; ; seed++ {
 		if result := simulate(t, seed, dir, Mutation{}); len(result.Violations) > 0 {
@@ -128,40 +127,4 @@ func TestForever(t *testing.T) {
 			fmt.Printf("%d seeds without a violation, the last one is %d\n", n, seed)
 		}
 	}
-}
-
-// A seed replays exactly: two runs have the same trace, except for the order of
-// events at the same instant. The Go scheduler can make a run differ, so some
-// attempts may fail.
-func TestReplayIsExact(t *testing.T) {
-	if raceDetector {
-		t.Skip("the race detector changes the order of goroutines")
-	}
-	dir := newDatabase(t)
-	for seed := uint64(2); seed < 5; seed++ {
-		difference := ""
-		for range 4 {
-			first, second := simulate(t, seed, dir, Mutation{}), simulate(t, seed, dir, Mutation{})
-			if difference = compare(first.Trace, second.Trace); difference == "" {
-				break
-			}
-		}
-		if difference != "" {
-			t.Errorf("seed %d never had the same trace twice: %s", seed, difference)
-		}
-	}
-}
-
-// compare returns the first difference of two traces.
-func compare(first, second []string) string {
-	first, second = slices.Sorted(slices.Values(first)), slices.Sorted(slices.Values(second))
-	for i := range min(len(first), len(second)) {
-		if first[i] != second[i] {
-			return fmt.Sprintf("line %d is\n%s, then\n%s", i, first[i], second[i])
-		}
-	}
-	if len(first) != len(second) {
-		return fmt.Sprintf("%d lines, then %d", len(first), len(second))
-	}
-	return ""
 }
