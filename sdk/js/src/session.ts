@@ -37,6 +37,7 @@ export class Session {
   private connection: Connection | undefined;
   private generation = 0; // incremented when a connection is opened or closed, so that outdated callbacks can stop
   private attempt = 0; // failed attempts since the last stable connection
+  private handshakeFailed = false; // since the last stable connection
   private retry: ReturnType<typeof setTimeout> | undefined;
   private expiry: ReturnType<typeof setTimeout> | undefined;
   private networkDown = false;
@@ -210,9 +211,14 @@ export class Session {
     this.connection = undefined;
     this.readyAt = 0;
     this.outbox.stop();
+    if (connectedMs > stableMs) {
+      this.attempt = 0;
+      this.handshakeFailed = false;
+    }
     const finalError = finalCloseError(closeCode, reason);
-    if (finalError) return this.end(finalError);
-    if (connectedMs > stableMs) this.attempt = 0;
+    // A handshake of this page that failed may have reached the service late and replaced this connection.
+    if (finalError && !(closeCode === 4502 && this.handshakeFailed)) return this.end(finalError);
+    this.handshakeFailed ||= !opened;
     if (opened) {
       const error = new TelapiError("CONNECTION_LOST", reason || "The connection was lost.", { closeCode });
       return this.retryIn(error, closeCode === 1012 && this.lastReady && !this.attempt ? Math.random() * this.lastReady.reconnectJitterMs : this.backOff());

@@ -52,6 +52,43 @@ describe("close codes", () => {
   });
 });
 
+describe("replaced by a handshake of this page that failed", () => {
+  async function reconnectAfterFailedHandshake() {
+    stubFetch(426, {});
+    const opened = await open();
+    ScriptedSocket.latest.drop();
+    await vi.advanceTimersByTimeAsync(5_000);
+    ScriptedSocket.latest.ready();
+    return opened;
+  }
+
+  test("reconnects", async () => {
+    const { session } = await reconnectAfterFailedHandshake();
+    ScriptedSocket.latest.drop(4502);
+    expect(session.state).toBe("waiting");
+    await vi.advanceTimersByTimeAsync(5_000);
+    expect(ScriptedSocket.all).toHaveLength(3);
+    session.dispose();
+  });
+
+  test("ends if the connection was stable", async () => {
+    const { session } = await reconnectAfterFailedHandshake();
+    await vi.advanceTimersByTimeAsync(6_000);
+    ScriptedSocket.latest.drop(4502);
+    expect(session.reason?.code).toBe("SESSION_REPLACED");
+  });
+
+  test("ends if every handshake succeeded", async () => {
+    const { session } = await open();
+    ScriptedSocket.latest.ready();
+    ScriptedSocket.latest.drop(1006);
+    await vi.advanceTimersByTimeAsync(5_000);
+    ScriptedSocket.latest.ready();
+    ScriptedSocket.latest.drop(4502);
+    expect(session.reason?.code).toBe("SESSION_REPLACED");
+  });
+});
+
 describe("back-off", () => {
   test("delays are random, double up to the maximum, and reset after a stable connection", async () => {
     stubFetch(426, {});
