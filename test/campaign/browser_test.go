@@ -23,6 +23,10 @@ import (
 // maxPending is the number of operations that a browser has under way.
 const maxPending = 8
 
+// maxHandshakeDelay is how late a failed handshake may reach an instance and replace
+// the connection that was opened after it.
+const maxHandshakeDelay = time.Minute
+
 // browser is a client that reconnects like the SDK: it resumes with its cursor and
 // resends unacknowledged frames.
 type browser struct {
@@ -42,6 +46,7 @@ type browser struct {
 	// Used by run only.
 	cursor, connection string
 	attempt            int
+	handshakeFailed    time.Time
 }
 
 // newBrowser returns a browser with a new session.
@@ -121,6 +126,7 @@ func (b *browser) run(ctx context.Context) {
 				return
 			case code == 4003:
 				b.ledger.lossReported(b.session, false)
+			case code == 4502 && time.Since(b.handshakeFailed) < maxHandshakeDelay:
 			case code >= 4500, code == 1007, code == 1008, code == 1009:
 				b.ledger.problem("socket closed with %d %s, which forbids reconnecting", code, closed.Text)
 			}
@@ -158,6 +164,7 @@ func (b *browser) connect(ctx context.Context) (*websocket.Conn, error) {
 			b.ledger.problem("handshake: %d %s", resp.StatusCode, talk.Body(resp))
 		}
 	}
+	b.handshakeFailed = time.Now()
 	return nil, fmt.Errorf("handshake: %w", err)
 }
 

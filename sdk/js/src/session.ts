@@ -9,6 +9,8 @@ import { explainRefusal } from "./refusal.js";
 
 /** A connection that lasted this long counts as stable: the retry delay starts from the minimum again. */
 const stableMs = 5_000;
+/** A failed handshake may reach the service this much later, through a busy proxy, and replace the connection that was opened after it. */
+const maxHandshakeDelayMs = 60_000;
 /** Number of cursors kept to detect duplicates; more than the service replays. */
 const maxSeen = 1_024;
 /** The maximum delay of setTimeout; larger values fire immediately. */
@@ -37,7 +39,7 @@ export class Session {
   private connection: Connection | undefined;
   private generation = 0; // incremented when a connection is opened or closed, so that outdated callbacks can stop
   private attempt = 0; // failed attempts since the last stable connection
-  private handshakeFailed = false; // since the last stable connection
+  private handshakeFailedAt = -Infinity; // on the clock of performance.now
   private retry: ReturnType<typeof setTimeout> | undefined;
   private expiry: ReturnType<typeof setTimeout> | undefined;
   private networkDown = false;
@@ -211,14 +213,11 @@ export class Session {
     this.connection = undefined;
     this.readyAt = 0;
     this.outbox.stop();
-    if (connectedMs > stableMs) {
-      this.attempt = 0;
-      this.handshakeFailed = false;
-    }
     const finalError = finalCloseError(closeCode, reason);
-    // A handshake of this page that failed may have reached the service late and replaced this connection.
-    if (finalError && !(closeCode === 4502 && this.handshakeFailed)) return this.end(finalError);
-    this.handshakeFailed ||= !opened;
+    const ownHandshake = closeCode === 4502 && performance.now() - this.handshakeFailedAt < maxHandshakeDelayMs;
+    if (finalError && !ownHandshake) return this.end(finalError);
+    if (connectedMs > stableMs) this.attempt = 0;
+    if (!opened) this.handshakeFailedAt = performance.now();
     if (opened) {
       const error = new TelapiError("CONNECTION_LOST", reason || "The connection was lost.", { closeCode });
       return this.retryIn(error, closeCode === 1012 && this.lastReady && !this.attempt ? Math.random() * this.lastReady.reconnectJitterMs : this.backOff());
