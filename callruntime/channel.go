@@ -30,6 +30,10 @@ type Channel struct {
 	Profile                     []byte      // gatewayProfile as JSON
 	Offer                       *wire.Offer // set by Accept
 	Committed                   string      // the committed position at the time of the claim; empty if none
+	// LostAt is when the store was last found to have lost data of the channel; zero
+	// if never. The runtime that had the claim then gets ErrLost, or ErrClaimLost if
+	// its lease has expired and this one has claimed the channel.
+	LostAt time.Time
 
 	runtime      *Runtime
 	token        string                    // token of the claim; empty for an observer
@@ -95,6 +99,9 @@ func (r *Runtime) claimChannel(ctx context.Context, channelID, action string, ar
 	}
 	c.TeamID, c.EndpointID, c.Mode, c.CallID, c.TransactionID = reply[2], reply[3], reply[4], reply[5], reply[6]
 	c.Profile, c.Committed, c.position = []byte(reply[7]), reply[8], reply[8]
+	if ms, err := strconv.ParseInt(reply[9], 10, 64); err == nil {
+		c.LostAt = time.UnixMilli(ms)
+	}
 	c.renewed = make(chan struct{})
 	if err := r.start(c.keepClaim); err != nil {
 		return nil, err

@@ -403,7 +403,7 @@ end
 -- claim goes on, so that no other runtime gets the channel meanwhile. Needs epoch.
 local function reportLoss()
   setField('epoch', string.sub(channel.epoch, 1, 26) .. string.format('%d', now))
-  redis.call('HSET', META, 'claimToken', '')
+  redis.call('HSET', META, 'claimToken', '', 'lostAt', now)
   redis.call('PUBLISH', PREFIX .. 'down', 'R')
 end
 

@@ -9,7 +9,8 @@
 --          the limits: history messages, history ms, backlog entries, backlog bytes, idle ms, keep ms;
 --          for renew: ID of the newest message that send.lua returned, and ID of the newest work item that is
 --          awaited and not expired, ID of the entry that was received last; all may be empty
--- returns  {'claimed', epoch, team, endpoint, mode, call ID, transaction ID, profile, committed position},
+-- returns  {'claimed', epoch, team, endpoint, mode, call ID, transaction ID, profile, committed position,
+--          when a loss of data was last detected in Unix ms, or empty},
 --          or one of: {'lost'} unknown channel, or the store has lost data that the runtime relies on; {'ended'} an ended channel
 --          cannot be opened, and not be claimed once all its entries are committed; {'foreign'} the channel belongs to another team or endpoint; {'taken'} another runtime has the claim, or a later request of this one;
 --          {'claim_lost'} the claim to renew is lost
@@ -46,6 +47,6 @@ else
 end
 redis.call('HSET', META, 'claimedBy', ARGV[1], 'claimToken', ARGV[2], 'claimUntil', now + ARGV[3], 'offeredAt', '')
 if keepAlive() then save() end
-local reply = redis.call('HMGET', META, 'epoch', 'team', 'endpoint', 'mode', 'callId', 'transactionId', 'profile', 'committed')
-for i = 1, 8 do reply[i] = reply[i] or '' end
+local reply = redis.call('HMGET', META, 'epoch', 'team', 'endpoint', 'mode', 'callId', 'transactionId', 'profile', 'committed', 'lostAt')
+for i = 1, 9 do reply[i] = reply[i] or '' end
 return { 'claimed', unpack(reply) }

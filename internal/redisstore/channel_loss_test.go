@@ -113,8 +113,12 @@ func lostFrame(t *testing.T, opts Options) {
 			if got := s.attach("b", resume(head)); got.Recovered {
 				t.Error("a cursor from before the loss was resumed")
 			}
-			if _, err := s.runtime("r").Attach(t.Context(), s.id); err != nil {
-				t.Errorf("attach again: %v", err)
+			again, err := s.runtime("r").Attach(t.Context(), s.id)
+			if err != nil {
+				t.Fatalf("attach again: %v", err)
+			}
+			if !c.LostAt.IsZero() || again.LostAt.IsZero() {
+				t.Errorf("time of the loss: %v before it, %v after it", c.LostAt, again.LostAt)
 			}
 		})
 	}

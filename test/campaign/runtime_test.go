@@ -46,6 +46,7 @@ type runtimeOptions struct {
 type callRuntime struct {
 	*callruntime.Runtime
 	ttl     time.Duration
+	started time.Time
 	mu      sync.Mutex // orders reports
 	running sync.WaitGroup
 }
@@ -65,7 +66,7 @@ func runRuntime(options string) error {
 	if err != nil {
 		return err
 	}
-	r := &callRuntime{Runtime: rt, ttl: o.TTL}
+	r := &callRuntime{Runtime: rt, ttl: o.TTL, started: time.Now()}
 	for range 4 {
 		r.running.Go(r.accept)
 	}
@@ -97,6 +98,9 @@ func (r *callRuntime) report(event, session string, details ...string) {
 // serve handles a session until another runtime claims it or it ends. If the store
 // lost data, it attaches again and requests all missing answers again.
 func (r *callRuntime) serve(ctx context.Context, ch *callruntime.Channel) {
+	if ch.LostAt.After(r.started) {
+		r.report(reportLost, ch.ID)
+	}
 	var awaited []string // operations without an answer, in order
 	for {
 		err := r.handle(ctx, ch, &awaited)

@@ -96,7 +96,7 @@ func converse(t *testing.T, opts redisstore.Options) {
 	expect(at(offer, 0, 1, 0, 1), `[offer {"sessionId":"s-1","teamId":"t-1","endpointId":"e-1","mode":"chat"}]`)
 	claim := redis.eval("claim", "s-1", "node-1", "token-1", "15000", "accept")
 	expect(at(claim, 0), "claimed")
-	expect(claim.([]any)[2:], `[t-1 e-1 chat   {"commandSources":["bot"]} ]`)
+	expect(claim.([]any)[2:], `[t-1 e-1 chat   {"commandSources":["bot"]}  ]`)
 	expect(redis.eval("claim", "s-1", "node-2", "token-2", "15000", "accept"), "[taken]")
 	expect(redis.do("XACK", "telapi:offers", "my-runtimes", id), "1")
 	expect(redis.do("XDEL", "telapi:offers", id), "1")
