@@ -171,7 +171,7 @@ func converse(t *testing.T, opts redisstore.Options) {
 		return redis.eval("claim", "call-1", "node-1", "token-4", "15000", "open", "", "epoch1", team, "e-1", "", "call-id", "transaction-id", "{}",
 			"300", "600000", "10000", "8388608", "86400000", "90000000")
 	}
-	expect(open("t-1"), "[claimed epoch1 t-1 e-1  call-id transaction-id {} ]")
+	expect(open("t-1"), "[claimed epoch1 t-1 e-1  call-id transaction-id {}  ]")
 	expect(open("t-2"), "[foreign]")
 	expect(redis.eval("claim", "call-2", "node-1", "token-5", "15000", "attach"), "[lost]")
 
