@@ -13,8 +13,7 @@ VERSION ?= $(shell cat VERSION)
 TOOLS   := bin/tools
 
 # File names contain the version, so that a new pin builds a new file.
-GOLANGCI    := $(TOOLS)/golangci-lint-v2.13.0
-STATICCHECK := $(TOOLS)/staticcheck-v0.8.2
+GOLANGCI := $(TOOLS)/golangci-lint-v2.13.0
 
 # VCS stamping fails in clones with another owner, for example in containers. The
 # version comes from the VERSION file.
@@ -49,9 +48,7 @@ test: ## Run all checks and tests; installs missing servers
 	@$(STEP) 'servers for tests' scripts/install-servers.sh
 	@$(STEP) 'go mod tidy' go mod tidy $(TIDY)
 	@$(STEP) 'examples: go mod tidy' go -C examples/runtime-go mod tidy $(TIDY)
-	@$(STEP) 'go vet' go vet ./...
-	@$(STEP) 'staticcheck: install' $(MAKE) -s $(STATICCHECK)
-	@$(STEP) 'staticcheck' $(STATICCHECK) ./...
+	@$(MAKE) lint
 	@$(STEP) 'interface descriptions' $(REDOCLY) lint --config api/redocly.yaml api/openapi.yaml api/asyncapi.yaml
 	@$(STEP) 'simulation: 240 seeds' go test ./test/simulation -count=1 -seeds=240
 	@STRICT_TESTS=true $(STEP) 'tests' go test -race -timeout 30m ./...
@@ -112,9 +109,6 @@ clean: ## Remove build results; keeps bin/tools and data
 
 $(GOLANGCI):
 	$(call install,github.com/golangci/golangci-lint/v2/cmd/golangci-lint)
-
-$(STATICCHECK):
-	$(call install,honnef.co/go/tools/cmd/staticcheck)
 
 # install PACKAGE: build the tool of this target at the version in its name.
 define install
