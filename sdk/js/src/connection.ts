@@ -2,7 +2,7 @@ import { TelapiError } from "./errors.js";
 import type { ChannelMessage } from "./messages.js";
 import type { WebSocketConstructor, WebSocketLike } from "./options.js";
 
-/** Callbacks of a connection. None is called after `lost`, or after `end` was called. */
+/** Callbacks of a connection. After `lost` has been called, or after `Connection.end`, none is called any more. */
 export interface ConnectionEvents {
   message(message: ChannelMessage, raw: string): void;
   /** The connection is lost. `opened` is false if the handshake failed. */
@@ -12,13 +12,13 @@ export interface ConnectionEvents {
 /** The close code for a peer that does not respond. */
 const closeNoResponse = 4002;
 
-/** One WebSocket with timeouts: it counts as lost if it does not open in time, or if a ping is not answered. */
+/** One WebSocket with timeouts. It is lost if the service does not complete the handshake or answer a ping in time. */
 export class Connection {
   private readonly socket: WebSocketLike;
-  private timeout: ReturnType<typeof setTimeout> | undefined; // of the handshake, then of the next ping or its answer
+  private timeout: ReturnType<typeof setTimeout> | undefined; // first the handshake's; then the next ping is due, or its pong overdue
   private ping: (() => void) | undefined;
   private pingIntervalMs = 0;
-  private probing = false; // a ping is unanswered
+  private awaitingPong = false; // a ping is unanswered
   private ended = false;
 
   constructor(
@@ -56,18 +56,18 @@ export class Connection {
     this.schedulePing();
   }
 
-  /** Sends a ping now. */
+  /** Sends a ping now, to find out whether the connection still works. */
   probe(): void {
     if (!this.ping) return;
-    if (!this.probing) {
-      this.probing = true; // the timeout runs from the first unanswered ping
+    if (!this.awaitingPong) {
+      this.awaitingPong = true; // the timeout runs from the first unanswered ping
       clearTimeout(this.timeout);
       this.timeout = setTimeout(() => this.lose(closeNoResponse, "No response to a ping in time.", true), this.pongTimeoutMs);
     }
     this.ping();
   }
 
-  /** Closes the connection: with a close code, or abruptly like a lost network. */
+  /** Closes the connection with a close code. Without one, drops it like a network failure. */
   end(closeCode?: number): void {
     this.ended = true;
     clearTimeout(this.timeout);
@@ -82,13 +82,13 @@ export class Connection {
     try {
       message = JSON.parse(data) as ChannelMessage;
     } catch {
-      return; // not a frame of the service
+      return; // ignore text that is not JSON: the service never sends any
     }
     this.events.message(message, data);
   }
 
   private schedulePing(): void {
-    this.probing = false;
+    this.awaitingPong = false;
     clearTimeout(this.timeout);
     this.timeout = setTimeout(() => this.probe(), this.pingIntervalMs);
   }
@@ -100,7 +100,7 @@ export class Connection {
   }
 }
 
-/** The given WebSocket implementation, or the global one. Throws if there is none. */
+/** Returns the given WebSocket implementation or the global one. Throws if neither exists. */
 export function webSocketClass(given?: WebSocketConstructor): WebSocketConstructor {
   const found = given ?? (globalThis as { WebSocket?: WebSocketConstructor }).WebSocket;
   if (!found) throw new TelapiError("NO_WEBSOCKET", 'No global WebSocket found. Pass one: connect({ …, WebSocket }), with `import { WebSocket } from "ws"`.');

@@ -3,8 +3,13 @@ import type { ChannelMessage, MessageType, Payloads, Ready } from "./messages.js
 import type { Refusal } from "./refusal.js";
 
 /**
- * A session's state: `connecting` (also when reconnecting), `connected`, `waiting` for the next attempt, `offline` (waiting
- * for the network), `cut` (after `Session.cut`, until `resume` is called), and `ended`, which is final.
+ * A session's state:
+ * - `connecting`: a connection is being opened, for the first time or again
+ * - `connected`
+ * - `waiting`: for the delay before the next attempt
+ * - `offline`: as `waiting`, while the browser reports that it has no network
+ * - `cut`: after `Session.cut`, until `Session.resume`
+ * - `ended`: final
  */
 export type State = "connecting" | "connected" | "waiting" | "offline" | "cut" | "ended";
 
@@ -29,7 +34,7 @@ export interface Frame {
   duplicate: boolean;
 }
 
-/** Events of a session: one per message type, with the payload and the whole message, and those listed below. */
+/** Events of a session. There is one for each message type, with the payload and the whole message. */
 export type SessionEvents = {
   [Type in MessageType]: (payload: Payloads[Type], message: ChannelMessage) => void;
 } & {

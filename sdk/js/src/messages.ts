@@ -21,7 +21,7 @@ export interface Payloads {
 /** The message types of a session. */
 export type MessageType = keyof Payloads;
 
-/** The types that are kept, acknowledged and resent. The others are lost with the connection. */
+/** The types that are stored, acknowledged and resent. Messages of the other types are lost with the connection. */
 export type DurableType = Exclude<MessageType, "audio" | "ping" | "pong">;
 
 /** The envelope of every frame. The payload is in the member named after the type. */
@@ -68,12 +68,12 @@ export interface TokenResponse {
   limits?: { framesPerSecond?: number };
 }
 
-/** The member that contains a type's payload: `browser_action` → `browserAction`. */
+/** Returns the name of the member that contains a type's payload, such as `browserAction` for `browser_action`. */
 export function fieldOf(type: MessageType): Exclude<keyof ChannelMessage, "type" | "timestamp"> {
   return type.replace(/_(.)/, (_, letter: string) => letter.toUpperCase()) as "chat";
 }
 
-/** A random UUID. `crypto.randomUUID` needs a secure context, which a development page may not have. */
+/** Returns a random UUID. `crypto.randomUUID` exists only on pages served over HTTPS or from localhost. */
 export function uuid(): string {
   const bytes = crypto.getRandomValues(new Uint8Array(16));
   bytes[6] = (bytes[6]! & 0x0f) | 0x40;

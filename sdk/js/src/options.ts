@@ -29,13 +29,13 @@ export type ConnectOptions = {
   from?: Position;
   /** A WebSocket implementation where there is no global one, as in Node 20. */
   WebSocket?: WebSocketConstructor;
-  /** Upper bound of the random delay before the first retry (1 s); doubles with each attempt. */
+  /** The first retry happens after a random delay of up to this value (default 1 s). It doubles with each attempt. */
   minDelayMs?: number;
-  /** Maximum of that bound (30 s). */
+  /** The limit for that doubling (default 30 s). */
   maxDelayMs?: number;
-  /** Timeout of a handshake (10 s). */
+  /** Timeout of a handshake (default 10 s). */
   connectTimeoutMs?: number;
-  /** Timeout of a ping (10 s). */
+  /** How long to wait for the answer to a ping (default 10 s). */
   pongTimeoutMs?: number;
 } & (
   | {
@@ -48,7 +48,7 @@ export type ConnectOptions = {
   | { token: string; url: string }
 );
 
-/** A call token and what it contains. */
+/** A call token, the values it contains, and the URL and limits that belong to it. */
 export interface CallToken {
   token: string;
   url: string;
@@ -59,7 +59,7 @@ export interface CallToken {
 
 /** Parses a token response or a token string. It does not verify the token. */
 export function parseToken(given: string | TokenResponse, url?: string): CallToken {
-  // A server that forwards the response also forwards errors.
+  // Your server may forward an error of the service instead of a token.
   const { error } = Object(given) as { error?: { code?: string; message?: string; requestId?: string } };
   if (error?.code) throw new TelapiError(error.code, String(error.message), error.requestId ? { requestId: error.requestId } : {});
   try {

@@ -13,13 +13,14 @@ export interface PendingMessage {
 }
 
 /**
- * Unacknowledged messages, oldest first. Each new connection sends all of them again, in order. The outbox stays below the
- * service's rate limit, and limits the frames in flight so that a stalled network, which delivers them all at once, does
- * not exceed it either.
+ * The unacknowledged messages, oldest first. They are sent again, in order, on each new connection.
+ *
+ * The outbox sends at less than the service's rate limit. It also limits the number of frames in flight: a network that
+ * stalls delivers them all at once, and they must not exceed the rate limit either.
  */
 export class Outbox {
   private readonly pending: PendingMessage[] = [];
-  private inFlight = 0; // number of messages sent on this connection: the first ones of the list
+  private inFlight = 0; // the first inFlight messages were sent on this connection
   private connected = false;
   private permits = 0; // frames that may be sent now
   private refilledAt = 0;
@@ -57,7 +58,7 @@ export class Outbox {
     clearTimeout(this.timer);
   }
 
-  /** Resolves a message, or rejects it with the error. Without an ID it is the oldest one: the service answers in order. */
+  /** Resolves a message, or rejects it if there is an error. Without an ID, it is the oldest message: the service answers in order. */
   settle(messageId: string | undefined, error?: TelapiError): void {
     const index = messageId ? this.pending.findIndex((m) => m.messageId === messageId) : Math.min(this.inFlight, 1) - 1;
     const [message] = index < 0 ? [] : this.pending.splice(index, 1);
@@ -80,7 +81,7 @@ export class Outbox {
     return size > this.maxBytes ? new TelapiError("MESSAGE_TOO_LARGE", `The message has ${size} bytes; ${this.maxBytes} are allowed.`) : undefined;
   }
 
-  /** Sends pending messages as far as the limits allow, and schedules the rest. */
+  /** Sends as many pending messages as the limits allow, and schedules the others. */
   private flush(): void {
     clearTimeout(this.timer);
     const now = performance.now();

@@ -6,7 +6,7 @@ export interface Refusal {
   error: TelapiError;
   /** Whether the session has ended for this page. Otherwise the SDK retries. */
   final: boolean;
-  /** How long to wait, as requested by the service. */
+  /** The service's `Retry-After`, or 0. */
   retryAfterMs: number;
 }
 
@@ -25,7 +25,7 @@ export async function explainRefusal(socketUrl: string, token: string): Promise<
     if (typeof location === "undefined") return undefined;
   }
   try {
-    // A page of another origin cannot read the response, but can see that there is one.
+    // A page whose origin is not allowed cannot read the response, but this request succeeds if there is one.
     await request({ mode: "no-cors" });
     return temporaryRefusal("ORIGIN_NOT_ALLOWED", `The service does not allow pages of ${location.origin}. Add this origin to the endpoint.`);
   } catch {

@@ -17,12 +17,12 @@ const maxSeen = 1_024;
 const maxTimer = 2 ** 31 - 1;
 /** Audio is dropped while this many bytes are buffered: late speech is worse than none. */
 const maxBufferedAudio = 65_536;
-/** Browser events after which the connection may be lost or possible again. */
+/** Browser events after which a connection may be lost, or may be possible again. */
 const networkEvents = ["online", "offline", "visibilitychange"];
-/** Error codes after which the service closes the WebSocket, and the message is sent again on the next one. */
+/** Errors that do not reject a message: the service closes the WebSocket, and the message is sent again on the next one. */
 const temporaryErrors = ["SERVICE_UNAVAILABLE", "INTERNAL_ERROR"];
 
-/** Opens a session. Add listeners in the same tick: no event is emitted before that. */
+/** Opens a session. Events start asynchronously: a listener that is added right after this call receives all of them. */
 export function connect(options: ConnectOptions): Session {
   return new Session(options);
 }
@@ -35,7 +35,7 @@ export class Session {
   private readonly seen = new Set<string>();
   private token: CallToken | undefined;
   private reissued = false; // a second token was fetched
-  private tried = false; // a connection was attempted, so messages may have been missed
+  private attempted = false; // a connection was attempted, so messages may have been missed
   private connection: Connection | undefined;
   private generation = 0; // incremented when a connection is opened or closed, so that outdated callbacks can stop
   private attempt = 0; // failed attempts since the last stable connection
@@ -43,10 +43,10 @@ export class Session {
   private retry: ReturnType<typeof setTimeout> | undefined;
   private expiry: ReturnType<typeof setTimeout> | undefined;
   private networkDown = false;
-  private readyAt = 0; // on the clock of performance.now; 0 while disconnected
+  private readyAt = 0; // by performance.now(), which is monotonic; 0 while disconnected
   private lastReady: Ready | undefined;
-  private resumeAt: Partial<Position>; // for the next connection
-  private current: StateChange = { state: "connecting", attempt: 0 };
+  private resumeAt: Partial<Position>; // where the next connection resumes
+  private lastChange: StateChange = { state: "connecting", attempt: 0 };
   private textChatEnabled = true;
 
   /** @internal */
@@ -59,12 +59,12 @@ export class Session {
 
   /** The current state. */
   get state(): State {
-    return this.current.state;
+    return this.lastChange.state;
   }
 
   /** Why the session has ended or the connection was lost. */
   get reason(): TelapiError | undefined {
-    return this.current.reason;
+    return this.lastChange.reason;
   }
 
   /** The session's ID, once there is a token. */
@@ -111,7 +111,7 @@ export class Session {
     const sent = new Promise<string>((resolve, reject) => {
       if (this.state === "ended") throw this.reason!;
       if (/^(audio|p[io]ng)$/.test(type)) throw new TelapiError("VALIDATION_ERROR", `${type} messages are not acknowledged. Use sendAudio for audio.`);
-      // The service cannot reference any other ID in its error, and would reject it on every connection.
+      // The service's error would not contain an invalid ID, so the message would be sent again on every connection.
       if (!/^[\da-f]{8}(-[\da-f]{4}){3}-[\da-f]{12}$/i.test(messageId)) throw new TelapiError("VALIDATION_ERROR", `messageId must be a UUID, not "${messageId}".`);
       const body = encode(payload);
       const timestamp = Date.now();
@@ -122,13 +122,13 @@ export class Session {
         reject,
       });
     });
-    sent.catch(() => {}); // optional to handle: `error` and `state` events report the same
+    sent.catch(() => {}); // callers may ignore the promise: `error` and `state` events report failures too
     return sent;
   }
 
   /**
-   * Sends audio immediately or not at all. Returns false if it was dropped because there is no connection or it can't keep
-   * up. Throws if it is larger than a frame can be, which would end the session.
+   * Sends audio, unless there is no connection or the connection is too slow: then it drops the audio and returns false.
+   * Throws if the audio is larger than a frame may be, because such a frame would end the session.
    */
   sendAudio(payload: Payload): boolean {
     if (this.state !== "connected" || this.connection!.bufferedAmount > maxBufferedAudio) return false;
@@ -139,21 +139,21 @@ export class Session {
     return true;
   }
 
-  /** Drops the connection like a lost network; `resume` reconnects. For demonstrations and tests. */
+  /** Drops the connection like a network failure, for demonstrations and tests. `resume` reconnects. */
   cut(): void {
     if (this.state === "ended") return;
-    this.tried = true;
+    this.attempted = true;
     this.disconnect();
     this.setState({ state: "cut" });
   }
 
-  /** Reconnects after `cut`, or without waiting for the next attempt. */
+  /** Reconnects now: after `cut`, or instead of waiting for the next attempt. */
   resume(): void {
     if (this.state === "connected" || this.state === "connecting" || this.state === "ended") return;
     void this.open();
   }
 
-  /** Disconnects. The session itself continues until it is ended or expires. */
+  /** Disconnects and removes all listeners. In the service, the session continues until it is ended or expires. */
   dispose(): void {
     this.end(new TelapiError("DISPOSED", "The session was disposed."), 1000);
   }
@@ -172,7 +172,9 @@ export class Session {
       if (!this.token) {
         const given = "issue" in options ? await options.issue() : options.token;
         if (this.generation !== generation) return; // a later attempt fetches its own token
-        this.token = this.useToken(parseToken(given, options.url));
+        this.token = parseToken(given, options.url);
+        this.outbox.framesPerSecond = this.token.framesPerSecond;
+        this.expireIn(this.token.lifetimeMs); // a duration, because this machine's clock may be wrong
       }
     } catch (cause) {
       const error = cause instanceof TelapiError ? cause : new TelapiError("ISSUE_FAILED", `Fetching a token failed: ${String(cause)}`, { cause });
@@ -181,7 +183,7 @@ export class Session {
     const { url, token } = this.token;
     const target = new URL(url);
     // Without a cursor, resume from the start: the first connection may have missed a greeting.
-    if (this.tried) this.resumeAt = { streamId: "start", ...this.resumeAt };
+    if (this.attempted) this.resumeAt = { streamId: "start", ...this.resumeAt };
     for (const [name, value] of Object.entries(this.resumeAt)) target.searchParams.set(name, value);
     try {
       this.connection = new Connection(this.Socket, target.href, token, options.connectTimeoutMs ?? 10_000, options.pongTimeoutMs ?? 10_000, {
@@ -193,22 +195,15 @@ export class Session {
     }
   }
 
-  /** Applies the token's limits. The session expires after the token's lifetime, which does not depend on this machine's clock. */
-  private useToken(token: CallToken): CallToken {
-    this.outbox.framesPerSecond = token.framesPerSecond;
-    this.expireIn(token.lifetimeMs);
-    return token;
-  }
-
   private expireIn(ms: number): void {
     clearTimeout(this.expiry);
-    // The service closes the connection first; this covers a lost connection.
+    // An open connection is closed by the service before that.
     this.expiry = setTimeout(() => this.end(finalCloseError(4504, "")!), Math.min(ms + 1_000, maxTimer));
   }
 
   private async lost(url: string, closeCode: number, reason: string, opened: boolean): Promise<void> {
-    const { generation, tried } = this;
-    this.tried = true;
+    const { generation, attempted } = this;
+    this.attempted = true;
     const connectedMs = this.readyAt ? performance.now() - this.readyAt : 0;
     this.connection = undefined;
     this.readyAt = 0;
@@ -220,7 +215,8 @@ export class Session {
     if (!opened) this.handshakeFailedAt = performance.now();
     if (opened) {
       const error = new TelapiError("CONNECTION_LOST", reason || "The connection was lost.", { closeCode });
-      return this.retryIn(error, closeCode === 1012 && this.lastReady && !this.attempt ? Math.random() * this.lastReady.reconnectJitterMs : this.backOff());
+      const restarted = closeCode === 1012 && !this.attempt; // the service restarts: spread the reconnects over the time it asks for
+      return this.retryIn(error, restarted && this.lastReady ? Math.random() * this.lastReady.reconnectJitterMs : this.backOff());
     }
     const refusal = await explainRefusal(url, this.token!.token);
     if (this.generation !== generation) return;
@@ -232,7 +228,7 @@ export class Session {
       refusal.final = false;
     }
     // The owner may be this page's previous connection, whose loss the service has not noticed yet.
-    if (tried && refusal.error.code === "SESSION_IN_USE") refusal.final = false;
+    if (attempted && refusal.error.code === "SESSION_IN_USE") refusal.final = false;
     this.events.emit("refused", refusal);
     if (this.generation !== generation) return; // a listener changed the state
     if (refusal.final) return this.end(refusal.error);
@@ -247,7 +243,7 @@ export class Session {
 
   private retryIn(reason: TelapiError, ms: number): void {
     this.attempt++;
-    // Being offline is only a hint: the service may run on the same machine.
+    // Retry also when the browser reports that it is offline: the service may run on the same machine.
     const retryInMs = Math.min(Math.round(this.networkDown ? (this.options.maxDelayMs ?? 30_000) : ms), maxTimer);
     this.retry = setTimeout(() => void this.open(), retryInMs);
     this.setState({ state: this.networkDown ? "offline" : "waiting", retryInMs, reason });
@@ -256,13 +252,13 @@ export class Session {
   private readonly onNetworkEvent = ({ type }: Event): void => {
     if (type === "offline") {
       this.networkDown = true;
-      if (this.state === "waiting") this.setState({ ...this.current, state: "offline" });
+      if (this.state === "waiting") this.setState({ ...this.lastChange, state: "offline" });
     } else if (type === "online") {
       this.networkDown = false;
       this.attempt = 0; // attempts without a network do not count
       if (this.state === "offline" || this.state === "waiting") void this.open();
     }
-    this.connection?.probe(); // the connection may have died with the old network or while the page slept
+    this.connection?.probe(); // it may have been lost with the old network, or while the page was suspended
   };
 
   private receive(message: ChannelMessage, raw: string): void {
@@ -270,7 +266,7 @@ export class Session {
     const { generation } = this;
     const duplicate = streamId !== undefined && this.seen.has(streamId);
     this.events.emit("frame", { direction: "to_browser", message, raw, duplicate });
-    if (duplicate || this.generation !== generation) return; // a listener disconnected: the message is replayed on the next connection
+    if (duplicate || this.generation !== generation) return; // if a listener disconnected, the next connection replays the message
     const payload = (message[fieldOf(type)] ?? {}) as Payload;
     if (streamId) this.advance(streamId);
     else this.handleServiceMessage(message);
@@ -300,7 +296,7 @@ export class Session {
   private handleReady(ready: Ready, serverTime: number): void {
     const { generation } = this;
     this.lastReady = ready;
-    this.readyAt = performance.now(); // monotonic, unlike the time of day
+    this.readyAt = performance.now();
     this.textChatEnabled = ready.textChat;
     // Keep the requested position until the service has replayed the missed messages or reported a failure.
     this.resumeAt = { streamId: ready.streamId, ...this.resumeAt, connectionId: ready.connectionId };
@@ -308,8 +304,9 @@ export class Session {
     this.connection!.keepAlive(ready.pingIntervalMs, () => this.transmit(this.frame("ping", uuid(), Date.now())));
     this.outbox.maxBytes = ready.maxMessageBytes;
     this.events.emit("ready", ready);
+    // Each listener may have disconnected.
     if (this.generation === generation) this.setState({ state: "connected" });
-    if (this.generation === generation) this.outbox.start(); // unless a listener disconnected
+    if (this.generation === generation) this.outbox.start();
   }
 
   private frame(type: MessageType, messageId: string, timestamp: number, body?: string): string {
@@ -323,8 +320,8 @@ export class Session {
   }
 
   private setState(change: Omit<StateChange, "attempt">): void {
-    this.current = { ...change, attempt: this.attempt };
-    this.events.emit("state", this.current);
+    this.lastChange = { ...change, attempt: this.attempt };
+    this.events.emit("state", this.lastChange);
   }
 
   /** Closes the connection and cancels a pending attempt. */
@@ -348,7 +345,7 @@ export class Session {
   }
 }
 
-/** Encodes a payload as JSON. Replaces lone surrogates, as at the end of a truncated string: the service rejects them. */
+/** Encodes a payload as JSON. Replaces lone surrogates, which the service rejects: a string that was cut can end with one. */
 function encode(payload: Payload): string {
   return JSON.stringify(payload)?.replace(/(\\\\)|\\ud[89a-f]../g, (_, backslash?: string) => backslash ?? "\ufffd");
 }
