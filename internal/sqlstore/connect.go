@@ -13,12 +13,12 @@ import (
 	"strings"
 	"time"
 
-	"github.com/cenkalti/backoff/v5"
 	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/pressly/goose/v3"
 	"github.com/pressly/goose/v3/lock"
 
 	"telapi/internal/fault"
+	"telapi/internal/sleep"
 )
 
 //go:embed migrations/*.sql
@@ -27,8 +27,8 @@ var migrations embed.FS
 // Schema describes the migration state of a database.
 type Schema struct {
 	Database string   `json:"database"`
-	Current  int64    `json:"current"` // 0: empty database; above Newest: migrated by a newer telapi
-	Newest   int64    `json:"newest"`  // latest version that this program contains
+	Current  int64    `json:"current"` // 0 if the database is empty; above Newest if a newer telapi migrated it
+	Newest   int64    `json:"newest"`  // the latest version that this program knows
 	Pending  []string `json:"pending"` // file names, in order
 }
 
@@ -57,8 +57,8 @@ func (s *Store) MigrationStatus(ctx context.Context) (Schema, error) {
 
 // Migrate brings the schema up to date. Processes may call it concurrently: one
 // migrates while the others wait. A schema of a newer telapi is used unchanged.
-// Migrations only add to the schema, so that servers of two versions can run side
-// by side during an upgrade and a rollback.
+// Migrations only add to the schema, so that two versions of telapi can use it at
+// the same time, during an upgrade or a rollback.
 func (s *Store) Migrate(ctx context.Context) error {
 	schema, err := s.MigrationStatus(ctx)
 	if err != nil {
@@ -98,8 +98,8 @@ func newMigrationProvider(db *sql.DB, dialect goose.Dialect) (*goose.Provider, e
 	}
 	options := []goose.ProviderOption{goose.WithDisableGlobalRegistry(true)}
 	if dialect == goose.DialectPostgres {
-		// A session lock is released when its process dies. Retries every
-		// second for ten minutes.
+		// PostgreSQL releases a session lock when its process ends. The locker
+		// tries every second for ten minutes.
 		locker, err := lock.NewPostgresSessionLocker(lock.WithLockTimeout(1, 600))
 		if err != nil {
 			return nil, fmt.Errorf("prepare the migration lock: %w", err)
@@ -114,27 +114,25 @@ func newMigrationProvider(db *sql.DB, dialect goose.Dialect) (*goose.Provider, e
 // a failure once. It returns an error only if ctx ends.
 func (s *Store) Connect(ctx context.Context) error {
 	start := time.Now()
-	pauses := backoff.NewExponentialBackOff()
-	pauses.InitialInterval, pauses.MaxInterval = 200*time.Millisecond, 5*time.Second
-	var lastReason string
-	_, err := backoff.Retry(ctx, func() (struct{}, error) {
+	delays := sleep.Backoff{Min: 200 * time.Millisecond, Max: 5 * time.Second}
+	for lastReason := ""; ; {
 		err := s.Ping(ctx)
 		if err == nil {
 			err = s.Migrate(ctx)
 		}
-		return struct{}{}, err
-	}, backoff.WithBackOff(pauses), backoff.WithMaxElapsedTime(0), backoff.WithNotify(func(err error, _ time.Duration) {
+		if err == nil {
+			s.log.InfoContext(ctx, "database ready", "database", s.engine.title, "waited", time.Since(start).Round(time.Millisecond))
+			return nil
+		}
 		reason := failureReason(err)
-		if withoutNumbers := numbers.ReplaceAllString(reason, ""); withoutNumbers != lastReason {
+		if withoutNumbers := numbers.ReplaceAllString(reason, ""); withoutNumbers != lastReason && ctx.Err() == nil {
 			lastReason = withoutNumbers
 			s.log.WarnContext(ctx, "database not ready, retrying", "database", s.engine.title, "reason", reason)
 		}
-	}))
-	if err != nil {
-		return err
+		if err := sleep.For(ctx, delays.Next()); err != nil {
+			return err
+		}
 	}
-	s.log.InfoContext(ctx, "database ready", "database", s.engine.title, "waited", time.Since(start).Round(time.Millisecond))
-	return nil
 }
 
 // numbers matches the ports and times that differ between failures with the

@@ -66,8 +66,8 @@ func list[T any](ctx context.Context, s *Store, kind string, fields func(*T) []a
 	return all, err
 }
 
-// queryAll reads all rows before it returns, so that the transaction can run
-// its next statement.
+// queryAll reads any number of records. It closes the result before it returns, so
+// that a transaction can run its next statement.
 func queryAll[T any](ctx context.Context, c conn, fields func(*T) []any, query string, args ...any) (all []T, err error) {
 	rows, err := c.QueryContext(ctx, query, args...)
 	if err != nil {
@@ -84,7 +84,7 @@ func queryAll[T any](ctx context.Context, c conn, fields func(*T) []any, query s
 	return all, rows.Err()
 }
 
-// column is the fields function of a result with a single column.
+// column is a Fields function for results with a single column.
 func column[T any](v *T) []any { return []any{v} }
 
 // exec writes one record. It returns NOT_FOUND if no row matches.
@@ -133,8 +133,7 @@ func update[T any](ctx context.Context, s *Store, kind string, fields func(*T) [
 
 // execBatch runs one statement with many sets of values in one transaction.
 // Sets that match no row are skipped. It returns the number of changed rows.
-// Callers sort the sets by row, so that
-// concurrent transactions cannot deadlock.
+// Callers sort the sets by row, so that concurrent transactions cannot deadlock.
 func (s *Store) execBatch(ctx context.Context, op, query string, sets ...[]any) (changed int64, err error) {
 	if len(sets) == 0 {
 		return 0, nil

@@ -18,6 +18,7 @@ const (
 
 	sessionColumns = issuedColumns + `, redeemed_at, last_seen_at, ended_at, COALESCE(ended_as, '')`
 
+	// due_at is when the session expires: first redeem_by, then expires_at.
 	insertSession = `INSERT INTO sessions (` + issuedColumns + `, due_at, settled)
 		VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $10, FALSE)`
 	redeemSession = `UPDATE sessions SET redeemed_at = COALESCE(redeemed_at, $2), due_at = expires_at, last_seen_at = $2
@@ -27,8 +28,8 @@ const (
 
 	overdueSessions = `SELECT id FROM sessions WHERE ended_at IS NULL AND due_at <= $1
 		UNION ALL SELECT id FROM sessions WHERE ended_at IS NULL AND redeemed_at IS NOT NULL AND last_seen_at < $2 LIMIT $3`
-	// Checks the conditions again: since overdueSessions ran, the browser may have
-	// reconnected, or another instance may have ended the session.
+	// Checks the conditions again: the browser may have reconnected since
+	// overdueSessions ran, or another instance may have ended the session.
 	expireSession = `UPDATE sessions SET ended_at = $2, ended_as = $4
 		WHERE id = $1 AND ended_at IS NULL AND (due_at <= $2 OR last_seen_at < $3)`
 	staleSessions = `SELECT id FROM sessions
@@ -37,16 +38,16 @@ const (
 		WHERE ended_at IS NOT NULL AND NOT settled AND ended_at < $1 ORDER BY ended_at LIMIT $2`
 
 	// Waits for a concurrent request with the same key, which locks the row.
-	// Replaces an expired receipt.
-	insertReceipt = `INSERT INTO session_keys (team_id, idempotency_key, body_digest, session_id, created_at) VALUES ($1, $2, $3, $4, $5)
+	// Replaces an expired record.
+	insertKeyRecord = `INSERT INTO session_keys (team_id, idempotency_key, body_digest, session_id, created_at) VALUES ($1, $2, $3, $4, $5)
 		ON CONFLICT (team_id, idempotency_key) DO UPDATE SET
 			body_digest = excluded.body_digest, session_id = excluded.session_id, created_at = excluded.created_at
 		WHERE session_keys.created_at <= $6`
-	selectReceipt = `SELECT session_id, body_digest FROM session_keys
+	selectKeyRecord = `SELECT session_id, body_digest FROM session_keys
 		WHERE team_id = $1 AND idempotency_key = $2 AND created_at > $3`
 	deleteSessions = `DELETE FROM sessions WHERE id IN
 		(SELECT id FROM sessions WHERE settled AND ended_at < $1 ORDER BY ended_at LIMIT $2) RETURNING id`
-	// Inserts nothing if the session has $6 actions or would exceed $7 bytes.
+	// Inserts nothing if the session already has $6 actions, or would exceed $7 bytes.
 	insertAction = `INSERT INTO browser_actions (session_id, message_id, happened_at, action, number, total_bytes)
 		SELECT $1, $2, CAST($3 AS BIGINT), $4, newest.number + 1, newest.total_bytes + CAST($5 AS BIGINT) FROM (SELECT
 			COALESCE((SELECT number FROM browser_actions WHERE session_id = $1 ORDER BY number DESC LIMIT 1), 0) AS number,
@@ -66,16 +67,16 @@ func sessionFields(s *session.Session) []any {
 	}
 }
 
-// CreateSession adds a session and the receipt of its idempotency key, if any.
-// It returns false if a receipt for that key exists.
-func (s *Store) CreateSession(ctx context.Context, made session.Session, r session.IdempotencyRecord, staleBefore time.Time) (created bool, err error) {
-	args := sessionFields(&made)[:issuedFields]
+// CreateSession adds a session and its idempotency record, if any. It returns false
+// if the key has a record that was created after staleBefore.
+func (s *Store) CreateSession(ctx context.Context, added session.Session, r session.IdempotencyRecord, staleBefore time.Time) (created bool, err error) {
+	args := sessionFields(&added)[:issuedFields]
 	if r.Key == "" {
 		err := s.exec(ctx, "create", "session", insertSession, args...)
 		return err == nil, err
 	}
 	err = s.inTx(ctx, "create session", func(ctx context.Context, tx *sql.Tx) error {
-		inserted, err := execRows(ctx, tx, insertReceipt, made.TeamID, r.Key, r.Digest, made.ID, r.At.UnixMilli(), staleBefore.UnixMilli())
+		inserted, err := execRows(ctx, tx, insertKeyRecord, added.TeamID, r.Key, r.Digest, added.ID, r.At.UnixMilli(), staleBefore.UnixMilli())
 		if err != nil || inserted == 0 {
 			return err
 		}
@@ -88,11 +89,11 @@ func (s *Store) CreateSession(ctx context.Context, made session.Session, r sessi
 
 // SessionByKey returns the session that was created with an idempotency key.
 func (s *Store) SessionByKey(ctx context.Context, teamID, key string, staleBefore time.Time) (found session.Session, bodyDigest string, err error) {
-	type receipt struct{ id, digest string }
-	r, err := get(ctx, s, "request", func(r *receipt) []any { return []any{&r.id, &r.digest} },
-		selectReceipt, teamID, key, staleBefore.UnixMilli())
+	type record struct{ sessionID, digest string }
+	r, err := get(ctx, s, "request", func(r *record) []any { return []any{&r.sessionID, &r.digest} },
+		selectKeyRecord, teamID, key, staleBefore.UnixMilli())
 	if err == nil {
-		found, err = s.Session(ctx, r.id)
+		found, err = s.Session(ctx, r.sessionID)
 	}
 	return found, r.digest, err
 }
@@ -102,7 +103,8 @@ func (s *Store) Session(ctx context.Context, id string) (session.Session, error)
 	return get(ctx, s, "session", sessionFields, `SELECT `+sessionColumns+` FROM sessions WHERE id = $1`, id)
 }
 
-// RedeemSession stores a redemption unless the session has ended or expired.
+// RedeemSession records that a call token was used, unless the session has ended or
+// expired.
 func (s *Store) RedeemSession(ctx context.Context, id string, at time.Time) error {
 	return s.exec(ctx, "redeem", "session", redeemSession, id, at.UnixMilli())
 }
@@ -116,7 +118,7 @@ func (s *Store) EndSession(ctx context.Context, id string, as session.State, at 
 	return err == nil, err
 }
 
-// SettleSessions marks sessions whose end was reported to everyone.
+// SettleSessions marks ended sessions whose channels have ended too.
 func (s *Store) SettleSessions(ctx context.Context, ids []string) error {
 	sets := make([][]any, len(ids))
 	for i, id := range slices.Sorted(slices.Values(ids)) {
@@ -126,8 +128,9 @@ func (s *Store) SettleSessions(ctx context.Context, ids []string) error {
 	return err
 }
 
-// ExpireSessions ends due and idle sessions and returns the IDs of those that
-// this call ended. It locks rows in order of ID, like all batches.
+// ExpireSessions ends expired and idle sessions and returns their IDs, except those
+// that another instance ended first. Like all batches, it locks rows in the order of
+// their IDs, so that concurrent batches cannot deadlock.
 func (s *Store) ExpireSessions(ctx context.Context, now, unseenSince time.Time, limit int) (ended []string, err error) {
 	overdue, err := list(ctx, s, "sessions to expire", column[string], overdueSessions, now.UnixMilli(), unseenSince.UnixMilli(), limit)
 	if err != nil || len(overdue) == 0 {
@@ -156,7 +159,7 @@ func (s *Store) StaleSessions(ctx context.Context, unseenSince time.Time, after 
 	return list(ctx, s, "stale sessions", column[string], staleSessions, unseenSince.UnixMilli(), after, limit)
 }
 
-// UnsettledSessions returns ended sessions whose end was not yet reported.
+// UnsettledSessions returns ended sessions that are not settled.
 func (s *Store) UnsettledSessions(ctx context.Context, endedBefore time.Time, limit int) ([]session.Session, error) {
 	return list(ctx, s, "unsettled sessions", sessionFields, unsettledSessions, endedBefore.UnixMilli(), limit)
 }
@@ -166,7 +169,8 @@ func (s *Store) TouchSessions(ctx context.Context, seen map[string]time.Time) er
 	return s.touch(ctx, "update last seen of sessions", touchSession, seen)
 }
 
-// PruneSessions deletes old receipts and some of the sessions that ended long ago.
+// PruneSessions deletes old idempotency records, and up to limit settled sessions
+// that ended before endedBefore.
 func (s *Store) PruneSessions(ctx context.Context, keysBefore, endedBefore time.Time, limit int) error {
 	return s.inTx(ctx, "prune sessions", func(ctx context.Context, tx *sql.Tx) error {
 		if _, err := execRows(ctx, tx, `DELETE FROM session_keys WHERE created_at < $1`, keysBefore.UnixMilli()); err != nil {

@@ -38,10 +38,9 @@ func Exists(dataDir string) bool {
 }
 
 // openSQLite opens one connection for writes and a pool of connections for
-// reads. SQLite allows one writer at a time. Several writing connections would
-// poll for its lock, and the unlucky ones would fail with SQLITE_BUSY. Instead,
-// writers of this process queue for the one connection, for as long as their
-// context allows.
+// reads. SQLite allows one writer at a time. If several connections wrote, they
+// would poll for its lock, and some would fail with SQLITE_BUSY. Instead, writers of
+// this process wait for the one connection until their context ends.
 func openSQLite(dataDir string, busyTimeout time.Duration) (*Store, error) {
 	if dataDir == "" {
 		return nil, errors.New("DATA_DIR is empty: set it to a directory, or set DATABASE_URL")
@@ -60,8 +59,8 @@ func openSQLite(dataDir string, busyTimeout time.Duration) (*Store, error) {
 		"synchronous(FULL)", // a commit survives a power failure: a revoked key stays revoked
 		"foreign_keys(ON)",
 	}
-	// A transaction takes the write lock when it begins (BEGIN IMMEDIATE). A
-	// transaction that upgrades from reading to writing can fail without waiting.
+	// Transactions lock the database when they begin (BEGIN IMMEDIATE). A
+	// transaction that locks it later, at its first write, can fail immediately.
 	write, err := sqlitePool(path, 1, url.Values{"_pragma": pragmas, "_txlock": {"immediate"}})
 	if err != nil {
 		return nil, err
@@ -137,8 +136,8 @@ func (s *Store) LockServer() (release func(), err error) {
 }
 
 // lockFile takes an exclusive lock, which the kernel releases when the file is
-// closed or the process ends. The file is never removed: that would allow two
-// owners. It returns EWOULDBLOCK if the lock is taken.
+// closed or the process ends. It returns EWOULDBLOCK if the lock is taken. The file
+// must not be removed, because two processes could then lock different files.
 func lockFile(path string) (*os.File, error) {
 	file, err := os.OpenFile(path, os.O_CREATE|os.O_RDWR, 0o600)
 	if err != nil {

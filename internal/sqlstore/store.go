@@ -39,25 +39,25 @@ type Options struct {
 	DataDir string
 	Logger  *slog.Logger
 
-	busyTimeout time.Duration // of SQLite; 0: sqliteBusyTimeout
+	busyTimeout time.Duration // of SQLite; sqliteBusyTimeout if 0
 }
 
 // Store is the database. It is safe for concurrent use.
 type Store struct {
-	write    *sql.DB // SQLite: a single connection
-	read     *sql.DB // PostgreSQL: the same pool as write
+	write    *sql.DB // a single connection if the database is SQLite
+	read     *sql.DB // the same pool as write if the database is PostgreSQL
 	engine   engine
 	schema   *goose.Provider
 	log      *slog.Logger
-	migrated atomic.Bool // the schema is known to be up to date
+	migrated atomic.Bool // Migrate has succeeded
 }
 
 // engine holds the differences between the two databases.
 type engine struct {
 	dialect      goose.Dialect
 	title        string // for people, without credentials
-	versionTable string // query: does goose's version table exist?
-	clock        string // query: the database's clock in Unix milliseconds
+	versionTable string // query that returns whether goose's version table exists
+	clock        string // query that returns the database's time in Unix milliseconds
 	dataDir      string // SQLite only
 }
 
@@ -134,7 +134,7 @@ func wrap(ctx context.Context, op string, err error) error {
 var unavailableStates = map[string]bool{
 	"08":    true, // connection lost
 	"28":    true, // login rejected, for example while a password is rotated
-	"40":    true, // transaction rolled back in favor of another one
+	"40":    true, // deadlock or conflict with another transaction
 	"53":    true, // out of connections, memory or disk space
 	"57":    true, // shutting down, starting up, or canceled by an operator
 	"58":    true, // disk failure
@@ -195,7 +195,8 @@ func constraintError(err error, kind string) error {
 	return err
 }
 
-// notFound leaves out the ID: the caller may have passed a whole API key.
+// notFound returns an error without the ID: a caller may have passed a whole API
+// key as ID.
 func notFound(kind string) *fault.Error {
 	return fault.New(fault.NotFound, "The %s was not found.", kind)
 }

@@ -21,14 +21,14 @@ const addUsage = `INSERT INTO tts_usage (team_id, day, endpoint_id, provider, vo
 		cached_characters = tts_usage.cached_characters + excluded.cached_characters,
 		requests = tts_usage.requests + excluded.requests`
 
-// sumUsage is a format string for one expression of usageIntervals and one of
-// usageGroups.
+// sumUsage is a format string. Its arguments are an expression of usageIntervals
+// and one of usageGroups.
 const sumUsage = `SELECT %s, %s, CAST(SUM(characters) AS BIGINT), CAST(SUM(cached_characters) AS BIGINT),
 		CAST(SUM(characters - cached_characters) AS BIGINT), CAST(SUM(requests) AS BIGINT)
 	FROM tts_usage WHERE team_id = $1 AND day >= $2 AND day <= $3 GROUP BY 1, 2`
 
 var (
-	// usageIntervals return the first day of a bucket.
+	// usageIntervals are expressions for the first day of a bucket.
 	usageIntervals = map[usage.Interval]string{
 		usage.Day:   `day`,
 		usage.Month: `substr(day, 1, 7) || '-01'`,
@@ -113,18 +113,13 @@ func insertReportIDs(ctx context.Context, tx *sql.Tx, ids []string, now time.Tim
 // DeleteReports implements usage.ReportStore. It deletes in pages.
 func (s *Store) DeleteReports(ctx context.Context, before time.Time) error {
 	const page = 5000
-	for deleted := int64(page); deleted == page; {
-		err := s.inTx(ctx, "delete usage reports", func(ctx context.Context, tx *sql.Tx) error {
-			var err error
-			deleted, err = execRows(ctx, tx, `DELETE FROM usage_reports WHERE id IN
-				(SELECT id FROM usage_reports WHERE counted_at < $1 ORDER BY id LIMIT $2)`, before.UnixMilli(), page)
-			return err
-		})
-		if err != nil {
+	for {
+		deleted, err := s.execBatch(ctx, "delete usage reports", `DELETE FROM usage_reports WHERE id IN
+			(SELECT id FROM usage_reports WHERE counted_at < $1 ORDER BY id LIMIT $2)`, []any{before.UnixMilli(), page})
+		if err != nil || deleted < page {
 			return err
 		}
 	}
-	return nil
 }
 
 func day(t time.Time) string { return t.UTC().Format(time.DateOnly) }

@@ -51,20 +51,20 @@ func NewConsumer(stream ReportStream, store ReportStore, log *slog.Logger, reg p
 	}
 }
 
-// Run counts reports until ctx ends. Then it counts those already on the stream,
-// because an embedded stream does not survive the process.
+// Run counts reports until ctx ends, and then the reports that are still on the
+// stream: the embedded store loses them when the process ends.
 func (c *Consumer) Run(ctx context.Context) {
-	pauses := writebehind.Backoff()
+	delays := writebehind.Backoff()
 	for ctx.Err() == nil {
 		_, err := c.countBatch(ctx, readWait)
 		if err == nil {
-			pauses.Reset()
+			delays.Reset()
 			continue
 		}
 		if ctx.Err() == nil && !fault.Is(err, fault.ServiceUnavailable) { // stores log outages themselves
 			c.log.ErrorContext(ctx, "counting usage reports failed", "error", err)
 		}
-		_ = sleep.For(ctx, pauses.NextBackOff())
+		_ = sleep.For(ctx, delays.Next())
 	}
 	shutdown, cancel := context.WithTimeout(context.WithoutCancel(ctx), writebehind.ShutdownTimeout)
 	defer cancel()
@@ -99,9 +99,9 @@ type parsedEntry struct {
 	report wire.SpeechReport
 }
 
-// count counts or rejects every entry. It waits for an unreachable database. If
-// another instance reads the same entries meanwhile, only one of the two counts
-// them.
+// count counts or rejects every entry. It waits while the database is unreachable.
+// If another instance reads the same entries in that time, each is still counted
+// once.
 func (c *Consumer) count(ctx context.Context, entries []ReportEntry) error {
 	var valid []parsedEntry
 	for _, e := range entries {
@@ -144,17 +144,17 @@ func (c *Consumer) reject(ctx context.Context, e ReportEntry, reason error) erro
 	return nil
 }
 
-// A report is accepted up to maxAge, and its ID is stored for longer. A repeated
-// report is therefore either known or too old, and is never counted twice.
+// A report is rejected after maxAge, and its ID is stored for longer. So a report
+// that is sent again is either recognized by its ID or too old.
 const (
 	maxAge      = 7 * 24 * time.Hour
 	idRetention = maxAge + 2*24*time.Hour
-	maxAhead    = time.Hour // tolerance for a runtime's clock
+	maxAhead    = time.Hour // a runtime's clock may be ahead by this much
 )
 
 const (
 	maxCharacters = 10_000_000
-	maxName       = 256 // code points of a team, endpoint, provider, voice or model
+	maxName       = 256 // length of a team, endpoint, provider, voice or model in code points
 )
 
 // parseReport parses and validates a report from the stream.
@@ -184,7 +184,7 @@ func parseReport(raw []byte, now time.Time) (r wire.SpeechReport, err error) {
 	return r, nil
 }
 
-// maxQueued is the number of reports that this process keeps while the stream is
+// maxQueued is the maximum number of reports in memory while the stream is
 // unreachable.
 const maxQueued = 10_000
 
@@ -196,24 +196,23 @@ type Reporter struct {
 	lost   prometheus.Counter
 }
 
-// NewReporter returns a reporter. Its Run method sends the reports that Report could
-// not append.
+// NewReporter returns a reporter. Run must be running, to send the reports that
+// Report could not append.
 func NewReporter(stream ReportStream, log *slog.Logger, reg prometheus.Registerer) *Reporter {
 	return &Reporter{stream: stream, log: log,
 		lost: promauto.With(reg).NewCounter(prometheus.CounterOpts{
 			Name: "telapi_usage_records_lost_total", Help: "Usage reports of this instance lost because the key-value store was unreachable for too long."}),
 		queue: writebehind.NewQueue(maxQueued, func([]byte) int { return 1 }, batchSize, func(ctx context.Context, reports [][]byte) error {
 			if err := stream.Append(ctx, reports...); err != nil {
-				return fault.Unavailable("The key-value store", err) // every error is retried
+				return fault.Unavailable("The key-value store", err) // so that every error is retried
 			}
 			return nil
 		}, nil)}
 }
 
-// Report reports one request. When it returns, the report is on the stream and
-// survives this process. If the stream is unreachable, the report is queued and
-// sent later with the same ID, so that it counts once even if a response was
-// lost.
+// Report appends a report to the stream, where it survives the end of this
+// process. If the stream is unreachable, Report queues the report, and Run sends it
+// later with the same ID. So it counts once even if only the reply was lost.
 func (r *Reporter) Report(ctx context.Context, report wire.SpeechReport) {
 	report.ID = uuid.NewString()
 	raw, err := json.Marshal(report)
@@ -222,7 +221,8 @@ func (r *Reporter) Report(ctx context.Context, report wire.SpeechReport) {
 	}
 }
 
-// Run sends queued reports until ctx ends, and the rest within a few seconds.
+// Run sends queued reports until ctx ends, and then the remaining ones for at most
+// writebehind.ShutdownTimeout.
 func (r *Reporter) Run(ctx context.Context) {
 	if lost := r.queue.Run(ctx); lost > 0 {
 		r.lost.Add(float64(lost))

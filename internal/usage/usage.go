@@ -22,8 +22,8 @@ const (
 	Month Interval = "month"
 )
 
-// Group is the property by which usage is grouped within an interval. Empty: not
-// grouped.
+// Group is the property by which the usage of an interval is grouped; empty for no
+// grouping.
 type Group string
 
 // The groups of a summary.
@@ -34,8 +34,8 @@ const (
 	ByEndpoint Group = "endpoint"
 )
 
-// Query selects a team's usage. From and To are UTC midnights. To is the last
-// day included.
+// Query selects a team's usage from the day From to the day To, inclusive. Both
+// are midnights in UTC.
 type Query struct {
 	TeamID   string
 	From, To time.Time
@@ -43,8 +43,8 @@ type Query struct {
 	GroupBy  Group
 }
 
-// Counts are sums over speech requests. Characters are Unicode code points. Cached
-// characters were served from the media cache, the others were billed.
+// Counts are sums over speech requests. Characters are Unicode code points. Those
+// of speech from the media cache are Cached, all others Billed.
 type Counts struct {
 	Characters int64 `json:"characters"`
 	Cached     int64 `json:"cachedCharacters"`
@@ -56,7 +56,7 @@ type Counts struct {
 // interval.
 type Bucket struct {
 	Start string  `json:"start"`
-	Group *string `json:"group,omitzero"` // nil: not grouped; "": used without the property
+	Group *string `json:"group,omitzero"` // nil if not grouped; "" for requests without the property
 	Counts
 }
 
@@ -85,8 +85,9 @@ type ReportEntry struct {
 type ReportStream interface {
 	// Append adds reports.
 	Append(ctx context.Context, reports ...[]byte) error
-	// Read returns at most limit entries: those that another consumer read and
-	// did not acknowledge for a while, or else new ones. It waits for an entry.
+	// Read returns at most limit entries. It returns entries that another consumer
+	// has read but not acknowledged for some time, or else new ones. If there are
+	// none, it waits for one.
 	Read(ctx context.Context, limit int, wait time.Duration) ([]ReportEntry, error)
 	// Ack removes entries.
 	Ack(ctx context.Context, entries []ReportEntry) error
@@ -133,11 +134,11 @@ func (s *Service) Summary(ctx context.Context, q Query) (Summary, error) {
 	return summary, nil
 }
 
-// maxDays is the longest span of a summary: two years.
+// maxDays is the maximum length of a summary's period: two years.
 const maxDays = 732
 
-// ParseQuery parses the query parameters of a summary. All are optional. The
-// default is the current month by day, in UTC.
+// ParseQuery parses the query parameters of a summary. All are optional. Without
+// any, the query selects the current month, by day.
 func ParseQuery(teamID string, params map[string][]string, now time.Time) (Query, error) {
 	var issues fault.Issues
 	now = now.UTC()

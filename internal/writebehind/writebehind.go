@@ -8,32 +8,27 @@ import (
 	"sync"
 	"time"
 
-	"github.com/cenkalti/backoff/v5"
-
 	"telapi/internal/fault"
+	"telapi/internal/sleep"
 )
 
-// ShutdownTimeout bounds the last write when the process ends.
+// ShutdownTimeout limits the last write when the process ends.
 const ShutdownTimeout = 5 * time.Second
 
 // Backoff returns the delays between attempts while a store is unavailable.
-func Backoff() *backoff.ExponentialBackOff {
-	b := backoff.NewExponentialBackOff()
-	b.InitialInterval, b.MaxInterval = 100*time.Millisecond, 5*time.Second
-	return b
+func Backoff() *sleep.Backoff {
+	return &sleep.Backoff{Min: 100 * time.Millisecond, Max: 5 * time.Second}
 }
 
 // Write writes a batch and retries while the store is unavailable. If the store
 // rejects the batch, Write writes the values one by one and calls rejected for
 // each value that fails. It returns the error of rejected or of ctx.
 func Write[T any](ctx context.Context, batch []T, write func(context.Context, []T) error, rejected func(T, error) error) error {
-	_, err := backoff.Retry(ctx, func() (struct{}, error) {
-		err := write(ctx, batch)
-		if err != nil && ctx.Err() == nil && !fault.Is(err, fault.ServiceUnavailable) {
-			err = backoff.Permanent(err)
-		}
-		return struct{}{}, err
-	}, backoff.WithBackOff(Backoff()), backoff.WithMaxElapsedTime(0))
+	delays := Backoff()
+	err := write(ctx, batch)
+	for fault.Is(err, fault.ServiceUnavailable) && sleep.For(ctx, delays.Next()) == nil {
+		err = write(ctx, batch)
+	}
 	switch {
 	case err == nil:
 		return nil
@@ -53,7 +48,7 @@ func Write[T any](ctx context.Context, batch []T, write func(context.Context, []
 // Queue is a bounded queue of values to write. Its methods may be called from
 // any goroutine; Run must only run once at a time.
 type Queue[T any] struct {
-	capacity  int // bound of the total weight
+	capacity  int // maximum total weight
 	weigh     func(T) int
 	batchSize int
 	write     func(context.Context, []T) error
@@ -65,7 +60,7 @@ type Queue[T any] struct {
 	weight int
 }
 
-// NewQueue returns an empty queue that writes as Write does.
+// NewQueue returns an empty queue. Run passes write and rejected to Write.
 func NewQueue[T any](
 	capacity int, weigh func(T) int, batchSize int, write func(context.Context, []T) error, rejected func(T, error) error,
 ) *Queue[T] {
@@ -133,7 +128,8 @@ type LastSeen struct {
 	times map[string]time.Time
 }
 
-// Record records that id was seen. Earlier times than the latest are ignored.
+// Record records that id was seen. It ignores a time that is older than the
+// recorded one.
 func (l *LastSeen) Record(id string, at time.Time) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
