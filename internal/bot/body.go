@@ -13,12 +13,12 @@ import (
 	"telapi/internal/strictjson"
 )
 
-// Limits that the interface document leaves open. Each entry repeats the sender
-// and the conversation, so that a small body could become a huge stream.
+// Limits of a bot's body. The entry of each message contains a copy of the sender
+// and the conversation, so without a limit a small body could fill the stream.
 const (
-	MaxMessages  = 500
-	maxRepeated  = 4 << 20 // bytes of sender and conversation over all messages
-	maxTimestamp = 64      // characters
+	MaxMessages    = 500
+	maxCopiedBytes = 4 << 20 // of sender and conversation, over all messages
+	maxTimestamp   = 64      // characters
 )
 
 // document is the body of a bot.
@@ -81,9 +81,9 @@ func parseBot(data []byte, channelID string) (Result, error) {
 		return Result{}, err
 	}
 	d.check(channelID, &issues)
-	identified := d.Messages.Timestamp != nil ||
+	hasIdentity := d.Messages.Timestamp != nil ||
 		slices.ContainsFunc(d.Messages.Message, func(m message) bool { return strictjson.Present(m.MessageID) })
-	return Result{HasIdentity: identified, bot: d, commands: command.ParseActions(d.Actions, "/actions", &issues)}, issues.Err()
+	return Result{HasIdentity: hasIdentity, bot: d, commands: command.ParseActions(d.Actions, "/actions", &issues)}, issues.Err()
 }
 
 func (d *document) check(channelID string, issues *fault.Issues) {
@@ -102,11 +102,11 @@ func (d *document) check(channelID string, issues *fault.Issues) {
 	if n > MaxMessages {
 		issues.Add("/messages/message", fault.IssueTooMany, "At most %d messages are allowed.", MaxMessages)
 	}
-	repeated := len(d.Conversation.Identifier.Name)
+	copied := len(d.Conversation.Identifier.Name)
 	if d.From != nil {
-		repeated += len(d.From.Avatar) + len(d.From.Identifier.ID) + len(d.From.Identifier.Name)
+		copied += len(d.From.Avatar) + len(d.From.Identifier.ID) + len(d.From.Identifier.Name)
 	}
-	if n*repeated > maxRepeated {
+	if n*copied > maxCopiedBytes {
 		issues.Add("/from", fault.IssueTooLong, "The sender is too long to be repeated in each of %d messages. Shorten it or send fewer messages.", n)
 	}
 	for i := range d.Messages.Message {
@@ -137,7 +137,7 @@ func (m *message) check(path string, issues *fault.Issues) {
 		var known struct {
 			DisableTTSCache bool `json:"disableTtsCache"`
 		}
-		_ = strictjson.Decode(c.ActivityParams, &known, path+"/activityParams", issues) // cannot fail: a decoded object
+		_ = strictjson.Decode(c.ActivityParams, &known, path+"/activityParams", issues) // cannot fail: the value was decoded before
 		c.disableTTSCache = known.DisableTTSCache
 	}
 	if t := c.Event.Typing; t != nil {
@@ -166,8 +166,8 @@ func checkNumber(raw *jsontext.Value, path, field string, issues *fault.Issues) 
 	return f
 }
 
-// text returns the text of the message and the form it was written in. The
-// first form that is not blank wins.
+// text returns the text of the message and its form, such as HTML. If the
+// message has several forms, text uses the first one that is not blank.
 func (c *content) text() (text, form string) {
 	for _, f := range []struct {
 		form, source string
@@ -188,8 +188,8 @@ func (c *content) text() (text, form string) {
 	return "", ""
 }
 
-// addTo adds first the members of the body as a whole, then for each message its
-// text, events and control event.
+// addTo adds the entries of the whole body, then those of each message: its text,
+// its events and the commands of its control event.
 func (d *document) addTo(b *entryBuilder) {
 	if d.Metadata != nil {
 		b.add(wire.KindMetadata).Metadata = d.Metadata
@@ -230,11 +230,11 @@ func (d *document) addMessage(b *entryBuilder, m *message) {
 	if c.Event.NoInputExpected != nil {
 		b.addEvent(wire.EventNoInputExpected, c.Event.NoInputExpected)
 	}
-	if m.operation != nil { // before the command, which may end the call
+	if m.operation != nil { // before the commands, which may end the call
 		e := b.add(wire.KindBotOperation)
 		e.Event, e.Data = c.Event.Custom.Name, m.operation.Data
 		if m.operation.Result != "" {
-			e.Result = jsontext.Value(`"` + m.operation.Result + `"`) // a name without special characters
+			e.Result = jsontext.Value(`"` + m.operation.Result + `"`) // needs no escaping: the result is one of a few names
 		}
 	}
 	b.addCommands(m.commands)

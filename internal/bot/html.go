@@ -19,16 +19,17 @@ var blockElements = map[string]bool{
 	"section": true, "article": true, "header": true, "footer": true,
 }
 
-// htmlToText returns the text of HTML for speech: entities are resolved and
-// each block is one line.
+// htmlToText returns the text of HTML for speech, one line per block element.
+// Entities are decoded.
 func htmlToText(s string) string { return collapseSpace(stripTags(s, " ")) }
 
-// stripTags removes all tags and replaces line breaks in the text with newline.
-// It uses a tokenizer and builds no tree, so that deep nesting costs nothing.
+// stripTags removes all tags and replaces each line break in the text with
+// newline. It uses a tokenizer instead of a parser, because deeply nested elements
+// are expensive to parse.
 func stripTags(s, newline string) string {
 	z := html.NewTokenizer(strings.NewReader(s))
 	var out strings.Builder
-	silent := "" // the silent element that is open
+	silent := "" // the innermost silent element that is open
 	for {
 		kind := z.Next()
 		switch kind {

@@ -15,27 +15,27 @@ func TestLintReportsMembersWithoutEffect(t *testing.T) {
 		want []string
 	}{
 		`{` + id + `,"action":{"type":"hangup"},"commands":[],"error":1}`: {wire.BotItem, []string{
-			`/action: "action" is not read. Did you mean "actions"?`,
-			`/commands: "commands" is not read. Did you mean "actions"?`,
-			`/error: "error" is not read.`,
+			`/action: "action" has no effect. Did you mean "actions"?`,
+			`/commands: "commands" has no effect. Did you mean "actions"?`,
+			`/error: "error" has no effect.`,
 		}},
 		`{` + id + `,"channelData":[{"key":"k","x":1}],"metadata":{"x":1},"nluData":{"x":1},"messages":{"message":[{"content":{"activityParams":{"x":1}}}]}}`: {wire.BotItem, nil},
 		`{` + id + `,"messages":{"message":[{"text":"x","content":{"textPlain":"x","event":{"custom":{"name":"config","value":{"sessionParam":{}}}}}}]}}`: {wire.BotItem, []string{
-			`/messages/message/0/text: "text" is not read.`,
-			`/messages/message/0/content/textPlain: "textPlain" is not read.`,
-			`/messages/message/0/content/event/custom/value/sessionParam: "sessionParam" is not read. Did you mean "sessionParams"?`,
+			`/messages/message/0/text: "text" has no effect.`,
+			`/messages/message/0/content/textPlain: "textPlain" has no effect.`,
+			`/messages/message/0/content/event/custom/value/sessionParam: "sessionParam" has no effect. Did you mean "sessionParams"?`,
 		}},
 		`{` + id + `,"actions":[{"type":"hangup","hangupReason":"r","reasons":"r"},{"type":"fly","x":1},{"type":"update_stt_config","config":{"x":1},"config.retries":1}]}`: {wire.BotItem, []string{
-			`/actions/0/reasons: "reasons" is not read. Did you mean "reason"?`,
-			`/actions/2/config.retries: "config.retries" is not read.`,
+			`/actions/0/reasons: "reasons" has no effect. Did you mean "reason"?`,
+			`/actions/2/config.retries: "config.retries" has no effect.`,
 		}},
 		`{` + id + `,"actions":{"type":"transfer","Target":"tel:1"}}`: {wire.BotItem, []string{
-			`/actions/Target: "Target" is not read. Did you mean "target"?`,
+			`/actions/Target: "Target" has no effect. Did you mean "target"?`,
 		}},
 		`{` + id + `,"error":{"code":"a","message":"b","x":1},"metadata":{"x":1}}`: {wire.BotItem, nil},
 		`{"content":"x","actions":[],"commands":[{"type":"hangup","why":1}]}`: {wire.LLMItem, []string{
-			`/actions: "actions" is not read. Did you mean "commands"?`,
-			`/commands/0/why: "why" is not read.`,
+			`/actions: "actions" has no effect. Did you mean "commands"?`,
+			`/commands/0/why: "why" has no effect.`,
 		}},
 		`{"anything":1}`: {wire.ToolItem, nil},
 	} {

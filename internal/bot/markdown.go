@@ -12,13 +12,13 @@ import (
 
 // markdownToText returns the text of Markdown for speech.
 //
-// It is not a Markdown parser. It runs before the credential is checked, and
-// parsers such as goldmark need quadratic time for input such as "[](" or ">"
-// repeated. It processes each line once with bounded lookahead. A marker without
-// a partner is text, as in "2 * 3" and "snake_case".
+// It is not a complete Markdown parser: it runs before the credential is checked,
+// and parsers such as goldmark need quadratic time for many repetitions of "[]("
+// or ">". markdownToText reads each line once, with bounded lookahead. A marker
+// without a closing marker is text, as in "2 * 3" and "snake_case".
 func markdownToText(s string) string {
 	var out bytes.Buffer
-	fence := ""
+	fence := "" // the marker that opened the current code block
 	for line := range strings.SplitSeq(s, "\n") {
 		text := strings.TrimSpace(line)
 		switch mark := codeFence.FindString(text); {
@@ -42,18 +42,18 @@ func markdownToText(s string) string {
 var (
 	// codeFence matches the start of a line that opens or closes a code block.
 	codeFence = regexp.MustCompile("^(?:`{3,}|~{3,})")
-	// blockMarkers matches quotes, bullets, numbers and a check box at the start
-	// of a line. The group is the mark of a heading.
+	// blockMarkers matches the markers of quotes, lists and check boxes at the
+	// start of a line. Its group is the marker of a heading.
 	blockMarkers = regexp.MustCompile(`^(?:(?:>|[-*+] |\d{1,9}[.)] )[ \t]*)*(?:\[[ xX]\] )?(#{1,6}(?: |$))?`)
-	// linkDefinition matches the start of a line with the address of a reference.
+	// linkDefinition matches the start of a line such as "[name]: https://…".
 	linkDefinition = regexp.MustCompile(`^\[[^\]]*\]: `)
 )
 
-// stripBlockMarkers removes quotes, bullets, numbers, headings, table borders
-// and link definitions from a line.
+// stripBlockMarkers removes the markers of quotes, lists, headings and tables from
+// a line. Rules and link definitions become empty lines.
 func stripBlockMarkers(s string) string {
 	if s == "" || isWord(rune(s[0])) && !unicode.IsDigit(rune(s[0])) {
-		return s // as most lines
+		return s // most lines have no markers
 	}
 	if isRule(strings.TrimLeft(s, "> ")) {
 		return ""
@@ -78,15 +78,16 @@ func isRule(s string) bool {
 }
 
 // inlineStripper removes the inline markup from one line of Markdown. It copies
-// markers to out and overwrites them with removed when it finds their partner.
+// opening markers to out and overwrites them with zeros when it finds the closing
+// ones.
 type inlineStripper struct {
 	src      string
 	pos      int // in src
 	out      []byte
-	emphasis []marker // open emphasis, oldest first
-	brackets []marker // open brackets
-	// lookahead counts the bytes and markers that were examined besides the one
-	// pass over src, for the test of the bounds below.
+	emphasis []marker // without a closing marker yet, oldest first
+	brackets []marker // the same for brackets
+	// lookahead counts the bytes and markers that were examined in addition to
+	// the one pass over src. A test compares it with the bounds below.
 	lookahead int
 }
 
@@ -97,9 +98,9 @@ type marker struct {
 }
 
 const (
-	removed = 0 // strip drops NULs of the text first
+	removed = 0 // replaces a removed byte of out; strip removes all zeros of src first
 
-	// Bounds that make the cost linear in the length of the text.
+	// Bounds that make the running time linear in the length of the text.
 	maxLookahead = 1024 // bytes to the end of an address or a tag
 	maxTicks     = 15   // backticks in a row
 	maxMarkers   = 64   // open markers
@@ -152,12 +153,13 @@ func (in *inlineStripper) copy(n int) {
 	in.pos += n
 }
 
-// writeLiteral writes text that later steps must not read as markup.
+// writeLiteral escapes text, so that stripTags does not treat it as markup.
 func (in *inlineStripper) writeLiteral(s string) { in.out = append(in.out, html.EscapeString(s)...) }
 
-// codeSpan copies a code span, or the run of backticks if there is no other run of
-// the same length. That happens once for each length, so that maxTicks bounds
-// how often the rest of the line is searched in vain.
+// codeSpan copies the text between two runs of backticks of the same length. A run
+// without a partner is text. The search for a partner fails at most once for each
+// length, because a later run of that length would be the partner. So maxTicks
+// limits the number of failed searches.
 func (in *inlineStripper) codeSpan(rest string) {
 	n := runLength(rest)
 	in.pos += n
@@ -179,8 +181,9 @@ func (in *inlineStripper) codeSpan(rest string) {
 	in.out = append(in.out, rest[:n]...)
 }
 
-// emphasize pairs a run of markers with the nearest open one or leaves it open.
-// Underscores within a word are text.
+// emphasize removes a run of n markers together with the nearest open markers of
+// the same character. Without any, the run opens emphasis. Underscores within a
+// word are text.
 func (in *inlineStripper) emphasize(c byte, n int) {
 	before, _ := utf8.DecodeLastRuneInString(in.src[:in.pos])
 	after, _ := utf8.DecodeRuneInString(in.src[in.pos+n:])
@@ -228,8 +231,8 @@ func (in *inlineStripper) openBracket(n int) {
 	in.copy(n)
 }
 
-// closeBracket keeps the text of a link and removes its address. Brackets
-// without an address are text.
+// closeBracket removes the brackets and the address of a link and keeps its text.
+// Brackets without an address are text.
 func (in *inlineStripper) closeBracket(rest string) {
 	if len(in.brackets) == 0 {
 		in.copy(1)
@@ -248,8 +251,8 @@ func (in *inlineStripper) closeBracket(rest string) {
 	in.pos += 1 + len(address)
 }
 
-// angleBracket keeps the address of an autolink, leaves a tag for stripTags and
-// escapes any other "<".
+// angleBracket replaces an autolink with its address, copies a tag, which stripTags
+// removes later, and escapes any other "<".
 func (in *inlineStripper) angleBracket(rest string) {
 	ahead := rest[:min(len(rest), maxLookahead)]
 	in.lookahead += len(ahead)

@@ -18,24 +18,26 @@ import (
 
 // Result is a decoded callback body.
 type Result struct {
-	// HasIdentity reports whether the body has message IDs or a timestamp, so
-	// that an identical body is a repetition and not a second message.
+	// HasIdentity reports whether the body has a message ID or a timestamp. Two
+	// identical bodies with an identity are one message that was sent twice.
 	HasIdentity bool
 
-	failure  *errorEnvelope // of any provider
-	bot      *document
-	content  *string // of a language model
-	tool     jsontext.Value
+	// At most one of these is set.
+	failure    *errorEnvelope // from any provider
+	bot        *document
+	llmContent *string
+	toolResult jsontext.Value
+
 	commands []command.Request
 }
 
-// Parse decodes a callback body of the given kind. The body of a bot has to name
-// the channel. The error is MALFORMED_JSON or a VALIDATION_ERROR that lists all
+// Parse decodes a callback body of the given kind. A bot's body must contain the
+// channel ID. The error is MALFORMED_JSON, or a VALIDATION_ERROR that lists all
 // issues.
 func Parse(kind wire.WorkItemKind, data []byte, channelID string) (Result, error) {
 	if isErrorEnvelope(data) {
 		envelope, err := parseError(data)
-		if kind != wire.ToolItem || !fault.Is(err, fault.Validation) { // a tool's result may resemble an error
+		if kind != wire.ToolItem || !fault.Is(err, fault.Validation) { // a tool's result may look like an error
 			if err == nil {
 				err = envelope.checkChannel(channelID)
 			}
@@ -48,17 +50,19 @@ func Parse(kind wire.WorkItemKind, data []byte, channelID string) (Result, error
 	case wire.LLMItem:
 		return parseLLM(data)
 	case wire.ToolItem:
-		return parseTool(data)
+		var r Result
+		err := strictjson.Decode(data, &r.toolResult, "", new(fault.Issues)) // every JSON value is valid
+		return r, err
 	default:
 		return Result{}, fmt.Errorf("parse callback: unknown kind %q", kind)
 	}
 }
 
-// Entries returns the entries for the runtime stream, in order. The commands of
-// the body as a whole are last. Each entry is a copy of base with its own fields
-// set. There is at least one, because the runtime waits for an entry of each work
-// item. The decisions are those on the commands, in the order of their entries.
-// Entries may be called again with another policy.
+// Entries returns the entries for the runtime stream, in order, and the decision
+// on each command. The commands of the whole body come last. Each entry is a copy
+// of base with more fields. There is at least one entry, because the runtime waits
+// for an entry of each work item. Entries doesn't change r: it can be called again
+// with another policy.
 func (r Result) Entries(base wire.Entry, policy *command.Policy) ([]wire.Entry, []command.Decision) {
 	b := entryBuilder{base: base, policy: policy}
 	switch {
@@ -70,10 +74,10 @@ func (r Result) Entries(base wire.Entry, policy *command.Policy) ([]wire.Entry, 
 	case r.bot != nil:
 		b.entries = make([]wire.Entry, 0, 1+2*len(r.bot.Messages.Message)+len(r.commands))
 		r.bot.addTo(&b)
-	case r.tool != nil:
-		b.add(wire.KindToolResult).Result = r.tool
-	case r.content != nil:
-		b.add(wire.KindLLMResult).Content = r.content
+	case r.toolResult != nil:
+		b.add(wire.KindToolResult).Result = r.toolResult
+	case r.llmContent != nil:
+		b.add(wire.KindLLMResult).Content = r.llmContent
 	}
 	b.addCommands(r.commands)
 	if len(b.entries) == 0 {
@@ -82,7 +86,7 @@ func (r Result) Entries(base wire.Entry, policy *command.Policy) ([]wire.Entry, 
 	return b.entries, b.decisions
 }
 
-// entryBuilder collects entries that share a base.
+// entryBuilder collects the entries of one callback.
 type entryBuilder struct {
 	base      wire.Entry
 	policy    *command.Policy
@@ -90,7 +94,7 @@ type entryBuilder struct {
 	decisions []command.Decision
 }
 
-// add appends an entry. The pointer is valid until the next add.
+// add appends a copy of base. The pointer is valid until the next call.
 func (b *entryBuilder) add(kind wire.EntryKind) *wire.Entry {
 	b.entries = append(b.entries, b.base)
 	e := &b.entries[len(b.entries)-1]
@@ -101,7 +105,7 @@ func (b *entryBuilder) add(kind wire.EntryKind) *wire.Entry {
 func (b *entryBuilder) addEvent(name string, value any) {
 	raw, err := json.Marshal(value)
 	if err != nil {
-		return // cannot happen: booleans, strings and validated numbers always encode
+		return // cannot happen: booleans, strings and validated numbers can be encoded
 	}
 	e := b.add(wire.KindBotEvent)
 	e.Event, e.Value = name, raw
@@ -148,11 +152,11 @@ func parseLLM(data []byte) (Result, error) {
 	var r Result
 	switch {
 	case strictjson.Present(doc.Content):
-		r.content = doc.text("/content", &issues)
+		r.llmContent = doc.text("/content", &issues)
 	case strictjson.Present(doc.Message.Content):
-		r.content = doc.Message.text("/message/content", &issues)
+		r.llmContent = doc.Message.text("/message/content", &issues)
 	case len(doc.Choices) > 0 && strictjson.Present(doc.Choices[0].Message.Content):
-		r.content = doc.Choices[0].Message.text("/choices/0/message/content", &issues)
+		r.llmContent = doc.Choices[0].Message.text("/choices/0/message/content", &issues)
 	case len(doc.Commands) == 0:
 		issues.Missing("/content", "Send content, message.content, choices or commands.")
 	}
@@ -179,18 +183,7 @@ func (m assistantMessage) text(path string, issues *fault.Issues) *string {
 	return &text
 }
 
-// parseTool decodes the body of a tool, which may be any JSON value. A tool sends
-// no commands.
-func parseTool(data []byte) (Result, error) {
-	var issues fault.Issues // stays empty: every JSON value is a result
-	var result jsontext.Value
-	if err := strictjson.Decode(data, &result, "", &issues); err != nil {
-		return Result{}, err
-	}
-	return Result{tool: result}, nil
-}
-
-// errorEnvelope is the body of a provider that has no result.
+// errorEnvelope is the body with which a provider reports an error.
 type errorEnvelope struct {
 	Error        jsontext.Value `json:"error"`
 	Conversation struct {
@@ -203,38 +196,27 @@ type errorEnvelope struct {
 }
 
 // isErrorEnvelope reports whether data is an object with the member "error" and
-// no others than "conversation", "from" and "metadata". A null counts as absent.
-// Most bodies do not contain the name at all.
+// no other members except "conversation", "from" and "metadata". Members that are
+// null are ignored.
 func isErrorEnvelope(data []byte) bool {
+	// Most bodies contain neither the name nor an escaped form of it.
 	if !bytes.Contains(data, []byte(`"error"`)) && !bytes.Contains(data, []byte(`\u`)) {
 		return false
 	}
-	dec := jsontext.NewDecoder(bytes.NewBuffer(data))
-	if t, err := dec.ReadToken(); err != nil || t.Kind() != '{' {
-		return false
-	}
 	found := false
-	for dec.PeekKind() == '"' {
-		t, err := dec.ReadToken()
-		if err != nil {
-			return false
-		}
-		name := t.String()
+	for name, value := range strictjson.Members(data) {
 		switch {
-		case dec.PeekKind() == 'n':
+		case value.Kind() == 'n':
 		case name == "error":
 			found = true
 		case name != "conversation" && name != "from" && name != "metadata":
 			return false
 		}
-		if dec.SkipValue() != nil {
-			return found // the decoder reports the syntax error
-		}
 	}
 	return found
 }
 
-// parseError decodes an error envelope, which has to have a code and a message.
+// parseError decodes an error envelope. A code and a message are required.
 func parseError(data []byte) (*errorEnvelope, error) {
 	var issues fault.Issues
 	envelope := new(errorEnvelope)
@@ -258,8 +240,8 @@ func parseError(data []byte) (*errorEnvelope, error) {
 	return envelope, issues.Err()
 }
 
-// checkChannel rejects the conversation ID of another channel. An error needs no
-// conversation ID.
+// checkChannel rejects the ID of another channel. The ID is optional in an error
+// envelope.
 func (e *errorEnvelope) checkChannel(channelID string) error {
 	var issues fault.Issues
 	if id := e.Conversation.Identifier.ID; id != nil && *id != channelID {

@@ -8,9 +8,10 @@ import (
 	"time"
 )
 
-// timestampForm matches a calendar date, a time and a time zone in the extended or
-// basic format of ISO 8601, which includes RFC 3339. Seconds and the minutes of the
-// zone may be absent. Its groups are date, time without a fraction, and zone.
+// timestampForm matches a date, a time and a time zone in the extended or basic
+// format of ISO 8601, which includes RFC 3339. Seconds and the zone's minutes are
+// optional. Groups 1 and 2, or 3 and 4, are the date and the time without its
+// fraction; group 5 is the zone.
 var timestampForm = regexp.MustCompile(
 	`^(?:(\d{4}-\d\d-\d\d)[Tt ](\d\d:\d\d(?::\d\d)?)|(\d{8})[Tt](\d{4}(?:\d\d)?))(?:[.,]\d+)?([Zz]|[+-]\d\d(?::?\d\d)?)$`)
 
@@ -25,7 +26,7 @@ func validTimestamp(s string) bool {
 	clock := digits.Replace(cmp.Or(groups[2], groups[4]))
 	if len(clock) == len("1504") {
 		if strings.ContainsAny(s, ".,") {
-			return false // a fraction of a minute
+			return false // fractions of a minute are not supported
 		}
 		clock += "00"
 	}

@@ -194,7 +194,7 @@ func (c *cli) keyCreateCommand() *cobra.Command {
 	return cmd
 }
 
-// convert converts strings to a string type.
+// convert converts strings to another string type.
 func convert[S ~string](values []string) []S {
 	converted := make([]S, len(values))
 	for i, value := range values {
@@ -222,8 +222,9 @@ func (c *cli) endpointCommand() *cobra.Command {
 	)
 }
 
-// endpointFlags adds the flags shared by create and update. The returned function
-// reads the profile and returns a function that applies the flags that are set.
+// endpointFlags adds the flags that create and update share. The returned function
+// reads the profile, and returns a function that copies the given flags into an
+// endpoint.
 func (c *cli) endpointFlags(cmd *cobra.Command) func(context.Context) (func(*endpoint.Endpoint), error) {
 	f := cmd.Flags()
 	name := f.String("name", "", "name of the endpoint")

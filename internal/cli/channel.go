@@ -21,7 +21,7 @@ import (
 
 func (c *cli) channelOpenCommand() *cobra.Command {
 	cmd := &cobra.Command{Use: "open CHANNEL --team TEAM --endpoint ENDPOINT", Short: "Open a channel without a session",
-		Example: "  telapi channel open call-4711 --team tm_… --endpoint ep_… --profile flow.json"}
+		Example: "  telapi channel open call-4711 --team tm_… --endpoint ep_… --profile profile.json"}
 	teamID := cmd.Flags().String("team", "", "team ID")
 	endpointID := cmd.Flags().String("endpoint", "", "endpoint ID")
 	profileFile := cmd.Flags().String("profile", "", "JSON file with the gateway profile (default: the endpoint's)")

@@ -45,7 +45,7 @@ type cli struct {
 	Console
 	cfg     config.Config // set by withConfig
 	json    bool
-	running bool // the command line is valid: errors are not usage errors
+	running bool // the command line is valid, so errors are not usage errors
 }
 
 // Run executes one command line and returns the exit code.
@@ -120,9 +120,8 @@ Configure it with environment variables; see docs/configuration.md.`,
 	return root
 }
 
-// requireUse makes a command require the arguments and flags of its Use line: the
-// words before the first flag are arguments, and flags outside of brackets are
-// required.
+// requireUse makes a command require the arguments and flags of its Use line. Words
+// before the first flag are arguments. Flags in brackets are optional.
 func requireUse(cmd *cobra.Command) {
 	var names []string // of the arguments
 	inFlags := false
@@ -180,8 +179,8 @@ func group(use, short string, commands ...*cobra.Command) *cobra.Command {
 // runE is the type of cobra.Command.RunE.
 type runE = func(*cobra.Command, []string) error
 
-// run wraps a command's body, and prints its result unless that is nil. Errors of
-// the body are not usage errors.
+// run returns a RunE function that calls body and prints its result unless that is
+// nil. Errors of body are not usage errors.
 func (c *cli) run(body func(ctx context.Context, args []string) (any, error)) runE {
 	return func(cmd *cobra.Command, args []string) error {
 		c.running = true
@@ -193,7 +192,7 @@ func (c *cli) run(body func(ctx context.Context, args []string) (any, error)) ru
 	}
 }
 
-// withConfig loads the configuration of a command that is not a server.
+// withConfig is run for a command that needs the configuration but is not a server.
 func (c *cli) withConfig(body func(ctx context.Context, args []string) (any, error)) runE {
 	return c.run(func(ctx context.Context, args []string) (_ any, err error) {
 		var warnings []config.Warning
@@ -208,7 +207,7 @@ func (c *cli) withConfig(body func(ctx context.Context, args []string) (any, err
 	})
 }
 
-// withAdmin opens the stores.
+// withAdmin is run for a command that needs the stores.
 func (c *cli) withAdmin(body func(ctx context.Context, a *app.Admin, args []string) (any, error)) runE {
 	return c.withConfig(func(ctx context.Context, args []string) (any, error) {
 		a, err := app.OpenAdmin(ctx, c.cfg, c.Err)
@@ -220,7 +219,7 @@ func (c *cli) withAdmin(body func(ctx context.Context, a *app.Admin, args []stri
 	})
 }
 
-// withRuntime opens the key-value store as a call runtime.
+// withRuntime is run for a command that acts as a call runtime.
 func (c *cli) withRuntime(body func(ctx context.Context, r *callruntime.Runtime, args []string) (any, error)) runE {
 	return c.withConfig(func(ctx context.Context, args []string) (any, error) {
 		r, err := app.OpenRuntime(c.cfg)
@@ -236,11 +235,11 @@ func (c *cli) withRuntime(body func(ctx context.Context, r *callruntime.Runtime,
 	})
 }
 
-// howChannelsOpen is the hint for a channel that does not exist.
+// howChannelsOpen is a hint for people whose channel does not exist.
 const howChannelsOpen = "a session's channel is opened when its browser connects; open one without a session with telapi channel open"
 
-// readFile reads a file, or standard input if name is "-". Reading from a terminal
-// is abandoned when ctx ends.
+// readFile reads a file, or standard input if name is "-". It returns when ctx ends,
+// even if it waits for input from a terminal.
 func (c *cli) readFile(ctx context.Context, name string) ([]byte, error) {
 	if name != "-" {
 		return os.ReadFile(name)
@@ -260,7 +259,7 @@ func (c *cli) readFile(ctx context.Context, name string) ([]byte, error) {
 	}
 }
 
-// usageError returns an error in the command line that only the command can detect.
+// usageError returns a usage error that a command's body has detected.
 func (c *cli) usageError(format string, args ...any) error {
 	c.running = false
 	return fmt.Errorf(format, args...)

@@ -26,7 +26,7 @@ with the reason. An invalid body is reported with all its issues. Members that h
 effect, for example because their name is misspelled, are reported as warnings. No server
 is needed.
 COMMANDS_DISABLED, TRANSFER_ALLOWED_TARGETS and TRANSFER_ALLOWED_HEADERS apply as on the server.`,
-		Example: "  telapi callback lint answer.json --profile flow.json"}
+		Example: "  telapi callback lint answer.json --profile profile.json"}
 	profileFile := cmd.Flags().String("profile", "", "JSON file with the gateway profile (default: no command is allowed)")
 	kind := cmd.Flags().String("kind", string(wire.BotItem), "kind of provider: "+orList(wire.WorkItemKinds))
 	channelID := cmd.Flags().String("channel", "", "channel ID (default: the one in the body)")
@@ -72,8 +72,8 @@ COMMANDS_DISABLED, TRANSFER_ALLOWED_TARGETS and TRANSFER_ALLOWED_HEADERS apply a
 	return cmd
 }
 
-// bodyChannelID returns the channel ID in a bot's callback body, or a placeholder:
-// other bodies have none.
+// bodyChannelID returns the channel ID in a bot's callback body. Other bodies have
+// none, so it returns a placeholder for them.
 func bodyChannelID(body []byte) string {
 	var callback struct {
 		Conversation struct {
@@ -84,7 +84,7 @@ func bodyChannelID(body []byte) string {
 	return cmp.Or(callback.Conversation.Identifier.ID, "channel")
 }
 
-// strictFlag adds the flag for readProfile and warn.
+// strictFlag adds the flag --strict. Its value is passed to readProfile and warn.
 func strictFlag(cmd *cobra.Command) *bool {
 	return cmd.Flags().Bool("strict", false, "fail if a member has no effect, for example because its name is misspelled")
 }

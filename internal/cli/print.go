@@ -1,7 +1,6 @@
 package cli
 
 import (
-	"bytes"
 	"cmp"
 	"fmt"
 	"io"
@@ -12,7 +11,8 @@ import (
 	"unicode/utf8"
 
 	"github.com/go-json-experiment/json"
-	"github.com/go-json-experiment/json/jsontext"
+
+	"telapi/internal/strictjson"
 )
 
 // table is a list of results. The text output shows the members named in columns;
@@ -104,12 +104,8 @@ func encode(v any) ([]byte, error) {
 // members returns the names of a JSON object's members in order and their values as text.
 func members(object []byte) (names []string, values map[string]string) {
 	values = map[string]string{}
-	d := jsontext.NewDecoder(bytes.NewReader(object))
-	_, _ = d.ReadToken() // opening brace
-	for d.PeekKind() == '"' {
-		name, _ := d.ReadToken()
-		names = append(names, name.String())
-		value, _ := d.ReadValue()
+	for name, value := range strictjson.Members(object) {
+		names = append(names, name)
 		var date time.Time
 		var text string
 		var list []string
@@ -122,7 +118,7 @@ func members(object []byte) (names []string, values map[string]string) {
 		default:
 			text = string(value)
 		}
-		values[names[len(names)-1]] = printable(text)
+		values[name] = printable(text)
 	}
 	return names, values
 }

@@ -23,16 +23,17 @@ type Spec struct {
 	members map[string]bool // names that a managed command may have
 }
 
-// Field is a member of a command that not all commands have.
+// Field is a member of a command, besides those that all commands have.
 type Field struct {
 	Name     string `json:"name"`
 	Type     string `json:"type"`
 	Required bool   `json:"required,omitzero"`
 
-	index []int
+	index []int // of the struct field, for reflect
 }
 
-// Catalogue lists all command types. The fields are those of the wire structs.
+// Catalogue lists all command types. Their fields are read from the structs of
+// package wire.
 var Catalogue = []Spec{
 	spec("hangup", wire.ApplyAfterPlayback, "Ends the call after playback and an optional delay."),
 	spec("transfer", wire.ApplyAfterPlayback, "Transfers the call to the configured destination or to one the policy allows."),
@@ -73,10 +74,10 @@ func spec(commandType string, apply wire.ApplyMode, effect string) Spec {
 	return s
 }
 
-// aliases are names of control events that managed commands understand as well.
+// aliases are the member names of control events that managed commands accept too.
 var aliases = map[string]string{"hangup": "hangupReason", "transfer": "transferTarget"}
 
-// memberNames returns the names of a struct's members without those of
+// memberNames returns the names of a struct's members, except those of
 // wire.CommonFields.
 func memberNames(t reflect.Type) map[string]bool {
 	names := map[string]bool{}
@@ -101,7 +102,7 @@ func fieldsOf(t reflect.Type, prefix string, index []int) []Field {
 			fields = append(fields, fieldsOf(f.Type, prefix, at)...)
 		default:
 			name, _, _ := strings.Cut(f.Tag.Get("json"), ",")
-			if name == "" { // members without a name of their own
+			if name == "" { // the field that collects all other members
 				continue
 			}
 			fields = append(fields, Field{prefix + name, jsonType(f), f.Tag.Get("required") != "", at})
@@ -143,8 +144,8 @@ func (f Field) valueIn(c wire.Command) reflect.Value {
 	return v
 }
 
-// create returns the field of a command, to be set. It creates the object that
-// contains the field.
+// create returns the field of a command, so that it can be set. It creates the
+// object that contains the field, if necessary.
 func (f Field) create(c wire.Command) reflect.Value {
 	v := reflect.ValueOf(c).Elem()
 	for _, i := range f.index {

@@ -11,8 +11,8 @@ import (
 	"telapi/internal/strictjson"
 )
 
-// SIPBye is the transfer method that needs no target. The headers of the BYE
-// route the call.
+// SIPBye is the transfer method that needs no target: the receiver of the BYE
+// routes the call by its headers.
 const SIPBye = "sip_bye"
 
 const maxNotificationsHangupMS = 10000
@@ -23,8 +23,8 @@ var (
 	results         = []string{"success", "failure"}
 )
 
-// validator records the issues of the object at path. Paths are joined only if
-// there is an issue, because validation is on the hot path of callbacks.
+// validator collects the issues of the object at path. For speed, it builds the
+// path of a member only if the member has an issue.
 type validator struct {
 	path   string
 	issues *fault.Issues
@@ -34,8 +34,8 @@ func (v validator) add(field, code, format string, args ...any) {
 	v.issues.Add(v.path+field, code, format, args...)
 }
 
-// command checks the values of a managed command. Their types are checked by
-// the decoder.
+// command checks the values of a managed command. The decoder has checked their
+// types.
 func (v validator) command(c wire.Command) {
 	strictjson.CheckObject(&c.Common().Metadata, v.path, "/metadata", v.issues)
 	for i := range SessionParams {
@@ -96,17 +96,17 @@ func (v validator) target(s, field string) {
 }
 
 const (
-	// MaxSIPHeaders is the length of a list of SIP headers.
+	// MaxSIPHeaders is the maximum length of a list of SIP headers.
 	MaxSIPHeaders = 100
-	// SIPHeaderCharacters is one more than the names and values of all headers and
-	// query parameters of a transfer may have together.
+	// SIPHeaderCharacters limits the headers and query parameters of a transfer:
+	// their names and values must have fewer characters in total.
 	SIPHeaderCharacters = 12000
 )
 
-// Names that every transfer and hangup may have, in lower case, besides headers
-// that start with x-. Others need permission by the flow and the platform, because
+// Names in lower case that every transfer and hangup may have, besides headers that
+// start with x-. The gateway profile and the platform must allow all others, because
 // they can change where a request goes, its dialog, its identity or its charging.
-// Referred-By has its own field.
+// Referred-By is set by a field of its own.
 var (
 	harmlessHeaders = nameSet("user-to-user subject reason")
 	harmlessParams  = nameSet("transport user") // of a URI
@@ -120,9 +120,9 @@ func nameSet(names string) map[string]bool {
 	return set
 }
 
-// harmlessHeader reports whether a header or query parameter needs no permission.
-// The query of a URI can set headers. A name with a percent sign may be another
-// one in escaped form.
+// harmlessHeader reports whether a header or query parameter is always allowed.
+// Query parameters are checked too, because they can set headers. A name with a
+// percent sign may be the escaped form of another one.
 func harmlessHeader(name string) bool {
 	name = strings.ToLower(name)
 	return harmlessHeaders[name] || strings.HasPrefix(name, "x-") && !strings.Contains(name, "%") && token.MatchString(name)
@@ -137,9 +137,10 @@ func (v validator) headers(list []wire.NameValue, field string) {
 	}
 }
 
-// totalLength checks all headers and query parameters of a transfer, which become
-// one request. The query of the target has the name targetField. The headers of a
-// hangup have no total length.
+// totalLength checks the total length of all headers and query parameters of a
+// transfer, including the query of the target, because they become one SIP request.
+// An issue of the target is reported at targetField. The headers of a hangup have no
+// limit.
 func (v validator) totalLength(c *wire.CallControl, target, targetField string) {
 	parsed, _ := ParseTarget(target)
 	total := 0
@@ -175,8 +176,8 @@ func (v validator) query(params wire.NameValues, field string) {
 	}
 }
 
-// nameValue checks a header or parameter. The function at returns the path of a
-// member.
+// nameValue checks a header or parameter. The function at returns the path of one
+// of its members.
 func (v validator) nameValue(p wire.NameValue, at func(member string) string) {
 	switch {
 	case p.Name == "":
@@ -208,11 +209,11 @@ func (v validator) noEscapedBreak(s string, at func() string) {
 
 func hasBreak(s string) bool { return strings.ContainsAny(s, "\r\n\x00") }
 
-// escapedBreak matches CR, LF and NUL behind one or more layers of percent
-// escapes, which SIP stacks may remove.
+// escapedBreak matches CR, LF and NUL that were percent-escaped once or several
+// times: a SIP stack may unescape them.
 var escapedBreak = regexp.MustCompile(`%(?:25)*0[0aAdD]`)
 
-// checkHeaderNames records invalid names of headers and parameters.
+// checkHeaderNames adds an issue for each invalid name of a header or parameter.
 func checkHeaderNames(names []string, path string, issues *fault.Issues) {
 	for i, name := range names {
 		if !token.MatchString(name) {
@@ -221,8 +222,8 @@ func checkHeaderNames(names []string, path string, issues *fault.Issues) {
 	}
 }
 
-// CheckProfile records invalid values of a gateway profile. It ignores unknown
-// members, which later versions may define.
+// CheckProfile adds the invalid values of a gateway profile to issues. It ignores
+// unknown members, because later versions may define them.
 func CheckProfile(p wire.GatewayProfile, base string, issues *fault.Issues) {
 	for i, source := range p.CommandSources {
 		if at := fault.Pointer(base+"/commandSources", i); !slices.Contains(wire.Sources, source) && !issues.Has(at) {

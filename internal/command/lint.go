@@ -15,11 +15,11 @@ import (
 // LintProfile returns a warning for each member of a gateway profile that has no
 // effect.
 func LintProfile(raw jsontext.Value, path string) []strictjson.Warning {
-	return strictjson.Unread(raw, wire.GatewayProfile{}, path, false, nil)
+	return strictjson.UnknownMembers(raw, wire.GatewayProfile{}, path, false, nil)
 }
 
-// LintActions returns a warning for each member of managed commands that has no
-// effect. The commands have to be valid.
+// LintActions returns a warning for each member of valid managed commands that has
+// no effect.
 func LintActions(raw jsontext.Value, path string) []strictjson.Warning {
 	if raw.Kind() != '[' {
 		return lintCommand(raw, path)
@@ -42,7 +42,7 @@ func lintCommand(raw jsontext.Value, path string) []strictjson.Warning {
 	}
 	spec := specs[commandType]
 	if spec == nil {
-		return nil // denied as a whole
+		return nil // the command is denied anyway
 	}
 	return lintMembers(raw, path, spec.members)
 }
@@ -56,7 +56,7 @@ func lintMembers(raw jsontext.Value, path string, known map[string]bool) []stric
 	ignored, _ := validator{path, new(fault.Issues)}.members(raw, known)
 	var warnings []strictjson.Warning
 	for _, name := range ignored {
-		warnings = append(warnings, strictjson.NotRead(fault.Pointer(path, name), name, slices.Sorted(maps.Keys(known)), nil))
+		warnings = append(warnings, strictjson.UnknownMember(fault.Pointer(path, name), name, slices.Sorted(maps.Keys(known)), nil))
 	}
 	return warnings
 }

@@ -6,7 +6,6 @@ import (
 	"slices"
 	"unicode/utf8"
 
-	"github.com/go-json-experiment/json"
 	"github.com/go-json-experiment/json/jsontext"
 
 	"telapi/callruntime/wire"
@@ -15,11 +14,11 @@ import (
 )
 
 // Param is a member of sessionParams, the object with which a bot configures the
-// call. Its value is sent to the runtime in a field of a command.
+// call. The runtime receives its value as a field of a command.
 type Param struct {
 	Name        string
 	Type        string // boolean, integer or string
-	Min, Max    int64  // of an integer, or of the number of code points of a string
+	Min, Max    int64  // of an integer, or of a string's length in code points
 	Command     string
 	Field       string
 	Description string
@@ -40,7 +39,7 @@ func param(name, command, field, description string, bounds ...int64) Param {
 	return p
 }
 
-// The commands that carry session parameters.
+// The commands that contain session parameters.
 const (
 	dtmf  = "update_dtmf_config"
 	delay = "update_bot_delay_config"
@@ -48,9 +47,9 @@ const (
 	tts   = "update_tts_config"
 )
 
-// SessionParams lists all session parameters. Validation, the mapping to commands,
-// the field limits of managed commands and the published schema are derived from
-// it. If two parameters map to one field, the first one wins.
+// SessionParams lists all session parameters. It determines how they are validated
+// and mapped to commands, the limits of the same fields in managed commands, and the
+// published schema. Of two parameters for the same field, the first one is used.
 var SessionParams = []Param{
 	param("sendDTMF", dtmf, "sendDTMF", "Forward the caller's DTMF digits to the bot."),
 	param("bargeInOnDTMF", dtmf, "bargeInOnDTMF", "DTMF may interrupt the bot's playback if bargeIn is on as well."),
@@ -137,51 +136,26 @@ func parseParams(raw jsontext.Value, v validator) paramValues {
 	if raw.Kind() != '{' {
 		return nil
 	}
-	d := paramsDecoder{make(paramValues, len(SessionParams)), v}
-	_ = json.Unmarshal(raw, &d, jsontext.AllowDuplicateNames(true)) // cannot fail: raw is a decoded object
-	return d.values
-}
-
-type paramsDecoder struct {
-	values paramValues
-	validator
-}
-
-// UnmarshalJSONFrom decodes the members in their order, so that issues have the
-// same order.
-func (d *paramsDecoder) UnmarshalJSONFrom(dec *jsontext.Decoder) error {
-	if _, err := dec.ReadToken(); err != nil {
-		return err
-	}
-	for dec.PeekKind() == '"' {
-		name, err := dec.ReadToken()
-		if err != nil {
-			return err
-		}
-		key := name.String()
-		raw, err := dec.ReadValue()
-		if err != nil {
-			return err
-		}
-		i := slices.IndexFunc(SessionParams, func(p Param) bool { return p.Name == key })
+	values := make(paramValues, len(SessionParams))
+	for name, raw := range strictjson.Members(raw) {
+		i := slices.IndexFunc(SessionParams, func(p Param) bool { return p.Name == name })
 		if i < 0 {
-			d.issues.Add(fault.Pointer(d.path, key), fault.IssueUnknown, "Unknown session parameter.")
+			v.issues.Add(fault.Pointer(v.path, name), fault.IssueUnknown, "Unknown session parameter.")
 			continue
 		}
 		p := &SessionParams[i]
 		value, ok := p.parse(raw)
 		if !ok {
-			d.add("/"+p.Name, fault.IssueType, "%s must be of type %s.", p.Name, p.Type)
+			v.add("/"+name, fault.IssueType, "%s must be of type %s.", name, p.Type)
 			continue
 		}
-		p.check(value, p.Name, d.validator)
-		d.values[i] = value
+		p.check(value, name, v)
+		values[i] = value
 	}
-	_, err := dec.ReadToken()
-	return err
+	return values
 }
 
-// commands returns the commands that carry the values.
+// commands returns the commands that contain the values.
 func (values paramValues) commands() []Request {
 	var list []Request
 	for _, commandType := range []string{dtmf, delay, stt, tts} {

@@ -14,18 +14,18 @@ import (
 	"telapi/internal/strictjson"
 )
 
-// MaxCommands is the number of managed commands that one body may have. Denied
-// commands grow a hundredfold on their way to the runtime stream.
+// MaxCommands is the maximum number of managed commands in one body. The entry of
+// a denied command can be a hundred times longer than the command.
 const MaxCommands = 100
 
 // Request is a command as a provider sent it.
 type Request struct {
 	wire.Command
-	// Ignored lists the members that are not understood. They are dropped.
+	// Ignored lists the unknown members, which are dropped.
 	Ignored []string
 
-	// misspelledTarget is set if one of the ignored members of a transfer looks
-	// like its target. The call must not go to the default target instead.
+	// misspelledTarget reports whether an ignored member of a transfer looks like
+	// its target. Such a call must not be transferred to the default target.
 	misspelledTarget bool
 }
 
@@ -59,8 +59,8 @@ func ParseList(items []jsontext.Value, path string, issues *fault.Issues) []Requ
 }
 
 // parseCommand decodes a managed command. A command of an unknown type becomes
-// an OtherCommand, which every policy denies, so that a newer provider's command
-// does not make the messages in its body fail.
+// an OtherCommand, which every policy denies. It is not an issue, because an issue
+// would reject the messages in the same body too.
 func parseCommand(raw jsontext.Value, path string, issues *fault.Issues) Request {
 	var head struct {
 		Type      jsontext.Value `json:"type"`
@@ -81,7 +81,7 @@ func parseCommand(raw jsontext.Value, path string, issues *fault.Issues) Request
 	v, r := validator{path, issues}, Request{Command: c}
 	v.command(c)
 	r.Ignored, r.misspelledTarget = v.members(raw, specs[commandType].members)
-	switch c := c.(type) { // the names of control events
+	switch c := c.(type) { // read the aliases
 	case *wire.Hangup:
 		var alias struct {
 			Reason string `json:"hangupReason"`
@@ -108,9 +108,9 @@ func parseCommand(raw jsontext.Value, path string, issues *fault.Issues) Request
 // notEmpty are the names of members whose value must not be "".
 var notEmpty = nameSet("target transferTarget transferMethod transferReferOutcomeMode botOperationResult")
 
-// members rejects empty strings that are not a value of their member, and returns
-// the names that are not known. It reports whether one of them looks like the
-// target of a transfer.
+// members returns the names of unknown members, and whether one of them looks like
+// the target of a transfer. It adds an issue for each empty string that is not
+// allowed.
 func (v validator) members(raw jsontext.Value, known map[string]bool) (ignored []string, target bool) {
 	for name, value := range strictjson.Members(raw) {
 		switch {
@@ -127,8 +127,8 @@ func (v validator) members(raw jsontext.Value, known map[string]bool) (ignored [
 // targetNames are words for a target, in lower case and without separators.
 var targetNames = nameSet("to dest number phone phonenumber msisdn uri url sip tel address callee recipient extension")
 
-// resemblesTarget reports whether an unknown member of a transfer, or a member of
-// an object in it, may have been meant as its target.
+// resemblesTarget reports whether an unknown member of a transfer looks like its
+// target, or contains one that does.
 func resemblesTarget(name string, value jsontext.Value) bool {
 	if looksLikeTarget(name, value) {
 		return true
@@ -183,19 +183,19 @@ type eventValue struct {
 
 var eventMembers = memberNames(reflect.TypeFor[eventValue]())
 
-// Operation is the outcome that a bot reports with a control event.
+// Operation is the result of a bot's own operation, reported in a control event.
 type Operation struct {
 	Result string
 	Data   jsontext.Value
 }
 
-// Parse checks all members of the event and converts it to commands. The
-// operation is nil if the bot reports none.
+// Parse validates the event and converts it to commands. The operation is nil if
+// the event has none.
 func (e *ControlEvent) Parse(path string, issues *fault.Issues) ([]Request, *Operation) {
 	v := validator{path + "/value", issues}
 	var value eventValue
 	if strictjson.Present(e.Value) {
-		_ = strictjson.Decode(e.Value, &value, v.path, issues) // cannot fail: the value is already decoded
+		_ = strictjson.Decode(e.Value, &value, v.path, issues) // cannot fail: the value was decoded before
 	}
 	ignored, misspelled := v.members(e.Value, eventMembers)
 	v.target(value.Target, "/target")
@@ -211,13 +211,13 @@ func (e *ControlEvent) Parse(path string, issues *fault.Issues) ([]Request, *Ope
 	if value.BotOperationResult != "" || value.BotOperationData != nil {
 		operation = &Operation{value.BotOperationResult, value.BotOperationData}
 	}
-	one := func(c wire.Command) []Request { return []Request{{c, ignored, misspelled}} }
+	request := func(c wire.Command) []Request { return []Request{{c, ignored, misspelled}} }
 
 	switch e.Name {
 	case "hangup":
-		return one(&wire.Hangup{CommonFields: wire.CommonFields{Type: "hangup"}, Reason: value.HangupReason, CallControl: value.CallControl}), operation
+		return request(&wire.Hangup{CommonFields: wire.CommonFields{Type: "hangup"}, Reason: value.HangupReason, CallControl: value.CallControl}), operation
 	case "transfer", "handover":
-		return one(&wire.Transfer{CommonFields: wire.CommonFields{Type: "transfer"}, Target: target, HangupReason: value.HangupReason, CallControl: value.CallControl}), operation
+		return request(&wire.Transfer{CommonFields: wire.CommonFields{Type: "transfer"}, Target: target, HangupReason: value.HangupReason, CallControl: value.CallControl}), operation
 	case "config":
 		return params.commands(), operation
 	case "":

@@ -2,6 +2,7 @@ package command
 
 import (
 	"cmp"
+	"maps"
 	"reflect"
 	"slices"
 	"strings"
@@ -23,28 +24,28 @@ const (
 	FieldMissing        = "field_missing"         // a required field is missing
 	TargetMissing       = "target_missing"        // no target given or configured, or its name is misspelled
 	TargetNotAllowed    = "target_not_allowed"    // not the configured target and no pattern matches
-	ParameterNotAllowed = "parameter_not_allowed" // the flow or the platform does not allow a URI parameter
-	HeaderNotAllowed    = "header_not_allowed"    // the flow or the platform does not allow a header or query parameter
+	ParameterNotAllowed = "parameter_not_allowed" // the profile or the platform does not allow a URI parameter
+	HeaderNotAllowed    = "header_not_allowed"    // the profile or the platform does not allow a header or query parameter
 	ProviderNotInChain  = "provider_not_in_chain" // not a configured speech provider
 )
 
 // PlatformPolicy restricts all gateway profiles.
 type PlatformPolicy struct {
 	disabled   []string
-	restricted bool // only targets are allowed, even if there are none
+	restricted bool // deny all targets that match none of the patterns in targets
 	targets    []Pattern
 	headers    []string
 }
 
-// NewPlatformPolicy returns a policy that disables command types and restricts
-// transfers to targets, if there are any. Gateway profiles may allow the given SIP
-// headers and URI parameters. The error lists all invalid values as /disabled/<n>,
-// /targets/<n> and /headers/<n>.
+// NewPlatformPolicy returns a policy that disables command types and, unless
+// targets is empty, restricts transfers to targets. Gateway profiles can allow only
+// the SIP headers and URI parameters in headers. The error lists all invalid values
+// as /disabled/<n>, /targets/<n> and /headers/<n>.
 func NewPlatformPolicy(disabled, targets, headers []string) (PlatformPolicy, error) {
 	var issues fault.Issues
 	for i, t := range disabled {
 		if !Known(t) {
-			issues.Add(fault.Pointer("/disabled", i), fault.IssueValue, "Unknown command type %q.", t)
+			issues.Add(fault.Pointer("/disabled", i), fault.IssueValue, "Unknown command type %q. Use %s.", t, strings.Join(slices.Sorted(maps.Keys(specs)), ", "))
 		}
 	}
 	patterns := parsePatterns(targets, "/targets", &issues)
@@ -52,7 +53,7 @@ func NewPlatformPolicy(disabled, targets, headers []string) (PlatformPolicy, err
 	return PlatformPolicy{disabled, len(targets) > 0, patterns, headers}, issues.Err()
 }
 
-// parsePatterns skips invalid patterns, which match nothing, and records them.
+// parsePatterns returns the valid patterns and adds the others to issues.
 func parsePatterns(list []string, base string, issues *fault.Issues) []Pattern {
 	var patterns []Pattern
 	for i, s := range list {
@@ -73,8 +74,8 @@ type Policy struct {
 	configured *Target // the default target of transfers
 }
 
-// rule is an item of commandPolicies. If a type has several, all of them have to
-// allow a command.
+// rule is an item of commandPolicies. If a command type has several, a command
+// must satisfy all of them.
 type rule struct {
 	wire.CommandPolicy
 	targets []Pattern
@@ -96,20 +97,20 @@ func NewPolicy(profile wire.GatewayProfile, platform PlatformPolicy) *Policy {
 	return p
 }
 
-// Decision is an allowed command with the defaults of the profile, or a denied
-// command with the reason.
+// Decision is an allowed command, completed with the defaults of the profile, or a
+// denied command with the reason.
 type Decision struct {
 	Command wire.Command
 	Apply   wire.ApplyMode
 	Reason  string   // empty if allowed
-	Ignored []string // members that were not understood
+	Ignored []string // unknown members
 }
 
 // Decide checks a command against the profile and the platform policy. It does
 // not modify the command. It adds the transaction ID to the SIP headers of an
 // allowed command.
 func (p *Policy) Decide(r Request, source, transactionID string) Decision {
-	// A shallow copy: members are replaced, and what they point to is not modified.
+	// A shallow copy is enough: fields are replaced, never the values they point to.
 	copied := reflect.New(reflect.TypeOf(r.Command).Elem())
 	copied.Elem().Set(reflect.ValueOf(r.Command).Elem())
 	c := copied.Interface().(wire.Command)
@@ -127,7 +128,7 @@ func (p *Policy) Decide(r Request, source, transactionID string) Decision {
 		return Decision{c, "", TargetMissing, r.Ignored}
 	}
 	if reason := p.complete(c, transactionID); reason != "" {
-		if reason == ProviderNotInChain { // one setting denies all others
+		if reason == ProviderNotInChain { // no other setting has an effect either
 			r.Ignored = append(slices.Clip(r.Ignored), settings(c)...)
 		}
 		return Decision{c, "", reason, r.Ignored}
@@ -135,7 +136,8 @@ func (p *Policy) Decide(r Request, source, transactionID string) Decision {
 	return Decision{c, specs[head.Type].Apply, "", r.Ignored}
 }
 
-// deny returns the reason to deny a command regardless of its type, or "".
+// deny returns the reason to deny a command because of its source, its type or a
+// missing field, or "".
 func (p *Policy) deny(c wire.Command) string {
 	head := c.Common()
 	spec := specs[head.Type]
@@ -253,9 +255,9 @@ func (p *Policy) completeTransfer(c *wire.Transfer, transactionID string) string
 	return ""
 }
 
-// denyTarget returns the reason to deny a target, or "". The target has to be the
-// configured one or match a pattern of the gateway profile. The restrictions of the
-// platform apply to both.
+// denyTarget returns the reason to deny a target, or "". A target must match a
+// pattern of the gateway profile, unless it is the configured one. The platform's
+// restrictions apply in both cases.
 func (p *Policy) denyTarget(t Target, configured bool) string {
 	matches := func(x Pattern) bool { return x.Matches(t) }
 	if p.platform.restricted && !slices.ContainsFunc(p.platform.targets, matches) {
@@ -282,8 +284,8 @@ func (p *Policy) allowsHeaders(commandType string, c *wire.CallControl) bool {
 	return true
 }
 
-// allows reports whether all names are harmless or allowed by the platform and the
-// flow. A flow allows the names in its configured target.
+// allows reports whether each name is harmless, or allowed by the platform and the
+// gateway profile. A profile allows all names in its configured target.
 func (p *Policy) allows(commandType string, list []wire.NameValue, harmless func(string) bool, configured bool) bool {
 	for _, h := range list {
 		if harmless(h.Name) {
@@ -305,8 +307,8 @@ func containsFold(list []string, name string) bool {
 	return slices.ContainsFunc(list, func(s string) bool { return strings.EqualFold(s, name) })
 }
 
-// withTransaction sets the transaction header. It replaces the provider's value
-// and does not count towards MaxSIPHeaders.
+// withTransaction returns the headers with the transaction header, which replaces
+// the provider's and does not count towards MaxSIPHeaders.
 func withTransaction(list []wire.NameValue, transactionID string) []wire.NameValue {
 	if transactionID == "" {
 		return list

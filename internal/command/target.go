@@ -13,14 +13,14 @@ import (
 	"telapi/callruntime/wire"
 )
 
-// Target is the parsed and normalized destination of a transfer. Policies match
-// it and never the original text.
+// Target is the parsed and normalized destination of a transfer. Policies compare
+// it instead of the original text.
 //
 // The grammar is a subset of RFC 3261 and RFC 3966: forms that SIP stacks are
 // known to interpret differently are invalid.
 type Target struct {
 	Scheme  string // tel, sip or sips
-	User    string // decoded; for tel: the number without separators
+	User    string // unescaped; the number without separators if Scheme is tel
 	Host    string // lower case, without a trailing dot
 	Port    string
 	Params  []wire.NameValue // names in lower case
@@ -68,8 +68,8 @@ func parseTel(rest string) (Target, error) {
 	return t, err
 }
 
-// phoneNumber removes visual separators. A global number has only digits after
-// the plus; a local number may have the extra symbols.
+// phoneNumber removes separators such as "-". A global number, which starts with
+// "+", has only digits; a local number may have the symbols in extra too.
 func phoneNumber(s, extra string) (string, bool) {
 	var b strings.Builder
 	for i, c := range []byte(s) {
@@ -145,7 +145,8 @@ func hostPort(s string) (host, port string, err error) {
 // hostName matches one or more labels, the last of which is not a number.
 var hostName = regexp.MustCompile(`^(?:[a-z0-9_][a-z0-9_-]{0,62}\.)*[a-z_][a-z0-9_-]{0,62}$`)
 
-// parsePairs parses name[=value] items. It unescapes both and folds the names.
+// parsePairs parses items of the form name[=value] and unescapes both. It applies
+// fold to the names.
 func parsePairs(s, separator string, fold func(string) string) ([]wire.NameValue, error) {
 	var list []wire.NameValue
 	for item := range strings.SplitSeq(s, separator) {
@@ -162,8 +163,8 @@ func parsePairs(s, separator string, fold func(string) string) ([]wire.NameValue
 	return list, nil
 }
 
-// unescape decodes percent escapes once. It rejects text that was escaped twice
-// to bypass checks.
+// unescape decodes percent escapes. It rejects text that was escaped twice, with
+// which a provider could bypass checks.
 func unescape(s string) (string, error) {
 	decoded, err := url.PathUnescape(s)
 	if err != nil || strings.Contains(decoded, "%") {
@@ -229,8 +230,8 @@ func (t Target) equal(o Target) bool {
 }
 
 // Pattern matches targets, such as "*", "tel:+49*" or "sip:*@pbx.example". A
-// number without a scheme is a tel: pattern. Scheme, user and host have to match;
-// the port only if the pattern has one.
+// number without a scheme is a tel: pattern. Scheme, user and host must match. The
+// port must match if the pattern has one.
 type Pattern struct {
 	any     bool
 	scheme  string
@@ -256,7 +257,7 @@ func ParsePattern(s string) (Pattern, error) {
 	default:
 		p.scheme, rest = "tel", s
 	}
-	// A wildcard is valid wherever a digit is.
+	// Validate with a digit instead of each wildcard.
 	if _, ok := phoneNumber(strings.ReplaceAll(rest, "*", "0"), "#"); !ok {
 		return Pattern{}, errPattern
 	}
@@ -278,7 +279,7 @@ func (p Pattern) parseSIP(rest string) (Pattern, error) {
 	if strings.HasPrefix(host, "[") {
 		host, p.port, err = hostPort(host)
 	} else {
-		// Validate with a letter instead of the wildcard, which is valid in any label.
+		// Validate with a letter instead of each wildcard.
 		_, p.port, err = hostPort(strings.ReplaceAll(host, "*", "a"))
 		host = strings.ToLower(strings.TrimSuffix(strings.TrimSuffix(host, ":"+p.port), "."))
 	}
@@ -295,8 +296,8 @@ func (p Pattern) Matches(t Target) bool {
 		p.user.MatchString(t.User) && p.host.MatchString(t.Host) && (p.port == "" || p.port == t.Port)
 }
 
-// glob compiles a pattern in which * matches any characters except @, ; and ?.
-// A user part can contain these in escaped form to imitate another address.
+// glob compiles a pattern in which * matches any characters except @, ; and ?. A
+// provider can put these into a user part, escaped, to imitate another address.
 func glob(pattern string) *regexp.Regexp {
 	return regexp.MustCompile("^" + strings.ReplaceAll(regexp.QuoteMeta(pattern), `\*`, "[^@;?]*") + "$")
 }

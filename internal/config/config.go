@@ -58,7 +58,7 @@ type Config struct {
 	ReconnectJitter     time.Duration `env:"SESSION_RECONNECT_JITTER" default:"5s" min:"0s" max:"1m" doc:"A draining instance closes its sockets spread over this time, so that clients do not all reconnect at once."`
 
 	_                struct{} `section:"Commands"`
-	CommandsDisabled []string `env:"COMMANDS_DISABLED" kind:"list:command types, such as transfer,send_dtmf" doc:"Command types that no callback may use, even if the flow allows them."`
+	CommandsDisabled []string `env:"COMMANDS_DISABLED" kind:"list:command types, such as transfer,send_dtmf" doc:"Command types that no callback may use, even if the gateway profile allows them."`
 	TransferTargets  []string `env:"TRANSFER_ALLOWED_TARGETS" kind:"list:target patterns, such as tel:+49*,sip:*@pbx.example" doc:"Allowed transfer targets on this platform. A flow can restrict them further. Empty: the flow alone decides."`
 	TransferHeaders  []string `env:"TRANSFER_ALLOWED_HEADERS" kind:"list:names, such as Diversion,maddr" doc:"SIP headers, query parameters and URI parameters that a flow may allow with allowedHeaders, besides X-*, User-to-User, Subject, Reason, transport and user. Empty: no others."`
 

@@ -1,6 +1,6 @@
 // Package strictjson decodes JSON from clients. It rejects invalid JSON with
-// MALFORMED_JSON, and collects values of the wrong type with their location, so that
-// a client can fix all of them at once.
+// MALFORMED_JSON. It collects all values of the wrong type, with their paths, so
+// that a client can fix them at once.
 package strictjson
 
 import (
@@ -21,23 +21,24 @@ import (
 	"telapi/internal/fault"
 )
 
-// Limits on the structure of a value, far above those of real bodies. They are
-// checked before anything is decoded, because a few bytes can become a large Go
-// value.
+// Limits on the structure of a value, far above what real bodies need. They are
+// checked before the value is decoded, because a short JSON text can become a large
+// Go value.
 const (
-	maxDepth   = 128    // nesting costs stack in recursive parsers
-	maxMembers = 10_000 // of one object; their names are held to find duplicates
+	maxDepth   = 128    // recursive parsers need stack for each level
+	maxMembers = 10_000 // of one object; the decoder stores their names to find duplicates
 	// maxObjects and maxElements count all objects, and all members and array
-	// elements, of a value that is decoded into a Go type. A value that stays raw
-	// costs no more than its bytes.
+	// elements, of a value that is decoded into a Go type. They don't apply to a
+	// jsontext.Value, which needs no more memory than its text.
 	maxObjects  = 10_000
 	maxElements = 32_768
 )
 
-// Decode decodes exactly one JSON value into v. The error is MALFORMED_JSON. A
-// value of the wrong type is recorded below the JSON Pointer base and left zero;
-// a pointer to it is not nil, so that it does not count as missing. A null counts
-// as absent.
+// Decode decodes exactly one JSON value into v. The error is MALFORMED_JSON.
+//
+// A value of the wrong type is added to issues, with a path that starts with base.
+// Its field is left zero; a pointer field points to zero, so that the value does
+// not count as missing. A null counts as absent.
 func Decode(data []byte, v any, base string, issues *fault.Issues) error {
 	_, raw := v.(*jsontext.Value)
 	if err := checkStructure(data, raw); err != nil {
@@ -45,7 +46,7 @@ func Decode(data []byte, v any, base string, issues *fault.Issues) error {
 	}
 	err := json.Unmarshal(data, v)
 	if _, ok := errors.AsType[*json.SemanticError](err); ok {
-		// Only invalid input pays for the second, slower pass.
+		// Decode again to record all type errors. This is slower, but only needed for invalid input.
 		reflect.ValueOf(v).Elem().SetZero()
 		err = json.Unmarshal(data, v, json.WithUnmarshalers(recordTypeErrors(base, issues)))
 	}
@@ -68,8 +69,8 @@ func syntaxProblem(err error) string {
 	}
 }
 
-// checkStructure counts brackets and commas outside strings. Its result is
-// unspecified for invalid JSON, which is rejected anyway.
+// checkStructure checks the limits. It only counts brackets and commas outside
+// strings, so it may return any result for invalid JSON, which the decoder rejects.
 func checkStructure(data []byte, raw bool) error {
 	var commas [maxDepth + 1]int32 // of the open containers
 	var isObject [maxDepth + 1]bool
@@ -109,8 +110,8 @@ func tooMany(limit int, what string) error {
 	return fault.New(fault.MalformedJSON, "The JSON has more than %d %s.", limit, what)
 }
 
-// stringEnd returns the position of the closing quote for the opening quote at
-// open, or len(data). It must be fast, because most of a body is text.
+// stringEnd returns the position of the quote that closes the string at open, or
+// len(data). It uses IndexByte for speed, because most of a body is text.
 func stringEnd(data []byte, open int) int {
 	for i := open + 1; ; i++ {
 		next := bytes.IndexByte(data[i:], '"')
@@ -128,8 +129,8 @@ func stringEnd(data []byte, open int) int {
 	}
 }
 
-// recordTypeErrors returns unmarshalers that record values of the wrong type and
-// continue. Once issues are full, they only check the syntax.
+// recordTypeErrors returns unmarshalers that add values of the wrong type to
+// issues and continue. When issues is full, they only check the syntax.
 func recordTypeErrors(base string, issues *fault.Issues) *json.Unmarshalers {
 	return json.UnmarshalFromFunc(func(dec *jsontext.Decoder, v any) error {
 		if issues.Full() {
@@ -137,7 +138,7 @@ func recordTypeErrors(base string, issues *fault.Issues) *json.Unmarshalers {
 		}
 		switch v.(type) {
 		case json.UnmarshalerFrom, json.Unmarshaler:
-			return errors.ErrUnsupported // their methods check the type
+			return errors.ErrUnsupported // the method of the type checks the value
 		}
 		field := reflect.ValueOf(v).Elem()
 		kind := dec.PeekKind()
@@ -179,11 +180,11 @@ var jsonTypes = map[reflect.Kind]struct{ name, kinds string }{
 	reflect.Struct: {"an object", "{"}, reflect.Map: {"an object", "{"}, reflect.Slice: {"an array", "["},
 }
 
-// Present reports whether a raw member is neither absent nor null.
+// Present reports whether a member is present and not null.
 func Present(raw jsontext.Value) bool { return len(raw) > 0 && raw.Kind() != 'n' }
 
-// CheckObject records an issue if a raw member is present and not an object. It
-// replaces null with nil.
+// CheckObject adds an issue if a member is present and not an object. It replaces
+// null with nil.
 func CheckObject(raw *jsontext.Value, path, field string, issues *fault.Issues) {
 	switch {
 	case !Present(*raw):
@@ -196,8 +197,8 @@ func CheckObject(raw *jsontext.Value, path, field string, issues *fault.Issues) 
 // maxSafeInteger is the largest integer that all JSON decoders represent exactly.
 const maxSafeInteger = 1<<53 - 1
 
-// Integer returns the value of a JSON number without a fraction: 10, 10.0 and
-// 1e1 are equal. It rejects integers that other decoders would round.
+// Integer returns the value of an integer, which may be written as 10, 10.0 or
+// 1e1. It rejects integers that other decoders round.
 func Integer(raw jsontext.Value) (int64, bool) {
 	f, ok := Number(raw)
 	if !ok || f != math.Trunc(f) || math.Abs(f) > maxSafeInteger {
@@ -215,9 +216,9 @@ func Number(raw jsontext.Value) (float64, bool) {
 	return f, err == nil
 }
 
-// Digest returns a SHA-256 of the canonical form of a body, which does not depend
-// on white space, escapes or the order of names. Numbers are not normalized, so
-// that no precision is lost.
+// Digest returns the SHA-256 of a body in canonical form, which does not depend on
+// white space, escapes or the order of members. Numbers stay as they are, because
+// normalizing them would round long ones.
 func Digest(body []byte) (string, error) {
 	canonical := jsontext.Value(slices.Clone(body))
 	if err := canonical.Canonicalize(jsontext.CanonicalizeRawInts(false), jsontext.CanonicalizeRawFloats(false)); err != nil {
@@ -231,16 +232,16 @@ func Digest(body []byte) (string, error) {
 // values. It requires valid JSON and, unlike Digest, does not parse it again.
 func DigestCompact(body []byte) string {
 	hash := sha256.New()
-	from := 0 // start of the bytes that are not hashed yet
+	start := 0 // of the bytes that are not hashed yet
 	for i := 0; i < len(body); i++ {
 		switch body[i] {
 		case ' ', '\t', '\r', '\n':
-			hash.Write(body[from:i])
-			from = i + 1
+			hash.Write(body[start:i])
+			start = i + 1
 		case '"':
 			i = stringEnd(body, i)
 		}
 	}
-	hash.Write(body[from:])
+	hash.Write(body[start:])
 	return hex.EncodeToString(hash.Sum(nil))
 }

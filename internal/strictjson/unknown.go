@@ -15,7 +15,7 @@ import (
 	"telapi/internal/fault"
 )
 
-// Warning describes a member that has no effect.
+// Warning describes a member of a JSON object that has no effect.
 type Warning struct {
 	Path    string `json:"path"` // JSON Pointer
 	Message string `json:"message"`
@@ -24,23 +24,24 @@ type Warning struct {
 // String returns path and message.
 func (w Warning) String() string { return w.Path + ": " + w.Message }
 
-// Unread returns a warning for each member of a JSON value that is not a field of
-// v, which has the type that the value is decoded into. If forwarded, fields
-// tagged "embed" count as read: their members are passed on. The map hints
-// maps names that clients confuse to the ones they mean.
-func Unread(raw jsontext.Value, v any, path string, forwarded bool, hints map[string]string) []Warning {
-	u := unread{forwarded: forwarded, hints: hints}
+// UnknownMembers returns a warning for each member of a JSON value that does not
+// exist in the type of v, into which the value is decoded. If allowEmbedded is set,
+// a struct with a field tagged "embed", which collects all other members, has no
+// unknown members. The map hints has the right name for names that clients confuse
+// with it.
+func UnknownMembers(raw jsontext.Value, v any, path string, allowEmbedded bool, hints map[string]string) []Warning {
+	u := unknownMembers{allowEmbedded: allowEmbedded, hints: hints}
 	u.walk(raw, reflect.TypeOf(v), path)
 	return u.warnings
 }
 
-type unread struct {
-	forwarded bool
-	hints     map[string]string
-	warnings  []Warning
+type unknownMembers struct {
+	allowEmbedded bool
+	hints         map[string]string
+	warnings      []Warning
 }
 
-func (u *unread) walk(raw jsontext.Value, t reflect.Type, path string) {
+func (u *unknownMembers) walk(raw jsontext.Value, t reflect.Type, path string) {
 	switch {
 	case reflect.PointerTo(t).Implements(reflect.TypeFor[json.UnmarshalerFrom]()) || t == reflect.TypeFor[jsontext.Value]():
 	case t.Kind() == reflect.Pointer:
@@ -53,7 +54,7 @@ func (u *unread) walk(raw jsontext.Value, t reflect.Type, path string) {
 		}
 	case t.Kind() == reflect.Struct:
 		fields := map[string]reflect.Type{}
-		if embeds := collectFields(t, fields); embeds && u.forwarded {
+		if embeds := collectFields(t, fields); embeds && u.allowEmbedded {
 			return
 		}
 		for name, value := range Members(raw) {
@@ -61,14 +62,14 @@ func (u *unread) walk(raw jsontext.Value, t reflect.Type, path string) {
 			if field, ok := fields[name]; ok {
 				u.walk(value, field, at)
 			} else {
-				u.warnings = append(u.warnings, NotRead(at, name, slices.Sorted(maps.Keys(fields)), u.hints))
+				u.warnings = append(u.warnings, UnknownMember(at, name, slices.Sorted(maps.Keys(fields)), u.hints))
 			}
 		}
 	}
 }
 
-// collectFields adds the names and types of a struct's members. It reports whether
-// the struct has a field that keeps unknown members.
+// collectFields adds the names and types of a struct's members to fields. It
+// reports whether the struct has a field tagged "embed".
 func collectFields(t reflect.Type, fields map[string]reflect.Type) (embeds bool) {
 	for f := range t.Fields() {
 		name, options, _ := strings.Cut(f.Tag.Get("json"), ",")
@@ -84,10 +85,10 @@ func collectFields(t reflect.Type, fields map[string]reflect.Type) (embeds bool)
 	return embeds
 }
 
-// NotRead returns the warning for a member that is not one of the known ones. It
-// suggests a known one if the names are similar.
-func NotRead(path, name string, known []string, hints map[string]string) Warning {
-	message := fmt.Sprintf("%q is not read.", name)
+// UnknownMember returns the warning for a member that has none of the known names.
+// It suggests a similar name, if there is one.
+func UnknownMember(path, name string, known []string, hints map[string]string) Warning {
+	message := fmt.Sprintf("%q has no effect.", name)
 	if similar := suggest(name, known, hints); similar != "" {
 		message += fmt.Sprintf(" Did you mean %q?", similar)
 	}
@@ -99,7 +100,7 @@ func suggest(name string, known []string, hints map[string]string) string {
 	if hint := hints[name]; slices.Contains(known, hint) {
 		return hint
 	}
-	best, fewest := "", min(3, len(name)/2+1) // more edits make another word
+	best, fewest := "", min(3, len(name)/2+1) // a name with more edits is a different word
 	for _, candidate := range known {
 		if n := distance(strings.ToLower(name), strings.ToLower(candidate)); n < fewest {
 			best, fewest = candidate, n
@@ -108,8 +109,8 @@ func suggest(name string, known []string, hints map[string]string) string {
 	return best
 }
 
-// distance returns the number of bytes to insert, delete or replace to turn a
-// into b. It does not compare long names.
+// distance returns the Levenshtein distance of a and b in bytes. It does not
+// compare names over 64 bytes.
 func distance(a, b string) int {
 	const longest = 64
 	if len(a) > longest || len(b) > longest {
@@ -134,10 +135,11 @@ func distance(a, b string) int {
 	return row[len(b)]
 }
 
-// Members returns the members of a decoded object. Another value has none.
+// Members returns the members of a JSON object, in their order, up to the first
+// syntax error. Other values have none. A value is valid until the next iteration.
 func Members(raw jsontext.Value) iter.Seq2[string, jsontext.Value] {
 	return func(yield func(string, jsontext.Value) bool) {
-		dec := jsontext.NewDecoder(bytes.NewReader(raw))
+		dec := jsontext.NewDecoder(bytes.NewBuffer(raw))
 		if t, err := dec.ReadToken(); err != nil || t.Kind() != '{' {
 			return
 		}

@@ -20,24 +20,24 @@ type policy struct {
 	AllowedTargets []string `json:"allowedTargets"`
 }
 
-func TestUnreadMembersAreReportedWithSuggestion(t *testing.T) {
+func TestUnknownMembersAreReportedWithSuggestion(t *testing.T) {
 	const value = `{"sources":["a"],"Policies":1,"policies":[{"allowedTarget":[]},{"allowedTargets":["x"],"why":1},7],"free":{"any":1},"default":{"a/b":1},"rules":[]}`
-	for forwarded, want := range map[bool][]string{
+	for allowEmbedded, want := range map[bool][]string{
 		false: {
-			`/Policies: "Policies" is not read. Did you mean "policies"?`,
-			`/policies/0/allowedTarget: "allowedTarget" is not read. Did you mean "allowedTargets"?`,
-			`/policies/1/why: "why" is not read.`,
-			`/default/a~1b: "a/b" is not read.`,
-			`/rules: "rules" is not read. Did you mean "policies"?`,
+			`/Policies: "Policies" has no effect. Did you mean "policies"?`,
+			`/policies/0/allowedTarget: "allowedTarget" has no effect. Did you mean "allowedTargets"?`,
+			`/policies/1/why: "why" has no effect.`,
+			`/default/a~1b: "a/b" has no effect.`,
+			`/rules: "rules" has no effect. Did you mean "policies"?`,
 		},
 		true: nil,
 	} {
 		var got []string
-		for _, w := range Unread(jsontext.Value(value), profile{}, "", forwarded, map[string]string{"rules": "policies"}) {
+		for _, w := range UnknownMembers(jsontext.Value(value), profile{}, "", allowEmbedded, map[string]string{"rules": "policies"}) {
 			got = append(got, w.String())
 		}
 		if !slices.Equal(got, want) {
-			t.Errorf("forwarded %v: warnings\n%s\nwant\n%s", forwarded, strings.Join(got, "\n"), strings.Join(want, "\n"))
+			t.Errorf("allowEmbedded %v: warnings\n%s\nwant\n%s", allowEmbedded, strings.Join(got, "\n"), strings.Join(want, "\n"))
 		}
 	}
 }

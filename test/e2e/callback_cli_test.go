@@ -22,7 +22,7 @@ func writeFile(t *testing.T, name, text string) string {
 }
 
 func TestCallbackLint(t *testing.T) {
-	profile := writeFile(t, "flow.json", permissiveProfile)
+	profile := writeFile(t, "profile.json", permissiveProfile)
 	body := writeFile(t, "body.json", `{"conversation":{"identifier":{"id":"call-7"}},"messages":{"message":[{"content":{"textMessage":{"textHtml":"<p>Good</p><p>day</p>"}}}]},
 		"actions":[{"type":"hangup","commandId":"c1"},{"type":"transfer","target":"tel:+1900"}]}`)
 	r := telapi(t, nil, "callback", "lint", body, "--profile", profile, "--json")
@@ -78,8 +78,8 @@ func TestCallbackLint(t *testing.T) {
 
 func TestLintWarnsAboutMembersWithoutEffect(t *testing.T) {
 	body := writeFile(t, "body.json", `{"conversation":{"identifier":{"id":"c"}},"action":{"type":"hangup"},"commands":[]}`)
-	profile := writeFile(t, "flow.json", `{"commandSources":["bot"],"commandPolicies":[{"type":"transfer","enabled":true,"allowedTarget":["tel:+49*"]}]}`)
-	warnings := []string{`warning: `, `/action: "action" is not read. Did you mean "actions"?`, `/commands: "commands" is not read. Did you mean "actions"?`}
+	profile := writeFile(t, "profile.json", `{"commandSources":["bot"],"commandPolicies":[{"type":"transfer","enabled":true,"allowedTarget":["tel:+49*"]}]}`)
+	warnings := []string{`warning: `, `/action: "action" has no effect. Did you mean "actions"?`, `/commands: "commands" has no effect. Did you mean "actions"?`}
 	r := telapi(t, nil, "callback", "lint", body, "--json")
 	if r.exit != 0 || !json.Valid([]byte(r.stdout)) || !containsAll(r.stderr, warnings...) {
 		t.Errorf("exit %d, stdout %q, stderr %q; want exit 0, one entry and the warnings", r.exit, r.stdout, r.stderr)
@@ -95,7 +95,7 @@ func TestLintWarnsAboutMembersWithoutEffect(t *testing.T) {
 	env := boot.Env{"DATA_DIR": t.TempDir()}
 	team := telapiJSON(t, env, "team", "create", "Shop")["id"].(string)
 	create := []string{"endpoint", "create", "--team", team, "--name", "Shop", "--mode", "chat", "--profile", profile, "--json"}
-	const warning = `/commandPolicies/0/allowedTarget: "allowedTarget" is not read. Did you mean "allowedTargets"?`
+	const warning = `/commandPolicies/0/allowedTarget: "allowedTarget" has no effect. Did you mean "allowedTargets"?`
 	if r := telapi(t, env, append(create, "--strict")...); r.exit != 1 || r.stdout != "" || !strings.Contains(r.stderr, warning) {
 		t.Errorf("endpoint create --strict: exit %d, stdout %q, stderr %q; want exit 1 and the warning", r.exit, r.stdout, r.stderr)
 	}
