@@ -1,6 +1,5 @@
-// Package media is the audio cache: the media service with its store on disk,
-// and the client of the API server. Both apply the same rule for paths
-// (path.go).
+// Package media is the audio cache: the media service, which stores blobs on disk,
+// and the client with which the API server uses it.
 package media
 
 import (
@@ -203,8 +202,8 @@ func (c *Client) do(ctx context.Context, method string, u *url.URL, header http.
 		return nil, fmt.Errorf("create media request: %w", err)
 	}
 	maps.Copy(req.Header, header)
-	// A nil value is not sent. It lets the transport retry PUT and DELETE when a
-	// pooled connection turns out to be closed; all requests are idempotent.
+	// With this key, the transport retries PUT and DELETE if the service has closed
+	// the pooled connection. A nil value is not sent. All requests are idempotent.
 	req.Header["Idempotency-Key"] = nil
 	public := (method == http.MethodGet || method == http.MethodHead) && u.RawQuery == ""
 	if c.token != "" && !public {
@@ -244,8 +243,8 @@ func closeBody(resp *http.Response) {
 	_ = resp.Body.Close()
 }
 
-// stream is a body whose reads time out after stallTimeout. The time between
-// reads does not count, so the caller may read slowly.
+// stream is a body whose Read times out after stallTimeout. The caller may take any
+// time between two reads.
 type stream struct {
 	io.ReadCloser
 	cancel context.CancelFunc

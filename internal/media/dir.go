@@ -13,10 +13,9 @@ import (
 	"telapi/internal/fault"
 )
 
-// fd is the raw descriptor of a file or directory. An upload is a handful of
-// system calls on names in an open directory; os.Root and os.File would double
-// their number, because they check a name before they use it and try to poll
-// regular files.
+// fd is the raw descriptor of a file or directory. An upload needs a few system
+// calls with names in an open directory. os.Root and os.File would need twice as
+// many, because they check names before they use them and try to poll regular files.
 //
 // Names come from ParsePath or from the store itself. They contain no slash and
 // are not "..", and no call follows symbolic links, so no call leaves the
@@ -108,7 +107,8 @@ func (d fd) sync() error { return retryEINTR(func() error { return unix.Fsync(in
 
 func (d fd) close() { _ = unix.Close(int(d)) }
 
-// retryEINTR repeats a call that a signal interrupts, as some file systems allow.
+// retryEINTR repeats a call that was interrupted by a signal, which happens on some
+// file systems.
 func retryEINTR(call func() error) error {
 	for {
 		if err := call(); !errors.Is(err, unix.EINTR) {
@@ -125,7 +125,7 @@ var errPathOccupied = fault.New(fault.PathOccupied,
 // makeShard opens the directory of a shard, and creates it durably if it is
 // missing.
 func (s *Store) makeShard(name string) (fd, error) {
-	s.dirsMu.RLock() // a directory that is being created may not be durable yet
+	s.dirsMu.RLock() // wait until a directory that is being created is durable
 	dir, err := s.rootFD.openDir(name)
 	s.dirsMu.RUnlock()
 	if errors.Is(err, fs.ErrNotExist) {

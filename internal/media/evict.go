@@ -22,7 +22,7 @@ const (
 	maxPendingAccesses  = 16 << 10
 )
 
-// accessTimes holds the access times that are not written to their files yet.
+// accessTimes holds access times that are not written to their files yet.
 type accessTimes struct {
 	flushing         sync.Mutex // one flush at a time
 	mu               sync.Mutex // guards the maps
@@ -51,8 +51,8 @@ func (a *accessTimes) has(p Path) bool {
 	return pending || writing
 }
 
-// flush writes the pending access times. It ignores errors: the blob is gone, or
-// is evicted a little early.
+// flush writes the pending access times. It ignores errors: either the blob does not
+// exist any more, or it is evicted too early.
 func (a *accessTimes) flush(root *os.Root) {
 	a.flushing.Lock()
 	defer a.flushing.Unlock()
@@ -81,10 +81,10 @@ func (s *Store) Run(ctx context.Context) {
 	}
 }
 
-// evictionQueue holds the least recently used blobs of the last scan, oldest
-// first. Blobs outside the queue, and blobs used since the scan, were used more
-// recently. Evicting from the front and skipping blobs used since the scan
-// therefore follows the exact order, without an index of all blobs in memory.
+// evictionQueue holds the least recently used blobs of the last scan, oldest first.
+// All other blobs were used more recently. So the store evicts the first blob of the
+// queue, unless it was used since the scan. This is the exact order, without an index
+// of all blobs in memory.
 type evictionQueue struct {
 	mu   sync.Mutex
 	list []candidate
@@ -96,8 +96,8 @@ type candidate struct {
 	lastUsed time.Time
 }
 
-// A scan reads all files. Queueing 1/queueDivisor of them spreads its cost over
-// many evictions.
+// A scan visits all files. It queues 1/queueDivisor of them, so that many evictions
+// need only one scan.
 const (
 	queueDivisor = 8
 	minQueued    = 1 << 10
@@ -149,8 +149,8 @@ func (s *Store) evict(c candidate) error {
 	})
 }
 
-// scan removes empty shards, counts the blobs, and fills the eviction queue of a
-// limited store. Blobs can be read but not changed meanwhile.
+// scan removes empty shards, counts the blobs and, if the store has a limit, fills
+// the eviction queue. During a scan, blobs can be read but not changed.
 func (s *Store) scan() error {
 	s.scanning.Lock()
 	defer s.scanning.Unlock()

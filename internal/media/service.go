@@ -25,18 +25,18 @@ import (
 // Options configure a Service.
 type Options struct {
 	Root           string
-	MaxBytes       int64           // of all blobs; 0: unlimited
+	MaxBytes       int64           // of all blobs; 0 for no limit
 	Unsynced       bool            // don't wait until changes are on disk
 	MaxObjectBytes int64           // of one blob
-	MemoryBytes    int64           // of blobs cached in memory; 0: none
-	UploadTokens   []redact.Secret // any of them allows changes; none: no token is required
-	MetricsToken   redact.Secret   // for /metrics; empty: no token is required
+	MemoryBytes    int64           // of blobs cached in memory; 0 for no cache
+	UploadTokens   []redact.Secret // each allows changes; without any, changes need no token
+	MetricsToken   redact.Secret   // for /metrics; if empty, /metrics needs no token
 	Log            *slog.Logger
 	Registry       *prometheus.Registry
 }
 
-// Service is the media service. It serves the blobs of a Store over HTTP, simple
-// requests on a fast path.
+// Service is the media service. It serves the blobs of a Store over HTTP. Simple
+// requests are served by the fast path.
 type Service struct {
 	options    Options
 	store      *Store
@@ -172,7 +172,7 @@ func (s *Service) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	start := time.Now()
 	x := &httpserve.Response{ResponseWriter: w, Request: r, Realm: "telapi media", ErrorsByStatus: contentErrors}
 	if r.Body != http.NoBody {
-		extendDeadline(w, 0) // also for skipping a body that is not read
+		extendDeadline(w, 0) // limits also the time to skip a body that no handler reads
 	}
 	if s.draining.Load() {
 		w.Header().Set("Connection", "close")
@@ -201,8 +201,9 @@ func (s *Service) served(path string, bytes int) {
 	}
 }
 
-// extendDeadline gives a client the time that it may take to send or receive a
-// body of this size, and a little more to receive the error if it is too slow.
+// extendDeadline sets the deadlines to send or receive a body of this size. The
+// deadline for the response is later, so that a client that sends too slowly
+// receives the error.
 func extendDeadline(w http.ResponseWriter, size int64) {
 	deadline := time.Now().Add(bodyTimeout + time.Duration(size)*time.Second/minBytesPerSecond)
 	control := http.NewResponseController(w)

@@ -21,9 +21,10 @@ import (
 	"telapi/internal/speech"
 )
 
-// Store keeps blobs as files, <root>/<shard>/<name>.<encoding>. The files are its
-// only state, so that it is consistent after a crash and after files were copied
-// into the root. It accesses only files below its root, and only regular files are blobs.
+// Store stores blobs as files, <root>/<shard>/<name>.<encoding>. It has no other
+// state, so it is consistent after a crash and after an operator has copied files
+// into the root. Only regular files are blobs, and no file outside the root is
+// accessed.
 //
 // Readers and writers need no coordination. A file is complete when it gets its
 // name and never changes afterwards; readers of a replaced or deleted file keep
@@ -35,16 +36,16 @@ type Store struct {
 	lock     *os.File // prevents a second store with the same root
 	maxBytes int64
 	unsynced bool
-	change   func(p Path, step func() error) error // of OpenStore
+	change   func(p Path, step func() error) error // see OpenStore
 	log      *slog.Logger
 
-	dirsMu      sync.RWMutex // held for writing while directories are created
+	dirsMu      sync.RWMutex // write-locked while directories are created
 	uploads     uploads
 	stripes     [256]sync.Mutex // serialize the changes of a path
 	accessTimes accessTimes
 	queue       evictionQueue
 
-	scanning       sync.RWMutex // held for writing during a scan
+	scanning       sync.RWMutex // write-locked during a scan
 	bytes, objects atomic.Int64
 	evicted        atomic.Uint64
 }
@@ -53,9 +54,9 @@ type Store struct {
 var errNotFound = fault.New(fault.NotFound, "Blob not found.")
 
 // OpenStore opens the root of a service and creates it if it is missing. It removes
-// unfinished uploads of an earlier process. A root can be open only once. The
-// store runs each step that replaces or deletes a blob with change, so that a cache
-// can invalidate the path. A nil change runs the step.
+// unfinished uploads of an earlier process. A root can be open only once. To replace
+// or delete a blob, the store passes the step that does it to change, which runs the
+// step and can invalidate the path in a cache. change may be nil.
 func OpenStore(o Options, change func(p Path, step func() error) error) (_ *Store, err error) {
 	if err := os.MkdirAll(o.Root, 0o750); err != nil {
 		return nil, fmt.Errorf("create media root: %w", err)
@@ -154,9 +155,9 @@ func etag(info unix.Stat_t) string {
 	return `"` + strconv.FormatInt(info.Mtim.Nano(), 36) + "-" + strconv.FormatInt(info.Size, 36) + `"`
 }
 
-// Precondition returns an error to prevent a change of the current blob. The
-// ETag is empty if there is none. The blob cannot change during the call. A nil
-// Precondition allows every change.
+// Precondition decides whether the current blob may be changed. It returns an error
+// to prevent that. The ETag is empty if there is no blob. The blob cannot change
+// during the call. A nil Precondition allows every change.
 type Precondition func(etag string, modified time.Time) error
 
 // Delete deletes a blob durably, or returns NOT_FOUND.
@@ -228,7 +229,7 @@ func (s *Store) List(after string, limit int) (blobs []speech.BlobInfo, err erro
 }
 
 // walk visits blobs with a path greater than after, in order of path, until visit
-// returns false. It skips those that are removed meanwhile.
+// returns false. It skips blobs that are removed at the same time.
 func (s *Store) walk(after string, visit func(Path, unix.Stat_t) bool) error {
 	firstShard, _, _ := strings.Cut(after, "/")
 	shards, err := s.rootFD.list(".")

@@ -16,10 +16,11 @@ import (
 // uploadsDir contains unfinished uploads. It is not a valid shard name.
 const uploadsDir = ".uploads"
 
-// uploads is the state of unfinished uploads. They are written to a few
-// directories: file systems allocate the files of one directory together, and
-// starting files in hundreds of shards would scatter them. One directory would be
-// a bottleneck, because it adds one name at a time.
+// uploads is the state of unfinished uploads. They are written to a few directories
+// and then moved to their shards. File systems allocate the files of one directory
+// together, so creating them in hundreds of shards would scatter them over the disk.
+// A single directory would be a bottleneck, because a file system adds one name at a
+// time.
 type uploads struct {
 	dirs     [4]atomic.Int64 // open descriptors
 	serial   atomic.Int64    // for file names
@@ -43,9 +44,9 @@ func (s *Store) openUploads() error {
 	return nil
 }
 
-// reopenUploadDir creates and opens an upload directory, unless it has been
-// reopened since the caller loaded old. The old one stays open: another upload
-// may be using it.
+// reopenUploadDir creates and opens an upload directory again, unless another upload
+// has done so since the caller read old. The old descriptor stays open, because other
+// uploads may use it.
 func (s *Store) reopenUploadDir(i int, old fd) (fd, error) {
 	s.dirsMu.Lock()
 	defer s.dirsMu.Unlock()
@@ -146,7 +147,7 @@ func (s *Store) commit(from fd, temp string, p Path, size int64, condition Preco
 		case old.Mode&unix.S_IFMT == unix.S_IFDIR:
 			return false, errPathOccupied
 		}
-		created = !isRegular(old) // a link or other file is not a blob, but replaced
+		created = !isRegular(old) // a link or a special file is not a blob; it is replaced
 		if condition != nil {
 			var tag string
 			if !created {
@@ -174,8 +175,8 @@ func (s *Store) commit(from fd, temp string, p Path, size int64, condition Preco
 	return created, nil
 }
 
-// uniqueTime returns the current time, or a later one if another upload has it.
-// ETags are derived from it.
+// uniqueTime returns the current time, or a later one if another upload has got it.
+// ETags contain it.
 func (s *Store) uniqueTime() time.Time {
 	for {
 		last := s.uploads.lastTime.Load()

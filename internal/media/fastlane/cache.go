@@ -10,7 +10,7 @@ import (
 )
 
 const (
-	maxShare      = 8        // the largest fraction of the cache that one blob may use
+	maxShare      = 8        // a blob may use at most 1/maxShare of the cache
 	entryOverhead = 512      // estimated memory of an entry without its content
 	minSendfile   = 16 << 10 // the size from which sendfile is faster than a copy in memory
 )
@@ -20,27 +20,26 @@ type entry struct {
 	path    string
 	head    []byte // of the response, up to the Date
 	body    []byte
-	file    *source       // instead of body
+	file    *source       // nil if body is set
 	length  int64         // of the body
 	size    int64         // of the entry, including overhead
-	used    atomic.Bool   // since the hand passed
+	used    atomic.Bool   // since the hand has passed it
 	element *list.Element // in cache.order
 }
 
 // cache holds blobs up to a number of bytes and evicts them with the SIEVE
 // algorithm: a hand moves from the oldest to the newest entry, skips entries that
-// were used since it last passed, and evicts the others. A hit thus only sets a
-// flag.
+// were used since it last passed, and evicts the others. So a hit only sets a flag.
 //
-// A path is cached, being loaded by one goroutine, or neither. A change of the
-// path removes the entry and invalidates the load, and prevents new loads until
-// it ends. Cached blobs were therefore read entirely between two changes.
+// A path is cached, or being loaded by one goroutine, or neither. A change of the
+// path removes its entry, invalidates its load, and prevents new loads until the
+// change has ended. So a cached blob was read completely between two changes.
 type cache struct {
 	max      int64
 	maxFiles uint64
 	load     func(path string, limit int64) (Blob, bool)
 
-	hits, loads atomic.Uint64
+	hits atomic.Uint64
 
 	mu      sync.RWMutex
 	entries map[string]*entry
@@ -99,7 +98,6 @@ func (c *cache) fetch(path string, inMemory bool) *entry {
 	}
 	delete(c.loading, path)
 	if e != nil {
-		c.loads.Add(1)
 		c.insert(e)
 	}
 	return e
@@ -184,7 +182,7 @@ func (c *cache) endChange(path string) {
 func (c *cache) stats() Stats {
 	c.mu.RLock()
 	defer c.mu.RUnlock()
-	return Stats{Hits: c.hits.Load(), Loads: c.loads.Load(), Objects: int64(len(c.entries)), Bytes: c.bytes}
+	return Stats{Hits: c.hits.Load(), Objects: int64(len(c.entries)), Bytes: c.bytes}
 }
 
 // newEntry reads a blob into memory, or keeps its file for sendfile.

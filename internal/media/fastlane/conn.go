@@ -31,7 +31,7 @@ type conn struct {
 	fastPath *FastPath
 	state    atomic.Int32
 
-	unframed   bool    // only net/http knows where the next request begins; stays true
+	unframed   bool    // only net/http knows where the next request begins; never reset
 	bodyLeft   int64   // unread bytes of the body of the request that net/http has
 	ahead      []byte  // bytes after that request that were read already
 	oneByte    [1]byte // buffer of detectClose
@@ -207,8 +207,8 @@ func (c *conn) replay(p []byte) int {
 	return n
 }
 
-// extendDeadline sets a deadline between 1 and 1.25 times the limit from now, unless
-// the current one is in that range. A busy connection thus rarely sets a deadline.
+// extendDeadline makes sure that the deadline is 1 to 1.25 times the limit from now.
+// The range avoids a system call for each request of a busy connection.
 func extendDeadline(current *time.Time, limit time.Duration, set func(time.Time) error) {
 	now := time.Now()
 	if left := current.Sub(now); limit > 0 && (left < limit || left > limit+limit/4) {
@@ -247,8 +247,8 @@ func (c *conn) wake(expired bool) {
 	c.waker.Broadcast()
 }
 
-// Close closes the connection. If the fast path is responding, it does so
-// afterwards: net/http then calls Close again.
+// Close closes the connection. If the fast path is sending a response, the
+// connection is closed after it: net/http then calls Close again.
 func (c *conn) Close() error {
 	if c.state.CompareAndSwap(busy, closing) {
 		return nil

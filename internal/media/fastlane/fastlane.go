@@ -5,7 +5,7 @@
 // It works below net/http, in the Read method of each connection. When the
 // server reads its next request, the fast path reads it first. If it can serve
 // the request, it does so and waits for the next one. Otherwise Read returns the
-// request to the server. The server thus owns all connections.
+// request to the server. So the server owns all connections.
 //
 // A randomised test compares its responses with those of net/http.
 package fastlane
@@ -122,19 +122,12 @@ func (f *FastPath) Change(path string, change func() error) error {
 
 // Stats are figures for metrics.
 type Stats struct {
-	Hits, Loads    uint64 // responses from the cache, and blobs loaded into it
+	Hits           uint64 // responses from the cache
 	Objects, Bytes int64  // in the cache
-	Connections    int64  // open
 }
 
 // Stats returns current figures.
-func (f *FastPath) Stats() Stats {
-	s := f.cache.stats()
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	s.Connections = int64(len(f.conns))
-	return s
-}
+func (f *FastPath) Stats() Stats { return f.cache.stats() }
 
 // Drain waits for active responses after srv.Shutdown. It cuts them off when ctx
 // ends.

@@ -106,7 +106,7 @@ func TestSlowClientsAreDisconnected(t *testing.T) {
 		if _, err := c.in.Peek(1); err != nil {
 			t.Fatal(err)
 		}
-		poll.Until(t, "the connection to end", func() bool { return s.fastPath.Stats().Connections == 0 })
+		poll.Until(t, "the connection to end", func() bool { return s.fastPath.Connections() == 0 })
 	})
 }
 
@@ -158,5 +158,5 @@ func TestDrainDisconnectsStalledClients(t *testing.T) {
 	if err := s.fastPath.Drain(ctx); !errors.Is(err, context.Canceled) {
 		t.Errorf("Drain: %v, want context.Canceled", err)
 	}
-	poll.Until(t, "the connection to end", func() bool { return s.fastPath.Stats().Connections == 0 })
+	poll.Until(t, "the connection to end", func() bool { return s.fastPath.Connections() == 0 })
 }
