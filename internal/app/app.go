@@ -4,9 +4,9 @@ package app
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"io"
+	"strconv"
 	"strings"
 	"sync/atomic"
 	"time"
@@ -37,8 +37,8 @@ type Options struct {
 	Version     string
 	Log         io.Writer
 	Warnings    []config.Warning // logged at start
-	Development bool             // telapi dev: pages of any origin may open sockets, and a demo team exists
-	DemoBot     bool             // with Development: run the demo runtime and bot
+	Development bool             // for telapi dev: pages of any origin may open sockets, and a demo team exists
+	DemoBot     bool             // run the demo runtime and bot; only with Development
 }
 
 // App is the API server. New binds its port; Run serves until its context ends.
@@ -211,7 +211,7 @@ func (a *App) Run(ctx context.Context) error {
 		func() { a.draining.Store(true) },
 		func(ctx context.Context) error {
 			err := a.server.Shutdown(ctx, min(a.cfg.ReconnectJitter, a.cfg.ShutdownTimeout/4))
-			a.speech.Close() // before the jobs end, because one of them sends its last usage reports
+			a.speech.Close() // before the jobs end: one of them sends the last usage reports of speech
 			return err
 		})
 }
@@ -224,39 +224,29 @@ func (a *App) URL() string {
 // Routes returns the registered routes.
 func (a *App) Routes() []httpapi.Route { return a.server.Routes() }
 
-// PlatformPolicy returns the command policy that applies to all flows. Errors are of
-// type config.Problems, as in config.Load.
+// PlatformPolicy returns the command policy that applies to all gateway profiles. Its
+// errors are config.Problems, like those of config.Load.
 func PlatformPolicy(cfg config.Config) (command.PlatformPolicy, error) {
 	platform, err := command.NewPlatformPolicy(cfg.CommandsDisabled, cfg.TransferTargets, cfg.TransferHeaders)
-	invalid, ok := errors.AsType[*fault.Error](err)
-	if !ok {
-		return platform, err
+	if err == nil {
+		return platform, nil
 	}
 	var problems config.Problems
-	issues, _ := invalid.Details.([]fault.Issue)
+	issues, _ := fault.From(err).Details.([]fault.Issue)
 	for _, issue := range issues {
-		var p config.Problem
-		var values []string
+		name, values := "TRANSFER_ALLOWED_TARGETS", cfg.TransferTargets
 		switch {
 		case strings.HasPrefix(issue.Path, "/disabled/"):
-			p.Name, values = "COMMANDS_DISABLED", cfg.CommandsDisabled
-			var types []string
-			for _, c := range command.Catalogue {
-				types = append(types, c.Type)
-			}
-			issue.Message += " Use " + strings.Join(types, ", ")
+			name, values = "COMMANDS_DISABLED", cfg.CommandsDisabled
 		case strings.HasPrefix(issue.Path, "/headers/"):
-			p.Name, values = "TRANSFER_ALLOWED_HEADERS", cfg.TransferHeaders
-		default:
-			p.Name, values = "TRANSFER_ALLOWED_TARGETS", cfg.TransferTargets
+			name, values = "TRANSFER_ALLOWED_HEADERS", cfg.TransferHeaders
 		}
-		p.Value, p.Text = fmt.Sprintf("%q", strings.Join(values, ",")), issue.Message
-		problems = append(problems, p)
+		problems = append(problems, config.Problem{Name: name, Value: strconv.Quote(strings.Join(values, ",")), Text: issue.Message})
 	}
 	return platform, problems
 }
 
-// connectionLimits returns the limits that a browser's connection must observe.
+// connectionLimits returns the limits of a browser's connection.
 func connectionLimits(cfg config.Config) channel.Limits {
 	return channel.Limits{
 		FrameBytes:          int64(cfg.MaxFrameBytes),

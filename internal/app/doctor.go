@@ -22,7 +22,7 @@ import (
 type Finding struct {
 	Check string `json:"check"`
 	OK    bool   `json:"ok"`
-	// Warning marks a setting that works, but loses data in some failures.
+	// Warning marks a setting with which some failures lose data.
 	Warning bool   `json:"warning,omitzero"`
 	Text    string `json:"text"`
 }
@@ -38,7 +38,7 @@ func Diagnose(ctx context.Context, env []string, consoleFingerprint string, log 
 	}
 	d.configuration(warnings, err)
 	if err != nil {
-		// Check the rest even if a setting that only serve requires is missing.
+		// Continue if only a setting that serve requires is missing.
 		if cfg, _, err = config.Load(env, config.Tool); err != nil {
 			d.add("other checks", "", errors.New("skipped: fix the configuration first"))
 			return d.findings
@@ -63,7 +63,7 @@ type diagnosis struct {
 	findings []Finding
 }
 
-// run adds the result of a check, which returns a description or the problem.
+// run runs a check, which returns a description or an error, and adds its result.
 func (d *diagnosis) run(ctx context.Context, name string, check func(context.Context) (string, error)) {
 	text, err := check(ctx)
 	d.add(name, text, err)
@@ -137,8 +137,8 @@ func (d *diagnosis) database(ctx context.Context) (string, error) {
 	return fmt.Sprintf("%s is available, schema version %d", db, schema.Current), nil
 }
 
-// clock compares a server's clock with the local one: tokens expire by the local
-// clock, work items by that of the key-value store.
+// clock compares a server's clock with the local one. Tokens expire by the local
+// clock, and work items by the clock of the key-value store.
 func (d *diagnosis) clock(ctx context.Context, server string, now func(context.Context) (time.Time, error)) {
 	start := time.Now()
 	remote, err := now(ctx)
@@ -282,8 +282,8 @@ func (d *diagnosis) speech(ctx context.Context) (string, error) {
 	return strings.Join(d.cfg.SpeechProviders, ", ") + ", in this order", nil
 }
 
-// cause returns the internal cause of an error with a public text, which is more
-// useful to operators.
+// cause returns the internal cause of an error, which is more useful to operators
+// than its public text.
 func cause(err error) error {
 	if public, ok := errors.AsType[*fault.Error](err); ok && public.Cause != nil {
 		return public.Cause

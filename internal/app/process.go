@@ -23,7 +23,7 @@ import (
 	"telapi/internal/telemetry"
 )
 
-// closers are functions that close runs in reverse order.
+// closers are functions that close calls in reverse order.
 type closers []func()
 
 func (c *closers) onClose(f func()) { *c = append(*c, f) }
@@ -45,8 +45,7 @@ type process struct {
 	jobs      []func(context.Context)
 }
 
-// startTelemetry starts logging, metrics and tracing, and logs opts.Warnings. The
-// caller binds the port first, so that a port in use is reported first.
+// startTelemetry starts logging, metrics and tracing, and logs opts.Warnings.
 func (p *process) startTelemetry(ctx context.Context, opts Options) (err error) {
 	p.telemetry, err = telemetry.New(ctx, telemetry.Options{
 		Level:        p.cfg.LogLevel,
@@ -102,11 +101,11 @@ func listenAPI(ctx context.Context, cfg config.Config) (net.Listener, error) {
 
 func (p *process) address() *net.TCPAddr { return p.listener.Addr().(*net.TCPAddr) }
 
-// serve runs the jobs and accept until ctx ends, and then shuts down: drain makes
-// /health return 503, so that load balancers stop sending requests, and after
-// DRAIN_DELAY shutdown closes the port and waits for running requests. The jobs run
-// until all requests have finished, because requests need them. When serve returns,
-// the jobs and accept have ended.
+// serve runs the jobs and accept until ctx ends. Then it calls drain, after which
+// /health returns 503 and load balancers stop sending requests. After DRAIN_DELAY it
+// calls shutdown, which closes the port and waits for running requests. The jobs end
+// last, because requests need them. When serve returns, the jobs and accept have
+// ended.
 func (p *process) serve(ctx context.Context, accept func() error, drain func(), shutdown func(context.Context) error) error {
 	jobCtx, stop := context.WithCancel(context.WithoutCancel(ctx))
 	var jobs sync.WaitGroup
@@ -147,9 +146,9 @@ const (
 	memoryReserve    = 64 << 20 // added to the memory limit of the media service
 )
 
-// releaseMemory returns unused memory to the operating system after each interval
-// without a garbage collection. Most sockets are idle, and a burst of new ones would
-// otherwise leave the process with twice the memory it needs.
+// releaseMemory returns unused memory to the operating system after an interval
+// without a garbage collection. An instance with many idle sockets allocates little,
+// so it would keep the memory of a burst of new sockets for a long time.
 func releaseMemory(ctx context.Context, interval time.Duration) {
 	collections := []metrics.Sample{{Name: "/gc/cycles/total:gc-cycles"}}
 	for previous := uint64(0); sleep.For(ctx, interval) == nil; {
@@ -158,13 +157,14 @@ func releaseMemory(ctx context.Context, interval time.Duration) {
 		if current == previous {
 			debug.FreeOSMemory()
 		}
-		previous = current // without the collection by FreeOSMemory
+		previous = current // FreeOSMemory also collects: nothing is released after the next interval
 	}
 }
 
 // limitMemory sets a memory limit, so that the heap does not grow to twice the size
-// of the cached files before garbage is collected. The limit follows the memory in
-// use, since the collector would run constantly below it. GOMEMLIMIT overrides it.
+// of the cached files before garbage is collected. It adjusts the limit to the memory
+// in use, because with a lower limit the collector would run all the time. If
+// GOMEMLIMIT is set, limitMemory does nothing.
 func (m *Media) limitMemory(ctx context.Context) {
 	if debug.SetMemoryLimit(-1) != math.MaxInt64 {
 		return
@@ -202,7 +202,7 @@ const (
 type probe struct {
 	name         string // in /health
 	label        string // in log messages
-	failedStatus string // status in /health while ping fails
+	failedStatus string // in /health, while ping fails
 	ping         func(context.Context) error
 	ok           atomic.Bool
 }

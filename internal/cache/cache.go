@@ -32,19 +32,19 @@ type Announcer interface {
 //
 //   - A Get that starts after Message, Down or Up has returned never returns a
 //     value that this call invalidated, or one whose load started before it.
-//   - At most one load per key runs at a time, apart from loads that were
-//     invalidated. A load does not end with the callers that wait for it.
+//   - At most one load per key runs at a time, not counting invalidated loads. A
+//     load continues if its callers stop waiting.
 //   - Errors are returned to all waiting callers and are not stored.
 //
-// A single mutex guards everything. It is held for some tens of nanoseconds, and
-// shards would not help with a single hot key.
+// A single mutex guards everything. It is held only for tens of nanoseconds, and
+// shards would not help if most requests use the same key.
 type Cache[V any] struct {
 	topicPrefix string
 	ttl         time.Duration
-	loaders     *background.Group // goroutines of the loads
+	loaders     *background.Group // runs the loads
 
 	mu     sync.Mutex
-	open   bool // values may be stored: between Up and Down
+	open   bool // after Up and before Down: values may be stored
 	values *simplelru.LRU[string, entry[V]]
 	loads  map[string]*load[V] // loads in progress that are not invalidated
 }
@@ -73,8 +73,8 @@ func New[V any](topicPrefix string, size int, ttl time.Duration) *Cache[V] {
 }
 
 // Get returns the cached value of key, or loads it with read. The context of read
-// has the values of the first caller's context but not its deadline: read limits
-// its own time.
+// has the values of the first caller's context, but no deadline: read must have its
+// own timeout.
 func (c *Cache[V]) Get(ctx context.Context, key string, read func(context.Context) (V, error)) (V, error) {
 	now := time.Now()
 	c.mu.Lock()
@@ -96,8 +96,8 @@ func (c *Cache[V]) Get(ctx context.Context, key string, read func(context.Contex
 	}
 }
 
-// start starts a load. The caller holds mu. expires is computed from the start of
-// the load, because the value may be that old.
+// start starts a load. The caller holds mu. The value expires ttl after the start of
+// the load, because it may have been read then.
 func (c *Cache[V]) start(ctx context.Context, key string, expires time.Time, read func(context.Context) (V, error)) *load[V] {
 	l := &load[V]{done: make(chan struct{})}
 	c.loads[key] = l
@@ -142,8 +142,8 @@ func (c *Cache[V]) Message(topic string) {
 // be missed. Get continues to load.
 func (c *Cache[V]) Down(error) { c.setOpen(false) }
 
-// Up lets the cache store values again. Values of loads that are already running
-// are not stored: they may have changed before the subscription.
+// Up lets the cache store values again. It does not store the values of loads that
+// are running: they may have changed while announcements were missed.
 func (c *Cache[V]) Up() { c.setOpen(true) }
 
 func (c *Cache[V]) setOpen(open bool) {

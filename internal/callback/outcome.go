@@ -107,7 +107,7 @@ func (m metrics) countAccepted(kind wire.WorkItemKind, receipt Receipt, took tim
 	for _, c := range receipt.Commands {
 		label := c.Type
 		if !command.Known(label) {
-			label = "other" // providers must not be able to create labels
+			label = "other" // providers must not be able to create metrics
 		}
 		m.commands.WithLabelValues(label, c.Decision).Inc()
 	}

@@ -23,18 +23,18 @@ import (
 )
 
 const (
-	// MaxUncheckedBody is the length of the longest body that is read and decoded
-	// before its credential is checked. Short bodies save the round trip; long
-	// ones cost memory and CPU time, which a client without a credential must not use.
+	// MaxUncheckedBody is the maximum length of a body that is read and decoded
+	// before its credential is checked, which saves a round trip. A client without
+	// a credential must not use the memory and CPU time for a longer body.
 	MaxUncheckedBody = 16 << 10
 	// maxPolicies bounds the cache of compiled policies, one per channel.
 	maxPolicies = 16_384
-	// entryOverhead is the typical size of an entry besides the text of the body.
+	// entryOverhead is the typical size of an entry without the text of the body.
 	entryOverhead = 256
-	// resultWindow is how long an equal body of an LLM or a tool is a duplicate.
-	// It has no ID, and an equal result is a new one some time later.
+	// resultWindow is how long a repeated body of an LLM or a tool is a duplicate.
+	// Such a body has no ID; after that time, the same body is a new result.
 	resultWindow = 10 * time.Minute
-	// credentialWindow is the longest lifetime of a credential.
+	// credentialWindow is the maximum lifetime of a credential.
 	credentialWindow = 24 * time.Hour
 )
 
@@ -79,9 +79,9 @@ type Request struct {
 	Received time.Time
 }
 
-// Accept checks a callback and delivers it. It reports problems of the body
-// only to a valid credential. It costs one round trip to the store if the
-// channel's policy is cached.
+// Accept checks a callback and delivers it. It reports problems of the body only if
+// the credential is valid. It needs one round trip to the store if the channel's
+// policy is cached.
 func (s *Service) Accept(ctx context.Context, r Request) (Receipt, error) {
 	receipt, err := s.accept(ctx, r)
 	if err != nil {
@@ -92,11 +92,10 @@ func (s *Service) Accept(ctx context.Context, r Request) (Receipt, error) {
 	return receipt, nil
 }
 
-// Check returns the error that a callback with this credential gets, no matter what
-// its body contains, or nil. A consumed credential passes, because the body decides
-// whether the callback is a duplicate. Check must be called before a body over
-// MaxUncheckedBody is read. It costs one round trip to the store and none without a
-// token.
+// Check returns an error if a callback with this credential is rejected whatever its
+// body is. It accepts a consumed credential, because the callback may be a
+// duplicate. Check must be called before a body longer than MaxUncheckedBody is
+// read. It needs one round trip to the store, or none without a token.
 func (s *Service) Check(ctx context.Context, c Credential) error {
 	status, err := s.checkCredential(ctx, c)
 	if err == nil && status != Usable && status != Consumed {
@@ -108,9 +107,8 @@ func (s *Service) Check(ctx context.Context, c Credential) error {
 	return err
 }
 
-// Reject returns the error to answer if a callback's body could not be read.
-// MALFORMED_JSON is reported only to a valid credential. Other problems do not
-// depend on the credential and are returned unchanged.
+// Reject returns the error for a callback whose body could not be read. It returns
+// MALFORMED_JSON only if the credential is valid, and any other problem unchanged.
 func (s *Service) Reject(ctx context.Context, c Credential, problem error) error {
 	if fault.Is(problem, fault.MalformedJSON) {
 		problem = s.rejectBody(ctx, c, 0, problem)
@@ -119,8 +117,9 @@ func (s *Service) Reject(ctx context.Context, c Credential, problem error) error
 	return problem
 }
 
-// rejectBody returns the problem of a body to a valid credential. A body that was
-// checked before it was read gets the credential's own error otherwise.
+// rejectBody returns the problem of a body if the credential is valid, and errInvalid
+// otherwise. For a long body, whose credential passed Check, it returns the error of
+// the credential instead of errInvalid.
 func (s *Service) rejectBody(ctx context.Context, c Credential, size int, problem error) error {
 	status, err := s.checkCredential(ctx, c)
 	switch {
@@ -155,7 +154,7 @@ func (s *Service) accept(ctx context.Context, r Request) (Receipt, error) {
 		return Receipt{}, s.rejectBody(ctx, r.Credential, len(r.Body), err)
 	}
 	digest := strictjson.DigestCompact(r.Body)
-	for range 2 { // again if the cached policy belongs to an earlier epoch
+	for range 2 { // retry if the cached policy belongs to an earlier epoch
 		ch, err := s.channelPolicy(ctx, r.ChannelID)
 		if err != nil {
 			return Receipt{}, err
@@ -187,7 +186,7 @@ func (s *Service) channelPolicy(ctx context.Context, channelID string) (*channel
 			profile = wire.GatewayProfile{}
 		}
 	}
-	ch.Profile = nil // only the compiled policy is needed from here on
+	ch.Profile = nil // not needed any more: the policy is compiled
 	p := &channelPolicy{ch, command.NewPolicy(profile, s.platform)}
 	s.policies.Add(channelID, p)
 	return p, nil
@@ -224,7 +223,7 @@ func (s *Service) deliver(ctx context.Context, r Request, result bot.Result, dig
 	}
 	delivered, err := s.store.Deliver(ctx, p)
 	if fault.Is(err, fault.ServiceUnavailable) && ctx.Err() == nil {
-		delivered, err = s.store.Deliver(ctx, p) // same ID: if only the reply was lost, it returns the first result
+		delivered, err = s.store.Deliver(ctx, p) // with the same ID: if only the reply was lost, the result is the same
 	}
 	if err == nil {
 		err = delivered.err()
@@ -240,9 +239,9 @@ func (s *Service) deliver(ctx context.Context, r Request, result bot.Result, dig
 	return receipt, nil
 }
 
-// duplicateFor returns how long an equal body is a duplicate under a channel's
-// credential: never for a bot's body without message IDs or timestamp, because a
-// bot may send the same text twice on purpose.
+// duplicateFor returns how long a repeated body is a duplicate under a channel's
+// credential. A bot's body without a message ID or timestamp never is, because a bot
+// may send the same text twice on purpose.
 func duplicateFor(kind wire.WorkItemKind, result bot.Result) time.Duration {
 	switch {
 	case kind != wire.BotItem:
@@ -255,17 +254,16 @@ func duplicateFor(kind wire.WorkItemKind, result bot.Result) time.Duration {
 }
 
 const (
-	maxParked      = 1 << 16 // further items are not tracked
+	maxParked      = 1 << 16 // more items are not tracked
 	parkedBatch    = 512     // items per store query
 	parkedDeadline = time.Second
 )
 
 // parkedItems tracks the items that this instance parked, oldest first. Other
-// instances and runtimes route them without notice, so the store is queried on
-// demand.
+// instances and runtimes can route them, so oldest queries the store.
 type parkedItems struct {
 	store    Store
-	querying sync.Mutex // held during a query; serializes drop
+	querying sync.Mutex // only one query at a time, because it calls skip
 	mu       sync.Mutex // protects items
 	items    []ParkedItem
 }
@@ -278,31 +276,28 @@ func (p *parkedItems) add(item ParkedItem) {
 	}
 }
 
-// oldest returns when the oldest item that is still parked was parked, or zero.
-// If the store is unavailable, it returns the last known value.
+// oldest returns the time since which the oldest item has been parked, or zero if
+// none is parked. If the store is unavailable, it returns the last known value.
 func (p *parkedItems) oldest(ctx context.Context) time.Time {
 	ctx, cancel := context.WithTimeout(ctx, parkedDeadline)
 	defer cancel()
 	p.querying.Lock()
 	defer p.querying.Unlock()
-	for {
-		batch := p.drop(0)
-		if len(batch) == 0 {
-			return time.Time{}
-		}
+	for batch := p.skip(0); len(batch) > 0; batch = p.skip(len(batch)) {
 		parked, err := p.store.StillParked(ctx, batch)
 		if err != nil {
 			return batch[0].Since
 		}
 		if i := slices.Index(parked, true); i >= 0 {
-			p.drop(i)
+			p.skip(i)
 			return batch[i].Since
 		}
-		p.drop(len(batch))
 	}
+	return time.Time{}
 }
 
-func (p *parkedItems) drop(n int) []ParkedItem {
+// skip removes the first n items and returns the next batch.
+func (p *parkedItems) skip(n int) []ParkedItem {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.items = p.items[n:]

@@ -63,7 +63,7 @@ func TestLostReplyIsRetriedWithSameCallbackID(t *testing.T) {
 	}
 	receipt := f.accept(f.request(wire.BotItem, helloBody))
 	if d := f.store.delivered; receipt.Status != "accepted" || len(d) != 2 || d[0].CallbackID != receipt.CallbackID || d[1].CallbackID != receipt.CallbackID {
-		t.Errorf("receipt %+v after deliveries %+v", receipt, d)
+		t.Errorf("receipt %+v after deliveries %+v, want accepted after two deliveries with the same callback ID", receipt, d)
 	}
 	if entries := f.entries(); len(entries) != 1 {
 		t.Errorf("the stream has %d entries, want 1", len(entries))
@@ -86,7 +86,7 @@ func TestReceiptListsEveryCommand(t *testing.T) {
 	f.request(wire.BotItem, helloBody) // not answered, so that the next one is parked
 	receipt := f.accept(f.request(wire.BotItem, hangupBody))
 	if receipt.Status != "parked" || receipt.Messages != 0 || len(receipt.Commands) != 3 {
-		t.Fatalf("got %+v", receipt)
+		t.Fatalf("receipt %+v, want status parked, no messages and 3 commands", receipt)
 	}
 	want := []string{"hangup allowed ", "transfer denied type_not_allowed", "made_up denied unknown_action"}
 	for i, c := range receipt.Commands {
@@ -102,7 +102,7 @@ func TestReceiptListsEveryCommand(t *testing.T) {
 func TestPlatformPolicyOverridesProfile(t *testing.T) {
 	f := newFixture(t, options{profile: profileJSON, disabled: []string{"hangup"}})
 	if receipt := f.accept(f.request(wire.BotItem, hangupBody)); receipt.Commands[0].Reason != command.PlatformDisabled {
-		t.Errorf("got %+v", receipt)
+		t.Errorf("receipt %+v, want the first command denied with %s", receipt, command.PlatformDisabled)
 	}
 }
 
@@ -114,17 +114,17 @@ func TestEntriesCarryTrace(t *testing.T) {
 		f.accept(r)
 		entries := f.entries()
 		if len(entries) != 3 {
-			t.Fatalf("entries: %+v", entries)
+			t.Fatalf("%d entries, want 3: %+v", len(entries), entries)
 		}
 		trace := wire.Trace{TraceID: "trace", ParentSpanID: "span", CallID: "sip-call", TransactionID: want}
 		for _, e := range entries {
 			if e.Trace != trace || e.Source != wire.SourceBot || !strings.HasPrefix(e.CallbackID, "cb_") || e.ChannelID != channelID || e.At == 0 || e.WorkItemID == "" {
-				t.Errorf("entry %+v", e)
+				t.Errorf("entry %+v, want trace %+v, source bot, channel %s, and a time, callback ID and work item ID", e, trace, channelID)
 			}
 		}
 		headers := entries[0].Command.Command.(*wire.Hangup).HangupSIPHeaders
 		if !slices.Contains(headers, wire.NameValue{Name: wire.TransactionHeader, Value: want}) {
-			t.Errorf("SIP headers of the hangup: %v", headers)
+			t.Errorf("SIP headers of the hangup: %v, want %s: %s", headers, wire.TransactionHeader, want)
 		}
 	}
 }

@@ -25,11 +25,11 @@ type Credential struct {
 type DeliverParams struct {
 	Credential
 	CallbackID string
-	BodyDigest string // detects a repeated body
-	// DuplicateFor is how long an equal body is a duplicate under a channel's
-	// credential. It never is if DuplicateFor is 0.
+	BodyDigest string // to detect a repeated body
+	// DuplicateFor is how long a repeated body is a duplicate under a channel's
+	// credential; 0 for never.
 	DuplicateFor time.Duration
-	// Epoch is the channel's epoch when the commands were decided.
+	// Epoch is the channel's epoch for which the commands were allowed or denied.
 	Epoch string
 	// Entries are appended together, in this order. If WorkItemID is empty, the
 	// store adds "workItemId" to each entry.
@@ -51,7 +51,7 @@ const (
 	Cancelled    Status = "cancelled"    // the runtime cancelled the work item
 	Stale        Status = "stale"        // the channel has another epoch; nothing changed
 	Backpressure Status = "backpressure" // the runtime's backlog is full; nothing changed
-	Usable       Status = "usable"       // only of CheckCredential: the next callback would be routed or parked
+	Usable       Status = "usable"       // from CheckCredential only: a callback would be routed or parked
 )
 
 // DeliverResult is the result of a delivery.
@@ -61,7 +61,7 @@ type DeliverResult struct {
 	Number  int64  // of the work item in its channel, if Status is Parked
 }
 
-// ParkedItem is a work item that was answered before its predecessors.
+// ParkedItem is a work item whose answer waits for earlier work items.
 type ParkedItem struct {
 	ChannelID string
 	Number    int64
@@ -81,23 +81,23 @@ var ErrChannelNotFound = fault.New(fault.NotFound, "Channel not found.")
 
 // Store holds credentials and runtime streams. Each method is one round trip.
 type Store interface {
-	// Channel returns a channel, also for a while after it has ended, or
-	// ErrChannelNotFound.
+	// Channel returns a channel or ErrChannelNotFound. An ended channel can be
+	// found for some time.
 	Channel(ctx context.Context, channelID string) (Channel, error)
 	// CheckCredential returns Usable if a delivery with the credential would be
 	// routed or parked, and otherwise Invalid, Ended, Consumed or Cancelled. It
 	// changes nothing.
 	CheckCredential(ctx context.Context, c Credential) (Status, error)
 	// Deliver checks and consumes the credential and routes or parks the
-	// entries in one atomic step. After a lost reply it may be repeated with the
-	// same CallbackID and returns the same result.
+	// entries in one atomic step. If the reply is lost, Deliver may be called again
+	// with the same CallbackID and returns the same result.
 	Deliver(ctx context.Context, p DeliverParams) (DeliverResult, error)
 	// StillParked reports for each item whether it is still parked.
 	StillParked(ctx context.Context, items []ParkedItem) ([]bool, error)
 }
 
-// Receipt is the answer to an accepted callback. Status and RequestID belong to
-// one answer and are empty in the receipt that the store keeps for duplicates.
+// Receipt is the answer to an accepted callback. The store keeps a copy for
+// duplicates, without Status and RequestID.
 type Receipt struct {
 	Status     string            `json:"status,omitzero"` // accepted or parked
 	CallbackID string            `json:"callbackId"`
@@ -112,7 +112,7 @@ type CommandDecision struct {
 	Type      string   `json:"type"`
 	Decision  string   `json:"decision"` // allowed or denied
 	Reason    string   `json:"reason,omitzero"`
-	Ignored   []string `json:"ignored,omitempty"` // members that were not understood
+	Ignored   []string `json:"ignored,omitempty"` // unknown members
 }
 
 func newReceipt(callbackID string, entries []wire.Entry, decisions []command.Decision) Receipt {

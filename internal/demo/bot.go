@@ -23,7 +23,8 @@ const (
 	maxPosts           = 3 // attempts to post an answer
 )
 
-// botRequest is a question to the bot with the callback for the answer.
+// botRequest is the body of a request to the bot: a question, and where to post the
+// answer.
 type botRequest struct {
 	question
 	ChannelID string         `json:"channelId"`
@@ -44,7 +45,7 @@ type Bot struct {
 	log      *slog.Logger
 	listener net.Listener
 	answers  sync.WaitGroup
-	ctx      context.Context // of background answers; set by Run
+	ctx      context.Context // for answers, which outlive their questions; set by Run
 }
 
 // NewBot listens on a free loopback port. The bot posts answers only to the API
@@ -156,13 +157,14 @@ type scriptEntry struct {
 	parts []part
 }
 
-// part is one answer; each part has its own work item.
+// part is a part of an answer. It is posted after a delay. Each part has its own work
+// item.
 type part struct {
 	after time.Duration
 	body  func(botRequest) any
 }
 
-// thinkingTime is the delay of ordinary answers.
+// thinkingTime is the delay of most answers.
 const thinkingTime = 300 * time.Millisecond
 
 // Transfer targets that the demo endpoint's policy allows and denies.
@@ -173,9 +175,9 @@ const (
 
 var script = []scriptEntry{
 	{Phrase{"hello", "small talk; the bot answers anything else, too"}, nil},
-	{Phrase{"transfer me", "a transfer that the flow allows: the call is transferred and ends"}, []part{
+	{Phrase{"transfer me", "a transfer that the policy allows: the call is transferred and ends"}, []part{
 		{thinkingTime, textAnswer("I will transfer you now.", customEvent("transfer", object{"transferTarget": allowedTarget}))}}},
-	{Phrase{"transfer me abroad", "a transfer that the flow's policy denies"}, []part{
+	{Phrase{"transfer me abroad", "a transfer that the policy denies"}, []part{
 		{thinkingTime, textAnswer("I will try to transfer you abroad.", customEvent("transfer", object{"transferTarget": deniedTarget}))}}},
 	{Phrase{"call me slowly", "digit collection: press up to four keys, or # to finish"}, []part{
 		{thinkingTime, textAnswer("Press up to four keys, slowly. # submits them.", customEvent("config", object{"sessionParams": object{

@@ -12,8 +12,8 @@ import (
 	"telapi/callruntime/wire"
 )
 
-// call is the state machine of one conversation. It does no I/O: loop calls it for
-// one event at a time, and it calls its effects.
+// call is the state machine of one conversation. It does no I/O itself: loop calls
+// its methods, one at a time, and they call effects.
 type call struct {
 	mode    string
 	effects effects
@@ -31,15 +31,15 @@ type call struct {
 	ended    bool
 }
 
-// effects are the side effects of a call. A failure ends the loop.
+// effects does the I/O of a call. A failure ends the loop.
 type effects interface {
 	send(t wire.MessageType, payload any)
 	// askBot creates a work item, sends the question in the background and returns
-	// the item's ID. The call gets botAccepted or botUnreachable.
+	// the item's ID. Later it calls botAccepted or botUnreachable of the call.
 	askBot(q question) string
 	cancel(workItemID string)
-	// play starts to play an item. The call gets playing and then played, unless
-	// stopPlayback is called first.
+	// play starts to play an item. Later it calls playing and then played of the
+	// call, unless stopPlayback is called first.
 	play(i item)
 	stopPlayback()
 	end(reason string)
@@ -63,7 +63,7 @@ const confirmationTimeout = 30 * time.Second
 
 const greeting = "Hello, this is the demo bot. Say help to hear what I understand."
 
-// restore applies an entry that was handled before, without effects.
+// restore updates the state for an entry that an earlier runtime has handled.
 func (c *call) restore(e wire.Entry) {
 	switch e.Kind {
 	case wire.KindSession:
@@ -75,7 +75,7 @@ func (c *call) restore(e wire.Entry) {
 
 // handleEntry handles one entry of the runtime stream.
 func (c *call) handleEntry(e wire.Entry) {
-	c.settle(e.WorkItemID)
+	c.removePending(e.WorkItemID)
 	switch e.Kind {
 	case wire.KindFrame:
 		c.handleFrame(e.Message)
@@ -172,7 +172,7 @@ func (c *call) handleBotEvent(e wire.Entry) {
 }
 
 // handleCommand executes an allowed command at the time given by its apply member,
-// and after the caller's confirmation if the flow requires it.
+// and after the caller's confirmation if the policy requires it.
 func (c *call) handleCommand(e wire.Entry) {
 	if head := e.Command.Common(); head.RequireConfirmation {
 		head.RequireConfirmation = false
@@ -226,8 +226,8 @@ func (c *call) settingsChanged() {
 	c.resetSilenceTimers()
 }
 
-// endAfterPlayback calls end when the queue is empty. No speech is truncated, and
-// none blocks the end, because every item has a timeout.
+// endAfterPlayback calls end when the queue is empty. Every item has a timeout, so
+// speech cannot block the end forever.
 func (c *call) endAfterPlayback(end func(), command string) {
 	if c.ending != nil {
 		return
@@ -273,13 +273,13 @@ func (c *call) botAccepted(q question, parts int) {
 // botUnreachable handles any other response and a failed request.
 func (c *call) botUnreachable(itemID string) {
 	c.effects.cancel(itemID)
-	c.settle(itemID)
+	c.removePending(itemID)
 	c.notify("The bot is unreachable. Try again.")
 }
 
-// settle removes the question of a work item from the pending ones and restarts the
-// silence timers.
-func (c *call) settle(itemID string) {
+// removePending removes the question of a work item from the pending ones, if it is
+// there, and restarts the silence timers.
+func (c *call) removePending(itemID string) {
 	at := slices.IndexFunc(c.pending, func(q question) bool { return q.itemID == itemID })
 	if itemID == "" || at < 0 {
 		return

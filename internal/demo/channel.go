@@ -26,7 +26,7 @@ const (
 	itemTTL       = 3 * time.Minute // longer than any timeout that can be configured for the bot
 )
 
-// channelEffects carries out the effects of a call on a claimed channel.
+// channelEffects implements effects with a claimed channel, the bot and the API.
 type channelEffects struct {
 	*loopState
 	RuntimeOptions
@@ -37,8 +37,8 @@ type channelEffects struct {
 }
 
 // id returns the ID of the next effect of the current entry. It is derived from the
-// entry's position, so that a runtime that takes over and handles the entry again
-// does not repeat its effects.
+// entry's position. If another runtime handles the entry again, it uses the same IDs,
+// and the effects are not repeated.
 func (e *channelEffects) id() string {
 	if e.entry == "" {
 		return uuid.NewString()
@@ -59,8 +59,8 @@ func (e *channelEffects) send(t wire.MessageType, payload any) {
 	e.check(e.ch.Send(e.ctx, m))
 }
 
-// check records a failure. Effects on an ended channel or a settled work item are
-// no longer needed.
+// check records a failure. It ignores that the channel has ended or that a work item
+// does not exist any more.
 func (e *channelEffects) check(err error) {
 	if err != nil && !errors.Is(err, callruntime.ErrEnded) && !errors.Is(err, callruntime.ErrWorkItemNotFound) {
 		e.fail(err)

@@ -12,7 +12,7 @@ import (
 
 const (
 	playbackStartTimeout = 15 * time.Second // includes the synthesis of speech
-	playbackGrace        = 3 * time.Second  // beyond the length of an item
+	playbackGrace        = 3 * time.Second  // added to the length of an item
 )
 
 // item is an element of the playback queue: speech, a pause or a command.
@@ -24,8 +24,8 @@ type item struct {
 	execute func() // of a command
 }
 
-// speechRequest is the body of a request for speech. Its settings are those at the
-// time the item is queued.
+// speechRequest is the body of a request for speech. enqueue sets the provider, voice
+// and speed to the current settings.
 type speechRequest struct {
 	Text         string  `json:"text"`
 	DisableCache bool    `json:"disableCache,omitzero"`
@@ -67,7 +67,7 @@ func (c *call) startNext() {
 	}
 }
 
-// playing reports that the first item has started and its length.
+// playing is called when the first item of the queue starts, with its length.
 func (c *call) playing(length time.Duration) { c.after(playback, length+playbackGrace, c.skipItem) }
 
 // skipItem skips an item that takes too long.
@@ -76,7 +76,7 @@ func (c *call) skipItem() {
 	c.played()
 }
 
-// played reports the end of the first item.
+// played is called when the first item of the queue has ended.
 func (c *call) played() {
 	delete(c.timers, playback)
 	item := c.queue[0]
@@ -91,7 +91,7 @@ func (c *call) played() {
 }
 
 // interrupt stops playback and removes speech and pauses from the queue. Commands
-// stay in order.
+// stay in the queue.
 func (c *call) interrupt() {
 	if len(c.queue) == 0 {
 		return
@@ -160,7 +160,8 @@ func (c *call) comfortPlayed() {
 	c.resetSilenceTimers()
 }
 
-// stopComfort stops a comfort prompt for the bot's answer, if so configured.
+// stopComfort stops a comfort prompt because the bot has answered, if the settings
+// say so.
 func (c *call) stopComfort() {
 	if valueOf(c.settings.delay.AbortPlayOnBotMessage) && len(c.queue) > 0 && c.queue[0].comfort {
 		c.effects.stopPlayback()

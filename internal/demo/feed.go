@@ -21,8 +21,8 @@ import (
 
 const (
 	feedHeartbeat   = 15 * time.Second
-	feedSettle      = 50 * time.Millisecond  // events of different sources arrive out of order
-	feedLinger      = 500 * time.Millisecond // after the end of the session, for the last events
+	feedSettle      = 50 * time.Millisecond  // time to collect events before they are sorted: sources deliver them out of order
+	feedLinger      = 500 * time.Millisecond // time for the last events after the end of the session
 	feedRetry       = time.Second
 	feedReadTimeout = 10 * time.Second
 	feedHistory     = 2000        // entries and messages read initially; about as many as are kept
@@ -37,10 +37,10 @@ type Feed struct {
 	Observer func() (*callruntime.Runtime, error) // reads channels
 }
 
-// Open reads the channel of a session and returns its timeline in batches of
-// JSON lines. The first batch contains past events. The sequence ends with ctx or
-// with the session. A session without a channel has no event for its end, so an
-// idle feed calls ended. The sequence can be iterated once.
+// Open returns the timeline of a session in batches of JSON lines. The first batch
+// contains past events. The sequence ends when ctx or the session ends. It can be
+// iterated once. A session without a channel has no event for its end, so Open calls
+// ended whenever there was no event for a while.
 func (f *Feed) Open(ctx context.Context, sessionID string, ended func(context.Context) bool) (iter.Seq[[]byte], error) {
 	observer, err := f.Observer()
 	if err != nil {

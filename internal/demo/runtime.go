@@ -18,9 +18,9 @@ import (
 )
 
 const (
-	group              = "demo" // offers that the demo declines stay available to other groups
+	group              = "demo" // sessions that the demo declines are offered to the runtimes of other groups
 	releaseTimeout     = 5 * time.Second
-	maxRestoredEntries = 2000 // covers the committed entries that are kept
+	maxRestoredEntries = 2000 // more than the number of committed entries that are kept
 )
 
 // RuntimeOptions configure a Runtime.
@@ -113,9 +113,9 @@ type entrySource interface {
 	Commit(ctx context.Context, position string) error
 }
 
-// loop runs a call: it handles entries, reports of effects and timers one at a time
-// and commits each entry once it is handled. It returns at the end of the channel or
-// of ctx, or with the first error.
+// loop runs a call: it handles entries, reports of effects and timers, one at a time.
+// It commits each entry after it is handled. It returns when the channel or ctx ends,
+// or after the first error.
 func loop(ctx context.Context, from entrySource, c *call, s *loopState) error {
 	var receiving sync.WaitGroup
 	defer receiving.Wait()

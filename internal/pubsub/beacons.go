@@ -16,15 +16,16 @@ import (
 
 const (
 	beaconInterval = time.Second
-	// beaconRounds is the number of intervals after which a round is judged. A
-	// connection that becomes deaf is noticed within beaconRounds+1 intervals.
+	// beaconRounds is the number of intervals after which a round is checked. A
+	// connection that stops delivering messages is noticed within beaconRounds+1
+	// intervals.
 	beaconRounds = 4
 	// publishTimeout is shorter than a round, so that a beacon has time to arrive.
 	publishTimeout = 2 * time.Second
 )
 
-// beacons publishes messages through every node of the store and counts those that
-// arrive on a link.
+// beacons tests whether a link delivers messages. It publishes test messages, called
+// beacons, through every node of the store, and counts those that arrive on the link.
 type beacons struct {
 	client     rueidis.Client
 	topic      string
@@ -39,31 +40,32 @@ type beacons struct {
 type round struct {
 	number    int
 	published int             // nodes that accepted the beacon
-	heard     map[string]bool // nodes whose beacon arrived
+	arrived   map[string]bool // addresses of the nodes whose beacon arrived
 }
 
 func newBeacons(client rueidis.Client) *beacons {
 	return &beacons{client: client, topic: kv.BeaconPrefix + rand.Text()}
 }
 
-// next judges the round of beaconRounds intervals ago and starts a new one. It
-// counts intervals instead of measuring time, so that a process that was suspended
-// judges no round before it could read the beacons.
+// next checks the round of beaconRounds intervals ago and starts a new one. It counts
+// intervals instead of measuring time, so that a process that was suspended can read
+// the beacons of a round before it checks the round.
 //
-// It fails if no beacon of a round arrived, or fewer than half of those that nodes
-// accepted: one of several nodes may have left the cluster while this link is fine.
+// It returns an error if no beacon of the round arrived, or fewer than half of those
+// that nodes accepted. A few may be missing although the link works, because a node
+// has left the cluster.
 func (b *beacons) next(ctx context.Context) error {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if len(b.rounds) == beaconRounds {
 		r := b.rounds[0]
 		b.rounds = b.rounds[1:]
-		if heard := len(r.heard); heard == 0 || 2*heard < r.published {
-			return fmt.Errorf("received %d of %d test messages", heard, r.published)
+		if arrived := len(r.arrived); arrived == 0 || 2*arrived < r.published {
+			return fmt.Errorf("received %d of %d test messages", arrived, r.published)
 		}
 	}
 	b.number++
-	r := &round{number: b.number, heard: map[string]bool{}}
+	r := &round{number: b.number, arrived: map[string]bool{}}
 	b.rounds = append(b.rounds, r)
 	for address, node := range b.client.Nodes() {
 		b.publishing.Go(func() { b.send(ctx, r, address, node) })
@@ -82,14 +84,14 @@ func (b *beacons) send(ctx context.Context, r *round, address string, node rueid
 	}
 }
 
-// hear counts a beacon that arrived.
-func (b *beacons) hear(message string) {
+// receive counts a beacon that arrived.
+func (b *beacons) receive(message string) {
 	number, address, _ := strings.Cut(message, " ")
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	for _, r := range b.rounds {
 		if strconv.Itoa(r.number) == number {
-			r.heard[address] = true
+			r.arrived[address] = true
 		}
 	}
 }

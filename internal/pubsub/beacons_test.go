@@ -21,38 +21,38 @@ func (c fakeClient) Nodes() map[string]rueidis.Client {
 	return nodes
 }
 
-func TestLinkIsDeafIfFewerThanHalfOfBeaconsArrive(t *testing.T) {
+func TestLinkFailsIfFewerThanHalfOfBeaconsArrive(t *testing.T) {
 	for _, c := range []struct {
-		published, heard int
-		deaf             bool
+		published, arrived int
+		failed             bool
 	}{
 		{0, 0, true}, {1, 0, true}, {1, 1, false}, {2, 1, false}, {3, 1, true}, {3, 2, false}, {4, 2, false},
 		{0, 1, false}, // the reply to PUBLISH was lost
 	} {
-		t.Run(fmt.Sprintf("%d of %d", c.heard, c.published), func(t *testing.T) {
+		t.Run(fmt.Sprintf("%d of %d", c.arrived, c.published), func(t *testing.T) {
 			b := newBeacons(fakeClient{})
 			for i := range 2 * beaconRounds {
 				if err := b.next(t.Context()); err != nil {
-					t.Fatalf("deaf after %d intervals: %v", i, err)
+					t.Fatalf("failed after %d intervals: %v", i, err)
 				}
 				r := b.rounds[len(b.rounds)-1]
-				r.published, r.heard["n0"] = 1, true
+				r.published, r.arrived["n0"] = 1, true
 			}
-			deafAfter := 0
-			for i := 1; i < 3*beaconRounds && deafAfter == 0; i++ {
+			failedAfter := 0
+			for i := 1; i < 3*beaconRounds && failedAfter == 0; i++ {
 				if err := b.next(t.Context()); err != nil {
-					deafAfter = i
+					failedAfter = i
 					break
 				}
 				b.rounds[len(b.rounds)-1].published = c.published
-				for n := range c.heard {
+				for n := range c.arrived {
 					for range 2 { // PUBLISH may be retried
-						b.hear(fmt.Sprintf("%d n%d", b.number, n))
+						b.receive(fmt.Sprintf("%d n%d", b.number, n))
 					}
 				}
 			}
-			if want := beaconRounds + 1; c.deaf && deafAfter != want || !c.deaf && deafAfter != 0 {
-				t.Errorf("deaf after %d intervals, want %d: %t", deafAfter, want, c.deaf)
+			if want := beaconRounds + 1; c.failed && failedAfter != want || !c.failed && failedAfter != 0 {
+				t.Errorf("failed after %d intervals, want %d: %t", failedAfter, want, c.failed)
 			}
 		})
 	}

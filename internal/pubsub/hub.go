@@ -27,15 +27,15 @@ const (
 type Subscriber interface {
 	// Up is called when the server has confirmed the subscription.
 	Up()
-	// Down is called when the connection is lost, or within about 5 s after it
-	// stopped to deliver messages.
+	// Down is called when the connection is lost, or about 5 s after it has stopped
+	// delivering messages.
 	Down(err error)
 	Message(payload string)
 }
 
-// Hub is the set of subscriptions of a process. It publishes beacons to itself:
-// a connection can stay open to a node that has left its cluster and no longer
-// gets the messages of other nodes.
+// Hub is the set of subscriptions of a process. It publishes test messages to itself,
+// because a connection can stay open although it delivers no messages: its node may
+// have left the cluster.
 type Hub struct {
 	avoid string // address of a node that did not deliver beacons; used by Serve only
 
@@ -113,9 +113,10 @@ func (h *Hub) change(name string) {
 	}
 }
 
-// Serve keeps the subscriptions on one connection of client until the connection
-// is lost or deaf, over is closed or ctx ends. served reports whether the
-// subscriptions were up in between. Only one call of Serve may run at a time.
+// Serve keeps the subscriptions on one connection of client until the connection is
+// lost or stops delivering messages, over is closed, or ctx ends. served reports
+// whether the subscriptions were up in between. Only one call of Serve may run at a
+// time.
 func (h *Hub) Serve(ctx context.Context, client rueidis.Client, over <-chan struct{}) (served bool, err error) {
 	node, address := h.choose(client)
 	conn, release := node.Dedicate()
@@ -161,9 +162,9 @@ func (h *Hub) Serve(ctx context.Context, client rueidis.Client, over <-chan stru
 	return served, err
 }
 
-// choose returns a node for the subscriptions. It does not return the node that
-// failed last, unless there is no other: the client may not have noticed yet that
-// this node has left the cluster.
+// choose returns a node for the subscriptions. If there are several, it does not
+// return the one that failed last: that node may have left the cluster, which the
+// client may not have noticed yet.
 func (h *Hub) choose(client rueidis.Client) (node rueidis.Client, address string) {
 	nodes := client.Nodes()
 	if len(nodes) > 1 {
@@ -232,8 +233,8 @@ func (h *Hub) takeChanges() (subscribe, unsubscribe, joined []string) {
 	return subscribe, unsubscribe, joined
 }
 
-// subscribe waits for all confirmations, so that none is mistaken for that of a
-// later subscription.
+// subscribe subscribes to topics and waits for all confirmations, so that none is
+// mistaken for the confirmation of a later call.
 func (l *link) subscribe(ctx context.Context, names []string) error {
 	ctx, cancel := context.WithTimeout(ctx, replyTimeout)
 	defer cancel()
@@ -287,7 +288,7 @@ func (h *Hub) setUp(name string) (changed []*Subscription) {
 func (l *link) message(m rueidis.PubSubMessage) {
 	h := l.hub
 	if m.Channel == l.beacons.topic {
-		l.beacons.hear(m.Message)
+		l.beacons.receive(m.Message)
 		return
 	}
 	h.calls.Lock()

@@ -12,11 +12,11 @@ import (
 // holds at most 2 % of it.
 const leaseShare = 50
 
-// rule is the limit of a bucket. version distinguishes equal limits that were
-// saved twice: in between, another instance may have changed the window in the
-// store.
+// rule is the limit of a bucket. Two rules with equal limits but different versions
+// are different: if limits were changed and changed back, the window in the store
+// may have been changed in between.
 type rule struct {
-	version *Limits // nil for quotas
+	version *Limits // as returned by Source; nil for quotas and handshakes
 	max     int64
 	window  time.Duration
 }
@@ -26,28 +26,29 @@ type bucket struct {
 	mu        sync.Mutex
 	rule      rule
 	ends      time.Time // end of the current window
-	permits   int64     // leased and unused
-	remaining int64     // left in the store after the last lease
-	size      int64     // of the next lease
+	permits   int64     // leased and not used yet
+	remaining int64     // in the store after the last lease
+	size      int64     // of the next lease in permits
 	waiting   int64     // callers that wait for a lease
 	lease     *lease    // in progress, or nil
 }
 
-// lease is a request for permits to the store. Its result counts only while the
-// bucket still refers to it.
+// lease is a request to the store for permits. Its result is ignored if it is not
+// the bucket's lease any more.
 type lease struct {
 	done chan struct{} // closed when err is set
 	err  error
 }
 
-// apply discards permits, window and lease of a different rule.
+// apply sets the rule. If it differs from the current one, apply discards the
+// permits, the window and the lease.
 func (b *bucket) apply(r rule) {
 	if b.rule != r {
 		b.rule, b.ends, b.lease = r, time.Time{}, nil
 	}
 }
 
-// take uses a permit or refuses the request, and then completes d. It returns
+// take uses a permit or refuses the request, and sets the fields of d. It returns
 // false if the bucket needs a lease first.
 func (b *bucket) take(d *Decision, now time.Time) bool {
 	if !now.Before(b.ends) {
@@ -58,7 +59,7 @@ func (b *bucket) take(d *Decision, now time.Time) bool {
 		b.permits--
 		d.Allowed = true
 	case b.remaining == 0 && now.Before(b.ends):
-		// Used up until the window ends: permits are never returned.
+		// The limit is used up until the window ends: permits are never returned.
 	default:
 		return false
 	}
@@ -66,11 +67,12 @@ func (b *bucket) take(d *Decision, now time.Time) bool {
 	return true
 }
 
-// maxLease is the number of permits that this instance may hold.
+// maxLease returns the maximum number of permits that this instance may hold.
 func (b *bucket) maxLease() int64 { return max(1, b.rule.max/leaseShare) }
 
-// want returns the size of the next lease. It doubles from one, so that an idle
-// client holds no more permits than it has used, and covers waiting callers.
+// want returns the size of the next lease: the next size, or one permit for each
+// waiting caller if that is more. Sizes start with one and double, so that at most
+// as many permits are leased for a client as it has used.
 func (b *bucket) want() int64 { return min(max(b.size, b.waiting), b.maxLease()) }
 
 // add stores granted permits. The window counts from the time when the lease was
@@ -108,7 +110,7 @@ func (d Decision) Header() string {
 	return `"` + d.Policy + `";r=` + strconv.FormatInt(d.Remaining, 10) + ";t=" + strconv.FormatInt(wholeSeconds(d.Reset), 10)
 }
 
-// refusal is the details of a refused request's error.
+// refusal is the JSON of details in the error of a refused request.
 type refusal struct {
 	Limit   string `json:"limit"`
 	Tier    string `json:"tier,omitempty"`

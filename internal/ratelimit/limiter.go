@@ -15,23 +15,25 @@ import (
 )
 
 const (
-	// maxBuckets limits the memory that a flood from many addresses can use. An
-	// evicted bucket costs one round trip and at most its lease.
+	// maxBuckets limits the memory that requests from many addresses can use. The
+	// permits of an evicted bucket are lost, and its next request needs a round
+	// trip.
 	maxBuckets = 1 << 16
 
 	day = 24 * time.Hour
-	// quotaWindow is longer than a day, so that instances whose clocks differ do
-	// not lose a count at midnight.
+	// quotaWindow is longer than a day, so that the count of a day exists until
+	// midnight on all instances, even if their clocks differ.
 	quotaWindow = day + time.Hour
 )
 
-// Limiter decides with permits that it leases from the shared counter. A busy
-// client does not cost a round trip per request, and a client over its limit
-// costs none until its window ends.
+// Limiter allows or refuses requests. It leases permits from the shared counter in
+// batches, so that most requests need no round trip. A client over its limit causes
+// no round trips until its window ends.
 //
-// It is safe for concurrent use. Callers of the same bucket share a lease, which
-// does not end with any of them. If the store is unreachable, the limiter uses
-// its remaining permits and then returns the store's error: it fails closed.
+// It is safe for concurrent use. Requests that wait for the same bucket share a
+// lease, which continues if one of them is cancelled. If the store is unreachable,
+// the limiter uses its remaining permits and then returns the store's error: it
+// fails closed.
 type Limiter struct {
 	counter   Counter
 	limits    Source
@@ -79,7 +81,7 @@ func NewLimiter(counter Counter, limits Source, registry prometheus.Registerer) 
 	}
 	for _, policy := range append([]Tier{teamPolicy, sessionPolicy}, Tiers...) {
 		for _, decision := range []string{"allowed", "refused", "failed"} {
-			l.decisions.WithLabelValues(string(policy), decision) // exported from the start, so that rates work
+			l.decisions.WithLabelValues(string(policy), decision) // start at 0, so that rates include the first request
 		}
 	}
 	return l
@@ -129,8 +131,8 @@ func (l *Limiter) AllowHandshake(ctx context.Context, sessionID string, perMinut
 	return d, err
 }
 
-// HandshakeRefusal returns the decision of the next AllowHandshake if this instance
-// knows that it would be refused. It counts nothing.
+// HandshakeRefusal returns true if this instance knows that AllowHandshake would
+// refuse the next handshake. It counts nothing.
 func (l *Limiter) HandshakeRefusal(sessionID string, perMinute int64) (d Decision, refused bool) {
 	l.mu.Lock()
 	b, ok := l.buckets.Get(bucketKey{session: sessionID})
@@ -145,8 +147,9 @@ func (l *Limiter) HandshakeRefusal(sessionID string, perMinute int64) (d Decisio
 	return d, now.Before(b.ends) && b.permits == 0 && b.remaining == 0
 }
 
-// decide completes d. It applies the rule once: callers with different rules that
-// applied theirs after every wait could invalidate each other's leases forever.
+// decide sets the fields of d. It applies the rule only once, before the first wait.
+// If callers with different rules applied theirs after every wait, they could
+// invalidate each other's leases forever.
 func (l *Limiter) decide(ctx context.Context, d *Decision, key bucketKey, r rule) error {
 	b := l.bucket(key)
 	for pending := l.takeOrLease(ctx, b, d, key, &r); pending != nil; pending = l.takeOrLease(ctx, b, d, key, nil) {
@@ -173,8 +176,8 @@ func (l *Limiter) decide(ctx context.Context, d *Decision, key bucketKey, r rule
 	return nil
 }
 
-// takeOrLease completes d, or returns the lease to wait for. first is the rule to
-// apply on a caller's first call; it is nil after a wait.
+// takeOrLease sets the fields of d, or returns the lease to wait for. Callers pass
+// their rule in the first call, and nil after a wait.
 func (l *Limiter) takeOrLease(ctx context.Context, b *bucket, d *Decision, key bucketKey, first *rule) *lease {
 	b.mu.Lock()
 	defer b.mu.Unlock()

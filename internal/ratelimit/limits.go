@@ -23,10 +23,10 @@ type Grant struct {
 	Reset     time.Duration // until the window ends
 }
 
-// Counter counts permits in windows. Lease is atomic: all instances together
-// never get more than limit permits per window. A window starts with its first
-// permit. A window longer than requested is shortened. Lease returns in bounded
-// time even if ctx has no deadline.
+// Counter counts permits in windows. Lease is atomic: all instances together never
+// get more than limit permits per window. A window starts with its first permit. If
+// the current window is longer than requested, Lease shortens it. Lease has a
+// timeout of its own.
 type Counter interface {
 	Lease(ctx context.Context, key string, want, limit int64, window time.Duration) (Grant, error)
 }
@@ -129,7 +129,7 @@ func (l Limits) JSON() []byte {
 
 // ParseLimits parses a stored value, which the console may have written. It
 // reports all issues at once. It rejects unknown members, because a misspelled
-// one would silently leave a default in force. A missing tier has its default.
+// one would be ignored and its default would apply. A missing tier has its default.
 func ParseLimits(value []byte) (Limits, error) {
 	type members map[string]jsontext.Value
 	var in struct {

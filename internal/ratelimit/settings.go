@@ -18,23 +18,22 @@ const (
 	// Topic announces that the limits in the store have changed.
 	Topic = "limits"
 
-	// SettingName is the name of the limits in the mirror.
+	// SettingName is the name of the limits in the Mirror.
 	SettingName = "limits"
 
 	reloadInterval = 5 * time.Second
 
-	// reloadTimeout limits how long an unresponsive mirror delays the next
-	// reload, which may bring other limits.
+	// reloadTimeout limits how long a hanging database delays the next reload.
 	reloadTimeout = 500 * time.Millisecond
 
 	// saveAttempts limits how often Change retries after a concurrent change.
 	saveAttempts = 10
 )
 
-// Settings holds the current limits and keeps them in sync with the store. It
-// ignores an invalid value and keeps the last valid limits; when it starts, those
-// of the mirror. If the store has lost the limits, Settings restores them from the
-// mirror.
+// Settings holds the current limits and keeps them in sync with the store. If the
+// value in the store is invalid, it keeps the current limits, or uses those of the
+// Mirror if it has just started. If the store has lost the limits, Settings restores
+// them from the Mirror.
 //
 // It is safe for concurrent use.
 type Settings struct {
@@ -47,9 +46,9 @@ type Settings struct {
 	wake     chan struct{} // requests a reload
 
 	mu       sync.Mutex // one reload at a time, so that an older value never replaces a newer one
-	settled  bool       // current comes from the store or the mirror, or both have none
+	adopted  bool       // current was set by adopt and is not just the initial default
 	invalid  string     // the invalid value that was logged last
-	mirrored Limits     // the content of the mirror; zero if unknown
+	mirrored Limits     // the limits in the Mirror; zero if unknown
 }
 
 // NewSettings returns settings with the default limits.
@@ -63,13 +62,12 @@ func NewSettings(store LimitsStore, mirror Mirror, log *slog.Logger, registry pr
 	return s
 }
 
-// Current returns the current limits without waiting: the defaults, if they were
-// never loaded. The caller must not change them. The pointer changes only if the
-// limits do.
+// Current returns the current limits, or the defaults if none were loaded yet. The
+// caller must not change them. The pointer changes only if the limits do.
 func (s *Settings) Current() *Limits { return s.current.Load() }
 
-// Limits returns the current limits. It is a Source. It loads the limits first if
-// they were never loaded: clients must not be refused because of the defaults.
+// Limits returns the current limits. It is a Source. If no limits were loaded yet,
+// it loads them: clients must not be refused because of the defaults.
 func (s *Settings) Limits(ctx context.Context) (*Limits, error) {
 	if !s.loaded.Load() {
 		if err := s.Reload(ctx); !s.loaded.Load() {
@@ -99,8 +97,8 @@ func (s *Settings) Message(topic string) {
 	}
 }
 
-// Run reloads the limits until ctx ends: at once, on announcements, and every
-// few seconds. It does not log an unreachable store, which the store itself does.
+// Run reloads the limits until ctx ends: at the start, on announcements, and every
+// reloadInterval. It does not log that the store is unreachable: the store does.
 func (s *Settings) Run(ctx context.Context) {
 	tick := time.NewTicker(reloadInterval)
 	defer tick.Stop()
@@ -121,8 +119,8 @@ func (s *Settings) Run(ctx context.Context) {
 	}
 }
 
-// Reload reads the limits once. It logs an invalid value and returns no error for
-// it.
+// Reload reads the limits from the store. An invalid value is logged and not an
+// error.
 func (s *Settings) Reload(ctx context.Context) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -144,7 +142,7 @@ func (s *Settings) Reload(ctx context.Context) error {
 			s.log.Error("invalid rate limits in the key-value store; the previous limits stay in force",
 				"error", invalid, "issues", fault.From(invalid).Details)
 		}
-		if s.settled {
+		if s.adopted {
 			return nil
 		}
 	}
@@ -162,14 +160,14 @@ func (s *Settings) Reload(ctx context.Context) error {
 }
 
 func (s *Settings) adopt(limits Limits) {
-	s.settled = true
+	s.adopted = true
 	if *s.current.Load() != limits {
 		s.current.Store(&limits)
 		s.log.Info("rate limits changed", "limits", string(limits.JSON()))
 	}
 }
 
-// lastValid returns the limits of the mirror, or else the current limits.
+// lastValid returns the limits of the Mirror, or the current limits if it has none.
 func (s *Settings) lastValid(ctx context.Context) (Limits, error) {
 	value, found, err := s.mirror.Setting(ctx, SettingName)
 	if err != nil {
@@ -202,8 +200,8 @@ func (s *Settings) updateMirror(ctx context.Context, limits Limits) error {
 	return nil
 }
 
-// Change changes the limits on all instances. After a concurrent change it
-// applies change again to the new limits. Its error describes what was saved.
+// Change changes the limits on all instances. If another change happens at the same
+// time, it calls change again with the new limits. Its error says what was saved.
 func (s *Settings) Change(ctx context.Context, change func(Limits) (Limits, error)) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
