@@ -217,9 +217,7 @@ func (a *App) Run(ctx context.Context) error {
 }
 
 // URL returns the base URL of this instance for clients on the same machine.
-func (a *App) URL() string {
-	return fmt.Sprintf("%s://localhost:%d", a.cfg.APIScheme(), a.address().Port)
-}
+func (a *App) URL() string { return a.cfg.LocalURL(a.address().Port) }
 
 // Routes returns the registered routes.
 func (a *App) Routes() []httpapi.Route { return a.server.Routes() }

@@ -28,7 +28,7 @@ func openSockets(t *testing.T) (n int) {
 }
 
 func TestDemoClosesBotIfRuntimeFails(t *testing.T) {
-	listener, err := listenTCP(t.Context(), "127.0.0.1", 0, "TELAPI_PORT")
+	listener, err := listenTCP(t.Context(), "127.0.0.1", 0, "TELAPI")
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -34,13 +34,9 @@ func NewMedia(ctx context.Context, cfg config.Config, opts Options) (_ *Media, e
 			m.close()
 		}
 	}()
-	host := cfg.MediaHost
-	if opts.Development {
-		host = cmp.Or(host, "127.0.0.1")
-	}
-	m.listener, err = listenTCP(ctx, host, cfg.MediaPort, "MEDIA_PORT")
+	m.listener, err = listenTCP(ctx, cfg.MediaHost, cfg.MediaPort, "MEDIA")
 	if errors.Is(err, syscall.EADDRINUSE) && opts.Development && !cfg.IsSet("MEDIA_PORT") {
-		m.listener, err = listenTCP(ctx, host, 0, "MEDIA_PORT")
+		m.listener, err = listenTCP(ctx, cfg.MediaHost, 0, "MEDIA")
 	}
 	if err != nil {
 		return nil, err

@@ -73,21 +73,22 @@ func (p *process) startTelemetry(ctx context.Context, opts Options) (err error) 
 	return nil
 }
 
-// listenTCP listens on a port. variable is the configuration variable of the port.
-func listenTCP(ctx context.Context, host string, port int, variable string) (net.Listener, error) {
+// listenTCP listens on a port. Its configuration variables are prefix_HOST and
+// prefix_PORT.
+func listenTCP(ctx context.Context, host string, port int, prefix string) (net.Listener, error) {
 	l, err := new(net.ListenConfig).Listen(ctx, "tcp", net.JoinHostPort(host, strconv.Itoa(port)))
 	if errors.Is(err, syscall.EADDRINUSE) {
-		return nil, fmt.Errorf("port %d is in use: stop the other program, or set %s=%d (0 selects a free port): %w", port, variable, port+10, err)
+		return nil, fmt.Errorf("port %d is in use: stop the other program, or set %s_PORT=%d (0 selects a free port): %w", port, prefix, port+10, err)
 	}
 	if err != nil {
-		return nil, fmt.Errorf("listen on %s %d: %w", variable, port, err)
+		return nil, fmt.Errorf("listen on %s_HOST=%s, %s_PORT=%d: %w", prefix, host, prefix, port, err)
 	}
 	return l, nil
 }
 
-// listenAPI listens on TELAPI_PORT, with TLS if it is enabled.
+// listenAPI listens on TELAPI_HOST and TELAPI_PORT, with TLS if it is enabled.
 func listenAPI(ctx context.Context, cfg config.Config) (net.Listener, error) {
-	l, err := listenTCP(ctx, "", cfg.Port, "TELAPI_PORT")
+	l, err := listenTCP(ctx, cfg.Host, cfg.Port, "TELAPI")
 	if err != nil || !cfg.APITLSEnabled {
 		return l, err
 	}

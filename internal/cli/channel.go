@@ -166,7 +166,7 @@ func (c *cli) channelEndCommand() *cobra.Command {
 func (c *cli) callbackIssueCommand() *cobra.Command {
 	cmd := &cobra.Command{Use: "issue --channel CHANNEL", Short: "Create a work item and print its credential",
 		Long: `Creates a work item on a channel and prints its credential, with a curl command that posts
-a result. The URL uses PUBLIC_URL or TELAPI_PORT: set them as for the server.`,
+a result. The URL uses PUBLIC_URL, or TELAPI_HOST and TELAPI_PORT: set them as for the server.`,
 		Example: "  telapi callback issue --channel call-4711 --kind llm --ttl 1m"}
 	channelID := cmd.Flags().String("channel", "", "channel ID")
 	kind := cmd.Flags().String("kind", string(wire.BotItem), "kind of provider: "+orList(wire.WorkItemKinds))
@@ -203,7 +203,7 @@ a result. The URL uses PUBLIC_URL or TELAPI_PORT: set them as for the server.`,
 
 // baseURL returns PUBLIC_URL or the URL of the server on this machine.
 func (c *cli) baseURL() string {
-	return cmp.Or(c.cfg.PublicURL, fmt.Sprintf("%s://localhost:%d", c.cfg.APIScheme(), c.cfg.Port))
+	return cmp.Or(c.cfg.PublicURL, c.cfg.LocalURL(c.cfg.Port))
 }
 
 func sampleBody(kind wire.WorkItemKind, channelID string) string {

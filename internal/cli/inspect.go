@@ -64,19 +64,19 @@ with 1 if a check fails.`}
 
 func (c *cli) healthCommand() *cobra.Command {
 	cmd := &cobra.Command{Use: "health", Short: "Print the health of the server on this machine",
-		Long: `Requests /health of the API server on TELAPI_PORT of this machine, or with --media of the
-media service on MEDIA_PORT, prints the response and exits with 1 if the server is not
-healthy. Use it for health checks in containers without curl.`}
+		Long: `Requests /health of the API server on TELAPI_HOST and TELAPI_PORT, or with --media of the
+media service on MEDIA_HOST and MEDIA_PORT, prints the response and exits with 1 if the
+server is not healthy. Use it for health checks in containers without curl.`}
 	media := cmd.Flags().Bool("media", false, "check the media service")
 	cmd.RunE = c.withConfig(func(ctx context.Context, _ []string) (any, error) {
-		host, port, scheme := "127.0.0.1", c.cfg.Port, c.cfg.APIScheme()
+		host, port, scheme := c.cfg.Host, c.cfg.Port, c.cfg.APIScheme()
 		if *media {
-			host, port, scheme = cmp.Or(c.cfg.MediaHost, host), c.cfg.MediaPort, "http"
+			host, port, scheme = c.cfg.MediaHost, c.cfg.MediaPort, "http"
 			if c.cfg.MediaTLSCertFile != "" {
 				scheme = "https"
 			}
 		}
-		req, err := http.NewRequestWithContext(ctx, http.MethodGet, scheme+"://"+net.JoinHostPort(host, strconv.Itoa(port))+"/health", nil)
+		req, err := http.NewRequestWithContext(ctx, http.MethodGet, scheme+"://"+net.JoinHostPort(cmp.Or(host, "127.0.0.1"), strconv.Itoa(port))+"/health", nil)
 		if err != nil {
 			return nil, fmt.Errorf("check health: %w", err)
 		}

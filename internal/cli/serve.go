@@ -121,6 +121,7 @@ func (c *cli) devCommand() *cobra.Command {
 		Long: `Runs the service without any setup: SQLite and an embedded key-value store in DATA_DIR,
 a media service on MEDIA_PORT (unless TTS_MEDIA_CACHE_BASE_URL is set), a demo team with an
 endpoint and an API key with all scopes, the playground, and a demo call runtime and bot.
+It is reachable from this machine only; TELAPI_HOST=0.0.0.0 changes that.
 All configuration variables apply; TELAPI_PORT=0 and MEDIA_PORT=0 select free ports.`,
 	}
 	noDemo := dev.Flags().Bool("no-demo", false, "do not start the demo runtime and bot, so that you can connect your own runtime")
@@ -208,11 +209,14 @@ func (c *cli) printBanner(ctx context.Context, a *app.App, cfg config.Config, de
 }
 
 // commandLine returns the command line that calls this program in another terminal
-// with the same data directory and port.
+// with the same data directory, host and port.
 func (c *cli) commandLine(cfg config.Config, url string) string {
 	line := c.Program
 	if cfg.IsSet("TELAPI_PORT") {
 		line = "TELAPI_PORT=" + url[strings.LastIndex(url, ":")+1:] + " " + line
+	}
+	if cfg.IsSet("TELAPI_HOST") {
+		line = "TELAPI_HOST=" + cfg.Host + " " + line
 	}
 	if cfg.IsSet("DATA_DIR") {
 		line = "DATA_DIR='" + strings.ReplaceAll(cfg.DataDir, "'", `'\''`) + "' " + line

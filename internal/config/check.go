@@ -32,7 +32,7 @@ func (l *loader) checkNames() {
 		if !hasPrefix || slices.Contains(known, name) {
 			continue
 		}
-		text := "unknown setting; TELAPI_PORT is the only one with this prefix"
+		text := "unknown setting; TELAPI_HOST and TELAPI_PORT are the only ones with this prefix"
 		if slices.Contains(known, unprefixed) {
 			text = "unknown setting; did you mean " + unprefixed + "?"
 		}

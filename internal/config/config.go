@@ -6,8 +6,11 @@ package config
 import (
 	"cmp"
 	"fmt"
+	"net"
 	"net/netip"
 	"reflect"
+	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -28,6 +31,7 @@ type Config struct {
 
 	_               struct{}       `section:"Server"`
 	Port            int            `env:"TELAPI_PORT" default:"3001" min:"0" max:"65535" doc:"Port of the API server. 0 selects a free port."`
+	Host            string         `env:"TELAPI_HOST" dev:"127.0.0.1" doc:"Address on which the API server listens, such as 127.0.0.1 or ::1. Empty: all addresses. Default in telapi dev: 127.0.0.1; 0.0.0.0 makes it reachable from other machines."`
 	PublicURL       string         `env:"PUBLIC_URL" kind:"url:http,https" doc:"Base URL at which clients reach the service, used in the URLs it returns. Empty: derived from the request."`
 	TrustedProxies  []netip.Prefix `env:"TRUSTED_PROXIES" doc:"Comma-separated addresses or CIDR ranges of proxies whose X-Forwarded-For, X-Forwarded-Proto and X-Forwarded-Host headers are trusted. Empty: none."`
 	ShutdownTimeout time.Duration  `env:"SHUTDOWN_TIMEOUT" default:"30s" min:"1s" max:"10m" doc:"Maximum duration of a graceful shutdown. Requests still running then are aborted. Set the process manager's kill timeout at least 10s longer: final writes to a hanging store or collector are cancelled after 8s."`
@@ -78,7 +82,7 @@ type Config struct {
 
 	_                   struct{}      `section:"Media service (telapi media)"`
 	MediaPort           int           `env:"MEDIA_PORT" default:"3002" min:"0" max:"65535" doc:"Port of the media service. 0 selects a free port. telapi dev also selects a free port if this is unset and the default is in use."`
-	MediaHost           string        `env:"MEDIA_HOST" doc:"Address on which the media service listens, such as 127.0.0.1. Empty: all addresses; in telapi dev 127.0.0.1."`
+	MediaHost           string        `env:"MEDIA_HOST" dev:"127.0.0.1" doc:"Address on which the media service listens, such as 127.0.0.1. Empty: all addresses. Default in telapi dev: 127.0.0.1."`
 	MediaRoot           string        `env:"MEDIA_ROOT" doc:"Directory of the audio files. Empty: media in DATA_DIR."`
 	MediaToken          redact.Secret `env:"MEDIA_UPLOAD_TOKEN" doc:"Bearer token required for uploads and deletes. Empty: no authentication; the log warns about it unless the service listens on a loopback address."`
 	MediaTokenPrevious  redact.Secret `env:"MEDIA_UPLOAD_TOKEN_PREVIOUS" doc:"A second accepted token, for rotating MEDIA_UPLOAD_TOKEN."`
@@ -149,6 +153,15 @@ func (c Config) APIScheme() string {
 		return "https"
 	}
 	return "http"
+}
+
+// LocalURL returns the base URL of the API server for clients on the same machine.
+func (c Config) LocalURL(port int) string {
+	host := c.Host
+	if slices.Contains([]string{"", "0.0.0.0", "::", "127.0.0.1", "::1"}, host) {
+		host = "localhost"
+	}
+	return c.APIScheme() + "://" + net.JoinHostPort(host, strconv.Itoa(port))
 }
 
 // setting is one field of Config with its tags.

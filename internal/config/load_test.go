@@ -34,6 +34,7 @@ func TestDefaultsMatchInterfaceDocument(t *testing.T) {
 		"FEATURE_WEBRTC":               "true",
 		"FEATURE_API_ACCESS":           "true",
 		"TELAPI_PORT":                  "3001",
+		"TELAPI_HOST":                  "",
 		"LOG_LEVEL":                    "info",
 		"JWT_SECRET":                   "",
 		"JWT_MAX_AGE":                  "24h0m0s",
@@ -106,7 +107,7 @@ func TestLoadReportsAllProblems(t *testing.T) {
 		"TTS_MEDIA_CACHE_BASE_URL=http://media.example":              `TTS_MEDIA_CACHE_BASE_URL=http://media.example: unsupported scheme; use a URL with https:// and a host`,
 		"TTS_MEDIA_CACHE_CA_BUNDLE=hunter2":                          `TTS_MEDIA_CACHE_CA_BUNDLE=[redacted]: missing or damaged certificate`,
 		"API_TLS_ENABLED=true":                                       `EDGE_TLS_FULLCHAIN_B64: not set, but required by API_TLS_ENABLED=true`,
-		"TELAPI_PROT=1":                                              `TELAPI_PROT: unknown setting; TELAPI_PORT is the only one with this prefix`,
+		"TELAPI_PROT=1":                                              `TELAPI_PROT: unknown setting; TELAPI_HOST and TELAPI_PORT are the only ones with this prefix`,
 		"TELAPI_JWT_SECRET=hunter2":                                  `TELAPI_JWT_SECRET: unknown setting; did you mean JWT_SECRET?`,
 		"TELAPI_SERVICE_HOST=10.0.0.1":                               `with this prefix; Kubernetes sets such variables for a Service called telapi: set enableServiceLinks to false`,
 		"TELAPI_QUITE_SOMETHING_ELSE=1":                              `TELAPI_QUITE_SOMETHING_ELSE: unknown setting`,
@@ -271,10 +272,34 @@ func FuzzLoad(f *testing.F) {
 	})
 }
 
-func TestOnlyPortHasPrefix(t *testing.T) {
+func TestOnlyHostAndPortHavePrefix(t *testing.T) {
 	for _, s := range settings() {
-		if strings.HasPrefix(s.name, "TELAPI_") != (s.name == "TELAPI_PORT") {
-			t.Errorf("%s: the error for unknown settings claims that TELAPI_PORT is the only one", s.name)
+		if strings.HasPrefix(s.name, "TELAPI_") != (s.name == "TELAPI_HOST" || s.name == "TELAPI_PORT") {
+			t.Errorf("%s: the error for unknown settings claims that TELAPI_HOST and TELAPI_PORT are the only ones", s.name)
+		}
+	}
+}
+
+func TestDevListensOnLoopback(t *testing.T) {
+	for mode, want := range map[Mode]string{Dev: "127.0.0.1", Serve: "", Tool: ""} {
+		if c, _ := load(t, mode, "JWT_SECRET="+validSecret); c.Host != want || c.MediaHost != want {
+			t.Errorf("mode %d: TELAPI_HOST %q, MEDIA_HOST %q; want %q", mode, c.Host, c.MediaHost, want)
+		}
+	}
+	if c, _ := load(t, Dev, "TELAPI_HOST=0.0.0.0", "MEDIA_HOST=::1"); c.Host != "0.0.0.0" || c.MediaHost != "::1" {
+		t.Errorf("TELAPI_HOST %q, MEDIA_HOST %q; want the values that are set", c.Host, c.MediaHost)
+	}
+}
+
+func TestLocalURL(t *testing.T) {
+	for host, want := range map[string]string{
+		"": "http://localhost:3001", "0.0.0.0": "http://localhost:3001", "::": "http://localhost:3001",
+		"127.0.0.1": "http://localhost:3001", "::1": "http://localhost:3001",
+		"127.0.0.2": "http://127.0.0.2:3001",
+		"192.0.2.7": "http://192.0.2.7:3001", "2001:db8::7": "http://[2001:db8::7]:3001", "telapi.internal": "http://telapi.internal:3001",
+	} {
+		if got := (Config{Host: host}).LocalURL(3001); got != want {
+			t.Errorf("TELAPI_HOST=%s: URL %s, want %s", host, got, want)
 		}
 	}
 }

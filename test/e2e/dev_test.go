@@ -92,6 +92,46 @@ func TestDevStartsWithAPIAccessDisabled(t *testing.T) {
 	p.WaitForLine(t, "Demo key")
 }
 
+func TestListenAddress(t *testing.T) {
+	accepts := func(host, port string) bool {
+		conn, err := net.Dial("tcp", net.JoinHostPort(host, port))
+		if err != nil {
+			return false
+		}
+		_ = conn.Close()
+		return true
+	}
+	check := func(port string, want1, want2 bool) {
+		t.Helper()
+		if got1, got2 := accepts("127.0.0.1", port), accepts("127.0.0.2", port); got1 != want1 || got2 != want2 {
+			t.Errorf("listens on 127.0.0.1: %v, on 127.0.0.2: %v; want %v and %v", got1, got2, want1, want2)
+		}
+	}
+	dev := func(env boot.Env) (url, port string) {
+		t.Helper()
+		p := boot.StartProcess(t, boot.Merge(boot.Env{"TELAPI_PORT": "0", "DATA_DIR": t.TempDir()}, env), "dev", "--no-demo")
+		url = strings.Fields(p.WaitForLine(t, "API "))[1]
+		return url, url[strings.LastIndex(url, ":")+1:]
+	}
+	_, port := dev(nil)
+	check(port, true, false)
+	url, port := dev(boot.Env{"TELAPI_HOST": "127.0.0.2"})
+	check(port, false, true)
+	if want := "http://127.0.0.2:" + port; url != want {
+		t.Errorf("telapi dev prints %s, want %s", url, want)
+	}
+	if r := telapi(t, boot.Env{"TELAPI_HOST": "127.0.0.2", "TELAPI_PORT": port}, "health"); r.exit != 0 {
+		t.Errorf("telapi health: exit %d, %s", r.exit, r.stderr)
+	}
+	instance, _ := boot.Serve(t, nil)
+	check(instance.URL[strings.LastIndex(instance.URL, ":")+1:], true, true)
+
+	r := telapi(t, boot.Env{"TELAPI_HOST": "192.0.2.1", "DATA_DIR": t.TempDir()}, "dev")
+	if r.exit != 1 || !strings.Contains(r.stderr, "TELAPI_HOST=192.0.2.1") {
+		t.Errorf("an address of another machine: exit %d, %s; want 1 and the setting", r.exit, r.stderr)
+	}
+}
+
 func TestPortInUseIsReported(t *testing.T) {
 	l, err := net.Listen("tcp", ":0")
 	if err != nil {
