@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
-	"strings"
 	"time"
 
 	"telapi/internal/auth"
@@ -15,6 +14,7 @@ import (
 	"telapi/internal/fault"
 	"telapi/internal/ratelimit"
 	"telapi/internal/redisstore"
+	"telapi/internal/speech"
 	"telapi/internal/sqlstore"
 )
 
@@ -52,7 +52,7 @@ func Diagnose(ctx context.Context, env []string, consoleFingerprint string, log 
 	d.run(ctx, "database", d.database)
 	d.run(ctx, "key-value store", d.keyValue)
 	d.run(ctx, "media service", d.mediaService)
-	d.run(ctx, "speech", d.speech)
+	d.speech(ctx)
 	return d.findings
 }
 
@@ -271,15 +271,21 @@ func (d *diagnosis) mediaService(ctx context.Context) (string, error) {
 	return "available", nil
 }
 
-func (d *diagnosis) speech(ctx context.Context) (string, error) {
+// speech lets every provider say a word.
+func (d *diagnosis) speech(ctx context.Context) {
+	const check = "speech"
 	providers, err := speechProviders(ctx, d.cfg)
-	switch {
-	case err != nil:
-		return "", err
-	case len(providers) == 0:
-		return "no speech provider configured; speech requests return 503. Set SPEECH_PROVIDERS", nil
+	if err != nil || len(providers) == 0 {
+		d.add(check, "no speech provider configured; speech requests return 503. Set SPEECH_PROVIDERS", err)
 	}
-	return strings.Join(d.cfg.SpeechProviders, ", ") + ", in this order", nil
+	for i, p := range providers {
+		voice, model := p.Resolve("", "")
+		sound, err := p.Synthesize(ctx, speech.Utterance{Text: "telapi", Voice: voice, Model: model, Speed: 1})
+		if err != nil {
+			err = fmt.Errorf("provider %s: %w", p.Name(), err)
+		}
+		d.add(check, fmt.Sprintf("provider %d, %s: %.1f s of audio with voice %s and model %s", i+1, p.Name(), float64(len(sound.Samples))/float64(sound.Rate), voice, model), err)
+	}
 }
 
 // cause returns the internal cause of an error, which is more useful to operators

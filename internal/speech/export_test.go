@@ -26,3 +26,6 @@ func (s *Service) Save(ctx context.Context, p Provider, audio []byte) (stored bo
 
 // CleanPeriodically runs without the lease of Run.
 func (c *Cleaner) CleanPeriodically(ctx context.Context) { c.cleanPeriodically(ctx) }
+
+// Penalties returns the number of penalties that are kept.
+func (s *Service) Penalties() int { return len(s.penalties.list) }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"slices"
 	"strings"
 	"time"
@@ -24,21 +25,33 @@ type Provider interface {
 	Resolve(voice, model string) (string, string)
 	// Synthesize returns the sound of an utterance with a resolved voice and
 	// model. It fails if its service stalls, or returns something other than
-	// audio. An error that a retry cannot fix wraps ErrRejected.
+	// audio. An error that a retry cannot fix wraps ErrRejected or
+	// ErrMisconfigured. A provider that asks for a pause returns a
+	// *RateLimitError.
 	Synthesize(ctx context.Context, u Utterance) (audio.Sound, error)
 }
 
-// ErrRejected marks the error of a working provider that rejects an utterance.
-var ErrRejected = errors.New("rejected by the provider")
+// Errors of a Provider.
+var (
+	// ErrRejected marks the error of a working provider that rejects an utterance.
+	ErrRejected = errors.New("rejected by the provider")
+	// ErrMisconfigured marks the error of a provider that rejects its credentials.
+	ErrMisconfigured = errors.New("credentials rejected by the provider")
+)
+
+// RateLimitError is the error of a provider that accepts no requests for a while.
+type RateLimitError struct {
+	RetryAfter time.Duration
+	Err        error
+}
+
+func (e *RateLimitError) Error() string { return e.Err.Error() }
 
 const (
-	// failureCooldown is how long a failed provider is tried last, so that
-	// requests do not all wait for a provider that is down.
-	failureCooldown = 10 * time.Second
-	retryDelay      = 100 * time.Millisecond // times the number of the attempt
+	retryDelay = 100 * time.Millisecond // times the number of the attempt
 
-	retryAfterFailure    = 5 * time.Second
-	retryAfterNoProvider = time.Minute
+	retryAfterFailure = 5 * time.Second
+	retryAfterSetup   = time.Minute // the operator has to do something
 )
 
 func (s *Service) providerNames() []string {
@@ -52,29 +65,22 @@ func (s *Service) providerNames() []string {
 // providersFor returns all providers, the requested one first.
 func (s *Service) providersFor(name string) ([]Provider, error) {
 	if len(s.Providers) == 0 {
-		return nil, fault.New(fault.ServiceUnavailable, "No speech provider configured. The operator must set SPEECH_PROVIDERS.").WithRetryAfter(retryAfterNoProvider)
+		return nil, fault.New(fault.ServiceUnavailable, "No speech provider configured. The operator must set SPEECH_PROVIDERS.").WithRetryAfter(retryAfterSetup)
 	}
 	first := max(0, slices.Index(s.providerNames(), name))
 	return slices.Concat(s.Providers[first:first+1], s.Providers[:first], s.Providers[first+1:]), nil
 }
 
-// healthyFirst moves providers that failed within failureCooldown to the end.
-func (s *Service) healthyFirst(list []Provider) []Provider {
-	penalty := func(p Provider) int {
-		if at, ok := s.failures.Load(p.Name()); ok && s.Now().Sub(at.(time.Time)) < failureCooldown {
+// healthyFirst moves providers that have failed with the voice and model of the
+// request to the end.
+func (s *Service) healthyFirst(r Request, list []Provider) []Provider {
+	failed := func(p Provider) int {
+		if _, penalized := s.penalties.get(targetOf(p, s.recording(r, p).Utterance), s.Now()); penalized {
 			return 1
 		}
 		return 0
 	}
-	return slices.SortedStableFunc(slices.Values(list), func(a, b Provider) int { return penalty(a) - penalty(b) })
-}
-
-// retryDeadline returns the time after which the first of the remaining
-// providers is not retried, so that each of them gets an equal share of the
-// time.
-func retryDeadline(ctx context.Context, remaining int) time.Time {
-	end, _ := ctx.Deadline()
-	return time.Now().Add(time.Until(end) / time.Duration(remaining))
+	return slices.SortedStableFunc(slices.Values(list), func(a, b Provider) int { return failed(a) - failed(b) })
 }
 
 // ProviderTimeout returns how long one of several providers may stall: the
@@ -83,57 +89,103 @@ func ProviderTimeout(configured time.Duration, providers int) time.Duration {
 	return min(configured, synthesisTimeout/time.Duration(max(1, providers)))
 }
 
-// tryProvider calls one provider, with retries until the deadline.
-func (s *Service) tryProvider(ctx context.Context, p Provider, u Utterance, deadline time.Time) (sound audio.Sound, err error) {
+// tryProvider calls one provider, with retries. The remaining providers, this one
+// included, get an equal share of the time. Only the last one is waited for if it
+// asks for a pause.
+func (s *Service) tryProvider(ctx context.Context, p Provider, u Utterance, remaining int) (sound audio.Sound, err error) {
+	end, _ := ctx.Deadline()
+	deadline, key := time.Now().Add(time.Until(end)/time.Duration(remaining)), targetOf(p, u)
+	err = s.penalties.rateLimit(key, s.Now())
 	for attempt := range s.Retries + 1 {
-		if attempt > 0 {
-			if time.Now().After(deadline) {
+		if err != nil {
+			delay := retryDelay * time.Duration(attempt)
+			limited, isLimit := errors.AsType[*RateLimitError](err)
+			if isLimit {
+				delay = limited.RetryAfter
+			}
+			if isLimit && remaining > 1 || time.Now().Add(delay).After(deadline) {
 				break
 			}
-			s.Log.WarnContext(ctx, "retrying speech provider", "provider", p.Name(), "error", err)
-			_ = sleep.For(ctx, retryDelay*time.Duration(attempt))
+			s.Log.WarnContext(ctx, "retrying speech provider", "provider", p.Name(), "delay", delay, "error", err)
+			_ = sleep.For(ctx, delay)
 		}
-		start := s.Now()
-		sound, err = p.Synthesize(ctx, u)
-		if err != nil && errors.Is(ctx.Err(), context.Canceled) { // not a failure of the provider
-			return audio.Sound{}, fmt.Errorf("wait for speech: %w", ctx.Err())
-		}
-		if err == nil && (len(sound.Samples) == 0 || sound.Rate <= 0) {
-			err = errors.New("no audio returned")
-		}
-		outcome := "ok"
-		if errors.Is(err, ErrRejected) {
-			outcome = "refused"
-		} else if err != nil {
-			outcome = "failed"
-		}
-		s.metrics.syntheses.WithLabelValues(p.Name(), outcome).Inc()
-		s.metrics.seconds.WithLabelValues(p.Name()).Observe(s.Now().Sub(start).Seconds())
-		if err == nil || errors.Is(err, ErrRejected) || ctx.Err() != nil {
+		sound, err = s.call(ctx, p, u)
+		if err == nil || errors.Is(err, ErrRejected) || errors.Is(err, ErrMisconfigured) || ctx.Err() != nil {
 			break
 		}
 	}
-	if err == nil || errors.Is(err, ErrRejected) {
-		s.failures.Delete(p.Name())
-	} else {
-		s.failures.Store(p.Name(), s.Now())
+	if err != nil && errors.Is(ctx.Err(), context.Canceled) { // not a failure of the provider
+		return audio.Sound{}, fmt.Errorf("wait for speech: %w", ctx.Err())
 	}
-	if err != nil {
-		return audio.Sound{}, fmt.Errorf("%s: %w", p.Name(), err)
+	s.penalties.set(key, err, s.Now())
+	if err == nil {
+		return sound, nil
 	}
-	return sound, nil
+	level := slog.LevelWarn
+	if errors.Is(err, ErrMisconfigured) {
+		level = slog.LevelError
+	}
+	s.Log.Log(ctx, level, "speech provider failed", "provider", p.Name(), "voice", u.Voice, "model", u.Model, "error", err)
+	return audio.Sound{}, fmt.Errorf("%s: %w", p.Name(), err)
+}
+
+// call calls a provider once.
+func (s *Service) call(ctx context.Context, p Provider, u Utterance) (audio.Sound, error) {
+	start := s.Now()
+	sound, err := p.Synthesize(ctx, u)
+	if err != nil && errors.Is(ctx.Err(), context.Canceled) {
+		return audio.Sound{}, err
+	}
+	if err == nil && (len(sound.Samples) == 0 || sound.Rate <= 0) {
+		err = errors.New("no audio returned")
+	}
+	s.metrics.syntheses.WithLabelValues(p.Name(), outcome(err)).Inc()
+	s.metrics.seconds.WithLabelValues(p.Name()).Observe(s.Now().Sub(start).Seconds())
+	return sound, err
+}
+
+// outcomes are the values of a metric's label.
+var outcomes = []string{"ok", "refused", "misconfigured", "rate_limited", "failed"}
+
+func outcome(err error) string {
+	_, limited := errors.AsType[*RateLimitError](err)
+	switch {
+	case err == nil:
+		return "ok"
+	case errors.Is(err, ErrRejected):
+		return "refused"
+	case errors.Is(err, ErrMisconfigured):
+		return "misconfigured"
+	case limited:
+		return "rate_limited"
+	default:
+		return "failed"
+	}
 }
 
 // allFailed returns the error for the client when no provider succeeded.
 func (s *Service) allFailed(failures []error) error {
-	cause := errors.Join(failures...)
-	if !slices.ContainsFunc(failures, func(err error) bool { return !errors.Is(err, ErrRejected) }) {
+	all := func(kind error) bool {
+		return !slices.ContainsFunc(failures, func(err error) bool { return !errors.Is(err, kind) })
+	}
+	cause, names := errors.Join(failures...), strings.Join(s.providerNames(), ", ")
+	switch {
+	case all(ErrRejected):
 		var issues fault.Issues
 		issues.Add("/voice", fault.IssueValue, "No speech provider accepts this text with this voice and model.")
 		return fault.From(issues.Err()).WithCause(cause)
+	case all(ErrMisconfigured):
+		return fault.New(fault.ServiceUnavailable, "The speech providers reject their credentials (%s). The operator must check them with telapi doctor.", names).
+			WithRetryAfter(retryAfterSetup).WithCause(cause)
 	}
-	return fault.New(fault.ServiceUnavailable, "All speech providers failed (%s). Try again later.", strings.Join(s.providerNames(), ", ")).
-		WithRetryAfter(retryAfterFailure).WithCause(cause)
+	retryAfter := retryAfterFailure
+	for _, err := range failures {
+		if limited, ok := errors.AsType[*RateLimitError](err); ok {
+			retryAfter = max(retryAfter, limited.RetryAfter)
+		}
+	}
+	return fault.New(fault.ServiceUnavailable, "All speech providers failed (%s). Try again later.", names).
+		WithRetryAfter(retryAfter).WithCause(cause)
 }
 
 type metrics struct {
@@ -142,11 +194,11 @@ type metrics struct {
 	cache     *prometheus.CounterVec
 }
 
-func newMetrics(registry prometheus.Registerer) metrics {
+func newMetrics(registry prometheus.Registerer, providers []string) metrics {
 	auto := promauto.With(registry)
-	return metrics{
+	m := metrics{
 		syntheses: auto.NewCounterVec(prometheus.CounterOpts{
-			Name: "telapi_speech_syntheses_total", Help: "Synthesis attempts by provider and outcome: ok, refused or failed."},
+			Name: "telapi_speech_syntheses_total", Help: "Synthesis attempts by provider and outcome: ok, refused (text, voice or model), misconfigured (credentials rejected), rate_limited or failed."},
 			[]string{"provider", "outcome"}),
 		seconds: auto.NewHistogramVec(prometheus.HistogramOpts{
 			Name: "telapi_speech_synthesis_seconds", Help: "Duration of a synthesis attempt by provider.",
@@ -156,4 +208,10 @@ func newMetrics(registry prometheus.Registerer) metrics {
 			Name: "telapi_speech_cache_total", Help: "Media cache lookups by result: hit, miss, transcoded (from PCM to A-law), bad_blob (missing or damaged) or away (media service unavailable)."},
 			[]string{"result"}),
 	}
+	for _, p := range providers {
+		for _, o := range outcomes {
+			m.syntheses.WithLabelValues(p, o) // start at 0, so that alerts see the first increase
+		}
+	}
+	return m
 }

@@ -1,8 +1,10 @@
 package speech_test
 
 import (
+	"bytes"
 	"context"
 	"fmt"
+	"log/slog"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -129,5 +131,117 @@ func TestErrorWhenAllProvidersFail(t *testing.T) {
 		if reports, _ := e.reported(); len(reports) != 0 {
 			t.Errorf("reported %v, want nothing", reports)
 		}
+	})
+}
+
+func TestFailingVoiceDoesNotAffectOtherVoices(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		e, primary, fallback := newEnv(t), &provider{name: "primary"}, &provider{name: "fallback"}
+		s := e.service(t, primary, fallback)
+		primary.fail(errDown)
+		for _, body := range []string{`{"text":"a","voice":"broken"}`, `{"text":"b","model":"broken"}`} {
+			if r := synthesize(t, s, body); r.Provider != "fallback" {
+				t.Errorf("%s: used %s, want fallback", body, r.Provider)
+			}
+		}
+		primary.fail(nil)
+		for body, want := range map[string]string{
+			`{"text":"c","voice":"broken"}`: "fallback", `{"text":"c","model":"broken"}`: "fallback",
+			`{"text":"c","voice":"sound"}`: "primary", `{"text":"c","voice":"broken","model":"other"}`: "primary", `{"text":"d"}`: "primary",
+		} {
+			if r := synthesize(t, s, body); r.Provider != want {
+				t.Errorf("%s: used %s, want %s", body, r.Provider, want)
+			}
+		}
+	})
+}
+
+func TestPenaltiesAreForgotten(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		e, failing := newEnv(t), (&provider{name: "failing"}).fail(errDown)
+		s := e.service(t, failing)
+		for n := range 20 {
+			_, _ = s.Synthesize(t.Context(), "t1", fmt.Appendf(nil, `{"text":"abc","voice":"voice %d"}`, n))
+		}
+		if got := s.Penalties(); got != 20 {
+			t.Errorf("%d penalties, want one per voice", got)
+		}
+		e.advance(speech.FailureCooldown)
+		_, _ = s.Synthesize(t.Context(), "t1", []byte(`{"text":"abc"}`))
+		if got := s.Penalties(); got != 1 {
+			t.Errorf("%d penalties after the cooldown, want only the newest", got)
+		}
+	})
+}
+
+func TestMisconfiguredProviderIsNotRetried(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var log bytes.Buffer
+		misconfigured := fmt.Errorf("status 401: %w", speech.ErrMisconfigured)
+		e, primary, fallback := newEnv(t), (&provider{name: "primary"}).fail(misconfigured), &provider{name: "fallback"}
+		s := e.service(t, primary, fallback)
+		s.Log = slog.New(slog.NewTextHandler(&log, nil))
+		if r := synthesize(t, s, `{"text":"abc"}`); r.Provider != "fallback" || primary.calls.Load() != 1 {
+			t.Errorf("used %s after %d calls of the primary, want fallback after 1", r.Provider, primary.calls.Load())
+		}
+		if text := log.String(); !strings.Contains(text, "level=ERROR") || !strings.Contains(text, "status 401") {
+			t.Errorf("log is %s, want an error with the cause", text)
+		}
+		_, err := e.service(t, primary).Synthesize(t.Context(), "t1", []byte(`{"text":"abc"}`))
+		if e := fault.From(err); e.Code != fault.ServiceUnavailable || !strings.Contains(e.Message, "telapi doctor") || e.RetryAfter != time.Minute {
+			t.Errorf("no other provider: %+v, want SERVICE_UNAVAILABLE that names telapi doctor", e)
+		}
+	})
+}
+
+func TestRateLimitedProvider(t *testing.T) {
+	limit := func(pause time.Duration) error { return &speech.RateLimitError{RetryAfter: pause, Err: errDown} }
+	t.Run("the last provider is waited for", func(t *testing.T) {
+		synctest.Test(t, func(t *testing.T) {
+			only := &provider{name: "only"}
+			only.delay = func() {
+				if only.calls.Load() == 1 {
+					only.fail(limit(7 * time.Second))
+				} else {
+					only.fail(nil)
+				}
+			}
+			start := time.Now()
+			synthesize(t, newEnv(t).service(t, only), `{"text":"abc"}`)
+			if waited := time.Since(start); waited != 7*time.Second || only.calls.Load() != 2 {
+				t.Errorf("answered after %s and %d calls, want 7s and 2", waited, only.calls.Load())
+			}
+		})
+	})
+	t.Run("another provider is used at once", func(t *testing.T) {
+		synctest.Test(t, func(t *testing.T) {
+			e, primary, fallback := newEnv(t), (&provider{name: "primary"}).fail(limit(30*time.Second)), &provider{name: "fallback"}
+			s, start := e.service(t, primary, fallback), time.Now()
+			for n := range 3 {
+				if r := synthesize(t, s, fmt.Sprintf(`{"text":"abc %d"}`, n)); r.Provider != "fallback" {
+					t.Errorf("used %s, want fallback", r.Provider)
+				}
+			}
+			if primary.calls.Load() != 1 || time.Since(start) != 0 {
+				t.Errorf("%d calls of the primary in %s, want 1 at once", primary.calls.Load(), time.Since(start))
+			}
+			primary.fail(nil)
+			e.advance(30 * time.Second)
+			if r := synthesize(t, s, `{"text":"def"}`); r.Provider != "primary" {
+				t.Errorf("after the pause: used %s, want primary", r.Provider)
+			}
+		})
+	})
+	t.Run("a pause that is too long is reported", func(t *testing.T) {
+		synctest.Test(t, func(t *testing.T) {
+			only := (&provider{name: "only"}).fail(limit(4 * time.Minute))
+			s := newEnv(t).service(t, only)
+			for range 2 {
+				_, err := s.Synthesize(t.Context(), "t1", []byte(`{"text":"abc"}`))
+				if e := fault.From(err); e.Code != fault.ServiceUnavailable || e.RetryAfter != 4*time.Minute || only.calls.Load() != 1 {
+					t.Errorf("error %+v after %d calls, want SERVICE_UNAVAILABLE with the pause, after 1", e, only.calls.Load())
+				}
+			}
+		})
 	})
 }

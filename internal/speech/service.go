@@ -7,7 +7,6 @@ import (
 	"log/slog"
 	"runtime"
 	"runtime/debug"
-	"sync"
 	"sync/atomic"
 	"time"
 
@@ -47,7 +46,7 @@ type Deps struct {
 type Service struct {
 	Deps
 	metrics      metrics
-	failures     sync.Map      // time of the last failure by provider name
+	penalties    penalties
 	blobsRetryAt atomic.Int64  // when an unavailable media service is tried again, in Unix nanoseconds
 	encoders     chan struct{} // bounds concurrent encodings: more than there are CPUs only use memory
 
@@ -57,7 +56,9 @@ type Service struct {
 
 // NewService returns a service.
 func NewService(deps Deps) *Service {
-	return &Service{Deps: deps, metrics: newMetrics(deps.Registry), encoders: make(chan struct{}, runtime.GOMAXPROCS(0)), tasks: background.NewGroup()}
+	s := &Service{Deps: deps, penalties: penalties{list: map[target]penalty{}}, encoders: make(chan struct{}, runtime.GOMAXPROCS(0)), tasks: background.NewGroup()}
+	s.metrics = newMetrics(deps.Registry, s.providerNames())
+	return s
 }
 
 // Close cancels syntheses that continue after their clients have disconnected,
@@ -232,7 +233,7 @@ func (s *Service) find(ctx context.Context, r Request, providers []Provider) (fo
 // cached under the fallback's name and may exist already.
 func (s *Service) synthesize(ctx context.Context, r Request, providers []Provider, cache bool) (result, error) {
 	var failures []error
-	list := s.healthyFirst(providers)
+	list := s.healthyFirst(r, providers)
 	for i, p := range list {
 		rec := s.recording(r, p)
 		if cache && p != providers[0] {
@@ -240,7 +241,7 @@ func (s *Service) synthesize(ctx context.Context, r Request, providers []Provide
 				return found, err
 			}
 		}
-		sound, err := s.tryProvider(ctx, p, rec.Utterance, retryDeadline(ctx, len(list)-i))
+		sound, err := s.tryProvider(ctx, p, rec.Utterance, len(list)-i)
 		switch {
 		case err != nil && errors.Is(ctx.Err(), context.Canceled):
 			return result{}, err

@@ -5,10 +5,12 @@ import (
 	"cmp"
 	"context"
 	"fmt"
+	"io"
 	"mime"
 	"net"
 	"net/http"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -79,10 +81,10 @@ func (o *OpenAI) Synthesize(ctx context.Context, u speech.Utterance) (audio.Soun
 	}
 	resp, err := o.http.Do(req)
 	if err != nil {
-		return audio.Sound{}, fmt.Errorf("request speech: %w", cmp.Or(context.Cause(ctx), err))
+		return audio.Sound{}, fmt.Errorf("request to SPEECH_OPENAI_URL: %w", cmp.Or(context.Cause(ctx), err))
 	}
 	defer resp.Body.Close()
-	if err := checkResponse(resp); err != nil {
+	if err := o.checkResponse(resp, u); err != nil {
 		return audio.Sound{}, err
 	}
 	content, err := watchdog.readAll(ctx, resp.Body)
@@ -95,17 +97,59 @@ func (o *OpenAI) Synthesize(ctx context.Context, u speech.Utterance) (audio.Soun
 // rejections are the statuses for an unsupported model, voice or text.
 var rejections = []int{http.StatusBadRequest, http.StatusNotFound, http.StatusRequestEntityTooLarge, http.StatusUnprocessableEntity}
 
-// checkResponse returns an error if the response is not PCM or WAV. It does not read
-// the service's error message, which may contain the key.
-func checkResponse(resp *http.Response) error {
+const (
+	maxErrorBytes = 4 << 10 // of a service's error message that are read
+	maxErrorText  = 300     // characters of it that are logged
+	minRetryAfter = time.Second
+	maxRetryAfter = 5 * time.Minute // a service may recover earlier than it said
+)
+
+// checkResponse returns an error if the response is not PCM or WAV.
+func (o *OpenAI) checkResponse(resp *http.Response, u speech.Utterance) error {
 	mediaType, _, _ := mime.ParseMediaType(resp.Header.Get("Content-Type"))
-	switch {
-	case slices.Contains(rejections, resp.StatusCode):
-		return fmt.Errorf("status %d: %w", resp.StatusCode, speech.ErrRejected)
-	case resp.StatusCode != http.StatusOK:
-		return fmt.Errorf("status %d", resp.StatusCode)
-	case strings.HasPrefix(mediaType, "text/") || mediaType == "application/json" || mediaType == "audio/mpeg":
-		return fmt.Errorf("received %s instead of PCM", mediaType)
+	if resp.StatusCode == http.StatusOK {
+		if strings.HasPrefix(mediaType, "text/") || mediaType == "application/json" || mediaType == "audio/mpeg" {
+			return fmt.Errorf("received %s instead of PCM", mediaType)
+		}
+		return nil
 	}
-	return nil
+	err := fmt.Errorf("status %d: %s", resp.StatusCode, o.errorText(resp.Body, u))
+	switch status := resp.StatusCode; {
+	case slices.Contains(rejections, status):
+		return fmt.Errorf("%w: %w", speech.ErrRejected, err)
+	case status == http.StatusUnauthorized || status == http.StatusForbidden:
+		return fmt.Errorf("%w; check SPEECH_OPENAI_KEY and its permissions: %w", speech.ErrMisconfigured, err)
+	case status == http.StatusTooManyRequests:
+		return &speech.RateLimitError{RetryAfter: retryAfter(resp.Header, time.Now()), Err: err}
+	}
+	return err
+}
+
+// errorText returns the start of a service's error message for the log. The message
+// may quote the key and the text.
+func (o *OpenAI) errorText(body io.Reader, u speech.Utterance) string {
+	raw, _ := io.ReadAll(io.LimitReader(body, maxErrorBytes)) // a part is better than nothing
+	text := strings.ToValidUTF8(string(raw), "")
+	for _, secret := range []string{o.Key.Reveal(), u.Text} {
+		if secret != "" {
+			text = strings.ReplaceAll(text, secret, redact.Placeholder)
+		}
+	}
+	text = redact.Text(strings.Join(strings.Fields(text), " "))
+	if runes := []rune(text); len(runes) > maxErrorText {
+		text = string(runes[:maxErrorText]) + "…"
+	}
+	return cmp.Or(text, "no error message")
+}
+
+// retryAfter returns the pause that a service asks for, in seconds or until a date.
+func retryAfter(h http.Header, now time.Time) time.Duration {
+	value := h.Get("Retry-After")
+	pause := minRetryAfter
+	if seconds, err := strconv.ParseFloat(value, 64); err == nil {
+		pause = time.Duration(seconds * float64(time.Second))
+	} else if date, err := http.ParseTime(value); err == nil {
+		pause = date.Sub(now)
+	}
+	return min(maxRetryAfter, max(minRetryAfter, pause))
 }

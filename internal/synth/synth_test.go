@@ -81,12 +81,11 @@ func TestOpenAIErrors(t *testing.T) {
 		message  string
 		rejected bool
 	}{
-		"unknown voice":     {respond(400, "application/json", []byte(`{"error":"sk-secret"}`)), "400", true},
-		"unknown model":     {respond(404, "application/json", nil), "404", true},
-		"rejected text":     {respond(422, "application/json", nil), "422", true},
-		"wrong key":         {respond(401, "application/json", nil), "401", false},
-		"too many requests": {respond(429, "application/json", nil), "429", false},
-		"internal error":    {respond(500, "text/plain", []byte("sk-secret")), "500", false},
+		"unknown voice":  {respond(400, "application/json", []byte(`{"error":"sk-secret"}`)), "400", true},
+		"unknown model":  {respond(404, "application/json", nil), "404: no error message", true},
+		"rejected text":  {respond(422, "application/json", []byte("{\"error\":\n  \"cannot say [Hello, world]\"}")), `422: {"error": "cannot say [[redacted]]"}`, true},
+		"long message":   {respond(400, "text/plain", []byte(strings.Repeat("ä", 10_000))), strings.Repeat("ä", 300) + "…", true},
+		"internal error": {respond(500, "text/plain", []byte("sk-secret token=abc failed")), "500: [redacted] token=[redacted] failed", false},
 		"redirect": {func(w http.ResponseWriter, r *http.Request) {
 			http.Redirect(w, r, "http://127.0.0.1:1/", http.StatusFound)
 		}, "302", false},
@@ -135,6 +134,44 @@ func TestOpenAIErrors(t *testing.T) {
 	down := NewOpenAI(OpenAIOptions{URL: "http://127.0.0.1:1", Timeout: time.Second})
 	if _, err := down.Synthesize(t.Context(), hello); err == nil || errors.Is(err, speech.ErrRejected) {
 		t.Errorf("service down: %v, want an error other than ErrRejected", err)
+	}
+}
+
+func TestOpenAIConfigurationAndRateLimitErrors(t *testing.T) {
+	date := time.Now().Add(time.Minute).UTC().Format(http.TimeFormat)
+	for _, tt := range []struct {
+		status        int
+		retryAfter    string
+		misconfigured bool
+		min, max      time.Duration // pause; 0: not rate limited
+	}{
+		{401, "", true, 0, 0},
+		{403, "5", true, 0, 0},
+		{429, "7", false, 7 * time.Second, 7 * time.Second},
+		{429, "0.2", false, time.Second, time.Second},
+		{429, "", false, time.Second, time.Second},
+		{429, "soon", false, time.Second, time.Second},
+		{429, "-5", false, time.Second, time.Second},
+		{429, "86400", false, 5 * time.Minute, 5 * time.Minute},
+		{429, date, false, time.Second, time.Minute},
+		{503, "7", false, 0, 0},
+	} {
+		o := openAI(t, time.Minute, func(w http.ResponseWriter, _ *http.Request) {
+			w.Header().Set("Retry-After", tt.retryAfter)
+			w.WriteHeader(tt.status)
+			_, _ = io.WriteString(w, "quota used up")
+		})
+		_, err := o.Synthesize(t.Context(), hello)
+		if err == nil || errors.Is(err, speech.ErrMisconfigured) != tt.misconfigured || errors.Is(err, speech.ErrRejected) || !strings.Contains(err.Error(), "quota used up") {
+			t.Errorf("%d: error %v, want the message, misconfigured: %v", tt.status, err, tt.misconfigured)
+		}
+		if tt.misconfigured && !strings.Contains(err.Error(), "SPEECH_OPENAI_KEY") {
+			t.Errorf("%d: error %v, want the setting", tt.status, err)
+		}
+		limited, ok := errors.AsType[*speech.RateLimitError](err)
+		if ok != (tt.max > 0) || ok && (limited.RetryAfter < tt.min || limited.RetryAfter > tt.max) {
+			t.Errorf("%d, Retry-After %q: error %#v, want a pause from %s to %s", tt.status, tt.retryAfter, err, tt.min, tt.max)
+		}
 	}
 }
 

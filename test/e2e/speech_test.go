@@ -321,3 +321,19 @@ func TestNextProviderIsUsedAfterFailure(t *testing.T) {
 	resp, body = requestSpeech(t, unconfigured, boot.NewTenant(t, unconfigured, "unconfigured").Key, `{"text":"abc"}`)
 	wantStatus(t, resp, body, 503, "SPEECH_PROVIDERS")
 }
+
+func TestDoctorAsksSpeechProviders(t *testing.T) {
+	provider := newSpeechProvider(t)
+	env := boot.Merge(provider.env, boot.Env{"JWT_SECRET": boot.Secret, "DATA_DIR": t.TempDir(), "SPEECH_PROVIDERS": "openai,tone", "SPEECH_OPENAI_KEY": "swordfish"})
+	r := telapi(t, env, "doctor")
+	if r.exit != 0 || !strings.Contains(r.stdout, "provider 1, openai: 1.0 s of audio with voice alloy") || !strings.Contains(r.stdout, "provider 2, tone") || provider.requests.Load() != 1 {
+		t.Errorf("exit %d after %d requests, want 0 after 1 and both providers in\n%s%s", r.exit, provider.requests.Load(), r.stdout, r.stderr)
+	}
+	provider.status.Store(401)
+	r = telapi(t, env, "doctor")
+	for _, want := range []string{"FAIL", "provider openai", "SPEECH_OPENAI_KEY", "401", "provider 2, tone"} {
+		if r.exit != 1 || !strings.Contains(r.stdout, want) || strings.Contains(r.stdout+r.stderr, "swordfish") {
+			t.Errorf("wrong key: exit %d, want 1 and %q, without the key, in\n%s%s", r.exit, want, r.stdout, r.stderr)
+		}
+	}
+}
