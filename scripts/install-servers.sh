@@ -13,7 +13,7 @@ set -euo pipefail
 
 # One line per program: its name, the Debian package, the package's systemd unit (-: none),
 # and a directory outside PATH in which the program may be. gcc is for the race
-# detector, Node for the SDK and the playground.
+# detector, Node for the SDK, the playground and an example, Python for another one.
 servers='
 gcc           gcc           -
 strace        strace        -
@@ -25,8 +25,11 @@ npm           npm           -
 chromium      chromium      -
 sox           sox           -
 espeak-ng     espeak-ng     -
+python3       python3       -
 faketime      faketime      -
 haproxy       haproxy       haproxy.service
+promtool      prometheus    prometheus.service
+turnserver    coturn        coturn.service
 '
 
 policy=/usr/sbin/policy-rc.d

@@ -39,6 +39,7 @@ type Options struct {
 	Warnings    []config.Warning // logged at start
 	Development bool             // for telapi dev: pages of any origin may open sockets, and a demo team exists
 	DemoBot     bool             // run the demo runtime and bot; only with Development
+	BotURL      string           // a bot on this machine that answers instead of the demo bot; only with DemoBot
 }
 
 // App is the API server. New binds its port; Run serves until its context ends.
@@ -67,7 +68,7 @@ func New(ctx context.Context, cfg config.Config, opts Options) (_ *App, err erro
 	}()
 
 	if opts.Development {
-		a.demo = &demoState{withBot: opts.DemoBot, events: demo.NewHub(), ready: make(chan struct{})}
+		a.demo = &demoState{withBot: opts.DemoBot, botURL: opts.BotURL, events: demo.NewHub(), ready: make(chan struct{})}
 	}
 	platform, err := PlatformPolicy(cfg)
 	if err != nil {
@@ -179,11 +180,14 @@ func New(ctx context.Context, cfg config.Config, opts Options) (_ *App, err erro
 		Playground:     a.playground(),
 	})
 
-	a.addProbe(&probe{name: "database", label: "database", failedStatus: statusUnavailable, ping: db.Ready})
-	a.addProbe(&probe{name: "kv", label: "key-value store", failedStatus: statusUnavailable, ping: kv.Ping})
-	if a.media != nil {
-		a.addProbe(&probe{name: "media", label: "media service", failedStatus: statusDegraded, ping: a.media.Ping})
+	probes := []*probe{
+		{name: "database", label: "database", failedStatus: statusUnavailable, ping: db.Ready},
+		{name: "kv", label: "key-value store", failedStatus: statusUnavailable, ping: kv.Ping},
 	}
+	if a.media != nil {
+		probes = append(probes, &probe{name: "media", label: "media service", failedStatus: statusDegraded, ping: a.media.Ping})
+	}
+	a.addProbes(probes...)
 	a.jobs = append(a.jobs,
 		func(ctx context.Context) { _ = db.Connect(ctx) }, // retries and logs until ctx ends
 		authenticator.Run,

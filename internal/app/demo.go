@@ -25,7 +25,8 @@ const (
 
 // demoState is the demo of a development server.
 type demoState struct {
-	withBot bool // whether the demo has a runtime and a bot
+	withBot bool   // whether the demo has a runtime and a bot
+	botURL  string // of another bot; empty: the demo bot
 	events  *demo.Hub
 	ready   chan struct{} // closed when the following fields are set
 
@@ -84,10 +85,18 @@ func (a *App) prepareDemo(ctx context.Context) (run func(context.Context), err e
 	if !a.demo.withBot {
 		return nil, nil
 	}
-	for _, p := range demo.Phrases() {
+	for _, p := range a.phrases() {
 		a.demo.playgroundConfig.Phrases = append(a.demo.playgroundConfig.Phrases, httpapi.Phrase(p))
 	}
 	return a.openDemo(resources)
+}
+
+// phrases returns what the demo bot understands. Those of another bot are unknown.
+func (a *App) phrases() []demo.Phrase {
+	if a.demo.botURL != "" {
+		return nil
+	}
+	return demo.Phrases()
 }
 
 // openDemo opens the demo's runtime and bot and returns a function that runs them.
@@ -102,23 +111,27 @@ func (a *App) openDemo(resources demo.Resources) (run func(context.Context), err
 		return nil, err
 	}
 	transport := http.DefaultTransport.(*http.Transport).Clone()
-	transport.TLSClientConfig = &tls.Config{InsecureSkipVerify: true} //nolint:gosec // the client only connects to this process, over loopback
+	transport.TLSClientConfig = &tls.Config{InsecureSkipVerify: true} //nolint:gosec // the client only connects to this machine, over loopback
 	client := &http.Client{Transport: transport, Timeout: demoRequestTimeout}
-	bot, err := demo.NewBot(a.URL(), client, a.demo.events, a.log)
-	if err != nil {
-		return nil, err
+	botURL, runBot, closeBot := a.demo.botURL, func(context.Context) {}, func() {}
+	if botURL == "" {
+		bot, err := demo.NewBot(a.URL(), client, a.demo.events, a.log)
+		if err != nil {
+			return nil, err
+		}
+		botURL, runBot, closeBot = bot.URL(), bot.Run, bot.Close
 	}
 	runtime, err := demo.NewRuntime(demo.RuntimeOptions{
-		Name: fmt.Sprintf("demo-%s-%d", host, a.address().Port), Store: store, Demo: resources, API: a.URL(), Bot: bot.URL(), Client: client,
+		Name: fmt.Sprintf("demo-%s-%d", host, a.address().Port), Store: store, Demo: resources, API: a.URL(), Bot: botURL, Client: client,
 		Events: a.demo.events, Log: a.log,
 	})
 	if err != nil {
-		bot.Close()
+		closeBot()
 		return nil, err
 	}
 	return func(ctx context.Context) {
 		var running sync.WaitGroup
-		running.Go(func() { bot.Run(ctx) })
+		running.Go(func() { runBot(ctx) })
 		running.Go(func() { runtime.Run(ctx) })
 		running.Wait()
 		transport.CloseIdleConnections()

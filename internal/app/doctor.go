@@ -53,6 +53,7 @@ func Diagnose(ctx context.Context, env []string, consoleFingerprint string, log 
 	d.run(ctx, "key-value store", d.keyValue)
 	d.run(ctx, "media service", d.mediaService)
 	d.speech(ctx)
+	d.iceServers(ctx)
 	return d.findings
 }
 

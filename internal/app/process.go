@@ -17,6 +17,9 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/promauto"
+
 	"telapi/internal/config"
 	"telapi/internal/httpapi"
 	"telapi/internal/sleep"
@@ -206,6 +209,7 @@ type probe struct {
 	failedStatus string // in /health, while ping fails
 	ping         func(context.Context) error
 	ok           atomic.Bool
+	up           prometheus.Gauge // 1 if ok
 }
 
 // run probes until ctx ends and logs when the dependency becomes unavailable or available again.
@@ -223,18 +227,24 @@ func (p *probe) run(ctx context.Context, log *slog.Logger) {
 		case err != nil && wasOK:
 			log.WarnContext(ctx, p.label+" is unavailable", "error", err)
 		}
-		interval := retryInterval
+		interval, up := retryInterval, 0.0
 		if err == nil {
-			interval, everOK = probeInterval, true
+			interval, everOK, up = probeInterval, true, 1
 		}
+		p.up.Set(up)
 		_ = sleep.For(ctx, interval)
 	}
 }
 
-// addProbe adds a dependency to /health.
-func (a *App) addProbe(p *probe) {
-	a.probes = append(a.probes, p)
-	a.jobs = append(a.jobs, func(ctx context.Context) { p.run(ctx, a.log) })
+// addProbes adds dependencies to /health and to the metrics.
+func (a *App) addProbes(probes ...*probe) {
+	up := promauto.With(a.telemetry.Registry).NewGaugeVec(prometheus.GaugeOpts{
+		Name: "telapi_dependency_up", Help: "1 if the dependency (database, kv or media) answered the last probe, 0 otherwise."}, []string{"dependency"})
+	for _, p := range probes {
+		p.up = up.WithLabelValues(p.name)
+		a.probes = append(a.probes, p)
+		a.jobs = append(a.jobs, func(ctx context.Context) { p.run(ctx, a.log) })
+	}
 }
 
 // Health returns the response of /health.

@@ -5,7 +5,9 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net/url"
 	"os/exec"
+	"slices"
 	"strings"
 	"time"
 
@@ -125,7 +127,12 @@ It is reachable from this machine only; TELAPI_HOST=0.0.0.0 changes that.
 All configuration variables apply; TELAPI_PORT=0 and MEDIA_PORT=0 select free ports.`,
 	}
 	noDemo := dev.Flags().Bool("no-demo", false, "do not start the demo runtime and bot, so that you can connect your own runtime")
+	bot := dev.Flags().String("bot", "", "URL of your bot on this machine, such as http://127.0.0.1:8080/; it answers instead of the demo bot")
+	dev.MarkFlagsMutuallyExclusive("no-demo", "bot")
 	dev.RunE = c.run(func(ctx context.Context, _ []string) (_ any, err error) {
+		if err := c.checkBotURL(*bot); err != nil {
+			return nil, err
+		}
 		cfg, warnings, err := config.Load(c.Env, config.Dev)
 		if err != nil {
 			return nil, err
@@ -137,7 +144,7 @@ All configuration variables apply; TELAPI_PORT=0 and MEDIA_PORT=0 select free po
 			cfg.SpeechProviders = append([]string{"espeak"}, cfg.SpeechProviders...)
 		}
 		cfg.ShutdownTimeout = min(cfg.ShutdownTimeout, devShutdown)
-		opts := app.Options{Version: version, Log: c.Err, Warnings: warnings, Development: true, DemoBot: !*noDemo}
+		opts := app.Options{Version: version, Log: c.Err, Warnings: warnings, Development: true, DemoBot: !*noDemo, BotURL: *bot}
 		if !cfg.IsSet("TTS_MEDIA_CACHE_BASE_URL") {
 			stopMedia, mediaErr := startMedia(ctx, &cfg, opts)
 			if mediaErr != nil {
@@ -156,13 +163,23 @@ All configuration variables apply; TELAPI_PORT=0 and MEDIA_PORT=0 select free po
 			defer stop() // if the server fails, do not wait for the demo team
 			exited <- a.Run(ctx)
 		}()
-		if err := c.printBanner(ctx, a, cfg, opts.DemoBot); err != nil && ctx.Err() == nil {
+		if err := c.printBanner(ctx, a, cfg, opts.DemoBot && opts.BotURL == ""); err != nil && ctx.Err() == nil {
 			stop()
 			return nil, errors.Join(err, <-exited)
 		}
 		return nil, <-exited
 	})
 	return dev
+}
+
+// checkBotURL accepts bots on this machine: the demo runtime sends them credentials
+// and does not verify certificates.
+func (c *cli) checkBotURL(bot string) error {
+	u, err := url.Parse(bot)
+	if bot == "" || err == nil && u.Scheme == "http" && slices.Contains([]string{"127.0.0.1", "::1", "localhost"}, u.Hostname()) {
+		return nil
+	}
+	return c.usageError("invalid --bot %q: use a URL of this machine such as http://127.0.0.1:8080/", bot)
 }
 
 // printBanner waits for the demo team and prints how to try the service.

@@ -14,6 +14,7 @@ import (
 	"github.com/go-json-experiment/json"
 	"github.com/go-json-experiment/json/jsontext"
 
+	"telapi/callruntime/wire"
 	"telapi/internal/sleep"
 )
 
@@ -24,16 +25,19 @@ const (
 )
 
 // botRequest is the body of a request to the bot: a question, and where to post the
-// answer.
+// answer. docs/providers.md suggests this form.
 type botRequest struct {
+	Kind       wire.WorkItemKind `json:"kind"`
+	ChannelID  string            `json:"channelId"`
+	WorkItemID string            `json:"workItemId"`
 	question
-	ChannelID string         `json:"channelId"`
-	Callback  callbackTarget `json:"callback"`
+	Callback callbackTarget `json:"callback"`
 }
 
 type callbackTarget struct {
-	URL   string `json:"url"`
-	Token string `json:"token"` // value of the token header
+	URL       string    `json:"url"`
+	Token     string    `json:"token"` // value of the token header
+	ExpiresAt time.Time `json:"expiresAt"`
 }
 
 // Bot is an asynchronous provider: it accepts a question with 202 and posts the

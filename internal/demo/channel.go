@@ -191,7 +191,7 @@ func (e *channelEffects) stream(ctx context.Context, i item, begin func(time.Dur
 // postQuestion sends a question to the bot and returns the number of parts of its
 // answer.
 func (e *channelEffects) postQuestion(q question, item callruntime.WorkItem) (int, error) {
-	body := botRequest{q, e.ch.ID, callbackTarget{e.API + item.Path, item.Token}}
+	body := botRequest{item.Kind, e.ch.ID, item.ID, q, callbackTarget{e.API + item.Path, item.Token, item.ExpiresAt.UTC()}}
 	status, response, err := doJSON(e.ctx, e.Client, http.MethodPost, e.Bot, nil, body)
 	if err == nil && status != http.StatusAccepted {
 		err = fmt.Errorf("bot returned status %d", status)
@@ -199,7 +199,7 @@ func (e *channelEffects) postQuestion(q question, item callruntime.WorkItem) (in
 	accepted := struct {
 		Parts int `json:"parts"`
 	}{1}
-	if err == nil {
+	if err == nil && len(response) > 0 {
 		err = json.Unmarshal(response, &accepted)
 	}
 	return accepted.Parts, err

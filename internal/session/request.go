@@ -154,17 +154,17 @@ type ICEConfig struct {
 	Secret redact.Secret
 }
 
-// servers returns the ICE servers for one session. The entries of TURN
-// servers with the shared secret have credentials that expire with the session: the
-// user name starts with the expiry time, and the password is an HMAC of the user name.
-func (c ICEConfig) servers(s Session) []ICEServer {
+// For returns the ICE servers for one session. The entries of TURN servers with the
+// shared secret have credentials that expire with the session: the user name starts
+// with the expiry time, and the password is an HMAC of the user name.
+func (c ICEConfig) For(sessionID string, expires time.Time) []ICEServer {
 	list := make([]ICEServer, len(c.Servers))
 	for i, configured := range c.Servers {
 		list[i] = ICEServer{configured.URLs, configured.Username, configured.Credential.Reveal()}
 		if !configured.NeedsCredential() {
 			continue
 		}
-		list[i].Username = strconv.FormatInt(s.ExpiresAt.Unix(), 10) + ":" + s.ID
+		list[i].Username = strconv.FormatInt(expires.Unix(), 10) + ":" + sessionID
 		mac := hmac.New(sha1.New, []byte(c.Secret.Reveal()))
 		mac.Write([]byte(list[i].Username))
 		list[i].Credential = base64.StdEncoding.EncodeToString(mac.Sum(nil))

@@ -22,7 +22,7 @@ func TestICEServersHaveSessionCredentials(t *testing.T) {
 	}}
 	// printf 1800000000:ses_1 | openssl dgst -sha1 -hmac north -binary | base64
 	want := `[{"urls":["stun:a"]},{"urls":["turn:b","turns:b"],"username":"1800000000:ses_1","credential":"Fyi7AQrQkE6ZPicuax9m0pEdt3c="},{"urls":["turn:c"],"username":"u","credential":"p"}]`
-	if got, err := json.Marshal(ice.servers(s)); err != nil || string(got) != want {
+	if got, err := json.Marshal(ice.For(s.ID, s.ExpiresAt)); err != nil || string(got) != want {
 		t.Errorf("ICE servers\n%s (error %v), want\n%s", got, err, want)
 	}
 }

@@ -83,7 +83,7 @@ func (s *Service) Issue(ctx context.Context, teamID string, r TokenRequest) (Tok
 	}
 	servers := []ICEServer{}
 	if session.Mode == endpoint.WebRTC {
-		servers = s.ICE.servers(session)
+		servers = s.ICE.For(session.ID, session.ExpiresAt)
 	}
 	return TokenResponse{
 		SessionID: session.ID, Token: token, TokenType: "call", Mode: session.Mode, EndpointID: session.EndpointID,

@@ -43,12 +43,14 @@ type Consumer struct {
 // NewConsumer returns a consumer.
 func NewConsumer(stream ReportStream, store ReportStore, log *slog.Logger, reg prometheus.Registerer, now func() time.Time) *Consumer {
 	auto := promauto.With(reg)
-	return &Consumer{stream: stream, store: store, log: log, now: now,
+	c := &Consumer{stream: stream, store: store, log: log, now: now,
 		outcomes: auto.NewCounterVec(prometheus.CounterOpts{
 			Name: "telapi_usage_reports_total", Help: "Usage reports, by outcome: counted, repeated (already counted) or refused."}, []string{"outcome"}),
 		waiting: auto.NewGauge(prometheus.GaugeOpts{
 			Name: "telapi_usage_reports_waiting", Help: "Usage reports of all instances that are not counted yet."}),
 	}
+	c.outcomes.WithLabelValues("refused") // starts at 0, so that an alert sees the first increase
+	return c
 }
 
 // Run counts reports until ctx ends, and then the reports that are still on the

@@ -15,8 +15,7 @@ import (
 // startDev runs telapi dev and returns its JSON output.
 func startDev(t *testing.T, env boot.Env, args ...string) (*boot.Process, *boot.Instance, devOutput) {
 	t.Helper()
-	env["TELAPI_PORT"] = "0"
-	p := boot.StartProcess(t, env, append([]string{"dev", "--json"}, args...)...)
+	p := boot.StartProcess(t, boot.Merge(boot.Env{"TELAPI_PORT": "0"}, env), append([]string{"dev", "--json"}, args...)...)
 	var out devOutput
 	if err := json.Unmarshal([]byte(p.WaitForLine(t, "{")), &out); err != nil {
 		t.Fatal(err)

@@ -1,0 +1,66 @@
+// A bot for telapi that needs only Node: it accepts work with 202 and posts its answer later.
+//
+//   PORT=8080 node examples/bot-node/bot.mjs
+//   telapi dev --bot http://127.0.0.1:8080/
+import { createServer } from "node:http";
+import { setTimeout as sleep } from "node:timers/promises";
+
+const telapiURL = (process.env.TELAPI_URL ?? "http://localhost:3001").replace(/\/+$/, "");
+const retry = new Set([429, 500, 502, 503]);
+
+// answer returns the callback body: what the bot says, and commands for the call.
+function answer(work) {
+  const text = work.text ?? "";
+  const goodbye = text.trim().toLowerCase() === "goodbye";
+  return {
+    conversation: { identifier: { id: work.channelId } },
+    messages: {
+      timestamp: new Date().toISOString(),
+      message: [{ messageId: 1, content: { textMessage: { textPlain: goodbye ? "Goodbye." : `You said: ${text}` } } }],
+    },
+    actions: goodbye ? [{ type: "hangup" }] : [],
+  };
+}
+
+// post posts until the outcome is known. The same body again is never counted twice.
+async function post(callback, body) {
+  const request = {
+    method: "POST",
+    headers: { "Content-Type": "application/json", token: callback.token },
+    body: JSON.stringify(body),
+  };
+  for (let attempt = 0; attempt < 6; attempt++) {
+    let wait = 2 ** attempt / 4;
+    try {
+      const response = await fetch(callback.url, { ...request, signal: AbortSignal.timeout(10_000) });
+      console.log(response.status, await response.text());
+      if (!retry.has(response.status)) return;
+      wait = Number(response.headers.get("Retry-After")) || wait;
+    } catch (error) { // no response
+      console.log(String(error));
+    }
+    await sleep(wait * 1000);
+  }
+}
+
+// readWork returns the work of a request, or null if it is invalid.
+async function readWork(request) {
+  try {
+    const chunks = [];
+    for await (const chunk of request) chunks.push(chunk);
+    const work = JSON.parse(Buffer.concat(chunks).toString());
+    // Post only to telapi: the request could name any other server.
+    return work.callback.url.startsWith(telapiURL + "/") && work.callback.token && work.channelId ? work : null;
+  } catch {
+    return null;
+  }
+}
+
+const server = createServer(async (request, response) => {
+  const work = await readWork(request);
+  response.writeHead(work ? 202 : 400).end();
+  if (work) await post(work.callback, answer(work));
+});
+server.listen(Number(process.env.PORT ?? 8080), "127.0.0.1", () => {
+  console.log(`bot listens on http://127.0.0.1:${server.address().port}/`);
+});

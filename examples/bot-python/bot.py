@@ -1,0 +1,70 @@
+"""A bot for telapi that needs only Python: it accepts work with 202 and posts its answer later.
+
+    PORT=8080 python3 examples/bot-python/bot.py
+    telapi dev --bot http://127.0.0.1:8080/
+"""
+import json
+import os
+import threading
+import time
+import urllib.error
+import urllib.request
+from datetime import datetime, timezone
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+TELAPI_URL = os.environ.get("TELAPI_URL", "http://localhost:3001").rstrip("/")
+RETRY = {429, 500, 502, 503}
+
+
+def answer(work):
+    """Returns the callback body: what the bot says, and commands for the call."""
+    text = work.get("text", "")
+    goodbye = text.strip().lower() == "goodbye"
+    say = "Goodbye." if goodbye else f"You said: {text}"
+    return {
+        "conversation": {"identifier": {"id": work["channelId"]}},
+        "messages": {
+            "timestamp": datetime.now(timezone.utc).isoformat(),
+            "message": [{"messageId": 1, "content": {"textMessage": {"textPlain": say}}}],
+        },
+        "actions": [{"type": "hangup"}] if goodbye else [],
+    }
+
+
+def post(callback, body):
+    """Posts until the outcome is known. The same body again is never counted twice."""
+    headers = {"Content-Type": "application/json", "token": callback["token"]}
+    request = urllib.request.Request(callback["url"], json.dumps(body).encode(), headers)
+    for attempt in range(6):
+        wait = 2**attempt / 4
+        try:
+            with urllib.request.urlopen(request, timeout=10) as response:
+                return print(response.status, response.read().decode(), flush=True)
+        except urllib.error.HTTPError as error:
+            print(error.code, error.read().decode(), flush=True)
+            if error.code not in RETRY:
+                return
+            wait = int(error.headers.get("Retry-After", 0)) or wait
+        except OSError as error:  # no response
+            print(error, flush=True)
+        time.sleep(wait)
+
+
+class Handler(BaseHTTPRequestHandler):
+    def do_POST(self):
+        try:
+            work = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+            # Post only to telapi: the request could name any other server.
+            valid = work["callback"]["url"].startswith(TELAPI_URL + "/") and work["callback"]["token"] and work["channelId"]
+        except (KeyError, TypeError, ValueError):
+            valid = False
+        self.send_response(202 if valid else 400)
+        self.send_header("Content-Length", "0")
+        self.end_headers()
+        if valid:
+            threading.Thread(target=lambda: post(work["callback"], answer(work))).start()
+
+
+server = ThreadingHTTPServer(("127.0.0.1", int(os.environ.get("PORT", "8080"))), Handler)
+print(f"bot listens on http://127.0.0.1:{server.server_port}/", flush=True)
+server.serve_forever()

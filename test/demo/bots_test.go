@@ -1,0 +1,114 @@
+package demo
+
+import (
+	"fmt"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"os/exec"
+	"regexp"
+	"strings"
+	"testing"
+	"time"
+
+	"telapi/test/boot"
+	"telapi/test/poll"
+	"telapi/test/servers"
+)
+
+// exampleBots returns the commands that run the bots in examples.
+func exampleBots(t *testing.T) map[string][]string {
+	return map[string][]string{
+		"python": {servers.Python(t), "../../examples/bot-python/bot.py"},
+		"node":   {servers.Node(t), "../../examples/bot-node/bot.mjs"},
+	}
+}
+
+// startBot runs a bot until the test ends. It returns the bot's URL and its output.
+func startBot(t *testing.T, command []string, api string) (url string, output func() string) {
+	t.Helper()
+	cmd := exec.Command(command[0], command[1:]...)
+	cmd.Env = append(os.Environ(), "PORT=0", "TELAPI_URL="+api)
+	line := regexp.MustCompile(`bot listens on (\S+)\n`)
+	output = servers.StartProgram(t, cmd, line.MatchString)
+	return line.FindStringSubmatch(output())[1], output
+}
+
+func TestExampleBotsAnswer(t *testing.T) {
+	t.Parallel()
+	for name, command := range exampleBots(t) {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			port := servers.FreePort(t)
+			bot, output := startBot(t, command, fmt.Sprintf("http://localhost:%d", port))
+			_, i, out := startDev(t, boot.Env{"DATA_DIR": t.TempDir(), "TELAPI_PORT": fmt.Sprint(port)}, "--bot", bot)
+			b := out.connect(t, i, "chat")
+			b.Chat("Grüß Gott 🌍")
+			readUntil(b, "chat", "You said: Grüß Gott 🌍")
+			b.Chat("goodbye")
+			readUntil(b, "chat", "Goodbye.")
+			if code := b.CloseCode(); code != 4503 {
+				t.Errorf("close code %d, want 4503 after the hangup", code)
+			}
+			poll.Until(t, "the bot prints its receipts", func() bool { return strings.Count(output(), `"status":"accepted"`) == 2 })
+		})
+	}
+}
+
+func TestExampleBotsRetryAndReject(t *testing.T) {
+	t.Parallel()
+	for name, command := range exampleBots(t) {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			type request struct{ token, body string }
+			requests := make(chan request, 10)
+			responses := make(chan func(http.ResponseWriter), 10)
+			api := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+				body, _ := io.ReadAll(r.Body)
+				requests <- request{r.Header.Get("token"), string(body)}
+				(<-responses)(w)
+			}))
+			t.Cleanup(api.Close)
+			responses <- func(http.ResponseWriter) { panic(http.ErrAbortHandler) } // no response
+			responses <- func(w http.ResponseWriter) { w.WriteHeader(http.StatusServiceUnavailable) }
+			responses <- func(w http.ResponseWriter) { w.WriteHeader(http.StatusConflict) }
+
+			bot, output := startBot(t, command, api.URL)
+			ask := func(body string) int {
+				resp, err := http.Post(bot, "application/json", strings.NewReader(body))
+				if err != nil {
+					t.Fatal(err)
+				}
+				_ = resp.Body.Close()
+				return resp.StatusCode
+			}
+			work := func(url string) string {
+				return fmt.Sprintf(`{"channelId":"c","text":"hi","callback":{"url":%q,"token":"cbt_x"}}`, url)
+			}
+			for _, invalid := range []string{"", "{}", "[]", "null", work("http://192.0.2.1/"), work(api.URL + ".example/"), `{"callback":{"url":"` + api.URL + `/"}}`} {
+				if got := ask(invalid); got != 400 {
+					t.Errorf("%s: status %d, want 400", invalid, got)
+				}
+			}
+			if got := ask(work(api.URL + "/api/v1/webhooks/bot/c")); got != 202 {
+				t.Fatalf("status %d, want 202", got)
+			}
+			var first request
+			for n := range 3 {
+				select {
+				case r := <-requests:
+					if n == 0 {
+						first = r
+					}
+					if r != first || r.token != "cbt_x" || !strings.Contains(r.body, "You said: hi") {
+						t.Errorf("attempt %d: %+v, want the same as before: %+v", n+1, r, first)
+					}
+				case <-time.After(poll.Timeout):
+					t.Fatalf("no attempt %d; output %s", n+1, output())
+				}
+			}
+			poll.Until(t, "the bot prints the last response", func() bool { return strings.Contains(output(), "409") })
+		})
+	}
+}
