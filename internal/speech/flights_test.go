@@ -85,7 +85,7 @@ func TestDisconnectIsNotAProviderFailure(t *testing.T) {
 			t.Errorf("error %v with %d calls of the next provider, %d billed; want context.Canceled with none", err, next.calls.Load(), e.billed())
 		}
 		families, err := s.Registry.(*prometheus.Registry).Gather()
-		if err != nil || slices.ContainsFunc(families, func(f *dto.MetricFamily) bool { return f.GetName() == "telapi_speech_syntheses_total" }) {
+		if err != nil || slices.ContainsFunc(families, func(f *dto.MetricFamily) bool { return f.GetName() == "telapi_speech_synthesis_seconds" }) {
 			t.Errorf("a synthesis was counted: %v, %v", families, err)
 		}
 		close(p.gate)
