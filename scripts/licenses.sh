@@ -15,6 +15,7 @@ print() {
 	shift
 	[ $# -gt 0 ] || { echo "$name has no licence file" >&2; exit 1; }
 	for file; do
+		[ -f "$file" ] || continue # the directory LICENSES of the REUSE layout
 		printf '%s\n%s: %s\n%s\n\n' "$(printf '=%.0s' {1..80})" "$name" "${file##*/}" "$(printf '=%.0s' {1..80})"
 		cat "$file"
 		printf '\n'
@@ -25,5 +26,5 @@ shopt -s nullglob nocaseglob
 print "Go $(go env GOVERSION)" "$(go env GOROOT)"/LICENSE
 go list -deps -f '{{with .Module}}{{if not .Main}}{{.Path}} {{.Version}} {{.Dir}}{{end}}{{end}}' ./cmd/telapi | sort -u |
 	while read -r path version dir; do
-		print "$path $version" "$dir"/{LICENSE,COPYING,NOTICE,PATENTS}*
+		print "$path $version" "$dir"/{LICENSE,COPYING,NOTICE,PATENTS}* "$dir"/LICENSES/*
 	done
