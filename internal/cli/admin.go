@@ -210,7 +210,7 @@ func (c *cli) endpointCommand() *cobra.Command {
 		endpoints, err := a.Endpoints.List(ctx, *teamID)
 		return newTable(endpoints, identity, "id", "teamId", "enabled", "modes", "name"), err
 	})
-	return group("endpoint", "Manage endpoints, through which sessions enter a flow",
+	return group("endpoint", "Manage endpoints, which have the settings of sessions",
 		c.endpointCreateCommand(),
 		list,
 		&cobra.Command{Use: "show ID", Short: "Show an endpoint",

@@ -87,7 +87,7 @@ func TestTollFraudIsDenied(t *testing.T) {
 	}
 }
 
-func TestHeadersNeedPermissionByFlowAndPlatform(t *testing.T) {
+func TestHeadersNeedPermissionByProfileAndPlatform(t *testing.T) {
 	const names = "Route Refer-To CONTACT To From Via Replaces Call-ID CSeq Content-Type maddr y Diversion"
 	flow := transferPolicy(t, `,"allowedTargets":["*"],"allowedHeaders":["`+strings.Join(strings.Fields(names), `","`)+`"]`)
 	strict := transferPolicy(t, `,"allowedTargets":["*"]`)
@@ -146,7 +146,7 @@ func TestHeadersNeedPermissionByFlowAndPlatform(t *testing.T) {
 
 // A URI parameter such as maddr sends the call to another host than the one that
 // the patterns match.
-func TestURIParametersNeedPermissionByFlowAndPlatform(t *testing.T) {
+func TestURIParametersNeedPermissionByProfileAndPlatform(t *testing.T) {
 	const target = "sip:1@pbx.example;maddr=203.0.113.9"
 	var flow wire.GatewayProfile
 	if err := json.Unmarshal([]byte(`{"commandSources":["bot"],"commandPolicies":[{"type":"transfer","enabled":true,"allowedTargets":["*"],"allowedHeaders":["maddr"]}]}`), &flow); err != nil {

@@ -63,8 +63,8 @@ type Config struct {
 
 	_                struct{} `section:"Commands"`
 	CommandsDisabled []string `env:"COMMANDS_DISABLED" kind:"list:command types, such as transfer,send_dtmf" doc:"Command types that no callback may use, even if the gateway profile allows them."`
-	TransferTargets  []string `env:"TRANSFER_ALLOWED_TARGETS" kind:"list:target patterns, such as tel:+49*,sip:*@pbx.example" doc:"Allowed transfer targets on this platform. A flow can restrict them further. Empty: the flow alone decides."`
-	TransferHeaders  []string `env:"TRANSFER_ALLOWED_HEADERS" kind:"list:names, such as Diversion,maddr" doc:"SIP headers, query parameters and URI parameters that a flow may allow with allowedHeaders, besides X-*, User-to-User, Subject, Reason, transport and user. Empty: no others."`
+	TransferTargets  []string `env:"TRANSFER_ALLOWED_TARGETS" kind:"list:target patterns, such as tel:+49*,sip:*@pbx.example" doc:"Allowed transfer targets on this platform. A gateway profile can restrict them further. Empty: the gateway profile alone decides."`
+	TransferHeaders  []string `env:"TRANSFER_ALLOWED_HEADERS" kind:"list:names, such as Diversion,maddr" doc:"SIP headers, query parameters and URI parameters that a gateway profile may allow with allowedHeaders, besides X-*, User-to-User, Subject, Reason, transport and user. Empty: no others."`
 
 	_               struct{}      `section:"Stores"`
 	DataDir         string        `env:"DATA_DIR" default:"./data" doc:"Directory of the embedded stores."`

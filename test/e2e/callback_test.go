@@ -357,7 +357,7 @@ func TestCallbackTokenGuessingIsLimited(t *testing.T) {
 
 // A flow cannot allow what the platform forbids, and the capabilities do not
 // list it.
-func TestPlatformPolicyOverridesFlowPolicy(t *testing.T) {
+func TestPlatformPolicyOverridesGatewayProfile(t *testing.T) {
 	env := boot.Env{"DATA_DIR": t.TempDir(), "COMMANDS_DISABLED": "hangup, play_audio", "TRANSFER_ALLOWED_TARGETS": "tel:+4930*", "TRANSFER_ALLOWED_HEADERS": "Diversion"}
 	i := boot.Start(t, env)
 	tenant := boot.NewTenant(t, i, "tenant")
