@@ -167,13 +167,8 @@ func parsePairs(s, separator string, fold func(string) string) ([]wire.NameValue
 // which a provider could bypass checks.
 func unescape(s string) (string, error) {
 	decoded, err := url.PathUnescape(s)
-	if err != nil || strings.Contains(decoded, "%") {
+	if err != nil || strings.ContainsFunc(decoded, func(r rune) bool { return r <= ' ' || r >= 0x7f || r == '%' }) {
 		return "", errEscape
-	}
-	for _, c := range []byte(decoded) {
-		if c <= ' ' || c >= 0x7f {
-			return "", errEscape
-		}
 	}
 	return decoded, nil
 }
