@@ -123,7 +123,7 @@ func (a *Admin) CleanMedia(ctx context.Context, dryRun bool, report func(speech.
 	if a.stores.kv != nil {
 		leases = redisstore.NewLeases(a.stores.kv)
 	}
-	cleaner := speech.NewCleaner(a.stores.sql, client, leases, a.log, prometheus.NewRegistry(), time.Now)
+	cleaner := speech.NewCleaner(a.stores.sql, client, leases, a.cfg.MediaCacheRetention, a.log, prometheus.NewRegistry(), time.Now)
 	return cleaner.Clean(ctx, dryRun, report)
 }
 

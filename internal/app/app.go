@@ -139,7 +139,7 @@ func New(ctx context.Context, cfg config.Config, opts Options) (_ *App, err erro
 	var mediaReader httpapi.MediaReader
 	if a.media != nil {
 		speechDeps.Blobs, mediaReader = a.media, a.media
-		cleaner := speech.NewCleaner(db, a.media, redisstore.NewLeases(kv), a.log, a.telemetry.Registry, time.Now)
+		cleaner := speech.NewCleaner(db, a.media, redisstore.NewLeases(kv), cfg.MediaCacheRetention, a.log, a.telemetry.Registry, time.Now)
 		a.jobs = append(a.jobs, cleaner.Run)
 	}
 	a.speech = speech.NewService(speechDeps)

@@ -75,10 +75,11 @@ type Config struct {
 	RedisTLSCAFile  string        `env:"REDIS_TLS_CA_FILE" doc:"PEM file of the CA that signed the key-value store's certificate. Empty: the system's root certificates."`
 	KVMinReplicas   int           `env:"KV_MIN_REPLICAS" default:"0" min:"0" max:"16" doc:"Number of Redis replicas that must have a browser's frame or a callback before it is acknowledged. If they do not confirm it in time, the socket is closed with 4005 and the callback gets 503. 0: not checked; a failover can lose acknowledged data."`
 
-	_                  struct{}      `section:"Media cache client"`
-	MediaCacheURL      string        `env:"TTS_MEDIA_CACHE_BASE_URL" kind:"url:http,https" serve:"url:https" doc:"HTTPS base URL of the media service. telapi dev also accepts http://."`
-	MediaCacheToken    redact.Secret `env:"TTS_MEDIA_CACHE_UPLOAD_TOKEN" doc:"Bearer token for uploads to and deletes from the media service."`
-	MediaCacheCABundle redact.Secret `env:"TTS_MEDIA_CACHE_CA_BUNDLE" kind:"pem" doc:"CA certificates that verify the media service's certificate. Empty: the system's root certificates."`
+	_                   struct{}      `section:"Media cache client"`
+	MediaCacheURL       string        `env:"TTS_MEDIA_CACHE_BASE_URL" kind:"url:http,https" serve:"url:https" doc:"HTTPS base URL of the media service. telapi dev also accepts http://."`
+	MediaCacheToken     redact.Secret `env:"TTS_MEDIA_CACHE_UPLOAD_TOKEN" doc:"Bearer token for uploads to and deletes from the media service."`
+	MediaCacheCABundle  redact.Secret `env:"TTS_MEDIA_CACHE_CA_BUNDLE" kind:"pem" doc:"CA certificates that verify the media service's certificate. Empty: the system's root certificates."`
+	MediaCacheRetention time.Duration `env:"TTS_MEDIA_CACHE_RETENTION" default:"2160h" min:"0s" max:"87600h" doc:"Texts and audio of speech without ttl are deleted from the database and the media service when they were not requested for this time (2160h are 90 days). Requests are recorded to the hour. 0 keeps them forever."`
 
 	_                   struct{}      `section:"Media service (telapi media)"`
 	MediaPort           int           `env:"MEDIA_PORT" default:"3002" min:"0" max:"65535" doc:"Port of the media service. 0 selects a free port. telapi dev also selects a free port if this is unset and the default is in use."`

@@ -18,6 +18,7 @@ import (
 const (
 	blobTimeout    = 3 * time.Second // of a call to the media service
 	blobRetryDelay = 2 * time.Second // after a failed call
+	touchInterval  = time.Hour       // between two updates of a recording's last use
 )
 
 var errDamaged = errors.New("blob checksum mismatch")
@@ -40,6 +41,7 @@ func (s *Service) lookUp(ctx context.Context, hash string, e Encoding) (found re
 	case err != nil:
 		return result{}, false, fmt.Errorf("look up speech: %w", err)
 	}
+	s.touch(ctx, rec)
 	if content := s.read(ctx, rec, e); content != nil {
 		s.metrics.cache.WithLabelValues("hit").Inc()
 		return result{recording: rec, audio: content, stored: true}, true, nil
@@ -58,6 +60,18 @@ func (s *Service) lookUp(ctx context.Context, hash string, e Encoding) (found re
 	}
 	s.save(ctx, &found, e)
 	return found, true, nil
+}
+
+// touch records that a recording without an expiry is in use. Errors are logged: the
+// next request tries again.
+func (s *Service) touch(ctx context.Context, rec Recording) {
+	now := s.Now()
+	if !rec.ExpiresAt.IsZero() || now.Sub(rec.lastUse()) < touchInterval {
+		return
+	}
+	if err := s.Store.TouchRecording(ctx, rec.Hash, now); err != nil {
+		s.Log.WarnContext(ctx, "use of cached speech not recorded", "hash", rec.Hash, "error", err)
+	}
 }
 
 // read returns the verified blob of a variant, or nil.
@@ -178,6 +192,7 @@ func (s *Service) Open(ctx context.Context, teamID, name string) (Playback, erro
 	case err != nil || r.Variants[e] == "" || r.TeamID != teamID || r.expired(s.Now()):
 		return Playback{}, errAudioNotFound
 	}
+	s.touch(ctx, r)
 	return Playback{BlobPath(hash, e), r.ExpiresAt, s, r, e}, nil
 }
 

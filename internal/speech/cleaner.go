@@ -42,18 +42,22 @@ type Removal struct {
 // Reasons of a Removal.
 const (
 	Expired = "expired"
+	Unused  = "unused" // for the retention
 	Orphan  = "orphan" // a blob without a recording
 	Lost    = "lost"   // a variant without a blob
 )
 
-// Cleaner removes expired recordings, orphaned blobs and variants without a
-// blob. It removes nothing while the media service is unavailable.
+// Cleaner removes expired and unused recordings, orphaned blobs and variants
+// without a blob. It removes nothing while the media service is unavailable.
 type Cleaner struct {
 	store  Store
 	blobs  BlobStore
 	leases Leases
-	log    *slog.Logger
-	now    func() time.Time
+	// retention is how long a recording without an expiry is kept after its last
+	// use. 0 keeps it.
+	retention time.Duration
+	log       *slog.Logger
+	now       func() time.Time
 
 	removed     *prometheus.CounterVec
 	failures    prometheus.Counter
@@ -61,11 +65,11 @@ type Cleaner struct {
 }
 
 // NewCleaner returns a cleaner. Without leases it can only Clean.
-func NewCleaner(store Store, blobs BlobStore, leases Leases, log *slog.Logger, reg prometheus.Registerer, now func() time.Time) *Cleaner {
+func NewCleaner(store Store, blobs BlobStore, leases Leases, retention time.Duration, log *slog.Logger, reg prometheus.Registerer, now func() time.Time) *Cleaner {
 	auto := promauto.With(reg)
-	return &Cleaner{store: store, blobs: blobs, leases: leases, log: log, now: now,
+	return &Cleaner{store: store, blobs: blobs, leases: leases, retention: retention, log: log, now: now,
 		removed: auto.NewCounterVec(prometheus.CounterOpts{
-			Name: "telapi_media_cleanup_removed_total", Help: "Items removed from the media cache by reason: expired, orphan (blob without a row) or lost (row without a blob)."}, []string{"reason"}),
+			Name: "telapi_media_cleanup_removed_total", Help: "Items removed from the media cache by reason: expired, unused, orphan (blob without a row) or lost (row without a blob)."}, []string{"reason"}),
 		failures: auto.NewCounter(prometheus.CounterOpts{
 			Name: "telapi_media_cleanup_failures_total", Help: "Media cache cleanups that failed."}),
 		lastSuccess: auto.NewGauge(prometheus.GaugeOpts{
@@ -142,6 +146,9 @@ func (c cleanup) all(ctx context.Context) error {
 	if err := c.expire(ctx); err != nil {
 		return err
 	}
+	if err := c.expireUnused(ctx); err != nil {
+		return err
+	}
 	return c.reconcile(ctx)
 }
 
@@ -160,8 +167,24 @@ func (c cleanup) remove(r Removal, do func() (gone bool, err error)) (gone bool,
 
 // expire removes expired recordings.
 func (c cleanup) expire(ctx context.Context) error {
+	return c.removeRecordings(ctx, Expired, c.recordings(ctx, c.now()), func(r Recording) time.Time { return r.ExpiresAt })
+}
+
+// expireUnused removes recordings that were not requested for the retention.
+func (c cleanup) expireUnused(ctx context.Context) error {
+	if c.retention == 0 {
+		return nil
+	}
+	since := c.now().Add(-c.retention)
+	unused := pages(func(after string) ([]Recording, error) {
+		return c.store.ListUnusedRecordings(ctx, after, since, cleanupPage)
+	}, func(r Recording) string { return r.Hash })
+	return c.removeRecordings(ctx, Unused, unused, func(r Recording) time.Time { return r.lastUse().Add(c.retention) })
+}
+
+func (c cleanup) removeRecordings(ctx context.Context, reason string, recordings iter.Seq2[Recording, error], expiry func(Recording) time.Time) error {
 	listed := false
-	for rec, err := range c.recordings(ctx, c.now()) {
+	for rec, err := range recordings {
 		if err != nil {
 			return err
 		}
@@ -171,24 +194,24 @@ func (c cleanup) expire(ctx context.Context) error {
 			}
 			listed = true
 		}
-		if err := c.expireRecording(ctx, rec); err != nil {
+		if err := c.removeRecording(ctx, reason, rec, expiry(rec)); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-// expireRecording removes the blobs before the recording, so that the next
+// removeRecording removes the blobs before the recording, so that the next
 // cleanup continues after an error. It keeps a blob modified after the expiry,
 // because a renewal is storing it, but for at most orphanAge.
-func (c cleanup) expireRecording(ctx context.Context, rec Recording) error {
-	since := rec.ExpiresAt
+func (c cleanup) removeRecording(ctx context.Context, reason string, rec Recording, expiry time.Time) error {
+	since := expiry
 	if ago := c.now().Add(-orphanAge); ago.After(since) {
 		since = ago
 	}
 	for e := range rec.Variants {
 		path := BlobPath(rec.Hash, e)
-		gone, err := c.remove(Removal{Expired, path, 0}, func() (bool, error) { return c.blobs.DeleteUnmodifiedSince(ctx, path, since) })
+		gone, err := c.remove(Removal{reason, path, 0}, func() (bool, error) { return c.blobs.DeleteUnmodifiedSince(ctx, path, since) })
 		if err != nil || !gone {
 			return err
 		}

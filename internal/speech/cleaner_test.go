@@ -20,6 +20,9 @@ import (
 	"telapi/internal/speech"
 )
 
+// retention is that of the cleaners in tests.
+const retention = 90 * 24 * time.Hour
+
 func hashOf(n int) string { return speech.Hash("t", fmt.Sprint(n), 8000, speech.Utterance{}) }
 
 func pathOf(n int, e speech.Encoding) string { return speech.BlobPath(hashOf(n), e) }
@@ -27,10 +30,15 @@ func pathOf(n int, e speech.Encoding) string { return speech.BlobPath(hashOf(n),
 // add stores a recording with old blobs.
 func (e *env) add(t *testing.T, hash string, expires time.Time, encodings ...speech.Encoding) {
 	t.Helper()
-	r := speech.Recording{Hash: hash, CreatedAt: e.now().Add(-48 * time.Hour), ExpiresAt: expires, Variants: map[speech.Encoding]string{}}
+	e.addRecording(t, speech.Recording{Hash: hash, CreatedAt: e.now().Add(-48 * time.Hour), ExpiresAt: expires}, encodings...)
+}
+
+func (e *env) addRecording(t *testing.T, r speech.Recording, encodings ...speech.Encoding) {
+	t.Helper()
+	r.Variants = map[speech.Encoding]string{}
 	for _, enc := range encodings {
 		r.Variants[enc] = "sum"
-		e.blobs.Set(speech.BlobPath(hash, enc), nil, r.CreatedAt)
+		e.blobs.Set(speech.BlobPath(r.Hash, enc), nil, r.CreatedAt)
 	}
 	if _, err := e.SaveRecording(t.Context(), r); err != nil {
 		t.Fatal(err)
@@ -52,7 +60,7 @@ func (e *env) recordings(t *testing.T) map[string]string {
 }
 
 func (e *env) cleaner(blobs speech.BlobStore, now func() time.Time) *speech.Cleaner {
-	return speech.NewCleaner(e, blobs, e.leases, slog.New(slog.DiscardHandler), prometheus.NewRegistry(), now)
+	return speech.NewCleaner(e, blobs, e.leases, retention, slog.New(slog.DiscardHandler), prometheus.NewRegistry(), now)
 }
 
 // A cleanup of thousands of recordings and blobs in all possible states removes
@@ -71,7 +79,7 @@ func TestCleanupRemovesOnlyUnusedItems(t *testing.T) {
 		now := e.now()
 		for n := range 700 + random.IntN(700) {
 			hash, alaw, pcm := hashOf(n), pathOf(n, speech.ALaw), pathOf(n, speech.PCM)
-			switch kind := random.IntN(12); {
+			switch kind := random.IntN(16); {
 			case n == 0 || kind < 5:
 				encodings := speech.Encodings[:1+random.IntN(2)]
 				e.add(t, hash, time.Time{}, encodings...)
@@ -102,6 +110,18 @@ func TestCleanupRemovesOnlyUnusedItems(t *testing.T) {
 				keep(hash, speech.PCM)
 				e.blobs.Delete(alaw)
 				want[alaw] = speech.Lost
+			case kind == 12:
+				e.addRecording(t, speech.Recording{Hash: hash, CreatedAt: now.Add(-retention)}, speech.PCM)
+				want[pcm] = speech.Unused
+			case kind == 13: // not requested for the retention
+				e.addRecording(t, speech.Recording{Hash: hash, CreatedAt: now.Add(-2 * retention), UsedAt: now.Add(-retention)}, speech.ALaw, speech.PCM)
+				want[alaw], want[pcm] = speech.Unused, speech.Unused
+			case kind == 14: // requested later
+				e.addRecording(t, speech.Recording{Hash: hash, CreatedAt: now.Add(-2 * retention), UsedAt: now.Add(time.Millisecond - retention)}, speech.PCM)
+				keep(hash, speech.PCM)
+			case kind == 15: // its expiry counts
+				e.addRecording(t, speech.Recording{Hash: hash, CreatedAt: now.Add(-2 * retention), ExpiresAt: now.Add(time.Second)}, speech.PCM)
+				keep(hash, speech.PCM)
 			}
 		}
 		for _, unrelated := range []string{"ab/hello.pcm", "zz/" + hashOf(1) + ".pcm", hashOf(2)[:2] + "/" + strings.ToUpper(hashOf(2)) + ".alaw"} {
@@ -132,6 +152,16 @@ func TestCleanupRemovesOnlyUnusedItems(t *testing.T) {
 		} else {
 			release()
 		}
+	}
+}
+
+// A retention of 0 keeps recordings without an expiry.
+func TestCleanupKeepsUnusedRecordingsWithoutRetention(t *testing.T) {
+	e := newEnv(t)
+	e.addRecording(t, speech.Recording{Hash: hashOf(0), CreatedAt: time.UnixMilli(1)}, speech.PCM)
+	cleaner := speech.NewCleaner(e, e.blobs, e.leases, 0, slog.New(slog.DiscardHandler), prometheus.NewRegistry(), e.now)
+	if err := cleaner.Clean(t.Context(), false, func(r speech.Removal) { t.Errorf("removed: %+v", r) }); err != nil || len(e.recordings(t)) != 1 {
+		t.Errorf("recordings %v remain, want one: %v", e.recordings(t), err)
 	}
 }
 
@@ -214,7 +244,7 @@ func TestCleanupWithoutLeases(t *testing.T) {
 	e.add(t, hashOf(0), time.Time{}, speech.PCM)
 	e.add(t, hashOf(1), e.now(), speech.PCM)
 	removed := 0
-	cleaner := speech.NewCleaner(e, e.blobs, nil, slog.New(slog.DiscardHandler), prometheus.NewRegistry(), e.now)
+	cleaner := speech.NewCleaner(e, e.blobs, nil, retention, slog.New(slog.DiscardHandler), prometheus.NewRegistry(), e.now)
 	if err := cleaner.Clean(t.Context(), false, func(speech.Removal) { removed++ }); err != nil || removed != 1 {
 		t.Errorf("%d items removed, %v; want 1", removed, err)
 	}
@@ -271,7 +301,7 @@ func TestCleanerLogsErrorsThatStoresDoNotLog(t *testing.T) {
 				var log strings.Builder
 				ctx, cancel := context.WithTimeout(t.Context(), speech.ExpireInterval/2)
 				defer cancel()
-				speech.NewCleaner(e, b, e.leases, slog.New(slog.NewTextHandler(&log, nil)), prometheus.NewRegistry(), time.Now).CleanPeriodically(ctx)
+				speech.NewCleaner(e, b, e.leases, retention, slog.New(slog.NewTextHandler(&log, nil)), prometheus.NewRegistry(), time.Now).CleanPeriodically(ctx)
 				if strings.Contains(log.String(), "cleanup failed") != tt.logged {
 					t.Errorf("logged %q; want a failure: %v", log.String(), tt.logged)
 				}

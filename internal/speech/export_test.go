@@ -10,6 +10,7 @@ const (
 	FailureCooldown  = failureCooldown
 	OrphanAge        = orphanAge
 	SynthesisTimeout = synthesisTimeout
+	TouchInterval    = touchInterval
 )
 
 var (

@@ -11,11 +11,13 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+	"golang.org/x/sync/semaphore"
 	"golang.org/x/sync/singleflight"
 
 	"telapi/callruntime/wire"
 	"telapi/internal/background"
 	"telapi/internal/endpoint"
+	"telapi/internal/fault"
 )
 
 // Route is the path of requests for speech, and the prefix of audio URLs.
@@ -24,6 +26,14 @@ const Route = "/api/v1/runtime/speech"
 // synthesisTimeout bounds one synthesis with all its fallbacks. It is shorter
 // than the timeout of a request.
 const synthesisTimeout = 50 * time.Second
+
+// The memory of audio that is being synthesized or read from the cache. A character is
+// spoken in about a fifteenth of a second, which are 3 KB at 24 kHz. A longer text waits
+// for others to finish.
+const (
+	memoryBudget       = 64 << 20
+	memoryPerCharacter = 4 << 10
+)
 
 // Deps are the dependencies and settings of a Service.
 type Deps struct {
@@ -49,6 +59,7 @@ type Service struct {
 	penalties    penalties
 	blobsRetryAt atomic.Int64  // when an unavailable media service is tried again, in Unix nanoseconds
 	encoders     chan struct{} // bounds concurrent encodings: more than there are CPUs only use memory
+	memory       *semaphore.Weighted
 
 	flights singleflight.Group // shares one synthesis between identical requests
 	tasks   *background.Group  // the syntheses of flights
@@ -56,7 +67,10 @@ type Service struct {
 
 // NewService returns a service.
 func NewService(deps Deps) *Service {
-	s := &Service{Deps: deps, penalties: penalties{list: map[target]penalty{}}, encoders: make(chan struct{}, runtime.GOMAXPROCS(0)), tasks: background.NewGroup()}
+	s := &Service{
+		Deps: deps, penalties: penalties{list: map[target]penalty{}}, tasks: background.NewGroup(),
+		encoders: make(chan struct{}, runtime.GOMAXPROCS(0)), memory: semaphore.NewWeighted(memoryBudget),
+	}
 	s.metrics = newMetrics(deps.Registry, s.providerNames())
 	return s
 }
@@ -133,6 +147,11 @@ func (s *Service) share(ctx context.Context, r Request, providers []Provider) (m
 	if r.DisableCache {
 		ctx, cancel := context.WithTimeout(ctx, synthesisTimeout)
 		defer cancel()
+		release, err := s.reserve(ctx, r)
+		if err != nil {
+			return result{}, false, err
+		}
+		defer release()
 		made, err := s.synthesize(ctx, r, providers, false)
 		return made, true, err
 	}
@@ -165,13 +184,27 @@ func (s *Service) runTask(ctx context.Context, r Request, providers []Provider) 
 		}()
 		ctx, cancel := context.WithTimeout(ctx, synthesisTimeout)
 		defer cancel()
-		made, err = s.findOrSynthesize(ctx, r, providers)
+		release, busy := s.reserve(ctx, r)
+		if err = busy; err == nil {
+			defer release()
+			made, err = s.findOrSynthesize(ctx, r, providers)
+		}
 	})
 	if closed != nil {
 		return result{}, closed
 	}
 	<-finished
 	return made, err
+}
+
+// reserve waits until there is memory for the audio of a request.
+func (s *Service) reserve(ctx context.Context, r Request) (release func(), err error) {
+	size := min(int64(float64(r.Characters())*memoryPerCharacter/r.Speed), memoryBudget/4)
+	if err := s.memory.Acquire(ctx, size); err != nil {
+		return nil, fault.New(fault.ServiceUnavailable, "Too many long texts are being synthesized. Try again later.").
+			WithRetryAfter(retryAfterFailure).WithCause(err)
+	}
+	return func() { s.memory.Release(size) }, nil
 }
 
 // requestKey identifies identical requests, on this instance and in leases.
@@ -187,6 +220,7 @@ func (s *Service) recording(r Request, p Provider) Recording {
 		Hash: Hash(r.TeamID, p.Name(), r.SampleRate, u), TeamID: r.TeamID, Provider: p.Name(), Utterance: u,
 		SampleRate: r.SampleRate, CreatedAt: s.Now().UTC(),
 	}
+	rec.UsedAt = rec.CreatedAt
 	if r.TTL > 0 {
 		rec.ExpiresAt = rec.CreatedAt.Add(r.TTL)
 	}

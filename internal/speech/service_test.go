@@ -6,7 +6,10 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"strings"
+	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"telapi/callruntime/wire"
@@ -213,4 +216,69 @@ func TestTTLStartsAfterSynthesis(t *testing.T) {
 	if r := synthesize(t, s, `{"text":"def","ttl":2}`); r.URL != "" || len(r.Audio) == 0 || !r.ExpiresAt.IsZero() {
 		t.Errorf("expired before it was stored: %+v, want audio without URL and expiry", r)
 	}
+}
+
+// A request for cached speech keeps it for another retention. It costs one update per
+// hour at most, and none for speech with an expiry.
+func TestRequestsForSpeechAreRecorded(t *testing.T) {
+	e := newEnv(t)
+	s := e.service(t, &provider{name: "p"})
+	kept := synthesize(t, s, `{"text":"a"}`)
+	expiring := synthesize(t, s, `{"text":"b","ttl":1000000}`)
+	created := e.now()
+	for _, request := range []func(){
+		func() { synthesize(t, s, `{"text":"a"}`); synthesize(t, s, `{"text":"b"}`) },
+		func() { e.play(t, s, kept.URL); e.play(t, s, expiring.URL) },
+	} {
+		e.advance(speech.TouchInterval - time.Second)
+		request() // too early to be recorded
+		before := e.usedAt(t, kept)
+		e.advance(time.Second)
+		request()
+		if got := e.usedAt(t, kept); !before.Equal(e.now().Add(-speech.TouchInterval)) || !got.Equal(e.now()) {
+			t.Errorf("last use is %s after %s, want %s", got, before, e.now())
+		}
+	}
+	if got := e.usedAt(t, expiring); !got.Equal(created) {
+		t.Errorf("last use of speech with an expiry is %s, want it unchanged: %s", got, created)
+	}
+}
+
+func (e *env) usedAt(t *testing.T, r speech.Response) time.Time {
+	t.Helper()
+	rec, err := e.Recording(t.Context(), r.Hash)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return rec.UsedAt
+}
+
+// Long texts wait until there is memory for their audio. A request that waits too long
+// gets 503 and is not billed.
+func TestSpeechWaitsForMemory(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		e := newEnv(t)
+		p := &provider{name: "p", gate: make(chan struct{})}
+		s := e.service(t, p)
+		long := strings.Repeat("a", speech.MaxCharacters)
+		var requests sync.WaitGroup
+		for n := range 5 {
+			requests.Go(func() {
+				body := fmt.Sprintf(`{"text":%q,"speed":%g,"disableCache":%v}`, long, 1+float64(n)/10, n%2 == 0)
+				if _, err := s.Synthesize(t.Context(), "t1", []byte(body)); !fault.Is(err, fault.ServiceUnavailable) || fault.From(err).RetryAfter == 0 {
+					t.Errorf("request %d: %v, want SERVICE_UNAVAILABLE with Retry-After", n, err)
+				}
+			})
+		}
+		synctest.Wait()
+		if calls := p.calls.Load(); calls != 4 {
+			t.Errorf("%d texts are synthesized at a time, want 4", calls)
+		}
+		requests.Wait() // all time out
+		close(p.gate)
+		synthesize(t, s, `{"text":"after the others"}`)
+		if got := e.billed(); got != 16 {
+			t.Errorf("%d characters billed, want 16", got)
+		}
+	})
 }

@@ -40,7 +40,16 @@ type Recording struct {
 	SampleRate int
 	Variants   map[Encoding]string // SHA-256 of the blob in hex
 	CreatedAt  time.Time
-	ExpiresAt  time.Time // zero: never
+	UsedAt     time.Time // last request, to touchInterval; may be zero
+	ExpiresAt  time.Time // zero: when it is unused for the retention of a Cleaner
+}
+
+// lastUse returns the time of the last request.
+func (r Recording) lastUse() time.Time {
+	if r.UsedAt.After(r.CreatedAt) {
+		return r.UsedAt
+	}
+	return r.CreatedAt
 }
 
 func (r Recording) expired(now time.Time) bool {
@@ -61,7 +70,13 @@ type Store interface {
 	// ListRecordings lists recordings with a hash greater than after, in order of
 	// hash. Unless expiredBy is zero it lists only those expired at that time.
 	ListRecordings(ctx context.Context, after string, expiredBy time.Time, limit int) ([]Recording, error)
-	// DeleteExpiredRecording deletes a recording unless its expiry has changed.
+	// TouchRecording sets UsedAt of a recording, if it exists.
+	TouchRecording(ctx context.Context, hash string, usedAt time.Time) error
+	// ListUnusedRecordings lists recordings without an expiry like ListRecordings,
+	// but only those that were not used after since.
+	ListUnusedRecordings(ctx context.Context, after string, since time.Time, limit int) ([]Recording, error)
+	// DeleteExpiredRecording deletes a recording unless its expiry or its last use
+	// has changed.
 	DeleteExpiredRecording(ctx context.Context, r Recording) error
 }
 

@@ -15,23 +15,26 @@ import (
 // The table of recordings is tts_media_cache, and the text of a recording is its
 // column sentence. Other applications read it under these names.
 const (
-	recordingColumns = `hash, team_id, sentence, provider, voice, model, speed, sample_rate, variants, checksums, created_at, expires_at`
+	recordingColumns = `hash, team_id, sentence, provider, voice, model, speed, sample_rate, variants, checksums, created_at, used_at, expires_at`
 
 	// Inserts the row or locks the existing one until the transaction ends.
-	insertRecording = `INSERT INTO tts_media_cache (` + recordingColumns + `) VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12)
+	insertRecording = `INSERT INTO tts_media_cache (` + recordingColumns + `) VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13)
 		ON CONFLICT (hash) DO UPDATE SET hash = excluded.hash RETURNING ` + recordingColumns
 	lockRecording   = `UPDATE tts_media_cache SET hash = hash WHERE hash = $1 RETURNING ` + recordingColumns
-	updateRecording = `UPDATE tts_media_cache SET variants = $2, checksums = $3, created_at = $4, expires_at = $5,
+	updateRecording = `UPDATE tts_media_cache SET variants = $2, checksums = $3, created_at = $4, expires_at = $5, used_at = $6,
 		ttl = (CAST($5 AS BIGINT) - CAST($4 AS BIGINT)) / 1000 WHERE hash = $1`
 	recordingsAfter   = `SELECT ` + recordingColumns + ` FROM tts_media_cache WHERE hash > $1 ORDER BY hash LIMIT $2`
 	expiredRecordings = `SELECT ` + recordingColumns + ` FROM tts_media_cache WHERE hash > $1 AND expires_at <= $3 ORDER BY hash LIMIT $2`
-	deleteExpired     = `DELETE FROM tts_media_cache WHERE hash = $1 AND expires_at = $2`
+	unusedRecordings  = `SELECT ` + recordingColumns + ` FROM tts_media_cache
+		WHERE hash > $1 AND expires_at IS NULL AND created_at <= $3 AND COALESCE(used_at, 0) <= $3 ORDER BY hash LIMIT $2`
+	deleteExpired = `DELETE FROM tts_media_cache WHERE hash = $1
+		AND COALESCE(expires_at, 0) = COALESCE(CAST($2 AS BIGINT), 0) AND COALESCE(used_at, 0) = COALESCE(CAST($3 AS BIGINT), 0)`
 )
 
 func recordingFields(r *speech.Recording) []any {
 	return []any{
 		&r.Hash, &r.TeamID, &r.Text, &r.Provider, &r.Voice, &r.Model, &r.Speed, &r.SampleRate,
-		encodings{&r.Variants}, asJSON(&r.Variants), timestamp{&r.CreatedAt}, timestamp{&r.ExpiresAt},
+		encodings{&r.Variants}, asJSON(&r.Variants), timestamp{&r.CreatedAt}, timestamp{&r.UsedAt}, timestamp{&r.ExpiresAt},
 	}
 }
 
@@ -65,6 +68,7 @@ func (s *Store) SaveRecording(ctx context.Context, r speech.Recording) (saved sp
 			saved = r // replaces an expired recording
 		} else {
 			maps.Copy(saved.Variants, r.Variants)
+			saved.UsedAt = r.UsedAt
 		}
 		return updateVariants(ctx, tx, saved)
 	})
@@ -90,7 +94,7 @@ func (s *Store) DeleteVariant(ctx context.Context, hash string, e speech.Encodin
 }
 
 func updateVariants(ctx context.Context, tx *sql.Tx, r speech.Recording) error {
-	_, err := execRows(ctx, tx, updateRecording, r.Hash, encodings{&r.Variants}, asJSON(&r.Variants), timestamp{&r.CreatedAt}, timestamp{&r.ExpiresAt})
+	_, err := execRows(ctx, tx, updateRecording, r.Hash, encodings{&r.Variants}, asJSON(&r.Variants), timestamp{&r.CreatedAt}, timestamp{&r.ExpiresAt}, timestamp{&r.UsedAt})
 	return err
 }
 
@@ -103,9 +107,20 @@ func (s *Store) ListRecordings(ctx context.Context, after string, expiredBy time
 	return list(ctx, s, "recordings", recordingFields, expiredRecordings, after, limit, expiredBy.UnixMilli())
 }
 
+// ListUnusedRecordings implements speech.Store.
+func (s *Store) ListUnusedRecordings(ctx context.Context, after string, since time.Time, limit int) ([]speech.Recording, error) {
+	return list(ctx, s, "recordings", recordingFields, unusedRecordings, after, limit, since.UnixMilli())
+}
+
+// TouchRecording implements speech.Store.
+func (s *Store) TouchRecording(ctx context.Context, hash string, usedAt time.Time) error {
+	_, err := s.execBatch(ctx, "touch recording", `UPDATE tts_media_cache SET used_at = $2 WHERE hash = $1`, []any{hash, usedAt.UnixMilli()})
+	return err
+}
+
 // DeleteExpiredRecording implements speech.Store. A recording that is already gone is
 // not an error.
 func (s *Store) DeleteExpiredRecording(ctx context.Context, r speech.Recording) error {
-	_, err := s.execBatch(ctx, "delete expired recording", deleteExpired, []any{r.Hash, r.ExpiresAt.UnixMilli()})
+	_, err := s.execBatch(ctx, "delete expired recording", deleteExpired, []any{r.Hash, timestamp{&r.ExpiresAt}, timestamp{&r.UsedAt}})
 	return err
 }

@@ -105,3 +105,53 @@ func TestConcurrentVariantsAreMerged(t *testing.T) {
 		}
 	})
 }
+
+// Unused recordings are listed, and deleted unless they were used in between.
+func TestUnusedRecordings(t *testing.T) {
+	onEachEngine(t, func(t *testing.T, s *Store) {
+		ctx := t.Context()
+		hash := func(n int) string { return strings.Repeat(fmt.Sprint(n), 64) }
+		for n, times := range []struct{ created, used, expires time.Duration }{
+			{created: 1},
+			{created: 1, used: 1},
+			{created: 1, used: 2}, // used later
+			{created: 2},          // created later
+			{created: 1, expires: 9},
+		} {
+			r := with(recording1, func(r *speech.Recording) {
+				r.Hash, r.CreatedAt, r.ExpiresAt = hash(n), testTime.Add(times.created*time.Hour), time.Time{}
+				if times.used > 0 {
+					r.UsedAt = testTime.Add(times.used * time.Hour)
+				}
+				if times.expires > 0 {
+					r.ExpiresAt = testTime.Add(times.expires * time.Hour)
+				}
+			})
+			if _, err := s.SaveRecording(ctx, r); err != nil {
+				t.Fatal(err)
+			}
+		}
+		unused := func(after string, limit int) []speech.Recording {
+			t.Helper()
+			list, err := s.ListUnusedRecordings(ctx, after, testTime.Add(time.Hour), limit)
+			must(t, err)
+			return list
+		}
+		list := unused("", 9)
+		if len(list) != 2 || list[0].Hash != hash(0) || list[1].Hash != hash(1) {
+			t.Fatalf("unused recordings %+v, want the first two", list)
+		}
+		if page := unused(hash(0), 1); len(page) != 1 || page[0].Hash != hash(1) {
+			t.Errorf("second page %+v, want the second recording", page)
+		}
+		must(t, s.TouchRecording(ctx, hash(1), testTime.Add(3*time.Hour)), s.TouchRecording(ctx, "unknown", testTime))
+		if r, err := s.Recording(ctx, hash(1)); err != nil || !r.UsedAt.Equal(testTime.Add(3*time.Hour)) {
+			t.Errorf("last use %s, %v; want that of TouchRecording", r.UsedAt, err)
+		}
+		must(t, s.DeleteExpiredRecording(ctx, list[0]), s.DeleteExpiredRecording(ctx, list[1]))
+		all, err := s.ListRecordings(ctx, "", time.Time{}, 9)
+		if err != nil || len(all) != 4 || all[0].Hash != hash(1) {
+			t.Errorf("%d recordings remain from %+v, %v; want all but the first", len(all), all, err)
+		}
+	})
+}

@@ -91,7 +91,7 @@ func TestCleanersTakeTurns(t *testing.T) {
 					if err := kv.Connect(t.Context()); err != nil {
 						t.Fatal(err)
 					}
-					cleaner := speech.NewCleaner(db, client, redisstore.NewLeases(kv), log, prometheus.NewRegistry(), time.Now)
+					cleaner := speech.NewCleaner(db, client, redisstore.NewLeases(kv), 0, log, prometheus.NewRegistry(), time.Now)
 					instances.Go(func() {
 						defer kv.Close()
 						for range 5 {
