@@ -260,6 +260,7 @@ func connectionLimits(cfg config.Config) channel.Limits {
 		PingIntervalMs:      cfg.PingInterval.Milliseconds(),
 		ReconnectJitter:     cfg.ReconnectJitter,
 		HandshakesPerMinute: cfg.HandshakesPerMinute,
+		Connections:         cfg.MaxConnections,
 	}
 }
 

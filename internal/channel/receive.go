@@ -35,6 +35,11 @@ type arrival struct {
 func (c *Connection) Handle(ctx context.Context, raw []byte) {
 	received := c.service.now()
 	m, err := ParseFrame(raw, c.session.SessionID)
+	if (err != nil || m.Type != wire.TypeAudio) && !c.rate.AllowN(received, 1) {
+		c.Flush(ctx)
+		c.close(CloseRateLimited)
+		return
+	}
 	if err != nil {
 		// Responses are in order: without a readable ID, the client matches
 		// this error to its frame by order alone.
@@ -47,11 +52,6 @@ func (c *Connection) Handle(ctx context.Context, raw []byte) {
 	}
 	c.invalid = 0
 	c.service.metrics.frames.WithLabelValues(string(m.Type), string(wire.ToRuntime)).Inc()
-	if m.Type != wire.TypeAudio && !c.rate.AllowN(received, 1) {
-		c.Flush(ctx)
-		c.close(CloseRateLimited)
-		return
-	}
 	switch m.Type {
 	case wire.TypePing:
 		c.reply(wire.TypePong, nil)
@@ -74,6 +74,10 @@ func (c *Connection) Handle(ctx context.Context, raw []byte) {
 		}
 	}
 }
+
+// AllowFrame counts a frame that Handle does not get, such as a WebSocket ping. It
+// returns false if the rate is exceeded.
+func (c *Connection) AllowFrame() bool { return c.rate.AllowN(c.service.now(), 1) }
 
 // Flush appends the frames that Handle collected to the runtime stream and
 // acknowledges them. The socket calls it when it has no more frames at hand.

@@ -54,8 +54,9 @@ type Config struct {
 	PingInterval        time.Duration `env:"SESSION_PING_INTERVAL" default:"25s" min:"1s" max:"5m" doc:"Interval of WebSocket pings. A connection loses ownership of its session after two intervals without a response."`
 	MaxFrameBytes       int           `env:"SESSION_MAX_FRAME_BYTES" default:"65536" min:"1024" max:"1048576" doc:"Maximum size of a frame from the browser."`
 	MaxQueuedBytes      int           `env:"SESSION_MAX_QUEUED_BYTES" default:"1048576" min:"65536" max:"67108864" doc:"Maximum number of bytes queued for a slow browser before it is disconnected."`
-	FramesPerSecond     int           `env:"SESSION_MAX_FRAMES_PER_SECOND" default:"60" min:"1" max:"10000" doc:"Maximum number of frames a browser may send per second, not counting audio."`
+	FramesPerSecond     int           `env:"SESSION_MAX_FRAMES_PER_SECOND" default:"60" min:"1" max:"10000" doc:"Maximum number of frames a browser may send per second, not counting audio. WebSocket pings, pongs and empty fragments count. With audio and fragments, it may send ten times as many."`
 	HandshakesPerMinute int           `env:"SESSION_MAX_HANDSHAKES_PER_MINUTE" default:"30" min:"1" max:"10000" doc:"Maximum number of WebSocket handshakes of one session per minute. More get 429."`
+	MaxConnections      int           `env:"SESSION_MAX_CONNECTIONS" default:"20000" min:"1" max:"1000000" doc:"Maximum number of open WebSockets of this instance. More get 503 with Retry-After."`
 	AudioBytesPerSecond int           `env:"SESSION_MAX_AUDIO_BYTES_PER_SECOND" default:"65536" min:"1024" max:"16777216" doc:"Maximum number of bytes of audio frames a browser may send per second. Frames in excess are dropped and counted."`
 	HistoryMessages     int           `env:"SESSION_HISTORY_MESSAGES" default:"300" min:"1" max:"10000" doc:"Number of messages kept for replay after a reconnect."`
 	HistoryTime         time.Duration `env:"SESSION_HISTORY_TIME" default:"10m" min:"1s" max:"24h" doc:"How long messages are kept for replay."`

@@ -25,77 +25,119 @@ const (
 	feedLinger      = 500 * time.Millisecond // time for the last events after the end of the session
 	feedRetry       = time.Second
 	feedReadTimeout = 10 * time.Second
-	feedHistory     = 2000        // entries and messages read initially; about as many as are kept
-	feedBuffer      = 256         // events; a slower reader misses events of the demo
+	feedPage        = 8           // entries or messages that are read at once
+	feedChunk       = 32 << 10    // bytes that are sent at once, and one event
+	feedBuffer      = 128         // events that wait to be sent
 	audioInterval   = time.Second // the feed shows one of about fifty audio frames
 )
 
 // Feed is the playground's view of a session: the entries and messages of its
-// channel merged with the events of the demo.
+// channel merged with the events of the demo. It needs little memory, no matter how
+// much the channel holds and how slowly the client reads.
 type Feed struct {
 	Hub      *Hub                                 // nil without the demo
 	Observer func() (*callruntime.Runtime, error) // reads channels
 }
 
-// Open returns the timeline of a session in batches of JSON lines. The first batch
-// contains past events. The sequence ends when ctx or the session ends. It can be
-// iterated once. A session without a channel has no event for its end, so Open calls
-// ended whenever there was no event for a while.
+// Open returns the timeline of a session as JSON lines, in chunks. Past events come
+// first. The sequence ends when ctx or the session ends, or if the client reads too
+// slowly; the client can open it again. It can be iterated once. A session without a
+// channel has no event for its end, so Open calls ended whenever there was no event for
+// a while.
 func (f *Feed) Open(ctx context.Context, sessionID string, ended func(context.Context) bool) (iter.Seq[[]byte], error) {
 	observer, err := f.Observer()
 	if err != nil {
 		return nil, fmt.Errorf("open observer: %w", err)
 	}
-	reading, cancel := context.WithTimeout(ctx, feedReadTimeout)
-	defer cancel()
-	entries, err := observer.Entries(reading, sessionID, "", feedHistory)
-	if err != nil {
-		return nil, fmt.Errorf("read runtime stream: %w", err)
+	entries := &source{sessionID: sessionID, list: observer.Entries, convert: entryEvent}
+	messages := &source{sessionID: sessionID, list: observer.History, convert: messageEvent}
+	if err := errors.Join(entries.fill(ctx), messages.fill(ctx)); err != nil {
+		return nil, fmt.Errorf("read channel: %w", err)
 	}
-	messages, err := observer.History(reading, sessionID, "", feedHistory)
-	if err != nil {
-		return nil, fmt.Errorf("read history: %w", err)
-	}
-	var past []Event
-	var lastEntry, lastMessage string
-	channelEnded := false
-	for _, d := range entries {
-		past, lastEntry, channelEnded = append(past, entryEvent(d.Entry, d.JSON)), d.Position, d.Entry.Kind == wire.KindChannelEnded
-	}
-	for _, d := range messages {
-		past, lastMessage = append(past, messageEvent(d.Entry, d.JSON)), d.Position
-	}
-
 	return func(yield func([]byte) bool) {
-		var sources sync.WaitGroup
-		defer sources.Wait()
+		var watchers sync.WaitGroup
+		defer watchers.Wait()
 		ctx, stop := context.WithCancel(ctx)
 		defer stop()
 		events := make(chan Event, feedBuffer)
 		recorded, unsubscribe := f.Hub.Subscribe(sessionID, events)
 		defer unsubscribe()
-		sources.Go(func() {
-			if !channelEnded {
-				watch(ctx, observer.Observe(sessionID, lastEntry), entryEvent, events)
+		if !send(mergeByTime(ctx, entries, messages, &source{events: recorded}), yield) || entries.err != nil || messages.err != nil {
+			return
+		}
+		watchers.Go(func() {
+			if !entries.ended {
+				watch(ctx, observer.Observe(sessionID, entries.position), entryEvent, events, stop)
 			}
 			_ = sleep.For(ctx, feedLinger)
 			stop()
 		})
-		sources.Go(func() { watch(ctx, observer.ObserveHistory(sessionID, lastMessage), messageEvent, events) })
-
-		batch := slices.Concat(past, recorded)
-		for open, silent := true, false; open && yield(lines(batch)) && !(silent && ended(ctx)); {
-			batch, open = gather(ctx, events)
-			if silent = open && len(batch) == 0; silent {
+		watchers.Go(func() {
+			watch(ctx, observer.ObserveHistory(sessionID, messages.position), messageEvent, events, stop)
+		})
+		for {
+			batch, open := gather(ctx, events)
+			silent := open && len(batch) == 0
+			if silent {
 				batch = []Event{{At: time.Now().UnixMilli(), Lane: LaneService, Kind: EventHeartbeat, Title: "no new events"}}
+			}
+			if !send(slices.Values(batch), yield) || !open || silent && ended(ctx) {
+				return
 			}
 		}
 	}, nil
 }
 
+// source reads the past events of a channel in pages.
+type source struct {
+	sessionID string
+	list      func(ctx context.Context, sessionID, from string, count int) ([]callruntime.Delivery, error) // nil: events are all there is
+	convert   func(wire.Entry, jsontext.Value) Event
+
+	events   []Event // that are read and not sent
+	position string  // of the last event that was read
+	ended    bool    // the last event is the end of the channel
+	err      error   // of the last read
+}
+
+// fill reads the next page.
+func (s *source) fill(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, feedReadTimeout)
+	defer cancel()
+	var page []callruntime.Delivery
+	if page, s.err = s.list(ctx, s.sessionID, s.position, feedPage+1); s.err != nil {
+		return s.err
+	}
+	for _, d := range page {
+		if d.Position != s.position {
+			s.events, s.position, s.ended = append(s.events, s.convert(d.Entry, d.JSON)), d.Position, d.Entry.Kind == wire.KindChannelEnded
+		}
+	}
+	return nil
+}
+
+// mergeByTime returns the events of all sources in order of time. It ends after a failed
+// read.
+func mergeByTime(ctx context.Context, sources ...*source) iter.Seq[Event] {
+	return func(yield func(Event) bool) {
+		for {
+			sources = slices.DeleteFunc(sources, func(s *source) bool { return len(s.events) == 0 })
+			if len(sources) == 0 {
+				return
+			}
+			first := slices.MinFunc(sources, func(a, b *source) int { return cmp.Compare(a.events[0].At, b.events[0].At) })
+			event := first.events[0]
+			first.events = first.events[1:]
+			if !yield(event) || len(first.events) == 0 && first.list != nil && first.fill(ctx) != nil {
+				return
+			}
+		}
+	}
+}
+
 // watch converts the entries of an observed channel and sends them to events until
-// the channel or ctx ends.
-func watch(ctx context.Context, ch *callruntime.Channel, convert func(wire.Entry, jsontext.Value) Event, events chan<- Event) {
+// the channel or ctx ends. It calls stop if events is full.
+func watch(ctx context.Context, ch *callruntime.Channel, convert func(wire.Entry, jsontext.Value) Event, events chan<- Event, stop func()) {
 	defer func() { _ = ch.Close(context.WithoutCancel(ctx)) }()
 	var lastAudio time.Time
 	for {
@@ -115,16 +157,20 @@ func watch(ctx context.Context, ch *callruntime.Channel, convert func(wire.Entry
 		}
 		select {
 		case events <- convert(d.Entry, d.JSON):
-		case <-ctx.Done():
+		default:
+			stop()
+			return
 		}
 	}
 }
 
-// gather waits for an event and the events that closely follow it. The batch is
-// empty if there is none for feedHeartbeat. open is false after the last batch.
+// gather waits for an event and the events that closely follow it, and sorts them by
+// time. The batch is empty if there is none for feedHeartbeat. open is false after the
+// last batch.
 func gather(ctx context.Context, events <-chan Event) (batch []Event, open bool) {
+	defer func() { slices.SortStableFunc(batch, func(a, b Event) int { return cmp.Compare(a.At, b.At) }) }()
 	timeout := time.After(feedHeartbeat)
-	for {
+	for len(batch) < feedBuffer {
 		select {
 		case e := <-events:
 			if len(batch) == 0 {
@@ -137,15 +183,21 @@ func gather(ctx context.Context, events <-chan Event) (batch []Event, open bool)
 			return batch, len(batch) > 0
 		}
 	}
+	return batch, true
 }
 
-// lines encodes events in order of time, one per line.
-func lines(batch []Event) []byte {
-	slices.SortStableFunc(batch, func(a, b Event) int { return cmp.Compare(a.At, b.At) })
-	var b bytes.Buffer
-	for _, e := range batch {
-		_ = json.MarshalWrite(&b, e) // an Event can always be encoded
-		b.WriteByte('\n')
+// send encodes events, one per line, and yields them in chunks: at least one, which
+// is empty without events. It returns false if yield does.
+func send(events iter.Seq[Event], yield func([]byte) bool) bool {
+	var chunk bytes.Buffer
+	for e := range events {
+		_ = json.MarshalWrite(&chunk, e) // an Event can always be encoded
+		if chunk.WriteByte('\n'); chunk.Len() >= feedChunk {
+			if !yield(chunk.Bytes()) {
+				return false
+			}
+			chunk.Reset()
+		}
 	}
-	return b.Bytes()
+	return yield(chunk.Bytes())
 }

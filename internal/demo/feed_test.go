@@ -1,10 +1,20 @@
 package demo
 
 import (
+	"bytes"
 	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/go-json-experiment/json/jsontext"
+
+	"telapi/callruntime"
+	"telapi/callruntime/wire"
 )
 
 func TestFeedBatchesEventsAndReportsSilence(t *testing.T) {
@@ -23,8 +33,8 @@ func TestFeedBatchesEventsAndReportsSilence(t *testing.T) {
 			events <- Event{At: 0}
 			stop()
 		}()
-		if batch, open := gather(ctx, events); !open || len(batch) != 3 {
-			t.Errorf("first batch %+v, open %v; want 3 events", batch, open)
+		if batch, open := gather(ctx, events); !open || len(batch) != 3 || batch[0].At != 1 || batch[2].At != 3 {
+			t.Errorf("first batch %+v, open %v; want 3 events in order of time", batch, open)
 		}
 		if batch, open := gather(ctx, events); !open || len(batch) != 1 {
 			t.Errorf("last batch %+v, open %v; want 1 event", batch, open)
@@ -35,11 +45,95 @@ func TestFeedBatchesEventsAndReportsSilence(t *testing.T) {
 	})
 }
 
-func TestFeedSortsBatchByTime(t *testing.T) {
-	want := `{"at":1,"lane":"bot","kind":"","title":"","sessionId":""}
-{"at":2,"lane":"","kind":"","title":"","sessionId":""}
-`
-	if got := string(lines([]Event{{At: 2}, {At: 1, Lane: LaneBot}})); got != want {
-		t.Errorf("got %s, want %s", got, want)
+func TestBatchIsBounded(t *testing.T) {
+	events := make(chan Event, 2*feedBuffer)
+	for n := range cap(events) {
+		events <- Event{At: int64(n)}
+	}
+	if batch, open := gather(t.Context(), events); !open || len(batch) != feedBuffer {
+		t.Errorf("batch of %d events, open %v; want %d", len(batch), open, feedBuffer)
+	}
+}
+
+func TestFeedIsSentInChunks(t *testing.T) {
+	for name, c := range map[string]struct {
+		events, dataBytes, chunks int
+	}{
+		"no events":  {0, 0, 1}, // sends the header of the response
+		"few events": {10, 100, 1},
+		"many":       {100, 8 << 10, 26},
+	} {
+		events := make([]Event, c.events)
+		for n := range events {
+			events[n].Data = jsontext.Value(`"` + strings.Repeat("x", c.dataBytes) + `"`)
+		}
+		chunks, lines := 0, 0
+		if !send(slices.Values(events), func(chunk []byte) bool {
+			chunks++
+			lines += bytes.Count(chunk, []byte("\n"))
+			if len(chunk) > feedChunk+maxData+1024 {
+				t.Errorf("%s: chunk of %d bytes", name, len(chunk))
+			}
+			return true
+		}) || lines != c.events || chunks != c.chunks {
+			t.Errorf("%s: %d lines in %d chunks, want %d in %d", name, lines, chunks, c.events, c.chunks)
+		}
+		if chunks = 0; send(slices.Values(events), func([]byte) bool { chunks++; return false }) || chunks != 1 {
+			t.Errorf("%s: %d chunks to a client that disconnects, want 1", name, chunks)
+		}
+	}
+}
+
+// stream is a channel with an entry at each of the given times.
+func stream(t *testing.T, times ...int64) *source {
+	return &source{
+		list: func(_ context.Context, _, from string, count int) (page []callruntime.Delivery, err error) {
+			if count > feedPage+1 {
+				t.Errorf("%d entries are read at once, want at most %d", count, feedPage+1)
+			}
+			for _, at := range times {
+				if position := fmt.Sprintf("%03d", at); position >= from && len(page) < count {
+					page = append(page, callruntime.Delivery{Position: position, Entry: wire.Entry{At: at}})
+				}
+			}
+			return page, nil
+		},
+		convert: func(e wire.Entry, _ jsontext.Value) Event { return Event{At: e.At} },
+	}
+}
+
+func TestPastEventsAreReadInPages(t *testing.T) {
+	var odd, even, want []int64
+	for n := range int64(100) {
+		want = append(want, n)
+		if n%2 == 1 {
+			odd = append(odd, n)
+		} else {
+			even = append(even, n)
+		}
+	}
+	a, b, recorded := stream(t, even...), stream(t, odd...), &source{events: []Event{{At: 100}}}
+	if err := errors.Join(a.fill(t.Context()), b.fill(t.Context())); err != nil {
+		t.Fatal(err)
+	}
+	var got []int64
+	for e := range mergeByTime(t.Context(), a, b, stream(t), recorded) {
+		got = append(got, e.At)
+	}
+	if want = append(want, 100); !slices.Equal(got, want) || a.position != "098" || b.position != "099" {
+		t.Errorf("events %v up to %s and %s, want 0 to 100 up to 098 and 099", got, a.position, b.position)
+	}
+}
+
+func TestPastEndsAfterFailedRead(t *testing.T) {
+	s := stream(t, 1, 2)
+	if err := s.fill(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	s.list = func(context.Context, string, string, int) ([]callruntime.Delivery, error) {
+		return nil, context.DeadlineExceeded
+	}
+	if got := slices.Collect(mergeByTime(t.Context(), s)); len(got) != 2 || s.err == nil {
+		t.Errorf("events %+v, error %v; want two events and the error", got, s.err)
 	}
 }

@@ -72,6 +72,7 @@ func entryEvent(e wire.Entry, raw jsontext.Value) Event {
 		raw = withoutSensitiveData(e)
 	}
 	event.At, event.SessionID, event.Title, event.Data = e.At, e.ChannelID, Title(e), raw
+	event.shorten()
 	return event
 }
 
@@ -145,9 +146,30 @@ func withoutSensitiveData(e wire.Entry) jsontext.Value {
 }
 
 const (
+	maxTitle = 200     // characters
+	maxData  = 8 << 10 // bytes
+
 	maxSessions      = 64
 	maxSessionEvents = 500
+	maxSessionBytes  = 256 << 10
 )
+
+// shorten limits the size of an event. An entry can have 1 MiB.
+func (e *Event) shorten() {
+	characters := 0
+	for i := range e.Title {
+		if characters++; characters > maxTitle {
+			e.Title = e.Title[:i] + "…"
+			break
+		}
+	}
+	if len(e.Data) > maxData {
+		e.Data = jsontext.Value(fmt.Sprintf(`{"omittedBytes":%d}`, len(e.Data)))
+	}
+}
+
+// size returns the approximate memory of an event.
+func (e *Event) size() int { return 256 + len(e.Title) + len(e.Data) }
 
 // Hub distributes the demo's events to the playground's feed and keeps recent
 // ones for late subscribers. Its memory is bounded. A nil Hub drops all events.
@@ -159,6 +181,7 @@ type Hub struct {
 
 type sessionEvents struct {
 	events      []Event
+	bytes       int
 	subscribers []chan<- Event
 }
 
@@ -172,12 +195,14 @@ func (h *Hub) Publish(sessionID string, lane, to Lane, kind EventKind, title str
 	}
 	raw, _ := json.Marshal(data, json.Deterministic(true)) // data that cannot be encoded is omitted
 	e := Event{At: time.Now().UnixMilli(), Lane: lane, To: to, Kind: kind, Title: title, SessionID: sessionID, Data: raw}
+	e.shorten()
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	s := h.session(sessionID)
-	s.events = append(s.events, e)
-	if excess := len(s.events) - maxSessionEvents; excess > 0 {
-		s.events = slices.Delete(s.events, 0, excess)
+	s.events, s.bytes = append(s.events, e), s.bytes+e.size()
+	for len(s.events) > maxSessionEvents || s.bytes > maxSessionBytes {
+		s.bytes -= s.events[0].size()
+		s.events = slices.Delete(s.events, 0, 1)
 	}
 	for _, subscriber := range s.subscribers {
 		select {

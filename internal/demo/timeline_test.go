@@ -2,6 +2,7 @@ package demo
 
 import (
 	"fmt"
+	"strings"
 	"testing"
 
 	"github.com/go-json-experiment/json/jsontext"
@@ -66,6 +67,29 @@ func TestHubMemoryIsBounded(t *testing.T) {
 	}
 	if recorded("session-499") != 1 {
 		t.Error("newest session was dropped")
+	}
+}
+
+// A client decides how large events are.
+func TestLargeEventsAreShortened(t *testing.T) {
+	text := strings.Repeat("ü", 1<<19)
+	raw := jsontext.Value(`{"text":"` + text + `"}`)
+	e := entryEvent(wire.Entry{Kind: wire.KindBotMessage, BotMessage: wire.BotMessage{Text: text}}, raw)
+	if want := "bot message: " + strings.Repeat("ü", maxTitle-len("bot message: ")) + "…"; e.Title != want || string(e.Data) != `{"omittedBytes":1048587}` {
+		t.Errorf("title of %d bytes, data %.100s; want %d characters and the length of the data", len(e.Title), e.Data, maxTitle)
+	}
+	h := NewHub()
+	for range 1000 {
+		h.Publish("s", LaneBot, "", EventHTTP, text, strings.Repeat("x", maxData-2))
+	}
+	past, cancel := h.Subscribe("s", nil)
+	cancel()
+	bytes := 0
+	for _, e := range past {
+		bytes += len(e.Title) + len(e.Data)
+	}
+	if bytes > maxSessionBytes || len(past) < 20 {
+		t.Errorf("%d events with %d bytes are kept, want at most %d bytes", len(past), bytes, maxSessionBytes)
 	}
 }
 

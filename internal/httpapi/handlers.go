@@ -194,6 +194,9 @@ type MediaReader interface {
 // speech providers.
 func (s *Server) synthesize(x *exchange, _ *http.Request, body []byte) error {
 	response, err := s.deps.Speech.Synthesize(x.ctx, x.principal.TeamID, body)
+	if err == nil && len(response.Audio) > 0 {
+		return x.respondWithAudio(&s.audio, len(response.Audio), response)
+	}
 	return x.respond(http.StatusOK, response, err)
 }
 
@@ -204,6 +207,11 @@ var (
 )
 
 func (s *Server) playSpeech(x *exchange, r *http.Request) error {
+	end, err := s.speechStreams.begin(x.principal.Subject)
+	if err != nil {
+		return err
+	}
+	defer end()
 	audio, err := s.deps.Speech.Open(x.ctx, x.principal.TeamID, r.PathValue("name"))
 	if err != nil {
 		return err
@@ -249,10 +257,10 @@ func cacheUntil(expires, now time.Time) string {
 	return fmt.Sprintf("private, max-age=%d", max(0, int64(expires.Sub(now).Seconds())))
 }
 
-// deadlineWriter applies writeTimeout to each write, not to the whole response.
+// deadlineWriter applies streamWriteTimeout to each write, not to the whole response.
 type deadlineWriter struct{ http.ResponseWriter }
 
 func (w deadlineWriter) Write(b []byte) (int, error) {
-	_ = http.NewResponseController(w.ResponseWriter).SetWriteDeadline(time.Now().Add(writeTimeout))
+	_ = http.NewResponseController(w.ResponseWriter).SetWriteDeadline(time.Now().Add(streamWriteTimeout))
 	return w.ResponseWriter.Write(b)
 }

@@ -106,9 +106,14 @@ func (s *Server) upgrade(x *exchange, r *http.Request, info channel.SessionInfo)
 	return nil
 }
 
-func (s *Server) checkDraining() error {
+// checkAvailable returns the error for a socket that another instance must take.
+func (s *Server) checkAvailable() error {
 	if s.deps.Draining() {
 		return errDraining()
+	}
+	if maximum := s.deps.Channels.Limits().Connections; s.sockets.count() >= maximum {
+		return fault.New(fault.ServiceUnavailable, "This instance has %d open WebSockets, its maximum. Reconnect to reach another one.", maximum).
+			WithRetryAfter(5 * time.Second)
 	}
 	return nil
 }
@@ -174,7 +179,7 @@ func (s *Server) admitSocket(x *exchange, r *http.Request) (info channel.Session
 			Identity: ses.Identity, Metadata: ses.Metadata,
 		},
 		Reject: ses.DuplicatePolicy == session.Reject, ExpiresAt: ses.ExpiresAt, Profile: profile, Redeemed: !ses.RedeemedAt.IsZero(),
-	}, s.checkDraining()
+	}, s.checkAvailable()
 }
 
 // callToken returns the token from the subprotocol, the only header that a browser

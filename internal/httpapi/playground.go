@@ -154,6 +154,11 @@ func (s *Server) feed(x *exchange, r *http.Request) error {
 	if _, err := s.deps.Sessions.Get(r.Context(), x.principal.TeamID, id); err != nil {
 		return err
 	}
+	end, err := s.feeds.begin(x.principal.Subject)
+	if err != nil {
+		return err
+	}
+	defer end()
 	ctx, stop := context.WithCancel(x.ctx)
 	defer stop()
 	defer context.AfterFunc(s.streams, stop)()
@@ -176,7 +181,7 @@ func (s *Server) feed(x *exchange, r *http.Request) error {
 	control := http.NewResponseController(x)
 	_ = control.SetReadDeadline(time.Time{}) // the request is complete; only a disconnect can follow
 	for batch := range batches {
-		_ = control.SetWriteDeadline(time.Now().Add(socketWriteTimeout))
+		_ = control.SetWriteDeadline(time.Now().Add(streamWriteTimeout))
 		if _, err := x.Write(batch); err != nil {
 			break
 		}

@@ -82,6 +82,9 @@ type Server struct {
 	docsFiles       map[string]document
 
 	largeCallbacks chan struct{} // one element for each large callback in progress
+	feeds          *streamLimit
+	speechStreams  *streamLimit
+	audio          atomic.Int64 // bytes of audio in responses that are being sent
 
 	streams    context.Context // ends responses that stream until shutdown
 	endStreams context.CancelFunc
@@ -94,6 +97,17 @@ const writeTimeout = 60 * time.Second
 // maxLargeCallbacks is the number of large callbacks that are decoded and delivered
 // at a time. Decoded, a body needs a multiple of its length.
 const maxLargeCallbacks = 4
+
+// streamWriteTimeout bounds one write of a response that streams, of up to 32 KiB.
+const streamWriteTimeout = 10 * time.Second
+
+// Streams of one key or user and of an instance.
+const (
+	maxFeedsOfSubject         = 8
+	maxFeeds                  = 16
+	maxSpeechStreamsOfSubject = 256
+	maxSpeechStreams          = 512
+)
 
 // New returns a server that is ready to serve.
 func New(deps Deps) *Server {
@@ -110,6 +124,8 @@ func New(deps Deps) *Server {
 		s.docsFiles = readFiles(deps.Playground.Docs)
 	}
 	s.largeCallbacks = make(chan struct{}, maxLargeCallbacks)
+	s.feeds = newStreamLimit("playground_feeds", maxFeedsOfSubject, maxFeeds)
+	s.speechStreams = newStreamLimit("speech_streams", maxSpeechStreamsOfSubject, maxSpeechStreams)
 	s.streams, s.endStreams = context.WithCancel(context.Background())
 	s.mux = s.newMux(s.Routes())
 	s.http = &http.Server{

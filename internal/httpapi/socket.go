@@ -4,28 +4,29 @@ import (
 	"context"
 	"errors"
 	"io"
-	"math/rand/v2"
 	"net/http"
-	"strconv"
 	"strings"
 	"sync"
 	"time"
 	"unicode/utf8"
 
 	"github.com/gorilla/websocket"
-	"github.com/prometheus/client_golang/prometheus"
-	"github.com/prometheus/client_golang/prometheus/promauto"
 
 	"telapi/internal/channel"
+	"telapi/internal/sleep"
 )
 
 const (
-	// socketWriteTimeout bounds one write to a socket or a stream.
+	// socketWriteTimeout bounds one write to a socket.
 	socketWriteTimeout = 10 * time.Second
 	// closeTimeout is how long a peer may take to answer a close frame.
 	closeTimeout = 2 * time.Second
 	// heartbeatTimeout bounds the store operations of a heartbeat.
 	heartbeatTimeout = 5 * time.Second
+	// Of a client that was closed because it sent too much, at most discardBytes are
+	// read per discardInterval.
+	discardBytes    = 4 << 10
+	discardInterval = 10 * time.Millisecond
 )
 
 // upgrader opens WebSockets that are cheap while idle: buffers are small, and a
@@ -66,6 +67,7 @@ func (s *socket) run() {
 	s.timer = time.AfterFunc(s.channel.UntilHeartbeat(), s.heartbeat)
 	s.mu.Unlock()
 	s.conn.onDrained = func() { s.channel.Flush(s.set.ctx) }
+	s.conn.budget = newFrameBudget(s.limits, s.channel.AllowFrame)
 	s.channel.Start(s)
 	for s.read() {
 	}
@@ -79,10 +81,17 @@ func (s *socket) read() bool {
 	if err == nil && !s.isClosing() {
 		frame, err = io.ReadAll(io.LimitReader(message, s.limits.FrameBytes+1))
 	}
-	if err != nil {
-		if isProtocolError(err) {
-			s.markClosed(channel.CloseProtocolError) // the library has sent the close frame
-		}
+	switch {
+	case err == nil:
+	case errors.Is(err, errFlood):
+		s.channel.Flush(s.set.ctx)
+		s.Close(channel.CloseRateLimited)
+		s.discardInput()
+		return false
+	case isProtocolError(err):
+		s.markClosed(channel.CloseProtocolError) // the library has sent the close frame
+		return false
+	default:
 		return false
 	}
 	closing := s.recordRead()
@@ -100,6 +109,18 @@ func (s *socket) read() bool {
 		s.channel.Handle(s.set.ctx, frame)
 	}
 	return true
+}
+
+// discardInput reads slowly from a client that sends too much, until it disconnects or
+// the time to close the socket is over. If a connection is closed with unread input,
+// the client may not receive the close frame.
+func (s *socket) discardInput() {
+	var err error
+	for b := make([]byte, discardBytes); err == nil; err = sleep.For(s.set.ctx, discardInterval) {
+		if _, err := s.conn.Conn.Read(b); err != nil {
+			return
+		}
+	}
 }
 
 // isProtocolError reports whether the WebSocket library has closed the connection
@@ -188,118 +209,4 @@ func (s *socket) heartbeat() {
 	defer cancel()
 	s.channel.Heartbeat(ctx)
 	s.timer.Reset(s.channel.UntilHeartbeat())
-}
-
-// socketSet owns the open sockets of this instance and their goroutines:
-// net/http does not track connections after an upgrade.
-type socketSet struct {
-	ctx    context.Context // for store operations of sockets
-	cancel context.CancelFunc
-
-	open    prometheus.Gauge
-	closed  *prometheus.CounterVec
-	dropped prometheus.Counter
-
-	running sync.WaitGroup // handshakes, readers, writers and heartbeats
-
-	mu      sync.Mutex
-	sockets map[*socket]struct{}
-	drained context.CancelFunc // called when no socket is left; nil before drain
-	ended   bool               // close was called
-}
-
-func newSocketSet(registry prometheus.Registerer) *socketSet {
-	auto := promauto.With(registry)
-	s := &socketSet{
-		sockets: map[*socket]struct{}{},
-		open:    auto.NewGauge(prometheus.GaugeOpts{Name: "telapi_sockets", Help: "Open WebSockets of this instance."}),
-		closed:  auto.NewCounterVec(prometheus.CounterOpts{Name: "telapi_sockets_closed_total", Help: "Closed WebSockets by close code."}, []string{"code"}),
-		dropped: auto.NewCounter(prometheus.CounterOpts{Name: "telapi_audio_dropped_total", Help: "Audio frames dropped because the client read too slowly."}),
-	}
-	s.ctx, s.cancel = context.WithCancel(context.Background())
-	for _, code := range channel.CloseCodes() {
-		s.closed.WithLabelValues(strconv.Itoa(int(code))) // start at 0, so that alerts see the first increase
-	}
-	return s
-}
-
-// begin reports whether a handshake may start. The caller then calls running.Done
-// when the handshake has ended.
-func (s *socketSet) begin() bool {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if !s.ended {
-		s.running.Add(1)
-	}
-	return !s.ended
-}
-
-// start runs a socket. During a drain it closes the socket at once.
-func (s *socketSet) start(socket *socket) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.ended {
-		_ = socket.ws.Close()
-		socket.channel.Close()
-		return
-	}
-	s.sockets[socket] = struct{}{}
-	s.open.Inc()
-	if s.drained != nil {
-		socket.Close(channel.CloseRestart)
-	}
-	s.running.Go(socket.run) // not in the handler, so that net/http can free its buffers
-}
-
-func (s *socketSet) remove(socket *socket, code channel.CloseCode) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	delete(s.sockets, socket)
-	s.open.Dec()
-	s.closed.WithLabelValues(strconv.Itoa(int(code))).Inc()
-	if s.drained != nil && len(s.sockets) == 0 {
-		s.drained()
-	}
-}
-
-// disconnect closes the connection of a session without a close frame, like a
-// network failure. It returns false if this instance has no socket of the session.
-func (s *socketSet) disconnect(sessionID string) bool {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	for socket := range s.sockets {
-		if socket.channel.SessionID() == sessionID {
-			socket.disconnect()
-			return true
-		}
-	}
-	return false
-}
-
-// drain closes all sockets with CloseRestart, at random times within window to keep
-// clients from reconnecting all at once. It returns when no socket is left or
-// ctx ends.
-func (s *socketSet) drain(ctx context.Context, window time.Duration) {
-	s.mu.Lock()
-	ctx, s.drained = context.WithCancel(ctx)
-	for socket := range s.sockets {
-		time.AfterFunc(rand.N(window+1), func() { socket.Close(channel.CloseRestart) }) //nolint:gosec // jitter, not a secret
-	}
-	if len(s.sockets) == 0 {
-		s.drained()
-	}
-	s.mu.Unlock()
-	<-ctx.Done()
-}
-
-// close disconnects the remaining sockets and waits until all have ended.
-func (s *socketSet) close() {
-	s.cancel()
-	s.mu.Lock()
-	s.ended = true
-	for socket := range s.sockets {
-		socket.disconnect()
-	}
-	s.mu.Unlock()
-	s.running.Wait()
 }

@@ -15,11 +15,13 @@ import (
 
 // batchConn is the connection under a WebSocket. It combines the frames of a
 // batch into one write and reports when all received bytes were read, so that a
-// busy socket does not need one system call for each frame.
+// busy socket does not need one system call for each frame. It ends the connection of
+// a client that sends too much.
 type batchConn struct {
 	net.Conn
 	raw       syscall.RawConn // nil if Conn cannot be read without blocking, as with TLS
 	onDrained func()          // called before Read blocks
+	budget    *frameBudget
 
 	mu    sync.Mutex
 	batch *bytes.Buffer // nil outside a batch
@@ -30,12 +32,16 @@ var batchBuffers = sync.Pool{New: func() any { return new(bytes.Buffer) }}
 // maxPooledBatch is the capacity above which a buffer is not reused.
 const maxPooledBatch = 64 << 10
 
-func (c *batchConn) Read(b []byte) (int, error) {
-	if n := c.readAvailable(b); n > 0 {
-		return n, nil
+// Read fails with errFlood if the client has exceeded its budget.
+func (c *batchConn) Read(b []byte) (n int, err error) {
+	if n = c.readAvailable(b); n <= 0 {
+		c.onDrained()
+		n, err = c.Conn.Read(b)
 	}
-	c.onDrained()
-	return c.Conn.Read(b)
+	if !c.budget.allow(b[:n]) {
+		return 0, errFlood
+	}
+	return n, err
 }
 
 // readAvailable reads without blocking. It ignores errors and the end of the
