@@ -9,11 +9,13 @@ import (
 	"strings"
 	"sync"
 	"testing"
+
+	"telapi/callruntime"
 )
 
 // post sends a body to a webhook and returns the status.
 func (a *target) post(path, token, body string) int {
-	req, err := http.NewRequestWithContext(a.Context(), http.MethodPost, a.url+path, strings.NewReader(body))
+	req, err := http.NewRequestWithContext(a.Context(), http.MethodPost, a.instance.URL+path, strings.NewReader(body))
 	if err != nil {
 		a.Error(err)
 		return 0
@@ -55,10 +57,14 @@ func (s *statuses) expect(t *testing.T, allowed ...int) {
 	t.Logf("answers by status: %v", s.counts)
 }
 
-// Large bodies that are expensive to decode, with a made-up and with a valid token.
+// Large bodies that are expensive to decode, with a made-up, a used and a valid token.
 func TestExpensiveBodiesNeedBoundedMemory(t *testing.T) {
-	a := startTarget(t)
-	item := a.item()
+	a := startTarget(t, nil)
+	ch := a.openChannel()
+	item, used := a.item(ch, callruntime.ScopeChannel), a.item(ch, callruntime.ScopeWorkItem)
+	if status := a.post(used.Path, used.Token, `{"conversation":{"identifier":{"id":"call-1"}}}`); status != http.StatusAccepted {
+		t.Fatalf("first use of a token: %d, want 202", status)
+	}
 	head := `{"conversation":{"identifier":{"id":"call-1"}},"messages":{"message":[`
 	bodies := map[string]string{
 		"65,000 empty messages": head + strings.Repeat(`{"content":0},`, 65_000) + `{}]}}`,
@@ -73,12 +79,13 @@ func TestExpensiveBodiesNeedBoundedMemory(t *testing.T) {
 		"500 messages":          head + strings.Repeat(`{"content":{"textMessage":{"textPlain":"`+strings.Repeat("a", 1_900)+`"}}},`, 499) + `{"content":{}}]}}`,
 	}
 	names := slices.Sorted(maps.Keys(bodies))
-	for token, allowed := range map[string][]int{"made-up": {401, 429, 0}, item.Token: {400, 202, 409, 503}} {
-		var got statuses
-		inParallel(200, func(i int) { got.add(a.post(item.Path, token, bodies[names[i%len(names)]])) })
-		got.expect(t, allowed...)
-	}
-	a.checkMemory()
+	a.attack(growth{log: 1 << 20, redis: 32 << 20, database: 1 << 20}, func() {
+		for token, allowed := range map[string][]int{"made-up": {401, 429, 0}, used.Token: {409, 503}, item.Token: {400, 202, 409, 503}} {
+			var got statuses
+			inParallel(200, func(i int) { got.add(a.post(item.Path, token, bodies[names[i%len(names)]])) })
+			got.expect(t, allowed...)
+		}
+	})
 }
 
 func members(n int) string {
@@ -91,21 +98,22 @@ func members(n int) string {
 
 // Requests that never send the last byte of their body.
 func TestUnfinishedBodiesNeedBoundedMemory(t *testing.T) {
-	a := startTarget(t)
-	item := a.item()
+	a := startTarget(t, nil)
+	item := a.item(a.openChannel(), callruntime.ScopeChannel)
 	const size = 900 << 10
-	for _, token := range []string{"made-up", item.Token} {
-		inParallel(600, func(int) {
-			conn := a.dial()
-			_, _ = fmt.Fprintf(conn, "POST %s HTTP/1.1\r\nHost: a\r\nContent-Type: application/json\r\ntoken: %s\r\nContent-Length: %d\r\n\r\n", item.Path, token, size)
-			_, _ = io.WriteString(conn, strings.Repeat("[", 15<<10)) // fails if the server has already refused the body
-			if token == item.Token {
-				_, _ = io.WriteString(conn, strings.Repeat("[", size-15<<10-1))
-			}
-		})
-	}
-	if status := a.post(item.Path, item.Token, `{"conversation":{"identifier":{"id":"call-1"}}}`); status != http.StatusAccepted {
-		t.Errorf("a small callback was answered %d during the attack, want 202", status)
-	}
-	a.checkMemory()
+	a.attack(growth{log: 1 << 20, redis: 32 << 20, database: 1 << 20}, func() {
+		for _, token := range []string{"made-up", item.Token} {
+			inParallel(600, func(int) {
+				conn := a.dial()
+				_, _ = fmt.Fprintf(conn, "POST %s HTTP/1.1\r\nHost: a\r\nContent-Type: application/json\r\ntoken: %s\r\nContent-Length: %d\r\n\r\n", item.Path, token, size)
+				_, _ = io.WriteString(conn, strings.Repeat("[", 15<<10)) // fails if the server has already refused the body
+				if token == item.Token {
+					_, _ = io.WriteString(conn, strings.Repeat("[", size-15<<10-1))
+				}
+			})
+		}
+		if status := a.post(item.Path, item.Token, `{"conversation":{"identifier":{"id":"call-1"}}}`); status != http.StatusAccepted {
+			t.Errorf("a small callback was answered %d during the attack, want 202", status)
+		}
+	})
 }

@@ -3,7 +3,6 @@ package hostile
 import (
 	"fmt"
 	"net/http"
-	"os"
 	"strings"
 	"testing"
 	"time"
@@ -14,75 +13,20 @@ import (
 	"telapi/test/talk"
 )
 
-// maxResident is the resident memory that no attack may exceed.
-const maxResident = 250 << 20
-
-// victim is the built binary with default limits, and a tenant.
-type victim struct {
-	*boot.Instance
-	process *boot.Process
-	env     boot.Env
-	tenant  boot.Tenant
-}
-
-// startVictim starts a victim on real stores. Another instance creates the tenant.
-func startVictim(t *testing.T, env boot.Env) *victim {
-	t.Helper()
-	stores, _ := boot.RealStores(t)
-	v := &victim{env: boot.Merge(stores, env)}
-	v.tenant = boot.NewTenant(t, boot.Start(t, stores), "tenant")
-	v.Instance, v.process = boot.Serve(t, v.env)
-	return v
-}
-
-func (v *victim) session(t *testing.T) (id, token string) {
-	t.Helper()
-	return talk.Issue(t, v.Instance, v.tenant.Key, map[string]any{"endpointId": v.tenant.Endpoint.ID, "mode": "chat"})
-}
-
-// fullSession creates a session whose history has the maximum size.
-func (v *victim) fullSession(t *testing.T) (id, token string) {
-	t.Helper()
-	id, token = v.session(t)
-	b := talk.Connect(t, v.Instance, id, token, "")
-	b.Expect(`"event":"ready"`)
-	ch := talk.Accept(t, talk.StartRuntime(t, v.env))
-	b.Cut()
-	text := strings.Repeat("x", 60<<10)
-	for range 300 {
-		talk.SendChat(t, ch, fmt.Sprintf(`{"text":%q}`, text))
-	}
-	return id, token
-}
-
-// maxResidentBytes returns the maximum of the resident memory of the process so far.
-func (v *victim) maxResidentBytes(t *testing.T) (bytes int64) {
-	t.Helper()
-	status, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", v.process.Cmd.Process.Pid))
-	if err != nil {
-		t.Fatal(err)
-	}
-	_, rest, _ := strings.Cut(string(status), "VmHWM:")
-	if _, err := fmt.Sscanf(rest, "%d kB", &bytes); err != nil {
-		t.Fatalf("read VmHWM: %v", err)
-	}
-	return bytes << 10
-}
-
 // Sockets that never read what is replayed to them need little memory.
 func TestUnreadReplaysNeedLittleMemory(t *testing.T) {
-	v := startVictim(t, nil)
-	for range 2 {
-		_, token := v.fullSession(t)
-		for n := range 29 { // one handshake filled the history
-			if _, resp, err := talk.Dial(t, v.Instance, token, "?streamId=start"); err != nil {
+	a := startTarget(t, nil)
+	tokens := make([]string, 2)
+	for n := range tokens {
+		_, tokens[n] = a.fullSession()
+	}
+	a.attack(growth{log: 1 << 20, redis: 32 << 20, database: 1 << 20}, func() {
+		for n := range 2 * 29 { // one handshake of each session filled its history
+			if _, resp, err := talk.Dial(t, a.instance, tokens[n%2], "?streamId=start"); err != nil {
 				t.Fatalf("handshake %d: %v %s", n, err, talk.Body(resp))
 			}
 		}
-	}
-	if got := v.maxResidentBytes(t); got > maxResident {
-		t.Errorf("%d MB resident, want at most %d", got>>20, int64(maxResident)>>20)
-	}
+	})
 }
 
 func TestHandshakesOfSessionAreLimited(t *testing.T) {

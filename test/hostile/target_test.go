@@ -1,6 +1,7 @@
 package hostile
 
 import (
+	"context"
 	"fmt"
 	"net"
 	"os"
@@ -8,6 +9,9 @@ import (
 	"strings"
 	"sync"
 	"testing"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/redis/rueidis"
 
 	"telapi/callruntime"
 	"telapi/test/boot"
@@ -21,23 +25,118 @@ const (
 	maxAfter  = 100
 )
 
-// target is the built binary with default limits.
+// target is the built binary with default limits, on Redis and PostgreSQL, with a
+// tenant.
 type target struct {
 	*testing.T
 	*boot.Process
-	env  boot.Env
-	host string
-	url  string
-	key  string // of the demo team, with every scope
+	instance *boot.Instance
+	admin    *boot.Instance // creates tenants and keys
+	tenant   boot.Tenant
+	env      boot.Env
+	redis    rueidis.Client
+	database *pgx.Conn
 }
 
-func startTarget(t *testing.T) *target {
+// startTarget starts a target. Another instance creates the tenant.
+func startTarget(t *testing.T, env boot.Env) *target {
 	t.Helper()
-	env := boot.Env{"TELAPI_PORT": "0", "DATA_DIR": t.TempDir()}
-	p := boot.StartProcess(t, env, "dev", "--no-demo")
-	url := strings.Fields(p.WaitForLine(t, "API "))[1]
-	key := strings.Fields(p.WaitForLine(t, "Demo key "))[2]
-	return &target{t, p, env, strings.TrimPrefix(url, "http://"), url, key}
+	stores, _ := boot.RealStores(t)
+	admin := boot.Start(t, stores)
+	env = boot.Merge(stores, env)
+	database, err := pgx.Connect(t.Context(), env["DATABASE_URL"])
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = database.Close(context.Background()) })
+	instance, process := boot.Serve(t, env)
+	return &target{t, process, instance, admin, boot.NewTenant(t, admin, "tenant"), env, talk.StoreClient(t, env), database}
+}
+
+// session creates a session.
+func (a *target) session() (id, token string) {
+	a.Helper()
+	return talk.Issue(a.T, a.instance, a.tenant.Key, map[string]any{"endpointId": a.tenant.Endpoint.ID, "mode": "chat"})
+}
+
+// connect creates a session and opens its socket.
+func (a *target) connect() *talk.Browser {
+	a.Helper()
+	id, token := a.session()
+	b := talk.Connect(a.T, a.instance, id, token, "")
+	b.Expect(`"event":"ready"`)
+	return b
+}
+
+// fullSession creates a session whose history has the maximum size.
+func (a *target) fullSession() (id, token string) {
+	a.Helper()
+	id, token = a.session()
+	b := talk.Connect(a.T, a.instance, id, token, "")
+	b.Expect(`"event":"ready"`)
+	ch := talk.Accept(a.T, talk.StartRuntime(a.T, a.env))
+	b.Cut()
+	text := strings.Repeat("x", 60<<10)
+	for range 300 {
+		talk.SendChat(a.T, ch, fmt.Sprintf(`{"text":%q}`, text))
+	}
+	return id, token
+}
+
+// growth is what an attack may add to the log and the stores, in bytes. The memory of
+// Redis is its maximum during the attack.
+type growth struct{ log, redis, database int }
+
+// attack runs an attack and fails the test if the instance needs too much memory, if
+// log or stores grow too much, or if a client that is not involved is not served. It
+// prints how long that client waits: a machine's speed must not fail the test.
+func (a *target) attack(allowed growth, attack func()) {
+	a.Helper()
+	b := bystander{target: a, browser: a.connect()}
+	idle := b.sample(40)
+	before := a.measure()
+	var during string
+	done, sampled := make(chan struct{}), make(chan struct{})
+	go func() { defer close(sampled); during = b.sampleUntil(done) }()
+	attack()
+	close(done)
+	<-sampled
+	after := a.measure()
+	a.Logf("bystander, idle: %s; during the attack: %s", idle, during)
+	for what, grown := range map[string][2]int{
+		"log":      {after.log - before.log, allowed.log},
+		"Redis":    {after.redis - before.redis, allowed.redis},
+		"database": {after.database - before.database, allowed.database},
+	} {
+		a.Logf("%s: grown by %d KB of %d", what, grown[0]>>10, grown[1]>>10)
+		if grown[0] > grown[1] {
+			a.Errorf("%s has grown by %d bytes, want at most %d", what, grown[0], grown[1])
+		}
+	}
+	peak := a.memory("VmHWM")
+	if peak > maxDuring {
+		a.Errorf("memory reached %d MB, want at most %d", peak, maxDuring)
+	}
+	poll.Until(a, fmt.Sprintf("memory is at most %d MB again", maxAfter), func() bool { return a.memory("VmRSS") <= maxAfter })
+	a.Logf("memory: peak %d MB, now %d MB", peak, a.memory("VmRSS"))
+}
+
+// measure returns the sizes of the log and the stores.
+func (a *target) measure() growth {
+	a.Helper()
+	g := growth{log: len(a.Stderr.String())}
+	info, err := a.redis.Do(a.Context(), a.redis.B().Info().Section("memory").Build()).ToString()
+	if err != nil {
+		a.Fatal(err)
+	}
+	_, peak, _ := strings.Cut(info, "used_memory_peak:")
+	if _, err := fmt.Sscan(peak, &g.redis); err != nil {
+		a.Fatalf("read used_memory_peak: %v", err)
+	}
+	if err := a.database.QueryRow(a.Context(), "SELECT pg_database_size(current_database())").Scan(&g.database); err != nil {
+		a.Fatal(err)
+	}
+	return g
 }
 
 // memory returns a field of /proc/PID/status in MB, such as VmRSS or VmHWM, which is
@@ -61,36 +160,54 @@ func (a *target) memory(field string) int {
 	return 0
 }
 
-// checkMemory fails the test if the memory was or remains too high.
-func (a *target) checkMemory() {
-	a.Helper()
-	peak := a.memory("VmHWM")
-	if peak > maxDuring {
-		a.Errorf("memory reached %d MB, want at most %d", peak, maxDuring)
-	}
-	poll.Until(a, fmt.Sprintf("memory is at most %d MB again", maxAfter), func() bool { return a.memory("VmRSS") <= maxAfter })
-	a.Logf("memory: peak %d MB, now %d MB", peak, a.memory("VmRSS"))
-}
-
-// item returns a work item whose token may be used more than once.
-func (a *target) item() callruntime.WorkItem {
+// openChannel opens the channel call-1.
+func (a *target) openChannel() *callruntime.Channel {
 	a.Helper()
 	runtime := talk.StartRuntime(a.T, a.env)
 	ch, err := runtime.Open(a.Context(), callruntime.OpenOptions{ChannelID: "call-1", TeamID: "tm_1", EndpointID: "ep_1"})
 	if err != nil {
 		a.Fatal(err)
 	}
-	item, err := ch.Await(a.Context(), callruntime.AwaitOptions{Scope: callruntime.ScopeChannel})
+	return ch
+}
+
+// item returns a work item. With ScopeChannel, its token may be used more than once.
+func (a *target) item(ch *callruntime.Channel, scope callruntime.Scope) callruntime.WorkItem {
+	a.Helper()
+	item, err := ch.Await(a.Context(), callruntime.AwaitOptions{Scope: scope})
 	if err != nil {
 		a.Fatal(err)
 	}
 	return item
 }
 
+// startRuntime starts a call runtime that accepts every session and commits all
+// entries.
+func (a *target) startRuntime() {
+	a.Helper()
+	runtime := talk.StartRuntime(a.T, a.env)
+	go func() {
+		for {
+			ch, err := runtime.Accept(a.Context(), nil)
+			if err != nil {
+				return
+			}
+			go func() {
+				for {
+					d, err := ch.Receive(a.Context())
+					if err != nil || ch.Commit(a.Context(), d.Position) != nil {
+						return
+					}
+				}
+			}()
+		}
+	}()
+}
+
 // dial opens a connection that is closed when the test ends.
 func (a *target) dial() net.Conn {
 	a.Helper()
-	conn, err := net.Dial("tcp", a.host)
+	conn, err := net.Dial("tcp", strings.TrimPrefix(a.instance.URL, "http://"))
 	if err != nil {
 		a.Fatal(err)
 	}

@@ -1,0 +1,39 @@
+package hostile
+
+import (
+	"fmt"
+	"regexp"
+	"strings"
+	"testing"
+
+	"telapi/test/boot"
+	"telapi/test/poll"
+)
+
+// A page that sends browser actions cannot fill the database: a session may store
+// 16 MiB. The rate is higher than by default, so that the attack takes seconds.
+func TestBrowserActionsDoNotFillTheDatabase(t *testing.T) {
+	a := startTarget(t, boot.Env{"SESSION_MAX_FRAMES_PER_SECOND": "10000"})
+	var members strings.Builder // names are stored, values are redacted
+	for n := range 250 {
+		fmt.Fprintf(&members, `,"a-member-with-a-name-of-some-length-%03d":0`, n)
+	}
+	action := "{" + members.String()[1:] + "}"
+	a.startRuntime()
+	a.attack(growth{log: 1 << 20, redis: 64 << 20, database: 40 << 20}, func() {
+		b := a.connect()
+		const sent, window = 1_600, 16 // of 13 KB each, after redaction
+		for n := range sent + window {
+			if n < sent {
+				b.Send("browser_action", "browserAction", action)
+			}
+			if n >= window {
+				b.Next()
+			}
+		}
+		poll.Until(t, "actions in excess are counted", func() bool {
+			_, metrics := a.instance.Call(t, "GET", "/metrics")
+			return regexp.MustCompile(`(?m)^telapi_browser_actions_dropped_total{reason="session_limit"} [1-9]`).MatchString(metrics)
+		})
+	})
+}

@@ -1,0 +1,144 @@
+package hostile
+
+import (
+	"encoding/binary"
+	"fmt"
+	"net/http"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/google/uuid"
+
+	"telapi/test/boot"
+	"telapi/test/poll"
+	"telapi/test/talk"
+)
+
+// frame returns a WebSocket frame with a masking key of zeros.
+func frame(final bool, opcode byte, payload string) string {
+	header := []byte{opcode, 0x80 | 127}
+	if final {
+		header[0] |= 0x80
+	}
+	if len(payload) < 126 {
+		header[1] = 0x80 | byte(len(payload))
+	} else {
+		header = binary.BigEndian.AppendUint64(header, uint64(len(payload)))
+	}
+	return string(header) + "\x00\x00\x00\x00" + payload
+}
+
+// maxFlood is how much a client can send before its connection is closed, in bytes:
+// the budget of a second, and what the buffers of both sides hold.
+const maxFlood = 64 << 20
+
+// Every kind of frame counts, so that no client can keep an instance busy. An audio
+// frame in excess of its limit is dropped; a flood closes the socket.
+func TestFloodsOfAnyFrameCloseTheSocket(t *testing.T) {
+	const text, continuation, ping, pong = 1, 0, 9, 10
+	fragments := func(payload string) func(string) string {
+		return func(string) string {
+			return frame(false, text, "") + strings.Repeat(frame(false, continuation, payload), 10_000)
+		}
+	}
+	floods := map[string]func(session string) string{
+		"pings":           func(string) string { return strings.Repeat(frame(true, ping, ""), 10_000) },
+		"pongs":           func(string) string { return strings.Repeat(frame(true, pong, "x"), 10_000) },
+		"empty fragments": fragments(""),
+		"tiny fragments":  fragments("x"),
+		"audio": func(session string) string {
+			return frame(true, text, talk.Frame("audio", session, uuid.NewString(), "audio", fmt.Sprintf(`{"data":%q}`, strings.Repeat("A", 60<<10))))
+		},
+		"tiny audio": func(session string) string {
+			return strings.Repeat(frame(true, text, talk.Frame("audio", session, uuid.NewString(), "audio", `{"data":""}`)), 1_000)
+		},
+		"invalid frames": func(session string) string {
+			valid := frame(true, text, talk.Frame("ping", session, uuid.NewString(), "ping", "{}"))
+			return strings.Repeat(strings.Repeat(frame(true, text, "{}"), 9)+valid, 100)
+		},
+	}
+	a := startTarget(t, nil)
+	a.attack(growth{log: 1 << 20, redis: 32 << 20, database: 1 << 20}, func() {
+		var attackers sync.WaitGroup
+		for name, flood := range floods {
+			b := a.connect()
+			attackers.Go(func() {
+				data, sent := []byte(flood(b.Session)), 0
+				for sent < 4*maxFlood {
+					n, err := b.Conn.NetConn().Write(data)
+					if sent += n; err != nil {
+						break
+					}
+					data = []byte(strings.TrimPrefix(string(data), frame(false, text, ""))) // of a message in fragments, once
+				}
+				t.Logf("%s: %d KB sent", name, sent>>10)
+				if sent > maxFlood {
+					t.Errorf("%s: the client could send %d MB, want at most %d", name, sent>>20, maxFlood>>20)
+				}
+			})
+			attackers.Go(func() {
+				if code := b.CloseCode(); code != 4004 {
+					t.Errorf("%s: close code %d, want 4004", name, code)
+				}
+			})
+		}
+		attackers.Wait()
+	})
+}
+
+// Fragments, control frames and audio within the limits do not close a socket.
+func TestFramesWithinTheBudgetAreAccepted(t *testing.T) {
+	i := boot.Start(t, boot.Env{})
+	tenant := boot.NewTenant(t, i, "tenant")
+	session, token := talk.Issue(t, i, tenant.Key, map[string]any{"endpointId": tenant.Endpoint.ID, "mode": "chat"})
+	b := talk.Connect(t, i, session, token, "")
+	b.Expect(`"event":"ready"`)
+	id := uuid.NewString()
+	chat := talk.Frame("chat", session, id, "chat", `{"text":"in fragments"}`)
+	send := frame(true, 9, "ping") + frame(true, 10, "unrequested pong") + frame(false, 1, chat[:40])
+	for n := 40; n < len(chat); n++ {
+		send += frame(false, 0, chat[n:n+1])
+	}
+	send += frame(true, 9, "between fragments") + frame(true, 0, "")
+	for range 400 {
+		send += frame(true, 1, talk.Frame("audio", session, uuid.NewString(), "audio", `{"data":""}`))
+	}
+	if _, err := b.Conn.NetConn().Write([]byte(send)); err != nil {
+		t.Fatal(err)
+	}
+	b.Expect(`"event":"ack"`, id)
+	b.Expect(`"event":"ack"`, b.Chat("still open"))
+}
+
+// An instance has a maximum number of sockets. The reason is also reported to a plain
+// GET, and a socket that is closed makes room.
+func TestConnectionsOfInstanceAreLimited(t *testing.T) {
+	i := boot.Start(t, boot.Env{"SESSION_MAX_CONNECTIONS": "1"})
+	tenant := boot.NewTenant(t, i, "tenant")
+	issue := func() (id, token string) {
+		return talk.Issue(t, i, tenant.Key, map[string]any{"endpointId": tenant.Endpoint.ID, "mode": "chat"})
+	}
+	id, token := issue()
+	b := talk.Connect(t, i, id, token, "")
+	b.Expect(`"event":"ready"`)
+	otherID, otherToken := issue()
+	_, resp, err := talk.Dial(t, i, otherToken, "")
+	if err == nil || resp.StatusCode != http.StatusServiceUnavailable || resp.Header.Get("Retry-After") == "" {
+		t.Fatalf("second socket: %v, %v; want 503 with Retry-After", resp, err)
+	}
+	if plain, body := i.Call(t, "GET", "/ws/session", "Authorization", "Bearer "+otherToken); plain.StatusCode != http.StatusServiceUnavailable || !strings.Contains(body, "1 open WebSockets") {
+		t.Errorf("plain GET: %d %s, want the reason of the handshake", plain.StatusCode, body)
+	}
+	b.Expect(`"event":"ack"`, b.Chat("still here"))
+	b.Cut()
+	poll.Until(t, "another socket is accepted", func() bool {
+		conn, _, err := talk.Dial(t, i, otherToken, "")
+		if err != nil {
+			return false
+		}
+		b = &talk.Browser{Conn: conn, Session: otherID, T: t}
+		return true
+	})
+	b.Expect(`"event":"ready"`)
+}
