@@ -92,7 +92,7 @@ Configure it with environment variables; see docs/configuration.md.`,
 	root.SetOut(c.Out)
 	root.SetErr(c.Err)
 	root.SetVersionTemplate("telapi {{.Version}}\n") // same output as telapi version
-	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return flagError(err) })
+	root.SetFlagErrorFunc(flagError)
 	root.PersistentFlags().BoolVar(&c.json, "json", false, "print JSON to stdout, one object per line")
 	for _, g := range []struct {
 		title    string
@@ -150,7 +150,7 @@ func requireUse(cmd *cobra.Command) {
 }
 
 // flagError replaces the parser's text for an invalid value.
-func flagError(err error) error {
+func flagError(_ *cobra.Command, err error) error {
 	invalid, ok := errors.AsType[*pflag.InvalidValueError](err)
 	if !ok {
 		return err

@@ -199,7 +199,11 @@ func (c *call) handleCommand(e wire.Entry) {
 			return
 		}
 		c.settings.update(cmd)
-		c.settingsChanged()
+		c.effects.publish("", EventCommand, "settings changed", nil)
+		if c.digits != "" && !valueOf(c.settings.dtmf.Enabled) {
+			c.submit()
+		}
+		c.resetSilenceTimers()
 	}
 }
 
@@ -215,15 +219,6 @@ func (c *call) confirmed(yes bool) {
 	default:
 		c.notify("Not confirmed. The command was cancelled.")
 	}
-}
-
-// settingsChanged applies changed settings to the current state.
-func (c *call) settingsChanged() {
-	c.effects.publish("", EventCommand, "settings changed", nil)
-	if c.digits != "" && !valueOf(c.settings.dtmf.Enabled) {
-		c.submit()
-	}
-	c.resetSilenceTimers()
 }
 
 // endAfterPlayback calls end when the queue is empty. Every item has a timeout, so

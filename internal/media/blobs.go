@@ -30,13 +30,13 @@ func (b *Blob) setHeader(h http.Header, p Path) {
 	h.Set("X-Content-Type-Options", "nosniff")
 }
 
-func (s *Service) get(x *httpserve.Response, r *http.Request, p Path) error {
+func (s *Service) get(w *httpserve.Response, r *http.Request, p Path) error {
 	b, err := s.store.Open(p)
 	if err != nil {
 		return err
 	}
 	defer b.Close()
-	extendDeadline(x, b.Size)
+	extendDeadline(w, b.Size)
 	// RFC 9110 defines ranges for GET only, and ignores unknown units. A suffix of
 	// length 0 is not satisfiable. ServeContent does not implement these rules.
 	if unit, ranges, _ := strings.Cut(r.Header.Get("Range"), "="); r.Method == http.MethodHead || !strings.EqualFold(unit, "bytes") {
@@ -44,8 +44,8 @@ func (s *Service) get(x *httpserve.Response, r *http.Request, p Path) error {
 	} else {
 		r.Header.Set("Range", "bytes="+replaceEmptyRanges(ranges, b.Size))
 	}
-	b.setHeader(x.Header(), p)
-	http.ServeContent(x, r, "", b.Modified, b.File)
+	b.setHeader(w.Header(), p)
+	http.ServeContent(w, r, "", b.Modified, b.File)
 	return nil
 }
 
@@ -79,17 +79,17 @@ func (s *Service) load(path string, limit int64) (fastlane.Blob, bool) {
 	return blob, true
 }
 
-func (s *Service) put(x *httpserve.Response, r *http.Request, p Path) error {
+func (s *Service) put(w *httpserve.Response, r *http.Request, p Path) error {
 	switch size := r.ContentLength; {
 	case size < 0, size == 0 && r.Header.Get("Content-Length") == "":
-		x.Header().Set("Connection", "close") // the length of the body is unknown
+		w.Header().Set("Connection", "close") // the length of the body is unknown
 		return fault.New(fault.LengthRequired, "Content-Length is required.")
 	case size > s.options.MaxObjectBytes:
 		return fault.New(fault.PayloadTooLarge, "A blob must have at most %d bytes.", s.options.MaxObjectBytes)
 	case r.Header.Get("Content-Range") != "":
 		return fault.New(fault.Validation, "Partial uploads are not supported: remove Content-Range.")
 	}
-	extendDeadline(x, r.ContentLength)
+	extendDeadline(w, r.ContentLength)
 	created, err := s.store.Put(p, r.Body, r.ContentLength, precondition(r.Header))
 	switch {
 	case errors.Is(err, errBody):
@@ -100,18 +100,18 @@ func (s *Service) put(x *httpserve.Response, r *http.Request, p Path) error {
 		return err
 	}
 	s.metrics.received.Add(float64(r.ContentLength))
+	status := http.StatusNoContent
 	if created {
-		x.WriteHeader(http.StatusCreated)
-	} else {
-		x.WriteHeader(http.StatusNoContent)
+		status = http.StatusCreated
 	}
+	w.WriteHeader(status)
 	return nil
 }
 
-func (s *Service) delete(x *httpserve.Response, r *http.Request, p Path) error {
+func (s *Service) delete(w *httpserve.Response, r *http.Request, p Path) error {
 	err := s.store.Delete(p, precondition(r.Header))
 	if err == nil {
-		x.WriteHeader(http.StatusNoContent)
+		w.WriteHeader(http.StatusNoContent)
 	}
 	return err
 }
@@ -152,7 +152,7 @@ const (
 )
 
 // list sends one JSON object per blob and line, in order of path.
-func (s *Service) list(x *httpserve.Response, r *http.Request) error {
+func (s *Service) list(w *httpserve.Response, r *http.Request) error {
 	var issues fault.Issues
 	query := r.URL.Query()
 	after, _ := issues.QueryValue(query, "after")
@@ -177,6 +177,6 @@ func (s *Service) list(x *httpserve.Response, r *http.Request) error {
 		}
 		lines.WriteByte('\n')
 	}
-	x.WriteBytes(http.StatusOK, "application/x-ndjson", lines.Bytes())
+	w.WriteBytes(http.StatusOK, "application/x-ndjson", lines.Bytes())
 	return nil
 }

@@ -112,18 +112,18 @@ func (s *Service) Close() { s.store.Close() }
 
 // route dispatches a request. It uses the path as sent, without decoding,
 // cleaning or redirecting.
-func (s *Service) route(x *httpserve.Response, r *http.Request) error {
+func (s *Service) route(w *httpserve.Response, r *http.Request) error {
 	path := r.URL.EscapedPath()
 	isRead := r.Method == http.MethodGet || r.Method == http.MethodHead
 	switch {
 	case (path == "/health" || path == "/metrics") && !isRead:
-		return httpserve.MethodNotAllowed(x, "GET, HEAD")
+		return httpserve.MethodNotAllowed(w, "GET, HEAD")
 	case path == "/health":
-		return s.health(x)
+		return s.health(w)
 	case path == "/metrics":
-		return s.scrape(x, r)
+		return s.scrape(w, r)
 	case path == strings.TrimSuffix(Prefix, "/") && isRead && s.mayChange(r):
-		return s.list(x, r)
+		return s.list(w, r)
 	}
 	change := r.Method == http.MethodPut || r.Method == http.MethodDelete
 	if change && !s.mayChange(r) {
@@ -136,29 +136,29 @@ func (s *Service) route(x *httpserve.Response, r *http.Request) error {
 	case !ok:
 		return errNotFound
 	case isRead:
-		return s.get(x, r, p)
+		return s.get(w, r, p)
 	case r.Method == http.MethodPut:
-		return s.put(x, r, p)
+		return s.put(w, r, p)
 	case r.Method == http.MethodDelete:
-		return s.delete(x, r, p)
+		return s.delete(w, r, p)
 	}
-	return httpserve.MethodNotAllowed(x, "GET, HEAD, PUT, DELETE")
+	return httpserve.MethodNotAllowed(w, "GET, HEAD, PUT, DELETE")
 }
 
-func (s *Service) health(x *httpserve.Response) error {
+func (s *Service) health(w *httpserve.Response) error {
 	text, status := "ok", http.StatusOK
 	if s.draining.Load() {
 		text, status = "draining", http.StatusServiceUnavailable
 	}
-	x.WriteBytes(status, "text/plain; charset=utf-8", []byte(text))
+	w.WriteBytes(status, "text/plain; charset=utf-8", []byte(text))
 	return nil
 }
 
-func (s *Service) scrape(x *httpserve.Response, r *http.Request) error {
+func (s *Service) scrape(w *httpserve.Response, r *http.Request) error {
 	if want := s.options.MetricsToken; want != "" && !httpserve.HasBearer(r, want) {
 		return fault.New(fault.Unauthorized, "Send METRICS_TOKEN as a bearer token.")
 	}
-	s.prometheus.ServeHTTP(x, r)
+	s.prometheus.ServeHTTP(w, r)
 	return nil
 }
 
@@ -170,25 +170,25 @@ func (s *Service) mayChange(r *http.Request) bool {
 // the metrics.
 func (s *Service) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	start := time.Now()
-	x := &httpserve.Response{ResponseWriter: w, Request: r, Realm: "telapi media", ErrorsByStatus: contentErrors}
+	resp := &httpserve.Response{ResponseWriter: w, Request: r, Realm: "telapi media", ErrorsByStatus: contentErrors}
 	if r.Body != http.NoBody {
 		extendDeadline(w, 0) // limits also the time to skip a body that no handler reads
 	}
 	if s.draining.Load() {
 		w.Header().Set("Connection", "close")
 	}
-	defer x.RecoverAndFinish(func() { s.observe(x, time.Since(start)) })
-	if err := s.route(x, r); err != nil {
-		x.Fail(err)
+	defer resp.RecoverAndFinish(func() { s.observe(resp, time.Since(start)) })
+	if err := s.route(resp, r); err != nil {
+		resp.Fail(err)
 	}
 }
 
-func (s *Service) observe(x *httpserve.Response, took time.Duration) {
-	method := httpserve.Method(x.Request)
-	s.metrics.requests.WithLabelValues(method, strconv.Itoa(x.Status)).Inc()
+func (s *Service) observe(w *httpserve.Response, took time.Duration) {
+	method := httpserve.Method(w.Request)
+	s.metrics.requests.WithLabelValues(method, strconv.Itoa(w.Status)).Inc()
 	s.metrics.duration.WithLabelValues(method).Observe(took.Seconds())
-	s.metrics.sent.Add(float64(x.Bytes))
-	x.Log(x.Request.Context(), s.options.Log, slog.LevelDebug, took, x.Request.RemoteAddr)
+	s.metrics.sent.Add(float64(w.Bytes))
+	w.Log(w.Request.Context(), s.options.Log, slog.LevelDebug, took, w.Request.RemoteAddr)
 }
 
 // served records a response from memory.

@@ -122,7 +122,11 @@ func (h *Hub) Serve(ctx context.Context, client rueidis.Client, over <-chan stru
 	conn, release := node.Dedicate()
 	defer release()
 	l := &link{hub: h, conn: conn, confirmed: make(chan struct{}, batchTopics), beacons: newBeacons(client)}
-	lost := conn.SetPubSubHooks(rueidis.PubSubHooks{OnSubscription: l.confirm, OnMessage: l.message})
+	lost := conn.SetPubSubHooks(rueidis.PubSubHooks{OnMessage: l.message, OnSubscription: func(s rueidis.PubSubSubscription) {
+		if s.Kind == "subscribe" {
+			l.confirmed <- struct{}{}
+		}
+	}})
 	publishing, stop := context.WithCancel(ctx)
 	defer l.beacons.publishing.Wait()
 	defer stop()
@@ -249,12 +253,6 @@ func (l *link) subscribe(ctx context.Context, names []string) error {
 		}
 	}
 	return nil
-}
-
-func (l *link) confirm(s rueidis.PubSubSubscription) {
-	if s.Kind == "subscribe" {
-		l.confirmed <- struct{}{}
-	}
 }
 
 // up calls Up of all subscribers of the topics that are not up yet.

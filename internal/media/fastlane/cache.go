@@ -179,12 +179,6 @@ func (c *cache) endChange(path string) {
 	}
 }
 
-func (c *cache) stats() Stats {
-	c.mu.RLock()
-	defer c.mu.RUnlock()
-	return Stats{Hits: c.hits.Load(), Objects: int64(len(c.entries)), Bytes: c.bytes}
-}
-
 // newEntry reads a blob into memory, or keeps its file for sendfile.
 func newEntry(path string, b Blob, inMemory bool) (*entry, error) {
 	e := &entry{path: path, length: b.Size}

@@ -127,7 +127,11 @@ type Stats struct {
 }
 
 // Stats returns current figures.
-func (f *FastPath) Stats() Stats { return f.cache.stats() }
+func (f *FastPath) Stats() Stats {
+	f.cache.mu.RLock()
+	defer f.cache.mu.RUnlock()
+	return Stats{Hits: f.cache.hits.Load(), Objects: int64(len(f.cache.entries)), Bytes: f.cache.bytes}
+}
 
 // Drain waits for active responses after srv.Shutdown. It cuts them off when ctx
 // ends.
