@@ -48,7 +48,8 @@ type process struct {
 	jobs      []func(context.Context)
 }
 
-// startTelemetry starts logging, metrics and tracing, and logs opts.Warnings.
+// startTelemetry starts logging, metrics and tracing, and logs opts.Warnings. The
+// caller listens first, so that a port in use is reported without other log lines.
 func (p *process) startTelemetry(ctx context.Context, opts Options) (err error) {
 	p.telemetry, err = telemetry.New(ctx, telemetry.Options{
 		Level:        p.cfg.LogLevel,

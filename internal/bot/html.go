@@ -29,7 +29,7 @@ func htmlToText(s string) string { return collapseSpace(stripTags(s, " ")) }
 func stripTags(s, newline string) string {
 	z := html.NewTokenizer(strings.NewReader(s))
 	var out strings.Builder
-	silent := "" // the innermost silent element that is open
+	silent := "" // the outermost silent element that is open
 	for {
 		kind := z.Next()
 		switch kind {

@@ -27,8 +27,8 @@ const (
 type Subscriber interface {
 	// Up is called when the server has confirmed the subscription.
 	Up()
-	// Down is called when the connection is lost, or about 5 s after it has stopped
-	// delivering messages.
+	// Down is called when the connection is lost, or within about 5 s after it has
+	// stopped delivering messages.
 	Down(err error)
 	Message(payload string)
 }

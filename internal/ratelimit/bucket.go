@@ -71,8 +71,8 @@ func (b *bucket) take(d *Decision, now time.Time) bool {
 func (b *bucket) maxLease() int64 { return max(1, b.rule.max/leaseShare) }
 
 // want returns the size of the next lease: the next size, or one permit for each
-// waiting caller if that is more. Sizes start with one and double, so that at most
-// as many permits are leased for a client as it has used.
+// waiting caller if that is more. Sizes start with one and double, so that an idle
+// client holds no more permits than it has used.
 func (b *bucket) want() int64 { return min(max(b.size, b.waiting), b.maxLease()) }
 
 // add stores granted permits. The window counts from the time when the lease was

@@ -15,7 +15,7 @@ const closeNoResponse = 4002;
 /** One WebSocket with timeouts. It is lost if the service does not complete the handshake or answer a ping in time. */
 export class Connection {
   private readonly socket: WebSocketLike;
-  private timeout: ReturnType<typeof setTimeout> | undefined; // first the handshake's; then the next ping is due, or its pong overdue
+  private timeout: ReturnType<typeof setTimeout> | undefined; // for the handshake; later for the next ping, or for the answer to it
   private ping: (() => void) | undefined;
   private pingIntervalMs = 0;
   private awaitingPong = false; // a ping is unanswered
