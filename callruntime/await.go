@@ -146,7 +146,7 @@ func (o *AwaitOptions) complete() error {
 		return fmt.Errorf("invalid kind %q: use bot, llm or tool", o.Kind)
 	case o.Scope != ScopeWorkItem && o.Scope != ScopeChannel:
 		return fmt.Errorf("invalid scope %q: use work_item or channel", o.Scope)
-	case !wire.ValidChannelID(o.WorkItemID):
+	case !wire.ValidID(o.WorkItemID):
 		return invalidID("work item", o.WorkItemID)
 	case o.TTL < time.Millisecond || o.TTL > MaxTTL:
 		return fmt.Errorf("invalid TTL %s: use 1ms to %s", o.TTL, MaxTTL)

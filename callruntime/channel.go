@@ -28,7 +28,7 @@ type Channel struct {
 	TeamID, EndpointID          string
 	Mode, CallID, TransactionID string
 	Profile                     []byte      // gatewayProfile as JSON
-	Offer                       *wire.Offer // set by Accept
+	Offer                       *wire.Offer // of a session: its identity and metadata; nil for a channel that Open opened
 	Committed                   string      // the committed position at the time of the claim; empty if none
 	// LostAt is when the store was last found to have lost data of the channel; zero
 	// if never. The runtime that had the claim then gets ErrLost, or ErrClaimLost if
@@ -52,6 +52,7 @@ type Channel struct {
 	newest  atomic.Pointer[WorkItem]  // the work item that was registered last; nil if none
 	// lastReceived is a copy of position for renewals of the claim; nil if none.
 	lastReceived atomic.Pointer[string]
+	lastEntry    atomic.Pointer[string] // position of the entry channel_ended; nil before Receive has returned it
 
 	reading  chan struct{} // holds a value while a call of Receive reads; guards the fields below
 	position string        // of the last entry that Receive returned
@@ -70,7 +71,7 @@ type OpenOptions struct {
 // Open opens a channel and claims it. If the channel is already open for the same
 // team and endpoint, Open claims it.
 func (r *Runtime) Open(ctx context.Context, o OpenOptions) (*Channel, error) {
-	if !wire.ValidChannelID(o.ChannelID) {
+	if !wire.ValidID(o.ChannelID) {
 		return nil, invalidID("channel", o.ChannelID)
 	}
 	args := append([]string{rand.Text(), o.TeamID, o.EndpointID, o.Mode, o.CallID, o.TransactionID, string(o.Profile)}, kv.LimitArgs(r.opts.Limits)...)
@@ -78,8 +79,11 @@ func (r *Runtime) Open(ctx context.Context, o OpenOptions) (*Channel, error) {
 	return c, wrap("open channel "+o.ChannelID, err)
 }
 
-// Attach claims an existing channel, including one that this runtime claimed
-// before it was restarted.
+// Attach claims an existing channel. A restarted runtime attaches to the channels
+// that it had before, see Channels: it need not wait until the old claims expire.
+// Attach fails with ErrNotFound, with ErrClaimed if a runtime with another name has
+// the claim, and with ErrEnded if the channel has ended and its last entry is
+// committed.
 func (r *Runtime) Attach(ctx context.Context, channelID string) (*Channel, error) {
 	c, err := r.claimChannel(ctx, channelID, "attach")
 	return c, wrap("attach to channel "+channelID, err)
@@ -92,10 +96,20 @@ func invalidID(kind, id string) error {
 // claimChannel claims a channel and renews the claim until the channel or the
 // runtime is closed.
 func (r *Runtime) claimChannel(ctx context.Context, channelID, action string, args ...string) (*Channel, error) {
+	if !wire.ValidID(channelID) {
+		return nil, ErrNotFound
+	}
 	c := newChannel(r, channelID, rand.Text(), runtimeStream(channelID))
+	r.hold(ctx, channelID)
 	reply, err := c.claim(ctx, action, r.opts.Lease, args...)
 	if err != nil {
 		return nil, err
+	}
+	if reply[10] != "" {
+		c.Offer = new(wire.Offer)
+		if err := json.Unmarshal([]byte(reply[10]), c.Offer); err != nil {
+			return nil, fmt.Errorf("decode the offer: %w", err)
+		}
 	}
 	c.TeamID, c.EndpointID, c.Mode, c.CallID, c.TransactionID = reply[2], reply[3], reply[4], reply[5], reply[6]
 	c.Profile, c.Committed, c.position = []byte(reply[7]), reply[8], reply[8]
@@ -125,7 +139,8 @@ func (c *Channel) subscribe() {
 }
 
 // Close releases the claim, so that another runtime can claim the channel at
-// once. The channel stays open; Receive fails with ErrClosed.
+// once. The service then offers a session to the runtimes again. The channel stays
+// open; Receive fails with ErrClosed.
 func (c *Channel) Close(ctx context.Context) error {
 	c.cancel(ErrClosed)
 	c.subscription.Close()
@@ -133,6 +148,7 @@ func (c *Channel) Close(ctx context.Context) error {
 		return nil
 	}
 	<-c.renewed
+	c.runtime.drop(ctx, c.ID)
 	_, err := c.claim(ctx, "renew", 0)
 	if errors.Is(err, ErrClaimLost) || errors.Is(err, ErrLost) {
 		return nil
@@ -154,8 +170,8 @@ func (c *Channel) claim(ctx context.Context, action string, lease time.Duration,
 	return reply, wrap("claim", err)
 }
 
-// renewClaim extends the claim. It fails with ErrLost if the store has lost data
-// that it acknowledged to this runtime.
+// renewClaim extends the claim. It fails with ErrLost if the store has lost a
+// message, a work item or an entry that this runtime refers to.
 func (c *Channel) renewClaim(ctx context.Context) error {
 	_, err := c.claim(ctx, "renew", c.runtime.opts.Lease, c.outbox.newestID(), c.newestItem(), c.received())
 	if errors.Is(err, ErrClaimLost) || errors.Is(err, ErrLost) {
@@ -183,7 +199,8 @@ func (c *Channel) newestItem() string {
 }
 
 // checkClaim renews the claim if its lease has expired, for example because the
-// process was suspended. Another runtime may have the claim then.
+// process was suspended. It fails with ErrClaimLost if another runtime has claimed
+// the channel meanwhile. An observer has no claim.
 func (c *Channel) checkClaim(ctx context.Context) error {
 	if c.token == "" || time.Now().Before(*c.claimedUntil.Load()) {
 		return nil
@@ -203,9 +220,16 @@ func (c *Channel) keepClaim() {
 }
 
 // Commit marks all entries up to a position as handled. The next runtime that
-// claims the channel receives the entries after this position.
+// claims the channel receives the entries after this position. Committing the last
+// entry, channel_ended, also closes the channel for this runtime.
 func (c *Channel) Commit(ctx context.Context, position string) error {
-	return c.do(ctx, "commit", c.token, position, keptEntries)
+	err := c.do(ctx, "commit", c.token, position, keptEntries)
+	if last := c.lastEntry.Load(); err == nil && last != nil && *last == position {
+		c.cancel(ErrEnded)
+		c.subscription.Close()
+		c.runtime.drop(ctx, c.ID)
+	}
+	return err
 }
 
 // End ends the channel for all participants. Ending it again has no effect.
@@ -236,11 +260,11 @@ const retryDelay = 100 * time.Millisecond
 // run runs a script on the channel and repeats it until ctx ends, while the store
 // is unavailable. Every script can be repeated after a lost reply. No attempt takes
 // effect after run has returned, unless ctx was canceled: then the last attempt can
-// take effect within attemptTimeout. A channel with an invalid ID does not exist; in
+// take effect within attemptTimeout. A channel with an invalid ID does not exist: in
 // a cluster its keys would be in different slots.
 func (c *Channel) run(ctx context.Context, script string, args ...string) rueidis.RedisResult {
-	if !wire.ValidChannelID(c.ID) {
-		return rueidis.NewErrorResult(ErrLost)
+	if !wire.ValidID(c.ID) {
+		return rueidis.NewErrorResult(ErrNotFound)
 	}
 	r := c.runtime
 	args = append(args, "")

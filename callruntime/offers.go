@@ -77,7 +77,7 @@ func (r *Runtime) acceptOffer(ctx context.Context, entry rueidis.XRangeEntry, wa
 		return nil, r.ackOffer(ctx, entry.ID, false)
 	}
 	c, err := r.claimChannel(ctx, offer.SessionID, "accept")
-	if errors.Is(err, ErrLost) || errors.Is(err, ErrClaimed) || errors.Is(err, ErrEnded) {
+	if errors.Is(err, ErrNotFound) || errors.Is(err, ErrClaimed) || errors.Is(err, ErrEnded) {
 		return nil, r.ackOffer(ctx, entry.ID, true)
 	}
 	if err != nil {

@@ -21,7 +21,7 @@ import (
 const (
 	maxAudio     = 256             // audio frames that wait for Receive; more are dropped
 	readBatch    = 128             // entries read at once
-	pollInterval = 5 * time.Second // time between two reads if no notice arrives: one can be missed
+	pollInterval = 5 * time.Second // time between two reads if no notice arrives, since a notice can be lost
 )
 
 // Delivery is one received entry.
@@ -35,11 +35,13 @@ type Delivery struct {
 
 // Receive waits for the next entry. It returns the entries of the stream in order,
 // and audio frames as they arrive. Audio does not delay entries: it is returned
-// only when no entry is known to be waiting. Receive fails with ErrEnded after the
-// last entry, with ErrClaimLost if the claim has expired or another runtime has it,
-// with ErrLost if the store lost the channel or its newest entries, and with
-// ErrClosed after Close. If an entry cannot be decoded, Receive returns its position with the
-// error; the next call continues after it.
+// only when no entry is known to be waiting.
+//
+// Receive fails with ErrEnded after the last entry, with ErrClaimLost if another
+// runtime has claimed the channel, with ErrLost if the store has lost the channel or
+// entries that Receive returned before, and with ErrClosed after Close. If an entry
+// cannot be decoded, Receive returns its position with the error; the next call
+// continues after it.
 func (c *Channel) Receive(ctx context.Context) (Delivery, error) {
 	select {
 	case c.reading <- struct{}{}:
@@ -125,12 +127,14 @@ func (c *Channel) next() (Delivery, error) {
 	if err != nil {
 		return d, fmt.Errorf("decode entry %s: %w", d.Position, err)
 	}
-	c.ended = d.Entry.Kind == wire.KindChannelEnded
+	if c.ended = d.Entry.Kind == wire.KindChannelEnded; c.ended {
+		c.lastEntry.Store(&d.Position)
+	}
 	return d, nil
 }
 
-// read fetches the entry at the position and those after it. If the entry at the
-// position is missing, the store has lost its newest entries.
+// read fetches the entry at the position, which was received before, and those after
+// it. If the entry at the position is missing, the store has lost its newest entries.
 func (c *Channel) read(ctx context.Context) error {
 	found, err := c.runtime.read(ctx, c.stream, c.position, readBatch+1)
 	if err != nil {
@@ -160,10 +164,10 @@ func (d Delivery) isEnd() bool {
 	return json.Unmarshal(d.JSON, &entry) == nil && entry.Kind == wire.KindChannelEnded
 }
 
-// touch runs touch.lua if a work item may have expired, and returns when to call
+// touch runs touch.lua if a work item may have timed out, and returns when to call
 // it again. drained reports that the channel has ended and all entries are
-// committed. If Receive is not called, the next script on the channel applies
-// expired deadlines.
+// committed. If Receive is not called, the next script on the channel times out work
+// items.
 func (c *Channel) touch(ctx context.Context) (due time.Time, drained bool, err error) {
 	known := c.due.Load()
 	if known != nil && time.Now().Before(*known) {
@@ -194,8 +198,8 @@ func dueIn(ms int64) *time.Time {
 	return &at
 }
 
-// subscriber receives the notices of a channel's topic. Receive finds out about
-// missed notices when it reads again; only audio is lost.
+// subscriber receives the notices of a channel's topic. Entries whose notices were
+// lost are found by the next read; lost audio is not repeated.
 type subscriber struct{ *Channel }
 
 func (c subscriber) Down(error) {}
@@ -205,6 +209,8 @@ func (c subscriber) Up() {
 	c.wake()
 }
 
+// Message handles a notice: audio, or the time until the next work item times out,
+// which stands after the last space or after the leading D.
 func (c subscriber) Message(payload string) {
 	if payload == "" || kv.Notice(payload[0]) != kv.NoticeAudio {
 		ms, err := strconv.ParseInt(payload[1+strings.LastIndexAny(payload, " D"):], 10, 64)
@@ -256,10 +262,10 @@ func history(channelID string) stream {
 	}}
 }
 
-// Observe reads the runtime stream of a channel without claiming it, after a
-// position; with an empty position it starts with the oldest entry. On the returned channel
-// Send, Await, Cancel and End act on behalf of the runtime that has the claim, and
-// Commit fails with ErrClaimLost.
+// Observe reads the runtime stream of a channel without claiming it. It starts after
+// the position from, or with the oldest entry if from is empty. On the returned
+// channel Send, Await, Cancel and End act on behalf of the runtime that has the
+// claim, and Commit fails with ErrClaimLost.
 func (r *Runtime) Observe(channelID, from string) *Channel {
 	return r.observe(channelID, from, runtimeStream(channelID))
 }
@@ -279,8 +285,8 @@ func (r *Runtime) observe(channelID, from string, s stream) *Channel {
 }
 
 // Entries returns up to count entries that are on a channel's runtime stream now,
-// the oldest first, starting with the one at the position from. Entries that were committed long ago are
-// no longer there.
+// the oldest first, starting with the one at the position from. Older committed
+// entries are no longer there, see the contract's section Commit.
 func (r *Runtime) Entries(ctx context.Context, channelID, from string, count int) ([]Delivery, error) {
 	return r.list(ctx, runtimeStream(channelID), from, count)
 }

@@ -32,9 +32,13 @@ import (
 	"telapi/internal/sleep"
 )
 
-// The errors that operations on a channel wrap.
+// The errors that operations on a channel wrap. ErrLost means that the store has
+// lost a channel that this runtime had claimed, or data that it had acknowledged,
+// for example in a failover; then Attach again. ErrNotFound means that a channel
+// that this runtime does not have does not exist.
 var (
-	ErrLost            = errors.New("channel not found, or the store has lost part of it")
+	ErrNotFound        = errors.New("channel not found")
+	ErrLost            = errors.New("the store has lost data of the channel")
 	ErrEnded           = errors.New("channel has ended")
 	ErrOtherTeam       = errors.New("channel belongs to another team or endpoint")
 	ErrClaimed         = errors.New("channel is claimed by another runtime")
@@ -49,7 +53,7 @@ var (
 // replyErrors maps the replies of the scripts to errors; nil means success.
 var replyErrors = map[string]error{
 	"claimed": nil, "committed": nil, "done": nil, "awaited": nil, "cancelled": nil, "sent": nil, "repeated": nil,
-	"lost": ErrLost, "ended": ErrEnded, "foreign": ErrOtherTeam, "taken": ErrClaimed, "claim_lost": ErrClaimLost, "unknown": ErrUnknownPosition,
+	"not_found": ErrNotFound, "lost": ErrLost, "ended": ErrEnded, "foreign": ErrOtherTeam, "taken": ErrClaimed, "claim_lost": ErrClaimLost, "unknown": ErrUnknownPosition,
 	"no_item": ErrWorkItemNotFound, "exists": ErrWorkItemExists,
 }
 
@@ -202,9 +206,27 @@ func (r *Runtime) serveTopics() {
 	}
 }
 
-// ReportSpeech reports speech that the runtime synthesized. It counts as usage of
-// the team. Empty ID and At are filled in. If the outcome is unknown, reporting again
-// with the same ID and At is safe.
+// ErrVersion means that service and runtime use different versions of the scripts.
+var ErrVersion = errors.New("the service uses another version of the channel scripts")
+
+// CheckVersion fails with ErrVersion if the service runs another version of the
+// channel scripts than this package. It returns nil if no instance is running.
+func (r *Runtime) CheckVersion(ctx context.Context) error {
+	version, err := r.client.Do(ctx, r.client.B().Get().Key(kv.ScriptsKey).Build()).ToString()
+	switch {
+	case rueidis.IsRedisNil(err):
+		return nil
+	case err != nil:
+		return wrap("check version", err)
+	case version != lua.Version():
+		return fmt.Errorf("check version: %w: %s instead of %s", ErrVersion, version, lua.Version())
+	}
+	return nil
+}
+
+// ReportSpeech reports the usage of one text that the runtime synthesized, so that
+// it counts for the team. Empty ID and At are filled in. If the outcome is unknown,
+// report again with the same ID and At: a report is counted once per ID.
 func (r *Runtime) ReportSpeech(ctx context.Context, report wire.SpeechReport) error {
 	if report.TeamID == "" || report.Characters < 1 {
 		return errors.New("report speech: TeamID and Characters are required")

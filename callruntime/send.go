@@ -82,7 +82,7 @@ func (c *Channel) SendAudio(ctx context.Context, audio jsontext.Value) error {
 func (c *Channel) encode(m wire.ChannelMessage) (string, error) {
 	if m.MessageID == "" {
 		m.MessageID = uuid.NewString()
-	} else if !wire.ValidChannelID(m.MessageID) {
+	} else if !wire.ValidID(m.MessageID) {
 		return "", invalidID("message", m.MessageID)
 	}
 	if m.Timestamp == 0 {

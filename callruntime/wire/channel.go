@@ -4,10 +4,10 @@ package wire
 
 import "github.com/go-json-experiment/json/jsontext"
 
-// ValidChannelID reports whether id is a valid ID of a channel, message or work
-// item: 1 to 128 ASCII letters, digits and . _ : - characters. Other characters
-// could end the hash tag of a key or change a URL.
-func ValidChannelID(id string) bool {
+// ValidID reports whether id is a valid ID of a channel, message or work item: 1 to
+// 128 characters from A-Z a-z 0-9 . _ : -. Other characters could end the hash tag of
+// a key or change the path of a URL.
+func ValidID(id string) bool {
 	for i := range len(id) {
 		switch c := id[i]; {
 		case 'a' <= c && c <= 'z', 'A' <= c && c <= 'Z', '0' <= c && c <= '9', c == '.', c == '_', c == ':', c == '-':
@@ -39,7 +39,8 @@ func DefaultChannelLimits() ChannelLimits {
 	}
 }
 
-// Offer announces a session without a runtime. Its channel has the session's ID.
+// Offer announces a session that no runtime has claimed. Its channel has the
+// session's ID.
 type Offer struct {
 	SessionID  string         `json:"sessionId"`
 	TeamID     string         `json:"teamId"`
@@ -50,8 +51,8 @@ type Offer struct {
 	ExpiresAt  int64          `json:"expiresAt,omitzero"` // Unix ms at which the session ends
 }
 
-// SpeechReport reports the synthesis of one text. The service counts each report
-// once, no matter how often it is sent.
+// SpeechReport is a usage report: the characters of one text that was synthesized. The
+// service counts each ID once, no matter how often the report is sent.
 type SpeechReport struct {
 	ID         string `json:"id"` // a UUID
 	TeamID     string `json:"teamId"`

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"slices"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -259,6 +260,31 @@ func OpenRuntime(cfg config.Config) (*callruntime.Runtime, error) {
 		return nil, err
 	}
 	return callruntime.New(callruntime.Options{Name: "telapi-operator", Store: store})
+}
+
+// ListChannels returns the live channels, the oldest first.
+func ListChannels(ctx context.Context, cfg config.Config, log io.Writer) (list []redisstore.ChannelInfo, err error) {
+	if _, err := runtimeStore(cfg); err != nil {
+		return nil, err
+	}
+	var s stores
+	defer s.close()
+	if err := s.openKeyValueForCommand(cfg, commandLogger(cfg, log)); err != nil {
+		return nil, err
+	}
+	connecting, cancel := context.WithTimeout(ctx, connectTimeout)
+	defer cancel()
+	if err := s.kv.Connect(connecting); err != nil {
+		return nil, err
+	}
+	for c, err := range s.kv.List(ctx) {
+		if err != nil {
+			return nil, err
+		}
+		list = append(list, c)
+	}
+	slices.SortFunc(list, func(a, b redisstore.ChannelInfo) int { return a.OpenedAt.Compare(b.OpenedAt) })
+	return list, nil
 }
 
 func runtimeStore(cfg config.Config) (rueidis.ClientOption, error) {

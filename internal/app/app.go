@@ -175,7 +175,7 @@ func New(ctx context.Context, cfg config.Config, opts Options) (_ *App, err erro
 		Channels:       connections,
 		Speech:         a.speech,
 		Media:          mediaReader,
-		Callbacks:      callback.NewService(redisstore.NewCallbacks(kv), platform, a.log, a.telemetry.Registry, time.Now),
+		Callbacks:      callback.NewService(redisstore.NewCallbacks(kv), connections, platform, a.log, a.telemetry.Registry, time.Now),
 		AnyOrigin:      opts.Development,
 		Playground:     a.playground(),
 	})
@@ -192,6 +192,8 @@ func New(ctx context.Context, cfg config.Config, opts Options) (_ *App, err erro
 		func(ctx context.Context) { _ = db.Connect(ctx) }, // retries and logs until ctx ends
 		authenticator.Run,
 		limits.Run,
+		connections.Run,
+		kv.PublishScriptVersion,
 		func(ctx context.Context) { releaseMemory(ctx, releaseInterval) },
 		func(ctx context.Context) { kv.Subscribe(ctx, authenticator, quotas, limits) },
 	)

@@ -172,6 +172,7 @@ func (d *diagnosis) keyValue(ctx context.Context) (string, error) {
 	if d.cfg.RedisURL != "" {
 		d.nodes(ctx, kv)
 	}
+	d.run(ctx, "runtimes", func(ctx context.Context) (string, error) { return d.runtimes(ctx, kv) })
 	value, saved, err := kv.Limits(ctx)
 	if err != nil {
 		return "", fmt.Errorf("read rate limits: %w", cause(err))
@@ -183,6 +184,49 @@ func (d *diagnosis) keyValue(ctx context.Context) (string, error) {
 		return "", fmt.Errorf("stored rate limits are invalid: %w. Replace them with telapi limits set", cause(err))
 	}
 	return "available", nil
+}
+
+const (
+	// maxWait is how long sessions may wait for a runtime before doctor warns.
+	maxWait = 30 * time.Second
+	// maxListed bounds the channels that doctor reads.
+	maxListed = 10_000
+)
+
+// runtimes checks whether sessions wait for a runtime.
+func (d *diagnosis) runtimes(ctx context.Context, kv *redisstore.Store) (string, error) {
+	offers, groups, err := kv.Offers(ctx)
+	if err != nil {
+		return "", fmt.Errorf("read offers: %w", cause(err))
+	}
+	var channels, claimed, expired, waiting int
+	var oldest time.Duration
+	for c, err := range kv.List(ctx) {
+		if err != nil {
+			return "", cause(err)
+		}
+		switch channels++; c.Claim {
+		case redisstore.ClaimHeld:
+			claimed++
+		case redisstore.ClaimExpired:
+			expired++
+		}
+		if c.Waiting() {
+			waiting++
+			oldest = max(oldest, time.Since(c.UnclaimedSince))
+		}
+		if channels == maxListed {
+			break
+		}
+	}
+	text := fmt.Sprintf("channels: %d, claimed: %d, expired claims: %d; offers: %d, groups: %d", channels, claimed, expired, offers, groups)
+	if channels == maxListed {
+		text += "; only the first channels were counted"
+	}
+	if oldest > maxWait {
+		d.warn("runtimes", "sessions that wait for a runtime: %d, the oldest for %s. Start a runtime; telapi channel list shows the sessions", waiting, oldest.Round(time.Second))
+	}
+	return text, nil
 }
 
 // redisSettings lists the settings that a Redis server needs to keep channels.

@@ -31,7 +31,7 @@ func BenchmarkAccept(b *testing.B) {
 	body := `{"conversation":{"identifier":{"id":"call-1"}},"from":{"identifier":{"id":"bot-7"}},"messages":{"timestamp":"2026-11-15T09:30:00Z",
 		"message":[{"messageId":1,"sequence":1,"content":{"textMessage":{"textPlain":"` + strings.Repeat("word ", 120) + `"},
 		"event":{"typing":{"enable":true,"duration":800},"custom":{"name":"config","value":{"sessionParams":{"bargeIn":true,"bargeInMinWordCount":2}}}}}}]}}`
-	s := callback.NewService(acceptingStore{}, command.PlatformPolicy{}, slog.New(slog.DiscardHandler), prometheus.NewRegistry(), time.Now)
+	s := callback.NewService(acceptingStore{}, nil, command.PlatformPolicy{}, slog.New(slog.DiscardHandler), prometheus.NewRegistry(), time.Now)
 	r := callback.Request{
 		Credential: callback.Credential{ChannelID: channelID, Kind: wire.BotItem, Digest: "d1"}, Body: []byte(body), Received: time.Now(),
 	}

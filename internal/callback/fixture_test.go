@@ -84,7 +84,11 @@ type fixture struct {
 	runtime  *callruntime.Runtime
 	channel  *callruntime.Channel
 	now      time.Time // of the service
+	offers   []string
 }
+
+// Reoffer implements callback.Offers.
+func (f *fixture) Reoffer(offer []byte) { f.offers = append(f.offers, string(offer)) }
 
 type options struct {
 	profile  string
@@ -124,7 +128,7 @@ func (f *fixture) useService(disabled ...string) {
 		f.Fatal(err)
 	}
 	f.registry = prometheus.NewRegistry()
-	f.service = callback.NewService(f.store, platform, slog.New(slog.DiscardHandler), f.registry, func() time.Time { return f.now })
+	f.service = callback.NewService(f.store, f, platform, slog.New(slog.DiscardHandler), f.registry, func() time.Time { return f.now })
 }
 
 func (f *fixture) open(id, profile string) *callruntime.Channel {

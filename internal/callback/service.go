@@ -41,6 +41,7 @@ const (
 // Service accepts callbacks. It is safe for concurrent use.
 type Service struct {
 	store    Store
+	offers   Offers
 	platform command.PlatformPolicy
 	policies *lru.Cache[string, *channelPolicy]
 	log      *slog.Logger
@@ -56,13 +57,13 @@ type channelPolicy struct {
 
 // NewService returns a service that uses the given store. The platform policy
 // applies to all channels.
-func NewService(store Store, platform command.PlatformPolicy, log *slog.Logger, registry prometheus.Registerer, now func() time.Time) *Service {
+func NewService(store Store, offers Offers, platform command.PlatformPolicy, log *slog.Logger, registry prometheus.Registerer, now func() time.Time) *Service {
 	policies, err := lru.New[string, *channelPolicy](maxPolicies)
 	if err != nil {
 		panic(err) // only if the size is not positive
 	}
 	parked := &parkedItems{store: store}
-	return &Service{store, platform, policies, log, now, parked, newMetrics(registry, func() float64 {
+	return &Service{store, offers, platform, policies, log, now, parked, newMetrics(registry, func() float64 {
 		since := parked.oldest(context.Background())
 		if since.IsZero() {
 			return 0
@@ -142,7 +143,7 @@ func (s *Service) checkCredential(ctx context.Context, c Credential) (Status, er
 }
 
 func (c Credential) wellFormed() bool {
-	return c.Digest != "" && wire.ValidChannelID(c.ChannelID) && (c.Kind == wire.BotItem || wire.ValidChannelID(c.WorkItemID))
+	return c.Digest != "" && wire.ValidID(c.ChannelID) && (c.Kind == wire.BotItem || wire.ValidID(c.WorkItemID))
 }
 
 func (s *Service) accept(ctx context.Context, r Request) (Receipt, error) {
@@ -230,6 +231,9 @@ func (s *Service) deliver(ctx context.Context, r Request, result bot.Result, dig
 	}
 	if err != nil {
 		return Receipt{}, err
+	}
+	if len(delivered.Offer) > 0 {
+		s.offers.Reoffer(delivered.Offer)
 	}
 	receipt.Status = "accepted"
 	if delivered.Status == Parked {

@@ -59,6 +59,13 @@ type DeliverResult struct {
 	Status  Status
 	Receipt []byte // of the first callback, if Status is Duplicate or Consumed
 	Number  int64  // of the work item in its channel, if Status is Parked
+	Offer   []byte // wire.Offer as JSON, if no runtime has claimed the session; otherwise empty
+}
+
+// Offers announces sessions to runtimes.
+type Offers interface {
+	// Reoffer offers an unclaimed session. It does not block.
+	Reoffer(offer []byte)
 }
 
 // ParkedItem is a work item whose answer waits for earlier work items.

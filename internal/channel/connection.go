@@ -43,6 +43,7 @@ type Connection struct {
 	service  *Service
 	session  SessionInfo
 	id       string
+	openedAt time.Time
 	attached AttachResult
 	start    Cursor // sent to the browser in the ready frame
 	resuming bool
@@ -97,6 +98,7 @@ func (c *Connection) Start(socket Socket) {
 
 // Close detaches the connection. It is called after the socket is closed.
 func (c *Connection) Close() {
+	c.service.open.remove(c)
 	c.unsubscribe()
 	c.service.sessions.Touch(c.session.SessionID)
 	ctx, cancel := context.WithTimeout(context.Background(), storeTimeout)
@@ -153,7 +155,7 @@ func (c *Connection) Heartbeat(ctx context.Context) {
 		return
 	}
 	if result.Offer {
-		c.offer(ctx)
+		c.offer(ctx, result.Expired)
 	} else {
 		c.reoffer.Store(false)
 	}
@@ -172,12 +174,13 @@ func (c *Connection) checkPosition(newest string) {
 	}
 }
 
-// offer announces the session to the runtimes. The next heartbeat retries a
-// failed offer.
-func (c *Connection) offer(ctx context.Context) {
-	offer := c.session.Offer
-	offer.ExpiresAt = c.session.ExpiresAt.UnixMilli()
-	err := c.service.store.Offer(ctx, offer)
+// offer announces the session to the runtimes. A failed offer is retried within
+// claimInterval. expired reports that the claim of a runtime has expired.
+func (c *Connection) offer(ctx context.Context, expired bool) {
+	if expired {
+		c.service.metrics.expired.Inc()
+	}
+	err := c.service.offer(ctx, c.session.Offer)
 	c.reoffer.Store(err != nil)
 	if err != nil {
 		c.service.log.WarnContext(ctx, "session not offered to runtimes; will retry", "session_id", c.session.SessionID, "error", err)

@@ -142,12 +142,17 @@ func encode(v any) jsontext.Value {
 	return b
 }
 
-// withStreamID inserts a message's cursor at the start of its envelope.
+// withStreamID inserts a message's cursor at the start of its envelope, which is a
+// JSON object.
 func withStreamID(m Message) []byte {
 	id := m.Cursor.String()
 	b := make([]byte, 0, len(m.JSON)+len(id)+16)
 	b = append(b, `{"streamId":"`...)
 	b = append(b, id...)
-	b = append(b, `",`...)
-	return append(b, bytes.TrimPrefix(m.JSON, []byte{'{'})...)
+	b = append(b, '"')
+	members := bytes.TrimLeft(m.JSON[1:], " \t\r\n")
+	if members[0] != '}' {
+		b = append(b, ',')
+	}
+	return append(b, members...)
 }

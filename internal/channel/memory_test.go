@@ -29,6 +29,9 @@ type memory struct {
 	offered    int
 	offering   bool // an earlier connection is responsible for the offer
 	claimed    bool
+	claim      *Claim
+	mustOffer  bool // by the next Renew
+	expired    bool
 	actions    []string
 	ended      []string
 	leases     []time.Duration
@@ -60,7 +63,13 @@ func (m *memory) Renew(_ context.Context, owner Owner, lease time.Duration, retr
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.leases, m.owner = append(m.leases, lease), owner
-	return RenewResult{m.outcome, retry && !m.claimed, at(len(m.history)).ID}, m.err
+	return RenewResult{Outcome: m.outcome, Offer: (retry || m.mustOffer) && !m.claimed, Expired: m.expired, Newest: at(len(m.history)).ID}, m.err
+}
+
+func (m *memory) Claims(_ context.Context, ids []string) ([]*Claim, error) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return slices.Repeat([]*Claim{m.claim}, len(ids)), m.err
 }
 
 func (m *memory) Offer(_ context.Context, o wire.Offer) error {

@@ -85,6 +85,7 @@ type Service struct {
 	now      func() time.Time
 	metrics  metrics
 	tasks    *background.Group
+	open     connectionSet
 }
 
 // NewService returns a service that uses the given stores until Close.
@@ -117,10 +118,11 @@ func (s *Service) Limits() Limits { return s.limits }
 // caller calls Start once there is a socket, and Close at the end.
 func (s *Service) Open(ctx context.Context, session SessionInfo, succeeds, resume string) (*Connection, error) {
 	c := &Connection{
-		service: s, session: session, id: uuid.NewString(),
+		service: s, session: session, id: uuid.NewString(), openedAt: s.now(),
 		rate:      perSecond(s.limits.FramesPerSecond),
 		audioRate: perSecond(s.limits.AudioBytesPerSecond),
 	}
+	c.session.Offer.ExpiresAt = session.ExpiresAt.UnixMilli()
 	c.session.Profile = nil // only needed to open the channel; do not keep it for the connection's life
 	c.reoffer.Store(true)
 	// Subscribe first. Otherwise messages between the end of the history and
@@ -141,7 +143,7 @@ func (s *Service) Open(ctx context.Context, session SessionInfo, succeeds, resum
 	}
 	r := attachRequest(session, succeeds)
 	r.ConnectionID, r.Lease, r.Mode, r.Profile = c.id, s.lease(), session.Mode, session.Profile
-	r.Entry = c.entry(wire.Entry{Kind: wire.KindSession, Event: "connected"})
+	r.Entry, r.Offer = c.entry(wire.Entry{Kind: wire.KindSession, Event: "connected"}), encode(c.session.Offer)
 	if resume != "" {
 		cursor, _ := ParseCursor(resume) // an invalid cursor has no epoch and cannot be resumed
 		r.Resume = &cursor
@@ -176,8 +178,9 @@ func (s *Service) Open(ctx context.Context, session SessionInfo, succeeds, resum
 		}
 	}
 	if c.attached.Offer {
-		c.offer(ctx)
+		c.offer(ctx, c.attached.Expired)
 	}
+	s.open.add(c)
 	return c, nil
 }
 
@@ -212,6 +215,12 @@ type metrics struct {
 	replayed     prometheus.Counter
 	recoveries   *prometheus.CounterVec
 	ackSeconds   prometheus.Histogram
+	dropped      prometheus.Counter
+	offers       prometheus.Counter
+	expired      prometheus.Counter
+	claimed      prometheus.Gauge
+	waiting      prometheus.Gauge
+	oldestWait   prometheus.Gauge
 }
 
 func newMetrics(registry prometheus.Registerer) metrics {
@@ -230,6 +239,18 @@ func newMetrics(registry prometheus.Registerer) metrics {
 		ackSeconds: auto.NewHistogram(prometheus.HistogramOpts{
 			Name: "telapi_frame_ack_seconds", Help: "Time from receiving a frame to acknowledging it.",
 			Buckets: []float64{.0005, .001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 2.5}}),
+		dropped: auto.NewCounter(prometheus.CounterOpts{
+			Name: "telapi_messages_dropped_total", Help: "Messages of runtimes that were dropped because they are not JSON objects."}),
+		offers: auto.NewCounter(prometheus.CounterOpts{
+			Name: "telapi_offers_total", Help: "Offers of sessions to runtimes, including repeated ones."}),
+		expired: auto.NewCounter(prometheus.CounterOpts{
+			Name: "telapi_claims_expired_total", Help: "Claims that expired while the session's browser was connected."}),
+		claimed: auto.NewGauge(prometheus.GaugeOpts{
+			Name: "telapi_sessions_claimed", Help: "Sessions of this instance's WebSockets that a runtime has claimed."}),
+		waiting: auto.NewGauge(prometheus.GaugeOpts{
+			Name: "telapi_sessions_waiting", Help: "Sessions of this instance's WebSockets that wait for a runtime."}),
+		oldestWait: auto.NewGauge(prometheus.GaugeOpts{
+			Name: "telapi_sessions_waiting_seconds", Help: "Longest time that a session of this instance's WebSockets has waited for a runtime, among those that still wait."}),
 	}
 	// Start at 0 so that an alert sees the first one as an increase.
 	m.refused.WithLabelValues(string(codeBackpressure))

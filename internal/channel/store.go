@@ -35,6 +35,9 @@ type AttachRequest struct {
 	Resume *Cursor
 	// Entry is added to the runtime stream to report the connection.
 	Entry []byte
+	// Offer is the session's wire.Offer as JSON, which a runtime receives with
+	// its claim.
+	Offer []byte
 }
 
 // AttachResult is the state that a connection starts with.
@@ -43,6 +46,7 @@ type AttachResult struct {
 	Head      Cursor    // newest message of the history
 	LastEntry string    // ID of the newest entry of the runtime stream
 	Offer     bool      // the channel is unclaimed: call Store.Offer
+	Expired   bool      // with Offer: the claim of a runtime has expired
 	TextChat  bool      // chat frames are accepted
 	Recovered bool      // the history has everything after Resume
 	Missed    []Message // first page of the messages to replay, oldest first; Since returns the rest
@@ -62,6 +66,7 @@ type Owner struct {
 type RenewResult struct {
 	Outcome Outcome
 	Offer   bool   // no runtime has claimed the session and no offer is pending: call Store.Offer
+	Expired bool   // with Offer: the claim of a runtime has expired
 	Newest  string // ID of the newest message of the history
 }
 
@@ -113,6 +118,9 @@ type Store interface {
 	// Offer announces an unclaimed session to the runtimes. It does nothing
 	// while an earlier offer of the session waits for a runtime.
 	Offer(ctx context.Context, o wire.Offer) error
+	// Claims returns the claim of each channel, or nil if the channel is not open.
+	// It need not be atomic.
+	Claims(ctx context.Context, channelIDs []string) ([]*Claim, error)
 	// Detach releases the ownership if the connection still has it.
 	Detach(ctx context.Context, owner Owner, entry []byte) error
 	// Since returns the first page of the messages after a cursor. The page is
@@ -136,7 +144,8 @@ type Subscriber interface {
 	Messages(after Cursor, list []Message)
 	// Audio delivers an audio frame. Audio is not part of the history.
 	Audio(json []byte)
-	// Replaced reports that the given connection took over the session. The
+	// Replaced reports that the given connection took over the session, or, if
+	// connectionID is empty, that the subscriber should renew its ownership. The
 	// report may be outdated: the subscriber may own the session again.
 	Replaced(connectionID string)
 	// Closed reports that the channel has ended.

@@ -5,6 +5,8 @@ import (
 	"context"
 	"slices"
 
+	"github.com/go-json-experiment/json/jsontext"
+
 	"telapi/callruntime/wire"
 )
 
@@ -42,7 +44,7 @@ func (c *Connection) Gap() {
 func (c *Connection) Audio(json []byte) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.socket != nil {
+	if c.socket != nil && c.isObject(json) {
 		c.socket.SendAudio(json)
 	}
 }
@@ -100,16 +102,31 @@ func (c *Connection) endReplay() {
 	}
 }
 
-// advance moves the position past messages and returns their frames. The caller
-// holds mu.
+// advance moves the position past messages and returns their frames. It drops
+// messages that are not JSON objects: a browser could not read them, and invalid
+// UTF-8 would close its socket. The caller holds mu.
 func (c *Connection) advance(messages []Message) [][]byte {
 	frames := make([][]byte, 0, len(messages))
 	for _, m := range messages {
-		c.service.metrics.frames.WithLabelValues(string(typeOf(m.JSON)), string(wire.ToBrowser)).Inc()
 		c.position = m.Cursor
+		if !c.isObject(m.JSON) {
+			continue
+		}
+		c.service.metrics.frames.WithLabelValues(string(typeOf(m.JSON)), string(wire.ToBrowser)).Inc()
 		frames = append(frames, withStreamID(m))
 	}
 	return frames
+}
+
+// isObject reports whether a runtime's message is one JSON object. It counts and
+// logs others, without their content.
+func (c *Connection) isObject(message jsontext.Value) bool {
+	if bytes.HasPrefix(message, []byte{'{'}) && message.IsValid(jsontext.AllowDuplicateNames(true)) {
+		return true
+	}
+	c.service.metrics.dropped.Inc()
+	c.service.log.Warn("message of the runtime dropped: not a JSON object", "session_id", c.session.SessionID, "bytes", len(message))
+	return false
 }
 
 // typeOf returns a message's type for the metrics. It only looks at the start of

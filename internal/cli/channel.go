@@ -59,6 +59,20 @@ func (c *cli) channelOpenCommand() *cobra.Command {
 	return cmd
 }
 
+func (c *cli) channelListCommand() *cobra.Command {
+	return &cobra.Command{Use: "list", Short: "List the live channels with their claims and backlogs",
+		Long: `Lists open channels, and ended ones whose runtime has not committed all entries, the oldest
+first. A session waits for a runtime if a browser is connected and the claim is none or
+expired.`,
+		RunE: c.withConfig(func(ctx context.Context, _ []string) (any, error) {
+			list, err := app.ListChannels(ctx, c.cfg, c.Err)
+			if err != nil {
+				return nil, err
+			}
+			return newTable(list, identity, "id", "state", "browser", "claim", "runtime", "lastActivity", "backlogEntries"), nil
+		})}
+}
+
 func (c *cli) channelTailCommand() *cobra.Command {
 	cmd := &cobra.Command{Use: "tail CHANNEL", Short: "Print the entries of a channel's runtime stream, oldest first",
 		Long: `Prints the entries of the runtime stream, starting with the oldest one kept, and exits after

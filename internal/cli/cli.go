@@ -101,8 +101,8 @@ Configure it with environment variables; see docs/configuration.md.`,
 		{"Run:", []*cobra.Command{c.serveCommand(), c.devCommand(), c.mediaCommand(), c.migrateCommand()}},
 		{"Administer (also while the server is running):", []*cobra.Command{
 			c.teamCommand(), c.keyCommand(), c.endpointCommand(), c.limitsCommand(), c.quotaCommand(),
-			group("channel", "Open, follow and end channels, and send messages",
-				c.channelOpenCommand(), c.channelTailCommand(), c.channelSendCommand(), c.channelEndCommand()),
+			group("channel", "List, open, follow and end channels, and send messages",
+				c.channelListCommand(), c.channelOpenCommand(), c.channelTailCommand(), c.channelSendCommand(), c.channelEndCommand()),
 			group("callback", "Test callbacks of providers", c.callbackIssueCommand(), c.callbackLintCommand()),
 			group("speech", "Manage speech in the media cache", c.speechWarmCommand()),
 		}},
@@ -228,7 +228,7 @@ func (c *cli) withRuntime(body func(ctx context.Context, r *callruntime.Runtime,
 		}
 		defer r.Close()
 		result, err := body(ctx, r, args)
-		if errors.Is(err, callruntime.ErrLost) {
+		if errors.Is(err, callruntime.ErrNotFound) {
 			err = fmt.Errorf("%w: %s", err, howChannelsOpen)
 		}
 		return result, err

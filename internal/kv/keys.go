@@ -35,6 +35,12 @@ const (
 	// LeasePrefix is followed by the name of a job that one instance at a time
 	// may run. The value names the holder, which renews the key's TTL.
 	LeasePrefix = "telapi:lease:"
+	// ScriptsKey holds the version of the channel scripts that the service runs. It
+	// expires a minute after the last instance has stopped.
+	ScriptsKey = "telapi:scripts"
+	// runtimePrefix is followed by the name of a runtime: a sorted set with the
+	// channels that it may have claimed, by the time of the claim in Unix ms.
+	runtimePrefix = "telapi:runtime:"
 	// ProbeKey is written periodically to check that the store accepts writes.
 	ProbeKey = "telapi:probe"
 	// AnnounceTopic carries cache invalidations, one topic per message, to every
@@ -81,6 +87,9 @@ func NewestOfferKey(sessionID string) string {
 	return "telapi:offer:{" + OffersStream + "}:" + sessionID
 }
 
+// RuntimeKey returns the key with the channels that a runtime may have claimed.
+func RuntimeKey(name string) string { return runtimePrefix + name }
+
 // ReplicatedKey returns the key that is written after a channel's data if replicas
 // must confirm it: WAIT covers only earlier writes of its own connection.
 func ReplicatedKey(id string) string { return channelPrefix + id + "}:replicated" }
@@ -112,6 +121,6 @@ const (
 	NoticeEntry    Notice = 'E' // runtime: ID of an entry now on the stream, a space, and the content of NoticeDue
 	NoticeDue      Notice = 'D' // runtime: ms until a work item expires; empty if none is awaited
 	NoticeMessage  Notice = 'M' // browser: epoch, previous ID and last ID, separated by spaces, then each ChannelMessage after a line feed
-	NoticeReplaced Notice = 'R' // browser: the connection that owns the session now
+	NoticeReplaced Notice = 'R' // browser: the connection that owns the session now; empty: the owner should run renew.lua
 	NoticeEnded    Notice = 'X' // browser: the reason why the channel ended
 )

@@ -9,7 +9,7 @@
 -- ARGV[7]  entry to add to the stream when the work item times out
 -- ARGV[8]  ID of the newest work item that is awaited and not expired; may be empty
 -- returns  {'awaited', deadline in Unix ms}, also if called again with the same credential;
---          {'exists'} if another work item has this ID; {'ended'}, {'claim_lost'}, or {'lost'}, also if the work item in ARGV[8] is lost
+--          {'exists'} if another work item has this ID; {'ended'}, {'not_found'}, {'claim_lost'}, or {'lost'}, also if the work item in ARGV[8] is lost
 --
 -- Atomic so that work items of several processes have one order.
 loadChannel('state', 'claimToken', 'queue', 'epoch')

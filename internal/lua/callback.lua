@@ -10,8 +10,9 @@
 -- ARGV[7]  epoch of the channel when the commands were checked
 -- ARGV[8]  receipt
 -- ARGV[9…] entries, JSON objects with at least one member
--- returns  {outcome, receipt of the first callback if there was one, number of the work item if it is parked}; the
---          outcome is routed, parked, invalid, ended, consumed, duplicate, cancelled, stale or backpressure
+-- returns  {outcome, receipt of the first callback if there was one, number of the work item if it is parked, the
+--          session's offer if the caller should offer it}; missing or empty where there is none. The outcome is
+--          routed, parked, invalid, ended, consumed, duplicate, cancelled, stale or backpressure
 --
 -- Atomic so that only one of several concurrent callbacks with a credential is accepted,
 -- and so that a credential is consumed if and only if the entries are stored. If it is
@@ -19,7 +20,7 @@
 local RETRY_WINDOW = 600000 -- ms for which a callback that has no duplicates can be retried
 local MAX_USES = 1024 -- of channel credentials that are remembered
 
-loadChannel('state', 'epoch', 'queue')
+loadChannel('state', 'epoch', 'queue', 'claimUntil', 'offeredAt', 'offer')
 local digest, callbackID, bodyDigest, duplicateFor, receipt = ARGV[1], ARGV[4], ARGV[5], tonumber(ARGV[6]), ARGV[8]
 local c = credentialFor(digest, ARGV[2], ARGV[3])
 if not c then return { 'invalid' } end
@@ -36,9 +37,14 @@ if channelScope then
   end
 end
 
-if c.callbackID == callbackID then
-  return { channelScope and 'routed' or c.state, c.receipt, c.state == 'parked' and tostring(c.number) or nil }
+-- Returns the reply to an accepted callback. The caller offers an unclaimed session, since
+-- there may be no connection that does. It can repeat that: a session has one offer.
+local function accepted(outcome, storedReceipt)
+  local number = outcome == 'parked' and tostring(c.number) or ''
+  return { outcome, storedReceipt, number, needsOffer() and channel.offer or '' }
 end
+
+if c.callbackID == callbackID then return accepted(channelScope and 'routed' or c.state, c.receipt) end
 local refusal = credentialRefusal(c)
 if refusal == 'consumed' then return { c.bodyDigest == bodyDigest and 'duplicate' or 'consumed', c.receipt } end
 if refusal then return { refusal } end
@@ -75,7 +81,7 @@ if not inTurn then
   redis.call('HSET', WORK, c.number, '0 ' .. packed)
   keepAlive()
   save()
-  return { 'parked', receipt, tostring(c.number) }
+  return accepted('parked', receipt)
 end
 for _, entry in ipairs(list) do addEntry(entry) end
 if not channelScope then
@@ -84,4 +90,4 @@ if not channelScope then
   advanceQueue()
 end
 saveAndNotify()
-return { 'routed', receipt }
+return accepted('routed', receipt)

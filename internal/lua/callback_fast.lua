@@ -1,9 +1,10 @@
 -- The fast version of callback.lua for the common case: the first callback for the
--- first unsettled work item, on an open channel without expired deadlines. It returns
--- what callback.lua would. In any other case it changes nothing and callback.lua runs.
+-- first unsettled work item, on an open and claimed channel without expired deadlines. It
+-- returns what callback.lua would. In any other case it changes nothing and callback.lua
+-- runs.
 do
-  local flow, state, epoch, queue = unpack(redis.call('HMGET', META, 'flow', 'state', 'epoch', 'queue'))
-  if state == 'open' and epoch == ARGV[7] and queue then
+  local flow, state, epoch, queue, claimUntil = unpack(redis.call('HMGET', META, 'flow', 'state', 'epoch', 'queue', 'claimUntil'))
+  if state == 'open' and epoch == ARGV[7] and queue and now < tonumber(claimUntil or 0) then
     local head, tail, parked = string.match(queue, QUEUE_PATTERN)
     local touchAt, _, idleAt, entries, entryAt, bytes, limits, committed, committedBytes, maxEntries, maxBytes = string.match(flow, FLOW_PATTERN)
     entries, bytes = tonumber(entries), tonumber(bytes)
@@ -30,7 +31,7 @@ do
         'flow', string.format(FLOW_FORMAT, touchAt, nextDueAt, idleAt, entries, newestEntry and now or entryAt, bytes, limits))
       local wait = nextDueAt < NEVER and string.format('%d', nextDueAt - now) or ''
       redis.call('PUBLISH', PREFIX .. 'up', newestEntry and 'E' .. newestEntry .. ' ' .. wait or 'D' .. wait)
-      return { 'routed', ARGV[8] }
+      return { 'routed', ARGV[8], '', '' }
     end
   end
 end

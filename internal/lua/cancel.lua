@@ -3,7 +3,7 @@
 -- ARGV[1]  token of the claim; empty: act for the runtime that has the claim
 -- ARGV[2]  work item ID
 -- returns  'cancelled', also if it was cancelled before; 'no_item' if the work item is unknown, timed out, or its
---          result is on the stream; 'ended', 'lost' or 'claim_lost'
+--          result is on the stream; 'ended', 'not_found', 'lost' or 'claim_lost'
 --
 -- Atomic so that a work item is either cancelled or answered. The callback of a parked
 -- work item is dropped. Callbacks that were only waiting for this work item are routed.

@@ -1,4 +1,4 @@
--- telapi channel scripts, version 1
+-- telapi channel scripts, version 2
 --
 -- Every channel script starts with this file: channel.lua followed by X.lua is the
 -- complete script. If there is an X_fast.lua, insert it before the marker below. It
@@ -46,6 +46,8 @@ local PAGE_BYTES, PAGE_ITEMS = 131072, 8
 
 -- The history is trimmed once per TRIM_INTERVAL messages, and whenever it is read.
 local TRIM_INTERVAL = 128
+
+local MAX_MESSAGE = 65536 -- bytes of a message to the browser
 
 local clock = redis.call('TIME')
 local now = clock[1] * 1000 + math.floor(clock[2] / 1000) -- Unix ms
@@ -397,6 +399,10 @@ local function isItemLost(id)
   return (id or '') ~= '' and redis.call('HEXISTS', WORK, '@' .. id) == 0
 end
 
+-- Makes the session's connection run renew.lua, which checks what the connection relies on
+-- and whether the session should be offered.
+local function requestRenewal() redis.call('PUBLISH', PREFIX .. 'down', 'R') end
+
 -- Starts a new epoch after a loss of acknowledged data and makes the claim invalid, so
 -- that both sides learn of it: cursors of the old epoch cannot be resumed, connections
 -- check their position, and the runtime's next call fails with lost. The lease of the
@@ -404,14 +410,15 @@ end
 local function reportLoss()
   setField('epoch', string.sub(channel.epoch, 1, 26) .. string.format('%d', now))
   redis.call('HSET', META, 'claimToken', '', 'lostAt', now)
-  redis.call('PUBLISH', PREFIX .. 'down', 'R')
+  requestRenewal()
 end
 
--- Returns why a runtime cannot act on the channel: lost or claim_lost. It returns nil
--- if it can. With an empty token it acts for the runtime that has the claim. A channel
+-- Returns why a runtime cannot act on the channel: not_found, lost or claim_lost. It
+-- returns nil if it can. With an empty token it acts for the runtime that has the claim. A
+-- runtime with a token had a claim, so a channel that does not exist is lost. A channel
 -- without a claim token was never claimed, or has lost data. Needs state and claimToken.
 local function claimRefusal(token)
-  if channel.state == '' then return 'lost' end
+  if channel.state == '' then return token == '' and 'not_found' or 'lost' end
   if token == '' or token == channel.claimToken then return nil end
   return channel.claimToken == '' and 'lost' or 'claim_lost'
 end
@@ -479,12 +486,19 @@ local function readHistoryAfter(epoch, id)
   return readHistory(toNumber(id) + 1)
 end
 
--- Returns 1 if the caller should offer the session to runtimes: it is unclaimed and
--- was not offered within OFFER_INTERVAL. Needs claimUntil and offeredAt.
-local function shouldOffer()
-  if toNumber(channel.claimUntil) > now or now - toNumber(channel.offeredAt) < OFFER_INTERVAL then return 0 end
+-- Returns whether the session should be offered to runtimes: it is unclaimed and was not
+-- offered within OFFER_INTERVAL. Needs claimUntil and offeredAt.
+local function needsOffer()
+  return toNumber(channel.claimUntil) <= now and now - toNumber(channel.offeredAt) >= OFFER_INTERVAL
+end
+
+-- Returns 0, or what the caller should do: 1 offer the session to runtimes, 2 also count
+-- that the claim has expired. Needs claimedBy, claimUntil and offeredAt.
+local function takeOffer()
+  if not needsOffer() then return 0 end
+  local expired = channel.offeredAt == '' and channel.claimedBy ~= ''
   setField('offeredAt', now)
-  return 1
+  return expired and 2 or 1
 end
 
 -- Returns why a connection cannot own the session: ended, foreign (another team or

@@ -10,8 +10,8 @@
 --          for renew: ID of the newest message that send.lua returned, and ID of the newest work item that is
 --          awaited and not expired, ID of the entry that was received last; all may be empty
 -- returns  {'claimed', epoch, team, endpoint, mode, call ID, transaction ID, profile, committed position,
---          when a loss of data was last detected in Unix ms, or empty},
---          or one of: {'lost'} unknown channel, or the store has lost data that the runtime relies on; {'ended'} an ended channel
+--          when a loss of data was last detected in Unix ms, or empty, offer of the session},
+--          or one of: {'not_found'} unknown channel; {'lost'} the store has lost data that the runtime relies on; {'ended'} an ended channel
 --          cannot be opened, and not be claimed once all its entries are committed; {'foreign'} the channel belongs to another team or endpoint; {'taken'} another runtime has the claim, or a later request of this one;
 --          {'claim_lost'} the claim to renew is lost
 --
@@ -25,7 +25,7 @@ local action, requestedAt = ARGV[4], ARGV[5] or ''
 if channel.state == '' and action == 'open' then
   openChannel(6)
 elseif channel.state == '' then
-  return { 'lost' }
+  return { action == 'renew' and 'lost' or 'not_found' }
 elseif channel.state == 'ended' and action ~= 'renew' and (action == 'open' or committed == entries) then
   return { 'ended' }
 elseif action == 'open' and (channel.team ~= ARGV[7] or channel.endpoint ~= ARGV[8]) then
@@ -45,8 +45,10 @@ elseif toNumber(channel.claimUntil) > now and channel.claimToken ~= ARGV[2]
 else
   setField('claimRequestedAt', requestedAt == '' and now or math.min(now, requestedAt))
 end
-redis.call('HSET', META, 'claimedBy', ARGV[1], 'claimToken', ARGV[2], 'claimUntil', now + ARGV[3], 'offeredAt', '')
+local released = tonumber(ARGV[3]) == 0
+redis.call('HSET', META, 'claimedBy', released and '' or ARGV[1], 'claimToken', ARGV[2], 'claimUntil', now + ARGV[3], 'offeredAt', '')
+if released then requestRenewal() end -- so that the session is offered at once
 if keepAlive() then save() end
-local reply = redis.call('HMGET', META, 'epoch', 'team', 'endpoint', 'mode', 'callId', 'transactionId', 'profile', 'committed', 'lostAt')
-for i = 1, 9 do reply[i] = reply[i] or '' end
+local reply = redis.call('HMGET', META, 'epoch', 'team', 'endpoint', 'mode', 'callId', 'transactionId', 'profile', 'committed', 'lostAt', 'offer')
+for i = 1, 10 do reply[i] = reply[i] or '' end
 return { 'claimed', unpack(reply) }

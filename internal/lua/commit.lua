@@ -38,7 +38,7 @@ local function compact()
   redis.call('PEXPIRE', IN, OBSERVER_TIME)
   redis.call('PEXPIRE', OUT, OBSERVER_TIME)
   redis.call('UNLINK', SEEN, SENT, FORGET, SEEN_BEFORE, SENT_BEFORE)
-  redis.call('HDEL', META, 'profile', 'outLast', 'trimmed', 'dropped', 'queue', 'uses')
+  redis.call('HDEL', META, 'profile', 'offer', 'outLast', 'trimmed', 'dropped', 'queue', 'uses')
   for _, field in ipairs(redis.call('HKEYS', WORK)) do
     if not string.find(field, '^%x+$') or #field < DIGEST_LENGTH then redis.call('HDEL', WORK, field) end
   end

@@ -9,23 +9,24 @@
 -- ARGV[7]  epoch of the cursor; *: the current one
 -- ARGV[8]  ID of the cursor
 -- ARGV[9]  entry that reports the connection to the runtime
--- ARGV[10…] arguments for opening the channel, in the order of claim.lua
--- returns  {'attached', number of the connection, epoch, newest message ID, newest entry ID, 1 if the caller should offer the
---          session, 1 if text chat is on, 1 if recovered, {ID, message, ID, message …}} with the first page of the history, or {'in_use'}, {'ended'}, {'foreign'}
+-- ARGV[10] the session's offer to runtimes, a JSON object; empty: unknown
+-- ARGV[11…] arguments for opening the channel, in the order of claim.lua
+-- returns  {'attached', number of the connection, epoch, newest message ID, newest entry ID, what to offer (see takeOffer),
+--          1 if text chat is on, 1 if recovered, {ID, message, ID, message …}} with the first page of the history, or {'in_use'}, {'ended'}, {'foreign'}
 --
 -- Atomic so that only one of two connections owns the session, and so that no message is
 -- missing between the history that is read and the messages that are published later. Of
 -- two connections the one that was requested later wins, even if the other arrives later.
-loadChannel('state', 'epoch', 'team', 'endpoint', 'requestedAt', 'connections', 'chatOff', 'claimUntil', 'offeredAt', 'outLast')
-local refusal = connectionRefusal(ARGV[1], ARGV[2], ARGV[3], ARGV[11], ARGV[12])
+loadChannel('state', 'epoch', 'team', 'endpoint', 'requestedAt', 'connections', 'chatOff', 'claimedBy', 'claimUntil', 'offeredAt', 'outLast')
+local refusal = connectionRefusal(ARGV[1], ARGV[2], ARGV[3], ARGV[12], ARGV[13])
 if refusal then return { refusal } end
 if isOutdated(ARGV[4], channel.requestedAt) then return redis.error_reply('LATE a newer connection owns the session') end
-if channel.state == '' then openChannel(10) end
+if channel.state == '' then openChannel(11) end
 if channel.owner ~= '' and channel.owner ~= ARGV[1] then redis.call('PUBLISH', PREFIX .. 'down', 'R' .. ARGV[1]) end
 local number, requestedAt = toNumber(channel.connections) + 1, ARGV[4] == '' and now or math.min(now, ARGV[4])
 setField('owner', ARGV[1])
 setField('ownerUntil', now + ARGV[5])
-redis.call('HSET', META, 'connections', number, 'requestedAt', requestedAt)
+redis.call('HSET', META, 'connections', number, 'requestedAt', requestedAt, 'offer', ARGV[10])
 touchAt = 0 -- the lease may end earlier than the one before
 keepAlive()
 save()
@@ -39,5 +40,5 @@ elseif number == 1 then
   trimHistory()
   missed = readHistory(1)
 end
-return { 'attached', tostring(number), channel.epoch, channel.outLast, lastEntryID(), shouldOffer(), channel.chatOff == '' and 1 or 0,
+return { 'attached', tostring(number), channel.epoch, channel.outLast, lastEntryID(), takeOffer(), channel.chatOff == '' and 1 or 0,
   recovered, missed }

@@ -3,7 +3,7 @@
 -- ARGV[1]  token of the claim; empty: act for the runtime that has the claim
 -- ARGV[2]  reason
 -- ARGV[3…] the last entries of the stream
--- returns  'done', also if the channel has ended before; 'lost' or 'claim_lost'
+-- returns  'done', also if the channel has ended before; 'not_found', 'lost' or 'claim_lost'
 --
 -- Atomic so that no entry follows the last ones. The entries of parked callbacks are
 -- added before them, in order; awaited work items are dropped.

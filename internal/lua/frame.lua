@@ -10,9 +10,10 @@
 --
 -- Atomic so that a frame that is sent again is on the stream once, and so that frames of
 -- a replaced connection are rejected. It takes several frames because most of the time is
--- spent on reading the channel.
+-- spent on reading the channel. If the runtime's claim has expired, the connection is
+-- notified, so that it offers the session.
 liveConnection = ARGV[1]
-loadChannel('chatOff', 'epoch')
+loadChannel('chatOff', 'epoch', 'claimUntil', 'offeredAt')
 local refusal = ownerRefusal(ARGV[1], ARGV[2])
 if not refusal and isLost(IN, ARGV[3], lastEntryID(), committed) then
   reportLoss()
@@ -44,5 +45,6 @@ if #newIDs > 0 then
   rememberIDs(SEEN, SEEN_BEFORE, maxSeen, newIDs)
   saveAndNotify()
 end
+if needsOffer() then requestRenewal() end
 if #newIDs == count then outcomes = { 'appended' } end
 return { lastEntryID(), unpack(outcomes) }

@@ -1,9 +1,9 @@
 -- The fast version of frame.lua for the common case: frames of the session's owner, on a
--- channel with text chat on, without backpressure and without expired deadlines. It
--- returns what frame.lua would. In any other case it changes nothing and frame.lua runs.
+-- claimed channel with text chat on, without backpressure and without expired deadlines.
+-- It returns what frame.lua would. In any other case it changes nothing and frame.lua runs.
 do
-  local owner, chatOff, flow = unpack(redis.call('HMGET', META, 'owner', 'chatOff', 'flow'))
-  if owner and owner ~= '' and owner == ARGV[1] and (chatOff or '') == '' and not string.find(ARGV[4], '[^c-]') then
+  local owner, chatOff, claimUntil, flow = unpack(redis.call('HMGET', META, 'owner', 'chatOff', 'claimUntil', 'flow'))
+  if owner and owner ~= '' and owner == ARGV[1] and (chatOff or '') == '' and now < tonumber(claimUntil or 0) and not string.find(ARGV[4], '[^c-]') then
     local touchAt, dueAt, idleAt, entries, entryAt, bytes, limits, committed, committedBytes, maxEntries, maxBytes = string.match(flow, FLOW_PATTERN)
     local newestEntry = string.format(ID_FORMAT, entries, entryAt)
     entries, bytes, dueAt = tonumber(entries), tonumber(bytes), tonumber(dueAt)

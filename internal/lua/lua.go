@@ -29,6 +29,13 @@ func Script(names ...string) string {
 	return script.String()
 }
 
+// Version returns the version of the channel scripts, from the first line of
+// channel.lua.
+func Version() string {
+	line, _, _ := strings.Cut(Script("channel"), "\n")
+	return line[strings.LastIndexByte(line, ' ')+1:]
+}
+
 // Channel returns a channel script as it is sent to the store: channel.lua, with
 // the script's fast version if it has one, and the script.
 func Channel(name string) string {

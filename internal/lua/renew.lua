@@ -7,12 +7,12 @@
 -- ARGV[5]  epoch of the connection's position
 -- ARGV[6]  ID of the newest message that the connection knows; empty: none
 -- ARGV[7]  ID of the newest entry that frame.lua or connect.lua returned
--- returns  {'owned', 1 if the caller should offer the session, ID of the newest message};
+-- returns  {'owned', what to offer (see takeOffer), ID of the newest message};
 --          or {'lost'}, {'ended'}, {'expired'}, {'not_owner'}
 --
 -- Atomic so that a replaced connection cannot renew its successor's lease.
 liveConnection = ARGV[1]
-loadChannel('epoch', 'claimUntil', 'offeredAt', 'outLast', 'trimmed')
+loadChannel('epoch', 'claimedBy', 'claimUntil', 'offeredAt', 'outLast', 'trimmed')
 local refusal = ownerRefusal(ARGV[1], ARGV[2])
 if refusal then return { refusal } end
 if channel.epoch ~= ARGV[5] then return { 'lost' } end
@@ -20,7 +20,7 @@ if isLost(OUT, ARGV[6], channel.outLast, toNumber(channel.trimmed)) or isLost(IN
   reportLoss()
   return { 'lost' }
 end
-if ARGV[4] == '1' then channel.offeredAt = '' end
+if ARGV[4] == '1' and channel.offeredAt ~= '' then channel.offeredAt = '0' end
 setField('ownerUntil', now + ARGV[3])
 if keepAlive() then save() end
-return { 'owned', shouldOffer(), channel.outLast }
+return { 'owned', takeOffer(), channel.outLast }

@@ -5,9 +5,10 @@
 -- ARGV[3]  ID of the newest message that the sender knows; empty: none
 -- ARGV[4]  one message ID per message, separated by spaces, if it may be sent again with other content, otherwise -;
 --          empty: none
--- ARGV[5…] the ChannelMessages, without streamId and line feeds
+-- ARGV[5…] the ChannelMessages, without streamId and line feeds: JSON objects of at most MAX_MESSAGE bytes
 -- returns  ID of the newest message, and for each message: sent, repeated or ended;
---          or one word for all of them: claim_lost, or lost, also if the message with ARGV[3] is lost
+--          or one word for all of them: not_found, claim_lost, or lost, also if the message with ARGV[3] is lost.
+--          The service checks each message as a whole before it delivers it
 --
 -- Atomic so that a message is in the history before it is published, is published with
 -- the ID of its predecessor, and is stored once even if it is sent again; and so that
@@ -18,6 +19,12 @@
 -- needed for messages that are sent again later or by a restarted runtime.
 local MAX_SENT = 1024 -- like MAX_SEEN, for message IDs of the runtime
 
+for i = 5, #ARGV do
+  local message = ARGV[i]
+  if #message > MAX_MESSAGE or string.sub(message, 1, 1) ~= '{' or string.sub(message, -1) ~= '}' then
+    return redis.error_reply(string.format('ERR message %d must be a JSON object of at most %d bytes', i - 4, MAX_MESSAGE))
+  end
+end
 loadChannel('state', 'claimToken', 'outLast', 'epoch', 'trimmed')
 local refusal = claimRefusal(ARGV[1])
 if refusal then return { refusal } end

@@ -7,7 +7,12 @@ do
   if number and ARGV[3] == before and ARGV[4] == '' and state == 'open' and (token == ARGV[1] or ARGV[1] == '')
     and number % TRIM_INTERVAL + count < TRIM_INTERVAL and not string.find(ARGV[2], '[^-]') then
     local touchAt, dueAt = string.match(flow, FLOW_TIMES)
-    if now < tonumber(touchAt) and now < tonumber(dueAt) then
+    local valid = true
+    for i = 5, #ARGV do
+      local message = ARGV[i]
+      valid = valid and #message <= MAX_MESSAGE and string.sub(message, 1, 1) == '{' and string.sub(message, -1) == '}'
+    end
+    if valid and now < tonumber(touchAt) and now < tonumber(dueAt) then
       local outcomes, last = { before }, before
       for i = 1, count do
         last = string.format(ID_FORMAT, number + i, now)

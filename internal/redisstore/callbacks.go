@@ -54,8 +54,8 @@ func (c *Callbacks) Deliver(ctx context.Context, d callback.DeliverParams) (resu
 	if err != nil {
 		return result, err
 	}
-	reply = append(reply, "", "") // receipt and number are optional
-	result = callback.DeliverResult{Status: callback.Status(reply[0]), Receipt: []byte(reply[1])}
+	reply = append(reply, "", "", "") // receipt, number and offer are optional
+	result = callback.DeliverResult{Status: callback.Status(reply[0]), Receipt: []byte(reply[1]), Offer: []byte(reply[3])}
 	if reply[2] != "" {
 		result.Number, err = strconv.ParseInt(reply[2], 10, 64)
 	}

@@ -44,7 +44,7 @@ func (c *Channels) Attach(ctx context.Context, a channel.AttachRequest) (attache
 	} else {
 		args = append(args, "", "", "")
 	}
-	args = append(args, string(a.Entry), rand.Text(), a.TeamID, a.EndpointID, a.Mode, "", "", string(a.Profile))
+	args = append(args, string(a.Entry), string(a.Offer), rand.Text(), a.TeamID, a.EndpointID, a.Mode, "", "", string(a.Profile))
 	reply, err := runScript(ctx, c.store, "attach to a channel", "connect", a.ChannelID, rueidis.RedisResult.ToArray, append(args, c.limits...)...)
 	if err != nil {
 		return attached, err
@@ -58,8 +58,9 @@ func (c *Channels) Attach(ctx context.Context, a channel.AttachRequest) (attache
 	lastEntry, _ := reply[4].ToString()
 	attached = channel.AttachResult{
 		Number: number, Head: channel.Cursor{Epoch: epoch, ID: newest}, LastEntry: lastEntry,
-		Offer: isOne(reply[5]), TextChat: isOne(reply[6]), Recovered: isOne(reply[7]),
+		TextChat: isOne(reply[6]), Recovered: isOne(reply[7]),
 	}
+	attached.Offer, attached.Expired = parseOffer(reply[5])
 	attached.Missed, err = messages(epoch, reply[8])
 	return attached, err
 }
@@ -132,7 +133,7 @@ func (c *Channels) Renew(ctx context.Context, owner channel.Owner, lease time.Du
 	outcome, _ := reply[0].ToString()
 	result.Outcome = channel.Outcome(outcome)
 	if len(reply) == 3 { // owned
-		result.Offer = isOne(reply[1])
+		result.Offer, result.Expired = parseOffer(reply[1])
 		result.Newest, err = reply[2].ToString()
 	}
 	return result, err
@@ -169,6 +170,31 @@ func (c *Channels) EndChannel(ctx context.Context, channelID, reason string) err
 	}
 	_, err := runScript(ctx, c.store, "end a channel", "end", channelID, rueidis.RedisResult.ToString, args...)
 	return err
+}
+
+// Claims implements channel.Store. It compares leases with the estimated clock of the
+// store.
+func (c *Channels) Claims(ctx context.Context, channelIDs []string) ([]*channel.Claim, error) {
+	return query(ctx, c.store, "read claims", func(ctx context.Context, client rueidis.Client) ([]*channel.Claim, error) {
+		commands := make(rueidis.Commands, len(channelIDs))
+		for i, id := range channelIDs {
+			commands[i] = client.B().Hmget().Key(kv.MetaKey(id)).Field("state", "claimUntil", "openedAt", "offeredAt").Build()
+		}
+		claims := make([]*channel.Claim, len(channelIDs))
+		now := parseMillis(c.store.clock.Now())
+		for i, reply := range client.DoMulti(ctx, commands...) {
+			fields, err := reply.AsStrSlice()
+			if err != nil {
+				return nil, err
+			}
+			if fields[0] == "open" {
+				until := parseMillis(fields[1])
+				unclaimedSince := max(until, parseMillis(fields[2]))
+				claims[i] = &channel.Claim{Claimed: until > now, Offered: fields[3] != "", Waiting: time.Duration(now-unclaimedSince) * time.Millisecond}
+			}
+		}
+		return claims, nil
+	})
 }
 
 // Presence returns which of the channels are owned by a connection, and which have
@@ -210,6 +236,18 @@ func messages(epoch string, reply rueidis.RedisMessage) ([]channel.Message, erro
 		list = append(list, channel.Message{Cursor: channel.Cursor{Epoch: epoch, ID: pair[0]}, JSON: []byte(pair[1])})
 	}
 	return list, nil
+}
+
+// parseOffer parses the result of takeOffer in channel.lua.
+func parseOffer(m rueidis.RedisMessage) (offer, expired bool) {
+	n, _ := m.AsInt64()
+	return n > 0, n == 2
+}
+
+// parseMillis returns 0 for an empty text.
+func parseMillis(text string) int64 {
+	n, _ := strconv.ParseInt(text, 10, 64)
+	return n
 }
 
 func isOne(m rueidis.RedisMessage) bool { n, _ := m.AsInt64(); return n == 1 }

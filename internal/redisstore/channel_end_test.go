@@ -162,8 +162,8 @@ func openChannel(t *testing.T, opts Options) {
 	if err != nil || c.CallID != "call" || c.TransactionID != "transaction" {
 		t.Fatalf("open: %+v, %v, want call ID and transaction ID of %+v", c, err, call)
 	}
-	if _, err := r.Attach(t.Context(), "unknown:"+s.id); !errors.Is(err, callruntime.ErrLost) {
-		t.Errorf("attach to an unknown channel: %v, want ErrLost", err)
+	if _, err := r.Attach(t.Context(), "unknown:"+s.id); !errors.Is(err, callruntime.ErrNotFound) {
+		t.Errorf("attach to an unknown channel: %v, want ErrNotFound", err)
 	}
 	for _, invalid := range []string{"", "}", "a}b"} {
 		_, err := r.Attach(t.Context(), invalid)
@@ -171,8 +171,8 @@ func openChannel(t *testing.T, opts Options) {
 		_, receiveErr := observer.Receive(t.Context())
 		for operation, err := range map[string]error{"attach": err, "receive": receiveErr, "end": observer.End(t.Context(), "x"),
 			"send": observer.Send(t.Context(), wire.ChannelMessage{Type: wire.TypeError, Error: jsontext.Value("{}")})} {
-			if !errors.Is(err, callruntime.ErrLost) {
-				t.Errorf("%s with channel ID %q: %v, want ErrLost", operation, invalid, err)
+			if !errors.Is(err, callruntime.ErrNotFound) {
+				t.Errorf("%s with channel ID %q: %v, want ErrNotFound", operation, invalid, err)
 			}
 		}
 	}

@@ -158,8 +158,8 @@ func resentMessages(t *testing.T, opts Options) {
 		after   func(s *channelFixture)
 		kept    string
 	}{
-		"unchanged history": {history: 10, kept: "1 2 3 4 5"},
-		"history trimmed by a read": {history: 2, kept: "4 5", after: func(s *channelFixture) {
+		"unchanged history": {history: 10, kept: "{1} {2} {3} {4} {5}"},
+		"history trimmed by a read": {history: 2, kept: "{4} {5}", after: func(s *channelFixture) {
 			s.attach("a", resume(channel.Cursor{}))
 		}},
 	} {
@@ -175,12 +175,12 @@ func resentMessages(t *testing.T, opts Options) {
 				})
 				return newest
 			}
-			known := send("", "1", "2")
-			send(known, "3", "4", "5")
+			known := send("", "{1}", "{2}")
+			send(known, "{3}", "{4}", "{5}")
 			if c.after != nil {
 				c.after(s)
 			}
-			send(known, "3", "4", "5")
+			send(known, "{3}", "{4}", "{5}")
 			var kept []string
 			s.raw(func(ctx context.Context, client rueidis.Client) error {
 				list, err := client.Do(ctx, client.B().Xrange().Key(kv.HistoryKey(s.id)).Start("-").End("+").Build()).AsXRange()

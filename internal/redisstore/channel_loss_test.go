@@ -283,7 +283,7 @@ func lateCalls(t *testing.T, opts Options) {
 		return err
 	}
 	connect := func(id, requestedAt, deadline string) error {
-		args := append([]string{id, "", "", requestedAt, "60000", "", "", "", `{"kind":"session"}`, "epoch", "team", "endpoint", "chat", "", "", "{}"}, kv.LimitArgs(s.limits)...)
+		args := append([]string{id, "", "", requestedAt, "60000", "", "", "", `{"kind":"session"}`, "", "epoch", "team", "endpoint", "chat", "", "", "{}"}, kv.LimitArgs(s.limits)...)
 		return run("connect", append(args, deadline)...)
 	}
 	isLate := func(err error) bool { return err != nil && strings.HasPrefix(err.Error(), "LATE") }

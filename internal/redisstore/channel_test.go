@@ -52,6 +52,11 @@ var channelTests = map[string]func(*testing.T, Options){
 	"a session has one offer at a time":                        oneOffer,
 	"expired offers are dropped":                               expiredOffers,
 	"messages are delivered live and kept":                     liveMessages,
+	"released and expired claims are offered":                  takeover,
+	"callbacks offer sessions":                                 callbackOffers,
+	"runtime lists its channels":                               heldChannels,
+	"operator lists channels":                                  listedChannels,
+	"invalid messages are refused":                             refusedMessages,
 	"messages sent again are kept once":                        resentMessages,
 	"runtime opens, closes and reopens a channel":              openChannel,
 }

@@ -120,7 +120,7 @@ func (g *callGenerator) next() (script string, args []string) {
 	case n < 960:
 		return "renew", []string{g.connection(), g.number, "60000", pick(g, []string{"", "1"}), g.epoch, g.newest, g.knownEntry()}
 	case n < 970:
-		return "claim", []string{pick(g, []string{"runtime", "other"}), g.name("token"), "20000", pick(g, []string{"attach", "accept", "renew"}), g.requestedAt()}
+		return "claim", []string{pick(g, []string{"runtime", "other"}), g.name("token"), pick(g, []string{"0", "20000", "3600000", "3600000"}), pick(g, []string{"attach", "accept", "renew"}), g.requestedAt()}
 	case n < 980:
 		return "touch", nil
 	case n < 990:
@@ -154,7 +154,7 @@ func (g *callGenerator) connect(connection string) []string {
 	} else {
 		args = append(args, "", "", "")
 	}
-	args = append(args, `{"kind":"session","channelId":"`+anyChannel+`","event":"connected"}`, firstEpoch, "team", "endpoint", "chat", "", "", "{}")
+	args = append(args, `{"kind":"session","channelId":"`+anyChannel+`","event":"connected"}`, pick(g, []string{"", `{"sessionId":"` + anyChannel + `"}`}), firstEpoch, "team", "endpoint", "chat", "", "", "{}")
 	return append(args, g.limits...)
 }
 
@@ -233,6 +233,9 @@ func (g *callGenerator) send() []string {
 		texts[i] = `{"text":"` + g.name("message") + `"}`
 		if len(g.messages) > 0 && g.chance(3) {
 			texts[i] = pick(g, g.messages)
+		}
+		if g.chance(1) {
+			texts[i] = pick(g, []string{"", "[1]", `{"text":1} `, "{" + strings.Repeat("x", 65_535) + "}"})
 		}
 	}
 	if g.chance(15) {

@@ -20,6 +20,25 @@ const maxOffers = 100_000
 
 var offerScript = rueidis.NewLuaScriptRetryable(lua.Script("offer"))
 
+// Offers returns the number of offers that no runtime has accepted yet, and of the
+// consumer groups that read them.
+func (s *Store) Offers(ctx context.Context) (offers int64, groups int, err error) {
+	err = s.do(ctx, "read offers", func(ctx context.Context, client rueidis.Client) error {
+		exists, err := client.Do(ctx, client.B().Exists().Key(kv.OffersStream).Build()).AsBool()
+		if err != nil || !exists {
+			return err
+		}
+		list, err := client.Do(ctx, client.B().XinfoGroups().Key(kv.OffersStream).Build()).ToArray()
+		if err != nil {
+			return err
+		}
+		groups = len(list)
+		offers, err = client.Do(ctx, client.B().Xlen().Key(kv.OffersStream).Build()).AsInt64()
+		return err
+	})
+	return offers, groups, err
+}
+
 // Offer implements channel.Store.
 func (c *Channels) Offer(ctx context.Context, o wire.Offer) error {
 	value, err := json.Marshal(o)

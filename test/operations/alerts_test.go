@@ -73,6 +73,10 @@ var alertTests = map[string]struct {
 		[]series{{`telapi_frames_refused_total{code="BACKPRESSURE"}`: slow}, {`telapi_callbacks_total{outcome="BACKPRESSURE"}`: slow}},
 		[]series{{`telapi_frames_refused_total{code="VALIDATION_ERROR"}`: slow, `telapi_frames_refused_total{code="BACKPRESSURE"}`: zero}}, nil,
 	},
+	"TelapiSessionsWaiting": {
+		[]series{{`telapi_sessions_waiting_seconds{instance="a"}`: zero, `telapi_sessions_waiting_seconds{instance="b"}`: "31x60"}},
+		[]series{{`telapi_sessions_waiting_seconds{instance="a"}`: zero, `telapi_sessions_waiting_seconds{instance="b"}`: "30x60"}}, nil,
+	},
 	"TelapiRecoveriesFail": {
 		[]series{{`telapi_recoveries_total{outcome="failed"}`: slow, `telapi_recoveries_total{outcome="recovered"}`: slow}},
 		[]series{{`telapi_recoveries_total{outcome="failed"}`: slow, `telapi_recoveries_total{outcome="recovered"}`: rising}}, nil,

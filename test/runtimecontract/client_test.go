@@ -18,6 +18,9 @@ import (
 	"telapi/test/poll"
 )
 
+// redisError is an error reply.
+type redisError string
+
 // client is a Redis client for RESP2.
 type client struct {
 	t    *testing.T
@@ -25,7 +28,7 @@ type client struct {
 	in   *bufio.Reader
 }
 
-func dial(t *testing.T, addr, password string) *client {
+func dial(t *testing.T, addr, user, password string) *client {
 	t.Helper()
 	conn, err := net.Dial("tcp", addr)
 	if err != nil {
@@ -34,7 +37,7 @@ func dial(t *testing.T, addr, password string) *client {
 	t.Cleanup(func() { _ = conn.Close() })
 	c := &client{t, conn, bufio.NewReader(conn)}
 	if password != "" {
-		c.do("AUTH", password)
+		c.do("AUTH", user, password)
 	}
 	return c
 }
@@ -43,7 +46,18 @@ func dial(t *testing.T, addr, password string) *client {
 func (c *client) do(args ...string) any {
 	c.t.Helper()
 	c.send(args...)
-	return c.read()
+	reply := c.read()
+	if message, failed := reply.(redisError); failed {
+		c.t.Fatalf("error reply: %s", message)
+	}
+	return reply
+}
+
+// try is do for a command that may fail. It returns the error or the reply as text.
+func (c *client) try(args ...string) string {
+	c.t.Helper()
+	c.send(args...)
+	return fmt.Sprint(c.read())
 }
 
 func (c *client) send(args ...string) {
@@ -69,7 +83,7 @@ func (c *client) read() any {
 	n, _ := strconv.Atoi(rest)
 	switch kind {
 	case '-':
-		c.t.Fatalf("error reply: %s", rest)
+		return redisError(rest)
 	case ':':
 		return int64(n)
 	case '$':

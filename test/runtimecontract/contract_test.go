@@ -29,7 +29,7 @@ func TestRuntimeWithPlainCommands(t *testing.T) {
 	t.Run("redis", func(t *testing.T) {
 		t.Parallel()
 		r := servers.StartRedis(t)
-		converse(t, redisstore.Options{RedisOptions: config.RedisOptions{Addrs: []string{r.Addr()}}, Logger: log})
+		converse(t, redisstore.Options{RedisOptions: config.RedisOptions{Addrs: []string{r.Addr()}}, Logger: log}, "default", "")
 	})
 	t.Run("embedded", func(t *testing.T) {
 		t.Parallel()
@@ -38,11 +38,14 @@ func TestRuntimeWithPlainCommands(t *testing.T) {
 			t.Fatal(err)
 		}
 		t.Cleanup(e.Close)
-		converse(t, e.Options(log))
+		opts := e.Options(log)
+		converse(t, opts, "default", opts.Password.Reveal())
 	})
 }
 
-func converse(t *testing.T, opts redisstore.Options) {
+// converse runs a conversation. The runtime uses plain commands as the given user,
+// everything else uses opts.
+func converse(t *testing.T, opts redisstore.Options, user, password string) {
 	ctx := t.Context()
 	store := redisstore.Open(opts)
 	t.Cleanup(store.Close)
@@ -55,7 +58,8 @@ func converse(t *testing.T, opts redisstore.Options) {
 	go settings.Run(background)
 	go store.Subscribe(background, settings)
 
-	redis, subscriber := dial(t, opts.Addrs[0], opts.Password.Reveal()), dial(t, opts.Addrs[0], opts.Password.Reveal())
+	redis, subscriber := dial(t, opts.Addrs[0], user, password), dial(t, opts.Addrs[0], user, password)
+	console := dial(t, opts.Addrs[0], "default", opts.Password.Reveal())
 	expect := func(got any, want string) {
 		t.Helper()
 		if fmt.Sprint(got) != want {
@@ -73,7 +77,7 @@ func converse(t *testing.T, opts redisstore.Options) {
 	}
 	defer unsubscribe()
 	attached, err := service.Attach(ctx, channel.AttachRequest{ChannelID: "s-1", ConnectionID: "c-1", Lease: time.Minute, TeamID: "t-1", EndpointID: "e-1",
-		Mode: "chat", Profile: []byte(`{"commandSources":["bot"]}`), Entry: []byte(`{"kind":"session","event":"connected"}`)})
+		Mode: "chat", Profile: []byte(`{"commandSources":["bot"]}`), Entry: []byte(`{"kind":"session","event":"connected"}`), Offer: []byte(`{"identity":{"id":"u-1"}}`)})
 	if err != nil || !attached.Offer {
 		t.Fatalf("attach: %+v, %v; want a session to offer", attached, err)
 	}
@@ -96,7 +100,7 @@ func converse(t *testing.T, opts redisstore.Options) {
 	expect(at(offer, 0, 1, 0, 1), `[offer {"sessionId":"s-1","teamId":"t-1","endpointId":"e-1","mode":"chat"}]`)
 	claim := redis.eval("claim", "s-1", "node-1", "token-1", "15000", "accept")
 	expect(at(claim, 0), "claimed")
-	expect(claim.([]any)[2:], `[t-1 e-1 chat   {"commandSources":["bot"]}  ]`)
+	expect(claim.([]any)[2:], `[t-1 e-1 chat   {"commandSources":["bot"]}   {"identity":{"id":"u-1"}}]`)
 	expect(redis.eval("claim", "s-1", "node-2", "token-2", "15000", "accept"), "[taken]")
 	expect(redis.do("XACK", "telapi:offers", "my-runtimes", id), "1")
 	expect(redis.do("XDEL", "telapi:offers", id), "1")
@@ -171,15 +175,15 @@ func converse(t *testing.T, opts redisstore.Options) {
 		return redis.eval("claim", "call-1", "node-1", "token-4", "15000", "open", "", "epoch1", team, "e-1", "", "call-id", "transaction-id", "{}",
 			"300", "600000", "10000", "8388608", "86400000", "90000000")
 	}
-	expect(open("t-1"), "[claimed epoch1 t-1 e-1  call-id transaction-id {}  ]")
+	expect(open("t-1"), "[claimed epoch1 t-1 e-1  call-id transaction-id {}   ]")
 	expect(open("t-2"), "[foreign]")
-	expect(redis.eval("claim", "call-2", "node-1", "token-5", "15000", "attach"), "[lost]")
+	expect(redis.eval("claim", "call-2", "node-1", "token-5", "15000", "attach"), "[not_found]")
 
-	reportSpeech(t, redis, store)
+	reportSpeech(t, redis, console, store)
 
 	// A console saves limits.
-	expect(redis.do("SET", "telapi:limits", `{"tiers":{"api":{"max":7,"windowMs":60000}}}`), "OK")
-	redis.do("PUBLISH", "telapi:announce", "limits")
+	expect(console.do("SET", "telapi:limits", `{"tiers":{"api":{"max":7,"windowMs":60000}}}`), "OK")
+	console.do("PUBLISH", "telapi:announce", "limits")
 	poll.Until(t, "the new limits apply", func() bool { return settings.Current().Tiers.API.Max == 7 })
 }
 
@@ -245,7 +249,7 @@ func awaitResults(t *testing.T, redis, subscriber *client, service *redisstore.C
 }
 
 // reportSpeech reports one text twice, as after a lost reply, and an invalid report.
-func reportSpeech(t *testing.T, redis *client, store *redisstore.Store) {
+func reportSpeech(t *testing.T, redis, console *client, store *redisstore.Store) {
 	reports := &reportStore{}
 	consumer := usage.NewConsumer(redisstore.NewReportStream(store), reports, slog.New(slog.DiscardHandler), prometheus.NewRegistry(), time.Now)
 	ctx, stop := context.WithCancel(t.Context())
@@ -258,11 +262,11 @@ func reportSpeech(t *testing.T, redis *client, store *redisstore.Store) {
 	for _, value := range []string{report, report, `{"characters":42}`} {
 		redis.do("XADD", "telapi:usage", "*", "report", value)
 	}
-	poll.Until(t, "all reports are read", func() bool { return redis.do("XLEN", "telapi:usage").(int64) == 0 })
+	poll.Until(t, "all reports are read", func() bool { return console.do("XLEN", "telapi:usage").(int64) == 0 })
 	if got, want := reports.calls(), "t-1 e-1 p v m 42 true"; got != want {
 		t.Errorf("counted %q, want %q", got, want)
 	}
-	rejected := redis.do("XRANGE", "telapi:usage:refused", "-", "+")
+	rejected := console.do("XRANGE", "telapi:usage:refused", "-", "+")
 	if got, want := fmt.Sprint(at(rejected, 0, 1)), `[report {"characters":42} reason id is not a UUID]`; got != want {
 		t.Errorf("rejected %s, want %s", got, want)
 	}

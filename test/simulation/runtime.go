@@ -143,7 +143,7 @@ func (p *runtimeProcess) attach(r *channelRecord) {
 		case err == nil:
 			p.work(r, c, "attaches to")
 			return
-		case errors.Is(err, callruntime.ErrLost):
+		case errors.Is(err, callruntime.ErrNotFound), errors.Is(err, callruntime.ErrLost):
 			p.world.trace(p.host.name, "attach to %s: lost", r.name)
 			r.runtimeTold(p)
 			return
@@ -159,7 +159,7 @@ func (p *runtimeProcess) attach(r *channelRecord) {
 // random IDs.
 func reason(err error) string {
 	for _, known := range []error{
-		callruntime.ErrLost, callruntime.ErrEnded, callruntime.ErrClaimed, callruntime.ErrClaimLost, callruntime.ErrUnknownPosition,
+		callruntime.ErrNotFound, callruntime.ErrLost, callruntime.ErrEnded, callruntime.ErrClaimed, callruntime.ErrClaimLost, callruntime.ErrUnknownPosition,
 		callruntime.ErrClosed, callruntime.ErrWorkItemNotFound, callruntime.ErrWorkItemExists, context.DeadlineExceeded, context.Canceled,
 	} {
 		if errors.Is(err, known) {

@@ -1,0 +1,149 @@
+package redisstore
+
+import (
+	"context"
+	"fmt"
+	"iter"
+	"strings"
+	"time"
+
+	"github.com/redis/rueidis"
+
+	"telapi/internal/kv"
+)
+
+// scanCount is the number of keys that one SCAN checks: it bounds how long the
+// server is blocked.
+const scanCount = 1000
+
+// ChannelInfo describes a channel for operators.
+type ChannelInfo struct {
+	ID             string      `json:"id"`
+	TeamID         string      `json:"teamId"`
+	EndpointID     string      `json:"endpointId"`
+	Mode           string      `json:"mode,omitzero"`
+	State          string      `json:"state"` // open, or ended with entries that the runtime has not committed
+	Claim          ClaimStatus `json:"claim"`
+	Runtime        string      `json:"runtime,omitzero"` // name of the runtime that has, or had, the claim
+	Browser        bool        `json:"browser"`          // a browser is connected
+	OpenedAt       time.Time   `json:"openedAt"`
+	LastActivity   time.Time   `json:"lastActivity"` // time of the newest entry or message
+	UnclaimedSince time.Time   `json:"unclaimedSince,omitzero"`
+	BacklogEntries int64       `json:"backlogEntries"` // that the runtime has not committed
+	BacklogBytes   int64       `json:"backlogBytes"`
+}
+
+// Waiting reports whether a browser waits for a runtime.
+func (c ChannelInfo) Waiting() bool { return c.Browser && c.State == "open" && c.Claim != ClaimHeld }
+
+// ClaimStatus is the status of a channel's claim.
+type ClaimStatus string
+
+// The statuses of a claim.
+const (
+	ClaimHeld    ClaimStatus = "claimed"
+	ClaimExpired ClaimStatus = "expired" // the runtime did not renew it
+	ClaimNone    ClaimStatus = "none"    // never claimed, or released
+)
+
+// List returns the live channels in no particular order. It scans the keys of every
+// node in steps of scanCount and may miss channels that are opened meanwhile.
+func (s *Store) List(ctx context.Context) iter.Seq2[ChannelInfo, error] {
+	return func(yield func(ChannelInfo, error) bool) {
+		listed := map[string]bool{} // SCAN may return a key repeatedly, and replicas return it too
+		for _, node := range s.Nodes() {
+			for cursor := uint64(0); ; {
+				page, err := node.scan(ctx, cursor)
+				var channels []ChannelInfo
+				if err == nil {
+					channels, err = s.describe(ctx, page.Elements, listed)
+				}
+				if err != nil {
+					yield(ChannelInfo{}, fmt.Errorf("list channels of %s: %w", node.Name, err))
+					return
+				}
+				for _, c := range channels {
+					if !yield(c, nil) {
+						return
+					}
+				}
+				if cursor = page.Cursor; cursor == 0 {
+					break
+				}
+			}
+		}
+	}
+}
+
+// scan returns a page of the keys of channels on the node.
+func (n Node) scan(ctx context.Context, cursor uint64) (rueidis.ScanEntry, error) {
+	ctx, cancel := context.WithTimeout(ctx, commandTimeout)
+	defer cancel()
+	return n.client.Do(ctx, n.client.B().Scan().Cursor(cursor).Match(kv.MetaKey("*")).Count(scanCount).Build()).AsScanEntry()
+}
+
+// listedFields are the fields of a channel that ChannelInfo describes.
+var listedFields = []string{
+	"state", "team", "endpoint", "mode", "claimedBy", "claimUntil", "owner", "ownerUntil", "openedAt", "outLast", "flow",
+}
+
+// describe reads the live channels of a page of keys that are not listed yet.
+func (s *Store) describe(ctx context.Context, keys []string, listed map[string]bool) ([]ChannelInfo, error) {
+	return query(ctx, s, "read channels", func(ctx context.Context, client rueidis.Client) (found []ChannelInfo, err error) {
+		var ids []string
+		var commands rueidis.Commands
+		prefix, suffix, _ := strings.Cut(kv.MetaKey("*"), "*")
+		for _, key := range keys {
+			id := strings.TrimSuffix(strings.TrimPrefix(key, prefix), suffix)
+			if !listed[id] {
+				listed[id] = true
+				ids = append(ids, id)
+				commands = append(commands, client.B().Hmget().Key(key).Field(listedFields...).Build())
+			}
+		}
+		now := parseMillis(s.clock.Now())
+		for i, reply := range client.DoMulti(ctx, commands...) {
+			values, err := reply.AsStrSlice()
+			if err != nil {
+				return nil, err
+			}
+			fields := make(map[string]string, len(values))
+			for j, name := range listedFields {
+				fields[name] = values[j]
+			}
+			if c := newChannelInfo(ids[i], fields, now); c.State == "open" || c.BacklogEntries > 0 {
+				found = append(found, c)
+			}
+		}
+		return found, nil
+	})
+}
+
+// newChannelInfo describes a channel at a time of the store's clock.
+func newChannelInfo(id string, fields map[string]string, now int64) ChannelInfo {
+	var flow [10]int64 // see FLOW_PATTERN in channel.lua
+	for i, number := range strings.Fields(fields["flow"]) {
+		if i < len(flow) {
+			flow[i] = parseMillis(number)
+		}
+	}
+	entries, entryAt, bytes, committed, committedBytes := flow[3], flow[4], flow[5], flow[6], flow[7]
+	_, messageAt, _ := strings.Cut(fields["outLast"], "-")
+	openedAt, claimUntil := parseMillis(fields["openedAt"]), parseMillis(fields["claimUntil"])
+	c := ChannelInfo{
+		ID: id, TeamID: fields["team"], EndpointID: fields["endpoint"], Mode: fields["mode"], State: fields["state"],
+		Claim: ClaimNone, Runtime: fields["claimedBy"],
+		Browser:      fields["owner"] != "" && parseMillis(fields["ownerUntil"]) > now,
+		OpenedAt:     time.UnixMilli(openedAt),
+		LastActivity: time.UnixMilli(max(openedAt, entryAt, parseMillis(messageAt))), BacklogEntries: entries - committed, BacklogBytes: bytes - committedBytes,
+	}
+	switch {
+	case claimUntil > now:
+		c.Claim = ClaimHeld
+		return c
+	case c.Runtime != "":
+		c.Claim = ClaimExpired
+	}
+	c.UnclaimedSince = time.UnixMilli(max(openedAt, claimUntil))
+	return c
+}
