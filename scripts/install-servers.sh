@@ -11,7 +11,7 @@
 # Exit code: 0 all installed, 1 something is missing, 2 wrong usage.
 set -euo pipefail
 
-# One line per program: its name, the Debian package, the package's systemd unit (-: none),
+# One line per program, or package of Python: its name, the Debian package, the package's systemd unit (-: none),
 # and a directory outside PATH in which the program may be. gcc is for the race
 # detector, Node for the SDK, the playground and an example, Python for another one.
 servers='
@@ -26,6 +26,7 @@ chromium      chromium      -
 sox           sox           -
 espeak-ng     espeak-ng     -
 python3       python3       -
+redis         python3-redis -                     /usr/lib/python3/dist-packages
 faketime      faketime      -
 haproxy       haproxy       haproxy.service
 promtool      prometheus    prometheus.service

@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """A call runtime in Python. It forwards chat messages to a bot and sends the bot's answers to the
-browser, until the browser says "goodbye". Without a bot it echoes.
+browser, until the bot hangs up. Without a bot it echoes.
 
-    REDIS_URL=redis://127.0.0.1:6379 BOT_URL=http://127.0.0.1:9000 SERVICE_URL=http://127.0.0.1:3001 ./runtime.py
+    REDIS_URL=redis://127.0.0.1:6379 BOT_URL=http://127.0.0.1:8080/ TELAPI_URL=http://localhost:3001 ./runtime.py
 
 Every entry is handled at least once. What is done for an entry has an ID that is derived from the
 entry's position, so that handling it again after a crash has no second effect.
@@ -18,7 +18,7 @@ import urllib.request
 
 from telapi import Refused, Runtime
 
-SERVICE_URL = os.environ.get("SERVICE_URL", "http://127.0.0.1:3001")
+TELAPI_URL = os.environ.get("TELAPI_URL", "http://localhost:3001")
 BOT_URL = os.environ.get("BOT_URL")
 SECRET = os.environ.get("RUNTIME_SECRET", "change me")  # credentials are derived from it
 
@@ -49,10 +49,10 @@ def handle(channel, position, entry):
     kind = entry["kind"]
     if kind == "frame" and entry["message"]["type"] == "chat":
         text = entry["message"]["chat"].get("text", "")
-        if text == "goodbye":
-            channel.end("goodbye")
-        elif BOT_URL:
+        if BOT_URL:
             ask_bot(channel, f"ask-{position}", text, entry.get("trace", {}))
+        elif text == "goodbye":
+            channel.end("goodbye")
         else:
             channel.send(f"echo-{position}", "chat", {"text": text})
     elif kind == "bot_message":
@@ -61,18 +61,17 @@ def handle(channel, position, entry):
         channel.send(f"sorry-{position}", "chat", {"text": "I have no answer to that."})
     elif kind == "command" and entry["command"]["type"] == "hangup":
         channel.end("hangup")
-    # Other kinds don't matter to this runtime.
 
 
 def ask_bot(channel, item, text, trace):
-    """Registers a work item, then asks the bot. The answer arrives as an entry."""
-    credential = channel.await_answer("bot", item, SECRET)
+    """Registers a work item, then asks the bot, as docs/providers.md suggests. The answer is an entry."""
+    credential, expires_at = channel.await_answer("bot", item, SECRET)
     if not credential:
         return  # the channel has ended
     query = urllib.parse.urlencode({k: trace[k] for k in ("traceId", "parentSpanId", "callId") if k in trace})
-    question = {"channelId": channel.id, "workItemId": item, "text": text, "token": credential,
-                "callbackUrl": f"{SERVICE_URL}/api/v1/webhooks/bot/{channel.id}?{query}"}
-    request = urllib.request.Request(BOT_URL, json.dumps(question).encode(), {"Content-Type": "application/json"})
+    callback = {"url": f"{TELAPI_URL}/api/v1/webhooks/bot/{channel.id}?{query}", "token": credential, "expiresAt": expires_at}
+    work = {"kind": "bot", "channelId": channel.id, "workItemId": item, "text": text, "callback": callback}
+    request = urllib.request.Request(BOT_URL, json.dumps(work).encode(), {"Content-Type": "application/json"})
     try:
         urllib.request.urlopen(request, timeout=3).close()
     except OSError as error:

@@ -1,6 +1,4 @@
-"""A client for docs/runtime-contract.md, in the words of that page. It needs the package redis
-(redis-py 4.3 or newer) and the scripts in callruntime/lua.
-"""
+"""The runtime contract, docs/runtime-contract.md, in Python. It needs redis-py 4.3 or newer."""
 
 import base64
 import hashlib
@@ -8,15 +6,20 @@ import hmac
 import json
 import secrets
 import time
+import uuid
+from datetime import datetime, timezone
 from pathlib import Path
 
 import redis
+from redis.backoff import ConstantBackoff
+from redis.retry import Retry
 
 SCRIPTS = Path(__file__).resolve().parents[2] / "callruntime" / "lua"
 KEYS = ("meta", "in", "out", "seen", "sent", "work", "forget", "seenBefore", "sentBefore")
 OFFERS, GROUP = "telapi:offers", "runtimes"
 LEASE = 15_000  # ms that a claim lasts; it is renewed after a third of this time
 POLL = 5.0  # seconds after which to read without a notice, since a notice can be lost
+REFUSALS = ("lost", "claim_lost", "unknown", "exists")
 
 
 class Refused(Exception):
@@ -32,7 +35,9 @@ class Runtime:
 
     def __init__(self, url, name):
         self.name = name
-        self.redis = redis.Redis.from_url(url, decode_responses=True, socket_timeout=10)
+        # While the store is unavailable, commands are repeated. Each of them can be.
+        self.redis = redis.Redis.from_url(url, decode_responses=True, socket_timeout=10, retry=Retry(ConstantBackoff(0.2), -1),
+                                          retry_on_error=[redis.ConnectionError, redis.TimeoutError])
         self.held = f"telapi:runtime:{name}"  # the channels that this runtime may have claimed
         prelude = (SCRIPTS / "channel.lua").read_text()
         self.scripts = {f.stem: prelude + f.read_text() for f in SCRIPTS.glob("*.lua")}
@@ -57,8 +62,8 @@ class Runtime:
         return int((time.time() + self.clock_offset) * 1000)
 
     def run(self, script, channel_id, *args):
-        """Runs a script on a channel until it succeeds. A script that is delayed past its deadline
-        has no effect, so a call that we have given up cannot disturb the next one."""
+        """Runs a script on a channel. If it arrives after its deadline, it has no effect, so that a
+        call that the network delayed cannot disturb a later one."""
         keys = [f"telapi:ch:{{{channel_id}}}:{key}" for key in KEYS]
         while True:
             call = (len(keys), *keys, *args, self.now() + 5_000)
@@ -71,8 +76,6 @@ class Runtime:
                 if not str(error).startswith("LATE"):
                     raise
                 self.measure_clock()
-            except (redis.ConnectionError, redis.TimeoutError):
-                time.sleep(0.2)  # every script can be repeated with the same arguments
 
     def channels(self):
         """Returns the IDs of the channels that this runtime has claimed, also before a restart."""
@@ -85,10 +88,8 @@ class Runtime:
         if not offers:  # none that another runtime has read, but not claimed
             streams = self.redis.xreadgroup(GROUP, self.name, {OFFERS: ">"}, count=1, block=500)
             offers = streams[0][1] if streams else []
-        for offer_id, fields in offers:
-            channel = None
-            if fields:  # otherwise the offer was deleted
-                channel = self.claim(json.loads(fields["offer"])["sessionId"], "accept")
+        for offer_id, fields in offers:  # at most one
+            channel = self.claim(json.loads(fields["offer"])["sessionId"], "accept") if fields else None
             self.redis.xack(OFFERS, GROUP, offer_id)
             self.redis.xdel(OFFERS, offer_id)
             return channel
@@ -116,10 +117,10 @@ class Channel:
         self.notices = runtime.redis.pubsub(ignore_subscribe_messages=True)
         self.notices.subscribe(f"telapi:ch:{{{channel_id}}}:up")
 
-    def run(self, script, *args, success):
+    def run(self, script, *args):
         reply = self.runtime.run(script, self.id, *args)
-        word = reply[0] if isinstance(reply, list) else reply
-        if word not in success and not (script == "send" and len(reply) > 1):
+        word = reply if isinstance(reply, str) else reply[0]
+        if word in REFUSALS:
             raise Refused(script, word)
         return reply
 
@@ -130,63 +131,62 @@ class Channel:
             self.keep_claim()
             found = self.runtime.redis.xrange(stream, self.position or "-", "+", count=100)
             if self.position:
-                if not found or found[0][0] != self.position:
-                    raise Refused("receive", "lost")  # the store has lost its newest entries
+                if not found or found[0][0] != self.position:  # the store has lost its newest entries
+                    self.keep_claim(now=True)  # tells the browser, and raises lost
                 del found[0]
-            for position, fields in found:
+            for self.position, fields in found:
                 self.keep_claim()
-                self.position = position
-                yield position, json.loads(fields["entry"])
+                yield self.position, json.loads(fields["entry"])
             if not found:
                 self.wait()
 
     def wait(self):
-        """Waits for a notice, or until a work item may have timed out."""
+        """Waits for a notice, or until a work item times out or the claim must be renewed."""
         if time.monotonic() >= self.touch_at:
-            self.schedule_touch(self.runtime.run("touch", self.id))
-        until = min(self.touch_at, self.renew_at)
-        notice = self.notices.get_message(timeout=max(0.01, until - time.monotonic()))
-        if notice and notice["data"][0] in "ED":  # not audio
-            ms = notice["data"][1:].split(" ")[-1]
-            self.schedule_touch(int(ms) if ms else -1)
+            ms = self.runtime.run("touch", self.id)  # negative if no work item is awaited
+            self.touch_at = time.monotonic() + (min(POLL, ms / 1000) if ms >= 0 else POLL)
+        try:
+            notice = self.notices.get_message(timeout=max(0.01, min(self.touch_at, self.renew_at) - time.monotonic()))
+        except redis.ConnectionError:
+            return  # the next call subscribes again
+        if notice and notice["data"][0] in "ED":  # not audio: there are entries, or another deadline
+            self.touch_at = 0.0
 
-    def schedule_touch(self, ms):  # negative: no work item is awaited
-        self.touch_at = time.monotonic() + (min(POLL, ms / 1000) if ms >= 0 else POLL)
-
-    def keep_claim(self):
-        if time.monotonic() >= self.renew_at:
+    def keep_claim(self, now=False):
+        if now or time.monotonic() >= self.renew_at:
             known = (self.last_id, self.newest_item(), self.position)  # the reply is lost if the store lost one of them
-            self.run("claim", self.runtime.name, self.token, LEASE, "renew", "", *known, success=["claimed"])
+            self.run("claim", self.runtime.name, self.token, LEASE, "renew", "", *known)
             self.renew_at = time.monotonic() + LEASE / 3000
 
     def newest_item(self):
         return self.item if time.monotonic() < self.item_until else ""
 
     def commit(self, position):
-        self.run("commit", self.token, position, 1000, success=["committed"])
+        self.run("commit", self.token, position, 1000)
 
-    def send(self, message_id, kind, payload):
-        """Sends a message to the browser. With the same ID it is sent once, also after a crash."""
+    def send(self, name, kind, payload):
+        """Sends a message to the browser. With the same name it is sent once, also after a crash."""
+        message_id = str(uuid.uuid5(uuid.NAMESPACE_OID, f"{self.id} {name}"))
         message = {"type": kind, "sessionId": self.id, "messageId": message_id, "timestamp": int(time.time() * 1000),
                    "direction": "to_browser", kind: payload}
-        reply = self.run("send", self.token, "-", self.last_id, message_id, json.dumps(message), success=[])
-        self.last_id = reply[0]
+        self.last_id = self.run("send", self.token, "-", self.last_id, message_id, json.dumps(message))[0]
 
     def await_answer(self, kind, item, secret, ttl_ms=30_000):
-        """Registers a work item. Returns its credential, or None if the channel has ended. The
-        credential is derived from the item, so that a restarted runtime gets the same one."""
+        """Registers a work item. Returns its credential and its deadline, or None if the channel has ended.
+        The credential is derived from the item, so that a restarted runtime gets the same one."""
         mac = hmac.new(secret.encode(), f"{self.id} {item}".encode(), hashlib.sha256).digest()
         token = "cbt_" + base64.urlsafe_b64encode(mac).decode().rstrip("=")
         digest = hashlib.sha256(token.encode()).hexdigest()
         timeout = {"kind": "timeout", "channelId": self.id, "at": int(time.time() * 1000) + ttl_ms, "workItemId": item, "workItemKind": kind}
-        reply = self.run("await", self.token, digest, kind, "work_item", item, ttl_ms, json.dumps(timeout), self.newest_item(),
-                         success=["awaited", "ended"])
+        reply = self.run("await", self.token, digest, kind, "work_item", item, ttl_ms, json.dumps(timeout), self.newest_item())
+        if reply[0] == "ended":
+            return None, None
         self.item, self.item_until = item, time.monotonic() + ttl_ms / 1000
-        return token if reply[0] == "awaited" else None
+        return token, datetime.fromtimestamp(int(reply[1]) / 1000, timezone.utc).isoformat()
 
     def end(self, reason):
         entry = {"kind": "channel_ended", "channelId": self.id, "at": int(time.time() * 1000), "reason": reason}
-        self.run("end", self.token, reason, json.dumps(entry), success=["done"])
+        self.run("end", self.token, reason, json.dumps(entry))
 
     def close(self, release=True):
         """Releases the claim, so that another runtime gets the session at once."""

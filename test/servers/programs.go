@@ -22,6 +22,13 @@ func Espeak(t testing.TB) string { return need(t, "espeak-ng", "espeak-ng") }
 // Python returns the path of Python 3.
 func Python(t testing.TB) string { return need(t, "python3", "python3") }
 
+// PythonWithRedis returns the path of Debian's Python 3, which finds the package redis.
+func PythonWithRedis(t testing.TB) string {
+	t.Helper()
+	need(t, "redis", "python3-redis", "/usr/lib/python3/dist-packages")
+	return need(t, "/usr/bin/python3", "python3")
+}
+
 // Node returns the path of Node.
 func Node(t testing.TB) string { return need(t, "node", "nodejs") }
 
