@@ -56,7 +56,7 @@ func probeICE(ctx context.Context, url string, server session.ICEServer) (string
 	if err != nil {
 		return "", fmt.Errorf("unreachable: %w", err)
 	}
-	defer conn.Close()
+	defer func() { _ = conn.Close() }()
 	client, err := turn.NewClient(&turn.ClientConfig{
 		STUNServerAddr: address, TURNServerAddr: address, Conn: conn, Username: server.Username, Password: server.Credential,
 	})
@@ -80,7 +80,7 @@ func probeICE(ctx context.Context, url string, server session.ICEServer) (string
 	if err != nil {
 		return "", fmt.Errorf("no relay: %w. Check that TURN_SHARED_SECRET is static-auth-secret of the TURN server, and that their clocks agree", err)
 	}
-	defer relay.Close()
+	defer func() { _ = relay.Close() }()
 	return "available; it relays through " + relay.LocalAddr().String(), nil
 }
 
