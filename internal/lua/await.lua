@@ -5,17 +5,23 @@
 -- ARGV[3]  kind: bot, llm or tool
 -- ARGV[4]  scope: work_item or channel
 -- ARGV[5]  work item ID: 1 to 128 characters of A-Z a-z 0-9 . _ : -
--- ARGV[6]  time to wait for the result, in ms
+-- ARGV[6]  time to wait for the result, in ms: 1 to 86400000 (24 h)
 -- ARGV[7]  entry to add to the stream when the work item times out
 -- ARGV[8]  ID of the newest work item that is awaited and not expired; may be empty
 -- returns  {'awaited', deadline in Unix ms}, also if called again with the same credential;
 --          {'exists'} if another work item has this ID; {'ended'}, {'not_found'}, {'claim_lost'}, or {'lost'}, also if the work item in ARGV[8] is lost
 --
 -- Atomic so that work items of several processes have one order.
+local MAX_TTL = 86400000 -- ms
+
 loadChannel('state', 'claimToken', 'queue', 'epoch')
 local digest, kind, id = ARGV[2], ARGV[3], ARGV[5]
 if string.find(digest .. kind .. id, '[^%w._:%-]') then -- they are not escaped in JSON and in the fields of work
   return redis.error_reply('ERR digest, kind and work item ID must consist of letters, digits and . _ : -')
+end
+local ttl = tonumber(ARGV[6])
+if not (ttl and ttl >= 1 and ttl <= MAX_TTL) then
+  return redis.error_reply('ERR the time to wait must be 1 to 86400000 ms')
 end
 local refusal = claimRefusal(ARGV[1])
 if refusal then return { refusal } end
@@ -28,7 +34,7 @@ if known == digest then return { 'awaited', tostring(findCredential(digest).dead
 if known then return { 'exists' } end
 if channel.state == 'ended' then return { 'ended' } end
 
-local deadline, number, oldDueAt = now + ARGV[6], 0, dueAt
+local deadline, number, oldDueAt = now + ttl, 0, dueAt
 if ARGV[4] == 'work_item' then
   readQueue()
   tail = tail + 1
