@@ -92,6 +92,12 @@ func New(ctx context.Context, cfg config.Config, opts Options) (_ *App, err erro
 		a.onClose(a.media.Close)
 	}
 	a.onClose(a.observer.close)
+	if opts.Development && cfg.JWTSecret == "" {
+		if cfg.JWTSecret, err = developmentSecret(cfg.DataDir); err != nil {
+			return nil, err
+		}
+		a.cfg.JWTSecret = cfg.JWTSecret
+	}
 	db, kv := a.stores.sql, a.stores.kv
 
 	secrets := auth.Secrets{Current: cfg.JWTSecret, Previous: cfg.JWTPrevious}

@@ -1,7 +1,6 @@
 package config
 
 import (
-	"crypto/rand"
 	"crypto/tls"
 	"crypto/x509"
 	"encoding/base64"
@@ -47,7 +46,6 @@ func (l *loader) checkNames() {
 func (l *loader) checkCombinations() {
 	c := &l.cfg
 	if _, set := c.sources["JWT_SECRET"]; l.mode == Dev && !set {
-		c.JWTSecret = redact.Secret(rand.Text() + rand.Text())
 		c.sources["JWT_SECRET"] = Generated
 	}
 	for _, s := range settings() {

@@ -41,7 +41,7 @@ type Config struct {
 	EdgeTLSKey      redact.Secret  `env:"EDGE_TLS_PRIVKEY_B64" kind:"base64pem" doc:"Private key of the TLS listener."`
 
 	_            struct{}      `section:"Authentication"`
-	JWTSecret    redact.Secret `env:"JWT_SECRET" min:"32" required:"serve" doc:"HS256 key of console JWTs and call tokens. Must equal the signing secret of the web console; otherwise every console JWT is rejected with 401. telapi dev generates one if unset."`
+	JWTSecret    redact.Secret `env:"JWT_SECRET" min:"32" required:"serve" doc:"HS256 key of console JWTs and call tokens. Must equal the signing secret of the web console; otherwise every console JWT is rejected with 401. If unset, telapi dev generates one and keeps it in DATA_DIR."`
 	JWTPrevious  redact.Secret `env:"JWT_SECRET_PREVIOUS" min:"32" doc:"A second secret that verifies JWTs but signs none. Use it to rotate JWT_SECRET without downtime."`
 	JWTMaxAge    time.Duration `env:"JWT_MAX_AGE" default:"24h" min:"1m" max:"8760h" doc:"Maximum lifetime of a console JWT. One that expires later than this after now, or after its iat, is rejected with 401. Clocks may differ by 2 seconds."`
 	MetricsToken redact.Secret `env:"METRICS_TOKEN" doc:"If set, /metrics requires it as a bearer token."`
@@ -143,7 +143,7 @@ const (
 	Default     Source = "default"
 	Environment Source = "environment"
 	FromURL     Source = "DATABASE_URL" // the parameter sslmode of the URL
-	Generated   Source = "generated"    // by Dev
+	Generated   Source = "generated"    // by telapi dev
 )
 
 // IsSet reports whether the environment sets the variable of that name.
@@ -248,7 +248,10 @@ func (s setting) masked(value string) string {
 	case value == "":
 		return ""
 	case kind == "url":
-		return maskURL(value)
+		masked := maskURL(value)
+		if masked != redact.Placeholder || s.secret || strings.ContainsAny(value, "@?#") { // it may contain a password
+			return masked
+		}
 	case s.secret:
 		return redact.Placeholder
 	case len(value) > maxLength:

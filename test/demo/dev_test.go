@@ -2,6 +2,7 @@ package demo
 
 import (
 	"encoding/json"
+	"net/http"
 	"syscall"
 	"testing"
 
@@ -71,6 +72,24 @@ func TestSecondDevReportsDataDirInUse(t *testing.T) {
 	second := boot.StartProcess(t, boot.Env{"DATA_DIR": dir, "TELAPI_PORT": "0"}, "dev")
 	if code := second.WaitExit(t); code != 1 || !second.Stderr.Has("another telapi process uses the data directory "+dir) {
 		t.Errorf("exit code %d, want 1; want the data directory in stderr: %s", code, second.Stderr)
+	}
+}
+
+func TestTokensStayValidAfterRestartOfDev(t *testing.T) {
+	t.Parallel()
+	env := boot.Env{"DATA_DIR": t.TempDir()}
+	p, i, out := startDev(t, env)
+	_, token := talk.Issue(t, i, out.Key, map[string]any{"endpointId": out.EndpointID, "mode": "chat"})
+	if err := p.Cmd.Process.Signal(syscall.SIGTERM); err != nil {
+		t.Fatal(err)
+	}
+	p.WaitExit(t)
+	_, i, again := startDev(t, env)
+	if again.Key != out.Key {
+		t.Errorf("the demo key changed from %s to %s", out.Key, again.Key)
+	}
+	if resp, body := i.Call(t, "GET", "/ws/session", "Authorization", "Bearer "+token); resp.StatusCode != http.StatusUpgradeRequired {
+		t.Errorf("token from before the restart: status %d, want 426: %s", resp.StatusCode, body)
 	}
 }
 
