@@ -218,6 +218,7 @@ func (n *NameValues) UnmarshalJSONFrom(dec *jsontext.Decoder) error {
 		if err := json.UnmarshalDecode(dec, &p.Name); err != nil {
 			return err
 		}
+		p.valueless = dec.PeekKind() == 'n'
 		if err := json.UnmarshalDecode(dec, &p.Value); err != nil {
 			return err
 		}

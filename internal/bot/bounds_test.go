@@ -132,6 +132,9 @@ func TestSIPHeaderLimits(t *testing.T) {
 		`{"hangupSipHeaders":` + list(100, 2000) + `}`:    "", // no total length
 		`{"transferSipQueryParams":` + list(200, 5) + `}`: "", // no number of items
 		`{"sipQueryParams":` + list(1, 12000) + `}`:       fault.IssueTooLong,
+		`{"transferSipQueryParams":{"X-A":""}}`:           "",
+		`{"transferSipQueryParams":{"X-A":null}}`:         fault.IssueRequired,
+		`{"sipQueryParams":{"X-A":null}}`:                 fault.IssueRequired,
 
 		// The total of one transfer.
 		`{"transferSipHeaders":` + list(1, 6000) + `,"transferSipQueryParams":` + list(1, 5999) + `,"hangupSipHeaders":` + list(1, 6000) + `}`: "",
