@@ -217,10 +217,11 @@ func (c *Connection) closeEnded() {
 
 func (c *Connection) expired() bool { return !c.service.now().Before(c.session.ExpiresAt) }
 
-func (c *Connection) sendError(e *fault.Error, relatesTo string) {
+// sendError sends an error frame. fatal means that the socket is closed after it.
+func (c *Connection) sendError(e *fault.Error, relatesTo string, fatal bool) {
 	c.service.metrics.refused.WithLabelValues(string(e.Code)).Inc()
 	issues, _ := e.Details.([]fault.Issue)
-	c.reply(wire.TypeError, errorPayload{Code: e.Code, Message: e.Message, Fatal: false, RelatesTo: relatesTo, Issues: issues})
+	c.reply(wire.TypeError, errorPayload{Code: e.Code, Message: e.Message, Fatal: fatal, RelatesTo: relatesTo, Issues: issues})
 }
 
 func (c *Connection) reply(t wire.MessageType, payload any) {

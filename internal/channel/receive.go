@@ -44,8 +44,10 @@ func (c *Connection) Handle(ctx context.Context, raw []byte) {
 		// Responses are in order: without a readable ID, the client matches
 		// this error to its frame by order alone.
 		c.Flush(ctx)
-		c.sendError(fault.From(err), m.MessageID)
-		if c.invalid++; c.invalid > maxInvalidFrames {
+		c.invalid++
+		tooMany := c.invalid > maxInvalidFrames
+		c.sendError(fault.From(err), m.MessageID, tooMany)
+		if tooMany {
 			c.close(CloseInvalidFrames)
 		}
 		return
@@ -96,7 +98,7 @@ func (c *Connection) Flush(ctx context.Context) {
 		// The frames may or may not be in the stream. Closing the socket keeps
 		// later frames from overtaking them.
 		for _, f := range b.frames {
-			c.sendError(fault.From(err), f.MessageID)
+			c.sendError(fault.From(err), f.MessageID, true)
 		}
 		c.close(CloseStoreUnavailable)
 		return
@@ -122,9 +124,9 @@ func (c *Connection) acknowledge(b batch, outcomes []Outcome) {
 				c.service.sessions.AddAction(c.session.SessionID, id, arrived.at, arrived.action)
 			}
 		case ChatDisabled:
-			c.sendError(fault.New(codeChatDisabled, "Text chat is disabled in this session."), id)
+			c.sendError(fault.New(codeChatDisabled, "Text chat is disabled in this session."), id, false)
 		case Backpressure:
-			c.sendError(fault.New(codeBackpressure, "The call runtime is too far behind. Resend this frame later."), id)
+			c.sendError(fault.New(codeBackpressure, "The call runtime is too far behind. Resend this frame later."), id, false)
 		default: // the connection does not own the session
 			c.closeUnlessOwned(outcome)
 			return

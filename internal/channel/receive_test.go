@@ -106,6 +106,10 @@ func TestTenthInvalidFrameInARowClosesSocket(t *testing.T) {
 	if w.code != CloseInvalidFrames {
 		t.Errorf("closed with %d", w.code)
 	}
+	all := strings.Join(w.frames, "")
+	if strings.Count(all, `"fatal":false`) != 18 || strings.Count(all, `"fatal":true`) != 1 || !strings.Contains(w.frames[len(w.frames)-1], `"fatal":true`) {
+		t.Errorf("want 18 errors and then a fatal one: %s", all)
+	}
 }
 
 func TestAcknowledgedBrowserActionsAreRecorded(t *testing.T) {
