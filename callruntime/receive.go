@@ -284,10 +284,14 @@ func (r *Runtime) observe(channelID, from string, s stream) *Channel {
 	return c
 }
 
-// Entries returns up to count entries that are on a channel's runtime stream now,
-// the oldest first, starting with the one at the position from. Older committed
-// entries are no longer there, see the contract's section Commit.
+// Entries applies expired deadlines and returns up to count entries that are on a
+// channel's runtime stream, the oldest first, starting with the one at the position
+// from. Older committed entries are no longer there, see the contract's section Commit.
 func (r *Runtime) Entries(ctx context.Context, channelID, from string, count int) ([]Delivery, error) {
+	c := Channel{ID: channelID, runtime: r}
+	if _, _, err := c.touch(ctx); err != nil {
+		return nil, fmt.Errorf("apply expired deadlines: %w", err)
+	}
 	return r.list(ctx, runtimeStream(channelID), from, count)
 }
 

@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"regexp"
 	"slices"
 	"strings"
 	"time"
@@ -73,6 +74,9 @@ expired.`,
 		})}
 }
 
+// entryID matches an entry ID and the empty string.
+var entryID = regexp.MustCompile(`^(\d{1,18}(-\d{1,18})?)?$`)
+
 func (c *cli) channelTailCommand() *cobra.Command {
 	cmd := &cobra.Command{Use: "tail CHANNEL", Short: "Print the entries of a channel's runtime stream, oldest first",
 		Long: `Prints the entries of the runtime stream, starting with the oldest one kept, and exits after
@@ -81,6 +85,9 @@ claims the channel nor commits positions. A session's channel has the session's 
 	from := cmd.Flags().String("from", "", "start at this entry ID")
 	follow := cmd.Flags().Bool("follow", false, "continue with new entries")
 	cmd.RunE = c.withRuntime(func(ctx context.Context, r *callruntime.Runtime, args []string) (any, error) {
+		if !entryID.MatchString(*from) {
+			return nil, c.usageError("invalid --from %q: use the ID of an entry, such as 12-1794804882000", *from)
+		}
 		last, err := c.printEntries(ctx, r, args[0], *from)
 		if err == nil && last == "" && *from == "" { // the ID may be mistyped
 			_, _ = fmt.Fprintf(c.Err, "channel %s has no entries: %s\n", args[0], howChannelsOpen)
@@ -153,11 +160,11 @@ func (c *cli) channelSendCommand() *cobra.Command {
 				p, _ := (&wire.ChannelMessage{Type: t}).Payload()
 				return p == nil
 			})
-			return nil, fmt.Errorf("invalid --type %q: use %s", *messageType, orList(types))
+			return nil, c.usageError("invalid --type %q: use %s", *messageType, orList(types))
 		}
 		*content = jsontext.Value(*payload)
 		if !content.IsValid() || content.Kind() != '{' {
-			return nil, fmt.Errorf(`invalid --payload %q: use a JSON object such as {"text":"Good day"}`, *payload)
+			return nil, c.usageError(`invalid --payload %q: use a JSON object such as {"text":"Good day"}`, *payload)
 		}
 		ch, sent := r.Observe(args[0], ""), map[string]string{"channel": args[0], "status": "sent"}
 		if message.Type == wire.TypeAudio {
@@ -192,6 +199,12 @@ a result. The URL uses PUBLIC_URL, or TELAPI_HOST and TELAPI_PORT: set them as f
 		}
 		if err := checkFlag(c, "scope", *scope, []callruntime.Scope{callruntime.ScopeWorkItem, callruntime.ScopeChannel}); err != nil {
 			return nil, err
+		}
+		if err := c.checkChannelID(*channelID); err != nil {
+			return nil, err
+		}
+		if *ttl < time.Millisecond || *ttl > callruntime.MaxTTL {
+			return nil, c.usageError("invalid --ttl %s: use a duration from 1ms to %s", *ttl, callruntime.MaxTTL)
 		}
 		item, err := r.Observe(*channelID, "").Await(ctx, callruntime.AwaitOptions{
 			Kind: wire.WorkItemKind(*kind), Scope: callruntime.Scope(*scope), TTL: *ttl,

@@ -15,6 +15,7 @@ import (
 	"github.com/spf13/pflag"
 
 	"telapi/callruntime"
+	"telapi/callruntime/wire"
 	"telapi/internal/app"
 	"telapi/internal/config"
 	"telapi/internal/fault"
@@ -66,6 +67,9 @@ func Run(ctx context.Context, console Console) int {
 		return exitUsage
 	}
 	c.printError(err)
+	if fault.Is(err, fault.Validation) {
+		return exitUsage
+	}
 	return exitFailed
 }
 
@@ -222,6 +226,11 @@ func (c *cli) withAdmin(body func(ctx context.Context, a *app.Admin, args []stri
 // withRuntime is run for a command that acts as a call runtime.
 func (c *cli) withRuntime(body func(ctx context.Context, r *callruntime.Runtime, args []string) (any, error)) runE {
 	return c.withConfig(func(ctx context.Context, args []string) (any, error) {
+		if len(args) > 0 {
+			if err := c.checkChannelID(args[0]); err != nil {
+				return nil, err
+			}
+		}
 		r, err := app.OpenRuntime(c.cfg)
 		if err != nil {
 			return nil, err
@@ -263,6 +272,14 @@ func (c *cli) readFile(ctx context.Context, name string) ([]byte, error) {
 func (c *cli) usageError(format string, args ...any) error {
 	c.running = false
 	return fmt.Errorf(format, args...)
+}
+
+// checkChannelID returns a usage error if a channel ID is invalid.
+func (c *cli) checkChannelID(id string) error {
+	if wire.ValidID(id) {
+		return nil
+	}
+	return c.usageError("invalid channel ID %q: use 1 to 128 letters, digits and . _ : -", id)
 }
 
 // checkFlag returns a usage error if value is not one of the allowed values.

@@ -57,7 +57,8 @@ COMMANDS_DISABLED, TRANSFER_ALLOWED_TARGETS and TRANSFER_ALLOWED_HEADERS apply a
 		}
 		result, err := bot.Parse(wire.WorkItemKind(*kind), body, *channelID)
 		if err != nil {
-			return nil, fmt.Errorf("%s: %w", args[0], err)
+			c.printError(fmt.Errorf("%s: %w", args[0], err))
+			return nil, errReported // an invalid body is the result of the check, not wrong usage
 		}
 		base := wire.Entry{ChannelID: *channelID, At: time.Now().UnixMilli(), Source: wire.WorkItemKind(*kind).Source()}
 		if err := c.warn(args[0], bot.Lint(wire.WorkItemKind(*kind), body), *strict); err != nil {

@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"telapi/test/boot"
+	"telapi/test/poll"
 	"telapi/test/talk"
 )
 
@@ -19,6 +20,11 @@ func TestChannelCommands(t *testing.T) {
 		if opened["id"] != "call-1" {
 			t.Errorf("channel open printed %v, want id call-1", opened)
 		}
+
+		telapiJSON(t, env, "callback", "issue", "--channel", "call-1", "--ttl", "1ms")
+		poll.Until(t, "a timeout in the output of tail", func() bool {
+			return strings.Contains(telapi(t, env, "channel", "tail", "call-1", "--json").stdout, `"kind":"timeout"`)
+		})
 
 		session, token := talk.Issue(t, i, tenant.Key, map[string]any{"endpointId": tenant.Endpoint.ID, "mode": "chat"})
 		b := talk.Connect(t, i, session, token, "")
@@ -61,18 +67,26 @@ func TestChannelCommands(t *testing.T) {
 			t.Errorf("tail of an unknown channel: exit %d, stdout %q, stderr %q; want exit 0 and a hint in stderr", r.exit, r.stdout, r.stderr)
 		}
 		for _, c := range []struct {
+			exit   int
 			args   []string
 			stderr string
 		}{
-			{[]string{"channel", "send", "unknown", "--payload", "{}"}, hint},
-			{[]string{"channel", "send", session, "--payload", "[]"}, `{"text":`},
-			{[]string{"channel", "send", session, "--type", "ping", "--payload", "{}"}, "use chat, "},
-			{[]string{"channel", "open", "a{b}", "--team", tenant.Team.ID, "--endpoint", tenant.Endpoint.ID}, "invalid channel ID"},
-			{[]string{"channel", "open", "call-2", "--team", "tm_other", "--endpoint", tenant.Endpoint.ID}, "another team"},
-			{[]string{"channel", "end", "unknown"}, hint},
+			{1, []string{"channel", "send", "unknown", "--payload", "{}"}, hint},
+			{2, []string{"channel", "send", session, "--payload", "[]"}, `{"text":`},
+			{2, []string{"channel", "send", session, "--type", "ping", "--payload", "{}"}, "use chat, "},
+			{2, []string{"channel", "open", "a{b}", "--team", tenant.Team.ID, "--endpoint", tenant.Endpoint.ID}, "invalid channel ID"},
+			{1, []string{"channel", "open", "call-2", "--team", "tm_other", "--endpoint", tenant.Endpoint.ID}, "another team"},
+			{1, []string{"channel", "end", "unknown"}, hint},
+			{2, []string{"channel", "tail", session, "--from", "garbage"}, `invalid --from "garbage": use the ID of an entry`},
+			{2, []string{"callback", "issue", "--channel", session, "--ttl", "0s"}, "invalid --ttl 0s: use a duration from 1ms to 24h0m0s"},
+			{2, []string{"callback", "issue", "--channel", session, "--ttl", "24h1s"}, "invalid --ttl 24h0m1s"},
+			{2, []string{"limits", "set", "--tier", "api", "--max", "-1"}, "tiers/api/max: Must be a number from 1"},
+			{2, []string{"team", "create", ""}, "The team name is empty"},
+			{2, []string{"endpoint", "create", "--team", tenant.Team.ID, "--name", "n", "--mode", "fax"}, "Must be one of webrtc, audio, chat"},
+			{2, []string{"key", "create", "--team", tenant.Team.ID, "--scope", "FLY"}, "Must be one of "},
 		} {
-			if r := telapi(t, env, c.args...); r.exit != 1 || r.stdout != "" || !strings.Contains(r.stderr, c.stderr) {
-				t.Errorf("telapi %v: exit %d, stdout %q, stderr %q; want exit 1 and %q in stderr", c.args, r.exit, r.stdout, r.stderr, c.stderr)
+			if r := telapi(t, env, c.args...); r.exit != c.exit || r.stdout != "" || !strings.Contains(r.stderr, c.stderr) {
+				t.Errorf("telapi %v: exit %d, stdout %q, stderr %q; want exit %d and %q in stderr", c.args, r.exit, r.stdout, r.stderr, c.exit, c.stderr)
 			}
 		}
 	})

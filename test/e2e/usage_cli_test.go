@@ -56,8 +56,9 @@ TOTAL                       641         321         320         3
 		"telapi: invalid --interval \"week\": must be one of day, month\n":      {tenant.Team.ID, "--interval", "week"},
 		"telapi: invalid --from \"yesterday\": use a date such as 2026-11-15\n": {tenant.Team.ID, "--from", "yesterday"},
 	} {
-		if r := telapi(t, env, append([]string{"usage"}, args...)...); r.exit != 1 || r.stdout != "" || !strings.Contains(r.stderr, text) {
-			t.Errorf("usage %v: %+v, want exit 1 and %q in stderr", args, r, text)
+		want := min(len(args), 2) // an unknown team is a failure, an invalid flag is wrong usage
+		if r := telapi(t, env, append([]string{"usage"}, args...)...); r.exit != want || r.stdout != "" || !strings.Contains(r.stderr, text) {
+			t.Errorf("usage %v: %+v, want exit %d and %q in stderr", args, r, want, text)
 		}
 	}
 }
