@@ -5,8 +5,8 @@ import manifest from "../package.json" with { type: "json" };
 
 const read = (path: string) => readFileSync(new URL(path, import.meta.url), "utf8");
 
-test("the compressed bundle is under 6 KB", () => {
-  expect(gzipSync(read("../dist/index.js"), { level: 9 }).length).toBeLessThanOrEqual(6 * 1024);
+test.each(["esm/index.js", "cjs/index.js", "telapi.js"])("%s is under 6 KB when compressed", (file) => {
+  expect(gzipSync(read(`../dist/${file}`), { level: 9 }).length).toBeLessThanOrEqual(6 * 1024);
 });
 
 test("the package has no dependencies, pinned versions, and the service's version", () => {
@@ -19,10 +19,10 @@ test("the lock file contains no registry host", () => {
   expect(read("../package-lock.json")).not.toMatch(/"resolved"/);
 });
 
-const exported = [...read("../src/index.ts").matchAll(/\{([^}]*)\}/g)].flatMap(([, names]) => names!.split(",").map((name) => name.trim()));
+const exported = [...read("../src/index.ts").matchAll(/\{([^}]*)\}/g)].flatMap(([, names]) => names!.split(",").map((name) => name.trim())).concat("useTelapi", "TelapiState");
 
 test.each(exported)("%s is documented in the source and in docs/sdk.md", (name) => {
   expect(read("../../../docs/sdk.md")).toMatch(new RegExp(`\`[^\`]*\\b${name}\\b[^\`]*\``));
-  const declarations = ["errors", "events", "messages", "options", "outbox", "refusal", "session"].map((file) => read(`../dist/${file}.d.ts`)).join("\n");
+  const declarations = ["errors", "events", "messages", "options", "outbox", "react", "refusal", "session"].map((file) => read(`../dist/esm/${file}.d.ts`)).join("\n");
   expect(declarations).toMatch(new RegExp(`\\*/\\nexport (declare )?(class|const|function|interface|type) ${name}\\b`));
 });

@@ -13,7 +13,7 @@ import type { TokenResponse } from "../../src/index.js";
 /** A telapi process with a Redis server, and a runtime that echoes the messages of the team's sessions. */
 export class Service implements AsyncDisposable {
   url = "";
-  private key = "";
+  key = "";
   team = "";
   endpointId = "";
   private server: ChildProcess | undefined;
@@ -104,7 +104,7 @@ async function stop(process: ChildProcess, signal: NodeJS.Signals): Promise<void
 }
 
 /** Waits for the first line of a process's output that contains the text. */
-async function waitForLine(process: ChildProcess, text: string): Promise<string> {
+export async function waitForLine(process: ChildProcess, text: string): Promise<string> {
   const lines = createInterface({ input: process.stdout! });
   for await (const line of lines) {
     if (line.includes(text)) {

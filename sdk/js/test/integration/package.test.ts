@@ -1,0 +1,95 @@
+import { execFileSync, spawnSync } from "node:child_process";
+import { mkdtempSync, readFileSync, rmSync, symlinkSync, writeFileSync } from "node:fs";
+import { createServer } from "node:http";
+import type { AddressInfo } from "node:net";
+import { tmpdir } from "node:os";
+import { join } from "node:path";
+import { chromium } from "playwright-core";
+import { afterAll, beforeAll, expect, test } from "vitest";
+import { Service } from "./service.js";
+
+const sdk = new URL("../..", import.meta.url).pathname;
+const project = mkdtempSync(join(tmpdir(), "telapi-sdk-project-"));
+const installed = join(project, "node_modules/@telapi/sdk");
+let service: Service;
+
+// Packs the SDK as for a registry, and installs the file into an empty project.
+beforeAll(async () => {
+  service = await Service.start();
+  const [packed] = JSON.parse(execFileSync("npm", ["pack", "--silent", "--json", "--pack-destination", project], { cwd: sdk, encoding: "utf8" })) as [{ filename: string }];
+  writeFileSync(join(project, "package.json"), "{}");
+  execFileSync("npm", ["install", "--silent", "--offline", "--no-audit", "--no-fund", `./${packed.filename}`], { cwd: project, stdio: "inherit" });
+  for (const name of ["ws", "react", "@types/react", "@types/node", "csstype"]) link(name);
+});
+afterAll(async () => {
+  await service[Symbol.asyncDispose]();
+  rmSync(project, { recursive: true, force: true });
+});
+
+function link(name: string): void {
+  const [scope] = name.split("/");
+  if (scope !== name) execFileSync("mkdir", ["-p", join(project, "node_modules", scope!)]);
+  symlinkSync(join(sdk, "node_modules", name), join(project, "node_modules", name));
+}
+
+/** Connects, sends a message and prints the answer. */
+const conversation = (token: unknown) => `
+  const session = connect({ token: ${JSON.stringify(token)}, WebSocket });
+  session.on("chat", ({ text }) => { print(text); session.dispose(); });
+  session.send("chat", { text: "Good day" });
+`;
+
+test("the package contains the licence, types and source maps, and nothing else of the repository", () => {
+  const files = execFileSync("find", [".", "-type", "f"], { cwd: installed, encoding: "utf8" }).trim().split("\n").sort();
+  expect(files.filter((file) => !file.startsWith("./dist/"))).toEqual(["./LICENSE", "./README.md", "./package.json"]);
+  for (const script of files.filter((file) => file.endsWith(".js"))) {
+    const map = JSON.parse(readFileSync(join(installed, `${script}.map`), "utf8")) as { sourcesContent: string[] };
+    expect(map.sourcesContent.join("")).toContain("export ");
+    expect(readFileSync(join(installed, script), "utf8")).toContain("//# sourceMappingURL=");
+  }
+});
+
+test.each([
+  ["an ES module", "page.mjs", 'import { connect } from "@telapi/sdk"; import { useTelapi } from "@telapi/sdk/react"; import { WebSocket } from "ws";'],
+  ["a CommonJS module", "page.cjs", 'const { connect } = require("@telapi/sdk"); const { useTelapi } = require("@telapi/sdk/react"); const { WebSocket } = require("ws");'],
+])("%s uses the package", async (_, file, imports) => {
+  writeFileSync(join(project, file), `${imports}\nconst print = console.log;\nprint(typeof useTelapi);\n${conversation(await service.issue())}`);
+  const { stdout, stderr } = spawnSync(process.execPath, [file], { cwd: project, encoding: "utf8", timeout: 60_000 });
+  expect([stdout, stderr]).toEqual(["function\nGood day\n", ""]);
+});
+
+test("a page without a bundler uses the package", async () => {
+  const page = `<!doctype html><script src="telapi.js"></script><script>
+    const { connect } = telapi, print = (text) => (document.title = text);
+    ${conversation(await service.issue())}
+  </script>`;
+  const server = createServer((request, response) => {
+    if (request.url === "/") response.setHeader("Content-Type", "text/html").end(page);
+    else if (request.url === "/telapi.js") response.setHeader("Content-Type", "text/javascript").end(readFileSync(join(installed, "dist/telapi.js")));
+    else response.writeHead(404).end();
+  }).listen(0, "127.0.0.1");
+  const browser = await chromium.launch({ executablePath: process.env.CHROMIUM ?? "/usr/bin/chromium", args: ["--no-sandbox", "--disable-dev-shm-usage"] });
+  try {
+    const tab = await browser.newPage();
+    await tab.goto(`http://127.0.0.1:${(server.address() as AddressInfo).port}/`);
+    await tab.waitForFunction(() => document.title === "Good day", undefined, { timeout: 60_000 });
+  } finally {
+    await browser.close();
+    server.close();
+  }
+});
+
+test.each(["mts", "cts"])("TypeScript finds the types in a .%s file", (extension) => {
+  writeFileSync(join(project, `page.${extension}`), `
+    import { connect, type Session } from "@telapi/sdk";
+    import { useTelapi } from "@telapi/sdk/react";
+    const session: Session = connect({ issue: async () => ({ token: "", wsUrl: "" }) });
+    session.on("chat", ({ text }) => text?.length);
+    export const chat = () => useTelapi(undefined).messages.map(({ chat }) => chat?.text);
+    // @ts-expect-error: an option that does not exist
+    connect({ key: 1 });
+  `);
+  const args = ["--noEmit", "--strict", "--module", "nodenext", "--target", "es2022", "--lib", "es2022,esnext.disposable,dom", "--types", "node", `page.${extension}`];
+  const { stdout, status } = spawnSync(join(sdk, "node_modules/.bin/tsc"), args, { cwd: project, encoding: "utf8" });
+  expect([stdout, status]).toEqual(["", 0]);
+});
