@@ -89,7 +89,7 @@ lint: ## Run golangci-lint, and shellcheck where it is installed
 	@$(STEP) 'golangci-lint: install' $(MAKE) -s $(GOLANGCI)
 	@$(STEP) 'golangci-lint' $(GOLANGCI) run ./...
 	@if command -v shellcheck >/dev/null; then \
-		$(STEP) 'shellcheck' shellcheck .ci/run scripts/*.sh; \
+		$(STEP) 'shellcheck' shellcheck .ci/run scripts/*.sh deploy/docker/*.sh examples/*/*.sh; \
 	else \
 		echo 'shellcheck is not installed: the scripts were not checked'; \
 	fi

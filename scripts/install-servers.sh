@@ -29,6 +29,9 @@ python3       python3       -
 redis         python3-redis -                     /usr/lib/python3/dist-packages
 faketime      faketime      -
 haproxy       haproxy       haproxy.service
+podman        podman        podman.socket
+buildah       buildah       -
+runc          runc          -                     /usr/sbin
 promtool      prometheus    prometheus.service
 turnserver    coturn        coturn.service
 '

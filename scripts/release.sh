@@ -39,7 +39,8 @@ for arch in ${RELEASE_ARCHS:-amd64 arm64}; do
 	mkdir "$tree"
 	CGO_ENABLED=0 GOOS=linux GOARCH=$arch go build -trimpath -buildvcs=false \
 		-ldflags "-s -w -buildid= -X telapi/internal/cli.version=$version" -o "$tree/telapi" ./cmd/telapi
-	git archive HEAD README.md CHANGELOG.md docs deploy api | tar -x -C "$tree"
+	GOARCH=$arch scripts/licenses.sh >"$tree/THIRD_PARTY_LICENSES"
+	git archive HEAD README.md CHANGELOG.md LICENSE NOTICE SECURITY.md docs deploy api | tar -x -C "$tree"
 	bill "$tree/telapi" >"dist/$name.sbom.json"
 	tar --create --directory dist --sort=name --mtime="@$SOURCE_DATE_EPOCH" --owner=0 --group=0 --numeric-owner \
 		--format=gnu "$name" | gzip --no-name -9 >"$tree.tar.gz"

@@ -62,3 +62,10 @@ func StartCoturn(t testing.TB, config string, port int) {
 			return true
 		})
 }
+
+// Podman returns the path of podman. It also requires buildah and runc.
+func Podman(t testing.TB) string {
+	need(t, "buildah", "buildah")
+	need(t, "runc", "runc", "/usr/sbin")
+	return need(t, "podman", "podman")
+}
