@@ -25,8 +25,8 @@ export interface TelapiState {
 const idle: Omit<TelapiState, "send"> = { session: undefined, state: "idle", reason: undefined, textChat: true, messages: [], incomplete: false };
 
 /**
- * Opens a session while the component is mounted and renders the component when it changes. Without options there is no
- * session. New options have no effect on an open session; a new `key` closes it and opens another one.
+ * Opens a session while the component is mounted and renders the component when it changes. Without options, nothing
+ * is opened. New options have no effect on an open session; a new `key` closes it and opens another one.
  */
 export function useTelapi(options: ConnectOptions | undefined, key?: unknown): TelapiState {
   const [shown, setShown] = useState(idle);
@@ -53,6 +53,6 @@ export function useTelapi(options: ConnectOptions | undefined, key?: unknown): T
   }, [key, !options]);
 
   const { session } = shown;
-  const send = useCallback<Session["send"]>((...args) => session?.send(...args) ?? Promise.reject(new Error("There is no session.")), [session]);
+  const send = useCallback<Session["send"]>((...args) => session?.send(...args) ?? Promise.reject(new Error("No session is open.")), [session]);
   return { ...shown, send };
 }

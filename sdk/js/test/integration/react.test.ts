@@ -62,10 +62,10 @@ test("a new key opens another session, new options alone don't", async () => {
   expect(issue).toHaveBeenCalledTimes(2);
 });
 
-test("without options there is no session", async () => {
+test("without options, no session is opened", async () => {
   render(undefined);
   await until(() => expect(shown.state).toBe("idle"));
-  await expect(shown.send("chat", { text: "hello?" })).rejects.toThrow("no session");
+  await expect(shown.send("chat", { text: "hello?" })).rejects.toThrow("No session");
   render({ issue: () => service.issue(), WebSocket });
   await until(() => expect(shown.state).toBe("connected"));
   const { session } = shown;
