@@ -52,6 +52,7 @@ test: ## Run all checks and tests; installs missing servers
 	@$(STEP) 'interface descriptions' $(REDOCLY) lint --config api/redocly.yaml api/openapi.yaml api/asyncapi.yaml
 	@$(STEP) 'simulation: 240 seeds' go test ./test/simulation -count=1 -seeds=240
 	@STRICT_TESTS=true $(STEP) 'tests' go test -race -timeout 30m ./...
+	@$(STEP) 'Helm chart' go -C test/helm test -count=1 ./...
 	@$(STEP) 'sdk: npm ci' $(MAKE) -s $(SDK)/node_modules/.package-lock.json
 	@$(STEP) 'sdk: types' $(NPM) $(SDK) run --silent typecheck
 	@$(STEP) 'sdk: tests' $(NPM) $(SDK) run --silent test
