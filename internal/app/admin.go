@@ -13,6 +13,7 @@ import (
 	"github.com/redis/rueidis"
 
 	"telapi/callruntime"
+	"telapi/internal/audit"
 	"telapi/internal/auth"
 	"telapi/internal/cache"
 	"telapi/internal/config"
@@ -41,6 +42,7 @@ type Admin struct {
 	Endpoints *endpoint.Service
 	Limits    *ratelimit.Settings
 	Usage     *usage.Service
+	Audit     audit.Store
 	Offline   bool // the key-value store is embedded and no server is running
 
 	cfg    config.Config
@@ -83,14 +85,28 @@ func newAdmin(cfg config.Config, s stores, log *slog.Logger) *Admin {
 	return &Admin{
 		Teams:     &team.Registry{Store: s.sql, Announce: kv, Now: time.Now},
 		Keys:      &auth.KeyRegistry{Store: s.sql, Announce: kv, Now: time.Now},
-		Endpoints: &endpoint.Service{Store: s.sql, Now: time.Now},
+		Endpoints: &endpoint.Service{Store: s.sql, Announce: kv, Now: time.Now},
 		Limits:    ratelimit.NewSettings(kv, s.sql, log, nil),
 		Usage:     &usage.Service{Store: s.sql, Now: time.Now},
+		Audit:     s.sql,
 		Offline:   s.kv == nil,
 		cfg:       cfg,
 		log:       log,
 		stores:    s,
 	}
+}
+
+// UsedToday returns the requests of a team on this UTC day, or nil if no server is
+// running.
+func (a *Admin) UsedToday(ctx context.Context, teamID string) (*int64, error) {
+	if a.Offline {
+		return nil, nil
+	}
+	used, err := ratelimit.UsedToday(ctx, a.stores.kv, teamID)
+	if err != nil {
+		return nil, err
+	}
+	return &used[0], nil
 }
 
 // Close closes the stores.

@@ -102,17 +102,17 @@ func New(ctx context.Context, cfg config.Config, opts Options) (_ *App, err erro
 
 	secrets := auth.Secrets{Current: cfg.JWTSecret, Previous: cfg.JWTPrevious}
 	authenticator := auth.NewAuthenticator(db, auth.NewConsoleTokens(secrets, cfg.JWTMaxAge, time.Now), a.log, time.Now)
-	quotas := team.NewQuotas(db)
+	teams := team.NewCatalog(db)
 	limits := ratelimit.NewSettings(kv, db, a.log, a.telemetry.Registry)
 	limiter := ratelimit.NewLimiter(kv, limits.Limits, a.telemetry.Registry)
-	a.onClose(func() { authenticator.Close(); quotas.Close(); limiter.Close() }) // before the stores
+	a.onClose(func() { authenticator.Close(); teams.Close(); limiter.Close() }) // before the stores
 	features := endpoint.Features{APIAccess: cfg.FeatureAPIAccess, WebRTC: cfg.FeatureWebRTC, DisabledCommands: cfg.CommandsDisabled, Channel: connectionLimits(cfg)}
 	deployment := endpoint.Deployment{Version: opts.Version, Features: features}
 	capabilities, err := deployment.Capabilities()
 	if err != nil {
 		return nil, err
 	}
-	endpoints := &endpoint.Service{Store: db, Deployment: deployment, Now: time.Now}
+	endpoints := &endpoint.Service{Store: db, Announce: kv, Deployment: deployment, Now: time.Now}
 
 	iceServers, err := cfg.ICEServerList()
 	if err != nil {
@@ -173,17 +173,24 @@ func New(ctx context.Context, cfg config.Config, opts Options) (_ *App, err erro
 		Draining:       a.draining.Load,
 		Auth:           authenticator,
 		Limits:         limiter,
-		Quotas:         quotas,
-		Endpoints:      endpoints,
-		Capabilities:   capabilities,
-		Usage:          &usage.Service{Store: db, Now: time.Now},
-		Sessions:       sessions,
-		Channels:       connections,
-		Speech:         a.speech,
-		Media:          mediaReader,
-		Callbacks:      callback.NewService(redisstore.NewCallbacks(kv), connections, platform, a.log, a.telemetry.Registry, time.Now),
-		AnyOrigin:      opts.Development,
-		Playground:     a.playground(),
+		Teams:          teams,
+		Admin: httpapi.Admin{
+			Teams:  &team.Registry{Store: db, Announce: kv, Now: time.Now},
+			Keys:   &auth.KeyRegistry{Store: db, Announce: kv, Now: time.Now},
+			Limits: limits,
+			Quotas: kv,
+			Audit:  db,
+		},
+		Endpoints:    endpoints,
+		Capabilities: capabilities,
+		Usage:        &usage.Service{Store: db, Now: time.Now},
+		Sessions:     sessions,
+		Channels:     connections,
+		Speech:       a.speech,
+		Media:        mediaReader,
+		Callbacks:    callback.NewService(redisstore.NewCallbacks(kv), connections, platform, a.log, a.telemetry.Registry, time.Now),
+		AnyOrigin:    opts.Development,
+		Playground:   a.playground(),
 	})
 
 	probes := []*probe{
@@ -201,7 +208,7 @@ func New(ctx context.Context, cfg config.Config, opts Options) (_ *App, err erro
 		connections.Run,
 		kv.PublishScriptVersion,
 		func(ctx context.Context) { releaseMemory(ctx, releaseInterval) },
-		func(ctx context.Context) { kv.Subscribe(ctx, authenticator, quotas, limits) },
+		func(ctx context.Context) { kv.Subscribe(ctx, authenticator, teams, limits, sweeper) },
 	)
 	if a.demo != nil {
 		a.jobs = append(a.jobs, a.runDemo)

@@ -4,21 +4,15 @@ package auth
 
 import (
 	"context"
-	"crypto/rand"
-	"crypto/sha256"
-	"crypto/subtle"
-	"encoding/base64"
 	"errors"
-	"fmt"
 	"log/slog"
-	"regexp"
 	"slices"
 	"strings"
 	"time"
 
+	"telapi/internal/audit"
 	"telapi/internal/cache"
 	"telapi/internal/fault"
-	"telapi/internal/redact"
 	"telapi/internal/sleep"
 	"telapi/internal/writebehind"
 )
@@ -32,24 +26,45 @@ const (
 	ReadTeamApps    Scope = "READ_TEAM_APPS"
 	ReadTeamUsage   Scope = "READ_TEAM_USAGE"
 	CreateSpeech    Scope = "CREATE_SPEECH"
+	ManageTeam      Scope = "MANAGE_TEAM"     // administration of the own team
+	ManagePlatform  Scope = "MANAGE_PLATFORM" // administration of all teams; includes ManageTeam
 )
 
 // Scopes lists all scopes.
-var Scopes = []Scope{CreateCallToken, ReadTeamApps, ReadTeamUsage, CreateSpeech}
+var Scopes = []Scope{CreateCallToken, ReadTeamApps, ReadTeamUsage, CreateSpeech, ManageTeam, ManagePlatform}
 
 // Principal is the authenticated caller of a request.
 type Principal struct {
 	TeamID  string
 	Subject string // the key's ID, or the sub claim of a console JWT
 	Scopes  []Scope
+	Type    audit.ActorType
 }
+
+// Actor returns the principal as the author of changes.
+func (p Principal) Actor() audit.Actor { return audit.Actor{Type: p.Type, ID: p.Subject} }
 
 // Require returns FORBIDDEN if the principal lacks a scope.
 func (p Principal) Require(s Scope) error {
-	if slices.Contains(p.Scopes, s) {
+	if slices.Contains(p.Scopes, s) || s == ManageTeam && slices.Contains(p.Scopes, ManagePlatform) {
 		return nil
 	}
-	return fault.New(fault.Forbidden, "This operation requires the scope %s, which your credential does not have.", s).
+	return forbidden(s, "This operation requires")
+}
+
+// CheckGrant returns FORBIDDEN if the principal would grant a scope that it does not
+// have.
+func (p Principal) CheckGrant(scopes []Scope) error {
+	for _, s := range scopes {
+		if slices.Contains(Scopes, s) && !slices.Contains(p.Scopes, s) {
+			return forbidden(s, "Nobody can grant a scope that they do not have. This request grants")
+		}
+	}
+	return nil
+}
+
+func forbidden(s Scope, reason string) error {
+	return fault.New(fault.Forbidden, "%s the scope %s, which your credential does not have.", reason, s).
 		WithDetails(map[string]Scope{"requiredScope": s})
 }
 
@@ -108,7 +123,7 @@ func (a *Authenticator) APIKey(ctx context.Context, presented string) (Principal
 		return Principal{}, unauthorized(err)
 	}
 	a.lastUsed.Record(id, now)
-	return Principal{TeamID: k.TeamID, Subject: k.ID, Scopes: k.Scopes}, nil
+	return Principal{k.TeamID, k.ID, k.Scopes, audit.APIKey}, nil
 }
 
 // Bearer verifies the value of an Authorization header.
@@ -119,6 +134,9 @@ func (a *Authenticator) Bearer(header string) (Principal, error) {
 	}
 	return a.tokens.Verify(strings.TrimSpace(token))
 }
+
+// DisabledTeam returns the error for a credential of a disabled team.
+func (a *Authenticator) DisabledTeam() error { return unauthorized(errors.New("disabled team")) }
 
 // Missing returns the error for a request without a credential.
 func (a *Authenticator) Missing() error { return unauthorized(errors.New("missing credential")) }
@@ -139,98 +157,3 @@ func (a *Authenticator) flush(ctx context.Context) {
 		a.log.WarnContext(ctx, "writing the last use of API keys failed; retrying", "error", err)
 	}
 }
-
-// Key is an API key. Digest is the SHA-256 of its secret, which is not stored.
-type Key struct {
-	ID         string    `json:"id"`
-	TeamID     string    `json:"teamId"`
-	Name       string    `json:"name,omitempty"`
-	Digest     [32]byte  `json:"-"`
-	Scopes     []Scope   `json:"scopes"`
-	CreatedAt  time.Time `json:"createdAt"`
-	ExpiresAt  time.Time `json:"expiresAt,omitzero"`  // zero: never
-	RevokedAt  time.Time `json:"revokedAt,omitzero"`  // zero: not revoked
-	LastUsedAt time.Time `json:"lastUsedAt,omitzero"` // zero: never used
-}
-
-// KeyStore stores API keys. It returns fault.NotFound for an unknown ID.
-type KeyStore interface {
-	CreateKey(ctx context.Context, k Key) error
-	Key(ctx context.Context, id string) (Key, error)
-	// Keys returns a team's keys, or all keys if teamID is empty, oldest first.
-	Keys(ctx context.Context, teamID string) ([]Key, error)
-	// RevokeKey is idempotent: it keeps the time of the first revocation.
-	RevokeKey(ctx context.Context, id string, at time.Time) error
-	// TouchKeys stores times of last use. An older time never replaces a newer one.
-	TouchKeys(ctx context.Context, used map[string]time.Time) error
-}
-
-// topicPrefix, followed by a key's ID, is announced when the key changes.
-const topicPrefix = "key:"
-
-const maxNameLength = 100
-
-// KeyRegistry creates and revokes API keys.
-type KeyRegistry struct {
-	Store    KeyStore
-	Announce cache.Announcer
-	Now      func() time.Time
-}
-
-// Create creates a key. The returned secret cannot be read again later.
-func (r *KeyRegistry) Create(ctx context.Context, teamID, name string, scopes []Scope, expiresAt time.Time) (Key, redact.Secret, error) {
-	var issues fault.Issues
-	issues.Check(len(scopes) > 0, "/scopes", fault.IssueRequired, "Give at least one scope of %s.", fault.Join(Scopes))
-	for i, s := range scopes {
-		fault.CheckOneOf(&issues, fault.Pointer("/scopes", i), s, Scopes)
-	}
-	issues.CheckName("/name", name, maxNameLength)
-	issues.Check(expiresAt.IsZero() || expiresAt.After(r.Now()), "/expiresAt", fault.IssueValue, "The expiry is in the past.")
-	if err := issues.Err(); err != nil {
-		return Key{}, "", err
-	}
-	id, full, digest := generateKey()
-	scopes = slices.Compact(slices.Sorted(slices.Values(scopes)))
-	k := Key{ID: id, TeamID: teamID, Name: name, Digest: digest, Scopes: scopes, CreatedAt: r.Now(), ExpiresAt: expiresAt}
-	if err := r.Store.CreateKey(ctx, k); err != nil {
-		return Key{}, "", fmt.Errorf("create key: %w", err)
-	}
-	return k, full, nil
-}
-
-// Revoke revokes a key. It announces the change after the commit, so that an
-// instance that reads the key again does not find the old version. If the
-// announcement fails, instances may accept the key until their caches expire.
-func (r *KeyRegistry) Revoke(ctx context.Context, id string) error {
-	if err := r.Store.RevokeKey(ctx, id, r.Now()); err != nil {
-		return fmt.Errorf("revoke key: %w", err)
-	}
-	if err := r.Announce.Announce(ctx, topicPrefix+id); err != nil {
-		return fmt.Errorf("the key is revoked, but announcing it failed: running instances may accept the key for up to %s: %w", cache.TTL, err)
-	}
-	return nil
-}
-
-// keyPattern matches tk_<id>_<secret>. The secret is 256 random bits in base64url.
-var keyPattern = regexp.MustCompile(`^tk_([A-Za-z0-9]{1,64})_([A-Za-z0-9_-]{43})$`)
-
-// generateKey returns a new key's ID, the full key for its owner, and the digest of
-// its secret, which is stored.
-func generateKey() (id string, full redact.Secret, digest [32]byte) {
-	id = rand.Text()[:20]
-	var raw [32]byte
-	_, _ = rand.Read(raw[:]) // never fails
-	secret := base64.RawURLEncoding.EncodeToString(raw[:])
-	return id, redact.Secret("tk_" + id + "_" + secret), sha256.Sum256([]byte(secret))
-}
-
-// parseKey returns the ID and the digest of the secret of a key that a client sent.
-func parseKey(presented string) (id string, digest [32]byte, ok bool) {
-	m := keyPattern.FindStringSubmatch(presented)
-	if m == nil {
-		return "", digest, false
-	}
-	return m[1], sha256.Sum256([]byte(m[2])), true
-}
-
-func digestsEqual(a, b [32]byte) bool { return subtle.ConstantTimeCompare(a[:], b[:]) == 1 }

@@ -13,6 +13,7 @@ import (
 	"github.com/go-json-experiment/json/jsontext"
 	"github.com/golang-jwt/jwt/v5"
 
+	"telapi/internal/audit"
 	"telapi/internal/redact"
 )
 
@@ -173,5 +174,5 @@ func (c *ConsoleTokens) Verify(token string) (Principal, error) {
 	if err != nil {
 		return Principal{}, unauthorized(fmt.Errorf("verify console JWT: %w", err))
 	}
-	return Principal{TeamID: claims.TeamID, Subject: claims.Subject, Scopes: *claims.Scopes}, nil
+	return Principal{claims.TeamID, claims.Subject, *claims.Scopes, audit.Console}, nil
 }

@@ -14,6 +14,7 @@ import (
 	"testing"
 	"time"
 
+	"telapi/internal/audit"
 	"telapi/internal/auth"
 	"telapi/internal/redact"
 )
@@ -48,20 +49,20 @@ func TestConsoleTokenReturnsItsPrincipal(t *testing.T) {
 		header, claims string
 		want           auth.Principal
 	}{
-		"minimum":                 {validHeader, validClaims, auth.Principal{"tm_1", "user-1", []auth.Scope{auth.ReadTeamApps}}},
-		"without typ":             {`{"alg":"HS256"}`, validClaims, auth.Principal{"tm_1", "user-1", []auth.Scope{auth.ReadTeamApps}}},
-		"no scopes":               {validHeader, `{"sub":"u","teamId":"t","scopes":[],"exp":1800000060}`, auth.Principal{"t", "u", []auth.Scope{}}},
-		"unknown scope":           {validHeader, `{"sub":"u","teamId":"t","scopes":["ADMIN"],"exp":1800000060}`, auth.Principal{"t", "u", []auth.Scope{"ADMIN"}}},
-		"audience of the console": {validHeader, `{"aud":["console"],"sub":"u","teamId":"t","scopes":[],"exp":1800000060}`, auth.Principal{"t", "u", []auth.Scope{}}},
-		"unknown claims":          {validHeader, `{"sub":"u","teamId":"t","scopes":[],"exp":1800000060,"role":{"a":[1]},"TeamID":"x"}`, auth.Principal{"t", "u", []auth.Scope{}}},
-		"one second before exp":   {validHeader, `{"sub":"u","teamId":"t","scopes":[],"exp":1800000001}`, auth.Principal{"t", "u", []auth.Scope{}}},
-		"nbf and iat now":         {validHeader, `{"sub":"u","teamId":"t","scopes":[],"exp":1800000060,"nbf":1800000000,"iat":1800000000}`, auth.Principal{"t", "u", []auth.Scope{}}},
-		"console's clock ahead":   {validHeader, `{"sub":"u","teamId":"t","scopes":[],"exp":1800000060,"nbf":1800000002,"iat":1800000002}`, auth.Principal{"t", "u", []auth.Scope{}}},
-		"console's clock behind":  {validHeader, `{"sub":"u","teamId":"t","scopes":[],"exp":1799999999}`, auth.Principal{"t", "u", []auth.Scope{}}},
-		"fractions of a second":   {validHeader, `{"sub":"u","teamId":"t","scopes":[],"exp":1800000060.25,"nbf":1799999999.5,"iat":1.7999999995e9}`, auth.Principal{"t", "u", []auth.Scope{}}},
-		"longest life":            {validHeader, `{"sub":"u","teamId":"t","scopes":[],"exp":1800086400,"iat":1800000000}`, auth.Principal{"t", "u", []auth.Scope{}}},
-		"longest life, no iat":    {validHeader, `{"sub":"u","teamId":"t","scopes":[],"exp":1800086402}`, auth.Principal{"t", "u", []auth.Scope{}}},
-		"sub is an email address": {validHeader, `{"sub":"zoë o'neil+x@example.com","teamId":"t","scopes":[],"exp":1800000060}`, auth.Principal{"t", "zoë o'neil+x@example.com", []auth.Scope{}}},
+		"minimum":                 {validHeader, validClaims, auth.Principal{"tm_1", "user-1", []auth.Scope{auth.ReadTeamApps}, audit.Console}},
+		"without typ":             {`{"alg":"HS256"}`, validClaims, auth.Principal{"tm_1", "user-1", []auth.Scope{auth.ReadTeamApps}, audit.Console}},
+		"no scopes":               {validHeader, `{"sub":"u","teamId":"t","scopes":[],"exp":1800000060}`, auth.Principal{"t", "u", []auth.Scope{}, audit.Console}},
+		"unknown scope":           {validHeader, `{"sub":"u","teamId":"t","scopes":["ADMIN"],"exp":1800000060}`, auth.Principal{"t", "u", []auth.Scope{"ADMIN"}, audit.Console}},
+		"audience of the console": {validHeader, `{"aud":["console"],"sub":"u","teamId":"t","scopes":[],"exp":1800000060}`, auth.Principal{"t", "u", []auth.Scope{}, audit.Console}},
+		"unknown claims":          {validHeader, `{"sub":"u","teamId":"t","scopes":[],"exp":1800000060,"role":{"a":[1]},"TeamID":"x"}`, auth.Principal{"t", "u", []auth.Scope{}, audit.Console}},
+		"one second before exp":   {validHeader, `{"sub":"u","teamId":"t","scopes":[],"exp":1800000001}`, auth.Principal{"t", "u", []auth.Scope{}, audit.Console}},
+		"nbf and iat now":         {validHeader, `{"sub":"u","teamId":"t","scopes":[],"exp":1800000060,"nbf":1800000000,"iat":1800000000}`, auth.Principal{"t", "u", []auth.Scope{}, audit.Console}},
+		"console's clock ahead":   {validHeader, `{"sub":"u","teamId":"t","scopes":[],"exp":1800000060,"nbf":1800000002,"iat":1800000002}`, auth.Principal{"t", "u", []auth.Scope{}, audit.Console}},
+		"console's clock behind":  {validHeader, `{"sub":"u","teamId":"t","scopes":[],"exp":1799999999}`, auth.Principal{"t", "u", []auth.Scope{}, audit.Console}},
+		"fractions of a second":   {validHeader, `{"sub":"u","teamId":"t","scopes":[],"exp":1800000060.25,"nbf":1799999999.5,"iat":1.7999999995e9}`, auth.Principal{"t", "u", []auth.Scope{}, audit.Console}},
+		"longest life":            {validHeader, `{"sub":"u","teamId":"t","scopes":[],"exp":1800086400,"iat":1800000000}`, auth.Principal{"t", "u", []auth.Scope{}, audit.Console}},
+		"longest life, no iat":    {validHeader, `{"sub":"u","teamId":"t","scopes":[],"exp":1800086402}`, auth.Principal{"t", "u", []auth.Scope{}, audit.Console}},
+		"sub is an email address": {validHeader, `{"sub":"zoë o'neil+x@example.com","teamId":"t","scopes":[],"exp":1800000060}`, auth.Principal{"t", "zoë o'neil+x@example.com", []auth.Scope{}, audit.Console}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			who, err := newTestTokens().Verify(hs256(tt.header, tt.claims))

@@ -13,6 +13,7 @@ import (
 	"telapi/internal/auth"
 	"telapi/internal/cache"
 	"telapi/internal/fault"
+	"telapi/internal/page"
 )
 
 func TestCreatedKeyIsStoredAsDigest(t *testing.T) {
@@ -99,7 +100,7 @@ func TestInvalidKeyRequestReportsAllIssues(t *testing.T) {
 			if e.Code != fault.Validation || !slices.Equal(got, tt.want) {
 				t.Errorf("error %v with issues %v, want %v", err, got, tt.want)
 			}
-			if keys, err := m.Keys(t.Context(), ""); err != nil || len(keys) != 0 || secret != "" {
+			if keys, err := m.Keys(t.Context(), "", page.All); err != nil || len(keys) != 0 || secret != "" {
 				t.Errorf("an invalid request created %v (%v)", keys, err)
 			}
 		})
@@ -124,7 +125,7 @@ func TestKeysOfOneOrAllTeams(t *testing.T) {
 		}
 	}
 	for team, want := range map[string]int{"tm_1": 2, "tm_2": 1, "tm_3": 0, "": 3} {
-		if list, err := registry.Store.Keys(t.Context(), team); err != nil || len(list) != want {
+		if list, err := registry.Store.Keys(t.Context(), team, page.All); err != nil || len(list) != want {
 			t.Errorf("team %q: %d keys, %v; want %d", team, len(list), err, want)
 		}
 	}
@@ -133,6 +134,7 @@ func TestKeysOfOneOrAllTeams(t *testing.T) {
 func TestRevocationIsCommittedThenAnnounced(t *testing.T) {
 	m := newTestStore(t)
 	k, _ := createKey(t, m, time.Now(), time.Time{}, auth.ReadTeamApps)
+	m.set(func(m *testStore) { m.events = nil })
 	if err := (&auth.KeyRegistry{m, m, time.Now}).Revoke(t.Context(), k.ID); err != nil {
 		t.Fatal(err)
 	}

@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"telapi/internal/audit"
 	"telapi/internal/auth"
 	"telapi/internal/fault"
 	"telapi/internal/redact"
@@ -47,11 +48,11 @@ func newTestStore(t testing.TB) *testStore {
 	return &testStore{Store: db}
 }
 
-func (s *testStore) CreateKey(ctx context.Context, k auth.Key) error {
+func (s *testStore) CreateKey(ctx context.Context, k auth.Key, entries ...audit.Entry) error {
 	if err := s.failure(); err != nil {
 		return err
 	}
-	return s.Store.CreateKey(ctx, k)
+	return s.Store.CreateKey(ctx, k, entries...)
 }
 
 func (s *testStore) Key(ctx context.Context, id string) (auth.Key, error) {
@@ -69,11 +70,11 @@ func (s *testStore) Key(ctx context.Context, id string) (auth.Key, error) {
 	return k, err
 }
 
-func (s *testStore) RevokeKey(ctx context.Context, id string, at time.Time) error {
+func (s *testStore) RevokeKey(ctx context.Context, id string, at time.Time, entries ...audit.Entry) error {
 	if err := s.failure(); err != nil {
 		return err
 	}
-	err := s.Store.RevokeKey(ctx, id, at)
+	err := s.Store.RevokeKey(ctx, id, at, entries...)
 	if err == nil {
 		s.set(func(s *testStore) { s.events = append(s.events, "committed "+id) })
 	}

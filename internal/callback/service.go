@@ -93,6 +93,20 @@ func (s *Service) Accept(ctx context.Context, r Request) (Receipt, error) {
 	return receipt, nil
 }
 
+// Try returns what a callback would do on a channel with the given profile. It
+// delivers nothing. The error is the one that a valid credential would get.
+func (s *Service) Try(kind wire.WorkItemKind, body []byte, profile wire.GatewayProfile) (DryRun, error) {
+	result, err := bot.Try(kind, body, "", command.NewPolicy(profile, s.platform), s.now())
+	if err != nil {
+		return DryRun{}, err
+	}
+	report := DryRun{result.Entries, reportDecisions(result.Decisions), make([]strictjson.Warning, len(result.Warnings))}
+	for i, w := range result.Warnings {
+		report.Warnings[i] = strictjson.Warning{Path: "/body" + w.Path, Message: w.Message}
+	}
+	return report, nil
+}
+
 // Check returns an error if a callback with this credential is rejected whatever its
 // body is. It accepts a consumed credential, because the callback may be a
 // duplicate. Check must be called before a body longer than MaxUncheckedBody is

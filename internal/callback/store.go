@@ -10,6 +10,7 @@ import (
 	"telapi/callruntime/wire"
 	"telapi/internal/command"
 	"telapi/internal/fault"
+	"telapi/internal/strictjson"
 )
 
 // Credential identifies the work item that a callback answers and proves the
@@ -123,14 +124,7 @@ type CommandDecision struct {
 }
 
 func newReceipt(callbackID string, entries []wire.Entry, decisions []command.Decision) Receipt {
-	r := Receipt{CallbackID: callbackID, Commands: make([]CommandDecision, len(decisions))}
-	for i, d := range decisions {
-		common, decision := d.Command.Common(), "allowed"
-		if d.Reason != "" {
-			decision = "denied"
-		}
-		r.Commands[i] = CommandDecision{common.CommandID, common.Type, decision, d.Reason, d.Ignored}
-	}
+	r := Receipt{CallbackID: callbackID, Commands: reportDecisions(decisions)}
 	for i := range entries {
 		switch entries[i].Kind {
 		case wire.KindBotMessage, wire.KindLLMResult, wire.KindToolResult:
@@ -138,4 +132,23 @@ func newReceipt(callbackID string, entries []wire.Entry, decisions []command.Dec
 		}
 	}
 	return r
+}
+
+func reportDecisions(decisions []command.Decision) []CommandDecision {
+	report := make([]CommandDecision, len(decisions))
+	for i, d := range decisions {
+		common, decision := d.Command.Common(), "allowed"
+		if d.Reason != "" {
+			decision = "denied"
+		}
+		report[i] = CommandDecision{common.CommandID, common.Type, decision, d.Reason, d.Ignored}
+	}
+	return report
+}
+
+// DryRun is what a callback would do.
+type DryRun struct {
+	Entries   []wire.Entry         `json:"entries"`
+	Decisions []CommandDecision    `json:"decisions"`
+	Warnings  []strictjson.Warning `json:"warnings"` // members without effect, as JSON Pointers below /body
 }

@@ -8,7 +8,9 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"os/user"
 	"slices"
+	"strconv"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -17,6 +19,7 @@ import (
 	"telapi/callruntime"
 	"telapi/callruntime/wire"
 	"telapi/internal/app"
+	"telapi/internal/audit"
 	"telapi/internal/config"
 	"telapi/internal/fault"
 )
@@ -110,7 +113,7 @@ Configure it with environment variables; see docs/configuration.md.`,
 			group("callback", "Test callbacks of providers", c.callbackIssueCommand(), c.callbackLintCommand()),
 			group("speech", "Manage speech in the media cache", c.speechWarmCommand()),
 		}},
-		{"Inspect:", []*cobra.Command{c.usageCommand(), c.healthCommand(), c.doctorCommand(), c.configCommand(), c.versionCommand()}},
+		{"Inspect:", []*cobra.Command{c.usageCommand(), c.auditCommand(), c.healthCommand(), c.doctorCommand(), c.configCommand(), c.versionCommand()}},
 	} {
 		root.AddGroup(&cobra.Group{ID: g.title, Title: g.title})
 		for _, cmd := range g.commands {
@@ -219,8 +222,16 @@ func (c *cli) withAdmin(body func(ctx context.Context, a *app.Admin, args []stri
 			return nil, err
 		}
 		defer a.Close()
-		return body(ctx, a, args)
+		return body(audit.WithActor(ctx, audit.Actor{Type: audit.CLI, ID: userName()}), a, args)
 	})
+}
+
+// userName returns the name of the operating system's user.
+func userName() string {
+	if u, err := user.Current(); err == nil {
+		return u.Username
+	}
+	return strconv.Itoa(os.Getuid())
 }
 
 // withRuntime is run for a command that acts as a call runtime.

@@ -7,7 +7,6 @@ import (
 	"io"
 	"time"
 
-	"github.com/go-json-experiment/json"
 	"github.com/spf13/cobra"
 
 	"telapi/callruntime/wire"
@@ -52,37 +51,20 @@ COMMANDS_DISABLED, TRANSFER_ALLOWED_TARGETS and TRANSFER_ALLOWED_HEADERS apply a
 		if limit := endpoint.DefaultLimits().CallbackBodyBytes; int64(len(body)) > limit {
 			return nil, fmt.Errorf("%s has %d bytes: use at most %d", args[0], len(body), limit)
 		}
-		if *channelID == "" {
-			*channelID = bodyChannelID(body)
-		}
-		result, err := bot.Parse(wire.WorkItemKind(*kind), body, *channelID)
+		result, err := bot.Try(wire.WorkItemKind(*kind), body, *channelID, command.NewPolicy(profile, platform), time.Now())
 		if err != nil {
 			c.printError(fmt.Errorf("%s: %w", args[0], err))
 			return nil, errReported // an invalid body is the result of the check, not wrong usage
 		}
-		base := wire.Entry{ChannelID: *channelID, At: time.Now().UnixMilli(), Source: wire.WorkItemKind(*kind).Source()}
-		if err := c.warn(args[0], bot.Lint(wire.WorkItemKind(*kind), body), *strict); err != nil {
+		if err := c.warn(args[0], result.Warnings, *strict); err != nil {
 			return nil, err
 		}
-		entries, _ := result.Entries(base, command.NewPolicy(profile, platform))
-		for _, e := range entries {
+		for _, e := range result.Entries {
 			err = cmp.Or(err, c.printAs(e, func(w io.Writer) { writeRow(w, entryTitle(e)) }))
 		}
 		return nil, err
 	})
 	return cmd
-}
-
-// bodyChannelID returns the channel ID in a bot's callback body. Other bodies have
-// none, so it returns a placeholder for them.
-func bodyChannelID(body []byte) string {
-	var callback struct {
-		Conversation struct {
-			Identifier wire.Identifier `json:"identifier"`
-		} `json:"conversation"`
-	}
-	_ = json.Unmarshal(body, &callback) // an invalid body is reported later
-	return cmp.Or(callback.Conversation.Identifier.ID, "channel")
 }
 
 // strictFlag adds the flag --strict. Its value is passed to readProfile and warn.

@@ -32,37 +32,40 @@ type Resources struct {
 // key, and a new key at every start would break commands in other terminals.
 var withSecrets = json.WithMarshalers(json.MarshalFunc(func(s redact.Secret) ([]byte, error) { return json.Marshal(s.Reveal()) }))
 
-// Seed returns the resources saved in the data directory. It creates them if they
-// are missing there or in the database.
+// Seed returns the resources saved in the data directory. It creates those that are
+// missing there or in the database. A key that lacks a scope is replaced.
 func Seed(ctx context.Context, dataDir string, teams *team.Registry, endpoints *endpoint.Service, keys *auth.KeyRegistry) (Resources, error) {
 	path := filepath.Join(dataDir, "demo.json")
 	var saved Resources
+	var e endpoint.Endpoint
 	raw, err := os.ReadFile(path)
 	if err == nil && json.Unmarshal(raw, &saved) == nil {
-		k, err := keys.Store.Key(ctx, saved.KeyID)
+		var k auth.Key
+		k, err = keys.Store.Key(ctx, saved.KeyID)
 		if err == nil {
-			_, err = endpoints.Store.Endpoint(ctx, saved.EndpointID)
+			e, err = endpoints.Store.Endpoint(ctx, saved.EndpointID)
 		}
 		switch {
-		case err == nil && k.RevokedAt.IsZero():
+		case err == nil && k.RevokedAt.IsZero() && len(k.Scopes) == len(auth.Scopes):
 			return saved, nil
 		case err != nil && !fault.Is(err, fault.NotFound):
 			return Resources{}, err
 		}
 	}
-	t, err := teams.Create(ctx, "Demo team")
+	if e.ID == "" {
+		t, err := teams.Create(ctx, team.Team{Name: "Demo team"})
+		if err != nil {
+			return Resources{}, err
+		}
+		if e, err = endpoints.Create(ctx, demoEndpoint(t.ID)); err != nil {
+			return Resources{}, err
+		}
+	}
+	k, secret, err := keys.Create(ctx, e.TeamID, "demo", auth.Scopes, time.Time{})
 	if err != nil {
 		return Resources{}, err
 	}
-	e, err := endpoints.Create(ctx, demoEndpoint(t.ID))
-	if err != nil {
-		return Resources{}, err
-	}
-	k, secret, err := keys.Create(ctx, t.ID, "demo", auth.Scopes, time.Time{})
-	if err != nil {
-		return Resources{}, err
-	}
-	created := Resources{t.ID, e.ID, k.ID, secret}
+	created := Resources{e.TeamID, e.ID, k.ID, secret}
 	if raw, err = json.Marshal(created, withSecrets); err == nil {
 		err = os.MkdirAll(dataDir, 0o700)
 	}
@@ -77,7 +80,7 @@ func Seed(ctx context.Context, dataDir string, teams *team.Registry, endpoints *
 
 // demoEndpoint has all modes and a policy that allows some commands and denies others.
 func demoEndpoint(teamID string) endpoint.Endpoint {
-	return endpoint.Endpoint{TeamID: teamID, Name: "Demo endpoint", Modes: endpoint.Modes, Profile: wire.GatewayProfile{
+	return endpoint.Endpoint{TeamID: teamID, Name: "Demo endpoint", Enabled: true, Modes: endpoint.Modes, Profile: wire.GatewayProfile{
 		CommandSources: []string{"bot", "external_llm"},
 		CommandPolicies: []wire.CommandPolicy{
 			{Type: "hangup", Enabled: true, WaitForSilence: true},

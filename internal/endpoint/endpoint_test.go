@@ -27,9 +27,15 @@ func issuePaths(err error) []string {
 	return paths
 }
 
-func TestValidateNormalizesEndpoint(t *testing.T) {
+func validate(e *Endpoint) error {
+	var issues fault.Issues
+	e.Check(&issues)
+	return issues.Err()
+}
+
+func TestCheckNormalizesEndpoint(t *testing.T) {
 	e := Endpoint{TeamID: "t", Name: "  Front desk ", Modes: []Mode{Chat, WebRTC, Chat}, Origins: []string{"HTTPS://Shop.Example/", "https://shop.example:443", "http://localhost:8080", "http://[::1]:80"}}
-	if err := e.Validate(); err != nil {
+	if err := validate(&e); err != nil {
 		t.Fatal(err)
 	}
 	if e.Name != "Front desk" || !slices.Equal(e.Modes, []Mode{WebRTC, Chat}) {
@@ -40,7 +46,7 @@ func TestValidateNormalizesEndpoint(t *testing.T) {
 	}
 }
 
-func TestValidateReportsEveryIssue(t *testing.T) {
+func TestCheckReportsEveryIssue(t *testing.T) {
 	e := Endpoint{
 		Modes: []Mode{"fax"}, Name: strings.Repeat("ü", 121),
 		Origins: []string{"shop.example", "https://a/b", "ftp://a", "https://u:p@a", "https://a?x", "null", "*", "https://*.a", "https://a#f", "https://", "https://ok.example"},
@@ -51,7 +57,7 @@ func TestValidateReportsEveryIssue(t *testing.T) {
 		want = append(want, fmt.Sprintf("/origins/%d", i))
 	}
 	want = append(want, "/gatewayProfile/commandSources/0")
-	if got := issuePaths(e.Validate()); !slices.Equal(got, want) {
+	if got := issuePaths(validate(&e)); !slices.Equal(got, want) {
 		t.Errorf("issues at %v\nwant %v", got, want)
 	}
 	for path, e := range map[string]Endpoint{
@@ -59,11 +65,11 @@ func TestValidateReportsEveryIssue(t *testing.T) {
 		"/modes":   {TeamID: "t", Name: "n"},
 		"/origins": {TeamID: "t", Name: "n", Modes: Modes, Origins: make([]string, 101)},
 	} {
-		if got := issuePaths(e.Validate()); !slices.Equal(got, []string{path}) {
+		if got := issuePaths(validate(&e)); !slices.Equal(got, []string{path}) {
 			t.Errorf("issues at %v, want only %s", got, path)
 		}
 	}
-	if got := issuePaths((&Endpoint{TeamID: "t", Name: "a\nb", Modes: Modes}).Validate()); !slices.Equal(got, []string{"/name"}) {
+	if got := issuePaths(validate(&Endpoint{TeamID: "t", Name: "a\nb", Modes: Modes})); !slices.Equal(got, []string{"/name"}) {
 		t.Errorf("control character: issues at %v, want only /name", got)
 	}
 }

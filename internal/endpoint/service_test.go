@@ -1,6 +1,7 @@
 package endpoint_test
 
 import (
+	"context"
 	"fmt"
 	"slices"
 	"strings"
@@ -12,6 +13,7 @@ import (
 	"telapi/callruntime/wire"
 	"telapi/internal/endpoint"
 	"telapi/internal/fault"
+	"telapi/internal/page"
 	"telapi/internal/sqlstore"
 	"telapi/internal/team"
 )
@@ -32,6 +34,7 @@ func newService(t *testing.T, n int) *endpoint.Service {
 	}
 	service := &endpoint.Service{
 		Store:      store,
+		Announce:   announcements{},
 		Deployment: endpoint.Deployment{Version: "0.9.18", Features: endpoint.Features{APIAccess: true, DisabledCommands: []string{"emit_event"}}},
 		Now:        func() time.Time { return created },
 	}
@@ -46,10 +49,15 @@ func newService(t *testing.T, n int) *endpoint.Service {
 	return service
 }
 
+// announcements ignores announcements.
+type announcements struct{}
+
+func (announcements) Announce(context.Context, string) error { return nil }
+
 func create(t *testing.T, s *endpoint.Service, teamID, name string) endpoint.Endpoint {
 	t.Helper()
 	e, err := s.Create(t.Context(), endpoint.Endpoint{
-		TeamID: teamID, Name: name, Modes: []endpoint.Mode{endpoint.Chat, endpoint.WebRTC},
+		TeamID: teamID, Name: name, Enabled: true, Modes: []endpoint.Mode{endpoint.Chat, endpoint.WebRTC},
 		Profile: wire.GatewayProfile{
 			CommandSources:  []string{"bot"},
 			CommandPolicies: []wire.CommandPolicy{{Type: "hangup", Enabled: true}, {Type: "transfer"}, {Type: "emit_event", Enabled: true}},
@@ -62,12 +70,12 @@ func create(t *testing.T, s *endpoint.Service, teamID, name string) endpoint.End
 	return e
 }
 
-func TestListPageReturnsOwnEndpointsOldestFirst(t *testing.T) {
+func TestListReturnsOwnEndpointsOldestFirst(t *testing.T) {
 	s := newService(t, 7)
 	var names []string
 	query := map[string][]string{"limit": {"3"}}
 	for pages := 0; ; pages++ {
-		page, err := s.ListPage(t.Context(), "ours", query)
+		page, err := s.List(t.Context(), "ours", query)
 		if err != nil || pages > 3 {
 			t.Fatalf("page %d: error %v, want three pages", pages, err)
 		}
@@ -82,24 +90,26 @@ func TestListPageReturnsOwnEndpointsOldestFirst(t *testing.T) {
 	if want := []string{"ours 0", "ours 1", "ours 2", "ours 3", "ours 4", "ours 5", "ours 6"}; !slices.Equal(names, want) {
 		t.Errorf("listed %v, want %v", names, want)
 	}
-	page, err := s.ListPage(t.Context(), "unknown", nil)
+	page, err := s.List(t.Context(), "unknown", nil)
 	if err != nil || page.Data == nil || len(page.Data) != 0 || page.NextCursor != nil {
 		t.Errorf("team without endpoints: page %+v (error %v), want an empty list", page, err)
 	}
-	full, err := s.ListPage(t.Context(), "ours", map[string][]string{"limit": {"7"}})
+	full, err := s.List(t.Context(), "ours", map[string][]string{"limit": {"7"}})
 	if err != nil || full.NextCursor != nil {
 		t.Errorf("full last page: next cursor %v (error %v), want none", full.NextCursor, err)
 	}
-	if _, err := s.ListPage(t.Context(), "ours", map[string][]string{"limit": {"0"}}); !fault.Is(err, fault.Validation) {
+	if _, err := s.List(t.Context(), "ours", map[string][]string{"limit": {"0"}}); !fault.Is(err, fault.Validation) {
 		t.Errorf("invalid limit: error %v, want %s", err, fault.Validation)
 	}
 }
 
-func TestListPageIncludesCapabilities(t *testing.T) {
-	page, err := newService(t, 1).ListPage(t.Context(), "ours", nil)
+func TestListIncludesCapabilities(t *testing.T) {
+	s := newService(t, 1)
+	found, err := s.List(t.Context(), "ours", nil)
 	if err != nil {
 		t.Fatal(err)
 	}
+	page := page.Map(found, s.Deployment.View)
 	page.Data[0].ID = "ep_1"
 	got, err := json.Marshal(page)
 	want := `{"data":[{"id":"ep_1","name":"ours 0","enabled":true,"modes":["webrtc","chat"],"capabilities":{"modes":["chat"],"commands":["hangup"],"commandSources":["bot"],"speech":{"stt":["a"]}},"gatewayProfile":{"commandSources":["bot"],"commandPolicies":[{"type":"hangup","enabled":true},{"type":"transfer","enabled":false},{"type":"emit_event","enabled":true}],"speech":{"stt":["a"]}}}],"nextCursor":null}`
@@ -133,19 +143,19 @@ func TestUpdateChangesOnlyGivenFields(t *testing.T) {
 	create(t, s, "theirs", "foreign")
 	later := time.Unix(1_800_000_000, 0).UTC()
 	s.Now = func() time.Time { return later }
-	e, err := s.Update(t.Context(), before.ID, func(e *endpoint.Endpoint) { e.Name, e.Enabled = "Renamed", false })
+	e, err := s.Update(t.Context(), before.ID, func(e *endpoint.Endpoint) error { e.Name, e.Enabled = "Renamed", false; return nil })
 	if err != nil || e.Name != "Renamed" || e.Enabled || !e.UpdatedAt.Equal(later) || !slices.Equal(e.Modes, before.Modes) || !e.CreatedAt.Equal(before.CreatedAt) {
 		t.Errorf("updated %+v (error %v), want only name, enabled and UpdatedAt changed", e, err)
 	}
-	_, err = s.Update(t.Context(), before.ID, func(e *endpoint.Endpoint) { e.Modes = []endpoint.Mode{"fax"} })
+	_, err = s.Update(t.Context(), before.ID, func(e *endpoint.Endpoint) error { e.Modes = []endpoint.Mode{"fax"}; return nil })
 	stored, _ := s.Get(t.Context(), "ours", before.ID)
 	if !fault.Is(err, fault.Validation) || !slices.Equal(stored.Modes, before.Modes) {
 		t.Errorf("invalid update: error %v and stored modes %v, want %s and %v", err, stored.Modes, fault.Validation, before.Modes)
 	}
-	if _, err := s.Update(t.Context(), "ep_none", func(*endpoint.Endpoint) {}); !fault.Is(err, fault.NotFound) {
+	if _, err := s.Update(t.Context(), "ep_none", func(*endpoint.Endpoint) error { return nil }); !fault.Is(err, fault.NotFound) {
 		t.Errorf("unknown endpoint: error %v, want %s", err, fault.NotFound)
 	}
-	all, err := s.List(t.Context(), "")
+	all, err := s.Store.Endpoints(t.Context(), "", page.All)
 	if err != nil || len(all) != 2 || !strings.HasPrefix(all[0].ID, "ep_") || all[0].ID >= all[1].ID {
 		t.Errorf("list of all teams: %v (error %v), want two endpoints in order of ID", all, err)
 	}

@@ -11,6 +11,7 @@ import (
 	"telapi/internal/fault"
 	"telapi/internal/httpserve"
 	"telapi/internal/ratelimit"
+	teams "telapi/internal/team"
 )
 
 const (
@@ -46,9 +47,10 @@ func (s *Server) admit(x *exchange, r *http.Request, rt *Route) (err error) {
 			return err
 		}
 	}
+	var caller teams.Team
 	switch token := s.deps.MetricsToken; {
 	case rt.Access == team:
-		x.principal, err = s.authenticate(r)
+		caller, err = s.identify(x, r)
 	case rt.Access == metricsToken && token != "" && !httpserve.HasBearer(r, token):
 		err = fault.New(fault.Unauthorized, "Send METRICS_TOKEN as a bearer token.")
 	}
@@ -59,11 +61,7 @@ func (s *Server) admit(x *exchange, r *http.Request, rt *Route) (err error) {
 		if err := x.principal.Require(rt.Scope); err != nil {
 			return err
 		}
-		quota, err := s.deps.Quotas.ForTeam(r.Context(), x.principal.TeamID)
-		if err != nil {
-			return err
-		}
-		if err := x.applyLimit(s.deps.Limits.AllowTeam(r.Context(), x.principal.TeamID, quota)); err != nil {
+		if err := x.applyLimit(s.deps.Limits.AllowTeam(r.Context(), x.principal.TeamID, caller.Quota())); err != nil {
 			return err
 		}
 	}
@@ -72,6 +70,19 @@ func (s *Server) admit(x *exchange, r *http.Request, rt *Route) (err error) {
 		return tooLarge(maxBody)
 	}
 	return nil
+}
+
+// identify authenticates the caller and returns its team. A disabled team's
+// credentials are rejected.
+func (s *Server) identify(x *exchange, r *http.Request) (caller teams.Team, err error) {
+	if x.principal, err = s.authenticate(r); err != nil {
+		return caller, err
+	}
+	caller, err = s.deps.Teams.Team(r.Context(), x.principal.TeamID)
+	if err == nil && caller.Disabled {
+		err = s.deps.Auth.DisabledTeam()
+	}
+	return caller, err
 }
 
 // authenticate verifies the API key or the console JWT. If both are sent, only

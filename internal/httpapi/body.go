@@ -35,11 +35,16 @@ const (
 
 // withBody reads a JSON body of at most maxBody bytes for a handler.
 func (s *Server) withBody(handle func(x *exchange, r *http.Request, body []byte) error) handler {
+	return s.withBodyOf(maxBody, handle)
+}
+
+// withBodyOf reads a JSON body of at most limit bytes for a handler.
+func (s *Server) withBodyOf(limit int64, handle func(x *exchange, r *http.Request, body []byte) error) handler {
 	return func(x *exchange, r *http.Request) error {
-		if err := checkBodyHeader(r, maxBody); err != nil {
+		if err := checkBodyHeader(r, limit); err != nil {
 			return err
 		}
-		body, err := s.readBody(x, r, maxBody, nil)
+		body, err := s.readBody(x, r, limit, nil)
 		if err != nil {
 			return err
 		}

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"telapi/internal/fault"
+	"telapi/internal/page"
 	"telapi/internal/session"
 	"telapi/internal/usage"
 )
@@ -92,11 +93,7 @@ func (s *Server) showSession(x *exchange, r *http.Request) error {
 }
 
 func (s *Server) deleteSession(x *exchange, r *http.Request) error {
-	if err := s.deps.Sessions.Delete(r.Context(), x.principal.TeamID, r.PathValue("id")); err != nil {
-		return err
-	}
-	x.WriteHeader(http.StatusNoContent)
-	return nil
+	return x.noContent(s.deps.Sessions.Delete(r.Context(), x.principal.TeamID, r.PathValue("id")))
 }
 
 func (s *Server) listEndpoints(x *exchange, r *http.Request) error {
@@ -104,8 +101,8 @@ func (s *Server) listEndpoints(x *exchange, r *http.Request) error {
 	if err != nil {
 		return err
 	}
-	page, err := s.deps.Endpoints.ListPage(r.Context(), x.principal.TeamID, query)
-	return x.respond(http.StatusOK, page, err)
+	found, err := s.deps.Endpoints.List(r.Context(), x.principal.TeamID, query)
+	return x.respond(http.StatusOK, page.Map(found, s.deps.Endpoints.Deployment.View), err)
 }
 
 func (s *Server) ttsUsage(x *exchange, r *http.Request) error {

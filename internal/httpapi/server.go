@@ -54,7 +54,8 @@ type Deps struct {
 
 	Auth         *auth.Authenticator
 	Limits       *ratelimit.Limiter
-	Quotas       *teams.Quotas
+	Teams        *teams.Catalog
+	Admin        Admin
 	Endpoints    *endpoint.Service
 	Capabilities []byte // JSON document about the deployment
 	Usage        *usage.Service

@@ -124,6 +124,26 @@ func (l *Limiter) AllowTeam(ctx context.Context, teamID string, quota int64) (De
 	return d, err
 }
 
+// Granted returns how many permits of each bucket were granted in its window. The
+// names are those of Counter.Lease.
+type Granted interface {
+	Granted(ctx context.Context, names []string) ([]int64, error)
+}
+
+// UsedToday returns the requests of teams that count against their quotas of this UTC
+// day. It includes permits that instances have leased and not used yet.
+func UsedToday(ctx context.Context, counts Granted, teamIDs ...string) ([]int64, error) {
+	names := make([]string, len(teamIDs))
+	for i, id := range teamIDs {
+		names[i] = bucketKey{team: id, day: time.Now().Unix() / int64(day/time.Second)}.String()
+	}
+	used, err := counts.Granted(ctx, names)
+	if err != nil {
+		return nil, fmt.Errorf("read quota usage: %w", err)
+	}
+	return used, nil
+}
+
 // AllowHandshake counts a WebSocket handshake of a session.
 func (l *Limiter) AllowHandshake(ctx context.Context, sessionID string, perMinute int64) (Decision, error) {
 	d := Decision{Policy: sessionPolicy, Limit: perMinute, Window: time.Minute}

@@ -12,6 +12,7 @@ import (
 	"github.com/go-json-experiment/json"
 	"github.com/go-json-experiment/json/jsontext"
 
+	"telapi/internal/audit"
 	"telapi/internal/fault"
 	"telapi/internal/strictjson"
 )
@@ -45,6 +46,9 @@ type LimitsStore interface {
 type Mirror interface {
 	Setting(ctx context.Context, name string) (value []byte, ok bool, err error)
 	SaveSetting(ctx context.Context, name string, value []byte) error
+	// ChangeSetting stores a value and an audit entry in one transaction, which it
+	// commits if confirm succeeds.
+	ChangeSetting(ctx context.Context, name string, value []byte, e audit.Entry, confirm func(context.Context) error) error
 }
 
 // Tier is a group of routes that share a limit per client address.

@@ -2,6 +2,7 @@ package ratelimit
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"sync"
@@ -11,6 +12,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/promauto"
 
+	"telapi/internal/audit"
 	"telapi/internal/fault"
 )
 
@@ -200,7 +202,7 @@ func (s *Settings) updateMirror(ctx context.Context, limits Limits) error {
 	return nil
 }
 
-// Change changes the limits on all instances. If another change happens at the same
+// Change changes the limits on all instances and records it. If another change happens at the same
 // time, it calls change again with the new limits. Its error says what was saved.
 func (s *Settings) Change(ctx context.Context, change func(Limits) (Limits, error)) error {
 	s.mu.Lock()
@@ -210,32 +212,60 @@ func (s *Settings) Change(ctx context.Context, change func(Limits) (Limits, erro
 		if err != nil {
 			return fmt.Errorf("read limits: %w", err)
 		}
-		limits, err := ParseLimits(old)
+		before, err := ParseLimits(old)
 		if err != nil {
-			limits, err = s.lastValid(ctx)
+			before, err = s.lastValid(ctx)
 		}
+		var limits Limits
 		if err == nil {
-			limits, err = change(limits)
+			limits, err = change(before)
 		}
 		if err == nil {
 			_, err = ParseLimits(limits.JSON())
 		}
-		if err != nil {
+		if err == nil {
+			err = s.save(ctx, old, before, limits)
+		}
+		if !errors.Is(err, errConflict) {
 			return err
 		}
-		saved, err := s.store.SaveLimits(ctx, old, limits.JSON())
-		if err != nil {
-			return fmt.Errorf("save limits: %w", err)
-		}
-		if !saved {
-			continue
-		}
-		s.adopt(limits)
-		if err := s.updateMirror(ctx, limits); err != nil {
-			return fault.New(fault.ServiceUnavailable, "The limits are saved and in force, but not yet copied to the database. "+
-				"A running server copies them when the database is reachable. Until then, losing the key-value store loses them.").WithCause(err)
-		}
-		return nil
 	}
 	return fault.New(fault.ServiceUnavailable, "The limits were changed concurrently by someone else. Nothing was saved. Try again.")
+}
+
+// errConflict is returned by save if somebody else has changed the limits.
+var errConflict = errors.New("the limits have changed")
+
+// save saves limits in the store and, with an audit entry, in the mirror: in both or
+// in none, unless the mirror fails to commit.
+func (s *Settings) save(ctx context.Context, old []byte, before, limits Limits) error {
+	changes, err := audit.Changes(before.Tiers, limits.Tiers)
+	if err != nil {
+		return err
+	}
+	entry, err := audit.New(ctx, time.Now(), audit.UpdateLimits, Topic, "", changes)
+	if err != nil {
+		return err
+	}
+	var saved bool
+	err = s.mirror.ChangeSetting(ctx, SettingName, limits.JSON(), entry, func(ctx context.Context) error {
+		saved, err = s.store.SaveLimits(ctx, old, limits.JSON())
+		if err == nil && !saved {
+			err = errConflict
+		}
+		return err
+	})
+	if saved {
+		s.adopt(limits)
+	}
+	switch {
+	case err == nil:
+		s.mirrored = limits
+		return nil
+	case saved:
+		return fault.New(fault.ServiceUnavailable, "The limits are saved and in force, but neither recorded nor copied to the database. "+
+			"A running server copies them when the database is reachable. Until then, losing the key-value store loses them.").WithCause(err)
+	default:
+		return fmt.Errorf("save limits: %w", err)
+	}
 }

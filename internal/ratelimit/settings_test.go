@@ -13,6 +13,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
+	"telapi/internal/audit"
 	"telapi/internal/fault"
 )
 
@@ -63,7 +64,9 @@ func (s *fakeStore) write(value []byte) {
 
 type fakeMirror struct {
 	fakeStore
-	hangs bool // until its context ends
+	hangs     bool // until its context ends
+	commitErr error
+	entries   []audit.Entry
 }
 
 func (s *fakeMirror) Setting(ctx context.Context, _ string) ([]byte, bool, error) {
@@ -85,6 +88,20 @@ func (s *fakeMirror) SaveSetting(ctx context.Context, _ string, value []byte) er
 		s.write(value)
 	}
 	return s.err
+}
+
+func (s *fakeMirror) ChangeSetting(ctx context.Context, name string, value []byte, e audit.Entry, confirm func(context.Context) error) error {
+	if s.err != nil {
+		return s.err
+	}
+	if err := confirm(ctx); err != nil {
+		return err
+	}
+	if s.commitErr != nil {
+		return s.commitErr
+	}
+	s.entries = append(s.entries, e)
+	return s.SaveSetting(ctx, name, value)
 }
 
 // settingsFixture is Settings with a fake store, a fake mirror and a log.
@@ -299,6 +316,9 @@ func TestChange(t *testing.T) {
 		if err := f.Change(t.Context(), replaceWith(limits)); err != nil {
 			t.Fatal(err)
 		}
+		if len(f.mirror.entries) != 1 || string(f.mirror.entries[0].Details) != `{"api":{"from":{"max":600,"windowMs":60000},"to":{"max":10,"windowMs":1000}}}` {
+			t.Errorf("audit entries %+v, want one with the change", f.mirror.entries)
+		}
 		if *f.Current() != limits || string(f.store.value) != normalize(ten) || string(f.mirror.value) != normalize(ten) {
 			t.Errorf("limits %+v, stored %s, mirrored %s; want %s in all", *f.Current(), f.store.value, f.mirror.value, normalize(ten))
 		}
@@ -316,11 +336,18 @@ func TestChange(t *testing.T) {
 			t.Errorf("error %v, mirrored %q; want %s and nothing mirrored", err, f.mirror.value, fault.ServiceUnavailable)
 		}
 	})
-	t.Run("database unreachable: saved, with an error", func(t *testing.T) {
-		f := newSettingsFixture(`{"tiers":{}}`, "")
+	t.Run("database unreachable: not saved", func(t *testing.T) {
+		f := newSettingsFixture(`{"tiers":{}}`, ten)
 		f.mirror.err = errors.New("unreachable")
+		if err := f.Change(t.Context(), replaceWith(limits)); !errors.Is(err, f.mirror.err) || f.store.writes != 0 {
+			t.Errorf("error %v and %d writes, want the database's error and none", err, f.store.writes)
+		}
+	})
+	t.Run("commit fails: saved, with an error", func(t *testing.T) {
+		f := newSettingsFixture(`{"tiers":{}}`, "")
+		f.mirror.commitErr = errors.New("unreachable")
 		err := f.Change(t.Context(), replaceWith(limits))
-		if err == nil || !strings.Contains(err.Error(), "saved and in force, but not yet copied to the database") {
+		if err == nil || !strings.Contains(err.Error(), "saved and in force, but neither recorded nor copied to the database") {
 			t.Errorf("error %v, want one that reports the missing copy", err)
 		}
 		if *f.Current() != limits || f.store.value == nil {

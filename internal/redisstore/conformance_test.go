@@ -14,6 +14,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/redis/rueidis"
 
+	"telapi/internal/audit"
 	"telapi/internal/config"
 	"telapi/internal/kv"
 	"telapi/internal/ratelimit"
@@ -234,6 +235,9 @@ type noMirror struct{}
 
 func (noMirror) Setting(context.Context, string) ([]byte, bool, error) { return nil, false, nil }
 func (noMirror) SaveSetting(context.Context, string, []byte) error     { return nil }
+func (noMirror) ChangeSetting(ctx context.Context, _ string, _ []byte, _ audit.Entry, confirm func(context.Context) error) error {
+	return confirm(ctx)
+}
 
 func announcementsReachAll(t *testing.T, opts Options) {
 	var stores []*Store

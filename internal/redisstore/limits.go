@@ -23,6 +23,7 @@ var (
 var (
 	_ ratelimit.Counter     = (*Store)(nil)
 	_ ratelimit.LimitsStore = (*Store)(nil)
+	_ ratelimit.Granted     = (*Store)(nil)
 )
 
 // Lease implements ratelimit.Counter.
@@ -35,6 +36,25 @@ func (s *Store) Lease(ctx context.Context, key string, want, limit int64, window
 			return grant, cmp.Or(err, errUnexpectedReply)
 		}
 		return ratelimit.Grant{Permits: reply[0], Remaining: reply[1], Reset: time.Duration(reply[2]) * time.Millisecond}, nil
+	})
+}
+
+// Granted implements ratelimit.Granted.
+func (s *Store) Granted(ctx context.Context, names []string) ([]int64, error) {
+	return query(ctx, s, "read permits", func(ctx context.Context, c rueidis.Client) ([]int64, error) {
+		commands := make(rueidis.Commands, len(names))
+		for i, name := range names {
+			commands[i] = c.B().Get().Key(kv.RatePrefix + name).Build()
+		}
+		granted := make([]int64, len(names))
+		for i, reply := range c.DoMulti(ctx, commands...) {
+			n, err := reply.AsInt64()
+			if err = ignoreNil(err); err != nil {
+				return nil, err
+			}
+			granted[i] = n
+		}
+		return granted, nil
 	})
 }
 

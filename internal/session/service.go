@@ -8,6 +8,7 @@ import (
 	"strings"
 	"time"
 
+	"telapi/internal/audit"
 	"telapi/internal/channel"
 	"telapi/internal/endpoint"
 	"telapi/internal/fault"
@@ -191,7 +192,11 @@ func (s *Service) Delete(ctx context.Context, teamID, id string) error {
 	if err != nil {
 		return err
 	}
-	revoked, err := s.Store.EndSession(ctx, session.ID, Revoked, s.Now())
+	return s.revoke(ctx, session)
+}
+
+func (s *Service) revoke(ctx context.Context, session Session, entries ...audit.Entry) error {
+	revoked, err := s.Store.EndSession(ctx, session.ID, Revoked, s.Now(), entries...)
 	if err != nil {
 		return fmt.Errorf("revoke session: %w", err)
 	}

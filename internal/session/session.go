@@ -11,6 +11,7 @@ import (
 	"github.com/go-json-experiment/json/jsontext"
 
 	"telapi/callruntime/wire"
+	"telapi/internal/audit"
 	"telapi/internal/endpoint"
 )
 
@@ -25,7 +26,7 @@ const (
 	Disconnected State = "disconnected"
 	Ended        State = "ended"   // by the call runtime
 	Expired      State = "expired" // not redeemed in time, too old, or idle
-	Revoked      State = "revoked" // deleted by its team
+	Revoked      State = "revoked" // deleted by its team or an administrator
 )
 
 // States lists all states.
@@ -100,12 +101,14 @@ type Store interface {
 	// digest of the body that the key was used with.
 	SessionByKey(ctx context.Context, teamID, key string, staleBefore time.Time) (Session, string, error)
 	Session(ctx context.Context, id string) (Session, error)
+	// Sessions returns a page of sessions, newest first.
+	Sessions(ctx context.Context, q Query) ([]Session, error)
 	// RedeemSession records a connection of the browser. A session that has
-	// ended or expired is not found.
+	// ended or expired, or whose team is disabled, is not found.
 	RedeemSession(ctx context.Context, id string, at time.Time) error
 	// EndSession ends a session once. It returns true for the call that ended
-	// the session.
-	EndSession(ctx context.Context, id string, as State, at time.Time) (bool, error)
+	// the session, and writes audit entries in the same transaction.
+	EndSession(ctx context.Context, id string, as State, at time.Time, entries ...audit.Entry) (bool, error)
 	// SettleSessions marks ended sessions as settled.
 	SettleSessions(ctx context.Context, ids []string) error
 	// ExpireSessions ends up to limit sessions that have passed their deadline,

@@ -6,10 +6,12 @@ import (
 	"fmt"
 	"log/slog"
 	"math/rand/v2"
+	"strings"
 	"time"
 
+	"telapi/internal/endpoint"
 	"telapi/internal/fault"
-	"telapi/internal/sleep"
+	"telapi/internal/team"
 	"telapi/internal/writebehind"
 )
 
@@ -35,32 +37,61 @@ type Sweeper struct {
 	retention   time.Duration
 	log         *slog.Logger
 	touched     writebehind.LastSeen
-	idleChecked time.Time // last call of checkIdle; used by Sweep only
+	idleChecked time.Time     // last call of checkIdle; used by Sweep only
+	wake        chan struct{} // requests that sessions are settled at once
 }
 
 // NewSweeper returns a sweeper that ends sessions that have been disconnected for
 // the idle duration and deletes sessions that ended longer ago than retention. If
 // retention is 0, ended sessions are kept forever.
 func NewSweeper(service *Service, idle, retention time.Duration, log *slog.Logger) *Sweeper {
-	return &Sweeper{service: service, store: service.Store, idle: idle, retention: retention, log: log}
+	return &Sweeper{service: service, store: service.Store, idle: idle, retention: retention, log: log, wake: make(chan struct{}, 1)}
 }
 
 // Touch records that the session's browser is connected now. It does not block: the
 // next sweep writes the time to the store.
 func (s *Sweeper) Touch(id string) { s.touched.Record(id, s.service.Now()) }
 
+// Up implements pubsub.Subscriber.
+func (s *Sweeper) Up() {}
+
+// Down implements pubsub.Subscriber. The next sweep settles the sessions whose
+// announcement was missed.
+func (s *Sweeper) Down(error) {}
+
+// Message implements pubsub.Subscriber. A team that was disabled and an endpoint that
+// was deleted have revoked their sessions in the database: Run ends the channels.
+func (s *Sweeper) Message(topic string) {
+	if !strings.HasPrefix(topic, team.TopicPrefix) && !strings.HasPrefix(topic, endpoint.TopicPrefix) {
+		return
+	}
+	select {
+	case s.wake <- struct{}{}:
+	default: // already requested
+	}
+}
+
 // Run sweeps until ctx is done, at random intervals, so that instances do not do the
 // same work at the same time. It writes pending touches before it returns.
 func (s *Sweeper) Run(ctx context.Context) {
+	next := time.NewTimer(sweepDelay())
+	defer next.Stop()
 	for ctx.Err() == nil {
-		if sleep.For(ctx, sweepInterval/2+rand.N(sweepInterval)) == nil { //nolint:gosec // not a secret
+		select {
+		case <-next.C:
 			s.logError(ctx, s.Sweep(ctx))
+			next.Reset(sweepDelay())
+		case <-s.wake:
+			s.logError(ctx, s.settleAll(ctx))
+		case <-ctx.Done():
 		}
 	}
 	shutdownCtx, cancel := context.WithTimeout(context.WithoutCancel(ctx), writebehind.ShutdownTimeout)
 	defer cancel()
 	s.logError(shutdownCtx, s.touched.Flush(shutdownCtx, s.store.TouchSessions))
 }
+
+func sweepDelay() time.Duration { return sweepInterval/2 + rand.N(sweepInterval) } //nolint:gosec // not a secret
 
 // logError logs err unless a store is unavailable, which the stores log
 // themselves.
@@ -140,11 +171,29 @@ func (s *Sweeper) checkIdle(ctx context.Context) (since time.Time, err error) {
 // settle ends the channels of sessions that ended on an instance that could not end
 // the channel itself.
 func (s *Sweeper) settle(ctx context.Context) error {
-	unsettled, err := s.store.UnsettledSessions(ctx, s.service.Now().Add(-settleDelay), sweepPage)
+	_, err := s.settlePage(ctx, s.service.Now().Add(-settleDelay))
+	return err
+}
+
+// settleAll ends the channels of all ended sessions at once. The future time includes
+// sessions that an instance with another clock has ended.
+func (s *Sweeper) settleAll(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, sweepTimeout)
+	defer cancel()
+	for {
+		n, err := s.settlePage(ctx, s.service.Now().Add(settleDelay))
+		if err != nil || n < sweepPage {
+			return err
+		}
+	}
+}
+
+func (s *Sweeper) settlePage(ctx context.Context, endedBefore time.Time) (int, error) {
+	unsettled, err := s.store.UnsettledSessions(ctx, endedBefore, sweepPage)
 	for _, session := range unsettled {
 		err = errors.Join(err, s.service.endChannels(ctx, session.EndedAs, session.ID))
 	}
-	return err
+	return len(unsettled), err
 }
 
 // prune deletes old sessions except those that an idempotency key may refer to.

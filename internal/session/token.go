@@ -102,6 +102,9 @@ func (s *Service) Verify(ctx context.Context, token string) (Session, endpoint.E
 		return Session{}, endpoint.Endpoint{}, err
 	}
 	e, err := s.Endpoints.Get(ctx, session.TeamID, session.EndpointID)
+	if fault.Is(err, fault.NotFound) {
+		return Session{}, endpoint.Endpoint{}, errSessionEnded(errors.New("endpoint was deleted"))
+	}
 	if err != nil {
 		return Session{}, endpoint.Endpoint{}, fmt.Errorf("get endpoint of session: %w", err)
 	}

@@ -10,6 +10,7 @@ import (
 
 	"github.com/golang-jwt/jwt/v5"
 
+	"telapi/internal/audit"
 	"telapi/internal/auth"
 	"telapi/internal/endpoint"
 	"telapi/internal/fault"
@@ -35,7 +36,7 @@ func TestTokenIsValidUntilDeadline(t *testing.T) {
 	if _, err := e.redeem(t.Context(), issued.Token); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := e.db.UpdateEndpoint(t.Context(), "ep", func(ep *endpoint.Endpoint) error { ep.Enabled = false; return nil }); err != nil {
+	if _, err := e.db.UpdateEndpoint(t.Context(), "ep", func(ep *endpoint.Endpoint) ([]audit.Entry, error) { ep.Enabled = false; return nil, nil }); err != nil {
 		t.Fatal(err)
 	}
 	e.advance(time.Second)

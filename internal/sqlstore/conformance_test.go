@@ -10,6 +10,7 @@ import (
 	"telapi/internal/auth"
 	"telapi/internal/endpoint"
 	"telapi/internal/fault"
+	"telapi/internal/page"
 	"telapi/internal/redact"
 	"telapi/internal/team"
 	"telapi/test/conformance"
@@ -143,7 +144,7 @@ func TestCanceledCallIsNotAnOutage(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
 		cancel()
 		_, one := s.Team(ctx, "t1")
-		_, list := s.Teams(ctx)
+		_, list := s.Teams(ctx, page.All)
 		for what, err := range map[string]error{
 			"read": one, "list": list, "ping": s.Ping(ctx),
 			"write":   s.CreateTeam(ctx, team.Team{ID: "t1", CreatedAt: testTime}),

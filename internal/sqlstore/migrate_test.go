@@ -11,6 +11,7 @@ import (
 	"testing"
 
 	"telapi/internal/fault"
+	"telapi/internal/page"
 )
 
 func TestConcurrentMigrations(t *testing.T) {
@@ -79,11 +80,11 @@ func TestStoreIsUnavailableBeforeMigration(t *testing.T) {
 			options := engine.make(t)
 			for _, database := range []string{"new database", "database migrated by another process"} {
 				s := open(t, options)
-				if _, err := s.Teams(t.Context()); !fault.Is(err, fault.ServiceUnavailable) {
+				if _, err := s.Teams(t.Context(), page.All); !fault.Is(err, fault.ServiceUnavailable) {
 					t.Errorf("%s, before Migrate: %v, want SERVICE_UNAVAILABLE", database, err)
 				}
 				must(t, s.Migrate(t.Context()))
-				if _, err := s.Teams(t.Context()); err != nil {
+				if _, err := s.Teams(t.Context(), page.All); err != nil {
 					t.Errorf("%s, after Migrate: %v", database, err)
 				}
 			}

@@ -14,6 +14,7 @@ import (
 
 	"github.com/jackc/pgx/v5/pgconn"
 
+	"telapi/internal/audit"
 	"telapi/internal/auth"
 	"telapi/internal/fault"
 	"telapi/internal/redact"
@@ -177,7 +178,7 @@ func TestStandbyIsUnavailableForWrites(t *testing.T) {
 	must(t, s.Connect(t.Context()))
 	_, err = s.Team(t.Context(), "t1")
 	must(t, err)
-	_, update := s.UpdateTeam(t.Context(), "t1", func(t *team.Team) { t.Name = "other" })
+	_, update := s.UpdateTeam(t.Context(), "t1", func(t *team.Team) ([]audit.Entry, error) { t.Name = "other"; return nil, nil })
 	for what, err := range map[string]error{
 		"write":  s.CreateTeam(t.Context(), team.Team{ID: "t2", CreatedAt: testTime}),
 		"update": update,

@@ -16,6 +16,7 @@ import (
 	"github.com/go-json-experiment/json"
 	"github.com/pressly/goose/v3"
 
+	"telapi/internal/audit"
 	"telapi/internal/fault"
 )
 
@@ -110,23 +111,22 @@ func execRows(ctx context.Context, c conn, query string, args ...any) (changed i
 	return result.RowsAffected()
 }
 
-// update applies change to the current version of a record. lock reads the
-// record and blocks concurrent updates of it. It returns NOT_FOUND if no row
-// matches id.
+// update changes the current version of a record in a transaction, together with
+// the audit entries that change returns. lock reads the record and blocks concurrent
+// updates of it. It returns NOT_FOUND if no row matches id.
 func update[T any](ctx context.Context, s *Store, kind string, fields func(*T) []any, lock, id string,
-	change func(*T) (query string, args []any, err error)) (updated T, err error) {
+	change func(context.Context, *sql.Tx, *T) ([]audit.Entry, error)) (updated T, err error) {
 	err = s.inTx(ctx, "update "+kind, func(ctx context.Context, tx *sql.Tx) error {
 		record, err := queryRow(ctx, tx, kind, fields, lock, id)
 		if err != nil {
 			return err
 		}
-		query, args, err := change(&record)
+		entries, err := change(ctx, tx, &record)
 		if err != nil {
 			return err
 		}
 		updated = record
-		_, err = execRows(ctx, tx, query, args...)
-		return err
+		return writeAudit(ctx, tx, entries)
 	})
 	return updated, err
 }

@@ -2,29 +2,38 @@ package sqlstore
 
 import (
 	"context"
+	"database/sql"
 	"time"
 
+	"telapi/internal/audit"
 	"telapi/internal/auth"
 	"telapi/internal/endpoint"
 	"telapi/internal/fault"
+	"telapi/internal/page"
 	"telapi/internal/team"
 )
 
 const (
-	insertTeam = `INSERT INTO teams (id, name, daily_quota, created_at) VALUES ($1, $2, $3, $4)`
-	selectTeam = `SELECT id, name, daily_quota, created_at FROM teams WHERE id = $1`
-	listTeams  = `SELECT id, name, daily_quota, created_at FROM teams ORDER BY created_at, id`
-	lockTeam   = `UPDATE teams SET name = name WHERE id = $1 RETURNING id, name, daily_quota, created_at`
-	updateTeam = `UPDATE teams SET name = $2, daily_quota = $3 WHERE id = $1`
+	teamColumns = `id, name, daily_quota, disabled, created_at`
+
+	insertTeam = `INSERT INTO teams (` + teamColumns + `) VALUES ($1, $2, $3, $4, $5)`
+	selectTeam = `SELECT ` + teamColumns + ` FROM teams WHERE id = $1`
+	listTeams  = `SELECT ` + teamColumns + ` FROM teams
+		WHERE $1 = '' OR (created_at, id) > (SELECT created_at, id FROM teams WHERE id = $1) ORDER BY created_at, id LIMIT $2`
+	lockTeam   = `UPDATE teams SET name = name WHERE id = $1 RETURNING ` + teamColumns
+	updateTeam = `UPDATE teams SET name = $2, daily_quota = $3, disabled = $4 WHERE id = $1`
+
+	revokeSessionsOfTeam     = `UPDATE sessions SET ended_at = $2, ended_as = 'revoked' WHERE team_id = $1 AND ended_at IS NULL`
+	revokeSessionsOfEndpoint = `UPDATE sessions SET ended_at = $2, ended_as = 'revoked' WHERE endpoint_id = $1 AND ended_at IS NULL`
 )
 
 func teamFields(t *team.Team) []any {
-	return []any{&t.ID, &t.Name, &t.DailyQuota, timestamp{&t.CreatedAt}}
+	return []any{&t.ID, &t.Name, &t.DailyQuota, &t.Disabled, timestamp{&t.CreatedAt}}
 }
 
 // CreateTeam adds a team.
-func (s *Store) CreateTeam(ctx context.Context, t team.Team) error {
-	return s.exec(ctx, "create", "team", insertTeam, teamFields(&t)...)
+func (s *Store) CreateTeam(ctx context.Context, t team.Team, entries ...audit.Entry) error {
+	return s.execAudited(ctx, "create", "team", entries, insertTeam, teamFields(&t)...)
 }
 
 // Team returns a team.
@@ -32,28 +41,40 @@ func (s *Store) Team(ctx context.Context, id string) (team.Team, error) {
 	return get(ctx, s, "team", teamFields, selectTeam, id)
 }
 
-// Teams returns all teams, oldest first.
-func (s *Store) Teams(ctx context.Context) ([]team.Team, error) {
-	return list(ctx, s, "teams", teamFields, listTeams)
+// Teams returns a page of all teams, oldest first.
+func (s *Store) Teams(ctx context.Context, q page.Query) ([]team.Team, error) {
+	return list(ctx, s, "teams", teamFields, listTeams, q.After, q.Limit)
 }
 
-// UpdateTeam changes a team's name and quota.
-func (s *Store) UpdateTeam(ctx context.Context, id string, change func(*team.Team)) (team.Team, error) {
-	return update(ctx, s, "team", teamFields, lockTeam, id, func(t *team.Team) (string, []any, error) {
-		change(t)
-		return updateTeam, []any{id, t.Name, t.DailyQuota}, nil
+// UpdateTeam changes everything except a team's ID and creation time. If it disables
+// the team, it also revokes the team's sessions.
+func (s *Store) UpdateTeam(ctx context.Context, id string, change func(*team.Team) ([]audit.Entry, error)) (team.Team, error) {
+	return update(ctx, s, "team", teamFields, lockTeam, id, func(ctx context.Context, tx *sql.Tx, t *team.Team) ([]audit.Entry, error) {
+		before := *t
+		entries, err := change(t)
+		t.ID, t.CreatedAt = before.ID, before.CreatedAt
+		if err == nil && t.Disabled && !before.Disabled {
+			_, err = execRows(ctx, tx, revokeSessionsOfTeam, id, time.Now().UnixMilli())
+		}
+		if err == nil {
+			_, err = execRows(ctx, tx, updateTeam, id, t.Name, t.DailyQuota, t.Disabled)
+		}
+		return entries, err
 	})
 }
 
 const (
 	keyColumns = `id, team_id, name, digest, scopes, created_at, expires_at, revoked_at, last_used_at`
 
-	insertKey    = `INSERT INTO api_keys (` + keyColumns + `) VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9)`
-	selectKey    = `SELECT ` + keyColumns + ` FROM api_keys WHERE id = $1`
-	listKeys     = `SELECT ` + keyColumns + ` FROM api_keys ORDER BY created_at, id`
-	listTeamKeys = `SELECT ` + keyColumns + ` FROM api_keys WHERE team_id = $1 ORDER BY created_at, id`
-	revokeKey    = `UPDATE api_keys SET revoked_at = COALESCE(revoked_at, $2) WHERE id = $1`
-	touchKey     = `UPDATE api_keys SET last_used_at = $2 WHERE id = $1 AND (last_used_at IS NULL OR last_used_at < $2)`
+	insertKey = `INSERT INTO api_keys (` + keyColumns + `) VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9)`
+	selectKey = `SELECT ` + keyColumns + ` FROM api_keys WHERE id = $1`
+	keyPage   = ` AND ($2 = '' OR (created_at, id) > (SELECT created_at, id FROM api_keys WHERE id = $2)) ORDER BY created_at, id LIMIT $3`
+
+	listKeys     = `SELECT ` + keyColumns + ` FROM api_keys WHERE $1 = ''` + keyPage
+	listTeamKeys = `SELECT ` + keyColumns + ` FROM api_keys WHERE team_id = $1` + keyPage
+
+	revokeKey = `UPDATE api_keys SET revoked_at = COALESCE(revoked_at, $2) WHERE id = $1`
+	touchKey  = `UPDATE api_keys SET last_used_at = $2 WHERE id = $1 AND (last_used_at IS NULL OR last_used_at < $2)`
 )
 
 func keyFields(k *auth.Key) []any {
@@ -62,8 +83,8 @@ func keyFields(k *auth.Key) []any {
 }
 
 // CreateKey adds an API key.
-func (s *Store) CreateKey(ctx context.Context, k auth.Key) error {
-	return s.exec(ctx, "create", "API key", insertKey, keyFields(&k)...)
+func (s *Store) CreateKey(ctx context.Context, k auth.Key, entries ...audit.Entry) error {
+	return s.execAudited(ctx, "create", "API key", entries, insertKey, keyFields(&k)...)
 }
 
 // Key returns an API key, even if it is revoked or expired.
@@ -71,17 +92,19 @@ func (s *Store) Key(ctx context.Context, id string) (auth.Key, error) {
 	return get(ctx, s, "API key", keyFields, selectKey, id)
 }
 
-// Keys returns a team's keys, or all keys if teamID is empty, oldest first.
-func (s *Store) Keys(ctx context.Context, teamID string) ([]auth.Key, error) {
+// Keys returns a page of a team's keys, or of all keys if teamID is empty, oldest
+// first.
+func (s *Store) Keys(ctx context.Context, teamID string, q page.Query) ([]auth.Key, error) {
+	query := listTeamKeys
 	if teamID == "" {
-		return list(ctx, s, "API keys", keyFields, listKeys)
+		query = listKeys
 	}
-	return list(ctx, s, "API keys", keyFields, listTeamKeys, teamID)
+	return list(ctx, s, "API keys", keyFields, query, teamID, q.After, q.Limit)
 }
 
 // RevokeKey stores the time of the first revocation.
-func (s *Store) RevokeKey(ctx context.Context, id string, at time.Time) error {
-	return s.exec(ctx, "revoke", "API key", revokeKey, id, at.UnixMilli())
+func (s *Store) RevokeKey(ctx context.Context, id string, at time.Time, entries ...audit.Entry) error {
+	return s.execAudited(ctx, "revoke", "API key", entries, revokeKey, id, at.UnixMilli())
 }
 
 // TouchKeys stores the times of last use and ignores unknown keys.
@@ -106,8 +129,8 @@ func endpointFields(e *endpoint.Endpoint) []any {
 }
 
 // CreateEndpoint adds an endpoint to its team.
-func (s *Store) CreateEndpoint(ctx context.Context, e endpoint.Endpoint) error {
-	return s.exec(ctx, "create", "endpoint", insertEndpoint, endpointFields(&e)...)
+func (s *Store) CreateEndpoint(ctx context.Context, e endpoint.Endpoint, entries ...audit.Entry) error {
+	return s.execAudited(ctx, "create", "endpoint", entries, insertEndpoint, endpointFields(&e)...)
 }
 
 // Endpoint returns an endpoint of any team.
@@ -117,22 +140,40 @@ func (s *Store) Endpoint(ctx context.Context, id string) (endpoint.Endpoint, err
 
 // Endpoints returns a page of a team's endpoints, or of all endpoints if teamID
 // is empty.
-func (s *Store) Endpoints(ctx context.Context, teamID, after string, limit int) ([]endpoint.Endpoint, error) {
+func (s *Store) Endpoints(ctx context.Context, teamID string, q page.Query) ([]endpoint.Endpoint, error) {
 	if teamID == "" {
-		return list(ctx, s, "endpoints", endpointFields, listEndpoints, after, limit)
+		return list(ctx, s, "endpoints", endpointFields, listEndpoints, q.After, q.Limit)
 	}
-	return list(ctx, s, "endpoints", endpointFields, listTeamEndpoints, teamID, after, limit)
+	return list(ctx, s, "endpoints", endpointFields, listTeamEndpoints, teamID, q.After, q.Limit)
 }
 
 // UpdateEndpoint changes everything except an endpoint's ID, team and creation
 // time.
-func (s *Store) UpdateEndpoint(ctx context.Context, id string, change func(*endpoint.Endpoint) error) (endpoint.Endpoint, error) {
-	return update(ctx, s, "endpoint", endpointFields, lockEndpoint, id, func(e *endpoint.Endpoint) (string, []any, error) {
+func (s *Store) UpdateEndpoint(ctx context.Context, id string, change func(*endpoint.Endpoint) ([]audit.Entry, error)) (endpoint.Endpoint, error) {
+	return update(ctx, s, "endpoint", endpointFields, lockEndpoint, id, func(ctx context.Context, tx *sql.Tx, e *endpoint.Endpoint) ([]audit.Entry, error) {
 		fixed := *e
-		err := change(e)
+		entries, err := change(e)
 		e.ID, e.TeamID, e.CreatedAt = fixed.ID, fixed.TeamID, fixed.CreatedAt
-		return updateEndpoint, []any{id, e.Name, e.Enabled, asJSON(&e.Modes), asJSON(&e.Origins), asJSON(&e.Profile), timestamp{&e.UpdatedAt}}, err
+		if err == nil {
+			_, err = execRows(ctx, tx, updateEndpoint, id, e.Name, e.Enabled, asJSON(&e.Modes), asJSON(&e.Origins), asJSON(&e.Profile), timestamp{&e.UpdatedAt})
+		}
+		return entries, err
 	})
+}
+
+// DeleteEndpoint deletes an endpoint and revokes its sessions, unless check fails.
+func (s *Store) DeleteEndpoint(ctx context.Context, id string, check func(endpoint.Endpoint) ([]audit.Entry, error)) error {
+	_, err := update(ctx, s, "endpoint", endpointFields, lockEndpoint, id, func(ctx context.Context, tx *sql.Tx, e *endpoint.Endpoint) ([]audit.Entry, error) {
+		entries, err := check(*e)
+		if err == nil {
+			_, err = execRows(ctx, tx, revokeSessionsOfEndpoint, id, time.Now().UnixMilli())
+		}
+		if err == nil {
+			_, err = execRows(ctx, tx, `DELETE FROM endpoints WHERE id = $1`, id)
+		}
+		return entries, err
+	})
+	return err
 }
 
 const (
@@ -153,4 +194,19 @@ func (s *Store) Setting(ctx context.Context, name string) (value []byte, ok bool
 // SaveSetting stores a named value. The value must be text.
 func (s *Store) SaveSetting(ctx context.Context, name string, value []byte) error {
 	return s.exec(ctx, "save", "setting", saveSetting, name, string(value), time.Now().UnixMilli())
+}
+
+// ChangeSetting stores a named value and an audit entry in one transaction, which it
+// commits if confirm succeeds.
+func (s *Store) ChangeSetting(ctx context.Context, name string, value []byte, e audit.Entry, confirm func(context.Context) error) error {
+	return s.inTx(ctx, "change setting", func(ctx context.Context, tx *sql.Tx) error {
+		_, err := execRows(ctx, tx, saveSetting, name, string(value), time.Now().UnixMilli())
+		if err == nil {
+			err = writeAudit(ctx, tx, []audit.Entry{e})
+		}
+		if err == nil {
+			err = confirm(ctx)
+		}
+		return err
+	})
 }

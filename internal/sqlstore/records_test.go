@@ -14,9 +14,11 @@ import (
 	"github.com/go-json-experiment/json/jsontext"
 
 	"telapi/callruntime/wire"
+	"telapi/internal/audit"
 	"telapi/internal/auth"
 	"telapi/internal/endpoint"
 	"telapi/internal/fault"
+	"telapi/internal/page"
 	"telapi/internal/team"
 )
 
@@ -28,7 +30,7 @@ func TestTeamRoundTrip(t *testing.T) {
 		newer := team.Team{ID: "a", Name: "newer", CreatedAt: testTime.Add(time.Millisecond)}
 		must(t, s.CreateTeam(ctx, newer), s.CreateTeam(ctx, older))
 
-		got, err := s.Teams(ctx)
+		got, err := s.Teams(ctx, page.All)
 		if err != nil || !reflect.DeepEqual(got, []team.Team{older, newer}) {
 			t.Fatalf("teams %+v, %v, want oldest first", got, err)
 		}
@@ -36,7 +38,7 @@ func TestTeamRoundTrip(t *testing.T) {
 		quota = 1 << 40
 		older.Name, newer.DailyQuota, older.DailyQuota = "renamed", &quota, nil
 		for _, want := range []team.Team{older, newer} {
-			got, err := s.UpdateTeam(ctx, want.ID, func(t *team.Team) { *t = want })
+			got, err := s.UpdateTeam(ctx, want.ID, func(t *team.Team) ([]audit.Entry, error) { *t = want; return nil, nil })
 			if err != nil || !reflect.DeepEqual(got, want) {
 				t.Errorf("updated to %+v, %v, want %+v", got, err, want)
 			}
@@ -82,7 +84,7 @@ func TestKeyRoundTrip(t *testing.T) {
 			}
 		}
 		for teamID, want := range map[string][]string{"t1": {"k2", "k1"}, "t2": {"k3"}, "": {"k3", "k2", "k1"}, "t3": nil} {
-			keys, err := s.Keys(ctx, teamID)
+			keys, err := s.Keys(ctx, teamID, page.All)
 			if got := ids(keys, func(k auth.Key) string { return k.ID }); err != nil || !slices.Equal(got, want) {
 				t.Errorf("keys of %q: %v, %v, want %v", teamID, got, err, want)
 			}
@@ -127,7 +129,7 @@ func TestLastUseNeverDecreases(t *testing.T) {
 		}
 		wg.Wait()
 		must(t, s.TouchKeys(t.Context(), earlier), s.TouchKeys(t.Context(), nil))
-		keys, err := s.Keys(t.Context(), "t1")
+		keys, err := s.Keys(t.Context(), "t1", page.All)
 		must(t, err)
 		for _, k := range keys {
 			if !k.LastUsedAt.Equal(testTime.Add(time.Minute)) {
@@ -167,7 +169,7 @@ func TestEndpointRoundTrip(t *testing.T) {
 			CreatedAt: testTime.Add(time.Hour), UpdatedAt: testTime.Add(time.Minute),
 		}
 		changed.TeamID = "t2"
-		updated, err := s.UpdateEndpoint(ctx, "e1", func(e *endpoint.Endpoint) error { *e = changed; return nil })
+		updated, err := s.UpdateEndpoint(ctx, "e1", func(e *endpoint.Endpoint) ([]audit.Entry, error) { *e = changed; return nil, nil })
 		changed.TeamID, changed.CreatedAt = created.TeamID, created.CreatedAt
 		if err != nil || !reflect.DeepEqual(updated, changed) {
 			t.Errorf("updated to %+v, %v, want %+v", updated, err, changed)
@@ -176,7 +178,7 @@ func TestEndpointRoundTrip(t *testing.T) {
 			t.Errorf("endpoint %+v, %v, want %+v with its team and creation time unchanged", got, err, changed)
 		}
 		rejected := fault.New(fault.Validation, "No.")
-		_, err = s.UpdateEndpoint(ctx, "e1", func(e *endpoint.Endpoint) error { e.Name = "not saved"; return rejected })
+		_, err = s.UpdateEndpoint(ctx, "e1", func(e *endpoint.Endpoint) ([]audit.Entry, error) { e.Name = "not saved"; return nil, rejected })
 		if got, _ := s.Endpoint(ctx, "e1"); !errors.Is(err, rejected) || got.Name != changed.Name {
 			t.Errorf("failed change: error %v, name %q; want %v and %q", err, got.Name, rejected, changed.Name)
 		}
@@ -191,11 +193,11 @@ func TestConcurrentUpdatesAreMerged(t *testing.T) {
 		var wg sync.WaitGroup
 		for i := range administrators {
 			wg.Go(func() {
-				_, err := s.UpdateEndpoint(t.Context(), "e1", func(e *endpoint.Endpoint) error {
+				_, err := s.UpdateEndpoint(t.Context(), "e1", func(e *endpoint.Endpoint) ([]audit.Entry, error) {
 					e.Origins = append(e.Origins, fmt.Sprint("https://", i))
-					return nil
+					return nil, nil
 				})
-				_, failed := s.UpdateTeam(t.Context(), "t1", func(t *team.Team) { t.DailyQuota = new(t.Quota() + 1) })
+				_, failed := s.UpdateTeam(t.Context(), "t1", func(t *team.Team) ([]audit.Entry, error) { t.DailyQuota = new(t.Quota() + 1); return nil, nil })
 				if err := errors.Join(err, failed); err != nil {
 					t.Error(err)
 				}
@@ -235,8 +237,8 @@ func TestEndpointsArePaged(t *testing.T) {
 			{"unknown team", "t3", "", 9, nil},
 			{"cursor with invalid text", "t1", "e\x00", 9, nil},
 		} {
-			page, err := s.Endpoints(t.Context(), tt.team, tt.after, tt.limit)
-			if got := ids(page, func(e endpoint.Endpoint) string { return e.ID }); err != nil || !slices.Equal(got, tt.want) {
+			found, err := s.Endpoints(t.Context(), tt.team, page.Query{After: tt.after, Limit: tt.limit})
+			if got := ids(found, func(e endpoint.Endpoint) string { return e.ID }); err != nil || !slices.Equal(got, tt.want) {
 				t.Errorf("%s: %v, %v, want %v", tt.name, got, err, tt.want)
 			}
 		}

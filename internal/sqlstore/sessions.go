@@ -9,6 +9,7 @@ import (
 	"strings"
 	"time"
 
+	"telapi/internal/audit"
 	"telapi/internal/fault"
 	"telapi/internal/session"
 )
@@ -22,7 +23,8 @@ const (
 	insertSession = `INSERT INTO sessions (` + issuedColumns + `, due_at, settled)
 		VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $10, FALSE)`
 	redeemSession = `UPDATE sessions SET redeemed_at = COALESCE(redeemed_at, $2), due_at = expires_at, last_seen_at = $2
-		WHERE id = $1 AND ended_at IS NULL AND due_at > $2`
+		WHERE id = $1 AND ended_at IS NULL AND due_at > $2
+			AND NOT EXISTS (SELECT 1 FROM teams WHERE teams.id = sessions.team_id AND teams.disabled)`
 	endSession   = `UPDATE sessions SET ended_at = $2, ended_as = $3 WHERE id = $1 AND ended_at IS NULL`
 	touchSession = `UPDATE sessions SET last_seen_at = $2 WHERE id = $1 AND ended_at IS NULL AND (last_seen_at IS NULL OR last_seen_at < $2)`
 
@@ -103,15 +105,41 @@ func (s *Store) Session(ctx context.Context, id string) (session.Session, error)
 	return get(ctx, s, "session", sessionFields, `SELECT `+sessionColumns+` FROM sessions WHERE id = $1`, id)
 }
 
+// liveRedeemed is the condition for sessions that are connected or disconnected, which
+// the database does not know.
+const liveRedeemed = ` AND ended_at IS NULL AND redeemed_at IS NOT NULL AND due_at > $2`
+
+// stateConditions select the sessions in a state at the time $2.
+var stateConditions = map[session.State]string{
+	session.Issued:       ` AND ended_at IS NULL AND redeemed_at IS NULL AND due_at > $2`,
+	session.Connected:    liveRedeemed,
+	session.Disconnected: liveRedeemed,
+	session.Ended:        ` AND ended_as = 'ended'`,
+	session.Expired:      ` AND (ended_as = 'expired' OR ended_at IS NULL AND due_at <= $2)`,
+	session.Revoked:      ` AND ended_as = 'revoked'`,
+}
+
+// Sessions implements session.Store.
+func (s *Store) Sessions(ctx context.Context, q session.Query) ([]session.Session, error) {
+	condition := ` WHERE $1 = ''`
+	if q.TeamID != "" {
+		condition = ` WHERE team_id = $1`
+	}
+	// Some states do not depend on the time. PostgreSQL needs the type of every parameter.
+	condition += ` AND CAST($2 AS BIGINT) > 0 AND ($3 = '' OR id < $3)` + stateConditions[q.State]
+	return list(ctx, s, "sessions", sessionFields, `SELECT `+sessionColumns+` FROM sessions`+condition+` ORDER BY id DESC LIMIT $4`,
+		q.TeamID, q.Now.UnixMilli(), q.After, q.Limit)
+}
+
 // RedeemSession records that a call token was used, unless the session has ended or
-// expired.
+// expired, or its team is disabled.
 func (s *Store) RedeemSession(ctx context.Context, id string, at time.Time) error {
 	return s.exec(ctx, "redeem", "session", redeemSession, id, at.UnixMilli())
 }
 
 // EndSession ends a session. It returns false if the session has already ended.
-func (s *Store) EndSession(ctx context.Context, id string, as session.State, at time.Time) (bool, error) {
-	err := s.exec(ctx, "end", "session", endSession, id, at.UnixMilli(), as)
+func (s *Store) EndSession(ctx context.Context, id string, as session.State, at time.Time, entries ...audit.Entry) (bool, error) {
+	err := s.execAudited(ctx, "end", "session", entries, endSession, id, at.UnixMilli(), as)
 	if fault.Is(err, fault.NotFound) {
 		return false, nil
 	}

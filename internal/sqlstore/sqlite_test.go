@@ -12,7 +12,9 @@ import (
 	"testing"
 	"time"
 
+	"telapi/internal/audit"
 	"telapi/internal/fault"
+	"telapi/internal/page"
 	"telapi/internal/team"
 	"telapi/test/poll"
 )
@@ -79,7 +81,7 @@ func TestParallelWritersNeverFailAsBusy(t *testing.T) {
 				id := fmt.Sprint(w, "-", i)
 				err := s.CreateTeam(t.Context(), team.Team{ID: id, CreatedAt: testTime})
 				if err == nil {
-					_, err = s.UpdateTeam(t.Context(), id, func(t *team.Team) { t.Name = "renamed" })
+					_, err = s.UpdateTeam(t.Context(), id, func(t *team.Team) ([]audit.Entry, error) { t.Name = "renamed"; return nil, nil })
 				}
 				if err == nil {
 					_, err = s.Team(t.Context(), id)
@@ -91,7 +93,7 @@ func TestParallelWritersNeverFailAsBusy(t *testing.T) {
 		})
 	}
 	wg.Wait()
-	if all, err := s.Teams(t.Context()); err != nil || len(all) != writers*teams {
+	if all, err := s.Teams(t.Context(), page.All); err != nil || len(all) != writers*teams {
 		t.Errorf("%d teams, %v, want %d", len(all), err, writers*teams)
 	}
 }
@@ -105,7 +107,7 @@ func TestWriterWaitsForAnotherProcess(t *testing.T) {
 	if other.output != "done" {
 		t.Fatalf("the writing process printed %q, want done", other.output)
 	}
-	if _, err := s.Teams(t.Context()); err != nil {
+	if _, err := s.Teams(t.Context(), page.All); err != nil {
 		t.Errorf("read during the write: %v", err)
 	}
 	written := make(chan error, 1)
@@ -177,7 +179,7 @@ func TestNoQueryScansATable(t *testing.T) {
 	queries := []string{
 		selectTeam, listTeams, updateTeam, selectKey, listKeys, listTeamKeys, revokeKey, touchKey,
 		selectEndpoint, listEndpoints, listTeamEndpoints, updateEndpoint, selectSetting, overdueSessions, expireSession,
-		insertAction,
+		insertAction, listAudit, listTeamAudit, revokeSessionsOfTeam, revokeSessionsOfEndpoint, redeemSession,
 	}
 	for _, interval := range usageIntervals {
 		queries = append(queries, fmt.Sprintf(sumUsage, interval, "voice"))
@@ -190,7 +192,7 @@ func TestNoQueryScansATable(t *testing.T) {
 			var id, parent, unused int
 			var step string
 			must(t, rows.Scan(&id, &parent, &unused, &step))
-			listsAll := (query == listTeams || query == listKeys) && strings.Contains(step, "USING INDEX")
+			listsAll := (query == listTeams || query == listKeys || query == listAudit) && strings.Contains(step, "USING INDEX")
 			oneRow := step == "SCAN CONSTANT ROW" || step == "SCAN newest"
 			sorts := strings.Contains(step, "ORDER BY")
 			if sorts || strings.HasPrefix(step, "SCAN") && !listsAll && !oneRow {

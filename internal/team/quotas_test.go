@@ -11,16 +11,16 @@ import (
 	"telapi/internal/team"
 )
 
-func wantQuota(t *testing.T, q *team.Quotas, id string, want int64) {
+func wantQuota(t *testing.T, q *team.Catalog, id string, want int64) {
 	t.Helper()
-	if got, err := q.ForTeam(t.Context(), id); err != nil || got != want {
-		t.Errorf("quota of %s: %d, %v; want %d", id, got, err, want)
+	if got, err := q.Team(t.Context(), id); err != nil || got.Quota() != want {
+		t.Errorf("quota of %s: %d, %v; want %d", id, got.Quota(), err, want)
 	}
 }
 
 func TestQuotaForTeam(t *testing.T) {
 	m := newTestStore(t, team.Team{ID: "tm_1"}, team.Team{ID: "tm_2", DailyQuota: new(int64(7))}, team.Team{ID: "tm_3", DailyQuota: new(int64(0))})
-	q := team.NewQuotas(m)
+	q := team.NewCatalog(m)
 	wantQuota(t, q, "tm_1", team.DefaultDailyQuota)
 	wantQuota(t, q, "tm_2", 7)
 	wantQuota(t, q, "tm_3", 0)
@@ -29,10 +29,10 @@ func TestQuotaForTeam(t *testing.T) {
 
 func TestQuotaReturnsStoreError(t *testing.T) {
 	m := newTestStore(t, team.Team{ID: "tm_1"})
-	q := team.NewQuotas(m)
+	q := team.NewCatalog(m)
 	q.Up()
 	m.outage = fault.Unavailable("The database", errors.New("refused"))
-	if _, err := q.ForTeam(t.Context(), "tm_1"); !fault.Is(err, fault.ServiceUnavailable) {
+	if _, err := q.Team(t.Context(), "tm_1"); !fault.Is(err, fault.ServiceUnavailable) {
 		t.Errorf("during the outage: error %v, want %s", err, fault.ServiceUnavailable)
 	}
 	m.outage = nil
@@ -41,7 +41,7 @@ func TestQuotaReturnsStoreError(t *testing.T) {
 
 func TestAnnouncedQuotaTakesEffect(t *testing.T) {
 	m := newTestStore(t, team.Team{ID: "tm_1", DailyQuota: new(int64(7))})
-	q := team.NewQuotas(m)
+	q := team.NewCatalog(m)
 	q.Up()
 	for range 5 {
 		wantQuota(t, q, "tm_1", 7)
@@ -59,7 +59,7 @@ func TestAnnouncedQuotaTakesEffect(t *testing.T) {
 
 func TestQuotaIsNotCachedWithoutSubscription(t *testing.T) {
 	m := newTestStore(t, team.Team{ID: "tm_1", DailyQuota: new(int64(7))})
-	q := team.NewQuotas(m)
+	q := team.NewCatalog(m)
 	wantQuota(t, q, "tm_1", 7)
 	m.setQuota(t, "tm_1", 8)
 	wantQuota(t, q, "tm_1", 8)
@@ -73,7 +73,7 @@ func TestQuotaIsNotCachedWithoutSubscription(t *testing.T) {
 func TestUnannouncedQuotaTakesEffectAfterTTL(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m := newTestStore(t, team.Team{ID: "tm_1", DailyQuota: new(int64(7))})
-		q := team.NewQuotas(m)
+		q := team.NewCatalog(m)
 		q.Up()
 		wantQuota(t, q, "tm_1", 7)
 		m.setQuota(t, "tm_1", 9)

@@ -9,6 +9,7 @@ import (
 
 	"telapi/internal/cache"
 	"telapi/internal/fault"
+	"telapi/internal/page"
 	"telapi/internal/team"
 )
 
@@ -16,7 +17,7 @@ func TestNewTeamHasDefaultQuota(t *testing.T) {
 	m := newTestStore(t)
 	now := time.Date(2026, 11, 15, 12, 0, 0, 0, time.UTC)
 	registry := &team.Registry{m, m, func() time.Time { return now }}
-	created, err := registry.Create(t.Context(), "  Acme  ")
+	created, err := registry.Create(t.Context(), team.Team{Name: "  Acme  "})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -27,7 +28,7 @@ func TestNewTeamHasDefaultQuota(t *testing.T) {
 	if err != nil || stored.ID != created.ID || stored.Name != created.Name || !stored.CreatedAt.Equal(created.CreatedAt) {
 		t.Errorf("stored %+v (error %v), want %+v", stored, err, created)
 	}
-	if list, err := registry.Store.Teams(t.Context()); err != nil || len(list) != 1 {
+	if list, err := registry.Store.Teams(t.Context(), page.All); err != nil || len(list) != 1 {
 		t.Errorf("listed %v (error %v), want one team", list, err)
 	}
 }
@@ -48,8 +49,8 @@ func TestTeamNameIsValidated(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			m := newTestStore(t, team.Team{ID: "tm_1", Name: "Old"})
 			registry := &team.Registry{m, m, time.Now}
-			_, createErr := registry.Create(t.Context(), tt.given)
-			_, renameErr := registry.Rename(t.Context(), "tm_1", tt.given)
+			_, createErr := registry.Create(t.Context(), team.Team{Name: tt.given})
+			renameErr := rename(t, m, tt.given)
 			for _, err := range []error{createErr, renameErr} {
 				if tt.want == "" {
 					if err != nil {
@@ -71,10 +72,9 @@ func TestTeamNameIsValidated(t *testing.T) {
 
 func TestQuotaIsCommittedThenAnnounced(t *testing.T) {
 	m := newTestStore(t, team.Team{ID: "tm_1", Name: "Acme"})
-	registry := &team.Registry{m, m, time.Now}
 	for _, quota := range []*int64{new(int64(0)), new(int64(1)), new(int64(team.MaxDailyQuota)), nil} {
 		m.events = nil
-		changed, err := registry.SetQuota(t.Context(), "tm_1", quota)
+		changed, err := setQuota(t, m, quota)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -93,8 +93,8 @@ func TestQuotaIsCommittedThenAnnounced(t *testing.T) {
 
 func TestQuotaOutOfRangeIsRejected(t *testing.T) {
 	for _, quota := range []int64{-1, team.MaxDailyQuota + 1, -1 << 63, 1<<63 - 1} {
-		m := newTestStore(t, team.Team{ID: "tm_1"})
-		_, err := (&team.Registry{m, m, time.Now}).SetQuota(t.Context(), "tm_1", &quota)
+		m := newTestStore(t, team.Team{ID: "tm_1", Name: "Acme"})
+		_, err := setQuota(t, m, &quota)
 		if !fault.Is(err, fault.Validation) || len(m.events) != 0 {
 			t.Errorf("quota %d: error %v and events %q, want %s without events", quota, err, m.events, fault.Validation)
 		}
@@ -111,9 +111,8 @@ func TestFailedChangeIsNotAnnounced(t *testing.T) {
 		"database unavailable": {&testStore{outage: outage}, fault.ServiceUnavailable},
 	} {
 		t.Run(name, func(t *testing.T) {
-			registry := &team.Registry{tt.store, tt.store, time.Now}
-			_, quotaErr := registry.SetQuota(t.Context(), "tm_1", new(int64(5)))
-			_, nameErr := registry.Rename(t.Context(), "tm_1", "New")
+			_, quotaErr := setQuota(t, tt.store, new(int64(5)))
+			nameErr := rename(t, tt.store, "New")
 			if !fault.Is(quotaErr, tt.want) || !fault.Is(nameErr, tt.want) {
 				t.Errorf("errors %v and %v, want %s", quotaErr, nameErr, tt.want)
 			}
@@ -123,15 +122,15 @@ func TestFailedChangeIsNotAnnounced(t *testing.T) {
 		})
 	}
 	m := &testStore{outage: outage}
-	if _, err := (&team.Registry{m, m, time.Now}).Create(t.Context(), "Acme"); !fault.Is(err, fault.ServiceUnavailable) {
+	if _, err := (&team.Registry{m, m, time.Now}).Create(t.Context(), team.Team{Name: "Acme"}); !fault.Is(err, fault.ServiceUnavailable) {
 		t.Errorf("create: error %v, want %s", err, fault.ServiceUnavailable)
 	}
 }
 
 func TestFailedAnnouncementNamesTheCacheTTL(t *testing.T) {
-	m := newTestStore(t, team.Team{ID: "tm_1"})
+	m := newTestStore(t, team.Team{ID: "tm_1", Name: "Acme"})
 	m.announceErr = errors.New("connection refused")
-	_, err := (&team.Registry{m, m, time.Now}).SetQuota(t.Context(), "tm_1", new(int64(5)))
+	_, err := setQuota(t, m, new(int64(5)))
 	if err == nil {
 		t.Fatal("the failed announcement is not reported")
 	}

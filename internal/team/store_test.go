@@ -6,6 +6,7 @@ import (
 	"testing"
 	"time"
 
+	"telapi/internal/audit"
 	"telapi/internal/sqlstore"
 	"telapi/internal/team"
 )
@@ -40,14 +41,14 @@ func newTestStore(t *testing.T, teams ...team.Team) *testStore {
 	return &testStore{Store: db}
 }
 
-func (s *testStore) CreateTeam(ctx context.Context, t team.Team) error {
+func (s *testStore) CreateTeam(ctx context.Context, t team.Team, entries ...audit.Entry) error {
 	if s.outage != nil {
 		return s.outage
 	}
-	return s.record("created "+t.ID, s.Store.CreateTeam(ctx, t))
+	return s.record("created "+t.ID, s.Store.CreateTeam(ctx, t, entries...))
 }
 
-func (s *testStore) UpdateTeam(ctx context.Context, id string, change func(*team.Team)) (team.Team, error) {
+func (s *testStore) UpdateTeam(ctx context.Context, id string, change func(*team.Team) ([]audit.Entry, error)) (team.Team, error) {
 	if s.outage != nil {
 		return team.Team{}, s.outage
 	}
@@ -84,6 +85,19 @@ func (s *testStore) lookupCount() int {
 	return s.lookups
 }
 
+// setQuota changes a team's quota through the registry.
+func setQuota(t *testing.T, m *testStore, quota *int64) (team.Team, error) {
+	t.Helper()
+	return (&team.Registry{m, m, time.Now}).Update(t.Context(), "tm_1", func(t *team.Team) error { t.DailyQuota = quota; return nil })
+}
+
+// rename changes a team's name through the registry.
+func rename(t *testing.T, m *testStore, name string) error {
+	t.Helper()
+	_, err := (&team.Registry{m, m, time.Now}).Update(t.Context(), "tm_1", func(t *team.Team) error { t.Name = name; return nil })
+	return err
+}
+
 // quota returns the stored quota of a team.
 func (s *testStore) quota(t *testing.T, id string) int64 {
 	t.Helper()
@@ -97,7 +111,7 @@ func (s *testStore) quota(t *testing.T, id string) int64 {
 // setQuota changes a team without announcing it.
 func (s *testStore) setQuota(t *testing.T, id string, quota int64) {
 	t.Helper()
-	if _, err := s.Store.UpdateTeam(t.Context(), id, func(t *team.Team) { t.DailyQuota = &quota }); err != nil {
+	if _, err := s.Store.UpdateTeam(t.Context(), id, func(t *team.Team) ([]audit.Entry, error) { t.DailyQuota = &quota; return nil, nil }); err != nil {
 		t.Fatal(err)
 	}
 }

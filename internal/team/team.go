@@ -10,8 +10,10 @@ import (
 
 	"github.com/google/uuid"
 
+	"telapi/internal/audit"
 	"telapi/internal/cache"
 	"telapi/internal/fault"
+	"telapi/internal/page"
 )
 
 // DefaultDailyQuota is the number of API requests per UTC day of a team without
@@ -20,10 +22,11 @@ const DefaultDailyQuota = 50_000
 
 // Team is one tenant.
 type Team struct {
-	ID         string    `json:"id"`
-	Name       string    `json:"name"`
-	DailyQuota *int64    `json:"-"` // see Quota; nil: DefaultDailyQuota
-	CreatedAt  time.Time `json:"createdAt"`
+	ID         string
+	Name       string
+	DailyQuota *int64 // see Quota; nil: DefaultDailyQuota
+	Disabled   bool   // its credentials are rejected and its sessions have ended
+	CreatedAt  time.Time
 }
 
 // Quota returns the number of API requests that the team may make per UTC day.
@@ -34,23 +37,66 @@ func (t Team) Quota() int64 {
 	return *t.DailyQuota
 }
 
-// Store stores teams. It returns fault.NotFound for an unknown ID.
+// View is a team for administrators.
+type View struct {
+	ID         string    `json:"id"`
+	Name       string    `json:"name"`
+	Disabled   bool      `json:"disabled"`
+	DailyQuota int64     `json:"dailyQuota"`
+	UsedToday  *int64    `json:"usedToday,omitzero"` // requests of this UTC day; nil: unknown
+	CreatedAt  time.Time `json:"createdAt"`
+}
+
+// View returns the team for administrators.
+func (t Team) View(usedToday *int64) View {
+	return View{t.ID, t.Name, t.Disabled, t.Quota(), usedToday, t.CreatedAt}
+}
+
+// settings are the members of a team that can change.
+type settings struct {
+	Name       string `json:"name"`
+	DailyQuota int64  `json:"dailyQuota"`
+	Disabled   bool   `json:"disabled"`
+}
+
+func (t Team) settings() settings { return settings{t.Name, t.Quota(), t.Disabled} }
+
+// Check normalizes the name and records every issue.
+func (t *Team) Check(issues *fault.Issues) {
+	t.Name = strings.TrimSpace(t.Name)
+	if t.Name == "" {
+		issues.Missing("/name", "The team name is empty.")
+	}
+	issues.CheckName("/name", t.Name, maxNameLength)
+	fault.CheckRange(issues, "/dailyQuota", t.Quota(), 0, MaxDailyQuota)
+}
+
+// Store stores teams. It returns fault.NotFound for an unknown ID. It writes audit
+// entries in the transaction of the change.
 type Store interface {
-	CreateTeam(ctx context.Context, t Team) error
+	CreateTeam(ctx context.Context, t Team, entries ...audit.Entry) error
 	Team(ctx context.Context, id string) (Team, error)
-	Teams(ctx context.Context) ([]Team, error)
-	// UpdateTeam changes a team's name and quota. Concurrent updates are applied
-	// one after the other.
-	UpdateTeam(ctx context.Context, id string, change func(*Team)) (Team, error)
+	// Teams returns a page of all teams, oldest first.
+	Teams(ctx context.Context, q page.Query) ([]Team, error)
+	// UpdateTeam changes everything except a team's ID and creation time, unless
+	// change fails. Concurrent updates are applied one after the other. Disabling a
+	// team revokes its sessions.
+	UpdateTeam(ctx context.Context, id string, change func(*Team) ([]audit.Entry, error)) (Team, error)
 }
 
 // MaxDailyQuota is the largest quota that can be set.
 const MaxDailyQuota = 1_000_000_000
 
-const maxNameLength = 100
+const (
+	maxNameLength = 100
+	idPrefix      = "tm_"
+)
 
-// topicPrefix, followed by a team's ID, is announced when the team changes.
-const topicPrefix = "team:"
+// ValidID reports whether the ID of a team has the right form.
+var ValidID = page.UUID(idPrefix)
+
+// TopicPrefix, followed by a team's ID, is announced when the team changes.
+const TopicPrefix = "team:"
 
 // Registry creates and changes teams.
 type Registry struct {
@@ -59,75 +105,73 @@ type Registry struct {
 	Now      func() time.Time
 }
 
-// Create creates a team.
-func (r *Registry) Create(ctx context.Context, name string) (Team, error) {
-	name, err := cleanName(name)
-	if err != nil {
-		return Team{}, err
-	}
-	t := Team{ID: "tm_" + uuid.Must(uuid.NewV7()).String(), Name: name, CreatedAt: r.Now()}
-	if err := r.Store.CreateTeam(ctx, t); err != nil {
-		return Team{}, fmt.Errorf("create team: %w", err)
-	}
-	return t, nil
-}
-
-// Rename changes a team's name.
-func (r *Registry) Rename(ctx context.Context, id, name string) (Team, error) {
-	name, err := cleanName(name)
-	if err != nil {
-		return Team{}, err
-	}
-	return r.Store.UpdateTeam(ctx, id, func(t *Team) { t.Name = name })
-}
-
-// SetQuota changes a team's daily quota. nil restores the default. Running
-// instances apply the new quota when they receive the announcement.
-func (r *Registry) SetQuota(ctx context.Context, id string, quota *int64) (Team, error) {
+// Create creates a team from a name, a quota and whether it is disabled.
+func (r *Registry) Create(ctx context.Context, t Team) (Team, error) {
 	var issues fault.Issues
-	if quota != nil {
-		fault.CheckRange(&issues, "/dailyQuota", *quota, 0, MaxDailyQuota)
-	}
+	t.Check(&issues)
 	if err := issues.Err(); err != nil {
 		return Team{}, err
 	}
-	t, err := r.Store.UpdateTeam(ctx, id, func(t *Team) { t.DailyQuota = quota })
+	t.ID, t.CreatedAt = idPrefix+uuid.Must(uuid.NewV7()).String(), r.Now()
+	entry, err := audit.New(ctx, r.Now(), audit.CreateTeam, TopicPrefix+t.ID, t.ID, t.settings())
+	if err == nil {
+		err = r.Store.CreateTeam(ctx, t, entry)
+	}
+	if err != nil {
+		return Team{}, fmt.Errorf("create team: %w", err)
+	}
+	_ = r.Announce.Announce(ctx, TopicPrefix+t.ID) // no instance has cached the team
+	return t, nil
+}
+
+// Update applies change to a team, unless change fails. Running instances apply the
+// new values when they receive the announcement. A disabled team's credentials are
+// rejected and its sessions end.
+func (r *Registry) Update(ctx context.Context, id string, change func(*Team) error) (Team, error) {
+	t, err := r.Store.UpdateTeam(ctx, id, func(t *Team) ([]audit.Entry, error) {
+		before := t.settings()
+		if err := change(t); err != nil {
+			return nil, err
+		}
+		var issues fault.Issues
+		t.Check(&issues)
+		if err := issues.Err(); err != nil || t.settings() == before {
+			return nil, err
+		}
+		changes, err := audit.Changes(before, t.settings())
+		if err != nil {
+			return nil, err
+		}
+		entry, err := audit.New(ctx, r.Now(), audit.UpdateTeam, TopicPrefix+id, id, changes)
+		return []audit.Entry{entry}, err
+	})
 	if err != nil {
 		return Team{}, err
 	}
-	if err := r.Announce.Announce(ctx, topicPrefix+id); err != nil {
-		return Team{}, fmt.Errorf("the quota is saved, but announcing it failed: running instances may use the old quota for up to %s: %w", cache.TTL, err)
+	if err := r.Announce.Announce(ctx, TopicPrefix+id); err != nil {
+		return Team{}, fmt.Errorf("the change is saved, but announcing it failed: running instances may use the old values for up to %s: %w", cache.TTL, err)
 	}
 	return t, nil
 }
 
-func cleanName(name string) (string, error) {
-	name = strings.TrimSpace(name)
-	var issues fault.Issues
-	issues.Check(name != "", "/name", fault.IssueRequired, "The team name is empty.")
-	issues.CheckName("/name", name, maxNameLength)
-	return name, issues.Err()
-}
-
-// Quotas caches the daily quotas of teams.
-type Quotas struct {
-	*cache.Cache[int64]
+// Catalog caches teams for the checks of each request.
+type Catalog struct {
+	*cache.Cache[Team]
 	teams Store
 }
 
-// NewQuotas returns an empty cache.
-func NewQuotas(teams Store) *Quotas {
-	return &Quotas{cache.New[int64](topicPrefix, cache.Size, cache.TTL), teams}
+// NewCatalog returns an empty cache.
+func NewCatalog(teams Store) *Catalog {
+	return &Catalog{cache.New[Team](TopicPrefix, cache.Size, cache.TTL), teams}
 }
 
-// ForTeam returns a team's daily quota. A team that exists only in the console has
-// the default quota.
-func (q *Quotas) ForTeam(ctx context.Context, teamID string) (int64, error) {
-	return q.Get(ctx, teamID, func(ctx context.Context) (int64, error) {
-		t, err := q.teams.Team(ctx, teamID)
+// Team returns a team. A team that exists only in the console has the default quota.
+func (c *Catalog) Team(ctx context.Context, id string) (Team, error) {
+	return c.Get(ctx, id, func(ctx context.Context) (Team, error) {
+		t, err := c.teams.Team(ctx, id)
 		if fault.Is(err, fault.NotFound) {
-			return DefaultDailyQuota, nil
+			return Team{ID: id}, nil
 		}
-		return t.Quota(), err
+		return t, err
 	})
 }

@@ -34,7 +34,13 @@ func (i *Instance) Call(t testing.TB, method, path string, headers ...string) (R
 // removes a header.
 func (i *Instance) Post(t testing.TB, path, body string, headers ...string) (Response, string) {
 	t.Helper()
-	req, err := http.NewRequestWithContext(t.Context(), http.MethodPost, i.URL+path, strings.NewReader(body))
+	return i.Send(t, http.MethodPost, path, body, headers...)
+}
+
+// Send is Post with any method.
+func (i *Instance) Send(t testing.TB, method, path, body string, headers ...string) (Response, string) {
+	t.Helper()
+	req, err := http.NewRequestWithContext(t.Context(), method, i.URL+path, strings.NewReader(body))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -20,7 +20,7 @@ type Tenant struct {
 // NewTenant creates a team called name with an endpoint and an API key.
 func NewTenant(t testing.TB, i *Instance, name string) Tenant {
 	t.Helper()
-	created, err := i.App.Admin().Teams.Create(t.Context(), name)
+	created, err := i.App.Admin().Teams.Create(t.Context(), team.Team{Name: name})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -29,9 +29,10 @@ func NewTenant(t testing.TB, i *Instance, name string) Tenant {
 	return Tenant{created, ep, id, key}
 }
 
-// NewEndpoint creates an endpoint.
+// NewEndpoint creates an endpoint and enables it.
 func NewEndpoint(t testing.TB, i *Instance, e endpoint.Endpoint) endpoint.Endpoint {
 	t.Helper()
+	e.Enabled = true
 	created, err := i.App.Admin().Endpoints.Create(t.Context(), e)
 	if err != nil {
 		t.Fatal(err)

@@ -12,6 +12,7 @@ import (
 
 	"telapi/internal/cache"
 	"telapi/internal/ratelimit"
+	"telapi/internal/team"
 	"telapi/test/boot"
 	"telapi/test/poll"
 	"telapi/test/servers"
@@ -96,7 +97,7 @@ func TestTwoInstancesShareDailyQuota(t *testing.T) {
 	a, b := boot.Start(t, env), boot.Start(t, env)
 	tenant, other := boot.NewTenant(t, a, "tenant"), boot.NewTenant(t, a, "other")
 	quota := int64(20)
-	if _, err := a.App.Admin().Teams.SetQuota(t.Context(), tenant.Team.ID, &quota); err != nil {
+	if _, err := a.App.Admin().Teams.Update(t.Context(), tenant.Team.ID, func(t *team.Team) error { t.DailyQuota = &quota; return nil }); err != nil {
 		t.Fatal(err)
 	}
 	allowed := 0

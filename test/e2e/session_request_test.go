@@ -125,12 +125,12 @@ func TestTokenRequestCheckOrder(t *testing.T) {
 		i := boot.Start(t, boot.Env{"FEATURE_WEBRTC": fmt.Sprint(webRTC)})
 		tenant, foreign := boot.NewTenant(t, i, "tenant"), boot.NewTenant(t, i, "foreign")
 		_, noScope := boot.NewKey(t, i, tenant.Team.ID, auth.ReadTeamApps)
-		chat, err := i.App.Admin().Endpoints.Create(t.Context(), endpoint.Endpoint{TeamID: tenant.Team.ID, Name: "chat only", Modes: []endpoint.Mode{endpoint.Chat}})
+		chat, err := i.App.Admin().Endpoints.Create(t.Context(), endpoint.Endpoint{TeamID: tenant.Team.ID, Name: "chat only", Enabled: true, Modes: []endpoint.Mode{endpoint.Chat}})
 		if err != nil {
 			t.Fatal(err)
 		}
 		disabled := boot.NewEndpoint(t, i, endpoint.Endpoint{TeamID: tenant.Team.ID, Name: "disabled", Modes: endpoint.Modes}).ID
-		if _, err := i.App.Admin().Endpoints.Update(t.Context(), disabled, func(e *endpoint.Endpoint) { e.Enabled = false }); err != nil {
+		if _, err := i.App.Admin().Endpoints.Update(t.Context(), disabled, func(e *endpoint.Endpoint) error { e.Enabled = false; return nil }); err != nil {
 			t.Fatal(err)
 		}
 		body := func(id, mode string) string { return fmt.Sprintf(`{"endpointId":%q,"mode":%q}`, id, mode) }

@@ -90,7 +90,7 @@ func sign(t *testing.T, claims jwt.MapClaims, secret string) string {
 // does not redeem the token.
 func TestPlainGetReportsReason(t *testing.T) {
 	onEmbeddedAndReal(t, nil, func(t *testing.T, svc *service) {
-		ep, err := svc.App.Admin().Endpoints.Create(t.Context(), endpoint.Endpoint{TeamID: svc.teamID, Name: "shop", Modes: endpoint.Modes, Origins: []string{"https://shop.example"}})
+		ep, err := svc.App.Admin().Endpoints.Create(t.Context(), endpoint.Endpoint{TeamID: svc.teamID, Name: "shop", Enabled: true, Modes: endpoint.Modes, Origins: []string{"https://shop.example"}})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -127,7 +127,7 @@ func TestPlainGetReportsReason(t *testing.T) {
 				t.Errorf("handshake from %s: %d, want %d", origin, got, want)
 			}
 		}
-		if _, err := svc.App.Admin().Endpoints.Update(t.Context(), ep.ID, func(e *endpoint.Endpoint) { e.Origins = nil }); err != nil {
+		if _, err := svc.App.Admin().Endpoints.Update(t.Context(), ep.ID, func(e *endpoint.Endpoint) error { e.Origins = nil; return nil }); err != nil {
 			t.Fatal(err)
 		}
 		for origin, want := range map[string]int{svc.URL: 101, "https://shop.example": 403} { // without a list only the service's own host is allowed

@@ -14,6 +14,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"telapi/callruntime/wire"
+	"telapi/internal/audit"
 	"telapi/internal/callback"
 	"telapi/internal/channel"
 	"telapi/internal/config"
@@ -294,3 +295,6 @@ type noMirror struct{}
 
 func (noMirror) Setting(context.Context, string) ([]byte, bool, error) { return nil, false, nil }
 func (noMirror) SaveSetting(context.Context, string, []byte) error     { return nil }
+func (noMirror) ChangeSetting(ctx context.Context, _ string, _ []byte, _ audit.Entry, confirm func(context.Context) error) error {
+	return confirm(ctx)
+}

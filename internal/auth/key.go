@@ -1,0 +1,182 @@
+package auth
+
+import (
+	"context"
+	"crypto/rand"
+	"crypto/sha256"
+	"crypto/subtle"
+	"encoding/base64"
+	"fmt"
+	"regexp"
+	"slices"
+	"time"
+
+	"telapi/internal/audit"
+	"telapi/internal/cache"
+	"telapi/internal/fault"
+	"telapi/internal/page"
+	"telapi/internal/redact"
+)
+
+// Key is an API key. Digest is the SHA-256 of its secret, which is not stored.
+type Key struct {
+	ID         string    `json:"id"`
+	TeamID     string    `json:"teamId"`
+	Name       string    `json:"name,omitempty"`
+	Digest     [32]byte  `json:"-"`
+	Scopes     []Scope   `json:"scopes"`
+	CreatedAt  time.Time `json:"createdAt"`
+	ExpiresAt  time.Time `json:"expiresAt,omitzero"`  // zero: never
+	RevokedAt  time.Time `json:"revokedAt,omitzero"`  // zero: not revoked
+	LastUsedAt time.Time `json:"lastUsedAt,omitzero"` // zero: never used
+}
+
+// KeyState is the state of an API key.
+type KeyState string
+
+// States of a key.
+const (
+	Active  KeyState = "active"
+	Expired KeyState = "expired"
+	Revoked KeyState = "revoked"
+)
+
+// KeyStates lists all states.
+var KeyStates = []KeyState{Active, Expired, Revoked}
+
+// KeyView is an API key for administrators.
+type KeyView struct {
+	Key
+	State  KeyState `json:"state"`
+	Secret string   `json:"key,omitempty"` // the full key, when it was just created
+}
+
+// View returns the key for administrators, without its secret.
+func (k Key) View(now time.Time) KeyView {
+	state := Active
+	switch {
+	case !k.RevokedAt.IsZero():
+		state = Revoked
+	case !k.ExpiresAt.IsZero() && !now.Before(k.ExpiresAt):
+		state = Expired
+	}
+	return KeyView{Key: k, State: state}
+}
+
+// Check normalizes the scopes of a new key and records every issue.
+func (k *Key) Check(now time.Time, issues *fault.Issues) {
+	if len(k.Scopes) == 0 {
+		issues.Missing("/scopes", "Give at least one scope of %s.", fault.Join(Scopes))
+	}
+	for i, s := range k.Scopes {
+		fault.CheckOneOf(issues, fault.Pointer("/scopes", i), s, Scopes)
+	}
+	k.Scopes = slices.Compact(slices.Sorted(slices.Values(k.Scopes)))
+	issues.CheckName("/name", k.Name, maxNameLength)
+	if !k.ExpiresAt.IsZero() && !issues.Has("/expiresAt") {
+		issues.Check(k.ExpiresAt.After(now), "/expiresAt", fault.IssueValue, "The expiry is in the past.")
+	}
+}
+
+// KeyStore stores API keys. It returns fault.NotFound for an unknown ID. It writes
+// audit entries in the transaction of the change.
+type KeyStore interface {
+	CreateKey(ctx context.Context, k Key, entries ...audit.Entry) error
+	Key(ctx context.Context, id string) (Key, error)
+	// Keys returns a page of a team's keys, or of all keys if teamID is empty, oldest
+	// first.
+	Keys(ctx context.Context, teamID string, q page.Query) ([]Key, error)
+	// RevokeKey is idempotent: it keeps the time of the first revocation.
+	RevokeKey(ctx context.Context, id string, at time.Time, entries ...audit.Entry) error
+	// TouchKeys stores times of last use. An older time never replaces a newer one.
+	TouchKeys(ctx context.Context, used map[string]time.Time) error
+}
+
+// topicPrefix, followed by a key's ID, is announced when the key changes.
+const topicPrefix = "key:"
+
+const maxNameLength = 100
+
+// KeyRegistry creates and revokes API keys.
+type KeyRegistry struct {
+	Store    KeyStore
+	Announce cache.Announcer
+	Now      func() time.Time
+}
+
+// Create creates a key. The returned secret cannot be read again later.
+func (r *KeyRegistry) Create(ctx context.Context, teamID, name string, scopes []Scope, expiresAt time.Time) (Key, redact.Secret, error) {
+	k := Key{TeamID: teamID, Name: name, Scopes: scopes, CreatedAt: r.Now(), ExpiresAt: expiresAt}
+	var issues fault.Issues
+	k.Check(k.CreatedAt, &issues)
+	if err := issues.Err(); err != nil {
+		return Key{}, "", err
+	}
+	var full redact.Secret
+	k.ID, full, k.Digest = generateKey()
+	entry, err := r.entry(ctx, audit.CreateKey, k, struct {
+		Name      string    `json:"name,omitempty"`
+		Scopes    []Scope   `json:"scopes"`
+		ExpiresAt time.Time `json:"expiresAt,omitzero"`
+	}{k.Name, k.Scopes, k.ExpiresAt})
+	if err == nil {
+		err = r.Store.CreateKey(ctx, k, entry)
+	}
+	if err != nil {
+		return Key{}, "", fmt.Errorf("create key: %w", err)
+	}
+	_ = r.Announce.Announce(ctx, topicPrefix+k.ID) // no instance has cached the key
+	return k, full, nil
+}
+
+// Revoke revokes a key. It announces the change after the commit, so that an
+// instance that reads the key again does not find the old version. If the
+// announcement fails, instances may accept the key until their caches expire; another
+// Revoke announces it again.
+func (r *KeyRegistry) Revoke(ctx context.Context, id string) error {
+	k, err := r.Store.Key(ctx, id)
+	if err == nil && k.RevokedAt.IsZero() {
+		var entry audit.Entry
+		if entry, err = r.entry(ctx, audit.RevokeKey, k, struct{}{}); err == nil {
+			err = r.Store.RevokeKey(ctx, id, r.Now(), entry)
+		}
+	}
+	if err != nil {
+		return fmt.Errorf("revoke key: %w", err)
+	}
+	if err := r.Announce.Announce(ctx, topicPrefix+id); err != nil {
+		return fmt.Errorf("the key is revoked, but announcing it failed: running instances may accept the key for up to %s: %w", cache.TTL, err)
+	}
+	return nil
+}
+
+func (r *KeyRegistry) entry(ctx context.Context, action audit.Action, k Key, details any) (audit.Entry, error) {
+	return audit.New(ctx, r.Now(), action, topicPrefix+k.ID, k.TeamID, details)
+}
+
+// keyPattern matches tk_<id>_<secret>. The secret is 256 random bits in base64url.
+var keyPattern = regexp.MustCompile(`^tk_([A-Za-z0-9]{1,64})_([A-Za-z0-9_-]{43})$`)
+
+// ValidKeyID reports whether the ID of a key has the right form.
+var ValidKeyID = regexp.MustCompile(`^[A-Za-z0-9]{1,64}$`).MatchString
+
+// generateKey returns a new key's ID, the full key for its owner, and the digest of
+// its secret, which is stored.
+func generateKey() (id string, full redact.Secret, digest [32]byte) {
+	id = rand.Text()[:20]
+	var raw [32]byte
+	_, _ = rand.Read(raw[:]) // never fails
+	secret := base64.RawURLEncoding.EncodeToString(raw[:])
+	return id, redact.Secret("tk_" + id + "_" + secret), sha256.Sum256([]byte(secret))
+}
+
+// parseKey returns the ID and the digest of the secret of a key that a client sent.
+func parseKey(presented string) (id string, digest [32]byte, ok bool) {
+	m := keyPattern.FindStringSubmatch(presented)
+	if m == nil {
+		return "", digest, false
+	}
+	return m[1], sha256.Sum256([]byte(m[2])), true
+}
+
+func digestsEqual(a, b [32]byte) bool { return subtle.ConstantTimeCompare(a[:], b[:]) == 1 }

@@ -1,0 +1,127 @@
+package cli
+
+import (
+	"context"
+
+	"github.com/spf13/cobra"
+
+	"telapi/callruntime/wire"
+	"telapi/internal/app"
+	"telapi/internal/endpoint"
+	"telapi/internal/page"
+)
+
+// convert converts strings to another string type.
+func convert[S ~string](values []string) []S {
+	converted := make([]S, len(values))
+	for i, value := range values {
+		converted[i] = S(value)
+	}
+	return converted
+}
+
+func (c *cli) endpointCommand() *cobra.Command {
+	list := &cobra.Command{Use: "list [--team TEAM]", Short: "List endpoints"}
+	teamID := list.Flags().String("team", "", "list only this team's endpoints")
+	list.RunE = c.withAdmin(func(ctx context.Context, a *app.Admin, _ []string) (any, error) {
+		endpoints, err := a.Endpoints.Store.Endpoints(ctx, *teamID, page.All)
+		return newTable(endpoints, identity, "id", "teamId", "enabled", "modes", "name"), err
+	})
+	return group("endpoint", "Manage endpoints, which have the settings of sessions",
+		c.endpointCreateCommand(),
+		list,
+		&cobra.Command{Use: "show ID", Short: "Show an endpoint",
+			RunE: c.withAdmin(func(ctx context.Context, a *app.Admin, args []string) (any, error) {
+				e, err := a.Endpoints.Store.Endpoint(ctx, args[0])
+				return e, withID(err, "endpoint", args[0])
+			})},
+		c.endpointUpdateCommand(),
+		&cobra.Command{Use: "delete ID", Short: "Delete an endpoint and end its sessions",
+			RunE: c.withAdmin(func(ctx context.Context, a *app.Admin, args []string) (any, error) {
+				err := a.Endpoints.Delete(ctx, args[0], func(endpoint.Endpoint) error { return nil })
+				return deleted(args[0]), withID(err, "endpoint", args[0])
+			})},
+	)
+}
+
+// endpointFlags adds the flags that create and update share. The returned function
+// reads the profile, and returns a function that copies the given flags into an
+// endpoint.
+func (c *cli) endpointFlags(cmd *cobra.Command) func(context.Context) (func(*endpoint.Endpoint), error) {
+	f := cmd.Flags()
+	name := f.String("name", "", "name of the endpoint")
+	modes := f.StringArray("mode", nil, "allowed session mode: webrtc, audio or chat (repeatable)")
+	origins := f.StringArray("origin", nil, "web origin that may open sockets, such as https://shop.example (repeatable)")
+	profileFile := f.String("profile", "", "JSON file with the gateway profile")
+	strict := strictFlag(cmd)
+	return func(ctx context.Context) (_ func(*endpoint.Endpoint), err error) {
+		var profile wire.GatewayProfile
+		if f.Changed("profile") {
+			profile, err = c.readProfile(ctx, *profileFile, *strict)
+		}
+		return func(e *endpoint.Endpoint) {
+			if f.Changed("name") {
+				e.Name = *name
+			}
+			if f.Changed("mode") {
+				e.Modes = convert[endpoint.Mode](*modes)
+			}
+			if f.Changed("origin") {
+				e.Origins = *origins
+			}
+			if f.Changed("profile") {
+				e.Profile = profile
+			}
+		}, err
+	}
+}
+
+func (c *cli) endpointCreateCommand() *cobra.Command {
+	cmd := &cobra.Command{Use: "create --team TEAM --name NAME --mode MODE…", Short: "Create an endpoint",
+		Example: "  telapi endpoint create --team tm_… --name Shop --mode chat --mode webrtc --origin https://shop.example"}
+	readFlags := c.endpointFlags(cmd)
+	teamID := cmd.Flags().String("team", "", "team ID")
+	cmd.RunE = c.withAdmin(func(ctx context.Context, a *app.Admin, _ []string) (any, error) {
+		apply, err := readFlags(ctx)
+		if err != nil {
+			return nil, err
+		}
+		e := endpoint.Endpoint{TeamID: *teamID, Enabled: true}
+		apply(&e)
+		if _, err := a.Teams.Store.Team(ctx, *teamID); err != nil {
+			return nil, withID(err, "team", *teamID)
+		}
+		return a.Endpoints.Create(ctx, e)
+	})
+	return cmd
+}
+
+func (c *cli) endpointUpdateCommand() *cobra.Command {
+	cmd := &cobra.Command{Use: "update ID", Short: "Change an endpoint; flags that are not set change nothing",
+		Example: "  telapi endpoint update ep_… --enabled=false"}
+	readFlags := c.endpointFlags(cmd)
+	enabled := cmd.Flags().Bool("enabled", true, "whether sessions can be created")
+	cmd.RunE = c.withAdmin(func(ctx context.Context, a *app.Admin, args []string) (any, error) {
+		apply, err := readFlags(ctx)
+		if err != nil {
+			return nil, err
+		}
+		e, err := a.Endpoints.Update(ctx, args[0], func(e *endpoint.Endpoint) error {
+			if cmd.Flags().Changed("enabled") {
+				e.Enabled = *enabled
+			}
+			apply(e)
+			return nil
+		})
+		return e, withID(err, "endpoint", args[0])
+	})
+	return cmd
+}
+
+// deleted is the result of a command that deletes something.
+func deleted(id string) any {
+	return struct {
+		ID    string `json:"id"`
+		State string `json:"state"`
+	}{id, "deleted"}
+}

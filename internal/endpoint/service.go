@@ -1,0 +1,175 @@
+package endpoint
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/google/uuid"
+
+	"telapi/callruntime/wire"
+	"telapi/internal/audit"
+	"telapi/internal/cache"
+	"telapi/internal/fault"
+	"telapi/internal/page"
+)
+
+// View is an endpoint in a team's list.
+type View struct {
+	ID             string              `json:"id"`
+	Name           string              `json:"name"`
+	Enabled        bool                `json:"enabled"`
+	Modes          []Mode              `json:"modes"`
+	Capabilities   Summary             `json:"capabilities"`
+	GatewayProfile wire.GatewayProfile `json:"gatewayProfile"`
+}
+
+// AdminView is an endpoint for administrators.
+type AdminView struct {
+	View
+	Origins []string `json:"origins"`
+}
+
+// View returns an endpoint as its team sees it.
+func (d Deployment) View(e Endpoint) View {
+	return View{e.ID, e.Name, e.Enabled, e.Modes, d.summary(e), e.Profile}
+}
+
+// AdminView returns an endpoint as administrators see it.
+func (d Deployment) AdminView(e Endpoint) AdminView {
+	return AdminView{d.View(e), append([]string{}, e.Origins...)}
+}
+
+// settings are the members of an endpoint that can change.
+type settings struct {
+	Name    string              `json:"name"`
+	Enabled bool                `json:"enabled"`
+	Modes   []Mode              `json:"modes"`
+	Origins []string            `json:"origins"`
+	Profile wire.GatewayProfile `json:"gatewayProfile"`
+}
+
+func (e Endpoint) settings() settings {
+	return settings{e.Name, e.Enabled, e.Modes, e.Origins, e.Profile}
+}
+
+// TopicPrefix, followed by an endpoint's ID, is announced when the endpoint changes.
+const TopicPrefix = "endpoint:"
+
+// Service manages endpoints. List and Capabilities need Deployment; Create, Update
+// and Delete need Announce and Now.
+type Service struct {
+	Store      Store
+	Announce   cache.Announcer
+	Deployment Deployment
+	Now        func() time.Time
+}
+
+// Create stores a new endpoint with a new ID.
+func (s *Service) Create(ctx context.Context, e Endpoint) (Endpoint, error) {
+	id := uuid.Must(uuid.NewV7()) // IDs sort by age
+	e.ID, e.CreatedAt = idPrefix+id.String(), s.Now()
+	if err := s.prepare(&e); err != nil {
+		return Endpoint{}, err
+	}
+	entry, err := s.entry(ctx, audit.CreateEndpoint, e, e.settings())
+	if err == nil {
+		err = s.Store.CreateEndpoint(ctx, e, entry)
+	}
+	if err != nil {
+		return Endpoint{}, fmt.Errorf("create endpoint: %w", err)
+	}
+	_ = s.Announce.Announce(ctx, TopicPrefix+e.ID) // no instance has cached the endpoint
+	return e, nil
+}
+
+// Update applies change to an endpoint, unless change fails. Concurrent updates are
+// applied one after the other.
+func (s *Service) Update(ctx context.Context, id string, change func(*Endpoint) error) (Endpoint, error) {
+	e, err := s.Store.UpdateEndpoint(ctx, id, func(e *Endpoint) ([]audit.Entry, error) {
+		before := e.settings()
+		if err := change(e); err != nil {
+			return nil, err
+		}
+		if err := s.prepare(e); err != nil {
+			return nil, err
+		}
+		changes, err := audit.Changes(before, e.settings())
+		if err != nil || len(changes) == 0 {
+			return nil, err
+		}
+		entry, err := s.entry(ctx, audit.UpdateEndpoint, *e, changes)
+		return []audit.Entry{entry}, err
+	})
+	if err != nil {
+		return Endpoint{}, err
+	}
+	return e, s.announce(ctx, id)
+}
+
+// Delete deletes an endpoint, unless check fails. Its sessions end.
+func (s *Service) Delete(ctx context.Context, id string, check func(Endpoint) error) error {
+	err := s.Store.DeleteEndpoint(ctx, id, func(e Endpoint) ([]audit.Entry, error) {
+		if err := check(e); err != nil {
+			return nil, err
+		}
+		entry, err := s.entry(ctx, audit.DeleteEndpoint, e, e.settings())
+		return []audit.Entry{entry}, err
+	})
+	if err != nil {
+		return err
+	}
+	return s.announce(ctx, id)
+}
+
+func (s *Service) prepare(e *Endpoint) error {
+	e.UpdatedAt = s.Now()
+	var issues fault.Issues
+	e.Check(&issues)
+	return issues.Err()
+}
+
+func (s *Service) entry(ctx context.Context, action audit.Action, e Endpoint, details any) (audit.Entry, error) {
+	return audit.New(ctx, s.Now(), action, TopicPrefix+e.ID, e.TeamID, details)
+}
+
+func (s *Service) announce(ctx context.Context, id string) error {
+	if err := s.Announce.Announce(ctx, TopicPrefix+id); err != nil {
+		return fmt.Errorf("the change is saved, but announcing it failed: %w", err)
+	}
+	return nil
+}
+
+// Get returns a team's endpoint. An endpoint of another team is not found: a
+// team cannot learn which IDs others have.
+func (s *Service) Get(ctx context.Context, teamID, id string) (Endpoint, error) {
+	e, err := s.Store.Endpoint(ctx, id)
+	if fault.Is(err, fault.NotFound) || err == nil && e.TeamID != teamID {
+		return Endpoint{}, fault.New(fault.NotFound, "Endpoint not found.")
+	}
+	if err != nil {
+		return Endpoint{}, fmt.Errorf("get endpoint: %w", err)
+	}
+	return e, nil
+}
+
+// Capabilities returns the JSON document about one of a team's endpoints.
+func (s *Service) Capabilities(ctx context.Context, teamID, id string) ([]byte, error) {
+	e, err := s.Get(ctx, teamID, id)
+	if err != nil {
+		return nil, err
+	}
+	return s.Deployment.endpointCapabilities(e)
+}
+
+// List returns one page of a team's endpoints, oldest first. It reads the query
+// parameters cursor and limit.
+func (s *Service) List(ctx context.Context, teamID string, params map[string][]string) (page.Page[Endpoint], error) {
+	var issues fault.Issues
+	q := page.Parse(params, validID, &issues)
+	if err := issues.Err(); err != nil {
+		return page.Page[Endpoint]{}, err
+	}
+	return page.Read(q, func(q page.Query) ([]Endpoint, error) { return s.Store.Endpoints(ctx, teamID, q) },
+		func(e Endpoint) string { return e.ID })
+}

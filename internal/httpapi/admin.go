@@ -1,0 +1,174 @@
+package httpapi
+
+import (
+	"net/http"
+	"net/url"
+	"slices"
+	"strings"
+
+	"github.com/go-json-experiment/json"
+	"github.com/go-json-experiment/json/jsontext"
+
+	"telapi/internal/audit"
+	"telapi/internal/auth"
+	"telapi/internal/fault"
+	"telapi/internal/ratelimit"
+	"telapi/internal/strictjson"
+	teams "telapi/internal/team"
+)
+
+// Admin is what only the administration routes use.
+type Admin struct {
+	Teams  *teams.Registry
+	Keys   *auth.KeyRegistry
+	Limits *ratelimit.Settings
+	Quotas ratelimit.Granted
+	Audit  audit.Store
+}
+
+// admin makes the caller the author of a handler's changes.
+func admin(handle handler) handler {
+	return func(x *exchange, r *http.Request) error {
+		x.ctx = audit.WithActor(x.ctx, x.principal.Actor())
+		return handle(x, r.WithContext(audit.WithActor(r.Context(), x.principal.Actor())))
+	}
+}
+
+func (x *exchange) managesPlatform() bool {
+	return slices.Contains(x.principal.Scopes, auth.ManagePlatform)
+}
+
+// checkTeam returns NOT_FOUND unless the caller may manage the team that a resource
+// belongs to: nobody learns which IDs other teams have.
+func (x *exchange) checkTeam(teamID, kind string) error {
+	if teamID == x.principal.TeamID || x.managesPlatform() {
+		return nil
+	}
+	return fault.New(fault.NotFound, "The %s was not found.", kind)
+}
+
+// teamFilter returns the query parameter teamId. Without it, a caller that may only
+// manage its own team gets that one.
+func (x *exchange) teamFilter(params url.Values) (string, error) {
+	var issues fault.Issues
+	teamID, given := issues.QueryValue(params, "teamId")
+	if err := issues.Err(); err != nil {
+		return "", err
+	}
+	if !given && !x.managesPlatform() {
+		return x.principal.TeamID, nil
+	}
+	if teamID == "" {
+		return "", nil
+	}
+	return teamID, x.checkTeam(teamID, "team")
+}
+
+func (x *exchange) noContent(err error) error {
+	if err == nil {
+		x.WriteHeader(http.StatusNoContent)
+	}
+	return err
+}
+
+// decodeBody decodes an object and records members that T does not have: a misspelled
+// one would silently change nothing.
+func decodeBody[T any](body []byte, issues *fault.Issues) (in T, err error) {
+	if err := strictjson.Decode(body, &in, "", issues); err != nil {
+		return in, err
+	}
+	if raw := jsontext.Value(body); raw.Kind() == '{' {
+		for _, w := range strictjson.Unread(raw, in, "", true, nil) {
+			issues.Add(w.Path, fault.IssueUnknown, "%s", w.Message)
+		}
+	}
+	return in, nil
+}
+
+// etagOf returns a strong ETag of the JSON form of v.
+func etagOf(v any) (string, error) {
+	body, err := json.Marshal(v, json.Deterministic(true))
+	return newDocument("", "", body).etag, err
+}
+
+// checkMatch returns PRECONDITION_FAILED if If-Match does not have the ETag of the
+// current version. It uses the strong comparison (RFC 9110, 13.1.1).
+func checkMatch(r *http.Request, current any) error {
+	header := r.Header.Values("If-Match")
+	if len(header) == 0 {
+		return nil
+	}
+	etag, err := etagOf(current)
+	if err != nil {
+		return err
+	}
+	for candidate := range strings.SplitSeq(strings.Join(header, ","), ",") {
+		if candidate = strings.TrimSpace(candidate); candidate == etag || candidate == "*" {
+			return nil
+		}
+	}
+	return fault.New(fault.PreconditionFailed, "This is not the current version, which has the ETag %s. Read it, then decide.", etag)
+}
+
+// respondVersion sends v with the ETag of version.
+func (x *exchange) respondVersion(status int, version, v any) error {
+	etag, err := etagOf(version)
+	if err != nil {
+		return err
+	}
+	x.Header().Set("ETag", etag)
+	return x.WriteJSON(status, v)
+}
+
+func (s *Server) showLimits(x *exchange, r *http.Request) error {
+	if err := s.deps.Admin.Limits.Reload(r.Context()); err != nil {
+		return err
+	}
+	limits := s.deps.Admin.Limits.Current()
+	return x.respondVersion(http.StatusOK, limits, limits)
+}
+
+func (s *Server) replaceLimits(x *exchange, r *http.Request, body []byte) error {
+	limits, err := ratelimit.ParseLimits(body)
+	if err == nil {
+		err = s.deps.Admin.Limits.Change(r.Context(), func(current ratelimit.Limits) (ratelimit.Limits, error) {
+			return limits, checkMatch(r, current)
+		})
+	}
+	if err != nil {
+		return err
+	}
+	return x.respondVersion(http.StatusOK, limits, limits)
+}
+
+func (s *Server) listSessions(x *exchange, r *http.Request) error {
+	params, err := parseQuery(r)
+	if err != nil {
+		return err
+	}
+	teamID, err := x.teamFilter(params)
+	if err != nil {
+		return err
+	}
+	sessions, err := s.deps.Sessions.List(r.Context(), teamID, params)
+	return x.respond(http.StatusOK, sessions, err)
+}
+
+func (s *Server) revokeSession(x *exchange, r *http.Request) error {
+	return x.noContent(s.deps.Sessions.Revoke(r.Context(), r.PathValue("id"), func(teamID string) error {
+		return x.checkTeam(teamID, "session")
+	}))
+}
+
+func (s *Server) listAudit(x *exchange, r *http.Request) error {
+	params, err := parseQuery(r)
+	if err != nil {
+		return err
+	}
+	query, err := audit.ParseQuery(params)
+	if err != nil {
+		return err
+	}
+	entries, err := audit.List(r.Context(), s.deps.Admin.Audit, query)
+	return x.respond(http.StatusOK, entries, err)
+}

@@ -1,0 +1,222 @@
+package httpapi
+
+import (
+	"net/http"
+	"time"
+
+	"github.com/go-json-experiment/json/jsontext"
+
+	"telapi/internal/auth"
+	"telapi/internal/fault"
+	"telapi/internal/page"
+	"telapi/internal/ratelimit"
+	"telapi/internal/strictjson"
+	teams "telapi/internal/team"
+)
+
+// teamBody is the body of requests that create or change a team. The last members
+// cannot be changed; they are accepted, so that a client can send what it received.
+type teamBody struct {
+	Name       *string        `json:"name"`
+	DailyQuota jsontext.Value `json:"dailyQuota"` // null: the default
+	Disabled   *bool          `json:"disabled"`
+
+	ID        jsontext.Value `json:"id"`
+	UsedToday jsontext.Value `json:"usedToday"`
+	CreatedAt jsontext.Value `json:"createdAt"`
+}
+
+// decodeTeam returns a function that applies a body to a team. Issues are those of
+// the body on top of a team.
+func decodeTeam(body []byte, base teams.Team) (in teamBody, apply func(*teams.Team), err error) {
+	var issues fault.Issues
+	if in, err = decodeBody[teamBody](body, &issues); err != nil {
+		return in, nil, err
+	}
+	var quota *int64
+	if strictjson.Present(in.DailyQuota) {
+		n, ok := strictjson.Integer(in.DailyQuota)
+		issues.Check(ok, "/dailyQuota", fault.IssueType, "Must be an integer, or null for the default.")
+		quota = &n
+	}
+	apply = func(t *teams.Team) {
+		if in.Name != nil {
+			t.Name = *in.Name
+		}
+		if in.DailyQuota != nil {
+			t.DailyQuota = quota
+		}
+		if in.Disabled != nil {
+			t.Disabled = *in.Disabled
+		}
+	}
+	apply(&base)
+	base.Check(&issues)
+	return in, apply, issues.Err()
+}
+
+func (s *Server) listTeams(x *exchange, r *http.Request) error {
+	query, err := parsePage(r, teams.ValidID)
+	if err != nil {
+		return err
+	}
+	found, err := page.Read(query, func(q page.Query) ([]teams.Team, error) { return s.deps.Admin.Teams.Store.Teams(r.Context(), q) },
+		func(t teams.Team) string { return t.ID })
+	if err != nil {
+		return err
+	}
+	ids := page.Map(found, func(t teams.Team) string { return t.ID }).Data
+	used, err := ratelimit.UsedToday(r.Context(), s.deps.Admin.Quotas, ids...)
+	if err != nil {
+		return err
+	}
+	i := -1
+	return x.WriteJSON(http.StatusOK, page.Map(found, func(t teams.Team) teams.View {
+		i++
+		return t.View(&used[i])
+	}))
+}
+
+func (s *Server) createTeam(x *exchange, r *http.Request, body []byte) error {
+	_, apply, err := decodeTeam(body, teams.Team{})
+	if err != nil {
+		return err
+	}
+	var t teams.Team
+	apply(&t)
+	if t, err = s.deps.Admin.Teams.Create(r.Context(), t); err != nil {
+		return err
+	}
+	return s.respondTeam(x, r, http.StatusCreated, t)
+}
+
+func (s *Server) showTeam(x *exchange, r *http.Request) error {
+	id := r.PathValue("id")
+	if err := x.checkTeam(id, "team"); err != nil {
+		return err
+	}
+	t, err := s.deps.Admin.Teams.Store.Team(r.Context(), id)
+	if err != nil {
+		return err
+	}
+	return s.respondTeam(x, r, http.StatusOK, t)
+}
+
+// updateTeam changes a team. With MANAGE_TEAM, only the quota can be changed.
+func (s *Server) updateTeam(x *exchange, r *http.Request, body []byte) error {
+	id := r.PathValue("id")
+	if err := x.checkTeam(id, "team"); err != nil {
+		return err
+	}
+	in, apply, err := decodeTeam(body, teams.Team{Name: "unchanged"})
+	if err == nil && (in.Name != nil || in.Disabled != nil) {
+		err = x.principal.Require(auth.ManagePlatform)
+	}
+	if err != nil {
+		return err
+	}
+	t, err := s.deps.Admin.Teams.Update(r.Context(), id, func(t *teams.Team) error {
+		if err := checkMatch(r, t.View(nil)); err != nil {
+			return err
+		}
+		apply(t)
+		return nil
+	})
+	if err != nil {
+		return err
+	}
+	return s.respondTeam(x, r, http.StatusOK, t)
+}
+
+// respondTeam sends a team. Its ETag does not depend on the requests of today.
+func (s *Server) respondTeam(x *exchange, r *http.Request, status int, t teams.Team) error {
+	used, err := ratelimit.UsedToday(r.Context(), s.deps.Admin.Quotas, t.ID)
+	if err != nil {
+		return err
+	}
+	return x.respondVersion(status, t.View(nil), t.View(&used[0]))
+}
+
+// parsePage reads cursor and limit.
+func parsePage(r *http.Request, validID func(string) bool) (page.Query, error) {
+	params, err := parseQuery(r)
+	if err != nil {
+		return page.Query{}, err
+	}
+	var issues fault.Issues
+	query := page.Parse(params, validID, &issues)
+	return query, issues.Err()
+}
+
+func (s *Server) listKeys(x *exchange, r *http.Request) error {
+	id := r.PathValue("id")
+	if err := s.findTeam(x, r, id); err != nil {
+		return err
+	}
+	query, err := parsePage(r, auth.ValidKeyID)
+	if err != nil {
+		return err
+	}
+	found, err := page.Read(query, func(q page.Query) ([]auth.Key, error) { return s.deps.Admin.Keys.Store.Keys(r.Context(), id, q) },
+		func(k auth.Key) string { return k.ID })
+	return x.respond(http.StatusOK, page.Map(found, func(k auth.Key) auth.KeyView { return k.View(s.deps.Now()) }), err)
+}
+
+// findTeam returns NOT_FOUND unless the team exists and the caller may manage it.
+func (s *Server) findTeam(x *exchange, r *http.Request, id string) error {
+	if err := x.checkTeam(id, "team"); err != nil {
+		return err
+	}
+	_, err := s.deps.Admin.Teams.Store.Team(r.Context(), id)
+	return err
+}
+
+type keyBody struct {
+	Name      string       `json:"name"`
+	Scopes    []auth.Scope `json:"scopes"`
+	ExpiresAt *string      `json:"expiresAt"`
+}
+
+func (s *Server) createKey(x *exchange, r *http.Request, body []byte) error {
+	id := r.PathValue("id")
+	if err := x.checkTeam(id, "team"); err != nil {
+		return err
+	}
+	var issues fault.Issues
+	in, err := decodeBody[keyBody](body, &issues)
+	if err != nil {
+		return err
+	}
+	k := auth.Key{Name: in.Name, Scopes: in.Scopes}
+	if in.ExpiresAt != nil && !issues.Has("/expiresAt") {
+		if k.ExpiresAt, err = time.Parse(time.RFC3339, *in.ExpiresAt); err != nil {
+			issues.Add("/expiresAt", fault.IssueValue, "Must be a time such as 2027-01-01T00:00:00Z.")
+		}
+	}
+	k.Check(s.deps.Now(), &issues)
+	if err := issues.Err(); err != nil {
+		return err
+	}
+	if err := x.principal.CheckGrant(k.Scopes); err != nil {
+		return err
+	}
+	k, secret, err := s.deps.Admin.Keys.Create(r.Context(), id, k.Name, k.Scopes, k.ExpiresAt)
+	if err != nil {
+		return err
+	}
+	view := k.View(s.deps.Now())
+	view.Secret = secret.Reveal()
+	return x.WriteJSON(http.StatusCreated, view)
+}
+
+func (s *Server) revokeKey(x *exchange, r *http.Request) error {
+	id := r.PathValue("id")
+	k, err := s.deps.Admin.Keys.Store.Key(r.Context(), id)
+	if err == nil {
+		err = x.checkTeam(k.TeamID, "API key")
+	}
+	if err == nil {
+		err = s.deps.Admin.Keys.Revoke(r.Context(), id)
+	}
+	return x.noContent(err)
+}

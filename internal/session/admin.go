@@ -1,0 +1,91 @@
+package session
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"time"
+
+	"telapi/internal/audit"
+	"telapi/internal/fault"
+	"telapi/internal/page"
+)
+
+// Query selects sessions, newest first.
+type Query struct {
+	TeamID string // empty: all teams
+	State  State  // empty: all states. Connected also selects disconnected sessions in a Store, and vice versa
+	Now    time.Time
+	page.Query
+}
+
+// AdminView is a session as administrators see it.
+type AdminView struct {
+	TeamID string `json:"teamId"`
+	View
+}
+
+var validID = page.UUID(idPrefix)
+
+// List returns one page of sessions. It reads the query parameters state, cursor and
+// limit. A page of connected or disconnected sessions may be short although it is not
+// the last one: only the key-value store knows who is connected.
+func (s *Service) List(ctx context.Context, teamID string, params map[string][]string) (page.Page[AdminView], error) {
+	var issues fault.Issues
+	q := Query{TeamID: teamID, Now: s.Now(), Query: page.Parse(params, validID, &issues)}
+	if state, _ := issues.QueryValue(params, "state"); state != "" {
+		fault.CheckOneOf(&issues, "/query/state", State(state), States)
+		q.State = State(state)
+	}
+	if err := issues.Err(); err != nil {
+		return page.Page[AdminView]{}, err
+	}
+	found, err := s.listViews(ctx, q)
+	if err == nil && q.State != "" {
+		found.Data = slices.DeleteFunc(found.Data, func(v AdminView) bool { return v.State != q.State })
+	}
+	return found, err
+}
+
+// listViews returns one page of sessions with their states.
+func (s *Service) listViews(ctx context.Context, q Query) (page.Page[AdminView], error) {
+	found, err := page.Read(q.Query, func(p page.Query) ([]Session, error) {
+		q.Query = p
+		return s.Store.Sessions(ctx, q)
+	}, func(s Session) string { return s.ID })
+	if err != nil {
+		return page.Page[AdminView]{}, fmt.Errorf("list sessions: %w", err)
+	}
+	var live []string
+	for _, session := range found.Data {
+		if session.State(q.Now, false) == Disconnected {
+			live = append(live, session.ID)
+		}
+	}
+	var connected []string
+	if len(live) > 0 {
+		if connected, _, err = s.Channels.Presence(ctx, live); err != nil {
+			return page.Page[AdminView]{}, fmt.Errorf("query presence: %w", err)
+		}
+	}
+	return page.Map(found, func(session Session) AdminView {
+		return AdminView{session.TeamID, View{session, session.State(q.Now, slices.Contains(connected, session.ID))}}
+	}), nil
+}
+
+// Revoke ends a session for an administrator, unless check fails for its team. A
+// session that has ended keeps its final state.
+func (s *Service) Revoke(ctx context.Context, id string, check func(teamID string) error) error {
+	session, err := s.Store.Session(ctx, id)
+	if err == nil {
+		err = check(session.TeamID)
+	}
+	if err != nil {
+		return fmt.Errorf("revoke session: %w", err)
+	}
+	entry, err := audit.New(ctx, s.Now(), audit.RevokeSession, "session:"+id, session.TeamID, struct{}{})
+	if err != nil {
+		return err
+	}
+	return s.revoke(ctx, session, entry)
+}

@@ -1,0 +1,66 @@
+package sqlstore
+
+import (
+	"context"
+	"database/sql"
+	"math"
+
+	"telapi/internal/audit"
+)
+
+const (
+	auditColumns = `id, happened_at, actor_type, actor_id, action, target, team_id, details`
+
+	insertAudit = `INSERT INTO audit (` + auditColumns + `) VALUES ($1, $2, $3, $4, $5, $6, $7, $8)`
+
+	auditPage     = ` AND happened_at >= $2 AND happened_at < $3 AND ($4 = '' OR id < $4) ORDER BY id DESC LIMIT $5`
+	listAudit     = `SELECT ` + auditColumns + ` FROM audit WHERE $1 = ''` + auditPage
+	listTeamAudit = `SELECT ` + auditColumns + ` FROM audit WHERE team_id = $1` + auditPage
+)
+
+func auditFields(e *audit.Entry) []any {
+	return []any{&e.ID, timestamp{&e.At}, &e.Actor.Type, &e.Actor.ID, &e.Action, &e.Target, &e.TeamID, asJSON(&e.Details)}
+}
+
+// writeAudit adds entries in the transaction of the change that they record.
+func writeAudit(ctx context.Context, tx *sql.Tx, entries []audit.Entry) error {
+	for _, e := range entries {
+		if _, err := execRows(ctx, tx, insertAudit, auditFields(&e)...); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// execAudited is exec with audit entries in the same transaction.
+func (s *Store) execAudited(ctx context.Context, verb, kind string, entries []audit.Entry, query string, args ...any) error {
+	if len(entries) == 0 {
+		return s.exec(ctx, verb, kind, query, args...)
+	}
+	return s.inTx(ctx, verb+" "+kind, func(ctx context.Context, tx *sql.Tx) error {
+		changed, err := execRows(ctx, tx, query, args...)
+		if err == nil && changed == 0 {
+			return notFound(kind)
+		}
+		if err == nil {
+			err = writeAudit(ctx, tx, entries)
+		}
+		return constraintError(err, kind)
+	})
+}
+
+// AuditEntries implements audit.Store.
+func (s *Store) AuditEntries(ctx context.Context, q audit.Query) ([]audit.Entry, error) {
+	from, to := int64(0), int64(math.MaxInt64)
+	if !q.From.IsZero() {
+		from = q.From.UnixMilli()
+	}
+	if !q.To.IsZero() {
+		to = q.To.UnixMilli()
+	}
+	query := listTeamAudit
+	if q.TeamID == "" {
+		query = listAudit
+	}
+	return list(ctx, s, "audit entries", auditFields, query, q.TeamID, from, to, q.After, q.Limit)
+}

@@ -1,0 +1,234 @@
+package e2e
+
+import (
+	"encoding/json"
+	"fmt"
+	"net/url"
+	"slices"
+	"strings"
+	"testing"
+
+	"telapi/internal/auth"
+	"telapi/internal/channel"
+	"telapi/test/boot"
+	"telapi/test/talk"
+)
+
+// platformJWT returns the header of an administrator with every scope.
+func platformJWT(t *testing.T) []string {
+	t.Helper()
+	return []string{"Authorization", "Bearer " + consoleJWT(t, "console", auth.Scopes...)}
+}
+
+// call sends a request as the platform's administrator and decodes the response.
+func call[T any](t *testing.T, i *boot.Instance, method, path, body string, status int) (got T) {
+	t.Helper()
+	resp, text := i.Send(t, method, adminPath+path, body, platformJWT(t)...)
+	if resp.StatusCode != status {
+		t.Fatalf("%s %s: %d %s, want %d", method, path, resp.StatusCode, text, status)
+	}
+	if text != "" {
+		if err := json.Unmarshal([]byte(text), &got); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return got
+}
+
+type object = map[string]any
+
+func TestDisabledTeamStopsOnEveryInstance(t *testing.T) {
+	onEmbeddedAndReal(t, func(t *testing.T, env boot.Env) {
+		i := boot.Start(t, env)
+		other := i
+		if env["DATABASE_URL"] != "" {
+			other = boot.Start(t, env)
+		}
+		tenant := boot.NewTenant(t, i, "tenant")
+		jwt := "Bearer " + consoleJWT(t, tenant.Team.ID, auth.ReadTeamApps)
+		session, token := talk.Issue(t, i, tenant.Key, object{"endpointId": tenant.Endpoint.ID, "mode": "chat"})
+		_, unused := talk.Issue(t, i, tenant.Key, object{"endpointId": tenant.Endpoint.ID, "mode": "chat"})
+		browser := talk.Connect(t, other, session, token, "")
+		waitForStatus(t, other, 200, "/api/v1/endpoints", "X-API-Key", tenant.Key)
+
+		call[object](t, i, "PATCH", "teams/"+tenant.Team.ID, `{"disabled":true}`, 200)
+		waitForStatus(t, other, 401, "/api/v1/endpoints", "X-API-Key", tenant.Key)
+		waitForStatus(t, other, 401, "/api/v1/endpoints", "Authorization", jwt)
+		if got := browser.CloseCode(); got != int(channel.CloseEnded) {
+			t.Errorf("the socket was closed with %d, want %d", got, channel.CloseEnded)
+		}
+		for _, token := range []string{token, unused} {
+			if _, resp, err := talk.Dial(t, i, token, ""); err == nil || resp.StatusCode != 410 {
+				t.Errorf("handshake with a token of the team: %v, want 410", err)
+			}
+		}
+
+		call[object](t, i, "PATCH", "teams/"+tenant.Team.ID, `{"disabled":false}`, 200)
+		waitForStatus(t, other, 200, "/api/v1/endpoints", "X-API-Key", tenant.Key)
+		waitForStatus(t, other, 200, "/api/v1/endpoints", "Authorization", jwt)
+		if state := sessionState(t, i, tenant, session); state != "revoked" {
+			t.Errorf("the session is %s after the team was enabled again, want revoked", state)
+		}
+	})
+}
+
+func TestDeletedEndpointEndsItsSessions(t *testing.T) {
+	i := boot.Start(t, nil)
+	tenant := boot.NewTenant(t, i, "tenant")
+	session, token := talk.Issue(t, i, tenant.Key, object{"endpointId": tenant.Endpoint.ID, "mode": "chat"})
+	browser := talk.Connect(t, i, session, token, "")
+	call[object](t, i, "DELETE", "endpoints/"+tenant.Endpoint.ID, "", 204)
+	if got := browser.CloseCode(); got != int(channel.CloseEnded) {
+		t.Errorf("the socket was closed with %d, want %d", got, channel.CloseEnded)
+	}
+	if _, resp, err := talk.Dial(t, i, token, ""); err == nil || resp.StatusCode != 410 {
+		t.Errorf("handshake: %v, want 410", err)
+	}
+	call[object](t, i, "DELETE", "endpoints/"+tenant.Endpoint.ID, "", 404)
+	resp, body := i.Post(t, "/api/v1/sessions/token", fmt.Sprintf(`{"endpointId":%q}`, tenant.Endpoint.ID), "X-API-Key", tenant.Key)
+	wantStatus(t, resp, body, 404, code("NOT_FOUND"))
+}
+
+func TestNobodyGrantsScopesTheyLack(t *testing.T) {
+	i := boot.Start(t, nil)
+	tenant := boot.NewTenant(t, i, "tenant")
+	path := adminPath + "teams/" + tenant.Team.ID + "/keys"
+	for _, c := range []struct {
+		has, grants []auth.Scope
+		status      int
+		missing     auth.Scope
+	}{
+		{[]auth.Scope{auth.ManageTeam}, []auth.Scope{auth.ManageTeam}, 201, ""},
+		{[]auth.Scope{auth.ManageTeam, auth.ReadTeamApps}, []auth.Scope{auth.ReadTeamApps}, 201, ""},
+		{[]auth.Scope{auth.ManageTeam}, []auth.Scope{auth.ManageTeam, auth.ReadTeamApps}, 403, auth.ReadTeamApps},
+		{[]auth.Scope{auth.ManageTeam}, []auth.Scope{auth.ManagePlatform}, 403, auth.ManagePlatform},
+		{[]auth.Scope{auth.ManagePlatform}, []auth.Scope{auth.ManageTeam}, 403, auth.ManageTeam},
+	} {
+		body, _ := json.Marshal(object{"scopes": c.grants})
+		resp, text := i.Send(t, "POST", path, string(body), "Authorization", "Bearer "+consoleJWT(t, tenant.Team.ID, c.has...))
+		wantStatus(t, resp, text, c.status, string(c.missing))
+	}
+	if keys := call[struct{ Data []object }](t, i, "GET", "teams/"+tenant.Team.ID+"/keys", "", 200).Data; len(keys) != 3 || strings.Contains(fmt.Sprint(keys), "tk_") {
+		t.Errorf("keys are %v, want three without secrets", keys)
+	}
+}
+
+func TestTeamManagerChangesOnlyTheQuota(t *testing.T) {
+	i := boot.Start(t, nil)
+	tenant := boot.NewTenant(t, i, "tenant")
+	path, manager := adminPath+"teams/"+tenant.Team.ID, "Bearer "+consoleJWT(t, tenant.Team.ID, auth.ManageTeam)
+	for body, status := range map[string]int{`{"dailyQuota":100}`: 200, `{"name":"x"}`: 403, `{"disabled":true}`: 403, `{"dailyQuota":null}`: 200} {
+		resp, text := i.Send(t, "PATCH", path, body, "Authorization", manager)
+		wantStatus(t, resp, text, status, "")
+	}
+	if team := call[object](t, i, "GET", "teams/"+tenant.Team.ID, "", 200); team["name"] != "tenant" || team["disabled"] != false {
+		t.Errorf("team is %v, want the old name and not disabled", team)
+	}
+	resp, text := i.Call(t, "GET", adminPath+"sessions?teamId=tm_other", "Authorization", manager)
+	wantStatus(t, resp, text, 404, code("NOT_FOUND"))
+}
+
+func TestTeamShowsRequestsOfToday(t *testing.T) {
+	i := boot.Start(t, nil)
+	tenant := boot.NewTenant(t, i, "tenant")
+	if used := call[object](t, i, "GET", "teams/"+tenant.Team.ID, "", 200)["usedToday"]; used != 0.0 {
+		t.Errorf("%v requests of a new team, want 0", used)
+	}
+	for range 3 {
+		i.Call(t, "GET", "/api/v1/endpoints", "X-API-Key", tenant.Key)
+	}
+	if used := call[object](t, i, "GET", "teams/"+tenant.Team.ID, "", 200)["usedToday"].(float64); used < 3 || used > 6 {
+		t.Errorf("%v requests, want 3 and what is leased", used)
+	}
+}
+
+func TestAuditLogListsChangesWithTheirActors(t *testing.T) {
+	env, _ := boot.ServeEnv(t, boot.Env{})
+	i, _ := boot.Serve(t, env)
+	teamID := telapiJSON(t, env, "team", "create", "Acme")["id"].(string)
+	call[object](t, i, "PATCH", "teams/"+teamID, `{"name":"Acme Ltd"}`, 200)
+	call[object](t, i, "PUT", "limits", `{"tiers":{"api":{"max":100000,"windowMs":60000}}}`, 200)
+
+	type entries struct {
+		Data []struct {
+			Action, Target, TeamID string
+			At                     string
+			Actor                  struct{ Type, ID string }
+			Details                object
+		}
+		NextCursor *string
+	}
+	list := func(query string) (actions []string) {
+		for _, e := range call[entries](t, i, "GET", "audit"+query, "", 200).Data {
+			actions = append(actions, e.Actor.Type+" "+e.Action)
+		}
+		return actions
+	}
+	inTeam := "?teamId=" + teamID
+	first := call[entries](t, i, "GET", "audit"+inTeam+"&limit=1", "", 200)
+	updated := url.QueryEscape(first.Data[0].At)
+	for query, want := range map[string][]string{
+		inTeam:                      {"console team.update", "cli team.create"},
+		inTeam + "&from=" + updated: {"console team.update"},
+		inTeam + "&to=" + updated:   {"cli team.create"},
+		"?teamId=tm_other":          nil,
+		"?limit=1":                  {"console limits.update"},
+	} {
+		if got := list(query); !slices.Equal(got, want) {
+			t.Errorf("audit%s lists %q, want %q", query, got, want)
+		}
+	}
+	if got := list(inTeam + "&limit=1&cursor=" + *first.NextCursor); !slices.Equal(got, []string{"cli team.create"}) {
+		t.Errorf("the second page lists %q, want the older entry", got)
+	}
+	if e := first.Data[0]; e.Actor.ID != "user-1" || e.Target != "team:"+teamID || e.TeamID != teamID ||
+		fmt.Sprint(e.Details) != "map[name:map[from:Acme to:Acme Ltd]]" {
+		t.Errorf("entry is %+v, want the console user, the team and both names", e)
+	}
+
+	if r := telapi(t, env, "audit", "--team", teamID, "--json"); r.exit != 0 || strings.Count(r.stdout, "\n") != 2 || !strings.Contains(r.stdout, `"action":"team.update"`) {
+		t.Errorf("telapi audit: exit %d\n%s%s, want both entries", r.exit, r.stdout, r.stderr)
+	}
+	if r := telapi(t, env, "audit", "--from", "yesterday"); r.exit != 2 || !strings.Contains(r.stderr, `invalid --from "yesterday"`) {
+		t.Errorf("telapi audit --from yesterday: exit %d %s, want 2", r.exit, r.stderr)
+	}
+}
+
+func TestCommandsDeleteEndpointsAndDisableTeams(t *testing.T) {
+	env, _ := boot.ServeEnv(t, boot.Env{})
+	i, _ := boot.Serve(t, env)
+	teamID := telapiJSON(t, env, "team", "create", "Acme")["id"].(string)
+	ep := telapiJSON(t, env, "endpoint", "create", "--team", teamID, "--name", "Shop", "--mode", "chat")["id"].(string)
+	key := telapiJSON(t, env, "key", "create", "--team", teamID, "--scope", "READ_TEAM_APPS")["key"].(string)
+	telapiJSON(t, env, "endpoint", "delete", ep)
+	if r := telapi(t, env, "endpoint", "delete", ep); r.exit != 1 || !strings.Contains(r.stderr, "not found") {
+		t.Errorf("endpoint delete, again: exit %d %s, want 1 and not found", r.exit, r.stderr)
+	}
+	waitForStatus(t, i, 200, "/api/v1/endpoints", "X-API-Key", key)
+	if team := telapiJSON(t, env, "team", "update", teamID, "--disabled"); team["disabled"] != true || team["name"] != "Acme" {
+		t.Errorf("team is %v, want it disabled with its name", team)
+	}
+	waitForStatus(t, i, 401, "/api/v1/endpoints", "X-API-Key", key)
+	telapiJSON(t, env, "team", "update", teamID, "--disabled=false")
+	waitForStatus(t, i, 200, "/api/v1/endpoints", "X-API-Key", key)
+	if got := recordedCommands(t, env, teamID); !slices.Equal(got, []string{"team.update", "team.update", "endpoint.delete", "key.create", "endpoint.create", "team.create"}) {
+		t.Errorf("recorded %q", got)
+	}
+}
+
+// recordedCommands returns the actions of a team that the command line recorded,
+// newest first.
+func recordedCommands(t *testing.T, env boot.Env, teamID string) (actions []string) {
+	t.Helper()
+	for line := range strings.Lines(telapi(t, env, "audit", "--team", teamID, "--json").stdout) {
+		var e struct {
+			Action string
+			Actor  struct{ Type string }
+		}
+		if err := json.Unmarshal([]byte(line), &e); err != nil || e.Actor.Type != "cli" {
+			t.Errorf("line %q, want an entry of the command line", line)
+		}
+		actions = append(actions, e.Action)
+	}
+	return actions
+}

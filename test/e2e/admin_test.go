@@ -1,0 +1,155 @@
+package e2e
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+
+	"telapi/internal/audit"
+	"telapi/internal/auth"
+	"telapi/internal/page"
+	"telapi/test/boot"
+)
+
+const adminPath = "/api/v1/admin/"
+
+// adminRoute is one administration route with a request that it accepts.
+type adminRoute struct {
+	method, path string // below adminPath; TEAM, KEY, ENDPOINT and SESSION stand for IDs of the tenant
+	body         string
+	status       int
+	action       audit.Action // recorded on success; empty: none
+	versioned    bool         // answers with an ETag
+	bad          string       // a body with several issues
+	issues       []string     // their paths
+}
+
+var adminRoutes = []adminRoute{
+	{method: "GET", path: "teams", status: 200},
+	{method: "POST", path: "teams", body: `{"name":"New","dailyQuota":7}`, status: 201, action: audit.CreateTeam, versioned: true,
+		bad: `{"name":" ","dailyQuota":-1,"nme":"x"}`, issues: []string{"/name", "/dailyQuota", "/nme"}},
+	{method: "GET", path: "teams/TEAM", status: 200, versioned: true},
+	{method: "PATCH", path: "teams/TEAM", body: `{"dailyQuota":4711}`, status: 200, action: audit.UpdateTeam, versioned: true,
+		bad: `{"dailyQuota":"many","disabled":"no"}`, issues: []string{"/dailyQuota", "/disabled"}},
+	{method: "GET", path: "teams/TEAM/keys", status: 200},
+	{method: "POST", path: "teams/TEAM/keys", body: `{"scopes":["MANAGE_TEAM"],"name":"ci"}`, status: 201, action: audit.CreateKey,
+		bad: `{"scopes":["ADMIN"],"expiresAt":"tomorrow","name":5}`, issues: []string{"/scopes/0", "/expiresAt", "/name"}},
+	{method: "DELETE", path: "keys/KEY", status: 204, action: audit.RevokeKey},
+	{method: "GET", path: "teams/TEAM/endpoints", status: 200},
+	{method: "POST", path: "teams/TEAM/endpoints", body: `{"name":"Shop","modes":["chat"],"origins":["https://shop.example"]}`, status: 201, action: audit.CreateEndpoint, versioned: true,
+		bad: `{"modes":["fax"],"origins":["shop"],"gatewayProfile":{"commandSources":["mars"]}}`, issues: []string{"/name", "/modes/0", "/origins/0", "/gatewayProfile/commandSources/0"}},
+	{method: "GET", path: "endpoints/ENDPOINT", status: 200, versioned: true},
+	{method: "PUT", path: "endpoints/ENDPOINT", body: `{"name":"Renamed","modes":["chat"]}`, status: 200, action: audit.UpdateEndpoint, versioned: true,
+		bad: `{"name":5,"modes":"chat","enabled":"yes"}`, issues: []string{"/name", "/modes", "/enabled"}},
+	{method: "DELETE", path: "endpoints/ENDPOINT", status: 204, action: audit.DeleteEndpoint},
+	{method: "GET", path: "limits", status: 200, versioned: true},
+	{method: "PUT", path: "limits", body: `{"tiers":{"api":{"max":100000,"windowMs":60000}}}`, status: 200, action: audit.UpdateLimits, versioned: true,
+		bad: `{"tiers":{"api":{"max":0,"windowMs":1},"mail":{"max":1}}}`, issues: []string{"/tiers/api/max", "/tiers/api/windowMs", "/tiers/mail"}},
+	{method: "GET", path: "sessions", status: 200},
+	{method: "DELETE", path: "sessions/SESSION", status: 204, action: audit.RevokeSession},
+	{method: "GET", path: "audit", status: 200},
+	{method: "POST", path: "callbacks/lint", body: `{"kind":"tool","body":{"sum":3}}`, status: 200,
+		bad: `{"kind":"mail","endpoint":"x"}`, issues: []string{"/kind", "/body", "/endpoint"}},
+}
+
+// adminFixture is an instance with a tenant and a foreign team.
+type adminFixture struct {
+	*boot.Instance
+	tenant, foreign boot.Tenant
+	session         string
+}
+
+func newAdminFixture(t *testing.T, i *boot.Instance) adminFixture {
+	t.Helper()
+	tenant := boot.NewTenant(t, i, "tenant")
+	return adminFixture{i, tenant, boot.NewTenant(t, i, "foreign"), issue(t, i, tenant, `"mode":"chat"`).SessionID}
+}
+
+func (f adminFixture) resolve(path string) string {
+	return adminPath + strings.NewReplacer("TEAM", f.tenant.Team.ID, "KEY", f.tenant.KeyID, "ENDPOINT", f.tenant.Endpoint.ID, "SESSION", f.session).Replace(path)
+}
+
+// recorded returns the number of audit entries with an action.
+func recorded(t *testing.T, i *boot.Instance, action audit.Action) int {
+	t.Helper()
+	entries, err := i.App.Admin().Audit.AuditEntries(t.Context(), audit.Query{Query: page.All})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return len(slices.DeleteFunc(entries, func(e audit.Entry) bool { return e.Action != action }))
+}
+
+// Each route gets a missing credential, each scope alone, a foreign team, a bad body,
+// a stale version and a good request. Only the last is recorded.
+func TestAdminRoutes(t *testing.T) {
+	i := boot.Start(t, nil)
+	var registered int
+	for _, rt := range i.App.Routes() {
+		if strings.HasPrefix(rt.Path, adminPath) {
+			registered++
+		}
+	}
+	if registered != len(adminRoutes) {
+		t.Errorf("%d administration routes are registered, %d are tested", registered, len(adminRoutes))
+	}
+	for _, rt := range adminRoutes {
+		t.Run(rt.method+" "+rt.path, func(t *testing.T) {
+			f := newAdminFixture(t, i)
+			keys := map[auth.Scope]string{}
+			for _, scope := range auth.Scopes {
+				_, keys[scope] = boot.NewKey(t, i, f.tenant.Team.ID, scope)
+			}
+			path, before := f.resolve(rt.path), recorded(t, i, rt.action)
+			expect := func(caller string, status int, part, body string, headers ...string) boot.Response {
+				t.Helper()
+				resp, got := i.Send(t, rt.method, path, body, headers...)
+				if resp.StatusCode != status || !strings.Contains(got, part) {
+					t.Errorf("%s: got %d %s, want %d %s", caller, resp.StatusCode, got, status, part)
+				}
+				return resp
+			}
+			platformOnly := !strings.Contains(rt.path, "/") && rt.path != "sessions"
+			required := map[bool]auth.Scope{true: auth.ManagePlatform, false: auth.ManageTeam}[platformOnly]
+			expect("no credential", 401, code("UNAUTHORIZED"), rt.body)
+			for _, scope := range auth.Scopes {
+				if scope == auth.ManagePlatform || scope == required {
+					continue
+				}
+				expect("key with "+string(scope), 403, fmt.Sprintf(`"requiredScope":%q`, required), rt.body, "X-API-Key", keys[scope])
+			}
+			if strings.ContainsAny(rt.path, "TKES") && !platformOnly { // has an ID
+				manager := "Bearer " + consoleJWT(t, f.foreign.Team.ID, auth.ManageTeam)
+				expect("foreign team", 404, code("NOT_FOUND"), rt.body, "Authorization", manager)
+			}
+			platform := "Bearer " + consoleJWT(t, f.foreign.Team.ID, auth.ManagePlatform, auth.ManageTeam)
+			if rt.bad != "" {
+				expect("no JSON", 400, code("MALFORMED_JSON"), `{"a":`, "Authorization", platform)
+				expect("no JSON type", 415, code("UNSUPPORTED_MEDIA_TYPE"), rt.body, "Authorization", platform, "Content-Type", "text/plain")
+				for _, issue := range rt.issues {
+					expect("bad body", 400, fmt.Sprintf(`"path":%q`, issue), rt.bad, "Authorization", platform)
+				}
+			}
+			changesVersion := rt.versioned && rt.action != "" && rt.status == 200 || rt.action == audit.DeleteEndpoint
+			if changesVersion {
+				expect("stale version", 412, code("PRECONDITION_FAILED"), rt.body, "Authorization", platform, "If-Match", `"stale", W/"weak"`)
+			}
+			if n := recorded(t, i, rt.action); n != before {
+				t.Errorf("refused requests recorded %d changes, want none", n-before)
+			}
+
+			headers := []string{"Authorization", platform}
+			if changesVersion {
+				current, _ := i.Call(t, "GET", path, headers...)
+				headers = append(headers, "If-Match", current.Header.Get("ETag"))
+			}
+			resp := expect("good request", rt.status, "", rt.body, headers...)
+			if (resp.Header.Get("ETag") != "") != rt.versioned {
+				t.Errorf("ETag %q, want one: %v", resp.Header.Get("ETag"), rt.versioned)
+			}
+			if n := recorded(t, i, rt.action); rt.action != "" && n != before+1 {
+				t.Errorf("recorded %d changes, want one %s", n-before, rt.action)
+			}
+		})
+	}
+}
