@@ -57,7 +57,7 @@ func (p Principal) Require(s Scope) error {
 func (p Principal) CheckGrant(scopes []Scope) error {
 	for _, s := range scopes {
 		if slices.Contains(Scopes, s) && !slices.Contains(p.Scopes, s) {
-			return forbidden(s, "Nobody can grant a scope that they do not have. This request grants")
+			return forbidden(s, "A credential can only grant its own scopes. This request grants")
 		}
 	}
 	return nil

@@ -39,7 +39,7 @@ func (x *exchange) managesPlatform() bool {
 }
 
 // checkTeam returns NOT_FOUND unless the caller may manage the team that a resource
-// belongs to: nobody learns which IDs other teams have.
+// belongs to: callers cannot learn which IDs other teams have.
 func (x *exchange) checkTeam(teamID, kind string) error {
 	if teamID == x.principal.TeamID || x.managesPlatform() {
 		return nil

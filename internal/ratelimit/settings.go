@@ -233,7 +233,7 @@ func (s *Settings) Change(ctx context.Context, change func(Limits) (Limits, erro
 	return fault.New(fault.ServiceUnavailable, "The limits were changed concurrently by someone else. Nothing was saved. Try again.")
 }
 
-// errConflict is returned by save if somebody else has changed the limits.
+// errConflict is returned by save after a concurrent change.
 var errConflict = errors.New("the limits have changed")
 
 // save saves limits in the store and, with an audit entry, in the mirror: in both or

@@ -14,6 +14,7 @@ import (
 
 	"telapi/api"
 	"telapi/callruntime/wire"
+	"telapi/internal/audit"
 	"telapi/internal/auth"
 	"telapi/internal/command"
 	"telapi/internal/endpoint"
@@ -212,6 +213,10 @@ func TestEnumsMatchCode(t *testing.T) {
 		"/components/schemas/ErrorCode":                                   texts(codes),
 		"/components/schemas/Scope":                                       texts(auth.Scopes),
 		"/components/schemas/Mode":                                        texts(endpoint.Modes),
+		"/components/schemas/Key/properties/state":                        texts(auth.KeyStates),
+		"/components/schemas/AuditEntry/properties/action":                texts(audit.Actions),
+		"/components/schemas/AuditEntry/properties/actor/properties/type": texts(audit.ActorTypes),
+		"/components/schemas/CallbackTrial/properties/kind":               texts(wire.WorkItemKinds),
 		"/components/schemas/SessionState":                                texts(session.States),
 		"/components/schemas/CommandType":                                 commands,
 		"/components/schemas/CapabilitySet/properties/messageTypes/items": texts(wire.MessageTypes),
