@@ -78,7 +78,7 @@ func decodeBody[T any](body []byte, issues *fault.Issues) (in T, err error) {
 		return in, err
 	}
 	if raw := jsontext.Value(body); raw.Kind() == '{' {
-		for _, w := range strictjson.Unread(raw, in, "", true, nil) {
+		for _, w := range strictjson.UnknownMembers(raw, in, "", true, nil) {
 			issues.Add(w.Path, fault.IssueUnknown, "%s", w.Message)
 		}
 	}
