@@ -101,7 +101,8 @@ func New(ctx context.Context, cfg config.Config, opts Options) (_ *App, err erro
 	db, kv := a.stores.sql, a.stores.kv
 
 	secrets := auth.Secrets{Current: cfg.JWTSecret, Previous: cfg.JWTPrevious}
-	authenticator := auth.NewAuthenticator(db, auth.NewConsoleTokens(secrets, cfg.JWTMaxAge, time.Now), a.log, time.Now)
+	failures := auth.NewTokenFailures(a.telemetry.Registry)
+	authenticator := auth.NewAuthenticator(db, auth.NewConsoleTokens(secrets, cfg.JWTMaxAge, time.Now), failures, a.log, time.Now)
 	teams := team.NewCatalog(db)
 	limits := ratelimit.NewSettings(kv, db, a.log, a.telemetry.Registry)
 	limiter := ratelimit.NewLimiter(kv, limits.Limits, a.telemetry.Registry)
@@ -123,6 +124,7 @@ func New(ctx context.Context, cfg config.Config, opts Options) (_ *App, err erro
 		Store:     db,
 		Endpoints: endpoints,
 		Tokens:    session.NewTokens(secrets),
+		Failures:  failures,
 		Channels:  channels,
 		WebRTC:    cfg.FeatureWebRTC,
 		ICE:       session.ICEConfig{Servers: iceServers, Secret: cfg.TURNSecret},
@@ -204,6 +206,7 @@ func New(ctx context.Context, cfg config.Config, opts Options) (_ *App, err erro
 	a.jobs = append(a.jobs,
 		func(ctx context.Context) { _ = db.Connect(ctx) }, // retries and logs until ctx ends
 		authenticator.Run,
+		auth.NewSecretMonitor(kv, secrets, a.log, a.telemetry.Registry).Run,
 		limits.Run,
 		connections.Run,
 		kv.PublishScriptVersion,

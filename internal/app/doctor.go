@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"strings"
 	"time"
 
 	"telapi/internal/auth"
@@ -173,6 +174,9 @@ func (d *diagnosis) keyValue(ctx context.Context) (string, error) {
 		d.nodes(ctx, kv)
 	}
 	d.run(ctx, "runtimes", func(ctx context.Context) (string, error) { return d.runtimes(ctx, kv) })
+	if err := d.instanceSecrets(ctx, kv); err != nil {
+		return "", err
+	}
 	value, saved, err := kv.Limits(ctx)
 	if err != nil {
 		return "", fmt.Errorf("read rate limits: %w", cause(err))
@@ -227,6 +231,25 @@ func (d *diagnosis) runtimes(ctx context.Context, kv *redisstore.Store) (string,
 		d.warn("runtimes", "sessions that wait for a runtime: %d, the oldest for %s. Start a runtime; telapi channel list shows the sessions", waiting, oldest.Round(time.Second))
 	}
 	return text, nil
+}
+
+// instanceSecrets compares JWT_SECRET with those of running instances.
+func (d *diagnosis) instanceSecrets(ctx context.Context, kv *redisstore.Store) error {
+	all, err := kv.ShareFingerprint(ctx, "", 0)
+	if err != nil {
+		return fmt.Errorf("read fingerprints of JWT secrets: %w", cause(err))
+	}
+	const check = "instances"
+	secrets := auth.Secrets{Current: d.cfg.JWTSecret, Previous: d.cfg.JWTPrevious}
+	switch others := secrets.OtherFingerprints(all); {
+	case d.cfg.JWTSecret == "":
+	case len(others) > 0:
+		d.add(check, "", fmt.Errorf("running instances have other JWT secrets, with the fingerprints %s: tokens work on some instances only. Set the same JWT_SECRET everywhere",
+			strings.Join(others, ", ")))
+	case len(all) > 0:
+		d.add(check, "running instances have the same JWT secret", nil)
+	}
+	return nil
 }
 
 // redisSettings lists the settings that a Redis server needs to keep channels.

@@ -86,6 +86,7 @@ type Authenticator struct {
 	*cache.Cache[Key]
 	keys     KeyStore
 	tokens   *ConsoleTokens
+	failures *TokenFailures
 	lastUsed writebehind.LastSeen
 	log      *slog.Logger
 	now      func() time.Time
@@ -93,8 +94,8 @@ type Authenticator struct {
 
 // NewAuthenticator returns an authenticator with an empty cache. The caller must
 // start Run, which writes the last use of keys.
-func NewAuthenticator(keys KeyStore, tokens *ConsoleTokens, log *slog.Logger, now func() time.Time) *Authenticator {
-	return &Authenticator{Cache: cache.New[Key](topicPrefix, cache.Size, cache.TTL), keys: keys, tokens: tokens, log: log, now: now}
+func NewAuthenticator(keys KeyStore, tokens *ConsoleTokens, failures *TokenFailures, log *slog.Logger, now func() time.Time) *Authenticator {
+	return &Authenticator{Cache: cache.New[Key](topicPrefix, cache.Size, cache.TTL), keys: keys, tokens: tokens, failures: failures, log: log, now: now}
 }
 
 // APIKey verifies the value of X-API-Key.
@@ -132,7 +133,9 @@ func (a *Authenticator) Bearer(header string) (Principal, error) {
 	if !ok || !strings.EqualFold(scheme, "Bearer") {
 		return Principal{}, unauthorized(errors.New("not a bearer token"))
 	}
-	return a.tokens.Verify(strings.TrimSpace(token))
+	p, err := a.tokens.Verify(strings.TrimSpace(token))
+	a.failures.Count(ConsoleToken, err)
+	return p, err
 }
 
 // DisabledTeam returns the error for a credential of a disabled team.

@@ -140,7 +140,7 @@ func createKey(t testing.TB, s *testStore, createdAt, expiresAt time.Time, scope
 const testSecret = redact.Secret("0123456789abcdef0123456789abcdef")
 
 func newTestAuthenticator(s auth.KeyStore, now func() time.Time) *auth.Authenticator {
-	return auth.NewAuthenticator(s, auth.NewConsoleTokens(auth.Secrets{Current: testSecret}, 24*time.Hour, now), discard(), now)
+	return auth.NewAuthenticator(s, auth.NewConsoleTokens(auth.Secrets{Current: testSecret}, 24*time.Hour, now), nil, discard(), now)
 }
 
 // wantUnauthorized fails unless err is the public error for bad credentials,

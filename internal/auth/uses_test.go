@@ -105,7 +105,7 @@ func (s *hookedStore) TouchKeys(ctx context.Context, used map[string]time.Time) 
 func TestUseDuringFinalWriteIsWritten(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store := &hookedStore{testStore: newTestStore(t)}
-		a := auth.NewAuthenticator(store, nil, discard(), time.Now)
+		a := auth.NewAuthenticator(store, nil, nil, discard(), time.Now)
 		ctx, stop := context.WithCancel(t.Context())
 		store.onFirstWrite = func() { a.RecordUse("l", time.Now()); stop() }
 		a.RecordUse("k", time.Now())
@@ -124,7 +124,7 @@ func TestLastUseIsRetriedAndLogged(t *testing.T) {
 	m := newTestStore(t)
 	m.outage = errors.New("database unavailable")
 	var log bytes.Buffer
-	a := auth.NewAuthenticator(m, nil, slog.New(slog.NewTextHandler(&log, nil)), time.Now)
+	a := auth.NewAuthenticator(m, nil, nil, slog.New(slog.NewTextHandler(&log, nil)), time.Now)
 	first, later := time.Now(), time.Now().Add(time.Second)
 	a.RecordUse("k", first)
 	a.RecordUse("l", first)

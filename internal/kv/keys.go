@@ -41,6 +41,9 @@ const (
 	// runtimePrefix is followed by the name of a runtime: a sorted set with the
 	// channels that it may have claimed, by the time of the claim in Unix ms.
 	runtimePrefix = "telapi:runtime:"
+	// FingerprintsKey holds the fingerprints of the instances' JWT secrets, a sorted
+	// set. The score is when a fingerprint expires, in Unix ms.
+	FingerprintsKey = "telapi:fingerprints"
 	// ProbeKey is written periodically to check that the store accepts writes.
 	ProbeKey = "telapi:probe"
 	// AnnounceTopic carries cache invalidations, one topic per message, to every

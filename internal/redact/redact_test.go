@@ -32,6 +32,16 @@ func TestSecretIsNotPrinted(t *testing.T) {
 	}
 }
 
+// Consoles in other languages compute the same fingerprint:
+// printf telapi-fingerprint | openssl dgst -sha256 -hmac "$JWT_SECRET"
+func TestFingerprintIsTheDocumentedHMAC(t *testing.T) {
+	for secret, want := range map[Secret]string{"0123456789abcdef0123456789abcdef": "8bdf9ecf", "": "none"} {
+		if got := secret.Fingerprint(); got != want {
+			t.Errorf("fingerprint %s, want %s", got, want)
+		}
+	}
+}
+
 func TestCredentialsAreRedacted(t *testing.T) {
 	password := "pa/ss"
 	_, parseErr := url.Parse(fmt.Sprintf("postgres://app:%s@db/telapi", password))

@@ -2,6 +2,7 @@
 package redact
 
 import (
+	"crypto/hmac"
 	"crypto/sha256"
 	"encoding/hex"
 	"iter"
@@ -229,14 +230,16 @@ type Secret string
 // Reveal returns the value.
 func (s Secret) Reveal() string { return string(s) }
 
-// Fingerprint returns a short hash of the value, for comparing configurations
-// without showing them.
+// Fingerprint returns the first 8 hex digits of HMAC-SHA-256(value,
+// "telapi-fingerprint"), for comparing configurations without showing them. Consoles
+// compute it too.
 func (s Secret) Fingerprint() string {
 	if s == "" {
 		return "none"
 	}
-	sum := sha256.Sum256([]byte("telapi:fingerprint:" + string(s)))
-	return hex.EncodeToString(sum[:4])
+	mac := hmac.New(sha256.New, []byte(s))
+	mac.Write([]byte("telapi-fingerprint"))
+	return hex.EncodeToString(mac.Sum(nil)[:4])
 }
 
 func (s Secret) String() string {

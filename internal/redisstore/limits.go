@@ -8,6 +8,7 @@ import (
 
 	"github.com/redis/rueidis"
 
+	"telapi/internal/auth"
 	"telapi/internal/kv"
 	"telapi/internal/lua"
 	"telapi/internal/ratelimit"
@@ -15,15 +16,17 @@ import (
 )
 
 var (
-	leaseScript      = rueidis.NewLuaScript(lua.Script("lease")) // not retried: after a lost reply it would count twice
-	saveLimitsScript = rueidis.NewLuaScriptRetryable(lua.Script("save_limits"))
-	holdScript       = rueidis.NewLuaScriptRetryable(lua.Script("hold"))
+	leaseScript       = rueidis.NewLuaScript(lua.Script("lease")) // not retried: after a lost reply it would count twice
+	saveLimitsScript  = rueidis.NewLuaScriptRetryable(lua.Script("save_limits"))
+	fingerprintScript = rueidis.NewLuaScriptRetryable(lua.Script("fingerprint"))
+	holdScript        = rueidis.NewLuaScriptRetryable(lua.Script("hold"))
 )
 
 var (
 	_ ratelimit.Counter     = (*Store)(nil)
 	_ ratelimit.LimitsStore = (*Store)(nil)
 	_ ratelimit.Granted     = (*Store)(nil)
+	_ auth.Fingerprints     = (*Store)(nil)
 )
 
 // Lease implements ratelimit.Counter.
@@ -55,6 +58,13 @@ func (s *Store) Granted(ctx context.Context, names []string) ([]int64, error) {
 			granted[i] = n
 		}
 		return granted, nil
+	})
+}
+
+// ShareFingerprint implements auth.Fingerprints.
+func (s *Store) ShareFingerprint(ctx context.Context, fingerprint string, ttl time.Duration) ([]string, error) {
+	return query(ctx, s, "share fingerprint", func(ctx context.Context, c rueidis.Client) ([]string, error) {
+		return fingerprintScript.Exec(ctx, c, []string{kv.FingerprintsKey}, []string{fingerprint, millis(ttl)}).AsStrSlice()
 	})
 }
 

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"telapi/internal/audit"
+	"telapi/internal/auth"
 	"telapi/internal/channel"
 	"telapi/internal/endpoint"
 	"telapi/internal/fault"
@@ -58,6 +59,7 @@ type Service struct {
 	Store     Store
 	Endpoints *endpoint.Service
 	Tokens    *Tokens
+	Failures  *auth.TokenFailures
 	Channels  Channels
 	WebRTC    bool // whether the deployment offers WebRTC
 	ICE       ICEConfig

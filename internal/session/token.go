@@ -111,15 +111,22 @@ func (s *Service) Verify(ctx context.Context, token string) (Session, endpoint.E
 	return session, e, nil
 }
 
+// verifyToken returns the claims of a correctly signed token and counts others.
+func (s *Service) verifyToken(token string) (claims, error) {
+	c, err := s.Tokens.verify(token)
+	s.Failures.Count(auth.CallToken, err)
+	return c, err
+}
+
 // SessionID returns the session of a well-signed call token, without a look into
 // the database.
 func (s *Service) SessionID(token string) (string, error) {
-	tokenClaims, err := s.Tokens.verify(token)
+	tokenClaims, err := s.verifyToken(token)
 	return tokenClaims.Subject, err
 }
 
 func (s *Service) verify(ctx context.Context, token string) (Session, error) {
-	tokenClaims, err := s.Tokens.verify(token)
+	tokenClaims, err := s.verifyToken(token)
 	if err != nil {
 		return Session{}, err
 	}

@@ -1,0 +1,132 @@
+package auth_test
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"log/slog"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/golang-jwt/jwt/v5"
+	"github.com/prometheus/client_golang/prometheus"
+
+	"telapi/internal/auth"
+	"telapi/internal/redact"
+)
+
+// sharedFingerprints are the fingerprints of other instances.
+type sharedFingerprints struct {
+	others []string
+	shared []string // by this instance
+	err    error
+}
+
+func (s *sharedFingerprints) ShareFingerprint(_ context.Context, fingerprint string, _ time.Duration) ([]string, error) {
+	s.shared = append(s.shared, fingerprint)
+	return append([]string{fingerprint}, s.others...), s.err
+}
+
+func TestDifferentSecretsAreReported(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		store := &sharedFingerprints{}
+		secrets := auth.Secrets{Current: testSecret, Previous: "the previous secret of this deployment"}
+		var log bytes.Buffer
+		registry := prometheus.NewRegistry()
+		monitor := auth.NewSecretMonitor(store, secrets, slog.New(slog.NewTextHandler(&log, nil)), registry)
+		ctx, stop := context.WithCancel(t.Context())
+		done := make(chan struct{})
+		go func() { monitor.Run(ctx); close(done) }()
+		expect := func(step string, others float64, lines int) {
+			t.Helper()
+			synctest.Wait()
+			if got := metrics(t, registry)["telapi_jwt_other_secrets "]; got != others {
+				t.Errorf("%s: %v other secrets in the metrics, want %v", step, got, others)
+			}
+			if got := strings.Count(log.String(), "different JWT secrets"); got != lines {
+				t.Errorf("%s: reported %d times, want %d\n%s", step, got, lines, log.String())
+			}
+			time.Sleep(15 * time.Second)
+		}
+		expect("alone", 0, 0)
+		store.others = []string{secrets.Previous.Fingerprint()}
+		expect("the previous secret is known", 0, 0)
+		store.others = []string{redact.Secret("another secret").Fingerprint()}
+		time.Sleep(10 * time.Second)
+		expect("another secret", 1, 1)
+		expect("still another secret: logged once", 1, 1)
+		store.err = errors.New("unexpected reply")
+		time.Sleep(10 * time.Second)
+		expect("the store fails", 1, 1)
+		store.others, store.err = nil, nil
+		time.Sleep(10 * time.Second)
+		expect("fixed", 0, 1)
+		stop()
+		<-done
+		if !strings.Contains(log.String(), "other_fingerprints="+redact.Secret("another secret").Fingerprint()) || strings.Contains(log.String(), testSecret.Reveal()) {
+			t.Errorf("log is %s, want the other fingerprint and no secret", log.String())
+		}
+		if store.shared[0] != testSecret.Fingerprint() {
+			t.Errorf("shared %q, want the fingerprint of the current secret", store.shared[0])
+		}
+	})
+}
+
+func TestRejectedTokensAreCountedByReason(t *testing.T) {
+	registry := prometheus.NewRegistry()
+	now := time.Now()
+	tokens := auth.NewConsoleTokens(auth.Secrets{Current: testSecret}, time.Hour, func() time.Time { return now })
+	a := auth.NewAuthenticator(nil, tokens, auth.NewTokenFailures(registry), discard(), time.Now)
+	sign := func(secret string, claims jwt.MapClaims) string {
+		token, err := jwt.NewWithClaims(jwt.SigningMethodHS256, claims).SignedString([]byte(secret))
+		if err != nil {
+			t.Fatal(err)
+		}
+		return token
+	}
+	claims := func(expires time.Duration) jwt.MapClaims {
+		return jwt.MapClaims{"sub": "u", "teamId": "t", "scopes": []string{}, "exp": now.Add(expires).Unix()}
+	}
+	for token, accepted := range map[string]bool{
+		sign(testSecret.Reveal(), claims(time.Minute)):                                           true,
+		sign("another secret of the same length", claims(time.Minute)):                           false,
+		sign(testSecret.Reveal(), claims(-time.Minute)):                                          false,
+		sign(testSecret.Reveal(), jwt.MapClaims{"sub": "u", "exp": now.Add(time.Minute).Unix()}): false,
+		"rubbish": false,
+	} {
+		if _, err := a.Bearer("Bearer " + token); (err == nil) != accepted {
+			t.Errorf("%s: %v, want accepted: %v", token, err, accepted)
+		}
+	}
+	got := metrics(t, registry)
+	for _, token := range []string{"call", "console"} {
+		for _, reason := range []string{"claims", "expired", "malformed", "signature"} {
+			name, want := "telapi_jwt_failures_total "+reason+" "+token, map[string]float64{"console": 1}[token]
+			if n, exported := got[name]; n != want || !exported {
+				t.Errorf("%s: %v (exported: %v), want %v", name, n, exported, want)
+			}
+		}
+	}
+}
+
+// metrics returns the values of a registry by name and label values.
+func metrics(t *testing.T, registry *prometheus.Registry) map[string]float64 {
+	t.Helper()
+	families, err := registry.Gather()
+	if err != nil {
+		t.Fatal(err)
+	}
+	values := map[string]float64{}
+	for _, f := range families {
+		for _, m := range f.GetMetric() {
+			var labels []string
+			for _, l := range m.GetLabel() {
+				labels = append(labels, l.GetValue())
+			}
+			values[f.GetName()+" "+strings.Join(labels, " ")] = m.GetCounter().GetValue() + m.GetGauge().GetValue()
+		}
+	}
+	return values
+}
