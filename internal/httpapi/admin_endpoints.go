@@ -68,15 +68,11 @@ func (s *Server) createEndpoint(x *exchange, r *http.Request, body []byte) error
 	if e, err = s.deps.Endpoints.Create(r.Context(), e); err != nil {
 		return err
 	}
-	return s.respondEndpoint(x, http.StatusCreated, e)
+	return s.respondEndpoint(x, r, http.StatusCreated, e.ID)
 }
 
 func (s *Server) showEndpoint(x *exchange, r *http.Request) error {
-	e, err := s.findEndpoint(x, r, r.PathValue("id"))
-	if err != nil {
-		return err
-	}
-	return s.respondEndpoint(x, http.StatusOK, e)
+	return s.respondEndpoint(x, r, http.StatusOK, r.PathValue("id"))
 }
 
 func (s *Server) replaceEndpoint(x *exchange, r *http.Request, body []byte) error {
@@ -84,7 +80,7 @@ func (s *Server) replaceEndpoint(x *exchange, r *http.Request, body []byte) erro
 	if err != nil {
 		return err
 	}
-	e, err = s.deps.Endpoints.Update(r.Context(), r.PathValue("id"), func(current *endpoint.Endpoint) error {
+	_, err = s.deps.Endpoints.Update(r.Context(), r.PathValue("id"), func(current *endpoint.Endpoint) error {
 		if err := s.checkEndpoint(x, r, *current); err != nil {
 			return err
 		}
@@ -94,7 +90,7 @@ func (s *Server) replaceEndpoint(x *exchange, r *http.Request, body []byte) erro
 	if err != nil {
 		return err
 	}
-	return s.respondEndpoint(x, http.StatusOK, e)
+	return s.respondEndpoint(x, r, http.StatusOK, r.PathValue("id"))
 }
 
 func (s *Server) deleteEndpoint(x *exchange, r *http.Request) error {
@@ -119,7 +115,13 @@ func (s *Server) findEndpoint(x *exchange, r *http.Request, id string) (endpoint
 	return e, err
 }
 
-func (s *Server) respondEndpoint(x *exchange, status int, e endpoint.Endpoint) error {
+// respondEndpoint sends an endpoint as it is stored, so that the ETag is the same
+// after every request.
+func (s *Server) respondEndpoint(x *exchange, r *http.Request, status int, id string) error {
+	e, err := s.findEndpoint(x, r, id)
+	if err != nil {
+		return err
+	}
 	view := s.deps.Endpoints.Deployment.AdminView(e)
 	return x.respondVersion(status, view, view)
 }

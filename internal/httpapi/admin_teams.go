@@ -87,7 +87,7 @@ func (s *Server) createTeam(x *exchange, r *http.Request, body []byte) error {
 	if t, err = s.deps.Admin.Teams.Create(r.Context(), t); err != nil {
 		return err
 	}
-	return s.respondTeam(x, r, http.StatusCreated, t)
+	return s.respondTeam(x, r, http.StatusCreated, t.ID)
 }
 
 func (s *Server) showTeam(x *exchange, r *http.Request) error {
@@ -95,11 +95,7 @@ func (s *Server) showTeam(x *exchange, r *http.Request) error {
 	if err := x.checkTeam(id, "team"); err != nil {
 		return err
 	}
-	t, err := s.deps.Admin.Teams.Store.Team(r.Context(), id)
-	if err != nil {
-		return err
-	}
-	return s.respondTeam(x, r, http.StatusOK, t)
+	return s.respondTeam(x, r, http.StatusOK, id)
 }
 
 // updateTeam changes a team. With MANAGE_TEAM, only the quota can be changed.
@@ -115,7 +111,7 @@ func (s *Server) updateTeam(x *exchange, r *http.Request, body []byte) error {
 	if err != nil {
 		return err
 	}
-	t, err := s.deps.Admin.Teams.Update(r.Context(), id, func(t *teams.Team) error {
+	_, err = s.deps.Admin.Teams.Update(r.Context(), id, func(t *teams.Team) error {
 		if err := checkMatch(r, t.View(nil)); err != nil {
 			return err
 		}
@@ -125,11 +121,16 @@ func (s *Server) updateTeam(x *exchange, r *http.Request, body []byte) error {
 	if err != nil {
 		return err
 	}
-	return s.respondTeam(x, r, http.StatusOK, t)
+	return s.respondTeam(x, r, http.StatusOK, id)
 }
 
-// respondTeam sends a team. Its ETag does not depend on the requests of today.
-func (s *Server) respondTeam(x *exchange, r *http.Request, status int, t teams.Team) error {
+// respondTeam sends a team as it is stored, so that the ETag is the same after every
+// request. It does not depend on the requests of today.
+func (s *Server) respondTeam(x *exchange, r *http.Request, status int, id string) error {
+	t, err := s.deps.Admin.Teams.Store.Team(r.Context(), id)
+	if err != nil {
+		return err
+	}
 	used, err := ratelimit.UsedToday(r.Context(), s.deps.Admin.Quotas, t.ID)
 	if err != nil {
 		return err

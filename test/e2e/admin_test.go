@@ -1,6 +1,7 @@
 package e2e
 
 import (
+	"encoding/json"
 	"fmt"
 	"slices"
 	"strings"
@@ -37,7 +38,7 @@ var adminRoutes = []adminRoute{
 		bad: `{"scopes":["ADMIN"],"expiresAt":"tomorrow","name":5}`, issues: []string{"/scopes/0", "/expiresAt", "/name"}},
 	{method: "DELETE", path: "keys/KEY", status: 204, action: audit.RevokeKey},
 	{method: "GET", path: "teams/TEAM/endpoints", status: 200},
-	{method: "POST", path: "teams/TEAM/endpoints", body: `{"name":"Shop","modes":["chat"],"origins":["https://shop.example"]}`, status: 201, action: audit.CreateEndpoint, versioned: true,
+	{method: "POST", path: "teams/TEAM/endpoints", body: `{"name":"Shop","modes":["chat"],"origins":["https://shop.example"],"gatewayProfile":{"note": {"b":1, "a":2}}}`, status: 201, action: audit.CreateEndpoint, versioned: true,
 		bad: `{"modes":["fax"],"origins":["shop"],"gatewayProfile":{"commandSources":["mars"]}}`, issues: []string{"/name", "/modes/0", "/origins/0", "/gatewayProfile/commandSources/0"}},
 	{method: "GET", path: "endpoints/ENDPOINT", status: 200, versioned: true},
 	{method: "PUT", path: "endpoints/ENDPOINT", body: `{"name":"Renamed","modes":["chat"]}`, status: 200, action: audit.UpdateEndpoint, versioned: true,
@@ -101,13 +102,12 @@ func TestAdminRoutes(t *testing.T) {
 				_, keys[scope] = boot.NewKey(t, i, f.tenant.Team.ID, scope)
 			}
 			path, before := f.resolve(rt.path), recorded(t, i, rt.action)
-			expect := func(caller string, status int, part, body string, headers ...string) boot.Response {
+			expect := func(caller string, status int, part, body string, headers ...string) {
 				t.Helper()
 				resp, got := i.Send(t, rt.method, path, body, headers...)
 				if resp.StatusCode != status || !strings.Contains(got, part) {
 					t.Errorf("%s: got %d %s, want %d %s", caller, resp.StatusCode, got, status, part)
 				}
-				return resp
 			}
 			platformOnly := !strings.Contains(rt.path, "/") && rt.path != "sessions"
 			required := map[bool]auth.Scope{true: auth.ManagePlatform, false: auth.ManageTeam}[platformOnly]
@@ -143,13 +143,32 @@ func TestAdminRoutes(t *testing.T) {
 				current, _ := i.Call(t, "GET", path, headers...)
 				headers = append(headers, "If-Match", current.Header.Get("ETag"))
 			}
-			resp := expect("good request", rt.status, "", rt.body, headers...)
+			resp, body := i.Send(t, rt.method, path, rt.body, headers...)
+			wantStatus(t, resp, body, rt.status, "")
 			if (resp.Header.Get("ETag") != "") != rt.versioned {
 				t.Errorf("ETag %q, want one: %v", resp.Header.Get("ETag"), rt.versioned)
+			}
+			if rt.versioned { // reading it again returns the same version
+				if rt.status == 201 {
+					path = adminPath + path[strings.LastIndex(path, "/")+1:] + "/" + idOf(t, body)
+				}
+				if again, _ := i.Call(t, "GET", path, "Authorization", platform); again.Header.Get("ETag") != resp.Header.Get("ETag") {
+					t.Errorf("ETag %s of %s, want %s as in the response", again.Header.Get("ETag"), path, resp.Header.Get("ETag"))
+				}
 			}
 			if n := recorded(t, i, rt.action); rt.action != "" && n != before+1 {
 				t.Errorf("recorded %d changes, want one %s", n-before, rt.action)
 			}
 		})
 	}
+}
+
+// idOf returns the ID in a response.
+func idOf(t *testing.T, body string) string {
+	t.Helper()
+	var created struct{ ID string }
+	if err := json.Unmarshal([]byte(body), &created); err != nil {
+		t.Fatal(err)
+	}
+	return created.ID
 }

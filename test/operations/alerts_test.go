@@ -46,6 +46,9 @@ var alertTests = map[string]struct {
 		[]series{{`up{job="telapi-media",instance="m"}`: zero}}, []series{{`up{job="telapi-media",instance="m"}`: one}},
 		map[string]string{"job": "telapi-media", "instance": "m"},
 	},
+	"TelapiSecretsDiffer": {
+		[]series{{`telapi_jwt_other_secrets{instance="a"}`: zero, `telapi_jwt_other_secrets{instance="b"}`: one}}, []series{{`telapi_jwt_other_secrets`: zero}}, nil,
+	},
 	"TelapiMediaFull": {
 		[]series{{`telapi_media_requests_total{status="507"}`: slow}}, []series{{`telapi_media_requests_total{status="201"}`: slow}}, nil,
 	},

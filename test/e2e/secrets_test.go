@@ -1,0 +1,56 @@
+package e2e
+
+import (
+	"strings"
+	"testing"
+
+	"telapi/internal/auth"
+	"telapi/internal/redact"
+	"telapi/test/boot"
+	"telapi/test/poll"
+)
+
+// Two instances on the same stores, one of which has another JWT secret.
+func TestDifferentJWTSecretsAreSeen(t *testing.T) {
+	env := realStores(t)
+	const other = "another secret, which is long enough as well"
+	second := boot.Env{"JWT_SECRET": other}
+	for name, value := range env {
+		second[name] = value
+	}
+	a, b := boot.Start(t, env), boot.Start(t, second)
+	for i, otherSecret := range map[*boot.Instance]redact.Secret{a: other, b: boot.Secret} {
+		poll.Until(t, "the instance reports the other secret", func() bool {
+			_, metrics := i.Call(t, "GET", "/metrics")
+			return strings.Contains(metrics, "telapi_jwt_other_secrets 1") && i.Log.Has(`"other_fingerprints":"`+otherSecret.Fingerprint()+`"`)
+		})
+		if i.Log.Has(otherSecret.Reveal()) {
+			t.Error("the log has the secret")
+		}
+	}
+	// Each of the two fails the check, but not one with both secrets.
+	for name, c := range map[string]struct {
+		secrets boot.Env
+		exit    bool
+	}{
+		"first":  {boot.Env{"JWT_SECRET": boot.Secret}, false},
+		"second": {boot.Env{"JWT_SECRET": other}, false},
+		"both":   {boot.Env{"JWT_SECRET": other, "JWT_SECRET_PREVIOUS": boot.Secret}, true},
+	} {
+		for name, value := range env {
+			if c.secrets[name] == "" {
+				c.secrets[name] = value
+			}
+		}
+		r := telapi(t, c.secrets, "doctor", "--json")
+		passed := !strings.Contains(r.stdout, "running instances have other JWT secrets")
+		if passed != c.exit {
+			t.Errorf("telapi doctor with the %s secret: passed %v, want %v\n%s%s", name, passed, c.exit, r.stdout, r.stderr)
+		}
+	}
+	resp, body := b.Call(t, "GET", "/api/v1/endpoints", "Authorization", "Bearer "+consoleJWT(t, "t", auth.ReadTeamApps))
+	wantStatus(t, resp, body, 401, code("UNAUTHORIZED"))
+	if _, metrics := b.Call(t, "GET", "/metrics"); !strings.Contains(metrics, `telapi_jwt_failures_total{reason="signature",token="console"} 1`) {
+		t.Error("the failed signature is not counted")
+	}
+}
