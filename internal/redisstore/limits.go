@@ -52,7 +52,7 @@ func (s *Store) Granted(ctx context.Context, names []string) ([]int64, error) {
 		granted := make([]int64, len(names))
 		for i, reply := range c.DoMulti(ctx, commands...) {
 			n, err := reply.AsInt64()
-			if err = ignoreNil(err); err != nil {
+			if err := ignoreNil(err); err != nil {
 				return nil, err
 			}
 			granted[i] = n
