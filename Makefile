@@ -83,7 +83,7 @@ fuzz: ## Run every fuzz target for FUZZTIME (10s)
 		done; \
 	done
 
-release: ## Build reproducible archives for amd64 and arm64 in dist/
+release: ## Build reproducible archives and packages in dist/
 	scripts/release.sh
 
 lint: ## Run golangci-lint, and shellcheck where it is installed

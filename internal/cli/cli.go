@@ -76,6 +76,9 @@ func Run(ctx context.Context, console Console) int {
 	return exitFailed
 }
 
+// Commands returns the command tree, for documentation.
+func Commands() *cobra.Command { return (&cli{}).root() }
+
 // errReported is returned by commands that have already printed the failure.
 var errReported = errors.New("already reported")
 

@@ -9,10 +9,14 @@ import (
 	"testing"
 )
 
-// The release is built in two clones with different paths, for one architecture
-// to save time. The test also runs the binary of an archive.
+// The release is built in two clones with different paths, for one architecture to
+// save time. The test also verifies the signature, and uses an archive and a package.
 func TestReleaseIsReproducible(t *testing.T) {
 	t.Setenv("RELEASE_ARCHS", "amd64")
+	keys := t.TempDir()
+	run(t, keys, "openssl", "ecparam", "-name", "prime256v1", "-genkey", "-noout", "-out", "key.pem")
+	run(t, keys, "openssl", "pkey", "-in", "key.pem", "-pubout", "-out", "key.pub")
+	t.Setenv("RELEASE_SIGNING_KEY", run(t, keys, "cat", "key.pem"))
 	var sums [2][]byte
 	dirs := [2]string{filepath.Join(t.TempDir(), "first"), filepath.Join(t.TempDir(), "other", "second")}
 	for n, dir := range dirs {
@@ -23,23 +27,99 @@ func TestReleaseIsReproducible(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if !bytes.Equal(sums[0], sums[1]) || bytes.Count(sums[0], []byte("\n")) != 2 {
-		t.Errorf("checksums of two builds are\n%s\nand\n%s\nwant the same two lines", sums[0], sums[1])
+	// Archive, package and bill of materials of the service, the SDK and its bill, the
+	// chart and the release notes.
+	if !bytes.Equal(sums[0], sums[1]) || bytes.Count(sums[0], []byte("\n")) != 7 {
+		t.Errorf("checksums of two builds are\n%s\nand\n%s\nwant the same seven lines", sums[0], sums[1])
 	}
 
 	dist := filepath.Join(dirs[0], "dist")
 	version := strings.TrimSpace(run(t, dirs[0], "cat", "VERSION"))
 	name := "telapi-" + version + "-linux-amd64"
 	run(t, dist, "sha256sum", "--check", "SHA256SUMS")
+	verify := "base64 --decode SHA256SUMS.sig >signature && openssl dgst -sha256 -verify " + keys + "/key.pub -signature signature "
+	run(t, dist, "sh", "-c", verify+"SHA256SUMS")
+	if exec.CommandContext(t.Context(), "sh", "-c", "cd "+dist+" && "+verify+"RELEASE_NOTES.md").Run() == nil {
+		t.Error("the signature is valid for another file")
+	}
 	run(t, dist, "tar", "-xzf", name+".tar.gz")
 	if got := run(t, dist, "./"+name+"/telapi", "version"); !strings.Contains(got, version) {
 		t.Errorf("the binary in the archive prints %q, want %s in it", got, version)
 	}
-	if sbom := run(t, dist, "cat", name+".sbom.json"); !strings.Contains(sbom, "pkg:golang/github.com/redis/rueidis@") {
-		t.Error("the SBOM does not list rueidis")
+	for _, want := range []string{"pkg:golang/github.com/redis/rueidis@", "pkg:npm/swagger-ui-dist@"} {
+		if sbom := run(t, dist, "cat", name+".sbom.json"); !strings.Contains(sbom, want) {
+			t.Errorf("the SBOM does not list %s", want)
+		}
 	}
-	if _, err := os.Stat(filepath.Join(dist, name, "docs/operations.md")); err != nil {
-		t.Error(err)
+	for _, file := range []string{"docs/operations.md", "LICENSE", "NOTICE", "THIRD_PARTY_LICENSES", "man/telapi-serve.1", "completions/telapi.bash", "deploy/helm/telapi/Chart.yaml"} {
+		if info, err := os.Stat(filepath.Join(dist, name, file)); err != nil || info.Size() == 0 {
+			t.Errorf("%s is missing in the archive or empty: %v", file, err)
+		}
+	}
+	if notes := run(t, dist, "cat", "RELEASE_NOTES.md"); !strings.HasPrefix(notes, "## "+version) || strings.Count(notes, "\n## ") > 0 {
+		t.Errorf("release notes are not the section of %s:\n%.200s", version, notes)
+	}
+	checkDebianPackage(t, filepath.Join(dist, "telapi_"+version+"_amd64.deb"), version)
+}
+
+// checkDebianPackage installs, removes and purges the package in a directory with
+// an empty package database. The scripts of the package run outside of it and must
+// not change this machine.
+func checkDebianPackage(t *testing.T, file, version string) {
+	t.Helper()
+	root := t.TempDir()
+	run(t, root, "sh", "-c", "mkdir -p var/lib/dpkg/info var/lib/dpkg/updates var/lib/dpkg/triggers && touch var/lib/dpkg/status var/lib/dpkg/available")
+	dpkg := func(args ...string) string {
+		t.Helper()
+		// Minimal images exclude manual pages.
+		command := []string{"dpkg", "--root=" + root, "--force-script-chrootless", "--path-include=/usr/share/*"}
+		if os.Geteuid() != 0 {
+			command = append([]string{"unshare", "--map-root-user"}, command...)
+		}
+		return run(t, ".", command[0], append(command[1:], args...)...)
+	}
+	exists := func(name string) bool {
+		_, err := os.Lstat(filepath.Join(root, name))
+		return err == nil
+	}
+
+	dpkg("--install", file)
+	if got := run(t, root, "./usr/bin/telapi", "version"); !strings.Contains(got, version) {
+		t.Errorf("the installed binary prints %q, want %s in it", got, version)
+	}
+	for _, unit := range []string{"telapi@.service", "telapi-media.service"} {
+		if text := run(t, root, "cat", "usr/lib/systemd/system/"+unit); !strings.Contains(text, "ExecStart=/usr/bin/telapi ") {
+			t.Errorf("%s does not start the installed binary", unit)
+		}
+	}
+	for _, name := range []string{
+		"usr/share/man/man1/telapi.1.gz", "usr/share/man/man1/telapi-endpoint-create.1.gz", "usr/share/zsh/vendor-completions/_telapi",
+		"usr/share/fish/vendor_completions.d/telapi.fish", "usr/share/doc/telapi/copyright", "usr/share/doc/telapi/docs/operations.md",
+	} {
+		if !exists(name) {
+			t.Errorf("%s is not installed", name)
+		}
+	}
+	run(t, root, "bash", "-c", ". usr/share/bash-completion/completions/telapi && complete -p telapi")
+	settings := filepath.Join(root, "etc/telapi/telapi.env")
+	if info, err := os.Stat(settings); err != nil || info.Mode() != 0o600 {
+		t.Errorf("telapi.env: %v, error %v; want mode 0600", info.Mode(), err)
+	}
+	if err := os.WriteFile(settings, []byte("JWT_SECRET=changed\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+
+	dpkg("--install", file)
+	dpkg("--remove", "telapi")
+	if text := run(t, root, "cat", "etc/telapi/telapi.env"); text != "JWT_SECRET=changed\n" {
+		t.Errorf("reinstalling and removing the package changed telapi.env to %q", text)
+	}
+	if exists("usr/bin/telapi") || exists("usr/share/man/man1/telapi.1.gz") {
+		t.Error("files are left after the package was removed")
+	}
+	dpkg("--purge", "telapi")
+	if exists("etc/telapi") {
+		t.Error("/etc/telapi is left after the package was purged")
 	}
 }
 
