@@ -50,6 +50,9 @@ type AwaitOptions struct {
 	Scope      Scope
 	WorkItemID string // 1 to 128 letters, digits and . _ : -, unique among the channel's recent items
 	TTL        time.Duration
+	// Trace is that of the entry that caused the request. It is part of the URL of
+	// the callback, so that the callback's entries continue the trace.
+	Trace wire.Trace
 	// Token is the credential, from NewToken. A caller that chooses WorkItemID
 	// and Token can repeat Await or Cancel the item if the outcome is unknown.
 	// Without a Token, Await cancels such an item by itself.
@@ -68,7 +71,7 @@ type WorkItem struct {
 	ID        string
 	Kind      wire.WorkItemKind
 	Token     string // the credential; the store keeps only its digest
-	Path      string // of the callback, below the service's address
+	Path      string // of the callback, below the service's address, with the trace in its query
 	ExpiresAt time.Time
 }
 
@@ -110,8 +113,10 @@ func (c *Channel) register(ctx context.Context, o AwaitOptions) (item WorkItem, 
 	if o.Kind != wire.BotItem {
 		item.Path += "/" + item.ID
 	}
+	item.Path += o.Trace.Query()
+	o.Trace.CallID, o.Trace.TransactionID = c.CallID, c.TransactionID
 	timeout, err := json.Marshal(wire.Entry{
-		Kind: wire.KindTimeout, ChannelID: c.ID, At: time.Now().Add(o.TTL).UnixMilli(), Trace: wire.Trace{CallID: c.CallID, TransactionID: c.TransactionID},
+		Kind: wire.KindTimeout, ChannelID: c.ID, At: time.Now().Add(o.TTL).UnixMilli(), Trace: o.Trace,
 		WorkItemID: item.ID, WorkItemKind: o.Kind,
 	})
 	if err != nil {

@@ -49,6 +49,7 @@ type Offer struct {
 	Identity   *Identifier    `json:"identity,omitzero"`
 	Metadata   jsontext.Value `json:"metadata,omitzero"`
 	ExpiresAt  int64          `json:"expiresAt,omitzero"` // Unix ms at which the session ends
+	Trace      Trace          `json:"trace,omitzero"`     // of the connection that caused the offer
 }
 
 // SpeechReport is a usage report: the characters of one text that was synthesized. The

@@ -3,6 +3,7 @@ package wire
 import (
 	"fmt"
 	"log/slog"
+	"net/url"
 	"strconv"
 
 	"github.com/go-json-experiment/json"
@@ -48,12 +49,41 @@ const (
 	EventEmpty           = "empty" // the callback has no other content
 )
 
-// Trace correlates one conversation across systems.
+// Trace connects the spans of one conversation across systems. ParentSpanID is the
+// span that caused the entry or message.
 type Trace struct {
 	TraceID       string `json:"traceId,omitzero"`
 	ParentSpanID  string `json:"parentSpanId,omitzero"`
 	CallID        string `json:"callId,omitzero"`
 	TransactionID string `json:"transactionId,omitzero"`
+}
+
+// Query returns the parameters that a runtime adds to a callback URL, such as
+// ?traceId=…&parentSpanId=…, so that the callback belongs to this trace. It is empty
+// without a trace.
+func (t Trace) Query() string {
+	query := url.Values{}
+	for name, value := range map[string]string{"traceId": t.TraceID, "parentSpanId": t.ParentSpanID, "callId": t.CallID} {
+		if value != "" {
+			query.Set(name, value)
+		}
+	}
+	if len(query) == 0 {
+		return ""
+	}
+	return "?" + query.Encode()
+}
+
+func (t Trace) appendTo(o *object) {
+	if t == (Trace{}) {
+		return
+	}
+	o.open("trace")
+	o.text("traceId", t.TraceID)
+	o.text("parentSpanId", t.ParentSpanID)
+	o.text("callId", t.CallID)
+	o.text("transactionId", t.TransactionID)
+	o.close()
 }
 
 // TransactionHeader is the HTTP and SIP header of the transaction ID.
@@ -155,14 +185,7 @@ func (e *Entry) AppendTo(buf []byte) ([]byte, error) {
 	o.quoted("channelId", e.ChannelID)
 	o.name("at")
 	o.buf = strconv.AppendInt(o.buf, e.At, 10)
-	if t := e.Trace; t != (Trace{}) {
-		o.open("trace")
-		o.text("traceId", t.TraceID)
-		o.text("parentSpanId", t.ParentSpanID)
-		o.text("callId", t.CallID)
-		o.text("transactionId", t.TransactionID)
-		o.close()
-	}
+	e.Trace.appendTo(&o)
 	o.text("source", e.Source)
 	o.text("callbackId", e.CallbackID)
 	o.text("workItemId", e.WorkItemID)

@@ -66,6 +66,8 @@ type ChannelMessage struct {
 	StreamID  string    `json:"streamId,omitzero"`
 	Timestamp int64     `json:"timestamp"` // Unix milliseconds
 	Direction Direction `json:"direction"`
+	// Trace connects the spans of sender and receiver. It is optional.
+	Trace Trace `json:"trace,omitzero"`
 
 	Chat          jsontext.Value `json:"chat,omitzero"`
 	BrowserAction jsontext.Value `json:"browserAction,omitzero"`
@@ -126,6 +128,12 @@ func (m *ChannelMessage) Append(b []byte) []byte {
 	b = append(b, `,"direction":"`...)
 	b = append(b, m.Direction...)
 	b = append(b, '"')
+	if m.Trace != (Trace{}) {
+		o := object{buf: b}
+		if m.Trace.appendTo(&o); o.err == nil {
+			b = o.buf
+		}
+	}
 	if payload != nil {
 		b = append(b, `,"`...)
 		b = append(b, name...)

@@ -44,6 +44,30 @@ func TestMessagePayloads(t *testing.T) {
 	}
 }
 
+func TestTraceOfMessageIsEscaped(t *testing.T) {
+	m := ChannelMessage{Type: TypeChat, SessionID: "s", MessageID: "m", Direction: ToBrowser, Trace: Trace{TraceID: "a\"b\u2028", TransactionID: "t"}, Chat: jsontext.Value(`{}`)}
+	want, err := json.Marshal(m)
+	if got := m.Append(nil); err != nil || string(got) != string(want) {
+		t.Errorf("got  %s\nwant %s (%v)", got, want, err)
+	}
+	m.Trace.TraceID = "\xff" // not UTF-8
+	if got := string(m.Append(nil)); strings.Contains(got, "trace") || !jsontext.Value(got).IsValid() {
+		t.Errorf("invalid trace is encoded as %s, want it omitted", got)
+	}
+}
+
+func TestTraceQuery(t *testing.T) {
+	for want, trace := range map[string]Trace{
+		"":                             {TransactionID: "t"},
+		"?parentSpanId=s&traceId=t":    {TraceID: "t", ParentSpanID: "s"},
+		"?callId=a%26b%3D+c&traceId=t": {TraceID: "t", CallID: "a&b= c"},
+	} {
+		if got := trace.Query(); got != want {
+			t.Errorf("%+v: query %q, want %q", trace, got, want)
+		}
+	}
+}
+
 func TestUnknownCommandIsDecoded(t *testing.T) {
 	var e Entry
 	if err := json.Unmarshal([]byte(`{"kind":"command_denied","channelId":"c","at":1,"command":{"type":"levitate","source":"bot","commandId":"9","height":3},"reason":"unknown_action"}`), &e); err != nil {

@@ -14,12 +14,15 @@ import (
 	"github.com/google/uuid"
 	lru "github.com/hashicorp/golang-lru/v2"
 	"github.com/prometheus/client_golang/prometheus"
+	"go.opentelemetry.io/otel/attribute"
+	"go.opentelemetry.io/otel/trace"
 
 	"telapi/callruntime/wire"
 	"telapi/internal/bot"
 	"telapi/internal/command"
 	"telapi/internal/fault"
 	"telapi/internal/strictjson"
+	"telapi/internal/tracing"
 )
 
 const (
@@ -164,7 +167,9 @@ func (s *Service) accept(ctx context.Context, r Request) (Receipt, error) {
 	if !r.wellFormed() {
 		return Receipt{}, errInvalid
 	}
+	_, span := tracing.Start(ctx, "parse")
 	result, err := bot.Parse(r.Kind, r.Body, r.ChannelID)
+	span.End()
 	if err != nil {
 		return Receipt{}, s.rejectBody(ctx, r.Credential, len(r.Body), err)
 	}
@@ -219,7 +224,9 @@ func (s *Service) deliver(ctx context.Context, r Request, result bot.Result, dig
 	}
 	base.Trace.CallID = cmp.Or(r.Trace.CallID, ch.CallID)
 	base.Trace.TransactionID = cmp.Or(r.Trace.TransactionID, ch.TransactionID)
+	_, span := tracing.Start(ctx, "policy")
 	entries, decisions := result.Entries(base, ch.policy)
+	span.End()
 
 	p := DeliverParams{
 		Credential: r.Credential, CallbackID: base.CallbackID, BodyDigest: digest,
@@ -233,13 +240,16 @@ func (s *Service) deliver(ctx context.Context, r Request, result bot.Result, dig
 		p.Entries[i] = buf
 	}
 	receipt := newReceipt(base.CallbackID, entries, decisions)
+	recordDecisions(ctx, ch.TeamID, receipt.Commands)
 	if p.Receipt, err = json.Marshal(&receipt); err != nil {
 		return Receipt{}, fmt.Errorf("encode receipt: %w", err)
 	}
-	delivered, err := s.store.Deliver(ctx, p)
+	storing, span := tracing.Start(ctx, "store")
+	delivered, err := s.store.Deliver(storing, p)
 	if fault.Is(err, fault.ServiceUnavailable) && ctx.Err() == nil {
-		delivered, err = s.store.Deliver(ctx, p) // with the same ID: if only the reply was lost, the result is the same
+		delivered, err = s.store.Deliver(storing, p) // with the same ID: if only the reply was lost, the result is the same
 	}
+	span.End()
 	if err == nil {
 		err = delivered.err()
 	}
@@ -255,6 +265,17 @@ func (s *Service) deliver(ctx context.Context, r Request, result bot.Result, dig
 		s.parked.add(ParkedItem{r.ChannelID, delivered.Number, s.now()})
 	}
 	return receipt, nil
+}
+
+// recordDecisions adds the team and an event for each command to the span of the
+// callback.
+func recordDecisions(ctx context.Context, teamID string, decisions []CommandDecision) {
+	span := trace.SpanFromContext(ctx)
+	span.SetAttributes(attribute.String("telapi.team_id", teamID))
+	for _, d := range decisions {
+		span.AddEvent("command", trace.WithAttributes(attribute.String("telapi.command_id", d.CommandID),
+			attribute.String("telapi.command", d.Type), attribute.String("telapi.decision", d.Decision), attribute.String("telapi.reason", d.Reason)))
+	}
 }
 
 // duplicateFor returns how long a repeated body is a duplicate under a channel's

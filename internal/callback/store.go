@@ -79,6 +79,7 @@ type ParkedItem struct {
 // Channel holds the properties of a channel that are fixed for one epoch.
 type Channel struct {
 	Epoch         string
+	TeamID        string
 	Profile       []byte // gateway profile as JSON
 	CallID        string
 	TransactionID string

@@ -6,6 +6,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"go.opentelemetry.io/otel/trace"
 	"golang.org/x/time/rate"
 
 	"telapi/callruntime/wire"
@@ -55,6 +56,8 @@ type Connection struct {
 	invalid     int           // invalid frames in a row
 	batch       batch
 	unsubscribe func()
+	tracer      trace.Tracer
+	handshake   trace.SpanContext // the span of the request that opened the connection
 
 	mu         sync.Mutex
 	socket     Socket    // nil until Start

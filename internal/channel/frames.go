@@ -115,20 +115,27 @@ func (c *Connection) ack(messageID string, now time.Time) []byte {
 
 // frameEntry encodes the stream entry of a frame. It gives the same bytes as
 // entry, faster.
-func (c *Connection) frameEntry(m *wire.ChannelMessage, at time.Time) []byte {
+func (c *Connection) frameEntry(m *wire.ChannelMessage, at time.Time, t wire.Trace) []byte {
 	payload, _ := m.Payload()
-	b := make([]byte, 0, len(*payload)+2*len(c.session.SessionID)+256)
+	b := make([]byte, 0, len(*payload)+2*len(c.session.SessionID)+512)
 	b = append(b, `{"kind":"frame","channelId":"`...)
 	b = append(b, c.session.SessionID...)
 	b = append(b, `","at":`...)
 	b = strconv.AppendInt(b, at.UnixMilli(), 10)
+	if t.TraceID != "" { // hexadecimal digits, which need no escaping
+		b = append(b, `,"trace":{"traceId":"`...)
+		b = append(b, t.TraceID...)
+		b = append(b, `","parentSpanId":"`...)
+		b = append(b, t.ParentSpanID...)
+		b = append(b, `"}`...)
+	}
 	b = append(b, `,"message":`...)
 	b = m.Append(b)
 	return append(b, '}')
 }
 
 func (c *Connection) entry(e wire.Entry) []byte {
-	e.ChannelID, e.At = c.session.SessionID, c.service.now().UnixMilli()
+	e.ChannelID, e.At, e.Trace = c.session.SessionID, c.service.now().UnixMilli(), c.trace()
 	return encode(e)
 }
 

@@ -8,6 +8,7 @@ import (
 	"github.com/go-json-experiment/json"
 	"github.com/go-json-experiment/json/jsontext"
 	"github.com/google/uuid"
+	"go.opentelemetry.io/otel/trace"
 
 	"telapi/callruntime/wire"
 	"telapi/internal/fault"
@@ -27,7 +28,8 @@ type batch struct {
 // arrival holds the data needed to acknowledge a frame.
 type arrival struct {
 	at     time.Time
-	action []byte // payload of a browser_action, which is also recorded
+	action []byte     // payload of a browser_action, which is also recorded
+	span   trace.Span // nil if the frame is not traced
 }
 
 // Handle processes one text frame from the browser. Durable frames wait for
@@ -67,10 +69,11 @@ func (c *Connection) Handle(ctx context.Context, raw []byte) {
 			c.service.metrics.refused.WithLabelValues(string(fault.From(err).Code)).Inc()
 		}
 	default:
+		t, span := c.startFrame(&m)
 		c.batch.frames = append(c.batch.frames, Frame{
-			MessageID: m.MessageID, Chat: m.Type == wire.TypeChat, Switch: textChatSwitch(m), Entry: c.frameEntry(&m, received),
+			MessageID: m.MessageID, Chat: m.Type == wire.TypeChat, Switch: textChatSwitch(m), Entry: c.frameEntry(&m, received, t),
 		})
-		c.batch.arrivals = append(c.batch.arrivals, arrival{received, m.BrowserAction})
+		c.batch.arrivals = append(c.batch.arrivals, arrival{received, m.BrowserAction, span})
 		if len(c.batch.frames) == maxBatch {
 			c.Flush(ctx)
 		}
@@ -89,6 +92,11 @@ func (c *Connection) Flush(ctx context.Context) {
 		return
 	}
 	defer func() {
+		for _, arrived := range b.arrivals {
+			if arrived.span != nil {
+				arrived.span.End()
+			}
+		}
 		clear(b.frames)
 		clear(b.arrivals)
 		c.batch = batch{b.frames[:0], b.arrivals[:0]}
@@ -137,10 +145,12 @@ func (c *Connection) acknowledge(b batch, outcomes []Outcome) {
 	c.send(wire.TypeStatus, acks...)
 }
 
-// envelope is a received frame. Its timestamp may be missing or a fraction.
+// envelope is a received frame. Its timestamp may be missing or a fraction, and its
+// trace may be anything.
 type envelope struct {
 	wire.ChannelMessage
-	Timestamp *float64 `json:"timestamp"`
+	Timestamp *float64       `json:"timestamp"`
+	Trace     jsontext.Value `json:"trace"`
 }
 
 // ParseFrame parses a frame from a browser. The error lists every issue of the
@@ -157,7 +167,7 @@ func ParseFrame(raw []byte, sessionID string) (wire.ChannelMessage, error) {
 		issues.Add("", fault.IssueType, "A frame must be a JSON object.")
 		return wire.ChannelMessage{}, issues.Err()
 	}
-	m := wire.ChannelMessage{Type: in.Type, SessionID: in.SessionID, MessageID: in.MessageID, Direction: in.Direction}
+	m := wire.ChannelMessage{Type: in.Type, SessionID: in.SessionID, MessageID: in.MessageID, Direction: in.Direction, Trace: parseTrace(in.Trace)}
 	payload, name := m.Payload()
 	if payload != nil {
 		from, _ := in.Payload()

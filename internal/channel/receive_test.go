@@ -8,6 +8,7 @@ import (
 	"time"
 
 	dto "github.com/prometheus/client_model/go"
+	"go.opentelemetry.io/otel/trace"
 
 	"telapi/callruntime/wire"
 	"telapi/internal/fault"
@@ -72,8 +73,9 @@ func TestFrameEntryMatchesEncoder(t *testing.T) {
 	c, _ := openConnection(t, &memory{complete: true}, "")
 	now := time.UnixMilli(1700000000123)
 	c.service.now = func() time.Time { return now }
+	c.handshake = trace.NewSpanContext(trace.SpanContextConfig{TraceID: trace.TraceID{1}, SpanID: trace.SpanID{2}, TraceFlags: trace.FlagsSampled})
 	for _, kind := range wire.MessageTypes {
-		m := wire.ChannelMessage{Type: kind, SessionID: sessionID, MessageID: messageID, Timestamp: 17, Direction: wire.ToRuntime}
+		m := wire.ChannelMessage{Type: kind, SessionID: sessionID, MessageID: messageID, Timestamp: 17, Direction: wire.ToRuntime, Trace: c.trace()}
 		payload, _ := m.Payload()
 		if payload == nil {
 			if got, want := string(m.Append(nil)), string(encode(m)); got != want {
@@ -82,7 +84,7 @@ func TestFrameEntryMatchesEncoder(t *testing.T) {
 			continue
 		}
 		*payload = []byte(`{"text":"a \"quoted\" ü"}`)
-		if got, want := string(c.frameEntry(&m, now)), string(c.entry(wire.Entry{Kind: wire.KindFrame, Message: &m})); got != want {
+		if got, want := string(c.frameEntry(&m, now, c.trace())), string(c.entry(wire.Entry{Kind: wire.KindFrame, Message: &m})); got != want {
 			t.Errorf("%s, not %s", got, want)
 		}
 	}

@@ -8,11 +8,13 @@ import (
 	"github.com/google/uuid"
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/promauto"
+	"go.opentelemetry.io/otel/trace"
 	"golang.org/x/time/rate"
 
 	"telapi/callruntime/wire"
 	"telapi/internal/background"
 	"telapi/internal/fault"
+	"telapi/internal/tracing"
 )
 
 // Limits bound a session's channel and its connection. Browsers receive them
@@ -121,8 +123,9 @@ func (s *Service) Open(ctx context.Context, session SessionInfo, succeeds, resum
 		service: s, session: session, id: uuid.NewString(), openedAt: s.now(),
 		rate:      perSecond(s.limits.FramesPerSecond),
 		audioRate: perSecond(s.limits.AudioBytesPerSecond),
+		tracer:    tracing.TracerOf(ctx), handshake: trace.SpanContextFromContext(ctx),
 	}
-	c.session.Offer.ExpiresAt = session.ExpiresAt.UnixMilli()
+	c.session.Offer.ExpiresAt, c.session.Offer.Trace = session.ExpiresAt.UnixMilli(), c.trace()
 	c.session.Profile = nil // only needed to open the channel; do not keep it for the connection's life
 	c.reoffer.Store(true)
 	// Subscribe first. Otherwise messages between the end of the history and

@@ -113,6 +113,7 @@ func (c *Connection) advance(messages []Message) [][]byte {
 			continue
 		}
 		c.service.metrics.frames.WithLabelValues(string(typeOf(m.JSON)), string(wire.ToBrowser)).Inc()
+		c.recordDelivery(m)
 		frames = append(frames, withStreamID(m))
 	}
 	return frames

@@ -53,7 +53,7 @@ func (e *channelEffects) send(t wire.MessageType, payload any) {
 		e.fail(fmt.Errorf("encode %s: %w", t, err))
 		return
 	}
-	m := wire.ChannelMessage{Type: t, MessageID: e.id()}
+	m := wire.ChannelMessage{Type: t, MessageID: e.id(), Trace: e.trace}
 	target, _ := m.Payload()
 	*target = raw
 	e.check(e.ch.Send(e.ctx, m))
@@ -69,7 +69,7 @@ func (e *channelEffects) check(err error) {
 
 func (e *channelEffects) askBot(q question) string {
 	id := e.id()
-	item, err := e.ch.Await(e.ctx, callruntime.AwaitOptions{WorkItemID: id, TTL: itemTTL})
+	item, err := e.ch.Await(e.ctx, callruntime.AwaitOptions{WorkItemID: id, TTL: itemTTL, Trace: e.trace})
 	if errors.Is(err, callruntime.ErrWorkItemExists) {
 		// An earlier runtime sent the question, but failed before it committed the
 		// entry. The token is lost, so send it again with a new work item, unless the
@@ -78,7 +78,7 @@ func (e *channelEffects) askBot(q question) string {
 			return id
 		}
 		if err == nil {
-			item, err = e.ch.Await(e.ctx, callruntime.AwaitOptions{TTL: itemTTL})
+			item, err = e.ch.Await(e.ctx, callruntime.AwaitOptions{TTL: itemTTL, Trace: e.trace})
 		}
 	}
 	if err != nil {

@@ -151,6 +151,7 @@ func loop(ctx context.Context, from entrySource, c *call, s *loopState) error {
 type loopState struct {
 	reports chan func(*call) // received entries and results of effects in the background
 	entry   string           // position of the entry being handled, or empty
+	trace   wire.Trace       // of the newest entry
 	effects int              // number of effects of that entry
 	err     error            // the first failure
 }
@@ -172,6 +173,7 @@ func (s *loopState) handle(ctx context.Context, from entrySource, c *call, d cal
 		return
 	}
 	s.beginEntry(d.Position)
+	s.trace = d.Entry.Trace
 	if err == nil { // an entry that cannot be decoded is skipped
 		c.handleEntry(d.Entry)
 	}

@@ -193,9 +193,11 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		h.Set("Connection", "close") // the next request belongs on another instance
 	}
 
-	var span trace.Span
-	ctx := continueTrace(httpserve.WithRequestID(r.Context(), x.RequestID), r)
-	x.ctx, span = s.tracer.Start(ctx, r.Method, trace.WithSpanKind(trace.SpanKindServer))
+	x.ctx = s.continueTrace(httpserve.WithRequestID(r.Context(), x.RequestID), r)
+	span := trace.SpanFromContext(x.ctx) // not recorded
+	if !isProbe(r) {
+		x.ctx, span = s.tracer.Start(x.ctx, r.Method, trace.WithSpanKind(trace.SpanKindServer))
+	}
 
 	s.metrics.inFlight.Inc()
 	defer x.RecoverAndFinish(func() {
@@ -205,6 +207,10 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	})
 	s.dispatch(x, r)
 }
+
+// isProbe reports whether a request is a health check or a scrape. They are frequent
+// and make no spans.
+func isProbe(r *http.Request) bool { return r.URL.Path == "/health" || r.URL.Path == "/metrics" }
 
 // statusClientClosed is recorded when the client disconnects before it gets its
 // response. It is never sent.
@@ -251,8 +257,10 @@ func (s *Server) observe(x *exchange, span trace.Span, elapsed time.Duration) {
 			attribute.String("http.request.method", method),
 			attribute.String("http.route", pattern),
 			attribute.Int("http.response.status_code", x.Status),
-			attribute.String("telapi.team_id", x.principal.TeamID),
 		)
+		if x.principal.TeamID != "" {
+			span.SetAttributes(attribute.String("telapi.team_id", x.principal.TeamID))
+		}
 		if x.Status >= http.StatusInternalServerError {
 			span.SetStatus(codes.Error, http.StatusText(x.Status))
 		}

@@ -16,6 +16,8 @@ import (
 	"telapi/callruntime/wire"
 	"telapi/internal/callback"
 	"telapi/internal/endpoint"
+	"telapi/internal/session"
+	"telapi/internal/tracing"
 )
 
 // webhook accepts callbacks of one kind. The callback token is the only
@@ -134,35 +136,35 @@ func digest(token string) string {
 
 // continueTrace returns a context in the caller's trace: the trace in the query of
 // the callback URL, on webhooks, or else the one in the traceparent header. If both
-// name the same trace, the span of traceparent is the parent.
-func continueTrace(ctx context.Context, r *http.Request) context.Context {
-	if r.Header["Traceparent"] != nil {
+// name the same trace, the span of traceparent is the parent. A browser cannot send
+// the header with a handshake, so its socket continues the trace of the request that
+// created the session.
+func (s *Server) continueTrace(ctx context.Context, r *http.Request) context.Context {
+	switch {
+	case r.Header["Traceparent"] != nil:
 		ctx = propagation.TraceContext{}.Extract(ctx, propagation.HeaderCarrier(r.Header))
+	case r.URL.Path == session.SocketPath && s.deps.Sessions != nil:
+		ctx = tracing.WithParent(ctx, s.deps.Sessions.Traceparent(callToken(r)))
 	}
 	if r.URL.RawQuery == "" || !strings.HasPrefix(r.URL.Path, wire.WebhooksPath) {
 		return ctx
 	}
-	ids := queryTrace(r)
-	hexDigits := func(id string) string { return strings.ToLower(strings.ReplaceAll(id, "-", "")) } // accepts UUIDs
-	traceID, err := trace.TraceIDFromHex(hexDigits(ids.TraceID))
-	if err != nil || traceID == trace.SpanContextFromContext(ctx).TraceID() {
+	joined := tracing.Join(ctx, queryTrace(r))
+	if trace.SpanContextFromContext(joined).TraceID() == trace.SpanContextFromContext(ctx).TraceID() {
 		return ctx
 	}
-	spanID, _ := trace.SpanIDFromHex(hexDigits(ids.ParentSpanID)) // optional
-	return trace.ContextWithRemoteSpanContext(ctx, trace.NewSpanContext(trace.SpanContextConfig{
-		TraceID: traceID, SpanID: spanID, TraceFlags: trace.FlagsSampled, Remote: true,
-	}))
+	return joined
 }
 
-// callTrace returns the trace of a callback's entries. The platform's IDs in the
-// query are passed on unchanged; without them, entries belong to the trace of
-// this request.
+// callTrace returns the trace of a callback's entries: they name the span of this
+// request, in the trace of the caller. A trace ID in the query that is not one of
+// OpenTelemetry is passed on unchanged.
 func callTrace(r *http.Request) (t wire.Trace) {
 	if r.URL.RawQuery != "" {
 		t = queryTrace(r)
 	}
-	if span := trace.SpanContextFromContext(r.Context()); t.TraceID == "" && span.IsValid() {
-		t.TraceID, t.ParentSpanID = span.TraceID().String(), span.SpanID().String()
+	if own := tracing.Of(r.Context()); own.TraceID != "" && (t.TraceID == "" || tracing.SameID(t.TraceID, own.TraceID)) {
+		t.TraceID, t.ParentSpanID = own.TraceID, own.ParentSpanID
 	}
 	if values := r.Header.Values(wire.TransactionHeader); len(values) == 1 && len(values[0]) == len(uuid.Nil.String()) && uuid.Validate(values[0]) == nil {
 		t.TransactionID = values[0]

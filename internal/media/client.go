@@ -21,6 +21,7 @@ import (
 	"time"
 
 	"github.com/go-json-experiment/json"
+	"go.opentelemetry.io/otel/propagation"
 
 	"telapi/internal/redact"
 	"telapi/internal/speech"
@@ -202,6 +203,7 @@ func (c *Client) do(ctx context.Context, method string, u *url.URL, header http.
 		return nil, fmt.Errorf("create media request: %w", err)
 	}
 	maps.Copy(req.Header, header)
+	propagation.TraceContext{}.Inject(ctx, propagation.HeaderCarrier(req.Header))
 	// With this key, the transport retries PUT and DELETE if the service has closed
 	// the pooled connection. A nil value is not sent. All requests are idempotent.
 	req.Header["Idempotency-Key"] = nil

@@ -21,7 +21,7 @@ func NewCallbacks(s *Store) *Callbacks { return &Callbacks{s} }
 // Channel implements callback.Store.
 func (c *Callbacks) Channel(ctx context.Context, channelID string) (callback.Channel, error) {
 	fields, err := query(ctx, c.store, "read a channel", func(ctx context.Context, client rueidis.Client) ([]string, error) {
-		return client.Do(ctx, client.B().Hmget().Key(kv.MetaKey(channelID)).Field("epoch", "profile", "callId", "transactionId").Build()).AsStrSlice()
+		return client.Do(ctx, client.B().Hmget().Key(kv.MetaKey(channelID)).Field("epoch", "profile", "callId", "transactionId", "team").Build()).AsStrSlice()
 	})
 	if err != nil {
 		return callback.Channel{}, err
@@ -29,7 +29,7 @@ func (c *Callbacks) Channel(ctx context.Context, channelID string) (callback.Cha
 	if fields[0] == "" {
 		return callback.Channel{}, callback.ErrChannelNotFound
 	}
-	return callback.Channel{Epoch: fields[0], Profile: []byte(fields[1]), CallID: fields[2], TransactionID: fields[3]}, nil
+	return callback.Channel{Epoch: fields[0], Profile: []byte(fields[1]), CallID: fields[2], TransactionID: fields[3], TeamID: fields[4]}, nil
 }
 
 // CheckCredential implements callback.Store.

@@ -18,6 +18,7 @@ import (
 	"telapi/internal/fault"
 	"telapi/internal/kv"
 	"telapi/internal/session"
+	"telapi/internal/tracing"
 )
 
 // Channels implements channel.Store and session.Channels.
@@ -161,7 +162,7 @@ func (c *Channels) Since(ctx context.Context, channelID string, after channel.Cu
 func (c *Channels) EndChannel(ctx context.Context, channelID, reason string) error {
 	args := []string{"", reason}
 	for _, entry := range []wire.Entry{{Kind: wire.KindSession, Event: "ended"}, {Kind: wire.KindChannelEnded, Reason: reason}} {
-		entry.ChannelID, entry.At = channelID, time.Now().UnixMilli()
+		entry.ChannelID, entry.At, entry.Trace = channelID, time.Now().UnixMilli(), tracing.Of(ctx)
 		encoded, err := json.Marshal(entry)
 		if err != nil {
 			return fmt.Errorf("encode the end of a channel: %w", err)

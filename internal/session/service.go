@@ -13,6 +13,7 @@ import (
 	"telapi/internal/channel"
 	"telapi/internal/endpoint"
 	"telapi/internal/fault"
+	"telapi/internal/tracing"
 )
 
 const (
@@ -111,6 +112,9 @@ func (s *Service) findOrCreate(ctx context.Context, teamID string, params tokenP
 		return Session{}, err
 	}
 	session := params.newSession(teamID, now)
+	if parent := tracing.Parent(ctx); parent != "" {
+		session.TokenID += "." + parent
+	}
 	created, err := s.Store.CreateSession(ctx, session, params.idempotency, now.Add(-keyTTL))
 	switch {
 	case err != nil:

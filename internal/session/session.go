@@ -52,7 +52,9 @@ type Session struct {
 	Identity        *wire.Identifier `json:"-"` // the browser's user according to the team
 	Metadata        jsontext.Value   `json:"-"` // JSON object or nil
 	DuplicatePolicy DuplicatePolicy  `json:"-"`
-	TokenID         string           `json:"-"`
+	// TokenID is random. If the request that created the session was traced, its
+	// traceparent follows after a dot, so that sockets continue the trace.
+	TokenID string `json:"-"`
 	// IssuedAt, RedeemBy and ExpiresAt have whole seconds, as in the token.
 	IssuedAt   time.Time `json:"issuedAt"`
 	RedeemBy   time.Time `json:"redeemBy"`

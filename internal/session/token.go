@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 
 	"github.com/golang-jwt/jwt/v5"
 
@@ -123,6 +124,17 @@ func (s *Service) verifyToken(token string) (claims, error) {
 func (s *Service) SessionID(token string) (string, error) {
 	tokenClaims, err := s.verifyToken(token)
 	return tokenClaims.Subject, err
+}
+
+// Traceparent returns the span of the request that created the session of a
+// well-signed call token, or an empty string.
+func (s *Service) Traceparent(token string) string {
+	tokenClaims, err := s.Tokens.verify(token)
+	if err != nil {
+		return ""
+	}
+	_, traceparent, _ := strings.Cut(tokenClaims.ID, ".")
+	return traceparent
 }
 
 func (s *Service) verify(ctx context.Context, token string) (Session, error) {

@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/go-json-experiment/json"
+	"go.opentelemetry.io/otel/propagation"
 
 	"telapi/internal/audio"
 	"telapi/internal/redact"
@@ -76,6 +77,7 @@ func (o *OpenAI) Synthesize(ctx context.Context, u speech.Utterance) (audio.Soun
 		return audio.Sound{}, fmt.Errorf("create request: %w", err)
 	}
 	req.Header.Set("Content-Type", "application/json")
+	propagation.TraceContext{}.Inject(ctx, propagation.HeaderCarrier(req.Header))
 	if o.Key != "" {
 		req.Header.Set("Authorization", "Bearer "+o.Key.Reveal())
 	}

@@ -4,13 +4,21 @@ import (
 	"io"
 	"net/http"
 	"net/http/httptest"
+	"sync"
 	"testing"
+
+	collectorpb "go.opentelemetry.io/proto/otlp/collector/trace/v1"
+	tracepb "go.opentelemetry.io/proto/otlp/trace/v1"
+	"google.golang.org/protobuf/proto"
 )
 
 // Collector is an OTLP endpoint that records everything exported to it.
 type Collector struct {
 	URL  string
 	data Log
+
+	mu    sync.Mutex
+	spans []*tracepb.Span
 }
 
 // StartCollector runs a collector until the test ends.
@@ -19,10 +27,34 @@ func StartCollector(t testing.TB) *Collector {
 	server := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
 		body, _ := io.ReadAll(r.Body)
 		_, _ = c.data.Write(append([]byte(r.URL.Path+"\n"), body...))
+		if r.URL.Path == "/v1/traces" {
+			c.addSpans(t, body)
+		}
 	}))
 	t.Cleanup(server.Close)
 	c.URL = server.URL
 	return c
+}
+
+func (c *Collector) addSpans(t testing.TB, body []byte) {
+	var request collectorpb.ExportTraceServiceRequest
+	if err := proto.Unmarshal(body, &request); err != nil {
+		t.Errorf("decode exported spans: %v", err)
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for _, resource := range request.GetResourceSpans() {
+		for _, scope := range resource.GetScopeSpans() {
+			c.spans = append(c.spans, scope.GetSpans()...)
+		}
+	}
+}
+
+// Spans returns all spans that were exported so far.
+func (c *Collector) Spans() []*tracepb.Span {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.spans
 }
 
 // String returns the path and body of every export so far.

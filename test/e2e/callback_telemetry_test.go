@@ -28,20 +28,23 @@ func TestCallbackJoinsCallTrace(t *testing.T) {
 	for _, row := range []struct {
 		query               string
 		headers             []string
-		traceID, parent     string // of the entry; empty: any
+		traceID             string // of the entry; empty: any
 		transaction, callID string // of the entry
 	}{
-		{"?traceId=" + inQuery + "&parentSpanId=" + querySpan + "&callId=leg-1", []string{"bot-trace-transaction-id", transaction}, inQuery, querySpan, transaction, "leg-1"},
-		{"", []string{"traceparent", traceparent}, inHeader, "", c.TransactionID, c.CallID},
-		{"?traceId=our%20own&parentSpanId=a&parentSpanId=b&callId=" + strings.Repeat("x", 129), []string{"bot-trace-transaction-id", "not a UUID"}, "", "", c.TransactionID, c.CallID},
-		{"?traceId=our-own-17", nil, "our-own-17", "", c.TransactionID, c.CallID},
+		{"?traceId=" + inQuery + "&parentSpanId=" + querySpan + "&callId=leg-1", []string{"bot-trace-transaction-id", transaction}, inQuery, transaction, "leg-1"},
+		{"", []string{"traceparent", traceparent}, inHeader, c.TransactionID, c.CallID},
+		{"?traceId=our%20own&parentSpanId=a&parentSpanId=b&callId=" + strings.Repeat("x", 129), []string{"bot-trace-transaction-id", "not a UUID"}, "", c.TransactionID, c.CallID},
+		{"?traceId=our-own-17", nil, "our-own-17", c.TransactionID, c.CallID},
 	} {
 		item := c.await(callruntime.AwaitOptions{})
 		resp, body := i.Post(t, item.Path+row.query, c.botMessage("x"), append(row.headers, "token", item.Token)...)
 		wantStatus(t, resp, body, 202, "accepted")
 		got := talk.Receive(t, c.Channel).Trace
-		if row.traceID != "" && got.TraceID != row.traceID || row.parent != "" && got.ParentSpanID != row.parent || got.TransactionID != row.transaction || got.CallID != row.callID {
+		if row.traceID != "" && got.TraceID != row.traceID || got.TransactionID != row.transaction || got.CallID != row.callID {
 			t.Errorf("%s %v: trace of the entry is %+v, want %+v", row.query, row.headers, got, row)
+		}
+		if got.ParentSpanID == querySpan || got.ParentSpanID == headerSpan {
+			t.Errorf("%s %v: the entry names the caller's span %s, want that of the service", row.query, row.headers, got.ParentSpanID)
 		}
 		if row.traceID == "" && len(got.TraceID) != 32 {
 			t.Errorf("%s: trace of the entry is %+v, want a new trace ID", row.query, got)

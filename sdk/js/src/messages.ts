@@ -34,6 +34,8 @@ export interface ChannelMessage {
   /** Unix time in milliseconds, by the sender's clock. */
   timestamp: number;
   direction: "to_browser" | "to_ari";
+  /** Connects the spans of sender and receiver, if the sender is traced. */
+  trace?: { traceId?: string; parentSpanId?: string; callId?: string; transactionId?: string };
   chat?: Payloads["chat"];
   browserAction?: Payload;
   action?: Payload;

@@ -1,0 +1,69 @@
+// Package tracing connects spans across processes: it converts between the context of
+// a span, the traceparent header, and the trace that entries and messages carry.
+package tracing
+
+import (
+	"context"
+	"strings"
+
+	"go.opentelemetry.io/otel/propagation"
+	"go.opentelemetry.io/otel/trace"
+
+	"telapi/callruntime/wire"
+)
+
+// Start starts a span below that of ctx, with the same provider. It costs nothing if
+// ctx has no span.
+func Start(ctx context.Context, name string, opts ...trace.SpanStartOption) (context.Context, trace.Span) {
+	return TracerOf(ctx).Start(ctx, name, opts...)
+}
+
+// TracerOf returns the tracer of the span in ctx.
+func TracerOf(ctx context.Context) trace.Tracer {
+	return trace.SpanFromContext(ctx).TracerProvider().Tracer("telapi")
+}
+
+// Of returns the trace for entries and messages that the span of ctx causes. It is
+// empty if the span is not sampled: the form has no flag for that, and its receivers
+// record all traces that they get.
+func Of(ctx context.Context) (t wire.Trace) {
+	if span := trace.SpanContextFromContext(ctx); span.IsValid() && span.IsSampled() {
+		t.TraceID, t.ParentSpanID = span.TraceID().String(), span.SpanID().String()
+	}
+	return t
+}
+
+// Join returns a context whose spans belong to a received trace. Without a valid
+// trace ID it returns ctx. IDs may have the form of a UUID. The span ID is optional.
+func Join(ctx context.Context, t wire.Trace) context.Context {
+	traceID, err := trace.TraceIDFromHex(digits(t.TraceID))
+	if err != nil {
+		return ctx
+	}
+	spanID, _ := trace.SpanIDFromHex(digits(t.ParentSpanID))
+	return trace.ContextWithRemoteSpanContext(ctx, trace.NewSpanContext(trace.SpanContextConfig{
+		TraceID: traceID, SpanID: spanID, TraceFlags: trace.FlagsSampled, Remote: true,
+	}))
+}
+
+// digits returns the hexadecimal digits of an ID.
+func digits(id string) string { return strings.ToLower(strings.ReplaceAll(id, "-", "")) }
+
+// SameID reports whether two IDs have the same digits.
+func SameID(a, b string) bool { return digits(a) == digits(b) }
+
+// header is the name of the header that carries a span.
+const header = "traceparent"
+
+// Parent returns the traceparent of the span in ctx, or an empty string.
+func Parent(ctx context.Context) string {
+	carrier := propagation.MapCarrier{}
+	propagation.TraceContext{}.Inject(ctx, carrier)
+	return carrier[header]
+}
+
+// WithParent returns a context whose spans are children of a traceparent. It returns
+// ctx if the traceparent is invalid.
+func WithParent(ctx context.Context, traceparent string) context.Context {
+	return propagation.TraceContext{}.Extract(ctx, propagation.MapCarrier{header: traceparent})
+}
