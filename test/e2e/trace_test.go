@@ -193,3 +193,19 @@ func TestTraceIsPassedOnWithoutExport(t *testing.T) {
 		t.Errorf("the provider got traceparent %q, want %q", got, traceparent)
 	}
 }
+
+// A repeated request gets the same token, although it belongs to another trace.
+func TestRepeatedTokenRequestKeepsTrace(t *testing.T) {
+	i := boot.Start(t, nil)
+	tenant := boot.NewTenant(t, i, "tenant")
+	var responses []string
+	for _, traceparent := range []string{"00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01", "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"} {
+		resp, body := i.Post(t, "/api/v1/sessions/token", `{"endpointId":"`+tenant.Endpoint.ID+`","mode":"chat"}`,
+			"X-API-Key", tenant.Key, "Idempotency-Key", "k", "traceparent", traceparent)
+		wantStatus(t, resp, body, 201, "token")
+		responses = append(responses, body)
+	}
+	if responses[0] != responses[1] {
+		t.Errorf("responses %s and %s, want the same", responses[0], responses[1])
+	}
+}
