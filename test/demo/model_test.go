@@ -1,0 +1,53 @@
+package demo
+
+import (
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+
+	"telapi/test/boot"
+	"telapi/test/poll"
+	"telapi/test/servers"
+)
+
+// A local server takes the part of the model: it repeats the conversation, and fails
+// on request.
+func TestExampleModelBotAnswers(t *testing.T) {
+	model := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		var request struct {
+			Model    string
+			Messages []struct{ Role, Content string }
+		}
+		if err := json.NewDecoder(r.Body).Decode(&request); err != nil || r.URL.Path != "/v1/chat/completions" || r.Header.Get("Authorization") != "Bearer key" {
+			w.WriteHeader(http.StatusBadRequest)
+			return
+		}
+		said := []string{request.Model}
+		for _, m := range request.Messages[1:] {
+			said = append(said, m.Role+" "+m.Content)
+		}
+		if strings.HasSuffix(said[len(said)-1], "fail") || request.Messages[0].Role != "system" {
+			w.WriteHeader(http.StatusInternalServerError)
+			return
+		}
+		_ = json.NewEncoder(w).Encode(map[string]any{"choices": []any{map[string]any{"message": map[string]string{"content": strings.Join(said, "|")}}}})
+	}))
+	t.Cleanup(model.Close)
+	t.Setenv("OPENAI_BASE_URL", model.URL+"/v1")
+	t.Setenv("OPENAI_API_KEY", "key")
+	t.Setenv("OPENAI_MODEL", "small")
+
+	port := servers.FreePort(t)
+	bot, output := startBot(t, []string{servers.Node(t), "../../examples/bot-openai/bot.mjs"}, fmt.Sprintf("http://localhost:%d", port))
+	_, i, out := startDev(t, boot.Env{"DATA_DIR": t.TempDir(), "TELAPI_PORT": fmt.Sprint(port)}, "--bot", bot)
+	b := out.connect(t, i, "chat")
+	b.Chat("hi")
+	readUntil(b, "chat", "small|user hi")
+	b.Chat("fail")
+	b.Chat("again")
+	readUntil(b, "chat", "small|user hi|assistant small|user hi|user again")
+	poll.Until(t, "the bot prints the failure of the model", func() bool { return strings.Contains(output(), "the model returned 500") })
+}
