@@ -1,6 +1,7 @@
 package redisstore
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -84,43 +85,101 @@ func (s *channelFixture) snapshot() (restore func()) {
 	}
 }
 
-// A frame was acknowledged and then lost. The connection notices it with its next
-// frame, its next heartbeat or when it detaches, and the runtime is notified too.
-func lostFrame(t *testing.T, opts Options) {
-	for name, notice := range map[string]func(*channelFixture) channel.Outcome{
-		"next frame": func(s *channelFixture) channel.Outcome { return s.frame("a", "3") },
-		"heartbeat":  func(s *channelFixture) channel.Outcome { return s.renew("a", false).Outcome },
-		"detach":     func(s *channelFixture) channel.Outcome { s.detach("a"); return channel.Lost },
-		"next frame after its number was used again": func(s *channelFixture) channel.Outcome {
+// Data was acknowledged and then lost, and only one connection or runtime knows of
+// it. It notices the loss as soon as it uses the store again, and then both sides
+// are notified.
+func losses(t *testing.T, opts Options) {
+	loseFrame := func(s *channelFixture, _ *callruntime.Channel) { s.frame("a", "2") }
+	loseMessage := func(s *channelFixture, c *callruntime.Channel) { s.detach("a"); s.send(c, "2") }
+	isLost := func(err error) bool { return errors.Is(err, callruntime.ErrLost) }
+	for name, tt := range map[string]struct {
+		lose   func(*channelFixture, *callruntime.Channel)
+		notice func(*channelFixture, *callruntime.Channel) bool
+		lease  time.Duration // of the claim; a minute by default
+	}{
+		"frame, found by the next frame": {lose: loseFrame, notice: func(s *channelFixture, _ *callruntime.Channel) bool {
+			return s.frame("a", "3") == channel.Lost
+		}},
+		"frame, found by the next frame after its number was used again": {lose: loseFrame, notice: func(s *channelFixture, _ *callruntime.Channel) bool {
 			s.event("other")
-			return s.frame("a", "3")
-		},
+			return s.frame("a", "3") == channel.Lost
+		}},
+		"frame, found by a heartbeat": {lose: loseFrame, notice: func(s *channelFixture, _ *callruntime.Channel) bool {
+			return s.renew("a", false).Outcome == channel.Lost
+		}},
+		"frame, found when the connection detaches": {lose: loseFrame, notice: func(s *channelFixture, _ *callruntime.Channel) bool {
+			s.detach("a")
+			return true
+		}},
+		"message, found by the next message": {lose: loseMessage, notice: func(s *channelFixture, c *callruntime.Channel) bool {
+			return isLost(c.Send(s.Context(), wire.ChannelMessage{Type: wire.TypeChat, Chat: []byte("{}")}))
+		}},
+		"message, found by the renewal of the claim": {lose: loseMessage, lease: 300 * time.Millisecond, notice: func(s *channelFixture, c *callruntime.Channel) bool {
+			return isLost(s.receiveError(c))
+		}},
+		"received entry, found by Receive": {lose: func(s *channelFixture, c *callruntime.Channel) {
+			s.detach("a")
+			s.receive(c, "disconnected")
+		}, notice: func(s *channelFixture, c *callruntime.Channel) bool {
+			return isLost(s.receiveError(c))
+		}},
+		"work item, found by the next one": {lose: func(s *channelFixture, c *callruntime.Channel) { s.await(c, callruntime.AwaitOptions{}) },
+			notice: func(s *channelFixture, c *callruntime.Channel) bool {
+				_, err := c.Await(s.Context(), callruntime.AwaitOptions{})
+				return isLost(err)
+			}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			s := newChannelFixture(t, opts, nil)
 			head := s.attach("a").Head
-			c := s.attachRuntime("r")
+			c := s.attachRuntime("r", func(o *callruntime.Options) { o.Lease = cmp.Or(tt.lease, o.Lease) })
 			s.frame("a", "1")
 			restore := s.snapshot()
-			s.frame("a", "2")
+			tt.lose(s, c)
 			restore()
-			if got := notice(s); got != channel.Lost {
-				t.Errorf("outcome %s, want %s", got, channel.Lost)
+			if !tt.notice(s, c) {
+				t.Error("the loss was not noticed")
 			}
-			if err := c.Commit(t.Context(), "1-1"); !errors.Is(err, callruntime.ErrLost) {
-				t.Errorf("the runtime got %v, want ErrLost", err)
+			if err := c.Commit(t.Context(), "1-1"); !isLost(err) {
+				t.Errorf("commit: %v, want ErrLost", err)
 			}
 			if got := s.attach("b", resume(head)); got.Recovered {
 				t.Error("a cursor from before the loss was resumed")
 			}
-			again, err := s.runtime("r").Attach(t.Context(), s.id)
-			if err != nil {
-				t.Fatalf("attach again: %v", err)
+			if _, err := s.runtime("other").Attach(t.Context(), s.id); tt.lease == 0 && !errors.Is(err, callruntime.ErrClaimed) {
+				t.Errorf("attach of another runtime: %v, want ErrClaimed until the lease expires", err)
 			}
-			if !c.LostAt.IsZero() || again.LostAt.IsZero() {
+			if again := s.attachRuntime("r"); !c.LostAt.IsZero() || again.LostAt.IsZero() {
 				t.Errorf("time of the loss: %v before it, %v after it", c.LostAt, again.LostAt)
 			}
 		})
+	}
+}
+
+// The connection that knows of the loss was replaced meanwhile. Its successor is
+// notified, once.
+func lossFoundByReplacedConnection(t *testing.T, opts Options) {
+	s := newChannelFixture(t, opts, nil)
+	head := s.attach("a").Head
+	c := s.attachRuntime("r")
+	s.frame("a", "1")
+	restore := s.snapshot()
+	s.frame("a", "2")
+	restore()
+	if got := s.attach("b", resume(head)); !got.Recovered {
+		t.Error("the successor was not recovered before the loss is known")
+	}
+	s.detach("a")
+	if got := s.renew("b", false).Outcome; got != channel.Lost {
+		t.Errorf("renew of the successor: %s, want %s", got, channel.Lost)
+	}
+	if err := c.Commit(t.Context(), "1-1"); !errors.Is(err, callruntime.ErrLost) {
+		t.Errorf("the runtime got %v, want ErrLost", err)
+	}
+	s.attach("c", resume(head))
+	s.detach("a") // knows nothing of the new epoch
+	if got := s.renew("c", false).Outcome; got != channel.Owned {
+		t.Errorf("renew after the loss was reported twice: %s, want %s", got, channel.Owned)
 	}
 }
 
@@ -134,43 +193,22 @@ func (s *channelFixture) event(name string) {
 	}
 }
 
-// A message was sent to a browser that is away and then lost. The runtime notices
-// it with its next message or with the renewal of its claim, and the browser
-// cannot resume.
-func lostMessage(t *testing.T, opts Options) {
-	for _, name := range []string{"next message", "renewal"} {
-		t.Run(name, func(t *testing.T) {
-			s := newChannelFixture(t, opts, nil)
-			s.attach("a")
-			lease := time.Minute
-			if name == "renewal" {
-				lease = 300 * time.Millisecond
-			}
-			c, err := s.runtime("r", func(o *callruntime.Options) { o.Lease = lease }).Attach(t.Context(), s.id)
-			if err != nil {
-				t.Fatal(err)
-			}
-			s.send(c, "1")
-			known := s.attach("a").Head
-			s.detach("a")
-			restore := s.snapshot()
-			s.send(c, "2")
-			restore()
-			if name == "next message" {
-				err = c.Send(t.Context(), wire.ChannelMessage{Type: wire.TypeChat, Chat: []byte("{}")})
-			} else {
-				for err == nil {
-					_, err = c.Receive(t.Context())
-				}
-			}
-			if !errors.Is(err, callruntime.ErrLost) {
-				t.Errorf("the runtime got %v, want ErrLost", err)
-			}
-			if got := s.attach("b", resume(known)); got.Recovered {
-				t.Error("the browser resumed from a cursor before the lost message")
-			}
-		})
+// receiveError receives until an error occurs and returns it.
+func (s *channelFixture) receiveError(c *callruntime.Channel) (err error) {
+	for err == nil {
+		_, err = c.Receive(s.Context())
 	}
+	return err
+}
+
+// await registers a work item.
+func (s *channelFixture) await(c *callruntime.Channel, o callruntime.AwaitOptions) callruntime.WorkItem {
+	s.Helper()
+	item, err := c.Await(s.Context(), o)
+	if err != nil {
+		s.Fatalf("await: %v", err)
+	}
+	return item
 }
 
 // A work item was registered and then lost. The runtime is notified with the next
@@ -180,30 +218,18 @@ func lostWorkItem(t *testing.T, opts Options) {
 	s.attach("a")
 	attach := func() *callruntime.Channel {
 		t.Helper()
-		c, err := s.runtime("r", func(o *callruntime.Options) { o.Lease = 300 * time.Millisecond }).Attach(t.Context(), s.id)
-		if err != nil {
-			t.Fatal(err)
-		}
-		return c
+		return s.attachRuntime("r", func(o *callruntime.Options) { o.Lease = 300 * time.Millisecond })
 	}
 	c := attach()
-	await := func(id string) callruntime.AwaitOptions {
+	options := func(id string) callruntime.AwaitOptions {
 		return callruntime.AwaitOptions{WorkItemID: id, Token: callruntime.NewToken(), Kind: wire.LLMItem}
 	}
-	kept, lost := await("kept"), await("lost")
-	if _, err := c.Await(t.Context(), kept); err != nil {
-		t.Fatal(err)
-	}
+	s.await(c, options("kept"))
 	restore := s.snapshot()
-	if _, err := c.Await(t.Context(), lost); err != nil {
-		t.Fatal(err)
-	}
+	lost := options("lost")
+	s.await(c, lost)
 	restore()
-	var err error
-	for err == nil {
-		_, err = c.Receive(t.Context())
-	}
-	if !errors.Is(err, callruntime.ErrLost) {
+	if err := s.receiveError(c); !errors.Is(err, callruntime.ErrLost) {
 		t.Fatalf("receive: %v, want ErrLost", err)
 	}
 	c = attach()
@@ -213,9 +239,8 @@ func lostWorkItem(t *testing.T, opts Options) {
 		t.Errorf("open items: %+v, %v; want only the kept one", items, err)
 	}
 	for range 2 { // again with the same ID and token
-		item, err := c.Await(t.Context(), lost)
-		if err != nil || item.Token != lost.Token {
-			t.Errorf("await again: %v", err)
+		if item := s.await(c, lost); item.Token != lost.Token {
+			t.Errorf("await again: token %q, want %q", item.Token, lost.Token)
 		}
 	}
 	if items, err = c.WorkItems(t.Context()); err != nil || len(items) != 2 {

@@ -31,11 +31,10 @@ var channelTests = map[string]func(*testing.T, Options){
 	"committed bytes are counted exactly":                      committedBytes,
 	"committed entries are trimmed":                            trimming,
 	"rollback after failover is detected":                      rollback,
-	"lost frame is reported to both sides":                     lostFrame,
-	"lost message is reported to both sides":                   lostMessage,
-	"lost work item is reported":                               lostWorkItem,
+	"losses are reported to both sides":                        losses,
+	"loss found by a replaced connection is reported":          lossFoundByReplacedConnection,
+	"lost work item is awaited again":                          lostWorkItem,
 	"lost connection was not replaced":                         lostConnection,
-	"loss with one witness is reported to both sides":          lossWithOneWitness,
 	"expired lease is reported to the runtime":                 expiredLease,
 	"all keys exist":                                           allKeysExist,
 	"committed entries are bounded":                            committedEntriesAreBounded,
@@ -172,9 +171,9 @@ func (s *channelFixture) runtime(name string, change ...func(*callruntime.Option
 }
 
 // attachRuntime attaches a runtime to the channel.
-func (s *channelFixture) attachRuntime(name string) *callruntime.Channel {
+func (s *channelFixture) attachRuntime(name string, change ...func(*callruntime.Options)) *callruntime.Channel {
 	s.Helper()
-	c, err := s.runtime(name).Attach(s.Context(), s.id)
+	c, err := s.runtime(name, change...).Attach(s.Context(), s.id)
 	if err != nil {
 		s.Fatal(err)
 	}

@@ -50,10 +50,10 @@ type browser struct {
 }
 
 // newBrowser returns a browser with a new session.
-func newBrowser(s *site, l *ledger) *browser {
+func newBrowser(s *installation, l *ledger) *browser {
 	session, token := s.issue()
 	return &browser{
-		url: "wss" + strings.TrimPrefix(s.url, "https") + "/ws/session", session: session, token: token,
+		url: "wss" + strings.TrimPrefix(s.URL, "https") + "/ws/session", session: session, token: token,
 		tls: s.tls, ledger: l, delays: s.size.reconnect, wake: make(chan struct{}, 1),
 	}
 }

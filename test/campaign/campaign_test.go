@@ -11,17 +11,15 @@ import (
 	"sync/atomic"
 	"testing"
 	"time"
-
-	"telapi/test/boot"
 )
 
 // recoveryTimeout is how long a conversation may take to continue after a fault.
 // It is long so that the campaign passes on a busy machine.
 const recoveryTimeout = 5 * time.Minute
 
-// campaign is a site with browsers, runtimes and a provider.
+// campaign is an installation with browsers, runtimes and a provider.
 type campaign struct {
-	*site
+	*installation
 	ctx      context.Context
 	ledger   *ledger
 	provider *provider
@@ -42,14 +40,10 @@ type result struct {
 
 func newCampaign(t *testing.T, size size, cluster bool) *campaign {
 	t.Helper()
-	var settings boot.Env
-	if cluster {
-		settings = clusterEnv
-	}
-	c := &campaign{site: newSite(t, size, cluster, settings), ledger: newLedger()}
+	c := &campaign{installation: install(t, size, cluster), ledger: newLedger()}
 	ctx, cancel := context.WithCancel(t.Context())
 	c.ctx = ctx
-	c.provider = newProvider(c.url, c.client, c.ledger)
+	c.provider = newProvider(c.URL, c.client, c.ledger)
 	for n := range c.runtimes {
 		c.startRuntime(ctx, n, c.ledger, c.provider)
 	}
@@ -72,7 +66,7 @@ func (c *campaign) join(count int) {
 		for worker := range 8 {
 			issuing.Go(func() {
 				for i := worker; i < len(joined); i += 8 {
-					joined[i] = newBrowser(c.site, c.ledger)
+					joined[i] = newBrowser(c.installation, c.ledger)
 				}
 			})
 		}

@@ -8,7 +8,6 @@ import (
 	"syscall"
 	"time"
 
-	"telapi/test/boot"
 	"telapi/test/poll"
 	"telapi/test/servers"
 )
@@ -45,9 +44,9 @@ var stages = []stage{
 		{name: "none", inject: func(*campaign, int) {}},
 		{name: "instance killed (SIGKILL) and restarted", inject: killInstance},
 		{name: "runtime killed (SIGKILL) and restarted", inject: killRuntime},
-		{name: "requests to instances stall for 4 s, on half of the connections", inject: stallInstances(requests)},
-		{name: "responses of instances stall for 4 s, on half of the connections", inject: stallInstances(replies)},
-		{name: "connections to instances are reset 10 times", inject: resetInstances},
+		{name: "requests to instances stall for 4 s, on half of the connections", inject: stalled(toInstances, requests)},
+		{name: "responses of instances stall for 4 s, on half of the connections", inject: stalled(toInstances, replies)},
+		{name: "connections to instances are reset 10 times", inject: resets(toInstances)},
 		{name: "PostgreSQL restarts", inject: restartPostgres((*servers.Postgres).Stop)},
 		{name: "PostgreSQL crashes", inject: restartPostgres((*servers.Postgres).Crash), repeated: true},
 		{name: "rolling restart of both instances behind HAProxy", inject: rollingRestart},
@@ -56,10 +55,10 @@ var stages = []stage{
 	{name: "Redis", title: singleTitle, faults: []fault{
 		{name: "Redis killed (SIGKILL) and restarted", inject: killRedis},
 		{name: "Redis hangs for 4 s", inject: hangRedis},
-		{name: "requests to Redis stall for 4 s, on half of the connections", inject: stallRedis(requests)},
-		{name: "replies of Redis stall for 4 s, on half of the connections", inject: stallRedis(replies)},
+		{name: "requests to Redis stall for 4 s, on half of the connections", inject: stalled(toRedis, requests)},
+		{name: "replies of Redis stall for 4 s, on half of the connections", inject: stalled(toRedis, replies)},
 		{name: "connections to Redis are slow for 4 s (50 ms more each way)", inject: slowRedis},
-		{name: "connections to Redis are reset 10 times", inject: resetRedis},
+		{name: "connections to Redis are reset 10 times", inject: resets(toRedis)},
 		{name: "**not promised:** machine crash with `appendfsync everysec`, Redis loses its last second", inject: loseLastSecond, loses: true},
 	}},
 	{name: "cluster", title: clusterTitle, cluster: true, faults: []fault{
@@ -67,9 +66,9 @@ var stages = []stage{
 		{name: "graceful failover (`CLUSTER FAILOVER`)", inject: failOver},
 		{name: "master killed (SIGKILL), replica takes over", inject: killMaster},
 		{name: "master hangs, replica takes over, master comes back", inject: hangMaster},
-		{name: "requests to the cluster stall for 4 s, on half of the connections", inject: stallRedis(requests), repeated: true},
-		{name: "replies of the cluster stall for 4 s, on half of the connections", inject: stallRedis(replies), repeated: true},
-		{name: "connections to the cluster are reset 10 times", inject: resetRedis, repeated: true},
+		{name: "requests to the cluster stall for 4 s, on half of the connections", inject: stalled(toRedis, requests), repeated: true},
+		{name: "replies of the cluster stall for 4 s, on half of the connections", inject: stalled(toRedis, replies), repeated: true},
+		{name: "connections to the cluster are reset 10 times", inject: resets(toRedis), repeated: true},
 		{name: "instance killed (SIGKILL) and restarted", inject: killInstance, repeated: true},
 		{name: "runtime killed (SIGKILL) and restarted", inject: killRuntime, repeated: true},
 		{name: "rolling restart of both instances behind HAProxy", inject: rollingRestart, repeated: true},
@@ -78,10 +77,9 @@ var stages = []stage{
 }
 
 func killInstance(c *campaign, cycle int) {
-	n := cycle % len(c.instances)
-	_ = c.instances[n].Cmd.Process.Kill()
-	c.instances[n].WaitExit(c.t)
-	c.startInstance(n)
+	n := cycle % len(c.Instances)
+	c.KillInstance(n)
+	c.StartInstance(n)
 }
 
 func killRuntime(c *campaign, cycle int) {
@@ -101,9 +99,14 @@ func hangRedis(c *campaign, _ int) {
 	c.redis.Thaw()
 }
 
-func stallRedis(d direction) func(*campaign, int) {
+// toRedis and toInstances return the proxies of connections that a fault affects.
+func toRedis(c *campaign) []*proxy     { return c.redisProxies }
+func toInstances(c *campaign) []*proxy { return c.instanceProxies }
+
+// stalled holds the bytes of one direction, on half of the connections.
+func stalled(proxies func(*campaign) []*proxy, d direction) func(*campaign, int) {
 	return func(c *campaign, _ int) {
-		resume := stall(c.redisProxies, d)
+		resume := stall(proxies(c), d)
 		pause(c.ctx, outage)
 		resume()
 	}
@@ -115,22 +118,13 @@ func slowRedis(c *campaign, _ int) {
 	end()
 }
 
-func resetRedis(c *campaign, _ int) { c.resets(c.redisProxies) }
-
-func resetInstances(c *campaign, _ int) { c.resets(c.instanceProxies) }
-
-func (c *campaign) resets(proxies []*proxy) {
-	for range 10 {
-		resetShare(proxies, 0.5)
-		pause(c.ctx, 200*time.Millisecond)
-	}
-}
-
-func stallInstances(d direction) func(*campaign, int) {
+// resets resets connections, half of them each time.
+func resets(proxies func(*campaign) []*proxy) func(*campaign, int) {
 	return func(c *campaign, _ int) {
-		resume := stall(c.instanceProxies, d)
-		pause(c.ctx, outage)
-		resume()
+		for range 10 {
+			resetShare(proxies(c), 0.5)
+			pause(c.ctx, 200*time.Millisecond)
+		}
 	}
 }
 
@@ -149,11 +143,11 @@ func restartPostgres(stop func(*servers.Postgres)) func(*campaign, int) {
 }
 
 func rollingRestart(c *campaign, _ int) {
-	for n, p := range c.instances {
+	for n, p := range c.Instances {
 		_ = p.Cmd.Process.Signal(syscall.SIGTERM)
 		p.WaitExit(c.t)
-		c.startInstance(n)
-		c.awaitHealthy(n)
+		c.StartInstance(n)
+		c.AwaitHealthy(n)
 		pause(c.ctx, 3*time.Second) // until HAProxy has checked it twice
 	}
 }
@@ -189,51 +183,44 @@ func loseLastSecond(c *campaign, _ int) {
 	c.redis.Start()
 }
 
-func failOver(c *campaign, cycle int) {
-	_, replica := c.pair(cycle)
-	c.cluster.Nodes[replica].MustDo("CLUSTER", "FAILOVER")
-	c.awaitMaster(replica)
-	c.awaitReplicas()
+// failovers of a master to its replica. disturb makes the replica take over, and
+// repair restores the master as a replica.
+func failovers(disturb func(c *campaign, master, replica int), repair func(master *servers.Redis)) func(*campaign, int) {
+	return func(c *campaign, cycle int) {
+		master, replica := c.pair(cycle)
+		disturb(c, master, replica)
+		c.awaitMaster(replica)
+		repair(c.cluster.Nodes[master])
+		c.awaitReplicas()
+	}
 }
 
-func killMaster(c *campaign, cycle int) {
-	master, replica := c.pair(cycle)
-	c.cluster.Nodes[master].Kill()
-	c.awaitMaster(replica)
-	c.cluster.Nodes[master].Start()
-	c.awaitReplicas()
-}
+var (
+	failOver = failovers(func(c *campaign, _, replica int) { c.cluster.Nodes[replica].MustDo("CLUSTER", "FAILOVER") }, func(*servers.Redis) {})
 
-func hangMaster(c *campaign, cycle int) {
-	master, replica := c.pair(cycle)
-	c.cluster.Nodes[master].Freeze()
-	c.awaitMaster(replica)
-	c.cluster.Nodes[master].Thaw()
-	c.awaitReplicas()
-}
+	killMaster = failovers(func(c *campaign, master, _ int) { c.cluster.Nodes[master].Kill() }, (*servers.Redis).Start)
 
-func killMasterWithLag(c *campaign, cycle int) {
-	master, replica := c.pair(cycle)
-	deliver := c.delayDelivery()
-	discard := stallReplication([]*proxy{c.redisProxies[master]})
-	pause(c.ctx, time.Second)
-	c.cluster.Nodes[master].Kill()
-	discard()
-	deliver()
-	c.awaitMaster(replica)
-	c.cluster.Nodes[master].Start()
-	c.awaitReplicas()
-}
+	hangMaster = failovers(func(c *campaign, master, _ int) { c.cluster.Nodes[master].Freeze() }, (*servers.Redis).Thaw)
+
+	killMasterWithLag = failovers(func(c *campaign, master, _ int) {
+		deliver := c.delayDelivery()
+		discard := stallReplication([]*proxy{c.redisProxies[master]})
+		pause(c.ctx, time.Second)
+		c.cluster.Nodes[master].Kill()
+		discard()
+		deliver()
+	}, (*servers.Redis).Start)
+)
 
 // prepareLoss restarts instances and runtimes. Acknowledgements don't wait for
 // replicas, and work items whose callback is lost time out soon.
 func (c *campaign) prepareLoss() {
-	c.env["KV_MIN_REPLICAS"] = "0"
+	c.Env["KV_MIN_REPLICAS"] = "0"
 	c.ttl = 5 * time.Second
-	for n := range c.instances {
+	for n := range c.Instances {
 		killInstance(c, n)
 		killRuntime(c, n)
-		c.awaitHealthy(n)
+		c.AwaitHealthy(n)
 	}
 	c.probe(c.members())
 }
@@ -256,7 +243,7 @@ func (c *campaign) delayDelivery() (end func()) {
 }
 
 // replication returns the section replication of a node's INFO.
-func (s *site) replication(node int) string {
+func (s *installation) replication(node int) string {
 	m, err := s.cluster.Nodes[node].Do("INFO", "replication")
 	if err != nil {
 		return ""
@@ -267,7 +254,7 @@ func (s *site) replication(node int) string {
 
 // pair returns a master of the cluster and its replica. It waits until every master
 // has one.
-func (s *site) pair(cycle int) (master, replica int) {
+func (s *installation) pair(cycle int) (master, replica int) {
 	s.t.Helper()
 	s.awaitReplicas()
 	var masters []int
@@ -287,13 +274,13 @@ func (s *site) pair(cycle int) (master, replica int) {
 	return 0, 0
 }
 
-func (s *site) awaitMaster(node int) {
+func (s *installation) awaitMaster(node int) {
 	s.t.Helper()
 	poll.Until(s.t, fmt.Sprintf("node %d is a master", node), func() bool { return strings.Contains(s.replication(node), "role:master") })
 }
 
 // awaitReplicas waits until three masters have a replica that is in sync.
-func (s *site) awaitReplicas() {
+func (s *installation) awaitReplicas() {
 	s.t.Helper()
 	poll.Until(s.t, "every master has a replica", func() bool {
 		inSync := 0
@@ -305,6 +292,3 @@ func (s *site) awaitReplicas() {
 		return inSync == 3
 	})
 }
-
-// clusterEnv are the additional settings of instances on a cluster.
-var clusterEnv = boot.Env{"KV_MIN_REPLICAS": "1"}

@@ -274,24 +274,36 @@ func reset(conn net.Conn) {
 	_ = conn.Close()
 }
 
-func TestProxyDeliversStalledBytesAfterSenderLeft(t *testing.T) {
+// startProxyAndServer starts a proxy. connect connects through it and returns both
+// ends of the connection.
+func startProxyAndServer(t *testing.T) (p *proxy, connect func() (client, server net.Conn)) {
+	t.Helper()
 	target, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer target.Close()
-	p := startProxy(t, target.Addr().String())
+	t.Cleanup(func() { _ = target.Close() })
+	p = startProxy(t, target.Addr().String())
+	return p, func() (client, server net.Conn) {
+		t.Helper()
+		client, err := net.Dial("tcp", p.addr())
+		if err != nil {
+			t.Fatal(err)
+		}
+		server, err = target.Accept()
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { _, _ = client.Close(), server.Close() })
+		return client, server
+	}
+}
+
+func TestProxyDeliversStalledBytesAfterSenderLeft(t *testing.T) {
+	p, connect := startProxyAndServer(t)
 	open := make(chan struct{})
 	end := p.apply(func(l *link) { l.gates[requests].set(0, open) })
-	client, err := net.Dial("tcp", p.addr())
-	if err != nil {
-		t.Fatal(err)
-	}
-	server, err := target.Accept()
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer server.Close()
+	client, server := connect()
 	if _, err := client.Write([]byte("late")); err != nil {
 		t.Fatal(err)
 	}
@@ -304,22 +316,8 @@ func TestProxyDeliversStalledBytesAfterSenderLeft(t *testing.T) {
 }
 
 func TestProxyResetsConnections(t *testing.T) {
-	target, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer target.Close()
-	p := startProxy(t, target.Addr().String())
-	client, err := net.Dial("tcp", p.addr())
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer client.Close()
-	server, err := target.Accept()
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer server.Close()
+	p, connect := startProxyAndServer(t)
+	client, server := connect()
 	if _, err := server.Write([]byte("x")); err != nil {
 		t.Fatal(err)
 	}

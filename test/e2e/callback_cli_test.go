@@ -93,7 +93,7 @@ func TestLintWarnsAboutMembersWithoutEffect(t *testing.T) {
 	}
 
 	env := boot.Env{"DATA_DIR": t.TempDir()}
-	team := telapiJSON(t, env, "team", "create", "Shop")["id"].(string)
+	team := boot.RunJSON(t, env, "team", "create", "Shop")["id"].(string)
 	create := []string{"endpoint", "create", "--team", team, "--name", "Shop", "--mode", "chat", "--profile", profile, "--json"}
 	const warning = `/commandPolicies/0/allowedTarget: "allowedTarget" has no effect. Did you mean "allowedTargets"?`
 	if r := telapi(t, env, append(create, "--strict")...); r.exit != 1 || r.stdout != "" || !strings.Contains(r.stderr, warning) {
@@ -114,7 +114,7 @@ func TestCallbackIssue(t *testing.T) {
 		i := boot.Start(t, env)
 		c := openCall(t, i, talk.StartRuntime(t, env), "call-1")
 		for kind, body := range map[string]string{"bot": c.botMessage("Hello"), "llm": `{"content":"Hello"}`, "tool": `{}`} {
-			got := telapiJSON(t, env, "callback", "issue", "--channel", "call-1", "--kind", kind, "--ttl", "10m")
+			got := boot.RunJSON(t, env, "callback", "issue", "--channel", "call-1", "--kind", kind, "--ttl", "10m")
 			expires, err := time.Parse(time.RFC3339, got["expiresAt"].(string))
 			if err != nil || time.Until(expires) > 10*time.Minute || time.Until(expires) < 5*time.Minute {
 				t.Errorf("expiresAt is %v (%v), want in about 10 minutes", got["expiresAt"], err)

@@ -16,7 +16,7 @@ func TestChannelCommands(t *testing.T) {
 		env = talk.WithDataDir(t, env)
 		i := boot.Start(t, env)
 		tenant := boot.NewTenant(t, i, "tenant")
-		opened := telapiJSON(t, env, "channel", "open", "call-1", "--team", tenant.Team.ID, "--endpoint", tenant.Endpoint.ID)
+		opened := boot.RunJSON(t, env, "channel", "open", "call-1", "--team", tenant.Team.ID, "--endpoint", tenant.Endpoint.ID)
 		if opened["id"] != "call-1" {
 			t.Errorf("channel open printed %v, want id call-1", opened)
 		}
@@ -29,7 +29,7 @@ func TestChannelCommands(t *testing.T) {
 		session, token := talk.Issue(t, i, tenant.Key, map[string]any{"endpointId": tenant.Endpoint.ID, "mode": "chat"})
 		b := talk.Connect(t, i, session, token, "")
 		b.Expect(`"event":"ready"`)
-		telapiJSON(t, env, "channel", "send", session, "--type", "chat", "--payload", `{"text":"from the operator"}`)
+		boot.RunJSON(t, env, "channel", "send", session, "--type", "chat", "--payload", `{"text":"from the operator"}`)
 		b.Expect("from the operator", `"streamId"`)
 		id := b.Chat("to the operator")
 		b.Expect(`"event":"ack"`, id)
@@ -50,7 +50,7 @@ func TestChannelCommands(t *testing.T) {
 		follow := boot.StartProcess(t, env, "channel", "tail", session, "--follow")
 		follow.WaitForLine(t, "to the operator")
 		followFrom3 := boot.StartProcess(t, env, "channel", "tail", session, "--follow", "--json", "--from", "3")
-		telapiJSON(t, env, "channel", "end", session)
+		boot.RunJSON(t, env, "channel", "end", session)
 		follow.WaitForLine(t, "ended: ended by an operator")
 		if line := followFrom3.WaitForLine(t, `"id":`); !strings.Contains(line, `"kind":"channel_ended"`) {
 			t.Errorf("tail --follow --from 3 starts with %s, want channel_ended", line)

@@ -19,26 +19,26 @@ func TestAdminCommandsWithRunningServer(t *testing.T) {
 		env, _ := boot.ServeEnv(t, stores)
 		i, _ := boot.Serve(t, env)
 
-		teamID := telapiJSON(t, env, "team", "create", "Acme")["id"].(string)
-		renamed := telapiJSON(t, env, "team", "update", teamID, "--name", "Acme Ltd")
-		if renamed["name"] != "Acme Ltd" || telapiJSON(t, env, "team", "show", teamID)["name"] != "Acme Ltd" {
+		teamID := boot.RunJSON(t, env, "team", "create", "Acme")["id"].(string)
+		renamed := boot.RunJSON(t, env, "team", "update", teamID, "--name", "Acme Ltd")
+		if renamed["name"] != "Acme Ltd" || boot.RunJSON(t, env, "team", "show", teamID)["name"] != "Acme Ltd" {
 			t.Errorf("team update printed %v, want the name Acme Ltd there and in team show", renamed)
 		}
 		profile := filepath.Join(t.TempDir(), "profile.json")
 		if err := os.WriteFile(profile, []byte(`{"commandSources":["bot"],"commandPolicies":[{"type":"hangup","enabled":true}]}`), 0o600); err != nil {
 			t.Fatal(err)
 		}
-		ep := telapiJSON(t, env, "endpoint", "create", "--team", teamID, "--name", "Shop", "--mode", "chat", "--mode", "webrtc",
+		ep := boot.RunJSON(t, env, "endpoint", "create", "--team", teamID, "--name", "Shop", "--mode", "chat", "--mode", "webrtc",
 			"--origin", "https://shop.example", "--profile", profile)
 		if fmt.Sprint(ep["modes"]) != "[webrtc chat]" || fmt.Sprint(ep["origins"]) != "[https://shop.example]" {
 			t.Errorf("endpoint is %v, want modes webrtc and chat and one origin", ep)
 		}
-		disabled := telapiJSON(t, env, "endpoint", "update", ep["id"].(string), "--enabled=false")
+		disabled := boot.RunJSON(t, env, "endpoint", "update", ep["id"].(string), "--enabled=false")
 		if disabled["enabled"] != false || disabled["name"] != "Shop" {
 			t.Errorf("endpoint is %v, want it disabled with the same name", disabled)
 		}
 
-		key := telapiJSON(t, env, "key", "create", "--team", teamID, "--scope", "READ_TEAM_APPS", "--name", "ci")
+		key := boot.RunJSON(t, env, "key", "create", "--team", teamID, "--scope", "READ_TEAM_APPS", "--name", "ci")
 		keyID, secret := key["id"].(string), key["key"].(string)
 		if resp, body := i.Call(t, "GET", "/api/v1/endpoints", "X-API-Key", secret); resp.StatusCode != 200 {
 			t.Fatalf("new key: %d %s, want 200", resp.StatusCode, body)
@@ -50,16 +50,16 @@ func TestAdminCommandsWithRunningServer(t *testing.T) {
 			t.Errorf("key list prints %q, want one line with %s", list.stdout, keyID)
 		}
 
-		limits := telapiJSON(t, env, "limits", "set", "--tier", "api", "--max", "777", "--window", "1m")
+		limits := boot.RunJSON(t, env, "limits", "set", "--tier", "api", "--max", "777", "--window", "1m")
 		if !strings.Contains(fmt.Sprint(limits), "777") {
 			t.Errorf("limits are %v, want 777 requests", limits)
 		}
-		quota := telapiJSON(t, env, "quota", "set", teamID, "12345")
+		quota := boot.RunJSON(t, env, "quota", "set", teamID, "12345")
 		if quota["dailyQuota"] != float64(12345) {
 			t.Errorf("quota is %v, want dailyQuota 12345", quota)
 		}
 
-		telapiJSON(t, env, "key", "revoke", keyID)
+		boot.RunJSON(t, env, "key", "revoke", keyID)
 		poll.Within(t, cache.TTL/2, "the revoked key gets 401", func() bool {
 			resp, _ := i.Call(t, "GET", "/api/v1/endpoints", "X-API-Key", secret)
 			return resp.StatusCode == 401
@@ -69,10 +69,10 @@ func TestAdminCommandsWithRunningServer(t *testing.T) {
 
 func TestAdminCommandsWithoutServer(t *testing.T) {
 	env := boot.Env{"DATA_DIR": t.TempDir()}
-	teamID := telapiJSON(t, env, "team", "create", "Acme")["id"].(string)
-	key := telapiJSON(t, env, "key", "create", "--team", teamID, "--scope", "READ_TEAM_APPS")
-	telapiJSON(t, env, "key", "revoke", key["id"].(string))
-	telapiJSON(t, env, "limits", "set", "--tier", "api", "--max", "42", "--window", "1m")
+	teamID := boot.RunJSON(t, env, "team", "create", "Acme")["id"].(string)
+	key := boot.RunJSON(t, env, "key", "create", "--team", teamID, "--scope", "READ_TEAM_APPS")
+	boot.RunJSON(t, env, "key", "revoke", key["id"].(string))
+	boot.RunJSON(t, env, "limits", "set", "--tier", "api", "--max", "42", "--window", "1m")
 
 	i := boot.Start(t, env)
 	tenant := boot.NewTenant(t, i, "tenant")
@@ -184,10 +184,10 @@ func TestDoctorReportsFailures(t *testing.T) {
 
 func TestMigrateAppliesPendingMigrations(t *testing.T) {
 	env := boot.Env{"DATABASE_URL": servers.SharedPostgres(t).NewDatabase(t), "DATA_DIR": t.TempDir()}
-	if before := telapiJSON(t, env, "migrate", "--status"); before["current"] != float64(0) || len(before["pending"].([]any)) == 0 {
+	if before := boot.RunJSON(t, env, "migrate", "--status"); before["current"] != float64(0) || len(before["pending"].([]any)) == 0 {
 		t.Errorf("empty database: %v, want version 0 and pending migrations", before)
 	}
-	if after := telapiJSON(t, env, "migrate"); after["current"] != after["newest"] || len(after["pending"].([]any)) != 0 {
+	if after := boot.RunJSON(t, env, "migrate"); after["current"] != after["newest"] || len(after["pending"].([]any)) != 0 {
 		t.Errorf("after migrating: %v, want the newest version and nothing pending", after)
 	}
 }
@@ -197,14 +197,14 @@ func TestMigrateAppliesPendingMigrations(t *testing.T) {
 func TestKeyIsRevokedDuringRedisOutage(t *testing.T) {
 	redis := servers.StartRedis(t)
 	env := boot.Env{"DATABASE_URL": servers.SharedPostgres(t).NewDatabase(t), "REDIS_URL": redis.URL(), "DATA_DIR": t.TempDir()}
-	teamID := telapiJSON(t, env, "team", "create", "Acme")["id"].(string)
-	keyID := telapiJSON(t, env, "key", "create", "--team", teamID, "--scope", "READ_TEAM_APPS")["id"].(string)
+	teamID := boot.RunJSON(t, env, "team", "create", "Acme")["id"].(string)
+	keyID := boot.RunJSON(t, env, "key", "create", "--team", teamID, "--scope", "READ_TEAM_APPS")["id"].(string)
 	redis.Stop()
 	r := telapi(t, env, "key", "revoke", keyID)
 	if r.exit != 1 || !strings.Contains(r.stderr, "the key is revoked, but announcing it failed") {
 		t.Errorf("key revoke: exit %d, stderr %s; want exit 1 and the failed announcement", r.exit, r.stderr)
 	}
-	if key := telapiJSON(t, env, "key", "show", keyID); key["state"] != "revoked" {
+	if key := boot.RunJSON(t, env, "key", "show", keyID); key["state"] != "revoked" {
 		t.Errorf("key is %v, want state revoked", key)
 	}
 	if r := telapi(t, env, "limits", "show"); r.exit != 1 || !strings.Contains(r.stderr, "key-value store") {
@@ -214,7 +214,7 @@ func TestKeyIsRevokedDuringRedisOutage(t *testing.T) {
 
 func TestAdminCommandsRejectOldSchema(t *testing.T) {
 	env := boot.Env{"DATABASE_URL": servers.SharedPostgres(t).NewDatabase(t), "DATA_DIR": t.TempDir(), "REDIS_URL": "redis://127.0.0.1:1"}
-	telapiJSON(t, env, "migrate")
+	boot.RunJSON(t, env, "migrate")
 	db, err := sql.Open("pgx", env["DATABASE_URL"])
 	if err != nil {
 		t.Fatal(err)

@@ -2,7 +2,6 @@ package e2e
 
 import (
 	"crypto/tls"
-	"crypto/x509"
 	"encoding/base64"
 	"encoding/json"
 	"net/http"
@@ -27,10 +26,8 @@ func TestTLSAcceptsOnlyAEADSuites(t *testing.T) {
 	if !strings.HasPrefix(i.URL, "https://") {
 		t.Fatalf("URL is %s, want https", i.URL)
 	}
-	roots := x509.NewCertPool()
-	roots.AppendCertsFromPEM(ca.PEM())
 	dial := func(c *tls.Config) error {
-		c.RootCAs = roots
+		c.RootCAs = ca.Roots()
 		conn, err := tls.Dial("tcp", strings.TrimPrefix(i.URL, "https://"), c)
 		if err != nil {
 			return err
@@ -68,9 +65,7 @@ func TestTLSOffersHTTP2AndWebSocketsStayOnHTTP1(t *testing.T) {
 		"EDGE_TLS_PRIVKEY_B64":   base64.StdEncoding.EncodeToString(key),
 	})
 	tenant := boot.NewTenant(t, i, "tenant")
-	roots := x509.NewCertPool()
-	roots.AppendCertsFromPEM(ca.PEM())
-	transport := &http.Transport{TLSClientConfig: &tls.Config{RootCAs: roots}, ForceAttemptHTTP2: true}
+	transport := &http.Transport{TLSClientConfig: ca.ClientTLS(), ForceAttemptHTTP2: true}
 	defer transport.CloseIdleConnections()
 	call := func(method, path, body string, status int) (response string) {
 		t.Helper()
@@ -102,7 +97,7 @@ func TestTLSOffersHTTP2AndWebSocketsStayOnHTTP1(t *testing.T) {
 	}
 	call("GET", "/ws/session?token="+issued.Token, "", 426)
 
-	dialer := websocket.Dialer{TLSClientConfig: &tls.Config{RootCAs: roots}}
+	dialer := websocket.Dialer{TLSClientConfig: ca.ClientTLS()}
 	ws, _, err := dialer.DialContext(t.Context(), "wss"+strings.TrimPrefix(i.URL, "https")+"/ws/session?token="+issued.Token, nil)
 	if err != nil {
 		t.Fatalf("open a WebSocket: %v", err)

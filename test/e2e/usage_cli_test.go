@@ -45,7 +45,7 @@ TOTAL                       641         321         320         3
 	if r.exit != 0 || r.stdout != want {
 		t.Errorf("exit %d\ngot\n%s\nwant\n%s%s", r.exit, r.stdout, want, r.stderr)
 	}
-	if v := telapiJSON(t, env, "usage", tenant.Team.ID, "--from", day, "--interval", "month"); v["interval"] != "month" || !strings.HasPrefix(fmt.Sprint(v["total"]), "map[billedCharacters:321 cachedCharacters:320") {
+	if v := boot.RunJSON(t, env, "usage", tenant.Team.ID, "--from", day, "--interval", "month"); v["interval"] != "month" || !strings.HasPrefix(fmt.Sprint(v["total"]), "map[billedCharacters:321 cachedCharacters:320") {
 		t.Errorf("usage --json prints %v, want interval month and the total", v)
 	}
 	if r := telapi(t, env, "usage", boot.NewTenant(t, i, "unused").Team.ID); r.exit != 0 || !strings.HasSuffix(r.stdout, "none\n") {

@@ -3,7 +3,6 @@ package operations
 import (
 	"fmt"
 	"net/http"
-	"os/exec"
 	"strings"
 	"testing"
 
@@ -13,17 +12,10 @@ import (
 )
 
 // runDoctor runs `telapi doctor` and returns its output and whether it exited with 0.
-func runDoctor(t *testing.T, env boot.Env, args ...string) (text string, healthy bool) {
+func runDoctor(t *testing.T, env boot.Env) (text string, healthy bool) {
 	t.Helper()
-	path, err := boot.Binary()
-	if err != nil {
-		t.Fatal(err)
-	}
-	full := boot.Merge(boot.Env{"JWT_SECRET": boot.Secret, "DATA_DIR": t.TempDir()}, env)
-	cmd := exec.CommandContext(t.Context(), path, append([]string{"doctor"}, args...)...)
-	cmd.Env = boot.Environ(full)
-	out, err := cmd.CombinedOutput()
-	return string(out), err == nil
+	stdout, stderr, exitCode := boot.Run(t, boot.Merge(boot.Env{"JWT_SECRET": boot.Secret, "DATA_DIR": t.TempDir()}, env), "doctor")
+	return stdout + stderr, exitCode == 0
 }
 
 func TestDoctorAcceptsHealthySite(t *testing.T) {
@@ -105,7 +97,7 @@ func TestDoctorDetectsWrongCABundle(t *testing.T) {
 		"MEDIA_TLS_CERT_FILE": cert, "MEDIA_TLS_KEY_FILE": key,
 	}, "media")
 	url := fmt.Sprintf("https://127.0.0.1:%d", port)
-	client := &http.Client{Transport: &http.Transport{TLSClientConfig: (&site{roots: poolOf(ours)}).tls()}}
+	client := &http.Client{Transport: &http.Transport{TLSClientConfig: ours.ClientTLS()}}
 	poll.Until(t, "the media service is up", func() bool {
 		resp, err := client.Get(url + "/health")
 		return err == nil && resp.Body.Close() == nil

@@ -8,16 +8,17 @@ import (
 
 	"telapi/test/poll"
 	"telapi/test/servers"
+	"telapi/test/site"
 )
 
 // Without the database, callbacks still reach an instance. Requests that need the
 // database are rejected.
 func TestCallbacksAreAcceptedWithoutDatabase(t *testing.T) {
-	for balancer, unavailable := range map[string]int{"HAProxy": http.StatusBadGateway, "nginx": http.StatusServiceUnavailable} {
-		t.Run(balancer, func(t *testing.T) {
+	for balancer, unavailable := range map[site.Balancer]int{site.HAProxy: http.StatusBadGateway, site.Nginx: http.StatusServiceUnavailable} {
+		t.Run(string(balancer), func(t *testing.T) {
 			t.Parallel()
 			database := servers.StartPostgres(t, servers.PostgresOptions{})
-			s := newSiteOn(t, balancer, database.URL())
+			s := install(t, balancer, database.URL())
 			database.Stop()
 			poll.Until(t, "the balancer detects the outage", func() bool {
 				return s.post(t, "/api/v1/sessions/token", "{}") == unavailable
@@ -36,13 +37,13 @@ func TestCallbacksAreAcceptedWithoutDatabase(t *testing.T) {
 }
 
 // post sends a request to the balancer and returns the status.
-func (s *site) post(t *testing.T, path, body string) int {
+func (s *installation) post(t *testing.T, path, body string) int {
 	t.Helper()
-	req, err := http.NewRequestWithContext(t.Context(), http.MethodPost, s.public.URL+path, strings.NewReader(body))
+	req, err := http.NewRequestWithContext(t.Context(), http.MethodPost, s.URL+path, strings.NewReader(body))
 	if err != nil {
 		t.Fatal(err)
 	}
-	req.Header.Set("X-API-Key", s.key)
+	req.Header.Set("X-API-Key", s.Key)
 	req.Header.Set("Content-Type", "application/json")
 	resp, err := s.public.Client.Do(req)
 	if err != nil {
@@ -55,35 +56,30 @@ func (s *site) post(t *testing.T, path, body string) int {
 // One instance is down, because balancers log errors separately from requests.
 // The large body exceeds the buffers of nginx.
 func TestBalancerLogsNoTokensAndHidesMetrics(t *testing.T) {
-	for balancer := range balancers {
-		t.Run(balancer, func(t *testing.T) {
-			t.Parallel()
-			s := newSite(t, balancer)
-			_ = s.instances[1].Cmd.Process.Kill()
-			s.instances[1].WaitExit(t)
-			get := func(path string) int {
-				resp, err := s.public.Client.Get(s.public.URL + path)
-				if err != nil {
-					t.Fatal(err)
-				}
-				_ = resp.Body.Close()
-				return resp.StatusCode
+	forEachBalancer(t, func(t *testing.T, s *installation) {
+		s.KillInstance(1)
+		get := func(path string) int {
+			resp, err := s.public.Client.Get(s.URL + path)
+			if err != nil {
+				t.Fatal(err)
 			}
-			if status := s.post(t, "/api/v1/webhooks/bot/unknown", strings.Repeat(" ", 500_000)); status != http.StatusUnauthorized {
-				t.Errorf("large callback: status %d, want 401", status)
+			_ = resp.Body.Close()
+			return resp.StatusCode
+		}
+		if status := s.post(t, "/api/v1/webhooks/bot/unknown", strings.Repeat(" ", 500_000)); status != http.StatusUnauthorized {
+			t.Errorf("large callback: status %d, want 401", status)
+		}
+		for n := range 8 {
+			get(fmt.Sprintf("/ws/session?token=secret-token-%d", n))
+		}
+		for _, path := range []string{"/metrics", "/%6detrics"} {
+			if status := get(path); status != http.StatusNotFound {
+				t.Errorf("public %s: status %d, want 404", path, status)
 			}
-			for n := range 8 {
-				get(fmt.Sprintf("/ws/session?token=secret-token-%d", n))
-			}
-			for _, path := range []string{"/metrics", "/%6detrics"} {
-				if status := get(path); status != http.StatusNotFound {
-					t.Errorf("public %s: status %d, want 404", path, status)
-				}
-			}
-			poll.Until(t, "the requests are logged", func() bool { return strings.Contains(s.output(), "/metrics") })
-			if log := s.output(); !strings.Contains(log, "/ws/session") || strings.Contains(log, "secret-token") {
-				t.Errorf("want requests to /ws/session without tokens in the log:\n%s", log)
-			}
-		})
-	}
+		}
+		poll.Until(t, "the requests are logged", func() bool { return strings.Contains(s.Output(), "/metrics") })
+		if log := s.Output(); !strings.Contains(log, "/ws/session") || strings.Contains(log, "secret-token") {
+			t.Errorf("want requests to /ws/session without tokens in the log:\n%s", log)
+		}
+	})
 }

@@ -27,130 +27,113 @@ import (
 // and all sockets resume.
 func TestRollingRestartUnderLoad(t *testing.T) {
 	const sockets = 20
-	for balancer := range balancers {
-		t.Run(balancer, func(t *testing.T) {
-			t.Parallel()
-			s := newSite(t, balancer)
-			load := s.startLoad(4, sockets)
-			for n := range s.instances {
-				before := load.answered.Load()
-				if err := s.instances[n].Cmd.Process.Signal(syscall.SIGTERM); err != nil {
-					t.Fatal(err)
-				}
-				if code := s.instances[n].WaitExit(t); code != 0 {
-					t.Fatalf("instance %d: exit code %d after draining, want 0", n, code)
-				}
-				s.start(n)
-				s.awaitHealthy(n)
-				// Restart the next instance when the balancer uses this one again.
-				poll.Until(t, "requests reach the new instance", func() bool { return s.requests(n) > 20 })
-				if load.answered.Load() == before {
-					t.Error("no requests during the restart")
-				}
+	forEachBalancer(t, func(t *testing.T, s *installation) {
+		load := s.startLoad(4, sockets)
+		for n := range s.Instances {
+			before := load.answered.Load()
+			if err := s.Instances[n].Cmd.Process.Signal(syscall.SIGTERM); err != nil {
+				t.Fatal(err)
 			}
-			poll.Until(t, "every socket has resumed or a request failed", func() bool {
-				return load.resumed.Load() >= sockets || load.failed.Load() > 0
-			})
-			load.stop()
-			if n := load.failed.Load(); n > 0 {
-				t.Errorf("%d of %d requests and sockets failed, first: %v", n, load.answered.Load(), load.firstFailure.Load())
+			if code := s.Instances[n].WaitExit(t); code != 0 {
+				t.Fatalf("instance %d: exit code %d after draining, want 0", n, code)
 			}
-			t.Logf("%d requests, %d echoed messages, %d resumed sockets", load.answered.Load(), load.echoed.Load(), load.resumed.Load())
+			s.StartInstance(n)
+			s.AwaitHealthy(n)
+			// Restart the next instance when the balancer uses this one again.
+			poll.Until(t, "requests reach the new instance", func() bool { return s.requests(n) > 20 })
+			if load.answered.Load() == before {
+				t.Error("no requests during the restart")
+			}
+		}
+		poll.Until(t, "every socket has resumed or a request failed", func() bool {
+			return load.resumed.Load() >= sockets || load.failed.Load() > 0
 		})
-	}
+		load.stop()
+		if n := load.failed.Load(); n > 0 {
+			t.Errorf("%d of %d requests and sockets failed, first: %v", n, load.answered.Load(), load.firstFailure.Load())
+		}
+		t.Logf("%d requests, %d echoed messages, %d resumed sockets", load.answered.Load(), load.echoed.Load(), load.resumed.Load())
+	})
 }
 
 func TestBalancerReturns502WithoutHealthyInstance(t *testing.T) {
-	for balancer := range balancers {
-		t.Run(balancer, func(t *testing.T) {
-			t.Parallel()
-			s := newSite(t, balancer)
-			for _, p := range s.instances {
-				_ = p.Cmd.Process.Kill()
-				p.WaitExit(t)
+	forEachBalancer(t, func(t *testing.T, s *installation) {
+		for n := range s.Instances {
+			s.KillInstance(n)
+		}
+		poll.Until(t, "the balancer returns 502", func() bool {
+			resp, err := s.public.Client.Get(s.URL + "/api/v1/endpoints")
+			if err != nil {
+				return false
 			}
-			poll.Until(t, "the balancer returns 502", func() bool {
-				resp, err := s.public.Client.Get(s.public.URL + "/api/v1/endpoints")
-				if err != nil {
-					return false
-				}
-				_ = resp.Body.Close()
-				return resp.StatusCode == http.StatusBadGateway
-			})
+			_ = resp.Body.Close()
+			return resp.StatusCode == http.StatusBadGateway
 		})
-	}
+	})
 }
 
 // Rate limits apply to the address of the connection, not to X-Forwarded-For
 // headers of clients.
 func TestRateLimitUsesClientAddressBehindBalancer(t *testing.T) {
-	for balancer := range balancers {
-		t.Run(balancer, func(t *testing.T) {
-			t.Parallel()
-			s := newSite(t, balancer)
-			get := func(client *http.Client, forwardedFor string) int {
-				req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, s.public.URL+"/api/v1/endpoints", nil)
-				if err != nil {
-					t.Fatal(err)
-				}
-				req.Header.Set("X-API-Key", s.key)
-				req.Header.Set("X-Forwarded-For", forwardedFor)
-				resp, err := client.Do(req)
-				if err != nil {
-					t.Fatal(err)
-				}
-				_ = resp.Body.Close()
-				return resp.StatusCode
+	forEachBalancer(t, func(t *testing.T, s *installation) {
+		get := func(client *http.Client, forwardedFor string) int {
+			req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, s.URL+"/api/v1/endpoints", nil)
+			if err != nil {
+				t.Fatal(err)
 			}
-			busy, quiet := s.client(net.IPv4(127, 0, 0, 2)), s.client(net.IPv4(127, 0, 0, 3))
-			s.telapi("limits", "set", "--tier", "api", "--max", "5", "--window", "1h")
-			poll.Until(t, "the busy client is limited despite changing headers", func() bool {
-				return get(busy, "203.0.113."+fmt.Sprint(time.Now().UnixNano()%250)) == http.StatusTooManyRequests
-			})
-			if status := get(quiet, "127.0.0.2"); status != http.StatusOK {
-				t.Errorf("other client: status %d, want 200", status)
+			req.Header.Set("X-API-Key", s.Key)
+			req.Header.Set("X-Forwarded-For", forwardedFor)
+			resp, err := client.Do(req)
+			if err != nil {
+				t.Fatal(err)
 			}
+			_ = resp.Body.Close()
+			return resp.StatusCode
+		}
+		busy, quiet := s.Client(net.IPv4(127, 0, 0, 2)), s.Client(net.IPv4(127, 0, 0, 3))
+		s.Telapi("limits", "set", "--tier", "api", "--max", "5", "--window", "1h")
+		poll.Until(t, "the busy client is limited despite changing headers", func() bool {
+			return get(busy, "203.0.113."+fmt.Sprint(time.Now().UnixNano()%250)) == http.StatusTooManyRequests
 		})
-	}
+		if status := get(quiet, "127.0.0.2"); status != http.StatusOK {
+			t.Errorf("other client: status %d, want 200", status)
+		}
+	})
 }
 
 func TestReconnectingSocketReachesSameInstance(t *testing.T) {
-	for balancer := range balancers {
-		t.Run(balancer, func(t *testing.T) {
-			t.Parallel()
-			s := newSite(t, balancer)
-			for range 6 {
-				id, token := s.issue()
-				var counts [2]int // sockets per instance
-				for range 4 {
-					b, err := s.dial(id, token, "")
-					if err != nil {
-						t.Fatal(err)
-					}
-					poll.Until(t, "the socket is counted", func() bool {
-						one, two := s.sockets(0), s.sockets(1)
-						counts[0], counts[1] = counts[0]+one, counts[1]+two
-						return one+two == 1
-					})
-					_ = b.Close()
-					poll.Until(t, "the socket is closed", func() bool { return s.sockets(0)+s.sockets(1) == 0 })
+	forEachBalancer(t, func(t *testing.T, s *installation) {
+		for range 6 {
+			id, token := s.issue()
+			var counts [2]int // sockets per instance
+			for range 4 {
+				b, err := s.dial(id, token, "")
+				if err != nil {
+					t.Fatal(err)
 				}
-				if counts != [2]int{4, 0} && counts != [2]int{0, 4} {
-					t.Errorf("sockets per instance: %v, want all 4 on one", counts)
-				}
+				poll.Until(t, "the socket is counted", func() bool {
+					one, two := s.sockets(0), s.sockets(1)
+					counts[0], counts[1] = counts[0]+one, counts[1]+two
+					return one+two == 1
+				})
+				_ = b.Close()
+				poll.Until(t, "the socket is closed", func() bool { return s.sockets(0)+s.sockets(1) == 0 })
 			}
-		})
-	}
+			if counts != [2]int{4, 0} && counts != [2]int{0, 4} {
+				t.Errorf("sockets per instance: %v, want all 4 on one", counts)
+			}
+		}
+	})
 }
 
-func (s *site) issue() (id, token string) {
+func (s *installation) issue() (id, token string) {
 	s.t.Helper()
-	return talk.Issue(s.t, s.public, s.key, map[string]any{"endpointId": s.endpoint, "mode": "chat"})
+	return talk.Issue(s.t, s.public, s.Key, map[string]any{"endpointId": s.Endpoint, "mode": "chat"})
 }
 
-func (s *site) dial(id, token, query string) (*websocket.Conn, error) {
-	d := websocket.Dialer{Subprotocols: []string{"telapi.v1", "telapi.bearer." + token}, HandshakeTimeout: poll.Timeout, TLSClientConfig: s.tls()}
-	conn, resp, err := d.DialContext(s.t.Context(), "wss"+strings.TrimPrefix(s.public.URL, "https")+"/ws/session"+query, nil)
+func (s *installation) dial(id, token, query string) (*websocket.Conn, error) {
+	d := websocket.Dialer{Subprotocols: []string{"telapi.v1", "telapi.bearer." + token}, HandshakeTimeout: poll.Timeout, TLSClientConfig: s.TLS()}
+	conn, resp, err := d.DialContext(s.t.Context(), "wss"+strings.TrimPrefix(s.URL, "https")+"/ws/session"+query, nil)
 	if err != nil {
 		return nil, fmt.Errorf("connect to session %s: %w %s", id, err, talk.Body(resp))
 	}
@@ -158,14 +141,14 @@ func (s *site) dial(id, token, query string) (*websocket.Conn, error) {
 }
 
 // requests returns the number of requests that an instance has served.
-func (s *site) requests(n int) int {
+func (s *installation) requests(n int) int {
 	return s.metric(n, `telapi_http_requests_total{method="GET",route="/api/v1/endpoints",status="200"}`)
 }
 
-func (s *site) sockets(n int) int { return s.metric(n, "telapi_sockets ") }
+func (s *installation) sockets(n int) int { return s.metric(n, "telapi_sockets ") }
 
-func (s *site) metric(n int, prefix string) (value int) {
-	resp, err := http.Get("http://" + s.address(n) + "/metrics")
+func (s *installation) metric(n int, prefix string) (value int) {
+	resp, err := http.Get("http://" + s.Address(n) + "/metrics")
 	if err != nil {
 		return 0
 	}
@@ -193,24 +176,24 @@ func (l *load) fail(format string, args ...any) {
 
 // startLoad starts HTTP clients, sockets and a runtime that echoes their
 // messages. stop ends them and waits.
-func (s *site) startLoad(clients, sockets int) *load {
+func (s *installation) startLoad(clients, sockets int) *load {
 	l := &load{}
 	ctx, cancel := context.WithCancel(s.t.Context())
 	var wg sync.WaitGroup
 	for range clients {
 		wg.Go(func() {
-			client := s.client(nil)
+			client := s.Client(nil)
 			for ctx.Err() == nil {
 				for _, request := range []struct{ method, path, body string }{
 					{"GET", "/api/v1/endpoints", ""},
-					{"POST", "/api/v1/sessions/token", `{"mode":"chat","endpointId":"` + s.endpoint + `"}`},
+					{"POST", "/api/v1/sessions/token", `{"mode":"chat","endpointId":"` + s.Endpoint + `"}`},
 				} {
 					l.request(client, s, request.method, request.path, request.body)
 				}
 			}
 		})
 	}
-	runtime := talk.StartRuntime(s.t, s.env)
+	runtime := talk.StartRuntime(s.t, s.Env)
 	for range sockets {
 		id, token := s.issue()
 		wg.Go(func() { s.converse(ctx, l, id, token) })
@@ -237,10 +220,10 @@ func (s *site) startLoad(clients, sockets int) *load {
 	return l
 }
 
-func (l *load) request(client *http.Client, s *site, method, path, body string) {
-	req, err := http.NewRequestWithContext(s.t.Context(), method, s.public.URL+path, strings.NewReader(body))
+func (l *load) request(client *http.Client, s *installation, method, path, body string) {
+	req, err := http.NewRequestWithContext(s.t.Context(), method, s.URL+path, strings.NewReader(body))
 	if err == nil {
-		req.Header.Set("X-API-Key", s.key)
+		req.Header.Set("X-API-Key", s.Key)
 		req.Header.Set("Content-Type", "application/json")
 		var resp *http.Response
 		if resp, err = client.Do(req); err == nil {
@@ -259,7 +242,7 @@ func (l *load) request(client *http.Client, s *site, method, path, body string) 
 
 // converse sends numbers and waits for the echo of each. When the socket closes,
 // it reconnects with its cursor and resends the last number with the same ID.
-func (s *site) converse(ctx context.Context, l *load, id, token string) {
+func (s *installation) converse(ctx context.Context, l *load, id, token string) {
 	query, next, messageID := "", 0, uuid.NewString()
 	ticks := time.Tick(20 * time.Millisecond) // the limit is 60 frames a second
 	for ctx.Err() == nil {

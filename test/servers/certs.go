@@ -4,6 +4,7 @@ import (
 	"crypto/ecdsa"
 	"crypto/elliptic"
 	"crypto/rand"
+	"crypto/tls"
 	"crypto/x509"
 	"crypto/x509/pkix"
 	"encoding/pem"
@@ -43,6 +44,18 @@ func NewCA(t testing.TB) *CA {
 // PEM returns the certificate of the CA.
 func (ca *CA) PEM() []byte {
 	return pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: ca.cert.Raw})
+}
+
+// Roots returns a pool that contains only the CA.
+func (ca *CA) Roots() *x509.CertPool {
+	roots := x509.NewCertPool()
+	roots.AddCert(ca.cert)
+	return roots
+}
+
+// ClientTLS returns the configuration of a client that trusts only the CA.
+func (ca *CA) ClientTLS() *tls.Config {
+	return &tls.Config{RootCAs: ca.Roots(), MinVersion: tls.VersionTLS12}
 }
 
 // Issue creates a server and client certificate for host names and IP addresses.

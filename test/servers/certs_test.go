@@ -33,9 +33,7 @@ func TestCertificateIsValidForItsHosts(t *testing.T) {
 		{"other CA", "db.example", NewCA(t), false},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			roots := x509.NewCertPool()
-			roots.AppendCertsFromPEM(tt.ca.PEM())
-			_, err := leaf.Verify(x509.VerifyOptions{DNSName: tt.host, Roots: roots})
+			_, err := leaf.Verify(x509.VerifyOptions{DNSName: tt.host, Roots: tt.ca.Roots()})
 			if (err == nil) != tt.valid {
 				t.Errorf("Verify returned %v, want valid: %v", err, tt.valid)
 			}

@@ -3,7 +3,6 @@ package servers
 import (
 	"context"
 	"crypto/tls"
-	"crypto/x509"
 	"fmt"
 	"net/url"
 	"os"
@@ -43,9 +42,7 @@ func RedisPassword(password string) RedisOption {
 func RedisTLS(ca *CA) RedisOption {
 	return func(r *Redis) {
 		caFile, certFile, keyFile := ca.Files(r.t, r.t.TempDir(), "127.0.0.1", "localhost")
-		roots := x509.NewCertPool()
-		roots.AppendCertsFromPEM(ca.PEM())
-		r.tls = &tls.Config{RootCAs: roots, MinVersion: tls.VersionTLS12}
+		r.tls = ca.ClientTLS()
 		r.args = append(r.args, "--tls-ca-cert-file", caFile, "--tls-cert-file", certFile,
 			"--tls-key-file", keyFile, "--tls-auth-clients", "no")
 	}
