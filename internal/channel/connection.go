@@ -17,6 +17,10 @@ import (
 const (
 	// storeTimeout bounds background calls to the stores.
 	storeTimeout = 5 * time.Second
+	// attachTimeout bounds Attach, which has no effect later.
+	attachTimeout = 3 * time.Second
+	// cancelInterval is the time between two attempts to cancel Attach.
+	cancelInterval = 100 * time.Millisecond
 	// releaseAttempts bounds how long release retries: an outage of a minute.
 	releaseAttempts = int(time.Minute / storeTimeout)
 )
@@ -116,15 +120,27 @@ func (c *Connection) detach(ctx context.Context) error {
 	return c.service.store.Detach(ctx, c.owner(), c.entry(wire.Entry{Kind: wire.KindSession, Event: "disconnected"}))
 }
 
-// release detaches a connection in the background after Attach or Detach has
-// failed. Attach may have succeeded before its reply was lost, and a session that
-// rejects duplicates would be in use until the lease expires.
+// cancelAttach detaches a connection after Attach has failed. When it returns,
+// Attach cannot take effect any more: the store has cancelled it, or the deadline of
+// Attach has passed.
+func (c *Connection) cancelAttach(deadline time.Time) {
+	ctx, cancel := context.WithDeadline(context.Background(), deadline)
+	defer cancel()
+	for c.detach(ctx) != nil {
+		if sleep.For(ctx, cancelInterval) != nil {
+			c.release()
+			return
+		}
+	}
+}
+
+// release detaches a connection in the background after Detach has failed. Attach
+// may have succeeded before its reply was lost, and a session that rejects
+// duplicates would be in use until the lease expires.
 func (c *Connection) release() {
 	_ = c.service.tasks.Go(context.Background(), func(ctx context.Context) {
-		_ = c.detach(ctx)
-		// Attach may still have been under way. It has no effect after storeTimeout.
 		for range releaseAttempts {
-			if sleep.For(ctx, storeTimeout) != nil || c.detach(ctx) == nil {
+			if c.detach(ctx) == nil || sleep.For(ctx, storeTimeout) != nil {
 				return
 			}
 		}

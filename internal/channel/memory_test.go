@@ -38,6 +38,7 @@ type memory struct {
 	owner      Owner // of the last Append or Renew
 	redeemErr  error
 	attachErr  error
+	detachErr  error
 	reading    func(ctx context.Context) error
 	released   int // unsubscribed and detached
 }
@@ -88,11 +89,12 @@ func (m *memory) Redeem(context.Context, string) error {
 	}
 	return m.redeemErr
 }
-func (m *memory) Detach(context.Context, Owner, []byte) error {
+func (m *memory) Detach(_ context.Context, owner Owner, _ []byte) error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.released++
-	return nil
+	m.owner = owner
+	return m.detachErr
 }
 
 func (m *memory) releases() int {

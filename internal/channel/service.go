@@ -2,6 +2,7 @@ package channel
 
 import (
 	"context"
+	"errors"
 	"log/slog"
 	"time"
 
@@ -151,13 +152,16 @@ func (s *Service) Open(ctx context.Context, session SessionInfo, succeeds, resum
 		cursor, _ := ParseCursor(resume) // an invalid cursor has no epoch and cannot be resumed
 		r.Resume = &cursor
 	}
-	if c.attached, err = s.store.Attach(ctx, r); err != nil {
+	deadline := time.Now().Add(attachTimeout)
+	attaching, cancel := context.WithDeadline(ctx, deadline)
+	defer cancel()
+	if c.attached, err = s.store.Attach(attaching, r); err != nil {
 		unsubscribe()
 		switch {
 		case fault.Is(err, fault.SessionEnded):
 			s.recordEnd(ctx, session.SessionID)
-		case fault.Is(err, fault.ServiceUnavailable):
-			c.release()
+		case fault.Is(err, fault.ServiceUnavailable) && !errors.Is(err, ErrNotSent):
+			c.cancelAttach(deadline)
 		}
 		return nil, err
 	}

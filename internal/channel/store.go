@@ -7,6 +7,7 @@ import (
 	"cmp"
 	"context"
 	"encoding/base64"
+	"errors"
 	"regexp"
 	"time"
 
@@ -94,6 +95,9 @@ type Frame struct {
 	Entry     []byte
 }
 
+// ErrNotSent means that an operation failed before it was sent to the store.
+var ErrNotSent = errors.New("not connected")
+
 // Store holds channels in the key-value store. Each method is one atomic
 // operation in one round trip. Methods fail with fault.ServiceUnavailable if the
 // store is unreachable. The operation may then have had its effect, but has none
@@ -121,7 +125,8 @@ type Store interface {
 	// Claims returns the claim of each channel, or nil if the channel is not open.
 	// It need not be atomic.
 	Claims(ctx context.Context, channelIDs []string) ([]*Claim, error)
-	// Detach releases the ownership if the connection still has it.
+	// Detach releases the ownership if the connection still has it. Without an
+	// owner.Number it also cancels an Attach whose outcome is unknown.
 	Detach(ctx context.Context, owner Owner, entry []byte) error
 	// Since returns the first page of the messages after a cursor. The page is
 	// empty if there are none. It returns false if the history no longer

@@ -181,27 +181,38 @@ func TestHeartbeatFindsMissedMessage(t *testing.T) {
 	})
 }
 
-// Attach may have succeeded although its reply was lost. The session is released
-// at once, and again when a delayed Attach has no effect any more.
-func TestFailedAttachIsReleased(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		m := &memory{attachErr: fault.Unavailable("The key-value store", errors.New("reply lost"))}
-		s := NewService(m, m, DefaultLimits(), slog.New(slog.DiscardHandler), nil)
-		defer s.Close()
-		_, err := s.Open(t.Context(), SessionInfo{Offer: wire.Offer{SessionID: sessionID}, ExpiresAt: time.Now().Add(time.Hour)}, "", "")
-		if !fault.Is(err, fault.ServiceUnavailable) {
-			t.Fatalf("open: %v, want %s", err, fault.ServiceUnavailable)
-		}
-		synctest.Wait()
-		if got := m.releases(); got != 2 { // unsubscribed and detached
-			t.Errorf("released %d times at once, want 2", got)
-		}
-		time.Sleep(time.Minute)
-		synctest.Wait()
-		if got := m.releases(); got != 3 {
-			t.Errorf("released %d times, want 3", got)
-		}
-	})
+// Attach may have succeeded although its reply was lost, or may be under way. When
+// Open fails, it is cancelled or its deadline has passed.
+func TestFailedAttachIsCancelled(t *testing.T) {
+	for name, tt := range map[string]struct {
+		cause, detachErr error
+		took             time.Duration // by Open
+		least, most      int           // calls that release something
+	}{
+		"reply lost":        {cause: errors.New("reply lost"), least: 2, most: 2}, // unsubscribed and detached
+		"store unavailable": {cause: errors.New("reply lost"), detachErr: errors.New("unavailable"), took: attachTimeout, least: 10 + releaseAttempts, most: 100},
+		"not sent":          {cause: ErrNotSent, least: 1, most: 1},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				m := &memory{attachErr: fault.Unavailable("The key-value store", tt.cause), detachErr: tt.detachErr}
+				s := NewService(m, m, DefaultLimits(), slog.New(slog.DiscardHandler), nil)
+				defer s.Close()
+				since := time.Now()
+				_, err := s.Open(t.Context(), SessionInfo{Offer: wire.Offer{SessionID: sessionID}, ExpiresAt: time.Now().Add(time.Hour)}, "", "")
+				if took := time.Since(since); !fault.Is(err, fault.ServiceUnavailable) || took != tt.took {
+					t.Fatalf("open: %v after %v, want %s after %v", err, took, fault.ServiceUnavailable, tt.took)
+				}
+				if got := m.releases(); got < min(tt.least, 2) || m.owner.Number != "" {
+					t.Errorf("released %d times as connection %q when Open fails, want %d times without a number", got, m.owner.Number, min(tt.least, 2))
+				}
+				time.Sleep(2 * time.Minute)
+				if got := m.releases(); got < tt.least || got > tt.most {
+					t.Errorf("released %d times, want %d to %d", got, tt.least, tt.most)
+				}
+			})
+		})
+	}
 }
 
 // A notice that arrives before the socket exists must not be checked with the

@@ -92,6 +92,8 @@ local RETENTION      = 3600000  -- ms after its deadline for which a credential 
 local FORGET_BATCH   = 8        -- fields of work deleted per call; more than a call adds, so that work does not grow
 local MAX_DIGITS     = 18       -- of either half of a stream ID; Redis rejects numbers above 64 bits
 local CLOCK_ERROR    = 100      -- ms by which two callers' estimates of the store's clock may differ
+local CANCELLED_BYTES = 512     -- length of the list of the connections that were cancelled last
+local CANCELLED_MS   = 60000    -- ms for which it is kept without a channel
 
 local channel = {} -- fields of meta that were read, '' where not set
 

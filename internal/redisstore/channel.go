@@ -142,7 +142,8 @@ func (c *Channels) Renew(ctx context.Context, owner channel.Owner, lease time.Du
 
 // Detach implements channel.Store.
 func (c *Channels) Detach(ctx context.Context, owner channel.Owner, entry []byte) error {
-	_, err := runScript(ctx, c.store, "detach from a channel", "detach", owner.ChannelID, rueidis.RedisResult.ToString, owner.ConnectionID, string(entry), owner.LastEntry, owner.Position.Epoch)
+	_, err := runScript(ctx, c.store, "detach from a channel", "detach", owner.ChannelID, rueidis.RedisResult.ToString,
+		owner.ConnectionID, string(entry), owner.LastEntry, owner.Position.Epoch, boolArg(owner.Number == ""))
 	return err
 }
 

@@ -315,7 +315,16 @@ func lateCalls(t *testing.T, opts Options) {
 	if err := connect("late", "", past); !isLate(err) {
 		t.Errorf("connect after its deadline: %v, want LATE", err)
 	}
-	s.attach("a")
+	for _, id := range []string{"cancelled before the channel is open", "cancelled"} {
+		id = strings.ReplaceAll(id, " ", "-")
+		if err := s.channels.Detach(t.Context(), channel.Owner{ChannelID: s.id, ConnectionID: id}, s.entry(wire.KindSession, "disconnected")); err != nil {
+			t.Fatal(err)
+		}
+		if err := connect(id, "", ""); !isLate(err) {
+			t.Errorf("connect %s: %v, want LATE", id, err)
+		}
+		s.attach("a")
+	}
 	if err := connect("late", past, ""); !isLate(err) {
 		t.Errorf("connect requested before the owner: %v, want LATE", err)
 	}

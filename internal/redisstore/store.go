@@ -16,6 +16,7 @@ import (
 	"github.com/redis/rueidis"
 
 	"telapi/internal/background"
+	"telapi/internal/channel"
 	"telapi/internal/config"
 	"telapi/internal/fault"
 	"telapi/internal/kv"
@@ -143,7 +144,7 @@ func (s *Store) do(caller context.Context, operation string, run func(context.Co
 		current = s.state.Load()
 	}
 	if current.client == nil {
-		return fault.Unavailable(storeName, current.err)
+		return fault.Unavailable(storeName, fmt.Errorf("%w: %w", channel.ErrNotSent, current.err))
 	}
 	if caller.Err() != nil {
 		return fmt.Errorf("%s: %w", operation, caller.Err())
