@@ -21,7 +21,7 @@ func TestChannelCommands(t *testing.T) {
 			t.Errorf("channel open printed %v, want id call-1", opened)
 		}
 
-		telapiJSON(t, env, "callback", "issue", "--channel", "call-1", "--ttl", "1ms")
+		boot.RunJSON(t, env, "callback", "issue", "--channel", "call-1", "--ttl", "1ms")
 		poll.Until(t, "a timeout in the output of tail", func() bool {
 			return strings.Contains(telapi(t, env, "channel", "tail", "call-1", "--json").stdout, `"kind":"timeout"`)
 		})
