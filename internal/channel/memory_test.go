@@ -45,11 +45,14 @@ type memory struct {
 
 func (m *memory) Attach(_ context.Context, a AttachRequest) (AttachResult, error) {
 	m.leases = append(m.leases, a.Lease)
+	if m.attachErr != nil {
+		return AttachResult{}, m.attachErr
+	}
 	attached := AttachResult{Number: "1", Head: at(len(m.history)), Offer: !m.offering && !m.claimed, TextChat: true}
 	if a.Resume != nil && a.Resume.Epoch == "e" {
 		attached.Recovered, attached.Missed = true, m.after(*a.Resume)
 	}
-	return attached, m.attachErr
+	return attached, nil
 }
 
 func (m *memory) CheckAttach(context.Context, AttachRequest) error { return nil }

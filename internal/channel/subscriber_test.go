@@ -203,8 +203,11 @@ func TestFailedAttachIsCancelled(t *testing.T) {
 				if took := time.Since(since); !fault.Is(err, fault.ServiceUnavailable) || took != tt.took {
 					t.Fatalf("open: %v after %v, want %s after %v", err, took, fault.ServiceUnavailable, tt.took)
 				}
-				if got := m.releases(); got < min(tt.least, 2) || m.owner.Number != "" {
-					t.Errorf("released %d times as connection %q when Open fails, want %d times without a number", got, m.owner.Number, min(tt.least, 2))
+				m.mu.Lock()
+				number := m.owner.Number
+				m.mu.Unlock()
+				if got := m.releases(); got < min(tt.least, 2) || number != "" {
+					t.Errorf("released %d times as connection %q when Open fails, want %d times without a number", got, number, min(tt.least, 2))
 				}
 				time.Sleep(2 * time.Minute)
 				if got := m.releases(); got < tt.least || got > tt.most {

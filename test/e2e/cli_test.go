@@ -97,10 +97,10 @@ func TestExitCodesAndStreams(t *testing.T) {
 		{[]string{"team", "create", "x", "--colour"}, 2, "--colour"},
 		{[]string{"key", "create", "--team", "tm_x"}, 2, "scope"},
 		{[]string{"team", "show", "tm_none"}, 1, "telapi: team tm_none not found\n"},
-		{[]string{"team", "create", "  "}, 1, "name"},
+		{[]string{"team", "create", "  "}, 2, "name"},
 		{[]string{"key", "create", "--team", "tm_none", "--scope", "READ_TEAM_APPS"}, 1, "telapi: team tm_none not found\n"},
 		{[]string{"limits", "set", "--tier", "moon", "--max", "1"}, 2, "moon"},
-		{[]string{"limits", "set", "--tier", "api", "--max", "0"}, 1, "from 1 to"},
+		{[]string{"limits", "set", "--tier", "api", "--max", "0"}, 2, "from 1 to"},
 		{[]string{"quota", "set", "tm_none", "many"}, 2, "many"},
 		{[]string{"media", "gc"}, 1, "TTS_MEDIA_CACHE_BASE_URL"},
 	} {
