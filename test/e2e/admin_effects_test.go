@@ -145,7 +145,7 @@ func TestTeamShowsRequestsOfToday(t *testing.T) {
 func TestAuditLogListsChangesWithTheirActors(t *testing.T) {
 	env, _ := boot.ServeEnv(t, boot.Env{})
 	i, _ := boot.Serve(t, env)
-	teamID := telapiJSON(t, env, "team", "create", "Acme")["id"].(string)
+	teamID := boot.RunJSON(t, env, "team", "create", "Acme")["id"].(string)
 	call[object](t, i, "PATCH", "teams/"+teamID, `{"name":"Acme Ltd"}`, 200)
 	call[object](t, i, "PUT", "limits", `{"tiers":{"api":{"max":100000,"windowMs":60000}}}`, 200)
 
@@ -197,19 +197,19 @@ func TestAuditLogListsChangesWithTheirActors(t *testing.T) {
 func TestCommandsDeleteEndpointsAndDisableTeams(t *testing.T) {
 	env, _ := boot.ServeEnv(t, boot.Env{})
 	i, _ := boot.Serve(t, env)
-	teamID := telapiJSON(t, env, "team", "create", "Acme")["id"].(string)
-	ep := telapiJSON(t, env, "endpoint", "create", "--team", teamID, "--name", "Shop", "--mode", "chat")["id"].(string)
-	key := telapiJSON(t, env, "key", "create", "--team", teamID, "--scope", "READ_TEAM_APPS")["key"].(string)
-	telapiJSON(t, env, "endpoint", "delete", ep)
+	teamID := boot.RunJSON(t, env, "team", "create", "Acme")["id"].(string)
+	ep := boot.RunJSON(t, env, "endpoint", "create", "--team", teamID, "--name", "Shop", "--mode", "chat")["id"].(string)
+	key := boot.RunJSON(t, env, "key", "create", "--team", teamID, "--scope", "READ_TEAM_APPS")["key"].(string)
+	boot.RunJSON(t, env, "endpoint", "delete", ep)
 	if r := telapi(t, env, "endpoint", "delete", ep); r.exit != 1 || !strings.Contains(r.stderr, "not found") {
 		t.Errorf("endpoint delete, again: exit %d %s, want 1 and not found", r.exit, r.stderr)
 	}
 	waitForStatus(t, i, 200, "/api/v1/endpoints", "X-API-Key", key)
-	if team := telapiJSON(t, env, "team", "update", teamID, "--disabled"); team["disabled"] != true || team["name"] != "Acme" {
+	if team := boot.RunJSON(t, env, "team", "update", teamID, "--disabled"); team["disabled"] != true || team["name"] != "Acme" {
 		t.Errorf("team is %v, want it disabled with its name", team)
 	}
 	waitForStatus(t, i, 401, "/api/v1/endpoints", "X-API-Key", key)
-	telapiJSON(t, env, "team", "update", teamID, "--disabled=false")
+	boot.RunJSON(t, env, "team", "update", teamID, "--disabled=false")
 	waitForStatus(t, i, 200, "/api/v1/endpoints", "X-API-Key", key)
 	if got := recordedCommands(t, env, teamID); !slices.Equal(got, []string{"team.update", "team.update", "endpoint.delete", "key.create", "endpoint.create", "team.create"}) {
 		t.Errorf("recorded %q", got)
