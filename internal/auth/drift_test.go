@@ -6,6 +6,7 @@ import (
 	"errors"
 	"log/slog"
 	"strings"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -17,14 +18,42 @@ import (
 	"telapi/internal/redact"
 )
 
+// lockedBuffer is a buffer that is read while it is written.
+type lockedBuffer struct {
+	mu sync.Mutex
+	b  bytes.Buffer
+}
+
+func (l *lockedBuffer) Write(p []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.b.Write(p)
+}
+
+func (l *lockedBuffer) String() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.b.String()
+}
+
 // sharedFingerprints are the fingerprints of other instances.
 type sharedFingerprints struct {
+	mu     sync.Mutex
 	others []string
 	shared []string // by this instance
 	err    error
 }
 
+// set replaces the fingerprints of others and the error.
+func (s *sharedFingerprints) set(err error, others ...string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.others, s.err = others, err
+}
+
 func (s *sharedFingerprints) ShareFingerprint(_ context.Context, fingerprint string, _ time.Duration) ([]string, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
 	s.shared = append(s.shared, fingerprint)
 	return append([]string{fingerprint}, s.others...), s.err
 }
@@ -33,7 +62,7 @@ func TestDifferentSecretsAreReported(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store := &sharedFingerprints{}
 		secrets := auth.Secrets{Current: testSecret, Previous: "the previous secret of this deployment"}
-		var log bytes.Buffer
+		var log lockedBuffer
 		registry := prometheus.NewRegistry()
 		monitor := auth.NewSecretMonitor(store, secrets, slog.New(slog.NewTextHandler(&log, nil)), registry)
 		ctx, stop := context.WithCancel(t.Context())
@@ -51,16 +80,16 @@ func TestDifferentSecretsAreReported(t *testing.T) {
 			time.Sleep(15 * time.Second)
 		}
 		expect("alone", 0, 0)
-		store.others = []string{secrets.Previous.Fingerprint()}
+		store.set(nil, secrets.Previous.Fingerprint())
 		expect("the previous secret is known", 0, 0)
-		store.others = []string{redact.Secret("another secret").Fingerprint()}
+		store.set(nil, redact.Secret("another secret").Fingerprint())
 		time.Sleep(10 * time.Second)
 		expect("another secret", 1, 1)
 		expect("still another secret: logged once", 1, 1)
-		store.err = errors.New("unexpected reply")
+		store.set(errors.New("unexpected reply"), redact.Secret("another secret").Fingerprint())
 		time.Sleep(10 * time.Second)
 		expect("the store fails", 1, 1)
-		store.others, store.err = nil, nil
+		store.set(nil)
 		time.Sleep(10 * time.Second)
 		expect("fixed", 0, 1)
 		stop()
