@@ -249,7 +249,7 @@ func (c *channels) connect(t *testing.T, id string) {
 
 func (c *channels) disconnect(t *testing.T, id string) {
 	t.Helper()
-	if err := c.Detach(t.Context(), channel.Owner{ChannelID: id, ConnectionID: "browser"}, []byte(`{"kind":"session"}`)); err != nil {
+	if err := c.Detach(t.Context(), channel.Owner{ChannelID: id, ConnectionID: "browser", Number: "1"}, []byte(`{"kind":"session"}`)); err != nil {
 		t.Fatal(err)
 	}
 }
