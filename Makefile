@@ -43,7 +43,8 @@ build: ## Build bin/telapi, a static binary
 # only the tests of dependencies import: a proxy may not have them.
 TIDY := -diff -e
 
-# A stale generated file fails its golden test; `make generate` rewrites it.
+# A stale generated file fails its golden test; `make generate` rewrites it. Four
+# packages run at a time (-p), because most of them wait for servers.
 test: ## Run all checks and tests; installs missing servers
 	@$(STEP) 'servers for tests' scripts/install-servers.sh
 	@$(STEP) 'go mod tidy' go mod tidy $(TIDY)
@@ -51,7 +52,7 @@ test: ## Run all checks and tests; installs missing servers
 	@$(MAKE) lint
 	@$(STEP) 'interface descriptions' $(REDOCLY) lint --config api/redocly.yaml api/openapi.yaml api/asyncapi.yaml
 	@$(STEP) 'simulation: 240 seeds' go test ./test/simulation -count=1 -seeds=240
-	@STRICT_TESTS=true $(STEP) 'tests' go test -race -timeout 30m ./...
+	@STRICT_TESTS=true $(STEP) 'tests' go test -race -p 4 -timeout 30m ./...
 	@$(STEP) 'Helm chart' go -C test/helm test -count=1 ./...
 	@$(STEP) 'sdk: npm ci' $(MAKE) -s $(SDK)/node_modules/.package-lock.json
 	@$(STEP) 'sdk: types' $(NPM) $(SDK) run --silent typecheck
