@@ -51,7 +51,8 @@ test: ## Run all checks and tests; installs missing servers
 	@$(STEP) 'examples: go mod tidy' go -C examples/runtime-go mod tidy $(TIDY)
 	@$(MAKE) lint
 	@$(STEP) 'interface descriptions' $(REDOCLY) lint --config api/redocly.yaml api/openapi.yaml api/asyncapi.yaml
-	@$(STEP) 'simulation: 240 seeds' go test ./test/simulation -count=1 -seeds=240
+	@$(STEP) 'simulation: overlay' $(MAKE) -s $(OVERLAY)
+	@$(STEP) 'simulation: 300 seeds' $(SIMULATION) -seeds=300
 	@STRICT_TESTS=true $(STEP) 'tests' go test -race -p 4 -timeout 30m ./...
 	@$(STEP) 'Helm chart' go -C test/helm test -count=1 ./...
 	@$(STEP) 'sdk: npm ci' $(MAKE) -s $(SDK)/node_modules/.package-lock.json
@@ -61,9 +62,17 @@ test: ## Run all checks and tests; installs missing servers
 	@$(STEP) 'playground: types' $(NPM) $(WEB) run --silent typecheck
 	@$(STEP) 'playground: tests in Chromium' $(NPM) $(WEB) run --silent test
 
+# The overlay makes the Go runtime of the test deterministic, so that a seed replays
+# exactly.
+OVERLAY := bin/overlay/overlay.json
+SIMULATION := go test -vet=off -overlay=$(OVERLAY) ./test/simulation -count=1
+.PHONY: $(OVERLAY)
+$(OVERLAY):
+	@go run ./test/simulation/overlay $(@D)
+
 # Every run uses new seeds. A failing seed is printed with its trace.
-simulate: ## Simulate faults until one is found; SEED=n replays a seed
-	go test ./test/simulation -run '^TestSeeds$$' -v -count=1 -timeout 0 $(if $(SEED),-seed=$(SEED),-forever)
+simulate: $(OVERLAY) ## Simulate faults until one is found; SEED=n replays a seed
+	$(SIMULATION) -run '^TestSeeds$$' -v -timeout 0 $(if $(SEED),-seed=$(SEED),-forever)
 
 bench: ## Compare with baselines in one run and print ratios
 	go run ./test/bench $(ARGS)

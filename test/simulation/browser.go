@@ -49,19 +49,6 @@ type event struct {
 	leave time.Duration // drop the connection and stay away for this time
 }
 
-// handshake lets the ledger relate an attempt to what the store executes for it.
-type handshake struct {
-	record  *channelRecord
-	process *serviceProcess
-	started time.Time
-}
-
-func (h *handshake) finished(err error) {
-	if err != nil {
-		h.record.handshakeFailed(h.process.host, err)
-	}
-}
-
 const (
 	connectTimeout = 10 * time.Second
 	pongTimeout    = 10 * time.Second
@@ -174,10 +161,9 @@ func (b *browser) connect() {
 	conn.down = newPipe(b.path, toClient, b.conns, func(c chunk) { b.events.put(event{conn: conn, chunk: c}) })
 	var socket *serverSocket
 	succeeds := b.connectionID
-	attempt := &handshake{record: b.record, process: target, started: time.Now()}
 	conn.up = newPipe(b.path, toServer, b.conns, func(c chunk) {
 		if socket == nil { // the first chunk is the request
-			socket = target.serve(conn, b.info, succeeds, resume, attempt)
+			socket = target.serve(conn, b.record, b.info, succeeds, resume)
 			return
 		}
 		if c.eof {

@@ -44,9 +44,12 @@
 // Every decision depends on the seed, the actor and the virtual time only: each
 // actor has its own random numbers, crypto/rand is seeded, and delays have
 // nanoseconds, so that two events rarely happen at the same instant. One thread
-// runs all goroutines, and the garbage collector is off during a run. The order of
-// goroutines that become runnable at the same instant is still up to the Go
-// scheduler, as are select and the iteration of maps. In about one of ten seeds
-// two traces therefore differ in an event that happens later. Such a run is
-// valid, but a violation that depends on this order may need several replays.
+// runs all goroutines, and the garbage collector is off during a run.
+//
+// The Go runtime makes other choices at random or by the real time: which of
+// several ready cases a select takes, where the iteration of a map starts, which of
+// two timers at the same instant fires first, when it preempts a goroutine. The
+// command in overlay takes this out of the runtime of the test. The Makefile uses
+// it, and then a seed replays exactly. Without it, a run is valid too, but a
+// violation may need several replays.
 package simulation

@@ -2,6 +2,7 @@ package simulation
 
 import (
 	"fmt"
+	"slices"
 	"sync"
 	"time"
 
@@ -88,7 +89,9 @@ type channelRecord struct {
 	finalCode                channel.CloseCode
 	online                   bool
 	absences                 []absence
-	failedOpen               map[*host]time.Time
+	handshakes               map[*host]int           // that are under way
+	lastHandshake            map[*host]time.Time     // when one ended
+	attaches                 map[*runtimeProcess]int // calls of Attach that are under way
 }
 
 // absence is a time without a ready connection.
@@ -206,18 +209,26 @@ func (r *channelRecord) refused(code fault.Code) {
 	}
 }
 
-func (r *channelRecord) handshakeFailed(h *host, _ error) {
+func (r *channelRecord) handshakeStarted(h *host) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.failedOpen[h] = time.Now()
+	r.handshakes[h]++
 }
 
-// failedHandshake returns when the last handshake on a host failed.
+func (r *channelRecord) handshakeEnded(h *host) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.handshakes[h]--
+	r.lastHandshake[h] = time.Now()
+}
+
+// failedHandshake reports whether a request that a host sent for a handshake is
+// executed although its handshake has failed: none is under way. A process that
+// crashed did not report anything.
 func (r *channelRecord) failedHandshake(h *host) (at time.Time, failed bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	at, failed = r.failedOpen[h]
-	return at, failed
+	return r.lastHandshake[h], r.handshakes[h] == 0 && h.alive()
 }
 
 func (r *channelRecord) connected(string) {
@@ -261,8 +272,11 @@ func (r *channelRecord) tenureEnded(t *tenure) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	t.until = time.Now()
-	if r.active == t {
-		r.active = nil
+	r.active = nil
+	for _, other := range r.tenures {
+		if other.until.IsZero() {
+			r.active = other
+		}
 	}
 }
 
@@ -273,9 +287,27 @@ func (r *channelRecord) claimLost(t *tenure) {
 		r.runtimeTold(t.process) // the store may have lost the claim itself
 		return
 	}
-	if token := r.ledger.world.audit.claimOf(r.id); token != nil && token.host == t.process.host {
-		r.violation("%s lost its claim to its own process", t.process.host.name)
+	claim := r.ledger.world.audit.claimOf(r.id)
+	if claim != nil && claim.host == t.process.host && !r.claimedAgain(t, claim.sent) {
+		r.violation("%s lost its claim to a request of its own that had failed", t.process.host.name)
 	}
+}
+
+// attaching counts the calls of Attach that a process has under way.
+func (r *channelRecord) attaching(p *runtimeProcess, change int) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.attaches[p] += change
+}
+
+// claimedAgain reports whether the process of a tenure has claimed the channel once
+// more since: when it starts, it attaches to its channels while it accepts offers.
+func (r *channelRecord) claimedAgain(t *tenure, since time.Time) bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.attaches[t.process] > 0 || slices.ContainsFunc(r.tenures, func(other *tenure) bool {
+		return other != t && other.process == t.process && !other.from.Before(since)
+	})
 }
 
 // delivered records an entry that Receive returned.

@@ -137,7 +137,9 @@ func (p *runtimeProcess) pause(d time.Duration) {
 func (p *runtimeProcess) attach(r *channelRecord) {
 	for p.ctx.Err() == nil {
 		ctx, cancel := context.WithTimeout(p.ctx, 5*time.Second)
+		r.attaching(p, 1)
 		c, err := p.client.Attach(ctx, r.id)
+		r.attaching(p, -1)
 		cancel()
 		switch {
 		case err == nil:

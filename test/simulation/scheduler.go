@@ -174,7 +174,7 @@ func (w *world) build(t *testing.T) {
 		if _, err := w.db.CreateSession(t.Context(), s, session.IdempotencyRecord{}, time.Time{}); err != nil {
 			t.Fatal(err)
 		}
-		r := &channelRecord{ledger: w.ledger, id: s.ID, name: name, entries: map[string]string{}, toldTenure: map[*tenure]bool{}, failedOpen: map[*host]time.Time{}}
+		r := &channelRecord{ledger: w.ledger, id: s.ID, name: name, entries: map[string]string{}, toldTenure: map[*tenure]bool{}, handshakes: map[*host]int{}, lastHandshake: map[*host]time.Time{}, attaches: map[*runtimeProcess]int{}}
 		w.ledger.channels = append(w.ledger.channels, r)
 		w.browsers = append(w.browsers, &browser{
 			world: w, name: name, record: r, path: newHost(w, name), rng: w.rng(name), events: newMailbox[event](), seen: map[string]bool{},

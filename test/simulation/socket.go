@@ -42,18 +42,18 @@ type serverSocket struct {
 }
 
 // serve handles a handshake and then the socket.
-func (p *serviceProcess) serve(conn *wireConn, info channel.SessionInfo, succeeds, resume string, attempt *handshake) *serverSocket {
+func (p *serviceProcess) serve(conn *wireConn, record *channelRecord, info channel.SessionInfo, succeeds, resume string) *serverSocket {
 	s := &serverSocket{process: p, conn: conn, inbox: newMailbox[chunk](), ended: make(chan struct{}), gone: make(chan struct{})}
 	if !p.add(s) {
 		conn.down.end()
 		close(s.ended)
 		return s
 	}
-	p.instance.world.running.Go(func() { s.run(info, succeeds, resume, attempt) })
+	p.instance.world.running.Go(func() { s.run(record, info, succeeds, resume) })
 	return s
 }
 
-func (s *serverSocket) run(info channel.SessionInfo, succeeds, resume string, attempt *handshake) {
+func (s *serverSocket) run(record *channelRecord, info channel.SessionInfo, succeeds, resume string) {
 	defer close(s.ended)
 	ctx, cancel := context.WithCancel(s.process.ctx)
 	defer cancel()
@@ -64,8 +64,9 @@ func (s *serverSocket) run(info channel.SessionInfo, succeeds, resume string, at
 		case <-ctx.Done():
 		}
 	}()
+	record.handshakeStarted(s.process.host)
 	opened, err := s.process.channels.Open(ctx, info, succeeds, resume)
-	attempt.finished(err)
+	record.handshakeEnded(s.process.host)
 	if err != nil {
 		s.conn.down.notify(refusal{fault.From(err).Code})
 		s.conn.down.end()
