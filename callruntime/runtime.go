@@ -47,7 +47,7 @@ var (
 	ErrClosed          = errors.New("channel or runtime is closed")
 
 	ErrWorkItemNotFound = errors.New("work item not found")
-	ErrWorkItemExists   = errors.New("another work item with this ID exists")
+	ErrWorkItemExists   = errors.New("another work item with this ID or credential exists")
 )
 
 // replyErrors maps the replies of the scripts to errors; nil means success.

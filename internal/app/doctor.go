@@ -284,7 +284,7 @@ func (d *diagnosis) appendfsync(ctx context.Context, node redisstore.Node) {
 	case "always":
 		d.add(check, value+" on "+node.Name, nil)
 	case "everysec":
-		d.warn(check, "everysec on %s: a machine crash loses up to a second of acknowledged frames and callbacks. Set it to always to keep them", node.Name)
+		d.warn(check, "everysec on %s: a machine crash loses up to 2 s of acknowledged frames and callbacks. Set it to always to keep them", node.Name)
 	case "":
 		d.add(check, fmt.Sprintf("not readable on %s: make sure that it is always, or everysec", node.Name), nil)
 	default:

@@ -9,7 +9,7 @@
 -- ARGV[7]  entry to add to the stream when the work item times out
 -- ARGV[8]  ID of the newest work item that is awaited and not expired; may be empty
 -- returns  {'awaited', deadline in Unix ms}, also if called again with the same credential;
---          {'exists'} if another work item has this ID; {'ended'}, {'not_found'}, {'claim_lost'}, or {'lost'}, also if the work item in ARGV[8] is lost
+--          {'exists'} if another work item has this ID or credential; {'ended'}, {'not_found'}, {'claim_lost'}, or {'lost'}, also if the work item in ARGV[8] is lost
 --
 -- Atomic so that work items of several processes have one order.
 local MAX_TTL = 86400000 -- ms
@@ -29,9 +29,9 @@ if channel.state == 'open' and isItemLost(ARGV[8]) then
   reportLoss()
   return { 'lost' }
 end
-local known = redis.call('HGET', WORK, '@' .. id)
+local known, used = unpack(redis.call('HMGET', WORK, '@' .. id, digest))
 if known == digest then return { 'awaited', tostring(findCredential(digest).deadline) } end
-if known then return { 'exists' } end
+if known or used then return { 'exists' } end
 if channel.state == 'ended' then return { 'ended' } end
 
 local deadline, number, oldDueAt = now + ttl, 0, dueAt

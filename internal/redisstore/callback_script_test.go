@@ -2,6 +2,7 @@ package redisstore
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"regexp"
 	"slices"
@@ -93,6 +94,19 @@ func TestAwaitRejectsTTLOverOneDay(t *testing.T) {
 	}
 	if err := await("86400000"); err != nil {
 		t.Errorf("TTL of 24 hours: %v", err)
+	}
+}
+
+func TestCredentialBelongsToOneWorkItem(t *testing.T) {
+	d := newCallbackFixture(t, redisOptions(servers.StartRedis(t)), nil)
+	first := callruntime.AwaitOptions{WorkItemID: "first", Token: callruntime.NewToken()}
+	d.await(first)
+	d.await(first) // again
+	if _, err := d.Await(t.Context(), callruntime.AwaitOptions{WorkItemID: "second", Token: first.Token}); !errors.Is(err, callruntime.ErrWorkItemExists) {
+		t.Errorf("second work item with the same credential: %v, want ErrWorkItemExists", err)
+	}
+	if items, err := d.WorkItems(t.Context()); err != nil || len(items) != 1 || items[0].ID != "first" {
+		t.Errorf("open items: %+v, %v; want the first", items, err)
 	}
 }
 

@@ -95,6 +95,9 @@ func workItemTimeouts(t *testing.T, opts Options) {
 		if got, want := d.events(), "head timeout:expiring last"; got != want {
 			t.Errorf("events on the runtime stream: %s, want %s", got, want)
 		}
+		if items, err := d.WorkItems(t.Context()); err != nil || len(items) != 0 {
+			t.Errorf("open items: %+v, %v; want none", items, err)
+		}
 	})
 	t.Run("detected by another operation", func(t *testing.T) {
 		d := newCallbackFixture(t, opts, nil)
