@@ -80,7 +80,7 @@ func TestDoctorWarnsOfLossInFailures(t *testing.T) {
 	} {
 		master.MustDo("CONFIG", "SET", "min-replicas-to-write", tt.minToWrite)
 		text, healthy := runDoctor(t, boot.Env{"REDIS_URL": master.URL(), "KV_MIN_REPLICAS": tt.minReplicas})
-		for _, want := range []string{"warn  appendfsync", "loses up to a second", tt.want} {
+		for _, want := range []string{"warn  appendfsync", "loses up to 2 s", tt.want} {
 			if !healthy || !strings.Contains(text, want) {
 				t.Errorf("healthy: %v, want true and %q in\n%s", healthy, want, text)
 			}
