@@ -1,16 +1,44 @@
 import type { TimelineEvent } from "./api.js";
-import { byId } from "./dom.js";
+import { byId, make } from "./dom.js";
+
+/** A button of the inspector. */
+interface Action {
+  label: string;
+  applies(event: TimelineEvent): boolean;
+  run(event: TimelineEvent): unknown;
+}
+
+const actions: Action[] = [];
+
+/**
+ * Adds a button to the inspector. It is shown for the events to which it applies. If run returns a text or a promise of
+ * one, the button shows it instead of its label.
+ */
+export function addInspectorAction(label: string, applies: Action["applies"], run: Action["run"]): void {
+  actions.push({ label, applies, run });
+}
+
+/** Copies a text to the clipboard, or selects it in the element that shows it if the browser denies access. */
+export async function copyText(text: string, shownIn: HTMLElement): Promise<string> {
+  try {
+    await navigator.clipboard.writeText(text);
+    return "Copied";
+  } catch {
+    shownIn.textContent = text;
+    getSelection()?.selectAllChildren(shownIn);
+    return "Selected: copy by hand";
+  }
+}
+
+addInspectorAction("Copy JSON", () => true, (event) => copyText(JSON.stringify(event, null, 2), byId("json")));
 
 /** Shows the selected event as JSON. */
 export class Inspector {
   private readonly panel = byId("inspector");
-  private readonly json = byId("json");
-  private readonly copy = byId<HTMLButtonElement>("copy");
   private selected: HTMLElement | undefined;
 
   constructor(private readonly list: HTMLElement) {
     byId("dismiss").onclick = () => this.close();
-    this.copy.onclick = () => void this.copyToClipboard();
     byId("timeline").parentElement!.addEventListener("keydown", ({ key }) => {
       if (key === "Escape") this.close();
     });
@@ -19,8 +47,8 @@ export class Inspector {
   open(event: TimelineEvent, row: HTMLElement): void {
     this.select(row);
     byId("inspector-title").textContent = event.title;
-    this.json.textContent = JSON.stringify(event, null, 2);
-    this.copy.textContent = "Copy JSON";
+    byId("json").textContent = JSON.stringify(event, null, 2);
+    byId("inspector-actions").replaceChildren(...actions.filter(({ applies }) => applies(event)).map((action) => actionButton(action, event)));
     this.panel.hidden = false;
     row.scrollIntoView({ block: "nearest" });
   }
@@ -39,14 +67,13 @@ export class Inspector {
     this.selected = row;
     row?.setAttribute("aria-current", "true");
   }
+}
 
-  private async copyToClipboard(): Promise<void> {
-    try {
-      await navigator.clipboard.writeText(this.json.textContent ?? "");
-      this.copy.textContent = "Copied";
-    } catch {
-      getSelection()?.selectAllChildren(this.json); // no clipboard access
-      this.copy.textContent = "Selected: copy by hand";
-    }
-  }
+function actionButton({ label, run }: Action, event: TimelineEvent): HTMLElement {
+  const button = make("button", { type: "button" }, label);
+  button.onclick = async () => {
+    const text = await run(event);
+    if (typeof text === "string") button.textContent = text;
+  };
+  return button;
 }
