@@ -23,6 +23,9 @@ const (
 	cancelInterval = 100 * time.Millisecond
 	// releaseAttempts bounds how long release retries: an outage of a minute.
 	releaseAttempts = int(time.Minute / storeTimeout)
+	// confirmDelay is the time after which a connection that was detached is detached
+	// again. It is longer than replicas are behind their master.
+	confirmDelay = 20 * time.Second
 )
 
 // Socket is the transport of a connection. Its methods do not block.
@@ -110,10 +113,13 @@ func (c *Connection) Close() {
 	c.service.sessions.Touch(c.session.SessionID)
 	ctx, cancel := context.WithTimeout(context.Background(), storeTimeout)
 	defer cancel()
-	if err := c.detach(ctx); err != nil {
-		c.service.log.WarnContext(ctx, "connection not detached; will retry", "session_id", c.session.SessionID, "error", err)
-		c.release() // the store may have lost entries that only this connection knows
+	err := c.detach(ctx)
+	if err == nil {
+		c.release(confirmDelay)
+		return
 	}
+	c.service.log.WarnContext(ctx, "connection not detached; will retry", "session_id", c.session.SessionID, "error", err)
+	c.release(0)
 }
 
 func (c *Connection) detach(ctx context.Context) error {
@@ -128,17 +134,22 @@ func (c *Connection) cancelAttach(deadline time.Time) {
 	defer cancel()
 	for c.detach(ctx) != nil {
 		if sleep.For(ctx, cancelInterval) != nil {
-			c.release()
+			c.release(0)
 			return
 		}
 	}
 }
 
-// release detaches a connection in the background after Detach has failed. Attach
-// may have succeeded before its reply was lost, and a session that rejects
-// duplicates would be in use until the lease expires.
-func (c *Connection) release() {
+// release detaches a connection in the background. After Detach has failed, Attach may
+// have succeeded before its reply was lost, and a session that rejects duplicates would
+// be in use until the lease expires. After Detach has succeeded, a failover can lose it
+// together with the newest acknowledged entry, which only this connection knows:
+// detaching again after a delay reports that loss.
+func (c *Connection) release(delay time.Duration) {
 	_ = c.service.tasks.Go(context.Background(), func(ctx context.Context) {
+		if sleep.For(ctx, delay) != nil {
+			return
+		}
 		for range releaseAttempts {
 			if c.detach(ctx) == nil || sleep.For(ctx, storeTimeout) != nil {
 				return

@@ -106,6 +106,24 @@ func TestHeartbeatClosesLostConnection(t *testing.T) {
 	}
 }
 
+// A failover can lose a Detach that succeeded together with the newest acknowledged
+// entry. Only the connection knows that entry.
+func TestClosedConnectionIsDetachedAgain(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m := &memory{outcome: Appended}
+		c, socket := openConnection(t, m, "")
+		c.Start(socket)
+		handle(t, c, object(set("messageId", "00000000-0000-0000-0000-000000000001")))
+		c.Close()
+		synctest.Wait()
+		detached := m.releases()
+		time.Sleep(confirmDelay + time.Second)
+		if got := m.releases(); got != detached+1 || m.owner.LastEntry != "1-1" {
+			t.Errorf("detached %d times after Close, with newest entry %q, want once with 1-1", got-detached, m.owner.LastEntry)
+		}
+	})
+}
+
 func TestCloseCancelsAndAwaitsBackgroundWork(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m := &memory{complete: true}

@@ -193,6 +193,7 @@ func openConnection(t *testing.T, m *memory, resume string) (*Connection, *fakeS
 	t.Helper()
 	limits := Limits{PingIntervalMs: 1000, FrameBytes: 65536, QueuedBytes: 1 << 20, FramesPerSecond: 1000, AudioBytesPerSecond: 1000}
 	s := NewService(m, m, limits, slog.New(slog.DiscardHandler), nil)
+	t.Cleanup(s.Close)
 	c, err := s.Open(t.Context(), SessionInfo{Offer: wire.Offer{SessionID: sessionID}, ExpiresAt: time.Now().Add(time.Hour)}, "", resume)
 	if err != nil {
 		t.Fatal(err)
