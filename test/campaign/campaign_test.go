@@ -131,7 +131,8 @@ func (c *campaign) pace() {
 
 // probe waits until every browser has completed an operation that starts from now
 // on. As operations of a session complete in order, earlier ones are then completed
-// or lost. An operation that takes long may be lost and is repeated.
+// or lost. An operation that takes long may be lost and is repeated, but not so soon
+// that the repetitions keep an overloaded machine busy.
 func (c *campaign) probe(browsers []*browser) {
 	c.t.Helper()
 	since := time.Now()
@@ -141,7 +142,7 @@ func (c *campaign) probe(browsers []*browser) {
 			for _, b := range waiting {
 				b.start(true)
 			}
-			repeat = time.Now().Add(10 * time.Second)
+			repeat = time.Now().Add(time.Minute)
 		}
 		if !pause(c.ctx, 20*time.Millisecond) {
 			return

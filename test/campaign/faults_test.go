@@ -153,8 +153,10 @@ func rollingRestart(c *campaign, _ int) {
 }
 
 // storm connects additional browsers, and then cuts all sockets at the same time.
-// The additional sessions are deleted later.
+// Each has one operation under way, and there is no other traffic. The additional
+// sessions are deleted later.
 func storm(c *campaign, _ int) {
+	c.traffic.Store(false)
 	c.join(c.size.storm - len(c.members()))
 	for _, b := range c.members() {
 		b.start(true)

@@ -56,7 +56,7 @@ func newSize(scale float64) size {
 	scaled := func(n int) int { return max(20, int(float64(n)*scale)) }
 	return size{
 		browsers: scaled(1000), storm: scaled(5000), operations: cmp.Or(*count, scaled(100_000)), cycles: 2, rate: scaled(300),
-		lease: 15 * time.Second, ping: 10 * time.Second,
+		lease: 15 * time.Second, ping: 25 * time.Second, // the defaults
 		reconnect: [2]time.Duration{time.Second, 30 * time.Second}, // as in the SDK
 	}
 }
