@@ -132,7 +132,7 @@ func (c *campaign) pace() {
 // probe waits until every browser has completed an operation that starts from now
 // on. As operations of a session complete in order, earlier ones are then completed
 // or lost. An operation that takes long may be lost and is repeated, but not so soon
-// that the repetitions keep an overloaded machine busy.
+// that the repetitions of many browsers keep the machine busy.
 func (c *campaign) probe(browsers []*browser) {
 	c.t.Helper()
 	since := time.Now()
@@ -142,7 +142,7 @@ func (c *campaign) probe(browsers []*browser) {
 			for _, b := range waiting {
 				b.start(true)
 			}
-			repeat = time.Now().Add(time.Minute)
+			repeat = time.Now().Add(10*time.Second + time.Duration(len(browsers))*10*time.Millisecond)
 		}
 		if !pause(c.ctx, 20*time.Millisecond) {
 			return
