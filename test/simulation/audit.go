@@ -18,6 +18,8 @@ type audit struct {
 	owners map[string]*holder // by channel
 	claims map[string]*holder
 	frames map[string]int // by message ID, how often it was handed to the store
+
+	steppedAt time.Time // last step of the store's clock
 }
 
 // holder is the connection or claim that has a channel.
@@ -37,6 +39,20 @@ func (a *audit) reset() {
 	defer a.mu.Unlock()
 	clear(a.owners)
 	clear(a.claims)
+}
+
+// clockStepped records a step of the store's clock. Of two requests before and after
+// it, the store cannot tell which one is older.
+func (a *audit) clockStepped() {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.steppedAt = time.Now()
+}
+
+// isOutdated reports whether a command that takes something over was sent before that
+// of the present holder.
+func (a *audit) isOutdated(c command, old *holder) bool {
+	return old != nil && old.sent.After(c.sent.Add(clockError)) && c.sent.After(a.steppedAt)
 }
 
 func (a *audit) claimOf(channelID string) *holder {
@@ -77,12 +93,12 @@ func (a *audit) executed(c command) {
 		if at, failed := record.failedHandshake(c.host); failed {
 			record.violation("a handshake of %s took the session over %v after it had failed", c.host.name, c.at.Sub(at).Round(time.Millisecond))
 		}
-		if old := a.owners[c.channel]; old != nil && old.sent.After(c.sent.Add(clockError)) {
+		if old := a.owners[c.channel]; a.isOutdated(c, old) {
 			record.violation("a handshake that %s asked for %v earlier replaced that of %s", c.host.name, old.sent.Sub(c.sent).Round(time.Millisecond), old.host.name)
 		}
 		a.owners[c.channel] = &holder{argv[0], c.host, c.sent}
 	case c.script == "claim" && outcome == "claimed" && argv[3] != "renew":
-		if old := a.claims[c.channel]; old != nil && old.id != argv[1] && old.sent.After(c.sent.Add(clockError)) {
+		if old := a.claims[c.channel]; a.isOutdated(c, old) && old.id != argv[1] {
 			record.violation("a claim that %s asked for %v earlier replaced the claim of %s", c.host.name, old.sent.Sub(c.sent).Round(time.Millisecond), old.host.name)
 		}
 		a.claims[c.channel] = &holder{argv[1], c.host, c.sent}

@@ -194,6 +194,7 @@ func (f *injector) stepClock(at time.Duration) {
 	f.at(at, func() {
 		f.trace("scheduler", "steps the store's clock by %v", by)
 		f.store.step(by)
+		f.audit.clockStepped()
 	})
 }
 

@@ -114,7 +114,7 @@ func (s *store) trapped(args []string) (found trap) {
 	defer s.mu.Unlock()
 	name, _ := s.world.scripts.apply(args)
 	for i, t := range s.traps {
-		if t.script == name {
+		if t.script == name && !s.world.calm() {
 			s.traps = slices.Delete(s.traps, i, i+1)
 			return t
 		}
