@@ -24,14 +24,40 @@ function tryStorage<Value>(operation: () => Value): Value | undefined {
   }
 }
 
-/** Sets up the tabs. On a narrow screen only the column of the selected tab is visible. */
+/** On a narrow screen the conversation is a tab; on a wide one it is always visible, next to the panels. */
+const narrow = matchMedia("(max-width: 1023px)");
+const tabs = () => [...document.querySelectorAll<HTMLButtonElement>("[role=tab]")];
+
+/** Sets up the tabs. The arrow keys, Home and End move between them. */
 export function setUpTabs(): void {
-  const tabs = document.querySelectorAll<HTMLButtonElement>("nav button");
-  for (const tab of tabs) {
-    tab.onclick = () => {
-      document.querySelector("main")!.dataset.tab = tab.dataset.tab;
-      for (const other of tabs) other.ariaPressed = String(other === tab);
-      window.dispatchEvent(new Event("resize"));
-    };
+  for (const tab of tabs()) {
+    tab.hidden = tab.dataset.tab !== "talk" && !byId(`tab-${tab.dataset.tab}`).childElementCount;
+    tab.onclick = () => showTab(tab.dataset.tab!);
   }
+  byId("tabs").onkeydown = (event) => {
+    const visible = tabs().filter(({ offsetWidth }) => offsetWidth);
+    const index = visible.indexOf(document.activeElement as HTMLButtonElement);
+    const target = { ArrowLeft: index - 1, ArrowRight: (index + 1) % visible.length, Home: 0, End: -1 }[event.key];
+    if (target === undefined) return;
+    event.preventDefault();
+    const tab = visible.at(target)!;
+    tab.focus();
+    showTab(tab.dataset.tab!);
+  };
+  narrow.onchange = () => {
+    if (!narrow.matches && document.querySelector("main")!.dataset.tab === "talk") showTab("timeline");
+  };
+  showTab(narrow.matches ? "talk" : "timeline");
+}
+
+/** Shows a panel: the element with the ID tab-NAME. */
+export function showTab(name: string): void {
+  document.querySelector("main")!.dataset.tab = name;
+  for (const tab of tabs()) {
+    const selected = tab.dataset.tab === name;
+    tab.ariaSelected = String(selected);
+    tab.tabIndex = selected ? 0 : -1;
+  }
+  for (const panel of document.querySelectorAll<HTMLElement>("[role=tabpanel]")) panel.hidden = panel.id !== `tab-${name}`;
+  window.dispatchEvent(new Event("resize"));
 }

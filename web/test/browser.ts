@@ -89,6 +89,11 @@ export class Playground implements AsyncDisposable {
     return this.page.getByRole("button", { name, exact: true }).click();
   }
 
+  /** Shows a panel by the name of its tab. */
+  showTab(name: string): Promise<void> {
+    return this.page.getByRole("tab", { name, exact: true }).click();
+  }
+
   /** The messages of the conversation that contain the text. */
   message(text: string): Locator {
     return this.page.getByRole("log").getByRole("listitem").filter({ hasText: text });

@@ -163,6 +163,7 @@ test("speech is decoded, drawn and counted, and cached the second time", async (
   expect(drawnHeight).toBeGreaterThan(0.2);
   await playground.click("Mute");
   expect(await playground.page.getByRole("button", { name: "Mute" }).getAttribute("aria-pressed")).toBe("true");
+  await playground.showTab("Usage");
   await expect.poll(() => playground.page.locator("#hits").textContent(), { timeout: 60_000 }).toMatch(/^[1-9]/);
   await playground.page.getByRole("img", { name: /\d characters billed, [1-9]\d* from the cache/ }).waitFor();
   await playground.page.waitForFunction(() => document.querySelector("#cached")!.textContent !== "0");
@@ -178,6 +179,7 @@ test("the usage chart shows the latest selection even if responses arrive late",
     if (group === "voice") await released;
     await route.fulfill(report(`by ${group}`));
   });
+  await playground.showTab("Usage");
   const grouping = playground.page.locator("#grouping");
   const requested = playground.page.waitForRequest(/groupBy=voice/);
   await grouping.selectOption("voice");
@@ -253,6 +255,23 @@ test("rows with several audio frames stay in chronological order", async () => {
   expect(times).toEqual(times.toSorted());
 });
 
+test("the arrow keys select a tab, and the conversation stays visible when the window becomes wide", async () => {
+  await using playground = await open({ viewport: { width: 390, height: 844 } });
+  const { page } = playground;
+  const selected = () => page.getByRole("tab", { selected: true }).textContent();
+  expect(await selected()).toBe("Talk");
+  await page.getByRole("tab", { selected: true }).focus();
+  await page.keyboard.press("ArrowRight");
+  expect([await selected(), await page.getByRole("log").isVisible()]).toEqual(["Timeline", false]);
+  await page.keyboard.press("End");
+  expect(await page.getByRole("tabpanel", { name: "Usage" }).isVisible()).toBe(true);
+  await page.keyboard.press("ArrowRight");
+  expect(await selected()).toBe("Talk");
+  await page.setViewportSize({ width: 1440, height: 900 });
+  await page.getByRole("tabpanel", { name: "Timeline" }).waitFor();
+  expect([await page.getByRole("log").isVisible(), await page.getByRole("tab", { name: "Talk" }).isVisible()]).toEqual([true, false]);
+});
+
 test("the timeline can be paused and cleared", async () => {
   await using playground = await open();
   await playground.start();
@@ -319,9 +338,9 @@ test.each([320, 375])("no elements overlap at %i pixels width", async (width) =>
   await playground.waitForState("Offline, waiting for the network");
   await playground.screenshot(`playground-${width}-offline`);
   expect(await overlapping("header")).toEqual([]);
-  await playground.click("Timeline");
+  await playground.showTab("Timeline");
   await playground.timelineEvent("service to runtime: session").first().waitFor();
-  expect(await overlapping("[data-column=timeline] > .bar")).toEqual([]);
+  expect(await overlapping("#tab-timeline > .bar")).toEqual([]);
   expect(await playground.page.locator("#timeline").evaluate((list) => list.scrollWidth <= list.clientWidth)).toBe(true);
   await playground.screenshot(`playground-${width}-timeline`);
   playground.errors.splice(0); // errors of the missing network
@@ -340,13 +359,13 @@ test.each([
   await playground.message("Hello! How are you?").waitFor();
   await playground.send("transfer me abroad");
   await playground.message("A transfer was denied").waitFor();
-  for (const panel of name === "phone" ? ["Talk", "Timeline", "Speech"] : [""]) {
-    if (panel) await playground.click(panel);
-    if (panel !== "Talk" && panel !== "Speech") await playground.timelineEvent("transfer denied: target_not_allowed").click();
+  for (const panel of (await playground.page.getByRole("tab").allTextContents())) {
+    await playground.showTab(panel);
+    if (panel === "Timeline") await playground.timelineEvent("transfer denied: target_not_allowed").click();
     await playground.page.evaluate(axe);
     const { violations } = (await playground.page.evaluate("axe.run()")) as AxeResults;
     expect(violations.map(({ id, nodes }) => `${id}: ${nodes.map(({ html }) => html).join(" ")}`)).toEqual([]);
     expect(await playground.page.evaluate(() => document.documentElement.scrollWidth <= innerWidth), "the page does not scroll sideways").toBe(true);
-    await playground.screenshot(`playground-${name}${panel && `-${panel.toLowerCase()}`}`);
+    await playground.screenshot(panel === "Timeline" ? `playground-${name}` : `playground-${name}-${panel.toLowerCase()}`);
   }
 });
