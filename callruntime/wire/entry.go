@@ -108,8 +108,11 @@ type Entry struct {
 
 	Message *ChannelMessage `json:"message,omitzero"` // frame
 
-	Event string         `json:"event,omitzero"` // session, bot_event, bot_operation
-	Value jsontext.Value `json:"value,omitzero"` // bot_event
+	Event string `json:"event,omitzero"` // session, bot_event, bot_operation
+	// Recovered is false in a session's connected event if the browser could not get
+	// all messages that it missed; otherwise nil.
+	Recovered *bool          `json:"recovered,omitzero"`
+	Value     jsontext.Value `json:"value,omitzero"` // bot_event
 
 	BotMessage
 
@@ -191,6 +194,7 @@ func (e *Entry) AppendTo(buf []byte) ([]byte, error) {
 	o.text("workItemId", e.WorkItemID)
 	o.value("message", e.Message, e.Message != nil)
 	o.text("event", e.Event)
+	o.value("recovered", e.Recovered, e.Recovered != nil)
 	o.raw("value", e.Value)
 	e.BotMessage.appendTo(&o)
 	o.value("command", e.Command.Command, e.Command.Command != nil)

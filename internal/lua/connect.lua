@@ -8,7 +8,7 @@
 -- ARGV[6]  1: resume from the cursor in ARGV[7] and ARGV[8]
 -- ARGV[7]  epoch of the cursor; *: the current one
 -- ARGV[8]  ID of the cursor
--- ARGV[9]  entry that reports the connection to the runtime
+-- ARGV[9]  entry that reports the connection to the runtime; if the cursor cannot be resumed, it gets recovered:false
 -- ARGV[10] the session's offer to runtimes, a JSON object; empty: unknown
 -- ARGV[11…] arguments for opening the channel, in the order of claim.lua
 -- returns  {'attached', number of the connection, epoch, newest message ID, newest entry ID, what to offer (see takeOffer),
@@ -31,15 +31,19 @@ redis.call('HSET', META, 'connections', number, 'requestedAt', requestedAt, 'off
 touchAt = 0 -- the lease may end earlier than the one before
 keepAlive()
 save()
-addSessionEvent(ARGV[9])
 
-local recovered, missed = 0, {}
+local recovered, missed, event = 0, {}, ARGV[9]
 if ARGV[6] == '1' then
   local found = readHistoryAfter(ARGV[7] == '*' and channel.epoch or ARGV[7], ARGV[8])
-  if found then recovered, missed = 1, found end
+  if found then
+    recovered, missed = 1, found
+  else
+    event = string.sub(event, 1, -2) .. ',"recovered":false}'
+  end
 elseif number == 1 then
   trimHistory()
   missed = readHistory(1)
 end
+addSessionEvent(event)
 return { 'attached', tostring(number), channel.epoch, channel.outLast, lastEntryID(), takeOffer(), channel.chatOff == '' and 1 or 0,
   recovered, missed }

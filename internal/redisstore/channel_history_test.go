@@ -95,10 +95,15 @@ func cursors(t *testing.T, opts Options) {
 		"without an epoch":    {&channel.Cursor{ID: head.ID}, "-"},
 		"empty":               {&channel.Cursor{}, "-"},
 	}
+	observer := s.runtime("observer")
 	for name, want := range cases {
 		got := s.attach("c1", func(a *channel.AttachRequest) { a.Resume = want.cursor })
 		if got.Head != head || got.Recovered != (want.missed != "-") || texts(got.Missed) != strings.Trim(want.missed, "-") {
 			t.Errorf("attach, cursor %s: %+v, want head %+v and missed %q", name, got, head, want.missed)
+		}
+		entries, err := observer.Entries(t.Context(), s.id, got.LastEntry, 1)
+		if err != nil || len(entries) != 1 || (entries[0].Entry.Recovered != nil) != (want.cursor != nil && !got.Recovered) {
+			t.Errorf("attach, cursor %s: entry %+v, %v; want recovered:false only after a failed resume", name, entries, err)
 		}
 		if want.cursor == nil {
 			continue

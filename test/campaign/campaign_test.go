@@ -158,8 +158,8 @@ func (c *campaign) probe(browsers []*browser) {
 // run injects a fault under traffic, once per cycle.
 func (c *campaign) run(f fault, operations int) {
 	c.t.Helper()
-	if f.loses {
-		c.prepareLoss()
+	if f.prepare != nil {
+		f.prepare(c)
 	}
 	r := result{phase: c.ledger.begin(f.name), loses: f.loses}
 	members := len(c.members())

@@ -22,7 +22,8 @@ type fault struct {
 	inject func(c *campaign, cycle int) // returns when the fault has ended
 	// loses is set if the settings do not promise that acknowledged data survives.
 	// Both sides must be notified of a loss.
-	loses bool
+	loses   bool
+	prepare func(c *campaign) // changes the settings before the fault; may be nil
 	// repeated faults are left out in the small version: it has similar ones.
 	repeated bool
 }
@@ -59,20 +60,20 @@ var stages = []stage{
 		{name: "replies of Redis stall for 4 s, on half of the connections", inject: stalled(toRedis, replies)},
 		{name: "connections to Redis are slow for 4 s (50 ms more each way)", inject: slowRedis},
 		{name: "connections to Redis are reset 10 times", inject: resets(toRedis)},
-		{name: "**not promised:** machine crash with `appendfsync everysec`, Redis loses its last second", inject: loseLastSecond, loses: true},
+		{name: "**not promised:** machine crash with `appendfsync everysec`, Redis loses its last second", inject: loseLastSecond, loses: true, prepare: prepareLoss},
 	}},
 	{name: "cluster", title: clusterTitle, cluster: true, faults: []fault{
 		{name: "none", inject: func(*campaign, int) {}, repeated: true},
 		{name: "graceful failover (`CLUSTER FAILOVER`)", inject: failOver},
 		{name: "master killed (SIGKILL), replica takes over", inject: killMaster},
-		{name: "master hangs, replica takes over, master comes back", inject: hangMaster},
+		{name: "**not promised for messages:** master hangs, replica takes over, master comes back", inject: hangMaster, loses: true},
 		{name: "requests to the cluster stall for 4 s, on half of the connections", inject: stalled(toRedis, requests), repeated: true},
 		{name: "replies of the cluster stall for 4 s, on half of the connections", inject: stalled(toRedis, replies), repeated: true},
 		{name: "connections to the cluster are reset 10 times", inject: resets(toRedis), repeated: true},
 		{name: "instance killed (SIGKILL) and restarted", inject: killInstance, repeated: true},
 		{name: "runtime killed (SIGKILL) and restarted", inject: killRuntime, repeated: true},
 		{name: "rolling restart of both instances behind HAProxy", inject: rollingRestart, repeated: true},
-		{name: "**not promised:** `KV_MIN_REPLICAS=0`, master killed while its replica is 1 s behind", inject: killMasterWithLag, loses: true},
+		{name: "**not promised:** `KV_MIN_REPLICAS=0`, master killed while its replica is 1 s behind", inject: killMasterWithLag, loses: true, prepare: prepareLoss},
 	}},
 }
 
@@ -216,7 +217,7 @@ var (
 
 // prepareLoss restarts instances and runtimes. Acknowledgements don't wait for
 // replicas, and work items whose callback is lost time out soon.
-func (c *campaign) prepareLoss() {
+func prepareLoss(c *campaign) {
 	c.Env["KV_MIN_REPLICAS"] = "0"
 	c.ttl = 5 * time.Second
 	for n := range c.Instances {

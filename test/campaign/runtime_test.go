@@ -152,6 +152,9 @@ func (r *callRuntime) handle(ctx context.Context, ch *callruntime.Channel, await
 			r.report(reportTimeout, ch.ID, e.WorkItemID)
 			*awaited = slices.DeleteFunc(*awaited, settled)
 		case wire.KindSession:
+			if e.Recovered != nil {
+				r.report(reportLost, ch.ID)
+			}
 			if e.Event == "ended" {
 				err = ch.End(ctx, "session ended")
 			}
