@@ -101,46 +101,62 @@ func (b *Bot) handle(w http.ResponseWriter, r *http.Request) {
 		http.Error(w, "invalid part", http.StatusBadRequest)
 		return
 	}
+	received := time.Now()
 	w.Header().Set("Content-Type", "application/json")
 	w.WriteHeader(http.StatusAccepted)
 	_, _ = fmt.Fprintf(w, `{"parts":%d}`, len(parts))
 	b.answers.Go(func() {
 		part := parts[q.Part-1]
 		if sleep.For(b.ctx, part.after) == nil {
-			b.post(b.ctx, q, part.body(q))
+			b.post(b.ctx, q, part.body(q), received)
 		}
 	})
 }
 
 // post posts an answer with the work item's token. It retries after a network error
 // or status 503.
-func (b *Bot) post(ctx context.Context, q botRequest, body any) {
-	b.events.Publish(q.ChannelID, LaneBot, LaneService, EventCallback, fmt.Sprintf("answer from bot, part %d", q.Part), body)
+func (b *Bot) post(ctx context.Context, q botRequest, body any, received time.Time) {
+	request := Exchange{Method: http.MethodPost, URL: q.Callback.URL}
+	answer := Event{SessionID: q.ChannelID, Lane: LaneBot, To: LaneService, Kind: EventCallback, Title: fmt.Sprintf("answer from bot, part %d", q.Part),
+		IDs: []string{answerRef(q.WorkItemID)}, After: []string{requestRef(q.WorkItemID)}, Ms: milliseconds(received), HTTP: new(request)}
+	answer.HTTP.Headers = map[string]string{"Content-Type": "application/json", "token": callbackTokenPlaceholder}
+	b.events.Record(answer, body)
 	for range maxPosts {
-		status, receipt, err := doJSON(ctx, b.client, http.MethodPost, q.Callback.URL, http.Header{"Token": {q.Callback.Token}}, body)
+		start := time.Now()
+		resp, receipt, err := roundTrip(ctx, b.client, request.Method, request.URL, http.Header{"Token": {q.Callback.Token}}, body)
 		if err == nil {
-			b.events.Publish(q.ChannelID, LaneService, LaneBot, EventCallback, receiptTitle(status, receipt), jsontext.Value(receipt))
+			b.events.Record(receiptEvent(q, resp, receipt, milliseconds(start)), jsontext.Value(receipt))
 		}
-		if err == nil && status != http.StatusServiceUnavailable || ctx.Err() != nil {
+		if err == nil && resp.StatusCode != http.StatusServiceUnavailable || ctx.Err() != nil {
 			return
 		}
 		_ = sleep.For(ctx, time.Second)
 	}
 }
 
-// receiptTitle summarizes the response to a callback.
-func receiptTitle(status int, receipt []byte) string {
+// receiptEvent describes the response to a callback. It follows the callback's entries,
+// unless they are parked: then they follow it.
+func receiptEvent(q botRequest, resp *http.Response, receipt []byte, ms float64) Event {
 	var known struct {
-		Status   string
-		Commands []struct{ Type, Decision string }
-		Error    struct{ Code string }
+		Status     string
+		CallbackID string
+		Commands   []struct{ Type, Decision string }
+		Error      struct{ Code string }
 	}
 	_ = json.Unmarshal(receipt, &known, json.MatchCaseInsensitiveNames(true)) // missing members stay empty
-	title := strings.TrimSpace(fmt.Sprint(status, " ", known.Status, known.Error.Code))
+	title := strings.TrimSpace(fmt.Sprint(resp.StatusCode, " ", known.Status, known.Error.Code))
 	for _, c := range known.Commands {
 		title += ", " + c.Type + " " + c.Decision
 	}
-	return title
+	e := Event{SessionID: q.ChannelID, Lane: LaneService, To: LaneBot, Kind: EventCallback, Title: title, After: []string{answerRef(q.WorkItemID)}, Ms: ms,
+		HTTP: &Exchange{http.MethodPost, q.Callback.URL, resp.StatusCode, headersOf(resp.Header)}}
+	switch known.Status {
+	case "parked":
+		e.IDs = []string{parkedRef(q.WorkItemID)}
+	case "accepted":
+		e.After = append(e.After, routedRef(known.CallbackID))
+	}
+	return e
 }
 
 // Phrase is a sentence the bot understands and its effect.

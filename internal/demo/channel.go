@@ -56,7 +56,9 @@ func (e *channelEffects) send(t wire.MessageType, payload any) {
 	m := wire.ChannelMessage{Type: t, MessageID: e.id(), Trace: e.trace}
 	target, _ := m.Payload()
 	*target = raw
+	e.record(Event{Kind: EventMark, Title: "sends " + string(t), IDs: []string{sendingRef(m.MessageID)}}, nil)
 	e.check(e.ch.Send(e.ctx, m))
+	e.Events.Sent(e.ch.ID, m.MessageID)
 }
 
 // check records a failure. It ignores that the channel has ended or that a work item
@@ -85,27 +87,33 @@ func (e *channelEffects) askBot(q question) string {
 		e.check(err)
 		return id
 	}
-	e.publish(LaneBot, EventHTTP, fmt.Sprintf("request to bot, part %d", q.Part), struct {
-		question
-		WorkItemID string `json:"workItemId"`
-	}{q, item.ID})
+	body := botRequest{item.Kind, e.ch.ID, item.ID, q, callbackTarget{e.API + item.Path, item.Token, item.ExpiresAt.UTC()}}
+	e.recordRequest(body)
 	q.itemID = item.ID
 	e.background.Go(func() {
-		parts, err := e.postQuestion(q, item)
+		start := time.Now()
+		parts, err := e.postQuestion(body)
 		if err != nil {
 			e.publish("", EventHTTP, "bot unreachable", map[string]string{"error": err.Error()})
 			e.report(e.ctx, func(c *call) { c.botUnreachable(item.ID) })
 			return
 		}
-		e.Events.Publish(e.ch.ID, LaneBot, LaneRuntime, EventHTTP, "202 Accepted", map[string]int{"parts": parts})
+		e.Events.Record(Event{SessionID: e.ch.ID, Lane: LaneBot, To: LaneRuntime, Kind: EventHTTP, Title: "202 Accepted", After: []string{requestRef(item.ID)},
+			Ms: milliseconds(start), HTTP: &Exchange{Method: http.MethodPost, URL: e.Bot, Status: http.StatusAccepted}}, map[string]int{"parts": parts})
 		e.report(e.ctx, func(c *call) { c.botAccepted(q, parts) })
 	})
 	return item.ID
 }
 
-func (e *channelEffects) cancel(workItemID string) { e.check(e.ch.Cancel(e.ctx, workItemID)) }
+func (e *channelEffects) cancel(workItemID string) {
+	delete(e.asked, workItemID)
+	e.check(e.ch.Cancel(e.ctx, workItemID))
+}
 
-func (e *channelEffects) end(reason string) { e.check(e.ch.End(e.ctx, reason)) }
+func (e *channelEffects) end(reason string) {
+	e.record(Event{Kind: EventMark, Title: "ends", IDs: []string{endingRef}}, nil)
+	e.check(e.ch.End(e.ctx, reason))
+}
 
 func (e *channelEffects) publish(to Lane, kind EventKind, title string, data any) {
 	e.Events.Publish(e.ch.ID, LaneRuntime, to, kind, title, data)
@@ -160,6 +168,7 @@ func (e *channelEffects) stream(ctx context.Context, i item, begin func(time.Dur
 		_ = sleep.For(ctx, i.pause)
 		return i.pause, nil
 	}
+	requested := time.Now()
 	s, err := e.synthesize(ctx, i.speechRequest)
 	if err != nil {
 		return 0, err
@@ -168,7 +177,8 @@ func (e *channelEffects) stream(ctx context.Context, i item, begin func(time.Dur
 	if s.Cached {
 		title = "speech from media cache"
 	}
-	e.Events.Publish(e.ch.ID, LaneService, LaneRuntime, EventSpeech, title,
+	e.Events.Record(Event{SessionID: e.ch.ID, Lane: LaneService, To: LaneRuntime, Kind: EventSpeech, Title: title, Ms: milliseconds(requested),
+		HTTP: &Exchange{Method: http.MethodPost, URL: e.API + speech.Route, Status: http.StatusOK}},
 		map[string]any{"text": i.Text, "hash": s.Hash, "cached": s.Cached, "characters": s.Characters, "url": s.URL})
 	frames := (len(s.Audio) + frameBytes - 1) / frameBytes
 	length := time.Duration(frames) * frameDuration
@@ -190,8 +200,7 @@ func (e *channelEffects) stream(ctx context.Context, i item, begin func(time.Dur
 
 // postQuestion sends a question to the bot and returns the number of parts of its
 // answer.
-func (e *channelEffects) postQuestion(q question, item callruntime.WorkItem) (int, error) {
-	body := botRequest{item.Kind, e.ch.ID, item.ID, q, callbackTarget{e.API + item.Path, item.Token, item.ExpiresAt.UTC()}}
+func (e *channelEffects) postQuestion(body botRequest) (int, error) {
 	status, response, err := doJSON(e.ctx, e.Client, http.MethodPost, e.Bot, nil, body)
 	if err == nil && status != http.StatusAccepted {
 		err = fmt.Errorf("bot returned status %d", status)
@@ -231,17 +240,26 @@ func (e *channelEffects) callAPI(ctx context.Context, method, path string, body 
 
 // doJSON sends a request with an optional JSON body and returns the status and body of the response.
 func doJSON(ctx context.Context, client *http.Client, method, url string, header http.Header, body any) (int, []byte, error) {
+	resp, response, err := roundTrip(ctx, client, method, url, header, body)
+	if err != nil {
+		return 0, nil, err
+	}
+	return resp.StatusCode, response, nil
+}
+
+// roundTrip is like doJSON. The body of the response that it returns is closed.
+func roundTrip(ctx context.Context, client *http.Client, method, url string, header http.Header, body any) (*http.Response, []byte, error) {
 	const maxResponse = 16 << 20 // audio
 	var raw []byte
 	if body != nil {
 		var err error
 		if raw, err = json.Marshal(body); err != nil {
-			return 0, nil, err
+			return nil, nil, err
 		}
 	}
 	req, err := http.NewRequestWithContext(ctx, method, url, bytes.NewReader(raw))
 	if err != nil {
-		return 0, nil, err
+		return nil, nil, err
 	}
 	maps.Copy(req.Header, header)
 	if body != nil {
@@ -249,9 +267,9 @@ func doJSON(ctx context.Context, client *http.Client, method, url string, header
 	}
 	resp, err := client.Do(req)
 	if err != nil {
-		return 0, nil, err
+		return nil, nil, err
 	}
 	defer resp.Body.Close()
 	response, err := io.ReadAll(io.LimitReader(resp.Body, maxResponse))
-	return resp.StatusCode, response, err
+	return resp, response, err
 }

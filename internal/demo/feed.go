@@ -12,7 +12,6 @@ import (
 	"time"
 
 	"github.com/go-json-experiment/json"
-	"github.com/go-json-experiment/json/jsontext"
 
 	"telapi/callruntime"
 	"telapi/callruntime/wire"
@@ -21,7 +20,6 @@ import (
 
 const (
 	feedHeartbeat   = 15 * time.Second
-	feedSettle      = 50 * time.Millisecond  // time to collect events before they are sorted: sources deliver them out of order
 	feedLinger      = 500 * time.Millisecond // time for the last events after the end of the session
 	feedRetry       = time.Second
 	feedReadTimeout = 10 * time.Second
@@ -40,7 +38,7 @@ type Feed struct {
 }
 
 // Open returns the timeline of a session as JSON lines, in chunks. Past events come
-// first. The sequence ends when ctx or the session ends, or if the client reads too
+// first. The client puts events in order, see Event. The sequence ends when ctx or the session ends, or if the client reads too
 // slowly; the client can open it again. It can be iterated once. A session without a
 // channel has no event for its end, so Open calls ended whenever there was no event for
 // a while.
@@ -92,7 +90,7 @@ func (f *Feed) Open(ctx context.Context, sessionID string, ended func(context.Co
 type source struct {
 	sessionID string
 	list      func(ctx context.Context, sessionID, from string, count int) ([]callruntime.Delivery, error) // nil: events are all there is
-	convert   func(wire.Entry, jsontext.Value) Event
+	convert   func(callruntime.Delivery) Event
 
 	events   []Event // that are read and not sent
 	position string  // of the last event that was read
@@ -110,7 +108,7 @@ func (s *source) fill(ctx context.Context) error {
 	}
 	for _, d := range page {
 		if d.Position != s.position {
-			s.events, s.position, s.ended = append(s.events, s.convert(d.Entry, d.JSON)), d.Position, d.Entry.Kind == wire.KindChannelEnded
+			s.events, s.position, s.ended = append(s.events, s.convert(d)), d.Position, d.Entry.Kind == wire.KindChannelEnded
 		}
 	}
 	return nil
@@ -137,7 +135,7 @@ func mergeByTime(ctx context.Context, sources ...*source) iter.Seq[Event] {
 
 // watch converts the entries of an observed channel and sends them to events until
 // the channel or ctx ends. It calls stop if events is full.
-func watch(ctx context.Context, ch *callruntime.Channel, convert func(wire.Entry, jsontext.Value) Event, events chan<- Event, stop func()) {
+func watch(ctx context.Context, ch *callruntime.Channel, convert func(callruntime.Delivery) Event, events chan<- Event, stop func()) {
 	defer func() { _ = ch.Close(context.WithoutCancel(ctx)) }()
 	var lastAudio time.Time
 	for {
@@ -156,7 +154,7 @@ func watch(ctx context.Context, ch *callruntime.Channel, convert func(wire.Entry
 			d.JSON, _ = json.Marshal(d.Entry)
 		}
 		select {
-		case events <- convert(d.Entry, d.JSON):
+		case events <- convert(d):
 		default:
 			stop()
 			return
@@ -164,23 +162,22 @@ func watch(ctx context.Context, ch *callruntime.Channel, convert func(wire.Entry
 	}
 }
 
-// gather waits for an event and the events that closely follow it, and sorts them by
-// time. The batch is empty if there is none for feedHeartbeat. open is false after the
-// last batch.
+// gather waits for an event and returns it with those that wait behind it. The batch is
+// empty if there is none for feedHeartbeat. open is false after the last batch.
 func gather(ctx context.Context, events <-chan Event) (batch []Event, open bool) {
-	defer func() { slices.SortStableFunc(batch, func(a, b Event) int { return cmp.Compare(a.At, b.At) }) }()
-	timeout := time.After(feedHeartbeat)
+	select {
+	case e := <-events:
+		batch = append(batch, e)
+	case <-time.After(feedHeartbeat):
+		return nil, true
+	case <-ctx.Done():
+	}
 	for len(batch) < feedBuffer {
 		select {
 		case e := <-events:
-			if len(batch) == 0 {
-				timeout = time.After(feedSettle)
-			}
 			batch = append(batch, e)
-		case <-timeout:
-			return batch, true
-		case <-ctx.Done():
-			return batch, len(batch) > 0
+		default:
+			return batch, ctx.Err() == nil || len(batch) > 0
 		}
 	}
 	return batch, true

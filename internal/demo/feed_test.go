@@ -20,22 +20,19 @@ import (
 func TestFeedBatchesEventsAndReportsSilence(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ctx, stop := context.WithCancel(t.Context())
-		events := make(chan Event)
+		events := make(chan Event, 9)
 		start := time.Now()
 		if batch, open := gather(ctx, events); !open || len(batch) != 0 || time.Since(start) != 15*time.Second {
 			t.Errorf("batch %+v, open %v after %s; want an empty batch after 15s", batch, open, time.Since(start))
 		}
-		go func() {
-			for _, at := range []int64{3, 1, 2} {
-				events <- Event{At: at}
-			}
-			time.Sleep(time.Second)
-			events <- Event{At: 0}
-			stop()
-		}()
-		if batch, open := gather(ctx, events); !open || len(batch) != 3 || batch[0].At != 1 || batch[2].At != 3 {
-			t.Errorf("first batch %+v, open %v; want 3 events in order of time", batch, open)
+		for _, at := range []int64{3, 1, 2} {
+			events <- Event{At: at}
 		}
+		if batch, open := gather(ctx, events); !open || len(batch) != 3 || batch[0].At != 3 || batch[2].At != 2 {
+			t.Errorf("first batch %+v, open %v; want 3 events as they arrived", batch, open)
+		}
+		events <- Event{}
+		stop()
 		if batch, open := gather(ctx, events); !open || len(batch) != 1 {
 			t.Errorf("last batch %+v, open %v; want 1 event", batch, open)
 		}
@@ -98,7 +95,7 @@ func stream(t *testing.T, times ...int64) *source {
 			}
 			return page, nil
 		},
-		convert: func(e wire.Entry, _ jsontext.Value) Event { return Event{At: e.At} },
+		convert: func(d callruntime.Delivery) Event { return Event{At: d.Entry.At} },
 	}
 }
 

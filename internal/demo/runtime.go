@@ -77,6 +77,7 @@ func (r *Runtime) Run(ctx context.Context) {
 func (r *Runtime) serve(ctx context.Context, ch *callruntime.Channel) error {
 	ctx, stop := context.WithCancel(ctx)
 	e := &channelEffects{loopState: newLoopState(), RuntimeOptions: r.RuntimeOptions, ctx: ctx, ch: ch}
+	e.markEntry = e.markRead
 	defer func() {
 		stop()
 		e.background.Wait()
@@ -153,10 +154,16 @@ type loopState struct {
 	entry   string           // position of the entry being handled, or empty
 	trace   wire.Trace       // of the newest entry
 	effects int              // number of effects of that entry
-	err     error            // the first failure
+
+	readAt    time.Time                  // when the entry was read
+	asked     map[string]time.Time       // when the result of a work item was requested
+	markEntry func(callruntime.Delivery) // reports that an entry is handled now; may be nil
+	err       error                      // the first failure
 }
 
-func newLoopState() *loopState { return &loopState{reports: make(chan func(*call), 16)} }
+func newLoopState() *loopState {
+	return &loopState{reports: make(chan func(*call), 16), asked: map[string]time.Time{}}
+}
 
 // report passes a function to loop.
 func (s *loopState) report(ctx context.Context, f func(*call)) {
@@ -172,7 +179,9 @@ func (s *loopState) handle(ctx context.Context, from entrySource, c *call, d cal
 		s.fail(err)
 		return
 	}
-	s.beginEntry(d.Position)
+	if s.beginEntry(d.Position); d.Position != "" && s.markEntry != nil {
+		s.markEntry(d)
+	}
 	s.trace = d.Entry.Trace
 	if err == nil { // an entry that cannot be decoded is skipped
 		c.handleEntry(d.Entry)

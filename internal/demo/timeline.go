@@ -2,14 +2,12 @@ package demo
 
 import (
 	"fmt"
-	"slices"
 	"strings"
-	"sync"
-	"time"
 
 	"github.com/go-json-experiment/json"
 	"github.com/go-json-experiment/json/jsontext"
 
+	"telapi/callruntime"
 	"telapi/callruntime/wire"
 )
 
@@ -38,18 +36,37 @@ const (
 	EventSpeech    EventKind = "speech"    // speech synthesized or played
 	EventHTTP      EventKind = "http"      // a request to a provider
 	EventSession   EventKind = "session"   // connected, disconnected, ended
+	EventMark      EventKind = "mark"      // orders and times other events; not shown as a row
 	EventHeartbeat EventKind = "heartbeat" // keeps an idle feed open
 )
 
-// Event is one event of a session's timeline. Data never contains credentials.
+// Event is one event of a session's timeline. Data and HTTP never contain credentials.
+//
+// The clocks of browser, instances, store and runtime differ, so At does not order
+// events. An event follows those of the same Source with a smaller Seq, and all events
+// with one of the IDs in After.
 type Event struct {
-	At        int64          `json:"at"` // Unix milliseconds
+	At        int64          `json:"at"` // Unix milliseconds, by the clock of the process that reports the event
 	Lane      Lane           `json:"lane"`
 	To        Lane           `json:"to,omitzero"` // the receiving lane, if any
 	Kind      EventKind      `json:"kind"`
 	Title     string         `json:"title"`
 	SessionID string         `json:"sessionId"`
+	Source    string         `json:"source,omitzero"`
+	Seq       int64          `json:"seq,omitzero"`
+	IDs       []string       `json:"ids,omitzero"`
+	After     []string       `json:"after,omitzero"`
+	Ms        float64        `json:"ms,omitzero"` // a duration by one clock: time spent in Lane, or the latency of HTTP
+	HTTP      *Exchange      `json:"http,omitzero"`
 	Data      jsontext.Value `json:"data,omitzero"`
+}
+
+// Exchange is an HTTP request, or its response if Status is set.
+type Exchange struct {
+	Method  string            `json:"method"`
+	URL     string            `json:"url"`
+	Status  int               `json:"status,omitzero"`
+	Headers map[string]string `json:"headers,omitzero"`
 }
 
 // entryEvents maps kinds of stream entries to the lanes and kind of their events.
@@ -63,7 +80,8 @@ var entryEvents = map[wire.EntryKind]Event{
 }
 
 // entryEvent converts an entry of the runtime stream.
-func entryEvent(e wire.Entry, raw jsontext.Value) Event {
+func entryEvent(d callruntime.Delivery) Event {
+	e, raw := d.Entry, d.JSON
 	event, ok := entryEvents[e.Kind]
 	if !ok {
 		event = Event{Lane: LaneService, To: LaneRuntime, Kind: EventEntry}
@@ -72,14 +90,17 @@ func entryEvent(e wire.Entry, raw jsontext.Value) Event {
 		raw = withoutSensitiveData(e)
 	}
 	event.At, event.SessionID, event.Title, event.Data = e.At, e.ChannelID, Title(e), raw
+	event.setEntryCauses(d)
 	event.shorten()
 	return event
 }
 
 // messageEvent converts a message from the runtime to the browser.
-func messageEvent(e wire.Entry, raw jsontext.Value) Event {
-	event := entryEvent(e, raw)
-	event.Lane, event.To = LaneRuntime, LaneBrowser
+func messageEvent(d callruntime.Delivery) Event {
+	e := d.Entry
+	event := Event{At: e.At, Lane: LaneRuntime, To: LaneBrowser, Kind: EventFrame, Title: Title(e), SessionID: e.ChannelID, Data: d.JSON}
+	event.setMessageCauses(d)
+	event.shorten()
 	return event
 }
 
@@ -148,10 +169,6 @@ func withoutSensitiveData(e wire.Entry) jsontext.Value {
 const (
 	maxTitle = 200     // characters
 	maxData  = 8 << 10 // bytes
-
-	maxSessions      = 64
-	maxSessionEvents = 500
-	maxSessionBytes  = 256 << 10
 )
 
 // shorten limits the size of an event. An entry can have 1 MiB.
@@ -169,78 +186,12 @@ func (e *Event) shorten() {
 }
 
 // size returns the approximate memory of an event.
-func (e *Event) size() int { return 256 + len(e.Title) + len(e.Data) }
-
-// Hub distributes the demo's events to the playground's feed and keeps recent
-// ones for late subscribers. Its memory is bounded. A nil Hub drops all events.
-type Hub struct {
-	mu       sync.Mutex
-	sessions map[string]*sessionEvents
-	order    []string // session IDs, oldest first
-}
-
-type sessionEvents struct {
-	events      []Event
-	bytes       int
-	subscribers []chan<- Event
-}
-
-// NewHub returns an empty hub.
-func NewHub() *Hub { return &Hub{sessions: map[string]*sessionEvents{}} }
-
-// Publish records an event with the current time and delivers it to the session's subscribers.
-func (h *Hub) Publish(sessionID string, lane, to Lane, kind EventKind, title string, data any) {
-	if h == nil {
-		return
-	}
-	raw, _ := json.Marshal(data, json.Deterministic(true)) // data that cannot be encoded is omitted
-	e := Event{At: time.Now().UnixMilli(), Lane: lane, To: to, Kind: kind, Title: title, SessionID: sessionID, Data: raw}
-	e.shorten()
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	s := h.session(sessionID)
-	s.events, s.bytes = append(s.events, e), s.bytes+e.size()
-	for len(s.events) > maxSessionEvents || s.bytes > maxSessionBytes {
-		s.bytes -= s.events[0].size()
-		s.events = slices.Delete(s.events, 0, 1)
-	}
-	for _, subscriber := range s.subscribers {
-		select {
-		case subscriber <- e:
-		default:
+func (e *Event) size() int {
+	size := 400 + len(e.Title) + len(e.Data)
+	if e.HTTP != nil {
+		for name, value := range e.HTTP.Headers {
+			size += len(name) + len(value)
 		}
 	}
-}
-
-// Subscribe returns the recorded events of a session and sends each later one to
-// events until cancel is called. It drops an event if the channel is full.
-func (h *Hub) Subscribe(sessionID string, events chan<- Event) (past []Event, cancel func()) {
-	if h == nil {
-		return nil, func() {}
-	}
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	s := h.session(sessionID)
-	s.subscribers = append(s.subscribers, events)
-	return slices.Clone(s.events), func() {
-		h.mu.Lock()
-		defer h.mu.Unlock()
-		s.subscribers = slices.DeleteFunc(s.subscribers, func(other chan<- Event) bool { return other == events })
-	}
-}
-
-// session returns the session's events. When it adds a session beyond
-// maxSessions, it drops the oldest one without subscribers. The caller holds mu.
-func (h *Hub) session(id string) *sessionEvents {
-	if s := h.sessions[id]; s != nil {
-		return s
-	}
-	h.sessions[id] = &sessionEvents{}
-	h.order = append(h.order, id)
-	if len(h.order) > maxSessions {
-		oldest := max(0, slices.IndexFunc(h.order[:maxSessions], func(id string) bool { return len(h.sessions[id].subscribers) == 0 }))
-		delete(h.sessions, h.order[oldest])
-		h.order = slices.Delete(h.order, oldest, oldest+1)
-	}
-	return h.sessions[id]
+	return size
 }

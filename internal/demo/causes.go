@@ -1,0 +1,126 @@
+package demo
+
+import (
+	"fmt"
+	"net/http"
+	"strconv"
+	"strings"
+	"time"
+
+	"telapi/callruntime"
+	"telapi/callruntime/wire"
+)
+
+// IDs by which events refer to those that they follow. The page adds frame: for a frame
+// that it sends. An ID in After that no event has is ignored.
+func frameRef(messageID string) string    { return "frame:" + messageID }    // the page has sent a frame
+func storedRef(messageID string) string   { return "stored:" + messageID }   // the frame is on the runtime stream; the acknowledgement follows
+func entryRef(position string) string     { return "entry:" + position }     // an entry is on the runtime stream
+func requestRef(workItemID string) string { return "request:" + workItemID } // the runtime asks the bot
+func answerRef(workItemID string) string  { return "answer:" + workItemID }  // the bot posts the callback
+func parkedRef(workItemID string) string  { return "parked:" + workItemID }  // the service has parked the callback
+func routedRef(callbackID string) string  { return "routed:" + callbackID }  // the callback's entries are on the stream; the receipt follows
+func sendingRef(messageID string) string  { return "sending:" + messageID }  // the runtime sends a message
+func messageRef(messageID string) string  { return "message:" + messageID }  // the message is in the history; the page receives it later
+
+const (
+	endingRef = "ending" // the runtime or the page ends the session
+	endedRef  = "ended"  // the channel has ended; the socket is closed later
+)
+
+// Sources of events other than those of a Hub.
+const (
+	sourceEntries  = "entries"
+	sourceMessages = "messages"
+)
+
+// setEntryCauses sets what an entry of the runtime stream follows.
+func (e *Event) setEntryCauses(d callruntime.Delivery) {
+	if d.Position == "" { // audio
+		return
+	}
+	e.Source, e.Seq, e.IDs = sourceEntries, sequence(d.Position), []string{entryRef(d.Position)}
+	entry := d.Entry
+	switch {
+	case entry.Kind == wire.KindFrame && entry.Message != nil:
+		e.IDs, e.After = append(e.IDs, storedRef(entry.Message.MessageID)), []string{frameRef(entry.Message.MessageID)}
+	case entry.Kind == wire.KindChannelEnded:
+		e.IDs, e.After = append(e.IDs, endedRef), []string{endingRef}
+	case entry.WorkItemID != "":
+		e.After = []string{requestRef(entry.WorkItemID), answerRef(entry.WorkItemID), parkedRef(entry.WorkItemID)}
+	}
+	if entry.CallbackID != "" {
+		e.IDs = append(e.IDs, routedRef(entry.CallbackID))
+	}
+}
+
+// setMessageCauses sets what a message in the history follows.
+func (e *Event) setMessageCauses(d callruntime.Delivery) {
+	if d.Position == "" { // audio
+		return
+	}
+	e.Source, e.Seq = sourceMessages, sequence(d.Position)
+	if m := d.Entry.Message; m != nil && m.MessageID != "" {
+		e.IDs, e.After = []string{messageRef(m.MessageID)}, []string{sendingRef(m.MessageID)}
+	}
+}
+
+// sequence returns the number of a position, which has the form number-milliseconds.
+func sequence(position string) int64 {
+	number, _, _ := strings.Cut(position, "-")
+	n, _ := strconv.ParseInt(number, 10, 64) // 0 if it is not a position
+	return n
+}
+
+// milliseconds returns the time since start, or 0 if start is zero.
+func milliseconds(start time.Time) float64 {
+	if start.IsZero() {
+		return 0
+	}
+	return max(float64(time.Since(start).Microseconds())/1000, 0.001)
+}
+
+// callbackTokenPlaceholder replaces the token in the commands that the page offers to
+// copy.
+const callbackTokenPlaceholder = "$CALLBACK_TOKEN"
+
+// headersOf returns the first value of each header of a response.
+func headersOf(h http.Header) map[string]string {
+	headers := make(map[string]string, len(h))
+	for name := range h {
+		headers[name] = h.Get(name)
+	}
+	return headers
+}
+
+// record records an event of the runtime that the current entry causes. Only loop's
+// goroutine may call it.
+func (e *channelEffects) record(event Event, data any) {
+	event.SessionID, event.Lane = e.ch.ID, LaneRuntime
+	if e.entry != "" {
+		event.After, event.Ms = append(event.After, entryRef(e.entry)), milliseconds(e.readAt)
+	}
+	e.Events.Record(event, data)
+}
+
+// markRead records that the runtime has read an entry, and how long it waited for the
+// result of a work item.
+func (e *channelEffects) markRead(d callruntime.Delivery) {
+	e.readAt = time.Now()
+	e.Events.Record(Event{SessionID: e.ch.ID, Lane: LaneRuntime, Kind: EventMark, Title: "reads " + string(d.Entry.Kind),
+		After: []string{entryRef(d.Position)}, Ms: milliseconds(e.asked[d.Entry.WorkItemID])}, nil)
+	delete(e.asked, d.Entry.WorkItemID)
+}
+
+// recordRequest records a request to the bot. The request for a later part follows that
+// for the previous one.
+func (e *channelEffects) recordRequest(body botRequest) {
+	e.asked[body.WorkItemID] = time.Now()
+	event := Event{To: LaneBot, Kind: EventHTTP, Title: fmt.Sprintf("request to bot, part %d", body.Part), IDs: []string{requestRef(body.WorkItemID)},
+		HTTP: &Exchange{Method: http.MethodPost, URL: e.Bot, Headers: map[string]string{"Content-Type": "application/json"}}}
+	if body.itemID != "" {
+		event.After = []string{requestRef(body.itemID)}
+	}
+	body.Callback.Token = callbackTokenPlaceholder
+	e.record(event, body)
+}
