@@ -21,15 +21,35 @@ export interface TokenRequest {
 
 export type Lane = "browser" | "service" | "runtime" | "bot";
 
-/** One event of the feed. */
+/** One event of the feed. It follows those of the same source with a smaller number, and all events with an ID in `after`. */
 export interface TimelineEvent {
-  at: number; // Unix time in milliseconds
+  at: number; // Unix time in milliseconds, by the clock of the process that reports the event
   lane: Lane;
   to?: Lane;
   kind: string;
   title: string;
   sessionId: string;
+  source?: string;
+  seq?: number;
+  ids?: string[];
+  after?: string[];
+  ms?: number; // a duration by one clock: time spent in the lane, or the latency of an HTTP request
+  http?: Exchange;
   data?: unknown;
+}
+
+/** An HTTP request, or its response if it has a status. */
+export interface Exchange {
+  method: string;
+  url: string;
+  status?: number;
+  headers?: Record<string, string>;
+}
+
+/** Is notified of the requests that change something, and of their responses. */
+export interface RequestObserver {
+  requested(http: Exchange, body: unknown): void;
+  answered(http: Exchange, body: unknown, ms: number): void;
 }
 
 /** Numbers of synthesized characters. */
@@ -49,7 +69,10 @@ const maxSeen = 5_000;
 
 /** A client of the HTTP API. */
 export class Api {
-  constructor(private readonly key: string) {}
+  constructor(
+    private readonly key: string,
+    private readonly observer?: RequestObserver,
+  ) {}
 
   static async config(): Promise<PlaygroundConfig> {
     return (await (await fetch("config.json")).json()) as PlaygroundConfig;
@@ -101,15 +124,21 @@ export class Api {
   }
 
   private async request(method: string, path: string, body?: unknown, signal?: AbortSignal): Promise<Response> {
+    const started = performance.now();
+    const http = { method, url: new URL(path, location.href).href };
+    const headers = { "X-API-Key": this.key, ...(body ? { "Content-Type": "application/json" } : {}) };
+    const observer = method === "GET" ? undefined : this.observer;
+    observer?.requested({ ...http, headers }, body);
     const pending = fetch(path, {
       method,
-      headers: { "X-API-Key": this.key, ...(body ? { "Content-Type": "application/json" } : {}) },
+      headers,
       ...(body ? { body: JSON.stringify(body) } : {}),
       ...(signal ? { signal } : {}),
     });
     const response = await pending.catch((cause: unknown) => {
       throw new TelapiError("UNREACHABLE", "The service could not be reached.", { cause });
     });
+    observer?.answered({ ...http, status: response.status, headers: Object.fromEntries(response.headers) }, await response.clone().json().catch(() => undefined), performance.now() - started);
     if (!response.ok) throw await errorOf(response);
     return response;
   }

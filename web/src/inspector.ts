@@ -1,5 +1,6 @@
-import type { TimelineEvent } from "./api.js";
-import { byId, make } from "./dom.js";
+import type { Exchange, TimelineEvent } from "./api.js";
+import { byId, make, timeOfDay } from "./dom.js";
+import { formatMs } from "./turns.js";
 
 /** A button of the inspector. */
 interface Action {
@@ -31,23 +32,42 @@ export async function copyText(text: string, shownIn: HTMLElement): Promise<stri
 }
 
 addInspectorAction("Copy JSON", () => true, (event) => copyText(JSON.stringify(event, null, 2), byId("json")));
+addInspectorAction("Copy as curl", ({ http }) => !!http && !http.status, ({ http, data }) => copyText(curlOf(http!, data), byId("json")));
 
-/** Shows the selected event as JSON. */
+/** The command that repeats a request. Secrets are environment variables, such as $CALLBACK_TOKEN. */
+export function curlOf({ method, url, headers }: Exchange, body: unknown): string {
+  const words = ["curl", "-X", method, quote(url)];
+  for (const [name, value] of Object.entries(headers ?? {})) words.push("-H", /^\$\w+$/.test(value) ? `"${name}: ${value}"` : quote(`${name}: ${value}`));
+  if (body !== undefined && body !== null) words.push("--data-raw", quote(JSON.stringify(body)));
+  return words.join(" ");
+}
+
+/** Quotes a word for a POSIX shell. */
+function quote(word: string): string {
+  return `'${word.replaceAll("'", `'\\''`)}'`;
+}
+
+/** Shows the selected event: its facts and its payload. */
 export class Inspector {
   private readonly panel = byId("inspector");
   private selected: HTMLElement | undefined;
 
   constructor(private readonly list: HTMLElement) {
     byId("dismiss").onclick = () => this.close();
-    byId("timeline").parentElement!.addEventListener("keydown", ({ key }) => {
+    byId("timeline").closest("section")!.addEventListener("keydown", ({ key }) => {
       if (key === "Escape") this.close();
     });
+  }
+
+  get isOpen(): boolean {
+    return !this.panel.hidden;
   }
 
   open(event: TimelineEvent, row: HTMLElement): void {
     this.select(row);
     byId("inspector-title").textContent = event.title;
-    byId("json").textContent = JSON.stringify(event, null, 2);
+    byId("facts").replaceChildren(...factsOf(event).map(([name, value]) => make("div", {}, make("dt", {}, name), make("dd", {}, value))));
+    byId("json").textContent = event.data === undefined ? "No payload." : JSON.stringify(event.data, null, 2);
     byId("inspector-actions").replaceChildren(...actions.filter(({ applies }) => applies(event)).map((action) => actionButton(action, event)));
     this.panel.hidden = false;
     row.scrollIntoView({ block: "nearest" });
@@ -67,6 +87,22 @@ export class Inspector {
     this.selected = row;
     row?.setAttribute("aria-current", "true");
   }
+}
+
+/** Whose clock gives the time of an event, by its source. */
+const clocks: Record<string, string> = { page: "browser", entries: "service", messages: "key-value store", demo: "demo" };
+
+/** The facts that an event has, with their names. */
+function factsOf({ at, lane, to, source, ms, http }: TimelineEvent): [string, string][] {
+  const facts: [string, string][] = [
+    ["route", to ? `${lane} → ${to}` : lane],
+    ["time", `${timeOfDay(at)} by the clock of the ${clocks[source?.replace(/-.*/, "") ?? ""] ?? "sender"}`],
+  ];
+  if (http) facts.push(["request", `${http.method} ${http.url}`]);
+  if (http?.status) facts.push(["status", String(http.status)]);
+  if (ms !== undefined) facts.push([http?.status ? "latency" : `in ${lane}`, formatMs(ms)]);
+  for (const [name, value] of Object.entries(http?.headers ?? {})) facts.push([name, value]);
+  return facts;
 }
 
 function actionButton({ label, run }: Action, event: TimelineEvent): HTMLElement {

@@ -5,6 +5,7 @@ import { byId, make } from "./dom.js";
 import { AudioPanel } from "./audio-panel.js";
 import { setUpTabs, setUpTheme } from "./layout.js";
 import { Timeline } from "./timeline.js";
+import { TracePanel } from "./trace-panel.js";
 import { UsagePanel } from "./usage.js";
 
 const endpoint = byId<HTMLSelectElement>("endpoint");
@@ -27,6 +28,7 @@ class Playground {
 
   constructor(private readonly config: PlaygroundConfig) {
     this.chat = new Chat(config.phrases);
+    new TracePanel(this.timeline);
     key.value = config.apiKey ?? "";
     byId<HTMLDetailsElement>("more").open = !config.apiKey;
     key.onchange = () => void this.loadEndpoints();
@@ -70,12 +72,12 @@ class Playground {
     const identity = byId<HTMLInputElement>("identity").value.trim();
     const mode = document.querySelector<HTMLInputElement>("#modes input:checked")?.value ?? "chat";
     const params: TokenRequest = { endpointId: endpoint.value, mode, ...(identity ? { identity: { id: identity } } : {}) };
-    const api = (this.api = new Api(key.value));
+    const api = (this.api = new Api(key.value, this.timeline));
     this.session?.dispose();
     this.feed.abort();
     this.feed = new AbortController();
     byId("refusal").hidden = true;
-    this.timeline.clear();
+    this.timeline.start();
     this.audio.start();
     this.usage.start(api);
 
@@ -133,7 +135,7 @@ class Playground {
       ended: reason?.context.status ? "Rejected" : "Ended",
     };
     this.showState(state, texts[state]);
-    this.timeline.note(texts[state].toLowerCase() + (reason ? `: ${reason.message}` : ""), reason && { code: reason.code, ...reason.context });
+    this.timeline.note(texts[state].toLowerCase() + (reason ? `: ${reason.message}` : ""), reason && { code: reason.code, ...reason.context }, state);
     if (state !== "ended") return;
     if (reason?.code === "SESSION_ENDED" || reason?.code === "DISPOSED") this.chat.note("The session has ended. Connect to start another.");
     else if (reason) this.showError(reason);

@@ -1,139 +1,256 @@
-import type { Frame } from "@telapi/sdk";
-import type { Lane, TimelineEvent } from "./api.js";
-import { byId, keepScrolledToEnd, make, timeOfDay } from "./dom.js";
+import type { TimelineEvent } from "./api.js";
+import { byId, make, timeOfDay } from "./dom.js";
+import type { Trace } from "./export.js";
 import { Inspector } from "./inspector.js";
+import { showTab } from "./layout.js";
+import { orderByCause } from "./order.js";
+import { page, SessionEvents } from "./session-events.js";
+import { lanes, renderRow, setBadge } from "./timeline-row.js";
+import { Waterfall } from "./waterfall.js";
 
-const lanes: Lane[] = ["browser", "service", "runtime", "bot"];
 const kinds = ["frame", "entry", "callback", "command", "denied", "timer", "speech", "http", "session", "audio", "ping"];
 const maxRows = 1_000;
 /** Audio frames within this time of the last one share its row. */
 const sameUtteranceMs = 2_000;
+/** Events are collected for this time before they are put in order, because a cause may arrive after its effect. */
+const settleMs = 50;
 
-interface Row {
+/** An event of the timeline. A mark has no row. */
+export interface Entry {
   event: TimelineEvent;
-  item: HTMLElement;
+  arrivedAt: number; // by this page's clock
+  time: number; // by the service's clock, as far as it is known
+  item?: HTMLElement;
   searchText: string; // lower case
   frames: number; // audio frames in this row
-  lastAt: number; // time of the last event in this row
 }
 
-/** The timeline panel: one row per event, ordered by time. */
-export class Timeline {
+/** The timeline panel: one row per event, ordered by cause. */
+export class Timeline extends SessionEvents {
   private readonly list = byId("timeline");
   private readonly pause = byId<HTMLButtonElement>("pause");
   private readonly lane = byId<HTMLSelectElement>("lane");
   private readonly kind = byId<HTMLSelectElement>("kind");
   private readonly search = byId<HTMLInputElement>("search");
+  private readonly newer = byId<HTMLButtonElement>("newer");
+  private readonly banner = byId("trace");
   private readonly inspector = new Inspector(this.list);
-  private rows: Row[] = [];
-  private pausedEvents: TimelineEvent[] = []; // received while paused
-  private clockOffset = -Infinity; // of the service's clock in milliseconds, estimated from its fastest frame
+  private readonly waterfall = new Waterfall((entry) => {
+    showTab("timeline");
+    this.inspect(entry);
+  });
+  private entries: Entry[] = [];
+  private pausedEvents: Entry[] = []; // received while paused, or while a trace is open
+  private live: Entry[] | undefined; // the session's rows while a trace is open
+  private trace: Trace | undefined;
+  private following = true; // the newest rows are visible
+  private unseen = 0; // new rows below the visible ones
+  private settling: ReturnType<typeof setTimeout> | undefined;
 
   constructor() {
+    super();
     this.lane.append(...lanes.map((lane) => make("option", {}, lane)));
     this.kind.append(...kinds.map((kind) => make("option", {}, kind)));
     this.lane.onchange = this.kind.onchange = this.search.oninput = () => this.applyFilter();
     byId("clear").onclick = () => this.clear();
+    byId("unfilter").onclick = () => {
+      this.lane.value = this.kind.value = this.search.value = "";
+      this.applyFilter();
+      this.search.focus();
+    };
+    this.newer.onclick = () => {
+      this.list.focus();
+      this.scrollToEnd();
+    };
+    this.list.onscroll = () => {
+      this.following = this.list.scrollHeight - this.list.scrollTop - this.list.clientHeight < 40;
+      if (this.following) this.showUnseen(0);
+    };
+    new ResizeObserver(() => this.following && !this.inspector.isOpen && this.scrollToEnd()).observe(this.list);
     this.pause.onclick = () => {
+      this.arrange();
       this.pause.ariaPressed = String(!this.paused);
-      if (!this.paused) for (const event of this.pausedEvents.splice(0)) this.show(event);
-      this.updateCount();
+      if (!this.paused && !this.trace) this.entries.push(...this.pausedEvents.splice(0));
+      this.arrange();
     };
     this.list.onkeydown = (event) => this.moveFocus(event);
-    this.updateCount();
+    this.arrange();
   }
 
   private get paused(): boolean {
     return this.pause.ariaPressed === "true";
   }
 
+  /** Starts the timeline of a new session. */
+  start(): void {
+    this.clear();
+    this.resetCauses();
+  }
+
   clear(): void {
-    this.rows = [];
+    this.closeTrace();
     this.pausedEvents = [];
+    this.replace([]);
+  }
+
+  /** What the timeline shows: a trace or the session. */
+  content(): { sessionId: string; clockOffset: number; entries: readonly Entry[] } {
+    this.arrange();
+    return { sessionId: this.trace?.sessionId ?? byId("session").textContent ?? "", clockOffset: this.offset, entries: this.entries };
+  }
+
+  /** Shows a trace instead of the session, whose events are kept until closeTrace. */
+  openTrace(trace: Trace): void {
+    this.live ??= this.entries;
+    this.trace = trace;
+    byId("trace-title").textContent = `Trace of session ${trace.sessionId || "unknown"}, exported at ${trace.exportedAt}.`;
+    this.replace(trace.events.map((event) => newEntry(event, Infinity)));
+  }
+
+  /** Shows the session again. */
+  closeTrace(): void {
+    if (!this.trace) return;
+    const entries = [...this.live!, ...(this.paused ? [] : this.pausedEvents.splice(0))];
+    this.trace = this.live = undefined;
+    this.replace(entries);
+  }
+
+  private replace(entries: Entry[]): void {
+    this.banner.hidden = !this.trace;
+    this.entries = entries;
     this.list.replaceChildren();
     this.inspector.close();
-    this.updateCount();
+    this.following = true;
+    this.arrange();
   }
 
-  add(event: TimelineEvent): void {
+  /** The offset of the service's clock in milliseconds. */
+  private get offset(): number {
+    return this.trace?.clockOffsetMs ?? this.clockOffset;
+  }
+
+  protected add(event: TimelineEvent): void {
     if (event.kind === "heartbeat") return;
-    if (!this.paused) this.show(event);
-    else if (this.pausedEvents.push(event) > maxRows) this.pausedEvents.shift();
-    this.updateCount();
-  }
-
-  /** Adds an event of the feed. A frame of the feed becomes the hop between service and runtime; fromConnection adds the other hop. */
-  fromFeed(event: TimelineEvent): void {
-    if (event.kind !== "frame") return this.add(event);
-    const audio = event.title.startsWith("audio") ? { kind: "audio", title: "audio (sampled)" } : {};
-    this.add({ ...event, ...audio, ...(event.lane === "browser" ? { lane: "service" } : { to: "service" }) });
-  }
-
-  /** Adds a frame between this page and the service. */
-  fromConnection({ direction, message, duplicate }: Frame): void {
-    const { type, sessionId, streamId, timestamp, status, error } = message;
-    if (direction === "to_browser" && !streamId) this.clockOffset = Math.max(this.clockOffset, timestamp - Date.now());
-    const payload = message.chat ?? status ?? message.control ?? message.action ?? message.browserAction ?? error ?? {};
-    const summary = [payload.text, payload.event, payload.command, payload.name, payload.type, payload.code].find((part) => typeof part === "string");
-    const sent = direction === "to_ari";
-    this.add({
-      at: this.now(),
-      lane: sent ? "browser" : "service",
-      to: sent ? "service" : "browser",
-      kind: type === "audio" ? "audio" : /^p[io]ng$/.test(type) ? "ping" : "frame",
-      title: type + (summary ? `: ${String(summary)}` : "") + (duplicate ? " (duplicate, dropped)" : ""),
-      sessionId,
-      data: message,
-    });
-  }
-
-  /** Adds an event of the page itself. */
-  note(title: string, data?: unknown): void {
-    this.add({ at: this.now(), lane: "browser", kind: "session", title, sessionId: "", data });
-  }
-
-  /** The time by the service's clock, as in the feed. */
-  private now(): number {
-    return Date.now() + (Number.isFinite(this.clockOffset) ? this.clockOffset : 0);
-  }
-
-  private show(event: TimelineEvent): void {
     if (event.kind === "audio" && this.mergeIntoRow(event)) return;
-    const row: Row = { event, item: renderRow(event), searchText: (event.title + JSON.stringify(event.data ?? "")).toLowerCase(), frames: 1, lastAt: event.at };
-    row.item.querySelector("button")!.onclick = () => this.inspector.open(row.event, row.item);
-    row.item.hidden = !this.matches(row);
-    const index = this.rows.findLastIndex((other) => isBefore(other.event, event)) + 1;
-    keepScrolledToEnd(this.list, () => {
-      this.list.insertBefore(row.item, this.rows[index]?.item ?? null);
-      this.rows.splice(index, 0, row);
-      if (this.rows.length > maxRows) this.rows.shift()!.item.remove();
-    });
+    const entry = newEntry(event, Date.now());
+    this.waterfall.light(event);
+    if (!this.paused && !this.trace) this.entries.push(entry);
+    else if (this.pausedEvents.push(entry) > maxRows) this.pausedEvents.shift();
+    this.settling ??= setTimeout(() => this.arrange(), settleMs);
+  }
+
+  /** Adds a sampled audio frame of the feed. It passed the service before the browser received it, and after the browser sent it. */
+  protected addSampledAudio(event: TimelineEvent): void {
+    const toBrowser = event.lane === "runtime";
+    const row = this.lastAudio(({ lane, source }) => source === page && lane === (toBrowser ? "service" : "browser"));
+    const sampled: TimelineEvent = { ...event, kind: "audio", title: "audio (sampled)", ...(toBrowser ? { to: "service" } : { lane: "service" }) };
+    if (row && toBrowser) {
+      sampled.ids = [`audio:${row.event.seq}`];
+      row.event.after = [...(row.event.after ?? []), ...sampled.ids];
+    } else if (row) {
+      row.event.ids = [`audio:${row.event.seq}`];
+      sampled.after = row.event.ids;
+    }
+    this.add(sampled);
+  }
+
+  /** The row of the audio frames that arrive now. */
+  private lastAudio(matches: (event: TimelineEvent) => boolean): Entry | undefined {
+    const row = [...(this.live ?? this.entries), ...this.pausedEvents].findLast(({ event }) => event.kind === "audio" && matches(event));
+    return row && Date.now() - row.arrivedAt < sameUtteranceMs ? row : undefined;
   }
 
   /** Adds an audio frame to the row of the previous one in the same lane. Returns false if there is none. */
   private mergeIntoRow(event: TimelineEvent): boolean {
-    const row = this.rows.findLast(({ event: { kind, lane } }) => kind === "audio" && lane === event.lane);
-    if (!row || event.at - row.lastAt > sameUtteranceMs) return false;
-    row.lastAt = event.at;
-    row.event = { ...event, at: row.event.at, title: event.title === "audio" ? `audio, ${++row.frames} frames` : event.title };
-    row.item.querySelector(".title")!.textContent = row.event.title;
+    const row = this.lastAudio(({ lane, to }) => lane === event.lane && to === event.to);
+    if (!row) return false;
+    row.arrivedAt = Date.now();
+    row.event = { ...row.event, data: event.data, title: event.title === "audio" ? `audio, ${++row.frames} frames` : event.title };
+    if (row.item) row.item.querySelector(".title")!.textContent = row.event.title;
     return true;
   }
 
-  private matches({ event, searchText }: Row): boolean {
+  /** Puts the rows in order. */
+  private arrange(): void {
+    clearTimeout(this.settling);
+    this.settling = undefined;
+    const { offset } = this;
+    for (const entry of this.entries) entry.time = Math.min(entry.event.at + (entry.event.source === page ? offset : 0), entry.arrivedAt + offset);
+    this.entries = orderByCause(this.entries);
+    this.dropOldest();
+    const parked = new Set(this.entries.flatMap(({ event }) => event.ids ?? []).filter((id) => id.startsWith("parked:")));
+    let next = this.list.firstElementChild;
+    let added = 0;
+    for (const entry of this.entries) {
+      if (entry.event.kind === "mark") continue;
+      if (!entry.item) {
+        this.createRow(entry);
+        if (!entry.item!.hidden) added++;
+      }
+      const item = entry.item!;
+      if (entry.event.kind === "entry" && entry.event.after?.some((id) => parked.has(id))) setBadge(item, "released");
+      showTime(item, entry.time);
+      if (item === next) next = next.nextElementSibling;
+      else this.list.insertBefore(item, next);
+    }
+    this.waterfall.show(this.entries); // changes the height of the list
+    if (this.following) this.scrollToEnd();
+    this.showUnseen(this.following ? 0 : this.unseen + added);
+    this.updateCount();
+  }
+
+  private createRow(entry: Entry): void {
+    const item = (entry.item = renderRow(entry.event));
+    item.querySelector("button")!.onclick = () => this.inspect(entry);
+    item.hidden = !this.matches(entry);
+  }
+
+  private dropOldest(): void {
+    let excess = this.entries.filter(({ event }) => event.kind !== "mark").length - maxRows;
+    while (excess > 0) {
+      const { event, item } = this.entries.shift()!;
+      if (event.kind !== "mark") excess--;
+      item?.remove();
+    }
+  }
+
+  /** Selects the row of an entry. The list stays there while new rows arrive. */
+  private inspect({ event, item }: Entry): void {
+    if (!item) return;
+    item.hidden = false;
+    this.following = false;
+    this.inspector.open(event, item);
+  }
+
+  private scrollToEnd(): void {
+    this.following = true;
+    this.list.scrollTop = this.list.scrollHeight;
+  }
+
+  /** Tells a reader who has scrolled up that there are new rows. */
+  private showUnseen(count: number): void {
+    this.unseen = count;
+    this.newer.hidden = !count;
+    byId("newer-count").textContent = count ? `${count} new ${count === 1 ? "event" : "events"}` : "";
+  }
+
+  private matches({ event, searchText }: Entry): boolean {
     const lane = this.lane.value;
     return (!lane || event.lane === lane || event.to === lane) && (!this.kind.value || event.kind === this.kind.value) && searchText.includes(this.search.value.toLowerCase());
   }
 
   private applyFilter(): void {
-    for (const row of this.rows) row.item.hidden = !this.matches(row);
-    this.list.scrollTop = this.list.scrollHeight;
+    for (const entry of this.entries) if (entry.item) entry.item.hidden = !this.matches(entry);
+    this.scrollToEnd();
+    this.showUnseen(0);
     this.updateCount();
   }
 
   private updateCount(): void {
-    const shown = this.rows.filter(({ item }) => !item.hidden).length;
-    byId("count").textContent = `${shown} of ${this.rows.length} events` + (this.pausedEvents.length ? `, ${this.pausedEvents.length} paused` : "");
+    const rows = this.entries.flatMap(({ item }) => item ?? []);
+    const shown = rows.filter(({ hidden }) => !hidden).length;
+    byId("count").textContent = `${shown} of ${rows.length} events` + (this.pausedEvents.length ? `, ${this.pausedEvents.length} paused` : "");
+    byId("no-match").hidden = !rows.length || shown > 0;
   }
 
   /** Moves between rows with the arrow keys. */
@@ -141,39 +258,18 @@ export class Timeline {
     const step = { ArrowUp: -1, ArrowDown: 1 }[event.key];
     if (!step) return;
     event.preventDefault();
-    const buttons = this.rows.filter(({ item }) => !item.hidden).map(({ item }) => item.querySelector("button")!);
+    const buttons = this.entries.flatMap(({ item }) => (item && !item.hidden ? item.querySelector("button")! : []));
     const index = buttons.indexOf(document.activeElement as HTMLButtonElement);
     buttons.at(index < 0 ? -1 : Math.min(Math.max(index + step, 0), buttons.length - 1))?.focus();
   }
 }
 
-/** Orders by time; within the same millisecond, an event that reaches the browser comes last. */
-function isBefore(a: TimelineEvent, b: TimelineEvent): boolean {
-  return a.at < b.at || (a.at === b.at && (b.to === "browser" || a.to !== "browser"));
+function newEntry(event: TimelineEvent, arrivedAt: number): Entry {
+  return { event, arrivedAt, time: event.at, searchText: (event.title + JSON.stringify(event.data ?? "")).toLowerCase(), frames: 1 };
 }
 
-/** The decision that an event reports, if any. */
-function decisionOf({ kind, lane, title }: TimelineEvent): "allowed" | "denied" | "rejected" | "" {
-  if (kind === "denied") return "denied";
-  if (kind === "command" && lane === "service") return "allowed";
-  if (kind === "callback" && lane === "service" && /^[45]/.test(title)) return "rejected";
-  return kind === "frame" && title.startsWith("error") ? "rejected" : "";
-}
-
-function renderRow(event: TimelineEvent): HTMLElement {
-  const { at, lane, to, kind, title } = event;
-  const [source, target] = [lanes.indexOf(lane), lanes.indexOf(to ?? lane)];
-  const arrow = make("i", { "data-lane": lane, "data-direction": source === target ? "none" : source < target ? "right" : "left" });
-  arrow.style.gridColumn = `${Math.min(source, target) + 1} / ${Math.max(source, target) + 2}`;
-  arrow.style.setProperty("--lanes", String(Math.abs(source - target) + 1));
-  const decision = decisionOf(event);
-  const button = make(
-    "button",
-    { type: "button", tabindex: "-1" },
-    make("time", {}, timeOfDay(at)),
-    make("span", { class: "hop" }, arrow),
-    make("span", { class: "kind" }, make("span", { class: "route" }, to ? `${lane} to ${to}: ` : `${lane}: `), kind),
-    make("span", { class: "title" }, ...(decision ? [make("strong", { "data-decision": decision }, decision), " "] : []), title),
-  );
-  return make("li", { "data-kind": kind }, button);
+function showTime(item: HTMLElement, time: number): void {
+  const element = item.querySelector("time")!;
+  const text = timeOfDay(Math.round(time));
+  if (element.textContent !== text) element.textContent = text;
 }
