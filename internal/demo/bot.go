@@ -123,11 +123,11 @@ func (b *Bot) post(ctx context.Context, q botRequest, body any, received time.Ti
 	b.events.Record(answer, body)
 	for range maxPosts {
 		start := time.Now()
-		resp, receipt, err := roundTrip(ctx, b.client, request.Method, request.URL, http.Header{"Token": {q.Callback.Token}}, body)
+		receipt, err := roundTrip(ctx, b.client, request.Method, request.URL, http.Header{"Token": {q.Callback.Token}}, body)
 		if err == nil {
-			b.events.Record(receiptEvent(q, resp, receipt, milliseconds(start)), jsontext.Value(receipt))
+			b.events.Record(receiptEvent(q, receipt, milliseconds(start)), jsontext.Value(receipt.body))
 		}
-		if err == nil && resp.StatusCode != http.StatusServiceUnavailable || ctx.Err() != nil {
+		if err == nil && receipt.status != http.StatusServiceUnavailable || ctx.Err() != nil {
 			return
 		}
 		_ = sleep.For(ctx, time.Second)
@@ -136,20 +136,20 @@ func (b *Bot) post(ctx context.Context, q botRequest, body any, received time.Ti
 
 // receiptEvent describes the response to a callback. It follows the callback's entries,
 // unless they are parked: then they follow it.
-func receiptEvent(q botRequest, resp *http.Response, receipt []byte, ms float64) Event {
+func receiptEvent(q botRequest, receipt response, ms float64) Event {
 	var known struct {
 		Status     string
 		CallbackID string
 		Commands   []struct{ Type, Decision string }
 		Error      struct{ Code string }
 	}
-	_ = json.Unmarshal(receipt, &known, json.MatchCaseInsensitiveNames(true)) // missing members stay empty
-	title := strings.TrimSpace(fmt.Sprint(resp.StatusCode, " ", known.Status, known.Error.Code))
+	_ = json.Unmarshal(receipt.body, &known, json.MatchCaseInsensitiveNames(true)) // missing members stay empty
+	title := strings.TrimSpace(fmt.Sprint(receipt.status, " ", known.Status, known.Error.Code))
 	for _, c := range known.Commands {
 		title += ", " + c.Type + " " + c.Decision
 	}
 	e := Event{SessionID: q.ChannelID, Lane: LaneService, To: LaneBot, Kind: EventCallback, Title: title, After: []string{answerRef(q.WorkItemID)}, Ms: ms,
-		HTTP: &Exchange{http.MethodPost, q.Callback.URL, resp.StatusCode, headersOf(resp.Header)}}
+		HTTP: &Exchange{http.MethodPost, q.Callback.URL, receipt.status, headersOf(receipt.header)}}
 	switch known.Status {
 	case "parked":
 		e.IDs = []string{parkedRef(q.WorkItemID)}

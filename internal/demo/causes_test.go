@@ -52,8 +52,7 @@ func TestReceiptFollowsEntriesUnlessParked(t *testing.T) {
 		`{"status":"parked","callbackId":"C"}`:                                                       "202 parked: parked:W after answer:W",
 		`{"error":{"code":"CALLBACK_CONSUMED"}}`:                                                     "202 CALLBACK_CONSUMED:  after answer:W",
 	} {
-		resp := &http.Response{StatusCode: http.StatusAccepted, Header: http.Header{"X-Request-Id": {"R"}}}
-		e := receiptEvent(q, resp, []byte(receipt), 1.5)
+		e := receiptEvent(q, response{http.StatusAccepted, http.Header{"X-Request-Id": {"R"}}, []byte(receipt)}, 1.5)
 		if got := e.Title + ": " + strings.Join(e.IDs, " ") + " after " + strings.Join(e.After, " "); got != want {
 			t.Errorf("receipt %s: %s, want %s", receipt, got, want)
 		}

@@ -240,26 +240,29 @@ func (e *channelEffects) callAPI(ctx context.Context, method, path string, body 
 
 // doJSON sends a request with an optional JSON body and returns the status and body of the response.
 func doJSON(ctx context.Context, client *http.Client, method, url string, header http.Header, body any) (int, []byte, error) {
-	resp, response, err := roundTrip(ctx, client, method, url, header, body)
-	if err != nil {
-		return 0, nil, err
-	}
-	return resp.StatusCode, response, nil
+	r, err := roundTrip(ctx, client, method, url, header, body)
+	return r.status, r.body, err
 }
 
-// roundTrip is like doJSON. The body of the response that it returns is closed.
-func roundTrip(ctx context.Context, client *http.Client, method, url string, header http.Header, body any) (*http.Response, []byte, error) {
+// response is an HTTP response that is completely read.
+type response struct {
+	status int
+	header http.Header
+	body   []byte
+}
+
+// roundTrip is doJSON with the headers of the response.
+func roundTrip(ctx context.Context, client *http.Client, method, url string, header http.Header, body any) (r response, err error) {
 	const maxResponse = 16 << 20 // audio
 	var raw []byte
 	if body != nil {
-		var err error
 		if raw, err = json.Marshal(body); err != nil {
-			return nil, nil, err
+			return r, err
 		}
 	}
 	req, err := http.NewRequestWithContext(ctx, method, url, bytes.NewReader(raw))
 	if err != nil {
-		return nil, nil, err
+		return r, err
 	}
 	maps.Copy(req.Header, header)
 	if body != nil {
@@ -267,9 +270,9 @@ func roundTrip(ctx context.Context, client *http.Client, method, url string, hea
 	}
 	resp, err := client.Do(req)
 	if err != nil {
-		return nil, nil, err
+		return r, err
 	}
 	defer resp.Body.Close()
-	response, err := io.ReadAll(io.LimitReader(resp.Body, maxResponse))
-	return resp, response, err
+	content, err := io.ReadAll(io.LimitReader(resp.Body, maxResponse))
+	return response{resp.StatusCode, resp.Header, content}, err
 }

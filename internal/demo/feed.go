@@ -188,7 +188,7 @@ func gather(ctx context.Context, events <-chan Event) (batch []Event, open bool)
 func send(events iter.Seq[Event], yield func([]byte) bool) bool {
 	var chunk bytes.Buffer
 	for e := range events {
-		_ = json.MarshalWrite(&chunk, e) // an Event can always be encoded
+		_ = json.MarshalWrite(&chunk, e, json.Deterministic(true)) // an Event can always be encoded; clients skip repeated lines
 		if chunk.WriteByte('\n'); chunk.Len() >= feedChunk {
 			if !yield(chunk.Bytes()) {
 				return false

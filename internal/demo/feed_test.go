@@ -81,6 +81,24 @@ func TestFeedIsSentInChunks(t *testing.T) {
 	}
 }
 
+// A client that reconnects skips the lines that it knows.
+func TestFeedRepeatsSameLines(t *testing.T) {
+	headers := map[string]string{}
+	for n := range 20 {
+		headers[fmt.Sprint("Header-", n)] = "value"
+	}
+	encode := func() (line string) {
+		send(slices.Values([]Event{{HTTP: &Exchange{Headers: headers}}}), func(chunk []byte) bool { line = string(chunk); return true })
+		return line
+	}
+	first := encode()
+	for range 20 {
+		if again := encode(); again != first {
+			t.Fatalf("the same event is sent as %s and as %s", first, again)
+		}
+	}
+}
+
 // stream is a channel with an entry at each of the given times.
 func stream(t *testing.T, times ...int64) *source {
 	return &source{

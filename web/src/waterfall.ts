@@ -54,7 +54,7 @@ export class Waterfall {
     const button = make(
       "button",
       { type: "button", title: description },
-      make("span", { class: "said", dir: "auto" }, text),
+      make("span", { class: "said", dir: "auto" }, text, ...(parkedMs === undefined ? [] : [make("small", {}, ` parked ${formatMs(parkedMs)}`)])),
       bar(total === undefined ? {} : times, longest),
       make("span", { class: "ms" }, total === undefined ? "…" : formatMs(total)),
       make("span", { class: "hidden" }, `: ${description}`),
