@@ -52,7 +52,7 @@ var (
 
 // replyErrors maps the replies of the scripts to errors; nil means success.
 var replyErrors = map[string]error{
-	"claimed": nil, "committed": nil, "done": nil, "awaited": nil, "cancelled": nil, "sent": nil, "repeated": nil,
+	"claimed": nil, "committed": nil, "done": nil, "awaited": nil, "cancelled": nil, "sent": nil, "repeated": nil, "confirmed": nil,
 	"not_found": ErrNotFound, "lost": ErrLost, "ended": ErrEnded, "foreign": ErrOtherTeam, "taken": ErrClaimed, "claim_lost": ErrClaimLost, "unknown": ErrUnknownPosition,
 	"no_item": ErrWorkItemNotFound, "exists": ErrWorkItemExists,
 }
@@ -150,7 +150,7 @@ func New(opts Options) (*Runtime, error) {
 	}
 	ctx, cancel := context.WithCancelCause(context.Background())
 	r := &Runtime{opts: opts, client: client, topics: pubsub.New(), ctx: ctx, cancel: cancel, scripts: map[string]*rueidis.Lua{}}
-	for _, name := range []string{"claim", "commit", "send", "end", "await", "cancel", "items", "touch"} {
+	for _, name := range []string{"claim", "commit", "send", "confirm", "end", "await", "cancel", "items", "touch"} {
 		r.scripts[name] = rueidis.NewLuaScriptRetryable(lua.Channel(name))
 	}
 	r.replicated = redisconn.ReplicatedScripts(opts.MinReplicas, "send", "await", "commit")

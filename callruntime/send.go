@@ -208,6 +208,10 @@ func (b *outbox) sendBatch(batch []*outgoing) ([]string, error) {
 		flags[i], ids[i], args = m.flag, cmp.Or(m.messageID, "-"), append(args, m.json)
 		anyID = anyID || m.messageID != ""
 	}
+	replicated := c.runtime.opts.MinReplicas > 0
+	if replicated {
+		flags = append(flags, 'h') // the browser gets the messages only once replicas have them
+	}
 	args[0], args[1], args[2] = c.token, string(flags), b.newestID()
 	if anyID {
 		args[3] = strings.Join(ids, " ")
@@ -218,9 +222,21 @@ func (b *outbox) sendBatch(batch []*outgoing) ([]string, error) {
 	}
 	if err == nil && len(words) > len(batch) {
 		b.setNewest(words[0])
+		if replicated {
+			err = c.confirm(ctx, words[0])
+		}
 		words = words[1:]
 	}
 	return words, err
+}
+
+// confirm makes the messages up to an ID visible to the browser.
+func (c *Channel) confirm(ctx context.Context, id string) error {
+	word, err := c.run(ctx, "confirm", id).ToString()
+	if err != nil {
+		return err
+	}
+	return replyError(word)
 }
 
 // whileAwaited returns a context that ends with parent, or when the contexts of

@@ -94,6 +94,7 @@ local MAX_DIGITS     = 18       -- of either half of a stream ID; Redis rejects 
 local CLOCK_ERROR    = 100      -- ms by which two callers' estimates of the store's clock may differ
 local CANCELLED_BYTES = 512     -- length of the list of the connections that were cancelled last
 local CANCELLED_MS   = 60000    -- ms for which it is kept without a channel
+local NO_MESSAGE     = '0-0'    -- before the first message
 
 local channel = {} -- fields of meta that were read, '' where not set
 
@@ -460,12 +461,12 @@ local function trimHistory()
   setField('trimmed', lastTrimmed[1])
 end
 
--- Returns the history from a message number on, as {ID, message, ID, message …}: a page
--- of at most PAGE_BYTES and one message.
-local function readHistory(from)
+-- Returns the history from a message number up to an ID, as {ID, message, ID, message …}: a
+-- page of at most PAGE_BYTES and one message.
+local function readHistory(from, last)
   local list, bytes = {}, 0
   repeat
-    local items = redis.call('XRANGE', OUT, from, '+', 'COUNT', PAGE_ITEMS)
+    local items = redis.call('XRANGE', OUT, from, last, 'COUNT', PAGE_ITEMS)
     for _, item in ipairs(items) do
       if bytes >= PAGE_BYTES then return list end
       list[#list + 1] = item[1]
@@ -477,15 +478,37 @@ local function readHistory(from)
   return list
 end
 
+-- Returns the ID of the newest message that connections may read; empty if there is none.
+-- The field held has it while newer ones are held back until replicas have them, or
+-- NO_MESSAGE. Needs outLast and held.
+local function newestVisible()
+  if channel.held == '' then return channel.outLast end
+  return channel.held == NO_MESSAGE and '' or channel.held
+end
+
+-- Makes messages up to an ID visible that were held back, and publishes them. Needs epoch,
+-- outLast and held.
+local function showMessages(last)
+  if channel.held == '' or toNumber(last) <= toNumber(channel.held) then return end
+  local page, notice = readHistory(toNumber(channel.held) + 1, last), {}
+  for i = 2, #page, 2 do notice[#notice + 1] = page[i] end
+  if #page > 0 then
+    local ids = channel.epoch .. ' ' .. newestVisible() .. ' ' .. page[#page - 1]
+    redis.call('PUBLISH', PREFIX .. 'down', 'M' .. ids .. '\n' .. table.concat(notice, '\n'))
+  end
+  if page[#page - 1] ~= last then requestRenewal() end -- the connection reads the rest
+  setField('held', last == channel.outLast and '' or last)
+end
+
 -- Returns the first page of the history after a cursor, or false if the cursor is unknown
--- or messages after it were removed. Needs epoch and outLast.
+-- or messages after it were removed. Needs epoch, outLast and held.
 local function readHistoryAfter(epoch, id)
   trimHistory()
   if channel.epoch == '' or epoch ~= channel.epoch then return false end
   if id ~= channel.outLast and id ~= channel.trimmed then
     if not parseID(id) or #redis.call('XRANGE', OUT, id, id) == 0 then return false end
   end
-  return readHistory(toNumber(id) + 1)
+  return readHistory(toNumber(id) + 1, channel.held == '' and '+' or channel.held)
 end
 
 -- Returns whether the session should be offered to runtimes: it is unclaimed and was not

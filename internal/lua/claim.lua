@@ -20,7 +20,7 @@
 -- because the same session can be offered twice. An ended channel can be claimed, so
 -- that the runtime receives all entries acknowledged before the end. Of two claims under
 -- one name the one that was requested later wins, even if the other arrives later.
-loadChannel('state', 'team', 'endpoint', 'claimedBy', 'claimToken', 'claimUntil', 'claimRequestedAt', 'epoch', 'outLast', 'trimmed')
+loadChannel('state', 'team', 'endpoint', 'claimedBy', 'claimToken', 'claimUntil', 'claimRequestedAt', 'epoch', 'outLast', 'trimmed', 'held')
 local action, requestedAt = ARGV[4], ARGV[5] or ''
 if channel.state == '' and action == 'open' then
   openChannel(6)
@@ -45,6 +45,7 @@ elseif toNumber(channel.claimUntil) > now and channel.claimToken ~= ARGV[2]
 else
   setField('claimRequestedAt', requestedAt == '' and now or math.min(now, requestedAt))
 end
+showMessages(action ~= 'renew' and channel.outLast or ARGV[6] or '') -- the former holder may not have
 local released = tonumber(ARGV[3]) == 0
 redis.call('HSET', META, 'claimedBy', released and '' or ARGV[1], 'claimToken', ARGV[2], 'claimUntil', now + ARGV[3], 'offeredAt', '')
 if released then requestRenewal() end -- so that the session is offered at once

@@ -17,7 +17,7 @@
 -- Atomic so that only one of two connections owns the session, and so that no message is
 -- missing between the history that is read and the messages that are published later. Of
 -- two connections the one that was requested later wins, even if the other arrives later.
-loadChannel('state', 'epoch', 'team', 'endpoint', 'requestedAt', 'connections', 'chatOff', 'claimedBy', 'claimUntil', 'offeredAt', 'outLast', 'cancelled')
+loadChannel('state', 'epoch', 'team', 'endpoint', 'requestedAt', 'connections', 'chatOff', 'claimedBy', 'claimUntil', 'offeredAt', 'outLast', 'cancelled', 'held')
 if string.find(' ' .. channel.cancelled .. ' ', ' ' .. ARGV[1] .. ' ', 1, true) then return redis.error_reply('LATE the connection was cancelled') end
 local refusal = connectionRefusal(ARGV[1], ARGV[2], ARGV[3], ARGV[12], ARGV[13])
 if refusal then return { refusal } end
@@ -42,8 +42,8 @@ if ARGV[6] == '1' then
   end
 elseif number == 1 then
   trimHistory()
-  missed = readHistory(1)
+  missed = readHistory(1, channel.held == '' and '+' or channel.held)
 end
 addSessionEvent(event)
-return { 'attached', tostring(number), channel.epoch, channel.outLast, lastEntryID(), takeOffer(), channel.chatOff == '' and 1 or 0,
+return { 'attached', tostring(number), channel.epoch, newestVisible(), lastEntryID(), takeOffer(), channel.chatOff == '' and 1 or 0,
   recovered, missed }

@@ -12,7 +12,7 @@
 --
 -- Atomic so that a replaced connection cannot renew its successor's lease.
 liveConnection = ARGV[1]
-loadChannel('epoch', 'claimedBy', 'claimUntil', 'offeredAt', 'outLast', 'trimmed')
+loadChannel('epoch', 'claimedBy', 'claimUntil', 'offeredAt', 'outLast', 'trimmed', 'held')
 local refusal = ownerRefusal(ARGV[1], ARGV[2])
 if refusal then return { refusal } end
 if channel.epoch ~= ARGV[5] then return { 'lost' } end
@@ -23,4 +23,4 @@ end
 if ARGV[4] == '1' and channel.offeredAt ~= '' then channel.offeredAt = '0' end
 setField('ownerUntil', now + ARGV[3])
 if keepAlive() then save() end
-return { 'owned', takeOffer(), channel.outLast }
+return { 'owned', takeOffer(), newestVisible() }

@@ -1,7 +1,8 @@
 -- Sends durable messages to the browser.
 --
 -- ARGV[1]  token of the claim; empty: act for the runtime that has the claim
--- ARGV[2]  one flag per message: e or d if it enables or disables text chat, otherwise -
+-- ARGV[2]  one flag per message: e or d if it enables or disables text chat, otherwise -; then h to hold the
+--          messages back until confirm.lua
 -- ARGV[3]  ID of the newest message that the sender knows; empty: none
 -- ARGV[4]  one message ID per message, separated by spaces, if it may be sent again with other content, otherwise -;
 --          empty: none
@@ -25,7 +26,7 @@ for i = 5, #ARGV do
     return redis.error_reply(string.format('ERR message %d must be a JSON object of at most %d bytes', i - 4, MAX_MESSAGE))
   end
 end
-loadChannel('state', 'claimToken', 'outLast', 'epoch', 'trimmed')
+loadChannel('state', 'claimToken', 'outLast', 'epoch', 'trimmed', 'held')
 local refusal = claimRefusal(ARGV[1])
 if refusal then return { refusal } end
 if channel.state == 'open' and isLost(OUT, ARGV[3], channel.outLast, toNumber(channel.trimmed)) then
@@ -39,7 +40,7 @@ for id in string.gmatch(ARGV[4], '%S+') do
 end
 local known = findIDs(SENT, SENT_BEFORE, ids)
 local knownNumber = toNumber(ARGV[3])
-local newer = readHistory(knownNumber + 1)
+local newer = readHistory(knownNumber + 1, '+')
 for i = 2, #newer, 2 do known[newer[i]] = true end
 -- If the history was trimmed after ARGV[3], all messages before one that it still contains
 -- were sent as well. This does not hold for a message with an ID: a restarted runtime may
@@ -77,8 +78,13 @@ if #notice > 1 then
   setField('outLast', channel.outLast)
   rememberIDs(SENT, SENT_BEFORE, MAX_SENT, newIDs)
   if number % TRIM_INTERVAL < #notice - 1 then trimHistory() end
-  notice[1] = 'M' .. channel.epoch .. ' ' .. before .. ' ' .. channel.outLast
-  redis.call('PUBLISH', PREFIX .. 'down', table.concat(notice, '\n'))
+  if string.sub(ARGV[2], #ARGV - 3) == 'h' then
+    if channel.held == '' then setField('held', before == '' and NO_MESSAGE or before) end
+  else
+    if channel.held ~= '' then setField('held', '') end -- connections do not know before, so they read the history
+    notice[1] = 'M' .. channel.epoch .. ' ' .. before .. ' ' .. channel.outLast
+    redis.call('PUBLISH', PREFIX .. 'down', table.concat(notice, '\n'))
+  end
   if keepAlive() then save() end
 end
 return outcomes

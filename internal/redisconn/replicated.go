@@ -127,8 +127,8 @@ func (r *replicatedCall) run(ctx context.Context, node rueidis.Client) (result r
 		}
 		confirmed, err := replies[len(replies)-1].AsInt64()
 		switch {
-		case err != nil:
-			result = rueidis.NewErrorResult(fmt.Errorf("%w: %w", ErrNotReplicated, err))
+		case err != nil: // for example because the node has become a replica
+			result = rueidis.NewErrorResult(fmt.Errorf("%w: %s", ErrNotReplicated, err.Error()))
 		case confirmed < replicas:
 			result = rueidis.NewErrorResult(fmt.Errorf("%w: %d of %d", ErrNotReplicated, confirmed, replicas))
 		}

@@ -58,6 +58,7 @@ var channelTests = map[string]func(*testing.T, Options){
 	"invalid messages are refused":                             refusedMessages,
 	"messages sent again are kept once":                        resentMessages,
 	"runtime opens, closes and reopens a channel":              openChannel,
+	"message is held back until replicas have it":              heldMessages,
 }
 
 // channelFixture is a session's channel between a browser and a runtime.

@@ -93,6 +93,16 @@ func TestRuntimeWaitsForReplicas(t *testing.T) {
 		}
 		cancel()
 	}
+	history := func() string {
+		messages, ok, err := s.channels.Since(t.Context(), s.id, channel.Cursor{Epoch: s.attach("b").Head.Epoch})
+		if !ok || err != nil {
+			t.Errorf("history: complete %t, %v", ok, err)
+		}
+		return texts(messages)
+	}
+	if got := history(); got != "1" {
+		t.Errorf("history %q without the replica, want 1: the browser could not resume after a failover", got)
+	}
 	sent := make(chan error, 1)
 	go func() { sent <- c.Send(t.Context(), message) }() // waits
 	replica.Thaw()
@@ -102,9 +112,8 @@ func TestRuntimeWaitsForReplicas(t *testing.T) {
 	if err := c.Commit(t.Context(), position); err != nil {
 		t.Errorf("commit with the replica: %v", err)
 	}
-	messages, ok, err := s.channels.Since(t.Context(), s.id, channel.Cursor{Epoch: s.attach("b").Head.Epoch})
-	if got := texts(messages); got != "1 2" || !ok || err != nil {
-		t.Errorf("history %q, complete %t, %v, want 1 2", got, ok, err)
+	if got := history(); got != "1 2" {
+		t.Errorf("history %q, want 1 2", got)
 	}
 }
 

@@ -20,7 +20,7 @@ import (
 var scriptNames = func() map[string]string {
 	names := map[string]string{}
 	for _, name := range []string{
-		"await", "callback", "cancel", "check_connect", "check_credential", "claim", "commit", "connect", "detach", "end", "frame", "items", "renew", "send", "since", "touch",
+		"await", "callback", "cancel", "check_connect", "check_credential", "claim", "commit", "confirm", "connect", "detach", "end", "frame", "items", "renew", "send", "since", "touch",
 	} {
 		names[digest(lua.Channel(name))] = name
 	}
