@@ -5,6 +5,7 @@ import (
 	"crypto/tls"
 	"fmt"
 	"net/url"
+	"net"
 	"os"
 	"os/exec"
 	"slices"
@@ -135,6 +136,7 @@ func (r *Redis) Do(args ...string) (rueidis.RedisMessage, error) {
 	client, err := rueidis.NewClient(rueidis.ClientOption{
 		InitAddress: []string{r.Addr()}, Password: r.password, TLSConfig: r.tls,
 		ForceSingleClient: true, DisableCache: true, DisableRetry: true, PipelineMultiplex: -1,
+		Dialer: net.Dialer{Timeout: timeout}, ConnWriteTimeout: timeout,
 	})
 	if client != nil {
 		defer client.Close()
