@@ -64,26 +64,35 @@ export function traceAsHtml(trace: Trace, times: readonly number[]): string {
 <title>telapi trace ${escape(trace.sessionId)}</title>
 <style>${style}</style></head><body>
 <h1>Trace of session ${escape(trace.sessionId)}</h1>
-<p>Exported at ${escape(trace.exportedAt)}. Events are ordered by cause; each time is by the clock of the process that reported it.</p>
+<p>Exported at ${escape(trace.exportedAt)}. Events are in the order of their causes. A time that contradicts this order is moved to that of the cause.</p>
 <h2>Turns</h2>
 <table><thead><tr><th scope="col">utterance</th>${names.map((name) => `<th scope="col" title="${escape(parts[name])}">${name}</th>`).join("")}<th scope="col">total</th></tr></thead>
 <tbody>${turnRows.join("\n")}</tbody></table>
 <h2>Events</h2>
-<table class="events"><thead><tr><th scope="col">time</th><th scope="col">route</th><th scope="col">kind</th><th scope="col">event</th></tr></thead>
+<table class="events"><thead><tr><th scope="col">time</th><th scope="col">${lanes.join(" · ")}</th><th scope="col">route</th><th scope="col">kind</th><th scope="col">event</th></tr></thead>
 <tbody>${rows.join("\n")}</tbody></table>
 </body></html>
 `;
 }
 
 const style = `body{font:14px/1.45 system-ui,sans-serif;margin:24px;max-width:1100px}table{border-collapse:collapse;width:100%;margin-bottom:24px}th,td{text-align:left;vertical-align:top;padding:3px 8px;border-bottom:1px solid #8884}
-.events td:first-child,.events td:nth-child(3),pre{font:12px/1.5 ui-monospace,monospace}.events td:nth-child(-n+3){white-space:nowrap}pre{white-space:pre-wrap;overflow-wrap:anywhere;margin:4px 0}summary{cursor:pointer;overflow-wrap:anywhere}`;
+.events td:first-child,.events td:nth-child(4),pre{font:12px/1.5 ui-monospace,monospace}.events td:nth-child(-n+4){white-space:nowrap}svg{display:block}pre{white-space:pre-wrap;overflow-wrap:anywhere;margin:4px 0}summary{cursor:pointer;overflow-wrap:anywhere}`;
 
 function eventRow(event: TimelineEvent, time: number): string {
   const { lane, to, kind, title, http, ms, data } = event;
   const facts = [...(http ? [`${http.method} ${http.url}`] : []), ...(http?.status ? [`status ${http.status}`] : []), ...(ms === undefined ? [] : [formatMs(ms)]), ...Object.entries(http?.headers ?? {}).map(([name, value]) => `${name}: ${value}`)];
   const payload = data === undefined ? "" : JSON.stringify(data, null, 2);
   const details = facts.length || payload ? `<details><summary dir="auto">${escape(title)}</summary><pre>${escape([...facts, payload].join("\n"))}</pre></details>` : escape(title);
-  return `<tr><td>${timeOfDay(Math.round(time))}</td><td>${lane}${to ? ` → ${to}` : ""}</td><td>${escape(kind)}</td><td>${details}</td></tr>`;
+  return `<tr><td>${timeOfDay(Math.round(time))}</td><td>${hop(lane, to)}</td><td>${lane}${to ? ` → ${to}` : ""}</td><td>${escape(kind)}</td><td>${details}</td></tr>`;
+}
+
+/** An arrow between two of the four lanes, or a dot in one. */
+function hop(lane: Lane, to: Lane = lane): string {
+  const [x, target] = [lane, to].map((lane) => 16 + 40 * lanes.indexOf(lane)) as [number, number];
+  const grid = lanes.map((_, index) => `<path d="M${16 + 40 * index} 0V16" stroke-opacity=".25"/>`).join("");
+  const back = target > x ? -5 : 5;
+  const arrow = x === target ? "" : `<path d="M${x} 8H${target}m${back} -4L${target} 8l${back} 4"/>`;
+  return `<svg width="152" height="16" fill="none" stroke="currentColor" aria-hidden="true">${grid}<circle cx="${x}" cy="8" r="3" fill="currentColor"/>${arrow}</svg>`;
 }
 
 /** Escapes a text for HTML, in elements and in quoted attributes. */

@@ -73,26 +73,6 @@ test("a cut connection resumes without loss or duplicates", async () => {
   expect(texts.filter((text) => /^You said/.test(text)).map((text) => text.slice(0, 17))).toEqual(['You said "said 1"', 'You said "said 2"', 'You said "said 3"']);
 });
 
-test("every phrase works", async () => {
-  await using playground = await open();
-  await playground.start();
-  for (const [phrase, ...messages] of [
-    ["help", "I understand:"],
-    ["fail", "The bot could not answer"],
-    ["out of order", "This is the first answer, posted last.", "This is the second answer, posted first and parked."],
-    ["be silent", "I will be silent", "The bot is still thinking.", "The bot did not answer in time."],
-    ["transfer me", "I will transfer you now.", "The call is transferred to tel:+493012345678."],
-  ] as const) {
-    await playground.click(phrase);
-    for (const message of messages) await playground.message(message).first().waitFor();
-    await playground.screenshot(`phrase-${phrase.replaceAll(" ", "-")}`);
-  }
-  const texts = (await playground.page.locator("#chat li").allTextContents()).join();
-  expect(texts.indexOf("first answer")).toBeLessThan(texts.indexOf("second answer"));
-  expect(await playground.timelineEvent("command transfer").first().locator("strong").textContent()).toBe("allowed");
-  await playground.waitForState("Ended");
-});
-
 test("the page reconnects when the server drops the connection", async () => {
   await using playground = await open();
   await playground.start();

@@ -39,8 +39,8 @@ const rows = ({ page }: Playground) =>
 
 const describe = ({ lane, to, title }: TimelineEvent) => `${lane}${to ? ` to ${to}` : ""}: ${title}`;
 
-/** What the bot says to each phrase, and further steps of the turn in their order. */
-const phrases: { say: string; replies: string[]; entries?: string[]; steps?: string[] }[] = [
+/** What the bot says to each phrase, what the conversation shows if that is more, and further steps of the turn in their order. */
+const phrases: { say: string; replies: string[]; messages?: string[]; entries?: string[]; steps?: string[] }[] = [
   { say: "hello", replies: ["Hello! How are you?"] },
   { say: "help", replies: ["I understand:"] },
   { say: "fail", replies: ["The bot could not answer. Try something else."], entries: ["provider error: "] },
@@ -55,8 +55,8 @@ const phrases: { say: string; replies: string[]; entries?: string[]; steps?: str
       "bot to service: answer from bot, part 1", "service to runtime: bot message: This is the first", "service to runtime: bot message: This is the second",
     ],
   },
-  { say: "be silent", replies: ["I will be silent"], steps: ["runtime: timer: comfort prompt", "runtime to service: chat: The bot is still thinking.", "runtime: bot_timeout", "runtime to service: chat: The bot did not answer", "service to browser: chat: The bot did not answer"] },
-  { say: "transfer me", replies: ["I will transfer you now."], steps: ["service to runtime: command transfer, after_playback", "runtime to service: action: transfer", "service to runtime: ended: transferred", "browser: ended"] },
+  { say: "be silent", replies: ["I will be silent"], messages: ["I will be silent", "The bot is still thinking.", "The bot did not answer in time."], steps: ["runtime: timer: comfort prompt", "runtime to service: chat: The bot is still thinking.", "runtime: bot_timeout", "runtime to service: chat: The bot did not answer", "service to browser: chat: The bot did not answer"] },
+  { say: "transfer me", replies: ["I will transfer you now."], messages: ["I will transfer you now.", "The call is transferred to tel:+493012345678."], steps: ["service to runtime: command transfer, after_playback", "runtime to service: action: transfer", "service to runtime: ended: transferred", "browser: ended"] },
 ];
 
 /** The orders that the rows of a turn have, whatever the clocks say. */
@@ -83,9 +83,10 @@ function firstViolation(rows: string[], { say }: (typeof phrases)[number], chain
 test("the timeline is in the order of causes for every phrase, whatever the clocks say", async ({ expect }) => {
   await using playground = await open();
   await playground.start();
-  for (const { say, replies } of phrases) {
+  for (const { say, replies, messages = replies } of phrases) {
     await playground.click(say);
-    for (const reply of say === "be silent" ? ["The bot did not answer in time."] : replies) await playground.message(reply).first().waitFor();
+    for (const reply of messages) await playground.message(reply).first().waitFor();
+    await playground.screenshot(`phrase-${say.replaceAll(" ", "-")}`);
     if (say === "call me slowly") for (const key of ["4", "2", "#"]) await playground.click(key);
   }
   await playground.waitForState("Ended");
@@ -95,6 +96,7 @@ test("the timeline is in the order of causes for every phrase, whatever the cloc
   };
   await expect.poll(missing, { timeout: 60_000 }).toEqual([]);
   const parked = playground.page.locator("#timeline [data-badge=parked]");
+  expect(await playground.timelineEvent("command transfer").first().locator("strong").textContent()).toBe("allowed");
   expect([await parked.count(), await playground.page.locator("#timeline [data-badge=released]").textContent()]).toEqual([1, expect.stringContaining("This is the second answer")]);
   const times = await playground.page.locator("#timeline time").allTextContents();
   expect(times).toEqual(times.toSorted());
