@@ -22,6 +22,10 @@
 -- The last argument of every script is its deadline: the time in Unix ms of the store's
 -- clock after which it must not run any more, or empty. A caller that has reported a
 -- failure can rely on it: the script has no effect later. It replies with the error LATE.
+--
+-- The scripts for runtimes check their arguments before they change anything. Those that
+-- only the service runs do not.
+if #KEYS ~= 9 then return redis.error_reply('ERR invalid number of keys ' .. #KEYS .. ': pass the 9 keys of the channel, meta to sentBefore') end
 local META, IN, OUT, SEEN, SENT, WORK, FORGET, SEEN_BEFORE, SENT_BEFORE = unpack(KEYS)
 local deadline = table.remove(ARGV) or 'missing'
 local PREFIX = string.sub(META, 1, -5) -- of the channel's keys and pub/sub channels
@@ -29,6 +33,9 @@ local PREFIX = string.sub(META, 1, -5) -- of the channel's keys and pub/sub chan
 -- A time in the far future. It has 14 digits because Lua prints larger numbers in
 -- scientific notation.
 local NEVER = 99999999999999
+
+-- A smaller number as deadline is not a time but another argument: the deadline is missing.
+local MIN_TIME = 100000000000
 
 -- Every 16th entry has the total size of all entries up to it, so that commit.lua
 -- counts committed bytes exactly and reads at most 16 entries.
@@ -47,14 +54,15 @@ local PAGE_BYTES, PAGE_ITEMS = 131072, 8
 -- The history is trimmed once per TRIM_INTERVAL messages, and whenever it is read.
 local TRIM_INTERVAL = 128
 
-local MAX_MESSAGE = 65536 -- bytes of a message to the browser
+local MAX_MESSAGE = 65536 -- bytes of a message to the browser, and of an entry of a runtime
+local MAX_BATCH = 64      -- messages in one call
 
 local clock = redis.call('TIME')
 local now = clock[1] * 1000 + math.floor(clock[2] / 1000) -- Unix ms
 
 if deadline ~= '' and not (now <= (tonumber(deadline) or 0)) then
-  return redis.error_reply(tonumber(deadline) and 'LATE the call arrived after its deadline'
-    or 'ERR the last argument must be a deadline in Unix ms, or empty')
+  return redis.error_reply((tonumber(deadline) or 0) > MIN_TIME and 'LATE the call arrived after its deadline'
+    or 'ERR invalid deadline: the last argument of every script must be a time in Unix ms, or empty')
 end
 
 -- These are formats and patterns, not functions, so that fast versions can use them.
@@ -95,6 +103,27 @@ local CLOCK_ERROR    = 100      -- ms by which two callers' estimates of the sto
 local CANCELLED_BYTES = 512     -- length of the list of the connections that were cancelled last
 local CANCELLED_MS   = 60000    -- ms for which it is kept without a channel
 local NO_MESSAGE     = '0-0'    -- before the first message
+
+-- Checks of arguments, which may be missing. isObject checks only size and outer braces:
+-- scripts do not parse JSON.
+
+local function isName(value) return value and #value <= 128 and string.find(value, '^[%w._:%-]+$') end
+
+local function isNumber(value, max) return value and #value <= 14 and string.find(value, '^%d+$') and tonumber(value) <= max end
+
+local function isObject(value)
+  return value and #value <= MAX_MESSAGE and string.sub(value, 1, 1) == '{' and string.sub(value, -1) == '}'
+end
+
+-- Returns the error reply to an invalid argument. rule describes the valid values.
+local function invalid(name, value, rule)
+  local shown = value and '"' .. string.gsub(string.sub(value, 1, 40), '%c', '?') .. '"' or '(missing)'
+  return redis.error_reply('ERR invalid ' .. name .. ' ' .. shown .. ': ' .. rule)
+end
+
+local NAME_RULE = 'use 1 to 128 letters, digits and . _ : -'
+local ID_RULE = 'use an ID such as 12-1767225600000'
+local OBJECT_RULE = 'use a JSON object of at most 65536 bytes'
 
 local channel = {} -- fields of meta that were read, '' where not set
 
@@ -384,6 +413,8 @@ local function parseID(id)
   local number, at = string.match(id, '^(%d+)%-(%d+)$')
   if number and #number <= MAX_DIGITS and #at <= MAX_DIGITS then return tonumber(number) end
 end
+
+local function isID(value) return value and parseID(value) end
 
 -- Returns whether the store has lost an item of a stream that it acknowledged before,
 -- for example in a failover. newest is the ID of the stream's newest item, removed the

@@ -2,7 +2,7 @@
 --
 -- ARGV[1]  name of the runtime
 -- ARGV[2]  token of the claim, a new one for every claim
--- ARGV[3]  lease in ms; 0 releases the claim
+-- ARGV[3]  lease in ms, at most MAX_LEASE; 0 releases the claim
 -- ARGV[4]  action: open, attach, accept or renew
 -- ARGV[5]  when the claim was requested, in Unix ms of the store's clock; empty: now
 -- ARGV[6…] for open: epoch, team, endpoint, mode, call ID, transaction ID, profile, and
@@ -20,6 +20,42 @@
 -- because the same session can be offered twice. An ended channel can be claimed, so
 -- that the runtime receives all entries acknowledged before the end. Of two claims under
 -- one name the one that was requested later wins, even if the other arrives later.
+local MAX_LEASE, MAX_LIMIT = 86400000, 999999999999
+
+-- Returns an error reply if an argument is invalid. The keys are checked here because every
+-- runtime starts with a claim.
+local function checkArguments()
+  for i, name in ipairs({ 'meta', 'in', 'out', 'seen', 'sent', 'work', 'forget', 'seenBefore', 'sentBefore' }) do
+    if KEYS[i] ~= PREFIX .. name then return invalid('key ' .. i, KEYS[i], 'use the key ' .. name .. ' of the channel') end
+  end
+  local action = ARGV[4]
+  if not ARGV[1] or ARGV[1] == '' then return invalid('runtime name', ARGV[1], 'use a name that stays the same after a restart') end
+  if not ARGV[2] or ARGV[2] == '' then return invalid('token', ARGV[2], 'use a new random text for every claim') end
+  if not isNumber(ARGV[3], MAX_LEASE) then return invalid('lease', ARGV[3], 'use 0 to 86400000 ms') end
+  if action ~= 'open' and action ~= 'attach' and action ~= 'accept' and action ~= 'renew' then
+    return invalid('action', action, 'use open, attach, accept or renew')
+  end
+  if (ARGV[5] or '') ~= '' and not isNumber(ARGV[5], NEVER) then
+    return invalid('time of the request', ARGV[5], 'use Unix ms, or empty')
+  end
+  if action == 'open' then
+    if not isName(ARGV[6]) then return invalid('epoch', ARGV[6], NAME_RULE) end
+    for i, name in ipairs({ 'team', 'endpoint' }) do
+      if (ARGV[6 + i] or '') == '' then return invalid(name, ARGV[6 + i], 'use its ID') end
+    end
+    if ARGV[12] ~= '' and not string.find(ARGV[12] or '', '^%s*{.*}%s*$') then return invalid('profile', ARGV[12], 'use a JSON object, or empty') end
+    for i, name in ipairs({ 'history messages', 'history ms', 'backlog entries', 'backlog bytes', 'idle ms', 'keep ms' }) do
+      if not isNumber(ARGV[12 + i], MAX_LIMIT) then return invalid(name, ARGV[12 + i], 'use 0 to 999999999999') end
+    end
+  elseif action == 'renew' then
+    if (ARGV[6] or '') ~= '' and not isID(ARGV[6]) then return invalid('last ID', ARGV[6], ID_RULE .. ', or empty') end
+    if (ARGV[7] or '') ~= '' and not isName(ARGV[7]) then return invalid('work item ID', ARGV[7], NAME_RULE .. ', or empty') end
+    if (ARGV[8] or '') ~= '' and not isID(ARGV[8]) then return invalid('position', ARGV[8], ID_RULE .. ', or empty') end
+  end
+end
+
+local refused = checkArguments()
+if refused then return refused end
 loadChannel('state', 'team', 'endpoint', 'claimedBy', 'claimToken', 'claimUntil', 'claimRequestedAt', 'epoch', 'outLast', 'trimmed', 'held')
 local action, requestedAt = ARGV[4], ARGV[5] or ''
 if channel.state == '' and action == 'open' then

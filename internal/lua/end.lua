@@ -7,6 +7,9 @@
 --
 -- Atomic so that no entry follows the last ones. The entries of parked callbacks are
 -- added before them, in order; awaited work items are dropped.
+for i = 3, math.max(3, #ARGV) do
+  if not isObject(ARGV[i]) then return invalid('entry', ARGV[i], OBJECT_RULE) end
+end
 loadChannel('state', 'claimToken', 'queue')
 local refusal = claimRefusal(ARGV[1])
 if refusal then return refusal end

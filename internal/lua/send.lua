@@ -20,11 +20,26 @@
 -- needed for messages that are sent again later or by a restarted runtime.
 local MAX_SENT = 1024 -- like MAX_SEEN, for message IDs of the runtime
 
+local count = #ARGV - 4
+if count < 1 or count > MAX_BATCH then
+  return redis.error_reply('ERR invalid number of messages ' .. math.max(0, count) .. ': send 1 to 64 in one call')
+end
+local flags = string.gsub(ARGV[2], 'h$', '')
+if #flags ~= count or string.find(flags, '[^ed-]') then
+  return invalid('flags', ARGV[2], 'use one of e, d and - per message, then h to hold the messages back')
+end
+if ARGV[3] ~= '' and not isID(ARGV[3]) then return invalid('last ID', ARGV[3], ID_RULE .. ', or empty') end
+local messageIDs, ids = {}, {} -- one per message, which may be -; those that are not -
+for id in string.gmatch(ARGV[4], '%S+') do
+  if not isName(id) then return invalid('message ID', id, NAME_RULE) end
+  messageIDs[#messageIDs + 1] = id
+  if id ~= '-' then ids[#ids + 1] = id end
+end
+if #messageIDs ~= 0 and #messageIDs ~= count then
+  return invalid('message IDs', ARGV[4], 'use one ID or - per message, separated by spaces, or nothing')
+end
 for i = 5, #ARGV do
-  local message = ARGV[i]
-  if #message > MAX_MESSAGE or string.sub(message, 1, 1) ~= '{' or string.sub(message, -1) ~= '}' then
-    return redis.error_reply(string.format('ERR message %d must be a JSON object of at most %d bytes', i - 4, MAX_MESSAGE))
-  end
+  if not isObject(ARGV[i]) then return invalid('message ' .. i - 4, ARGV[i], OBJECT_RULE) end
 end
 loadChannel('state', 'claimToken', 'outLast', 'epoch', 'trimmed', 'held')
 local refusal = claimRefusal(ARGV[1])
@@ -32,11 +47,6 @@ if refusal then return { refusal } end
 if channel.state == 'open' and isLost(OUT, ARGV[3], channel.outLast, toNumber(channel.trimmed)) then
   reportLoss()
   return { 'lost' }
-end
-local messageIDs, ids = {}, {} -- one per message, which may be -; those that are not -
-for id in string.gmatch(ARGV[4], '%S+') do
-  messageIDs[#messageIDs + 1] = id
-  if id ~= '-' then ids[#ids + 1] = id end
 end
 local known = findIDs(SENT, SENT_BEFORE, ids)
 local knownNumber = toNumber(ARGV[3])

@@ -5,7 +5,7 @@ do
   local token, state, epoch, before, flow, held = unpack(redis.call('HMGET', META, 'claimToken', 'state', 'epoch', 'outLast', 'flow', 'held'))
   local number, count = tonumber(string.match(before or '', '^%d+') or ''), #ARGV - 4
   if number and ARGV[3] == before and ARGV[4] == '' and (held or '') == '' and state == 'open' and (token == ARGV[1] or ARGV[1] == '')
-    and number % TRIM_INTERVAL + count < TRIM_INTERVAL and not string.find(ARGV[2], '[^-]') then
+    and number % TRIM_INTERVAL + count < TRIM_INTERVAL and count > 0 and count <= MAX_BATCH and #ARGV[2] == count and not string.find(ARGV[2], '[^-]') then
     local touchAt, dueAt = string.match(flow, FLOW_TIMES)
     local valid = true
     for i = 5, #ARGV do

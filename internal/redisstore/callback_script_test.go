@@ -56,23 +56,6 @@ func TestWorkItemChangesNotifyRuntime(t *testing.T) {
 	}
 }
 
-// The script inserts IDs into entries without escaping, so it rejects unsafe ones
-// from runtimes that do not use callruntime.
-func TestAwaitRejectsUnsafeIDs(t *testing.T) {
-	d := newCallbackFixture(t, redisOptions(servers.StartRedis(t)), nil)
-	digest := strings.Repeat("0", 64)
-	for _, bad := range [][3]string{{digest, "bot", `a"b`}, {digest, "bot", "a b"}, {digest, "b t", "a"}, {digest + " ", "bot", "a"}} {
-		d.raw(func(ctx context.Context, client rueidis.Client) error {
-			args := []string{"", bad[0], bad[1], "work_item", bad[2], "1000", "{}"}
-			if err := rueidis.NewLuaScript(lua.Channel("await")).Exec(ctx, client, kv.ChannelKeys(d.id), append(args, "")).Error(); err == nil || !strings.Contains(err.Error(), "letters") {
-				t.Errorf("await %q: %v, want an error that lists the valid characters", bad, err)
-			}
-			return nil
-		})
-	}
-	d.expect(d.await(callruntime.AwaitOptions{}), "first", callback.Routed)
-}
-
 // The script limits the TTL for runtimes in any language.
 func TestAwaitRejectsTTLOverOneDay(t *testing.T) {
 	d := newCallbackFixture(t, redisOptions(servers.StartRedis(t)), nil)

@@ -62,6 +62,12 @@ func (g *callGenerator) name(kind string) string {
 	return fmt.Sprintf("%s-%d", kind, g.count)
 }
 
+// digest returns a new digest of a credential.
+func (g *callGenerator) digest() string {
+	g.count++
+	return fmt.Sprintf("%064x", g.count)
+}
+
 func (g *callGenerator) chance(percent int) bool { return g.IntN(100) < percent }
 
 func pick[T any](g *callGenerator, list []T) (item T) {
@@ -266,7 +272,7 @@ func (g *callGenerator) position() string {
 }
 
 func (g *callGenerator) await() []string {
-	item := simulatedItem{g.name("item"), g.name("digest"), pick(g, []string{"bot", "llm", "tool"}), "work_item"}
+	item := simulatedItem{g.name("item"), g.digest(), pick(g, []string{"bot", "llm", "tool"}), "work_item"}
 	switch {
 	case g.chance(15):
 		item.scope = "channel"
@@ -292,7 +298,7 @@ func (g *callGenerator) item() simulatedItem {
 			return item
 		}
 	}
-	return simulatedItem{g.name("item"), g.name("digest"), "bot", "work_item"}
+	return simulatedItem{g.name("item"), g.digest(), "bot", "work_item"}
 }
 
 func (g *callGenerator) callback() []string {

@@ -111,17 +111,30 @@ func (c *client) read() any {
 // eval runs a channel script: channel.lua followed by the script.
 func (c *client) eval(script, channelID string, args ...string) any {
 	c.t.Helper()
-	return c.run(c.readScript("channel")+c.readScript(script), channelID, args)
+	return c.do(channelCommand(c.script(script), channelID, args)...)
 }
 
-// evalFast runs a channel script with its fast version inserted before the marker.
+// evalFast runs a channel script with its fast version.
 func (c *client) evalFast(script, channelID string, args ...string) any {
+	c.t.Helper()
+	return c.do(channelCommand(c.fastScript(script), channelID, args)...)
+}
+
+// script returns the complete text of a channel script.
+func (c *client) script(name string) string {
+	c.t.Helper()
+	return c.readScript("channel") + c.readScript(name)
+}
+
+// fastScript returns a channel script with its fast version inserted before the
+// marker.
+func (c *client) fastScript(name string) string {
 	c.t.Helper()
 	before, after, found := strings.Cut(c.readScript("channel"), "\n-- MARKER")
 	if !found {
 		c.t.Fatal("channel.lua has no marker")
 	}
-	return c.run(before+"\n"+c.readScript(script+"_fast")+"-- MARKER"+after+c.readScript(script), channelID, args)
+	return before + "\n" + c.readScript(name+"_fast") + "-- MARKER" + after + c.readScript(name)
 }
 
 func (c *client) readScript(name string) string {
@@ -133,13 +146,14 @@ func (c *client) readScript(name string) string {
 	return string(text)
 }
 
-func (c *client) run(text, channelID string, args []string) any {
-	c.t.Helper()
+// channelCommand returns the command that runs a script on a channel without a
+// deadline.
+func channelCommand(text, channelID string, args []string) []string {
 	command := []string{"EVAL", text, "9"}
 	for _, key := range []string{"meta", "in", "out", "seen", "sent", "work", "forget", "seenBefore", "sentBefore"} {
 		command = append(command, "telapi:ch:{"+channelID+"}:"+key)
 	}
-	return c.do(append(append(command, args...), "")...) // without a deadline
+	return append(append(command, args...), "")
 }
 
 // at returns the element of a nested list.
