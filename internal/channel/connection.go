@@ -2,6 +2,7 @@ package channel
 
 import (
 	"context"
+	"fmt"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -250,8 +251,12 @@ func (c *Connection) expired() bool { return !c.service.now().Before(c.session.E
 // sendError sends an error frame. fatal means that the socket is closed after it.
 func (c *Connection) sendError(e *fault.Error, relatesTo string, fatal bool) {
 	c.service.metrics.refused.WithLabelValues(string(e.Code)).Inc()
-	issues, _ := e.Details.([]fault.Issue)
-	c.reply(wire.TypeError, errorPayload{Code: e.Code, Message: e.Message, Fatal: fatal, RelatesTo: relatesTo, Issues: issues})
+	payload := errorPayload{Code: e.Code, Message: e.Message, Fatal: fatal, RelatesTo: relatesTo}
+	payload.Issues, _ = e.Details.([]fault.Issue)
+	if n := len(payload.Issues); n > 1 {
+		payload.Message = fmt.Sprintf("The frame has %d issues. See the member issues.", n)
+	}
+	c.reply(wire.TypeError, payload)
 }
 
 func (c *Connection) reply(t wire.MessageType, payload any) {

@@ -43,15 +43,7 @@ func (c *Connection) Handle(ctx context.Context, raw []byte) {
 		return
 	}
 	if err != nil {
-		// Responses are in order: without a readable ID, the client matches
-		// this error to its frame by order alone.
-		c.Flush(ctx)
-		c.invalid++
-		tooMany := c.invalid > maxInvalidFrames
-		c.sendError(fault.From(err), m.MessageID, tooMany)
-		if tooMany {
-			c.close(CloseInvalidFrames)
-		}
+		c.reject(ctx, err, m.MessageID)
 		return
 	}
 	c.invalid = 0
@@ -77,6 +69,28 @@ func (c *Connection) Handle(ctx context.Context, raw []byte) {
 		if len(c.batch.frames) == maxBatch {
 			c.Flush(ctx)
 		}
+	}
+}
+
+// HandleBinary rejects a binary frame.
+func (c *Connection) HandleBinary(ctx context.Context) {
+	if !c.AllowFrame() {
+		c.Flush(ctx)
+		c.close(CloseRateLimited)
+		return
+	}
+	c.reject(ctx, fault.New(fault.MalformedJSON, "Binary frames are not supported. Send text frames."), "")
+}
+
+// reject sends the error of an invalid frame. Responses are in order: without a
+// readable ID, the client matches the error to its frame by order alone.
+func (c *Connection) reject(ctx context.Context, err error, messageID string) {
+	c.Flush(ctx)
+	c.invalid++
+	tooMany := c.invalid > maxInvalidFrames
+	c.sendError(fault.From(err), messageID, tooMany)
+	if tooMany {
+		c.close(CloseInvalidFrames)
 	}
 }
 

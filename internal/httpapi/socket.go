@@ -101,7 +101,7 @@ func (s *socket) read() bool {
 		s.channel.Flush(s.set.ctx)
 		s.Close(channel.CloseTooBig)
 	case kind != websocket.TextMessage:
-		s.channel.Handle(s.set.ctx, nil) // rejected like any frame that is not JSON
+		s.channel.HandleBinary(s.set.ctx)
 	case !utf8.Valid(frame):
 		s.channel.Flush(s.set.ctx)
 		s.Close(channel.CloseInvalidText)

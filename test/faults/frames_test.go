@@ -70,7 +70,9 @@ func TestInvalidFrameIsAnsweredWithError(t *testing.T) {
 		if err := b.Conn.WriteMessage(websocket.BinaryMessage, []byte(good)); err != nil {
 			t.Fatal(err)
 		}
-		b.Expect(`"type":"error"`, malformed)
+		b.Expect(`"type":"error"`, malformed, "Send text frames.")
+		b.Write(`{"type":"chat"}`)
+		b.Expect(`"type":"error"`, invalid, "See the member issues.", `"issues":[`)
 		b.Write(good)
 		b.Expect(`"event":"ack"`, id)
 	})
