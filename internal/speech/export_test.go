@@ -8,6 +8,7 @@ const (
 	CleanupLease     = cleanupLease
 	ExpireInterval   = expireInterval
 	FailureCooldown  = failureCooldown
+	FailureMemory    = failureMemory
 	OrphanAge        = orphanAge
 	SynthesisTimeout = synthesisTimeout
 	TouchInterval    = touchInterval

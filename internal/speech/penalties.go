@@ -7,9 +7,17 @@ import (
 	"time"
 )
 
-// failureCooldown is how long a failed provider is tried last, so that requests do
-// not all wait for a provider that is down.
-const failureCooldown = 10 * time.Second
+const (
+	// failureCooldown is how long a failed provider is tried last, so that requests
+	// do not all wait for a provider that is down.
+	failureCooldown = 10 * time.Second
+	// failureMemory is the time within which failures count as consecutive.
+	failureMemory = time.Minute
+	// maxFailures is the number of different texts that fail in a row before a
+	// target is penalized for all texts: one text may be what a provider can't
+	// handle.
+	maxFailures = 3
+)
 
 // target is what a failure is attributed to. A voice or model that fails for one
 // team must not take the provider from teams that use others.
@@ -23,40 +31,49 @@ type penalties struct {
 	list map[target]penalty
 }
 
+// penalty applies to all texts after maxFailures, before that to its own.
 type penalty struct {
-	until time.Time
-	err   error
+	until    time.Time
+	err      error
+	text     string // that failed last
+	failures int    // in a row, of different texts
 }
 
-// get returns the failure of a target whose penalty has not ended.
-func (p *penalties) get(t target, now time.Time) (penalty, bool) {
+// get returns the last failure of a target, if its penalty applies to a text.
+func (p *penalties) get(t target, text string, now time.Time) (penalty, bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	found := p.list[t]
-	return found, now.Before(found.until)
+	return found, now.Before(found.until) && (found.failures >= maxFailures || found.text == text)
 }
 
-// set records the outcome of a request. Requests choose the voices, so ended
-// penalties are removed.
-func (p *penalties) set(t target, err error, now time.Time) {
+// set records the outcome of a request. Requests choose the voices, so old failures
+// are removed.
+func (p *penalties) set(t target, text string, err error, now time.Time) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	maps.DeleteFunc(p.list, func(_ target, old penalty) bool { return !now.Before(old.until) })
+	maps.DeleteFunc(p.list, func(_ target, old penalty) bool { return !now.Before(old.until.Add(failureMemory)) })
 	if err == nil || errors.Is(err, ErrRejected) {
 		delete(p.list, t)
 		return
 	}
-	cooldown := failureCooldown
-	if limited, ok := errors.AsType[*RateLimitError](err); ok {
-		cooldown = limited.RetryAfter
+	failure := penalty{now.Add(failureCooldown), err, text, p.list[t].failures}
+	limited, isLimit := errors.AsType[*RateLimitError](err)
+	switch {
+	case isLimit: // not because of the text
+		failure.until, failure.failures = now.Add(limited.RetryAfter), maxFailures
+	case errors.Is(err, ErrMisconfigured):
+		failure.failures = maxFailures
+	case failure.failures == 0 || text != p.list[t].text:
+		failure.failures++
 	}
-	p.list[t] = penalty{now.Add(cooldown), err}
+	p.list[t] = failure
 }
 
 // rateLimit returns a *RateLimitError with the rest of the time for which the
 // provider has asked, or nil.
-func (p *penalties) rateLimit(t target, now time.Time) error {
-	found, ok := p.get(t, now)
+func (p *penalties) rateLimit(t target, text string, now time.Time) error {
+	found, ok := p.get(t, text, now)
 	limited, isLimit := errors.AsType[*RateLimitError](found.err)
 	if !ok || !isLimit {
 		return nil

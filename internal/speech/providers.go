@@ -72,10 +72,11 @@ func (s *Service) providersFor(name string) ([]Provider, error) {
 }
 
 // healthyFirst moves providers that have failed with the voice and model of the
-// request to the end.
+// request to the end: with its text, or with several others.
 func (s *Service) healthyFirst(r Request, list []Provider) []Provider {
 	failed := func(p Provider) int {
-		if _, penalized := s.penalties.get(targetOf(p, s.recording(r, p).Utterance), s.Now()); penalized {
+		u := s.recording(r, p).Utterance
+		if _, penalized := s.penalties.get(targetOf(p, u), u.Text, s.Now()); penalized {
 			return 1
 		}
 		return 0
@@ -95,7 +96,7 @@ func ProviderTimeout(configured time.Duration, providers int) time.Duration {
 func (s *Service) tryProvider(ctx context.Context, p Provider, u Utterance, remaining int) (sound audio.Sound, err error) {
 	end, _ := ctx.Deadline()
 	deadline, key := time.Now().Add(time.Until(end)/time.Duration(remaining)), targetOf(p, u)
-	err = s.penalties.rateLimit(key, s.Now())
+	err = s.penalties.rateLimit(key, u.Text, s.Now())
 	for attempt := range s.Retries + 1 {
 		if err != nil {
 			delay := retryDelay * time.Duration(attempt)
@@ -117,7 +118,7 @@ func (s *Service) tryProvider(ctx context.Context, p Provider, u Utterance, rema
 	if err != nil && errors.Is(ctx.Err(), context.Canceled) { // not a failure of the provider
 		return audio.Sound{}, fmt.Errorf("wait for speech: %w", ctx.Err())
 	}
-	s.penalties.set(key, err, s.Now())
+	s.penalties.set(key, u.Text, err, s.Now())
 	if err == nil {
 		return sound, nil
 	}

@@ -139,9 +139,12 @@ func TestFailingVoiceDoesNotAffectOtherVoices(t *testing.T) {
 		e, primary, fallback := newEnv(t), &provider{name: "primary"}, &provider{name: "fallback"}
 		s := e.service(t, primary, fallback)
 		primary.fail(errDown)
-		for _, body := range []string{`{"text":"a","voice":"broken"}`, `{"text":"b","model":"broken"}`} {
-			if r := synthesize(t, s, body); r.Provider != "fallback" {
-				t.Errorf("%s: used %s, want fallback", body, r.Provider)
+		for _, members := range []string{`"voice":"broken"`, `"model":"broken"`} {
+			for text := range 3 {
+				body := fmt.Sprintf(`{"text":"%d",%s}`, text, members)
+				if r := synthesize(t, s, body); r.Provider != "fallback" {
+					t.Errorf("%s: used %s, want fallback", body, r.Provider)
+				}
 			}
 		}
 		primary.fail(nil)
@@ -156,6 +159,36 @@ func TestFailingVoiceDoesNotAffectOtherVoices(t *testing.T) {
 	})
 }
 
+// A text that a provider can't handle must not take its voice from other texts.
+func TestFailingTextDoesNotAffectOtherTexts(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		e, primary, fallback := newEnv(t), &provider{name: "primary"}, &provider{name: "fallback"}
+		s := e.service(t, primary, fallback)
+		expect := func(text, want string) {
+			t.Helper()
+			if r := synthesize(t, s, `{"text":"`+text+`","disableCache":true}`); r.Provider != want {
+				t.Errorf("text %q: used %s, want %s", text, r.Provider, want)
+			}
+		}
+		primary.fail(errDown)
+		for range 5 {
+			expect("bad", "fallback")
+		}
+		primary.fail(nil)
+		expect("bad", "fallback")
+		expect("good", "primary")
+		expect("bad", "primary") // a success ends the penalty
+		primary.fail(errDown)
+		for _, text := range []string{"bad", "worse", "bad"} {
+			expect(text, "fallback")
+		}
+		primary.fail(nil)
+		expect("good", "fallback")
+		e.advance(speech.FailureCooldown)
+		expect("good", "primary")
+	})
+}
+
 func TestPenaltiesAreForgotten(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		e, failing := newEnv(t), (&provider{name: "failing"}).fail(errDown)
@@ -166,7 +199,7 @@ func TestPenaltiesAreForgotten(t *testing.T) {
 		if got := s.Penalties(); got != 20 {
 			t.Errorf("%d penalties, want one per voice", got)
 		}
-		e.advance(speech.FailureCooldown)
+		e.advance(speech.FailureCooldown + speech.FailureMemory)
 		_, _ = s.Synthesize(t.Context(), "t1", []byte(`{"text":"abc"}`))
 		if got := s.Penalties(); got != 1 {
 			t.Errorf("%d penalties after the cooldown, want only the newest", got)
