@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 	"strings"
+	"sync"
 	"time"
 	"unicode/utf8"
 
@@ -21,9 +22,10 @@ import (
 )
 
 const (
-	batchSize     = 500
-	readWait      = time.Second
-	pruneInterval = time.Hour
+	batchSize       = 500
+	readWait        = time.Second
+	pruneInterval   = time.Hour
+	measureInterval = 5 * time.Second
 )
 
 // Consumer counts the reports on the stream. All instances run one. If an
@@ -56,6 +58,9 @@ func NewConsumer(stream ReportStream, store ReportStore, log *slog.Logger, reg p
 // Run counts reports until ctx ends, and then the reports that are still on the
 // stream: the embedded store loses them when the process ends.
 func (c *Consumer) Run(ctx context.Context) {
+	var measuring sync.WaitGroup
+	defer measuring.Wait()
+	measuring.Go(func() { c.measure(ctx) })
 	delays := writebehind.Backoff()
 	for ctx.Err() == nil {
 		_, err := c.countBatch(ctx, readWait)
@@ -90,9 +95,18 @@ func (c *Consumer) countBatch(ctx context.Context, wait time.Duration) (n int, e
 	if err != nil {
 		return 0, err
 	}
-	waiting, err := c.stream.Len(ctx)
-	c.waiting.Set(float64(waiting))
-	return len(entries), err
+	return len(entries), nil
+}
+
+// measure updates the number of waiting reports until ctx ends, also while the
+// database is unreachable and countBatch waits for it.
+func (c *Consumer) measure(ctx context.Context) {
+	for ctx.Err() == nil {
+		if n, err := c.stream.Len(ctx); err == nil {
+			c.waiting.Set(float64(n))
+		}
+		_ = sleep.For(ctx, measureInterval)
+	}
 }
 
 // parsedEntry is an entry with its parsed report.

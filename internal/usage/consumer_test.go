@@ -304,6 +304,23 @@ func TestInvalidReportDoesNotBlockOthers(t *testing.T) {
 	})
 }
 
+func TestWaitingReportsAreMeasuredWithoutDatabase(t *testing.T) {
+	runStores(t, func(s *fakeStores, r *Reporter, c *Consumer) {
+		unlock := s.lock()
+		s.unreachable = true
+		unlock()
+		for want := 1; want <= 3; want++ {
+			report(r, "", 1)
+			time.Sleep(time.Minute)
+			if got := value(c.waiting); got != float64(want) {
+				t.Errorf("%v reports waiting, want %d", got, want)
+			}
+		}
+		defer s.lock()()
+		s.unreachable = false
+	})
+}
+
 func TestQueueIsBoundedAndLossesAreCounted(t *testing.T) {
 	runStores(t, func(s *fakeStores, r *Reporter, _ *Consumer) {
 		s.streamErr = fault.Unavailable("The key-value store", nil)
