@@ -1,5 +1,5 @@
 export { TelapiError } from "./errors.js";
-export type { ChannelMessage, DurableType, MessageType, Payload, Payloads, Ready, TokenResponse } from "./messages.js";
+export type { ChannelMessage, DurableType, IceServer, MessageType, Payload, Payloads, Ready, TokenResponse } from "./messages.js";
 export type { ConnectOptions, Position, WebSocketConstructor, WebSocketLike } from "./options.js";
 export { MAX_UNACKNOWLEDGED } from "./outbox.js";
 export type { Refusal } from "./refusal.js";

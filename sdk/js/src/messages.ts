@@ -63,11 +63,19 @@ export interface Ready {
   reconnectJitterMs: number;
 }
 
+/** A STUN or TURN server for WebRTC calls. */
+export interface IceServer {
+  urls: string | string[];
+  username?: string;
+  credential?: string;
+}
+
 /** The response of `POST /api/v1/sessions/token`, as far as the SDK uses it. */
 export interface TokenResponse {
   token: string;
   wsUrl: string;
   limits?: { framesPerSecond?: number };
+  iceServers?: IceServer[];
 }
 
 /** Returns the name of the member that contains a type's payload, such as `browserAction` for `browser_action`. */

@@ -1,5 +1,5 @@
 import { TelapiError } from "./errors.js";
-import type { TokenResponse } from "./messages.js";
+import type { IceServer, TokenResponse } from "./messages.js";
 
 /** A page's position in a session, to resume after a reload. */
 export interface Position {
@@ -55,6 +55,7 @@ export interface CallToken {
   sessionId: string;
   lifetimeMs: number;
   framesPerSecond: number;
+  iceServers: IceServer[];
 }
 
 /** Parses a token response or a token string. It does not verify the token. */
@@ -63,7 +64,7 @@ export function parseToken(given: string | TokenResponse, url?: string): CallTok
   const { error } = Object(given) as { error?: { code?: string; message?: string; requestId?: string } };
   if (error?.code) throw new TelapiError(error.code, String(error.message), error.requestId ? { requestId: error.requestId } : {});
   try {
-    const { token, wsUrl, limits } = typeof given === "string" ? { token: given, wsUrl: "", limits: undefined } : given;
+    const { token, wsUrl, limits, iceServers = [] }: TokenResponse = typeof given === "string" ? { token: given, wsUrl: "" } : given;
     const claims = JSON.parse(atob(token.split(".")[1]!.replace(/-/g, "+").replace(/_/g, "/"))) as { sub: string; iat: number; exp: number };
     if (!claims.sub || !(claims.exp > claims.iat)) throw new Error("A claim is missing.");
     return {
@@ -72,6 +73,7 @@ export function parseToken(given: string | TokenResponse, url?: string): CallTok
       sessionId: claims.sub,
       lifetimeMs: 1000 * (claims.exp - claims.iat),
       framesPerSecond: limits?.framesPerSecond ?? 60,
+      iceServers,
     };
   } catch (cause) {
     throw new TelapiError("BAD_TOKEN", "Not a call token with a WebSocket URL. Pass the response of POST /api/v1/sessions/token.", { cause });

@@ -2,7 +2,7 @@ import { Emitter } from "./emitter.js";
 import { finalCloseError, TelapiError } from "./errors.js";
 import type { SessionEvents, State, StateChange } from "./events.js";
 import { Connection, webSocketClass } from "./connection.js";
-import { type ChannelMessage, type DurableType, fieldOf, type MessageType, type Payload, type Payloads, type Ready, uuid } from "./messages.js";
+import { type ChannelMessage, type DurableType, fieldOf, type IceServer, type MessageType, type Payload, type Payloads, type Ready, uuid } from "./messages.js";
 import { type ConnectOptions, type Position, parseToken, type CallToken, type WebSocketConstructor } from "./options.js";
 import { Outbox } from "./outbox.js";
 import { explainRefusal } from "./refusal.js";
@@ -70,6 +70,11 @@ export class Session {
   /** The session's ID, once there is a token. */
   get sessionId(): string | undefined {
     return this.token?.sessionId;
+  }
+
+  /** The ICE servers of the token response, once there is a token. `callWebRtc` uses them. */
+  get iceServers(): IceServer[] {
+    return this.token?.iceServers ?? [];
   }
 
   /** Whether text chat is enabled. */

@@ -19,10 +19,10 @@ test("the lock file contains no registry host", () => {
   expect(read("../package-lock.json")).not.toMatch(/"resolved"/);
 });
 
-const exported = [...read("../src/index.ts").matchAll(/\{([^}]*)\}/g)].flatMap(([, names]) => names!.split(",").map((name) => name.trim())).concat("useTelapi", "TelapiState");
+const exported = [...`${read("../src/index.ts")}${read("../src/voice.ts")}`.matchAll(/\{([^}]*)\}/g)].flatMap(([, names]) => names!.split(",").map((name) => name.trim())).concat("useTelapi", "TelapiState");
 
 test.each(exported)("%s is documented in the source and in docs/sdk.md", (name) => {
   expect(read("../../../docs/sdk.md")).toMatch(new RegExp(`\`[^\`]*\\b${name}\\b[^\`]*\``));
-  const declarations = ["errors", "events", "messages", "options", "outbox", "react", "refusal", "session"].map((file) => read(`../dist/esm/${file}.d.ts`)).join("\n");
+  const declarations = ["errors", "events", "messages", "options", "outbox", "react", "refusal", "session", "voice/context", "voice/microphone", "voice/speaker", "voice/webrtc"].map((file) => read(`../dist/esm/${file}.d.ts`)).join("\n");
   expect(declarations).toMatch(new RegExp(`\\*/\\nexport (declare )?(class|const|function|interface|type) ${name}\\b`));
 });

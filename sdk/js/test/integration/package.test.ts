@@ -50,12 +50,12 @@ test("the package contains the licence, types and source maps, and nothing else 
 });
 
 test.each([
-  ["an ES module", "page.mjs", 'import { connect } from "@telapi/sdk"; import { useTelapi } from "@telapi/sdk/react"; import { WebSocket } from "ws";'],
-  ["a CommonJS module", "page.cjs", 'const { connect } = require("@telapi/sdk"); const { useTelapi } = require("@telapi/sdk/react"); const { WebSocket } = require("ws");'],
+  ["an ES module", "page.mjs", 'import { connect } from "@telapi/sdk"; import { useTelapi } from "@telapi/sdk/react"; import { callWebRtc } from "@telapi/sdk/voice"; import { WebSocket } from "ws";'],
+  ["a CommonJS module", "page.cjs", 'const { connect } = require("@telapi/sdk"); const { useTelapi } = require("@telapi/sdk/react"); const { callWebRtc } = require("@telapi/sdk/voice"); const { WebSocket } = require("ws");'],
 ])("%s uses the package", async (_, file, imports) => {
-  writeFileSync(join(project, file), `${imports}\nconst print = console.log;\nprint(typeof useTelapi);\n${conversation(await service.issue())}`);
+  writeFileSync(join(project, file), `${imports}\nconst print = console.log;\nprint(typeof useTelapi, typeof callWebRtc);\n${conversation(await service.issue())}`);
   const { stdout, stderr } = spawnSync(process.execPath, [file], { cwd: project, encoding: "utf8", timeout: 60_000 });
-  expect([stdout, stderr]).toEqual(["function\nGood day\n", ""]);
+  expect([stdout, stderr]).toEqual(["function function\nGood day\n", ""]);
 });
 
 test("a page without a bundler uses the package", async () => {
@@ -79,17 +79,36 @@ test("a page without a bundler uses the package", async () => {
   }
 });
 
+/** Type-checks files of the project. Returns the compiler's output and exit code. */
+function compile(...files: string[]): [string, number | null] {
+  const args = ["--noEmit", "--strict", "--module", "nodenext", "--target", "es2022", "--lib", "es2022,esnext.disposable,dom", "--types", "node", ...files];
+  const { stdout, status } = spawnSync(join(sdk, "node_modules/.bin/tsc"), args, { cwd: project, encoding: "utf8" });
+  return [stdout, status];
+}
+
 test.each(["mts", "cts"])("TypeScript finds the types in a .%s file", (extension) => {
   writeFileSync(join(project, `page.${extension}`), `
     import { connect, type Session } from "@telapi/sdk";
     import { useTelapi } from "@telapi/sdk/react";
+    import { callWebRtc, type WebRtcCall } from "@telapi/sdk/voice";
     const session: Session = connect({ issue: async () => ({ token: "", wsUrl: "" }) });
     session.on("chat", ({ text }) => text?.length);
     export const chat = () => useTelapi(undefined).messages.map(({ chat }) => chat?.text);
+    export const call: Promise<WebRtcCall> = callWebRtc(session, { iceServers: session.iceServers });
     // @ts-expect-error: an option that does not exist
     connect({ key: 1 });
   `);
-  const args = ["--noEmit", "--strict", "--module", "nodenext", "--target", "es2022", "--lib", "es2022,esnext.disposable,dom", "--types", "node", `page.${extension}`];
-  const { stdout, status } = spawnSync(join(sdk, "node_modules/.bin/tsc"), args, { cwd: project, encoding: "utf8" });
-  expect([stdout, status]).toEqual(["", 0]);
+  expect(compile(`page.${extension}`)).toEqual(["", 0]);
+});
+
+test("TypeScript accepts the examples of calls in docs/sdk.md", () => {
+  const [, section] = /\n## Call\n([^]*?)\n## /.exec(readFileSync(join(sdk, "../../docs/sdk.md"), "utf8"))!;
+  const examples = [...section!.matchAll(/```js\n([^]*?)```/g)].map(([, code]) => code!);
+  expect(examples.length).toBe(2);
+  const files = examples.map((code, index) => {
+    const file = `call-${index}.mts`;
+    writeFileSync(join(project, file), `import type { Session } from "@telapi/sdk";\ndeclare const session: Session;\ndeclare function showLevels(microphone: number, speaker: number): void;\n${code}`);
+    return file;
+  });
+  expect(compile(...files)).toEqual(["", 0]);
 });

@@ -5,6 +5,7 @@ import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { expect, test } from "vitest";
 import { Service } from "./service.js";
+import { launchWithMicrophone, PageServer } from "./voice.js";
 
 // The test creates a project with the package and the README's example. A preloaded module provides the page's server,
 // which forwards tokens, and the global WebSocket that Node 20 does not have.
@@ -37,4 +38,25 @@ test("the README example works", async () => {
   } finally {
     await rm(dir, { recursive: true, force: true });
   }
+});
+
+const html = `<!doctype html><title>Call</title><button id="call">Call</button><button id="hangup">Hang up</button>
+  <script type="importmap">{"imports": {"@telapi/sdk": "./esm/index.js", "@telapi/sdk/voice": "./esm/voice.js"}}</script>
+  <script type="module" src="example.js"></script>`;
+
+test.each(["webrtc", "audio"])("the README's example of a call in mode %s works", async (mode) => {
+  await using service = await Service.start({ FEATURE_WEBRTC: "true" });
+  const readme = await readFile(new URL("../../README.md", import.meta.url), "utf8");
+  const example = [...readme.matchAll(/```js\n([^]*?)```/g)].map(([, code]) => code!).find((code) => code.includes(`{"mode":"${mode}"}`))!;
+  expect(example.trim().split("\n").length).toBeLessThanOrEqual(12);
+  await using server = await PageServer.start({ page: html, "example.js": example, "call-token": JSON.stringify(await service.issue({ mode })) });
+  await using browser = await launchWithMicrophone();
+  const tab = await browser.newPage();
+  const received: string[] = [];
+  tab.on("websocket", (socket) => socket.on("framereceived", ({ payload }) => received.push(String(payload))));
+  await tab.goto(server.url);
+  await tab.getByRole("button", { name: "Call" }).click();
+  // The runtime echoes the frames.
+  const expected = mode === "audio" ? '"encoding":"alaw"' : '"command":"webrtc_offer"';
+  await expect.poll(() => received.some((frame) => frame.includes(expected)), { timeout: 60_000 }).toBe(true);
 });

@@ -37,7 +37,7 @@ export class Service implements AsyncDisposable {
     await waitForLine(redis, "Ready to accept connections");
     await service.startServer();
     const team = (service.team = (await service.telapi("team", "create", "SDK")).id as string);
-    service.endpointId = (await service.telapi("endpoint", "create", "--team", team, "--name", "SDK", "--mode", "chat", "--mode", "audio")).id as string;
+    service.endpointId = (await service.telapi("endpoint", "create", "--team", team, "--name", "SDK", "--mode", "chat", "--mode", "audio", "--mode", "webrtc")).id as string;
     service.key = (await service.telapi("key", "create", "--team", team, "--scope", "CREATE_CALL_TOKEN")).key as string;
     service.helpers.push(spawn(program("echo"), [team], { env, stdio: ["ignore", "ignore", "inherit"] }));
     return service;
