@@ -13,7 +13,6 @@ export class Waterfall {
   private shown = "";
 
   constructor(private readonly select: (entry: Entry) => void) {
-    byId("turn-parts").replaceChildren(make("td"), ...names.map((name) => make("th", { scope: "col", "data-part": name, title: parts[name] }, name)), make("th", { scope: "col" }, "total"));
     this.show([]);
   }
 
@@ -36,11 +35,15 @@ export class Waterfall {
     if (state === this.shown) return; // keeps the focus
     this.shown = state;
     const answered = turns.filter(({ total }) => total !== undefined);
-    const rows = [50, 95].map((percent) => {
-      const of = (values: (number | undefined)[]) => formatMs(percentile(values.filter((value) => value !== undefined), percent));
-      return make("tr", {}, make("th", { scope: "row" }, `p${percent}`), ...names.map((name) => make("td", {}, of(answered.map(({ times }) => times[name])))), make("td", {}, of(answered.map(({ total }) => total))));
-    });
-    byId("turn-percentiles").replaceChildren(...rows);
+    const row = (name: string, meaning: string, values: (number | undefined)[]) => {
+      const known = values.filter((value) => value !== undefined);
+      const cells = [50, 95].map((percent) => make("td", {}, formatMs(percentile(known, percent))));
+      return make("tr", {}, make("th", { scope: "row", "data-part": name, title: meaning }, name), ...cells, make("td", { class: "meaning" }, meaning));
+    };
+    byId("turn-percentiles").replaceChildren(
+      ...names.map((name) => row(name, parts[name], answered.map(({ times }) => times[name]))),
+      row("total", "Until the answer is displayed, and its speech.", answered.map(({ total }) => total)),
+    );
     const total = answered.map(({ total }) => total!);
     byId("turn-summary").textContent = answered.length ? `${answered.length} answered, p50 ${formatMs(percentile(total, 50))}, p95 ${formatMs(percentile(total, 95))}` : "No answers yet. Say something: each utterance becomes a turn.";
     const longest = Math.max(1, ...total);

@@ -145,7 +145,7 @@ test("a turn shows where its time goes, and its hops light up", async ({ expect 
   await turns.filter({ hasText: /out of order.*bot \d+ ms, waiting.*parked 1\.\d\d s/ }).waitFor();
   expect(await playground.page.locator("#turn-summary").textContent()).toMatch(/^2 answered, p50 [\d.]+ m?s, p95 [\d.]+ m?s$/);
   expect(await turns.first().locator("rect").evaluateAll((parts) => parts.every((part) => Number(part.getAttribute("width")) > 0))).toBe(true);
-  expect(await playground.page.getByRole("columnheader", { name: "runtime" }).getAttribute("title")).toMatch(/runtime's clock/);
+  expect(await playground.page.getByRole("rowheader", { name: "runtime" }).getAttribute("title")).toMatch(/runtime's clock/);
   await playground.screenshot("turns");
   await turns.first().click();
   await playground.page.getByRole("region", { name: "chat: out of order" }).waitFor();
