@@ -29,7 +29,8 @@ func (c *cli) serveCommand() *cobra.Command {
 eight seconds later if a store or the collector hangs. A second signal exits immediately.
 
 JWT_SECRET is required. Without DATABASE_URL and REDIS_URL the server uses SQLite and an
-embedded key-value store in DATA_DIR, for a single instance.`,
+embedded key-value store in DATA_DIR, for a single instance. Its data survives a restart;
+a crash can lose the last seconds.`,
 		RunE: serve(c, config.Serve, app.New),
 	}
 }
@@ -123,7 +124,8 @@ func (c *cli) devCommand() *cobra.Command {
 		Long: `Runs the service without any setup: SQLite and an embedded key-value store in DATA_DIR,
 a media service on MEDIA_PORT (unless TTS_MEDIA_CACHE_BASE_URL is set), a demo team with an
 endpoint and an API key with all scopes, the playground, and a demo call runtime and bot.
-It is reachable from this machine only; TELAPI_HOST=0.0.0.0 changes that.
+It is reachable from this machine only; TELAPI_HOST=0.0.0.0 changes that. Conversations,
+key and secret are kept in DATA_DIR, so that open pages resume when you start it again.
 All configuration variables apply; TELAPI_PORT=0 and MEDIA_PORT=0 select free ports.`,
 	}
 	noDemo := dev.Flags().Bool("no-demo", false, "do not start the demo runtime and bot, so that you can connect your own runtime")

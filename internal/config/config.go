@@ -71,7 +71,7 @@ type Config struct {
 	DataDir         string        `env:"DATA_DIR" default:"./data" doc:"Directory of the embedded stores."`
 	DatabaseURL     redact.Secret `env:"DATABASE_URL" kind:"url:postgres,postgresql" doc:"PostgreSQL URL. Empty: SQLite in DATA_DIR."`
 	DatabaseSSLMode string        `env:"DATABASE_SSL_MODE" default:"disable" oneof:"disable,require,verify-ca,verify-full" doc:"TLS mode of the PostgreSQL connection. If set, it must not contradict sslmode in DATABASE_URL. If unset, sslmode applies. The root certificate is sslrootcert in the URL."`
-	RedisURL        redact.Secret `env:"REDIS_URL" kind:"url:redis,rediss" doc:"Redis 7 or Valkey URL; several comma-separated hosts for a cluster. Empty: the embedded key-value store."`
+	RedisURL        redact.Secret `env:"REDIS_URL" kind:"url:redis,rediss" doc:"Redis 7 or Valkey URL; several comma-separated hosts for a cluster. Empty: the embedded key-value store, which saves its data in DATA_DIR."`
 	RedisTLSEnabled bool          `env:"REDIS_TLS_ENABLED" default:"false" doc:"Use TLS to the key-value store even if the URL scheme is redis://."`
 	RedisTLSCAFile  string        `env:"REDIS_TLS_CA_FILE" doc:"PEM file of the CA that signed the key-value store's certificate. Empty: the system's root certificates."`
 	KVMinReplicas   int           `env:"KV_MIN_REPLICAS" default:"0" min:"0" max:"16" doc:"Number of Redis replicas that must have a browser's frame or a callback before it is acknowledged. If they do not confirm it in time, the socket is closed with 4005 and the callback gets 503. 0: not checked; a failover can lose acknowledged data."`

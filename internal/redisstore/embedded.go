@@ -14,7 +14,6 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/alicebob/miniredis/v2"
 	"github.com/go-json-experiment/json"
 	"github.com/redis/rueidis"
 
@@ -38,17 +37,19 @@ var ErrNoServer = errors.New("no server is running on this data directory")
 // Embedded is a key-value engine inside the process. Other processes of the same
 // machine can connect to it.
 type Embedded struct {
-	engine *miniredis.Miniredis
-	addr   string
-	pass   redact.Secret
-	file   string
-	lock   *os.File
-	close  sync.Once
-	done   chan struct{}
-	ticker sync.WaitGroup
+	engine    *engine
+	snapshots *snapshots
+	addr      string
+	pass      redact.Secret
+	file      string
+	lock      *os.File
+	close     sync.Once
+	done      chan struct{}
+	jobs      sync.WaitGroup
 }
 
-// StartEmbedded starts an engine and records in dataDir how to connect to it.
+// StartEmbedded starts an engine with the content that the last one on dataDir has
+// saved there, and records in dataDir how to connect to it.
 func StartEmbedded(dataDir string, log *slog.Logger) (*Embedded, error) {
 	if err := os.MkdirAll(dataDir, 0o700); err != nil {
 		return nil, fmt.Errorf("create the data directory: %w", err)
@@ -61,67 +62,79 @@ func StartEmbedded(dataDir string, log *slog.Logger) (*Embedded, error) {
 		_ = lock.Close()
 		return nil, fmt.Errorf("another server is running on %s: stop it, use another DATA_DIR, or set REDIS_URL so that several servers share one store", dataDir)
 	}
-	engine := miniredis.NewMiniRedis()
-	password := rand.Text()
-	engine.RequireAuth(password)
-	if err := engine.StartAddr("127.0.0.1:0"); err != nil {
+	e, err := startLocked(dataDir, log)
+	if err != nil {
 		_ = lock.Close()
-		return nil, fmt.Errorf("listen: %w", err)
+		return nil, err
 	}
-	e := &Embedded{
-		engine: engine,
-		addr:   engine.Addr(),
-		pass:   redact.Secret(password),
-		file:   filepath.Join(dataDir, redisconn.EmbeddedFile),
-		lock:   lock,
-		done:   make(chan struct{}),
-	}
-	if err := e.record(); err != nil {
-		engine.Close()
-		_ = lock.Close()
-		return nil, fmt.Errorf("write the connection record: %w", err)
-	}
-	e.ticker.Go(e.tick)
-	log.Warn("using the embedded key-value store: for one machine and for development; its data does not survive a restart",
-		"address", e.addr, "record", e.file)
+	e.lock = lock
+	e.jobs.Go(e.tick)
+	e.jobs.Go(e.saveSnapshots)
+	log.Warn("using the embedded key-value store: for one machine and for development; a crash can lose its last seconds",
+		"address", e.addr, "record", e.file, "snapshot", e.snapshots.path)
 	return e, nil
 }
 
-// record writes the connection record. It creates a new file and renames it, so
-// that readers see the whole record and its permissions are the owner's only.
+// startLocked starts the engine of a data directory that is locked.
+func startLocked(dataDir string, log *slog.Logger) (*Embedded, error) {
+	password := rand.Text()
+	engine, err := startEngine(password)
+	if err != nil {
+		return nil, err
+	}
+	e := &Embedded{
+		engine:    engine,
+		snapshots: &snapshots{engine: engine, path: filepath.Join(dataDir, snapshotFile), log: log, limit: maxSnapshotBytes},
+		addr:      engine.Addr(),
+		pass:      redact.Secret(password),
+		file:      filepath.Join(dataDir, redisconn.EmbeddedFile),
+		done:      make(chan struct{}),
+	}
+	if err = e.snapshots.load(); err != nil {
+		err = fmt.Errorf("write a snapshot to the data directory: %w", err)
+	} else if err = e.record(); err != nil { // clients can connect now
+		err = fmt.Errorf("write the connection record: %w", err)
+	}
+	if err != nil {
+		engine.Close()
+		return nil, err
+	}
+	return e, nil
+}
+
+// record writes the connection record. Readers see the whole record or none.
 func (e *Embedded) record() error {
 	u := url.URL{Scheme: "redis", User: url.UserPassword("", e.pass.Reveal()), Host: e.addr}
 	content, err := json.Marshal(redisconn.Record{URL: u.String(), PID: os.Getpid()})
 	if err != nil {
 		return err
 	}
-	temp, err := os.CreateTemp(filepath.Dir(e.file), redisconn.EmbeddedFile+".*") // mode 0600
-	if err != nil {
-		return err
-	}
-	_, err = temp.Write(content)
-	if err = errors.Join(err, temp.Close()); err == nil {
-		err = os.Rename(temp.Name(), e.file)
-	}
-	if err != nil {
-		_ = os.Remove(temp.Name())
-	}
-	return err
+	return replaceFile(e.file, content)
 }
 
-// tick makes keys expire: the engine does not count time itself.
+// tick counts the engine's time until Close.
 func (e *Embedded) tick() {
 	ticker := time.NewTicker(engineTick)
 	defer ticker.Stop()
-	last := time.Now()
 	for {
 		select {
 		case <-e.done:
 			return
 		case <-ticker.C:
-			now := time.Now()
-			e.engine.FastForward(now.Sub(last))
-			last = now
+			e.engine.tick()
+		}
+	}
+}
+
+// saveSnapshots saves the content regularly until Close.
+func (e *Embedded) saveSnapshots() {
+	wait := snapshotInterval
+	for {
+		select {
+		case <-e.done:
+			return
+		case <-time.After(wait):
+			wait = max(snapshotInterval, lockedShare*e.snapshots.save(false))
 		}
 	}
 }
@@ -131,13 +144,14 @@ func (e *Embedded) Options(log *slog.Logger) Options {
 	return Options{RedisOptions: config.RedisOptions{Addrs: []string{e.addr}, Password: e.pass, Embedded: true}, Logger: log}
 }
 
-// Close stops the engine. Its data is lost.
+// Close stops the engine and saves its content.
 func (e *Embedded) Close() {
 	e.close.Do(func() {
 		_ = os.Remove(e.file)
 		close(e.done)
-		e.ticker.Wait()
-		e.engine.Close()
+		e.jobs.Wait()
+		e.engine.Close() // waits for running commands
+		e.snapshots.save(true)
 		_ = e.lock.Close()
 	})
 }

@@ -56,7 +56,7 @@ func NewConsumer(stream ReportStream, store ReportStore, log *slog.Logger, reg p
 }
 
 // Run counts reports until ctx ends, and then the reports that are still on the
-// stream: the embedded store loses them when the process ends.
+// stream: no other instance counts those of the embedded store.
 func (c *Consumer) Run(ctx context.Context) {
 	var measuring sync.WaitGroup
 	defer measuring.Wait()

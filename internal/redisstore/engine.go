@@ -1,0 +1,244 @@
+package redisstore
+
+import (
+	"bufio"
+	"bytes"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strconv"
+	"sync"
+	"time"
+
+	"github.com/alicebob/miniredis/v2"
+	"github.com/alicebob/miniredis/v2/server"
+)
+
+// errTooLarge is returned by dump if the content exceeds its limit.
+var errTooLarge = errors.New("the content is too large")
+
+// engine is the embedded engine. Its content can be dumped and loaded as a whole.
+type engine struct {
+	*miniredis.Miniredis
+	server *server.Server
+	// inScript is the context of commands that a script calls. Commands with this
+	// context do not lock the engine, because a script already holds the lock.
+	inScript any
+
+	ticking sync.Mutex
+	ticked  time.Time // until when TTLs have been counted down; whole milliseconds
+}
+
+// startEngine starts an empty engine on a free port of the loopback interface.
+func startEngine(password string) (*engine, error) {
+	e := &engine{Miniredis: miniredis.NewMiniRedis(), ticked: time.Now()}
+	e.RequireAuth(password)
+	if err := e.StartAddr("127.0.0.1:0"); err != nil {
+		return nil, err
+	}
+	e.server = e.Server()
+	const capture = "TELAPI.CONTEXT"
+	err := e.server.Register(capture, func(c *server.Peer, _ string, _ []string) {
+		if e.inScript == nil {
+			e.inScript = c.Ctx
+		}
+		c.WriteOK()
+	})
+	client := newConsole(e.server, nil)
+	client.do("AUTH", password)
+	client.do("EVAL", "return redis.call('"+capture+"')", "0")
+	if err = errors.Join(err, client.err); err != nil {
+		e.Close()
+		return nil, err
+	}
+	return e, nil
+}
+
+// tick makes keys expire: the engine does not count time itself.
+func (e *engine) tick() {
+	e.ticking.Lock()
+	defer e.ticking.Unlock()
+	now := time.Now()
+	elapsed := now.Sub(e.ticked).Truncate(time.Millisecond)
+	e.FastForward(elapsed)
+	e.ticked = now.Add(elapsed - now.Sub(e.ticked)) // the wall clock may have been set
+}
+
+// dump returns the commands that create the engine's content, with the expiry of
+// keys as absolute times, and the number of keys. No other command and no script
+// runs meanwhile. It fails with errTooLarge if the commands exceed limit bytes.
+func (e *engine) dump(limit int) (commands [][]string, keys int, err error) {
+	e.ticking.Lock()
+	defer e.ticking.Unlock()
+	e.Lock()
+	defer e.Unlock()
+	d := dump{console: newConsole(e.server, e.inScript), limit: limit}
+	for _, key := range d.strings("KEYS", "*") {
+		if d.key(key) {
+			keys++
+			if ttl, _ := d.do("PTTL", key).(int); ttl >= 0 {
+				d.add("PEXPIREAT", key, strconv.FormatInt(e.ticked.UnixMilli()+int64(ttl), 10))
+			}
+		}
+		if d.err != nil {
+			return nil, 0, d.err
+		}
+	}
+	return d.commands, keys, nil
+}
+
+// load runs commands of a dump on the empty engine. If one fails, the engine is
+// empty again.
+func (e *engine) load(commands [][]string) error {
+	e.Lock()
+	defer e.Unlock()
+	c := newConsole(e.server, e.inScript)
+	for _, args := range commands {
+		if c.do(args...); c.err != nil {
+			newConsole(e.server, e.inScript).do("FLUSHALL")
+			return fmt.Errorf("%s: %w", args[0], c.err)
+		}
+	}
+	return nil
+}
+
+// console runs commands on the engine and keeps the first error.
+type console struct {
+	server *server.Server
+	peer   *server.Peer
+	output *bytes.Buffer
+	reader *bufio.Reader
+	err    error
+}
+
+func newConsole(s *server.Server, context any) *console {
+	output := &bytes.Buffer{}
+	c := &console{server: s, peer: server.NewPeer(bufio.NewWriter(output)), output: output, reader: bufio.NewReader(output)}
+	c.peer.Ctx = context
+	return c
+}
+
+// do runs a command and returns its reply: nil, an int, a string, a server.Simple
+// or a list of replies.
+func (c *console) do(args ...string) any {
+	if c.err != nil || len(args) == 0 {
+		return nil
+	}
+	c.server.Dispatch(c.peer, args)
+	c.peer.Flush()
+	reply, err := server.ParseReply(c.reader)
+	c.err = err
+	return reply
+}
+
+func (c *console) list(args ...string) []any {
+	list, _ := c.do(args...).([]any)
+	return list
+}
+
+func (c *console) strings(args ...string) []string { return stringList(c.list(args...)) }
+
+func stringList(reply any) []string {
+	list, _ := reply.([]any)
+	texts := make([]string, len(list))
+	for i, item := range list {
+		texts[i], _ = item.(string)
+	}
+	return texts
+}
+
+// dump collects the commands that create keys.
+type dump struct {
+	*console
+	commands     [][]string
+	bytes, limit int
+}
+
+func (d *dump) add(args ...string) {
+	for _, arg := range args {
+		d.bytes += len(arg)
+	}
+	if d.bytes > d.limit {
+		d.err = fmt.Errorf("%w: it has more than %d MiB; set REDIS_URL to use Redis", errTooLarge, d.limit>>20)
+		return
+	}
+	d.commands = append(d.commands, args)
+}
+
+// key adds the commands that create a key. It reports false for types that nothing
+// in this program uses, and which the engine cannot export.
+func (d *dump) key(key string) bool {
+	kind, _ := d.do("TYPE", key).(server.Simple)
+	switch kind {
+	case "string":
+		value, _ := d.do("GET", key).(string)
+		d.add("SET", key, value)
+	case "hash":
+		d.add(append([]string{"HSET", key}, d.strings("HGETALL", key)...)...)
+	case "list":
+		d.add(append([]string{"RPUSH", key}, d.strings("LRANGE", key, "0", "-1")...)...)
+	case "set":
+		d.add(append([]string{"SADD", key}, d.strings("SMEMBERS", key)...)...)
+	case "zset":
+		members := d.strings("ZRANGE", key, "0", "-1", "WITHSCORES")
+		for i := 0; i+1 < len(members); i += 2 {
+			members[i], members[i+1] = members[i+1], members[i]
+		}
+		d.add(append([]string{"ZADD", key}, members...)...)
+	case "stream":
+		d.stream(key)
+	default:
+		return false
+	}
+	return true
+}
+
+// stream adds the commands that create a stream: its entries, the ID of the last
+// entry even if that has been deleted, and its consumer groups.
+func (d *dump) stream(key string) {
+	last := ""
+	for _, item := range d.list("XRANGE", key, "-", "+") {
+		entry := item.([]any)
+		last = entry[0].(string)
+		d.add(append([]string{"XADD", key, last}, stringList(entry[1])...)...)
+	}
+	generated := field(d.list("XINFO", "STREAM", key), "last-generated-id")
+	groups := d.list("XINFO", "GROUPS", key)
+	if generated == "" && last == "" && len(groups) == 0 {
+		generated = "0-1" // the smallest ID, of a stream that has never had an entry
+	}
+	if generated != last && generated != "" {
+		d.add("XADD", key, generated, "deleted", "")
+		d.add("XDEL", key, generated)
+	}
+	names := map[string]string{}
+	for _, group := range groups {
+		names[field(group, "name")] = field(group, "last-delivered-id")
+	}
+	for _, name := range slices.Sorted(maps.Keys(names)) {
+		d.add("XGROUP", "CREATE", key, name, names[name], "MKSTREAM")
+		for _, consumer := range d.list("XINFO", "CONSUMERS", key, name) {
+			d.add("XGROUP", "CREATECONSUMER", key, name, field(consumer, "name"))
+		}
+		now := time.Now()
+		for _, item := range d.list("XPENDING", key, name, "-", "+", strconv.Itoa(1<<31)) {
+			pending := item.([]any)
+			delivered := now.Add(-time.Duration(pending[2].(int)) * time.Millisecond)
+			d.add("XCLAIM", key, name, pending[1].(string), "0", pending[0].(string),
+				"TIME", strconv.FormatInt(delivered.UnixMilli(), 10), "RETRYCOUNT", strconv.Itoa(pending[3].(int)), "FORCE", "JUSTID")
+		}
+	}
+}
+
+// field returns a text of a reply that lists names and values.
+func field(reply any, name string) string {
+	list, _ := reply.([]any)
+	for i := 0; i+1 < len(list); i += 2 {
+		if list[i] == name {
+			text, _ := list[i+1].(string)
+			return text
+		}
+	}
+	return ""
+}

@@ -1,0 +1,193 @@
+package e2e
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"os"
+	"path/filepath"
+	"syscall"
+	"testing"
+
+	"telapi/callruntime"
+	"telapi/test/boot"
+	"telapi/test/contract"
+	"telapi/test/poll"
+	"telapi/test/servers"
+	"telapi/test/talk"
+)
+
+// devServer is "telapi dev" on embedded stores. It can be restarted on the same port
+// and data directory.
+type devServer struct {
+	*boot.Instance
+	t       *testing.T
+	env     boot.Env
+	process *boot.Process
+	output  struct{ URL, Key, EndpointID string }
+}
+
+func startDevServer(t *testing.T) *devServer {
+	d := &devServer{t: t, env: boot.Env{"TELAPI_PORT": fmt.Sprint(servers.FreePort(t)), "DATA_DIR": t.TempDir()}}
+	d.start()
+	return d
+}
+
+func (d *devServer) start() {
+	d.t.Helper()
+	d.process = boot.StartProcess(d.t, d.env, "dev", "--no-demo", "--json")
+	if err := json.Unmarshal([]byte(d.process.WaitForLine(d.t, "{")), &d.output); err != nil {
+		d.t.Fatal(err)
+	}
+	d.Instance = &boot.Instance{URL: d.output.URL, Client: contract.Client(d.t)}
+}
+
+func (d *devServer) stop(signal syscall.Signal, exit int) {
+	d.t.Helper()
+	_ = d.process.Cmd.Process.Signal(signal)
+	if got := d.process.WaitExit(d.t); got != exit {
+		d.t.Errorf("after %v: exit %d, want %d", signal, got, exit)
+	}
+}
+
+func (d *devServer) snapshot() string { return filepath.Join(d.env["DATA_DIR"], "embedded-kv.snapshot") }
+
+// conversation is a session with a browser and a runtime.
+type conversation struct {
+	session, token string
+	browser        *talk.Browser
+	channel        *callruntime.Channel
+}
+
+// open opens a session, in which the runtime has received the browser's connection.
+func (d *devServer) open() *conversation {
+	d.t.Helper()
+	c := &conversation{}
+	c.session, c.token = talk.Issue(d.t, d.Instance, d.output.Key, map[string]any{"endpointId": d.output.EndpointID, "mode": "chat"})
+	c.browser = talk.Connect(d.t, d.Instance, c.session, c.token, "")
+	c.browser.Expect(`"ready"`)
+	c.channel = talk.Accept(d.t, talk.StartRuntime(d.t, d.env))
+	if e := talk.Receive(d.t, c.channel); e.Event != "connected" {
+		d.t.Fatalf("received %+v, want the browser's connection", e)
+	}
+	return c
+}
+
+// say sends a message of the runtime to the connected browser and returns its cursor.
+func (c *conversation) say(t *testing.T, text string) (cursor string) {
+	t.Helper()
+	talk.SendChat(t, c.channel, fmt.Sprintf(`{"text":%q}`, text))
+	return c.browser.Expect(text).StreamID
+}
+
+// Nothing is lost, repeated or reordered if telapi dev is stopped with Ctrl-C and
+// started again.
+func TestDevRestartKeepsConversations(t *testing.T) {
+	t.Parallel()
+	d := startDevServer(t)
+	c := d.open()
+	cursor := c.say(t, "read")
+	call := phoneCall{c.channel, t, d.Instance}
+	first, second := call.await(callruntime.AwaitOptions{}), call.await(callruntime.AwaitOptions{})
+	resp, body := call.postCallback(second, call.botMessage("two"))
+	wantStatus(t, resp, body, 202, `"parked"`)
+	sent := c.browser.Chat("not received yet")
+	c.browser.Expect(`"ack"`, sent)
+	c.browser.Cut()
+	talk.SendChat(t, c.channel, `{"text":"unread one"}`)
+	talk.SendChat(t, c.channel, `{"text":"unread two"}`)
+	if err := c.channel.Close(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+
+	d.stop(syscall.SIGINT, 0)
+	d.start()
+	browser := talk.Connect(t, d.Instance, c.session, c.token, "?streamId="+cursor)
+	browser.Expect(`"ready"`, `"resumed":true`)
+	browser.Expect("unread one")
+	browser.Expect("unread two")
+	browser.Expect(`"reconnect"`, `"recovered":true`, `"count":2`)
+	browser.Write(talk.Frame("chat", c.session, sent, "chat", `{"text":"not received yet"}`)) // as if the ack had been lost
+	browser.Expect(`"ack"`, sent)
+
+	call.i = d.Instance
+	resp, body = call.postCallback(second, call.botMessage("two"))
+	wantStatus(t, resp, body, 409, `"duplicate":true`)
+	resp, body = call.postCallback(first, call.botMessage("one"))
+	wantStatus(t, resp, body, 202, `"accepted"`)
+	channel, err := talk.StartRuntime(t, d.env).Attach(t.Context(), c.session)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var received []string
+	for len(received) == 0 || received[len(received)-1] != "two" {
+		e := talk.Receive(t, channel)
+		switch {
+		case e.Message != nil:
+			received = append(received, string(e.Message.Chat))
+		case e.Text != "":
+			received = append(received, e.Text)
+		}
+	}
+	if got := fmt.Sprint(received); got != `[{"text":"not received yet"} one two]` {
+		t.Errorf("the runtime received %s", got)
+	}
+	if !d.process.Stderr.Has("restored the embedded key-value store") {
+		t.Error("the log does not report that the store was restored")
+	}
+}
+
+// A crash loses what was stored after the last snapshot, and the browser is notified.
+func TestDevCrashReportsLoss(t *testing.T) {
+	t.Parallel()
+	d := startDevServer(t)
+	c := d.open()
+	kept := c.say(t, "before the snapshot")
+	var snapshot []byte
+	poll.Until(t, "the message is in a snapshot", func() bool {
+		snapshot, _ = os.ReadFile(d.snapshot())
+		return bytes.Contains(snapshot, []byte("before the snapshot"))
+	})
+	lost := c.say(t, "after the snapshot")
+	d.stop(syscall.SIGKILL, -1)
+	// A newer snapshot may have been written in the meantime.
+	if err := os.WriteFile(d.snapshot(), snapshot, 0o600); err != nil {
+		t.Fatal(err)
+	}
+
+	d.start()
+	if !d.process.Stderr.Has("did not stop normally") {
+		t.Error("the log does not report the crash")
+	}
+	browser := talk.Connect(t, d.Instance, c.session, c.token, "?streamId="+lost)
+	browser.Expect(`"ready"`)
+	browser.Expect(`"reconnect"`, `"recovered":false`)
+	browser = talk.Connect(t, d.Instance, c.session, c.token, "?streamId="+kept)
+	browser.Expect(`"ready"`)
+	browser.Expect(`"reconnect"`, `"recovered":true`)
+	boot.RunJSON(t, d.env, "channel", "send", c.session, "--type", "chat", "--payload", `{"text":"after the crash"}`)
+	browser.Expect("after the crash")
+}
+
+func TestDevStartsWithDamagedSnapshot(t *testing.T) {
+	t.Parallel()
+	d := startDevServer(t)
+	c := d.open()
+	cursor := c.say(t, "hello")
+	d.stop(syscall.SIGINT, 0)
+	content, err := os.ReadFile(d.snapshot())
+	if err != nil {
+		t.Fatal(err)
+	}
+	content[len(content)/2] ^= 1
+	if err := os.WriteFile(d.snapshot(), content, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	d.start()
+	if kept, _ := filepath.Glob(d.snapshot() + ".unreadable-*"); len(kept) != 1 || !d.process.Stderr.Has("its checksum is wrong") {
+		t.Errorf("renamed snapshots: %v, want one", kept)
+	}
+	browser := talk.Connect(t, d.Instance, c.session, c.token, "?streamId="+cursor)
+	browser.Expect(`"ready"`)
+	browser.Expect(`"reconnect"`, `"recovered":false`)
+}
