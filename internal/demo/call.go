@@ -8,6 +8,7 @@ import (
 
 	"github.com/go-json-experiment/json"
 	"github.com/go-json-experiment/json/jsontext"
+	"github.com/google/uuid"
 
 	"telapi/callruntime/wire"
 )
@@ -52,7 +53,7 @@ type question struct {
 	Text   string `json:"text,omitzero"`
 	DTMF   string `json:"dtmf,omitzero"`
 	Part   int    `json:"part"`
-	itemID string
+	itemID string // of its work item; empty: a new one
 }
 
 func newCall(mode string, e effects, now func() time.Time) *call {
@@ -260,9 +261,16 @@ func (c *call) ask(q question) {
 // botAccepted handles the bot's 202 response with the number of parts of its answer.
 func (c *call) botAccepted(q question, parts int) {
 	if q.Part < parts && c.ending == nil {
-		q.Part++
-		c.ask(q)
+		c.ask(q.next())
 	}
+}
+
+// next returns the question for the next part of the answer. The ID of its work item is
+// derived from that of this part.
+func (q question) next() question {
+	q.Part++
+	q.itemID = uuid.NewSHA1(uuid.NameSpaceOID, fmt.Append(nil, q.itemID, " ", q.Part)).String()
+	return q
 }
 
 // botUnreachable handles any other response and a failed request.

@@ -2,7 +2,11 @@ package demo
 
 import (
 	"bytes"
+	"cmp"
 	"context"
+	"crypto/hmac"
+	"crypto/sha256"
+	"encoding/base64"
 	"errors"
 	"fmt"
 	"io"
@@ -44,7 +48,11 @@ func (e *channelEffects) id() string {
 		return uuid.NewString()
 	}
 	e.effects++
-	return uuid.NewSHA1(uuid.NameSpaceOID, fmt.Append(nil, e.ch.ID, " ", e.entry, " ", e.effects)).String()
+	return effectID(e.ch.ID, e.entry, e.effects)
+}
+
+func effectID(channelID, position string, number int) string {
+	return uuid.NewSHA1(uuid.NameSpaceOID, fmt.Append(nil, channelID, " ", position, " ", number)).String()
 }
 
 func (e *channelEffects) send(t wire.MessageType, payload any) {
@@ -69,20 +77,11 @@ func (e *channelEffects) check(err error) {
 	}
 }
 
+// askBot sends the question again if an earlier runtime has sent it: the bot may have
+// been stopped before it answered. A second answer is rejected.
 func (e *channelEffects) askBot(q question) string {
-	id := e.id()
-	item, err := e.ch.Await(e.ctx, callruntime.AwaitOptions{WorkItemID: id, TTL: itemTTL, Trace: e.trace})
-	if errors.Is(err, callruntime.ErrWorkItemExists) {
-		// An earlier runtime sent the question, but failed before it committed the
-		// entry. The token is lost, so send it again with a new work item, unless the
-		// bot has answered.
-		if err = e.ch.Cancel(e.ctx, id); errors.Is(err, callruntime.ErrWorkItemNotFound) {
-			return id
-		}
-		if err == nil {
-			item, err = e.ch.Await(e.ctx, callruntime.AwaitOptions{TTL: itemTTL, Trace: e.trace})
-		}
-	}
+	id := cmp.Or(q.itemID, e.id())
+	item, err := e.ch.Await(e.ctx, callruntime.AwaitOptions{WorkItemID: id, Token: e.token(id), TTL: itemTTL, Trace: e.trace})
 	if err != nil {
 		e.check(err)
 		return id
@@ -103,6 +102,14 @@ func (e *channelEffects) askBot(q question) string {
 		e.report(e.ctx, func(c *call) { c.botAccepted(q, parts) })
 	})
 	return item.ID
+}
+
+// token returns the credential of a work item. It is derived from the demo key, so
+// that the demo runtime knows it after a restart.
+func (e *channelEffects) token(itemID string) string {
+	mac := hmac.New(sha256.New, []byte(e.Demo.Key.Reveal()))
+	_, _ = mac.Write([]byte("work item " + itemID)) // never fails
+	return "cbt_" + base64.RawURLEncoding.EncodeToString(mac.Sum(nil))
 }
 
 func (e *channelEffects) cancel(workItemID string) {

@@ -2,9 +2,11 @@ package demo
 
 import (
 	"context"
+	"io"
 	"log/slog"
 	"net/http"
 	"net/http/httptest"
+	"slices"
 	"testing"
 	"time"
 
@@ -57,8 +59,8 @@ func TestRepeatedEntryHasEffectsOnce(t *testing.T) {
 		}
 		if name == "first" {
 			first = item
-		} else if item == first {
-			t.Error("work item with lost token was reused")
+		} else if item != first {
+			t.Errorf("the question was asked with the work item %s, want %s", item, first)
 		}
 		if err := ch.Close(ctx); err != nil {
 			t.Fatal(err)
@@ -75,5 +77,67 @@ func TestRepeatedEntryHasEffectsOnce(t *testing.T) {
 			t.Errorf("%s: also sent %s, want two messages", name, d.JSON)
 		}
 		stop()
+	}
+}
+
+// The bot is asked again what it was asked before a restart and has not answered.
+func TestUnansweredQuestionsAreAskedAgain(t *testing.T) {
+	dir, log := t.TempDir(), slog.New(slog.DiscardHandler)
+	engine, err := redisstore.StartEmbedded(dir, log)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer engine.Close()
+	store, err := callruntime.Locate("", dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	requests := make(chan string, 9)
+	bot := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		body, _ := io.ReadAll(r.Body)
+		w.WriteHeader(http.StatusAccepted)
+		_, _ = w.Write([]byte(`{"parts":1}`))
+		requests <- string(body)
+	}))
+	defer bot.Close()
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	asked := question{Text: "hi", Part: 1, itemID: effectID("call", "1-1", 2)}
+	open := func(name string) (*callruntime.Channel, *channelEffects) {
+		r, err := callruntime.New(callruntime.Options{Store: store, Name: name})
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(r.Close)
+		ch, err := r.Open(ctx, callruntime.OpenOptions{ChannelID: "call"})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return ch, &channelEffects{loopState: newLoopState(), ctx: ctx, ch: ch, RuntimeOptions: RuntimeOptions{Bot: bot.URL, Client: bot.Client()}}
+	}
+	ch, e := open("first")
+	var before []string
+	for _, q := range []question{asked, asked.next(), {DTMF: "1", Part: 1}} {
+		e.askBot(q)
+		before = append(before, <-requests)
+	}
+	if err := ch.Close(ctx); err != nil {
+		t.Fatal(err)
+	}
+
+	ch, e = open("second")
+	past := []callruntime.Delivery{{Position: "1-1", Entry: wire.Entry{Kind: wire.KindFrame, Message: &wire.ChannelMessage{Type: wire.TypeChat, Chat: []byte(`{"text":"hi"}`)}}}}
+	if err := askAgain(ctx, newCall("chat", e, time.Now), ch, past); err != nil || e.err != nil {
+		t.Fatal(err, e.err)
+	}
+	after := []string{<-requests, <-requests}
+	slices.Sort(before[:2])
+	slices.Sort(after)
+	if !slices.Equal(after, before[:2]) {
+		t.Errorf("asked again:\n%s\nwant:\n%s", after, before[:2])
+	}
+	items, err := ch.WorkItems(ctx)
+	if err != nil || len(items) != 2 {
+		t.Errorf("open work items: %+v, %v, want the two questions without the digits", items, err)
 	}
 }

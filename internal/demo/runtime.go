@@ -10,6 +10,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/go-json-experiment/json"
 	"github.com/redis/rueidis"
 
 	"telapi/callruntime"
@@ -86,26 +87,80 @@ func (r *Runtime) serve(ctx context.Context, ch *callruntime.Channel) error {
 		_ = ch.Close(closing) // if it fails, the claim expires
 	}()
 	c := newCall(ch.Mode, e, time.Now)
-	if err := r.restore(ctx, c, ch); err != nil {
+	past, err := r.restore(ctx, c, ch)
+	if err != nil {
 		return fmt.Errorf("read committed entries: %w", err)
+	}
+	if err := askAgain(ctx, c, ch, past); err != nil {
+		return fmt.Errorf("list work items: %w", err)
 	}
 	e.publish("", EventSession, r.Name+" claimed the call", nil)
 	return loop(ctx, ch, c, e.loopState)
 }
 
-// restore restores the state of a call from the committed entries.
-func (r *Runtime) restore(ctx context.Context, c *call, ch *callruntime.Channel) error {
+// restore restores the state of a call from the committed entries and returns them.
+func (r *Runtime) restore(ctx context.Context, c *call, ch *callruntime.Channel) ([]callruntime.Delivery, error) {
 	if ch.Committed == "" {
-		return nil
+		return nil, nil
 	}
 	past, err := r.runtime.Entries(ctx, ch.ID, "", maxRestoredEntries)
-	for _, d := range past {
+	for i, d := range past {
 		c.restore(d.Entry)
 		if d.Position == ch.Committed {
+			past = past[:i+1]
 			break
 		}
 	}
-	return err
+	return past, err
+}
+
+// Bounds of the effects and parts in which askAgain looks for a question.
+const (
+	maxQuestionEffects = 4
+	maxQuestionParts   = 4
+)
+
+// askAgain asks the bot again what an earlier runtime has asked and the bot has not
+// answered: both may have been stopped. Questions that are not in the entries, such as
+// collected digits, are cancelled, because they delay the answers to later ones.
+func askAgain(ctx context.Context, c *call, ch *callruntime.Channel, past []callruntime.Delivery) error {
+	items, err := ch.WorkItems(ctx)
+	if err != nil || len(items) == 0 {
+		return err
+	}
+	open := map[string]bool{}
+	for _, item := range items {
+		open[item.ID] = !item.Parked
+	}
+	for _, d := range past {
+		text := chatText(d.Entry)
+		for n := 1; text != "" && n <= maxQuestionEffects; n++ {
+			q := question{Text: text, Part: 1, itemID: effectID(ch.ID, d.Position, n)}
+			for ; q.Part <= maxQuestionParts; q = q.next() {
+				if open[q.itemID] {
+					delete(open, q.itemID)
+					c.ask(q)
+				}
+			}
+		}
+	}
+	for id, unanswered := range open {
+		if unanswered {
+			c.botUnreachable(id)
+		}
+	}
+	return nil
+}
+
+// chatText returns the text of an entry that is a browser's chat message, or "".
+func chatText(e wire.Entry) string {
+	var content struct {
+		Text string `json:"text"`
+	}
+	if e.Kind == wire.KindFrame && e.Message.Type == wire.TypeChat && json.Unmarshal(e.Message.Chat, &content) == nil {
+		return content.Text
+	}
+	return ""
 }
 
 // entrySource is the part of callruntime.Channel that loop uses.
