@@ -50,7 +50,9 @@ func (d *devServer) stop(signal syscall.Signal, exit int) {
 	}
 }
 
-func (d *devServer) snapshot() string { return filepath.Join(d.env["DATA_DIR"], "embedded-kv.snapshot") }
+func (d *devServer) snapshot() string {
+	return filepath.Join(d.env["DATA_DIR"], "embedded-kv.snapshot")
+}
 
 // conversation is a session with a browser and a runtime.
 type conversation struct {

@@ -1,6 +1,16 @@
 import type { Session, TelapiError } from "@telapi/sdk";
 import { byId, keepScrolledToEnd, make } from "./dom.js";
 
+/** A message of the conversation, to show it again after a reload. */
+export interface SavedMessage {
+  sender: string; // or note
+  text: string;
+  state: string;
+  label: string; // of the state
+  messageId?: string;
+  confirm?: string; // the type of a command that the user is asked about
+}
+
 /** The conversation panel: messages, their state, and the message box. */
 export class Chat {
   private readonly list = byId("messages");
@@ -49,14 +59,37 @@ export class Chat {
     this.updateControls();
   }
 
+  /** Returns the shown messages. */
+  save(): SavedMessage[] {
+    return [...this.list.querySelectorAll<HTMLElement>(":scope > li")].map((item) => ({
+      sender: item.className,
+      text: (item.querySelector("p") ?? item).textContent,
+      state: item.dataset.state ?? "",
+      label: item.querySelector("small")?.textContent ?? "",
+      ...(item.dataset.messageId ? { messageId: item.dataset.messageId } : {}),
+      ...(item.dataset.confirm ? { confirm: item.dataset.confirm } : {}),
+    }));
+  }
+
+  /** Shows saved messages. Sends those again that were not acknowledged; the service ignores a message that it already has. */
+  restore(messages: SavedMessage[]): void {
+    for (const { sender, text, state, label, messageId, confirm } of messages) {
+      if (confirm) this.askForConfirmation({ type: confirm });
+      else if (sender === "note") this.note(text);
+      else if (sender === "you" && state === "sending…" && messageId) this.send(text, messageId);
+      else this.setState(this.add(sender, text, state), state, label);
+    }
+  }
+
   /** Adds a note that is not part of the conversation. */
   note(text: string): void {
     this.append(make("li", { class: "note" }, text));
   }
 
-  private send(text: string): void {
+  private send(text: string, messageId: string | undefined = crypto.randomUUID?.()): void { // undefined on a page without HTTPS
     const item = this.add("you", text, "sending…");
-    this.session!.send("chat", { text }).then(
+    if (messageId) item.dataset.messageId = messageId;
+    this.session!.send("chat", { text }, messageId ? { messageId } : {}).then(
       () => this.setState(item, "acknowledged"),
       (error: TelapiError) => this.setState(item, "rejected", `${error.code}: ${error.message}`),
     );
@@ -70,10 +103,11 @@ export class Chat {
   /** Asks the user to confirm a command of the bot. */
   private askForConfirmation(command: unknown): void {
     const type = (command as { type?: string } | undefined)?.type ?? "command";
-    const item = make("li", { class: "note" }, `Do you agree to a ${type}? `);
+    const item = make("li", { class: "note", "data-confirm": type }, `Do you agree to a ${type}? `);
     for (const [label, confirmed, done] of [["Confirm", true, "Confirmed"], ["Decline", false, "Declined"]] as const) {
       const button = make("button", { type: "button" }, label);
       button.onclick = () => {
+        delete item.dataset.confirm;
         item.textContent = `${done}: ${type}.`;
         this.session!.send("action_result", { name: "confirm", confirmed }).catch((error: TelapiError) => (item.textContent = `Not sent: ${error.message}`));
       };

@@ -1,9 +1,10 @@
-import { connect, type Session, type StateChange, TelapiError } from "@telapi/sdk";
+import { connect, type Session, type StateChange, TelapiError, type TokenResponse } from "@telapi/sdk";
 import { Api, type Endpoint, type PlaygroundConfig, type TokenRequest, type TimelineEvent } from "./api.js";
 import { Chat } from "./chat.js";
 import { byId, make } from "./dom.js";
 import { AudioPanel } from "./audio-panel.js";
 import { setUpTabs, setUpTheme } from "./layout.js";
+import { type SavedSession, saveWhenLeft, takeSavedSession } from "./reload.js";
 import { Timeline } from "./timeline.js";
 import { TracePanel } from "./trace-panel.js";
 import { UsagePanel } from "./usage.js";
@@ -24,6 +25,7 @@ class Playground {
   private endpoints: Endpoint[] = [];
   private api = new Api("");
   private session: Session | undefined;
+  private token: TokenResponse | undefined; // of the session
   private feed = new AbortController(); // ends the event feed
 
   constructor(private readonly config: PlaygroundConfig) {
@@ -44,6 +46,9 @@ class Playground {
     byId("keypad").append(...[..."123456789*0#"].map((digit) => this.keypadButton(digit)));
     this.showState("idle", "Not connected");
     void this.loadEndpoints();
+    const saved = takeSavedSession();
+    if (saved) this.resume(saved);
+    saveWhenLeft(() => this.saved());
   }
 
   /** Loads the configured endpoints, or those of the API key's team. */
@@ -73,6 +78,28 @@ class Playground {
     const mode = document.querySelector<HTMLInputElement>("#modes input:checked")?.value ?? "chat";
     const params: TokenRequest = { endpointId: endpoint.value, mode, ...(identity ? { identity: { id: identity } } : {}) };
     const api = (this.api = new Api(key.value, this.timeline));
+    this.token = undefined;
+    this.start(connect({ issue: async () => (this.token = await api.issue(params)) }));
+  }
+
+  /** Goes on with the session that the page had before it was reloaded. */
+  private resume({ token, position, messages }: SavedSession): void {
+    this.api = new Api(key.value, this.timeline);
+    this.token = token;
+    this.start(connect({ token, ...(position ? { from: position } : {}) }));
+    this.chat.restore(messages);
+  }
+
+  /** Returns the session for a reload of the page, or nothing if there is none or it has ended. */
+  private saved(): SavedSession | undefined {
+    const { session, token } = this;
+    if (!session || !token || session.state === "ended") return undefined;
+    return { token, messages: this.chat.save(), ...(session.position ? { position: session.position } : {}) };
+  }
+
+  /** Shows a session in all panels. */
+  private start(session: Session): void {
+    const { api } = this;
     this.session?.dispose();
     this.feed.abort();
     this.feed = new AbortController();
@@ -81,7 +108,7 @@ class Playground {
     this.audio.start();
     this.usage.start(api);
 
-    const session = (this.session = connect({ issue: () => api.issue(params) }));
+    this.session = session;
     session.on("frame", (frame) => this.timeline.fromConnection(frame));
     session.on("audio", (payload) => this.audio.addFrame(payload));
     session.on("control", ({ command }) => command === "stop_playback" && this.audio.stopPlayback());
@@ -98,6 +125,7 @@ class Playground {
   private showFeed(session: Session): void {
     byId("session").textContent = session.sessionId!;
     byId("session").hidden = false;
+    if (!key.value) return; // a reload does not keep it
     const onEvent = (event: TimelineEvent) => {
       this.timeline.fromFeed(event);
       this.usage.addEvent(event);

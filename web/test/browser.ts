@@ -14,7 +14,7 @@ export class Service implements AsyncDisposable {
   private constructor(
     readonly url: string,
     private readonly env: Record<string, string>,
-    private readonly server: ChildProcess,
+    private server: ChildProcess,
   ) {}
 
   static async start(settings: Record<string, string> = {}): Promise<Service> {
@@ -22,13 +22,31 @@ export class Service implements AsyncDisposable {
       PATH: process.env.PATH!, HOME: process.env.HOME!, OTEL_ENABLED: "false", TELAPI_PORT: "0", MEDIA_PORT: "0",
       DATA_DIR: await mkdtemp(join(tmpdir(), "telapi-playground-data-")), ...settings,
     };
+    const [url, server] = await Service.spawn(env);
+    return new Service(url, { ...env, TELAPI_PORT: new URL(url).port }, server);
+  }
+
+  private static async spawn(env: Record<string, string>): Promise<[url: string, server: ChildProcess]> {
     const server = spawn(inject("program"), ["dev", "--json"], { env, stdio: ["ignore", "pipe", "ignore"] });
     for await (const line of createInterface({ input: server.stdout })) {
       if (!line.startsWith("{")) continue;
       server.stdout.resume(); // keep the pipe from blocking
-      return new Service((JSON.parse(line) as { url: string }).url, env, server);
+      return [(JSON.parse(line) as { url: string }).url, server];
     }
     throw new Error("telapi dev exited before it was ready");
+  }
+
+  /** Stops the server and starts it again on the same port and data directory. `meanwhile` runs while it is down. */
+  async restart(signal: NodeJS.Signals, meanwhile = async () => {}): Promise<void> {
+    await this.stop(signal);
+    await meanwhile();
+    [, this.server] = await Service.spawn(this.env);
+  }
+
+  private async stop(signal: NodeJS.Signals): Promise<void> {
+    const exit = once(this.server, "exit");
+    this.server.kill(signal);
+    await exit;
   }
 
   /** Sends to the browser on behalf of the runtime. */
@@ -37,9 +55,7 @@ export class Service implements AsyncDisposable {
   }
 
   async [Symbol.asyncDispose](): Promise<void> {
-    const exit = once(this.server, "exit");
-    this.server.kill("SIGTERM");
-    await exit;
+    await this.stop("SIGTERM");
     await rm(this.env.DATA_DIR!, { recursive: true, force: true });
   }
 }
