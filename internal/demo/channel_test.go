@@ -44,7 +44,7 @@ func TestRepeatedEntryHasEffectsOnce(t *testing.T) {
 			t.Fatal(err)
 		}
 		defer r.Close()
-		ch, err := r.Open(ctx, callruntime.OpenOptions{ChannelID: "call"})
+		ch, err := r.Open(ctx, callruntime.OpenOptions{ChannelID: "call", TeamID: "team", EndpointID: "endpoint"})
 		if err != nil {
 			t.Fatal(err)
 		}
