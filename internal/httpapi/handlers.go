@@ -39,7 +39,13 @@ func (s *Server) health(x *exchange, _ *http.Request) error {
 	return x.WriteJSON(status, h)
 }
 
+// scrape serves /metrics. A response that the client does not read needs 130 KB.
 func (s *Server) scrape(x *exchange, r *http.Request) error {
+	end, err := s.scrapes.begin(clientNetwork(x.client).String())
+	if err != nil {
+		return err
+	}
+	defer end()
 	s.prometheus.ServeHTTP(x, r)
 	return nil
 }

@@ -85,6 +85,8 @@ type Server struct {
 	largeCallbacks chan struct{} // one element for each large callback in progress
 	feeds          *streamLimit
 	speechStreams  *streamLimit
+	scrapes        *streamLimit
+	multiplexed    multiplexed
 	audio          atomic.Int64 // bytes of audio in responses that are being sent
 
 	streams    context.Context // ends responses that stream until shutdown
@@ -102,12 +104,14 @@ const maxLargeCallbacks = 4
 // streamWriteTimeout bounds one write of a response that streams, of up to 32 KiB.
 const streamWriteTimeout = 10 * time.Second
 
-// Streams of one key or user and of an instance.
+// Streams of one key, user or address, and of an instance.
 const (
 	maxFeedsOfSubject         = 8
 	maxFeeds                  = 16
 	maxSpeechStreamsOfSubject = 256
 	maxSpeechStreams          = 512
+	maxScrapesOfClient        = 4
+	maxScrapes                = 64
 )
 
 // New returns a server that is ready to serve.
@@ -127,6 +131,8 @@ func New(deps Deps) *Server {
 	s.largeCallbacks = make(chan struct{}, maxLargeCallbacks)
 	s.feeds = newStreamLimit("playground_feeds", maxFeedsOfSubject, maxFeeds)
 	s.speechStreams = newStreamLimit("speech_streams", maxSpeechStreamsOfSubject, maxSpeechStreams)
+	s.scrapes = newStreamLimit("scrapes", maxScrapesOfClient, maxScrapes)
+	s.multiplexed.max = maxMultiplexed
 	s.streams, s.endStreams = context.WithCancel(context.Background())
 	s.mux = s.newMux(s.Routes())
 	s.http = &http.Server{
@@ -137,7 +143,8 @@ func New(deps Deps) *Server {
 		WriteTimeout:                 writeTimeout,
 		IdleTimeout:                  120 * time.Second,
 		HTTP2: &http.HTTP2Config{ // net/http offers HTTP/2 on TLS listeners only
-			MaxConcurrentStreams:          100,
+			MaxConcurrentStreams:          32,
+			MaxReadFrameSize:              16 << 10, // memory for a frame is allocated before its payload arrives
 			MaxReceiveBufferPerStream:     64 << 10, // of data that no handler has read yet
 			MaxReceiveBufferPerConnection: 256 << 10,
 		},
@@ -205,6 +212,9 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		x.release(&s.bodies)
 		s.observe(x, span, s.deps.Now().Sub(start))
 	})
+	if r.ProtoMajor == 2 {
+		defer s.multiplexed.begin(w)()
+	}
 	s.dispatch(x, r)
 }
 

@@ -10,7 +10,8 @@ import (
 )
 
 // streamLimit bounds the responses of one kind that are in progress: those of one
-// API key or user, so that one client cannot use up the instance, and those of all.
+// API key, user or address, so that one client cannot use up the instance, and those of
+// all.
 type streamLimit struct {
 	name       string // in the error
 	perSubject int
@@ -40,7 +41,7 @@ func (l *streamLimit) begin(subject string) (end func(), err error) {
 	defer l.mu.Unlock()
 	switch {
 	case l.open[subject] >= l.perSubject:
-		return nil, fault.New(fault.RateLimitExceeded, "Too many requests are in progress with your key: the limit is %d. Close one, or try again later.", l.perSubject).
+		return nil, fault.New(fault.RateLimitExceeded, "Too many of these requests are in progress with your key or from your address: the limit is %d. Close one, or try again later.", l.perSubject).
 			WithDetails(exceededStreams{l.name, l.perSubject}).WithRetryAfter(streamRetryAfter)
 	case l.all >= l.total:
 		return nil, fault.New(fault.ServiceUnavailable, "Too many of these requests are in progress on this instance: the limit is %d. Try again later.", l.total).

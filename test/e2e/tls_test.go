@@ -7,10 +7,13 @@ import (
 	"net/http"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/gorilla/websocket"
+	"golang.org/x/net/http2"
 
 	"telapi/test/boot"
+	"telapi/test/poll"
 	"telapi/test/servers"
 	"telapi/test/talk"
 )
@@ -122,6 +125,49 @@ func TestInvalidTLSCertificatePreventsStart(t *testing.T) {
 		env, _ := boot.ServeEnv(t, boot.Env{"API_TLS_ENABLED": "true", "EDGE_TLS_FULLCHAIN_B64": c.chain, "EDGE_TLS_PRIVKEY_B64": c.key})
 		if r := telapi(t, env, "serve"); r.exit != 1 || !strings.Contains(r.stderr, c.names) {
 			t.Errorf("%s: exit %d, stderr %s; want exit 1 and %s in it", name, r.exit, r.stderr, c.names)
+		}
+	}
+}
+
+// Memory for a frame is allocated when its header arrives, so that large frames would
+// cost a client 9 bytes each.
+func TestLargeHTTP2FrameIsRejected(t *testing.T) {
+	ca := servers.NewCA(t)
+	cert, key := ca.Issue(t, "localhost")
+	i := boot.Launch(t, boot.Env{
+		"API_TLS_ENABLED":        "true",
+		"EDGE_TLS_FULLCHAIN_B64": base64.StdEncoding.EncodeToString(cert),
+		"EDGE_TLS_PRIVKEY_B64":   base64.StdEncoding.EncodeToString(key),
+	})
+	config := ca.ClientTLS()
+	config.NextProtos = []string{"h2"}
+	conn, err := tls.Dial("tcp", strings.TrimPrefix(i.URL, "https://"), config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = conn.Close() }()
+	_ = conn.SetDeadline(time.Now().Add(poll.Timeout))
+	framer := http2.NewFramer(conn, conn)
+	if _, err := conn.Write([]byte(http2.ClientPreface)); err != nil {
+		t.Fatal(err)
+	}
+	if err := framer.WriteSettings(); err != nil {
+		t.Fatal(err)
+	}
+	// The header of a HEADERS frame with one byte more than the maximum of 16 KiB.
+	if _, err := conn.Write([]byte{0x00, 0x40, 0x01, byte(http2.FrameHeaders), 0, 0, 0, 0, 1}); err != nil {
+		t.Fatal(err)
+	}
+	for {
+		frame, err := framer.ReadFrame()
+		if err != nil {
+			t.Fatalf("the connection ended without GOAWAY: %v", err)
+		}
+		if end, ok := frame.(*http2.GoAwayFrame); ok {
+			if end.ErrCode != http2.ErrCodeFrameSize {
+				t.Errorf("GOAWAY has the error %s, want FRAME_SIZE_ERROR", end.ErrCode)
+			}
+			return
 		}
 	}
 }
