@@ -104,9 +104,11 @@ type KeyRegistry struct {
 	Now      func() time.Time
 }
 
-// Create creates a key. The returned secret cannot be read again later.
+// Create creates a key. The returned secret cannot be read again later. The key's
+// times have the precision of the store.
 func (r *KeyRegistry) Create(ctx context.Context, teamID, name string, scopes []Scope, expiresAt time.Time) (Key, redact.Secret, error) {
-	k := Key{TeamID: teamID, Name: name, Scopes: scopes, CreatedAt: r.Now(), ExpiresAt: expiresAt}
+	stored := func(t time.Time) time.Time { return t.UTC().Truncate(time.Millisecond) }
+	k := Key{TeamID: teamID, Name: name, Scopes: scopes, CreatedAt: stored(r.Now()), ExpiresAt: stored(expiresAt)}
 	var issues fault.Issues
 	k.Check(k.CreatedAt, &issues)
 	if err := issues.Err(); err != nil {
@@ -178,5 +180,17 @@ func parseKey(presented string) (id string, digest [32]byte, ok bool) {
 	}
 	return m[1], sha256.Sum256([]byte(m[2])), true
 }
+
+// KeyID returns the ID of a key, which can be given by its ID or as a whole. It does
+// not check the secret.
+func KeyID(idOrKey string) string {
+	if id, _, ok := parseKey(idOrKey); ok {
+		return id
+	}
+	return idOrKey
+}
+
+// ValidKey reports whether a key has the right form.
+func ValidKey(presented string) bool { return keyPattern.MatchString(presented) }
 
 func digestsEqual(a, b [32]byte) bool { return subtle.ConstantTimeCompare(a[:], b[:]) == 1 }

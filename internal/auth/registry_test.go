@@ -19,8 +19,9 @@ import (
 func TestCreatedKeyIsStoredAsDigest(t *testing.T) {
 	m := newTestStore(t)
 	now := time.Date(2026, 11, 15, 12, 0, 0, 0, time.UTC)
-	registry := &auth.KeyRegistry{m, m, func() time.Time { return now }}
-	k, secret, err := registry.Create(t.Context(), "tm_1", "console", []auth.Scope{auth.ReadTeamUsage, auth.ReadTeamApps, auth.ReadTeamUsage}, now.Add(time.Hour))
+	precise := now.Add(999 * time.Microsecond).In(time.FixedZone("", 3600))
+	registry := &auth.KeyRegistry{m, m, func() time.Time { return precise }}
+	k, secret, err := registry.Create(t.Context(), "tm_1", "console", []auth.Scope{auth.ReadTeamUsage, auth.ReadTeamApps, auth.ReadTeamUsage}, precise.Add(time.Hour))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -34,8 +35,8 @@ func TestCreatedKeyIsStoredAsDigest(t *testing.T) {
 	if k.Digest != sha256.Sum256([]byte(raw)) {
 		t.Error("Digest is not the SHA-256 of the secret")
 	}
-	if !slices.Equal(k.Scopes, []auth.Scope{auth.ReadTeamApps, auth.ReadTeamUsage}) || !k.CreatedAt.Equal(now) || !k.ExpiresAt.Equal(now.Add(time.Hour)) {
-		t.Errorf("key %+v, want sorted scopes without duplicates, created now, expiring in an hour", k)
+	if !slices.Equal(k.Scopes, []auth.Scope{auth.ReadTeamApps, auth.ReadTeamUsage}) || k.CreatedAt != now || k.ExpiresAt != now.Add(time.Hour) {
+		t.Errorf("key %+v, want sorted scopes without duplicates, created now, expiring in an hour, in UTC and milliseconds", k)
 	}
 	stored, err := registry.Store.Key(t.Context(), k.ID)
 	if err != nil || stored.Digest != k.Digest {

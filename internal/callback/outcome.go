@@ -16,7 +16,7 @@ import (
 )
 
 // errInvalid is the same for every invalid credential, so that guessing tokens
-// reveals nothing about existing channels and work items.
+// reveals nothing about existing channels and work items. Its cause is only logged.
 var errInvalid = fault.New(fault.CallbackToken, "Invalid callback token: it is missing, unknown, expired, or belongs to another channel or work item. Send the token of this work item in the token header, without a prefix.")
 
 var errBackpressure = fault.New(fault.ServiceUnavailable, "The call runtime has not processed earlier entries of this channel yet. Retry after the number of seconds in Retry-After.").WithRetryAfter(2 * time.Second)
@@ -24,7 +24,7 @@ var errBackpressure = fault.New(fault.ServiceUnavailable, "The call runtime has 
 var errStale = errors.New("channel was opened again during the callback")
 
 var statusErrors = map[Status]error{
-	Invalid:      errInvalid,
+	Invalid:      errInvalid.WithCause(errors.New("unknown or expired token, or one of another channel or work item")),
 	Ended:        fault.New(fault.ConversationEnded, "The conversation has ended. Discard the result."),
 	Consumed:     fault.New(fault.CallbackConsumed, "This work item was already answered with a different body. Discard this result.").WithDetails(consumedDetails{}),
 	Cancelled:    fault.New(fault.CallbackConsumed, "This work item was cancelled. Discard the result.").WithDetails(consumedDetails{State: string(Cancelled)}),

@@ -117,7 +117,7 @@ func (s *Service) Try(kind wire.WorkItemKind, body []byte, profile wire.GatewayP
 func (s *Service) Check(ctx context.Context, c Credential) error {
 	status, err := s.checkCredential(ctx, c)
 	if err == nil && status != Usable && status != Consumed {
-		err = DeliverResult{Status: status}.err()
+		err = cmp.Or(c.check(), DeliverResult{Status: status}.err())
 	}
 	if err != nil {
 		s.metrics.countError(c.Kind, err)
@@ -148,24 +148,31 @@ func (s *Service) rejectBody(ctx context.Context, c Credential, size int, proble
 	case size > MaxUncheckedBody:
 		return DeliverResult{Status: status}.err()
 	default:
-		return errInvalid
+		return errInvalid.WithCause(fmt.Errorf("%s token with an invalid body", status))
 	}
 }
 
 func (s *Service) checkCredential(ctx context.Context, c Credential) (Status, error) {
-	if !c.wellFormed() {
+	if c.check() != nil {
 		return Invalid, nil
 	}
 	return s.store.CheckCredential(ctx, c)
 }
 
-func (c Credential) wellFormed() bool {
-	return c.Digest != "" && wire.ValidID(c.ChannelID) && (c.Kind == wire.BotItem || wire.ValidID(c.WorkItemID))
+// check returns errInvalid if the credential cannot exist.
+func (c Credential) check() error {
+	switch {
+	case c.Digest == "":
+		return errInvalid.WithCause(errors.New("missing token"))
+	case !wire.ValidID(c.ChannelID) || c.Kind != wire.BotItem && !wire.ValidID(c.WorkItemID):
+		return errInvalid.WithCause(errors.New("invalid channel or work item ID"))
+	}
+	return nil
 }
 
 func (s *Service) accept(ctx context.Context, r Request) (Receipt, error) {
-	if !r.wellFormed() {
-		return Receipt{}, errInvalid
+	if err := r.check(); err != nil {
+		return Receipt{}, err
 	}
 	_, span := tracing.Start(ctx, "parse")
 	result, err := bot.Parse(r.Kind, r.Body, r.ChannelID)
@@ -194,7 +201,7 @@ func (s *Service) channelPolicy(ctx context.Context, channelID string) (*channel
 	}
 	ch, err := s.store.Channel(ctx, channelID)
 	if errors.Is(err, ErrChannelNotFound) {
-		return nil, errInvalid
+		return nil, errInvalid.WithCause(err)
 	}
 	if err != nil {
 		return nil, err

@@ -18,28 +18,37 @@ import (
 // members cannot be changed; they are accepted, so that a client can send what it
 // received.
 type endpointBody struct {
-	Name    string              `json:"name"`
-	Enabled *bool               `json:"enabled"` // nil: true
-	Modes   []endpoint.Mode     `json:"modes"`
-	Origins []string            `json:"origins"`
-	Profile wire.GatewayProfile `json:"gatewayProfile"`
+	Name    string          `json:"name"`
+	Enabled *bool           `json:"enabled"` // nil: true
+	Modes   []endpoint.Mode `json:"modes"`
+	Origins []string        `json:"origins"`
+	Profile jsontext.Value  `json:"gatewayProfile"`
 
 	ID           jsontext.Value `json:"id"`
 	Capabilities jsontext.Value `json:"capabilities"`
+	Warnings     jsontext.Value `json:"warnings"`
 }
 
-// decodeEndpoint decodes and validates everything that can be set.
-func decodeEndpoint(body []byte) (endpoint.Endpoint, error) {
+// decodeEndpoint decodes and validates everything that can be set. It warns about
+// members of the profile that have no effect.
+func decodeEndpoint(body []byte) (e endpoint.Endpoint, warnings []strictjson.Warning, err error) {
+	const profilePath = "/gatewayProfile"
 	var issues fault.Issues
 	in, err := decodeBody[endpointBody](body, &issues)
 	if err != nil {
-		return endpoint.Endpoint{}, err
+		return e, nil, err
 	}
-	e := endpoint.Endpoint{
-		TeamID: "set by the path", Name: in.Name, Enabled: in.Enabled == nil || *in.Enabled, Modes: in.Modes, Origins: in.Origins, Profile: in.Profile,
+	e = endpoint.Endpoint{
+		TeamID: "set by the path", Name: in.Name, Enabled: in.Enabled == nil || *in.Enabled, Modes: in.Modes, Origins: in.Origins,
+	}
+	if strictjson.Present(in.Profile) {
+		if err := strictjson.Decode(in.Profile, &e.Profile, profilePath, &issues); err != nil {
+			return e, nil, err
+		}
+		warnings = command.LintProfile(in.Profile, profilePath)
 	}
 	e.Check(&issues)
-	return e, issues.Err()
+	return e, warnings, issues.Err()
 }
 
 func (s *Server) listTeamEndpoints(x *exchange, r *http.Request) error {
@@ -60,7 +69,7 @@ func (s *Server) createEndpoint(x *exchange, r *http.Request, body []byte) error
 	if err := x.checkTeam(id, "team"); err != nil {
 		return err
 	}
-	e, err := decodeEndpoint(body)
+	e, warnings, err := decodeEndpoint(body)
 	if err != nil {
 		return err
 	}
@@ -68,15 +77,15 @@ func (s *Server) createEndpoint(x *exchange, r *http.Request, body []byte) error
 	if e, err = s.deps.Endpoints.Create(r.Context(), e); err != nil {
 		return err
 	}
-	return s.respondEndpoint(x, r, http.StatusCreated, e.ID)
+	return s.respondEndpoint(x, r, http.StatusCreated, e.ID, warnings)
 }
 
 func (s *Server) showEndpoint(x *exchange, r *http.Request) error {
-	return s.respondEndpoint(x, r, http.StatusOK, r.PathValue("id"))
+	return s.respondEndpoint(x, r, http.StatusOK, r.PathValue("id"), nil)
 }
 
 func (s *Server) replaceEndpoint(x *exchange, r *http.Request, body []byte) error {
-	e, err := decodeEndpoint(body)
+	e, warnings, err := decodeEndpoint(body)
 	if err != nil {
 		return err
 	}
@@ -90,7 +99,7 @@ func (s *Server) replaceEndpoint(x *exchange, r *http.Request, body []byte) erro
 	if err != nil {
 		return err
 	}
-	return s.respondEndpoint(x, r, http.StatusOK, r.PathValue("id"))
+	return s.respondEndpoint(x, r, http.StatusOK, r.PathValue("id"), warnings)
 }
 
 func (s *Server) deleteEndpoint(x *exchange, r *http.Request) error {
@@ -116,14 +125,17 @@ func (s *Server) findEndpoint(x *exchange, r *http.Request, id string) (endpoint
 }
 
 // respondEndpoint sends an endpoint as it is stored, so that the ETag is the same
-// after every request.
-func (s *Server) respondEndpoint(x *exchange, r *http.Request, status int, id string) error {
+// after every request. It depends on the endpoint only, not on the warnings.
+func (s *Server) respondEndpoint(x *exchange, r *http.Request, status int, id string, warnings []strictjson.Warning) error {
 	e, err := s.findEndpoint(x, r, id)
 	if err != nil {
 		return err
 	}
 	view := s.deps.Endpoints.Deployment.AdminView(e)
-	return x.respondVersion(status, view, view)
+	return x.respondVersion(status, view, struct {
+		endpoint.AdminView
+		Warnings []strictjson.Warning `json:"warnings,omitempty"`
+	}{view, warnings})
 }
 
 // lintBody is the body of POST /api/v1/admin/callbacks/lint.

@@ -112,17 +112,10 @@ func (s *Service) Verify(ctx context.Context, token string) (Session, endpoint.E
 	return session, e, nil
 }
 
-// verifyToken returns the claims of a correctly signed token and counts others.
-func (s *Service) verifyToken(token string) (claims, error) {
-	c, err := s.Tokens.verify(token)
-	s.Failures.Count(auth.CallToken, err)
-	return c, err
-}
-
 // SessionID returns the session of a well-signed call token, without a look into
-// the database.
+// the database. It does not count others: Verify does.
 func (s *Service) SessionID(token string) (string, error) {
-	tokenClaims, err := s.verifyToken(token)
+	tokenClaims, err := s.Tokens.verify(token)
 	return tokenClaims.Subject, err
 }
 
@@ -138,8 +131,9 @@ func (s *Service) Traceparent(token string) string {
 }
 
 func (s *Service) verify(ctx context.Context, token string) (Session, error) {
-	tokenClaims, err := s.verifyToken(token)
+	tokenClaims, err := s.Tokens.verify(token)
 	if err != nil {
+		s.Failures.Count(auth.CallToken, err)
 		return Session{}, err
 	}
 	session, err := s.Store.Session(ctx, tokenClaims.Subject)

@@ -1,6 +1,7 @@
 package e2e
 
 import (
+	"encoding/json"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -61,5 +62,28 @@ func TestLintReportsEntriesDecisionsAndWarnings(t *testing.T) {
 	}
 	if strings.Count(r.stdout, "\n") != strings.Count(body, `"channelId"`) {
 		t.Errorf("telapi callback lint prints\n%s, want the entries of %s", r.stdout, body)
+	}
+}
+
+func TestEndpointResponseWarnsAboutProfile(t *testing.T) {
+	i := boot.Start(t, nil)
+	tenant := boot.NewTenant(t, i, "tenant")
+	const misspelled = `{"name":"Shop","modes":["chat"],"gatewayProfile":{"commandSources":["bot"],"commandPolicies":[{"type":"transfer","enabled":true,"allowedTarget":["tel:+49*"]}]}}`
+	const path = "/gatewayProfile/commandPolicies/0/allowedTarget"
+	created := call[object](t, i, "POST", "teams/"+tenant.Team.ID+"/endpoints", misspelled, 201)
+	id := created["id"].(string)
+	for what, e := range map[string]object{"POST": created, "PUT": call[object](t, i, "PUT", "endpoints/"+id, misspelled, 200)} {
+		if text := fmt.Sprint(e["warnings"]); !containsAll(text, path, "Did you mean \"allowedTargets\"?") {
+			t.Errorf("%s: warnings are %s, want one for %s", what, text, path)
+		}
+	}
+	read := call[object](t, i, "GET", "endpoints/"+id, "", 200)
+	read["gatewayProfile"], read["warnings"] = object{}, created["warnings"] // a client may send what it received
+	body, err := json.Marshal(read)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if replaced := call[object](t, i, "PUT", "endpoints/"+id, string(body), 200); replaced["warnings"] != nil {
+		t.Errorf("valid profile: warnings are %v, want none", replaced["warnings"])
 	}
 }

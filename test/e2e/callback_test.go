@@ -351,6 +351,7 @@ func TestCallbackTokenGuessingIsLimited(t *testing.T) {
 		resp, body := i.Post(t, item.Path, c.botMessage("x"), "token", "guess")
 		return resp.StatusCode == http.StatusTooManyRequests && strings.Contains(body, `"tier":"auth"`)
 	})
+	poll.Until(t, "the cause of a 401 in the log", func() bool { return i.Log.Has(`"cause":"unknown or expired token, `) })
 	resp, body := c.postCallback(item, c.botMessage("Hello"))
 	wantStatus(t, resp, body, 202, `"accepted"`)
 }

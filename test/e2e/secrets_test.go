@@ -6,6 +6,7 @@ import (
 
 	"telapi/internal/auth"
 	"telapi/internal/redact"
+	"telapi/internal/session"
 	"telapi/test/boot"
 	"telapi/test/poll"
 )
@@ -50,7 +51,15 @@ func TestDifferentJWTSecretsAreSeen(t *testing.T) {
 	}
 	resp, body := b.Call(t, "GET", "/api/v1/endpoints", "Authorization", "Bearer "+consoleJWT(t, "t", auth.ReadTeamApps))
 	wantStatus(t, resp, body, 401, code("UNAUTHORIZED"))
-	if _, metrics := b.Call(t, "GET", "/metrics"); !strings.Contains(metrics, `telapi_jwt_failures_total{reason="signature",token="console"} 1`) {
-		t.Error("the failed signature is not counted")
+	resp, body = b.Call(t, "GET", session.SocketPath, "Authorization", "Bearer garbage")
+	wantStatus(t, resp, body, 401, code("UNAUTHORIZED"))
+	_, metrics := b.Call(t, "GET", "/metrics")
+	for _, want := range []string{
+		`telapi_jwt_failures_total{reason="signature",token="console"} 1`,
+		`telapi_jwt_failures_total{reason="malformed",token="call"} 1`,
+	} {
+		if !strings.Contains(metrics, want+"\n") {
+			t.Errorf("no %s in the metrics", want)
+		}
 	}
 }
